@@ -155,7 +155,7 @@ func callDeviceStats(ctx context.Context, p DeviceStatsProvider) (groups []devic
 	return p.Stats(ctx)
 }
 
-// missingTaskError is the error of a Start, Recover or Adopt that returned neither a task nor an error.
-func missingTaskError(impl any, method string) error {
+// nilTaskError is the error of a Start, Recover or Adopt that returned neither a task nor an error.
+func nilTaskError(impl any, method string) error {
 	return fmt.Errorf("method %T.%s returned neither a task nor an error", impl, method)
 }

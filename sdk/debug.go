@@ -23,10 +23,10 @@ import (
 // NAME=SOCKET: the plugin's name, and the path of a unix socket.
 const EnvDebug = "NOMAD_LITE_PLUGIN_DEBUG"
 
-// debugSocketPath returns SOCKET if value is NAME=SOCKET for the plugin with
+// debugSocketPath returns SOCKET if envValue is NAME=SOCKET for the plugin with
 // the given name, else "".
-func debugSocketPath(value, name string) string {
-	if of, socket, ok := strings.Cut(value, "="); ok && of == name {
+func debugSocketPath(envValue, pluginName string) string {
+	if of, socket, ok := strings.Cut(envValue, "="); ok && of == pluginName {
 		return socket
 	}
 	return ""

@@ -45,7 +45,7 @@ func newDeviceServer(impl Device, id pluginIdentity, info DeviceInfo) (*deviceSe
 		info.FingerprintInterval = defaultFingerprintInterval
 	}
 	return &deviceServer{
-		basePlugin:          basePlugin{impl: impl, pluginIdentity: id, kind: base.TypeDevice, apiVersion: device.APIVersion},
+		basePlugin:          basePlugin{authorPlugin: impl, pluginIdentity: id, pluginType: base.TypeDevice, apiVersion: device.APIVersion},
 		authorDevice:        impl,
 		fingerprintInterval: info.FingerprintInterval,
 		logger:              hclog.NewNullLogger(),
@@ -54,7 +54,7 @@ func newDeviceServer(impl Device, id pluginIdentity, info DeviceInfo) (*deviceSe
 
 func (s *deviceServer) Fingerprint(ctx context.Context) (<-chan device.Fingerprint, error) {
 	var changes <-chan struct{}
-	if w, ok := s.impl.(DeviceWatcher); ok {
+	if w, ok := s.authorPlugin.(DeviceWatcher); ok {
 		var err error
 		if changes, err = callWatch(ctx, w); err != nil {
 			return nil, err
@@ -113,22 +113,22 @@ func validateGroups(groups []device.Group) error {
 }
 
 func (s *deviceServer) Reserve(ctx context.Context, ids []string) (*device.Reservation, error) {
-	req, err := s.reserveRequest(ids)
+	req, err := s.newReserveRequest(ids)
 	if err != nil {
 		// A device may have appeared since the last call of Fingerprint.
 		if f := s.fingerprintOrUnhealthy(ctx); f.Err != nil {
 			return nil, f.Err
 		}
-		if req, err = s.reserveRequest(ids); err != nil {
+		if req, err = s.newReserveRequest(ids); err != nil {
 			return nil, err
 		}
 	}
 	return callReserve(ctx, s.authorDevice, req)
 }
 
-// reserveRequest builds the request for the author's Reserve. It returns an error unless all ids are ids of
+// newReserveRequest builds the request for the author's Reserve. It returns an error unless all ids are ids of
 // devices of one group of the last Fingerprint.
-func (s *deviceServer) reserveRequest(ids []string) (*ReserveRequest, error) {
+func (s *deviceServer) newReserveRequest(ids []string) (*ReserveRequest, error) {
 	if len(ids) == 0 {
 		return nil, errors.New("the request has no device ids")
 	}
@@ -165,7 +165,7 @@ func (s *deviceServer) findDeviceLocked(id string) (device.Group, device.Device,
 
 func (s *deviceServer) Stats(ctx context.Context, interval time.Duration) (<-chan device.Stats, error) {
 	out := make(chan device.Stats)
-	provider, ok := s.impl.(DeviceStatsProvider)
+	provider, ok := s.authorPlugin.(DeviceStatsProvider)
 	if !ok {
 		close(out) // after a stream that ends without an error, the host requests no statistics
 		return out, nil

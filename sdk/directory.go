@@ -13,4 +13,4 @@ func DirectoryID() string { return os.Getenv(keeper.EnvDirectoryID) }
 
 // IsDirectoryActive reports whether an agent owns the tasks of the data directory with this id: whether the keeper of the
 // data directory runs, as the same user as this process.
-func IsDirectoryActive(id string) bool { return keeper.HasRunning(id) }
+func IsDirectoryActive(id string) bool { return keeper.RunsForDirectory(id) }

@@ -17,8 +17,8 @@ type eventBroadcaster struct {
 	listenerChannels  map[chan *driver.TaskEvent]struct{}
 }
 
-// send sends an event to all listeners, or buffers it while there are none. It never blocks.
-func (e *eventBroadcaster) send(event *driver.TaskEvent) {
+// broadcast sends an event to all listeners, or buffers it while there are none. It never blocks.
+func (e *eventBroadcaster) broadcast(event *driver.TaskEvent) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if len(e.listenerChannels) == 0 {

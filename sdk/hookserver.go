@@ -18,7 +18,7 @@ type hookServer struct {
 	description *hook.Description
 
 	mu         sync.Mutex
-	hostClient *hookwire.HostClient // host is nil before Configure, and if the hook has no SetHost method
+	hostClient *hookwire.HostClient // nil before Configure, and if the hook has no SetHost method
 }
 
 var (
@@ -30,7 +30,7 @@ var (
 // a method of an optional interface and does not implement it, and for a field of info that has no effect for
 // this hook.
 func newHookServer(impl Hook, id pluginIdentity, info HookInfo) (*hookServer, error) {
-	if err := checkSchema("AttachmentSchema", info.AttachmentSchema); err != nil {
+	if err := validateInfoSchema("AttachmentSchema", info.AttachmentSchema); err != nil {
 		return nil, err
 	}
 	if err := checkOptionalMethods(reflect.TypeOf(impl), hookInterfaces); err != nil {
@@ -41,7 +41,7 @@ func newHookServer(impl Hook, id pluginIdentity, info HookInfo) (*hookServer, er
 		return nil, fmt.Errorf("%T takes part in nothing: a hook has a method for at least one hook point, such as Prestart(context.Context, hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error)", impl)
 	}
 	s := &hookServer{
-		basePlugin: basePlugin{impl: impl, pluginIdentity: id, kind: base.TypeHook, apiVersion: hook.APIVersion},
+		basePlugin: basePlugin{authorPlugin: impl, pluginIdentity: id, pluginType: base.TypeHook, apiVersion: hook.APIVersion},
 		description: &hook.Description{
 			AllAllocs: info.AllAllocs, Schema: info.AttachmentSchema, IncludeAllocJSON: info.IncludeAllocJSON, ReportsHealth: info.ReportsHealth,
 		},
@@ -68,14 +68,14 @@ func (s *hookServer) Describe(context.Context) (*hook.Description, error) { retu
 // Configure calls the author's SetHost in the first call. Later calls only connect the
 // HostClient to the socket of the agent that now runs.
 func (s *hookServer) Configure(_ context.Context, c hook.Config) error {
-	user, ok := s.impl.(HostSetter)
+	user, ok := s.authorPlugin.(HostSetter)
 	if !ok {
 		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.hostClient != nil {
-		s.hostClient.Move(c.HostSocket)
+		s.hostClient.SetAgentSocket(c.HostSocket)
 		return nil
 	}
 	if c.HostSocket == "" {

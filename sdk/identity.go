@@ -14,9 +14,9 @@ import (
 // basePlugin implements base.Plugin, the calls that every kind of plugin has: its description and
 // its configuration.
 type basePlugin struct {
-	impl any // the author's value
+	authorPlugin any // the author's value
 	pluginIdentity
-	kind       base.Type
+	pluginType base.Type
 	apiVersion string // version of the protocol for the plugin's kind
 
 	configMu sync.Mutex
@@ -45,7 +45,7 @@ func newPluginIdentity(impl any, name, version string, configSchema *hclspec.Spe
 	if version == "" {
 		version = "0.1.0"
 	}
-	if err := checkSchema("ConfigSchema", configSchema); err != nil {
+	if err := validateInfoSchema("ConfigSchema", configSchema); err != nil {
 		return pluginIdentity{}, err
 	}
 	if _, ok := impl.(Configurer); !ok && configSchema != nil {
@@ -54,8 +54,8 @@ func newPluginIdentity(impl any, name, version string, configSchema *hclspec.Spe
 	return pluginIdentity{name, version, configSchema}, nil
 }
 
-// checkSchema returns an error for an invalid schema. field is the field of Info that has the schema, for the error.
-func checkSchema(field string, schema *hclspec.Spec) error {
+// validateInfoSchema returns an error for an invalid schema. field is the field of Info that has the schema, for the error.
+func validateInfoSchema(field string, schema *hclspec.Spec) error {
 	if err := schema.Fault(); err != nil {
 		return fmt.Errorf("%s in Info: %w", field, err)
 	}
@@ -63,7 +63,7 @@ func checkSchema(field string, schema *hclspec.Spec) error {
 }
 
 func (b *basePlugin) PluginInfo(context.Context) (*base.Info, error) {
-	return &base.Info{Type: b.kind, APIVersions: []string{b.apiVersion}, Version: b.version, Name: b.name}, nil
+	return &base.Info{Type: b.pluginType, APIVersions: []string{b.apiVersion}, Version: b.version, Name: b.name}, nil
 }
 
 func (b *basePlugin) ConfigSchema(context.Context) (*hclspec.Spec, error) {
@@ -73,7 +73,7 @@ func (b *basePlugin) ConfigSchema(context.Context) (*hclspec.Spec, error) {
 // SetConfig calls the author's Configure only if the configuration differs from the last one that
 // Configure accepted, because hosts send the same configuration repeatedly.
 func (b *basePlugin) SetConfig(ctx context.Context, config *base.Config) error {
-	configurer, ok := b.impl.(Configurer)
+	configurer, ok := b.authorPlugin.(Configurer)
 	if !ok {
 		return nil
 	}

@@ -13,7 +13,7 @@ import (
 
 // idleTimer stops a plugin after idleTimeout without a connection and without a task.
 type idleTimer struct {
-	isBusy func() bool
+	isNeededWithoutHost func() bool
 
 	mu         sync.Mutex
 	openConns  int
@@ -34,7 +34,7 @@ func (i *idleTimer) onTimeout() {
 	defer i.mu.Unlock()
 	switch {
 	case i.openConns > 0:
-	case i.isBusy():
+	case i.isNeededWithoutHost():
 		i.timer.Reset(idleTimeout)
 	default:
 		go i.stopServer() // in a goroutine, because stopServer waits until connections are closed, and connClosed locks mu

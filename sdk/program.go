@@ -30,10 +30,10 @@ type pluginSpec struct {
 
 // pluginService is one plugin service with its name.
 type pluginService struct {
-	basePlugin   base.Plugin
-	pluginSetKey string // key in a plugin set
-	grpcPlugin   pluginSetEntry
-	isBusy       func() bool // isBusy reports whether the process must not exit, although no host is connected
+	basePlugin          base.Plugin
+	pluginSetKey        string // key in a plugin set
+	grpcPlugin          pluginSetEntry
+	isNeededWithoutHost func() bool // isNeededWithoutHost reports whether the process must not exit, although no host is connected
 }
 
 // pluginSetEntry is an entry of a plugin set.
@@ -53,7 +53,7 @@ func newDriverSpec[T Task](impl Driver[T]) (*pluginSpec, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := checkSchema("TaskSchema", info.TaskSchema); err != nil {
+	if err := validateInfoSchema("TaskSchema", info.TaskSchema); err != nil {
 		return nil, err
 	}
 	d, err := newUntypedDriver(impl)
@@ -76,7 +76,7 @@ func newDriverSpec[T Task](impl Driver[T]) (*pluginSpec, error) {
 			return newService(s, s, s.hasTasks)
 		},
 		newDebugProxy: func(conn grpc.ClientConnInterface, gone <-chan struct{}) pluginService {
-			return newService(basewire.NewClient(conn, gone), driverwire.NewClient(conn, gone), alwaysBusy)
+			return newService(basewire.NewClient(conn, gone), driverwire.NewClient(conn, gone), alwaysNeededWithoutHost)
 		},
 	}, nil
 }
@@ -97,11 +97,11 @@ func newHookSpec(impl Hook) (*pluginSpec, error) {
 		newService: func(hclog.Logger) pluginService {
 			// A hook is never busy: without an agent, no hook point is called, and a task loses
 			// nothing when the process of a hook exits.
-			return pluginService{s, hookwire.PluginName, &hookwire.GRPCPlugin{Impl: s, Hook: impl}, neverBusy}
+			return pluginService{s, hookwire.PluginName, &hookwire.GRPCPlugin{Impl: s, Hook: impl}, neverNeededWithoutHost}
 		},
 		newDebugProxy: func(conn grpc.ClientConnInterface, gone <-chan struct{}) pluginService {
 			c := hookwire.NewClient(conn, gone)
-			return pluginService{basewire.NewClient(conn, gone), hookwire.PluginName, &hookwire.GRPCPlugin{Impl: c, Hook: c}, alwaysBusy}
+			return pluginService{basewire.NewClient(conn, gone), hookwire.PluginName, &hookwire.GRPCPlugin{Impl: c, Hook: c}, alwaysNeededWithoutHost}
 		},
 	}, nil
 }
@@ -123,14 +123,14 @@ func newDeviceSpec(impl Device) (*pluginSpec, error) {
 		newService: func(logger hclog.Logger) pluginService {
 			s.logger = logger
 			// A device plugin is never busy: a reservation lasts without the process of the plugin.
-			return pluginService{s, devicewire.PluginName, &devicewire.GRPCPlugin{Impl: s}, neverBusy}
+			return pluginService{s, devicewire.PluginName, &devicewire.GRPCPlugin{Impl: s}, neverNeededWithoutHost}
 		},
 		newDebugProxy: func(conn grpc.ClientConnInterface, gone <-chan struct{}) pluginService {
 			c := devicewire.NewClient(id.name, conn, gone)
-			return pluginService{basewire.NewClient(conn, gone), devicewire.PluginName, &devicewire.GRPCPlugin{Impl: c}, alwaysBusy}
+			return pluginService{basewire.NewClient(conn, gone), devicewire.PluginName, &devicewire.GRPCPlugin{Impl: c}, alwaysNeededWithoutHost}
 		},
 	}, nil
 }
 
-func alwaysBusy() bool { return true }
-func neverBusy() bool  { return false }
+func alwaysNeededWithoutHost() bool { return true }
+func neverNeededWithoutHost() bool  { return false }

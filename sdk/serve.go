@@ -25,13 +25,14 @@ import (
 // idleTimeout is the time after which a plugin without tasks and without a connection of a host exits.
 const idleTimeout = 10 * time.Minute
 
-// serveOrExit serves a plugin. It exits the process with an error message if err is not nil, or if the plugin cannot
-// be served.
-func serveOrExit(p *pluginSpec, err error) {
-	if err == nil {
+// serveOrExit serves a plugin. It exits the process with an error message if specErr, the error of making p, is not nil, or if
+// the plugin cannot be served.
+func serveOrExit(p *pluginSpec, specErr error) {
+	var err error
+	if specErr == nil {
 		err = runPlugin(p)
 	} else {
-		err = fmt.Errorf("serve a plugin: %w", err)
+		err = fmt.Errorf("serve a plugin: %w", specErr)
 	}
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", filepath.Base(os.Args[0]), err)
@@ -47,15 +48,15 @@ func runPlugin(p *pluginSpec) error {
 			fmt.Println(p.name, p.version)
 			return nil
 		}
-		return fmt.Errorf("this is the %s plugin %q, which a host such as nomad-lite%s starts: try \"nomad-lite plugin test %s\"", p.kindName, p.name, p.compatibleHosts, pluginTestArgs())
+		return fmt.Errorf("this is the %s plugin %q, which a host such as nomad-lite%s starts: try \"nomad-lite plugin test %s\"", p.kindName, p.name, p.compatibleHosts, ownCommandLineForPluginTest())
 	}
-	isolateInheritedFDsAndSignals(!byHand)
+	setCloexecAndCatchSignals(!byHand)
 	setProcessName()
 	if byHand {
 		return serveDebug(p, socket)
 	}
 	logger := newLogger(p.name)
-	redirectLogs(logger)
+	redirectDefaultLoggers(logger)
 	if socket != "" {
 		return proxyToDebugProcess(p, socket, logger)
 	}
@@ -75,8 +76,8 @@ func newLogger(name string) hclog.Logger {
 	})
 }
 
-// pluginTestArgs returns the command line of this process as arguments of the command `nomad-lite plugin test`.
-func pluginTestArgs() string {
+// ownCommandLineForPluginTest returns the command line of this process as arguments of the command `nomad-lite plugin test`.
+func ownCommandLineForPluginTest() string {
 	line := os.Args[0]
 	if len(os.Args) > 1 {
 		line += " -- " + strings.Join(os.Args[1:], " ")
@@ -87,7 +88,7 @@ func pluginTestArgs() string {
 // servePlugin serves the plugin protocol until the host stops the plugin, the plugin
 // has been idle for idleTimeout, or ctx ends.
 func servePlugin(ctx context.Context, s pluginService, logger hclog.Logger) {
-	i := &idleTimer{isBusy: s.isBusy}
+	i := &idleTimer{isNeededWithoutHost: s.isNeededWithoutHost}
 	// Messages of go-plugin below the level Warn are not useful for users: they would hide the plugin's own last
 	// log lines after a crash.
 	quiet := newLogger("go-plugin")
@@ -117,10 +118,10 @@ func setProcessName() {
 	_ = os.WriteFile("/proc/self/comm", []byte(filepath.Base(os.Args[0])), 0)
 }
 
-// isolateInheritedFDsAndSignals prevents tasks from inheriting descriptors and signal settings of
-// the host, and makes this process survive the exit of its host. If hosted is true, the process also
+// setCloexecAndCatchSignals prevents tasks from inheriting descriptors and signal settings of
+// the host, and makes this process survive the exit of its host. If isHosted is true, the process also
 // survives SIGHUP, which a closed terminal or a reload of the agent can send to it.
-func isolateInheritedFDsAndSignals(hosted bool) {
+func setCloexecAndCatchSignals(isHosted bool) {
 	// The host may pass on descriptors without close-on-exec.
 	if err := unix.CloseRange(3, ^uint(0)>>1, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		for fd := 3; fd < 1024; fd++ { // kernels without close_range
@@ -131,7 +132,7 @@ func isolateInheritedFDsAndSignals(hosted bool) {
 	// process. A handler is used instead of SIG_IGN, because tasks would inherit SIG_IGN.
 	// A signal that a shell or nohup has set to SIG_IGN gets a handler for the same reason.
 	caught := []os.Signal{syscall.SIGPIPE}
-	if hosted || signal.Ignored(syscall.SIGHUP) {
+	if isHosted || signal.Ignored(syscall.SIGHUP) {
 		caught = append(caught, syscall.SIGHUP)
 	}
 	if signal.Ignored(syscall.SIGINT) { // if SIGINT is not ignored, go-plugin catches it
@@ -140,8 +141,8 @@ func isolateInheritedFDsAndSignals(hosted bool) {
 	signal.Notify(make(chan os.Signal, 1), caught...)
 }
 
-// redirectLogs makes packages with their own logger log to the host.
-func redirectLogs(logger hclog.Logger) {
+// redirectDefaultLoggers makes packages with their own logger log to the host.
+func redirectDefaultLoggers(logger hclog.Logger) {
 	hclog.SetDefault(logger)
 	log.SetFlags(0)
 	log.SetOutput(logger.StandardWriter(&hclog.StandardLoggerOptions{InferLevels: true}))

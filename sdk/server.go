@@ -44,22 +44,22 @@ var (
 )
 
 // taskStart is one start of a task. The fields from startErr to cancelWait may be read after
-// started is closed, the fields from exitResult to completedAt after exited is closed.
+// startReturned is closed, the fields from exitResult to taskExitedAt after exited is closed.
 type taskStart struct {
 	startRequest *StartRequest
 	cancelStart  context.CancelCauseFunc // cancels the context of a Start or Recover that is in progress
 
-	started         chan struct{} // closed when Start or Recover has returned
-	startErr        error         // error of Start or Recover; impl is nil if startErr is set
+	startReturned   chan struct{} // closed when Start or Recover has returned
+	startErr        error         // error of Start or Recover; authorTask is nil if startErr is set
 	authorTask      Task
-	startedAt       time.Time
+	taskStartedAt   time.Time
 	networkOverride *driver.NetworkOverride
 	cancelWait      context.CancelFunc // cancels the context of the author's Wait
 
-	exited      chan struct{} // closed when the author's Wait has returned
-	exitResult  driver.ExitResult
-	mayStillRun bool // Wait panicked: the task may still run
-	completedAt time.Time
+	exited       chan struct{} // closed when the author's Wait has returned
+	exitResult   driver.ExitResult
+	mayStillRun  bool // Wait panicked: the task may still run
+	taskExitedAt time.Time
 
 	destroyMu   sync.Mutex // one DestroyTask at a time
 	isDestroyed bool       // guarded by destroyMu
@@ -70,7 +70,7 @@ var errDestroyed = errors.New("task was destroyed while it started")
 // newDriverServer returns a server for a driver. The caller has validated id and info.
 func newDriverServer(d *untypedDriver, id pluginIdentity, info DriverInfo, logger hclog.Logger) *driverServer {
 	s := &driverServer{
-		basePlugin:   basePlugin{impl: d.impl, pluginIdentity: id, kind: base.TypeDriver, apiVersion: driver.APIVersion},
+		basePlugin:   basePlugin{authorPlugin: d.authorDriver, pluginIdentity: id, pluginType: base.TypeDriver, apiVersion: driver.APIVersion},
 		authorDriver: d,
 		driverInfo:   info,
 		logger:       logger,
@@ -90,14 +90,14 @@ func newDriverServer(d *untypedDriver, id pluginIdentity, info DriverInfo, logge
 }
 
 func (s *driverServer) Init(ctx context.Context) error {
-	if initer, ok := s.impl.(Initializer); ok {
+	if initer, ok := s.authorPlugin.(Initializer); ok {
 		return callInit(ctx, initer)
 	}
 	return nil
 }
 
 func (s *driverServer) Shutdown(ctx context.Context) error {
-	if shutdowner, ok := s.impl.(Shutdowner); ok {
+	if shutdowner, ok := s.authorPlugin.(Shutdowner); ok {
 		return callShutdown(ctx, shutdowner)
 	}
 	return nil
@@ -108,7 +108,7 @@ func (s *driverServer) TaskConfigSchema(context.Context) (*hclspec.Spec, error) 
 }
 
 func (s *driverServer) Capabilities(context.Context) (*driver.Capabilities, error) {
-	info, err := callInfo(s.authorDriver.impl) // Info is called again because the capabilities may depend on the configuration
+	info, err := callInfo(s.authorDriver.authorDriver) // Info is called again because the capabilities may depend on the configuration
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +124,7 @@ func (s *driverServer) Fingerprint(ctx context.Context) (<-chan driver.Fingerpri
 
 func (s *driverServer) currentFingerprint(ctx context.Context) driver.Fingerprint {
 	f := driver.Fingerprint{Health: driver.HealthHealthy}
-	if fingerprinter, ok := s.impl.(Fingerprinter); ok {
+	if fingerprinter, ok := s.authorPlugin.(Fingerprinter); ok {
 		f = callFingerprint(ctx, fingerprinter)
 	}
 	if f.Health == driver.HealthHealthy && f.HealthDescription == "" {
@@ -167,7 +167,7 @@ func (s *driverServer) StartTask(ctx context.Context, config *driver.TaskConfig)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	t := &taskStart{startRequest: start, cancelStart: cancel, started: make(chan struct{}), exited: make(chan struct{})}
+	t := &taskStart{startRequest: start, cancelStart: cancel, startReturned: make(chan struct{}), exited: make(chan struct{})}
 	s.mu.Lock()
 	if s.startsByID[config.ID] != nil {
 		s.mu.Unlock()
@@ -274,15 +274,15 @@ func (s *driverServer) removeFailedStart(t *taskStart, err error) {
 	delete(s.startsByID, t.startRequest.ID)
 	s.mu.Unlock()
 	t.startErr = err
-	close(t.started)
+	close(t.startReturned)
 }
 
 // startWaitGoroutine marks a task as started, and starts the goroutine that calls the author's Wait. The goroutine
 // ends when the task exits or is destroyed.
 func (s *driverServer) startWaitGoroutine(t *taskStart, author Task) {
 	ctx, cancel := context.WithCancel(context.Background())
-	t.authorTask, t.cancelWait, t.startedAt = author, cancel, time.Now()
-	close(t.started)
+	t.authorTask, t.cancelWait, t.taskStartedAt = author, cancel, time.Now()
+	close(t.startReturned)
 	go func() {
 		defer cancel()
 		result, err := callWait(ctx, author)
@@ -291,7 +291,7 @@ func (s *driverServer) startWaitGoroutine(t *taskStart, author Task) {
 			t.mayStillRun = errors.As(err, &panicErr)
 			result.Err = errors.Join(err, result.Err)
 		}
-		t.exitResult, t.completedAt = result, time.Now()
+		t.exitResult, t.taskExitedAt = result, time.Now()
 		close(t.exited)
 		t.startRequest.Logger().Debug("task ended", "exit_code", result.ExitCode, "signal", result.Signal, "error", result.Err)
 	}()
@@ -322,7 +322,7 @@ func (s *driverServer) RecoverTask(ctx context.Context, handle *driver.Handle) e
 	start.StateVersion, start.encodedState, start.isAdoption = handle.Version, handle.DriverState, handle.Version == 0
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	t := &taskStart{startRequest: start, cancelStart: cancel, started: make(chan struct{}), exited: make(chan struct{})}
+	t := &taskStart{startRequest: start, cancelStart: cancel, startReturned: make(chan struct{}), exited: make(chan struct{})}
 	s.startsByID[start.ID] = t
 	s.mu.Unlock()
 
@@ -356,7 +356,7 @@ func (s *driverServer) findStartedTask(ctx context.Context, id string) (*taskSta
 // waitStarted blocks until Start or Recover has returned, and returns the task, or ErrTaskNotFound if the start has failed.
 func (t *taskStart) waitStarted(ctx context.Context) (*taskStart, error) {
 	select {
-	case <-t.started:
+	case <-t.startReturned:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -515,7 +515,7 @@ func (s *driverServer) destroyTasksWithPrefix(ctx context.Context, prefix string
 // sweepTask kills the remaining processes of a start that is not in the table, by the author's Sweep. It
 // returns ErrTaskNotFound if there are none, or if the driver has no Sweep.
 func (s *driverServer) sweepTask(ctx context.Context, id string, force bool) error {
-	sweeper, ok := s.impl.(OrphanKiller)
+	sweeper, ok := s.authorPlugin.(OrphanKiller)
 	if !ok || !force {
 		return driver.ErrTaskNotFound
 	}
@@ -565,7 +565,7 @@ func splitTaskID(id string) (allocID, name string, ok bool) {
 
 func (s *driverServer) InspectTask(ctx context.Context, id string) (*driver.TaskStatus, error) {
 	if s.hostIsNomadLite {
-		if start := s.inspectUnreturnedStart(id); start != nil {
+		if start := s.statusOfUnreturnedStart(id); start != nil {
 			return &driver.TaskStatus{ID: id, State: driver.TaskUnknown, ExitResult: &driver.ExitResult{}, Start: start}, nil
 		}
 	}
@@ -577,13 +577,13 @@ func (s *driverServer) InspectTask(ctx context.Context, id string) (*driver.Task
 		ID:              id,
 		Name:            t.startRequest.Name,
 		State:           driver.TaskRunning,
-		StartedAt:       t.startedAt,
+		StartedAt:       t.taskStartedAt,
 		ExitResult:      &driver.ExitResult{},
 		NetworkOverride: t.networkOverride,
 	}
 	if t.hasExited() {
 		result := t.exitResult
-		status.State, status.CompletedAt, status.ExitResult = driver.TaskExited, t.completedAt, &result
+		status.State, status.CompletedAt, status.ExitResult = driver.TaskExited, t.taskExitedAt, &result
 	}
 	if status.DriverAttributes, err = callAttributes(t.authorTask); err != nil {
 		return nil, err
@@ -600,9 +600,9 @@ func (s *driverServer) InspectTask(ctx context.Context, id string) (*driver.Task
 	return status, nil
 }
 
-// inspectUnreturnedStart returns the phase of a start that is in progress, or, for a driver with Adopt, of a start that is
+// statusOfUnreturnedStart returns the phase of a start that is in progress, or, for a driver with Adopt, of a start that is
 // not in the table. It returns nil for any other start. It does not wait for a start in progress, which can take minutes.
-func (s *driverServer) inspectUnreturnedStart(id string) *driver.StartStatus {
+func (s *driverServer) statusOfUnreturnedStart(id string) *driver.StartStatus {
 	s.mu.Lock()
 	t := s.startsByID[id]
 	s.mu.Unlock()
@@ -613,7 +613,7 @@ func (s *driverServer) inspectUnreturnedStart(id string) *driver.StartStatus {
 		return &driver.StartStatus{Phase: driver.StartNotFound}
 	}
 	select {
-	case <-t.started:
+	case <-t.startReturned:
 		return nil
 	default:
 		return &driver.StartStatus{Phase: driver.StartPending}
@@ -694,7 +694,7 @@ func (s *driverServer) SignalTask(ctx context.Context, id, signal string) error 
 func (s *driverServer) ExecTask(ctx context.Context, id string, command []string, timeout time.Duration) (*driver.ExecResult, error) {
 	if timeout > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, timeout, fmt.Errorf("command %q did not end within %v", programName(command), timeout))
+		ctx, cancel = context.WithTimeoutCause(ctx, timeout, fmt.Errorf("command %q did not end within %v", firstElementOrEmpty(command), timeout))
 		defer cancel()
 	}
 	// One buffer holds standard output and standard error in the order of their writes, because hosts
@@ -740,7 +740,7 @@ func (s *driverServer) execInTask(ctx context.Context, id string, exec driver.Ex
 	return result, err
 }
 
-func programName(command []string) string {
+func firstElementOrEmpty(command []string) string {
 	if len(command) == 0 {
 		return ""
 	}
@@ -748,7 +748,7 @@ func programName(command []string) string {
 }
 
 func (s *driverServer) CreateNetwork(ctx context.Context, allocID, hostname string) (*driver.NetworkIsolation, bool, error) {
-	networker, ok := s.impl.(NetworkManager)
+	networker, ok := s.authorPlugin.(NetworkManager)
 	if !ok {
 		return nil, false, errors.New("CreateNetwork RPC not supported by driver")
 	}
@@ -756,7 +756,7 @@ func (s *driverServer) CreateNetwork(ctx context.Context, allocID, hostname stri
 }
 
 func (s *driverServer) DestroyNetwork(ctx context.Context, allocID string, isolation *driver.NetworkIsolation) error {
-	networker, ok := s.impl.(NetworkManager)
+	networker, ok := s.authorPlugin.(NetworkManager)
 	if !ok {
 		return errors.New("DestroyNetwork RPC not supported by driver")
 	}

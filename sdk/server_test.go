@@ -772,7 +772,7 @@ func TestTaskEvents(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.taskEvents.send(&driver.TaskEvent{Message: "second"})
+		s.taskEvents.broadcast(&driver.TaskEvent{Message: "second"})
 		for _, c := range []<-chan *driver.TaskEvent{first, second} {
 			if got := <-c; got.Message != "second" {
 				t.Errorf("event %+v", got)
@@ -781,9 +781,9 @@ func TestTaskEvents(t *testing.T) {
 		// A host that does not read events blocks no sender, and misses the oldest
 		// events.
 		for range eventBufferSize + 10 {
-			s.taskEvents.send(&driver.TaskEvent{Message: "many"})
+			s.taskEvents.broadcast(&driver.TaskEvent{Message: "many"})
 		}
-		s.taskEvents.send(&driver.TaskEvent{Message: "last"})
+		s.taskEvents.broadcast(&driver.TaskEvent{Message: "last"})
 		n := 0
 		for (<-first).Message != "last" {
 			n++
@@ -802,7 +802,7 @@ func TestTaskEvents(t *testing.T) {
 func TestEventsWithoutListener(t *testing.T) {
 	var e eventBroadcaster
 	for range 2 * eventBufferSize {
-		e.send(&driver.TaskEvent{})
+		e.broadcast(&driver.TaskEvent{})
 	}
 	if len(e.undeliveredEvents) != eventBufferSize {
 		t.Errorf("%d events are kept, want %d", len(e.undeliveredEvents), eventBufferSize)
@@ -835,7 +835,7 @@ func TestIdlePluginStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		busy := true
 		stopped := make(chan struct{})
-		i := &idleTimer{isBusy: func() bool { return busy }}
+		i := &idleTimer{isNeededWithoutHost: func() bool { return busy }}
 		i.start(func() { close(stopped) })
 		over := func() bool {
 			synctest.Wait()

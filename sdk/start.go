@@ -79,7 +79,7 @@ func (s *StartRequest) emitEvent(message string, annotations map[string]string) 
 	if s.events == nil {
 		return // a StartRequest that a test of a plugin author has made has no events
 	}
-	s.events.send(&driver.TaskEvent{
+	s.events.broadcast(&driver.TaskEvent{
 		TaskID:      s.ID,
 		AllocID:     s.AllocID,
 		TaskName:    s.Name,

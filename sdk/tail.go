@@ -8,8 +8,8 @@ const outputTailSize = 64 << 10
 
 // outputTail is a writer that keeps the last outputTailSize bytes.
 type outputTail struct {
-	mu  sync.Mutex
-	buf []byte
+	mu        sync.Mutex
+	lastBytes []byte
 }
 
 func (t *outputTail) Write(p []byte) (int, error) {
@@ -19,11 +19,11 @@ func (t *outputTail) Write(p []byte) (int, error) {
 	if len(p) > outputTailSize {
 		p = p[len(p)-outputTailSize:]
 	}
-	t.buf = append(t.buf, p...)
+	t.lastBytes = append(t.lastBytes, p...)
 	// The buffer is cut only at twice the size, so that the total cost of copying is linear in the length of
 	// the output.
-	if len(t.buf) > 2*outputTailSize {
-		t.buf = append(t.buf[:0], t.buf[len(t.buf)-outputTailSize:]...)
+	if len(t.lastBytes) > 2*outputTailSize {
+		t.lastBytes = append(t.lastBytes[:0], t.lastBytes[len(t.lastBytes)-outputTailSize:]...)
 	}
 	return n, nil
 }
@@ -31,8 +31,8 @@ func (t *outputTail) Write(p []byte) (int, error) {
 func (t *outputTail) tailBytes() []byte {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.buf) > outputTailSize {
-		return t.buf[len(t.buf)-outputTailSize:]
+	if len(t.lastBytes) > outputTailSize {
+		return t.lastBytes[len(t.lastBytes)-outputTailSize:]
 	}
-	return t.buf
+	return t.lastBytes
 }

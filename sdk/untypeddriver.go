@@ -12,7 +12,7 @@ import (
 
 // untypedDriver is an author's Driver[T] without the type parameter T.
 type untypedDriver struct {
-	impl          infoProvider
+	authorDriver  infoProvider
 	taskType      reflect.Type // T
 	startMethod   startFunc
 	recoverMethod startFunc // nil if the driver is not a Recoverer
@@ -28,7 +28,7 @@ type startFunc func(context.Context, *StartRequest) (Task, error)
 // newUntypedDriver returns an error if the driver or its task type has a method that looks like a method of
 // an optional interface and does not implement it: the package would never call that method.
 func newUntypedDriver[T Task](impl Driver[T]) (*untypedDriver, error) {
-	d := &untypedDriver{impl: impl, taskType: reflect.TypeFor[T](), startMethod: newStartFunc(impl, "Start", impl.Start)}
+	d := &untypedDriver{authorDriver: impl, taskType: reflect.TypeFor[T](), startMethod: newStartFunc(impl, "Start", impl.Start)}
 	interfaces := append([]reflect.Type{reflect.TypeFor[Recoverer[T]](), reflect.TypeFor[Adopter[T]]()}, driverInterfaces...)
 	if err := errors.Join(checkOptionalMethods(reflect.TypeOf(impl), interfaces), checkOptionalMethods(d.taskType, taskInterfaces)); err != nil {
 		return nil, err
@@ -52,7 +52,7 @@ func newStartFunc[T Task](impl any, name string, method func(context.Context, *S
 			return nil, err
 		}
 		if isNil(reflect.ValueOf(started)) {
-			return nil, missingTaskError(impl, name)
+			return nil, nilTaskError(impl, name)
 		}
 		return started, nil
 	}
@@ -69,10 +69,10 @@ func (d *untypedDriver) checkCapabilities(c *driver.Capabilities) error {
 	}{
 		{"SendSignals", c.SendSignals, d.taskType, reflect.TypeFor[Signaler]()},
 		{"Exec", c.Exec, d.taskType, reflect.TypeFor[Execer]()},
-		{"MustCreateNetwork", c.MustCreateNetwork, reflect.TypeOf(d.impl), reflect.TypeFor[NetworkManager]()},
+		{"MustCreateNetwork", c.MustCreateNetwork, reflect.TypeOf(d.authorDriver), reflect.TypeFor[NetworkManager]()},
 	} {
 		if capability.declared && !capability.of.Implements(capability.methods) {
-			return fmt.Errorf("%T.Info declares the capability %s, and %v does not implement %v", d.impl, capability.name, capability.of, capability.methods)
+			return fmt.Errorf("%T.Info declares the capability %s, and %v does not implement %v", d.authorDriver, capability.name, capability.of, capability.methods)
 		}
 	}
 	return nil

@@ -77,8 +77,8 @@ type artifact struct {
 	Chown       bool              `json:"Chown"`
 }
 
-// hash returns a hash of the block, by which the hook's state identifies the artifact.
-func (a *artifact) hash() string {
+// blockHash returns a hash of the block, by which the hook's state identifies the artifact.
+func (a *artifact) blockHash() string {
 	text, _ := json.Marshal(a) // cannot fail: the fields are strings, booleans and maps of strings
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:8])
@@ -98,10 +98,10 @@ func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook
 	answer := hook.TaskPrestartResponse{State: map[string]string{}, Done: true}
 	missing := map[string]artifact{} // hash of the block -> block: equal blocks need one download
 	for _, a := range at.Artifacts {
-		if path, ok := req.PreviousState[a.hash()]; ok && pathExists(path) {
-			answer.State[a.hash()] = path
+		if path, ok := req.PreviousState[a.blockHash()]; ok && pathExists(path) {
+			answer.State[a.blockHash()] = path
 		} else {
-			missing[a.hash()] = a
+			missing[a.blockHash()] = a
 		}
 	}
 	if len(missing) > 0 {
@@ -171,12 +171,12 @@ func (h *Hook) downloadArtifact(ctx context.Context, req *hook.TaskPrestartReque
 
 func (h *Hook) downloadAndInstall(ctx context.Context, req *hook.TaskPrestartRequest, a artifact, limits Limits) (installed string, err error) {
 	progress := h.newProgressTracker(req, a)
-	finish := progress.startEvents(ctx)
+	finish := progress.startProgressEvents(ctx)
 	defer func() { finish(err) }()
 	if a, err = h.interpolateArtifact(ctx, req, a); err != nil {
 		return "", err
 	}
-	to, err := findDestination(req.Dir, a.Destination)
+	to, err := parseDestination(req.Dir, a.Destination)
 	if err != nil {
 		return "", err
 	}
@@ -184,11 +184,11 @@ func (h *Hook) downloadAndInstall(ctx context.Context, req *hook.TaskPrestartReq
 	if err != nil {
 		return "", err
 	}
-	inst, err := newInstaller(to, req.Task.Name, a.hash(), owner)
+	inst, err := newInstaller(to, req.Task.Name, a.blockHash(), owner)
 	if err != nil {
 		return "", err
 	}
-	defer inst.cleanUp()
+	defer inst.closeAndRemoveStagingDir()
 	request := downloadRequest{Source: a.Source, Options: a.Options, Headers: a.Headers, Mode: a.Mode, Insecure: a.Insecure, Limits: limits}
 	if err := h.downloadToStagingDir(ctx, request, inst, progress); err != nil {
 		return "", err
@@ -199,7 +199,7 @@ func (h *Hook) downloadAndInstall(ctx context.Context, req *hook.TaskPrestartReq
 	if err != nil {
 		return "", err
 	}
-	if note := inst.removedBitsText(); note != "" {
+	if note := inst.removedModeBitsMessage(); note != "" {
 		hclog.Default().Warn("changed what was downloaded", "task", req.Task.Name, "alloc_id", req.Alloc.ID, "change", note)
 		h.emitEvent(ctx, req, hook.Event{Message: note})
 	}

@@ -717,14 +717,14 @@ func TestNewInstallerRemovesOldStagingDirs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	left.cleanUp() // the earlier agent is still closing its installer
+	left.closeAndRemoveStagingDir() // the earlier agent is still closing its installer
 	for p, want := range map[*installer]bool{left: false, other: true, next: true} {
 		if got := pathExists(filepath.Join(w.dir.Dir, p.stagingDirName)); got != want {
 			t.Errorf("%s is there: %v, want %v", p.stagingDirName, got, want)
 		}
 	}
-	other.cleanUp()
-	next.cleanUp()
+	other.closeAndRemoveStagingDir()
+	next.closeAndRemoveStagingDir()
 }
 
 // Secrets are downloaded again after a reboot, because their directory is in
@@ -1085,7 +1085,7 @@ func TestDecompressionRatio(t *testing.T) {
 		{"no limit", 1, 1000 * unpackRatioLimitMinSize, 0, false},
 		{"a repository has no size of its own", 0, 1000 * unpackRatioLimitMinSize, 1000, false},
 	} {
-		u := unpackQuota{archiveSize: c.packed, limits: Limits{MaxUnpackRatio: c.ratio}}
+		u := unpackQuota{archiveBytes: c.packed, limits: Limits{MaxUnpackRatio: c.ratio}}
 		if err := u.addBytes(c.bytes); (err != nil) != c.refused {
 			t.Errorf("%s: %v", c.name, err)
 		}

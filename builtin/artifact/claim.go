@@ -15,10 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// takeOwnership gives a file or directory of the staging directory to root. Afterwards
+// giveEntryToRoot gives a file or directory of the staging directory to root. Afterwards
 // no other user can open it, and no process has it open for writing. If the agent is
-// not root, the download runs as the same user, and takeOwnership changes nothing.
-func (p *installer) takeOwnership(name string, mode fs.FileMode) error {
+// not root, the download runs as the same user, and giveEntryToRoot changes nothing.
+func (p *installer) giveEntryToRoot(name string, mode fs.FileMode) error {
 	if os.Geteuid() != 0 {
 		return nil
 	}
@@ -56,7 +56,7 @@ func isNotOpenForWriting(f *os.File) bool {
 // replaceWithCopy replaces the open file f with a copy that no process has open.
 func (p *installer) replaceWithCopy(name string, f *os.File) error {
 	// A file with more than one name is rejected: a copy would change the link
-	// count, which inspectResult checks.
+	// count, which inspectDownloadedFiles checks.
 	info, err := f.Stat()
 	if err != nil {
 		return err
@@ -87,7 +87,7 @@ func (p *installer) verifyChecksum(ctx context.Context, name, sum string) error 
 	if !info.Mode().IsRegular() || info.Sys().(*syscall.Stat_t).Nlink != 1 {
 		return errors.New("the download has left no file, or one with other names")
 	}
-	if err := p.takeOwnership(fetchedFileName, info.Mode()); err != nil {
+	if err := p.giveEntryToRoot(fetchedFileName, info.Mode()); err != nil {
 		return fmt.Errorf("take %q from the download: %w", name, err)
 	}
 	if strings.HasPrefix(sum, checksumFilePrefix) {

@@ -157,7 +157,7 @@ func TestConfinement(t *testing.T) {
 	}
 }
 
-// inspectResult rejects results that only a compromised download process can
+// inspectDownloadedFiles rejects results that only a compromised download process can
 // make.
 func TestInspectRejectsHostileResults(t *testing.T) {
 	t.Parallel()
@@ -182,7 +182,7 @@ func TestInspectRejectsHostileResults(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer p.cleanUp()
+			defer p.closeAndRemoveStagingDir()
 			dir := filepath.Join(w.dir.Dir, p.stagingDirName, resultFileName)
 			if err := errors.Join(os.Mkdir(dir, 0o755), c.make(dir, w.outerDir)); err != nil {
 				t.Fatal(err)

@@ -135,7 +135,7 @@ func runDownloadSteps(ctx context.Context, request downloadRequest, out io.Write
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer stopReports()
-	wg.Go(func() { d.transferCounter.writeReports(reportCtx, out, d.countRepositoryBytes) })
+	wg.Go(func() { d.transferCounter.writeProgressReports(reportCtx, out, d.updateReceivedRepositoryBytes) })
 	timeout, setting, download := request.Limits.HTTPTimeout, "http_read_timeout", d.downloadFile
 	switch src.sourceType {
 	case "git":
@@ -169,7 +169,7 @@ func (d *downloader) downloadFile(ctx context.Context) error {
 		}
 	}
 	if d.Step != stepUnpack {
-		if err := d.fetchFile(ctx, fetchedFileName); err != nil {
+		if err := d.downloadToStagingFile(ctx, fetchedFileName); err != nil {
 			return err
 		}
 	}
@@ -198,7 +198,7 @@ func (d *downloader) moveFetchedFileToResult(name string) error {
 	if d.subpath != "" {
 		return fmt.Errorf("%q of %s is wanted, which is no archive", d.subpath, name)
 	}
-	return d.moveToResult(fetchedFileName, name)
+	return d.moveFileToResult(fetchedFileName, name)
 }
 
 // fetchExpectedChecksum downloads the file of checksums and stores the expected checksum of
@@ -213,7 +213,7 @@ func (d *downloader) fetchExpectedChecksum(ctx context.Context, name string) err
 	if of.s3 != nil && d.s3 != nil {
 		of.s3.copyRegionAndCredentials(d.s3)
 	}
-	r, err := other.openSource(ctx)
+	r, err := other.openSourceFile(ctx)
 	if err != nil {
 		return fmt.Errorf("file of checksums: %w", err)
 	}
@@ -228,9 +228,9 @@ func (d *downloader) fetchExpectedChecksum(ctx context.Context, name string) err
 	return d.stagingRoot.WriteFile(checksumFileName, []byte(text), 0o600)
 }
 
-// fetchFile downloads the file of the source to a new file in the staging directory.
-func (d *downloader) fetchFile(ctx context.Context, stagingName string) error {
-	r, err := d.openSource(ctx)
+// downloadToStagingFile downloads the file of the source to a new file in the staging directory.
+func (d *downloader) downloadToStagingFile(ctx context.Context, stagingName string) error {
+	r, err := d.openSourceFile(ctx)
 	if err != nil {
 		return err
 	}
@@ -245,7 +245,7 @@ func (d *downloader) fetchFile(ctx context.Context, stagingName string) error {
 		w = io.MultiWriter(&limitWriter{remainingBytes: limit, newLimitError: func() error { return newFileTooLargeError(limit) }}, w)
 	}
 	if _, err := io.Copy(w, r); err != nil {
-		return preferContextCause(ctx, err)
+		return contextCauseOrError(ctx, err)
 	}
 	return f.Close()
 }
@@ -255,8 +255,8 @@ func newFileTooLargeError(maxSize int64) error {
 	return fmt.Errorf("the download is larger than %s: see http_max_size in the client's artifact block", formatSize(maxSize))
 }
 
-// openSource opens the file of the source for reading.
-func (d *downloader) openSource(ctx context.Context) (io.ReadCloser, error) {
+// openSourceFile opens the file of the source for reading.
+func (d *downloader) openSourceFile(ctx context.Context) (io.ReadCloser, error) {
 	switch d.sourceType {
 	case "http":
 		return d.openHTTPFile(ctx)
@@ -333,7 +333,7 @@ func (d *downloader) moveTreeToResult(tree, name string) error {
 	}
 	switch {
 	case info.Mode().IsRegular():
-		return d.moveToResult(tree, name)
+		return d.moveFileToResult(tree, name)
 	case !info.IsDir():
 		return fmt.Errorf("%q is neither a file nor a directory", d.subpath)
 	case d.Mode != "file":
@@ -366,9 +366,9 @@ func (d *downloader) findSubpath(tree string) (string, error) {
 	return append(found, part)[0], nil
 }
 
-// moveToResult moves one file to the result: to the result itself in mode "file", else to name in
+// moveFileToResult moves one file to the result: to the result itself in mode "file", else to name in
 // the result directory.
-func (d *downloader) moveToResult(file, name string) error {
+func (d *downloader) moveFileToResult(file, name string) error {
 	switch d.Mode {
 	case "file":
 		return d.stagingRoot.Rename(file, resultFileName)
@@ -394,9 +394,9 @@ func (l *limitWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// preferContextCause returns nil if err is nil, the cause of ctx if ctx has ended, and otherwise
+// contextCauseOrError returns nil if err is nil, the cause of ctx if ctx has ended, and otherwise
 // err without the URL that it may contain.
-func preferContextCause(ctx context.Context, err error) error {
+func contextCauseOrError(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// isLocalPath reports whether a slash-separated path stays in its directory.
-func isLocalPath(name string) bool {
+// staysInDir reports whether a slash-separated path stays in its directory.
+func staysInDir(name string) bool {
 	name = path.Clean(name)
 	return name != ".." && !strings.HasPrefix(name, "../") && !path.IsAbs(name)
 }
@@ -34,7 +34,7 @@ func cleanEntryName(name string) (string, error) {
 		return "", fmt.Errorf("the name of entry %q has a zero byte", name)
 	case path.IsAbs(name):
 		return "", fmt.Errorf("entry %q has an absolute path", name)
-	case !isLocalPath(name) || strings.Contains("/"+name+"/", "/../"):
+	case !staysInDir(name) || strings.Contains("/"+name+"/", "/../"):
 		return "", fmt.Errorf("entry %q leads out of the artifact with \"..\"", name)
 	}
 	return path.Clean(name), nil
@@ -47,7 +47,7 @@ func checkSymlinkTarget(name, target string) error {
 	switch {
 	case path.IsAbs(target):
 		return fmt.Errorf("symbolic link %q leads to the absolute path %q", name, target)
-	case !isLocalPath(path.Join(path.Dir(name), target)):
+	case !staysInDir(path.Join(path.Dir(name), target)):
 		return fmt.Errorf("symbolic link %q leads out of the artifact, to %q", name, target)
 	}
 	seenName := false

@@ -57,7 +57,7 @@ func (d *downloader) downloadGit(ctx context.Context) error {
 	if err := d.runGit(ctx, env, append(clone, "--", d.repositoryURL(), tree), nil); err != nil {
 		return err
 	}
-	if err := d.checkFileCount(ctx, env, tree); err != nil {
+	if err := d.checkGitFileCount(ctx, env, tree); err != nil {
 		return err
 	}
 	if err := d.runGit(ctx, env, append(checkout, "--"), nil); err != nil {
@@ -130,11 +130,11 @@ func (d *downloader) gitLoginConfig() (flags, env []string) {
 		[]string{envGitUser + "=" + d.url.User.Username(), envGitPassword + "=" + password}
 }
 
-// checkFileCount rejects a revision that has too many files. It uses git ls-tree,
+// checkGitFileCount rejects a revision that has too many files. It uses git ls-tree,
 // before files are written or read: a small repository can have a huge tree, in which
 // directories have the same subdirectory many times.
-func (d *downloader) checkFileCount(ctx context.Context, env []string, tree string) error {
-	entries := &fileCounter{unpackQuota: d.newRepositoryQuota()}
+func (d *downloader) checkGitFileCount(ctx context.Context, env []string, tree string) error {
+	entries := &fileNameCounter{unpackQuota: d.newRepositoryQuota()}
 	err := errors.New("no revision")
 	for _, ref := range []string{cmp.Or(d.revision, "HEAD"), "origin/" + d.revision} {
 		if err != nil && entries.limitErr == nil {

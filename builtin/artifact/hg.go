@@ -44,7 +44,7 @@ func (d *downloader) downloadHg(ctx context.Context) error {
 		return err
 	}
 	tree := repositoryDirName
-	ctx, stop := d.limitCloneSize(ctx, tree)
+	ctx, stop := d.limitHgCloneSize(ctx, tree)
 	defer stop()
 	// With --pull, hg writes the files of its store itself, instead of copying the files that the
 	// server sends.
@@ -59,7 +59,7 @@ func (d *downloader) downloadHg(ctx context.Context) error {
 	if err != nil || node == "" {
 		return errors.Join(err, d.moveTreeToResult(tree, ""))
 	}
-	files := &fileCounter{unpackQuota: d.newRepositoryQuota()}
+	files := &fileNameCounter{unpackQuota: d.newRepositoryQuota()}
 	// An error of hg is ignored, because hg also exits with an error for a revision without files.
 	_ = d.runHg(ctx, env, []string{"-R", tree, "files", "--print0", "--rev", node}, files)
 	if files.limitErr != nil {
@@ -138,17 +138,17 @@ func (d *downloader) runHg(ctx context.Context, env, args []string, out io.Write
 	return err
 }
 
-// limitCloneSize returns a context that ends when the directory tree exceeds the limits. The size
+// limitHgCloneSize returns a context that ends when the directory tree exceeds the limits. The size
 // is limited here because a clone of hg has a file for each file of the repository, and
 // limitFileSize limits only single files. The caller must call stop, which blocks until the
 // directory is no longer read.
-func (d *downloader) limitCloneSize(ctx context.Context, tree string) (limited context.Context, stop func()) {
+func (d *downloader) limitHgCloneSize(ctx context.Context, tree string) (limited context.Context, stop func()) {
 	limited, cancel := context.WithCancelCause(ctx)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		for wait.Sleep(limited, reportInterval) == nil {
-			if err := d.checkCloneSize(tree); err != nil {
+			if err := d.checkHgCloneSize(tree); err != nil {
 				cancel(err)
 			}
 		}
@@ -160,8 +160,8 @@ func (d *downloader) limitCloneSize(ctx context.Context, tree string) (limited c
 // a revision: the store has one or two files for each file that a revision had.
 const hgStoreFileFactor = 4
 
-// checkCloneSize rejects a growing clone that is larger than the limits.
-func (d *downloader) checkCloneSize(tree string) error {
+// checkHgCloneSize rejects a growing clone that is larger than the limits.
+func (d *downloader) checkHgCloneSize(tree string) error {
 	t := d.newRepositoryQuota()
 	t.limits.MaxFiles *= hgStoreFileFactor
 	return fs.WalkDir(d.stagingRoot.FS(), tree, func(_ string, e fs.DirEntry, err error) error {

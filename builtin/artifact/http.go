@@ -28,10 +28,10 @@ func (d *downloader) openHTTPFile(ctx context.Context) (io.ReadCloser, error) {
 	if client == nil {
 		client = d.newHTTPClient()
 	}
-	body := &resumableBody{downloader: d, ctx: ctx, client: client, resumesLeft: maxResumes}
+	body := &resumableBody{downloader: d, ctx: ctx, client: client, remainingResumes: maxResumes}
 	response, err := d.sendWithRegionRetry(body.sendRequest)
 	if err != nil {
-		return nil, preferContextCause(ctx, err)
+		return nil, contextCauseOrError(ctx, err)
 	}
 	if response.StatusCode != http.StatusOK {
 		defer response.Body.Close()
@@ -80,8 +80,8 @@ func (d *downloader) newHTTPClient() *http.Client {
 	}
 }
 
-// newRequest returns a request with the headers of the artifact block.
-func (d *downloader) newRequest(ctx context.Context, target *url.URL) (*http.Request, error) {
+// newHTTPRequest returns a request with the headers of the artifact block.
+func (d *downloader) newHTTPRequest(ctx context.Context, target *url.URL) (*http.Request, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), nil)
 	if err != nil {
 		return nil, err
@@ -104,7 +104,7 @@ type resumableBody struct {
 	client           *http.Client
 	ifRangeValidator string // ETag or Last-Modified of the file; "" if the download cannot be resumed
 	receivedBytes    int64
-	resumesLeft      int
+	remainingResumes int
 }
 
 func (b *resumableBody) sendRequest() (*http.Response, error) {
@@ -112,7 +112,7 @@ func (b *resumableBody) sendRequest() (*http.Response, error) {
 	if b.downloader.s3 != nil {
 		target = b.downloader.s3.objectURL(b.downloader.url)
 	}
-	request, err := b.downloader.newRequest(b.ctx, target)
+	request, err := b.downloader.newHTTPRequest(b.ctx, target)
 	if err != nil {
 		return nil, err
 	}
@@ -131,12 +131,12 @@ func (b *resumableBody) sendRequest() (*http.Response, error) {
 func (b *resumableBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if n > 0 {
-		b.receivedBytes, b.resumesLeft = b.receivedBytes+int64(n), maxResumes
+		b.receivedBytes, b.remainingResumes = b.receivedBytes+int64(n), maxResumes
 	}
 	if err == nil || err == io.EOF || b.ifRangeValidator == "" || b.receivedBytes == 0 {
 		return n, err
 	}
-	for ; b.resumesLeft > 0; b.resumesLeft-- {
+	for ; b.remainingResumes > 0; b.remainingResumes-- {
 		if wait.Sleep(b.ctx, resumeDelay) != nil {
 			break
 		}
@@ -156,11 +156,11 @@ func (b *resumableBody) resumeDownload() bool {
 	from := fmt.Sprintf("bytes %d-", b.receivedBytes)
 	if response.StatusCode != http.StatusPartialContent || !strings.HasPrefix(response.Header.Get("Content-Range"), from) {
 		response.Body.Close()
-		b.resumesLeft = 0 // not resumable: the file has changed, or the server does not support ranges
+		b.remainingResumes = 0 // not resumable: the file has changed, or the server does not support ranges
 		return false
 	}
 	b.ReadCloser.Close()
 	b.ReadCloser = response.Body
-	b.resumesLeft--
+	b.remainingResumes--
 	return true
 }

@@ -32,7 +32,7 @@ type userIDAllocator struct {
 // reserveID returns an id of the set that no account of this machine and no other download of this
 // process has. It blocks while all ids are in use. The caller must call releaseID.
 func (u *userIDAllocator) reserveID(ctx context.Context, set idrange.Set) (uint32, error) {
-	accounts, err := readAccounts(u.accountDir)
+	accounts, err := readSystemAccounts(u.accountDir)
 	if err != nil {
 		return 0, err
 	}
@@ -131,9 +131,9 @@ func (a *systemAccounts) isIDFree(id uint32) bool {
 	return !a.assignedIDs.Contains(id) && (len(a.mappedUserIDs) == 0 || a.mappedUserIDs.Contains(id)) && (len(a.mappedGroupIDs) == 0 || a.mappedGroupIDs.Contains(id))
 }
 
-// readAccounts reads passwd, group, subuid and subgid in dir. A missing file
+// readSystemAccounts reads passwd, group, subuid and subgid in dir. A missing file
 // counts as empty.
-func readAccounts(dir string) (*systemAccounts, error) {
+func readSystemAccounts(dir string) (*systemAccounts, error) {
 	a := &systemAccounts{}
 	for _, file := range []struct {
 		name  string

@@ -224,7 +224,7 @@ func TestVerifyChecksum(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer p.cleanUp()
+			defer p.closeAndRemoveStagingDir()
 			if err := errors.Join(p.stagingRoot.Mkdir("scratch", 0o700), c.make(filepath.Join(w.dir.Dir, p.stagingDirName))); err != nil {
 				t.Fatal(err)
 			}
@@ -254,7 +254,7 @@ func TestOpenHandleCannotWriteToDeliveredFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer p.cleanUp()
+	defer p.closeAndRemoveStagingDir()
 	dir := filepath.Join(w.dir.Dir, p.stagingDirName, resultFileName)
 	if err := errors.Join(os.MkdirAll(dir+"/d", 0o777), os.Chmod(dir+"/d", 0o777),
 		os.WriteFile(dir+"/d/run", []byte("good"), 0o755), os.Chown(dir+"/d/run", 4321, 4321), os.Chown(dir+"/d", 4321, 4321)); err != nil {
@@ -289,7 +289,7 @@ func TestReplacedStagingDirIsIgnored(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer p.cleanUp()
+	defer p.closeAndRemoveStagingDir()
 	stage := filepath.Join(w.dir.Dir, p.stagingDirName)
 	if err := errors.Join(os.Mkdir(stage+"/result", 0o755), os.WriteFile(stage+"/result/run", []byte("good"), 0o755), os.Rename(stage, stage+"x"),
 		os.MkdirAll(stage+"/result", 0o755), os.WriteFile(stage+"/result/run", []byte("evil"), 0o755)); err != nil {

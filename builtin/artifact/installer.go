@@ -25,13 +25,13 @@ import (
 // destination is the path of an artifact in one of the two directories that a
 // task may write to.
 type destination struct {
-	root string // path of the task directory, or of the shared alloc directory
-	path string // slash-separated path relative to root
+	rootDir    string // path of the task directory, or of the shared alloc directory
+	pathInRoot string // slash-separated path relative to root
 }
 
-// findDestination returns the destination for a job's path, in which references
+// parseDestination returns the destination for a job's path, in which references
 // are already resolved.
-func findDestination(dir hook.TaskDir, text string) (destination, error) {
+func parseDestination(dir hook.TaskDir, text string) (destination, error) {
 	if strings.ContainsRune(text, 0) {
 		return destination{}, errors.New("the destination has a zero byte")
 	}
@@ -105,13 +105,13 @@ type installer struct {
 	stagingDir      *os.File // open handle of the staging directory
 	removedModeBits []string // descriptions of removed special mode bits, such as: the setuid bit of "x"
 
-	entryModes []fs.FileMode // modes of the files and directories of the result, in the order of inspectResult's walk
+	entryModes []fs.FileMode // modes of the files and directories of the result, in the order of inspectDownloadedFiles's walk
 }
 
 // newInstaller makes the staging directory of a download, on the file system of
 // the destination.
 func newInstaller(dest destination, taskName, artifactHash string, owner *fileOwner) (*installer, error) {
-	root, err := os.OpenRoot(dest.root)
+	root, err := os.OpenRoot(dest.rootDir)
 	if err != nil {
 		return nil, err
 	}
@@ -119,17 +119,17 @@ func newInstaller(dest destination, taskName, artifactHash string, owner *fileOw
 	// The task name is hashed, because it may have the maximum length of a file
 	// name.
 	of := sha256.Sum256([]byte(taskName))
-	if err := p.openStagingDir(".artifact-" + hex.EncodeToString(of[:8]) + "-" + artifactHash + "-"); err != nil {
-		p.cleanUp()
+	if err := p.makeStagingDir(".artifact-" + hex.EncodeToString(of[:8]) + "-" + artifactHash + "-"); err != nil {
+		p.closeAndRemoveStagingDir()
 		return nil, fmt.Errorf("make room for the download: %w", err)
 	}
 	return p, nil
 }
 
-// openStagingDir makes the staging directory, and removes the staging directories that earlier downloads of
+// makeStagingDir makes the staging directory, and removes the staging directories that earlier downloads of
 // the same artifact have left. The new directory has a unique name, because an earlier
 // download may still be shutting down, and must not find it under its own name.
-func (p *installer) openStagingDir(prefix string) error {
+func (p *installer) makeStagingDir(prefix string) error {
 	old, err := fs.Glob(p.destinationRoot.FS(), prefix+"*")
 	if err != nil {
 		return err
@@ -150,8 +150,8 @@ func (p *installer) openStagingDir(prefix string) error {
 	return err
 }
 
-// cleanUp closes the open directories and removes the staging directory.
-func (p *installer) cleanUp() {
+// closeAndRemoveStagingDir closes the open directories and removes the staging directory.
+func (p *installer) closeAndRemoveStagingDir() {
 	if p.stagingDir != nil {
 		p.stagingDir.Close()
 	}
@@ -164,11 +164,11 @@ func (p *installer) cleanUp() {
 	p.destinationRoot.Close()
 }
 
-// install moves the result of the download to its destination, if inspectResult allows all files,
+// install moves the result of the download to its destination, if inspectDownloadedFiles allows all files,
 // and returns the path of one installed file or directory. Existing files are replaced; directories
 // are merged.
 func (p *installer) install() (string, error) {
-	if err := p.inspectResult(); err != nil {
+	if err := p.inspectDownloadedFiles(); err != nil {
 		return "", err
 	}
 	if err := p.setOwnersAndModes(); err != nil {
@@ -179,28 +179,28 @@ func (p *installer) install() (string, error) {
 		return "", err
 	}
 	if !info.IsDir() {
-		if err := p.makeDestinationDirs(path.Dir(p.destination.path)); err != nil {
+		if err := p.makeDestinationDirs(path.Dir(p.destination.pathInRoot)); err != nil {
 			return "", err
 		}
-		return filepath.Join(p.destination.root, p.destination.path), p.moveEntry(resultFileName, p.destination.path)
+		return filepath.Join(p.destination.rootDir, p.destination.pathInRoot), p.moveEntry(resultFileName, p.destination.pathInRoot)
 	}
-	if err := p.makeDestinationDirs(p.destination.path); err != nil {
+	if err := p.makeDestinationDirs(p.destination.pathInRoot); err != nil {
 		return "", err
 	}
 	entries, err := fs.ReadDir(p.stagingRoot.FS(), resultFileName)
 	if err != nil {
 		return "", err
 	}
-	first := p.destination.path
+	first := p.destination.pathInRoot
 	for i, e := range entries {
 		if i == 0 {
-			first = path.Join(p.destination.path, e.Name())
+			first = path.Join(p.destination.pathInRoot, e.Name())
 		}
-		if err := p.moveEntry(path.Join(resultFileName, e.Name()), path.Join(p.destination.path, e.Name())); err != nil {
+		if err := p.moveEntry(path.Join(resultFileName, e.Name()), path.Join(p.destination.pathInRoot, e.Name())); err != nil {
 			return "", err
 		}
 	}
-	return filepath.Join(p.destination.root, first), nil
+	return filepath.Join(p.destination.rootDir, first), nil
 }
 
 // makeDestinationDirs makes a directory and its parents.
@@ -224,21 +224,21 @@ func (p *installer) makeDestinationDirs(name string) error {
 	if err := p.destinationRoot.Mkdir(name, 0o755); err != nil {
 		return err
 	}
-	return p.setOwner(p.destinationRoot, name)
+	return p.setOwnerOfEntry(p.destinationRoot, name)
 }
 
-func (p *installer) setOwner(root *os.Root, name string) error {
+func (p *installer) setOwnerOfEntry(root *os.Root, name string) error {
 	if p.owner == nil {
 		return nil
 	}
 	return root.Lchown(name, p.owner.uid, p.owner.gid)
 }
 
-// inspectResult checks the files of the download again, because the process of the
-// download may have been compromised. If the agent is root, inspectResult first
+// inspectDownloadedFiles checks the files of the download again, because the process of the
+// download may have been compromised. If the agent is root, inspectDownloadedFiles first
 // takes ownership of each entry, and of each directory before it lists the
 // directory, so that the process can no longer change the entries.
-func (p *installer) inspectResult() error {
+func (p *installer) inspectDownloadedFiles() error {
 	p.entryModes = nil
 	type inode struct{ dev, ino uint64 }
 	names := map[inode]uint64{}
@@ -257,13 +257,13 @@ func (p *installer) inspectResult() error {
 		mode, sys := info.Mode(), info.Sys().(*syscall.Stat_t)
 		if of := (inode{sys.Dev, sys.Ino}); !mode.IsDir() && sys.Nlink > 1 {
 			if first, ok := modes[of]; ok {
-				mode = first // the mode before takeOwnership changed it under the file's first name
+				mode = first // the mode before giveEntryToRoot changed it under the file's first name
 			}
 			names[of]++
 			modes[of], links[of], linked[of] = mode, uint64(sys.Nlink), inside
 		}
 		p.entryModes = append(p.entryModes, mode)
-		if err := p.takeOwnership(name, mode); err != nil {
+		if err := p.giveEntryToRoot(name, mode); err != nil {
 			return fmt.Errorf("take %q from the download: %w", inside, err)
 		}
 		switch {
@@ -298,10 +298,10 @@ func (p *installer) inspectResult() error {
 	return nil
 }
 
-// removedBitsText returns the message of an event about the special mode bits
+// removedModeBitsMessage returns the message of an event about the special mode bits
 // that install has removed, or "". It is a single message because a task keeps
 // only ten events.
-func (p *installer) removedBitsText() string {
+func (p *installer) removedModeBitsMessage() string {
 	const maxListedBits = 3
 	switch more := len(p.removedModeBits) - maxListedBits; {
 	case len(p.removedModeBits) == 0:
@@ -322,7 +322,7 @@ func (p *installer) setOwnersAndModes() error {
 		}
 		mode := modes[0].Perm() | 0o400
 		modes = modes[1:]
-		if err := p.setOwner(p.stagingRoot, name); err != nil || e.Type() == fs.ModeSymlink {
+		if err := p.setOwnerOfEntry(p.stagingRoot, name); err != nil || e.Type() == fs.ModeSymlink {
 			return err
 		}
 		if e.IsDir() {
@@ -350,7 +350,7 @@ func (p *installer) moveEntry(from, to string) error {
 			return err
 		}
 	case err == nil && info.IsDir():
-		return p.mergeDir(from, to)
+		return p.mergeDirIntoDestination(from, to)
 	}
 	err = p.renameEntry(from, to)
 	if !errors.Is(err, syscall.EXDEV) {
@@ -379,7 +379,7 @@ func (p *installer) renameEntry(from, to string) error {
 	return nil
 }
 
-func (p *installer) mergeDir(from, to string) error {
+func (p *installer) mergeDirIntoDestination(from, to string) error {
 	entries, err := fs.ReadDir(p.stagingRoot.FS(), from)
 	if err != nil {
 		return err
@@ -399,7 +399,7 @@ func (p *installer) copyEntry(from, to string, info fs.FileInfo) error {
 	switch {
 	case info.IsDir():
 		if err = p.destinationRoot.Mkdir(to, info.Mode().Perm()); err == nil {
-			err = p.mergeDir(from, to)
+			err = p.mergeDirIntoDestination(from, to)
 		}
 	case info.Mode().Type() == fs.ModeSymlink:
 		_ = p.destinationRoot.Remove(to) // if Remove fails, Symlink returns an error because the name exists
@@ -413,7 +413,7 @@ func (p *installer) copyEntry(from, to string, info fs.FileInfo) error {
 	if err != nil {
 		return err
 	}
-	return p.setOwner(p.destinationRoot, to)
+	return p.setOwnerOfEntry(p.destinationRoot, to)
 }
 
 func (p *installer) copyFile(from, to string, mode fs.FileMode) error {

@@ -95,7 +95,7 @@ func (l Limits) withoutInaccessiblePaths() Limits {
 // a repository.
 type unpackQuota struct {
 	limits           Limits
-	archiveSize      int64 // bytes; 0 means that MaxUnpackRatio does not apply
+	archiveBytes     int64 // bytes; 0 means that MaxUnpackRatio does not apply
 	fileCount        int
 	implicitDirCount int // directories that are no entry of the archive, and are made because an entry is below them
 	byteCount        int64
@@ -120,7 +120,7 @@ func (u *unpackQuota) addBytes(n int64) error {
 	if u.limits.MaxUnpackedBytes > 0 && u.byteCount > u.limits.MaxUnpackedBytes {
 		return u.newContentTooLargeError()
 	}
-	if r := u.limits.MaxUnpackRatio; r > 0 && u.archiveSize > 0 && u.byteCount > unpackRatioLimitMinSize && u.byteCount/r > u.archiveSize {
+	if r := u.limits.MaxUnpackRatio; r > 0 && u.archiveBytes > 0 && u.byteCount > unpackRatioLimitMinSize && u.byteCount/r > u.archiveBytes {
 		return fmt.Errorf("it unpacks to more than %d times its size, like a bomb: see decompression_limit_ratio in the client's artifact block", r)
 	}
 	return nil

@@ -40,10 +40,10 @@ func (c *transferCounter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// writeReports writes a report whenever the counter has changed, at most once in reportInterval,
+// writeProgressReports writes a report whenever the counter has changed, at most once in reportInterval,
 // until ctx ends. It calls update each time before it compares the counter, and once more after the
 // end of ctx.
-func (c *transferCounter) writeReports(ctx context.Context, out io.Writer, update func()) {
+func (c *transferCounter) writeProgressReports(ctx context.Context, out io.Writer, update func()) {
 	ticker := time.NewTicker(reportInterval)
 	defer ticker.Stop()
 	var last progressReport
@@ -65,10 +65,10 @@ func (c *transferCounter) writeReports(ctx context.Context, out io.Writer, updat
 	}
 }
 
-// countRepositoryBytes sets the received bytes to the size of the repository's pack files for git, or of
+// updateReceivedRepositoryBytes sets the received bytes to the size of the repository's pack files for git, or of
 // the store for hg, because both programs print their progress only in a form for people. For other
-// sources countRepositoryBytes does nothing.
-func (d *downloader) countRepositoryBytes() {
+// sources updateReceivedRepositoryBytes does nothing.
+func (d *downloader) updateReceivedRepositoryBytes() {
 	received := map[string]string{"git": ".git/objects/pack", "hg": ".hg/store"}[d.sourceType]
 	if received == "" {
 		return
@@ -93,7 +93,7 @@ type progressTracker struct {
 	sourceName string // name of the file or repository, for messages
 	emitEvent  func(context.Context, hook.Event)
 
-	startTime time.Time
+	downloadStartTime time.Time
 
 	mu          sync.Mutex
 	partialLine []byte // start of a line that the download process has not yet completed
@@ -102,10 +102,10 @@ type progressTracker struct {
 
 // newProgressTracker returns the tracker of the artifact's download.
 func (h *Hook) newProgressTracker(req *hook.TaskPrestartRequest, a artifact) *progressTracker {
-	key := a.hash()
+	key := a.blockHash()
 	return &progressTracker{
-		sourceName: displayName(a.Source),
-		startTime:  time.Now(),
+		sourceName:        sourceNameForMessages(a.Source),
+		downloadStartTime: time.Now(),
 		emitEvent: func(ctx context.Context, e hook.Event) {
 			e.OperationID = key
 			h.emitEvent(ctx, req, e)
@@ -113,8 +113,8 @@ func (h *Hook) newProgressTracker(req *hook.TaskPrestartRequest, a artifact) *pr
 	}
 }
 
-// displayName returns the last element of the path of a source.
-func displayName(source string) string {
+// sourceNameForMessages returns the last element of the path of a source.
+func sourceNameForMessages(source string) string {
 	source, _, _ = strings.Cut(redactSource(source), "?")
 	return path.Base(source)
 }
@@ -153,16 +153,16 @@ func (t *progressTracker) latestReport() progressReport {
 	return t.lastReport
 }
 
-// startEvents emits progress events in the background. The caller must call finish with the error of the
+// startProgressEvents emits progress events in the background. The caller must call finish with the error of the
 // download; finish blocks until the last event is emitted.
-func (t *progressTracker) startEvents(ctx context.Context) (finish func(error)) {
+func (t *progressTracker) startProgressEvents(ctx context.Context) (finish func(error)) {
 	runCtx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() { t.emitProgressEvents(runCtx) })
 	return func(err error) {
 		cancel()
 		wg.Wait()
-		if elapsed := time.Since(t.startTime); elapsed >= eventInterval {
+		if elapsed := time.Since(t.downloadStartTime); elapsed >= eventInterval {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), eventInterval)
 			defer cancel()
 			t.emitEvent(ctx, hook.Event{Message: t.formatResult(err, elapsed)})
@@ -173,7 +173,7 @@ func (t *progressTracker) startEvents(ctx context.Context) (finish func(error)) 
 func (t *progressTracker) emitProgressEvents(ctx context.Context) {
 	ticker := time.NewTicker(eventInterval)
 	defer ticker.Stop()
-	received, at := int64(0), t.startTime
+	received, at := int64(0), t.downloadStartTime
 	for {
 		select {
 		case <-ctx.Done():

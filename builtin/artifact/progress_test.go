@@ -126,7 +126,7 @@ func TestCounterOfRepository(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := &downloader{parsedSource: &parsedSource{sourceType: "git"}, stagingRoot: root, transferCounter: new(transferCounter)}
-	d.countRepositoryBytes()
+	d.updateReceivedRepositoryBytes()
 	if n := d.transferCounter.receivedBytes.Load(); n < 100 {
 		t.Errorf("counted %d bytes", n)
 	}
@@ -136,7 +136,7 @@ func TestCounterOfRepository(t *testing.T) {
 // another process has received.
 func TestProgressMessages(t *testing.T) {
 	t.Parallel()
-	tracker := &progressTracker{sourceName: displayName("https://user:secret@host/dir/a.tgz?token=secret")}
+	tracker := &progressTracker{sourceName: sourceNameForMessages("https://user:secret@host/dir/a.tgz?token=secret")}
 	for _, c := range []struct{ report, want string }{
 		{`{"received":3000}`, "a.tgz: 3000 B, 1500 B/s"},
 		{`{"received":3000,"total":9000}`, "a.tgz: 3000 B of 9000 B, 1500 B/s"},

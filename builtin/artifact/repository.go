@@ -39,14 +39,14 @@ func (d *downloader) newRepositoryQuota() unpackQuota {
 	return unpackQuota{limits: limits}
 }
 
-// fileCounter counts the file names, each with a zero byte at the end, that are
+// fileNameCounter counts the file names, each with a zero byte at the end, that are
 // written to it.
-type fileCounter struct {
+type fileNameCounter struct {
 	unpackQuota
 	limitErr error
 }
 
-func (c *fileCounter) Write(p []byte) (int, error) {
+func (c *fileNameCounter) Write(p []byte) (int, error) {
 	for range bytes.Count(p, []byte{0}) {
 		if c.limitErr = c.addFile(); c.limitErr != nil {
 			return 0, c.limitErr
@@ -143,7 +143,7 @@ func (d *downloader) runRepositoryProgram(ctx context.Context, p repositoryProgr
 	if len(text) > 1000 {
 		text = "… " + text[len(text)-1000:]
 	}
-	return fmt.Errorf("%s: %w: %s", p.name, preferContextCause(ctx, err), text)
+	return fmt.Errorf("%s: %w: %s", p.name, contextCauseOrError(ctx, err), text)
 }
 
 // startWithoutProcFS starts a program without access to /proc. This process itself has access to

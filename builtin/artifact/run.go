@@ -63,7 +63,7 @@ func runDownloadProcess(ctx context.Context, downloadArgs []string, request down
 
 	stderr := &tailBuffer{maxBytes: 4096}
 	p := &downloadProcess{downloadArgs: downloadArgs, stagingDir: stagingDir, request: request, reportWriter: reportWriter, stderr: stderr}
-	if err := p.start(ctx); err != nil {
+	if err := p.startAsDownloadUser(ctx); err != nil {
 		return fmt.Errorf("start the download: %w", err)
 	}
 	_, err = p.stdin.Write(encoded)
@@ -96,11 +96,11 @@ type downloadProcess struct {
 	hasPIDNamespace bool // the process is in a PID namespace: when it exits, the kernel kills all its children
 }
 
-// start starts the process, and gives the staging directory to its user. The process waits for its
+// startAsDownloadUser starts the process, and gives the staging directory to its user. The process waits for its
 // request.
-func (p *downloadProcess) start(ctx context.Context) error {
+func (p *downloadProcess) startAsDownloadUser(ctx context.Context) error {
 	if os.Geteuid() != 0 {
-		return p.spawn(ctx, nil)
+		return p.startWithCredential(ctx, nil)
 	}
 	set, err := idrange.ParseDownloadUIDs(p.request.Limits.DownloadUIDs)
 	if err != nil {
@@ -111,7 +111,7 @@ func (p *downloadProcess) start(ctx context.Context) error {
 		if p.userID, err = downloadUserIDs.reserveID(ctx, set); err != nil {
 			return err
 		}
-		if err = p.spawn(ctx, &syscall.Credential{Uid: p.userID, Gid: p.userID}); err != nil {
+		if err = p.startWithCredential(ctx, &syscall.Credential{Uid: p.userID, Gid: p.userID}); err != nil {
 			downloadUserIDs.releaseID(p.userID)
 			return err
 		}
@@ -141,7 +141,7 @@ func (p *downloadProcess) isOnlyProcessOfUser() (bool, error) {
 	return len(pids) == 0, err
 }
 
-func (p *downloadProcess) spawn(ctx context.Context, cred *syscall.Credential) error {
+func (p *downloadProcess) startWithCredential(ctx context.Context, cred *syscall.Credential) error {
 	env := []string{"PATH=/usr/local/bin:/usr/bin:/bin", "TMPDIR=" + scratchDirName, "HOME=/nonexistent"}
 	for _, name := range goRuntimeEnvNames {
 		if value, ok := os.LookupEnv(name); ok && slices.Contains(p.request.Limits.EnvNames, name) {
@@ -236,7 +236,7 @@ func runOnNewThread(f func() error) error {
 // which inherits the restrictions.
 func confineThreadAndStart(cmd *exec.Cmd, stage *os.File, request downloadRequest) error {
 	if request.isRepository() && os.Geteuid() == 0 {
-		shown, err := ensureStagingDirReachable(stage)
+		shown, err := mountStagingDirIfUnreachable(stage)
 		if err != nil {
 			hclog.Default().Debug("git and hg may not find their directory", "error", err)
 		}
@@ -256,7 +256,7 @@ func confineThreadAndStart(cmd *exec.Cmd, stage *os.File, request downloadReques
 			return err
 		}
 	}
-	// These calls are denied last, because ensureStagingDirReachable needs some of them.
+	// These calls are denied last, because mountStagingDirIfUnreachable needs some of them.
 	confine.DenyThreadSyscalls(append(confine.NamespaceSyscalls(), confine.SystemAdminSyscalls()...)...)
 	return cmd.Start()
 }

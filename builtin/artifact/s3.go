@@ -23,12 +23,12 @@ import (
 // s3Source is the address of an object, or of all objects below a prefix, and
 // the options for access to it.
 type s3Source struct {
-	endpoint        string // host and port of the server, without the bucket
-	isAmazon        bool   // true if the endpoint belongs to Amazon, so that the region determines the host name
-	isVirtualHosted bool   // true if the bucket is part of the host name instead of the path
-	bucket, key     string
-	region          string // "" means the region of the environment, else us-east-1
-	versionID       string // "" means the latest version
+	endpoint         string // host and port of the server, without the bucket
+	isAmazonEndpoint bool   // true if the endpoint belongs to Amazon, so that the region determines the host name
+	isVirtualHosted  bool   // true if the bucket is part of the host name instead of the path
+	bucket, key      string
+	region           string // "" means the region of the environment, else us-east-1
+	versionID        string // "" means the latest version
 
 	credentials    aws.Credentials
 	hasSignedQuery bool // true if the query of the URL already has a signature
@@ -96,7 +96,7 @@ func hasSignedQuery(rawQuery string) bool {
 func parseS3Source(u *url.URL, options map[string]string) (*s3Source, error) {
 	bucket, region, isAmazon := parseAmazonS3Host(u.Hostname())
 	s := &s3Source{
-		endpoint: u.Host, isAmazon: isAmazon, bucket: bucket, isVirtualHosted: bucket != "",
+		endpoint: u.Host, isAmazonEndpoint: isAmazon, bucket: bucket, isVirtualHosted: bucket != "",
 		region: cmp.Or(options["region"], region), versionID: cmp.Or(options["versionId"], options["version"]),
 		hasSignedQuery: hasSignedQuery(u.RawQuery),
 		credentials: aws.Credentials{
@@ -163,7 +163,7 @@ func (s *s3Source) copyRegionAndCredentials(other *s3Source) {
 // requestURL returns the URL of a key, or of the bucket if key is "".
 func (s *s3Source) requestURL(scheme, key, rawQuery string) *url.URL {
 	host := s.endpoint
-	if _, region, _ := parseAmazonS3Host(host); s.isAmazon && region != s.region && (region != "" || s.region != defaultS3Region) {
+	if _, region, _ := parseAmazonS3Host(host); s.isAmazonEndpoint && region != s.region && (region != "" || s.region != defaultS3Region) {
 		host = "s3." + s.region + ".amazonaws.com"
 		if strings.HasPrefix(s.region, "cn-") {
 			host += ".cn"
@@ -220,7 +220,7 @@ func (s *s3Source) signRequest(r *http.Request, now time.Time) error {
 // whether the region has changed.
 func (s *s3Source) updateRegionFromResponse(r *http.Response) bool {
 	region := r.Header.Get("X-Amz-Bucket-Region")
-	if !s.isAmazon || s.hasSignedQuery || r.StatusCode == http.StatusOK || region == s.region || !amazonRegionPattern().MatchString(region) {
+	if !s.isAmazonEndpoint || s.hasSignedQuery || r.StatusCode == http.StatusOK || region == s.region || !amazonRegionPattern().MatchString(region) {
 		return false
 	}
 	s.region = region
@@ -232,7 +232,7 @@ func (s *s3Source) updateRegionFromResponse(r *http.Response) bool {
 type s3Error struct {
 	httpStatus int
 	errorCode  string // such as NoSuchKey; "" if the server has sent none
-	hint       string
+	remedyHint string
 }
 
 func (e *s3Error) Error() string {
@@ -240,15 +240,15 @@ func (e *s3Error) Error() string {
 	if e.errorCode != "" {
 		text += " (" + e.errorCode + ")"
 	}
-	if e.hint != "" {
-		text += ": " + e.hint
+	if e.remedyHint != "" {
+		text += ": " + e.remedyHint
 	}
 	return text
 }
 
-// isMissingObject reports whether an error means that the bucket exists and has
+// isMissingObjectError reports whether an error means that the bucket exists and has
 // no object with the key.
-func isMissingObject(err error) bool {
+func isMissingObjectError(err error) bool {
 	e, ok := errors.AsType[*s3Error](err)
 	return ok && e.httpStatus == http.StatusNotFound && (e.errorCode == "NoSuchKey" || e.errorCode == "")
 }
@@ -267,13 +267,13 @@ func (s *s3Source) newResponseError(r *http.Response) error {
 	signed := s.credentials.AccessKeyID != ""
 	switch {
 	case e.errorCode == "RequestTimeTooSkewed":
-		e.hint = "the clock of this machine is wrong"
+		e.remedyHint = "the clock of this machine is wrong"
 	case e.errorCode == "SignatureDoesNotMatch":
-		e.hint = "the secret key does not belong to the access key, or the region is not " + s.region
+		e.remedyHint = "the secret key does not belong to the access key, or the region is not " + s.region
 	case e.errorCode == "AuthorizationHeaderMalformed", e.errorCode == "PermanentRedirect", r.StatusCode >= 300 && r.StatusCode < 400:
-		e.hint = "set the option region to the region of the bucket, which is not " + s.region
+		e.remedyHint = "set the option region to the region of the bucket, which is not " + s.region
 	case r.StatusCode == http.StatusForbidden && !signed:
-		e.hint = "the request had no credentials: set the options aws_access_key_id and aws_access_key_secret"
+		e.remedyHint = "the request had no credentials: set the options aws_access_key_id and aws_access_key_secret"
 	}
 	return e
 }
@@ -298,7 +298,7 @@ func (d *downloader) downloadS3(ctx context.Context) error {
 		return d.downloadS3Prefix(ctx)
 	}
 	err = d.downloadFile(ctx)
-	if d.checksum != "" || d.Mode == "file" || !isMissingObject(err) {
+	if d.checksum != "" || d.Mode == "file" || !isMissingObjectError(err) {
 		return err
 	}
 	// The key can be a prefix. If the server rejects the request for a list, the first
@@ -339,7 +339,7 @@ func (d *downloader) downloadS3Prefix(ctx context.Context) error {
 	defer object.client.CloseIdleConnections()
 	u := &unpacker{root: root, unpackQuota: unpackQuota{limits: d.Limits}}
 	found := false
-	err = object.listObjects(ctx, prefix, func(o listedObject) error {
+	err = object.listObjects(ctx, prefix, func(o listedS3Object) error {
 		found = true
 		if err := u.addFile(); err != nil {
 			return err
@@ -383,14 +383,14 @@ func (d *downloader) writeObject(ctx context.Context, u *unpacker, name string, 
 		w = io.MultiWriter(&limitWriter{remainingBytes: limit, newLimitError: func() error { return newFileTooLargeError(limit) }}, counter)
 	}
 	if err := u.writeFile(name, 0o644, io.TeeReader(body, w)); err != nil {
-		return fmt.Errorf("object %q: %w", name, preferContextCause(ctx, err))
+		return fmt.Errorf("object %q: %w", name, contextCauseOrError(ctx, err))
 	}
 	return nil
 }
 
 // cleanObjectName returns the name of an object below the prefix. The name is ""
 // for an empty object that stands for a directory. The keys come from the server.
-func cleanObjectName(prefix string, o listedObject) (string, error) {
+func cleanObjectName(prefix string, o listedS3Object) (string, error) {
 	name, ok := strings.CutPrefix(o.Key, prefix)
 	switch {
 	case !ok:
@@ -423,8 +423,8 @@ func shortenForError(text string) string {
 	return text
 }
 
-// listedObject is an object in a page of the bucket's list.
-type listedObject struct {
+// listedS3Object is an object in a page of the bucket's list.
+type listedS3Object struct {
 	Key  string
 	Size int64
 }
@@ -439,7 +439,7 @@ const (
 
 // listObjects calls do for each object below the prefix, in the order in which the server lists the
 // objects.
-func (d *downloader) listObjects(ctx context.Context, prefix string, do func(listedObject) error) error {
+func (d *downloader) listObjects(ctx context.Context, prefix string, do func(listedS3Object) error) error {
 	emptyPages := 0
 	for token := ""; ; {
 		page, err := d.listObjectsPage(ctx, prefix, token)
@@ -471,7 +471,7 @@ func (d *downloader) listObjectsPage(ctx context.Context, prefix, token string) 
 	}
 	query := strings.ReplaceAll(q.Encode(), "+", "%20")
 	response, err := d.sendWithRegionRetry(func() (*http.Response, error) {
-		request, err := d.newRequest(ctx, d.s3.requestURL(d.url.Scheme, "", query))
+		request, err := d.newHTTPRequest(ctx, d.s3.requestURL(d.url.Scheme, "", query))
 		if err != nil {
 			return nil, err
 		}
@@ -481,14 +481,14 @@ func (d *downloader) listObjectsPage(ctx context.Context, prefix, token string) 
 		return d.client.Do(request)
 	})
 	if err != nil {
-		return nil, preferContextCause(ctx, err)
+		return nil, contextCauseOrError(ctx, err)
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("%w: %w", errListRejected, d.s3.newResponseError(response))
 	}
 	page, err := parseS3Listing(response.Body)
-	return page, preferContextCause(ctx, err)
+	return page, contextCauseOrError(ctx, err)
 }
 
 // sendWithRegionRetry sends a request and, if the bucket is in another region, sends it a
@@ -507,7 +507,7 @@ type s3Listing struct {
 	EncodingType          string
 	IsTruncated           bool
 	NextContinuationToken string
-	Contents              []listedObject
+	Contents              []listedS3Object
 }
 
 func parseS3Listing(r io.Reader) (*s3Listing, error) {

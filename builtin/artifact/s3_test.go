@@ -111,14 +111,14 @@ func TestS3Signatures(t *testing.T) {
 	for _, key := range []string{"a", "a b+c/ü%$&'()*,:;=@~!.txt", "%2e%2E/x", "a?b#c", "dir/"} {
 		for _, source := range []*s3Source{
 			{endpoint: "localhost:9000", bucket: "bucket", key: key},
-			{endpoint: "s3.amazonaws.com", isAmazon: true, isVirtualHosted: true, bucket: "my.bucket", key: key, versionID: "a b/c"},
+			{endpoint: "s3.amazonaws.com", isAmazonEndpoint: true, isVirtualHosted: true, bucket: "my.bucket", key: key, versionID: "a b/c"},
 		} {
 			source.region = "eu-central-1"
 			source.credentials = aws.Credentials{AccessKeyID: "id", SecretAccessKey: "secret", SessionToken: "token"}
 			sign := func() *http.Request {
 				t.Helper()
 				d := &downloader{downloadRequest: downloadRequest{Headers: map[string]string{"X-Amz-Request-Payer": "requester"}}}
-				r, err := d.newRequest(t.Context(), source.objectURL(&url.URL{Scheme: "http", RawQuery: "x=1+2"}))
+				r, err := d.newHTTPRequest(t.Context(), source.objectURL(&url.URL{Scheme: "http", RawQuery: "x=1+2"}))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -177,7 +177,7 @@ type s3Server struct {
 	pageSize int
 	public   bool                                               // objects, but not their list, can be read without a signature
 	override func(rw http.ResponseWriter, r *http.Request) bool // handles a request; nil means none
-	list     []listedObject                                     // list instead of that of objects
+	list     []listedS3Object                                   // list instead of that of objects
 
 	mu       sync.Mutex
 	requests []string
@@ -242,10 +242,10 @@ func (s *s3Server) serveList(rw http.ResponseWriter, q url.Values, bucket string
 	if all == nil {
 		for name, content := range s.objects {
 			if key, ok := strings.CutPrefix(name, bucket+"/"); ok && strings.HasPrefix(key, q.Get("prefix")) {
-				all = append(all, listedObject{key, int64(len(content))})
+				all = append(all, listedS3Object{key, int64(len(content))})
 			}
 		}
-		slices.SortFunc(all, func(a, b listedObject) int { return strings.Compare(a.Key, b.Key) })
+		slices.SortFunc(all, func(a, b listedS3Object) int { return strings.Compare(a.Key, b.Key) })
 	}
 	if q.Get("list-type") != "2" || q.Get("encoding-type") != "url" {
 		http.Error(rw, "no such list", http.StatusBadRequest)
@@ -257,7 +257,7 @@ func (s *s3Server) serveList(rw http.ResponseWriter, q url.Values, bucket string
 		EncodingType          string
 		IsTruncated           bool
 		NextContinuationToken string
-		Contents              []listedObject
+		Contents              []listedS3Object
 	}
 	to := min(from+s.pageSize, len(all))
 	page.EncodingType, page.IsTruncated = "url", to < len(all)
@@ -265,7 +265,7 @@ func (s *s3Server) serveList(rw http.ResponseWriter, q url.Values, bucket string
 		page.NextContinuationToken = "token/+= " + strconv.Itoa(to)
 	}
 	for _, o := range all[from:to] {
-		page.Contents = append(page.Contents, listedObject{url.QueryEscape(o.Key), o.Size})
+		page.Contents = append(page.Contents, listedS3Object{url.QueryEscape(o.Key), o.Size})
 	}
 	_ = xml.NewEncoder(rw).Encode(page)
 }
@@ -404,27 +404,27 @@ func TestS3HostileLists(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name  string
-		list  []listedObject
+		list  []listedS3Object
 		words string
 	}{
-		{"dots", []listedObject{{"p/fine", 0}, {"p/../../evil", 0}}, `object "p/../../evil": entry "../../evil" leads out of the artifact with ".."`},
-		{"dots inside", []listedObject{{"p/a/../b", 0}}, `object "p/a/../b": entry "a/../b" leads out`},
-		{"one dot", []listedObject{{"p/a/./b", 0}}, `object "p/a/./b" has an empty part, or a dot, in its name`},
-		{"only a dot", []listedObject{{"p/.", 0}}, `object "p/." has an empty part, or a dot, in its name`},
-		{"an absolute path", []listedObject{{"p//etc/x", 0}}, `object "p//etc/x": entry "/etc/x" has an absolute path`},
-		{"an empty part", []listedObject{{"p/a//b", 0}}, `object "p/a//b" has an empty part, or a dot, in its name`},
-		{"an empty directory with an empty name", []listedObject{{"p//", 0}}, `object "p//": an entry has no name`},
-		{"a zero byte", []listedObject{{"p/a\x00b", 0}}, `object "p/a\x00b": the name of entry "a\x00b" has a zero byte`},
-		{"an empty key", []listedObject{{"", 0}}, `the server lists the object "", which is not below "p/"`},
-		{"another prefix", []listedObject{{"q/x", 0}}, `the server lists the object "q/x", which is not below "p/"`},
-		{"a directory below a file", []listedObject{{"p/a", 0}, {"p/a/b", 0}}, `entry "a/b" lies below "a", which is no directory`},
-		{"a file over a directory", []listedObject{{"p/a/b", 0}, {"p/a", 0}}, `object "a" is a directory already, because another object lies below it`},
-		{"a name twice", []listedObject{{"p/a", 0}, {"p/a", 0}}, `object "a" is listed twice`},
-		{"a directory with content", []listedObject{{"p/a/", 5}}, `object "p/a/" has the name of a directory, and content`},
-		{"the prefix with content", []listedObject{{"p/", 5}}, `object "p/" has the name of a directory, and content`},
-		{"a name that is too long", []listedObject{{"p/" + strings.Repeat("n", 300), 0}}, "file name too long"},
-		{"directories in directories", []listedObject{{"p/" + strings.Repeat("d/", 300) + "x", 0}}, "lies more than 256 directories deep"},
-		{"an object that is not there", []listedObject{{"p/gone", 0}}, `object "gone": bad response code: 404 (NoSuchKey)`},
+		{"dots", []listedS3Object{{"p/fine", 0}, {"p/../../evil", 0}}, `object "p/../../evil": entry "../../evil" leads out of the artifact with ".."`},
+		{"dots inside", []listedS3Object{{"p/a/../b", 0}}, `object "p/a/../b": entry "a/../b" leads out`},
+		{"one dot", []listedS3Object{{"p/a/./b", 0}}, `object "p/a/./b" has an empty part, or a dot, in its name`},
+		{"only a dot", []listedS3Object{{"p/.", 0}}, `object "p/." has an empty part, or a dot, in its name`},
+		{"an absolute path", []listedS3Object{{"p//etc/x", 0}}, `object "p//etc/x": entry "/etc/x" has an absolute path`},
+		{"an empty part", []listedS3Object{{"p/a//b", 0}}, `object "p/a//b" has an empty part, or a dot, in its name`},
+		{"an empty directory with an empty name", []listedS3Object{{"p//", 0}}, `object "p//": an entry has no name`},
+		{"a zero byte", []listedS3Object{{"p/a\x00b", 0}}, `object "p/a\x00b": the name of entry "a\x00b" has a zero byte`},
+		{"an empty key", []listedS3Object{{"", 0}}, `the server lists the object "", which is not below "p/"`},
+		{"another prefix", []listedS3Object{{"q/x", 0}}, `the server lists the object "q/x", which is not below "p/"`},
+		{"a directory below a file", []listedS3Object{{"p/a", 0}, {"p/a/b", 0}}, `entry "a/b" lies below "a", which is no directory`},
+		{"a file over a directory", []listedS3Object{{"p/a/b", 0}, {"p/a", 0}}, `object "a" is a directory already, because another object lies below it`},
+		{"a name twice", []listedS3Object{{"p/a", 0}, {"p/a", 0}}, `object "a" is listed twice`},
+		{"a directory with content", []listedS3Object{{"p/a/", 5}}, `object "p/a/" has the name of a directory, and content`},
+		{"the prefix with content", []listedS3Object{{"p/", 5}}, `object "p/" has the name of a directory, and content`},
+		{"a name that is too long", []listedS3Object{{"p/" + strings.Repeat("n", 300), 0}}, "file name too long"},
+		{"directories in directories", []listedS3Object{{"p/" + strings.Repeat("d/", 300) + "x", 0}}, "lies more than 256 directories deep"},
+		{"an object that is not there", []listedS3Object{{"p/gone", 0}}, `object "gone": bad response code: 404 (NoSuchKey)`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -649,7 +649,7 @@ func FuzzS3Source(f *testing.F) {
 		if strings.Contains(u.RawQuery, "aws_access_key") {
 			t.Errorf("%q is requested as %q", text, u)
 		}
-		r, err := (&downloader{}).newRequest(t.Context(), u)
+		r, err := (&downloader{}).newHTTPRequest(t.Context(), u)
 		if err != nil {
 			return
 		}
@@ -673,7 +673,7 @@ func FuzzS3Listing(f *testing.F) {
 		for _, o := range page.Contents {
 			for _, prefix := range []string{"p/", ""} {
 				name, err := cleanObjectName(prefix, o)
-				if err == nil && name != "" && (!isLocalPath(name) || prefix+name != o.Key || strings.ContainsRune(name, 0) || strings.Contains("/"+name+"/", "/../")) {
+				if err == nil && name != "" && (!staysInDir(name) || prefix+name != o.Key || strings.ContainsRune(name, 0) || strings.Contains("/"+name+"/", "/../")) {
 					t.Errorf("object %q has the name %q", o.Key, name)
 				}
 			}

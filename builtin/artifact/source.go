@@ -107,7 +107,7 @@ func parseSource(text string, options map[string]string) (*parsedSource, error) 
 	if before, sub, ok := strings.Cut(u.Path[len(root):], "//"); ok && s.sourceType != "file" {
 		u.Path, u.RawPath = root+before, ""
 		s.subpath = path.Clean(strings.Trim(sub, "/"))
-		if !isLocalPath(s.subpath) {
+		if !staysInDir(s.subpath) {
 			return nil, fmt.Errorf("the part %q of the source leads out of it", sub)
 		}
 	}
@@ -221,7 +221,7 @@ func (s *parsedSource) fileName() (string, error) {
 	if s.fileNameOption != "" {
 		name = s.fileNameOption
 	}
-	if !isLocalPath(name) || name == "." || strings.Contains(name, "/") || strings.ContainsRune(name, 0) {
+	if !staysInDir(name) || name == "." || strings.Contains(name, "/") || strings.ContainsRune(name, 0) {
 		return "", fmt.Errorf("the source names no file: end it with one, or set the option filename")
 	}
 	return name, nil

@@ -89,7 +89,7 @@ func decompressWithCommand(name, pkg, memoryFlag string) func(context.Context, *
 		p := &decompressor{cmd: exec.CommandContext(ctx, name, "-d", "-c", "-q", memoryFlag)}
 		p.cmd.Stdin, p.cmd.Stderr = f, &p.stderr
 		var err error
-		if p.out, err = p.cmd.StdoutPipe(); err != nil {
+		if p.stdout, err = p.cmd.StdoutPipe(); err != nil {
 			return nil, err
 		}
 		if err := p.cmd.Start(); errors.Is(err, exec.ErrNotFound) {
@@ -105,22 +105,22 @@ func decompressWithCommand(name, pkg, memoryFlag string) func(context.Context, *
 // Read returns an error if the program has failed.
 type decompressor struct {
 	cmd     *exec.Cmd
-	out     io.ReadCloser
+	stdout  io.ReadCloser
 	stderr  bytes.Buffer
 	waitErr error // result of cmd.Wait
 }
 
 func (d *decompressor) Read(b []byte) (int, error) {
-	n, err := d.out.Read(b)
+	n, err := d.stdout.Read(b)
 	if err == io.EOF {
-		if err := d.wait(); err != nil {
+		if err := d.waitForExit(); err != nil {
 			return n, fmt.Errorf("%w: %s", err, strings.TrimSpace(d.stderr.String()))
 		}
 	}
 	return n, err
 }
 
-func (d *decompressor) wait() error {
+func (d *decompressor) waitForExit() error {
 	if d.cmd.ProcessState == nil {
 		d.waitErr = d.cmd.Wait()
 	}
@@ -130,7 +130,7 @@ func (d *decompressor) wait() error {
 // Close kills the program if it is still running.
 func (d *decompressor) Close() error {
 	_ = d.cmd.Process.Kill() // Kill fails only if the program has exited
-	_ = d.wait()             // ignored: Read has already returned the error of a program that was not killed
+	_ = d.waitForExit()      // ignored: Read has already returned the error of a program that was not killed
 	return nil
 }
 
@@ -160,10 +160,10 @@ func (d *downloader) unpack(ctx context.Context, format *archiveFormat, from, to
 		return err
 	}
 	defer stream.Close()
-	t := unpackQuota{limits: d.Limits, archiveSize: info.Size()}
+	t := unpackQuota{limits: d.Limits, archiveBytes: info.Size()}
 	if format.unpackEntries == nil {
 		u := &unpacker{root: d.stagingRoot, unpackQuota: t}
-		return preferContextCause(ctx, u.writeFile(to, 0o644, stream))
+		return contextCauseOrError(ctx, u.writeFile(to, 0o644, stream))
 	}
 	if err := d.stagingRoot.Mkdir(to, 0o755); err != nil {
 		return err
@@ -173,7 +173,7 @@ func (d *downloader) unpack(ctx context.Context, format *archiveFormat, from, to
 		return err
 	}
 	defer root.Close()
-	return preferContextCause(ctx, format.unpackEntries(&unpacker{root: root, unpackQuota: t}, f, stream))
+	return contextCauseOrError(ctx, format.unpackEntries(&unpacker{root: root, unpackQuota: t}, f, stream))
 }
 
 func (u *unpacker) unpackTar(_ *os.File, stream io.Reader) error {
@@ -218,7 +218,7 @@ func (u *unpacker) unpackTar(_ *os.File, stream io.Reader) error {
 }
 
 func (u *unpacker) unpackZip(f *os.File, _ io.Reader) error {
-	r, err := zip.NewReader(f, u.archiveSize)
+	r, err := zip.NewReader(f, u.archiveBytes)
 	if err != nil {
 		return err
 	}
@@ -296,9 +296,9 @@ func (u *unpacker) makeParentDirs(name string) error {
 	return u.root.Mkdir(dir, 0o755)
 }
 
-// prepareEntryPath removes an existing entry with the same name: if an archive has a name
+// makeParentsAndRemoveExisting removes an existing entry with the same name: if an archive has a name
 // twice, the later entry replaces the earlier one.
-func (u *unpacker) prepareEntryPath(name string) error {
+func (u *unpacker) makeParentsAndRemoveExisting(name string) error {
 	if name == "." {
 		return errors.New(`an entry that is no directory has the name "."`)
 	}
@@ -312,7 +312,7 @@ func (u *unpacker) prepareEntryPath(name string) error {
 }
 
 func (u *unpacker) writeRegularFile(name string, mode fs.FileMode, content io.Reader) error {
-	if err := u.prepareEntryPath(name); err != nil {
+	if err := u.makeParentsAndRemoveExisting(name); err != nil {
 		return err
 	}
 	return u.writeFile(name, mode, content)
@@ -339,7 +339,7 @@ func (u *unpacker) makeSymlink(name, target string) error {
 	if err := checkSymlinkTarget(name, target); err != nil {
 		return err
 	}
-	if err := u.prepareEntryPath(name); err != nil {
+	if err := u.makeParentsAndRemoveExisting(name); err != nil {
 		return err
 	}
 	return u.root.Symlink(target, name)
@@ -358,7 +358,7 @@ func (u *unpacker) makeHardLink(name, target string) error {
 	if clean == name {
 		return nil
 	}
-	if err := u.prepareEntryPath(name); err != nil {
+	if err := u.makeParentsAndRemoveExisting(name); err != nil {
 		return err
 	}
 	return u.root.Link(clean, name)

@@ -10,16 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ensureStagingDirReachable makes the staging directory reachable by a path for the user of the
+// mountStagingDirIfUnreachable makes the staging directory reachable by a path for the user of the
 // download, because git resolves its directory from the root of the machine. If other
 // users cannot enter a directory above it (such as the directory of an allocation),
-// ensureStagingDirReachable mounts the staging directory over that directory, which requires
+// mountStagingDirIfUnreachable mounts the staging directory over that directory, which requires
 // root. Only the calling thread and its child processes see the mount, which ends with the
 // last of them: the thread must exit afterwards.
 //
-// ensureStagingDirReachable returns the open directory on which it has mounted, or nil if no mount
+// mountStagingDirIfUnreachable returns the open directory on which it has mounted, or nil if no mount
 // was necessary.
-func ensureStagingDirReachable(stage *os.File) (*os.File, error) {
+func mountStagingDirIfUnreachable(stage *os.File) (*os.File, error) {
 	path, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(int(stage.Fd())))
 	if err != nil {
 		return nil, err

@@ -31,7 +31,7 @@ func BenchmarkStart(b *testing.B) {
 		d := &Driver{config: pluginConfig{Endpoint: e.Host}, images: newImageStore()}
 		d.engine = newEngineRef(e.Client)
 		d.images.setEngineAndConfig(e.Client, &d.config)
-		b.Cleanup(d.reaper.stopSearch)
+		b.Cleanup(d.reaper.stopReaping)
 		dir := b.TempDir()
 		for i := 0; b.Loop(); i++ {
 			b.StopTimer()

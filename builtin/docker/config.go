@@ -73,7 +73,7 @@ type gcConfig struct {
 	Container          bool                    `codec:"container"`
 	DanglingContainers danglingContainerConfig `codec:"dangling_containers"`
 
-	imageDelay time.Duration // parsed ImageDelay
+	imageRemovalDelay time.Duration // parsed ImageDelay
 }
 
 type danglingContainerConfig struct {
@@ -213,7 +213,7 @@ func (c *pluginConfig) validate() error {
 		{"pull_activity_timeout", c.PullActivityTimeout, &c.pullActivityTimeout},
 		{"image_pull_timeout", c.ImagePullTimeout, &c.imagePullTimeout},
 		{"infra_image_pull_timeout", c.InfraImagePullTimeout, &c.infraImagePullTimeout},
-		{"gc.image_delay", c.GC.ImageDelay, &c.GC.imageDelay},
+		{"gc.image_delay", c.GC.ImageDelay, &c.GC.imageRemovalDelay},
 		{"gc.dangling_containers.period", c.GC.DanglingContainers.Period, &c.GC.DanglingContainers.period},
 		{"gc.dangling_containers.creation_grace", c.GC.DanglingContainers.CreationGrace, &c.GC.DanglingContainers.creationGrace},
 	} {

@@ -50,17 +50,17 @@ type containerBuilder struct {
 // containerPlan has the mounts that a start makes, and the options with which it creates the
 // container.
 type containerPlan struct {
-	createOptions *client.ContainerCreateOptions
-	sources       []boundSource // the driver mounts these before it creates the container
+	createOptions        *client.ContainerCreateOptions
+	driverMountedSources []driverMountedSource // the driver mounts these before it creates the container
 	// hasTaskReplaceableSources is true if the engine mounts paths that only the task itself could replace. No
 	// other container of the task may run while the engine mounts them.
 	hasTaskReplaceableSources bool
 }
 
-// buildContainer returns the plan for the container of a task, or an error that names the option
+// planContainer returns the plan for the container of a task, or an error that names the option
 // that the operator's policy or the driver rejects. cannotBindMountReason is the reason why the driver
 // cannot mount sources itself; nil means that it can.
-func buildContainer(p *pluginConfig, t *taskConfig, start *sdk.StartRequest, cannotBindMountReason error) (*containerPlan, error) {
+func planContainer(p *pluginConfig, t *taskConfig, start *sdk.StartRequest, cannotBindMountReason error) (*containerPlan, error) {
 	b := &containerBuilder{pluginConfig: p, taskConfig: t, start: start, cannotBindMountReason: cannotBindMountReason}
 	b.setCommand()
 	for _, set := range []func() error{b.setLogging, b.setLabels, b.setIsolation, b.setLimits, b.setMounts, b.setDevices} {
@@ -111,9 +111,9 @@ func (b *containerBuilder) setCommand() {
 	}
 }
 
-// addDirectoryLabel adds the label of the data directory. Under Nomad the data directory has no id,
+// addDataDirectoryLabel adds the label of the data directory. Under Nomad the data directory has no id,
 // and the label is not set.
-func addDirectoryLabel(labels map[string]string) {
+func addDataDirectoryLabel(labels map[string]string) {
 	if id := sdk.DirectoryID(); id != "" {
 		labels[labelDirectoryID] = id
 	}
@@ -139,7 +139,7 @@ func (b *containerBuilder) setLabels() error {
 	}
 	s := b.start
 	labels[labelAllocID], labels[labelTaskName], labels[labelStartID] = s.AllocID, s.Name, s.ID
-	addDirectoryLabel(labels)
+	addDataDirectoryLabel(labels)
 	shortAllocID, _, _ := strings.Cut(s.AllocID, "-") // the first part of a UUID, or the whole id if it has no hyphen
 	values := map[string]string{
 		"job_name": s.JobName, "job_id": s.JobID, "task_group_name": s.TaskGroupName, "task_name": s.Name,

@@ -54,7 +54,7 @@ func buildPlan(t *testing.T, plugin, task map[string]any, change func(*sdk.Start
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
-	return buildContainer(&p, &c, start, noBind)
+	return planContainer(&p, &c, start, noBind)
 }
 
 func makeTaskDirs(t *testing.T, start *sdk.StartRequest) {

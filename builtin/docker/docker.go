@@ -22,11 +22,11 @@ const Name = "docker"
 
 // Driver is the driver docker. Its zero value is ready for use.
 type Driver struct {
-	mu                 sync.Mutex
-	config             pluginConfig
-	engine             engineRef // unset until Configure
-	images             *imageStore
-	wasEngineReachable bool // true after a fingerprint has reached the engine
+	mu               sync.Mutex
+	config           pluginConfig
+	engine           engineRef // unset until Configure
+	images           *imageStore
+	hasReachedEngine bool // true after a fingerprint has reached the engine
 
 	attributeCache attributeCache
 	reaper         reaper
@@ -148,7 +148,7 @@ func (d *Driver) currentConfigAndClient() (*pluginConfig, *client.Client, error)
 
 // Shutdown stops the background work of the driver. Containers continue.
 func (d *Driver) Shutdown(context.Context) error {
-	d.reaper.stopSearch()
+	d.reaper.stopReaping()
 	return nil
 }
 

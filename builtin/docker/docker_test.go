@@ -99,7 +99,7 @@ func TestFailedStartLeavesNothing(t *testing.T) {
 			if e.count("DELETE /containers/c1") != 1 {
 				t.Error("the container was not removed")
 			}
-			if len(d.images.startsByImageID) > 0 {
+			if len(d.images.startIDsByImageID) > 0 {
 				t.Error("the image is still in use")
 			}
 		})
@@ -122,7 +122,7 @@ func TestNameOfAnotherOwner(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e := newFakeEngine(t)
 			d := newTestDriver(t, e.host, nil)
-			plan, err := buildContainer(&d.config, &taskConfig{imageConfig: imageConfig{Image: "app:1"}}, newTestStart(t, map[string]any{"image": "app:1"}), nil)
+			plan, err := planContainer(&d.config, &taskConfig{imageConfig: imageConfig{Image: "app:1"}}, newTestStart(t, map[string]any{"image": "app:1"}), nil)
 			if err != nil {
 				t.Fatal(err)
 			}

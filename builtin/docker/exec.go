@@ -41,7 +41,7 @@ func (t *task) Exec(ctx context.Context, e driver.Exec) (driver.ExitResult, erro
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if e.Stdin != nil {
-		go t.sendInput(attached.HijackedResponse, e)
+		go t.copyInputToExec(attached.HijackedResponse, e)
 	}
 	if e.TTY && e.Resize != nil {
 		go t.resizeExec(ctx, created.ID, e.Resize)
@@ -72,8 +72,8 @@ func (t *task) Exec(ctx context.Context, e driver.Exec) (driver.ExitResult, erro
 	return driver.ExitResult{ExitCode: code}, nil
 }
 
-// sendInput copies the input to a command, and then closes the command's input.
-func (t *task) sendInput(attached client.HijackedResponse, e driver.Exec) {
+// copyInputToExec copies the input to a command, and then closes the command's input.
+func (t *task) copyInputToExec(attached client.HijackedResponse, e driver.Exec) {
 	_, copyErr := io.Copy(attached.Conn, e.Stdin) // Copy fails when the command no longer reads
 	var endErr error
 	if e.TTY {

@@ -133,7 +133,7 @@ func newTestDriver(t *testing.T, host string, body map[string]any) *Driver {
 	}
 	d.engine = newEngineRef(engine)
 	d.images.setEngineAndConfig(engine, &d.config)
-	t.Cleanup(d.reaper.stopSearch)
+	t.Cleanup(d.reaper.stopReaping)
 	return d
 }
 

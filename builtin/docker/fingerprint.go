@@ -32,9 +32,9 @@ func (d *Driver) Fingerprint(ctx context.Context) driver.Fingerprint {
 	defer d.mu.Unlock()
 	switch {
 	case err == nil:
-		d.wasEngineReachable = true
+		d.hasReachedEngine = true
 		return driver.Fingerprint{Health: driver.HealthHealthy, HealthDescription: "Healthy", Attributes: attributes}
-	case d.wasEngineReachable:
+	case d.hasReachedEngine:
 		return driver.Fingerprint{Health: driver.HealthUnhealthy, HealthDescription: fmt.Sprintf("the Docker engine at %s does not answer: %v", engine.DaemonHost(), err)}
 	}
 	return driver.Fingerprint{Health: driver.HealthUndetected, HealthDescription: fmt.Sprintf("no Docker engine answers at %s: start it, or set endpoint in the configuration of the driver or DOCKER_HOST in the environment of the agent: %v", engine.DaemonHost(), err)}
@@ -49,17 +49,17 @@ const attributesAge = time.Minute
 // attributeCache caches the attributes of the engine while the engine answers, because reading them
 // is expensive for the engine.
 type attributeCache struct {
-	mu         sync.Mutex
-	engine     engineRef
-	attributes map[string]driver.Attribute // nil if the last check failed
-	readTime   time.Time
+	mu               sync.Mutex
+	engine           engineRef
+	attributes       map[string]driver.Attribute // nil if the last check failed
+	attributesReadAt time.Time
 }
 
 func (c *attributeCache) getOrRefresh(ctx context.Context, config *pluginConfig, engine *client.Client) (map[string]driver.Attribute, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	_, err := engine.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true})
-	if err == nil && c.attributes != nil && c.engine.client() == engine && time.Since(c.readTime) < attributesAge {
+	if err == nil && c.attributes != nil && c.engine.client() == engine && time.Since(c.attributesReadAt) < attributesAge {
 		return maps.Clone(c.attributes), nil
 	}
 	c.attributes = nil
@@ -70,7 +70,7 @@ func (c *attributeCache) getOrRefresh(ctx context.Context, config *pluginConfig,
 	if err != nil {
 		return nil, err
 	}
-	c.engine, c.attributes, c.readTime = newEngineRef(engine), attributes, time.Now()
+	c.engine, c.attributes, c.attributesReadAt = newEngineRef(engine), attributes, time.Now()
 	return maps.Clone(attributes), nil
 }
 

@@ -40,8 +40,8 @@ func (d *Driver) CreateNetwork(ctx context.Context, allocID, hostname string) (_
 		return nil, false, markRecoverable(fmt.Errorf("inspect the container %s: %w", name, err))
 	}
 	labels := map[string]string{labelAllocID: allocID}
-	addDirectoryLabel(labels)
-	imageID, err := d.images.provideInfraImage(ctx, config)
+	addDataDirectoryLabel(labels)
+	imageID, err := d.images.pullOrMakeInfraImage(ctx, config)
 	if err != nil {
 		return nil, false, err
 	}

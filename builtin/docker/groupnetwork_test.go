@@ -87,7 +87,7 @@ func TestJoinGroupNetwork(t *testing.T) {
 // Users whom a job admits to the directory of a task can replace files there.
 func TestNetworkFilesAreMountedByTheDriver(t *testing.T) {
 	plan, err := buildPlan(t, nil, map[string]any{"extra_hosts": list("db:10.0.0.7")}, func(s *sdk.StartRequest) { s.NetworkIsolation = testNetwork }, nil)
-	if err != nil || len(plan.sources) != 1 || plan.sources[0].nameInRoot != "private/docker-hosts" {
+	if err != nil || len(plan.driverMountedSources) != 1 || plan.driverMountedSources[0].nameInRoot != "private/docker-hosts" {
 		t.Fatalf("%+v, %v", plan, err)
 	}
 	for _, m := range plan.createOptions.HostConfig.Mounts {
@@ -134,7 +134,7 @@ func TestInfraImage(t *testing.T) {
 	})
 	d := newTestDriver(t, e.host, map[string]any{"infra_image": "registry.example/pause:3"})
 	for range 2 {
-		if id, err := d.images.provideInfraImage(t.Context(), &d.config); id != testImageID || err != nil {
+		if id, err := d.images.pullOrMakeInfraImage(t.Context(), &d.config); id != testImageID || err != nil {
 			t.Errorf("got %q, %v", id, err)
 		}
 	}
@@ -144,7 +144,7 @@ func TestInfraImage(t *testing.T) {
 
 	d = newTestDriver(t, e.host, map[string]any{"infra_image": "registry.example/slow:3", "infra_image_pull_timeout": "10ms"})
 	e.handle("POST /images/create", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
-	if _, err := d.images.provideInfraImage(t.Context(), &d.config); err == nil || !strings.Contains(err.Error(), "infra_image_pull_timeout") || !driver.IsRecoverable(err) {
+	if _, err := d.images.pullOrMakeInfraImage(t.Context(), &d.config); err == nil || !strings.Contains(err.Error(), "infra_image_pull_timeout") || !driver.IsRecoverable(err) {
 		t.Errorf("a pull that takes too long: %v", err)
 	}
 }
@@ -287,7 +287,7 @@ func TestPrivateFileReplacesWhatOthersLeave(t *testing.T) {
 			if err := test.leave(filepath.Join(dir, "private/docker-hosts")); err != nil {
 				t.Fatal(err)
 			}
-			name, err := writePrivateFile(dir, "docker-hosts", "127.0.0.1 localhost")
+			name, err := replacePrivateFile(dir, "docker-hosts", "127.0.0.1 localhost")
 			if err != nil {
 				t.Fatal(err)
 			}

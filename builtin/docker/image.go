@@ -28,7 +28,7 @@ type imageStore struct {
 	engine                 engineRef
 	config                 *pluginConfig
 	pullsByImageAndAuth    map[string]*imagePull
-	startsByImageID        map[string]map[string]bool // image ID -> IDs of the starts that use the image
+	startIDsByImageID      map[string]map[string]bool // image ID -> IDs of the starts that use the image
 	removalTimersByImageID map[string]*time.Timer     // image ID -> timer that removes the unused image
 }
 
@@ -41,7 +41,7 @@ type imagePull struct {
 }
 
 func newImageStore() *imageStore {
-	return &imageStore{pullsByImageAndAuth: map[string]*imagePull{}, startsByImageID: map[string]map[string]bool{}, removalTimersByImageID: map[string]*time.Timer{}}
+	return &imageStore{pullsByImageAndAuth: map[string]*imagePull{}, startIDsByImageID: map[string]map[string]bool{}, removalTimersByImageID: map[string]*time.Timer{}}
 }
 
 func (s *imageStore) setEngineAndConfig(engine *client.Client, config *pluginConfig) {
@@ -69,8 +69,8 @@ type imageRef struct {
 	namedRef reference.Named // nil if name is an image id
 }
 
-// parseImage parses a name, which can have the prefix https://, or an image id.
-func parseImage(name string) (imageRef, error) {
+// parseImageRef parses a name, which can have the prefix https://, or an image id.
+func parseImageRef(name string) (imageRef, error) {
 	name = strings.TrimPrefix(strings.TrimPrefix(name, "https://"), "http://")
 	if id, ok := strings.CutPrefix(name, "sha256:"); ok {
 		return imageRef{name: "sha256:" + id}, nil
@@ -92,28 +92,28 @@ func (r imageRef) hasLatestTag() bool {
 	return ok && tagged.Tag() == "latest"
 }
 
-// acquireForStart pulls or loads the task's image if necessary, marks it as used by the start, and returns
+// acquireImageForStart pulls or loads the task's image if necessary, marks it as used by the start, and returns
 // its id.
-func (s *imageStore) acquireForStart(ctx context.Context, t *taskConfig, start *sdk.StartRequest) (string, error) {
-	ref, err := parseImage(t.Image)
+func (s *imageStore) acquireImageForStart(ctx context.Context, t *taskConfig, start *sdk.StartRequest) (string, error) {
+	ref, err := parseImageRef(t.Image)
 	if err != nil {
 		return "", err
 	}
 	if t.Load != "" {
-		if err := s.loadTaskArchive(ctx, t, start); err != nil {
+		if err := s.loadImageArchive(ctx, t, start); err != nil {
 			return "", err
 		}
 	} else if t.ForcePull || ref.hasLatestTag() {
-		if err := s.pullForTask(ctx, ref, t, start); err != nil {
+		if err := s.pullTaskImage(ctx, ref, t, start); err != nil {
 			return "", err
 		}
 	}
-	id, err := s.inspectAndMarkUsed(ctx, ref, start.ID)
+	id, err := s.inspectImageAndMarkUsed(ctx, ref, start.ID)
 	if cerrdefs.IsNotFound(err) && t.Load == "" && ref.namedRef != nil {
-		if err := s.pullForTask(ctx, ref, t, start); err != nil {
+		if err := s.pullTaskImage(ctx, ref, t, start); err != nil {
 			return "", err
 		}
-		id, err = s.inspectAndMarkUsed(ctx, ref, start.ID)
+		id, err = s.inspectImageAndMarkUsed(ctx, ref, start.ID)
 	}
 	switch {
 	case cerrdefs.IsNotFound(err) && t.Load != "":
@@ -126,11 +126,11 @@ func (s *imageStore) acquireForStart(ctx context.Context, t *taskConfig, start *
 	return id, nil
 }
 
-// provideInfraImage returns the id of the image of the containers that hold the networks of groups. It
+// pullOrMakeInfraImage returns the id of the image of the containers that hold the networks of groups. It
 // pulls the configured image under the same conditions as the image of a task. If no image is
 // configured, it makes the pause image. The image is not removed, because the next group of this
 // node needs the image too.
-func (s *imageStore) provideInfraImage(ctx context.Context, config *pluginConfig) (string, error) {
+func (s *imageStore) pullOrMakeInfraImage(ctx context.Context, config *pluginConfig) (string, error) {
 	name := config.InfraImage
 	provide := func(imageRef) error { return importPauseImage(ctx, s.client()) }
 	if name == "" {
@@ -144,7 +144,7 @@ func (s *imageStore) provideInfraImage(ctx context.Context, config *pluginConfig
 			return s.pullOrJoin(ctx, ref, auth, pullLimit{"infra_image_pull_timeout", config.infraImagePullTimeout})
 		}
 	}
-	ref, err := parseImage(name)
+	ref, err := parseImageRef(name)
 	if err != nil {
 		return "", err
 	}
@@ -166,52 +166,52 @@ func (s *imageStore) provideInfraImage(ctx context.Context, config *pluginConfig
 	return image.ID, nil
 }
 
-// inspectAndMarkUsed marks an image of the engine as used by a start, and returns the id of the image.
-func (s *imageStore) inspectAndMarkUsed(ctx context.Context, ref imageRef, startID string) (string, error) {
+// inspectImageAndMarkUsed marks an image of the engine as used by a start, and returns the id of the image.
+func (s *imageStore) inspectImageAndMarkUsed(ctx context.Context, ref imageRef, startID string) (string, error) {
 	image, err := s.client().ImageInspect(ctx, ref.name)
 	if err != nil {
 		return "", err
 	}
-	s.markUsedByStart(image.ID, startID)
+	s.markImageUsedByStart(image.ID, startID)
 	return image.ID, nil
 }
 
-func (s *imageStore) markUsedByStart(imageID, startID string) {
+func (s *imageStore) markImageUsedByStart(imageID, startID string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if timer := s.removalTimersByImageID[imageID]; timer != nil {
 		timer.Stop()
 		delete(s.removalTimersByImageID, imageID)
 	}
-	if s.startsByImageID[imageID] == nil {
-		s.startsByImageID[imageID] = map[string]bool{}
+	if s.startIDsByImageID[imageID] == nil {
+		s.startIDsByImageID[imageID] = map[string]bool{}
 	}
-	s.startsByImageID[imageID][startID] = true
+	s.startIDsByImageID[imageID][startID] = true
 }
 
-// releaseFromStart ends the use of an image by a start. The image is removed after gc.image_delay unless
+// releaseImageOfStart ends the use of an image by a start. The image is removed after gc.image_delay unless
 // another start uses the image by then. The logger gets the error if the removal fails.
-func (s *imageStore) releaseFromStart(imageID, startID string, logger hclog.Logger) {
+func (s *imageStore) releaseImageOfStart(imageID, startID string, logger hclog.Logger) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.startsByImageID[imageID][startID] {
+	if !s.startIDsByImageID[imageID][startID] {
 		return
 	}
-	delete(s.startsByImageID[imageID], startID)
-	if len(s.startsByImageID[imageID]) > 0 {
+	delete(s.startIDsByImageID[imageID], startID)
+	if len(s.startIDsByImageID[imageID]) > 0 {
 		return
 	}
-	delete(s.startsByImageID, imageID)
+	delete(s.startIDsByImageID, imageID)
 	if s.config.GC.Image {
-		s.removalTimersByImageID[imageID] = time.AfterFunc(s.config.GC.imageDelay, func() { s.removeIfUnused(imageID, logger) })
+		s.removalTimersByImageID[imageID] = time.AfterFunc(s.config.GC.imageRemovalDelay, func() { s.removeImageIfUnused(imageID, logger) })
 	}
 }
 
-func (s *imageStore) removeIfUnused(imageID string, logger hclog.Logger) {
+func (s *imageStore) removeImageIfUnused(imageID string, logger hclog.Logger) {
 	s.mu.Lock()
 	_, due := s.removalTimersByImageID[imageID]
 	delete(s.removalTimersByImageID, imageID)
-	used := len(s.startsByImageID[imageID]) > 0
+	used := len(s.startIDsByImageID[imageID]) > 0
 	engine := s.engine.client()
 	s.mu.Unlock()
 	if !due || used {
@@ -230,9 +230,9 @@ func (s *imageStore) removeIfUnused(imageID string, logger hclog.Logger) {
 	}
 }
 
-// loadTaskArchive loads an image archive of the task's local directory into the engine.
-func (s *imageStore) loadTaskArchive(ctx context.Context, t *taskConfig, start *sdk.StartRequest) error {
-	archive, err := openTaskArchive(filepath.Join(start.TaskDir(), "local"), t.Load)
+// loadImageArchive loads an image archive of the task's local directory into the engine.
+func (s *imageStore) loadImageArchive(ctx context.Context, t *taskConfig, start *sdk.StartRequest) error {
+	archive, err := openImageArchive(filepath.Join(start.TaskDir(), "local"), t.Load)
 	if err != nil {
 		return fmt.Errorf("load: %w", err)
 	}
@@ -257,16 +257,16 @@ func (s *imageStore) loadTaskArchive(ctx context.Context, t *taskConfig, start *
 	return nil
 }
 
-// archiveReader reads an archive up to the size that it had when it was opened, because a task
+// sizeLimitedArchive reads an archive up to the size that it had when it was opened, because a task
 // could append to the file forever.
-type archiveReader struct {
+type sizeLimitedArchive struct {
 	io.Reader
 	io.Closer
 }
 
-// openTaskArchive opens a file of a directory in which tasks can write. It rejects a sparse file that
+// openImageArchive opens a file of a directory in which tasks can write. It rejects a sparse file that
 // is larger than its disk.
-func openTaskArchive(dir, name string) (io.ReadCloser, error) {
+func openImageArchive(dir, name string) (io.ReadCloser, error) {
 	dir, err := filepath.EvalSymlinks(dir)
 	if err != nil {
 		return nil, err
@@ -294,14 +294,14 @@ func openTaskArchive(dir, name string) (io.ReadCloser, error) {
 		f.Close()
 		return nil, err
 	}
-	return archiveReader{io.LimitReader(f, info.Size()), f}, nil
+	return sizeLimitedArchive{io.LimitReader(f, info.Size()), f}, nil
 }
 
 // errPullUnused is the cause that ends a pull for which no start waits.
 var errPullUnused = errors.New("no task waits for the image")
 
-// pullForTask pulls the image of a task.
-func (s *imageStore) pullForTask(ctx context.Context, ref imageRef, t *taskConfig, start *sdk.StartRequest) error {
+// pullTaskImage pulls the image of a task.
+func (s *imageStore) pullTaskImage(ctx context.Context, ref imageRef, t *taskConfig, start *sdk.StartRequest) error {
 	if ref.namedRef == nil {
 		return nil // an image id cannot be pulled
 	}
@@ -334,7 +334,7 @@ func (s *imageStore) pullOrJoin(ctx context.Context, ref imageRef, auth string, 
 		p = &imagePull{cancel: cancel, done: make(chan struct{})}
 		s.pullsByImageAndAuth[key] = p
 		go func() {
-			p.err = s.runPull(pullCtx, ref, auth)
+			p.err = s.pullUntilStalled(pullCtx, ref, auth)
 			s.mu.Lock()
 			if s.pullsByImageAndAuth[key] == p {
 				delete(s.pullsByImageAndAuth, key)
@@ -368,9 +368,9 @@ func (s *imageStore) pullOrJoin(ctx context.Context, ref imageRef, auth string, 
 	return err
 }
 
-// runPull pulls an image until it is complete, or no progress was made for
+// pullUntilStalled pulls an image until it is complete, or no progress was made for
 // pull_activity_timeout.
-func (s *imageStore) runPull(ctx context.Context, ref imageRef, auth string) error {
+func (s *imageStore) pullUntilStalled(ctx context.Context, ref imageRef, auth string) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	limit := s.currentConfig().pullActivityTimeout

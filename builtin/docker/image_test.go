@@ -32,7 +32,7 @@ func acquire(t *testing.T, ctx context.Context, d *Driver, task map[string]any) 
 	if err := c.validate(); err != nil {
 		t.Fatal(err)
 	}
-	return d.images.acquireForStart(ctx, &c, start)
+	return d.images.acquireImageForStart(ctx, &c, start)
 }
 
 func TestPullPolicy(t *testing.T) {
@@ -195,21 +195,21 @@ func TestImageIsRemovedAfterLastContainer(t *testing.T) {
 		reply(http.StatusOK, []any{})(w, r)
 	})
 	d := newTestDriver(t, e.host, map[string]any{"gc": list(map[string]any{"image_delay": "1ms"})})
-	d.images.markUsedByStart(testImageID, "a")
-	d.images.markUsedByStart(testImageID, "b")
-	d.images.releaseFromStart(testImageID, "a", hclog.NewNullLogger())
-	d.images.releaseFromStart(testImageID, "a", hclog.NewNullLogger()) // a second destroy of the same start
+	d.images.markImageUsedByStart(testImageID, "a")
+	d.images.markImageUsedByStart(testImageID, "b")
+	d.images.releaseImageOfStart(testImageID, "a", hclog.NewNullLogger())
+	d.images.releaseImageOfStart(testImageID, "a", hclog.NewNullLogger()) // a second destroy of the same start
 	select {
 	case <-removed:
 		t.Error("the image was removed while a container uses it")
 	case <-time.After(50 * time.Millisecond):
 	}
-	d.images.releaseFromStart(testImageID, "b", hclog.NewNullLogger())
+	d.images.releaseImageOfStart(testImageID, "b", hclog.NewNullLogger())
 	<-removed
 
 	kept := newTestDriver(t, e.host, map[string]any{"gc": list(map[string]any{"image": false, "image_delay": "1ms"})})
-	kept.images.markUsedByStart(testImageID, "a")
-	kept.images.releaseFromStart(testImageID, "a", hclog.NewNullLogger())
+	kept.images.markImageUsedByStart(testImageID, "a")
+	kept.images.releaseImageOfStart(testImageID, "a", hclog.NewNullLogger())
 	select {
 	case <-removed:
 		t.Error("the image was removed, and gc.image is false")
@@ -240,7 +240,7 @@ func TestCredentials(t *testing.T) {
 		{"known.test/app:1", nil, "of helper"},
 		{"other.test/app:1", nil, ""},
 	} {
-		ref, err := parseImage(test.image)
+		ref, err := parseImageRef(test.image)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -278,7 +278,7 @@ func TestLoadStaysInLocalDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]bool{"app.tar": true, "../above.tar": false, "link.tar": false, "/etc/passwd": false} {
-		_, err := d.images.acquireForStart(t.Context(), &taskConfig{imageConfig: imageConfig{Image: "app:1", Load: name}}, start)
+		_, err := d.images.acquireImageForStart(t.Context(), &taskConfig{imageConfig: imageConfig{Image: "app:1", Load: name}}, start)
 		if (err == nil) != want {
 			t.Errorf("load of %s: %v, want success: %v", name, err, want)
 		}

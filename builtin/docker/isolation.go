@@ -123,7 +123,7 @@ func (b *containerBuilder) setCapabilities() error {
 			}
 		}
 	}
-	b.hostConfig.CapAdd, b.hostConfig.CapDrop = toEngineCapNames(add), toEngineCapNames(drop)
+	b.hostConfig.CapAdd, b.hostConfig.CapDrop = upperCaseCapNames(add), upperCaseCapNames(drop)
 	return nil
 }
 
@@ -136,7 +136,7 @@ func normalizeCaps(names []string) []string {
 	return normal
 }
 
-func toEngineCapNames(names []string) []string {
+func upperCaseCapNames(names []string) []string {
 	var all []string
 	for _, name := range names {
 		all = append(all, strings.ToUpper(name))

@@ -36,12 +36,12 @@ const engineChunk = 16 << 10
 // logPump copies the output of one container from the engine's log to the FIFOs of the host. It
 // stores the position after each write, so that a later plugin process continues at the same byte.
 type logPump struct {
-	engine      engineRef
-	containerID string
-	hasTTY      bool
-	start       *sdk.StartRequest
-	positions   *positionFile
-	bootTime    func() int64 // currentBootTime, except in tests
+	engine       engineRef
+	containerID  string
+	hasTTY       bool
+	start        *sdk.StartRequest
+	positionFile *positionFile
+	bootTime     func() int64 // currentBootTime, except in tests
 
 	outputFiles     [2]*os.File
 	resumePositions [2]streamPosition // positions up to which this connection must skip output
@@ -50,9 +50,9 @@ type logPump struct {
 
 // pendingOutput is output of one stream that was received and is not yet written.
 type pendingOutput struct {
-	data              []byte
-	positionAfterData streamPosition // position of the stream after the bytes of data
-	lastReceived      streamPosition // position after the last received message, without Bytes and Boot
+	data                 []byte
+	positionAfterData    streamPosition // position of the stream after the bytes of data
+	lastReceivedPosition streamPosition // position after the last received message, without BytesOfNextMessage and BootTime
 }
 
 // openFiles opens the output files of the task, and blocks until the host reads them.
@@ -113,8 +113,8 @@ func (p *logPump) copyUntilExit(ctx context.Context, hasExited func() bool) {
 // error unless the engine has closed the stream. It reports whether it has copied anything.
 func (p *logPump) copyStream(ctx context.Context, follow bool) (copied bool, err error) {
 	for stream := range p.resumePositions {
-		position := p.positions.loadPosition(stream)
-		p.resumePositions[stream], p.pendingByStream[stream] = position, pendingOutput{lastReceived: streamPosition{NewestTime: position.NewestTime}}
+		position := p.positionFile.loadPosition(stream)
+		p.resumePositions[stream], p.pendingByStream[stream] = position, pendingOutput{lastReceivedPosition: streamPosition{NewestMessageTime: position.NewestMessageTime}}
 	}
 	boot := p.bootTime()
 	first := p.resumePositions[stdoutStream].earliestTimeOfNextMessage(boot)
@@ -231,11 +231,11 @@ func splitTimestamp(message []byte) (nanoseconds int64, text []byte, err error) 
 // written.
 func (p *logPump) addMessage(ctx context.Context, stream int, at int64, text []byte) error {
 	b, resume := &p.pendingByStream[stream], &p.resumePositions[stream]
-	if b.lastReceived.MessageTime != at {
-		b.lastReceived.MessageTime, b.lastReceived.MessagesAtTime = at, 0
+	if b.lastReceivedPosition.MessageTime != at {
+		b.lastReceivedPosition.MessageTime, b.lastReceivedPosition.MessagesAtTime = at, 0
 	}
-	index := b.lastReceived.MessagesAtTime
-	b.lastReceived.MessagesAtTime++
+	index := b.lastReceivedPosition.MessagesAtTime
+	b.lastReceivedPosition.MessagesAtTime++
 	skip := 0
 	if resume.MessageTime != 0 {
 		// The engine sends the log from the first message that is not older than the position. If
@@ -243,10 +243,10 @@ func (p *logPump) addMessage(ctx context.Context, stream int, at int64, text []b
 		// time than all messages up to the position means that the position is no longer in the
 		// log.
 		switch {
-		case at > resume.NewestTime:
+		case at > resume.NewestMessageTime:
 		case at == resume.MessageTime && index == resume.MessagesAtTime:
-			skip = int(min(resume.BytesOfNext, uint64(len(text))))
-		case at == resume.MessageTime && index+1 == resume.MessagesAtTime && resume.BytesOfNext == 0:
+			skip = int(min(resume.BytesOfNextMessage, uint64(len(text))))
+		case at == resume.MessageTime && index+1 == resume.MessagesAtTime && resume.BytesOfNextMessage == 0:
 			*resume = streamPosition{} // the next message is new, also if the clock was set back before it
 			return nil
 		default:
@@ -254,17 +254,17 @@ func (p *logPump) addMessage(ctx context.Context, stream int, at int64, text []b
 		}
 		*resume = streamPosition{}
 	}
-	b.lastReceived.NewestTime = max(b.lastReceived.NewestTime, at)
+	b.lastReceivedPosition.NewestMessageTime = max(b.lastReceivedPosition.NewestMessageTime, at)
 	for sent := skip; ; {
 		room := maxAtomicWrite - len(b.data)
 		if len(text)-sent <= room {
 			b.data = append(b.data, text[sent:]...)
-			b.positionAfterData = streamPosition{MessageTime: at, MessagesAtTime: index + 1, NewestTime: b.lastReceived.NewestTime}
+			b.positionAfterData = streamPosition{MessageTime: at, MessagesAtTime: index + 1, NewestMessageTime: b.lastReceivedPosition.NewestMessageTime}
 			return nil
 		}
 		b.data = append(b.data, text[sent:sent+room]...)
 		sent += room
-		b.positionAfterData = streamPosition{MessageTime: at, MessagesAtTime: index, BytesOfNext: uint64(sent), NewestTime: b.lastReceived.NewestTime}
+		b.positionAfterData = streamPosition{MessageTime: at, MessagesAtTime: index, BytesOfNextMessage: uint64(sent), NewestMessageTime: b.lastReceivedPosition.NewestMessageTime}
 		if err := p.flushStream(ctx, stream); err != nil {
 			return err
 		}
@@ -301,7 +301,7 @@ func (p *logPump) flushStream(ctx context.Context, stream int) error {
 		}
 	}
 	b.positionAfterData.BootTime = p.bootTime()
-	p.positions.storePosition(stream, b.positionAfterData)
+	p.positionFile.storePosition(stream, b.positionAfterData)
 	b.data = b.data[:0]
 	return nil
 }

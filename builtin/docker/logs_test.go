@@ -120,7 +120,7 @@ func newPump(t *testing.T, d *Driver, tty bool) (newProcess func() *logPump, out
 			t.Fatal(err)
 		}
 		t.Cleanup(positions.unmap)
-		return &logPump{engine: d.engine, containerID: "c1", hasTTY: tty, start: start, positions: positions, bootTime: currentBootTime}
+		return &logPump{engine: d.engine, containerID: "c1", hasTTY: tty, start: start, positionFile: positions, bootTime: currentBootTime}
 	}, output
 }
 
@@ -241,7 +241,7 @@ func TestPositionsSurviveProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer dir.Close()
-	want := [2]streamPosition{{MessageTime: 1, MessagesAtTime: 2, BytesOfNext: 3}, {MessageTime: 4}}
+	want := [2]streamPosition{{MessageTime: 1, MessagesAtTime: 2, BytesOfNextMessage: 3}, {MessageTime: 4}}
 	first, err := openPositionFile(dir, "p")
 	if err != nil {
 		t.Fatal(err)

@@ -87,8 +87,8 @@ func (b *containerBuilder) addBindMount(m mount.Mount, label string) {
 
 const volumesDisabledText = `the operator must write volumes { enabled = true } into the configuration of the driver "docker"`
 
-// hostSource is a resolved path of the host that a task names.
-type hostSource struct {
+// hostMountSource is a resolved path of the host that a task names.
+type hostMountSource struct {
 	resolvedPath        string
 	rootDir, nameInRoot string // the task directory or shared alloc directory with the path, and the path relative to it; "" for a path elsewhere
 	isInTaskDir         bool   // true if rootDir is the directory of the task
@@ -96,44 +96,44 @@ type hostSource struct {
 
 // isReplaceableByTask reports whether a task can write to the directory in which the last element of the
 // path is looked up. In the top directory of a task, only the agent can write.
-func (s hostSource) isReplaceableByTask() bool {
+func (s hostMountSource) isReplaceableByTask() bool {
 	return s.rootDir != "" && (strings.Contains(s.nameInRoot, "/") || !s.isInTaskDir && s.nameInRoot != ".")
 }
 
 // resolveHostPath returns the resolved path of a file or directory on the host. A relative path
 // is below the task's directory. Without volumes.enabled the path must be, after all links
 // are followed, in the directory of the task or in the shared directory of its allocation.
-func (b *containerBuilder) resolveHostPath(path string) (hostSource, error) {
+func (b *containerBuilder) resolveHostPath(path string) (hostMountSource, error) {
 	taskDir, err := filepath.EvalSymlinks(b.start.TaskDir())
 	if err != nil {
-		return hostSource{}, err
+		return hostMountSource{}, err
 	}
 	allocDir, err := filepath.EvalSymlinks(b.start.AllocDir)
 	if err != nil {
-		return hostSource{}, err
+		return hostMountSource{}, err
 	}
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(taskDir, path)
 	}
 	resolved, err := resolveLinks(path)
 	if err != nil {
-		return hostSource{}, err
+		return hostMountSource{}, err
 	}
 	for _, private := range []string{"private", driver.MountsDir} {
 		if isPathBelow(resolved, filepath.Join(taskDir, private)) {
-			return hostSource{}, fmt.Errorf("the directory %s is not for tasks", resolved)
+			return hostMountSource{}, fmt.Errorf("the directory %s is not for tasks", resolved)
 		}
 	}
 	for _, dir := range []string{taskDir, filepath.Join(allocDir, "alloc")} {
 		if isPathBelow(resolved, dir) {
 			name, err := filepath.Rel(dir, resolved)
-			return hostSource{resolved, dir, name, dir == taskDir}, err
+			return hostMountSource{resolved, dir, name, dir == taskDir}, err
 		}
 	}
 	if b.pluginConfig.Volumes.Enabled {
-		return hostSource{resolvedPath: resolved}, nil
+		return hostMountSource{resolvedPath: resolved}, nil
 	}
-	return hostSource{}, fmt.Errorf("the path %s is outside of the directories of the task: %s", resolved, volumesDisabledText)
+	return hostMountSource{}, fmt.Errorf("the path %s is outside of the directories of the task: %s", resolved, volumesDisabledText)
 }
 
 // resolveMountSource returns the path of a file or directory that the engine mounts. A directory that does not exist is created if
@@ -148,7 +148,7 @@ func (b *containerBuilder) resolveMountSource(path string, create bool) (string,
 	case !s.isReplaceableByTask():
 		return s.resolvedPath, nil
 	case b.cannotBindMountReason == nil:
-		return b.addDriverMount(boundSource{hostSource: s, createIfMissing: create}), nil
+		return b.addDriverMountedSource(driverMountedSource{hostMountSource: s, createIfMissing: create}), nil
 	case s.isInTaskDir:
 		// Only the task itself can write to the directory, and none of its processes runs before
 		// the start.
@@ -160,11 +160,11 @@ func (b *containerBuilder) resolveMountSource(path string, create bool) (string,
 	return "", fmt.Errorf("%s is below a directory in which tasks can write: one could replace it by a link while the engine mounts it, and the driver cannot mount it itself, because %w. Name a path below the local directory of the task, or the directory %s itself, or the operator must write volumes { enabled = true } into the configuration of the driver \"docker\"", s.resolvedPath, b.cannotBindMountReason, s.rootDir)
 }
 
-// addDriverMount returns the path at which the driver will mount a source.
-func (b *containerBuilder) addDriverMount(s boundSource) string {
-	s.mountName = strconv.Itoa(len(b.plan.sources))
-	b.plan.sources = append(b.plan.sources, s)
-	return filepath.Join(mountsPath(b.start), s.mountName)
+// addDriverMountedSource returns the path at which the driver will mount a source.
+func (b *containerBuilder) addDriverMountedSource(s driverMountedSource) string {
+	s.mountName = strconv.Itoa(len(b.plan.driverMountedSources))
+	b.plan.driverMountedSources = append(b.plan.driverMountedSources, s)
+	return filepath.Join(sourceMountsDir(b.start), s.mountName)
 }
 
 // resolveLinks follows the links of a path whose last elements need not exist.
@@ -205,12 +205,12 @@ func (b *containerBuilder) addVolume(volume string) error {
 		return modeErr
 	}
 	if b.taskConfig.VolumeDriver == "" {
-		before := len(b.plan.sources)
+		before := len(b.plan.driverMountedSources)
 		var err error
 		if source, err = b.resolveMountSource(source, true); err != nil {
 			return err
 		}
-		if len(b.plan.sources) > before && modeErr == nil {
+		if len(b.plan.driverMountedSources) > before && modeErr == nil {
 			// The engine creates the source of a bind string that it does not find, but not of a
 			// mount: so an engine that does not see the mounts of the driver reports an error.
 			parsed.Type, parsed.Source, parsed.Target = mount.TypeBind, source, target

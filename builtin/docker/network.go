@@ -56,8 +56,8 @@ func (b *containerBuilder) endpointConfig() (*network.NetworkingConfig, error) {
 		option, text string
 		dst          *netip.Addr
 	}{
-		{"ipv4_address", n.IPv4Address, endpointAddrField(settings, false)},
-		{"ipv6_address", n.IPv6Address, endpointAddrField(settings, true)},
+		{"ipv4_address", n.IPv4Address, ipamAddressField(settings, false)},
+		{"ipv6_address", n.IPv6Address, ipamAddressField(settings, true)},
 	} {
 		if a.text == "" {
 			continue
@@ -77,7 +77,7 @@ func (b *containerBuilder) endpointConfig() (*network.NetworkingConfig, error) {
 	return &network.NetworkingConfig{EndpointsConfig: map[string]*network.EndpointSettings{string(b.hostConfig.NetworkMode): settings}}, nil
 }
 
-func endpointAddrField(settings *network.EndpointSettings, v6 bool) *netip.Addr {
+func ipamAddressField(settings *network.EndpointSettings, v6 bool) *netip.Addr {
 	if settings.IPAMConfig == nil {
 		return nil
 	}

@@ -42,13 +42,13 @@ func (b *containerBuilder) mountNetworkFiles() error {
 		if b.hasMountAt("/etc/" + name) {
 			continue
 		}
-		file, err := writePrivateFile(b.start.TaskDir(), "docker-"+name, files[name])
+		file, err := replacePrivateFile(b.start.TaskDir(), "docker-"+name, files[name])
 		if err != nil {
 			return err
 		}
 		source := filepath.Join(b.start.TaskDir(), file)
 		if b.cannotBindMountReason == nil { // users to whom the job gives access to the task directory can replace the file
-			source = b.addDriverMount(boundSource{hostSource: hostSource{source, b.start.TaskDir(), file, true}})
+			source = b.addDriverMountedSource(driverMountedSource{hostMountSource: hostMountSource{source, b.start.TaskDir(), file, true}})
 		}
 		b.addBindMount(mount.Mount{Type: mount.TypeBind, Source: source, Target: "/etc/" + name}, "")
 	}
@@ -70,9 +70,9 @@ func privateFilePath(taskDir, name string) string {
 	return name // older versions of Nomad have no private directory
 }
 
-// writePrivateFile replaces a file that every user of the container can read, and returns its
+// replacePrivateFile replaces a file that every user of the container can read, and returns its
 // path relative to the task's directory.
-func writePrivateFile(taskDir, name, text string) (string, error) {
+func replacePrivateFile(taskDir, name, text string) (string, error) {
 	name = privateFilePath(taskDir, name)
 	dir, err := os.OpenRoot(taskDir)
 	if err != nil {

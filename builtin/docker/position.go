@@ -13,14 +13,14 @@ import (
 )
 
 // streamPosition is the position up to which the output of one stream was written to the host.
-// Written are all messages before Time, Count messages with this time, and Bytes bytes of the next
-// message with this time.
+// Written are all messages before MessageTime, MessagesAtTime messages with this time, and
+// BytesOfNextMessage bytes of the next message with this time.
 type streamPosition struct {
-	MessageTime    int64 // nanoseconds since 1970; 0 is the start of the stream
-	MessagesAtTime uint64
-	BytesOfNext    uint64
-	NewestTime     int64 // greatest time of a message up to the position, which is greater than Time if the clock was set back
-	BootTime       int64 // result of currentBootTime when the position was stored
+	MessageTime        int64 // nanoseconds since 1970; 0 is the start of the stream
+	MessagesAtTime     uint64
+	BytesOfNextMessage uint64
+	NewestMessageTime  int64 // greatest time of a message up to the position, which is greater than MessageTime if the clock was set back
+	BootTime           int64 // result of currentBootTime when the position was stored
 }
 
 // earliestTimeOfNextMessage returns the time from which the engine must send its log, so that the messages after
@@ -77,9 +77,9 @@ func openPositionFile(dir *os.Root, name string) (*positionFile, error) {
 	return &positionFile{mappedBytes: data}, nil
 }
 
-// newMemoryPositions returns a positionFile without a file, whose positions are lost when the process
+// newInMemoryPositionFile returns a positionFile without a file, whose positions are lost when the process
 // exits.
-func newMemoryPositions() *positionFile {
+func newInMemoryPositionFile() *positionFile {
 	return &positionFile{mappedBytes: make([]byte, positionFileSize)}
 }
 
@@ -95,11 +95,11 @@ func (p *positionFile) slotBytes(stream int, n uint32) []byte {
 func (p *positionFile) loadPosition(stream int) streamPosition {
 	slot := p.slotBytes(stream, p.validSlotNumber(stream).Load())
 	return streamPosition{
-		MessageTime:    int64(binary.NativeEndian.Uint64(slot)),
-		MessagesAtTime: binary.NativeEndian.Uint64(slot[8:]),
-		BytesOfNext:    binary.NativeEndian.Uint64(slot[16:]),
-		NewestTime:     int64(binary.NativeEndian.Uint64(slot[24:])),
-		BootTime:       int64(binary.NativeEndian.Uint64(slot[32:])),
+		MessageTime:        int64(binary.NativeEndian.Uint64(slot)),
+		MessagesAtTime:     binary.NativeEndian.Uint64(slot[8:]),
+		BytesOfNextMessage: binary.NativeEndian.Uint64(slot[16:]),
+		NewestMessageTime:  int64(binary.NativeEndian.Uint64(slot[24:])),
+		BootTime:           int64(binary.NativeEndian.Uint64(slot[32:])),
 	}
 }
 
@@ -108,8 +108,8 @@ func (p *positionFile) storePosition(stream int, position streamPosition) {
 	slot := p.slotBytes(stream, n)
 	binary.NativeEndian.PutUint64(slot, uint64(position.MessageTime))
 	binary.NativeEndian.PutUint64(slot[8:], position.MessagesAtTime)
-	binary.NativeEndian.PutUint64(slot[16:], position.BytesOfNext)
-	binary.NativeEndian.PutUint64(slot[24:], uint64(position.NewestTime))
+	binary.NativeEndian.PutUint64(slot[16:], position.BytesOfNextMessage)
+	binary.NativeEndian.PutUint64(slot[24:], uint64(position.NewestMessageTime))
 	binary.NativeEndian.PutUint64(slot[32:], uint64(position.BootTime))
 	p.validSlotNumber(stream).Store(n)
 }
@@ -117,7 +117,7 @@ func (p *positionFile) storePosition(stream int, position streamPosition) {
 // unmap unmaps the file. No method may be called afterwards.
 func (p *positionFile) unmap() {
 	if p.mappedBytes != nil {
-		_ = unix.Munmap(p.mappedBytes) // Munmap fails only for the memory of newMemoryPositions, which the garbage collector frees
+		_ = unix.Munmap(p.mappedBytes) // Munmap fails only for the memory of newInMemoryPositionFile, which the garbage collector frees
 		p.mappedBytes = nil
 	}
 }

@@ -19,7 +19,7 @@ import (
 type reaper struct {
 	mu            sync.Mutex
 	startIDsInUse map[string]bool // IDs of the starts that a task of the driver uses
-	cancelSearch  context.CancelFunc
+	cancelReaping context.CancelFunc
 }
 
 // registerStart records a start before its container exists. The first start begins the periodic
@@ -31,10 +31,10 @@ func (r *reaper) registerStart(d *Driver, startID string) {
 		r.startIDsInUse = map[string]bool{}
 	}
 	r.startIDsInUse[startID] = true
-	if id := sdk.DirectoryID(); r.cancelSearch == nil && id != "" {
+	if id := sdk.DirectoryID(); r.cancelReaping == nil && id != "" {
 		var ctx context.Context
-		ctx, r.cancelSearch = context.WithCancel(context.Background())
-		go r.searchPeriodically(ctx, d, id)
+		ctx, r.cancelReaping = context.WithCancel(context.Background())
+		go r.reapPeriodically(ctx, d, id)
 	}
 }
 
@@ -44,16 +44,16 @@ func (r *reaper) unregisterStart(startID string) {
 	delete(r.startIDsInUse, startID)
 }
 
-func (r *reaper) stopSearch() {
+func (r *reaper) stopReaping() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.cancelSearch != nil {
-		r.cancelSearch()
-		r.cancelSearch = nil
+	if r.cancelReaping != nil {
+		r.cancelReaping()
+		r.cancelReaping = nil
 	}
 }
 
-func (r *reaper) searchPeriodically(ctx context.Context, d *Driver, directoryID string) {
+func (r *reaper) reapPeriodically(ctx context.Context, d *Driver, directoryID string) {
 	for {
 		config, engine, err := d.currentConfigAndClient()
 		if err != nil || !config.GC.DanglingContainers.Enabled {

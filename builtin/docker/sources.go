@@ -19,17 +19,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// boundSource is a source whose path tasks can replace. The driver opens the file or directory, and
+// driverMountedSource is a source whose path tasks can replace. The driver opens the file or directory, and
 // mounts the opened file in a directory that only root can enter. The engine gets the path of this
 // mount.
-type boundSource struct {
-	hostSource
+type driverMountedSource struct {
+	hostMountSource
 	createIfMissing bool   // true creates a directory if the path does not exist
-	mountName       string // name of the mount point in the directory of mountsPath
+	mountName       string // name of the mount point in the directory of sourceMountsDir
 }
 
-// mountsPath returns the path of the directory in which the driver mounts the sources of one start.
-func mountsPath(start *sdk.StartRequest) string {
+// sourceMountsDir returns the path of the directory in which the driver mounts the sources of one start.
+func sourceMountsDir(start *sdk.StartRequest) string {
 	return filepath.Join(start.TaskDir(), driver.MountsDir, path.Base(start.ID))
 }
 
@@ -43,15 +43,15 @@ func newCannotBindMountError(format string, args ...any) error {
 	return &cannotBindMountError{fmt.Errorf(format, args...)}
 }
 
-// sourceBinder mounts the sources of one container.
-type sourceBinder struct {
+// sourceMounter mounts the sources of one container.
+type sourceMounter struct {
 	engine engineRef
 	start  *sdk.StartRequest
 }
 
 // cannotBindMountReason returns the reason why the driver cannot make mounts that the engine sees, or nil if
 // none is known before a mount is made.
-func (b sourceBinder) cannotBindMountReason() error {
+func (b sourceMounter) cannotBindMountReason() error {
 	if os.Geteuid() != 0 {
 		return newCannotBindMountError("the agent is not root")
 	}
@@ -67,7 +67,7 @@ func (b sourceBinder) cannotBindMountReason() error {
 
 // engineSocket returns the path of the socket of the engine, or an error if the engine may be on
 // another machine.
-func (b sourceBinder) engineSocket() (string, error) {
+func (b sourceMounter) engineSocket() (string, error) {
 	address, err := url.Parse(b.engine.client().DaemonHost())
 	if err != nil || address.Scheme != "unix" {
 		return "", newCannotBindMountError("the engine at %s can be on another machine", b.engine.client().DaemonHost())
@@ -77,7 +77,7 @@ func (b sourceBinder) engineSocket() (string, error) {
 
 // mountAll mounts all sources. It unmounts the mounts that an earlier start of the task has left: the
 // container of that start is gone, or Start removes it next.
-func (b sourceBinder) mountAll(ctx context.Context, sources []boundSource) error {
+func (b sourceMounter) mountAll(ctx context.Context, sources []driverMountedSource) error {
 	dir, err := b.makeMountsDir()
 	if err != nil {
 		return err
@@ -95,17 +95,17 @@ func (b sourceBinder) mountAll(ctx context.Context, sources []boundSource) error
 	return nil
 }
 
-// makeMountsDir makes the directory of mountsPath in a new file system, so that an engine that does not
+// makeMountsDir makes the directory of sourceMountsDir in a new file system, so that an engine that does not
 // see the mounts of the driver does not find the path. It returns an open descriptor of the
 // directory.
-func (b sourceBinder) makeMountsDir() (int, error) {
+func (b sourceMounter) makeMountsDir() (int, error) {
 	task, err := safepath.OpenDir(b.start.TaskDir())
 	if err != nil {
 		return -1, err
 	}
 	defer unix.Close(task)
 	if err := unix.Mkdirat(task, driver.MountsDir, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
-		return -1, &fs.PathError{Op: "mkdir", Path: filepath.Dir(mountsPath(b.start)), Err: err}
+		return -1, &fs.PathError{Op: "mkdir", Path: filepath.Dir(sourceMountsDir(b.start)), Err: err}
 	}
 	if err := unmountAllAt(task, driver.MountsDir); err != nil {
 		return -1, err
@@ -125,7 +125,7 @@ func (b sourceBinder) makeMountsDir() (int, error) {
 	defer unix.Close(top)
 	name := path.Base(b.start.ID)
 	if err := unix.Mkdirat(top, name, 0o700); err != nil {
-		return -1, &fs.PathError{Op: "mkdir", Path: mountsPath(b.start), Err: err}
+		return -1, &fs.PathError{Op: "mkdir", Path: sourceMountsDir(b.start), Err: err}
 	}
 	return openDirAt(top, name)
 }
@@ -139,7 +139,7 @@ func openDirAt(dir int, name string) (int, error) {
 }
 
 // mountSource mounts one source, and checks that the engine sees it.
-func (b sourceBinder) mountSource(dir int, engineRoot string, s boundSource) error {
+func (b sourceMounter) mountSource(dir int, engineRoot string, s driverMountedSource) error {
 	source, err := s.openWithoutLinks()
 	if err != nil {
 		return err
@@ -170,7 +170,7 @@ func (b sourceBinder) mountSource(dir int, engineRoot string, s boundSource) err
 	if err := unix.MoveMount(tree, "", target, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH); err != nil {
 		return newCannotBindMountError("the agent cannot mount directories: %w", err)
 	}
-	seen, err := unix.Open(filepath.Join(engineRoot, mountsPath(b.start), s.mountName), unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	seen, err := unix.Open(filepath.Join(engineRoot, sourceMountsDir(b.start), s.mountName), unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return newCannotBindMountError("the engine does not see mounts of the agent, or the agent cannot find out whether it does: %w", err)
 	}
@@ -184,7 +184,7 @@ func (b sourceBinder) mountSource(dir int, engineRoot string, s boundSource) err
 
 // openWithoutLinks opens the source without following links, because a task can have replaced a part of the
 // path by a link since the path was resolved.
-func (s boundSource) openWithoutLinks() (int, error) {
+func (s driverMountedSource) openWithoutLinks() (int, error) {
 	dir, err := safepath.OpenDir(s.rootDir)
 	if err != nil {
 		return -1, err
@@ -226,7 +226,7 @@ func makeDirsWithoutLinks(dir int, name string) error {
 }
 
 // engineRootDir returns the path of the root directory of the engine: of the process that listens at its socket.
-func (b sourceBinder) engineRootDir(ctx context.Context) (string, error) {
+func (b sourceMounter) engineRootDir(ctx context.Context) (string, error) {
 	socket, err := b.engineSocket()
 	if err != nil {
 		return "", err
@@ -272,7 +272,7 @@ func unmountSources(start *sdk.StartRequest) error {
 		return err
 	}
 	if err := unix.Unlinkat(task, driver.MountsDir, unix.AT_REMOVEDIR); err != nil && !errors.Is(err, unix.ENOENT) {
-		return &fs.PathError{Op: "rmdir", Path: filepath.Dir(mountsPath(start)), Err: err}
+		return &fs.PathError{Op: "rmdir", Path: filepath.Dir(sourceMountsDir(start)), Err: err}
 	}
 	return nil
 }

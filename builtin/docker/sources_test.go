@@ -48,7 +48,7 @@ func TestSourcesThatTasksCanReplace(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			task := map[string]any{"volumes": list(test.source + ":/x:ro")}
 			plan, err := buildPlan(t, test.plugin, task, nil, nil)
-			if err != nil || (len(plan.sources) == 1) != test.bound || plan.hasTaskReplaceableSources {
+			if err != nil || (len(plan.driverMountedSources) == 1) != test.bound || plan.hasTaskReplaceableSources {
 				t.Fatalf("with mounts: %+v, %v", plan, err)
 			}
 			if plan, err = buildPlan(t, test.plugin, task, nil, errors.New("of a reason")); test.want == "" {
@@ -57,7 +57,7 @@ func TestSourcesThatTasksCanReplace(t *testing.T) {
 				}
 				return
 			}
-			if err != nil || len(plan.sources) > 0 || plan.hasTaskReplaceableSources != test.own || !strings.HasSuffix(plan.createOptions.HostConfig.Binds[0], test.want+":/x:ro") {
+			if err != nil || len(plan.driverMountedSources) > 0 || plan.hasTaskReplaceableSources != test.own || !strings.HasSuffix(plan.createOptions.HostConfig.Binds[0], test.want+":/x:ro") {
 				t.Errorf("without mounts: %+v, %v", plan, err)
 			}
 		})
@@ -233,17 +233,17 @@ func TestLeftoverMountsAreRemoved(t *testing.T) {
 	start := newMountStart(t)
 	task := safeOpen(t, start.TaskDir())
 	mounts := filepath.Join(start.TaskDir(), driver.MountsDir)
-	b := sourceBinder{engine: d.engine, start: start}
-	plan := func() []boundSource {
+	b := sourceMounter{engine: d.engine, start: start}
+	plan := func() []driverMountedSource {
 		var tc taskConfig
 		if err := start.Config(&tc); err != nil {
 			t.Fatal(err)
 		}
-		plan, err := buildContainer(&d.config, &tc, start, nil)
+		plan, err := planContainer(&d.config, &tc, start, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return plan.sources
+		return plan.driverMountedSources
 	}
 	for i, die := range []func() error{
 		func() error { return os.Mkdir(mounts, 0o700) },
@@ -347,12 +347,12 @@ func TestOwnContainersAreRemovedFirst(t *testing.T) {
 		reply(http.StatusNoContent, nil)(w, r)
 	})
 	remote := newTestDriver(t, "tcp://127.0.0.1:1", nil)
-	b := sourceBinder{engine: remote.engine, start: start}
+	b := sourceMounter{engine: remote.engine, start: start}
 	var tc taskConfig
 	if err := start.Config(&tc); err != nil {
 		t.Fatal(err)
 	}
-	plan, err := buildContainer(&d.config, &tc, start, b.cannotBindMountReason())
+	plan, err := planContainer(&d.config, &tc, start, b.cannotBindMountReason())
 	if err != nil || !plan.hasTaskReplaceableSources {
 		t.Fatalf("%+v, %v", plan, err)
 	}
@@ -409,12 +409,12 @@ func TestEngineWithoutTheMounts(t *testing.T) {
 	} {
 		d := newTestDriver(t, test.host, nil)
 		start := newMountStart(t)
-		b := sourceBinder{engine: d.engine, start: start}
+		b := sourceMounter{engine: d.engine, start: start}
 		var tc taskConfig
 		if err := start.Config(&tc); err != nil {
 			t.Fatal(err)
 		}
-		plan := &containerPlan{sources: []boundSource{{hostSource: hostSource{rootDir: filepath.Join(start.AllocDir, "alloc"), nameInRoot: "data/d"}, mountName: "0"}}}
+		plan := &containerPlan{driverMountedSources: []driverMountedSource{{hostMountSource: hostMountSource{rootDir: filepath.Join(start.AllocDir, "alloc"), nameInRoot: "data/d"}, mountName: "0"}}}
 		_, err := d.mountSources(t.Context(), plan, b, &d.config, &tc)
 		if err == nil || !strings.Contains(err.Error(), "/alloc/data/d is below a directory in which tasks can write") || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %v, want an error with %q", test.host, err, test.want)
@@ -466,7 +466,7 @@ func TestOpenArchive(t *testing.T) {
 		"image": "", "link": "", "fifo": "is not a regular file", ".": "is not a regular file", "none": "no such file", "out": "must be in the task's local directory",
 		"../outside": "must be in the task's local directory", "zero": "must be in the task's local directory", "sparse": "has 4398046511104 bytes, and its disk",
 	} {
-		archive, err := openTaskArchive(path("local"), name)
+		archive, err := openImageArchive(path("local"), name)
 		if want != "" {
 			if err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: %v, want an error with %q", name, err, want)
@@ -483,7 +483,7 @@ func TestOpenArchive(t *testing.T) {
 		}
 		archive.Close()
 	}
-	archive, err := openTaskArchive(path("local"), "image")
+	archive, err := openImageArchive(path("local"), "image")
 	if err != nil {
 		t.Fatal(err)
 	}

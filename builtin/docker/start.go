@@ -35,12 +35,12 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (_ *task, e
 	if err := tc.validate(); err != nil {
 		return nil, err
 	}
-	b := sourceBinder{engine: newEngineRef(engine), start: start}
-	plan, err := buildContainer(config, &tc, start, b.cannotBindMountReason())
+	b := sourceMounter{engine: newEngineRef(engine), start: start}
+	plan, err := planContainer(config, &tc, start, b.cannotBindMountReason())
 	if err != nil {
 		return nil, err
 	}
-	if err := checkAPIVersion(ctx, engine, &tc); err != nil {
+	if err := checkAPIVersionForOptions(ctx, engine, &tc); err != nil {
 		return nil, err
 	}
 	if joinsGroupNetwork(&tc, start.NetworkIsolation) {
@@ -54,13 +54,13 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (_ *task, e
 			d.reaper.unregisterStart(start.ID)
 		}
 	}()
-	imageID, err := d.images.acquireForStart(ctx, &tc, start)
+	imageID, err := d.images.acquireImageForStart(ctx, &tc, start)
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			d.images.releaseFromStart(imageID, start.ID, start.Logger())
+			d.images.releaseImageOfStart(imageID, start.ID, start.Logger())
 		}
 	}()
 	defer func() {
@@ -87,9 +87,9 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (_ *task, e
 	}()
 
 	t := &task{driver: d, engine: newEngineRef(engine), start: start, exited: make(chan struct{}), state: taskState{
-		ContainerID: id, ContainerName: options.Name, ImageID: imageID, TTY: tc.TTY, CollectsOutput: collectsOutput(config, start),
+		ContainerID: id, ContainerName: options.Name, ImageID: imageID, TTY: tc.TTY, CollectsOutput: mustCopyOutput(config, start),
 	}}
-	t.prepareOutputPump()
+	t.setOutputPump()
 	defer func() {
 		if err != nil {
 			t.stopAndCloseOutput()
@@ -117,16 +117,16 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (_ *task, e
 // mountSources makes the mounts of a plan. From then on, tasks cannot replace the sources of the
 // container. If the driver cannot make mounts that the engine sees, mountSources returns another
 // plan, without them.
-func (d *Driver) mountSources(ctx context.Context, plan *containerPlan, b sourceBinder, config *pluginConfig, tc *taskConfig) (*containerPlan, error) {
+func (d *Driver) mountSources(ctx context.Context, plan *containerPlan, b sourceMounter, config *pluginConfig, tc *taskConfig) (*containerPlan, error) {
 	cannotBindMountReason := b.cannotBindMountReason()
-	if len(plan.sources) > 0 {
-		err := b.mountAll(ctx, plan.sources)
+	if len(plan.driverMountedSources) > 0 {
+		err := b.mountAll(ctx, plan.driverMountedSources)
 		var reason *cannotBindMountError
 		if !errors.As(err, &reason) {
 			return plan, err
 		}
 		cannotBindMountReason = reason
-		if plan, err = buildContainer(config, tc, b.start, cannotBindMountReason); err != nil {
+		if plan, err = planContainer(config, tc, b.start, cannotBindMountReason); err != nil {
 			return nil, err
 		}
 	}
@@ -136,11 +136,11 @@ func (d *Driver) mountSources(ctx context.Context, plan *containerPlan, b source
 	if _, err := d.Sweep(ctx, b.start.AllocID, b.start.Name); err != nil {
 		return nil, err
 	}
-	return buildContainer(config, tc, b.start, cannotBindMountReason) // resolves the links of the sources again, now that no container of the task can change them
+	return planContainer(config, tc, b.start, cannotBindMountReason) // resolves the links of the sources again, now that no container of the task can change them
 }
 
-// checkAPIVersion refuses options that the engine would ignore.
-func checkAPIVersion(ctx context.Context, engine *client.Client, t *taskConfig) error {
+// checkAPIVersionForOptions refuses options that the engine would ignore.
+func checkAPIVersionForOptions(ctx context.Context, engine *client.Client, t *taskConfig) error {
 	if t.MACAddress == "" {
 		return nil
 	}
@@ -154,8 +154,8 @@ func checkAPIVersion(ctx context.Context, engine *client.Client, t *taskConfig) 
 	return nil
 }
 
-// collectsOutput reports whether the driver must copy the output of the task to files of the host.
-func collectsOutput(c *pluginConfig, start *sdk.StartRequest) bool {
+// mustCopyOutput reports whether the driver must copy the output of the task to files of the host.
+func mustCopyOutput(c *pluginConfig, start *sdk.StartRequest) bool {
 	isNull := func(path string) bool { return path == "" || path == os.DevNull }
 	return !c.DisableLogCollection && !(isNull(start.StdoutPath) && isNull(start.StderrPath))
 }
@@ -247,8 +247,8 @@ func (d *Driver) Recover(ctx context.Context, start *sdk.StartRequest) (*task, e
 	if got := inspected.Container.Config.Labels[labelStartID]; got != start.ID {
 		return nil, fmt.Errorf("the container %s is of the start %q", t.state.ContainerName, got)
 	}
-	t.prepareOutputPump()
-	d.images.markUsedByStart(t.state.ImageID, start.ID)
+	t.setOutputPump()
+	d.images.markImageUsedByStart(t.state.ImageID, start.ID)
 	d.reaper.registerStart(d, start.ID)
 	t.startOutputPump()
 	return t, nil
@@ -289,11 +289,11 @@ func (d *Driver) Adopt(ctx context.Context, start *sdk.StartRequest) (*task, err
 		return nil, err
 	}
 	t := &task{driver: d, engine: newEngineRef(engine), start: start, exited: make(chan struct{}), state: taskState{
-		ContainerID: id, ContainerName: containerName(start), ImageID: inspected.Container.Image, TTY: tc.TTY, CollectsOutput: collectsOutput(config, start),
+		ContainerID: id, ContainerName: containerName(start), ImageID: inspected.Container.Image, TTY: tc.TTY, CollectsOutput: mustCopyOutput(config, start),
 		Network: networkOverride(&tc, start.Resources, inspected.Container), StopSignal: inspected.Container.Config.StopSignal,
 	}}
-	t.prepareOutputPump()
-	d.images.markUsedByStart(t.state.ImageID, start.ID)
+	t.setOutputPump()
+	d.images.markImageUsedByStart(t.state.ImageID, start.ID)
 	d.reaper.registerStart(d, start.ID)
 	t.startOutputPump()
 	return t, nil

@@ -29,7 +29,7 @@ func (t *task) Stats(ctx context.Context) (driver.TaskStats, error) {
 	if read.IsZero() {
 		read = now
 	}
-	return driver.TaskStats{Timestamp: now, Total: driver.Usage{CPU: t.sampler.sample(read, s.CPUStats), Memory: convertMemoryStats(s.MemoryStats)}}, nil
+	return driver.TaskStats{Timestamp: now, Total: driver.Usage{CPU: t.cpuSampler.sample(read, s.CPUStats), Memory: convertMemoryStats(s.MemoryStats)}}, nil
 }
 
 // sample returns the CPU usage since the last sample, which is 0 for the first. at is the time of the counters.

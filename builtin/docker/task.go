@@ -27,12 +27,12 @@ type task struct {
 	start  *sdk.StartRequest
 	state  taskState
 
-	exited     chan struct{} // closed by Wait when the container has exited
-	outputPump *logPump      // outputPump and outputDone are nil if the driver does not copy the output
-	outputDone chan struct{} // closed when all output is written
-	stopOutput context.CancelFunc
+	exited           chan struct{} // closed by Wait when the container has exited
+	outputPump       *logPump      // outputPump and allOutputWritten are nil if the driver does not copy the output
+	allOutputWritten chan struct{} // closed when all output is written
+	cancelOutputPump context.CancelFunc
 
-	sampler cpuSampler
+	cpuSampler cpuSampler
 }
 
 // taskState is the data for Recover.
@@ -63,8 +63,8 @@ func (t *task) outputPositionPath() string {
 	return privateFilePath(t.start.TaskDir(), "docker-output-"+path.Base(t.start.ID))
 }
 
-// prepareOutputPump opens the file with the positions of the output.
-func (t *task) prepareOutputPump() {
+// setOutputPump opens the file with the positions of the output.
+func (t *task) setOutputPump() {
 	if !t.state.CollectsOutput {
 		return
 	}
@@ -72,11 +72,11 @@ func (t *task) prepareOutputPump() {
 	dir, err := os.OpenRoot(t.start.TaskDir())
 	if err == nil {
 		defer dir.Close()
-		p.positions, err = openPositionFile(dir, t.outputPositionPath())
+		p.positionFile, err = openPositionFile(dir, t.outputPositionPath())
 	}
 	if err != nil {
 		t.start.Logger().Warn("output can be repeated if this plugin process is killed, because its position is not stored", "error", err)
-		p.positions = newMemoryPositions()
+		p.positionFile = newInMemoryPositionFile()
 	}
 	t.outputPump = p
 }
@@ -88,9 +88,9 @@ func (t *task) startOutputPump() {
 		return
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	t.stopOutput, t.outputDone = cancel, make(chan struct{})
+	t.cancelOutputPump, t.allOutputWritten = cancel, make(chan struct{})
 	go func() {
-		defer close(t.outputDone)
+		defer close(t.allOutputWritten)
 		t.outputPump.copyUntilExit(ctx, t.hasExited)
 	}()
 }
@@ -101,12 +101,12 @@ func (t *task) stopAndCloseOutput() {
 	if t.outputPump == nil {
 		return
 	}
-	if t.stopOutput != nil {
-		t.stopOutput()
-		<-t.outputDone
+	if t.cancelOutputPump != nil {
+		t.cancelOutputPump()
+		<-t.allOutputWritten
 	}
 	t.outputPump.closeFiles()
-	t.outputPump.positions.unmap()
+	t.outputPump.positionFile.unmap()
 	if dir, err := os.OpenRoot(t.start.TaskDir()); err == nil {
 		defer dir.Close()
 		if err := dir.Remove(t.outputPositionPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -133,11 +133,11 @@ const outputTimeout = 5 * time.Second
 func (t *task) Wait(ctx context.Context) (driver.ExitResult, error) {
 	result, err := t.waitForContainerExit(ctx)
 	close(t.exited)
-	if t.outputDone != nil {
+	if t.allOutputWritten != nil {
 		timer := time.NewTimer(outputTimeout)
 		defer timer.Stop()
 		select {
-		case <-t.outputDone:
+		case <-t.allOutputWritten:
 		case <-timer.C:
 			t.start.Logger().Warn("the output of an exited task is not written", "timeout", outputTimeout)
 		case <-ctx.Done():
@@ -245,7 +245,7 @@ func (t *task) Destroy(ctx context.Context) error {
 	if err := unmountSources(t.start); err != nil {
 		return err
 	}
-	t.driver.images.releaseFromStart(t.state.ImageID, t.start.ID, t.start.Logger())
+	t.driver.images.releaseImageOfStart(t.state.ImageID, t.start.ID, t.start.Logger())
 	t.driver.reaper.unregisterStart(t.start.ID)
 	return nil
 }

@@ -150,20 +150,20 @@ func (c *Config) sandboxOptions(t *TaskConfig, cred *syscall.Credential) (sandbo
 	if !sandbox.IsRoot() {
 		return o, o.UseUserNamespace(request)
 	}
-	if err := c.checkHostModes(&o, cred); err != nil {
+	if err := c.checkHostNamespacesAllowed(&o, cred); err != nil {
 		return o, err
 	}
 	var err error
 	if o.Privileges, err = request.ResolvePrivileges(); err != nil {
 		return o, err
 	}
-	c.denyIDs(&o, cred)
+	c.setDeniedIDs(&o, cred)
 	return o, nil
 }
 
-// checkHostModes returns an error if the operator does not allow the namespaces of the host that
+// checkHostNamespacesAllowed returns an error if the operator does not allow the namespaces of the host that
 // the task shares. A default mode of "host" counts as a permission of the operator.
-func (c *Config) checkHostModes(o *sandbox.Options, cred *syscall.Credential) error {
+func (c *Config) checkHostNamespacesAllowed(o *sandbox.Options, cred *syscall.Credential) error {
 	for _, m := range []struct {
 		host, allowed          bool
 		option, allowingOption string
@@ -184,8 +184,8 @@ func (c *Config) checkHostModes(o *sandbox.Options, cred *syscall.Credential) er
 
 const idCapabilities = sandbox.Capabilities(1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID)
 
-// denyIDs sets the denied ids of a task that has a capability to change its ids.
-func (c *Config) denyIDs(o *sandbox.Options, cred *syscall.Credential) {
+// setDeniedIDs sets the denied ids of a task that has a capability to change its ids.
+func (c *Config) setDeniedIDs(o *sandbox.Options, cred *syscall.Credential) {
 	if o.Privileges.Bounding&idCapabilities == 0 {
 		return
 	}
@@ -193,8 +193,8 @@ func (c *Config) denyIDs(o *sandbox.Options, cred *syscall.Credential) {
 	if users == nil {
 		users = defaultDeniedUsers
 	}
-	o.DeniedUIDs, o.DeniedGIDs = c.DeniedIDs(cred, users)
+	o.SetuidDeniedUIDs, o.SetgidDeniedGIDs = c.DeniedIDs(cred, users)
 	if (o.HostPID || o.HostIPC) && !c.AllowHostModeRoot {
-		o.DeniedUIDs = append(o.DeniedUIDs, idrange.Range{First: 0, Last: 0})
+		o.SetuidDeniedUIDs = append(o.SetuidDeniedUIDs, idrange.Range{First: 0, Last: 0})
 	}
 }

@@ -145,7 +145,7 @@ func TestDeniedIDsOfTask(t *testing.T) {
 			t.Errorf("%s: %v", test.name, err)
 		}
 		for _, id := range slices.Concat(test.denied, test.open) {
-			if got, want := o.DeniedUIDs.Contains(id), slices.Contains(test.denied, id); got != want {
+			if got, want := o.SetuidDeniedUIDs.Contains(id), slices.Contains(test.denied, id); got != want {
 				t.Errorf("%s: %d is denied: %t, want %t", test.name, id, got, want)
 			}
 		}

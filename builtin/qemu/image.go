@@ -50,8 +50,8 @@ func (c *pluginConfig) openDiskImage(path string, start *sdk.StartRequest) (disk
 		return diskImage{}, fmt.Errorf("image_path: %w", err)
 	}
 	for _, dir := range []string{start.TaskDir(), filepath.Join(start.AllocDir, "alloc")} {
-		if name, ok := nameWithin(dir, resolved); ok {
-			i, err := openJobImage(dir, name)
+		if name, ok := fileNameInDir(dir, resolved); ok {
+			i, err := openImageInJobDir(dir, name)
 			if err != nil {
 				return diskImage{}, fmt.Errorf("image_path %s: %w", path, err)
 			}
@@ -59,16 +59,16 @@ func (c *pluginConfig) openDiskImage(path string, start *sdk.StartRequest) (disk
 		}
 	}
 	for _, allowed := range c.ImagePaths {
-		if _, ok := nameWithin(allowed, resolved); ok {
+		if _, ok := fileNameInDir(allowed, resolved); ok {
 			return diskImage{path: resolved}, nil
 		}
 	}
 	return diskImage{}, fmt.Errorf("image_path is not in the allowed paths: %s is not in the directory of the task, in the shared directory of the allocation, or in image_paths of the plugin", resolved)
 }
 
-// nameWithin returns the name of a file in a directory, or "." for the directory itself. The path of the file has no symbolic
+// fileNameInDir returns the name of a file in a directory, or "." for the directory itself. The path of the file has no symbolic
 // links. A directory that does not exist has no files.
-func nameWithin(dir, file string) (name string, ok bool) {
+func fileNameInDir(dir, file string) (name string, ok bool) {
 	dir, err := filepath.EvalSymlinks(dir)
 	if err != nil {
 		return "", false
@@ -77,8 +77,8 @@ func nameWithin(dir, file string) (name string, ok bool) {
 	return name, err == nil && filepath.IsLocal(name)
 }
 
-// openJobImage opens an image in a directory of the job.
-func openJobImage(dir, name string) (i diskImage, err error) {
+// openImageInJobDir opens an image in a directory of the job.
+func openImageInJobDir(dir, name string) (i diskImage, err error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return diskImage{}, err
@@ -114,11 +114,11 @@ func openJobImage(dir, name string) (i diskImage, err error) {
 		return i, err
 	}
 	i.path = fmt.Sprintf("/dev/fdset/%d", imageFDSet)
-	i.format, err = jobImageFormat(header[:n])
+	i.format, err = detectJobImageFormat(header[:n])
 	return i, err
 }
 
-// headerSize is the number of bytes at the start of an image that jobImageFormat needs.
+// headerSize is the number of bytes at the start of an image that detectJobImageFormat needs.
 const headerSize = 104
 
 // Fields of the header of a qcow2 image.
@@ -130,8 +130,8 @@ const (
 	qcow2ExternalDataBit = 1 << 2
 )
 
-// jobImageFormat returns the format of an image of the job. The format is not left to QEMU, which detects formats that name other files.
-func jobImageFormat(header []byte) (string, error) {
+// detectJobImageFormat returns the format of an image of the job. The format is not left to QEMU, which detects formats that name other files.
+func detectJobImageFormat(header []byte) (string, error) {
 	if len(header) == headerSize && bytes.HasPrefix(header, []byte(qcow2Magic)) {
 		version := binary.BigEndian.Uint32(header[qcow2VersionOffset:])
 		switch {

@@ -92,7 +92,7 @@ func TestFormatOfJobImage(t *testing.T) {
 		{"VMDK", []byte("KDMV\x01"), "its format is VMDK, which only images in image_paths of the plugin can have; convert it to qcow2 or raw"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			got, err := jobImageFormat(test.header)
+			got, err := detectJobImageFormat(test.header)
 			if err != nil {
 				got = err.Error()
 			}

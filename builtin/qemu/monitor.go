@@ -60,7 +60,7 @@ func dialSocketInDir(ctx context.Context, dir, name string) (net.Conn, error) {
 		return nil, err
 	}
 	defer d.Close()
-	return new(net.Dialer).DialContext(ctx, "unix", socketAddress(d, name))
+	return new(net.Dialer).DialContext(ctx, "unix", dirFDSocketPath(d, name))
 }
 
 // listenSocketInDir makes a socket in a directory, for root or the user of the plugin only: the monitor can start programs.
@@ -75,7 +75,7 @@ func listenSocketInDir(dir, name string) (*os.File, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("remove the socket of an earlier start: %w", err)
 	}
-	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: socketAddress(d, name), Net: "unix"})
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: dirFDSocketPath(d, name), Net: "unix"})
 	if err != nil {
 		return nil, fmt.Errorf("listen at %s: %w", path, err)
 	}
@@ -87,6 +87,6 @@ func listenSocketInDir(dir, name string) (*os.File, error) {
 	return listener.File()
 }
 
-func socketAddress(dir *os.File, name string) string {
+func dirFDSocketPath(dir *os.File, name string) string {
 	return fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), name)
 }

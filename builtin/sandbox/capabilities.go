@@ -128,7 +128,7 @@ type Privileges struct {
 // A task in a namespace of the host has no others than hostModeCapabilities, except those that both the operator and
 // the task name: "all" and defaults do not count there.
 func (r CapabilityRequest) ResolvePrivileges() (Privileges, error) {
-	defaults, allowed, err := r.defaultAndAllowed()
+	defaults, allowed, err := r.defaultAndAllowedCaps()
 	if err != nil {
 		return Privileges{}, fmt.Errorf("allow_caps: %w", err)
 	}
@@ -148,8 +148,8 @@ func (r CapabilityRequest) ResolvePrivileges() (Privileges, error) {
 	return p, nil
 }
 
-// defaultAndAllowed returns the capabilities that the task has by default, and those that it can add.
-func (r CapabilityRequest) defaultAndAllowed() (defaults, allowed Capabilities, err error) {
+// defaultAndAllowedCaps returns the capabilities that the task has by default, and those that it can add.
+func (r CapabilityRequest) defaultAndAllowedCaps() (defaults, allowed Capabilities, err error) {
 	switch {
 	case r.AllowCaps != nil:
 		allowed, err = ParseAllowCaps(r.AllowCaps)

@@ -33,11 +33,11 @@ type Options struct {
 	Privileges  Privileges `codec:"privileges"`
 	DefaultUser string     `codec:"default_user"` // user of a task whose job names no user
 
-	// AllowSetIDBits, DeniedUIDs and DeniedGIDs are options of the system call filter: see
+	// AllowSetIDBits, SetuidDeniedUIDs and SetgidDeniedGIDs are options of the system call filter: see
 	// seccomp.Profile.
-	AllowSetIDBits bool        `codec:"allow_setid_bits"`
-	DeniedUIDs     idrange.Set `codec:"denied_uids"`
-	DeniedGIDs     idrange.Set `codec:"denied_gids"`
+	AllowSetIDBits   bool        `codec:"allow_setid_bits"`
+	SetuidDeniedUIDs idrange.Set `codec:"denied_uids"`
+	SetgidDeniedGIDs idrange.Set `codec:"denied_gids"`
 
 	// UserNamespace isolates the task in a user namespace, for a driver that is not root; see
 	// UseUserNamespace.
@@ -56,9 +56,9 @@ var _ process.Launcher = (*Sandbox)(nil)
 func New(start *sdk.StartRequest, o Options) *Sandbox { return &Sandbox{options: o, start: start} }
 
 // privateNamespaces returns the namespaces that the task does not share.
-func (s *Sandbox) privateNamespaces() stage.Isolated {
+func (s *Sandbox) privateNamespaces() stage.PrivateNamespaces {
 	n := s.start.NetworkIsolation
-	return stage.Isolated{
+	return stage.PrivateNamespaces{
 		PID: !s.options.HostPID, IPC: !s.options.HostIPC,
 		Net: n != nil && n.Mode == driver.NetworkNone && n.Path == "",
 		UTS: n != nil && n.Hosts != nil && n.Hosts.Hostname != "",
@@ -82,7 +82,7 @@ func (s *Sandbox) Launch(p process.Program) (*process.Launch, error) {
 		return nil, err
 	}
 	if p.Mark != nil {
-		if err := addReleasePipe(stageLaunch, p.Mark); err != nil {
+		if err := addStartMarkAndReleasePipe(stageLaunch, p.Mark); err != nil {
 			stageLaunch.Close()
 			return nil, err
 		}
@@ -100,9 +100,9 @@ func (s *Sandbox) Launch(p process.Program) (*process.Launch, error) {
 	return stageLaunch, nil
 }
 
-// addReleasePipe adds the start mark to the files of the stage, and a pipe that the driver closes when
+// addStartMarkAndReleasePipe adds the start mark to the files of the stage, and a pipe that the driver closes when
 // the stage may read the mark.
-func addReleasePipe(l *process.Launch, mark *os.File) error {
+func addStartMarkAndReleasePipe(l *process.Launch, mark *os.File) error {
 	reader, writer, err := os.Pipe()
 	if err != nil {
 		return sdk.Recoverable(err)
@@ -121,7 +121,7 @@ func addReleasePipe(l *process.Launch, mark *os.File) error {
 // newStageLaunch returns the attributes with which the stage is started with a configuration.
 func newStageLaunch(c *stage.Config) (*process.Launch, error) {
 	l := &stageFiles{}
-	if err := l.create(c); err != nil {
+	if err := l.createConfigAndPipe(c); err != nil {
 		l.closeAll()
 		return nil, err
 	}
@@ -213,7 +213,7 @@ var lastFilter atomic.Pointer[compiledFilter]
 // stage.User.
 func (o *Options) compiledSyscallFilter() ([]byte, error) {
 	profile := seccomp.Profile{
-		Capabilities: uint64(o.Privileges.Bounding), AllowSetIDBits: o.AllowSetIDBits, DeniedUIDs: o.DeniedUIDs, DeniedGIDs: o.DeniedGIDs,
+		Capabilities: uint64(o.Privileges.Bounding), AllowSetIDBits: o.AllowSetIDBits, DeniedUIDs: o.SetuidDeniedUIDs, DeniedGIDs: o.SetgidDeniedGIDs,
 	}
 	if last := lastFilter.Load(); last != nil && reflect.DeepEqual(last.profile, profile) {
 		return last.sockFilterBytes, nil
@@ -279,18 +279,18 @@ func deviceOwnerMode(permissions string) uint32 {
 }
 
 // networkFiles returns the files that tasks in a namespace, or with DNS settings, do not share with the machine.
-func networkFiles(isolation *driver.NetworkIsolation, dns *driver.DNSConfig) []stage.File {
-	var files []stage.File
+func networkFiles(isolation *driver.NetworkIsolation, dns *driver.DNSConfig) []stage.ReplacementFile {
+	var files []stage.ReplacementFile
 	machine := netfiles.MachineResolver
 	if isolation != nil && isolation.Path != "" {
 		machine = netfiles.NamespaceResolver
 		if h := isolation.Hosts; h != nil {
-			files = append(files, stage.File{Path: "/etc/hosts", Text: netfiles.HostsFile(h.Address, h.Hostname)})
+			files = append(files, stage.ReplacementFile{Path: "/etc/hosts", Text: netfiles.HostsFile(h.Address, h.Hostname)})
 		}
 	}
 	if dns != nil {
 		resolver := netfiles.Resolver{Servers: dns.Servers, Searches: dns.Searches, Options: dns.Options}
-		files = append(files, stage.File{Path: "/etc/resolv.conf", Text: resolver.WithDefaults(machine()).String()})
+		files = append(files, stage.ReplacementFile{Path: "/etc/resolv.conf", Text: resolver.WithDefaults(machine()).String()})
 	}
 	return files
 }
@@ -301,7 +301,7 @@ type stageFiles struct {
 	statusReader, statusWriter *os.File
 }
 
-func (s *stageFiles) create(c *stage.Config) (err error) {
+func (s *stageFiles) createConfigAndPipe(c *stage.Config) (err error) {
 	text, err := json.Marshal(c)
 	if err != nil {
 		return err

@@ -12,7 +12,7 @@ import (
 func TestOptionsInState(t *testing.T) {
 	o := Options{
 		HostPID: true, HostIPC: true, NoPivotRoot: true, NoFilter: true, Privileges: Privileges{1 << 7, 1 << 10}, DefaultUser: "nobody",
-		AllowSetIDBits: true, DeniedUIDs: idrange.Set{{First: 1, Last: 1<<32 - 1}}, DeniedGIDs: idrange.Set{{First: 0, Last: 0}, {First: 5, Last: 9}},
+		AllowSetIDBits: true, SetuidDeniedUIDs: idrange.Set{{First: 1, Last: 1<<32 - 1}}, SetgidDeniedGIDs: idrange.Set{{First: 0, Last: 0}, {First: 5, Last: 9}},
 		UserNamespace: true,
 	}
 	for i, v := 0, reflect.ValueOf(o); i < v.NumField(); i++ {
@@ -34,7 +34,7 @@ func TestFilterIsCompiledForItsOptions(t *testing.T) {
 	denied := idrange.Set{{First: 0, Last: 9}}
 	setuid := Privileges{Bounding: 1 << 7}
 	seen := map[string]int{}
-	options := []Options{{}, {AllowSetIDBits: true}, {Privileges: setuid, DeniedUIDs: denied}, {Privileges: setuid, DeniedUIDs: idrange.Set{{First: 0, Last: 8}}}}
+	options := []Options{{}, {AllowSetIDBits: true}, {Privileges: setuid, SetuidDeniedUIDs: denied}, {Privileges: setuid, SetuidDeniedUIDs: idrange.Set{{First: 0, Last: 8}}}}
 	for i := range 3 * len(options) {
 		filter, err := options[i%len(options)].compiledSyscallFilter()
 		if err != nil {

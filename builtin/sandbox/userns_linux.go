@@ -74,7 +74,7 @@ func CheckAvailable() error {
 // probeUserNamespace starts a stage that only makes the namespaces of a task and a mount in them, and returns
 // the error of the stage.
 func probeUserNamespace() error {
-	launch, err := newStageLaunch(&stage.Config{Probe: true, UserNamespace: true, Private: stage.Isolated{PID: true, IPC: true}})
+	launch, err := newStageLaunch(&stage.Config{Probe: true, UserNamespace: true, Private: stage.PrivateNamespaces{PID: true, IPC: true}})
 	if err != nil {
 		return err
 	}

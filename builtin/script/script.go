@@ -241,7 +241,7 @@ func (h *Hook) PreKilling(ctx context.Context, req hook.TaskPreKillingRequest) (
 // Exited implements hook.TaskExited.
 func (h *Hook) Exited(ctx context.Context, req hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
 	o := newTaskPayload(hook.Exited, req.Alloc, req.Task)
-	o.Exit = &exitInfo{Code: req.Exit.ExitCode, Signal: req.Exit.Signal, OOMKilled: req.Exit.OOMKilled, WillRestart: req.WillRestart}
+	o.Exit = &taskExitPayload{Code: req.Exit.ExitCode, Signal: req.Exit.Signal, OOMKilled: req.Exit.OOMKilled, WillRestart: req.WillRestart}
 	if req.Exit.Err != nil {
 		o.Exit.Error = req.Exit.Err.Error()
 	}
@@ -260,21 +260,21 @@ func (h *Hook) Shutdown(ctx context.Context, req hook.TaskShutdownRequest) (hook
 
 // hookPayload is the JSON that commands and HTTP requests get as their input.
 type hookPayload struct {
-	HookPoint string    `json:"hook_point"`
-	AllocID   string    `json:"alloc_id"`
-	AllocName string    `json:"alloc_name"`
-	Namespace string    `json:"namespace"`
-	JobID     string    `json:"job_id"`
-	JobName   string    `json:"job_name"`
-	Group     string    `json:"group"`
-	NodeID    string    `json:"node_id"`
-	NodeName  string    `json:"node_name"`
-	Task      string    `json:"task,omitempty"`
-	Exit      *exitInfo `json:"exit,omitempty"`     // set only at the hook point exited
-	Repeated  bool      `json:"repeated,omitempty"` // set only at the hook point poststart
+	HookPoint string           `json:"hook_point"`
+	AllocID   string           `json:"alloc_id"`
+	AllocName string           `json:"alloc_name"`
+	Namespace string           `json:"namespace"`
+	JobID     string           `json:"job_id"`
+	JobName   string           `json:"job_name"`
+	Group     string           `json:"group"`
+	NodeID    string           `json:"node_id"`
+	NodeName  string           `json:"node_name"`
+	Task      string           `json:"task,omitempty"`
+	Exit      *taskExitPayload `json:"exit,omitempty"`     // set only at the hook point exited
+	Repeated  bool             `json:"repeated,omitempty"` // set only at the hook point poststart
 }
 
-type exitInfo struct {
+type taskExitPayload struct {
 	Code        int    `json:"code"`
 	Signal      int    `json:"signal"`
 	OOMKilled   bool   `json:"oom_killed"`

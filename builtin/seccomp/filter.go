@@ -103,7 +103,7 @@ func (p Profile) CompileFilter() ([]unix.SockFilter, error) {
 		loadNumber, conditionalJump(unix.BPF_JGE, x32Start, 0, 1), unknown,
 	}
 	if !p.AllowSetIDBits {
-		for _, c := range slices.Concat(modeCalls[:], modeCallsOfArch[:]) {
+		for _, c := range slices.Concat(fileModeSyscalls[:], fileModeSyscallsOfArch[:]) {
 			filter = appendSyscallCheck(filter, c.syscallNumber, c.filterStatements()...)
 		}
 		filter = appendSyscallCheck(filter, unix.SYS_OPENAT2, unknown) // a filter cannot read its struct open_how
@@ -140,19 +140,19 @@ func appendSyscallCheck(filter []unix.SockFilter, call uint32, check ...unix.Soc
 	return append(filter, check...)
 }
 
-// modeCall is a system call that sets the mode of a file. modeArg and flagsArg are the indexes of
+// fileModeSyscall is a system call that sets the mode of a file. modeArgIndex and flagsArgIndex are the indexes of
 // its arguments.
-type modeCall struct {
-	syscallNumber, modeArg uint32
-	flagsArg               uint32 // only for calls like open(2), which use the mode only with createFlags; 0 means that the call has no such flags
+type fileModeSyscall struct {
+	syscallNumber, modeArgIndex uint32
+	flagsArgIndex               uint32 // only for calls like open(2), which use the mode only with createFlags; 0 means that the call has no such flags
 }
 
-// modeCalls are the calls of all architectures. mkdirat is not among them: the kernel ignores
+// fileModeSyscalls are the calls of all architectures. mkdirat is not among them: the kernel ignores
 // setIDBits for directories that it makes.
-var modeCalls = [...]modeCall{
-	{syscallNumber: unix.SYS_OPENAT, modeArg: 3, flagsArg: 2},
-	{syscallNumber: unix.SYS_FCHMOD, modeArg: 1}, {syscallNumber: unix.SYS_FCHMODAT, modeArg: 2}, {syscallNumber: unix.SYS_FCHMODAT2, modeArg: 2},
-	{syscallNumber: unix.SYS_MKNODAT, modeArg: 2},
+var fileModeSyscalls = [...]fileModeSyscall{
+	{syscallNumber: unix.SYS_OPENAT, modeArgIndex: 3, flagsArgIndex: 2},
+	{syscallNumber: unix.SYS_FCHMOD, modeArgIndex: 1}, {syscallNumber: unix.SYS_FCHMODAT, modeArgIndex: 2}, {syscallNumber: unix.SYS_FCHMODAT2, modeArgIndex: 2},
+	{syscallNumber: unix.SYS_MKNODAT, modeArgIndex: 2},
 }
 
 const (
@@ -162,12 +162,12 @@ const (
 	createFlags = unix.O_CREAT | unix.O_TMPFILE&^unix.O_DIRECTORY
 )
 
-func (c modeCall) filterStatements() []unix.SockFilter {
-	check := []unix.SockFilter{loadArgument(c.modeArg), conditionalJump(unix.BPF_JSET, setIDBits, 0, 1), deny, allow}
-	if c.flagsArg == 0 {
+func (c fileModeSyscall) filterStatements() []unix.SockFilter {
+	check := []unix.SockFilter{loadArgument(c.modeArgIndex), conditionalJump(unix.BPF_JSET, setIDBits, 0, 1), deny, allow}
+	if c.flagsArgIndex == 0 {
 		return check
 	}
-	return append([]unix.SockFilter{loadArgument(c.flagsArg), conditionalJump(unix.BPF_JSET, createFlags, 1, 0), allow}, check...)
+	return append([]unix.SockFilter{loadArgument(c.flagsArgIndex), conditionalJump(unix.BPF_JSET, createFlags, 1, 0), allow}, check...)
 }
 
 // idCalls are the calls that take ids as their first arguments.

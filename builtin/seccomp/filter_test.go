@@ -116,11 +116,11 @@ func TestSetIDBits(t *testing.T) {
 	}{
 		unix.SYS_FCHMOD: {2, false}, unix.SYS_FCHMODAT: {3, false}, unix.SYS_FCHMODAT2: {3, false}, unix.SYS_MKNODAT: {3, false}, unix.SYS_OPENAT: {4, true},
 	}
-	for _, c := range modeCallsOfArch {
+	for _, c := range fileModeSyscallsOfArch {
 		calls[c.syscallNumber] = struct {
 			arguments int
 			hasFlags  bool
-		}{int(c.modeArg) + 1, c.flagsArg > 0}
+		}{int(c.modeArgIndex) + 1, c.flagsArgIndex > 0}
 	}
 	filter, open := compile(t, Profile{}), compile(t, Profile{AllowSetIDBits: true})
 	random := newRandom(t)

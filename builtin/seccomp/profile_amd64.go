@@ -17,8 +17,8 @@ var allowedOfArch = [...]uint32{
 // rawIOCalls need CAP_SYS_RAWIO.
 var rawIOCalls = []uint32{unix.SYS_IOPL, unix.SYS_IOPERM}
 
-// modeCallsOfArch are the further calls of this architecture that set the mode of a file.
-var modeCallsOfArch = [...]modeCall{
-	{syscallNumber: unix.SYS_OPEN, modeArg: 2, flagsArg: 1}, {syscallNumber: unix.SYS_CREAT, modeArg: 1},
-	{syscallNumber: unix.SYS_CHMOD, modeArg: 1}, {syscallNumber: unix.SYS_MKNOD, modeArg: 1},
+// fileModeSyscallsOfArch are the further calls of this architecture that set the mode of a file.
+var fileModeSyscallsOfArch = [...]fileModeSyscall{
+	{syscallNumber: unix.SYS_OPEN, modeArgIndex: 2, flagsArgIndex: 1}, {syscallNumber: unix.SYS_CREAT, modeArgIndex: 1},
+	{syscallNumber: unix.SYS_CHMOD, modeArgIndex: 1}, {syscallNumber: unix.SYS_MKNOD, modeArgIndex: 1},
 }

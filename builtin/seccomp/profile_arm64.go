@@ -10,5 +10,5 @@ var allowedOfArch = [...]uint32{}
 // rawIOCalls need CAP_SYS_RAWIO.
 var rawIOCalls []uint32
 
-// modeCallsOfArch are the further calls of this architecture that set the mode of a file.
-var modeCallsOfArch = [...]modeCall{}
+// fileModeSyscallsOfArch are the further calls of this architecture that set the mode of a file.
+var fileModeSyscallsOfArch = [...]fileModeSyscall{}

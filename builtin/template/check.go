@@ -27,7 +27,7 @@ func CheckText(text, leftDelim, rightDelim string) *TextError {
 		return parseTemplateTextError(err)
 	}
 	functions := maps.Clone(pureFuncs())
-	maps.Copy(functions, (*renderPass)(nil).passDependentFuncs())
+	maps.Copy(functions, (*renderPass)(nil).renderPassFuncs())
 	for name := range unsupportedFuncs() {
 		delete(functions, name)
 	}

@@ -180,15 +180,15 @@ func confineThreadAndCall(dir string, access func(*os.Root) error) error {
 		}
 		defer root.Close()
 	}
-	if err := errors.Join(confine.KeepCapabilities(threadCapabilities(dir)...), restrictThreadWithLandlock(dir)); err != nil {
+	if err := errors.Join(confine.KeepCapabilities(fileAccessCapabilities(dir)...), restrictThreadWithLandlock(dir)); err != nil {
 		return fmt.Errorf("confine to %q: %w", dir, err)
 	}
 	return access(root)
 }
 
-// threadCapabilities returns the capabilities that a thread needs to read and write files
+// fileAccessCapabilities returns the capabilities that a thread needs to read and write files
 // below dir.
-func threadCapabilities(dir string) []uint {
+func fileAccessCapabilities(dir string) []uint {
 	if dir == noAccessibleDir {
 		return nil
 	}

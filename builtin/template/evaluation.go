@@ -49,8 +49,8 @@ const (
 	servicesKind      = "nomad.services"
 )
 
-// dataSourceIn returns the data source with this kind and name in a namespace and a region.
-func (q sourceQuery) dataSourceIn(namespace, region string) dataSource {
+// toDataSource returns the data source with this kind and name in a namespace and a region.
+func (q sourceQuery) toDataSource(namespace, region string) dataSource {
 	switch q.Kind {
 	case fileKind:
 		return dataSource{q.Kind, q.Name}
@@ -110,8 +110,8 @@ func (localEvaluator) evaluate(ctx context.Context, e *evaluationRequest, data e
 type taskEvaluationData struct {
 	task *taskRenderer
 
-	mu                    sync.Mutex
-	firstReadChangeCounts map[dataSource]int // source -> its change count at the first read
+	mu                      sync.Mutex
+	changeCountsAtFirstRead map[dataSource]int // source -> its change count at the first read
 }
 
 func (d *taskEvaluationData) interpolate(ctx context.Context, text string) (string, error) {
@@ -127,14 +127,14 @@ func (d *taskEvaluationData) readSource(ctx context.Context, q sourceQuery) (sou
 	if err != nil {
 		return sourceValue{}, err
 	}
-	s := q.dataSourceIn(d.task.namespace, d.task.region)
+	s := q.toDataSource(d.task.namespace, d.task.region)
 	value, changeCount, err := d.task.watcher.getOrFetch(ctx, s, fetch)
 	if err != nil {
 		return sourceValue{}, err
 	}
 	d.mu.Lock()
-	if _, known := d.firstReadChangeCounts[s]; !known {
-		d.firstReadChangeCounts[s] = changeCount
+	if _, known := d.changeCountsAtFirstRead[s]; !known {
+		d.changeCountsAtFirstRead[s] = changeCount
 	}
 	d.mu.Unlock()
 	v := sourceValue{Exists: value != nil}
@@ -156,7 +156,7 @@ func (d *taskEvaluationData) fetchFuncFor(q sourceQuery) (blockingFetchFunc, err
 	switch q.Kind {
 	case fileKind:
 		at, ok := d.task.dirs.resolveReadablePath(q.Name)
-		if !ok || at.root == d.task.dirs.sharedAllocDir {
+		if !ok || at.rootDir == d.task.dirs.sharedAllocDir {
 			return nil, permanentErrorf("'%s' is outside of sandbox", q.Name)
 		}
 		return at.waitForChange, nil

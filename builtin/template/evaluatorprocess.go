@@ -16,49 +16,49 @@ import (
 // maxFrameSize limits a message between the process of the hook and the evaluator process, in bytes.
 const maxFrameSize = 64 << 20
 
-// frame is a message between the process of the hook and the evaluator process. The process of the
+// evaluatorFrame is a message between the process of the hook and the evaluator process. The process of the
 // hook sends an Evaluation. The evaluator process then sends one Query after the other, each of
 // which the process of the hook answers with an Answer, and at the end a Result or an Err.
-type frame struct {
+type evaluatorFrame struct {
 	ID         uint64 // number of the evaluation, which all its frames have
 	Evaluation *evaluationRequest
 	IsCancel   bool
-	Query      *dataQuery
-	Answer     *dataAnswer
+	Query      *evaluationDataQuery
+	Answer     *evaluationDataAnswer
 	Result     *evaluationResult
-	Err        *wireError
+	Err        *serializedError
 }
 
-// dataQuery is a call of evaluationData.
-type dataQuery struct {
+// evaluationDataQuery is a call of evaluationData.
+type evaluationDataQuery struct {
 	TextToInterpolate string // argument of a call of interpolate; "" for other calls
 	IsSeedQuery       bool
-	Source            sourceQuery // argument of a call of read
+	Source            sourceQuery // argument of a call of readSource
 }
 
-// dataAnswer is the result of a dataQuery.
-type dataAnswer struct {
+// evaluationDataAnswer is the result of a evaluationDataQuery.
+type evaluationDataAnswer struct {
 	InterpolatedText string
 	Seed             []byte
 	Value            sourceValue
-	Err              *wireError
+	Err              *serializedError
 }
 
-// wireError is an error in a frame. Of the error's type, only the fact that it is a permanentError
+// serializedError is an error in an evaluatorFrame. Of the error's type, only the fact that it is a permanentError
 // is kept.
-type wireError struct {
+type serializedError struct {
 	Text        string
 	IsPermanent bool
 }
 
-func newWireError(err error) *wireError {
+func newSerializedError(err error) *serializedError {
 	if err == nil {
 		return nil
 	}
-	return &wireError{Text: err.Error(), IsPermanent: errors.As(err, new(permanentError))}
+	return &serializedError{Text: err.Error(), IsPermanent: errors.As(err, new(permanentError))}
 }
 
-func (e *wireError) toError() error {
+func (e *serializedError) toError() error {
 	switch {
 	case e == nil:
 		return nil
@@ -68,14 +68,14 @@ func (e *wireError) toError() error {
 	return errors.New(e.Text)
 }
 
-// frameConn sends and receives frames. One goroutine may receive while others send.
-type frameConn struct {
+// evaluatorConn sends and receives frames. One goroutine may receive while others send.
+type evaluatorConn struct {
 	conn   net.Conn
 	sendMu sync.Mutex // serializes sent frames
 }
 
 // send writes one frame. After an error the connection is closed, because a part of the frame can have been sent.
-func (c *frameConn) send(f *frame) error {
+func (c *evaluatorConn) send(f *evaluatorFrame) error {
 	var b bytes.Buffer
 	b.Write(make([]byte, 4))
 	if err := gob.NewEncoder(&b).Encode(f); err != nil {
@@ -99,7 +99,7 @@ func (c *frameConn) send(f *frame) error {
 // sendTimeout is the time after which a write to a process that does not read fails.
 const sendTimeout = 10 * time.Second
 
-func (c *frameConn) receive() (*frame, error) {
+func (c *evaluatorConn) receive() (*evaluatorFrame, error) {
 	var header [4]byte
 	if _, err := io.ReadFull(c.conn, header[:]); err != nil {
 		return nil, err
@@ -112,34 +112,34 @@ func (c *frameConn) receive() (*frame, error) {
 	if _, err := io.CopyN(&b, c.conn, int64(size)); err != nil {
 		return nil, err
 	}
-	f := &frame{}
+	f := &evaluatorFrame{}
 	return f, gob.NewDecoder(&b).Decode(f)
 }
 
 // EvaluatorProcess evaluates templates in another process, which has none of the privileges of this
 // process. It is safe for concurrent use.
 type EvaluatorProcess struct {
-	conn        *frameConn
-	onExit      func()        // called when the process has exited or has sent an invalid frame
-	exitHandled chan struct{} // closed after the call of onExit
+	conn           *evaluatorConn
+	onExit         func()        // called when the process has exited or has sent an invalid frame
+	onExitReturned chan struct{} // closed after the call of onExit
 
 	mu                   sync.Mutex
 	lastEvaluationID     uint64
-	framesByEvaluationID map[uint64]chan *frame
+	framesByEvaluationID map[uint64]chan *evaluatorFrame
 }
 
 var errEvaluatorExited = errors.New("the process that evaluates templates has exited")
 
 // newEvaluatorProcess returns the evaluator process at the other end of a connection.
 func newEvaluatorProcess(conn net.Conn, onExit func()) *EvaluatorProcess {
-	p := &EvaluatorProcess{conn: &frameConn{conn: conn}, onExit: onExit, exitHandled: make(chan struct{}), framesByEvaluationID: map[uint64]chan *frame{}}
+	p := &EvaluatorProcess{conn: &evaluatorConn{conn: conn}, onExit: onExit, onExitReturned: make(chan struct{}), framesByEvaluationID: map[uint64]chan *evaluatorFrame{}}
 	go p.dispatchFrames()
 	return p
 }
 
 // dispatchFrames passes received frames to the evaluations until the connection is closed.
 func (p *EvaluatorProcess) dispatchFrames() {
-	defer close(p.exitHandled)
+	defer close(p.onExitReturned)
 	defer p.onExit()
 	defer p.conn.conn.Close()
 	for {
@@ -162,7 +162,7 @@ func (p *EvaluatorProcess) dispatchFrames() {
 }
 
 func (p *EvaluatorProcess) evaluate(ctx context.Context, e *evaluationRequest, data evaluationData) (*evaluationResult, error) {
-	frames := make(chan *frame, 1)
+	frames := make(chan *evaluatorFrame, 1)
 	p.mu.Lock()
 	p.lastEvaluationID++
 	id := p.lastEvaluationID
@@ -173,11 +173,11 @@ func (p *EvaluatorProcess) evaluate(ctx context.Context, e *evaluationRequest, d
 		defer p.mu.Unlock()
 		delete(p.framesByEvaluationID, id)
 	}()
-	if err := p.send(&frame{ID: id, Evaluation: e}); err != nil {
+	if err := p.send(&evaluatorFrame{ID: id, Evaluation: e}); err != nil {
 		return nil, err
 	}
 	cancel := func() (*evaluationResult, error) {
-		_ = p.conn.send(&frame{ID: id, IsCancel: true}) // ignored: an error means that the process has exited
+		_ = p.conn.send(&evaluatorFrame{ID: id, IsCancel: true}) // ignored: an error means that the process has exited
 		return nil, ctx.Err()
 	}
 	for {
@@ -185,11 +185,11 @@ func (p *EvaluatorProcess) evaluate(ctx context.Context, e *evaluationRequest, d
 		case f := <-frames:
 			switch {
 			case f.Query != nil:
-				answer := answerQuery(ctx, f.Query, data)
+				answer := answerEvaluationDataQuery(ctx, f.Query, data)
 				if ctx.Err() != nil {
 					return cancel()
 				}
-				if err := p.send(&frame{ID: id, Answer: answer}); err != nil {
+				if err := p.send(&evaluatorFrame{ID: id, Answer: answer}); err != nil {
 					return nil, err
 				}
 			case f.Result != nil:
@@ -199,17 +199,17 @@ func (p *EvaluatorProcess) evaluate(ctx context.Context, e *evaluationRequest, d
 			}
 		case <-ctx.Done():
 			return cancel()
-		case <-p.exitHandled:
+		case <-p.onExitReturned:
 			return nil, errEvaluatorExited
 		}
 	}
 }
 
 // send sends a frame. If the connection is closed, send returns an error after onExit has returned.
-func (p *EvaluatorProcess) send(f *frame) error {
+func (p *EvaluatorProcess) send(f *evaluatorFrame) error {
 	err := p.conn.send(f)
 	if _, failed := errors.AsType[*net.OpError](err); failed {
-		<-p.exitHandled
+		<-p.onExitReturned
 	}
 	if err != nil {
 		return fmt.Errorf("evaluate the template: %w", err)
@@ -217,8 +217,8 @@ func (p *EvaluatorProcess) send(f *frame) error {
 	return nil
 }
 
-func answerQuery(ctx context.Context, q *dataQuery, data evaluationData) *dataAnswer {
-	a := &dataAnswer{}
+func answerEvaluationDataQuery(ctx context.Context, q *evaluationDataQuery, data evaluationData) *evaluationDataAnswer {
+	a := &evaluationDataAnswer{}
 	var err error
 	switch {
 	case q.IsSeedQuery:
@@ -228,13 +228,13 @@ func answerQuery(ctx context.Context, q *dataQuery, data evaluationData) *dataAn
 	default:
 		a.Value, err = data.readSource(ctx, q.Source)
 	}
-	a.Err = newWireError(err)
+	a.Err = newSerializedError(err)
 	return a
 }
 
 // serveEvaluations evaluates templates for the process at the other end of the connection, until the connection ends.
 func serveEvaluations(c net.Conn) error {
-	conn := &frameConn{conn: c}
+	conn := &evaluatorConn{conn: c}
 	var mu sync.Mutex
 	running := map[uint64]*remoteEvaluationData{}
 	for {
@@ -251,7 +251,7 @@ func serveEvaluations(c net.Conn) error {
 		switch {
 		case f.Evaluation != nil:
 			ctx, cancel := context.WithCancel(context.Background())
-			data = &remoteEvaluationData{conn: conn, evaluationID: f.ID, cancel: cancel, answers: make(chan *dataAnswer, 1)}
+			data = &remoteEvaluationData{conn: conn, evaluationID: f.ID, cancel: cancel, answers: make(chan *evaluationDataAnswer, 1)}
 			mu.Lock()
 			running[f.ID] = data
 			mu.Unlock()
@@ -261,7 +261,7 @@ func serveEvaluations(c net.Conn) error {
 				mu.Lock()
 				delete(running, f.ID)
 				mu.Unlock()
-				_ = conn.send(&frame{ID: f.ID, Result: result, Err: newWireError(err)}) // ignored: an error means that the hook's process has exited
+				_ = conn.send(&evaluatorFrame{ID: f.ID, Result: result, Err: newSerializedError(err)}) // ignored: an error means that the hook's process has exited
 			}()
 		case data == nil:
 		case f.IsCancel:
@@ -278,14 +278,14 @@ func serveEvaluations(c net.Conn) error {
 // remoteEvaluationData provides the data of one evaluation in the evaluator process, by queries to the hook's
 // process. An evaluation makes one call at a time.
 type remoteEvaluationData struct {
-	conn         *frameConn
+	conn         *evaluatorConn
 	evaluationID uint64
 	cancel       context.CancelFunc
-	answers      chan *dataAnswer // receives the answer to the last query
+	answers      chan *evaluationDataAnswer // receives the answer to the last query
 }
 
-func (d *remoteEvaluationData) query(ctx context.Context, q *dataQuery) (*dataAnswer, error) {
-	if err := d.conn.send(&frame{ID: d.evaluationID, Query: q}); err != nil {
+func (d *remoteEvaluationData) query(ctx context.Context, q *evaluationDataQuery) (*evaluationDataAnswer, error) {
+	if err := d.conn.send(&evaluatorFrame{ID: d.evaluationID, Query: q}); err != nil {
 		return nil, err
 	}
 	select {
@@ -297,7 +297,7 @@ func (d *remoteEvaluationData) query(ctx context.Context, q *dataQuery) (*dataAn
 }
 
 func (d *remoteEvaluationData) interpolate(ctx context.Context, text string) (string, error) {
-	a, err := d.query(ctx, &dataQuery{TextToInterpolate: text})
+	a, err := d.query(ctx, &evaluationDataQuery{TextToInterpolate: text})
 	if err != nil {
 		return "", err
 	}
@@ -305,7 +305,7 @@ func (d *remoteEvaluationData) interpolate(ctx context.Context, text string) (st
 }
 
 func (d *remoteEvaluationData) readSource(ctx context.Context, q sourceQuery) (sourceValue, error) {
-	a, err := d.query(ctx, &dataQuery{Source: q})
+	a, err := d.query(ctx, &evaluationDataQuery{Source: q})
 	if err != nil {
 		return sourceValue{}, err
 	}
@@ -313,7 +313,7 @@ func (d *remoteEvaluationData) readSource(ctx context.Context, q sourceQuery) (s
 }
 
 func (d *remoteEvaluationData) randomSeed(ctx context.Context) ([]byte, error) {
-	a, err := d.query(ctx, &dataQuery{IsSeedQuery: true})
+	a, err := d.query(ctx, &evaluationDataQuery{IsSeedQuery: true})
 	if err != nil {
 		return nil, err
 	}

@@ -23,7 +23,7 @@ func startTestEvaluator(t *testing.T) *EvaluatorProcess {
 	p := newEvaluatorProcess(own, func() {})
 	t.Cleanup(func() {
 		own.Close()
-		<-p.exitHandled
+		<-p.onExitReturned
 		if err := <-served; err != nil {
 			t.Error(err)
 		}
@@ -118,24 +118,24 @@ func TestEvaluationErrors(t *testing.T) {
 
 // An evaluator process that sends more than the protocol allows is disconnected, and evaluations fail.
 func TestHostileEvaluatorProcess(t *testing.T) {
-	for name, attack := range map[string]func(*frameConn, uint64) error{
-		"queries without waiting": func(c *frameConn, id uint64) error {
+	for name, attack := range map[string]func(*evaluatorConn, uint64) error{
+		"queries without waiting": func(c *evaluatorConn, id uint64) error {
 			for range 8 {
-				if err := c.send(&frame{ID: id, Query: &dataQuery{Source: sourceQuery{fileKind, "x"}}}); err != nil {
+				if err := c.send(&evaluatorFrame{ID: id, Query: &evaluationDataQuery{Source: sourceQuery{fileKind, "x"}}}); err != nil {
 					return nil // it is disconnected
 				}
 			}
 			return nil
 		},
-		"a long frame": func(c *frameConn, _ uint64) error {
+		"a long frame": func(c *evaluatorConn, _ uint64) error {
 			_, err := c.conn.Write([]byte{0xff, 0xff, 0xff, 0xff})
 			return err
 		},
-		"no frame": func(c *frameConn, _ uint64) error {
+		"no frame": func(c *evaluatorConn, _ uint64) error {
 			_, err := c.conn.Write([]byte{0, 0, 0, 3, 1, 2, 3})
 			return err
 		},
-		"exit": func(c *frameConn, _ uint64) error { return c.conn.Close() },
+		"exit": func(c *evaluatorConn, _ uint64) error { return c.conn.Close() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			own, other := net.Pipe()
@@ -143,7 +143,7 @@ func TestHostileEvaluatorProcess(t *testing.T) {
 			p := newEvaluatorProcess(own, func() { exited = true })
 			attacked := make(chan error)
 			go func() {
-				c := &frameConn{conn: other}
+				c := &evaluatorConn{conn: other}
 				f, err := c.receive()
 				if err == nil {
 					err = attack(c, f.ID)
@@ -153,14 +153,14 @@ func TestHostileEvaluatorProcess(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			data := fixedData{make(chan struct{})}
-			go func() { <-p.exitHandled; cancel() }() // ends the call that reads a source
+			go func() { <-p.onExitReturned; cancel() }() // ends the call that reads a source
 			if r, err := p.evaluate(ctx, &evaluationRequest{Text: "a"}, data); err == nil {
 				t.Errorf("result %+v", r)
 			}
 			if err := <-attacked; err != nil {
 				t.Error(err)
 			}
-			<-p.exitHandled
+			<-p.onExitReturned
 			if !exited {
 				t.Error("the exit was not reported")
 			}

@@ -31,7 +31,7 @@ type templateDirs struct {
 
 // rootedPath is the path of a file below a root directory. Symbolic links are
 // followed as long as they stay below the root.
-type rootedPath struct{ root, name string }
+type rootedPath struct{ rootDir, nameInRoot string }
 
 // hostRoot is the root for files outside of the task's directories. All symbolic
 // links are followed there.
@@ -84,7 +84,7 @@ func (p rootedPath) readFile() (content []byte, modTime time.Time, err error) {
 		modTime = info.ModTime()
 		content, err = io.ReadAll(io.LimitReader(f, maxContentSize+1))
 		if err == nil && len(content) > maxContentSize {
-			err = fmt.Errorf("%s: more than %d bytes", p.name, maxContentSize)
+			err = fmt.Errorf("%s: more than %d bytes", p.nameInRoot, maxContentSize)
 		}
 		return err
 	})
@@ -160,9 +160,9 @@ func (p rootedPath) writeFile(content []byte, mode uint32, uid, gid int, modTime
 // runConfined calls access with an open root, on a thread that cannot access other
 // files if the kernel supports Landlock.
 func (p rootedPath) runConfined(access func(root *os.Root, name string) error) error {
-	return runConfined(p.root, func(root *os.Root) error {
-		name := p.name
-		if p.root == hostRoot {
+	return runConfined(p.rootDir, func(root *os.Root) error {
+		name := p.nameInRoot
+		if p.rootDir == hostRoot {
 			real, err := filepath.EvalSymlinks(hostRoot + name)
 			if err != nil {
 				return err

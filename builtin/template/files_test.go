@@ -53,8 +53,8 @@ func FuzzResolvePath(f *testing.F) {
 		if !ok {
 			return
 		}
-		full := filepath.Join(p.root, p.name)
-		if !strings.HasPrefix(full, p.root+"/") || p.root != d.taskDir && p.root != d.sharedAllocDir || !filepath.IsLocal(p.name) {
+		full := filepath.Join(p.rootDir, p.nameInRoot)
+		if !strings.HasPrefix(full, p.rootDir+"/") || p.rootDir != d.taskDir && p.rootDir != d.sharedAllocDir || !filepath.IsLocal(p.nameInRoot) {
 			t.Errorf("%q is %v", path, p)
 		}
 	})

@@ -71,8 +71,8 @@ var pureFuncs = sync.OnceValue(func() template.FuncMap {
 		"toYAML":                toYAML,
 		"toTOML":                toTOML,
 
-		"explode":    explodeMap,
-		"explodeMap": explodeMap,
+		"explode":    nestMapByPath,
+		"explodeMap": nestMapByPath,
 		"mergeMap": func(to, from map[string]any) (map[string]any, error) {
 			return limitValueSize(mergeMaps(to, from, false))
 		},
@@ -336,9 +336,9 @@ func newJSONEncodeFunc(indent string, escape bool) func(any) (string, error) {
 	}
 }
 
-// explodeMap converts a map whose keys are slash-separated paths into nested
+// nestMapByPath converts a map whose keys are slash-separated paths into nested
 // maps.
-func explodeMap(flat map[string]any) (map[string]any, error) {
+func nestMapByPath(flat map[string]any) (map[string]any, error) {
 	tree := map[string]any{}
 	for _, path := range slices.Sorted(maps.Keys(flat)) {
 		at := tree

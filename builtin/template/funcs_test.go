@@ -111,7 +111,7 @@ func TestFunctions(t *testing.T) {
 		if err != nil || got != test.want {
 			t.Errorf("%s\ngot  %q, %v\nwant %q", test.text, got, err, test.want)
 		}
-		for name := range (*renderPass)(nil).passDependentFuncs() {
+		for name := range (*renderPass)(nil).renderPassFuncs() {
 			seen[name] = seen[name] || strings.Contains(test.text, name)
 		}
 		for name := range pureFuncs() {
@@ -225,7 +225,7 @@ func TestServiceSelectionIsStableByKey(t *testing.T) {
 	}
 	first := func(instances []serviceInstance, key string) string {
 		return slices.MinFunc(instances, func(a, b serviceInstance) int {
-			return strings.Compare(instanceSortKey(key, a), instanceSortKey(key, b))
+			return strings.Compare(instanceSortHash(key, a), instanceSortHash(key, b))
 		}).ID
 	}
 	got := map[string]bool{}

@@ -25,9 +25,9 @@ func FuzzExecute(f *testing.F) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		dir := t.TempDir()
-		task := newTaskRenderer(n, hook.Node{Region: "global"}, hook.Scope{}, startRequestFields{config: &hookConfig{}, namespace: "default", taskDir: hook.TaskDir{Dir: dir, PrivateDir: dir}}, false, localEvaluator{})
+		task := newTaskRenderer(n, hook.Node{Region: "global"}, hook.Scope{}, prestartOrPoststartFields{config: &hookConfig{}, namespace: "default", taskDir: hook.TaskDir{Dir: dir, PrivateDir: dir}}, false, localEvaluator{})
 		e := &evaluationRequest{Name: "x", Text: text, ErrMissingKey: strict, Namespace: "default", Region: "global", Now: time.Now()}
-		out, err := localEvaluator{}.evaluate(ctx, e, &taskEvaluationData{task: task, firstReadChangeCounts: map[dataSource]int{}})
+		out, err := localEvaluator{}.evaluate(ctx, e, &taskEvaluationData{task: task, changeCountsAtFirstRead: map[dataSource]int{}})
 		if ctx.Err() != nil {
 			t.Fatalf("it has no end: %v", err)
 		}

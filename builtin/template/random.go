@@ -15,9 +15,9 @@ import (
 	"github.com/Masterminds/sprig/v3"
 )
 
-// passDependentSprigFuncs returns the functions of the library sprig whose result depends on
+// renderPassSprigFuncs returns the functions of the library sprig whose result depends on
 // the rendering pass: those that use the current time or random numbers.
-func (p *renderPass) passDependentSprigFuncs() template.FuncMap {
+func (p *renderPass) renderPassSprigFuncs() template.FuncMap {
 	const digits, letters = "0123456789", "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 	var printableASCII strings.Builder
 	for c := byte(' '); c <= '~'; c++ {

@@ -19,10 +19,10 @@ const (
 
 // limitedPattern is a regular expression whose searches have a limited number of steps.
 type limitedPattern struct {
-	regexp               *regexp.Regexp
-	regexpAfterFirstChar *regexp.Regexp // nil before its first use; matches after the first character of the text, which is only context
-	exprAfterFirstChar   string
-	instructionCount     int
+	regexp                  *regexp.Regexp
+	regexpIgnoringFirstChar *regexp.Regexp // nil before its first use; matches after the first character of the text, which is only context
+	exprIgnoringFirstChar   string
+	regexpInstructionCount  int
 }
 
 func compilePattern(expr string) (*limitedPattern, error) {
@@ -33,8 +33,8 @@ func compilePattern(expr string) (*limitedPattern, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &limitedPattern{instructionCount: countInstructions(tree), exprAfterFirstChar: `\A(?s:.)(?s:.*?)(` + tree.String() + ")"}
-	if p.instructionCount > maxInstructions {
+	p := &limitedPattern{regexpInstructionCount: countInstructions(tree), exprIgnoringFirstChar: `\A(?s:.)(?s:.*?)(` + tree.String() + ")"}
+	if p.regexpInstructionCount > maxInstructions {
 		return nil, fmt.Errorf("a regular expression with more than %d instructions", maxInstructions)
 	}
 	p.regexp, err = regexp.Compile(expr)
@@ -56,17 +56,17 @@ func countInstructions(tree *syntax.Regexp) int {
 // limitedRuneReader reads the characters of a text until the steps of the search are used up.
 type limitedRuneReader struct {
 	text           string
-	offset         int
+	byteOffset     int
 	remainingSteps int // steps that are left; negative when they are used up
 	stepsPerChar   int // steps that each character costs
 }
 
 func (r *limitedRuneReader) ReadRune() (char rune, size int, err error) {
-	if r.offset >= len(r.text) || r.remainingSteps < 0 {
+	if r.byteOffset >= len(r.text) || r.remainingSteps < 0 {
 		return 0, 0, io.EOF
 	}
-	char, size = utf8.DecodeRuneInString(r.text[r.offset:])
-	r.offset += size
+	char, size = utf8.DecodeRuneInString(r.text[r.byteOffset:])
+	r.byteOffset += size
 	r.remainingSteps -= r.stepsPerChar
 	return char, size, nil
 }
@@ -84,15 +84,15 @@ func (p *limitedPattern) findMatches(text string, maxMatches int) (matches [][]i
 		// A search starts one character before its position, because that character decides whether ^ and \b match.
 		search, start, skipped := p.regexp, 0, 0
 		if at > 0 {
-			if p.regexpAfterFirstChar == nil {
-				if p.regexpAfterFirstChar, err = regexp.Compile(p.exprAfterFirstChar); err != nil {
+			if p.regexpIgnoringFirstChar == nil {
+				if p.regexpIgnoringFirstChar, err = regexp.Compile(p.exprIgnoringFirstChar); err != nil {
 					return nil, err
 				}
 			}
 			_, size := utf8.DecodeLastRuneInString(text[:at])
-			search, start, skipped = p.regexpAfterFirstChar, at-size, 2
+			search, start, skipped = p.regexpIgnoringFirstChar, at-size, 2
 		}
-		r := &limitedRuneReader{text: text, offset: start, remainingSteps: steps, stepsPerChar: p.instructionCount}
+		r := &limitedRuneReader{text: text, byteOffset: start, remainingSteps: steps, stepsPerChar: p.regexpInstructionCount}
 		found := search.FindReaderSubmatchIndex(r)
 		if steps = r.remainingSteps; steps < 0 {
 			return nil, fmt.Errorf("the search takes more than %d steps", maxSearchSteps)
@@ -108,7 +108,7 @@ func (p *limitedPattern) findMatches(text string, maxMatches int) (matches [][]i
 		}
 		isAccepted := true
 		if match[1] == at {
-			// An empty match right after another match is none.
+			// As in package regexp, an empty match directly after another match does not count.
 			isAccepted = match[0] != previousEnd
 			_, size := utf8.DecodeRuneInString(text[at:])
 			at += max(1, size)
@@ -122,8 +122,8 @@ func (p *limitedPattern) findMatches(text string, maxMatches int) (matches [][]i
 	return matches, nil
 }
 
-// compileAndFind compiles an expression and returns the result of find.
-func compileAndFind(expr, text string, maxMatches int) (*limitedPattern, [][]int, error) {
+// compileAndFindMatches compiles an expression and returns the result of findMatches.
+func compileAndFindMatches(expr, text string, maxMatches int) (*limitedPattern, [][]int, error) {
 	p, err := compilePattern(expr)
 	if err != nil {
 		return nil, nil, err
@@ -133,12 +133,12 @@ func compileAndFind(expr, text string, maxMatches int) (*limitedPattern, [][]int
 }
 
 func regexMatch(expr, text string) (bool, error) {
-	_, matches, err := compileAndFind(expr, text, 1)
+	_, matches, err := compileAndFindMatches(expr, text, 1)
 	return len(matches) > 0, err
 }
 
 func regexFind(expr, text string) (string, error) {
-	_, matches, err := compileAndFind(expr, text, 1)
+	_, matches, err := compileAndFindMatches(expr, text, 1)
 	if len(matches) == 0 {
 		return "", err
 	}
@@ -146,7 +146,7 @@ func regexFind(expr, text string) (string, error) {
 }
 
 func regexFindAll(expr, text string, n int) (found []string, err error) {
-	_, matches, err := compileAndFind(expr, text, n)
+	_, matches, err := compileAndFindMatches(expr, text, n)
 	for _, m := range matches {
 		found = append(found, text[m[0]:m[1]])
 	}
@@ -156,7 +156,7 @@ func regexFindAll(expr, text string, n int) (found []string, err error) {
 // regexSplit splits a text into at most n parts, or into any number of parts if n is negative. Empty matches at the start and
 // at the end of the text split nothing.
 func regexSplit(expr, text string, n int) ([]string, error) {
-	_, matches, err := compileAndFind(expr, text, n)
+	_, matches, err := compileAndFindMatches(expr, text, n)
 	if err != nil || n == 0 {
 		return nil, err
 	}
@@ -175,7 +175,7 @@ func regexSplit(expr, text string, n int) ([]string, error) {
 
 // replaceMatches replaces each match with the text that expand appends.
 func replaceMatches(expr, text string, expand func(out []byte, p *limitedPattern, match []int) []byte) (string, error) {
-	p, matches, err := compileAndFind(expr, text, -1)
+	p, matches, err := compileAndFindMatches(expr, text, -1)
 	if err != nil {
 		return "", err
 	}

@@ -57,7 +57,7 @@ func compileTemplate(e *evaluationRequest) (*parsedTemplate, error) {
 	}
 	// The methods of a nil renderPass are replaced by the methods of the actual pass
 	// before each execution.
-	t, err := template.New(e.Name).Option(missing).Delims(e.LeftDelim, e.RightDelim).Funcs(pureFuncs()).Funcs((*renderPass)(nil).passDependentFuncs()).Parse(e.Text)
+	t, err := template.New(e.Name).Option(missing).Delims(e.LeftDelim, e.RightDelim).Funcs(pureFuncs()).Funcs((*renderPass)(nil).renderPassFuncs()).Parse(e.Text)
 	if err != nil {
 		return nil, permanentError{err}
 	}
@@ -166,7 +166,7 @@ func (pa *parsedTemplate) executeConfined(p *renderPass, out *limitedBuffer) (er
 	if err != nil {
 		return err
 	}
-	err = t.Funcs(p.passDependentFuncs()).Execute(out, nil)
+	err = t.Funcs(p.renderPassFuncs()).Execute(out, nil)
 	if errors.Is(err, errOutputTooLarge) {
 		err = fmt.Errorf("template: %s: %w", t.Name(), err) // adds the template name, which errors of the output buffer lack
 	}
@@ -185,11 +185,11 @@ func (l *limitedBuffer) Write(b []byte) (int, error) {
 	return l.Buffer.Write(b)
 }
 
-// passDependentFuncs returns the template functions whose results depend on the rendering pass.
-func (p *renderPass) passDependentFuncs() template.FuncMap {
+// renderPassFuncs returns the template functions whose results depend on the rendering pass.
+func (p *renderPass) renderPassFuncs() template.FuncMap {
 	all := template.FuncMap{
 		bodyStartFuncName:          p.countTemplateBodyExecution,
-		beforeTemplateCallFuncName: p.enterTemplateCall,
+		beforeTemplateCallFuncName: p.countNestedTemplateCall,
 		afterTemplateCallFuncName:  func() string { p.templateDepth--; return "" },
 		"env":                      func(name string) (string, error) { value, _, err := p.lookupEnv(name); return value, err },
 		"mustEnv":                  p.mustEnv,
@@ -207,20 +207,20 @@ func (p *renderPass) passDependentFuncs() template.FuncMap {
 		"nomadService":     p.nomadService,
 		"nomadServices":    p.nomadServices,
 	}
-	maps.Copy(all, p.passDependentSprigFuncs())
+	maps.Copy(all, p.renderPassSprigFuncs())
 	for name, why := range unsupportedFuncs() {
-		all[name] = failingFunc(name, why)
+		all[name] = newFailingFunc(name, why)
 	}
 	if p != nil {
 		for _, name := range p.DeniedFunctions {
-			all[name] = failingFunc(name, disabledReason)
+			all[name] = newFailingFunc(name, disabledReason)
 		}
 	}
 	return acceptVarItemArgs(all)
 }
 
-// failingFunc returns a function that always fails.
-func failingFunc(name, why string) func(...any) (string, error) {
+// newFailingFunc returns a function that always fails.
+func newFailingFunc(name, why string) func(...any) (string, error) {
 	return func(...any) (string, error) { return "", permanentErrorf("%s: %s", name, why) }
 }
 
@@ -231,7 +231,7 @@ func (p *renderPass) countTemplateBodyExecution() (string, error) {
 	return "", p.ctx.Err()
 }
 
-func (p *renderPass) enterTemplateCall() (string, error) {
+func (p *renderPass) countNestedTemplateCall() (string, error) {
 	if p.templateDepth++; p.templateDepth > maxNestingDepth {
 		return "", fmt.Errorf("templates call each other more than %d deep", maxNestingDepth)
 	}
@@ -414,7 +414,7 @@ func (p *renderPass) nomadService(args ...any) ([]serviceInstance, error) {
 	}
 	byRank := make(map[string]serviceInstance, len(list))
 	for _, s := range list {
-		byRank[instanceSortKey(key, s)] = s
+		byRank[instanceSortHash(key, s)] = s
 	}
 	list = list[:0]
 	for _, r := range slices.Sorted(maps.Keys(byRank))[:min(limit, len(byRank))] {
@@ -423,23 +423,23 @@ func (p *renderPass) nomadService(args ...any) ([]serviceInstance, error) {
 	return list, nil
 }
 
-// instanceSortKey returns a hash by which nomadService sorts instances for a key: added or
+// instanceSortHash returns a hash by which nomadService sorts instances for a key: added or
 // removed instances do not change the order of the others.
-func instanceSortKey(key string, s serviceInstance) string {
+func instanceSortHash(key string, s serviceInstance) string {
 	h := fnv.New128a()
 	h.Write([]byte(key + "\x00" + s.ID))
 	return string(h.Sum(nil))
 }
 
-func (p *renderPass) nomadServices() ([]serviceName, error) {
+func (p *renderPass) nomadServices() ([]serviceNameAndTags, error) {
 	found, err := p.data.readSource(p.ctx, sourceQuery{Kind: servicesKind})
 	if err != nil {
 		return nil, err
 	}
-	list := []serviceName{}
+	list := []serviceNameAndTags{}
 	for _, s := range found.Services { // the host returns the services sorted by name
 		if n := len(list); n == 0 || list[n-1].Name != s.Name {
-			list = append(list, serviceName{Name: s.Name})
+			list = append(list, serviceNameAndTags{Name: s.Name})
 		}
 		last := &list[len(list)-1]
 		last.Tags = append(last.Tags, s.Tags...)

@@ -66,7 +66,7 @@ func interfaceAddresses() (list addressList, err error) {
 	if err != nil {
 		return nil, err
 	}
-	outward := defaultInterfaceIndex()
+	outward := defaultRouteInterfaceIndex()
 	for _, i := range interfaces {
 		all, err := i.Addrs()
 		if err != nil {
@@ -81,9 +81,9 @@ func interfaceAddresses() (list addressList, err error) {
 	return list, nil
 }
 
-// defaultInterfaceIndex returns the index of the interface with the default route. It
+// defaultRouteInterfaceIndex returns the index of the interface with the default route. It
 // returns 0 if there is no default route.
-func defaultInterfaceIndex() int {
+func defaultRouteInterfaceIndex() int {
 	for _, family := range []int{syscall.AF_INET, syscall.AF_INET6} {
 		table, err := syscall.NetlinkRIB(syscall.RTM_GETROUTE, family)
 		if err != nil {

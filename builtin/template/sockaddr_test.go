@@ -93,9 +93,9 @@ func TestSockaddr(t *testing.T) {
 	}
 }
 
-// defaultInterfaceIndex returns the index of an existing interface.
+// defaultRouteInterfaceIndex returns the index of an existing interface.
 func TestDefaultInterface(t *testing.T) {
-	index := defaultInterfaceIndex()
+	index := defaultRouteInterfaceIndex()
 	if index == 0 {
 		t.Skip("there is no default route here")
 	}

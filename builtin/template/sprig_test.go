@@ -216,7 +216,7 @@ func TestSprigLimitsAreComplete(t *testing.T) {
 			}
 			if f := functions["sprig_"+name]; denied && f != nil {
 				t.Errorf("templates can call %s", name)
-			} else if !denied && f == nil && (*renderPass)(nil).passDependentFuncs()["sprig_"+name] == nil {
+			} else if !denied && f == nil && (*renderPass)(nil).renderPassFuncs()["sprig_"+name] == nil {
 				t.Errorf("templates cannot call %s", name)
 			}
 		}

@@ -20,22 +20,22 @@ import (
 
 // taskRenderer renders the templates of a task as long as the task exists.
 type taskRenderer struct {
-	namespace, region string
-	limits            templateLimits
-	dirs              templateDirs
-	seedFile          rootedPath
-	pathReplacer      *strings.Replacer // replaces references to the task's directories by the paths of the directories on the host
-	taskEnv           map[string]string
-	hostClient        *hostClient
-	watcher           *sourceWatcher
-	templateFiles     []*templateFile
-	taskHasRun        bool // true if the task was running when the renderer started, or has started since
-	evaluator         evaluator
+	namespace, region   string
+	limits              templateLimits
+	dirs                templateDirs
+	seedFile            rootedPath
+	taskDirPathReplacer *strings.Replacer // replaces references to the task's directories by the paths of the directories on the host
+	taskEnv             map[string]string
+	hostClient          *hostClient
+	watcher             *sourceWatcher
+	templateFiles       []*templateFile
+	taskHasRun          bool // true if the task was running when the renderer started, or has started since
+	evaluator           evaluator
 
-	taskStarted     chan struct{} // receives an element when the task has started
-	firstRenderDone chan struct{} // closed when all templates are rendered, or rendering has failed
-	cancel          context.CancelFunc
-	runReturned     chan struct{} // closed when renderUntilCancelled has returned
+	taskStarted        chan struct{} // receives an element when the task has started
+	firstRenderDone    chan struct{} // closed when all templates are rendered, or rendering has failed
+	cancel             context.CancelFunc
+	renderLoopReturned chan struct{} // closed when renderUntilCancelled has returned
 
 	mu             sync.Mutex
 	lastRenderErr  error             // error of the last rendering; nil after a success
@@ -51,10 +51,10 @@ type templateFile struct {
 	existsOnDisk  bool
 	contentOnDisk string // content of the file on disk
 
-	latestOutput     string              // output of the last execution
-	timeInOutput     time.Time           // current time of the last execution; zero if latestOutput does not depend on the time
-	readChangeCounts map[dataSource]int  // source that the template has read -> its change count then; nil before the first execution
-	missingSources   map[dataSource]bool // sources without data; while the map is not empty, latestOutput must not be used
+	latestOutput         string              // output of the last execution
+	timeUsedInOutput     time.Time           // current time of the last execution; zero if latestOutput does not depend on the time
+	changeCountsBySource map[dataSource]int  // source that the template has read -> its change count then; nil before the first execution
+	missingSources       map[dataSource]bool // sources without data; while the map is not empty, latestOutput must not be used
 }
 
 // restartRequest is a restart of the task that a change_mode or an error
@@ -70,24 +70,24 @@ const missingDataEventInterval = 3 * time.Second
 // restartReason is the reason of restarts by change_mode, with the words of Nomad.
 const restartReason = "Template with change_mode restart re-rendered"
 
-// startRequestFields holds the common fields of Prestart and Poststart requests.
-type startRequestFields struct {
+// prestartOrPoststartFields holds the common fields of Prestart and Poststart requests.
+type prestartOrPoststartFields struct {
 	config    *hookConfig
 	namespace string
 	taskDir   hook.TaskDir
 	taskEnv   map[string]string
 }
 
-func newTaskRenderer(host hook.Host, node hook.Node, scope hook.Scope, r startRequestFields, taskHasRun bool, e evaluator) *taskRenderer {
+func newTaskRenderer(host hook.Host, node hook.Node, scope hook.Scope, r prestartOrPoststartFields, taskHasRun bool, e evaluator) *taskRenderer {
 	return &taskRenderer{
 		namespace: r.namespace, region: node.Region,
 		limits:   r.config.Limits,
 		dirs:     templateDirs{taskDir: r.taskDir.Dir, sharedAllocDir: r.taskDir.SharedAllocDir, allowHostFiles: r.config.Limits.DisableFileSandbox},
 		seedFile: rootedPath{r.taskDir.PrivateDir, "template-seed"},
-		pathReplacer: strings.NewReplacer(
+		taskDirPathReplacer: strings.NewReplacer(
 			"${NOMAD_ALLOC_DIR}", r.taskDir.SharedAllocDir, "${NOMAD_TASK_DIR}", r.taskDir.LocalDir, "${NOMAD_SECRETS_DIR}", r.taskDir.SecretsDir),
 		taskEnv: r.taskEnv, hostClient: newHostClient(host, scope), watcher: newSourceWatcher(), taskHasRun: taskHasRun, evaluator: e,
-		taskStarted: make(chan struct{}, 1), firstRenderDone: make(chan struct{}), runReturned: make(chan struct{}),
+		taskStarted: make(chan struct{}, 1), firstRenderDone: make(chan struct{}), renderLoopReturned: make(chan struct{}),
 	}
 }
 
@@ -96,7 +96,7 @@ func (t *taskRenderer) startRendering(blocks []templateBlock) {
 	ctx, cancel := context.WithCancel(context.Background())
 	t.cancel = cancel
 	go func() {
-		defer close(t.runReturned)
+		defer close(t.renderLoopReturned)
 		defer t.watcher.pollers.Wait()
 		defer cancel()
 		t.renderUntilCancelled(ctx, blocks)
@@ -105,19 +105,19 @@ func (t *taskRenderer) startRendering(blocks []templateBlock) {
 
 func (t *taskRenderer) cancelAndWait() {
 	t.cancel()
-	<-t.runReturned
+	<-t.renderLoopReturned
 }
 
 func (t *taskRenderer) renderUntilCancelled(ctx context.Context, blocks []templateBlock) {
 	err := t.resolveDestinationPaths(ctx, blocks)
 	if err == nil && t.taskHasRun {
-		t.loadRenderedFiles()
+		t.loadFilesRenderedBefore()
 		t.watcher.triggerRender()
 	} else if err == nil {
 		err = t.renderUntilComplete(ctx)
 	}
 	if err != nil {
-		t.handleRenderError(ctx, err, true)
+		t.killOrRestartAfterRenderError(ctx, err, true)
 	}
 	close(t.firstRenderDone)
 	if err != nil && !t.taskHasRun {
@@ -128,7 +128,7 @@ func (t *taskRenderer) renderUntilCancelled(ctx context.Context, blocks []templa
 		case <-t.watcher.changeNotice:
 			t.renderChanges(ctx)
 		case <-t.taskStarted:
-			t.performStartActions(ctx)
+			t.performActionsAfterTaskStart(ctx)
 		case <-ctx.Done():
 			return
 		}
@@ -157,7 +157,7 @@ func (t *taskRenderer) resolveDestinationPaths(ctx context.Context, blocks []tem
 // interpolate resolves the references in a text. References to directories of
 // the task resolve to their paths on the host.
 func (t *taskRenderer) interpolate(ctx context.Context, text string) (string, error) {
-	text = t.pathReplacer.Replace(text)
+	text = t.taskDirPathReplacer.Replace(text)
 	if !strings.Contains(text, "${") {
 		return text, nil
 	}
@@ -168,12 +168,12 @@ func (t *taskRenderer) interpolate(ctx context.Context, text string) (string, er
 	return text, err
 }
 
-// loadRenderedFiles treats existing files as the last output of the templates,
+// loadFilesRenderedBefore treats existing files as the last output of the templates,
 // because the running task uses them.
-func (t *taskRenderer) loadRenderedFiles() {
+func (t *taskRenderer) loadFilesRenderedBefore() {
 	for _, f := range t.templateFiles {
 		content, at, err := f.outputPath.readFile()
-		f.existsOnDisk, f.contentOnDisk, f.timeInOutput = err == nil, string(content), at
+		f.existsOnDisk, f.contentOnDisk, f.timeUsedInOutput = err == nil, string(content), at
 	}
 	if vars, err := t.parseEnvFiles(); err == nil {
 		t.setRenderedEnv(vars)
@@ -231,14 +231,14 @@ func (t *taskRenderer) renderStaleFiles(ctx context.Context) (changed []*templat
 		if f.Once && f.existsOnDisk {
 			continue
 		}
-		if f.readChangeCounts == nil || !t.watcher.areUnchanged(f.readChangeCounts) {
+		if f.changeCountsBySource == nil || !t.watcher.areUnchanged(f.changeCountsBySource) {
 			if err := t.renderFile(ctx, f); err != nil {
 				return nil, nil, err
 			}
 		}
 		maps.Copy(absent, f.missingSources)
 		if len(f.missingSources) > 0 || !f.Once {
-			maps.Copy(used, f.readChangeCounts)
+			maps.Copy(used, f.changeCountsBySource)
 		}
 		if len(f.missingSources) == 0 && (!f.existsOnDisk || f.latestOutput != f.contentOnDisk) {
 			changed = append(changed, f)
@@ -262,11 +262,11 @@ func (t *taskRenderer) renderFile(ctx context.Context, f *templateFile) (err err
 		}
 	}
 	now := time.Now()
-	if f.readChangeCounts == nil && f.existsOnDisk {
-		now = f.timeInOutput // an earlier process has rendered the file at this time, possibly from the same data
+	if f.changeCountsBySource == nil && f.existsOnDisk {
+		now = f.timeUsedInOutput // an earlier process has rendered the file at this time, possibly from the same data
 	}
 	for {
-		data := &taskEvaluationData{task: t, firstReadChangeCounts: map[dataSource]int{}}
+		data := &taskEvaluationData{task: t, changeCountsAtFirstRead: map[dataSource]int{}}
 		result, err := t.evaluator.evaluate(ctx, &evaluationRequest{
 			Name: f.source.name, Text: f.source.text, LeftDelim: f.LeftDelim, RightDelim: f.RightDelim, ErrMissingKey: f.ErrMissingKey,
 			DeniedFunctions: t.limits.DeniedFunctions, Env: t.taskEnv, Namespace: t.namespace, Region: t.region, DestPath: f.DestPath, Now: now,
@@ -274,16 +274,16 @@ func (t *taskRenderer) renderFile(ctx context.Context, f *templateFile) (err err
 		if err != nil {
 			return err
 		}
-		if f.readChangeCounts == nil && result.UsesTime && result.Text != f.contentOnDisk && now.Equal(f.timeInOutput) {
-			now = time.Now() // the output differs also with the earlier time, so the data have changed
+		if f.changeCountsBySource == nil && result.UsesTime && result.Text != f.contentOnDisk && now.Equal(f.timeUsedInOutput) {
+			now = time.Now() // with the time of the file, the output differs from the file: the data have changed, and the current time counts
 			continue
 		}
-		f.latestOutput, f.readChangeCounts, f.missingSources, f.timeInOutput = result.Text, data.firstReadChangeCounts, map[dataSource]bool{}, time.Time{}
+		f.latestOutput, f.changeCountsBySource, f.missingSources, f.timeUsedInOutput = result.Text, data.changeCountsAtFirstRead, map[dataSource]bool{}, time.Time{}
 		for _, q := range result.MissingSources {
-			f.missingSources[q.dataSourceIn(t.namespace, t.region)] = true
+			f.missingSources[q.toDataSource(t.namespace, t.region)] = true
 		}
 		if result.UsesTime {
-			f.timeInOutput = now
+			f.timeUsedInOutput = now
 		}
 		return nil
 	}
@@ -324,7 +324,7 @@ func (t *taskRenderer) writeOutputs(changed []*templateFile) error {
 			return err
 		}
 		uid, gid := f.fileOwner()
-		if err := f.outputPath.writeFile([]byte(f.latestOutput), mode, uid, gid, f.timeInOutput); err != nil {
+		if err := f.outputPath.writeFile([]byte(f.latestOutput), mode, uid, gid, f.timeUsedInOutput); err != nil {
 			return fmt.Errorf("template destination %q: %w", f.DestPath, stripErrorPath(err))
 		}
 		f.existsOnDisk, f.contentOnDisk = true, f.latestOutput
@@ -376,7 +376,7 @@ func (t *taskRenderer) setRenderedEnv(vars map[string]string) {
 // renderChanges handles changed data: it waits until the data are stable,
 // renders and writes the templates, and performs their change_mode actions.
 func (t *taskRenderer) renderChanges(ctx context.Context) {
-	changed, err := t.awaitStableData(ctx)
+	changed, err := t.renderUntilStable(ctx)
 	if err == nil && len(changed) > 0 {
 		var maxSplay time.Duration
 		for _, c := range changed {
@@ -394,13 +394,13 @@ func (t *taskRenderer) renderChanges(ctx context.Context) {
 		}
 	}
 	if err != nil && ctx.Err() == nil {
-		t.handleRenderError(ctx, err, false)
+		t.killOrRestartAfterRenderError(ctx, err, false)
 	}
 }
 
-// awaitStableData renders the changed templates until no further change has
+// renderUntilStable renders the changed templates until no further change has
 // occurred for the configured wait, and returns the templates with new output.
-func (t *taskRenderer) awaitStableData(ctx context.Context) ([]*templateFile, error) {
+func (t *taskRenderer) renderUntilStable(ctx context.Context) ([]*templateFile, error) {
 	began := time.Now()
 	for {
 		changed, _, err := t.renderStaleFiles(ctx)
@@ -514,9 +514,9 @@ func (t *taskRenderer) runScript(ctx context.Context, s *changeScript) {
 	}
 }
 
-// performStartActions performs the actions that need a running process: a pending
+// performActionsAfterTaskStart performs the actions that need a running process: a pending
 // restart, and scripts with run_on_first_render.
-func (t *taskRenderer) performStartActions(ctx context.Context) {
+func (t *taskRenderer) performActionsAfterTaskStart(ctx context.Context) {
 	t.mu.Lock()
 	pendingChange := t.pendingRestart
 	t.pendingRestart = nil
@@ -538,10 +538,10 @@ func (t *taskRenderer) performStartActions(ctx context.Context) {
 	t.runScripts(ctx, changeScripts)
 }
 
-// handleRenderError stores an error of rendering. A permanent error kills the task. Other
+// killOrRestartAfterRenderError stores an error of rendering. A permanent error kills the task. Other
 // errors are handled by the restart policy: Prestart returns them, and a running
 // task is restarted immediately.
-func (t *taskRenderer) handleRenderError(ctx context.Context, err error, isFirstRender bool) {
+func (t *taskRenderer) killOrRestartAfterRenderError(ctx context.Context, err error, isFirstRender bool) {
 	err = renderError{err}
 	t.mu.Lock()
 	t.lastRenderErr = err
@@ -570,17 +570,17 @@ func (t *taskRenderer) emitEvent(ctx context.Context, kind, text string) {
 	})
 }
 
-// lastError returns the last error of rendering.
-func (t *taskRenderer) lastError() error {
+// lastRenderError returns the last error of rendering.
+func (t *taskRenderer) lastRenderError() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.lastRenderErr
 }
 
-// envForStart returns the environment variables from templates, and the last error of
+// renderedEnvForStart returns the environment variables from templates, and the last error of
 // rendering. If the task is not running, it also removes a pending restart, because the
 // process starts with the new values.
-func (t *taskRenderer) envForStart(running bool) (map[string]string, error) {
+func (t *taskRenderer) renderedEnvForStart(running bool) (map[string]string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !running {

@@ -26,7 +26,7 @@ type Hook struct {
 	renderers map[taskKey]*taskRenderer
 }
 
-type taskKey struct{ allocID, task string }
+type taskKey struct{ allocID, taskName string }
 
 var (
 	_ sdk.HostSetter     = (*Hook)(nil)
@@ -59,10 +59,10 @@ func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook
 		return hook.TaskPrestartResponse{}, err
 	}
 	k := taskKey{req.Alloc.ID, req.Task.Name}
-	if t := h.findRenderer(k); t != nil && !req.Running && (config.RenderOnRestart || t.lastError() != nil) {
+	if t := h.findRenderer(k); t != nil && !req.Running && (config.RenderOnRestart || t.lastRenderError() != nil) {
 		h.stopRenderer(k)
 	}
-	r := startRequestFields{config: config, namespace: req.Alloc.Namespace, taskDir: req.Dir, taskEnv: req.Env}
+	r := prestartOrPoststartFields{config: config, namespace: req.Alloc.Namespace, taskDir: req.Dir, taskEnv: req.Env}
 	t := h.findOrStartRenderer(k, req.Scope(), r, req.Running)
 	select {
 	case <-t.firstRenderDone:
@@ -70,7 +70,7 @@ func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook
 		h.stopRenderer(k)
 		return hook.TaskPrestartResponse{}, ctx.Err()
 	}
-	vars, err := t.envForStart(req.Running)
+	vars, err := t.renderedEnvForStart(req.Running)
 	var permanentErr permanentError
 	switch {
 	case err == nil || req.Running:
@@ -99,7 +99,7 @@ func (h *Hook) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook
 	if err != nil {
 		return hook.TaskPoststartResponse{}, err
 	}
-	r := startRequestFields{config: config, namespace: req.Alloc.Namespace, taskDir: req.Dir, taskEnv: req.Env}
+	r := prestartOrPoststartFields{config: config, namespace: req.Alloc.Namespace, taskDir: req.Dir, taskEnv: req.Env}
 	t := h.findOrStartRenderer(taskKey{req.Alloc.ID, req.Task.Name}, req.Scope(), r, true)
 	select {
 	case t.taskStarted <- struct{}{}:
@@ -124,7 +124,7 @@ func (h *Hook) findRenderer(k taskKey) *taskRenderer {
 // findOrStartRenderer returns the renderer of a task, and passes it the scope for calls of the
 // host. It makes and starts the renderer if the task has none. taskHasRun means that the task is
 // running with files that an earlier process has rendered.
-func (h *Hook) findOrStartRenderer(k taskKey, scope hook.Scope, r startRequestFields, taskHasRun bool) *taskRenderer {
+func (h *Hook) findOrStartRenderer(k taskKey, scope hook.Scope, r prestartOrPoststartFields, taskHasRun bool) *taskRenderer {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	t := h.renderers[k]

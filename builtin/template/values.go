@@ -55,8 +55,8 @@ type serviceInstance struct {
 	Node string
 }
 
-// serviceName is a service, with the tags of all its instances.
-type serviceName struct {
+// serviceNameAndTags is a service, with the tags of all its instances.
+type serviceNameAndTags struct {
 	Name string
 	Tags []string
 }

@@ -31,11 +31,11 @@ type sourceWatcher struct {
 }
 
 type watchedSource struct {
-	fetch       blockingFetchFunc
-	value       any
-	changeCount int // number of changes of the value since the first read
-	fetchIndex  uint64
-	stopPolling context.CancelFunc // nil while no goroutine polls the source
+	fetch            blockingFetchFunc
+	value            any
+	changeCount      int // number of changes of the value since the first read
+	indexOfLastFetch uint64
+	stopPolling      context.CancelFunc // nil while no goroutine polls the source
 }
 
 func newSourceWatcher() *sourceWatcher {
@@ -58,7 +58,7 @@ func (w *sourceWatcher) getOrFetch(ctx context.Context, s dataSource, read block
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.watchedSources[s] = &watchedSource{fetch: read, value: value, fetchIndex: index}
+	w.watchedSources[s] = &watchedSource{fetch: read, value: value, indexOfLastFetch: index}
 	return value, 0, nil
 }
 
@@ -99,7 +99,7 @@ func (w *sourceWatcher) setPolledSources(ctx context.Context, used map[dataSourc
 // error the source keeps its old value, so that the task can continue.
 func (w *sourceWatcher) pollSource(ctx context.Context, r *watchedSource) {
 	const minDelay, maxDelay = 250 * time.Millisecond, time.Minute
-	delay, after := minDelay, r.fetchIndex
+	delay, after := minDelay, r.indexOfLastFetch
 	for {
 		value, index, err := r.fetch(ctx, max(after, 1))
 		if ctx.Err() != nil {
@@ -115,7 +115,7 @@ func (w *sourceWatcher) pollSource(ctx context.Context, r *watchedSource) {
 		delay, after = minDelay, index
 		w.mu.Lock()
 		same := reflect.DeepEqual(value, r.value)
-		r.fetchIndex = index
+		r.indexOfLastFetch = index
 		if !same {
 			r.value, r.changeCount = value, r.changeCount+1
 		}

@@ -28,14 +28,14 @@ func parseYAML(text string) (any, error) {
 		return map[string]any{}, nil // an empty text, because the data of the template are still missing
 	}
 	size := 0
-	if err := prepareYAMLNode(&document, 0, 0, &size); err != nil {
+	if err := checkAndConvertYAMLNode(&document, 0, 0, &size); err != nil {
 		return nil, err
 	}
 	var v any
 	if err := document.Decode(&v); err != nil {
 		return nil, err
 	}
-	return convertYAMLValue(v), nil
+	return convertMapKeysAndInts(v), nil
 }
 
 // limitYAMLText returns an error if the parser would need too much memory for the text of a document.
@@ -64,11 +64,11 @@ func limitYAMLText(text string) error {
 	return nil
 }
 
-// prepareYAMLNode adds the size of a node, with aliases followed, to size. It returns an error if
+// checkAndConvertYAMLNode adds the size of a node, with aliases followed, to size. It returns an error if
 // the document is too large or nested too deep. The error names aliasLine, the line of the alias
-// that refers to the node, or the line of the node if aliasLine is 0. prepareYAMLNode also gives
+// that refers to the node, or the line of the node if aliasLine is 0. checkAndConvertYAMLNode also gives
 // scalars and maps the meaning of YAML 1.1, the version that consul-template uses.
-func prepareYAMLNode(n *yaml.Node, aliasLine, depth int, size *int) error {
+func checkAndConvertYAMLNode(n *yaml.Node, aliasLine, depth int, size *int) error {
 	*size += yamlValueSize + len(n.Value)
 	switch {
 	case *size > maxContentSize:
@@ -76,23 +76,23 @@ func prepareYAMLNode(n *yaml.Node, aliasLine, depth int, size *int) error {
 	case depth > maxNestingDepth:
 		return fmt.Errorf("line %d: the document is nested more than %d deep", cmp.Or(aliasLine, n.Line), maxNestingDepth)
 	case n.Kind == yaml.AliasNode:
-		return prepareYAMLNode(n.Alias, cmp.Or(aliasLine, n.Line), depth+1, size)
+		return checkAndConvertYAMLNode(n.Alias, cmp.Or(aliasLine, n.Line), depth+1, size)
 	case n.Kind == yaml.MappingNode:
 		n.Content = removeRepeatedKeys(n.Content)
 	}
 	for i, child := range n.Content {
-		if err := prepareYAMLNode(child, aliasLine, depth+1, size); err != nil {
+		if err := checkAndConvertYAMLNode(child, aliasLine, depth+1, size); err != nil {
 			return err
 		}
 		if isKey := n.Kind == yaml.MappingNode && i%2 == 0; child.Kind == yaml.ScalarNode && child.Style == 0 && !isKey {
-			prepareYAMLScalar(child)
+			convertScalarToYAML11(child)
 		}
 	}
 	return nil
 }
 
-// prepareYAMLScalar gives a scalar without quotes and tag the type that it has in YAML 1.1.
-func prepareYAMLScalar(n *yaml.Node) {
+// convertScalarToYAML11 gives a scalar without quotes and tag the type that it has in YAML 1.1.
+func convertScalarToYAML11(n *yaml.Node) {
 	switch n.Tag {
 	case "!!timestamp":
 		n.Tag = "!!str"
@@ -124,23 +124,23 @@ func removeRepeatedKeys(pairs []*yaml.Node) []*yaml.Node {
 	return kept
 }
 
-// convertYAMLValue converts the keys of maps to strings, and whole numbers to the type of parseInt.
-func convertYAMLValue(v any) any {
+// convertMapKeysAndInts converts the keys of maps to strings, and whole numbers to the type of parseInt.
+func convertMapKeysAndInts(v any) any {
 	switch v := v.(type) {
 	case int:
 		return int64(v)
 	case []any:
 		for i := range v {
-			v[i] = convertYAMLValue(v[i])
+			v[i] = convertMapKeysAndInts(v[i])
 		}
 	case map[string]any:
 		for k := range v {
-			v[k] = convertYAMLValue(v[k])
+			v[k] = convertMapKeysAndInts(v[k])
 		}
 	case map[any]any:
 		m := make(map[string]any, len(v))
 		for k := range v {
-			m[fmt.Sprint(k)] = convertYAMLValue(v[k])
+			m[fmt.Sprint(k)] = convertMapKeysAndInts(v[k])
 		}
 		return m
 	}

@@ -19,15 +19,15 @@ import (
 func (a *Agent) adoptUnknownTasks(node model.NodeFacts) {
 	c := a.orphanCleaner
 	c.AdoptUnknownAllocs, c.DynamicUserIDs, c.Node = true, a.config.DynamicUsers, node
-	c.EndFormerPlugins = a.endFormerPlugins
+	c.EndPluginsOfEarlierAgent = a.killPluginsWithoutRecord
 	c.StoreAdoptedJob = func(ctx context.Context, j orphans.AdoptedJob) error {
 		return a.scheduler.AdoptJob(ctx, j.Job, j.Allocs, j.StoreRecords)
 	}
 }
 
-// endFormerPlugins kills the children of the keeper that run the same command as the present plugin process of a driver: these
+// killPluginsWithoutRecord kills the children of the keeper that run the same command as the present plugin process of a driver: these
 // children are plugin processes of the driver whose records were lost. Their tasks become children of the keeper.
-func (a *Agent) endFormerPlugins(_ context.Context, driver string) error {
+func (a *Agent) killPluginsWithoutRecord(_ context.Context, driver string) error {
 	used := make(map[int]bool)
 	var command []byte
 	for _, p := range a.plugins.supervisor.Plugins() {

@@ -72,7 +72,7 @@ type Config struct {
 	AllowSetuid bool
 
 	Node        localnode.Settings
-	Limits      allocrunner.Limits // NodeCPUMHz and FileOperations are ignored: the agent sets them
+	Limits      allocrunner.Limits // NodeCPUMHz and FileOperationLimiter are ignored: the agent sets them
 	GC          noderunner.GCLimits
 	SchedulerGC scheduler.GCConfig
 
@@ -97,9 +97,9 @@ type Config struct {
 
 	Plugins *catalog.Catalog
 	Hooks   []pluginhooks.Rule // the operator's rules for hook plugins, in the order of the configuration
-	// HookLimits are the operator's limits for the builtin hooks: the key is the name of the hook. A hook receives
+	// BuiltinHookLimits are the operator's limits for the builtin hooks: the key is the name of the hook. A hook receives
 	// its limits together with the task's block for the hook.
-	HookLimits map[string]map[string]any
+	BuiltinHookLimits map[string]map[string]any
 	// FindTaskProcess decodes the main process of a task from the driver state in the task's handle. The agent calls it only
 	// for tasks of builtin drivers. It may be nil.
 	FindTaskProcess func(driver string, state []byte) (TaskProcess, bool)
@@ -119,7 +119,7 @@ type Agent struct {
 	logger             hclog.Logger
 	config             Config
 	dataDirectory      *dataDirectory
-	directoryIdentity  *directoryIdentity // nil if the state is ephemeral
+	dataDirIdentity    *dataDirIdentity // nil if the state is ephemeral
 	host               fingerprint.Host
 	store              *store.Store // nil after Close
 	scheduler          *scheduler.Scheduler
@@ -131,7 +131,7 @@ type Agent struct {
 	helperProcesses    *helperProcesses
 	outputLossReporter *outputLossReporter
 	processRetention   *processRetention
-	plugins            *plugins
+	plugins            *pluginManager
 	allocNetworks      *network.Manager
 	taskUsers          runnerhooks.UserPool // nil if tasks get no users
 	taskFiles          taskfiles.Files
@@ -219,7 +219,7 @@ func (a *Agent) SetMeta(ctx context.Context, changes map[string]*string) error {
 func (a *Agent) Logs() *logs.Collector { return a.helperProcesses.collector }
 
 // OutputLossErr returns an error if output of tasks cannot be written at present.
-func (a *Agent) OutputLossErr() error { return a.helperProcesses.collector.LossErr() }
+func (a *Agent) OutputLossErr() error { return a.helperProcesses.collector.OutputLossErr() }
 
 // Keeper returns the client of the keeper.
 func (a *Agent) Keeper() *keeper.Client { return a.helperProcesses.keeper }
@@ -244,15 +244,15 @@ func (a *Agent) DescribePlugin(ctx context.Context, key supervisor.PluginKey) (*
 
 // CheckHookRules checks the operator's hook rules against the plugins and returns the reasons why rules
 // have no effect. It waits for plugins that are starting.
-func (a *Agent) CheckHookRules(ctx context.Context) (trouble []error) {
+func (a *Agent) CheckHookRules(ctx context.Context) (ruleErrs []error) {
 	return a.plugins.checkHookRules(ctx)
 }
 
 // CheckHookAttachments checks the hook attachments of a canonical job. The faults are attachments of a hook
 // that does not exist, that is never called at this place of a job, or that rejects the configuration.
-// The errors in trouble are about hooks that were not reachable. CheckHookAttachments waits for plugins
+// The errors in unreachable are about hooks that were not reachable. CheckHookAttachments waits for plugins
 // that are starting.
-func (a *Agent) CheckHookAttachments(ctx context.Context, job *api.Job) (faults []admission.HookFault, trouble []error) {
+func (a *Agent) CheckHookAttachments(ctx context.Context, job *api.Job) (faults []admission.HookFault, unreachable []error) {
 	return a.plugins.checkHookAttachments(ctx, job)
 }
 
@@ -282,9 +282,9 @@ func (a *Agent) RestartPlugin(ctx context.Context, name string) error {
 // end of ctx.
 func (a *Agent) WaitDriversReady(ctx context.Context) error { return a.plugins.supervisor.Ready(ctx) }
 
-// WaitAllPluginsReported waits without a timeout until plugins of every type have reported their state.
-func (a *Agent) WaitAllPluginsReported(ctx context.Context) error {
-	return a.plugins.supervisor.WaitAllStatesKnown(ctx)
+// WaitAllPluginStatesReported waits without a timeout until plugins of every type have reported their state.
+func (a *Agent) WaitAllPluginStatesReported(ctx context.Context) error {
+	return a.plugins.supervisor.WaitAllReportedOrFailed(ctx)
 }
 
 // Run runs the allocations in the state until ctx ends. If the cause is allocrunner.ErrShutdown, Run
@@ -292,7 +292,7 @@ func (a *Agent) WaitAllPluginsReported(ctx context.Context) error {
 func (a *Agent) Run(ctx context.Context) {
 	trim := memtrim.New(gcPercentIdle, gcPercentBusy) // not created in Open, because most of what Open reads stays in memory
 	defer trim.Stop()
-	nodes := noderunner.New(a.runnerConfig(trim))
+	nodes := noderunner.New(a.nodeRunnerConfig(trim))
 	a.mu.Lock()
 	a.nodeRunner = nodes
 	a.mu.Unlock()
@@ -303,9 +303,9 @@ func (a *Agent) Run(ctx context.Context) {
 	var backgroundWG, reportsWG sync.WaitGroup
 	reportsWG.Go(func() { a.allocSync.Run(reporting, a.scheduler) })
 	backgroundWG.Go(func() { a.node.Run(ctx) })
-	backgroundWG.Go(func() { a.plugins.run(ctx, nodes.PreviousAllocsLoaded()) })
+	backgroundWG.Go(func() { a.plugins.runBackgroundLoops(ctx, nodes.PreviousAllocsLoaded()) })
 	// The start and the stop of a plugin process load pages of the agent's program, which the next trim releases.
-	backgroundWG.Go(func() { a.plugins.watchProcesses(ctx, trim.PostponeTrim) })
+	backgroundWG.Go(func() { a.plugins.watchPluginPIDs(ctx, trim.PostponeTrim) })
 	backgroundWG.Go(func() { a.allocNetworks.Run(ctx) })
 	backgroundWG.Go(func() { a.outputLossReporter.run(ctx) })
 	backgroundWG.Go(func() { a.dataDirectory.maintainDiskReserve(ctx, a.node.Registered()) })
@@ -313,7 +313,7 @@ func (a *Agent) Run(ctx context.Context) {
 	backgroundWG.Go(func() {
 		onStep := func() {
 			a.scheduler.ClockStepped()
-			a.identities.HandleClockStep()
+			a.identities.NotifyClockStep()
 		}
 		if err := clock.WatchSteps(ctx, onStep); err != nil {
 			a.logger.Warn("steps of the clock are noticed late", "error", err)
@@ -327,14 +327,14 @@ func (a *Agent) Run(ctx context.Context) {
 		}
 	})
 	untilEnded, endWait := context.WithCancel(context.WithoutCancel(ctx))
-	if a.dataDirectory.ephemeralState {
+	if a.dataDirectory.isStateEphemeral {
 		// No later agent can repeat the destroy of a task by its driver.
 		backgroundWG.Go(func() {
 			select {
 			case <-ctx.Done():
 			case <-untilEnded.Done():
 			}
-			nodes.KillUndestroyed(untilEnded, func() {
+			nodes.KillAllocsNotDestroyedInTime(untilEnded, func() {
 				a.logger.Warn("a driver has not destroyed its ended tasks; the agent shuts down without it")
 			})
 		})
@@ -347,7 +347,7 @@ func (a *Agent) Run(ctx context.Context) {
 	if a.dataDirectory.isTemporary {
 		nodes.CollectAll() // also removes resources that hooks have created outside of the allocation directories
 	}
-	if a.dataDirectory.ephemeralState {
+	if a.dataDirectory.isStateEphemeral {
 		settling, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 		defer cancel()
 		a.plugins.hookPlugins.RetryAllCleanups(settling)
@@ -355,12 +355,12 @@ func (a *Agent) Run(ctx context.Context) {
 	}
 }
 
-// runnerConfig returns the configuration of the node runner. The node runner reports to trim when the agent is busy.
-func (a *Agent) runnerConfig(trim *memtrim.Trimmer) noderunner.Config {
+// nodeRunnerConfig returns the configuration of the node runner. The node runner reports to trim when the agent is busy.
+func (a *Agent) nodeRunnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 	limits := a.config.Limits
 	limits.NodeCPUMHz = int64(a.host.TotalCPUMHz)
 	if limit, err := osprocess.DescriptorLimit(); err == nil {
-		limits.FileOperations = descriptors.NewLimiter(limit)
+		limits.FileOperationLimiter = descriptors.NewLimiter(limit)
 	}
 	withoutDriver := taskEnderWithoutDriver{a.helperProcesses.keeper, a.config.FindTaskProcess}
 	return noderunner.Config{
@@ -368,33 +368,33 @@ func (a *Agent) runnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 		AllocRunnerConfig: allocrunner.Config{
 			HostEnv:      taskenv.HostEnv(os.Environ(), a.config.EnvDenylist, a.config.EnvAllowlist),
 			Drivers:      a.plugins.supervisor,
-			Logs:         a.helperProcesses.collector,
+			LogCollector: a.helperProcesses.collector,
 			AllocDirRoot: a.dataDirectory.allocDirRoot(),
 			Store:        a.store,
 			Services:     a.store,
 			CheckResults: a.store,
-			Hooks:        a.plugins.hookPlugins,
+			HookFactory:  a.plugins.hookPlugins,
 			Identities:   a.identities,
 			TaskAPI:      a.taskAPI,
 			Host: allocrunner.HostResources{
-				Cgroups:   cgroupsByDriver(openCgroups(a.host, a.logger), a.plugins.supervisor.Plugins),
-				Networks:  a.allocNetworks,
-				Devices:   a.plugins.devices,
-				Users:     a.taskUsers,
-				Variables: variableReader(a.store),
-				Volume:    a.node.FindHostVolume,
+				NewCgroupManager: newCgroupSelector(openCgroups(a.host, a.logger), a.plugins.supervisor.Plugins),
+				NetworkManager:   a.allocNetworks,
+				DeviceReserver:   a.plugins.devices,
+				UserPool:         a.taskUsers,
+				VariableReader:   variableReader(a.store),
+				FindVolume:       a.node.FindHostVolume,
 			},
-			Limits:      limits,
-			Trace:       traceFunc(a.traceExporter),
-			TaskRecords: localnode.TaskRecords{Store: a.store},
-			Rebooted:    a.orphanCleaner.Rebooted,
-			EndTask:     withoutDriver.endTask,
-			AwaitExit:   withoutDriver.awaitExit,
-			Logger:      a.logger,
+			Limits:                 limits,
+			NewTrace:               traceFunc(a.traceExporter),
+			EarlierRecords:         localnode.TaskRecords{Store: a.store},
+			Rebooted:               a.orphanCleaner.Rebooted,
+			EndTaskWithoutDriver:   withoutDriver.endTask,
+			AwaitExitWithoutDriver: withoutDriver.awaitExitWithoutDriver,
+			Logger:                 a.logger,
 		},
 		NodeForTasks: a.node.TaskEnvNode,
 		OnStopping:   trim.NotifyBusy,
-		OnReport: func(u allocrunner.StatusUpdate) {
+		OnStatusReport: func(u allocrunner.StatusUpdate) {
 			for _, task := range u.TaskStates {
 				if task.Restarts > 0 || task.State == model.TaskDead {
 					trim.NotifyBusy()
@@ -404,9 +404,9 @@ func (a *Agent) runnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 			trim.PostponeTrim() // not NotifyBusy, because most objects that the start of an allocation makes stay in use
 		},
 		// The trim releases the memory of garbage-collected allocations even if no other allocation changes afterwards.
-		OnRemove: trim.PostponeTrim,
-		GCLimits: a.config.GC,
-		Logger:   a.logger,
+		OnAllocDirRemoved: trim.PostponeTrim,
+		GCLimits:          a.config.GC,
+		Logger:            a.logger,
 	}
 }
 
@@ -415,7 +415,7 @@ func traceFunc(e *otlp.Exporter) func(*api.Allocation) timeline.Trace {
 	if e == nil {
 		return nil
 	}
-	return func(alloc *api.Allocation) timeline.Trace { return e.Trace(alloc) }
+	return func(alloc *api.Allocation) timeline.Trace { return e.NewAllocTrace(alloc) }
 }
 
 // variableReader returns a function that reads a variable of a store.
@@ -426,7 +426,7 @@ func variableReader(s *store.Store) runnerhooks.VariableReader {
 		if v == nil {
 			return nil, nil
 		}
-		return v.Items, snapshot.VariableErr(v)
+		return v.Items, snapshot.VariableDecryptErr(v)
 	}
 }
 
@@ -482,7 +482,7 @@ func (a *Agent) ForceKillAllocs() {
 // KillUndestroyedAllocs returns early when ctx is done.
 func (a *Agent) KillUndestroyedAllocs(ctx context.Context, onGiveUp func()) {
 	if nodes := a.currentNodeRunner(); nodes != nil {
-		nodes.KillUndestroyed(ctx, onGiveUp)
+		nodes.KillAllocsNotDestroyedInTime(ctx, onGiveUp)
 	}
 }
 
@@ -517,26 +517,26 @@ func (a *Agent) Close() error {
 		errs = append(errs, a.taskAPI.Close())
 	}
 	remaining := new(remainingProcesses)
-	if a.helperProcesses.keeper != nil && !a.dataDirectory.ephemeralState {
-		remaining = a.processRetention.decideRemaining(a.currentNodeRunner(), a.helperProcesses.keeper, a.plugins.unusedPIDs())
+	if a.helperProcesses.keeper != nil && !a.dataDirectory.isStateEphemeral {
+		remaining = a.processRetention.decideRemainingProcesses(a.currentNodeRunner(), a.helperProcesses.keeper, a.plugins.pidsWithoutTasks())
 	}
 	if a.plugins != nil {
 		a.plugins.close()
 	}
-	ended, err := a.helperProcesses.close(remaining)
+	keeperEnded, err := a.helperProcesses.close(remaining)
 	errs = append(errs, err)
 	if a.store != nil {
 		errs = append(errs, a.store.Close())
-		if a.dataDirectory.ephemeralState {
+		if a.dataDirectory.isStateEphemeral {
 			errs = append(errs, os.Remove(a.dataDirectory.statePath()))
 		}
 		a.store = nil
 	}
 	if !a.dataDirectory.isTemporary {
-		if ended {
+		if keeperEnded {
 			errs = append(errs, a.helperProcesses.sockets.remove())
 		}
-		errs = append(errs, a.dataDirectory.unmountAllocDirs(ended))
+		errs = append(errs, a.dataDirectory.unmountNosuidAllocDirs(keeperEnded))
 	}
 	errs = append(errs, a.dataDirectory.close())
 	return errors.Join(errs...)

@@ -9,10 +9,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
 )
 
-// cgroupsByDriver returns a function that selects the cgroup tree for a task. For tasks of builtin drivers
+// newCgroupSelector returns a function that selects the cgroup tree for a task. For tasks of builtin drivers
 // without reserved cores the function returns nil, because these drivers create cgroups themselves in less
 // time.
-func cgroupsByDriver(tree *cgroup.Hierarchy, plugins func() []supervisor.Plugin) func(driver string, cores int) runnerhooks.CgroupManager {
+func newCgroupSelector(tree *cgroup.Hierarchy, plugins func() []supervisor.Plugin) func(driver string, cores int) runnerhooks.CgroupManager {
 	return func(driver string, cores int) runnerhooks.CgroupManager {
 		if cores > 0 {
 			return tree

@@ -17,21 +17,21 @@ import (
 
 // dataDirectory is the data directory of an agent, which is locked until the method close is called.
 type dataDirectory struct {
-	path           string
-	isTemporary    bool     // the method close removes the directory
-	ephemeralState bool     // the agent starts with an empty state and deletes its state at the end
-	lock           *os.File // nil after close
+	path             string
+	isTemporary      bool     // the method close removes the directory
+	isStateEphemeral bool     // the agent starts with an empty state and deletes its state at the end
+	lock             *os.File // nil after close
 }
 
 // openDataDirectory creates the data directory if it is missing, and locks it. It fails with ErrInUse if
 // another agent has locked it. The caller must call close.
 func openDataDirectory(c Config) (*dataDirectory, error) {
-	d := &dataDirectory{path: c.DataDir, isTemporary: c.DataDir == "", ephemeralState: c.EphemeralState || c.DataDir == ""}
+	d := &dataDirectory{path: c.DataDir, isTemporary: c.DataDir == "", isStateEphemeral: c.EphemeralState || c.DataDir == ""}
 	if err := d.open(c.Logger); err != nil {
 		return nil, errors.Join(err, d.close())
 	}
 	if os.Geteuid() == 0 {
-		d.mountAllocDirs(c)
+		d.mountAllocDirsNosuid(c)
 	}
 	return d, nil
 }
@@ -49,7 +49,7 @@ func (d *dataDirectory) open(logger hclog.Logger) error {
 		}
 		// The directory of a foreground run is not checked: the run trusts no file in it, and the user
 		// trusts the directory of the job file.
-		if !d.ephemeralState {
+		if !d.isStateEphemeral {
 			if err := safepath.CheckDir(d.path); err != nil {
 				return fmt.Errorf("data directory %s: %w, or choose another with -data-dir", d.path, err)
 			}
@@ -57,23 +57,23 @@ func (d *dataDirectory) open(logger hclog.Logger) error {
 		if d.lock, err = lockAfterKilledAgent(d.path); err != nil {
 			return err
 		}
-		if d.ephemeralState {
-			if err := checkNoAgentTasks(d.path); err != nil {
+		if d.isStateEphemeral {
+			if err := checkNoAllocsOfPermanentAgent(d.path); err != nil {
 				return err
 			}
 		} else {
-			d.useDiskReserve(logger)
+			d.freeOrMakeDiskReserve(logger)
 		}
 	}
 	if os.Geteuid() == 0 {
-		return ensureOwnedDir(d.allocDirRoot(), 0o711) // tasks of other users need the permission to traverse the directory
+		return makeDirOrCheckOwner(d.allocDirRoot(), 0o711) // tasks of other users need the permission to traverse the directory
 	}
 	return d.denyOtherUsers()
 }
 
-// mountAllocDirs mounts the directory of the allocations so that set-user-id programs and device files in it have no effect. It
+// mountAllocDirsNosuid mounts the directory of the allocations so that set-user-id programs and device files in it have no effect. It
 // logs a warning if they have an effect nevertheless. It must be called before a file in the directory is opened.
-func (d *dataDirectory) mountAllocDirs(c Config) {
+func (d *dataDirectory) mountAllocDirsNosuid(c Config) {
 	var err error
 	if c.AllowSetuid {
 		err = errors.New(`the option "alloc_dir.allow_setuid" allows it`)
@@ -96,13 +96,13 @@ func hasOwnMountNamespace() bool {
 	return err == nil && own != first
 }
 
-// unmountAllocDirs undoes mountAllocDirs if no task needs the mount: no task runs if ended is true, or if the directory of the
-// allocations is empty.
-func (d *dataDirectory) unmountAllocDirs(ended bool) error {
+// unmountNosuidAllocDirs undoes mountAllocDirsNosuid if no task needs the mount: no task runs if tasksEnded is true, or if the
+// directory of the allocations is empty.
+func (d *dataDirectory) unmountNosuidAllocDirs(tasksEnded bool) error {
 	if os.Geteuid() != 0 {
 		return nil
 	}
-	if !ended {
+	if !tasksEnded {
 		entries, err := os.ReadDir(d.allocDirRoot())
 		if err != nil || len(entries) > 0 {
 			return nil // the mount stays for the next agent
@@ -115,7 +115,7 @@ func (d *dataDirectory) unmountAllocDirs(ended bool) error {
 // tasks run as the user of the agent. If the data directory belongs to another user, denyOtherUsers makes the directory of
 // the allocations inaccessible instead.
 func (d *dataDirectory) denyOtherUsers() error {
-	if err := ensureOwnedDir(d.allocDirRoot(), 0o711); err != nil {
+	if err := makeDirOrCheckOwner(d.allocDirRoot(), 0o711); err != nil {
 		return err
 	}
 	var stat unix.Stat_t
@@ -143,7 +143,7 @@ func (d *dataDirectory) cniCacheDir() string { return filepath.Join(d.path, "cni
 // statePath returns the path of the state file. A foreground run and an agent have different state
 // files.
 func (d *dataDirectory) statePath() string {
-	if d.ephemeralState {
+	if d.isStateEphemeral {
 		return filepath.Join(d.path, runStateFile)
 	}
 	return filepath.Join(d.path, store.FileName)

@@ -28,7 +28,7 @@ const (
 )
 
 // lockDataDir locks the data directory until all copies of the returned file are closed, and records this process in
-// the file for [keeper.Directory.LockedBy]. With unix.LOCK_NB in flags it fails with ErrInUse instead of blocking.
+// the file for [keeper.DataDir.LockOwner]. With unix.LOCK_NB in flags it fails with ErrInUse instead of blocking.
 func lockDataDir(dataDir string, flags int) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dataDir, lockFile), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -62,18 +62,18 @@ func lockAfterKilledAgent(dataDir string) (*os.File, error) {
 
 // isLockOwnerAlive reports whether the process that has locked the data directory is alive, or cannot be determined.
 func isLockOwnerAlive(dataDir string) bool {
-	dir, err := keeper.OpenDirectory(dataDir)
+	dir, err := keeper.OpenDataDir(dataDir)
 	if err != nil {
 		return true
 	}
 	defer dir.Close()
-	_, alive, err := dir.LockedBy(lockFile)
+	_, alive, err := dir.LockOwner(lockFile)
 	return alive || err != nil
 }
 
-// ensureOwnedDir creates a directory, or checks that the existing one belongs to this user: below /tmp,
+// makeDirOrCheckOwner creates a directory, or checks that the existing one belongs to this user: below /tmp,
 // another account may have created it before.
-func ensureOwnedDir(dir string, mode fs.FileMode) error {
+func makeDirOrCheckOwner(dir string, mode fs.FileMode) error {
 	err := os.Mkdir(dir, mode)
 	if err == nil {
 		return os.Chmod(dir, mode) // the umask may have cleared bits of the mode
@@ -81,11 +81,11 @@ func ensureOwnedDir(dir string, mode fs.FileMode) error {
 	if !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	return checkOwnedDir(dir)
+	return checkDirBelongsToUser(dir)
 }
 
-// checkOwnedDir returns an error if dir is not a directory, belongs to another user, or is writable for other users.
-func checkOwnedDir(dir string) error {
+// checkDirBelongsToUser returns an error if dir is not a directory, belongs to another user, or is writable for other users.
+func checkDirBelongsToUser(dir string) error {
 	var stat unix.Stat_t
 	if err := unix.Lstat(dir, &stat); err != nil {
 		return fmt.Errorf("%s: %w", dir, err)
@@ -101,14 +101,14 @@ func checkOwnedDir(dir string) error {
 	return nil
 }
 
-// makeOwnedDirOrSuffixed creates a directory at path, or returns the existing directory if it belongs to this user.
+// makeDirOrSuffixedDir creates a directory at path, or returns the existing directory if it belongs to this user.
 // If another account has created a file at path, the directory gets a random suffix after a dot.
-func makeOwnedDirOrSuffixed(path string, mode fs.FileMode) (string, error) {
-	pathErr := ensureOwnedDir(path, mode)
+func makeDirOrSuffixedDir(path string, mode fs.FileMode) (string, error) {
+	pathErr := makeDirOrCheckOwner(path, mode)
 	if pathErr == nil {
 		return path, nil
 	}
-	if ours := findOwnedDirsWithPrefix(path); len(ours) > 0 {
+	if ours := findDirAndSuffixedDirs(path); len(ours) > 0 {
 		return ours[0], nil
 	}
 	dir, err := os.MkdirTemp(filepath.Dir(path), filepath.Base(path)+".")
@@ -118,8 +118,8 @@ func makeOwnedDirOrSuffixed(path string, mode fs.FileMode) (string, error) {
 	return dir, os.Chmod(dir, mode)
 }
 
-// findOwnedDirsWithPrefix returns the directories that makeOwnedDirOrSuffixed has created for path and that still exist.
-func findOwnedDirsWithPrefix(path string) []string {
+// findDirAndSuffixedDirs returns the directories that makeDirOrSuffixedDir has created for path and that still exist.
+func findDirAndSuffixedDirs(path string) []string {
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil {
 		return nil
@@ -130,7 +130,7 @@ func findOwnedDirsWithPrefix(path string) []string {
 		if name != filepath.Base(path) && !strings.HasPrefix(name, filepath.Base(path)+".") {
 			continue
 		}
-		if dir := filepath.Join(filepath.Dir(path), name); checkOwnedDir(dir) == nil {
+		if dir := filepath.Join(filepath.Dir(path), name); checkDirBelongsToUser(dir) == nil {
 			ownedPaths = append(ownedPaths, dir)
 		}
 	}

@@ -54,7 +54,7 @@ func TestTakenTemporaryDirectory(t *testing.T) {
 			t.Errorf("%s: %v", squat, err)
 			continue
 		}
-		if err := checkOwnedDir(filepath.Dir(first)); err != nil {
+		if err := checkDirBelongsToUser(filepath.Dir(first)); err != nil {
 			t.Error(err)
 		}
 		held.Close() // as if the run was killed
@@ -95,7 +95,7 @@ func TestFindOwnedDirs(t *testing.T) {
 	if err := errors.Join(os.Remove(dir+"/a.link"), os.Symlink("a", dir+"/a.link")); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := findOwnedDirsWithPrefix(dir+"/a"), []string{dir + "/a", dir + "/a.1"}; !slices.Equal(got, want) {
+	if got, want := findDirAndSuffixedDirs(dir+"/a"), []string{dir + "/a", dir + "/a.1"}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }

@@ -62,8 +62,8 @@ func (e taskEnderWithoutDriver) endTask(ctx context.Context, req taskrunner.EndT
 	return result, nil
 }
 
-// awaitExit implements taskrunner.AwaitExitFunc. The keeper adopted the task when its plugin died.
-func (e taskEnderWithoutDriver) awaitExit(ctx context.Context, driverName string, handle *driver.Handle) (*driver.ExitResult, error) {
+// awaitExitWithoutDriver implements taskrunner.AwaitExitFunc. The keeper adopted the task when its plugin died.
+func (e taskEnderWithoutDriver) awaitExitWithoutDriver(ctx context.Context, driverName string, handle *driver.Handle) (*driver.ExitResult, error) {
 	if e.findTaskProcess != nil {
 		if main, known := e.findTaskProcess(driverName, handle.DriverState); known {
 			return e.waitProcessExit(ctx, main)

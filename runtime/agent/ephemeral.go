@@ -15,10 +15,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// checkNoAgentTasks returns an error if the data directory has allocations of an agent with a permanent state. A foreground run
+// checkNoAllocsOfPermanentAgent returns an error if the data directory has allocations of an agent with a permanent state. A foreground run
 // cannot use such a directory: when the run ends, it would end the keeper of the agent and the agent's tasks. A foreground run has
 // a separate state file, so all allocations in the file store.FileName belong to an agent.
-func checkNoAgentTasks(dataDir string) error {
+func checkNoAllocsOfPermanentAgent(dataDir string) error {
 	contents, err := store.Inspect(filepath.Join(dataDir, store.FileName))
 	if errors.Is(err, fs.ErrNotExist) {
 		contents, err = new(store.FileContents), nil
@@ -32,7 +32,7 @@ func checkNoAgentTasks(dataDir string) error {
 	}
 	if ids := recordedAllocIDs(contents); len(ids) > 0 {
 		return fmt.Errorf("data directory %s: it belongs to an agent with %d allocations (%s), whose tasks would end with this run\n%s",
-			dataDir, len(ids), strings.Join(firstShortIDs(ids), ", "), remedyText)
+			dataDir, len(ids), strings.Join(abbreviateIDs(ids), ", "), remedyText)
 	}
 	ids, err := findAllocsWithoutRecord(dataDir, contents)
 	if err != nil {
@@ -40,7 +40,7 @@ func checkNoAgentTasks(dataDir string) error {
 	}
 	if len(ids) > 0 {
 		return fmt.Errorf("data directory %s: it has %d allocations (%s) whose agent has lost its state file, and whose tasks would end with this run\nuse another directory, or start the agent once with -adopt-unknown or -end-unknown",
-			dataDir, len(ids), strings.Join(firstShortIDs(ids), ", "))
+			dataDir, len(ids), strings.Join(abbreviateIDs(ids), ", "))
 	}
 	return nil
 }
@@ -94,8 +94,8 @@ func findAllocsWithoutRecord(dataDir string, contents *store.FileContents) (ids 
 	return ids, nil
 }
 
-// firstShortIDs returns the first eight characters of the first three ids, followed by "…" if there are more ids.
-func firstShortIDs(ids []string) (short []string) {
+// abbreviateIDs returns the first eight characters of the first three ids, followed by "…" if there are more ids.
+func abbreviateIDs(ids []string) (short []string) {
 	for _, id := range ids[:min(len(ids), 3)] {
 		short = append(short, id[:min(len(id), 8)])
 	}

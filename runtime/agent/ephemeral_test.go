@@ -74,7 +74,7 @@ func TestRunRefusesTasksOfAgent(t *testing.T) {
 				t.Fatal(err)
 			}
 			c.prepare(t, dir)
-			err := checkNoAgentTasks(dir)
+			err := checkNoAllocsOfPermanentAgent(dir)
 			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}

@@ -36,11 +36,11 @@ func (h *helperProcesses) start(ctx context.Context) (err error) {
 	if h.sockets, err = openSocketDir(d.path, h.logger); err != nil {
 		return err
 	}
-	h.keeper, err = keeper.Start(ctx, keeper.Config{
-		Dir:       d.path,
-		Args:      keeperArgs,
-		Ephemeral: d.isTemporary,
-		Logger:    h.logger,
+	h.keeper, err = keeper.ConnectOrStart(ctx, keeper.Config{
+		DataDir:    d.path,
+		KeeperArgv: keeperArgs,
+		Ephemeral:  d.isTemporary,
+		Logger:     h.logger,
 	})
 	if err != nil {
 		return fmt.Errorf("start keeper: %w", err)
@@ -74,43 +74,43 @@ func (h *helperProcesses) stopWatchingSockets() {
 }
 
 // close shuts down the helper processes, unless tasks may run, and closes the
-// connections to the helper processes. ended reports whether close has shut them down. If only processes without a
+// connections to the helper processes. keeperEnded reports whether close has shut them down. If only processes without a
 // record in the state run, the keeper shuts down after these have exited.
-func (h *helperProcesses) close(remaining *remainingProcesses) (ended bool, err error) {
+func (h *helperProcesses) close(remaining *remainingProcesses) (keeperEnded bool, err error) {
 	var errs []error
 	if h.collector != nil {
 		errs = append(errs, h.collector.Close())
 	}
 	if h.keeper != nil {
 		var err error
-		ended, err = h.shutDownKeeper(remaining)
+		keeperEnded, err = h.shutDownKeeper(remaining)
 		errs = append(errs, err, h.keeper.Close())
 	}
 	if h.sockets != nil {
 		errs = append(errs, h.sockets.close())
 	}
-	return ended, errors.Join(errs...)
+	return keeperEnded, errors.Join(errs...)
 }
 
 // keeperTimeout is the timeout for requests to the keeper while the agent shuts down.
 const keeperTimeout = 5 * time.Second
 
-// shutDownKeeper shuts down the keeper and all its descendants, unless tasks may run. ended reports whether it has shut
+// shutDownKeeper shuts down the keeper and all its descendants, unless tasks may run. keeperEnded reports whether it has shut
 // down the keeper.
-func (h *helperProcesses) shutDownKeeper(remaining *remainingProcesses) (ended bool, err error) {
+func (h *helperProcesses) shutDownKeeper(remaining *remainingProcesses) (keeperEnded bool, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), keeperTimeout)
 	defer cancel()
-	if !h.dataDirectory.ephemeralState {
+	if !h.dataDirectory.isStateEphemeral {
 		if remaining.taskMayRun {
 			return false, nil
 		}
-		// A plugin that has exited since processRetention.decideRemaining was called may have left a process behind.
-		parents, err := h.keeper.ListParentProcesses(ctx)
+		// A plugin that has exited since processRetention.decideRemainingProcesses was called may have left a process behind.
+		parents, err := h.keeper.ListProcessesWithLivingChildren(ctx)
 		if err != nil {
-			return false, nil
+			return false, nil // the keeper may have tasks, so it continues
 		}
 		if len(parents) > 0 {
-			return false, h.keeper.EndWithoutTasks(ctx)
+			return false, h.keeper.ExitWhenNoTasks(ctx)
 		}
 	}
 	if err := h.keeper.SetEphemeral(ctx); err != nil {

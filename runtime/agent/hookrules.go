@@ -10,7 +10,7 @@ import (
 )
 
 // checkHookRules implements Agent.CheckHookRules.
-func (p *plugins) checkHookRules(ctx context.Context) (trouble []error) {
+func (p *pluginManager) checkHookRules(ctx context.Context) (ruleErrs []error) {
 	for _, rule := range p.hookPlugins.Rules() {
 		meanwhile := "until then allocations fail that it might apply to"
 		if rule.WarnOnError {
@@ -31,15 +31,15 @@ func (p *plugins) checkHookRules(ctx context.Context) (trouble []error) {
 			break
 		}
 		if err != nil {
-			trouble = append(trouble, rule.ErrorWithPosition(err))
+			ruleErrs = append(ruleErrs, rule.ErrorWithPosition(err))
 		}
 	}
-	return trouble
+	return ruleErrs
 }
 
 // logHookRuleErrors logs the errors of checkHookRules when it is called and after each change of
 // the rules, until ctx ends.
-func (p *plugins) logHookRuleErrors(ctx context.Context) {
+func (p *pluginManager) logHookRuleErrors(ctx context.Context) {
 	for {
 		for _, err := range p.checkHookRules(ctx) {
 			p.logger.Warn("hook block does not work", "error", err)

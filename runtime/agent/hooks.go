@@ -24,18 +24,18 @@ import (
 
 // loadHookTokenKey returns the key of the capability tokens of hooks, which is stored in the state. It creates a new key if
 // no key is stored, or if the stored key is unreadable, so that the store has moved it into the quarantine.
-func loadHookTokenKey(s *store.Store, logger hclog.Logger) hostservice.Key {
+func loadHookTokenKey(s *store.Store, logger hclog.Logger) hostservice.CapabilityKey {
 	var storedKey state.HookKey
 	known, err := s.Snapshot().AgentRecord(state.HookKeyName, &storedKey)
 	if err == nil && known {
-		return hostservice.Key(storedKey)
+		return hostservice.CapabilityKey(storedKey)
 	}
 	if err != nil {
 		logger.Warn("the key of the hooks' capability tokens is replaced; hooks use their old tokens in vain until the next call", "error", err)
 	}
-	key := make(hostservice.Key, state.HookKeySize)
+	key := make(hostservice.CapabilityKey, state.HookKeySize)
 	rand.Read(key) // never fails
-	s.UpdateWithNext(func(tx *store.Txn) error {
+	s.UpdateInNextTransaction(func(tx *store.Txn) error {
 		tx.PutAgentRecord(state.HookKeyName, state.HookKey(key))
 		return nil
 	})
@@ -47,7 +47,7 @@ func loadHookTokenKey(s *store.Store, logger hclog.Logger) hostservice.Key {
 
 // startHookService creates the set of hook plugins and starts the host service that hooks call. The function alloc returns
 // the runner of an allocation, or nil if the node does not have the allocation.
-func (p *plugins) startHookService(c Config, s *store.Store, sockets *socketDir, alloc func(id string) *allocrunner.Runner) error {
+func (p *pluginManager) startHookService(c Config, s *store.Store, sockets *socketDir, alloc func(id string) *allocrunner.Runner) error {
 	key := loadHookTokenKey(s, p.logger)
 	p.hookPlugins = pluginhooks.New(pluginhooks.Config{
 		FindHook: func(ctx context.Context, name string, until time.Time) (pluginhooks.RemoteHook, *hook.Description, error) {
@@ -60,27 +60,27 @@ func (p *plugins) startHookService(c Config, s *store.Store, sockets *socketDir,
 		KnownHooks: func() map[string]*hook.Description {
 			known := make(map[string]*hook.Description)
 			for _, running := range p.supervisor.Plugins() {
-				if running.Serves.Type == base.TypeHook && running.Hook != nil && running.SupersededBy == "" {
-					known[running.Serves.Name] = running.Hook
+				if running.Serves.Type == base.TypeHook && running.HookDescription != nil && running.SupersededBy == "" {
+					known[running.Serves.Name] = running.HookDescription
 				}
 			}
 			return known
 		},
-		ExpectedHooks:  p.knownPlugins.expectedHooks,
-		UnknownPlugins: p.knownPlugins.unknownPlugins,
-		Rules:          c.Hooks,
-		BuiltinLimits:  c.HookLimits,
-		Token:          key.Token,
-		CleanupStore:   hookCleanupStore{s, p.logger},
-		NoCallTimeouts: c.NoPluginTimeouts,
-		Logger:         p.logger,
+		ExpectedAllAllocsHooks: p.knownPluginInfos.hooksOfAllAllocsStillStarting,
+		PluginsOfUnknownType:   p.knownPluginInfos.neverReportedPlugins,
+		Rules:                  c.Hooks,
+		LimitsOfBuiltinHook:    c.BuiltinHookLimits,
+		NewCapabilityToken:     key.NewCapabilityToken,
+		CleanupStore:           hookCleanupStore{s, p.logger},
+		NoCallTimeouts:         c.NoPluginTimeouts,
+		Logger:                 p.logger,
 	})
 	listener, err := sockets.listenForHooks()
 	if err != nil {
 		return err
 	}
 	p.hookService = hostservice.Serve(hostservice.Config{
-		Listener: listener, Key: key, AllocRunner: alloc, PreviousAllocsLoaded: p.previousAllocsLoaded, Store: s, Logger: p.logger.Named("hostservice"),
+		Listener: listener, CapabilityKey: key, AllocRunner: alloc, PreviousAllocsLoaded: p.previousAllocsListed, Store: s, Logger: p.logger.Named("hostservice"),
 	})
 	return nil
 }
@@ -90,9 +90,9 @@ const missingHookHint = "give the directory of its program with -plugin-dir, for
 
 // checkHookAttachments checks the hook attachments of a canonical job. The faults are attachments of a hook
 // that does not exist, that is never called at this place of a job, or that rejects the configuration.
-// The errors in trouble are about hooks that were not reachable. checkHookAttachments waits for plugins
+// The errors in unreachable are about hooks that were not reachable. checkHookAttachments waits for plugins
 // that are starting.
-func (p *plugins) checkHookAttachments(ctx context.Context, job *api.Job) (faults []admission.HookFault, trouble []error) {
+func (p *pluginManager) checkHookAttachments(ctx context.Context, job *api.Job) (faults []admission.HookFault, unreachable []error) {
 	for _, at := range model.HookAttachments(job) {
 		if at.Hook == "" {
 			faults = append(faults, admission.HookFault{Attachment: at, Err: fmt.Errorf("the name of a hook is missing: write %sNAME", model.HookPrefix)})
@@ -109,7 +109,7 @@ func (p *plugins) checkHookAttachments(ctx context.Context, job *api.Job) (fault
 			missing = true
 			err = fmt.Errorf("%w; %s, or remove meta %s%s", err, missingHookHint, model.HookPrefix, at.Hook)
 		case err != nil:
-			trouble = append(trouble, err)
+			unreachable = append(unreachable, err)
 			err = pluginhooks.CheckAttachmentSyntax(at.Config)
 		default:
 			err = p.hookPlugins.CheckAttachment(job, at, takes.Schema)
@@ -121,7 +121,7 @@ func (p *plugins) checkHookAttachments(ctx context.Context, job *api.Job) (fault
 			faults = append(faults, admission.HookFault{Attachment: at, IsHookMissing: missing, Err: err})
 		}
 	}
-	return faults, trouble
+	return faults, unreachable
 }
 
 // pluginLaunchTimeout limits how long checkHookAttachments waits for a plugin that has exited: it waits only if
@@ -144,12 +144,12 @@ func (s hookCleanupStore) List() (list []state.PendingCleanup) {
 			continue // the record is unreadable and the store quarantines it, or it was deleted meanwhile
 		}
 		cleanup := record.PendingCleanup()
-		if snapshot.Allocation(nil, cleanup.AllocID) != nil || time.Now().Before(cleanup.Until) {
+		if snapshot.Allocation(nil, cleanup.AllocID) != nil || time.Now().Before(cleanup.RetryUntil) {
 			list = append(list, cleanup)
 			continue
 		}
-		if cleanup.Until.IsZero() { // the allocation was removed after the call had failed
-			cleanup.Until = time.Now().Add(pluginhooks.CleanupTimeout)
+		if cleanup.RetryUntil.IsZero() { // the allocation still existed when the cleanup failed, so that the record has no deadline
+			cleanup.RetryUntil = time.Now().Add(pluginhooks.CleanupTimeout)
 			s.storeRetryDeadline(name, cleanup)
 			list = append(list, cleanup)
 			continue

@@ -54,7 +54,7 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	if err := a.startHelpers(ctx); err != nil {
 		return err
 	}
-	return a.openNode(ctx)
+	return a.openNodeAndPlugins(ctx)
 }
 
 // openState opens the state, and checks that the data directory owns the tasks in the state.
@@ -70,30 +70,30 @@ func (a *Agent) openState() (err error) {
 	a.allocSync = localnode.NewAllocSync(a.store, a.logger)
 	a.orphanCleaner = &orphans.Cleaner{
 		Store: a.store, AllocDirRoot: d.allocDirRoot(), Rebooted: detectReboot(a.store, a.logger), Logger: a.logger,
-		StateWasEphemeral: d.ephemeralState, EndUnknownTasks: a.config.EndUnknownTasks,
-		OnUnknownProcess: func(allocID, task string, p osprocess.ID) { reserveUserOfProcess(pool, allocID, task, p) },
+		StateWasEphemeral: d.isStateEphemeral, EndTasksOfUnknownAllocs: a.config.EndUnknownTasks,
+		OnProcessLeftRunning: func(allocID, task string, p osprocess.ID) { reserveUserOfProcess(pool, allocID, task, p) },
 	}
 	a.processRetention = &processRetention{store: a.store, orphanCleaner: a.orphanCleaner, logger: a.logger}
-	if d.ephemeralState {
+	if d.isStateEphemeral {
 		return nil
 	}
-	a.directoryIdentity, err = openDirectoryIdentity(d, a.store, a.processRetention.tasksMayRun(), a.config.ClaimTasksAsCopy, findOtherOwner, a.logger)
+	a.dataDirIdentity, err = openDataDirIdentity(d, a.store, a.processRetention.tasksMayRun(), a.config.ClaimTasksAsCopy, findRunningDirWithSameID, a.logger)
 	return err
 }
 
 // startHelpers starts the helper processes, and records that the data directory owns the tasks of its state.
 func (a *Agent) startHelpers(ctx context.Context) error {
-	if err := a.helperProcesses.start(ctx); err != nil || a.directoryIdentity == nil {
+	if err := a.helperProcesses.start(ctx); err != nil || a.dataDirIdentity == nil {
 		return err
 	}
-	if err := a.directoryIdentity.recordAsOwner(ctx, a.helperProcesses.keeper.KeeperProcess()); err != nil {
+	if err := a.dataDirIdentity.storeAsOwner(ctx, a.helperProcesses.keeper.KeeperProcess()); err != nil {
 		a.logger.Error("owner of the data directory not recorded", "error", err)
 	}
 	return nil
 }
 
-// openNode fingerprints the machine, creates the scheduler, the task API and the node, and starts the plugins.
-func (a *Agent) openNode(ctx context.Context) (err error) {
+// openNodeAndPlugins fingerprints the machine, creates the scheduler, the task API and the node, and starts the plugins.
+func (a *Agent) openNodeAndPlugins(ctx context.Context) (err error) {
 	nodeID := localnode.LoadNodeID(a.store)
 	a.scheduler = a.newScheduler(nodeID)
 	settings := a.config.Node
@@ -102,8 +102,8 @@ func (a *Agent) openNode(ctx context.Context) (err error) {
 	settings = settings.WithDefaults(a.host.Hostname)
 	settings.Networks.CNICacheDir = a.dataDirectory.cniCacheDir()
 	settings.FingerprintNetworks(ctx, &a.host, a.logger)
-	settings.Networks.Bridge.HostIPOnlyAddresses = a.host.OtherAddresses()
-	a.identities = identity.New(identity.Config{Store: a.store, Region: settings.Region, URL: a.config.OIDCIssuer})
+	settings.Networks.Bridge.AddressesOnlyForHostIPPorts = a.host.OtherHostNetworkAddresses()
+	a.identities = identity.NewIssuer(identity.Config{Store: a.store, Region: settings.Region, IssuerURL: a.config.OIDCIssuer})
 	if err := a.identities.DeleteOrphanedTokens(ctx); err != nil {
 		a.logger.Warn("tokens of removed allocations stay in the state until the next start", "error", err)
 	}
@@ -112,7 +112,7 @@ func (a *Agent) openNode(ctx context.Context) (err error) {
 	}
 	if a.config.OTLP.IsExportEnabled() {
 		a.traceExporter, err = otlp.New(a.config.OTLP, otlp.AgentFacts{
-			Version: a.config.Version, NodeID: nodeID, NodeName: settings.Name, Datacenter: settings.Datacenter, Region: settings.Region, Host: a.host.Hostname,
+			Version: a.config.Version, NodeID: nodeID, NodeName: settings.Name, Datacenter: settings.Datacenter, Region: settings.Region, HostName: a.host.Hostname,
 		}, a.logger)
 		if err != nil {
 			return err
@@ -123,13 +123,13 @@ func (a *Agent) openNode(ctx context.Context) (err error) {
 
 // openStore opens the state of a data directory.
 func openStore(d *dataDirectory, version string, logger hclog.Logger) (*store.Store, error) {
-	config := store.Config{Path: d.statePath(), Version: version, Logger: logger, TemporaryKeys: d.ephemeralState, OnWrite: metrics.ObserveStoreWrite}
+	config := store.Config{Path: d.statePath(), BuildVersion: version, Logger: logger, TemporaryKeys: d.isStateEphemeral, OnWrite: metrics.ObserveStoreWrite}
 	// An agent also removes the state file of a killed foreground run: findAllocsWithoutRecord, which the next foreground run
 	// calls, would take the agent's tasks for tasks of the killed run.
 	if err := os.Remove(filepath.Join(d.path, runStateFile)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("remove old state: %w", err)
 	}
-	if !d.ephemeralState {
+	if !d.isStateEphemeral {
 		config.KeyFile, config.ReserveSpace = filepath.Join(d.path, keyringFile), true
 	}
 	s, err := store.Open(config)
@@ -152,22 +152,22 @@ func (a *Agent) newScheduler(nodeID string) *scheduler.Scheduler {
 			Now:           time.Now,
 			Uptime:        func() time.Duration { return time.Since(opened) },
 		},
-		GC:              a.config.SchedulerGC,
-		Logger:          a.logger,
-		OnDesiredChange: a.allocSync.AllocsChanged,
+		GC:                     a.config.SchedulerGC,
+		Logger:                 a.logger,
+		OnDesiredAllocsChanged: a.allocSync.AllocsChanged,
 	})
 }
 
 // IsPortFree reports whether a task could listen on a port. A port of the default network is free even if another program
 // listens on this port at an address of another network.
 func (a *Agent) IsPortFree(p scheduler.HostPort) bool {
-	if a.orphanCleaner.UnknownTaskHasPort(p.Port) {
+	if a.orphanCleaner.UnknownTaskUsesHostPort(p.Port) {
 		return false
 	}
 	if address, err := netip.ParseAddr(p.Address); err == nil {
 		return hostport.IsFreeAt(address, p.Port)
 	}
-	return hostport.IsFree(p.Port, a.host.OtherAddresses()...)
+	return hostport.IsFree(p.Port, a.host.OtherHostNetworkAddresses()...)
 }
 
 // detectReboot reports whether the machine was booted since the last agent ran.
@@ -183,7 +183,7 @@ func detectReboot(s *store.Store, logger hclog.Logger) (rebooted bool) {
 		return false
 	}
 	// If a later start of a task were stored without the id of this boot, the next agent would start the task twice.
-	s.UpdateWithNext(func(tx *store.Txn) error {
+	s.UpdateInNextTransaction(func(tx *store.Txn) error {
 		tx.PutAgentRecord(state.BootIDName, now)
 		return nil
 	})
@@ -195,13 +195,13 @@ func detectReboot(s *store.Store, logger hclog.Logger) (rebooted bool) {
 
 // startPlugins creates the node and starts the plugins. It does not wait for them.
 func (a *Agent) startPlugins(ctx context.Context, nodeID string, settings localnode.Settings) error {
-	var cache pluginCache = fileCache(a.config.PluginCacheFile)
+	var cache pluginCache = filePluginCache(a.config.PluginCacheFile)
 	config := supervisor.Config{
 		Catalog:      a.config.Plugins,
 		Keeper:       a.helperProcesses.keeper,
-		KeeperSocket: a.helperProcesses.keeper.Socket(),
-		DirectoryID:  a.directoryID(),
-		SocketDir:    a.helperProcesses.sockets.restoreDir,
+		KeeperSocket: a.helperProcesses.keeper.SocketPath(),
+		DirectoryID:  a.dataDirID(),
+		SocketDir:    a.helperProcesses.sockets.createMissingFiles,
 		DriverConfig: driverConfig(settings, a.host),
 		HookConfig:   hook.Config{HostSocket: a.helperProcesses.sockets.hookSocketPath(), Node: newHookNode(nodeID, settings)},
 		HasTasks: func(what supervisor.PluginKey) bool {
@@ -213,12 +213,12 @@ func (a *Agent) startPlugins(ctx context.Context, nodeID string, settings localn
 		NoCallTimeouts: a.config.NoPluginTimeouts,
 		Logger:         a.logger,
 	}
-	if !a.dataDirectory.ephemeralState {
-		cache = storeCache{a.store}
-		config.Records = pluginProcessRecords{a.store}
+	if !a.dataDirectory.isStateEphemeral {
+		cache = storePluginCache{a.store}
+		config.RecordStore = pluginProcessRecords{a.store}
 		config.KeepRunning = a.processRetention.mustKeepPlugin
 	}
-	a.plugins = newPlugins(config, cache, a.config.Limits.StatsSampleInterval)
+	a.plugins = newPluginManager(config, cache, a.config.Limits.StatsSampleInterval)
 	a.allocNetworks = network.New(allocNetworkStore{a.store}, a.plugins.supervisor, hostnet.New(settings.Networks), a.logger)
 	if a.config.AdoptUnknownTasks {
 		a.adoptUnknownTasks(model.NodeFacts{ID: nodeID, Name: settings.Name})
@@ -232,7 +232,7 @@ func (a *Agent) startPlugins(ctx context.Context, nodeID string, settings localn
 		Volumes:        newVolumeManager(a, nodeID),
 		Logger:         a.logger,
 		BeforeRegister: func(ctx context.Context) { a.orphanCleaner.DestroyOrphans(ctx, a.plugins.supervisor) },
-		OnRegistered:   a.orphanCleaner.CleanEndedAllocs,
+		OnRegistered:   a.orphanCleaner.CleanUpEndedAllocs,
 		OnNodeStored:   a.scheduler.NodeChanged,
 	})
 	if err := a.plugins.startHookService(a.config, a.store, a.helperProcesses.sockets, a.Alloc); err != nil {

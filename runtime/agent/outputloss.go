@@ -15,21 +15,21 @@ import (
 // outputLossReporter adds events to tasks and to the node when output of tasks cannot be written, usually because the disk is
 // full, and when the output is written again.
 type outputLossReporter struct {
-	allocRunner  func(id string) *allocrunner.Runner
-	checkOutput  func() error // returns nil while the output of all tasks is written and the disk has space
-	addNodeEvent func(ctx context.Context, message string) error
-	logger       hclog.Logger
-	lossReported chan struct{} // reportLoss sends a value
+	allocRunner   func(id string) *allocrunner.Runner
+	outputLossErr func() error // returns nil while the output of all tasks is written and the disk has space
+	addNodeEvent  func(ctx context.Context, message string) error
+	logger        hclog.Logger
+	lossReported  chan struct{} // reportLoss sends a value
 }
 
 func newOutputLossReporter(a *Agent) *outputLossReporter {
 	return &outputLossReporter{
 		allocRunner: a.Alloc,
-		checkOutput: func() error {
+		outputLossErr: func() error {
 			if err := a.OutputLossErr(); err != nil {
 				return err
 			}
-			return a.store.CheckSpace()
+			return a.store.CheckSpaceForNewObjects()
 		},
 		addNodeEvent: func(ctx context.Context, message string) error {
 			return localnode.AddNodeEvent(ctx, a.store, a.node.ID(), "Storage", message)
@@ -46,7 +46,7 @@ func (o *outputLossReporter) reportLoss(loss logs.OutputLoss) {
 		if loss.WritingResumed {
 			event = model.EventOutputResumed(string(loss.Stream), loss.DroppedBytes)
 		}
-		_ = runner.EmitEvent(loss.Task, event) // a task that is unknown has no events
+		_ = runner.EmitEvent(loss.Task, event) // fails only for an unknown task, which has no events
 	}
 	select {
 	case o.lossReported <- struct{}{}:
@@ -68,7 +68,7 @@ func (o *outputLossReporter) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		err := o.checkOutput()
+		err := o.outputLossErr()
 		if (err != nil) == reported {
 			continue
 		}

@@ -23,7 +23,7 @@ func TestOutputLossIsAnEventOfTheNode(t *testing.T) {
 		var full atomic.Bool
 		o := &outputLossReporter{
 			allocRunner: func(string) *allocrunner.Runner { return nil },
-			checkOutput: func() error {
+			outputLossErr: func() error {
 				if full.Load() {
 					return errors.New("no space")
 				}

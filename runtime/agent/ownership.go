@@ -23,18 +23,18 @@ import (
 // DataDirCopyError means that the agent was not started, because its data directory is a copy of another directory, which owns the
 // running tasks in the state.
 type DataDirCopyError struct {
-	Dir           string // path of the copy
-	OwnerDir      string // recorded path of the directory that owns the tasks, which can have been renamed since
+	CopyDir       string // path of the copy
+	TasksOwnerDir string // recorded path of the directory that owns the tasks, which can have been renamed since
 	OwnerInode    uint64 // inode of the directory that owns the tasks
 	OwnerAgentPID int    // pid of the agent that uses the owner directory; 0 if none runs
 }
 
 func (e *DataDirCopyError) Error() string {
-	return fmt.Sprintf("data directory %s is a copy: its tasks belong to %s (inode %d)", e.Dir, e.OwnerDir, e.OwnerInode)
+	return fmt.Sprintf("data directory %s is a copy: its tasks belong to %s (inode %d)", e.CopyDir, e.TasksOwnerDir, e.OwnerInode)
 }
 
-// directoryOwner identifies the data directory that owns the tasks of a state. It is stored in the state, and as JSON in keeper.OwnerFile.
-type directoryOwner struct {
+// dataDirRecord identifies the data directory that owns the tasks of a state. It is stored in the state, and as JSON in keeper.OwnerFile.
+type dataDirRecord struct {
 	ID     string       `json:"id"`   // random id of the state; a copy of the directory has the same id
 	Boot   string       `json:"boot"` // result of bootOrContainerID when the directory was recorded
 	Device uint64       `json:"device"`
@@ -46,23 +46,23 @@ type directoryOwner struct {
 
 // isSameDirectory reports whether two records describe the same directory. It compares the boots too, because device numbers
 // change at a reboot.
-func (o *directoryOwner) isSameDirectory(other *directoryOwner) bool {
+func (o *dataDirRecord) isSameDirectory(other *dataDirRecord) bool {
 	return o.Boot == other.Boot && o.Device == other.Device && o.Inode == other.Inode
 }
 
 // hasKeeper reports whether k is the recorded keeper. The zero value of k means that no keeper runs.
-func (o *directoryOwner) hasKeeper(k osprocess.ID) bool { return k != osprocess.ID{} && k == o.Keeper }
+func (o *dataDirRecord) hasKeeper(k osprocess.ID) bool { return k != osprocess.ID{} && k == o.Keeper }
 
 // ownershipFacts are the facts by which decideOwnership decides whether a data directory owns the tasks of its state.
 type ownershipFacts struct {
-	// currentDirectory is the data directory as it is now, with the recorded ID and without Agent. Keeper is the zero value if no
+	// currentRecord is the data directory as it is now, with the recorded ID and without Agent. Keeper is the zero value if no
 	// keeper of the directory runs.
-	currentDirectory directoryOwner
-	recordedOwner    *directoryOwner // the record in the state; nil if there is none
-	otherOwner       *directoryOwner // another directory with the same ID whose keeper runs; nil if there is none
-	otherAgentRuns   bool            // the agent of otherOwner runs
-	tasksMayRun      bool            // tasks may run according to the state
-	claimRequested   bool            // the operator has requested that the directory becomes the owner
+	currentRecord        dataDirRecord
+	storedRecord         *dataDirRecord // the record in the state; nil if there is none
+	runningDirWithSameID *dataDirRecord // another directory with the same ID whose keeper runs; nil if there is none
+	sameIDAgentRuns      bool           // the agent of runningDirWithSameID runs
+	tasksMayRun          bool           // tasks may run according to the state
+	operatorClaimsTasks  bool           // the operator has requested that the directory becomes the owner
 }
 
 // ownership is the relation of a data directory to the tasks of its state.
@@ -77,34 +77,34 @@ const (
 // decideOwnership decides whether a data directory owns the tasks of its state. After a reboot no process of an earlier agent runs
 // and disks can have been replaced. Therefore the first directory with an ID in which an agent starts becomes the owner.
 func decideOwnership(f ownershipFacts) ownership {
-	original := f.recordedOwner == nil || f.recordedOwner.Boot != f.currentDirectory.Boot ||
-		f.recordedOwner.isSameDirectory(&f.currentDirectory) || f.recordedOwner.hasKeeper(f.currentDirectory.Keeper) // the device number can change when a disk is mounted again
+	original := f.storedRecord == nil || f.storedRecord.Boot != f.currentRecord.Boot ||
+		f.storedRecord.isSameDirectory(&f.currentRecord) || f.storedRecord.hasKeeper(f.currentRecord.Keeper) // the device number can change when a disk is mounted again
 	switch {
-	case original && f.otherOwner == nil:
+	case original && f.runningDirWithSameID == nil:
 		return ownerWithTasks
 	case !f.tasksMayRun:
 		return ownerWithoutTasks
-	case f.claimRequested && !f.otherAgentRuns:
+	case f.operatorClaimsTasks && !f.sameIDAgentRuns:
 		return ownerWithTasks
 	}
 	return copyOfOwner
 }
 
-// directoryIdentity reads and writes the record that identifies the data directory of an agent with a permanent state.
-type directoryIdentity struct {
-	dir   string
-	store *store.Store
-	owner directoryOwner
+// dataDirIdentity reads and writes the record that identifies the data directory of an agent with a permanent state.
+type dataDirIdentity struct {
+	dataDir   string
+	store     *store.Store
+	ownRecord dataDirRecord
 }
 
-// otherOwnerFinder returns another directory with the same id as self whose keeper runs, and whether its agent runs.
-type otherOwnerFinder func(self *directoryOwner) (other *directoryOwner, agentRuns bool)
+// sameIDDirFinder returns another directory with the same id as self whose keeper runs, and whether its agent runs.
+type sameIDDirFinder func(self *dataDirRecord) (other *dataDirRecord, agentRuns bool)
 
-// openDirectoryIdentity checks that the data directory owns the tasks of its state. It returns a DataDirCopyError if another directory
+// openDataDirIdentity checks that the data directory owns the tasks of its state. It returns a DataDirCopyError if another directory
 // owns the tasks. It must be called before the agent reattaches to a process.
-func openDirectoryIdentity(d *dataDirectory, s *store.Store, tasksMayRun, claim bool, findOther otherOwnerFinder, logger hclog.Logger) (*directoryIdentity, error) {
-	i := &directoryIdentity{dir: d.path, store: s}
-	recorded, err := i.readRecordedOwner()
+func openDataDirIdentity(d *dataDirectory, s *store.Store, tasksMayRun, claim bool, findOther sameIDDirFinder, logger hclog.Logger) (*dataDirIdentity, error) {
+	i := &dataDirIdentity{dataDir: d.path, store: s}
+	recorded, err := i.readStoredRecord()
 	if err != nil {
 		logger.Warn("the record of the data directory is lost; the directory counts as the owner of the tasks in its state", "error", err)
 	}
@@ -112,45 +112,45 @@ func openDirectoryIdentity(d *dataDirectory, s *store.Store, tasksMayRun, claim 
 	if err != nil {
 		return nil, err
 	}
-	facts.tasksMayRun, facts.claimRequested = tasksMayRun, claim
-	i.owner = facts.currentDirectory
+	facts.tasksMayRun, facts.operatorClaimsTasks = tasksMayRun, claim
+	i.ownRecord = facts.currentRecord
 	switch decideOwnership(*facts) {
 	case copyOfOwner:
 		return nil, newCopyError(d.path, facts)
 	case ownerWithoutTasks:
-		i.owner.ID = ""
+		i.ownRecord.ID = ""
 	}
-	if i.owner.ID == "" {
-		i.owner.ID = uuid.NewString()
+	if i.ownRecord.ID == "" {
+		i.ownRecord.ID = uuid.NewString()
 	}
 	return i, nil
 }
 
-// newOwnershipFacts returns the facts about a directory, without tasksMayRun and claimRequested. recorded is the record in the
+// newOwnershipFacts returns the facts about a directory, without tasksMayRun and operatorClaimsTasks. recorded is the record in the
 // directory's state; nil if there is none.
-func newOwnershipFacts(path string, recorded *directoryOwner, findOther otherOwnerFinder) (*ownershipFacts, error) {
-	f := &ownershipFacts{recordedOwner: recorded}
+func newOwnershipFacts(path string, recorded *dataDirRecord, findOther sameIDDirFinder) (*ownershipFacts, error) {
+	f := &ownershipFacts{storedRecord: recorded}
 	var err error
-	if f.currentDirectory, err = identifyDirectory(path); err != nil {
+	if f.currentRecord, err = newDataDirRecord(path); err != nil {
 		return nil, err
 	}
 	if recorded != nil {
-		f.currentDirectory.ID = recorded.ID
-		f.otherOwner, f.otherAgentRuns = findOther(&f.currentDirectory)
+		f.currentRecord.ID = recorded.ID
+		f.runningDirWithSameID, f.sameIDAgentRuns = findOther(&f.currentRecord)
 	}
 	return f, nil
 }
 
-// directoryID returns the random id of the data directory. It returns a new id in each call if the state is ephemeral.
-func (a *Agent) directoryID() string {
-	if a.directoryIdentity == nil {
+// dataDirID returns the random id of the data directory. It returns a new id in each call if the state is ephemeral.
+func (a *Agent) dataDirID() string {
+	if a.dataDirIdentity == nil {
 		return uuid.NewString()
 	}
-	return a.directoryIdentity.owner.ID
+	return a.dataDirIdentity.ownRecord.ID
 }
 
-// identifyDirectory returns a record of the directory at path as it is now, without ID and Agent.
-func identifyDirectory(path string) (o directoryOwner, err error) {
+// newDataDirRecord returns a record of the directory at path as it is now, without ID and Agent.
+func newDataDirRecord(path string) (o dataDirRecord, err error) {
 	o.Path = path
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
@@ -160,7 +160,7 @@ func identifyDirectory(path string) (o directoryOwner, err error) {
 	if o.Boot, err = bootOrContainerID(); err != nil {
 		return o, fmt.Errorf("identify data directory: %w", err)
 	}
-	dir, err := keeper.OpenDirectory(path)
+	dir, err := keeper.OpenDataDir(path)
 	if err != nil {
 		return o, fmt.Errorf("identify data directory: %w", err)
 	}
@@ -183,19 +183,19 @@ func bootOrContainerID() (string, error) {
 	return boot + " " + strconv.FormatUint(first.StartTime, 10), nil
 }
 
-// readRecordedOwner returns nil if the state has no record of an owner.
-func (i *directoryIdentity) readRecordedOwner() (*directoryOwner, error) {
+// readStoredRecord returns nil if the state has no record of an owner.
+func (i *dataDirIdentity) readStoredRecord() (*dataDirRecord, error) {
 	var r state.DirectoryOwner
 	known, err := i.store.Snapshot().AgentRecord(state.DirectoryOwnerName, &r)
 	if err != nil || !known {
 		return nil, err
 	}
-	return ownerFromRecord(&r), nil
+	return newDataDirRecordFromState(&r), nil
 }
 
-// ownerFromRecord returns the owner that a record in the state names.
-func ownerFromRecord(r *state.DirectoryOwner) *directoryOwner {
-	return &directoryOwner{
+// newDataDirRecordFromState converts the record of the owner in the state.
+func newDataDirRecordFromState(r *state.DirectoryOwner) *dataDirRecord {
+	return &dataDirRecord{
 		ID: r.ID, Boot: r.Boot, Device: r.Device, Inode: r.Inode, Path: r.Path, Keeper: osprocess.ID(r.Keeper), Agent: osprocess.ID(r.Agent),
 	}
 }
@@ -203,17 +203,17 @@ func ownerFromRecord(r *state.DirectoryOwner) *directoryOwner {
 // findOwnerOfTasks returns the directory that owns the tasks in the state of the directory at path. It returns nil if the directory
 // itself is the owner. contents is the state, or nil if the state cannot be read. In that case findOwnerOfTasks reads the file
 // keeper.OwnerFile, which is also in a copy of the directory.
-func findOwnerOfTasks(path string, contents *store.FileContents) (*directoryOwner, error) {
+func findOwnerOfTasks(path string, contents *store.FileContents) (*dataDirRecord, error) {
 	recorded := readOwnerFile(path)
 	if contents != nil {
 		if r := contents.AgentRecords(state.DirectoryOwnerName)[""]; r != nil {
 			var stored state.DirectoryOwner
 			if r.Decode(&stored) == nil {
-				recorded = ownerFromRecord(&stored)
+				recorded = newDataDirRecordFromState(&stored)
 			}
 		}
 	}
-	facts, err := newOwnershipFacts(path, recorded, findOtherOwner)
+	facts, err := newOwnershipFacts(path, recorded, findRunningDirWithSameID)
 	if err != nil {
 		return nil, err
 	}
@@ -225,29 +225,29 @@ func findOwnerOfTasks(path string, contents *store.FileContents) (*directoryOwne
 }
 
 // readOwnerFile returns the owner that the file in a data directory names, and nil if the file is missing or damaged.
-func readOwnerFile(dir string) *directoryOwner {
+func readOwnerFile(dir string) *dataDirRecord {
 	text, err := os.ReadFile(filepath.Join(dir, keeper.OwnerFile))
-	o := new(directoryOwner)
+	o := new(dataDirRecord)
 	if err != nil || json.Unmarshal(text, o) != nil {
 		return nil
 	}
 	return o
 }
 
-// recordAsOwner records in the state and in keeper.OwnerFile that the directory, with its present keeper and agent, owns the tasks.
-func (i *directoryIdentity) recordAsOwner(ctx context.Context, keeperProcess osprocess.ID) error {
-	i.owner.Keeper = keeperProcess
+// storeAsOwner records in the state and in keeper.OwnerFile that the directory, with its present keeper and agent, owns the tasks.
+func (i *dataDirIdentity) storeAsOwner(ctx context.Context, keeperProcess osprocess.ID) error {
+	i.ownRecord.Keeper = keeperProcess
 	var err error
-	if i.owner.Agent, err = osprocess.LookupID(os.Getpid()); err != nil {
+	if i.ownRecord.Agent, err = osprocess.LookupID(os.Getpid()); err != nil {
 		return err
 	}
-	text, err := json.Marshal(&i.owner)
+	text, err := json.Marshal(&i.ownRecord)
 	if err != nil {
 		return err
 	}
 	// If a later change were stored without this record, a copy of the state would count as the owner after a reboot.
-	i.store.UpdateWithNext(func(tx *store.Txn) error {
-		o := i.owner
+	i.store.UpdateInNextTransaction(func(tx *store.Txn) error {
+		o := i.ownRecord
 		tx.PutAgentRecord(state.DirectoryOwnerName, &state.DirectoryOwner{
 			ID: o.ID, Boot: o.Boot, Device: o.Device, Inode: o.Inode, Path: o.Path, Keeper: state.ProcessRecord(o.Keeper), Agent: state.ProcessRecord(o.Agent),
 		})
@@ -260,8 +260,8 @@ func (i *directoryIdentity) recordAsOwner(ctx context.Context, keeperProcess osp
 }
 
 // writeOwnerFile replaces keeper.OwnerFile, in which other processes read the owner.
-func (i *directoryIdentity) writeOwnerFile(text []byte) error {
-	path := filepath.Join(i.dir, keeper.OwnerFile)
+func (i *dataDirIdentity) writeOwnerFile(text []byte) error {
+	path := filepath.Join(i.dataDir, keeper.OwnerFile)
 	written := path + ".new"
 	if err := os.WriteFile(written, text, 0o600); err != nil {
 		return errors.Join(err, os.Remove(written))
@@ -269,19 +269,19 @@ func (i *directoryIdentity) writeOwnerFile(text []byte) error {
 	return os.Rename(written, path)
 }
 
-// findOtherOwner implements otherOwnerFinder with the keepers that run on this machine.
-func findOtherOwner(self *directoryOwner) (other *directoryOwner, agentRuns bool) {
-	return otherOwnerOf(self, keeper.FindRunning())
+// findRunningDirWithSameID implements sameIDDirFinder with the keepers that run on this machine.
+func findRunningDirWithSameID(self *dataDirRecord) (other *dataDirRecord, agentRuns bool) {
+	return runningDirWithSameID(self, keeper.FindRunning())
 }
 
-// otherOwnerOf returns the owner with the same id as self that one of the keepers serves, and whether its agent runs.
-func otherOwnerOf(self *directoryOwner, keepers []keeper.RunningKeeper) (other *directoryOwner, agentRuns bool) {
+// runningDirWithSameID returns another directory with the same id as self that one of the keepers serves, and whether its agent runs.
+func runningDirWithSameID(self *dataDirRecord, keepers []keeper.RunningKeeper) (other *dataDirRecord, agentRuns bool) {
 	own, _ := os.Stat(self.Path)
 	for _, k := range keepers {
-		if dir, err := os.Stat(k.Dir); err == nil && os.SameFile(own, dir) {
+		if dir, err := os.Stat(k.DataDir); err == nil && os.SameFile(own, dir) {
 			continue // self.Keeper can be another one, because a keeper that was just started has not recorded itself at once
 		}
-		if o := readOwnerFile(k.Dir); o != nil && o.ID == self.ID && o.Boot == self.Boot && k.Process != self.Keeper {
+		if o := readOwnerFile(k.DataDir); o != nil && o.ID == self.ID && o.Boot == self.Boot && k.Process != self.Keeper {
 			return o, o.Agent.Alive()
 		}
 	}
@@ -289,18 +289,18 @@ func otherOwnerOf(self *directoryOwner, keepers []keeper.RunningKeeper) (other *
 }
 
 // tasksOwner returns the directory that owns the tasks. decideOwnership must have returned copyOfOwner.
-func (f *ownershipFacts) tasksOwner() *directoryOwner {
-	if f.otherOwner != nil {
-		return f.otherOwner
+func (f *ownershipFacts) tasksOwner() *dataDirRecord {
+	if f.runningDirWithSameID != nil {
+		return f.runningDirWithSameID
 	}
-	return f.recordedOwner
+	return f.storedRecord
 }
 
 // newCopyError returns the error for the directory at path, which is a copy.
 func newCopyError(path string, f *ownershipFacts) *DataDirCopyError {
 	owner := f.tasksOwner()
-	err := &DataDirCopyError{Dir: path, OwnerDir: owner.Path, OwnerInode: owner.Inode}
-	if f.otherAgentRuns {
+	err := &DataDirCopyError{CopyDir: path, TasksOwnerDir: owner.Path, OwnerInode: owner.Inode}
+	if f.sameIDAgentRuns {
 		err.OwnerAgentPID = owner.Agent.PID
 	}
 	return err

@@ -15,8 +15,8 @@ import (
 )
 
 func TestDecideOwnership(t *testing.T) {
-	at := func(boot string, device, inode uint64) directoryOwner {
-		return directoryOwner{ID: "i", Boot: boot, Device: device, Inode: inode, Keeper: osprocess.ID{PID: 7, StartTime: 8}}
+	at := func(boot string, device, inode uint64) dataDirRecord {
+		return dataDirRecord{ID: "i", Boot: boot, Device: device, Inode: inode, Keeper: osprocess.ID{PID: 7, StartTime: 8}}
 	}
 	here, recorded, elsewhere := at("b", 1, 2), at("b", 1, 2), at("b", 1, 3)
 	moved := here
@@ -27,16 +27,16 @@ func TestDecideOwnership(t *testing.T) {
 		facts ownershipFacts
 		want  ownership
 	}{
-		"a new state":        {ownershipFacts{currentDirectory: here, tasksMayRun: true}, ownerWithTasks},
-		"the same directory": {ownershipFacts{currentDirectory: moved, recordedOwner: &recorded, tasksMayRun: true}, ownerWithTasks},
-		"another device number, and the same keeper": {ownershipFacts{currentDirectory: renumbered, recordedOwner: &recorded, tasksMayRun: true}, ownerWithTasks},
-		"after a reboot": {ownershipFacts{currentDirectory: here, recordedOwner: &rebooted, tasksMayRun: true}, ownerWithTasks},
-		"after a reboot, another directory was first": {ownershipFacts{currentDirectory: here, recordedOwner: &rebooted, otherOwner: &elsewhere, tasksMayRun: true}, copyOfOwner},
-		"a copy":                       {ownershipFacts{currentDirectory: moved, recordedOwner: &elsewhere, tasksMayRun: true}, copyOfOwner},
-		"a copy without tasks":         {ownershipFacts{currentDirectory: moved, recordedOwner: &elsewhere}, ownerWithoutTasks},
-		"a copy that claims the tasks": {ownershipFacts{currentDirectory: moved, recordedOwner: &elsewhere, tasksMayRun: true, claimRequested: true}, ownerWithTasks},
-		"a copy that claims the tasks of a running agent": {ownershipFacts{currentDirectory: moved, recordedOwner: &elsewhere, otherOwner: &elsewhere, otherAgentRuns: true, tasksMayRun: true, claimRequested: true}, copyOfOwner},
-		"the original, whose tasks a copy has claimed":    {ownershipFacts{currentDirectory: here, recordedOwner: &recorded, otherOwner: &elsewhere, tasksMayRun: true}, copyOfOwner},
+		"a new state":        {ownershipFacts{currentRecord: here, tasksMayRun: true}, ownerWithTasks},
+		"the same directory": {ownershipFacts{currentRecord: moved, storedRecord: &recorded, tasksMayRun: true}, ownerWithTasks},
+		"another device number, and the same keeper": {ownershipFacts{currentRecord: renumbered, storedRecord: &recorded, tasksMayRun: true}, ownerWithTasks},
+		"after a reboot": {ownershipFacts{currentRecord: here, storedRecord: &rebooted, tasksMayRun: true}, ownerWithTasks},
+		"after a reboot, another directory was first": {ownershipFacts{currentRecord: here, storedRecord: &rebooted, runningDirWithSameID: &elsewhere, tasksMayRun: true}, copyOfOwner},
+		"a copy":                       {ownershipFacts{currentRecord: moved, storedRecord: &elsewhere, tasksMayRun: true}, copyOfOwner},
+		"a copy without tasks":         {ownershipFacts{currentRecord: moved, storedRecord: &elsewhere}, ownerWithoutTasks},
+		"a copy that claims the tasks": {ownershipFacts{currentRecord: moved, storedRecord: &elsewhere, tasksMayRun: true, operatorClaimsTasks: true}, ownerWithTasks},
+		"a copy that claims the tasks of a running agent": {ownershipFacts{currentRecord: moved, storedRecord: &elsewhere, runningDirWithSameID: &elsewhere, sameIDAgentRuns: true, tasksMayRun: true, operatorClaimsTasks: true}, copyOfOwner},
+		"the original, whose tasks a copy has claimed":    {ownershipFacts{currentRecord: here, storedRecord: &recorded, runningDirWithSameID: &elsewhere, tasksMayRun: true}, copyOfOwner},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := decideOwnership(c.facts); got != c.want {
@@ -51,7 +51,7 @@ func TestDecideOwnership(t *testing.T) {
 func TestOwnKeeperIsNoOtherOwner(t *testing.T) {
 	base := t.TempDir()
 	dir, copied, link := filepath.Join(base, "dir"), filepath.Join(base, "copied"), filepath.Join(base, "link")
-	self := &directoryOwner{ID: "i", Boot: "b", Path: link}
+	self := &dataDirRecord{ID: "i", Boot: "b", Path: link}
 	text, err := json.Marshal(self)
 	if err != nil {
 		t.Fatal(err)
@@ -65,10 +65,10 @@ func TestOwnKeeperIsNoOtherOwner(t *testing.T) {
 		}
 	}
 	process := osprocess.ID{PID: os.Getpid(), StartTime: 1}
-	if other, _ := otherOwnerOf(self, []keeper.RunningKeeper{{Process: process, Dir: dir}}); other != nil {
+	if other, _ := runningDirWithSameID(self, []keeper.RunningKeeper{{Process: process, DataDir: dir}}); other != nil {
 		t.Errorf("the keeper of the directory itself counts as that of %+v", other)
 	}
-	if other, _ := otherOwnerOf(self, []keeper.RunningKeeper{{Process: process, Dir: dir}, {Process: process, Dir: copied}}); other == nil {
+	if other, _ := runningDirWithSameID(self, []keeper.RunningKeeper{{Process: process, DataDir: dir}, {Process: process, DataDir: copied}}); other == nil {
 		t.Error("the keeper of the copy was not found")
 	}
 }
@@ -77,30 +77,30 @@ func TestOwnKeeperIsNoOtherOwner(t *testing.T) {
 // original runs. A renamed directory is the same one.
 func TestCopiedStateIsNoOwner(t *testing.T) {
 	// running is the directory whose keeper runs, agentRuns whether its agent runs.
-	var running *directoryIdentity
+	var running *dataDirIdentity
 	agentRuns := false
-	findOther := func(self *directoryOwner) (*directoryOwner, bool) {
-		if running == nil || running.owner.isSameDirectory(self) || running.owner.ID != self.ID {
+	findOther := func(self *dataDirRecord) (*dataDirRecord, bool) {
+		if running == nil || running.ownRecord.isSameDirectory(self) || running.ownRecord.ID != self.ID {
 			return nil, false
 		}
-		return &running.owner, agentRuns
+		return &running.ownRecord, agentRuns
 	}
 	base := t.TempDir()
 	original, copied := filepath.Join(base, "original"), filepath.Join(base, "copied")
-	open := func(dir string, claim bool) (*directoryIdentity, error) {
+	open := func(dir string, claim bool) (*dataDirIdentity, error) {
 		t.Helper()
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
 		s := openTestStore(t, filepath.Join(dir, store.FileName))
-		i, err := openDirectoryIdentity(&dataDirectory{path: dir}, s, true, claim, findOther, hclog.NewNullLogger())
+		i, err := openDataDirIdentity(&dataDirectory{path: dir}, s, true, claim, findOther, hclog.NewNullLogger())
 		if err != nil {
 			return nil, errors.Join(err, s.Close())
 		}
 		t.Cleanup(func() { s.Close() })
 		return i, nil
 	}
-	closeStore := func(i *directoryIdentity) {
+	closeStore := func(i *dataDirIdentity) {
 		t.Helper()
 		if err := i.store.Close(); err != nil {
 			t.Fatal(err)
@@ -109,7 +109,7 @@ func TestCopiedStateIsNoOwner(t *testing.T) {
 	failToOpen := func(dir string, claim bool, owner string, agentPID int) {
 		t.Helper()
 		var copyErr *DataDirCopyError
-		if _, err := open(dir, claim); !errors.As(err, &copyErr) || copyErr.Dir != dir || copyErr.OwnerDir != owner || copyErr.OwnerAgentPID != agentPID {
+		if _, err := open(dir, claim); !errors.As(err, &copyErr) || copyErr.CopyDir != dir || copyErr.TasksOwnerDir != owner || copyErr.OwnerAgentPID != agentPID {
 			t.Errorf("open %s: %v, want a copy of %s with agent %d", dir, err, owner, agentPID)
 		}
 	}
@@ -118,7 +118,7 @@ func TestCopiedStateIsNoOwner(t *testing.T) {
 		t.Fatal(err)
 	}
 	ended := osprocess.ID{PID: 1 << 30}
-	if err := first.recordAsOwner(t.Context(), ended); err != nil {
+	if err := first.storeAsOwner(t.Context(), ended); err != nil {
 		t.Fatal(err)
 	}
 	closeStore(first)
@@ -133,7 +133,7 @@ func TestCopiedStateIsNoOwner(t *testing.T) {
 		t.Fatal(err)
 	}
 	running, agentRuns = first, true
-	failToOpen(copied, true, original, first.owner.Agent.PID)
+	failToOpen(copied, true, original, first.ownRecord.Agent.PID)
 	agentRuns = false
 	failToOpen(copied, false, original, 0)
 	running = nil
@@ -142,14 +142,14 @@ func TestCopiedStateIsNoOwner(t *testing.T) {
 		t.Fatal(err)
 	}
 	again, err := open(renamed, false)
-	if err != nil || again.owner.ID != first.owner.ID {
+	if err != nil || again.ownRecord.ID != first.ownRecord.ID {
 		t.Errorf("the renamed original: %+v, %v", again, err)
 	}
 	claimed, err := open(copied, true)
-	if err != nil || claimed.owner.ID != first.owner.ID {
+	if err != nil || claimed.ownRecord.ID != first.ownRecord.ID {
 		t.Fatalf("a copy that claims the tasks: %+v, %v", claimed, err)
 	}
-	if err := claimed.recordAsOwner(t.Context(), ended); err != nil {
+	if err := claimed.storeAsOwner(t.Context(), ended); err != nil {
 		t.Fatal(err)
 	}
 	closeStore(again)

@@ -26,15 +26,15 @@ type pluginCache interface {
 	save([]state.PluginInfo) error
 }
 
-// storeCache is a pluginCache in the state file of an agent.
-type storeCache struct{ store *store.Store }
+// storePluginCache is a pluginCache in the state file of an agent.
+type storePluginCache struct{ store *store.Store }
 
-func (c storeCache) load() (infos []state.PluginInfo, err error) {
+func (c storePluginCache) load() (infos []state.PluginInfo, err error) {
 	_, err = c.store.Snapshot().AgentRecord(state.PluginInfoName, &infos)
 	return infos, err
 }
 
-func (c storeCache) save(infos []state.PluginInfo) error {
+func (c storePluginCache) save(infos []state.PluginInfo) error {
 	_, err := c.store.Update(context.Background(), func(tx *store.Txn) error {
 		tx.PutAgentRecord(state.PluginInfoName, infos)
 		return nil
@@ -42,12 +42,12 @@ func (c storeCache) save(infos []state.PluginInfo) error {
 	return err
 }
 
-// fileCache is a pluginCache in a file, which agents without a state file share. The file may be
+// filePluginCache is a pluginCache in a file, which agents without a state file share. The file may be
 // missing. If agents write concurrently, the last one wins; later agents collect the lost descriptions
 // again.
-type fileCache string
+type filePluginCache string
 
-func (c fileCache) load() (infos []state.PluginInfo, err error) {
+func (c filePluginCache) load() (infos []state.PluginInfo, err error) {
 	text, err := os.ReadFile(string(c))
 	if errors.Is(err, fs.ErrNotExist) || c == "" {
 		return nil, nil
@@ -62,7 +62,7 @@ func (c fileCache) load() (infos []state.PluginInfo, err error) {
 }
 
 // save stores infos. It keeps the stored descriptions of other plugins whose files still exist.
-func (c fileCache) save(infos []state.PluginInfo) error {
+func (c filePluginCache) save(infos []state.PluginInfo) error {
 	if c == "" {
 		return nil
 	}
@@ -133,7 +133,7 @@ func loadCachedPlugins(cache pluginCache, logger hclog.Logger) *cachedPlugins {
 func (c *cachedPlugins) findByContent(path string, program catalog.ProgramID) (state.PluginInfo, bool) {
 	for _, info := range c.infos {
 		if info.SHA256 == "" || info.File.Size != program.File.Size || info.Settings != program.SettingsHash {
-			continue // the file need not be read to see that it differs
+			continue // the size or the settings differ, so that the file need not be read
 		}
 		if hash, ok := c.hashFile(path, program.File); ok && hash.sum == info.SHA256 {
 			return info, true
@@ -182,7 +182,7 @@ func (c *cachedPlugins) hashFile(path string, file catalog.FileStat) (fileHash, 
 func (c *cachedPlugins) newPluginInfo(p supervisor.Plugin) state.PluginInfo {
 	info := state.PluginInfo{
 		Settings: p.ProgramID.SettingsHash, Type: p.Serves.Type, Name: p.Serves.Name,
-		AllAllocs: p.Hook != nil && p.Hook.AllAllocs && p.SupersededBy == "",
+		AllAllocs: p.HookDescription != nil && p.HookDescription.AllAllocs && p.SupersededBy == "",
 		Path:      p.Path,
 	}
 	if hash, ok := c.hashFile(p.Path, p.ProgramID.File); ok {
@@ -194,25 +194,25 @@ func (c *cachedPlugins) newPluginInfo(p supervisor.Plugin) state.PluginInfo {
 	return info
 }
 
-// knownPlugins finds the plugins that have no cached description or have not reported yet, and updates the cache. Its
+// knownPluginInfos finds the plugins that have no cached description or have not reported yet, and updates the cache. Its
 // methods may be called concurrently.
-type knownPlugins struct {
+type knownPluginInfos struct {
 	cache        pluginCache
 	cached       *cachedPlugins
 	pluginLister pluginLister
 	logger       hclog.Logger
 }
 
-// pluginLister is the part of the supervisor that knownPlugins needs.
+// pluginLister is the part of the supervisor that knownPluginInfos needs.
 type pluginLister interface {
 	Plugins() []supervisor.Plugin
 	Changed() <-chan struct{}
 }
 
-// expectedHooks returns the names of the hooks that took part in every allocation under an earlier agent and whose
+// hooksOfAllAllocsStillStarting returns the names of the hooks that took part in every allocation under an earlier agent and whose
 // plugins are still starting. Allocations wait for these hooks, so that a slow plugin does not miss hook
 // points. A plugin whose program has changed is included until the plugin reports its description.
-func (k *knownPlugins) expectedHooks() (names []string) {
+func (k *knownPluginInfos) hooksOfAllAllocsStillStarting() (names []string) {
 	for _, p := range k.pluginLister.Plugins() {
 		if p.Builtin || p.Serves.Name != "" || p.SupersededBy != "" {
 			continue
@@ -226,16 +226,16 @@ func (k *knownPlugins) expectedHooks() (names []string) {
 
 // lastKnownInfo returns the description of a plugin with the same file content and settings. If there is
 // none, it returns the description of the plugin that had the same path.
-func (k *knownPlugins) lastKnownInfo(p supervisor.Plugin) (state.PluginInfo, bool) {
+func (k *knownPluginInfos) lastKnownInfo(p supervisor.Plugin) (state.PluginInfo, bool) {
 	if info, ok := k.cached.findByContent(p.Path, p.ProgramID); ok {
 		return info, true
 	}
 	return k.cached.findByPath(p.Path)
 }
 
-// unknownPlugins returns the plugins that have never reported a description, and the state of their first launch; the keys are
+// neverReportedPlugins returns the plugins that have never reported a description, and the state of their first launch; the keys are
 // plugin names. The channel is closed when the result may have changed.
-func (k *knownPlugins) unknownPlugins() (map[string]pluginhooks.FirstLaunchState, <-chan struct{}) {
+func (k *knownPluginInfos) neverReportedPlugins() (map[string]pluginhooks.FirstLaunchState, <-chan struct{}) {
 	changed := k.pluginLister.Changed()
 	var unknown map[string]pluginhooks.FirstLaunchState
 	for _, p := range k.pluginLister.Plugins() {
@@ -259,7 +259,7 @@ func (k *knownPlugins) unknownPlugins() (map[string]pluginhooks.FirstLaunchState
 
 // currentPluginInfos returns the descriptions of the current plugins. For a plugin that has not run yet it returns the cached
 // description. If there is none and a launch has failed, it returns a description with NeverStarted.
-func (k *knownPlugins) currentPluginInfos() (infos []state.PluginInfo) {
+func (k *knownPluginInfos) currentPluginInfos() (infos []state.PluginInfo) {
 	for _, p := range k.pluginLister.Plugins() {
 		if p.Builtin || p.Path == "" {
 			continue
@@ -283,7 +283,7 @@ func (k *knownPlugins) currentPluginInfos() (infos []state.PluginInfo) {
 
 // storeInfoChanges stores the descriptions of the current plugins for later agents whenever they change,
 // until ctx ends.
-func (k *knownPlugins) storeInfoChanges(ctx context.Context) {
+func (k *knownPluginInfos) storeInfoChanges(ctx context.Context) {
 	var storedInfos []state.PluginInfo // stored descriptions of the present plugins
 	for _, p := range k.pluginLister.Plugins() {
 		if info, ok := k.cached.findByPath(p.Path); ok {

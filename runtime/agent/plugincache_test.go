@@ -34,7 +34,7 @@ func TestRunsShareAPluginCache(t *testing.T) {
 		return path
 	}
 	mine, others, gone := plugin("mine"), plugin("others"), plugin("gone")
-	m := fileCache(filepath.Join(dir, "cache", "nomad-lite", "plugins.json"))
+	m := filePluginCache(filepath.Join(dir, "cache", "nomad-lite", "plugins.json"))
 	if known, err := m.load(); err != nil || known != nil {
 		t.Fatalf("before the first run: %v, %v", known, err)
 	}
@@ -66,7 +66,7 @@ func TestRunsShareAPluginCache(t *testing.T) {
 	if known, err := m.load(); err != nil || len(known) != 1 {
 		t.Errorf("after a damage: %v, %v", known, err)
 	}
-	if err := fileCache("").save(known); err != nil {
+	if err := filePluginCache("").save(known); err != nil {
 		t.Errorf("without a file: %v", err)
 	}
 }
@@ -75,12 +75,12 @@ func TestRunsShareAPluginCache(t *testing.T) {
 // allocation.
 type cacheTest struct {
 	t     *testing.T
-	cache fileCache
+	cache filePluginCache
 	path  string
 }
 
 func newCacheTest(t *testing.T) *cacheTest {
-	c := &cacheTest{t: t, cache: fileCache(filepath.Join(t.TempDir(), "plugins.json")), path: filepath.Join(t.TempDir(), "audit")}
+	c := &cacheTest{t: t, cache: filePluginCache(filepath.Join(t.TempDir(), "plugins.json")), path: filepath.Join(t.TempDir(), "audit")}
 	c.write(c.path, "#!/bin/sh\nexec audit 1\n")
 	return c
 }
@@ -98,12 +98,12 @@ type staticPluginList []supervisor.Plugin
 func (s staticPluginList) Plugins() []supervisor.Plugin { return s }
 func (s staticPluginList) Changed() <-chan struct{}     { return nil }
 
-// newKnownPlugins returns the knownPlugins of an agent that has just started. The agent has one plugin,
+// newKnownPluginInfos returns the knownPluginInfos of an agent that has just started. The agent has one plugin,
 // the file at path with these arguments.
-func (c *cacheTest) newKnownPlugins(path string, running bool, args ...string) *knownPlugins {
+func (c *cacheTest) newKnownPluginInfos(path string, running bool, args ...string) *knownPluginInfos {
 	c.t.Helper()
 	dir, name := filepath.Split(path)
-	all, err := catalog.New(catalog.Config{Dir: dir, Blocks: []catalog.PluginBlock{{Name: name, Args: args}}})
+	all, err := catalog.New(catalog.Config{PluginDir: dir, Blocks: []catalog.PluginBlock{{Name: name, Args: args}}})
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -111,10 +111,10 @@ func (c *cacheTest) newKnownPlugins(path string, running bool, args ...string) *
 	p := supervisor.Plugin{Name: e.Name, Path: e.Path, ProgramID: e.ProgramID}
 	if running {
 		p.Serves = supervisor.PluginKey{Type: base.TypeHook, Name: "audit"}
-		p.Hook = &hook.Description{AllAllocs: true}
+		p.HookDescription = &hook.Description{AllAllocs: true}
 	}
 	logger := hclog.NewNullLogger()
-	return &knownPlugins{cache: c.cache, cached: loadCachedPlugins(c.cache, logger), pluginLister: staticPluginList{p}, logger: logger}
+	return &knownPluginInfos{cache: c.cache, cached: loadCachedPlugins(c.cache, logger), pluginLister: staticPluginList{p}, logger: logger}
 }
 
 // run simulates an agent that runs until it has stored the description of the plugin at path.
@@ -122,28 +122,28 @@ func (c *cacheTest) run(path string, args ...string) {
 	c.t.Helper()
 	ctx, cancel := context.WithCancel(c.t.Context())
 	cancel()
-	c.newKnownPlugins(path, true, args...).storeInfoChanges(ctx)
+	c.newKnownPluginInfos(path, true, args...).storeInfoChanges(ctx)
 }
 
-func (c *cacheTest) checkPluginKnown(what string, k *knownPlugins, want bool) {
+func (c *cacheTest) checkPluginKnown(what string, k *knownPluginInfos, want bool) {
 	c.t.Helper()
-	if unknown, _ := k.unknownPlugins(); (len(unknown) == 0) != want {
+	if unknown, _ := k.neverReportedPlugins(); (len(unknown) == 0) != want {
 		c.t.Errorf("%s: unknown plugins %v", what, unknown)
 	}
 }
 
 func TestPluginCacheIsKeyedByContent(t *testing.T) {
 	c := newCacheTest(t)
-	c.checkPluginKnown("before the first run", c.newKnownPlugins(c.path, false), false)
+	c.checkPluginKnown("before the first run", c.newKnownPluginInfos(c.path, false), false)
 	c.run(c.path)
-	c.checkPluginKnown("the same file", c.newKnownPlugins(c.path, false), true)
-	c.checkPluginKnown("other arguments", c.newKnownPlugins(c.path, false, "-v"), false)
+	c.checkPluginKnown("the same file", c.newKnownPluginInfos(c.path, false), true)
+	c.checkPluginKnown("other arguments", c.newKnownPluginInfos(c.path, false, "-v"), false)
 
 	other := filepath.Join(t.TempDir(), "renamed")
 	c.write(other, "#!/bin/sh\nexec audit 1\n")
-	k := c.newKnownPlugins(other, false)
+	k := c.newKnownPluginInfos(other, false)
 	c.checkPluginKnown("the same content at another path", k, true)
-	if got := k.expectedHooks(); !slices.Equal(got, []string{"audit"}) {
+	if got := k.hooksOfAllAllocsStillStarting(); !slices.Equal(got, []string{"audit"}) {
 		t.Errorf("expected hooks %v, want audit", got)
 	}
 	p := k.pluginLister.Plugins()[0]
@@ -151,9 +151,9 @@ func TestPluginCacheIsKeyedByContent(t *testing.T) {
 		t.Errorf("last served: %v", got)
 	}
 	c.write(other, "#!/bin/sh\nexec audit 2\n")
-	k = c.newKnownPlugins(other, false)
+	k = c.newKnownPluginInfos(other, false)
 	c.checkPluginKnown("other content of the same size at another path", k, false)
-	if got := k.expectedHooks(); len(got) > 0 {
+	if got := k.hooksOfAllAllocsStillStarting(); len(got) > 0 {
 		t.Errorf("expected hooks of an unknown plugin: %v", got)
 	}
 }
@@ -169,14 +169,14 @@ func TestPluginCacheDetectsChangeWithRestoredMtime(t *testing.T) {
 	}
 	for n := range 20 {
 		c.run(c.path)
-		c.checkPluginKnown("before the change", c.newKnownPlugins(c.path, false), true)
+		c.checkPluginKnown("before the change", c.newKnownPluginInfos(c.path, false), true)
 		c.write(c.path, fmt.Sprintf("#!/bin/sh\nexec audit %c\n", 'a'+n))
 		if err := os.Chtimes(c.path, info.ModTime(), info.ModTime()); err != nil {
 			t.Fatal(err)
 		}
-		k := c.newKnownPlugins(c.path, false)
+		k := c.newKnownPluginInfos(c.path, false)
 		c.checkPluginKnown("after the change", k, false)
-		if got := k.expectedHooks(); !slices.Equal(got, []string{"audit"}) {
+		if got := k.hooksOfAllAllocsStillStarting(); !slices.Equal(got, []string{"audit"}) {
 			t.Fatalf("expected hooks %v, want audit", got)
 		}
 	}
@@ -186,7 +186,7 @@ func TestPluginCacheDetectsChangeWithRestoredMtime(t *testing.T) {
 // in the cache that is not the checksum of the content.
 func TestPluginCacheDoesNotReadUnchangedFile(t *testing.T) {
 	c := newCacheTest(t)
-	k := c.newKnownPlugins(c.path, false)
+	k := c.newKnownPluginInfos(c.path, false)
 	program := k.pluginLister.Plugins()[0].ProgramID
 	info := state.PluginInfo{SHA256: strings.Repeat("0", 64), Settings: program.SettingsHash, Path: c.path, File: state.FileRecord(program.File)}
 	for _, test := range []struct {
@@ -206,7 +206,7 @@ func TestPluginCacheDoesNotReadUnchangedFile(t *testing.T) {
 		if err := c.cache.save([]state.PluginInfo{cached}); err != nil {
 			t.Fatal(err)
 		}
-		c.checkPluginKnown(test.name, c.newKnownPlugins(c.path, false), test.known)
+		c.checkPluginKnown(test.name, c.newKnownPluginInfos(c.path, false), test.known)
 	}
 }
 
@@ -248,9 +248,9 @@ func TestPluginCacheReplacesUnreadableRecords(t *testing.T) {
 				text = fmt.Sprintf(text, c.path)
 			}
 			c.write(string(c.cache), text)
-			c.checkPluginKnown("before", c.newKnownPlugins(c.path, false), false)
+			c.checkPluginKnown("before", c.newKnownPluginInfos(c.path, false), false)
 			c.run(c.path)
-			c.checkPluginKnown("after", c.newKnownPlugins(c.path, false), true)
+			c.checkPluginKnown("after", c.newKnownPluginInfos(c.path, false), true)
 			infos, err := c.cache.load()
 			if err != nil || len(infos) != 1 || infos[0].SHA256 == "" || infos[0].Name != "audit" || !infos[0].AllAllocs {
 				t.Errorf("stored: %+v, %v", infos, err)
@@ -265,7 +265,7 @@ func TestPluginCacheRecordsFailedLaunches(t *testing.T) {
 	c := newCacheTest(t)
 	expect := func(when string, want map[string]pluginhooks.FirstLaunchState) {
 		t.Helper()
-		if got, _ := c.newKnownPlugins(c.path, false).unknownPlugins(); !maps.Equal(got, want) {
+		if got, _ := c.newKnownPluginInfos(c.path, false).neverReportedPlugins(); !maps.Equal(got, want) {
 			t.Errorf("%s: got %v, want %v", when, got, want)
 		}
 	}
@@ -273,7 +273,7 @@ func TestPluginCacheRecordsFailedLaunches(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	failLaunch := func() {
-		k := c.newKnownPlugins(c.path, false)
+		k := c.newKnownPluginInfos(c.path, false)
 		p := &k.pluginLister.(staticPluginList)[0]
 		p.LaunchAttempted, p.Err = true, errors.New("no luck")
 		k.storeInfoChanges(ended)
@@ -291,7 +291,7 @@ func TestPluginCacheRecordsFailedLaunches(t *testing.T) {
 
 	// A hook that has run remains expected, whatever its later launches do.
 	failLaunch()
-	if got := c.newKnownPlugins(c.path, false).expectedHooks(); !slices.Equal(got, []string{"audit"}) {
+	if got := c.newKnownPluginInfos(c.path, false).hooksOfAllAllocsStillStarting(); !slices.Equal(got, []string{"audit"}) {
 		t.Errorf("expected hooks %v, want audit", got)
 	}
 	c.write(c.path, "#!/bin/sh\nexec audit 2\n")

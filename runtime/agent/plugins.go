@@ -20,34 +20,34 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
 )
 
-// plugins has the plugins of an agent, and the hooks and devices that they provide.
-type plugins struct {
-	supervisor   *supervisor.Supervisor
-	knownPlugins *knownPlugins
-	devices      *devices.Manager
-	hookPlugins  *pluginhooks.Set
-	hookService  *hostservice.Host // serves the requests of hooks to the agent; nil before startHookService is called
-	logger       hclog.Logger
+// pluginManager has the plugins of an agent, and the hooks and devices that they provide.
+type pluginManager struct {
+	supervisor       *supervisor.Supervisor
+	knownPluginInfos *knownPluginInfos
+	devices          *devices.Manager
+	hookPlugins      *pluginhooks.Set
+	hookService      *hostservice.Host // serves the requests of hooks to the agent; nil before startHookService is called
+	logger           hclog.Logger
 
 	hookRulesChanged     chan struct{} // reload sends a value
-	previousAllocsLoaded chan struct{} // run closes the channel when the node runner has listed the allocations of an earlier agent
+	previousAllocsListed chan struct{} // runBackgroundLoops closes the channel when the node runner has listed the allocations of an earlier agent
 
 	stopSupervisor context.CancelFunc // stops the supervisor; nil before start is called
 	supervisorWG   sync.WaitGroup     // waits for the supervisor
 }
 
-// newPlugins returns plugins that are not started. The caller must call close.
-func newPlugins(c supervisor.Config, cache pluginCache, statsInterval time.Duration) *plugins {
+// newPluginManager returns a manager whose plugins are not started. The caller must call close.
+func newPluginManager(c supervisor.Config, cache pluginCache, statsInterval time.Duration) *pluginManager {
 	cached := loadCachedPlugins(cache, c.Logger)
 	c.LastServedKey = cached.cachedPluginKey
 	s := supervisor.New(c)
-	return &plugins{
+	return &pluginManager{
 		supervisor:           s,
 		devices:              devices.New(s, devices.Config{StatsInterval: statsInterval, NoCallTimeouts: c.NoCallTimeouts, Logger: c.Logger}),
-		knownPlugins:         &knownPlugins{cache: cache, cached: cached, pluginLister: s, logger: c.Logger},
+		knownPluginInfos:     &knownPluginInfos{cache: cache, cached: cached, pluginLister: s, logger: c.Logger},
 		logger:               c.Logger,
 		hookRulesChanged:     make(chan struct{}, 1),
-		previousAllocsLoaded: make(chan struct{}),
+		previousAllocsListed: make(chan struct{}),
 	}
 }
 
@@ -55,7 +55,7 @@ func newPlugins(c supervisor.Config, cache pluginCache, statsInterval time.Durat
 //
 // The plugins run until close is called, even if ctx ends earlier, because tasks need their drivers
 // until they are stopped.
-func (p *plugins) start(ctx context.Context) {
+func (p *pluginManager) start(ctx context.Context) {
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	p.stopSupervisor = stop
 	p.supervisorWG.Go(func() {
@@ -65,23 +65,23 @@ func (p *plugins) start(ctx context.Context) {
 	})
 }
 
-// run retries pending cleanups of hooks, logs hook rules that have no effect, and stores the descriptions of
-// plugins, until ctx ends. The node runner closes loaded when it has listed the allocations of an earlier agent.
-func (p *plugins) run(ctx context.Context, loaded <-chan struct{}) {
+// runBackgroundLoops retries pending cleanups of hooks, logs hook rules that have no effect, and stores the descriptions of
+// plugins, until ctx ends. The node runner closes previousAllocsListed when it has listed the allocations of an earlier agent.
+func (p *pluginManager) runBackgroundLoops(ctx context.Context, previousAllocsListed <-chan struct{}) {
 	var runningWG sync.WaitGroup
 	runningWG.Go(func() { p.hookPlugins.RetryCleanupsUntilDone(ctx) })
 	runningWG.Go(func() { p.logHookRuleErrors(ctx) })
-	runningWG.Go(func() { p.knownPlugins.storeInfoChanges(ctx) })
+	runningWG.Go(func() { p.knownPluginInfos.storeInfoChanges(ctx) })
 	select {
-	case <-loaded:
-		close(p.previousAllocsLoaded)
+	case <-previousAllocsListed:
+		close(p.previousAllocsListed)
 	case <-ctx.Done():
 	}
 	runningWG.Wait()
 }
 
-// watchProcesses calls onChange when the list of the pids of the plugin processes has changed, until ctx ends.
-func (p *plugins) watchProcesses(ctx context.Context, onChange func()) {
+// watchPluginPIDs calls onChange when the list of the pids of the plugin processes has changed, until ctx ends.
+func (p *pluginManager) watchPluginPIDs(ctx context.Context, onChange func()) {
 	var pids []int
 	for {
 		changed := p.supervisor.Changed()
@@ -101,8 +101,8 @@ func (p *plugins) watchProcesses(ctx context.Context, onChange func()) {
 	}
 }
 
-// unusedPIDs returns the pids of the plugin processes that cannot have tasks. p may be nil.
-func (p *plugins) unusedPIDs() []int {
+// pidsWithoutTasks returns the pids of the plugin processes that cannot have tasks. p may be nil.
+func (p *pluginManager) pidsWithoutTasks() []int {
 	if p == nil {
 		return nil
 	}
@@ -110,7 +110,7 @@ func (p *plugins) unusedPIDs() []int {
 }
 
 // reload replaces the plugins and the rules for hooks.
-func (p *plugins) reload(plugins *catalog.Catalog, rules []pluginhooks.Rule) {
+func (p *pluginManager) reload(plugins *catalog.Catalog, rules []pluginhooks.Rule) {
 	p.supervisor.SetCatalog(plugins)
 	p.hookPlugins.SetRules(rules)
 	select {
@@ -120,7 +120,7 @@ func (p *plugins) reload(plugins *catalog.Catalog, rules []pluginhooks.Rule) {
 }
 
 // close rejects requests of hooks, ends the collection of statistics, and stops the supervisor.
-func (p *plugins) close() {
+func (p *pluginManager) close() {
 	if p.hookService != nil {
 		p.hookService.Close()
 	}
@@ -133,7 +133,7 @@ func (p *plugins) close() {
 
 // taskConfigSchema returns the schema of a driver's task config block. It waits for the driver if its
 // plugin is starting.
-func (p *plugins) taskConfigSchema(ctx context.Context, driver string) (*hclspec.Spec, error) {
+func (p *pluginManager) taskConfigSchema(ctx context.Context, driver string) (*hclspec.Spec, error) {
 	d, err := p.supervisor.Driver(ctx, driver)
 	if err != nil {
 		return nil, err

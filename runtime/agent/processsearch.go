@@ -25,32 +25,32 @@ import (
 // foundProcess is a living process of the data directory.
 type foundProcess struct {
 	osprocess.ID
-	roleName string // name for the user, for example "keeper", or "task web of allocation 8a1b2c3d: nginx"
-	allocID  string // allocation of a task's process; "" for another process
+	displayName string // name for the user, for example "keeper", or "task web of allocation 8a1b2c3d: nginx"
+	allocID     string // allocation of a task's process; "" for another process
 }
 
 // toDataDirProcess returns the process in the form in which Stop reports it.
 func (p foundProcess) toDataDirProcess() DataDirProcess {
-	return DataDirProcess{PID: p.PID, Name: p.roleName, AllocID: p.allocID}
+	return DataDirProcess{PID: p.PID, Name: p.displayName, AllocID: p.allocID}
 }
 
 // processSearch finds the processes of a data directory whose agent has shut down.
 type processSearch struct {
-	dataDir         *keeper.Directory
-	otherOwner      *directoryOwner // directory that owns the tasks, and of which this one is a copy; nil if this one owns them
+	openDataDir     *keeper.DataDir
+	tasksOwner      *dataDirRecord  // directory that owns the tasks, and of which this one is a copy; nil if this one owns them
 	recordedPlugins []foundProcess  // plugins that the state records
-	knownAllocIDs   map[string]bool // allocations in the state, and allocations that have a directory
+	dataDirAllocIDs map[string]bool // allocations in the state, and allocations that have a directory
 	runningAllocIDs []string        // allocations that run according to the state
 }
 
 // newProcessSearch reads the state of the data directory at path. It ignores a state that cannot be read.
-func newProcessSearch(path string, dir *keeper.Directory) (*processSearch, error) {
-	s := &processSearch{dataDir: dir, knownAllocIDs: make(map[string]bool)}
+func newProcessSearch(path string, dir *keeper.DataDir) (*processSearch, error) {
+	s := &processSearch{openDataDir: dir, dataDirAllocIDs: make(map[string]bool)}
 	contents, err := store.Inspect(filepath.Join(path, store.FileName))
 	if err != nil {
 		contents = nil
 	}
-	if s.otherOwner, err = findOwnerOfTasks(path, contents); err != nil || s.otherOwner != nil {
+	if s.tasksOwner, err = findOwnerOfTasks(path, contents); err != nil || s.tasksOwner != nil {
 		return s, err
 	}
 	entries, err := os.ReadDir(filepath.Join(path, allocDir))
@@ -58,13 +58,13 @@ func newProcessSearch(path string, dir *keeper.Directory) (*processSearch, error
 		return nil, err
 	}
 	for _, e := range entries {
-		s.knownAllocIDs[e.Name()] = true
+		s.dataDirAllocIDs[e.Name()] = true
 	}
 	if contents == nil {
 		return s, nil
 	}
 	for _, alloc := range contents.Allocations() {
-		s.knownAllocIDs[alloc.ID] = true
+		s.dataDirAllocIDs[alloc.ID] = true
 		if alloc.ClientStatus == api.AllocClientStatusRunning {
 			s.runningAllocIDs = append(s.runningAllocIDs, alloc.ID)
 		}
@@ -87,7 +87,7 @@ func recordedPluginProcesses(contents *store.FileContents) (found []foundProcess
 		}
 		if current {
 			name := strings.TrimPrefix(filepath.Base(key), "builtin ")
-			found = append(found, foundProcess{ID: osprocess.ID{PID: r.Pid, StartTime: r.StartTime}, roleName: "plugin " + name})
+			found = append(found, foundProcess{ID: osprocess.ID{PID: r.Pid, StartTime: r.StartTime}, displayName: "plugin " + name})
 		}
 	}
 	return found, nil
@@ -98,26 +98,26 @@ func recordedPluginProcesses(contents *store.FileContents) (found []foundProcess
 // processes that were stopped.
 func (s *processSearch) findProcesses(freeze bool) ([]foundProcess, error) {
 	var roots []foundProcess
-	keeperID, running, err := s.dataDir.Keeper()
+	keeperID, running, err := s.openDataDir.Keeper()
 	if err != nil {
 		return nil, err
 	}
 	if running {
-		roots = append(roots, foundProcess{ID: keeperID, roleName: "keeper"})
+		roots = append(roots, foundProcess{ID: keeperID, displayName: "keeper"})
 	}
-	collector, running, err := logs.FindCollector(s.dataDir)
+	collector, running, err := logs.FindCollector(s.openDataDir)
 	if err != nil {
 		return nil, err
 	}
 	if running {
-		roots = append(roots, foundProcess{ID: collector, roleName: "log collector"})
+		roots = append(roots, foundProcess{ID: collector, displayName: "log collector"})
 	}
 	tasks, err := s.findTaskProcesses()
 	if err != nil {
 		return nil, err
 	}
 	for _, p := range slices.Concat(s.recordedPlugins, tasks) {
-		if !belongsToOtherProgram(p.PID, keeperID.PID) {
+		if !belongsToOtherKeeperOrContainer(p.PID, keeperID.PID) {
 			roots = append(roots, p)
 		}
 	}
@@ -131,7 +131,7 @@ func (s *processSearch) findTaskProcesses() (found []foundProcess, err error) {
 		return nil, err
 	}
 	for task := range tasks {
-		if !s.knownAllocIDs[task.AllocID] {
+		if !s.dataDirAllocIDs[task.AllocID] {
 			continue
 		}
 		leftovers, err := osprocess.FindLeftovers(task.AllocID, task.Task)
@@ -139,7 +139,7 @@ func (s *processSearch) findTaskProcesses() (found []foundProcess, err error) {
 			return nil, err
 		}
 		for _, p := range leftovers {
-			found = append(found, foundProcess{ID: p, roleName: taskProcessName(task, p.PID), allocID: task.AllocID})
+			found = append(found, foundProcess{ID: p, displayName: taskProcessName(task, p.PID), allocID: task.AllocID})
 		}
 	}
 	return found, nil
@@ -171,7 +171,7 @@ func withDescendants(roots []foundProcess, freeze bool) (all []foundProcess, err
 				if err != nil {
 					continue // the child has exited
 				}
-				children = append(children, foundProcess{ID: id, roleName: cmp.Or(taskDescendantName(p, pid), "process "+processName(pid)), allocID: p.allocID})
+				children = append(children, foundProcess{ID: id, displayName: cmp.Or(taskDescendantName(p, pid), "process "+processName(pid)), allocID: p.allocID})
 			}
 		}
 		roots = children
@@ -184,10 +184,10 @@ func taskProcessName(task osprocess.TaskEnvID, pid int) string {
 	return fmt.Sprintf("task %s of allocation %.8s: %s", task.Task, task.AllocID, processName(pid))
 }
 
-// taskDescendantName returns the role name of the process pid, which has no task in its environment, if its parent belongs to a
+// taskDescendantName returns the display name of the process pid, which has no task in its environment, if its parent belongs to a
 // task, and "" otherwise.
 func taskDescendantName(parent foundProcess, pid int) string {
-	role, _, isTask := strings.Cut(parent.roleName, ": ")
+	role, _, isTask := strings.Cut(parent.displayName, ": ")
 	if !isTask || parent.allocID == "" {
 		return ""
 	}
@@ -207,10 +207,10 @@ func processName(pid int) string {
 // only the first 15 bytes of a name.
 var containerMonitors = []string{"containerd-shim", "conmon", "conmonrs", "systemd-nspawn"}
 
-// belongsToOtherProgram reports whether a process does not belong to the data directory, because the keeper of another data directory
+// belongsToOtherKeeperOrContainer reports whether a process does not belong to the data directory, because the keeper of another data directory
 // or a container runtime is among its ancestors. Two container runtimes do not count: one below ownKeeper, because a task has started
 // it, and the runtime of the container in which this command runs.
-func belongsToOtherProgram(pid, ownKeeper int) bool {
+func belongsToOtherKeeperOrContainer(pid, ownKeeper int) bool {
 	inContainer := false
 	for ancestor := range ancestors(pid) {
 		switch {

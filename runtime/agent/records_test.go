@@ -66,18 +66,18 @@ func TestPendingCleanupOutlivesItsAllocation(t *testing.T) {
 	if err := cleanups.Put(pending); err != nil {
 		t.Fatal(err)
 	}
-	if list := cleanups.List(); len(list) != 1 || !list[0].Until.IsZero() {
+	if list := cleanups.List(); len(list) != 1 || !list[0].RetryUntil.IsZero() {
 		t.Fatalf("pending: %+v", list)
 	}
 	put(func(tx *store.Txn) { tx.DeleteAllocation("a") })
 	first := cleanups.List()
-	if len(first) != 1 || time.Until(first[0].Until) < pluginhooks.CleanupTimeout-time.Minute {
+	if len(first) != 1 || time.Until(first[0].RetryUntil) < pluginhooks.CleanupTimeout-time.Minute {
 		t.Fatalf("pending after the removal: %+v", first)
 	}
-	if again := cleanups.List(); len(again) != 1 || !again[0].Until.Equal(first[0].Until) {
-		t.Errorf("pending in the second list: %+v, want the end %s", again, first[0].Until)
+	if again := cleanups.List(); len(again) != 1 || !again[0].RetryUntil.Equal(first[0].RetryUntil) {
+		t.Errorf("pending in the second list: %+v, want the end %s", again, first[0].RetryUntil)
 	}
-	pending.Until = time.Now().Add(-time.Second)
+	pending.RetryUntil = time.Now().Add(-time.Second)
 	if err := cleanups.Put(pending); err != nil {
 		t.Fatal(err)
 	}
@@ -117,20 +117,20 @@ func TestUnusableMetaRecordsAreQuarantined(t *testing.T) {
 		}},
 		{"short hook key", state.HookKeyName, []byte("short"), func(t *testing.T, s *store.Store) { loadHookTokenKey(s, logger) }},
 		{"allocation that is being removed", state.PendingRemovalPrefix + "gone", "text", func(t *testing.T, s *store.Store) {
-			if allocs := s.Snapshot().PendingRemovals(); len(allocs) > 0 {
+			if allocs := s.Snapshot().AllocationsPendingRemoval(); len(allocs) > 0 {
 				t.Errorf("being removed: %v", allocs)
 			}
 		}},
-		{"allocation that is being removed, without its job", state.PendingRemovalPrefix + "gone", map[string]string{"ID": "gone"}, func(t *testing.T, s *store.Store) { s.Snapshot().PendingRemovals() }},
+		{"allocation that is being removed, without its job", state.PendingRemovalPrefix + "gone", map[string]string{"ID": "gone"}, func(t *testing.T, s *store.Store) { s.Snapshot().AllocationsPendingRemoval() }},
 		{"plugin process", state.PluginProcessPrefix + "builtin raw_exec", "text", func(t *testing.T, s *store.Store) {
 			if all, err := (pluginProcessRecords{s}).Plugins(); err != nil || len(all) > 0 {
 				t.Errorf("plugins %v, %v", all, err)
 			}
 		}},
 		{"plugin process without a pid", state.PluginProcessPrefix + "builtin raw_exec", map[string]string{"addr": "/x"}, func(t *testing.T, s *store.Store) { _, _ = (pluginProcessRecords{s}).Plugins() }},
-		{"hooks of an ended allocation", "attached/a", "text", func(t *testing.T, s *store.Store) { s.Snapshot().AttachedHooks("a") }},
+		{"hooks of an ended allocation", "attached/a", "text", func(t *testing.T, s *store.Store) { s.Snapshot().AttachedHookConfigs("a") }},
 		{"known plugins", state.PluginInfoName, "text", func(t *testing.T, s *store.Store) {
-			if cached := loadCachedPlugins(storeCache{s}, logger); len(cached.infos) > 0 {
+			if cached := loadCachedPlugins(storePluginCache{s}, logger); len(cached.infos) > 0 {
 				t.Errorf("cached: %v", cached.infos)
 			}
 		}},
@@ -179,8 +179,8 @@ func TestStartWithUnchangeableState(t *testing.T) {
 		t.Errorf("key %v", key)
 	}
 	dir := t.TempDir()
-	i := &directoryIdentity{dir: dir, store: s, owner: directoryOwner{ID: "i"}}
-	if err := i.recordAsOwner(t.Context(), osprocess.ID{PID: 7}); err == nil {
+	i := &dataDirIdentity{dataDir: dir, store: s, ownRecord: dataDirRecord{ID: "i"}}
+	if err := i.storeAsOwner(t.Context(), osprocess.ID{PID: 7}); err == nil {
 		t.Error("the owner is recorded in a closed state")
 	}
 	if o := readOwnerFile(dir); o == nil || o.ID != "i" || o.Keeper.PID != 7 {

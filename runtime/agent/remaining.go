@@ -28,21 +28,21 @@ type remainingProcesses struct {
 }
 
 // mustKeepPlugin reports whether a plugin must continue.
-func (r *remainingProcesses) mustKeepPlugin(what supervisor.PluginKey, pid int) bool {
-	return r.keepAllPlugins || r.keptPluginKeys[what] || r.keptPluginPIDs[pid]
+func (r *remainingProcesses) mustKeepPlugin(key supervisor.PluginKey, pid int) bool {
+	return r.keepAllPlugins || r.keptPluginKeys[key] || r.keptPluginPIDs[pid]
 }
 
 // keepPlugin records that a task may run which uses a plugin.
-func (r *remainingProcesses) keepPlugin(what supervisor.PluginKey) {
+func (r *remainingProcesses) keepPlugin(key supervisor.PluginKey) {
 	r.taskMayRun = true
 	if r.keptPluginKeys == nil {
 		r.keptPluginKeys = make(map[supervisor.PluginKey]bool)
 	}
-	r.keptPluginKeys[what] = true
+	r.keptPluginKeys[key] = true
 }
 
-// keepForUnknownDriver records that a task may run whose driver is unknown.
-func (r *remainingProcesses) keepForUnknownDriver() { r.taskMayRun, r.keepAllPlugins = true, true }
+// keepAllForUnknownDriver records that a task may run whose driver is unknown.
+func (r *remainingProcesses) keepAllForUnknownDriver() { r.taskMayRun, r.keepAllPlugins = true, true }
 
 // processRetention decides which processes continue after the agent has exited.
 type processRetention struct {
@@ -50,39 +50,39 @@ type processRetention struct {
 	orphanCleaner *orphans.Cleaner
 	logger        hclog.Logger
 
-	decision atomic.Pointer[remainingProcesses] // nil before decideRemaining is called
+	decision atomic.Pointer[remainingProcesses] // nil before decideRemainingProcesses is called
 }
 
-// mustKeepPlugin implements supervisor.Config.KeepRunning. Before decideRemaining is called, the result depends on
+// mustKeepPlugin implements supervisor.Config.KeepRunning. Before decideRemainingProcesses is called, the result depends on
 // the state alone.
-func (r *processRetention) mustKeepPlugin(what supervisor.PluginKey, pid int) bool {
+func (r *processRetention) mustKeepPlugin(key supervisor.PluginKey, pid int) bool {
 	remaining := r.decision.Load()
 	if remaining == nil {
-		remaining = r.remainingAccordingToState()
+		remaining = r.remainingProcessesFromState()
 	}
-	return remaining.mustKeepPlugin(what, pid)
+	return remaining.mustKeepPlugin(key, pid)
 }
 
-// decideRemaining returns the processes that must continue: the plugins of tasks that may run according to the state, and
+// decideRemainingProcesses returns the processes that must continue: the plugins of tasks that may run according to the state, and
 // plugins that have child processes, because an agent can exit before it has restored its tasks, and the state can be
-// lost. nodes is nil if Agent.Run was not called. unusedPIDs are the pids of plugin processes without tasks, which need not
+// lost. nodes is nil if Agent.Run was not called. pidsWithoutTasks are the pids of plugin processes without tasks, which need not
 // continue even if they have child processes.
-func (r *processRetention) decideRemaining(nodes *noderunner.Runner, k *keeper.Client, unusedPIDs []int) *remainingProcesses {
-	remaining := r.remainingAccordingToState()
+func (r *processRetention) decideRemainingProcesses(nodes *noderunner.Runner, k *keeper.Client, pidsWithoutTasks []int) *remainingProcesses {
+	remaining := r.remainingProcessesFromState()
 	if nodes != nil {
-		for what := range nodes.PluginsLeftRunning() {
-			remaining.keepPlugin(what)
+		for key := range nodes.PluginsNeededAfterShutdown() {
+			remaining.keepPlugin(key)
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), keeperTimeout)
 	defer cancel()
-	parents, err := k.ListParentProcesses(ctx)
+	parents, err := k.ListProcessesWithLivingChildren(ctx)
 	if err != nil {
 		r.logger.Warn("tasks may run", "error", err)
-		remaining.keepForUnknownDriver()
+		remaining.keepAllForUnknownDriver()
 	}
 	for _, p := range parents {
-		if slices.Contains(unusedPIDs, p.PID) {
+		if slices.Contains(pidsWithoutTasks, p.PID) {
 			continue
 		}
 		if remaining.keptPluginPIDs == nil {
@@ -102,27 +102,27 @@ func (r *processRetention) tasksMayRun() bool {
 			return true
 		}
 	}
-	return r.remainingAccordingToState().taskMayRun
+	return r.remainingProcessesFromState().taskMayRun
 }
 
-// remainingAccordingToState returns the processes that must continue according to the state.
-func (r *processRetention) remainingAccordingToState() *remainingProcesses {
+// remainingProcessesFromState returns the processes that must continue according to the state.
+func (r *processRetention) remainingProcessesFromState() *remainingProcesses {
 	remaining := new(remainingProcesses)
-	remaining.addTasksFromState(r.store, r.orphanCleaner.OrphansDestroyed())
+	remaining.keepPluginsOfTasksInState(r.store, r.orphanCleaner.OrphansDestroyed())
 	return remaining
 }
 
-// addTasksFromState keeps the plugins of tasks that may run according to the state. A task may run if its record has a
-// start id or a handle, or cannot be read. If the state was damaged, addTasksFromState keeps all plugins if an allocation has the
+// keepPluginsOfTasksInState keeps the plugins of tasks that may run according to the state. A task may run if its record has a
+// start id or a handle, or cannot be read. If the state was damaged, keepPluginsOfTasksInState keeps all plugins if an allocation has the
 // status running, or if the orphans have not been destroyed.
-func (r *remainingProcesses) addTasksFromState(s *store.Store, orphansDestroyed bool) {
+func (r *remainingProcesses) keepPluginsOfTasksInState(s *store.Store, orphansDestroyed bool) {
 	state := s.Snapshot()
 	for _, id := range state.AllocationsWithLocalRecords() {
 		for _, task := range state.TasksWithLocalRecords(id) {
 			local, known, err := state.TaskLocalState(id, task)
 			switch {
 			case err != nil:
-				r.keepForUnknownDriver()
+				r.keepAllForUnknownDriver()
 			case known && (local.StartID != "" || local.Handle != nil):
 				r.keepPluginsOfTask(state.Allocation(nil, id), task, local)
 			}
@@ -131,12 +131,13 @@ func (r *remainingProcesses) addTasksFromState(s *store.Store, orphansDestroyed 
 	if len(s.Damage()) == 0 {
 		return
 	}
+	// The damage can have destroyed the records of running tasks, so that their drivers are unknown.
 	if !orphansDestroyed {
-		r.keepForUnknownDriver()
+		r.keepAllForUnknownDriver()
 	}
 	for _, alloc := range state.Allocations(nil, "") {
 		if alloc.ClientStatus == api.AllocClientStatusRunning && !state.AllocationEnded(alloc.ID) {
-			r.keepForUnknownDriver()
+			r.keepAllForUnknownDriver()
 		}
 	}
 }

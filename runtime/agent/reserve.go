@@ -25,9 +25,9 @@ const (
 	minFreeBytes = 256 << 10
 )
 
-// useDiskReserve frees a part of the reserve if the disk is full, so that the agent can start, and makes the reserve otherwise. The
+// freeOrMakeDiskReserve frees a part of the reserve if the disk is full, so that the agent can start, and makes the reserve otherwise. The
 // other parts are for later starts, because running tasks can fill the freed part before the agent uses it.
-func (d *dataDirectory) useDiskReserve(logger hclog.Logger) {
+func (d *dataDirectory) freeOrMakeDiskReserve(logger hclog.Logger) {
 	if store.CheckFreeSpace(d.path, minFreeBytes) == nil {
 		if err := d.makeDiskReserve(); err != nil {
 			logger.Debug("space for the start on a full disk is not reserved", "error", err)
@@ -49,7 +49,7 @@ const reserveInterval = time.Minute
 // maintainDiskReserve calls makeDiskReserve when the agent has started and in intervals after that, until ctx ends. The caller closes
 // started when the agent has started.
 func (d *dataDirectory) maintainDiskReserve(ctx context.Context, started <-chan struct{}) {
-	if d.ephemeralState {
+	if d.isStateEphemeral {
 		return
 	}
 	select {

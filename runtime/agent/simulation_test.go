@@ -169,24 +169,24 @@ func (s *simulation) start() {
 		Env: scheduler.Env{
 			NewID: s.newID, PortFree: func(scheduler.HostPort) bool { return true }, RandIntN: func(int) int { return 0 }, Now: time.Now,
 		},
-		Logger:          logger,
-		OnDesiredChange: r.AllocsChanged,
+		Logger:                 logger,
+		OnDesiredAllocsChanged: r.AllocsChanged,
 	})
 	up := &simAgentDrivers{simulatedHost: s.host, agentDied: g.died}
 	allocs := filepath.Join(s.dir, allocDir)
 	nodes := noderunner.New(noderunner.Config{
 		Source: r,
 		AllocRunnerConfig: allocrunner.Config{
-			Node:         taskenv.Node{NodeFacts: model.NodeFacts{ID: s.node.ID, Name: "n", Datacenter: "dc1"}},
-			Drivers:      up,
-			Logs:         nopLogCollector{},
-			AllocDirRoot: allocs,
-			Services:     s.store,
-			Store:        &killableRunnerStore{s, g},
-			TaskRecords:  localnode.TaskRecords{Store: s.store},
-			Limits:       allocrunner.Limits{StatsSampleInterval: 24 * time.Hour},
-			Hooks:        simHooks{s, g},
-			Logger:       logger,
+			Node:           taskenv.Node{NodeFacts: model.NodeFacts{ID: s.node.ID, Name: "n", Datacenter: "dc1"}},
+			Drivers:        up,
+			LogCollector:   nopLogCollector{},
+			AllocDirRoot:   allocs,
+			Services:       s.store,
+			Store:          &killableRunnerStore{s, g},
+			EarlierRecords: localnode.TaskRecords{Store: s.store},
+			Limits:         allocrunner.Limits{StatsSampleInterval: 24 * time.Hour},
+			HookFactory:    simHooks{s, g},
+			Logger:         logger,
 		},
 		GCLimits: noderunner.GCLimits{MaxDiskUsagePercent: 101, MaxInodeUsagePercent: 101},
 		Logger:   logger,
@@ -401,13 +401,13 @@ type simHooks struct {
 	g *simAgent
 }
 
-func (h simHooks) AllocHooks(*api.Allocation, pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
+func (h simHooks) NewAllocHooks(*api.Allocation, pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
 	return nil
 }
-func (h simHooks) PendingLaunches(*api.Allocation) func(context.Context, func(*api.TaskEvent)) {
+func (h simHooks) PendingLaunchWaiter(*api.Allocation) func(context.Context, func(*api.TaskEvent)) {
 	return nil
 }
-func (h simHooks) TaskHooks(a *api.Allocation, t *api.Task, _ pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
+func (h simHooks) NewTaskHooks(a *api.Allocation, t *api.Task, _ pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
 	return []runnerhooks.OrderedHook{{Order: runnerhooks.OrderPlugin, Hook: &simHook{s: h.s, g: h.g, key: a.ID + "/" + t.Name}}}
 }
 

@@ -26,25 +26,25 @@ const hookSocketName = "hooks.sock"
 // socket address. If the path of the directory is too long, they use a link to it.
 type socketDir struct {
 	dataDir      string
-	dir          *keeper.Directory
+	openDataDir  *keeper.DataDir
 	keeper       *keeper.Client       // nil until the keeper runs
 	hookListener *replaceableListener // nil before listenForHooks is called
 	logger       hclog.Logger
 	watchWG      sync.WaitGroup
 	closeWatcher func()
 
-	mu        sync.Mutex // held while the directory is restored
-	shortLink string     // short path of the directory; "" if its own path is short enough
+	mu            sync.Mutex // held while the directory is restored
+	shortLinkPath string     // short path of the directory; "" if its own path is short enough
 }
 
 // openSocketDir makes the directory for sockets. The caller must call close.
 func openSocketDir(dataDir string, logger hclog.Logger) (*socketDir, error) {
-	dir, err := keeper.OpenDirectory(dataDir)
+	dir, err := keeper.OpenDataDir(dataDir)
 	if err != nil {
 		return nil, fmt.Errorf("open data directory: %w", err)
 	}
-	s := &socketDir{dataDir: dataDir, dir: dir, logger: logger}
-	if _, err := s.restoreDir(); err != nil {
+	s := &socketDir{dataDir: dataDir, openDataDir: dir, logger: logger}
+	if _, err := s.createMissingFiles(); err != nil {
 		dir.Close()
 		return nil, err
 	}
@@ -55,36 +55,36 @@ func openSocketDir(dataDir string, logger hclog.Logger) (*socketDir, error) {
 func (s *socketDir) shortPath() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.shortLink != "" {
-		return s.shortLink
+	if s.shortLinkPath != "" {
+		return s.shortLinkPath
 	}
 	return keeper.SocketDir(s.dataDir)
 }
 
-// restoreDir creates the directory, the link, and the sockets of keeper and agent if they are missing:
+// createMissingFiles creates the directory, the link, and the sockets of keeper and agent if they are missing:
 // logind removes the directory of a user who logs out, and cleaners of temporary directories remove old
 // files. It returns the short path of the directory.
-func (s *socketDir) restoreDir() (string, error) {
+func (s *socketDir) createMissingFiles() (shortPath string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	path := keeper.SocketDir(s.dataDir)
-	if err := s.dir.MakeSocketDir(); err != nil {
+	if err := s.openDataDir.MakeSocketDir(); err != nil {
 		return "", fmt.Errorf("make a directory for sockets: %w", err)
 	}
 	if len(path) > launch.MaxSocketDirLen {
-		link, err := makeShortLink(s.dataDir)
+		link, err := makeSocketDirLink(s.dataDir)
 		if err != nil {
 			return "", fmt.Errorf("make a short path for sockets: %w", err)
 		}
-		s.shortLink, path = link, link
+		s.shortLinkPath, path = link, link
 	}
 	if s.keeper != nil {
 		if err := s.keeper.RestoreSocket(); err != nil {
 			return "", fmt.Errorf("restore the socket of the keeper: %w", err)
 		}
 	}
-	if s.hookListener != nil && !s.dir.HasSocket(hookSocketName) {
-		listener, err := s.dir.Listen("unix", hookSocketName)
+	if s.hookListener != nil && !s.openDataDir.HasSocket(hookSocketName) {
+		listener, err := s.openDataDir.Listen("unix", hookSocketName)
 		if err != nil {
 			return "", fmt.Errorf("restore the socket for hooks: %w", err)
 		}
@@ -96,12 +96,12 @@ func (s *socketDir) restoreDir() (string, error) {
 // hookSocketPath returns the path of the socket at which hook plugins reach this agent and later agents.
 func (s *socketDir) hookSocketPath() string { return filepath.Join(s.shortPath(), hookSocketName) }
 
-// listenForHooks returns a listener on the socket to which hook plugins connect. The listener continues when restoreDir
+// listenForHooks returns a listener on the socket to which hook plugins connect. The listener continues when createMissingFiles
 // replaces the socket.
 func (s *socketDir) listenForHooks() (net.Listener, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	listener, err := s.dir.Listen("unix", hookSocketName)
+	listener, err := s.openDataDir.Listen("unix", hookSocketName)
 	if err != nil {
 		return nil, fmt.Errorf("socket for hooks: %w", err)
 	}
@@ -109,8 +109,8 @@ func (s *socketDir) listenForHooks() (net.Listener, error) {
 	return s.hookListener, nil
 }
 
-// watchRemovals starts a goroutine that calls restoreDir whenever a file is removed from the directory, until
-// stopWatching or close is called. If inotify is not available, watchRemovals does nothing: the supervisor also calls restoreDir
+// watchRemovals starts a goroutine that calls createMissingFiles whenever a file is removed from the directory, until
+// stopWatching or close is called. If inotify is not available, watchRemovals does nothing: the supervisor also calls createMissingFiles
 // before each start of a plugin.
 func (s *socketDir) watchRemovals() {
 	w, err := newRemovalWatcher()
@@ -128,7 +128,7 @@ func (s *socketDir) watchRemovals() {
 	arm()
 	s.watchWG.Go(func() {
 		for w.waitForRemoval() {
-			if _, err := s.restoreDir(); err != nil {
+			if _, err := s.createMissingFiles(); err != nil {
 				s.logger.Error("directory for sockets was removed", "error", err)
 			}
 			arm()
@@ -148,7 +148,7 @@ func (s *socketDir) stopWatching() {
 // close calls stopWatching and closes the file descriptor of the directory. It does not remove the sockets.
 func (s *socketDir) close() error {
 	s.stopWatching()
-	return s.dir.Close()
+	return s.openDataDir.Close()
 }
 
 // remove removes the directory for the sockets and the link to it. The caller must ensure that no process uses the sockets.
@@ -157,9 +157,9 @@ func (s *socketDir) remove() error { return removeSockets(s.dataDir) }
 // removeSockets removes the directory for the sockets of a data directory, and the links to it.
 func removeSockets(dataDir string) error {
 	errs := []error{os.RemoveAll(keeper.SocketDir(dataDir))}
-	if name, err := shortLinkName(dataDir); err == nil {
-		for _, base := range shortLinkDirs() {
-			for _, dir := range findOwnedDirsWithPrefix(base) {
+	if name, err := socketDirLinkName(dataDir); err == nil {
+		for _, base := range socketDirLinkParents() {
+			for _, dir := range findDirAndSuffixedDirs(base) {
 				if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 					errs = append(errs, err)
 				}
@@ -169,25 +169,25 @@ func removeSockets(dataDir string) error {
 	return errors.Join(errs...)
 }
 
-// makeShortLink creates a link to the sockets of a data directory, which gives them a short path. The
+// makeSocketDirLink creates a link to the sockets of a data directory, which gives them a short path. The
 // link is in a private directory. Its name is derived from device and inode of the data directory, so
 // that it stays the same when the data directory is moved.
-func makeShortLink(dataDir string) (string, error) {
+func makeSocketDirLink(dataDir string) (string, error) {
 	real, err := filepath.EvalSymlinks(dataDir)
 	if err != nil {
 		return "", err
 	}
-	name, err := shortLinkName(dataDir)
+	name, err := socketDirLinkName(dataDir)
 	if err != nil {
 		return "", err
 	}
 	target := keeper.SocketDir(real)
 	var errs []error
-	for _, base := range shortLinkDirs() {
+	for _, base := range socketDirLinkParents() {
 		if len(filepath.Join(base, name)) > launch.MaxSocketDirLen {
 			continue
 		}
-		dir, err := makeOwnedDirOrSuffixed(base, 0o700)
+		dir, err := makeDirOrSuffixedDir(base, 0o700)
 		link := filepath.Join(dir, name)
 		if err == nil && len(link) > launch.MaxSocketDirLen {
 			err = fmt.Errorf("%s is too long for sockets", link)
@@ -204,8 +204,8 @@ func makeShortLink(dataDir string) (string, error) {
 	return "", errors.Join(errs...)
 }
 
-// shortLinkName returns the name of the link to the sockets of a data directory.
-func shortLinkName(dataDir string) (string, error) {
+// socketDirLinkName returns the name of the link to the sockets of a data directory.
+func socketDirLinkName(dataDir string) (string, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(dataDir, &st); err != nil {
 		return "", &fs.PathError{Op: "stat", Path: dataDir, Err: err}
@@ -227,8 +227,8 @@ func ensureSymlink(link, target string) error {
 	return errors.Join(os.Symlink(target, made), os.Rename(made, link))
 }
 
-// shortLinkDirs returns the directories in which makeShortLink tries to create the link, in this order.
-func shortLinkDirs() []string {
+// socketDirLinkParents returns the directories in which makeSocketDirLink tries to create the link, in this order.
+func socketDirLinkParents() []string {
 	var baseDirs []string
 	if os.Geteuid() == 0 {
 		baseDirs = append(baseDirs, "/run/nomad-lite")
@@ -240,13 +240,13 @@ func shortLinkDirs() []string {
 
 // replaceableListener is a listener whose socket can be replaced while Accept blocks.
 type replaceableListener struct {
-	mu      sync.Mutex
-	current net.Listener
-	closed  bool
+	mu              sync.Mutex
+	currentListener net.Listener
+	closed          bool
 }
 
 func newReplaceableListener(l net.Listener) *replaceableListener {
-	return &replaceableListener{current: l}
+	return &replaceableListener{currentListener: l}
 }
 
 // replace makes l the current listener and closes the previous one. If Close was called, it closes l.
@@ -257,22 +257,22 @@ func (r *replaceableListener) replace(l net.Listener) {
 		l.Close()
 		return
 	}
-	r.current.Close()
-	r.current = l
+	r.currentListener.Close()
+	r.currentListener = l
 }
 
 // Accept implements net.Listener.
 func (r *replaceableListener) Accept() (net.Conn, error) {
 	for {
 		r.mu.Lock()
-		current := r.current
+		current := r.currentListener
 		r.mu.Unlock()
 		conn, err := current.Accept()
 		if err == nil || !errors.Is(err, net.ErrClosed) {
 			return conn, err
 		}
 		r.mu.Lock()
-		replaced := r.current != current
+		replaced := r.currentListener != current
 		r.mu.Unlock()
 		if !replaced {
 			return nil, err
@@ -285,19 +285,19 @@ func (r *replaceableListener) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.closed = true
-	return r.current.Close()
+	return r.currentListener.Close()
 }
 
 // Addr implements net.Listener.
 func (r *replaceableListener) Addr() net.Addr {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.current.Addr()
+	return r.currentListener.Addr()
 }
 
 // removalWatcher reports when files in the watched directories or these directories themselves are removed.
 type removalWatcher struct {
-	inotify *os.File // inotify instance
+	inotifyInstance *os.File // inotify instance
 }
 
 func newRemovalWatcher() (*removalWatcher, error) {
@@ -310,7 +310,7 @@ func newRemovalWatcher() (*removalWatcher, error) {
 
 // watchDir adds a directory to the watched directories if it exists. A second call for the same directory has no effect.
 func (w *removalWatcher) watchDir(dir string) {
-	raw, err := w.inotify.SyscallConn()
+	raw, err := w.inotifyInstance.SyscallConn()
 	if err != nil {
 		return
 	}
@@ -321,9 +321,9 @@ func (w *removalWatcher) watchDir(dir string) {
 }
 
 // waitForRemoval blocks until a file or a watched directory is removed. It returns false after close.
-func (w *removalWatcher) waitForRemoval() bool {
-	_, err := w.inotify.Read(make([]byte, 4096)) // the events themselves are not needed
+func (w *removalWatcher) waitForRemoval() (removed bool) {
+	_, err := w.inotifyInstance.Read(make([]byte, 4096)) // the events themselves are not needed
 	return err == nil
 }
 
-func (w *removalWatcher) close() { w.inotify.Close() }
+func (w *removalWatcher) close() { w.inotifyInstance.Close() }

@@ -40,9 +40,9 @@ type RemainingAfterStop struct {
 	// AllocIDs are the ids of allocations that run according to the state. Stop has killed no process of them, and
 	// Processes has none. Their tasks can be containers or virtual machines.
 	AllocIDs []string
-	// OwnerDir is the path of the directory that owns the tasks of the state, if the directory is a copy of it. Then Stop has
-	// killed no task, and neither field names one.
-	OwnerDir string
+	// TasksOwnerDir is the path of the directory that owns the tasks of the state, if the directory is a copy of it. Then Stop has
+	// killed no task, and Processes and AllocIDs name none.
+	TasksOwnerDir string
 }
 
 // Stop shuts down the agent of a data directory, and returns the processes and allocations that continue to run. With
@@ -59,15 +59,15 @@ func Stop(dataDir string, o StopOptions) (*RemainingAfterStop, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := checkDataDirOfUser(path); err != nil {
+	if err := checkDataDirBelongsToUser(path); err != nil {
 		return nil, err
 	}
-	dir, err := keeper.OpenDirectory(path)
+	dir, err := keeper.OpenDataDir(path)
 	if err != nil {
 		return nil, fmt.Errorf("open data directory: %w", err)
 	}
 	defer dir.Close()
-	s := &dataDirStopper{dataDir: path, openDir: dir, options: o, allocsWithFoundProcess: make(map[string]bool)}
+	s := &dataDirStopper{dataDir: path, openDataDir: dir, options: o, allocsWithFoundProcess: make(map[string]bool)}
 	if err := s.stopAgent(); err != nil {
 		return nil, err
 	}
@@ -79,7 +79,7 @@ func Stop(dataDir string, o StopOptions) (*RemainingAfterStop, error) {
 	case !errors.Is(err, filelock.ErrLocked):
 		return nil, err
 	default:
-		p, running, err := dir.LockedBy(lockFile)
+		p, running, err := dir.LockOwner(lockFile)
 		if err != nil {
 			return nil, err
 		}
@@ -98,8 +98,8 @@ func Stop(dataDir string, o StopOptions) (*RemainingAfterStop, error) {
 	return s.findRemaining()
 }
 
-// checkDataDirOfUser returns an error if path is not a data directory of this user.
-func checkDataDirOfUser(path string) error {
+// checkDataDirBelongsToUser returns an error if path is not a data directory of this user.
+func checkDataDirBelongsToUser(path string) error {
 	if _, err := os.Stat(path); err != nil {
 		return err
 	}
@@ -117,7 +117,7 @@ func checkDataDirOfUser(path string) error {
 // dataDirStopper ends the processes of a data directory.
 type dataDirStopper struct {
 	dataDir                string
-	openDir                *keeper.Directory
+	openDataDir            *keeper.DataDir
 	options                StopOptions
 	processSearch          *processSearch  // nil until the agent has shut down
 	allocsWithFoundProcess map[string]bool // keys are allocation ids
@@ -125,7 +125,7 @@ type dataDirStopper struct {
 
 // stopAgent shuts down the agent if one runs.
 func (s *dataDirStopper) stopAgent() error {
-	p, running, err := s.openDir.LockedBy(lockFile)
+	p, running, err := s.openDataDir.LockOwner(lockFile)
 	if err != nil || !running {
 		return err
 	}
@@ -158,11 +158,11 @@ func (s *dataDirStopper) killAll() error {
 			return removeSockets(s.dataDir)
 		}
 		if err == nil {
-			err = s.killFrozen(found)
+			err = s.killFrozenProcesses(found)
 		}
 		if err != nil {
 			for _, p := range found {
-				_ = p.Signal(unix.SIGCONT) // fails if killFrozen has killed the process
+				_ = p.Signal(unix.SIGCONT) // fails if killFrozenProcesses has killed the process
 			}
 			return err
 		}
@@ -170,14 +170,14 @@ func (s *dataDirStopper) killAll() error {
 	return fmt.Errorf("processes of the data directory appear again, although they were killed %d times", maxKillRounds)
 }
 
-// killFrozen kills the processes that findProcesses has stopped with SIGSTOP, children before their parents.
-func (s *dataDirStopper) killFrozen(found []foundProcess) error {
+// killFrozenProcesses kills the processes that findProcesses has stopped with SIGSTOP, children before their parents.
+func (s *dataDirStopper) killFrozenProcesses(found []foundProcess) error {
 	var errs []error
 	for _, p := range slices.Backward(found) {
-		_ = p.Signal(unix.SIGKILL) // KillAndWait returns the error
+		_ = p.Signal(unix.SIGKILL) // KillAndWait repeats the signal and returns the error
 		keeper.UnfreezeCgroup(strconv.Itoa(p.PID))
 		if err := p.KillAndWait(); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", p.roleName, err))
+			errs = append(errs, fmt.Errorf("%s: %w", p.displayName, err))
 			continue
 		}
 		s.allocsWithFoundProcess[p.allocID] = true
@@ -195,8 +195,8 @@ func (s *dataDirStopper) findRemaining() (*RemainingAfterStop, error) {
 		return nil, err
 	}
 	r := new(RemainingAfterStop)
-	if owner := s.processSearch.otherOwner; owner != nil {
-		r.OwnerDir = owner.Path
+	if owner := s.processSearch.tasksOwner; owner != nil {
+		r.TasksOwnerDir = owner.Path
 	}
 	for _, p := range found {
 		s.allocsWithFoundProcess[p.allocID] = true

@@ -23,7 +23,7 @@ const temporaryDirPrefix = "run-"
 func makeTemporaryDataDir(logger hclog.Logger) (string, *os.File, error) {
 	path := datadir.Temporary(os.Geteuid())
 	// If the agent is root, tasks that run as other users must be able to traverse this directory.
-	base, err := makeOwnedDirOrSuffixed(path, 0o711)
+	base, err := makeDirOrSuffixedDir(path, 0o711)
 	if err != nil {
 		return "", nil, fmt.Errorf("make temporary data directory: %w", err)
 	}
@@ -33,7 +33,7 @@ func makeTemporaryDataDir(logger hclog.Logger) (string, *os.File, error) {
 	}
 	defer baseLock.Close()
 	removeAbandonedDataDirs(base, logger)
-	for _, other := range findOwnedDirsWithPrefix(path) {
+	for _, other := range findDirAndSuffixedDirs(path) {
 		if other == base {
 			continue
 		}
@@ -88,7 +88,7 @@ func removeTemporaryDataDir(dir string) error {
 	return errors.Join(
 		removeSockets(dir), // called first, because removeSockets needs the inode of the directory
 		cgroup.RemoveAllocCgroups(filepath.Join(dir, allocDir)),
-		hostnet.RemoveLeftovers(filepath.Join(dir, allocDir)),
+		hostnet.RemoveLeftoverNetworks(filepath.Join(dir, allocDir)),
 		allocdir.UnmountAndRemoveDir(dir),
 	)
 }

@@ -149,16 +149,16 @@ func (s *simAgentDrivers) Driver(context.Context, string) (driver.Driver, error)
 	return s.driver, nil
 }
 
-// DriverRemembersTasks and DriverFindsLostTasks return true, as for builtin drivers.
-func (s *simAgentDrivers) DriverRemembersTasks(string) bool { return true }
-func (s *simAgentDrivers) DriverFindsLostTasks(string) bool { return true }
+// DriverKnowsInterruptedStarts and DriverFindsTasksByName return true, as for builtin drivers.
+func (s *simAgentDrivers) DriverKnowsInterruptedStarts(string) bool { return true }
+func (s *simAgentDrivers) DriverFindsTasksByName(string) bool       { return true }
 
 // nopLogCollector is a log collector whose methods do nothing.
 type nopLogCollector struct{}
 
-func (nopLogCollector) Start(context.Context, logs.Task) (string, string, error) { return "", "", nil }
-func (nopLogCollector) Stop(context.Context, string, string, bool) error         { return nil }
-func (nopLogCollector) Finish(context.Context, logs.Task, bool) error            { return nil }
+func (nopLogCollector) Start(context.Context, logs.Task) (string, string, error)      { return "", "", nil }
+func (nopLogCollector) Stop(context.Context, string, string, bool) error              { return nil }
+func (nopLogCollector) CollectLeftoverAndStop(context.Context, logs.Task, bool) error { return nil }
 
 // simPlugin is a simulated process of the driver's plugin.
 type simPlugin struct {

@@ -37,20 +37,20 @@ func (s *Scheduler) Report(ctx context.Context, reports ...AllocReport) (index u
 	env := s.newPreparedEnv()
 	env.expectPlacementsAfterReports(reports)
 	return s.updateWithEnv(ctx, env, func(c *txn) error {
-		c.setOperation(opAllocReport)
+		c.setEventOperation(opAllocReport)
 		changed := false
 		for _, r := range reports {
 			changed = c.applyReport(r) || changed
 		}
 		if changed {
-			c.tx.AddNodeEvent(c.scheduler.nodeID) // notifies clients of the event stream that the node's allocations have changed
+			c.tx.AddUnchangedNodeEvent(c.scheduler.nodeID) // notifies clients of the event stream that the node's allocations have changed
 		}
 		return nil
 	})
 }
 
 // applyReport stores a report about one allocation, and reports whether the stored allocation has changed.
-func (t *txn) applyReport(r AllocReport) bool {
+func (t *txn) applyReport(r AllocReport) (changed bool) {
 	old := t.tx.Allocation(nil, r.AllocID)
 	if old == nil {
 		return false
@@ -66,7 +66,7 @@ func (t *txn) applyReport(r AllocReport) bool {
 	if r.NetworkStatus != nil {
 		a.NetworkStatus = r.NetworkStatus
 	}
-	t.applyHealth(&a, r)
+	t.applyReportedHealth(&a, r)
 	if !r.TasksEnded && reflect.DeepEqual(&a, old) {
 		return false // a restarted agent repeats the last report that the previous agent sent
 	}
@@ -79,7 +79,7 @@ func (t *txn) applyReport(r AllocReport) bool {
 	}
 	switch {
 	case r.TasksEnded:
-		t.tx.EndAllocation(a.ID)
+		t.tx.MarkAllocationEnded(a.ID)
 		t.desiredAllocsChanged = true // a replacement can start now if it waited for the end of this allocation
 		t.nodeUsage.RemoveAlloc(&a)
 		t.resourcesFreed = true
@@ -90,9 +90,9 @@ func (t *txn) applyReport(r AllocReport) bool {
 	return true
 }
 
-// applyHealth sets the health of an allocation in its deployment from a report. An allocation that fails before its
+// applyReportedHealth sets the health of an allocation in its deployment from a report. An allocation that fails before its
 // health is decided becomes unhealthy.
-func (t *txn) applyHealth(a *api.Allocation, r AllocReport) {
+func (t *txn) applyReportedHealth(a *api.Allocation, r AllocReport) {
 	healthy, at := r.Healthy, r.HealthyTime
 	if r.DeploymentID != a.DeploymentID {
 		healthy = nil
@@ -136,7 +136,7 @@ func (s *Scheduler) StopAlloc(ctx context.Context, id string, o StopOptions) (ou
 		if old == nil {
 			return requestErrorf(RequestNotFound, "allocation not found")
 		}
-		c.setOperation(opAllocStop)
+		c.setEventOperation(opAllocStop)
 		a := *old
 		if o.Reschedule && !model.IsAdoptedJob(a.Job) {
 			a.DesiredTransition.Reschedule = new(true)

@@ -14,7 +14,7 @@ import (
 // group.
 type resourceAmounts [len(resourceDimensions)]float64
 
-// Indexes of resourceAmounts and resourceDimensions. PlacementNode.ReservedAmounts has only the first three.
+// Indexes of resourceAmounts and resourceDimensions. PlacementNode.ReservedCPUMemoryDisk has only the first three.
 const (
 	cpuDimension = iota
 	memoryDimension
@@ -61,8 +61,8 @@ func nodeCapacity(node PlacementNode) resourceAmounts {
 		c[i] = math.Inf(1)
 		if n, err := strconv.ParseFloat(node.Attributes[d.attribute], 64); err == nil && n > 0 {
 			c[i] = n / d.scale
-			if i < len(node.ReservedAmounts) {
-				c[i] -= node.ReservedAmounts[i]
+			if i < len(node.ReservedCPUMemoryDisk) {
+				c[i] -= node.ReservedCPUMemoryDisk[i]
 			}
 		}
 	}
@@ -72,7 +72,7 @@ func nodeCapacity(node PlacementNode) resourceAmounts {
 	return c
 }
 
-// addMultiple adds times*amount to c; a negative times subtracts.
+// addMultiple adds times*amount to r; a negative times subtracts.
 func (r *resourceAmounts) addMultiple(amount resourceAmounts, times float64) {
 	for i := range r {
 		r[i] += times * amount[i]

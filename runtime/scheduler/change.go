@@ -36,10 +36,10 @@ type txn struct {
 	now            time.Time
 	node           PlacementNode
 	nodeUsage      *NodeUsage
-	eventOperation string // operation that the event stream shows for the current writes, see setOperation
+	eventOperation string // operation that the event stream shows for the current writes, see setEventOperation
 
 	wroteAllocs          bool
-	desiredAllocsChanged bool     // DesiredAllocs may return another result: Config.OnDesiredChange must be called
+	desiredAllocsChanged bool     // DesiredAllocs may return another result: Config.OnDesiredAllocsChanged must be called
 	resourcesFreed       bool     // blocked evaluations may fit now, because resources may have become free
 	jobsToReconcile      []JobKey // jobs to reconcile at the end of the change
 	undoClockAdjustment  func()   // undoes wallClock.recordAdjustment if the transaction fails; may be called twice
@@ -54,7 +54,7 @@ func (s *Scheduler) update(ctx context.Context, edit func(*txn) error) (uint64, 
 // updateWithEnv is like update, with an env to which the caller has announced the expected placements.
 func (s *Scheduler) updateWithEnv(ctx context.Context, env *preparedEnv, edit func(*txn) error) (uint64, error) {
 	for {
-		env.prepare()
+		env.prepareNextAttempt()
 		index, err := s.tryUpdate(ctx, env, edit)
 		if !errors.Is(err, errPreparedEnvTooSmall) {
 			return index, err
@@ -73,18 +73,18 @@ func (s *Scheduler) tryUpdate(ctx context.Context, env *preparedEnv, edit func(*
 				c.undoClockAdjustment() // here, because the next transaction can start before Update returns
 			}
 		}()
-		c.setOperation(opEvaluation)
+		c.setEventOperation(opEvaluation)
 		c.takeCachedNodeUsage()
-		if clock.needsAdjustment {
+		if clock.storedTimesNeedAdjustment {
 			clockAdjustment{c}.adjustStoredTimes(clock)
-			c.setOperation(opEvaluation)
+			c.setEventOperation(opEvaluation)
 		}
 		if err := edit(c); err != nil {
 			return err
 		}
 		nodeDrain{c}.continueDrain()
 		c.reconcileJobs()
-		if env.hadTooFew() {
+		if env.lackedIDsOrPorts() {
 			return errPreparedEnvTooSmall
 		}
 		c.cacheNodeUsage()
@@ -99,8 +99,8 @@ func (s *Scheduler) tryUpdate(ctx context.Context, env *preparedEnv, edit func(*
 		s.mu.Unlock()
 		return 0, err
 	}
-	if c.desiredAllocsChanged && s.onDesiredChange != nil {
-		s.onDesiredChange()
+	if c.desiredAllocsChanged && s.onDesiredAllocsChanged != nil {
+		s.onDesiredAllocsChanged()
 	}
 	if c.resourcesFreed {
 		notify(s.retryBlockedRequested)
@@ -108,10 +108,10 @@ func (s *Scheduler) tryUpdate(ctx context.Context, env *preparedEnv, edit func(*
 	return index, nil
 }
 
-// setOperation sets the operation that the event stream shows for the writes that follow in this transaction.
-func (t *txn) setOperation(name string) {
+// setEventOperation sets the operation that the event stream shows for the writes that follow in this transaction.
+func (t *txn) setEventOperation(name string) {
 	t.eventOperation = name
-	t.tx.SetOperation(name)
+	t.tx.SetEventOperation(name)
 }
 
 // takeCachedNodeUsage moves the usage of the node from the cache of the scheduler into the transaction. If the cache is
@@ -178,19 +178,18 @@ func (t *txn) trackPendingAndBlockedEval(e *api.Evaluation) {
 		t.scheduler.mu.Lock()
 		defer t.scheduler.mu.Unlock()
 		if blocked {
-			t.scheduler.blockedEvals[id] = true
+			t.scheduler.blockedEvalIDs[id] = true
 		} else {
-			delete(t.scheduler.blockedEvals, id)
+			delete(t.scheduler.blockedEvalIDs, id)
 		}
 	})
 }
 
-// newEval returns a new pending evaluation of a job. It does not store it:
-// processEval does.
+// newEval returns a new pending evaluation of a job. processEval stores the evaluation.
 func (t *txn) newEval(job *api.Job, trigger string) *api.Evaluation {
 	now := t.now.UnixNano()
 	return &api.Evaluation{
-		ID:             t.env.preparedID(),
+		ID:             t.env.takeIDOrPlaceholder(),
 		Namespace:      *job.Namespace,
 		Priority:       *job.Priority,
 		Type:           *job.Type,
@@ -233,7 +232,7 @@ func (t *txn) planEval(eval *api.Evaluation) PlanChanges {
 		Deployment: t.tx.LatestDeployment(nil, key.Namespace, key.ID),
 		Node:       t.node,
 		NodeUsage:  t.nodeUsage,
-		Env:        t.env.planEnv(),
+		Env:        t.env.envForPlans(),
 		Now:        t.now,
 
 		MemoryOversubscription: t.tx.SchedulerConfig(nil).MemoryOversubscriptionEnabled,
@@ -253,13 +252,13 @@ func (t *txn) applyPlan(eval *api.Evaluation, out PlanChanges) {
 	pending.ModifyIndex = t.tx.Index()
 	if t.tx.Evaluation(nil, eval.ID) == nil {
 		if !operationsWithEvalEvent[t.eventOperation] {
-			t.setOperation(opEvaluation)
+			t.setEventOperation(opEvaluation)
 		}
 		t.tx.AddEvaluationEvent(&pending)
 	}
 	planned := len(out.Deployments)+len(out.UpdatedAllocs)+len(out.PlacedAllocs) > 0
 	if planned {
-		t.setOperation(opPlan)
+		t.setEventOperation(opPlan)
 	}
 	for _, d := range out.Deployments {
 		t.tx.PutDeployment(d)
@@ -277,8 +276,8 @@ func (t *txn) applyPlan(eval *api.Evaluation, out PlanChanges) {
 	if planned {
 		t.tx.AddEvaluationEvent(&pending)
 	}
-	t.setOperation(opEvaluation)
-	for _, e := range out.OtherEvals {
+	t.setEventOperation(opEvaluation)
+	for _, e := range out.CreatedAndCancelledEvals {
 		t.putEval(e)
 	}
 	if old := t.tx.Evaluation(nil, out.Eval.ID); old == nil || !sameEvalResult(old, out.Eval) {
@@ -286,7 +285,7 @@ func (t *txn) applyPlan(eval *api.Evaluation, out PlanChanges) {
 		t.putEval(out.Eval)
 	}
 	if planned {
-		t.setOperation(opPlan) // reconcileJob then writes the status of the job, which follows from the plan
+		t.setEventOperation(opPlan) // reconcileJob then writes the status of the job, which follows from the plan
 	}
 	t.reconcileJobLater(JobKey{out.Eval.Namespace, out.Eval.JobID})
 }
@@ -313,11 +312,11 @@ func (t *txn) processDueEval(id string) {
 func (t *txn) retryBlockedEvals() {
 	t.scheduler.mu.Lock()
 	var evals []*api.Evaluation
-	for id := range t.scheduler.blockedEvals {
+	for id := range t.scheduler.blockedEvalIDs {
 		if e := t.tx.Evaluation(nil, id); e != nil && e.Status == api.EvalStatusBlocked {
 			evals = append(evals, e)
 		} else {
-			delete(t.scheduler.blockedEvals, id)
+			delete(t.scheduler.blockedEvalIDs, id)
 		}
 	}
 	t.scheduler.mu.Unlock()

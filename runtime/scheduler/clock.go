@@ -20,29 +20,29 @@ const clockStepTolerance = time.Second
 // wallClock detects steps of the wall clock. A suspend of the machine counts as a step
 // too, because the monotonic clock stops while the machine is suspended.
 type wallClock struct {
-	mu            sync.Mutex
-	lastOffset    time.Duration // wall clock minus monotonic clock, when the stored times were adjusted last
-	stateAdjusted bool          // this scheduler has adjusted the stored times at least once
+	mu                     sync.Mutex
+	offsetAtLastAdjustment time.Duration // wall clock minus monotonic clock, when the stored times were adjusted last
+	hasAdjustedStoredTimes bool          // this scheduler has adjusted the stored times at least once
 }
 
 // clockReading is the current time, and the step of the wall clock since the last adjustment of the stored times.
 type clockReading struct {
-	now             time.Time
-	offset          time.Duration
-	step            time.Duration // step since the stored times were adjusted last; zero if it is below clockStepTolerance
-	needsAdjustment bool          // the next transaction must adjust the stored times
+	now                       time.Time
+	offsetFromMonotonic       time.Duration // wall clock minus monotonic clock
+	stepSinceAdjustment       time.Duration // step since the stored times were adjusted last; zero if it is below clockStepTolerance
+	storedTimesNeedAdjustment bool          // the next transaction must adjust the stored times
 }
 
 func newWallClock(h Env) *wallClock {
 	w := new(wallClock)
 	if h.Uptime != nil {
-		w.lastOffset = h.clockOffset(h.Now())
+		w.offsetAtLastAdjustment = h.offsetFromMonotonicClock(h.Now())
 	}
 	return w
 }
 
-// clockOffset returns the wall clock minus the monotonic clock, or 0 without a monotonic clock.
-func (e Env) clockOffset(now time.Time) time.Duration {
+// offsetFromMonotonicClock returns the wall clock minus the monotonic clock, or 0 without a monotonic clock.
+func (e Env) offsetFromMonotonicClock(now time.Time) time.Duration {
 	if e.Uptime == nil {
 		return 0
 	}
@@ -51,13 +51,13 @@ func (e Env) clockOffset(now time.Time) time.Duration {
 
 func (w *wallClock) read(h Env) clockReading {
 	now := h.Now().Round(0) // Round removes the monotonic part, which stored times lack
-	r := clockReading{now: now, offset: h.clockOffset(now)}
+	r := clockReading{now: now, offsetFromMonotonic: h.offsetFromMonotonicClock(now)}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if step := r.offset - w.lastOffset; step.Abs() >= clockStepTolerance {
-		r.step = step
+	if step := r.offsetFromMonotonic - w.offsetAtLastAdjustment; step.Abs() >= clockStepTolerance {
+		r.stepSinceAdjustment = step
 	}
-	r.needsAdjustment = !w.stateAdjusted || r.step != 0
+	r.storedTimesNeedAdjustment = !w.hasAdjustedStoredTimes || r.stepSinceAdjustment != 0
 	return r
 }
 
@@ -66,15 +66,15 @@ func (w *wallClock) read(h Env) clockReading {
 func (w *wallClock) recordAdjustment(r clockReading) (undo func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	offset, adjusted := w.lastOffset, w.stateAdjusted
-	w.stateAdjusted = true
-	if r.step != 0 {
-		w.lastOffset = r.offset
+	offset, adjusted := w.offsetAtLastAdjustment, w.hasAdjustedStoredTimes
+	w.hasAdjustedStoredTimes = true
+	if r.stepSinceAdjustment != 0 {
+		w.offsetAtLastAdjustment = r.offsetFromMonotonic
 	}
 	return sync.OnceFunc(func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.lastOffset, w.stateAdjusted = offset, adjusted
+		w.offsetAtLastAdjustment, w.hasAdjustedStoredTimes = offset, adjusted
 	})
 }
 
@@ -91,7 +91,7 @@ func (s *Scheduler) runClockChecks(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		if s.wallClock.read(s.env).needsAdjustment {
+		if s.wallClock.read(s.env).storedTimesNeedAdjustment {
 			s.updateWithRetry(ctx, "clock step", nil, func(*txn) {})
 		}
 	}
@@ -103,12 +103,12 @@ type clockAdjustment struct{ *txn }
 // adjustStoredTimes adjusts the stored times to the wall clock: at the first transaction of a scheduler, and after each
 // step of the clock.
 func (c clockAdjustment) adjustStoredTimes(r clockReading) {
-	if r.step != 0 {
-		c.scheduler.logger.Info("clock stepped", "step", r.step)
-		c.moveDeadlines(r.step)
+	if r.stepSinceAdjustment != 0 {
+		c.scheduler.logger.Info("clock stepped", "step", r.stepSinceAdjustment)
+		c.moveDeadlines(r.stepSinceAdjustment)
 	}
 	c.replaceFutureTimes()
-	if r.step != 0 {
+	if r.stepSinceAdjustment != 0 {
 		c.restoreTimers()
 	}
 	// The adjustment is recorded before the commit: the next transaction can start earlier, and must not adjust again.
@@ -155,7 +155,7 @@ func (c clockAdjustment) isFutureTime(at time.Time) bool { return at.Sub(c.now) 
 func (c clockAdjustment) replaceFutureTimes() {
 	for _, job := range c.tx.Jobs(nil, store.AnyNamespace, "") {
 		if key := JobKeyOf(job); c.isFutureTime(lastLaunchTime(c.tx.Reader, key)) {
-			childJobLauncher(c).putLaunchTime(key)
+			childJobLauncher(c).recordLaunchNow(key)
 		}
 	}
 	for _, job := range c.tx.Jobs(nil, store.AnyNamespace, "") {

@@ -19,9 +19,9 @@ import (
 // wallClock is a wall clock that a test can set. It advances with the synctest
 // bubble.
 type wallClock struct {
-	start       time.Time
-	lastOffset  atomic.Int64
-	uptimeError atomic.Int64 // added to Uptime
+	start                  time.Time
+	offsetAtLastAdjustment atomic.Int64
+	uptimeError            atomic.Int64 // added to Uptime
 }
 
 func newWallClock() *wallClock { return &wallClock{start: time.Now()} }
@@ -29,7 +29,7 @@ func newWallClock() *wallClock { return &wallClock{start: time.Now()} }
 // Now returns a time without monotonic part, like a time that was read from the
 // disk.
 func (w *wallClock) Now() time.Time {
-	return time.Now().Round(0).Add(time.Duration(w.lastOffset.Load()))
+	return time.Now().Round(0).Add(time.Duration(w.offsetAtLastAdjustment.Load()))
 }
 
 func (w *wallClock) Uptime() time.Duration {
@@ -38,7 +38,7 @@ func (w *wallClock) Uptime() time.Duration {
 
 // Step sets the clock forward or back. A suspend looks like a step forward, because
 // the monotonic clock stands still.
-func (w *wallClock) Step(by time.Duration) { w.lastOffset.Add(int64(by)) }
+func (w *wallClock) Step(by time.Duration) { w.offsetAtLastAdjustment.Add(int64(by)) }
 
 // clockHarness is a harness with a clock that can be set.
 type clockHarness struct {

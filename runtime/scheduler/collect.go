@@ -27,24 +27,24 @@ type GCConfig struct {
 	MinBatchEvalAge time.Duration
 	// MinDeploymentAge is the minimum age of ended deployments; default: 1 hour.
 	MinDeploymentAge time.Duration
-	// MaxAllocs and MaxEvals limit the number of unneeded records. The oldest records above the limit
+	// MaxUnneededAllocs and MaxUnneededEvals limit the number of unneeded records. The oldest records above the limit
 	// are deleted whatever their age; defaults: 5000 and 10000.
-	MaxAllocs, MaxEvals int
+	MaxUnneededAllocs, MaxUnneededEvals int
 }
 
 func (g GCConfig) withDefaults() GCConfig {
 	return GCConfig{
-		SweepInterval:    cmp.Or(g.SweepInterval, 5*time.Minute),
-		MinJobAge:        cmp.Or(g.MinJobAge, 4*time.Hour),
-		MinEvalAge:       cmp.Or(g.MinEvalAge, time.Hour),
-		MinBatchEvalAge:  cmp.Or(g.MinBatchEvalAge, 24*time.Hour),
-		MinDeploymentAge: cmp.Or(g.MinDeploymentAge, time.Hour),
-		MaxAllocs:        cmp.Or(g.MaxAllocs, 5000),
-		MaxEvals:         cmp.Or(g.MaxEvals, 10000),
+		SweepInterval:     cmp.Or(g.SweepInterval, 5*time.Minute),
+		MinJobAge:         cmp.Or(g.MinJobAge, 4*time.Hour),
+		MinEvalAge:        cmp.Or(g.MinEvalAge, time.Hour),
+		MinBatchEvalAge:   cmp.Or(g.MinBatchEvalAge, 24*time.Hour),
+		MinDeploymentAge:  cmp.Or(g.MinDeploymentAge, time.Hour),
+		MaxUnneededAllocs: cmp.Or(g.MaxUnneededAllocs, 5000),
+		MaxUnneededEvals:  cmp.Or(g.MaxUnneededEvals, 10000),
 	}
 }
 
-// runGarbageCollection deletes old records every Interval, until ctx ends.
+// runGarbageCollection deletes old records every SweepInterval, until ctx ends.
 func (s *Scheduler) runGarbageCollection(ctx context.Context) {
 	ticker := time.NewTicker(s.gcConfig.SweepInterval)
 	defer ticker.Stop()
@@ -75,10 +75,10 @@ type garbageCollection struct {
 // collectAll deletes the unneeded jobs, allocations, evaluations and deployments that are old enough. It never
 // deletes an allocation that has not ended.
 func (c garbageCollection) collectAll() {
-	c.setOperation(opJobsCollected)
+	c.setEventOperation(opJobsCollected)
 	var deadJobs []*api.Job
 	for _, job := range c.tx.Jobs(nil, store.AnyNamespace, "") {
-		if c.isJobDeadForAge(job, c.MinJobAge) {
+		if c.isJobCollectible(job, c.MinJobAge) {
 			deadJobs = append(deadJobs, job)
 		}
 	}
@@ -90,25 +90,25 @@ func (c garbageCollection) collectAll() {
 	c.collectDeployments()
 }
 
-func (c garbageCollection) isOlderThan(nanoseconds int64, age time.Duration) bool {
-	return c.now.Sub(time.Unix(0, nanoseconds)) >= age
+func (c garbageCollection) isOlderThan(unixNanos int64, age time.Duration) bool {
+	return c.now.Sub(time.Unix(0, unixNanos)) >= age
 }
 
-// isJobDeadForAge reports whether a job can be deleted: the job is dead, and the job, its evaluations and its
-// ended allocations were last modified at least age ago. A job must also have been stopped by a user, unless it
+// isJobCollectible reports whether a job can be deleted: the job is dead, and the job, its evaluations and its
+// ended allocations were last modified at least minAge ago. A job must also have been stopped by a user, unless it
 // is a batch or sysbatch job without children.
-func (c garbageCollection) isJobDeadForAge(job *api.Job, age time.Duration) bool {
-	if pointer.Value(job.Status) != model.JobDead || !pointer.Value(job.Stop) && (model.HasChildren(job) || !isBatchLike(job)) || !c.isOlderThan(pointer.Value(job.SubmitTime), age) {
+func (c garbageCollection) isJobCollectible(job *api.Job, minAge time.Duration) bool {
+	if pointer.Value(job.Status) != model.JobDead || !pointer.Value(job.Stop) && (model.CanHaveChildren(job) || !isBatchLike(job)) || !c.isOlderThan(pointer.Value(job.SubmitTime), minAge) {
 		return false
 	}
 	key := JobKeyOf(job)
 	for _, a := range c.tx.AllocationsByJob(nil, key.Namespace, key.ID) {
-		if !model.AllocTerminal(a) || !c.tx.AllocationEnded(a.ID) || !c.isOlderThan(a.ModifyTime, age) {
+		if !model.AllocTerminal(a) || !c.tx.AllocationEnded(a.ID) || !c.isOlderThan(a.ModifyTime, minAge) {
 			return false
 		}
 	}
 	for _, e := range c.tx.EvaluationsByJob(nil, key.Namespace, key.ID) {
-		if model.EvalPending(e) || !c.isOlderThan(e.ModifyTime, age) {
+		if model.IsEvalPendingOrBlocked(e) || !c.isOlderThan(e.ModifyTime, minAge) {
 			return false
 		}
 	}
@@ -147,7 +147,7 @@ func (c garbageCollection) isUnneededAlloc(a *api.Allocation) bool {
 	if isBatchLike(job) && *a.Job.Version != *job.Version {
 		return true
 	}
-	if a.NextAllocation != "" || a.DesiredStatus != api.AllocDesiredStatusRun && !stoppedWithoutReplacement(a) {
+	if a.NextAllocation != "" || a.DesiredStatus != api.AllocDesiredStatusRun && !isStoppedWithoutReplacement(a) {
 		return true
 	}
 	// The other allocations are needed: plans count completed allocations, and failed ones that are not replaced.
@@ -163,7 +163,7 @@ func (c garbageCollection) collectAllocs() {
 	}
 	slices.SortFunc(candidates, func(a, b *api.Allocation) int { return cmp.Compare(a.ModifyTime, b.ModifyTime) })
 	for i, a := range candidates {
-		if c.isOlderThan(a.ModifyTime, c.minEvalAndAllocAge(a.Namespace, a.JobID)) || c.MaxAllocs > 0 && len(candidates)-i > c.MaxAllocs {
+		if c.isOlderThan(a.ModifyTime, c.minEvalAndAllocAge(a.Namespace, a.JobID)) || c.MaxUnneededAllocs > 0 && len(candidates)-i > c.MaxUnneededAllocs {
 			c.deleteAlloc(a)
 		}
 	}
@@ -186,13 +186,13 @@ func (c garbageCollection) collectEvals() {
 	}
 	var candidates []*api.Evaluation
 	for _, e := range c.tx.Evaluations(nil, "") {
-		if !model.EvalPending(e) && !placed[e.ID] {
+		if !model.IsEvalPendingOrBlocked(e) && !placed[e.ID] {
 			candidates = append(candidates, e)
 		}
 	}
 	slices.SortFunc(candidates, func(a, b *api.Evaluation) int { return cmp.Compare(a.ModifyTime, b.ModifyTime) })
 	for i, e := range candidates {
-		if c.isOlderThan(e.ModifyTime, c.minEvalAndAllocAge(e.Namespace, e.JobID)) || c.MaxEvals > 0 && len(candidates)-i > c.MaxEvals {
+		if c.isOlderThan(e.ModifyTime, c.minEvalAndAllocAge(e.Namespace, e.JobID)) || c.MaxUnneededEvals > 0 && len(candidates)-i > c.MaxUnneededEvals {
 			c.tx.DeleteEvaluation(e.ID)
 		}
 	}

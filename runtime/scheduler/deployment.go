@@ -11,7 +11,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// findOrCancelDeployment sets p.deployment to a copy of the latest deployment if it belongs to the current
+// findOrCancelDeployment sets p.currentDeployment to a copy of the latest deployment if it belongs to the current
 // version of the job. It cancels an active deployment of a stopped job or of another version.
 func (p *planner) findOrCancelDeployment() {
 	d := p.Deployment
@@ -26,7 +26,7 @@ func (p *planner) findOrCancelDeployment() {
 	case d.JobVersion != *p.Job.Version || d.JobCreateIndex != *p.Job.CreateIndex:
 		end = model.DeploymentCancelledNewerJob
 	default:
-		p.deployment = d
+		p.currentDeployment = d
 		return
 	}
 	if model.DeploymentActive(d) {
@@ -48,16 +48,16 @@ func copyDeployment(d *api.Deployment) *api.Deployment {
 }
 
 // addGroupToDeployment adds the group to the plan's new deployment if the plan rolls out a new version of the job. It
-// creates the deployment for the first group. Replacements of the same version need no deployment. changing means that an
-// allocation must be updated, destructive that one must be replaced.
-func (g *groupPlan) addGroupToDeployment(changing, destructive bool) {
-	if g.rollingUpdate == nil || *g.taskGroup.Count == 0 || g.deployment != nil && !g.deploymentIsNew || g.hadAllocOfCurrentVersion && !changing {
+// creates the deployment for the first group. Replacements of the same version need no deployment. hasUpdates means that
+// an allocation must be updated, hasDestructiveUpdates that one must be replaced.
+func (g *groupPlan) addGroupToDeployment(hasUpdates, hasDestructiveUpdates bool) {
+	if g.rollingUpdate == nil || *g.taskGroup.Count == 0 || g.currentDeployment != nil && !g.deploymentIsNew || g.hadAllocOfCurrentVersion && !hasUpdates {
 		return
 	}
-	d := g.deployment
+	d := g.currentDeployment
 	if d == nil {
 		d = g.newDeployment()
-		g.deployment, g.deploymentIsNew = d, true
+		g.currentDeployment, g.deploymentIsNew = d, true
 	}
 	state := &api.DeploymentState{
 		DesiredTotal:     *g.taskGroup.Count,
@@ -65,7 +65,7 @@ func (g *groupPlan) addGroupToDeployment(changing, destructive bool) {
 		AutoRevert:       pointer.Value(g.rollingUpdate.AutoRevert),
 	}
 	// A system job gets no canaries: it has one allocation on each node, and a canary would be a second one.
-	if destructive && *g.Job.Type == api.JobTypeService {
+	if hasDestructiveUpdates && *g.Job.Type == api.JobTypeService {
 		state.DesiredCanaries = pointer.Value(g.rollingUpdate.Canary)
 	}
 	d.TaskGroups[g.groupName] = state
@@ -106,12 +106,12 @@ func runningDeploymentDescription(d *api.Deployment, job *api.Job) string {
 }
 
 func (p *planner) groupDeploymentState(group string) *api.DeploymentState {
-	return p.deployment.TaskGroups[group]
+	return p.currentDeployment.TaskGroups[group]
 }
 
 // activeDeploymentState returns the state of the group in its deployment, or nil if there is no active deployment.
 func (g *groupPlan) activeDeploymentState() *api.DeploymentState {
-	if g.deployment == nil || !model.DeploymentActive(g.deployment) {
+	if g.currentDeployment == nil || !model.DeploymentActive(g.currentDeployment) {
 		return nil
 	}
 	return g.groupDeploymentState(g.groupName)
@@ -125,7 +125,7 @@ func (g *groupPlan) hasUnpromotedCanaries() bool {
 
 // isDeploymentPausedOrFailed reports whether the deployment is paused or failed, which prevents new placements.
 func (g *groupPlan) isDeploymentPausedOrFailed() bool {
-	d := g.deployment
+	d := g.currentDeployment
 	return d != nil && (d.Status == api.DeploymentStatusPaused || d.Status == api.DeploymentStatusFailed)
 }
 

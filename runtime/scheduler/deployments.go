@@ -16,7 +16,7 @@ type deploymentUpdater struct{ *txn }
 // checkDeploymentAtDeadline is called when the timer of a deployment has expired. It removes the timer and makes
 // reconcileJobs check the deployment.
 func (u deploymentUpdater) checkDeploymentAtDeadline(id string) {
-	u.setOperation(opDeployment)
+	u.setEventOperation(opDeployment)
 	if d := u.tx.Deployment(nil, id); d != nil {
 		u.reconcileJobLater(JobKey{d.Namespace, d.JobID})
 	}
@@ -112,8 +112,8 @@ func sameSpecExceptStop(a, b *api.Job) bool {
 	return model.SameSpec(&c, b)
 }
 
-// updateDeployment applies a user's change to an active deployment. name is the verb of the change in error texts.
-func (s *Scheduler) updateDeployment(ctx context.Context, id, name string, edit func(c *txn, d *api.Deployment, job *api.Job) (DeploymentChanges, error)) (out RequestOutcome, err error) {
+// updateDeployment applies a user's change to an active deployment. verb names the change in error texts.
+func (s *Scheduler) updateDeployment(ctx context.Context, id, verb string, edit func(c *txn, d *api.Deployment, job *api.Job) (DeploymentChanges, error)) (out RequestOutcome, err error) {
 	out.Index, err = s.update(ctx, func(c *txn) error {
 		out = RequestOutcome{}
 		d := c.tx.Deployment(nil, id)
@@ -121,14 +121,14 @@ func (s *Scheduler) updateDeployment(ctx context.Context, id, name string, edit 
 			return requestErrorf(RequestNotFound, "deployment not found")
 		}
 		if !model.DeploymentActive(d) {
-			return requestErrorf(RequestRefused, "can't %s terminal deployment", name)
+			return requestErrorf(RequestRefused, "can't %s terminal deployment", verb)
 		}
 		key := JobKey{d.Namespace, d.JobID}
 		job := c.tx.Job(nil, key.Namespace, key.ID)
 		if job == nil {
 			return requestErrorf(RequestNotFound, "job not found")
 		}
-		c.setOperation(opDeployment)
+		c.setEventOperation(opDeployment)
 		v, err := edit(c, d, job)
 		if err != nil {
 			return err
@@ -138,7 +138,7 @@ func (s *Scheduler) updateDeployment(ctx context.Context, id, name string, edit 
 			out.EvalID, out.EvalCreateIndex = evalID, c.tx.Index()
 		}
 		if after := c.tx.Job(nil, key.Namespace, key.ID); *after.Version != before {
-			out.RevertedJobVersion = deploymentUpdater{c}.versionRevertedTo(key, before)
+			out.RevertedJobVersion = deploymentUpdater{c}.latestStableVersionBefore(key, before)
 		}
 		out.DeploymentModifyIndex = c.tx.Index()
 		c.reconcileJobLater(key)
@@ -147,9 +147,9 @@ func (s *Scheduler) updateDeployment(ctx context.Context, id, name string, edit 
 	return out, err
 }
 
-// versionRevertedTo returns the number of the latest stable version before the given version, or nil. A failed deployment
-// of the given version reverts the job to this stable version.
-func (u deploymentUpdater) versionRevertedTo(key JobKey, version uint64) *uint64 {
+// latestStableVersionBefore returns the number of the latest stable version before the given version, or nil. A failed
+// deployment of the given version reverts the job to this stable version.
+func (u deploymentUpdater) latestStableVersionBefore(key JobKey, version uint64) *uint64 {
 	if bad := u.tx.JobVersion(nil, key.Namespace, key.ID, version); bad != nil {
 		if stable := jobVersions(u).previousStableVersion(bad); stable != nil {
 			return stable.Version
@@ -162,7 +162,7 @@ func (u deploymentUpdater) versionRevertedTo(key JobKey, version uint64) *uint64
 // means all groups.
 func (s *Scheduler) PromoteDeployment(ctx context.Context, id string, groups []string) (RequestOutcome, error) {
 	return s.updateDeployment(ctx, id, "promote", func(c *txn, d *api.Deployment, job *api.Job) (DeploymentChanges, error) {
-		c.setOperation(opPromotion)
+		c.setEventOperation(opPromotion)
 		v, err := PromoteCanaries(d, job, c.tx.AllocationsByJob(nil, *job.Namespace, *job.ID), groups, c.now)
 		if err != nil {
 			return DeploymentChanges{}, requestErrorf(RequestRefused, "%v", err)
@@ -183,11 +183,11 @@ func (s *Scheduler) FailDeployment(ctx context.Context, id string) (RequestOutco
 
 // PauseDeployment pauses an active deployment, or resumes it if pause is false.
 func (s *Scheduler) PauseDeployment(ctx context.Context, id string, pause bool) (RequestOutcome, error) {
-	name := "resume"
+	verb := "resume"
 	if pause {
-		name = "pause"
+		verb = "pause"
 	}
-	return s.updateDeployment(ctx, id, name, func(c *txn, d *api.Deployment, _ *api.Job) (DeploymentChanges, error) {
+	return s.updateDeployment(ctx, id, verb, func(c *txn, d *api.Deployment, _ *api.Job) (DeploymentChanges, error) {
 		next := copyDeployment(d)
 		next.ModifyTime = c.now.UnixNano()
 		if pause {
@@ -214,7 +214,7 @@ func (s *Scheduler) UnblockDeployment(ctx context.Context, id string) (RequestOu
 // the health_check of their groups is.
 func (s *Scheduler) SetAllocHealth(ctx context.Context, id string, healthy, unhealthy []string) (RequestOutcome, error) {
 	return s.updateDeployment(ctx, id, "set health of allocations for a", func(c *txn, d *api.Deployment, job *api.Job) (DeploymentChanges, error) {
-		c.setOperation(opAllocHealth)
+		c.setEventOperation(opAllocHealth)
 		for _, set := range []struct {
 			ids     []string
 			healthy bool

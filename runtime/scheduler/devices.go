@@ -48,9 +48,11 @@ type deviceRequest struct {
 type deviceCandidate struct {
 	deviceGroup         *api.NodeDeviceResource
 	affinityScore       float64
-	suitableInstanceIDs []string // preparedIDs of the healthy instances that the constraints admit
+	suitableInstanceIDs []string // ids of the healthy instances that the constraints admit
 }
 
+// requestedCount returns the number of requested instances. It is limited, so that the conversion to int cannot overflow:
+// no device group has so many instances.
 func (r *deviceRequest) requestedCount() int { return int(min(pointer.Value(r.block.Count), 1<<20)) }
 
 // newDeviceRequest matches a device block with the device groups of a node. The candidates include instances that
@@ -59,13 +61,13 @@ func newDeviceRequest(task string, block *api.RequestedDevice, node *PlacementNo
 	r := &deviceRequest{taskName: task, block: block}
 	for _, group := range node.Devices {
 		if !model.MatchesDevice(block.Name, group) || slices.ContainsFunc(block.Constraints, func(c *api.Constraint) bool {
-			return !model.DeviceConstraintHolds(c, group, &node.NodeFacts)
+			return !model.DeviceGroupSatisfiesConstraint(c, group, &node.NodeFacts)
 		}) {
 			continue
 		}
 		c := deviceCandidate{deviceGroup: group, affinityScore: model.DeviceAffinityScore(block.Affinities, group, &node.NodeFacts)}
 		for _, d := range group.Instances {
-			if d.Healthy && !slices.ContainsFunc(block.Constraints, func(c *api.Constraint) bool { return !model.DeviceConstraintAdmits(c, d, &node.NodeFacts) }) {
+			if d.Healthy && !slices.ContainsFunc(block.Constraints, func(c *api.Constraint) bool { return !model.DeviceInstanceSatisfiesConstraint(c, d, &node.NodeFacts) }) {
 				c.suitableInstanceIDs = append(c.suitableInstanceIDs, d.ID)
 			}
 		}
@@ -129,7 +131,7 @@ func (r *deviceRequest) unmetReason(node *PlacementNode) string {
 // groupUnfitReason returns the text why a device group with the requested name does not satisfy the request.
 func (r *deviceRequest) groupUnfitReason(group *api.NodeDeviceResource, node *PlacementNode) string {
 	for _, c := range r.block.Constraints {
-		if !model.DeviceConstraintHolds(c, group, &node.NodeFacts) {
+		if !model.DeviceGroupSatisfiesConstraint(c, group, &node.NodeFacts) {
 			return fmt.Sprintf("does not satisfy the constraint %q%s", admission.ConstraintText(c), deviceValueText(c.LTarget, group))
 		}
 	}
@@ -191,7 +193,7 @@ func (p *allocPlacer) assignDevice(r *deviceRequest, chosen map[deviceInstance]b
 		var free []string
 		for _, id := range c.suitableInstanceIDs {
 			instance := deviceInstanceOf(c.deviceGroup, id)
-			by, _ := p.nodeUsage.deviceHolders.findConflict(p.allocNameKey, instance, devicesOf)
+			by, _ := p.nodeUsage.deviceHolders.findConflict(p.currentAllocNameKey, instance, devicesOf)
 			if by != nil {
 				heldBy = cmp.Or(heldBy, by)
 			} else if !chosen[instance] {

@@ -114,7 +114,7 @@ func (s *Scheduler) updateNode(ctx context.Context, operation string, edit func(
 		if err := edit(c, &n); err != nil {
 			return err
 		}
-		c.setOperation(operation)
+		c.setEventOperation(operation)
 		nodeDrain{c}.putNode(&n)
 		c.resourcesFreed = true
 		out.EvalIDs = nodeDrain{c}.continueDrain()
@@ -169,7 +169,7 @@ func (d nodeDrain) continueDrain() (evalIDs []string) {
 	if done {
 		ended := *n
 		d.endDrain(&ended, api.DrainStatusComplete, "Node drain complete")
-		d.setOperation(opNodeDrain)
+		d.setEventOperation(opNodeDrain)
 		d.putNode(&ended)
 		return nil
 	}
@@ -178,7 +178,7 @@ func (d nodeDrain) continueDrain() (evalIDs []string) {
 		moved := *a
 		moved.DesiredTransition.Migrate = new(true)
 		moved.ModifyTime = d.now.UnixNano()
-		d.setOperation(opAllocStop)
+		d.setEventOperation(opAllocStop)
 		d.putAlloc(&moved)
 		job := d.tx.Job(nil, a.Namespace, a.JobID)
 		if job != nil && !slices.Contains(jobs, job) {
@@ -230,7 +230,7 @@ func allocsToDrainNext(d *api.DrainStrategy, allocs []*api.Allocation, ended fun
 		n := len(members)
 		switch *members[0].Job.Type {
 		case api.JobTypeService:
-			n = maxParallelStops(members[0]) - stopping[g]
+			n = migrateMaxParallel(members[0]) - stopping[g]
 		case api.JobTypeSystem:
 			if unendedNonSystem > 0 {
 				n = 0
@@ -241,21 +241,21 @@ func allocsToDrainNext(d *api.DrainStrategy, allocs []*api.Allocation, ended fun
 		if due {
 			n = len(members)
 		}
-		sortByIndex(members)
+		sortByAllocIndex(members)
 		next = append(next, members[:min(max(n, 0), len(members))]...)
 	}
 	return next, unended == 0
 }
 
-// maxParallelStops returns how many allocations of the group of a the drain may stop at one time: max_parallel of its
+// migrateMaxParallel returns how many allocations of the group of a the drain may stop at one time: max_parallel of its
 // migrate block.
-func maxParallelStops(a *api.Allocation) int {
+func migrateMaxParallel(a *api.Allocation) int {
 	if g := model.FindGroup(a.Job, a.TaskGroup); g != nil && g.Migrate != nil && g.Migrate.MaxParallel != nil {
 		return max(*g.Migrate.MaxParallel, 1)
 	}
 	return 1
 }
 
-// setNextDrainTimer is called when the drain timer has expired, and sets it to its next time. It need not stop
+// resetExpiredDrainTimer is called when the drain timer has expired, and sets it to its next time. It need not stop
 // allocations itself: each transaction calls continueDrain.
-func (d nodeDrain) setNextDrainTimer() { d.setDrainTimer(d.tx.Node(nil, d.scheduler.nodeID)) }
+func (d nodeDrain) resetExpiredDrainTimer() { d.setDrainTimer(d.tx.Node(nil, d.scheduler.nodeID)) }

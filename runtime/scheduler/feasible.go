@@ -19,9 +19,9 @@ func checkFeasible(job *api.Job, g *api.TaskGroup, node PlacementNode, jobCount,
 			errs = append(errs, &filteredError{"missing drivers", fmt.Errorf("task %q: driver %q is not there, or is not healthy", t.Name, t.Driver)})
 		}
 	}
-	add := func(unmet []*admission.Unmet) {
+	add := func(unmet []*admission.UnmetRequirement) {
 		for _, u := range unmet {
-			errs = append(errs, &filteredError{u.Metric, u})
+			errs = append(errs, &filteredError{u.MetricName, u})
 		}
 	}
 	add(node.UnmetNetworks(g))

@@ -34,10 +34,10 @@ var terminalAllocActions = map[string]map[string]terminalAllocAction{
 // for the group into one of the lists.
 type groupPlan struct {
 	*planner
-	taskGroup     *api.TaskGroup
-	groupName     string
-	rollingUpdate *api.UpdateStrategy // nil if all allocations may change at once
-	groupUpdates  *api.DesiredUpdates
+	taskGroup           *api.TaskGroup
+	groupName           string
+	rollingUpdate       *api.UpdateStrategy // nil if all allocations may change at once
+	groupDesiredUpdates *api.DesiredUpdates
 
 	liveAllocs         []*api.Allocation // allocations that run, or that have failed and are not replaced
 	rescheduleLater    []*delayedAlloc   // failed allocations that a later plan replaces; liveAllocs or unpromotedCanaries has them too
@@ -47,12 +47,13 @@ type groupPlan struct {
 	completedAllocs    []*api.Allocation // terminal allocations that are not replaced, and count as completed work
 
 	hadAllocOfCurrentVersion bool // an allocation of the current version existed before this plan
-	// placedBeforeRollingUpdate counts the placements of this plan before replaceOutdatedAllocs, which use up max_parallel.
-	placedBeforeRollingUpdate int
+	// placementsBeforeRollingUpdate counts the placements of this plan before replaceOutdatedAllocs, which use up
+	// max_parallel.
+	placementsBeforeRollingUpdate int
 }
 
 func (p *planner) planGroup(spec *api.TaskGroup, allocs []*api.Allocation) {
-	g := &groupPlan{planner: p, taskGroup: spec, groupName: *spec.Name, groupUpdates: p.desiredUpdatesOf(*spec.Name)}
+	g := &groupPlan{planner: p, taskGroup: spec, groupName: *spec.Name, groupDesiredUpdates: p.desiredUpdatesOf(*spec.Name)}
 	if u := spec.Update; !isBatchLike(p.Job) && u != nil && u.MaxParallel != nil && *u.MaxParallel > 0 {
 		g.rollingUpdate = u
 	}
@@ -73,7 +74,7 @@ func (p *planner) planGroup(spec *api.TaskGroup, allocs []*api.Allocation) {
 	g.placeMissingAllocs()
 	destroyed := g.replaceOutdatedAllocs(destroy)
 	g.requestFollowUpEvals()
-	g.groupUpdates.Ignore = uint64(len(g.liveAllocs) + len(g.unpromotedCanaries) + len(g.completedAllocs) - len(inPlace) - destroyed)
+	g.groupDesiredUpdates.Ignore = uint64(len(g.liveAllocs) + len(g.unpromotedCanaries) + len(g.completedAllocs) - len(inPlace) - destroyed)
 }
 
 func isBatchLike(job *api.Job) bool {
@@ -84,10 +85,10 @@ func isBatchLike(job *api.Job) bool {
 func (g *groupPlan) classifyAlloc(a *api.Allocation) {
 	g.hadAllocOfCurrentVersion = g.hadAllocOfCurrentVersion || g.hasCurrentVersion(a)
 	switch terminal := a.ClientTerminalStatus(); {
-	case stoppedWithoutReplacement(a):
+	case isStoppedWithoutReplacement(a):
 		if !terminal && a.DesiredStatus == api.AllocDesiredStatusRun {
 			g.stopAlloc(a, model.AllocMigrating)
-			g.groupUpdates.Stop++
+			g.groupDesiredUpdates.Stop++
 		}
 		if g.hasCurrentVersion(a) {
 			g.completedAllocs = append(g.completedAllocs, a)
@@ -148,7 +149,7 @@ func isCanary(a *api.Allocation) bool {
 // isNeededCanary reports whether a canary belongs to the active deployment and its group is not
 // promoted yet.
 func (g *groupPlan) isNeededCanary(a *api.Allocation) bool {
-	d := g.deployment
+	d := g.currentDeployment
 	if d == nil || a.DeploymentID != d.ID || !model.DeploymentActive(d) {
 		return false
 	}
@@ -156,9 +157,9 @@ func (g *groupPlan) isNeededCanary(a *api.Allocation) bool {
 	return state != nil && !state.Promoted
 }
 
-// stoppedWithoutReplacement reports whether a user has stopped an allocation in a way that forbids a
+// isStoppedWithoutReplacement reports whether a user has stopped an allocation in a way that forbids a
 // replacement.
-func stoppedWithoutReplacement(a *api.Allocation) bool {
+func isStoppedWithoutReplacement(a *api.Allocation) bool {
 	return a.DesiredTransition.ShouldDisableMigrationPlacement() && a.NextAllocation == ""
 }
 
@@ -170,19 +171,19 @@ func shouldMigrate(a *api.Allocation) bool {
 
 // rescheduleTime returns the time at which a failed allocation must be replaced, or false if it must
 // not be replaced.
-func (g *groupPlan) rescheduleTime(a *api.Allocation) (time.Time, bool) {
+func (g *groupPlan) rescheduleTime(a *api.Allocation) (at time.Time, mustReplace bool) {
 	t := a.DesiredTransition
 	if t.ForceReschedule != nil && *t.ForceReschedule || a.FollowupEvalID != "" && a.FollowupEvalID == g.Eval.ID {
 		return g.Now, true
 	}
-	if d := g.deployment; d != nil && a.DeploymentID == d.ID {
+	if d := g.currentDeployment; d != nil && a.DeploymentID == d.ID {
 		released := t.Reschedule != nil && *t.Reschedule
 		if d.Status != api.DeploymentStatusSuccessful && (!model.DeploymentActive(d) || d.Status == api.DeploymentStatusPaused || !released) {
 			return time.Time{}, false
 		}
 	}
 	at, ok := model.NextReschedule(reschedulePolicyOf(a), a.RescheduleTracker, failureTime(a))
-	if i := slices.IndexFunc(g.Evals, func(e *api.Evaluation) bool { return e.ID == a.FollowupEvalID && model.EvalPending(e) }); ok && i >= 0 {
+	if i := slices.IndexFunc(g.Evals, func(e *api.Evaluation) bool { return e.ID == a.FollowupEvalID && model.IsEvalPendingOrBlocked(e) }); ok && i >= 0 {
 		at = g.Evals[i].WaitUntil // clock steps since the failure have moved the stored time, see moveDeadlines
 	}
 	return at, ok
@@ -214,7 +215,7 @@ func failureTime(a *api.Allocation) time.Time {
 // stopUnneededAlloc stops an allocation that is no longer needed.
 func (g *groupPlan) stopUnneededAlloc(a *api.Allocation) {
 	g.stopAlloc(a, model.AllocNotNeeded)
-	g.groupUpdates.Stop++
+	g.groupDesiredUpdates.Stop++
 }
 
 // stopDuplicateAllocs stops all but one allocation of each name. After the promotion of a canary, the canary and the
@@ -309,12 +310,12 @@ func (g *groupPlan) splitOutdatedAllocs() (inPlace, destroy []*api.Allocation) {
 			inPlace = append(inPlace, a)
 		}
 	}
-	sortByIndex(inPlace)
-	sortByIndex(destroy)
+	sortByAllocIndex(inPlace)
+	sortByAllocIndex(destroy)
 	return inPlace, destroy
 }
 
-func sortByIndex(allocs []*api.Allocation) {
+func sortByAllocIndex(allocs []*api.Allocation) {
 	slices.SortStableFunc(allocs, func(a, b *api.Allocation) int { return cmp.Compare(allocIndex(a), allocIndex(b)) })
 }
 
@@ -325,11 +326,11 @@ func (g *groupPlan) updateInPlace(a *api.Allocation) {
 	c.EvalID = g.Eval.ID
 	c.DeploymentID, c.DeploymentStatus = "", nil
 	if state := g.activeDeploymentState(); state != nil {
-		c.DeploymentID = g.deployment.ID
+		c.DeploymentID = g.currentDeployment.ID
 		state.PlacedAllocs++
 		g.setFirstProgressDeadline(state)
 	}
-	g.groupUpdates.InPlaceUpdate++
+	g.groupDesiredUpdates.InPlaceUpdate++
 }
 
 // placeCanaries places the missing canaries of the new job version, at first with the names of outdated allocations, which
@@ -339,7 +340,7 @@ func (g *groupPlan) placeCanaries(destroy []*api.Allocation) {
 		return
 	}
 	taken := make(map[int]bool)
-	for _, a := range slices.Concat(g.unpromotedCanaries, g.canariesOf(g.migratingAllocs), g.canariesOf(g.rescheduleNow)) {
+	for _, a := range slices.Concat(g.unpromotedCanaries, g.onlyCanaries(g.migratingAllocs), g.onlyCanaries(g.rescheduleNow)) {
 		taken[allocIndex(a)] = true
 	}
 	missing := g.activeDeploymentState().DesiredCanaries - len(taken)
@@ -359,14 +360,14 @@ func (g *groupPlan) placeCanaries(destroy []*api.Allocation) {
 		}
 	}
 	for _, i := range canaryIndexes[:max(missing, 0)] {
-		g.groupUpdates.Canary++
+		g.groupDesiredUpdates.Canary++
 		if a := g.placeAlloc(g.Job, model.AllocName(g.Job, g.taskGroup, i), nil, g.groupName); a != nil {
 			g.markCanary(a)
 		}
 	}
 }
 
-func (g *groupPlan) canariesOf(allocs []*api.Allocation) []*api.Allocation {
+func (g *groupPlan) onlyCanaries(allocs []*api.Allocation) []*api.Allocation {
 	return slices.DeleteFunc(slices.Clone(allocs), func(a *api.Allocation) bool { return !isCanary(a) })
 }
 
@@ -380,7 +381,7 @@ func (g *groupPlan) markCanary(a *api.Allocation) {
 // the canaries of the current version are not promoted, and after the deployment of the current version has failed, the
 // replacement has the version of the replaced allocation.
 func (g *groupPlan) versionForReplacement(a *api.Allocation) *api.Job {
-	d := g.deployment
+	d := g.currentDeployment
 	currentIsUnproven := g.hasUnpromotedCanaries() || d != nil && d.Status == api.DeploymentStatusFailed
 	if currentIsUnproven && !g.hasCurrentVersion(a) && model.FindGroup(a.Job, g.groupName) != nil {
 		return a.Job
@@ -390,17 +391,17 @@ func (g *groupPlan) versionForReplacement(a *api.Allocation) *api.Job {
 
 // replaceMigratingAllocs replaces the allocations for which a user or a drain has requested a replacement.
 func (g *groupPlan) replaceMigratingAllocs() {
-	sortByIndex(g.migratingAllocs)
+	sortByAllocIndex(g.migratingAllocs)
 	for _, a := range g.migratingAllocs {
 		description := model.AllocMigrating
 		if !a.DesiredTransition.ShouldMigrate() {
 			description = ""
 		}
-		g.groupUpdates.Migrate++
+		g.groupDesiredUpdates.Migrate++
 		g.stopAlloc(a, description)
 		if b := g.placeAlloc(g.versionForReplacement(a), a.Name, a, g.groupName); b != nil {
 			b.RescheduleTracker = a.RescheduleTracker
-			g.placedBeforeRollingUpdate++
+			g.placementsBeforeRollingUpdate++
 			if isCanary(a) {
 				g.markCanary(b)
 			}
@@ -409,9 +410,9 @@ func (g *groupPlan) replaceMigratingAllocs() {
 }
 
 func (g *groupPlan) replaceFailedAllocs() {
-	sortByIndex(g.rescheduleNow)
+	sortByAllocIndex(g.rescheduleNow)
 	for _, a := range g.rescheduleNow {
-		g.groupUpdates.RescheduleNow++
+		g.groupDesiredUpdates.RescheduleNow++
 		b := g.placeAlloc(g.versionForReplacement(a), a.Name, a, g.groupName)
 		if b == nil {
 			continue
@@ -422,7 +423,7 @@ func (g *groupPlan) replaceFailedAllocs() {
 			PrevNodeID:     a.NodeID,
 		})
 		g.stopAlloc(a, model.AllocRescheduled)
-		g.placedBeforeRollingUpdate++
+		g.placementsBeforeRollingUpdate++
 		if isCanary(a) {
 			g.markCanary(b)
 		}
@@ -436,9 +437,9 @@ func (g *groupPlan) requestFollowUpEvals() {
 		if g.isReplacedByPlan(l.alloc) {
 			continue
 		}
-		g.groupUpdates.RescheduleLater++
+		g.groupDesiredUpdates.RescheduleLater++
 		if !slices.ContainsFunc(g.Evals, func(e *api.Evaluation) bool {
-			return e.ID == l.alloc.FollowupEvalID && model.EvalPending(e)
+			return e.ID == l.alloc.FollowupEvalID && model.IsEvalPendingOrBlocked(e)
 		}) {
 			g.planner.delayedAllocs = append(g.planner.delayedAllocs, l)
 		}
@@ -454,7 +455,7 @@ func (g *groupPlan) isReplacedByPlan(a *api.Allocation) bool {
 // placeMissingAllocs places as many allocations as the group has below its count, at the lowest free indexes.
 func (g *groupPlan) placeMissingAllocs() {
 	missing := *g.taskGroup.Count - len(g.liveAllocs) - len(g.rescheduleNow) - len(g.migratingAllocs) - len(g.completedAllocs)
-	missing += len(g.canariesOf(g.rescheduleNow)) + len(g.canariesOf(g.migratingAllocs))
+	missing += len(g.onlyCanaries(g.rescheduleNow)) + len(g.onlyCanaries(g.migratingAllocs))
 	// A rolling update does not delay the placements of a system job, whose failed allocations each evaluation replaces.
 	delayed := g.rollingUpdate != nil && *g.Job.Type != api.JobTypeSystem && (g.isDeploymentPausedOrFailed() || g.hasUnpromotedCanaries())
 	if missing <= 0 || delayed {
@@ -471,19 +472,19 @@ func (g *groupPlan) placeMissingAllocs() {
 			continue
 		}
 		missing--
-		g.groupUpdates.Place++
+		g.groupDesiredUpdates.Place++
 		if g.placeAlloc(g.Job, model.AllocName(g.Job, g.taskGroup, i), nil, g.groupName) != nil {
-			g.placedBeforeRollingUpdate++
+			g.placementsBeforeRollingUpdate++
 		}
 	}
 }
 
 // replaceOutdatedAllocs replaces as many allocations of older job versions as the rolling update allows now. It returns
 // the number of replacements that it has tried.
-func (g *groupPlan) replaceOutdatedAllocs(old []*api.Allocation) int {
+func (g *groupPlan) replaceOutdatedAllocs(old []*api.Allocation) (tried int) {
 	n := min(g.replacementLimit(len(old)), len(old))
 	for _, a := range old[:n] {
-		g.groupUpdates.DestructiveUpdate++
+		g.groupDesiredUpdates.DestructiveUpdate++
 		if g.placeAlloc(g.Job, a.Name, a, g.groupName) != nil {
 			g.stopAlloc(a, model.AllocUpdating)
 		}
@@ -500,9 +501,9 @@ func (g *groupPlan) replacementLimit(outdated int) int {
 	if g.isDeploymentPausedOrFailed() || g.hasUnpromotedCanaries() {
 		return 0
 	}
-	n := *g.rollingUpdate.MaxParallel - g.placedBeforeRollingUpdate
+	n := *g.rollingUpdate.MaxParallel - g.placementsBeforeRollingUpdate
 	for _, a := range g.liveAllocs {
-		if g.deployment == nil || a.DeploymentID != g.deployment.ID {
+		if g.currentDeployment == nil || a.DeploymentID != g.currentDeployment.ID {
 			continue
 		}
 		switch s := a.DeploymentStatus; {

@@ -95,7 +95,7 @@ func TestPortsOfHostNetworks(t *testing.T) {
 		}
 	}
 	unmet := node.UnmetNetworks(jobWithPorts("four", []api.Port{port("x", "zz", 90)}, nil).TaskGroups[0])
-	if len(unmet) != 1 || unmet[0].Metric != `missing host network "zz" for port "x"` {
+	if len(unmet) != 1 || unmet[0].MetricName != `missing host network "zz" for port "x"` {
 		t.Errorf("unmet networks %+v", unmet)
 	}
 }

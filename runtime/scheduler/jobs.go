@@ -73,7 +73,7 @@ func (s *Scheduler) Register(ctx context.Context, job *api.Job, o RegisterOption
 	if err := checkPriority(o.EvalPriority); err != nil {
 		return RequestOutcome{}, err
 	}
-	if err := s.store.CheckSpace(); err != nil {
+	if err := s.store.CheckSpaceForNewObjects(); err != nil {
 		return RequestOutcome{}, err
 	}
 	env := s.newPreparedEnv()
@@ -86,8 +86,8 @@ func (s *Scheduler) Register(ctx context.Context, job *api.Job, o RegisterOption
 			return err
 		}
 		next := preserveCountsAndResources(job, old, o)
-		// The caller has not validated the job together with the preserved counts and resources. Its namespace may have been
-		// deleted since the caller validated it.
+		// The caller has not validated the job together with the preserved counts and resources. Its namespace may have
+		// been deleted since the caller validated it.
 		missingNamespace := *job.Namespace != api.DefaultNamespace && c.tx.Namespace(nil, *job.Namespace) == nil
 		if next != job || missingNamespace {
 			if err := validateJob(next, c.tx.Reader); err != nil {
@@ -174,7 +174,7 @@ func preserveCountsAndResources(job, old *api.Job, o RegisterOptions) *api.Job {
 func (t *txn) evaluateJob(out *RequestOutcome, job *api.Job, trigger string, priority int) {
 	out.JobModifyIndex = *job.ModifyIndex
 	t.reconcileJobLater(JobKeyOf(job))
-	if model.HasChildren(job) {
+	if model.CanHaveChildren(job) {
 		return
 	}
 	eval := t.newEval(job, trigger)
@@ -215,7 +215,7 @@ func (s *Scheduler) Deregister(ctx context.Context, key JobKey, o DeregisterOpti
 		job := old
 		switch {
 		case o.Purge:
-			c.setOperation(opJobDeregistered)
+			c.setEventOperation(opJobDeregistered)
 			jobVersions{c}.deleteJob(key)
 		case !pointer.Value(old.Stop):
 			stopped := *old
@@ -257,7 +257,7 @@ func (s *Scheduler) Evaluate(ctx context.Context, key JobKey, force bool) (out R
 			return requestErrorf(RequestRefused, "can't evaluate parameterized job")
 		}
 		if force {
-			c.forceReschedule(key)
+			c.forceRescheduleOfFailedAllocs(key)
 		}
 		c.evaluateJob(&out, job, triggerRegister, 0)
 		return nil
@@ -265,7 +265,7 @@ func (s *Scheduler) Evaluate(ctx context.Context, key JobKey, force bool) (out R
 	return out, err
 }
 
-func (t *txn) forceReschedule(key JobKey) {
+func (t *txn) forceRescheduleOfFailedAllocs(key JobKey) {
 	for _, a := range t.tx.AllocationsByJob(nil, key.Namespace, key.ID) {
 		if a.ClientStatus == api.AllocClientStatusFailed && isUnreplaced(a) {
 			copied := *a

@@ -49,17 +49,17 @@ func (c childJobLauncher) launchDueJob(key JobKey) {
 		return
 	}
 	if !pointer.Value(job.Periodic.ProhibitOverlap) || !c.hasActiveChildren(key) {
-		c.launchChild(job)
+		c.launchPeriodicChild(job)
 	} else {
 		c.scheduler.logger.Info("periodic launch skipped: the one before is still at work", "job_id", key.ID)
 	}
-	c.putLaunchTime(key)
+	c.recordLaunchNow(key)
 	next := model.NextLaunch(job, c.now)
 	c.tx.OnCommit(func() { c.scheduler.launchTimers.setDueTime(key, next) })
 }
 
-// putLaunchTime stores the current time as the last launch of a periodic job.
-func (c childJobLauncher) putLaunchTime(key JobKey) {
+// recordLaunchNow stores the current time as the last launch of a periodic job.
+func (c childJobLauncher) recordLaunchNow(key JobKey) {
 	c.tx.PutPeriodicLaunch(&store.PeriodicLaunch{Namespace: key.Namespace, JobID: key.ID, Launch: c.now})
 }
 
@@ -67,14 +67,14 @@ func (c childJobLauncher) putLaunchTime(key JobKey) {
 func (c childJobLauncher) hasActiveChildren(key JobKey) bool {
 	return slices.ContainsFunc(c.tx.JobChildren(nil, key.Namespace, key.ID), func(child *api.Job) bool {
 		key := JobKeyOf(child)
-		return slices.ContainsFunc(c.tx.EvaluationsByJob(nil, key.Namespace, key.ID), model.EvalPending) ||
+		return slices.ContainsFunc(c.tx.EvaluationsByJob(nil, key.Namespace, key.ID), model.IsEvalPendingOrBlocked) ||
 			slices.ContainsFunc(c.tx.AllocationsByJob(nil, key.Namespace, key.ID), func(a *api.Allocation) bool { return !model.AllocTerminal(a) })
 	})
 }
 
-// launchChild creates and evaluates a child of a periodic job. The id of the child contains the current second, or the
-// next second for which no child exists.
-func (c childJobLauncher) launchChild(job *api.Job) (evalID string) {
+// launchPeriodicChild creates and evaluates a child of a periodic job. The id of the child contains the current second,
+// or the next second for which no child exists.
+func (c childJobLauncher) launchPeriodicChild(job *api.Job) (evalID string) {
 	at := c.now.Unix()
 	id := func() string { return fmt.Sprintf("%s/periodic-%d", *job.ID, at) }
 	for c.tx.Job(nil, *job.Namespace, id()) != nil {
@@ -99,7 +99,7 @@ func (s *Scheduler) ForceLaunch(ctx context.Context, key JobKey) (out RequestOut
 		case job.Periodic == nil || job.IsParameterized():
 			return requestErrorf(RequestRefused, "can't force launch non-periodic job")
 		}
-		out.EvalID, out.EvalCreateIndex = childJobLauncher{c}.launchChild(job), c.tx.Index()
+		out.EvalID, out.EvalCreateIndex = childJobLauncher{c}.launchPeriodicChild(job), c.tx.Index()
 		return nil
 	})
 	return out, err
@@ -120,7 +120,7 @@ type DispatchRequest struct {
 // Dispatch creates and evaluates a child of a parameterized job. If an active child has the same idempotency token,
 // Dispatch returns that child and creates none.
 func (s *Scheduler) Dispatch(ctx context.Context, key JobKey, r DispatchRequest) (out RequestOutcome, err error) {
-	if err := s.store.CheckSpace(); err != nil {
+	if err := s.store.CheckSpaceForNewObjects(); err != nil {
 		return RequestOutcome{}, err
 	}
 	env := s.newPreparedEnv()
@@ -136,7 +136,7 @@ func (s *Scheduler) Dispatch(ctx context.Context, key JobKey, r DispatchRequest)
 		if err := CheckDispatch(parent, r); err != nil {
 			return err
 		}
-		if known := (childJobLauncher{c}).findChildByToken(key, r.IdempotencyToken); known != nil {
+		if known := (childJobLauncher{c}).findLiveChildByIdempotencyToken(key, r.IdempotencyToken); known != nil {
 			out.JobID, out.JobCreateIndex = *known.ID, *known.CreateIndex
 			return nil
 		}
@@ -189,9 +189,9 @@ func CheckDispatch(job *api.Job, r DispatchRequest) error {
 	return nil
 }
 
-// findChildByToken returns the child that is not dead and was created with the idempotency token, or nil. It
+// findLiveChildByIdempotencyToken returns the child that is not dead and was created with the idempotency token, or nil. It
 // returns nil for an empty token.
-func (c childJobLauncher) findChildByToken(parent JobKey, token string) *api.Job {
+func (c childJobLauncher) findLiveChildByIdempotencyToken(parent JobKey, token string) *api.Job {
 	if token == "" {
 		return nil
 	}
@@ -210,7 +210,7 @@ func (c childJobLauncher) newDispatchedChild(parent *api.Job, r DispatchRequest)
 		if r.IDPrefix != "" {
 			parts = append(parts, r.IDPrefix)
 		}
-		parts = append(parts, fmt.Sprint(c.now.Unix()), c.env.preparedID()[:8])
+		parts = append(parts, fmt.Sprint(c.now.Unix()), c.env.takeIDOrPlaceholder()[:8])
 		job = newChildJob(parent, *parent.ID+"/"+strings.Join(parts, "-"))
 		if c.tx.Job(nil, *job.Namespace, *job.ID) == nil {
 			break

@@ -19,7 +19,7 @@ func PlacementNodeOf(n *api.Node) PlacementNode {
 		return PlacementNode{IsIneligible: true}
 	}
 	node := PlacementNode{
-		Features:       admission.Features{NodeFacts: model.NodeFactsOf(n), HostVolumes: n.HostVolumes},
+		NodeFeatures:   admission.NodeFeatures{NodeFacts: model.NodeFactsOf(n), HostVolumes: n.HostVolumes},
 		IP:             n.Attributes["unique.network.ip-address"],
 		HealthyDrivers: make(map[string]bool, len(n.Drivers)),
 		IsIneligible:   n.SchedulingEligibility == api.NodeSchedulingIneligible,
@@ -30,7 +30,7 @@ func PlacementNodeOf(n *api.Node) PlacementNode {
 		node.HealthyDrivers[name] = d != nil && d.Detected && d.Healthy
 	}
 	if r := n.ReservedResources; r != nil {
-		node.ReservedAmounts = [3]float64{0, float64(r.Memory.MemoryMB), float64(r.Disk.DiskMB)}
+		node.ReservedCPUMemoryDisk = [3]float64{0, float64(r.Memory.MemoryMB), float64(r.Disk.DiskMB)}
 		node.ReservedPorts, _ = ParsePorts(r.Networks.ReservedHostPorts) // errors in the list were reported when the node was configured
 	}
 	if r := n.NodeResources; r != nil {

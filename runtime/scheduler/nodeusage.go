@@ -56,9 +56,9 @@ type allocReservation struct {
 	// An allocation that has not started waits for the end of the allocation that it replaces, and of all allocations of
 	// its name that were stopped before it was placed. It does not wait for allocations that were stopped after its
 	// placement: the node may have started it before they were stopped.
-	placedIndex  uint64 // CreateIndex of the allocation; uncommittedIndex if it is not stored yet
-	stoppedIndex uint64 // index at which a plan stopped the allocation; 0 if none did
-	previousID   string // allocID of the replaced allocation
+	placedAtIndex   uint64 // CreateIndex of the allocation; uncommittedIndex if it is not stored yet
+	stoppedAtIndex  uint64 // index at which a plan stopped the allocation; 0 if none did
+	previousAllocID string // ID of the replaced allocation; empty if there is none
 }
 
 // uncommittedIndex stands for the index of the current transaction. It is greater than all stored indexes.
@@ -67,7 +67,7 @@ const uncommittedIndex = math.MaxUint64
 // waitsFor reports whether the allocation starts only after other, an allocation of the same name, has ended.
 func (a *allocReservation) waitsFor(other *allocReservation) bool {
 	return !a.hasStarted && !a.isTerminal && other.isTerminal &&
-		(a.previousID == other.allocID || other.stoppedIndex != 0 && other.stoppedIndex <= a.placedIndex)
+		(a.previousAllocID == other.allocID || other.stoppedAtIndex != 0 && other.stoppedAtIndex <= a.placedAtIndex)
 }
 
 // NewNodeUsage returns the usage of a node without allocations.
@@ -118,11 +118,11 @@ func (u *NodeUsage) Clone() *NodeUsage {
 	return &c
 }
 
-func (ho holders[K]) clone(slots map[allocNameKey]*allocNameReservations) holders[K] {
+func (ho holders[K]) clone(reservations map[allocNameKey]*allocNameReservations) holders[K] {
 	c := make(holders[K], len(ho))
 	for item, holding := range ho {
 		for _, s := range holding {
-			c[item] = append(c[item], slots[s.key])
+			c[item] = append(c[item], reservations[s.key])
 		}
 	}
 	return c
@@ -136,8 +136,8 @@ func (ho holders[K]) addHolder(s *allocNameReservations, items []K) {
 	}
 }
 
-// removeIfUnused removes an allocation name from the holders of each item that none of its reservations has.
-func (ho holders[K]) removeIfUnused(s *allocNameReservations, items []K, itemsOf func(*allocReservation) []K) {
+// removeHolderOfUnusedItems removes an allocation name from the holders of each item that none of its reservations has.
+func (ho holders[K]) removeHolderOfUnusedItems(s *allocNameReservations, items []K, itemsOf func(*allocReservation) []K) {
 	for _, item := range items {
 		if slices.ContainsFunc(s.reservations, func(h allocReservation) bool { return slices.Contains(itemsOf(&h), item) }) {
 			continue
@@ -175,19 +175,19 @@ func volumesOf(h *allocReservation) []writableVolume { return h.writableVolumes 
 // PutAlloc adds or replaces the reservation of an allocation that has not ended.
 func (u *NodeUsage) PutAlloc(a *api.Allocation) {
 	h := allocReservation{
-		allocID:     a.ID,
-		isTerminal:  model.AllocTerminal(a),
-		hasStarted:  hasStarted(a),
-		ports:       u.allocatedPorts(a),
-		devices:     allocatedDevices(a),
-		placedIndex: a.CreateIndex,
-		previousID:  a.PreviousAllocation,
+		allocID:         a.ID,
+		isTerminal:      model.AllocTerminal(a),
+		hasStarted:      hasStarted(a),
+		ports:           u.allocatedPorts(a),
+		devices:         allocatedDevices(a),
+		placedAtIndex:   a.CreateIndex,
+		previousAllocID: a.PreviousAllocation,
 	}
 	if a.ServerTerminalStatus() {
-		h.stoppedIndex = a.AllocModifyIndex
+		h.stoppedAtIndex = a.AllocModifyIndex
 	}
-	if h.placedIndex == 0 {
-		h.placedIndex = uncommittedIndex
+	if h.placedAtIndex == 0 {
+		h.placedAtIndex = uncommittedIndex
 	}
 	u.putReservation(a, h)
 }
@@ -195,7 +195,7 @@ func (u *NodeUsage) PutAlloc(a *api.Allocation) {
 // PutStoppingAlloc is like PutAlloc for an allocation that the current transaction stops. An allocation that is placed
 // afterwards with the same name can reuse its resources.
 func (u *NodeUsage) PutStoppingAlloc(a *api.Allocation) {
-	u.putReservation(a, allocReservation{allocID: a.ID, isTerminal: true, hasStarted: hasStarted(a), ports: u.allocatedPorts(a), devices: allocatedDevices(a), placedIndex: a.CreateIndex, stoppedIndex: uncommittedIndex})
+	u.putReservation(a, allocReservation{allocID: a.ID, isTerminal: true, hasStarted: hasStarted(a), ports: u.allocatedPorts(a), devices: allocatedDevices(a), placedAtIndex: a.CreateIndex, stoppedAtIndex: uncommittedIndex})
 }
 
 func (u *NodeUsage) putReservation(a *api.Allocation, h allocReservation) {
@@ -239,9 +239,9 @@ func (u *NodeUsage) removeReservation(s *allocNameReservations, id string) {
 	}
 	removed := s.reservations[i]
 	s.reservations = slices.Delete(s.reservations, i, i+1)
-	u.portHolders.removeIfUnused(s, removed.ports, portsOf)
-	u.deviceHolders.removeIfUnused(s, removed.devices, devicesOf)
-	u.volumeWriters.removeIfUnused(s, removed.writableVolumes, volumesOf)
+	u.portHolders.removeHolderOfUnusedItems(s, removed.ports, portsOf)
+	u.deviceHolders.removeHolderOfUnusedItems(s, removed.devices, devicesOf)
+	u.volumeWriters.removeHolderOfUnusedItems(s, removed.writableVolumes, volumesOf)
 }
 
 // maxUsage returns the largest amounts that the allocations of one name use at one time: an allocation that waits for the
@@ -274,7 +274,7 @@ func (u *NodeUsage) checkFits(key allocNameKey, need resourceAmounts) error {
 		amountsBefore = s.maxUsage()
 		after.reservations = slices.Clone(s.reservations)
 	}
-	after.reservations = append(after.reservations, allocReservation{demand: need, placedIndex: uncommittedIndex})
+	after.reservations = append(after.reservations, allocReservation{demand: need, placedAtIndex: uncommittedIndex})
 	grow := after.maxUsage()
 	for i, d := range resourceDimensions {
 		if left := u.totalResources[i] - u.usedResources[i]; grow[i]-amountsBefore[i] > left {

@@ -131,7 +131,7 @@ func TestPriorityOfADeployment(t *testing.T) {
 func TestPurge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, func(*api.Allocation) schedtest.AllocTimes {
-			return schedtest.AllocTimes{StopDuration: 5 * time.Second, EndDelay: 5 * time.Second}
+			return schedtest.AllocTimes{StopDuration: 5 * time.Second, DelayAfterTerminalReport: 5 * time.Second}
 		})
 		b.register(serviceJob(nil))
 		b.advance(time.Minute)
@@ -510,7 +510,7 @@ func TestGarbageCollection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, func(a *api.Allocation) schedtest.AllocTimes {
 			if a.JobID == "work" {
-				return schedtest.AllocTimes{RunDuration: time.Second, EndDelay: 10 * time.Hour}
+				return schedtest.AllocTimes{RunDuration: time.Second, DelayAfterTerminalReport: 10 * time.Hour}
 			}
 			return schedtest.AllocTimes{}
 		})

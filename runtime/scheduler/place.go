@@ -13,7 +13,7 @@ import (
 
 // PlacementNode has the properties of a node that decide which allocations can be placed on it.
 type PlacementNode struct {
-	admission.Features
+	admission.NodeFeatures
 	// IP is the main address of the node, on which host ports are mapped, and InterfaceName the network interface with
 	// this address. They are empty if unknown.
 	IP, InterfaceName string
@@ -27,9 +27,9 @@ type PlacementNode struct {
 	IsIneligible bool
 	// IsDraining means that the node is being drained.
 	IsDraining bool
-	// ReservedAmounts are the resources that the configuration reserves for other programs: CPU in MHz, memory
+	// ReservedCPUMemoryDisk are the resources that the configuration reserves for other programs: CPU in MHz, memory
 	// and disk in MB. The CPU is 0 because the attribute cpu.usablecompute already excludes the reserved CPU.
-	ReservedAmounts [3]float64
+	ReservedCPUMemoryDisk [3]float64
 	// MaxAllocs is the largest number of allocations that the node runs at one time; 0 means no limit.
 	MaxAllocs int
 	// ReservedPorts are host ports that the configuration reserves on all addresses.
@@ -78,19 +78,19 @@ func (e *GroupPlacementError) Unwrap() error { return e.Err }
 
 // filteredError means that the node cannot run a group, whatever resources are free.
 type filteredError struct {
-	constraintName string // groupName of the constraint in the placement metrics
+	constraintName string // name of the constraint in the placement metrics
 	error
 }
 
 // exhaustedError means that the node has too few free resources for a group.
 type exhaustedError struct {
-	resourceName string // groupName of the resource in the placement metrics
+	resourceName string // name of the resource in the placement metrics
 	error
 }
 
-// Place returns an allocation for each instance of each group of a valid canonical job, in the order of the groups and
-// of their indexes. The error joins a GroupPlacementError for each group that does not fit. The allocations are pending, have
-// the desired status run, and share job.
+// Place returns an allocation for each instance of each group of a valid canonical job, in the order of the groups and of
+// their indexes. The error joins a GroupPlacementError for each group that does not fit. The allocations are pending,
+// have the desired status run, and share job.
 //
 // No two allocations of the job have the same port.
 func Place(job *api.Job, node PlacementNode, host Env) ([]*api.Allocation, error) {
@@ -133,12 +133,12 @@ type allocPlacer struct {
 	memoryOversubscription bool
 
 	// The next fields describe the allocation that is being placed.
-	allocNameKey allocNameKey
-	chosenPorts  map[HostPort]bool
+	currentAllocNameKey allocNameKey
+	chosenPorts         map[HostPort]bool
 }
 
-func newAllocPlacer(job *api.Job, node PlacementNode, host Env, room *NodeUsage) *allocPlacer {
-	return &allocPlacer{job: job, node: node, env: host, nodeUsage: room, staticPortsOfJob: staticPorts(job), volumes: &VolumeState{}}
+func newAllocPlacer(job *api.Job, node PlacementNode, env Env, usage *NodeUsage) *allocPlacer {
+	return &allocPlacer{job: job, node: node, env: env, nodeUsage: usage, staticPortsOfJob: staticPorts(job), volumes: &VolumeState{}}
 }
 
 // placeGroup places all allocations of a group. jobCount is the number of allocations of the job.
@@ -160,12 +160,12 @@ func (p *allocPlacer) placeGroup(g *api.TaskGroup, jobCount int) ([]*api.Allocat
 // placeAlloc creates an allocation of a group with the given name and reserves its resources in nodeUsage. It does not
 // store the allocation.
 func (p *allocPlacer) placeAlloc(g *api.TaskGroup, name string) (*api.Allocation, error) {
-	p.allocNameKey = allocNameKey{*p.job.Namespace, *p.job.ID, name}
+	p.currentAllocNameKey = allocNameKey{*p.job.Namespace, *p.job.ID, name}
 	claims, err := p.assignVolumes(g, name)
 	if err := errors.Join(checkDevices(g, p.node), err); err != nil {
 		return nil, err
 	}
-	if err := p.nodeUsage.checkFits(p.allocNameKey, groupDemand(g, p.nodeUsage.coreMHz)); err != nil {
+	if err := p.nodeUsage.checkFits(p.currentAllocNameKey, groupDemand(g, p.nodeUsage.coreMHz)); err != nil {
 		return nil, err
 	}
 	resources, err := p.assignResources(g)

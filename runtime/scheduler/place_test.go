@@ -57,7 +57,7 @@ func TestPlaceWithoutNetworkMode(t *testing.T) {
 
 func testNode() PlacementNode {
 	return PlacementNode{
-		Features: admission.Features{NodeFacts: model.NodeFacts{
+		NodeFeatures: admission.NodeFeatures{NodeFacts: model.NodeFacts{
 			ID: "node", Name: "box", Datacenter: "dc1", Pool: "default",
 			Attributes: map[string]string{"kernel.name": "linux", "nomad.version": "2.0.6-dev"},
 			Meta:       map[string]string{"rack": "r1"},

@@ -49,8 +49,8 @@ type PlanChanges struct {
 	PlacedAllocs, UpdatedAllocs []*api.Allocation
 	// Deployments has new and changed deployments.
 	Deployments []*api.Deployment
-	// OtherEvals has the other evaluations of the job that the plan creates or cancels.
-	OtherEvals []*api.Evaluation
+	// CreatedAndCancelledEvals has the other evaluations of the job that the plan creates or cancels.
+	CreatedAndCancelledEvals []*api.Evaluation
 	// NewVolumeClaims has the volume claims of groups that are placed with a sticky volume for the first time.
 	NewVolumeClaims []*api.TaskGroupHostVolumeClaim
 }
@@ -64,7 +64,7 @@ func Plan(in PlanInput) PlanChanges {
 		queuedAllocsByGroup:     make(map[string]int),
 		desiredUpdatesByGroup:   make(map[string]*api.DesiredUpdates),
 		placersByJob:            make(map[*api.Job]*allocPlacer),
-		destructiveUpdateCache:  make(map[destructiveUpdateKey]bool),
+		destructiveUpdateCache:  make(map[destructiveUpdateCacheKey]bool),
 	}
 	p.planAllGroups()
 	return p.collectChanges()
@@ -73,7 +73,7 @@ func Plan(in PlanInput) PlanChanges {
 // planner holds the state of one call of Plan.
 type planner struct {
 	PlanInput
-	deployment          *api.Deployment // a copy of the deployment of the current version, or nil
+	currentDeployment   *api.Deployment // a copy of the deployment of the current version, or nil
 	cancelledDeployment *api.Deployment // a copy of the deployment that this plan cancels, or nil
 	deploymentIsNew     bool            // this plan has created the deployment
 
@@ -87,7 +87,7 @@ type planner struct {
 	delayedAllocs           []*delayedAlloc
 
 	placersByJob           map[*api.Job]*allocPlacer
-	destructiveUpdateCache map[destructiveUpdateKey]bool
+	destructiveUpdateCache map[destructiveUpdateCacheKey]bool
 	allocCountByGroup      map[string]int // group name -> number of allocations that are not terminal after the changes so far
 }
 
@@ -122,7 +122,7 @@ func (p *planner) planAllGroups() {
 // jobWantsAllocs reports whether the job must have allocations: it is not stopped, and is not the parent of periodic or
 // dispatched jobs.
 func (p *planner) jobWantsAllocs() bool {
-	return p.Job != nil && !*p.Job.Stop && !model.HasChildren(p.Job)
+	return p.Job != nil && !*p.Job.Stop && !model.CanHaveChildren(p.Job)
 }
 
 func (p *planner) stopAllocs(group string, allocs []*api.Allocation) {
@@ -139,7 +139,7 @@ func (p *planner) hasCurrentVersion(a *api.Allocation) bool {
 	return a.Job == p.Job || *a.Job.Version == *p.Job.Version && *a.Job.CreateIndex == *p.Job.CreateIndex
 }
 
-type destructiveUpdateKey struct {
+type destructiveUpdateCacheKey struct {
 	jobVersion, jobCreateIndex uint64
 	group                      string
 }
@@ -147,7 +147,7 @@ type destructiveUpdateKey struct {
 // needsDestructiveUpdate reports whether an allocation must be replaced, and cannot be updated in place, to get the
 // current job version. The result is cached by job version and group.
 func (p *planner) needsDestructiveUpdate(a *api.Allocation) bool {
-	key := destructiveUpdateKey{*a.Job.Version, *a.Job.CreateIndex, a.TaskGroup}
+	key := destructiveUpdateCacheKey{*a.Job.Version, *a.Job.CreateIndex, a.TaskGroup}
 	answer, known := p.destructiveUpdateCache[key]
 	if !known {
 		answer = model.UpdateIsDestructive(a.Job, p.Job, a.TaskGroup) ||
@@ -208,7 +208,7 @@ func (p *planner) placeAlloc(job *api.Job, name string, previous *api.Allocation
 		alloc.PreviousAllocation = previous.ID
 		p.editableAlloc(previous).NextAllocation = alloc.ID
 	}
-	if d := p.deployment; d != nil && model.DeploymentActive(d) && d.TaskGroups[group] != nil && p.hasCurrentVersion(alloc) {
+	if d := p.currentDeployment; d != nil && model.DeploymentActive(d) && d.TaskGroups[group] != nil && p.hasCurrentVersion(alloc) {
 		alloc.DeploymentID = d.ID
 		state := p.groupDeploymentState(group)
 		state.PlacedAllocs++
@@ -233,7 +233,7 @@ func (p *planner) tryPlaceAlloc(job *api.Job, g *api.TaskGroup, name string, pre
 	for _, n := range p.allocCountByGroup {
 		inJob += n
 	}
-	previousIsCounted := previous != nil && p.keepsAlloc(previous)
+	previousIsCounted := previous != nil && p.isLiveAfterPlannedChanges(previous)
 	if previousIsCounted {
 		// The previous allocation is not counted, because it does not run at the same time as the new one.
 		inGroup, inJob = inGroup-1, inJob-1
@@ -261,8 +261,8 @@ func (p *planner) tryPlaceAlloc(job *api.Job, g *api.TaskGroup, name string, pre
 	return alloc, err
 }
 
-// keepsAlloc reports whether an allocation is not terminal after the changes that the plan has made so far.
-func (p *planner) keepsAlloc(a *api.Allocation) bool {
+// isLiveAfterPlannedChanges reports whether an allocation is not terminal after the changes that the plan has made so far.
+func (p *planner) isLiveAfterPlannedChanges(a *api.Allocation) bool {
 	if c := p.updatedAllocsByID[a.ID]; c != nil {
 		a = c
 	}
@@ -319,16 +319,16 @@ func (p *planner) collectChanges() PlanChanges {
 	c := PlanChanges{PlacedAllocs: p.placedAllocs}
 	eval := *p.Eval
 	c.Eval = &eval
-	c.OtherEvals = p.newFollowUpEvals()
-	c.OtherEvals = append(c.OtherEvals, p.completeEval(&eval)...)
+	c.CreatedAndCancelledEvals = p.newFollowUpEvals()
+	c.CreatedAndCancelledEvals = append(c.CreatedAndCancelledEvals, p.completeEval(&eval)...)
 	for _, id := range p.updatedAllocIDs {
 		c.UpdatedAllocs = append(c.UpdatedAllocs, p.updatedAllocsByID[id])
 	}
-	c.OtherEvals = append(c.OtherEvals, p.cancelSurplusEvals()...)
+	c.CreatedAndCancelledEvals = append(c.CreatedAndCancelledEvals, p.cancelSurplusEvals()...)
 	if p.cancelledDeployment != nil {
 		c.Deployments = append(c.Deployments, p.cancelledDeployment)
 	}
-	if d := p.deployment; d != nil {
+	if d := p.currentDeployment; d != nil {
 		eval.DeploymentID = d.ID
 		if p.deploymentIsNew || p.updateDeploymentModifyTime(d) {
 			c.Deployments = append(c.Deployments, d)
@@ -391,8 +391,8 @@ func (p *planner) newEval(status, trigger, description string) *api.Evaluation {
 	}
 }
 
-// newFollowUpEvals returns the follow-up evaluations that replace the delayedAllocs. Allocations whose replacement times are
-// within rescheduleBatchWindow share one evaluation.
+// newFollowUpEvals returns the follow-up evaluations that replace the delayedAllocs. Allocations whose replacement times
+// are within rescheduleBatchWindow share one evaluation.
 func (p *planner) newFollowUpEvals() []*api.Evaluation {
 	slices.SortStableFunc(p.delayedAllocs, func(a, b *delayedAlloc) int { return a.replaceAt.Compare(b.replaceAt) })
 	var evals []*api.Evaluation
@@ -422,7 +422,7 @@ func (p *planner) cancelSurplusEvals() []*api.Evaluation {
 	var evals []*api.Evaluation
 	for _, e := range p.Evals {
 		unneeded := e.Status == api.EvalStatusBlocked || e.TriggeredBy == "alloc-reschedule" && !awaitedEvals[e.ID]
-		if e.ID == p.Eval.ID || !model.EvalPending(e) || !unneeded {
+		if e.ID == p.Eval.ID || !model.IsEvalPendingOrBlocked(e) || !unneeded {
 			continue
 		}
 		c := *e

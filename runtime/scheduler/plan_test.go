@@ -97,7 +97,7 @@ func changesText(c PlanChanges) string {
 	for _, d := range c.Deployments {
 		changeTexts = append(changeTexts, fmt.Sprintf("deployment v%d %s", d.JobVersion, d.Status))
 	}
-	for _, e := range c.OtherEvals {
+	for _, e := range c.CreatedAndCancelledEvals {
 		changeTexts = append(changeTexts, fmt.Sprintf("eval %s %s", e.TriggeredBy, e.Status))
 	}
 	return strings.Join(changeTexts, "; ")
@@ -403,8 +403,8 @@ func TestPlanMetrics(t *testing.T) {
 			if got != c.want {
 				t.Errorf("metrics %s, want %s", got, c.want)
 			}
-			if m.CoalescedFailures != 1 || out.Eval.QueuedAllocations["g"] != 2 || out.Eval.BlockedEval != out.OtherEvals[0].ID || out.OtherEvals[0].PreviousEval != "eval" {
-				t.Errorf("evaluation %+v, blocked %+v", out.Eval, out.OtherEvals[0])
+			if m.CoalescedFailures != 1 || out.Eval.QueuedAllocations["g"] != 2 || out.Eval.BlockedEval != out.CreatedAndCancelledEvals[0].ID || out.CreatedAndCancelledEvals[0].PreviousEval != "eval" {
+				t.Errorf("evaluation %+v, blocked %+v", out.Eval, out.CreatedAndCancelledEvals[0])
 			}
 			if out.Eval.StatusDescription == "" {
 				t.Error("the evaluation does not say in words why")

@@ -86,9 +86,9 @@ func (p *allocPlacer) takeStaticPort(port api.Port) error {
 		dimension := fmt.Sprintf("network: reserved port collision %s=%d", port.Label, port.Value)
 		return &exhaustedError{dimension, fmt.Errorf(format, args...)}
 	}
-	conflict, heldByOwnName := p.nodeUsage.portHolders.findConflict(p.allocNameKey, wanted, portsOf)
+	conflict, heldByOwnName := p.nodeUsage.portHolders.findConflict(p.currentAllocNameKey, wanted, portsOf)
 	switch {
-	case conflict != nil && conflict.key.job == p.allocNameKey.job && conflict.key.namespace == p.allocNameKey.namespace, p.chosenPorts[wanted]:
+	case conflict != nil && conflict.key.job == p.currentAllocNameKey.job && conflict.key.namespace == p.currentAllocNameKey.namespace, p.chosenPorts[wanted]:
 		return collision("another allocation of this job has the static port %d on this node: leave out static, or lower the count", port.Value)
 	case conflict != nil:
 		return collision("reserved port collision %s=%d: allocation %q of job %q has it. Stop it, or leave out static", port.Label, port.Value, conflict.key.name, conflict.key.job)

@@ -19,23 +19,23 @@ import (
 //
 // The expect methods announce the placements of a transaction, so that usually one attempt is enough. A transaction that
 // needs more ids or ports gets placeholders, and preparedEnv records how many were missing. The scheduler then discards the
-// transaction, calls prepare and makes another attempt.
+// transaction, calls prepareNextAttempt and makes another attempt.
 type preparedEnv struct {
 	scheduler *Scheduler
 
-	isPortFreeResults map[HostPort]bool // results of Env.PortFree
-	listenersByPort   map[int]string    // results of Env.PortListeners
-	foundFreePorts    map[HostPort]bool // free ports, each found for one search for a dynamic port
-	portSearchStarts  []int             // offsets at which the searches for dynamic ports start, in the order of the searches
+	isPortFreeResults        map[HostPort]bool // results of Env.PortFree
+	listenerTextByPort       map[int]string    // results of Env.PortListeners
+	freePortsFoundBySearch   map[HostPort]bool // free ports, each found for one search for a dynamic port
+	dynamicPortSearchOffsets []int             // offsets at which the searches for dynamic ports start, in the order of the searches
 
-	missingIDCount int        // preparedIDs that the next attempt needs beyond minPreparedIDs
-	missingPorts   []HostPort // static ports that the next attempt needs
+	nextAttemptIDCount     int        // number of ids that the next attempt needs beyond minPreparedIDs
+	nextAttemptStaticPorts []HostPort // static ports whose PortFree result the next attempt needs
 
 	// The next fields belong to the current attempt of the transaction.
-	portSearchCount    int        // number of searches for dynamic ports in this attempt
-	usedIDCount        int        // number of ids and placeholders that preparedID has returned in this attempt
-	placeholderIDCount int        // number of placeholders that preparedID has returned in this attempt
-	uncheckedPorts     []HostPort // ports for which preparedPortFree was called and had no prepared result
+	dynamicPortSearchCount   int        // number of searches for dynamic ports in this attempt
+	returnedIDCount          int        // number of ids and placeholders that takeIDOrPlaceholder has returned in this attempt
+	returnedPlaceholderCount int        // number of placeholders that takeIDOrPlaceholder has returned in this attempt
+	requestedUncheckedPorts  []HostPort // ports for which isPortFreeOrUnchecked was called and had no prepared result
 }
 
 // errPreparedEnvTooSmall means that a transaction needed more ids or ports than were prepared.
@@ -46,18 +46,18 @@ var errPreparedEnvTooSmall = errors.New("scheduler: the change needs more ids or
 const minPreparedIDs = 32
 
 func (s *Scheduler) newPreparedEnv() *preparedEnv {
-	return &preparedEnv{scheduler: s, isPortFreeResults: make(map[HostPort]bool), listenersByPort: make(map[int]string), foundFreePorts: make(map[HostPort]bool)}
+	return &preparedEnv{scheduler: s, isPortFreeResults: make(map[HostPort]bool), listenerTextByPort: make(map[int]string), freePortsFoundBySearch: make(map[HostPort]bool)}
 }
 
 // expectPlacementsOfJob announces the placements of a new job, or of a new version of old, the stored job or nil.
 func (p *preparedEnv) expectPlacementsOfJob(job, old *api.Job) {
-	if model.HasChildren(job) {
+	if model.CanHaveChildren(job) {
 		return
 	}
 	for _, g := range job.TaskGroups {
 		n := *g.Count
 		if before := findGroupOrNil(old, *g.Name); before != nil && !pointer.Value(old.Stop) {
-			n = max(n-*before.Count, 0) + min(n, countFirstReplacements(g))
+			n = max(n-*before.Count, 0) + min(n, maxReplacementsOfFirstPlan(g))
 		}
 		p.expectPlacements(g, n)
 	}
@@ -120,9 +120,9 @@ func findGroupOrNil(job *api.Job, name string) *api.TaskGroup {
 	return model.FindGroup(job, name)
 }
 
-// countFirstReplacements returns how many allocations of a group a plan for a new version
+// maxReplacementsOfFirstPlan returns how many allocations of a group a plan for a new version
 // replaces or adds as canaries.
-func countFirstReplacements(g *api.TaskGroup) int {
+func maxReplacementsOfFirstPlan(g *api.TaskGroup) int {
 	if u := g.Update; u != nil && pointer.Value(u.MaxParallel) > 0 {
 		return max(*u.MaxParallel, pointer.Value(u.Canary))
 	}
@@ -143,7 +143,7 @@ func (p *preparedEnv) expectPlacements(g *api.TaskGroup, n int) {
 	for _, network := range networksOf(g) {
 		for _, port := range network.ReservedPorts {
 			if !port.IgnoreCollision && model.IsOnDefaultHostNetwork(port) {
-				p.missingPorts = append(p.missingPorts, HostPort{Port: port.Value})
+				p.nextAttemptStaticPorts = append(p.nextAttemptStaticPorts, HostPort{Port: port.Value})
 			}
 		}
 	}
@@ -151,52 +151,52 @@ func (p *preparedEnv) expectPlacements(g *api.TaskGroup, n int) {
 
 // expectIDsAndDynamicPorts announces the ids and dynamic ports of n allocations of a group.
 func (p *preparedEnv) expectIDsAndDynamicPorts(g *api.TaskGroup, n int) {
-	p.missingIDCount += n
+	p.nextAttemptIDCount += n
 	for _, network := range networksOf(g) {
-		p.portSearchCount += n * len(network.DynamicPorts)
+		p.dynamicPortSearchCount += n * len(network.DynamicPorts)
 	}
 }
 
-// prepare obtains the ids and ports that were announced or that were missing in the previous attempt, and starts a new
-// attempt.
-func (p *preparedEnv) prepare() {
+// prepareNextAttempt obtains the ids and ports that were announced or that were missing in the previous attempt, and
+// starts a new attempt.
+func (p *preparedEnv) prepareNextAttempt() {
 	env := p.scheduler.env
-	p.scheduler.preparedIDs.fillTo(minPreparedIDs+p.missingIDCount+p.usedIDCount, env.NewID)
-	for _, port := range p.missingPorts {
-		p.isPortFreeCached(port)
+	p.scheduler.preparedIDs.fillTo(minPreparedIDs+p.nextAttemptIDCount+p.returnedIDCount, env.NewID)
+	for _, port := range p.nextAttemptStaticPorts {
+		p.isPortFreeCheckedOnce(port)
 	}
-	if p.portSearchCount+len(p.uncheckedPorts) > 0 {
+	if p.dynamicPortSearchCount+len(p.requestedUncheckedPorts) > 0 {
 		p.prepareDynamicPorts()
 	}
-	p.prepareListeners()
-	p.missingIDCount, p.missingPorts = 0, nil
-	p.portSearchCount, p.usedIDCount, p.placeholderIDCount, p.uncheckedPorts = 0, 0, 0, nil
+	p.preparePortListenerTexts()
+	p.nextAttemptIDCount, p.nextAttemptStaticPorts = 0, nil
+	p.dynamicPortSearchCount, p.returnedIDCount, p.returnedPlaceholderCount, p.requestedUncheckedPorts = 0, 0, 0, nil
 }
 
-// prepareListeners calls Env.PortListeners for the needed ports that are not free.
-func (p *preparedEnv) prepareListeners() {
+// preparePortListenerTexts calls Env.PortListeners for the needed ports that are not free.
+func (p *preparedEnv) preparePortListenerTexts() {
 	var occupiedPorts []int
-	for _, port := range slices.Concat(p.missingPorts, p.uncheckedPorts) {
-		if !p.isPortFreeCached(port) {
+	for _, port := range slices.Concat(p.nextAttemptStaticPorts, p.requestedUncheckedPorts) {
+		if !p.isPortFreeCheckedOnce(port) {
 			occupiedPorts = append(occupiedPorts, port.Port)
 		}
 	}
 	if find := p.scheduler.env.PortListeners; find != nil && len(occupiedPorts) > 0 {
-		maps.Copy(p.listenersByPort, find(occupiedPorts))
+		maps.Copy(p.listenerTextByPort, find(occupiedPorts))
 	}
 }
 
 // prepareDynamicPorts finds a free port for each search for a dynamic port, as long as there are free ports.
 func (p *preparedEnv) prepareDynamicPorts() {
 	first, n := dynamicPortRange(PlacementNodeOf(p.scheduler.store.Snapshot().Node(nil, p.scheduler.nodeID)))
-	for found := true; found && len(p.portSearchStarts) < p.portSearchCount; {
+	for found := true; found && len(p.dynamicPortSearchOffsets) < p.dynamicPortSearchCount; {
 		start := p.scheduler.env.RandIntN(n)
-		p.portSearchStarts = append(p.portSearchStarts, start)
+		p.dynamicPortSearchOffsets = append(p.dynamicPortSearchOffsets, start)
 		found = p.findFreePort("", first, n, start)
 	}
-	for _, port := range p.uncheckedPorts {
-		if p.isPortFreeCached(port) {
-			p.foundFreePorts[port] = true
+	for _, port := range p.requestedUncheckedPorts {
+		if p.isPortFreeCheckedOnce(port) {
+			p.freePortsFoundBySearch[port] = true
 		} else if first <= port.Port && port.Port < first+n {
 			p.findFreePort(port.Address, first, n, port.Port-first)
 		}
@@ -208,16 +208,16 @@ func (p *preparedEnv) prepareDynamicPorts() {
 func (p *preparedEnv) findFreePort(address string, first, n, start int) (found bool) {
 	for i := range n {
 		port := HostPort{address, first + (start+i)%n}
-		if !p.foundFreePorts[port] && !p.scheduler.isPortHeld(port) && p.isPortFreeCached(port) {
-			p.foundFreePorts[port] = true
+		if !p.freePortsFoundBySearch[port] && !p.scheduler.isPortTakenInCachedUsage(port) && p.isPortFreeCheckedOnce(port) {
+			p.freePortsFoundBySearch[port] = true
 			return true
 		}
 	}
 	return false
 }
 
-// isPortFreeCached returns the result of Env.PortFree for a port. It calls Env.PortFree only once for each port.
-func (p *preparedEnv) isPortFreeCached(port HostPort) (free bool) {
+// isPortFreeCheckedOnce returns the result of Env.PortFree for a port. It calls Env.PortFree only once for each port.
+func (p *preparedEnv) isPortFreeCheckedOnce(port HostPort) (free bool) {
 	free, known := p.isPortFreeResults[port]
 	if !known {
 		free = p.scheduler.env.PortFree(port)
@@ -226,50 +226,52 @@ func (p *preparedEnv) isPortFreeCached(port HostPort) (free bool) {
 	return free
 }
 
-// isPortHeld reports whether the node reserves a port or an allocation holds it, according to the cached usage. It returns
-// false while a transaction uses the cache.
-func (s *Scheduler) isPortHeld(port HostPort) bool {
+// isPortTakenInCachedUsage reports whether the node reserves a port or an allocation holds it, according to the cached
+// usage. It returns false while a transaction uses the cache.
+func (s *Scheduler) isPortTakenInCachedUsage(port HostPort) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.cachedNodeUsage != nil && s.cachedNodeUsage.isPortTaken(port)
 }
 
-// hadTooFew reports whether the current attempt needed an id or a port that was not prepared.
-func (p *preparedEnv) hadTooFew() bool { return p.placeholderIDCount+len(p.uncheckedPorts) > 0 }
+// lackedIDsOrPorts reports whether the current attempt needed an id or a port that was not prepared.
+func (p *preparedEnv) lackedIDsOrPorts() bool {
+	return p.returnedPlaceholderCount+len(p.requestedUncheckedPorts) > 0
+}
 
-// planEnv returns the Env for plans. Its functions return prepared values and do not block.
-func (p *preparedEnv) planEnv() Env {
+// envForPlans returns the Env for plans. Its functions return prepared values and do not block.
+func (p *preparedEnv) envForPlans() Env {
 	env := p.scheduler.env
-	env.NewID, env.RandIntN, env.PortFree = p.preparedID, p.pickPortSearchStart, p.preparedPortFree
-	env.PortListeners = func([]int) map[int]string { return p.listenersByPort }
+	env.NewID, env.RandIntN, env.PortFree = p.takeIDOrPlaceholder, p.nextDynamicPortSearchOffset, p.isPortFreeOrUnchecked
+	env.PortListeners = func([]int) map[int]string { return p.listenerTextByPort }
 	return env
 }
 
-// preparedID returns a prepared id, or a placeholder if there is none left.
-func (p *preparedEnv) preparedID() string {
-	p.usedIDCount++
+// takeIDOrPlaceholder returns a prepared id, or a placeholder if there is none left.
+func (p *preparedEnv) takeIDOrPlaceholder() string {
+	p.returnedIDCount++
 	if id, ok := p.scheduler.preparedIDs.takeID(); ok {
 		return id
 	}
-	p.placeholderIDCount++
-	return fmt.Sprintf("%08x-placeholder", p.placeholderIDCount)
+	p.returnedPlaceholderCount++
+	return fmt.Sprintf("%08x-placeholder", p.returnedPlaceholderCount)
 }
 
-// pickPortSearchStart returns the random offset in [0, n) at which the next search for a dynamic port starts. It returns the
-// same offset for the same search in each attempt.
-func (p *preparedEnv) pickPortSearchStart(n int) int {
-	if p.portSearchCount == len(p.portSearchStarts) {
-		p.portSearchStarts = append(p.portSearchStarts, p.scheduler.env.RandIntN(n))
+// nextDynamicPortSearchOffset returns the random offset in [0, n) at which the next search for a dynamic port starts. It
+// returns the same offset for the same search in each attempt.
+func (p *preparedEnv) nextDynamicPortSearchOffset(n int) int {
+	if p.dynamicPortSearchCount == len(p.dynamicPortSearchOffsets) {
+		p.dynamicPortSearchOffsets = append(p.dynamicPortSearchOffsets, p.scheduler.env.RandIntN(n))
 	}
-	p.portSearchCount++
-	return p.portSearchStarts[p.portSearchCount-1] % n
+	p.dynamicPortSearchCount++
+	return p.dynamicPortSearchOffsets[p.dynamicPortSearchCount-1] % n
 }
 
-// preparedPortFree returns the prepared result of Env.PortFree, or true if there is none.
-func (p *preparedEnv) preparedPortFree(port HostPort) bool {
+// isPortFreeOrUnchecked returns the prepared result of Env.PortFree, or true if there is none.
+func (p *preparedEnv) isPortFreeOrUnchecked(port HostPort) bool {
 	free, known := p.isPortFreeResults[port]
 	if !known {
-		p.uncheckedPorts = append(p.uncheckedPorts, port)
+		p.requestedUncheckedPorts = append(p.requestedUncheckedPorts, port)
 		return true
 	}
 	return free
@@ -294,7 +296,7 @@ func (p *idPool) takeID() (id string, ok bool) {
 }
 
 // fillTo adds ids until the pool has at least n. It calls next without holding mu, so that
-// take does not block.
+// takeID does not block.
 func (p *idPool) fillTo(n int, next func() string) {
 	p.mu.Lock()
 	missing := n - len(p.ids)

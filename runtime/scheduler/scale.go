@@ -33,7 +33,7 @@ func (s *Scheduler) Scale(ctx context.Context, key JobKey, r ScaleRequest) (out 
 			return requestErrorf(RequestNotFound, "job %q not found", key.ID)
 		}
 		g := model.FindGroup(job, r.Group)
-		if err := c.checkScale(job, g, r); err != nil {
+		if err := c.checkScaleRequest(job, g, r); err != nil {
 			return err
 		}
 		event := api.ScalingEvent{
@@ -43,7 +43,7 @@ func (s *Scheduler) Scale(ctx context.Context, key JobKey, r ScaleRequest) (out 
 		out.JobModifyIndex = *job.ModifyIndex
 		if r.Count != nil {
 			// The caller could not validate the count, because it depends on the stored job.
-			scaled := withCount(job, r.Group, int(*r.Count))
+			scaled := withGroupCount(job, r.Group, int(*r.Count))
 			if err := validateJob(scaled, c.tx.Reader); err != nil {
 				return err
 			}
@@ -58,7 +58,7 @@ func (s *Scheduler) Scale(ctx context.Context, key JobKey, r ScaleRequest) (out 
 	return out, err
 }
 
-func (t *txn) checkScale(job *api.Job, g *api.TaskGroup, r ScaleRequest) error {
+func (t *txn) checkScaleRequest(job *api.Job, g *api.TaskGroup, r ScaleRequest) error {
 	switch {
 	case g == nil:
 		return requestErrorf(RequestInvalid, "task group %q specified for scaling does not exist in job", r.Group)
@@ -87,8 +87,8 @@ func (t *txn) checkScale(job *api.Job, g *api.TaskGroup, r ScaleRequest) error {
 	return nil
 }
 
-// withCount returns a copy of a job in which a group has another count. The copy shares all other parts with the job.
-func withCount(job *api.Job, group string, count int) *api.Job {
+// withGroupCount returns a copy of a job in which a group has another count. The copy shares all other parts with the job.
+func withGroupCount(job *api.Job, group string, count int) *api.Job {
 	c := *job
 	c.TaskGroups = slices.Clone(job.TaskGroups)
 	for i, g := range c.TaskGroups {

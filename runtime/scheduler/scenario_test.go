@@ -153,7 +153,7 @@ func withRollingUpdate(edit func(*api.UpdateStrategy)) func(*api.Job, *api.TaskG
 
 func healthyAfterTimes(d time.Duration) func(*api.Allocation) schedtest.AllocTimes {
 	return func(*api.Allocation) schedtest.AllocTimes {
-		return schedtest.AllocTimes{TimeToHealth: d, StopDuration: time.Second, EndDelay: time.Second}
+		return schedtest.AllocTimes{TimeToHealth: d, StopDuration: time.Second, DelayAfterTerminalReport: time.Second}
 	}
 }
 
@@ -246,7 +246,7 @@ func TestAutoRevert(t *testing.T) {
 func TestRescheduleUntilExhausted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, func(*api.Allocation) schedtest.AllocTimes {
-			return schedtest.AllocTimes{RunDuration: time.Second, FailAtEnd: true, EndDelay: 7 * time.Second}
+			return schedtest.AllocTimes{RunDuration: time.Second, FailAtEnd: true, DelayAfterTerminalReport: 7 * time.Second}
 		})
 		b.register(serviceJob(func(j *api.Job, g *api.TaskGroup, _ *api.Task) {
 			j.Type = new(api.JobTypeBatch)
@@ -263,7 +263,7 @@ func TestRescheduleUntilExhausted(t *testing.T) {
 func TestBlockedThenUnblocked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, func(*api.Allocation) schedtest.AllocTimes {
-			return schedtest.AllocTimes{StopDuration: 3 * time.Second, EndDelay: 2 * time.Second}
+			return schedtest.AllocTimes{StopDuration: 3 * time.Second, DelayAfterTerminalReport: 2 * time.Second}
 		})
 		big := func(j *api.Job, g *api.TaskGroup, t *api.Task) { t.Resources.MemoryMB = new(400); g.Count = new(2) }
 		b.register(serviceJob(big))

@@ -14,13 +14,13 @@ import (
 // Config configures a Scheduler.
 type Config struct {
 	Store  Store
-	NodeID string // allocID of the stored node that runs the allocations
+	NodeID string // ID of the stored node that runs the allocations
 	Env    Env
 	GC     GCConfig
 	Logger hclog.Logger
-	// OnDesiredChange is called after each transaction that may change the result of DesiredAllocs. It
+	// OnDesiredAllocsChanged is called after each transaction that may change the result of DesiredAllocs. It
 	// may be nil.
-	OnDesiredChange func()
+	OnDesiredAllocsChanged func()
 }
 
 // Scheduler decides what runs on the node, and when.
@@ -31,12 +31,12 @@ type Config struct {
 // Run makes the changes that depend on time. The methods may be called
 // concurrently, and before Run.
 type Scheduler struct {
-	store           Store
-	nodeID          string
-	env             Env
-	gcConfig        GCConfig
-	logger          hclog.Logger
-	onDesiredChange func()
+	store                  Store
+	nodeID                 string
+	env                    Env
+	gcConfig               GCConfig
+	logger                 hclog.Logger
+	onDesiredAllocsChanged func()
 
 	evalTimers            *timerQueue[string] // pending evaluations
 	deploymentTimers      *timerQueue[string] // deadlines of deployments
@@ -45,35 +45,35 @@ type Scheduler struct {
 	retryBlockedRequested chan struct{}       // receives a value when blocked evaluations must be retried
 	wallClock             *wallClock
 	clockCheckRequested   chan struct{} // receives a value when the clock may have been set
-	preparedIDs           idPool        // preparedIDs that are prepared in advance for changes
+	preparedIDs           idPool        // ids for the next transactions
 
 	mu sync.Mutex
-	// cachedNodeUsage is the usage of cachedNode by the allocations whose table has the index cachedNodeUsageIndex. It is nil
-	// while a transaction uses it, and after a transaction has failed.
+	// cachedNodeUsage is the usage of cachedNode by the allocations whose table has the index cachedNodeUsageIndex. It is
+	// nil while a transaction uses it, and after a transaction has failed.
 	cachedNodeUsage      *NodeUsage
 	cachedNodeUsageIndex uint64
 	cachedNode           *api.Node
 	cachedPlacementNode  PlacementNode
-	blockedEvals         map[string]bool // preparedIDs of blocked evaluations
+	blockedEvalIDs       map[string]bool // set of the IDs of blocked evaluations
 }
 
 // New returns a scheduler. It does not read the store.
 func New(c Config) *Scheduler {
 	return &Scheduler{
-		store:                 c.Store,
-		nodeID:                c.NodeID,
-		env:                   c.Env,
-		gcConfig:              c.GC.withDefaults(),
-		logger:                c.Logger.Named("scheduler"),
-		onDesiredChange:       c.OnDesiredChange,
-		evalTimers:            newTimerQueue[string](),
-		deploymentTimers:      newTimerQueue[string](),
-		launchTimers:          newTimerQueue[JobKey](),
-		drainTimer:            newTimerQueue[string](),
-		retryBlockedRequested: make(chan struct{}, 1),
-		wallClock:             newWallClock(c.Env),
-		clockCheckRequested:   make(chan struct{}, 1),
-		blockedEvals:          make(map[string]bool),
+		store:                  c.Store,
+		nodeID:                 c.NodeID,
+		env:                    c.Env,
+		gcConfig:               c.GC.withDefaults(),
+		logger:                 c.Logger.Named("scheduler"),
+		onDesiredAllocsChanged: c.OnDesiredAllocsChanged,
+		evalTimers:             newTimerQueue[string](),
+		deploymentTimers:       newTimerQueue[string](),
+		launchTimers:           newTimerQueue[JobKey](),
+		drainTimer:             newTimerQueue[string](),
+		retryBlockedRequested:  make(chan struct{}, 1),
+		wallClock:              newWallClock(c.Env),
+		clockCheckRequested:    make(chan struct{}, 1),
+		blockedEvalIDs:         make(map[string]bool),
 	}
 }
 
@@ -88,13 +88,13 @@ func (s *Scheduler) Run(ctx context.Context) {
 	var loopsWG sync.WaitGroup
 	loopsWG.Go(func() { s.runEvaluations(ctx) })
 	loopsWG.Go(func() {
-		runTimers(ctx, s, s.deploymentTimers, "deployment", func(c *txn, id string) { deploymentUpdater{c}.checkDeploymentAtDeadline(id) })
+		runTimerLoop(ctx, s, s.deploymentTimers, "deployment", func(c *txn, id string) { deploymentUpdater{c}.checkDeploymentAtDeadline(id) })
 	})
 	loopsWG.Go(func() {
-		runTimers(ctx, s, s.launchTimers, "periodic launch", func(c *txn, key JobKey) { childJobLauncher{c}.launchDueJob(key) })
+		runTimerLoop(ctx, s, s.launchTimers, "periodic launch", func(c *txn, key JobKey) { childJobLauncher{c}.launchDueJob(key) })
 	})
 	loopsWG.Go(func() {
-		runTimers(ctx, s, s.drainTimer, "drain", func(c *txn, _ string) { nodeDrain{c}.setNextDrainTimer() })
+		runTimerLoop(ctx, s, s.drainTimer, "drain", func(c *txn, _ string) { nodeDrain{c}.resetExpiredDrainTimer() })
 	})
 	loopsWG.Go(func() { s.runGarbageCollection(ctx) })
 	loopsWG.Go(func() { s.runClockChecks(ctx) })
@@ -104,14 +104,14 @@ func (s *Scheduler) Run(ctx context.Context) {
 // storeRetryDelay is the delay after which updateWithRetry repeats a failed transaction.
 const storeRetryDelay = time.Second
 
-// updateWithRetry makes a change that no request has caused. It retries until the transaction succeeds or ctx ends. what
-// names the change in the log. announce calls the expect methods of the preparedEnv; nil means that no placements are
-// expected.
-func (s *Scheduler) updateWithRetry(ctx context.Context, what string, announce func(*preparedEnv), edit func(*txn)) {
+// updateWithRetry makes a change that no request has caused. It retries until the transaction succeeds or ctx ends.
+// changeName names the change in the log. expectPlacements calls the expect methods of the preparedEnv; nil means that no
+// placements are expected.
+func (s *Scheduler) updateWithRetry(ctx context.Context, changeName string, expectPlacements func(*preparedEnv), edit func(*txn)) {
 	for ctx.Err() == nil {
 		env := s.newPreparedEnv()
-		if announce != nil {
-			announce(env)
+		if expectPlacements != nil {
+			expectPlacements(env)
 		}
 		_, err := s.updateWithEnv(ctx, env, func(c *txn) error {
 			edit(c)
@@ -120,7 +120,7 @@ func (s *Scheduler) updateWithRetry(ctx context.Context, what string, announce f
 		if err == nil || ctx.Err() != nil {
 			return
 		}
-		s.logger.Error("change not stored", "change", what, "error", err)
+		s.logger.Error("change not stored", "change", changeName, "error", err)
 		select {
 		case <-time.After(storeRetryDelay):
 		case <-ctx.Done():
@@ -151,7 +151,7 @@ func (t *txn) restoreTimers() {
 // runEvaluations processes pending evaluations when they are due, and blocked evaluations when resources may have become
 // free, until ctx ends.
 func (s *Scheduler) runEvaluations(ctx context.Context) {
-	for s.evalTimers.waitUntilDue(ctx, s.env.Now, s.retryBlockedRequested) {
+	for s.evalTimers.waitUntilDueOrSignal(ctx, s.env.Now, s.retryBlockedRequested) {
 		s.updateWithRetry(ctx, "evaluations", (*preparedEnv).expectDueReplacements, func(c *txn) {
 			for _, id := range s.evalTimers.dueKeys(c.now) {
 				c.processDueEval(id)
@@ -161,12 +161,12 @@ func (s *Scheduler) runEvaluations(ctx context.Context) {
 	}
 }
 
-// runTimers calls do for the keys of a timer queue that are due, until ctx ends.
-func runTimers[K comparable](ctx context.Context, s *Scheduler, a *timerQueue[K], what string, do func(*txn, K)) {
-	for a.waitUntilDue(ctx, s.env.Now, nil) {
-		s.updateWithRetry(ctx, what, nil, func(c *txn) {
-			for _, key := range a.dueKeys(c.now) {
-				do(c, key)
+// runTimerLoop calls onDue for the keys of a timer queue that are due, until ctx ends.
+func runTimerLoop[K comparable](ctx context.Context, s *Scheduler, timers *timerQueue[K], changeName string, onDue func(*txn, K)) {
+	for timers.waitUntilDueOrSignal(ctx, s.env.Now, nil) {
+		s.updateWithRetry(ctx, changeName, nil, func(c *txn) {
+			for _, key := range timers.dueKeys(c.now) {
+				onDue(c, key)
 			}
 		})
 	}

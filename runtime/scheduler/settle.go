@@ -34,7 +34,7 @@ func (t *txn) reconcileJob(key JobKey) {
 		return
 	}
 	deploymentUpdater{t}.checkDeployment(job)
-	if job = t.tx.Job(nil, key.Namespace, key.ID); t.hasUnhandledFailure(job) {
+	if job = t.tx.Job(nil, key.Namespace, key.ID); t.hasFailedAllocWithoutFollowUp(job) {
 		t.processEvalIfChanged(t.newEval(job, triggerAllocFailed))
 	}
 	t.updateJobStatus(key)
@@ -55,9 +55,9 @@ func (t *txn) deleteAlloc(a *api.Allocation) {
 	t.tx.DeleteAllocation(a.ID)
 }
 
-// hasUnhandledFailure reports whether the job has a failed allocation without a replacement
+// hasFailedAllocWithoutFollowUp reports whether the job has a failed allocation without a replacement
 // and without an active follow-up evaluation.
-func (t *txn) hasUnhandledFailure(job *api.Job) bool {
+func (t *txn) hasFailedAllocWithoutFollowUp(job *api.Job) bool {
 	if terminalAllocActions[*job.Type][api.AllocClientStatusFailed] != followReschedulePolicy || *job.Stop {
 		return false
 	}
@@ -65,7 +65,7 @@ func (t *txn) hasUnhandledFailure(job *api.Job) bool {
 		if a.ClientStatus != api.AllocClientStatusFailed || !isUnreplaced(a) {
 			continue
 		}
-		if e := t.tx.Evaluation(nil, a.FollowupEvalID); a.FollowupEvalID == "" || e == nil || !model.EvalPending(e) {
+		if e := t.tx.Evaluation(nil, a.FollowupEvalID); a.FollowupEvalID == "" || e == nil || !model.IsEvalPendingOrBlocked(e) {
 			return true
 		}
 	}

@@ -175,7 +175,7 @@ func envAllocTimes(a *api.Allocation) schedtest.AllocTimes {
 	jitter := time.Duration(h.Sum32()%1e6) * time.Microsecond
 	return schedtest.AllocTimes{
 		StartDuration: seconds("start") + jitter, TimeToHealth: seconds("healthy") + jitter/3, IsUnhealthy: env["sick"] == "1",
-		RunDuration: seconds("run"), FailAtEnd: env["fail"] == "1", StopDuration: seconds("stop") + jitter, EndDelay: seconds("linger") + jitter/7,
+		RunDuration: seconds("run"), FailAtEnd: env["fail"] == "1", StopDuration: seconds("stop") + jitter, DelayAfterTerminalReport: seconds("linger") + jitter/7,
 	}
 }
 

@@ -19,7 +19,7 @@ func JobKeyOf(job *api.Job) JobKey { return JobKey{*job.Namespace, *job.ID} }
 type Store interface {
 	Snapshot() *store.Snapshot
 	Update(ctx context.Context, fn func(*store.Txn) error) (uint64, error)
-	CheckSpace() error // returns an error if the disk with the state file is almost full, see [store.Store.CheckSpace]
+	CheckSpaceForNewObjects() error // returns an error if the disk with the state file is almost full, see [store.Store.CheckSpaceForNewObjects]
 }
 
 // namespaceNames returns the names of the stored namespaces. The default namespace may be

@@ -63,8 +63,9 @@ func (t *timerQueue[K]) earliestDueTime() (first time.Time) {
 // maxTimerWait is the longest sleep between two readings of the clock: the wall clock may be set during a sleep.
 const maxTimerWait = time.Minute
 
-// waitUntilDue blocks until a key is due or the channel also receives a value. It returns false if ctx ends before.
-func (t *timerQueue[K]) waitUntilDue(ctx context.Context, now func() time.Time, also <-chan struct{}) bool {
+// waitUntilDueOrSignal blocks until a key is due or the channel signal receives a value. It returns false if ctx ends
+// before.
+func (t *timerQueue[K]) waitUntilDueOrSignal(ctx context.Context, now func() time.Time, signal <-chan struct{}) bool {
 	for ctx.Err() == nil {
 		delay := maxTimerWait
 		if at := t.earliestDueTime(); !at.IsZero() {
@@ -75,7 +76,7 @@ func (t *timerQueue[K]) waitUntilDue(ctx context.Context, now func() time.Time, 
 		select {
 		case <-time.After(delay):
 		case <-t.timesChanged:
-		case <-also:
+		case <-signal:
 			return ctx.Err() == nil
 		case <-ctx.Done():
 		}

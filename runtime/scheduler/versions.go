@@ -11,8 +11,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// maxJobVersions is the number of newest versions of a job that are kept. Tagged versions and the newest
-// stable version are kept too.
+// maxJobVersions is the number of newest versions of a job that are kept: Nomad's default of job_tracked_versions. Tagged
+// versions and the newest stable version are kept too.
 const maxJobVersions = 6
 
 // jobVersions is a txn that stores, marks and deletes jobs and their versions.
@@ -46,9 +46,9 @@ func (j jobVersions) putNewVersion(job, old *api.Job, submission *api.JobSubmiss
 	next.Stable, next.Status, next.VersionTag = new(false), &status, nil
 	j.setScalingPolicyIndexes(&next, old)
 	if pointer.Value(next.Stop) {
-		j.setOperation(opJobDeregistered)
+		j.setEventOperation(opJobDeregistered)
 	} else {
-		j.setOperation(opJobRegistered)
+		j.setEventOperation(opJobRegistered)
 	}
 	j.tx.PutJob(&next)
 	key := JobKeyOf(&next)
@@ -56,7 +56,7 @@ func (j jobVersions) putNewVersion(job, old *api.Job, submission *api.JobSubmiss
 		j.tx.PutJobSubmission(key.Namespace, key.ID, version, submission)
 	}
 	if isActivePeriodic(&next) {
-		childJobLauncher(j).putLaunchTime(key)
+		childJobLauncher(j).recordLaunchNow(key)
 	}
 	childJobLauncher(j).setLaunchTimer(&next)
 	j.deleteSurplusVersions(key)

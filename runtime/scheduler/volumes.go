@@ -17,7 +17,7 @@ import (
 
 // VolumeState has the dynamic host volumes of the node, and the claims with which groups are bound to sticky volumes.
 type VolumeState struct {
-	volumesByID  map[string]*state.HostVolume // by id
+	volumesByID  map[string]*state.HostVolume
 	storedClaims []*api.TaskGroupHostVolumeClaim
 	newClaims    []*api.TaskGroupHostVolumeClaim
 }
@@ -78,14 +78,14 @@ func (p *allocPlacer) assignVolumes(g *api.TaskGroup, allocName string) (claims 
 // assignVolume checks one request for a host volume. It returns a new claim if the request is sticky and the group has no
 // claim for the volume.
 func (p *allocPlacer) assignVolume(v model.HostVolumeRequest, g *api.TaskGroup) (*api.TaskGroupHostVolumeClaim, error) {
-	if unmet := p.node.CheckVolume(v); unmet != nil {
+	if unmet := p.node.CheckHostVolume(v); unmet != nil {
 		return nil, unmet
 	}
 	found := p.node.HostVolumes[v.Source]
 	var capabilities []*api.HostVolumeCapability
 	if found.ID != "" {
 		volume := p.volumes.volumesByID[found.ID]
-		if volume == nil || !volume.Ready() {
+		if volume == nil || !volume.IsReady() {
 			return nil, fmt.Errorf("the host volume %q (%s) is not ready", v.Source, found.ID)
 		}
 		if volume.Volume.Namespace != *p.job.Namespace {
@@ -98,21 +98,21 @@ func (p *allocPlacer) assignVolume(v model.HostVolumeRequest, g *api.TaskGroup) 
 		return nil, fmt.Errorf("the host volume %q does not have the access mode and attachment mode of the request: it has %s", v.Source, capabilitiesText(capabilities))
 	}
 	if !v.ReadOnly {
-		if err := p.checkWriters(v, mode, capabilities); err != nil {
+		if err := p.checkOtherVolumeWriters(v, mode, capabilities); err != nil {
 			return nil, err
 		}
 	}
 	if !v.Sticky || found.ID == "" {
 		return nil, nil // a volume from the configuration has no claims: its name always means the same volume
 	}
-	return p.claimVolume(v, g, found.ID)
+	return p.newClaimIfUnclaimed(v, g, found.ID)
 }
 
-// checkWriters returns an error if another allocation can write to the volume, and the access mode of the request or of the
-// other allocation permits only one writer.
-func (p *allocPlacer) checkWriters(v model.HostVolumeRequest, mode string, capabilities []*api.HostVolumeCapability) error {
+// checkOtherVolumeWriters returns an error if another allocation can write to the volume, and the access mode of the
+// request or of the other allocation permits only one writer.
+func (p *allocPlacer) checkOtherVolumeWriters(v model.HostVolumeRequest, mode string, capabilities []*api.HostVolumeCapability) error {
 	for _, theirs := range append([]string{""}, model.HostAccessModes...) {
-		by, _ := p.nodeUsage.volumeWriters.findConflict(p.allocNameKey, writableVolume{v.Source, theirs}, volumesOf)
+		by, _ := p.nodeUsage.volumeWriters.findConflict(p.currentAllocNameKey, writableVolume{v.Source, theirs}, volumesOf)
 		if by == nil {
 			continue
 		}
@@ -124,9 +124,9 @@ func (p *allocPlacer) checkWriters(v model.HostVolumeRequest, mode string, capab
 	return nil
 }
 
-// claimVolume returns a new claim that binds a group to a volume, or nil if the group has claimed this volume before. It
-// returns an error if the group is bound to another volume.
-func (p *allocPlacer) claimVolume(v model.HostVolumeRequest, g *api.TaskGroup, id string) (*api.TaskGroupHostVolumeClaim, error) {
+// newClaimIfUnclaimed returns a new claim that binds a group to a volume, or nil if the group has claimed this volume
+// before. It returns an error if the group is bound to another volume.
+func (p *allocPlacer) newClaimIfUnclaimed(v model.HostVolumeRequest, g *api.TaskGroup, id string) (*api.TaskGroupHostVolumeClaim, error) {
 	switch claim := p.volumes.findClaim(p.job, *g.Name, v.Source); {
 	case claim == nil:
 		return &api.TaskGroupHostVolumeClaim{
@@ -138,8 +138,8 @@ func (p *allocPlacer) claimVolume(v model.HostVolumeRequest, g *api.TaskGroup, i
 	return nil, nil
 }
 
-// chooseAccessMode returns the access mode with which an allocation uses a volume: the first of the volume's capabilities that
-// matches the request. admitted is false if none matches. A volume without capabilities admits every request.
+// chooseAccessMode returns the access mode with which an allocation uses a volume: the first of the volume's capabilities
+// that matches the request. admitted is false if none matches. A volume without capabilities admits every request.
 func chooseAccessMode(v *api.VolumeRequest, capabilities []*api.HostVolumeCapability) (mode string, admitted bool) {
 	if len(capabilities) == 0 {
 		return v.AccessMode, true

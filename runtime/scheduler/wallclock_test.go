@@ -14,12 +14,12 @@ func TestClockStepIsAdjustedOnce(t *testing.T) {
 	now = now.Add(time.Hour)
 	for attempt := range 2 {
 		first := w.read(env)
-		if first.step != time.Hour || !first.needsAdjustment {
-			t.Fatalf("attempt %d: step %v, needs adjustment: %v", attempt, first.step, first.needsAdjustment)
+		if first.stepSinceAdjustment != time.Hour || !first.storedTimesNeedAdjustment {
+			t.Fatalf("attempt %d: step %v, needs adjustment: %v", attempt, first.stepSinceAdjustment, first.storedTimesNeedAdjustment)
 		}
 		undo := w.recordAdjustment(first)
-		if second := w.read(env); second.step != 0 || second.needsAdjustment {
-			t.Fatalf("attempt %d: the next change adjusts by %v again", attempt, second.step)
+		if second := w.read(env); second.stepSinceAdjustment != 0 || second.storedTimesNeedAdjustment {
+			t.Fatalf("attempt %d: the next change adjusts by %v again", attempt, second.stepSinceAdjustment)
 		}
 		if attempt == 0 {
 			undo()

@@ -28,7 +28,7 @@ type DeploymentChanges struct {
 
 // watchedDeployment is an active deployment that CheckDeployment or PromoteCanaries checks.
 type watchedDeployment struct {
-	deployment    *api.Deployment // a copy
+	deployment    *api.Deployment // copy of the stored deployment, to which the changes are made
 	job           *api.Job        // the deployed version
 	now           time.Time
 	allocsByGroup map[string][]*api.Allocation // allocations of the deployment, by group
@@ -50,12 +50,12 @@ var deploymentEndConditions = [...]struct {
 func CheckDeployment(d *api.Deployment, job *api.Job, allocs []*api.Allocation, now time.Time) DeploymentChanges {
 	w := newWatchedDeployment(d, job, allocs, now)
 	var v DeploymentChanges
-	progress := w.countHealth()
+	progress := w.updateHealthCounts()
 	v.NeedsEvaluation = progress
 	if w.deployment.Status == api.DeploymentStatusRunning {
-		w.endOrContinue(&v)
+		w.endOrAdvanceDeployment(&v)
 	}
-	if w.deployment.Status != d.Status || w.deployment.StatusDescription != d.StatusDescription || progress || !equalGroupStates(d, w.deployment) {
+	if w.deployment.Status != d.Status || w.deployment.StatusDescription != d.StatusDescription || progress || !equalGroupProgress(d, w.deployment) {
 		w.deployment.ModifyTime = now.UnixNano()
 		v.Deployment = w.deployment
 	}
@@ -72,9 +72,9 @@ func newWatchedDeployment(d *api.Deployment, job *api.Job, allocs []*api.Allocat
 	return w
 }
 
-// endOrContinue ends the running deployment if one of the deploymentEndConditions holds. Otherwise it promotes healthy canaries if
-// auto_promote is set, allows failed allocations to be rescheduled, and sets v.NextCheck.
-func (w *watchedDeployment) endOrContinue(v *DeploymentChanges) {
+// endOrAdvanceDeployment ends the running deployment if one of the deploymentEndConditions holds. Otherwise it promotes
+// healthy canaries if auto_promote is set, allows failed allocations to be rescheduled, and sets v.NextCheck.
+func (w *watchedDeployment) endOrAdvanceDeployment(v *DeploymentChanges) {
 	for _, e := range deploymentEndConditions {
 		if e.holds(w) {
 			w.deployment.Status, w.deployment.StatusDescription = e.status, e.text
@@ -86,7 +86,7 @@ func (w *watchedDeployment) endOrContinue(v *DeploymentChanges) {
 		v.Allocs = w.promoteGroups(nil)
 		v.NeedsEvaluation = true
 	}
-	for _, a := range w.failingAllocs() {
+	for _, a := range w.unreplacedFailingAllocs() {
 		if released := a.DesiredTransition.Reschedule; a.ClientStatus == api.AllocClientStatusFailed && (released == nil || !*released) {
 			c := *a
 			c.DesiredTransition.Reschedule = new(true)
@@ -101,7 +101,7 @@ func (w *watchedDeployment) endOrContinue(v *DeploymentChanges) {
 	}
 }
 
-func equalGroupStates(a, b *api.Deployment) bool {
+func equalGroupProgress(a, b *api.Deployment) bool {
 	for name, x := range a.TaskGroups {
 		y := b.TaskGroups[name]
 		if x.HealthyAllocs != y.HealthyAllocs || x.UnhealthyAllocs != y.UnhealthyAllocs || x.Promoted != y.Promoted || !x.RequireProgressBy.Equal(y.RequireProgressBy) {
@@ -111,9 +111,10 @@ func equalGroupStates(a, b *api.Deployment) bool {
 	return true
 }
 
-// countHealth sets the numbers of healthy and unhealthy allocations in each group of the deployment, and moves the progress
-// deadline after each healthy allocation. It reports whether the number of healthy allocations of a group has grown.
-func (w *watchedDeployment) countHealth() (progress bool) {
+// updateHealthCounts sets the numbers of healthy and unhealthy allocations in each group of the deployment, and moves the
+// progress deadline after each healthy allocation. It reports whether the number of healthy allocations of a group has
+// grown.
+func (w *watchedDeployment) updateHealthCounts() (progress bool) {
 	for name, state := range w.deployment.TaskGroups {
 		healthy, unhealthy := 0, 0
 		for _, a := range w.allocsByGroup[name] {
@@ -134,9 +135,9 @@ func (w *watchedDeployment) countHealth() (progress bool) {
 	return progress
 }
 
-// failingAllocs returns the failed or unhealthy allocations of the deployment that have no replacement, sorted
+// unreplacedFailingAllocs returns the failed or unhealthy allocations of the deployment that have no replacement, sorted
 // by id.
-func (w *watchedDeployment) failingAllocs() []*api.Allocation {
+func (w *watchedDeployment) unreplacedFailingAllocs() []*api.Allocation {
 	var allFailing []*api.Allocation
 	for _, allocs := range w.allocsByGroup {
 		for _, a := range allocs {
@@ -160,7 +161,7 @@ func isUnhealthy(a *api.Allocation) bool {
 // hasFailed reports whether an allocation is failed or unhealthy and cannot be rescheduled, or its group has no progress
 // deadline.
 func (w *watchedDeployment) hasFailed() bool {
-	return slices.ContainsFunc(w.failingAllocs(), func(a *api.Allocation) bool {
+	return slices.ContainsFunc(w.unreplacedFailingAllocs(), func(a *api.Allocation) bool {
 		if w.deployment.TaskGroups[a.TaskGroup] == nil || w.deployment.TaskGroups[a.TaskGroup].ProgressDeadline == 0 {
 			return true
 		}
@@ -261,7 +262,7 @@ func (w *watchedDeployment) promoteGroups(groups []string) []*api.Allocation {
 // groups). It returns an error if a group has too few healthy canaries, or no group has canaries.
 func PromoteCanaries(d *api.Deployment, job *api.Job, allocs []*api.Allocation, groups []string, now time.Time) (DeploymentChanges, error) {
 	w := newWatchedDeployment(d, job, allocs, now)
-	w.countHealth()
+	w.updateHealthCounts()
 	var errorLines []string
 	canaries := 0
 	for name, state := range w.deployment.TaskGroups {

@@ -440,8 +440,8 @@ func TestUnknownTableIsKept(t *testing.T) {
 		t.Errorf("damage %v", d)
 	}
 	s = reopenStore(t, s)
-	if len(s.unknownRecords) != 1 || !bytes.Equal(s.unknownRecords[0].value, value) || len(s.Damage()) > 0 {
-		t.Errorf("have %v, damage %v", s.unknownRecords, s.Damage())
+	if len(s.recordsInUnknownBuckets) != 1 || !bytes.Equal(s.recordsInUnknownBuckets[0].value, value) || len(s.Damage()) > 0 {
+		t.Errorf("have %v, damage %v", s.recordsInUnknownBuckets, s.Damage())
 	}
 }
 
@@ -465,13 +465,13 @@ func TestFileInUse(t *testing.T) {
 	}
 	_, err = Open(Config{Path: path, Logger: hclog.NewNullLogger()})
 	var lockedErr *LockedError
-	if !errors.As(err, &lockedErr) || lockedErr.PID != cmd.Process.Pid {
+	if !errors.As(err, &lockedErr) || lockedErr.OwnerPID != cmd.Process.Pid {
 		t.Errorf("error %v, want one that names process %d", err, cmd.Process.Pid)
 	}
 	if want := fmt.Sprintf("state file %s is in use by process %d", path, cmd.Process.Pid); err == nil || err.Error() != want {
 		t.Errorf("error %q, want %q", err, want)
 	}
-	if _, err := Inspect(path); !errors.As(err, &lockedErr) || lockedErr.PID != cmd.Process.Pid {
+	if _, err := Inspect(path); !errors.As(err, &lockedErr) || lockedErr.OwnerPID != cmd.Process.Pid {
 		t.Errorf("inspect: %v", err)
 	}
 	in.Close()

@@ -12,7 +12,7 @@ import (
 type Event struct {
 	Index      uint64
 	Topic      api.Topic
-	Type       string // Type is the operation that has changed the object, see [Txn.SetOperation]
+	Type       string // Type is the operation that has changed the object, see [Txn.SetEventOperation]
 	Key        string
 	Namespace  string // Namespace is empty for a node
 	FilterKeys []string

@@ -34,7 +34,7 @@ func storedRecords() []goldenfields.Record {
 		}
 	}
 	for _, kind := range state.AgentRecordKinds {
-		records = append(records, goldenfields.Record{Name: string(agentMetaTable) + " " + kind.Name, Type: reflect.TypeOf(kind.New()).Elem()})
+		records = append(records, goldenfields.Record{Name: string(agentMetaTable) + " " + kind.Name, Type: reflect.TypeOf(kind.NewRecord()).Elem()})
 	}
 	return records
 }

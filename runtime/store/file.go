@@ -21,15 +21,15 @@ import (
 
 // LockedError means that another process has locked the state file.
 type LockedError struct {
-	Path string
-	PID  int // PID is 0 if the process was not found
+	Path     string
+	OwnerPID int // OwnerPID is 0 if the process was not found
 }
 
 func (e *LockedError) Error() string {
-	if e.PID == 0 {
+	if e.OwnerPID == 0 {
 		return fmt.Sprintf("state file %s is in use by another process", e.Path)
 	}
-	return fmt.Sprintf("state file %s is in use by process %d", e.Path, e.PID)
+	return fmt.Sprintf("state file %s is in use by process %d", e.Path, e.OwnerPID)
 }
 
 // errFileReplaced means that another process has replaced the file at the path while this
@@ -76,7 +76,7 @@ func openAndLock(path string, write bool) (*os.File, error) {
 		}
 		if err == nil {
 			if err = filelock.LockWithin(f, lock, timeout); errors.Is(err, filelock.ErrLocked) {
-				err = &LockedError{Path: path, PID: findLockOwner(info)}
+				err = &LockedError{Path: path, OwnerPID: findLockOwner(info)}
 			} else if err != nil {
 				err = fmt.Errorf("lock state file %s: %w", path, err)
 			}
@@ -358,21 +358,21 @@ func syncDir(name string) error {
 // maxRebuildBytes is the maximum size of the records of one transaction of writeAllRecords, unless one record is larger.
 const maxRebuildBytes = 4 << 20
 
-// noRoomError means that the file system has too little free space for all records.
-type noRoomError struct {
+// noSpaceError means that the file system has too little free space for all records.
+type noSpaceError struct {
 	missingBytes int64 // lower bound of the missing free space
 	cause        error
 }
 
-func (e *noRoomError) Error() string { return e.cause.Error() }
+func (e *noSpaceError) Error() string { return e.cause.Error() }
 
 // Unwrap returns the cause.
-func (e *noRoomError) Unwrap() error { return e.cause }
+func (e *noSpaceError) Unwrap() error { return e.cause }
 
 // writeAllRecords writes all records to an empty file, in several transactions of at most maxRebuildBytes. The error is a
-// noRoomError if the disk becomes full.
+// noSpaceError if the disk becomes full.
 func (f *stateFile) writeAllRecords(all func(yield func(bucketWrite) bool)) error {
-	var noRoom *noRoomError
+	var noRoom *noSpaceError
 	for ops := range splitWrites(all, maxRebuildBytes) {
 		if noRoom == nil {
 			free, freeErr := freeBytes(filepath.Dir(f.path))
@@ -383,7 +383,7 @@ func (f *stateFile) writeAllRecords(all func(yield func(bucketWrite) bool)) erro
 			if freeErr != nil || !errors.Is(err, unix.ENOSPC) {
 				return err
 			}
-			noRoom = &noRoomError{missingBytes: -int64(free), cause: err}
+			noRoom = &noSpaceError{missingBytes: -int64(free), cause: err}
 		}
 		for _, o := range ops {
 			noRoom.missingBytes += o.recordSize()
@@ -424,7 +424,7 @@ func keepDamagedFile(path string, now time.Time) (string, error) {
 	if err := os.Link(path, name); err != nil {
 		return "", err
 	}
-	old := damagedFiles(path)
+	old := listKeptDamagedFiles(path)
 	for _, extra := range old[:max(0, len(old)-maxKeptFiles)] {
 		if err := os.Remove(extra); err != nil {
 			return name, err
@@ -437,8 +437,8 @@ func keepDamagedFile(path string, now time.Time) (string, error) {
 // files must not get the same name.
 const damagedTimeFormat = "20060102T150405.000000000"
 
-// damagedFiles returns the damaged files that keepDamagedFile has kept, oldest first.
-func damagedFiles(path string) []string {
+// listKeptDamagedFiles returns the damaged files that keepDamagedFile has kept, oldest first.
+func listKeptDamagedFiles(path string) []string {
 	names, err := filepath.Glob(escapeGlob(path) + ".damaged-*") // sorted
 	if err != nil {
 		return nil // Glob fails only if its pattern is invalid

@@ -98,7 +98,7 @@ func putEveryKind(t *testing.T, s *Store) {
 	})
 	alloc := s.Snapshot().Allocations(nil, "")[0]
 	local := newFilled(new(state.TaskRecord)).(*state.TaskRecord).LocalState()
-	local.Destroy.Handle.DriverState = []byte(`{"Env":{"NOMAD_ALLOC_ID":"x"}}`) // is sealed
+	local.FirstPendingDestroy.Handle.DriverState = []byte(`{"Env":{"NOMAD_ALLOC_ID":"x"}}`) // is sealed
 	mustSucceed(t, s.PutTask(alloc.ID, "task", local, newFilled(new(api.TaskState)).(*api.TaskState), state.DurabilitySync)())
 	mustUpdate(t, s, func(tx *Txn) {
 		tx.PutCheckResult(alloc.ID, newFilled(new(api.AllocCheckStatus)).(*api.AllocCheckStatus))
@@ -107,7 +107,7 @@ func putEveryKind(t *testing.T, s *Store) {
 			if strings.HasSuffix(name, "/") {
 				name += alloc.ID
 			}
-			value := newFilled(kind.New())
+			value := newFilled(kind.NewRecord())
 			if key, ok := value.(*state.HookKey); ok {
 				*key = []byte(strings.Repeat("k", state.HookKeySize))
 			}
@@ -169,7 +169,7 @@ func TestStateFixtures(t *testing.T) {
 			content := storeContent(s)
 			for key, object := range content {
 				if record, ok := object.(*localRecord); ok {
-					unknown, err := record.decode(newLocalValues(key.table, key.key))
+					unknown, err := record.decode(newLocalRecordValues(key.table, key.key))
 					if err != nil || len(unknown) > 0 {
 						t.Errorf("%s %q: unknown fields %q, %v", key.table, key.key, unknown, err)
 					}
@@ -201,7 +201,7 @@ func decodedValue(t *testing.T, key recordKey, object any) reflect.Value {
 	if !ok {
 		return reflect.ValueOf(object)
 	}
-	open, secret := newLocalValues(key.table, key.key)
+	open, secret := newLocalRecordValues(key.table, key.key)
 	if _, err := record.decode(open, secret); err != nil {
 		t.Error(err)
 	}

@@ -23,8 +23,8 @@ type formatRecord struct {
 	Format int `json:"format"`
 	// OldestReader is the lowest format whose builds can read the file: they ignore what later formats have added.
 	OldestReader int `json:"oldest_reader"`
-	// Writer is the version of the build that has written the file.
-	Writer string `json:"writer"`
+	// WriterVersion is the version of the build that has written the file.
+	WriterVersion string `json:"writer"`
 }
 
 // A migration converts one part of a record from one format to the next format. A record with a secret part has two parts:
@@ -45,37 +45,37 @@ var currentFormat = fileFormat{number: 1, oldestReader: 1}
 type FormatError struct {
 	Path          string
 	Format        int
-	Writer        string // version of the build that has written the file
+	WriterVersion string // version of the build that has written the file
 	CurrentFormat int
-	Copy          string // copy of the file in the current format, before a newer build migrated the file; empty if there is none
+	CopyPath      string // copy of the file in the current format, before a newer build migrated the file; empty if there is none
 }
 
 func (e *FormatError) Error() string {
 	if e.Format < e.CurrentFormat {
 		return fmt.Sprintf("state file %s has format %d of nomad-lite %s, and this version has no migration from it to its format %d; nothing was changed: start a version that reads format %d first",
-			e.Path, e.Format, e.Writer, e.CurrentFormat, e.Format)
+			e.Path, e.Format, e.WriterVersion, e.CurrentFormat, e.Format)
 	}
 	wayBack := "to go back, drain the node with that version, and start this version with another data directory"
-	if e.Copy != "" {
-		wayBack = fmt.Sprintf("to go back, drain the node with that version, and replace the state file by its copy from before the upgrade, %s", e.Copy)
+	if e.CopyPath != "" {
+		wayBack = fmt.Sprintf("to go back, drain the node with that version, and replace the state file by its copy from before the upgrade, %s", e.CopyPath)
 	}
 	return fmt.Sprintf("state file %s has format %d, which nomad-lite %s can read, and this version reads format %d; nothing was changed, and tasks continue to run: start nomad-lite %s again; %s",
-		e.Path, e.Format, e.Writer, e.CurrentFormat, e.Writer, wayBack)
+		e.Path, e.Format, e.WriterVersion, e.CurrentFormat, e.WriterVersion, wayBack)
 }
 
 // MigrationError means that a state file could not be migrated to the current format. The state can be read; each update
 // tries the migration again, and fails if the migration fails.
 type MigrationError struct {
-	Path         string
-	Format       int   // format of the file, which was not migrated
-	MissingBytes int64 // lower bound of the missing free space; 0 if the cause is another one
-	Cause        error
+	Path             string
+	Format           int   // format of the file, which was not migrated
+	MissingDiskBytes int64 // lower bound of the missing free space; 0 if the cause is another one
+	Cause            error
 }
 
 func (e *MigrationError) Error() string {
 	remedy := e.Cause.Error()
-	if e.MissingBytes > 0 {
-		remedy = fmt.Sprintf("at least %d bytes are missing on its file system: free them", e.MissingBytes)
+	if e.MissingDiskBytes > 0 {
+		remedy = fmt.Sprintf("at least %d bytes are missing on its file system: free them", e.MissingDiskBytes)
 	}
 	return fmt.Sprintf("state file %s stays in format %d, and no change can be stored until it is migrated: %s", e.Path, e.Format, remedy)
 }
@@ -131,10 +131,10 @@ func (s *Store) checkFormat(handle *os.File) error {
 	if found == nil {
 		return nil // the loader reports the missing record
 	}
-	err := &FormatError{Path: s.file.path, Format: found.Format, Writer: found.Writer, CurrentFormat: s.currentFormat.number}
+	err := &FormatError{Path: s.file.path, Format: found.Format, WriterVersion: found.WriterVersion, CurrentFormat: s.currentFormat.number}
 	if found.OldestReader > s.currentFormat.number {
 		if name := formatCopyName(s.file.path, s.currentFormat.number); isRegularFile(name) {
-			err.Copy = name
+			err.CopyPath = name
 		}
 		return err
 	}
@@ -150,16 +150,16 @@ func (s *Store) checkFormat(handle *os.File) error {
 // formatToWrite returns the record of the file format that this build writes. found is the record in the file, or nil. A file
 // of a newer format that this build can read keeps its format: the records of this build are valid in the newer format.
 func (s *Store) formatToWrite(found *formatRecord) formatRecord {
-	r := formatRecord{Format: s.currentFormat.number, OldestReader: s.currentFormat.oldestReader, Writer: s.buildVersion}
+	r := formatRecord{Format: s.currentFormat.number, OldestReader: s.currentFormat.oldestReader, WriterVersion: s.buildVersion}
 	if found != nil && found.Format > r.Format {
 		r.Format, r.OldestReader = found.Format, found.OldestReader
 	}
 	return r
 }
 
-// migratePart converts one part of a record from the format of the file to the current format. The result is nil if the
+// migrateRecordPart converts one part of a record from the format of the file to the current format. The result is nil if the
 // current format has no such record.
-func (s *Store) migratePart(bucket, key string, isSealed bool, part []byte) ([]byte, error) {
+func (s *Store) migrateRecordPart(bucket, key string, isSealed bool, part []byte) ([]byte, error) {
 	if s.file.migratesFromFormat == 0 {
 		return part, nil
 	}
@@ -201,7 +201,7 @@ var freeBytes = FreeBytes
 // that formatCopyName returns. The error is a MigrationError.
 func (f *stateFile) migrateToNewFile(all func(yield func(bucketWrite) bool)) error {
 	if missing := f.missingBytesForCopy(); missing > 0 {
-		return &MigrationError{Path: f.path, Format: f.migratesFromFormat, MissingBytes: missing, Cause: unix.ENOSPC}
+		return &MigrationError{Path: f.path, Format: f.migratesFromFormat, MissingDiskBytes: missing, Cause: unix.ENOSPC}
 	}
 	err := f.linkCopyOfFormat(f.migratesFromFormat)
 	if err == nil {
@@ -210,11 +210,11 @@ func (f *stateFile) migrateToNewFile(all func(yield func(bucketWrite) bool)) err
 	if err != nil {
 		migrationErr := &MigrationError{Path: f.path, Format: f.migratesFromFormat, Cause: err}
 		// The new file is larger, or the file system needs a part of its free space itself.
-		var noRoom *noRoomError
+		var noRoom *noSpaceError
 		if errors.As(err, &noRoom) {
-			migrationErr.MissingBytes = noRoom.missingBytes
+			migrationErr.MissingDiskBytes = noRoom.missingBytes
 		} else if errors.Is(err, unix.ENOSPC) {
-			migrationErr.MissingBytes = int64(os.Getpagesize())
+			migrationErr.MissingDiskBytes = int64(os.Getpagesize())
 		}
 		return migrationErr
 	}

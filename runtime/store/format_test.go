@@ -22,7 +22,7 @@ import (
 func openAs(t *testing.T, dir, version string, format fileFormat) (*Store, error) {
 	t.Helper()
 	c := configWithKeys(dir)
-	c.Version = version
+	c.BuildVersion = version
 	s, err := openWithFormat(c, format)
 	if err == nil {
 		t.Cleanup(func() { s.Close() })
@@ -263,7 +263,7 @@ func TestMigrationKeepsTheOldFileAsCopy(t *testing.T) {
 	}
 	_, err = openAs(t, dir, "0.1.0", currentFormat)
 	var formatErr *FormatError
-	if !errors.As(err, &formatErr) || formatErr.Copy != copyName || formatErr.Writer != "0.2.0" {
+	if !errors.As(err, &formatErr) || formatErr.CopyPath != copyName || formatErr.WriterVersion != "0.2.0" {
 		t.Fatalf("the older build: %v", err)
 	}
 	// The way back.
@@ -318,13 +318,13 @@ func TestMigrationWithoutRoom(t *testing.T) {
 	s, err = openAs(t, dir, "0.2.0", nextFormat)
 	mustSucceed(t, err)
 	checkMigrated(t, s) // the state can be read
-	s.UpdateWithNext(func(tx *Txn) error { tx.PutAgentRecord(state.BootIDName, "b"); return nil })
+	s.UpdateInNextTransaction(func(tx *Txn) error { tx.PutAgentRecord(state.BootIDName, "b"); return nil })
 	for _, err := range []error{s.WriteErr(), func() error {
 		_, err := s.Update(t.Context(), func(tx *Txn) error { tx.PutEvaluation(&api.Evaluation{ID: "f"}); return nil })
 		return err
 	}()} {
 		var migrationErr *MigrationError
-		if !errors.As(err, &migrationErr) || migrationErr.MissingBytes != info.Size()-1000 || !errors.Is(err, unix.ENOSPC) ||
+		if !errors.As(err, &migrationErr) || migrationErr.MissingDiskBytes != info.Size()-1000 || !errors.Is(err, unix.ENOSPC) ||
 			!strings.Contains(err.Error(), fmt.Sprintf("%d bytes are missing", info.Size()-1000)) {
 			t.Errorf("got %v", err)
 		}
@@ -384,7 +384,7 @@ func TestMigrationRunsOutOfSpace(t *testing.T) {
 	mustSucceed(t, err)
 	defer s.Close()
 	var migrationErr *MigrationError
-	if err := s.WriteErr(); !errors.As(err, &migrationErr) || migrationErr.MissingBytes < bytes-free || migrationErr.MissingBytes > bytes-free/2 {
+	if err := s.WriteErr(); !errors.As(err, &migrationErr) || migrationErr.MissingDiskBytes < bytes-free || migrationErr.MissingDiskBytes > bytes-free/2 {
 		t.Errorf("got %v, want a bit more than %d bytes", err, bytes-free)
 	}
 }
@@ -477,7 +477,7 @@ func TestRecordStaysInQuarantine(t *testing.T) {
 			tx.PutVariable(&api.Variable{Namespace: "default", Path: "a", Items: api.VariableItems{"p": "new"}})
 		}},
 		"task has another record": {recordKey{taskLocalsTable, "x\x00web"}, func(tx *Txn) { tx.PutTaskLocal("x", "web", state.LocalState{StartID: "new"}) }},
-		"allocation has ended":    {recordKey{taskLocalsTable, "x\x00web"}, func(tx *Txn) { tx.EndAllocation("x") }},
+		"allocation has ended":    {recordKey{taskLocalsTable, "x\x00web"}, func(tx *Txn) { tx.MarkAllocationEnded("x") }},
 		"allocation is deleted":   {recordKey{taskLocalsTable, "x\x00web"}, func(tx *Txn) { tx.DeleteAllocation("x") }},
 		"allocation is replaced": {recordKey{Allocations, "x"}, func(tx *Txn) {
 			tx.PutAllocation(&api.Allocation{ID: "y", Namespace: "default", JobID: "web", Name: "web.app[0]"})

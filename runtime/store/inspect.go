@@ -19,23 +19,23 @@ import (
 
 // FileContents is the content of a state file, as Inspect has read it.
 type FileContents struct {
-	Size       int64
-	Format     int    // Format is the number of the file format; 0 if its record is damaged
-	Writer     string // Writer is the version of nomad-lite that has written the file
-	Index      uint64 // Index is the index of the last visible change
-	Records    []*InspectedRecord
-	Quarantine []QuarantinedEntry
-	Damage     []Damage // Damage is the damage that Open would report
+	Size          int64
+	Format        int    // Format is the number of the file format; 0 if its record is damaged
+	WriterVersion string // WriterVersion is the version of nomad-lite that has written the file
+	Index         uint64 // Index is the index of the last visible change
+	Records       []*InspectedRecord
+	Quarantine    []QuarantinedEntry
+	Damage        []Damage // Damage is the damage that Open would report
 	// Unknown are the parts of the state that another build has written and this build does not support.
 	Unknown []UnknownPart
 }
 
 // InspectedRecord is a record of a state file that Inspect could decode.
 type InspectedRecord struct {
-	Table Table
-	Key   string // Key is the key with slashes between its parts
-	Index uint64 // Index is the index of the change that wrote the record. For a change without an index, it is the last index before the change.
-	Bytes int    // Bytes is the size of the record in the file; it does not include the job of an allocation
+	Table     Table
+	Key       string // Key is the key with slashes between its parts
+	Index     uint64 // Index is the index of the change that wrote the record. For a change without an index, it is the last index before the change.
+	SizeBytes int    // SizeBytes is the size of the record in the file; it does not include the job of an allocation
 
 	object   any
 	isSealed bool // a part of the record is encrypted and therefore missing
@@ -48,8 +48,8 @@ type QuarantinedEntry struct {
 	Cause string
 	Time  time.Time
 	Value []byte // Value is the original record; nil if it is sealed
-	// Readable means that this build can read the record, so Open takes the record out of the quarantine.
-	Readable bool
+	// ReadableByThisBuild means that this build can read the record, so Open takes the record out of the quarantine.
+	ReadableByThisBuild bool
 }
 
 // Inspect reads a state file that no agent uses, and does not change it. It reports damage in the result, not as
@@ -75,9 +75,9 @@ func Inspect(path string) (*FileContents, error) {
 		c.Size = info.Size()
 	}
 	if format := readFormatRecord(handle); format != nil {
-		c.Format, c.Writer = format.Format, format.Writer
+		c.Format, c.WriterVersion = format.Format, format.WriterVersion
 	}
-	c.Quarantine = s.releasedRecords
+	c.Quarantine = s.unquarantinedRecords
 	for _, name := range slices.Sorted(maps.Keys(s.quarantinedRecords)) {
 		c.Quarantine = append(c.Quarantine, s.sealer.inspectQuarantined(name, s.quarantinedRecords[name]))
 	}
@@ -93,14 +93,14 @@ func Inspect(path string) (*FileContents, error) {
 			return
 		}
 		if record, ok := object.(*localRecord); ok {
-			unknown, _ := record.decode(newLocalValues(kind.table, record.key)) // an unreadable record is reported by the agent that needs it
+			unknown, _ := record.decode(newLocalRecordValues(kind.table, record.key)) // an unreadable record is reported by the agent that needs it
 			for _, path := range unknown {
 				s.countUnknownPart(unknownFieldName(kind.table, path))
 			}
 		}
 		box, _, err := decodeEnvelope(r.payload)
 		c.Records = append(c.Records, &InspectedRecord{
-			Table: kind.table, Key: readableKey(string(k)), Index: r.changeIndex, Bytes: len(value), object: object,
+			Table: kind.table, Key: readableKey(string(k)), Index: r.changeIndex, SizeBytes: len(value), object: object,
 			isSealed: err == nil && box != nil && !isPlaintextBox(box),
 		})
 	})

@@ -33,9 +33,9 @@ func (e *KeyFileError) Unwrap() error { return e.Cause }
 func (s *sealer) loadKeys() {
 	switch {
 	case s.temporaryKeys:
-		s.keyring.Store(keyring.New())
+		s.keyring.Store(keyring.NewRing())
 	case s.keyFile != "":
-		ring, opened, err := keyring.Load(s.keyFile)
+		ring, opened, err := keyring.LoadRing(s.keyFile)
 		if opened {
 			s.logger.Warn("other users could read the key file, its mode is 0600 now: if one may have read it, run 'nomad-lite operator root keyring rotate -full'", "path", s.keyFile)
 		}
@@ -53,7 +53,7 @@ func (s *sealer) createKeyFile() {
 	if err := s.keyFileError(); err == nil || !errors.Is(err, fs.ErrNotExist) || len(s.unopenedErrors) > 0 {
 		return
 	}
-	ring := keyring.New()
+	ring := keyring.NewRing()
 	if err := ring.Save(s.keyFile); err != nil {
 		s.setKeyFileErr(&KeyFileError{s.keyFile, err})
 		return
@@ -102,7 +102,7 @@ func (s *Store) encryptPlainRecords() {
 
 // warnUnencryptedCopies logs the names of damaged files that were kept before the state was encrypted.
 func (s *Store) warnUnencryptedCopies() {
-	if kept := damagedFiles(s.file.path); s.sealer.hasPlainSecrets && s.sealer.keyring.Load() != nil && len(kept) > 0 {
+	if kept := listKeptDamagedFiles(s.file.path); s.sealer.hasPlainSecrets && s.sealer.keyring.Load() != nil && len(kept) > 0 {
 		s.logger.Warn("damaged state files that were kept can hold secrets that are not encrypted: remove them when they are no longer needed", "files", kept)
 	}
 }
@@ -142,7 +142,7 @@ func (s *Store) Keys() ([]*api.RootKeyMeta, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ring.Keys(), nil
+	return ring.KeyMetadata(), nil
 }
 
 // RotateKeys makes a new active key, with a new RSA key if the former active key has one. If full is set, or if the key
@@ -169,7 +169,7 @@ func (s *Store) RotateKeys(ctx context.Context, full bool) (*api.RootKeyMeta, er
 			return err
 		}
 		s.sealer.setKeyFileErr(nil)
-		newKey = ring.ActiveKey()
+		newKey = ring.ActiveKeyMetadata()
 		if !full && lost == nil {
 			return nil
 		}
@@ -197,7 +197,7 @@ func (s *Store) RemoveKey(ctx context.Context, id string, force bool) error {
 			return fmt.Errorf("remove key %s: %w", id, err)
 		}
 		if !force {
-			uses, err := s.countKeyUses(id)
+			uses, err := s.countRecordsSealedWithKey(id)
 			if err != nil {
 				return err
 			}
@@ -212,10 +212,10 @@ func (s *Store) RemoveKey(ctx context.Context, id string, force bool) error {
 }
 
 // KeyInUseError means that a key cannot be removed, because records are sealed with it.
-type KeyInUseError struct{ Records int }
+type KeyInUseError struct{ RecordCount int }
 
 func (e *KeyInUseError) Error() string {
-	return fmt.Sprintf("%d records are sealed with it: run 'nomad-lite operator root keyring rotate -full' before", e.Records)
+	return fmt.Sprintf("%d records are sealed with it: run 'nomad-lite operator root keyring rotate -full' before", e.RecordCount)
 }
 
 // saveKeys writes a ring of keys to the key file, if there is one, and then makes it the ring of the sealer.
@@ -229,8 +229,8 @@ func (s *sealer) saveKeys(ring *keyring.Ring) error {
 	return nil
 }
 
-// countKeyUses counts the records that are sealed with a key.
-func (s *Store) countKeyUses(id string) (int, error) {
+// countRecordsSealedWithKey counts the records that are sealed with a key.
+func (s *Store) countRecordsSealedWithKey(id string) (int, error) {
 	if s.file.openFile == nil {
 		return 0, errors.New("the state file is not open")
 	}
@@ -254,14 +254,14 @@ func (s *Store) runExclusive(ctx context.Context, f func() error) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	r, err := s.queue.push(&updateRequest{exclusiveFn: f, latestWriteTime: time.Now()})
+	r, err := s.queue.push(&updateRequest{exclusiveFn: f, writeDeadline: time.Now()})
 	if err != nil {
 		return err
 	}
 	select {
 	case <-r.done:
 	case <-ctx.Done():
-		if r.state.CompareAndSwap(requestStateQueued, requestStateWithdrawn) {
+		if r.requestState.CompareAndSwap(requestStateQueued, requestStateWithdrawn) {
 			return context.Cause(ctx)
 		}
 		<-r.done

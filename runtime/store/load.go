@@ -106,7 +106,7 @@ func openWithFormat(c Config, format fileFormat) (*Store, error) {
 	}
 	s.logSealedErrors()
 	s.logUnknownParts()
-	s.reportReleased()
+	s.logUnquarantinedRecords()
 	for _, d := range s.damagedParts[:min(len(s.damagedParts), maxNodeEvents)] {
 		s.pendingNodeEvents = append(s.pendingNodeEvents, d.nodeEvent())
 	}
@@ -132,19 +132,19 @@ func OpenMemory(c Config) (*Store, error) {
 
 func newStore(c Config, format fileFormat) (*Store, error) {
 	s := &Store{
-		logger:             c.Logger.Named("store"),
-		currentFormat:      format,
-		buildVersion:       c.Version,
-		sealer:             newSealer(c),
-		feed:               newEventFeed(cmp.Or(c.FeedSize, 100)),
-		done:               make(chan struct{}),
-		queue:              requestQueue{writerWake: make(chan struct{}, 1)},
-		onWrite:            c.OnWrite,
-		file:               &stateFile{path: c.Path, reservesSpace: c.ReserveSpace},
-		jobs:               newJobTable(),
-		quarantinedRecords: make(map[string][]byte),
-		unknownParts:       make(map[string]int),
-		unknownFields:      make(map[recordKey][]byte),
+		logger:                    c.Logger.Named("store"),
+		currentFormat:             format,
+		buildVersion:              c.BuildVersion,
+		sealer:                    newSealer(c),
+		feed:                      newEventFeed(cmp.Or(c.MaxFeedChanges, 100)),
+		writerDone:                make(chan struct{}),
+		queue:                     requestQueue{writerWake: make(chan struct{}, 1)},
+		onWrite:                   c.OnWrite,
+		file:                      &stateFile{path: c.Path, reservesSpace: c.ReserveSpace},
+		jobs:                      newJobTable(),
+		quarantinedRecords:        make(map[string][]byte),
+		recordCountByUnknownPart:  make(map[string]int),
+		payloadsWithUnknownFields: make(map[recordKey][]byte),
 	}
 	s.formatRecord = s.formatToWrite(nil)
 	var err error
@@ -196,20 +196,20 @@ func (s *Store) open() error {
 		err := s.file.openDatabase(handle)
 		if err == nil {
 			s.encryptPlainRecords()
-			s.storeReleased()
+			s.rebuildFileIfUnquarantined()
 			return nil
 		}
-		faults = append(faults, unreadablePart{cause: err.Error()})
+		faults = append(faults, unreadablePart{unreadableCause: err.Error()})
 		s.addDamage(Damage{Cause: err.Error()})
 	}
-	s.rebuildDamaged(faults)
+	s.rebuildDamagedFile(faults)
 	s.warnUnencryptedCopies()
 	return nil
 }
 
-// rebuildDamaged replaces a damaged file by a new file with all readable records, and keeps the damaged file under
+// rebuildDamagedFile replaces a damaged file by a new file with all readable records, and keeps the damaged file under
 // another name. If the new file cannot be written, each update tries it again.
-func (s *Store) rebuildDamaged(faults []unreadablePart) {
+func (s *Store) rebuildDamagedFile(faults []unreadablePart) {
 	if len(faults) > 0 { // if the pages have no faults, the quarantine has every unreadable record
 		name, err := keepDamagedFile(s.file.path, time.Now())
 		if err != nil {
@@ -232,14 +232,14 @@ func (s *Store) addDamage(d Damage) {
 
 // stateLoader loads the records of the state file into memory.
 type stateLoader struct {
-	store               *Store
-	memTxn              *memdb.Txn
-	jobsByHash          map[string]*api.Job
-	allocationsByID     map[string]loadedAllocation // allocation ID -> allocation; loadAllocations loads them after all other tables
-	storedIndexes       *tableIndexRecord
-	formatRecord        *formatRecord   // nil until the record of the format is read
-	reportedBucketNames map[string]bool // damaged table names that were already reported
-	highestIndex        uint64          // the highest index in any record
+	store                  *Store
+	memTxn                 *memdb.Txn
+	jobsByHash             map[string]*api.Job
+	allocationsByID        map[string]loadedAllocation // allocation ID -> allocation; loadAllocations loads them after all other tables
+	storedIndexes          *tableIndexRecord
+	formatRecord           *formatRecord   // nil until the record of the format is read
+	reportedUnknownBuckets map[string]bool // damaged table names that were already reported
+	highestIndex           uint64          // the highest index in any record
 }
 
 type loadedAllocation struct {
@@ -250,11 +250,11 @@ type loadedAllocation struct {
 // load reads all records of the locked file into memory, and returns the parts of the file that cannot be read.
 func (s *Store) load(handle *os.File) ([]unreadablePart, error) {
 	l := &stateLoader{
-		store:               s,
-		memTxn:              s.memDB.Txn(true),
-		jobsByHash:          make(map[string]*api.Job),
-		allocationsByID:     make(map[string]loadedAllocation),
-		reportedBucketNames: make(map[string]bool),
+		store:                  s,
+		memTxn:                 s.memDB.Txn(true),
+		jobsByHash:             make(map[string]*api.Job),
+		allocationsByID:        make(map[string]loadedAllocation),
+		reportedUnknownBuckets: make(map[string]bool),
 	}
 	faults, err := scanFile(handle, l.loadRecord)
 	if err != nil {
@@ -263,7 +263,7 @@ func (s *Store) load(handle *os.File) ([]unreadablePart, error) {
 	for _, f := range faults {
 		s.addDamage(Damage{Table: Table(f.bucket), Cause: f.String()})
 	}
-	l.releaseQuarantined()
+	l.unquarantineReadableRecords()
 	l.loadAllocations()
 	l.loadTableIndexes(len(faults) == 0)
 	if l.formatRecord == nil && len(s.damagedParts) == 0 {
@@ -281,14 +281,14 @@ func (s *Store) load(handle *os.File) ([]unreadablePart, error) {
 func (l *stateLoader) loadRecord(bucket string, k, value []byte) {
 	key := string(k)
 	home, r, err := tableOfRecord(bucket, key, value)
-	if home != bucket && !l.reportedBucketNames[bucket] {
-		l.reportedBucketNames[bucket] = true
+	if home != bucket && !l.reportedUnknownBuckets[bucket] {
+		l.reportedUnknownBuckets[bucket] = true
 		l.store.addDamage(Damage{Table: Table(home), Cause: fmt.Sprintf("the file calls it %q", bucket)})
 	}
 	bucket = home
 	if !slices.Contains(bucketNames, bucket) && isRecordIntact(err) {
 		l.store.countUnknownPart("table " + bucket)
-		l.store.unknownRecords = append(l.store.unknownRecords, bucketWrite{bucket, key, slices.Clone(value)})
+		l.store.recordsInUnknownBuckets = append(l.store.recordsInUnknownBuckets, bucketWrite{bucket, key, slices.Clone(value)})
 		return
 	}
 	if err == nil {
@@ -333,7 +333,7 @@ func (l *stateLoader) loadIntactRecord(bucket, key string, k *tableDef, r fileRe
 	case bucket == metaBucket:
 		if key != indexKey {
 			l.store.countUnknownPart(fmt.Sprintf("record %s of %s", readableKey(key), metaBucket))
-			l.store.unknownRecords = append(l.store.unknownRecords, bucketWrite{bucket, key, slices.Clone(value)})
+			l.store.recordsInUnknownBuckets = append(l.store.recordsInUnknownBuckets, bucketWrite{bucket, key, slices.Clone(value)})
 			return nil
 		}
 		x := new(tableIndexRecord)
@@ -357,23 +357,23 @@ func (l *stateLoader) loadIntactRecord(bucket, key string, k *tableDef, r fileRe
 		l.store.quarantinedRecords[key] = slices.Clone(value)
 		return nil
 	case bucket == jobBucket:
-		payload, err := l.store.migratePart(bucket, key, false, r.payload)
+		payload, err := l.store.migrateRecordPart(bucket, key, false, r.payload)
 		if err != nil || payload == nil {
 			return err
 		}
 		job := new(api.Job)
-		if err := l.store.decodePublicRecord(jobBucket, key, payload, job); err != nil {
+		if err := l.store.decodePublicTableRecord(jobBucket, key, payload, job); err != nil {
 			return err
 		}
 		l.jobsByHash[key] = job
 		return nil
 	case k.table == Allocations:
-		payload, err := l.store.migratePart(bucket, key, false, r.payload)
+		payload, err := l.store.migrateRecordPart(bucket, key, false, r.payload)
 		if err != nil || payload == nil {
 			return err
 		}
 		var a allocationRecord
-		if err := l.store.decodePublicRecord(Allocations, key, payload, &a); err != nil {
+		if err := l.store.decodePublicTableRecord(Allocations, key, payload, &a); err != nil {
 			return err
 		}
 		if a.Alloc == nil || a.Alloc.ID != key {
@@ -384,7 +384,7 @@ func (l *stateLoader) loadIntactRecord(bucket, key string, k *tableDef, r fileRe
 	}
 	box, open, err := decodeEnvelope(r.payload)
 	if err == nil && len(open) > 0 {
-		open, err = l.store.migratePart(bucket, key, false, open)
+		open, err = l.store.migrateRecordPart(bucket, key, false, open)
 	}
 	if err != nil || open == nil {
 		return err
@@ -392,7 +392,7 @@ func (l *stateLoader) loadIntactRecord(bucket, key string, k *tableDef, r fileRe
 	var obj any = &localRecord{key: key, payload: bytes.Clone(open)} // copied, because the record is used longer than the page
 	if !k.isLocal {
 		obj = k.newRecord(key)
-		if err := l.store.decodePublicRecord(k.table, key, open, obj); err != nil {
+		if err := l.store.decodePublicTableRecord(k.table, key, open, obj); err != nil {
 			return err
 		}
 	} else if k.newRecord(key) == nil {
@@ -416,7 +416,7 @@ func (l *stateLoader) openSecrets(t Table, key string, obj any, box []byte) erro
 	if box != nil {
 		var err error
 		if secret, err = s.openBox(string(t), key, box); err == nil {
-			if secret, err = l.store.migratePart(string(t), key, true, secret); err != nil {
+			if secret, err = l.store.migrateRecordPart(string(t), key, true, secret); err != nil {
 				return err
 			}
 		} else {
@@ -530,21 +530,21 @@ func addTaskStates(a *api.Allocation, from Reader) {
 }
 
 // loadTableIndexes sets the index of the state and of each table to the stored index. If a damage makes the stored indexes
-// unreliable, it sets higher ones. isSound is false if parts of the file cannot be read.
-func (l *stateLoader) loadTableIndexes(isSound bool) {
+// unreliable, it sets higher ones. isFileIntact is false if parts of the file cannot be read.
+func (l *stateLoader) loadTableIndexes(isFileIntact bool) {
 	s := l.store
 	tables := make(map[Table]uint64)
-	if isSound && l.storedIndexes != nil && l.storedIndexes.Index >= l.highestIndex {
+	if isFileIntact && l.storedIndexes != nil && l.storedIndexes.Index >= l.highestIndex {
 		s.lastIndex = l.storedIndexes.Index
 		for name, index := range l.storedIndexes.Tables {
 			tables[Table(name)] = index
 		}
-	} else if !isSound || l.highestIndex > 0 || len(s.damagedParts) > 0 {
+	} else if !isFileIntact || l.highestIndex > 0 || len(s.damagedParts) > 0 {
 		// The time in microseconds is higher than any index of an agent that makes less than a million
 		// changes per second.
 		s.lastIndex = max(l.highestIndex+lostIndexIncrement, uint64(time.Now().UnixMicro()))
 		for _, k := range tableDefs {
-			if k.hasIndex {
+			if k.hasTableIndex {
 				tables[k.table] = s.lastIndex
 			}
 		}

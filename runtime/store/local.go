@@ -255,7 +255,7 @@ func (tx *Txn) DeleteAgentRecord(name string) { tx.deleteObject(agentMetaTable, 
 // is sealed and cannot be decrypted; the record is then kept.
 func (r Reader) AgentRecord(name string, value any) (bool, error) {
 	kind := state.AgentRecordKindOf(name)
-	if kind == nil || reflect.TypeOf(value) != reflect.TypeOf(kind.New()) {
+	if kind == nil || reflect.TypeOf(value) != reflect.TypeOf(kind.NewRecord()) {
 		return false, fmt.Errorf("read record %q: state.AgentRecordKinds has no such record of type %T", name, value)
 	}
 	record := firstRow[localRecord](r, nil, agentMetaTable, name)
@@ -295,7 +295,7 @@ func (r Reader) readLocalRecord(t Table, key string, open, secret any) (bool, er
 		return false, fmt.Errorf("read %s %q: %w", t, readableKey(key), err)
 	}
 	for _, path := range unknown {
-		r.reportUnknown(unknownFieldName(t, path))
+		r.reportUnknownPart(unknownFieldName(t, path))
 	}
 	return true, nil
 }
@@ -330,7 +330,7 @@ func (l *localRecord) keepUnknownFieldsOf(t Table, old *localRecord) error {
 	if old.hasOnlyKnownFields.Load() {
 		return nil
 	}
-	open, secret := newLocalValues(t, l.key)
+	open, secret := newLocalRecordValues(t, l.key)
 	var openCarried, secretCarried bool
 	var err error
 	if l.payload, openCarried, err = keepUnknownFields(old.payload, l.payload, open); err != nil {
@@ -341,9 +341,9 @@ func (l *localRecord) keepUnknownFieldsOf(t Table, old *localRecord) error {
 	return err
 }
 
-// newLocalValues returns pointers to zero values into which the unencrypted and the secret part of a local record can be
+// newLocalRecordValues returns pointers to zero values into which the unencrypted and the secret part of a local record can be
 // decoded. A pointer is nil if records with this key have no such part in this build.
-func newLocalValues(t Table, key string) (open, secret any) {
+func newLocalRecordValues(t Table, key string) (open, secret any) {
 	open = tableDefsByTable[t].newRecord(key)
 	switch kind := state.AgentRecordKindOf(key); {
 	case t == taskLocalsTable:

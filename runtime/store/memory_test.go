@@ -116,22 +116,22 @@ func TestEndAndRemovalOfAnAllocation(t *testing.T) {
 	check := func(step string, ended, collect, removal, attached bool) {
 		t.Helper()
 		r := s.Snapshot()
-		if r.AllocationEnded("a") != ended || r.IsAllocationDirRemovedAtEnd("a") != collect || (len(r.PendingRemovals()) == 1) != removal || (r.AttachedHooks("a")["hook"] == "config") != attached {
-			t.Errorf("%s: ended %t, collect %t, removals %v, hooks %v", step, r.AllocationEnded("a"), r.IsAllocationDirRemovedAtEnd("a"), r.PendingRemovals(), r.AttachedHooks("a"))
+		if r.AllocationEnded("a") != ended || r.IsAllocationDirMarkedForRemoval("a") != collect || (len(r.AllocationsPendingRemoval()) == 1) != removal || (r.AttachedHookConfigs("a")["hook"] == "config") != attached {
+			t.Errorf("%s: ended %t, collect %t, removals %v, hooks %v", step, r.AllocationEnded("a"), r.IsAllocationDirMarkedForRemoval("a"), r.AllocationsPendingRemoval(), r.AttachedHookConfigs("a"))
 		}
 	}
 	check("running", false, false, false, true)
-	mustUpdate(t, s, func(tx *Txn) { tx.RemoveAllocationDirAtEnd("a"); tx.EndAllocation("a") })
+	mustUpdate(t, s, func(tx *Txn) { tx.MarkAllocationDirForRemovalAtEnd("a"); tx.MarkAllocationEnded("a") })
 	check("ended", true, true, false, true)
 	if ids := s.Snapshot().AllocationsWithLocalRecords(); len(ids) > 0 {
 		t.Errorf("records of the runner are left: %v", ids)
 	}
 	mustUpdate(t, s, func(tx *Txn) { tx.DeleteAllocation("a") })
 	check("deleted", false, false, true, true)
-	if p := s.Snapshot().PendingRemovals()[0]; p.ID != "a" || p.TaskStates != nil {
+	if p := s.Snapshot().AllocationsPendingRemoval()[0]; p.ID != "a" || p.TaskStates != nil {
 		t.Errorf("pending removal %+v", p)
 	}
-	mustUpdate(t, s, func(tx *Txn) { tx.RemoveAllocationDirAtEnd("a"); tx.EndAllocation("a") })
+	mustUpdate(t, s, func(tx *Txn) { tx.MarkAllocationDirForRemovalAtEnd("a"); tx.MarkAllocationEnded("a") })
 	check("ended after it was deleted", false, false, true, true)
 	mustUpdate(t, s, func(tx *Txn) { tx.FinishAllocationRemoval("a") })
 	check("removed", false, false, false, false)

@@ -33,9 +33,9 @@ const (
 
 // unreadablePart is a page of the state file, or a part of a page, that cannot be read.
 type unreadablePart struct {
-	bucket string // table to which the page belongs; empty for the list of tables
-	pageID uint64
-	cause  string
+	bucket          string // table to which the page belongs; empty for the list of tables
+	pageID          uint64
+	unreadableCause string
 }
 
 func (p unreadablePart) String() string {
@@ -43,7 +43,7 @@ func (p unreadablePart) String() string {
 	if p.bucket != "" {
 		where = p.bucket
 	}
-	return fmt.Sprintf("page %d (%s): %s", p.pageID, where, p.cause)
+	return fmt.Sprintf("page %d (%s): %s", p.pageID, where, p.unreadableCause)
 }
 
 // metaPageContent is the content of a bbolt file's newest valid meta page.
@@ -110,17 +110,17 @@ func scanBucket(f io.ReaderAt, size int64, bucket string, visit func(bucket stri
 func scanPages(f io.ReaderAt, size int64, visit func(bucket string, key, value []byte)) []unreadablePart {
 	h, err := readMetaPage(f)
 	if err != nil {
-		return []unreadablePart{{cause: err.Error()}}
+		return []unreadablePart{{unreadableCause: err.Error()}}
 	}
 	s := &pageScanner{file: f, pageCount: uint64(size) / pageSize, visitedPageIDs: map[uint64]bool{0: true, 1: true}, visitRecord: visit}
 	if h.otherMetaInvalid {
-		s.faults = append(s.faults, unreadablePart{pageID: (h.txid + 1) % 2, cause: "one of the two heads is not valid, the last change may be lost"})
+		s.faults = append(s.faults, unreadablePart{pageID: (h.txid + 1) % 2, unreadableCause: "one of the two heads is not valid, the last change may be lost"})
 	}
 	if h.freelistPageID != noFreelist {
-		s.faults = append(s.faults, unreadablePart{pageID: h.freelistPageID, cause: "a list of free pages, which no build of this program stores"})
+		s.faults = append(s.faults, unreadablePart{pageID: h.freelistPageID, unreadableCause: "a list of free pages, which no build of this program stores"})
 	}
 	if h.pageCount > s.pageCount {
-		s.faults = append(s.faults, unreadablePart{pageID: s.pageCount, cause: fmt.Sprintf("the file ends here, %d pages are missing", h.pageCount-s.pageCount)})
+		s.faults = append(s.faults, unreadablePart{pageID: s.pageCount, unreadableCause: fmt.Sprintf("the file ends here, %d pages are missing", h.pageCount-s.pageCount)})
 	}
 	s.pageCount = min(s.pageCount, h.pageCount)
 	s.walkPages("", h.rootPageID, 0, nil, nil)

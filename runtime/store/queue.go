@@ -9,18 +9,18 @@ import (
 
 // updateRequest is one call of Update, or of another method whose function the goroutine of the writer must call.
 type updateRequest struct {
-	updateFn        func(*Txn) error
-	exclusiveFn     func() error // function that the writer calls between two transactions, instead of fn
-	latestWriteTime time.Time    // the writer must start the write at this time, and may start it earlier
-	state           atomic.Int32
-	index           uint64
-	err             error
-	panicValue      any
-	onCommit        []func()
-	done            chan struct{} // done is closed by the writer
+	updateFn      func(*Txn) error
+	exclusiveFn   func() error // function that the writer calls between two transactions, instead of updateFn
+	writeDeadline time.Time    // the writer must start the write at this time, and may start it earlier
+	requestState  atomic.Int32
+	index         uint64
+	err           error
+	panicValue    any
+	onCommit      []func()
+	done          chan struct{} // done is closed by the writer
 }
 
-// The values of updateRequest.state.
+// The values of updateRequest.requestState.
 const (
 	requestStateQueued = iota
 	requestStateTaken
@@ -34,10 +34,10 @@ const maxBatchRequests = 1024
 type requestQueue struct {
 	writerWake chan struct{} // buffered; has a value when the writer must look at requests and closed again
 
-	mu          sync.Mutex
-	requests    []*updateRequest
-	withNextFns []func(*Txn) error // functions of Store.UpdateWithNext that are not stored yet
-	closed      bool
+	mu         sync.Mutex
+	requests   []*updateRequest
+	nextTxnFns []func(*Txn) error // functions of Store.UpdateInNextTransaction that are not stored yet
+	closed     bool
 }
 
 // push adds a request at the end of the queue and wakes the writer. After closeQueue it returns ErrClosed.
@@ -54,25 +54,25 @@ func (q *requestQueue) push(r *updateRequest) (*updateRequest, error) {
 	return r, nil
 }
 
-// addWithNextFn adds a function that the writer calls in the next transaction.
-func (q *requestQueue) addWithNextFn(fn func(*Txn) error) {
+// addNextTxnFn adds a function that the writer calls in the next transaction.
+func (q *requestQueue) addNextTxnFn(fn func(*Txn) error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.withNextFns = append(q.withNextFns, fn)
+	q.nextTxnFns = append(q.nextTxnFns, fn)
 }
 
-// listWithNextFns returns the functions that the writer must call in the next transaction.
-func (q *requestQueue) listWithNextFns() []func(*Txn) error {
+// listNextTxnFns returns the functions that the writer must call in the next transaction.
+func (q *requestQueue) listNextTxnFns() []func(*Txn) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.withNextFns[:len(q.withNextFns):len(q.withNextFns)]
+	return q.nextTxnFns[:len(q.nextTxnFns):len(q.nextTxnFns)]
 }
 
-// removeWithNextFns removes the first n functions, after a transaction with their changes was stored.
-func (q *requestQueue) removeWithNextFns(n int) {
+// removeNextTxnFns removes the first n functions, after a transaction with their changes was stored.
+func (q *requestQueue) removeNextTxnFns(n int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.withNextFns = slices.Delete(slices.Clone(q.withNextFns), 0, n)
+	q.nextTxnFns = slices.Delete(slices.Clone(q.nextTxnFns), 0, n)
 }
 
 // closeQueue makes push reject further requests. It returns false if the queue was closed before.
@@ -98,8 +98,8 @@ func (q *requestQueue) takeDueRequests() (requests []*updateRequest, delay time.
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.requests) > 0 && !q.closed {
-		first := slices.MinFunc(q.requests, func(a, b *updateRequest) int { return a.latestWriteTime.Compare(b.latestWriteTime) })
-		if delay = time.Until(first.latestWriteTime); delay > 0 {
+		first := slices.MinFunc(q.requests, func(a, b *updateRequest) int { return a.writeDeadline.Compare(b.writeDeadline) })
+		if delay = time.Until(first.writeDeadline); delay > 0 {
 			return nil, delay, false
 		}
 	}

@@ -32,7 +32,7 @@ const AnyNamespace = "*"
 type Reader struct {
 	beginRead         func() *memdb.Txn
 	quarantineRecord  func(Table, *localRecord, error) // moves an unreadable record into the quarantine; it does not block
-	reportUnknown     func(name string)                // reports a part of a record that this build does not know; it does not block
+	reportUnknownPart func(name string)                // reports a part of a record that this build does not know; it does not block
 	unopenedVariables map[*api.Variable]*unopenedSecret
 }
 
@@ -48,7 +48,7 @@ func (s *Snapshot) Index() uint64 { return s.index }
 // Snapshot returns the current state.
 func (s *Store) Snapshot() *Snapshot {
 	db := s.memDB.Snapshot()
-	r := Reader{beginRead: func() *memdb.Txn { return db.Txn(false) }, quarantineRecord: s.quarantineRecord, reportUnknown: s.reportUnknown, unopenedVariables: s.sealer.unopenedVariables}
+	r := Reader{beginRead: func() *memdb.Txn { return db.Txn(false) }, quarantineRecord: s.quarantineRecord, reportUnknownPart: s.reportUnknownPart, unopenedVariables: s.sealer.unopenedVariables}
 	return &Snapshot{Reader: r, index: r.TableIndex(nil, allTablesRow)}
 }
 

@@ -13,10 +13,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// releaseQuarantined loads the records in the quarantine that this build can read, and removes them from the quarantine.
+// unquarantineReadableRecords loads the records in the quarantine that this build can read, and removes them from the quarantine.
 // Another build, which could not read them, has moved them there. A record stays in the quarantine if another record with
 // its key exists.
-func (l *stateLoader) releaseQuarantined() {
+func (l *stateLoader) unquarantineReadableRecords() {
 	// rank orders the records so that a job is loaded before its allocations, and an allocation before the records of its
 	// runner.
 	rank := func(name string) int {
@@ -33,14 +33,14 @@ func (l *stateLoader) releaseQuarantined() {
 	})
 	for _, name := range names {
 		table, key, _ := strings.Cut(name, "\x00")
-		if k := tableDefsByTable[Table(table)]; k != nil && l.isRecordNeeded(Table(table), key) {
-			l.releaseRecord(k, name, key)
+		if k := tableDefsByTable[Table(table)]; k != nil && l.canLoadQuarantinedRecord(Table(table), key) {
+			l.unquarantineIfReadable(k, name, key)
 		}
 	}
 }
 
-// releaseRecord loads a quarantined record and removes it from the quarantine, if this build can read it.
-func (l *stateLoader) releaseRecord(k *tableDef, name, key string) {
+// unquarantineIfReadable loads a quarantined record and removes it from the quarantine, if this build can read it.
+func (l *stateLoader) unquarantineIfReadable(k *tableDef, name, key string) {
 	q, r, ok := l.readQuarantined(name, string(k.table), key)
 	if !ok || k.isLocal && !l.isLocalRecordReadable(k.table, key, r.payload) { // an unreadable record would return to the quarantine when it is read
 		return
@@ -48,7 +48,7 @@ func (l *stateLoader) releaseRecord(k *tableDef, name, key string) {
 	if err := l.loadIntactRecord(string(k.table), key, k, r, q.Value); err != nil {
 		return
 	}
-	if a, ok := l.allocationsByID[key]; ok && k.table == Allocations && (l.isAllocReplaced(a.Alloc) || !l.findOrReleaseJob(a.allocationRecord)) {
+	if a, ok := l.allocationsByID[key]; ok && k.table == Allocations && (l.hasReplacementAlloc(a.Alloc) || !l.findOrUnquarantineJob(a.allocationRecord)) {
 		delete(l.allocationsByID, key)
 		return
 	}
@@ -71,11 +71,11 @@ func (l *stateLoader) readQuarantined(name, bucket, key string) (q quarantinedRe
 func (l *stateLoader) removeFromQuarantine(name string, q quarantinedRecord) {
 	table, key, _ := strings.Cut(name, "\x00")
 	delete(l.store.quarantinedRecords, name)
-	l.store.releasedRecords = append(l.store.releasedRecords, QuarantinedEntry{Table: Table(table), Key: readableKey(key), Cause: q.Cause, Time: q.Time, Value: q.Value, Readable: true})
+	l.store.unquarantinedRecords = append(l.store.unquarantinedRecords, QuarantinedEntry{Table: Table(table), Key: readableKey(key), Cause: q.Cause, Time: q.Time, Value: q.Value, ReadableByThisBuild: true})
 }
 
-// findOrReleaseJob reports whether the job of an allocation is loaded. If not, it tries to load the job from the quarantine.
-func (l *stateLoader) findOrReleaseJob(a allocationRecord) bool {
+// findOrUnquarantineJob reports whether the job of an allocation is loaded. If not, it tries to load the job from the quarantine.
+func (l *stateLoader) findOrUnquarantineJob(a allocationRecord) bool {
 	if a.Spec == "" || l.jobsByHash[a.Spec] != nil || l.findJobVersionOf(a) != nil {
 		return true
 	}
@@ -88,9 +88,9 @@ func (l *stateLoader) findOrReleaseJob(a allocationRecord) bool {
 	return true
 }
 
-// isRecordNeeded reports whether a quarantined record can be loaded: no record with its key exists, and if it belongs to an
+// canLoadQuarantinedRecord reports whether a quarantined record can be loaded: no record with its key exists, and if it belongs to an
 // allocation, this allocation exists and has not ended.
-func (l *stateLoader) isRecordNeeded(t Table, key string) bool {
+func (l *stateLoader) canLoadQuarantinedRecord(t Table, key string) bool {
 	if t == Allocations {
 		_, exists := l.allocationsByID[key]
 		return !exists
@@ -128,12 +128,12 @@ func (l *stateLoader) isLocalRecordReadable(t Table, key string, payload []byte)
 			return false
 		}
 	}
-	_, err = record.decode(newLocalValues(t, key))
+	_, err = record.decode(newLocalRecordValues(t, key))
 	return err == nil
 }
 
-// isAllocReplaced reports whether a newer allocation with the same name exists, and a itself may have running tasks.
-func (l *stateLoader) isAllocReplaced(a *api.Allocation) bool {
+// hasReplacementAlloc reports whether a newer allocation with the same name exists, and a itself may have running tasks.
+func (l *stateLoader) hasReplacementAlloc(a *api.Allocation) bool {
 	if a.ClientTerminalStatus() {
 		return false
 	}
@@ -145,9 +145,9 @@ func (l *stateLoader) isAllocReplaced(a *api.Allocation) bool {
 	return false
 }
 
-// storeReleased rebuilds the state file if records were taken out of the quarantine.
-func (s *Store) storeReleased() {
-	if len(s.releasedRecords) == 0 {
+// rebuildFileIfUnquarantined rebuilds the state file if records were taken out of the quarantine.
+func (s *Store) rebuildFileIfUnquarantined() {
+	if len(s.unquarantinedRecords) == 0 {
 		return
 	}
 	if err := s.file.rebuildFile(s.allRecords(s.memDB.Txn(false))); err != nil {
@@ -155,17 +155,17 @@ func (s *Store) storeReleased() {
 	}
 }
 
-// reportReleased logs the records that were taken out of the quarantine, and adds one node event.
-func (s *Store) reportReleased() {
-	if len(s.releasedRecords) == 0 {
+// logUnquarantinedRecords logs the records that were taken out of the quarantine, and adds one node event.
+func (s *Store) logUnquarantinedRecords() {
+	if len(s.unquarantinedRecords) == 0 {
 		return
 	}
-	for _, q := range s.releasedRecords {
+	for _, q := range s.unquarantinedRecords {
 		s.logger.Info("record taken out of the quarantine", "table", q.Table, "key", q.Key, "quarantined", q.Time, "cause", q.Cause)
 	}
-	first := s.releasedRecords[0]
+	first := s.unquarantinedRecords[0]
 	message := fmt.Sprintf("State was taken out of the quarantine, because this version can read it: %s %q", first.Table, first.Key)
-	if n := len(s.releasedRecords) - 1; n > 0 {
+	if n := len(s.unquarantinedRecords) - 1; n > 0 {
 		message += fmt.Sprintf(" (and %d more, see the log)", n)
 	}
 	s.pendingNodeEvents = append(s.pendingNodeEvents, &api.NodeEvent{Message: message, Subsystem: "Storage", Timestamp: time.Now()})

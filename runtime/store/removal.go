@@ -8,26 +8,26 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// EndAllocation stores that an allocation has ended: its runner has finished, and no task of the allocation will
+// MarkAllocationEnded stores that an allocation has ended: its runner has finished, and no task of the allocation will
 // start again. It removes the records of the runner.
-func (tx *Txn) EndAllocation(id string) {
+func (tx *Txn) MarkAllocationEnded(id string) {
 	if tx.Allocation(nil, id) == nil {
 		return // the allocation was deleted
 	}
 	tx.PutAgentRecord(state.EndedAllocPrefix+id, true)
-	if hooks := tx.AttachedHooks(id); len(hooks) > 0 {
+	if hooks := tx.AttachedHookConfigs(id); len(hooks) > 0 {
 		tx.PutAgentRecord(state.AttachedHooksPrefix+id, hooks)
 	}
 	tx.DeleteRunnerRecords(id)
 }
 
-// AllocationEnded reports whether [Txn.EndAllocation] was called for an allocation. An allocation ends some time after its
+// AllocationEnded reports whether [Txn.MarkAllocationEnded] was called for an allocation. An allocation ends some time after its
 // client status has become terminal.
 func (r Reader) AllocationEnded(id string) bool { return r.HasAgentRecord(state.EndedAllocPrefix + id) }
 
-// AttachedHooks returns the hooks that were attached to an allocation: hook name -> configuration. Until the allocation
+// AttachedHookConfigs returns the hooks that were attached to an allocation: hook name -> configuration. Until the allocation
 // has ended, it reads them from the records of the tasks.
-func (r Reader) AttachedHooks(id string) (all map[string]string) {
+func (r Reader) AttachedHookConfigs(id string) (all map[string]string) {
 	if known, err := r.AgentRecord(state.AttachedHooksPrefix+id, &all); err == nil && known {
 		return all
 	}
@@ -40,16 +40,16 @@ func (r Reader) AttachedHooks(id string) (all map[string]string) {
 	return all
 }
 
-// RemoveAllocationDirAtEnd stores that the directory of an allocation must be removed when the
+// MarkAllocationDirForRemovalAtEnd stores that the directory of an allocation must be removed when the
 // allocation has ended.
-func (tx *Txn) RemoveAllocationDirAtEnd(id string) {
+func (tx *Txn) MarkAllocationDirForRemovalAtEnd(id string) {
 	if tx.Allocation(nil, id) != nil {
 		tx.PutAgentRecord(state.CollectAllocAtEndPrefix+id, true)
 	}
 }
 
-// IsAllocationDirRemovedAtEnd reports whether [Txn.RemoveAllocationDirAtEnd] was called for an allocation.
-func (r Reader) IsAllocationDirRemovedAtEnd(id string) bool {
+// IsAllocationDirMarkedForRemoval reports whether [Txn.MarkAllocationDirForRemovalAtEnd] was called for an allocation.
+func (r Reader) IsAllocationDirMarkedForRemoval(id string) bool {
 	return r.HasAgentRecord(state.CollectAllocAtEndPrefix + id)
 }
 
@@ -66,9 +66,9 @@ func (tx *Txn) DeleteAllocation(id string) {
 	tx.DeleteAgentRecord(state.CollectAllocAtEndPrefix + id)
 }
 
-// PendingRemovals returns the deleted allocations whose files must still be removed from the disk. It leaves out
+// AllocationsPendingRemoval returns the deleted allocations whose files must still be removed from the disk. It leaves out
 // unreadable records, and moves them into the quarantine.
-func (r Reader) PendingRemovals() (allocs []*api.Allocation) {
+func (r Reader) AllocationsPendingRemoval() (allocs []*api.Allocation) {
 	for _, name := range r.AgentRecordNames(state.PendingRemovalPrefix) {
 		var pendingRemoval state.PendingRemoval
 		if known, err := r.AgentRecord(name, &pendingRemoval); err == nil && known {

@@ -14,7 +14,7 @@ const (
 	// space, such as the stop and the purge of a job, can be stored on a full disk. bbolt reuses the pages of earlier
 	// transactions, so these changes need little space.
 	reservedBytes = 1 << 20
-	// minFreeBytes is the free disk space below which CheckSpace fails. It is more than the space that an agent that starts on
+	// minFreeBytes is the free disk space below which CheckSpaceForNewObjects fails. It is more than the space that an agent that starts on
 	// a full disk frees.
 	minFreeBytes = 2 << 20
 )
@@ -31,9 +31,9 @@ func (f *stateFile) reserveSpace(used int64) {
 	}
 }
 
-// CheckSpace returns an error if the disk with the state file has less than minFreeBytes of free space. Callers that add
+// CheckSpaceForNewObjects returns an error if the disk with the state file has less than minFreeBytes of free space. Callers that add
 // objects call it first: the remaining space is for changes that free space.
-func (s *Store) CheckSpace() error {
+func (s *Store) CheckSpaceForNewObjects() error {
 	if s.file == nil {
 		return nil
 	}

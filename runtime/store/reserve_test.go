@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Changes that free space can be stored on a full disk, and new objects are rejected by CheckSpace.
+// Changes that free space can be stored on a full disk, and new objects are rejected by CheckSpaceForNewObjects.
 func TestFullDiskHasSpaceForStops(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("mounts a tmpfs: needs root")
@@ -40,7 +40,7 @@ func TestFullDiskHasSpaceForStops(t *testing.T) {
 		}
 	}
 	put(false)
-	if err := s.CheckSpace(); err != nil {
+	if err := s.CheckSpaceForNewObjects(); err != nil {
 		t.Errorf("on a disk with space: %v", err)
 	}
 	file, err := os.Create(filepath.Join(dir, "ballast"))
@@ -56,7 +56,7 @@ func TestFullDiskHasSpaceForStops(t *testing.T) {
 	if !errors.Is(err, unix.ENOSPC) {
 		t.Fatal(err)
 	}
-	if err := s.CheckSpace(); !errors.Is(err, unix.ENOSPC) {
+	if err := s.CheckSpaceForNewObjects(); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("on a full disk: %v", err)
 	}
 	put(true)

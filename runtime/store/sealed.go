@@ -172,8 +172,8 @@ func (s *sealer) recordUnopenedSecret(what string, box []byte, cause error) *uno
 	return &unopenedSecret{bytes.Clone(box), err}
 }
 
-// VariableErr returns a [SealedError] if the items of a variable cannot be decrypted, otherwise nil.
-func (r Reader) VariableErr(v *api.Variable) error {
+// VariableDecryptErr returns a [SealedError] if the items of a variable cannot be decrypted, otherwise nil.
+func (r Reader) VariableDecryptErr(v *api.Variable) error {
 	if c := r.unopenedVariables[v]; c != nil {
 		return c.err
 	}

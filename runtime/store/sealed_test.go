@@ -68,9 +68,9 @@ func localStateWithSecrets() state.LocalState {
 		}
 	}
 	return state.LocalState{
-		StartID: "x/web/1",
-		Handle:  handle(),
-		Destroy: &state.PendingDestroy{ID: "x/web/0", Handle: handle()},
+		StartID:             "x/web/1",
+		Handle:              handle(),
+		FirstPendingDestroy: &state.PendingDestroy{StartID: "x/web/0", Handle: handle()},
 		Hooks: map[string]state.HookState{
 			"template": {Done: true, Env: map[string]string{"TOKEN": plantedSecret + "-template"}},
 			"vault":    {Data: map[string]string{"lease": plantedSecret + "-lease"}},
@@ -97,8 +97,8 @@ func checkSecrets(t *testing.T, s *Store) {
 	snap := s.Snapshot()
 	for _, path := range []string{"a", "b"} {
 		v := snap.Variable(nil, "default", path)
-		if v == nil || v.Items["p"] != plantedSecret+"-"+path || snap.VariableErr(v) != nil {
-			t.Errorf("variable %s: %v, %v", path, v, snap.VariableErr(v))
+		if v == nil || v.Items["p"] != plantedSecret+"-"+path || snap.VariableDecryptErr(v) != nil {
+			t.Errorf("variable %s: %v, %v", path, v, snap.VariableDecryptErr(v))
 		}
 	}
 	if local, ok, err := snap.TaskLocalState("x", "web"); !ok || err != nil || !reflect.DeepEqual(local, localStateWithSecrets()) {
@@ -236,8 +236,10 @@ func writePlainState(t *testing.T, dir string) {
 
 func TestPlainStateIsSealedAtTheFirstStart(t *testing.T) {
 	for name, before := range map[string]func(t *testing.T, dir string){
-		"no key file":  func(*testing.T, string) {},
-		"killed after": func(t *testing.T, dir string) { mustSucceed(t, keyring.New().Save(filepath.Join(dir, "keyring.json"))) },
+		"no key file": func(*testing.T, string) {},
+		"killed after": func(t *testing.T, dir string) {
+			mustSucceed(t, keyring.NewRing().Save(filepath.Join(dir, "keyring.json")))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -308,7 +310,7 @@ func TestSealedItemsCannotBeSwapped(t *testing.T) {
 	snap := s.Snapshot()
 	for _, path := range []string{"a", "b"} {
 		v := snap.Variable(nil, "default", path)
-		if err := snap.VariableErr(v); len(v.Items) > 0 || !errors.Is(err, keyring.ErrDecrypt) || !strings.Contains(err.Error(), "variable \"default/"+path+"\"") {
+		if err := snap.VariableDecryptErr(v); len(v.Items) > 0 || !errors.Is(err, keyring.ErrDecrypt) || !strings.Contains(err.Error(), "variable \"default/"+path+"\"") {
 			t.Errorf("variable %s: %v, %v", path, v.Items, err)
 		}
 	}
@@ -317,8 +319,8 @@ func TestSealedItemsCannotBeSwapped(t *testing.T) {
 		tx.PutVariable(&api.Variable{Namespace: "default", Path: "a", Items: api.VariableItems{"p": "new"}})
 	})
 	snap = s.Snapshot()
-	if v := snap.Variable(nil, "default", "a"); snap.VariableErr(v) != nil || v.Items["p"] != "new" {
-		t.Errorf("after a write: %v, %v", v, snap.VariableErr(v))
+	if v := snap.Variable(nil, "default", "a"); snap.VariableDecryptErr(v) != nil || v.Items["p"] != "new" {
+		t.Errorf("after a write: %v, %v", v, snap.VariableDecryptErr(v))
 	}
 }
 
@@ -347,7 +349,7 @@ func TestMissingKeyFile(t *testing.T) {
 					t.Error("Keys: no error")
 				}
 				v := snap.Variable(nil, "default", "a")
-				if err := snap.VariableErr(v); len(v.Items) > 0 || err == nil || !strings.Contains(err.Error(), keyFile) {
+				if err := snap.VariableDecryptErr(v); len(v.Items) > 0 || err == nil || !strings.Contains(err.Error(), keyFile) {
 					t.Errorf("variable: %v, %v", v.Items, err)
 				}
 				for what, change := range map[string]func(*Txn){
@@ -429,7 +431,7 @@ func TestKeyRotationMakesANewKeyWhenTheOldIsLost(t *testing.T) {
 	if a := snap.Variable(nil, "default", "a"); a.Items["p"] != "new" || s.KeyFileErr() != nil {
 		t.Errorf("variable: %v, %v", a, s.KeyFileErr())
 	}
-	if b := snap.Variable(nil, "default", "b"); snap.VariableErr(b) == nil {
+	if b := snap.Variable(nil, "default", "b"); snap.VariableDecryptErr(b) == nil {
 		t.Errorf("variable: %v", b)
 	}
 }
@@ -460,7 +462,7 @@ func TestKeyRotation(t *testing.T) {
 	s = openWithKeys(t, dir)
 	checkSecrets(t, s)
 	var keyInUseErr *KeyInUseError
-	if err := s.RemoveKey(testContext, first[0].KeyID, false); !errors.As(err, &keyInUseErr) || keyInUseErr.Records != 4 {
+	if err := s.RemoveKey(testContext, first[0].KeyID, false); !errors.As(err, &keyInUseErr) || keyInUseErr.RecordCount != 4 {
 		t.Errorf("remove a key that is used: %v", err)
 	}
 	if err := s.RemoveKey(testContext, second.KeyID, true); !errors.Is(err, keyring.ErrKeyActive) {

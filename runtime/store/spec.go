@@ -69,10 +69,10 @@ func newJobTable() *jobTable {
 // save memory.
 type interner struct {
 	internedStrings map[string]string
-	eventDetails    []map[string]string // the first maps of event details that differ from each other
+	internedDetails []map[string]string // the first maps of event details that differ from each other
 }
 
-// maxInternedDetails is the maximum number of maps in eventDetails.
+// maxInternedDetails is the maximum number of maps in internedDetails.
 const maxInternedDetails = 32
 
 // internAllocation replaces strings and event details of an allocation by equal ones that the interner has seen before. No
@@ -107,14 +107,14 @@ func (i *interner) internDetails(mine *map[string]string) {
 	if *mine == nil {
 		return
 	}
-	for _, known := range i.eventDetails {
+	for _, known := range i.internedDetails {
 		if maps.Equal(known, *mine) {
 			*mine = known
 			return
 		}
 	}
-	if len(i.eventDetails) < maxInternedDetails {
-		i.eventDetails = append(i.eventDetails, *mine)
+	if len(i.internedDetails) < maxInternedDetails {
+		i.internedDetails = append(i.internedDetails, *mine)
 	}
 }
 

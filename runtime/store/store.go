@@ -37,11 +37,11 @@ type Config struct {
 	// ReserveSpace makes the store allocate disk space for the state file in advance, so that changes that free space can be
 	// stored on a full disk.
 	ReserveSpace bool
-	// Version is the version of this build, which is stored in the file.
-	Version string
-	// FeedSize is the maximum number of changes whose events the feed keeps for subscribers; 0 means 100. The
+	// BuildVersion is the version of this build, which is stored in the file.
+	BuildVersion string
+	// MaxFeedChanges is the maximum number of changes whose events the feed keeps for subscribers; 0 means 100. The
 	// feed keeps fewer if the changes have many events.
-	FeedSize int
+	MaxFeedChanges int
 	// OnWrite is called after each write of the state file, with the duration of the write, the number of its records, and
 	// its error. The writer waits until it has returned. OnWrite may be nil.
 	OnWrite func(d time.Duration, records int, err error)
@@ -50,10 +50,10 @@ type Config struct {
 // Store is the state of one node, in memory and, unless [OpenMemory] has made it, in a
 // file. Its methods may be called concurrently. It is large because it has the state of all parts of the node.
 type Store struct {
-	logger hclog.Logger
-	feed   *eventFeed
-	memDB  *memdb.MemDB  // memDB is the state that readers see; all of it is on disk
-	done   chan struct{} // done is closed when the writer has returned
+	logger     hclog.Logger
+	feed       *eventFeed
+	memDB      *memdb.MemDB  // memDB is the state that readers see; all of it is on disk
+	writerDone chan struct{} // done is closed when the writer has returned
 
 	sealer  *sealer
 	queue   requestQueue
@@ -62,25 +62,25 @@ type Store struct {
 	commitCount atomic.Int64
 	writeErr    atomic.Pointer[error]
 
-	mu           sync.Mutex
-	damagedParts []Damage
-	unknownParts map[string]int // number of records by the name of a part that this build does not know
+	mu                       sync.Mutex
+	damagedParts             []Damage
+	recordCountByUnknownPart map[string]int // number of records by the name of a part that this build does not know
 
 	// Only the writer uses the next fields.
-	file                   *stateFile // file is nil for a store in memory
-	currentFormat          fileFormat
-	buildVersion           string       // version of this build
-	formatRecord           formatRecord // record of the file format that this build writes
-	isFormatRecordOutdated bool         // the file does not have formatRecord yet, so the next write stores it
-	jobs                   *jobTable
-	lastIndex              uint64
-	quarantinedRecords     map[string][]byte  // name -> bytes of a record in the quarantine, as stored in the file
-	releasedRecords        []QuarantinedEntry // records that Open has taken out of the quarantine
-	unknownRecords         []bucketWrite      // records in buckets that this build does not know; they are kept
-	// unknownFields has the unencrypted parts, as stored in the file, of those records in public tables that have fields
+	file                    *stateFile // file is nil for a store in memory
+	currentFormat           fileFormat
+	buildVersion            string       // version of this build
+	formatRecord            formatRecord // record of the file format that this build writes
+	isFormatRecordOutdated  bool         // the file does not have formatRecord yet, so the next write stores it
+	jobs                    *jobTable
+	lastIndex               uint64
+	quarantinedRecords      map[string][]byte  // name -> bytes of a record in the quarantine, as stored in the file
+	unquarantinedRecords    []QuarantinedEntry // records that Open has taken out of the quarantine
+	recordsInUnknownBuckets []bucketWrite      // records in buckets that this build does not know; they are kept
+	// payloadsWithUnknownFields has the unencrypted parts, as stored in the file, of those records in public tables that have fields
 	// which this build does not know.
-	unknownFields     map[recordKey][]byte
-	pendingNodeEvents []*api.NodeEvent // pendingNodeEvents are node events that the next [Txn.PutNode] adds
+	payloadsWithUnknownFields map[recordKey][]byte
+	pendingNodeEvents         []*api.NodeEvent // pendingNodeEvents are node events that the next [Txn.PutNode] adds
 }
 
 // Index returns the index of the last visible change.
@@ -149,7 +149,7 @@ func (s *Store) Update(ctx context.Context, fn func(*Txn) error) (uint64, error)
 	select {
 	case <-r.done:
 	case <-ctx.Done():
-		if r.state.CompareAndSwap(requestStateQueued, requestStateWithdrawn) {
+		if r.requestState.CompareAndSwap(requestStateQueued, requestStateWithdrawn) {
 			return 0, context.Cause(ctx)
 		}
 		<-r.done
@@ -160,15 +160,15 @@ func (s *Store) Update(ctx context.Context, fn func(*Txn) error) (uint64, error)
 	return r.index, r.err
 }
 
-// UpdateWithNext makes the writer call fn in each transaction until a transaction succeeds, so that the changes of fn are
+// UpdateInNextTransaction makes the writer call fn in each transaction until a transaction succeeds, so that the changes of fn are
 // stored together with the next other change. It does not block, and does not cause a write itself. fn may be called several
 // times, and must obey the rules of Update.
-func (s *Store) UpdateWithNext(fn func(*Txn) error) { s.queue.addWithNextFn(fn) }
+func (s *Store) UpdateInNextTransaction(fn func(*Txn) error) { s.queue.addNextTxnFn(fn) }
 
 // enqueue makes the writer call fn after all earlier requests, when delay has passed, or before that together with another
 // request.
 func (s *Store) enqueue(fn func(*Txn) error, delay time.Duration) (*updateRequest, error) {
-	return s.queue.push(&updateRequest{updateFn: fn, latestWriteTime: time.Now().Add(delay)})
+	return s.queue.push(&updateRequest{updateFn: fn, writeDeadline: time.Now().Add(delay)})
 }
 
 // Close blocks until the pending updates are stored, and closes the file. Later updates fail with ErrClosed.
@@ -176,7 +176,7 @@ func (s *Store) Close() error {
 	if !s.queue.closeQueue() {
 		return ErrClosed
 	}
-	<-s.done
+	<-s.writerDone
 	if s.file == nil {
 		return nil
 	}
@@ -185,7 +185,7 @@ func (s *Store) Close() error {
 
 // runWriter is the goroutine of the writer. It ends after Close.
 func (s *Store) runWriter() {
-	defer close(s.done)
+	defer close(s.writerDone)
 	for {
 		requests, delay, closed := s.queue.takeDueRequests()
 		switch {
@@ -243,14 +243,14 @@ func (s *Store) commitRequests(requests []*updateRequest) {
 	var exclusiveRequests []*updateRequest
 	for _, r := range requests {
 		switch {
-		case !r.state.CompareAndSwap(requestStateQueued, requestStateTaken):
+		case !r.requestState.CompareAndSwap(requestStateQueued, requestStateTaken):
 		case r.exclusiveFn != nil:
 			exclusiveRequests = append(exclusiveRequests, r)
 		default:
 			b.runRequest(r)
 		}
 	}
-	withNext := s.queue.listWithNextFns() // after the requests, one of which can quarantine the old record
+	withNext := s.queue.listNextTxnFns() // after the requests, one of which can quarantine the old record
 	for _, fn := range withNext {
 		b.runRequest(&updateRequest{updateFn: fn, done: make(chan struct{})})
 	}
@@ -261,7 +261,7 @@ func (s *Store) commitRequests(requests []*updateRequest) {
 		s.writeErr.Store(&err)
 	default:
 		b.publish()
-		s.queue.removeWithNextFns(len(withNext))
+		s.queue.removeNextTxnFns(len(withNext))
 		if len(b.mergedChanges) > 0 {
 			s.writeErr.Store(nil)
 		}
@@ -315,7 +315,7 @@ func (s *Store) newBatch() *writeBatch {
 func (b *writeBatch) runRequest(r *updateRequest) {
 	b.requests = append(b.requests, r)
 	tx := &Txn{
-		Reader:        Reader{beginRead: func() *memdb.Txn { return b.memTxn }, quarantineRecord: b.store.quarantineRecord, reportUnknown: b.store.reportUnknown, unopenedVariables: b.store.sealer.unopenedVariables},
+		Reader:        Reader{beginRead: func() *memdb.Txn { return b.memTxn }, quarantineRecord: b.store.quarantineRecord, reportUnknownPart: b.store.reportUnknownPart, unopenedVariables: b.store.sealer.unopenedVariables},
 		store:         b.store,
 		memTxn:        b.memTxn,
 		index:         b.index + 1,
@@ -470,7 +470,7 @@ func (s *Store) allRecords(mem *memdb.Txn) func(yield func(bucketWrite) bool) {
 				return
 			}
 		}
-		for _, o := range s.unknownRecords {
+		for _, o := range s.recordsInUnknownBuckets {
 			if !yield(o) {
 				return
 			}
@@ -558,7 +558,7 @@ func (b *writeBatch) publish() {
 	s.lastIndex, s.isFormatRecordOutdated = b.index, false
 	for key, c := range b.mergedChanges {
 		if c.after == nil {
-			delete(s.unknownFields, key)
+			delete(s.payloadsWithUnknownFields, key)
 		}
 	}
 	b.jobs.applyToTable()

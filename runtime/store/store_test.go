@@ -433,7 +433,7 @@ func TestLocalRecords(t *testing.T) {
 	s := openStore(t, tempStatePath(t))
 	local := state.LocalState{
 		StartID: "x/web/1", Handle: &driver.Handle{Version: 1, DriverState: []byte{1, 2}, Config: &driver.TaskConfig{ID: "x/web/1"}},
-		Hooks:      map[string]state.HookState{"a": {Attachment: "{}", Done: true, Env: map[string]string{"A": "1"}}, "b": {Data: map[string]string{"k": "v"}}},
+		Hooks:      map[string]state.HookState{"a": {AttachmentJSON: "{}", Done: true, Env: map[string]string{"A": "1"}}, "b": {Data: map[string]string{"k": "v"}}},
 		AllocHooks: map[string]string{"c": `{"d": 1}`},
 	}
 	status := &api.TaskState{State: "running", Events: []*api.TaskEvent{{Type: "Started", Time: 5}}}

@@ -60,21 +60,21 @@ type tableIndexRow struct {
 
 // tableDef defines a table.
 type tableDef struct {
-	table      Table
-	hasIndex   bool // the table is public: a change increases the index and wakes watchers
-	isLocal    bool // the objects are of type localRecord
-	keyOf      func(any) string
-	indexes    map[string]memdb.Indexer
-	setIndexes func(obj, old any, index uint64) // sets the indexes of obj; old is nil for a new object
-	newRecord  func(key string) any             // returns a pointer to a zero value of the stored type, nil if this build has no record with the key
-	newEvent   func(any) Event                  // nil if changes of the table cause no events
+	table         Table
+	hasTableIndex bool // the table is public: a change increases the index and wakes watchers
+	isLocal       bool // the objects are of type localRecord
+	keyOf         func(any) string
+	indexes       map[string]memdb.Indexer
+	setIndexes    func(obj, old any, index uint64) // sets the indexes of obj; old is nil for a new object
+	newRecord     func(key string) any             // returns a pointer to a zero value of the stored type, nil if this build has no record with the key
+	newEvent      func(any) Event                  // nil if changes of the table cause no events
 }
 
 // tableDefs has all tables, in the order in which they are written to a new file.
 var tableDefs = []*tableDef{
 	defineTable(Jobs, jobKey, indexFields[api.Job]{
 		"parent": func(j *api.Job) string {
-			return keyIfSet(namespacedKey(stringOrEmpty(j.Namespace), stringOrEmpty(j.ParentID)), j.ParentID)
+			return keyIfFieldSet(namespacedKey(stringOrEmpty(j.Namespace), stringOrEmpty(j.ParentID)), j.ParentID)
 		},
 	}, setJobIndexes, func(j *api.Job) Event {
 		return Event{Topic: api.TopicJob, Type: "JobRegistered", Key: stringOrEmpty(j.ID), Namespace: stringOrEmpty(j.Namespace)}
@@ -132,7 +132,7 @@ var tableDefs = []*tableDef{
 	defineLocalTable(allocLocalsTable, func(string) any { return new(allocLocalRecord) }),
 	defineLocalTable(agentMetaTable, func(key string) any {
 		if kind := state.AgentRecordKindOf(key); kind != nil {
-			return kind.New()
+			return kind.NewRecord()
 		}
 		return nil
 	}),
@@ -163,7 +163,7 @@ type indexFields[T any] map[string]func(*T) string
 // defineTable returns the definition of a public table.
 func defineTable[T any](table Table, key func(*T) string, indexes indexFields[T], stamp func(obj, old *T, index uint64), event func(*T) Event) *tableDef {
 	k := newTableDef(table, withUntypedArg(key), func(string) any { return new(T) })
-	k.hasIndex = true
+	k.hasTableIndex = true
 	for name, value := range indexes {
 		k.indexes[name] = stringIndexer{keyOf: withUntypedArg(value)}
 	}
@@ -281,8 +281,8 @@ func versionKey(namespace, id string, version uint64) string {
 	return fmt.Sprintf("%s\x00%s\x00%016x", namespace, id, version)
 }
 
-// keyIfSet returns key, or "" if field is nil or empty.
-func keyIfSet(key string, field *string) string {
+// keyIfFieldSet returns key, or "" if field is nil or empty.
+func keyIfFieldSet(key string, field *string) string {
 	if stringOrEmpty(field) == "" {
 		return ""
 	}

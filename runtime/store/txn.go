@@ -59,10 +59,10 @@ func (tx *Txn) OnCommit(f func()) { tx.onCommit = append(tx.onCommit, f) }
 // Index returns the index that the transaction gets if it changes a public table.
 func (tx *Txn) Index() uint64 { return tx.index }
 
-// SetOperation sets the operation for the changes that follow in this transaction. The operation
+// SetEventOperation sets the operation for the changes that follow in this transaction. The operation
 // is the type of their events, such as JobRegistered or PlanResult. Without an operation, each
 // event has the default type of its table.
-func (tx *Txn) SetOperation(name string) { tx.eventOperation = name }
+func (tx *Txn) SetEventOperation(name string) { tx.eventOperation = name }
 
 // AddEvaluationEvent adds an event of the current operation about an evaluation, without
 // storing the evaluation.
@@ -70,8 +70,8 @@ func (tx *Txn) AddEvaluationEvent(e *api.Evaluation) {
 	tx.addEvent(recordChange{tableDef: tableDefsByTable[Evaluations], after: e})
 }
 
-// AddNodeEvent adds an event of the current operation about a node that has not changed.
-func (tx *Txn) AddNodeEvent(id string) {
+// AddUnchangedNodeEvent adds an event of the current operation about a node that has not changed.
+func (tx *Txn) AddUnchangedNodeEvent(id string) {
 	if n := tx.Node(nil, id); n != nil {
 		tx.addEvent(recordChange{tableDef: tableDefsByTable[Nodes], after: n})
 	}
@@ -187,7 +187,7 @@ func (tx *Txn) DeleteService(namespace, id string) {
 func (tx *Txn) PutVariable(v *api.Variable) {
 	err := tx.store.KeyFileErr()
 	if err == nil && len(v.Items) == 0 {
-		err = tx.VariableErr(tx.Variable(nil, v.Namespace, v.Path))
+		err = tx.VariableDecryptErr(tx.Variable(nil, v.Namespace, v.Path))
 	}
 	if err != nil {
 		tx.setError(err)
@@ -321,7 +321,7 @@ func (tx *Txn) deleteObject(t Table, key string) {
 
 func (tx *Txn) addChange(c recordChange) {
 	tx.changes = append(tx.changes, c)
-	if c.tableDef.hasIndex {
+	if c.tableDef.hasTableIndex {
 		tx.changesIndexedTable = true
 		tx.changedTables[c.tableDef.table] = true
 	}

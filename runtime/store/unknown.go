@@ -177,13 +177,13 @@ func keepUnknownFields(stored, next []byte, zero any) (payload []byte, carried b
 	if err != nil {
 		return nil, false, err
 	}
-	payload, err = mergeUnknown(resolved, known, next)
+	payload, err = mergeUnknownFields(resolved, known, next)
 	return payload, true, err
 }
 
-// mergeUnknown returns the value next together with the fields that stored has and known does not. All three are encoded.
+// mergeUnknownFields returns the value next together with the fields that stored has and known does not. All three are encoded.
 // known is stored without the fields that this build does not know.
-func mergeUnknown(stored, known, next codec.Raw) (codec.Raw, error) {
+func mergeUnknownFields(stored, known, next codec.Raw) (codec.Raw, error) {
 	if bytes.Equal(known, next) {
 		return stored, nil
 	}
@@ -194,7 +194,7 @@ func mergeUnknown(stored, known, next codec.Raw) (codec.Raw, error) {
 			switch {
 			case isKnown && isNext:
 				var err error
-				if n[name], err = mergeUnknown(value, k[name], n[name]); err != nil {
+				if n[name], err = mergeUnknownFields(value, k[name], n[name]); err != nil {
 					return nil, err
 				}
 			case !isKnown && !isNext:
@@ -224,15 +224,15 @@ func decodeThree[T any](a, b, c codec.Raw, decode func(codec.Raw) (T, error)) (x
 // UnknownPart is a field, record or table of the state that another build has written and this build does not know. The store
 // keeps it.
 type UnknownPart struct {
-	Name    string // like `field handle.checkpoint of task_local`
-	Records int    // number of records with the part
+	Name        string // like `field handle.checkpoint of task_local`
+	RecordCount int    // number of records with the part
 }
 
 func unknownFieldName(t Table, path string) string { return fmt.Sprintf("field %s of %s", path, t) }
 
-// decodePublicRecord decodes the unencrypted part of a record of a public table. If the record has fields that this build
+// decodePublicTableRecord decodes the unencrypted part of a record of a public table. If the record has fields that this build
 // does not know, later writes of the record keep them.
-func (s *Store) decodePublicRecord(t Table, key string, payload []byte, v any) error {
+func (s *Store) decodePublicTableRecord(t Table, key string, payload []byte, v any) error {
 	unknown, err := decodeFields(payload, v)
 	if err != nil || len(unknown) == 0 {
 		return err
@@ -240,14 +240,14 @@ func (s *Store) decodePublicRecord(t Table, key string, payload []byte, v any) e
 	for _, path := range unknown {
 		s.countUnknownPart(unknownFieldName(t, path))
 	}
-	s.unknownFields[recordKey{t, key}] = bytes.Clone(payload)
+	s.payloadsWithUnknownFields[recordKey{t, key}] = bytes.Clone(payload)
 	return nil
 }
 
 // keepUnknownFieldsOf returns the payload of a record of a public table together with those fields of the stored record that
 // this build does not know.
 func (s *Store) keepUnknownFieldsOf(t Table, key string, payload []byte) ([]byte, error) {
-	stored := s.unknownFields[recordKey{t, key}]
+	stored := s.payloadsWithUnknownFields[recordKey{t, key}]
 	if stored == nil || payload == nil || t == Variables && payload[0] == envelopeFirstByte {
 		return payload, nil // the open part of a sealed variable has the fields already
 	}
@@ -264,15 +264,15 @@ func (s *Store) keepUnknownFieldsOf(t Table, key string, payload []byte) ([]byte
 func (s *Store) countUnknownPart(name string) (isNew bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.unknownParts[name]++
-	return s.unknownParts[name] == 1
+	s.recordCountByUnknownPart[name]++
+	return s.recordCountByUnknownPart[name] == 1
 }
 
 func (s *Store) listUnknownParts() (parts []UnknownPart) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, name := range slices.Sorted(maps.Keys(s.unknownParts)) {
-		parts = append(parts, UnknownPart{name, s.unknownParts[name]})
+	for _, name := range slices.Sorted(maps.Keys(s.recordCountByUnknownPart)) {
+		parts = append(parts, UnknownPart{name, s.recordCountByUnknownPart[name]})
 	}
 	return parts
 }
@@ -304,9 +304,9 @@ func newUnknownPartEvent(name string) *api.NodeEvent {
 	}
 }
 
-// reportUnknown logs a part of a record that this build does not know, and adds a node event, unless it has reported the part
+// reportUnknownPart logs a part of a record that this build does not know, and adds a node event, unless it has reported the part
 // before. It does not block, because a transaction may call it.
-func (s *Store) reportUnknown(name string) {
+func (s *Store) reportUnknownPart(name string) {
 	if !s.countUnknownPart(name) {
 		return
 	}

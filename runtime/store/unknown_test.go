@@ -234,7 +234,7 @@ func TestPartsOfNewerBuildAreKeptAndReported(t *testing.T) {
 			tx.PutAgentRecord("identity/a/web", secretTokens("jwt"))
 			tx.PutNode(&api.Node{ID: "node"})
 		})
-		got.Killed = true
+		got.KillRequested = true
 		status.Restarts++
 		mustSucceed(t, s.PutTask("a", "web", got, status, state.DurabilitySync)())
 		if round == 1 {

@@ -173,14 +173,14 @@ func TestEventSubscription(t *testing.T) {
 	s := openStore(t, tempStatePath(t))
 	live := s.Subscribe(0)
 	mustUpdate(t, s, func(tx *Txn) {
-		tx.SetOperation("JobRegistered")
+		tx.SetEventOperation("JobRegistered")
 		job := testJob("web", 0)
 		tx.PutJob(job)
 		tx.PutEvaluation(&api.Evaluation{ID: "e", Namespace: "default", JobID: "web"})
 		again := *tx.Evaluation(nil, "e")
 		again.Status = "complete"
 		tx.PutEvaluation(&again)
-		tx.SetOperation("PlanResult")
+		tx.SetEventOperation("PlanResult")
 		running := *job
 		running.Status = new("running")
 		tx.PutJob(&running)

@@ -21,11 +21,11 @@ import (
 
 // cgroupHierarchy describes the cgroups of this machine that the plugin can use.
 type cgroupHierarchy struct {
-	cgroupVersion     int    // 0 means no cgroups
-	unavailableReason string // reason why version is 0
-	mountPath         string // /sys/fs/cgroup
-	taskParentDirs    []string
-	v1Controllers     []string // cgroup v1: the mounted controllers; taskParentDirs are in the hierarchy of the first
+	cgroupVersion           int    // 0 means no cgroups
+	unavailableReason       string // reason why cgroupVersion is 0
+	mountPath               string // /sys/fs/cgroup
+	parentDirsOfTaskCgroups []string
+	v1Controllers           []string // cgroup v1: the mounted controllers; parentDirsOfTaskCgroups are in the hierarchy of the first
 }
 
 // taskCgroupV1Controllers are the cgroup v1 controllers that tasks use. The processes of a task are found by its
@@ -35,9 +35,9 @@ var taskCgroupV1Controllers = []string{"freezer", "memory", "pids", "cpu"}
 
 // hostCgroupHierarchy detects the cgroups of this machine as Nomad's drivers do: a machine with both versions
 // counts as v1, and cgroups v1 require root.
-var hostCgroupHierarchy = sync.OnceValue(func() cgroupHierarchy { return detectCgroups("/sys/fs/cgroup") })
+var hostCgroupHierarchy = sync.OnceValue(func() cgroupHierarchy { return detectCgroupHierarchy("/sys/fs/cgroup") })
 
-func detectCgroups(mount string) cgroupHierarchy {
+func detectCgroupHierarchy(mount string) cgroupHierarchy {
 	version, base, reason := osprocess.FindCgroups(mount)
 	h := cgroupHierarchy{cgroupVersion: version, unavailableReason: reason, mountPath: mount}
 	switch version {
@@ -51,11 +51,11 @@ func detectCgroups(mount string) cgroupHierarchy {
 		if len(h.v1Controllers) == 0 {
 			return cgroupHierarchy{unavailableReason: "no cgroup controller is mounted in " + mount}
 		}
-		h.taskParentDirs = []string{filepath.Dir(h.v1TaskCgroupDir(h.v1Controllers[0], "task"))}
+		h.parentDirsOfTaskCgroups = []string{filepath.Dir(h.v1TaskCgroupDir(h.v1Controllers[0], "task"))}
 	case 2:
-		h.taskParentDirs = []string{filepath.Join(base, "nomad.slice/share.slice")}
+		h.parentDirsOfTaskCgroups = []string{filepath.Join(base, "nomad.slice/share.slice")}
 		if base == mount {
-			h.taskParentDirs = append(h.taskParentDirs, filepath.Join(mount, "nomad.slice/reserve.slice"))
+			h.parentDirsOfTaskCgroups = append(h.parentDirsOfTaskCgroups, filepath.Join(mount, "nomad.slice/reserve.slice"))
 		}
 	}
 	return h
@@ -69,9 +69,9 @@ func UnenforcedLimits() (limits []string, reason string) {
 	case 0:
 		return taskLimits, h.unavailableReason
 	case 1:
-		return missingLimits(h.v1Controllers), "the cgroup controllers are not mounted"
+		return limitsWithoutController(h.v1Controllers), "the cgroup controllers are not mounted"
 	}
-	base := filepath.Dir(filepath.Dir(h.taskParentDirs[0]))
+	base := filepath.Dir(filepath.Dir(h.parentDirsOfTaskCgroups[0]))
 	available, err := os.ReadFile(filepath.Join(base, "cgroup.controllers"))
 	if err != nil {
 		return taskLimits, err.Error()
@@ -79,13 +79,13 @@ func UnenforcedLimits() (limits []string, reason string) {
 	if own, _ := osprocess.OwnCgroup(); base != h.mountPath && base == filepath.Join(h.mountPath, own) {
 		return taskLimits, "controllers can be enabled only below a cgroup without processes: with systemd, start the agent in a subgroup (DelegateSubgroup=)"
 	}
-	return missingLimits(strings.Fields(string(available))), "the cgroup controllers are not available in " + base
+	return limitsWithoutController(strings.Fields(string(available))), "the cgroup controllers are not available in " + base
 }
 
 // taskLimits are the limits of tasks, by the names of their controllers.
 var taskLimits = []string{"memory", "cpu", "pids"}
 
-func missingLimits(controllers []string) []string {
+func limitsWithoutController(controllers []string) []string {
 	return slices.DeleteFunc(slices.Clone(taskLimits), func(c string) bool { return slices.Contains(controllers, c) })
 }
 
@@ -105,8 +105,8 @@ func cgroupPaths(allocID, taskName string) []string {
 	if h.cgroupVersion == 2 {
 		name += ".scope"
 	}
-	paths := make([]string, len(h.taskParentDirs))
-	for i, parent := range h.taskParentDirs {
+	paths := make([]string, len(h.parentDirsOfTaskCgroups))
+	for i, parent := range h.parentDirsOfTaskCgroups {
 		paths[i] = filepath.Join(parent, name)
 	}
 	return paths
@@ -115,17 +115,17 @@ func cgroupPaths(allocID, taskName string) []string {
 // cgroup is the cgroup of a task: it contains all processes of the task, so that they can be found, limited and
 // killed.
 type cgroup struct {
-	path      string
-	hostOwned bool // the host made the cgroup and removes it
+	path            string
+	isManagedByHost bool // the host made the cgroup and removes it
 
-	// otherV1Dirs are the task's cgroups in the other hierarchies of v1, besides path. v1MemoryDir is
+	// v1DirsExceptPath are the task's cgroups in the other hierarchies of v1, besides path. v1MemoryDir is
 	// the task's cgroup of the v1 controller "memory", which counts OOM kills; empty if there is none.
-	otherV1Dirs []string
-	v1MemoryDir string
+	v1DirsExceptPath []string
+	v1MemoryDir      string
 
 	initialOOMKills uint64 // result of oomKills before the process started
 
-	setCPUShares func() // sets the CPU shares of the task; nil if the task gets none or already has them
+	setCPUSharesAfterFork func() // sets the CPU shares of the task; nil if the task gets none or already has them
 }
 
 func (c *cgroup) osCgroup() osprocess.Cgroup { return osprocess.Cgroup(c.path) }
@@ -133,35 +133,35 @@ func (c *cgroup) osCgroup() osprocess.Cgroup { return osprocess.Cgroup(c.path) }
 // forkPlacement is the cgroups and network namespace in which a process is forked, and its
 // rlimits.
 type forkPlacement struct {
-	cgroupDir      string      // directory of the cgroup v2 into which the process is cloned; empty means none
-	cgroupRequired bool        // the user configured cgroupDir: the start fails if the process cannot enter it
-	v1TasksFiles   []tasksFile // files of the cgroups v1 that the forking thread enters before the fork
-	netnsPath      string      // network namespace that the forking thread enters; empty means that of the plugin
+	cgroupDir      string        // directory of the cgroup v2 into which the process is cloned; empty means none
+	cgroupRequired bool          // the user configured cgroupDir: the start fails if the process cannot enter it
+	v1TasksFiles   []v1TasksFile // files of the cgroups v1 that the forking thread enters before the fork
+	netnsPath      string        // network namespace that the forking thread enters; empty means that of the plugin
 	rlimits        map[string]Rlimit
 	beforeFork     func() error // called on the forking thread; can be nil
 }
 
-// tasksFile is the file "tasks" of a cgroup v1: a thread that writes to it
+// v1TasksFile is the file "tasks" of a cgroup v1: a thread that writes to it
 // enters the cgroup.
-type tasksFile struct {
+type v1TasksFile struct {
 	path      string
 	mustEnter bool // the user configured the cgroup: the start fails if the thread cannot enter it
 }
 
-func tasksFileIn(dir string, must bool) tasksFile {
-	return tasksFile{filepath.Join(dir, "tasks"), must}
+func v1TasksFileIn(dir string, mustEnter bool) v1TasksFile {
+	return v1TasksFile{filepath.Join(dir, "tasks"), mustEnter}
 }
 
-// preparePlacement makes the cgroups of a process that is about to start, sets their limits, and returns where to fork
+// makeCgroupsForFork makes the cgroups of a process that is about to start, sets their limits, and returns where to fork
 // the process.
-func (co *Core) preparePlacement(ctx context.Context, c Command) (forkPlacement, error) {
+func (co *Core) makeCgroupsForFork(ctx context.Context, c Command) (forkPlacement, error) {
 	h := hostCgroupHierarchy()
 	l := co.resourceLimits(c)
 	pl := forkPlacement{netnsPath: netnsPath(co.startRequest), rlimits: co.rlimits}
 	switch h.cgroupVersion {
 	case 2:
 		if c.CgroupV2 != "" {
-			dir, err := configuredCgroupDir(h.mountPath, c.CgroupV2)
+			dir, err := userConfiguredCgroupDir(h.mountPath, c.CgroupV2)
 			pl.cgroupDir, pl.cgroupRequired = dir, true
 			co.reportAllLimitsUnenforced(l, errors.New("cgroup_v2_override places the task into another cgroup"))
 			return pl, err
@@ -174,11 +174,11 @@ func (co *Core) preparePlacement(ctx context.Context, c Command) (forkPlacement,
 		}
 	case 1:
 		for controller, path := range c.CgroupV1 {
-			dir, err := configuredCgroupDir(filepath.Join(h.mountPath, controller), path)
+			dir, err := userConfiguredCgroupDir(filepath.Join(h.mountPath, controller), path)
 			if err != nil {
 				return forkPlacement{}, err
 			}
-			pl.v1TasksFiles = append(pl.v1TasksFiles, tasksFileIn(dir, true))
+			pl.v1TasksFiles = append(pl.v1TasksFiles, v1TasksFileIn(dir, true))
 		}
 		if c.CgroupV1[h.v1Controllers[0]] == "" {
 			if err := co.makeCgroup(ctx, l, c.CgroupV1); err != nil {
@@ -187,9 +187,9 @@ func (co *Core) preparePlacement(ctx context.Context, c Command) (forkPlacement,
 		} else {
 			co.reportAllLimitsUnenforced(l, errors.New("cgroup_v1_override places the task into another cgroup"))
 		}
-		pl.v1TasksFiles = append(pl.v1TasksFiles, co.tasksFiles()...)
-		if dir := co.cpusetDir(); dir != "" && c.CgroupV1["cpuset"] == "" {
-			pl.v1TasksFiles = append(pl.v1TasksFiles, tasksFileIn(dir, false))
+		pl.v1TasksFiles = append(pl.v1TasksFiles, co.v1TasksFiles()...)
+		if dir := co.hostMadeCgroupDir(); dir != "" && c.CgroupV1["cpuset"] == "" {
+			pl.v1TasksFiles = append(pl.v1TasksFiles, v1TasksFileIn(dir, false))
 		}
 	default:
 		co.reportAllLimitsUnenforced(l, errors.New(h.unavailableReason))
@@ -197,14 +197,14 @@ func (co *Core) preparePlacement(ctx context.Context, c Command) (forkPlacement,
 	return pl, nil
 }
 
-// tasksFiles returns the files "tasks" of the task's cgroups v1. The forking thread writes to them to enter the
+// v1TasksFiles returns the files "tasks" of the task's cgroups v1. The forking thread writes to them to enter the
 // cgroups.
-func (co *Core) tasksFiles() (entries []tasksFile) {
+func (co *Core) v1TasksFiles() (entries []v1TasksFile) {
 	if co.cgroup == nil {
 		return nil
 	}
-	for _, dir := range append([]string{co.cgroup.path}, co.cgroup.otherV1Dirs...) {
-		entries = append(entries, tasksFileIn(dir, false))
+	for _, dir := range append([]string{co.cgroup.path}, co.cgroup.v1DirsExceptPath...) {
+		entries = append(entries, v1TasksFileIn(dir, false))
 	}
 	return entries
 }
@@ -217,9 +217,9 @@ func netnsPath(s *sdk.StartRequest) string {
 	return s.NetworkIsolation.Path
 }
 
-// configuredCgroupDir returns the directory of an existing cgroup that the user has configured. path is relative to
+// userConfiguredCgroupDir returns the directory of an existing cgroup that the user has configured. path is relative to
 // the mount.
-func configuredCgroupDir(mount, path string) (string, error) {
+func userConfiguredCgroupDir(mount, path string) (string, error) {
 	rel := strings.TrimPrefix(path, "/")
 	if !filepath.IsLocal(rel) {
 		return "", fmt.Errorf("cgroup %q is not a path below %s", path, mount)
@@ -231,9 +231,9 @@ func configuredCgroupDir(mount, path string) (string, error) {
 	return dir, nil
 }
 
-// cpusetDir returns the directory of the cgroup that the host has made for the task (on v1 in the hierarchy of the
+// hostMadeCgroupDir returns the directory of the cgroup that the host has made for the task (on v1 in the hierarchy of the
 // controller "cpuset"), or "" if it does not exist.
-func (co *Core) cpusetDir() string {
+func (co *Core) hostMadeCgroupDir() string {
 	if co.startRequest.Resources == nil {
 		return ""
 	}
@@ -247,13 +247,13 @@ func (co *Core) cpusetDir() string {
 	return dir
 }
 
-// makeCgroup sets p.cgroup to the new cgroup of the task, and sets its limits. It kills processes of an earlier
-// start in the cgroup. If the cgroup cannot be made, p.cgroup stays nil, and the task runs without limits. The keys
+// makeCgroup sets co.cgroup to the new cgroup of the task, and sets its limits. It kills processes of an earlier
+// start in the cgroup. If the cgroup cannot be made, co.cgroup stays nil, and the task runs without limits. The keys
 // of overridden are the v1 controllers for which the user has configured other cgroups.
 func (co *Core) makeCgroup(ctx context.Context, l cgroupLimits, overridden map[string]string) error {
 	var g *cgroup
-	if hostOwned := co.cpusetDir(); hostOwned != "" && hostCgroupHierarchy().cgroupVersion == 2 {
-		g = &cgroup{path: hostOwned, hostOwned: true}
+	if hostOwned := co.hostMadeCgroupDir(); hostOwned != "" && hostCgroupHierarchy().cgroupVersion == 2 {
+		g = &cgroup{path: hostOwned, isManagedByHost: true}
 	} else {
 		paths := cgroupPaths(co.startRequest.AllocID, co.startRequest.Name)
 		if len(paths) == 0 {
@@ -270,12 +270,12 @@ func (co *Core) makeCgroup(ctx context.Context, l cgroupLimits, overridden map[s
 	if existed {
 		remaining, err := g.osCgroup().PIDs()
 		if err != nil {
-			return co.leftoverProcessError(err)
+			return co.killLeftoverError(err)
 		}
 		if len(remaining) > 0 {
 			co.logger.Warn("killing what an earlier start has left running", "pids", remaining)
 			if err := g.osCgroup().Kill(ctx); err != nil {
-				return co.leftoverProcessError(err)
+				return co.killLeftoverError(err)
 			}
 		}
 		g.initialOOMKills = g.oomKills()
@@ -288,18 +288,18 @@ func (co *Core) makeCgroup(ctx context.Context, l cgroupLimits, overridden map[s
 	return nil
 }
 
-// adoptCgroup returns the cgroup of a recovered process, with the path from its State, or nil if the cgroup no longer
+// openRecoveredCgroup returns the cgroup of a recovered process, with the path from its State, or nil if the cgroup no longer
 // exists.
-func adoptCgroup(p *Core, path string) *cgroup {
-	g := openCgroup(path)
+func openRecoveredCgroup(p *Core, path string) *cgroup {
+	g := openExistingCgroup(path)
 	if g != nil {
-		g.hostOwned = path == p.cpusetDir()
+		g.isManagedByHost = path == p.hostMadeCgroupDir()
 	}
 	return g
 }
 
-// openCgroup returns the existing cgroup of a task, or nil if it does not exist.
-func openCgroup(path string) *cgroup {
+// openExistingCgroup returns the existing cgroup of a task, or nil if it does not exist.
+func openExistingCgroup(path string) *cgroup {
 	if _, err := os.Stat(path); err != nil {
 		return nil
 	}
@@ -311,7 +311,7 @@ func openCgroup(path string) *cgroup {
 			continue // the task has no limit in this hierarchy
 		}
 		if dir != path {
-			g.otherV1Dirs = append(g.otherV1Dirs, dir)
+			g.v1DirsExceptPath = append(g.v1DirsExceptPath, dir)
 		}
 		if tree == "memory" {
 			g.v1MemoryDir = dir
@@ -331,12 +331,12 @@ func (c *cgroup) enableMemoryController() {
 // removeCgroups removes the cgroups of a task, except a cgroup that the host has made, and the memory reservation.
 // No process may be running in the cgroups.
 func (c *cgroup) removeCgroups() error {
-	errs := []error{c.releaseReservation()}
-	if c.hostOwned {
+	errs := []error{c.releaseMemoryReservation()}
+	if c.isManagedByHost {
 		return errs[0]
 	}
 	errs = append(errs, c.osCgroup().Remove())
-	for _, dir := range c.otherV1Dirs {
+	for _, dir := range c.v1DirsExceptPath {
 		errs = append(errs, osprocess.Cgroup(dir).Remove())
 	}
 	return errors.Join(errs...)
@@ -376,11 +376,11 @@ func (c *cgroup) readNumber(file string) (n uint64, ok bool) {
 	return n, err == nil
 }
 
-// runFork calls fork so that the new process is in its cgroups and network namespace
+// forkIntoPlacement calls fork so that the new process is in its cgroups and network namespace
 // from the start, and cannot start a process outside of them. The rlimits are set before
-// its program runs. If fork succeeds and runFork fails, the child is killed, and the caller
+// its program runs. If fork succeeds and forkIntoPlacement fails, the child is killed, and the caller
 // must reap it.
-func (f forkPlacement) runFork(sys *syscall.SysProcAttr, fork func() (pid int, err error)) error {
+func (f forkPlacement) forkIntoPlacement(sys *syscall.SysProcAttr, fork func() (pid int, err error)) error {
 	if len(f.v1TasksFiles) == 0 && f.netnsPath == "" && len(f.rlimits) == 0 && f.beforeFork == nil {
 		return f.forkIntoCgroup(sys, fork)
 	}
@@ -407,7 +407,7 @@ func (f forkPlacement) forkIntoCgroup(sys *syscall.SysProcAttr, forkChild func()
 		defer dir.Close()
 		sys.UseCgroupFD, sys.CgroupFD = true, int(dir.Fd())
 		err = fork()
-		if err == nil || f.cgroupRequired || !isCgroupError(err) {
+		if err == nil || f.cgroupRequired || !mayBeCgroupError(err) {
 			return err
 		}
 		sys.UseCgroupFD = false
@@ -417,8 +417,8 @@ func (f forkPlacement) forkIntoCgroup(sys *syscall.SysProcAttr, forkChild func()
 	return fork()
 }
 
-// isCgroupError reports whether a fork may have failed because the child could not enter its cgroup.
-func isCgroupError(err error) bool {
+// mayBeCgroupError reports whether a fork may have failed because the child could not enter its cgroup.
+func mayBeCgroupError(err error) bool {
 	for _, e := range []error{unix.ENOSYS, unix.EINVAL, unix.E2BIG, unix.EBUSY, unix.EOPNOTSUPP, unix.ENODEV, unix.EACCES, unix.EBADF} {
 		if errors.Is(err, e) {
 			return true

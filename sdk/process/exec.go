@@ -76,11 +76,11 @@ func (p *Process) Exec(ctx context.Context, e driver.Exec) (driver.ExitResult, e
 		Args:        e.Command,
 		Dir:         p.workDir,
 		Env:         p.execEnv(e),
-		SysProcAttr: &syscall.SysProcAttr{Setsid: true, Credential: p.cred},
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true, Credential: p.credential},
 	}
 	var streams execStreams
 	if e.TTY {
-		err = streams.openTerminal(cmd, e, p.cred)
+		err = streams.openTerminal(cmd, e, p.credential)
 	} else {
 		err = streams.openPipes(cmd, e)
 	}
@@ -89,7 +89,7 @@ func (p *Process) Exec(ctx context.Context, e driver.Exec) (driver.ExitResult, e
 		return driver.ExitResult{}, fmt.Errorf("prepare the streams of %q: %w", path, err)
 	}
 	if err := p.startExec(cmd, &streams, p.execPlacement()); err != nil {
-		return driver.ExitResult{}, p.execError(path, err)
+		return driver.ExitResult{}, p.explainExecError(path, err)
 	}
 	return p.finishExec(ctx, cmd, e, &streams)
 }
@@ -111,7 +111,7 @@ func (p *Process) execByLauncher(ctx context.Context, e driver.Exec) (driver.Exi
 	}
 	var streams execStreams
 	if e.TTY {
-		err = streams.useTerminal(cmd, e, launch.terminalMaster, launch.terminalSlave)
+		err = streams.connectToTerminal(cmd, e, launch.terminalMaster, launch.terminalSlave)
 	} else {
 		err = streams.openPipes(cmd, e)
 	}
@@ -120,11 +120,11 @@ func (p *Process) execByLauncher(ctx context.Context, e driver.Exec) (driver.Exi
 		return driver.ExitResult{}, fmt.Errorf("prepare the streams of %q: %w", e.Command[0], err)
 	}
 	place := p.execPlacement()
-	place.applyLaunch(launch.Launch, cmd.SysProcAttr)
+	place.setAttributesOfLaunch(launch.Launch, cmd.SysProcAttr)
 	if err := p.startExec(cmd, &streams, place); err != nil {
 		return driver.ExitResult{}, fmt.Errorf("start the stage: %w", err)
 	}
-	if err := waitStageExecuted(ctx, launch.Launch, cmd.Process.Pid); err != nil {
+	if err := waitForExecByStage(ctx, launch.Launch, cmd.Process.Pid); err != nil {
 		unix.Kill(-cmd.Process.Pid, unix.SIGKILL)
 		_ = cmd.Wait() // the stage has not executed the command
 		streams.closeAll()
@@ -144,7 +144,7 @@ func (p *Process) execEnv(e driver.Exec) []string {
 
 // startExec starts a command of Exec. It closes the streams if it fails.
 func (p *Process) startExec(cmd *exec.Cmd, streams *execStreams, place forkPlacement) error {
-	err := place.runFork(cmd.SysProcAttr, func() (pid int, err error) {
+	err := place.forkIntoPlacement(cmd.SysProcAttr, func() (pid int, err error) {
 		if err := cmd.Start(); err != nil {
 			return 0, err
 		}
@@ -153,7 +153,7 @@ func (p *Process) startExec(cmd *exec.Cmd, streams *execStreams, place forkPlace
 	streams.closeChildFiles()
 	if err != nil {
 		if cmd.Process != nil {
-			_ = cmd.Wait() // runFork has killed the child
+			_ = cmd.Wait() // forkIntoPlacement has killed the child
 		}
 		streams.closeAll()
 		var errno syscall.Errno
@@ -171,13 +171,13 @@ func (p *Process) finishExec(ctx context.Context, cmd *exec.Cmd, e driver.Exec, 
 	p.resetOOMScore(cmd.Process.Pid)
 	stop := context.AfterFunc(ctx, func() { unix.Kill(-cmd.Process.Pid, unix.SIGKILL) })
 	resized := make(chan struct{})
-	streams.startCopies(e, resized)
+	streams.startStreamCopies(e, resized)
 	err := waitIgnoringExitCode(cmd)
 	// After the wait, the id of the process group may be reused, so the end of ctx must not
 	// kill it. Processes that the command has left running are killed with the task.
 	stop()
 	close(resized)
-	streams.waitOutput()
+	streams.waitOutputAndCloseAll()
 	if err != nil {
 		return driver.ExitResult{}, fmt.Errorf("wait for %q: %w", e.Command[0], err)
 	}
@@ -202,9 +202,9 @@ func (p *Process) execPlacement() forkPlacement {
 	case hostCgroupHierarchy().cgroupVersion == 2:
 		pl.cgroupDir = p.cgroup.path
 	default:
-		pl.v1TasksFiles = p.tasksFiles()
-		if dir := p.cpusetDir(); dir != "" {
-			pl.v1TasksFiles = append(pl.v1TasksFiles, tasksFileIn(dir, false))
+		pl.v1TasksFiles = p.v1TasksFiles()
+		if dir := p.hostMadeCgroupDir(); dir != "" {
+			pl.v1TasksFiles = append(pl.v1TasksFiles, v1TasksFileIn(dir, false))
 		}
 	}
 	return pl
@@ -275,11 +275,11 @@ func (s *execStreams) openTerminal(cmd *exec.Cmd, e driver.Exec, cred *syscall.C
 	if cred != nil {
 		err = slave.Chown(int(cred.Uid), -1)
 	}
-	return errors.Join(err, s.useTerminal(cmd, e, master, slave))
+	return errors.Join(err, s.connectToTerminal(cmd, e, master, slave))
 }
 
-// useTerminal connects a command with a terminal. close and closeChildFiles close master and slave.
-func (s *execStreams) useTerminal(cmd *exec.Cmd, e driver.Exec, master, slave *os.File) error {
+// connectToTerminal connects a command with a terminal. closeAll and closeChildFiles close master and slave.
+func (s *execStreams) connectToTerminal(cmd *exec.Cmd, e driver.Exec, master, slave *os.File) error {
 	s.terminalMaster, s.childFiles = master, append(s.childFiles, slave)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
 	cmd.SysProcAttr.Setctty = true // descriptor 0 becomes the controlling terminal of the command
@@ -291,9 +291,9 @@ func (s *execStreams) useTerminal(cmd *exec.Cmd, e driver.Exec, master, slave *o
 	return nil
 }
 
-// startCopies starts goroutines that copy the streams, and resize the terminal until end is closed. The
+// startStreamCopies starts goroutines that copy the streams, and resize the terminal until end is closed. The
 // goroutine that copies the input returns only when the caller's reader returns EOF or an error.
-func (s *execStreams) startCopies(e driver.Exec, end <-chan struct{}) {
+func (s *execStreams) startStreamCopies(e driver.Exec, end <-chan struct{}) {
 	if s.stdinWriter != nil && e.Stdin != nil {
 		go func() {
 			io.Copy(s.stdinWriter, e.Stdin)
@@ -331,9 +331,9 @@ func (s *execStreams) startCopies(e driver.Exec, end <-chan struct{}) {
 	}
 }
 
-// waitOutput waits until the output is copied, or outputDrainTimeout has passed, and closes all files.
-func (s *execStreams) waitOutput() {
-	s.resizeGoroutine.Wait() // the goroutine uses the descriptor of the terminal, which close closes
+// waitOutputAndCloseAll waits until the output is copied, or outputDrainTimeout has passed, and closes all files.
+func (s *execStreams) waitOutputAndCloseAll() {
+	s.resizeGoroutine.Wait() // the goroutine uses the descriptor of the terminal, which closeAll closes
 	timer := time.AfterFunc(outputDrainTimeout, s.closeAll)
 	s.outputCopyGoroutines.Wait()
 	timer.Stop()

@@ -73,7 +73,7 @@ func TestStartWithFewDescriptors(t *testing.T) {
 
 // A fork returns EAGAIN when a limit of processes is reached.
 func TestForkWithoutFreeProcess(t *testing.T) {
-	err := (&Core{}).execError("/bin/true", unix.EAGAIN)
+	err := (&Core{}).explainExecError("/bin/true", unix.EAGAIN)
 	if !osprocess.IsTableFull(err) || !driver.IsRecoverable(err) {
 		t.Errorf("error %v", err)
 	}

@@ -92,9 +92,9 @@ func newProgram(s *sdk.StartRequest, dir, path string, args []string) Program {
 	return Program{Path: path, Args: args, Dir: dir, Env: envList(s.Env), User: s.User}
 }
 
-// waitStageExecuted waits until the stage has executed the program. If ctx ends first, it kills the process group of
+// waitForExecByStage waits until the stage has executed the program. If ctx ends first, it kills the process group of
 // the stage, and returns an error.
-func waitStageExecuted(ctx context.Context, l *Launch, pid int) error {
+func waitForExecByStage(ctx context.Context, l *Launch, pid int) error {
 	killed := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		unix.Kill(-pid, unix.SIGKILL)
@@ -108,8 +108,8 @@ func waitStageExecuted(ctx context.Context, l *Launch, pid int) error {
 	return sdk.Recoverable(errors.Join(context.Cause(ctx), err))
 }
 
-// applyLaunch prepares a fork of the stage of l: it sets the attributes in sys, and makes runFork call BeforeFork.
-func (f *forkPlacement) applyLaunch(l *Launch, sys *syscall.SysProcAttr) {
+// setAttributesOfLaunch prepares a fork of the stage of l: it sets the attributes in sys, and makes forkIntoPlacement call BeforeFork.
+func (f *forkPlacement) setAttributesOfLaunch(l *Launch, sys *syscall.SysProcAttr) {
 	l.SetAttributes(sys)
 	f.beforeFork = l.BeforeFork
 }
@@ -132,12 +132,12 @@ func (l *execLaunch) Close() {
 // newExecLaunch returns the stage for a command that runs in the task. The caller closes the execLaunch and the
 // terminal.
 func (p *Process) newExecLaunch(e driver.Exec) (*execLaunch, error) {
-	fd, err := openPidfd(p.id)
+	fd, err := openPidfd(p.processID)
 	if err == nil && fd == nil {
 		err = errors.New("this kernel has no pidfds, which commands in the task need")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("process %d: %w", p.id.PID, err)
+		return nil, fmt.Errorf("process %d: %w", p.processID.PID, err)
 	}
 	defer fd.Close()
 	l := &execLaunch{}

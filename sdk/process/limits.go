@@ -46,7 +46,7 @@ func (co *Core) resourceLimits(c Command) cgroupLimits {
 
 // limitSetting is one limit of a task, as the cgroup files to write and their values.
 type limitSetting struct {
-	name        string // shown to the user
+	limitName   string // shown to the user
 	controller  string
 	cgroupFiles []cgroupFile
 }
@@ -56,13 +56,13 @@ type cgroupFile struct {
 	mayBeMissing bool // the file does not exist on every kernel
 }
 
-// controllerSettings returns the cgroup files to write for the limits that are not 0, for cgroup version 1 or 2.
-func (l cgroupLimits) controllerSettings(version int) (settings []limitSetting) {
-	memory := limitSetting{name: "memory", controller: "memory", cgroupFiles: l.memoryFiles(version)}
-	cpu := limitSetting{name: "cpu", controller: "cpu"}
-	pids := limitSetting{name: "pids", controller: "pids", cgroupFiles: []cgroupFile{{name: "pids.max", value: strconv.FormatInt(l.maxPIDs, 10)}}}
+// limitSettings returns the cgroup files to write for the limits that are not 0, for cgroup version 1 or 2.
+func (l cgroupLimits) limitSettings(cgroupVersion int) (settings []limitSetting) {
+	memory := limitSetting{limitName: "memory", controller: "memory", cgroupFiles: l.memoryLimitFiles(cgroupVersion)}
+	cpu := limitSetting{limitName: "cpu", controller: "cpu"}
+	pids := limitSetting{limitName: "pids", controller: "pids", cgroupFiles: []cgroupFile{{name: "pids.max", value: strconv.FormatInt(l.maxPIDs, 10)}}}
 	shares := min(max(l.cpuShares, minCPUShares), maxCPUShares)
-	if version == 2 {
+	if cgroupVersion == 2 {
 		weight := minCPUWeight + (shares-minCPUShares)*(maxCPUWeight-minCPUWeight)/(maxCPUShares-minCPUShares)
 		cpu.cgroupFiles = []cgroupFile{{name: "cpu.weight", value: strconv.FormatInt(weight, 10)}}
 	} else {
@@ -79,16 +79,16 @@ func (l cgroupLimits) controllerSettings(version int) (settings []limitSetting) 
 	return settings
 }
 
-// memoryFiles returns the cgroup files for the memory limit and the memory reservation, for cgroup version 1 or 2.
-func (l cgroupLimits) memoryFiles(version int) (files []cgroupFile) {
+// memoryLimitFiles returns the cgroup files for the memory limit and the memory reservation, for cgroup version 1 or 2.
+func (l cgroupLimits) memoryLimitFiles(cgroupVersion int) (files []cgroupFile) {
 	bytes, reserved := strconv.FormatInt(l.memoryBytes, 10), strconv.FormatInt(l.reservedMemoryBytes, 10)
-	if l.memoryBytes > 0 && version == 2 {
+	if l.memoryBytes > 0 && cgroupVersion == 2 {
 		files = append(files, cgroupFile{name: "memory.max", value: bytes}, cgroupFile{name: "memory.swap.max", value: "0", mayBeMissing: true})
 	} else if l.memoryBytes > 0 {
 		// The limit of memory and swap together cannot be below the limit of memory.
 		files = append(files, cgroupFile{name: "memory.limit_in_bytes", value: bytes}, cgroupFile{name: "memory.memsw.limit_in_bytes", value: bytes, mayBeMissing: true})
 	}
-	if l.reservedMemoryBytes > 0 && version == 2 {
+	if l.reservedMemoryBytes > 0 && cgroupVersion == 2 {
 		files = append(files, cgroupFile{name: memoryLow, value: reserved})
 	} else if l.reservedMemoryBytes > 0 {
 		files = append(files, cgroupFile{name: "memory.soft_limit_in_bytes", value: reserved, mayBeMissing: true})
@@ -103,10 +103,10 @@ const (
 )
 
 // setLimits sets the limits of a cgroup that has no process yet, except the CPU
-// shares, which applyCPUShares sets when the task runs. The keys of overridden
+// shares, which applyDelayedCPUShares sets when the task runs. The keys of overridden
 // are the v1 controllers for which the user has configured other cgroups.
 func (c *cgroup) setLimits(p *Core, l cgroupLimits, overridden map[string]string) {
-	for _, s := range l.controllerSettings(hostCgroupHierarchy().cgroupVersion) {
+	for _, s := range l.limitSettings(hostCgroupHierarchy().cgroupVersion) {
 		write := func() error { return c.setLimitV2(s) }
 		var err error
 		switch {
@@ -115,7 +115,7 @@ func (c *cgroup) setLimits(p *Core, l cgroupLimits, overridden map[string]string
 		case hostCgroupHierarchy().cgroupVersion == 1:
 			var dir string
 			dir, err = c.makeV1Cgroup(s.controller)
-			write = func() error { return s.writeFiles(dir) }
+			write = func() error { return s.writeCgroupFiles(dir) }
 		}
 		enforce := func() {
 			if err == nil {
@@ -126,35 +126,35 @@ func (c *cgroup) setLimits(p *Core, l cgroupLimits, overridden map[string]string
 			}
 		}
 		if s.controller == "cpu" {
-			c.setCPUShares = enforce
+			c.setCPUSharesAfterFork = enforce
 		} else {
 			enforce()
 		}
 	}
 }
 
-// applyCPUShares gives the running task its CPU shares. They are not set before
+// applyDelayedCPUShares gives the running task its CPU shares. They are not set before
 // the fork, because the forking thread is in the task's cgroup and holds Go's
 // fork lock: with few shares on a busy machine, this thread would delay the starts of
 // other tasks.
-func (c *cgroup) applyCPUShares() {
-	if c == nil || c.setCPUShares == nil {
+func (c *cgroup) applyDelayedCPUShares() {
+	if c == nil || c.setCPUSharesAfterFork == nil {
 		return
 	}
-	c.setCPUShares()
-	c.setCPUShares = nil
+	c.setCPUSharesAfterFork()
+	c.setCPUSharesAfterFork = nil
 }
 
 func (c *cgroup) setLimitV2(s limitSetting) error {
-	err := s.writeFiles(c.path)
-	if errors.Is(err, os.ErrNotExist) {
+	err := s.writeCgroupFiles(c.path)
+	if errors.Is(err, os.ErrNotExist) { // the files exist only if the cgroups above enable the controller
 		if err := c.enableController(s.controller); err != nil {
 			return err
 		}
-		err = s.writeFiles(c.path)
+		err = s.writeCgroupFiles(c.path)
 	}
 	if err == nil && slices.ContainsFunc(s.cgroupFiles, func(f cgroupFile) bool { return f.name == memoryLow }) {
-		err = c.updateParentReservations()
+		err = c.updateParentMemoryReservations()
 	}
 	return err
 }
@@ -180,12 +180,12 @@ func (c *cgroup) makeV1Cgroup(controller string) (dir string, err error) {
 		writeExistingFile(filepath.Join(dir, "memory.memsw.limit_in_bytes"), "-1")
 	}
 	if dir != c.path {
-		c.otherV1Dirs = append(c.otherV1Dirs, dir)
+		c.v1DirsExceptPath = append(c.v1DirsExceptPath, dir)
 	}
 	return dir, nil
 }
 
-func (s limitSetting) writeFiles(dir string) error {
+func (s limitSetting) writeCgroupFiles(dir string) error {
 	for _, f := range s.cgroupFiles {
 		err := writeExistingFile(filepath.Join(dir, f.name), f.value)
 		if err != nil && !(f.mayBeMissing && errors.Is(err, os.ErrNotExist)) {
@@ -251,12 +251,12 @@ func (co *Core) reportUnenforcedLimit(s limitSetting, reason error) {
 		co.logger.Debug("task without CPU shares", "error", reason)
 		return
 	}
-	co.unenforcedLimits = append(co.unenforcedLimits, fmt.Sprintf("%s limit not enforced here: %v", s.name, reason))
+	co.unenforcedLimits = append(co.unenforcedLimits, fmt.Sprintf("%s limit not enforced here: %v", s.limitName, reason))
 }
 
 // reportAllLimitsUnenforced is reportUnenforcedLimit for each limit of l that is not 0.
 func (co *Core) reportAllLimitsUnenforced(l cgroupLimits, reason error) {
-	for _, s := range l.controllerSettings(2) {
+	for _, s := range l.limitSettings(2) {
 		co.reportUnenforcedLimit(s, reason)
 	}
 }

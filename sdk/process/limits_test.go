@@ -97,7 +97,7 @@ func TestMemoryReservation(t *testing.T) {
 // The cgroups above a task have its reservation while the task exists.
 func TestParentsReserveMemory(t *testing.T) {
 	root := t.TempDir()
-	g := &cgroup{path: filepath.Join(root, "nomad.slice/share.slice/a.task.scope"), hostOwned: true}
+	g := &cgroup{path: filepath.Join(root, "nomad.slice/share.slice/a.task.scope"), isManagedByHost: true}
 	for dir, low := range map[string]string{
 		"nomad.slice": "000\n", "nomad.slice/share.slice": "00\n", "nomad.slice/reserve.slice": "100\n",
 		"nomad.slice/share.slice/a.task.scope": "20\n", "nomad.slice/share.slice/b.task.scope": "33\n", "nomad.slice/share.slice/c.task.scope": "0\n",
@@ -118,7 +118,7 @@ func TestParentsReserveMemory(t *testing.T) {
 			}
 		}
 	}
-	if err := g.updateParentReservations(); err != nil {
+	if err := g.updateParentMemoryReservations(); err != nil {
 		t.Fatal(err)
 	}
 	check("at the start", "53", "153")
@@ -280,7 +280,7 @@ func TestCPUShares(t *testing.T) {
 func TestCgroupFilesOfLimits(t *testing.T) {
 	describe := func(l cgroupLimits, version int) string {
 		var b strings.Builder
-		for _, s := range l.controllerSettings(version) {
+		for _, s := range l.limitSettings(version) {
 			for _, f := range s.cgroupFiles {
 				fmt.Fprintf(&b, "%s=%s ", f.name, f.value)
 			}

@@ -219,12 +219,12 @@ func startKeeper(t *testing.T) *keeper.Client {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	c, err := keeper.Start(t.Context(), keeper.Config{Dir: dir, Args: []string{"nomad-lite", "keeper"}, Ephemeral: true})
+	c, err := keeper.ConnectOrStart(t.Context(), keeper.Config{DataDir: dir, KeeperArgv: []string{"nomad-lite", "keeper"}, Ephemeral: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	t.Setenv(keeper.EnvSocket, c.Socket())
+	t.Setenv(keeper.EnvSocket, c.SocketPath())
 	t.Cleanup(func() {
 		keeperClient.mu.Lock()
 		defer keeperClient.mu.Unlock()

@@ -104,7 +104,7 @@ func openOutputFIFO(ctx context.Context, allocDir, path string) (int, error) {
 		return unix.Open(os.DevNull, unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	}
 	for delay := 200 * time.Microsecond; ; delay = min(2*delay, 20*time.Millisecond) {
-		fd, err := openOutputOnce(allocDir, path)
+		fd, err := tryOpenOutputFIFO(allocDir, path)
 		if !errors.Is(err, unix.ENXIO) {
 			return fd, err
 		}
@@ -116,7 +116,7 @@ func openOutputFIFO(ctx context.Context, allocDir, path string) (int, error) {
 	}
 }
 
-func openOutputOnce(allocDir, path string) (int, error) {
+func tryOpenOutputFIFO(allocDir, path string) (int, error) {
 	const openFlags = unix.O_WRONLY | unix.O_NONBLOCK | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	rel, err := filepath.Rel(allocDir, path)
 	if err != nil || !filepath.IsLocal(rel) {

@@ -26,7 +26,7 @@ func (co *Core) taskEnvID() osprocess.TaskEnvID {
 	return osprocess.TaskEnvID{AllocID: co.startRequest.AllocID, Task: co.startRequest.Name}
 }
 
-// acquireTaskOwnership makes p the owner of its task, and returns the earlier owner if that
+// acquireTaskOwnership makes co the owner of its task, and returns the earlier owner if that
 // has exited and was not destroyed. It returns an error if the earlier owner is running. A
 // start without an allocation ID or task name, which occurs only in tests of plugin authors,
 // has no owner.
@@ -37,8 +37,8 @@ func (co *Core) acquireTaskOwnership() (earlier *Core, err error) {
 	taskOwners.Lock()
 	defer taskOwners.Unlock()
 	earlier = taskOwners.byTask[co.taskEnvID()]
-	if earlier != nil && earlier.id.Alive() {
-		return nil, fmt.Errorf("task %q of allocation %s runs already, as process %d", co.startRequest.Name, co.startRequest.AllocID, earlier.id.PID)
+	if earlier != nil && earlier.processID.Alive() {
+		return nil, fmt.Errorf("task %q of allocation %s runs already, as process %d", co.startRequest.Name, co.startRequest.AllocID, earlier.processID.PID)
 	}
 	taskOwners.byTask[co.taskEnvID()] = co
 	return earlier, nil
@@ -58,7 +58,7 @@ func (co *Core) isTaskOwner() bool {
 }
 
 // releaseTaskOwnership makes earlier the owner of the task again, or leaves the task
-// without an owner if earlier is nil. It does nothing if p is not the owner.
+// without an owner if earlier is nil. It does nothing if co is not the owner.
 func (co *Core) releaseTaskOwnership(earlier *Core) {
 	taskOwners.Lock()
 	defer taskOwners.Unlock()
@@ -82,7 +82,7 @@ func (co *Core) killProcessesOfEarlierStart(ctx context.Context, earlier *Core) 
 		ids, err := osprocess.AllTaskEnvIDs()
 		if err != nil {
 			taskOwners.Unlock()
-			return co.leftoverProcessError(err)
+			return co.killLeftoverError(err)
 		}
 		taskOwners.tasksWithLeftovers = ids
 	}
@@ -96,7 +96,7 @@ func (co *Core) killProcessesOfEarlierStart(ctx context.Context, earlier *Core) 
 		co.logger.Warn("killing what an earlier start has left running", "processes", ended)
 	}
 	if err != nil {
-		return co.leftoverProcessError(err)
+		return co.killLeftoverError(err)
 	}
 	taskOwners.Lock()
 	defer taskOwners.Unlock()
@@ -104,11 +104,11 @@ func (co *Core) killProcessesOfEarlierStart(ctx context.Context, earlier *Core) 
 	return nil
 }
 
-func (co *Core) leftoverProcessError(err error) error {
+func (co *Core) killLeftoverError(err error) error {
 	return sdk.Recoverable(fmt.Errorf("end what an earlier start of task %q has left running: %w", co.startRequest.Name, err))
 }
 
-// killAllProcesses kills the process and all processes that it has started: its process group and, if p owns
+// killAllProcesses kills the process and all processes that it has started: its process group and, if co owns
 // its task, the processes in the task's cgroup or, without a cgroup, those that have the names of allocation and
 // task in their environment.
 func (co *Core) killAllProcesses(ctx context.Context) error {

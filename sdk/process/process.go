@@ -93,10 +93,10 @@ type Process struct{ *Core }
 // sdk.Destroyer. A driver's own task can embed it, and inherits no other method of package
 // sdk.
 type Core struct {
-	id           osprocess.ID
+	processID    osprocess.ID
 	startRequest *sdk.StartRequest
 	workDir      string
-	cred         *syscall.Credential
+	credential   *syscall.Credential
 	rlimits      map[string]Rlimit
 	launcher     Launcher // nil if the plugin executes programs itself
 	cgroup       *cgroup  // nil if the task has no cgroup
@@ -113,17 +113,17 @@ type Core struct {
 	// pidfd is nil on kernels without pidfds.
 	pidfd *osprocess.Pidfd
 
-	// releaseMu is locked while the process is reaped: afterwards its number may
+	// pidReleaseMu is locked while the process is reaped: afterwards its number may
 	// belong to another process. A goroutine that sends a signal holds it for
 	// reading.
-	releaseMu   sync.RWMutex
-	pidReleased bool // guarded by releaseMu
+	pidReleaseMu  sync.RWMutex
+	isPIDReleased bool // guarded by pidReleaseMu
 
-	// waitSlot has an element while a goroutine waits for the process; other callers of
+	// waitSemaphore has an element while a goroutine waits for the process; other callers of
 	// Wait block on it. It is a channel, because they return when their context ends.
-	waitSlot chan struct{}
-	hasEnded bool              // guarded by waiting
-	result   driver.ExitResult // guarded by waiting
+	waitSemaphore chan struct{}
+	hasExited     bool              // guarded by waitSemaphore
+	exitResult    driver.ExitResult // guarded by waitSemaphore
 }
 
 var (
@@ -157,7 +157,7 @@ func (s State) HasOOMKill() bool {
 	if s.Cgroup == "" {
 		return false
 	}
-	g := openCgroup(s.Cgroup)
+	g := openExistingCgroup(s.Cgroup)
 	if g == nil {
 		return false
 	}
@@ -189,13 +189,13 @@ func StartCore(ctx context.Context, start *sdk.StartRequest, c Command) (*Core, 
 
 func startCore(ctx context.Context, start *sdk.StartRequest, c Command) (*Core, error) {
 	p := &Core{
-		startRequest: start,
-		workDir:      c.Dir,
-		rlimits:      maps.Clone(c.Rlimits),
-		launcher:     c.Launcher,
-		isChild:      true,
-		logger:       start.Logger(),
-		waitSlot:     make(chan struct{}, 1),
+		startRequest:  start,
+		workDir:       c.Dir,
+		rlimits:       maps.Clone(c.Rlimits),
+		launcher:      c.Launcher,
+		isChild:       true,
+		logger:        start.Logger(),
+		waitSemaphore: make(chan struct{}, 1),
 	}
 	if c.OOMScoreAdj < 0 || c.OOMScoreAdj > 1000 {
 		return nil, fmt.Errorf("oom_score_adj is %d; 0 to 1000 is possible", c.OOMScoreAdj)
@@ -233,7 +233,7 @@ func startCore(ctx context.Context, start *sdk.StartRequest, c Command) (*Core, 
 	if err != nil {
 		return nil, err
 	}
-	place, err := p.preparePlacement(ctx, c)
+	place, err := p.makeCgroupsForFork(ctx, c)
 	if err == nil && p.cgroup == nil {
 		err = p.killProcessesOfEarlierStart(ctx, earlier)
 	}
@@ -252,8 +252,8 @@ func startCore(ctx context.Context, start *sdk.StartRequest, c Command) (*Core, 
 		p.releaseTaskOwnership(earlier)
 		return nil, err
 	}
-	p.logger = p.logger.With("pid", p.id.PID)
-	p.cgroup.applyCPUShares()
+	p.logger = p.logger.With("pid", p.processID.PID)
+	p.cgroup.applyDelayedCPUShares()
 	p.setOOMScore(c.OOMScoreAdj)
 	p.emitUnenforcedLimits()
 	return p, nil
@@ -296,7 +296,7 @@ func (co *Core) resolveProgram(c Command) (path string, err error) {
 	if path, err = findProgram(co.startRequest, c.Path); err != nil {
 		return "", err
 	}
-	co.cred, err = credentialIfDifferent(co.startRequest.User)
+	co.credential, err = credentialIfDifferent(co.startRequest.User)
 	return path, err
 }
 
@@ -306,8 +306,8 @@ func (co *Core) startProgram(ctx context.Context, path string, c Command, files 
 	attr := &syscall.ProcAttr{
 		Dir:   co.workDir,
 		Env:   envList(co.startRequest.Env),
-		Files: append(files.fds(), extraFDs(c.ExtraFiles)...),
-		Sys:   &syscall.SysProcAttr{Setsid: true, Credential: co.cred},
+		Files: append(files.fds(), fdsForFork(c.ExtraFiles)...),
+		Sys:   &syscall.SysProcAttr{Setsid: true, Credential: co.credential},
 	}
 	if co.launcher == nil {
 		err := co.forkProcess(ctx, path, argv, attr, place)
@@ -315,7 +315,7 @@ func (co *Core) startProgram(ctx context.Context, path string, c Command, files 
 		if err != nil {
 			return err
 		}
-		if err := mark.setForked(); err != nil {
+		if err := mark.recordFork(); err != nil {
 			co.logger.Warn("mark of the start not updated", "error", err) // no error of the start, because the process runs
 		}
 		return nil
@@ -335,25 +335,25 @@ func (co *Core) startProgram(ctx context.Context, path string, c Command, files 
 	}
 	defer launch.Close()
 	if mark != nil && launch.Release != nil {
-		if err := mark.setStaged(); err != nil {
+		if err := mark.recordExecByStage(); err != nil {
 			return err
 		}
 	}
-	attr.Dir, attr.Env, attr.Files = "/", launch.Env, append(attr.Files, extraFDs(launch.Files)...)
-	place.applyLaunch(launch, attr.Sys)
+	attr.Dir, attr.Env, attr.Files = "/", launch.Env, append(attr.Files, fdsForFork(launch.Files)...)
+	place.setAttributesOfLaunch(launch, attr.Sys)
 	if err := co.forkProcess(ctx, launch.Path, launch.Args, attr, place); err != nil {
 		return fmt.Errorf("start the stage: %w", err)
 	}
-	err = mark.setForked()
+	err = mark.recordFork()
 	if launch.Release != nil {
 		launch.Release() // if the mark was not updated, the stage exits
 	}
-	if waitErr := waitStageExecuted(ctx, launch, co.id.PID); waitErr != nil {
+	if waitErr := waitForExecByStage(ctx, launch, co.processID.PID); waitErr != nil {
 		err = errors.Join(err, waitErr)
 	}
 	if err != nil {
-		unix.Kill(-co.id.PID, unix.SIGKILL)
-		unix.Wait4(co.id.PID, nil, 0, nil)
+		unix.Kill(-co.processID.PID, unix.SIGKILL)
+		unix.Wait4(co.processID.PID, nil, 0, nil)
 		if co.pidfd != nil {
 			co.pidfd.Close()
 		}
@@ -369,7 +369,7 @@ func (co *Core) forkProcess(ctx context.Context, path string, argv []string, att
 		fd := -1
 		attr.Sys.PidFD = &fd
 		var pid int
-		err := place.runFork(attr.Sys, func() (_ int, err error) {
+		err := place.forkIntoPlacement(attr.Sys, func() (_ int, err error) {
 			pid, err = syscall.ForkExec(path, argv, attr)
 			return pid, err
 		})
@@ -379,16 +379,16 @@ func (co *Core) forkProcess(ctx context.Context, path string, argv []string, att
 		}
 		if err != nil {
 			if pid > 0 {
-				unix.Wait4(pid, nil, 0, nil) // runFork has killed the child
+				unix.Wait4(pid, nil, 0, nil) // forkIntoPlacement has killed the child
 				unix.Close(fd)
 			}
-			return co.execError(path, err)
+			return co.explainExecError(path, err)
 		}
 		if fd >= 0 {
 			co.pidfd, err = osprocess.NewPidfd(fd)
 		}
 		if err == nil {
-			co.id, err = lookupChild(ctx, pid)
+			co.processID, err = lookupChildID(ctx, pid)
 		}
 		if err != nil {
 			// The process is a child that was not reaped, so its pid was not reused.
@@ -401,9 +401,9 @@ func (co *Core) forkProcess(ctx context.Context, path string, argv []string, att
 	}
 }
 
-// lookupChild returns the ID of a child that was not reaped. While there are no free descriptors, it tries again until ctx is
+// lookupChildID returns the ID of a child that was not reaped. While there are no free descriptors, it tries again until ctx is
 // done: the program was executed, so the start must neither fail nor be repeated because of them.
-func lookupChild(ctx context.Context, pid int) (osprocess.ID, error) {
+func lookupChildID(ctx context.Context, pid int) (osprocess.ID, error) {
 	for delay := time.Millisecond; ; delay = min(2*delay, time.Second) {
 		id, err := osprocess.LookupID(pid)
 		if !osprocess.IsTableFull(err) {
@@ -417,7 +417,7 @@ func lookupChild(ctx context.Context, pid int) (osprocess.ID, error) {
 	}
 }
 
-func (co *Core) execError(path string, err error) error {
+func (co *Core) explainExecError(path string, err error) error {
 	switch {
 	case errors.Is(err, unix.EAGAIN):
 		return sdk.Recoverable(fmt.Errorf("execute %s: %w: %w", path, osprocess.ErrNoFreeProcess, err))
@@ -427,7 +427,7 @@ func (co *Core) execError(path string, err error) error {
 		return fmt.Errorf("execute %s: the interpreter or loader that it names does not exist", path)
 	case errors.Is(err, unix.ENOEXEC):
 		return fmt.Errorf("execute %s: not a program for this machine, and no #! line names an interpreter", path)
-	case errors.Is(err, unix.EPERM) && co.cred != nil && os.Geteuid() != 0:
+	case errors.Is(err, unix.EPERM) && co.credential != nil && os.Geteuid() != 0:
 		return fmt.Errorf("execute %s as user %q: only root may run tasks as another user", path, co.startRequest.User)
 	case errors.Is(err, unix.EACCES):
 		return fmt.Errorf("execute %s in %s: %w for user %q", path, co.workDir, err, co.startRequest.User)
@@ -440,10 +440,10 @@ func (co *Core) execError(path string, err error) error {
 // task must not have this protection.
 func (co *Core) setOOMScore(score int) {
 	if score == 0 {
-		co.resetOOMScore(co.id.PID)
+		co.resetOOMScore(co.processID.PID)
 		return
 	}
-	file := fmt.Sprintf("/proc/%d/oom_score_adj", co.id.PID)
+	file := fmt.Sprintf("/proc/%d/oom_score_adj", co.processID.PID)
 	if err := os.WriteFile(file, fmt.Appendf(nil, "%d", score), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
 		co.logger.Warn("out-of-memory score not set", "score", score, "error", err)
 	}
@@ -457,7 +457,7 @@ func (co *Core) resetOOMScore(pid int) {
 
 // PID returns the process id, which is also the id of the session and of the
 // process group.
-func (co *Core) PID() int { return co.id.PID }
+func (co *Core) PID() int { return co.processID.PID }
 
 // State returns the data with which Recover finds the process. The data is valid until the next boot.
 func (co *Core) State() any { return co.Snapshot() }
@@ -466,7 +466,7 @@ func (co *Core) State() any { return co.Snapshot() }
 // tasks have further state stores both.
 func (co *Core) Snapshot() State {
 	boot, _ := osprocess.BootID() // no error: Start and Recover have read the boot ID successfully
-	s := State{PID: co.id.PID, StartTime: co.id.StartTime, BootID: boot, Dir: co.workDir, Rlimits: co.rlimits}
+	s := State{PID: co.processID.PID, StartTime: co.processID.StartTime, BootID: boot, Dir: co.workDir, Rlimits: co.rlimits}
 	if co.cgroup != nil {
 		s.Cgroup, s.OOMKills = co.cgroup.path, co.cgroup.initialOOMKills
 	}
@@ -475,7 +475,7 @@ func (co *Core) Snapshot() State {
 
 // Attributes returns the pid.
 func (co *Core) Attributes() map[string]string {
-	return map[string]string{"pid": fmt.Sprint(co.id.PID)}
+	return map[string]string{"pid": fmt.Sprint(co.processID.PID)}
 }
 
 // Wait blocks until the process has ended. It does not reap the process, so that the exit
@@ -483,47 +483,47 @@ func (co *Core) Attributes() map[string]string {
 // Wait may be called more than once, and concurrently.
 func (co *Core) Wait(ctx context.Context) (driver.ExitResult, error) {
 	select {
-	case co.waitSlot <- struct{}{}:
-		defer func() { <-co.waitSlot }()
+	case co.waitSemaphore <- struct{}{}:
+		defer func() { <-co.waitSemaphore }()
 	case <-ctx.Done():
 		return driver.ExitResult{}, ctx.Err()
 	}
-	if co.hasEnded {
-		return co.result, nil
+	if co.hasExited {
+		return co.exitResult, nil
 	}
 	var status osprocess.ExitStatus
 	var err error
 	if co.isChild {
 		status, err = co.waitChild(ctx)
 	} else {
-		status, err = co.waitOrphan(ctx)
+		status, err = co.waitNonChild(ctx)
 	}
 	if ctx.Err() != nil {
 		return driver.ExitResult{}, ctx.Err()
 	}
 	co.recordExit(status, err)
-	return co.result, nil
+	return co.exitResult, nil
 }
 
 // errOOM is the exit message of a task that failed after the kernel had killed one
 // of its processes for memory. The text is Nomad's.
 var errOOM = errors.New("OOM Killed")
 
-// recordExit sets the result of Wait; its caller must hold p.waitSlot. OOMKilled is also set
+// recordExit sets the result of Wait; its caller must hold co.waitSemaphore. OOMKilled is also set
 // if only a child of the process was killed, because the process may have failed
 // because of that. If the process has succeeded, recordExit emits an event instead of
 // setting Err, which would make the task fail.
 func (co *Core) recordExit(status osprocess.ExitStatus, err error) {
-	co.hasEnded = true
-	co.result = toExitResult(status, err)
+	co.hasExited = true
+	co.exitResult = toExitResult(status, err)
 	if co.cgroup == nil || !co.cgroup.oomKilled() {
 		return
 	}
-	co.result.OOMKilled = true
-	if co.result.Err == nil && status == (osprocess.ExitStatus{}) {
+	co.exitResult.OOMKilled = true
+	if co.exitResult.Err == nil && status == (osprocess.ExitStatus{}) {
 		co.startRequest.Event(errOOM.Error()+": a process that the task had started exceeded the memory limit", nil)
-	} else if co.result.Err == nil {
-		co.result.Err = errOOM
+	} else if co.exitResult.Err == nil {
+		co.exitResult.Err = errOOM
 	}
 }
 
@@ -534,18 +534,18 @@ func (co *Core) Signal(_ context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	co.releaseMu.RLock()
-	defer co.releaseMu.RUnlock()
+	co.pidReleaseMu.RLock()
+	defer co.pidReleaseMu.RUnlock()
 	switch {
-	case co.pidReleased:
+	case co.isPIDReleased:
 		return nil
 	case co.pidfd != nil:
 		err = co.pidfd.Signal(sig)
 	default:
-		err = co.id.Signal(sig)
+		err = co.processID.Signal(sig)
 	}
 	if err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("send %s to process %d: %w", unix.SignalName(sig), co.id.PID, err)
+		return fmt.Errorf("send %s to process %d: %w", unix.SignalName(sig), co.processID.PID, err)
 	}
 	return nil
 }
@@ -570,9 +570,9 @@ func ParseSignal(name string) (syscall.Signal, error) {
 // Kill kills the process and everything that it has started: its process group,
 // and all processes in its cgroup.
 func (co *Core) Kill(ctx context.Context) error {
-	co.releaseMu.RLock()
-	defer co.releaseMu.RUnlock()
-	if co.pidReleased {
+	co.pidReleaseMu.RLock()
+	defer co.pidReleaseMu.RUnlock()
+	if co.isPIDReleased {
 		return nil
 	}
 	return co.killAllProcesses(ctx)
@@ -590,10 +590,10 @@ func (co *Core) killProcessGroup() error {
 	// Older kernels cannot signal a group through a pidfd. The pid of a child is
 	// not reused before this process reaps the child. An orphan is reaped by another
 	// process, so its start time is compared.
-	if now, statErr := osprocess.LookupID(co.id.PID); co.isChild || errors.Is(statErr, os.ErrProcessDone) || statErr == nil && now == co.id {
-		if killErr := unix.Kill(-co.id.PID, unix.SIGKILL); killErr != nil && killErr != unix.ESRCH {
+	if now, statErr := osprocess.LookupID(co.processID.PID); co.isChild || errors.Is(statErr, os.ErrProcessDone) || statErr == nil && now == co.processID {
+		if killErr := unix.Kill(-co.processID.PID, unix.SIGKILL); killErr != nil && killErr != unix.ESRCH {
 			err = killErr.(syscall.Errno)
-			return fmt.Errorf("kill process group %d: %w", co.id.PID, err)
+			return fmt.Errorf("kill process group %d: %w", co.processID.PID, err)
 		}
 	}
 	return nil
@@ -604,20 +604,20 @@ func (co *Core) killProcessGroup() error {
 // error, processes or the cgroup may remain, and the caller must call Destroy
 // again; after a success a second Destroy does nothing.
 func (co *Core) Destroy(ctx context.Context) error {
-	co.releaseMu.Lock()
-	defer co.releaseMu.Unlock()
+	co.pidReleaseMu.Lock()
+	defer co.pidReleaseMu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	var errs []error
-	if !co.pidReleased {
+	if !co.isPIDReleased {
 		// killAllProcesses comes first: until a child is reaped, the id of its process group
 		// cannot be reused.
 		if err := co.killAllProcesses(ctx); err != nil {
 			return err
 		}
-		co.pidReleased = true
+		co.isPIDReleased = true
 		if co.isChild {
-			errs = append(errs, co.reapChild())
+			errs = append(errs, co.reapEndedChild())
 		}
 		if co.pidfd != nil {
 			co.pidfd.Close()
@@ -634,9 +634,9 @@ func (co *Core) Destroy(ctx context.Context) error {
 	return err
 }
 
-// extraFDs returns the descriptors of the files, for syscall.ProcAttr.Files. For a nil file it returns the largest
+// fdsForFork returns the descriptors of the files, for syscall.ProcAttr.Files. For a nil file it returns the largest
 // number, for which the fork closes the descriptor in the child.
-func extraFDs(files []*os.File) []uintptr {
+func fdsForFork(files []*os.File) []uintptr {
 	fds := make([]uintptr, len(files))
 	for i, f := range files {
 		fds[i] = ^uintptr(0)

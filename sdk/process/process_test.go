@@ -32,7 +32,7 @@ func cgroupV2Hierarchy(t *testing.T) cgroupHierarchy {
 		t.Skip("making cgroups needs root")
 	}
 	for _, mount := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
-		if h := detectCgroups(mount); h.cgroupVersion == 2 {
+		if h := detectCgroupHierarchy(mount); h.cgroupVersion == 2 {
 			return h
 		}
 	}
@@ -109,7 +109,7 @@ func TestDestroyIsRepeatableAfterFDExhaustion(t *testing.T) {
 					t.Error("the child of the task runs")
 				}
 			}
-			if earlier, err := osprocess.LookupID(p.PID()); err == nil && earlier == p.id {
+			if earlier, err := osprocess.LookupID(p.PID()); err == nil && earlier == p.processID {
 				t.Error("the process was not reaped")
 			}
 		})

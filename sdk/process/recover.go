@@ -41,7 +41,7 @@ func RecoverWithLauncher(ctx context.Context, start *sdk.StartRequest, s State, 
 
 // RecoverCore is [Recover] for a task that runs no other commands.
 func RecoverCore(ctx context.Context, start *sdk.StartRequest, s State) (*Core, error) {
-	p, err := findProcess(ctx, start, s)
+	p, err := findProcessOfState(ctx, start, s)
 	if errors.Is(err, errExitStatusUnknown) {
 		if destroyErr := p.Destroy(context.WithoutCancel(ctx)); destroyErr != nil {
 			return nil, sdk.Recoverable(errors.Join(err, destroyErr))
@@ -53,19 +53,19 @@ func RecoverCore(ctx context.Context, start *sdk.StartRequest, s State) (*Core, 
 	return p, nil
 }
 
-// findProcess returns the process with the given state, and makes it the owner of its task. With errExitStatusUnknown it
+// findProcessOfState returns the process with the given state, and makes it the owner of its task. With errExitStatusUnknown it
 // also returns the process, which has ended, because processes that it has started may still be running.
-func findProcess(ctx context.Context, start *sdk.StartRequest, s State) (*Core, error) {
+func findProcessOfState(ctx context.Context, start *sdk.StartRequest, s State) (*Core, error) {
 	if s.PID <= 1 {
 		return nil, fmt.Errorf("recover task %q: its state names no process", start.Name)
 	}
 	p := &Core{
-		id:           osprocess.ID{PID: s.PID, StartTime: s.StartTime},
-		startRequest: start,
-		workDir:      s.Dir,
-		rlimits:      s.Rlimits,
-		logger:       start.Logger().With("pid", s.PID),
-		waitSlot:     make(chan struct{}, 1),
+		processID:     osprocess.ID{PID: s.PID, StartTime: s.StartTime},
+		startRequest:  start,
+		workDir:       s.Dir,
+		rlimits:       s.Rlimits,
+		logger:        start.Logger().With("pid", s.PID),
+		waitSemaphore: make(chan struct{}, 1),
 	}
 	boot, err := osprocess.BootID()
 	if err != nil {
@@ -74,22 +74,22 @@ func findProcess(ctx context.Context, start *sdk.StartRequest, s State) (*Core, 
 	if s.BootID != boot {
 		return nil, fmt.Errorf("process %d has ended: the machine was started again since", s.PID)
 	}
-	p.cred, p.userLookupErr = credentialIfDifferent(start.User) // only commands of Exec need the credential
+	p.credential, p.userLookupErr = credentialIfDifferent(start.User) // only commands of Exec need the credential
 	if s.Cgroup != "" {
-		if p.cgroup = adoptCgroup(p, s.Cgroup); p.cgroup != nil {
+		if p.cgroup = openRecoveredCgroup(p, s.Cgroup); p.cgroup != nil {
 			p.cgroup.initialOOMKills = s.OOMKills
 		}
 	}
 	earlier, _ := p.acquireTaskOwnership() // an error means that another process is running as the owner of the task
-	if p.pidfd, err = openPidfd(p.id); err == nil {
-		p.isChild = isChild(p.id.PID)
+	if p.pidfd, err = openPidfd(p.processID); err == nil {
+		p.isChild = isChild(p.processID.PID)
 		return p, nil
 	}
 	if !errors.Is(err, os.ErrProcessDone) {
 		p.releaseTaskOwnership(earlier) // a repeated Recover must be able to become the owner
 		return nil, sdk.Recoverable(fmt.Errorf("recover process %d: %w", s.PID, err))
 	}
-	status, err := keeperExitStatus(ctx, p.id)
+	status, err := keeperExitStatus(ctx, p.processID)
 	if err != nil && ctx.Err() != nil {
 		return nil, sdk.Recoverable(fmt.Errorf("recover process %d: %w", s.PID, context.Cause(ctx))) // the next host calls again
 	}
@@ -121,13 +121,13 @@ func isChild(pid int) bool {
 	return err == nil
 }
 
-// waitOrphan waits for a process that an earlier plugin process has started, and returns its exit status. Its parent
+// waitNonChild waits for a process that an earlier plugin process has started, and returns its exit status. Its parent
 // is now the keeper, or init.
-func (co *Core) waitOrphan(ctx context.Context) (osprocess.ExitStatus, error) {
-	if err := co.waitOrphanExit(ctx); err != nil {
-		return osprocess.ExitStatus{}, fmt.Errorf("wait for process %d: %w", co.id.PID, err)
+func (co *Core) waitNonChild(ctx context.Context) (osprocess.ExitStatus, error) {
+	if err := co.waitNonChildExit(ctx); err != nil {
+		return osprocess.ExitStatus{}, fmt.Errorf("wait for process %d: %w", co.processID.PID, err)
 	}
-	if status, err := keeperExitStatus(ctx, co.id); err == nil {
+	if status, err := keeperExitStatus(ctx, co.processID); err == nil {
 		return status, nil
 	}
 	// Without a keeper, the kernel can report the exit status: of a zombie to a privileged process, and of a
@@ -135,7 +135,7 @@ func (co *Core) waitOrphan(ctx context.Context) (osprocess.ExitStatus, error) {
 	// zombie.
 	deadline := time.Now().Add(2 * time.Second)
 	for {
-		if status, ok := co.id.ExitStatus(co.pidfd); ok {
+		if status, ok := co.processID.ExitStatus(co.pidfd); ok {
 			return status, nil
 		}
 		select {
@@ -143,21 +143,21 @@ func (co *Core) waitOrphan(ctx context.Context) (osprocess.ExitStatus, error) {
 		case <-ctx.Done():
 			return osprocess.ExitStatus{}, ctx.Err()
 		}
-		if _, err := osprocess.LookupID(co.id.PID); errors.Is(err, os.ErrProcessDone) || time.Now().After(deadline) {
-			if status, ok := co.id.ExitStatus(co.pidfd); ok {
+		if _, err := osprocess.LookupID(co.processID.PID); errors.Is(err, os.ErrProcessDone) || time.Now().After(deadline) {
+			if status, ok := co.processID.ExitStatus(co.pidfd); ok {
 				return status, nil
 			}
-			return osprocess.ExitStatus{}, fmt.Errorf("process %d: %w", co.id.PID, errExitStatusUnknown)
+			return osprocess.ExitStatus{}, fmt.Errorf("process %d: %w", co.processID.PID, errExitStatusUnknown)
 		}
 	}
 }
 
-// waitOrphanExit blocks until a process that is not a child of this process has ended.
-func (co *Core) waitOrphanExit(ctx context.Context) error {
+// waitNonChildExit blocks until a process that is not a child of this process has ended.
+func (co *Core) waitNonChildExit(ctx context.Context) error {
 	if co.pidfd != nil {
 		return co.pidfd.Wait(ctx)
 	}
-	for co.id.Alive() { // polling, on kernels without pidfds
+	for co.processID.Alive() { // polling, on kernels without pidfds
 		select {
 		case <-time.After(250 * time.Millisecond):
 		case <-ctx.Done():
@@ -183,7 +183,7 @@ func keeperExitStatus(ctx context.Context, id osprocess.ID) (osprocess.ExitStatu
 	defer cancel()
 	keeperClient.mu.Lock()
 	if keeperClient.client == nil {
-		client, err := keeper.Attach(ctx, socket)
+		client, err := keeper.ConnectPlugin(ctx, socket)
 		if err != nil {
 			keeperClient.mu.Unlock()
 			return osprocess.ExitStatus{}, err

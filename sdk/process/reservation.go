@@ -10,12 +10,12 @@ import (
 // memoryLow is the name of the file with the memory reservation of a cgroup v2.
 const memoryLow = "memory.low"
 
-// updateParentReservations sets the memory reservation of each of the two cgroups above the task's cgroup to the sum of
+// updateParentMemoryReservations sets the memory reservation of each of the two cgroups above the task's cgroup to the sum of
 // the reservations of its children, because the kernel limits the reservation of a cgroup to that of its parent.
-func (c *cgroup) updateParentReservations() error {
+func (c *cgroup) updateParentMemoryReservations() error {
 	slice := filepath.Dir(c.path)
 	for _, parent := range []string{slice, filepath.Dir(slice)} {
-		sum, err := sumReservations(parent)
+		sum, err := sumMemoryReservations(parent)
 		if err != nil {
 			return err
 		}
@@ -26,8 +26,8 @@ func (c *cgroup) updateParentReservations() error {
 	return nil
 }
 
-// sumReservations returns the sum of the memory reservations of the children of a cgroup, in bytes.
-func sumReservations(parent string) (sum int64, err error) {
+// sumMemoryReservations returns the sum of the memory reservations of the children of a cgroup, in bytes.
+func sumMemoryReservations(parent string) (sum int64, err error) {
 	children, err := os.ReadDir(parent)
 	if err != nil {
 		return 0, err
@@ -42,13 +42,13 @@ func sumReservations(parent string) (sum int64, err error) {
 	return sum, nil
 }
 
-// releaseReservation sets the memory reservation of the cgroup to 0, and subtracts it from the cgroups above.
-func (c *cgroup) releaseReservation() error {
+// releaseMemoryReservation sets the memory reservation of the cgroup to 0, and subtracts it from the cgroups above.
+func (c *cgroup) releaseMemoryReservation() error {
 	if reserved, ok := c.readNumber(memoryLow); !ok || reserved == 0 {
 		return nil
 	}
 	if err := writeExistingFile(filepath.Join(c.path, memoryLow), "0"); err != nil {
 		return err
 	}
-	return c.updateParentReservations()
+	return c.updateParentMemoryReservations()
 }

@@ -30,62 +30,62 @@ type startMarkData struct {
 	Staged bool `codec:"staged"`
 }
 
-// leavesMark reports whether a start leaves a mark: only under nomad-lite, because Nomad requests no Adopt.
-func leavesMark(start *sdk.StartRequest) bool {
+// usesStartMark reports whether a start leaves a mark: only under nomad-lite, because Nomad requests no Adopt.
+func usesStartMark(start *sdk.StartRequest) bool {
 	return os.Getenv(keeper.EnvSocket) != "" && start.ID != "" && start.AllocDir != ""
 }
 
 // startMark is the mark of a start in progress; nil if the start leaves no mark.
 type startMark struct {
-	core *Core
-	data startMarkData
+	startedCore *Core
+	data        startMarkData
 }
 
 // newStartMark writes the mark of a start before the fork. Without the mark, the next process of the driver would start
 // the task a second time.
 func newStartMark(p *Core) (*startMark, error) {
-	if !leavesMark(p.startRequest) {
+	if !usesStartMark(p.startRequest) {
 		return nil, nil
 	}
-	m := &startMark{core: p, data: startMarkData{StartID: p.startRequest.ID, OldestStartTime: osprocess.StartTimeNow()}}
+	m := &startMark{startedCore: p, data: startMarkData{StartID: p.startRequest.ID, OldestStartTime: osprocess.StartTimeNow()}}
 	return m, m.writeBeforeFork()
 }
 
-// setStaged marks the start as Staged.
-func (m *startMark) setStaged() error {
+// recordExecByStage marks the start as Staged.
+func (m *startMark) recordExecByStage() error {
 	m.data.Staged = true
 	return m.writeBeforeFork()
 }
 
 func (m *startMark) writeBeforeFork() error {
 	if err := m.writeMark(); err != nil {
-		return sdk.Recoverable(fmt.Errorf("mark the start of task %q: %w", m.core.startRequest.Name, err))
+		return sdk.Recoverable(fmt.Errorf("mark the start of task %q: %w", m.startedCore.startRequest.Name, err))
 	}
 	return nil
 }
 
-// setForked marks the start as Forked, and adds the process to the mark. A stage executes the program only afterwards.
-func (m *startMark) setForked() error {
+// recordFork marks the start as Forked, and adds the process to the mark. A stage executes the program only afterwards.
+func (m *startMark) recordFork() error {
 	if m == nil {
 		return nil
 	}
 	if err := m.writeMark(); err != nil {
-		return fmt.Errorf("mark the process %d: %w", m.core.id.PID, err)
+		return fmt.Errorf("mark the process %d: %w", m.startedCore.processID.PID, err)
 	}
 	return nil
 }
 
 func (m *startMark) writeMark() error {
-	m.data.State = m.core.Snapshot()
+	m.data.State = m.startedCore.Snapshot()
 	data, err := hclspec.MarshalState(m.data)
 	if err != nil {
 		return err
 	}
-	mark := osprocess.StartMark{Forked: m.core.id.PID != 0, Data: data}
-	if m.core.cgroup != nil && mark.WriteToCgroup(m.core.cgroup.path) == nil {
+	mark := osprocess.StartMark{Forked: m.startedCore.processID.PID != 0, Data: data}
+	if m.startedCore.cgroup != nil && mark.WriteToCgroup(m.startedCore.cgroup.path) == nil {
 		return nil
 	}
-	f, err := openStartMarkFile(m.core.startRequest, os.O_CREATE|os.O_WRONLY)
+	f, err := openStartMarkFile(m.startedCore.startRequest, os.O_CREATE|os.O_WRONLY)
 	if err != nil {
 		return err
 	}
@@ -97,9 +97,9 @@ func (m *startMark) openForStage() (*os.File, error) {
 	if m == nil {
 		return nil, nil
 	}
-	f, err := openStartMarkFile(m.core.startRequest, os.O_RDONLY)
-	if errors.Is(err, fs.ErrNotExist) && m.core.cgroup != nil {
-		f, err = os.Open(m.core.cgroup.path)
+	f, err := openStartMarkFile(m.startedCore.startRequest, os.O_RDONLY)
+	if errors.Is(err, fs.ErrNotExist) && m.startedCore.cgroup != nil {
+		f, err = os.Open(m.startedCore.cgroup.path)
 	}
 	if err != nil {
 		return nil, sdk.Recoverable(fmt.Errorf("open the mark of the start: %w", err))
@@ -110,10 +110,10 @@ func (m *startMark) openForStage() (*os.File, error) {
 // removeStartMark removes the mark of a start whose processes have all ended. The mark on a cgroup is removed with the cgroup, or
 // here if the host owns the cgroup. It is not removed there if p is not the owner of the task: a later start has replaced it.
 func removeStartMark(p *Core) error {
-	if !leavesMark(p.startRequest) {
+	if !usesStartMark(p.startRequest) {
 		return nil
 	}
-	if p.cgroup != nil && p.cgroup.hostOwned && p.isTaskOwner() {
+	if p.cgroup != nil && p.cgroup.isManagedByHost && p.isTaskOwner() {
 		if err := osprocess.RemoveStartMark(p.cgroup.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -158,7 +158,7 @@ func removeStartMarkFile(start *sdk.StartRequest) error {
 // findStartMark returns the mark of a start, from a cgroup of the task or from the file, or nil if the start has left none.
 func findStartMark(start *sdk.StartRequest) (*startMarkData, error) {
 	paths := cgroupPaths(start.AllocID, start.Name)
-	if dir := (&Core{startRequest: start}).cpusetDir(); dir != "" {
+	if dir := (&Core{startRequest: start}).hostMadeCgroupDir(); dir != "" {
 		paths = append(paths, dir)
 	}
 	for _, cgroup := range paths {
@@ -255,16 +255,16 @@ func AdoptTask[T any](ctx context.Context, start *sdk.StartRequest, newTask func
 	task, err := newTask(p)
 	if err != nil {
 		abandonAdoption(p)
-		return none, sdk.Recoverable(fmt.Errorf("adopt process %d of task %q, which this driver has started: %w", p.id.PID, start.Name, err))
+		return none, sdk.Recoverable(fmt.Errorf("adopt process %d of task %q, which this driver has started: %w", p.processID.PID, start.Name, err))
 	}
 	return task, nil
 }
 
 // abandonAdoption releases p without a change to its process, so that a later call can adopt the process.
 func abandonAdoption(p *Core) {
-	p.releaseMu.Lock()
-	defer p.releaseMu.Unlock()
-	p.pidReleased = true
+	p.pidReleaseMu.Lock()
+	defer p.pidReleaseMu.Unlock()
+	p.isPIDReleased = true
 	if p.pidfd != nil {
 		p.pidfd.Close()
 	}
@@ -299,7 +299,7 @@ func AdoptCore(ctx context.Context, start *sdk.StartRequest) (*Core, error) {
 		return nil, sdk.ErrNotExecuted
 	}
 	if mark.State.PID == 0 {
-		main, err := findForkedProcess(start, mark)
+		main, err := findUnrecordedProcess(start, mark)
 		if err != nil {
 			return nil, sdk.Recoverable(err)
 		}
@@ -308,7 +308,7 @@ func AdoptCore(ctx context.Context, start *sdk.StartRequest) (*Core, error) {
 		}
 		mark.State.PID, mark.State.StartTime = main.PID, main.StartTime
 	}
-	p, err := findProcess(ctx, start, mark.State)
+	p, err := findProcessOfState(ctx, start, mark.State)
 	if errors.Is(err, errExitStatusUnknown) {
 		p.releaseTaskOwnership(nil)
 		return nil, err // the host destroys the start after it has stored that its exit status is unknown
@@ -316,10 +316,10 @@ func AdoptCore(ctx context.Context, start *sdk.StartRequest) (*Core, error) {
 	return p, err
 }
 
-// findForkedProcess returns the process of a start whose mark does not name it: the oldest session leader in the
+// findUnrecordedProcess returns the process of a start whose mark does not name it: the oldest session leader in the
 // task's cgroup or, without one, of the processes that have the task's names in their environment and are not older than
 // the mark. It returns the zero value if there is none.
-func findForkedProcess(start *sdk.StartRequest, mark *startMarkData) (main osprocess.ID, err error) {
+func findUnrecordedProcess(start *sdk.StartRequest, mark *startMarkData) (main osprocess.ID, err error) {
 	var candidates []int
 	if mark.State.Cgroup != "" {
 		candidates, err = osprocess.Cgroup(mark.State.Cgroup).PIDs()

@@ -44,7 +44,7 @@ var (
 // total is their sum; with cgroups v2 the total is the kernel's count for the cgroup, which
 // includes processes that have ended.
 func (co *Core) Stats(context.Context) (driver.TaskStats, error) {
-	pids := withDescendants(co.id.PID)
+	pids := withDescendants(co.processID.PID)
 	if co.cgroup != nil {
 		var err error
 		if pids, err = co.cgroup.osCgroup().PIDs(); err != nil {
@@ -57,7 +57,7 @@ func (co *Core) Stats(context.Context) (driver.TaskStats, error) {
 	var sum cpuTime
 	for _, pid := range pids {
 		st, err := osprocess.ReadStat(pid)
-		if err != nil || pid == co.id.PID && st.StartTime != co.id.StartTime {
+		if err != nil || pid == co.processID.PID && st.StartTime != co.processID.StartTime {
 			continue
 		}
 		t := cpuTime{user: ticksToDuration(st.UserTime), system: ticksToDuration(st.SystemTime)}
@@ -69,7 +69,7 @@ func (co *Core) Stats(context.Context) (driver.TaskStats, error) {
 		totalMemory.RSS += m.RSS
 	}
 	if len(used) == 0 {
-		return driver.TaskStats{}, fmt.Errorf("process %d has ended", co.id.PID)
+		return driver.TaskStats{}, fmt.Errorf("process %d has ended", co.processID.PID)
 	}
 	totalMemory.Measured = measuredMemoryFields
 	used[0] = sum

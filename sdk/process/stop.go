@@ -25,7 +25,7 @@ import (
 // request is not called if timeout is 0 or less, or for a process that has exited. If ctx
 // ends first, StopWith returns its error, and does not kill the process.
 func (co *Core) StopWith(ctx context.Context, timeout time.Duration, request func(context.Context) error) error {
-	if timeout > 0 && co.id.Alive() {
+	if timeout > 0 && co.processID.Alive() {
 		if co.stopByRequest(ctx, timeout, request) {
 			return nil
 		}

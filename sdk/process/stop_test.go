@@ -68,7 +68,7 @@ func TestStopWith(t *testing.T) {
 			if err := p.StopWith(ctx, test.timeout, func(ctx context.Context) error { return test.request(ctx, p) }); err != nil {
 				t.Fatal(err)
 			}
-			if p.id.Alive() {
+			if p.processID.Alive() {
 				t.Error("the process runs")
 			}
 			if got := <-concurrent; got != test.want {
@@ -85,8 +85,8 @@ func TestStopWithoutRequest(t *testing.T) {
 	}
 	t.Run("without a kill timeout", func(t *testing.T) {
 		p := startStoppable(t)
-		if err := p.StopWith(t.Context(), 0, never); err != nil || p.id.Alive() {
-			t.Errorf("StopWith = %v, process runs: %v", err, p.id.Alive())
+		if err := p.StopWith(t.Context(), 0, never); err != nil || p.processID.Alive() {
+			t.Errorf("StopWith = %v, process runs: %v", err, p.processID.Alive())
 		}
 	})
 	t.Run("after the exit", func(t *testing.T) {
@@ -140,7 +140,7 @@ func TestWaitReturnsWhenItsContextEnds(t *testing.T) {
 	untilEnd, end := context.WithCancel(t.Context())
 	defer end()
 	go p.Wait(untilEnd)
-	waitUntil(t, "another caller waits", func() bool { return len(p.waitSlot) == 1 })
+	waitUntil(t, "another caller waits", func() bool { return len(p.waitSemaphore) == 1 })
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	if _, err := p.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {

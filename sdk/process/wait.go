@@ -25,25 +25,25 @@ func toExitResult(status osprocess.ExitStatus, err error) driver.ExitResult {
 
 func (co *Core) waitChild(ctx context.Context) (status osprocess.ExitStatus, err error) {
 	if co.pidfd == nil {
-		return co.waitChildBlocking(ctx)
+		return co.waitChildWithoutPidfd(ctx)
 	}
 	status, err = co.pidfd.WaitChild(ctx)
 	if err != nil && ctx.Err() == nil {
-		err = fmt.Errorf("wait for process %d: %w", co.id.PID, err)
+		err = fmt.Errorf("wait for process %d: %w", co.processID.PID, err)
 	}
 	return status, err
 }
 
-// waitChildBlocking waits for a child on kernels without pidfds, with a blocked thread
+// waitChildWithoutPidfd waits for a child on kernels without pidfds, with a blocked thread
 // per call.
-func (co *Core) waitChildBlocking(ctx context.Context) (osprocess.ExitStatus, error) {
+func (co *Core) waitChildWithoutPidfd(ctx context.Context) (osprocess.ExitStatus, error) {
 	type waitResult struct {
 		status osprocess.ExitStatus
 		err    error
 	}
 	c := make(chan waitResult, 1)
 	go func() { // the goroutine returns when the child has exited; WNOWAIT does not reap the child
-		_, status, err := osprocess.Waitid(unix.P_PID, co.id.PID, unix.WEXITED|unix.WNOWAIT)
+		_, status, err := osprocess.Waitid(unix.P_PID, co.processID.PID, unix.WEXITED|unix.WNOWAIT)
 		c <- waitResult{status, err}
 	}()
 	select {
@@ -54,14 +54,14 @@ func (co *Core) waitChildBlocking(ctx context.Context) (osprocess.ExitStatus, er
 	}
 }
 
-// reapChild reaps a child that has ended, which drops its exit status.
-func (co *Core) reapChild() error {
-	pid, _, err := osprocess.Waitid(unix.P_PID, co.id.PID, unix.WEXITED|unix.WNOHANG)
+// reapEndedChild reaps a child that has ended, which drops its exit status.
+func (co *Core) reapEndedChild() error {
+	pid, _, err := osprocess.Waitid(unix.P_PID, co.processID.PID, unix.WEXITED|unix.WNOHANG)
 	if err == nil && pid == 0 {
 		err = errors.New("it has not ended")
 	}
 	if err != nil {
-		return fmt.Errorf("reap process %d: %w", co.id.PID, err)
+		return fmt.Errorf("reap process %d: %w", co.processID.PID, err)
 	}
 	return nil
 }

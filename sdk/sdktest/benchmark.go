@@ -32,8 +32,8 @@ func Benchmark(b *testing.B, p Plugin) {
 	})
 	b.Run("launch", func(b *testing.B) {
 		for b.Loop() {
-			h := newHost(p)
-			c, err := h.ensureSharedProcess(b).driverClient.Fingerprint(b.Context())
+			h := newTestHost(p)
+			c, err := h.launchOrGetSharedProcess(b).driverClient.Fingerprint(b.Context())
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -41,14 +41,14 @@ func Benchmark(b *testing.B, p Plugin) {
 				b.Fatalf("fingerprint %+v", f)
 			}
 			b.StopTimer()
-			h.close()
+			h.closeHostAndPlugins()
 			b.StartTimer()
 		}
 	})
-	h := newHost(p)
-	b.Cleanup(h.close)
+	h := newTestHost(p)
+	b.Cleanup(h.closeHostAndPlugins)
 	b.Run("unary", func(b *testing.B) {
-		p := h.ensureSharedProcess(b)
+		p := h.launchOrGetSharedProcess(b)
 		for b.Loop() {
 			if _, err := p.baseClient.PluginInfo(b.Context()); err != nil {
 				b.Fatal(err)
@@ -56,7 +56,7 @@ func Benchmark(b *testing.B, p Plugin) {
 		}
 	})
 	b.Run("StartTask", func(b *testing.B) {
-		config, s := h.newConfigWithoutOutput(b)
+		config, s := h.newTaskConfigWithoutOutput(b)
 		for i := 0; b.Loop(); i++ {
 			config.ID = fmt.Sprintf("%s/task/%08x", config.AllocID, i)
 			s.start(config)
@@ -68,11 +68,11 @@ func Benchmark(b *testing.B, p Plugin) {
 	b.Run("memory", func(b *testing.B) {
 		const taskCount = 100
 		for b.Loop() {
-			before := pssKB(b, h.ensureSharedProcess(b).pid)
+			before := pssKB(b, h.launchOrGetSharedProcess(b).pid)
 			ctx, cancel := context.WithCancel(b.Context())
 			var tasks []*startedTask
 			for range taskCount {
-				config, s := h.newConfigWithoutOutput(b)
+				config, s := h.newTaskConfigWithoutOutput(b)
 				s.start(config)
 				// A host also waits for each task and samples its statistics.
 				go s.host.sharedProcess.driverClient.WaitTask(ctx, config.ID)
@@ -85,7 +85,7 @@ func Benchmark(b *testing.B, p Plugin) {
 				tasks = append(tasks, s)
 			}
 			time.Sleep(2 * time.Second) // time for some samples
-			after := pssKB(b, h.ensureSharedProcess(b).pid)
+			after := pssKB(b, h.launchOrGetSharedProcess(b).pid)
 			b.ReportMetric(float64(after-before)/taskCount, "KB/task")
 			b.ReportMetric(float64(before), "KB/plugin")
 			cancel()
@@ -96,10 +96,10 @@ func Benchmark(b *testing.B, p Plugin) {
 	})
 }
 
-// newConfigWithoutOutput is newConfig for the task Runs, with the null device as its outputs.
-func (h *testHost) newConfigWithoutOutput(t tb) (*driver.TaskConfig, *startedTask) {
+// newTaskConfigWithoutOutput is newTaskConfig for the task Runs, with the null device as its outputs.
+func (h *testHost) newTaskConfigWithoutOutput(t tb) (*driver.TaskConfig, *startedTask) {
 	t.Helper()
-	config, s := h.newConfig(t, h.testedPlugin.Tasks.Runs)
+	config, s := h.newTaskConfig(t, h.testedPlugin.Tasks.Runs)
 	config.StdoutPath, config.StderrPath = os.DevNull, os.DevNull
 	return config, s
 }

@@ -26,17 +26,17 @@ func driverCases(p Plugin) []testCase {
 		}}
 	}
 	all := append([]testCase{
-		{"launch.without-host", Should, "a start without a host prints what the program is on standard error, and fails", consequenceWithoutHost, linkLaunch, testStartWithoutHost},
+		{"launch.without-host", Should, "a start without a host prints what the program is on standard error, and fails", consequenceWithoutHost, linkLaunch, testPluginStartWithoutHost},
 		{"launch.info", Must, "the handshake succeeds, and the plugin is a driver of a known protocol version", "A host cannot use a plugin whose handshake line or version it does not know.", linkLaunch, testPluginInfo(base.TypeDriver, driver.APIVersion)},
-		{"launch.two-processes", Must, "two processes of the plugin run at once", "Nomad starts a process for the name, another for the configuration, and another for the tasks.", linkLaunch, testTwoProcesses},
-		{"launch.exit", Should, "the process exits when the host shuts it down", "A host waits 2s for each plugin and then kills it, without the end of its work.", linkLaunch, testProcessExit},
-		{"launch.interrupt", Should, "the process survives SIGINT", "Ctrl-C in the terminal of an agent ends the plugin before the agent.", linkLaunch, testInterrupt},
+		{"launch.two-processes", Must, "two processes of the plugin run at once", "Nomad starts a process for the name, another for the configuration, and another for the tasks.", linkLaunch, testTwoPluginProcesses},
+		{"launch.exit", Should, "the process exits when the host shuts it down", "A host waits 2s for each plugin and then kills it, without the end of its work.", linkLaunch, testPluginExitOnShutdown},
+		{"launch.interrupt", Should, "the process survives SIGINT", "Ctrl-C in the terminal of an agent ends the plugin before the agent.", linkLaunch, testPluginSurvivesSIGINT},
 		{"config.schema", Must, "the schemas of the plugin block and of the task config are valid", "A host rejects a job or the agent's configuration because of an error of the plugin.", linkConfig, testSchemas},
 		{"config.set-twice", Must, "SetConfig succeeds twice, without information about the host", "Hosts check the configuration in a process of its own and set it again; an error prevents the start of the agent.", linkConfig, testConfigureTwice},
 		{"config.task-schema", Must, "the configured tasks fit the schema of the task config", "Without a valid schema, no host can read the config block of a task.", linkConfig, testTaskSchema},
-		{"config.round-trip", Must, "the handle has the task config as it was sent", "A host recovers a task with other settings than it has started.", linkStart, testConfigRoundTrip},
-		{"config.malformed", Should, "StartTask with a malformed task config returns an error", "A task runs with settings that no job requested.", linkConfig, testMalformedConfig},
-		{"streams.open-twice", Must, "each Fingerprint and TaskEvents call opens a stream", "A host that restarts opens its streams while those of its predecessor are still open.", linkStreams, testOpenStreams},
+		{"config.round-trip", Must, "the handle has the task config as it was sent", "A host recovers a task with other settings than it has started.", linkStart, testHandleKeepsTaskConfig},
+		{"config.malformed", Should, "StartTask with a malformed task config returns an error", "A task runs with settings that no job requested.", linkConfig, testMalformedTaskConfig},
+		{"streams.open-twice", Must, "each Fingerprint and TaskEvents call opens a stream", "A host that restarts opens its streams while those of its predecessor are still open.", linkStreams, testStreamsOpenTwice},
 		{"fingerprint.first", Must, "the first fingerprint arrives at once", "A node is not ready until each driver has sent a fingerprint.", linkStreams, testFirstFingerprint},
 		{"start.handle", Must, "StartTask returns a handle with version, state and task config", "A host stores the handle, and recovers the task with it.", linkStart, testTaskHandle},
 		{"start.known-id", Must, "StartTask returns an error for the id of a known task", "A repeated call would run the task twice.", linkStart, testStartWithKnownID},
@@ -44,7 +44,7 @@ func driverCases(p Plugin) []testCase {
 		{"start.cancelled", Must, "after a cancelled StartTask, DestroyTask frees the id", "A user stops a task that is being started, and its processes run on without an owner.", linkStart, testCancelledStart},
 		{"wait.repeated", Must, "concurrent and later WaitTask calls return the same result", "A host waits from several places, and again after each reconnect.", linkWait, testConcurrentWaits},
 		{"wait.cancelled", Must, "a cancelled WaitTask does not affect the task", "A host cancels its calls when it shuts down, and the tasks must continue.", linkWait, testCancelledWait},
-		{"wait.failed-task", Must, "the result of a failed task is not a success", "The restart policy depends on the result; a batch job would be complete although it failed.", linkWait, testFailedTask},
+		{"wait.failed-task", Must, "the result of a failed task is not a success", "The restart policy depends on the result; a batch job would be complete although it failed.", linkWait, testFailedTaskIsNoSuccess},
 		{"stop.running", Must, "StopTask returns when the task has exited, and WaitTask returns too", "A stopped allocation would keep its tasks, or remain pending.", linkStop, testStopTask},
 		{"stop.exited", Must, "StopTask of a task that has exited succeeds, and keeps the exit result", "A task can exit at any time; a host retries a StopTask that fails for minutes.", linkStop, testStopExitedTask},
 		{"stop.twice", Must, "concurrent and repeated StopTask calls succeed", "A host stops a task for a user while it stops its allocation.", linkStop, testStopTwice},
@@ -59,7 +59,7 @@ func driverCases(p Plugin) []testCase {
 		{"stats.exited-task", Should, "TaskStats of an exited task returns an error, or its stream ends", "A host samples a task that no longer exists.", linkStats, testStatsOfExitedTask},
 		{"events.task", Should, "events have a message and the allocation and the task to which they belong", "A host cannot show an event without its task.", linkStreams, testTaskEvents},
 		{"signal.exited-task", Should, "SignalTask of an exited task returns an error", "`alloc signal` reports a success without effect, and a reused pid could get the signal.", linkSignal, testSignalOfExitedTask},
-		{"exec.undeclared", Should, "exec returns an error if the driver does not declare it", "A script check passes although nothing was run.", linkSignal, testUndeclaredExec},
+		{"exec.undeclared", Should, "exec returns an error if the driver does not declare it", "A script check passes although nothing was run.", linkSignal, testExecWithoutCapability},
 		{"exec.exited-task", Should, "ExecTask in an exited task does not succeed", "A command runs outside of the task.", linkSignal, testExecInExitedTask},
 		{"leaks.descriptors", Must, "the plugin closes the descriptors of destroyed tasks", "After some thousand tasks, the plugin cannot start another.", linkLaunch, testDescriptorLeaks},
 		{"leaks.processes", Must, "no child process of the plugin remains after DestroyTask, not even a zombie", "After some thousand tasks, the machine has no free pid.", linkCommand, testProcessLeaks},
@@ -76,13 +76,13 @@ func driverCases(p Plugin) []testCase {
 		{"recover.unknown-version", Should, "RecoverTask with a handle of an unknown version returns an error", "After a downgrade, the driver misreads its state.", linkRecover, testRecoverUnknownVersion},
 		{"crash.during-start", Must, "StartTask succeeds with the same id after SIGKILL of the plugin during StartTask", "A host makes the call again in the next process, and the task fails for good.", linkStart, testCrashDuringStart},
 		{"crash.before-destroy", Must, "DestroyTask succeeds, or does not find the task, after SIGKILL of the plugin between StopTask and DestroyTask", "A host retries, and the allocation is not removed.", linkRecover, testCrashBeforeDestroy},
-		{"host.old", Must, "a task runs with a host that sends no topology and does not call Init", "The driver does not work with older versions of Nomad.", linkHosts, testOldHost},
+		{"host.old", Must, "a task runs with a host that sends no topology and does not call Init", "The driver does not work with older versions of Nomad.", linkHosts, testHostWithoutInitAndTopology},
 		{"host.init-again", Must, "Init succeeds again after Shutdown", "A host that restarts calls Init in the process of its predecessor.", linkHosts, testInitTwice},
 		{"host.sparse-task", Must, "a task runs without resources, namespace and node", "The driver does not work with hosts that do not send these.", linkHosts, testSparseTaskConfig},
 	}, shell...)
 	return append(all,
-		testCase{"fingerprint.cadence", Should, "each stream has a fingerprint, and at most two per second", "Each fingerprint can be an update of the node.", linkStreams, testFingerprintCadence},
-		testCase{"streams.stay-open", Must, "the streams remain open until the host closes them", "A host reopens an ended stream in a loop, and the driver is unhealthy meanwhile.", linkStreams, testStreamsStayOpen},
+		testCase{"fingerprint.cadence", Should, "each stream has a fingerprint, and at most two per second", "Each fingerprint can be an update of the node.", linkStreams, testFingerprintRate},
+		testCase{"streams.stay-open", Must, "the streams remain open until the host closes them", "A host reopens an ended stream in a loop, and the driver is unhealthy meanwhile.", linkStreams, testDriverStreamsStayOpen},
 	)
 }
 
@@ -117,10 +117,10 @@ const (
 
 const consequenceWithoutHost = "A user who starts the program gets no explanation, or a process that never exits."
 
-func testStartWithoutHost(t tb, h *testHost) {
+func testPluginStartWithoutHost(t tb, h *testHost) {
 	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
-	stdout, stderr, code, err := h.runWithoutHost(ctx)
+	stdout, stderr, code, err := h.runPluginWithoutHost(ctx)
 	switch {
 	case ctx.Err() != nil:
 		t.Errorf("the program does not exit")
@@ -145,7 +145,7 @@ func testPluginInfo(kind base.Type, apiVersion string) func(tb, *testHost) {
 		if err != nil {
 			t.Fatalf("%v", err)
 		}
-		defer p.shutDown()
+		defer p.shutDownOrKill()
 		info, err := p.baseClient.PluginInfo(t.Context())
 		if err != nil {
 			t.Fatalf("PluginInfo: %v", err)
@@ -173,7 +173,7 @@ func testConfigureTwice(t tb, h *testHost) {
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	defer p.shutDown()
+	defer p.shutDownOrKill()
 	config, err := h.pluginConfig(t.Context(), p)
 	if err != nil {
 		t.Fatalf("%v", err)
@@ -186,7 +186,7 @@ func testConfigureTwice(t tb, h *testHost) {
 }
 
 func testTaskSchema(t tb, h *testHost) {
-	p := h.ensureSharedProcess(t)
+	p := h.launchOrGetSharedProcess(t)
 	schema, err := p.driverClient.TaskConfigSchema(t.Context())
 	if err != nil {
 		t.Fatalf("TaskConfigSchema: %v", err)
@@ -207,7 +207,7 @@ func testTaskSchema(t tb, h *testHost) {
 func testFirstFingerprint(t tb, h *testHost) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	c, err := h.ensureSharedProcess(t).driverClient.Fingerprint(ctx)
+	c, err := h.launchOrGetSharedProcess(t).driverClient.Fingerprint(ctx)
 	if err != nil {
 		t.Fatalf("Fingerprint: %v", err)
 	}
@@ -229,7 +229,7 @@ func testFirstFingerprint(t tb, h *testHost) {
 // other cases, in a separate plugin process, because a client needs some time to
 // distinguish the end of a stream from the end of the process.
 type openStreams struct {
-	process       *pluginProcess
+	pluginProcess *pluginProcess
 	cancel        context.CancelFunc
 	firstOpenedAt time.Time // before the first stream was opened
 	allOpenedAt   time.Time // after the last stream was opened; zero until then
@@ -254,7 +254,7 @@ func startOpenStreams(t tb, h *testHost) (*openStreams, context.Context) {
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	s := &openStreams{process: p, firstOpenedAt: time.Now()}
+	s := &openStreams{pluginProcess: p, firstOpenedAt: time.Now()}
 	h.openStreams = s
 	ctx, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel
@@ -264,9 +264,9 @@ func startOpenStreams(t tb, h *testHost) (*openStreams, context.Context) {
 	return s, ctx
 }
 
-func testOpenStreams(t tb, h *testHost) {
+func testStreamsOpenTwice(t tb, h *testHost) {
 	s, ctx := startOpenStreams(t, h)
-	p := s.process
+	p := s.pluginProcess
 	s.fingerprintCountsByStream = make([]int, 2)
 	for i := range s.fingerprintCountsByStream { // two streams, as for a host that restarts while its old streams are open
 		fingerprints, err := p.driverClient.Fingerprint(ctx)
@@ -303,9 +303,9 @@ func watchStream[V any](s *openStreams, ctx context.Context, what string, c <-ch
 	}
 }
 
-func testStreamsStayOpen(t tb, h *testHost) {
+func testDriverStreamsStayOpen(t tb, h *testHost) {
 	if h.openStreams == nil {
-		testOpenStreams(t, h)
+		testStreamsOpenTwice(t, h)
 	}
 	checkStreamsStayOpen(t, h.openStreams)
 }
@@ -319,11 +319,11 @@ func checkStreamsStayOpen(t tb, s *openStreams) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.process.isKilledBySuite.Load() {
+	if s.pluginProcess.isKilledBySuite.Load() {
 		t.Skipf("the streams ended when another case exceeded its timeout")
 	}
-	if s.process.client.Exited() {
-		t.Fatalf("%s", s.process.crashReport())
+	if s.pluginProcess.client.Exited() {
+		t.Fatalf("%s", s.pluginProcess.crashReport())
 	}
 	for _, what := range s.namesOfEndedStreams {
 		t.Errorf("the plugin closed a stream of %s", what)
@@ -379,10 +379,10 @@ func testConcurrentWaits(t tb, h *testHost) {
 // afterwards, so DestroyTask is repeated until StartTask accepts the id again.
 func testCancelledStart(t tb, h *testHost) {
 	for _, timeout := range []time.Duration{0, time.Millisecond, 20 * time.Millisecond, 300 * time.Millisecond} {
-		config, s := h.newConfigWithoutOutput(t)
+		config, s := h.newTaskConfigWithoutOutput(t)
 		s.config = config
 		t.Cleanup(s.cleanUp)
-		d := h.ensureSharedProcess(t).driverClient
+		d := h.launchOrGetSharedProcess(t).driverClient
 		ctx, cancel := context.WithTimeout(t.Context(), timeout)
 		_, _, _ = d.StartTask(ctx, config) // succeeds or not, depending on timing
 		cancel()
@@ -423,7 +423,7 @@ func testCancelledWait(t tb, h *testHost) {
 	}
 }
 
-func testFailedTask(t tb, h *testHost) {
+func testFailedTaskIsNoSuccess(t tb, h *testHost) {
 	s := h.startTask(t, h.testedPlugin.Tasks.Fails)
 	if exit := s.waitForExit(); exit.Successful() {
 		t.Errorf("the exit result is %+v, want a failure", *exit)
@@ -496,8 +496,8 @@ func testDestroyedTaskIsUnknown(t tb, h *testHost) {
 }
 
 func testUnknownTask(t tb, h *testHost) {
-	d := h.ensureSharedProcess(t).driverClient
-	id := newID() + "/task/00000000"
+	d := h.launchOrGetSharedProcess(t).driverClient
+	id := newUUID() + "/task/00000000"
 	for name, call := range map[string]func() error{
 		"WaitTask":    func() error { _, err := d.WaitTask(t.Context(), id); return err },
 		"StopTask":    func() error { return d.StopTask(t.Context(), id, time.Second, "") },
@@ -593,12 +593,12 @@ func testConcurrentTasks(t tb, h *testHost) {
 		if i%2 == 0 && h.testedPlugin.Tasks.Ends != nil {
 			body = h.testedPlugin.Tasks.Ends
 		}
-		config, s := h.newConfig(t, body)
+		config, s := h.newTaskConfig(t, body)
 		t.Cleanup(s.cleanUp)
 		s.config = config
 		tasks = append(tasks, s)
 	}
-	d := h.ensureSharedProcess(t).driverClient
+	d := h.launchOrGetSharedProcess(t).driverClient
 	var wg sync.WaitGroup
 	for _, s := range tasks {
 		wg.Go(func() {

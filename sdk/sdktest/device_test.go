@@ -61,7 +61,7 @@ func serveDefectiveDevice(defect string) {
 	}
 	d := &defectiveDevice{defect: defect, reserved: map[string]bool{}, idPrefix: "gadget-"}
 	if defect == "invents ids" {
-		d.idPrefix = newID()
+		d.idPrefix = newUUID()
 	}
 	plugin.Serve(&plugin.ServeConfig{
 		HandshakeConfig: basewire.Handshake,
@@ -237,7 +237,7 @@ func (d *defectiveDevice) Reserve(_ context.Context, ids []string) (*device.Rese
 	case "returns a path that is missing":
 		r.Devices[0].HostPath = "/dev/no-such-gadget"
 	case "returns another reservation each time":
-		r.Env["N"] = newID()
+		r.Env["N"] = newUUID()
 	case "keeps a descriptor":
 		_, _ = unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	case "leaves a zombie":

@@ -21,11 +21,11 @@ import (
 // deviceCases returns the test cases for a device plugin, in the order in which they run.
 func deviceCases() []testCase {
 	return []testCase{
-		{"launch.without-host", Should, "a start without a host prints what the program is on standard error, and fails", consequenceWithoutHost, linkLaunch, testStartWithoutHost},
+		{"launch.without-host", Should, "a start without a host prints what the program is on standard error, and fails", consequenceWithoutHost, linkLaunch, testPluginStartWithoutHost},
 		{"launch.info", Must, "the handshake succeeds, and the plugin is a device plugin of a known protocol version", "A host cannot use a plugin whose handshake line or version it does not know.", linkLaunch, testPluginInfo(base.TypeDevice, device.APIVersion)},
-		{"launch.two-processes", Must, "two processes of the plugin run at once", "Nomad starts a process for the name, another for the configuration, and another for the devices.", linkLaunch, testTwoProcesses},
-		{"launch.exit", Should, "the process exits when the host shuts it down", "A host waits 2s for each plugin and then kills it, without the end of its work.", linkLaunch, testProcessExit},
-		{"launch.interrupt", Should, "the process survives SIGINT", "Ctrl-C in the terminal of an agent ends the plugin before the agent.", linkLaunch, testInterrupt},
+		{"launch.two-processes", Must, "two processes of the plugin run at once", "Nomad starts a process for the name, another for the configuration, and another for the devices.", linkLaunch, testTwoPluginProcesses},
+		{"launch.exit", Should, "the process exits when the host shuts it down", "A host waits 2s for each plugin and then kills it, without the end of its work.", linkLaunch, testPluginExitOnShutdown},
+		{"launch.interrupt", Should, "the process survives SIGINT", "Ctrl-C in the terminal of an agent ends the plugin before the agent.", linkLaunch, testPluginSurvivesSIGINT},
 		{"config.schema", Must, "the schema of the plugin block is valid", "A host rejects the agent's configuration because of an error of the plugin.", linkDeviceConfig, testPluginSchema},
 		{"config.set-twice", Must, "SetConfig succeeds twice, without information about the host", "Hosts check the configuration in a process of its own and set it again; an error prevents the start of the agent.", linkDeviceConfig, testConfigureTwice},
 		{"config.malformed", Should, "SetConfig with a malformed configuration returns an error", "The plugin runs with settings that no operator has written.", linkDeviceConfig, testMalformedPluginConfig},
@@ -53,7 +53,7 @@ func deviceCases() []testCase {
 }
 
 func testPluginSchema(t tb, h *testHost) {
-	schema, err := h.ensureSharedProcess(t).baseClient.ConfigSchema(t.Context())
+	schema, err := h.launchOrGetSharedProcess(t).baseClient.ConfigSchema(t.Context())
 	if err != nil {
 		t.Errorf("ConfigSchema: %v", err)
 	} else if err := block.Fault(schema); err != nil {
@@ -66,7 +66,7 @@ func testMalformedPluginConfig(t tb, h *testHost) {
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	defer p.shutDown()
+	defer p.shutDownOrKill()
 	schema, err := p.baseClient.ConfigSchema(t.Context())
 	if err != nil {
 		t.Fatalf("ConfigSchema: %v", err)
@@ -153,8 +153,8 @@ func qualifiedDeviceIDs(groups []device.Group) (ids []string) {
 }
 
 // healthyDevices returns the ids of the healthy devices of the group that has the most healthy devices. It
-// skips the case if that group has fewer than the minimum.
-func healthyDevices(t tb, h *testHost, p *pluginProcess, minimum int) (best []string) {
+// skips the case if that group has fewer than minDevices.
+func healthyDevices(t tb, h *testHost, p *pluginProcess, minDevices int) (best []string) {
 	t.Helper()
 	for _, g := range h.fingerprintDevices(t, p) {
 		var ids []string
@@ -167,8 +167,8 @@ func healthyDevices(t tb, h *testHost, p *pluginProcess, minimum int) (best []st
 			best = ids
 		}
 	}
-	if len(best) < minimum {
-		t.Skipf("no group has %d healthy devices on this machine: set Plugin.Config, or config in plugin_test.hcl", minimum)
+	if len(best) < minDevices {
+		t.Skipf("no group has %d healthy devices on this machine: set Plugin.Config, or config in plugin_test.hcl", minDevices)
 	}
 	return best
 }
@@ -176,7 +176,7 @@ func healthyDevices(t tb, h *testHost, p *pluginProcess, minimum int) (best []st
 func testFirstDeviceFingerprint(t tb, h *testHost) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	p := h.ensureSharedProcess(t)
+	p := h.launchOrGetSharedProcess(t)
 	h.skipDevicesReason = "no fingerprint arrives, see fingerprint.first"
 	f, _ := openFingerprint(ctx, t, p)
 	h.skipDevicesReason = ""
@@ -192,14 +192,14 @@ func testDeviceGroups(t tb, h *testHost) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	if f, _ := openFingerprint(ctx, t, h.ensureSharedProcess(t)); f.Err != nil { // the client validates the groups
+	if f, _ := openFingerprint(ctx, t, h.launchOrGetSharedProcess(t)); f.Err != nil { // the client validates the groups
 		t.Errorf("%v", f.Err)
 	}
 }
 
 func testUniqueDeviceIDs(t tb, h *testHost) {
 	groupOf := map[string]device.GroupID{}
-	for _, g := range h.fingerprintDevices(t, h.ensureSharedProcess(t)) {
+	for _, g := range h.fingerprintDevices(t, h.launchOrGetSharedProcess(t)) {
 		for _, d := range g.Devices {
 			if other, ok := groupOf[d.ID]; ok {
 				t.Errorf("the groups %q and %q have a device with the id %q", other, g.ID, d.ID)
@@ -210,10 +210,10 @@ func testUniqueDeviceIDs(t tb, h *testHost) {
 }
 
 func testSecondFingerprintStream(t tb, h *testHost) {
-	want := qualifiedDeviceIDs(h.fingerprintDevices(t, h.ensureSharedProcess(t)))
+	want := qualifiedDeviceIDs(h.fingerprintDevices(t, h.launchOrGetSharedProcess(t)))
 	streams, ctx := startOpenStreams(t, h)
 	for range 3 {
-		f, rest := openFingerprint(ctx, t, streams.process)
+		f, rest := openFingerprint(ctx, t, streams.pluginProcess)
 		if f.Err != nil {
 			t.Errorf("the stream ended: %v", f.Err)
 		} else if got := qualifiedDeviceIDs(f.Groups); !slices.Equal(got, want) {
@@ -228,7 +228,7 @@ func testCancelledFingerprints(t tb, h *testHost) {
 	if h.skipDevicesReason != "" {
 		t.Skipf("%s", h.skipDevicesReason)
 	}
-	p := h.ensureSharedProcess(t)
+	p := h.launchOrGetSharedProcess(t)
 	for range 10 {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -253,16 +253,16 @@ func testDevicesOfTwoProcesses(t tb, h *testHost) {
 	}
 }
 
-// launchForReserve launches a plugin process for this case only, so that the reservations of other cases do
-// not affect it, and returns the ids of at least the minimum of healthy devices of one group. It skips the case if
+// launchForReserveCase launches a plugin process for this case only, so that the reservations of other cases do
+// not affect it, and returns the ids of at least minDevices healthy devices of one group. It skips the case if
 // the case reserve.one has failed.
-func (h *testHost) launchForReserve(t tb, minimum int) (*pluginProcess, []string) {
+func (h *testHost) launchForReserveCase(t tb, minDevices int) (*pluginProcess, []string) {
 	t.Helper()
-	if h.hasReserveFailed {
+	if h.hasReserveOneFailed {
 		t.Skipf("Reserve fails, see reserve.one")
 	}
 	p := h.launchConfigured(t)
-	return p, healthyDevices(t, h, p, minimum)
+	return p, healthyDevices(t, h, p, minDevices)
 }
 
 // mustReserve calls Reserve, and fails the case if that returns an error.
@@ -276,30 +276,30 @@ func mustReserve(t tb, p *pluginProcess, ids []string) *device.Reservation {
 }
 
 func testReserveOne(t tb, h *testHost) {
-	p, ids := h.launchForReserve(t, 1)
-	h.hasReserveFailed = true
+	p, ids := h.launchForReserveCase(t, 1)
+	h.hasReserveOneFailed = true
 	r := mustReserve(t, p, ids[:1])
-	h.hasReserveFailed = false
+	h.hasReserveOneFailed = false
 	if len(r.Env) == 0 && len(r.Mounts) == 0 && len(r.Devices) == 0 {
 		t.Errorf("the reservation is empty: the task cannot find its device")
 	}
 }
 
 func testReserveSeveral(t tb, h *testHost) {
-	p, ids := h.launchForReserve(t, 2)
+	p, ids := h.launchForReserveCase(t, 2)
 	mustReserve(t, p, ids)
 }
 
 func testReserveTwice(t tb, h *testHost) {
-	p, ids := h.launchForReserve(t, 1)
+	p, ids := h.launchForReserveCase(t, 1)
 	first := mustReserve(t, p, ids[:1])
 	if second := mustReserve(t, p, ids[:1]); !reflect.DeepEqual(first, second) {
-		t.Errorf("the first Reserve returned %+v, the second %+v", describeReservation(first), describeReservation(second))
+		t.Errorf("the first Reserve returned %+v, the second %+v", reservationWithoutEnvValues(first), reservationWithoutEnvValues(second))
 	}
 }
 
-// describeReservation returns a copy for messages, without the values of variables, which may be secrets.
-func describeReservation(r *device.Reservation) device.Reservation {
+// reservationWithoutEnvValues returns a copy for messages, without the values of variables, which may be secrets.
+func reservationWithoutEnvValues(r *device.Reservation) device.Reservation {
 	described := *r
 	described.Env = maps.Clone(r.Env)
 	for name := range described.Env {
@@ -309,17 +309,17 @@ func describeReservation(r *device.Reservation) device.Reservation {
 }
 
 func testReserveUnknown(t tb, h *testHost) {
-	p := h.ensureSharedProcess(t)
-	unknown := "sdktest-" + newID()
+	p := h.launchOrGetSharedProcess(t)
+	unknown := "sdktest-" + newUUID()
 	if r, err := p.deviceClient.Reserve(t.Context(), []string{unknown}); err == nil {
-		t.Errorf("Reserve of %q returned %+v", unknown, describeReservation(r))
+		t.Errorf("Reserve of %q returned %+v", unknown, reservationWithoutEnvValues(r))
 	} else if errors.Is(err, base.ErrPluginDown) {
 		t.Errorf("Reserve: %s", p.crashReport())
 	}
 }
 
 func testReservedPaths(t tb, h *testHost) {
-	p, ids := h.launchForReserve(t, 1)
+	p, ids := h.launchForReserveCase(t, 1)
 	r := mustReserve(t, p, ids[:1])
 	for _, m := range r.Mounts {
 		if _, err := os.Lstat(m.HostPath); err != nil {
@@ -334,7 +334,7 @@ func testReservedPaths(t tb, h *testHost) {
 }
 
 func testConcurrentReserves(t tb, h *testHost) {
-	p, ids := h.launchForReserve(t, 2)
+	p, ids := h.launchForReserveCase(t, 2)
 	errs := make([]error, len(ids))
 	var wg sync.WaitGroup
 	for i, id := range ids {
@@ -377,7 +377,7 @@ func checkStatsInterval(t tb, h *testHost, interval, want time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	_, ch := openStats(ctx, t, h.ensureSharedProcess(t), interval)
+	_, ch := openStats(ctx, t, h.launchOrGetSharedProcess(t), interval)
 	start := time.Now()
 	const samples = 3
 	for range samples {
@@ -398,8 +398,8 @@ func testStatsZeroInterval(t tb, h *testHost) {
 	checkStatsInterval(t, h, 0, device.DefaultStatsInterval)
 }
 
-// firstStats opens a stream of statistics, returns the first statistics, and cancels the stream.
-func firstStats(t tb, p *pluginProcess) device.Stats {
+// readFirstStats opens a stream of statistics, returns the first statistics, and cancels the stream.
+func readFirstStats(t tb, p *pluginProcess) device.Stats {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -408,7 +408,7 @@ func firstStats(t tb, p *pluginProcess) device.Stats {
 }
 
 func testStatsTimestamps(t tb, h *testHost) {
-	for _, g := range firstStats(t, h.ensureSharedProcess(t)).Groups {
+	for _, g := range readFirstStats(t, h.launchOrGetSharedProcess(t)).Groups {
 		for _, id := range g.Undated {
 			t.Errorf("the statistics of device %q of group %q have no timestamp", id, g.ID)
 		}
@@ -421,9 +421,9 @@ func testStatsTimestamps(t tb, h *testHost) {
 }
 
 func testStatsOfKnownDevices(t tb, h *testHost) {
-	p := h.ensureSharedProcess(t)
+	p := h.launchOrGetSharedProcess(t)
 	known := qualifiedDeviceIDs(h.fingerprintDevices(t, p))
-	for _, g := range firstStats(t, p).Groups {
+	for _, g := range readFirstStats(t, p).Groups {
 		for id := range g.Instances {
 			if !slices.Contains(known, g.ID.String()+"/"+id) {
 				t.Errorf("there are statistics of device %q of group %q, which is not in the fingerprint", id, g.ID)
@@ -436,7 +436,7 @@ func testStatsOfKnownDevices(t tb, h *testHost) {
 // other cases check.
 func callReserveAndStats(t tb, h *testHost) {
 	t.Helper()
-	p := h.ensureSharedProcess(t)
+	p := h.launchOrGetSharedProcess(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	_, _ = p.deviceClient.Reserve(ctx, healthyDevices(t, h, p, 1)[:1])
@@ -456,12 +456,12 @@ func testDeviceProcessLeaks(t tb, h *testHost) {
 }
 
 func testReserveAfterCrash(t tb, h *testHost) {
-	p, ids := h.launchForReserve(t, 1)
+	p, ids := h.launchForReserveCase(t, 1)
 	mustReserve(t, p, ids[:1])
 	if err := unix.Kill(p.pid, unix.SIGKILL); err != nil {
 		t.Fatalf("kill the plugin: %v", err)
 	}
 	waitUntil(t, "the host detects the exit of the plugin", p.client.Exited)
-	p, ids = h.launchForReserve(t, 1)
+	p, ids = h.launchForReserveCase(t, 1)
 	mustReserve(t, p, ids[:1])
 }

@@ -42,7 +42,7 @@ func (f *fakeHost) expireToken(capability string) {
 
 // serveOnSocket serves the host on a new unix socket in dir. stop blocks until the server has stopped.
 func (f *fakeHost) serveOnSocket(dir string) (socket string, stop func(), err error) {
-	socket = filepath.Join(dir, newID()[:8]+".sock")
+	socket = filepath.Join(dir, newUUID()[:8]+".sock")
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
 		return "", nil, err
@@ -57,9 +57,9 @@ func (f *fakeHost) serveOnSocket(dir string) (socket string, stop func(), err er
 	return socket, func() { server.Stop(); <-served }, nil
 }
 
-// checkScope returns an error if the capability token of a call is unknown or
+// checkToken returns an error if the capability token of a call is unknown or
 // has expired.
-func (f *fakeHost) checkScope(s hook.Scope) error {
+func (f *fakeHost) checkToken(s hook.Scope) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	good, known := f.isTokenActive[s.Token]
@@ -79,7 +79,7 @@ func (f *fakeHost) checkScope(s hook.Scope) error {
 }
 
 func (f *fakeHost) Exec(_ context.Context, s hook.Scope, command []string, _ time.Duration) (*driver.ExecResult, error) {
-	if err := f.checkScope(s); err != nil {
+	if err := f.checkToken(s); err != nil {
 		return nil, err
 	}
 	if len(command) == 0 {
@@ -89,7 +89,7 @@ func (f *fakeHost) Exec(_ context.Context, s hook.Scope, command []string, _ tim
 }
 
 func (f *fakeHost) Stats(ctx context.Context, s hook.Scope, interval time.Duration) (<-chan hook.Usage, error) {
-	if err := f.checkScope(s); err != nil {
+	if err := f.checkToken(s); err != nil {
 		return nil, err
 	}
 	if interval <= 0 {
@@ -115,7 +115,7 @@ func (f *fakeHost) Stats(ctx context.Context, s hook.Scope, interval time.Durati
 }
 
 func (f *fakeHost) State(_ context.Context, s hook.Scope) (*hook.AllocState, error) {
-	if err := f.checkScope(s); err != nil {
+	if err := f.checkToken(s); err != nil {
 		return nil, err
 	}
 	return &hook.AllocState{
@@ -125,26 +125,26 @@ func (f *fakeHost) State(_ context.Context, s hook.Scope) (*hook.AllocState, err
 }
 
 func (f *fakeHost) Interpolate(_ context.Context, s hook.Scope, text string) (string, error) {
-	return text, f.checkScope(s)
+	return text, f.checkToken(s)
 }
 
 func (f *fakeHost) EmitEvent(_ context.Context, s hook.Scope, event hook.Event) error {
-	if err := f.checkScope(s); err != nil {
+	if err := f.checkToken(s); err != nil {
 		return err
 	}
 	return event.Fault()
 }
 
 func (f *fakeHost) Restart(_ context.Context, s hook.Scope, _ string, _ bool) error {
-	return f.checkScope(s)
+	return f.checkToken(s)
 }
 
-func (f *fakeHost) Signal(_ context.Context, s hook.Scope, _, _ string) error { return f.checkScope(s) }
+func (f *fakeHost) Signal(_ context.Context, s hook.Scope, _, _ string) error { return f.checkToken(s) }
 
-func (f *fakeHost) Kill(_ context.Context, s hook.Scope, _ string) error { return f.checkScope(s) }
+func (f *fakeHost) Kill(_ context.Context, s hook.Scope, _ string) error { return f.checkToken(s) }
 
 func (f *fakeHost) SetHealth(_ context.Context, s hook.Scope, _ bool, _ string) error {
-	return f.checkScope(s)
+	return f.checkToken(s)
 }
 
 // fakeHostDataIndex is the constant index in the responses of fakeHost.
@@ -153,7 +153,7 @@ const fakeHostDataIndex = 1
 // blockUntilChange blocks until the data has a higher index than after, as a blocking query does. The data of
 // fakeHost never changes, so that a call with the current index blocks until ctx ends.
 func (f *fakeHost) blockUntilChange(ctx context.Context, s hook.Scope, after uint64) error {
-	if err := f.checkScope(s); err != nil {
+	if err := f.checkToken(s); err != nil {
 		return err
 	}
 	if after >= fakeHostDataIndex {

@@ -16,11 +16,11 @@ import (
 // hookCases returns the test cases for a hook, in the order in which they run.
 func hookCases() []testCase {
 	return []testCase{
-		{"launch.without-host", Should, "a start without a host prints what the program is on standard error, and fails", consequenceWithoutHost, linkLaunch, testStartWithoutHost},
+		{"launch.without-host", Should, "a start without a host prints what the program is on standard error, and fails", consequenceWithoutHost, linkLaunch, testPluginStartWithoutHost},
 		{"launch.info", Must, "the handshake succeeds, and the plugin is a hook of a known protocol version", "A host cannot use a plugin whose handshake line or version it does not know.", linkLaunch, testPluginInfo(base.TypeHook, hook.APIVersion)},
-		{"launch.two-processes", Must, "two processes of the plugin run at once", "A host checks a new version of the plugin beside the running one.", linkLaunch, testTwoProcesses},
-		{"launch.exit", Should, "the process exits when the host shuts it down", "A host waits 2s for each plugin and then kills it, without the end of its work.", linkLaunch, testProcessExit},
-		{"launch.interrupt", Should, "the process survives SIGINT", "Ctrl-C in the terminal of an agent ends the plugin before the agent.", linkLaunch, testInterrupt},
+		{"launch.two-processes", Must, "two processes of the plugin run at once", "A host checks a new version of the plugin beside the running one.", linkLaunch, testTwoPluginProcesses},
+		{"launch.exit", Should, "the process exits when the host shuts it down", "A host waits 2s for each plugin and then kills it, without the end of its work.", linkLaunch, testPluginExitOnShutdown},
+		{"launch.interrupt", Should, "the process survives SIGINT", "Ctrl-C in the terminal of an agent ends the plugin before the agent.", linkLaunch, testPluginSurvivesSIGINT},
 		{"config.set-twice", Must, "SetConfig succeeds twice, without information about the host", "Hosts check the configuration in a process of its own and set it again; an error prevents the start of the agent.", linkConfig, testConfigureTwice},
 		{"describe.points", Must, "Describe returns each hook point once, and always the same", "Hosts call only the described hook points, and cache them.", linkHookLife, testHookDescription},
 		{"attachment.schema", Must, "the configured attachment fits a valid schema", "Jobs cannot attach the hook.", linkHookAttach, testAttachmentSchema},
@@ -29,18 +29,18 @@ func hookCases() []testCase {
 		{"points.twice", Must, "each hook point succeeds when it is repeated", "Hosts repeat a call whose result they do not know.", linkHookRules, testEachHookPointTwice},
 		{"poststart.repeated", Must, "Poststart succeeds again for a running task", "After a restart of the plugin or the agent, the hook loses its running tasks.", linkHookPoststart, testRepeatedPoststart},
 		{"cleanup.unknown-task", Must, "the hook points at the end succeed for an unknown task", "Hosts retry a failed cleanup, and allocations are not removed.", linkHookRules, testCleanupOfUnknownTask},
-		{"call.cancelled", Must, "cancelled calls do not affect later ones", "A killed task or a timeout would break the hook for all tasks.", linkHookRules, testCancelledCalls},
+		{"call.cancelled", Must, "cancelled calls do not affect later ones", "A killed task or a timeout would break the hook for all tasks.", linkHookRules, testCancelledHookCalls},
 		{"crash.each-point", Must, "each hook point succeeds in a new process of the plugin", "State in memory is lost in a crash, an update and a reboot.", linkHookPrestart, testCrashBeforeEachHookPoint},
-		{"host.restart", Must, "the hook works with another agent", "Tasks outlive the agent.", linkHookPoststart, testHostRestart},
+		{"host.restart", Must, "the hook works with another agent", "Tasks outlive the agent.", linkHookPoststart, testHookWithRestartedHost},
 		{"concurrency.allocs", Must, "concurrent calls for many allocations succeed", "Hosts call for all tasks at once.", linkHookRules, testConcurrentAllocs},
 		{"leaks.descriptors", Must, "the plugin closes the descriptors of destroyed allocations", "After some thousand allocations, the plugin fails.", linkLaunch, testHookDescriptorLeaks},
-		{"host.denied-calls", Must, "the hook returns when the host denies its calls", "Tasks wait for the timeout of each hook point.", linkHookHost, testHostDeniesCalls},
+		{"host.denied-calls", Must, "the hook returns when the host denies its calls", "Tasks wait for the timeout of each hook point.", linkHookHost, testHookReturnsWhenHostDenies},
 		{"host.token", Must, "calls to the host have the token of a request", "The host denies calls with another token.", linkHookHost, testCapabilityTokens},
 	}
 }
 
 func testHookDescription(t tb, h *testHost) {
-	d, err := h.ensureSharedProcess(t).hookClient.Describe(t.Context())
+	d, err := h.launchOrGetSharedProcess(t).hookClient.Describe(t.Context())
 	if err != nil {
 		t.Fatalf("Describe: %v", err)
 	}
@@ -54,13 +54,13 @@ func testHookDescription(t tb, h *testHost) {
 		}
 		seen[p.Point] = true
 	}
-	if again, err := h.ensureSharedProcess(t).hookClient.Describe(t.Context()); err != nil || !reflect.DeepEqual(again.Subscriptions, d.Subscriptions) || again.AllAllocs != d.AllAllocs || again.IncludeAllocJSON != d.IncludeAllocJSON {
+	if again, err := h.launchOrGetSharedProcess(t).hookClient.Describe(t.Context()); err != nil || !reflect.DeepEqual(again.Subscriptions, d.Subscriptions) || again.AllAllocs != d.AllAllocs || again.IncludeAllocJSON != d.IncludeAllocJSON {
 		t.Errorf("a second Describe returned %+v, %v, want %+v", again, err, d)
 	}
 }
 
 func testAttachmentSchema(t tb, h *testHost) {
-	d, err := h.ensureSharedProcess(t).hookClient.Describe(t.Context())
+	d, err := h.launchOrGetSharedProcess(t).hookClient.Describe(t.Context())
 	if err != nil {
 		t.Fatalf("Describe: %v", err)
 	}
@@ -72,7 +72,7 @@ func testAttachmentSchema(t tb, h *testHost) {
 }
 
 func testMalformedAttachment(t tb, h *testHost) {
-	l := h.startScenario(t)
+	l := h.newScenario(t)
 	l.requestMeta.Attachment = []byte(`{"name":`)
 	for _, m := range lifecyclePoints {
 		if _, ok := l.description.Subscription(m); !ok {
@@ -89,50 +89,50 @@ func testMalformedAttachment(t tb, h *testHost) {
 }
 
 func testEachHookPoint(t tb, h *testHost) {
-	l := h.startScenario(t)
+	l := h.newScenario(t)
 	for _, m := range lifecyclePoints {
-		l.callHookPoint(t, m)
+		l.callHookIfSubscribed(t, m)
 	}
 }
 
 // testEachHookPointTwice calls the hook twice for each hook point: a host repeats a call if it
 // crashed before it recorded the result.
 func testEachHookPointTwice(t tb, h *testHost) {
-	l := h.startScenario(t)
+	l := h.newScenario(t)
 	for _, m := range lifecyclePoints {
-		exits := l.exitCount
-		l.callHookPoint(t, m)
-		l.exitCount = exits // both calls are for the same exit of the task
-		l.callHookPoint(t, m)
+		exits := l.taskExitCount
+		l.callHookIfSubscribed(t, m)
+		l.taskExitCount = exits // both calls are for the same exit of the task
+		l.callHookIfSubscribed(t, m)
 	}
 }
 
 // testRepeatedPoststart repeats Poststart, as after a restart of the plugin process
 // or of the agent while the task runs.
 func testRepeatedPoststart(t tb, h *testHost) {
-	l := h.startScenario(t)
+	l := h.newScenario(t)
 	for _, m := range []hook.Point{hook.Prerun, hook.Prestart, hook.Poststart} {
-		l.callHookPoint(t, m)
+		l.callHookIfSubscribed(t, m)
 	}
 	l.isPoststartRepeated = true
-	l.callHookPoint(t, hook.Poststart) // as by an agent that has restarted
+	l.callHookIfSubscribed(t, hook.Poststart) // as by an agent that has restarted
 	if _, ok := l.description.Subscription(hook.Poststart); ok {
-		h.ensureSharedProcess(t)
+		h.launchOrGetSharedProcess(t)
 		h.crashPlugin(t)
 	}
 	for range 2 {
-		l.callHookPoint(t, hook.Poststart)
+		l.callHookIfSubscribed(t, hook.Poststart)
 	}
 	l.isPoststartRepeated = false
 	for _, m := range []hook.Point{hook.PreKill, hook.PreKilling, hook.Exited, hook.Stop, hook.Postrun, hook.Destroy} {
-		l.callHookPoint(t, m)
+		l.callHookIfSubscribed(t, m)
 	}
 }
 
 func testCleanupOfUnknownTask(t tb, h *testHost) {
-	l := h.startScenario(t)
+	l := h.newScenario(t)
 	for _, m := range []hook.Point{hook.PreKill, hook.PreKilling, hook.Stop, hook.Postrun, hook.Destroy} {
-		l.callHookPoint(t, m)
+		l.callHookIfSubscribed(t, m)
 	}
 }
 
@@ -140,47 +140,47 @@ func testCleanupOfUnknownTask(t tb, h *testHost) {
 // plugin, the last when a call has reached it, even on a busy machine.
 var shortCallTimeouts = []time.Duration{200 * time.Microsecond, 2 * time.Millisecond, 20 * time.Millisecond}
 
-func testCancelledCalls(t tb, h *testHost) {
-	l := h.startScenario(t)
+func testCancelledHookCalls(t tb, h *testHost) {
+	l := h.newScenario(t)
 	for _, m := range lifecyclePoints {
 		if _, ok := l.description.Subscription(m); !ok {
 			continue
 		}
-		exits := l.exitCount
+		exits := l.taskExitCount
 		for _, timeout := range shortCallTimeouts {
 			ctx, cancel := context.WithTimeout(t.Context(), timeout)
 			_ = l.callHookPointWithoutDeadline(ctx, t, m) // error or not, depending on timing
 			cancel()
 		}
-		l.exitCount = exits
-		l.callHookPoint(t, m)
+		l.taskExitCount = exits
+		l.callHookIfSubscribed(t, m)
 	}
 }
 
 func testCrashBeforeEachHookPoint(t tb, h *testHost) {
-	l := h.startScenario(t)
+	l := h.newScenario(t)
 	for _, m := range lifecyclePoints {
 		if _, ok := l.description.Subscription(m); !ok {
 			continue
 		}
-		h.ensureSharedProcess(t)
+		h.launchOrGetSharedProcess(t)
 		h.crashPlugin(t)
-		l.callHookPoint(t, m)
+		l.callHookIfSubscribed(t, m)
 	}
 }
 
-func testHostRestart(t tb, h *testHost) {
-	l := h.startScenario(t)
+func testHookWithRestartedHost(t tb, h *testHost) {
+	l := h.newScenario(t)
 	for _, m := range []hook.Point{hook.Prerun, hook.Prestart, hook.Poststart, hook.ShutdownAlloc, hook.Shutdown} {
-		l.callHookPoint(t, m)
+		l.callHookIfSubscribed(t, m)
 	}
 	h.closeHookHost()
-	if err := h.configureHook(t.Context(), h.ensureSharedProcess(t)); err != nil {
+	if err := h.configureHook(t.Context(), h.launchOrGetSharedProcess(t)); err != nil {
 		t.Fatalf("Configure by another agent: %v", err)
 	}
 	l.isTaskRestored, l.isPoststartRepeated = true, true
 	for _, m := range []hook.Point{hook.Prestart, hook.Poststart, hook.PreKilling, hook.Exited, hook.Stop, hook.Postrun, hook.Destroy} {
-		l.callHookPoint(t, m)
+		l.callHookIfSubscribed(t, m)
 	}
 }
 
@@ -188,7 +188,7 @@ func testConcurrentAllocs(t tb, h *testHost) {
 	const scenarioCount = 16
 	var scenarios []*allocScenario
 	for range scenarioCount {
-		scenarios = append(scenarios, h.startScenario(t))
+		scenarios = append(scenarios, h.newScenario(t))
 	}
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -199,7 +199,7 @@ func testConcurrentAllocs(t tb, h *testHost) {
 		wg.Go(func() {
 			r := runCase(t.Context(), testCase{run: func(t tb, _ *testHost) {
 				for _, m := range lifecyclePoints {
-					l.callHookPoint(t, m)
+					l.callHookIfSubscribed(t, m)
 				}
 			}}, h)
 			if r.failed {
@@ -219,8 +219,8 @@ func testConcurrentAllocs(t tb, h *testHost) {
 	}
 }
 
-func testHostDeniesCalls(t tb, h *testHost) {
-	l := h.startScenario(t)
+func testHookReturnsWhenHostDenies(t tb, h *testHost) {
+	l := h.newScenario(t)
 	h.hookHost.expireToken(l.requestMeta.Token)
 	for _, m := range lifecyclePoints {
 		part, ok := l.description.Subscription(m)
@@ -234,7 +234,7 @@ func testHostDeniesCalls(t tb, h *testHost) {
 		}
 		cancel()
 	}
-	h.ensureSharedProcess(t)
+	h.launchOrGetSharedProcess(t)
 }
 
 // testCapabilityTokens fails if the hook has called the host with an unknown

@@ -43,34 +43,34 @@ var waitTimeout = 20 * time.Second
 // testHost acts as an agent for the tested plugin. Cases run sequentially and share
 // sharedProcess, which is started on demand.
 type testHost struct {
-	testedPlugin  Plugin
-	socketDir     string     // directory for the sockets of plugins, which a killed plugin does not remove; "" until it is made
-	startMu       sync.Mutex // serializes starts of the shared process
-	sharedProcess *pluginProcess
-	openStreams   *openStreams // nil until a case opens the streams
+	testedPlugin         Plugin
+	socketDir            string     // directory for the sockets of plugins, which a killed plugin does not remove; "" until it is made
+	sharedProcessStartMu sync.Mutex // serializes starts of the shared process
+	sharedProcess        *pluginProcess
+	openStreams          *openStreams // nil until a case opens the streams
 
 	processEnvEntry string // KEY=VALUE in the environment of all plugin processes of this host, and of no other process
 
-	mu              sync.Mutex
-	processes       []*pluginProcess // plugin processes that this case started, or that are still running
-	allocIDsOfCase  []string         // ids of the allocations of tasks that this case has made
-	allocIDsOfSuite map[string]bool  // ids of the allocations of tasks that any case has made
-	caseAborted     bool             // the case was aborted, and its processes were killed
-	suiteKilled     bool             // no further process may be started, because the suite was killed
+	mu                sync.Mutex
+	launchedProcesses []*pluginProcess // plugin processes that this case started, or that are still running
+	allocIDsOfCase    []string         // ids of the allocations of tasks that this case has made
+	allocIDsOfSuite   map[string]bool  // ids of the allocations of tasks that any case has made
+	caseAborted       bool             // the case was aborted, and its processes were killed
+	suiteKilled       bool             // no further process may be started, because the suite was killed
 
 	taskCgroups taskCgroups
 
-	skipDevicesReason string // reason why the cases that need devices are skipped; "" if they are not skipped
-	hasReserveFailed  bool   // Reserve of one device has failed, so that all cases for Reserve are skipped
+	skipDevicesReason   string // reason why the cases that need devices are skipped; "" if they are not skipped
+	hasReserveOneFailed bool   // Reserve of one device has failed, so that all cases for Reserve are skipped
 
 	hookHost       fakeHost // host service for hooks
 	hookHostSocket string   // socket of hookHost; "" if it does not listen
 	stopHookHost   func()
 }
 
-func newHost(p Plugin) *testHost {
+func newTestHost(p Plugin) *testHost {
 	p.Tasks.addShellTasks()
-	return &testHost{testedPlugin: p, taskCgroups: openTaskCgroups(), allocIDsOfSuite: map[string]bool{}, processEnvEntry: envProcessMarker + "=" + newID()}
+	return &testHost{testedPlugin: p, taskCgroups: openTaskCgroups(), allocIDsOfSuite: map[string]bool{}, processEnvEntry: envProcessMarker + "=" + newUUID()}
 }
 
 // envProcessMarker is the environment variable by which a testHost finds its plugin processes.
@@ -94,7 +94,7 @@ func (t *Tasks) addShellTasks() {
 }
 
 // detectPluginType determines the type of the plugin. For a driver without configured tasks it also calls
-// detectShellTasks. It ignores errors of the driver's calls, because a case of the suite
+// addShellTasksIfSupported. It ignores errors of the driver's calls, because a case of the suite
 // reports them.
 func (h *testHost) detectPluginType(ctx context.Context) (kind base.Type, err error) {
 	p, err := h.launchPlugin()
@@ -108,11 +108,11 @@ func (h *testHost) detectPluginType(ctx context.Context) (kind base.Type, err er
 	case base.TypeHook, base.TypeDevice:
 		return kind, nil
 	}
-	h.detectShellTasks(ctx, p)
+	h.addShellTasksIfSupported(ctx, p)
 	return base.TypeDriver, nil
 }
 
-func (h *testHost) detectShellTasks(ctx context.Context, p *pluginProcess) {
+func (h *testHost) addShellTasksIfSupported(ctx context.Context, p *pluginProcess) {
 	t := &h.testedPlugin.Tasks
 	if t.Runs != nil || t.Ends != nil || t.Fails != nil || t.Shell != nil {
 		return
@@ -130,11 +130,11 @@ func (h *testHost) detectShellTasks(ctx context.Context, p *pluginProcess) {
 	}
 }
 
-func (h *testHost) close() {
+func (h *testHost) closeHostAndPlugins() {
 	h.stopSharedProcess()
 	if h.openStreams != nil {
 		h.openStreams.cancel()
-		h.openStreams.process.shutDown()
+		h.openStreams.pluginProcess.shutDownOrKill()
 	}
 	h.closeHookHost()
 	if h.socketDir != "" {
@@ -145,7 +145,7 @@ func (h *testHost) close() {
 // stopSharedProcess shuts down the shared plugin process.
 func (h *testHost) stopSharedProcess() {
 	if h.sharedProcess != nil {
-		h.sharedProcess.shutDown()
+		h.sharedProcess.shutDownOrKill()
 		h.sharedProcess = nil
 	}
 }
@@ -227,7 +227,7 @@ func (h *testHost) launchPlugin() (*pluginProcess, error) {
 	p.deviceClient = b.(device.Plugin)
 	p.pid = client.ReattachConfig().Pid
 	h.mu.Lock()
-	h.processes = append(h.processes, p)
+	h.launchedProcesses = append(h.launchedProcesses, p)
 	h.mu.Unlock()
 	return p, nil
 }
@@ -298,7 +298,7 @@ func (h *testHost) configureHook(ctx context.Context, p *pluginProcess) (err err
 	}
 	return p.hookClient.Configure(ctx, hook.Config{
 		HostSocket: h.hookHostSocket,
-		Node:       hook.Node{ID: newID(), Name: "node", Datacenter: "dc1", Region: "global", Pool: "default"},
+		Node:       hook.Node{ID: newUUID(), Name: "node", Datacenter: "dc1", Region: "global", Pool: "default"},
 	})
 }
 
@@ -343,11 +343,11 @@ func encodeConfig(schema *hclspec.Spec, config map[string]any) ([]byte, error) {
 	return block.Marshal(value)
 }
 
-// ensureSharedProcess returns the plugin process that cases share. It launches and configures one if none is running.
-func (h *testHost) ensureSharedProcess(t tb) *pluginProcess {
+// launchOrGetSharedProcess returns the plugin process that cases share. It launches and configures one if none is running.
+func (h *testHost) launchOrGetSharedProcess(t tb) *pluginProcess {
 	t.Helper()
-	h.startMu.Lock()
-	defer h.startMu.Unlock()
+	h.sharedProcessStartMu.Lock()
+	defer h.sharedProcessStartMu.Unlock()
 	if h.sharedProcess != nil {
 		if !h.sharedProcess.client.Exited() {
 			return h.sharedProcess
@@ -431,14 +431,14 @@ type startedTask struct {
 	isDestroyed bool
 }
 
-// newConfig makes the directories, the FIFOs and the config of a task, as a host does before StartTask. body is the
+// newTaskConfig makes the directories, the FIFOs and the config of a task, as a host does before StartTask. body is the
 // config block of the task.
-func (h *testHost) newConfig(t tb, body map[string]any) (*driver.TaskConfig, *startedTask) {
+func (h *testHost) newTaskConfig(t tb, body map[string]any) (*driver.TaskConfig, *startedTask) {
 	t.Helper()
 	if body == nil {
 		t.Skipf("no such task is configured: set Plugin.Tasks, or runs, ends and fails in plugin_test.hcl")
 	}
-	p := h.ensureSharedProcess(t)
+	p := h.launchOrGetSharedProcess(t)
 	schema, err := p.driverClient.TaskConfigSchema(t.Context())
 	if err != nil {
 		t.Fatalf("TaskConfigSchema: %v", err)
@@ -447,7 +447,7 @@ func (h *testHost) newConfig(t tb, body map[string]any) (*driver.TaskConfig, *st
 	if err != nil {
 		t.Fatalf("the config of a task does not fit the driver's schema: %v", err)
 	}
-	allocID := newID()
+	allocID := newUUID()
 	h.mu.Lock()
 	h.allocIDsOfCase = append(h.allocIDsOfCase, allocID)
 	h.allocIDsOfSuite[allocID] = true
@@ -460,14 +460,14 @@ func (h *testHost) newConfig(t tb, body map[string]any) (*driver.TaskConfig, *st
 		}
 	}
 	config := &driver.TaskConfig{
-		ID:            allocID + "/" + taskName + "/" + newID()[:8],
+		ID:            allocID + "/" + taskName + "/" + newUUID()[:8],
 		Name:          taskName,
 		JobName:       "suite",
 		JobID:         "suite",
 		TaskGroupName: "group",
 		Namespace:     "default",
 		NodeName:      "node",
-		NodeID:        newID(),
+		NodeID:        newUUID(),
 		AllocID:       allocID,
 		DriverConfig:  encoded,
 		Env: map[string]string{
@@ -534,7 +534,7 @@ func (s *startedTask) closeOutput() {
 // startTask starts a task with the given config block, and destroys the task at the end of the case.
 func (h *testHost) startTask(t tb, body map[string]any) *startedTask {
 	t.Helper()
-	config, s := h.newConfig(t, body)
+	config, s := h.newTaskConfig(t, body)
 	s.start(config)
 	return s
 }
@@ -542,7 +542,7 @@ func (h *testHost) startTask(t tb, body map[string]any) *startedTask {
 func (s *startedTask) start(config *driver.TaskConfig) {
 	s.t.Helper()
 	s.t.Cleanup(s.cleanUp)
-	handle, _, err := s.host.ensureSharedProcess(s.t).driverClient.StartTask(s.t.Context(), config)
+	handle, _, err := s.host.launchOrGetSharedProcess(s.t).driverClient.StartTask(s.t.Context(), config)
 	if err != nil {
 		s.t.Fatalf("StartTask: %v", err)
 	}
@@ -558,7 +558,7 @@ func (s *startedTask) cleanUp() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 	defer cancel()
-	d := s.host.ensureSharedProcess(&contextTB{s.t, ctx}).driverClient
+	d := s.host.launchOrGetSharedProcess(&tbWithContext{s.t, ctx}).driverClient
 	err := d.DestroyTask(ctx, s.config.ID, true)
 	if errors.Is(err, driver.ErrTaskNotFound) && d.RecoverTask(ctx, s.handle) == nil {
 		err = d.DestroyTask(ctx, s.config.ID, true) // RecoverTask is needed for a task that an earlier plugin process has started
@@ -591,17 +591,17 @@ func killProcessesByEnv(entry string) {
 	}
 }
 
-// contextTB is a tb with another context, for example for cleanups, which run after the context of
+// tbWithContext is a tb with another context, for example for cleanups, which run after the context of
 // the case has ended.
-type contextTB struct {
+type tbWithContext struct {
 	tb
 	ctx context.Context
 }
 
-func (c *contextTB) Context() context.Context { return c.ctx }
+func (c *tbWithContext) Context() context.Context { return c.ctx }
 
-// isKnownAlloc reports whether a case of the suite has made the allocation.
-func (h *testHost) isKnownAlloc(id string) bool {
+// isAllocOfSuite reports whether a case of the suite has made the allocation.
+func (h *testHost) isAllocOfSuite(id string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.allocIDsOfSuite[id]
@@ -609,7 +609,7 @@ func (h *testHost) isKnownAlloc(id string) bool {
 
 func (s *startedTask) currentDriver() driver.Driver {
 	s.t.Helper()
-	return s.host.ensureSharedProcess(s.t).driverClient
+	return s.host.launchOrGetSharedProcess(s.t).driverClient
 }
 
 // waitForExit waits for the task and returns its exit result.
@@ -684,8 +684,8 @@ func isProcessAlive(pid int) bool {
 	return err == nil && !stat.Ended()
 }
 
-// newID returns an id in the form of a UUID.
-func newID() string {
+// newUUID returns an id in the form of a UUID.
+func newUUID() string {
 	b := make([]byte, 16)
 	rand.Read(b)
 	text := hex.EncodeToString(b)
@@ -710,8 +710,8 @@ func (l *lockedBuffer) String() string {
 	return l.buf.String()
 }
 
-// runWithoutHost runs the plugin without a host, as a user in a shell would.
-func (h *testHost) runWithoutHost(ctx context.Context) (stdout, stderr string, code int, err error) {
+// runPluginWithoutHost runs the plugin without a host, as a user in a shell would.
+func (h *testHost) runPluginWithoutHost(ctx context.Context) (stdout, stderr string, code int, err error) {
 	cmd := exec.CommandContext(ctx, h.testedPlugin.Path, h.testedPlugin.Args...)
 	cmd.Env = append(os.Environ(), envServeWithoutHandshake+"=1")
 	cmd.Env = append(append(cmd.Env, h.testedPlugin.Env...), h.processEnvEntry)

@@ -96,18 +96,18 @@ func (h *testHost) runSubtest(t *testing.T, c testCase) {
 			t.Errorf("%v", context.Cause(ctx))
 		}
 	}()
-	var reporter tb = &contextTB{t, ctx}
+	var reporter tb = &tbWithContext{t, ctx}
 	if c.severity == Quirk {
-		reporter = &quirkTB{reporter}
+		reporter = &tbWithoutFailures{reporter}
 	}
 	c.withPanicReports().run(reporter, h)
 }
 
-// quirkTB logs the errors of a case of severity Quirk, whose errors are no failures.
-type quirkTB struct{ tb }
+// tbWithoutFailures logs the errors of a case of severity Quirk, whose errors are no failures.
+type tbWithoutFailures struct{ tb }
 
-func (q *quirkTB) Errorf(format string, args ...any) { q.Logf("quirk: "+format, args...) }
-func (q *quirkTB) Fatalf(format string, args ...any) { q.Skipf("quirk: "+format, args...) }
+func (q *tbWithoutFailures) Errorf(format string, args ...any) { q.Logf("quirk: "+format, args...) }
+func (q *tbWithoutFailures) Fatalf(format string, args ...any) { q.Skipf("quirk: "+format, args...) }
 
 // withPanicReports returns the case with two calls of reportPanics: one before the cleanups of the case, which need a
 // running plugin, and one after them, because the cleanups may crash the plugin.
@@ -126,7 +126,7 @@ func (h *testHost) resetCaseState() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.allocIDsOfCase, h.caseAborted = nil, false
-	h.processes = slices.DeleteFunc(h.processes, func(p *pluginProcess) bool { return p.client.Exited() })
+	h.launchedProcesses = slices.DeleteFunc(h.launchedProcesses, func(p *pluginProcess) bool { return p.client.Exited() })
 }
 
 func (h *testHost) isSuiteKilled() bool {
@@ -154,7 +154,7 @@ func (h *testHost) killSuite() {
 func (h *testHost) abortCase() {
 	h.mu.Lock()
 	h.caseAborted = true
-	launched, allocs := slices.Clone(h.processes), slices.Clone(h.allocIDsOfCase)
+	launched, allocs := slices.Clone(h.launchedProcesses), slices.Clone(h.allocIDsOfCase)
 	h.mu.Unlock()
 	for _, p := range launched {
 		p.isKilledBySuite.Store(true)
@@ -168,9 +168,9 @@ func (h *testHost) abortCase() {
 // shutdownTimeout is the time after which a plugin process that is shut down and has not exited is killed.
 const shutdownTimeout = 5 * time.Second
 
-// shutDown shuts the process down, and kills it after shutdownTimeout. go-plugin's Kill alone would wait without limit for
+// shutDownOrKill shuts the process down, and kills it after shutdownTimeout. go-plugin's Kill alone would wait without limit for
 // the response of a process that hangs.
-func (p *pluginProcess) shutDown() {
+func (p *pluginProcess) shutDownOrKill() {
 	timer := time.AfterFunc(shutdownTimeout, p.sendSIGKILL)
 	defer timer.Stop()
 	p.client.Kill()
@@ -196,16 +196,16 @@ func (h *testHost) reportPanics(t tb) {
 	if h.isSuiteKilled() {
 		return
 	}
-	h.startMu.Lock()
-	if p := h.sharedProcess; p != nil && !p.isKilledBySuite.Load() && p.isDown() {
+	h.sharedProcessStartMu.Lock()
+	if p := h.sharedProcess; p != nil && !p.isKilledBySuite.Load() && p.hasExitedOrDisconnected() {
 		h.sharedProcess = nil
 		t.Errorf("%s", p.crashReport())
 		p.kill()
 		p.stderrBytesChecked = len(p.stderr.String())
 	}
-	h.startMu.Unlock()
+	h.sharedProcessStartMu.Unlock()
 	h.mu.Lock()
-	launched := slices.Clone(h.processes)
+	launched := slices.Clone(h.launchedProcesses)
 	h.mu.Unlock()
 	for _, p := range launched {
 		text := p.stderr.String()
@@ -227,8 +227,8 @@ func (h *testHost) reportPanics(t tb) {
 	}
 }
 
-// isDown reports whether the process has exited, or its connection has closed.
-func (p *pluginProcess) isDown() bool {
+// hasExitedOrDisconnected reports whether the process has exited, or its connection has closed.
+func (p *pluginProcess) hasExitedOrDisconnected() bool {
 	if p.client.Exited() {
 		return true
 	}

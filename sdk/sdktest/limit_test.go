@@ -34,8 +34,8 @@ func TestCaseThatIgnoresItsContextIsLeaked(t *testing.T) {
 	waitTimeout, callReturnGracePeriod = 50*time.Millisecond, 50*time.Millisecond
 	p := faultyDriverPlugin("")
 	p.CaseTimeout = 50 * time.Millisecond
-	h := newHost(p)
-	defer h.close()
+	h := newTestHost(p)
+	defer h.closeHostAndPlugins()
 	release := make(chan struct{})
 	defer close(release)
 	r, ended := h.runStandaloneCase(context.Background(), testCase{id: "waits", run: func(tb, *testHost) { <-release }})
@@ -43,7 +43,7 @@ func TestCaseThatIgnoresItsContextIsLeaked(t *testing.T) {
 		t.Error("it has ended")
 	}
 	var out strings.Builder
-	r.toResult().Write(&out)
+	r.publicResult().Write(&out)
 	if want := "the case did not end within 50ms, and its plugin was killed"; !strings.HasPrefix(out.String(), "FAIL  waits  (") || !strings.Contains(out.String(), want) {
 		t.Errorf("%s, want %s", out.String(), want)
 	}
@@ -64,8 +64,8 @@ func TestStopKillsProcessThatHangs(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits five seconds for the response of a process")
 	}
-	h := newHost(faultyDriverPlugin(""))
-	defer h.close()
+	h := newTestHost(faultyDriverPlugin(""))
+	defer h.closeHostAndPlugins()
 	p, err := h.launchPlugin()
 	if err != nil {
 		t.Fatal(err)
@@ -76,7 +76,7 @@ func TestStopKillsProcessThatHangs(t *testing.T) {
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
-		p.shutDown()
+		p.shutDownOrKill()
 	}()
 	select {
 	case <-stopped:

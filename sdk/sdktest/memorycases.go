@@ -24,7 +24,7 @@ const (
 )
 
 func testTaskCgroup(t tb, h *testHost) {
-	if !h.startWithMemory(t, smallMemoryMB, 0).hasOwnCgroup {
+	if !h.startTaskWithMemory(t, smallMemoryMB, 0).hasOwnCgroup {
 		t.Errorf("the processes of a task are in the cgroups of the plugin")
 	}
 }
@@ -32,52 +32,52 @@ func testTaskCgroup(t tb, h *testHost) {
 // testMemoryLimit compares two tasks, because a driver can add the memory that it needs itself for each task,
 // such as that of an emulator.
 func testMemoryLimit(t tb, h *testHost) {
-	small := h.startWithMemory(t, smallMemoryMB, 0)
+	small := h.startTaskWithMemory(t, smallMemoryMB, 0)
 	small.skipUnlessOwnCgroup(t)
 	if small.limitBytes < smallMemoryMB<<20 {
-		t.Errorf("%s of %s is %s, want at least %d bytes: %s", small.limitFile, small.description, formatMemory(small.limitBytes), smallMemoryMB<<20, small.cgroupDir)
+		t.Errorf("%s of %s is %s, want at least %d bytes: %s", small.limitFile, small.taskDescription, formatMemoryLimit(small.limitBytes), smallMemoryMB<<20, small.cgroupDir)
 	}
-	large := h.startWithMemory(t, largeMemoryMB, 0)
+	large := h.startTaskWithMemory(t, largeMemoryMB, 0)
 	large.checkLimit(t, largeMemoryMB, small.limitOverhead())
 }
 
 func testMaximumMemoryLimit(t tb, h *testHost) {
-	small := h.startWithMemory(t, smallMemoryMB, 0)
+	small := h.startTaskWithMemory(t, smallMemoryMB, 0)
 	small.skipUnlessOwnCgroup(t)
-	h.startWithMemory(t, smallMemoryMB, largeMemoryMB).checkLimit(t, largeMemoryMB, small.limitOverhead())
+	h.startTaskWithMemory(t, smallMemoryMB, largeMemoryMB).checkLimit(t, largeMemoryMB, small.limitOverhead())
 }
 
 func testMemoryReservation(t tb, h *testHost) {
-	m := h.startWithMemory(t, smallMemoryMB, largeMemoryMB)
+	m := h.startTaskWithMemory(t, smallMemoryMB, largeMemoryMB)
 	m.skipUnlessOwnCgroup(t)
 	if m.reservationBytes != smallMemoryMB<<20 {
-		t.Errorf("%s of %s is %s, want %d bytes: %s", m.reservationFile, m.description, formatMemory(m.reservationBytes), smallMemoryMB<<20, m.cgroupDir)
+		t.Errorf("%s of %s is %s, want %d bytes: %s", m.reservationFile, m.taskDescription, formatMemoryLimit(m.reservationBytes), smallMemoryMB<<20, m.cgroupDir)
 	}
 }
 
 // taskMemory has the memory limit and the memory reservation of a task, as the kernel has them. 0 means that none is set.
 type taskMemory struct {
-	description  string // names the task by its memory resources, for messages
-	requestedMB  int64  // memory in the resources of the task
-	hasOwnCgroup bool   // the task is not in the cgroups of the plugin
+	taskDescription string // names the task by its memory resources, for messages
+	requestedMB     int64  // memory in the resources of the task
+	hasOwnCgroup    bool   // the task is not in the cgroups of the plugin
 
 	cgroupDir                    string // directory of the cgroup that has the limit, or of the task's cgroup if there is no limit
 	limitFile, reservationFile   string
 	limitBytes, reservationBytes int64
 }
 
-// startWithMemory starts a task with the given memory and memory_max, and reads the limits of its processes from the
+// startTaskWithMemory starts a task with the given memory and memory_max, and reads the limits of its processes from the
 // kernel. It skips the case if they cannot be read.
-func (h *testHost) startWithMemory(t tb, memoryMB, maxMB int64) (m taskMemory) {
+func (h *testHost) startTaskWithMemory(t tb, memoryMB, maxMB int64) (m taskMemory) {
 	t.Helper()
-	config, s := h.newConfig(t, h.testedPlugin.Tasks.Runs)
+	config, s := h.newTaskConfig(t, h.testedPlugin.Tasks.Runs)
 	if h.taskCgroups.skipLimitsReason != "" {
 		t.Skipf("the limits of a task cannot be read: %s", h.taskCgroups.skipLimitsReason)
 	}
 	config.Resources.MemoryMB, config.Resources.MemoryMaxMB = memoryMB, maxMB
 	config.Resources.Linux.MemoryLimitBytes = max(memoryMB, maxMB) << 20
 	s.start(config)
-	plugin, err := readCgroups(h.ensureSharedProcess(t).pid)
+	plugin, err := readCgroups(h.launchOrGetSharedProcess(t).pid)
 	if err != nil {
 		t.Fatalf("read the cgroups of the plugin: %v", err)
 	}
@@ -87,7 +87,7 @@ func (h *testHost) startWithMemory(t tb, memoryMB, maxMB int64) (m taskMemory) {
 	}
 	first := 0
 	for _, pid := range h.taskCgroups.findTaskProcesses(t, config) {
-		read := taskMemory{description: task, requestedMB: memoryMB}
+		read := taskMemory{taskDescription: task, requestedMB: memoryMB}
 		err := read.readLimits(pid, plugin)
 		if !isProcessAlive(pid) {
 			continue // a command that the task ran has exited
@@ -97,7 +97,7 @@ func (h *testHost) startWithMemory(t tb, memoryMB, maxMB int64) (m taskMemory) {
 		}
 		if first != 0 && (read.limitBytes != m.limitBytes || read.reservationBytes != m.reservationBytes || read.hasOwnCgroup != m.hasOwnCgroup) {
 			t.Errorf("process %d and process %d of %s have different limits: %s in %s, %s in %s",
-				first, pid, task, formatMemory(m.limitBytes), m.cgroupDir, formatMemory(read.limitBytes), read.cgroupDir)
+				first, pid, task, formatMemoryLimit(m.limitBytes), m.cgroupDir, formatMemoryLimit(read.limitBytes), read.cgroupDir)
 		}
 		first, m = pid, read
 	}
@@ -195,11 +195,11 @@ func (m *taskMemory) readLimits(pid int, plugin cgroupPathsByController) error {
 	m.cgroupDir = filepath.Join(mount, of[key])
 	for path := of[key]; !strings.HasPrefix(plugin[key]+"/", strings.TrimSuffix(path, "/")+"/"); path = filepath.Dir(path) {
 		dir := filepath.Join(mount, path)
-		limit, err := readMemoryFile(dir, m.limitFile)
+		limit, err := readCgroupMemoryFile(dir, m.limitFile)
 		if err != nil {
 			return err
 		}
-		reservation, err := readMemoryFile(dir, m.reservationFile)
+		reservation, err := readCgroupMemoryFile(dir, m.reservationFile)
 		if err != nil {
 			return err
 		}
@@ -213,9 +213,9 @@ func (m *taskMemory) readLimits(pid int, plugin cgroupPathsByController) error {
 	return nil
 }
 
-// readMemoryFile returns the number of bytes in a memory limit file. It returns 0 for no limit, and if the file does not
+// readCgroupMemoryFile returns the number of bytes in a memory limit file. It returns 0 for no limit, and if the file does not
 // exist, because the controller is not enabled in the cgroup.
-func readMemoryFile(dir, name string) (int64, error) {
+func readCgroupMemoryFile(dir, name string) (int64, error) {
 	text, err := os.ReadFile(filepath.Join(dir, name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
@@ -255,10 +255,10 @@ func (m taskMemory) checkLimit(t tb, memoryMB, overhead int64) {
 	if overhead > 0 {
 		text += fmt.Sprintf(", with the %d bytes by which the limit of a task with memory %d MB exceeds its memory", overhead, smallMemoryMB)
 	}
-	t.Errorf("%s of %s is %s, want %s: %s", m.limitFile, m.description, formatMemory(m.limitBytes), text, m.cgroupDir)
+	t.Errorf("%s of %s is %s, want %s: %s", m.limitFile, m.taskDescription, formatMemoryLimit(m.limitBytes), text, m.cgroupDir)
 }
 
-func formatMemory(bytes int64) string {
+func formatMemoryLimit(bytes int64) string {
 	if bytes == 0 {
 		return "not set"
 	}

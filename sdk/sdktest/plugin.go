@@ -119,8 +119,8 @@ func runSuite(t *testing.T, p Plugin, cases []testCase) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := newHost(p)
-	t.Cleanup(h.close)
+	h := newTestHost(p)
+	t.Cleanup(h.closeHostAndPlugins)
 	for _, c := range cases {
 		t.Run(c.id, func(t *testing.T) {
 			if testing.Short() && slices.Contains(slowCases, c.id) {
@@ -170,8 +170,8 @@ func (e *failedCasesError) Error() string {
 
 // CheckEach is CheckUntil without text: it calls onResult after each case.
 func CheckEach(ctx, kill context.Context, p Plugin, onResult func(Result)) error {
-	h := newHost(p)
-	defer h.close()
+	h := newTestHost(p)
+	defer h.closeHostAndPlugins()
 	defer context.AfterFunc(kill, h.killSuite)()
 	var cases []testCase
 	switch kind, err := h.detectPluginType(kill); {
@@ -198,7 +198,7 @@ func CheckEach(ctx, kill context.Context, p Plugin, onResult func(Result)) error
 			h.killSuite() // second kill, of a plugin process that was being started during the first one
 			return context.Cause(kill)
 		}
-		result := r.toResult()
+		result := r.publicResult()
 		onResult(result)
 		switch result.Verdict {
 		case Fail:

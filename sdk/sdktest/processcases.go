@@ -21,14 +21,14 @@ func (h *testHost) launchConfigured(t tb) *pluginProcess {
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	t.Cleanup(p.shutDown)
+	t.Cleanup(p.shutDownOrKill)
 	if err := h.configurePlugin(t.Context(), p); err != nil {
 		t.Fatalf("%v", err)
 	}
 	return p
 }
 
-func testTwoProcesses(t tb, h *testHost) {
+func testTwoPluginProcesses(t tb, h *testHost) {
 	first, second := h.launchConfigured(t), h.launchConfigured(t)
 	for _, p := range []*pluginProcess{first, second} {
 		if _, err := p.baseClient.PluginInfo(t.Context()); err != nil {
@@ -37,22 +37,22 @@ func testTwoProcesses(t tb, h *testHost) {
 	}
 }
 
-func testProcessExit(t tb, h *testHost) {
+func testPluginExitOnShutdown(t tb, h *testHost) {
 	p := h.launchConfigured(t)
-	p.shutDown() // kills the process if it has not exited after some seconds
+	p.shutDownOrKill() // kills the process if it has not exited after some seconds
 	if status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() && status.Signal() == unix.SIGKILL {
 		t.Errorf("the process did not exit within 2s, and was killed")
 	}
 }
 
-func testInterrupt(t tb, h *testHost) {
+func testPluginSurvivesSIGINT(t tb, h *testHost) {
 	p := h.launchConfigured(t)
 	if err := unix.Kill(p.pid, unix.SIGINT); err != nil {
 		t.Fatalf("send SIGINT: %v", err)
 	}
 	const exitDelay = 100 * time.Millisecond // a program that does not handle the signal has exited by then
 	time.Sleep(exitDelay)
-	if p.isDown() {
+	if p.hasExitedOrDisconnected() {
 		t.Errorf("after SIGINT: %s", p.crashReport())
 	}
 }
@@ -92,13 +92,13 @@ func checkLeaks(t tb, what string, count func() (int, error), cycle func()) {
 
 // countDescriptors returns the number of descriptors of the shared plugin process.
 func (h *testHost) countDescriptors(t tb) (int, error) {
-	entries, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(h.ensureSharedProcess(t).pid), "fd"))
+	entries, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(h.launchOrGetSharedProcess(t).pid), "fd"))
 	return len(entries), err
 }
 
 // countChildren returns the number of child processes of the shared plugin process, zombies included.
 func (h *testHost) countChildren(t tb) (count int, err error) {
-	parent := h.ensureSharedProcess(t).pid
+	parent := h.launchOrGetSharedProcess(t).pid
 	paths, err := filepath.Glob("/proc/[0-9]*")
 	for _, path := range paths {
 		pid, err := strconv.Atoi(filepath.Base(path))
@@ -133,9 +133,9 @@ func testProcessLeaks(t tb, h *testHost) {
 
 func testHookDescriptorLeaks(t tb, h *testHost) {
 	checkLeaks(t, "descriptors", func() (int, error) { return h.countDescriptors(t) }, func() {
-		l := h.startScenario(t)
+		l := h.newScenario(t)
 		for _, m := range lifecyclePoints {
-			l.callHookPoint(t, m)
+			l.callHookIfSubscribed(t, m)
 		}
 	})
 }
@@ -156,9 +156,9 @@ func (h *testHost) checkRunStopDestroy(t tb, p *pluginProcess, config *driver.Ta
 	}
 }
 
-// testOldHost acts as a host that calls neither Init nor Shutdown, and sends no topology.
-func testOldHost(t tb, h *testHost) {
-	config, s := h.newConfig(t, h.testedPlugin.Tasks.Runs)
+// testHostWithoutInitAndTopology acts as a host that calls neither Init nor Shutdown, and sends no topology.
+func testHostWithoutInitAndTopology(t tb, h *testHost) {
+	config, s := h.newTaskConfig(t, h.testedPlugin.Tasks.Runs)
 	p, err := h.launchPlugin()
 	if err != nil {
 		t.Fatalf("%v", err)
@@ -177,14 +177,14 @@ func testOldHost(t tb, h *testHost) {
 }
 
 func testSparseTaskConfig(t tb, h *testHost) {
-	config, s := h.newConfig(t, h.testedPlugin.Tasks.Runs)
+	config, s := h.newTaskConfig(t, h.testedPlugin.Tasks.Runs)
 	config.Resources, config.JobID, config.Namespace, config.NodeName, config.NodeID = nil, "", "", "", ""
 	h.checkRunStopDestroy(t, h.launchConfigured(t), config, s)
 }
 
 // testInitTwice acts as a host that reattaches to the process of its predecessor.
 func testInitTwice(t tb, h *testHost) {
-	config, s := h.newConfig(t, h.testedPlugin.Tasks.Runs)
+	config, s := h.newTaskConfig(t, h.testedPlugin.Tasks.Runs)
 	p := h.launchConfigured(t)
 	if err := p.driverClient.Shutdown(t.Context()); err != nil {
 		t.Errorf("Shutdown: %v", err)
@@ -199,10 +199,10 @@ func testInitTwice(t tb, h *testHost) {
 // id in another process, as a host does.
 func testCrashDuringStart(t tb, h *testHost) {
 	for _, delay := range []time.Duration{0, 5 * time.Millisecond, 50 * time.Millisecond} {
-		config, s := h.newConfigWithoutOutput(t)
+		config, s := h.newTaskConfigWithoutOutput(t)
 		s.config = config
 		t.Cleanup(s.cleanUp)
-		d := h.ensureSharedProcess(t).driverClient
+		d := h.launchOrGetSharedProcess(t).driverClient
 		returned := make(chan struct{})
 		go func() {
 			defer close(returned)

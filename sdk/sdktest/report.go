@@ -127,8 +127,8 @@ type Result struct {
 	Link string `json:",omitempty"` // Link: path and heading in the repository's documentation
 }
 
-// toResult returns the public form of the result. The case has ended, or was abandoned after its timeout.
-func (r *caseResult) toResult() Result {
+// publicResult returns the public form of the result. The case has ended, or was abandoned after its timeout.
+func (r *caseResult) publicResult() Result {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.testCase

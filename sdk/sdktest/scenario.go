@@ -45,16 +45,16 @@ type allocScenario struct {
 
 	isTaskRestored      bool              // requests have the task as running already, as after a restart of the agent
 	isPoststartRepeated bool              // Poststart was called before for the same start of the task
-	exitCount           int               // number of exits of the task
+	taskExitCount       int               // number of exits of the task
 	prestartState       map[string]string // result of the last Prestart
 	isPrestartDone      bool
 }
 
-// startScenario makes a scenario with a new allocation. The capability token of the scenario
+// newScenario makes a scenario with a new allocation. The capability token of the scenario
 // expires at the end of the case.
-func (h *testHost) startScenario(t tb) *allocScenario {
+func (h *testHost) newScenario(t tb) *allocScenario {
 	t.Helper()
-	d, err := h.ensureSharedProcess(t).hookClient.Describe(t.Context())
+	d, err := h.launchOrGetSharedProcess(t).hookClient.Describe(t.Context())
 	if err != nil {
 		t.Fatalf("Describe: %v", err)
 	}
@@ -62,15 +62,15 @@ func (h *testHost) startScenario(t tb) *allocScenario {
 	if err != nil {
 		t.Skipf("the attachment does not fit the schema")
 	}
-	l := &allocScenario{host: h, description: d, requestMeta: hook.RequestMeta{Token: newID(), Attachment: attachment}}
+	l := &allocScenario{host: h, description: d, requestMeta: hook.RequestMeta{Token: newUUID(), Attachment: attachment}}
 	h.hookHost.addToken(l.requestMeta.Token)
 	t.Cleanup(func() { h.hookHost.expireToken(l.requestMeta.Token) })
 
-	id := newID()
+	id := newUUID()
 	dir := filepath.Join(t.TempDir(), id)
 	l.alloc = hook.Alloc{
 		ID: id, Name: "suite.group[0]", Namespace: "default", JobID: "suite", JobName: "suite", JobType: "service",
-		TaskGroup: "group", NodeID: newID(), NodeName: "node", Meta: map[string]string{"owner": "suite"},
+		TaskGroup: "group", NodeID: newUUID(), NodeName: "node", Meta: map[string]string{"owner": "suite"},
 	}
 	l.task = hook.Task{Name: scenarioTaskName, Driver: "raw_exec", Meta: map[string]string{"owner": "suite"}}
 	task := filepath.Join(dir, scenarioTaskName)
@@ -131,15 +131,15 @@ func hookCallTimeout(p hook.Subscription) time.Duration {
 	return 10 * time.Second
 }
 
-// callHookPoint calls the hook at a hook point to which it subscribes. An error of
+// callHookIfSubscribed calls the hook at a hook point to which it subscribes. An error of
 // the hook fails the case.
-func (s *allocScenario) callHookPoint(t tb, m hook.Point) {
+func (s *allocScenario) callHookIfSubscribed(t tb, m hook.Point) {
 	t.Helper()
 	part, ok := s.description.Subscription(m)
 	if !ok {
 		return
 	}
-	process := s.host.ensureSharedProcess(t)
+	process := s.host.launchOrGetSharedProcess(t)
 	limit := hookCallTimeout(part)
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
@@ -156,7 +156,7 @@ func (s *allocScenario) callHookPoint(t tb, m hook.Point) {
 // callHookPointWithoutDeadline calls the hook at a hook point, and returns its error. It adds no timeout to ctx.
 func (s *allocScenario) callHookPointWithoutDeadline(ctx context.Context, t tb, m hook.Point) (err error) {
 	t.Helper()
-	c := s.host.ensureSharedProcess(t).hookClient
+	c := s.host.launchOrGetSharedProcess(t).hookClient
 	g, a, task := s.requestMeta, s.alloc, s.task
 	switch m {
 	case hook.Prerun:
@@ -182,9 +182,9 @@ func (s *allocScenario) callHookPointWithoutDeadline(ctx context.Context, t tb, 
 	case hook.PreKilling:
 		_, err = c.PreKilling(ctx, hook.TaskPreKillingRequest{RequestMeta: g, Alloc: a, Task: task})
 	case hook.Exited:
-		s.exitCount++
+		s.taskExitCount++
 		exit := driver.ExitResult{ExitCode: 137, Signal: 9}
-		_, err = c.Exited(ctx, hook.TaskExitedRequest{RequestMeta: g, Alloc: a, Task: task, Exit: exit, WillRestart: s.exitCount == 1})
+		_, err = c.Exited(ctx, hook.TaskExitedRequest{RequestMeta: g, Alloc: a, Task: task, Exit: exit, WillRestart: s.taskExitCount == 1})
 	case hook.Stop:
 		_, err = c.Stop(ctx, hook.TaskStopRequest{RequestMeta: g, Alloc: a, Task: task, Dir: s.taskDir, PreviousState: maps.Clone(s.prestartState)})
 	case hook.Shutdown:

@@ -436,12 +436,12 @@ func TestEachCaseCanFail(t *testing.T) {
 		{"speaks another version", testPluginInfo(base.TypeDriver, driver.APIVersion), "v9.0.0"},
 		{"takes its configuration once", testConfigureTwice, "configured already"},
 		{"has another schema", testTaskSchema, "program"},
-		{"ends its fingerprints", testStreamsStayOpen, "closed a stream of fingerprints"},
-		{"returns another handle", testConfigRoundTrip, "other"},
+		{"ends its fingerprints", testDriverStreamsStayOpen, "closed a stream of fingerprints"},
+		{"returns another handle", testHandleKeepsTaskConfig, "other"},
 		{"starts twice", testStartWithKnownID, "succeeded"},
 		{"is waited for once", testConcurrentWaits, "another call waits already"},
 		{"ends with its waiter", testCancelledWait, "is no longer running"},
-		{"forgets the exit code", testFailedTask, "want a failure"},
+		{"forgets the exit code", testFailedTaskIsNoSuccess, "want a failure"},
 		{"stops early", testKillAfterStopTimeout, "before its timeout"},
 		{"does not see the end", testStopTask, "want state exited"},
 		{"cannot stop what has ended", testStopExitedTask, "StopTask"},
@@ -469,8 +469,8 @@ func TestEachCaseCanFail(t *testing.T) {
 			if testing.Short() && slices.Contains([]string{"leaks a descriptor", "ends its fingerprints"}, test.fault) {
 				t.Skip("waits some seconds for the end of the fault")
 			}
-			h := newHost(faultyDriverPlugin(test.fault))
-			defer h.close()
+			h := newTestHost(faultyDriverPlugin(test.fault))
+			defer h.closeHostAndPlugins()
 			r := runCase(t.Context(), testCase{id: test.fault, run: test.run}, h)
 			if got := strings.Join(r.logLines, "\n"); !r.failed || !strings.Contains(got, test.says) {
 				t.Errorf("failed: %v, it says:\n%s\nwant a failure that says %q", r.failed, got, test.says)

@@ -40,8 +40,8 @@ func shellCases() []testCase {
 		{"exec.terminal", Should, "ExecTaskStreaming with TTY has a terminal of the requested size", "Shells and editors do not work in `alloc exec`.", linkSignal, testExecTerminal},
 		{"exec.cancelled", Should, "a cancelled ExecTaskStreaming ends its command", "Commands remain in the task when a user disconnects.", linkSignal, testExecCancelled},
 		{"recover.exit-status", Must, "a recovered task keeps its process, and its exit code is correct or unknown", "A restart policy that acts on a wrong exit code restarts or completes the wrong tasks.", linkRecover, testTaskOutlivesPlugin},
-		{"recover.exit-without-plugin", Must, "the exit code of a task that exited without a plugin process is correct or unknown", "A failed task would be complete, or a successful one would run again.", linkRecover, testExitWithoutPlugin},
-		{"recover.exit-before-kill", Must, "the exit code of a task that exited before SIGKILL of the plugin is correct or unknown", "A failed task would be complete, or a successful one would run again.", linkRecover, testExitBeforePluginCrash},
+		{"recover.exit-without-plugin", Must, "the exit code of a task that exited without a plugin process is correct or unknown", "A failed task would be complete, or a successful one would run again.", linkRecover, testTaskExitWithoutPlugin},
+		{"recover.exit-before-kill", Must, "the exit code of a task that exited before SIGKILL of the plugin is correct or unknown", "A failed task would be complete, or a successful one would run again.", linkRecover, testTaskExitBeforePluginCrash},
 	}
 }
 
@@ -52,7 +52,7 @@ func (h *testHost) startShellTask(t tb, script string) *startedTask {
 
 func (h *testHost) capabilities(t tb) *driver.Capabilities {
 	t.Helper()
-	caps, err := h.ensureSharedProcess(t).driverClient.Capabilities(t.Context())
+	caps, err := h.launchOrGetSharedProcess(t).driverClient.Capabilities(t.Context())
 	if err != nil {
 		t.Fatalf("Capabilities: %v", err)
 	}
@@ -88,7 +88,7 @@ func testTaskOutput(t tb, h *testHost) {
 }
 
 func testNullDeviceOutput(t tb, h *testHost) {
-	config, s := h.newConfig(t, h.testedPlugin.Tasks.Shell("echo lost; exit 4"))
+	config, s := h.newTaskConfig(t, h.testedPlugin.Tasks.Shell("echo lost; exit 4"))
 	config.StdoutPath, config.StderrPath = os.DevNull, os.DevNull
 	s.start(config)
 	if exit := s.waitForExit(); exit.ExitCode != 4 {
@@ -178,7 +178,7 @@ func testTaskHasOwnSession(t tb, h *testHost) {
 	if err != nil {
 		t.Skipf("read the session of the task: %v", err)
 	}
-	if of, err := unix.Getsid(h.ensureSharedProcess(t).pid); err == nil && session == of {
+	if of, err := unix.Getsid(h.launchOrGetSharedProcess(t).pid); err == nil && session == of {
 		t.Errorf("the command is in the session of the plugin")
 	}
 }
@@ -259,7 +259,7 @@ func testMissingCommand(t tb, h *testHost) {
 		t.Skipf("the task config has no command")
 	}
 	body["command"] = "/no/such/command"
-	config, s := h.newConfig(t, body)
+	config, s := h.newTaskConfig(t, body)
 	s.config = config
 	t.Cleanup(s.cleanUp)
 	handle, _, err := s.currentDriver().StartTask(t.Context(), config)
@@ -464,7 +464,7 @@ func testTaskOutlivesPlugin(t tb, h *testHost) {
 	s.destroy()
 }
 
-func testExitWithoutPlugin(t tb, h *testHost) {
+func testTaskExitWithoutPlugin(t tb, h *testHost) {
 	h.skipUnlessHostFilesVisible(t)
 	s := h.startShellTask(t, exitScript)
 	pid, err := strconv.Atoi(s.waitForLine("pid "))
@@ -477,7 +477,7 @@ func testExitWithoutPlugin(t tb, h *testHost) {
 	s.checkRecoveredExit()
 }
 
-func testExitBeforePluginCrash(t tb, h *testHost) {
+func testTaskExitBeforePluginCrash(t tb, h *testHost) {
 	h.skipUnlessHostFilesVisible(t)
 	s := h.startShellTask(t, exitScript)
 	s.waitForLine("pid ")

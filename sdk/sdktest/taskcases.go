@@ -18,7 +18,7 @@ import (
 
 // testSchemas checks that the schemas are valid. The case config.task-schema checks that the configured tasks fit.
 func testSchemas(t tb, h *testHost) {
-	p := h.ensureSharedProcess(t)
+	p := h.launchOrGetSharedProcess(t)
 	pluginSchema, err := p.baseClient.ConfigSchema(t.Context())
 	if err != nil {
 		t.Errorf("ConfigSchema: %v", err)
@@ -33,7 +33,7 @@ func testSchemas(t tb, h *testHost) {
 	}
 }
 
-func testConfigRoundTrip(t tb, h *testHost) {
+func testHandleKeepsTaskConfig(t tb, h *testHost) {
 	s := h.startTask(t, h.testedPlugin.Tasks.Runs)
 	if s.handle == nil || s.handle.Config == nil {
 		t.Skipf("the handle has no task config")
@@ -80,11 +80,11 @@ func pruneEmpty(t tb, config *driver.TaskConfig) map[string]any {
 	return fields
 }
 
-func testMalformedConfig(t tb, h *testHost) {
+func testMalformedTaskConfig(t tb, h *testHost) {
 	if len(h.testedPlugin.Tasks.Runs) == 0 {
 		t.Skipf("the task config is empty, so that the driver need not decode it")
 	}
-	config, s := h.newConfig(t, h.testedPlugin.Tasks.Runs)
+	config, s := h.newTaskConfig(t, h.testedPlugin.Tasks.Runs)
 	config.DriverConfig = []byte{0xc1, 0xff} // 0xc1 is not used in msgpack
 	s.config = config
 	t.Cleanup(s.cleanUp)
@@ -95,9 +95,9 @@ func testMalformedConfig(t tb, h *testHost) {
 	}
 }
 
-func testFingerprintCadence(t tb, h *testHost) {
+func testFingerprintRate(t tb, h *testHost) {
 	if h.openStreams == nil {
-		testOpenStreams(t, h)
+		testStreamsOpenTwice(t, h)
 	}
 	s := h.openStreams
 	if err := wait.Sleep(t.Context(), time.Until(s.firstOpenedAt.Add(minFingerprintCountTime))); err != nil {
@@ -120,7 +120,7 @@ func testFingerprintCadence(t tb, h *testHost) {
 func testTaskEvents(t tb, h *testHost) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	events, err := h.ensureSharedProcess(t).driverClient.TaskEvents(ctx)
+	events, err := h.launchOrGetSharedProcess(t).driverClient.TaskEvents(ctx)
 	if err != nil {
 		t.Fatalf("TaskEvents: %v", err)
 	}
@@ -137,7 +137,7 @@ func testTaskEvents(t tb, h *testHost) {
 				t.Fatalf("the stream of events ended")
 			}
 			// The stream can start with events of earlier tasks that no stream has received.
-			if !h.isKnownAlloc(event.AllocID) || event.TaskName != s.config.Name || event.Message == "" {
+			if !h.isAllocOfSuite(event.AllocID) || event.TaskName != s.config.Name || event.Message == "" {
 				t.Errorf("an event has the allocation %q, the task %q and the message %q; want an allocation that was started, such as %s, the task %q and a message",
 					event.AllocID, event.TaskName, event.Message, s.config.AllocID, s.config.Name)
 				return
@@ -152,7 +152,7 @@ func testTaskEvents(t tb, h *testHost) {
 }
 
 func testConcurrentStartsOfOneID(t tb, h *testHost) {
-	config, s := h.newConfigWithoutOutput(t)
+	config, s := h.newTaskConfigWithoutOutput(t)
 	s.config = config
 	t.Cleanup(s.cleanUp)
 	d := s.currentDriver()
@@ -268,7 +268,7 @@ func receiveWithin[V any](limit time.Duration, c <-chan V) (v V, ok bool) {
 	return v, ok
 }
 
-func testUndeclaredExec(t tb, h *testHost) {
+func testExecWithoutCapability(t tb, h *testHost) {
 	if h.capabilities(t).Exec {
 		t.Skipf("the driver declares exec")
 	}

@@ -155,7 +155,7 @@ func startEngine(t testing.TB, program, debianPackage string, args func(dir, hos
 			t.Errorf("remove the directory of the engine: %v", err)
 		}
 	})
-	e.Run(t)
+	e.StartProcess(t)
 	return e
 }
 
@@ -210,16 +210,16 @@ func lockEngine(t testing.TB) {
 	}
 }
 
-// Run starts the engine again after Stop. It must be called in the goroutine of the test.
-func (e *Engine) Run(t testing.TB) {
+// StartProcess starts the process of the engine, again after Stop. It must be called in the goroutine of the test.
+func (e *Engine) StartProcess(t testing.TB) {
 	t.Helper()
-	if err := e.TryRun(); err != nil {
+	if err := e.TryStartProcess(); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// TryRun is like Run, and can be called in any goroutine.
-func (e *Engine) TryRun() error {
+// TryStartProcess is like StartProcess, and can be called in any goroutine.
+func (e *Engine) TryStartProcess() error {
 	// The containerd of an engine that was killed has been killed, too. Until its parent reaps it, the next engine would
 	// find its process, and wait for it.
 	if err := os.Remove(filepath.Join(e.dataDir, "exec/containerd/containerd.pid")); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -280,7 +280,7 @@ func (e *Engine) ContainerNames(t testing.TB) []string {
 
 func (e *Engine) removeAllContainers(t testing.TB) {
 	if e.cmd == nil {
-		if err := e.TryRun(); err != nil {
+		if err := e.TryStartProcess(); err != nil {
 			t.Error(err)
 			return
 		}

@@ -26,12 +26,12 @@ const (
 
 // Config describes what the stage does.
 type Config struct {
-	Join    bool     // true to join the namespaces of the task of TaskFD instead of making mounts
-	Probe   bool     // true to exit after a mount that every task needs, instead of executing a program
-	Root    *Root    // root directory of the task; nil if Join is true
-	Program Program  // program that the stage executes
-	User    User     // user of the program
-	Private Isolated // namespaces that the task does not share with the host
+	Join    bool              // true to join the namespaces of the task of TaskFD instead of making mounts
+	Probe   bool              // true to exit after a mount that every task needs, instead of executing a program
+	Root    *Root             // root directory of the task; nil if Join is true
+	Program Program           // program that the stage executes
+	User    User              // user of the program
+	Private PrivateNamespaces // namespaces that the task does not share with the host
 
 	// WaitForMark means that the stage blocks until ReleaseFD is closed, and executes the program
 	// only if the start mark in MarkFD then records that the process was forked.
@@ -42,8 +42,8 @@ type Config struct {
 	UserNamespace bool
 }
 
-// Isolated are the namespaces that a task does not share with the host.
-type Isolated struct{ PID, IPC, Net, UTS bool }
+// PrivateNamespaces are the namespaces that a task does not share with the host.
+type PrivateNamespaces struct{ PID, IPC, Net, UTS bool }
 
 // Program is the program that the stage executes.
 type Program struct {
@@ -74,8 +74,8 @@ type Root struct {
 	NoPivot  bool   // true to move the mount to / instead of calling pivot_root(2), which an initramfs does not support
 	Mounts   []Mount
 	Devices  []Device
-	Files    []File // files that replace files of the host
-	Hostname string // hostname of the task, if Private.UTS is true
+	Files    []ReplacementFile // files that replace files of the host
+	Hostname string            // hostname of the task, if Private.UTS is true
 }
 
 // Mount is a bind mount of a file or directory of the host.
@@ -86,8 +86,8 @@ type Mount struct {
 	Propagation    uintptr // MS_PRIVATE, MS_SLAVE or MS_SHARED
 }
 
-// File is a read-only file in the root directory of the task.
-type File struct {
+// ReplacementFile is a read-only file in the root directory of the task.
+type ReplacementFile struct {
 	Path, Text string
 
 	mountFD int // descriptor of the detached mount of the file; 0 before the file is made

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// makeRoot makes the mounts of the task in the stage's own mount namespace, and changes the root
+// makeTaskRoot makes the mounts of the task in the stage's own mount namespace, and changes the root
 // directory of the stage to the root directory of the task.
-func (c *Config) makeRoot() error {
+func (c *Config) makeTaskRoot() error {
 	r := c.Root
 	root, err := cloneMount(r.Dir)
 	if err != nil {
@@ -57,7 +57,7 @@ func (c *Config) makeRoot() error {
 		func() error { return c.mountDev(devices, shm) },
 		func() error { return mountProc(proc) },
 		func() error { return c.mountSysFS(sys) },
-		hidePrivateDir,
+		hideTaskPrivateDir,
 		func() error { return r.attachMounts(mounts) },
 		r.attachReplacementFiles,
 		c.bringLoopbackUp, c.setHostname,
@@ -418,7 +418,7 @@ func mountShm(shm detachedMount) error {
 func (r *Root) makeReplacementFiles() error {
 	for i := range r.Files {
 		f := &r.Files[i]
-		if r.hasMountOn(f.Path) {
+		if r.hasJobMountOn(f.Path) {
 			continue // a mount of the task takes precedence
 		}
 		if err := f.makeBelowDev(); err != nil {
@@ -430,7 +430,7 @@ func (r *Root) makeReplacementFiles() error {
 
 // makeBelowDev makes the file below /dev. The file remains there, because a file without a name cannot be
 // mounted.
-func (f *File) makeBelowDev() error {
+func (f *ReplacementFile) makeBelowDev() error {
 	name := path.Join("/dev", path.Base(f.Path))
 	if err := os.WriteFile(name, []byte(f.Text), 0o644); err != nil {
 		return err
@@ -467,14 +467,14 @@ func (r *Root) attachReplacementFiles() error {
 	return nil
 }
 
-// hasMountOn reports whether the task mounts something on a path.
-func (r *Root) hasMountOn(file string) bool {
+// hasJobMountOn reports whether the task mounts something on a path.
+func (r *Root) hasJobMountOn(file string) bool {
 	return slices.ContainsFunc(r.Mounts, func(m Mount) bool { return path.Clean("/"+m.Target) == file })
 }
 
-// hidePrivateDir hides the private directory in the task directory, which is for drivers and hooks
+// hideTaskPrivateDir hides the private directory in the task directory, which is for drivers and hooks
 // only.
-func hidePrivateDir() error { return hidePaths("/private") }
+func hideTaskPrivateDir() error { return hidePaths("/private") }
 
 // openMounts clones the mounts of the host's files and directories. It must be called before the
 // root directory is changed.

@@ -30,13 +30,13 @@ func init() {
 	os.Exit(1)
 }
 
-// programError is an error about the program that the job names, such as a missing file.
-type programError struct{ error }
+// jobProgramError is an error about the program that the job names, such as a missing file.
+type jobProgramError struct{ error }
 
-func (e programError) Unwrap() error { return e.error }
+func (e jobProgramError) Unwrap() error { return e.error }
 
 func newFailure(err error) Failure {
-	f := Failure{Text: err.Error(), IsProgram: errors.As(err, new(programError))}
+	f := Failure{Text: err.Error(), IsProgram: errors.As(err, new(jobProgramError))}
 	if !errors.As(err, &f.Errno) && f.IsProgram && errors.Is(err, os.ErrNotExist) {
 		f.Errno = unix.ENOENT
 	}
@@ -58,7 +58,7 @@ func runStage(status io.Writer) error {
 	}
 	path, err := lookpath.Find("/", pathVariable(c.Program.Env), c.Program.Path)
 	if err != nil {
-		return programError{err}
+		return jobProgramError{err}
 	}
 	if c.WaitForMark {
 		if err := waitForStartMark(); err != nil {
@@ -82,7 +82,7 @@ func runStage(status io.Writer) error {
 	if _, err := status.Write([]byte{'.'}); err != nil && !(c.WaitForMark && errors.Is(err, unix.EPIPE)) {
 		return err
 	}
-	return programError{explainExecError(path, syscall.Exec(path, append([]string{path}, c.Program.Args...), c.Program.Env))}
+	return jobProgramError{explainExecError(path, syscall.Exec(path, append([]string{path}, c.Program.Args...), c.Program.Env))}
 }
 
 // waitForStartMark blocks until the driver has closed the other end of ReleaseFD, or has died. It returns
@@ -108,7 +108,7 @@ func (c *Config) enterNamespaces() error {
 	case c.Probe:
 		return probeMounts()
 	case !c.Join:
-		return c.makeRoot()
+		return c.makeTaskRoot()
 	case c.UserNamespace && os.Getenv(EnvName) != envJoined:
 		return joinUserNamespace()
 	}

@@ -27,7 +27,7 @@ func probeMounts() error {
 // several threads cannot enter a user namespace, and setns(2) with a PID namespace affects only
 // children.
 func joinUserNamespace() error {
-	j, err := newJoiner()
+	j, err := newNamespaceJoiner()
 	if err != nil {
 		return err
 	}
@@ -43,7 +43,7 @@ func joinUserNamespace() error {
 	for fd := ConfigFD; fd <= TaskFD; fd++ {
 		unix.Close(fd) // the driver waits until every copy of StatusFD is closed
 	}
-	return exitAsCommand(helper)
+	return exitWithCommandStatus(helper)
 }
 
 // namespaceJoiner has the arguments of the system calls of forked processes, which must not allocate memory.
@@ -55,7 +55,7 @@ type namespaceJoiner struct {
 	defaultSigaction [sigactionSize]byte // struct sigaction of the default action
 }
 
-func newJoiner() (*namespaceJoiner, error) {
+func newNamespaceJoiner() (*namespaceJoiner, error) {
 	if _, err := unix.Seek(ConfigFD, 0, 0); err != nil {
 		return nil, fmt.Errorf("rewind the configuration of the stage: %w", err)
 	}
@@ -146,9 +146,9 @@ func setSignalHandler(sig unix.Signal, handler uint64) {
 	syscall.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&action)), 0, sigsetSize, 0, 0)
 }
 
-// exitAsCommand waits for all children, and exits with the exit status of the child that is not the
+// exitWithCommandStatus waits for all children, and exits with the exit status of the child that is not the
 // helper: the stage that the helper has forked. It returns an error if the helper fails.
-func exitAsCommand(helper int) error {
+func exitWithCommandStatus(helper int) error {
 	var command unix.WaitStatus
 	for {
 		var status unix.WaitStatus

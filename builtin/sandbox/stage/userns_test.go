@@ -91,7 +91,7 @@ func forkStages(t *testing.T) {
 			runtime.GC() // stops all goroutines
 		}
 	}()
-	j, err := newJoiner()
+	j, err := newNamespaceJoiner()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -47,25 +47,25 @@ Configuration files are Nomad's, in HCL or JSON. A directory stands for the
 files in it. What has no meaning on one machine is named and ignored.`
 
 type options struct {
-	devMode           bool
-	configPaths       []string
-	dataDir           string
-	bindAddr          string
-	nodeName          string
-	datacenter        string
-	region            string
-	nodeClass         string
-	nodePool          string
-	nodeMeta          map[string]string
-	networkInterface  string
-	pluginDir         string
-	logLevel          string
-	logJSON           bool
-	logSourceLocation bool
-	printSystemdUnit  bool
-	endUnknownTasks   bool
-	adoptUnknownTasks bool
-	claimTasks        bool
+	devMode               bool
+	configPaths           []string
+	dataDir               string
+	bindAddr              string
+	nodeName              string
+	datacenter            string
+	region                string
+	nodeClass             string
+	nodePool              string
+	nodeMeta              map[string]string
+	networkInterface      string
+	pluginDir             string
+	logLevel              string
+	logJSON               bool
+	logSourceLocation     bool
+	printSystemdUnit      bool
+	endUnknownTasks       bool
+	adoptUnknownTasks     bool
+	claimTasksOfCopiedDir bool
 }
 
 // NewCommand returns the command "agent".
@@ -102,7 +102,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	f.StringVar(&o.logLevel, "log-level", "", "how much is logged: trace, debug, info, warn or error")
 	f.BoolVar(&o.logJSON, "log-json", false, "log in JSON")
 	f.BoolVar(&o.logSourceLocation, "log-include-location", false, "say where in the program each line of the log comes from")
-	f.BoolVar(&o.claimTasks, "claim-tasks", false, "make a data directory that is a copy the owner of the running tasks in its state")
+	f.BoolVar(&o.claimTasksOfCopiedDir, "claim-tasks", false, "make a data directory that is a copy the owner of the running tasks in its state")
 	f.BoolVar(&o.adoptUnknownTasks, "adopt-unknown", false, "take over the tasks that run in the data directory and have no record because the state file was lost")
 	f.BoolVar(&o.endUnknownTasks, "end-unknown", false, "end the tasks that run in the data directory and have no record because the state file was lost")
 	f.BoolVar(&o.printSystemdUnit, "print-unit", false, "print a systemd unit that starts this agent, with these flags")
@@ -126,7 +126,7 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 	defer signal.Stop(signals)
 
 	logger := newLogger(c, s)
-	plugins, err := agentconfig.PluginCatalog(c, o.devMode, logger)
+	plugins, err := agentconfig.NewPluginCatalog(c, o.devMode, logger)
 	if err != nil {
 		return err
 	}
@@ -137,15 +137,15 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 	defer l.close()
 	open := agentconfig.New(c, plugins, logger)
 	traces, exportedMetrics := agentconfig.TraceAndMetricExportConfigs(c, logger)
-	open.OTLP, open.EndUnknownTasks, open.AdoptUnknownTasks, open.ClaimTasksAsCopy = traces, o.endUnknownTasks, o.adoptUnknownTasks, o.claimTasks
+	open.OTLP, open.EndUnknownTasks, open.AdoptUnknownTasks, open.ClaimTasksAsCopy = traces, o.endUnknownTasks, o.adoptUnknownTasks, o.claimTasksOfCopiedDir
 	open.Node.HTTPAddr, open.Node.TLS = l.advertisedAddress(c), l.certificates != nil
 	a, err := agent.Open(ctx, open)
 	if err != nil {
-		return addCopyRemedy(err)
+		return addRemedyForCopiedDataDir(err)
 	}
 	defer func() { err = errors.Join(err, a.Close()) }()
 	if open.Node.HTTPAddr == "" {
-		open.Node.HTTPAddr = l.addressForIP(a.Host().IP)
+		open.Node.HTTPAddr = l.tcpAddressWithIP(a.Host().IP)
 		a.Node().AdvertiseHTTPAddr(open.Node.HTTPAddr)
 	}
 	if err := l.addUnixSocket(a.DataDir(), c.SocketGroup, logger); err != nil {
@@ -159,21 +159,21 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 			return err
 		}
 	}
-	l.taskListener = l.connLimiter.Listen(a.TaskAPI())
+	l.taskAPISocketListener = l.connLimiter.Listen(a.TaskAPI())
 	token, readToken, err := l.loadOrMakeTokens(c, o.devMode, a.DataDir(), s, logger)
 	if err != nil {
 		return err
 	}
 	r := &runningAgent{
-		agent: a, flags: o, apiAddress: open.Node.HTTPAddr, listeners: l, config: c, streams: s, logger: logger,
-		systemdNotifier: systemdNotifierFromEnv(), signals: signals,
+		agent: a, flags: o, advertisedTCPAddress: open.Node.HTTPAddr, listeners: l, config: c, streams: s, logger: logger,
+		systemdNotifier: systemdNotifierFromEnv(), receivedSignals: signals,
 	}
 	r.metricsCollector = collect.New(a.Store(), a, a.Node().ID())
 	r.metricsCollector.SetSettings(c.Telemetry)
 	if exportedMetrics.IsExportEnabled() {
 		node := a.Node().TaskEnvNode()
 		r.metricsExporter, err = otlp.NewMetricsExporter(exportedMetrics, otlp.AgentFacts{
-			Version: open.Version, NodeID: node.ID, NodeName: node.Name, Datacenter: node.Datacenter, Region: node.Region, Host: a.Host().Hostname,
+			Version: open.Version, NodeID: node.ID, NodeName: node.Name, Datacenter: node.Datacenter, Region: node.Region, HostName: a.Host().Hostname,
 		}, started, logger)
 		if err != nil {
 			return err
@@ -186,7 +186,7 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 		Node:              a,
 		Volumes:           a.Node().Volumes(),
 		Metrics:           r.metricsCollector,
-		JobParser:         confined.New("nomad-lite", JobParserCommand),
+		JobParser:         confined.NewParser("nomad-lite", JobParserCommand),
 		NodeID:            a.Node().ID(),
 		Region:            a.Node().TaskEnvNode().Region,
 		AdvertiseAddr:     open.Node.HTTPAddr,
@@ -206,8 +206,9 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 	return r.runUntilStopped(ctx)
 }
 
-// addCopyRemedy adds to an error about a data directory that is a copy of another one what the operator can do.
-func addCopyRemedy(err error) error {
+// addRemedyForCopiedDataDir adds to an error about a data directory that is a copy of another one what the operator can
+// do.
+func addRemedyForCopiedDataDir(err error) error {
 	var copyErr *agent.DataDirCopyError
 	if !errors.As(err, &copyErr) {
 		return err
@@ -216,5 +217,5 @@ func addCopyRemedy(err error) error {
 	if copyErr.OwnerAgentPID != 0 {
 		remedy = fmt.Sprintf("The agent with pid %d runs there: stop it, if this directory must become the owner of its tasks", copyErr.OwnerAgentPID)
 	}
-	return fmt.Errorf("%w\n%s. To see the state: nomad-lite operator state inspect %s", err, remedy, cli.ShellQuote(copyErr.Dir))
+	return fmt.Errorf("%w\n%s. To see the state: nomad-lite operator state inspect %s", err, remedy, cli.ShellQuote(copyErr.CopyDir))
 }

@@ -86,7 +86,7 @@ func (o options) loadConfig(s *cli.Streams) (*config.Config, error) {
 // no field with a secret is shown.
 func (r *runningAgent) configForAPI() map[string]any {
 	c, node, b := r.currentConfig(), r.agent.Node().TaskEnvNode(), version.ReadBuild()
-	_, port, _ := net.SplitHostPort(r.apiAddress)
+	_, port, _ := net.SplitHostPort(r.advertisedTCPAddress)
 	number, _ := strconv.Atoi(port) // without an address, port is "" and number is 0
 	return map[string]any{
 		"Region": node.Region, "Datacenter": node.Datacenter, "NodeName": node.Name, "BindAddr": c.BindAddr,
@@ -94,7 +94,7 @@ func (r *runningAgent) configForAPI() map[string]any {
 		"EnableDebug": c.EnableDebug, "PluginDir": c.PluginDir, "Plugins": r.pluginProcesses(), "Hooks": r.hookStatuses(),
 		"LeaveOnInt": c.LeaveOnInterrupt, "LeaveOnTerm": c.LeaveOnTerminate,
 		"ACL":            map[string]any{"Enabled": false},
-		"AdvertiseAddrs": map[string]any{"HTTP": r.apiAddress, "RPC": "", "Serf": ""},
+		"AdvertiseAddrs": map[string]any{"HTTP": r.advertisedTCPAddress, "RPC": "", "Serf": ""},
 		"Client": map[string]any{
 			"Enabled": true, "NodeClass": node.Class, "NodePool": node.Pool, "Meta": node.Meta,
 			"GCInterval": c.GC.DiskCheckInterval, "GCMaxAllocs": c.GC.MaxAllocs, "GCDiskUsageThreshold": c.GC.MaxDiskUsagePercent,
@@ -108,7 +108,7 @@ func (r *runningAgent) configForAPI() map[string]any {
 		},
 		"Telemetry": telemetryConfig(&c.Telemetry),
 		// Browsers cannot open the address of a unix socket, so it is no hint.
-		"UI":      map[string]any{"Enabled": !c.DisableWebPage, "ShowCLIHints": !c.DisableWebPage && !c.HideWebPageHints && r.apiAddress != ""},
+		"UI":      map[string]any{"Enabled": !c.DisableWebPage, "ShowCLIHints": !c.DisableWebPage && !c.HideWebPageURLs && r.advertisedTCPAddress != ""},
 		"Version": map[string]any{"Version": fingerprint.NomadVersion, "VersionPrerelease": "", "VersionMetadata": b.SemverMetadata(), "Revision": b.Revision},
 	}
 }
@@ -146,7 +146,7 @@ const describePluginsTimeout = time.Second
 func (r *runningAgent) pluginProcesses() []pluginstatus.Process {
 	ctx, cancel := context.WithTimeout(context.Background(), describePluginsTimeout)
 	defer cancel()
-	plugins, fingerprints := r.agent.Plugins(), pluginreport.Fingerprints{Drivers: r.agent.Drivers(), Devices: r.agent.DeviceGroups()}
+	plugins, fingerprints := r.agent.Plugins(), pluginreport.LatestFingerprints{Drivers: r.agent.Drivers(), Devices: r.agent.DeviceGroups()}
 	processes := make([]pluginstatus.Process, len(plugins))
 	var described sync.WaitGroup
 	running := make(map[int]bool)
@@ -163,9 +163,9 @@ func (r *runningAgent) pluginProcesses() []pluginstatus.Process {
 		})
 	}
 	described.Wait()
-	r.descriptionsByPID.Range(func(pid, _ any) bool {
+	r.descriptionsByPluginPID.Range(func(pid, _ any) bool {
 		if !running[pid.(int)] {
-			r.descriptionsByPID.Delete(pid)
+			r.descriptionsByPluginPID.Delete(pid)
 		}
 		return true
 	})
@@ -175,13 +175,13 @@ func (r *runningAgent) pluginProcesses() []pluginstatus.Process {
 // describePlugin returns the description that a plugin gives of itself, or nil if the call fails. It caches the
 // description by pid, because commands read the configuration of the agent often, and a call wakes an idle plugin.
 func (r *runningAgent) describePlugin(ctx context.Context, p supervisor.Plugin) *supervisor.Description {
-	if known, ok := r.descriptionsByPID.Load(p.PID); ok {
+	if known, ok := r.descriptionsByPluginPID.Load(p.PID); ok {
 		return known.(*supervisor.Description)
 	}
 	d, err := r.agent.DescribePlugin(ctx, p.Serves)
 	if err != nil {
 		return nil
 	}
-	r.descriptionsByPID.Store(p.PID, d)
+	r.descriptionsByPluginPID.Store(p.PID, d)
 	return d
 }

@@ -37,7 +37,7 @@ func NewConfigCommand(s *cli.Streams) *cobra.Command {
 func validateConfig(o options, s *cli.Streams) error {
 	c, err := o.loadConfig(s)
 	if err == nil {
-		_, err = agentconfig.PluginCatalog(c, false, nil)
+		_, err = agentconfig.NewPluginCatalog(c, false, nil)
 	}
 	if err == nil {
 		_, err = fmt.Fprintln(s.Out, "Configuration is valid!")

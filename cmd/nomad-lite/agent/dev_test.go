@@ -27,14 +27,14 @@ func TestPortInDevelopmentMode(t *testing.T) {
 		if diags := c.Parse("agent.hcl", []byte(text)); diags.HasErrors() {
 			t.Fatalf("%s: %v", text, diags)
 		}
-		if got := servesTCP(&c, true); got != want {
+		if got := shouldServeTCP(&c, true); got != want {
 			t.Errorf("with %q it is served over TCP: %v, want %v", text, got, want)
 		}
-		if !servesTCP(&c, false) {
+		if !shouldServeTCP(&c, false) {
 			t.Errorf("with %q an agent with a data directory is not served over TCP", text)
 		}
 	}
-	if c, err := (options{devMode: true, bindAddr: "127.0.0.1"}).loadConfig(&cli.Streams{}); err != nil || !servesTCP(c, true) {
+	if c, err := (options{devMode: true, bindAddr: "127.0.0.1"}).loadConfig(&cli.Streams{}); err != nil || !shouldServeTCP(c, true) {
 		t.Errorf("with -bind it is not served over TCP (%v)", err)
 	}
 }

@@ -27,13 +27,13 @@ func (r *runningAgent) hookStatuses() []pluginstatus.Hook {
 		default:
 			continue
 		}
-		row := pluginreport.DescribePlugin(p, pluginreport.Fingerprints{})
+		row := pluginreport.DescribePlugin(p, pluginreport.LatestFingerprints{})
 		h := pluginstatus.Hook{Name: name, Version: row.Version, Health: row.Health, ByBlocks: pluginhooks.CheckNotBuiltinBlockHook(name) != nil}
-		if p.Hook == nil {
+		if p.HookDescription == nil {
 			h.Description = row.Note
 		} else {
-			h.AllAllocs = p.Hook.AllAllocs
-			for _, m := range p.Hook.Subscriptions {
+			h.AllAllocs = p.HookDescription.AllAllocs
+			for _, m := range p.HookDescription.Subscriptions {
 				h.HookPoints = append(h.HookPoints, m.Point.String())
 			}
 		}
@@ -61,7 +61,7 @@ func hasHookRuleNamed(rules []pluginhooks.Rule, name string) bool {
 }
 
 func newHookRule(rule pluginhooks.Rule) *pluginstatus.HookRule {
-	shown := &pluginstatus.HookRule{Order: rule.Order, OnError: "fail", Matches: rule.Match != nil, Place: rule.Range.String()}
+	shown := &pluginstatus.HookRule{Order: rule.Order, OnError: "fail", Matches: rule.Match != nil, Place: rule.ConfigRange.String()}
 	if shown.Order == 0 {
 		shown.Order = runnerhooks.OrderPlugin
 	}

@@ -28,25 +28,25 @@ const (
 
 // apiListeners are the network listeners on which the agent serves its HTTP API.
 type apiListeners struct {
-	connLimiter    *connlimit.Limiter
-	tcpListener    net.Listener            // nil if the API is not served over TCP
-	certificates   *reloadableCertificates // nil if the TCP listener does not use TLS
-	unixListener   net.Listener
-	taskListener   net.Listener // accepts connections on the API sockets in the tasks' directories
-	socketPath     string
-	socketLinkPath string // symbolic link to socketPath, at a path where commands look for a socket; "" if there is no link
+	connLimiter           *connlimit.Limiter
+	tcpListener           net.Listener            // nil if the API is not served over TCP
+	certificates          *reloadableCertificates // nil if the TCP listener does not use TLS
+	unixListener          net.Listener
+	taskAPISocketListener net.Listener // accepts connections on the API sockets in the tasks' directories
+	socketPath            string
+	socketLinkPath        string // symbolic link to socketPath, at a path where commands look for a socket; "" if there is no link
 }
 
-// servesTCP reports whether the API is served over TCP. An agent in development mode needs no
+// shouldServeTCP reports whether the API is served over TCP. An agent in development mode needs no
 // token, so as root it serves TCP only if the operator has requested that explicitly.
-func servesTCP(c *config.Config, dev bool) bool {
+func shouldServeTCP(c *config.Config, dev bool) bool {
 	return !dev || os.Geteuid() != 0 || c.HTTPPort != nil || c.HTTPAddr != "" || c.BindAddr != "" || c.DisableAccessControl
 }
 
-// listenTCP opens the TCP listener, unless servesTCP returns false. The other listeners are added later.
+// listenTCP opens the TCP listener, unless shouldServeTCP returns false. The other listeners are added later.
 func listenTCP(c *config.Config, dev bool, logger hclog.Logger) (*apiListeners, error) {
 	l := &apiListeners{connLimiter: connlimit.New(connlimit.Config{MaxConnsPerClient: c.MaxHTTPConnsPerClient, Logger: logger})}
-	if !servesTCP(c, dev) {
+	if !shouldServeTCP(c, dev) {
 		return l, nil
 	}
 	if c.TLS.ServeHTTPS {
@@ -91,7 +91,7 @@ func (l *apiListeners) addUnixSocket(dataDir, group string, logger hclog.Logger)
 	if err != nil {
 		return err
 	}
-	dir, err := keeper.OpenDirectory(dataDir)
+	dir, err := keeper.OpenDataDir(dataDir)
 	if err != nil {
 		return fmt.Errorf("make unix socket: %w", err)
 	}
@@ -164,8 +164,8 @@ func (l *apiListeners) addSocketLink(link string) error {
 	return nil
 }
 
-func (l *apiListeners) openListeners() []net.Listener {
-	all := []net.Listener{l.unixListener, l.taskListener}
+func (l *apiListeners) allListeners() []net.Listener {
+	all := []net.Listener{l.unixListener, l.taskAPISocketListener}
 	if l.tcpListener != nil {
 		all = append(all, l.tcpListener)
 	}
@@ -224,9 +224,9 @@ func (l *apiListeners) advertisedAddress(c *config.Config) string {
 	return ""
 }
 
-// addressForIP returns the address IP:PORT of a TCP listener on all interfaces, for an IP address of this machine. It is
-// empty without TCP.
-func (l *apiListeners) addressForIP(ip string) string {
+// tcpAddressWithIP returns the address IP:PORT of a TCP listener on all interfaces, for an IP address of this machine.
+// It is empty without TCP.
+func (l *apiListeners) tcpAddressWithIP(ip string) string {
 	if l.tcpListener == nil {
 		return ""
 	}

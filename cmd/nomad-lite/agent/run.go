@@ -30,30 +30,30 @@ import (
 
 // runningAgent is a started agent with its API, its listeners and its configuration. It handles signals and reloads.
 type runningAgent struct {
-	agent            *agent.Agent
-	api              *httpapi.API
-	metricsCollector *collect.Collector
-	metricsExporter  *otlp.MetricsExporter // nil if no metrics are exported
-	flags            options
-	apiAddress       string // TCP address at which clients reach the API; "" without TCP
-	listeners        *apiListeners
-	streams          *cli.Streams
-	logger           hclog.Logger
-	systemdNotifier  systemdNotifier
-	signals          <-chan os.Signal
+	agent                *agent.Agent
+	api                  *httpapi.API
+	metricsCollector     *collect.Collector
+	metricsExporter      *otlp.MetricsExporter // nil if no metrics are exported
+	flags                options
+	advertisedTCPAddress string // TCP address at which clients reach the API; "" without TCP
+	listeners            *apiListeners
+	streams              *cli.Streams
+	logger               hclog.Logger
+	systemdNotifier      systemdNotifier
+	receivedSignals      <-chan os.Signal
 
 	reloadMu sync.Mutex // serializes reloads
 
-	mu     sync.Mutex
-	config *config.Config // replaced as a whole by a reload, never modified
+	configMu sync.Mutex
+	config   *config.Config // replaced as a whole by a reload, never modified
 
-	descriptionsByPID sync.Map // pid of a plugin process -> *supervisor.Description, which never changes while the process runs
+	descriptionsByPluginPID sync.Map // pid of a plugin process -> *supervisor.Description, which never changes while the process runs
 }
 
 // currentConfig returns the configuration of the last reload.
 func (r *runningAgent) currentConfig() *config.Config {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.configMu.Lock()
+	defer r.configMu.Unlock()
 	return r.config
 }
 
@@ -68,11 +68,11 @@ func (r *runningAgent) runUntilStopped(ctx context.Context) error {
 	var wg sync.WaitGroup
 	var serveErr error
 	wg.Go(func() {
-		if serveErr = r.api.Serve(serving, r.listeners.openListeners()...); serveErr != nil {
+		if serveErr = r.api.Serve(serving, r.listeners.allListeners()...); serveErr != nil {
 			stop(allocrunner.ErrShutdown)
 		}
 	})
-	wg.Go(func() { r.announceReady(running) })
+	wg.Go(func() { r.announceWhenReady(running) })
 	wg.Go(func() { r.pushMetrics(running) })
 	wg.Go(func() { r.handleSignals(stop, ended) })
 	r.agent.Run(running)
@@ -83,8 +83,8 @@ func (r *runningAgent) runUntilStopped(ctx context.Context) error {
 	return serveErr
 }
 
-// announceReady waits until jobs can be placed, and then prints that the agent is ready.
-func (r *runningAgent) announceReady(ctx context.Context) {
+// announceWhenReady waits until jobs can be placed, and then prints that the agent is ready.
+func (r *runningAgent) announceWhenReady(ctx context.Context) {
 	select {
 	case <-r.agent.Node().Registered():
 		r.systemdNotifier.notify("READY=1")
@@ -93,7 +93,7 @@ func (r *runningAgent) announceReady(ctx context.Context) {
 			return
 		}
 		fmt.Fprintf(r.streams.Err, "==> agent is ready: %s, data in %s\n", r.listeners, r.agent.DataDir())
-		if address := r.nonDefaultAddress(); address != "" {
+		if address := r.nomadAddrToExport(); address != "" {
 			fmt.Fprintf(r.streams.Err, "    export NOMAD_ADDR=%s\n", address)
 		}
 	case <-ctx.Done():
@@ -115,14 +115,14 @@ func (r *runningAgent) pushMetrics(ctx context.Context) {
 	}
 }
 
-// nonDefaultAddress returns the agent's address for NOMAD_ADDR, or "" if commands find the agent without it.
-func (r *runningAgent) nonDefaultAddress() string {
+// nomadAddrToExport returns the agent's address for NOMAD_ADDR, or "" if commands find the agent without it.
+func (r *runningAgent) nomadAddrToExport() string {
 	switch {
 	case slices.Contains(agentsocket.DefaultSocketPaths(), r.listeners.socketPath):
 		return ""
 	case r.listeners.socketLinkPath != "" && agentsocket.FindSocket() == r.listeners.socketLinkPath:
 		return ""
-	case !r.flags.devMode || r.listeners.tcpListener == nil: // this agent needs no token
+	case !r.flags.devMode || r.listeners.tcpListener == nil: // over the socket, commands need no token
 		return "unix://" + r.listeners.socketPath
 	case r.listeners.String() == "http://"+net.JoinHostPort(loopbackAddress, strconv.Itoa(defaultHTTPPort)) && agentsocket.FindSocket() == "":
 		return ""
@@ -135,9 +135,9 @@ func (r *runningAgent) nonDefaultAddress() string {
 func (r *runningAgent) handleSignals(stop context.CancelCauseFunc, ended <-chan struct{}) {
 	for {
 		select {
-		case s := <-r.signals:
+		case s := <-r.receivedSignals:
 			if s == syscall.SIGHUP {
-				_ = r.reloadConfig() // reload has logged the error
+				_ = r.reloadConfig() // reloadConfig has logged the error
 				continue
 			}
 			r.systemdNotifier.notify("STOPPING=1")
@@ -184,11 +184,11 @@ func (r *runningAgent) forceKillOnSignalOrDeadline(ended <-chan struct{}) {
 	case <-ended:
 		return
 	}
-	for len(r.signals) > 0 {
-		<-r.signals
+	for len(r.receivedSignals) > 0 {
+		<-r.receivedSignals
 	}
 	select {
-	case <-r.signals:
+	case <-r.receivedSignals:
 	case <-drainDeadline:
 	case <-ended:
 		return
@@ -205,7 +205,7 @@ func (r *runningAgent) reloadConfig() error {
 	c, err := r.flags.loadConfig(r.streams)
 	var pluginCatalog *catalog.Catalog
 	if err == nil {
-		pluginCatalog, err = agentconfig.PluginCatalog(c, r.flags.devMode, r.logger)
+		pluginCatalog, err = agentconfig.NewPluginCatalog(c, r.flags.devMode, r.logger)
 	}
 	if err == nil {
 		err = pluginhooks.CheckRulesAgainstCatalog(c.Hooks, pluginCatalog.Entries())
@@ -226,9 +226,9 @@ func (r *runningAgent) reloadConfig() error {
 	changed.PluginDir, changed.Plugins = c.PluginDir, c.Plugins
 	c.TLS.ServeHTTPS = changed.TLS.ServeHTTPS // TLS cannot be turned on or off on an open listener
 	changed.TLS = c.TLS
-	r.mu.Lock()
+	r.configMu.Lock()
 	r.config = &changed
-	r.mu.Unlock()
+	r.configMu.Unlock()
 	r.logger.SetLevel(hclog.LevelFromString(c.LogLevel))
 	r.metricsCollector.SetSettings(c.Telemetry)
 	r.agent.Reload(c.Node, c.GC, pluginCatalog, c.Hooks)

@@ -92,16 +92,16 @@ func stopAgent(dir string, o stopOptions, s *cli.Streams) error {
 	if ended == 0 && len(remaining.Processes) == 0 {
 		fmt.Fprintf(s.Out, "No process runs for %s.\n", dir)
 	}
-	if remaining.OwnerDir != "" {
-		fmt.Fprintf(s.Out, "%s is a copy: its tasks belong to %s.\n", dir, remaining.OwnerDir)
+	if remaining.TasksOwnerDir != "" {
+		fmt.Fprintf(s.Out, "%s is a copy: its tasks belong to %s.\n", dir, remaining.TasksOwnerDir)
 	}
-	printRemaining(remaining, dir, o, s)
+	printRemainingProcesses(remaining, dir, o, s)
 	return nil
 }
 
-// printRemaining prints the processes that still run after the stop and, with -all, the allocations that may still have
-// a container or virtual machine.
-func printRemaining(r *agent.RemainingAfterStop, dir string, o stopOptions, s *cli.Streams) {
+// printRemainingProcesses prints the processes that still run after the stop and, with -all, the allocations that may
+// still have a container or virtual machine.
+func printRemainingProcesses(r *agent.RemainingAfterStop, dir string, o stopOptions, s *cli.Streams) {
 	var names []string
 	tasks := 0
 	for _, p := range r.Processes {

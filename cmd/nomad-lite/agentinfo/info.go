@@ -33,9 +33,9 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 			}
 			return format.PrintValueOrPage(s, self, func(p *output.Page) {
 				for _, name := range slices.Sorted(maps.Keys(self.Stats)) {
-					p.Line("%s", name)
+					p.AddLine("%s", name)
 					for _, pair := range output.SortedPairs(self.Stats[name]) {
-						p.Line("  %s = %s", pair[0], pair[1])
+						p.AddLine("  %s = %s", pair[0], pair[1])
 					}
 				}
 			})

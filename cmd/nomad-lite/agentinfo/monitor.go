@@ -21,7 +21,7 @@ const monitorExamples = `  nomad-lite monitor
   nomad-lite monitor -json | jq 'select(.["@level"] == "warn")'`
 
 type monitorOptions struct {
-	client          apiclient.Flags
+	clientFlags     apiclient.Flags
 	logLevel        string
 	printJSON       bool
 	includeLocation bool
@@ -44,20 +44,20 @@ func NewMonitorCommand(s *cli.Streams) *cobra.Command {
 			return monitorAgent(ctx, o, s)
 		},
 	}
-	o.client.Register(cmd)
+	o.clientFlags.Register(cmd)
 	cmd.Flags().StringVar(&o.logLevel, "log-level", "INFO", "`level` to show: TRACE, DEBUG, INFO, WARN or ERROR")
 	cmd.Flags().BoolVar(&o.printJSON, "json", false, "print JSON")
 	cmd.Flags().BoolVar(&o.includeLocation, "log-include-location", false, "say where in the program each line comes from")
 	cmd.Flags().StringVar(&o.nodeID, "node-id", "", "`id` of a node whose log to show")
 	cmd.Flags().StringVar(&o.serverID, "server-id", "", "`name` of a server whose log to show, or leader")
 	cli.SetFlagCompletion(cmd, "log-level", cobra.FixedCompletions([]string{"TRACE", "DEBUG", "INFO", "WARN", "ERROR"}, cobra.ShellCompDirectiveNoFileComp))
-	cli.SetFlagCompletion(cmd, "node-id", apiclient.CompleteID(&o.client, &apiclient.NodeLookup))
+	cli.SetFlagCompletion(cmd, "node-id", apiclient.CompleteID(&o.clientFlags, &apiclient.NodeLookup))
 	cmd.AddCommand(cli.NewUnsupportedCommand("export", "the service manager stores the log of the agent, for example: journalctl -u nomad-lite"))
 	return cmd
 }
 
 func monitorAgent(ctx context.Context, o monitorOptions, s *cli.Streams) error {
-	c, err := o.client.Client()
+	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}

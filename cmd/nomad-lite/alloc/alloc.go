@@ -34,7 +34,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 // the allocation's only task.
 func resolveTaskName(alloc *api.Allocation, name string) (string, error) {
 	var taskNames []string
-	for _, task := range apiclient.SortedTasksOf(alloc) {
+	for _, task := range apiclient.TasksInDisplayOrder(alloc) {
 		taskNames = append(taskNames, task.Name)
 	}
 	switch {

@@ -21,8 +21,8 @@ their last results.
 Exit codes: 0, or 1 when there is no such allocation.`
 
 type checksOptions struct {
-	client apiclient.Flags
-	format output.FormatFlags
+	clientFlags apiclient.Flags
+	formatFlags output.FormatFlags
 }
 
 func newChecksCommand(s *cli.Streams) *cobra.Command {
@@ -36,15 +36,15 @@ func newChecksCommand(s *cli.Streams) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return showAllocChecks(cmd.Context(), o, args[0], s)
 		},
-		ValidArgsFunction: cli.CompleteArgsByPosition(apiclient.CompleteID(&o.client, &apiclient.AllocationLookup)),
+		ValidArgsFunction: cli.CompleteArgsByPosition(apiclient.CompleteID(&o.clientFlags, &apiclient.AllocationLookup)),
 	}
-	o.client.Register(cmd)
-	o.format.Register(cmd)
+	o.clientFlags.Register(cmd)
+	o.formatFlags.Register(cmd)
 	return cmd
 }
 
 func showAllocChecks(ctx context.Context, o checksOptions, id string, s *cli.Streams) error {
-	c, err := o.client.Client()
+	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
@@ -56,11 +56,11 @@ func showAllocChecks(ctx context.Context, o checksOptions, id string, s *cli.Str
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("read the checks of allocation %q", output.TruncateID(found.ID)), err)
 	}
-	if o.format.IsSet() {
-		return o.format.Print(s, checks)
+	if o.formatFlags.IsSet() {
+		return o.formatFlags.Print(s, checks)
 	}
 	p := output.NewPage(s)
-	p.Line("Status of %d Nomad Service Checks", len(checks))
+	p.AddLine("Status of %d Nomad Service Checks", len(checks))
 	for _, check := range sortChecks(checks) {
 		rows := output.Pairs{
 			{"ID", check.ID},
@@ -75,8 +75,8 @@ func showAllocChecks(ctx context.Context, o checksOptions, id string, s *cli.Str
 		if check.StatusCode > 0 {
 			rows = append(rows, [2]any{"StatusCode", check.StatusCode})
 		}
-		p.Line("")
-		p.PairsWithGap(" =  ", append(rows, [2]any{"Output", check.Output}))
+		p.AddLine("")
+		p.AddPairsWithGap(" =  ", append(rows, [2]any{"Output", check.Output}))
 	}
 	return output.Print(s, p)
 }

@@ -32,10 +32,10 @@ const execExamples = `  nomad-lite alloc exec 8ba85cef sh              a shell i
   echo hello | nomad-lite alloc exec -t=false 8ba85cef cat`
 
 type execOptions struct {
-	client  apiclient.Flags
-	alloc   apiclient.AllocFlags
-	task    string
-	session execsession.Flags
+	clientFlags  apiclient.Flags
+	allocFlags   apiclient.AllocFlags
+	task         string
+	sessionFlags execsession.Flags
 }
 
 // NewExecCommand returns the command "alloc exec", which is also "exec".
@@ -52,19 +52,19 @@ func NewExecCommand(s *cli.Streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := o.session.ResolveDefaults(cmd, s); err != nil {
+			if err := o.sessionFlags.SetDefaultsAndValidate(cmd, s); err != nil {
 				return err
 			}
 			return execInTask(cmd.Context(), o, args[0], command, s)
 		},
-		ValidArgsFunction: cli.CompleteArgsByPosition(apiclient.CompleteAlloc(&o.client)),
+		ValidArgsFunction: cli.CompleteArgsByPosition(apiclient.CompleteAlloc(&o.clientFlags)),
 	}
-	o.client.Register(cmd)
-	o.alloc.Register(cmd)
+	o.clientFlags.Register(cmd)
+	o.allocFlags.Register(cmd)
 	cmd.Flags().StringVar(&o.task, "task", "", "`task` to run it in; not needed if there is only one")
-	cli.SetFlagCompletion(cmd, "task", apiclient.CompleteTask(&o.client))
-	o.session.Register(cmd)
-	return cli.MarkRunsProgram(cmd)
+	cli.SetFlagCompletion(cmd, "task", apiclient.CompleteTask(&o.clientFlags))
+	o.sessionFlags.Register(cmd)
+	return cli.PassFlagsToProgram(cmd)
 }
 
 // commandToExec returns the command from the words after the allocation. It skips a "--", which kubectl and
@@ -80,7 +80,7 @@ func commandToExec(cmd *cobra.Command, words []string) ([]string, error) {
 }
 
 func execInTask(ctx context.Context, o execOptions, name string, command []string, s *cli.Streams) error {
-	c, alloc, err := o.alloc.FindAlloc(ctx, &o.client, name)
+	c, alloc, err := o.allocFlags.FindAlloc(ctx, &o.clientFlags, name)
 	if err != nil {
 		return err
 	}
@@ -89,7 +89,7 @@ func execInTask(ctx context.Context, o execOptions, name string, command []strin
 		return err
 	}
 	what := fmt.Sprintf("run %q in task %q of allocation %q", command[0], task, output.TruncateID(alloc.ID))
-	return o.session.Run(ctx, s, what, func(ctx context.Context, e execsession.Session) (int, error) {
-		return c.Allocations().Exec(ctx, alloc, task, o.session.TTY, command, e.Stdin, e.Stdout, e.Stderr, e.TerminalSizes, apiclient.QueryOptions(ctx, alloc.Namespace))
+	return o.sessionFlags.Run(ctx, s, what, func(ctx context.Context, e execsession.Session) (int, error) {
+		return c.Allocations().Exec(ctx, alloc, task, o.sessionFlags.TTY, command, e.Stdin, e.Stdout, e.Stderr, e.TerminalSizes, apiclient.QueryOptions(ctx, alloc.Namespace))
 	})
 }

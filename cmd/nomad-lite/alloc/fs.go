@@ -29,12 +29,12 @@ const fsExamples = `  nomad-lite alloc fs 8ba85cef                  its director
   nomad-lite alloc fs -stat 8ba85cef alloc/data/events.log`
 
 type fsOptions struct {
-	client       apiclient.Flags
-	alloc        apiclient.AllocFlags
-	format       output.FormatFlags
+	clientFlags  apiclient.Flags
+	allocFlags   apiclient.AllocFlags
+	formatFlags  output.FormatFlags
 	showStat     bool
 	follow       bool
-	tail         tailFlags
+	tailFlags    tailFlags
 	sizesInBytes bool
 }
 
@@ -48,7 +48,7 @@ func NewFSCommand(s *cli.Streams) *cobra.Command {
 		Example: fsExamples,
 		Args:    cli.RequireArgCount(1, 2, "an allocation, and perhaps a path in it"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.tail.validateAndSetDefault(cmd, o.follow); err != nil {
+			if err := o.tailFlags.validateAndSetDefault(cmd, o.follow); err != nil {
 				return err
 			}
 			ctx, stop := cli.ContextUntilInterrupted(cmd.Context())
@@ -59,20 +59,20 @@ func NewFSCommand(s *cli.Streams) *cobra.Command {
 			}
 			return showAllocFiles(ctx, o, args[0], path, s)
 		},
-		ValidArgsFunction: apiclient.CompleteAllocAndPath(&o.client),
+		ValidArgsFunction: apiclient.CompleteAllocAndPath(&o.clientFlags),
 	}
-	o.client.Register(cmd)
-	o.alloc.Register(cmd)
-	o.format.Register(cmd)
+	o.clientFlags.Register(cmd)
+	o.allocFlags.Register(cmd)
+	o.formatFlags.Register(cmd)
 	cmd.Flags().BoolVar(&o.showStat, "stat", false, "show what kind of file it is instead")
 	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "go on with what is written to the file from now on")
 	cmd.Flags().BoolVarP(&o.sizesInBytes, "bytes", "H", false, "show sizes in bytes")
-	o.tail.register(cmd)
+	o.tailFlags.register(cmd)
 	return cmd
 }
 
 func showAllocFiles(ctx context.Context, o fsOptions, name, path string, s *cli.Streams) error {
-	c, alloc, err := o.alloc.FindAlloc(ctx, &o.client, name)
+	c, alloc, err := o.allocFlags.FindAlloc(ctx, &o.clientFlags, name)
 	if err != nil {
 		return err
 	}
@@ -83,19 +83,19 @@ func showAllocFiles(ctx context.Context, o fsOptions, name, path string, s *cli.
 	}
 	switch {
 	case o.showStat:
-		if o.format.IsSet() {
-			return o.format.Print(s, file)
+		if o.formatFlags.IsSet() {
+			return o.formatFlags.Print(s, file)
 		}
 		return output.Print(s, o.newFilesPage(s, []*api.AllocFileInfo{file}, true))
-	case file.IsDir && (o.follow || o.tail.onlyTail):
+	case file.IsDir && (o.follow || o.tailFlags.onlyTail):
 		return fmt.Errorf("%s is a directory; leave out -f and -tail to list it", where)
 	case file.IsDir:
 		files, _, err := c.AllocFS().List(alloc, path, apiclient.QueryOptions(ctx, alloc.Namespace))
 		if err != nil {
 			return apiclient.WrapError("list "+where, err)
 		}
-		if o.format.IsSet() {
-			return o.format.Print(s, files)
+		if o.formatFlags.IsSet() {
+			return o.formatFlags.Print(s, files)
 		}
 		return output.Print(s, o.newFilesPage(s, files, false))
 	}
@@ -125,10 +125,10 @@ func (o fsOptions) newFilesPage(s *cli.Streams, files []*api.AllocFileInfo, cont
 		if contentType {
 			row = append(row, f.ContentType)
 		}
-		t.Row(append(row, name)...)
+		t.AddRow(append(row, name)...)
 	}
 	p := output.NewPage(s)
-	p.Table(t)
+	p.AddTable(t)
 	return p
 }
 
@@ -140,9 +140,9 @@ func (o fsOptions) printFile(ctx context.Context, c *api.Client, alloc *api.Allo
 	}
 	from := int64(-1)
 	switch {
-	case o.tail.byteCount >= 0:
-		from = max(size-o.tail.byteCount, 0)
-	case o.tail.lineCount >= 0:
+	case o.tailFlags.byteCount >= 0:
+		from = max(size-o.tailFlags.byteCount, 0)
+	case o.tailFlags.lineCount >= 0:
 		var err error
 		if from, err = o.lastLinesOffset(ctx, c, alloc, path, size); err != nil {
 			return err
@@ -169,13 +169,13 @@ func (o fsOptions) printFile(ctx context.Context, c *api.Client, alloc *api.Allo
 	return streaming.IgnoreStreamEnd(ctx, err)
 }
 
-// lastLinesOffset returns the offset at which the last tail.lineCount lines of a file start. size is the size of the
+// lastLinesOffset returns the offset at which the last tailFlags.lineCount lines of a file start. size is the size of the
 // file.
 func (o fsOptions) lastLinesOffset(ctx context.Context, c *api.Client, alloc *api.Allocation, path string, size int64) (int64, error) {
-	if o.tail.lineCount == 0 {
+	if o.tailFlags.lineCount == 0 {
 		return size, nil
 	}
-	for back := int64(o.tail.lineCount) * streaming.AssumedLineLength; ; back *= 8 {
+	for back := int64(o.tailFlags.lineCount) * streaming.AssumedLineLength; ; back *= 8 {
 		from := max(size-back, 0)
 		if from == size {
 			return size, nil
@@ -189,7 +189,7 @@ func (o fsOptions) lastLinesOffset(ctx context.Context, c *api.Client, alloc *ap
 		if err != nil {
 			return 0, err
 		}
-		if end := streaming.LastLines(text, o.tail.lineCount); len(end) < len(text) || from == 0 {
+		if end := streaming.LastLines(text, o.tailFlags.lineCount); len(end) < len(text) || from == 0 {
 			return from + int64(len(text)-len(end)), nil
 		}
 	}

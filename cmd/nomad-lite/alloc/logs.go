@@ -31,13 +31,13 @@ const logsExamples = `  nomad-lite alloc logs 8ba85cef                all of its
   nomad-lite alloc logs -job web                of a running allocation of a job`
 
 type logsOptions struct {
-	client apiclient.Flags
-	alloc  apiclient.AllocFlags
-	task   string
-	stdout bool
-	stderr bool
-	follow bool
-	tail   tailFlags
+	clientFlags apiclient.Flags
+	allocFlags  apiclient.AllocFlags
+	task        string
+	stdout      bool
+	stderr      bool
+	follow      bool
+	tailFlags   tailFlags
 }
 
 // tailFlags are the flags -tail, -n and -c, which select how much of the end of an output or file is shown.
@@ -78,7 +78,7 @@ func newLogsCommand(s *cli.Streams) *cobra.Command {
 		Example: logsExamples,
 		Args:    allocAndTaskArgs,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			if err := o.tail.validateAndSetDefault(cmd, o.follow); err != nil {
+			if err := o.tailFlags.validateAndSetDefault(cmd, o.follow); err != nil {
 				return err
 			}
 			if o.task, err = taskNameFromArgs(o.task, args[1:]); err != nil {
@@ -88,21 +88,21 @@ func newLogsCommand(s *cli.Streams) *cobra.Command {
 			defer stop()
 			return printAllocLogs(ctx, o, args[0], s)
 		},
-		ValidArgsFunction: apiclient.CompleteAllocAndTask(&o.client),
+		ValidArgsFunction: apiclient.CompleteAllocAndTask(&o.clientFlags),
 	}
-	o.client.Register(cmd)
-	o.alloc.Register(cmd)
+	o.clientFlags.Register(cmd)
+	o.allocFlags.Register(cmd)
 	cmd.Flags().StringVar(&o.task, "task", "", "`task` to print; may be the last argument as well")
-	cli.SetFlagCompletion(cmd, "task", apiclient.CompleteTask(&o.client))
+	cli.SetFlagCompletion(cmd, "task", apiclient.CompleteTask(&o.clientFlags))
 	cmd.Flags().BoolVar(&o.stdout, "stdout", false, "print standard output; the default without -f")
 	cmd.Flags().BoolVar(&o.stderr, "stderr", false, "print standard error")
 	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "go on with what is written from now on")
-	o.tail.register(cmd)
+	o.tailFlags.register(cmd)
 	return cmd
 }
 
 func printAllocLogs(ctx context.Context, o logsOptions, name string, s *cli.Streams) error {
-	c, alloc, err := o.alloc.FindAlloc(ctx, &o.client, name)
+	c, alloc, err := o.allocFlags.FindAlloc(ctx, &o.clientFlags, name)
 	if err != nil {
 		return err
 	}
@@ -124,7 +124,7 @@ func printAllocLogs(ctx context.Context, o logsOptions, name string, s *cli.Stre
 	errs := make(chan error, len(outputs))
 	for stream, w := range outputs {
 		wg.Go(func() {
-			r := streaming.LogRequest{Alloc: alloc, Task: task, Stream: stream, Follow: o.follow, FromNewestFile: true, TailLines: o.tail.lineCount, TailBytes: o.tail.byteCount}
+			r := streaming.LogRequest{Alloc: alloc, Task: task, Stream: stream, Follow: o.follow, FromNewestFile: true, TailLines: o.tailFlags.lineCount, TailBytes: o.tailFlags.byteCount}
 			errs <- r.StreamLog(ctx, c, func(data []byte) error {
 				_, err := w.Write(data)
 				return err

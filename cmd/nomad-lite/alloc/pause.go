@@ -15,7 +15,7 @@ const pauseHelp = `Change or show the schedule of a task. Task schedules are a f
 Enterprise: an agent without them refuses.`
 
 type pauseOptions struct {
-	client        apiclient.Flags
+	clientFlags   apiclient.Flags
 	task          string
 	newState      string
 	onlyShowState bool
@@ -35,7 +35,7 @@ func newPauseCommand(s *cli.Streams) *cobra.Command {
 			return pauseTask(cmd.Context(), o, args[0], s)
 		},
 	}
-	o.client.Register(cmd)
+	o.clientFlags.Register(cmd)
 	cmd.Flags().StringVar(&o.task, "task", "", "`task` to pause; not needed if there is only one")
 	cmd.Flags().StringVar(&o.newState, "state", "pause", "`state` to set: pause, run or scheduled")
 	cmd.Flags().BoolVar(&o.onlyShowState, "status", false, "show the state and leave it")
@@ -43,7 +43,7 @@ func newPauseCommand(s *cli.Streams) *cobra.Command {
 }
 
 func pauseTask(ctx context.Context, o pauseOptions, id string, s *cli.Streams) error {
-	c, alloc, err := o.client.FindAlloc(ctx, id)
+	c, alloc, err := o.clientFlags.FindAlloc(ctx, id)
 	if err != nil {
 		return err
 	}

@@ -22,9 +22,9 @@ const restartExamples = `  nomad-lite alloc restart 8ba85cef          the tasks 
   nomad-lite alloc restart -all-tasks 8ba85cef`
 
 type restartOptions struct {
-	client   apiclient.Flags
-	task     string
-	allTasks bool
+	clientFlags apiclient.Flags
+	task        string
+	allTasks    bool
 }
 
 func newRestartCommand() *cobra.Command {
@@ -44,17 +44,17 @@ func newRestartCommand() *cobra.Command {
 			}
 			return restartAlloc(cmd.Context(), o, args[0])
 		},
-		ValidArgsFunction: apiclient.CompleteAllocAndTask(&o.client),
+		ValidArgsFunction: apiclient.CompleteAllocAndTask(&o.clientFlags),
 	}
-	o.client.Register(cmd)
+	o.clientFlags.Register(cmd)
 	cmd.Flags().StringVar(&o.task, "task", "", "`task` to restart; may be the last argument as well")
-	cli.SetFlagCompletion(cmd, "task", apiclient.CompleteTask(&o.client))
+	cli.SetFlagCompletion(cmd, "task", apiclient.CompleteTask(&o.clientFlags))
 	cmd.Flags().BoolVar(&o.allTasks, "all-tasks", false, "restart all tasks, those that have ended as well")
 	return cmd
 }
 
 func restartAlloc(ctx context.Context, o restartOptions, id string) error {
-	c, alloc, what, err := findAllocAndTask(ctx, &o.client, id, o.task)
+	c, alloc, what, err := findAllocAndTask(ctx, &o.clientFlags, id, o.task)
 	if err != nil {
 		return err
 	}

@@ -19,9 +19,9 @@ const signalExamples = `  nomad-lite alloc signal -s SIGHUP 8ba85cef server
   nomad-lite alloc signal -s SIGUSR1 8ba85cef   to all tasks`
 
 type signalOptions struct {
-	client apiclient.Flags
-	task   string
-	signal string
+	clientFlags apiclient.Flags
+	task        string
+	signal      string
 }
 
 func newSignalCommand() *cobra.Command {
@@ -38,17 +38,17 @@ func newSignalCommand() *cobra.Command {
 			}
 			return signalAlloc(cmd.Context(), o, args[0])
 		},
-		ValidArgsFunction: apiclient.CompleteAllocAndTask(&o.client),
+		ValidArgsFunction: apiclient.CompleteAllocAndTask(&o.clientFlags),
 	}
-	o.client.Register(cmd)
+	o.clientFlags.Register(cmd)
 	cmd.Flags().StringVar(&o.task, "task", "", "`task` to signal; may be the last argument as well")
-	cli.SetFlagCompletion(cmd, "task", apiclient.CompleteTask(&o.client))
+	cli.SetFlagCompletion(cmd, "task", apiclient.CompleteTask(&o.clientFlags))
 	cmd.Flags().StringVarP(&o.signal, "signal", "s", "SIGKILL", "`signal` to send, such as SIGHUP")
 	return cmd
 }
 
 func signalAlloc(ctx context.Context, o signalOptions, id string) error {
-	c, alloc, what, err := findAllocAndTask(ctx, &o.client, id, o.task)
+	c, alloc, what, err := findAllocAndTask(ctx, &o.clientFlags, id, o.task)
 	if err != nil {
 		return err
 	}

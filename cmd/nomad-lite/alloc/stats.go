@@ -24,9 +24,9 @@ const statsExamples = `  nomad-lite alloc stats 8ba85cef
   nomad-lite alloc stats -json 8ba85cef`
 
 type statsOptions struct {
-	client apiclient.Flags
-	format output.FormatFlags
-	task   string
+	clientFlags apiclient.Flags
+	formatFlags output.FormatFlags
+	task        string
 }
 
 func newStatsCommand(s *cli.Streams) *cobra.Command {
@@ -41,18 +41,18 @@ func newStatsCommand(s *cli.Streams) *cobra.Command {
 			return showAllocStats(cmd.Context(), o, args[0], s)
 		},
 	}
-	o.client.Register(cmd)
-	o.format.Register(cmd)
+	o.clientFlags.Register(cmd)
+	o.formatFlags.Register(cmd)
 	cmd.Flags().StringVar(&o.task, "task", "", "show this `task` only")
 	return cmd
 }
 
 func showAllocStats(ctx context.Context, o statsOptions, id string, s *cli.Streams) error {
-	c, alloc, err := o.client.FindAlloc(ctx, id)
+	c, alloc, err := o.clientFlags.FindAlloc(ctx, id)
 	if err != nil {
 		return err
 	}
-	tasks := apiclient.SortedTasksOf(alloc)
+	tasks := apiclient.TasksInDisplayOrder(alloc)
 	if o.task != "" {
 		if _, err := resolveTaskName(alloc, o.task); err != nil {
 			return err
@@ -63,27 +63,27 @@ func showAllocStats(ctx context.Context, o statsOptions, id string, s *cli.Strea
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("read what allocation %q uses (it is %s)", output.TruncateID(alloc.ID), alloc.ClientStatus), err)
 	}
-	if o.format.IsSet() {
+	if o.formatFlags.IsSet() {
 		if o.task != "" {
-			return o.format.Print(s, usage.Tasks[o.task])
+			return o.formatFlags.Print(s, usage.Tasks[o.task])
 		}
-		return o.format.Print(s, usage)
+		return o.formatFlags.Print(s, usage)
 	}
 	p := output.NewPage(s)
 	t := output.NewTable("Task", "CPU", "CPU %", "Memory", "Processes")
 	for _, task := range tasks {
 		used := usage.Tasks[task.Name]
 		if used == nil || used.ResourceUsage == nil {
-			t.Row(task.Name, "-", "-", "-", "-")
+			t.AddRow(task.Name, "-", "-", "-", "-")
 			continue
 		}
 		cpu, memory := pointer.Value(used.ResourceUsage.CpuStats), pointer.Value(used.ResourceUsage.MemoryStats)
-		t.Row(task.Name, fmt.Sprintf("%.0f MHz", cpu.TotalTicks), fmt.Sprintf("%.1f %%", cpu.Percent), output.FormatBytes(tables.ResidentMemory(&memory)), len(used.Pids))
+		t.AddRow(task.Name, fmt.Sprintf("%.0f MHz", cpu.TotalTicks), fmt.Sprintf("%.1f %%", cpu.Percent), output.FormatBytes(tables.ResidentMemory(&memory)), len(used.Pids))
 	}
-	p.Table(t)
+	p.AddTable(t)
 	for _, task := range tasks {
 		if used := usage.Tasks[task.Name]; used != nil && used.ResourceUsage != nil {
-			p.Section(fmt.Sprintf("Task %q", task.Name))
+			p.AddSection(fmt.Sprintf("Task %q", task.Name))
 			printResourceUsage(p, used.ResourceUsage)
 		}
 	}
@@ -93,7 +93,7 @@ func showAllocStats(ctx context.Context, o statsOptions, id string, s *cli.Strea
 // printResourceUsage adds the measured resource usage of a task to the page.
 func printResourceUsage(p *output.Page, used *api.ResourceUsage) {
 	if m := used.MemoryStats; m != nil {
-		printMeasurements(p, "Memory Stats", m.Measured, map[string]string{
+		printMeasuredValues(p, "Memory Stats", m.Measured, map[string]string{
 			"RSS":              output.FormatBytes(m.RSS),
 			"Cache":            output.FormatBytes(m.Cache),
 			"Swap":             output.FormatBytes(m.Swap),
@@ -104,7 +104,7 @@ func printResourceUsage(p *output.Page, used *api.ResourceUsage) {
 		})
 	}
 	if c := used.CpuStats; c != nil {
-		printMeasurements(p, "CPU Stats", c.Measured, map[string]string{
+		printMeasuredValues(p, "CPU Stats", c.Measured, map[string]string{
 			"Percent":           fmt.Sprintf("%.2f%%", c.Percent),
 			"System Mode":       fmt.Sprintf("%.2f%%", c.SystemMode),
 			"User Mode":         fmt.Sprintf("%.2f%%", c.UserMode),
@@ -113,15 +113,15 @@ func printResourceUsage(p *output.Page, used *api.ResourceUsage) {
 		})
 	}
 	if devices := tables.NewDeviceStats(used.DeviceStats); len(devices) > 0 {
-		p.Line("Device Stats")
-		devices.Print(p, devices.Names())
-		p.Line("")
+		p.AddLine("Device Stats")
+		devices.PrintAll(p, devices.Names())
+		p.AddLine("")
 	}
 }
 
-// printMeasurements adds a table with one row to the page: the values whose names are in names, which the driver has
+// printMeasuredValues adds a table with one row to the page: the values whose names are in names, which the driver has
 // measured.
-func printMeasurements(p *output.Page, title string, names []string, values map[string]string) {
+func printMeasuredValues(p *output.Page, title string, names []string, values map[string]string) {
 	t := output.NewTable()
 	var row []any
 	for _, name := range names {
@@ -133,8 +133,8 @@ func printMeasurements(p *output.Page, title string, names []string, values map[
 	if row == nil {
 		return
 	}
-	t.Row(row...)
-	p.Line("%s", title)
-	p.Table(t)
-	p.Line("")
+	t.AddRow(row...)
+	p.AddLine("%s", title)
+	p.AddTable(t)
+	p.AddLine("")
 }

@@ -37,12 +37,12 @@ const statusExamples = `  nomad-lite alloc status                  all allocatio
   nomad-lite alloc status -t '{{.ClientStatus}}' 8ba85cef`
 
 type statusOptions struct {
-	client    apiclient.Flags
-	format    output.FormatFlags
-	short     bool
-	showStats bool
-	verbose   bool
-	filter    string
+	clientFlags apiclient.Flags
+	formatFlags output.FormatFlags
+	short       bool
+	showStats   bool
+	verbose     bool
+	filter      string
 
 	showTimeline bool
 }
@@ -61,10 +61,10 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 			}
 			return showAlloc(cmd.Context(), o, args[0], s)
 		},
-		ValidArgsFunction: cli.CompleteArgsByPosition(apiclient.CompleteID(&o.client, &apiclient.AllocationLookup)),
+		ValidArgsFunction: cli.CompleteArgsByPosition(apiclient.CompleteID(&o.clientFlags, &apiclient.AllocationLookup)),
 	}
-	o.client.Register(cmd)
-	o.format.Register(cmd)
+	o.clientFlags.Register(cmd)
+	o.formatFlags.Register(cmd)
 	cmd.Flags().BoolVar(&o.short, "short", false, "one line per task, without events and resources")
 	cmd.Flags().BoolVar(&o.showStats, "stats", false, "show in detail what the tasks use")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "whole ids, points in time, and how the allocation was placed")
@@ -74,7 +74,7 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 }
 
 func listAllocs(ctx context.Context, o statusOptions, s *cli.Streams) error {
-	c, err := o.client.Client()
+	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
@@ -84,18 +84,18 @@ func listAllocs(ctx context.Context, o statusOptions, s *cli.Streams) error {
 	if err != nil {
 		return apiclient.WrapError("list allocations", err)
 	}
-	return o.format.PrintValueOrPage(s, allocs, func(p *output.Page) {
+	return o.formatFlags.PrintValueOrPage(s, allocs, func(p *output.Page) {
 		t := output.NewTable("ID", "Job ID", "Task Group", "Node ID", "Version", "Desired", "Status", "Created", "Modified")
 		for _, a := range allocs {
-			t.Row(output.ShortID(a.ID, o.verbose), a.JobID, a.TaskGroup, output.ShortID(a.NodeID, o.verbose), a.JobVersion, a.DesiredStatus,
+			t.AddRow(output.ShortID(a.ID, o.verbose), a.JobID, a.TaskGroup, output.ShortID(a.NodeID, o.verbose), a.JobVersion, a.DesiredStatus,
 				output.StatusCell(a.ClientStatus), output.FormatAge(a.CreateTime, o.verbose), output.FormatAge(a.ModifyTime, o.verbose))
 		}
-		p.TableOrMessage(t, "No allocations")
+		p.AddTableOrMessage(t, "No allocations")
 	})
 }
 
 func showAlloc(ctx context.Context, o statusOptions, id string, s *cli.Streams) error {
-	c, alloc, err := o.client.FindAlloc(ctx, id)
+	c, alloc, err := o.clientFlags.FindAlloc(ctx, id)
 	if errors.Is(err, apiclient.ErrAmbiguousPrefix) {
 		_, err := fmt.Fprintln(s.Out, err) // the exit code is 0 in this command, as in Nomad
 		return err
@@ -103,41 +103,41 @@ func showAlloc(ctx context.Context, o statusOptions, id string, s *cli.Streams) 
 	if err != nil {
 		return err
 	}
-	cli.SetWebPagePath(ctx, "allocations/"+alloc.ID)
+	cli.SetPageForUIFlag(ctx, "allocations/"+alloc.ID)
 	if o.showTimeline {
 		return showTimeline(ctx, c, alloc, o, s)
 	}
-	if o.format.IsSet() {
-		return o.format.Print(s, alloc)
+	if o.formatFlags.IsSet() {
+		return o.formatFlags.Print(s, alloc)
 	}
 	q := apiclient.QueryOptions(ctx, alloc.Namespace)
 	p := output.NewPage(s)
 	if o.short {
-		p.Pairs(output.Pairs{
+		p.AddPairs(output.Pairs{
 			{"ID", alloc.ID},
 			{"Name", alloc.Name},
 			{"Created", output.FormatAge(alloc.CreateTime, o.verbose)},
 			{"Modified", output.FormatAge(alloc.ModifyTime, o.verbose)},
 		})
-		p.Section("Tasks")
-		p.Table(taskTable(alloc, o.verbose))
+		p.AddSection("Tasks")
+		p.AddTable(taskTable(alloc, o.verbose))
 		return output.Print(s, p)
 	}
-	p.Pairs(allocFields(ctx, c, alloc, o.verbose))
+	p.AddPairs(allocFields(ctx, c, alloc, o.verbose))
 	printAddresses(p, alloc)
 
 	// An error of the services or the checks does not prevent the output of the rest of the status.
 	if services, _, err := c.Allocations().Services(alloc.ID, q); err == nil && len(services) > 0 {
-		p.Section("Services")
-		p.Table(tables.NewServiceTable(services, o.verbose))
+		p.AddSection("Services")
+		p.AddTable(tables.NewServiceTable(services, o.verbose))
 	}
 	if checks, err := c.Allocations().Checks(alloc.ID, q); err == nil && len(checks) > 0 {
-		p.Section("Nomad Service Checks:")
+		p.AddSection("Nomad Service Checks:")
 		t := output.NewTable("Service", "Task", "Name", "Mode", "Status")
 		for _, check := range sortChecks(checks) {
-			t.Row(check.Service, cmp.Or(check.Task, "(group)"), check.Check, check.Mode, output.StatusCell(check.Status))
+			t.AddRow(check.Service, cmp.Or(check.Task, "(group)"), check.Check, check.Mode, output.StatusCell(check.Status))
 		}
-		p.Table(t)
+		p.AddTable(t)
 	}
 
 	var usage *api.AllocResourceUsage
@@ -147,11 +147,11 @@ func showAlloc(ctx context.Context, o statusOptions, id string, s *cli.Streams) 
 			fmt.Fprintln(s.Err, apiclient.WrapError("what the tasks use is not known", err))
 		}
 	}
-	for _, task := range apiclient.SortedTasksOf(alloc) {
+	for _, task := range apiclient.TasksInDisplayOrder(alloc) {
 		printTask(p, alloc, task, usage, o)
 	}
 	if o.verbose && alloc.Metrics != nil {
-		p.Section("Placement Metrics")
+		p.AddSection("Placement Metrics")
 		printPlacementMetrics(p, alloc.Metrics)
 	}
 	return output.Print(s, p)
@@ -204,7 +204,7 @@ func allocFields(ctx context.Context, c *api.Client, alloc *api.Allocation, verb
 			{"Failures", m.CoalescedFailures},
 		}...)
 	}
-	if hooks := hookNames(c, alloc); len(hooks) > 0 {
+	if hooks := hookNamesWithHealth(c, alloc); len(hooks) > 0 {
 		add("Hooks", strings.Join(hooks, ", "))
 	}
 	for _, other := range [][2]string{
@@ -229,8 +229,8 @@ func formatDeploymentHealth(d *api.AllocDeploymentStatus) string {
 	return "unhealthy"
 }
 
-// hookNames returns the names and the health of the hook plugins of an allocation that is pending or running.
-func hookNames(c *api.Client, alloc *api.Allocation) (names []string) {
+// hookNamesWithHealth returns the names and the health of the hook plugins of an allocation that is pending or running.
+func hookNamesWithHealth(c *api.Client, alloc *api.Allocation) (names []string) {
 	if alloc.ClientStatus != api.AllocClientStatusRunning && alloc.ClientStatus != api.AllocClientStatusPending {
 		return nil
 	}
@@ -260,7 +260,7 @@ func printAddresses(p *output.Page, alloc *api.Allocation) {
 	if alloc.AllocatedResources == nil {
 		return
 	}
-	mappings, mode := ports.OfGroup(alloc.AllocatedResources), ""
+	mappings, mode := ports.GroupPortMappings(alloc.AllocatedResources), ""
 	if len(mappings) == 0 {
 		return
 	}
@@ -278,16 +278,16 @@ func printAddresses(p *output.Page, alloc *api.Allocation) {
 	if mode != "" && mode != "host" {
 		title += fmt.Sprintf(" (mode = %q)", mode)
 	}
-	p.Section(title + ":")
+	p.AddSection(title + ":")
 	t := output.NewTable("Label", "Dynamic", "Address")
 	for _, port := range mappings {
 		address := fmt.Sprintf("%s:%d", port.HostIP, port.Value)
 		if port.To > 0 {
 			address += fmt.Sprintf(" -> %d", port.To)
 		}
-		t.Row("*"+port.Label, formatYesNo(dynamic[port.Label]), address)
+		t.AddRow("*"+port.Label, formatYesNo(dynamic[port.Label]), address)
 	}
-	p.Table(t)
+	p.AddTable(t)
 }
 
 func formatYesNo(yes bool) string {
@@ -300,11 +300,11 @@ func formatYesNo(yes bool) string {
 // taskTable returns a table with one line per task.
 func taskTable(alloc *api.Allocation, verbose bool) *output.Table {
 	t := output.NewTable("Name", "State", "Last Event", "Time", "Lifecycle")
-	hasPorts := ports.OfAllocation(alloc.AllocatedResources, nil) != ""
+	hasPorts := ports.FormatAllocationPorts(alloc.AllocatedResources, nil) != ""
 	if hasPorts {
 		t.Titles = append(t.Titles, "Ports")
 	}
-	for _, task := range apiclient.SortedTasksOf(alloc) {
+	for _, task := range apiclient.TasksInDisplayOrder(alloc) {
 		state := pointer.Value(alloc.TaskStates[task.Name])
 		var lastEvent api.TaskEvent
 		if n := len(state.Events); n > 0 {
@@ -312,9 +312,9 @@ func taskTable(alloc *api.Allocation, verbose bool) *output.Table {
 		}
 		row := []any{task.Name, output.StatusCell(formatTaskState(state)), lastEvent.Type, output.FormatAge(lastEvent.Time, verbose), cmp.Or(formatLifecycle(task), "main")}
 		if hasPorts {
-			row = append(row, ports.OfTask(alloc, task))
+			row = append(row, ports.FormatTaskPorts(alloc, task))
 		}
-		t.Row(row...)
+		t.AddRow(row...)
 	}
 	return t
 }
@@ -339,44 +339,44 @@ func printTask(p *output.Page, alloc *api.Allocation, task *api.Task, usage *api
 	if lifecycle := formatLifecycle(task); lifecycle != "" {
 		title = fmt.Sprintf("Task %q (%s) is %q", task.Name, lifecycle, formatTaskState(state))
 	}
-	p.Section(title)
+	p.AddSection(title)
 
 	var used *api.ResourceUsage
 	if usage != nil && usage.Tasks[task.Name] != nil {
 		used = usage.Tasks[task.Name].ResourceUsage
 	}
-	p.Line("Task Resources:")
-	p.Table(resourceTable(alloc, task.Name, used))
-	p.Line("")
+	p.AddLine("Task Resources:")
+	p.AddTable(resourceTable(alloc, task.Name, used))
+	p.AddLine("")
 	if devices := tables.AllocatedDevices(alloc, task.Name); len(devices) > 0 {
-		p.Line("Devices:")
-		p.Pairs(tables.NewDeviceStats(pointer.Value(used).DeviceStats).Summaries(devices))
-		p.Line("")
+		p.AddLine("Devices:")
+		p.AddPairs(tables.NewDeviceStats(pointer.Value(used).DeviceStats).SummaryPairs(devices))
+		p.AddLine("")
 	}
 	if o.showStats && used != nil {
 		printResourceUsage(p, used)
 	}
 
-	p.Line("Task Events:")
-	p.Pairs(output.Pairs{
+	p.AddLine("Task Events:")
+	p.AddPairs(output.Pairs{
 		{"Started At", output.FormatTimestamp(state.StartedAt)},
 		{"Finished At", output.FormatTimestamp(state.FinishedAt)},
 		{"Total Restarts", state.Restarts},
 		{"Last Restart", output.FormatTimestamp(state.LastRestart)},
 	})
-	p.Line("")
-	p.Line("Recent Events:")
+	p.AddLine("")
+	p.AddLine("Recent Events:")
 	if len(state.Events) == 0 {
-		p.Line("none yet")
+		p.AddLine("none yet")
 		return
 	}
 	t := output.NewTable("Time", "Type", "Description")
 	for _, e := range slices.Backward(state.Events[max(0, len(state.Events)-maxTaskEvents):]) {
 		if e != nil {
-			t.Row(output.FormatDate(e.Time), e.Type, e.DisplayMessage)
+			t.AddRow(output.FormatDate(e.Time), e.Type, e.DisplayMessage)
 		}
 	}
-	p.Table(t)
+	p.AddTable(t)
 }
 
 // maxTaskEvents is the number of events of a task that are shown, as in Nomad.
@@ -409,9 +409,9 @@ func resourceTable(alloc *api.Allocation, name string, used *api.ResourceUsage) 
 		addresses = text
 	}
 	t := output.NewTable("CPU", "Memory", "Disk", "Addresses")
-	t.Row(cpuText, memoryText, output.FormatMebibytes(disk), addresses)
+	t.AddRow(cpuText, memoryText, output.FormatMebibytes(disk), addresses)
 	if memoryMax > 0 && memoryMax != memory {
-		t.Row(output.BlankCell, "Max: "+output.FormatMebibytes(memoryMax), output.BlankCell, output.BlankCell)
+		t.AddRow(output.BlankCell, "Max: "+output.FormatMebibytes(memoryMax), output.BlankCell, output.BlankCell)
 	}
 	return t
 }
@@ -435,7 +435,7 @@ func formatTaskAddresses(alloc *api.Allocation, name string) string {
 // nodes were not eligible.
 func printPlacementMetrics(p *output.Page, m *api.AllocationMetric) {
 	for _, line := range tables.PlacementFailureReasons(m) {
-		p.Line("* %s", line)
+		p.AddLine("* %s", line)
 	}
 	scorers := map[string]bool{}
 	for _, node := range m.ScoreMetaData {
@@ -450,7 +450,7 @@ func printPlacementMetrics(p *output.Page, m *api.AllocationMetric) {
 		for _, name := range names {
 			row = append(row, fmt.Sprintf("%.3g", node.Scores[name]))
 		}
-		t.Row(append(row, fmt.Sprintf("%.3g", node.NormScore))...)
+		t.AddRow(append(row, fmt.Sprintf("%.3g", node.NormScore))...)
 	}
-	p.Table(t)
+	p.AddTable(t)
 }

@@ -26,8 +26,8 @@ const stopExamples = `  nomad-lite alloc stop 8ba85cef
   nomad-lite alloc stop -detach 8ba85cef   and do not watch`
 
 type stopOptions struct {
-	client          apiclient.Flags
-	monitor         monitor.Flags
+	clientFlags     apiclient.Flags
+	monitorFlags    monitor.Flags
 	noShutdownDelay bool
 }
 
@@ -42,16 +42,16 @@ func newStopCommand(s *cli.Streams) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return stopAlloc(cmd.Context(), o, args[0], s)
 		},
-		ValidArgsFunction: cli.CompleteArgsByPosition(apiclient.CompleteID(&o.client, &apiclient.AllocationLookup)),
+		ValidArgsFunction: cli.CompleteArgsByPosition(apiclient.CompleteID(&o.clientFlags, &apiclient.AllocationLookup)),
 	}
-	o.client.Register(cmd)
-	o.monitor.Register(cmd)
+	o.clientFlags.Register(cmd)
+	o.monitorFlags.Register(cmd)
 	cmd.Flags().BoolVar(&o.noShutdownDelay, "no-shutdown-delay", false, "do not wait for the shutdown_delay of the tasks")
 	return cmd
 }
 
 func stopAlloc(ctx context.Context, o stopOptions, id string, s *cli.Streams) error {
-	c, alloc, err := o.client.FindAlloc(ctx, id)
+	c, alloc, err := o.clientFlags.FindAlloc(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -67,9 +67,9 @@ func stopAlloc(ctx context.Context, o stopOptions, id string, s *cli.Streams) er
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("stop allocation %q", output.TruncateID(alloc.ID)), err)
 	}
-	if o.monitor.Detach {
+	if o.monitorFlags.Detach {
 		_, err := fmt.Fprintln(s.Out, answer.EvalID)
 		return err
 	}
-	return o.monitor.WatchOrPrintEvaluation(ctx, s, c, alloc.Namespace, answer.EvalID)
+	return o.monitorFlags.WatchOrPrintEvaluation(ctx, s, c, alloc.Namespace, answer.EvalID)
 }

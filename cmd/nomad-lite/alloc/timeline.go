@@ -15,5 +15,5 @@ func showTimeline(ctx context.Context, c *api.Client, alloc *api.Allocation, o s
 	if err != nil {
 		return err
 	}
-	return o.format.PrintValueOrPage(s, reply, func(p *output.Page) { reply.Print(p, alloc.ClientTerminalStatus(), o.verbose) })
+	return o.formatFlags.PrintValueOrPage(s, reply, func(p *output.Page) { reply.Print(p, alloc.ClientTerminalStatus(), o.verbose) })
 }

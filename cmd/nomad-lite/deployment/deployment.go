@@ -73,9 +73,9 @@ machine has no such deployments.`,
 }
 
 type changeOptions struct {
-	client  apiclient.Flags
-	monitor monitor.Flags
-	groups  []string
+	clientFlags  apiclient.Flags
+	monitorFlags monitor.Flags
+	groups       []string
 }
 
 func newChangeCommand(s *cli.Streams, command changeSubcommand) *cobra.Command {
@@ -86,13 +86,13 @@ func newChangeCommand(s *cli.Streams, command changeSubcommand) *cobra.Command {
 		Long:              command.longHelp + "\n\nThe beginning of the deployment's id is enough.",
 		Example:           "  nomad-lite deployment " + command.name + " 8fd7b6dd",
 		Args:              cli.RequireArgCount(1, 1, "one argument: the id of a deployment, or its beginning"),
-		ValidArgsFunction: cli.CompleteArgsByPosition(apiclient.CompleteID(&o.client, &apiclient.DeploymentLookup)),
+		ValidArgsFunction: cli.CompleteArgsByPosition(apiclient.CompleteID(&o.clientFlags, &apiclient.DeploymentLookup)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return changeDeployment(cmd.Context(), o, command, args[0], s)
 		},
 	}
-	o.client.Register(cmd)
-	o.monitor.Register(cmd)
+	o.clientFlags.Register(cmd)
+	o.monitorFlags.Register(cmd)
 	if command.hasGroupFlag {
 		cmd.Flags().StringArrayVar(&o.groups, "group", nil, "only this `group`; may be repeated")
 	}
@@ -100,7 +100,7 @@ func newChangeCommand(s *cli.Streams, command changeSubcommand) *cobra.Command {
 }
 
 func changeDeployment(ctx context.Context, o changeOptions, command changeSubcommand, prefix string, s *cli.Streams) error {
-	c, err := o.client.Client()
+	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
@@ -114,15 +114,15 @@ func changeDeployment(ctx context.Context, o changeOptions, command changeSubcom
 	}
 	p := output.NewPage(s)
 	if out.RevertedJobVersion != nil {
-		p.Line("Deployment %q %s. Auto-reverted to job version %d.", d.ID, command.successText, *out.RevertedJobVersion)
+		p.AddLine("Deployment %q %s. Auto-reverted to job version %d.", d.ID, command.successText, *out.RevertedJobVersion)
 	} else {
-		p.Line("Deployment %q %s", d.ID, command.successText)
+		p.AddLine("Deployment %q %s", d.ID, command.successText)
 	}
 	if err := output.Print(s, p); err != nil {
 		return err
 	}
-	if command.name == "pause" || command.name == "unblock" && o.monitor.Detach {
+	if command.name == "pause" || command.name == "unblock" && o.monitorFlags.Detach {
 		return nil // pausing a deployment creates no evaluation, and Nomad prints none for unblock
 	}
-	return o.monitor.WatchOrPrintEvaluation(ctx, s, c, d.Namespace, out.EvalID)
+	return o.monitorFlags.WatchOrPrintEvaluation(ctx, s, c, d.Namespace, out.EvalID)
 }

@@ -12,10 +12,10 @@ import (
 )
 
 type listOptions struct {
-	client    apiclient.Flags
-	format    output.FormatFlags
-	pageFlags apiclient.PageFlags
-	verbose   bool
+	clientFlags apiclient.Flags
+	formatFlags output.FormatFlags
+	pageFlags   apiclient.PageFlags
+	verbose     bool
 }
 
 func newListCommand(s *cli.Streams) *cobra.Command {
@@ -32,15 +32,15 @@ func newListCommand(s *cli.Streams) *cobra.Command {
 			return listDeployments(cmd.Context(), o, s)
 		},
 	}
-	o.client.Register(cmd)
-	o.format.Register(cmd)
+	o.clientFlags.Register(cmd)
+	o.formatFlags.Register(cmd)
 	o.pageFlags.Register(cmd)
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "print whole ids")
 	return cmd
 }
 
 func listDeployments(ctx context.Context, o listOptions, s *cli.Streams) error {
-	c, err := o.client.Client()
+	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
@@ -48,8 +48,8 @@ func listDeployments(ctx context.Context, o listOptions, s *cli.Streams) error {
 	if err != nil {
 		return apiclient.WrapError("list deployments", err)
 	}
-	return o.format.PrintValueOrPage(s, all, func(p *output.Page) {
+	return o.formatFlags.PrintValueOrPage(s, all, func(p *output.Page) {
 		tables.PrintDeployments(p, all, o.verbose)
-		p.NextPageHint(meta)
+		p.AddNextPageHint(meta)
 	})
 }

@@ -13,10 +13,10 @@ import (
 )
 
 type statusOptions struct {
-	client  apiclient.Flags
-	format  output.FormatFlags
-	monitor bool
-	verbose bool
+	clientFlags apiclient.Flags
+	formatFlags output.FormatFlags
+	monitor     bool
+	verbose     bool
 }
 
 func newStatusCommand(s *cli.Streams) *cobra.Command {
@@ -31,23 +31,23 @@ succeeded, else 1.`,
 		Example: `  nomad-lite deployment status 8fd7b6dd
   nomad-lite deployment status -monitor 8fd7b6dd`,
 		Args:              cli.RequireArgCount(0, 1, "at most one argument: the id of a deployment, or its beginning"),
-		ValidArgsFunction: cli.CompleteArgsByPosition(apiclient.CompleteID(&o.client, &apiclient.DeploymentLookup)),
+		ValidArgsFunction: cli.CompleteArgsByPosition(apiclient.CompleteID(&o.clientFlags, &apiclient.DeploymentLookup)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return listDeployments(cmd.Context(), listOptions{client: o.client, format: o.format, verbose: o.verbose}, s)
+				return listDeployments(cmd.Context(), listOptions{clientFlags: o.clientFlags, formatFlags: o.formatFlags, verbose: o.verbose}, s)
 			}
 			return showDeployment(cmd.Context(), o, args[0], s)
 		},
 	}
-	o.client.Register(cmd)
-	o.format.Register(cmd)
+	o.clientFlags.Register(cmd)
+	o.formatFlags.Register(cmd)
 	cmd.Flags().BoolVar(&o.monitor, "monitor", false, "watch until it ends")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "print whole ids, and the allocations")
 	return cmd
 }
 
 func showDeployment(ctx context.Context, o statusOptions, prefix string, s *cli.Streams) error {
-	c, err := o.client.Client()
+	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
@@ -55,9 +55,9 @@ func showDeployment(ctx context.Context, o statusOptions, prefix string, s *cli.
 	if err != nil {
 		return err
 	}
-	cli.SetWebPagePath(ctx, cli.JobWebPagePath(d.JobID, d.Namespace)+"/deployments")
-	if o.format.IsSet() {
-		return o.format.Print(s, d)
+	cli.SetPageForUIFlag(ctx, cli.JobWebPagePath(d.JobID, d.Namespace)+"/deployments")
+	if o.formatFlags.IsSet() {
+		return o.formatFlags.Print(s, d)
 	}
 	m := monitor.New(s, c, d.Namespace, o.verbose)
 	if o.monitor {

@@ -14,9 +14,9 @@ import (
 )
 
 type deleteOptions struct {
-	client apiclient.Flags
-	filter string
-	yes    bool
+	clientFlags apiclient.Flags
+	filter      string
+	yes         bool
 }
 
 func newDeleteCommand(s *cli.Streams) *cobra.Command {
@@ -33,7 +33,7 @@ evaluations some time after they have ended, and at once with
 		Example: `  nomad-lite eval delete 2ae0e6a5
   nomad-lite eval delete -yes -filter 'Status == "pending" and JobID == "web"'`,
 		Args:              cli.RequireArgCount(0, 1, "the id of an evaluation, or -filter"),
-		ValidArgsFunction: cli.CompleteArgsByPosition(apiclient.CompleteID(&o.client, &apiclient.EvaluationLookup)),
+		ValidArgsFunction: cli.CompleteArgsByPosition(apiclient.CompleteID(&o.clientFlags, &apiclient.EvaluationLookup)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if (len(args) == 1) == (o.filter != "") {
 				return cli.UsageError(cmd, errors.New("takes either the id of an evaluation, or -filter"))
@@ -41,14 +41,14 @@ evaluations some time after they have ended, and at once with
 			return deleteEvals(cmd.Context(), o, args, s)
 		},
 	}
-	o.client.Register(cmd)
+	o.clientFlags.Register(cmd)
 	cmd.Flags().StringVar(&o.filter, "filter", "", "delete what this `expression` is true of")
 	cmd.Flags().BoolVar(&o.yes, "yes", false, "do not ask")
 	return cmd
 }
 
 func deleteEvals(ctx context.Context, o deleteOptions, args []string, s *cli.Streams) error {
-	c, err := o.client.Client()
+	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}

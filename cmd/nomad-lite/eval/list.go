@@ -11,12 +11,12 @@ import (
 )
 
 type listOptions struct {
-	client    apiclient.Flags
-	format    output.FormatFlags
-	pageFlags apiclient.PageFlags
-	job       string
-	status    string
-	verbose   bool
+	clientFlags apiclient.Flags
+	formatFlags output.FormatFlags
+	pageFlags   apiclient.PageFlags
+	job         string
+	status      string
+	verbose     bool
 }
 
 func newListCommand(s *cli.Streams) *cobra.Command {
@@ -33,19 +33,19 @@ func newListCommand(s *cli.Streams) *cobra.Command {
 			return listEvals(cmd.Context(), o, s)
 		},
 	}
-	o.client.Register(cmd)
-	o.format.Register(cmd)
+	o.clientFlags.Register(cmd)
+	o.formatFlags.Register(cmd)
 	o.pageFlags.Register(cmd)
 	cmd.Flags().StringVar(&o.job, "job", "", "list only evaluations of the job with this `id`")
 	cmd.Flags().StringVar(&o.status, "status", "", "list only those with this `status`: pending, complete, failed, blocked or canceled")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "print whole ids")
-	cli.SetFlagCompletion(cmd, "job", o.client.CompleteJobs(""))
+	cli.SetFlagCompletion(cmd, "job", o.clientFlags.CompleteJobs(""))
 	cli.SetFlagCompletion(cmd, "status", cobra.FixedCompletions([]string{"pending", "complete", "failed", "blocked", "canceled"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
 func listEvals(ctx context.Context, o listOptions, s *cli.Streams) error {
-	c, err := o.client.Client()
+	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
@@ -60,12 +60,12 @@ func listEvals(ctx context.Context, o listOptions, s *cli.Streams) error {
 	if err != nil {
 		return apiclient.WrapError("list evaluations", err)
 	}
-	return o.format.PrintValueOrPage(s, evals, func(p *output.Page) {
+	return o.formatFlags.PrintValueOrPage(s, evals, func(p *output.Page) {
 		t := output.NewTable("ID", "Priority", "Triggered By", "Job ID", "Namespace", "Node ID", "Status", "Placement Failures")
 		for _, e := range evals {
-			t.Row(output.ShortID(e.ID, o.verbose), e.Priority, e.TriggeredBy, e.JobID, e.Namespace, output.ShortID(e.NodeID, o.verbose), output.StatusCell(e.Status), apiclient.PlacementFailureCell(e))
+			t.AddRow(output.ShortID(e.ID, o.verbose), e.Priority, e.TriggeredBy, e.JobID, e.Namespace, output.ShortID(e.NodeID, o.verbose), output.StatusCell(e.Status), apiclient.PlacementFailureCell(e))
 		}
-		p.TableOrMessage(t, "No evals found")
-		p.NextPageHint(meta)
+		p.AddTableOrMessage(t, "No evals found")
+		p.AddNextPageHint(meta)
 	})
 }

@@ -18,10 +18,10 @@ import (
 )
 
 type statusOptions struct {
-	client  apiclient.Flags
-	format  output.FormatFlags
-	monitor bool
-	verbose bool
+	clientFlags apiclient.Flags
+	formatFlags output.FormatFlags
+	monitor     bool
+	verbose     bool
 }
 
 func newStatusCommand(s *cli.Streams) *cobra.Command {
@@ -37,20 +37,20 @@ be placed.`,
 		Example: `  nomad-lite eval status 2ae0e6a5
   nomad-lite eval status -monitor 2ae0e6a5`,
 		Args:              cli.RequireArgCount(1, 1, "one argument: the id of an evaluation, or its beginning"),
-		ValidArgsFunction: cli.CompleteArgsByPosition(apiclient.CompleteID(&o.client, &apiclient.EvaluationLookup)),
+		ValidArgsFunction: cli.CompleteArgsByPosition(apiclient.CompleteID(&o.clientFlags, &apiclient.EvaluationLookup)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return showEval(cmd.Context(), o, args[0], s)
 		},
 	}
-	o.client.Register(cmd)
-	o.format.Register(cmd)
+	o.clientFlags.Register(cmd)
+	o.formatFlags.Register(cmd)
 	cmd.Flags().BoolVar(&o.monitor, "monitor", false, "watch until it is settled")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "print whole ids and times")
 	return cmd
 }
 
 func showEval(ctx context.Context, o statusOptions, prefix string, s *cli.Streams) error {
-	c, err := o.client.Client()
+	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func showEval(ctx context.Context, o statusOptions, prefix string, s *cli.Stream
 	if err != nil {
 		return err
 	}
-	cli.SetWebPagePath(ctx, "evaluations/"+stub.ID)
+	cli.SetPageForUIFlag(ctx, "evaluations/"+stub.ID)
 	if o.monitor {
 		return monitor.New(s, c, stub.Namespace, o.verbose).WatchEvaluation(ctx, stub.ID)
 	}
@@ -68,8 +68,8 @@ func showEval(ctx context.Context, o statusOptions, prefix string, s *cli.Stream
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("read evaluation %q", stub.ID), err)
 	}
-	if o.format.IsSet() {
-		return o.format.Print(s, eval)
+	if o.formatFlags.IsSet() {
+		return o.formatFlags.Print(s, eval)
 	}
 	allocs, _, err := c.Evaluations().Allocations(stub.ID, apiclient.QueryOptions(ctx, stub.Namespace))
 	if err != nil {
@@ -109,26 +109,26 @@ func printEvaluation(p *output.Page, e *api.Evaluation, allocs []*api.Allocation
 	if !e.WaitUntil.IsZero() {
 		all = append(all, [2]any{"Wait Until", e.WaitUntil.Local().Format(time.RFC3339)})
 	}
-	p.Pairs(all)
+	p.AddPairs(all)
 	if len(e.RelatedEvals) > 0 {
-		p.Section("Related Evaluations")
+		p.AddSection("Related Evaluations")
 		t := output.NewTable("ID", "Priority", "Triggered By", "Node ID", "Status", "Description")
 		for _, r := range e.RelatedEvals {
-			t.Row(output.ShortID(r.ID, verbose), r.Priority, r.TriggeredBy, output.ShortID(r.NodeID, verbose), output.StatusCell(r.Status), r.StatusDescription)
+			t.AddRow(output.ShortID(r.ID, verbose), r.Priority, r.TriggeredBy, output.ShortID(r.NodeID, verbose), output.StatusCell(r.Status), r.StatusDescription)
 		}
-		p.Table(t)
+		p.AddTable(t)
 	}
 	printPlanAnnotations(p, e.PlanAnnotations, verbose)
 	if len(allocs) > 0 {
-		p.Section("Placed Allocations")
+		p.AddSection("Placed Allocations")
 		tables.AllocationTable{Verbose: verbose}.Print(p, allocs)
 	}
 	if len(e.FailedTGAllocs) > 0 {
-		p.Section("Failed Placements")
+		p.AddSection("Failed Placements")
 		tables.PrintPlacementFailures(p, "", e.FailedTGAllocs, nil)
 		if e.BlockedEval != "" {
-			p.Line("")
-			p.Line("Evaluation %q waiting for additional capacity to place remainder", output.ShortID(e.BlockedEval, verbose))
+			p.AddLine("")
+			p.AddLine("Evaluation %q waiting for additional capacity to place remainder", output.ShortID(e.BlockedEval, verbose))
 		}
 	}
 }
@@ -139,7 +139,7 @@ func printPlanAnnotations(p *output.Page, a *api.PlanAnnotations, verbose bool) 
 	if a == nil || len(a.DesiredTGUpdates) == 0 {
 		return
 	}
-	p.Section("Plan Annotations")
+	p.AddSection("Plan Annotations")
 	t := output.NewTable("Task Group", "Ignore", "Place", "Stop", "InPlace", "Destructive")
 	if verbose {
 		t.Titles = append(t.Titles, "Migrate", "Canary", "Preemptions", "Reschedule Now", "Reschedule Later", "Disconnect", "Reconnect")
@@ -153,7 +153,7 @@ func printPlanAnnotations(p *output.Page, a *api.PlanAnnotations, verbose bool) 
 		if verbose {
 			row = append(row, u.Migrate, u.Canary, u.Preemptions, u.RescheduleNow, u.RescheduleLater, u.Disconnect, u.Reconnect)
 		}
-		t.Row(row...)
+		t.AddRow(row...)
 	}
-	p.Table(t)
+	p.AddTable(t)
 }

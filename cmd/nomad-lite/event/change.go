@@ -30,8 +30,8 @@ type eventObject struct {
 	eventType string
 }
 
-// decodeObject returns the object of an event, or an empty eventObject if the JSON has an unexpected form.
-func decodeObject(event json.RawMessage) *eventObject {
+// decodeEventObject returns the object of an event, or an empty eventObject if the JSON has an unexpected form.
+func decodeEventObject(event json.RawMessage) *eventObject {
 	var e struct {
 		Type    string
 		Payload eventObject
@@ -87,9 +87,9 @@ func (o *eventObject) describeChange(previous *eventObject) []string {
 	return nil
 }
 
-// changesOnlyProgress reports whether the object is an allocation in which only the progress of operations, such as
-// downloads, has changed since the previous version.
-func (o *eventObject) changesOnlyProgress(previous *eventObject) bool {
+// changesOnlyOperationProgress reports whether the object is an allocation in which only the progress of operations,
+// such as downloads, has changed since the previous version.
+func (o *eventObject) changesOnlyOperationProgress(previous *eventObject) bool {
 	if o.Allocation == nil || previous == nil || previous.Allocation == nil {
 		return false
 	}
@@ -97,13 +97,13 @@ func (o *eventObject) changesOnlyProgress(previous *eventObject) bool {
 	found := false
 	for name, state := range after.TaskStates {
 		old := before.TaskStates[name]
-		newest := newestEvent(state)
+		newest := newestTaskEvent(state)
 		switch {
 		case newest == nil || old == nil || old.State != state.State:
 			return false
 		case model.IsEventOngoing(newest):
 			found = true
-		case !isSameEvent(newestEvent(old), newest):
+		case !isSameTaskEvent(newestTaskEvent(old), newest):
 			return false
 		}
 	}
@@ -182,14 +182,14 @@ func describeAllocation(alloc, before *api.Allocation) []string {
 // unknown.
 func describeTask(state, before *api.TaskState, hasBefore bool) string {
 	if reason := taskreason.FromTaskState(state, time.Time{}); !reason.IsBeingSetUp() && reason.Cause != "" {
-		reason.Progress = "" // events that change only the progress are not printed, so no line shows it
+		reason.OperationProgress = "" // events that change only the progress are not printed, so no line shows it
 		return reason.String()
 	}
-	newest := newestEvent(state)
+	newest := newestTaskEvent(state)
 	if !hasBefore || newest == nil {
 		return ""
 	}
-	if isSameEvent(newestEvent(before), newest) {
+	if isSameTaskEvent(newestTaskEvent(before), newest) {
 		return ""
 	}
 	if newest.Type == api.TaskTerminated {
@@ -198,13 +198,13 @@ func describeTask(state, before *api.TaskState, hasBefore bool) string {
 	return newest.Type
 }
 
-// isSameEvent reports whether two events of a task, which can be nil, are the same.
-func isSameEvent(a, b *api.TaskEvent) bool {
+// isSameTaskEvent reports whether two events of a task, which can be nil, are the same.
+func isSameTaskEvent(a, b *api.TaskEvent) bool {
 	return a != nil && b != nil && a.Time == b.Time && a.Type == b.Type && a.DisplayMessage == b.DisplayMessage
 }
 
-// newestEvent returns the last event of a task, or nil.
-func newestEvent(state *api.TaskState) *api.TaskEvent {
+// newestTaskEvent returns the last event of a task, or nil.
+func newestTaskEvent(state *api.TaskState) *api.TaskEvent {
 	if state == nil || len(state.Events) == 0 {
 		return nil
 	}

@@ -44,13 +44,13 @@ const streamExamples = `  nomad-lite event stream
   nomad-lite event stream -json -topic Node | jq .Payload.Node.Status`
 
 type streamOptions struct {
-	client       apiclient.Flags
-	topics       []string
-	hasIndexFlag bool
-	startIndex   uint64
-	storedCount  int
-	filter       string
-	printJSON    bool
+	clientFlags        apiclient.Flags
+	topics             []string
+	hasIndexFlag       bool
+	startIndex         uint64
+	printedStoredCount int
+	filter             string
+	printJSON          bool
 }
 
 // NewCommand returns the command "event" with its subcommands.
@@ -69,9 +69,9 @@ func newStreamCommand(s *cli.Streams) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.hasIndexFlag = cmd.Flags().Changed("index")
 			switch {
-			case o.storedCount < 0:
+			case o.printedStoredCount < 0:
 				return cli.UsageError(cmd, errors.New("-last takes a number that is not negative"))
-			case o.hasIndexFlag && o.storedCount > 0:
+			case o.hasIndexFlag && o.printedStoredCount > 0:
 				return cli.UsageError(cmd, errors.New("-index and -last exclude each other: leave one out"))
 			}
 			ctx, stop := cli.ContextUntilInterrupted(cmd.Context())
@@ -79,10 +79,10 @@ func newStreamCommand(s *cli.Streams) *cobra.Command {
 			return streamEvents(ctx, o, s)
 		},
 	}
-	o.client.Register(cmd)
+	o.clientFlags.Register(cmd)
 	cmd.Flags().StringArrayVar(&o.topics, "topic", nil, "show this `topic` only, such as Job or Job:web; may be given several times")
 	cmd.Flags().Uint64Var(&o.startIndex, "index", 0, "start with the stored events of this `index`")
-	cmd.Flags().IntVar(&o.storedCount, "last", 0, "start with the last `count` stored events")
+	cmd.Flags().IntVar(&o.printedStoredCount, "last", 0, "start with the last `count` stored events")
 	cmd.Flags().StringVar(&o.filter, "filter", "", "show those only for which this `expression` is true")
 	cmd.Flags().BoolVar(&o.printJSON, "json", false, "print each event as one line of JSON")
 	topics := []string{"Job", "Evaluation", "Allocation", "Deployment", "Node", "Service", "Variable"}
@@ -114,11 +114,11 @@ func streamEvents(ctx context.Context, o streamOptions, s *cli.Streams) error {
 			return fmt.Errorf("-filter: %w", err)
 		}
 	}
-	c, err := o.client.Client()
+	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
-	p.newestStoredIndex = newestChangeIndex(ctx, c)
+	p.newestIndexAtStart = newestChangeIndex(ctx, c)
 	params := url.Values{"index": {fmt.Sprint(o.startIndex)}, "topic": o.topics}
 	body, err := c.Raw().Response("/v1/event/stream?"+params.Encode(), apiclient.QueryOptions(ctx, ""))
 	if err != nil {
@@ -145,13 +145,13 @@ func streamEvents(ctx context.Context, o streamOptions, s *cli.Streams) error {
 			case ok:
 				err = p.printBatch(line)
 			case streaming.IgnoreStreamEnd(ctx, readErr) != nil:
-				return errors.Join(p.printLastStored(), apiclient.WrapError("follow events", readErr))
+				return errors.Join(p.printLastStoredEvents(), apiclient.WrapError("follow events", readErr))
 			default:
-				return p.printLastStored()
+				return p.printLastStoredEvents()
 			}
 			silence.Reset(storedEventsDelay)
 		case <-silence.C:
-			err = p.printLastStored()
+			err = p.printLastStoredEvents()
 		}
 		if err != nil {
 			return err
@@ -195,13 +195,13 @@ func readLines(stream io.Reader, lines chan<- []byte, done <-chan struct{}) erro
 
 // eventPrinter prints the events of a stream.
 type eventPrinter struct {
-	options           streamOptions
-	streams           *cli.Streams
-	filter            *bexpr.Evaluator // nil selects all events
-	newestStoredIndex uint64           // events with a higher index have happened after the start of the command
-	unprintedStored   []string         // lines of the last stored events, which are printed when all stored events are received
-	hasPrintedStored  bool             // with -last, the last stored events were printed, so further stored events are printed at once
-	lastObjectByKey   map[string]*eventObject
+	options                 streamOptions
+	streams                 *cli.Streams
+	filter                  *bexpr.Evaluator // nil selects all events
+	newestIndexAtStart      uint64           // events with a higher index have happened after the start of the command
+	unprintedStoredLines    []string         // lines of the last stored events, which are printed when all stored events are received
+	printsLaterStoredEvents bool             // with -last, the last stored events were printed, so further stored events are printed at once
+	lastObjectByKey         map[string]*eventObject
 }
 
 func (p *eventPrinter) printBatch(line []byte) error {
@@ -222,8 +222,8 @@ func (p *eventPrinter) printEvent(text json.RawMessage) error {
 	if err := json.Unmarshal(text, &e); err != nil {
 		return fmt.Errorf("follow events: read %q: %w", terminal.TruncateToWidth(string(text), 80), err)
 	}
-	object := decodeObject(text)
-	previous := p.replaceLastObject(e, object)
+	object := decodeEventObject(text)
+	previous := p.swapLastObject(e, object)
 	if p.filter != nil {
 		if wanted, err := p.filter.Evaluate(e); err != nil {
 			return fmt.Errorf("-filter: %w", err)
@@ -231,10 +231,10 @@ func (p *eventPrinter) printEvent(text json.RawMessage) error {
 			return nil
 		}
 	}
-	if !p.options.printJSON && object.changesOnlyProgress(previous) {
+	if !p.options.printJSON && object.changesOnlyOperationProgress(previous) {
 		return nil
 	}
-	stored := e.Index <= p.newestStoredIndex
+	stored := e.Index <= p.newestIndexAtStart
 	line := string(text) + "\n"
 	if !p.options.printJSON {
 		at := time.Now()
@@ -243,29 +243,29 @@ func (p *eventPrinter) printEvent(text json.RawMessage) error {
 		}
 		line = p.formatLine(e, at, strings.Join(object.describeChange(previous), "; "))
 	}
-	if stored && !p.options.hasIndexFlag && !p.hasPrintedStored {
-		p.unprintedStored = append(p.unprintedStored, line)
-		p.unprintedStored = p.unprintedStored[max(0, len(p.unprintedStored)-p.options.storedCount):]
+	if stored && !p.options.hasIndexFlag && !p.printsLaterStoredEvents {
+		p.unprintedStoredLines = append(p.unprintedStoredLines, line)
+		p.unprintedStoredLines = p.unprintedStoredLines[max(0, len(p.unprintedStoredLines)-p.options.printedStoredCount):]
 		return nil
 	}
-	if err := p.printLastStored(); err != nil {
+	if err := p.printLastStoredEvents(); err != nil {
 		return err
 	}
-	_, err := io.WriteString(p.outWriter(), line)
+	_, err := io.WriteString(p.outputWriter(), line)
 	return err
 }
 
-// printLastStored prints the lines in unprintedStored. Stored events that arrive later are printed at once with -last,
-// and not at all without it.
-func (p *eventPrinter) printLastStored() error {
-	p.hasPrintedStored = p.options.storedCount > 0
-	text := strings.Join(p.unprintedStored, "")
-	p.unprintedStored = nil
-	_, err := io.WriteString(p.outWriter(), text)
+// printLastStoredEvents prints the lines in unprintedStoredLines. Stored events that arrive later are printed at once
+// with -last, and not at all without it.
+func (p *eventPrinter) printLastStoredEvents() error {
+	p.printsLaterStoredEvents = p.options.printedStoredCount > 0
+	text := strings.Join(p.unprintedStoredLines, "")
+	p.unprintedStoredLines = nil
+	_, err := io.WriteString(p.outputWriter(), text)
 	return err
 }
 
-func (p *eventPrinter) outWriter() io.Writer {
+func (p *eventPrinter) outputWriter() io.Writer {
 	if p.options.printJSON {
 		return p.streams.JSONOutput()
 	}
@@ -282,7 +282,7 @@ func (p *eventPrinter) formatLine(e streamEvent, at time.Time, change string) st
 		text = output.FormatTimestamp(at)
 	}
 	page := output.NewPage(p.streams)
-	page.Line("%-*s  %6d  %-10s  %-24s  %s", timeWidth, text, e.Index, e.Topic, e.Type, strings.TrimSpace(truncateEventKey(e.Key)+"  "+change))
+	page.AddLine("%-*s  %6d  %-10s  %-24s  %s", timeWidth, text, e.Index, e.Topic, e.Type, strings.TrimSpace(truncateEventKey(e.Key)+"  "+change))
 	return page.Text.String()
 }
 
@@ -298,9 +298,9 @@ func truncateEventKey(key string) string {
 // for the deletion of allocations and evaluations.
 const maxLastObjects = 1000
 
-// replaceLastObject stores the object of an event in lastObjectByKey, and returns the previous version of the object, or
+// swapLastObject stores the object of an event in lastObjectByKey, and returns the previous version of the object, or
 // nil if that is unknown.
-func (p *eventPrinter) replaceLastObject(e streamEvent, object *eventObject) *eventObject {
+func (p *eventPrinter) swapLastObject(e streamEvent, object *eventObject) *eventObject {
 	key := strings.Join([]string{e.Topic, e.Namespace, e.Key}, "\x00")
 	previous := p.lastObjectByKey[key]
 	if previous == nil && len(p.lastObjectByKey) >= maxLastObjects {

@@ -125,12 +125,12 @@ func TestStoredEvents(t *testing.T) {
 		want    []string
 	}{
 		"from now":           {streamOptions{}, []string{"e5"}},
-		"the last two first": {streamOptions{storedCount: 2}, []string{"e3", "e4", "e5"}},
-		"more than stored":   {streamOptions{storedCount: 20}, []string{"e1", "e2", "e3", "e4", "e5"}},
+		"the last two first": {streamOptions{printedStoredCount: 2}, []string{"e3", "e4", "e5"}},
+		"more than stored":   {streamOptions{printedStoredCount: 20}, []string{"e1", "e2", "e3", "e4", "e5"}},
 		"from an index":      {streamOptions{hasIndexFlag: true}, []string{"e1", "e2", "e3", "e4", "e5"}},
 	} {
 		var out bytes.Buffer
-		p := &eventPrinter{options: test.options, streams: &cli.Streams{Out: &out}, newestStoredIndex: 4, lastObjectByKey: map[string]*eventObject{}}
+		p := &eventPrinter{options: test.options, streams: &cli.Streams{Out: &out}, newestIndexAtStart: 4, lastObjectByKey: map[string]*eventObject{}}
 		if err := p.printBatch(events(1, 5)); err != nil {
 			t.Fatal(err)
 		}
@@ -157,8 +157,8 @@ func TestStoredEventThatArrivesLate(t *testing.T) {
 	t.Parallel()
 	for last, want := range []int{0, 1} {
 		var out bytes.Buffer
-		p := &eventPrinter{options: streamOptions{storedCount: last}, streams: &cli.Streams{Out: &out}, newestStoredIndex: 9, lastObjectByKey: map[string]*eventObject{}}
-		if err := p.printLastStored(); err != nil {
+		p := &eventPrinter{options: streamOptions{printedStoredCount: last}, streams: &cli.Streams{Out: &out}, newestIndexAtStart: 9, lastObjectByKey: map[string]*eventObject{}}
+		if err := p.printLastStoredEvents(); err != nil {
 			t.Fatal(err)
 		}
 		if err := p.printBatch([]byte(`{"Events": [{"Topic": "Job", "Index": 9}]}`)); err != nil {

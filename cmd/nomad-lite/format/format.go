@@ -54,9 +54,9 @@ a file that is not in the canonical style.`,
 // formatter formats files sequentially. After an invalid file it continues with the next file.
 type formatter struct {
 	*cli.Streams
-	flags      fmtFlags
-	anyChanged bool
-	anyFailed  bool
+	flags          fmtFlags
+	anyFileChanged bool
+	anyFileFailed  bool
 }
 
 func (f *formatter) formatPaths(args []string) error {
@@ -68,11 +68,11 @@ func (f *formatter) formatPaths(args []string) error {
 	}
 	for _, arg := range args {
 		if err := f.formatPath(arg); err != nil {
-			f.anyFailed = true
+			f.anyFileFailed = true
 			fmt.Fprintln(f.Err, err)
 		}
 	}
-	if f.anyFailed || f.flags.checkOnly && f.anyChanged {
+	if f.anyFileFailed || f.flags.checkOnly && f.anyFileChanged {
 		return &cli.ExitError{Code: 1}
 	}
 	return nil
@@ -145,7 +145,7 @@ func (f *formatter) formatPath(path string) error {
 		}
 		// An error of one file does not end the walk.
 		if err := f.formatFile(at); err != nil {
-			f.anyFailed = true
+			f.anyFileFailed = true
 			fmt.Fprintln(f.Err, err)
 		}
 		return nil
@@ -163,13 +163,13 @@ func (f *formatter) formatFile(path string) error {
 	}
 	formatted, err := f.formatText(text, path)
 	if exit := (*cli.ExitError)(nil); errors.As(err, &exit) {
-		f.anyFailed = true
+		f.anyFileFailed = true
 		return nil
 	}
 	if err != nil || bytes.Equal(text, formatted) {
 		return err
 	}
-	f.anyChanged = true
+	f.anyFileChanged = true
 	if f.flags.listChanged || f.flags.checkOnly {
 		fmt.Fprintln(f.Out, path)
 	}

@@ -17,12 +17,12 @@ import (
 )
 
 type actionOptions struct {
-	client  apiclient.Flags
-	job     string
-	alloc   string
-	group   string
-	task    string
-	session execsession.Flags
+	clientFlags  apiclient.Flags
+	job          string
+	alloc        string
+	group        string
+	task         string
+	sessionFlags execsession.Flags
 }
 
 // NewActionCommand returns the command "job action", which is also "action".
@@ -40,50 +40,50 @@ Exit codes: the exit code of the command; 1 when it could not be run.`,
   nomad-lite job action -alloc 8ba85cef flush-cache`,
 		Args: cli.RequireArgCount(1, 1, "one argument: the name of an action"),
 		ValidArgsFunction: cli.CompleteArgsByPosition(func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-			return completeActions(&o.client, cmd, o.job)
+			return completeActions(&o.clientFlags, cmd, o.job)
 		}),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if (o.job == "") == (o.alloc == "") {
 				return cli.UsageError(cmd, errors.New("of which job? Give -job or -alloc"))
 			}
-			if err := o.session.ResolveDefaults(cmd, s); err != nil {
+			if err := o.sessionFlags.SetDefaultsAndValidate(cmd, s); err != nil {
 				return err
 			}
 			return runAction(cmd.Context(), o, args[0], s)
 		},
 	}
-	o.client.Register(cmd)
-	o.session.Register(cmd)
+	o.clientFlags.Register(cmd)
+	o.sessionFlags.Register(cmd)
 	cmd.Flags().StringVar(&o.job, "job", "", "`id` of the job")
 	cmd.Flags().StringVar(&o.alloc, "alloc", "", "`id` of an allocation, instead of a job")
 	cmd.Flags().StringVar(&o.group, "group", "", "with -job: in an allocation of this `group`")
 	cmd.Flags().StringVar(&o.task, "task", "", "`task` that offers it; not needed if there is only one")
-	cli.SetFlagCompletion(cmd, "job", o.client.CompleteJobs("Stop == false"))
-	cli.SetFlagCompletion(cmd, "alloc", apiclient.CompleteID(&o.client, &apiclient.AllocationLookup))
+	cli.SetFlagCompletion(cmd, "job", o.clientFlags.CompleteJobs("Stop == false"))
+	cli.SetFlagCompletion(cmd, "alloc", apiclient.CompleteID(&o.clientFlags, &apiclient.AllocationLookup))
 	return cmd
 }
 
 func runAction(ctx context.Context, o actionOptions, action string, s *cli.Streams) error {
 	find := apiclient.AllocFlags{ArgIsJobID: o.job != "", Group: o.group}
-	c, alloc, err := find.FindAlloc(ctx, &o.client, cmp.Or(o.job, o.alloc))
+	c, alloc, err := find.FindAlloc(ctx, &o.clientFlags, cmp.Or(o.job, o.alloc))
 	if err != nil {
 		return err
 	}
-	task, err := findActionTask(alloc, o.task, action)
+	task, err := findTaskWithAction(alloc, o.task, action)
 	if err != nil {
 		return err
 	}
 	what := fmt.Sprintf("run action %q in task %q of allocation %q", action, task, output.TruncateID(alloc.ID))
-	return o.session.Run(ctx, s, what, func(ctx context.Context, e execsession.Session) (int, error) {
-		return c.Jobs().ActionExec(ctx, alloc, alloc.JobID, task, o.session.TTY, []string{}, action, e.Stdin, e.Stdout, e.Stderr, e.TerminalSizes, apiclient.QueryOptions(ctx, alloc.Namespace))
+	return o.sessionFlags.Run(ctx, s, what, func(ctx context.Context, e execsession.Session) (int, error) {
+		return c.Jobs().ActionExec(ctx, alloc, alloc.JobID, task, o.sessionFlags.TTY, []string{}, action, e.Stdin, e.Stdout, e.Stderr, e.TerminalSizes, apiclient.QueryOptions(ctx, alloc.Namespace))
 	})
 }
 
-// findActionTask returns the name of the only task that has the action. If named is not empty, it considers only the
-// task with this name.
-func findActionTask(alloc *api.Allocation, named, action string) (string, error) {
+// findTaskWithAction returns the name of the only task that has the action. If named is not empty, it considers only
+// the task with this name.
+func findTaskWithAction(alloc *api.Allocation, named, action string) (string, error) {
 	var tasksWithAction, descriptions []string
-	for _, task := range apiclient.SortedTasksOf(alloc) {
+	for _, task := range apiclient.TasksInDisplayOrder(alloc) {
 		for _, a := range task.Actions {
 			if a == nil || named != "" && named != task.Name {
 				continue

@@ -15,8 +15,8 @@ import (
 )
 
 type allocsOptions struct {
-	client             apiclient.Flags
-	format             output.FormatFlags
+	clientFlags        apiclient.Flags
+	formatFlags        output.FormatFlags
 	includeEarlierJobs bool
 	verbose            bool
 }
@@ -32,20 +32,20 @@ Allocations of an earlier job with the same name are listed only with -all.`,
 		Example: `  nomad-lite job allocs web
   nomad-lite job allocs -t '{{range .}}{{println .ID .ClientStatus}}{{end}}' web`,
 		Args:              apiclient.RequireOneJobArg,
-		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteJobs("")),
+		ValidArgsFunction: cli.CompleteArgsByPosition(o.clientFlags.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return listJobAllocs(cmd.Context(), o, args[0], s)
 		},
 	}
-	o.client.Register(cmd)
-	o.format.Register(cmd)
+	o.clientFlags.Register(cmd)
+	o.formatFlags.Register(cmd)
 	cmd.Flags().BoolVar(&o.includeEarlierJobs, "all", false, "list also the allocations of an earlier job with this id")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "print whole ids and times")
 	return cmd
 }
 
 func listJobAllocs(ctx context.Context, o allocsOptions, prefix string, s *cli.Streams) error {
-	c, id, namespace, err := o.client.FindJob(ctx, prefix, "")
+	c, id, namespace, err := o.clientFlags.FindJob(ctx, prefix, "")
 	if err != nil {
 		return err
 	}
@@ -53,7 +53,7 @@ func listJobAllocs(ctx context.Context, o allocsOptions, prefix string, s *cli.S
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("list allocations of job %q", id), err)
 	}
-	return o.format.PrintValueOrPage(s, allocs, func(p *output.Page) {
+	return o.formatFlags.PrintValueOrPage(s, allocs, func(p *output.Page) {
 		tables.PrintAllocations(p, allocs, o.verbose)
 		job, _, err := c.Jobs().Info(id, apiclient.QueryOptions(ctx, namespace))
 		if err != nil {

@@ -13,8 +13,8 @@ import (
 )
 
 type deploymentsOptions struct {
-	client             apiclient.Flags
-	format             output.FormatFlags
+	clientFlags        apiclient.Flags
+	formatFlags        output.FormatFlags
 	onlyLatest         bool
 	includeEarlierJobs bool
 	verbose            bool
@@ -29,13 +29,13 @@ func newDeploymentsCommand(s *cli.Streams) *cobra.Command {
 		Example: `  nomad-lite job deployments web
   nomad-lite job deployments -latest web`,
 		Args:              apiclient.RequireOneJobArg,
-		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteJobs("")),
+		ValidArgsFunction: cli.CompleteArgsByPosition(o.clientFlags.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return listJobDeployments(cmd.Context(), o, args[0], s)
 		},
 	}
-	o.client.Register(cmd)
-	o.format.Register(cmd)
+	o.clientFlags.Register(cmd)
+	o.formatFlags.Register(cmd)
 	cmd.Flags().BoolVar(&o.onlyLatest, "latest", false, "show the latest one only, and how far it is")
 	cmd.Flags().BoolVar(&o.includeEarlierJobs, "all", false, "list also the deployments of an earlier job with this id")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "print whole ids")
@@ -43,7 +43,7 @@ func newDeploymentsCommand(s *cli.Streams) *cobra.Command {
 }
 
 func listJobDeployments(ctx context.Context, o deploymentsOptions, prefix string, s *cli.Streams) error {
-	c, id, namespace, err := o.client.FindJob(ctx, prefix, "")
+	c, id, namespace, err := o.clientFlags.FindJob(ctx, prefix, "")
 	if err != nil {
 		return err
 	}
@@ -53,8 +53,8 @@ func listJobDeployments(ctx context.Context, o deploymentsOptions, prefix string
 		switch {
 		case err != nil:
 			return apiclient.WrapError(fmt.Sprintf("read deployment of job %q", id), err)
-		case o.format.IsSet():
-			return o.format.Print(s, d)
+		case o.formatFlags.IsSet():
+			return o.formatFlags.Print(s, d)
 		case d == nil || d.ID == "":
 			tables.PrintDeployments(p, nil, false)
 		default:
@@ -66,8 +66,8 @@ func listJobDeployments(ctx context.Context, o deploymentsOptions, prefix string
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("list deployments of job %q", id), err)
 	}
-	if o.format.IsSet() {
-		return o.format.Print(s, all)
+	if o.formatFlags.IsSet() {
+		return o.formatFlags.Print(s, all)
 	}
 	tables.PrintDeployments(p, all, o.verbose)
 	return output.Print(s, p)

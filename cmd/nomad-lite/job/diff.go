@@ -21,7 +21,7 @@ const (
 )
 
 // markByDiffType has the mark in front of a line for each type of change, as in Nomad's output.
-var markByDiffType = map[string]output.ColoredCell{
+var markByDiffType = map[string]output.ColouredCell{
 	diffAdded:   {Colour: terminal.ColourGreen, Text: "+"},
 	diffDeleted: {Colour: terminal.ColourRed, Text: "-"},
 	diffEdited:  {Colour: terminal.ColourYellow, Text: "+/-"},
@@ -38,15 +38,15 @@ var colourByPlanUpdate = map[string]string{
 }
 
 // diffPage writes the diff of a job to a page. For a group or task that was added or removed it writes only
-// the name, unless showAll is set.
+// the name, unless showsUneditedParts is set.
 type diffPage struct {
 	*output.Page
-	showAll bool
+	showsUneditedParts bool
 }
 
 func (d diffPage) writeJob(diff *api.JobDiff) {
-	d.writeTitle(0, diff.Type, "Job", diff.ID, "")
-	d.writeFieldsIfShown(2, diff.Type, diff.Fields, diff.Objects)
+	d.writeNameLine(0, diff.Type, "Job", diff.ID, "")
+	d.writeFieldsIfEditedOrShowAll(2, diff.Type, diff.Fields, diff.Objects)
 	for _, group := range diff.TaskGroups {
 		if group != nil {
 			d.writeGroup(group)
@@ -59,8 +59,8 @@ func (d diffPage) writeGroup(group *api.TaskGroupDiff) {
 	for _, name := range slices.Sorted(maps.Keys(group.Updates)) {
 		updateCounts = append(updateCounts, d.Colourize(colourByPlanUpdate[name], d.FormatCell(fmt.Sprintf("%d %s", group.Updates[name], name))))
 	}
-	d.writeTitle(0, group.Type, "Task Group", group.Name, strings.Join(updateCounts, ", "))
-	d.writeFieldsIfShown(2, group.Type, group.Fields, group.Objects)
+	d.writeNameLine(0, group.Type, "Task Group", group.Name, strings.Join(updateCounts, ", "))
+	d.writeFieldsIfEditedOrShowAll(2, group.Type, group.Fields, group.Objects)
 	for _, task := range group.Tasks {
 		if task == nil {
 			continue
@@ -69,22 +69,22 @@ func (d diffPage) writeGroup(group *api.TaskGroupDiff) {
 		for _, note := range task.Annotations {
 			annotations = append(annotations, d.Colourize(colourByPlanUpdate[strings.TrimPrefix(note, "forces ")], d.FormatCell(note)))
 		}
-		d.writeTitle(2, task.Type, "Task", task.Name, strings.Join(annotations, ", "))
-		d.writeFieldsIfShown(4, task.Type, task.Fields, task.Objects)
+		d.writeNameLine(2, task.Type, "Task", task.Name, strings.Join(annotations, ", "))
+		d.writeFieldsIfEditedOrShowAll(4, task.Type, task.Fields, task.Objects)
 	}
 }
 
-// writeTitle writes the line with the mark and the name of a job, a group or a task. kind is the type of change.
-func (d diffPage) writeTitle(indent int, kind, noun, name, notes string) {
-	mark := d.formatMark(kind, 0)
+// writeNameLine writes the line with the mark and the name of a job, a group or a task. kind is the type of change.
+func (d diffPage) writeNameLine(indent int, kind, noun, name, notes string) {
+	mark := d.formatChangeMark(kind, 0)
 	if notes != "" {
 		notes = " (" + notes + ")"
 	}
 	fmt.Fprintf(&d.Text, "%s%s%s: %q%s\n", strings.Repeat(" ", indent), mark, d.Colourize(terminal.ColourBold, noun), d.FormatCell(name), notes)
 }
 
-// formatMark returns the mark for a type of change, padded to width. A width of 0 means no padding.
-func (d diffPage) formatMark(kind string, width int) string {
+// formatChangeMark returns the mark for a type of change, padded to width. A width of 0 means no padding.
+func (d diffPage) formatChangeMark(kind string, width int) string {
 	mark, ok := markByDiffType[kind]
 	if !ok && width == 0 {
 		return ""
@@ -92,9 +92,10 @@ func (d diffPage) formatMark(kind string, width int) string {
 	return d.Colourize(mark.Colour, mark.Text) + strings.Repeat(" ", max(width, len(mark.Text)+1)-len(mark.Text))
 }
 
-// writeFieldsIfShown writes the fields and objects of a job, a group or a task, if that was edited or showAll is set.
-func (d diffPage) writeFieldsIfShown(indent int, kind string, fields []*api.FieldDiff, objects []*api.ObjectDiff) {
-	if kind == diffEdited || d.showAll {
+// writeFieldsIfEditedOrShowAll writes the fields and objects of a job, a group or a task, if that was edited or
+// showsUneditedParts is set.
+func (d diffPage) writeFieldsIfEditedOrShowAll(indent int, kind string, fields []*api.FieldDiff, objects []*api.ObjectDiff) {
+	if kind == diffEdited || d.showsUneditedParts {
 		d.writeFields(indent, fields, objects)
 	}
 }
@@ -115,10 +116,10 @@ func (d diffPage) writeFields(indent int, fields []*api.FieldDiff, objects []*ap
 	}
 	space := strings.Repeat(" ", indent)
 	for _, f := range fields {
-		fmt.Fprintf(&d.Text, "%s%s%-*s %s%s\n", space, d.formatMark(f.Type, marks), names+1, d.FormatCell(f.Name)+":", d.formatValues(f), d.formatAnnotations(f.Annotations))
+		fmt.Fprintf(&d.Text, "%s%s%-*s %s%s\n", space, d.formatChangeMark(f.Type, marks), names+1, d.FormatCell(f.Name)+":", d.formatValues(f), d.formatAnnotations(f.Annotations))
 	}
 	for _, o := range objects {
-		fmt.Fprintf(&d.Text, "%s%s%s {\n", space, d.formatMark(o.Type, marks), d.FormatCell(o.Name))
+		fmt.Fprintf(&d.Text, "%s%s%s {\n", space, d.formatChangeMark(o.Type, marks), d.FormatCell(o.Name))
 		d.writeFields(indent+marks, o.Fields, o.Objects)
 		fmt.Fprintf(&d.Text, "%s%s}\n", space, strings.Repeat(" ", marks))
 	}

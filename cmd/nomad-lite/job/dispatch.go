@@ -14,9 +14,9 @@ import (
 )
 
 type dispatchOptions struct {
-	client           apiclient.Flags
-	monitor          monitor.Flags
-	wait             monitor.WaitFlags
+	clientFlags      apiclient.Flags
+	monitorFlags     monitor.Flags
+	waitFlags        monitor.WaitFlags
 	meta             []string
 	idempotencyToken string
 	idPrefix         string
@@ -40,9 +40,9 @@ Exit codes: as for 'job run', also with -wait.`,
   nomad-lite job dispatch -wait -logs -meta input=a.mp4 encode
   echo hello | nomad-lite job dispatch mail -`,
 		Args:              cli.RequireArgCount(1, 2, "the id of a parameterized job, and perhaps a file or - for the payload"),
-		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteJobs(apiclient.ParameterizedJobsFilter), cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault)),
+		ValidArgsFunction: cli.CompleteArgsByPosition(o.clientFlags.CompleteJobs(apiclient.ParameterizedJobsFilter), cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.wait.CheckCombination(o.monitor.Detach); err != nil {
+			if err := o.waitFlags.CheckCombination(o.monitorFlags.Detach); err != nil {
 				return cli.UsageError(cmd, err)
 			}
 			meta, err := cli.ParseKeyValues(o.meta)
@@ -52,9 +52,9 @@ Exit codes: as for 'job run', also with -wait.`,
 			return dispatchJob(cmd.Context(), o, args, meta, s, printLogs)
 		},
 	}
-	o.client.Register(cmd)
-	o.monitor.Register(cmd)
-	o.wait.Register(cmd)
+	o.clientFlags.Register(cmd)
+	o.monitorFlags.Register(cmd)
+	o.waitFlags.Register(cmd)
 	cmd.Flags().StringArrayVar(&o.meta, "meta", nil, "metadata of the instance, as `name=value`; may be repeated")
 	cmd.Flags().StringVar(&o.idempotencyToken, "idempotency-token", "", "run no second instance with this `token` while one with it runs")
 	cmd.Flags().StringVar(&o.idPrefix, "id-prefix-template", "", "`text` to put into the id of the instance")
@@ -70,7 +70,7 @@ func dispatchJob(ctx context.Context, o dispatchOptions, args []string, meta map
 			return err
 		}
 	}
-	c, id, namespace, err := o.client.FindJob(ctx, args[0], apiclient.ParameterizedJobsFilter)
+	c, id, namespace, err := o.clientFlags.FindJob(ctx, args[0], apiclient.ParameterizedJobsFilter)
 	if err != nil {
 		return err
 	}
@@ -82,18 +82,18 @@ func dispatchJob(ctx context.Context, o dispatchOptions, args []string, meta map
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("dispatch job %q", id), err)
 	}
-	cli.SetWebPagePath(ctx, cli.JobWebPagePath(out.DispatchedJobID, namespace))
+	cli.SetPageForUIFlag(ctx, cli.JobWebPagePath(out.DispatchedJobID, namespace))
 	p := output.NewPage(s)
 	all := output.Pairs{{"Dispatched Job ID", out.DispatchedJobID}}
 	if out.EvalID != "" {
-		all = append(all, [2]any{"Evaluation ID", output.ShortID(out.EvalID, o.monitor.Verbose)})
+		all = append(all, [2]any{"Evaluation ID", output.ShortID(out.EvalID, o.monitorFlags.Verbose)})
 	}
-	p.Pairs(all)
-	if err := output.Print(s, p); err != nil || o.monitor.Detach {
+	p.AddPairs(all)
+	if err := output.Print(s, p); err != nil || o.monitorFlags.Detach {
 		return err
 	}
-	if o.wait.UntilEnded {
-		return o.wait.WaitForJob(ctx, monitor.New(s, c, namespace, o.monitor.Verbose), out.DispatchedJobID, out.EvalID, printLogs)
+	if o.waitFlags.UntilEnded {
+		return o.waitFlags.WaitForJob(ctx, monitor.New(s, c, namespace, o.monitorFlags.Verbose), out.DispatchedJobID, out.EvalID, printLogs)
 	}
-	return o.monitor.WatchOrPrintEvaluation(ctx, s, c, namespace, out.EvalID)
+	return o.monitorFlags.WatchOrPrintEvaluation(ctx, s, c, namespace, out.EvalID)
 }

@@ -14,8 +14,8 @@ import (
 )
 
 type evalOptions struct {
-	client          apiclient.Flags
-	monitor         monitor.Flags
+	clientFlags     apiclient.Flags
+	monitorFlags    monitor.Flags
 	forceReschedule bool
 }
 
@@ -32,19 +32,19 @@ policy says later or never.
 Exit codes: as for 'job run'.`,
 		Example:           `  nomad-lite job eval -force-reschedule web`,
 		Args:              apiclient.RequireOneJobArg,
-		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteJobs("")),
+		ValidArgsFunction: cli.CompleteArgsByPosition(o.clientFlags.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return evalJob(cmd.Context(), o, args[0], s)
 		},
 	}
-	o.client.Register(cmd)
-	o.monitor.Register(cmd)
+	o.clientFlags.Register(cmd)
+	o.monitorFlags.Register(cmd)
 	cmd.Flags().BoolVar(&o.forceReschedule, "force-reschedule", false, "replace failed allocations now")
 	return cmd
 }
 
 func evalJob(ctx context.Context, o evalOptions, prefix string, s *cli.Streams) error {
-	c, id, namespace, err := o.client.FindJob(ctx, prefix, "")
+	c, id, namespace, err := o.clientFlags.FindJob(ctx, prefix, "")
 	if err != nil {
 		return err
 	}
@@ -52,9 +52,9 @@ func evalJob(ctx context.Context, o evalOptions, prefix string, s *cli.Streams) 
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("evaluate job %q", id), err)
 	}
-	if o.monitor.Detach {
+	if o.monitorFlags.Detach {
 		_, err := fmt.Fprintf(s.Out, "Created eval ID: %q \n", output.TruncateID(evalID)) // the space is Nomad's
 		return err
 	}
-	return o.monitor.WatchOrPrintEvaluation(ctx, s, c, namespace, evalID)
+	return o.monitorFlags.WatchOrPrintEvaluation(ctx, s, c, namespace, evalID)
 }

@@ -12,8 +12,8 @@ import (
 )
 
 type exportOptions struct {
-	client  apiclient.Flags
-	version int64
+	clientFlags apiclient.Flags
+	version     int64
 }
 
 func newExportCommand(s *cli.Streams) *cobra.Command {
@@ -27,27 +27,27 @@ another agent, or a Nomad cluster, can run it with 'job run -json -'.`,
   nomad-lite job export web | nomad job run -json -
   nomad-lite job export web | nomad-lite job run -address https://nomad.example.com:4646 -json -`,
 		Args:              apiclient.RequireOneJobArg,
-		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteJobs("")),
+		ValidArgsFunction: cli.CompleteArgsByPosition(o.clientFlags.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return exportJob(cmd.Context(), o, args[0], s)
 		},
 	}
-	o.client.Register(cmd)
+	o.clientFlags.Register(cmd)
 	cmd.Flags().Int64Var(&o.version, "version", -1, "the job as it was in this `version`")
 	return cmd
 }
 
 func exportJob(ctx context.Context, o exportOptions, prefix string, s *cli.Streams) error {
-	_, job, err := findJobVersion(ctx, &o.client, prefix, o.version)
+	_, job, err := findJobVersion(ctx, &o.clientFlags, prefix, o.version)
 	if err != nil {
 		return err
 	}
-	clearServerFields(job)
+	clearFieldsSetByServer(job)
 	return jobspec.EncodeJSON(s.JSONOutput(), job)
 }
 
-// clearServerFields clears the fields of a job that an agent sets, so that another agent accepts the job.
-func clearServerFields(job *api.Job) {
+// clearFieldsSetByServer clears the fields of a job that an agent sets, so that another agent accepts the job.
+func clearFieldsSetByServer(job *api.Job) {
 	job.Stop, job.Status, job.StatusDescription, job.Stable = nil, nil, nil, nil
 	job.Version, job.VersionTag, job.SubmitTime = nil, nil, nil
 	job.CreateIndex, job.ModifyIndex, job.JobModifyIndex = nil, nil, nil

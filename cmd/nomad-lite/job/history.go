@@ -15,8 +15,8 @@ import (
 )
 
 type historyOptions struct {
-	client      apiclient.Flags
-	format      output.FormatFlags
+	clientFlags apiclient.Flags
+	formatFlags output.FormatFlags
 	showDiffs   bool
 	showFullJob bool
 	onlyVersion int64
@@ -36,7 +36,7 @@ func newHistoryCommand(s *cli.Streams) *cobra.Command {
   nomad-lite job history -version 3 -full web
   nomad-lite job history -diff-tag golden web`,
 		Args:              apiclient.RequireOneJobArg,
-		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteJobs("")),
+		ValidArgsFunction: cli.CompleteArgsByPosition(o.clientFlags.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.diffVersion >= 0 && o.diffTag != "" {
 				return cli.UsageError(cmd, errors.New("-diff-version and -diff-tag exclude each other"))
@@ -44,8 +44,8 @@ func newHistoryCommand(s *cli.Streams) *cobra.Command {
 			return showJobHistory(cmd.Context(), o, args[0], s)
 		},
 	}
-	o.client.Register(cmd)
-	o.format.Register(cmd)
+	o.clientFlags.Register(cmd)
+	o.formatFlags.Register(cmd)
 	cmd.Flags().BoolVarP(&o.showDiffs, "p", "p", false, "show what each version has changed")
 	cmd.Flags().BoolVar(&o.showFullJob, "full", false, "show the whole job of each version")
 	cmd.Flags().Int64Var(&o.onlyVersion, "version", -1, "show only this `version`")
@@ -62,7 +62,7 @@ type jobWithDiff struct {
 }
 
 func showJobHistory(ctx context.Context, o historyOptions, prefix string, s *cli.Streams) error {
-	c, id, namespace, err := o.client.FindJob(ctx, prefix, "")
+	c, id, namespace, err := o.clientFlags.FindJob(ctx, prefix, "")
 	if err != nil {
 		return err
 	}
@@ -88,20 +88,20 @@ func showJobHistory(ctx context.Context, o historyOptions, prefix string, s *cli
 		//lint:ignore ST1005 the text is Nomad's
 		return fmt.Errorf("Error printing job history for non-existing job or job version: job %q has no version %d\nList its versions: nomad-lite job history %s", id, o.onlyVersion, id)
 	}
-	if o.format.IsSet() {
+	if o.formatFlags.IsSet() {
 		if options.Diffs {
-			return o.format.Print(s, versions)
+			return o.formatFlags.Print(s, versions)
 		}
 		plain := make([]*api.Job, len(versions))
 		for i, v := range versions {
 			plain[i] = v.Job
 		}
-		return o.format.Print(s, plain)
+		return o.formatFlags.Print(s, plain)
 	}
 	p := output.NewPage(s)
 	for i, v := range versions {
 		if i > 0 {
-			p.Line("")
+			p.AddLine("")
 		}
 		if err := o.printJobVersion(p, v); err != nil {
 			return err
@@ -127,10 +127,10 @@ func (o historyOptions) printJobVersion(p *output.Page, version jobWithDiff) err
 	}
 	if !o.showFullJob {
 		if version.Diff == nil {
-			p.Pairs(all)
+			p.AddPairs(all)
 			return nil
 		}
-		p.Pairs(append(all, [2]any{"Diff", output.BlankCell}))
+		p.AddPairs(append(all, [2]any{"Diff", output.BlankCell}))
 		diffPage{p, false}.writeJob(version.Diff)
 		return nil
 	}
@@ -138,7 +138,7 @@ func (o historyOptions) printJobVersion(p *output.Page, version jobWithDiff) err
 	if err != nil {
 		return err
 	}
-	p.Pairs(append(all, [2]any{"Full", "JSON Job:"}))
-	p.Lines(text)
+	p.AddPairs(append(all, [2]any{"Full", "JSON Job:"}))
+	p.AddLines(text)
 	return nil
 }

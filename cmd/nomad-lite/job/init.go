@@ -34,7 +34,7 @@ const (
 )
 
 type initOptions struct {
-	client        apiclient.Flags
+	clientFlags   apiclient.Flags
 	shortExample  bool
 	consulConnect bool
 	templateName  string
@@ -64,14 +64,14 @@ of an agent.`,
 			case o.listTemplates:
 				return printJobTemplates(cmd.Context(), o, s)
 			}
-			text, err := o.readExample(cmd.Context())
+			text, err := o.readExampleJobFile(cmd.Context())
 			if err != nil {
 				return err
 			}
 			return writeExampleJobFile(append(args, exampleFileName)[0], text, s)
 		},
 	}
-	o.client.Register(cmd)
+	o.clientFlags.Register(cmd)
 	cmd.Flags().BoolVar(&o.shortExample, "short", false, "without explanations")
 	cmd.Flags().StringVar(&o.templateName, "template", "", "write the template with this `name`, which an agent stores")
 	cmd.Flags().BoolVar(&o.listTemplates, "list-templates", false, "list the templates that an agent stores, and write no file")
@@ -82,7 +82,7 @@ of an agent.`,
 
 // printJobTemplates prints the names of the templates that an agent stores.
 func printJobTemplates(ctx context.Context, o initOptions, s *cli.Streams) error {
-	c, err := o.client.Client()
+	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
@@ -101,14 +101,15 @@ func printJobTemplates(ctx context.Context, o initOptions, s *cli.Streams) error
 		if err != nil {
 			return apiclient.WrapError(fmt.Sprintf("read job template %q", stub.Path), err)
 		}
-		t.Row(strings.TrimPrefix(stub.Path, templateDir+"/"), v.Items[templateDescriptionItem])
+		t.AddRow(strings.TrimPrefix(stub.Path, templateDir+"/"), v.Items[templateDescriptionItem])
 	}
-	p.Table(t)
+	p.AddTable(t)
 	return output.Print(s, p)
 }
 
-// readExample returns the text of an example job file: a built-in example or, with -template, a variable of the agent.
-func (o initOptions) readExample(ctx context.Context) (string, error) {
+// readExampleJobFile returns the text of an example job file: a built-in example or, with -template, a variable of the
+// agent.
+func (o initOptions) readExampleJobFile(ctx context.Context) (string, error) {
 	switch {
 	case o.templateName != "":
 	case o.shortExample:
@@ -116,7 +117,7 @@ func (o initOptions) readExample(ctx context.Context) (string, error) {
 	default:
 		return longExampleJob, nil
 	}
-	c, err := o.client.Client()
+	c, err := o.clientFlags.Client()
 	if err != nil {
 		return "", err
 	}

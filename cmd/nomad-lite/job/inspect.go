@@ -20,8 +20,8 @@ import (
 )
 
 type inspectOptions struct {
-	client      apiclient.Flags
-	format      output.FormatFlags
+	clientFlags apiclient.Flags
+	formatFlags output.FormatFlags
 	version     int64
 	printSource bool
 	includeVars bool
@@ -42,13 +42,13 @@ kept it.`,
   nomad-lite job inspect -hcl web > web.nomad.hcl
   nomad-lite job inspect -version 3 -t '{{(index .TaskGroups 0).Count}}' web`,
 		Args:              apiclient.RequireOneJobArg,
-		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteJobs("")),
+		ValidArgsFunction: cli.CompleteArgsByPosition(o.clientFlags.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return inspectJob(cmd.Context(), o, args[0], s)
 		},
 	}
-	o.client.Register(cmd)
-	o.format.Register(cmd)
+	o.clientFlags.Register(cmd)
+	o.formatFlags.Register(cmd)
 	cmd.Flags().Int64Var(&o.version, "version", -1, "the job as it was in this `version`")
 	cmd.Flags().BoolVar(&o.printSource, "hcl", false, "print the source")
 	cmd.Flags().BoolVar(&o.includeVars, "with-vars", false, "with -hcl: print the values of its variables to standard error")
@@ -56,17 +56,17 @@ kept it.`,
 }
 
 func inspectJob(ctx context.Context, o inspectOptions, prefix string, s *cli.Streams) error {
-	c, job, err := findJobVersion(ctx, &o.client, prefix, o.version)
+	c, job, err := findJobVersion(ctx, &o.clientFlags, prefix, o.version)
 	if err != nil {
 		return err
 	}
 	switch {
-	case o.printSource && o.format.IsSet():
+	case o.printSource && o.formatFlags.IsSet():
 		return errors.New("-hcl excludes -json and -t")
 	case o.printSource:
 		return printJobSource(ctx, o, c, job, s)
-	case o.format.IsSet():
-		return o.format.Print(s, job)
+	case o.formatFlags.IsSet():
+		return o.formatFlags.Print(s, job)
 	}
 	return output.PrintJSON(s, struct{ Job *api.Job }{job})
 }

@@ -12,8 +12,8 @@ import (
 )
 
 type periodicForceOptions struct {
-	client  apiclient.Flags
-	monitor monitor.Flags
+	clientFlags  apiclient.Flags
+	monitorFlags monitor.Flags
 }
 
 func newPeriodicCommand(s *cli.Streams) *cobra.Command {
@@ -30,18 +30,18 @@ func newPeriodicForceCommand(s *cli.Streams) *cobra.Command {
 Exit codes: as for 'job run'.`,
 		Example:           `  nomad-lite job periodic force backup`,
 		Args:              apiclient.RequireOneJobArg,
-		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteJobs(apiclient.PeriodicJobsFilter)),
+		ValidArgsFunction: cli.CompleteArgsByPosition(o.clientFlags.CompleteJobs(apiclient.PeriodicJobsFilter)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return forcePeriodicJob(cmd.Context(), o, args[0], s)
 		},
 	}
-	o.client.Register(cmd)
-	o.monitor.Register(cmd)
+	o.clientFlags.Register(cmd)
+	o.monitorFlags.Register(cmd)
 	return cmd
 }
 
 func forcePeriodicJob(ctx context.Context, o periodicForceOptions, prefix string, s *cli.Streams) error {
-	c, id, namespace, err := o.client.FindJob(ctx, prefix, apiclient.PeriodicJobsFilter)
+	c, id, namespace, err := o.clientFlags.FindJob(ctx, prefix, apiclient.PeriodicJobsFilter)
 	if err != nil {
 		return err
 	}
@@ -49,8 +49,8 @@ func forcePeriodicJob(ctx context.Context, o periodicForceOptions, prefix string
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("force periodic job %q", id), err)
 	}
-	if o.monitor.Detach {
+	if o.monitorFlags.Detach {
 		fmt.Fprintln(s.Out, "Force periodic successful")
 	}
-	return o.monitor.WatchOrPrintEvaluation(ctx, s, c, namespace, evalID)
+	return o.monitorFlags.WatchOrPrintEvaluation(ctx, s, c, namespace, evalID)
 }

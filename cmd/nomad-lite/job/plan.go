@@ -36,9 +36,9 @@ plan could not be made.`
 const planErrorExitCode = 255
 
 type planOptions struct {
-	jobFile        jobfile.Flags
-	client         apiclient.Flags
-	format         output.FormatFlags
+	jobFileFlags   jobfile.Flags
+	clientFlags    apiclient.Flags
+	formatFlags    output.FormatFlags
 	showDiff       bool
 	verbose        bool
 	policyOverride bool
@@ -68,10 +68,10 @@ func NewPlanCommand(s *cli.Streams) *cobra.Command {
 		},
 	}
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return withPlanExitCode(cli.FlagError(cmd, err)) })
-	o.jobFile.Register(cmd)
-	o.client.Register(cmd)
-	o.format.RegisterTemplate(cmd)
-	cmd.Flags().BoolVar(&o.format.JSON, "json-output", false, "print the plan as the API gives it")
+	o.jobFileFlags.Register(cmd)
+	o.clientFlags.Register(cmd)
+	o.formatFlags.RegisterTemplate(cmd)
+	cmd.Flags().BoolVar(&o.formatFlags.JSON, "json-output", false, "print the plan as the API gives it")
 	cmd.Flags().BoolVar(&o.showDiff, "diff", true, "show what is different")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "show all of what is new or gone")
 	cmd.Flags().BoolVar(&o.policyOverride, "policy-override", false, "override soft policies, where there are any")
@@ -91,18 +91,18 @@ func withPlanExitCode(err error) error {
 
 // planJob prints the plan of a job file, and reports whether running the job would place or stop an allocation.
 func planJob(ctx context.Context, o planOptions, path string, s *cli.Streams) (changes bool, err error) {
-	file, err := o.jobFile.Read(s, path, planErrorExitCode)
+	file, err := o.jobFileFlags.Read(s, path, planErrorExitCode)
 	if err != nil {
 		return false, err
 	}
-	c, err := o.client.Client()
+	c, err := o.clientFlags.Client()
 	if err != nil {
 		return false, err
 	}
 	if good, err := file.CheckBeforeSubmit(s); err != nil || !good {
 		return false, errors.Join(&cli.ExitError{Code: planErrorExitCode}, err)
 	}
-	o.client.UseJobRegion(c, file.Job)
+	o.clientFlags.UseJobRegion(c, file.Job)
 	plan, _, err := c.Jobs().PlanOpts(file.Job, &api.PlanOptions{Diff: o.showDiff, PolicyOverride: o.policyOverride}, apiclient.WriteOptions(ctx, pointer.Value(file.Job.Namespace)))
 	if err != nil {
 		return false, file.AddSourcePositions(apiclient.WrapError("plan job "+path, err))
@@ -118,52 +118,52 @@ func planJob(ctx context.Context, o planOptions, path string, s *cli.Streams) (c
 			}
 		}
 	}
-	if o.format.IsSet() {
-		return planHasChanges(plan), o.format.Print(s, plan)
+	if o.formatFlags.IsSet() {
+		return planHasChanges(plan), o.formatFlags.Print(s, plan)
 	}
 	p := output.NewPage(s)
 	if o.showDiff && plan.Diff != nil {
 		diffPage{p, o.verbose}.writeJob(plan.Diff)
-		p.Line("")
+		p.AddLine("")
 	}
 	if gates := model.DescribeStartOrder(file.Job); gates != "" {
-		p.Lines(gates)
-		p.Line("")
+		p.AddLines(gates)
+		p.AddLine("")
 	}
 	printDryRun(p, plan, taskreason.MissingDriverReasons(node, file.Job))
 	if plan.Warnings != "" {
-		p.Line("")
-		p.Line("%s", output.ColoredCell{Colour: terminal.ColourYellow, Text: "Job Warnings:"})
-		p.Lines(jobfile.FormatWarnings(plan.Warnings))
+		p.AddLine("")
+		p.AddLine("%s", output.ColouredCell{Colour: terminal.ColourYellow, Text: "Job Warnings:"})
+		p.AddLines(jobfile.FormatWarnings(plan.Warnings))
 	}
-	p.Line("")
-	p.Line("Job Modify Index: %d", plan.JobModifyIndex)
-	p.Line("To run the job only if it has not changed since this plan:")
-	p.Line("")
-	p.Line("  nomad-lite job run -check-index %d %s", plan.JobModifyIndex, strings.Join(append(formatFlagArgs(&o.jobFile), path), " "))
+	p.AddLine("")
+	p.AddLine("Job Modify Index: %d", plan.JobModifyIndex)
+	p.AddLine("To run the job only if it has not changed since this plan:")
+	p.AddLine("")
+	p.AddLine("  nomad-lite job run -check-index %d %s", plan.JobModifyIndex, strings.Join(append(formatFlagArgs(&o.jobFileFlags), path), " "))
 	return planHasChanges(plan), output.Print(s, p)
 }
 
 // printDryRun adds the result of the scheduler's plan to the page: whether all groups can be placed, the next launch,
 // and preempted allocations. missingDrivers has the drivers that the node does not have, by group.
 func printDryRun(p *output.Page, plan *api.JobPlanResponse, missingDrivers map[string][]string) {
-	p.Line("%s", output.ColoredCell{Colour: terminal.ColourBold, Text: "Scheduler dry-run:"})
+	p.AddLine("%s", output.ColouredCell{Colour: terminal.ColourBold, Text: "Scheduler dry-run:"})
 	if len(plan.FailedTGAllocs) == 0 {
-		p.Line("%s", output.ColoredCell{Colour: terminal.ColourGreen, Text: "- All tasks successfully allocated."})
+		p.AddLine("%s", output.ColouredCell{Colour: terminal.ColourGreen, Text: "- All tasks successfully allocated."})
 	} else {
-		p.Line("%s", output.ColoredCell{Colour: terminal.ColourYellow, Text: "- WARNING: Failed to place all allocations."})
+		p.AddLine("%s", output.ColouredCell{Colour: terminal.ColourYellow, Text: "- WARNING: Failed to place all allocations."})
 		tables.PrintPlacementFailures(p, "  ", plan.FailedTGAllocs, missingDrivers)
 	}
 	for _, e := range plan.CreatedEvals {
 		if e != nil && e.TriggeredBy == "rolling-update" {
-			p.Line("- Rolling update, next evaluation will be in %s.", e.Wait)
+			p.AddLine("- Rolling update, next evaluation will be in %s.", e.Wait)
 		}
 	}
 	if next := plan.NextPeriodicLaunch; !next.IsZero() {
-		p.Line("- If submitted now, next periodic launch would be at %s (%s).", next.Local().Format(time.RFC3339), output.FormatRelativeTime(time.Since(next)))
+		p.AddLine("- If submitted now, next periodic launch would be at %s (%s).", next.Local().Format(time.RFC3339), output.FormatRelativeTime(time.Since(next)))
 	}
 	if a := plan.Annotations; a != nil && len(a.PreemptedAllocs) > 0 {
-		p.Section("Preempted Allocations")
+		p.AddSection("Preempted Allocations")
 		tables.PrintAllocations(p, a.PreemptedAllocs, false)
 	}
 }

@@ -13,9 +13,9 @@ import (
 )
 
 type promoteOptions struct {
-	client  apiclient.Flags
-	monitor monitor.Flags
-	groups  []string
+	clientFlags  apiclient.Flags
+	monitorFlags monitor.Flags
+	groups       []string
 }
 
 func newPromoteCommand(s *cli.Streams) *cobra.Command {
@@ -30,19 +30,19 @@ Exit codes: as for 'job run'.`,
 		Example: `  nomad-lite job promote web
   nomad-lite job promote -group frontend web`,
 		Args:              apiclient.RequireOneJobArg,
-		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteJobs("")),
+		ValidArgsFunction: cli.CompleteArgsByPosition(o.clientFlags.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return promoteJob(cmd.Context(), o, args[0], s)
 		},
 	}
-	o.client.Register(cmd)
-	o.monitor.Register(cmd)
+	o.clientFlags.Register(cmd)
+	o.monitorFlags.Register(cmd)
 	cmd.Flags().StringArrayVar(&o.groups, "group", nil, "only this `group`; may be repeated")
 	return cmd
 }
 
 func promoteJob(ctx context.Context, o promoteOptions, prefix string, s *cli.Streams) error {
-	c, id, namespace, err := o.client.FindJob(ctx, prefix, "")
+	c, id, namespace, err := o.clientFlags.FindJob(ctx, prefix, "")
 	if err != nil {
 		return err
 	}
@@ -57,5 +57,5 @@ func promoteJob(ctx context.Context, o promoteOptions, prefix string, s *cli.Str
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("promote deployment %q of job %q", output.TruncateID(d.ID), id), err)
 	}
-	return o.monitor.WatchOrPrintEvaluation(ctx, s, c, namespace, out.EvalID)
+	return o.monitorFlags.WatchOrPrintEvaluation(ctx, s, c, namespace, out.EvalID)
 }

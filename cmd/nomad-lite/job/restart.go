@@ -31,7 +31,7 @@ new ones run.
 Exit codes: 0 all was restarted, 1 something was not.`
 
 type restartOptions struct {
-	client          apiclient.Flags
+	clientFlags     apiclient.Flags
 	allTasks        bool
 	reschedule      bool
 	groups, tasks   []string
@@ -53,7 +53,7 @@ func newRestartCommand(s *cli.Streams) *cobra.Command {
   nomad-lite job restart -group frontend -batch-size 25% -batch-wait 30s web
   nomad-lite job restart -reschedule web`,
 		Args:              apiclient.RequireOneJobArg,
-		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteJobs("Stop == false")),
+		ValidArgsFunction: cli.CompleteArgsByPosition(o.clientFlags.CompleteJobs("Stop == false")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, err := o.newBatchRestart(s)
 			if err != nil {
@@ -62,7 +62,7 @@ func newRestartCommand(s *cli.Streams) *cobra.Command {
 			return r.restartJob(cmd.Context(), args[0])
 		},
 	}
-	o.client.Register(cmd)
+	o.clientFlags.Register(cmd)
 	flags := cmd.Flags()
 	flags.BoolVar(&o.allTasks, "all-tasks", false, "run also tasks again that have ended")
 	flags.BoolVar(&o.reschedule, "reschedule", false, "replace the allocations by new ones")
@@ -125,8 +125,8 @@ func (o restartOptions) newBatchRestart(s *cli.Streams) (*batchRestart, error) {
 	return r, nil
 }
 
-// printPage prints a page to which add adds lines. It may be called concurrently.
-func (r *batchRestart) printPage(add func(*output.Page)) {
+// printLinesOnPage prints a page to which add adds lines. It may be called concurrently.
+func (r *batchRestart) printLinesOnPage(add func(*output.Page)) {
 	p := output.NewPage(r.streams)
 	add(p)
 	r.mu.Lock()
@@ -135,7 +135,7 @@ func (r *batchRestart) printPage(add func(*output.Page)) {
 }
 
 func (r *batchRestart) restartJob(ctx context.Context, prefix string) error {
-	c, id, namespace, err := r.restartOptions.client.FindJob(ctx, prefix, "")
+	c, id, namespace, err := r.restartOptions.clientFlags.FindJob(ctx, prefix, "")
 	if err != nil {
 		return err
 	}
@@ -152,26 +152,26 @@ func (r *batchRestart) restartJob(ctx context.Context, prefix string) error {
 		return err
 	}
 	if len(allocs) == 0 {
-		r.printPage(func(p *output.Page) { p.Line("No allocations to restart") })
+		r.printLinesOnPage(func(p *output.Page) { p.AddLine("No allocations to restart") })
 		return nil
 	}
 	if r.isBatchSizePercent {
 		r.allocsPerBatch = max(1, len(allocs)*r.allocsPerBatch/100)
 	}
-	r.printPage(func(p *output.Page) {
-		p.Heading("Restarting %s", output.FormatCount(len(allocs), "allocation"))
+	r.printLinesOnPage(func(p *output.Page) {
+		p.AddTimedHeading("Restarting %s", output.FormatCount(len(allocs), "allocation"))
 	})
 	if err := r.restartBatches(ctx, job, allocs); err != nil {
 		return err
 	}
 	if r.anyRestartFailed {
-		r.printPage(func(p *output.Page) { p.Heading("Job restart finished with errors") })
+		r.printLinesOnPage(func(p *output.Page) { p.AddTimedHeading("Job restart finished with errors") })
 		return &cli.ExitError{Code: 1, Err: fmt.Errorf("not all of job %q was restarted\nSee what runs: nomad-lite job status %s", id, id)}
 	}
-	r.printPage(func(p *output.Page) {
-		p.Heading("Job restart finished")
-		p.Line("")
-		p.Line("Job restarted successfully!")
+	r.printLinesOnPage(func(p *output.Page) {
+		p.AddTimedHeading("Job restart finished")
+		p.AddLine("")
+		p.AddLine("Job restarted successfully!")
 	})
 	return nil
 }
@@ -240,7 +240,7 @@ func (r *batchRestart) restartBatches(ctx context.Context, job *api.Job, allocs 
 		if r.onError == "fail" && !r.yes {
 			return err
 		}
-		r.printPage(func(p *output.Page) { p.Lines(err.Error()) })
+		r.printLinesOnPage(func(p *output.Page) { p.AddLines(err.Error()) })
 		if !r.yes {
 			if err := r.streams.Confirm("Restart the other allocations?", "Restart cancelled"); err != nil {
 				return err
@@ -255,7 +255,7 @@ func (r *batchRestart) waitBetweenBatches(ctx context.Context) error {
 		return r.streams.Confirm("Restart the next batch?", "Restart cancelled")
 	}
 	if r.batchWait > 0 {
-		r.printPage(func(p *output.Page) { p.Heading("Waiting %s before restarting the next batch", r.batchWait) })
+		r.printLinesOnPage(func(p *output.Page) { p.AddTimedHeading("Waiting %s before restarting the next batch", r.batchWait) })
 	}
 	return monitor.Sleep(ctx, r.batchWait)
 }
@@ -285,11 +285,13 @@ func (r *batchRestart) restartAlloc(ctx context.Context, job *api.Job, stub *api
 	var err error
 	switch {
 	case r.reschedule:
-		r.printPage(func(p *output.Page) { p.DetailLine("Rescheduling allocation %q for group %q", id, stub.TaskGroup) })
+		r.printLinesOnPage(func(p *output.Page) {
+			p.AddTimedDetailLine("Rescheduling allocation %q for group %q", id, stub.TaskGroup)
+		})
 		return r.replaceAlloc(ctx, job, alloc, stub.TaskGroup)
 	case r.allTasks:
-		r.printPage(func(p *output.Page) {
-			p.DetailLine("Restarting all tasks in allocation %q for group %q", id, stub.TaskGroup)
+		r.printLinesOnPage(func(p *output.Page) {
+			p.AddTimedDetailLine("Restarting all tasks in allocation %q for group %q", id, stub.TaskGroup)
 		})
 		err = r.client.Allocations().RestartAllTasks(alloc, q)
 	case len(r.tasks) > 0:
@@ -297,8 +299,8 @@ func (r *batchRestart) restartAlloc(ctx context.Context, job *api.Job, stub *api
 			if state := stub.TaskStates[task]; state == nil || state.State != "running" {
 				continue // this allocation does not have the task, or the task does not run
 			}
-			r.printPage(func(p *output.Page) {
-				p.DetailLine("Restarting task %q in allocation %q for group %q", task, id, stub.TaskGroup)
+			r.printLinesOnPage(func(p *output.Page) {
+				p.AddTimedDetailLine("Restarting task %q in allocation %q for group %q", task, id, stub.TaskGroup)
 			})
 			if e := r.client.Allocations().Restart(alloc, task, q); e != nil {
 				err = errors.Join(err, apiclient.WrapError(fmt.Sprintf("restart task %q of allocation %q", task, id), e))
@@ -306,8 +308,8 @@ func (r *batchRestart) restartAlloc(ctx context.Context, job *api.Job, stub *api
 		}
 		return err
 	default:
-		r.printPage(func(p *output.Page) {
-			p.DetailLine("Restarting running tasks in allocation %q for group %q", id, stub.TaskGroup)
+		r.printLinesOnPage(func(p *output.Page) {
+			p.AddTimedDetailLine("Restarting running tasks in allocation %q for group %q", id, stub.TaskGroup)
 		})
 		err = r.client.Allocations().Restart(alloc, "", q)
 	}
@@ -344,8 +346,8 @@ func (r *batchRestart) replaceAlloc(ctx context.Context, job *api.Job, alloc *ap
 		return fmt.Errorf("wait for what follows allocation %q: %w", id, err)
 	}
 	follower := &api.Allocation{ID: next.NextAllocation, Namespace: alloc.Namespace}
-	r.printPage(func(p *output.Page) {
-		p.DetailLine("Allocation %q replaced by %q for group %q", id, output.ShortID(follower.ID, r.verbose), group)
+	r.printLinesOnPage(func(p *output.Page) {
+		p.AddTimedDetailLine("Allocation %q replaced by %q for group %q", id, output.ShortID(follower.ID, r.verbose), group)
 	})
 	running, err := r.waitForAlloc(ctx, follower, func(a *api.Allocation) bool {
 		return a.ClientStatus != api.AllocClientStatusPending
@@ -356,8 +358,8 @@ func (r *batchRestart) replaceAlloc(ctx context.Context, job *api.Job, alloc *ap
 	case running.ClientStatus == api.AllocClientStatusFailed || running.ClientStatus == api.AllocClientStatusLost:
 		return fmt.Errorf("allocation %q, which replaces %q, is %s\nSee why: nomad-lite alloc status %s", output.ShortID(follower.ID, r.verbose), id, running.ClientStatus, output.TruncateID(follower.ID))
 	}
-	r.printPage(func(p *output.Page) {
-		p.DetailLine("Allocation %q is %s", output.ShortID(follower.ID, r.verbose), output.StatusCell(running.ClientStatus))
+	r.printLinesOnPage(func(p *output.Page) {
+		p.AddTimedDetailLine("Allocation %q is %s", output.ShortID(follower.ID, r.verbose), output.StatusCell(running.ClientStatus))
 	})
 	return nil
 }

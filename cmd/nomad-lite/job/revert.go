@@ -16,8 +16,8 @@ import (
 )
 
 type revertOptions struct {
-	client  apiclient.Flags
-	monitor monitor.Flags
+	clientFlags  apiclient.Flags
+	monitorFlags monitor.Flags
 }
 
 func newRevertCommand(s *cli.Streams) *cobra.Command {
@@ -32,18 +32,18 @@ Exit codes: as for 'job run'.`,
 		Example: `  nomad-lite job revert web 3
   nomad-lite job revert web golden`,
 		Args:              cli.RequireArgCount(2, 2, "two arguments: the id of a job, and a version or a tag"),
-		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteJobs(""), completeJobVersions(&o.client)),
+		ValidArgsFunction: cli.CompleteArgsByPosition(o.clientFlags.CompleteJobs(""), completeJobVersions(&o.clientFlags)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return revertJob(cmd.Context(), o, args[0], args[1], s)
 		},
 	}
-	o.client.Register(cmd)
-	o.monitor.Register(cmd)
+	o.clientFlags.Register(cmd)
+	o.monitorFlags.Register(cmd)
 	return cmd
 }
 
 func revertJob(ctx context.Context, o revertOptions, prefix, to string, s *cli.Streams) error {
-	c, id, namespace, err := o.client.FindJob(ctx, prefix, "")
+	c, id, namespace, err := o.clientFlags.FindJob(ctx, prefix, "")
 	if err != nil {
 		return err
 	}
@@ -57,7 +57,7 @@ func revertJob(ctx context.Context, o revertOptions, prefix, to string, s *cli.S
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("revert job %q to version %d", id, version), err)
 	}
-	return o.monitor.WatchOrPrintEvaluation(ctx, s, c, namespace, out.EvalID)
+	return o.monitorFlags.WatchOrPrintEvaluation(ctx, s, c, namespace, out.EvalID)
 }
 
 // findTaggedVersion returns the number of the job version that has the tag.

@@ -41,10 +41,10 @@ refused, or the deployment failed; 2 not all of it could be placed. With -wait:
 stopped; 2 nothing of it could be placed.`
 
 type runOptions struct {
-	jobFile         jobfile.Flags
-	client          apiclient.Flags
-	monitor         monitor.Flags
-	wait            monitor.WaitFlags
+	jobFileFlags    jobfile.Flags
+	clientFlags     apiclient.Flags
+	monitorFlags    monitor.Flags
+	waitFlags       monitor.WaitFlags
 	printJSON       bool
 	registerOptions api.RegisterOptions
 }
@@ -62,11 +62,11 @@ func newRunCommand(s *cli.Streams, printLogs monitor.PrintLogsFunc) *cobra.Comma
   nomad-lite job run -output web.nomad.hcl > web.json`,
 		Args: jobfile.RequireOneFileArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.wait.CheckCombination(o.monitor.Detach); err != nil {
+			if err := o.waitFlags.CheckCombination(o.monitorFlags.Detach); err != nil {
 				return cli.UsageError(cmd, err)
 			}
 			o.registerOptions.EnforceIndex = cmd.Flags().Changed("check-index")
-			job, err := o.jobFile.Read(s, args[0], 1)
+			job, err := o.jobFileFlags.Read(s, args[0], 1)
 			if err != nil {
 				return err
 			}
@@ -76,10 +76,10 @@ func newRunCommand(s *cli.Streams, printLogs monitor.PrintLogsFunc) *cobra.Comma
 			return submitJob(cmd.Context(), o, job, args[0], s, printLogs)
 		},
 	}
-	o.jobFile.Register(cmd)
-	o.client.Register(cmd)
-	o.monitor.Register(cmd)
-	o.wait.Register(cmd)
+	o.jobFileFlags.Register(cmd)
+	o.clientFlags.Register(cmd)
+	o.monitorFlags.Register(cmd)
+	o.waitFlags.Register(cmd)
 	flags := cmd.Flags()
 	flags.BoolVar(&o.printJSON, "output", false, "print the JSON of the job and do not run it")
 	flags.Uint64Var(&o.registerOptions.ModifyIndex, "check-index", 0, "refuse the job unless its modify `index` is this one; 0 means that it must be new")
@@ -91,7 +91,7 @@ func newRunCommand(s *cli.Streams, printLogs monitor.PrintLogsFunc) *cobra.Comma
 }
 
 func submitJob(ctx context.Context, o runOptions, job *jobfile.File, path string, s *cli.Streams, printLogs monitor.PrintLogsFunc) error {
-	if o.wait.UntilEnded {
+	if o.waitFlags.UntilEnded {
 		if err := checkJobIsFinite(job.Job); err != nil {
 			return err
 		}
@@ -99,12 +99,12 @@ func submitJob(ctx context.Context, o runOptions, job *jobfile.File, path string
 	if good, err := job.CheckBeforeSubmit(s); err != nil || !good {
 		return errors.Join(&cli.ExitError{Code: 1}, err)
 	}
-	client, err := o.client.Client()
+	client, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
 	namespace := pointer.Value(job.Job.Namespace)
-	o.client.UseJobRegion(client, job.Job)
+	o.clientFlags.UseJobRegion(client, job.Job)
 	o.registerOptions.Submission = o.newSubmission(job)
 	out, _, err := client.Jobs().RegisterOpts(job.Job, &o.registerOptions, apiclient.WriteOptions(ctx, namespace))
 	if err != nil {
@@ -114,18 +114,18 @@ func submitJob(ctx context.Context, o runOptions, job *jobfile.File, path string
 		}
 		return job.AddSourcePositions(apiclient.WrapError("submit job "+path, err))
 	}
-	cli.SetWebPagePath(ctx, cli.JobWebPagePath(pointer.Value(job.Job.ID), cmp.Or(namespace, o.client.ClientConfig().Namespace, api.DefaultNamespace)))
+	cli.SetPageForUIFlag(ctx, cli.JobWebPagePath(pointer.Value(job.Job.ID), cmp.Or(namespace, o.clientFlags.ClientConfig().Namespace, api.DefaultNamespace)))
 	jobfile.PrintWarnings(s.Out, out.Warnings)
 	if out.EvalID == "" {
-		return printDeferredStart(job.Job, s)
+		return printWhenJobStarts(job.Job, s)
 	}
-	if o.monitor.Detach {
+	if o.monitorFlags.Detach {
 		fmt.Fprintln(s.Out, "Job registration successful")
 	}
-	if o.wait.UntilEnded {
-		return o.wait.WaitForJob(ctx, monitor.New(s, client, namespace, o.monitor.Verbose), pointer.Value(job.Job.ID), out.EvalID, printLogs)
+	if o.waitFlags.UntilEnded {
+		return o.waitFlags.WaitForJob(ctx, monitor.New(s, client, namespace, o.monitorFlags.Verbose), pointer.Value(job.Job.ID), out.EvalID, printLogs)
 	}
-	return o.monitor.WatchOrPrintEvaluation(ctx, s, client, namespace, out.EvalID)
+	return o.monitorFlags.WatchOrPrintEvaluation(ctx, s, client, namespace, out.EvalID)
 }
 
 // checkJobIsFinite returns an error for a job for which -wait would never end: a service or system job, and a periodic
@@ -143,9 +143,9 @@ func checkJobIsFinite(job *api.Job) error {
 	return nil
 }
 
-// printDeferredStart prints a message for a job that does not start at its registration: when a periodic job starts
+// printWhenJobStarts prints a message for a job that does not start at its registration: when a periodic job starts
 // next, or how to dispatch a parameterized job.
-func printDeferredStart(job *api.Job, s *cli.Streams) error {
+func printWhenJobStarts(job *api.Job, s *cli.Streams) error {
 	_, err := fmt.Fprintln(s.Out, "Job registration successful")
 	switch {
 	case err != nil:
@@ -159,15 +159,15 @@ func printDeferredStart(job *api.Job, s *cli.Streams) error {
 
 // newSubmission returns the source of the job file and its variables, which the agent stores with the job.
 func (o runOptions) newSubmission(job *jobfile.File) *api.JobSubmission {
-	if job.Source == nil {
+	if job.SourceText == nil {
 		return nil
 	}
-	submission := &api.JobSubmission{Source: string(job.Source), Format: "hcl2"}
-	if o.jobFile.JSON {
+	submission := &api.JobSubmission{Source: string(job.SourceText), Format: "hcl2"}
+	if o.jobFileFlags.JSON {
 		submission.Format = "json"
 	}
 	flags := make(map[string]string)
-	for _, v := range o.jobFile.Vars {
+	for _, v := range o.jobFileFlags.Vars {
 		name, value, _ := strings.Cut(v, "=")
 		flags[name] = value
 	}
@@ -176,7 +176,7 @@ func (o runOptions) newSubmission(job *jobfile.File) *api.JobSubmission {
 	}
 	var varFileTexts []string
 	for _, name := range slices.Sorted(maps.Keys(job.Parsed.SourceTexts)) {
-		if slices.Contains(o.jobFile.VarFiles, name) {
+		if slices.Contains(o.jobFileFlags.VarFiles, name) {
 			varFileTexts = append(varFileTexts, string(job.Parsed.SourceTexts[name]))
 		}
 	}

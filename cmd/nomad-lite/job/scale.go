@@ -18,9 +18,9 @@ import (
 )
 
 type scaleOptions struct {
-	client     apiclient.Flags
-	monitor    monitor.Flags
-	checkIndex uint64
+	clientFlags  apiclient.Flags
+	monitorFlags monitor.Flags
+	checkIndex   uint64
 }
 
 func newScaleCommand(s *cli.Streams) *cobra.Command {
@@ -35,7 +35,7 @@ Exit codes: as for 'job run'.`,
 		Example: `  nomad-lite job scale web 3
   nomad-lite job scale -detach web frontend 0`,
 		Args:              cli.RequireArgCount(2, 3, "two or three arguments: the id of a job, the name of a group if it has several, and a count"),
-		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteJobs("")),
+		ValidArgsFunction: cli.CompleteArgsByPosition(o.clientFlags.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			count, err := strconv.ParseInt(args[len(args)-1], 10, 32)
 			if err != nil || count < 0 {
@@ -48,14 +48,14 @@ Exit codes: as for 'job run'.`,
 			return scaleJob(cmd.Context(), o, args[0], group, count, s)
 		},
 	}
-	o.client.Register(cmd)
-	o.monitor.Register(cmd)
+	o.clientFlags.Register(cmd)
+	o.monitorFlags.Register(cmd)
 	cmd.Flags().Uint64Var(&o.checkIndex, "check-index", 0, "change nothing unless the modify `index` of the job is this one")
 	return cmd
 }
 
 func scaleJob(ctx context.Context, o scaleOptions, prefix, group string, count int64, s *cli.Streams) error {
-	c, id, namespace, err := o.client.FindJob(ctx, prefix, "")
+	c, id, namespace, err := o.clientFlags.FindJob(ctx, prefix, "")
 	if err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func scaleJob(ctx context.Context, o scaleOptions, prefix, group string, count i
 	case group == "" && len(groups) == 1:
 		group = groups[0]
 	case group == "":
-		return fmt.Errorf("job %q has several groups: %s\nName one: nomad-lite job scale %s %s %d", id, strings.Join(groups, ", "), id, firstOrEmpty(groups), count)
+		return fmt.Errorf("job %q has several groups: %s\nName one: nomad-lite job scale %s %s %d", id, strings.Join(groups, ", "), id, firstNameOrEmpty(groups), count)
 	case !slices.Contains(groups, group):
 		//lint:ignore ST1005 the text is Nomad's
 		return fmt.Errorf("Group %s not found within job %q; it has %s", group, id, strings.Join(groups, ", "))
@@ -83,13 +83,13 @@ func scaleJob(ctx context.Context, o scaleOptions, prefix, group string, count i
 		return apiclient.WrapError(fmt.Sprintf("scale group %q of job %q", group, id), err)
 	}
 	jobfile.PrintWarnings(s.Out, out.Warnings)
-	if o.monitor.Detach {
+	if o.monitorFlags.Detach {
 		fmt.Fprintln(s.Out, "Job scale successful")
 	}
-	return o.monitor.WatchOrPrintEvaluation(ctx, s, c, namespace, out.EvalID)
+	return o.monitorFlags.WatchOrPrintEvaluation(ctx, s, c, namespace, out.EvalID)
 }
 
-func firstOrEmpty(names []string) string {
+func firstNameOrEmpty(names []string) string {
 	if len(names) == 0 {
 		return ""
 	}

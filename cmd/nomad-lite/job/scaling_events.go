@@ -17,9 +17,9 @@ import (
 )
 
 type scalingEventsOptions struct {
-	client  apiclient.Flags
-	format  output.FormatFlags
-	verbose bool
+	clientFlags apiclient.Flags
+	formatFlags output.FormatFlags
+	verbose     bool
 }
 
 func newScalingEventsCommand(s *cli.Streams) *cobra.Command {
@@ -30,13 +30,13 @@ func newScalingEventsCommand(s *cli.Streams) *cobra.Command {
 		Long:              `List the scaling events of the groups of a job with their causes, the newest first.`,
 		Example:           `  nomad-lite job scaling-events web`,
 		Args:              apiclient.RequireOneJobArg,
-		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteJobs("")),
+		ValidArgsFunction: cli.CompleteArgsByPosition(o.clientFlags.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return listScalingEvents(cmd.Context(), o, args[0], s)
 		},
 	}
-	o.client.Register(cmd)
-	o.format.Register(cmd)
+	o.clientFlags.Register(cmd)
+	o.formatFlags.Register(cmd)
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "print whole ids, and all that was said")
 	return cmd
 }
@@ -48,7 +48,7 @@ type scalingEvent struct {
 }
 
 func listScalingEvents(ctx context.Context, o scalingEventsOptions, prefix string, s *cli.Streams) error {
-	c, id, namespace, err := o.client.FindJob(ctx, prefix, "")
+	c, id, namespace, err := o.clientFlags.FindJob(ctx, prefix, "")
 	if err != nil {
 		return err
 	}
@@ -63,15 +63,15 @@ func listScalingEvents(ctx context.Context, o scalingEventsOptions, prefix strin
 		}
 	}
 	slices.SortStableFunc(events, func(a, b *scalingEvent) int { return cmp.Compare(b.Time, a.Time) })
-	return o.format.PrintValueOrPage(s, events, func(p *output.Page) {
+	return o.formatFlags.PrintValueOrPage(s, events, func(p *output.Page) {
 		t := output.NewTable("Task Group", "Count", "PrevCount", "Error", "Message", "Eval ID", "Date")
 		for _, e := range events {
 			count := "<unchanged>"
 			if e.Count != nil {
 				count = fmt.Sprint(*e.Count)
 			}
-			t.Row(e.TaskGroup, count, e.PreviousCount, e.Error, e.Message, output.ShortID(pointer.Value(e.EvalID), o.verbose), output.FormatDate(int64(e.Time)))
+			t.AddRow(e.TaskGroup, count, e.PreviousCount, e.Error, e.Message, output.ShortID(pointer.Value(e.EvalID), o.verbose), output.FormatDate(int64(e.Time)))
 		}
-		p.TableOrMessage(t, "No events found")
+		p.AddTableOrMessage(t, "No events found")
 	})
 }

@@ -14,8 +14,8 @@ import (
 )
 
 type startOptions struct {
-	client  apiclient.Flags
-	monitor monitor.Flags
+	clientFlags  apiclient.Flags
+	monitorFlags monitor.Flags
 }
 
 // NewStartCommand returns the command "job start", which is also "start".
@@ -29,18 +29,18 @@ func NewStartCommand(s *cli.Streams) *cobra.Command {
 Exit codes: as for 'job run'.`,
 		Example:           `  nomad-lite job start web`,
 		Args:              apiclient.RequireOneJobArg,
-		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteJobs("Stop == true")),
+		ValidArgsFunction: cli.CompleteArgsByPosition(o.clientFlags.CompleteJobs("Stop == true")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return startJob(cmd.Context(), o, args[0], s)
 		},
 	}
-	o.client.Register(cmd)
-	o.monitor.Register(cmd)
+	o.clientFlags.Register(cmd)
+	o.monitorFlags.Register(cmd)
 	return cmd
 }
 
 func startJob(ctx context.Context, o startOptions, prefix string, s *cli.Streams) error {
-	c, job, err := findJobVersion(ctx, &o.client, prefix, -1)
+	c, job, err := findJobVersion(ctx, &o.clientFlags, prefix, -1)
 	if err != nil {
 		return err
 	}
@@ -63,8 +63,8 @@ func startJob(ctx context.Context, o startOptions, prefix string, s *cli.Streams
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("start job %q", id), err)
 	}
-	if o.monitor.Detach {
+	if o.monitorFlags.Detach {
 		fmt.Fprintln(s.Out, "Job start successful")
 	}
-	return o.monitor.WatchOrPrintEvaluation(ctx, s, c, namespace, out.EvalID)
+	return o.monitorFlags.WatchOrPrintEvaluation(ctx, s, c, namespace, out.EvalID)
 }

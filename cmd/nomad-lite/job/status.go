@@ -27,12 +27,12 @@ deployment, and its placement failures.
 The beginning of a job's id is enough, as long as no other begins so.`
 
 type statusOptions struct {
-	client    apiclient.Flags
-	format    output.FormatFlags
-	short     bool
-	showEvals bool
-	allAllocs bool
-	verbose   bool
+	clientFlags apiclient.Flags
+	formatFlags output.FormatFlags
+	short       bool
+	showEvals   bool
+	allAllocs   bool
+	verbose     bool
 }
 
 func newStatusCommand(s *cli.Streams) *cobra.Command {
@@ -45,9 +45,9 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
   nomad-lite job status -evals -verbose web
   nomad-lite job status -t '{{range .}}{{println .Job.ID .Job.Status}}{{end}}'`,
 		Args:              cli.RequireArgCount(0, 1, "the id of a job, or nothing for all jobs"),
-		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteJobs("")),
+		ValidArgsFunction: cli.CompleteArgsByPosition(o.clientFlags.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := o.client.Client()
+			c, err := o.clientFlags.Client()
 			if err != nil {
 				return err
 			}
@@ -57,8 +57,8 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 			return showJob(cmd.Context(), o, c, args[0], s)
 		},
 	}
-	o.client.Register(cmd)
-	o.format.Register(cmd)
+	o.clientFlags.Register(cmd)
+	o.formatFlags.Register(cmd)
 	cmd.Flags().BoolVar(&o.short, "short", false, "show only what the job is")
 	cmd.Flags().BoolVar(&o.showEvals, "evals", false, "list the evaluations of the job")
 	cmd.Flags().BoolVar(&o.allAllocs, "all-allocs", false, "list also allocations of an earlier job with this id")
@@ -71,17 +71,17 @@ func listJobs(ctx context.Context, o statusOptions, c *api.Client, s *cli.Stream
 	if err != nil {
 		return apiclient.WrapError("list jobs", err)
 	}
-	if o.format.IsSet() {
+	if o.formatFlags.IsSet() {
 		all := make([]*jobWithDetails, len(jobs))
 		for i, j := range jobs {
 			if all[i], err = readJobDetails(ctx, c, j.ID, apiclient.JobNamespace(j), o.allAllocs); err != nil {
 				return err
 			}
 		}
-		return o.format.Print(s, all)
+		return o.formatFlags.Print(s, all)
 	}
 	p := output.NewPage(s)
-	tables.PrintJobs(p, jobs, o.client.ReadsAllNamespaces(), "No running jobs")
+	tables.PrintJobs(p, jobs, o.clientFlags.ReadsAllNamespaces(), "No running jobs")
 	return output.Print(s, p)
 }
 
@@ -124,13 +124,13 @@ func showJob(ctx context.Context, o statusOptions, c *api.Client, prefix string,
 	if err != nil {
 		return err
 	}
-	cli.SetWebPagePath(ctx, cli.JobWebPagePath(id, namespace))
-	if o.format.IsSet() {
+	cli.SetPageForUIFlag(ctx, cli.JobWebPagePath(id, namespace))
+	if o.formatFlags.IsSet() {
 		state, err := readJobDetails(ctx, c, id, namespace, o.allAllocs)
 		if err != nil {
 			return err
 		}
-		return o.format.Print(s, []*jobWithDetails{state})
+		return o.formatFlags.Print(s, []*jobWithDetails{state})
 	}
 	p := output.NewPage(s)
 	if o.short {
@@ -138,14 +138,14 @@ func showJob(ctx context.Context, o statusOptions, c *api.Client, prefix string,
 		if err != nil {
 			return apiclient.WrapError(fmt.Sprintf("read job %q", id), err)
 		}
-		printJob(p, job)
+		printJobFields(p, job)
 		return output.Print(s, p)
 	}
 	state, err := readJobDetails(ctx, c, id, namespace, o.allAllocs)
 	if err != nil {
 		return err
 	}
-	printJob(p, state.Job)
+	printJobFields(p, state.Job)
 	switch job := state.Job; {
 	case job.Periodic != nil:
 		err = printChildJobs(ctx, p, c, state, periodicChildren)
@@ -153,7 +153,7 @@ func showJob(ctx context.Context, o statusOptions, c *api.Client, prefix string,
 		printParameterizedConfig(p, job.ParameterizedJob)
 		err = printChildJobs(ctx, p, c, state, dispatchedChildren)
 	default:
-		printJobState(ctx, p, c, state, o)
+		printGroupsAndAllocs(ctx, p, c, state, o)
 	}
 	if err != nil {
 		return err
@@ -161,8 +161,8 @@ func showJob(ctx context.Context, o statusOptions, c *api.Client, prefix string,
 	return output.Print(s, p)
 }
 
-// printJob adds the fields of a job to the page.
-func printJob(p *output.Page, j *api.Job) {
+// printJobFields adds the fields of a job to the page.
+func printJobFields(p *output.Page, j *api.Job) {
 	all := output.Pairs{
 		{"ID", pointer.Value(j.ID)},
 		{"Name", pointer.Value(j.Name)},
@@ -183,10 +183,10 @@ func printJob(p *output.Page, j *api.Job) {
 	if j.VersionTag != nil {
 		all = append(all, [2]any{"Version Tag", j.VersionTag.Name})
 	}
-	p.Pairs(all)
+	p.AddPairs(all)
 	if j.UI != nil && j.UI.Description != "" {
-		p.Line("")
-		p.Line("%s", j.UI.Description)
+		p.AddLine("")
+		p.AddLine("%s", j.UI.Description)
 	}
 }
 
@@ -211,8 +211,8 @@ func formatNextLaunch(periodic *api.PeriodicConfig) string {
 }
 
 func printParameterizedConfig(p *output.Page, config *api.ParameterizedJobConfig) {
-	p.Section("Parameterized Job")
-	p.Pairs(output.Pairs{
+	p.AddSection("Parameterized Job")
+	p.AddPairs(output.Pairs{
 		{"Payload", cmp.Or(config.Payload, "optional")},
 		{"Required Metadata", strings.Join(config.MetaRequired, ", ")},
 		{"Optional Metadata", strings.Join(config.MetaOptional, ", ")},
@@ -234,10 +234,10 @@ var (
 // printChildJobs adds a summary and a list of the children of a job to the page.
 func printChildJobs(ctx context.Context, p *output.Page, c *api.Client, state *jobWithDetails, kind childJobKind) error {
 	if state.Summary != nil && state.Summary.Children != nil {
-		p.Section(kind.summaryTitle)
+		p.AddSection(kind.summaryTitle)
 		t := output.NewTable("Pending", "Running", "Dead")
-		t.Row(state.Summary.Children.Pending, state.Summary.Children.Running, state.Summary.Children.Dead)
-		p.Table(t)
+		t.AddRow(state.Summary.Children.Pending, state.Summary.Children.Running, state.Summary.Children.Dead)
+		p.AddTable(t)
 	}
 	q := apiclient.QueryOptions(ctx, pointer.Value(state.Job.Namespace))
 	q.Prefix = pointer.Value(state.Job.ID) + kind.idInfix
@@ -245,56 +245,56 @@ func printChildJobs(ctx context.Context, p *output.Page, c *api.Client, state *j
 	if err != nil {
 		return apiclient.WrapError("list jobs", err)
 	}
-	p.Section(kind.listTitle)
+	p.AddSection(kind.listTitle)
 	t := output.NewTable("ID", "Status", "Submit Date")
 	for _, j := range jobs {
-		t.Row(j.ID, tables.JobStatusCell(j.Status, j.Stop), output.FormatDate(j.SubmitTime))
+		t.AddRow(j.ID, tables.JobStatusCell(j.Status, j.Stop), output.FormatDate(j.SubmitTime))
 	}
-	p.TableOrMessage(t, kind.emptyListText)
+	p.AddTableOrMessage(t, kind.emptyListText)
 	return nil
 }
 
-// printJobState adds the state of a job without children to the page: groups, evaluations, deployment, allocations, and
-// why tasks do not run.
-func printJobState(ctx context.Context, p *output.Page, c *api.Client, state *jobWithDetails, o statusOptions) {
+// printGroupsAndAllocs adds the state of a job without children to the page: groups, evaluations, deployment,
+// allocations, and why tasks do not run.
+func printGroupsAndAllocs(ctx context.Context, p *output.Page, c *api.Client, state *jobWithDetails, o statusOptions) {
 	if state.Summary != nil {
-		p.Section("Summary")
+		p.AddSection("Summary")
 		t := output.NewTable("Task Group", "Queued", "Starting", "Running", "Failed", "Complete", "Lost", "Unknown")
 		for _, name := range slices.Sorted(maps.Keys(state.Summary.Summary)) {
 			g := state.Summary.Summary[name]
-			t.Row(name, g.Queued, g.Starting, g.Running, g.Failed, g.Complete, g.Lost, g.Unknown)
+			t.AddRow(name, g.Queued, g.Starting, g.Running, g.Failed, g.Complete, g.Lost, g.Unknown)
 		}
-		p.Table(t)
+		p.AddTable(t)
 	}
 	evals := slices.Clone(state.Evaluations)
 	slices.SortStableFunc(evals, func(a, b *api.Evaluation) int { return cmp.Compare(b.CreateIndex, a.CreateIndex) })
 	if (o.showEvals || o.verbose) && len(evals) > 0 {
-		p.Section("Evaluations")
+		p.AddSection("Evaluations")
 		tables.PrintEvaluations(p, evals, o.verbose)
 	}
 	printReschedules(ctx, p, c, state, o.verbose)
 	taskreason.PrintPlacementFailure(ctx, p, c, state.Job, evals)
 	if d := state.LatestDeployment; d != nil && d.ID != "" {
-		p.Section("Latest Deployment")
-		p.Pairs(output.Pairs{{"ID", output.ShortID(d.ID, o.verbose)}, {"Status", output.StatusCell(d.Status)}, {"Description", d.StatusDescription}})
+		p.AddSection("Latest Deployment")
+		p.AddPairs(output.Pairs{{"ID", output.ShortID(d.ID, o.verbose)}, {"Status", output.StatusCell(d.Status)}, {"Description", d.StatusDescription}})
 		if len(d.TaskGroups) > 0 {
-			p.Section("Deployed")
+			p.AddSection("Deployed")
 			tables.PrintDeployedGroups(p, d.TaskGroups)
 		}
 	}
 	if t := actionTable(state.Job); len(t.Rows) > 0 {
-		p.Section("Actions")
-		p.Table(t)
+		p.AddSection("Actions")
+		p.AddTable(t)
 	}
-	p.Section("Allocations")
-	tables.PrintAllocationsWithPorts(p, state.Allocations, allocPorts(ctx, c, state), o.verbose)
+	p.AddSection("Allocations")
+	tables.PrintAllocationsWithPorts(p, state.Allocations, readPortsByAllocID(ctx, c, state), o.verbose)
 	taskreason.PrintReasonsForJob(ctx, p, c, state.Job, state.Allocations, time.Now(), o.verbose)
 }
 
-// allocPorts returns the ports of the pending and running allocations of a job, as text by allocation id. It returns
-// nil if the request fails, because the rest of the status can be shown without ports.
-func allocPorts(ctx context.Context, c *api.Client, state *jobWithDetails) map[string]string {
-	if !slices.ContainsFunc(state.Allocations, isActiveAlloc) {
+// readPortsByAllocID returns the ports of the pending and running allocations of a job, as text by allocation id. It
+// returns nil if the request fails, because the rest of the status can be shown without ports.
+func readPortsByAllocID(ctx context.Context, c *api.Client, state *jobWithDetails) map[string]string {
+	if !slices.ContainsFunc(state.Allocations, isPendingOrRunning) {
 		return nil
 	}
 	q := apiclient.QueryOptions(ctx, pointer.Value(state.Job.Namespace))
@@ -306,14 +306,14 @@ func allocPorts(ctx context.Context, c *api.Client, state *jobWithDetails) map[s
 	}
 	byID := map[string]string{}
 	for _, a := range allocs {
-		if text := ports.OfAllocation(a.AllocatedResources, apiclient.FindTaskGroup(state.Job, a.TaskGroup)); text != "" && isActiveAlloc(a) {
+		if text := ports.FormatAllocationPorts(a.AllocatedResources, apiclient.FindTaskGroup(state.Job, a.TaskGroup)); text != "" && isPendingOrRunning(a) {
 			byID[a.ID] = text
 		}
 	}
 	return byID
 }
 
-func isActiveAlloc(a *api.AllocationListStub) bool {
+func isPendingOrRunning(a *api.AllocationListStub) bool {
 	return a.ClientStatus == api.AllocClientStatusPending || a.ClientStatus == api.AllocClientStatusRunning
 }
 
@@ -332,11 +332,11 @@ func printReschedules(ctx context.Context, p *output.Page, c *api.Client, state 
 		if g := apiclient.FindTaskGroup(state.Job, a.TaskGroup); g != nil && g.ReschedulePolicy != nil {
 			policy = formatReschedulePolicy(g.ReschedulePolicy)
 		}
-		t.Row(a.TaskGroup, policy, output.ShortID(eval.ID, verbose), output.FormatRelativeTime(time.Since(eval.WaitUntil)))
+		t.AddRow(a.TaskGroup, policy, output.ShortID(eval.ID, verbose), output.FormatRelativeTime(time.Since(eval.WaitUntil)))
 	}
 	if len(t.Rows) > 0 {
-		p.Section("Future Rescheduling Attempts")
-		p.Table(t)
+		p.AddSection("Future Rescheduling Attempts")
+		p.AddTable(t)
 	}
 }
 
@@ -353,7 +353,7 @@ func actionTable(job *api.Job) *output.Table {
 	apiclient.ForEachTask(job, func(group *api.TaskGroup, task *api.Task) {
 		for _, action := range task.Actions {
 			if action != nil {
-				t.Row(action.Name, pointer.Value(group.Name), task.Name)
+				t.AddRow(action.Name, pointer.Value(group.Name), task.Name)
 			}
 		}
 	})

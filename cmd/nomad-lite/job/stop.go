@@ -23,8 +23,8 @@ the evaluations, one per line. Ctrl-C ends only the command: the agent stops the
 jobs all the same.`
 
 type stopOptions struct {
-	client          apiclient.Flags
-	monitor         monitor.Flags
+	clientFlags     apiclient.Flags
+	monitorFlags    monitor.Flags
 	purge           bool
 	allRegions      bool
 	yes             bool
@@ -42,13 +42,13 @@ func NewStopCommand(s *cli.Streams) *cobra.Command {
 		Example: `  nomad-lite job stop web
   nomad-lite job stop -purge -yes web db`,
 		Args:              cli.RequireArgCount(1, -1, "the ids of one or more jobs"),
-		ValidArgsFunction: o.client.CompleteJobs("Stop == false"),
+		ValidArgsFunction: o.clientFlags.CompleteJobs("Stop == false"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return stopJobs(cmd.Context(), o, args, s)
 		},
 	}
-	o.client.Register(cmd)
-	o.monitor.Register(cmd)
+	o.clientFlags.Register(cmd)
+	o.monitorFlags.Register(cmd)
 	cmd.Flags().BoolVar(&o.purge, "purge", false, "forget the job as well")
 	cmd.Flags().BoolVar(&o.allRegions, "global", false, "stop a job of several regions in all of them")
 	cmd.Flags().BoolVar(&o.yes, "yes", false, "do not ask when an argument is only the beginning of an id")
@@ -58,12 +58,12 @@ func NewStopCommand(s *cli.Streams) *cobra.Command {
 }
 
 func stopJobs(ctx context.Context, o stopOptions, prefixes []string, s *cli.Streams) error {
-	c, err := o.client.Client()
+	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
 	// All jobs are looked up before the first is stopped, so that an unknown name stops no job.
-	var jobs []stoppedJob
+	var jobs []jobBeingStopped
 	for _, prefix := range slices.Compact(slices.Sorted(slices.Values(prefixes))) {
 		id, namespace, err := apiclient.FindJob(ctx, c, prefix, "")
 		if err != nil {
@@ -78,8 +78,8 @@ func stopJobs(ctx context.Context, o stopOptions, prefixes []string, s *cli.Stre
 		if err != nil {
 			return apiclient.WrapError(fmt.Sprintf("stop job %q", id), err)
 		}
-		j := stoppedJob{id: id, namespace: pointer.Value(job.Namespace)}
-		if !o.monitor.Detach {
+		j := jobBeingStopped{id: id, namespace: pointer.Value(job.Namespace)}
+		if !o.monitorFlags.Detach {
 			if j.allocsToWatch, err = monitor.AllocsToStop(ctx, c, j.namespace, id); err != nil {
 				return err
 			}
@@ -102,8 +102,8 @@ func stopJobs(ctx context.Context, o stopOptions, prefixes []string, s *cli.Stre
 	return nil
 }
 
-// stoppedJob is a job that the command stops, with what it needs to watch the stop.
-type stoppedJob struct {
+// jobBeingStopped is a job that the command stops, with what it needs to watch the stop.
+type jobBeingStopped struct {
 	id, namespace string
 	allocsToWatch []*api.AllocationListStub // allocations whose end the command waits for
 	evalID        string                    // evaluation of the stop; empty if there is none
@@ -111,13 +111,13 @@ type stoppedJob struct {
 
 // watchUntilStopped prints how the tasks of the job end, until the last one has ended. With -detach, it prints the id of
 // the evaluation instead.
-func (j *stoppedJob) watchUntilStopped(ctx context.Context, o stopOptions, c *api.Client, s *cli.Streams) error {
-	if o.monitor.Detach {
+func (j *jobBeingStopped) watchUntilStopped(ctx context.Context, o stopOptions, c *api.Client, s *cli.Streams) error {
+	if o.monitorFlags.Detach {
 		if j.evalID == "" {
 			return nil
 		}
 		_, err := fmt.Fprintln(s.Out, j.evalID)
 		return err
 	}
-	return monitor.New(s, c, j.namespace, o.monitor.Verbose).WatchStop(ctx, j.id, j.evalID, j.allocsToWatch)
+	return monitor.New(s, c, j.namespace, o.monitorFlags.Verbose).WatchStop(ctx, j.id, j.evalID, j.allocsToWatch)
 }

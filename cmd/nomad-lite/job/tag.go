@@ -17,7 +17,7 @@ func newTagCommand(s *cli.Streams) *cobra.Command {
 }
 
 type tagOptions struct {
-	client      apiclient.Flags
+	clientFlags apiclient.Flags
 	tagName     string
 	description string
 	version     int64
@@ -53,7 +53,7 @@ func newTagChangeCommand(o *tagOptions, use, short string, run func(*cobra.Comma
 		Use:               use,
 		Short:             short,
 		Args:              apiclient.RequireOneJobArg,
-		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteJobs("")),
+		ValidArgsFunction: cli.CompleteArgsByPosition(o.clientFlags.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.tagName == "" {
 				return cli.UsageError(cmd, errors.New("which tag? Add -name"))
@@ -61,13 +61,13 @@ func newTagChangeCommand(o *tagOptions, use, short string, run func(*cobra.Comma
 			return run(cmd, args)
 		},
 	}
-	o.client.Register(cmd)
+	o.clientFlags.Register(cmd)
 	cmd.Flags().StringVar(&o.tagName, "name", "", "`name` of the tag")
 	return cmd
 }
 
 func tagJob(ctx context.Context, o tagOptions, prefix string, s *cli.Streams) error {
-	c, job, err := findJobVersion(ctx, &o.client, prefix, o.version)
+	c, job, err := findJobVersion(ctx, &o.clientFlags, prefix, o.version)
 	if err != nil {
 		return err
 	}
@@ -80,7 +80,7 @@ func tagJob(ctx context.Context, o tagOptions, prefix string, s *cli.Streams) er
 }
 
 func untagJob(ctx context.Context, o tagOptions, prefix string, s *cli.Streams) error {
-	c, id, namespace, err := o.client.FindJob(ctx, prefix, "")
+	c, id, namespace, err := o.clientFlags.FindJob(ctx, prefix, "")
 	if err != nil {
 		return err
 	}

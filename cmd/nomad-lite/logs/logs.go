@@ -43,7 +43,7 @@ const logsExamples = `  nomad-lite logs                     the stored output of
   nomad-lite logs -timestamps -task server web`
 
 type options struct {
-	client          apiclient.Flags
+	clientFlags     apiclient.Flags
 	follow          bool
 	tailLines       int
 	sinceText       string
@@ -76,9 +76,9 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 			defer stop()
 			return printLogs(ctx, o, since, args, s)
 		},
-		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteJobs("")),
+		ValidArgsFunction: cli.CompleteArgsByPosition(o.clientFlags.CompleteJobs("")),
 	}
-	o.client.Register(cmd)
+	o.clientFlags.Register(cmd)
 	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "continue with new output")
 	cmd.Flags().IntVarP(&o.tailLines, "tail", "n", -1, "begin with the last `lines` of each task")
 	cli.HideFlagDefaults(cmd, "tail")
@@ -113,36 +113,36 @@ func parseSince(text string, now time.Time) (time.Time, error) {
 
 // logPrinter prints the output of the tasks that options and scope select.
 type logPrinter struct {
-	options          options
-	since            time.Time
-	client           *api.Client
-	scope            allocScope
-	taskView         *taskview.View
-	followGoroutines sync.WaitGroup
-	startedTasks     map[string]bool          // key: allocation id + task name; true if the output of the task is or was shown
-	allocEndedByID   map[string]chan struct{} // allocation id -> channel that is closed when the allocation has ended
-	jobsByKey        map[string]*api.Job      // jobKey -> job, or nil if the job was purged; a child job is represented by its parent
-	taskCount        int
+	options               options
+	since                 time.Time
+	client                *api.Client
+	scope                 allocScope
+	taskView              *taskview.View
+	followGoroutines      sync.WaitGroup
+	isShownByAllocAndTask map[string]bool          // key: allocation id + task name; true if the output of the task is or was shown
+	allocEndedByID        map[string]chan struct{} // allocation id -> channel that is closed when the allocation has ended
+	jobsByKey             map[string]*api.Job      // jobKey -> job, or nil if the job was purged; a child job is represented by its parent
+	labelledTaskCount     int
 }
 
 // outputStream is one of the two outputs of a task in an allocation.
 type outputStream struct {
-	alloc      *api.Allocation // only ID, NodeID and Namespace are set
-	taskName   string
-	streamName string // "stdout" or "stderr"
-	taskView   *taskview.Task
-	allocEnded <-chan struct{}
-	isLate     bool           // the task has started after the command, so all of its output is shown, whatever -tail says
-	position   streamPosition // position of the first line that was not shown
+	alloc               *api.Allocation // only ID, NodeID and Namespace are set
+	taskName            string
+	streamName          string // "stdout" or "stderr"
+	taskView            *taskview.Task
+	allocEnded          <-chan struct{}
+	startedAfterCommand bool           // the task has started after the command, so all of its output is shown, whatever -tail says
+	position            streamPosition // position of the first line that was not shown
 }
 
 func printLogs(ctx context.Context, o options, since time.Time, args []string, s *cli.Streams) error {
-	c, err := o.client.Client()
+	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
 	p := newLogPrinter(o, since, c)
-	p.scope.namespace = o.client.ClientConfig().Namespace
+	p.scope.namespace = o.clientFlags.ClientConfig().Namespace
 	if len(args) > 0 {
 		id, namespace, err := apiclient.FindJob(ctx, c, args[0], "")
 		if err != nil {
@@ -155,7 +155,7 @@ func printLogs(ctx context.Context, o options, since time.Time, args []string, s
 		if err := checkTaskExists(job, o.group, o.task); err != nil {
 			return err
 		}
-		p.selectJob(job)
+		p.limitToJob(job)
 	}
 	return p.showSelectedTasks(ctx, s)
 }
@@ -163,18 +163,18 @@ func printLogs(ctx context.Context, o options, since time.Time, args []string, s
 // FollowJob shows the output of a job's tasks until the job has ended or ctx ends.
 func FollowJob(ctx context.Context, c *api.Client, job *api.Job, s *cli.Streams) error {
 	p := newLogPrinter(options{follow: true, tailLines: -1}, time.Time{}, c)
-	p.selectJob(job)
+	p.limitToJob(job)
 	return p.showSelectedTasks(ctx, s)
 }
 
 func newLogPrinter(o options, since time.Time, c *api.Client) *logPrinter {
-	return &logPrinter{options: o, since: since, client: c, startedTasks: map[string]bool{}, allocEndedByID: map[string]chan struct{}{}, jobsByKey: map[string]*api.Job{}}
+	return &logPrinter{options: o, since: since, client: c, isShownByAllocAndTask: map[string]bool{}, allocEndedByID: map[string]chan struct{}{}, jobsByKey: map[string]*api.Job{}}
 }
 
-// selectJob limits the output to one job or, if the job is periodic or parameterized, to its children.
-func (p *logPrinter) selectJob(job *api.Job) {
+// limitToJob limits the output to one job or, if the job is periodic or parameterized, to its children.
+func (p *logPrinter) limitToJob(job *api.Job) {
 	id, namespace := pointer.Value(job.ID), pointer.Value(job.Namespace)
-	p.scope = allocScope{jobID: id, namespace: namespace, isForChildren: pointer.Value(job.ParentID) == "" && (job.IsPeriodic() || job.IsParameterized())}
+	p.scope = allocScope{jobID: id, namespace: namespace, selectsChildJobs: pointer.Value(job.ParentID) == "" && (job.IsPeriodic() || job.IsParameterized())}
 	p.jobsByKey[jobKey(namespace, id)] = job
 }
 
@@ -229,18 +229,18 @@ func (p *logPrinter) showTasksAsTheyStart(ctx context.Context) error {
 		for _, a := range allocs {
 			late := a.CreateIndex > initialIndex
 			if late || p.allocEndedByID[a.ID] != nil || slices.Contains(shown, a) {
-				added = append(added, p.streamsOfNewTasks(ctx, a, late || !isFirst)...)
+				added = append(added, p.streamsOfNewlyStartedTasks(ctx, a, late || !isFirst)...)
 			}
 			ended = ended && p.notifyIfAllocEnded(a)
 		}
 		if isFirst {
-			p.taskView.WidenLabels(p.maxLabelWidth(added))
+			p.taskView.RaiseLabelWidth(p.maxLabelWidth(added))
 		}
-		if err := p.showStreams(ctx, added); err != nil {
+		if err := p.showStoredAndStartFollowing(ctx, added); err != nil {
 			return err
 		}
 		if !p.options.follow {
-			if len(p.startedTasks) == 0 {
+			if len(p.isShownByAllocAndTask) == 0 {
 				p.taskView.PrintMessage(fmt.Sprintf("none of these tasks of %s has started yet; -f waits for them", p.scope))
 			}
 			return nil
@@ -295,9 +295,9 @@ func (p *logPrinter) notifyIfAllocEnded(a *api.AllocationListStub) bool {
 	return true
 }
 
-// streamsOfNewTasks returns the selected streams of those tasks of an allocation that have started since the last call,
-// in the order of their start. late becomes isLate of the streams.
-func (p *logPrinter) streamsOfNewTasks(ctx context.Context, a *api.AllocationListStub, late bool) []*outputStream {
+// streamsOfNewlyStartedTasks returns the selected streams of those tasks of an allocation that have started since the
+// last call, in the order of their start. late becomes startedAfterCommand of the streams.
+func (p *logPrinter) streamsOfNewlyStartedTasks(ctx context.Context, a *api.AllocationListStub, late bool) []*outputStream {
 	if p.options.group != "" && a.TaskGroup != p.options.group {
 		return nil
 	}
@@ -306,7 +306,7 @@ func (p *logPrinter) streamsOfNewTasks(ctx context.Context, a *api.AllocationLis
 	}
 	var taskNames []string
 	for name, state := range a.TaskStates {
-		if state != nil && !state.StartedAt.IsZero() && (p.options.task == "" || p.options.task == name) && !p.startedTasks[a.ID+name] {
+		if state != nil && !state.StartedAt.IsZero() && (p.options.task == "" || p.options.task == name) && !p.isShownByAllocAndTask[a.ID+name] {
 			taskNames = append(taskNames, name)
 		}
 	}
@@ -315,16 +315,16 @@ func (p *logPrinter) streamsOfNewTasks(ctx context.Context, a *api.AllocationLis
 	})
 	var streams []*outputStream
 	for _, name := range taskNames {
-		p.startedTasks[a.ID+name] = true
-		view := &taskview.Task{Label: p.taskLabel(ctx, a, name), Colour: taskview.TaskColours[p.taskCount%len(taskview.TaskColours)]}
-		p.taskCount++
+		p.isShownByAllocAndTask[a.ID+name] = true
+		view := &taskview.Task{Label: p.taskLabel(ctx, a, name), Colour: taskview.TaskColours[p.labelledTaskCount%len(taskview.TaskColours)]}
+		p.labelledTaskCount++
 		for _, stream := range []string{api.FSLogNameStdout, api.FSLogNameStderr} {
 			if stream == api.FSLogNameStdout && p.options.stderr && !p.options.stdout || stream == api.FSLogNameStderr && p.options.stdout && !p.options.stderr {
 				continue
 			}
 			streams = append(streams, &outputStream{
 				alloc:    &api.Allocation{ID: a.ID, NodeID: a.NodeID, Namespace: a.Namespace},
-				taskName: name, streamName: stream, taskView: view, allocEnded: p.allocEndedByID[a.ID], isLate: late,
+				taskName: name, streamName: stream, taskView: view, allocEnded: p.allocEndedByID[a.ID], startedAfterCommand: late,
 			})
 		}
 	}
@@ -334,7 +334,7 @@ func (p *logPrinter) streamsOfNewTasks(ctx context.Context, a *api.AllocationLis
 // taskLabel returns the label of a task: "server", or "web[1].server" if the job has several allocations.
 // If the scope has several jobs, the label starts with the id of the job.
 func (p *logPrinter) taskLabel(ctx context.Context, a *api.AllocationListStub, task string) string {
-	job := p.readJob(ctx, a.Namespace, rootJobID(a.JobID))
+	job := p.readJob(ctx, a.Namespace, parentIDOrSelf(a.JobID))
 	label := task
 	if job == nil || apiclient.DesiredAllocCount(job) > 1 {
 		label = strings.TrimPrefix(a.Name, a.JobID+".") + "." + task
@@ -342,7 +342,7 @@ func (p *logPrinter) taskLabel(ctx context.Context, a *api.AllocationListStub, t
 			label += "@" + cmp.Or(a.NodeName, output.TruncateID(a.NodeID))
 		}
 	}
-	return p.scope.jobLabel(a) + label
+	return p.scope.jobLabelPrefix(a) + label
 }
 
 // readJob returns a job from jobsByKey or from the agent, or nil if the job cannot be read, as after a purge.
@@ -365,7 +365,7 @@ func (p *logPrinter) maxLabelWidth(streams []*outputStream) int {
 	for _, s := range streams {
 		widest = max(widest, utf8.RuneCountInString(s.taskView.Label))
 	}
-	if job := p.jobsByKey[jobKey(p.scope.namespace, p.scope.jobID)]; job != nil && !p.scope.isForChildren {
+	if job := p.jobsByKey[jobKey(p.scope.namespace, p.scope.jobID)]; job != nil && !p.scope.selectsChildJobs {
 		apiclient.ForEachTask(job, func(group *api.TaskGroup, task *api.Task) {
 			label := task.Name
 			if apiclient.DesiredAllocCount(job) > 1 {

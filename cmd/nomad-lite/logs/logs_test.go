@@ -164,14 +164,14 @@ func TestStoredLines(t *testing.T) {
 				t.Fatal(err)
 			}
 			files := filesOfStream(listed, "t", "stdout")
-			source := p.storedLineSource(s, files)
+			source := p.newStoredLineSource(s, files)
 			if test.last != 0 {
 				p.options.tailLines = max(0, test.last)
 				lines, err := p.lastLinesOfTask(t.Context(), []*outputStream{s}, listed)
 				if err != nil {
 					t.Fatal(err)
 				}
-				source = sliceSource(lines)
+				source = newSliceLineSource(lines)
 			}
 			got := ""
 			for {
@@ -202,7 +202,7 @@ func TestMergeLines(t *testing.T) {
 		for _, at := range seconds {
 			lines = append(lines, outputLine{text: []byte(name), sortTime: time.Unix(at, 0)})
 		}
-		return sliceSource(lines)
+		return newSliceLineSource(lines)
 	}
 	sources := func() []lineSource {
 		return []lineSource{source("a", 1, 5, 5, 9), source("b"), source("c", 2, 5, 4, 9), source("d", 1)}
@@ -340,7 +340,7 @@ func TestScope(t *testing.T) {
 	for id, want := range map[string]string{
 		"web": "web", "greet/dispatch-1763762400-0a1b2c3d": "greet", "clean/periodic-1763762400": "clean", "a/b": "a/b", "/dispatch-1": "/dispatch-1",
 	} {
-		if got := rootJobID(id); got != want {
+		if got := parentIDOrSelf(id); got != want {
 			t.Errorf("root of %s: %s, want %s", id, got, want)
 		}
 	}
@@ -350,11 +350,11 @@ func TestScope(t *testing.T) {
 		want  string
 	}{
 		{allocScope{jobID: "clean/periodic-1"}, ""},
-		{allocScope{jobID: "clean", isForChildren: true}, "periodic-1/"},
+		{allocScope{jobID: "clean", selectsChildJobs: true}, "periodic-1/"},
 		{allocScope{}, "clean/periodic-1/"},
 		{allocScope{namespace: "*"}, "n/clean/periodic-1/"},
 	} {
-		if got := test.scope.jobLabel(a); got != test.want {
+		if got := test.scope.jobLabelPrefix(a); got != test.want {
 			t.Errorf("%v: %q, want %q", test.scope, got, test.want)
 		}
 	}

@@ -11,8 +11,8 @@ import (
 // lineSource returns the next line of a sequence of lines at each call, and io.EOF after the last one.
 type lineSource func(context.Context) (outputLine, error)
 
-// sliceSource returns a source that returns the given lines.
-func sliceSource(lines []outputLine) lineSource {
+// newSliceLineSource returns a source that returns the given lines.
+func newSliceLineSource(lines []outputLine) lineSource {
 	return func(context.Context) (outputLine, error) {
 		if len(lines) == 0 {
 			return outputLine{}, io.EOF
@@ -35,7 +35,7 @@ func mergeLines(ctx context.Context, sources []lineSource, emit func(outputLine)
 		if err != nil {
 			return err
 		}
-		heads = append(heads, lineHead{l, i})
+		heads = append(heads, nextLineOfSource{l, i})
 	}
 	heap.Init(&heads)
 	for len(heads) > 0 {
@@ -67,14 +67,14 @@ func lastMergedLines(ctx context.Context, sources []lineSource, n int) ([]output
 	return slices.Clip(lines[max(0, len(lines)-n):]), err
 }
 
-// lineHead is the next line of a source, in mergeLines.
-type lineHead struct {
+// nextLineOfSource is the next line of a source, in mergeLines.
+type nextLineOfSource struct {
 	line        outputLine
 	sourceIndex int
 }
 
 // lineHeap implements heap.Interface. The first element is the line to emit next.
-type lineHeap []lineHead
+type lineHeap []nextLineOfSource
 
 func (h lineHeap) Len() int { return len(h) }
 
@@ -86,7 +86,7 @@ func (h lineHeap) Less(i, j int) bool {
 }
 
 func (h lineHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
-func (h *lineHeap) Push(x any)   { *h = append(*h, x.(lineHead)) }
+func (h *lineHeap) Push(x any)   { *h = append(*h, x.(nextLineOfSource)) }
 
 func (h *lineHeap) Pop() any {
 	last := (*h)[len(*h)-1]

@@ -11,16 +11,16 @@ import (
 
 // allocScope selects the allocations whose output is shown: of one job, of its children, or of all jobs.
 type allocScope struct {
-	namespace     string
-	jobID         string // id of the selected job; "" means all jobs
-	isForChildren bool   // the children of the job are selected
+	namespace        string
+	jobID            string // id of the selected job; "" means all jobs
+	selectsChildJobs bool   // the children of the job are selected
 }
 
 // childInfixes are the texts that follow the id of a periodic or parameterized job in the ids of its children.
 var childInfixes = []string{"/periodic-", "/dispatch-"}
 
-// rootJobID returns the id of the parent of a child job, or id itself if it is not that of a child.
-func rootJobID(id string) string {
+// parentIDOrSelf returns the id of the parent of a child job, or id itself if it is not that of a child.
+func parentIDOrSelf(id string) string {
 	for _, infix := range childInfixes {
 		if i := strings.LastIndex(id, infix); i > 0 {
 			return id[:i]
@@ -36,7 +36,7 @@ func (s allocScope) String() string {
 	switch {
 	case s.jobID == "":
 		return "all jobs"
-	case s.isForChildren:
+	case s.selectsChildJobs:
 		return fmt.Sprintf("the children of job %q", s.jobID)
 	}
 	return fmt.Sprintf("job %q", s.jobID)
@@ -44,12 +44,12 @@ func (s allocScope) String() string {
 
 // listAllocs reads the allocations of the scope from the agent, newest first.
 func (s allocScope) listAllocs(c *api.Client, q *api.QueryOptions) ([]*api.AllocationListStub, *api.QueryMeta, error) {
-	if s.jobID != "" && !s.isForChildren {
+	if s.jobID != "" && !s.selectsChildJobs {
 		return c.Jobs().Allocations(s.jobID, false, q)
 	}
 	allocs, meta, err := c.Allocations().List(q)
 	return slices.DeleteFunc(allocs, func(a *api.AllocationListStub) bool {
-		return s.isForChildren && (a.JobID == s.jobID || rootJobID(a.JobID) != s.jobID)
+		return s.selectsChildJobs && (a.JobID == s.jobID || parentIDOrSelf(a.JobID) != s.jobID)
 	}), meta, err
 }
 
@@ -58,18 +58,18 @@ func (s allocScope) noAllocsError() error {
 	switch {
 	case s.jobID == "":
 		return errors.New("no job has allocations")
-	case s.isForChildren:
+	case s.selectsChildJobs:
 		return fmt.Errorf("job %q has no children with allocations\nSee those that it has: nomad-lite job status %s", s.jobID, s.jobID)
 	}
 	return fmt.Errorf("job %q has no allocations yet\nSee why: nomad-lite job status %s", s.jobID, s.jobID)
 }
 
-// jobLabel returns the prefix of a task's label that names the job: "web/", or "periodic-1763762400/" for a child. It is
-// empty if the scope has only one job.
-func (s allocScope) jobLabel(a *api.AllocationListStub) string {
+// jobLabelPrefix returns the prefix of a task's label that names the job: "web/", or "periodic-1763762400/" for a
+// child. It is empty if the scope has only one job.
+func (s allocScope) jobLabelPrefix(a *api.AllocationListStub) string {
 	label := a.JobID + "/"
 	switch {
-	case s.isForChildren:
+	case s.selectsChildJobs:
 		return strings.TrimPrefix(label, s.jobID+"/")
 	case s.jobID != "":
 		return ""

@@ -16,9 +16,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/logfile"
 )
 
-// showStreams shows the stored output of streams, merged by time. With -f it then starts a goroutine that follows each
-// stream.
-func (p *logPrinter) showStreams(ctx context.Context, streams []*outputStream) error {
+// showStoredAndStartFollowing shows the stored output of streams, merged by time. With -f it then starts a goroutine
+// that follows each stream.
+func (p *logPrinter) showStoredAndStartFollowing(ctx context.Context, streams []*outputStream) error {
 	files := map[string][]*api.AllocFileInfo{}
 	var sources []lineSource
 	for i, s := range streams {
@@ -26,12 +26,12 @@ func (p *logPrinter) showStreams(ctx context.Context, streams []*outputStream) e
 		if !known {
 			var err error
 			if listed, err = p.logDirOf(s).listFiles(ctx); err != nil {
-				p.reportError(ctx, s, err)
+				p.printStreamError(ctx, s, err)
 			}
 			files[s.alloc.ID] = listed
 		}
-		if p.options.tailLines < 0 || s.isLate {
-			sources = append(sources, p.storedLineSource(s, filesOfStream(listed, s.taskName, s.streamName)))
+		if p.options.tailLines < 0 || s.startedAfterCommand {
+			sources = append(sources, p.newStoredLineSource(s, filesOfStream(listed, s.taskName, s.streamName)))
 			continue
 		}
 		if i > 0 && streams[i-1].taskView == s.taskView {
@@ -41,7 +41,7 @@ func (p *logPrinter) showStreams(ctx context.Context, streams []*outputStream) e
 		if err != nil {
 			return err
 		}
-		sources = append(sources, sliceSource(lines))
+		sources = append(sources, newSliceLineSource(lines))
 	}
 	if err := p.showLines(ctx, sources); err != nil {
 		return err
@@ -54,20 +54,20 @@ func (p *logPrinter) showStreams(ctx context.Context, streams []*outputStream) e
 	return nil
 }
 
-func (p *logPrinter) logDirOf(s *outputStream) logDir {
-	return logDir{client: p.client, alloc: s.alloc}
+func (p *logPrinter) logDirOf(s *outputStream) allocLogDir {
+	return allocLogDir{client: p.client, alloc: s.alloc}
 }
 
-// reportError prints a message that the output of a task cannot be shown, unless ctx has ended.
-func (p *logPrinter) reportError(ctx context.Context, s *outputStream, err error) {
+// printStreamError prints a message that the output of a task cannot be shown, unless ctx has ended.
+func (p *logPrinter) printStreamError(ctx context.Context, s *outputStream, err error) {
 	if ctx.Err() == nil {
 		p.taskView.PrintMessage(apiclient.WrapError("output of task "+s.taskView.Label+" is not shown", err).Error())
 	}
 }
 
-// storedLineSource returns a source of the lines in a stream's files, from the stream's position on. At its end it sets
-// the position to the end of the last line.
-func (p *logPrinter) storedLineSource(s *outputStream, files []logFile) lineSource {
+// newStoredLineSource returns a source of the lines in a stream's files, from the stream's position on. At its end it
+// sets the position to the end of the last line.
+func (p *logPrinter) newStoredLineSource(s *outputStream, files []logFile) lineSource {
 	r := p.newReader(s, files, s.position)
 	return func(ctx context.Context) (outputLine, error) {
 		l, err := r.nextLine(ctx)
@@ -76,7 +76,7 @@ func (p *logPrinter) storedLineSource(s *outputStream, files []logFile) lineSour
 		}
 		s.position = r.position
 		if !errors.Is(err, io.EOF) {
-			p.reportError(ctx, s, err)
+			p.printStreamError(ctx, s, err)
 		}
 		return outputLine{}, io.EOF
 	}
@@ -99,10 +99,10 @@ func (p *logPrinter) lastLinesOfTask(ctx context.Context, streams []*outputStrea
 		files := filesOfStream(listed, s.taskName, s.streamName)
 		lines, end, err := readLastLines(ctx, files, func(from streamPosition) *lineReader { return p.newReader(s, files, from) }, p.options.tailLines)
 		if err != nil {
-			p.reportError(ctx, s, err)
+			p.printStreamError(ctx, s, err)
 		}
 		s.position = end
-		sources = append(sources, sliceSource(lines))
+		sources = append(sources, newSliceLineSource(lines))
 	}
 	return lastMergedLines(ctx, sources, p.options.tailLines)
 }
@@ -140,7 +140,7 @@ func (p *logPrinter) showLines(ctx context.Context, sources []lineSource) error 
 }
 
 func (p *logPrinter) printLines(s *outputStream, lines []byte) {
-	p.taskView.PrintLines(s.taskView, s.streamName == api.FSLogNameStderr, lines)
+	p.taskView.PrintTaskOutput(s.taskView, s.streamName == api.FSLogNameStderr, lines)
 }
 
 // timestampLayout is the format of -timestamps. It has a fixed width, and milliseconds as the stored arrival times.
@@ -178,7 +178,7 @@ func (p *logPrinter) followStream(ctx context.Context, s *outputStream) {
 		switch {
 		case errors.Is(err, errGap):
 		case err != nil:
-			p.reportError(ctx, s, err)
+			p.printStreamError(ctx, s, err)
 			return
 		default: // the agent can end a stream before the allocation has ended
 			select {
@@ -193,11 +193,11 @@ func (p *logPrinter) followStream(ctx context.Context, s *outputStream) {
 		case apiclient.IsNotFound(err):
 			return // the files were removed
 		case err != nil:
-			p.reportError(ctx, s, err)
+			p.printStreamError(ctx, s, err)
 			return
 		}
 		ended := streaming.IsChannelClosed(s.allocEnded)
-		if err := p.showLines(ctx, []lineSource{p.storedLineSource(s, filesOfStream(listed, s.taskName, s.streamName))}); err != nil || ended {
+		if err := p.showLines(ctx, []lineSource{p.newStoredLineSource(s, filesOfStream(listed, s.taskName, s.streamName))}); err != nil || ended {
 			return
 		}
 	}
@@ -219,7 +219,7 @@ func (p *logPrinter) followFrames(ctx context.Context, s *outputStream) error {
 			offset += f.size
 		}
 	}
-	f := frameFollower{printer: p, stream: s, receivedUntil: s.position}
+	f := frameFollower{printer: p, stream: s, endOfReceivedOutput: s.position}
 	request := streaming.LogRequest{Alloc: s.alloc, Task: s.taskName, Stream: s.streamName, Follow: true, TaskEnded: s.allocEnded}
 	err = request.FollowFrames(ctx, p.client, offset, f.addFrame)
 	if ctx.Err() != nil {
@@ -232,8 +232,8 @@ func (p *logPrinter) followFrames(ctx context.Context, s *outputStream) error {
 type frameFollower struct {
 	printer             *logPrinter
 	stream              *outputStream
-	receivedUntil       streamPosition // position after the last received output
-	hasReachedNewOutput bool           // frames have reached receivedUntil, so further frames are new output
+	endOfReceivedOutput streamPosition // position after the last received output
+	hasReachedNewOutput bool           // frames have reached endOfReceivedOutput, so further frames are new output
 	partialLine         []byte         // received start of a line whose end was not received
 }
 
@@ -248,19 +248,19 @@ func (f *frameFollower) addFrame(frame *api.StreamFrame) error {
 	start, end, data := streamPosition{index, frame.Offset - int64(len(frame.Data))}, streamPosition{index, frame.Offset}, frame.Data
 	if !f.hasReachedNewOutput {
 		switch {
-		case start.compare(f.receivedUntil) > 0:
+		case start.compare(f.endOfReceivedOutput) > 0:
 			return errGap
-		case end.compare(f.receivedUntil) <= 0:
+		case end.compare(f.endOfReceivedOutput) <= 0:
 			return nil
-		case index == f.receivedUntil.fileIndex:
-			data = data[f.receivedUntil.offset-start.offset:]
+		case index == f.endOfReceivedOutput.fileIndex:
+			data = data[f.endOfReceivedOutput.offset-start.offset:]
 		}
 		f.hasReachedNewOutput = true
 	}
-	if index != f.receivedUntil.fileIndex {
+	if index != f.endOfReceivedOutput.fileIndex {
 		f.showPartialLine() // a line does not continue in the next log file
 	}
-	f.receivedUntil = end
+	f.endOfReceivedOutput = end
 	f.partialLine = append(f.partialLine, data...)
 	complete := bytes.LastIndexByte(f.partialLine, '\n') + 1
 	if len(f.partialLine)-complete >= maxPartialLineSize {
@@ -276,7 +276,7 @@ func (f *frameFollower) addFrame(frame *api.StreamFrame) error {
 func (f *frameFollower) showPartialLine() {
 	f.printNewLines(f.partialLine)
 	f.partialLine = nil
-	f.stream.position = f.receivedUntil
+	f.stream.position = f.endOfReceivedOutput
 }
 
 func (f *frameFollower) printNewLines(text []byte) {

@@ -48,20 +48,20 @@ type logFile struct {
 	hasArrivalTimes bool
 }
 
-// logDir lists and reads the log files of an allocation through the HTTP API.
-type logDir struct {
+// allocLogDir lists and reads the log files of an allocation through the HTTP API.
+type allocLogDir struct {
 	client *api.Client
 	alloc  *api.Allocation // only ID, NodeID and Namespace are set
 }
 
 // listFiles returns the files in the log directory.
-func (l logDir) listFiles(ctx context.Context) ([]*api.AllocFileInfo, error) {
+func (l allocLogDir) listFiles(ctx context.Context) ([]*api.AllocFileInfo, error) {
 	files, _, err := l.client.AllocFS().List(l.alloc, streaming.LogDir, apiclient.QueryOptions(ctx, l.alloc.Namespace))
 	return files, err
 }
 
 // readFile returns up to limit bytes of a file. A limit of 0 means the whole file.
-func (l logDir) readFile(ctx context.Context, name string, offset, limit int64) ([]byte, error) {
+func (l allocLogDir) readFile(ctx context.Context, name string, offset, limit int64) ([]byte, error) {
 	params := url.Values{"path": {path.Join(streaming.LogDir, name)}, "offset": {strconv.FormatInt(offset, 10)}, "limit": {strconv.FormatInt(limit, 10)}}
 	// AllocFS().ReadAt would try to connect to the node for each call before it sends the request to the agent.
 	body, err := l.client.Raw().Response("/v1/client/fs/readat/"+l.alloc.ID+"?"+params.Encode(), apiclient.QueryOptions(ctx, l.alloc.Namespace))
@@ -95,15 +95,15 @@ func filesOfStream(all []*api.AllocFileInfo, task, stream string) []logFile {
 // lineReader reads the lines of a stream's log files, from a position to the end that the files had when they were
 // listed.
 type lineReader struct {
-	dir              logDir
-	stream           *outputStream
-	unreadFiles      []logFile      // the first of these files is being read
-	since            time.Time      // lines that arrived earlier are skipped; the zero time skips none
-	position         streamPosition // position of the next line
-	unreadText       []byte         // output that was read from position on
-	arrivalTimes     []logfile.ArrivalTime
-	isFirstFileOpen  bool // openFirstFile was called for unreadFiles[0]
-	isOutputComplete bool // no output will follow, so the last line is complete even without a line end
+	dir                allocLogDir
+	stream             *outputStream
+	unreadFiles        []logFile      // the first of these files is being read
+	since              time.Time      // lines that arrived earlier are skipped; the zero time skips none
+	position           streamPosition // position of the next line
+	unreadText         []byte         // output that was read from position on
+	arrivalTimes       []logfile.ArrivalTime
+	hasOpenedFirstFile bool // openFirstFile was called for unreadFiles[0]
+	isOutputComplete   bool // no output will follow, so the last line is complete even without a line end
 }
 
 const (
@@ -112,7 +112,7 @@ const (
 )
 
 // newLineReader returns a reader of a stream's files from a position on.
-func newLineReader(lister logDir, stream *outputStream, files []logFile, from streamPosition, ended bool) *lineReader {
+func newLineReader(lister allocLogDir, stream *outputStream, files []logFile, from streamPosition, ended bool) *lineReader {
 	r := &lineReader{dir: lister, stream: stream, unreadFiles: files, position: from, isOutputComplete: ended}
 	for len(r.unreadFiles) > 0 && r.unreadFiles[0].rotationIndex < from.fileIndex {
 		r.unreadFiles = r.unreadFiles[1:]
@@ -129,7 +129,7 @@ func (r *lineReader) nextLine(ctx context.Context) (outputLine, error) {
 		if len(r.unreadFiles) == 0 {
 			return outputLine{}, io.EOF
 		}
-		if !r.isFirstFileOpen {
+		if !r.hasOpenedFirstFile {
 			if err := r.openFirstFile(ctx); err != nil {
 				return outputLine{}, err
 			}
@@ -142,7 +142,7 @@ func (r *lineReader) nextLine(ctx context.Context) (outputLine, error) {
 			if len(r.unreadFiles) > 1 {
 				r.position = streamPosition{r.unreadFiles[1].rotationIndex, 0}
 			}
-			r.unreadFiles, r.isFirstFileOpen, r.unreadText = r.unreadFiles[1:], false, nil
+			r.unreadFiles, r.hasOpenedFirstFile, r.unreadText = r.unreadFiles[1:], false, nil
 			continue
 		}
 		l := outputLine{text: text, sortTime: r.unreadFiles[0].modifiedAt, position: r.position, stream: r.stream}
@@ -159,7 +159,7 @@ func (r *lineReader) nextLine(ctx context.Context) (outputLine, error) {
 // openFirstFile reads the arrival times of the first file, and skips lines that arrived before r.since.
 func (r *lineReader) openFirstFile(ctx context.Context) error {
 	f := r.unreadFiles[0]
-	r.isFirstFileOpen, r.arrivalTimes = true, nil
+	r.hasOpenedFirstFile, r.arrivalTimes = true, nil
 	if f.modifiedAt.Before(r.since) {
 		r.position.offset, r.unreadText = f.size, nil
 		return nil
@@ -226,7 +226,7 @@ func (r *lineReader) readLine(ctx context.Context) ([]byte, error) {
 // they begin, and reads more if that gave fewer lines.
 func readLastLines(ctx context.Context, files []logFile, newReader func(streamPosition) *lineReader, n int) (lines []outputLine, end streamPosition, err error) {
 	for size := int64(n) * streaming.AssumedLineLength; ; size *= 8 {
-		from, isStart := positionBefore(files, size)
+		from, isStart := positionBytesBeforeEnd(files, size)
 		r := newReader(from)
 		if !isStart {
 			if err := r.skipToLineStart(ctx, from.offset+1); err != nil {
@@ -250,9 +250,9 @@ func readLastLines(ctx context.Context, files []logFile, newReader func(streamPo
 	}
 }
 
-// positionBefore returns the position that is size bytes before the end of the last file. isStart means that the files
-// have at most size bytes, so that the position is their start.
-func positionBefore(files []logFile, size int64) (from streamPosition, isStart bool) {
+// positionBytesBeforeEnd returns the position that is size bytes before the end of the last file. isStart means that
+// the files have at most size bytes, so that the position is their start.
+func positionBytesBeforeEnd(files []logFile, size int64) (from streamPosition, isStart bool) {
 	for _, f := range slices.Backward(files) {
 		if size < f.size {
 			return streamPosition{f.rotationIndex, f.size - size}, false

@@ -43,8 +43,8 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 }
 
 type options struct {
-	client      apiclient.Flags
-	format      output.FormatFlags
+	clientFlags apiclient.Flags
+	formatFlags output.FormatFlags
 	description string
 	meta        []string
 	quota       string
@@ -58,7 +58,7 @@ func newListCommand(s *cli.Streams) *cobra.Command {
 		Short: "List namespaces",
 		Args:  cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := o.client.Client()
+			c, err := o.clientFlags.Client()
 			if err != nil {
 				return err
 			}
@@ -67,17 +67,17 @@ func newListCommand(s *cli.Streams) *cobra.Command {
 				return apiclient.WrapError("list namespaces", err)
 			}
 			slices.SortFunc(all, func(a, b *api.Namespace) int { return cmp.Compare(a.Name, b.Name) })
-			return o.format.PrintValueOrPage(s, all, func(p *output.Page) {
+			return o.formatFlags.PrintValueOrPage(s, all, func(p *output.Page) {
 				t := output.NewTable("Name", "Description")
 				for _, n := range all {
-					t.Row(n.Name, n.Description)
+					t.AddRow(n.Name, n.Description)
 				}
-				p.Table(t)
+				p.AddTable(t)
 			})
 		},
 	}
-	o.client.Register(cmd)
-	o.format.Register(cmd)
+	o.clientFlags.Register(cmd)
+	o.formatFlags.Register(cmd)
 	return cmd
 }
 
@@ -93,15 +93,15 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return showNamespace(cmd.Context(), o, args[0], cmd.CalledAs() == "inspect", s)
 		},
-		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteNamespaces),
+		ValidArgsFunction: cli.CompleteArgsByPosition(o.clientFlags.CompleteNamespaces),
 	}
-	o.client.Register(cmd)
-	o.format.Register(cmd)
+	o.clientFlags.Register(cmd)
+	o.formatFlags.Register(cmd)
 	return cmd
 }
 
 func showNamespace(ctx context.Context, o options, name string, inspect bool, s *cli.Streams) error {
-	c, err := o.client.Client()
+	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
@@ -109,12 +109,12 @@ func showNamespace(ctx context.Context, o options, name string, inspect bool, s 
 	if err != nil {
 		return err
 	}
-	if o.format.IsSet() || inspect {
-		return o.format.Print(s, n)
+	if o.formatFlags.IsSet() || inspect {
+		return o.formatFlags.Print(s, n)
 	}
 	p := output.NewPage(s)
 	capabilities := pointer.Value(n.Capabilities)
-	p.Pairs(output.Pairs{
+	p.AddPairs(output.Pairs{
 		{"Name", n.Name},
 		{"Description", n.Description},
 		{"Quota", n.Quota},
@@ -124,8 +124,8 @@ func showNamespace(ctx context.Context, o options, name string, inspect bool, s 
 		{"Disabled Network Modes", strings.Join(capabilities.DisabledNetworkModes, ",")},
 	})
 	if len(n.Meta) > 0 {
-		p.Section("Metadata")
-		p.Pairs(output.SortedPairs(n.Meta))
+		p.AddSection("Metadata")
+		p.AddPairs(output.SortedPairs(n.Meta))
 	}
 	return output.Print(s, p)
 }
@@ -148,7 +148,7 @@ func findNamespace(ctx context.Context, c *api.Client, name string) (*api.Namesp
 	}
 	t := output.NewTable("Name", "Description")
 	for _, n := range all {
-		t.Row(n.Name, n.Description)
+		t.AddRow(n.Name, n.Description)
 	}
 	return nil, apiclient.NewAmbiguousPrefixError("Prefix matched multiple namespaces", t)
 }
@@ -165,7 +165,7 @@ func newApplyCommand(s *cli.Streams) *cobra.Command {
 			return applyNamespace(cmd, o, args[0], s)
 		},
 	}
-	o.client.Register(cmd)
+	o.clientFlags.Register(cmd)
 	cmd.Flags().StringVar(&o.description, "description", "", "`text` about it")
 	cmd.Flags().StringArrayVar(&o.meta, "meta", nil, "`key=value` to keep with it; may be given several times")
 	cmd.Flags().StringVar(&o.quota, "quota", "", "`quota` to apply (Nomad Enterprise)")
@@ -175,7 +175,7 @@ func newApplyCommand(s *cli.Streams) *cobra.Command {
 
 func applyNamespace(cmd *cobra.Command, o options, name string, s *cli.Streams) error {
 	ctx := cmd.Context()
-	c, err := o.client.Client()
+	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
@@ -289,7 +289,7 @@ func newDeleteCommand(s *cli.Streams) *cobra.Command {
 		Long:  deleteHelp,
 		Args:  oneNamespaceArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := o.client.Client()
+			c, err := o.clientFlags.Client()
 			if err != nil {
 				return err
 			}
@@ -299,8 +299,8 @@ func newDeleteCommand(s *cli.Streams) *cobra.Command {
 			_, err = fmt.Fprintf(s.Out, "Successfully deleted namespace %q!\n", args[0])
 			return err
 		},
-		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteNamespaces),
+		ValidArgsFunction: cli.CompleteArgsByPosition(o.clientFlags.CompleteNamespaces),
 	}
-	o.client.Register(cmd)
+	o.clientFlags.Register(cmd)
 	return cmd
 }

@@ -29,7 +29,7 @@ const drainExamples = `  nomad-lite node drain -enable -self -deadline 1m
   nomad-lite node drain -monitor -self          watch a drain that has started earlier`
 
 type drainOptions struct {
-	client         apiclient.Flags
+	clientFlags    apiclient.Flags
 	nodeFlags      nodeFlags
 	enable         bool
 	disable        bool
@@ -63,9 +63,9 @@ func newDrainCommand(s *cli.Streams) *cobra.Command {
 			defer stop()
 			return drainNode(ctx, o, args, s)
 		},
-		ValidArgsFunction: cli.CompleteArgsByPosition(apiclient.CompleteID(&o.client, &apiclient.NodeLookup)),
+		ValidArgsFunction: cli.CompleteArgsByPosition(apiclient.CompleteID(&o.clientFlags, &apiclient.NodeLookup)),
 	}
-	o.client.Register(cmd)
+	o.clientFlags.Register(cmd)
 	o.nodeFlags.register(cmd)
 	f := cmd.Flags()
 	f.BoolVar(&o.enable, "enable", false, "begin to drain")
@@ -104,7 +104,7 @@ func (o drainOptions) checkFlags(cmd *cobra.Command) error {
 }
 
 func drainNode(ctx context.Context, o drainOptions, args []string, s *cli.Streams) error {
-	c, node, err := o.nodeFlags.findNode(ctx, &o.client, args)
+	c, node, err := o.nodeFlags.findNode(ctx, &o.clientFlags, args)
 	if err != nil {
 		return err
 	}

@@ -21,10 +21,10 @@ const eligibilityExamples = `  nomad-lite node eligibility -disable -self
   nomad-lite node eligibility -enable -self`
 
 type eligibilityOptions struct {
-	client    apiclient.Flags
-	nodeFlags nodeFlags
-	enable    bool
-	disable   bool
+	clientFlags apiclient.Flags
+	nodeFlags   nodeFlags
+	enable      bool
+	disable     bool
 }
 
 func newEligibilityCommand(s *cli.Streams) *cobra.Command {
@@ -43,9 +43,9 @@ func newEligibilityCommand(s *cli.Streams) *cobra.Command {
 			}
 			return setEligibility(cmd.Context(), o, args, s)
 		},
-		ValidArgsFunction: cli.CompleteArgsByPosition(apiclient.CompleteID(&o.client, &apiclient.NodeLookup)),
+		ValidArgsFunction: cli.CompleteArgsByPosition(apiclient.CompleteID(&o.clientFlags, &apiclient.NodeLookup)),
 	}
-	o.client.Register(cmd)
+	o.clientFlags.Register(cmd)
 	o.nodeFlags.register(cmd)
 	cmd.Flags().BoolVar(&o.enable, "enable", false, "place new allocations on it again")
 	cmd.Flags().BoolVar(&o.disable, "disable", false, "place no new allocations on it")
@@ -53,7 +53,7 @@ func newEligibilityCommand(s *cli.Streams) *cobra.Command {
 }
 
 func setEligibility(ctx context.Context, o eligibilityOptions, args []string, s *cli.Streams) error {
-	c, node, err := o.nodeFlags.findNode(ctx, &o.client, args)
+	c, node, err := o.nodeFlags.findNode(ctx, &o.clientFlags, args)
 	if err != nil {
 		return err
 	}

@@ -32,10 +32,10 @@ const metaApplyExamples = `  nomad-lite node meta apply rack=r7 owner=ops
   nomad-lite node meta apply -unset owner`
 
 type metaOptions struct {
-	client    apiclient.Flags
-	format    output.FormatFlags
-	nodeID    string
-	unsetKeys []string
+	clientFlags apiclient.Flags
+	formatFlags output.FormatFlags
+	nodeID      string
+	unsetKeys   []string
 }
 
 func newMetaCommand(s *cli.Streams) *cobra.Command {
@@ -54,7 +54,7 @@ func newMetaReadCommand(s *cli.Streams) *cobra.Command {
 		},
 	}
 	o.register(cmd)
-	o.format.Register(cmd)
+	o.formatFlags.Register(cmd)
 	return cmd
 }
 
@@ -79,9 +79,9 @@ func newMetaApplyCommand() *cobra.Command {
 }
 
 func (o *metaOptions) register(cmd *cobra.Command) {
-	o.client.Register(cmd)
+	o.clientFlags.Register(cmd)
 	cmd.Flags().StringVar(&o.nodeID, "node-id", "", "`id` of the node")
-	cli.SetFlagCompletion(cmd, "node-id", apiclient.CompleteID(&o.client, &apiclient.NodeLookup))
+	cli.SetFlagCompletion(cmd, "node-id", apiclient.CompleteID(&o.clientFlags, &apiclient.NodeLookup))
 }
 
 // selectedNodeID returns the ID of the node that -node-id selects. "" stands for the agent's own node.
@@ -117,7 +117,7 @@ func (o metaOptions) parseChanges(args []string) (map[string]*string, error) {
 }
 
 func readNodeMeta(ctx context.Context, o metaOptions, s *cli.Streams) error {
-	c, err := o.client.Client()
+	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
@@ -129,8 +129,8 @@ func readNodeMeta(ctx context.Context, o metaOptions, s *cli.Streams) error {
 	if err != nil {
 		return apiclient.WrapError("read metadata of the node", err)
 	}
-	if o.format.IsSet() {
-		return o.format.Print(s, meta)
+	if o.formatFlags.IsSet() {
+		return o.formatFlags.Print(s, meta)
 	}
 	p := output.NewPage(s)
 	for _, section := range []struct {
@@ -141,8 +141,8 @@ func readNodeMeta(ctx context.Context, o metaOptions, s *cli.Streams) error {
 		{"Dynamic Meta", dynamicMetaPairs(meta.Dynamic)},
 		{"Static Meta", output.SortedPairs(meta.Static)},
 	} {
-		p.Section(section.title)
-		p.Pairs(section.pairs)
+		p.AddSection(section.title)
+		p.AddPairs(section.pairs)
 	}
 	return output.Print(s, p)
 }
@@ -162,7 +162,7 @@ func dynamicMetaPairs(m map[string]*string) output.Pairs {
 }
 
 func applyNodeMeta(ctx context.Context, o metaOptions, meta map[string]*string) error {
-	c, err := o.client.Client()
+	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}

@@ -50,10 +50,10 @@ func newPoolListCommand(s *cli.Streams) *cobra.Command {
 			return format.PrintValueOrPage(s, all, func(p *output.Page) {
 				t := output.NewTable("Name", "Description")
 				for _, pool := range all {
-					t.Row(pool.Name, pool.Description)
+					t.AddRow(pool.Name, pool.Description)
 				}
-				p.Table(t)
-				p.NextPageHint(meta)
+				p.AddTable(t)
+				p.AddNextPageHint(meta)
 			})
 		},
 	}
@@ -114,7 +114,7 @@ func findPoolName(ctx context.Context, c *api.Client, name string) (string, erro
 		if pool.Name == name {
 			return name, nil
 		}
-		t.Row(pool.Name, pool.Description)
+		t.AddRow(pool.Name, pool.Description)
 	}
 	switch len(all) {
 	case 0:
@@ -161,17 +161,17 @@ func newPoolInfoCommand(s *cli.Streams) *cobra.Command {
 	return newPoolViewCommand(s, "info [flags] POOL", "Show a node pool", "read node pool", func(ctx context.Context, _ *apiclient.Flags, c *api.Client, name string) (any, func(*output.Page), error) {
 		pool, _, err := c.NodePools().Info(name, apiclient.QueryOptions(ctx, ""))
 		return pool, func(p *output.Page) {
-			p.Pairs(output.Pairs{{"Name", pool.Name}, {"Description", pool.Description}, {"Node Identity TTL", pool.NodeIdentityTTL}})
-			p.Section("Metadata")
+			p.AddPairs(output.Pairs{{"Name", pool.Name}, {"Description", pool.Description}, {"Node Identity TTL", pool.NodeIdentityTTL}})
+			p.AddSection("Metadata")
 			if len(pool.Meta) == 0 {
-				p.Line("No metadata")
+				p.AddLine("No metadata")
 			}
-			p.Pairs(output.SortedPairs(pool.Meta))
-			p.Section("Scheduler Configuration")
+			p.AddPairs(output.SortedPairs(pool.Meta))
+			p.AddSection("Scheduler Configuration")
 			if c := pool.SchedulerConfiguration; c == nil {
-				p.Line("No scheduler configuration")
+				p.AddLine("No scheduler configuration")
 			} else {
-				p.Pairs(output.Pairs{{"Scheduler Algorithm", c.SchedulerAlgorithm}, {"Memory Oversubscription", pointer.Value(c.MemoryOversubscriptionEnabled)}})
+				p.AddPairs(output.Pairs{{"Scheduler Algorithm", c.SchedulerAlgorithm}, {"Memory Oversubscription", pointer.Value(c.MemoryOversubscriptionEnabled)}})
 			}
 		}, err
 	})
@@ -185,10 +185,10 @@ func newPoolNodesCommand(s *cli.Streams) *cobra.Command {
 		return nodes, func(p *output.Page) {
 			t := output.NewTable("ID", "DC", "Name", "Class", "Drain", "Eligibility", "Status")
 			for _, n := range nodes {
-				t.Row(output.ShortID(n.ID, verbose), n.Datacenter, n.Name, n.NodeClass, n.Drain, output.StatusCell(n.SchedulingEligibility), output.StatusCell(n.Status))
+				t.AddRow(output.ShortID(n.ID, verbose), n.Datacenter, n.Name, n.NodeClass, n.Drain, output.StatusCell(n.SchedulingEligibility), output.StatusCell(n.Status))
 			}
-			p.TableOrMessage(t, "No nodes registered")
-			p.NextPageHint(meta)
+			p.AddTableOrMessage(t, "No nodes registered")
+			p.AddNextPageHint(meta)
 		}, err
 	})
 	pageFlags.Register(cmd)
@@ -202,7 +202,7 @@ func newPoolJobsCommand(s *cli.Streams) *cobra.Command {
 		jobs, meta, err := c.NodePools().ListJobs(name, pageFlags.QueryOptions(ctx))
 		return jobs, func(p *output.Page) {
 			tables.PrintJobs(p, jobs, f.ReadsAllNamespaces(), "No running jobs")
-			p.NextPageHint(meta)
+			p.AddNextPageHint(meta)
 		}, err
 	})
 	pageFlags.Register(cmd)

@@ -26,16 +26,16 @@ const statusExamples = `  nomad-lite node status                the nodes
   nomad-lite node status -t '{{range .}}{{println .ID .Status}}{{end}}'`
 
 type statusOptions struct {
-	client     apiclient.Flags
-	format     output.FormatFlags
-	nodeFlags  nodeFlags
-	short      bool
-	showStats  bool
-	showAllocs bool
-	showOS     bool
-	idsOnly    bool
-	verbose    bool
-	pageFlags  apiclient.PageFlags
+	clientFlags apiclient.Flags
+	formatFlags output.FormatFlags
+	nodeFlags   nodeFlags
+	short       bool
+	showStats   bool
+	showAllocs  bool
+	showOS      bool
+	idsOnly     bool
+	verbose     bool
+	pageFlags   apiclient.PageFlags
 }
 
 func newStatusCommand(s *cli.Streams) *cobra.Command {
@@ -58,10 +58,10 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 			}
 			return listNodes(cmd.Context(), o, s)
 		},
-		ValidArgsFunction: cli.CompleteArgsByPosition(apiclient.CompleteID(&o.client, &apiclient.NodeLookup)),
+		ValidArgsFunction: cli.CompleteArgsByPosition(apiclient.CompleteID(&o.clientFlags, &apiclient.NodeLookup)),
 	}
-	o.client.Register(cmd)
-	o.format.Register(cmd)
+	o.clientFlags.Register(cmd)
+	o.formatFlags.Register(cmd)
 	o.nodeFlags.register(cmd)
 	o.pageFlags.Register(cmd)
 	cmd.Flags().BoolVar(&o.short, "short", false, "leave out resources and events")
@@ -74,7 +74,7 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 }
 
 func listNodes(ctx context.Context, o statusOptions, s *cli.Streams) error {
-	c, err := o.client.Client()
+	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
@@ -86,13 +86,13 @@ func listNodes(ctx context.Context, o statusOptions, s *cli.Streams) error {
 	if err != nil {
 		return apiclient.WrapError("list nodes", err)
 	}
-	if o.format.IsSet() {
-		return o.format.Print(s, all)
+	if o.formatFlags.IsSet() {
+		return o.formatFlags.Print(s, all)
 	}
 	p := output.NewPage(s)
 	if o.idsOnly {
 		for _, n := range all {
-			p.Line("%s", n.ID)
+			p.AddLine("%s", n.ID)
 		}
 		return output.Print(s, p)
 	}
@@ -124,10 +124,10 @@ func listNodes(ctx context.Context, o statusOptions, s *cli.Streams) error {
 			}
 			row = append(row, len(filterRunningAllocs(allocs)))
 		}
-		t.Row(row...)
+		t.AddRow(row...)
 	}
-	p.TableOrMessage(t, "No nodes registered")
-	p.NextPageHint(meta)
+	p.AddTableOrMessage(t, "No nodes registered")
+	p.AddNextPageHint(meta)
 	return output.Print(s, p)
 }
 
@@ -138,13 +138,13 @@ func filterRunningAllocs(allocs []*api.Allocation) []*api.Allocation {
 }
 
 func showNode(ctx context.Context, o statusOptions, args []string, s *cli.Streams) error {
-	c, node, err := o.nodeFlags.findNode(ctx, &o.client, args)
+	c, node, err := o.nodeFlags.findNode(ctx, &o.clientFlags, args)
 	if err != nil {
 		return err
 	}
-	cli.SetWebPagePath(ctx, "clients/"+node.ID)
-	if o.format.IsSet() {
-		return o.format.Print(s, node)
+	cli.SetPageForUIFlag(ctx, "clients/"+node.ID)
+	if o.formatFlags.IsSet() {
+		return o.formatFlags.Print(s, node)
 	}
 	p := output.NewPage(s)
 	allocs, _, err := c.Nodes().Allocations(node.ID, apiclient.QueryOptions(ctx, ""))
@@ -157,7 +157,7 @@ func showNode(ctx context.Context, o statusOptions, args []string, s *cli.Stream
 		host = nil
 		fmt.Fprintln(s.Err, apiclient.WrapError("what the host uses is not known", err))
 	}
-	p.Pairs(nodeStatusPairs(node, host, o.short))
+	p.AddPairs(nodeStatusPairs(node, host, o.short))
 
 	if o.verbose || !o.short && hasUnusableDriver(node) {
 		printDrivers(p, node)
@@ -175,17 +175,17 @@ func showNode(ctx context.Context, o statusOptions, args []string, s *cli.Stream
 			printHostStats(p, host)
 		}
 	}
-	p.Section("Allocations")
+	p.AddSection("Allocations")
 	stubs := make([]*api.AllocationListStub, len(allocs))
 	for i, a := range allocs {
 		stubs[i] = a.Stub()
 	}
 	tables.AllocationTable{Verbose: o.verbose, ShowEvalID: o.verbose, ShowJobID: true}.Print(p, stubs)
 	if o.verbose {
-		p.Section("Attributes")
-		p.Pairs(output.SortedPairs(node.Attributes))
-		p.Section("Meta")
-		p.Pairs(output.SortedPairs(node.Meta))
+		p.AddSection("Attributes")
+		p.AddPairs(output.SortedPairs(node.Attributes))
+		p.AddSection("Meta")
+		p.AddPairs(output.SortedPairs(node.Meta))
 	}
 	return output.Print(s, p)
 }

@@ -91,18 +91,18 @@ func formatDrivers(node *api.Node) string {
 }
 
 func printHostVolumes(p *output.Page, node *api.Node) {
-	p.Section("Host Volumes")
+	p.AddSection("Host Volumes")
 	t := output.NewTable("Name", "ID", "ReadOnly", "Source")
 	for _, name := range slices.Sorted(maps.Keys(node.HostVolumes)) {
 		if v := node.HostVolumes[name]; v != nil {
-			t.Row(name, v.ID, v.ReadOnly, v.Path)
+			t.AddRow(name, v.ID, v.ReadOnly, v.Path)
 		}
 	}
-	p.Table(t)
+	p.AddTable(t)
 }
 
 func printNodeEvents(p *output.Page, node *api.Node, verbose bool) {
-	p.Section("Node Events")
+	p.AddSection("Node Events")
 	head := []string{"Time", "Subsystem", "Message"}
 	if verbose {
 		head = append(head, "Details")
@@ -124,13 +124,13 @@ func printNodeEvents(p *output.Page, node *api.Node, verbose bool) {
 			}
 			row = append(row, strings.Join(eventDetails, " "))
 		}
-		t.Row(row...)
+		t.AddRow(row...)
 	}
 	if len(t.Rows) == 0 {
-		p.Line("none")
+		p.AddLine("none")
 		return
 	}
-	p.Table(t)
+	p.AddTable(t)
 }
 
 // printNodeResources adds tables of the resources that are reserved for allocations, that allocations use, and that the
@@ -144,17 +144,17 @@ func printNodeResources(ctx context.Context, p *output.Page, c *api.Client, node
 	cpu := node.NodeResources.Cpu.CpuShares - int64(reserved.Cpu.CpuShares)
 	memory := node.NodeResources.Memory.MemoryMB - int64(reserved.Memory.MemoryMB)
 	disk := node.NodeResources.Disk.DiskMB - int64(reserved.Disk.DiskMB)
-	p.Section("Allocated Resources")
+	p.AddSection("Allocated Resources")
 	var usedCPU, usedMemory, usedDisk int64
 	for _, a := range running {
 		c, m, d := allocatedResources(a)
 		usedCPU, usedMemory, usedDisk = usedCPU+c, usedMemory+m, usedDisk+d
 	}
 	t := output.NewTable("CPU", "Memory", "Disk", "Alloc Count", "Cores")
-	t.Row(fmt.Sprintf("%d/%d MHz", usedCPU, cpu), output.FormatMebibytes(usedMemory)+"/"+output.FormatMebibytes(memory), output.FormatMebibytes(usedDisk)+"/"+output.FormatMebibytes(disk), len(running), node.NodeResources.Cpu.TotalCpuCores)
-	p.Table(t)
+	t.AddRow(fmt.Sprintf("%d/%d MHz", usedCPU, cpu), output.FormatMebibytes(usedMemory)+"/"+output.FormatMebibytes(memory), output.FormatMebibytes(usedDisk)+"/"+output.FormatMebibytes(disk), len(running), node.NodeResources.Cpu.TotalCpuCores)
+	p.AddTable(t)
 
-	p.Section("Allocation Resource Utilization")
+	p.AddSection("Allocation Resource Utilization")
 	var cpuTicks float64
 	var memoryBytes uint64
 	for _, a := range running {
@@ -169,13 +169,13 @@ func printNodeResources(ctx context.Context, p *output.Page, c *api.Client, node
 		memoryBytes += tables.ResidentMemory(&memory)
 	}
 	t = output.NewTable("CPU", "Memory")
-	t.Row(fmt.Sprintf("%.0f/%d MHz", cpuTicks, cpu), output.FormatBytes(memoryBytes)+"/"+output.FormatMebibytes(memory))
-	p.Table(t)
+	t.AddRow(fmt.Sprintf("%.0f/%d MHz", cpuTicks, cpu), output.FormatBytes(memoryBytes)+"/"+output.FormatMebibytes(memory))
+	p.AddTable(t)
 
 	if host == nil {
 		return
 	}
-	p.Section("Host Resource Utilization")
+	p.AddSection("Host Resource Utilization")
 	row := []any{fmt.Sprintf("%.0f/%d MHz", host.CPUTicksConsumed, node.NodeResources.Cpu.CpuShares), "-", "-"}
 	if m := host.Memory; m != nil {
 		row[1] = output.FormatBytes(m.Used) + "/" + output.FormatBytes(m.Total)
@@ -186,12 +186,12 @@ func printNodeResources(ctx context.Context, p *output.Page, c *api.Client, node
 		}
 	}
 	t = output.NewTable("CPU", "Memory", "Disk")
-	t.Row(row...)
-	p.Table(t)
+	t.AddRow(row...)
+	p.AddTable(t)
 
 	if devices := tables.NewDeviceStats(host.DeviceStats); len(devices) > 0 {
-		p.Section("Device Resource Utilization")
-		p.Pairs(devices.Summaries(devices.Names()))
+		p.AddSection("Device Resource Utilization")
+		p.AddPairs(devices.SummaryPairs(devices.Names()))
 	}
 }
 
@@ -211,29 +211,29 @@ func allocatedResources(a *api.Allocation) (cpu, memory, disk int64) {
 }
 
 func printHostStats(p *output.Page, host *api.HostStats) {
-	p.Section("CPU Stats")
+	p.AddSection("CPU Stats")
 	t := output.NewTable("CPU", "User", "System", "Idle")
 	for _, c := range host.CPU {
 		if c != nil {
-			t.Row(c.CPU, output.FormatPercent(c.User), output.FormatPercent(c.System), output.FormatPercent(c.Idle))
+			t.AddRow(c.CPU, output.FormatPercent(c.User), output.FormatPercent(c.System), output.FormatPercent(c.Idle))
 		}
 	}
-	p.Table(t)
+	p.AddTable(t)
 	if m := host.Memory; m != nil {
-		p.Section("Memory Stats")
-		p.Pairs(output.Pairs{{"Total", output.FormatBytes(m.Total)}, {"Available", output.FormatBytes(m.Available)}, {"Used", output.FormatBytes(m.Used)}, {"Free", output.FormatBytes(m.Free)}})
+		p.AddSection("Memory Stats")
+		p.AddPairs(output.Pairs{{"Total", output.FormatBytes(m.Total)}, {"Available", output.FormatBytes(m.Available)}, {"Used", output.FormatBytes(m.Used)}, {"Free", output.FormatBytes(m.Free)}})
 	}
-	p.Section("Disk Stats")
+	p.AddSection("Disk Stats")
 	t = output.NewTable("Device", "MountPoint", "Size", "Used", "Available", "Used Percent", "Inodes Percent")
 	for _, d := range host.DiskStats {
 		if d != nil {
-			t.Row(d.Device, d.Mountpoint, output.FormatBytes(d.Size), output.FormatBytes(d.Used), output.FormatBytes(d.Available), output.FormatPercent(d.UsedPercent), output.FormatPercent(d.InodesUsedPercent))
+			t.AddRow(d.Device, d.Mountpoint, output.FormatBytes(d.Size), output.FormatBytes(d.Used), output.FormatBytes(d.Available), output.FormatPercent(d.UsedPercent), output.FormatPercent(d.InodesUsedPercent))
 		}
 	}
-	p.Table(t)
+	p.AddTable(t)
 	if devices := tables.NewDeviceStats(host.DeviceStats); len(devices) > 0 {
-		p.Section("Device Stats")
-		devices.Print(p, devices.Names())
+		p.AddSection("Device Stats")
+		devices.PrintAll(p, devices.Names())
 	}
 }
 
@@ -259,11 +259,11 @@ func hasUnusableDriver(node *api.Node) bool {
 
 // printDrivers adds a table of the drivers of a node: which are detected, which are healthy, and why not.
 func printDrivers(p *output.Page, node *api.Node) {
-	p.Section("Drivers")
+	p.AddSection("Drivers")
 	t := output.NewTable("Driver", "Detected", "Healthy", "Message", "Time")
 	for _, name := range slices.Sorted(maps.Keys(node.Drivers)) {
 		d := pointer.Value(node.Drivers[name])
-		t.Row(name, d.Detected, d.Healthy, cmp.Or(d.HealthDescription, output.EmptyCell), output.FormatTimestamp(d.UpdateTime))
+		t.AddRow(name, d.Detected, d.Healthy, cmp.Or(d.HealthDescription, output.EmptyCell), output.FormatTimestamp(d.UpdateTime))
 	}
-	p.Table(t)
+	p.AddTable(t)
 }

@@ -37,13 +37,13 @@ const apiExamples = `  nomad-lite operator api jobs
   nomad-lite operator api -dryrun jobs       print the command of curl instead`
 
 type apiOptions struct {
-	client   apiclient.Flags
-	method   string
-	bodyData string
-	headers  []string
-	filter   string
-	dryRun   bool
-	verbose  bool
+	clientFlags apiclient.Flags
+	method      string
+	bodyData    string
+	headers     []string
+	filter      string
+	dryRun      bool
+	verbose     bool
 }
 
 func newAPICommand(s *cli.Streams) *cobra.Command {
@@ -58,7 +58,7 @@ func newAPICommand(s *cli.Streams) *cobra.Command {
 			return sendAPIRequest(cmd.Context(), o, args[0], s)
 		},
 	}
-	o.client.Register(cmd)
+	o.clientFlags.Register(cmd)
 	cmd.Flags().StringVarP(&o.method, "method", "X", "", "`method`: GET, PUT, POST or DELETE")
 	cmd.Flags().StringVarP(&o.bodyData, "data", "d", "", "`body` to send; @FILE reads a file and @- standard input")
 	cmd.Flags().StringArrayVarP(&o.headers, "header", "H", nil, "`header` to send, as 'Name: value'; may be given several times")
@@ -69,7 +69,7 @@ func newAPICommand(s *cli.Streams) *cobra.Command {
 }
 
 func sendAPIRequest(ctx context.Context, o apiOptions, path string, s *cli.Streams) error {
-	config := o.client.ClientConfig()
+	config := o.clientFlags.ClientConfig()
 	socket, _ := strings.CutPrefix(config.Address, "unix://")
 	c, err := api.NewClient(config) // NewClient replaces a unix:// address in config by an http:// address
 	if err != nil {

@@ -42,7 +42,7 @@ bundle before you publish it.
 Exit codes: 0, or 1 when the agent cannot be reached or nothing can be written.`
 
 type debugOptions struct {
-	client            apiclient.Flags
+	clientFlags       apiclient.Flags
 	duration          time.Duration
 	interval          time.Duration
 	profileDuration   time.Duration
@@ -73,7 +73,7 @@ func newDebugCommand(s *cli.Streams) *cobra.Command {
 			return captureDebug(ctx, o, s)
 		},
 	}
-	o.client.Register(cmd)
+	o.clientFlags.Register(cmd)
 	f := cmd.Flags()
 	f.DurationVar(&o.duration, "duration", 2*time.Minute, "how `long` to capture")
 	f.DurationVar(&o.interval, "interval", 30*time.Second, "capture what there is each `time`")
@@ -126,15 +126,15 @@ var (
 
 // debugCapture saves responses of an agent in the files of a directory.
 type debugCapture struct {
-	client *api.Client
-	dir    *os.Root
+	client    *api.Client
+	bundleDir *os.Root
 
 	mu           sync.Mutex
 	errorsByFile map[string]string // file name -> why the file is missing or incomplete
 }
 
 func captureDebug(ctx context.Context, o debugOptions, s *cli.Streams) (err error) {
-	client, err := o.client.Client()
+	client, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
@@ -176,11 +176,11 @@ func captureDebug(ctx context.Context, o debugOptions, s *cli.Streams) (err erro
 		return err
 	}
 	defer dir.Close()
-	c := &debugCapture{client: client, dir: dir, errorsByFile: make(map[string]string)}
+	c := &debugCapture{client: client, bundleDir: dir, errorsByFile: make(map[string]string)}
 	nodeIDs, nodeCount := c.selectNodes(ctx, o)
 	// These lines are Nomad's, and scripts parse them.
 	if _, err := fmt.Fprintf(s.Out, "Starting debugger...\n\n"+strings.Repeat("%17s: %v\n", 8)+"\nCapturing cluster data...\n",
-		"Nomad CLI Version", "nomad-lite "+version.String(), "Region", o.client.ClientConfig().Region, "Namespace", o.client.ClientConfig().Namespace,
+		"Nomad CLI Version", "nomad-lite "+version.String(), "Region", o.clientFlags.ClientConfig().Region, "Namespace", o.clientFlags.ClientConfig().Namespace,
 		"Servers", fmt.Sprintf("(1/1) [%s]", self.Member.Name), "Clients", fmt.Sprintf("(%d/%d) %v", len(nodeIDs), nodeCount, nodeIDs),
 		"Interval", o.interval, "Duration", o.duration, "pprof Interval", "<none>"); err != nil {
 		return err
@@ -189,7 +189,7 @@ func captureDebug(ctx context.Context, o debugOptions, s *cli.Streams) (err erro
 	c.captureUntilDone(ctx, o, nodeIDs)
 	index := map[string]any{
 		"Captured": begun, "Took": time.Since(begun).Round(time.Millisecond).String(), "By": "nomad-lite " + version.String(),
-		"Agent": o.client.ClientConfig().Address, "Interval": o.interval.String(), "Missing": c.errorsByFile,
+		"Agent": o.clientFlags.ClientConfig().Address, "Interval": o.interval.String(), "Missing": c.errorsByFile,
 	}
 	text, err := json.MarshalIndent(index, "", "    ")
 	if err != nil {
@@ -288,10 +288,10 @@ func (c *debugCapture) writeResponse(ctx context.Context, r captureRequest) (err
 		return err
 	}
 	defer body.Close()
-	if err := c.dir.MkdirAll(filepath.Dir(r.fileName), 0o700); err != nil {
+	if err := c.bundleDir.MkdirAll(filepath.Dir(r.fileName), 0o700); err != nil {
 		return err
 	}
-	f, err := c.dir.OpenFile(r.fileName, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	f, err := c.bundleDir.OpenFile(r.fileName, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}

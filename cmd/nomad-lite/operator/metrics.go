@@ -18,8 +18,8 @@ const metricsExamples = `  nomad-lite operator metrics -pretty
   nomad-lite operator metrics -t '{{range .Gauges}}{{println .Name .Value}}{{end}}'`
 
 type metricsOptions struct {
-	client       apiclient.Flags
-	format       output.FormatFlags
+	clientFlags  apiclient.Flags
+	formatFlags  output.FormatFlags
 	indentJSON   bool
 	outputFormat string
 }
@@ -39,24 +39,24 @@ func newMetricsCommand(s *cli.Streams) *cobra.Command {
 			return printMetrics(cmd.Context(), o, s)
 		},
 	}
-	o.client.Register(cmd)
-	o.format.Register(cmd)
+	o.clientFlags.Register(cmd)
+	o.formatFlags.Register(cmd)
 	cmd.Flags().BoolVar(&o.indentJSON, "pretty", false, "indent the JSON")
 	cmd.Flags().StringVar(&o.outputFormat, "format", "json", "`form` to print: json or prometheus")
 	return cmd
 }
 
 func printMetrics(ctx context.Context, o metricsOptions, s *cli.Streams) error {
-	c, err := o.client.Client()
+	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
-	if o.format.IsSet() {
+	if o.formatFlags.IsSet() {
 		summary, _, err := c.Operator().MetricsSummary(apiclient.QueryOptions(ctx, ""))
 		if err != nil {
 			return apiclient.WrapError("read metrics", err)
 		}
-		return o.format.Print(s, summary)
+		return o.formatFlags.Print(s, summary)
 	}
 	q := apiclient.QueryOptions(ctx, "")
 	q.Params = map[string]string{}

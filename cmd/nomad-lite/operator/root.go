@@ -49,9 +49,9 @@ func printRootKeys(s *cli.Streams, verbose bool, keys ...*api.RootKeyMeta) error
 		if k.PublishTime > 0 {
 			published = output.FormatDate(k.PublishTime)
 		}
-		t.Row(output.ShortID(k.KeyID, verbose), string(k.State), output.FormatDate(k.CreateTime), published)
+		t.AddRow(output.ShortID(k.KeyID, verbose), string(k.State), output.FormatDate(k.CreateTime), published)
 	}
-	p.TableOrMessage(t, "No keys found")
+	p.AddTableOrMessage(t, "No keys found")
 	return output.Print(s, p)
 }
 
@@ -132,7 +132,7 @@ func newKeyringRemoveCommand(s *cli.Streams) *cobra.Command {
 				return apiclient.WrapError("remove key", err)
 			}
 			p := output.NewPage(s)
-			p.Line("Removed key %s", args[0])
+			p.AddLine("Removed key %s", args[0])
 			return output.Print(s, p)
 		},
 	}

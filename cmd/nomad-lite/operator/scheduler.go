@@ -62,7 +62,7 @@ func readSchedulerConfig(ctx context.Context, c *api.Client) (*api.SchedulerConf
 
 // printSchedulerConfig adds the scheduler configuration in Nomad's format.
 func printSchedulerConfig(p *output.Page, c *api.SchedulerConfiguration) {
-	p.Pairs(output.Pairs{
+	p.AddPairs(output.Pairs{
 		{"Scheduler Algorithm", string(c.SchedulerAlgorithm)},
 		{"Memory Oversubscription", c.MemoryOversubscriptionEnabled},
 		{"Reject Job Registration", c.RejectJobRegistration},
@@ -77,10 +77,10 @@ func printSchedulerConfig(p *output.Page, c *api.SchedulerConfiguration) {
 }
 
 type setSchedulerConfigOptions struct {
-	client     apiclient.Flags
-	checkIndex uint64
-	algorithm  string
-	flagValues api.SchedulerConfiguration // the values of the flags that set a configuration value
+	clientFlags apiclient.Flags
+	checkIndex  uint64
+	algorithm   string
+	flagValues  api.SchedulerConfiguration // the values of the flags that set a configuration value
 }
 
 func newSetSchedulerConfigCommand(s *cli.Streams) *cobra.Command {
@@ -98,7 +98,7 @@ func newSetSchedulerConfigCommand(s *cli.Streams) *cobra.Command {
 			return setSchedulerConfig(cmd, o, s)
 		},
 	}
-	o.client.Register(cmd)
+	o.clientFlags.Register(cmd)
 	flags := cmd.Flags()
 	flags.Uint64Var(&o.checkIndex, "check-index", 0, "change it only if its modify `index` is this one")
 	flags.StringVar(&o.algorithm, "scheduler-algorithm", "", "`name` of the algorithm: binpack or spread")
@@ -114,7 +114,7 @@ func newSetSchedulerConfigCommand(s *cli.Streams) *cobra.Command {
 }
 
 func setSchedulerConfig(cmd *cobra.Command, o setSchedulerConfigOptions, s *cli.Streams) error {
-	c, err := o.client.Client()
+	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}

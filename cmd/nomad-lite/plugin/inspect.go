@@ -73,7 +73,7 @@ func inspectPlugin(ctx context.Context, flags localplugins.Flags, target string,
 		return p.Serves.Name == target || p.Name == target || strings.TrimPrefix(p.Name, catalog.DriverPrefix) == target
 	}
 	if strings.Contains(target, "/") {
-		path, err := selectPluginFile(&local, target)
+		path, err := keepOnlyPluginFile(&local, target)
 		if err != nil {
 			return err
 		}
@@ -98,9 +98,9 @@ func inspectPlugin(ctx context.Context, flags localplugins.Flags, target string,
 	return errors.Join(found.print(s), err)
 }
 
-// selectPluginFile makes file the only plugin of local, and keeps only the plugin block for that file. It returns the
+// keepOnlyPluginFile makes file the only plugin of local, and keeps only the plugin block for that file. It returns the
 // file's absolute path, which the catalog uses.
-func selectPluginFile(local *localplugins.Plugins, file string) (string, error) {
+func keepOnlyPluginFile(local *localplugins.Plugins, file string) (string, error) {
 	path, err := filepath.Abs(file)
 	if err != nil {
 		return "", err
@@ -132,7 +132,7 @@ func describePlugin(ctx context.Context, a *agent.Agent, target string, find fun
 	if len(plugins) == 0 {
 		return nil, fmt.Errorf("there is no such plugin; nomad-lite plugin list shows all, and ./%s is a file in this directory", target)
 	}
-	plugin := slices.MinFunc(plugins, func(a, b supervisor.Plugin) int { return cmp.Compare(inspectionRank(a), inspectionRank(b)) })
+	plugin := slices.MinFunc(plugins, func(a, b supervisor.Plugin) int { return cmp.Compare(inspectionSortKey(a), inspectionSortKey(b)) })
 	if rejected := new(launch.SettingsError); errors.As(plugin.Err, &rejected) {
 		// The user needs the schema to write the config block that the plugin accepts.
 		return newInspectedPlugin(plugin.Path, &supervisor.Description{Info: rejected.Info, ConfigSchema: rejected.Schema}), plugin.Err
@@ -156,9 +156,9 @@ func describePlugin(ctx context.Context, a *agent.Agent, target string, find fun
 	return p, nil
 }
 
-// inspectionRank returns the sort key by which the most useful of several plugins with one name is selected. The lowest
-// comes first.
-func inspectionRank(p supervisor.Plugin) int {
+// inspectionSortKey returns the sort key by which the most useful of several plugins with one name is selected. The
+// lowest comes first.
+func inspectionSortKey(p supervisor.Plugin) int {
 	switch {
 	case p.Err != nil:
 		return 2
@@ -242,12 +242,12 @@ func newInspectedPlugin(path string, d *supervisor.Description) *inspectedPlugin
 
 func (p *inspectedPlugin) print(s *cli.Streams) error {
 	page := output.NewPage(s)
-	page.Pairs(output.Pairs{
+	page.AddPairs(output.Pairs{
 		{"Type", p.Type}, {"Name", p.Name}, {"Version", p.Version}, {"API Versions", strings.Join(p.APIVersions, ", ")}, {"File", cmp.Or(p.Path, "builtin")},
 	})
 	if c := p.Capabilities; c != nil {
-		page.Section("Capabilities")
-		page.Pairs(output.Pairs{
+		page.AddSection("Capabilities")
+		page.AddPairs(output.Pairs{
 			{"Send Signals", c.SendSignals},
 			{"Exec", c.Exec},
 			{"FS Isolation", c.FSIsolation},
@@ -259,14 +259,14 @@ func (p *inspectedPlugin) print(s *cli.Streams) error {
 		})
 	}
 	if h := p.Hook; h != nil {
-		page.Section("Hook")
-		page.Pairs(output.Pairs{{"All Allocations", h.AllAllocs}, {"Includes Allocation JSON", h.IncludeAllocJSON}, {"Reports Health", h.ReportsHealth}})
-		page.Section("Hook Points")
+		page.AddSection("Hook")
+		page.AddPairs(output.Pairs{{"All Allocations", h.AllAllocs}, {"Includes Allocation JSON", h.IncludeAllocJSON}, {"Reports Health", h.ReportsHealth}})
+		page.AddSection("Hook Points")
 		t := output.NewTable("Hook Point", "Timeout")
 		for _, point := range h.HookPoints {
-			t.Row(point.Name, cmp.Or(point.Timeout, "default"))
+			t.AddRow(point.Name, cmp.Or(point.Timeout, "default"))
 		}
-		page.Table(t)
+		page.AddTable(t)
 	}
 	if len(p.Devices) > 0 {
 		tables.PrintNodeDevices(page, p.Devices, nil)
@@ -282,11 +282,11 @@ func (p *inspectedPlugin) print(s *cli.Streams) error {
 }
 
 func printSchema(page *output.Page, title string, schema *hclspec.Spec) {
-	page.Section(title)
+	page.AddSection(title)
 	text := schema.Text()
 	if text == "" {
-		page.Line("<none>")
+		page.AddLine("<none>")
 		return
 	}
-	page.Lines(text)
+	page.AddLines(text)
 }

@@ -57,14 +57,14 @@ func installPlugin(ctx context.Context, flags localplugins.Flags, source, name s
 	}
 	local.Config.PluginDir = i.StagingDir()
 	local.Config.Plugins = append(local.Config.Plugins, catalog.PluginBlock{Name: name})
-	started, err := localplugins.StartPluginOnce(ctx, local, name)
+	started, err := localplugins.TryStartPlugin(ctx, local, name)
 	if err != nil {
 		return errors.Join(fmt.Errorf("install %s: %w", source, err), i.Discard())
 	}
 	if err := i.Commit(); err != nil {
 		return errors.Join(fmt.Errorf("install %s: %w", source, err), i.Discard())
 	}
-	status := pluginreport.DescribePlugin(started, pluginreport.Fingerprints{})
+	status := pluginreport.DescribePlugin(started, pluginreport.LatestFingerprints{})
 	_, err = fmt.Fprintf(s.Out, `Installed %s, version %s, as %s
 SHA-256: %s
 
@@ -95,7 +95,7 @@ func newVerifyCommand(s *cli.Streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			files, err := catalog.Verify(local.Config.PluginDir)
+			files, err := catalog.VerifyFiles(local.Config.PluginDir)
 			if err != nil {
 				return fmt.Errorf("verify %s: %w", local.Config.PluginDir, err)
 			}
@@ -118,7 +118,7 @@ func printVerifiedFiles(files []catalog.VerifiedFile, asJSON bool, s *cli.Stream
 		if !f.InstalledAt.IsZero() {
 			installed = output.FormatTimestamp(f.InstalledAt)
 		}
-		t.Row(f.Name, f.State, f.SHA256, installed, f.Source)
+		t.AddRow(f.Name, f.State, f.SHA256, installed, f.Source)
 	}
 	if asJSON {
 		encoder := json.NewEncoder(s.JSONOutput())
@@ -127,9 +127,9 @@ func printVerifiedFiles(files []catalog.VerifiedFile, asJSON bool, s *cli.Stream
 	}
 	p := output.NewPage(s)
 	if len(files) == 0 {
-		p.Line("No plugins")
+		p.AddLine("No plugins")
 	} else {
-		p.Table(t)
+		p.AddTable(t)
 	}
 	return errors.Join(output.Print(s, p), exitErr)
 }

@@ -88,7 +88,7 @@ func waitPluginsReady(ctx context.Context, a *agent.Agent, s *cli.Streams) error
 }
 
 func newPluginRows(a *agent.Agent) (rows []*pluginstatus.Plugin) {
-	fingerprints := pluginreport.Fingerprints{Drivers: a.Drivers(), Devices: a.DeviceGroups()}
+	fingerprints := pluginreport.LatestFingerprints{Drivers: a.Drivers(), Devices: a.DeviceGroups()}
 	for _, p := range a.Plugins() {
 		rows = append(rows, pluginreport.DescribePlugin(p, fingerprints))
 	}

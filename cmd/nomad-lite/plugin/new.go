@@ -191,7 +191,7 @@ type moduleRequirement struct {
 func (m *moduleData) setGoModuleFields(replace string) error {
 	m.Go, m.Version, m.Replace = strings.TrimPrefix(runtime.Version(), "go"), version.String(), replace
 	if m.Replace == "" && version.Release == "" {
-		m.Replace = buildCheckoutDir()
+		m.Replace = checkoutOfThisBuild()
 		if m.Replace == "" && !requirableVersionPattern.MatchString(m.Version) {
 			return errors.New("this nomad-lite is no release, and the checkout that it was built from is not there; name one with -replace DIR")
 		}
@@ -204,12 +204,12 @@ func (m *moduleData) setGoModuleFields(replace string) error {
 		return err
 	}
 	m.Replace, m.Version = dir, "v0.0.0"
-	return m.copyDependencies()
+	return m.copyCheckoutRequirements()
 }
 
-// copyDependencies copies the requirements and go.sum of the checkout into the module, so that it builds without
-// requests for versions or checksums.
-func (m *moduleData) copyDependencies() error {
+// copyCheckoutRequirements copies the requirements and go.sum of the checkout into the module, so that it builds
+// without requests for versions or checksums.
+func (m *moduleData) copyCheckoutRequirements() error {
 	cmd := exec.Command("go", "mod", "edit", "-json", filepath.Join(m.Replace, "go.mod"))
 	out, err := cmd.Output()
 	if err != nil {
@@ -259,9 +259,9 @@ func (m *moduleData) removeUnlinkedRequirements(dir string) error {
 	return m.writeFiles(files[i:i+1], dir)
 }
 
-// buildCheckoutDir returns the directory of the checkout from which this program was built, or "" if the directory no
-// longer exists.
-func buildCheckoutDir() string {
+// checkoutOfThisBuild returns the directory of the checkout from which this program was built, or "" if the directory
+// no longer exists.
+func checkoutOfThisBuild() string {
 	_, file, _, ok := runtime.Caller(0)
 	dir := filepath.Join(filepath.Dir(file), "..", "..", "..")
 	if !ok || !filepath.IsAbs(file) { // the program was built with -trimpath

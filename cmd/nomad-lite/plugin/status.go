@@ -24,9 +24,9 @@ plugin list. To see one of them, without an agent: nomad-lite plugin inspect.
 Exit codes: 0, or 1 when there is no such plugin.`
 
 type statusOptions struct {
-	client  apiclient.Flags
-	format  output.FormatFlags
-	verbose bool
+	clientFlags apiclient.Flags
+	formatFlags output.FormatFlags
+	verbose     bool
 }
 
 func newStatusCommand(s *cli.Streams) *cobra.Command {
@@ -45,8 +45,8 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 			return showPluginStatus(cmd.Context(), o, name, s)
 		},
 	}
-	o.client.Register(cmd)
-	o.format.Register(cmd)
+	o.clientFlags.Register(cmd)
+	o.formatFlags.Register(cmd)
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "show whole ids")
 	return cmd
 }
@@ -60,7 +60,7 @@ type nodeDriver struct {
 }
 
 func showPluginStatus(ctx context.Context, o statusOptions, name string, s *cli.Streams) error {
-	c, err := o.client.Client()
+	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
@@ -81,8 +81,8 @@ func showPluginStatus(ctx context.Context, o statusOptions, name string, s *cli.
 	if name != "" && len(drivers)+len(csi)+len(hooks)+len(processes) == 0 {
 		return fmt.Errorf("no node has a plugin %q\nTo list all plugins: nomad-lite plugin status", name)
 	}
-	if o.format.IsSet() {
-		return o.format.Print(s, struct {
+	if o.formatFlags.IsSet() {
+		return o.formatFlags.Print(s, struct {
 			Drivers []nodeDriver
 			Hooks   []pluginstatus.Hook `json:",omitempty"`
 			CSI     []*api.CSIPluginListStub
@@ -94,39 +94,39 @@ func showPluginStatus(ctx context.Context, o statusOptions, name string, s *cli.
 	if name == "" || len(drivers) > 0 {
 		t := output.NewTable("Driver", "Node ID", "Node Name", "Detected", "Healthy", "Message", "Since")
 		for _, d := range drivers {
-			t.Row(d.Driver, output.ShortID(d.NodeID, o.verbose), d.NodeName, d.Detected, d.Healthy, d.HealthDescription, output.FormatTimestamp(d.UpdateTime))
+			t.AddRow(d.Driver, output.ShortID(d.NodeID, o.verbose), d.NodeName, d.Detected, d.Healthy, d.HealthDescription, output.FormatTimestamp(d.UpdateTime))
 		}
-		p.Table(t)
+		p.AddTable(t)
 	}
 	if name != "" {
 		for _, d := range drivers {
 			if len(d.Attributes) > 0 {
-				p.Section(fmt.Sprintf("Attributes of %q on node %q", d.Driver, d.NodeName))
-				p.Pairs(output.SortedPairs(d.Attributes))
+				p.AddSection(fmt.Sprintf("Attributes of %q on node %q", d.Driver, d.NodeName))
+				p.AddPairs(output.SortedPairs(d.Attributes))
 			}
 		}
 	}
 	switch {
 	case name == "" && len(hooks) > 0:
-		p.Section("Hooks")
-		p.Table(pluginstatus.NewHookTable(hooks))
+		p.AddSection("Hooks")
+		p.AddTable(pluginstatus.NewHookTable(hooks))
 	case len(hooks) > 0:
 		pluginstatus.PrintHook(p, hooks[0], o.verbose)
 	}
 	if t := pluginstatus.NewDeviceTable(processes); name == "" && t != nil {
-		p.Section("Device plugins")
-		p.Table(t)
+		p.AddSection("Device plugins")
+		p.AddTable(t)
 	}
 	if name != "" {
 		for _, process := range processes {
 			pluginstatus.PrintProcess(p, process)
 		}
 	} else if t := pluginstatus.NewUnstartedPluginTable(processes); t != nil {
-		p.Section("Plugins that have not started")
-		p.Table(t)
+		p.AddSection("Plugins that have not started")
+		p.AddTable(t)
 	}
 	if name == "" {
-		p.Section("Container Storage Interface")
+		p.AddSection("Container Storage Interface")
 	}
 	if name == "" && len(csi) == 0 {
 		fmt.Fprintln(s.Err, "No CSI plugins") // on standard error, as in Nomad
@@ -134,10 +134,10 @@ func showPluginStatus(ctx context.Context, o statusOptions, name string, s *cli.
 	if len(csi) > 0 {
 		t := output.NewTable("ID", "Provider", "Controllers Healthy/Expected", "Nodes Healthy/Expected")
 		for _, plugin := range csi {
-			t.Row(plugin.ID, plugin.Provider, fmt.Sprintf("%d/%d", plugin.ControllersHealthy, plugin.ControllersExpected),
+			t.AddRow(plugin.ID, plugin.Provider, fmt.Sprintf("%d/%d", plugin.ControllersHealthy, plugin.ControllersExpected),
 				fmt.Sprintf("%d/%d", plugin.NodesHealthy, plugin.NodesExpected))
 		}
-		p.Table(t)
+		p.AddTable(t)
 	}
 	return output.Print(s, p)
 }

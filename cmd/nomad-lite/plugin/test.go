@@ -70,11 +70,11 @@ Exit codes: 0 when nothing failed, else 1.`
 const pluginTestFile = "plugin_test.hcl"
 
 type testOptions struct {
-	suiteConfigFile, pluginConfigFile, runsConfigFile string // paths of HCL files; empty without the flag
-	junitFile                                         string
-	casePattern                                       string
-	caseTimeout                                       time.Duration
-	printJSON                                         bool
+	suiteConfigFile, pluginConfigFile, runningTaskConfigFile string // paths of HCL files; empty without the flag
+	junitFile                                                string
+	casePattern                                              string
+	caseTimeout                                              time.Duration
+	printJSON                                                bool
 }
 
 func newTestCommand(s *cli.Streams) *cobra.Command {
@@ -96,7 +96,7 @@ func newTestCommand(s *cli.Streams) *cobra.Command {
 	cmd.Flags().StringVar(&o.suiteConfigFile, "tasks", "", "read what the plugin is made to do from this `file`")
 	cmd.Flags().DurationVar(&o.caseTimeout, "timeout", 2*time.Minute, "fail a case that takes longer than this `duration`, and kill the plugin")
 	cmd.Flags().StringVar(&o.pluginConfigFile, "config", "", "read the body of the plugin block's config from this `file`")
-	cmd.Flags().StringVar(&o.runsConfigFile, "task", "", "read the config of a task that runs until it is stopped from this `file`")
+	cmd.Flags().StringVar(&o.runningTaskConfigFile, "task", "", "read the config of a task that runs until it is stopped from this `file`")
 	cmd.Flags().StringVar(&o.casePattern, "only", "", "run the cases whose ids match this `pattern`, such as 'exec.*'; several are separated by commas")
 	cmd.Flags().StringVar(&o.junitFile, "junit", "", "write the results as JUnit XML to this `file`")
 	cmd.Flags().BoolVar(&o.printJSON, "json", false, "print a JSON object for each case")
@@ -138,7 +138,7 @@ func testPlugin(ctx context.Context, o testOptions, path string, args []string, 
 			return err
 		}
 	}
-	for file, body := range map[string]*map[string]any{o.pluginConfigFile: &p.Config, o.runsConfigFile: &p.Tasks.Runs} {
+	for file, body := range map[string]*map[string]any{o.pluginConfigFile: &p.Config, o.runningTaskConfigFile: &p.Tasks.Runs} {
 		if file != "" {
 			if err := readConfigBody(s, file, body); err != nil {
 				return err

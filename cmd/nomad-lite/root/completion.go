@@ -14,14 +14,14 @@ func isCompletionRequest(args []string) bool {
 	return len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd)
 }
 
-// unquoteFlagUsages removes the backquotes from the descriptions of all flags. The help text finds the name of a flag's
-// value by the backquotes, but a shell would print them.
-func unquoteFlagUsages(cmd *cobra.Command) {
+// removeBackquotesFromFlagUsages removes the backquotes from the descriptions of all flags. The help text finds the
+// name of a flag's value by the backquotes, but a shell would print them.
+func removeBackquotesFromFlagUsages(cmd *cobra.Command) {
 	unquote := func(f *pflag.Flag) { _, f.Usage = pflag.UnquoteUsage(f) }
 	cmd.Flags().VisitAll(unquote)
 	cmd.PersistentFlags().VisitAll(unquote)
 	for _, child := range cmd.Commands() {
-		unquoteFlagUsages(child)
+		removeBackquotesFromFlagUsages(child)
 	}
 }
 
@@ -37,9 +37,9 @@ func (d singleDashFlagWriter) Write(line []byte) (int, error) {
 	return n + 1, err
 }
 
-// isSingleDashCompletion reports whether the shell requests completions for a word that starts with a single dash and a
-// letter.
-func isSingleDashCompletion(args []string) bool {
+// isCompletionOfSingleDashWord reports whether the shell requests completions for a word that starts with a single dash
+// and a letter.
+func isCompletionOfSingleDashWord(args []string) bool {
 	if len(args) < 2 || !isCompletionRequest(args) {
 		return false
 	}

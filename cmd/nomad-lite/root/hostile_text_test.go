@@ -384,7 +384,7 @@ func TestTerminalGetsNoControlCharacters(t *testing.T) {
 		}
 	}
 	tested := map[string]bool{}
-	root := newCommand(&cli.Streams{})
+	root := newRootCommand(&cli.Streams{})
 	for i, c := range hostileCommands {
 		args := strings.Fields(c.line)
 		cmd, _, err := root.Find(args)

@@ -37,7 +37,7 @@ func TestLongFlags(t *testing.T) {
 			run := &cobra.Command{Use: "run"}
 			run.Flags().Bool("detach", false, "")
 			run.Flags().StringArray("var", nil, "")
-			exec := cli.MarkRunsProgram(&cobra.Command{Use: "exec"})
+			exec := cli.PassFlagsToProgram(&cobra.Command{Use: "exec"})
 			exec.Flags().String("task", "", "")
 			exec.Flags().BoolP("interactive", "i", true, "")
 			exec.Flags().BoolP("tty", "t", true, "")

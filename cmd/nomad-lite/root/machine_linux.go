@@ -11,8 +11,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/validate"
 )
 
-func newMachineCommands(s *cli.Streams) machineCommands {
-	return machineCommands{
+func newLinuxOnlyCommands(s *cli.Streams) linuxOnlyCommands {
+	return linuxOnlyCommands{
 		agent: agent.NewCommand(s), config: agent.NewConfigCommand(s), plugin: plugin.NewCommand(s, run.NewPluginDevCommand(s)), run: run.NewCommand(s),
 		state: statefile.NewCommand(s), validate: validate.NewCommand(s),
 		jobSubcommands: []*cobra.Command{validate.NewSchemaCommand(s), validate.NewCommand(s)},

@@ -11,17 +11,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 )
 
-func newMachineCommands(*cli.Streams) machineCommands {
-	return machineCommands{
-		agent: newLinuxCommand("agent"), config: newLinuxCommand("config"), plugin: newLinuxCommand("plugin"), run: newLinuxCommand("run"),
-		state: newLinuxCommand("state"), validate: newLinuxCommand("validate"),
-		jobSubcommands: []*cobra.Command{newLinuxCommand("schema"), newLinuxCommand("validate")},
+func newLinuxOnlyCommands(*cli.Streams) linuxOnlyCommands {
+	return linuxOnlyCommands{
+		agent: newLinuxOnlyCommand("agent"), config: newLinuxOnlyCommand("config"), plugin: newLinuxOnlyCommand("plugin"), run: newLinuxOnlyCommand("run"),
+		state: newLinuxOnlyCommand("state"), validate: newLinuxOnlyCommand("validate"),
+		jobSubcommands: []*cobra.Command{newLinuxOnlyCommand("schema"), newLinuxOnlyCommand("validate")},
 	}
 }
 
-// newLinuxCommand returns a command that fails and says where to run it, for a system on which nomad-lite can only send
-// requests to an agent.
-func newLinuxCommand(name string) *cobra.Command {
+// newLinuxOnlyCommand returns a command that fails and says where to run it, for a system on which nomad-lite can only
+// send requests to an agent.
+func newLinuxOnlyCommand(name string) *cobra.Command {
 	return &cobra.Command{
 		Use:                name,
 		Short:              "Only on Linux",

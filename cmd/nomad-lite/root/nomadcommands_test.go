@@ -183,7 +183,7 @@ func lookupFlag(cmd *cobra.Command, name string) *pflag.Flag {
 
 // Each command of Nomad is there with its flags, or rejected with a reason.
 func TestNomadCommands(t *testing.T) {
-	root := newCommand(&cli.Streams{})
+	root := newRootCommand(&cli.Streams{})
 	for _, c := range nomadCommands {
 		cmd := findCommand(root, c.path)
 		if cmd == nil {
@@ -249,7 +249,7 @@ func TestCommandTablesOfDocuments(t *testing.T) {
 }
 
 func formatCommandTables(t *testing.T) string {
-	root := newCommand(&cli.Streams{})
+	root := newRootCommand(&cli.Streams{})
 	var b strings.Builder
 	b.WriteString("\n| Command of Nomad | Flags that Nomad does not have | Differences |\n| --- | --- | --- |\n")
 	known := slices.Clone(unlistedCommands)
@@ -310,7 +310,7 @@ func forEachCommand(root *cobra.Command, do func(cmd *cobra.Command, path string
 
 // The help of each command that can fail in more than one way, or prints JSON for a program, has its exit codes.
 func TestHelpHasExitCodes(t *testing.T) {
-	root := newCommand(&cli.Streams{})
+	root := newRootCommand(&cli.Streams{})
 	for _, words := range []string{"run", "job run", "job plan", "job validate", "job dispatch", "plugin test", "plugin list", "alloc exec", "job action", "eval status", "config validate", "fmt"} {
 		cmd, _, err := root.Find(strings.Fields(words))
 		if err != nil || !strings.Contains(cmd.Long, "Exit code") {

@@ -100,7 +100,7 @@ func TestMalformedServerResponses(t *testing.T) {
 		"deployment promote 8ba85cef", "deployment resume 8ba85cef", "deployment unblock 8ba85cef", "status web", "status",
 		"server members", "server members -verbose", "agent-info", "plugin status", "plugin status raw_exec", "volume status", "ui web",
 	}
-	root := newCommand(&cli.Streams{})
+	root := newRootCommand(&cli.Streams{})
 	nameWords := make([]int, len(commands)) // number of words in the name of each command
 	for i, command := range commands {
 		cmd, _, err := root.Find(strings.Fields(command))

@@ -33,7 +33,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/volume"
 )
 
-func newCommand(s *cli.Streams) *cobra.Command {
+func newRootCommand(s *cli.Streams) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "nomad-lite",
 		Short: "Run Nomad job files on one machine",
@@ -67,7 +67,7 @@ To complete commands, flags and ids in a shell: nomad-lite completion install`,
 	root.SetUsageFunc(printUsage)
 	root.PersistentFlags().BoolVar(&s.NoColour, "no-color", false, "print no colours (NO_COLOR, NOMAD_CLI_NO_COLOR)")
 	root.PersistentFlags().BoolVar(&s.ForceColour, "force-color", false, "print colours also when the output is no terminal (NOMAD_CLI_FORCE_COLOR)")
-	machine := newMachineCommands(s)
+	machine := newLinuxOnlyCommands(s)
 	jobs, operators := job.NewCommand(s, logs.FollowJob), operator.NewCommand(s)
 	jobs.AddCommand(machine.jobSubcommands...)
 	operators.AddCommand(machine.state)
@@ -134,14 +134,14 @@ func Execute(args []string, s *cli.Streams) int {
 	}
 	safe := *s
 	s = &safe
-	s.Out, s.Err = terminal.NewWriter(s.Out), terminal.NewWriter(s.Err) // they sanitize all text that agents and tasks have written
+	s.Out, s.Err = terminal.NewSanitizingWriter(s.Out), terminal.NewSanitizingWriter(s.Err) // they sanitize all text that agents and tasks have written
 	s.CommandLine = args
-	root := newCommand(s)
+	root := newRootCommand(s)
 	root.SetArgs(toLongFlags(root, args))
 	if isCompletionRequest(args) {
-		unquoteFlagUsages(root)
+		removeBackquotesFromFlagUsages(root)
 	}
-	if isSingleDashCompletion(args) {
+	if isCompletionOfSingleDashWord(args) {
 		root.SetOut(singleDashFlagWriter{s.Out})
 	}
 	return printErrorAndExitCode(root.ExecuteContext(context.Background()), s)

@@ -34,6 +34,6 @@ func addUIFlags(root *cobra.Command, s *cli.Streams) {
 		if err != nil || len(rest) > 0 {
 			panic(fmt.Sprintf("flag -ui of %q: there is no such command", f.command))
 		}
-		ui.AddFlag(cmd, f.listPage, s)
+		ui.AddUIFlag(cmd, f.listPage, s)
 	}
 }

@@ -34,13 +34,13 @@ import (
 
 // foregroundRun runs jobs on an agent of this process until they end.
 type foregroundRun struct {
-	agent     *agent.Agent
-	files     []*jobfile.File
-	filePaths []string // paths of files, in the same order
-	jobReader jobReader
-	taskView  *taskview.View
-	streams   *cli.Streams
-	signals   <-chan os.Signal
+	agent        *agent.Agent
+	jobFiles     []*jobfile.File
+	jobFilePaths []string // paths of files, in the same order
+	jobReader    jobReader
+	taskView     *taskview.View
+	streams      *cli.Streams
+	signals      <-chan os.Signal
 
 	optionalHooks []string        // names of the hooks whose failure does not prevent tasks from running
 	nomadVars     []*api.Variable // variables for templates
@@ -49,10 +49,10 @@ type foregroundRun struct {
 	watchedPaths  []watchedPath
 	devPlugin     *devPlugin // nil unless the command is `plugin dev`
 
-	registerMu  sync.Mutex             // held while a new version of a job is registered, and while all jobs are deregistered
-	stopReason  atomic.Pointer[string] // why all allocations are being stopped; nil if they are not
-	allocsEnded chan struct{}          // closed when all allocations of the jobs have ended
-	endedJobs   []*foregroundJob       // jobs with results; nil until all of them have ended
+	registerMu      sync.Mutex             // held while a new version of a job is registered, and while all jobs are deregistered
+	stopReason      atomic.Pointer[string] // why all allocations are being stopped; nil if they are not
+	allAllocsEnded  chan struct{}          // closed when all allocations of the jobs have ended
+	jobsWithResults []*foregroundJob       // jobs with results; nil until all of them have ended
 }
 
 func (r *foregroundRun) runJobs(ctx context.Context) error {
@@ -68,9 +68,9 @@ func (r *foregroundRun) runJobs(ctx context.Context) error {
 	if err := r.checkCapacity(); err != nil {
 		return err
 	}
-	jobs := newForegroundJobs(r.files, r.filePaths)
-	if !slices.ContainsFunc(jobs, func(j *foregroundJob) bool { return j.display.AllocCount > 0 }) {
-		r.endedJobs = jobs
+	jobs := newForegroundJobs(r.jobFiles, r.jobFilePaths)
+	if !slices.ContainsFunc(jobs, func(j *foregroundJob) bool { return j.placementInView.AllocCount > 0 }) {
+		r.jobsWithResults = jobs
 		return nil
 	}
 
@@ -126,7 +126,7 @@ func (r *foregroundRun) registerJobs(ctx context.Context, jobs []*foregroundJob)
 	}
 	for _, j := range jobs {
 		if err := r.registerJob(ctx, j, j.registeredFile); err != nil {
-			return wrapStartError(err)
+			return withExitCodeOfStartError(err)
 		}
 	}
 	return nil
@@ -134,11 +134,11 @@ func (r *foregroundRun) registerJobs(ctx context.Context, jobs []*foregroundJob)
 
 // registerJob registers a version of a job with the scheduler.
 func (r *foregroundRun) registerJob(ctx context.Context, j *foregroundJob, file *jobfile.File) error {
-	if _, err := r.agent.Scheduler().Register(ctx, newForegroundJob(file.Job, r.isWatching), scheduler.RegisterOptions{}); err != nil {
+	if _, err := r.agent.Scheduler().Register(ctx, jobWithForegroundPolicies(file.Job, r.isWatching), scheduler.RegisterOptions{}); err != nil {
 		return err
 	}
 	stored := r.agent.Store().Snapshot().Job(nil, *j.initialJob.Namespace, *j.initialJob.ID)
-	j.setCurrentVersion(file, *stored.Version)
+	j.setLastRegistered(file, *stored.Version)
 	return nil
 }
 
@@ -164,9 +164,9 @@ func (r *foregroundRun) prepareNamespace(ctx context.Context, name string) error
 // checkCapacity rejects jobs that do not fit on this machine together, because a foreground run does not wait for free
 // resources.
 func (r *foregroundRun) checkCapacity() error {
-	checks := r.files
-	if len(r.files) > 1 {
-		checks = append(slices.Clip(checks), combineJobs(r.files))
+	checks := r.jobFiles
+	if len(r.jobFiles) > 1 {
+		checks = append(slices.Clip(checks), combineGroupsOfJobs(r.jobFiles))
 	}
 	for _, f := range checks {
 		if fits, err := jobcheck.CheckCapacity(f, r.streams, r.agent, r.agent.IsPortFree); err != nil || !fits {
@@ -176,10 +176,10 @@ func (r *foregroundRun) checkCapacity() error {
 	return nil
 }
 
-// newForegroundJob returns a copy of a job with changed policies. Unless the file has a reschedule block, a failed
-// allocation is not replaced, because Nomad's default attempts would delay the report of the failure. With allAtOnce, a
-// new version replaces all allocations at once, instead of one after the other when each is healthy.
-func newForegroundJob(job *api.Job, allAtOnce bool) *api.Job {
+// jobWithForegroundPolicies returns a copy of a job with changed policies. Unless the file has a reschedule block, a
+// failed allocation is not replaced, because Nomad's default attempts would delay the report of the failure. With
+// allAtOnce, a new version replaces all allocations at once, instead of one after the other when each is healthy.
+func jobWithForegroundPolicies(job *api.Job, allAtOnce bool) *api.Job {
 	next := *job
 	next.TaskGroups = slices.Clone(job.TaskGroups)
 	for i, g := range next.TaskGroups {
@@ -221,14 +221,14 @@ func (r *foregroundRun) watchAllocs(ctx context.Context, jobs []*foregroundJob) 
 		state := r.agent.Store().Snapshot()
 		allEnded := true
 		for _, j := range jobs {
-			j.readSnapshot(ws, state)
-			for _, task := range r.taskView.AddTasks(j.newAllocs(), j.display, r.logDir) {
+			j.readAllocsAndEvals(ws, state)
+			for _, task := range r.taskView.AddTasks(j.allocsNotYetShown(), j.placementInView, r.logDir) {
 				outputReaders.Go(func() { r.showTaskOutput(ctx, task, shown) })
 			}
 			j.showUpdates(r.taskView)
 			allEnded = allEnded && j.hasEnded(state)
 			if blockedErr == nil {
-				blockedErr = j.blockedError(state)
+				blockedErr = j.errorIfUnplaced(state)
 			}
 		}
 		if blockedErr != nil && r.stopReason.Load() == nil {
@@ -247,13 +247,13 @@ func (r *foregroundRun) watchAllocs(ctx context.Context, jobs []*foregroundJob) 
 			}
 			continue
 		}
-		close(r.allocsEnded)
-		r.waitOutputWritten(func() {
+		close(r.allAllocsEnded)
+		r.writeOutputOrDiscardOnSignal(func() {
 			r.taskView.ShowUpdates()
 			close(shown)
 			outputReaders.Wait()
 		})
-		r.endedJobs = jobs
+		r.jobsWithResults = jobs
 		return blockedErr
 	}
 }
@@ -273,7 +273,7 @@ func (r *foregroundRun) printWaitingForChanges(jobs []*foregroundJob) {
 // showResults shows the results of the jobs, and returns the errors of those that were not successful.
 func (r *foregroundRun) showResults() error {
 	var errs []error
-	for _, j := range r.endedJobs {
+	for _, j := range r.jobsWithResults {
 		errs = append(errs, r.showResult(j))
 	}
 	return errors.Join(errs...)
@@ -290,9 +290,9 @@ func (r *foregroundRun) showResult(j *foregroundJob) error {
 		reason = err.Error()
 	case err != nil:
 		reason = err.Error()
-	case j.display.AllocCount == 0:
+	case j.placementInView.AllocCount == 0:
 		reason = fmt.Sprintf("job %q has nothing to run: the count of each group is 0", *j.initialJob.ID)
-	case stopReason != nil && !(taskreason.IsFiniteJob(j.initialJob) && len(j.allocs) >= j.display.AllocCount): // a finite job whose allocations all exist has completed in spite of the stop
+	case stopReason != nil && !(taskreason.IsFiniteJob(j.initialJob) && len(j.allocs) >= j.placementInView.AllocCount): // a finite job whose allocations all exist has completed in spite of the stop
 		reason = fmt.Sprintf("job %q was stopped: %s", *j.initialJob.ID, *stopReason)
 	}
 	r.taskView.PrintResult(*j.initialJob.ID, failures, reason)
@@ -304,7 +304,7 @@ func (r *foregroundRun) stopAllocs(ctx context.Context, reason string) {
 	r.registerMu.Lock()
 	defer r.registerMu.Unlock()
 	r.stopReason.CompareAndSwap(nil, &reason)
-	for _, f := range r.files {
+	for _, f := range r.jobFiles {
 		if _, err := r.agent.Scheduler().Deregister(ctx, scheduler.JobKeyOf(f.Job), scheduler.DeregisterOptions{}); err != nil {
 			r.taskView.PrintMessage("the job cannot be stopped in order: " + err.Error())
 			r.agent.ForceKillAllocs()
@@ -317,9 +317,9 @@ func (r *foregroundRun) stopAllocs(ctx context.Context, reason string) {
 // for the jobs. Later Ctrl-C discards the output that is not written yet.
 const outputFlushTimeout = time.Second
 
-// waitOutputWritten calls writeOutput and waits until it returns. If a terminal or a pager blocks the output, a signal
-// discards the output instead.
-func (r *foregroundRun) waitOutputWritten(writeOutput func()) {
+// writeOutputOrDiscardOnSignal calls writeOutput and waits until it returns. If a terminal or a pager blocks the
+// output, a signal discards the output instead.
+func (r *foregroundRun) writeOutputOrDiscardOnSignal(writeOutput func()) {
 	read := make(chan struct{})
 	go func() {
 		defer close(read)
@@ -350,7 +350,7 @@ func (r *foregroundRun) handleSignals(ctx context.Context) {
 		reason = unix.SignalName(s.(syscall.Signal))
 	case <-r.taskView.BrokenPipe:
 		reason = "the reader of its output is gone"
-	case <-r.allocsEnded:
+	case <-r.allAllocsEnded:
 		return
 	}
 	r.taskView.PrintMessage("stopping the job; press Ctrl-C again to kill it")
@@ -366,7 +366,7 @@ func (r *foregroundRun) handleSignals(ctx context.Context) {
 	})
 	select {
 	case <-time.After(cli.DuplicateSignalWindow):
-	case <-r.allocsEnded:
+	case <-r.allAllocsEnded:
 		return
 	}
 	for len(r.signals) > 0 {
@@ -374,7 +374,7 @@ func (r *foregroundRun) handleSignals(ctx context.Context) {
 	}
 	select {
 	case <-r.signals:
-	case <-r.allocsEnded:
+	case <-r.allAllocsEnded:
 		return
 	}
 	signal.Reset(stopSignals...)

@@ -25,10 +25,10 @@ import (
 
 // jobReader reads the job files of a run, and applies the run's flags to the jobs.
 type jobReader struct {
-	jobFileFlags     jobfile.Flags
-	launcher         *launcher
-	environmentFlags environmentFlags
-	streams          *cli.Streams
+	jobFileFlags      jobfile.Flags
+	immediateLauncher *immediateLauncher
+	environmentFlags  environmentFlags
+	streams           *cli.Streams
 }
 
 // readJobs reads all job files before it returns an error, so that the user sees the errors of each file.
@@ -47,13 +47,14 @@ func (r *jobReader) readJobs(ctx context.Context, paths []string) ([]*jobfile.Fi
 		files = append(files, file)
 	}
 	if len(refusals) > 0 {
-		return nil, joinStartErrors(refusals)
+		return nil, joinUnprintedStartErrors(refusals)
 	}
 	return files, nil
 }
 
-// joinStartErrors returns one error for a run that did not start. It leaves out errors whose reasons were printed.
-func joinStartErrors(refusals []error) error {
+// joinUnprintedStartErrors returns one error for a run that did not start. It leaves out errors whose reasons were
+// printed.
+func joinUnprintedStartErrors(refusals []error) error {
 	var unprinted []error
 	for _, err := range refusals {
 		if exit := new(cli.ExitError); errors.As(err, &exit) {
@@ -78,7 +79,7 @@ func (r *jobReader) readJob(ctx context.Context, path string) (*jobfile.File, er
 	if good, err := file.PrintAdmissionAnswer(r.streams, "", &answer); err != nil || !good {
 		return nil, errors.Join(errNotStarted, err)
 	}
-	if err := errors.Join(r.launcher.makeRunnableNow(file.Job), r.environmentFlags.addEnvToTasks(file.Job)); err != nil {
+	if err := errors.Join(r.immediateLauncher.makeRunnableNow(file.Job), r.environmentFlags.addEnvToTasks(file.Job)); err != nil {
 		return nil, err
 	}
 	if good, err := jobcheck.CheckTemplatesUsersCommands(file, r.streams, true); err != nil || !good {
@@ -89,12 +90,12 @@ func (r *jobReader) readJob(ctx context.Context, path string) (*jobfile.File, er
 
 // admissionFlags returns the settings of the run that decide which jobs package admission accepts.
 func (r *jobReader) admissionFlags() admission.Flags {
-	return admission.Flags{Caller: admission.Foreground, RunsPeriodicNow: r.launcher.runPeriodicNow, HasVariables: len(r.environmentFlags.nomadVars) > 0}
+	return admission.Flags{Caller: admission.Foreground, RunsPeriodicJobNow: r.immediateLauncher.runPeriodicNow, HasVariables: len(r.environmentFlags.nomadVars) > 0}
 }
 
-// combineJobs returns a job that has the groups of all files, for a check whether they fit on the machine together. The
-// name of each group starts with the ID of its job.
-func combineJobs(files []*jobfile.File) *jobfile.File {
+// combineGroupsOfJobs returns a job that has the groups of all files, for a check whether they fit on the machine
+// together. The name of each group starts with the ID of its job.
+func combineGroupsOfJobs(files []*jobfile.File) *jobfile.File {
 	combined := *files[0].Job
 	combined.TaskGroups = nil
 	var ids []string
@@ -112,10 +113,10 @@ func combineJobs(files []*jobfile.File) *jobfile.File {
 
 // foregroundJob is one job of a run, with its allocations and evaluations in the last snapshot that was read.
 type foregroundJob struct {
-	filePath           string
-	initialJob         *api.Job // the version that the run started with
-	display            taskview.JobDisplay
-	shownModifyIndexes map[string]uint64 // allocation ID -> ModifyIndex of the state that was shown last
+	filePath                  string
+	initialJob                *api.Job // the version that the run started with
+	placementInView           taskview.JobPlacementInView
+	shownModifyIndexByAllocID map[string]uint64 // allocation ID -> ModifyIndex of the state that was shown last
 
 	allocs []*api.Allocation
 	evals  []*api.Evaluation
@@ -125,22 +126,22 @@ type foregroundJob struct {
 	registeredVersion uint64        // number of that version
 }
 
-// currentFile returns the version of the job's file that was registered last.
-func (j *foregroundJob) currentFile() *jobfile.File {
+// lastRegisteredFile returns the version of the job's file that was registered last.
+func (j *foregroundJob) lastRegisteredFile() *jobfile.File {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.registeredFile
 }
 
-// currentVersion returns the number of the version that was registered last.
-func (j *foregroundJob) currentVersion() uint64 {
+// lastRegisteredVersion returns the number of the version that was registered last.
+func (j *foregroundJob) lastRegisteredVersion() uint64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.registeredVersion
 }
 
-// setCurrentVersion stores the version that was registered.
-func (j *foregroundJob) setCurrentVersion(file *jobfile.File, version uint64) {
+// setLastRegistered stores the version that was registered.
+func (j *foregroundJob) setLastRegistered(file *jobfile.File, version uint64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.registeredFile, j.registeredVersion = file, version
@@ -150,24 +151,24 @@ func (j *foregroundJob) setCurrentVersion(file *jobfile.File, version uint64) {
 func newForegroundJobs(files []*jobfile.File, paths []string) []*foregroundJob {
 	jobs := make([]*foregroundJob, len(files))
 	for i, f := range files {
-		rows := taskview.JobDisplay{JobPosition: i, AllocCount: apiclient.DesiredAllocCount(f.Job)}
+		rows := taskview.JobPlacementInView{JobPosition: i, AllocCount: apiclient.DesiredAllocCount(f.Job)}
 		if len(files) > 1 {
 			rows.LabelPrefix = *f.Job.ID + "/"
 		}
-		jobs[i] = &foregroundJob{filePath: paths[i], initialJob: f.Job, registeredFile: f, display: rows, shownModifyIndexes: make(map[string]uint64)}
+		jobs[i] = &foregroundJob{filePath: paths[i], initialJob: f.Job, registeredFile: f, placementInView: rows, shownModifyIndexByAllocID: make(map[string]uint64)}
 	}
 	return jobs
 }
 
-func (j *foregroundJob) readSnapshot(ws store.WatchSet, state *store.Snapshot) {
+func (j *foregroundJob) readAllocsAndEvals(ws store.WatchSet, state *store.Snapshot) {
 	j.allocs = state.AllocationsByJob(ws, *j.initialJob.Namespace, *j.initialJob.ID)
 	j.evals = state.EvaluationsByJob(ws, *j.initialJob.Namespace, *j.initialJob.ID)
 }
 
-// newAllocs returns the allocations that were not shown yet.
-func (j *foregroundJob) newAllocs() []*api.Allocation {
+// allocsNotYetShown returns the allocations that were not shown yet.
+func (j *foregroundJob) allocsNotYetShown() []*api.Allocation {
 	return slices.DeleteFunc(slices.Clone(j.allocs), func(a *api.Allocation) bool {
-		_, known := j.shownModifyIndexes[a.ID]
+		_, known := j.shownModifyIndexByAllocID[a.ID]
 		return known
 	})
 }
@@ -175,8 +176,8 @@ func (j *foregroundJob) newAllocs() []*api.Allocation {
 // showUpdates queues the allocations that have changed since the last call, for the view.
 func (j *foregroundJob) showUpdates(v *taskview.View) {
 	for _, a := range j.allocs {
-		if j.shownModifyIndexes[a.ID] != a.ModifyIndex {
-			j.shownModifyIndexes[a.ID] = a.ModifyIndex
+		if j.shownModifyIndexByAllocID[a.ID] != a.ModifyIndex {
+			j.shownModifyIndexByAllocID[a.ID] = a.ModifyIndex
 			v.QueueUpdate(a.ID, a.TaskStates)
 		}
 	}
@@ -188,8 +189,8 @@ func (j *foregroundJob) hasEnded(state *store.Snapshot) bool {
 		!slices.ContainsFunc(j.evals, func(e *api.Evaluation) bool { return e.Status == api.EvalStatusPending })
 }
 
-// blockedError returns an error if an allocation waits for free resources.
-func (j *foregroundJob) blockedError(state *store.Snapshot) error {
+// errorIfUnplaced returns an error if an allocation waits for free resources.
+func (j *foregroundJob) errorIfUnplaced(state *store.Snapshot) error {
 	for _, e := range j.evals {
 		if e.Status == api.EvalStatusBlocked {
 			return fmt.Errorf("job %q does not fit on this machine: %s", *j.initialJob.ID, state.Evaluation(nil, e.PreviousEval).StatusDescription)

@@ -26,9 +26,9 @@ func (f *launchFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.payloadPath, "payload", "", "payload for a parameterized job: a `file`, or - for standard input")
 }
 
-// newLauncher returns a launcher with the values of the flags. It reads the file of the payload.
-func (f *launchFlags) newLauncher(s *cli.Streams) (*launcher, error) {
-	l := &launcher{runPeriodicNow: f.runPeriodicNow}
+// newImmediateLauncher returns an immediateLauncher with the values of the flags. It reads the file of the payload.
+func (f *launchFlags) newImmediateLauncher(s *cli.Streams) (*immediateLauncher, error) {
+	l := &immediateLauncher{runPeriodicNow: f.runPeriodicNow}
 	var err error
 	if l.dispatchRequest.Meta, err = cli.ParseKeyValues(f.meta); err != nil {
 		return nil, fmt.Errorf("-meta %w", err)
@@ -42,26 +42,26 @@ func (f *launchFlags) newLauncher(s *cli.Streams) (*launcher, error) {
 	return l, nil
 }
 
-// launcher changes periodic and parameterized jobs so that they run once and at once.
-type launcher struct {
+// immediateLauncher changes periodic and parameterized jobs so that they run once and at once.
+type immediateLauncher struct {
 	runPeriodicNow  bool
 	hasPayload      bool
 	dispatchRequest scheduler.DispatchRequest
 
-	foundPeriodic, foundParameterized bool // whether launch was called with such a job
+	sawPeriodicJob, sawParameterizedJob bool // whether makeRunnableNow was called with such a job
 }
 
 // makeRunnableNow removes the periodic block of a job if -now is set, and dispatches a parameterized job. It returns
 // an error with advice if the flags do not suit the job's parameterized block.
-func (l *launcher) makeRunnableNow(job *api.Job) error {
+func (l *immediateLauncher) makeRunnableNow(job *api.Job) error {
 	if l.runPeriodicNow && job.Periodic != nil {
-		l.foundPeriodic = true
+		l.sawPeriodicJob = true
 		job.Periodic = nil
 	}
 	if !job.IsParameterized() {
 		return nil
 	}
-	l.foundParameterized = true
+	l.sawParameterizedJob = true
 	if err := scheduler.CheckDispatch(job, l.dispatchRequest); err != nil {
 		return errors.New(err.Error() + l.dispatchAdvice(job.ParameterizedJob))
 	}
@@ -69,21 +69,21 @@ func (l *launcher) makeRunnableNow(job *api.Job) error {
 	return nil
 }
 
-// checkFlagsUsed rejects flags that apply to none of the jobs for which launch was called.
-func (l *launcher) checkFlagsUsed() error {
+// rejectUnusedFlags rejects flags that apply to none of the jobs for which makeRunnableNow was called.
+func (l *immediateLauncher) rejectUnusedFlags() error {
 	switch {
-	case l.runPeriodicNow && !l.foundPeriodic:
+	case l.runPeriodicNow && !l.sawPeriodicJob:
 		return errors.New("-now: there is no job with a periodic block: leave -now out")
-	case len(l.dispatchRequest.Meta) > 0 && !l.foundParameterized:
+	case len(l.dispatchRequest.Meta) > 0 && !l.sawParameterizedJob:
 		return errors.New("-meta: there is no job with a parameterized block: set variables of the file with -var")
-	case l.hasPayload && !l.foundParameterized:
+	case l.hasPayload && !l.sawParameterizedJob:
 		return errors.New("-payload: there is no job with a parameterized block: leave -payload out")
 	}
 	return nil
 }
 
 // dispatchAdvice returns the flags that a parameterized job requires and that were not given, as a line of advice.
-func (l *launcher) dispatchAdvice(config *api.ParameterizedJobConfig) string {
+func (l *immediateLauncher) dispatchAdvice(config *api.ParameterizedJobConfig) string {
 	var flags []string
 	for _, name := range config.MetaRequired {
 		if _, given := l.dispatchRequest.Meta[name]; !given {

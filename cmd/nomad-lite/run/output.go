@@ -13,9 +13,9 @@ import (
 // showTaskOutput shows the output of a task from its first start to the end of its output. If shown is closed before
 // the task has started, it returns without output.
 func (r *foregroundRun) showTaskOutput(ctx context.Context, t *taskview.Task, shown <-chan struct{}) {
-	defer close(t.OutputDone)
+	defer close(t.OutputShown)
 	select {
-	case <-t.Started:
+	case <-t.FirstStarted:
 	case <-shown:
 		if !t.HasStarted() {
 			return
@@ -31,11 +31,11 @@ func (r *foregroundRun) showTaskOutput(ctx context.Context, t *taskview.Task, sh
 func (r *foregroundRun) showStream(ctx context.Context, t *taskview.Task, stream logs.Stream) {
 	var lineBuffer taskview.LineBuffer
 	last := int64(-1) // number of the log file of the last chunk
-	show := func(text []byte) { r.taskView.PrintLines(t, stream == logs.Stderr, text) }
+	show := func(text []byte) { r.taskView.PrintTaskOutput(t, stream == logs.Stderr, text) }
 	err := r.agent.Logs().Follow(ctx, logs.FollowRequest{
 		AllocID: t.Alloc.ID,
 		Task:    t.Name,
-		Dir:     t.LogDir,
+		LogDir:  t.LogDir,
 		Stream:  stream,
 	}, func(c logs.Chunk) error {
 		file, _ := strconv.ParseInt(c.File[strings.LastIndexByte(c.File, '.')+1:], 10, 64)

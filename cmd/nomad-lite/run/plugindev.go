@@ -68,7 +68,7 @@ func NewPluginDevCommand(s *cli.Streams) *cobra.Command {
 			if count := cmd.ArgsLenAtDash(); count != 0 && len(args) > 0 {
 				target, args = args[0], args[1:]
 				if count < 0 && len(args) > 0 || count > 1 {
-					return wrapStartError(errors.New("plugin dev: give one directory or program; arguments of the program come after --"))
+					return withExitCodeOfStartError(errors.New("plugin dev: give one directory or program; arguments of the program come after --"))
 				}
 			}
 			return runPluginDev(cmd.Context(), o, target, args, s)
@@ -86,19 +86,19 @@ func NewPluginDevCommand(s *cli.Streams) *cobra.Command {
 func runPluginDev(ctx context.Context, o pluginDevOptions, target string, args []string, s *cli.Streams) (err error) {
 	level := hclog.LevelFromString(o.logLevel)
 	if level == hclog.NoLevel {
-		return wrapStartError(fmt.Errorf("log-level %q: use trace, debug, info, warn or error", o.logLevel))
+		return withExitCodeOfStartError(fmt.Errorf("log-level %q: use trace, debug, info, warn or error", o.logLevel))
 	}
 	project, err := plugindev.OpenProject(target)
 	if err != nil {
-		return wrapStartError(fmt.Errorf("plugin dev: %w", err))
+		return withExitCodeOfStartError(fmt.Errorf("plugin dev: %w", err))
 	}
 	local, err := o.pluginConfigFlags.ReadConfig(s)
 	if err != nil {
-		return wrapStartError(err)
+		return withExitCodeOfStartError(err)
 	}
 	pluginDir, err := plugindev.NewDevPluginDir(project, local, args)
 	if err != nil {
-		return wrapStartError(err)
+		return withExitCodeOfStartError(err)
 	}
 	defer func() { err = errors.Join(err, pluginDir.Close()) }()
 	pluginDir.Debuggable = o.useDebugger
@@ -111,19 +111,19 @@ func runPluginDev(ctx context.Context, o pluginDevOptions, target string, args [
 	// first.
 	starting, releaseStarting := signal.NotifyContext(ctx, stopSignals...)
 	defer releaseStarting()
-	p := &devPlugin{pluginDir: pluginDir, watcher: filewatch.New(project.Sources(), project.IsIgnored), taskView: v}
+	p := &devPlugin{pluginDir: pluginDir, watcher: filewatch.New(project.WatchPaths(), project.IsIgnored), taskView: v}
 	if !p.buildUntilStarts(starting) {
 		return nil
 	}
 	if o.useDebugger {
 		p.debugger = &plugindev.Debugger{
-			Name: pluginDir.PluginKey().Name, Socket: pluginDir.DebugSocketPath(), Args: args, Input: s.In, Print: v.PrintMessage,
+			Name: pluginDir.PluginKey().Name, Socket: pluginDir.DebugSocketPath(), Args: args, UserInput: s.In, Print: v.PrintMessage,
 		}
 		if err := p.debugger.Start(starting, pluginDir.ProgramPath()); err != nil {
 			if starting.Err() != nil {
 				return nil
 			}
-			return wrapStartError(err)
+			return withExitCodeOfStartError(err)
 		}
 		defer func() { err = errors.Join(err, p.debugger.Stop()) }()
 		name, value := p.debugger.AttachEnvVar()
@@ -143,23 +143,23 @@ func (o *pluginDevOptions) runJob(ctx context.Context, p *devPlugin, signals cha
 	if path == "" {
 		found, err := p.pluginDir.Project.FindJobFile(p.pluginDir.PluginKey().Name)
 		if err != nil {
-			return wrapStartError(fmt.Errorf("plugin dev: %w", err))
+			return withExitCodeOfStartError(fmt.Errorf("plugin dev: %w", err))
 		}
 		path = found
 	}
 	nomadVars, err := o.environmentFlags.parseNomadVars()
 	if err != nil {
-		return wrapStartError(err)
+		return withExitCodeOfStartError(err)
 	}
 	reader, err := o.newJobReader(s, 1)
 	if err != nil {
-		return wrapStartError(err)
+		return withExitCodeOfStartError(err)
 	}
 	files, err := reader.readJobs(ctx, []string{path})
 	if err != nil {
 		return err
 	}
-	local := p.pluginDir.AgentPlugins()
+	local := p.pluginDir.PluginsForAgent()
 	logger := hclog.New(&hclog.LoggerOptions{Name: "nomad-lite", Level: min(log.agentLogLevel, hclog.Debug), Output: log})
 	a, err := openAgent(ctx, local, files, logger, func(c *agent.Config) {
 		// The cache identifies a program by its content, which changes while this agent runs.
@@ -170,10 +170,10 @@ func (o *pluginDevOptions) runJob(ctx context.Context, p *devPlugin, signals cha
 		return err
 	}
 	r := &foregroundRun{
-		agent: a, files: files, filePaths: []string{path}, jobReader: *reader, taskView: p.taskView, streams: s, logger: logger, signals: signals,
+		agent: a, jobFiles: files, jobFilePaths: []string{path}, jobReader: *reader, taskView: p.taskView, streams: s, logger: logger, signals: signals,
 		optionalHooks: local.OptionalHookNames(), nomadVars: nomadVars,
 		isWatching: true, devPlugin: p,
-		allocsEnded: make(chan struct{}),
+		allAllocsEnded: make(chan struct{}),
 	}
 	if err := errors.Join(r.runJobs(ctx), a.Close()); err != nil {
 		return err
@@ -211,14 +211,14 @@ type devPlugin struct {
 
 // waitForSourceChange blocks until the sources have changed. It returns false when ctx ends.
 func (p *devPlugin) waitForSourceChange(ctx context.Context) bool {
-	return p.watcher.WaitForChange(ctx, p.pluginDir.Project.Sources()) != nil
+	return p.watcher.WaitForChange(ctx, p.pluginDir.Project.WatchPaths()) != nil
 }
 
 // buildUntilStarts builds the program after each change of its sources, until a build succeeds and the program starts.
 // It returns false when ctx ends.
 func (p *devPlugin) buildUntilStarts(ctx context.Context) bool {
 	for {
-		_, err := p.pluginDir.Update(ctx)
+		_, err := p.pluginDir.BuildAndInstall(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return false
@@ -238,7 +238,7 @@ func (p *devPlugin) buildUntilStarts(ctx context.Context) bool {
 func (r *foregroundRun) replacePluginOnChanges(ctx context.Context, jobs []*foregroundJob) {
 	p := r.devPlugin
 	for p.waitForSourceChange(ctx) {
-		changed, err := p.pluginDir.Update(ctx)
+		changed, err := p.pluginDir.BuildAndInstall(ctx)
 		if err == nil && changed {
 			err = r.replacePlugin(ctx, jobs)
 		} else if err != nil && ctx.Err() == nil {
@@ -285,7 +285,7 @@ func (r *foregroundRun) replacePlugin(ctx context.Context, jobs []*foregroundJob
 			continue
 		}
 		if err := r.rerunJob(ctx, j); err != nil && !errors.Is(err, errStopped) {
-			return fmt.Errorf("job %q is not started again%s", *j.initialJob.ID, unprintedReason(err))
+			return fmt.Errorf("job %q is not started again%s", *j.initialJob.ID, formatReasonUnlessPrinted(err))
 		}
 	}
 	return nil

@@ -48,7 +48,7 @@ func (r *foregroundRun) runningPluginTasks(jobs []*foregroundJob) (tasks []plugi
 				case base.TypeHook:
 					isUser = slices.Contains(hooked, a.ID)
 				case base.TypeDevice:
-					t.devices = r.devicesOfPlugin(a, task.Name)
+					t.devices = r.devicesFromDevPlugin(a, task.Name)
 					isUser = len(t.devices) > 0
 				}
 				if isUser {
@@ -60,14 +60,14 @@ func (r *foregroundRun) runningPluginTasks(jobs []*foregroundJob) (tasks []plugi
 	return tasks
 }
 
-// devicesOfPlugin returns the devices of a task that belong to the device groups of the plugin.
-func (r *foregroundRun) devicesOfPlugin(a *api.Allocation, task string) []*api.AllocatedDeviceResource {
+// devicesFromDevPlugin returns the devices of a task that belong to the device groups of the plugin.
+func (r *foregroundRun) devicesFromDevPlugin(a *api.Allocation, task string) []*api.AllocatedDeviceResource {
 	if a.AllocatedResources == nil || a.AllocatedResources.Tasks[task] == nil {
 		return nil
 	}
 	groups := r.reportedDeviceGroups()
 	return slices.DeleteFunc(slices.Clone(a.AllocatedResources.Tasks[task].Devices), func(d *api.AllocatedDeviceResource) bool {
-		_, ok := groups[devices.GroupOf(d)]
+		_, ok := groups[devices.GroupIDOf(d)]
 		return !ok
 	})
 }
@@ -89,7 +89,7 @@ func (r *foregroundRun) describeRecovery(ctx context.Context, p supervisor.Plugi
 	case base.TypeDevice:
 		return r.describeDeviceRecovery(ctx, p, tasks)
 	case base.TypeHook:
-		if p.Hook == nil || !slices.ContainsFunc(p.Hook.Subscriptions, func(s hook.Subscription) bool { return s.Point == hook.Poststart }) {
+		if p.HookDescription == nil || !slices.ContainsFunc(p.HookDescription.Subscriptions, func(s hook.Subscription) bool { return s.Point == hook.Poststart }) {
 			return "; a hook without Poststart is not called for running tasks"
 		}
 		return r.describeRecoveryCalls(ctx, p, "Poststart", len(tasks))
@@ -126,7 +126,7 @@ func (r *foregroundRun) describeRecoveryCalls(ctx context.Context, p supervisor.
 }
 
 func findMethodStats(p supervisor.Plugin, method string) callstats.Method {
-	for _, stats := range p.Methods {
+	for _, stats := range p.MethodStats {
 		if stats.Method == method {
 			return stats
 		}
@@ -165,7 +165,7 @@ func (r *foregroundRun) describeDeviceRecovery(ctx context.Context, p supervisor
 // lostDevices describes those devices of the task that are unhealthy or not in groups.
 func (t pluginTask) lostDevices(groups map[device.GroupID][]device.Device) (lost []string) {
 	for _, allocated := range t.devices {
-		group := devices.GroupOf(allocated)
+		group := devices.GroupIDOf(allocated)
 		for _, id := range allocated.DeviceIDs {
 			i := slices.IndexFunc(groups[group], func(d device.Device) bool { return d.ID == id })
 			switch {

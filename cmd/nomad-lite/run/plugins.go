@@ -45,17 +45,17 @@ func (r *foregroundRun) waitPluginsReady(ctx context.Context) error {
 // needed if its name is that of a driver of the jobs, if it provides such a driver, or if it has not launched and a
 // driver is missing. If a job requests devices, each device plugin and each plugin that has not launched may be needed.
 func (r *foregroundRun) findUnreadyPlugins() []string {
-	wanted := driverNamesOfJobs(r.files)
+	wanted := driverNamesOfJobs(r.jobFiles)
 	plugins := r.agent.Plugins()
 	missing := slices.ContainsFunc(wanted, func(driver string) bool {
 		return !slices.ContainsFunc(plugins, func(p supervisor.Plugin) bool {
 			return p.Serves == supervisor.PluginKey{Type: base.TypeDriver, Name: driver}
 		})
 	})
-	wantDevices := slices.ContainsFunc(r.files, (*jobfile.File).RequestsDevices)
+	wantDevices := slices.ContainsFunc(r.jobFiles, (*jobfile.File).RequestsDevices)
 	var slowNames []string
 	for _, p := range plugins {
-		if p.StateKnown {
+		if p.HasReportedOrFailed {
 			continue
 		}
 		// A plugin that has launched provides its driver only after the driver's first fingerprint.
@@ -72,7 +72,7 @@ func (r *foregroundRun) findUnreadyPlugins() []string {
 // checkPlugins rejects the jobs if a driver or hook that they need is missing, cannot be started, or rejects a job's
 // configuration.
 func (r *foregroundRun) checkPlugins(ctx context.Context) error {
-	wanted := driverNamesOfJobs(r.files)
+	wanted := driverNamesOfJobs(r.jobFiles)
 	drivers := r.agent.Drivers()
 	var pluginErrs []error
 	for _, name := range wanted {
@@ -86,10 +86,10 @@ func (r *foregroundRun) checkPlugins(ctx context.Context) error {
 		}
 	}
 	if len(pluginErrs) > 0 {
-		return wrapStartError(errors.Join(pluginErrs...))
+		return withExitCodeOfStartError(errors.Join(pluginErrs...))
 	}
 	var hookErrs []error
-	for _, f := range r.files {
+	for _, f := range r.jobFiles {
 		errs, err := r.checkPluginConfigs(ctx, f, r.streams)
 		if err != nil {
 			return err
@@ -97,12 +97,12 @@ func (r *foregroundRun) checkPlugins(ctx context.Context) error {
 		hookErrs = append(hookErrs, errs...)
 	}
 	for _, p := range r.agent.Plugins() {
-		if p.Err != nil && slices.Contains(hookNamesOfJobs(r.files), p.Name) && !slices.Contains(r.optionalHooks, p.Name) {
+		if p.Err != nil && slices.Contains(hookNamesOfJobs(r.jobFiles), p.Name) && !slices.Contains(r.optionalHooks, p.Name) {
 			pluginErrs = append(pluginErrs, fmt.Errorf("hook %q cannot be used: %w", p.Name, p.Err))
 		}
 	}
 	if len(pluginErrs) > 0 {
-		return wrapStartError(errors.Join(pluginErrs...))
+		return withExitCodeOfStartError(errors.Join(pluginErrs...))
 	}
 	jobcheck.PrintHookErrors(r.streams, hookErrs)
 	return nil
@@ -112,23 +112,23 @@ func (r *foregroundRun) checkPlugins(ctx context.Context) error {
 // requirements the machine does not meet. hookErrs are the errors of hooks that could not be started.
 func (r *foregroundRun) checkPluginConfigs(ctx context.Context, f *jobfile.File, s *cli.Streams) (hookErrs []error, err error) {
 	names := slices.AppendSeq(builtins.DriverNames(), maps.Keys(r.agent.Drivers()))
-	node := jobcheck.AdmissionNodeOf(ctx, f, r.agent, names, s)
+	node := jobcheck.NewAdmissionNode(ctx, f, r.agent, names, s)
 	answer := f.CheckAdmission(ctx, node, r.jobReader.admissionFlags())
-	if good, err := f.PrintAdmissionAnswer(s, f.DoesNotFitHeading(), &answer); err != nil || !good {
+	if good, err := f.PrintAdmissionAnswer(s, f.HeadingForUnplacedGroups(), &answer); err != nil || !good {
 		return nil, errors.Join(errNotStarted, err)
 	}
-	return node.UncheckedHooks, nil
+	return node.HookCheckErrors, nil
 }
 
 func driverNamesOfJobs(files []*jobfile.File) []string {
-	return mergeNames(files, (*jobfile.File).DriverNames)
+	return sortedUniqueNames(files, (*jobfile.File).DriverNames)
 }
 
 func hookNamesOfJobs(files []*jobfile.File) []string {
-	return mergeNames(files, jobcheck.HookNames)
+	return sortedUniqueNames(files, jobcheck.HookNames)
 }
 
-func mergeNames(files []*jobfile.File, namesOf func(*jobfile.File) []string) []string {
+func sortedUniqueNames(files []*jobfile.File, namesOf func(*jobfile.File) []string) []string {
 	var names []string
 	for _, f := range files {
 		names = append(names, namesOf(f)...)

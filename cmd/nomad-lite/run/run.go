@@ -74,10 +74,10 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 		Args: func(cmd *cobra.Command, args []string) error {
 			// The flag -nomad-var can have taken the file as its second word.
 			if _, err := o.environmentFlags.parseNomadVars(); err != nil {
-				return wrapStartError(err)
+				return withExitCodeOfStartError(err)
 			}
 			if err := checkFileArgs(cmd, args); err != nil {
-				return wrapStartError(err)
+				return withExitCodeOfStartError(err)
 			}
 			return nil
 		},
@@ -90,7 +90,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 		if missing := new(pflag.NotExistError); errors.As(err, &missing) {
 			exitErr = fmt.Errorf("%w\nTo give a job to an agent: nomad-lite job run", exitErr)
 		}
-		return wrapStartError(exitErr)
+		return withExitCodeOfStartError(exitErr)
 	})
 	o.jobFileFlags.Register(cmd)
 	o.pluginFlags.Register(cmd)
@@ -110,8 +110,8 @@ var stopSignals = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, s
 // errNotStarted is the error of a run that did not start because of a reason that was printed.
 var errNotStarted = &cli.ExitError{Code: 2}
 
-// wrapStartError returns err with the exit code of a run that did not start.
-func wrapStartError(err error) error {
+// withExitCodeOfStartError returns err with the exit code of a run that did not start.
+func withExitCodeOfStartError(err error) error {
 	var exitErr *cli.ExitError
 	if errors.As(err, &exitErr) {
 		return &cli.ExitError{Code: 2, Err: exitErr.Err}
@@ -133,26 +133,26 @@ func checkFileArgs(cmd *cobra.Command, args []string) error {
 func run(ctx context.Context, o options, paths []string, s *cli.Streams) error {
 	level := hclog.LevelFromString(o.logLevel)
 	if level == hclog.NoLevel {
-		return wrapStartError(fmt.Errorf("log-level %q: use trace, debug, info, warn or error", o.logLevel))
+		return withExitCodeOfStartError(fmt.Errorf("log-level %q: use trace, debug, info, warn or error", o.logLevel))
 	}
 	nomadVars, err := o.environmentFlags.parseNomadVars()
 	if err != nil {
-		return wrapStartError(err)
+		return withExitCodeOfStartError(err)
 	}
 	reader, err := o.newJobReader(s, len(paths))
 	if err != nil {
-		return wrapStartError(err)
+		return withExitCodeOfStartError(err)
 	}
 	files, err := reader.readJobs(ctx, paths)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(reader.launcher.checkFlagsUsed(), o.watchFlags.checkPaths(paths, files)); err != nil {
-		return wrapStartError(err)
+	if err := errors.Join(reader.immediateLauncher.rejectUnusedFlags(), o.watchFlags.checkPaths(paths, files)); err != nil {
+		return withExitCodeOfStartError(err)
 	}
 	if o.dataDir != "" {
 		if o.dataDir, err = filepath.Abs(o.dataDir); err != nil {
-			return wrapStartError(err)
+			return withExitCodeOfStartError(err)
 		}
 	}
 	v := o.newView(s)
@@ -160,7 +160,7 @@ func run(ctx context.Context, o options, paths []string, s *cli.Streams) error {
 	logger := hclog.New(&hclog.LoggerOptions{Name: "nomad-lite", Level: level, Output: v})
 	local, err := o.pluginFlags.ReadConfig(s)
 	if err != nil {
-		return wrapStartError(err)
+		return withExitCodeOfStartError(err)
 	}
 
 	// Signals are caught before the agent starts, so that even an early signal shuts the agent down in order.
@@ -178,10 +178,10 @@ func run(ctx context.Context, o options, paths []string, s *cli.Streams) error {
 		return err
 	}
 	r := &foregroundRun{
-		agent: a, files: files, filePaths: paths, jobReader: *reader, taskView: v, streams: s, logger: logger, signals: signals,
+		agent: a, jobFiles: files, jobFilePaths: paths, jobReader: *reader, taskView: v, streams: s, logger: logger, signals: signals,
 		optionalHooks: local.OptionalHookNames(), nomadVars: nomadVars,
-		isWatching: o.watchFlags.followsFiles(), watchedPaths: o.watchFlags.parsePaths(),
-		allocsEnded: make(chan struct{}),
+		isWatching: o.watchFlags.watchesFiles(), watchedPaths: o.watchFlags.parsePaths(),
+		allAllocsEnded: make(chan struct{}),
 	}
 	err = errors.Join(r.runJobs(ctx), a.Close())
 	return errors.Join(err, r.showResults())
@@ -191,7 +191,7 @@ func run(ctx context.Context, o options, paths []string, s *cli.Streams) error {
 func openAgent(ctx context.Context, local localplugins.Plugins, files []*jobfile.File, logger hclog.Logger, configure func(*agent.Config)) (*agent.Agent, error) {
 	plugins, err := local.NewCatalog(append(driverNamesOfJobs(files), hookNamesOfJobs(files)...), logger)
 	if err != nil {
-		return nil, wrapStartError(err)
+		return nil, withExitCodeOfStartError(err)
 	}
 	config := local.NewAgentConfig(plugins, logger)
 	config.EphemeralState = true
@@ -200,7 +200,7 @@ func openAgent(ctx context.Context, local localplugins.Plugins, files []*jobfile
 	configure(&config)
 	a, err := agent.Open(ctx, config)
 	if err != nil {
-		return nil, wrapStartError(err)
+		return nil, withExitCodeOfStartError(err)
 	}
 	return a, nil
 }
@@ -235,11 +235,11 @@ func (o *options) newView(s *cli.Streams) *taskview.View {
 
 // newJobReader returns a reader for count job files.
 func (o *options) newJobReader(s *cli.Streams, count int) (*jobReader, error) {
-	l, err := o.launchFlags.newLauncher(s)
+	l, err := o.launchFlags.newImmediateLauncher(s)
 	if err != nil {
 		return nil, err
 	}
-	r := &jobReader{jobFileFlags: o.jobFileFlags, launcher: l, environmentFlags: o.environmentFlags, streams: s}
+	r := &jobReader{jobFileFlags: o.jobFileFlags, immediateLauncher: l, environmentFlags: o.environmentFlags, streams: s}
 	if count > 1 {
 		r.jobFileFlags.Strict = false // a variable that one file declares need not be declared by the others
 	}

@@ -32,8 +32,8 @@ func (f *watchFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVar(&f.watchPathArgs, "watch-path", nil, "as -watch, and restart all tasks, or one, when this file or directory changes: `[TASK=]PATH`; may be repeated")
 }
 
-// followsFiles reports whether the run watches files.
-func (f *watchFlags) followsFiles() bool { return f.watchJobFiles || len(f.watchPathArgs) > 0 }
+// watchesFiles reports whether the run watches files.
+func (f *watchFlags) watchesFiles() bool { return f.watchJobFiles || len(f.watchPathArgs) > 0 }
 
 // parsePaths returns the paths of -watch-path, each with the name of the task that a change restarts, or "" for all
 // tasks.
@@ -61,7 +61,7 @@ type watchedPath struct {
 // checkPaths rejects watched paths that do not exist, names of tasks that no job has, and a job file that is standard
 // input.
 func (f *watchFlags) checkPaths(paths []string, files []*jobfile.File) error {
-	if f.followsFiles() && slices.Contains(paths, "-") {
+	if f.watchesFiles() && slices.Contains(paths, "-") {
 		return errors.New("-watch: standard input cannot be read again: write the job into a file")
 	}
 	for _, w := range f.parsePaths() {
@@ -93,7 +93,7 @@ func (r *foregroundRun) watchFiles(ctx context.Context, watcher *filewatch.Watch
 func (r *foregroundRun) allWatchedPaths(jobs []*foregroundJob) []string {
 	var paths []string
 	for _, j := range jobs {
-		paths = append(paths, r.jobReader.inputPaths(j)...)
+		paths = append(paths, r.jobReader.pathsReadForJob(j)...)
 		for _, w := range j.templateSources() {
 			paths = append(paths, w.path)
 		}
@@ -105,10 +105,10 @@ func (r *foregroundRun) allWatchedPaths(jobs []*foregroundJob) []string {
 	return slices.Compact(paths)
 }
 
-// inputPaths returns the paths of all files that are read to make a job: variable files, environment files, and the job
-// file with the files that it reads.
-func (r *jobReader) inputPaths(j *foregroundJob) []string {
-	paths := slices.Concat(r.jobFileFlags.VarFiles, r.environmentFlags.envFiles, j.currentFile().Parsed.ReadPaths)
+// pathsReadForJob returns the paths of all files that are read to make a job: variable files, environment files, and
+// the job file with the files that it reads.
+func (r *jobReader) pathsReadForJob(j *foregroundJob) []string {
+	paths := slices.Concat(r.jobFileFlags.VarFiles, r.environmentFlags.envFiles, j.lastRegisteredFile().Parsed.ReadPaths)
 	if j.filePath != "-" {
 		paths = append(paths, j.filePath)
 	}
@@ -119,7 +119,7 @@ func (r *jobReader) inputPaths(j *foregroundJob) []string {
 // directory of a task.
 func (j *foregroundJob) templateSources() []watchedPath {
 	var sources []watchedPath
-	apiclient.ForEachTask(j.currentFile().Job, func(_ *api.TaskGroup, t *api.Task) {
+	apiclient.ForEachTask(j.lastRegisteredFile().Job, func(_ *api.TaskGroup, t *api.Task) {
 		for _, template := range t.Templates {
 			if path := pointer.Value(template.SourcePath); filepath.IsAbs(path) && !strings.Contains(path, "${") {
 				sources = append(sources, watchedPath{path, t.Name, true})
@@ -133,11 +133,11 @@ func (j *foregroundJob) templateSources() []watchedPath {
 // changed paths belong. It returns a description of the effect, or "" if the paths do not concern the job.
 func (r *foregroundRun) applyChanges(ctx context.Context, j *foregroundJob, changed []string) string {
 	isChanged := func(path string) bool { return slices.Contains(changed, path) }
-	if slices.ContainsFunc(r.jobReader.inputPaths(j), isChanged) {
-		return r.updateJob(ctx, j)
+	if slices.ContainsFunc(r.jobReader.pathsReadForJob(j), isChanged) {
+		return r.registerChangedJobFile(ctx, j)
 	}
 	causes := slices.DeleteFunc(slices.Concat(r.watchedPaths, j.templateSources()), func(w watchedPath) bool {
-		return !isChanged(w.path) || w.restartedTask != "" && !jobHasTask(j.currentFile().Job, w.restartedTask)
+		return !isChanged(w.path) || w.restartedTask != "" && !jobHasTask(j.lastRegisteredFile().Job, w.restartedTask)
 	})
 	if len(causes) == 0 {
 		return ""
@@ -151,11 +151,11 @@ func jobHasTask(job *api.Job, name string) bool {
 	return found
 }
 
-// updateJob reads a job's file again and registers the job with the scheduler, which replaces the allocations of the
-// changed groups. A file with errors changes nothing. It returns a description of the effect.
-func (r *foregroundRun) updateJob(ctx context.Context, j *foregroundJob) string {
-	before := j.currentVersion()
-	file, err := r.readUpdate(ctx, j)
+// registerChangedJobFile reads a job's file again and registers the job with the scheduler, which replaces the
+// allocations of the changed groups. A file with errors changes nothing. It returns a description of the effect.
+func (r *foregroundRun) registerChangedJobFile(ctx context.Context, j *foregroundJob) string {
+	before := j.lastRegisteredVersion()
+	file, err := r.readChangedJobFile(ctx, j)
 	if err == nil {
 		err = r.registerUnlessStopped(func() error { return r.registerJob(ctx, j, file) })
 	}
@@ -163,15 +163,15 @@ func (r *foregroundRun) updateJob(ctx context.Context, j *foregroundJob) string 
 	case errors.Is(err, errStopped):
 		return ""
 	case err != nil:
-		return fmt.Sprintf("job %q stays as it is%s", *j.initialJob.ID, unprintedReason(err))
-	case j.currentVersion() == before:
+		return fmt.Sprintf("job %q stays as it is%s", *j.initialJob.ID, formatReasonUnlessPrinted(err))
+	case j.lastRegisteredVersion() == before:
 		return fmt.Sprintf("job %q is the same as before", *j.initialJob.ID)
 	}
 	return fmt.Sprintf("job %q is updated", *j.initialJob.ID)
 }
 
-// unprintedReason returns the text of an error after a colon, or "" if the reason was printed.
-func unprintedReason(err error) string {
+// formatReasonUnlessPrinted returns the text of an error after a colon, or "" if the reason was printed.
+func formatReasonUnlessPrinted(err error) string {
 	if exit := new(cli.ExitError); errors.As(err, &exit) {
 		err = exit.Err
 	}
@@ -181,24 +181,24 @@ func unprintedReason(err error) string {
 	return ": " + err.Error()
 }
 
-// readUpdate reads the file of a job again, and checks that this run can execute the job. It prints errors and warnings
-// to the view.
-func (r *foregroundRun) readUpdate(ctx context.Context, j *foregroundJob) (*jobfile.File, error) {
+// readChangedJobFile reads the file of a job again, and checks that this run can execute the job. It prints errors and
+// warnings to the view.
+func (r *foregroundRun) readChangedJobFile(ctx context.Context, j *foregroundJob) (*jobfile.File, error) {
 	reader := r.jobReader
 	reader.streams = &cli.Streams{Out: r.taskView, Err: r.taskView, NoColour: true}
 	file, err := reader.readJob(ctx, j.filePath)
 	if err != nil {
 		return nil, err
 	}
-	return file, r.checkUpdate(ctx, j, file, reader.streams)
+	return file, r.checkChangedJob(ctx, j, file, reader.streams)
 }
 
-// checkUpdate rejects a new version of a job that this run cannot execute.
-func (r *foregroundRun) checkUpdate(ctx context.Context, j *foregroundJob, file *jobfile.File, s *cli.Streams) error {
+// checkChangedJob rejects a new version of a job that this run cannot execute.
+func (r *foregroundRun) checkChangedJob(ctx context.Context, j *foregroundJob, file *jobfile.File, s *cli.Streams) error {
 	if scheduler.JobKeyOf(file.Job) != scheduler.JobKeyOf(j.initialJob) {
 		return fmt.Errorf("the file has job %q of namespace %q now: start another run", *file.Job.ID, *file.Job.Namespace)
 	}
-	started := append(driverNamesOfJobs(r.files), hookNamesOfJobs(r.files)...)
+	started := append(driverNamesOfJobs(r.jobFiles), hookNamesOfJobs(r.jobFiles)...)
 	for _, name := range append(file.DriverNames(), jobcheck.HookNames(file)...) {
 		if !slices.Contains(started, name) {
 			return fmt.Errorf("plugin %q was not started with this run: start another run", name)
@@ -232,7 +232,7 @@ func (r *foregroundRun) restartTasks(ctx context.Context, j *foregroundJob, caus
 	case errors.Is(err, errStopped):
 		return ""
 	case err != nil:
-		return fmt.Sprintf("job %q is not restarted%s", *j.initialJob.ID, unprintedReason(err))
+		return fmt.Sprintf("job %q is not restarted%s", *j.initialJob.ID, formatReasonUnlessPrinted(err))
 	}
 	if tasks := restartedTaskNames(causes); !slices.Contains(tasks, "") {
 		return fmt.Sprintf("task %s of job %q is restarted", strings.Join(tasks, ", "), *j.initialJob.ID)
@@ -278,7 +278,7 @@ func (r *foregroundRun) restartTasksOfAlloc(ctx context.Context, a *api.Allocati
 // rerunJob runs a job again whose allocations have ended. It deregisters the job first, because the scheduler replaces
 // ended allocations only for a new version, and the registration of a stopped job creates one.
 func (r *foregroundRun) rerunJob(ctx context.Context, j *foregroundJob) error {
-	file, err := r.readUpdate(ctx, j)
+	file, err := r.readChangedJobFile(ctx, j)
 	if err != nil {
 		return err
 	}

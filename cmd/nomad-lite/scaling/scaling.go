@@ -27,8 +27,8 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 }
 
 type policyOptions struct {
-	client          apiclient.Flags
-	format          output.FormatFlags
+	clientFlags     apiclient.Flags
+	formatFlags     output.FormatFlags
 	job, policyType string
 	verbose         bool
 }
@@ -48,13 +48,13 @@ func newPolicyListCommand(s *cli.Streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return o.format.PrintValueOrPage(s, all, func(p *output.Page) {
-				p.TableOrMessage(newPolicyTable(all, o.verbose), "No policies found")
+			return o.formatFlags.PrintValueOrPage(s, all, func(p *output.Page) {
+				p.AddTableOrMessage(newPolicyTable(all, o.verbose), "No policies found")
 			})
 		},
 	}
-	o.client.Register(cmd)
-	o.format.Register(cmd)
+	o.clientFlags.Register(cmd)
+	o.formatFlags.Register(cmd)
 	cmd.Flags().StringVar(&o.job, "job", "", "list only policies of this `job`")
 	cmd.Flags().StringVar(&o.policyType, "type", "", "list only policies of this `type`, such as horizontal")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "print whole ids")
@@ -62,7 +62,7 @@ func newPolicyListCommand(s *cli.Streams) *cobra.Command {
 }
 
 func (o *policyOptions) listPolicies(ctx context.Context) ([]*api.ScalingPolicyListStub, error) {
-	c, err := o.client.Client()
+	c, err := o.clientFlags.Client()
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +84,7 @@ func (o *policyOptions) listPolicies(ctx context.Context) ([]*api.ScalingPolicyL
 func newPolicyTable(all []*api.ScalingPolicyListStub, verbose bool) *output.Table {
 	t := output.NewTable("ID", "Enabled", "Type", "Target")
 	for _, policy := range all {
-		t.Row(output.ShortID(policy.ID, verbose), policy.Enabled, policy.Type, formatTarget(policy.Target))
+		t.AddRow(output.ShortID(policy.ID, verbose), policy.Enabled, policy.Type, formatTarget(policy.Target))
 	}
 	return t
 }
@@ -122,25 +122,25 @@ func newPolicyInfoCommand(s *cli.Streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if o.format.IsSet() {
-				return o.format.Print(s, policy)
+			if o.formatFlags.IsSet() {
+				return o.formatFlags.Print(s, policy)
 			}
 			rule, err := json.MarshalIndent(policy.Policy, "", "  ")
 			if err != nil {
 				return err
 			}
 			p := output.NewPage(s)
-			p.Pairs(output.Pairs{
+			p.AddPairs(output.Pairs{
 				{"ID", output.ShortID(policy.ID, o.verbose)}, {"Enabled", pointer.Value(policy.Enabled)}, {"Target", formatTarget(policy.Target)},
 				{"Min", pointer.Value(policy.Min)}, {"Max", pointer.Value(policy.Max)}, {"Type", policy.Type},
 			})
-			p.Section("Policy:")
-			p.Lines(string(rule))
+			p.AddSection("Policy:")
+			p.AddLines(string(rule))
 			return output.Print(s, p)
 		},
 	}
-	o.client.Register(cmd)
-	o.format.Register(cmd)
+	o.clientFlags.Register(cmd)
+	o.formatFlags.Register(cmd)
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "print the whole id")
 	return cmd
 }
@@ -161,7 +161,7 @@ func (o *policyOptions) findPolicy(ctx context.Context, prefix string) (*api.Sca
 	case 0:
 		return nil, fmt.Errorf("no scaling policies with prefix or ID %q found\nSee those that there are: nomad-lite scaling policy list", prefix)
 	case 1:
-		c, err := o.client.Client()
+		c, err := o.clientFlags.Client()
 		if err != nil {
 			return nil, err
 		}

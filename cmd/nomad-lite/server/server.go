@@ -18,10 +18,10 @@ const membersHelp = `List the servers that the agent knows, and who leads them. 
 own and only one.`
 
 type membersOptions struct {
-	client   apiclient.Flags
-	format   output.FormatFlags
-	showTags bool
-	verbose  bool
+	clientFlags apiclient.Flags
+	formatFlags output.FormatFlags
+	showTags    bool
+	verbose     bool
 }
 
 // NewCommand returns the command "server" with its subcommands.
@@ -44,15 +44,15 @@ func newMembersCommand(s *cli.Streams) *cobra.Command {
 			return listMembers(cmd.Context(), o, s)
 		},
 	}
-	o.client.Register(cmd)
-	o.format.Register(cmd)
+	o.clientFlags.Register(cmd)
+	o.formatFlags.Register(cmd)
 	cmd.Flags().BoolVar(&o.showTags, "detailed", false, "show all tags")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "show addresses, ports and protocols")
 	return cmd
 }
 
 func listMembers(ctx context.Context, o membersOptions, s *cli.Streams) error {
-	c, err := o.client.Client()
+	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
@@ -67,19 +67,19 @@ func listMembers(ctx context.Context, o membersOptions, s *cli.Streams) error {
 	slices.SortFunc(members, func(a, b *api.AgentMember) int {
 		return cmp.Or(cmp.Compare(a.Tags["region"], b.Tags["region"]), cmp.Compare(a.Tags["dc"], b.Tags["dc"]), cmp.Compare(a.Name, b.Name))
 	})
-	if o.format.IsSet() {
-		return o.format.Print(s, members)
+	if o.formatFlags.IsSet() {
+		return o.formatFlags.Print(s, members)
 	}
 	p := output.NewPage(s)
 	switch {
 	case len(members) == 0:
-		p.Line("No servers")
+		p.AddLine("No servers")
 	case o.showTags:
 		t := output.NewTable("Name", "Address", "Port", "Tags")
 		for _, m := range members {
-			t.Row(m.Name, m.Addr, m.Port, formatTags(m.Tags))
+			t.AddRow(m.Name, m.Addr, m.Port, formatTags(m.Tags))
 		}
-		p.Table(t)
+		p.AddTable(t)
 	default:
 		head := []string{"Name", "Address", "Port", "Status", "Leader", "Raft Version", "Build", "Datacenter", "Region"}
 		if o.verbose {
@@ -98,9 +98,9 @@ func listMembers(ctx context.Context, o membersOptions, s *cli.Streams) error {
 			if o.verbose {
 				row = append(slices.Insert(row, 5, any(m.ProtocolCur)), formatTags(m.Tags))
 			}
-			t.Row(row...)
+			t.AddRow(row...)
 		}
-		p.Table(t)
+		p.AddTable(t)
 	}
 	return output.Print(s, p)
 }

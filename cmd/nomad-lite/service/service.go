@@ -30,10 +30,10 @@ const deleteHelp = `Delete a stale service registration. The agent registers the
 allocation runs.`
 
 type options struct {
-	client    apiclient.Flags
-	format    output.FormatFlags
-	pageFlags apiclient.PageFlags
-	verbose   bool
+	clientFlags apiclient.Flags
+	formatFlags output.FormatFlags
+	pageFlags   apiclient.PageFlags
+	verbose     bool
 }
 
 // NewCommand returns the command "service" with its subcommands.
@@ -53,8 +53,8 @@ func newListCommand(s *cli.Streams) *cobra.Command {
 			return listServices(cmd.Context(), o, s)
 		},
 	}
-	o.client.Register(cmd)
-	o.format.Register(cmd)
+	o.clientFlags.Register(cmd)
+	o.formatFlags.Register(cmd)
 	return cmd
 }
 
@@ -69,10 +69,10 @@ func newInfoCommand(s *cli.Streams) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return showService(cmd.Context(), o, args[0], s)
 		},
-		ValidArgsFunction: cli.CompleteArgsByPosition(completeServices(&o.client)),
+		ValidArgsFunction: cli.CompleteArgsByPosition(completeServices(&o.clientFlags)),
 	}
-	o.client.Register(cmd)
-	o.format.Register(cmd)
+	o.clientFlags.Register(cmd)
+	o.formatFlags.Register(cmd)
 	o.pageFlags.Register(cmd)
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "show all that is known of each")
 	return cmd
@@ -86,7 +86,7 @@ func newDeleteCommand(s *cli.Streams) *cobra.Command {
 		Long:  deleteHelp,
 		Args:  cli.RequireArgCount(2, 2, "the name of a service and the id of a registration; 'nomad-lite service info -verbose NAME' shows the ids"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := o.client.Client()
+			c, err := o.clientFlags.Client()
 			if err != nil {
 				return err
 			}
@@ -97,7 +97,7 @@ func newDeleteCommand(s *cli.Streams) *cobra.Command {
 			return err
 		},
 	}
-	o.client.Register(cmd)
+	o.clientFlags.Register(cmd)
 	return cmd
 }
 
@@ -117,7 +117,7 @@ func completeServices(f *apiclient.Flags) cli.Completer {
 }
 
 func listServices(ctx context.Context, o options, s *cli.Streams) error {
-	c, err := o.client.Client()
+	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
@@ -125,10 +125,10 @@ func listServices(ctx context.Context, o options, s *cli.Streams) error {
 	if err != nil {
 		return apiclient.WrapError("list services", err)
 	}
-	if o.format.IsSet() {
-		return o.format.Print(s, all)
+	if o.formatFlags.IsSet() {
+		return o.formatFlags.Print(s, all)
 	}
-	several := len(all) > 1 || o.client.Namespace == "*"
+	several := len(all) > 1 || o.clientFlags.Namespace == "*"
 	head := []string{"Service Name", "Tags"}
 	if several {
 		head = append(head, "Namespace")
@@ -140,16 +140,16 @@ func listServices(ctx context.Context, o options, s *cli.Streams) error {
 			if several {
 				row = append(row, namespace.Namespace)
 			}
-			t.Row(row...)
+			t.AddRow(row...)
 		}
 	}
 	p := output.NewPage(s)
-	p.TableOrMessage(t, "No service registrations found")
+	p.AddTableOrMessage(t, "No service registrations found")
 	return output.Print(s, p)
 }
 
 func showService(ctx context.Context, o options, name string, s *cli.Streams) error {
-	c, err := o.client.Client()
+	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
@@ -161,24 +161,24 @@ func showService(ctx context.Context, o options, name string, s *cli.Streams) er
 		//lint:ignore ST1005 the text is Nomad's
 		return fmt.Errorf("No service registrations with prefix %q found\nList the services: nomad-lite service list", name)
 	}
-	if o.format.IsSet() {
-		return o.format.Print(s, instances)
+	if o.formatFlags.IsSet() {
+		return o.formatFlags.Print(s, instances)
 	}
 	p := output.NewPage(s)
 	if len(instances) == 0 {
-		p.Line("No registration matches the filter")
+		p.AddLine("No registration matches the filter")
 		return output.Print(s, p)
 	}
 	if !o.verbose {
-		p.Table(tables.NewServiceTable(instances, false))
-		p.NextPageHint(meta)
+		p.AddTable(tables.NewServiceTable(instances, false))
+		p.AddNextPageHint(meta)
 		return output.Print(s, p)
 	}
 	for i, r := range instances {
 		if i > 0 {
-			p.Line("")
+			p.AddLine("")
 		}
-		p.Pairs(output.Pairs{
+		p.AddPairs(output.Pairs{
 			{"ID", r.ID},
 			{"Service Name", r.ServiceName},
 			{"Namespace", r.Namespace},
@@ -190,6 +190,6 @@ func showService(ctx context.Context, o options, name string, s *cli.Streams) er
 			{"Tags", "[" + strings.Join(r.Tags, ",") + "]"},
 		})
 	}
-	p.NextPageHint(meta)
+	p.AddNextPageHint(meta)
 	return output.Print(s, p)
 }

@@ -97,7 +97,7 @@ func newVerifyCommand(s *cli.Streams) *cobra.Command {
 				fmt.Fprintf(s.Out, "in quarantine since %s: %s %q: %s%s\n", q.Time.UTC().Format(time.RFC3339), q.Table, q.Key, q.Cause, quarantineHint(q))
 			}
 			for _, u := range contents.Unknown {
-				fmt.Fprintf(s.Out, "unknown to this version, and kept: %s (%d records)\n", u.Name, u.Records)
+				fmt.Fprintf(s.Out, "unknown to this version, and kept: %s (%d records)\n", u.Name, u.RecordCount)
 			}
 			for _, d := range contents.Damage {
 				fmt.Fprintln(s.Out, d.NameAndCause())
@@ -118,7 +118,7 @@ func newVerifyCommand(s *cli.Streams) *cobra.Command {
 
 // quarantineHint returns the text after a line about a quarantined record that this version can read, or "".
 func quarantineHint(q store.QuarantinedEntry) string {
-	if q.Readable {
+	if q.ReadableByThisBuild {
 		return "; this version can read it, and takes it back at the next start of an agent"
 	}
 	return ""
@@ -147,7 +147,7 @@ func printStateSummary(s *cli.Streams, c *store.FileContents, asJSON bool) error
 			i, tableSummaries = len(tableSummaries), append(tableSummaries, tableSummary{Table: r.Table})
 		}
 		tableSummaries[i].Records++
-		tableSummaries[i].Bytes += r.Bytes
+		tableSummaries[i].Bytes += r.SizeBytes
 	}
 	if asJSON {
 		type quarantinedRecord struct {
@@ -166,7 +166,7 @@ func printStateSummary(s *cli.Streams, c *store.FileContents, asJSON bool) error
 			Quarantine []quarantinedRecord
 			Unknown    []store.UnknownPart
 			Damage     []string
-		}{Size: c.Size, Format: c.Format, Writer: c.Writer, Index: c.Index, Tables: tableSummaries, Unknown: c.Unknown}
+		}{Size: c.Size, Format: c.Format, Writer: c.WriterVersion, Index: c.Index, Tables: tableSummaries, Unknown: c.Unknown}
 		for _, q := range c.Quarantine {
 			out.Quarantine = append(out.Quarantine, quarantinedRecord{q.Table, q.Key, q.Cause, q.Time, len(q.Value)})
 		}
@@ -175,7 +175,7 @@ func printStateSummary(s *cli.Streams, c *store.FileContents, asJSON bool) error
 		}
 		return printStateJSON(s, out)
 	}
-	fmt.Fprintf(s.Out, "Size    %d\nFormat  %d, written by version %s\nIndex   %d\n\n", c.Size, c.Format, c.Writer, c.Index)
+	fmt.Fprintf(s.Out, "Size    %d\nFormat  %d, written by version %s\nIndex   %d\n\n", c.Size, c.Format, c.WriterVersion, c.Index)
 	tab := tabwriter.NewWriter(s.Out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tab, "Table\tRecords\tBytes")
 	for _, row := range tableSummaries {
@@ -193,7 +193,7 @@ func printStateSummary(s *cli.Streams, c *store.FileContents, asJSON bool) error
 	if len(c.Unknown) > 0 {
 		fmt.Fprintln(s.Out, "\nUnknown to this version, and kept")
 		for _, u := range c.Unknown {
-			fmt.Fprintf(s.Out, "%s (%d records)\n", u.Name, u.Records)
+			fmt.Fprintf(s.Out, "%s (%d records)\n", u.Name, u.RecordCount)
 		}
 	}
 	if len(c.Damage) > 0 {
@@ -206,7 +206,7 @@ func printStateSummary(s *cli.Streams, c *store.FileContents, asJSON bool) error
 }
 
 func printTable(s *cli.Streams, c *store.FileContents, table string, asJSON bool) error {
-	records, err := findRecords(c, table)
+	records, err := recordsOfTable(c, table)
 	if err != nil {
 		return err
 	}
@@ -222,13 +222,13 @@ func printTable(s *cli.Streams, c *store.FileContents, table string, asJSON bool
 	tab := tabwriter.NewWriter(s.Out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tab, "Key\tIndex\tBytes")
 	for _, r := range records {
-		fmt.Fprintf(tab, "%s\t%d\t%d\n", r.Key, r.Index, r.Bytes)
+		fmt.Fprintf(tab, "%s\t%d\t%d\n", r.Key, r.Index, r.SizeBytes)
 	}
 	return tab.Flush()
 }
 
 func printRecord(s *cli.Streams, c *store.FileContents, table, key string) error {
-	records, err := findRecords(c, table)
+	records, err := recordsOfTable(c, table)
 	if err != nil {
 		return err
 	}
@@ -249,7 +249,7 @@ func printRecord(s *cli.Streams, c *store.FileContents, table, key string) error
 	return printStateJSON(s, object)
 }
 
-func findRecords(c *store.FileContents, table string) ([]*store.InspectedRecord, error) {
+func recordsOfTable(c *store.FileContents, table string) ([]*store.InspectedRecord, error) {
 	var tableRecords []*store.InspectedRecord
 	var tableNames []string
 	for _, r := range c.Records {

@@ -49,7 +49,7 @@ an evaluation, a deployment, a node… Without an id, list the jobs.`,
 		ValidArgsFunction: cli.CompleteArgsByPosition(completeObjectIDs(&o.client)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return runShowCommand(cmd, statusCommands[contexts.Jobs], nil)
+				return runCommandInPlaceOf(cmd, statusCommands[contexts.Jobs], nil)
 			}
 			c, err := o.client.Client()
 			if err != nil {
@@ -59,7 +59,7 @@ an evaluation, a deployment, a node… Without an id, list the jobs.`,
 			if err != nil {
 				return err
 			}
-			return runShowCommand(cmd, statusCommands[kind], args)
+			return runCommandInPlaceOf(cmd, statusCommands[kind], args)
 		},
 	}
 	o.client.Register(cmd)
@@ -69,8 +69,8 @@ an evaluation, a deployment, a node… Without an id, list the jobs.`,
 	return cmd
 }
 
-// runShowCommand runs the command with this path in place of the status command, with its flags and with args.
-func runShowCommand(cmd *cobra.Command, path, args []string) error {
+// runCommandInPlaceOf runs the command with this path in place of the status command, with its flags and with args.
+func runCommandInPlaceOf(cmd *cobra.Command, path, args []string) error {
 	other, _, err := cmd.Root().Find(path)
 	if err != nil {
 		return err

@@ -45,9 +45,9 @@ func checkAgentLog(t testing.TB, lines iter.Seq[string]) {
 	}
 }
 
-// ForEachTransport runs a test with an agent over plain TCP, and with an agent that requires client certificates.
+// ForPlainTCPAndTLS runs a test with an agent over plain TCP, and with an agent that requires client certificates.
 // Scripts test the unix socket.
-func ForEachTransport(t *testing.T, test func(t *testing.T, s *TestAgent)) {
+func ForPlainTCPAndTLS(t *testing.T, test func(t *testing.T, s *TestAgent)) {
 	t.Parallel()
 	for name, secure := range map[string]bool{"in the clear": false, "over TLS": true} {
 		t.Run(name, func(t *testing.T) {
@@ -278,8 +278,8 @@ func IsErrorResponse(err error, code int, text string) bool {
 	return err != nil && strings.Contains(err.Error(), fmt.Sprintf("Unexpected response code: %d (%s)", code, text))
 }
 
-// ReadLog reads the existing log of a task from an offset relative to origin, "start" or "end".
-func (t *TestAgent) ReadLog(alloc *api.Allocation, task, stream, origin string, offset int64) (string, error) {
+// ReadStoredLog reads the existing log of a task from an offset relative to origin, "start" or "end".
+func (t *TestAgent) ReadStoredLog(alloc *api.Allocation, task, stream, origin string, offset int64) (string, error) {
 	frames, errs := t.AllocFS().Logs(alloc, false, task, stream, origin, offset, nil, nil)
 	text := ""
 	for {

@@ -100,9 +100,9 @@ type WebPage struct {
 	Ctx          context.Context
 	agentAddress string // address of the agent
 
-	mu                 sync.Mutex
-	allowedErrors      []string
-	networkChangeCount int
+	mu                      sync.Mutex
+	allowedErrors           []string
+	networkChangeErrorCount int
 }
 
 // networkChanged is the browser's error for requests that were in progress when the machine got or lost a network
@@ -150,7 +150,7 @@ func (p *WebPage) reportError(text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if strings.Contains(text, networkChanged) {
-		p.networkChangeCount++
+		p.networkChangeErrorCount++
 		return
 	}
 	for _, allowed := range p.allowedErrors {
@@ -185,9 +185,9 @@ func (p *WebPage) OpenPath(path string) {
 	ctx, cancel := context.WithTimeout(p.Ctx, PageTimeout)
 	defer cancel()
 	for {
-		changes := p.countNetworkChanges()
+		changes := p.countNetworkChangeErrors()
 		err := chromedp.Do(ctx, chromedp.Navigate(p.agentAddress+path))
-		if err == nil && p.countNetworkChanges() == changes {
+		if err == nil && p.countNetworkChangeErrors() == changes {
 			return
 		}
 		if err != nil && !strings.Contains(err.Error(), networkChanged) {
@@ -196,10 +196,10 @@ func (p *WebPage) OpenPath(path string) {
 	}
 }
 
-func (p *WebPage) countNetworkChanges() int {
+func (p *WebPage) countNetworkChangeErrors() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.networkChangeCount
+	return p.networkChangeErrorCount
 }
 
 // Eval evaluates a JavaScript expression in the page and returns its value. If the value is a promise, Eval waits for
@@ -325,9 +325,9 @@ func (p *WebPage) Screenshot(name string) {
 	}
 }
 
-// RecordJobTime makes each page that the tab loads from now on store in window.jobShownAt the time, in milliseconds
-// after the start of the load, at which a table of the page shows a job. It disables the cache of the tab.
-func (p *WebPage) RecordJobTime(job string) {
+// RecordTimeUntilJobShown makes each page that the tab loads from now on store in window.jobShownAt the time, in
+// milliseconds after the start of the load, at which a table of the page shows a job. It disables the cache of the tab.
+func (p *WebPage) RecordTimeUntilJobShown(job string) {
 	p.T.Helper()
 	script := fmt.Sprintf(`new MutationObserver((_, observer) => {
 		if (![...document.querySelectorAll("td")].some((e) => e.textContent.includes(%q))) return;

@@ -35,15 +35,15 @@ func Main(m testscript.TestingM, programs map[string]func()) {
 type leakCheckedTests struct{ tests testscript.TestingM }
 
 func (l leakCheckedTests) Run() int {
-	before := leftoverPaths()
+	before := leftoversOfAgents()
 	reports := racereport.Collect()
 	code := l.tests.Run()
 	stopSharedChromium()
 	code = max(code, reports.Print(os.Stderr))
-	left := slices.DeleteFunc(leftoverPaths(), func(trace string) bool { return slices.Contains(before, trace) })
+	left := slices.DeleteFunc(leftoversOfAgents(), func(trace string) bool { return slices.Contains(before, trace) })
 	// Files of other processes, such as those of another package's tests, disappear after some time.
 	for deadline := time.Now().Add(WaitTimeout); ; time.Sleep(50 * time.Millisecond) {
-		now := leftoverPaths()
+		now := leftoversOfAgents()
 		left = slices.DeleteFunc(left, func(trace string) bool { return !slices.Contains(now, trace) || isLeftoverInUse(trace) })
 		if len(left) == 0 || code != 0 || time.Now().After(deadline) {
 			break
@@ -82,8 +82,8 @@ func isLeftoverInUse(trace string) bool {
 // time and have mounts below other directories.
 var scriptDirs sync.Map
 
-// leftoverPaths returns the files, cgroups and mounts of agents that are outside of a data directory.
-func leftoverPaths() []string {
+// leftoversOfAgents returns the files, cgroups and mounts of agents that are outside of a data directory.
+func leftoversOfAgents() []string {
 	var all []string
 	for _, pattern := range []string{"/run/nomad-lite/*", "/tmp/nomad-lite-*-run/*", "/sys/fs/cgroup/*/nomad/*-*-*-*-*.*", "/sys/fs/cgroup/nomad.slice/*/*.scope"} {
 		found, _ := filepath.Glob(pattern)

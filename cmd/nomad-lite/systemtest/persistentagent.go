@@ -46,7 +46,7 @@ plugin_dir = %q
 // configuration.
 func StartPersistentAgent(t *testing.T, pluginCommands map[string]string, more ...string) *PersistentAgent {
 	t.Helper()
-	dir := NewNodeDir(t)
+	dir := NewLeakCheckedAgentDir(t)
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func StartPersistentAgent(t *testing.T, pluginCommands map[string]string, more .
 	}
 	s.Start()
 	t.Cleanup(func() {
-		s.stopJobs()
+		s.deregisterRemainingJobs()
 		s.SignalAndWait(unix.SIGTERM)
 		for _, p := range FindNodeProcesses(s.DataDir) {
 			_ = p.Signal(unix.SIGKILL) // the keeper and the log collector outlive the agent, so the test kills them
@@ -127,8 +127,9 @@ func (p *PersistentAgent) SignalAndWait(how unix.Signal) {
 	}
 }
 
-// stopJobs deregisters the jobs that the test has left registered, and waits until their allocations have ended.
-func (p *PersistentAgent) stopJobs() {
+// deregisterRemainingJobs deregisters the jobs that the test has left registered, and waits until their allocations
+// have ended.
+func (p *PersistentAgent) deregisterRemainingJobs() {
 	jobs, _, err := p.Jobs().List(nil)
 	if err != nil {
 		p.T.Error(err)
@@ -147,9 +148,9 @@ func (p *PersistentAgent) stopJobs() {
 
 var readyPattern = regexp.MustCompile(`agent is ready: (https?://([^,]+))`)
 
-// KeepPort changes the configuration such that later agents listen on the port of the running one, and returns the
+// PinHTTPPort changes the configuration such that later agents listen on the port of the running one, and returns the
 // address.
-func (p *PersistentAgent) KeepPort() string {
+func (p *PersistentAgent) PinHTTPPort() string {
 	p.T.Helper()
 	log, err := os.ReadFile(p.LogFile)
 	if err != nil {

@@ -26,9 +26,9 @@ import (
 
 // TaskReport is the answer of a killable agent to the command "states".
 type TaskReport struct {
-	Owned   int   // number of tasks that have a process
-	Commits int64 // number of writes to the state file
-	Allocs  map[string]*api.Allocation
+	TasksWithProcess int   // number of tasks that have a process
+	StateFileWrites  int64 // number of writes to the state file
+	Allocs           map[string]*api.Allocation
 }
 
 // RunningTaskCount returns the number of tasks whose state is running.
@@ -136,8 +136,8 @@ func (k *KillableAgent) SendExitCommand(how string) {
 	}
 }
 
-// NodeProcess is a process that belongs to an agent's data directory.
-type NodeProcess struct {
+// DataDirProcess is a process that belongs to an agent's data directory.
+type DataDirProcess struct {
 	osprocess.ID
 	Kind string // "keeper", "log-collector", "plugin", "on-demand-plugin", "dying-hook", "shell-driver", "executor", "volume-plugin", or "ALLOC/TASK" for a task
 }
@@ -152,7 +152,7 @@ const ExecutorKind = "executor"
 
 // FindNodeProcesses returns the processes whose environment contains the data directory. It leaves out child processes
 // of tasks.
-func FindNodeProcesses(data string) (found []NodeProcess) {
+func FindNodeProcesses(data string) (found []DataDirProcess) {
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
@@ -200,7 +200,7 @@ func FindNodeProcesses(data string) (found []NodeProcess) {
 		} else if sid, _, _ := syscall.Syscall(syscall.SYS_GETSID, uintptr(pid), 0, 0); int(sid) != pid {
 			continue // a child of a task
 		}
-		found = append(found, NodeProcess{p, kind})
+		found = append(found, DataDirProcess{p, kind})
 	}
 	return found
 }
@@ -220,7 +220,7 @@ func AssertNodeExited(t testing.TB, data string) {
 }
 
 // GroupProcessesByKind returns a map from the kind to the processes of that kind.
-func GroupProcessesByKind(processes []NodeProcess) map[string][]osprocess.ID {
+func GroupProcessesByKind(processes []DataDirProcess) map[string][]osprocess.ID {
 	all := map[string][]osprocess.ID{}
 	for _, p := range processes {
 		all[p.Kind] = append(all[p.Kind], p.ID)
@@ -272,9 +272,9 @@ func CopyBinaryAsOtherBuild(t testing.TB) string {
 	return path
 }
 
-// NewNodeDir returns a directory for an agent. At the end of the test it checks that the agent's processes have exited,
-// and removes the directory.
-func NewNodeDir(t *testing.T) string {
+// NewLeakCheckedAgentDir returns a directory for an agent. At the end of the test it checks that the agent's processes
+// have exited, and removes the directory.
+func NewLeakCheckedAgentDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "survive")
 	if err != nil {

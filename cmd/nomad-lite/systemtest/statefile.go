@@ -22,7 +22,7 @@ import (
 // version 9.9.0 can read.
 func editStateFile(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) == 2 && args[0] == "-newer" && !neg {
-		ts.Check(setNewerFormat(ts.MkAbs(args[1])))
+		ts.Check(writeNewerStateFormat(ts.MkAbs(args[1])))
 		return
 	}
 	if neg || len(args) != 1 && len(args) != 3 {
@@ -61,8 +61,9 @@ func editStateFile(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(s.Close())
 }
 
-// setNewerFormat replaces the record of a state file that states its format. The encoding of this record never changes.
-func setNewerFormat(path string) error {
+// writeNewerStateFormat replaces the record of a state file that states its format. The encoding of this record never
+// changes.
+func writeNewerStateFormat(path string) error {
 	const payload = `{"format":9,"oldest_reader":9,"writer":"9.9.0"}`
 	index := make([]byte, 8)
 	checksum := crc32.Checksum(slices.Concat([]byte("meta\x00format\x00\x01"), index, []byte(payload)), crc32.MakeTable(crc32.Castagnoli))

@@ -26,7 +26,7 @@ const shellCommand = "/bin/sh"
 // shownLogLines is the number of stored lines that the output of a task starts with.
 const shownLogLines = 500
 
-func (u *ui) showError(text string) { u.message = cell{terminal.ColourRed, text} }
+func (u *ui) showError(text string) { u.lastLineMessage = cell{terminal.ColourRed, text} }
 
 // selectTask returns the task of a row, or the only task of an allocation.
 func (u *ui) selectTask(r row) (task, bool) {
@@ -43,8 +43,8 @@ func (u *ui) selectTask(r row) (task, bool) {
 	return task{}, false
 }
 
-// allocForRequests returns a copy of an allocation that has only the fields that requests to the agent need.
-func allocForRequests(a *alloc) *api.Allocation {
+// allocWithRequestFields returns a copy of an allocation that has only the fields that requests to the agent need.
+func allocWithRequestFields(a *alloc) *api.Allocation {
 	return &api.Allocation{ID: a.ID, NodeID: a.NodeID, Namespace: a.Namespace, TaskGroup: a.TaskGroup, JobID: a.JobID}
 }
 
@@ -54,12 +54,12 @@ func (u *ui) openLogs(ctx context.Context, r row) {
 	if !ok {
 		return
 	}
-	p := newPage(fmt.Sprintf("Output of task %s of allocation %s", t.name, output.TruncateID(r.alloc.ID)))
+	p := newTextPage(fmt.Sprintf("Output of task %s of allocation %s", t.name, output.TruncateID(r.alloc.ID)))
 	p.followsEnd = true
 	ctx, cancel := context.WithCancel(ctx)
 	p.onClose = cancel
-	u.page = p
-	alloc := allocForRequests(r.alloc)
+	u.openTextPage = p
+	alloc := allocWithRequestFields(r.alloc)
 	var streams sync.WaitGroup
 	for stream, colour := range map[string]string{api.FSLogNameStdout: "", api.FSLogNameStderr: terminal.ColourRed} {
 		streams.Add(1)
@@ -77,7 +77,7 @@ func (u *ui) openLogs(ctx context.Context, r row) {
 	})
 }
 
-func (u *ui) followLog(ctx context.Context, p *page, request streaming.LogRequest, colour string) {
+func (u *ui) followLog(ctx context.Context, p *textPage, request streaming.LogRequest, colour string) {
 	var buffer taskview.LineBuffer
 	show := func(data []byte) {
 		lines := strings.Split(strings.TrimSuffix(string(data), "\n"), "\n")
@@ -114,8 +114,8 @@ func (u *ui) openTimeline(ctx context.Context, r row) {
 			}
 			text := output.NewPage(&cli.Streams{NoColour: true})
 			reply.Print(text, ended, false)
-			u.page = newPage("Time line of allocation " + output.TruncateID(id))
-			u.page.addLines("", strings.Split(strings.TrimSpace(text.Text.String()), "\n")...)
+			u.openTextPage = newTextPage("Time line of allocation " + output.TruncateID(id))
+			u.openTextPage.addLines("", strings.Split(strings.TrimSpace(text.Text.String()), "\n")...)
 		}
 	})
 }
@@ -129,11 +129,11 @@ func (u *ui) openShell(ctx context.Context, r row) {
 	u.keyReader.stopReading()
 	u.screen.Leave()
 	u.isShellRunning = true
-	alloc := allocForRequests(r.alloc)
+	alloc := allocWithRequestFields(r.alloc)
 	what := fmt.Sprintf("run %s in task %q of allocation %q", shellCommand, t.name, output.TruncateID(alloc.ID))
 	u.runInBackground(ctx, func(ctx context.Context) func() {
 		fmt.Fprintf(u.streams.Out, "Task %s of allocation %s. To go back: exit, or ~. at the start of a line\n", terminal.SingleLine(t.name), output.TruncateID(alloc.ID))
-		flags := execsession.TerminalFlags()
+		flags := execsession.FlagsForUserTerminal()
 		err := flags.Run(ctx, u.streams, what, func(ctx context.Context, e execsession.Session) (int, error) {
 			return u.client.Allocations().Exec(ctx, alloc, t.name, true, []string{shellCommand}, e.Stdin, e.Stdout, e.Stderr, e.TerminalSizes, apiclient.QueryOptions(ctx, alloc.Namespace))
 		})
@@ -147,7 +147,7 @@ func (u *ui) returnFromShell(err error) {
 	switch {
 	case err == nil:
 	case errors.As(err, &exit) && exit.Err == nil:
-		u.message = cell{"", fmt.Sprintf("The shell has ended with exit code %d", exit.Code)}
+		u.lastLineMessage = cell{"", fmt.Sprintf("The shell has ended with exit code %d", exit.Code)}
 	default:
 		u.showError(err.Error())
 	}
@@ -159,7 +159,7 @@ func (u *ui) returnFromShell(err error) {
 // sendRequest calls send, which sends a request to the agent, in another goroutine, and shows the result as a message.
 // what names the operation.
 func (u *ui) sendRequest(ctx context.Context, what string, send func(context.Context) error) {
-	u.message = cell{"", what + " .."}
+	u.lastLineMessage = cell{"", what + " .."}
 	u.runInBackground(ctx, func(ctx context.Context) func() {
 		err := send(ctx)
 		return func() {
@@ -167,7 +167,7 @@ func (u *ui) sendRequest(ctx context.Context, what string, send func(context.Con
 				u.showError(apiclient.WrapError(what, err).Error())
 				return
 			}
-			u.message = cell{terminal.ColourGreen, what + ": done"}
+			u.lastLineMessage = cell{terminal.ColourGreen, what + ": done"}
 		}
 	})
 }
@@ -177,7 +177,7 @@ func (u *ui) confirmRestart(ctx context.Context, r row) {
 		u.showError("Select an allocation or a task. To restart a job: nomad-lite job restart " + r.job.id)
 		return
 	}
-	alloc, name := allocForRequests(r.alloc), ""
+	alloc, name := allocWithRequestFields(r.alloc), ""
 	what := "restart allocation " + output.TruncateID(alloc.ID)
 	if r.task != nil {
 		name = r.task.name
@@ -195,7 +195,7 @@ func (u *ui) confirmStop(ctx context.Context, r row) {
 	case r.task != nil:
 		u.showError("Select the allocation or the job: a task is stopped with its allocation")
 	case r.alloc != nil:
-		alloc, batch := allocForRequests(r.alloc), cmp.Or(r.job.jobType, r.alloc.JobType) == api.JobTypeBatch
+		alloc, batch := allocWithRequestFields(r.alloc), cmp.Or(r.job.jobType, r.alloc.JobType) == api.JobTypeBatch
 		what := "stop allocation " + output.TruncateID(alloc.ID)
 		u.askYesNo(capitalize(what)+" of job "+alloc.JobID+"? Another takes its place.", func() {
 			u.sendRequest(ctx, what, func(ctx context.Context) error {

@@ -39,7 +39,7 @@ type alloc struct {
 	*api.AllocationListStub // without AllocatedResources, of which the table needs only the ports
 	formattedPorts          string
 	tasks                   []task
-	usageByTask             map[string]usage // task name -> last sample; nil if there is none
+	usageByTask             map[string]resourceUsage // task name -> last sample; nil if there is none
 }
 
 type task struct {
@@ -47,8 +47,8 @@ type task struct {
 	state *api.TaskState
 }
 
-// usage is the resource usage of a task.
-type usage struct {
+// resourceUsage is the resource resourceUsage of a task.
+type resourceUsage struct {
 	cpuMHz, cpuPercent float64
 	memoryBytes        uint64 // bytes
 }
@@ -86,7 +86,7 @@ func (c *cluster) replaceAll(jobs []*api.JobListStub, allocs []*api.AllocationLi
 }
 
 func newAlloc(stub *api.AllocationListStub) *alloc {
-	a := &alloc{AllocationListStub: stub, formattedPorts: ports.OfAllocation(stub.AllocatedResources, nil)}
+	a := &alloc{AllocationListStub: stub, formattedPorts: ports.FormatAllocationPorts(stub.AllocatedResources, nil)}
 	a.AllocatedResources = nil
 	for _, name := range slices.Sorted(maps.Keys(stub.TaskStates)) {
 		state := stub.TaskStates[name]
@@ -118,8 +118,8 @@ func (c *cluster) jobOfAlloc(a *alloc) *job {
 	return c.jobsByKey[key]
 }
 
-// event has those fields of an event of the API's event stream that the table needs.
-type event struct {
+// streamedEvent has those fields of an streamedEvent of the API's streamedEvent stream that the table needs.
+type streamedEvent struct {
 	Topic   api.Topic
 	Payload struct {
 		Job        *api.Job
@@ -129,7 +129,7 @@ type event struct {
 }
 
 // applyEvent updates the job or the allocation of an event. It ignores an event that is older than the stored object.
-func (c *cluster) applyEvent(e event) {
+func (c *cluster) applyEvent(e streamedEvent) {
 	switch {
 	case e.Topic == api.TopicJob && e.Payload.Job != nil:
 		c.applyJob(e.Payload.Job, e.Payload.Deleted)
@@ -213,8 +213,9 @@ func (a *alloc) isTerminal() bool { return apiclient.HasTerminalStatus(a.Allocat
 
 func (a *alloc) isRunning() bool { return a.ClientStatus == api.AllocClientStatusRunning }
 
-// isHidden reports whether the table shows the allocation only with "all": it has ended, and was stopped or replaced.
-func (a *alloc) isHidden() bool {
+// isShownOnlyWithAll reports whether the table shows the allocation only with "all": it has ended, and was stopped or
+// replaced.
+func (a *alloc) isShownOnlyWithAll() bool {
 	return a.isTerminal() && (a.DesiredStatus != api.AllocDesiredStatusRun || a.NextAllocation != "")
 }
 
@@ -241,11 +242,11 @@ func (t task) status() string {
 
 // totals are the sums over the tasks of a job or an allocation, or the values of one task.
 type totals struct {
-	usage
-	allSampled   bool // every running task has a usage sample
-	restarts     uint64
-	oldestStart  time.Time // start of the oldest running task; zero if none runs
-	runningTasks int       // number of running tasks
+	resourceUsage
+	hasUsageOfAllTasks bool // every running task has a usage sample
+	restarts           uint64
+	oldestStart        time.Time // start of the oldest running task; zero if none runs
+	runningTasks       int       // number of running tasks
 }
 
 func (t *totals) addTotals(o totals) {
@@ -253,7 +254,7 @@ func (t *totals) addTotals(o totals) {
 	if o.runningTasks == 0 {
 		return
 	}
-	t.allSampled = o.allSampled && (t.allSampled || t.runningTasks == 0)
+	t.hasUsageOfAllTasks = o.hasUsageOfAllTasks && (t.hasUsageOfAllTasks || t.runningTasks == 0)
 	t.runningTasks += o.runningTasks
 	if t.oldestStart.IsZero() || o.oldestStart.Before(t.oldestStart) {
 		t.oldestStart = o.oldestStart
@@ -263,7 +264,7 @@ func (t *totals) addTotals(o totals) {
 func (a *alloc) taskTotals(t task) totals {
 	sum := totals{restarts: t.state.Restarts}
 	if t.isRunning() && a.isRunning() {
-		sum.usage, sum.allSampled = a.usageByTask[t.name]
+		sum.resourceUsage, sum.hasUsageOfAllTasks = a.usageByTask[t.name]
 		sum.oldestStart, sum.runningTasks = t.state.StartedAt, 1
 	}
 	return sum
@@ -295,12 +296,12 @@ func (c *cluster) setAllocUsage(id string, stats *api.AllocResourceUsage) {
 	if stats == nil {
 		return
 	}
-	a.usageByTask = make(map[string]usage, len(stats.Tasks))
+	a.usageByTask = make(map[string]resourceUsage, len(stats.Tasks))
 	for name, used := range stats.Tasks {
 		if used == nil || used.ResourceUsage == nil {
 			continue
 		}
 		cpu, memory := pointer.Value(used.ResourceUsage.CpuStats), pointer.Value(used.ResourceUsage.MemoryStats)
-		a.usageByTask[name] = usage{cpuMHz: cpu.TotalTicks, cpuPercent: cpu.Percent, memoryBytes: tables.ResidentMemory(&memory)}
+		a.usageByTask[name] = resourceUsage{cpuMHz: cpu.TotalTicks, cpuPercent: cpu.Percent, memoryBytes: tables.ResidentMemory(&memory)}
 	}
 }

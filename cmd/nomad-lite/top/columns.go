@@ -109,22 +109,22 @@ func minTableWidth(shown []int) int {
 
 const reverseVideo = "\x1b[7m"
 
-// style says how a line is coloured and positioned.
-type style struct {
-	lineColour    string // colour of the whole line; can be empty
-	useColours    bool   // cells are shown in their colours, unless base is set
-	positionCells bool   // an escape sequence moves the cursor to the start of each cell
+// lineStyle says how a line is coloured and positioned.
+type lineStyle struct {
+	lineColour         string // colour of the whole line; can be empty
+	useColours         bool   // cells are shown in their colours, unless lineColour is set
+	movesCursorToCells bool   // an escape sequence moves the cursor to the start of each cell
 }
 
 // lineWriter builds one line of the screen from cells.
 type lineWriter struct {
-	style
+	lineStyle
 	text          strings.Builder
 	currentColumn int
 }
 
-func newLine(s style) *lineWriter {
-	l := &lineWriter{style: s}
+func newLine(s lineStyle) *lineWriter {
+	l := &lineWriter{lineStyle: s}
 	l.text.WriteString(s.lineColour)
 	return l
 }
@@ -152,7 +152,7 @@ func (l *lineWriter) addSanitizedCell(at, width int, rightAlign bool, colour, te
 	if at > l.currentColumn {
 		l.text.WriteString(strings.Repeat(" ", at-l.currentColumn))
 	}
-	if at > 0 && l.positionCells {
+	if at > 0 && l.movesCursorToCells {
 		// The terminal can draw a character with another width than DisplayWidth assumes. The absolute position keeps
 		// the next cells in their columns.
 		fmt.Fprintf(&l.text, "\x1b[%dG", at+1)
@@ -181,7 +181,7 @@ func (l *lineWriter) paddedLine(width int) string {
 }
 
 // formatRow returns the line of the screen for a row of the table.
-func formatRow(r row, placed []placedColumn, width int, now time.Time, s style) string {
+func formatRow(r row, placed []placedColumn, width int, now time.Time, s lineStyle) string {
 	line := newLine(s)
 	sum := r.totals()
 	for _, c := range placed {
@@ -198,7 +198,7 @@ func formatRow(r row, placed []placedColumn, width int, now time.Time, s style) 
 }
 
 // formatTitles returns the line with the titles of the columns.
-func formatTitles(placed []placedColumn, width int, s style) string {
+func formatTitles(placed []placedColumn, width int, s lineStyle) string {
 	line := newLine(s)
 	for _, c := range placed {
 		line.addCell(c.startColumn, c.width, c.rightAlign, cell{"", c.title})
@@ -263,7 +263,7 @@ func stateCell(state string) cell {
 const noText = "-"
 
 func cpuCell(_ row, t totals, _ time.Time) cell {
-	if !t.allSampled || t.runningTasks == 0 {
+	if !t.hasUsageOfAllTasks || t.runningTasks == 0 {
 		return cell{"", noText}
 	}
 	if t.cpuMHz < 10 {
@@ -273,7 +273,7 @@ func cpuCell(_ row, t totals, _ time.Time) cell {
 }
 
 func memoryCell(_ row, t totals, _ time.Time) cell {
-	if !t.allSampled || t.runningTasks == 0 {
+	if !t.hasUsageOfAllTasks || t.runningTasks == 0 {
 		return cell{"", noText}
 	}
 	return cell{"", output.FormatBytes(t.memoryBytes)}
@@ -307,7 +307,7 @@ func eventCell(r row, _ totals, now time.Time) cell {
 func describeJob(j *job) string {
 	counts := map[string]int{}
 	for _, a := range j.allocs {
-		if !a.isHidden() {
+		if !a.isShownOnlyWithAll() {
 			counts[a.status()]++
 		}
 	}

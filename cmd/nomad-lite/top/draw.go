@@ -22,22 +22,22 @@ func (u *ui) drawScreen(ctx context.Context) error {
 	}
 	columns, rows := u.screen.Size()
 	lines := []string{u.summaryLine(columns)}
-	if u.page != nil {
-		lines = append(lines, newTitleLine(u.page.title, columns))
-		lines = append(lines, u.page.screenRows(columns, max(rows-frameRows, 1), u.useColours)...)
+	if u.openTextPage != nil {
+		lines = append(lines, newTitleLine(u.openTextPage.title, columns))
+		lines = append(lines, u.openTextPage.screenRows(columns, max(rows-frameRows, 1), u.useColours)...)
 	} else {
 		placed := layOutFittingColumns(columns)
-		lines = append(lines, formatTitles(placed, columns, style{lineColour: reverseVideo, positionCells: true}))
+		lines = append(lines, formatTitles(placed, columns, lineStyle{lineColour: reverseVideo, movesCursorToCells: true}))
 		lines = append(lines, u.tableLines(placed, columns, max(rows-frameRows, 1))...)
 	}
 	for len(lines) < rows-1 {
 		lines = append(lines, "")
 	}
-	lines = append(lines[:max(min(len(lines), rows-1), 0)], u.lastLine(columns))
+	lines = append(lines[:max(min(len(lines), rows-1), 0)], u.promptOrMessageLine(columns))
 	if err := u.screen.Draw(lines); err != nil {
 		return err
 	}
-	if u.view.needsUsage {
+	if u.tableView.needsUsageRequest {
 		u.requestUsage(ctx)
 	}
 	return nil
@@ -45,12 +45,12 @@ func (u *ui) drawScreen(ctx context.Context) error {
 
 // tableLines returns the lines of those rows of the table that are on the screen.
 func (u *ui) tableLines(placed []placedColumn, columns, height int) []string {
-	v := &u.view
-	v.refresh(u.cluster, height)
+	v := &u.tableView
+	v.recomputeRowsAndScroll(u.cluster, height)
 	now := time.Now()
 	var lines []string
 	for i, r := range v.visibleRows() {
-		s := style{useColours: u.useColours, positionCells: true}
+		s := lineStyle{useColours: u.useColours, movesCursorToCells: true}
 		switch {
 		case v.firstOnScreen+i == v.selectedIndex:
 			s.lineColour = reverseVideo
@@ -83,7 +83,7 @@ func (r row) hasEnded() bool {
 }
 
 func newTitleLine(title string, columns int) string {
-	line := newLine(style{lineColour: reverseVideo, positionCells: true})
+	line := newLine(lineStyle{lineColour: reverseVideo, movesCursorToCells: true})
 	line.addCell(0, columns, false, cell{"", title})
 	return line.paddedLine(columns)
 }
@@ -104,21 +104,21 @@ func (u *ui) summaryLine(columns int) string {
 	}
 	jobs, allocs, running, tasks := u.cluster.countObjects()
 	text := fmt.Sprintf("%s  %s, %d running  %s  sort: %s", output.FormatCount(jobs, "job"), output.FormatCount(allocs, "alloc"), running,
-		output.FormatCount(tasks, "task"), sortNames[u.view.sortedBy])
-	if u.view.isReversed {
+		output.FormatCount(tasks, "task"), sortNames[u.tableView.sortedBy])
+	if u.tableView.isReversed {
 		text += " reversed"
 	}
-	if u.view.showAll {
+	if u.tableView.showAll {
 		text += "  all"
 	}
-	if u.view.filter != "" {
-		text += "  filter: " + terminal.SingleLine(u.view.filter)
+	if u.tableView.filter != "" {
+		text += "  filter: " + terminal.SingleLine(u.tableView.filter)
 	}
 	return terminal.TruncateToWidth(text, columns)
 }
 
-// lastLine returns the last line of the screen: a question, a message, or the hint at keys.
-func (u *ui) lastLine(columns int) string {
+// promptOrMessageLine returns the last line of the screen: a question, a message, or the hint at keys.
+func (u *ui) promptOrMessageLine(columns int) string {
 	switch {
 	case u.prompt != nil:
 		text := terminal.SanitizeLine(u.prompt.label) + u.prompt.text
@@ -127,21 +127,22 @@ func (u *ui) lastLine(columns int) string {
 			text = text[size:]
 		}
 		return u.colourize(terminal.ColourBold, text+"_")
-	case u.message.text != "":
-		return u.colourize(u.message.colour, truncateWithMark(terminal.SingleLine(u.message.text), columns))
-	case u.page != nil:
+	case u.lastLineMessage.text != "":
+		return u.colourize(u.lastLineMessage.colour, truncateWithMark(terminal.SingleLine(u.lastLineMessage.text), columns))
+	case u.openTextPage != nil:
 		return terminal.TruncateToWidth("q back  up/down scroll  G end", columns)
 	}
 	return terminal.TruncateToWidth("? help  q quit  / filter  l logs  t time line  e shell  r restart  s stop", columns)
 }
 
-// refresh recomputes outdated rows, keeps the selection, and scrolls such that the selected row is on the screen.
-func (v *tableView) refresh(c *cluster, height int) {
+// recomputeRowsAndScroll recomputes outdated rows, keeps the selection, and scrolls such that the selected row is on
+// the screen.
+func (v *tableView) recomputeRowsAndScroll(c *cluster, height int) {
 	firstBefore := v.firstOnScreen
-	if v.isStale {
+	if v.areRowsStale {
 		v.allRows = v.rows(c)
 		v.selectedIndex = v.findSelected()
-		v.isStale = false
+		v.areRowsStale = false
 	}
 	v.rowsOnScreen = height
 	v.selectedIndex = min(max(v.selectedIndex, 0), max(len(v.allRows)-1, 0))
@@ -150,7 +151,7 @@ func (v *tableView) refresh(c *cluster, height int) {
 	}
 	v.firstOnScreen = min(v.firstOnScreen, v.selectedIndex, max(len(v.allRows)-height, 0))
 	v.firstOnScreen = max(v.firstOnScreen, v.selectedIndex-height+1)
-	v.needsUsage = v.needsUsage || v.firstOnScreen != firstBefore
+	v.needsUsageRequest = v.needsUsageRequest || v.firstOnScreen != firstBefore
 }
 
 // findSelected returns the index of the selected row. If that row no longer exists, it returns the row of its
@@ -184,7 +185,7 @@ func (v *tableView) visibleAllocs() []*api.Allocation {
 	add := func(a *alloc) {
 		if a.isRunning() && !seen[a.ID] && len(found) < maxSampled {
 			seen[a.ID] = true
-			found = append(found, allocForRequests(a))
+			found = append(found, allocWithRequestFields(a))
 		}
 	}
 	for _, r := range v.visibleRows() {
@@ -223,11 +224,11 @@ func (v *tableView) setCollapsed(id rowID, collapsed bool) {
 	} else {
 		delete(v.collapsedRows, id)
 	}
-	v.isStale, v.needsUsage = true, true
+	v.areRowsStale, v.needsUsageRequest = true, true
 }
 
 // sortBy sorts the rows by a key. If they are already sorted by this key, it reverses the order.
 func (v *tableView) sortBy(key sortKey) {
 	v.isReversed = v.sortedBy == key && !v.isReversed
-	v.sortedBy, v.isStale = key, true
+	v.sortedBy, v.areRowsStale = key, true
 }

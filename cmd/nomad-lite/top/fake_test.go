@@ -226,7 +226,7 @@ func newFilledAgent(t *testing.T) *fakeAgent {
 // session is a running command on a pseudo-terminal.
 type session struct {
 	t      *testing.T
-	grid   *terminaltest.Grid
+	grid   *terminaltest.FullScreenTerminal
 	master *os.File
 	tty    *os.File
 	saved  *term.State
@@ -242,7 +242,7 @@ func startSession(t *testing.T, f *fakeAgent, columns, rows int) *session {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &session{t: t, grid: terminaltest.NewGrid(columns, rows), master: master, tty: tty, ended: make(chan error, 1)}
+	s := &session{t: t, grid: terminaltest.NewFullScreenTerminal(columns, rows), master: master, tty: tty, ended: make(chan error, 1)}
 	if err := pty.Setsize(master, &pty.Winsize{Rows: uint16(rows), Cols: uint16(columns)}); err != nil {
 		t.Fatal(err)
 	}
@@ -275,7 +275,7 @@ func startSession(t *testing.T, f *fakeAgent, columns, rows int) *session {
 		tty.Close()
 		master.Close()
 		<-shown
-		for _, fault := range s.grid.Faults() {
+		for _, fault := range s.grid.UnsafeOutputs() {
 			t.Errorf("the terminal got %s", fault)
 		}
 	})
@@ -319,7 +319,7 @@ func (s *session) waitSelected(name string) {
 	s.t.Helper()
 	s.wait("the selection on "+name, func(screen string) bool {
 		for y := 2; y < strings.Count(screen, "\n")-1; y++ {
-			if strings.Contains(s.grid.StyledRow(y, reverseVideo), name) {
+			if strings.Contains(s.grid.StyledTextOfRow(y, reverseVideo), name) {
 				return true
 			}
 		}

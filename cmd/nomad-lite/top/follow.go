@@ -26,7 +26,7 @@ type jobAndAllocLists struct {
 // stateUpdate is a change of the cluster's state, or an error of the connection to the agent.
 type stateUpdate struct {
 	newLists      *jobAndAllocLists // nil, or the new state that replaces the known one
-	events        []event           // changes since the last update
+	events        []streamedEvent   // changes since the last update
 	connectionErr error             // why the connection has failed; followChanges connects again
 }
 
@@ -80,7 +80,7 @@ func followChanges(ctx context.Context, c *api.Client, from *jobAndAllocLists, u
 		}
 		if err == nil {
 			began := time.Now()
-			err = followEvents(ctx, c, from.containsUpToIndex, func(events []event) bool { return send(stateUpdate{events: events}) })
+			err = followEvents(ctx, c, from.containsUpToIndex, func(events []streamedEvent) bool { return send(stateUpdate{events: events}) })
 			if time.Since(began) > maxRetryDelay {
 				delay = minRetryDelay
 			}
@@ -99,7 +99,7 @@ func followChanges(ctx context.Context, c *api.Client, from *jobAndAllocLists, u
 
 // followEvents calls each with the events after index. It returns an error when the stream ends, or nil when each
 // returns false.
-func followEvents(ctx context.Context, c *api.Client, index uint64, each func([]event) bool) error {
+func followEvents(ctx context.Context, c *api.Client, index uint64, each func([]streamedEvent) bool) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	silence := time.AfterFunc(streamTimeout, func() { cancel(errors.New("the agent does not answer")) })
@@ -120,7 +120,7 @@ func followEvents(ctx context.Context, c *api.Client, index uint64, each func([]
 	lines.Buffer(nil, maxEventLength)
 	for lines.Scan() {
 		silence.Reset(streamTimeout)
-		var batch struct{ Events []event }
+		var batch struct{ Events []streamedEvent }
 		if err := json.Unmarshal(lines.Bytes(), &batch); err != nil {
 			return fmt.Errorf("follow events: %w", err)
 		}
@@ -163,7 +163,7 @@ func readAllocUsage(ctx context.Context, c *api.Client, allocs []*api.Allocation
 		}
 	}
 	for range min(parallelSamples, len(allocs)) {
-		wg.Go(func() { callWithCleanup(work, cleanup) })
+		wg.Go(func() { callWithPanicCleanup(work, cleanup) })
 	}
 	for i := range allocs {
 		next <- i

@@ -11,7 +11,7 @@ import (
 
 // handleKey handles one key, and reports whether the user quits.
 func (u *ui) handleKey(ctx context.Context, key terminal.Key) (quit bool) {
-	u.message = cell{}
+	u.lastLineMessage = cell{}
 	switch {
 	case key == terminal.KeyCtrlC:
 		return true
@@ -21,18 +21,18 @@ func (u *ui) handleKey(ctx context.Context, key terminal.Key) (quit bool) {
 		u.screen.ForgetDrawnLines()
 	case u.prompt != nil:
 		u.handlePromptKey(key)
-	case u.page != nil:
+	case u.openTextPage != nil:
 		u.handlePageKey(key)
 	default:
-		u.view.refresh(u.cluster, u.view.rowsOnScreen) // so that the key applies to a row that still exists
+		u.tableView.recomputeRowsAndScroll(u.cluster, u.tableView.rowsOnScreen) // so that the key applies to a row that still exists
 		return u.handleTableKey(ctx, key)
 	}
 	return false
 }
 
 func (u *ui) handleTableKey(ctx context.Context, key terminal.Key) (quit bool) {
-	if by, ok := movementOfKey(key, u.view.rowsOnScreen); ok {
-		u.view.moveSelection(by)
+	if by, ok := movementOfKey(key, u.tableView.rowsOnScreen); ok {
+		u.tableView.moveSelection(by)
 		return false
 	}
 	switch key {
@@ -43,13 +43,13 @@ func (u *ui) handleTableKey(ctx context.Context, key terminal.Key) (quit bool) {
 	case '/':
 		u.promptForFilter()
 	case 'a':
-		u.view.showAll, u.view.isStale = !u.view.showAll, true
+		u.tableView.showAll, u.tableView.areRowsStale = !u.tableView.showAll, true
 	case terminal.KeyEscape:
 		u.setFilter("")
 	case terminal.Key(byName), terminal.Key(byState), terminal.Key(byCPU), terminal.Key(byMemory), terminal.Key(byRestarts), terminal.Key(byUptime):
-		u.view.sortBy(sortKey(key))
+		u.tableView.sortBy(sortKey(key))
 	default:
-		if r, ok := u.view.selectedRow(); ok {
+		if r, ok := u.tableView.selectedRow(); ok {
 			u.handleRowKey(ctx, key, r)
 		}
 	}
@@ -61,12 +61,12 @@ func (u *ui) handleRowKey(ctx context.Context, key terminal.Key, r row) {
 	switch key {
 	case terminal.KeyEnter, ' ':
 		if r.task == nil {
-			u.view.setCollapsed(r.id(), !r.isCollapsed)
+			u.tableView.setCollapsed(r.id(), !r.isCollapsed)
 		}
 	case terminal.KeyLeft, 'h':
 		u.collapseOrSelectParent(r)
 	case terminal.KeyRight:
-		u.view.setCollapsed(r.id(), false)
+		u.tableView.setCollapsed(r.id(), false)
 	case 'l':
 		u.openLogs(ctx, r)
 	case 't':
@@ -88,12 +88,12 @@ func (u *ui) collapseOrSelectParent(r row) {
 	case r.task != nil:
 		id.taskName = ""
 	case !r.isCollapsed:
-		u.view.setCollapsed(id, true)
+		u.tableView.setCollapsed(id, true)
 		return
 	case r.alloc != nil:
 		id.allocID = ""
 	}
-	u.view.selectedID, u.view.isStale = id, true
+	u.tableView.selectedID, u.tableView.areRowsStale = id, true
 }
 
 // movementOfKey returns the number of lines by which a key moves the selection or scrolls a page. height is the number
@@ -121,13 +121,13 @@ func (u *ui) handlePageKey(key terminal.Key) {
 	_, rows := u.screen.Size()
 	height := max(rows-frameRows, 1)
 	if by, ok := movementOfKey(key, height); ok {
-		u.page.scrollBy(by, height)
+		u.openTextPage.scrollBy(by, height)
 		return
 	}
 	switch key {
 	case 'q', terminal.KeyEscape, '?', terminal.KeyLeft:
-		u.page.onClose()
-		u.page, u.view.needsUsage = nil, true
+		u.openTextPage.onClose()
+		u.openTextPage, u.tableView.needsUsageRequest = nil, true
 	}
 }
 
@@ -135,7 +135,7 @@ func (u *ui) handlePromptKey(key terminal.Key) {
 	p := u.prompt
 	before := p.text
 	switch {
-	case p.answersByKey:
+	case p.nextKeyIsAnswer:
 		u.prompt = nil
 		p.onAnswer(string(rune(key)))
 		return
@@ -162,25 +162,25 @@ func (u *ui) handlePromptKey(key terminal.Key) {
 
 // promptForFilter shows a prompt for the filter, which applies while the user types.
 func (u *ui) promptForFilter() {
-	u.prompt = &prompt{label: "Filter: ", text: u.view.filter, onChange: u.setFilter, onAnswer: u.setFilter}
+	u.prompt = &prompt{label: "Filter: ", text: u.tableView.filter, onChange: u.setFilter, onAnswer: u.setFilter}
 }
 
 func (u *ui) setFilter(text string) {
-	u.view.filter, u.view.isStale, u.view.needsUsage = strings.ToLower(text), true, true
+	u.tableView.filter, u.tableView.areRowsStale, u.tableView.needsUsageRequest = strings.ToLower(text), true, true
 }
 
 // askYesNo asks a question in the last line, and calls do if the user presses y.
 func (u *ui) askYesNo(question string, do func()) {
-	u.prompt = &prompt{label: question + " [y/N] ", answersByKey: true, onAnswer: func(answer string) {
+	u.prompt = &prompt{label: question + " [y/N] ", nextKeyIsAnswer: true, onAnswer: func(answer string) {
 		if answer == "y" {
 			do()
 			return
 		}
-		u.message = cell{"", "Nothing was done. Only y is a yes."}
+		u.lastLineMessage = cell{"", "Nothing was done. Only y is a yes."}
 	}}
 }
 
 func (u *ui) openHelp() {
-	u.page = newPage("nomad-lite top: keys")
-	u.page.addLines("", strings.Split(helpLines, "\n")...)
+	u.openTextPage = newTextPage("nomad-lite top: keys")
+	u.openTextPage.addLines("", strings.Split(helpLines, "\n")...)
 }

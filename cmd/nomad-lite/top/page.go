@@ -6,8 +6,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
 )
 
-// page is a text that is shown in place of the table: the help, the output of a task, or a timeline.
-type page struct {
+// textPage is a text that is shown in place of the table: the help, the output of a task, or a timeline.
+type textPage struct {
 	title         string
 	lines         []pageLine
 	firstOnScreen int  // index of the first line on the screen
@@ -23,10 +23,10 @@ const (
 	maxLineLength = 16 << 10 // bytes of a line; the rest is not shown
 )
 
-func newPage(title string) *page { return &page{title: title, onClose: func() {}} }
+func newTextPage(title string) *textPage { return &textPage{title: title, onClose: func() {}} }
 
 // addLines sanitizes and appends lines. It drops the oldest lines above maxPageLines.
-func (p *page) addLines(colour string, texts ...string) {
+func (p *textPage) addLines(colour string, texts ...string) {
 	for _, text := range texts {
 		text = expandTabs(string(terminal.SanitizeText([]byte(text[:min(len(text), maxLineLength)]), false)))
 		p.lines = append(p.lines, pageLine{colour, terminal.SanitizeLine(text)})
@@ -54,7 +54,7 @@ func expandTabs(text string) string {
 }
 
 // scrollBy scrolls the page by a number of lines. rows is the height of the screen.
-func (p *page) scrollBy(by, rows int) {
+func (p *textPage) scrollBy(by, rows int) {
 	if p.followsEnd {
 		p.firstOnScreen = p.lastScreenStart(rows)
 	}
@@ -63,10 +63,10 @@ func (p *page) scrollBy(by, rows int) {
 }
 
 // lastScreenStart returns the index of the first line on the screen when the page is scrolled to its end.
-func (p *page) lastScreenStart(rows int) int { return max(len(p.lines)-rows, 0) }
+func (p *textPage) lastScreenStart(rows int) int { return max(len(p.lines)-rows, 0) }
 
 // screenRows returns the rows of the screen. It wraps lines that are wider than the screen.
-func (p *page) screenRows(columns, rows int, colours bool) []string {
+func (p *textPage) screenRows(columns, rows int, colours bool) []string {
 	if p.followsEnd {
 		return p.lastScreenRows(columns, rows, colours)
 	}
@@ -81,7 +81,7 @@ func (p *page) screenRows(columns, rows int, colours bool) []string {
 }
 
 // lastScreenRows returns the rows of the screen when the page is scrolled to its end.
-func (p *page) lastScreenRows(columns, rows int, colours bool) []string {
+func (p *textPage) lastScreenRows(columns, rows int, colours bool) []string {
 	var reversed [][]string
 	count := 0
 	for i := len(p.lines) - 1; i >= 0 && count < rows; i-- {

@@ -85,7 +85,7 @@ func (t *table) appendJobRows(rows []row, j *job) []row {
 	below := !t.matchesFilter(j.id, j.namespace, j.status)
 	shown := 0
 	for _, a := range t.sortedAllocs(j) {
-		if a.isHidden() && !t.showAll {
+		if a.isShownOnlyWithAll() && !t.showAll {
 			continue
 		}
 		before := len(rows)
@@ -131,8 +131,8 @@ func (t *table) matchesFilter(texts ...string) bool {
 	return t.filter == "" || slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(strings.ToLower(text), t.filter) })
 }
 
-// sortEntry is a job or an allocation with the values that the order depends on.
-type sortEntry[T any] struct {
+// sortableObject is a job or an allocation with the values that the order depends on.
+type sortableObject[T any] struct {
 	object T
 	state  string
 	totals totals
@@ -142,15 +142,15 @@ func (t *table) sortedJobs(c *cluster) []*job {
 	jobs := slices.SortedFunc(maps.Values(c.jobsByKey), func(a, b *job) int {
 		return cmp.Or(cmp.Compare(a.id, b.id), cmp.Compare(a.namespace, b.namespace))
 	})
-	return sortEntries(t, jobs, func(j *job) sortEntry[*job] { return sortEntry[*job]{j, j.status, j.totals()} })
+	return sortObjects(t, jobs, func(j *job) sortableObject[*job] { return sortableObject[*job]{j, j.status, j.totals()} })
 }
 
 func (t *table) sortedAllocs(j *job) []*alloc {
-	return sortEntries(t, j.allocs, func(a *alloc) sortEntry[*alloc] { return sortEntry[*alloc]{a, a.status(), a.totals()} })
+	return sortObjects(t, j.allocs, func(a *alloc) sortableObject[*alloc] { return sortableObject[*alloc]{a, a.status(), a.totals()} })
 }
 
-// sortEntries sorts objects by the sort key of the table. The objects must be sorted by name.
-func sortEntries[T any](t *table, objects []T, newEntry func(T) sortEntry[T]) []T {
+// sortObjects sorts objects by the sort key of the table. The objects must be sorted by name.
+func sortObjects[T any](t *table, objects []T, newEntry func(T) sortableObject[T]) []T {
 	if t.sortedBy == byName {
 		if t.isReversed {
 			objects = slices.Clone(objects)
@@ -158,12 +158,12 @@ func sortEntries[T any](t *table, objects []T, newEntry func(T) sortEntry[T]) []
 		}
 		return objects
 	}
-	entries := make([]*sortEntry[T], len(objects))
+	entries := make([]*sortableObject[T], len(objects))
 	for i, o := range objects {
 		e := newEntry(o)
 		entries[i] = &e
 	}
-	slices.SortStableFunc(entries, func(a, b *sortEntry[T]) int {
+	slices.SortStableFunc(entries, func(a, b *sortableObject[T]) int {
 		order := t.compareBySortKey(a.state, b.state, a.totals, b.totals)
 		if t.isReversed {
 			return -order

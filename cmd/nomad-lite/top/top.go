@@ -34,11 +34,11 @@ const topExamples = `  nomad-lite top
   nomad-lite top -t '{{range .}}{{println .ID .Status}}{{end}}'`
 
 type options struct {
-	client     apiclient.Flags
-	format     output.FormatFlags
-	interval   time.Duration
-	printsOnce bool
-	showAll    bool
+	clientFlags apiclient.Flags
+	formatFlags output.FormatFlags
+	interval    time.Duration
+	printsOnce  bool
+	showAll     bool
 }
 
 // minInterval is the least time between two requests for the usage of an allocation.
@@ -60,8 +60,8 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 			return runTop(cmd.Context(), o, s)
 		},
 	}
-	o.client.Register(cmd)
-	o.format.Register(cmd)
+	o.clientFlags.Register(cmd)
+	o.formatFlags.Register(cmd)
 	cmd.Flags().DurationVar(&o.interval, "interval", 2*time.Second, "`duration` between two measurements of processor and memory")
 	cmd.Flags().BoolVar(&o.printsOnce, "once", false, "print the table once; the default without a terminal")
 	cmd.Flags().BoolVar(&o.showAll, "all", false, "show stopped jobs and replaced allocations, too")
@@ -69,7 +69,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 }
 
 func runTop(ctx context.Context, o options, s *cli.Streams) error {
-	c, err := o.client.Client()
+	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
@@ -79,7 +79,7 @@ func runTop(ctx context.Context, o options, s *cli.Streams) error {
 	}
 	in, hasInput := s.In.(*os.File)
 	out, hasOutput := terminal.FileOfStream(s.Out)
-	if o.printsOnce || o.format.IsSet() || !hasInput || !hasOutput || !terminal.IsTerminal(in) || !terminal.SupportsCursor(out) {
+	if o.printsOnce || o.formatFlags.IsSet() || !hasInput || !hasOutput || !terminal.IsTerminal(in) || !terminal.SupportsCursor(out) {
 		return printTableOnce(ctx, c, listed, o, s)
 	}
 	return newUI(c, s, in, out, o).runUntilQuit(ctx, listed)
@@ -93,15 +93,15 @@ func printTableOnce(ctx context.Context, c *api.Client, listed *jobAndAllocLists
 	var running []*api.Allocation
 	for _, a := range state.allocsByID {
 		if a.isRunning() {
-			running = append(running, allocForRequests(a))
+			running = append(running, allocWithRequestFields(a))
 		}
 	}
 	for _, used := range readAllocUsage(ctx, c, running, func() {}) {
 		state.setAllocUsage(used.allocID, used.usage)
 	}
 	rows := (&table{sortedBy: byName, showAll: o.showAll}).rows(state)
-	if o.format.IsSet() {
-		return o.format.Print(s, newJobUsages(rows))
+	if o.formatFlags.IsSet() {
+		return o.formatFlags.Print(s, newJobUsages(rows))
 	}
 	return printTable(s, rows)
 }
@@ -134,7 +134,7 @@ func printTable(s *cli.Streams, rows []row) error {
 	placed := layOutAllColumns(texts)
 	var b strings.Builder
 	for i, cells := range texts {
-		line := newLine(style{useColours: s.SupportsColours(s.Out)})
+		line := newLine(lineStyle{useColours: s.SupportsColours(s.Out)})
 		for k, text := range cells {
 			colour := terminal.ColourBold
 			if i > 0 {
@@ -212,7 +212,7 @@ func newTaskUsage(r row, now time.Time) *taskUsage {
 	if !t.state.StartedAt.IsZero() {
 		shown.StartedAt = &t.state.StartedAt
 	}
-	if sum := r.totals(); sum.allSampled {
+	if sum := r.totals(); sum.hasUsageOfAllTasks {
 		shown.TotalTicks, shown.Percent, shown.Memory = &sum.cpuMHz, &sum.cpuPercent, &sum.memoryBytes
 	}
 	return shown

@@ -384,7 +384,7 @@ func runPanicking(at string) {
 	from := &jobAndAllocLists{}
 	if at == "loop" {
 		from.jobs = []*api.JobListStub{nil, newJobStub("x", "running")}
-		u.view.collapsedRows = nil // Enter writes to a nil map
+		u.tableView.collapsedRows = nil // Enter writes to a nil map
 	} else {
 		from.jobs, from.allocs = []*api.JobListStub{newJobStub("web", "running")}, []*api.AllocationListStub{newStub(1, "web", "web", 0, "t")}
 	}
@@ -411,7 +411,7 @@ func TestPanicRestoresTerminal(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			grid := terminaltest.NewGrid(80, 24)
+			grid := terminaltest.NewFullScreenTerminal(80, 24)
 			go func() { _, _ = io.Copy(grid, master) }() // the end of the terminal ends it
 			var stderr bytes.Buffer
 			cmd := exec.Command(os.Args[0])
@@ -456,7 +456,7 @@ func TestNoColour(t *testing.T) {
 			coloured := false
 			for y := range 24 {
 				for _, colour := range []string{"\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[1m", "\x1b[2m"} {
-					coloured = coloured || s.grid.StyledRow(y, colour) != ""
+					coloured = coloured || s.grid.StyledTextOfRow(y, colour) != ""
 				}
 			}
 			if coloured != (noColour == "") {
@@ -507,7 +507,7 @@ func BenchmarkDraw(b *testing.B) {
 		b.Run(fmt.Sprint(count), func(b *testing.B) {
 			u := newBenchmarkUI(count)
 			for b.Loop() {
-				u.view.moveSelection(1)
+				u.tableView.moveSelection(1)
 				u.tableLines(layOutFittingColumns(160), 160, 50)
 			}
 		})
@@ -519,9 +519,9 @@ func BenchmarkChange(b *testing.B) {
 	for _, key := range []sortKey{byName, byMemory} {
 		b.Run(sortNames[key], func(b *testing.B) {
 			u := newBenchmarkUI(2000)
-			u.view.sortedBy = key
+			u.tableView.sortedBy = key
 			for b.Loop() {
-				u.view.isStale = true
+				u.tableView.areRowsStale = true
 				u.tableLines(layOutFittingColumns(160), 160, 50)
 			}
 		})
@@ -533,7 +533,7 @@ func newBenchmarkUI(count int) *ui {
 	fillMany(f, count)
 	u := newUI(nil, &cli.Streams{}, os.Stdin, os.Stdout, options{interval: time.Second})
 	u.useColours = true
-	u.replaceLists(&jobAndAllocLists{jobs: f.jobs, allocs: f.allocs})
+	u.replaceJobsAndAllocs(&jobAndAllocLists{jobs: f.jobs, allocs: f.allocs})
 	return u
 }
 

@@ -42,16 +42,16 @@ type ui struct {
 	usageInterval time.Duration
 
 	wg            sync.WaitGroup
-	mainLoopCalls chan func() // functions that other goroutines send to the goroutine of run
+	mainLoopCalls chan func() // functions that other goroutines send to the goroutine of mainLoop
 	keyReader     keyReader
 
-	cluster        *cluster
-	view           tableView
-	prompt         *prompt // nil unless the last line takes text
-	page           *page   // nil while the table is shown
-	message        cell    // shown in the last line until the next key
-	connectionErr  error   // why the agent cannot be reached; nil while it is reachable
-	isShellRunning bool    // a shell in a task controls the terminal
+	cluster         *cluster
+	tableView       tableView
+	prompt          *prompt   // nil unless the last line takes text
+	openTextPage    *textPage // nil while the table is shown
+	lastLineMessage cell      // shown in the last line until the next key
+	connectionErr   error     // why the agent cannot be reached; nil while it is reachable
+	isShellRunning  bool      // a shell in a task controls the terminal
 
 	isUsageRequested bool // usage was requested, and the responses have not arrived
 }
@@ -59,29 +59,29 @@ type ui struct {
 // tableView is the table with its rows, the selection, and the position of the screen in the rows.
 type tableView struct {
 	table
-	allRows       []row
-	isStale       bool // allRows must be computed again, because the cluster or the settings have changed
-	needsUsage    bool // usage must be requested for the visible rows
-	selectedID    rowID
-	selectedIndex int // index of the selected row
-	firstOnScreen int // index of the first row on the screen
-	rowsOnScreen  int // number of rows on the screen
+	allRows           []row
+	areRowsStale      bool // allRows must be computed again, because the cluster or the settings have changed
+	needsUsageRequest bool // usage must be requested for the visible rows
+	selectedID        rowID
+	selectedIndex     int // index of the selected row
+	firstOnScreen     int // index of the first row on the screen
+	rowsOnScreen      int // number of rows on the screen
 }
 
 // prompt is a question in the last line of the screen.
 type prompt struct {
-	label        string
-	text         string
-	answersByKey bool              // the next key is the answer
-	onChange     func(text string) // called for each change; can be nil
-	onAnswer     func(text string) // called with the answer; after Escape, with ""
+	label           string
+	text            string
+	nextKeyIsAnswer bool              // the next key is the answer
+	onChange        func(text string) // called for each change; can be nil
+	onAnswer        func(text string) // called with the answer; after Escape, with ""
 }
 
 func newUI(client *api.Client, s *cli.Streams, in, out *os.File, o options) *ui {
 	return &ui{
 		client: client, streams: s, screen: terminal.NewFullScreen(in, out), terminalInput: in, useColours: s.SupportsColours(out), usageInterval: o.interval,
 		mainLoopCalls: make(chan func()), keyReader: keyReader{inputChunks: make(chan []byte)},
-		cluster: newCluster(), view: tableView{table: table{collapsedRows: map[rowID]bool{}, sortedBy: byName, showAll: o.showAll}},
+		cluster: newCluster(), tableView: tableView{table: table{collapsedRows: map[rowID]bool{}, sortedBy: byName, showAll: o.showAll}},
 	}
 }
 
@@ -102,7 +102,7 @@ func (u *ui) runUntilQuit(ctx context.Context, from *jobAndAllocLists) error {
 
 	updates := make(chan stateUpdate)
 	u.startGoroutine(func() { followChanges(ctx, u.client, from, updates) })
-	u.replaceLists(from)
+	u.replaceJobsAndAllocs(from)
 	return u.mainLoop(ctx, signals, updates)
 }
 
@@ -156,7 +156,7 @@ func (u *ui) mainLoop(ctx context.Context, signals <-chan os.Signal, updates <-c
 				drawTime = time.After(drawDelay)
 			}
 		case <-tick.C:
-			u.view.needsUsage, u.view.isStale = true, u.view.isStale || u.view.sortedBy != byName
+			u.tableView.needsUsageRequest, u.tableView.areRowsStale = true, u.tableView.areRowsStale || u.tableView.sortedBy != byName
 			dirty = true
 		case <-drawTime:
 			dirty = true
@@ -214,18 +214,18 @@ func (u *ui) enterFullScreen() error {
 	if err := u.screen.Enter(); err != nil {
 		return err
 	}
-	u.view.needsUsage = true
+	u.tableView.needsUsageRequest = true
 	return u.keyReader.startReading(u)
 }
 
 // startGoroutine runs f in a goroutine that the method run waits for. If f panics, the terminal is restored before the
 // process ends.
 func (u *ui) startGoroutine(f func()) {
-	u.wg.Go(func() { callWithCleanup(f, u.screen.Leave) })
+	u.wg.Go(func() { callWithPanicCleanup(f, u.screen.Leave) })
 }
 
-// callWithCleanup calls f. If f panics, it calls cleanup, and the panic continues.
-func callWithCleanup(f, cleanup func()) {
+// callWithPanicCleanup calls f. If f panics, it calls cleanup, and the panic continues.
+func callWithPanicCleanup(f, cleanup func()) {
 	returned := false
 	defer func() {
 		if !returned {
@@ -249,30 +249,30 @@ func (u *ui) callInMainLoop(ctx context.Context, f func()) {
 	}
 }
 
-func (u *ui) replaceLists(l *jobAndAllocLists) {
+func (u *ui) replaceJobsAndAllocs(l *jobAndAllocLists) {
 	u.cluster.replaceAll(l.jobs, l.allocs)
-	u.view.isStale, u.view.needsUsage = true, true
+	u.tableView.areRowsStale, u.tableView.needsUsageRequest = true, true
 }
 
 func (u *ui) applyUpdate(up stateUpdate) {
 	u.connectionErr = up.connectionErr
 	if up.newLists != nil {
-		u.replaceLists(up.newLists)
+		u.replaceJobsAndAllocs(up.newLists)
 	}
 	for _, e := range up.events {
 		u.cluster.applyEvent(e)
 	}
-	u.view.isStale = true
+	u.tableView.areRowsStale = true
 }
 
 // requestUsage requests the usage of the allocations on the screen, unless a request is in progress or the table is not
 // shown.
 func (u *ui) requestUsage(ctx context.Context) {
-	if u.isUsageRequested || u.isShellRunning || u.connectionErr != nil || u.page != nil {
+	if u.isUsageRequested || u.isShellRunning || u.connectionErr != nil || u.openTextPage != nil {
 		return
 	}
-	u.view.needsUsage = false
-	allocs := u.view.visibleAllocs()
+	u.tableView.needsUsageRequest = false
+	allocs := u.tableView.visibleAllocs()
 	if len(allocs) == 0 {
 		return
 	}
@@ -286,7 +286,7 @@ func (u *ui) requestUsage(ctx context.Context) {
 			for _, s := range samples {
 				u.cluster.setAllocUsage(s.allocID, s.usage)
 			}
-			u.view.isStale = u.view.isStale || u.view.sortedBy == byCPU || u.view.sortedBy == byMemory
+			u.tableView.areRowsStale = u.tableView.areRowsStale || u.tableView.sortedBy == byCPU || u.tableView.sortedBy == byMemory
 		}
 	})
 }
@@ -295,7 +295,7 @@ func (u *ui) requestUsage(ctx context.Context) {
 type keyReader struct {
 	inputChunks   chan []byte // input bytes; a nil chunk means that the terminal was closed
 	input         *terminal.Input
-	stopRequested chan struct{} // closed by stop
+	stopRequested chan struct{} // closed by stopReading
 	readerExited  chan struct{} // closed when the goroutine has exited
 }
 

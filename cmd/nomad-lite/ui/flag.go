@@ -10,11 +10,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 )
 
-// AddFlag adds the flag -ui to a command with connection flags. After the command has run, the flag opens the page that
-// the command has set with cli.SetWebPagePath, even if the command has failed since. If the command has set none and
-// was successful, the flag opens listPage, unless that is empty. The flag prints to standard error, and does not change
-// the exit code of the command.
-func AddFlag(cmd *cobra.Command, listPage string, s *cli.Streams) {
+// AddUIFlag adds the flag -ui to a command with connection flags. After the command has run, the flag opens the page
+// that the command has set with cli.SetPageForUIFlag, even if the command has failed since. If the command has set none
+// and was successful, the flag opens listPage, unless that is empty. The flag prints to standard error, and does not
+// change the exit code of the command.
+func AddUIFlag(cmd *cobra.Command, listPage string, s *cli.Streams) {
 	open := cmd.Flags().Bool("ui", false, "open the web page about it in a browser")
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -22,7 +22,7 @@ func AddFlag(cmd *cobra.Command, listPage string, s *cli.Streams) {
 			return run(cmd, args)
 		}
 		path := ""
-		cmd.SetContext(cli.WithWebPagePath(cmd.Context(), &path))
+		cmd.SetContext(cli.WithPageForUIFlag(cmd.Context(), &path))
 		err := run(cmd, args)
 		if path == "" && err == nil {
 			path = listPage
@@ -30,18 +30,18 @@ func AddFlag(cmd *cobra.Command, listPage string, s *cli.Streams) {
 		if path == "" {
 			return err
 		}
-		if failed := openPage(cmd, path, s); failed != nil {
+		if failed := openPageOfSelectedAgent(cmd, path, s); failed != nil {
 			fmt.Fprintln(s.Err, "warning: the web page was not opened:", failed)
 		}
 		return err
 	}
 }
 
-// openPage opens a page of the agent that the connection flags of a command select.
-func openPage(cmd *cobra.Command, path string, s *cli.Streams) error {
+// openPageOfSelectedAgent opens a page of the agent that the connection flags of a command select.
+func openPageOfSelectedAgent(cmd *cobra.Command, path string, s *cli.Streams) error {
 	var o options
 	connection := new(cobra.Command)
-	o.client.Register(connection)
+	o.clientFlags.Register(connection)
 	var err error
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		if connection.Flags().Lookup(f.Name) != nil {
@@ -51,7 +51,7 @@ func openPage(cmd *cobra.Command, path string, s *cli.Streams) error {
 	if err != nil {
 		return err
 	}
-	c, err := o.client.Client()
+	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}

@@ -13,44 +13,44 @@ import (
 	"time"
 )
 
-// gateway is an HTTP server on a loopback port for one browser. It rejects tasks, other users of the machine and other
-// web sites; see DESIGN.md. It sends the first visitor who requests the path code to target, whose fragment contains a
-// secret.
-type gateway struct {
+// browserGateway is an HTTP server on a loopback port for one browser. It rejects tasks, other users of the machine and
+// other web sites; see DESIGN.md. It sends the first visitor who requests secretPath to targetAddress, whose fragment
+// contains a secret.
+type browserGateway struct {
 	listener      net.Listener
 	hostPort      string // host:port of the listener, the only accepted Host
 	allowedUIDs   []int
-	secretPath    string // secret path whose first visitor is sent to target
-	targetAddress string // address to which the first visitor of code is sent
+	secretPath    string // secret path whose first visitor is sent to targetAddress
+	targetAddress string // address to which the first visitor of secretPath is sent
 
 	mu               sync.Mutex
-	secretPathUses   int           // number of requests for code
-	secretPathUsed   chan struct{} // closed by the first request for code
-	secretPathReused chan struct{} // closed by the second request for code
+	secretPathUses   int           // number of requests for secretPath
+	secretPathUsed   chan struct{} // closed by the first request for secretPath
+	secretPathReused chan struct{} // closed by the second request for secretPath
 }
 
-func newGateway() (*gateway, error) {
+func newBrowserGateway() (*browserGateway, error) {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	return &gateway{
+	return &browserGateway{
 		listener: l, hostPort: l.Addr().String(), allowedUIDs: allowedBrowserUIDs(), secretPath: newSecret(),
 		secretPathUsed: make(chan struct{}), secretPathReused: make(chan struct{}),
 	}, nil
 }
 
 // baseAddress returns the address of the gateway without a path.
-func (g *gateway) baseAddress() string { return "http://" + g.hostPort }
+func (g *browserGateway) baseAddress() string { return "http://" + g.hostPort }
 
 // secretAddress returns the secret address whose first visitor is sent to target.
-func (g *gateway) secretAddress() string { return g.baseAddress() + "/" + g.secretPath }
+func (g *browserGateway) secretAddress() string { return g.baseAddress() + "/" + g.secretPath }
 
 // allowedPeerKey is the context key of a bool: whether the connection of a request belongs to an allowed user.
 type allowedPeerKey struct{}
 
 // serve serves HTTP until ctx ends. next replies to all admitted requests except those for code.
-func (g *gateway) serve(ctx context.Context, next http.Handler) error {
+func (g *browserGateway) serve(ctx context.Context, next http.Handler) error {
 	server := &http.Server{
 		ReadHeaderTimeout: 10 * time.Second,
 		MaxHeaderBytes:    16 << 10,
@@ -63,8 +63,8 @@ func (g *gateway) serve(ctx context.Context, next http.Handler) error {
 			case !g.admitsClient(r):
 				http.Error(w, "Permission denied: this page belongs to another user", http.StatusForbidden)
 			case r.Method == http.MethodGet && equalSecrets(r.URL.Path, "/"+g.secretPath):
-				g.forwardFirstVisitor(w) // before admitsSite, because for the browser the handover file is another site
-			case !g.admitsSite(r):
+				g.forwardFirstVisitor(w) // before admitsRequestOrigin, because for the browser the handover file is another site
+			case !g.admitsRequestOrigin(r):
 				http.Error(w, "Permission denied: this page belongs to another web site", http.StatusForbidden)
 			default:
 				next.ServeHTTP(w, r)
@@ -90,20 +90,20 @@ func (g *gateway) serve(ctx context.Context, next http.Handler) error {
 
 // admitsClient reports whether a request comes from a process of an allowed user, and has the gateway's own address as
 // Host.
-func (g *gateway) admitsClient(r *http.Request) bool {
+func (g *browserGateway) admitsClient(r *http.Request) bool {
 	allowed, _ := r.Context().Value(allowedPeerKey{}).(bool)
 	return allowed && r.Host == g.hostPort
 }
 
-// admitsSite reports whether the browser's headers show that no other web site has caused the request.
-func (g *gateway) admitsSite(r *http.Request) bool {
+// admitsRequestOrigin reports whether the browser's headers show that no other web site has caused the request.
+func (g *browserGateway) admitsRequestOrigin(r *http.Request) bool {
 	site, origin := r.Header.Get("Sec-Fetch-Site"), r.Header.Get("Origin")
 	return (site == "" || site == "none" || site == "same-origin") && (origin == "" || origin == g.baseAddress())
 }
 
-// forwardFirstVisitor sends the first visitor to target by a page with a refresh. A redirect by status would make the
-// next request one from another site, because the visit started from a file.
-func (g *gateway) forwardFirstVisitor(w http.ResponseWriter) {
+// forwardFirstVisitor sends the first visitor to targetAddress by a page with a refresh. A redirect by status would
+// make the next request one from another site, because the visit started from a file.
+func (g *browserGateway) forwardFirstVisitor(w http.ResponseWriter) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.secretPathUses++

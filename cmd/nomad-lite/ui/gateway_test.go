@@ -68,14 +68,14 @@ func socketAgent(t *testing.T) (socket string) {
 }
 
 // startSession starts a gateway with a session.
-func startSession(t *testing.T) (*gateway, *session) {
+func startSession(t *testing.T) (*browserGateway, *browserSession) {
 	t.Helper()
-	g, err := newGateway()
+	g, err := newBrowserGateway()
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	page := newSession(socketAgent(t), time.Hour, cancel, func() {})
+	page := newBrowserSession(socketAgent(t), time.Hour, cancel, func() {})
 	g.targetAddress = "/ui/" + loginFragment + page.loginSecret
 	served := make(chan error, 1)
 	go func() { served <- g.serve(ctx, page) }()
@@ -89,7 +89,7 @@ func startSession(t *testing.T) (*gateway, *session) {
 }
 
 // fetch sends a request to the gateway, and returns the status and the body.
-func (g *gateway) fetch(t *testing.T, method, path string, header ...string) (int, string) {
+func (g *browserGateway) fetch(t *testing.T, method, path string, header ...string) (int, string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, g.baseAddress()+path, nil)
 	if err != nil {
@@ -131,7 +131,7 @@ func TestSessionOfABrowser(t *testing.T) {
 		t.Errorf("a file of the page: %d %s", code, text)
 	}
 	reused := make(chan struct{})
-	page.onSecretReuse = func() { close(reused) }
+	page.onLoginSecretReuse = func() { close(reused) }
 	secret := page.loginSecret
 	code, text := g.fetch(t, "POST", "/v1/agent/login", "X-Nomad-Token", secret)
 	var reply struct{ Token string }
@@ -278,7 +278,7 @@ func TestWebsocketNeedsTheTokenOfTheSession(t *testing.T) {
 
 func TestIdleSessionEnds(t *testing.T) {
 	ended := make(chan struct{})
-	page := newSession("/nowhere", 50*time.Millisecond, func() { close(ended) }, nil)
+	page := newBrowserSession("/nowhere", 50*time.Millisecond, func() { close(ended) }, nil)
 	page.beginRequest()
 	select {
 	case <-ended:

@@ -25,34 +25,34 @@ const (
 	handshakeTimeout = 10 * time.Second
 )
 
-// session serves the web page of an agent that listens only on a unix socket to one browser. Towards the page it
+// browserSession serves the web page of an agent that listens only on a unix socket to one browser. Towards the page it
 // behaves like an agent that requires a token: the page exchanges the one-time secret in its address for the session's
 // token.
-type session struct {
-	sessionToken  string
-	agentClient   *http.Client // sends requests over the socket of the agent
-	agentProxy    http.Handler
-	idleTimeout   time.Duration
-	onSecretReuse func() // called when the one-time secret is used for the second time
+type browserSession struct {
+	sessionToken       string
+	agentClient        *http.Client // sends requests over the socket of the agent
+	agentProxy         http.Handler
+	idleTimeout        time.Duration
+	onLoginSecretReuse func() // called when the one-time secret is used for the second time
 
-	mu           sync.Mutex
-	loginSecret  string
-	loginUses    int // number of uses of loginSecret, accepted or not
-	loginExpires time.Time
-	openRequests int // number of requests in progress
-	idleTimer    *time.Timer
+	mu              sync.Mutex
+	loginSecret     string
+	loginSecretUses int // number of uses of loginSecret, accepted or not
+	loginExpires    time.Time
+	openRequests    int // number of requests in progress
+	idleTimer       *time.Timer
 }
 
-// newSession returns a session for the agent at a socket. It calls end when no request was in progress for idleTimeout,
-// and onSecretReuse when the one-time secret is used for the second time.
-func newSession(socket string, idleTime time.Duration, end, onReuse func()) *session {
+// newBrowserSession returns a browserSession for the agent at a socket. It calls end when no request was in progress
+// for idleTimeout, and onLoginSecretReuse when the one-time secret is used for the second time.
+func newBrowserSession(socket string, idleTime time.Duration, end, onReuse func()) *browserSession {
 	transport := &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", socket)
 		},
 	}
-	s := &session{
-		sessionToken: newSecret(), loginSecret: newSecret(), loginExpires: time.Now().Add(loginLifetime), idleTimeout: idleTime, onSecretReuse: onReuse,
+	s := &browserSession{
+		sessionToken: newSecret(), loginSecret: newSecret(), loginExpires: time.Now().Add(loginLifetime), idleTimeout: idleTime, onLoginSecretReuse: onReuse,
 		agentClient: &http.Client{Transport: transport}, idleTimer: time.AfterFunc(idleTime, end),
 	}
 	s.agentProxy = &httputil.ReverseProxy{
@@ -74,7 +74,7 @@ func newSession(socket string, idleTime time.Duration, end, onReuse func()) *ses
 	return s
 }
 
-func (s *session) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s *browserSession) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.beginRequest()
 	defer s.endRequest()
 	switch {
@@ -90,14 +90,14 @@ func (s *session) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // beginRequest and end count the requests in progress. While there are none, the idle timer runs.
-func (s *session) beginRequest() {
+func (s *browserSession) beginRequest() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.openRequests++
 	s.idleTimer.Stop()
 }
 
-func (s *session) endRequest() {
+func (s *browserSession) endRequest() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.openRequests--; s.openRequests == 0 {
@@ -106,17 +106,17 @@ func (s *session) endRequest() {
 }
 
 // exchangeLoginSecret replies to the one-time secret with the token of the session.
-func (s *session) exchangeLoginSecret(w http.ResponseWriter, r *http.Request) {
+func (s *browserSession) exchangeLoginSecret(w http.ResponseWriter, r *http.Request) {
 	known, uses := equalSecrets(r.Header.Get("X-Nomad-Token"), s.loginSecret), 0
 	s.mu.Lock()
 	if known {
-		s.loginUses++
-		uses = s.loginUses
+		s.loginSecretUses++
+		uses = s.loginSecretUses
 	}
 	valid := uses == 1 && time.Now().Before(s.loginExpires)
 	s.mu.Unlock()
 	if uses == 2 {
-		s.onSecretReuse()
+		s.onLoginSecretReuse()
 	}
 	w.Header().Set("Cache-Control", "no-store")
 	if !valid {
@@ -135,8 +135,8 @@ type websocketHandshake struct {
 
 // relayWebSocket checks the token in the first message of the browser's websocket, and then copies all messages between
 // it and a websocket to the agent.
-func (s *session) relayWebSocket(w http.ResponseWriter, r *http.Request) {
-	// InsecureSkipVerify: admitsSite of the gateway has already checked the origin.
+func (s *browserSession) relayWebSocket(w http.ResponseWriter, r *http.Request) {
+	// InsecureSkipVerify: admitsRequestOrigin of the gateway has already checked the origin.
 	browser, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true})
 	if err != nil {
 		return // Accept has replied
@@ -172,7 +172,7 @@ func (s *session) relayWebSocket(w http.ResponseWriter, r *http.Request) {
 
 var errNoSessionToken = errors.New("permission denied")
 
-func (s *session) checkHandshake(r *http.Request, browser *websocket.Conn) error {
+func (s *browserSession) checkHandshake(r *http.Request, browser *websocket.Conn) error {
 	if r.URL.Query().Get("ws_handshake") != "true" {
 		return errNoSessionToken
 	}
@@ -194,7 +194,7 @@ func copyWebSocketMessages(ctx context.Context, cancel context.CancelFunc, to, f
 		if err != nil {
 			var closed websocket.CloseError
 			if errors.As(err, &closed) && closed.Code != websocket.StatusNoStatusRcvd {
-				_ = to.Close(closed.Code, closed.Reason) // relay closes the connection in any case
+				_ = to.Close(closed.Code, closed.Reason) // relayWebSocket closes the connection in any case
 			}
 			cancel()
 			return

@@ -36,7 +36,7 @@ makes a new token.
 Exit codes: 0, or 1 when nothing or several things have this id.`
 
 type options struct {
-	client       apiclient.Flags
+	clientFlags  apiclient.Flags
 	showURL      bool
 	authenticate bool
 }
@@ -58,20 +58,20 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 			return openUI(cmd.Context(), o, id, s)
 		},
 	}
-	o.client.Register(cmd)
+	o.clientFlags.Register(cmd)
 	cmd.Flags().BoolVar(&o.showURL, "show-url", false, "print the address, and open no browser")
 	cmd.Flags().BoolVar(&o.authenticate, "authenticate", false, "log the browser in, with a secret that is valid once and for a minute")
 	return cmd
 }
 
 func openUI(ctx context.Context, o options, id string, s *cli.Streams) error {
-	c, err := o.client.Client()
+	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
 	path := "/ui/"
 	if id != "" {
-		page, err := findUIPath(ctx, c, o.client.ClientConfig().Namespace, id)
+		page, err := findUIPath(ctx, c, o.clientFlags.ClientConfig().Namespace, id)
 		if err != nil {
 			return err
 		}
@@ -87,7 +87,7 @@ func openAgentPage(ctx context.Context, o options, c *api.Client, path string, s
 		return err
 	}
 	if base == "" {
-		return servePageOfSocketAgent(ctx, o, path, s)
+		return servePageOfUnixSocketAgent(ctx, o, path, s)
 	}
 	if o.authenticate {
 		secret, err := createLoginSecret(ctx, c)
@@ -95,7 +95,7 @@ func openAgentPage(ctx context.Context, o options, c *api.Client, path string, s
 			return err
 		}
 		if secret != "" {
-			return openWithSecret(ctx, o, base+path, secret, s)
+			return openAddressWithSecret(ctx, o, base+path, secret, s)
 		}
 	}
 	return openOrPrintAddress(o, base+path, s)
@@ -132,10 +132,10 @@ func printAddress(o options, address string, s *cli.Streams) error {
 // address.
 const loginFragment = "#login="
 
-// openWithSecret opens an address with a one-time secret in its fragment. It blocks until the browser has requested the
-// address, or until the secret expires.
-func openWithSecret(ctx context.Context, o options, address, secret string, s *cli.Streams) error {
-	g, err := newGateway()
+// openAddressWithSecret opens an address with a one-time secret in its fragment. It blocks until the browser has
+// requested the address, or until the secret expires.
+func openAddressWithSecret(ctx context.Context, o options, address, secret string, s *cli.Streams) error {
+	g, err := newBrowserGateway()
 	if err != nil {
 		return err
 	}
@@ -159,7 +159,7 @@ var errNotOpened = errors.New("the browser did not open the page: nomad-lite ui 
 // openTargetInBrowser starts the browser with a file that forwards it to the gateway, and blocks until the browser has
 // requested the secret path or ctx ends. Without a browser it prints the target. shown is the printed address, which
 // contains no secret.
-func openTargetInBrowser(ctx context.Context, o options, g *gateway, shown string, s *cli.Streams) error {
+func openTargetInBrowser(ctx context.Context, o options, g *browserGateway, shown string, s *cli.Streams) error {
 	if o.showURL {
 		return printAddress(o, g.targetAddress, s)
 	}
@@ -193,10 +193,10 @@ func openTargetInBrowser(ctx context.Context, o options, g *gateway, shown strin
 // cannot read the file reports no error to the command.
 const slowBrowserTime = 5 * time.Second
 
-// servePageOfSocketAgent serves the page of an agent that listens only on its unix socket, until ctx ends, the session
-// is idle, or the one-time secret is used twice.
-func servePageOfSocketAgent(ctx context.Context, o options, path string, s *cli.Streams) error {
-	g, err := newGateway()
+// servePageOfUnixSocketAgent serves the page of an agent that listens only on its unix socket, until ctx ends, the
+// session is idle, or the one-time secret is used twice.
+func servePageOfUnixSocketAgent(ctx context.Context, o options, path string, s *cli.Streams) error {
+	g, err := newBrowserGateway()
 	if err != nil {
 		return err
 	}
@@ -204,8 +204,8 @@ func servePageOfSocketAgent(ctx context.Context, o options, path string, s *cli.
 	defer stop()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	socket := strings.TrimPrefix(o.client.ClientConfig().Address, "unix://")
-	page := newSession(socket, sessionIdleTime, func() { cancel(errIdle) }, func() {
+	socket := strings.TrimPrefix(o.clientFlags.ClientConfig().Address, "unix://")
+	page := newBrowserSession(socket, sessionIdleTime, func() { cancel(errIdle) }, func() {
 		fmt.Fprintln(s.Err, "warning: the one-time secret of the page was used twice: if you have not opened the address twice, press Ctrl-C, which ends the session")
 	})
 	g.targetAddress = g.baseAddress() + path + loginFragment + page.loginSecret
@@ -261,7 +261,7 @@ func createLoginSecret(ctx context.Context, c *api.Client) (string, error) {
 // findUIAddress returns the HTTP address of the agent, even if the command connects to the unix socket, which browsers
 // do not support. It returns "" if the agent listens only on its unix socket.
 func findUIAddress(ctx context.Context, o options, c *api.Client) (string, error) {
-	address := o.client.ClientConfig().Address
+	address := o.clientFlags.ClientConfig().Address
 	if !strings.HasPrefix(address, "unix:") {
 		return strings.TrimSuffix(address, "/"), nil
 	}

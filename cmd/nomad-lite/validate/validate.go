@@ -44,11 +44,11 @@ standard output: Valid, Diagnostics with the places in the file, and Messages.
 Exit codes: 0 when the job can run, 1 when it cannot.`
 
 type validateOptions struct {
-	jobFile    jobfile.Flags
-	plugins    localplugins.Flags
-	client     apiclient.Flags
-	schemaFile string
-	jsonOutput bool
+	jobFileFlags jobfile.Flags
+	pluginFlags  localplugins.Flags
+	clientFlags  apiclient.Flags
+	schemaFile   string
+	jsonOutput   bool
 }
 
 // NewCommand returns the command "validate".
@@ -70,19 +70,19 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 				return err
 			}
 			report := jobfile.NewReport()
-			return report.Print(s, validateJob(cmd.Context(), o, args[0], report.StreamsIntoReport(s)))
+			return report.Print(s, validateJob(cmd.Context(), o, args[0], report.StreamsWritingToReport(s)))
 		},
 	}
-	o.jobFile.Register(cmd)
-	o.plugins.Register(cmd)
-	o.client.Register(cmd)
+	o.jobFileFlags.Register(cmd)
+	o.pluginFlags.Register(cmd)
+	o.clientFlags.Register(cmd)
 	cmd.Flags().StringVar(&o.schemaFile, "schema", "", "take the schemas of drivers from this `file` of nomad-lite job schema")
 	cmd.Flags().BoolVar(&o.jsonOutput, "json-output", false, "print the errors and warnings as JSON")
 	return cmd
 }
 
 func validateJob(ctx context.Context, o validateOptions, path string, s *cli.Streams) error {
-	job, err := o.jobFile.Read(s, path, 1)
+	job, err := o.jobFileFlags.Read(s, path, 1)
 	if err != nil {
 		return err
 	}
@@ -102,7 +102,7 @@ func validateJob(ctx context.Context, o validateOptions, path string, s *cli.Str
 	if err != nil {
 		return err
 	}
-	runnable, err := jobcheck.CheckTemplatesUsersCommands(job, s, answer == nil || o.client.AgentIsOnThisMachine())
+	runnable, err := jobcheck.CheckTemplatesUsersCommands(job, s, answer == nil || o.clientFlags.AgentIsOnThisMachine())
 	if err != nil {
 		return err
 	}
@@ -124,16 +124,16 @@ func validateJob(ctx context.Context, o validateOptions, path string, s *cli.Str
 // validateWithAgent lets the agent validate the job. It returns nil if there is no agent, or if flags name plugins or
 // schemas to use instead. If the flags name an agent that cannot be reached, it prints a warning and returns nil.
 func (o *validateOptions) validateWithAgent(ctx context.Context, job *jobfile.File, s *cli.Streams) (*jobfile.AgentValidation, error) {
-	if o.schemaFile != "" || o.plugins.AreSet() || !o.client.CanFindAgent() {
+	if o.schemaFile != "" || o.pluginFlags.AreSet() || !o.clientFlags.CanFindAgent() {
 		return nil, nil
 	}
-	c, err := o.client.Client()
+	c, err := o.clientFlags.Client()
 	if err != nil {
 		return nil, err
 	}
-	o.client.UseJobRegion(c, job.Job)
+	o.clientFlags.UseJobRegion(c, job.Job)
 	answer, err := job.ValidateWithAgent(ctx, c)
-	if err != nil && o.client.NamesAgent() {
+	if err != nil && o.clientFlags.SelectsAgent() {
 		fmt.Fprintln(s.Err, "Driver configuration not validated since connection to Nomad agent couldn't be established.")
 		fmt.Fprintf(s.Err, "warning: the builtin drivers of this machine count: %v\n", apiclient.WrapError("ask the agent about the job", err))
 	}
@@ -146,7 +146,7 @@ func (o *validateOptions) validateWithAgent(ctx context.Context, job *jobfile.Fi
 // checkLocally checks a job against the builtin plugins and those that the flags name, and against this
 // machine. It returns the warnings in the form of Nomad's API.
 func (o *validateOptions) checkLocally(ctx context.Context, job *jobfile.File, s *cli.Streams) (warnings string, good bool, err error) {
-	local, err := o.plugins.ReadConfig(s)
+	local, err := o.pluginFlags.ReadConfig(s)
 	if err != nil {
 		return "", false, err
 	}

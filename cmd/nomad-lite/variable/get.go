@@ -22,7 +22,7 @@ const getExamples = `  nomad-lite var get nomad/jobs/web
   nomad-lite var get -out hcl nomad/jobs/web          as 'var put' reads it`
 
 type getOptions struct {
-	client      apiclient.Flags
+	clientFlags apiclient.Flags
 	outputFlags outputFlags
 	itemName    string
 }
@@ -38,16 +38,16 @@ func newGetCommand(s *cli.Streams) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return getVariable(cmd.Context(), o, args[0], s)
 		},
-		ValidArgsFunction: cli.CompleteArgsByPosition(completeVariables(&o.client)),
+		ValidArgsFunction: cli.CompleteArgsByPosition(completeVariables(&o.clientFlags)),
 	}
-	o.client.Register(cmd)
+	o.clientFlags.Register(cmd)
 	o.outputFlags.register(cmd, "table", "hcl", "json", "go-template", "none")
 	cmd.Flags().StringVar(&o.itemName, "item", "", "print the value of this `item` only")
 	return cmd
 }
 
 func getVariable(ctx context.Context, o getOptions, path string, s *cli.Streams) error {
-	c, err := o.client.Client()
+	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
@@ -59,7 +59,7 @@ func getVariable(ctx context.Context, o getOptions, path string, s *cli.Streams)
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("read variable %q", path), err)
 	}
-	cli.SetWebPagePath(ctx, cli.VariableWebPagePath(v.Path, v.Namespace))
+	cli.SetPageForUIFlag(ctx, cli.VariableWebPagePath(v.Path, v.Namespace))
 	if o.itemName == "" {
 		return o.outputFlags.printVariable(s, v, "table")
 	}

@@ -21,7 +21,7 @@ const listExamples = `  nomad-lite var list
   nomad-lite var list -out terse`
 
 type listOptions struct {
-	client      apiclient.Flags
+	clientFlags apiclient.Flags
 	outputFlags outputFlags
 	filter      string
 	perPage     int32
@@ -43,9 +43,9 @@ func newListCommand(s *cli.Streams) *cobra.Command {
 			}
 			return listVariables(cmd.Context(), o, prefix, s)
 		},
-		ValidArgsFunction: cli.CompleteArgsByPosition(completeVariables(&o.client)),
+		ValidArgsFunction: cli.CompleteArgsByPosition(completeVariables(&o.clientFlags)),
 	}
-	o.client.Register(cmd)
+	o.clientFlags.Register(cmd)
 	o.outputFlags.register(cmd, "table", "terse", "json", "go-template")
 	cmd.Flags().StringVar(&o.filter, "filter", "", "list those only for which this `expression` is true")
 	cmd.Flags().Int32Var(&o.perPage, "per-page", 0, "list so `many` at most")
@@ -54,7 +54,7 @@ func newListCommand(s *cli.Streams) *cobra.Command {
 }
 
 func listVariables(ctx context.Context, o listOptions, prefix string, s *cli.Streams) error {
-	c, err := o.client.Client()
+	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func listVariables(ctx context.Context, o listOptions, prefix string, s *cli.Str
 	if meta.NextToken != "" {
 		fmt.Fprintf(s.Err, "Next page token: %s\n", meta.NextToken)
 	}
-	switch o.outputFlags.resolveFormat(s, "table") {
+	switch o.outputFlags.selectedFormatOr(s, "table") {
 	case "json":
 		return printVariableJSON(s, all)
 	case "go-template":
@@ -76,20 +76,20 @@ func listVariables(ctx context.Context, o listOptions, prefix string, s *cli.Str
 		t := new(output.Table)
 		for _, v := range all {
 			row := []any{v.Path}
-			if o.client.Namespace == "*" {
+			if o.clientFlags.Namespace == "*" {
 				row = []any{v.Namespace, v.Path}
 			}
-			t.Row(row...)
+			t.AddRow(row...)
 		}
 		p := output.NewPage(s)
-		p.Table(t)
+		p.AddTable(t)
 		return output.Print(s, p)
 	}
 	p := output.NewPage(s)
 	t := output.NewTable("Namespace", "Path", "Last Updated")
 	for _, v := range all {
-		t.Row(v.Namespace, v.Path, output.FormatDate(v.ModifyTime))
+		t.AddRow(v.Namespace, v.Path, output.FormatDate(v.ModifyTime))
 	}
-	p.TableOrMessage(t, "No matching variables found")
+	p.AddTableOrMessage(t, "No matching variables found")
 	return output.Print(s, p)
 }

@@ -33,13 +33,13 @@ Exit codes: the exit code of the command, or 1 when there was no lock, or it was
 const commandShutdownTimeout = 5 * time.Second
 
 type lockOptions struct {
-	client         apiclient.Flags
-	ttl, lockDelay time.Duration
-	maxRetry       int64
-	earlyReturn    bool
-	backoff        time.Duration
-	useShell       bool
-	verbose        bool
+	clientFlags      apiclient.Flags
+	ttl, lockDelay   time.Duration
+	maxRetry         int64
+	failIfLockIsHeld bool
+	backoff          time.Duration
+	useShell         bool
+	verbose          bool
 }
 
 func newLockCommand(s *cli.Streams) *cobra.Command {
@@ -57,29 +57,29 @@ func newLockCommand(s *cli.Streams) *cobra.Command {
 			}
 			return runWithLock(cmd.Context(), o, args[0], args[1:], s)
 		},
-		ValidArgsFunction: cli.CompleteArgsByPosition(completeVariables(&o.client)),
+		ValidArgsFunction: cli.CompleteArgsByPosition(completeVariables(&o.clientFlags)),
 	}
-	o.client.Register(cmd)
+	o.clientFlags.Register(cmd)
 	cmd.Flags().DurationVar(&o.ttl, "ttl", 15*time.Second, "how long the lock outlives a holder that is gone, from 10s to 24h")
 	cmd.Flags().DurationVar(&o.lockDelay, "delay", 15*time.Second, "how long nobody gets it after that")
 	cmd.Flags().Int64Var(&o.maxRetry, "max-retry", 5, "how often a request is tried again that the agent did not answer")
-	cmd.Flags().BoolVar(&o.earlyReturn, "early-return", false, "do not wait for a lock that another holder has")
+	cmd.Flags().BoolVar(&o.failIfLockIsHeld, "early-return", false, "do not wait for a lock that another holder has")
 	cmd.Flags().DurationVar(&o.backoff, "backoff", time.Second, "`time` between two requests for a lock that another holder has")
 	cmd.Flags().BoolVar(&o.useShell, "shell", true, "let a shell read the command")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "say what is done")
-	return cli.MarkRunsProgram(cmd)
+	return cli.PassFlagsToProgram(cmd)
 }
 
 func runWithLock(ctx context.Context, o lockOptions, path string, command []string, s *cli.Streams) error {
 	v := &api.Variable{Path: path}
 	if isSpecFile(path) {
 		var err error
-		if v, err = (&putOptions{client: o.client}).readSpec(path, &specInputs{stdin: s.In}); err != nil {
+		if v, err = (&putOptions{clientFlags: o.clientFlags}).readSpec(path, &specFileReader{stdin: s.In}); err != nil {
 			return err
 		}
 	}
 	v.Lock = &api.VariableLock{TTL: o.ttl.String(), LockDelay: o.lockDelay.String()}
-	c, err := o.client.Client()
+	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
@@ -114,7 +114,7 @@ func (o lockOptions) acquireLock(ctx context.Context, lock *api.Locks) error {
 		switch {
 		case !errors.Is(err, api.ErrLockConflict):
 			return err
-		case o.earlyReturn:
+		case o.failIfLockIsHeld:
 			return errors.New("another holder has the lock")
 		}
 		select {

@@ -17,8 +17,8 @@ const purgeHelp = `Delete a variable permanently.
 Exit codes: 0, also when there was none; 1 when -check-index did not match.`
 
 type purgeOptions struct {
-	client     apiclient.Flags
-	checkIndex uint64
+	clientFlags apiclient.Flags
+	checkIndex  uint64
 }
 
 func newPurgeCommand(s *cli.Streams) *cobra.Command {
@@ -32,15 +32,15 @@ func newPurgeCommand(s *cli.Streams) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return purgeVariable(cmd.Context(), o, args[0], cmd.Flags().Changed("check-index"), s)
 		},
-		ValidArgsFunction: cli.CompleteArgsByPosition(completeVariables(&o.client)),
+		ValidArgsFunction: cli.CompleteArgsByPosition(completeVariables(&o.clientFlags)),
 	}
-	o.client.Register(cmd)
+	o.clientFlags.Register(cmd)
 	cmd.Flags().Uint64Var(&o.checkIndex, "check-index", 0, "delete it only if its modify `index` is this one")
 	return cmd
 }
 
 func purgeVariable(ctx context.Context, o purgeOptions, path string, checkIndexSet bool, s *cli.Streams) error {
-	c, err := o.client.Client()
+	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}

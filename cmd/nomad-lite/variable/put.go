@@ -46,7 +46,7 @@ const putExamples = `  nomad-lite var put nomad/jobs/web user=app password=@pass
   nomad-lite var put @web.nsv.hcl`
 
 type putOptions struct {
-	client        apiclient.Flags
+	clientFlags   apiclient.Flags
 	outputFlags   outputFlags
 	checkIndex    uint64
 	checkIndexSet bool
@@ -77,9 +77,9 @@ func newPutCommand(s *cli.Streams) *cobra.Command {
 			}
 			return putVariable(cmd.Context(), o, v, s)
 		},
-		ValidArgsFunction: cli.CompleteArgsByPosition(completeVariables(&o.client)),
+		ValidArgsFunction: cli.CompleteArgsByPosition(completeVariables(&o.clientFlags)),
 	}
-	o.client.Register(cmd)
+	o.clientFlags.Register(cmd)
 	o.outputFlags.register(cmd, "table", "hcl", "json", "go-template", "none")
 	cmd.Flags().Uint64Var(&o.checkIndex, "check-index", 0, "write it only if its modify `index` is this one; 0 means that it must be new")
 	cmd.Flags().BoolVar(&o.force, "force", false, "overwrite what is there")
@@ -96,7 +96,7 @@ func (o *putOptions) variableFromArgs(args []string, stdin io.Reader) (*api.Vari
 	if !isSpecFile(args[0]) {
 		path, args = args[0], args[1:]
 	}
-	read := &specInputs{stdin: stdin}
+	read := &specFileReader{stdin: stdin}
 	if len(args) > 0 && isSpecFile(args[0]) {
 		var err error
 		if v, err = o.readSpec(args[0], read); err != nil {
@@ -107,8 +107,8 @@ func (o *putOptions) variableFromArgs(args []string, stdin io.Reader) (*api.Vari
 	if path != "" {
 		v.Path = path
 	}
-	if o.client.Namespace != "" {
-		v.Namespace = o.client.Namespace
+	if o.clientFlags.Namespace != "" {
+		v.Namespace = o.clientFlags.Namespace
 	}
 	items := maps.Clone(v.Items)
 	if items == nil {
@@ -123,7 +123,7 @@ func (o *putOptions) variableFromArgs(args []string, stdin io.Reader) (*api.Vari
 		case strings.HasPrefix(value, `\@`), strings.HasPrefix(value, `\-`):
 			value = value[1:]
 		case isSpecFile(value):
-			text, err := read.readInput(value)
+			text, err := read.readSpecText(value)
 			if err != nil {
 				return nil, err
 			}
@@ -165,8 +165,8 @@ func describeInvalidPath(path string) string {
 }
 
 // readSpec reads a variable from the file that an argument refers to, or from standard input.
-func (o *putOptions) readSpec(reference string, read *specInputs) (*api.Variable, error) {
-	text, err := read.readInput(reference)
+func (o *putOptions) readSpec(reference string, read *specFileReader) (*api.Variable, error) {
+	text, err := read.readSpecText(reference)
 	if err != nil {
 		return nil, err
 	}
@@ -176,13 +176,13 @@ func (o *putOptions) readSpec(reference string, read *specInputs) (*api.Variable
 // isSpecFile reports whether an argument refers to a file (@file) or to standard input (-).
 func isSpecFile(arg string) bool { return arg == "-" || len(arg) > 1 && arg[0] == '@' }
 
-// specInputs reads the files to which arguments refer. It returns an error for the second use of standard input.
-type specInputs struct {
+// specFileReader reads the files to which arguments refer. It returns an error for the second use of standard input.
+type specFileReader struct {
 	stdin     io.Reader
 	stdinRead bool
 }
 
-func (i *specInputs) readInput(reference string) ([]byte, error) {
+func (i *specFileReader) readSpecText(reference string) ([]byte, error) {
 	if reference != "-" {
 		return os.ReadFile(reference[1:])
 	}
@@ -276,7 +276,7 @@ func parseVariableHCL(text []byte, name string) (*api.Variable, error) {
 }
 
 func putVariable(ctx context.Context, o putOptions, v *api.Variable, s *cli.Streams) error {
-	c, err := o.client.Client()
+	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
@@ -298,8 +298,8 @@ func putVariable(ctx context.Context, o putOptions, v *api.Variable, s *cli.Stre
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("write variable %q", v.Path), err)
 	}
-	cli.SetWebPagePath(ctx, cli.VariableWebPagePath(storedVariable.Path, storedVariable.Namespace))
-	if o.outputFlags.resolveFormat(s, "none") != "none" {
+	cli.SetPageForUIFlag(ctx, cli.VariableWebPagePath(storedVariable.Path, storedVariable.Namespace))
+	if o.outputFlags.selectedFormatOr(s, "none") != "none" {
 		return o.outputFlags.printVariable(s, storedVariable, "none")
 	}
 	verb := "Updated"

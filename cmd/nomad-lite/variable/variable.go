@@ -51,23 +51,23 @@ func completeVariables(f *apiclient.Flags) cli.Completer {
 // outputFlags select the format in which a command prints variables. -json is short for Nomad's -out json, and -t for
 // -out go-template.
 type outputFlags struct {
-	format    output.FormatFlags
-	outFormat string
-	template  string
+	formatFlags   output.FormatFlags
+	outFlagFormat string
+	template      string
 }
 
 // register adds the flags to a command, and lets the command check them before it runs. formats are the values that
 // -out accepts.
 func (o *outputFlags) register(cmd *cobra.Command, formats ...string) {
-	o.format.Register(cmd)
-	cmd.Flags().StringVar(&o.outFormat, "out", "", "`format` to print: "+strings.Join(formats, ", "))
+	o.formatFlags.Register(cmd)
+	cmd.Flags().StringVar(&o.outFlagFormat, "out", "", "`format` to print: "+strings.Join(formats, ", "))
 	cmd.Flags().StringVar(&o.template, "template", "", "Go `template` for -out go-template, the same as -t")
 	cli.SetFlagCompletion(cmd, "out", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
 	check := func(cmd *cobra.Command) error {
 		switch {
-		case o.outFormat != "" && !slices.Contains(formats, o.outFormat):
+		case o.outFlagFormat != "" && !slices.Contains(formats, o.outFlagFormat):
 			return cli.UsageError(cmd, fmt.Errorf("-out takes one of %s", strings.Join(formats, ", ")))
-		case (o.template != "") != (o.outFormat == "go-template"):
+		case (o.template != "") != (o.outFlagFormat == "go-template"):
 			return cli.UsageError(cmd, errors.New("-template and -out go-template belong together; -t TEMPLATE is short for both"))
 		}
 		return nil
@@ -81,16 +81,16 @@ func (o *outputFlags) register(cmd *cobra.Command, formats ...string) {
 	}
 }
 
-// resolveFormat returns the format that the flags select. Without such a flag it returns onTerminal if standard output
-// is a terminal, and "json" otherwise.
-func (o *outputFlags) resolveFormat(s *cli.Streams, onTerminal string) string {
+// selectedFormatOr returns the format that the flags select. Without such a flag it returns onTerminal if standard
+// output is a terminal, and "json" otherwise.
+func (o *outputFlags) selectedFormatOr(s *cli.Streams, onTerminal string) string {
 	switch {
-	case o.format.JSON:
+	case o.formatFlags.JSON:
 		return "json"
-	case o.format.Template != "":
+	case o.formatFlags.Template != "":
 		return "go-template"
-	case o.outFormat != "":
-		return o.outFormat
+	case o.outFlagFormat != "":
+		return o.outFlagFormat
 	case terminal.IsTerminal(s.Out):
 		return onTerminal
 	}
@@ -98,11 +98,11 @@ func (o *outputFlags) resolveFormat(s *cli.Streams, onTerminal string) string {
 }
 
 func (o *outputFlags) executeTemplate(s *cli.Streams, value any) error {
-	return (&output.FormatFlags{Template: cmp.Or(o.template, o.format.Template)}).Print(s, value)
+	return (&output.FormatFlags{Template: cmp.Or(o.template, o.formatFlags.Template)}).Print(s, value)
 }
 
 func (o *outputFlags) printVariable(s *cli.Streams, v *api.Variable, onTerminal string) error {
-	switch o.resolveFormat(s, onTerminal) {
+	switch o.selectedFormatOr(s, onTerminal) {
 	case "none":
 		return nil
 	case "json":
@@ -126,9 +126,9 @@ func (o *outputFlags) printVariable(s *cli.Streams, v *api.Variable, onTerminal 
 	if v.Lock != nil {
 		rows = append(rows, output.Pairs{{"Lock ID", v.Lock.ID}, {"Lock TTL", v.Lock.TTL}, {"Lock Delay", v.Lock.LockDelay}}...)
 	}
-	p.Pairs(rows)
-	p.Section("Items")
-	p.Pairs(output.SortedPairs(v.Items))
+	p.AddPairs(rows)
+	p.AddSection("Items")
+	p.AddPairs(output.SortedPairs(v.Items))
 	return output.Print(s, p)
 }
 

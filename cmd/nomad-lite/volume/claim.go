@@ -16,8 +16,8 @@ const claimListHelp = `List the claims of groups with sticky volumes: the alloca
 only with the volume that the first one had.`
 
 type claimListOptions struct {
-	client      apiclient.Flags
-	format      output.FormatFlags
+	clientFlags apiclient.Flags
+	formatFlags output.FormatFlags
 	listRequest api.TaskGroupHostVolumeClaimsListRequest
 	verbose     bool
 }
@@ -35,8 +35,8 @@ func newClaimListCommand(s *cli.Streams) *cobra.Command {
 		Args:  cli.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return o.listClaims(cmd.Context(), s) },
 	}
-	o.client.Register(cmd)
-	o.format.Register(cmd)
+	o.clientFlags.Register(cmd)
+	o.formatFlags.Register(cmd)
 	cmd.Flags().StringVar(&o.listRequest.JobID, "job", "", "only claims of the `job` with this id")
 	cmd.Flags().StringVar(&o.listRequest.TaskGroup, "group", "", "only claims of the `group` with this name")
 	cmd.Flags().StringVar(&o.listRequest.VolumeName, "volume-name", "", "only claims of the volume with this `name`")
@@ -45,7 +45,7 @@ func newClaimListCommand(s *cli.Streams) *cobra.Command {
 }
 
 func (o *claimListOptions) listClaims(ctx context.Context, s *cli.Streams) error {
-	c, err := o.client.Client()
+	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
@@ -53,12 +53,12 @@ func (o *claimListOptions) listClaims(ctx context.Context, s *cli.Streams) error
 	if err != nil {
 		return apiclient.WrapError("list claims", err)
 	}
-	return o.format.PrintValueOrPage(s, claims, func(p *output.Page) {
+	return o.formatFlags.PrintValueOrPage(s, claims, func(p *output.Page) {
 		t := output.NewTable("ID", "Namespace", "Job ID", "Volume ID", "Volume Name")
 		for _, claim := range claims {
-			t.Row(output.ShortID(claim.ID, o.verbose), claim.Namespace, claim.JobID, output.ShortID(claim.VolumeID, o.verbose), claim.VolumeName)
+			t.AddRow(output.ShortID(claim.ID, o.verbose), claim.Namespace, claim.JobID, output.ShortID(claim.VolumeID, o.verbose), claim.VolumeName)
 		}
-		p.TableOrMessage(t, "No task group host volume claims found")
+		p.AddTableOrMessage(t, "No task group host volume claims found")
 	})
 }
 

@@ -23,8 +23,8 @@ unless the volume names a plugin.`
 
 const oneSpecification = `one argument: the file with the specification of a volume, or "-"`
 
-type writeOptions struct {
-	client         apiclient.Flags
+type createOrRegisterOptions struct {
+	clientFlags    apiclient.Flags
 	volumeID       string
 	detach         bool
 	policyOverride bool
@@ -32,7 +32,7 @@ type writeOptions struct {
 }
 
 func newCreateCommand(s *cli.Streams) *cobra.Command {
-	var o writeOptions
+	var o createOrRegisterOptions
 	cmd := &cobra.Command{
 		Use:   "create [flags] FILE",
 		Short: "Create a volume",
@@ -47,7 +47,7 @@ func newCreateCommand(s *cli.Streams) *cobra.Command {
 }
 
 func newRegisterCommand(s *cli.Streams) *cobra.Command {
-	var o writeOptions
+	var o createOrRegisterOptions
 	cmd := &cobra.Command{
 		Use:   "register [flags] FILE",
 		Short: "Register a directory as a volume",
@@ -59,14 +59,14 @@ func newRegisterCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-func (o *writeOptions) register(cmd *cobra.Command) {
-	o.client.Register(cmd)
+func (o *createOrRegisterOptions) register(cmd *cobra.Command) {
+	o.clientFlags.Register(cmd)
 	cmd.Flags().StringVar(&o.volumeID, "id", "", "change the volume with this `id`")
 	cmd.Flags().BoolVar(&o.policyOverride, "policy-override", false, "has no effect: there are no policies")
 }
 
 // readVolume reads a volume from a specification. The flag -id overrides the ID in the specification.
-func (o *writeOptions) readVolume(path string, s *cli.Streams) (*api.Client, *api.HostVolume, error) {
+func (o *createOrRegisterOptions) readVolume(path string, s *cli.Streams) (*api.Client, *api.HostVolume, error) {
 	v, err := readSpecification(path, s)
 	if err != nil {
 		return nil, nil, err
@@ -74,11 +74,11 @@ func (o *writeOptions) readVolume(path string, s *cli.Streams) (*api.Client, *ap
 	if o.volumeID != "" {
 		v.ID = o.volumeID
 	}
-	c, err := o.client.Client()
+	c, err := o.clientFlags.Client()
 	return c, v, err
 }
 
-func (o *writeOptions) createVolume(ctx context.Context, path string, s *cli.Streams) error {
+func (o *createOrRegisterOptions) createVolume(ctx context.Context, path string, s *cli.Streams) error {
 	c, v, err := o.readVolume(path, s)
 	if err != nil {
 		return err
@@ -115,7 +115,7 @@ func waitVolumeReady(ctx context.Context, c *api.Client, v *api.HostVolume) (*ap
 	return v, nil
 }
 
-func (o *writeOptions) registerVolume(ctx context.Context, path string, s *cli.Streams) error {
+func (o *createOrRegisterOptions) registerVolume(ctx context.Context, path string, s *cli.Streams) error {
 	c, v, err := o.readVolume(path, s)
 	if err != nil {
 		return err

@@ -18,9 +18,9 @@ a plugin is kept.
 A volume that an allocation uses is not deleted.`
 
 type deleteOptions struct {
-	client     apiclient.Flags
-	volumeType string
-	force      bool
+	clientFlags apiclient.Flags
+	volumeType  string
+	force       bool
 }
 
 func newDeleteCommand(s *cli.Streams) *cobra.Command {
@@ -30,7 +30,7 @@ func newDeleteCommand(s *cli.Streams) *cobra.Command {
 		Short:             "Delete a volume",
 		Long:              deleteHelp,
 		Args:              cli.RequireArgCount(1, 1, "one argument: the id of a volume, or its beginning"),
-		ValidArgsFunction: apiclient.CompleteID(&o.client, &apiclient.HostVolumeLookup),
+		ValidArgsFunction: apiclient.CompleteID(&o.clientFlags, &apiclient.HostVolumeLookup),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.volumeType != "host" {
 				return cli.UsageError(cmd, errors.New("-type takes host"))
@@ -38,14 +38,14 @@ func newDeleteCommand(s *cli.Streams) *cobra.Command {
 			return o.deleteVolume(cmd.Context(), args[0], s)
 		},
 	}
-	o.client.Register(cmd)
+	o.clientFlags.Register(cmd)
 	cmd.Flags().StringVar(&o.volumeType, "type", "host", "`kind` of the volume: host")
 	cmd.Flags().BoolVar(&o.force, "force", false, "forget the volume also if its plugin fails, and delete the claims of groups")
 	return cmd
 }
 
 func (o *deleteOptions) deleteVolume(ctx context.Context, id string, s *cli.Streams) error {
-	c, err := o.client.Client()
+	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}

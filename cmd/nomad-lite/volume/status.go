@@ -22,12 +22,12 @@ that were created or registered. With VOLUME, the id of one of the latter or its
 that volume and the allocations that use it.`
 
 type statusOptions struct {
-	client     apiclient.Flags
-	format     output.FormatFlags
-	volumeType string
-	nodeID     string
-	nodePool   string
-	verbose    bool
+	clientFlags apiclient.Flags
+	formatFlags output.FormatFlags
+	volumeType  string
+	nodeID      string
+	nodePool    string
+	verbose     bool
 }
 
 // NewCommand returns the command "volume" with its subcommands.
@@ -47,7 +47,7 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 		Short:             "Show volumes",
 		Long:              statusHelp,
 		Args:              cli.RequireArgCount(0, 1, "the id of a volume, or nothing"),
-		ValidArgsFunction: apiclient.CompleteID(&o.client, &apiclient.HostVolumeLookup),
+		ValidArgsFunction: apiclient.CompleteID(&o.clientFlags, &apiclient.HostVolumeLookup),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.volumeType != "" && o.volumeType != "host" && o.volumeType != "csi" {
 				return cli.UsageError(cmd, errors.New("-type takes host or csi"))
@@ -58,8 +58,8 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 			return showVolumes(cmd.Context(), o, s)
 		},
 	}
-	o.client.Register(cmd)
-	o.format.Register(cmd)
+	o.clientFlags.Register(cmd)
+	o.formatFlags.Register(cmd)
 	cmd.Flags().StringVar(&o.volumeType, "type", "", "show this `kind` only: host or csi")
 	cmd.Flags().StringVar(&o.nodeID, "node", "", "show only host volumes of the node with this `id`, or beginning of an id")
 	cmd.Flags().StringVar(&o.nodePool, "node-pool", "", "show only host volumes of nodes in this `pool`")
@@ -81,7 +81,7 @@ type configuredVolume struct {
 }
 
 func showVolumes(ctx context.Context, o statusOptions, s *cli.Streams) error {
-	c, err := o.client.Client()
+	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
@@ -90,15 +90,15 @@ func showVolumes(ctx context.Context, o statusOptions, s *cli.Streams) error {
 		return err
 	}
 	var missing []string // messages about empty lists, which are printed on standard error, as in Nomad
-	err = o.format.PrintValueOrPage(s, v, func(p *output.Page) {
+	err = o.formatFlags.PrintValueOrPage(s, v, func(p *output.Page) {
 		if o.volumeType != "host" {
-			p.Section("Container Storage Interface")
+			p.AddSection("Container Storage Interface")
 			t := output.NewTable("ID", "Name", "Namespace", "Plugin ID", "Schedulable", "Access Mode")
 			for _, v := range v.CSI {
-				t.Row(v.ID, v.Name, v.Namespace, v.PluginID, v.Schedulable, v.AccessMode)
+				t.AddRow(v.ID, v.Name, v.Namespace, v.PluginID, v.Schedulable, v.AccessMode)
 			}
 			if len(t.Rows) > 0 {
-				p.Table(t)
+				p.AddTable(t)
 			} else {
 				missing = append(missing, "No CSI volumes")
 			}
@@ -153,26 +153,26 @@ func (o statusOptions) readVolumes(ctx context.Context, c *api.Client) (*volumes
 // printHostVolumes adds the dynamic host volumes and then the host volumes of the configuration. It reports whether
 // there are dynamic ones.
 func printHostVolumes(p *output.Page, all *volumesByKind, verbose bool) bool {
-	p.Section("Dynamic Host Volumes")
+	p.AddSection("Dynamic Host Volumes")
 	dynamic := output.NewTable("ID", "Name", "Namespace", "Plugin ID", "Node ID", "Node Pool", "State")
 	for _, v := range all.Host {
-		dynamic.Row(output.ShortID(v.ID, verbose), v.Name, v.Namespace, v.PluginID, output.ShortID(v.NodeID, verbose), v.NodePool, output.StatusCell(string(v.State)))
+		dynamic.AddRow(output.ShortID(v.ID, verbose), v.Name, v.Namespace, v.PluginID, output.ShortID(v.NodeID, verbose), v.NodePool, output.StatusCell(string(v.State)))
 	}
 	if len(dynamic.Rows) > 0 {
-		p.Table(dynamic)
+		p.AddTable(dynamic)
 	}
-	p.Section("Host Volumes of the Configuration")
+	p.AddSection("Host Volumes of the Configuration")
 	configured := output.NewTable("Name", "Path", "Read Only", "Node ID")
 	for _, v := range all.Configured {
-		configured.Row(v.Name, v.Path, v.ReadOnly, output.ShortID(v.NodeID, verbose))
+		configured.AddRow(v.Name, v.Path, v.ReadOnly, output.ShortID(v.NodeID, verbose))
 	}
-	p.TableOrMessage(configured, "No host volumes")
+	p.AddTableOrMessage(configured, "No host volumes")
 	return len(dynamic.Rows) > 0
 }
 
 // showVolume shows one host volume.
 func showVolume(ctx context.Context, o statusOptions, id string, s *cli.Streams) error {
-	c, err := o.client.Client()
+	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
@@ -184,24 +184,24 @@ func showVolume(ctx context.Context, o statusOptions, id string, s *cli.Streams)
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("read volume %q", found.ID), err)
 	}
-	return o.format.PrintValueOrPage(s, v, func(p *output.Page) {
-		p.Pairs(output.Pairs{
+	return o.formatFlags.PrintValueOrPage(s, v, func(p *output.Page) {
+		p.AddPairs(output.Pairs{
 			{"ID", v.ID}, {"Name", v.Name}, {"Namespace", v.Namespace}, {"Plugin ID", v.PluginID}, {"Node ID", v.NodeID}, {"Node Pool", v.NodePool},
 			{"Capacity", output.FormatBytes(uint64(max(v.CapacityBytes, 0)))}, {"State", output.StatusCell(string(v.State))}, {"Host Path", v.HostPath},
 		})
-		p.Section("Capabilities")
+		p.AddSection("Capabilities")
 		t := output.NewTable("Access Mode", "Attachment Mode")
 		for _, capability := range v.RequestedCapabilities {
 			if capability != nil {
-				t.Row(capability.AccessMode, capability.AttachmentMode)
+				t.AddRow(capability.AccessMode, capability.AttachmentMode)
 			}
 		}
-		p.Table(t)
+		p.AddTable(t)
 		if len(v.Parameters) > 0 && o.verbose {
-			p.Section("Parameters")
-			p.Pairs(output.SortedPairs(v.Parameters))
+			p.AddSection("Parameters")
+			p.AddPairs(output.SortedPairs(v.Parameters))
 		}
-		p.Section("Allocations")
+		p.AddSection("Allocations")
 		tables.AllocationTable{Verbose: o.verbose, ShowJobID: true}.Print(p, v.Allocations)
 	})
 }

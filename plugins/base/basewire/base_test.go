@@ -251,7 +251,7 @@ func TestConnErr(t *testing.T) {
 				synctest.Wait()
 
 				start := time.Now()
-				got := NewConn(fixedStateConn{State: tt.state}, done).Err(ctx, tt.err)
+				got := NewConn(fixedStateConn{State: tt.state}, done).ConvertErr(ctx, tt.err)
 				if got != tt.want {
 					t.Errorf("got %v, want %v", got, tt.want)
 				}
@@ -262,14 +262,14 @@ func TestConnErr(t *testing.T) {
 		})
 	}
 	t.Run("no error", func(t *testing.T) {
-		if err := NewConn(nil, nil).Err(t.Context(), nil); err != nil {
+		if err := NewConn(nil, nil).ConvertErr(t.Context(), nil); err != nil {
 			t.Error(err)
 		}
 	})
 	t.Run("a deadline that the plugin sees first", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
-		if err := NewConn(nil, nil).Err(ctx, deadline); err != context.DeadlineExceeded {
+		if err := NewConn(nil, nil).ConvertErr(ctx, deadline); err != context.DeadlineExceeded {
 			t.Errorf("got %v", err)
 		}
 	})

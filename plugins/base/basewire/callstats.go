@@ -15,9 +15,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/callstats"
 )
 
-// CallRecorder counts the unary calls to a plugin process. The zero value is ready. All methods can be called
+// CallStatsCollector counts the unary calls to a plugin process. The zero value is ready. All methods can be called
 // concurrently.
-type CallRecorder struct {
+type CallStatsCollector struct {
 	// OnCall is called after each call with the full name of the method. It is set before the first call, and may be
 	// called concurrently. Nil means that no function is called.
 	OnCall func(method string, d time.Duration, failed bool)
@@ -27,7 +27,7 @@ type CallRecorder struct {
 }
 
 // Intercept makes a call and counts it. It is a grpc.UnaryClientInterceptor.
-func (r *CallRecorder) Intercept(ctx context.Context, method string, request, response any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func (r *CallStatsCollector) Intercept(ctx context.Context, method string, request, response any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	stats := r.beginCall(path.Base(method))
 	start := time.Now()
 	err := invoke(ctx, method, request, response, conn, opts...)
@@ -49,7 +49,7 @@ func (r *CallRecorder) Intercept(ctx context.Context, method string, request, re
 	return err
 }
 
-func (r *CallRecorder) beginCall(method string) *callstats.Method {
+func (r *CallStatsCollector) beginCall(method string) *callstats.Method {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	stats := r.statsByMethod[method]
@@ -64,8 +64,8 @@ func (r *CallRecorder) beginCall(method string) *callstats.Method {
 	return stats
 }
 
-// Methods returns the number, errors and durations of the calls of each method that was called, sorted by name.
-func (r *CallRecorder) Methods() []callstats.Method {
+// MethodStats returns the number, errors and durations of the calls of each method that was called, sorted by name.
+func (r *CallStatsCollector) MethodStats() []callstats.Method {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var all []callstats.Method

@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-func TestCallRecorderCountsCalls(t *testing.T) {
-	var r CallRecorder
+func TestCallStatsCollectorCountsCalls(t *testing.T) {
+	var r CallStatsCollector
 	call := func(method string, err error) {
 		_ = r.Intercept(t.Context(), "/hashicorp.nomad.plugins.drivers.proto.Driver/"+method, nil, nil, nil,
 			func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error {
@@ -31,7 +31,7 @@ func TestCallRecorderCountsCalls(t *testing.T) {
 		})
 	}()
 	<-waiting
-	methods := r.Methods()
+	methods := r.MethodStats()
 	close(release)
 	<-done
 	if len(methods) != 2 {

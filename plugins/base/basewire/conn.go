@@ -29,10 +29,10 @@ type Conn struct {
 	callOptions   []grpc.CallOption
 }
 
-// NewConn returns a Conn. The owner of the process closes done when the process has
+// NewConn returns a Conn. The owner of the process closes processExited when the process has
 // exited.
-func NewConn(conn grpc.ClientConnInterface, done <-chan struct{}) *Conn {
-	return newLimitedConn(conn, done, math.MaxInt32)
+func NewConn(conn grpc.ClientConnInterface, processExited <-chan struct{}) *Conn {
+	return newLimitedConn(conn, processExited, math.MaxInt32)
 }
 
 // Done returns a channel that is closed when the process has exited.
@@ -55,17 +55,17 @@ func (c *Conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method stri
 }
 
 // newLimitedConn returns a Conn that limits the size of responses. Requests may have any size.
-func newLimitedConn(conn grpc.ClientConnInterface, done <-chan struct{}, maxRecvSize int) *Conn {
-	return &Conn{conn: conn, processExited: done, maxRecvSize: maxRecvSize, callOptions: []grpc.CallOption{grpc.MaxCallRecvMsgSize(maxRecvSize), grpc.MaxCallSendMsgSize(math.MaxInt32)}}
+func newLimitedConn(conn grpc.ClientConnInterface, processExited <-chan struct{}, maxRecvSize int) *Conn {
+	return &Conn{conn: conn, processExited: processExited, maxRecvSize: maxRecvSize, callOptions: []grpc.CallOption{grpc.MaxCallRecvMsgSize(maxRecvSize), grpc.MaxCallSendMsgSize(math.MaxInt32)}}
 }
 
-// Err returns the error for the caller of a call that was made with ctx and has returned err: base.ErrPluginDown if the
-// plugin has exited, the error of ctx if ctx has ended, an error with the limit if the response was too large, and
-// otherwise err, the plugin's error, unchanged.
+// ConvertErr returns the error for the caller of a call that was made with ctx and has returned err:
+// base.ErrPluginDown if the plugin has exited, the error of ctx if ctx has ended, an error with the limit if the
+// response was too large, and otherwise err, the plugin's error, unchanged.
 //
-// A connection breaks shortly before the exit of its process is seen, so Err may block
+// A connection breaks shortly before the exit of its process is seen, so ConvertErr may block
 // for up to maxExitDelay.
-func (c *Conn) Err(ctx context.Context, err error) error {
+func (c *Conn) ConvertErr(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -94,7 +94,7 @@ func (c *Conn) Err(ctx context.Context, err error) error {
 	default:
 		return err
 	}
-	if c.PluginExited(ctx) || !c.isConnected() {
+	if c.WaitPluginExited(ctx) || !c.isConnected() {
 		return base.ErrPluginDown
 	}
 	if ctx.Err() != nil {
@@ -118,10 +118,10 @@ func ErrorMessage(err error) string {
 	return strings.Replace(text, grpcErr.Error(), grpcErr.GRPCStatus().Message(), 1)
 }
 
-// PluginExited reports whether the process has exited. It blocks for up to maxExitDelay,
+// WaitPluginExited reports whether the process has exited. It blocks for up to maxExitDelay,
 // or until ctx ends, because the exit of a process can be seen later than the end of
 // its connection.
-func (c *Conn) PluginExited(ctx context.Context) bool {
+func (c *Conn) WaitPluginExited(ctx context.Context) bool {
 	timer := time.NewTimer(maxExitDelay)
 	defer timer.Stop()
 	select {

@@ -2,9 +2,9 @@ package basewire
 
 import "context"
 
-// Forward calls send with each value of a channel. It returns the first error of send, the error of ctx when ctx ends,
-// and nil when the channel is closed before ctx has ended.
-func Forward[T any](ctx context.Context, values <-chan T, send func(T) error) error {
+// ForwardChannel calls send with each value of a channel. It returns the first error of send, the error of ctx when
+// ctx ends, and nil when the channel is closed before ctx has ended.
+func ForwardChannel[T any](ctx context.Context, values <-chan T, send func(T) error) error {
 	for {
 		select {
 		case v, ok := <-values:

@@ -12,10 +12,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/proto/basepb"
 )
 
-// NewClient returns the host's client of a plugin; done must be closed when the plugin
+// NewClient returns the host's client of a plugin; processExited must be closed when the plugin
 // process has exited. A spec or a configuration that is absent on the wire is nil.
-func NewClient(conn grpc.ClientConnInterface, done <-chan struct{}) base.Plugin {
-	c := NewConn(conn, done)
+func NewClient(conn grpc.ClientConnInterface, processExited <-chan struct{}) base.Plugin {
+	c := NewConn(conn, processExited)
 	return &client{conn: c, pb: basepb.NewBasePluginClient(c)}
 }
 
@@ -27,7 +27,7 @@ type client struct {
 func (c *client) PluginInfo(ctx context.Context) (*base.Info, error) {
 	resp, err := c.pb.PluginInfo(ctx, &basepb.PluginInfoRequest{})
 	if err != nil {
-		return nil, c.conn.Err(ctx, err)
+		return nil, c.conn.ConvertErr(ctx, err)
 	}
 	return &base.Info{
 		Type:        base.Type(resp.GetType()),
@@ -40,7 +40,7 @@ func (c *client) PluginInfo(ctx context.Context) (*base.Info, error) {
 func (c *client) ConfigSchema(ctx context.Context) (*hclspec.Spec, error) {
 	resp, err := c.pb.ConfigSchema(ctx, &basepb.ConfigSchemaRequest{})
 	if err != nil {
-		return nil, c.conn.Err(ctx, err)
+		return nil, c.conn.ConvertErr(ctx, err)
 	}
 	spec, err := specwire.FromProto(resp.GetSpec())
 	if err != nil {
@@ -55,7 +55,7 @@ func (c *client) SetConfig(ctx context.Context, config *base.Config) error {
 		req.NomadConfig = &basepb.NomadConfig{Driver: driverConfigProto(config.Driver)}
 	}
 	_, err := c.pb.SetConfig(ctx, req)
-	return c.conn.Err(ctx, err)
+	return c.conn.ConvertErr(ctx, err)
 }
 
 // RegisterServer registers the plugin's server on s.

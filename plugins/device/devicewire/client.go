@@ -20,10 +20,10 @@ import (
 const maxResponseSize = 4 << 20
 
 // NewClient returns the host's client of a device plugin; name is the plugin's name for error
-// messages, and done must be closed when the plugin process has exited. The client validates
+// messages, and processExited must be closed when the plugin process has exited. The client validates
 // every message: an error names the plugin and the field.
-func NewClient(name string, conn grpc.ClientConnInterface, done <-chan struct{}) device.Plugin {
-	c := basewire.NewConn(conn, done).WithMaxRecvSize(maxResponseSize)
+func NewClient(name string, conn grpc.ClientConnInterface, processExited <-chan struct{}) device.Plugin {
+	c := basewire.NewConn(conn, processExited).WithMaxRecvSize(maxResponseSize)
 	return &client{pluginName: name, conn: c, pb: devicepb.NewDevicePluginClient(c)}
 }
 
@@ -36,7 +36,7 @@ type client struct {
 // convertErr converts the error of a call to device.ErrPluginDown, the error of ctx, device.ErrDisabled, or an error
 // that names the plugin and the call.
 func (c *client) convertErr(ctx context.Context, call string, err error) error {
-	err = c.conn.Err(ctx, err)
+	err = c.conn.ConvertErr(ctx, err)
 	if errors.Is(err, device.ErrPluginDown) || ctx.Err() != nil {
 		return err
 	}
@@ -70,12 +70,12 @@ func (c *client) Fingerprint(ctx context.Context) (<-chan device.Fingerprint, er
 			}
 			f := fingerprintFromProto(p)
 			if err := f.Validate(); err != nil {
-				return &invalidError{err}
+				return &validationError{err}
 			}
 			return sendValue(ctx, ch, f)
 		})
 		if err == io.EOF {
-			if err = device.ErrStreamEnded; c.conn.PluginExited(ctx) { // a plugin also ends its stream while it exits
+			if err = device.ErrStreamEnded; c.conn.WaitPluginExited(ctx) { // a plugin also ends its stream while it exits
 				err = device.ErrPluginDown
 			}
 		}
@@ -104,7 +104,7 @@ func (c *client) Stats(ctx context.Context, interval time.Duration) (<-chan devi
 			}
 			s := statsFromProto(p)
 			if err := s.Validate(); err != nil {
-				return &invalidError{err}
+				return &validationError{err}
 			}
 			return sendValue(ctx, ch, s)
 		})
@@ -115,15 +115,15 @@ func (c *client) Stats(ctx context.Context, interval time.Duration) (<-chan devi
 	return ch, nil
 }
 
-// invalidError is an error of Validate. Other errors that receiveUntilError gets are errors of a stream.
-type invalidError struct{ error }
+// validationError is an error of Validate. Other errors that receiveUntilError gets are errors of a stream.
+type validationError struct{ error }
 
 // receiveUntilError calls next, which receives one message, until next returns an error. It returns io.EOF for a stream
 // that the plugin has ended, and otherwise the error for the caller of the client.
 func (c *client) receiveUntilError(ctx context.Context, call string, next func() error) error {
 	for {
 		err := next()
-		var invalid *invalidError
+		var invalid *validationError
 		switch {
 		case err == nil:
 		case errors.As(err, &invalid):

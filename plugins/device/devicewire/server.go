@@ -28,7 +28,7 @@ func (s *server) Fingerprint(_ *devicepb.FingerprintRequest, stream grpc.ServerS
 	if err != nil {
 		return err
 	}
-	return basewire.Forward(ctx, ch, func(f device.Fingerprint) error {
+	return basewire.ForwardChannel(ctx, ch, func(f device.Fingerprint) error {
 		if f.Err != nil {
 			return f.Err
 		}
@@ -67,7 +67,7 @@ func (s *server) Stats(req *devicepb.StatsRequest, stream grpc.ServerStreamingSe
 	if err != nil {
 		return err
 	}
-	return basewire.Forward(ctx, ch, func(stats device.Stats) error {
+	return basewire.ForwardChannel(ctx, ch, func(stats device.Stats) error {
 		if stats.Err != nil {
 			return stats.Err
 		}

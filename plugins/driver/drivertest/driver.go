@@ -29,8 +29,8 @@ var (
 	errExecutorDown = errors.New("plugin is shut down")
 )
 
-// wireDriver is a driver of any dialect. Each task is a shell script.
-type wireDriver struct {
+// dialectDriver is a driver of any dialect. Each task is a shell script.
+type dialectDriver struct {
 	basepb.UnimplementedBasePluginServer
 	driverpb.UnimplementedDriverServer
 	dialect         Dialect
@@ -41,35 +41,35 @@ type wireDriver struct {
 	pendingEvents   chan *driverpb.DriverTaskEvent
 	startResponseMu sync.RWMutex // read-locked from the call of StartTask until its response was sent
 
-	mu            sync.Mutex
-	executorPorts portRange
-	topologyCores int
-	initialized   bool
-	taskByID      map[string]*wireTask
+	mu                sync.Mutex
+	executorPorts     portRange
+	topologyCoreCount int
+	initCalled        bool
+	taskByID          map[string]*driverTask
 }
 
-func newWireDriver(d Dialect) *wireDriver {
-	return &wireDriver{
+func newDialectDriver(d Dialect) *dialectDriver {
+	return &dialectDriver{
 		dialect:       d,
 		name:          d.DriverName(),
 		logger:        hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, JSONFormat: true, Output: stderr}),
 		pendingEvents: make(chan *driverpb.DriverTaskEvent, 100),
-		taskByID:      map[string]*wireTask{},
+		taskByID:      map[string]*driverTask{},
 	}
 }
 
-// wireTask is a task that a wireDriver has started or recovered.
-type wireTask struct {
+// driverTask is a task that a dialectDriver has started or recovered.
+type driverTask struct {
 	config  *driverpb.TaskConfig
-	state   taskState
+	state   taskHandleState
 	process taskProcess
 	exited  chan struct{} // closed when result is set
 	result  ProcessResult
 }
 
-// taskState is the driver's state in a handle. It is encoded in the first version of MessagePack, which has no types for
-// byte strings and for short strings.
-type taskState struct {
+// taskHandleState is the driver's state in a handle. It is encoded in the first version of MessagePack, which has no
+// types for byte strings and for short strings.
+type taskHandleState struct {
 	PID       int
 	Executor  executorAddress
 	StartedAt time.Time
@@ -77,7 +77,7 @@ type taskState struct {
 }
 
 // findTask returns the task with an id, or errTaskNotFound.
-func (d *wireDriver) findTask(id string) (*wireTask, error) {
+func (d *dialectDriver) findTask(id string) (*driverTask, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if t := d.taskByID[id]; t != nil {
@@ -86,8 +86,8 @@ func (d *wireDriver) findTask(id string) (*wireTask, error) {
 	return nil, errTaskNotFound
 }
 
-// addTask adds a task to tasks, and starts a goroutine that waits for the exit of the task's process.
-func (d *wireDriver) addTask(t *wireTask) {
+// addAndWatchTask adds a task to taskByID, and starts a goroutine that waits for the exit of the task's process.
+func (d *dialectDriver) addAndWatchTask(t *driverTask) {
 	t.exited = make(chan struct{})
 	d.mu.Lock()
 	d.taskByID[t.config.Id] = t
@@ -99,17 +99,17 @@ func (d *wireDriver) addTask(t *wireTask) {
 }
 
 // Init implements the gRPC service Driver, like all exported methods below.
-func (d *wireDriver) Init(ctx context.Context, r *driverpb.InitRequest) (*driverpb.InitResponse, error) {
+func (d *dialectDriver) Init(ctx context.Context, r *driverpb.InitRequest) (*driverpb.InitResponse, error) {
 	if d.dialect != Newest {
 		return d.UnimplementedDriverServer.Init(ctx, r)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.initialized = true
+	d.initCalled = true
 	return &driverpb.InitResponse{}, nil
 }
 
-func (d *wireDriver) Shutdown(ctx context.Context, r *driverpb.ShutdownRequest) (*driverpb.ShutdownResponse, error) {
+func (d *dialectDriver) Shutdown(ctx context.Context, r *driverpb.ShutdownRequest) (*driverpb.ShutdownResponse, error) {
 	if d.dialect != Newest {
 		return d.UnimplementedDriverServer.Shutdown(ctx, r)
 	}
@@ -117,18 +117,18 @@ func (d *wireDriver) Shutdown(ctx context.Context, r *driverpb.ShutdownRequest) 
 	return &driverpb.ShutdownResponse{}, nil
 }
 
-func (d *wireDriver) TaskConfigSchema(context.Context, *driverpb.TaskConfigSchemaRequest) (*driverpb.TaskConfigSchemaResponse, error) {
+func (d *dialectDriver) TaskConfigSchema(context.Context, *driverpb.TaskConfigSchemaRequest) (*driverpb.TaskConfigSchemaResponse, error) {
 	if _, set := d.faultFile.faultArgs("other-schema"); set {
-		return &driverpb.TaskConfigSchemaResponse{Spec: objectSpec("other", true)}, nil
+		return &driverpb.TaskConfigSchemaResponse{Spec: singleAttrSpec("other", true)}, nil
 	}
-	return &driverpb.TaskConfigSchemaResponse{Spec: objectSpec("script", true)}, nil
+	return &driverpb.TaskConfigSchemaResponse{Spec: singleAttrSpec("script", true)}, nil
 }
 
-func (d *wireDriver) Capabilities(context.Context, *driverpb.CapabilitiesRequest) (*driverpb.CapabilitiesResponse, error) {
+func (d *dialectDriver) Capabilities(context.Context, *driverpb.CapabilitiesRequest) (*driverpb.CapabilitiesResponse, error) {
 	return &driverpb.CapabilitiesResponse{Capabilities: d.dialect.capabilities()}, nil
 }
 
-func (d *wireDriver) Fingerprint(_ *driverpb.FingerprintRequest, stream grpc.ServerStreamingServer[driverpb.FingerprintResponse]) error {
+func (d *dialectDriver) Fingerprint(_ *driverpb.FingerprintRequest, stream grpc.ServerStreamingServer[driverpb.FingerprintResponse]) error {
 	for {
 		response := &driverpb.FingerprintResponse{Health: driverpb.FingerprintResponse_HEALTHY}
 		if d.dialect != Old {
@@ -148,7 +148,7 @@ func (d *wireDriver) Fingerprint(_ *driverpb.FingerprintRequest, stream grpc.Ser
 	}
 }
 
-func (d *wireDriver) StartTask(_ context.Context, r *driverpb.StartTaskRequest) (*driverpb.StartTaskResponse, error) {
+func (d *dialectDriver) StartTask(_ context.Context, r *driverpb.StartTaskRequest) (*driverpb.StartTaskResponse, error) {
 	config := r.Task
 	if _, err := d.findTask(config.Id); err == nil {
 		return nil, fmt.Errorf("task with ID %q already started", config.Id)
@@ -156,10 +156,10 @@ func (d *wireDriver) StartTask(_ context.Context, r *driverpb.StartTaskRequest) 
 	var settings struct {
 		Script string `codec:"script"`
 	}
-	if err := codec.NewDecoderBytes(config.MsgpackDriverConfig, oldMsgpack()).Decode(&settings); err != nil {
+	if err := codec.NewDecoderBytes(config.MsgpackDriverConfig, msgpackV1Handle()).Decode(&settings); err != nil {
 		return nil, err
 	}
-	t := &wireTask{config: config, state: taskState{StartedAt: time.Now(), Script: settings.Script}}
+	t := &driverTask{config: config, state: taskHandleState{StartedAt: time.Now(), Script: settings.Script}}
 	command, err := d.newTaskCommand(config, settings.Script)
 	if err != nil {
 		return nil, err
@@ -175,23 +175,23 @@ func (d *wireDriver) StartTask(_ context.Context, r *driverpb.StartTaskRequest) 
 	if err != nil {
 		return nil, err
 	}
-	state, err := encodeState(t.state)
+	state, err := encodeHandleState(t.state)
 	if err != nil {
 		return nil, err
 	}
-	d.addTask(t)
+	d.addAndWatchTask(t)
 	d.sendEvent(t, "started")
 	handle := &driverpb.TaskHandle{Version: 1, Config: config, DriverState: state}
 	if d.dialect != Old {
 		handle.State = driverpb.TaskState_RUNNING
 	}
-	d.faultFile.faultyHandle(handle)
+	d.faultFile.corruptHandle(handle)
 	return &driverpb.StartTaskResponse{Handle: handle}, nil
 }
 
 // newTaskCommand returns the command of a task. It returns an error if the host has not prepared what a driver of the
 // dialect needs, such as a filled task directory.
-func (d *wireDriver) newTaskCommand(config *driverpb.TaskConfig, script string) (taskCommand, error) {
+func (d *dialectDriver) newTaskCommand(config *driverpb.TaskConfig, script string) (taskCommand, error) {
 	c, err := d.commandInTask(config, []string{"/bin/sh", "-c", script})
 	if err != nil {
 		return c, err
@@ -212,7 +212,7 @@ func (d *wireDriver) newTaskCommand(config *driverpb.TaskConfig, script string) 
 		}
 	case Newest:
 		d.mu.Lock()
-		initialized, cores := d.initialized, d.topologyCores
+		initialized, cores := d.initCalled, d.topologyCoreCount
 		d.mu.Unlock()
 		if !initialized || cores == 0 {
 			return c, fmt.Errorf("initialized %v, %d cores in the topology", initialized, cores)
@@ -234,7 +234,7 @@ func (d *wireDriver) newTaskCommand(config *driverpb.TaskConfig, script string) 
 }
 
 // commandInTask returns a command without output that runs in the directories and as the user of a task.
-func (d *wireDriver) commandInTask(config *driverpb.TaskConfig, args []string) (taskCommand, error) {
+func (d *dialectDriver) commandInTask(config *driverpb.TaskConfig, args []string) (taskCommand, error) {
 	c := taskCommand{Args: args, Dir: filepath.Join(config.AllocDir, config.Name), Env: config.Env}
 	switch d.dialect {
 	case Chroot:
@@ -249,7 +249,7 @@ func (d *wireDriver) commandInTask(config *driverpb.TaskConfig, args []string) (
 }
 
 // sendEvent sends an event of a task to the host. Old drivers send neither a time nor annotations.
-func (d *wireDriver) sendEvent(t *wireTask, message string) {
+func (d *dialectDriver) sendEvent(t *driverTask, message string) {
 	e := &driverpb.DriverTaskEvent{TaskId: t.config.Id, AllocId: t.config.AllocId, TaskName: t.config.Name, Message: message}
 	if d.dialect != Old {
 		e.Timestamp = timestamppb.Now()
@@ -261,22 +261,22 @@ func (d *wireDriver) sendEvent(t *wireTask, message string) {
 	}
 }
 
-// oldMsgpack returns the msgpack codec that drivers use. It reads strings of the old and of the new version of
+// msgpackV1Handle returns the msgpack codec that drivers use. It reads strings of the old and of the new version of
 // MessagePack, and writes those of the old version.
-func oldMsgpack() *codec.MsgpackHandle {
+func msgpackV1Handle() *codec.MsgpackHandle {
 	h := &codec.MsgpackHandle{}
 	h.RawToString = true
 	h.TimeNotBuiltin = true
 	return h
 }
 
-func encodeState(state taskState) (encoded []byte, err error) {
+func encodeHandleState(state taskHandleState) (encoded []byte, err error) {
 	var buffer bytes.Buffer
-	err = codec.NewEncoder(&buffer, oldMsgpack()).Encode(state)
+	err = codec.NewEncoder(&buffer, msgpackV1Handle()).Encode(state)
 	return buffer.Bytes(), err
 }
 
-func (d *wireDriver) RecoverTask(_ context.Context, r *driverpb.RecoverTaskRequest) (*driverpb.RecoverTaskResponse, error) {
+func (d *dialectDriver) RecoverTask(_ context.Context, r *driverpb.RecoverTaskRequest) (*driverpb.RecoverTaskResponse, error) {
 	config := r.GetHandle().GetConfig()
 	if _, err := d.findTask(config.GetId()); err == nil {
 		return &driverpb.RecoverTaskResponse{}, nil
@@ -287,8 +287,8 @@ func (d *wireDriver) RecoverTask(_ context.Context, r *driverpb.RecoverTaskReque
 	if _, set := d.faultFile.faultArgs("recover-nothing"); set {
 		return nil, errors.New("refused by the driver")
 	}
-	t := &wireTask{config: config}
-	if err := codec.NewDecoderBytes(r.Handle.DriverState, oldMsgpack()).Decode(&t.state); err != nil {
+	t := &driverTask{config: config}
+	if err := codec.NewDecoderBytes(r.Handle.DriverState, msgpackV1Handle()).Decode(&t.state); err != nil {
 		return nil, err
 	}
 	var err error
@@ -298,17 +298,17 @@ func (d *wireDriver) RecoverTask(_ context.Context, r *driverpb.RecoverTaskReque
 		t.process, err = adoptProcess(t.state.PID)
 	}
 	if _, set := d.faultFile.faultArgs("recover-anything"); set {
-		t.process, err = pretendedProcess{}, nil
+		t.process, err = nonexistentProcess{}, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("failed to reattach: %w", err)
 	}
-	d.addTask(t)
+	d.addAndWatchTask(t)
 	return &driverpb.RecoverTaskResponse{}, nil
 }
 
 // InspectTask is missing in old drivers.
-func (d *wireDriver) InspectTask(ctx context.Context, r *driverpb.InspectTaskRequest) (*driverpb.InspectTaskResponse, error) {
+func (d *dialectDriver) InspectTask(ctx context.Context, r *driverpb.InspectTaskRequest) (*driverpb.InspectTaskResponse, error) {
 	if d.dialect == Old {
 		return d.UnimplementedDriverServer.InspectTask(ctx, r)
 	}
@@ -325,12 +325,12 @@ func (d *wireDriver) InspectTask(ctx context.Context, r *driverpb.InspectTaskReq
 	return &driverpb.InspectTaskResponse{Task: status, Driver: &driverpb.TaskDriverStatus{Attributes: map[string]string{"pid": fmt.Sprint(t.state.PID)}}}, nil
 }
 
-func (d *wireDriver) WaitTask(ctx context.Context, r *driverpb.WaitTaskRequest) (*driverpb.WaitTaskResponse, error) {
+func (d *dialectDriver) WaitTask(ctx context.Context, r *driverpb.WaitTaskRequest) (*driverpb.WaitTaskResponse, error) {
 	t, err := d.findTask(r.TaskId)
 	if err != nil {
 		return nil, err
 	}
-	if response, err := d.faultyWait(); response != nil || err != nil {
+	if response, err := d.faultyWaitResponse(); response != nil || err != nil {
 		return response, err
 	}
 	select {
@@ -348,7 +348,7 @@ func (d *wireDriver) WaitTask(ctx context.Context, r *driverpb.WaitTaskRequest) 
 	return &driverpb.WaitTaskResponse{Result: &driverpb.ExitResult{ExitCode: int32(t.result.ExitCode), Signal: int32(t.result.Signal)}}, nil
 }
 
-func (d *wireDriver) StopTask(_ context.Context, r *driverpb.StopTaskRequest) (*driverpb.StopTaskResponse, error) {
+func (d *dialectDriver) StopTask(_ context.Context, r *driverpb.StopTaskRequest) (*driverpb.StopTaskResponse, error) {
 	t, err := d.findTask(r.TaskId)
 	if err != nil {
 		return nil, err
@@ -375,7 +375,7 @@ func (d *wireDriver) StopTask(_ context.Context, r *driverpb.StopTaskRequest) (*
 	return &driverpb.StopTaskResponse{}, nil
 }
 
-func (d *wireDriver) DestroyTask(_ context.Context, r *driverpb.DestroyTaskRequest) (*driverpb.DestroyTaskResponse, error) {
+func (d *dialectDriver) DestroyTask(_ context.Context, r *driverpb.DestroyTaskRequest) (*driverpb.DestroyTaskResponse, error) {
 	t, err := d.findTask(r.TaskId)
 	if err != nil {
 		return nil, err
@@ -401,12 +401,12 @@ func (d *wireDriver) DestroyTask(_ context.Context, r *driverpb.DestroyTaskReque
 	return &driverpb.DestroyTaskResponse{}, nil
 }
 
-func (d *wireDriver) TaskStats(r *driverpb.TaskStatsRequest, stream grpc.ServerStreamingServer[driverpb.TaskStatsResponse]) error {
+func (d *dialectDriver) TaskStats(r *driverpb.TaskStatsRequest, stream grpc.ServerStreamingServer[driverpb.TaskStatsResponse]) error {
 	t, err := d.findTask(r.TaskId)
 	if err != nil {
 		return err
 	}
-	if err := d.faultyStats(stream); err != nil {
+	if err := d.sendFaultyStats(stream); err != nil {
 		return err
 	}
 	for {
@@ -433,8 +433,8 @@ func (d *wireDriver) TaskStats(r *driverpb.TaskStatsRequest, stream grpc.ServerS
 	}
 }
 
-func (d *wireDriver) TaskEvents(_ *driverpb.TaskEventsRequest, stream grpc.ServerStreamingServer[driverpb.DriverTaskEvent]) error {
-	if err := d.sendStrangeEvents(stream); err != nil {
+func (d *dialectDriver) TaskEvents(_ *driverpb.TaskEventsRequest, stream grpc.ServerStreamingServer[driverpb.DriverTaskEvent]) error {
+	if err := d.sendEventsOfUnknownTasks(stream); err != nil {
 		return err
 	}
 	for {
@@ -449,7 +449,7 @@ func (d *wireDriver) TaskEvents(_ *driverpb.TaskEventsRequest, stream grpc.Serve
 	}
 }
 
-func (d *wireDriver) SignalTask(_ context.Context, r *driverpb.SignalTaskRequest) (*driverpb.SignalTaskResponse, error) {
+func (d *dialectDriver) SignalTask(_ context.Context, r *driverpb.SignalTaskRequest) (*driverpb.SignalTaskResponse, error) {
 	t, err := d.findTask(r.TaskId)
 	if err != nil {
 		return nil, err
@@ -462,7 +462,7 @@ func (d *wireDriver) SignalTask(_ context.Context, r *driverpb.SignalTaskRequest
 }
 
 // ExecTaskStreaming runs a command without a terminal in the task.
-func (d *wireDriver) ExecTaskStreaming(stream grpc.BidiStreamingServer[driverpb.ExecTaskStreamingRequest, driverpb.ExecTaskStreamingResponse]) error {
+func (d *dialectDriver) ExecTaskStreaming(stream grpc.BidiStreamingServer[driverpb.ExecTaskStreamingRequest, driverpb.ExecTaskStreamingResponse]) error {
 	first, err := stream.Recv()
 	if err != nil {
 		return err
@@ -484,7 +484,7 @@ func (d *wireDriver) ExecTaskStreaming(stream grpc.BidiStreamingServer[driverpb.
 	cmd := command.newCmd()
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	result, err := runToEnd(cmd)
+	result, err := runCommandToEnd(cmd)
 	if err != nil {
 		return err
 	}

@@ -71,13 +71,13 @@ func (a executorAddress) dial() (taskProcess, error) {
 	if err != nil {
 		return nil, err
 	}
-	return executedProcess{client}, nil
+	return executorTaskProcess{client}, nil
 }
 
-// executedProcess is the process of a task that an executor has started.
-type executedProcess struct{ client *rpc.Client }
+// executorTaskProcess is the process of a task that an executor has started.
+type executorTaskProcess struct{ client *rpc.Client }
 
-func (p executedProcess) wait() ProcessResult {
+func (p executorTaskProcess) wait() ProcessResult {
 	var result ProcessResult
 	if err := p.client.Call("Executor.Wait", false, &result); err != nil {
 		return ProcessResult{Unknown: true}
@@ -85,11 +85,11 @@ func (p executedProcess) wait() ProcessResult {
 	return result
 }
 
-func (p executedProcess) signal(s syscall.Signal) error {
+func (p executorTaskProcess) signal(s syscall.Signal) error {
 	return p.client.Call("Executor.Signal", s, new(bool))
 }
 
-func (p executedProcess) release() {
+func (p executorTaskProcess) release() {
 	_ = p.client.Call("Executor.Exit", false, new(bool)) // the error is ignored: the executor exits before it responds
 	_ = p.client.Close()
 }
@@ -130,7 +130,7 @@ func runExecutor() error {
 	if err := json.NewDecoder(os.Stdin).Decode(&request); err != nil {
 		return err
 	}
-	e, listener, err := newExecutor(request)
+	e, listener, err := startExecutorProcess(request)
 	answer := map[string]string{}
 	if err != nil {
 		answer["Error"] = err.Error()
@@ -154,7 +154,7 @@ func runExecutor() error {
 	return nil
 }
 
-func newExecutor(request executorRequest) (*Executor, net.Listener, error) {
+func startExecutorProcess(request executorRequest) (*Executor, net.Listener, error) {
 	listener, err := listenInRange(request.Ports)
 	if err != nil {
 		return nil, nil, err

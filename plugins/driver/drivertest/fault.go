@@ -42,9 +42,9 @@ func (f faultFile) faultArgs(name string) (args []string, set bool) {
 	return nil, false
 }
 
-// methodFault returns the arguments of a fault after the first one, which is a method, and whether the file names the
-// fault with that method.
-func (f faultFile) methodFault(name, method string) (args []string, set bool) {
+// methodFaultArgs returns the arguments of a fault after the first one, which is a method, and whether the file names
+// the fault with that method.
+func (f faultFile) methodFaultArgs(name, method string) (args []string, set bool) {
 	if args, set = f.faultArgs(name); !set || len(args) == 0 || args[0] != method {
 		return nil, false
 	}
@@ -79,13 +79,13 @@ func (o *onceFaults) isFirstUse(name string) bool {
 //	exit-after METHOD      the process exits after the response
 //	endless-fingerprints   the health changes each millisecond
 //	short-streams          each stream ends at once
-func (d *wireDriver) serverOptions() []grpc.ServerOption {
+func (d *dialectDriver) serverOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{grpc.UnaryInterceptor(d.interceptUnary), grpc.StreamInterceptor(d.interceptStream)}
 }
 
-func (d *wireDriver) interceptUnary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (d *dialectDriver) interceptUnary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	method := path.Base(info.FullMethod)
-	if err := d.faultFile.delayOrFail(method); err != nil {
+	if err := d.faultFile.injectDelayOrError(method); err != nil {
 		return nil, err
 	}
 	if method == "StartTask" {
@@ -93,17 +93,17 @@ func (d *wireDriver) interceptUnary(ctx context.Context, request any, info *grpc
 		defer time.AfterFunc(responseDelay, d.startResponseMu.RUnlock)
 	}
 	response, err := handler(ctx, request)
-	if _, set := d.faultFile.methodFault("exit-after", method); set && method != "Shutdown" {
-		time.AfterFunc(responseDelay, d.exitProcess)
+	if _, set := d.faultFile.methodFaultArgs("exit-after", method); set && method != "Shutdown" {
+		time.AfterFunc(responseDelay, d.exitAfterStartResponses)
 	}
 	m, ok := response.(proto.Message)
 	if !ok || err != nil {
 		return response, err
 	}
-	if _, set := d.faultFile.methodFault("corrupt", method); set {
+	if _, set := d.faultFile.methodFaultArgs("corrupt", method); set {
 		m.ProtoReflect().SetUnknown([]byte{0xff}) // invalid protobuf: an incomplete field tag
 	}
-	if _, set := d.faultFile.methodFault("oversize", method); set {
+	if _, set := d.faultFile.methodFaultArgs("oversize", method); set {
 		m.ProtoReflect().SetUnknown(protowire.AppendBytes(protowire.AppendTag(nil, 4242, protowire.BytesType), make([]byte, 20<<20)))
 	}
 	return response, nil
@@ -112,15 +112,16 @@ func (d *wireDriver) interceptUnary(ctx context.Context, request any, info *grpc
 // responseDelay is a time that is long enough to send a response.
 const responseDelay = 20 * time.Millisecond
 
-// exitProcess exits the process, but not during StartTask: the host could not determine whether the task was started.
-func (d *wireDriver) exitProcess() {
+// exitAfterStartResponses exits the process, but not during StartTask: the host could not determine whether the task
+// was started.
+func (d *dialectDriver) exitAfterStartResponses() {
 	d.startResponseMu.Lock()
 	os.Exit(5)
 }
 
-func (d *wireDriver) interceptStream(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+func (d *dialectDriver) interceptStream(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	method := path.Base(info.FullMethod)
-	if err := d.faultFile.delayOrFail(method); err != nil {
+	if err := d.faultFile.injectDelayOrError(method); err != nil {
 		return err
 	}
 	if _, set := d.faultFile.faultArgs("short-streams"); set && method != "ExecTaskStreaming" {
@@ -142,7 +143,7 @@ func (d *wireDriver) interceptStream(server any, stream grpc.ServerStream, info 
 	return handler(server, stream)
 }
 
-func (f faultFile) delayOrFail(method string) error {
+func (f faultFile) injectDelayOrError(method string) error {
 	if args, set := f.faultArgs("slow"); set {
 		delay, err := time.ParseDuration(args[0])
 		if err != nil {
@@ -150,7 +151,7 @@ func (f faultFile) delayOrFail(method string) error {
 		}
 		time.Sleep(delay)
 	}
-	if args, set := f.methodFault("code", method); set {
+	if args, set := f.methodFaultArgs("code", method); set {
 		code, err := strconv.ParseUint(args[0], 10, 32)
 		if err != nil {
 			return err
@@ -160,7 +161,7 @@ func (f faultFile) delayOrFail(method string) error {
 	return nil
 }
 
-// The methods of wireDriver have further faults:
+// The methods of dialectDriver have further faults:
 //
 //	other-schema       the driver has another task schema
 //	recover-nothing    RecoverTask fails for running tasks
@@ -168,11 +169,11 @@ func (f faultFile) delayOrFail(method string) error {
 //	runs-forever       WaitTask does not return after the end of a task
 //	destroy-nothing    DestroyTask succeeds and does nothing
 
-// faultyHandle changes the handle of a started task.
+// corruptHandle changes the handle of a started task.
 //
 //	foreign-handle   the handle is for another task
 //	future-handle    the handle has a version that the driver has not seen yet
-func (f faultFile) faultyHandle(h *driverpb.TaskHandle) {
+func (f faultFile) corruptHandle(h *driverpb.TaskHandle) {
 	if _, set := f.faultArgs("foreign-handle"); set {
 		h.Config = proto.Clone(h.Config).(*driverpb.TaskConfig)
 		h.Config.Id, h.Config.Name, h.Config.AllocId = "another/task/0", "task", "another"
@@ -182,12 +183,12 @@ func (f faultFile) faultyHandle(h *driverpb.TaskHandle) {
 	}
 }
 
-// faultyWait returns a false response of WaitTask, or none.
+// faultyWaitResponse returns a false response of WaitTask, or none.
 //
 //	wait-at-once       the task has ended, although it runs
 //	wait-error-once    the first call fails
 //	wait-everything    the response has an exit code, a signal and an error
-func (d *wireDriver) faultyWait() (*driverpb.WaitTaskResponse, error) {
+func (d *dialectDriver) faultyWaitResponse() (*driverpb.WaitTaskResponse, error) {
 	if _, set := d.faultFile.faultArgs("wait-at-once"); set {
 		return &driverpb.WaitTaskResponse{Result: &driverpb.ExitResult{}}, nil
 	}
@@ -200,9 +201,9 @@ func (d *wireDriver) faultyWait() (*driverpb.WaitTaskResponse, error) {
 	return nil, nil
 }
 
-// faultyStats sends statistics without pause (stats-flood), or none after the first (stats-stop), until
+// sendFaultyStats sends statistics without pause (stats-flood), or none after the first (stats-stop), until
 // the stream or the fault ends.
-func (d *wireDriver) faultyStats(stream grpc.ServerStreamingServer[driverpb.TaskStatsResponse]) error {
+func (d *dialectDriver) sendFaultyStats(stream grpc.ServerStreamingServer[driverpb.TaskStatsResponse]) error {
 	for {
 		_, flood := d.faultFile.faultArgs("stats-flood")
 		_, stop := d.faultFile.faultArgs("stats-stop")
@@ -223,8 +224,8 @@ func (d *wireDriver) faultyStats(stream grpc.ServerStreamingServer[driverpb.Task
 	}
 }
 
-// sendStrangeEvents sends events of unknown tasks (strange-events) until the stream or the fault ends.
-func (d *wireDriver) sendStrangeEvents(stream grpc.ServerStreamingServer[driverpb.DriverTaskEvent]) error {
+// sendEventsOfUnknownTasks sends events of unknown tasks (strange-events) until the stream or the fault ends.
+func (d *dialectDriver) sendEventsOfUnknownTasks(stream grpc.ServerStreamingServer[driverpb.DriverTaskEvent]) error {
 	for n := 0; stream.Context().Err() == nil; n++ {
 		if _, set := d.faultFile.faultArgs("strange-events"); !set {
 			return nil

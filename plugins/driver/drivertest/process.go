@@ -73,8 +73,8 @@ func processResultOf(state *os.ProcessState) ProcessResult {
 	return ProcessResult{ExitCode: status.ExitStatus()}
 }
 
-// runToEnd runs a command until it exits. An error means that the command could not be started.
-func runToEnd(cmd *exec.Cmd) (ProcessResult, error) {
+// runCommandToEnd runs a command until it exits. An error means that the command could not be started.
+func runCommandToEnd(cmd *exec.Cmd) (ProcessResult, error) {
 	if err := cmd.Run(); cmd.ProcessState == nil {
 		return ProcessResult{}, err
 	}
@@ -146,11 +146,11 @@ func (p adoptedProcess) signal(s syscall.Signal) error { return syscall.Kill(int
 
 func (adoptedProcess) release() {}
 
-// pretendedProcess is a task without a process, of which the driver claims that it runs.
-type pretendedProcess struct{}
+// nonexistentProcess is a task without a process, of which the driver claims that it runs.
+type nonexistentProcess struct{}
 
-func (pretendedProcess) wait() ProcessResult { select {} }
+func (nonexistentProcess) wait() ProcessResult { select {} }
 
-func (pretendedProcess) signal(syscall.Signal) error { return nil }
+func (nonexistentProcess) signal(syscall.Signal) error { return nil }
 
-func (pretendedProcess) release() {}
+func (nonexistentProcess) release() {}

@@ -30,12 +30,12 @@ func Main() {
 	if len(os.Args) != 2 && len(os.Args) != 4 {
 		exitOnError(errors.New("usage: wire-driver dialect [name file]"))
 	}
-	d := newWireDriver(Dialect(os.Args[1]))
+	d := newDialectDriver(Dialect(os.Args[1]))
 	if len(os.Args) == 4 {
 		d.name, d.faultFile = os.Args[2], faultFile(os.Args[3])
 	}
 	if d.dialect == Old {
-		exitOnError(d.serveAlone())
+		exitOnError(d.serveWithoutGoPlugin())
 		return
 	}
 	plugin.Serve(&plugin.ServeConfig{
@@ -43,7 +43,7 @@ func Main() {
 			ProtocolVersion: 2, MagicCookieKey: "NOMAD_PLUGIN_MAGIC_COOKIE",
 			MagicCookieValue: "e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255",
 		},
-		Plugins: plugin.PluginSet{"driver": &servicePlugin{driver: d}},
+		Plugins: plugin.PluginSet{"driver": &grpcServicesPlugin{driver: d}},
 		GRPCServer: func(options []grpc.ServerOption) *grpc.Server {
 			return grpc.NewServer(append(options, d.serverOptions()...)...)
 		},
@@ -61,8 +61,9 @@ func exitOnError(err error) {
 // stderr is the standard error of the process. go-plugin replaces os.Stderr while it serves.
 var stderr = os.Stderr
 
-// serveAlone serves the driver without go-plugin's server, and so without its services broker, stdio and controller.
-func (d *wireDriver) serveAlone() error {
+// serveWithoutGoPlugin serves the driver without go-plugin's server, and so without its services broker, stdio and
+// controller.
+func (d *dialectDriver) serveWithoutGoPlugin() error {
 	dir, err := os.MkdirTemp("", "wire-driver")
 	if err != nil {
 		return err
@@ -81,44 +82,44 @@ func (d *wireDriver) serveAlone() error {
 	return server.Serve(listener)
 }
 
-// servicePlugin registers the services with go-plugin's server.
-type servicePlugin struct {
+// grpcServicesPlugin registers the services with go-plugin's server.
+type grpcServicesPlugin struct {
 	plugin.NetRPCUnsupportedPlugin
-	driver *wireDriver
+	driver *dialectDriver
 }
 
-func (p *servicePlugin) GRPCServer(_ *plugin.GRPCBroker, server *grpc.Server) error {
+func (p *grpcServicesPlugin) GRPCServer(_ *plugin.GRPCBroker, server *grpc.Server) error {
 	p.driver.registerServices(server)
 	return nil
 }
 
-func (*servicePlugin) GRPCClient(context.Context, *plugin.GRPCBroker, *grpc.ClientConn) (any, error) {
+func (*grpcServicesPlugin) GRPCClient(context.Context, *plugin.GRPCBroker, *grpc.ClientConn) (any, error) {
 	return nil, errors.New("this program has no client")
 }
 
-func (d *wireDriver) registerServices(server *grpc.Server) {
+func (d *dialectDriver) registerServices(server *grpc.Server) {
 	basepb.RegisterBasePluginServer(server, d)
 	driverpb.RegisterDriverServer(server, d)
 }
 
 // PluginInfo implements the gRPC service BasePlugin, like ConfigSchema and SetConfig.
-func (d *wireDriver) PluginInfo(context.Context, *basepb.PluginInfoRequest) (*basepb.PluginInfoResponse, error) {
+func (d *dialectDriver) PluginInfo(context.Context, *basepb.PluginInfoRequest) (*basepb.PluginInfoResponse, error) {
 	return &basepb.PluginInfoResponse{
 		Type: basepb.PluginType_DRIVER, PluginApiVersions: []string{"v0.1.0"}, PluginVersion: "v0.1.0", Name: d.name,
 	}, nil
 }
 
-func (d *wireDriver) ConfigSchema(context.Context, *basepb.ConfigSchemaRequest) (*basepb.ConfigSchemaResponse, error) {
-	return &basepb.ConfigSchemaResponse{Spec: objectSpec("label", false)}, nil
+func (d *dialectDriver) ConfigSchema(context.Context, *basepb.ConfigSchemaRequest) (*basepb.ConfigSchemaResponse, error) {
+	return &basepb.ConfigSchemaResponse{Spec: singleAttrSpec("label", false)}, nil
 }
 
-func objectSpec(attr string, required bool) *specpb.Spec {
+func singleAttrSpec(attr string, required bool) *specpb.Spec {
 	return &specpb.Spec{Block: &specpb.Spec_Object{Object: &specpb.Object{Attributes: map[string]*specpb.Spec{
 		attr: {Block: &specpb.Spec_Attr{Attr: &specpb.Attr{Name: attr, Type: "string", Required: required}}},
 	}}}}
 }
 
-func (d *wireDriver) SetConfig(_ context.Context, r *basepb.SetConfigRequest) (*basepb.SetConfigResponse, error) {
+func (d *dialectDriver) SetConfig(_ context.Context, r *basepb.SetConfigRequest) (*basepb.SetConfigResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch d.dialect {
@@ -126,7 +127,7 @@ func (d *wireDriver) SetConfig(_ context.Context, r *basepb.SetConfigRequest) (*
 		host := r.NomadConfig.Driver // panics if the host sends none, as the template does
 		d.executorPorts = portRange{host.ClientMinPort, host.ClientMaxPort}
 	case Newest:
-		d.topologyCores = len(r.GetNomadConfig().GetDriver().GetTopology().GetCores())
+		d.topologyCoreCount = len(r.GetNomadConfig().GetDriver().GetTopology().GetCores())
 	}
 	return &basepb.SetConfigResponse{}, nil
 }

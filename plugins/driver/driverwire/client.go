@@ -23,35 +23,35 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/proto/driverpb"
 )
 
-// NewClient returns the host's client of a driver; done must be closed when the plugin
+// NewClient returns the host's client of a driver; processExited must be closed when the plugin
 // process has exited.
 //
 // Errors of the driver keep the text that gRPC gives them, which users know, and are an
 // *driver.Error, driver.ErrTaskNotFound and so on if the client recognizes them. A field that is
 // missing in a response has its zero value, except an exit status: a missing exit
 // status is a driver.ExitResult with Err.
-func NewClient(conn grpc.ClientConnInterface, done <-chan struct{}) driver.Driver {
-	c := basewire.NewConn(conn, done)
+func NewClient(conn grpc.ClientConnInterface, processExited <-chan struct{}) driver.Driver {
+	c := basewire.NewConn(conn, processExited)
 	return &client{conn: c, pb: driverpb.NewDriverClient(c)}
 }
 
 type client struct {
-	conn         *basewire.Conn
-	pb           driverpb.DriverClient
-	schema       rpcCache[hclspec.Spec]
-	capabilities rpcCache[driver.Capabilities]
+	conn              *basewire.Conn
+	pb                driverpb.DriverClient
+	taskSchemaCache   rpcCache[hclspec.Spec]
+	capabilitiesCache rpcCache[driver.Capabilities]
 }
 
 // convertErr converts the error of a call to driver.ErrPluginDown, the error of ctx, or an error type of
 // package driver.
 func (c *client) convertErr(ctx context.Context, err error) error {
-	return restoreErrorType(c.conn.Err(ctx, err))
+	return restoreErrorType(c.conn.ConvertErr(ctx, err))
 }
 
 // pluginDownIfExited returns the error for a stream or a call that the driver has ended without a result: err, or
 // driver.ErrPluginDown if the plugin process has exited, because a driver ends its streams while its process exits.
 func (c *client) pluginDownIfExited(ctx context.Context, err error) error {
-	if c.conn.PluginExited(ctx) {
+	if c.conn.WaitPluginExited(ctx) {
 		return driver.ErrPluginDown
 	}
 	if ctx.Err() != nil {
@@ -80,7 +80,7 @@ func (c *client) Shutdown(ctx context.Context) error {
 }
 
 func (c *client) TaskConfigSchema(ctx context.Context) (*hclspec.Spec, error) {
-	return c.schema.get(ctx, c.conn, func() (*hclspec.Spec, error) {
+	return c.taskSchemaCache.get(ctx, c.conn, func() (*hclspec.Spec, error) {
 		resp, err := c.pb.TaskConfigSchema(ctx, &driverpb.TaskConfigSchemaRequest{})
 		if err != nil {
 			return nil, c.convertErr(ctx, err)
@@ -94,7 +94,7 @@ func (c *client) TaskConfigSchema(ctx context.Context) (*hclspec.Spec, error) {
 }
 
 func (c *client) Capabilities(ctx context.Context) (*driver.Capabilities, error) {
-	return c.capabilities.get(ctx, c.conn, func() (*driver.Capabilities, error) {
+	return c.capabilitiesCache.get(ctx, c.conn, func() (*driver.Capabilities, error) {
 		resp, err := c.pb.Capabilities(ctx, &driverpb.CapabilitiesRequest{})
 		if err != nil {
 			return nil, c.convertErr(ctx, err)

@@ -38,7 +38,7 @@ func (c *client) ExecTaskStreaming(ctx context.Context, taskID string, exec driv
 	if err != nil {
 		return nil, c.convertErr(ctx, err)
 	}
-	in := &execInput{stream: stream}
+	in := &execInputSender{stream: stream}
 	in.sendFrame(&driverpb.ExecTaskStreamingRequest{
 		Setup: &driverpb.ExecTaskStreamingRequest_Setup{TaskId: taskID, Command: exec.Command, Tty: exec.TTY},
 	})
@@ -62,7 +62,7 @@ func (c *client) ExecTaskStreaming(ctx context.Context, taskID string, exec driv
 	if cause := context.Cause(callCtx); cause != nil && ctx.Err() == nil {
 		return nil, cause // the cause is the error of exec.Stdin
 	}
-	var w *writeError
+	var w *outputWriteError
 	if errors.As(err, &w) {
 		return nil, fmt.Errorf("exec task: %w", err)
 	}
@@ -81,10 +81,10 @@ func receiveExecOutput(stream execClientStream, exec driver.Exec, cancel context
 		if err != nil {
 			return exitResult, err
 		}
-		if err := writeFrame("stdout", exec.Stdout, frame.GetStdout()); err != nil {
+		if err := writeFrameData("stdout", exec.Stdout, frame.GetStdout()); err != nil {
 			return exitResult, err
 		}
-		if err := writeFrame("stderr", exec.Stderr, frame.GetStderr()); err != nil {
+		if err := writeFrameData("stderr", exec.Stderr, frame.GetStderr()); err != nil {
 			return exitResult, err
 		}
 		if frame.GetExited() && exitResult == nil {
@@ -95,43 +95,43 @@ func receiveExecOutput(stream execClientStream, exec driver.Exec, cancel context
 	}
 }
 
-// writeError is an error of driver.Exec.Stdout or Exec.Stderr, not of the plugin.
-type writeError struct {
+// outputWriteError is an error of driver.Exec.Stdout or Exec.Stderr, not of the plugin.
+type outputWriteError struct {
 	streamName string
 	err        error
 }
 
-func (e *writeError) Error() string { return fmt.Sprintf("write %s: %v", e.streamName, e.err) }
+func (e *outputWriteError) Error() string { return fmt.Sprintf("write %s: %v", e.streamName, e.err) }
 
-func (e *writeError) Unwrap() error { return e.err }
+func (e *outputWriteError) Unwrap() error { return e.err }
 
-func writeFrame(name string, w io.Writer, op *driverpb.ExecTaskStreamingIOOperation) error {
+func writeFrameData(name string, w io.Writer, op *driverpb.ExecTaskStreamingIOOperation) error {
 	if w == nil || len(op.GetData()) == 0 {
 		return nil
 	}
 	if _, err := w.Write(op.GetData()); err != nil {
-		return &writeError{name, err}
+		return &outputWriteError{name, err}
 	}
 	return nil
 }
 
-// execInput sends the client's messages of a streaming exec. Its methods may be called
+// execInputSender sends the client's messages of a streaming exec. Its methods may be called
 // concurrently.
-type execInput struct {
+type execInputSender struct {
 	mu     sync.Mutex
 	stream execClientStream
 }
 
 // sendFrame returns false if the stream no longer accepts frames. The receiver of the
 // stream gets the error.
-func (e *execInput) sendFrame(frame *driverpb.ExecTaskStreamingRequest) bool {
+func (e *execInputSender) sendFrame(frame *driverpb.ExecTaskStreamingRequest) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.stream.Send(frame) == nil
 }
 
 // copyStdin sends all data of r, and then the end of stdin. It returns the error of r.
-func (e *execInput) copyStdin(r io.Reader) error {
+func (e *execInputSender) copyStdin(r io.Reader) error {
 	buf := make([]byte, maxFrameSize)
 	for r != nil {
 		n, err := r.Read(buf)
@@ -153,7 +153,7 @@ func stdinFrame(data []byte, close bool) *driverpb.ExecTaskStreamingRequest {
 	return &driverpb.ExecTaskStreamingRequest{Stdin: &driverpb.ExecTaskStreamingIOOperation{Data: data, Close: close}}
 }
 
-func (e *execInput) sendTerminalSizes(ctx context.Context, sizes <-chan driver.TerminalSize) {
+func (e *execInputSender) sendTerminalSizes(ctx context.Context, sizes <-chan driver.TerminalSize) {
 	for {
 		select {
 		case size, ok := <-sizes:
@@ -191,13 +191,13 @@ func (s *server) ExecTaskStreaming(stream execServerStream) error {
 		input.CloseWithError(receiveExecInput(stream, input, resize, cancel))
 	}()
 
-	out := &execOutput{stream: stream}
+	out := &execOutputSender{stream: stream}
 	exec := driver.Exec{
 		Command: setup.GetCommand(),
 		TTY:     setup.GetTty(),
 		Stdin:   stdin,
-		Stdout:  execWriter{out, stdoutFrame},
-		Stderr:  execWriter{out, stderrFrame},
+		Stdout:  execOutputWriter{out, stdoutFrame},
+		Stderr:  execOutputWriter{out, stderrFrame},
 		Resize:  resize,
 	}
 	exitResult, err := s.impl.ExecTaskStreaming(ctx, setup.GetTaskId(), exec)
@@ -206,11 +206,11 @@ func (s *server) ExecTaskStreaming(stream execServerStream) error {
 	}
 	switch cause := context.Cause(ctx); {
 	case stream.Context().Err() == nil && cause != nil:
-		return out.finish(cause)
+		return out.sendFinalFrames(cause)
 	case err != nil:
-		return out.finish(err)
+		return out.sendFinalFrames(err)
 	}
-	return out.finish(nil,
+	return out.sendFinalFrames(nil,
 		stdoutFrame(nil, true),
 		stderrFrame(nil, true),
 		&driverpb.ExecTaskStreamingResponse{Exited: true, Result: exitResultProto(exitResult)})
@@ -255,17 +255,17 @@ func stderrFrame(data []byte, close bool) *driverpb.ExecTaskStreamingResponse {
 	return &driverpb.ExecTaskStreamingResponse{Stderr: &driverpb.ExecTaskStreamingIOOperation{Data: data, Close: close}}
 }
 
-// execOutput sends the server's messages of a streaming exec. Its methods may be called
+// execOutputSender sends the server's messages of a streaming exec. Its methods may be called
 // concurrently.
-type execOutput struct {
+type execOutputSender struct {
 	mu       sync.Mutex
 	stream   execServerStream
 	isClosed bool
 }
 
-// finish sends the last frames of the stream. It returns the error of a failed send, and err otherwise. Each later Write
-// to the command's stdout or stderr fails.
-func (o *execOutput) finish(err error, frames ...*driverpb.ExecTaskStreamingResponse) error {
+// sendFinalFrames sends the last frames of the stream. It returns the error of a failed send, and err otherwise. Each
+// later Write to the command's stdout or stderr fails.
+func (o *execOutputSender) sendFinalFrames(err error, frames ...*driverpb.ExecTaskStreamingResponse) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.isClosed = true
@@ -277,13 +277,13 @@ func (o *execOutput) finish(err error, frames ...*driverpb.ExecTaskStreamingResp
 	return err
 }
 
-// execWriter is the command's stdout or stderr: Write sends data as frames.
-type execWriter struct {
-	out      *execOutput
+// execOutputWriter is the command's stdout or stderr: Write sends data as frames.
+type execOutputWriter struct {
+	out      *execOutputSender
 	newFrame func(data []byte, close bool) *driverpb.ExecTaskStreamingResponse
 }
 
-func (w execWriter) Write(p []byte) (int, error) {
+func (w execOutputWriter) Write(p []byte) (int, error) {
 	w.out.mu.Lock()
 	defer w.out.mu.Unlock()
 	written := 0

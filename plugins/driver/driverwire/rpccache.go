@@ -30,7 +30,7 @@ type inflightRequest[T any] struct {
 
 // get returns the cached value, or requests it. Callers that wait for a failed request get
 // its error, and the next caller makes a new request.
-func (r *rpcCache[T]) get(ctx context.Context, conn *basewire.Conn, ask func() (*T, error)) (*T, error) {
+func (r *rpcCache[T]) get(ctx context.Context, conn *basewire.Conn, fetch func() (*T, error)) (*T, error) {
 	for {
 		select {
 		case <-conn.Done():
@@ -39,7 +39,7 @@ func (r *rpcCache[T]) get(ctx context.Context, conn *basewire.Conn, ask func() (
 		}
 		q, leader := r.findOrStartRequest()
 		if leader {
-			q.response, q.err = ask()
+			q.response, q.err = fetch()
 			// The plugin can return DeadlineExceeded before ctx has ended in this process.
 			r.finishRequest(q, ctx.Err() != nil || errors.Is(q.err, context.DeadlineExceeded))
 			return q.response, q.err
@@ -66,11 +66,11 @@ func (r *rpcCache[T]) findOrStartRequest() (q *inflightRequest[T], leader bool) 
 	return r.sharedRequest, leader
 }
 
-func (r *rpcCache[T]) finishRequest(q *inflightRequest[T], givenUp bool) {
+func (r *rpcCache[T]) finishRequest(q *inflightRequest[T], cancelled bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if q.err != nil {
-		q.cancelled, r.sharedRequest = givenUp, nil
+		q.cancelled, r.sharedRequest = cancelled, nil
 	}
 	close(q.done)
 }

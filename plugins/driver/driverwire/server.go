@@ -59,7 +59,7 @@ func (s *server) Fingerprint(_ *driverpb.FingerprintRequest, stream grpc.ServerS
 	if err != nil {
 		return err
 	}
-	err = basewire.Forward(ctx, ch, func(f driver.Fingerprint) error {
+	err = basewire.ForwardChannel(ctx, ch, func(f driver.Fingerprint) error {
 		p, err := fingerprintProto(f)
 		if err != nil {
 			return err
@@ -79,7 +79,7 @@ func (s *server) StartTask(ctx context.Context, req *driverpb.StartTaskRequest) 
 	}
 	handle, override, err := s.impl.StartTask(ctx, config)
 	if err != nil {
-		return nil, statusError(err)
+		return nil, statusFromDriverError(err)
 	}
 	p, err := networkOverrideProto(override)
 	if err != nil {
@@ -119,7 +119,7 @@ func (s *server) RecoverTask(ctx context.Context, req *driverpb.RecoverTaskReque
 	if handle.Config.ID == "" {
 		handle.Config.ID = req.GetTaskId()
 	}
-	return &driverpb.RecoverTaskResponse{}, statusError(s.impl.RecoverTask(ctx, handle))
+	return &driverpb.RecoverTaskResponse{}, statusFromDriverError(s.impl.RecoverTask(ctx, handle))
 }
 
 func (s *server) WaitTask(ctx context.Context, req *driverpb.WaitTaskRequest) (*driverpb.WaitTaskResponse, error) {
@@ -156,9 +156,9 @@ func (s *server) TaskStats(req *driverpb.TaskStatsRequest, stream grpc.ServerStr
 	ctx := stream.Context()
 	ch, err := s.impl.TaskStats(ctx, req.GetTaskId(), req.GetCollectionInterval().AsDuration())
 	if err != nil {
-		return statusError(err)
+		return statusFromDriverError(err)
 	}
-	return basewire.Forward(ctx, ch, func(stats *driver.TaskStats) error {
+	return basewire.ForwardChannel(ctx, ch, func(stats *driver.TaskStats) error {
 		if err := stats.Validate(); err != nil {
 			return status.Error(codes.InvalidArgument, err.Error())
 		}

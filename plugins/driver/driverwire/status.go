@@ -21,9 +21,9 @@ const (
 	exhaustedReason = "RESOURCE_EXHAUSTED"
 )
 
-// statusError converts a driver.Error to a gRPC status with the fields Recoverable and ResourceExhausted. It returns
-// every other error unchanged: gRPC sends the text of the error.
-func statusError(err error) error {
+// statusFromDriverError converts a driver.Error to a gRPC status with the fields Recoverable and ResourceExhausted.
+// It returns every other error unchanged: gRPC sends the text of the error.
+func statusFromDriverError(err error) error {
 	var e *driver.Error
 	if !errors.As(err, &e) {
 		return err

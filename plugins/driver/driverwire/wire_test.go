@@ -616,7 +616,7 @@ func TestErrorsOverTheWire(t *testing.T) {
 // TestRecoverableErrorEncoding compares the encoded status with fixed bytes: the encoding is
 // part of the protocol.
 func TestRecoverableErrorEncoding(t *testing.T) {
-	s, _ := status.FromError(statusError(driver.Recoverable(errors.New("rec failure"))))
+	s, _ := status.FromError(statusFromDriverError(driver.Recoverable(errors.New("rec failure"))))
 	b, err := proto.Marshal(s.Proto())
 	if err != nil {
 		t.Fatal(err)

@@ -31,9 +31,9 @@ type Client struct {
 
 var _ hook.Plugin = (*Client)(nil)
 
-// NewClient returns a Client; done must be closed when the plugin process has exited.
-func NewClient(conn grpc.ClientConnInterface, done <-chan struct{}) *Client {
-	c := basewire.NewConn(conn, done).WithMaxRecvSize(maxResponseSize)
+// NewClient returns a Client; processExited must be closed when the plugin process has exited.
+func NewClient(conn grpc.ClientConnInterface, processExited <-chan struct{}) *Client {
+	c := basewire.NewConn(conn, processExited).WithMaxRecvSize(maxResponseSize)
 	return &Client{conn: c, pb: hookpb.NewHookClient(c)}
 }
 
@@ -45,11 +45,11 @@ func (c *Client) Done() <-chan struct{} { return c.conn.Done() }
 func (c *Client) Describe(ctx context.Context) (*hook.Description, error) {
 	p, err := c.pb.Describe(ctx, &hookpb.DescribeRequest{})
 	if err != nil {
-		return nil, c.conn.Err(ctx, err)
+		return nil, c.conn.ConvertErr(ctx, err)
 	}
 	d := &hook.Description{AllAllocs: p.GetAllAllocs(), IncludeAllocJSON: p.GetIncludeAllocJson(), ReportsHealth: p.GetReportsHealth()}
 	for _, part := range p.GetSubscriptions() {
-		if point := hook.Point(part.GetPoint()); isKnown(point) {
+		if point := hook.Point(part.GetPoint()); isKnownPoint(point) {
 			d.Subscriptions = append(d.Subscriptions, hook.Subscription{Point: point, Timeout: max(part.GetTimeout().AsDuration(), 0)})
 		}
 	}
@@ -61,8 +61,8 @@ func (c *Client) Describe(ctx context.Context) (*hook.Description, error) {
 	return d, nil
 }
 
-// isKnown reports whether p is a hook point of this version, and not one of a newer protocol.
-func isKnown(p hook.Point) bool {
+// isKnownPoint reports whether p is a hook point of this version, and not one of a newer protocol.
+func isKnownPoint(p hook.Point) bool {
 	for known := range hook.AllPoints() {
 		if known == p {
 			return true
@@ -78,7 +78,7 @@ func (c *Client) Configure(ctx context.Context, config hook.Config) error {
 	if status.Code(err) == codes.Unimplemented {
 		return nil
 	}
-	return c.conn.Err(ctx, err)
+	return c.conn.ConvertErr(ctx, err)
 }
 
 // pluginErrorFromStatus returns a gRPC error with the plugin's text only, without the prefix of the
@@ -97,7 +97,7 @@ type failureResponse interface{ GetFailure() *hookpb.Failure }
 func invokePoint[Q any, A failureResponse](ctx context.Context, c *Client, call func(context.Context, Q, ...grpc.CallOption) (A, error), request Q) (A, error) {
 	answer, err := call(ctx, request)
 	if err != nil {
-		return answer, pluginErrorFromStatus(c.conn.Err(ctx, err))
+		return answer, pluginErrorFromStatus(c.conn.ConvertErr(ctx, err))
 	}
 	failure := answer.GetFailure()
 	switch {

@@ -30,10 +30,10 @@ var hostBackoff = backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1
 
 // HostClient is a hook's client of the Host service.
 type HostClient struct {
-	resolver  *manual.Resolver
-	moveCount atomic.Int64 // number of calls of Move
-	conn      *grpc.ClientConn
-	pb        hookpb.HostClient
+	resolver       *manual.Resolver
+	socketSetCount atomic.Int64 // number of calls of SetAgentSocket
+	conn           *grpc.ClientConn
+	pb             hookpb.HostClient
 }
 
 var _ hook.Host = (*HostClient)(nil)
@@ -42,7 +42,7 @@ var _ hook.Host = (*HostClient)(nil)
 // server on the socket. The caller must call Close.
 func DialHost(socket string) (*HostClient, error) {
 	c := &HostClient{resolver: manual.NewBuilderWithScheme("agent")}
-	c.Move(socket)
+	c.SetAgentSocket(socket)
 	conn, err := grpc.NewClient("agent:///host",
 		grpc.WithResolvers(c.resolver),
 		grpc.WithContextDialer(func(ctx context.Context, socket string) (net.Conn, error) {
@@ -60,15 +60,17 @@ func DialHost(socket string) (*HostClient, error) {
 	return c, nil
 }
 
-// agentKey is the key of the attribute of a gRPC address that makes the addresses of two agents with one socket differ.
-type agentKey struct{}
+// agentAddressKey is the key of the attribute of a gRPC address that makes the addresses of two agents with one
+// socket differ.
+type agentAddressKey struct{}
 
-// Move sets the socket of the agent that has replaced the current agent; both can have the same socket. No call
-// that starts after Move uses the connection to the earlier agent. Calls in flight continue on that connection.
-func (c *HostClient) Move(socket string) {
+// SetAgentSocket sets the socket of the agent that has replaced the current agent; both can have the same socket. No
+// call that starts after SetAgentSocket uses the connection to the earlier agent. Calls in flight continue on that
+// connection.
+func (c *HostClient) SetAgentSocket(socket string) {
 	// gRPC notices the end of a connection after some time, and until then a call on that connection fails with
 	// hook.ErrHostUnavailable. With another address, gRPC immediately stops to use the connection.
-	address := resolver.Address{Addr: socket, Attributes: attributes.New(agentKey{}, c.moveCount.Add(1))}
+	address := resolver.Address{Addr: socket, Attributes: attributes.New(agentAddressKey{}, c.socketSetCount.Add(1))}
 	c.resolver.UpdateState(resolver.State{Addresses: []resolver.Address{address}})
 }
 

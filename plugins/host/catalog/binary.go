@@ -58,7 +58,7 @@ func (e Entry) Open(logger hclog.Logger) (*Binary, error) {
 		return nil, err
 	}
 	defer root.Close()
-	if err := checkDir(root, e.pluginDir, logger); err != nil {
+	if err := checkPluginDirPermissions(root, e.pluginDir, logger); err != nil {
 		return nil, err
 	}
 	// Without O_NONBLOCK the open of a FIFO would block.
@@ -163,9 +163,9 @@ func hashContent(f *os.File) (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-// checkDir returns an error if an untrusted user could replace the directory or a file
+// checkPluginDirPermissions returns an error if an untrusted user could replace the directory or a file
 // in it.
-func checkDir(root *os.Root, dir string, logger hclog.Logger) error {
+func checkPluginDirPermissions(root *os.Root, dir string, logger hclog.Logger) error {
 	info, err := root.Stat(".")
 	if err != nil {
 		return err

@@ -39,22 +39,22 @@ type Builtin struct {
 	Args    []string  // arguments of the process after argv[0]; nil means "plugin serve NAME"
 	Version string    // the version that the plugin reports; "" means DefaultBuiltinVersion
 
-	// Config is the configuration of the plugin if no plugin block has a config block.
-	Config map[string]any
+	// DefaultConfig is the configuration of the plugin if no plugin block has a config block.
+	DefaultConfig map[string]any
 
-	// Options are added to the configuration, whether it is Config or comes from a plugin block. They replace no option
-	// of it.
-	Options map[string]any
+	// DefaultOptions are added to the configuration, which is DefaultConfig or comes from a plugin block. An option that
+	// the configuration sets keeps the value of the configuration.
+	DefaultOptions map[string]any
 
-	// OnDemand means that the process is stopped soon after the first fingerprint, and runs again when a task
+	// StopsAfterFingerprint means that the process is stopped soon after the first fingerprint, and runs again when a task
 	// needs it. Without it an unused process runs for a minute.
-	OnDemand bool
+	StopsAfterFingerprint bool
 
 	// SlowFingerprint means that a node is ready without the first fingerprint.
 	SlowFingerprint bool
 
-	// NoTasks means that no child of the process is a task, so that an agent that shuts down can stop the process.
-	NoTasks bool
+	// NeverHasTasks means that no child of the process is a task, so that an agent that shuts down can stop the process.
+	NeverHasTasks bool
 
 	// NotStartedReason is the reason why the driver has no entry in the catalog, and is not started; "" means that it
 	// has one.
@@ -65,9 +65,9 @@ type Builtin struct {
 type Config struct {
 	Builtins []Builtin
 
-	// Dir is the plugin directory; "" means no external plugins. New resolves a relative
+	// PluginDir is the plugin directory; "" means no external plugins. New resolves a relative
 	// path against the current working directory.
-	Dir string
+	PluginDir string
 
 	// Blocks are the plugin blocks of the configuration, in their order. Of two blocks
 	// with one name the later block wins, field by field.
@@ -98,9 +98,9 @@ type Entry struct {
 	Version string       // version of a builtin; "" for an external plugin
 	Block   *PluginBlock // merged plugin block of the plugin; nil if it has no block and no default configuration
 
-	OnDemand        bool // the field OnDemand of the Builtin; false for an external plugin
-	NoTasks         bool // the field NoTasks of the Builtin; false for an external plugin
-	SlowFingerprint bool // the field SlowFingerprint of the Builtin; false for an external plugin
+	StopsAfterFingerprint bool // the field StopsAfterFingerprint of the Builtin; false for an external plugin
+	NeverHasTasks         bool // the field NeverHasTasks of the Builtin; false for an external plugin
+	SlowFingerprint       bool // the field SlowFingerprint of the Builtin; false for an external plugin
 
 	// ProgramID identifies the file and how it is started. It is zero for a builtin, and if
 	// there is no file.
@@ -110,7 +110,7 @@ type Entry struct {
 	Err error
 
 	pluginDir    string // absolute path of the plugin directory; "" for a builtin
-	fileName     string // name of the file in dir
+	fileName     string // name of the file in pluginDir
 	lockedSHA256 string // checksum of the file in the lock file; "" if it has no entry
 }
 
@@ -135,9 +135,9 @@ func fileStat(info fs.FileInfo) FileStat {
 	return FileStat{Device: stat.Dev, Inode: stat.Ino, Size: stat.Size, ModTime: stat.Mtim.Nano(), ChangeTime: stat.Ctim.Nano()}
 }
 
-// DriverName is the expected name of the driver or hook in the plugin. The name that
+// ExpectedDriverName is the expected name of the driver or hook in the plugin. The name that
 // the plugin itself reports takes precedence.
-func (e Entry) DriverName() string {
+func (e Entry) ExpectedDriverName() string {
 	if e.Builtin {
 		return e.Name
 	}
@@ -192,27 +192,27 @@ func New(cfg Config) (*Catalog, error) {
 	if err != nil {
 		return nil, err
 	}
-	if cfg.Dir != "" {
+	if cfg.PluginDir != "" {
 		// The path is absolute because a script is executed by its path, and the working
 		// directory may change.
-		if cfg.Dir, err = filepath.Abs(cfg.Dir); err != nil {
+		if cfg.PluginDir, err = filepath.Abs(cfg.PluginDir); err != nil {
 			return nil, fmt.Errorf("plugin directory: %w", err)
 		}
 	}
 
 	c := &Catalog{notStartedReasons: make(map[string]string)}
 	used := make(map[string]bool) // names of plugin blocks for which an entry was made
-	for _, f := range scanDir(cfg.Dir, cfg.Logger) {
+	for _, f := range scanPluginDir(cfg.PluginDir, cfg.Logger) {
 		block := blocks[f.pluginName]
 		if block == nil && !cfg.shouldStartWithoutBlock(f, builtins) {
 			continue
 		}
 		used[f.pluginName] = true
-		e := Entry{Name: f.pluginName, Path: f.path, Block: block, pluginDir: cfg.Dir, fileName: f.fileName, lockedSHA256: f.lockedSHA256, Err: f.refuseReason}
+		e := Entry{Name: f.pluginName, Path: f.path, Block: block, pluginDir: cfg.PluginDir, fileName: f.fileName, lockedSHA256: f.lockedSHA256, Err: f.refuseReason}
 		if block != nil {
 			e.Args = block.Args
 		}
-		if e.ProgramID, err = e.programID(f.fileInfo); err != nil {
+		if e.ProgramID, err = e.newProgramID(f.fileInfo); err != nil {
 			return nil, err
 		}
 		c.entries = append(c.entries, e)
@@ -235,7 +235,7 @@ func New(cfg Config) (*Catalog, error) {
 	}
 	for _, name := range order {
 		if !used[name] {
-			c.entries = append(c.entries, blocks[name].entryWithoutFile(cfg.Dir))
+			c.entries = append(c.entries, blocks[name].entryWithoutFile(cfg.PluginDir))
 		}
 	}
 	sort.SliceStable(c.entries, func(i, j int) bool { return c.entries[i].Compare(&c.entries[j]) < 0 })
@@ -267,7 +267,7 @@ func (b *PluginBlock) entryWithoutFile(dir string) Entry {
 }
 
 // shouldStartWithoutBlock reports whether a file without a plugin block is started.
-func (c *Config) shouldStartWithoutBlock(f dirEntry, builtins map[string]bool) bool {
+func (c *Config) shouldStartWithoutBlock(f scannedFile, builtins map[string]bool) bool {
 	bare := strings.TrimPrefix(f.pluginName, DriverPrefix)
 	switch {
 	case !slices.Contains(c.RequestedNames, f.pluginName) && !slices.Contains(c.RequestedNames, bare):
@@ -285,7 +285,7 @@ func (c *Config) shouldStartWithoutBlock(f dirEntry, builtins map[string]bool) b
 func (b Builtin) newEntry(block *PluginBlock) Entry {
 	e := Entry{
 		Name: b.Name, Args: b.Args, Builtin: true, Type: b.Type, Version: cmp.Or(b.Version, DefaultBuiltinVersion), Block: block,
-		OnDemand: b.OnDemand, SlowFingerprint: b.SlowFingerprint, NoTasks: b.NoTasks,
+		StopsAfterFingerprint: b.StopsAfterFingerprint, SlowFingerprint: b.SlowFingerprint, NeverHasTasks: b.NeverHasTasks,
 	}
 	if e.Type == base.TypeUnknown {
 		e.Type = base.TypeDriver
@@ -293,12 +293,12 @@ func (b Builtin) newEntry(block *PluginBlock) Entry {
 	if e.Args == nil {
 		e.Args = []string{"plugin", "serve", b.Name}
 	}
-	own := b.Config
+	own := b.DefaultConfig
 	if block != nil && block.Config != nil {
 		own = block.Config
 	}
-	if b.Options != nil {
-		options := maps.Clone(b.Options)
+	if b.DefaultOptions != nil {
+		options := maps.Clone(b.DefaultOptions)
 		maps.Copy(options, own)
 		own = options
 	}
@@ -317,8 +317,8 @@ func (b Builtin) newEntry(block *PluginBlock) Entry {
 // the same name, the builtin comes first.
 func (c *Catalog) Entries() []Entry { return slices.Clone(c.entries) }
 
-// NotStarted returns the builtin drivers without an entry, with the reasons.
-func (c *Catalog) NotStarted() map[string]string { return maps.Clone(c.notStartedReasons) }
+// NotStartedReasons returns the builtin drivers without an entry, with the reasons.
+func (c *Catalog) NotStartedReasons() map[string]string { return maps.Clone(c.notStartedReasons) }
 
 // mergeBlocks merges the plugin blocks of each name into one block. order has the names in the order of their first blocks.
 func mergeBlocks(blocks []PluginBlock) (byName map[string]*PluginBlock, order []string, err error) {
@@ -364,9 +364,9 @@ var builtinEnv = []string{
 	"NOMAD_LITE_PLUGIN_*",
 }
 
-// InheritedEnv returns the variables of the agent that the plugin inherits, in the format
+// InheritedEnvPatterns returns the variables of the agent that the plugin inherits, in the format
 // of [PluginBlock].EnvAllowlist. Nil means all except the variables that no plugin inherits.
-func (e Entry) InheritedEnv() []string {
+func (e Entry) InheritedEnvPatterns() []string {
 	switch {
 	case e.Block != nil && e.Block.EnvAllowlist != nil:
 		return e.Block.EnvAllowlist
@@ -376,9 +376,9 @@ func (e Entry) InheritedEnv() []string {
 	return nil
 }
 
-// programID returns the ProgramID of an entry with the given file; without a file (nil) it is zero. programID does not
-// read the content of the file: plugins are large, and a change of the content changes the ctime.
-func (e Entry) programID(file fs.FileInfo) (ProgramID, error) {
+// newProgramID returns the ProgramID of an entry with the given file; without a file (nil) it is zero. newProgramID
+// does not read the content of the file: plugins are large, and a change of the content changes the ctime.
+func (e Entry) newProgramID(file fs.FileInfo) (ProgramID, error) {
 	if file == nil {
 		return ProgramID{}, nil
 	}
@@ -397,8 +397,8 @@ func (e Entry) programID(file fs.FileInfo) (ProgramID, error) {
 	return ProgramID{File: fileStat(file), SettingsHash: hex.EncodeToString(sum[:])}, nil
 }
 
-// dirEntry is one file of the plugin directory.
-type dirEntry struct {
+// scannedFile is one file of the plugin directory.
+type scannedFile struct {
 	pluginName   string // name of the file without .exe
 	fileName     string
 	path         string      // pluginDir with fileName
@@ -408,9 +408,9 @@ type dirEntry struct {
 	lockedSHA256 string // checksum of the file in the lock file; "" if it has no entry
 }
 
-// scanDir lists the files in the plugin directory dir that could be plugins. It logs problems of the directory, and sets
-// err for each file that must not be started.
-func scanDir(dir string, logger hclog.Logger) []dirEntry {
+// scanPluginDir lists the files in the plugin directory dir that could be plugins. It logs problems of the directory,
+// and sets refuseReason for each file that must not be started.
+func scanPluginDir(dir string, logger hclog.Logger) []scannedFile {
 	if dir == "" {
 		return nil
 	}
@@ -429,7 +429,7 @@ func scanDir(dir string, logger hclog.Logger) []dirEntry {
 	if err != nil {
 		logger.Error("plugin directory cannot be read", "dir", dir, "error", err)
 	}
-	dirErr := checkDir(root, dir, logger)
+	dirErr := checkPluginDirPermissions(root, dir, logger)
 	if dirErr != nil {
 		logger.Error("plugin directory is not safe, its plugins are refused", "error", dirErr)
 	}
@@ -442,9 +442,9 @@ func scanDir(dir string, logger hclog.Logger) []dirEntry {
 		}
 	}
 
-	var out []dirEntry
+	var out []scannedFile
 	for _, de := range list {
-		f := dirEntry{fileName: de.Name(), path: filepath.Join(dir, de.Name()), refuseReason: dirErr, lockedSHA256: lock.Plugins[de.Name()].SHA256}
+		f := scannedFile{fileName: de.Name(), path: filepath.Join(dir, de.Name()), refuseReason: dirErr, lockedSHA256: lock.Plugins[de.Name()].SHA256}
 		f.pluginName = strings.TrimSuffix(f.fileName, ".exe")
 		if !base.ValidName(f.pluginName) {
 			if strings.HasPrefix(f.pluginName, ".") {

@@ -83,9 +83,9 @@ func TestStartableFiles(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			cfg := Config{Builtins: builtins, Dir: makePluginDir(t, files...), Blocks: tt.blocks, RequestedNames: tt.wanted}
+			cfg := Config{Builtins: builtins, PluginDir: makePluginDir(t, files...), Blocks: tt.blocks, RequestedNames: tt.wanted}
 			if tt.noDir {
-				cfg.Dir = ""
+				cfg.PluginDir = ""
 			}
 			c, err := New(cfg)
 			if err != nil {
@@ -115,8 +115,8 @@ func TestInvalidPluginNames(t *testing.T) {
 func TestEntryFields(t *testing.T) {
 	dir := makePluginDir(t, "nomad-driver-hello")
 	c, err := New(Config{
-		Dir:      dir,
-		Builtins: []Builtin{{Name: "mock"}, {Name: "raw_exec", Args: []string{"x"}, Version: "2.0"}},
+		PluginDir: dir,
+		Builtins:  []Builtin{{Name: "mock"}, {Name: "raw_exec", Args: []string{"x"}, Version: "2.0"}},
 		Blocks: []PluginBlock{
 			{Name: "nomad-driver-hello", Args: []string{"-v"}, Config: map[string]any{"a": 1}},
 			{Name: "nomad-driver-hello", Config: map[string]any{"b": 2}},
@@ -126,14 +126,14 @@ func TestEntryFields(t *testing.T) {
 		t.Fatal(err)
 	}
 	mock, hello, raw := c.Entries()[0], c.Entries()[1], c.Entries()[2]
-	if mock.Version != "0.1.0" || mock.DriverName() != "mock" || mock.String() != `plugin "mock"` {
+	if mock.Version != "0.1.0" || mock.ExpectedDriverName() != "mock" || mock.String() != `plugin "mock"` {
 		t.Errorf("%+v", mock)
 	}
 	if raw.Version != "2.0" || !slices.Equal(raw.Args, []string{"x"}) {
 		t.Errorf("%+v", raw)
 	}
 	path := filepath.Join(dir, "nomad-driver-hello")
-	if hello.DriverName() != "hello" || hello.String() != fmt.Sprintf(`plugin "nomad-driver-hello" (%s)`, path) {
+	if hello.ExpectedDriverName() != "hello" || hello.String() != fmt.Sprintf(`plugin "nomad-driver-hello" (%s)`, path) {
 		t.Errorf("%+v", hello)
 	}
 	// If two blocks have the same name, the fields of the later block override those of the
@@ -178,7 +178,7 @@ func TestBuiltinConfig(t *testing.T) {
 		"a block without config": {[]PluginBlock{{Name: "raw_exec", Args: []string{"x"}}}, "map[enabled:true]"},
 		"a block with config":    {[]PluginBlock{{Name: "raw_exec", Config: map[string]any{}}}, "map[]"},
 	} {
-		c, err := New(Config{Builtins: []Builtin{{Name: "raw_exec", Config: own}}, Blocks: tt.blocks, Dir: makePluginDir(t, "raw_exec"), RequestedNames: []string{"raw_exec"}})
+		c, err := New(Config{Builtins: []Builtin{{Name: "raw_exec", DefaultConfig: own}}, Blocks: tt.blocks, PluginDir: makePluginDir(t, "raw_exec"), RequestedNames: []string{"raw_exec"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -201,7 +201,7 @@ func TestBuiltinOptions(t *testing.T) {
 		"a block without config": {[]PluginBlock{{Name: "exec"}}, "map[a:1 b:2]"},
 		"a block with config":    {[]PluginBlock{{Name: "exec", Config: map[string]any{"b": 3, "c": 4}}}, "map[a:1 b:3 c:4]"},
 	} {
-		c, err := New(Config{Builtins: []Builtin{{Name: "exec", Options: options}}, Blocks: tt.blocks})
+		c, err := New(Config{Builtins: []Builtin{{Name: "exec", DefaultOptions: options}}, Blocks: tt.blocks})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -217,7 +217,7 @@ func TestBuiltinOptions(t *testing.T) {
 func TestRelativeDirectory(t *testing.T) {
 	dir := makePluginDir(t, "x")
 	t.Chdir(dir)
-	c, err := New(Config{Dir: ".", RequestedNames: []string{"x"}})
+	c, err := New(Config{PluginDir: ".", RequestedNames: []string{"x"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -237,7 +237,7 @@ func TestElfIsExecutedByHandle(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "x"), []byte("\x7fELF and so on"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	c, err := New(Config{Dir: dir, RequestedNames: []string{"x"}})
+	c, err := New(Config{PluginDir: dir, RequestedNames: []string{"x"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -325,7 +325,7 @@ func TestUnsafePluginIsRefused(t *testing.T) {
 			// The same change is also detected when it is made after the scan of the
 			// directory, before the launch.
 			dir = makePluginDir(t, "x", "target")
-			c, newErr := New(Config{Dir: dir, RequestedNames: []string{"x"}})
+			c, newErr := New(Config{PluginDir: dir, RequestedNames: []string{"x"}})
 			if newErr != nil {
 				t.Fatal(newErr)
 			}
@@ -344,7 +344,7 @@ func TestUnsafePluginIsRefused(t *testing.T) {
 
 func openRequestedPlugin(t *testing.T, dir string) error {
 	t.Helper()
-	c, err := New(Config{Dir: dir, RequestedNames: []string{"x"}})
+	c, err := New(Config{PluginDir: dir, RequestedNames: []string{"x"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -404,7 +404,7 @@ func TestPinnedChecksum(t *testing.T) {
 		strings.ToUpper(hex.EncodeToString(sum[:])): "",
 		strings.Repeat("0", 64):                     "agent.hcl:7,1-2 wants 000",
 	} {
-		c, err := New(Config{Dir: dir, Blocks: []PluginBlock{{Name: "x", SHA256: pin, Range: hcl.Range{Filename: "agent.hcl", Start: hcl.Pos{Line: 7, Column: 1}, End: hcl.Pos{Line: 7, Column: 2}}}}})
+		c, err := New(Config{PluginDir: dir, Blocks: []PluginBlock{{Name: "x", SHA256: pin, Range: hcl.Range{Filename: "agent.hcl", Start: hcl.Pos{Line: 7, Column: 1}, End: hcl.Pos{Line: 7, Column: 2}}}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -419,7 +419,7 @@ func TestPinnedChecksum(t *testing.T) {
 func TestMissingPluginDirectory(t *testing.T) {
 	var out strings.Builder
 	logger := hclog.New(&hclog.LoggerOptions{Output: &out})
-	c, err := New(Config{Dir: filepath.Join(t.TempDir(), "none"), Builtins: []Builtin{{Name: "mock"}}, Logger: logger})
+	c, err := New(Config{PluginDir: filepath.Join(t.TempDir(), "none"), Builtins: []Builtin{{Name: "mock"}}, Logger: logger})
 	if err != nil || len(c.Entries()) != 1 {
 		t.Errorf("%v, %v", c, err)
 	}
@@ -460,7 +460,7 @@ func TestProgramID(t *testing.T) {
 	program := func(b PluginBlock) ProgramID {
 		t.Helper()
 		b.Name = "mine"
-		c, err := New(Config{Dir: dir, Blocks: []PluginBlock{b}})
+		c, err := New(Config{PluginDir: dir, Blocks: []PluginBlock{b}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -514,7 +514,7 @@ func TestBuiltinThatIsNotStarted(t *testing.T) {
 	if entries := c.Entries(); len(entries) != 1 || entries[0].Name != "exec" {
 		t.Errorf("entries %v", entries)
 	}
-	if got := c.NotStarted(); len(got) != 1 || got["docker"] != "no engine" {
+	if got := c.NotStartedReasons(); len(got) != 1 || got["docker"] != "no engine" {
 		t.Errorf("not started: %v", got)
 	}
 }

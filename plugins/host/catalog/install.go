@@ -97,27 +97,27 @@ func (l *LockFile) writeToDir(dir string) error {
 	return nil
 }
 
-// FileState is the result of the comparison of a file with the lock file.
-type FileState string
+// InstalledFileState is the result of the comparison of a file with the lock file.
+type InstalledFileState string
 
 // The states of a file in a plugin directory.
 const (
-	FileUnchanged    FileState = "ok"
-	FileChanged      FileState = "changed"       // the content is not the recorded content: the file is not started
-	FileMissing      FileState = "missing"       // the lock file has an entry, but there is no file
-	FileNotInstalled FileState = "not installed" // the lock file has no entry: the file is started with any content
+	FileUnchanged    InstalledFileState = "ok"
+	FileChanged      InstalledFileState = "changed"       // the content is not the recorded content: the file is not started
+	FileMissing      InstalledFileState = "missing"       // the lock file has an entry, but there is no file
+	FileNotInstalled InstalledFileState = "not installed" // the lock file has no entry: the file is started with any content
 )
 
 // VerifiedFile is a file of a plugin directory, or an entry of its lock file.
 type VerifiedFile struct {
 	Name   string
-	State  FileState
+	State  InstalledFileState
 	SHA256 string // checksum of the file, in hex; empty if it is missing
 	LockedPlugin
 }
 
-// Verify compares all executable files of a plugin directory with the lock file. The result is sorted by name.
-func Verify(dir string) ([]VerifiedFile, error) {
+// VerifyFiles compares all executable files of a plugin directory with the lock file. The result is sorted by name.
+func VerifyFiles(dir string) ([]VerifiedFile, error) {
 	lock, err := ReadLockFile(dir)
 	if err != nil {
 		return nil, err
@@ -162,8 +162,8 @@ func Verify(dir string) ([]VerifiedFile, error) {
 // Installation is the copy of a plugin file in a staging directory inside the plugin directory. The caller must call
 // Commit, which installs the copy, or Discard.
 type Installation struct {
-	Name   string // name of the file in the plugin directory
-	SHA256 string // checksum of the copy, in hex
+	FileName string // name of the file in the plugin directory
+	SHA256   string // checksum of the copy, in hex
 
 	pluginDir  string
 	stagingDir string
@@ -177,7 +177,7 @@ func PrepareInstall(dir, source, name string) (*Installation, error) {
 		return nil, fmt.Errorf("%q is no name for a plugin: it has letters, digits, dots, dashes and underscores, and starts with a letter or digit; choose one with -name", name)
 	}
 	var err error
-	i := &Installation{Name: name}
+	i := &Installation{FileName: name}
 	if i.sourcePath, err = filepath.Abs(source); err != nil {
 		return nil, err
 	}
@@ -192,7 +192,7 @@ func PrepareInstall(dir, source, name string) (*Installation, error) {
 		return nil, err
 	}
 	defer root.Close()
-	if err := checkDir(root, i.pluginDir, nil); err != nil {
+	if err := checkPluginDirPermissions(root, i.pluginDir, nil); err != nil {
 		return nil, err
 	}
 	if i.stagingDir, err = os.MkdirTemp(i.pluginDir, ".installing-*"); err != nil {
@@ -215,7 +215,7 @@ func (i *Installation) copyToStagingDir() error {
 	} else if !info.Mode().IsRegular() {
 		return fmt.Errorf("%s is not a regular file", i.sourcePath)
 	}
-	to, err := os.OpenFile(filepath.Join(i.stagingDir, i.Name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
+	to, err := os.OpenFile(filepath.Join(i.stagingDir, i.FileName), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
 	if err != nil {
 		return err
 	}
@@ -246,10 +246,10 @@ func (i *Installation) Commit() error {
 	}
 	// The file is moved before the lock file is written: after a crash between both, the file does not have the
 	// checksum that is recorded for its predecessor, and is not started until it is installed again.
-	if err := os.Rename(filepath.Join(i.stagingDir, i.Name), filepath.Join(i.pluginDir, i.Name)); err != nil {
+	if err := os.Rename(filepath.Join(i.stagingDir, i.FileName), filepath.Join(i.pluginDir, i.FileName)); err != nil {
 		return err
 	}
-	lock.Plugins[i.Name] = LockedPlugin{SHA256: i.SHA256, Source: i.sourcePath, InstalledAt: time.Now().UTC().Truncate(time.Second)}
+	lock.Plugins[i.FileName] = LockedPlugin{SHA256: i.SHA256, Source: i.sourcePath, InstalledAt: time.Now().UTC().Truncate(time.Second)}
 	return errors.Join(lock.writeToDir(i.pluginDir), dir.Sync(), i.Discard())
 }
 

@@ -29,7 +29,7 @@ func install(t *testing.T, dir, name, content string) *Installation {
 // openPlugin returns the error with which an agent starts a plugin, or nil.
 func openPlugin(t *testing.T, dir, name string) error {
 	t.Helper()
-	c, err := New(Config{Dir: dir, Blocks: []PluginBlock{{Name: name}}})
+	c, err := New(Config{PluginDir: dir, Blocks: []PluginBlock{{Name: name}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func TestVerify(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	files, err := Verify(dir)
+	files, err := VerifyFiles(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

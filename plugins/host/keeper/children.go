@@ -24,7 +24,7 @@ func (se *server) processesWithTasks() []osprocess.ID {
 	defer se.forkMu.Unlock()
 	se.mu.Lock()
 	own := append([]osprocess.ID{se.hello.Process}, se.spawnedProcs...)
-	own = append(own, se.managedProcs...)
+	own = append(own, se.adoptedProcs...)
 	se.mu.Unlock()
 	started := make(map[int]bool, len(own))
 	for _, p := range own {

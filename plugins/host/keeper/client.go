@@ -23,11 +23,11 @@ import (
 // Config describes a keeper and how to start it.
 type Config struct {
 	// Dir is the data directory; it is created if it is missing. One keeper serves a data
-	// directory, whatever path leads to it. See [Directory] for the files in it.
-	Dir string
+	// directory, whatever path leads to it. See [DataDir] for the files in it.
+	DataDir string
 
-	// Args are the arguments, with argv[0], that start this executable as a keeper.
-	Args []string
+	// KeeperArgv are the arguments, with argv[0], that start this executable as a keeper.
+	KeeperArgv []string
 
 	// Ephemeral ties the keeper to the agent: when the agent's connection ends, the keeper
 	// kills every process that it has started and every orphan that it has adopted. It applies
@@ -40,7 +40,7 @@ type Config struct {
 
 	Logger hclog.Logger
 
-	version int // protocol version; only tests set it; 0 means protocolVersion
+	protocolVersion int // protocol version; only tests set it; 0 means protocolVersion
 }
 
 // Client is a connection to a keeper. All methods may be called concurrently. When the keeper
@@ -48,22 +48,22 @@ type Config struct {
 // repeats the requests that can be repeated, so that callers only notice a delay. The type has many methods because each
 // request of the protocol is a method.
 type Client struct {
-	cfg              Config              // mu guards cfg.Ephemeral; the other fields never change
-	isAgent          bool                // an agent starts a keeper if none runs; a plugin does not
-	dir              *Directory          // the data directory; nil for a plugin
-	pluginSocket     *pluginKeeperSocket // the keeper's socket, from the environment of a plugin; nil for an agent
+	cfg              Config        // mu guards cfg.Ephemeral; the other fields never change
+	isAgent          bool          // an agent starts a keeper if none runs; a plugin does not
+	dataDir          *DataDir      // the data directory; nil for a plugin
+	pluginDialer     *keeperDialer // connects a plugin to the socket in its environment; nil for an agent
 	stopReconnecting context.CancelFunc
 	wg               sync.WaitGroup
 	conns            *rpcmux.Reconnector[*clientConn]
 
-	mu            sync.Mutex
-	fdCopyByKey   map[string]fdCopy
-	spawnedProcs  map[osprocess.ID]bool // spawned and adopted processes, which the next keeper must adopt
-	keeperChild   *os.Process           // the keeper that this process has started last and must reap; nil if there is none
-	keeperChildID osprocess.ID          // ID of keeperChild
-	keeperID      osprocess.ID          // ID of the keeper of the latest connection
-	ephemeral     bool
-	keeperStarts  int // number of keepers that this process has started
+	mu                sync.Mutex
+	fdCopyByKey       map[string]fdCopy
+	managedProcs      map[osprocess.ID]bool // spawned and adopted processes, which the next keeper must adopt
+	keeperChild       *os.Process           // the keeper that this process has started last and must reap; nil if there is none
+	keeperChildID     osprocess.ID          // ID of keeperChild
+	keeperID          osprocess.ID          // ID of the keeper of the latest connection
+	keeperIsEphemeral bool
+	keeperStarts      int // number of keepers that this process has started
 }
 
 // fdCopy is the client's own duplicate of a descriptor that the keeper stores.
@@ -72,46 +72,46 @@ type fdCopy struct {
 	drainWithoutAgent bool
 }
 
-// Start connects to the keeper of a directory, or starts a keeper if none runs. The keeper
-// leads a session of its own and outlives this process. Start returns when the connection is
+// ConnectOrStart connects to the keeper of a directory, or starts a keeper if none runs. The keeper
+// leads a session of its own and outlives this process. ConnectOrStart returns when the connection is
 // established, or when ctx ends. A keeper that dies meanwhile is replaced. The caller calls Close.
-func Start(ctx context.Context, cfg Config) (*Client, error) {
+func ConnectOrStart(ctx context.Context, cfg Config) (*Client, error) {
 	if cfg.IdleTimeout == 0 {
 		cfg.IdleTimeout = 10 * time.Minute
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.NewNullLogger()
 	}
-	dir, err := OpenDirectory(cfg.Dir)
+	dir, err := OpenDataDir(cfg.DataDir)
 	if err != nil {
-		return nil, fmt.Errorf("keeper in %s: %w", cfg.Dir, err)
+		return nil, fmt.Errorf("keeper in %s: %w", cfg.DataDir, err)
 	}
-	c, err := openClient(ctx, &Client{cfg: cfg, isAgent: true, dir: dir})
+	c, err := connectClient(ctx, &Client{cfg: cfg, isAgent: true, dataDir: dir})
 	if err != nil {
 		dir.Close()
 	}
 	return c, err
 }
 
-// Attach connects a plugin to the keeper that listens on a socket; the path of the socket is the value of the
+// ConnectPlugin connects a plugin to the keeper that listens on a socket; the path of the socket is the value of the
 // environment variable EnvSocket. It never starts a keeper. The plugin may only call Wait and Close.
-func Attach(ctx context.Context, socket string) (*Client, error) {
-	found := &pluginKeeperSocket{path: socket}
-	c, err := openClient(ctx, &Client{
-		cfg:          Config{Dir: filepath.Dir(filepath.Dir(socket)), Logger: hclog.NewNullLogger()},
-		pluginSocket: found,
+func ConnectPlugin(ctx context.Context, socket string) (*Client, error) {
+	found := &keeperDialer{socketPath: socket}
+	c, err := connectClient(ctx, &Client{
+		cfg:          Config{DataDir: filepath.Dir(filepath.Dir(socket)), Logger: hclog.NewNullLogger()},
+		pluginDialer: found,
 	})
 	if err != nil {
-		found.closeDirHandle()
+		found.closeDataDir()
 	}
 	return c, err
 }
 
-// maxDeathsDuringStart is the number of keepers that may die while Start connects to them. After one more, Start returns
-// an error: a keeper that crashes at each start must not make Start block forever.
+// maxDeathsDuringStart is the number of keepers that may die while ConnectOrStart connects to them. After one more,
+// ConnectOrStart returns an error: a keeper that crashes at each start must not make ConnectOrStart block forever.
 const maxDeathsDuringStart = 5
 
-// isKeeperExitError reports whether an error of connectOrStart means that the keeper has exited while the client
+// isKeeperExitError reports whether an error of connectOrStartKeeper means that the keeper has exited while the client
 // connected to it, or has not answered: then the next call kills it.
 func isKeeperExitError(err error) bool {
 	return slices.ContainsFunc([]error{errConnDown, framing.ErrDown, io.EOF, unix.ECONNRESET, unix.ECONNREFUSED, os.ErrDeadlineExceeded}, func(end error) bool {
@@ -119,39 +119,39 @@ func isKeeperExitError(err error) bool {
 	})
 }
 
-// openClient connects a client and starts the goroutine that reconnects it.
-func openClient(ctx context.Context, c *Client) (*Client, error) {
+// connectClient connects a client and starts the goroutine that reconnects it.
+func connectClient(ctx context.Context, c *Client) (*Client, error) {
 	life, stop := context.WithCancel(context.Background())
 	c.stopReconnecting = stop
 	c.conns = rpcmux.NewReconnector[*clientConn](life.Done(), ErrClosed)
 	c.fdCopyByKey = map[string]fdCopy{}
-	c.spawnedProcs = map[osprocess.ID]bool{}
-	l, err := c.connectOrStart(ctx)
+	c.managedProcs = map[osprocess.ID]bool{}
+	l, err := c.connectOrStartKeeper(ctx)
 	for deaths := 1; c.isAgent && deaths <= maxDeathsDuringStart && isKeeperExitError(err) && ctx.Err() == nil; deaths++ {
-		c.cfg.Logger.Warn("keeper is gone, the start continues with another", "dir", c.cfg.Dir, "error", err)
-		l, err = c.connectOrStart(ctx)
+		c.cfg.Logger.Warn("keeper is gone, the start continues with another", "dir", c.cfg.DataDir, "error", err)
+		l, err = c.connectOrStartKeeper(ctx)
 	}
 	if err != nil {
 		stop()
 		c.closeFDCopies()
-		return nil, fmt.Errorf("keeper in %s: %w", c.cfg.Dir, err)
+		return nil, fmt.Errorf("keeper in %s: %w", c.cfg.DataDir, err)
 	}
 	c.setConn(l)
 	c.wg.Go(func() { c.keepConnected(life, l) })
 	return c, nil
 }
 
-// Socket returns the path of the keeper's socket, which the environment variable EnvSocket
+// SocketPath returns the path of the keeper's socket, which the environment variable EnvSocket
 // passes to plugins.
-func (c *Client) Socket() string { return filepath.Join(SocketDir(c.cfg.Dir), socketName) }
+func (c *Client) SocketPath() string { return filepath.Join(SocketDir(c.cfg.DataDir), socketName) }
 
 // RestoreSocket creates the directory for sockets if it is missing, and makes the keeper
 // create its socket again if that is missing. It does not wait for the keeper.
 func (c *Client) RestoreSocket() error {
-	if err := c.dir.MakeSocketDir(); err != nil {
+	if err := c.dataDir.MakeSocketDir(); err != nil {
 		return err
 	}
-	if c.dir.HasSocket(socketName) {
+	if c.dataDir.HasSocket(socketName) {
 		return nil
 	}
 	err := c.KeeperProcess().Signal(unix.SIGHUP)
@@ -170,10 +170,10 @@ func (c *Client) KeeperProcess() osprocess.ID {
 
 // Status is the state of the keeper from the point of view of its client.
 type Status struct {
-	Process   osprocess.ID // process of the keeper to which the client is or was last connected
-	Connected bool
-	Starts    int // number of keepers that this client has started
-	StoredFDs int // number of descriptors that the keeper stores
+	KeeperProcess osprocess.ID // process of the keeper to which the client is or was last connected
+	Connected     bool
+	KeeperStarts  int // number of keepers that this client has started
+	StoredFDs     int // number of descriptors that the keeper stores
 }
 
 // Status returns the state of the keeper. It does not block.
@@ -181,14 +181,14 @@ func (c *Client) Status() Status {
 	l := c.conns.CurrentConn()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return Status{Process: c.keeperID, Connected: l != nil && !l.Ended(), Starts: c.keeperStarts, StoredFDs: len(c.fdCopyByKey)}
+	return Status{KeeperProcess: c.keeperID, Connected: l != nil && !l.Ended(), KeeperStarts: c.keeperStarts, StoredFDs: len(c.fdCopyByKey)}
 }
 
 // Ephemeral reports whether the keeper shuts down with its agent: see Config.Ephemeral.
 func (c *Client) Ephemeral() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.ephemeral
+	return c.keeperIsEphemeral
 }
 
 // Close ends the connection. A persistent keeper continues to run. For an ephemeral keeper,
@@ -197,21 +197,21 @@ func (c *Client) Close() error {
 	c.stopReconnecting()
 	c.wg.Wait()
 	c.closeFDCopies()
-	if c.dir != nil {
-		c.dir.Close()
+	if c.dataDir != nil {
+		c.dataDir.Close()
 	}
-	if c.pluginSocket != nil {
-		c.pluginSocket.closeDirHandle()
+	if c.pluginDialer != nil {
+		c.pluginDialer.closeDataDir()
 	}
 
 	c.mu.Lock()
-	child, childProc, keeper, ephemeral := c.keeperChild, c.keeperChildID, c.keeperID, c.ephemeral
+	child, childProc, keeper, ephemeral := c.keeperChild, c.keeperChildID, c.keeperID, c.keeperIsEphemeral
 	c.keeperChild = nil
 	c.mu.Unlock()
 	if c.isAgent && ephemeral && !keeper.EndsWithin(10*time.Second) {
 		return fmt.Errorf("keeper with pid %d has not ended everything in 10 seconds", keeper.PID)
 	}
-	reapChild(child, childProc, 0)
+	reapKeeperChild(child, childProc, 0)
 	return nil
 }
 
@@ -278,7 +278,7 @@ func (c *Client) Spawn(ctx context.Context, cmd Command) (osprocess.ID, error) {
 		return osprocess.ID{}, err
 	}
 	c.mu.Lock()
-	c.spawnedProcs[resp.Process] = true
+	c.managedProcs[resp.Process] = true
 	c.mu.Unlock()
 	return resp.Process, nil
 }
@@ -299,8 +299,8 @@ func (c *Client) KeepProcessAfterDisconnect(ctx context.Context, p osprocess.ID)
 // error.
 func (c *Client) AdoptProcess(ctx context.Context, p osprocess.ID) error {
 	c.mu.Lock()
-	known := c.spawnedProcs[p]
-	c.spawnedProcs[p] = true
+	known := c.managedProcs[p]
+	c.managedProcs[p] = true
 	c.mu.Unlock()
 	if known {
 		return nil
@@ -316,11 +316,11 @@ func (c *Client) aliveManagedProcs() []osprocess.ID {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var aliveProcs []osprocess.ID
-	for p := range c.spawnedProcs {
+	for p := range c.managedProcs {
 		if p.Alive() {
 			aliveProcs = append(aliveProcs, p)
 		} else {
-			delete(c.spawnedProcs, p)
+			delete(c.managedProcs, p)
 		}
 	}
 	return aliveProcs
@@ -347,7 +347,7 @@ func (c *Client) Wait(ctx context.Context, p osprocess.ID) (osprocess.ExitStatus
 			return osprocess.ExitStatus{}, err
 		}
 		c.mu.Lock()
-		delete(c.spawnedProcs, p)
+		delete(c.managedProcs, p)
 		c.mu.Unlock()
 		return resp.Status, nil
 	}
@@ -380,10 +380,10 @@ func (c *Client) StoreFD(ctx context.Context, key string, f *os.File) error {
 	return c.storeFD(ctx, key, f, false)
 }
 
-// StoreAndDrainFD stores the read end of a plugin's stderr like StoreFD. While no agent is
+// StoreFDDrainedWithoutAgent stores the read end of a plugin's stdout or stderr like StoreFD. While no agent is
 // connected, the keeper reads and discards the output, so that the plugin never blocks.
 // While an agent is connected, the agent must read.
-func (c *Client) StoreAndDrainFD(ctx context.Context, key string, f *os.File) error {
+func (c *Client) StoreFDDrainedWithoutAgent(ctx context.Context, key string, f *os.File) error {
 	return c.storeFD(ctx, key, f, true)
 }
 
@@ -423,7 +423,7 @@ func (c *Client) storeFD(ctx context.Context, key string, f *os.File, drain bool
 
 // GetFD returns a duplicate of the descriptor that is stored under a key; the keeper still stores its
 // own. The caller closes the file. The error is ErrFDNotStored if no descriptor is stored under the
-// key. GetFD does not call the keeper: the client of an agent has a copy of every held
+// key. GetFD does not call the keeper: the client of an agent has a copy of every stored
 // descriptor.
 func (c *Client) GetFD(key string) (*os.File, error) {
 	c.mu.Lock()
@@ -470,10 +470,10 @@ func (c *Client) ListFDs(ctx context.Context) ([]string, error) {
 	return resp.Keys, nil
 }
 
-// ListParentProcesses returns the keeper and its spawned or adopted processes, but only
+// ListProcessesWithLivingChildren returns the keeper and its spawned or adopted processes, but only
 // those with a living child that is not itself such a process. The child can be a task: an
 // empty list without an error means that no task runs below the keeper.
-func (c *Client) ListParentProcesses(ctx context.Context) ([]osprocess.ID, error) {
+func (c *Client) ListProcessesWithLivingChildren(ctx context.Context) ([]osprocess.ID, error) {
 	resp, err := c.retryIdempotentCall(ctx, &request{Op: opListParentProcesses})
 	if err != nil {
 		return nil, fmt.Errorf("list processes below the keeper: %w", err)
@@ -490,14 +490,14 @@ func (c *Client) SetEphemeral(ctx context.Context) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.cfg.Ephemeral, c.ephemeral = true, true
+	c.cfg.Ephemeral, c.keeperIsEphemeral = true, true
 	return nil
 }
 
-// EndWithoutTasks makes the keeper exit as soon as this client is closed and ListParentProcesses would return an empty list;
-// the keeper then kills its spawned processes. EndWithoutTasks returns before the keeper exits. The keeper discards the
-// request when another agent connects.
-func (c *Client) EndWithoutTasks(ctx context.Context) error {
+// ExitWhenNoTasks makes the keeper exit as soon as this client is closed and ListProcessesWithLivingChildren would return an
+// empty list; the keeper then kills its spawned processes. ExitWhenNoTasks returns before the keeper exits. The
+// keeper discards the request when another agent connects.
+func (c *Client) ExitWhenNoTasks(ctx context.Context) error {
 	if _, err := c.retryIdempotentCall(ctx, &request{Op: opEndWithoutTasks}); err != nil {
 		return fmt.Errorf("end without tasks: %w", err)
 	}

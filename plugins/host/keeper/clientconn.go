@@ -19,10 +19,10 @@ var errConnDown = errors.New("connection to the keeper is down")
 // clientConn is one connection of a client to a keeper.
 type clientConn struct {
 	*rpcmux.PendingCalls[callResult]
-	conn        *framing.Conn
-	keeperHello framing.Hello
-	ephemeral   bool // set by Client.syncDescriptors
-	wg          sync.WaitGroup
+	conn              *framing.Conn
+	keeperHello       framing.Hello
+	keeperIsEphemeral bool // set by Client.syncWithKeeper
+	wg                sync.WaitGroup
 }
 
 type callResult struct {

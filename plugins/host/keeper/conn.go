@@ -118,8 +118,8 @@ func (c *serverConn) serveRequests() {
 	}
 	delete(k.conns, c)
 	if c.isAgent {
-		k.agentConns.connected--
-		if k.agentConns.connected == 0 {
+		k.agentConns.connectedCount--
+		if k.agentConns.connectedCount == 0 {
 			k.agentConns.lastDisconnectAt = time.Now()
 			k.startAllDrainsLocked()
 		}
@@ -150,7 +150,7 @@ func (c *serverConn) writeResponses(stop <-chan struct{}) {
 // handleRequest executes one request and queues its response. It takes over the descriptors fds of the request.
 func (c *serverConn) handleRequest(req *request, fds []int) {
 	k := c.server
-	k.trimmer.NotifyBusy()
+	k.memoryTrimmer.NotifyBusy()
 	var resp *response
 	rejected := c.checkOpAllowed(req.Op)
 	switch {
@@ -220,7 +220,7 @@ func (c *serverConn) handleRequestUnderLock(req *request, fds []int) {
 	case opSetEphemeral:
 		k.ephemeral.Store(true)
 	case opEndWithoutTasks:
-		k.agentConns.exitWithoutTasks = true
+		k.agentConns.exitWhenNoTasks = true
 	case opWait:
 		resp = k.handleWaitLocked(c, req.ID, req.Process)
 	case opCancelWait:
@@ -238,15 +238,15 @@ func (c *serverConn) handleRequestUnderLock(req *request, fds []int) {
 		}
 		fds = nil
 	case opGetFDs:
-		out, resp = k.getFDsLocked(req)
+		out, resp = k.duplicateStoredFDsLocked(req)
 	case opGetProgram:
-		out, resp = k.openProgramLocked(req.Process)
+		out, resp = k.openExecutableLocked(req.Process)
 	case opRemoveFD:
 		for _, key := range req.Keys {
 			k.removeFDLocked(key)
 		}
 	case opAdoptProcesses:
-		k.managedProcs = req.ManagedProcs
+		k.adoptedProcs = req.ManagedProcs
 	case opListFDs:
 		resp.Ephemeral = k.ephemeral.Load()
 		resp.Keys = slices.Sorted(maps.Keys(k.storedFDs))
@@ -275,9 +275,9 @@ func (c *serverConn) exchangeHello() error {
 	k.mu.Lock()
 	if c.clientHello.Role == framing.RoleAgent {
 		c.isAgent = true
-		k.agentConns.connected++
+		k.agentConns.connectedCount++
 		k.agentConns.everConnected = true
-		k.agentConns.exitWithoutTasks = false
+		k.agentConns.exitWhenNoTasks = false
 		k.stopAllDrainsLocked()
 	}
 	k.mu.Unlock()

@@ -24,7 +24,7 @@ import (
 // setConn replaces the connection that all methods of the client use.
 func (c *Client) setConn(l *clientConn) {
 	c.mu.Lock()
-	c.keeperID, c.ephemeral = l.keeperHello.Process, l.ephemeral
+	c.keeperID, c.keeperIsEphemeral = l.keeperHello.Process, l.keeperIsEphemeral
 	c.mu.Unlock()
 	c.conns.SetConn(l, nil)
 }
@@ -33,7 +33,7 @@ func (c *Client) setConn(l *clientConn) {
 func (c *Client) keepConnected(ctx context.Context, l *clientConn) {
 	logError := func(err error) {
 		if c.isAgent {
-			c.cfg.Logger.Error("no keeper", "dir", c.cfg.Dir, "error", err)
+			c.cfg.Logger.Error("no keeper", "dir", c.cfg.DataDir, "error", err)
 		}
 	}
 	for ok := true; ok; {
@@ -44,27 +44,27 @@ func (c *Client) keepConnected(ctx context.Context, l *clientConn) {
 		c.conns.SetConn(nil, nil)
 		l.closeAndWait()
 		if c.isAgent && ctx.Err() == nil {
-			c.cfg.Logger.Warn("keeper is gone", "pid", l.keeperHello.Process.PID, "dir", c.cfg.Dir)
+			c.cfg.Logger.Warn("keeper is gone", "pid", l.keeperHello.Process.PID, "dir", c.cfg.DataDir)
 		}
-		if l, ok = c.conns.ConnectWithBackoff(ctx, c.connectOrStart, logError); ok {
+		if l, ok = c.conns.ConnectWithBackoff(ctx, c.connectOrStartKeeper, logError); ok {
 			c.setConn(l)
 		}
 	}
 }
 
-// connectOrStart returns a connection to the keeper. The client of a plugin only connects.
+// connectOrStartKeeper returns a connection to the keeper. The client of a plugin only connects.
 // The client of an agent starts a keeper if none runs, and copies stored descriptors in
 // both directions, so that client and keeper have all of them.
-func (c *Client) connectOrStart(ctx context.Context) (*clientConn, error) {
+func (c *Client) connectOrStartKeeper(ctx context.Context) (*clientConn, error) {
 	if !c.isAgent {
-		conn, err := c.pluginSocket.dial()
+		conn, err := c.pluginDialer.dial()
 		if err != nil {
 			return nil, err
 		}
 		return newClientConn(ctx, conn, c.hello())
 	}
 
-	lock, err := c.dir.Lock(lockFileName, unix.LOCK_EX)
+	lock, err := c.dataDir.Lock(lockFileName, unix.LOCK_EX)
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +80,7 @@ func (c *Client) connectOrStart(ctx context.Context) (*clientConn, error) {
 	if _, err := l.keeperHello.Process.RaiseDescriptorLimit(); err != nil {
 		c.cfg.Logger.Warn("the keeper keeps a lower limit of open files than the agent", "pid", l.keeperHello.Process.PID, "error", err)
 	}
-	if err := c.syncDescriptors(ctx, l); err != nil {
+	if err := c.syncWithKeeper(ctx, l); err != nil {
 		l.closeAndWait()
 		return nil, fmt.Errorf("hand over descriptors: %w", err)
 	}
@@ -93,10 +93,10 @@ func (c *Client) hello() framing.Hello {
 	if c.isAgent {
 		role = framing.RoleAgent
 	}
-	return framing.NewHello(role, cmp.Or(c.cfg.version, protocolVersion))
+	return framing.NewHello(role, cmp.Or(c.cfg.protocolVersion, protocolVersion))
 }
 
-func (c *Client) dialKeeper() (*net.UnixConn, error) { return c.dir.Dial("unix", socketName) }
+func (c *Client) dialKeeper() (*net.UnixConn, error) { return c.dataDir.Dial("unix", socketName) }
 
 // connectRunningKeeper returns a connection to the keeper of the directory, or nil if none runs.
 // A keeper runs as long as a process holds the lock of its PID file, even if its socket is
@@ -104,13 +104,13 @@ func (c *Client) dialKeeper() (*net.UnixConn, error) { return c.dir.Dial("unix",
 // that does not respond. If this process has no free descriptors, connectRunningKeeper returns
 // that error and kills nothing. The caller holds the lock of the directory.
 func (c *Client) connectRunningKeeper(ctx context.Context) (*clientConn, error) {
-	logger := c.cfg.Logger.With("dir", c.cfg.Dir)
+	logger := c.cfg.Logger.With("dir", c.cfg.DataDir)
 	conn, err := c.dialKeeper()
 	if err != nil && !isUnreachable(err) {
 		return nil, err
 	}
 	if err != nil {
-		p, running, err := c.dir.LockedBy(pidFileName)
+		p, running, err := c.dataDir.LockOwner(pidFileName)
 		if !running {
 			return nil, err
 		}
@@ -129,7 +129,7 @@ func (c *Client) connectRunningKeeper(ctx context.Context) (*clientConn, error) 
 	if ctx.Err() != nil || osprocess.IsResourceExhausted(err) {
 		return nil, err
 	}
-	p, running, lockErr := c.dir.LockedBy(pidFileName)
+	p, running, lockErr := c.dataDir.LockOwner(pidFileName)
 	if lockErr != nil {
 		return nil, lockErr
 	}
@@ -148,7 +148,7 @@ func isUnreachable(err error) bool {
 
 // signalAndDialKeeper makes a keeper whose socket is missing listen again, and connects to the keeper.
 func (c *Client) signalAndDialKeeper(ctx context.Context, p osprocess.ID) (*net.UnixConn, error) {
-	if err := c.dir.MakeSocketDir(); err != nil {
+	if err := c.dataDir.MakeSocketDir(); err != nil {
 		return nil, err
 	}
 	if err := p.Signal(unix.SIGHUP); err != nil {
@@ -190,8 +190,8 @@ func (c *Client) upgradeKeeper(ctx context.Context, l *clientConn) (*clientConn,
 			return l, nil
 		}
 	}
-	logger := c.cfg.Logger.With("pid", l.keeperHello.Process.PID, "dir", c.cfg.Dir, "version", l.keeperHello.Version, "build", l.keeperHello.Build)
-	resp, _, err := l.call(ctx, &request{Op: opReplaceProgram, Args: c.cfg.Args}, int(exe.Fd()))
+	logger := c.cfg.Logger.With("pid", l.keeperHello.Process.PID, "dir", c.cfg.DataDir, "version", l.keeperHello.Version, "build", l.keeperHello.Build)
+	resp, _, err := l.call(ctx, &request{Op: opReplaceProgram, Args: c.cfg.KeeperArgv}, int(exe.Fd()))
 	if !errors.Is(err, errConnDown) {
 		if err == nil {
 			err = resp.err()
@@ -223,22 +223,22 @@ func (c *Client) upgradeKeeper(ctx context.Context, l *clientConn) (*clientConn,
 	}
 }
 
-// syncDescriptors sends a new keeper the processes and descriptors of earlier keepers that
+// syncWithKeeper sends a new keeper the processes and descriptors of earlier keepers that
 // the new keeper lacks, and copies to the client the descriptors that an earlier agent has stored in
 // the keeper.
-func (c *Client) syncDescriptors(ctx context.Context, l *clientConn) error {
+func (c *Client) syncWithKeeper(ctx context.Context, l *clientConn) error {
 	if managedProcs := c.aliveManagedProcs(); len(managedProcs) > 0 {
 		if _, _, err := l.call(ctx, &request{Op: opAdoptProcesses, ManagedProcs: managedProcs}); err != nil {
 			return err
 		}
 	}
-	keeperKeys, err := c.copyMissingFDs(ctx, l)
+	keeperKeys, err := c.copyFDsFromKeeper(ctx, l)
 	if err != nil {
 		return err
 	}
 	for keys := c.fdKeysNotIn(keeperKeys); len(keys) > 0; {
 		n := min(len(keys), maxMessageFDs)
-		if err := c.sendFDs(ctx, l, keys[:n]); err != nil {
+		if err := c.storeFDsInKeeper(ctx, l, keys[:n]); err != nil {
 			return err
 		}
 		keys = keys[n:]
@@ -246,9 +246,9 @@ func (c *Client) syncDescriptors(ctx context.Context, l *clientConn) error {
 	return nil
 }
 
-// copyMissingFDs copies to the client the keeper's descriptors that the client does not
+// copyFDsFromKeeper copies to the client the keeper's descriptors that the client does not
 // have. It returns the keys of all descriptors that the keeper stores.
-func (c *Client) copyMissingFDs(ctx context.Context, l *clientConn) (keeperKeys []string, err error) {
+func (c *Client) copyFDsFromKeeper(ctx context.Context, l *clientConn) (keeperKeys []string, err error) {
 	resp, _, err := l.call(ctx, &request{Op: opListFDs})
 	if err == nil {
 		err = resp.err()
@@ -256,7 +256,7 @@ func (c *Client) copyMissingFDs(ctx context.Context, l *clientConn) (keeperKeys 
 	if err != nil {
 		return nil, err
 	}
-	l.ephemeral = resp.Ephemeral
+	l.keeperIsEphemeral = resp.Ephemeral
 	for i, key := range resp.Keys {
 		c.mu.Lock()
 		_, have := c.fdCopyByKey[key]
@@ -281,8 +281,7 @@ func (c *Client) copyMissingFDs(ctx context.Context, l *clientConn) (keeperKeys 
 	return resp.Keys, nil
 }
 
-// fdKeysNotIn returns the keys of the client's descriptors that the list there does not
-// contain.
+// fdKeysNotIn returns the keys of the client's descriptors that keeperKeys lacks.
 func (c *Client) fdKeysNotIn(keeperKeys []string) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -293,8 +292,8 @@ func (c *Client) fdKeysNotIn(keeperKeys []string) []string {
 	return slices.Collect(maps.Keys(missing))
 }
 
-// sendFDs stores the client's descriptors with the given keys in the keeper.
-func (c *Client) sendFDs(ctx context.Context, l *clientConn, keys []string) error {
+// storeFDsInKeeper stores the client's descriptors with the given keys in the keeper.
+func (c *Client) storeFDsInKeeper(ctx context.Context, l *clientConn, keys []string) error {
 	req := &request{Op: opStoreFD}
 	var fds []int
 	defer func() { framing.CloseAll(fds) }()
@@ -331,8 +330,8 @@ func (c *Client) startKeeper(ctx context.Context) (*clientConn, error) {
 	old, childProc, ephemeral := c.keeperChild, c.keeperChildID, c.cfg.Ephemeral
 	c.keeperChild = nil
 	c.mu.Unlock()
-	reapChild(old, childProc, 2*time.Second)
-	crashes := CrashLog(filepath.Join(c.cfg.Dir, logFileName))
+	reapKeeperChild(old, childProc, 2*time.Second)
+	crashes := CrashLog(filepath.Join(c.cfg.DataDir, logFileName))
 	if said := crashes.Read(); said != "" {
 		c.cfg.Logger.Error("the last keeper crashed", "stderr", said)
 	}
@@ -358,14 +357,14 @@ func (c *Client) startKeeper(ctx context.Context) (*clientConn, error) {
 	}
 	defer log.Close()
 
-	conf, err := json.Marshal(keeperSetup{Dir: c.cfg.Dir, Ephemeral: ephemeral, IdleTimeout: c.cfg.IdleTimeout})
+	conf, err := json.Marshal(keeperSetup{Dir: c.cfg.DataDir, Ephemeral: ephemeral, IdleTimeout: c.cfg.IdleTimeout})
 	if err != nil {
 		return nil, err
 	}
-	child, err := os.StartProcess(selfExePath, c.cfg.Args, &os.ProcAttr{
+	child, err := os.StartProcess(selfExePath, c.cfg.KeeperArgv, &os.ProcAttr{
 		Dir:   "/",
 		Env:   append(GoRuntimeEnv(), envSetup+"="+string(conf), "GOMAXPROCS=1"),
-		Files: []*os.File{null, null, log, listenerFD: socket, lockFD: lock, dirFD: c.dir.handle},
+		Files: []*os.File{null, null, log, listenerFD: socket, lockFD: lock, dirFD: c.dataDir.handle},
 		Sys:   &syscall.SysProcAttr{Setsid: true},
 	})
 	if err != nil {
@@ -392,7 +391,7 @@ func (c *Client) startKeeper(ctx context.Context) (*clientConn, error) {
 // lives. It retries for ten seconds, because a keeper that has just been killed may still hold the lock.
 func (c *Client) lockPIDFile(ctx context.Context) (*os.File, error) {
 	for end := time.Now().Add(10 * time.Second); ; {
-		lock, err := c.dir.Lock(pidFileName, unix.LOCK_EX|unix.LOCK_NB)
+		lock, err := c.dataDir.Lock(pidFileName, unix.LOCK_EX|unix.LOCK_NB)
 		if !errors.Is(err, filelock.ErrLocked) || time.Now().After(end) {
 			return lock, err
 		}
@@ -407,7 +406,7 @@ func (c *Client) lockPIDFile(ctx context.Context) (*os.File, error) {
 // listenForKeeper returns a listening socket for a keeper that is started next, so that
 // clients can connect before the keeper is ready.
 func (c *Client) listenForKeeper() (*os.File, error) {
-	listener, err := c.dir.Listen("unix", socketName)
+	listener, err := c.dataDir.Listen("unix", socketName)
 	if err != nil {
 		return nil, err
 	}
@@ -415,9 +414,9 @@ func (c *Client) listenForKeeper() (*os.File, error) {
 	return listener.File()
 }
 
-// reapChild reaps a keeper that this process has started, if it exits within timeout.
+// reapKeeperChild reaps a keeper that this process has started, if it exits within timeout.
 // Otherwise the exited keeper stays a zombie until this process exits.
-func reapChild(child *os.Process, p osprocess.ID, timeout time.Duration) {
+func reapKeeperChild(child *os.Process, p osprocess.ID, timeout time.Duration) {
 	switch {
 	case child == nil:
 	case p.EndsWithin(timeout):

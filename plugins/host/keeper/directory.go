@@ -23,19 +23,19 @@ const socketDirName = "sockets"
 // may exceed the length limit of a socket address.
 func SocketDir(dataDir string) string { return filepath.Join(dataDir, socketDirName) }
 
-// Directory is an open data directory. The helper processes of a data directory listen in it
+// DataDir is an open data directory. The helper processes of a data directory listen in it
 // and lock files in it. All operations are relative to the open directory, so the directory
 // may be renamed and its path may have any length. Its methods may be called concurrently.
-type Directory struct {
+type DataDir struct {
 	path   string
 	handle *os.File // the directory, opened with O_PATH
 }
 
-// OpenDirectory opens a data directory, and creates it if it is missing. It does not check
+// OpenDataDir opens a data directory, and creates it if it is missing. It does not check
 // which users can write to the directory: that is left to the caller. No method follows a
 // symbolic link, uses a file of another user, or connects to a process of another user. The
 // caller must call Close.
-func OpenDirectory(path string) (*Directory, error) {
+func OpenDataDir(path string) (*DataDir, error) {
 	if err := os.MkdirAll(path, 0o711); err != nil {
 		return nil, err
 	}
@@ -43,7 +43,7 @@ func OpenDirectory(path string) (*Directory, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Directory{path: path, handle: home}, nil
+	return &DataDir{path: path, handle: home}, nil
 }
 
 // openDirHandle opens a handle of a directory.
@@ -56,11 +56,11 @@ func openDirHandle(path string) (*os.File, error) {
 }
 
 // Close closes the handle.
-func (d *Directory) Close() error { return d.handle.Close() }
+func (d *DataDir) Close() error { return d.handle.Close() }
 
 // MakeSocketDir creates the directory for sockets if it is missing. It returns an error if
 // other users can enter the directory.
-func (d *Directory) MakeSocketDir() error {
+func (d *DataDir) MakeSocketDir() error {
 	path := SocketDir(d.path)
 	err := unix.Mkdirat(int(d.handle.Fd()), socketDirName, 0o700)
 	if err != nil && !errors.Is(err, unix.EEXIST) {
@@ -83,7 +83,7 @@ func (d *Directory) MakeSocketDir() error {
 
 // openSocketDir opens the directory for sockets. The error is fs.ErrNotExist if it is
 // missing.
-func (d *Directory) openSocketDir() (*os.File, error) {
+func (d *DataDir) openSocketDir() (*os.File, error) {
 	fd, err := safepath.OpenAt(int(d.handle.Fd()), socketDirName, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: SocketDir(d.path), Err: err}
@@ -100,7 +100,7 @@ func unixAddr(network string, dir *os.File, name string) *net.UnixAddr {
 // Listen listens on a socket in the directory for sockets, which is created if it is missing.
 // An existing socket is replaced. Closing the listener does not remove the socket. The network
 // is "unix" or "unixpacket".
-func (d *Directory) Listen(network, name string) (*net.UnixListener, error) {
+func (d *DataDir) Listen(network, name string) (*net.UnixListener, error) {
 	if err := d.MakeSocketDir(); err != nil {
 		return nil, err
 	}
@@ -138,7 +138,7 @@ func (d *Directory) Listen(network, name string) (*net.UnixListener, error) {
 // Dial connects to a socket in the directory for sockets, and verifies that the listening
 // process belongs to this user. The error is fs.ErrNotExist without a socket, and ECONNREFUSED
 // without a listener.
-func (d *Directory) Dial(network, name string) (*net.UnixConn, error) {
+func (d *DataDir) Dial(network, name string) (*net.UnixConn, error) {
 	dir, err := d.openSocketDir()
 	if err != nil {
 		return nil, err
@@ -156,20 +156,20 @@ func (d *Directory) Dial(network, name string) (*net.UnixConn, error) {
 }
 
 // HasSocket reports whether the directory for sockets contains the name.
-func (d *Directory) HasSocket(name string) bool {
+func (d *DataDir) HasSocket(name string) bool {
 	_, err := safepath.StatAt(int(d.handle.Fd()), socketDirName+"/"+name)
 	return err == nil
 }
 
 // RemoveFile removes a file of the data directory. A missing file is ignored.
-func (d *Directory) RemoveFile(name string) { _ = unix.Unlinkat(int(d.handle.Fd()), name, 0) }
+func (d *DataDir) RemoveFile(name string) { _ = unix.Unlinkat(int(d.handle.Fd()), name, 0) }
 
 // RemoveSocket removes a socket. A missing socket is ignored.
-func (d *Directory) RemoveSocket(name string) { d.RemoveFile(socketDirName + "/" + name) }
+func (d *DataDir) RemoveSocket(name string) { d.RemoveFile(socketDirName + "/" + name) }
 
 // RemoveSocketDir removes the directory for sockets and the sockets in it. The directory stays
 // if it contains other files.
-func (d *Directory) RemoveSocketDir() {
+func (d *DataDir) RemoveSocketDir() {
 	dir, err := d.openSocketDir()
 	if err != nil {
 		return
@@ -188,7 +188,7 @@ func (d *Directory) RemoveSocketDir() {
 // released when all copies of the file are closed. With unix.LOCK_EX Lock blocks until it
 // has the lock; with unix.LOCK_NB the error is filelock.ErrLocked when another process has
 // it.
-func (d *Directory) Lock(name string, how int) (*os.File, error) {
+func (d *DataDir) Lock(name string, how int) (*os.File, error) {
 	for {
 		f, err := d.tryLock(name, how)
 		if err != nil {
@@ -203,7 +203,7 @@ func (d *Directory) Lock(name string, how int) (*os.File, error) {
 	}
 }
 
-func (d *Directory) tryLock(name string, how int) (*os.File, error) {
+func (d *DataDir) tryLock(name string, how int) (*os.File, error) {
 	f, err := d.openLockFile(name, unix.O_CREAT)
 	if err != nil {
 		return nil, err
@@ -217,7 +217,7 @@ func (d *Directory) tryLock(name string, how int) (*os.File, error) {
 
 // openLockFile opens a lock file. It returns an error unless the file is a regular file of this user with a single hard
 // link.
-func (d *Directory) openLockFile(name string, flags int) (*os.File, error) {
+func (d *DataDir) openLockFile(name string, flags int) (*os.File, error) {
 	fd, err := safepath.OpenAt(int(d.handle.Fd()), name, flags|unix.O_RDWR|unix.O_NONBLOCK, 0o600)
 	if err != nil {
 		return nil, err
@@ -235,7 +235,7 @@ func (d *Directory) openLockFile(name string, flags int) (*os.File, error) {
 	return f, nil
 }
 
-// WriteLockOwner writes a process ID to a file that this process has locked, from which LockedBy reads it.
+// WriteLockOwner writes a process ID to a file that this process has locked, from which LockOwner reads it.
 func WriteLockOwner(f *os.File, p osprocess.ID) error {
 	b, err := json.Marshal(p)
 	if err != nil {
@@ -248,15 +248,15 @@ func WriteLockOwner(f *os.File, p osprocess.ID) error {
 }
 
 // Keeper returns the keeper that runs in the directory, if there is one. Each error satisfies [osprocess.IsResourceExhausted].
-func (d *Directory) Keeper() (keeper osprocess.ID, running bool, err error) {
-	return d.LockedBy(pidFileName)
+func (d *DataDir) Keeper() (keeper osprocess.ID, running bool, err error) {
+	return d.LockOwner(pidFileName)
 }
 
-// LockedBy returns the process that holds the lock of a file and is recorded in the file.
+// LockOwner returns the process that holds the lock of a file and is recorded in the file.
 // The result is false if no process holds the lock, or the recorded process is not alive.
 // Each error satisfies [osprocess.IsResourceExhausted]; after an error it is unknown
 // whether a process holds the lock.
-func (d *Directory) LockedBy(name string) (osprocess.ID, bool, error) {
+func (d *DataDir) LockOwner(name string) (osprocess.ID, bool, error) {
 	f, err := d.openLockFile(name, 0)
 	if osprocess.IsResourceExhausted(err) {
 		return osprocess.ID{}, false, &fs.PathError{Op: "open", Path: filepath.Join(d.path, name), Err: err}

@@ -54,14 +54,14 @@ func TestAgentFindsKeeperAfterPathChange(t *testing.T) {
 			t.Parallel()
 			dir := filepath.Join(t.TempDir(), "data")
 			task, keeper := startAndKillAgent(t, dir, "persistent")
-			c := startClient(t, Config{Dir: tt.change(t, dir)})
+			c := startClient(t, Config{DataDir: tt.change(t, dir)})
 			if got := c.KeeperProcess(); got != keeper {
 				t.Errorf("the keeper is %v, was %v", got, keeper)
 			}
-			if dir := findRunningDir(keeper); !sameFile(dir, c.cfg.Dir) {
-				t.Errorf("the keeper is found in %q, want the directory %s", dir, c.cfg.Dir)
+			if dir := findRunningDir(keeper); !sameFile(dir, c.cfg.DataDir) {
+				t.Errorf("the keeper is found in %q, want the directory %s", dir, c.cfg.DataDir)
 			}
-			plugin, err := Attach(t.Context(), c.Socket())
+			plugin, err := ConnectPlugin(t.Context(), c.SocketPath())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -83,7 +83,7 @@ func TestAgentFindsKeeperAfterPathChange(t *testing.T) {
 func findRunningDir(p osprocess.ID) string {
 	for _, k := range FindRunning() {
 		if k.Process == p {
-			return k.Dir
+			return k.DataDir
 		}
 	}
 	return ""
@@ -118,7 +118,7 @@ func TestKeeperThatCannotBeReachedIsReplaced(t *testing.T) {
 	if err := errors.Join(keeper.Signal(unix.SIGSTOP), os.RemoveAll(SocketDir(dir))); err != nil {
 		t.Fatal(err)
 	}
-	c := startClient(t, Config{Dir: dir})
+	c := startClient(t, Config{DataDir: dir})
 	if keeper.Alive() || c.KeeperProcess() == keeper {
 		t.Errorf("keepers %v and %v serve one directory", keeper, c.KeeperProcess())
 	}
@@ -128,7 +128,7 @@ func TestKeeperThatCannotBeReachedIsReplaced(t *testing.T) {
 func TestRestoreSocket(t *testing.T) {
 	t.Parallel()
 	c := startClient(t, Config{Ephemeral: true})
-	if err := os.RemoveAll(SocketDir(c.cfg.Dir)); err != nil {
+	if err := os.RemoveAll(SocketDir(c.cfg.DataDir)); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.RestoreSocket(); err != nil {
@@ -137,7 +137,7 @@ func TestRestoreSocket(t *testing.T) {
 	var pluginClient *Client
 	for end := time.Now().Add(time.Minute); pluginClient == nil; time.Sleep(time.Millisecond) {
 		var err error
-		if pluginClient, err = Attach(t.Context(), c.Socket()); err != nil && time.Now().After(end) {
+		if pluginClient, err = ConnectPlugin(t.Context(), c.SocketPath()); err != nil && time.Now().After(end) {
 			t.Fatal(err)
 		}
 	}
@@ -157,8 +157,8 @@ func TestPluginReconnectsAfterTheDirectoryWasMoved(t *testing.T) {
 	t.Parallel()
 	base := t.TempDir()
 	dir, moved := filepath.Join(base, "data"), filepath.Join(base, "moved")
-	first := startClient(t, Config{Dir: dir})
-	plugin, err := Attach(t.Context(), first.Socket())
+	first := startClient(t, Config{DataDir: dir})
+	plugin, err := ConnectPlugin(t.Context(), first.SocketPath())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,8 +167,8 @@ func TestPluginReconnectsAfterTheDirectoryWasMoved(t *testing.T) {
 	if err := os.Rename(dir, moved); err != nil {
 		t.Fatal(err)
 	}
-	startClient(t, Config{Dir: dir})
-	own := startClient(t, Config{Dir: moved})
+	startClient(t, Config{DataDir: dir})
+	own := startClient(t, Config{DataDir: moved})
 	if err := first.KeeperProcess().Signal(unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -190,10 +190,10 @@ func TestPluginReconnectsAfterTheDirectoryWasMoved(t *testing.T) {
 	}
 }
 
-// Directory.Lock does not return a file that was removed while Lock waited for it.
+// DataDir.Lock does not return a file that was removed while Lock waited for it.
 func TestLockOfARemovedFile(t *testing.T) {
 	t.Parallel()
-	d, err := OpenDirectory(t.TempDir())
+	d, err := OpenDataDir(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -227,7 +227,7 @@ func TestLockOfARemovedFile(t *testing.T) {
 func TestLockThatIsALinkIsRefused(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	d, err := OpenDirectory(dir)
+	d, err := OpenDataDir(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -249,7 +249,7 @@ func TestLockThatIsALinkIsRefused(t *testing.T) {
 
 func TestLockedBy(t *testing.T) {
 	t.Parallel()
-	d, err := OpenDirectory(t.TempDir())
+	d, err := OpenDataDir(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -258,21 +258,21 @@ func TestLockedBy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p, ok, _ := d.LockedBy("l"); ok {
+	if p, ok, _ := d.LockOwner("l"); ok {
 		t.Errorf("without a file: %v", p)
 	}
 	lock, err := d.Lock("l", unix.LOCK_EX)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p, ok, _ := d.LockedBy("l"); ok {
+	if p, ok, _ := d.LockOwner("l"); ok {
 		t.Errorf("without a record: %v", p)
 	}
 	for _, p := range []osprocess.ID{{PID: 4194303, StartTime: 1 << 60}, self} {
 		if err := WriteLockOwner(lock, p); err != nil {
 			t.Fatal(err)
 		}
-		if got, ok, _ := d.LockedBy("l"); ok != (p == self) || ok && got != p {
+		if got, ok, _ := d.LockOwner("l"); ok != (p == self) || ok && got != p {
 			t.Errorf("recorded %v, got %v, %v", p, got, ok)
 		}
 	}
@@ -281,7 +281,7 @@ func TestLockedBy(t *testing.T) {
 	if err := errors.Join(unix.Flock(int(lock.Fd()), unix.LOCK_UN), lock.Close()); err != nil {
 		t.Fatal(err)
 	}
-	if p, ok, _ := d.LockedBy("l"); ok {
+	if p, ok, _ := d.LockOwner("l"); ok {
 		t.Errorf("without a lock: %v", p)
 	}
 }
@@ -293,7 +293,7 @@ func TestFileSystemWithoutSockets(t *testing.T) {
 		t.Skip("needs a file system without sockets: ", err)
 	}
 	defer os.Remove(group)
-	d, err := OpenDirectory(group)
+	d, err := OpenDataDir(group)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,12 +22,12 @@ func TestAgentWithoutDescriptorsKeepsKeeper(t *testing.T) {
 			failed, connected := 0, 0
 			for free := range 12 {
 				if !socket {
-					if err := os.Remove(c.Socket()); err != nil && !os.IsNotExist(err) {
+					if err := os.Remove(c.SocketPath()); err != nil && !os.IsNotExist(err) {
 						t.Fatal(err)
 					}
 				}
 				restore := processtest.LimitDescriptors(t, free)
-				l, err := c.connectOrStart(t.Context())
+				l, err := c.connectOrStartKeeper(t.Context())
 				restore()
 				switch {
 				case err == nil:
@@ -41,7 +41,7 @@ func TestAgentWithoutDescriptorsKeepsKeeper(t *testing.T) {
 				default:
 					t.Errorf("%d descriptors: %v, want an error of the descriptors", free, err)
 				}
-				if p, running, err := c.dir.LockedBy(pidFileName); err != nil || !running || p != keeper || !keeper.Alive() {
+				if p, running, err := c.dataDir.LockOwner(pidFileName); err != nil || !running || p != keeper || !keeper.Alive() {
 					t.Fatalf("%d descriptors: the keeper is %v, running %v, %v; before %v", free, p, running, err, keeper)
 				}
 			}

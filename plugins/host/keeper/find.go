@@ -17,7 +17,7 @@ type RunningKeeper struct {
 	Process osprocess.ID
 	// Dir is a path of the data directory that is valid as long as the keeper runs, also after the directory was renamed or
 	// removed.
-	Dir string
+	DataDir string
 }
 
 // CommandName is the last argument of the command line of a keeper.
@@ -27,13 +27,13 @@ const CommandName = "keeper"
 // field "id" of a JSON object.
 const OwnerFile = "owner"
 
-// HasRunning reports whether a keeper of this user runs for the data directory with the given id.
-func HasRunning(directoryID string) bool {
+// RunsForDirectory reports whether a keeper of this user runs for the data directory with the given id.
+func RunsForDirectory(directoryID string) bool {
 	for _, k := range FindRunning() {
 		var owner struct {
 			ID string `json:"id"`
 		}
-		text, err := os.ReadFile(filepath.Join(k.Dir, OwnerFile))
+		text, err := os.ReadFile(filepath.Join(k.DataDir, OwnerFile))
 		if err == nil && json.Unmarshal(text, &owner) == nil && owner.ID == directoryID {
 			return true
 		}
@@ -60,16 +60,16 @@ func FindRunning() (keepers []RunningKeeper) {
 		if err != nil {
 			continue
 		}
-		if dir := servedDir(p); dir != "" {
+		if dir := dataDirOfKeeper(p); dir != "" {
 			keepers = append(keepers, RunningKeeper{p, dir})
 		}
 	}
 	return keepers
 }
 
-// servedDir returns a path of the data directory for which the keeper p runs, or "" if p is no keeper or belongs to
-// another user.
-func servedDir(p osprocess.ID) string {
+// dataDirOfKeeper returns a path of the data directory for which the keeper p runs, or "" if p is no keeper or
+// belongs to another user.
+func dataDirOfKeeper(p osprocess.ID) string {
 	proc := filepath.Join("/proc", strconv.Itoa(p.PID))
 	var st unix.Stat_t
 	if unix.Stat(proc, &st) != nil || int(st.Uid) != os.Geteuid() {

@@ -31,10 +31,10 @@ type handoffState struct {
 	StoredFDs    []storedFDRecord
 	ManagedProcs []osprocess.ID
 	SpawnedProcs []osprocess.ID
-	Programs     []programRecord
+	Programs     []programFDRecord
 	// Both lists of statuses are in the order in which the processes ended.
-	SessionLeaderStatuses []statusRecord
-	NonLeaderStatuses     []statusRecord
+	SessionLeaderStatuses []exitStatusRecord
+	NonLeaderStatuses     []exitStatusRecord
 }
 
 type storedFDRecord struct {
@@ -43,13 +43,13 @@ type storedFDRecord struct {
 	DrainWithoutAgent bool
 }
 
-// programRecord is the descriptor of the program of a spawned process.
-type programRecord struct {
+// programFDRecord is the descriptor of the program of a spawned process.
+type programFDRecord struct {
 	Process osprocess.ID
 	FD      int
 }
 
-type statusRecord struct {
+type exitStatusRecord struct {
 	Process osprocess.ID
 	Status  osprocess.ExitStatus
 }
@@ -92,7 +92,7 @@ func (se *server) execNewProgram(args []string, fds []int) error {
 		return fmt.Errorf("replace keeper: %w", err)
 	}
 	defer unix.Close(socket)
-	stateFile, err := se.handoffStateLocked().writeMemfd()
+	stateFile, err := se.newHandoffStateLocked().writeMemfd()
 	if err != nil {
 		return fmt.Errorf("replace keeper: %w", err)
 	}
@@ -102,7 +102,7 @@ func (se *server) execNewProgram(args []string, fds []int) error {
 	for _, h := range se.storedFDs {
 		errs = append(errs, keep(h.fd))
 	}
-	for _, fd := range se.programFDs {
+	for _, fd := range se.executableFDs {
 		errs = append(errs, keep(fd))
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -117,18 +117,18 @@ func (se *server) execNewProgram(args []string, fds []int) error {
 	}
 	env := append(GoRuntimeEnv(), envSetup+"="+string(conf), "GOMAXPROCS=1")
 	setOOMScore(se.childOOMScore) // the new program protects itself, and uses the score that it inherits for its children
-	defer setProtectedOOMScore(se.childOOMScore)
+	defer lowerOOMScoreAgain(se.childOOMScore)
 	err = syscall.Exec(safepath.ProcPath(fds[0]), args, env)
 	return fmt.Errorf("replace keeper: execute: %w", err)
 }
 
-func (se *server) handoffStateLocked() *handoffState {
-	e := &handoffState{Version: se.hello.Version, ManagedProcs: se.managedProcs, SpawnedProcs: se.spawnedProcs, SessionLeaderStatuses: se.exitStatuses.sessionLeaders.recordsOldestFirst(), NonLeaderStatuses: se.exitStatuses.nonSessionLeaders.recordsOldestFirst()}
+func (se *server) newHandoffStateLocked() *handoffState {
+	e := &handoffState{Version: se.hello.Version, ManagedProcs: se.adoptedProcs, SpawnedProcs: se.spawnedProcs, SessionLeaderStatuses: se.exitStatuses.sessionLeaders.recordsOldestFirst(), NonLeaderStatuses: se.exitStatuses.nonSessionLeaders.recordsOldestFirst()}
 	for key, h := range se.storedFDs {
 		e.StoredFDs = append(e.StoredFDs, storedFDRecord{key, h.fd, h.drainWithoutAgent})
 	}
-	for p, fd := range se.programFDs {
-		e.Programs = append(e.Programs, programRecord{p, fd})
+	for p, fd := range se.executableFDs {
+		e.Programs = append(e.Programs, programFDRecord{p, fd})
 	}
 	return e
 }
@@ -182,9 +182,9 @@ func (ex *execHandoff) readState() (*handoffState, error) {
 
 // restoreTo copies the state to a server whose method run was not called yet.
 func (ha *handoffState) restoreTo(k *server) {
-	k.managedProcs, k.spawnedProcs = ha.ManagedProcs, ha.SpawnedProcs
+	k.adoptedProcs, k.spawnedProcs = ha.ManagedProcs, ha.SpawnedProcs
 	for _, r := range ha.Programs {
-		k.programFDs[r.Process] = r.FD
+		k.executableFDs[r.Process] = r.FD
 	}
 	for _, s := range ha.SessionLeaderStatuses {
 		k.exitStatuses.add(s.Process, s.Status, true)
@@ -201,18 +201,18 @@ func (ha *handoffState) restoreTo(k *server) {
 	time.AfterFunc(drainDelay, func() {
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		if k.agentConns.connected == 0 {
+		if k.agentConns.connectedCount == 0 {
 			k.startAllDrainsLocked()
 		}
 	})
 }
 
 // recordsOldestFirst returns the recorded statuses, oldest first.
-func (r *statusRing) recordsOldestFirst() []statusRecord {
-	var list []statusRecord
+func (r *exitStatusRing) recordsOldestFirst() []exitStatusRecord {
+	var list []exitStatusRecord
 	for i := range r.processes {
 		p := r.processes[(r.oldestIndex+i)%len(r.processes)]
-		list = append(list, statusRecord{p, r.statuses[p]})
+		list = append(list, exitStatusRecord{p, r.statuses[p]})
 	}
 	return list
 }

@@ -31,7 +31,7 @@ type startedProcesses struct {
 func oldBuildAgentMain(dir string, args []string) int {
 	err := func() error {
 		ctx := context.Background()
-		c, err := Start(ctx, Config{Dir: dir, Args: append([]string{"nomad-lite", "keeper"}, args...), version: versionOf(args)})
+		c, err := ConnectOrStart(ctx, Config{DataDir: dir, KeeperArgv: append([]string{"nomad-lite", "keeper"}, args...), protocolVersion: versionOf(args)})
 		if err != nil {
 			return err
 		}
@@ -47,7 +47,7 @@ func oldBuildAgentMain(dir string, args []string) int {
 		if err := c.StoreFD(ctx, "fifo", held); err != nil {
 			return err
 		}
-		if err := c.StoreAndDrainFD(ctx, "sink", sink); err != nil {
+		if err := c.StoreFDDrainedWithoutAgent(ctx, "sink", sink); err != nil {
 			return err
 		}
 		long := sh("echo before; exec sleep 1000")
@@ -143,7 +143,7 @@ func testReplacement(t *testing.T, program string, version ...string) {
 		t.Fatalf("the old keeper runs this build: %v, %v", same, err)
 	}
 	begin := time.Now()
-	c := startClient(t, Config{Dir: dir})
+	c := startClient(t, Config{DataDir: dir})
 	t.Logf("joined and replaced in %v", time.Since(begin))
 	if c.KeeperProcess() != l.Keeper {
 		t.Errorf("keeper is %v, was %v", c.KeeperProcess(), l.Keeper)
@@ -174,7 +174,7 @@ func testReplacement(t *testing.T, program string, version ...string) {
 	if !l.Task.Alive() {
 		t.Error("the task is gone")
 	}
-	if parents, err := c.ListParentProcesses(t.Context()); err != nil || len(parents) > 0 {
+	if parents, err := c.ListProcessesWithLivingChildren(t.Context()); err != nil || len(parents) > 0 {
 		t.Errorf("what the keeper has started before it was replaced counts as a task: %v, %v", parents, err)
 	}
 	// The task must still be a child of the keeper.
@@ -224,7 +224,7 @@ func TestKeeperThatCannotBeReplacedContinues(t *testing.T) {
 	if err != nil || !strings.Contains(resp.Error, "replace keeper: execute") {
 		t.Fatalf("answer %+v, %v", resp, err)
 	}
-	plugin, err := Attach(t.Context(), c.Socket())
+	plugin, err := ConnectPlugin(t.Context(), c.SocketPath())
 	if err != nil {
 		t.Fatal(err)
 	}

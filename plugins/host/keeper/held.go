@@ -22,7 +22,7 @@ func (se *server) storeFDLocked(key string, fd int, drain bool) {
 	se.removeFDLocked(key)
 	h := &storedFD{fd: fd, drainWithoutAgent: drain}
 	se.storedFDs[key] = h
-	if se.agentConns.connected == 0 {
+	if se.agentConns.connectedCount == 0 {
 		se.startDrainLocked(h)
 	}
 }
@@ -37,9 +37,9 @@ func (se *server) removeFDLocked(key string) {
 	delete(se.storedFDs, key)
 }
 
-// getFDsLocked returns duplicates of the descriptors under the requested keys. If one key
+// duplicateStoredFDsLocked returns duplicates of the descriptors under the requested keys. If one key
 // has no descriptor, it returns no descriptors and an error response.
-func (se *server) getFDsLocked(req *request) ([]int, *response) {
+func (se *server) duplicateStoredFDsLocked(req *request) ([]int, *response) {
 	resp := &response{}
 	if len(req.Keys) > maxMessageFDs {
 		resp.Error = fmt.Sprintf("take of %d descriptors at once is over the limit of %d", len(req.Keys), maxMessageFDs)

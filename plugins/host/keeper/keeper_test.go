@@ -145,7 +145,7 @@ func driverMain(args []string) int {
 
 // agentMain starts a keeper and a long task, and waits to be killed.
 func agentMain(args []string) int {
-	c, err := Start(context.Background(), Config{Dir: args[0], Args: []string{"nomad-lite", "keeper"}, Ephemeral: args[1] == "ephemeral"})
+	c, err := ConnectOrStart(context.Background(), Config{DataDir: args[0], KeeperArgv: []string{"nomad-lite", "keeper"}, Ephemeral: args[1] == "ephemeral"})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -161,11 +161,11 @@ func agentMain(args []string) int {
 
 func startClient(t *testing.T, cfg Config) *Client {
 	t.Helper()
-	if cfg.Dir == "" {
-		cfg.Dir = filepath.Join(t.TempDir(), "run")
+	if cfg.DataDir == "" {
+		cfg.DataDir = filepath.Join(t.TempDir(), "run")
 	}
-	cfg.Args = []string{"nomad-lite", "keeper"}
-	c, err := Start(t.Context(), cfg)
+	cfg.KeeperArgv = []string{"nomad-lite", "keeper"}
+	c, err := ConnectOrStart(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -351,7 +351,7 @@ func TestOrphanStatusIsRemembered(t *testing.T) {
 			}
 
 			// plugin is the client of the driver process that replaces the killed one.
-			plugin, err := Attach(t.Context(), c.Socket())
+			plugin, err := ConnectPlugin(t.Context(), c.SocketPath())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -485,9 +485,9 @@ func TestKeeperWithoutDescriptors(t *testing.T) {
 func TestStoredFDIsDrainedOnlyWithoutAgent(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "run")
-	c := startClient(t, Config{Dir: dir})
+	c := startClient(t, Config{DataDir: dir})
 	r, w := newPipe(t)
-	if err := c.StoreAndDrainFD(t.Context(), "stderr", r); err != nil {
+	if err := c.StoreFDDrainedWithoutAgent(t.Context(), "stderr", r); err != nil {
 		t.Fatal(err)
 	}
 	r.Close()
@@ -521,7 +521,7 @@ func TestStoredFDIsDrainedOnlyWithoutAgent(t *testing.T) {
 	}
 
 	// Output that the keeper has not drained may fill the pipe: the next agent reads it.
-	c = startClient(t, Config{Dir: dir})
+	c = startClient(t, Config{DataDir: dir})
 	f, err = c.GetFD("stderr")
 	if err != nil {
 		t.Fatal(err)
@@ -595,7 +595,7 @@ func TestKeeperDeathIsRepaired(t *testing.T) {
 	if c.KeeperProcess() == first {
 		t.Fatal("the keeper is still the first one")
 	}
-	if status := c.Status(); status.Starts != 4 || status.StoredFDs != 1 || !status.Connected || status.Process != c.KeeperProcess() {
+	if status := c.Status(); status.KeeperStarts != 4 || status.StoredFDs != 1 || !status.Connected || status.KeeperProcess != c.KeeperProcess() {
 		t.Errorf("status %+v after three kills", status)
 	}
 	f, err := c.GetFD("fifo")
@@ -666,8 +666,8 @@ func TestStartSurvivesDeathsOfItsKeeper(t *testing.T) {
 		t.Run(when, func(t *testing.T) {
 			t.Parallel()
 			deaths := filepath.Join(t.TempDir(), "deaths")
-			c, err := Start(t.Context(), Config{
-				Dir: filepath.Join(t.TempDir(), "run"), Args: []string{"nomad-lite", "short-lived-keeper", when, deaths},
+			c, err := ConnectOrStart(t.Context(), Config{
+				DataDir: filepath.Join(t.TempDir(), "run"), KeeperArgv: []string{"nomad-lite", "short-lived-keeper", when, deaths},
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -694,7 +694,7 @@ func TestKeeperOutlivesAgent(t *testing.T) {
 	if !task.Alive() || !keeper.Alive() {
 		t.Fatalf("task alive: %v, keeper alive: %v", task.Alive(), keeper.Alive())
 	}
-	c := startClient(t, Config{Dir: dir})
+	c := startClient(t, Config{DataDir: dir})
 	if c.KeeperProcess() != keeper {
 		t.Errorf("the next agent has keeper %v, want %v", c.KeeperProcess(), keeper)
 	}
@@ -791,7 +791,7 @@ func TestConcurrentWaitsForOneProcess(t *testing.T) {
 func TestKeeperMadeEphemeralEndsWithItsAgent(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "run")
-	c := startClient(t, Config{Dir: dir})
+	c := startClient(t, Config{DataDir: dir})
 	task, err := c.Spawn(t.Context(), Command{Path: "/bin/sleep", Args: []string{"sleep", "1000"}})
 	if err != nil {
 		t.Fatal(err)
@@ -811,7 +811,7 @@ func TestKeeperMadeEphemeralEndsWithItsAgent(t *testing.T) {
 	}
 }
 
-// After EndWithoutTasks and Close, the keeper exits with the last process that can be a task, unless another agent has
+// After ExitWhenNoTasks and Close, the keeper exits with the last process that can be a task, unless another agent has
 // connected.
 func TestKeeperEndsWithoutTasks(t *testing.T) {
 	if testing.Short() {
@@ -820,7 +820,7 @@ func TestKeeperEndsWithoutTasks(t *testing.T) {
 	t.Parallel()
 	for _, anotherAgent := range []bool{false, true} {
 		dir := filepath.Join(t.TempDir(), "run")
-		c := startClient(t, Config{Dir: dir})
+		c := startClient(t, Config{DataDir: dir})
 		keeper := c.KeeperProcess()
 		plugin, task := spawnPluginWithTask(t, c, false)
 		collector, err := c.Spawn(t.Context(), Command{Path: "/bin/sleep", Args: []string{"sleep", "1000"}})
@@ -831,7 +831,7 @@ func TestKeeperEndsWithoutTasks(t *testing.T) {
 		if err := plugin.KillAndWait(); err != nil {
 			t.Fatal(err)
 		}
-		err = c.EndWithoutTasks(t.Context())
+		err = c.ExitWhenNoTasks(t.Context())
 		if err := errors.Join(err, c.Close()); err != nil {
 			t.Fatal(err)
 		}
@@ -839,7 +839,7 @@ func TestKeeperEndsWithoutTasks(t *testing.T) {
 			t.Error("the keeper has ended although a task runs")
 		}
 		if anotherAgent {
-			if err := startClient(t, Config{Dir: dir}).Close(); err != nil {
+			if err := startClient(t, Config{DataDir: dir}).Close(); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -922,7 +922,7 @@ func TestIdleKeeperEnds(t *testing.T) {
 	if !keeper.EndsWithin(10 * time.Second) {
 		t.Fatal("an idle keeper does not end")
 	}
-	if _, err := os.Stat(c.Socket()); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(c.SocketPath()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("its socket is left behind: %v", err)
 	}
 }
@@ -938,7 +938,7 @@ func TestConcurrentStartsShareOneKeeper(t *testing.T) {
 	ch := make(chan startResult, n)
 	for range n {
 		go func() {
-			c, err := Start(t.Context(), Config{Dir: dir, Args: []string{"nomad-lite", "keeper"}})
+			c, err := ConnectOrStart(t.Context(), Config{DataDir: dir, KeeperArgv: []string{"nomad-lite", "keeper"}})
 			ch <- startResult{c, err}
 		}()
 	}
@@ -972,21 +972,21 @@ func TestSocketDirThatOthersCanEnterIsRefused(t *testing.T) {
 	if err := os.Chmod(sockets, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Start(t.Context(), Config{Dir: dir}); err == nil || !strings.Contains(err.Error(), "chmod it to 0700") {
+	if _, err := ConnectOrStart(t.Context(), Config{DataDir: dir}); err == nil || !strings.Contains(err.Error(), "chmod it to 0700") {
 		t.Errorf("Start error %v, want one that names the remedy", err)
 	}
 	if err := errors.Join(os.Remove(sockets), os.Symlink(t.TempDir(), sockets)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Start(t.Context(), Config{Dir: dir}); err == nil || !strings.Contains(err.Error(), "not a directory") {
+	if _, err := ConnectOrStart(t.Context(), Config{DataDir: dir}); err == nil || !strings.Contains(err.Error(), "not a directory") {
 		t.Errorf("Start error %v: a link is taken for a directory", err)
 	}
 }
 
 func TestLongDirectoryName(t *testing.T) {
 	t.Parallel()
-	c := startClient(t, Config{Dir: filepath.Join(t.TempDir(), strings.Repeat("d", 120), "run"), Ephemeral: true})
-	plugin, err := Attach(t.Context(), c.Socket())
+	c := startClient(t, Config{DataDir: filepath.Join(t.TempDir(), strings.Repeat("d", 120), "run"), Ephemeral: true})
+	plugin, err := ConnectPlugin(t.Context(), c.SocketPath())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -1028,8 +1028,8 @@ func spawnPluginWithTask(t *testing.T, c *Client, provisional bool) (plugin, tas
 func TestProvisionalChildEndsWithItsClient(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "run")
-	c := startClient(t, Config{Dir: dir})
-	leaving, err := Start(t.Context(), Config{Dir: dir, Args: []string{"nomad-lite", "keeper"}})
+	c := startClient(t, Config{DataDir: dir})
+	leaving, err := ConnectOrStart(t.Context(), Config{DataDir: dir, KeeperArgv: []string{"nomad-lite", "keeper"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -1074,7 +1074,7 @@ func TestListParentProcesses(t *testing.T) {
 	c := startClient(t, Config{Ephemeral: true})
 	expect := func(want ...osprocess.ID) {
 		t.Helper()
-		if got, err := c.ListParentProcesses(t.Context()); err != nil || !slices.Equal(got, want) {
+		if got, err := c.ListProcessesWithLivingChildren(t.Context()); err != nil || !slices.Equal(got, want) {
 			t.Errorf("parents %v, %v; want %v", got, err, want)
 		}
 	}

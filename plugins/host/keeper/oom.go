@@ -16,23 +16,23 @@ const (
 // ProtectFromOOM lowers the OOM score of this process, so that the kernel kills it last. It
 // returns the previous score for setOOMScore, or an empty string if the score was not
 // changed: only root can lower it.
-func ProtectFromOOM() (before string) {
+func ProtectFromOOM() (previousScore string) {
 	text, err := os.ReadFile(oomScoreFile)
 	if err != nil {
 		return ""
 	}
-	before = strings.TrimSpace(string(text))
-	score, err := strconv.Atoi(before)
+	previousScore = strings.TrimSpace(string(text))
+	score, err := strconv.Atoi(previousScore)
 	if err != nil || score <= protectedOOMScore || !setOOMScore(strconv.Itoa(protectedOOMScore)) {
 		return ""
 	}
-	return before
+	return previousScore
 }
 
-// setProtectedOOMScore lowers the OOM score of this process again after [setOOMScore]. It does nothing if before, the
-// result of [ProtectFromOOM], is empty: then the score was never lowered.
-func setProtectedOOMScore(before string) {
-	if before != "" {
+// lowerOOMScoreAgain lowers the OOM score of this process again after [setOOMScore]. It does nothing if
+// previousScore, the result of [ProtectFromOOM], is empty: then the score was never lowered.
+func lowerOOMScoreAgain(previousScore string) {
+	if previousScore != "" {
 		setOOMScore(strconv.Itoa(protectedOOMScore))
 	}
 }

@@ -13,11 +13,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 )
 
-// openProgramLocked returns a descriptor of the file that the process p executes. p is the keeper itself, or a
+// openExecutableLocked returns a descriptor of the file that the process p executes. p is the keeper itself, or a
 // process that the keeper has started from a descriptor; for other processes the response is an error.
-func (se *server) openProgramLocked(p osprocess.ID) ([]int, *response) {
+func (se *server) openExecutableLocked(p osprocess.ID) ([]int, *response) {
 	fd, err := -1, error(nil)
-	held, found := se.programFDs[p]
+	held, found := se.executableFDs[p]
 	switch {
 	case p == se.hello.Process:
 		fd, err = unix.Open(selfExePath, unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -55,7 +55,7 @@ func sameExecutable(ctx context.Context, p osprocess.ID, file *os.File, connect 
 	}
 	if callErr != nil || len(fds) != 1 {
 		framing.CloseAll(fds)
-		return false, errors.Join(err, callErr) // the keeper replaces a keeper that has died
+		return false, errors.Join(err, callErr) // a keeper that has replaced a dead one has no descriptor of the executable
 	}
 	running := os.NewFile(uintptr(fds[0]), "program")
 	defer running.Close()

@@ -57,7 +57,7 @@ type keeperSetup struct {
 // descriptor needs the keeper any longer, or when ctx ends.
 //
 // No other code may run in the process: Serve reaps every child, closes inherited
-// descriptors that are not its own, and becomes the child subreaper. Only [Start] can start
+// descriptors that are not its own, and becomes the child subreaper. Only [ConnectOrStart] can start
 // such a process; without the setup in the environment Serve returns an error.
 func Serve(ctx context.Context) error { return serve(ctx, protocolVersion) }
 
@@ -98,7 +98,7 @@ func serve(ctx context.Context, version int) error {
 	hello.Process = self
 	k := newServer(s, hello)
 	k.endpoint, k.childOOMScore = *endpoint, inherited
-	if err := k.endpoint.writeLockOwner(self); err != nil {
+	if err := k.endpoint.writePIDFile(self); err != nil {
 		return err
 	}
 	handoff.restoreTo(k)
@@ -110,11 +110,11 @@ func serve(ctx context.Context, version int) error {
 type keeperEndpoint struct {
 	listener      *net.UnixListener
 	lockedPIDFile *os.File
-	dataDir       *Directory
+	dataDir       *DataDir
 }
 
-// writeLockOwner writes the keeper's osprocess.ID to the PID file, from which [Directory.LockedBy] reads it.
-func (k *keeperEndpoint) writeLockOwner(self osprocess.ID) error {
+// writePIDFile writes the keeper's osprocess.ID to the PID file, from which [DataDir.LockOwner] reads it.
+func (k *keeperEndpoint) writePIDFile(self osprocess.ID) error {
 	return WriteLockOwner(k.lockedPIDFile, self)
 }
 
@@ -130,7 +130,7 @@ func (s *keeperSetup) openInheritedEndpoint() (*keeperEndpoint, error) {
 	return &keeperEndpoint{
 		listener:      listener,
 		lockedPIDFile: os.NewFile(uintptr(fds.LockFD), pidFileName),
-		dataDir:       &Directory{s.Dir, os.NewFile(uintptr(fds.DirFD), s.Dir)},
+		dataDir:       &DataDir{s.Dir, os.NewFile(uintptr(fds.DirFD), s.Dir)},
 	}, err
 }
 
@@ -181,14 +181,14 @@ func closeInheritedFDs() error {
 	return nil
 }
 
-// agentConnCount is the number of connected agents, and what follows after the last one has disconnected.
-type agentConnCount struct {
-	connected        int
-	lastDisconnectAt time.Time // time at which connected became 0; before the first agent, the start of the keeper
+// agentConnState counts the connected agents, and records when the last one has disconnected and whether the keeper then exits.
+type agentConnState struct {
+	connectedCount   int
+	lastDisconnectAt time.Time // time at which connectedCount became 0; before the first agent, the start of the keeper
 	everConnected    bool      // an agent has connected at least once
 
-	// exitWithoutTasks means that the last agent has sent opEndWithoutTasks: the keeper exits when no task runs below it.
-	exitWithoutTasks bool
+	// exitWhenNoTasks means that the last agent has sent opEndWithoutTasks: the keeper exits when no task runs below it.
+	exitWhenNoTasks bool
 }
 
 // server is the state of a keeper.
@@ -210,13 +210,13 @@ type server struct {
 	mu            sync.Mutex
 	endpoint      keeperEndpoint
 	conns         map[*serverConn]bool
-	agentConns    agentConnCount
+	agentConns    agentConnState
 	storedFDs     map[string]*storedFD
-	managedProcs  []osprocess.ID       // processes of an earlier keeper, which the agent has passed to AdoptProcess
+	adoptedProcs  []osprocess.ID       // processes of an earlier keeper, which the agent has passed to AdoptProcess
 	spawnedProcs  []osprocess.ID       // processes that this keeper started on request: plugins and the log collector
-	programFDs    map[osprocess.ID]int // descriptors of the programs of spawnedProcs that were started from a descriptor
+	executableFDs map[osprocess.ID]int // descriptors of the programs of spawnedProcs that were started from a descriptor
 	exitStatuses  exitStatusCache
-	trimmer       *memtrim.Trimmer
+	memoryTrimmer *memtrim.Trimmer
 	exitWaiters   map[osprocess.ID][]exitWaiter
 	watchedPidfds map[osprocess.ID]*osprocess.Pidfd // a pidfd for each process in exitWaiters that has one
 }
@@ -227,9 +227,9 @@ func newServer(s keeperSetup, hello framing.Hello) *server {
 		hello:         hello,
 		wakeRun:       make(chan struct{}, 1),
 		conns:         map[*serverConn]bool{},
-		agentConns:    agentConnCount{lastDisconnectAt: time.Now()},
+		agentConns:    agentConnState{lastDisconnectAt: time.Now()},
 		storedFDs:     map[string]*storedFD{},
-		programFDs:    map[osprocess.ID]int{},
+		executableFDs: map[osprocess.ID]int{},
 		exitWaiters:   map[osprocess.ID][]exitWaiter{},
 		watchedPidfds: map[osprocess.ID]*osprocess.Pidfd{},
 	}
@@ -244,8 +244,8 @@ func (se *server) run(ctx context.Context) error {
 	signal.Notify(sigs, unix.SIGCHLD, unix.SIGHUP, unix.SIGINT, unix.SIGTERM)
 	defer signal.Stop(sigs)
 
-	se.trimmer = memtrim.New(25, 25)
-	defer se.trimmer.Stop()
+	se.memoryTrimmer = memtrim.New(25, 25)
+	defer se.memoryTrimmer.Stop()
 	timer := time.NewTimer(se.idleTimeout())
 	defer timer.Stop()
 	listener := se.endpoint.listener
@@ -289,12 +289,12 @@ func (se *server) run(ctx context.Context) error {
 // shouldExit reports whether the keeper must shut down, and whether it must then kill all its descendants. terminated
 // means that the keeper has received SIGTERM, or that the context of Serve has ended.
 func (se *server) shouldExit(terminated bool) (exit, killAll bool) {
-	if se.mustExitWithoutTasks() && len(se.processesWithTasks()) == 0 {
+	if se.mustExitWhenNoTasks() && len(se.processesWithTasks()) == 0 {
 		return true, true
 	}
 	se.mu.Lock()
 	defer se.mu.Unlock()
-	if se.agentConns.connected > 0 {
+	if se.agentConns.connectedCount > 0 {
 		return false, false
 	}
 	idle := time.Since(se.agentConns.lastDisconnectAt) >= se.idleTimeout()
@@ -304,11 +304,11 @@ func (se *server) shouldExit(terminated bool) (exit, killAll bool) {
 	return terminated || idle && !hasChildren() && !se.storedFDsInUseLocked(), false
 }
 
-// mustExitWithoutTasks reports whether no agent is connected, and the last agent has sent opEndWithoutTasks.
-func (se *server) mustExitWithoutTasks() bool {
+// mustExitWhenNoTasks reports whether no agent is connected, and the last agent has sent opEndWithoutTasks.
+func (se *server) mustExitWhenNoTasks() bool {
 	se.mu.Lock()
 	defer se.mu.Unlock()
-	return se.agentConns.connected == 0 && se.agentConns.exitWithoutTasks
+	return se.agentConns.connectedCount == 0 && se.agentConns.exitWhenNoTasks
 }
 
 // idleTimeout returns how long the keeper runs without a connected agent. For an ephemeral
@@ -344,24 +344,24 @@ func (se *server) recreateSocket() {
 }
 
 // shutDown closes all connections and removes the keeper's socket. If killAll is true, it first kills all descendants
-// of the keeper, and finally removes all files of the keeper. Without the lock of lockFileName (locked is false) it
-// removes no file, because a client may be starting another keeper. The process holds the lock of its PID file until
-// it has exited.
-func (se *server) shutDown(locked, killAll bool) {
+// of the keeper, and finally removes all files of the keeper. Without the lock of lockFileName (dataDirLocked is
+// false) it removes no file, because a client may be starting another keeper. The process holds the lock of its PID
+// file until it has exited.
+func (se *server) shutDown(dataDirLocked, killAll bool) {
 	dir := se.endpoint.dataDir
 	se.forkMu.Lock()
 	se.rejectSpawns = true
 	if killAll {
 		se.mu.Lock()
-		managedProcs := se.managedProcs
+		adoptedProcs := se.adoptedProcs
 		se.mu.Unlock()
-		for _, p := range managedProcs {
+		for _, p := range adoptedProcs {
 			killProcessTree(p)
 		}
 		killDescendants()
 	}
 	se.forkMu.Unlock()
-	if locked {
+	if dataDirLocked {
 		dir.RemoveSocket(socketName)
 	}
 	se.mu.Lock()
@@ -374,7 +374,7 @@ func (se *server) shutDown(locked, killAll bool) {
 	}
 	se.mu.Unlock()
 	se.wg.Wait()
-	if killAll && locked {
+	if killAll && dataDirLocked {
 		dir.RemoveSocketDir()
 		for _, name := range []string{logFileName, pidFileName, lockFileName} {
 			dir.RemoveFile(name)

@@ -70,7 +70,7 @@ func (se *server) startChild(p *spawnParams, fds []int) (osprocess.ID, error) {
 	}
 	setOOMScore(se.childOOMScore)
 	pid, err := syscall.ForkExec(path, argv, attr)
-	setProtectedOOMScore(se.childOOMScore)
+	lowerOOMScoreAgain(se.childOOMScore)
 	if err != nil {
 		return osprocess.ID{}, err
 	}
@@ -88,7 +88,7 @@ func (se *server) startChild(p *spawnParams, fds []int) (osprocess.ID, error) {
 		// An error means that no descriptor is free. The keeper then does not record the program, and an agent that
 		// cannot read the program from /proc replaces the process.
 		if fd, err := duplicateFD(exec); err == nil {
-			se.programFDs[child] = fd
+			se.executableFDs[child] = fd
 		}
 	}
 	return child, nil

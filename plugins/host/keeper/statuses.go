@@ -12,11 +12,11 @@ const (
 
 // exitStatusCache stores exit statuses in bounded memory.
 type exitStatusCache struct {
-	sessionLeaders, nonSessionLeaders statusRing
+	sessionLeaders, nonSessionLeaders exitStatusRing
 }
 
-func (s *exitStatusCache) add(p osprocess.ID, status osprocess.ExitStatus, leader bool) {
-	if leader {
+func (s *exitStatusCache) add(p osprocess.ID, status osprocess.ExitStatus, isSessionLeader bool) {
+	if isSessionLeader {
 		s.sessionLeaders.add(p, status, maxSessionLeaderStatuses)
 	} else {
 		s.nonSessionLeaders.add(p, status, maxNonSessionLeaderStatuses)
@@ -30,14 +30,14 @@ func (s *exitStatusCache) get(p osprocess.ID) (osprocess.ExitStatus, bool) {
 	return s.nonSessionLeaders.get(p)
 }
 
-// statusRing stores a limited number of exit statuses, and drops the oldest status when it is full.
-type statusRing struct {
+// exitStatusRing stores a limited number of exit statuses, and drops the oldest status when it is full.
+type exitStatusRing struct {
 	processes   []osprocess.ID
 	oldestIndex int // index of the oldest process in processes once the ring is full
 	statuses    map[osprocess.ID]osprocess.ExitStatus
 }
 
-func (r *statusRing) add(p osprocess.ID, status osprocess.ExitStatus, limit int) {
+func (r *exitStatusRing) add(p osprocess.ID, status osprocess.ExitStatus, limit int) {
 	if r.statuses == nil {
 		r.statuses = map[osprocess.ID]osprocess.ExitStatus{}
 	}
@@ -54,7 +54,7 @@ func (r *statusRing) add(p osprocess.ID, status osprocess.ExitStatus, limit int)
 	r.oldestIndex = (r.oldestIndex + 1) % limit
 }
 
-func (r *statusRing) get(p osprocess.ID) (osprocess.ExitStatus, bool) {
+func (r *exitStatusRing) get(p osprocess.ID) (osprocess.ExitStatus, bool) {
 	status, ok := r.statuses[p]
 	return status, ok
 }

@@ -26,7 +26,7 @@ import (
 // "received" in its directory. If mode is "refuse", it does not execute another program.
 func foreignKeeperMain(path, mode string) int {
 	err := func() error {
-		dir, err := OpenDirectory(path)
+		dir, err := OpenDataDir(path)
 		if err != nil {
 			return err
 		}
@@ -91,7 +91,7 @@ func foreignKeeperMain(path, mode string) int {
 
 // executeForeign executes another program in place of a foreign keeper, with a pipe that it stores, and the
 // exit statuses of two processes.
-func executeForeign(path string, program int, args []string, listener syscall.Conn, lock *os.File, dir *Directory) error {
+func executeForeign(path string, program int, args []string, listener syscall.Conn, lock *os.File, dir *DataDir) error {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return err
@@ -176,7 +176,7 @@ func expectStableMessages(t *testing.T, dir string, op string) {
 func TestForeignKeeperIsReplacedInPlace(t *testing.T) {
 	t.Parallel()
 	keeper, dir := startForeignKeeper(t, "execute")
-	c := startClient(t, Config{Dir: dir})
+	c := startClient(t, Config{DataDir: dir})
 	expectStableMessages(t, dir, "ReplaceProgram")
 	if c.KeeperProcess() != keeper {
 		t.Errorf("the keeper is %v, was %v", c.KeeperProcess(), keeper)
@@ -206,7 +206,7 @@ func TestForeignKeeperThatCannotBeReplacedIsKilled(t *testing.T) {
 		defer close(done)
 		_, _ = unix.Wait4(keeper.PID, nil, 0, nil)
 	}()
-	c := startClient(t, Config{Dir: dir})
+	c := startClient(t, Config{DataDir: dir})
 	<-done
 	expectStableMessages(t, dir, "ReplaceProgram")
 	if c.KeeperProcess() == keeper || keeper.Alive() {
@@ -223,7 +223,7 @@ func TestClientsOfAnotherVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, version := range []int{protocolVersion - 1, protocolVersion + 1} {
-		agent := &Client{isAgent: true, cfg: Config{version: version}}
+		agent := &Client{isAgent: true, cfg: Config{protocolVersion: version}}
 		socket, err := c.dialKeeper()
 		if err != nil {
 			t.Fatal(err)
@@ -242,7 +242,7 @@ func TestClientsOfAnotherVersion(t *testing.T) {
 		}
 		l.closeAndWait()
 
-		plugin := &Client{cfg: Config{version: version}}
+		plugin := &Client{cfg: Config{protocolVersion: version}}
 		if socket, err = c.dialKeeper(); err != nil {
 			t.Fatal(err)
 		}

@@ -77,15 +77,15 @@ func findZombieChild() (int, error) {
 }
 
 // recordExit records the exit status of a process, and sends it to the waiters.
-func (se *server) recordExit(p osprocess.ID, status osprocess.ExitStatus, leader bool) {
+func (se *server) recordExit(p osprocess.ID, status osprocess.ExitStatus, isSessionLeader bool) {
 	se.mu.Lock()
 	defer se.mu.Unlock()
 	se.spawnedProcs = slices.DeleteFunc(se.spawnedProcs, func(s osprocess.ID) bool { return s == p })
-	if fd, found := se.programFDs[p]; found {
+	if fd, found := se.executableFDs[p]; found {
 		unix.Close(fd)
-		delete(se.programFDs, p)
+		delete(se.executableFDs, p)
 	}
-	se.exitStatuses.add(p, status, leader)
+	se.exitStatuses.add(p, status, isSessionLeader)
 	se.respondToWaitersLocked(p, response{Status: status})
 }
 
@@ -109,8 +109,8 @@ func (se *server) removeWaitersLocked(p osprocess.ID) {
 	}
 }
 
-// watchProcess waits until a process has ended, and sends the responses to the wait requests for it. The process may
-// not be a child of the keeper: it can be the child of a living driver, or a process that an earlier keeper has
+// watchProcess waits until a process has ended, and sends the responses to the wait requests for it. The process
+// need not be a child of the keeper: it can be the child of a living driver, or a process that an earlier keeper has
 // started. watchProcess returns early when the last wait request for the process is removed.
 func (se *server) watchProcess(p osprocess.ID, fd *osprocess.Pidfd) {
 	if err := fd.Wait(context.Background()); err != nil {

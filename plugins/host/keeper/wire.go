@@ -146,29 +146,29 @@ func duplicateFD(fd int) (int, error) {
 	return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
 }
 
-// pluginKeeperSocket is the path of a keeper's socket, which a plugin gets in its environment. After the first
-// connection, dirHandle stays open and the socket is looked up in that directory, because the data directory may
+// keeperDialer connects a plugin to its keeper. The plugin gets socketPath in its environment. After the first
+// connection, dataDirHandle stays open and the socket is looked up in that directory, because the data directory may
 // be moved, and another data directory may get the same path.
-type pluginKeeperSocket struct {
-	path      string
-	dirHandle *os.File // the data directory, opened with O_PATH; nil before the first connection
+type keeperDialer struct {
+	socketPath    string
+	dataDirHandle *os.File // the data directory, opened with O_PATH; nil before the first connection
 }
 
 // dial connects to the socket and verifies that the listening process belongs to this user.
-func (s *pluginKeeperSocket) dial() (*net.UnixConn, error) {
-	if s.dirHandle != nil {
-		return dialInDir(s.dirHandle, s.path)
+func (s *keeperDialer) dial() (*net.UnixConn, error) {
+	if s.dataDirHandle != nil {
+		return dialInDir(s.dataDirHandle, s.socketPath)
 	}
-	home, err := openDirHandle(filepath.Dir(filepath.Dir(s.path)))
+	home, err := openDirHandle(filepath.Dir(filepath.Dir(s.socketPath)))
 	if err != nil {
 		return nil, err
 	}
-	conn, err := dialInDir(home, s.path)
+	conn, err := dialInDir(home, s.socketPath)
 	if err != nil {
 		home.Close()
 		return nil, err
 	}
-	s.dirHandle = home
+	s.dataDirHandle = home
 	return conn, nil
 }
 
@@ -187,9 +187,9 @@ func dialInDir(home *os.File, path string) (*net.UnixConn, error) {
 	return conn, nil
 }
 
-func (s *pluginKeeperSocket) closeDirHandle() {
-	if s.dirHandle != nil {
-		s.dirHandle.Close()
-		s.dirHandle = nil
+func (s *keeperDialer) closeDataDir() {
+	if s.dataDirHandle != nil {
+		s.dataDirHandle.Close()
+		s.dataDirHandle = nil
 	}
 }

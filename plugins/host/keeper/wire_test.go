@@ -194,8 +194,8 @@ func FuzzRequests(f *testing.F) {
 			req.Spawn = nil // the fuzzer must not start programs
 		}
 		k := newServer(keeperSetup{IdleTimeout: time.Minute}, framing.Hello{})
-		k.trimmer = memtrim.New(25, 25)
-		defer k.trimmer.Stop()
+		k.memoryTrimmer = memtrim.New(25, 25)
+		defer k.memoryTrimmer.Stop()
 		c := &serverConn{server: k, clientHello: framing.Hello{Role: framing.RoleAgent}, procByWaitRequestID: map[uint64]osprocess.ID{}, responseReady: make(chan struct{}, 1)}
 		var fds []int
 		for range files % 4 {

@@ -29,7 +29,7 @@ var supportedAPIVersions = map[base.Type][]string{
 
 // fetchInfo fetches the plugin's type, name and version, and chooses the API version.
 func (p *Plugin) fetchInfo(ctx context.Context) error {
-	ctx, cancel := p.callContext(ctx)
+	ctx, cancel := p.withCallTimeout(ctx)
 	defer cancel()
 	info, err := basewire.NewClient(p.conn, p.proc.done).PluginInfo(ctx)
 	if err != nil {
@@ -41,7 +41,7 @@ func (p *Plugin) fetchInfo(ctx context.Context) error {
 }
 
 // validatePluginInfo returns the API version to use, or an error if the host must refuse the plugin.
-func validatePluginInfo(info base.Info) (string, error) {
+func validatePluginInfo(info base.Info) (apiVersion string, err error) {
 	offered, ok := supportedAPIVersions[info.Type]
 	if !ok {
 		return "", fmt.Errorf("plugin is of unknown type: %q", info.Type)
@@ -56,28 +56,28 @@ func validatePluginInfo(info base.Info) (string, error) {
 }
 
 // chooseAPIVersion returns the highest common version, in the plugin's spelling.
-func chooseAPIVersion(host, plugin []string) (string, error) {
-	if len(plugin) == 0 {
+func chooseAPIVersion(hostVersions, pluginVersions []string) (string, error) {
+	if len(pluginVersions) == 0 {
 		return "", errors.New("plugin provided no compatible API versions: it names none")
 	}
-	var pluginVersions []*version.Version
-	for _, text := range plugin {
+	var parsed []*version.Version
+	for _, text := range pluginVersions {
 		v, err := version.NewVersion(text)
 		if err != nil {
 			return "", fmt.Errorf("plugin provided invalid API versions: malformed version: %s", quoteTruncated(text))
 		}
-		pluginVersions = append(pluginVersions, v)
+		parsed = append(parsed, v)
 	}
-	slices.SortStableFunc(pluginVersions, func(a, b *version.Version) int { return b.Compare(a) })
-	for _, text := range host {
+	slices.SortStableFunc(parsed, func(a, b *version.Version) int { return b.Compare(a) })
+	for _, text := range hostVersions {
 		ours := version.Must(version.NewVersion(text))
-		for _, t := range pluginVersions {
+		for _, t := range parsed {
 			if ours.Equal(t) {
 				return t.Original(), nil
 			}
 		}
 	}
-	return "", fmt.Errorf("plugin provided no compatible API versions: it speaks %s, this host %s", quoteTruncated(strings.Join(plugin, ", ")), strings.Join(host, ", "))
+	return "", fmt.Errorf("plugin provided no compatible API versions: it speaks %s, this host %s", quoteTruncated(strings.Join(pluginVersions, ", ")), strings.Join(hostVersions, ", "))
 }
 
 // sendConfig fetches the schema of the plugin's config block, decodes the block by the schema, and sends the result to
@@ -89,8 +89,8 @@ func (p *Plugin) sendConfig(ctx context.Context) error {
 	}
 	settings, err := encodeSettings(schema, p.cfg.Settings)
 	if err != nil {
-		if p.cfg.SettingsPosition != "" {
-			err = fmt.Errorf("%s: %w", p.cfg.SettingsPosition, err)
+		if p.cfg.SettingsBlockPosition != "" {
+			err = fmt.Errorf("%s: %w", p.cfg.SettingsBlockPosition, err)
 		}
 		return &SettingsError{Info: p.info, Schema: schema, err: err}
 	}
@@ -99,7 +99,7 @@ func (p *Plugin) sendConfig(ctx context.Context) error {
 	if p.info.Type == base.TypeDriver {
 		config.Driver = p.cfg.DriverConfig
 	}
-	call, cancel := p.callContext(ctx)
+	call, cancel := p.withCallTimeout(ctx)
 	defer cancel()
 	if err := basewire.NewClient(p.conn, p.proc.done).SetConfig(call, config); err != nil {
 		return p.explainCallError(call, "SetConfig", err)
@@ -138,23 +138,24 @@ func encodeSettings(schema *hclspec.Spec, settings map[string]any) ([]byte, erro
 	return b, nil
 }
 
-// initByType creates the client for the type of the plugin, and initialises the driver or hook.
-func (p *Plugin) initByType(ctx context.Context) error {
+// initServiceClient creates the client for the type of the plugin, and initialises the driver or hook.
+func (p *Plugin) initServiceClient(ctx context.Context) error {
 	switch p.info.Type {
 	case base.TypeDriver:
-		return p.initDriver(ctx)
+		return p.initDriverClient(ctx)
 	case base.TypeDevice:
 		p.serviceClients.device = devicewire.NewClient(p.info.Name, p.conn, p.proc.done)
 	case base.TypeHook:
-		return p.initHook(ctx)
+		return p.initHookClient(ctx)
 	}
 	return nil
 }
 
-// initDriver creates the client of the driver and calls the driver's Init. The client ignores that a driver has no Init.
-func (p *Plugin) initDriver(ctx context.Context) error {
+// initDriverClient creates the client of the driver and calls the driver's Init. The client ignores that a driver has
+// no Init.
+func (p *Plugin) initDriverClient(ctx context.Context) error {
 	p.serviceClients.driver = driverwire.NewClient(p.conn, p.proc.done)
-	ctx, cancel := p.callContext(ctx)
+	ctx, cancel := p.withCallTimeout(ctx)
 	defer cancel()
 	if err := p.serviceClients.driver.Init(ctx); err != nil {
 		return p.explainCallError(ctx, "Init", err)
@@ -162,10 +163,10 @@ func (p *Plugin) initDriver(ctx context.Context) error {
 	return nil
 }
 
-// initHook fetches the hook's description, and sends the hook the address of its host.
-func (p *Plugin) initHook(ctx context.Context) error {
+// initHookClient fetches the hook's description, and sends the hook the address of its host.
+func (p *Plugin) initHookClient(ctx context.Context) error {
 	p.serviceClients.hook = hookwire.NewClient(p.conn, p.proc.done)
-	call, cancel := p.callContext(ctx)
+	call, cancel := p.withCallTimeout(ctx)
 	defer cancel()
 	description, err := p.serviceClients.hook.Describe(call)
 	if err != nil {
@@ -174,7 +175,7 @@ func (p *Plugin) initHook(ctx context.Context) error {
 	if len(description.Subscriptions) == 0 {
 		return errors.New("the hook subscribes to no hook point that this host knows")
 	}
-	call, cancel = p.callContext(ctx)
+	call, cancel = p.withCallTimeout(ctx)
 	defer cancel()
 	if err := p.serviceClients.hook.Configure(call, p.cfg.HookConfig); err != nil {
 		return p.explainCallError(call, "Configure", err)

@@ -127,7 +127,7 @@ func openExecutableReader(path string, file *os.File) (io.ReaderAt, func()) {
 
 // errorWithStderr returns an error with the last lines of the plugin's stderr.
 func errorWithStderr(reason string, t *stderrTail) error {
-	lines, isPanic := t.lines()
+	lines, isPanic := t.panicOrLastLines()
 	switch {
 	case len(lines) == 0:
 		return errors.New(reason)

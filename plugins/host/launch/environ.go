@@ -11,8 +11,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 )
 
-// handshakeVars are the variables of the go-plugin handshake. Environ omits them from the agent's environment, because
-// a plugin host may have started the agent and have set them for its own handshake.
+// handshakeVars are the variables of the go-plugin handshake. PluginEnviron omits them from the agent's environment,
+// because a plugin host may have started the agent and have set them for its own handshake.
 var handshakeVars = []string{
 	basewire.Handshake.MagicCookieKey,
 	"PLUGIN_MIN_PORT", "PLUGIN_MAX_PORT", "PLUGIN_PROTOCOL_VERSIONS", "PLUGIN_CLIENT_CERT", "PLUGIN_MULTIPLEX_GRPC",
@@ -26,11 +26,11 @@ const (
 	pluginEnvPrefix = "NOMAD_LITE_PLUGIN_"
 )
 
-// Environ returns the environment of a plugin: those variables of the agent's environment environ whose names are in
-// allow, the path of the keeper's socket, and the id of the data directory. NAME* in allow matches
-// every name with the prefix NAME. A nil allow permits all variables but those in
-// [base.EnvDenylist]. Variables for the agent only (agentEnvPrefix) and handshakeVars are never included.
-func Environ(environ, allow []string, keeperSocket, directoryID string) []string {
+// PluginEnviron returns the environment of a plugin: those variables of the agent's environment environ whose names
+// are in allow, the path of the keeper's socket, and the id of the data directory. NAME* in allow matches every name
+// with the prefix NAME. A nil allow permits all variables but those in [base.EnvDenylist]. Variables for the agent
+// only (agentEnvPrefix) and handshakeVars are never included.
+func PluginEnviron(environ, allow []string, keeperSocket, directoryID string) []string {
 	var env []string
 	for _, v := range environ {
 		name, _, _ := strings.Cut(v, "=")

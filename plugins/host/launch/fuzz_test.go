@@ -53,7 +53,7 @@ func FuzzLogLine(f *testing.F) {
 	f.Fuzz(func(t *testing.T, line string) {
 		out.buf.Reset()
 		tail := &stderrTail{}
-		logLine(line, 0, false, logger, tail, &panicLog{logger: logger})
+		logStderrLine(line, 0, false, logger, tail, &panicLogger{logger: logger})
 		got := out.String()
 		if len(got) > 10*len(line)+10*maxNonJSONLineSize {
 			t.Errorf("%d bytes make %d in the log", len(line), len(got))
@@ -61,7 +61,7 @@ func FuzzLogLine(f *testing.F) {
 		if strings.ContainsAny(got, "\x1b\x00\x07") || !utf8.ValidString(got) {
 			t.Errorf("the log gets %q", got)
 		}
-		last, _ := tail.lines()
+		last, _ := tail.panicOrLastLines()
 		for _, l := range last {
 			if strings.ContainsAny(l, "\n\x1b") || len(l) > 20*maxTailLineSize {
 				t.Errorf("last words %q", l)

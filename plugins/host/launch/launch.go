@@ -42,7 +42,7 @@ type Keeper interface {
 	Spawn(context.Context, keeper.Command) (osprocess.ID, error)
 	KeepProcessAfterDisconnect(context.Context, osprocess.ID) error
 	Wait(context.Context, osprocess.ID) (osprocess.ExitStatus, error)
-	StoreAndDrainFD(ctx context.Context, key string, f *os.File) error
+	StoreFDDrainedWithoutAgent(ctx context.Context, key string, f *os.File) error
 	GetFD(key string) (*os.File, error)
 	RemoveFD(ctx context.Context, key string) error
 	SameExecutable(context.Context, osprocess.ID, *os.File) (bool, error)
@@ -59,9 +59,9 @@ type Config struct {
 	// Executable is the checked file, which is executed by its descriptor.
 	Executable *os.File
 
-	Args []string // arguments of the process, with argv[0]
-	Env  []string // environment of the process, see Environ; Start adds the variables of the handshake
-	Dir  string   // working directory of the process; "" means "/"
+	Argv    []string // arguments of the process, with argv[0]
+	Env     []string // environment of the process, see PluginEnviron; Start adds the variables of the handshake
+	WorkDir string   // working directory of the process; "" means "/"
 
 	// SocketDir is a private directory (0700) for the plugins' sockets. It may
 	// be shared by all plugins, and must not be longer than MaxSocketDirLen.
@@ -70,9 +70,9 @@ type Config struct {
 	Keeper Keeper
 
 	// Settings is the plugin's config block, in the form that hclspec decodes; nil means that
-	// there is none. SettingsPosition is the position of the block, for errors.
-	Settings         map[string]any
-	SettingsPosition string
+	// there is none. SettingsBlockPosition is the position of the block, for errors.
+	Settings              map[string]any
+	SettingsBlockPosition string
 
 	// DriverConfig is the information about this machine that a driver gets; nil means that it
 	// gets none.
@@ -84,11 +84,11 @@ type Config struct {
 	// Logger gets the plugin's log under the plugin's name. Nil discards the log.
 	Logger hclog.Logger
 
-	// PanicReports records the panics that were logged with their stacks. Nil means that each panic is logged with its
+	// LoggedPanics records the panics that were logged with their stacks. Nil means that each panic is logged with its
 	// stack.
-	PanicReports *PanicReports
+	LoggedPanics *LoggedPanics
 
-	// OnCall is called after each unary call of the plugin: see basewire.CallRecorder. It may be nil.
+	// OnCall is called after each unary call of the plugin: see basewire.CallStatsCollector. It may be nil.
 	OnCall func(method string, d time.Duration, failed bool)
 
 	// StartTimeout is the maximum time until the plugin writes its handshake line; 0 means
@@ -125,8 +125,8 @@ type Plugin struct {
 	info           base.Info
 	apiVersion     string
 	serviceClients serviceClients
-	stdio          processOutput
-	callRecorder   basewire.CallRecorder
+	output         processOutput
+	callRecorder   basewire.CallStatsCollector
 
 	detached chan struct{} // closed by releaseResources; go-plugin's runner then stops waiting for the process
 	exit     processExit
@@ -146,10 +146,10 @@ type processExit struct {
 
 // processOutput holds the stdout and stderr of a plugin process.
 type processOutput struct {
-	readEnds    [2]*os.File   // the agent's read ends of the pipes for stdout and stderr
-	fdKeyPrefix string        // prefix of the keys under which the keeper stores the read ends
-	stderrTail  stderrTail    // last lines of stderr
-	stderrEOF   chan struct{} // closed when stderr has ended
+	pipeReadEnds      [2]*os.File   // the agent's read ends of the pipes for stdout and stderr
+	keeperFDKeyPrefix string        // prefix of the keys under which the keeper stores the read ends
+	stderrTail        stderrTail    // last lines of stderr
+	stderrEOF         chan struct{} // closed when stderr has ended
 
 	mu              sync.Mutex
 	firstStdoutLine []byte // the first line of stdout, as far as the plugin has written it
@@ -160,11 +160,11 @@ type processOutput struct {
 // and describes what the plugin did. The end of ctx cancels the launch, but does not affect a
 // plugin that Start has returned.
 func Start(ctx context.Context, cfg Config) (*Plugin, error) {
-	p, err := startOnce(ctx, cfg)
+	p, err := attemptStart(ctx, cfg)
 	if errors.Is(err, keeper.ErrKeeperDied) {
-		// The keeper died during the spawn, and startOnce has killed the process that may
+		// The keeper died during the spawn, and attemptStart has killed the process that may
 		// have been started. The new keeper does not know that process.
-		p, err = startOnce(ctx, cfg)
+		p, err = attemptStart(ctx, cfg)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", cfg.errorPrefix(), err)
@@ -172,7 +172,7 @@ func Start(ctx context.Context, cfg Config) (*Plugin, error) {
 	return p, nil
 }
 
-func startOnce(ctx context.Context, cfg Config) (*Plugin, error) {
+func attemptStart(ctx context.Context, cfg Config) (*Plugin, error) {
 	p := newPlugin(cfg)
 	if err := p.start(ctx); err != nil {
 		p.abortLaunch()
@@ -195,9 +195,9 @@ func newPlugin(cfg Config) *Plugin {
 		cfg:          cfg,
 		logger:       cfg.Logger.Named(cfg.Name),
 		detached:     make(chan struct{}),
-		stdio:        processOutput{stderrEOF: make(chan struct{})},
+		output:       processOutput{stderrEOF: make(chan struct{})},
 		exit:         processExit{errSet: make(chan struct{})},
-		callRecorder: basewire.CallRecorder{OnCall: cfg.OnCall},
+		callRecorder: basewire.CallStatsCollector{OnCall: cfg.OnCall},
 	}
 }
 
@@ -228,7 +228,7 @@ func (p *Plugin) start(ctx context.Context) error {
 		// spawnRunner enforces Config.StartTimeout; go-plugin's own timeout must be longer
 		StartTimeout: 2 * p.cfg.StartTimeout,
 	}))
-	if err := runSteps(ctx, p.startAndConnect, p.fetchInfo, p.sendConfig, p.initByType); err != nil {
+	if err := runSteps(ctx, p.startAndConnect, p.fetchInfo, p.sendConfig, p.initServiceClient); err != nil {
 		return err
 	}
 	raiseDescriptorLimit(p.proc, p.logger)
@@ -287,7 +287,7 @@ func (p *Plugin) startAndConnect(ctx context.Context) error {
 	if _, err := p.goPluginClient.Start(); err != nil {
 		return err
 	}
-	ctx, cancel := p.callContext(ctx)
+	ctx, cancel := p.withCallTimeout(ctx)
 	defer cancel()
 	stop := context.AfterFunc(ctx, p.proc.kill)
 	defer stop()
@@ -307,7 +307,7 @@ func (p *Plugin) Info() base.Info { return p.info }
 
 // ConfigSchema calls the plugin for the schema of its plugin block; nil means that a plugin block is not allowed.
 func (p *Plugin) ConfigSchema(ctx context.Context) (*hclspec.Spec, error) {
-	ctx, cancel := p.callContext(ctx)
+	ctx, cancel := p.withCallTimeout(ctx)
 	defer cancel()
 	schema, err := basewire.NewClient(p.conn, p.proc.done).ConfigSchema(ctx)
 	if err != nil {
@@ -322,8 +322,8 @@ func (p *Plugin) PID() int { return p.proc.PID }
 // StartedAt returns the time at which the process started, to 10 ms; zero if it is unknown.
 func (p *Plugin) StartedAt() time.Time { return p.proc.StartedAt() }
 
-// Methods returns the number and duration of the calls that this agent has made to the process, for each method.
-func (p *Plugin) Methods() []callstats.Method { return p.callRecorder.Methods() }
+// MethodStats returns the number and duration of the calls that this agent has made to the process, for each method.
+func (p *Plugin) MethodStats() []callstats.Method { return p.callRecorder.MethodStats() }
 
 // KeepAfterAgentExit lets the process continue when the agent dies. Without that call the keeper
 // kills the process when the agent dies, because no later agent could find the process.
@@ -368,11 +368,11 @@ func (p *Plugin) Connected() bool { return p.conn.GetState() == connectivity.Rea
 // CheckHealth calls the plugin's health service, and returns an error if no process listens on
 // the plugin's socket. A plugin without a health service counts as reachable.
 func (p *Plugin) CheckHealth(ctx context.Context) error {
-	ctx, cancel := p.callContext(ctx)
+	ctx, cancel := p.withCallTimeout(ctx)
 	defer cancel()
 	_, err := healthpb.NewHealthClient(p.conn).Check(ctx, &healthpb.HealthCheckRequest{Service: plugin.GRPCServiceName})
 	if status.Code(err) == codes.Unavailable {
-		conn, dialErr := p.dialVerified(ctx)
+		conn, dialErr := p.dialAndVerifyPeer(ctx)
 		if dialErr == nil {
 			conn.Close()
 		} else if osprocess.IsResourceExhausted(dialErr) {
@@ -432,7 +432,7 @@ func (p *Plugin) waitDone(ctx context.Context, d time.Duration) bool {
 // StderrClosed returns a channel that is closed when no process has the write end of the plugin's stderr. If a child
 // of the plugin has inherited stderr, that can be long after Done: then the caller should call Close as late as
 // possible, because after Close the child is killed by SIGPIPE when it writes to stderr.
-func (p *Plugin) StderrClosed() <-chan struct{} { return p.stdio.stderrEOF }
+func (p *Plugin) StderrClosed() <-chan struct{} { return p.output.stderrEOF }
 
 // Close kills the process if the process is alive, and releases all resources. It may be called twice,
 // also after Detach, and blocks until all resources are released.
@@ -482,9 +482,9 @@ func (p *Plugin) releaseResources(keepRunning bool) {
 		if !keepRunning {
 			ctx, cancel := context.WithTimeout(context.Background(), reapTimeout)
 			defer cancel()
-			if p.stdio.fdKeyPrefix != "" {
+			if p.output.keeperFDKeyPrefix != "" {
 				for _, stream := range pipeNames {
-					_ = p.cfg.Keeper.RemoveFD(ctx, p.stdio.fdKeyPrefix+stream)
+					_ = p.cfg.Keeper.RemoveFD(ctx, p.output.keeperFDKeyPrefix+stream)
 				}
 			}
 			// Only the plugin's own socket is removed: processes that the plugin has
@@ -496,7 +496,7 @@ func (p *Plugin) releaseResources(keepRunning bool) {
 				p.goPluginClient.Kill() // the process has exited; go-plugin's Kill waits for its goroutines
 			}
 		}
-		for _, f := range p.stdio.readEnds {
+		for _, f := range p.output.pipeReadEnds {
 			if f != nil {
 				f.Close()
 			}
@@ -509,7 +509,7 @@ func (p *Plugin) releaseResources(keepRunning bool) {
 }
 
 // pipeNames are the suffixes of the keys under which the keeper stores stdout and stderr of a plugin, in the order of
-// stdio.pipes.
+// processOutput.pipeReadEnds.
 var pipeNames = [2]string{"stdout", "stderr"}
 
 // watchProcess starts the goroutines that wait for the process and relay its stderr.
@@ -521,13 +521,13 @@ func (p *Plugin) watchProcess() {
 		p.exit.err = p.exitError()
 		close(p.exit.errSet)
 	})
-	if p.stdio.readEnds[1] != nil {
+	if p.output.pipeReadEnds[1] != nil {
 		p.wg.Go(func() {
-			defer close(p.stdio.stderrEOF)
-			relayStderr(p.stdio.readEnds[1], p.logger, &p.stdio.stderrTail, &panicLog{panicReports: p.cfg.PanicReports, pluginName: p.cfg.Name, logger: p.logger})
+			defer close(p.output.stderrEOF)
+			relayStderr(p.output.pipeReadEnds[1], p.logger, &p.output.stderrTail, &panicLogger{loggedPanics: p.cfg.LoggedPanics, pluginName: p.cfg.Name, logger: p.logger})
 		})
 	} else {
-		close(p.stdio.stderrEOF)
+		close(p.output.stderrEOF)
 	}
 }
 
@@ -547,16 +547,16 @@ func (p *Plugin) exitError() error {
 		reason = "exited with " + strings.Replace(status.String(), "exit code", "code", 1)
 	}
 	select {
-	case <-p.stdio.stderrEOF:
+	case <-p.output.stderrEOF:
 	case <-p.detached:
 	case <-time.After(drainTimeout):
 	}
-	return errorWithStderr(reason, &p.stdio.stderrTail)
+	return errorWithStderr(reason, &p.output.stderrTail)
 }
 
-// callContext returns a context with the timeout of one call to the plugin. When the timeout ends the context, its
+// withCallTimeout returns a context with the timeout of one call to the plugin. When the timeout ends the context, its
 // cause is errNoAnswer.
-func (p *Plugin) callContext(ctx context.Context) (context.Context, context.CancelFunc) {
+func (p *Plugin) withCallTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, p.cfg.LaunchCallTimeout, errNoAnswer)
 }
 
@@ -596,12 +596,12 @@ func (p *Plugin) dial(ctx context.Context, _ string) (net.Conn, error) {
 	if conn != nil {
 		return conn, nil
 	}
-	return p.dialVerified(ctx)
+	return p.dialAndVerifyPeer(ctx)
 }
 
-// dialVerified connects to the plugin's socket, and checks that the plugin's process
+// dialAndVerifyPeer connects to the plugin's socket, and checks that the plugin's process
 // listens on it.
-func (p *Plugin) dialVerified(ctx context.Context) (net.Conn, error) {
+func (p *Plugin) dialAndVerifyPeer(ctx context.Context) (net.Conn, error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, p.handshake.network, p.handshake.addr)
 	if err != nil {

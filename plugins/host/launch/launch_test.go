@@ -93,8 +93,8 @@ func newConfig(t testing.TB, mode string) (Config, *logBuffer) {
 		Name:              "tester",
 		Path:              "/plugins/tester",
 		Executable:        exe,
-		Args:              []string{"/plugins/tester", "test-plugin", mode},
-		Env:               append(Environ(os.Environ(), nil, "", ""), noRaceExitSleepEnv, testRunEnv),
+		Argv:              []string{"/plugins/tester", "test-plugin", mode},
+		Env:               append(PluginEnviron(os.Environ(), nil, "", ""), noRaceExitSleepEnv, testRunEnv),
 		SocketDir:         dir,
 		Keeper:            newInProcessKeeper(t),
 		Logger:            hclog.New(&hclog.LoggerOptions{Output: out, Level: hclog.Trace, Name: "host"}),
@@ -153,7 +153,7 @@ func TestLaunchErrors(t *testing.T) {
 			if err := os.Chmod(dir, 0o777); err != nil {
 				t.Fatal(err)
 			}
-			c.Args[2] += "=" + dir
+			c.Argv[2] += "=" + dir
 		}},
 		{"mute", []string{"connect: no answer within 3s"}, shortCall},
 		{"no-services", []string{"PluginInfo", "unknown service"}, nil},
@@ -174,10 +174,10 @@ func TestLaunchErrors(t *testing.T) {
 		{"holder=exit", []string{"wrote no handshake line and exited with code 4"}, nil},
 		{"config-error", []string{"SetConfig", "the root is full"}, nil},
 		{"good", []string{"agent.hcl:3,1-9: configuration not allowed but config passed"}, func(c *Config) {
-			c.Settings, c.SettingsPosition = map[string]any{}, "agent.hcl:3,1-9"
+			c.Settings, c.SettingsBlockPosition = map[string]any{}, "agent.hcl:3,1-9"
 		}},
 		{"schema", []string{`agent.hcl:3,1-9: failed to parse config: Invalid label: No argument or block type is named "bogus"`}, func(c *Config) {
-			c.Settings, c.SettingsPosition = map[string]any{"bogus": 1}, "agent.hcl:3,1-9"
+			c.Settings, c.SettingsBlockPosition = map[string]any{"bogus": 1}, "agent.hcl:3,1-9"
 		}},
 		{"schema", []string{"Variables not allowed"}, func(c *Config) {
 			c.Settings = map[string]any{"root": "${env.HOME}"}
@@ -220,7 +220,7 @@ func TestLaunchErrors(t *testing.T) {
 func TestPanicIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	cfg, log := newConfig(t, "panic")
-	cfg.PanicReports = new(PanicReports)
+	cfg.LoggedPanics = new(LoggedPanics)
 	for range 3 {
 		_, err := Start(t.Context(), cfg)
 		if err == nil || strings.Contains(err.Error(), "\n") {
@@ -242,7 +242,7 @@ func TestOtherPanicIsNew(t *testing.T) {
 	lines := func(message, address, line string) []string {
 		return []string{"panic: " + message, "goroutine 7 [running]:", "main.run(" + address + ")", "\t/main.go:" + line + " +" + address}
 	}
-	r := new(PanicReports)
+	r := new(LoggedPanics)
 	for _, test := range []struct {
 		name, plugin string
 		lines        []string
@@ -254,7 +254,7 @@ func TestOtherPanicIsNew(t *testing.T) {
 		{"another message", "a", lines("yes", "0xc0001", "3"), true},
 		{"another plugin", "b", lines("no", "0xc0001", "3"), true},
 	} {
-		if got := r.recordIfNew(test.plugin, test.lines); got != test.want {
+		if got := r.addIfNew(test.plugin, test.lines); got != test.want {
 			t.Errorf("%s: %v, want %v", test.name, got, test.want)
 		}
 	}
@@ -312,7 +312,7 @@ func TestBusyExecutable(t *testing.T) {
 				closed <- nil
 				defer f.Close()
 			}
-			cfg.Args, cfg.Executable = []string{cfg.Path}, nil
+			cfg.Argv, cfg.Executable = []string{cfg.Path}, nil
 			p, err := Start(t.Context(), cfg)
 			if err == nil {
 				p.Close()
@@ -371,7 +371,7 @@ func TestExecutableErrors(t *testing.T) {
 			if err := os.WriteFile(cfg.Path, tt.bytes, tt.mode); err != nil {
 				t.Fatal(err)
 			}
-			cfg.Args = []string{cfg.Path}
+			cfg.Argv = []string{cfg.Path}
 			cfg.Executable = nil
 			if !tt.script {
 				f, err := os.Open(cfg.Path)
@@ -471,7 +471,7 @@ func TestSocketOfAnotherProcessIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	cfg.Args[2] = "line=1|2|unix|" + socket + "|grpc|"
+	cfg.Argv[2] = "line=1|2|unix|" + socket + "|grpc|"
 	if p, err := Start(t.Context(), cfg); err == nil {
 		p.Close()
 		t.Error("started")
@@ -665,7 +665,7 @@ func TestLogRelay(t *testing.T) {
 func TestPluginEnvironment(t *testing.T) {
 	t.Parallel()
 	cfg, out := newConfig(t, "env")
-	cfg.Env = Environ([]string{
+	cfg.Env = PluginEnviron([]string{
 		"HOME=/root", "NOMAD_TOKEN=secret1", "AWS_SECRET_ACCESS_KEY=secret2", "NOMAD_LITE_TOKEN=secret3",
 		"PLUGIN_CLIENT_CERT=secret4", "NOMAD_PLUGIN_MAGIC_COOKIE=secret5", "NOMAD_ADDR=http://here",
 		"NOMAD_LITE_PLUGIN_DEBUG=x=/y",
@@ -694,7 +694,7 @@ func TestPluginInheritsAllowedEnv(t *testing.T) {
 		{[]string{"AWS_SECRET_ACCESS_KEY"}, []string{"AWS_SECRET_ACCESS_KEY=s"}},
 		{[]string{"*"}, []string{"PATH=/bin", "LC_TIME=C", "LC=x", "AWS_SECRET_ACCESS_KEY=s", "DB_PASSWORD=s"}},
 	} {
-		if got := Environ(environ, tt.allow, "", ""); !slices.Equal(got, tt.want) {
+		if got := PluginEnviron(environ, tt.allow, "", ""); !slices.Equal(got, tt.want) {
 			t.Errorf("%v: %v, want %v", tt.allow, got, tt.want)
 		}
 	}

@@ -161,7 +161,7 @@ func (i *inProcessKeeper) Wait(ctx context.Context, p osprocess.ID) (osprocess.E
 	}
 }
 
-func (i *inProcessKeeper) StoreAndDrainFD(_ context.Context, key string, f *os.File) error {
+func (i *inProcessKeeper) StoreFDDrainedWithoutAgent(_ context.Context, key string, f *os.File) error {
 	fd, err := syscall.Dup(int(f.Fd()))
 	if err != nil {
 		return err

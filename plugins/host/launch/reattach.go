@@ -63,7 +63,7 @@ func (p *Plugin) ReattachConfig() ReattachConfig {
 		Pid:       p.proc.PID,
 		StartTime: p.proc.StartTime,
 		BootID:    boot,
-		Streams:   p.stdio.fdKeyPrefix,
+		Streams:   p.output.keeperFDKeyPrefix,
 	}
 }
 
@@ -110,18 +110,18 @@ func (p *Plugin) reattach(ctx context.Context, rec ReattachConfig) error {
 	if err != nil {
 		return err
 	}
-	h.addr = p.cfg.findSocket(h)
-	p.proc, p.handshake, p.stdio.fdKeyPrefix = proc, h, rec.Streams
+	h.addr = p.cfg.currentSocketPath(h)
+	p.proc, p.handshake, p.output.keeperFDKeyPrefix = proc, h, rec.Streams
 
-	p.fetchStdioPipes()
+	p.fetchPipesFromKeeper()
 	p.watchProcess()
-	if p.stdio.readEnds[0] != nil {
+	if p.output.pipeReadEnds[0] != nil {
 		p.wg.Go(func() { p.readStdout(make(chan struct{})) })
 	}
 
-	call, cancel := p.callContext(ctx)
+	call, cancel := p.withCallTimeout(ctx)
 	defer cancel()
-	conn, err := p.dialVerified(call)
+	conn, err := p.dialAndVerifyPeer(call)
 	if err != nil {
 		return explainDialError(p.handshake, err)
 	}
@@ -137,7 +137,7 @@ func (p *Plugin) reattach(ctx context.Context, rec ReattachConfig) error {
 			ReattachFunc: func() (runner.AttachedRunner, error) { return attachedRunner{p}, nil },
 		},
 	}))
-	if err := runSteps(ctx, p.startAndConnect, p.fetchInfo, p.initByType); err != nil {
+	if err := runSteps(ctx, p.startAndConnect, p.fetchInfo, p.initServiceClient); err != nil {
 		return err
 	}
 	raiseDescriptorLimit(p.proc, p.logger)
@@ -145,10 +145,10 @@ func (p *Plugin) reattach(ctx context.Context, rec ReattachConfig) error {
 	return nil
 }
 
-// findSocket returns the path of a plugin's socket. It prefers the socket with the recorded
+// currentSocketPath returns the path of a plugin's socket. It prefers the socket with the recorded
 // name in Config.SocketDir: the directory may have been renamed since the plugin was
 // started, and another data directory may have the recorded path.
-func (c Config) findSocket(h handshake) string {
+func (c Config) currentSocketPath(h handshake) string {
 	if h.network == "unix" && filepath.Dir(h.addr) != c.SocketDir {
 		path := filepath.Join(c.SocketDir, filepath.Base(h.addr))
 		if _, err := os.Lstat(path); err == nil {
@@ -158,12 +158,12 @@ func (c Config) findSocket(h handshake) string {
 	return h.addr
 }
 
-// fetchStdioPipes gets the read ends of the plugin's stdout and stderr from the keeper. If the keeper does not store
-// them, the plugin can be used, but its output is lost.
-func (p *Plugin) fetchStdioPipes() {
+// fetchPipesFromKeeper gets the read ends of the plugin's stdout and stderr from the keeper. If the keeper does not
+// store them, the plugin can be used, but its output is lost.
+func (p *Plugin) fetchPipesFromKeeper() {
 	for i, stream := range pipeNames {
-		if f, err := p.cfg.Keeper.GetFD(p.stdio.fdKeyPrefix + stream); err == nil {
-			p.stdio.readEnds[i] = f
+		if f, err := p.cfg.Keeper.GetFD(p.output.keeperFDKeyPrefix + stream); err == nil {
+			p.output.pipeReadEnds[i] = f
 		} else {
 			p.logger.Warn("stream of a running plugin is lost", "stream", stream, "error", err)
 		}

@@ -31,7 +31,7 @@ const (
 
 // relayStderr logs the lines of a plugin's stderr, and returns when r ends. It uses a limited amount of memory, however
 // much the plugin writes.
-func relayStderr(r io.Reader, logger hclog.Logger, t *stderrTail, panics *panicLog) {
+func relayStderr(r io.Reader, logger hclog.Logger, t *stderrTail, panics *panicLogger) {
 	defer panics.flush()
 	br := bufio.NewReaderSize(r, maxLineSize)
 	inPanic := false
@@ -48,7 +48,7 @@ func relayStderr(r io.Reader, logger hclog.Logger, t *stderrTail, panics *panicL
 			}
 		}
 		if len(line) > 0 {
-			inPanic = logLine(strings.TrimRight(string(line), "\r\n"), dropped, inPanic, logger, t, panics)
+			inPanic = logStderrLine(strings.TrimRight(string(line), "\r\n"), dropped, inPanic, logger, t, panics)
 		}
 		if err != nil {
 			return
@@ -56,9 +56,9 @@ func relayStderr(r io.Reader, logger hclog.Logger, t *stderrTail, panics *panicL
 	}
 }
 
-// logLine logs one line of stderr, and reports whether the following lines are part of a panic. inPanic means that the
-// line is part of a panic, and dropped is the number of bytes by which it was shortened.
-func logLine(line string, dropped int, inPanic bool, logger hclog.Logger, t *stderrTail, panics *panicLog) bool {
+// logStderrLine logs one line of stderr, and reports whether the following lines are part of a panic. inPanic means
+// that the line is part of a panic, and dropped is the number of bytes by which it was shortened.
+func logStderrLine(line string, dropped int, inPanic bool, logger hclog.Logger, t *stderrTail, panics *panicLogger) bool {
 	if line == "" && dropped == 0 {
 		return inPanic
 	}
@@ -237,8 +237,8 @@ func (t *stderrTail) addLine(line string, inPanic bool) {
 	t.lastLines = append(t.lastLines, line)
 }
 
-// lines returns the lines of the plugin's panic, or its last lines if there was no panic.
-func (t *stderrTail) lines() (lines []string, isPanic bool) {
+// panicOrLastLines returns the lines of the plugin's panic, or its last lines if there was no panic.
+func (t *stderrTail) panicOrLastLines() (lines []string, isPanic bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.panicLines) > 0 {

@@ -92,7 +92,7 @@ func (r *spawnRunner) Start(context.Context) error {
 		}
 		return err
 	}
-	conn, err := p.dialVerified(ctx)
+	conn, err := p.dialAndVerifyPeer(ctx)
 	if err != nil {
 		if p.waitDone(ctx, 100*time.Millisecond) {
 			<-p.exit.errSet
@@ -114,14 +114,14 @@ func (r *spawnRunner) spawnProcess(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		p.stdio.readEnds[i], pipeWriters[i] = reader, writer
+		p.output.pipeReadEnds[i], pipeWriters[i] = reader, writer
 		defer writer.Close()
 	}
 	// The keeper gets the read ends before the plugin starts: a plugin that writes to a
 	// pipe without a reader is killed by SIGPIPE.
-	p.stdio.fdKeyPrefix = fmt.Sprintf("plugin/%s/%s/", p.cfg.Name, rand.Text()[:8])
+	p.output.keeperFDKeyPrefix = fmt.Sprintf("plugin/%s/%s/", p.cfg.Name, rand.Text()[:8])
 	for i, stream := range pipeNames {
-		if err := p.cfg.Keeper.StoreAndDrainFD(ctx, p.stdio.fdKeyPrefix+stream, p.stdio.readEnds[i]); err != nil {
+		if err := p.cfg.Keeper.StoreFDDrainedWithoutAgent(ctx, p.output.keeperFDKeyPrefix+stream, p.output.pipeReadEnds[i]); err != nil {
 			return fmt.Errorf("hold %s: %w", stream, err)
 		}
 	}
@@ -130,9 +130,9 @@ func (r *spawnRunner) spawnProcess(ctx context.Context) error {
 		Name:       p.cfg.Name,
 		Executable: p.cfg.Executable,
 		Path:       p.cfg.Path,
-		Args:       p.cfg.Args,
-		Env:        withSocketDir(env, p.cfg.SocketDir),
-		Dir:        p.cfg.Dir,
+		Args:       p.cfg.Argv,
+		Env:        replaceSocketDirVar(env, p.cfg.SocketDir),
+		Dir:        p.cfg.WorkDir,
 		Stdout:     pipeWriters[0],
 		Stderr:     pipeWriters[1],
 
@@ -140,7 +140,7 @@ func (r *spawnRunner) spawnProcess(ctx context.Context) error {
 	})
 	if errors.Is(err, keeper.ErrKeeperDied) {
 		pipeWriters[0].Close() // now only the plugin can have the write end of its stdout
-		return errors.Join(err, killPluginOfDeadKeeper(p.stdio.readEnds[0], p.cfg.SocketDir))
+		return errors.Join(err, killPluginOfDeadKeeper(p.output.pipeReadEnds[0], p.cfg.SocketDir))
 	}
 	if err != nil {
 		return explainSpawnError(err, p.cfg.Path, p.cfg.Executable)
@@ -269,8 +269,8 @@ func removeUnboundSockets(dir string) error {
 	return errors.Join(errs...)
 }
 
-// withSocketDir replaces go-plugin's temporary directory in env by dir.
-func withSocketDir(env []string, dir string) []string {
+// replaceSocketDirVar replaces go-plugin's temporary directory in env by dir.
+func replaceSocketDirVar(env []string, dir string) []string {
 	prefix := plugin.EnvUnixSocketDir + "="
 	for i, v := range env {
 		if strings.HasPrefix(v, prefix) {
@@ -306,9 +306,9 @@ func (p *Plugin) readStdout(lineRead chan<- struct{}) {
 	buf := make([]byte, maxHandshakeSize)
 	complete := false
 	for {
-		n, err := p.stdio.readEnds[0].Read(buf)
+		n, err := p.output.pipeReadEnds[0].Read(buf)
 		if !complete {
-			complete = p.stdio.appendFirstStdoutLine(buf[:n]) || err != nil
+			complete = p.output.appendFirstStdoutLine(buf[:n]) || err != nil
 			if complete {
 				close(lineRead)
 			}
@@ -331,7 +331,7 @@ func (p *Plugin) awaitHandshakeLine(ctx context.Context, lineRead <-chan struct{
 		}
 	case <-ctx.Done():
 	}
-	line := p.stdio.copyFirstStdoutLine()
+	line := p.output.copyFirstStdoutLine()
 
 	select {
 	case <-lineRead:
@@ -339,7 +339,7 @@ func (p *Plugin) awaitHandshakeLine(ctx context.Context, lineRead <-chan struct{
 			return line, nil
 		}
 		if !p.waitDone(ctx, time.Second) {
-			return "", errorWithStderr("closed its stdout without a handshake line", &p.stdio.stderrTail)
+			return "", errorWithStderr("closed its stdout without a handshake line", &p.output.stderrTail)
 		}
 	default:
 	}
@@ -357,7 +357,7 @@ func (p *Plugin) awaitHandshakeLine(ctx context.Context, lineRead <-chan struct{
 	if line != "" {
 		reason += fmt.Sprintf(", only %s without a line end", quoteTruncated(line))
 	}
-	return "", errorWithStderr(reason, &p.stdio.stderrTail)
+	return "", errorWithStderr(reason, &p.output.stderrTail)
 }
 
 // Stdout returns the validated handshake line for go-plugin.

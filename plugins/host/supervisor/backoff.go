@@ -43,9 +43,9 @@ func (b backoff) delayAfter(failureCount int) time.Duration {
 // pluginRunResult is the reason why a plugin has no process: the launch has failed, or the process has exited or was
 // stopped.
 type pluginRunResult struct {
-	// launchRequested is set only if the process was stopped because it was unused. It is closed when the plugin is
+	// relaunchRequested is set only if the process was stopped because it was unused. It is closed when the plugin is
 	// requested again.
-	launchRequested <-chan struct{}
+	relaunchRequested <-chan struct{}
 	// restartRequested means that the process was stopped for Supervisor.Restart.
 	restartRequested bool
 
@@ -55,9 +55,9 @@ type pluginRunResult struct {
 	deviceStreamErr error
 	processStarted  bool          // the launch has succeeded
 	uptime          time.Duration // time from the launch to the exit
-	// crashedInCall means that the plugin is a hook that was requested while the process ran, and may have
+	// mayHaveCrashedInCall means that the plugin is a hook that was requested while the process ran, and may have
 	// died in a call.
-	crashedInCall bool
+	mayHaveCrashedInCall bool
 }
 
 // failureCounter counts the consecutive early exits and failed starts of a plugin.
@@ -73,7 +73,7 @@ func (f *failureCounter) nextLaunchDelay(result pluginRunResult) time.Duration {
 		*f = 0
 	}
 	b := launchBackoff
-	if result.crashedInCall {
+	if result.mayHaveCrashedInCall {
 		b = callCrashBackoff
 	}
 	*f++

@@ -24,21 +24,21 @@ const (
 	slowCallTimeout = time.Minute
 )
 
-// callWatch detects calls that the driver in one plugin process does not answer. A late
+// callWatchdog detects calls that the driver in one plugin process does not answer. A late
 // call is logged as a warning, sent as an event to its task, and makes the driver unhealthy
 // until the call is answered. If the caller of a late call cancels it, and no other call is
-// answered, callWatch calls InspectTask for the task until the driver responds.
+// answered, callWatchdog calls InspectTask for the task until the driver responds.
 //
-// callWatch neither cancels calls nor kills the process: a driver that hangs in one call
+// callWatchdog neither cancels calls nor kills the process: a driver that hangs in one call
 // can be the parent of tasks that run well.
-type callWatch struct {
+type callWatchdog struct {
 	supervisor *Supervisor
 	plugin     *managedPlugin
 	inst       pluginInstance
 	driverName string
-	// lateReason is the health description of the driver while a call is late, and "" if no call is
+	// unresponsiveReason is the health description of the driver while a call is late, and "" if no call is
 	// late. Supervisor.mu guards it.
-	lateReason string
+	unresponsiveReason string
 
 	mu              sync.Mutex
 	unansweredCalls map[*watchedCall]struct{}
@@ -61,8 +61,8 @@ type watchedCall struct {
 	isAbandoned bool // the caller has cancelled the call before the driver answered
 }
 
-func (s *Supervisor) newCallWatch(m *managedPlugin, inst pluginInstance) *callWatch {
-	return &callWatch{
+func (s *Supervisor) newCallWatchdog(m *managedPlugin, inst pluginInstance) *callWatchdog {
+	return &callWatchdog{
 		supervisor: s, plugin: m, inst: inst, driverName: inst.Info().Name,
 		unansweredCalls: map[*watchedCall]struct{}{}, wakeRun: make(chan struct{}, 1),
 	}
@@ -70,7 +70,7 @@ func (s *Supervisor) newCallWatch(m *managedPlugin, inst pluginInstance) *callWa
 
 // beginCall registers a call that is late after the given timeout. The caller must call endCall when the call has
 // returned.
-func (w *callWatch) beginCall(ctx context.Context, method, taskID string, timeout time.Duration) *watchedCall {
+func (w *callWatchdog) beginCall(ctx context.Context, method, taskID string, timeout time.Duration) *watchedCall {
 	now := time.Now()
 	c := &watchedCall{callerCtx: ctx, method: method, taskID: taskID, startedAt: now, deadline: now.Add(timeout)}
 	w.mu.Lock()
@@ -79,7 +79,7 @@ func (w *callWatch) beginCall(ctx context.Context, method, taskID string, timeou
 	return c
 }
 
-func (w *callWatch) addCallLocked(c *watchedCall) {
+func (w *callWatchdog) addCallLocked(c *watchedCall) {
 	w.unansweredCalls[c] = struct{}{}
 	if w.nextCheckAt.IsZero() || c.deadline.Before(w.nextCheckAt) {
 		w.wakeRunLocked()
@@ -88,7 +88,7 @@ func (w *callWatch) addCallLocked(c *watchedCall) {
 
 // endCall records that a registered call has returned with err. A call that its caller has cancelled stays registered for
 // up to answerTimeout, in which the driver can respond to another call.
-func (w *callWatch) endCall(c *watchedCall, err error) {
+func (w *callWatchdog) endCall(c *watchedCall, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.unansweredCalls, c)
@@ -112,35 +112,35 @@ func (w *callWatch) endCall(c *watchedCall, err error) {
 }
 
 // isAbandonedCall reports whether a call with context ctx failed because ctx ended. The plugin
-// can return DeadlineExceeded before ctx ends, see basewire.Conn.Err.
+// can return DeadlineExceeded before ctx ends, see basewire.Conn.ConvertErr.
 func isAbandonedCall(ctx context.Context, err error) bool {
 	return err != nil && (ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded))
 }
 
-func (w *callWatch) wakeRunLocked() {
+func (w *callWatchdog) wakeRunLocked() {
 	select {
 	case w.wakeRun <- struct{}{}:
-	default: // wake already has a value that run has not received
+	default: // wakeRun already has a value that run has not received
 	}
 }
 
 // run watches the calls until ctx ends, which is when the plugin process ends.
-func (w *callWatch) run(ctx context.Context) {
-	defer w.setLateReason("")
+func (w *callWatchdog) run(ctx context.Context) {
+	defer w.setUnresponsiveReason("")
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		late, waiting, abandoned := w.findLateCalls()
+		late, anyLate, abandoned := w.findLateCalls()
 		for _, c := range late {
 			w.reportLateCall(c)
 		}
-		if !waiting && abandoned != nil {
+		if !anyLate && abandoned != nil {
 			abandoned = w.probeDriver(ctx, abandoned)
 		}
-		if !waiting && abandoned == nil {
-			w.setLateReason("")
+		if !anyLate && abandoned == nil {
+			w.setUnresponsiveReason("")
 		}
-		timer.Reset(w.untilNextCheck(!waiting && abandoned != nil))
+		timer.Reset(w.durationUntilNextCheck(!anyLate && abandoned != nil))
 		select {
 		case <-timer.C:
 		case <-w.wakeRun:
@@ -152,7 +152,7 @@ func (w *callWatch) run(ctx context.Context) {
 
 // findLateCalls returns the calls that have become late since its last call, whether any call is late, and the abandoned
 // call for probeDriver, or nil.
-func (w *callWatch) findLateCalls() (late []*watchedCall, waiting bool, abandoned *watchedCall) {
+func (w *callWatchdog) findLateCalls() (late []*watchedCall, anyLate bool, abandoned *watchedCall) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := time.Now()
@@ -168,14 +168,14 @@ func (w *callWatch) findLateCalls() (late []*watchedCall, waiting bool, abandone
 			c.isLate = true
 			late = append(late, c)
 		}
-		waiting = waiting || c.isLate
+		anyLate = anyLate || c.isLate
 	}
-	return late, waiting, w.abandonedCall
+	return late, anyLate, w.abandonedCall
 }
 
-// untilNextCheck returns the time until run must call findLateCalls again. If probing is true, that is at most
+// durationUntilNextCheck returns the time until run must call findLateCalls again. If probing is true, that is at most
 // answerTimeout, because run must also call probeDriver again.
-func (w *callWatch) untilNextCheck(probing bool) time.Duration {
+func (w *callWatchdog) durationUntilNextCheck(probing bool) time.Duration {
 	const idleSleep = time.Hour
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -197,7 +197,7 @@ func (w *callWatch) untilNextCheck(probing bool) time.Duration {
 
 // probeDriver calls InspectTask for the task of the abandoned call c, to find out whether the driver answers. It returns
 // nil after any response, and c if the driver does not respond.
-func (w *callWatch) probeDriver(ctx context.Context, c *watchedCall) *watchedCall {
+func (w *callWatchdog) probeDriver(ctx context.Context, c *watchedCall) *watchedCall {
 	probeCtx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	_, err := w.inst.Driver().InspectTask(probeCtx, c.taskID)
@@ -219,11 +219,11 @@ func (w *callWatch) probeDriver(ctx context.Context, c *watchedCall) *watchedCal
 }
 
 // reportLateCall logs a late call, makes the driver unhealthy and sends an event to the task.
-func (w *callWatch) reportLateCall(c *watchedCall) {
+func (w *callWatchdog) reportLateCall(c *watchedCall) {
 	after := time.Since(c.startedAt).Round(time.Second)
 	name, pid := w.plugin.entry.Name, w.inst.PID()
 	w.supervisor.logger.Warn("driver does not answer", "driver", w.driverName, "plugin", name, "pid", pid, "call", c.method, "task_id", c.taskID, "after", after)
-	w.setLateReason(fmt.Sprintf("no answer to %s for %v (plugin %s, pid %d)", c.method, after, name, pid))
+	w.setUnresponsiveReason(fmt.Sprintf("no answer to %s for %v (plugin %s, pid %d)", c.method, after, name, pid))
 	allocID, rest, ok := strings.Cut(c.taskID, "/")
 	if !ok || w.supervisor.cfg.OnTaskEvent == nil {
 		return
@@ -236,17 +236,17 @@ func (w *callWatch) reportLateCall(c *watchedCall) {
 	})
 }
 
-// setLateReason makes the driver unhealthy for the given reason. With an empty reason the
+// setUnresponsiveReason makes the driver unhealthy for the given reason. With an empty reason the
 // driver has the health of its fingerprint again.
-func (w *callWatch) setLateReason(reason string) {
+func (w *callWatchdog) setUnresponsiveReason(reason string) {
 	s := w.supervisor
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	was := w.lateReason
+	was := w.unresponsiveReason
 	if reason == was || reason != "" && was != "" {
 		return // the first reason stays, so that further late calls do not update the node
 	}
-	w.lateReason = reason
+	w.unresponsiveReason = reason
 	if reason == "" && !hasExited(w.inst) {
 		s.logger.Info("driver answers again", "driver", w.driverName, "plugin", w.plugin.entry.Name, "pid", w.inst.PID())
 	}
@@ -257,17 +257,17 @@ func (w *callWatch) setLateReason(reason string) {
 	s.notifyInfoLocked()
 }
 
-// overrideHealthLocked sets the driver to unhealthy in info if a call is late.
-func (w *callWatch) overrideHealthLocked(info *DriverInfo) {
-	if w.lateReason != "" {
-		info.Healthy, info.Description = false, w.lateReason
+// overrideHealthIfLateLocked sets the driver to unhealthy in info if a call is late.
+func (w *callWatchdog) overrideHealthIfLateLocked(info *DriverInfo) {
+	if w.unresponsiveReason != "" {
+		info.Healthy, info.Description = false, w.unresponsiveReason
 	}
 }
 
-// watchedDriver is a driver whose calls are watched by a callWatch.
+// watchedDriver is a driver whose calls are watched by a callWatchdog.
 type watchedDriver struct {
 	driver.Driver
-	callWatch    *callWatch
+	watchdog     *callWatchdog
 	mayHaveTasks atomic.Bool // the process was called to start or recover a task, or to create a network
 }
 
@@ -277,14 +277,14 @@ func (d *watchedDriver) StartTask(ctx context.Context, c *driver.TaskConfig) (*d
 }
 
 func (d *watchedDriver) TaskConfigSchema(ctx context.Context) (_ *hclspec.Spec, err error) {
-	c := d.callWatch.beginCall(ctx, "TaskConfigSchema", "", answerTimeout)
-	defer func() { d.callWatch.endCall(c, err) }()
+	c := d.watchdog.beginCall(ctx, "TaskConfigSchema", "", answerTimeout)
+	defer func() { d.watchdog.endCall(c, err) }()
 	return d.Driver.TaskConfigSchema(ctx)
 }
 
 func (d *watchedDriver) Capabilities(ctx context.Context) (_ *driver.Capabilities, err error) {
-	c := d.callWatch.beginCall(ctx, "Capabilities", "", answerTimeout)
-	defer func() { d.callWatch.endCall(c, err) }()
+	c := d.watchdog.beginCall(ctx, "Capabilities", "", answerTimeout)
+	defer func() { d.watchdog.endCall(c, err) }()
 	return d.Driver.Capabilities(ctx)
 }
 
@@ -294,44 +294,44 @@ func (d *watchedDriver) RecoverTask(ctx context.Context, handle *driver.Handle) 
 	if handle != nil && handle.Config != nil {
 		id = handle.Config.ID
 	}
-	c := d.callWatch.beginCall(ctx, "RecoverTask", id, slowCallTimeout)
-	defer func() { d.callWatch.endCall(c, err) }()
+	c := d.watchdog.beginCall(ctx, "RecoverTask", id, slowCallTimeout)
+	defer func() { d.watchdog.endCall(c, err) }()
 	return d.Driver.RecoverTask(ctx, handle)
 }
 
 func (d *watchedDriver) StopTask(ctx context.Context, taskID string, timeout time.Duration, signal string) (err error) {
-	c := d.callWatch.beginCall(ctx, "StopTask", taskID, max(timeout, 0)+answerTimeout)
-	defer func() { d.callWatch.endCall(c, err) }()
+	c := d.watchdog.beginCall(ctx, "StopTask", taskID, max(timeout, 0)+answerTimeout)
+	defer func() { d.watchdog.endCall(c, err) }()
 	return d.Driver.StopTask(ctx, taskID, timeout, signal)
 }
 
 func (d *watchedDriver) DestroyTask(ctx context.Context, taskID string, force bool) (err error) {
-	c := d.callWatch.beginCall(ctx, "DestroyTask", taskID, slowCallTimeout)
-	defer func() { d.callWatch.endCall(c, err) }()
+	c := d.watchdog.beginCall(ctx, "DestroyTask", taskID, slowCallTimeout)
+	defer func() { d.watchdog.endCall(c, err) }()
 	return d.Driver.DestroyTask(ctx, taskID, force)
 }
 
 func (d *watchedDriver) InspectTask(ctx context.Context, taskID string) (_ *driver.TaskStatus, err error) {
-	c := d.callWatch.beginCall(ctx, "InspectTask", taskID, answerTimeout)
-	defer func() { d.callWatch.endCall(c, err) }()
+	c := d.watchdog.beginCall(ctx, "InspectTask", taskID, answerTimeout)
+	defer func() { d.watchdog.endCall(c, err) }()
 	return d.Driver.InspectTask(ctx, taskID)
 }
 
 func (d *watchedDriver) SignalTask(ctx context.Context, taskID, signal string) (err error) {
-	c := d.callWatch.beginCall(ctx, "SignalTask", taskID, answerTimeout)
-	defer func() { d.callWatch.endCall(c, err) }()
+	c := d.watchdog.beginCall(ctx, "SignalTask", taskID, answerTimeout)
+	defer func() { d.watchdog.endCall(c, err) }()
 	return d.Driver.SignalTask(ctx, taskID, signal)
 }
 
 func (d *watchedDriver) CreateNetwork(ctx context.Context, allocID, hostname string) (_ *driver.NetworkIsolation, _ bool, err error) {
 	d.mayHaveTasks.Store(true)
-	c := d.callWatch.beginCall(ctx, "CreateNetwork", "", slowCallTimeout)
-	defer func() { d.callWatch.endCall(c, err) }()
+	c := d.watchdog.beginCall(ctx, "CreateNetwork", "", slowCallTimeout)
+	defer func() { d.watchdog.endCall(c, err) }()
 	return d.Driver.CreateNetwork(ctx, allocID, hostname)
 }
 
 func (d *watchedDriver) DestroyNetwork(ctx context.Context, allocID string, isolation *driver.NetworkIsolation) (err error) {
-	c := d.callWatch.beginCall(ctx, "DestroyNetwork", "", slowCallTimeout)
-	defer func() { d.callWatch.endCall(c, err) }()
+	c := d.watchdog.beginCall(ctx, "DestroyNetwork", "", slowCallTimeout)
+	defer func() { d.watchdog.endCall(c, err) }()
 	return d.Driver.DestroyNetwork(ctx, allocID, isolation)
 }

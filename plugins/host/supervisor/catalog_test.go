@@ -90,7 +90,7 @@ func TestSetEntries(t *testing.T) {
 				mu.Lock()
 				reattached := runningPlugin
 				mu.Unlock()
-				s.setEntries(c.after)
+				s.setCatalogEntries(c.after)
 				synctest.Wait()
 				if c.meanwhile != nil {
 					c.meanwhile(reattached, &driversWithTasks)

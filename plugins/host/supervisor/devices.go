@@ -33,7 +33,7 @@ func (d *deviceStream) run(ctx context.Context) error {
 	switch {
 	case ctx.Err() != nil, hasExited(d.inst):
 		return nil
-	case errors.Is(err, device.ErrPluginDown) && !checkReachable(ctx, d.inst, d.logger):
+	case errors.Is(err, device.ErrPluginDown) && !checkReachableOrKill(ctx, d.inst, d.logger):
 		return nil
 	}
 	return err

@@ -260,7 +260,7 @@ func TestDevicesOfTwoPlugins(t *testing.T) {
 		if got := devicesState(s); got != "one:w one, one:one x, two:two x" {
 			t.Errorf("devices %q", got)
 		}
-		s.setEntries([]catalog.Entry{externalEntry("two")})
+		s.setCatalogEntries([]catalog.Entry{externalEntry("two")})
 		time.Sleep(idleTimeout)
 		synctest.Wait()
 		if got := devicesState(s); got != "two:w two, two:two x" {

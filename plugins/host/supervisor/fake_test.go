@@ -61,7 +61,7 @@ func (f *fakePlugin) Driver() driver.Driver {
 func (f *fakePlugin) Device() device.Plugin                       { return f.devices }
 func (f *fakePlugin) PID() int                                    { return 42 }
 func (f *fakePlugin) StartedAt() time.Time                        { return time.Time{} }
-func (f *fakePlugin) Methods() []callstats.Method                 { return nil }
+func (f *fakePlugin) MethodStats() []callstats.Method             { return nil }
 func (f *fakePlugin) Hook() (*hookwire.Client, *hook.Description) { return f.hook, f.description }
 func (f *fakePlugin) Done() <-chan struct{}                       { return f.done }
 func (f *fakePlugin) WaitExit() error {

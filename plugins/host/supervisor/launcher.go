@@ -13,13 +13,13 @@ import (
 
 // launcher starts the processes of plugins, or reattaches those that an earlier supervisor has started.
 type launcher struct {
-	cfg             Config
-	recordedPlugins *recordedPlugins
-	panicReports    launch.PanicReports
+	cfg           Config
+	pluginRecords *pluginRecords
+	loggedPanics  launch.LoggedPanics
 }
 
-// launch starts or reattaches the process of one catalog entry.
-func (l *launcher) launch(ctx context.Context, e catalog.Entry) (pluginInstance, error) {
+// launchOrReattach starts or reattaches the process of one catalog entry.
+func (l *launcher) launchOrReattach(ctx context.Context, e catalog.Entry) (pluginInstance, error) {
 	binary, err := e.Open(l.cfg.Logger)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", e, err)
@@ -36,14 +36,14 @@ func (l *launcher) launch(ctx context.Context, e catalog.Entry) (pluginInstance,
 	cfg := launch.Config{
 		Name:         e.Name,
 		Path:         binary.Path,
-		Args:         binary.Argv,
-		Env:          launch.Environ(os.Environ(), e.InheritedEnv(), l.cfg.KeeperSocket, l.cfg.DirectoryID),
-		Dir:          dir,
+		Argv:         binary.Argv,
+		Env:          launch.PluginEnviron(os.Environ(), e.InheritedEnvPatterns(), l.cfg.KeeperSocket, l.cfg.DirectoryID),
+		WorkDir:      dir,
 		SocketDir:    sockets,
 		Keeper:       l.cfg.Keeper,
 		DriverConfig: l.cfg.DriverConfig,
 		HookConfig:   l.cfg.HookConfig,
-		PanicReports: &l.panicReports,
+		LoggedPanics: &l.loggedPanics,
 		Logger:       l.cfg.Logger,
 	}
 	if onCall := l.cfg.OnCall; onCall != nil {
@@ -55,10 +55,10 @@ func (l *launcher) launch(ctx context.Context, e catalog.Entry) (pluginInstance,
 	if e.Block != nil {
 		cfg.Settings = e.Block.Config
 		if e.Block.Range.Filename != "" {
-			cfg.SettingsPosition = e.Block.Range.String()
+			cfg.SettingsBlockPosition = e.Block.Range.String()
 		}
 	}
-	if l.recordedPlugins.recordStore == nil {
+	if l.pluginRecords.store == nil {
 		p, err := launch.Start(ctx, cfg)
 		if err != nil {
 			return nil, err
@@ -69,7 +69,7 @@ func (l *launcher) launch(ctx context.Context, e catalog.Entry) (pluginInstance,
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", e, err)
 	}
-	p, err := l.recordedPlugins.reattach(ctx, e, cfg, binary, identity)
+	p, err := l.pluginRecords.reattach(ctx, e, cfg, binary, identity)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", e, err)
@@ -77,12 +77,12 @@ func (l *launcher) launch(ctx context.Context, e catalog.Entry) (pluginInstance,
 		return reattachedPlugin{p}, nil
 	}
 	key := recordKey(e)
-	cfg.Keeper = recordingKeeper{cfg.Keeper, func(id osprocess.ID) { l.recordedPlugins.storeLaunchRecord(key, id, identity) }}
+	cfg.Keeper = recordingKeeper{cfg.Keeper, func(id osprocess.ID) { l.pluginRecords.storeLaunchRecord(key, id, identity) }}
 	p, err = launch.Start(ctx, cfg)
 	if err != nil {
-		l.recordedPlugins.deleteRecord(key)
+		l.pluginRecords.deleteRecord(key)
 		return nil, err
 	}
-	l.recordedPlugins.storeRecord(ctx, e, p, identity)
+	l.pluginRecords.storeRecord(ctx, e, p, identity)
 	return p, nil
 }

@@ -32,7 +32,7 @@ func (l *pluginLoop) run(ctx context.Context, wg *sync.WaitGroup) {
 			l.supervisor.registry.deleteRemovedPlugin(m)
 		}
 	})
-	if !l.waitForConfiguredPlugin(ctx) {
+	if !l.waitForConfiguredReplacement(ctx) {
 		return
 	}
 	if err := m.entry.Err; err != nil {
@@ -41,22 +41,22 @@ func (l *pluginLoop) run(ctx context.Context, wg *sync.WaitGroup) {
 		l.recordFailure(eventLaunchRejected, err, time.Time{})
 		return
 	}
-	if !l.waitForOtherPlugins(ctx) || !l.waitForFirstRequest(ctx) {
+	if !l.waitBeforeSlowFingerprint(ctx) || !l.waitForFirstRequest(ctx) {
 		return
 	}
 	var consecutiveFailures failureCounter
-	for ctx.Err() == nil && !l.hasSuccessor() {
+	for ctx.Err() == nil && !l.hasReplacement() {
 		result := l.runOnce(ctx, wg)
 		switch {
-		case ctx.Err() != nil, l.hasSuccessor():
+		case ctx.Err() != nil, l.hasReplacement():
 		case result.deviceStreamErr != nil:
 			l.logger.Warn("device plugin has stopped reporting devices, not started again", "plugin", m.entry.Name, "error", result.deviceStreamErr)
 			l.recordFailure(eventStreamEnded, fmt.Errorf("%w; the plugin is not started again until it has changed or the agent is restarted", result.deviceStreamErr), time.Time{})
 			return
-		case result.launchRequested != nil:
+		case result.relaunchRequested != nil:
 			consecutiveFailures = 0
 			select {
-			case <-result.launchRequested:
+			case <-result.relaunchRequested:
 			case <-ctx.Done():
 			}
 		case result.restartRequested:
@@ -78,7 +78,7 @@ func (l *pluginLoop) runOnce(ctx context.Context, wg *sync.WaitGroup) pluginRunR
 	}
 	stopped := l.watchProcess(ctx, inst)
 	switch {
-	case stopped.launchRequested != nil, stopped.deviceStreamErr != nil:
+	case stopped.relaunchRequested != nil, stopped.deviceStreamErr != nil:
 		l.stopPlugin(ctx, inst)
 		return stopped
 	case stopped.restartRequested:
@@ -94,7 +94,7 @@ func (l *pluginLoop) runOnce(ctx context.Context, wg *sync.WaitGroup) pluginRunR
 		l.stopOrDetach(ctx, inst)
 		return pluginRunResult{}
 	}
-	result := pluginRunResult{exitOrLaunchErr: inst.WaitExit(), processStarted: true, uptime: time.Since(launched), crashedInCall: l.crashedInCall(launched)}
+	result := pluginRunResult{exitOrLaunchErr: inst.WaitExit(), processStarted: true, uptime: time.Since(launched), mayHaveCrashedInCall: l.mayHaveCrashedInCall(launched)}
 	l.supervisor.updateAndNotify(func() { l.plugin.exits = processExits{l.plugin.exits.count + 1, result.exitOrLaunchErr, time.Now()} })
 	// Close is called later, because a child of the plugin may still write to the plugin's
 	// stderr.
@@ -161,29 +161,29 @@ func (l *pluginLoop) recordFailure(e pluginEvent, err error, retryAt time.Time) 
 	})
 }
 
-// crashedInCall reports whether the plugin is a hook that Hook has returned to a caller since the time
+// mayHaveCrashedInCall reports whether the plugin is a hook that Hook has returned to a caller since the time
 // launched. Such a hook may have died in a call for one allocation, and calls for other
 // allocations must not wait long for the next launch.
-func (l *pluginLoop) crashedInCall(launched time.Time) bool {
+func (l *pluginLoop) mayHaveCrashedInCall(launched time.Time) bool {
 	l.supervisor.mu.Lock()
 	defer l.supervisor.mu.Unlock()
 	return l.plugin.reportedInfo.Type == base.TypeHook && !l.plugin.lastAcquiredAt.Before(launched)
 }
 
-// hasSuccessor reports whether this plugin has changed: then its changed version replaces it after the exit of its
+// hasReplacement reports whether this plugin has changed: then its changed version replaces it after the exit of its
 // process.
-func (l *pluginLoop) hasSuccessor() bool {
+func (l *pluginLoop) hasReplacement() bool {
 	l.supervisor.mu.Lock()
 	defer l.supervisor.mu.Unlock()
 	return l.plugin.replacement != nil
 }
 
-// waitForConfiguredPlugin blocks a builtin as long as an external plugin of the configuration may replace it. It returns
-// false when ctx has ended.
-func (l *pluginLoop) waitForConfiguredPlugin(ctx context.Context) bool {
+// waitForConfiguredReplacement blocks a builtin as long as an external plugin of the configuration may replace it. It
+// returns false when ctx has ended.
+func (l *pluginLoop) waitForConfiguredReplacement(ctx context.Context) bool {
 	for {
 		l.supervisor.mu.Lock()
-		awaiting, stateChanged := l.supervisor.registry.awaitsConfiguredPlugin(l.plugin), l.supervisor.stateChanged
+		awaiting, stateChanged := l.supervisor.registry.awaitsConfiguredReplacement(l.plugin), l.supervisor.stateChanged
 		l.supervisor.mu.Unlock()
 		if !awaiting {
 			return ctx.Err() == nil
@@ -196,12 +196,12 @@ func (l *pluginLoop) waitForConfiguredPlugin(ctx context.Context) bool {
 	}
 }
 
-// waitForOtherPlugins blocks before the launch of a builtin with a slow fingerprint until the other plugins have
+// waitBeforeSlowFingerprint blocks before the launch of a builtin with a slow fingerprint until the other plugins have
 // reported their state, or for readyTimeout: the fingerprint uses the processor, and the node is ready without it. It does
 // not block for a plugin that an earlier supervisor has left running. It returns false when ctx has ended.
-func (l *pluginLoop) waitForOtherPlugins(ctx context.Context) bool {
+func (l *pluginLoop) waitBeforeSlowFingerprint(ctx context.Context) bool {
 	m := l.plugin
-	if !m.entry.SlowFingerprint || l.supervisor.recordedPlugins.mayBeRunning(m.entry) {
+	if !m.entry.SlowFingerprint || l.supervisor.pluginRecords.mayBeRunning(m.entry) {
 		return true
 	}
 	l.supervisor.updateAndNotify(func() {
@@ -210,7 +210,7 @@ func (l *pluginLoop) waitForOtherPlugins(ctx context.Context) bool {
 	})
 	limit := time.NewTimer(readyTimeout)
 	defer limit.Stop()
-	return l.supervisor.waitForCondition(ctx, (*registry).statesKnownExceptSlow, limit.C) == nil
+	return l.supervisor.waitForCondition(ctx, (*registry).allButSlowReportedOrFailed, limit.C) == nil
 }
 
 // waitForFirstRequest blocks until a builtin hook is requested, because most nodes never need it.
@@ -218,7 +218,7 @@ func (l *pluginLoop) waitForOtherPlugins(ctx context.Context) bool {
 // running. It returns false when ctx has ended.
 func (l *pluginLoop) waitForFirstRequest(ctx context.Context) bool {
 	m := l.plugin
-	if !m.entry.Builtin || m.entry.Type != base.TypeHook || l.supervisor.recordedPlugins.mayBeRunning(m.entry) {
+	if !m.entry.Builtin || m.entry.Type != base.TypeHook || l.supervisor.pluginRecords.mayBeRunning(m.entry) {
 		l.supervisor.mu.Lock()
 		defer l.supervisor.mu.Unlock()
 		m.applyEvent(eventLaunchStarted)
@@ -227,7 +227,7 @@ func (l *pluginLoop) waitForFirstRequest(ctx context.Context) bool {
 	requested := make(chan struct{})
 	l.supervisor.updateAndNotify(func() {
 		m.applyEvent(eventPluginUnused)
-		m.launchAttempted, m.fingerprinted, m.launchRequests.idlePluginNeeded = true, true, requested // a hook has no fingerprint
+		m.launchAttempted, m.fingerprinted, m.launchRequests.idleLaunchRequested = true, true, requested // a hook has no fingerprint
 		l.supervisor.registry.updateFirstLaunchesDone()
 	})
 	select {
@@ -242,14 +242,14 @@ func (l *pluginLoop) waitForFirstRequest(ctx context.Context) bool {
 // serves.
 func (l *pluginLoop) launchProcess(ctx context.Context) (pluginInstance, error) {
 	m := l.plugin
-	if err := l.supervisor.recordedPlugins.killOrphans(); err != nil {
+	if err := l.supervisor.pluginRecords.killOrphans(); err != nil {
 		return nil, fmt.Errorf("%s: %w", m.entry, err)
 	}
 	inst, err := l.supervisor.launchPlugin(ctx, m.entry)
 	if err != nil {
 		return nil, err
 	}
-	if err := l.supervisor.recordedPlugins.killUnmanagedPlugin(servedKey(inst.Info())); err != nil {
+	if err := l.supervisor.pluginRecords.killUnmanagedPlugin(servedKey(inst.Info())); err != nil {
 		inst.Detach() // the process can have tasks, and is not killed; the next launch reattaches it
 		return nil, fmt.Errorf("%s: %w", m.entry, err)
 	}
@@ -274,7 +274,7 @@ func (l *pluginLoop) registerProcess(inst pluginInstance) (err error) {
 		}
 		m.inst, m.reportedInfo, m.lastFailure, m.launchAttempted = inst, info, launchFailure{}, true
 		if m.driver = nil; info.Type == base.TypeDriver {
-			m.driver = &watchedDriver{Driver: inst.Driver(), callWatch: l.supervisor.newCallWatch(m, inst)}
+			m.driver = &watchedDriver{Driver: inst.Driver(), watchdog: l.supervisor.newCallWatchdog(m, inst)}
 		}
 		_, m.hookDescription = inst.Hook()
 		m.fingerprinted = m.fingerprinted || info.Type == base.TypeHook // a hook has no fingerprint
@@ -302,10 +302,10 @@ func (l *pluginLoop) watchProcess(ctx context.Context, inst pluginInstance) (sto
 			}
 		})
 	case base.TypeDriver:
-		fingerprints := fingerprintStream{inst: inst, driverName: served.Name, pluginName: m.entry.Name, updateInfo: l.updateDriverInfo, logger: l.logger}
+		fingerprints := fingerprintStream{inst: inst, driverName: served.Name, pluginName: m.entry.Name, updateDriverInfo: l.updateDriverInfo, logger: l.logger}
 		events := taskEventStream{inst: inst, driverName: served.Name, onEvent: l.supervisor.cfg.OnTaskEvent, logger: l.logger}
 		l.supervisor.mu.Lock()
-		calls := m.driver.callWatch
+		calls := m.driver.watchdog
 		l.supervisor.mu.Unlock()
 		wg.Go(func() { fingerprints.run(ctx) })
 		wg.Go(func() { events.run(ctx) })
@@ -320,7 +320,7 @@ func (l *pluginLoop) watchProcess(ctx context.Context, inst pluginInstance) (sto
 		idleCheck = ticker.C
 	}
 	var demandCheck <-chan time.Time
-	if m.entry.OnDemand && idleCheck != nil {
+	if m.entry.StopsAfterFingerprint && idleCheck != nil {
 		timer := time.NewTimer(demandTimeout)
 		defer timer.Stop()
 		demandCheck = timer.C
@@ -336,18 +336,18 @@ func (l *pluginLoop) watchProcess(ctx context.Context, inst pluginInstance) (sto
 		case <-m.launchRequests.restartRequested:
 			stopped.restartRequested, done = true, true
 		case <-idleCheck:
-			stopped.launchRequested = l.releaseIfIdle(served)
-			done = stopped.launchRequested != nil
+			stopped.relaunchRequested = l.releaseIfIdle(served)
+			done = stopped.relaunchRequested != nil
 		case <-demandCheck:
 			if l.driverIsHealthy() {
-				stopped.launchRequested = l.releaseIfIdle(served)
-				done = stopped.launchRequested != nil
+				stopped.relaunchRequested = l.releaseIfIdle(served)
+				done = stopped.relaunchRequested != nil
 			}
 		}
 	}
 	cancel()
 	wg.Wait()
-	if stopped.launchRequested == nil {
+	if stopped.relaunchRequested == nil {
 		l.updateDriverInfo((*DriverInfo).markFingerprintFailed)
 	}
 	return stopped
@@ -366,7 +366,7 @@ func (l *pluginLoop) releaseIfIdle(served PluginKey) (requested chan struct{}) {
 		if m := l.plugin; time.Since(m.lastAcquiredAt) >= idleTimeout {
 			requested = make(chan struct{})
 			m.applyEvent(eventPluginUnused)
-			m.inst, m.launchRequests.idlePluginNeeded = nil, requested
+			m.inst, m.launchRequests.idleLaunchRequested = nil, requested
 		}
 	})
 	return requested
@@ -406,7 +406,7 @@ func (l *pluginLoop) stopOrDetach(ctx context.Context, inst pluginInstance) {
 	served, wanted := servedKey(l.plugin.reportedInfo), l.plugin.state != stateSuperseded && !errors.Is(context.Cause(ctx), errRemoved)
 	l.supervisor.mu.Unlock()
 	ctx = context.WithoutCancel(ctx)
-	if cfg.Records != nil && cfg.KeepRunning != nil && wanted && served.Type != base.TypeDevice && cfg.KeepRunning(served, inst.PID()) {
+	if cfg.RecordStore != nil && cfg.KeepRunning != nil && wanted && served.Type != base.TypeDevice && cfg.KeepRunning(served, inst.PID()) {
 		inst.Detach()
 		return
 	}
@@ -416,14 +416,14 @@ func (l *pluginLoop) stopOrDetach(ctx context.Context, inst pluginInstance) {
 // stopPlugin stops a plugin gracefully and deletes its record.
 func (l *pluginLoop) stopPlugin(ctx context.Context, inst pluginInstance) {
 	inst.Stop(ctx)
-	if l.supervisor.cfg.Records != nil {
-		l.supervisor.recordedPlugins.deleteRecord(recordKey(l.plugin.entry))
+	if l.supervisor.cfg.RecordStore != nil {
+		l.supervisor.pluginRecords.deleteRecord(recordKey(l.plugin.entry))
 	}
 }
 
 // stopWhenUnused waits until no task uses a removed plugin, and then ends the context of run.
 func (l *pluginLoop) stopWhenUnused(ctx context.Context) {
-	for logged := false; l.servesTasks(); logged = true {
+	for logged := false; l.hasProcessWithTasks(); logged = true {
 		if !logged {
 			l.logger.Info("plugin continues unchanged until no task needs it", "plugin", l.plugin.entry.Name)
 		}
@@ -434,8 +434,8 @@ func (l *pluginLoop) stopWhenUnused(ctx context.Context) {
 	l.plugin.cancelLoop(errRemoved)
 }
 
-// servesTasks reports whether the plugin has a process that tasks use.
-func (l *pluginLoop) servesTasks() bool {
+// hasProcessWithTasks reports whether the plugin has a process that tasks use.
+func (l *pluginLoop) hasProcessWithTasks() bool {
 	m := l.plugin
 	l.supervisor.mu.Lock()
 	served, up := servedKey(m.reportedInfo), m.loopRunning && m.inst != nil && !hasExited(m.inst)

@@ -15,7 +15,7 @@ import (
 
 func onDemandEntry(name string) catalog.Entry {
 	e := builtinEntry(name)
-	e.OnDemand = true
+	e.StopsAfterFingerprint = true
 	return e
 }
 
@@ -90,7 +90,7 @@ func TestSlowFingerprintDoesNotDelayReady(t *testing.T) {
 		if err := s.Ready(t.Context()); err != nil || time.Since(began) != launchDuration {
 			t.Errorf("ready after %v, %v; want %v", time.Since(began), err, launchDuration)
 		}
-		if err := s.WaitAllStatesKnown(t.Context()); err != nil || time.Since(began) != launchDuration+fingerprintDuration {
+		if err := s.WaitAllReportedOrFailed(t.Context()); err != nil || time.Since(began) != launchDuration+fingerprintDuration {
 			t.Errorf("all states are known after %v, %v", time.Since(began), err)
 		}
 		if launched := slowLaunchedAt.Load().Sub(began); launched != launchDuration {
@@ -115,7 +115,7 @@ func TestPIDsWithoutTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, _ := newHangingPlugin()
 		e := externalEntry("slow")
-		e.NoTasks = true
+		e.NeverHasTasks = true
 		s := startSupervisor(t, Config{}, []catalog.Entry{e}, func(context.Context, string, int) (*fakePlugin, error) { return f, nil })
 		d, err := s.Driver(t.Context(), "slow")
 		if err == nil {

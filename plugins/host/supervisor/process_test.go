@@ -229,7 +229,7 @@ func newSupervisorWithKeeper(t testing.TB, cc catalog.Config, onEvent func(strin
 	if err != nil {
 		t.Fatal(err)
 	}
-	k, err := keeper.Start(t.Context(), keeper.Config{Dir: filepath.Join(dir, "keeper"), Args: []string{"nomad-lite-keeper", "test-keeper"}, Ephemeral: true})
+	k, err := keeper.ConnectOrStart(t.Context(), keeper.Config{DataDir: filepath.Join(dir, "keeper"), KeeperArgv: []string{"nomad-lite-keeper", "test-keeper"}, Ephemeral: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -241,7 +241,7 @@ func newSupervisorWithKeeper(t testing.TB, cc catalog.Config, onEvent func(strin
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := New(Config{Catalog: c, Keeper: k, KeeperSocket: k.Socket(), SocketDir: socketDirFunc(sockets), OnTaskEvent: onEvent})
+	s := New(Config{Catalog: c, Keeper: k, KeeperSocket: k.SocketPath(), SocketDir: socketDirFunc(sockets), OnTaskEvent: onEvent})
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = s.Run(ctx) })
@@ -350,8 +350,8 @@ func TestDriversOfBuiltinsAndFiles(t *testing.T) {
 	}
 	var eventCount atomic.Int32
 	s := newSupervisorWithKeeper(t, catalog.Config{
-		Builtins: newCatalogBuiltins("one", "two", "broken"),
-		Dir:      dir,
+		Builtins:  newCatalogBuiltins("one", "two", "broken"),
+		PluginDir: dir,
 		Blocks: []catalog.PluginBlock{
 			{Name: "strange-file", Args: []string{"plugin", "serve", "legacy"}},
 			{Name: "scripted", Args: []string{"three"}},
@@ -500,7 +500,7 @@ func TestLogStormAtTheEnd(t *testing.T) {
 // process.
 func BenchmarkLaunchToFingerprint(b *testing.B) {
 	dir := b.TempDir()
-	k, err := keeper.Start(b.Context(), keeper.Config{Dir: filepath.Join(dir, "k"), Args: []string{"nomad-lite-keeper", "test-keeper"}, Ephemeral: true})
+	k, err := keeper.ConnectOrStart(b.Context(), keeper.Config{DataDir: filepath.Join(dir, "k"), KeeperArgv: []string{"nomad-lite-keeper", "test-keeper"}, Ephemeral: true})
 	if err != nil {
 		b.Fatal(err)
 	}

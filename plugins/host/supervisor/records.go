@@ -40,8 +40,9 @@ type RecordStore interface {
 	DeletePlugin(key string) error
 }
 
-// isServing reports whether the plugin had completed its launch when the record was stored. Only then it can have tasks.
-func (r Record) isServing() bool { return r.Addr != "" }
+// isLaunchCompleted reports whether the plugin had completed its launch when the record was stored. Only then it can
+// have tasks.
+func (r Record) isLaunchCompleted() bool { return r.Addr != "" }
 
 // reattachedPlugin is a plugin that an earlier supervisor has started.
 type reattachedPlugin struct{ *launch.Plugin }
@@ -80,10 +81,10 @@ func pluginIdentity(e catalog.Entry, binary *catalog.Binary) (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// recordedPlugins reattaches plugins that an earlier supervisor has started, and kills
+// pluginRecords reattaches plugins that an earlier supervisor has started, and kills
 // those that are no longer in the catalog.
-type recordedPlugins struct {
-	recordStore       RecordStore               // nil if plugins are not recorded
+type pluginRecords struct {
+	store             RecordStore               // nil if plugins are not recorded
 	keepRunning       func(PluginKey, int) bool // see Config.KeepRunning
 	catalogRecordKeys func() []string           // returns the record keys of the plugins in the catalog
 	logger            hclog.Logger
@@ -95,37 +96,38 @@ type recordedPlugins struct {
 	orphansMu     sync.Mutex // locked while killOrphans runs
 	orphansKilled bool       // killOrphans has succeeded, and does nothing in further calls
 
-	mu                  sync.Mutex
-	unmanagedRecordKeys map[PluginKey]string // keys of the records of plugins that run and are not in the catalog
+	mu                   sync.Mutex
+	recordKeyOfUnmanaged map[PluginKey]string // keys of the records of plugins that run and are not in the catalog
 }
 
-func newRecordedPlugins(cfg Config, catalogRecordKeys func() []string) *recordedPlugins {
-	return &recordedPlugins{
-		recordStore: cfg.Records, keepRunning: cfg.KeepRunning, catalogRecordKeys: catalogRecordKeys, logger: cfg.Logger,
-		unmanagedRecordKeys: map[PluginKey]string{},
+func newPluginRecords(cfg Config, catalogRecordKeys func() []string) *pluginRecords {
+	return &pluginRecords{
+		store: cfg.RecordStore, keepRunning: cfg.KeepRunning, catalogRecordKeys: catalogRecordKeys, logger: cfg.Logger,
+		recordKeyOfUnmanaged: map[PluginKey]string{},
 	}
 }
 
 // recordingKeeper is a keeper that records each process as soon as the keeper has started it.
 type recordingKeeper struct {
 	launch.Keeper
-	record func(osprocess.ID)
+	onSpawn func(osprocess.ID)
 }
 
 func (k recordingKeeper) Spawn(ctx context.Context, command keeper.Command) (osprocess.ID, error) {
 	id, err := k.Keeper.Spawn(ctx, command)
 	if err == nil {
-		k.record(id)
+		k.onSpawn(id)
 	}
 	return id, err
 }
 
 // storeLaunchRecord stores the record of a plugin that does not serve yet. If this process and the keeper die before
-// storeRecord, the next supervisor kills the plugin. An error is only logged: a keeper that lives kills it, too.
-func (r *recordedPlugins) storeLaunchRecord(key string, id osprocess.ID, identity string) {
+// storeRecord, the next supervisor kills the plugin. An error is only logged: a keeper that lives kills the plugin,
+// too.
+func (r *pluginRecords) storeLaunchRecord(key string, id osprocess.ID, identity string) {
 	boot, err := osprocess.BootID()
 	if err == nil {
-		err = r.recordStore.PutPlugin(key, Record{
+		err = r.store.PutPlugin(key, Record{
 			ReattachConfig: launch.ReattachConfig{Pid: id.PID, StartTime: id.StartTime, BootID: boot}, Identity: identity,
 		})
 	}
@@ -136,9 +138,9 @@ func (r *recordedPlugins) storeLaunchRecord(key string, id osprocess.ID, identit
 
 // storeRecord stores the record of a started plugin. Then it calls KeepAfterAgentExit, so that the
 // process outlives the agent.
-func (r *recordedPlugins) storeRecord(ctx context.Context, e catalog.Entry, p *launch.Plugin, identity string) {
+func (r *pluginRecords) storeRecord(ctx context.Context, e catalog.Entry, p *launch.Plugin, identity string) {
 	rec := Record{ReattachConfig: p.ReattachConfig(), Identity: identity, Serves: servedKey(p.Info())}
-	if err := r.recordStore.PutPlugin(recordKey(e), rec); err != nil {
+	if err := r.store.PutPlugin(recordKey(e), rec); err != nil {
 		r.logger.Error("record of a plugin not written, the next agent cannot reattach it", "plugin", e.Name, "error", err)
 	} else if err := p.KeepAfterAgentExit(ctx); err != nil {
 		r.logger.Debug("plugin not confirmed", "plugin", e.Name, "error", err)
@@ -146,11 +148,11 @@ func (r *recordedPlugins) storeRecord(ctx context.Context, e catalog.Entry, p *l
 }
 
 // mayBeRunning reports whether an earlier supervisor may have left the plugin running.
-func (r *recordedPlugins) mayBeRunning(e catalog.Entry) bool {
-	if r.recordStore == nil {
+func (r *pluginRecords) mayBeRunning(e catalog.Entry) bool {
+	if r.store == nil {
 		return false
 	}
-	records, err := r.recordStore.Plugins()
+	records, err := r.store.Plugins()
 	rec, found := records[recordKey(e)]
 	if err != nil || !found {
 		return err != nil
@@ -164,8 +166,8 @@ func (r *recordedPlugins) mayBeRunning(e catalog.Entry) bool {
 // and the next process recovers them. It returns nil if the caller must start a process.
 // After an error the caller must not start a process, because the recorded one runs, and
 // can be reattached later.
-func (r *recordedPlugins) reattach(ctx context.Context, e catalog.Entry, cfg launch.Config, binary *catalog.Binary, identity string) (*launch.Plugin, error) {
-	records, err := r.recordStore.Plugins()
+func (r *pluginRecords) reattach(ctx context.Context, e catalog.Entry, cfg launch.Config, binary *catalog.Binary, identity string) (*launch.Plugin, error) {
+	records, err := r.store.Plugins()
 	if err != nil {
 		return nil, fmt.Errorf("read the records of running plugins: %w", err)
 	}
@@ -176,13 +178,13 @@ func (r *recordedPlugins) reattach(ctx context.Context, e catalog.Entry, cfg lau
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
 	}
-	if rec.Serves.Type == base.TypeDevice || !rec.isServing() {
+	if rec.Serves.Type == base.TypeDevice || !rec.isLaunchCompleted() {
 		// The process is killed and not reattached: it has no tasks, and a new process finds the
 		// devices again.
 		if thisBoot, err := rec.IsFromThisBoot(); err != nil || !thisBoot {
 			return nil, err
 		}
-		r.killPlugin(recordKey(e), rec)
+		r.killRecordedProcess(recordKey(e), rec)
 		return nil, nil
 	}
 	logger := r.logger.With("plugin", e.Name, "pid", rec.Pid)
@@ -221,13 +223,13 @@ func (r *recordedPlugins) reattach(ctx context.Context, e catalog.Entry, cfg lau
 // killOrphans kills the plugins of an earlier supervisor that are no longer in the catalog.
 // A plugin with tasks continues, unmanaged, until another plugin serves the same driver or
 // hook. After the first success killOrphans does nothing.
-func (r *recordedPlugins) killOrphans() error {
+func (r *pluginRecords) killOrphans() error {
 	r.orphansMu.Lock()
 	defer r.orphansMu.Unlock()
-	if r.recordStore == nil || r.orphansKilled {
+	if r.store == nil || r.orphansKilled {
 		return nil
 	}
-	records, err := r.recordStore.Plugins()
+	records, err := r.store.Plugins()
 	if err != nil {
 		return fmt.Errorf("read the records of running plugins: %w", err)
 	}
@@ -245,15 +247,15 @@ func (r *recordedPlugins) killOrphans() error {
 		delete(records, key)
 	}
 	for key, rec := range records {
-		if r.keepRunning != nil && rec.Serves.Type != base.TypeDevice && rec.isServing() && rec.processID().Alive() && r.keepRunning(rec.Serves, rec.Pid) {
+		if r.keepRunning != nil && rec.Serves.Type != base.TypeDevice && rec.isLaunchCompleted() && rec.processID().Alive() && r.keepRunning(rec.Serves, rec.Pid) {
 			r.logger.Warn("plugin was removed from the configuration and continues, because its tasks may run; configure it again to manage them",
 				"plugin", key, "pid", rec.Pid, "serves", rec.Serves)
 			r.mu.Lock()
-			r.unmanagedRecordKeys[rec.Serves] = key
+			r.recordKeyOfUnmanaged[rec.Serves] = key
 			r.mu.Unlock()
 			continue
 		}
-		r.killPlugin(key, rec)
+		r.killRecordedProcess(key, rec)
 	}
 	return nil
 }
@@ -261,27 +263,27 @@ func (r *recordedPlugins) killOrphans() error {
 // killUnmanagedPlugin kills the plugin of a driver or hook that killOrphans has left running. It
 // is called before another plugin serves the driver or hook: two processes of one driver
 // must not have the same tasks. After an error the plugin may still run.
-func (r *recordedPlugins) killUnmanagedPlugin(served PluginKey) error {
+func (r *pluginRecords) killUnmanagedPlugin(served PluginKey) error {
 	r.mu.Lock()
-	key, found := r.unmanagedRecordKeys[served]
+	key, found := r.recordKeyOfUnmanaged[served]
 	r.mu.Unlock()
 	if !found {
 		return nil
 	}
-	records, err := r.recordStore.Plugins()
+	records, err := r.store.Plugins()
 	if err != nil {
 		return fmt.Errorf("read the record of running plugin %q: %w", key, err)
 	}
 	if rec, found := records[key]; found {
-		r.killPlugin(key, rec)
+		r.killRecordedProcess(key, rec)
 	}
 	r.mu.Lock()
-	delete(r.unmanagedRecordKeys, served)
+	delete(r.recordKeyOfUnmanaged, served)
 	r.mu.Unlock()
 	return nil
 }
 
-func (r *recordedPlugins) killPlugin(key string, rec Record) {
+func (r *pluginRecords) killRecordedProcess(key string, rec Record) {
 	if rec.processID().Signal(unix.SIGKILL) == nil {
 		r.logger.Info("stopped the plugin process of an earlier agent", "plugin", key, "pid", rec.Pid)
 	}
@@ -294,8 +296,8 @@ func (r Record) processID() osprocess.ID {
 	return osprocess.ID{PID: r.Pid, StartTime: r.StartTime}
 }
 
-func (r *recordedPlugins) deleteRecord(key string) {
-	if err := r.recordStore.DeletePlugin(key); err != nil {
+func (r *pluginRecords) deleteRecord(key string) {
+	if err := r.store.DeletePlugin(key); err != nil {
 		r.logger.Warn("record of a plugin not deleted", "plugin", key, "error", err)
 	}
 }

@@ -86,7 +86,7 @@ func newRestartableNode(t *testing.T) *restartableNode {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k, err := keeper.Start(t.Context(), keeper.Config{Dir: filepath.Join(dir, "keeper"), Args: []string{"nomad-lite-keeper", "test-keeper"}, Ephemeral: true})
+	k, err := keeper.ConnectOrStart(t.Context(), keeper.Config{DataDir: filepath.Join(dir, "keeper"), KeeperArgv: []string{"nomad-lite-keeper", "test-keeper"}, Ephemeral: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,8 +125,8 @@ func (n *restartableNode) run(cc catalog.Config, keep bool, f func(*Supervisor))
 
 func (n *restartableNode) newSupervisor(c *catalog.Catalog, keep bool) *Supervisor {
 	return New(Config{
-		Catalog: c, Keeper: n.keeper, KeeperSocket: n.keeper.Socket(), SocketDir: socketDirFunc(n.socketDir),
-		Records: &n.recordStore, KeepRunning: func(PluginKey, int) bool { return keep },
+		Catalog: c, Keeper: n.keeper, KeeperSocket: n.keeper.SocketPath(), SocketDir: socketDirFunc(n.socketDir),
+		RecordStore: &n.recordStore, KeepRunning: func(PluginKey, int) bool { return keep },
 	})
 }
 
@@ -159,7 +159,7 @@ func TestPluginWithTasksOutlivesTheSupervisor(t *testing.T) {
 		if pid := n.pid(s, "one"); pid != first || !s.Drivers()["one"].Healthy {
 			t.Errorf("pid %d, was %d, healthy %v", pid, first, s.Drivers()["one"].Healthy)
 		}
-		if !s.DriverRemembersTasks("one") || s.DriverRemembersTasks("other") {
+		if !s.DriverKnowsInterruptedStarts("one") || s.DriverKnowsInterruptedStarts("other") {
 			t.Error("what is remembered")
 		}
 		// The supervisor notices the death of a reattached process.

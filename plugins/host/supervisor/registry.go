@@ -48,8 +48,8 @@ type managedPlugin struct {
 
 // launchRequests has the channels by which the supervisor requests a process of a plugin from its pluginLoop.
 type launchRequests struct {
-	idlePluginNeeded chan struct{} // closed when an idle plugin, which has no process, is requested
-	restartRequested chan struct{} // capacity 1; a value stops the process, and ends the delay before the next launch
+	idleLaunchRequested chan struct{} // closed when an idle plugin, which has no process, is requested
+	restartRequested    chan struct{} // capacity 1; a value stops the process, and ends the delay before the next launch
 }
 
 // processExits counts the processes of a plugin that have exited, and describes the last exit. Unlike
@@ -78,8 +78,8 @@ func (m *managedPlugin) err() error {
 	return nil
 }
 
-// stateKnown returns the value of Plugin.StateKnown.
-func (m *managedPlugin) stateKnown() bool {
+// hasReportedOrFailed returns the value of Plugin.HasReportedOrFailed.
+func (m *managedPlugin) hasReportedOrFailed() bool {
 	return m.fingerprinted || m.state == stateBackingOff || m.state == stateFailed || m.state == stateSuperseded || m.state == stateIdle
 }
 
@@ -93,7 +93,7 @@ func (m *managedPlugin) mayServe(key PluginKey) bool {
 	case m.entry.Builtin:
 		return m.entry.Type == key.Type && m.entry.Name == key.Name
 	}
-	return m.lastServedKey == PluginKey{} || m.lastServedKey == key || m.entry.DriverName() == key.Name
+	return m.lastServedKey == PluginKey{} || m.lastServedKey == key || m.entry.ExpectedDriverName() == key.Name
 }
 
 // asCandidate returns the plugin's pluginCandidate for the arbitration.
@@ -118,13 +118,13 @@ type registry struct {
 	logger            hclog.Logger
 }
 
-// awaitsConfiguredPlugin reports whether plugin m is a builtin that a configured plugin is
+// awaitsConfiguredReplacement reports whether plugin m is a builtin that a configured plugin is
 // expected to replace. If the configured plugin cannot be started, the builtin is not
 // started either.
-func (r *registry) awaitsConfiguredPlugin(m *managedPlugin) bool {
+func (r *registry) awaitsConfiguredReplacement(m *managedPlugin) bool {
 	return m.entry.Builtin && slices.ContainsFunc(r.plugins, func(other *managedPlugin) bool {
 		return !other.entry.Builtin && other.entry.Path != "" && other.state != stateSuperseded &&
-			other.reportedInfo.Name == "" && other.entry.DriverName() == m.entry.Name
+			other.reportedInfo.Name == "" && other.entry.ExpectedDriverName() == m.entry.Name
 	})
 }
 
@@ -139,7 +139,7 @@ func (r *registry) findPlugin(key PluginKey) *managedPlugin {
 		if m.entry.Builtin && m.entry.Type != key.Type {
 			continue
 		}
-		if m.state != stateSuperseded && m.reportedInfo.Name == "" && m.entry.DriverName() == key.Name && !r.awaitsConfiguredPlugin(m) {
+		if m.state != stateSuperseded && m.reportedInfo.Name == "" && m.entry.ExpectedDriverName() == key.Name && !r.awaitsConfiguredReplacement(m) {
 			return m
 		}
 	}
@@ -182,7 +182,7 @@ func (r *registry) notFoundError(key PluginKey) error {
 	// hook; failureReasons has the errors of plugins that have no process.
 	var misnamedPlugins, failureReasons []string
 	for _, m := range r.plugins {
-		if m.entry.DriverName() == key.Name && m.reportedInfo.Name != "" {
+		if m.entry.ExpectedDriverName() == key.Name && m.reportedInfo.Name != "" {
 			misnamedPlugins = append(misnamedPlugins, fmt.Sprintf("%s reports itself as %s", m.entry, servedKey(m.reportedInfo)))
 		} else if err := m.err(); err != nil {
 			failureReasons = append(failureReasons, err.Error())
@@ -215,7 +215,7 @@ func (r *registry) notFoundError(key PluginKey) error {
 }
 
 // registerOwner makes plugin m the owner of the driver or hook in info. If several plugins serve
-// it, arbitrate selects one and the others are superseded. If m is superseded, the error is
+// it, arbitratePlugins selects one and the others are superseded. If m is superseded, the error is
 // errSuperseded.
 func (r *registry) registerOwner(m *managedPlugin, info base.Info) error {
 	if was, is := servedKey(m.reportedInfo), servedKey(info); m.reportedInfo.Name != "" && was != is {
@@ -243,59 +243,60 @@ func (r *registry) registerOwner(m *managedPlugin, info base.Info) error {
 	return nil
 }
 
-func (r *registry) supersedePlugin(loser, winner *managedPlugin, lost, won base.Info) {
+func (r *registry) supersedePlugin(loser, winner *managedPlugin, loserInfo, winnerInfo base.Info) {
 	loser.applyEvent(eventPluginReplaced)
-	loser.supersededBy = fmt.Sprintf("%s is served by %s, version %s", servedKey(won), winner.entry, won.Version)
+	loser.supersededBy = fmt.Sprintf("%s is served by %s, version %s", servedKey(winnerInfo), winner.entry, winnerInfo.Version)
 	loser.inst = nil
-	loser.reportedInfo = lost // the name in info is that of the driver or hook that the superseded plugin would serve
+	loser.reportedInfo = loserInfo // so that deleteRemovedPlugin finds loser by its served driver or hook when winner is removed
 	if loser.cancelLoop != nil {
 		loser.cancelLoop(errSuperseded)
 	}
-	r.logger.Info("multiple versions of plugin detected", won.Type.String(), won.Name,
-		"used", winner.entry.String(), "used_version", won.Version,
-		"ignored", loser.entry.String(), "ignored_version", lost.Version)
+	r.logger.Info("multiple versions of plugin detected", winnerInfo.Type.String(), winnerInfo.Name,
+		"used", winner.entry.String(), "used_version", winnerInfo.Version,
+		"ignored", loser.entry.String(), "ignored_version", loserInfo.Version)
 	r.updateFirstLaunchesDone()
 }
 
-// firstLaunchPending reports whether the first launch of plugin m has neither succeeded nor
+// isFirstLaunchPending reports whether the first launch of plugin m has neither succeeded nor
 // failed.
-func (r *registry) firstLaunchPending(m *managedPlugin) bool {
-	return !m.launchAttempted && m.state != stateSuperseded && !r.awaitsConfiguredPlugin(m)
+func (r *registry) isFirstLaunchPending(m *managedPlugin) bool {
+	return !m.launchAttempted && m.state != stateSuperseded && !r.awaitsConfiguredReplacement(m)
 }
 
 // mayOwnerChange reports whether a plugin whose first launch is pending may become the owner of
 // the driver or hook.
 func (r *registry) mayOwnerChange(key PluginKey) bool {
-	return !r.firstLaunchesDone && slices.ContainsFunc(r.plugins, func(m *managedPlugin) bool { return r.firstLaunchPending(m) && m.mayServe(key) })
+	return !r.firstLaunchesDone && slices.ContainsFunc(r.plugins, func(m *managedPlugin) bool { return r.isFirstLaunchPending(m) && m.mayServe(key) })
 }
 
 // updateFirstLaunchesDone sets firstLaunchesDone if no first launch is pending.
 func (r *registry) updateFirstLaunchesDone() {
-	r.firstLaunchesDone = r.firstLaunchesDone || !slices.ContainsFunc(r.plugins, r.firstLaunchPending)
+	r.firstLaunchesDone = r.firstLaunchesDone || !slices.ContainsFunc(r.plugins, r.isFirstLaunchPending)
 }
 
-// allStatesKnown reports whether each plugin has reported its state or has failed to start.
-func (r *registry) allStatesKnown() bool {
-	return r.firstLaunchesDone && r.statesKnownOf(func(*managedPlugin) bool { return true })
+// allReportedOrFailed reports whether each plugin has reported its state or has failed to start.
+func (r *registry) allReportedOrFailed() bool {
+	return r.firstLaunchesDone && r.haveReportedOrFailed(func(*managedPlugin) bool { return true })
 }
 
-// statesKnownExceptSlow reports the same as allStatesKnown, but ignores the builtins whose fingerprint is slow.
-func (r *registry) statesKnownExceptSlow() bool {
-	return r.firstLaunchesDone && r.statesKnownOf(func(m *managedPlugin) bool { return !m.entry.SlowFingerprint })
+// allButSlowReportedOrFailed reports the same as allReportedOrFailed, but ignores the builtins whose fingerprint is
+// slow.
+func (r *registry) allButSlowReportedOrFailed() bool {
+	return r.firstLaunchesDone && r.haveReportedOrFailed(func(m *managedPlugin) bool { return !m.entry.SlowFingerprint })
 }
 
-// statesKnownOfProvenPlugins reports whether each builtin without a slow fingerprint, and each external plugin that is
+// provenReportedOrFailed reports whether each builtin without a slow fingerprint, and each external plugin that is
 // known to have worked before, has reported its state or has failed to start.
-func (r *registry) statesKnownOfProvenPlugins() bool {
-	return r.statesKnownOf(func(m *managedPlugin) bool {
+func (r *registry) provenReportedOrFailed() bool {
+	return r.haveReportedOrFailed(func(m *managedPlugin) bool {
 		return m.entry.Builtin && !m.entry.SlowFingerprint || m.lastServedKey != PluginKey{}
 	})
 }
 
-// statesKnownOf reports whether each of the selected plugins has reported its state or has failed to start.
-func (r *registry) statesKnownOf(selected func(*managedPlugin) bool) bool {
+// haveReportedOrFailed reports whether each of the selected plugins has reported its state or has failed to start.
+func (r *registry) haveReportedOrFailed(selected func(*managedPlugin) bool) bool {
 	return !slices.ContainsFunc(r.plugins, func(m *managedPlugin) bool {
-		return selected(m) && !m.stateKnown() && !r.awaitsConfiguredPlugin(m)
+		return selected(m) && !m.hasReportedOrFailed() && !r.awaitsConfiguredReplacement(m)
 	})
 }
 
@@ -360,8 +361,9 @@ func newManagedPlugin(e catalog.Entry, position int) *managedPlugin {
 	return &managedPlugin{entry: e, catalogPosition: position, launchRequests: launchRequests{restartRequested: make(chan struct{}, 1)}}
 }
 
-// newPlugins returns a managedPlugin for each entry of a catalog. lastServed is Config.LastServedKey, and may be nil.
-func newPlugins(entries []catalog.Entry, lastServed func(catalog.Entry) PluginKey) []*managedPlugin {
+// newManagedPlugins returns a managedPlugin for each entry of a catalog. lastServed is Config.LastServedKey, and may
+// be nil.
+func newManagedPlugins(entries []catalog.Entry, lastServed func(catalog.Entry) PluginKey) []*managedPlugin {
 	plugins := make([]*managedPlugin, len(entries))
 	for i, e := range entries {
 		plugins[i] = newManagedPlugin(e, i)
@@ -396,8 +398,8 @@ func (r *registry) setPlugins(fresh []*managedPlugin) {
 	}
 }
 
-// setNotStarted sets the builtin drivers that the catalog does not start, with the reasons.
-func (r *registry) setNotStarted(reasons map[string]string) {
+// setNotStartedDrivers sets the builtin drivers that the catalog does not start, with the reasons.
+func (r *registry) setNotStartedDrivers(reasons map[string]string) {
 	before := r.notStartedDrivers
 	r.notStartedDrivers = make(map[string]DriverInfo, len(reasons))
 	for name, reason := range reasons {

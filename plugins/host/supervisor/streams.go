@@ -14,11 +14,11 @@ import (
 
 // fingerprintStream reads the fingerprints of the driver in one plugin process.
 type fingerprintStream struct {
-	inst       pluginInstance
-	driverName string
-	pluginName string
-	updateInfo func(change func(*DriverInfo)) // calls change with the DriverInfo of the driver
-	logger     hclog.Logger
+	inst             pluginInstance
+	driverName       string
+	pluginName       string
+	updateDriverInfo func(change func(*DriverInfo)) // calls change with the DriverInfo of the driver
+	logger           hclog.Logger
 }
 
 // run reads the stream, and opens it again when it breaks, until ctx or the process ends. If
@@ -29,13 +29,13 @@ func (f *fingerprintStream) run(ctx context.Context) {
 		if lastErr = err; err != nil {
 			f.logger.Warn("fingerprint of driver failed", "driver", f.driverName, "plugin", f.pluginName, "error", err)
 		}
-		f.updateInfo((*DriverInfo).markFingerprintFailed)
+		f.updateDriverInfo((*DriverInfo).markFingerprintFailed)
 	}
 	keepStreamOpen(ctx, f.inst, f.inst.Driver().Fingerprint, func(fp driver.Fingerprint) error {
 		switch {
 		case fp.Err == nil:
 			lastErr = nil
-			f.updateInfo(func(info *DriverInfo) { info.applyFingerprint(fp) })
+			f.updateDriverInfo(func(info *DriverInfo) { info.applyFingerprint(fp) })
 		case !errors.Is(fp.Err, driver.ErrPluginDown):
 			fail(fp.Err) // immediately, because the driver can keep the stream open after an error
 		}
@@ -44,7 +44,7 @@ func (f *fingerprintStream) run(ctx context.Context) {
 		if err == nil || !errors.Is(err, lastErr) {
 			fail(err)
 		}
-		return checkReachable(ctx, f.inst, f.logger)
+		return checkReachableOrKill(ctx, f.inst, f.logger)
 	})
 }
 
@@ -93,10 +93,10 @@ func keepStreamOpen[T any](ctx context.Context, inst pluginInstance, open func(c
 	}
 }
 
-// checkReachable checks whether a process that runs accepts connections on its socket.
-// After three failed checks, checkReachable kills the process. It returns false when ctx or
+// checkReachableOrKill checks whether a process that runs accepts connections on its socket.
+// After three failed checks, checkReachableOrKill kills the process. It returns false when ctx or
 // the process ends.
-func checkReachable(ctx context.Context, inst pluginInstance, logger hclog.Logger) bool {
+func checkReachableOrKill(ctx context.Context, inst pluginInstance, logger hclog.Logger) bool {
 	const maxChecks, checkInterval = 3, 500 * time.Millisecond
 	for i := range maxChecks {
 		err := inst.CheckHealth(ctx)

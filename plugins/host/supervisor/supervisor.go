@@ -55,7 +55,7 @@ const unknownPluginTimeout = 800 * time.Millisecond
 // idleTimeout is the time after which an unused builtin is stopped.
 const idleTimeout = time.Minute
 
-// demandTimeout is the time after which the process of a plugin with catalog.Builtin.OnDemand is stopped, if its driver
+// demandTimeout is the time after which the process of a plugin with catalog.Builtin.StopsAfterFingerprint is stopped, if its driver
 // has reported that it is healthy, and was not requested.
 const demandTimeout = time.Second
 
@@ -79,9 +79,9 @@ type Config struct {
 	// HookConfig is the configuration that hooks get: the address of the agent.
 	HookConfig hook.Config
 
-	// Records stores how to reattach the running plugins. Recorded plugins are reattached, and
+	// RecordStore stores how to reattach the running plugins. Recorded plugins are reattached, and
 	// outlive the supervisor if KeepRunning returns true. Nil stores nothing.
-	Records RecordStore
+	RecordStore RecordStore
 
 	// KeepRunning reports whether tasks of a driver, or tasks in which a hook takes part, may run, so
 	// that the process of its plugin must continue. It is called at the end of Run, and at its
@@ -91,7 +91,7 @@ type Config struct {
 	// HasTasks reports whether a driver or hook has tasks, or will soon have a task. A builtin that
 	// has no tasks and was not requested for a minute is stopped, and started again on request;
 	// meanwhile its last fingerprint stays valid. A builtin hook is not started before the
-	// first request. A builtin of a catalog entry with OnDemand is stopped a second after its start,
+	// first request. A builtin of a catalog entry with StopsAfterFingerprint is stopped a second after its start,
 	// if its driver is healthy by then. Nil keeps builtins running.
 	HasTasks func(PluginKey) bool
 
@@ -148,29 +148,29 @@ type Plugin struct {
 	// reported it.
 	Serves          PluginKey
 	Version         string
-	Hook            *hook.Description // description of the hook; nil for other types, and before the first start
+	HookDescription *hook.Description // description of the hook; nil for other types, and before the first start
 	Idle            bool              // the plugin is an unused builtin without a process
 	LaunchAttempted bool              // the first launch has succeeded or failed, or waits for a request or for other plugins
-	// StateKnown means that the plugin has sent its first fingerprint or the hook has started, that the
+	// HasReportedOrFailed means that the plugin has sent its first fingerprint or the hook has started, that the
 	// plugin has failed to start, or that it is not used.
-	StateKnown   bool
-	PID          int                // pid of the process; 0 when no process runs
-	StartedAt    time.Time          // start time of the process; zero when no process runs
-	Restarts     int                // number of processes of the plugin that have exited since this supervisor was created
-	LastExitErr  error              // why the last process has exited, with the last lines of its stderr; nil before the first exit
-	LastExitAt   time.Time          // time of the last exit; zero before the first exit
-	Methods      []callstats.Method // calls to the process, for each method; nil when no process runs
-	SupersededBy string             // describes the plugin that is used instead of this one; "" if there is none
-	Err          error              // why no process runs, after a failure; nil otherwise
+	HasReportedOrFailed bool
+	PID                 int                // pid of the process; 0 when no process runs
+	StartedAt           time.Time          // start time of the process; zero when no process runs
+	Restarts            int                // number of processes of the plugin that have exited since this supervisor was created
+	LastExitErr         error              // why the last process has exited, with the last lines of its stderr; nil before the first exit
+	LastExitAt          time.Time          // time of the last exit; zero before the first exit
+	MethodStats         []callstats.Method // calls to the process, for each method; nil when no process runs
+	SupersededBy        string             // describes the plugin that is used instead of this one; "" if there is none
+	Err                 error              // why no process runs, after a failure; nil otherwise
 }
 
 // Supervisor keeps plugins running. Its methods may be called concurrently.
 type Supervisor struct {
-	cfg             Config
-	logger          hclog.Logger
-	launchPlugin    func(context.Context, catalog.Entry) (pluginInstance, error)
-	recordedPlugins *recordedPlugins
-	createdAt       time.Time
+	cfg           Config
+	logger        hclog.Logger
+	launchPlugin  func(context.Context, catalog.Entry) (pluginInstance, error)
+	pluginRecords *pluginRecords
+	createdAt     time.Time
 
 	mu           sync.Mutex
 	registry     registry
@@ -188,7 +188,7 @@ type pluginInstance interface {
 	Hook() (*hookwire.Client, *hook.Description)
 	PID() int
 	StartedAt() time.Time
-	Methods() []callstats.Method
+	MethodStats() []callstats.Method
 	Done() <-chan struct{}
 	WaitExit() error
 	Connected() bool
@@ -213,8 +213,8 @@ func New(cfg Config) *Supervisor {
 		stateChanged: make(chan struct{}),
 		infoChanged:  make(chan struct{}),
 	}
-	s.recordedPlugins = newRecordedPlugins(cfg, s.catalogRecordKeys)
-	s.launchPlugin = (&launcher{cfg: cfg, recordedPlugins: s.recordedPlugins}).launch
+	s.pluginRecords = newPluginRecords(cfg, s.catalogRecordKeys)
+	s.launchPlugin = (&launcher{cfg: cfg, pluginRecords: s.pluginRecords}).launchOrReattach
 	if cfg.Catalog != nil {
 		s.SetCatalog(cfg.Catalog)
 	}
@@ -236,12 +236,12 @@ func (s *Supervisor) catalogRecordKeys() []string {
 // removed plugin is stopped as soon as it has no tasks. A changed plugin is replaced as
 // soon as its process has no tasks or has died.
 func (s *Supervisor) SetCatalog(c *catalog.Catalog) {
-	s.setEntries(c.Entries())
-	s.updateAndNotify(func() { s.registry.setNotStarted(c.NotStarted()) })
+	s.setCatalogEntries(c.Entries())
+	s.updateAndNotify(func() { s.registry.setNotStartedDrivers(c.NotStartedReasons()) })
 }
 
-func (s *Supervisor) setEntries(entries []catalog.Entry) {
-	plugins := newPlugins(entries, s.cfg.LastServedKey)
+func (s *Supervisor) setCatalogEntries(entries []catalog.Entry) {
+	plugins := newManagedPlugins(entries, s.cfg.LastServedKey)
 	s.updateAndNotify(func() { s.registry.setPlugins(plugins) })
 }
 
@@ -289,7 +289,7 @@ func (s *Supervisor) Restart(ctx context.Context, name string) error {
 // stops the plugins for which Config.KeepRunning returns false, and returns nil. Tasks
 // continue to run. Run must be called once.
 func (s *Supervisor) Run(ctx context.Context) error {
-	if err := s.recordedPlugins.killOrphans(); err != nil {
+	if err := s.pluginRecords.killOrphans(); err != nil {
 		s.logger.Error("plugins not started", "error", err)
 	}
 	waiting := time.AfterFunc(readyTimeout, s.endFirstLaunchWait)
@@ -298,7 +298,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	for ctx.Err() == nil { // the supervisor continues although no plugin can run, so that Driver returns the reasons
 		select {
-		case <-s.startLoops(ctx, &wg):
+		case <-s.startPluginLoops(ctx, &wg):
 		case <-ctx.Done():
 		}
 	}
@@ -307,9 +307,9 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	return nil
 }
 
-// startLoops starts the goroutines of new plugins, and those that stop removed plugins. It
+// startPluginLoops starts the goroutines of new plugins, and those that stop removed plugins. It
 // returns the channel stateChanged, after which it must be called again.
-func (s *Supervisor) startLoops(ctx context.Context, wg *sync.WaitGroup) <-chan struct{} {
+func (s *Supervisor) startPluginLoops(ctx context.Context, wg *sync.WaitGroup) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, m := range s.registry.plugins {
@@ -378,7 +378,7 @@ func (s *Supervisor) waitForPlugin(ctx context.Context, key PluginKey, until tim
 			return nil, nil, err
 		}
 		if inst != nil {
-			if inst.Connected() || checkReachable(ctx, inst, s.logger) {
+			if inst.Connected() || checkReachableOrKill(ctx, inst, s.logger) {
 				return inst, d, nil
 			}
 		}
@@ -432,7 +432,7 @@ func (s *Supervisor) findLivePluginLocked(key PluginKey, until time.Time) (plugi
 	}
 	if m.state == stateIdle {
 		m.applyEvent(eventLaunchStarted)
-		close(m.launchRequests.idlePluginNeeded)
+		close(m.launchRequests.idleLaunchRequested)
 		return nil, nil, nil
 	}
 	if m.inst == nil || hasExited(m.inst) {
@@ -453,7 +453,7 @@ func (s *Supervisor) Drivers() map[string]DriverInfo {
 	for name, info := range s.registry.driverInfoByName {
 		info.Attributes = maps.Clone(info.Attributes)
 		if m := s.registry.ownerByKey[driverKey(name)]; m != nil && m.driver != nil {
-			m.driver.callWatch.overrideHealthLocked(&info)
+			m.driver.watchdog.overrideHealthIfLateLocked(&info)
 		}
 		out[name] = info
 	}
@@ -497,26 +497,26 @@ func (s *Supervisor) Plugins() []Plugin {
 	for _, m := range s.registry.plugins {
 		p := Plugin{
 			Name: m.entry.Name, Path: m.entry.Path, Builtin: m.entry.Builtin, ProgramID: m.entry.ProgramID,
-			Serves: servedKey(m.reportedInfo), Version: m.reportedInfo.Version, Hook: m.hookDescription,
-			Idle: m.state == stateIdle, LaunchAttempted: m.launchAttempted, StateKnown: m.stateKnown(), SupersededBy: m.supersededBy, Restarts: m.exits.count, LastExitErr: m.exits.lastErr, LastExitAt: m.exits.lastAt, Err: m.err(),
+			Serves: servedKey(m.reportedInfo), Version: m.reportedInfo.Version, HookDescription: m.hookDescription,
+			Idle: m.state == stateIdle, LaunchAttempted: m.launchAttempted, HasReportedOrFailed: m.hasReportedOrFailed(), SupersededBy: m.supersededBy, Restarts: m.exits.count, LastExitErr: m.exits.lastErr, LastExitAt: m.exits.lastAt, Err: m.err(),
 		}
 		if m.inst != nil && !hasExited(m.inst) {
-			p.PID, p.StartedAt, p.Methods = m.inst.PID(), m.inst.StartedAt(), m.inst.Methods()
+			p.PID, p.StartedAt, p.MethodStats = m.inst.PID(), m.inst.StartedAt(), m.inst.MethodStats()
 		}
 		out = append(out, p)
 	}
 	return out
 }
 
-// PIDsWithoutTasks returns the pids of the processes that cannot have tasks: those of entries with NoTasks, and drivers that this
-// supervisor has launched, and for which no caller has started or recovered a task.
+// PIDsWithoutTasks returns the pids of the processes that cannot have tasks: those of entries with NeverHasTasks, and
+// drivers that this supervisor has launched, and for which no caller has started or recovered a task.
 func (s *Supervisor) PIDsWithoutTasks() (pids []int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, m := range s.registry.plugins {
 		_, reattached := m.inst.(reattachedPlugin)
 		unusedDriver := !reattached && m.driver != nil && !m.driver.mayHaveTasks.Load()
-		if m.inst != nil && (m.entry.NoTasks || unusedDriver) {
+		if m.inst != nil && (m.entry.NeverHasTasks || unusedDriver) {
 			pids = append(pids, m.inst.PID())
 		}
 	}
@@ -537,18 +537,18 @@ func (s *Supervisor) Changed() <-chan struct{} {
 func (s *Supervisor) Ready(ctx context.Context) error {
 	unknownLimit := time.NewTimer(time.Until(s.createdAt.Add(unknownPluginTimeout)))
 	defer unknownLimit.Stop()
-	if err := s.waitForCondition(ctx, (*registry).statesKnownExceptSlow, unknownLimit.C); err != nil {
+	if err := s.waitForCondition(ctx, (*registry).allButSlowReportedOrFailed, unknownLimit.C); err != nil {
 		return err
 	}
 	limit := time.NewTimer(time.Until(s.createdAt.Add(readyTimeout)))
 	defer limit.Stop()
-	return s.waitForCondition(ctx, (*registry).statesKnownOfProvenPlugins, limit.C)
+	return s.waitForCondition(ctx, (*registry).provenReportedOrFailed, limit.C)
 }
 
-// WaitAllStatesKnown blocks until each plugin has reported its state or has failed to
+// WaitAllReportedOrFailed blocks until each plugin has reported its state or has failed to
 // start. Unlike Ready it has no time limit.
-func (s *Supervisor) WaitAllStatesKnown(ctx context.Context) error {
-	return s.waitForCondition(ctx, (*registry).allStatesKnown, nil)
+func (s *Supervisor) WaitAllReportedOrFailed(ctx context.Context) error {
+	return s.waitForCondition(ctx, (*registry).allReportedOrFailed, nil)
 }
 
 // waitForCondition blocks until the condition is true for the registry, limit delivers a value, the supervisor has
@@ -600,7 +600,7 @@ func (s *Supervisor) endFirstLaunchWait() {
 			return
 		}
 		for _, m := range s.registry.plugins {
-			if s.registry.firstLaunchPending(m) {
+			if s.registry.isFirstLaunchPending(m) {
 				s.logger.Warn("plugin is slow to start, continuing without it", "plugin", m.entry.Name)
 			}
 		}
@@ -612,10 +612,10 @@ func hasExited(inst pluginInstance) bool {
 	return wait.IsClosed(inst.Done())
 }
 
-// DriverRemembersTasks reports whether the plugin of a driver can find a task that was being
+// DriverKnowsInterruptedStarts reports whether the plugin of a driver can find a task that was being
 // started when the previous agent exited: the plugin is still the same process, or it is a
 // builtin, which searches for running tasks.
-func (s *Supervisor) DriverRemembersTasks(driver string) bool {
+func (s *Supervisor) DriverKnowsInterruptedStarts(driver string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m := s.registry.findPlugin(driverKey(driver))
@@ -626,9 +626,9 @@ func (s *Supervisor) DriverRemembersTasks(driver string) bool {
 	return reattached && !hasExited(m.inst)
 }
 
-// DriverFindsLostTasks reports whether a driver is a builtin, which searches for the processes of a task
+// DriverFindsTasksByName reports whether a driver is a builtin, which searches for the processes of a task
 // whose id is lost.
-func (s *Supervisor) DriverFindsLostTasks(driver string) bool {
+func (s *Supervisor) DriverFindsTasksByName(driver string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m := s.registry.findPlugin(driverKey(driver))

@@ -23,7 +23,7 @@ import (
 // of launches of the entry so far. The supervisor stops when the test ends.
 func startSupervisor(t *testing.T, cfg Config, entries []catalog.Entry, open func(ctx context.Context, name string, n int) (*fakePlugin, error)) *Supervisor {
 	s := New(cfg)
-	s.setEntries(entries)
+	s.setCatalogEntries(entries)
 	var mu sync.Mutex
 	counts := map[string]int{}
 	var all []*fakePlugin
@@ -99,7 +99,7 @@ func TestFailureDelays(t *testing.T) {
 		failedLaunch    = pluginRunResult{}
 		earlyExit       = pluginRunResult{processStarted: true, uptime: time.Second}
 		stableRun       = pluginRunResult{processStarted: true, uptime: stableUptime}
-		crashDuringCall = pluginRunResult{processStarted: true, uptime: time.Second, crashedInCall: true}
+		crashDuringCall = pluginRunResult{processStarted: true, uptime: time.Second, mayHaveCrashedInCall: true}
 	)
 	const ms = time.Millisecond
 	for _, c := range []struct {
@@ -687,7 +687,7 @@ func TestReadyWaitsForFingerprints(t *testing.T) {
 		}
 		short, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
-		if err := s.WaitAllStatesKnown(short); !errors.Is(err, context.DeadlineExceeded) || s.Plugins()[0].StateKnown {
+		if err := s.WaitAllReportedOrFailed(short); !errors.Is(err, context.DeadlineExceeded) || s.Plugins()[0].HasReportedOrFailed {
 			t.Errorf("who is silent has answered: %v", err)
 		}
 	})
@@ -697,10 +697,10 @@ func TestReadyWaitsForFingerprints(t *testing.T) {
 			return nil, errors.New("does not start")
 		})
 		began := time.Now()
-		if err := s.Ready(t.Context()); err != nil || s.Plugins()[0].Err != nil || s.Plugins()[0].StateKnown {
+		if err := s.Ready(t.Context()); err != nil || s.Plugins()[0].Err != nil || s.Plugins()[0].HasReportedOrFailed {
 			t.Errorf("ready: %v with %v", err, s.Plugins()[0].Err)
 		}
-		if err := s.WaitAllStatesKnown(t.Context()); err != nil || s.Plugins()[0].Err == nil || !s.Plugins()[0].StateKnown || time.Since(began) != time.Minute {
+		if err := s.WaitAllReportedOrFailed(t.Context()); err != nil || s.Plugins()[0].Err == nil || !s.Plugins()[0].HasReportedOrFailed || time.Since(began) != time.Minute {
 			t.Errorf("answered after %v: %v with %v", time.Since(began), err, s.Plugins()[0].Err)
 		}
 	})

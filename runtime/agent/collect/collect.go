@@ -92,7 +92,7 @@ func (c *Collector) Gather(ctx context.Context) []*dto.MetricFamily {
 	if node == nil {
 		node = &api.Node{ID: c.nodeID}
 	}
-	r := &metricReading{Set: metrics.NewSet(settings), settings: settings, hostLabel: metrics.NewLabels("host", node.Name)}
+	r := &metricSetBuilder{Set: metrics.NewSet(settings), settings: settings, hostLabel: metrics.NewLabels("host", node.Name)}
 	r.addGoRuntime()
 	r.addJobs(s)
 	r.addEvaluations(s.Evaluations(nil, ""), time.Now())
@@ -166,14 +166,14 @@ func (c *Collector) sampleTaskUsages(ctx context.Context, allocs []*api.Allocati
 	return all
 }
 
-// metricReading adds the values of all metrics at one time to a metrics.Set.
-type metricReading struct {
+// metricSetBuilder adds the values of all metrics at one time to a metrics.Set.
+type metricSetBuilder struct {
 	*metrics.Set
 	settings  *metrics.Settings
 	hostLabel metrics.Labels // the label "host", whose value is the name of the node
 }
 
-func (r *metricReading) addGoRuntime() {
+func (r *metricSetBuilder) addGoRuntime() {
 	var memStats runtime.MemStats
 	runtime.ReadMemStats(&memStats)
 	r.Add("nomad.runtime.num_goroutines", float64(runtime.NumGoroutine()), r.hostLabel)

@@ -170,7 +170,7 @@ func TestUnmeasuredValuesAreAbsent(t *testing.T) {
 		t.Error("a measured value of the same disk is missing")
 	}
 
-	r := &metricReading{Set: metrics.NewSet(&metrics.Settings{}), settings: &metrics.Settings{}}
+	r := &metricSetBuilder{Set: metrics.NewSet(&metrics.Settings{}), settings: &metrics.Settings{}}
 	r.addTaskUsage(&taskUsage{alloc: &api.Allocation{}, task: "t", Usage: driver.Usage{
 		CPU: driver.CPUUsage{Measured: []string{"Percent"}}, Memory: driver.MemoryUsage{Measured: []string{"RSS", "Kernel Max Usage"}},
 	}})
@@ -249,7 +249,7 @@ func TestGatherFillsTheTable(t *testing.T) {
 		count.Add(1, "web", "default", "t", "g")
 	}
 	set := metrics.NewSet(&metrics.Settings{})
-	r := &metricReading{Set: set, settings: &metrics.Settings{}, hostLabel: metrics.NewLabels("host", "n1")}
+	r := &metricSetBuilder{Set: set, settings: &metrics.Settings{}, hostLabel: metrics.NewLabels("host", "n1")}
 	cpu := driver.CPUUsage{Measured: []string{"System Mode", "User Mode", "Percent", "Throttled Periods", "Throttled Time"}}
 	memory := driver.MemoryUsage{Measured: []string{"RSS", "Cache", "Swap", "Usage", "Max Usage", "Kernel Usage", "Kernel Max Usage"}}
 	r.addTaskUsage(&taskUsage{alloc: &api.Allocation{}, task: "t", Usage: driver.Usage{CPU: cpu, Memory: memory}})

@@ -12,7 +12,7 @@ import (
 )
 
 // addJobs adds the number of jobs by state, and the allocations of each group by state.
-func (r *metricReading) addJobs(s *store.Snapshot) {
+func (r *metricSetBuilder) addJobs(s *store.Snapshot) {
 	var pending, running, dead int
 	for _, j := range s.Jobs(nil, "*", "") {
 		switch pointer.Value(j.Status) {
@@ -32,7 +32,7 @@ func (r *metricReading) addJobs(s *store.Snapshot) {
 	r.Add("nomad.nomad.job_status.dead", float64(dead), r.hostLabel)
 }
 
-func (r *metricReading) addJobSummary(sum *api.JobSummary, parentID string) {
+func (r *metricSetBuilder) addJobSummary(sum *api.JobSummary, parentID string) {
 	for group, counts := range sum.Summary {
 		labels := r.hostLabel.With("job", sum.JobID, "namespace", sum.Namespace, "task_group", group)
 		if parentID != "" {
@@ -49,7 +49,7 @@ func (r *metricReading) addJobSummary(sum *api.JobSummary, parentID string) {
 }
 
 // addEvaluations adds the numbers of the evaluations that the scheduler has not processed yet, by state.
-func (r *metricReading) addEvaluations(evals []*api.Evaluation, now time.Time) {
+func (r *metricSetBuilder) addEvaluations(evals []*api.Evaluation, now time.Time) {
 	var blocked, ready, waiting int
 	for _, e := range evals {
 		switch {

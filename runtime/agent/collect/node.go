@@ -11,7 +11,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-func (r *metricReading) newNodeLabels(n *api.Node) metrics.Labels {
+func (r *metricSetBuilder) newNodeLabels(n *api.Node) metrics.Labels {
 	return r.hostLabel.With(
 		"node_id", n.ID, "datacenter", n.Datacenter, "node_class", cmp.Or(n.NodeClass, "none"), "node_pool", n.NodePool,
 		"node_status", n.Status, "node_scheduling_eligibility", n.SchedulingEligibility,
@@ -19,22 +19,22 @@ func (r *metricReading) newNodeLabels(n *api.Node) metrics.Labels {
 }
 
 // allocatedResources is the sum of the resources of allocations.
-type allocatedResources struct{ cpu, memory, maxMemory, disk int64 }
+type allocatedResources struct{ cpuShares, memoryMB, maxMemoryMB, diskMB int64 }
 
 func (a *allocatedResources) addResources(given *api.AllocatedResources) {
 	if given == nil {
 		return
 	}
-	a.disk += given.Shared.DiskMB
+	a.diskMB += given.Shared.DiskMB
 	for _, task := range given.Tasks {
-		a.cpu += task.Cpu.CpuShares
-		a.memory += task.Memory.MemoryMB
-		a.maxMemory += max(task.Memory.MemoryMaxMB, task.Memory.MemoryMB)
+		a.cpuShares += task.Cpu.CpuShares
+		a.memoryMB += task.Memory.MemoryMB
+		a.maxMemoryMB += max(task.Memory.MemoryMaxMB, task.Memory.MemoryMB)
 	}
 }
 
 // addNode adds the allocations and tasks of the node by state, and the resources of the node.
-func (r *metricReading) addNode(n *api.Node, s *store.Snapshot, allocs []*api.Allocation) {
+func (r *metricSetBuilder) addNode(n *api.Node, s *store.Snapshot, allocs []*api.Allocation) {
 	labels := r.newNodeLabels(n)
 	var sum allocatedResources
 	var pending, blocked, running, terminal int
@@ -67,14 +67,14 @@ func (r *metricReading) addNode(n *api.Node, s *store.Snapshot, allocs []*api.Al
 	r.Add("nomad.client.allocations.start", float64(pending-blocked), labels)
 	r.Add("nomad.client.allocations.running", float64(running), labels)
 	r.Add("nomad.client.allocations.terminal", float64(terminal), labels)
-	r.Add("nomad.client.allocated.cpu", float64(sum.cpu), labels)
-	r.Add("nomad.client.allocated.memory", float64(sum.memory), labels)
-	r.Add("nomad.client.allocated.max_memory", float64(sum.maxMemory), labels)
-	r.Add("nomad.client.allocated.disk", float64(sum.disk), labels)
+	r.Add("nomad.client.allocated.cpu", float64(sum.cpuShares), labels)
+	r.Add("nomad.client.allocated.memory", float64(sum.memoryMB), labels)
+	r.Add("nomad.client.allocated.max_memory", float64(sum.maxMemoryMB), labels)
+	r.Add("nomad.client.allocated.disk", float64(sum.diskMB), labels)
 	if has, kept := n.NodeResources, n.ReservedResources; has != nil && kept != nil {
-		r.Add("nomad.client.unallocated.cpu", float64(has.Cpu.CpuShares-int64(kept.Cpu.CpuShares)-sum.cpu), labels)
-		r.Add("nomad.client.unallocated.memory", float64(has.Memory.MemoryMB-int64(kept.Memory.MemoryMB)-sum.memory), labels)
-		r.Add("nomad.client.unallocated.disk", float64(has.Disk.DiskMB-int64(kept.Disk.DiskMB)-sum.disk), labels)
+		r.Add("nomad.client.unallocated.cpu", float64(has.Cpu.CpuShares-int64(kept.Cpu.CpuShares)-sum.cpuShares), labels)
+		r.Add("nomad.client.unallocated.memory", float64(has.Memory.MemoryMB-int64(kept.Memory.MemoryMB)-sum.memoryMB), labels)
+		r.Add("nomad.client.unallocated.disk", float64(has.Disk.DiskMB-int64(kept.Disk.DiskMB)-sum.diskMB), labels)
 	}
 }
 
@@ -85,7 +85,7 @@ func waitsForPreviousAlloc(s *store.Snapshot, alloc *api.Allocation) bool {
 }
 
 // addHost adds the resource usage of the machine, without the values that the system does not report.
-func (r *metricReading) addHost(n *api.Node, s *hoststats.Stats) {
+func (r *metricSetBuilder) addHost(n *api.Node, s *hoststats.Stats) {
 	labels := r.newNodeLabels(n)
 	if s.Uptime > 0 {
 		r.Add("nomad.client.uptime", float64(s.Uptime), labels)

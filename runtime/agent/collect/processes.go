@@ -16,7 +16,7 @@ import (
 
 // addPlugins adds the states of the plugins. It omits plugins that another plugin supersedes, and plugins that have never run,
 // because their type is unknown.
-func (r *metricReading) addPlugins(plugins []supervisor.Plugin) {
+func (r *metricSetBuilder) addPlugins(plugins []supervisor.Plugin) {
 	for _, p := range plugins {
 		if p.Serves.Name == "" || p.SupersededBy != "" {
 			continue
@@ -27,23 +27,23 @@ func (r *metricReading) addPlugins(plugins []supervisor.Plugin) {
 	}
 }
 
-func (r *metricReading) addKeeper(k *keeper.Client) {
+func (r *metricSetBuilder) addKeeper(k *keeper.Client) {
 	if k == nil {
 		return
 	}
 	status, labels := k.Status(), metrics.NewLabels("helper", "keeper")
 	r.Add("nomad_lite_helper_up", boolToFloat(status.Connected), labels)
-	r.Add("nomad_lite_helper_starts_total", float64(status.Starts), labels)
+	r.Add("nomad_lite_helper_starts_total", float64(status.KeeperStarts), labels)
 	r.Add("nomad_lite_keeper_descriptors", float64(status.StoredFDs), nil)
 	if status.Connected {
-		r.addResidentMemory(status.Process.PID, labels)
+		r.addResidentMemory(status.KeeperProcess.PID, labels)
 	}
 }
 
 // helperTimeout is the timeout of a request to a helper process.
 const helperTimeout = time.Second
 
-func (r *metricReading) addLogCollector(ctx context.Context, c *logs.Collector) {
+func (r *metricSetBuilder) addLogCollector(ctx context.Context, c *logs.Collector) {
 	if c == nil {
 		return
 	}
@@ -63,7 +63,7 @@ func (r *metricReading) addLogCollector(ctx context.Context, c *logs.Collector) 
 }
 
 // addResidentMemory adds the memory of a helper process, unless the process has just exited.
-func (r *metricReading) addResidentMemory(pid int, labels metrics.Labels) {
+func (r *metricSetBuilder) addResidentMemory(pid int, labels metrics.Labels) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
 	if err != nil {
 		return

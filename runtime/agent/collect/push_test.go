@@ -137,7 +137,7 @@ func TestPushOTLPSendsWhatIsServed(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { c.PushOTLP(ctx, e) })
-	for deadline := time.Now().Add(20 * time.Second); len(receiver.ReceivedMetrics()) < 1; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Second); len(receiver.ResourceMetrics()) < 1; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("no metrics were received")
 		}
@@ -153,7 +153,7 @@ func TestPushOTLPSendsWhatIsServed(t *testing.T) {
 	}
 	cancel()
 	wg.Wait()
-	if n := len(receiver.ReceivedMetrics()); n != 2 {
+	if n := len(receiver.ResourceMetrics()); n != 2 {
 		t.Errorf("%d requests, want one at the start and one at the shutdown", n)
 	}
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // addAllocation adds the restarts and the allocated resources of an allocation's tasks.
-func (r *metricReading) addAllocation(alloc *api.Allocation) {
+func (r *metricSetBuilder) addAllocation(alloc *api.Allocation) {
 	if r.settings.OmitAllocationMetrics {
 		return
 	}
@@ -32,7 +32,7 @@ func (r *metricReading) addAllocation(alloc *api.Allocation) {
 	}
 }
 
-func (r *metricReading) newTaskLabels(alloc *api.Allocation, task string) metrics.Labels {
+func (r *metricSetBuilder) newTaskLabels(alloc *api.Allocation, task string) metrics.Labels {
 	labels := r.hostLabel.With("alloc_id", alloc.ID, "namespace", alloc.Namespace, "job", alloc.JobID, "task_group", alloc.TaskGroup, "task", task)
 	if r.settings.IncludeAllocMetadata {
 		labels = labels.With(metadataLabels(taskMetadata(alloc, task), r.settings.AllowedMetadataKeys)...)
@@ -59,7 +59,7 @@ func taskMetadata(alloc *api.Allocation, name string) map[string]string {
 // Limits of the labels from the metadata of a job.
 const (
 	maxMetadataLabels = 32
-	maxMetadataName   = 128 // bytes
+	maxMetadataName   = 128 // length of a label name in bytes
 )
 
 // metadataLabels returns a list of label names and values, alternately, for the allowed keys of meta; if allowed is empty, all keys
@@ -95,7 +95,7 @@ func labelNameOfMetadataKey(key string) string {
 }
 
 // addTaskUsage adds the values of a task that its driver lists as measured.
-func (r *metricReading) addTaskUsage(u *taskUsage) {
+func (r *metricSetBuilder) addTaskUsage(u *taskUsage) {
 	labels := r.newTaskLabels(u.alloc, u.task)
 	for _, figure := range []struct {
 		name     string

@@ -24,7 +24,7 @@ var artifactSettings = map[string]settingSpec{
 	"decompression_limit_size":         artifactHookSetting(configItem.parseByteSize),
 	"decompression_limit_ratio":        artifactHookSetting(configItem.parseWholeNumber),
 	"set_environment_variables":        artifactHookSetting(configItem.parseCommaSeparatedNames),
-	"filesystem_isolation_extra_paths": artifactHookSetting(configItem.parseIsolationPaths),
+	"filesystem_isolation_extra_paths": artifactHookSetting(configItem.parseExtraIsolationPaths),
 	"disable_filesystem_isolation":     artifactHookSetting(configItem.parseBoolean),
 
 	"download_uids": artifactHookSetting(configItem.parseDownloadUIDs),
@@ -36,13 +36,13 @@ var artifactSettings = map[string]settingSpec{
 // DownloadUIDs returns the user ids that are reserved for downloads; no task may
 // run as one of them.
 func (c *Config) DownloadUIDs() idrange.Set {
-	text, _ := c.ArtifactLimits["download_uids"].(string)
+	text, _ := c.ArtifactSettings["download_uids"].(string)
 	set, _ := idrange.ParseDownloadUIDs(text) // cannot fail, because parseDownloadUIDs has checked the text
 	return set
 }
 
 func artifactHookSetting[T any](read func(configItem) (T, error)) settingSpec {
-	return builtinHookSetting(func(c *Config) *map[string]any { return &c.ArtifactLimits }, read)
+	return builtinHookSetting(func(c *Config) *map[string]any { return &c.ArtifactSettings }, read)
 }
 
 // builtinHookSetting returns a setting whose value is stored in the map field of the Config under the name of the setting. The agent
@@ -103,7 +103,7 @@ func (i configItem) parseCommaSeparatedNames() ([]string, error) {
 	return splitCommaList(text), err
 }
 
-func (i configItem) parseIsolationPaths() ([]string, error) {
+func (i configItem) parseExtraIsolationPaths() ([]string, error) {
 	paths, err := i.parseStringList()
 	extraPath := regexp.MustCompile(`^[fd]:[rwcx]+:/`)
 	if err != nil || slices.ContainsFunc(paths, func(p string) bool { return !extraPath.MatchString(p) }) {

@@ -59,13 +59,13 @@ client {
 		"set_environment_variables":        {"A", "B"},
 		"filesystem_isolation_extra_paths": {"d:r:/srv/files", "f:rx:/opt/tool"},
 	} {
-		if got, _ := c.ArtifactLimits[name].([]string); !slices.Equal(got, words) {
-			t.Errorf("%s is %v, want %v", name, c.ArtifactLimits[name], words)
+		if got, _ := c.ArtifactSettings[name].([]string); !slices.Equal(got, words) {
+			t.Errorf("%s is %v, want %v", name, c.ArtifactSettings[name], words)
 		}
-		delete(c.ArtifactLimits, name)
+		delete(c.ArtifactSettings, name)
 	}
-	if !maps.Equal(c.ArtifactLimits, want) {
-		t.Errorf("read %v\nwant %v", c.ArtifactLimits, want)
+	if !maps.Equal(c.ArtifactSettings, want) {
+		t.Errorf("read %v\nwant %v", c.ArtifactSettings, want)
 	}
 }
 

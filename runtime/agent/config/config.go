@@ -33,10 +33,10 @@ type Config struct {
 
 	PluginDir           string
 	Plugins             []catalog.PluginBlock
-	Hooks               []pluginhooks.Rule // in the order of the files
+	Hooks               []pluginhooks.Rule // rules of the hook blocks, in the order of the files
 	HostVolumePluginDir string             // directory of host volume plugins; empty means the default
-	ArtifactLimits      map[string]any     // settings of the client's artifact block, by name; nil if there are none
-	TemplateLimits      map[string]any     // settings of the client's template block, by name; nil if there are none
+	ArtifactSettings    map[string]any     // settings of the client's artifact block, by name; nil if there are none
+	TemplateSettings    map[string]any     // settings of the client's template block, by name; nil if there are none
 
 	BindAddr              string // default for listen addresses that are not set
 	HTTPAddr              string // listen address of the API
@@ -52,7 +52,7 @@ type Config struct {
 	DisableAccessControl bool // access control is disabled explicitly
 	EnableDebug          bool // the API serves profiles of the agent and host data
 	DisableWebPage       bool // the web page is not served
-	HideWebPageHints     bool // the API asks clients not to print addresses of the web page
+	HideWebPageURLs      bool // the API asks clients not to print addresses of the web page
 	Telemetry            metrics.Settings
 	OTLP                 otlp.Settings // export of traces and metrics; environment variables complete the settings
 
@@ -194,7 +194,7 @@ func (c *Config) Parse(filename string, src []byte) hcl.Diagnostics {
 // configFileReader stores the settings of one file in a Config.
 type configFileReader struct {
 	config  *Config
-	plugins pluginBlocks // of this file
+	plugins pluginBlocks // plugin blocks of the file
 	diags   hcl.Diagnostics
 }
 
@@ -225,8 +225,8 @@ func (r *configFileReader) applySettings(within string, items []*configItem, kno
 			r.applySettings(strings.TrimPrefix(within+"."+i.name, "."), i.children, s.blockSettings)
 		default:
 			err := s.setInConfig(r.config, *i)
-			var unusedErr *unknownOptionsError
-			var weakSettingErr *replacedValueWarning
+			var unusedErr *unknownLegacyOptionsError
+			var weakSettingErr *settingWarning
 			var positionedErr *errorWithRange
 			switch {
 			case errors.As(err, &weakSettingErr):

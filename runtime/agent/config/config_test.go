@@ -158,7 +158,7 @@ ui {
 		{"enable_debug", c.EnableDebug, true},
 		{"unix_sockets", c.SocketGroup, "operators"},
 		{"ui.enabled", c.DisableWebPage, true},
-		{"ui.show_cli_hints", c.HideWebPageHints, true},
+		{"ui.show_cli_hints", c.HideWebPageURLs, true},
 	} {
 		if check.got != check.want {
 			t.Errorf("%s is %v, want %v", check.what, check.got, check.want)
@@ -320,11 +320,11 @@ hook "stamp" {
 			Match:  &pluginhooks.Match{Job: "web-*", Driver: "raw_exec", Meta: map[string]string{"team": "red"}},
 			Config: map[string]any{"ledger": "x", "count": 3.0, "rule": []any{map[string]any{"word": "one"}, map[string]any{"word": "two"}}},
 		}}
-		if at := c.Hooks[1].Range.String(); at != places[name] {
+		if at := c.Hooks[1].ConfigRange.String(); at != places[name] {
 			t.Errorf("%s: it stands at %s, want %s", name, at, places[name])
 		}
 		for i := range c.Hooks {
-			c.Hooks[i].Range = hcl.Range{}
+			c.Hooks[i].ConfigRange = hcl.Range{}
 		}
 		if !reflect.DeepEqual(c.Hooks, want) {
 			t.Errorf("%s: read %+v", name, c.Hooks)

@@ -53,12 +53,12 @@ func parseDocument(filename string, src []byte) (d *hclDocument, diags hcl.Diagn
 		}
 	}()
 	text := bytes.ReplaceAll(src, []byte("\r\n"), []byte("\n"))
-	if diags := d.checkTokens(text); diags.HasErrors() {
+	if diags := d.checkTokensBeforeParse(text); diags.HasErrors() {
 		return nil, diags
 	}
 	file, err := parser.Parse(text)
 	if err != nil {
-		return nil, d.locateParserError(text, err)
+		return nil, d.newParserErrorDiagnostics(text, err)
 	}
 	d.items = file.Node.(*ast.ObjectList)
 	return d, nil
@@ -68,9 +68,9 @@ func syntaxError(rng hcl.Range, format string, args ...any) hcl.Diagnostics {
 	return hcl.Diagnostics{{Severity: hcl.DiagError, Summary: fmt.Sprintf(format, args...), Subject: &rng}}
 }
 
-// checkTokens reports errors that the parser of HCL 1 does not handle well: nesting that makes the parser recurse too deeply, errors
+// checkTokensBeforeParse reports errors that the parser of HCL 1 does not handle well: nesting that makes the parser recurse too deeply, errors
 // for which the parser reports another position, and settings without a value and unmatched brackets, some of which the parser ignores.
-func (d *hclDocument) checkTokens(text []byte) hcl.Diagnostics {
+func (d *hclDocument) checkTokensBeforeParse(text []byte) hcl.Diagnostics {
 	type scanError struct {
 		pos token.Pos
 		msg string
@@ -92,32 +92,32 @@ func (d *hclDocument) checkTokens(text []byte) hcl.Diagnostics {
 				place.Pos = t.Pos
 				place.Text, _, _ = strings.Cut(t.Text, "\n")
 			}
-			return syntaxError(d.rangeOf(place), "not HCL: %s", explainScanError(first.msg, place.Text))
+			return syntaxError(d.tokenRange(place), "not HCL: %s", explainScanError(first.msg, place.Text))
 		}
 		if t.Type == token.COMMENT {
 			continue
 		}
-		if last.Type == token.ASSIGN && !isStartOfValue(t) {
-			return syntaxError(d.rangeOf(t), `not HCL: %s is not a value: write a number, true, false, a text in quotes, [ … ] or { … }; an expression for a plugin is written in quotes, "${ … }"`, quotedTokenText(t))
+		if last.Type == token.ASSIGN && !canStartValue(t) {
+			return syntaxError(d.tokenRange(t), `not HCL: %s is not a value: write a number, true, false, a text in quotes, [ … ] or { … }; an expression for a plugin is written in quotes, "${ … }"`, quotedTokenText(t))
 		}
 		last = t
 		switch t.Type {
 		case token.LBRACE, token.LBRACK:
 			if open = append(open, t); len(open) > nesting.Max {
-				return syntaxError(d.rangeOf(t), "Nesting too deep: blocks, objects and lists may be nested %d levels deep at most", nesting.Max)
+				return syntaxError(d.tokenRange(t), "Nesting too deep: blocks, objects and lists may be nested %d levels deep at most", nesting.Max)
 			}
 		case token.RBRACE, token.RBRACK:
 			if len(open) == 0 {
-				return syntaxError(d.rangeOf(t), "not HCL: no bracket is open that %q closes: remove it", t.Text)
+				return syntaxError(d.tokenRange(t), "not HCL: no bracket is open that %q closes: remove it", t.Text)
 			}
 			opening := open[len(open)-1]
 			if open = open[:len(open)-1]; (opening.Type == token.LBRACE) != (t.Type == token.RBRACE) {
-				return syntaxError(d.rangeOf(t), "not HCL: %q does not close the %q at %s", t.Text, opening.Text, d.rangeOf(opening))
+				return syntaxError(d.tokenRange(t), "not HCL: %q does not close the %q at %s", t.Text, opening.Text, d.tokenRange(opening))
 			}
 		case token.EOF:
 			if len(open) > 0 {
 				opening := open[len(open)-1]
-				return syntaxError(d.rangeOf(opening), "not HCL: the file ends before this %q is closed", opening.Text)
+				return syntaxError(d.tokenRange(opening), "not HCL: the file ends before this %q is closed", opening.Text)
 			}
 			return nil
 		}
@@ -150,12 +150,12 @@ func explainScanError(msg, text string) string {
 	return fmt.Sprintf("%s at %q", msg, text)
 }
 
-func isStartOfValue(t token.Token) bool {
+func canStartValue(t token.Token) bool {
 	return t.Type.IsLiteral() || t.Type == token.LBRACE || t.Type == token.LBRACK
 }
 
-// locateParserError returns an error of the parser as a diagnostic. Its range is the first token at or after the position of the error.
-func (d *hclDocument) locateParserError(text []byte, err error) hcl.Diagnostics {
+// newParserErrorDiagnostics returns an error of the parser as a diagnostic. Its range is the first token at or after the position of the error.
+func (d *hclDocument) newParserErrorDiagnostics(text []byte, err error) hcl.Diagnostics {
 	var posErr *parser.PosError
 	if !errors.As(err, &posErr) {
 		start := hcl.Range{Filename: d.filename, Start: hcl.InitialPos, End: hcl.InitialPos}
@@ -164,7 +164,7 @@ func (d *hclDocument) locateParserError(text []byte, err error) hcl.Diagnostics 
 	s := scanner.New(text)
 	for t := s.Scan(); ; t = s.Scan() {
 		if t.Type == token.EOF || t.Pos.Offset >= posErr.Pos.Offset {
-			return syntaxError(d.rangeOf(t), `not HCL: %s is not expected here: settings are written NAME = VALUE, blocks NAME "LABEL" { … }, and a comma follows each element of a list (%v)`, quotedTokenText(t), posErr.Err)
+			return syntaxError(d.tokenRange(t), `not HCL: %s is not expected here: settings are written NAME = VALUE, blocks NAME "LABEL" { … }, and a comma follows each element of a list (%v)`, quotedTokenText(t), posErr.Err)
 		}
 	}
 }
@@ -175,8 +175,8 @@ func (d *hclDocument) convertPosition(p token.Pos) hcl.Pos {
 	return hcl.Pos{Line: line, Column: max(p.Column, 1), Byte: min(p.Offset+d.crlfCountBeforeLine[line-1], len(d.src))}
 }
 
-// rangeOf returns the range of a token.
-func (d *hclDocument) rangeOf(t token.Token) hcl.Range {
+// tokenRange returns the range of a token.
+func (d *hclDocument) tokenRange(t token.Token) hcl.Range {
 	if t.Type == token.EOF { // the scanner reports a wrong column for the end of the file
 		t.Pos.Column = 1 + utf8.RuneCount(d.src[bytes.LastIndexByte(d.src, '\n')+1:])
 	}
@@ -191,22 +191,22 @@ func (d *hclDocument) rangeOf(t token.Token) hcl.Range {
 
 // keysRange returns the range of the name and the labels of a block, or of the name of a setting.
 func (d *hclDocument) keysRange(keys []*ast.ObjectKey) hcl.Range {
-	return hcl.RangeBetween(d.rangeOf(keys[0].Token), d.rangeOf(keys[len(keys)-1].Token))
+	return hcl.RangeBetween(d.tokenRange(keys[0].Token), d.tokenRange(keys[len(keys)-1].Token))
 }
 
 // valueRange returns the range of a value.
 func (d *hclDocument) valueRange(value ast.Node) hcl.Range {
 	switch v := value.(type) {
 	case *ast.ObjectType:
-		return hcl.Range{Filename: d.filename, Start: d.convertPosition(v.Lbrace), End: d.rangeOf(token.Token{Pos: v.Rbrace, Text: "}"}).End}
+		return hcl.Range{Filename: d.filename, Start: d.convertPosition(v.Lbrace), End: d.tokenRange(token.Token{Pos: v.Rbrace, Text: "}"}).End}
 	case *ast.ListType:
-		return hcl.Range{Filename: d.filename, Start: d.convertPosition(v.Lbrack), End: d.rangeOf(token.Token{Pos: v.Rbrack, Text: "]"}).End}
+		return hcl.Range{Filename: d.filename, Start: d.convertPosition(v.Lbrack), End: d.tokenRange(token.Token{Pos: v.Rbrack, Text: "]"}).End}
 	}
-	return d.rangeOf(value.(*ast.LiteralType).Token)
+	return d.tokenRange(value.(*ast.LiteralType).Token)
 }
 
-// decodeNames returns the name of a setting, or the name and the labels of a block, without their quotes.
-func (d *hclDocument) decodeNames(item *ast.ObjectItem) (names []string, diags hcl.Diagnostics) {
+// decodeNameAndLabels returns the name of a setting, or the name and the labels of a block, without their quotes.
+func (d *hclDocument) decodeNameAndLabels(item *ast.ObjectItem) (names []string, diags hcl.Diagnostics) {
 	for _, key := range item.Keys {
 		name := key.Token.Text
 		if key.Token.Type == token.STRING {
@@ -216,7 +216,7 @@ func (d *hclDocument) decodeNames(item *ast.ObjectItem) (names []string, diags h
 			}
 			value, more := expr.Value(nil)
 			if more.HasErrors() || value.Type() != cty.String {
-				diags = append(diags, syntaxError(d.rangeOf(key.Token), "%s is not a name: for a name with ${ in it write $${", name)...)
+				diags = append(diags, syntaxError(d.tokenRange(key.Token), "%s is not a name: for a name with ${ in it write $${", name)...)
 				continue
 			}
 			name = value.AsString()
@@ -228,7 +228,7 @@ func (d *hclDocument) decodeNames(item *ast.ObjectItem) (names []string, diags h
 
 // parseLiteral converts a literal of HCL 1 to an expression of HCL 2: a template, a number or a boolean.
 func (d *hclDocument) parseLiteral(t token.Token) (hclsyntax.Expression, hcl.Diagnostics) {
-	rng := d.rangeOf(t)
+	rng := d.tokenRange(t)
 	text := rng.SliceBytes(d.src)
 	if diags := nesting.CheckExpression(text, d.filename); diags.HasErrors() {
 		diags[0].Subject = &rng

@@ -15,7 +15,7 @@ import (
 // setHook stores a block hook "NAME" { … } in c.Hooks. A later block with the same name replaces the earlier block;
 // two blocks with the same name in one file cause a warning.
 func setHook(c *Config, i configItem) (err error) {
-	if len(i.children) == 0 && i.jsonValue == nil {
+	if len(i.children) == 0 && i.objectJSONValue == nil {
 		return errInvalidHookName
 	}
 	for _, block := range i.children {
@@ -31,8 +31,8 @@ func setHook(c *Config, i configItem) (err error) {
 			c.Hooks = append(c.Hooks, rule)
 			continue
 		}
-		if before := c.Hooks[at].Range; before.Filename == rule.Range.Filename {
-			err = &replacedValueWarning{fmt.Sprintf("%q replaces the block of the same name at %s", rule.Name, before)}
+		if before := c.Hooks[at].ConfigRange; before.Filename == rule.ConfigRange.Filename {
+			err = &settingWarning{fmt.Sprintf("%q replaces the block of the same name at %s", rule.Name, before)}
 		}
 		c.Hooks[at] = rule
 	}
@@ -42,7 +42,7 @@ func setHook(c *Config, i configItem) (err error) {
 var errInvalidHookName = errors.New(`is a block with the name of a plugin: hook "NAME" { … }`)
 
 func parseHookRule(block *configItem) (rule pluginhooks.Rule, err error) {
-	rule.Name, rule.Range = block.name, block.sourceRange
+	rule.Name, rule.ConfigRange = block.name, block.sourceRange
 	for _, i := range block.children {
 		switch i.name {
 		case "order":
@@ -60,7 +60,7 @@ func parseHookRule(block *configItem) (rule pluginhooks.Rule, err error) {
 		case "match":
 			rule.Match, err = i.parseHookMatch()
 		case "config":
-			blocks := toJSONObjectList(i.toJSONValue())
+			blocks := jsonObjectsOrNil(i.toJSONValue())
 			if len(blocks) != 1 {
 				err = errors.New("is one block: config { … }")
 				break
@@ -84,7 +84,7 @@ func (i *configItem) hookSettingError(setting *configItem, err error) error {
 	switch {
 	case errors.As(err, &innerErr):
 		at, err = innerErr.sourceRange, innerErr.err
-	case i.jsonValue == nil && setting.sourceRange.Filename != "":
+	case i.objectJSONValue == nil && setting.sourceRange.Filename != "":
 		at = setting.sourceRange
 	}
 	return &errorWithRange{at, fmt.Errorf("hook %q: %s %w", i.name, setting.name, err)}
@@ -108,11 +108,11 @@ func (i configItem) parseHookMatch() (*pluginhooks.Match, error) {
 		var err error
 		switch child.name {
 		case "job":
-			m.Job, err = child.parsePattern()
+			m.Job, err = child.parseGlobPattern()
 		case "group":
-			m.Group, err = child.parsePattern()
+			m.Group, err = child.parseGlobPattern()
 		case "driver":
-			m.Driver, err = child.parsePattern()
+			m.Driver, err = child.parseGlobPattern()
 		case "meta":
 			m.Meta, err = child.parseStringMap()
 			for _, pattern := range m.Meta {
@@ -125,7 +125,7 @@ func (i configItem) parseHookMatch() (*pluginhooks.Match, error) {
 		}
 		if err != nil {
 			err = fmt.Errorf("%s %w", child.name, err)
-			if i.jsonValue == nil && child.sourceRange.Filename != "" {
+			if i.objectJSONValue == nil && child.sourceRange.Filename != "" {
 				err = &errorWithRange{child.sourceRange, err}
 			}
 			return nil, err
@@ -136,7 +136,7 @@ func (i configItem) parseHookMatch() (*pluginhooks.Match, error) {
 
 var errInvalidPattern = errors.New(`must be a name, or a pattern such as "web-*"`)
 
-func (i configItem) parsePattern() (string, error) {
+func (i configItem) parseGlobPattern() (string, error) {
 	text, err := i.parseString()
 	if _, bad := path.Match(text, ""); bad != nil && err == nil {
 		err = errInvalidPattern
@@ -147,8 +147,8 @@ func (i configItem) parsePattern() (string, error) {
 // toJSONValue returns the value of the item in the types to which encoding/json decodes. Blocks with the same name become a list.
 func (i configItem) toJSONValue() any {
 	switch {
-	case i.jsonValue != nil:
-		return i.jsonValue
+	case i.objectJSONValue != nil:
+		return i.objectJSONValue
 	case !i.isBlock():
 		return i.scalarOrListValue
 	}

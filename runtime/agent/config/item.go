@@ -24,7 +24,7 @@ type configItem struct {
 	sourceRange       hcl.Range
 	scalarOrListValue any           // type is string, float64, bool or []any, or nil
 	children          []*configItem // contents of a block or an object, otherwise nil
-	jsonValue         any           // the value as encoding/json decodes it, if it is an object or a list of objects
+	objectJSONValue   any           // the value as encoding/json decodes it, if it is an object or a list of objects
 }
 
 // rangeOfSetting returns the position of the named setting in the block.
@@ -51,20 +51,20 @@ func (r *configFileReader) parseHCL(filename string, src []byte) []*configItem {
 	return items
 }
 
-// itemListKind says where a list of settings and blocks is written.
-type itemListKind int
+// bodyKind says where a list of settings and blocks is written.
+type bodyKind int
 
 const (
-	topLevelBody itemListKind = iota
-	blockBody                 // NAME { … }: a repeated setting is an error
-	objectBody                // NAME = { … }: a later element replaces an earlier element with the same name
+	topLevelBody bodyKind = iota
+	blockBody             // NAME { … }: a repeated setting is an error
+	objectBody            // NAME = { … }: a later element replaces an earlier element with the same name
 )
 
-func (r *configFileReader) readItems(d *hclDocument, body *ast.ObjectList, kind itemListKind) []*configItem {
+func (r *configFileReader) readItems(d *hclDocument, body *ast.ObjectList, kind bodyKind) []*configItem {
 	items := []*configItem{}
 	settings := make(map[string]*configItem)
 	for _, node := range body.Items {
-		names, diags := d.decodeNames(node)
+		names, diags := d.decodeNameAndLabels(node)
 		if r.diags = append(r.diags, diags...); diags.HasErrors() {
 			continue
 		}
@@ -77,7 +77,7 @@ func (r *configFileReader) readItems(d *hclDocument, body *ast.ObjectList, kind 
 			continue
 		}
 		i := &configItem{name: names[0], sourceRange: d.keysRange(node.Keys)}
-		if !r.readValue(d, i, node.Val, node.Assign.IsValid()) {
+		if !r.setItemValue(d, i, node.Val, node.Assign.IsValid()) {
 			continue
 		}
 		if !node.Assign.IsValid() {
@@ -105,13 +105,13 @@ func repeatedSettingError(name string, rng, earlier hcl.Range) hcl.Diagnostics {
 	return syntaxError(rng, "%s is already set at %s: remove one of the two settings", name, earlier)
 }
 
-// readValue stores a parsed value in i; an object becomes a block. assigned means that the value follows "=". readValue adds
+// setItemValue stores a parsed value in i; an object becomes a block. isAssigned means that the value follows "=". setItemValue adds
 // a diagnostic and returns false after an error.
-func (r *configFileReader) readValue(d *hclDocument, i *configItem, value ast.Node, assigned bool) bool {
+func (r *configFileReader) setItemValue(d *hclDocument, i *configItem, value ast.Node, isAssigned bool) (ok bool) {
 	switch v := value.(type) {
 	case *ast.ObjectType:
 		kind := blockBody
-		if assigned {
+		if isAssigned {
 			kind = objectBody
 		}
 		i.children = r.readItems(d, v.List, kind)
@@ -120,7 +120,7 @@ func (r *configFileReader) readValue(d *hclDocument, i *configItem, value ast.No
 		list := make([]any, 0, len(v.List))
 		for _, node := range v.List {
 			element := configItem{name: i.name}
-			if !r.readValue(d, &element, node, true) {
+			if !r.setItemValue(d, &element, node, true) {
 				return false
 			}
 			list = append(list, element.toJSONValue())
@@ -167,28 +167,28 @@ func (r *configFileReader) parseJSON(filename string, src []byte) []*configItem 
 		r.addDiagnostic(hcl.DiagError, hcl.Range{Filename: filename, Start: pos, End: pos}, "not a JSON object: %v", err)
 		return nil
 	}
-	place := func(name string) hcl.Range {
+	rangeOfName := func(name string) hcl.Range {
 		at := max(bytes.Index(src, []byte(strconv.Quote(name))), 0)
 		return hcl.Range{Filename: filename, Start: positionOfOffset(src, at), End: positionOfOffset(src, at)}
 	}
 	if plugins, ok := top["plugin"]; ok {
 		delete(top, "plugin")
-		r.parseJSONPlugins(plugins, place)
+		r.parseJSONPlugins(plugins, rangeOfName)
 	}
-	return itemsOfJSONObject(top, place)
+	return itemsOfJSONObject(top, rangeOfName)
 }
 
 // parseJSONPlugins reads plugin blocks in JSON: {"NAME": {"args": […], "config": {…}}}, or a list of such
 // objects.
-func (r *configFileReader) parseJSONPlugins(v any, place func(string) hcl.Range) {
-	for _, plugins := range toJSONObjectList(v) {
+func (r *configFileReader) parseJSONPlugins(v any, rangeOfName func(string) hcl.Range) {
+	for _, plugins := range jsonObjectsOrNil(v) {
 		for _, name := range slices.Sorted(maps.Keys(plugins)) {
-			block := catalog.PluginBlock{Name: name, Range: place(name)}
-			for _, content := range toJSONObjectList(plugins[name]) {
-				for _, arg := range toJSONList(content["args"]) {
+			block := catalog.PluginBlock{Name: name, Range: rangeOfName(name)}
+			for _, content := range jsonObjectsOrNil(plugins[name]) {
+				for _, arg := range jsonListOrNil(content["args"]) {
 					block.Args = append(block.Args, fmt.Sprint(arg))
 				}
-				for _, config := range toJSONObjectList(content["config"]) {
+				for _, config := range jsonObjectsOrNil(content["config"]) {
 					block.Config = config
 				}
 			}
@@ -197,14 +197,14 @@ func (r *configFileReader) parseJSONPlugins(v any, place func(string) hcl.Range)
 	}
 }
 
-func itemsOfJSONObject(m map[string]any, place func(string) hcl.Range) []*configItem {
+func itemsOfJSONObject(m map[string]any, rangeOfName func(string) hcl.Range) []*configItem {
 	items := []*configItem{}
 	for _, name := range slices.Sorted(maps.Keys(m)) {
-		i := configItem{name: name, sourceRange: place(name), scalarOrListValue: m[name]}
-		if blocks := toJSONObjectList(m[name]); blocks != nil {
-			i.scalarOrListValue, i.children, i.jsonValue = nil, []*configItem{}, m[name]
+		i := configItem{name: name, sourceRange: rangeOfName(name), scalarOrListValue: m[name]}
+		if blocks := jsonObjectsOrNil(m[name]); blocks != nil {
+			i.scalarOrListValue, i.children, i.objectJSONValue = nil, []*configItem{}, m[name]
 			for _, b := range blocks {
-				i.children = append(i.children, itemsOfJSONObject(b, place)...)
+				i.children = append(i.children, itemsOfJSONObject(b, rangeOfName)...)
 			}
 		}
 		items = append(items, &i)
@@ -213,9 +213,9 @@ func itemsOfJSONObject(m map[string]any, place func(string) hcl.Range) []*config
 	return items
 }
 
-// toJSONObjectList returns the elements of a list of objects, or an object as a list with one element. It returns nil for another
+// jsonObjectsOrNil returns the elements of a list of objects, or an object as a list with one element. It returns nil for another
 // value.
-func toJSONObjectList(v any) []map[string]any {
+func jsonObjectsOrNil(v any) []map[string]any {
 	switch v := v.(type) {
 	case map[string]any:
 		return []map[string]any{v}
@@ -233,7 +233,7 @@ func toJSONObjectList(v any) []map[string]any {
 	return nil
 }
 
-func toJSONList(v any) []any {
+func jsonListOrNil(v any) []any {
 	l, _ := v.([]any)
 	return l
 }

@@ -51,9 +51,9 @@ func (p *pluginParser) addDiagnostic(severity hcl.DiagnosticSeverity, rng hcl.Ra
 	p.diags = append(p.diags, &hcl.Diagnostic{Severity: severity, Summary: summary, Detail: fmt.Sprintf(format, args...), Subject: &rng})
 }
 
-// decodeItemNames calls hclDocument.decodeNames and adds the errors to p.diags. It returns nil after an error.
-func (p *pluginParser) decodeItemNames(item *ast.ObjectItem) []string {
-	names, diags := p.decodeNames(item)
+// nameAndLabels calls hclDocument.decodeNameAndLabels and adds the errors to p.diags. It returns nil after an error.
+func (p *pluginParser) nameAndLabels(item *ast.ObjectItem) []string {
+	names, diags := p.decodeNameAndLabels(item)
 	if p.diags = append(p.diags, diags...); diags.HasErrors() {
 		return nil
 	}
@@ -69,11 +69,11 @@ func parsePluginBlock(d *hclDocument, item *ast.ObjectItem, labels []string) (ca
 		return block, p.diags
 	}
 	if block.Name = labels[0]; !base.ValidName(block.Name) {
-		p.addDiagnostic(hcl.DiagError, d.rangeOf(item.Keys[1].Token), "Not a plugin name", "A plugin name has letters, digits, dots, dashes and underscores, and begins with a letter or digit.")
+		p.addDiagnostic(hcl.DiagError, d.tokenRange(item.Keys[1].Token), "Not a plugin name", "A plugin name has letters, digits, dots, dashes and underscores, and begins with a letter or digit.")
 	}
 	settings := make(map[string]hcl.Range)
 	for _, inner := range item.Val.(*ast.ObjectType).List.Items {
-		names := p.decodeItemNames(inner)
+		names := p.nameAndLabels(inner)
 		if names == nil {
 			continue
 		}
@@ -83,7 +83,7 @@ func parsePluginBlock(d *hclDocument, item *ast.ObjectItem, labels []string) (ca
 			continue
 		}
 		if !inner.Assign.IsValid() {
-			p.addDiagnostic(hcl.DiagWarning, p.rangeOf(inner.Keys[0].Token), "Block ignored", "A plugin block has args, config and env_allowlist; %q is not used.", name)
+			p.addDiagnostic(hcl.DiagWarning, p.tokenRange(inner.Keys[0].Token), "Block ignored", "A plugin block has args, config and env_allowlist; %q is not used.", name)
 			continue
 		}
 		if earlier, ok := settings[name]; ok {
@@ -115,21 +115,21 @@ func (p *pluginParser) parseConfig(block *catalog.PluginBlock, item *ast.ObjectI
 	case !ok:
 		p.addDiagnostic(hcl.DiagError, p.valueRange(item.Val), "Not a config block", "config is a block: config { … }.")
 	case len(item.Keys) > 1:
-		p.addDiagnostic(hcl.DiagError, p.rangeOf(item.Keys[1].Token), "Label on a config block", "A config block has no label.")
+		p.addDiagnostic(hcl.DiagError, p.tokenRange(item.Keys[1].Token), "Label on a config block", "A config block has no label.")
 	case block.Config != nil:
 		p.addDiagnostic(hcl.DiagError, p.keysRange(item.Keys), "Two config blocks", "A plugin block has one config.")
 	default:
-		block.Config = p.convertBlockContent(object, item.Assign.IsValid())
+		block.Config = p.blockOrObjectToMap(object, item.Assign.IsValid())
 	}
 }
 
-// convertBlockContent converts the content of a block or of an object. In an object a later element replaces an earlier element
+// blockOrObjectToMap converts the content of a block or of an object. In an object a later element replaces an earlier element
 // with the same name; in a block a repeated setting is an error.
-func (p *pluginParser) convertBlockContent(body *ast.ObjectType, isObject bool) map[string]any {
+func (p *pluginParser) blockOrObjectToMap(body *ast.ObjectType, isObject bool) map[string]any {
 	out := make(map[string]any, len(body.List.Items))
 	settings := make(map[string]hcl.Range)
 	for _, item := range body.List.Items {
-		names := p.decodeItemNames(item)
+		names := p.nameAndLabels(item)
 		if names == nil {
 			continue
 		}
@@ -143,9 +143,9 @@ func (p *pluginParser) convertBlockContent(body *ast.ObjectType, isObject bool) 
 			p.addDiagnostic(hcl.DiagError, rng, "Setting and block of one name", "%q is both a setting and a block.", name)
 		case assigned:
 			settings[name] = rng
-			out[name] = p.convertValue(item.Val)
+			out[name] = p.toBasicGoValue(item.Val)
 		default:
-			inner := p.convertBlockContent(item.Val.(*ast.ObjectType), false)
+			inner := p.blockOrObjectToMap(item.Val.(*ast.ObjectType), false)
 			for _, label := range slices.Backward(names[1:]) {
 				inner = map[string]any{label: []map[string]any{inner}}
 			}
@@ -155,15 +155,15 @@ func (p *pluginParser) convertBlockContent(body *ast.ObjectType, isObject bool) 
 	return out
 }
 
-// convertValue converts a value to a string, bool, int, float64, []any or map[string]any.
-func (p *pluginParser) convertValue(value ast.Node) any {
+// toBasicGoValue converts a value to a string, bool, int, float64, []any or map[string]any.
+func (p *pluginParser) toBasicGoValue(value ast.Node) any {
 	switch v := value.(type) {
 	case *ast.ObjectType:
-		return p.convertBlockContent(v, true)
+		return p.blockOrObjectToMap(v, true)
 	case *ast.ListType:
 		out := make([]any, len(v.List))
 		for i, element := range v.List {
-			out[i] = p.convertValue(element)
+			out[i] = p.toBasicGoValue(element)
 		}
 		return out
 	}
@@ -173,9 +173,9 @@ func (p *pluginParser) convertValue(value ast.Node) any {
 	}
 	switch e := expr.(type) {
 	case *hclsyntax.TemplateExpr:
-		return p.convertQuotedTemplate(e)
+		return p.toTemplateString(e)
 	case *hclsyntax.TemplateWrapExpr:
-		return p.exprToTemplate(e.Wrapped)
+		return p.exprToInterpolation(e.Wrapped)
 	case *hclsyntax.LiteralValueExpr:
 		return convertNumberOrBool(e.Val)
 	}
@@ -183,8 +183,8 @@ func (p *pluginParser) convertValue(value ast.Node) any {
 	return nil
 }
 
-// convertQuotedTemplate returns the text of a quoted template as a string that hclspec evaluates.
-func (p *pluginParser) convertQuotedTemplate(e *hclsyntax.TemplateExpr) string {
+// toTemplateString returns the text of a quoted template as a string that hclspec evaluates.
+func (p *pluginParser) toTemplateString(e *hclsyntax.TemplateExpr) string {
 	var sb strings.Builder
 	for _, part := range e.Parts {
 		switch part := part.(type) {
@@ -200,13 +200,13 @@ func (p *pluginParser) convertQuotedTemplate(e *hclsyntax.TemplateExpr) string {
 				return ""
 			}
 		}
-		sb.WriteString(p.exprToTemplate(part))
+		sb.WriteString(p.exprToInterpolation(part))
 	}
 	return sb.String()
 }
 
-// exprToTemplate returns the source text of expr as a template that hclspec evaluates.
-func (p *pluginParser) exprToTemplate(expr hclsyntax.Expression) string {
+// exprToInterpolation returns the source text of expr as a template that hclspec evaluates.
+func (p *pluginParser) exprToInterpolation(expr hclsyntax.Expression) string {
 	return "${" + string(expr.Range().SliceBytes(p.src)) + "}"
 }
 

@@ -22,7 +22,7 @@ func parsePlugins(filename string, src []byte) (pluginBlocks, hcl.Diagnostics) {
 	}
 	var r configFileReader
 	for _, item := range d.items.Items {
-		if names, _ := d.decodeNames(item); len(names) > 0 && names[0] == "plugin" {
+		if names, _ := d.decodeNameAndLabels(item); len(names) > 0 && names[0] == "plugin" {
 			r.readItems(d, &ast.ObjectList{Items: []*ast.ObjectItem{item}}, topLevelBody)
 		}
 	}

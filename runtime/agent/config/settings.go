@@ -96,10 +96,10 @@ func wholeNumberSetting[T int | uint64](low, high float64, field func(*Config) *
 	}}
 }
 
-// bridgeSetting returns a setting of the bridge network. After each setting it validates all settings of the bridge together.
+// bridgeNetworkSetting returns a setting of the bridge network. After each setting it validates all settings of the bridge together.
 //
 //go:noinline
-func bridgeSetting(set func(*Config, string) error) settingSpec {
+func bridgeNetworkSetting(set func(*Config, string) error) settingSpec {
 	return settingSpec{setInConfig: func(c *Config, i configItem) error {
 		value, err := i.parseString()
 		if err == nil {
@@ -131,11 +131,11 @@ func invertedBooleanSetting(field func(*Config) *bool) settingSpec {
 	}}
 }
 
-// replacedValueWarning means that the value of a setting was replaced by a stricter value, or has no
+// settingWarning means that the value of a setting was replaced by a stricter value, or has no
 // effect in part. It is reported as a warning.
-type replacedValueWarning struct{ text string }
+type settingWarning struct{ text string }
 
-func (r *replacedValueWarning) Error() string { return r.text }
+func (r *settingWarning) Error() string { return r.text }
 
 func setMinTLSVersion(c *Config, i configItem) error {
 	name, err := i.parseString()
@@ -145,7 +145,7 @@ func setMinTLSVersion(c *Config, i configItem) error {
 	switch name {
 	case "tls10", "tls11":
 		c.TLS.MinVersion = tls.VersionTLS12
-		return &replacedValueWarning{name + " is not safe, tls12 is the least"}
+		return &settingWarning{name + " is not safe, tls12 is the least"}
 	case "tls12":
 		c.TLS.MinVersion = tls.VersionTLS12
 	case "tls13":
@@ -186,7 +186,7 @@ func setHandshakeTimeout(c *Config, i configItem) error {
 	c.TLSHandshakeTimeout = d
 	if d == 0 || d > maxHandshakeTimeout {
 		c.TLSHandshakeTimeout = maxHandshakeTimeout
-		return &replacedValueWarning{fmt.Sprintf("%v is the most", maxHandshakeTimeout)}
+		return &settingWarning{fmt.Sprintf("%v is the most", maxHandshakeTimeout)}
 	}
 	return nil
 }
@@ -299,7 +299,7 @@ var topLevelSettings = map[string]settingSpec{
 	}},
 	"ui": {blockSettings: map[string]settingSpec{
 		"enabled":                 invertedBooleanSetting(func(c *Config) *bool { return &c.DisableWebPage }),
-		"show_cli_hints":          invertedBooleanSetting(func(c *Config) *bool { return &c.HideWebPageHints }),
+		"show_cli_hints":          invertedBooleanSetting(func(c *Config) *bool { return &c.HideWebPageURLs }),
 		"label":                   {ignoredReason: notImplementedReason},
 		"content_security_policy": {ignoredReason: "the policy of the web page is fixed"},
 		"consul":                  {ignoredReason: noConsulReason},
@@ -406,9 +406,9 @@ var clientSettings = map[string]settingSpec{
 	"alloc_dir":                   {ignoredReason: "allocations are in the data directory"},
 	"alloc_mounts_dir":            {ignoredReason: "allocations are in the data directory"},
 	"bridge_network_hairpin_mode": invertedBooleanSetting(func(c *Config) *bool { return &c.Node.Networks.Bridge.NoHairpin }),
-	"bridge_network_name":         bridgeSetting(func(c *Config, value string) error { c.Node.Networks.Bridge.Name = value; return nil }),
-	"bridge_network_subnet":       bridgeSetting(func(c *Config, value string) error { return setNetworkPrefix(&c.Node.Networks.Bridge.Subnet, value) }),
-	"bridge_network_subnet_ipv6":  bridgeSetting(func(c *Config, value string) error { return setNetworkPrefix(&c.Node.Networks.Bridge.Subnet6, value) }),
+	"bridge_network_name":         bridgeNetworkSetting(func(c *Config, value string) error { c.Node.Networks.Bridge.Name = value; return nil }),
+	"bridge_network_subnet":       bridgeNetworkSetting(func(c *Config, value string) error { return setNetworkPrefix(&c.Node.Networks.Bridge.Subnet, value) }),
+	"bridge_network_subnet_ipv6":  bridgeNetworkSetting(func(c *Config, value string) error { return setNetworkPrefix(&c.Node.Networks.Bridge.Subnet6, value) }),
 	"cgroup_parent":               {ignoredReason: notImplementedReason},
 	"chroot_env": {setInConfig: func(c *Config, i configItem) (err error) {
 		if c.ChrootEnv, err = i.parseStringMap(); err == nil {
@@ -527,7 +527,7 @@ func setLegacyOptions(c *Config, i configItem) error {
 		}
 	}
 	if len(unknownOptions) > 0 {
-		return &unknownOptionsError{unknownOptions}
+		return &unknownLegacyOptionsError{unknownOptions}
 	}
 	return nil
 }
@@ -535,9 +535,9 @@ func setLegacyOptions(c *Config, i configItem) error {
 // isTrue reports whether the value of a legacy option means true.
 func isTrue(value string) bool { return value == "1" || strings.EqualFold(value, "true") }
 
-// unknownOptionsError names legacy options that have no effect. applySettings reports each as a warning.
-type unknownOptionsError struct{ optionNames []string }
+// unknownLegacyOptionsError names legacy options that have no effect. applySettings reports each as a warning.
+type unknownLegacyOptionsError struct{ optionNames []string }
 
-func (e *unknownOptionsError) Error() string {
+func (e *unknownLegacyOptionsError) Error() string {
 	return "no such option: " + strings.Join(e.optionNames, ", ")
 }

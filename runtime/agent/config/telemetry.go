@@ -85,7 +85,7 @@ func setPrefixFilter(c *Config, i configItem) error {
 	}
 	c.Telemetry.Filter.Rules = rules
 	if len(unused) > 0 {
-		return &replacedValueWarning{"no metric has the prefix of " + strings.Join(unused, ", ")}
+		return &settingWarning{"no metric has the prefix of " + strings.Join(unused, ", ")}
 	}
 	return nil
 }

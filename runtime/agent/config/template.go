@@ -26,7 +26,7 @@ var templateSettings = map[string]settingSpec{
 const localTemplatesReason = "what templates read is in this agent, which tells them when it changes"
 
 func templateHookSetting[T any](read func(configItem) (T, error)) settingSpec {
-	return builtinHookSetting(func(c *Config) *map[string]any { return &c.TemplateLimits }, read)
+	return builtinHookSetting(func(c *Config) *map[string]any { return &c.TemplateSettings }, read)
 }
 
 // parseMinMaxDurations parses a block that has the settings min and max.
@@ -58,9 +58,9 @@ func setFunctionDenylist(c *Config, i configItem) error {
 	if err := templateHookSetting(configItem.parseStringList).setInConfig(c, i); err != nil {
 		return err
 	}
-	denied := c.TemplateLimits[i.name].([]string)
+	denied := c.TemplateSettings[i.name].([]string)
 	if open := slices.DeleteFunc(slices.Clone(missingTemplateFunctions), func(name string) bool { return slices.Contains(denied, name) }); len(open) > 0 {
-		return &replacedValueWarning{strings.Join(open, ", ") + " stay denied: nomad-lite does not have them"}
+		return &settingWarning{strings.Join(open, ", ") + " stay denied: nomad-lite does not have them"}
 	}
 	return nil
 }

@@ -37,20 +37,20 @@ client {
 	if !slices.Equal(got, want) {
 		t.Errorf("warnings\n%q\nwant\n%q", got, want)
 	}
-	wait, _ := c.TemplateLimits["wait"].(map[string]time.Duration)
-	bounds, _ := c.TemplateLimits["wait_bounds"].(map[string]time.Duration)
-	denied, _ := c.TemplateLimits["function_denylist"].([]string)
+	wait, _ := c.TemplateSettings["wait"].(map[string]time.Duration)
+	bounds, _ := c.TemplateSettings["wait_bounds"].(map[string]time.Duration)
+	denied, _ := c.TemplateSettings["function_denylist"].([]string)
 	if !maps.Equal(wait, map[string]time.Duration{"min": time.Second, "max": 2 * time.Second}) ||
 		!maps.Equal(bounds, map[string]time.Duration{"max": time.Hour}) ||
-		!slices.Equal(denied, []string{"env", "plugin"}) || c.TemplateLimits["disable_file_sandbox"] != true || len(c.TemplateLimits) != 4 {
-		t.Errorf("read %v", c.TemplateLimits)
+		!slices.Equal(denied, []string{"env", "plugin"}) || c.TemplateSettings["disable_file_sandbox"] != true || len(c.TemplateSettings) != 4 {
+		t.Errorf("read %v", c.TemplateSettings)
 	}
 
 	c = Config{}
 	got = diagnosticLines(c.Parse("n.json", []byte(`{"client": {"template": {"wait": {"min": "1s"}, "function_denylist": ["plugin", "executeTemplate", "writeToFile"]}}}`)))
-	wait, _ = c.TemplateLimits["wait"].(map[string]time.Duration)
+	wait, _ = c.TemplateSettings["wait"].(map[string]time.Duration)
 	if len(got) > 0 || !maps.Equal(wait, map[string]time.Duration{"min": time.Second}) {
-		t.Errorf("as JSON: said %q, read %v", got, c.TemplateLimits)
+		t.Errorf("as JSON: said %q, read %v", got, c.TemplateSettings)
 	}
 
 	for configText, want := range map[string]string{

@@ -5,22 +5,22 @@ import (
 	"slices"
 )
 
-// Class is a group of clients that share a number of connections.
-type Class uint8
+// ClientClass is a group of clients that share a number of connections.
+type ClientClass uint8
 
 // A new connection is in the class Unauthenticated or, depending on its socket and its peer, in Task or Operator. A request that
 // has authenticated can move the connection to each class except Unauthenticated.
 const (
-	Unauthenticated Class = iota // a client over TCP that has sent no token yet
-	Task                         // a task that uses its socket, or has sent its token
-	Guest                        // a client with the read-only token, or any client of an agent that requires no token
-	Operator                     // a client with all rights, or a client that runs as the user of the agent
+	Unauthenticated ClientClass = iota // a client over TCP that has sent no token yet
+	Task                               // a task that uses its socket, or has sent its token
+	Guest                              // a client with the read-only token, or any client of an agent that requires no token
+	Operator                           // a client with all rights, or a client that runs as the user of the agent
 )
 
 // ClientIdentity is the client that a connection belongs to. Name is the text of a taskapi.Addr for a task, and otherwise
 // the user or the address of the peer.
 type ClientIdentity struct {
-	Class Class
+	Class ClientClass
 	Name  string
 }
 
@@ -35,8 +35,8 @@ var classLimits = [...]struct {
 	Operator:        {eighths: 2},
 }
 
-// connClass has the connections of the clients of a class. Its methods require Limiter.mu.
-type connClass struct {
+// classConns has the connections of the clients of a class. Its methods require Limiter.mu.
+type classConns struct {
 	maxConns, maxConnsPerClient int // maxConnsPerClient is 0 if clients have no limit
 	connCount                   int
 	connsByClient               map[string][]*Conn // connections in the order in which the class got them, by ClientIdentity.Name
@@ -47,7 +47,7 @@ type connClass struct {
 // addConn adds a connection of a client. If the class is full, addConn first removes and returns a connection of the client
 // with most connections: the oldest idle connection, or the newest if none is idle. If the client with most connections is the
 // one whose connection is new, and none of its connections is idle, addConn returns false and changes nothing.
-func (co *connClass) addConn(c *Conn, name string) (evicted *Conn, ok bool) {
+func (co *classConns) addConn(c *Conn, name string) (evicted *Conn, ok bool) {
 	if co.connCount >= co.maxConns {
 		if evicted = co.connToEvict(name); evicted == nil {
 			return nil, false
@@ -61,7 +61,7 @@ func (co *connClass) addConn(c *Conn, name string) (evicted *Conn, ok bool) {
 
 // connToEvict returns the connection that addConn removes for a new connection of the client newcomer, or nil if there is
 // none. If several clients have most connections, it selects the client whose first connection is the oldest.
-func (co *connClass) connToEvict(newcomer string) *Conn {
+func (co *classConns) connToEvict(newcomer string) *Conn {
 	var client string
 	var most int // connections of client, including the new connection
 	for name, conns := range co.connsByClient {
@@ -84,7 +84,7 @@ func (co *connClass) connToEvict(newcomer string) *Conn {
 }
 
 // removeConn removes a connection of the class.
-func (co *connClass) removeConn(c *Conn) {
+func (co *classConns) removeConn(c *Conn) {
 	name := c.client.Name
 	if co.connsByClient[name] = slices.DeleteFunc(co.connsByClient[name], func(other *Conn) bool { return other == c }); len(co.connsByClient[name]) == 0 {
 		delete(co.connsByClient, name)
@@ -95,7 +95,7 @@ func (co *connClass) removeConn(c *Conn) {
 
 // connWithMostHeaderBytes selects the client whose incomplete requests have most bytes in total, and returns that client's
 // connection with most bytes.
-func (co *connClass) connWithMostHeaderBytes() (most *Conn) {
+func (co *classConns) connWithMostHeaderBytes() (most *Conn) {
 	sums := make(map[string]int)
 	for c, n := range co.headerBytesByConn {
 		sums[c.client.Name] += n
@@ -109,14 +109,14 @@ func (co *connClass) connWithMostHeaderBytes() (most *Conn) {
 }
 
 // forgetHeaderBytes ends the count of the bytes of a connection's incomplete request.
-func (co *connClass) forgetHeaderBytes(c *Conn) {
+func (co *classConns) forgetHeaderBytes(c *Conn) {
 	co.totalHeaderBytes -= co.headerBytesByConn[c]
 	delete(co.headerBytesByConn, c)
 }
 
 // isWithinClientLimit reports whether a connection is within the limit of connections of its client. The class may already have
 // counted the connection for the client.
-func (co *connClass) isWithinClientLimit(c *Conn, name string) bool {
+func (co *classConns) isWithinClientLimit(c *Conn, name string) bool {
 	if co.maxConnsPerClient == 0 {
 		return true
 	}

@@ -20,17 +20,17 @@ type Conn struct {
 	uncountOnce     sync.Once
 	closedOrEvicted chan struct{} // closed when the connection is closed or evicted
 
-	countsHeaderBytes atomic.Bool  // Read counts the bytes that the client sends; set with limiter.mu held
-	hasLargeRequest   atomic.Bool  // the server processes a large request of this connection, which has an element in limiter.largeRequestSlots
-	isEvicted         atomic.Bool  // Evict closes the net.Conn, and Close does not
-	readStartedAt     atomic.Int64 // Unix time in nanoseconds at which the current Read has started; 0 while no Read is in progress
+	countsHeaderBytes     atomic.Bool  // Read counts the bytes that the client sends; set with limiter.mu held
+	holdsLargeRequestSlot atomic.Bool  // the server processes a large request of this connection, which has an element in limiter.largeRequestSlots
+	isEvicted             atomic.Bool  // Evict closes the net.Conn, and Close does not
+	readStartUnixNano     atomic.Int64 // Unix time in nanoseconds at which the current Read has started; 0 while no Read is in progress
 
 	// Guarded by limiter.mu.
-	client          ClientIdentity
-	isCounted       bool      // the class of client has the connection
-	isAuthenticated bool      // CountForClient has succeeded
-	isRequestActive bool      // a request of a client that has authenticated is in progress
-	requestDoneAt   time.Time // end of the last request of an authenticated client
+	client                       ClientIdentity
+	isCounted                    bool      // the class of client has the connection
+	isAuthenticated              bool      // CountForClient has succeeded
+	isAuthenticatedRequestActive bool      // a request of a client that has authenticated is in progress
+	requestDoneAt                time.Time // end of the last request of an authenticated client
 }
 
 // ConnOf returns the Conn that c is, or that c wraps with TLS. It returns nil if there is none.
@@ -53,22 +53,22 @@ func (c *Conn) PeerIdentity() ClientIdentity {
 // CountForClient counts the connection for the client that has sent the current request, which lasts until
 // [Conn.OnRequestDone]. It returns false if the client has too many connections: the server must then reject the request and
 // close the connection.
-func (c *Conn) CountForClient(id ClientIdentity) bool {
+func (c *Conn) CountForClient(id ClientIdentity) (withinLimit bool) {
 	if c == nil {
 		return true
 	}
-	c.endLargeRequest()
+	c.freeLargeRequestSlot()
 	l := c.limiter
 	l.mu.Lock()
 	if !c.isCounted { // the connection has ended
 		l.mu.Unlock()
 		return true
 	}
-	to := &l.classes[id.Class]
+	to := &l.connsByClass[id.Class]
 	ok := to.isWithinClientLimit(c, id.Name)
 	var evicted *Conn
 	if ok && c.client != id {
-		from := &l.classes[c.client.Class]
+		from := &l.connsByClass[c.client.Class]
 		from.removeConn(c) // called before addConn, because from and to can be the same class
 		if evicted, ok = to.addConn(c, id.Name); ok {
 			l.uncountLocked(evicted)
@@ -78,7 +78,7 @@ func (c *Conn) CountForClient(id ClientIdentity) bool {
 		}
 	}
 	if ok {
-		c.isAuthenticated, c.isRequestActive = true, true
+		c.isAuthenticated, c.isAuthenticatedRequestActive = true, true
 		to.forgetHeaderBytes(c)
 		c.countsHeaderBytes.Store(false)
 	}
@@ -94,13 +94,13 @@ func (c *Conn) OnHeaderRead(hasBody bool) {
 	if c == nil {
 		return
 	}
-	c.endLargeRequest()
+	c.freeLargeRequestSlot()
 	if !c.countsHeaderBytes.Load() {
 		return // the client has authenticated, or the connection has ended
 	}
 	c.limiter.mu.Lock()
 	defer c.limiter.mu.Unlock()
-	c.limiter.classes[c.client.Class].forgetHeaderBytes(c)
+	c.limiter.connsByClass[c.client.Class].forgetHeaderBytes(c)
 	if hasBody {
 		c.countsHeaderBytes.Store(false)
 	}
@@ -113,16 +113,16 @@ func (c *Conn) OnRequestDone() {
 	}
 	c.limiter.mu.Lock()
 	defer c.limiter.mu.Unlock()
-	if c.isRequestActive {
-		c.isRequestActive, c.requestDoneAt = false, time.Now()
+	if c.isAuthenticatedRequestActive {
+		c.isAuthenticatedRequestActive, c.requestDoneAt = false, time.Now()
 	}
 }
 
 // isIdleLocked reports whether the server waits for the next bytes of the client. On a loaded machine the client often
 // waits for the server instead: the bytes of the client have arrived, but the server has not read them yet.
 func (c *Conn) isIdleLocked() bool {
-	since := c.readStartedAt.Load()
-	if c.isRequestActive || since == 0 || time.Since(time.Unix(0, since)) < minIdleTime || time.Since(c.requestDoneAt) < minIdleTime {
+	since := c.readStartUnixNano.Load()
+	if c.isAuthenticatedRequestActive || since == 0 || time.Since(time.Unix(0, since)) < minIdleTime || time.Since(c.requestDoneAt) < minIdleTime {
 		return false
 	}
 	unread := 0
@@ -134,10 +134,10 @@ func (c *Conn) isIdleLocked() bool {
 	return unread == 0
 }
 
-// endLargeRequest frees the large-request slot of the connection, if it has one. It is called when the server has processed the
+// freeLargeRequestSlot frees the large-request slot of the connection, if it has one. It is called when the server has processed the
 // bytes that it has read from the connection.
-func (c *Conn) endLargeRequest() {
-	if c.hasLargeRequest.Swap(false) {
+func (c *Conn) freeLargeRequestSlot() {
+	if c.holdsLargeRequestSlot.Swap(false) {
 		<-c.limiter.largeRequestSlots
 	}
 }
@@ -147,16 +147,16 @@ var errEnded = &net.OpError{Op: "read", Err: net.ErrClosed}
 
 // Read implements net.Conn. It fails when the connection was evicted.
 func (c *Conn) Read(p []byte) (int, error) {
-	c.endLargeRequest()
-	c.readStartedAt.Store(time.Now().UnixNano())
+	c.freeLargeRequestSlot()
+	c.readStartUnixNano.Store(time.Now().UnixNano())
 	n, err := c.Conn.Read(p)
-	c.readStartedAt.Store(0)
+	c.readStartUnixNano.Store(0)
 	if c.countsHeaderBytes.Load() {
 		c.limiter.countHeaderBytes(c, n)
 	}
 	select {
 	case <-c.closedOrEvicted:
-		c.endLargeRequest()
+		c.freeLargeRequestSlot()
 		return 0, errEnded
 	default:
 		return n, err
@@ -186,7 +186,7 @@ func (c *Conn) CloseWrite() error {
 // Close implements net.Conn. The server calls it when it no longer needs the connection.
 func (c *Conn) Close() error {
 	c.uncountAndFailReads()
-	c.endLargeRequest()
+	c.freeLargeRequestSlot()
 	if c.isEvicted.Load() {
 		return nil
 	}
@@ -200,7 +200,7 @@ func (c *Conn) uncountAndFailReads() {
 		c.limiter.mu.Lock()
 		defer c.limiter.mu.Unlock()
 		if c.isCounted {
-			c.limiter.classes[c.client.Class].removeConn(c)
+			c.limiter.connsByClass[c.client.Class].removeConn(c)
 			c.limiter.uncountLocked(c)
 		}
 	})
@@ -216,7 +216,7 @@ func (c *Conn) Evict() {
 	c.uncountAndFailReads()
 	l := c.limiter
 	l.mu.Lock()
-	delay := !c.isAuthenticated && l.delayedCloseCount < l.classes[Unauthenticated].maxConns
+	delay := !c.isAuthenticated && l.delayedCloseCount < l.connsByClass[Unauthenticated].maxConns
 	if delay {
 		l.delayedCloseCount++
 	}

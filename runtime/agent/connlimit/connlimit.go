@@ -47,7 +47,7 @@ type Limiter struct {
 	largeRequestSlots chan struct{} // contains an element for each large request that the server processes
 
 	mu                sync.Mutex
-	classes           [len(classLimits)]connClass
+	connsByClass      [len(classLimits)]classConns
 	delayedCloseCount int // evicted connections that closeDelay keeps open, at most maxConns of the class Unauthenticated
 }
 
@@ -56,11 +56,11 @@ func New(c Config) *Limiter {
 	l := &Limiter{logger: c.Logger, largeRequestSlots: make(chan struct{}, maxLargeRequests)}
 	total := cmp.Or(c.MaxConns, defaultMaxConns())
 	for i, limits := range classLimits {
-		l.classes[i] = connClass{
+		l.connsByClass[i] = classConns{
 			maxConns: max(1, total*limits.eighths/8), maxConnsPerClient: limits.perClient, connsByClient: make(map[string][]*Conn), headerBytesByConn: make(map[*Conn]int),
 		}
-		if c.MaxConnsPerClient > 0 && Class(i) != Unauthenticated {
-			l.classes[i].maxConnsPerClient = c.MaxConnsPerClient
+		if c.MaxConnsPerClient > 0 && ClientClass(i) != Unauthenticated {
+			l.connsByClass[i].maxConnsPerClient = c.MaxConnsPerClient
 		}
 	}
 	return l
@@ -107,10 +107,10 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 }
 
 // countNewConn counts a new connection. It returns false if the connection is not within the limits.
-func (l *Limiter) countNewConn(c *Conn) bool {
+func (l *Limiter) countNewConn(c *Conn) (withinLimits bool) {
 	l.mu.Lock()
 	c.client = c.peerIdentity
-	evicted, ok := l.classes[c.peerIdentity.Class].addConn(c, c.peerIdentity.Name)
+	evicted, ok := l.connsByClass[c.peerIdentity.Class].addConn(c, c.peerIdentity.Name)
 	c.isCounted = ok
 	l.uncountLocked(evicted)
 	l.mu.Unlock()
@@ -130,18 +130,18 @@ func (l *Limiter) uncountLocked(c *Conn) {
 // countHeaderBytes blocks until the request gets a slot, or the connection has ended.
 func (l *Limiter) countHeaderBytes(c *Conn, n int) {
 	l.mu.Lock()
-	large := l.classes[c.client.Class].headerBytesByConn[c]+n > smallRequestBytes
+	large := l.connsByClass[c.client.Class].headerBytesByConn[c]+n > smallRequestBytes
 	l.mu.Unlock()
 	if large {
 		select {
 		case l.largeRequestSlots <- struct{}{}:
-			c.hasLargeRequest.Store(true)
+			c.holdsLargeRequestSlot.Store(true)
 		case <-c.closedOrEvicted:
 		}
 	}
 	var evicted []*Conn
 	l.mu.Lock()
-	s := &l.classes[c.client.Class]
+	s := &l.connsByClass[c.client.Class]
 	if c.countsHeaderBytes.Load() {
 		s.headerBytesByConn[c] += n
 		s.totalHeaderBytes += n

@@ -74,7 +74,7 @@ type simulation struct {
 	random    *rand.Rand
 	inner     pipes
 	perClient int
-	max       map[Class]int
+	max       map[ClientClass]int
 	conns     []*record
 	events    int
 	history   []string
@@ -257,8 +257,8 @@ func (s *simulation) run(seed uint64) {
 	synctest.Wait()
 	limiter.mu.Lock()
 	defer limiter.mu.Unlock()
-	for class := range limiter.classes {
-		if c := &limiter.classes[class]; c.connCount != 0 || len(c.connsByClient) != 0 || c.totalHeaderBytes != 0 || len(c.headerBytesByConn) != 0 {
+	for class := range limiter.connsByClass {
+		if c := &limiter.connsByClass[class]; c.connCount != 0 || len(c.connsByClient) != 0 || c.totalHeaderBytes != 0 || len(c.headerBytesByConn) != 0 {
 			s.fail("class %d counts %d connections of %d clients and %d bytes, and all are closed", class, c.connCount, len(c.connsByClient), c.totalHeaderBytes)
 		}
 	}
@@ -277,7 +277,7 @@ func TestClassesAreFair(t *testing.T) {
 	for range schedules {
 		seed := rand.Uint64()
 		synctest.Test(t, func(t *testing.T) {
-			s := &simulation{T: t, random: rand.New(rand.NewPCG(seed, 0)), inner: make(pipes), max: map[Class]int{Unauthenticated: 5, Task: 15, Guest: 10, Operator: 10}}
+			s := &simulation{T: t, random: rand.New(rand.NewPCG(seed, 0)), inner: make(pipes), max: map[ClientClass]int{Unauthenticated: 5, Task: 15, Guest: 10, Operator: 10}}
 			s.history = append(s.history, fmt.Sprint("seed ", seed))
 			if s.random.IntN(2) == 0 {
 				s.perClient = 1 + s.random.IntN(8)
@@ -377,8 +377,8 @@ func TestIncompleteRequestsAreLimitedInTotal(t *testing.T) {
 					c.CountForClient(ClientIdentity{Operator, "token"})
 				}
 			}
-			for class := range s.classes {
-				if n := s.classes[class].totalHeaderBytes; n != 0 {
+			for class := range s.connsByClass {
+				if n := s.connsByClass[class].totalHeaderBytes; n != 0 {
 					t.Errorf("%d bytes of complete requests are counted", n)
 				}
 			}
@@ -459,8 +459,8 @@ func TestLargeRequestsAreProcessedOneAfterTheOther(t *testing.T) {
 			c.Close()
 		}
 		synctest.Wait()
-		if n := len(l.largeRequestSlots); n != 0 || l.classes[Unauthenticated].totalHeaderBytes != 0 {
-			t.Errorf("%d large requests and %d bytes count of connections that are closed", n, l.classes[Unauthenticated].totalHeaderBytes)
+		if n := len(l.largeRequestSlots); n != 0 || l.connsByClass[Unauthenticated].totalHeaderBytes != 0 {
+			t.Errorf("%d large requests and %d bytes count of connections that are closed", n, l.connsByClass[Unauthenticated].totalHeaderBytes)
 		}
 	})
 }

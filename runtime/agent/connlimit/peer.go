@@ -119,7 +119,7 @@ func queryTCPSocket(own, other netip.AddrPort) (reply [diagReplySize]byte, err e
 	r = native.AppendUint16(r, unix.NLM_F_REQUEST)
 	r = append(r, make([]byte, 8)...) // sequence number and port
 	r = append(r, family, unix.IPPROTO_TCP, 0, 0)
-	r = native.AppendUint32(r, ^uint32(0)) // states
+	r = native.AppendUint32(r, ^uint32(0)) // a bit for each socket state
 	r = network.AppendUint16(r, own.Port())
 	r = network.AppendUint16(r, other.Port())
 	for _, addr := range []netip.Addr{from, to} {

@@ -187,7 +187,7 @@ func TestUnreadBytesAreNotIdle(t *testing.T) {
 	}
 	defer accepted.Close()
 	conn := ConnOf(accepted)
-	conn.readStartedAt.Store(1) // a Read has waited for decades
+	conn.readStartUnixNano.Store(1) // a Read has waited for decades
 	if !conn.isIdleLocked() {
 		t.Error("a client that has sent nothing is not idle")
 	}
@@ -205,7 +205,7 @@ func TestUnreadBytesAreNotIdle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn.readStartedAt.Store(1)
+	conn.readStartUnixNano.Store(1)
 	if conn.isIdleLocked() {
 		t.Error("a client whose byte has arrived is idle")
 	}

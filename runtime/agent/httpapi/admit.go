@@ -37,8 +37,8 @@ func (Secret) String() string               { return redactedText }
 func (Secret) GoString() string             { return redactedText }
 func (Secret) MarshalText() ([]byte, error) { return []byte(redactedText), nil }
 
-// accessPolicy decides which requests are permitted. If operatorToken is empty, all clients have all rights; if readToken is
-// empty, there is no read-only token.
+// accessPolicy decides which requests are permitted. If operatorToken is empty, all clients have all rights; if readToken
+// is empty, there is no read-only token.
 type accessPolicy struct {
 	operatorToken, readToken Secret
 	acceptedHostNames        []string         // accepted host names, besides localhost and any IP address
@@ -52,7 +52,7 @@ var errPermissionDenied = &statusError{http.StatusForbidden, "Permission denied"
 // of the socket; a client of the socket of a task needs a token for each route. workload is the task whose token the
 // request has, nil if the rights of the request do not depend on such a token.
 func (p *accessPolicy) authorize(r *http.Request) (authenticated bool, workload *identity.Workload, err error) {
-	local := r.Context().Value(unixSocketKey{}) != nil || isFromTask(r)
+	local := r.Context().Value(unixSocketContextKey{}) != nil || isFromTask(r)
 	// A TLS client has verified that the certificate is valid for the host name, so that the name needs no
 	// check.
 	if !local && r.TLS == nil && !p.isAcceptedHost(r.Host) {
@@ -60,7 +60,7 @@ func (p *accessPolicy) authorize(r *http.Request) (authenticated bool, workload 
 	}
 	token := p.operatorToken != "" && equalSecrets(requestToken(r), string(p.operatorToken))
 	switch {
-	case !isSameOrigin(r) && !isPageNavigation(r) && !(p.allowsCORS(r) && (token || isPreflight(r))):
+	case !isSameOrigin(r) && !isWebUINavigation(r) && !(p.allowsCORS(r) && (token || isCORSPreflight(r))):
 		return false, nil, &statusError{http.StatusForbidden, "requests of other web sites are not answered"}
 	case p.needsNoTokenForRequest(r), token, p.hasReadOnlyToken(r):
 		return true, nil, nil
@@ -68,7 +68,7 @@ func (p *accessPolicy) authorize(r *http.Request) (authenticated bool, workload 
 	if workload := p.authenticateWorkload(r); workload != nil {
 		return true, workload, nil
 	}
-	if !isFromTask(r) && (p.isOpenPath(r.URL.Path) || sendsTokenInSession(r) || isPreflight(r) && p.allowsCORS(r)) {
+	if !isFromTask(r) && (p.isPublicPath(r.URL.Path) || sendsTokenInExecSession(r) || isCORSPreflight(r) && p.allowsCORS(r)) {
 		return false, nil, nil
 	}
 	return false, nil, errPermissionDenied
@@ -93,12 +93,12 @@ func (p *accessPolicy) clientOfRequest(r *request) connlimit.ClientIdentity {
 	return id
 }
 
-// countConnForClient counts the connection of an authenticated request for its client. A client that needs no token is
+// countConnNowOrAfterBody counts the connection of an authenticated request for its client. A client that needs no token is
 // counted only if it sends a complete request: after the body was read, if there is one.
-func (a *API) countConnForClient(r *request) error {
+func (a *API) countConnNowOrAfterBody(r *request) error {
 	client := a.access.clientOfRequest(r)
 	if client.Class == connlimit.Guest && r.ContentLength != 0 {
-		r.clientAfterBody = client
+		r.clientToCountAfterBody = client
 		return nil
 	}
 	return r.countConnForClient(client)
@@ -126,13 +126,13 @@ func (p *accessPolicy) corsMethods(r *http.Request) string {
 
 func (p *accessPolicy) allowsCORS(r *http.Request) bool { return p.corsMethods(r) != "" }
 
-// isPreflight reports whether a request is a CORS preflight request.
-func isPreflight(r *http.Request) bool {
+// isCORSPreflight reports whether a request is a CORS preflight request.
+func isCORSPreflight(r *http.Request) bool {
 	return r.Method == http.MethodOptions && r.Header.Get("Access-Control-Request-Method") != ""
 }
 
-// handleCORS sets the CORS headers of a response. answered reports that the request is a preflight request, so that the reply
-// is complete.
+// handleCORS sets the CORS headers of a response. answered reports that the request is a preflight request, so that the
+// reply is complete.
 func (p *accessPolicy) handleCORS(r *request) (answered bool) {
 	methods := p.corsMethods(r.Request)
 	if methods == "" {
@@ -140,7 +140,7 @@ func (p *accessPolicy) handleCORS(r *request) (answered bool) {
 	}
 	h := r.w.Header()
 	h.Set("Access-Control-Allow-Origin", "*")
-	if !isPreflight(r.Request) {
+	if !isCORSPreflight(r.Request) {
 		return false
 	}
 	h.Set("Access-Control-Allow-Methods", methods)
@@ -154,11 +154,12 @@ func (p *accessPolicy) needsNoTokenForRequest(r *http.Request) bool {
 	if isFromTask(r) {
 		return false
 	}
-	return p.operatorToken == "" || r.Context().Value(unixSocketKey{}) != nil || r.TLS != nil && len(r.TLS.VerifiedChains) > 0
+	return p.operatorToken == "" || r.Context().Value(unixSocketContextKey{}) != nil || r.TLS != nil && len(r.TLS.VerifiedChains) > 0
 }
 
-// isAcceptedHost reports whether the Host header of a request has an IP address or a name of the agent. Another name may belong to an
-// attacker and lead to the address of the agent, so that a page of the attacker would have the same origin as the API.
+// isAcceptedHost reports whether the Host header of a request has an IP address or a name of the agent. Another name may
+// belong to an attacker and lead to the address of the agent, so that a page of the attacker would have the same origin
+// as the API.
 func (p *accessPolicy) isAcceptedHost(host string) bool {
 	name := host
 	if h, _, err := net.SplitHostPort(host); err == nil {

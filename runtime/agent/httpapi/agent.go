@@ -25,8 +25,8 @@ type localAgent struct {
 	version       string // the Nomad version whose API is implemented
 }
 
-// checkNodeAndServer returns an error if a request has the parameter node_id or server_id for another node or server.
-func (l *localAgent) checkNodeAndServer(r *request) error {
+// checkNodeAndServerParams returns an error if a request has the parameter node_id or server_id for another node or server.
+func (l *localAgent) checkNodeAndServerParams(r *request) error {
 	if id := r.query.Get("node_id"); id != "" && id != l.nodeID {
 		return notFoundError("Unknown node " + stripUnprintable(id))
 	}
@@ -64,7 +64,7 @@ func (h *agentHandler) health(r *request) (any, error) {
 			}
 			return h.node.OutputLossErr()
 		},
-		"server": func() error { return cmp.Or(h.store.WriteErr(), h.store.CheckSpace()) },
+		"server": func() error { return cmp.Or(h.store.WriteErr(), h.store.CheckSpaceForNewObjects()) },
 	}
 	answer, allHealthy := make(map[string]health), true
 	for kind, check := range parts {
@@ -86,7 +86,8 @@ func (h *agentHandler) health(r *request) (any, error) {
 	return answer, nil
 }
 
-// fakeRPCAddress returns the RPC address that Nomad's clients show. No server listens there.
+// fakeRPCAddress returns the RPC address that Nomad's clients show. No server listens there. The port is the next one after
+// the HTTP port, as in Nomad's defaults: 4646 for HTTP, 4647 for RPC, 4648 for Serf.
 func (l *localAgent) fakeRPCAddress() (host string, port int) {
 	host, text, err := net.SplitHostPort(l.advertiseAddr)
 	if err != nil {

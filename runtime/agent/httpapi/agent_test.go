@@ -435,7 +435,7 @@ func TestMetrics(t *testing.T) {
 // A follower of the log that reads too slowly loses lines, and receives their number. Writers of the log
 // never wait.
 func TestSlowMonitorClient(t *testing.T) {
-	f := &monitorSink{lines: make(chan []byte, 2), droppedLines: make(chan int, 1)}
+	f := &monitorSink{lines: make(chan []byte, 2), droppedLineCount: make(chan int, 1)}
 	for range 10 {
 		if _, err := f.Write([]byte("line\n")); err != nil {
 			t.Fatal(err)

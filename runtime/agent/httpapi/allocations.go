@@ -46,8 +46,8 @@ func newAllocStub(a *api.Allocation, states, resources bool) allocStub {
 	return allocStub{stub, a.DesiredTransition, rescheduleDelays(a)}
 }
 
-// allocWithoutJob is an allocation in an event. The reschedule delays, which depend on the job, are separate, because the allocation in
-// an event has no job.
+// allocWithoutJob is an allocation in an event. The reschedule delays, which depend on the job, are separate, because the
+// allocation in an event has no job.
 type allocWithoutJob struct {
 	*api.Allocation
 	rescheduleDelays map[*api.RescheduleEvent]time.Duration
@@ -144,7 +144,7 @@ func findAllocation(s *store.Store, id string) (*api.Allocation, error) {
 
 // findRunner returns the runner of an allocation for a request about a task, or about all tasks if
 // task is empty. An allocation that has ended has no runner.
-func (h *allocHandler) findRunner(id, task string, unknown, ended error) (*allocrunner.Runner, error) {
+func (h *allocHandler) findRunner(id, task string, unknownTaskErr, endedErr error) (*allocrunner.Runner, error) {
 	alloc, err := findAllocation(h.store, id)
 	if err != nil {
 		return nil, err
@@ -154,9 +154,9 @@ func (h *allocHandler) findRunner(id, task string, unknown, ended error) (*alloc
 	case runner != nil:
 		return runner, nil
 	case task != "" && findTask(alloc, task) == nil:
-		return nil, unknown
+		return nil, unknownTaskErr
 	}
-	return nil, ended
+	return nil, endedErr
 }
 
 func (h *allocHandler) restart(r *request) (any, error) {

@@ -119,7 +119,8 @@ func acceptsGzip(r *http.Request) bool {
 	return false
 }
 
-// writeError writes the reply of a failed request: the text of the error, with a status code that depends on the error's type.
+// writeError writes the reply of a failed request: the text of the error, with a status code that depends on the error's
+// type.
 func (a *API) writeError(r *request, err error) {
 	r.setIndexHeaders()
 	code := http.StatusInternalServerError
@@ -152,7 +153,7 @@ func (r *request) setIndexHeaders() {
 	if r.replyIndex > 0 {
 		h.Set("X-Nomad-Index", strconv.FormatUint(r.replyIndex, 10))
 	}
-	if r.isStateRead {
+	if r.isReplyReadFromState {
 		h.Set("X-Nomad-Lastcontact", "0")
 		h.Set("X-Nomad-Knownleader", "true")
 	}

@@ -39,7 +39,7 @@ type Node interface {
 	GCEndedAllocs()
 	// CheckHookAttachments checks the hooks that a canonical job attaches. It returns the mistakes in the
 	// attachments, and the errors of hooks that cannot be checked now.
-	CheckHookAttachments(context.Context, *api.Job) (faults []admission.HookFault, trouble []error)
+	CheckHookAttachments(context.Context, *api.Job) (faults []admission.HookFault, unreachable []error)
 	// Logs returns the client of the log collector, which reads the output of tasks.
 	Logs() *logs.Collector
 	// OutputLossErr returns an error if output of tasks cannot be written at present.
@@ -76,8 +76,8 @@ type AgentFuncs struct {
 	Config func() map[string]any
 	// Reload reloads the configuration.
 	Reload func() error
-	// Plugins describes the plugins without secrets, as a value for the JSON of the reply. PluginsChanged returns a channel that
-	// is closed when the description changes; it is nil only if Plugins is.
+	// Plugins describes the plugins without secrets, as a value for the JSON of the reply. PluginsChanged returns a
+	// channel that is closed when the description changes; it is nil only if Plugins is.
 	Plugins        func() any
 	PluginsChanged func() <-chan struct{}
 }
@@ -109,7 +109,7 @@ type Config struct {
 	// OperatorToken is the secret that a client must send, except over a unix socket or with a
 	// certificate. An empty token allows all clients.
 	OperatorToken Secret
-	// ReadOnlyToken permits the routes in [readOnlyRoutes] if Token is set; an empty token permits
+	// ReadOnlyToken permits the routes in [readOnlyRoutes] if OperatorToken is set; an empty token permits
 	// nothing.
 	ReadOnlyToken Secret
 	// Identities authenticates tasks by the tokens of their identities; nil authenticates none.
@@ -170,11 +170,11 @@ func http1Protocol() *http.Protocols {
 	return p
 }
 
-// unixSocketKey marks the context of a request over the unix socket of the agent. connKey is the context key of a
-// request's *connlimit.Conn, if its connection is counted.
+// unixSocketContextKey marks the context of a request over the unix socket of the agent. connContextKey is the context
+// key of a request's *connlimit.Conn, if its connection is counted.
 type (
-	unixSocketKey struct{}
-	connKey       struct{}
+	unixSocketContextKey struct{}
+	connContextKey       struct{}
 )
 
 // Serve serves the listeners until ctx ends, and closes them. It replies to blocking requests
@@ -196,11 +196,11 @@ func (a *API) Serve(ctx context.Context, listeners ...net.Listener) error {
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			switch c.LocalAddr().Network() {
 			case "unix":
-				ctx = context.WithValue(ctx, unixSocketKey{}, true)
+				ctx = context.WithValue(ctx, unixSocketContextKey{}, true)
 			case taskapi.Network:
-				ctx = context.WithValue(ctx, taskSocketKey{}, true)
+				ctx = context.WithValue(ctx, taskSocketContextKey{}, true)
 			}
-			return context.WithValue(ctx, connKey{}, connlimit.ConnOf(c))
+			return context.WithValue(ctx, connContextKey{}, connlimit.ConnOf(c))
 		},
 		ErrorLog: a.logger.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
 	}
@@ -226,7 +226,8 @@ func (a *API) Serve(ctx context.Context, listeners ...net.Listener) error {
 	return errors.Join(errs...)
 }
 
-// ServeHTTP implements http.Handler. It calls handleRequest, and writes the reply unless the handler of the route has written it.
+// ServeHTTP implements http.Handler. It calls authorizeAndRoute, and writes the reply unless the handler of the route has
+// written it.
 func (a *API) ServeHTTP(w http.ResponseWriter, hr *http.Request) {
 	begin := time.Now()
 	h := w.Header()
@@ -236,11 +237,11 @@ func (a *API) ServeHTTP(w http.ResponseWriter, hr *http.Request) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Vary", "Accept-Encoding, Origin")
 	r := &request{Request: hr, w: w, responseController: http.NewResponseController(w), query: hr.URL.Query(), bodyBudget: &a.bodyBudget}
-	r.conn, _ = hr.Context().Value(connKey{}).(*connlimit.Conn)
+	r.conn, _ = hr.Context().Value(connContextKey{}).(*connlimit.Conn)
 	defer r.conn.OnRequestDone()
 	defer r.releaseBody()
 	r.setBodyDeadline()
-	value, err := a.handleRequest(r)
+	value, err := a.authorizeAndRoute(r)
 	switch {
 	case r.isReplyWritten:
 	case err != nil:
@@ -253,7 +254,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, hr *http.Request) {
 	a.logger.Debug("request complete", "method", hr.Method, "path", hr.URL.Path, "duration", time.Since(begin))
 }
 
-func (a *API) handleRequest(r *request) (value any, err error) {
+func (a *API) authorizeAndRoute(r *request) (value any, err error) {
 	defer func() {
 		switch p := recover(); p {
 		case nil:
@@ -271,7 +272,7 @@ func (a *API) handleRequest(r *request) (value any, err error) {
 	if !authenticated {
 		r.discardBody()
 	} else {
-		err = a.countConnForClient(r)
+		err = a.countConnNowOrAfterBody(r)
 	}
 	if err != nil {
 		return nil, err
@@ -283,18 +284,18 @@ func (a *API) handleRequest(r *request) (value any, err error) {
 	if method == http.MethodHead {
 		method = http.MethodGet // net/http omits the body of the reply to a HEAD request
 	}
-	rt, id, found, otherMethod := findRoute(a.routes, method, r.URL.Path)
+	rt, id, methodAllowed, pathExists := findRoute(a.routes, method, r.URL.Path)
 	switch {
-	case otherMethod && !found:
+	case pathExists && !methodAllowed:
 		return nil, errInvalidMethod
-	case !found && r.rights.workload != nil:
+	case !methodAllowed && r.rights.workload != nil:
 		return nil, errPermissionDenied
-	case !found:
+	case !methodAllowed:
 		return nil, &statusError{http.StatusNotFound, ""}
 	}
 	r.pathID = id
 	if r.rights.isReadOnly {
-		if err := r.checkReadOnly(method, rt); err != nil {
+		if err := r.checkReadOnlyTokenAccess(method, rt); err != nil {
 			return nil, err
 		}
 	}
@@ -302,12 +303,12 @@ func (a *API) handleRequest(r *request) (value any, err error) {
 		return nil, err
 	}
 	if r.rights.workload != nil {
-		if err := r.checkWorkload(method, rt, a.access); err != nil {
+		if err := r.checkWorkloadTokenAccess(method, rt, a.access); err != nil {
 			return nil, err
 		}
 	}
 	if method == http.MethodGet {
-		if err := r.readUnusedBody(); err != nil {
+		if err := r.readAndDiscardBody(); err != nil {
 			return nil, err
 		}
 	}

@@ -67,7 +67,7 @@ func newClientFixture(t testing.TB, lives map[string]schedtest.AllocTimes) *clie
 type inProcessParser struct{}
 
 func (inProcessParser) Parse(_ context.Context, text, variables string) (*api.Job, error) {
-	file, diags := jobspec.Parse(jobspec.Source{Name: "input.hcl", Text: []byte(text), VarText: variables})
+	file, diags := jobspec.Parse(jobspec.Source{Name: "input.hcl", Text: []byte(text), VarFileText: variables})
 	if err := jobspec.Err(diags); err != nil {
 		return nil, &confined.ParseError{Text: err.Error()}
 	}

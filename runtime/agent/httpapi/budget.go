@@ -34,13 +34,14 @@ func (b *sharedMemoryBudget) release(n int64) { b.freeBytes.Add(n) }
 // maxReadChunk limits the memory that is reserved for a body before its bytes arrive.
 const maxReadChunk = 64 << 10
 
-// readAll reads r to its end and returns the text. size is the length of the text, or -1 if it is unknown. taken is the
-// number of bytes that readAll has reserved, and that the caller must release; taken is zero after an error.
-func (b *sharedMemoryBudget) readAll(r io.Reader, size int64) (text []byte, taken int64, err error) {
+// readAll reads r to its end and returns the text. size is the length of the text, or -1 if it is unknown. reservedBytes
+// is the number of bytes that readAll has reserved, and that the caller must release; reservedBytes is zero after an
+// error.
+func (b *sharedMemoryBudget) readAll(r io.Reader, size int64) (text []byte, reservedBytes int64, err error) {
 	defer func() {
 		if err != nil {
-			b.release(taken)
-			text, taken = nil, 0
+			b.release(reservedBytes)
+			text, reservedBytes = nil, 0
 		}
 	}()
 	var bodyPieces [][]byte
@@ -49,9 +50,9 @@ func (b *sharedMemoryBudget) readAll(r io.Reader, size int64) (text []byte, take
 	next := min(max(size, 511)+1, maxReadChunk)
 	for {
 		if !b.tryReserve(next) {
-			return nil, taken, errTooManyBodies
+			return nil, reservedBytes, errTooManyBodies
 		}
-		taken += next
+		reservedBytes += next
 		piece, err := readUntilFull(r, make([]byte, next))
 		bodyPieces = append(bodyPieces, piece)
 		switch {
@@ -59,16 +60,16 @@ func (b *sharedMemoryBudget) readAll(r io.Reader, size int64) (text []byte, take
 			next = maxReadChunk
 			continue
 		case !errors.Is(err, io.EOF):
-			return nil, taken, err
+			return nil, reservedBytes, err
 		case len(bodyPieces) == 1:
-			return piece, taken, nil
+			return piece, reservedBytes, nil
 		}
-		whole := taken
+		whole := reservedBytes
 		if !b.tryReserve(whole) {
-			return nil, taken, errTooManyBodies
+			return nil, reservedBytes, errTooManyBodies
 		}
 		text = slices.Concat(bodyPieces...)
-		b.release(taken)
+		b.release(reservedBytes)
 		return text, whole, nil
 	}
 }

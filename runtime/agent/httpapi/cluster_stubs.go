@@ -54,8 +54,8 @@ const tokenSelfPath = "/v1/acl/token/self"
 // readOnlyTokenID is the AccessorID of the read-only token. The web page compares it.
 const readOnlyTokenID = "read-only"
 
-// describeToken describes the token of the client. A client with all rights gets the reply of Nomad without ACLs.
-func describeToken(r *request) (any, error) {
+// describeRequestToken describes the token of the client. A client with all rights gets the reply of Nomad without ACLs.
+func describeRequestToken(r *request) (any, error) {
 	if r.rights.isReadOnly {
 		return api.ACLToken{AccessorID: readOnlyTokenID, Name: "read-only token", Type: "client"}, nil
 	}
@@ -65,14 +65,14 @@ func describeToken(r *request) (any, error) {
 // schedulerTypes are the names of the schedulers that a job can use.
 var schedulerTypes = []string{api.JobTypeService, api.JobTypeBatch, api.JobTypeSystem, api.JobTypeSysbatch}
 
-func (h *clusterHandler) schedulers(*request) (any, error) {
+func (h *clusterHandler) listSchedulerWorkers(*request) (any, error) {
 	return api.AgentSchedulerWorkersInfo{ServerID: h.agent.nodeID, Schedulers: []api.AgentSchedulerWorkerInfo{{
 		ID: h.agent.nodeID, EnabledSchedulers: schedulerTypes, Started: h.startTime.UTC().Format(time.RFC3339Nano),
 		Status: "WaitingToDequeue", WorkloadStatus: "Waiting",
 	}}}, nil
 }
 
-func (h *clusterHandler) schedulerWorkers(*request) (any, error) {
+func (h *clusterHandler) readSchedulerWorkerConfig(*request) (any, error) {
 	return api.AgentSchedulerWorkerConfigResponse{ServerID: h.agent.nodeID, NumSchedulers: 1, EnabledSchedulers: schedulerTypes}, nil
 }
 
@@ -126,8 +126,8 @@ func redirectToUI(r *request) (any, error) {
 	return nil, nil
 }
 
-// servePage replies with a file or the HTML of the web page.
-func (a *API) servePage(r *request) (any, error) {
+// serveWebUI replies with a file or the HTML of the web page.
+func (a *API) serveWebUI(r *request) (any, error) {
 	if a.config.OptionalRoutes.DisableWebPage {
 		return nil, notFoundError("the web page is disabled in the configuration of the agent: ui { enabled = false }")
 	}

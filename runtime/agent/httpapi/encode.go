@@ -18,10 +18,10 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// encode returns the JSON of a value in the format of Nomad's API, which differs from
+// encodeJSON returns the JSON of a value in the format of Nomad's API, which differs from
 // encoding/json: names are sorted, a zero time is null, empty fields are present (except for a few
 // types), floating-point numbers always have a point, and HTML is not escaped.
-func encode(value any) ([]byte, error) {
+func encodeJSON(value any) ([]byte, error) {
 	return appendNomadJSON(nil, reflect.ValueOf(value), false)
 }
 
@@ -85,11 +85,11 @@ type jsonField struct {
 	quotedName         string // the field's name in JSON, with quotation marks and the colon
 	encoding           valueEncoding
 	hiddenFromReadOnly bool  // the field is hidden from clients that use the read-only token
-	index              []int // nil if the field has a constant value
+	reflectIndex       []int // nil if the field has a constant value
 	constantJSON       string
 	omitEmpty          bool
 	encodedAsString    bool
-	nilAsZero          bool
+	encodesNilAsZero   bool
 }
 
 // jsonFieldsOf returns the fields of a struct in the order of their names.
@@ -112,10 +112,10 @@ func jsonFieldsOf(t reflect.Type) []*jsonField {
 			name:               cmp.Or(name, tag, f.Name),
 			encoding:           encodingOfType(f.Type),
 			hiddenFromReadOnly: isFieldHiddenFromReadOnly(t, cmp.Or(name, tag, f.Name)),
-			index:              f.Index,
+			reflectIndex:       f.Index,
 			omitEmpty:          !named && (strings.Contains(options, "omitempty") || slices.Contains(omitEmptyTypes, t) || omitEmptyFields[t] == f.Name),
 			encodedAsString:    strings.Contains(options, "string"),
-			nilAsZero:          nilAsZeroTypes[t] && slices.Contains([]reflect.Kind{reflect.Bool, reflect.Int, reflect.String}, derefType(f.Type).Kind()),
+			encodesNilAsZero:   nilAsZeroTypes[t] && slices.Contains([]reflect.Kind{reflect.Bool, reflect.Int, reflect.String}, derefType(f.Type).Kind()),
 		})
 	}
 	for name, text := range serverOnlyFields[t] {
@@ -145,9 +145,9 @@ func derefType(t reflect.Type) reflect.Type {
 type valueEncoding byte
 
 const (
-	encodeByKind    valueEncoding = iota // according to the kind
-	encodeTime                           // as a time
-	encodeMarshaler                      // with json.Marshaler
+	encodeByKind    valueEncoding = iota // according to the reflect.Kind of the value
+	encodeTime                           // as a time in RFC 3339, or null for a zero time
+	encodeMarshaler                      // values that implement json.Marshaler
 	encodeText                           // values that implement encoding.TextMarshaler
 )
 
@@ -166,9 +166,9 @@ func encodingOfType(t reflect.Type) valueEncoding {
 // jsonEncoder has the access rights of the client, and data of the job and of the allocation that are being
 // encoded.
 type jsonEncoder struct {
-	clientIsReadOnly bool                                   // fields that the read-only token may not read are encoded as unset
-	jobNamespace     string                                 // of the current job
-	rescheduleDelays map[*api.RescheduleEvent]time.Duration // of the current allocation
+	clientIsReadOnly        bool                                   // fields that the read-only token may not read are encoded as unset
+	currentJobNamespace     string                                 // namespace of the job that is being encoded
+	currentRescheduleDelays map[*api.RescheduleEvent]time.Duration // delays of the allocation that is being encoded
 }
 
 func appendNomadJSON(b []byte, v reflect.Value, readOnly bool) ([]byte, error) {
@@ -233,34 +233,34 @@ func (e *jsonEncoder) appendJSON(b []byte, v reflect.Value, how valueEncoding, d
 
 func (e *jsonEncoder) appendStruct(b []byte, v reflect.Value, depth int) ([]byte, error) {
 	if v.Type() == jobType {
-		e.jobNamespace = api.DefaultNamespace
+		e.currentJobNamespace = api.DefaultNamespace
 		if named := v.FieldByName("Namespace"); !named.IsNil() {
-			e.jobNamespace = named.Elem().String()
+			e.currentJobNamespace = named.Elem().String()
 		}
 	}
 	switch v.Type() {
 	case allocType:
 		if v.CanAddr() {
 			if alloc := v.Addr().Interface().(*api.Allocation); alloc.Job != nil {
-				e.rescheduleDelays = rescheduleDelays(alloc)
+				e.currentRescheduleDelays = rescheduleDelays(alloc)
 			}
 		}
 	case allocStubType:
-		e.rescheduleDelays = v.Interface().(allocStub).rescheduleDelays
+		e.currentRescheduleDelays = v.Interface().(allocStub).rescheduleDelays
 	case allocWithoutJobType:
-		e.rescheduleDelays = v.Interface().(allocWithoutJob).rescheduleDelays
+		e.currentRescheduleDelays = v.Interface().(allocWithoutJob).rescheduleDelays
 	}
 	b = append(b, '{')
 	first := true
 	for _, f := range jsonFieldsOf(v.Type()) {
-		value, err := v.FieldByIndexErr(f.index)
+		value, err := v.FieldByIndexErr(f.reflectIndex)
 		if err == nil && f.hiddenFromReadOnly && e.clientIsReadOnly {
 			value = reflect.Zero(value.Type())
 		}
 		if err != nil || f.omitEmpty && isEmptyJSONValue(value) {
 			continue
 		}
-		if f.nilAsZero && value.Kind() == reflect.Pointer && value.IsNil() {
+		if f.encodesNilAsZero && value.Kind() == reflect.Pointer && value.IsNil() {
 			value = reflect.Zero(value.Type().Elem())
 		}
 		if !first {
@@ -268,14 +268,14 @@ func (e *jsonEncoder) appendStruct(b []byte, v reflect.Value, depth int) ([]byte
 		}
 		first = false
 		b = append(b, f.quotedName...)
-		if f.index == nil {
+		if f.reflectIndex == nil {
 			switch f.constantJSON {
 			case jobNamespacePlaceholder:
-				b = appendJSONString(b, e.jobNamespace)
+				b = appendJSONString(b, e.currentJobNamespace)
 			case rescheduleDelayPlaceholder:
 				delay := time.Duration(0)
 				if v.CanAddr() {
-					delay = e.rescheduleDelays[v.Addr().Interface().(*api.RescheduleEvent)]
+					delay = e.currentRescheduleDelays[v.Addr().Interface().(*api.RescheduleEvent)]
 				}
 				b = strconv.AppendInt(b, int64(delay), 10)
 			default:

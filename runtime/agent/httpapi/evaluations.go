@@ -34,7 +34,7 @@ func (h *evaluationHandler) list(r *request) (any, error) {
 		if err != nil {
 			return nil, index, err
 		}
-		evals, err := listPage(r, found, r.evalSortKey, identityStub)
+		evals, err := listPage(r, found, r.evalSortKey, unchangedStub)
 		return evals, index, err
 	})
 }

@@ -20,7 +20,7 @@ type execHandler struct {
 	execSessions *execSessionGroup
 }
 
-// execCommand is the command of a session. run blocks until the command has exited, and kills it
+// execCommand is the command of a session. runInTask blocks until the command has exited, and kills it
 // when ctx ends.
 type execCommand struct {
 	driver.Exec
@@ -28,7 +28,7 @@ type execCommand struct {
 }
 
 func (h *execHandler) execTask(r *request) (any, error) {
-	return h.serveSession(r, func() (execCommand, error) {
+	return h.serveExecSession(r, func() (execCommand, error) {
 		var command []string
 		if err := json.Unmarshal([]byte(r.query.Get("command")), &command); err != nil || len(command) == 0 {
 			return execCommand{}, execError("command is not present")
@@ -41,9 +41,9 @@ func (h *execHandler) execTask(r *request) (any, error) {
 	})
 }
 
-// runAction runs an action of the job.
-func (h *execHandler) runAction(r *request) (any, error) {
-	return h.serveSession(r, func() (execCommand, error) {
+// runJobAction runs an action of the job.
+func (h *execHandler) runJobAction(r *request) (any, error) {
+	return h.serveExecSession(r, func() (execCommand, error) {
 		s, allocID := h.store.Snapshot(), r.query.Get("allocID")
 		if s.Job(nil, r.namespace, r.pathID) == nil {
 			return execCommand{}, execError("Unknown job %q", r.pathID)

@@ -272,7 +272,7 @@ func TestNoExecSessionStartsAfterServe(t *testing.T) {
 	f.routes = []route{{"GET", "/v1/late", func(r *request) (any, error) {
 		close(asked)
 		<-ended
-		_, err := exec.serveSession(r, func() (execCommand, error) {
+		_, err := exec.serveExecSession(r, func() (execCommand, error) {
 			t.Error("the session looks for its command")
 			return execCommand{}, errAgentStopping
 		})
@@ -320,7 +320,7 @@ func FuzzExecFrames(f *testing.F) {
 			got, _ := io.ReadAll(stdin)
 			read <- string(got)
 		}()
-		if err := in.handleMessage(text); (err == nil) != valid {
+		if err := in.applyClientMessage(text); (err == nil) != valid {
 			t.Errorf("%q: %v", text, err)
 		}
 		typed.Close()

@@ -88,15 +88,15 @@ func newAllocFileInfo(i taskfiles.EntryInfo) api.AllocFileInfo {
 	}
 }
 
-// replyFromDir opens the directory of the allocation in the path and replies with the result of ask for
+// replyFromAllocDir opens the directory of the allocation in the path and replies with the result of read for
 // this directory.
-func (h *fileHandler) replyFromDir(r *request, ask func(*taskfiles.Dir) (any, error)) (any, error) {
+func (h *fileHandler) replyFromAllocDir(r *request, read func(*taskfiles.Dir) (any, error)) (any, error) {
 	dir, err := h.openAllocDir(r)
 	if err != nil {
 		return nil, err
 	}
 	defer dir.Close()
-	value, err := ask(dir)
+	value, err := read(dir)
 	if err != nil {
 		return nil, statErrorCodes.toStatusError(err)
 	}
@@ -104,7 +104,7 @@ func (h *fileHandler) replyFromDir(r *request, ask func(*taskfiles.Dir) (any, er
 }
 
 func (h *fileHandler) list(r *request) (any, error) {
-	return h.replyFromDir(r, func(dir *taskfiles.Dir) (any, error) {
+	return h.replyFromAllocDir(r, func(dir *taskfiles.Dir) (any, error) {
 		infos, err := dir.List(cmp.Or(r.query.Get("path"), "/"))
 		list := make([]api.AllocFileInfo, len(infos))
 		for i, info := range infos {
@@ -121,7 +121,7 @@ func (h *fileHandler) stat(r *request) (any, error) {
 	if path == "" {
 		return nil, errNoFile
 	}
-	return h.replyFromDir(r, func(dir *taskfiles.Dir) (any, error) {
+	return h.replyFromAllocDir(r, func(dir *taskfiles.Dir) (any, error) {
 		info, err := dir.Stat(path)
 		if err != nil {
 			return nil, err

@@ -197,7 +197,7 @@ func newFlood(t *testing.T, seed uint64) *flood {
 	f := &flood{T: t, random: rand.New(rand.NewPCG(seed, 0))}
 	f.fixture = newFixture(t, func(c *Config) {
 		c.OperatorToken, c.ReadOnlyToken = "operator", "reader"
-		identities = identity.New(identity.Config{Store: c.Store, Region: "global"})
+		identities = identity.NewIssuer(identity.Config{Store: c.Store, Region: "global"})
 		c.Identities = identities
 	})
 	if f.random.IntN(2) == 0 {
@@ -235,7 +235,7 @@ func newFlood(t *testing.T, seed uint64) *flood {
 			t.Fatal(err)
 		}
 		path := filepath.Join(dir, name)
-		if err := tasks.Add(taskapi.Addr{AllocID: workloadAllocID, Task: name}, listenOnSocket(t, path)); err != nil {
+		if err := tasks.AddSocket(taskapi.Addr{AllocID: workloadAllocID, Task: name}, listenOnSocket(t, path)); err != nil {
 			t.Fatal(err)
 		}
 		taskClients = append(taskClients, floodClient{

@@ -22,7 +22,7 @@ func (r *request) streamFrames(follow func(ctx context.Context, emit func(api.St
 	defer heartbeatWG.Wait()
 	defer cancel()
 
-	var mu sync.Mutex // one frame at a time
+	var mu sync.Mutex // held while a frame is written
 	var buf []byte
 	heartbeatWG.Go(func() {
 		ticker := time.NewTicker(heartbeatInterval)
@@ -53,7 +53,7 @@ func (r *request) streamFrames(follow func(ctx context.Context, emit func(api.St
 	})
 }
 
-// appendFrame encodes a frame as [encode] does, without empty fields.
+// appendFrame encodes a frame as [encodeJSON] does, without empty fields.
 func appendFrame(b []byte, f api.StreamFrame) []byte {
 	b = append(b, '{')
 	field := func(name string) {

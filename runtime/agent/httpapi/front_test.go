@@ -81,7 +81,7 @@ func TestHandlerPanic(t *testing.T) {
 }
 
 func TestSecret(t *testing.T) {
-	b, err := encode(map[string]any{"a": Secret("x"), "b": []Secret{"x"}})
+	b, err := encodeJSON(map[string]any{"a": Secret("x"), "b": []Secret{"x"}})
 	if err != nil || string(b) != `{"a":"<redacted>","b":["<redacted>"]}` {
 		t.Errorf("%s %v", b, err)
 	}

@@ -18,7 +18,7 @@ func (h *debugHandler) readHostData(r *request) (any, error) {
 	if !h.debugRoutesEnabled {
 		return nil, errPermissionDenied
 	}
-	if err := h.agent.checkNodeAndServer(r); err != nil {
+	if err := h.agent.checkNodeAndServerParams(r); err != nil {
 		return nil, err
 	}
 	n := h.agent.currentNode()

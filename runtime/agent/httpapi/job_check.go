@@ -61,27 +61,27 @@ func (c *jobChecker) decodeCanonicalJob(r *request, body any, sent *submittedJob
 	return job, nil
 }
 
-// hookStartTimeout is how long a request waits for hook plugins that are starting, and schemaTimeout how long it waits for the
-// schemas of drivers.
+// hookStartTimeout is how long a request waits for hook plugins that are starting, and schemaTimeout how long it waits
+// for the schemas of drivers.
 const (
 	hookStartTimeout = 10 * time.Second
 	schemaTimeout    = time.Second
 )
 
-// checkAdmission returns whether the node can run a canonical job. The error is that of a request for a job that the node
-// rejects.
+// checkAdmission returns whether the node can run a canonical job. The error is the reply to a request whose job is
+// invalid, or whose job the node cannot run.
 func (c *jobChecker) checkAdmission(ctx context.Context, job *api.Job) (admission.Answer, error) {
 	node := c.newAdmissionNode()
-	if admission.Fault(job, node.Namespaces) == nil { // the answer about an invalid job does not wait for a hook
+	if admission.ValidationErr(job, node.Namespaces) == nil { // the answer about an invalid job does not wait for a hook
 		c.addHookFaults(ctx, job, &node)
 	}
 	c.addTaskConfigSchemas(ctx, job, &node)
 	answer := admission.Check(ctx, job, node, admission.Flags{Caller: admission.API})
 	switch {
-	case answer.MalformedRequest:
-		return answer, badRequestError(answer.Fault.Error())
-	case answer.Fault != nil:
-		return answer, answer.Fault
+	case answer.IsMalformedRequest:
+		return answer, badRequestError(answer.ValidationErr.Error())
+	case answer.ValidationErr != nil:
+		return answer, answer.ValidationErr
 	}
 	var lines []string
 	for _, r := range answer.RefusalsWithEffect(admission.Rejects) {
@@ -93,11 +93,11 @@ func (c *jobChecker) checkAdmission(ctx context.Context, job *api.Job) (admissio
 	return answer, badRequestError("This job cannot run here:\n" + strings.Join(lines, "\n"))
 }
 
-// newAdmissionNode returns what the state has about the node. Drivers and the requirements for the node are unknown facts, because
-// both can change before the job is placed.
+// newAdmissionNode returns what the state has about the node. Drivers and the requirements for the node are unknown
+// facts, because both can change before the job is placed.
 func (c *jobChecker) newAdmissionNode() admission.Node {
 	state := c.store.Snapshot()
-	node := admission.Node{Region: c.region, Namespaces: []string{}, Schemas: make(map[string]admission.Schema), Scheduler: state.SchedulerConfig(nil)}
+	node := admission.Node{Region: c.region, Namespaces: []string{}, Schemas: make(map[string]admission.ConfigSchema), SchedulerConfig: state.SchedulerConfig(nil)}
 	for _, n := range state.Namespaces(nil, "") {
 		node.Namespaces = append(node.Namespaces, n.Name)
 	}
@@ -108,7 +108,7 @@ func (c *jobChecker) newAdmissionNode() admission.Node {
 func (c *jobChecker) addHookFaults(ctx context.Context, job *api.Job, node *admission.Node) {
 	untilHooks, cancel := context.WithTimeout(ctx, hookStartTimeout)
 	defer cancel()
-	node.HookFaults, node.UncheckedHooks = c.node.CheckHookAttachments(untilHooks, job)
+	node.HookFaults, node.HookCheckErrors = c.node.CheckHookAttachments(untilHooks, job)
 }
 
 // addTaskConfigSchemas adds the schemas of the drivers of a job. It waits for drivers that are starting.
@@ -123,7 +123,7 @@ func (c *jobChecker) addTaskConfigSchemas(ctx context.Context, job *api.Job, nod
 		if err != nil {
 			c.logger.Debug("config blocks not checked", "driver", driver, "error", err)
 		}
-		node.Schemas[driver] = admission.Schema{Spec: spec, Err: err}
+		node.Schemas[driver] = admission.ConfigSchema{Spec: spec, Err: err}
 	}
 }
 
@@ -136,9 +136,9 @@ func configFaultLines(faults []admission.ConfigFault) []string {
 	return lines
 }
 
-// configWarnings converts faults in the config blocks of tasks to warnings for a job that is registered. They are no errors,
-// because the driver may have another version when the job is placed.
-func configWarnings(faults []admission.ConfigFault) []string {
+// configFaultWarnings converts faults in the config blocks of tasks to warnings for a job that is registered. They are no
+// errors, because the driver may have another version when the job is placed.
+func configFaultWarnings(faults []admission.ConfigFault) []string {
 	lines := configFaultLines(faults)
 	for i, text := range lines {
 		lines[i] = text + " The task will fail when it is started."

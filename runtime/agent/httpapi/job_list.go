@@ -30,10 +30,10 @@ func (jo *jobReader) list(r *request) (any, error) {
 	return jo.listMatching(r, func(*api.Job) bool { return true })
 }
 
-// listMatching replies with a page of the jobs for which the function which returns true.
-func (jo *jobReader) listMatching(r *request, which func(*api.Job) bool) (any, error) {
+// listMatching replies with a page of the jobs for which the function matches returns true.
+func (jo *jobReader) listMatching(r *request, matches func(*api.Job) bool) (any, error) {
 	return r.blockingQuery(jo.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		found := slices.DeleteFunc(s.Jobs(ws, r.namespace, r.query.Get("prefix")), func(j *api.Job) bool { return !which(j) })
+		found := slices.DeleteFunc(s.Jobs(ws, r.namespace, r.query.Get("prefix")), func(j *api.Job) bool { return !matches(j) })
 		stubs, err := listPage(r, found, jobSortKey, func(j *api.Job) jobStub {
 			stub := jobStub{
 				ID: pointer.Value(j.ID), ParentID: pointer.Value(j.ParentID), Name: pointer.Value(j.Name), Namespace: pointer.Value(j.Namespace), NodePool: pointer.Value(j.NodePool),

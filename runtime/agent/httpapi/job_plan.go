@@ -40,7 +40,7 @@ func (j *jobWriter) plan(r *request) (any, error) {
 		Warnings           string
 		replyMeta
 	}{
-		Annotations: plan.Eval.PlanAnnotations, FailedTGAllocs: plan.Eval.FailedTGAllocs, CreatedEvals: plan.OtherEvals,
+		Annotations: plan.Eval.PlanAnnotations, FailedTGAllocs: plan.Eval.FailedTGAllocs, CreatedEvals: plan.CreatedAndCancelledEvals,
 		replyMeta: r.replyMetaOfWrite(index),
 	}
 	warnings := admitted.Warnings
@@ -57,6 +57,6 @@ func (j *jobWriter) plan(r *request) (any, error) {
 	if job.Periodic != nil && pointer.Value(job.Periodic.Enabled) {
 		answer.NextPeriodicLaunch = model.NextLaunch(job, time.Now())
 	}
-	answer.Warnings = model.FormatWarnings(slices.Concat(warnings, configWarnings(admitted.ConfigFaults)))
+	answer.Warnings = model.FormatWarnings(slices.Concat(warnings, configFaultWarnings(admitted.ConfigFaults)))
 	return answer, nil
 }

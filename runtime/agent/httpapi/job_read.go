@@ -61,9 +61,9 @@ func (jo *jobReader) submission(r *request) (any, error) {
 	})
 }
 
-// isListedObjectOfJob reports whether an object of a job with this name is listed: without the parameter
+// isOfCurrentJobOrAllListed reports whether an object of a job with this name is listed: without the parameter
 // "all", only objects of the current job with the name are listed.
-func (r *request) isListedObjectOfJob(j *api.Job, jobCreateIndex uint64) bool {
+func (r *request) isOfCurrentJobOrAllListed(j *api.Job, jobCreateIndex uint64) bool {
 	all, err := strconv.ParseBool(r.query.Get("all"))
 	return err == nil && all || j != nil && jobCreateIndex == pointer.Value(j.CreateIndex)
 }
@@ -72,7 +72,7 @@ func (jo *jobReader) allocations(r *request) (any, error) {
 	return r.blockingQuery(jo.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		j := s.Job(ws, r.namespace, r.pathID)
 		found := slices.DeleteFunc(s.AllocationsByJob(ws, r.namespace, r.pathID), func(alloc *api.Allocation) bool {
-			return !r.isListedObjectOfJob(j, pointer.Value(alloc.Job.CreateIndex))
+			return !r.isOfCurrentJobOrAllListed(j, pointer.Value(alloc.Job.CreateIndex))
 		})
 		stubs, err := r.pageOfAllocStubs(found)
 		return stubs, s.TableIndex(ws, store.Allocations), err
@@ -81,7 +81,7 @@ func (jo *jobReader) allocations(r *request) (any, error) {
 
 func (jo *jobReader) evaluations(r *request) (any, error) {
 	return r.blockingQuery(jo.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		evals, err := listPage(r, s.EvaluationsByJob(ws, r.namespace, r.pathID), r.evalSortKey, identityStub)
+		evals, err := listPage(r, s.EvaluationsByJob(ws, r.namespace, r.pathID), r.evalSortKey, unchangedStub)
 		return evals, s.TableIndex(ws, store.Evaluations), err
 	})
 }
@@ -90,7 +90,7 @@ func (jo *jobReader) deployments(r *request) (any, error) {
 	return r.blockingQuery(jo.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		j := s.Job(ws, r.namespace, r.pathID)
 		found := slices.DeleteFunc(s.DeploymentsByJob(ws, r.namespace, r.pathID), func(d *api.Deployment) bool {
-			return !r.isListedObjectOfJob(j, d.JobCreateIndex)
+			return !r.isOfCurrentJobOrAllListed(j, d.JobCreateIndex)
 		})
 		deployments, err := r.pageOfDeployments(s, found)
 		return deployments, s.TableIndex(ws, store.Deployments), err

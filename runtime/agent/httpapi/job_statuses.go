@@ -83,7 +83,7 @@ func newJobStatus(s *store.Snapshot, ws store.WatchSet, j *api.Job) jobStatus {
 	for _, g := range j.TaskGroups {
 		status.GroupCountSum += pointer.Value(g.Count)
 	}
-	if model.HasChildren(j) {
+	if model.CanHaveChildren(j) {
 		status.ChildStatuses = []string{}
 		for _, child := range s.JobChildren(ws, status.Namespace, status.ID) {
 			status.ChildStatuses = append(status.ChildStatuses, pointer.Value(child.Status))

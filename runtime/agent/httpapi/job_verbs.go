@@ -28,21 +28,21 @@ func (j *jobWriter) dispatch(r *request) (any, error) {
 	if err := r.decodeBodyWithID(&body, true); err != nil {
 		return nil, err
 	}
-	return j.sendDispatch(r, scheduler.DispatchRequest{
+	return j.dispatchChild(r, scheduler.DispatchRequest{
 		Payload: body.Payload, Meta: body.Meta, IDPrefix: body.IdPrefixTemplate, Priority: body.Priority,
 	})
 }
 
-// dispatchPayload dispatches a job. Its payload is the complete body of the request, not a field of JSON.
-func (j *jobWriter) dispatchPayload(r *request) (any, error) {
+// dispatchBodyAsPayload dispatches a job. Its payload is the complete body of the request, not a field of JSON.
+func (j *jobWriter) dispatchBodyAsPayload(r *request) (any, error) {
 	payload, err := r.readBodyBytes(maxBodyBytes)
 	if err != nil {
 		return nil, err
 	}
-	return j.sendDispatch(r, scheduler.DispatchRequest{Payload: payload})
+	return j.dispatchChild(r, scheduler.DispatchRequest{Payload: payload})
 }
 
-func (j *jobWriter) sendDispatch(r *request, d scheduler.DispatchRequest) (any, error) {
+func (j *jobWriter) dispatchChild(r *request, d scheduler.DispatchRequest) (any, error) {
 	d.IdempotencyToken = r.query.Get("idempotency_token")
 	out, err := j.scheduler.Dispatch(r.Context(), r.jobKey(), d)
 	if err != nil {

@@ -85,7 +85,7 @@ func (j *jobWriter) register(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return r.newJobWriteReply(out, slices.Concat(answer.Warnings, warnings, configWarnings(answer.ConfigFaults))...), nil
+	return r.newJobWriteReply(out, slices.Concat(answer.Warnings, warnings, configFaultWarnings(answer.ConfigFaults))...), nil
 }
 
 func (j *jobWriter) validate(r *request) (any, error) {

@@ -22,7 +22,7 @@ type keyRotationReply struct {
 // keyringHandler serves the routes of the keys of variables.
 type keyringHandler struct {
 	store      *store.Store
-	identities *identity.Issuer // may be nil
+	identities *identity.Issuer // nil if the agent issues no tokens
 	logger     hclog.Logger
 }
 
@@ -62,7 +62,7 @@ func (h *keyringHandler) remove(r *request) (any, error) {
 		return nil, err
 	}
 	if h.identities != nil && !force {
-		tasks, err := h.identities.CountTokens(r.pathID)
+		tasks, err := h.identities.CountTokensSignedWith(r.pathID)
 		if err != nil {
 			return nil, err
 		}

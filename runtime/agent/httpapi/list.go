@@ -44,7 +44,7 @@ func (s sortKey) pageToken() string {
 	return s.name
 }
 
-// parsePageToken parses a page token. The result has the same fields as p. An invalid token is used as a name.
+// parsePageToken parses a page token. The result has the same fields as s. An invalid token is used as a name.
 func (s sortKey) parsePageToken(token string) sortKey {
 	before, name, cut := strings.Cut(token, ".")
 	switch {
@@ -61,7 +61,7 @@ func (s sortKey) parsePageToken(token string) sortKey {
 
 // listPage makes the reply to a list request from stored objects: sorted, filtered by the expression,
 // starting at the token, and at most one page. The filter is applied to the stored objects, and
-// only the objects on the page are converted to stubs. The result is never nil. page sets the
+// only the objects on the page are converted to stubs. The result is never nil. paginate sets the
 // token of the next page.
 func listPage[T, S any](r *request, objects []T, key func(T) sortKey, stub func(T) S) ([]S, error) {
 	entries := make([]keyedObject, len(objects))
@@ -118,8 +118,8 @@ func (r *request) paginate(entries []keyedObject) ([]keyedObject, error) {
 	return onPage, nil
 }
 
-// identityStub converts list entries of kinds that are listed completely: it returns the object itself.
-func identityStub[T any](o T) T { return o }
+// unchangedStub converts list entries of kinds that are listed completely: it returns the object itself.
+func unchangedStub[T any](o T) T { return o }
 
 // Limits of a filter expression. The parser's time doubles with each nested parenthesis; an expression of
 // the maximum length takes 100,000 steps.

@@ -63,8 +63,8 @@ func (s *loginSecrets) redeemSecret(secret string, now time.Time) bool {
 
 // loginHandler logs browsers in.
 type loginHandler struct {
-	token   Secret
-	secrets loginSecrets
+	operatorToken Secret
+	secrets       loginSecrets
 }
 
 // loginSecret is the reply to a request for a one-time secret.
@@ -79,28 +79,28 @@ type loginToken struct{ Token string }
 // createSecret makes a one-time secret for a client that has all rights.
 func (h *loginHandler) createSecret(r *request) (any, error) {
 	r.w.Header().Set("Cache-Control", "no-store")
-	if h.token == "" {
+	if h.operatorToken == "" {
 		return loginSecret{}, nil
 	}
 	secret, expires := h.secrets.createSecret(time.Now())
 	return loginSecret{secret, expires}, nil
 }
 
-// logIn replies with the operator's token if the request has a valid one-time secret in place of a token. The secret is not in the
-// body, because the API does not read the body of a request that has not authenticated.
+// logIn replies with the operator's token if the request has a valid one-time secret in place of a token. The secret is
+// not in the body, because the API does not read the body of a request that has not authenticated.
 func (h *loginHandler) logIn(r *request) (any, error) {
 	r.w.Header().Set("Cache-Control", "no-store")
-	if h.token == "" || !h.secrets.redeemSecret(requestToken(r.Request), time.Now()) {
+	if h.operatorToken == "" || !h.secrets.redeemSecret(requestToken(r.Request), time.Now()) {
 		return nil, &statusError{http.StatusForbidden, "Permission denied: this login has expired, or was used before"}
 	}
-	return loginToken{string(h.token)}, nil
+	return loginToken{string(h.operatorToken)}, nil
 }
 
-// isPagePath reports whether a path belongs to the web page or one of its files, which disclose no data of the agent.
-func isPagePath(path string) bool { return path == "/" || strings.HasPrefix(path, ui.Prefix) }
+// isWebUIPath reports whether a path belongs to the web page or one of its files, which disclose no data of the agent.
+func isWebUIPath(path string) bool { return path == "/" || strings.HasPrefix(path, ui.Prefix) }
 
-// isPageNavigation reports whether a browser opens the web page, which a link on any web site may do. Other web
+// isWebUINavigation reports whether a browser opens the web page, which a link on any web site may do. Other web
 // sites cannot read the page, or show it in a frame.
-func isPageNavigation(r *http.Request) bool {
-	return r.Method == http.MethodGet && isPagePath(r.URL.Path) && r.Header.Get("Sec-Fetch-Mode") == "navigate"
+func isWebUINavigation(r *http.Request) bool {
+	return r.Method == http.MethodGet && isWebUIPath(r.URL.Path) && r.Header.Get("Sec-Fetch-Mode") == "navigate"
 }

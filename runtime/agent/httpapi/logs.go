@@ -13,7 +13,7 @@ import (
 )
 
 // readStreamPosition reads the position in a stream at which the response starts.
-func (r *request) readStreamPosition() (end bool, offset int64, err error) {
+func (r *request) readStreamPosition() (fromEnd bool, offset int64, err error) {
 	if text := r.query.Get("offset"); text != "" {
 		if offset, err = strconv.ParseInt(text, 10, 64); err != nil {
 			return false, 0, badRequestError("error parsing offset: " + err.Error())
@@ -101,7 +101,7 @@ func (h *fileHandler) newLogFollowRequest(r *request) (logs.FollowRequest, error
 	if err != nil {
 		return ask, err
 	}
-	ask.Dir = dir.LogDir()
+	ask.LogDir = dir.LogDir()
 	if kept, err := h.node.Logs().HasLogs(ask); err != nil || !kept {
 		text := fmt.Sprintf("log entry for task %q and log type %q not found", ask.Task, ask.Stream)
 		if hint := allocDirRemovalReason(alloc); hint != "" {

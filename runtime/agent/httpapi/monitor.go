@@ -26,8 +26,8 @@ type monitorFrame struct {
 
 // monitorSink receives the lines of a log. It never blocks the logger.
 type monitorSink struct {
-	lines        chan []byte
-	droppedLines chan int // the number of dropped lines; receiving resets it
+	lines            chan []byte
+	droppedLineCount chan int // the number of dropped lines; receiving resets it
 }
 
 func (m *monitorSink) Write(line []byte) (int, error) {
@@ -36,10 +36,10 @@ func (m *monitorSink) Write(line []byte) (int, error) {
 	default:
 		n := 0
 		select {
-		case n = <-m.droppedLines:
+		case n = <-m.droppedLineCount:
 		default:
 		}
-		m.droppedLines <- n + 1 // the send does not block because the logger writes one line at a time
+		m.droppedLineCount <- n + 1 // the send does not block because the logger writes one line at a time
 	}
 	return len(line), nil
 }
@@ -57,7 +57,7 @@ func (h *debugHandler) monitor(r *request) (any, error) {
 	if r.query.Get("node_id") != "" && r.query.Get("server_id") != "" {
 		return nil, badRequestError("Cannot target node and server simultaneously")
 	}
-	if err := h.agent.checkNodeAndServer(r); err != nil {
+	if err := h.agent.checkNodeAndServerParams(r); err != nil {
 		return nil, err
 	}
 	level := hclog.Info
@@ -78,7 +78,7 @@ func (h *debugHandler) monitor(r *request) (any, error) {
 		return nil, &statusError{http.StatusNotImplemented, "this agent has no log to follow"}
 	}
 
-	f := &monitorSink{lines: make(chan []byte, monitorBufferLines), droppedLines: make(chan int, 1)}
+	f := &monitorSink{lines: make(chan []byte, monitorBufferLines), droppedLineCount: make(chan int, 1)}
 	sink := hclog.NewSinkAdapter(&hclog.LoggerOptions{Name: h.monitoredLog.Name(), Level: level, Output: f, JSONFormat: inJSON})
 	h.monitoredLog.RegisterSink(sink)
 	defer h.monitoredLog.DeregisterSink(sink)
@@ -98,9 +98,9 @@ func (h *debugHandler) monitor(r *request) (any, error) {
 	}, func() error { return frames.Encode(struct{}{}) })
 }
 
-// forwardLines calls write for each log line, and beat, which may be nil, in each heartbeatInterval, until ctx ends or one of them
-// fails.
-func (m *monitorSink) forwardLines(ctx context.Context, write func(line []byte) error, beat func() error) error {
+// forwardLines calls write for each log line, and heartbeat, which may be nil, in each heartbeatInterval, until ctx ends
+// or one of them fails.
+func (m *monitorSink) forwardLines(ctx context.Context, write func(line []byte) error, heartbeat func() error) error {
 	ticker := time.NewTicker(heartbeatInterval)
 	defer ticker.Stop()
 	for {
@@ -108,11 +108,11 @@ func (m *monitorSink) forwardLines(ctx context.Context, write func(line []byte) 
 		select {
 		case line := <-m.lines:
 			err = write(line)
-		case n := <-m.droppedLines:
+		case n := <-m.droppedLineCount:
 			err = write(fmt.Appendf(nil, "[%d lines were dropped: they came faster than they were read]\n", n))
 		case <-ticker.C:
-			if beat != nil {
-				err = beat()
+			if heartbeat != nil {
+				err = heartbeat()
 			}
 		case <-ctx.Done():
 			return nil

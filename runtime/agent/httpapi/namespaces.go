@@ -51,7 +51,7 @@ func newNamespaceView(n *api.Namespace) namespaceWithHash {
 
 // hashJSON returns a hash of the JSON of an object.
 func hashJSON(object any) []byte {
-	text, err := encode(object)
+	text, err := encodeJSON(object)
 	if err != nil {
 		panic(err) // the object was decoded from JSON, so it can be encoded
 	}
@@ -104,7 +104,7 @@ func (h *namespaceHandler) delete(r *request) (any, error) {
 		if tx.Namespace(nil, r.pathID) == nil {
 			return notFoundError("Namespace not found")
 		}
-		if use := findObjectInNamespace(tx.Reader, r.pathID); use != "" {
+		if use := describeNamespaceDeletionBlocker(tx.Reader, r.pathID); use != "" {
 			return &statusError{http.StatusInternalServerError, fmt.Sprintf("namespace %q has %s", r.pathID, use)}
 		}
 		tx.DeleteNamespace(r.pathID)
@@ -114,9 +114,9 @@ func (h *namespaceHandler) delete(r *request) (any, error) {
 	return noContent{}, err
 }
 
-// findObjectInNamespace returns which active jobs and other objects a namespace contains, and how to remove
+// describeNamespaceDeletionBlocker returns which active jobs and other objects a namespace contains, and how to remove
 // them.
-func findObjectInNamespace(s store.Reader, name string) string {
+func describeNamespaceDeletionBlocker(s store.Reader, name string) string {
 	for _, job := range s.Jobs(nil, name, "") {
 		if pointer.Value(job.Status) != model.JobDead {
 			return fmt.Sprintf("a job that is %s, %q: stop it first", pointer.Value(job.Status), pointer.Value(job.ID))

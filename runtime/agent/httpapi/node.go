@@ -76,7 +76,7 @@ func (h *nodeHandler) read(r *request) (any, error) {
 		if n == nil {
 			return nil, s.TableIndex(ws, store.Nodes), notFoundError("node not found")
 		}
-		if h.operatorToken != "" && r.Context().Value(unixSocketKey{}) != nil {
+		if h.operatorToken != "" && r.Context().Value(unixSocketContextKey{}) != nil {
 			// A client that has an address of the node connects to it for logs and exec sessions. Without
 			// the address the client uses its current connection. The address is omitted for clients that
 			// need no token here, because the node's address requires one and the client would not retry.
@@ -160,7 +160,7 @@ func (h *nodeHandler) purge(r *request) (any, error) {
 }
 
 func (h *nodeHandler) readMetadata(r *request) (any, error) {
-	if err := h.agent.checkNodeAndServer(r); err != nil {
+	if err := h.agent.checkNodeAndServerParams(r); err != nil {
 		return nil, err
 	}
 	return h.node.Meta(), nil
@@ -171,7 +171,7 @@ func (h *nodeHandler) setMetadata(r *request) (any, error) {
 	if err := r.decodeBody(&body, maxBodyBytes, false); err != nil {
 		return nil, err
 	}
-	if err := h.agent.checkNodeAndServer(r); err != nil {
+	if err := h.agent.checkNodeAndServerParams(r); err != nil {
 		return nil, err
 	}
 	if body.NodeID != "" && body.NodeID != h.agent.nodeID {

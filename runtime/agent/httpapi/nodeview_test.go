@@ -72,7 +72,7 @@ func TestNodeHasFieldsAboutTheMachine(t *testing.T) {
 
 // A machine with one memory node has no distances.
 func TestTopologyOfOneMemoryNode(t *testing.T) {
-	got, err := encode(newTopologyView(&base.Topology{NodeIDs: []uint32{0}, Distances: [][]uint32{{10}}}))
+	got, err := encodeJSON(newTopologyView(&base.Topology{NodeIDs: []uint32{0}, Distances: [][]uint32{{10}}}))
 	if want := `{"Cores":null,"Distances":null,"Nodes":[0],"OverrideTotalCompute":0,"OverrideWitholdCompute":0}`; err != nil || string(got) != want {
 		t.Errorf("%s, %v, want %s", got, err, want)
 	}

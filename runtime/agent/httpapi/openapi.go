@@ -160,7 +160,7 @@ func (s openAPISchemas) newOperation(rt route) jsonObject {
 	return op
 }
 
-// schemaOf returns the schema of a type as [encode] writes it.
+// schemaOf returns the schema of a type as [encodeJSON] writes it.
 func (s openAPISchemas) schemaOf(t reflect.Type) jsonObject {
 	switch {
 	case t == timeType:
@@ -212,11 +212,11 @@ func (s openAPISchemas) structSchema(t reflect.Type) jsonObject {
 		s[name] = schema
 	}
 	for _, f := range jsonFieldsOf(t) {
-		if f.index == nil {
+		if f.reflectIndex == nil {
 			properties[f.name] = jsonObject{"description": "always " + f.constantJSON}
 			continue
 		}
-		properties[f.name] = s.schemaOf(t.FieldByIndex(f.index).Type)
+		properties[f.name] = s.schemaOf(t.FieldByIndex(f.reflectIndex).Type)
 	}
 	if name == "" {
 		return schema

@@ -15,18 +15,18 @@ type pluginHandler struct {
 
 	mu             sync.Mutex
 	pluginsIndex   uint64          // increases when the plugins change; 0 before the first request
-	pluginsChanged <-chan struct{} // closed when the plugins change after index
+	pluginsChanged <-chan struct{} // closed when the plugins change after pluginsIndex was read
 }
 
 // list replies with the plugins. It blocks like the routes that read the state; its index is not the index of
 // the state. Calls of plugins do not change the index.
 func (h *pluginHandler) list(r *request) (any, error) {
-	r.isStateRead, r.replyIndex = true, 1
+	r.isReplyReadFromState, r.replyIndex = true, 1
 	if h.agent.Plugins == nil {
 		return nil, notFoundError("this agent does not report its plugins")
 	}
 	_, err := r.blockingQuery(h.store, func(_ *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		index, changed := h.currentIndex()
+		index, changed := h.currentPluginsIndex()
 		ws.Add(changed)
 		return nil, index, nil // the plugins are read once, after the wait
 	})
@@ -36,9 +36,9 @@ func (h *pluginHandler) list(r *request) (any, error) {
 	return h.agent.Plugins(), nil
 }
 
-// currentIndex returns the index of the plugins, and a channel that is closed when they change. The first index is the time,
-// so that it is higher than the indexes of earlier agents.
-func (h *pluginHandler) currentIndex() (uint64, <-chan struct{}) {
+// currentPluginsIndex returns the index of the plugins, and a channel that is closed when they change. The first index is
+// the time, so that it is higher than the indexes of earlier agents.
+func (h *pluginHandler) currentPluginsIndex() (uint64, <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.pluginsIndex == 0 {

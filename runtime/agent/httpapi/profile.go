@@ -21,7 +21,7 @@ func (h *debugHandler) profile(r *request) (any, error) {
 	if !h.debugRoutesEnabled {
 		return nil, errPermissionDenied
 	}
-	if err := h.agent.checkNodeAndServer(r); err != nil {
+	if err := h.agent.checkNodeAndServerParams(r); err != nil {
 		return nil, err
 	}
 	switch r.pathID {
@@ -47,19 +47,19 @@ func (h *debugHandler) profile(r *request) (any, error) {
 		r.isReplyWritten = true
 		r.w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	} else {
-		setProfileHeader(r)
+		setBinaryProfileHeaders(r)
 	}
 	_ = p.WriteTo(r.w, debug) // the client may have disconnected
 	return nil, nil
 }
 
-// recordProfile records a profile for the duration in the parameter seconds, or defaultTime, and replies with the profile. It blocks
-// until the profile is complete or the client disconnects.
+// recordProfile records a profile for the duration in the parameter seconds, or defaultTime, and replies with the
+// profile. It blocks until the profile is complete or the client disconnects.
 func recordProfile(r *request, defaultTime time.Duration, start func(io.Writer) error, stop func()) error {
 	seconds, _ := strconv.ParseFloat(r.query.Get("seconds"), 64)
 	ctx, cancel := context.WithTimeout(r.Context(), cmp.Or(max(0, time.Duration(seconds*float64(time.Second))), defaultTime))
 	defer cancel()
-	setProfileHeader(r)
+	setBinaryProfileHeaders(r)
 	if err := start(r.w); err != nil {
 		r.w.Header().Del("Content-Disposition")
 		r.isReplyWritten = false
@@ -70,8 +70,8 @@ func recordProfile(r *request, defaultTime time.Duration, start func(io.Writer) 
 	return nil
 }
 
-// setProfileHeader sets the header of a binary profile.
-func setProfileHeader(r *request) {
+// setBinaryProfileHeaders sets the headers of a binary profile.
+func setBinaryProfileHeaders(r *request) {
 	r.isReplyWritten = true
 	r.w.Header().Set("Content-Type", "application/octet-stream")
 	r.w.Header().Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": r.pathID}))

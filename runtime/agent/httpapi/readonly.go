@@ -95,8 +95,8 @@ func (p *accessPolicy) hasReadOnlyToken(r *http.Request) bool {
 	return equalSecrets(token, string(p.readToken)) && !equalSecrets(token, string(p.operatorToken))
 }
 
-// checkReadOnly rejects a request that the read-only token does not permit.
-func (r *request) checkReadOnly(method string, rt route) error {
+// checkReadOnlyTokenAccess rejects a request that the read-only token does not permit.
+func (r *request) checkReadOnlyTokenAccess(method string, rt route) error {
 	filters, known := readOnlyRoutes[rt.pattern]
 	_, filter := r.query["filter"]
 	switch {

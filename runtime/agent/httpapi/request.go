@@ -25,26 +25,26 @@ import (
 // request is the state of one request that all routes share.
 type request struct {
 	*http.Request
-	w                  http.ResponseWriter
-	responseController *http.ResponseController
-	query              url.Values
-	pathID             string
-	namespace          string
-	minIndex           uint64
-	waitTime           time.Duration
-	replyIndex         uint64 // the reply's X-Nomad-Index; 0 omits the header
-	isStateRead        bool   // the reply was read from the state
-	perPage            int    // maximum number of objects on a page; 0 means no limit
-	nextToken          string // token of the next page; empty on the last page
-	filterEvaluator    *bexpr.Evaluator
-	rights             clientRights
-	statusCode         int  // status of a successful reply; 0 means 200
-	isReplyWritten     bool // the handler of the route has written the reply
+	w                    http.ResponseWriter
+	responseController   *http.ResponseController
+	query                url.Values
+	pathID               string
+	namespace            string
+	minIndex             uint64
+	waitTime             time.Duration
+	replyIndex           uint64 // the reply's X-Nomad-Index; 0 omits the header
+	isReplyReadFromState bool   // the reply was read from the state
+	perPage              int    // maximum number of objects on a page; 0 means no limit
+	nextToken            string // token of the next page; empty on the last page
+	filterEvaluator      *bexpr.Evaluator
+	rights               clientRights
+	statusCode           int  // status of a successful reply; 0 means 200
+	isReplyWritten       bool // the handler of the route has written the reply
 
-	conn            *connlimit.Conn          // nil if the connection is not counted
-	clientAfterBody connlimit.ClientIdentity // unless it is zero, the connection is counted for it after the body was read
-	bodyBudget      *sharedMemoryBudget
-	reservedBytes   int64 // bytes of the body budget that this request holds
+	conn                   *connlimit.Conn          // nil if the connection is not counted
+	clientToCountAfterBody connlimit.ClientIdentity // client for which the connection is counted after the body was read; zero if it is counted already
+	bodyBudget             *sharedMemoryBudget
+	reservedBodyBytes      int64 // bytes of the body budget that this request holds
 }
 
 // clientRights says what a client may do. The zero value means all rights.
@@ -105,6 +105,7 @@ func (r *request) parseParams(region string) error {
 		r.waitTime = defaultWait
 	}
 	r.waitTime = min(r.waitTime, maxWait)
+	// As in Nomad, a random addition spreads the replies to clients that started to wait at the same time.
 	r.waitTime += rand.N(r.waitTime/16 + 1)
 	return nil
 }
@@ -179,7 +180,7 @@ func (r *request) discardBody() {
 // deadline, which would end the request while it blocks.
 func (r *request) readBodyBytes(limit int64) (text []byte, err error) {
 	err = r.readBody(limit, func(body io.Reader) (err error) {
-		text, r.reservedBytes, err = r.bodyBudget.readAll(body, r.ContentLength)
+		text, r.reservedBodyBytes, err = r.bodyBudget.readAll(body, r.ContentLength)
 		return err
 	})
 	return text, err
@@ -187,13 +188,13 @@ func (r *request) readBodyBytes(limit int64) (text []byte, err error) {
 
 // releaseBody releases the reserved memory of the body. The caller must no longer use the body.
 func (r *request) releaseBody() {
-	r.bodyBudget.release(r.reservedBytes)
-	r.reservedBytes = 0
+	r.bodyBudget.release(r.reservedBodyBytes)
+	r.reservedBodyBytes = 0
 }
 
-// readUnusedBody reads and discards a body that has no meaning for the route: net/http detects the disconnection
+// readAndDiscardBody reads and discards a body that has no meaning for the route: net/http detects the disconnection
 // of a client only after the body was read.
-func (r *request) readUnusedBody() error {
+func (r *request) readAndDiscardBody() error {
 	if r.ContentLength == 0 {
 		return nil
 	}
@@ -220,8 +221,8 @@ func (r *request) readBody(limit int64, read func(io.Reader) error) error {
 		return badRequestError("read the body of the request: " + err.Error())
 	}
 	_ = r.responseController.SetReadDeadline(time.Time{})
-	if client := r.clientAfterBody; client != (connlimit.ClientIdentity{}) {
-		r.clientAfterBody = connlimit.ClientIdentity{}
+	if client := r.clientToCountAfterBody; client != (connlimit.ClientIdentity{}) {
+		r.clientToCountAfterBody = connlimit.ClientIdentity{}
 		return r.countConnForClient(client)
 	}
 	return nil
@@ -265,7 +266,7 @@ type readSnapshotFunc func(s *store.Snapshot, ws store.WatchSet) (value any, ind
 // blockingQuery replies with the result of read. It blocks until the index of the result is higher than the
 // index that the client has sent, or until the wait time has passed.
 func (r *request) blockingQuery(state *store.Store, read readSnapshotFunc) (any, error) {
-	r.isStateRead = true
+	r.isReplyReadFromState = true
 	ctx, cancel := context.WithTimeout(r.Context(), r.waitTime)
 	defer cancel()
 	for {

@@ -29,7 +29,7 @@ func TestRescheduleEventsHaveTheirDelay(t *testing.T) {
 		"an allocation in a list": []*api.Allocation{alloc},
 		"an event":                map[string]any{"Allocation": allocWithoutJob{&jobless, rescheduleDelays(alloc)}},
 	} {
-		text, err := encode(value)
+		text, err := encodeJSON(value)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,23 +12,23 @@ type routeDoc struct {
 	contentType  string // content type of the response, if it is not JSON
 }
 
-// readRouteDoc describes a route that returns a part of the state. Its request may be a blocking query.
-func readRouteDoc[Out any](summary string, params ...string) routeDoc {
+// routeDocOfStateRead describes a route that returns a part of the state. Its request may be a blocking query.
+func routeDocOfStateRead[Out any](summary string, params ...string) routeDoc {
 	return routeDoc{summary: summary, params: append(params, "index wait stale"), responseType: reflect.TypeFor[Out]()}
 }
 
-// noBodyRouteDoc describes a route whose request has no body.
-func noBodyRouteDoc[Out any](summary string, params ...string) routeDoc {
+// routeDocWithoutBody describes a route whose request has no body.
+func routeDocWithoutBody[Out any](summary string, params ...string) routeDoc {
 	return routeDoc{summary: summary, params: params, responseType: reflect.TypeFor[Out]()}
 }
 
-// bodyRouteDoc describes a route whose request has a body.
-func bodyRouteDoc[In, Out any](summary string, params ...string) routeDoc {
+// routeDocWithBody describes a route whose request has a body.
+func routeDocWithBody[In, Out any](summary string, params ...string) routeDoc {
 	return routeDoc{summary: summary, params: params, requestType: reflect.TypeFor[In](), responseType: reflect.TypeFor[Out]()}
 }
 
-// streamRouteDoc describes a route whose response is not JSON, or has no end.
-func streamRouteDoc(kind, summary string, params ...string) routeDoc {
+// routeDocOfStream describes a route whose response is not JSON, or has no end.
+func routeDocOfStream(kind, summary string, params ...string) routeDoc {
 	return routeDoc{summary: summary, params: params, contentType: kind}
 }
 

@@ -114,8 +114,8 @@ var fuzzyContexts = map[contexts.Context]findCandidatesFunc{
 	contexts.Tasks: newFuzzyFinder(func(s *searchSnapshot) []*searchCandidate {
 		return s.taskCandidates(func(t *api.Task, group []string) *searchCandidate { return &searchCandidate{t.Name, group} })
 	}),
-	contexts.Images:          newFuzzyFinder(func(s *searchSnapshot) []*searchCandidate { return s.configCandidates("image") }),
-	contexts.Commands:        newFuzzyFinder(func(s *searchSnapshot) []*searchCandidate { return s.configCandidates("command") }),
+	contexts.Images:          newFuzzyFinder(func(s *searchSnapshot) []*searchCandidate { return s.taskConfigValueCandidates("image") }),
+	contexts.Commands:        newFuzzyFinder(func(s *searchSnapshot) []*searchCandidate { return s.taskConfigValueCandidates("command") }),
 	contexts.Plugins:         findNoCandidates,
 	contexts.Volumes:         findNoCandidates,
 	contexts.ScalingPolicies: findNoCandidates,
@@ -179,8 +179,8 @@ func (s *searchSnapshot) taskCandidates(of func(t *api.Task, group []string) *se
 	return found
 }
 
-// configCandidates returns the values that the config blocks of all tasks have for a key, such as "image".
-func (s *searchSnapshot) configCandidates(key string) []*searchCandidate {
+// taskConfigValueCandidates returns the values that the config blocks of all tasks have for a key, such as "image".
+func (s *searchSnapshot) taskConfigValueCandidates(key string) []*searchCandidate {
 	return s.taskCandidates(func(t *api.Task, group []string) *searchCandidate {
 		text, _ := t.Config[key].(string)
 		return &searchCandidate{text, append(group, t.Name)}
@@ -236,22 +236,22 @@ func (h *searchHandler) searchFuzzy(r *request) (any, error) {
 }
 
 // searchInContexts searches for a text in one context, or in all contexts.
-func (h *searchHandler) searchInContexts(r *request, in map[contexts.Context]findCandidatesFunc, context contexts.Context, text string, encode func([]*searchCandidate) any) (any, error) {
+func (h *searchHandler) searchInContexts(r *request, finders map[contexts.Context]findCandidatesFunc, context contexts.Context, text string, encodeMatches func([]*searchCandidate) any) (any, error) {
 	asked := []contexts.Context{context}
 	if context == contexts.All || context == "" {
-		asked = slices.Collect(maps.Keys(in))
-	} else if in[context] == nil {
-		return nil, fmt.Errorf("context must be one of %v or 'all' for all contexts; got %q", slices.Sorted(maps.Keys(in)), context)
+		asked = slices.Collect(maps.Keys(finders))
+	} else if finders[context] == nil {
+		return nil, fmt.Errorf("context must be one of %v or 'all' for all contexts; got %q", slices.Sorted(maps.Keys(finders)), context)
 	}
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		state := &searchSnapshot{s, r.namespace}
 		answer := searchReply{make(map[contexts.Context]any), make(map[contexts.Context]bool), r.replyMetaOfWrite(s.Index())}
 		for _, c := range asked {
-			found := in[c](state, text)
+			found := finders[c](state, text)
 			answer.Truncations[c] = len(found) > maxMatches
 			answer.Matches[c] = nil
 			if n := min(len(found), maxMatches); n > 0 {
-				answer.Matches[c] = encode(found[:n])
+				answer.Matches[c] = encodeMatches(found[:n])
 			}
 		}
 		return answer, s.Index(), nil

@@ -58,8 +58,8 @@ func (h *serviceHandler) read(r *request) (any, error) {
 		return nil, err
 	}
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		found, err := listPage(r, s.ServicesByName(ws, r.namespace, r.pathID), serviceSortKey, identityStub)
-		return choose.chooseFrom(found), s.TableIndex(ws, store.Services), err
+		found, err := listPage(r, s.ServicesByName(ws, r.namespace, r.pathID), serviceSortKey, unchangedStub)
+		return choose.chooseInstances(found), s.TableIndex(ws, store.Services), err
 	})
 }
 
@@ -70,8 +70,8 @@ func serviceSortKey(reg *api.ServiceRegistration) sortKey {
 // serviceInstanceChoice selects some instances of a service. For the same key it selects the same instances as
 // long as these exist.
 type serviceInstanceChoice struct {
-	maxInstances int // 0 means all
-	stableKey    string
+	maxInstances    int // maximum number of chosen instances; 0 means all
+	instanceRankKey string
 }
 
 func parseInstanceChoice(text string) (serviceInstanceChoice, error) {
@@ -86,15 +86,15 @@ func parseInstanceChoice(text string) (serviceInstanceChoice, error) {
 	return serviceInstanceChoice{count, key}, nil
 }
 
-// chooseFrom gives each instance a rank that depends only on the instance and the key, so that a new or
+// chooseInstances gives each instance a rank that depends only on the instance and the key, so that a new or
 // removed instance does not change the order of the others.
-func (c serviceInstanceChoice) chooseFrom(found []*api.ServiceRegistration) []*api.ServiceRegistration {
+func (c serviceInstanceChoice) chooseInstances(found []*api.ServiceRegistration) []*api.ServiceRegistration {
 	if c.maxInstances == 0 {
 		return found
 	}
 	rank := func(reg *api.ServiceRegistration) uint64 {
 		h := fnv.New64a()
-		_, _ = h.Write([]byte(c.stableKey + "\x00" + reg.AllocID + "\x00" + reg.ID)) // never fails
+		_, _ = h.Write([]byte(c.instanceRankKey + "\x00" + reg.AllocID + "\x00" + reg.ID)) // the Write of a hash never fails
 		return avalancheHash(h.Sum64())
 	}
 	slices.SortStableFunc(found, func(a, b *api.ServiceRegistration) int { return cmp.Compare(rank(b), rank(a)) })

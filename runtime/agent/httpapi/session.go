@@ -61,7 +61,7 @@ type execSessionGroup struct {
 	sessionsWG      sync.WaitGroup
 }
 
-// startSession adds a session to the count; the session calls end when it ends. It returns false after stop
+// startSession adds a session to the count; the session calls endSession when it ends. It returns false after rejectAndWait
 // was called.
 func (g *execSessionGroup) startSession() bool {
 	g.mu.Lock()
@@ -82,9 +82,9 @@ func (g *execSessionGroup) rejectAndWait() {
 	g.sessionsWG.Wait()
 }
 
-// serveSession runs a command for a client over a websocket. It sends errors of the request in the session,
+// serveExecSession runs a command for a client over a websocket. It sends errors of the request in the session,
 // because clients do not show errors that precede the session.
-func (h *execHandler) serveSession(r *request, find func() (execCommand, error)) (any, error) {
+func (h *execHandler) serveExecSession(r *request, find func() (execCommand, error)) (any, error) {
 	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
 		return nil, &statusError{http.StatusInternalServerError, "websocket connection not found in context"}
 	}
@@ -99,7 +99,7 @@ func (h *execHandler) serveSession(r *request, find func() (execCommand, error))
 		return nil, nil // Accept has sent the error
 	}
 	defer conn.CloseNow()
-	err = h.readHandshake(r, conn)
+	err = h.authenticateExecSession(r, conn)
 	conn.SetReadLimit(maxInputBytes)
 	var command execCommand
 	if err == nil {
@@ -153,18 +153,19 @@ func truncateCloseReason(text string) string {
 	return text + cut
 }
 
-// sendsTokenInSession reports whether a client sends its token in the session, because browsers cannot set
+// sendsTokenInExecSession reports whether a client sends its token in the session, because browsers cannot set
 // the headers of a websocket.
-func sendsTokenInSession(r *http.Request) bool {
+func sendsTokenInExecSession(r *http.Request) bool {
 	later := r.URL.Query().Get("ws_handshake")
 	return (later == "true" || later == "1") && r.Method == http.MethodGet && strings.EqualFold(r.Header.Get("Upgrade"), "websocket") &&
 		(strings.HasPrefix(r.URL.Path, "/v1/client/allocation/") && strings.HasSuffix(r.URL.Path, "/exec") ||
 			strings.HasPrefix(r.URL.Path, "/v1/job/") && strings.HasSuffix(r.URL.Path, "/action"))
 }
 
-// readHandshake reads the token of a client that sends its token in the session.
-func (h *execHandler) readHandshake(r *request, conn *websocket.Conn) error {
-	if !sendsTokenInSession(r.Request) {
+// authenticateExecSession reads and checks the token of a client that sends its token in the session, and counts the
+// connection for this client. For other clients it does nothing, because authorize has checked the token of the request.
+func (h *execHandler) authenticateExecSession(r *request, conn *websocket.Conn) error {
+	if !sendsTokenInExecSession(r.Request) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), execTokenTimeout)
@@ -261,14 +262,14 @@ func (e *execInput) readMessages(ctx context.Context) error {
 		if err != nil {
 			return errClientGone
 		}
-		if err := e.handleMessage(text); err != nil {
+		if err := e.applyClientMessage(text); err != nil {
 			return err
 		}
 	}
 }
 
-// handleMessage handles one message of the client: input, a terminal size, or a heartbeat.
-func (e *execInput) handleMessage(text []byte) error {
+// applyClientMessage applies one message of the client: input, a terminal size, or a heartbeat.
+func (e *execInput) applyClientMessage(text []byte) error {
 	e.lastMessageTime.Store(time.Now().UnixNano())
 	var frame api.ExecStreamingInput
 	if err := json.Unmarshal(text, &frame); err != nil {
@@ -282,7 +283,7 @@ func (e *execInput) handleMessage(text []byte) error {
 		e.terminalSizes <- driver.TerminalSize{Height: size.Height, Width: size.Width}
 	}
 	if frame.Stdin == nil {
-		return nil // a heartbeat
+		return nil // the message is a heartbeat
 	}
 	if len(frame.Stdin.Data) > 0 {
 		e.isStdinBlocked.Store(true)

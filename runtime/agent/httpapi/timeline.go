@@ -9,7 +9,7 @@ import (
 // allocTimeline is the reply of the route /v1/allocation/{id}/timeline.
 type allocTimeline struct {
 	AllocID string
-	Spans   []tracespan.Span // in the order of their start
+	Spans   []tracespan.Span // sorted by start time
 }
 
 // timeline replies with the spans of an allocation, an extension of Nomad's API. It blocks like the routes

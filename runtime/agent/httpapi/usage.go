@@ -124,14 +124,14 @@ func (h *allocHandler) services(r *request) (any, error) {
 		if s.Allocation(ws, r.pathID) == nil {
 			return nil, index, notFoundError("allocation not found")
 		}
-		all, err := listPage(r, s.ServicesByAllocation(ws, r.pathID), serviceSortKey, identityStub)
+		all, err := listPage(r, s.ServicesByAllocation(ws, r.pathID), serviceSortKey, unchangedStub)
 		return all, index, err
 	})
 }
 
 // hostStats returns the resource usage of the machine.
 func (h *agentHandler) hostStats(r *request) (any, error) {
-	if err := h.agent.checkNodeAndServer(r); err != nil {
+	if err := h.agent.checkNodeAndServerParams(r); err != nil {
 		return nil, err
 	}
 	stats := h.node.HostStats(r.Context())

@@ -31,7 +31,7 @@ func (h *variableHandler) list(r *request) (any, error) {
 			}
 			found = append(found, model.VariableMetadata(v))
 		}
-		list, err := listPage(r, found, func(m *api.VariableMetadata) sortKey { return newNameSortKey(m.Namespace, m.Path) }, identityStub)
+		list, err := listPage(r, found, func(m *api.VariableMetadata) sortKey { return newNameSortKey(m.Namespace, m.Path) }, unchangedStub)
 		return list, s.TableIndex(ws, store.Variables), err
 	})
 }
@@ -51,7 +51,7 @@ func (h *variableHandler) read(r *request) (any, error) {
 		if v == nil {
 			return nil, s.TableIndex(ws, store.Variables), notFoundError("variable not found")
 		}
-		if err := s.VariableErr(v); err != nil {
+		if err := s.VariableDecryptErr(v); err != nil {
 			return nil, v.ModifyIndex, err
 		}
 		return v, v.ModifyIndex, nil

@@ -30,7 +30,7 @@ func (h *volumeHandler) list(r *request) (any, error) {
 		for _, v := range s.HostVolumes(ws, "") {
 			o := v.Volume
 			if volumeType == "host" && r.includesNamespace(o.Namespace) && strings.HasPrefix(o.NodeID, nodeID) && (pool == "" || pool == o.NodePool) &&
-				(strings.HasPrefix(plainID(o.ID), plainID(prefix)) || strings.HasPrefix(o.Name, prefix)) {
+				(strings.HasPrefix(idWithoutHyphens(o.ID), idWithoutHyphens(prefix)) || strings.HasPrefix(o.Name, prefix)) {
 				found = append(found, o)
 			}
 		}
@@ -44,8 +44,8 @@ func (h *volumeHandler) list(r *request) (any, error) {
 	})
 }
 
-// plainID returns an id, or a prefix, without hyphens.
-func plainID(id string) string { return strings.ReplaceAll(id, "-", "") }
+// idWithoutHyphens returns an id, or a prefix, without hyphens.
+func idWithoutHyphens(id string) string { return strings.ReplaceAll(id, "-", "") }
 
 func (h *volumeHandler) read(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
@@ -54,7 +54,7 @@ func (h *volumeHandler) read(r *request) (any, error) {
 			return nil, s.TableIndex(ws, store.HostVolumes), notFoundError(volumes.ErrNotFound.Error())
 		}
 		shown, index := *v.Volume, v.Volume.ModifyIndex
-		for _, a := range volumes.AllocsUsing(s.Reader, ws, v.Volume) {
+		for _, a := range volumes.AllocsUsingVolume(s.Reader, ws, v.Volume) {
 			shown.Allocations = append(shown.Allocations, a.Stub())
 			index = max(index, a.ModifyIndex)
 		}
@@ -67,13 +67,13 @@ func (h *volumeHandler) create(r *request) (any, error) {
 	if err := r.decodeBody(&body, maxBodyBytes, false); err != nil {
 		return nil, err
 	}
-	v, err := h.prepare(r, body.Volume)
+	v, err := h.normalizeRequestedVolume(r, body.Volume)
 	if err != nil {
 		return nil, err
 	}
 	stored, err := h.manager.Create(r.Context(), v)
 	if err != nil {
-		return nil, volumeError(err)
+		return nil, toVolumeStatusError(err)
 	}
 	r.replyIndex = stored.ModifyIndex
 	return api.HostVolumeCreateResponse{Volume: stored}, nil
@@ -84,20 +84,20 @@ func (h *volumeHandler) register(r *request) (any, error) {
 	if err := r.decodeBody(&body, maxBodyBytes, false); err != nil {
 		return nil, err
 	}
-	v, err := h.prepare(r, body.Volume)
+	v, err := h.normalizeRequestedVolume(r, body.Volume)
 	if err != nil {
 		return nil, err
 	}
 	stored, err := h.manager.Register(r.Context(), v)
 	if err != nil {
-		return nil, volumeError(err)
+		return nil, toVolumeStatusError(err)
 	}
 	r.replyIndex = stored.ModifyIndex
 	return api.HostVolumeRegisterResponse{Volume: stored}, nil
 }
 
-// prepare checks a volume of a request, and sets its namespace.
-func (h *volumeHandler) prepare(r *request, v *api.HostVolume) (*api.HostVolume, error) {
+// normalizeRequestedVolume checks a volume of a request, and sets its namespace.
+func (h *volumeHandler) normalizeRequestedVolume(r *request, v *api.HostVolume) (*api.HostVolume, error) {
 	if v == nil {
 		return nil, badRequestError("missing volume definition")
 	}
@@ -114,13 +114,13 @@ func (h *volumeHandler) delete(r *request) (any, error) {
 		return nil, badRequestError(err.Error())
 	}
 	if err := h.manager.Delete(r.Context(), r.namespace, r.pathID, force); err != nil {
-		return nil, volumeError(err)
+		return nil, toVolumeStatusError(err)
 	}
 	return r.replyMetaOfWrite(h.store.Snapshot().Index()), nil // the client expects an object
 }
 
-// volumeError returns the reply for an error of a volume.
-func volumeError(err error) error {
+// toVolumeStatusError returns the reply for an error of a volume.
+func toVolumeStatusError(err error) error {
 	var invalid *volumes.RequestError
 	switch {
 	case errors.Is(err, volumes.ErrNotFound), errors.Is(err, volumes.ErrClaimNotFound):
@@ -137,14 +137,14 @@ func (h *volumeHandler) claims(r *request) (any, error) {
 		found := slices.DeleteFunc(s.VolumeClaims(ws), func(c *api.TaskGroupHostVolumeClaim) bool {
 			return !r.includesNamespace(c.Namespace) || jobID != "" && c.JobID != jobID || group != "" && c.TaskGroupName != group || name != "" && c.VolumeName != name
 		})
-		list, err := listPage(r, found, func(c *api.TaskGroupHostVolumeClaim) sortKey { return newNameSortKey(c.Namespace, c.ID) }, identityStub)
+		list, err := listPage(r, found, func(c *api.TaskGroupHostVolumeClaim) sortKey { return newNameSortKey(c.Namespace, c.ID) }, unchangedStub)
 		return list, s.TableIndex(ws, store.VolumeClaims), err
 	})
 }
 
 func (h *volumeHandler) deleteClaim(r *request) (any, error) {
 	if err := h.manager.DeleteClaim(r.Context(), r.namespace, r.pathID); err != nil {
-		return nil, volumeError(err)
+		return nil, toVolumeStatusError(err)
 	}
 	r.replyIndex = h.store.Snapshot().Index()
 	return nil, nil

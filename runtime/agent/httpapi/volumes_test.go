@@ -18,7 +18,7 @@ func TestHostVolumesWithTheClient(t *testing.T) {
 	f := newFixture(t, func(c *Config) {
 		m := volumes.New(volumes.Config{
 			Store: c.Store, NodeID: c.NodeID, VolumesDir: filepath.Join(dir, "volumes"), Logger: hclog.NewNullLogger(),
-			IsInAgentConfig: func(string) bool { return false }, OnChange: func() {},
+			IsNameInAgentConfig: func(string) bool { return false }, OnChange: func() {},
 		})
 		if _, err := c.Store.Update(t.Context(), func(tx *store.Txn) error {
 			tx.PutNode(&api.Node{ID: c.NodeID, NodePool: "default"})

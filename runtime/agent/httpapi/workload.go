@@ -18,7 +18,7 @@ const (
 const keySetMaxAge = "max-age=300"
 
 // isFromTask reports whether a request was sent to the socket of a task.
-func isFromTask(r *http.Request) bool { return r.Context().Value(taskSocketKey{}) != nil }
+func isFromTask(r *http.Request) bool { return r.Context().Value(taskSocketContextKey{}) != nil }
 
 // authenticateWorkload returns the task whose token a request has, nil if it has none that is valid.
 func (p *accessPolicy) authenticateWorkload(r *http.Request) *identity.Workload {
@@ -33,18 +33,20 @@ func (p *accessPolicy) authenticateWorkload(r *http.Request) *identity.Workload 
 	return w
 }
 
-// isOpenPath reports whether a path is open to all clients. The public keys are open if the operator has
+// isPublicPath reports whether a path is open to all clients. The public keys are open if the operator has
 // configured the address at which other services request them.
-func (p *accessPolicy) isOpenPath(path string) bool {
-	return publicPaths[path] || isPagePath(path) || p.hasOIDCIssuer() && (path == keySetPath || path == discoveryPath)
+func (p *accessPolicy) isPublicPath(path string) bool {
+	return publicPaths[path] || isWebUIPath(path) || p.hasOIDCIssuer() && (path == keySetPath || path == discoveryPath)
 }
 
-func (p *accessPolicy) hasOIDCIssuer() bool { return p.identities != nil && p.identities.URL != "" }
+func (p *accessPolicy) hasOIDCIssuer() bool {
+	return p.identities != nil && p.identities.IssuerURL != ""
+}
 
-// checkWorkload rejects a request that a task may not send: its token permits only to read the variables of the
+// checkWorkloadTokenAccess rejects a request that a task may not send: its token permits only to read the variables of the
 // task and the services of its namespace. Paths are compared completely: a prefix could be the
 // name of another job.
-func (r *request) checkWorkload(method string, rt route, p *accessPolicy) error {
+func (r *request) checkWorkloadTokenAccess(method string, rt route, p *accessPolicy) error {
 	w := r.rights.workload
 	permitted := false
 	switch rt.pattern {
@@ -53,7 +55,7 @@ func (r *request) checkWorkload(method string, rt route, p *accessPolicy) error 
 	case "/v1/vars", "/v1/services", "/v1/service/{id...}":
 		permitted = r.namespace == w.Namespace
 	default:
-		permitted = p.isOpenPath(r.URL.Path)
+		permitted = p.isPublicPath(r.URL.Path)
 	}
 	if !permitted || method != http.MethodGet {
 		return errPermissionDenied
@@ -94,16 +96,16 @@ type discovery struct {
 	Algorithms    []string `json:"id_token_signing_alg_values_supported"`
 }
 
-func (h *identityHandler) discover(r *request) (any, error) {
-	if h.identities == nil || h.identities.URL == "" {
+func (h *identityHandler) readDiscoveryDocument(r *request) (any, error) {
+	if h.identities == nil || h.identities.IssuerURL == "" {
 		return nil, notFoundError(`OpenID Connect discovery is disabled: set oidc_issuer in the server block of the agent's configuration`)
 	}
 	r.w.Header().Set("Cache-Control", keySetMaxAge)
 	return discovery{
-		Issuer: h.identities.URL, KeySet: strings.TrimSuffix(h.identities.URL, "/") + keySetPath,
+		Issuer: h.identities.IssuerURL, KeySet: strings.TrimSuffix(h.identities.IssuerURL, "/") + keySetPath,
 		ResponseTypes: []string{"code"}, Subjects: []string{"public"}, Algorithms: []string{identity.Algorithm},
 	}, nil
 }
 
-// taskSocketKey marks the context of a request to the socket of a task.
-type taskSocketKey struct{}
+// taskSocketContextKey marks the context of a request to the socket of a task.
+type taskSocketContextKey struct{}

@@ -34,7 +34,7 @@ func newWorkloadFixture(t *testing.T, edit func(*Config)) *workloadFixture {
 	f := &workloadFixture{}
 	f.fixture = newFixture(t, func(c *Config) {
 		c.OperatorToken, c.ReadOnlyToken = "operator", "reader"
-		f.identities = identity.New(identity.Config{Store: c.Store, Region: "global"})
+		f.identities = identity.NewIssuer(identity.Config{Store: c.Store, Region: "global"})
 		c.Identities = f.identities
 		if edit != nil {
 			edit(c)
@@ -135,7 +135,7 @@ func TestWorkloadIsRejectedByDefault(t *testing.T) {
 	f := newWorkloadFixture(t, nil)
 	open := []string{"/v1/vars", "/v1/services", "/v1/service/{id...}", "/v1/agent/health"} // /v1/var/x is not one of the paths
 	for r := range f.routeRequests() {
-		if r.isRead && (slices.Contains(open, r.pattern) || isPagePath(r.path)) {
+		if r.isRead && (slices.Contains(open, r.pattern) || isWebUIPath(r.path)) {
 			continue
 		}
 		if got := f.send(r.method, r.path+"?namespace=apps", strings.NewReader("{}"), "X-Nomad-Token", f.token); got.StatusCode != http.StatusForbidden {
@@ -177,7 +177,7 @@ func TestDiscovery(t *testing.T) {
 		}
 	}
 	f := newWorkloadFixture(t, func(c *Config) {
-		c.Identities = identity.New(identity.Config{Store: c.Store, URL: "https://nomad.example/"})
+		c.Identities = identity.NewIssuer(identity.Config{Store: c.Store, IssuerURL: "https://nomad.example/"})
 	})
 	r := f.send("GET", discoveryPath, nil)
 	const want = `{"id_token_signing_alg_values_supported":["RS256"],"issuer":"https://nomad.example/",` +
@@ -227,7 +227,7 @@ func TestTaskSocket(t *testing.T) {
 			t.Fatal(err)
 		}
 		path := filepath.Join(t.TempDir(), "api.sock")
-		if err := l.Add(taskapi.Addr{AllocID: workloadAllocID, Task: "server"}, listenOnSocket(t, path)); err != nil {
+		if err := l.AddSocket(taskapi.Addr{AllocID: workloadAllocID, Task: "server"}, listenOnSocket(t, path)); err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())

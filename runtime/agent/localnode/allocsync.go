@@ -24,21 +24,21 @@ import (
 // with the next urgent report of its allocation or after maxReportDelay.
 type AllocSync struct {
 	store                *store.Store
-	allocsStartedEarlier map[string]bool // allocations that an earlier agent has started
+	allocsOfEarlierAgent map[string]bool // allocations that an earlier agent has started
 	logger               hclog.Logger
 
 	reportsAvailable chan struct{} // wakeWriter sends a value when there are reports to write
 
-	mu                      sync.Mutex
-	allocsChanged           chan struct{}                    // closed and replaced when the desired allocations change
-	pendingReports          map[string]scheduler.AllocReport // reports that are not written yet, by allocation id
-	reportsInWrite          map[string]scheduler.AllocReport // reports that writeReports is writing, by allocation id
-	pendingReportOrder      []string                         // keys of pendingReports, oldest report first
-	urgentReportIDs         map[string]bool                  // keys of the pendingReports that must be written at once
-	flushTimer              *time.Timer                      // calls markAllReportsUrgent after maxReportDelay; nil if it is not set
-	removedAllocIDs         []string                         // allocations whose removal is not recorded in the store yet
-	gcReasonsByAlloc        map[string]string                // allocation id -> why its directory was removed; not stored yet
-	pendingRemovalsAssigned bool                             // Allocs has returned the allocations of store.Reader.PendingRemovals
+	mu                         sync.Mutex
+	allocsChanged              chan struct{}                    // closed and replaced when the desired allocations change
+	pendingReports             map[string]scheduler.AllocReport // reports that are not written yet, by allocation id
+	reportsInWrite             map[string]scheduler.AllocReport // reports that writeReports is writing, by allocation id
+	pendingReportOrder         []string                         // keys of pendingReports, oldest report first
+	urgentReportIDs            map[string]bool                  // keys of the pendingReports that must be written at once
+	flushTimer                 *time.Timer                      // calls markAllReportsUrgent after maxReportDelay; nil if it is not set
+	removedAllocIDs            []string                         // allocations whose removal is not recorded in the store yet
+	gcReasonsByAlloc           map[string]string                // allocation id -> why its directory was removed; not stored yet
+	hasReturnedPendingRemovals bool                             // Allocs has returned the allocations of store.Reader.AllocationsPendingRemoval
 }
 
 var _ noderunner.AssignmentSource = (*AllocSync)(nil)
@@ -57,7 +57,7 @@ func NewAllocSync(s *store.Store, logger hclog.Logger) *AllocSync {
 	}
 	return &AllocSync{
 		store:                s,
-		allocsStartedEarlier: started,
+		allocsOfEarlierAgent: started,
 		logger:               logger.Named("allocsync"),
 		reportsAvailable:     make(chan struct{}, 1),
 		allocsChanged:        make(chan struct{}),
@@ -71,20 +71,20 @@ func NewAllocSync(s *store.Store, logger hclog.Logger) *AllocSync {
 // in the second call, so that the node runner removes its directory.
 func (al *AllocSync) Allocs() ([]noderunner.Assignment, <-chan struct{}) {
 	al.mu.Lock()
-	changed, first := al.allocsChanged, !al.pendingRemovalsAssigned
-	al.pendingRemovalsAssigned = true
+	changed, first := al.allocsChanged, !al.hasReturnedPendingRemovals
+	al.hasReturnedPendingRemovals = true
 	al.mu.Unlock()
 	s := al.store.Snapshot()
 	var pendingRemovals []*api.Allocation
-	if first { // PendingRemovals also has allocations that were deleted since Open, which the node runner has not seen either
-		pendingRemovals = s.PendingRemovals()
+	if first { // AllocationsPendingRemoval also has allocations that were deleted since Open, which the node runner has not seen either
+		pendingRemovals = s.AllocationsPendingRemoval()
 	}
 	var assignments []noderunner.Assignment
 	for _, a := range scheduler.DesiredAllocs(s.Reader) {
 		assignments = append(assignments, noderunner.Assignment{
-			Alloc: a, AllocEnded: s.AllocationEnded(a.ID), StartedByEarlierAgent: al.allocsStartedEarlier[a.ID],
-			JobPurged:        a.ServerTerminalStatus() && s.Job(nil, a.Namespace, a.JobID) == nil,
-			CollectWhenEnded: s.IsAllocationDirRemovedAtEnd(a.ID),
+			Alloc: a, AllocEnded: s.AllocationEnded(a.ID), StartedByEarlierAgent: al.allocsOfEarlierAgent[a.ID],
+			JobPurged:          a.ServerTerminalStatus() && s.Job(nil, a.Namespace, a.JobID) == nil,
+			RemoveDirWhenEnded: s.IsAllocationDirMarkedForRemoval(a.ID),
 		})
 	}
 	for _, a := range pendingRemovals {
@@ -127,17 +127,17 @@ func (al *AllocSync) ReportEnded(allocID string, err error) {
 	})
 }
 
-// CollectAtEnd implements noderunner.AssignmentSource. It returns when the request is stored.
-func (al *AllocSync) CollectAtEnd(ctx context.Context, allocID string) error {
+// RemoveDirAtEnd implements noderunner.AssignmentSource. It returns when the request is stored.
+func (al *AllocSync) RemoveDirAtEnd(ctx context.Context, allocID string) error {
 	_, err := al.store.Update(ctx, func(tx *store.Txn) error {
-		tx.RemoveAllocationDirAtEnd(allocID)
+		tx.MarkAllocationDirForRemovalAtEnd(allocID)
 		return nil
 	})
 	return err
 }
 
-// ReportCollected implements noderunner.AssignmentSource. It does not wait for the write.
-func (al *AllocSync) ReportCollected(allocID, reason string) {
+// ReportDirRemoved implements noderunner.AssignmentSource. It does not wait for the write.
+func (al *AllocSync) ReportDirRemoved(allocID, reason string) {
 	al.mu.Lock()
 	if al.gcReasonsByAlloc == nil {
 		al.gcReasonsByAlloc = make(map[string]string)
@@ -147,8 +147,8 @@ func (al *AllocSync) ReportCollected(allocID, reason string) {
 	al.wakeWriter()
 }
 
-// ReportRemoved implements noderunner.AssignmentSource. It does not wait for the write.
-func (al *AllocSync) ReportRemoved(allocID string) {
+// ReportAllocRemoved implements noderunner.AssignmentSource. It does not wait for the write.
+func (al *AllocSync) ReportAllocRemoved(allocID string) {
 	al.mu.Lock()
 	al.removedAllocIDs = append(al.removedAllocIDs, allocID)
 	al.mu.Unlock()
@@ -361,7 +361,7 @@ func (al *AllocSync) requeueReports(reports []scheduler.AllocReport, removed []s
 			newOrder = append(newOrder, id)
 		}
 		ended := old.TasksEnded || newer.TasksEnded
-		if newer.ClientStatus == "" { // the newer report is missing, or has only the field AllocEnded
+		if newer.ClientStatus == "" { // the newer report is missing, or has only the field TasksEnded
 			newer = old
 		}
 		newer.TasksEnded = ended

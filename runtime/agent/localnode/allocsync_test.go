@@ -65,11 +65,11 @@ func openAllocSync(t testing.TB, path, nodeID string) (*allocSyncFixture, *flaky
 	r := &allocSyncFixture{AllocSync: NewAllocSync(s, hclog.NewNullLogger()), nodeID: nodeID}
 	f := &flakyStore{Store: s, path: path}
 	r.scheduler = scheduler.New(scheduler.Config{
-		Store:           f,
-		Env:             scheduler.Env{NewID: uuid.NewString, PortFree: func(scheduler.HostPort) bool { return true }, RandIntN: func(int) int { return 0 }, Now: time.Now},
-		NodeID:          nodeID,
-		Logger:          hclog.NewNullLogger(),
-		OnDesiredChange: r.AllocsChanged,
+		Store:                  f,
+		Env:                    scheduler.Env{NewID: uuid.NewString, PortFree: func(scheduler.HostPort) bool { return true }, RandIntN: func(int) int { return 0 }, Now: time.Now},
+		NodeID:                 nodeID,
+		Logger:                 hclog.NewNullLogger(),
+		OnDesiredAllocsChanged: r.AllocsChanged,
 	})
 	return r, f
 }
@@ -359,7 +359,7 @@ func TestPurgedAllocIsForgottenWhenItHasEnded(t *testing.T) {
 	if got := r.ids(t); len(got) > 0 {
 		t.Errorf("allocations %q", got)
 	}
-	r.ReportRemoved(id)
+	r.ReportAllocRemoved(id)
 	if err := r.writeReports(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -369,16 +369,16 @@ func TestPurgedAllocIsForgottenWhenItHasEnded(t *testing.T) {
 }
 
 // A request to collect is stored until the allocation is deleted.
-func TestCollectAtEndIsStored(t *testing.T) {
+func TestRemoveDirAtEndIsStored(t *testing.T) {
 	r, _ := newAllocSyncFixture(t, 2)
 	first := r.ids(t)[0]
-	if err := r.CollectAtEnd(t.Context(), first); err != nil {
+	if err := r.RemoveDirAtEnd(t.Context(), first); err != nil {
 		t.Fatal(err)
 	}
 	assignments, _ := r.Allocs()
 	for _, a := range assignments {
-		if want := a.Alloc.ID == first; a.CollectWhenEnded != want {
-			t.Errorf("%s: Collect is %t, want %t", a.Alloc.ID, a.CollectWhenEnded, want)
+		if want := a.Alloc.ID == first; a.RemoveDirWhenEnded != want {
+			t.Errorf("%s: Collect is %t, want %t", a.Alloc.ID, a.RemoveDirWhenEnded, want)
 		}
 	}
 	_, err := r.store.Update(t.Context(), func(tx *store.Txn) error {
@@ -388,7 +388,7 @@ func TestCollectAtEndIsStored(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.CollectAtEnd(t.Context(), first); err != nil {
+	if err := r.RemoveDirAtEnd(t.Context(), first); err != nil {
 		t.Fatal(err)
 	}
 	if left := r.store.Snapshot().AgentRecordNames("collect/"); len(left) > 0 {
@@ -425,8 +425,8 @@ func TestCollectedDirectoryAddsEvent(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := NewAllocSync(s, hclog.NewNullLogger())
-	r.ReportCollected("a", "the disk is full")
-	r.ReportCollected("deleted", "the disk is full")
+	r.ReportDirRemoved("a", "the disk is full")
+	r.ReportDirRemoved("deleted", "the disk is full")
 	for range 2 { // the second call of writeGCEvents has nothing to write
 		if err := r.writeReports(t.Context(), nil); err != nil {
 			t.Fatal(err)
@@ -470,11 +470,11 @@ func TestDeletedAllocationIsAssignedOnce(t *testing.T) {
 	if second, _ := r.Allocs(); len(second) != 0 {
 		t.Errorf("the node gets %+v again", second)
 	}
-	r.ReportRemoved("here")
+	r.ReportAllocRemoved("here")
 	if err := r.writeReports(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
-	if left := s.Snapshot().PendingRemovals(); len(left) != 0 {
+	if left := s.Snapshot().AllocationsPendingRemoval(); len(left) != 0 {
 		t.Errorf("%+v are left", left)
 	}
 }

@@ -63,9 +63,9 @@ func newNodeNetworks(host fingerprint.Host, hostNetworks map[string]hostnet.Host
 }
 
 // newNetworkResources returns the networks of the node for the scheduler: the modes of group networks, the addresses of the
-// node's own interface, and the other addresses of host networks. ownMBits overrides the speed of the node's own interface
+// node's own interface, and the other addresses of host networks. interfaceMBits overrides the speed of the node's own interface
 // if it is not 0.
-func newNetworkResources(host fingerprint.Host, ownMBits int) []*api.NetworkResource {
+func newNetworkResources(host fingerprint.Host, interfaceMBits int) []*api.NetworkResource {
 	var all []*api.NetworkResource
 	for _, mode := range host.NetworkModes {
 		all = append(all, &api.NetworkResource{Mode: mode})
@@ -77,7 +77,7 @@ func newNetworkResources(host fingerprint.Host, ownMBits int) []*api.NetworkReso
 	for _, i := range host.Interfaces {
 		speeds[i.Name] = i.MBits
 	}
-	speeds[host.Interface] = cmp.Or(ownMBits, speeds[host.Interface])
+	speeds[host.Interface] = cmp.Or(interfaceMBits, speeds[host.Interface])
 	selected := make(map[fingerprint.HostNetwork]bool, len(host.HostNetworks))
 	for _, n := range host.HostNetworks {
 		selected[n] = true

@@ -60,14 +60,14 @@ type Node struct {
 	settingsChanged       chan struct{}     // triggerRecordUpdate sends a value
 	stateFileEventsStored bool              // Run has stored the node events about the state file; used by Run only
 	loggedVolumeErrors    map[string]string // volume name -> error that was logged last; used by Run only
-	volumePathChecker     *pathChecker      // checks the paths of host volumes
+	volumePathResolver    *pathResolver     // checks the paths of host volumes
 
 	metaUpdateMu sync.Mutex // SetMeta holds metaUpdateMu, and locks it before mu
 
-	mu               sync.Mutex
-	settings         Settings
-	dynamicMeta      map[string]*string
-	sharedAttributes map[string]string // last result of reuseAttributes; the map is replaced, never modified
+	mu             sync.Mutex
+	settings       Settings
+	dynamicMeta    map[string]*string
+	lastAttributes map[string]string // last result of reuseEqualAttributes; the map is replaced, never modified
 }
 
 // LoadNodeID returns the id of the node under earlier agents. If neither a node nor an allocation is stored, it returns a
@@ -91,7 +91,7 @@ func New(c Config) *Node {
 		settingsChanged: make(chan struct{}, 1),
 		settings:        c.Settings,
 	}
-	n.volumePathChecker = newPathChecker(n.triggerRecordUpdate)
+	n.volumePathResolver = newPathResolver(n.triggerRecordUpdate)
 	n.loadDynamicMeta()
 	return n
 }
@@ -107,7 +107,7 @@ func (n *Node) Registered() <-chan struct{} { return n.registered }
 // registered, it adds missing driver attributes from the stored node.
 func (n *Node) TaskEnvNode() taskenv.Node {
 	c := n.currentSettings()
-	attributes := n.readAttributes(n.config.Plugins.Drivers())
+	attributes := n.collectNodeAttributes(n.config.Plugins.Drivers())
 	select {
 	case <-n.registered:
 	default:
@@ -122,21 +122,21 @@ func (n *Node) TaskEnvNode() taskenv.Node {
 	return taskenv.Node{
 		NodeFacts: model.NodeFacts{
 			ID: n.config.ID, Name: c.Name, Datacenter: c.Datacenter, Region: c.Region, Class: c.Class, Pool: c.Pool,
-			Attributes: n.reuseAttributes(attributes), Meta: c.Meta,
+			Attributes: n.reuseEqualAttributes(attributes), Meta: c.Meta,
 		},
 		ParentCgroup: n.config.Host.ParentCgroup,
 	}
 }
 
-// reuseAttributes returns the map of the previous call if it has equal content. This saves memory, because each allocation keeps
+// reuseEqualAttributes returns the map of the previous call if it has equal content. This saves memory, because each allocation keeps
 // the map.
-func (n *Node) reuseAttributes(attributes map[string]string) map[string]string {
+func (n *Node) reuseEqualAttributes(attributes map[string]string) map[string]string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if !maps.Equal(n.sharedAttributes, attributes) {
-		n.sharedAttributes = attributes
+	if !maps.Equal(n.lastAttributes, attributes) {
+		n.lastAttributes = attributes
 	}
-	return n.sharedAttributes
+	return n.lastAttributes
 }
 
 // currentSettings returns the settings. Their Meta has the static and the dynamic metadata.

@@ -17,8 +17,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// readAttributes returns the attributes of the machine and its drivers.
-func (n *Node) readAttributes(drivers map[string]supervisor.DriverInfo) map[string]string {
+// collectNodeAttributes returns the attributes of the machine and its drivers.
+func (n *Node) collectNodeAttributes(drivers map[string]supervisor.DriverInfo) map[string]string {
 	attributes := maps.Clone(n.config.Host.Attributes)
 	if c := n.currentSettings(); c.HTTPAddr != "" {
 		attributes["unique.advertise.address"] = c.HTTPAddr
@@ -59,7 +59,7 @@ func (n *Node) newNodeRecord(old *api.Node, volumes map[string]*api.HostVolumeIn
 		Name:          c.Name,
 		HTTPAddr:      c.HTTPAddr,
 		TLSEnabled:    c.TLS,
-		Attributes:    n.readAttributes(drivers),
+		Attributes:    n.collectNodeAttributes(drivers),
 		Links:         map[string]string{},
 		Meta:          c.Meta,
 		NodeClass:     c.Class,
@@ -140,7 +140,7 @@ func AddNodeEvent(ctx context.Context, s *store.Store, nodeID, subsystem, messag
 		}
 		n := *old
 		model.AppendNodeEvent(&n, subsystem, message, nil, time.Now())
-		tx.SetOperation(opNodeEvent)
+		tx.SetEventOperation(opNodeEvent)
 		tx.PutNode(&n)
 		return nil
 	})
@@ -189,7 +189,7 @@ func sameNodeRecord(a, b *api.Node) bool {
 // putNodeWithEvents adds node events for the changes since old to n, and stores n. old is nil if no node was stored.
 func putNodeWithEvents(tx *store.Txn, n, old *api.Node, now time.Time) {
 	if addChangeEvents(n, old, now) && old != nil {
-		tx.SetOperation(opNodeEvent)
+		tx.SetEventOperation(opNodeEvent)
 	}
 	if old == nil || old.Status != n.Status {
 		n.StatusUpdatedAt = now.Unix()

@@ -83,7 +83,7 @@ func (s Settings) FingerprintNetworks(ctx context.Context, host *fingerprint.Hos
 	for name, a := range addresses {
 		host.HostNetworks[name] = fingerprint.HostNetwork{Interface: a.Interface, IP: a.Address.String()}
 	}
-	host.NetworkModes = capabilities.Modes
+	host.NetworkModes = capabilities.NetworkModes
 	host.NodeNetworks = newNodeNetworks(*host, s.Networks.HostNetworks)
 	maps.Copy(host.Attributes, capabilities.Attributes)
 }

@@ -24,7 +24,7 @@ func (r TaskRecords) TaskState(allocID, task string) (*api.TaskState, error) {
 	return r.Store.Snapshot().TaskState(allocID, task)
 }
 
-// AllocHooks implements allocrunner.RecordReader.
-func (r TaskRecords) AllocHooks(allocID string) map[string]string {
-	return r.Store.Snapshot().AttachedHooks(allocID)
+// HookAttachmentsOfAlloc implements allocrunner.RecordReader.
+func (r TaskRecords) HookAttachmentsOfAlloc(allocID string) map[string]string {
+	return r.Store.Snapshot().AttachedHookConfigs(allocID)
 }

@@ -37,7 +37,7 @@ func (n *Node) FindHostVolume(ctx context.Context, name string) (*api.HostVolume
 	v := n.currentSettings().HostVolumes[name]
 	if v == nil && n.config.Volumes != nil {
 		var err error
-		if v, err = n.config.Volumes.Find(ctx, name); err != nil {
+		if v, err = n.config.Volumes.FindReady(ctx, name); err != nil {
 			return nil, err
 		}
 	}
@@ -47,7 +47,7 @@ func (n *Node) FindHostVolume(ctx context.Context, name string) (*api.HostVolume
 	location, err := safepath.Locate(v.Path)
 	if err == nil {
 		all := n.HostVolumes()
-		err = checkNotBelowWritableVolume(location, all, n.volumePathChecker.checkPaths(volumePaths(all)))
+		err = checkNotBelowWritableVolume(location, all, n.volumePathResolver.resolvePaths(volumePaths(all)))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("host volume %q: %w", name, err)
@@ -90,10 +90,10 @@ func (n *Node) VolumesChanged() {
 
 // usableHostVolumes returns the host volumes for which FindHostVolume does not fail. It logs the error of each other volume once. It
 // waits for pathTimeout at most, because a file system that does not answer must not delay the updates of the node. When the file
-// system answers later, pathChecker triggers another update.
+// system answers later, pathResolver triggers another update.
 func (n *Node) usableHostVolumes() map[string]*api.HostVolumeInfo {
 	all := n.HostVolumes()
-	results := n.volumePathChecker.checkPaths(volumePaths(all))
+	results := n.volumePathResolver.resolvePaths(volumePaths(all))
 	found := make(map[string]*api.HostVolumeInfo, len(all))
 	errs := make(map[string]string)
 	for _, name := range slices.Sorted(maps.Keys(all)) {

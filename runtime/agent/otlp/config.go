@@ -48,20 +48,20 @@ func (c *Config) IsExportEnabled() bool { return c.URL != "" }
 // signal describes how one signal of OpenTelemetry (traces or metrics) is exported.
 type signal struct {
 	displayName       string            // name of the signal in log texts
-	envNamePart       string            // part of the names of environment variables for the signal
+	envSignalName     string            // part of the names of environment variables for the signal
 	urlPath           string            // path below the base URL of an HTTP collector
 	grpcMethod        string            // full name of the Export method of a gRPC collector
 	ignoredEnvReasons map[string]string // environment variables without effect, besides those of ignoredSuffixes -> reason
 }
 
 var traceSignal = signal{
-	displayName: "traces", envNamePart: "TRACES", urlPath: "/v1/traces",
+	displayName: "traces", envSignalName: "TRACES", urlPath: "/v1/traces",
 	grpcMethod:        "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
 	ignoredEnvReasons: map[string]string{"OTEL_TRACES_SAMPLER": "all traces are exported"},
 }
 
 var metricSignal = signal{
-	displayName: "metrics", envNamePart: "METRICS", urlPath: "/v1/metrics",
+	displayName: "metrics", envSignalName: "METRICS", urlPath: "/v1/metrics",
 	grpcMethod: "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
 	ignoredEnvReasons: map[string]string{
 		"OTEL_METRIC_EXPORT_TIMEOUT":                               "an export has the time until the next one",
@@ -71,12 +71,12 @@ var metricSignal = signal{
 }
 
 // exporterEnvName returns the name of the environment variable whose value names the exporter.
-func (s *signal) exporterEnvName() string { return "OTEL_" + s.envNamePart + "_EXPORTER" }
+func (s *signal) exporterEnvName() string { return "OTEL_" + s.envSignalName + "_EXPORTER" }
 
 // envNames returns the names of the environment variables with a suffix: the variable for this signal, then the variable for all
 // signals.
 func (s *signal) envNames(suffix string) []string {
-	return []string{"OTEL_EXPORTER_OTLP_" + s.envNamePart + "_" + suffix, "OTEL_EXPORTER_OTLP_" + suffix}
+	return []string{"OTEL_EXPORTER_OTLP_" + s.envSignalName + "_" + suffix, "OTEL_EXPORTER_OTLP_" + suffix}
 }
 
 // defaultEndpoints are the base URLs for each protocol if an export is enabled and no endpoint is set.
@@ -86,7 +86,7 @@ var defaultEndpoints = map[string]string{ProtocolHTTP: "http://localhost:4318", 
 // value of a variable. The warnings are about variables that have no effect, and contain no values of headers. An invalid variable
 // causes a warning instead of an error, and nothing is exported: the environment can be meant for other programs.
 func (s Settings) TraceConfigWithEnv(getenv func(string) string) (c Config, warnings []string) {
-	return s.exportConfig(&traceSignal, getenv)
+	return s.configForSignal(&traceSignal, getenv)
 }
 
 // MetricsConfigWithEnv is TraceConfigWithEnv for metrics. It enables the export if the setting Metrics or OTEL_METRICS_EXPORTER does, or
@@ -96,10 +96,10 @@ func (s Settings) MetricsConfigWithEnv(getenv func(string) string) (c Config, wa
 		return Config{}, nil
 	}
 	s.TaskTraceparent = false
-	return s.exportConfig(&metricSignal, getenv)
+	return s.configForSignal(&metricSignal, getenv)
 }
 
-func (s Settings) exportConfig(g *signal, getenv func(string) string) (c Config, warnings []string) {
+func (s Settings) configForSignal(g *signal, getenv func(string) string) (c Config, warnings []string) {
 	c, err := s.mergeWithEnv(g, getenv)
 	switch {
 	case err != nil:
@@ -128,7 +128,7 @@ func (s Settings) mergeWithEnv(g *signal, getenv func(string) string) (c Config,
 			c.Protocol = value
 		}
 	}
-	if c.URL, err = s.endpointURL(g, getenv, c.Protocol, exporter); err != nil || c.URL == "" {
+	if c.URL, err = s.endpointURLWithEnv(g, getenv, c.Protocol, exporter); err != nil || c.URL == "" {
 		return c, err
 	}
 	if exporter != "" && exporter != "otlp" && !s.enablesSignal(g) {
@@ -179,10 +179,10 @@ func metricsIntervalFromEnv(getenv func(string) string) (time.Duration, error) {
 	return interval, nil
 }
 
-// endpointURL returns the URL of the collector for a signal, or "" if neither the settings nor the environment enable the export.
-func (s Settings) endpointURL(g *signal, getenv func(string) string, protocol, exporter string) (string, error) {
+// endpointURLWithEnv returns the URL of the collector for a signal, or "" if neither the settings nor the environment enable the export.
+func (s Settings) endpointURLWithEnv(g *signal, getenv func(string) string, protocol, exporter string) (string, error) {
 	if s.Endpoint != "" {
-		return g.endpointURL(s.Endpoint, protocol), nil
+		return g.collectorURL(s.Endpoint, protocol), nil
 	}
 	names := g.envNames("ENDPOINT")
 	if endpoint := getenv(names[0]); endpoint != "" { // the URL for one signal is used without a path of the signal
@@ -201,15 +201,15 @@ func (s Settings) endpointURL(g *signal, getenv func(string) string, protocol, e
 	if err := CheckEndpoint(endpoint); err != nil {
 		return "", fmt.Errorf("%s: %w", names[1], err)
 	}
-	return g.endpointURL(endpoint, protocol), nil
+	return g.collectorURL(endpoint, protocol), nil
 }
 
-// endpointURL returns the URL for the signal below the base URL of a collector.
-func (s *signal) endpointURL(base, protocol string) string {
+// collectorURL returns the URL for the signal below the base URL of a collector.
+func (s *signal) collectorURL(baseURL, protocol string) string {
 	if protocol == ProtocolGRPC {
-		return base
+		return baseURL
 	}
-	return strings.TrimSuffix(base, "/") + s.urlPath
+	return strings.TrimSuffix(baseURL, "/") + s.urlPath
 }
 
 func firstSetEnv(getenv func(string) string, names ...string) (name, value string) {

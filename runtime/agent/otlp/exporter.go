@@ -39,8 +39,8 @@ var (
 
 // AgentFacts describes the agent that exports spans and metrics.
 type AgentFacts struct {
-	Version                                    string
-	NodeID, NodeName, Datacenter, Region, Host string
+	Version                                        string
+	NodeID, NodeName, Datacenter, Region, HostName string
 }
 
 // Exporter sends spans to a collector. Its methods may be called concurrently.
@@ -127,7 +127,7 @@ func (e *Exporter) Close() {
 // run sends batches until Close is called, and then the remaining spans. ctx ends closeTimeout after Close is called.
 func (e *Exporter) run(ctx context.Context) {
 	defer close(e.stopped)
-	r := exportLog{logger: e.logger}
+	r := exportFailureLog{logger: e.logger}
 	for e.awaitBatch() {
 		batch := e.takeBatch()
 		if !e.sendWithRetry(ctx, batch, &r) && e.isClosing() {
@@ -144,7 +144,7 @@ func (e *Exporter) run(ctx context.Context) {
 
 // awaitBatch waits until the queue has maxBatch spans, or its first span has waited for batchDelay. After Close is called it does
 // not wait. It returns false if no spans remain after Close.
-func (e *Exporter) awaitBatch() bool {
+func (e *Exporter) awaitBatch() (hasSpans bool) {
 	var due <-chan time.Time
 	for {
 		n := e.queueLen()
@@ -194,7 +194,7 @@ func (e *Exporter) takeBatch() []queuedSpan {
 
 // sendWithRetry sends a batch, and repeats this while the collector is unavailable, until Close is called. It reports
 // whether the collector has accepted the batch.
-func (e *Exporter) sendWithRetry(ctx context.Context, batch []queuedSpan, r *exportLog) bool {
+func (e *Exporter) sendWithRetry(ctx context.Context, batch []queuedSpan, r *exportFailureLog) (accepted bool) {
 	message := e.encodeSpans(batch)
 	for delay := minRetryDelay; ; delay = min(2*delay, maxRetryDelay) {
 		closing := e.isClosing()
@@ -234,44 +234,44 @@ func (e *Exporter) encodeSpans(batch []queuedSpan) *tracepb.TracesData {
 	return newTracesData(e.resource, e.scopeVersion, spans)
 }
 
-// exportLog logs changes of the collector's state and the number of lost spans. It is not for
+// exportFailureLog logs changes of the collector's state and the number of lost spans. It is not for
 // concurrent use.
-type exportLog struct {
+type exportFailureLog struct {
 	logger            hclog.Logger
 	isFailing         bool
 	lostSpans         int // spans that were lost since lostSpansLoggedAt
 	lostSpansLoggedAt time.Time
 }
 
-func (e *exportLog) logSuccess() {
+func (e *exportFailureLog) logSuccess() {
 	if e.isFailing {
 		e.isFailing = false
 		e.logger.Info("traces are exported again", "lost_spans", e.lostSpans)
 		e.lostSpans = 0
 	}
-	e.logLostSpansAfter(dropLogInterval)
+	e.logLostSpansIfDue(dropLogInterval)
 }
 
-func (e *exportLog) logFailure(err *sendError) {
+func (e *exportFailureLog) logFailure(err *sendError) {
 	if !e.isFailing {
 		e.isFailing = true
 		e.logger.Warn("traces are not exported", "error", err, "retry", err.canRetry)
 	}
-	e.logLostSpansAfter(dropLogInterval)
+	e.logLostSpansIfDue(dropLogInterval)
 }
 
-func (e *exportLog) countLostSpans(spans int) {
+func (e *exportFailureLog) countLostSpans(spans int) {
 	e.lostSpans += spans
 	metrics.LostSpans.Add(spans)
 }
 
-func (e *exportLog) logLostSpansAfter(interval time.Duration) {
+func (e *exportFailureLog) logLostSpansIfDue(interval time.Duration) {
 	if time.Since(e.lostSpansLoggedAt) >= interval {
 		e.logLostSpans()
 	}
 }
 
-func (e *exportLog) logLostSpans() {
+func (e *exportFailureLog) logLostSpans() {
 	if e.lostSpans == 0 {
 		return
 	}

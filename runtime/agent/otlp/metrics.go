@@ -50,7 +50,7 @@ func (e *MetricsExporter) Close() { e.sender.close() }
 
 // Export sends the values that the metrics had at one time. It repeats a request while the collector is unavailable, until ctx ends.
 // It returns false if the collector has not accepted all values. It logs the first of successive failures.
-func (e *MetricsExporter) Export(ctx context.Context, families []*dto.MetricFamily, at time.Time) bool {
+func (e *MetricsExporter) Export(ctx context.Context, families []*dto.MetricFamily, at time.Time) (allAccepted bool) {
 	for _, request := range e.splitIntoRequests(families, at) {
 		if err := e.sendWithRetry(ctx, request); err != nil {
 			if !e.isFailing {
@@ -135,7 +135,7 @@ func newMetric(f *dto.MetricFamily) *metricspb.Metric {
 }
 
 // addDataPoint adds a value to a metric, and returns its encoded size in bytes.
-func (e *MetricsExporter) addDataPoint(m *metricspb.Metric, value *dto.Metric, at time.Time) int {
+func (e *MetricsExporter) addDataPoint(m *metricspb.Metric, value *dto.Metric, at time.Time) (encodedSize int) {
 	attributes := make([]*commonpb.KeyValue, 0, len(value.GetLabel()))
 	for _, p := range value.GetLabel() {
 		attributes = append(attributes, newStringAttribute(p.GetName(), p.GetValue()))

@@ -86,7 +86,7 @@ func TestMetricsOfBothProtocols(t *testing.T) {
 				t.Errorf("histogram %v", histogram)
 			}
 
-			resource := otlptest.StringAttributes(c.ReceivedMetrics()[0].GetResource())
+			resource := otlptest.StringAttributes(c.ResourceMetrics()[0].GetResource())
 			if resource["service.name"] != "nomad-lite" || resource["nomad.node.name"] != "node" || resource["service.version"] != "1.2.3" {
 				t.Errorf("resource %v", resource)
 			}

@@ -51,7 +51,7 @@ func openExporter(t testing.TB, c Config) *Exporter {
 // newFile returns a time line that exports its spans.
 func newFile(t testing.TB, e *Exporter) *timeline.File {
 	dir := t.TempDir()
-	return timeline.NewFile(func() (*os.Root, error) { return os.OpenRoot(dir) }, e.Trace(testAlloc), hclog.NewNullLogger())
+	return timeline.NewFile(func() (*os.Root, error) { return os.OpenRoot(dir) }, e.NewAllocTrace(testAlloc), hclog.NewNullLogger())
 }
 
 func TestSpansOfBothProtocols(t *testing.T) {
@@ -65,11 +65,11 @@ func TestSpansOfBothProtocols(t *testing.T) {
 			e := openExporter(t, config)
 			r := newFile(t, e).Recorder("web", nil)
 			begin := time.Now().Add(-time.Minute)
-			r.RecordAlloc(tracespan.Placement, begin, "", false)
-			hook := r.Start(tracespan.KindHook, "prestart", "artifact")
+			r.RecordAllocSpan(tracespan.Placement, begin, "", false)
+			hook := r.StartSpan(tracespan.KindHook, "prestart", "artifact")
 			hook.End("done", nil)
-			r.Start(tracespan.KindDriver, "StartTask", "exec").End("", errors.New("no such file"))
-			r.StartRun("id/1", "exec", begin).EndRun("Exit Code: 3", true)
+			r.StartSpan(tracespan.KindDriver, "StartTask", "exec").End("", errors.New("no such file"))
+			r.StartRunSpan("id/1", "exec", begin).EndRun("Exit Code: 3", true)
 			r.RecordEvent("Restarting", "in 1s", begin)
 			e.Close()
 
@@ -117,7 +117,7 @@ func TestSpansOfBothProtocols(t *testing.T) {
 			if got := c.Headers()[0]["x-key"]; len(got) != 1 || got[0] != "secret" {
 				t.Errorf("header is %q", got)
 			}
-			for _, a := range c.ReceivedSpans()[0].GetResource().GetAttributes() {
+			for _, a := range c.ResourceSpans()[0].GetResource().GetAttributes() {
 				if a.GetKey() == "service.name" && a.GetValue().GetStringValue() != "nomad-lite" {
 					t.Errorf("service.name is %v", a.GetValue())
 				}
@@ -134,7 +134,7 @@ func TestTraceContinuesUnderNextAgent(t *testing.T) {
 		e := openExporter(t, Config{URL: c.URL + "/v1/traces", TaskTraceparent: true})
 		r := newFile(t, e).Recorder("web", nil)
 		contexts = append(contexts, r.TaskTraceparent("id/1"))
-		r.StartRun("id/1", "exec", time.Now()).EndRun("Exit Code: 0", false)
+		r.StartRunSpan("id/1", "exec", time.Now()).EndRun("Exit Code: 0", false)
 		e.Close()
 	}
 	spans := c.Spans()
@@ -152,7 +152,7 @@ func TestHostileTexts(t *testing.T) {
 	e := openExporter(t, Config{URL: c.URL + "/v1/traces", ResourceAttributes: map[string]string{"a": strings.Repeat("x", 1<<20)}})
 	alloc := *testAlloc
 	alloc.ID, alloc.JobID, alloc.Name = "not a uuid", strings.Repeat("é", 1<<20), "\xff\x00\n"
-	e.Trace(&alloc).Export(tracespan.Span{ID: "0102030405060708", Kind: "hook", Name: strings.Repeat("\xff", 1<<20), Error: strings.Repeat("世", 1<<20), End: time.Unix(-5, 0)})
+	e.NewAllocTrace(&alloc).Export(tracespan.Span{ID: "0102030405060708", Kind: "hook", Name: strings.Repeat("\xff", 1<<20), Error: strings.Repeat("世", 1<<20), End: time.Unix(-5, 0)})
 	e.Close()
 	spans := c.Spans()
 	if len(spans) != 1 {
@@ -236,7 +236,7 @@ func TestUnusableCollectors(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			before := runtime.NumGoroutine()
 			e := openExporter(t, Config{URL: test.url, Protocol: test.protocol})
-			trace := e.Trace(testAlloc)
+			trace := e.NewAllocTrace(testAlloc)
 			begin := time.Now()
 			for range 10 * maxQueue {
 				trace.Export(tracespan.Span{ID: "0102030405060708", Kind: tracespan.KindEvent, Name: "Started"})
@@ -288,7 +288,7 @@ func TestCollectorReturns(t *testing.T) {
 		return true
 	})
 	e := openExporter(t, Config{URL: c.URL + "/v1/traces"})
-	trace := e.Trace(testAlloc)
+	trace := e.NewAllocTrace(testAlloc)
 	for range maxQueue {
 		trace.Export(tracespan.Span{ID: "0102030405060708"})
 	}
@@ -316,7 +316,7 @@ func TestLogHasNoSecrets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e.Trace(testAlloc).Export(tracespan.Span{ID: "0102030405060708"})
+	e.NewAllocTrace(testAlloc).Export(tracespan.Span{ID: "0102030405060708"})
 	e.Close()
 	if text := log.String(); strings.Contains(text, secret) || !strings.Contains(text, "403") {
 		t.Errorf("log:\n%s", text)
@@ -339,7 +339,7 @@ func TestLostSpansAreCounted(t *testing.T) {
 	e := openExporter(t, Config{URL: c.URL + "/v1/traces"})
 	before := lostSpans()
 	for range maxQueue + 5 {
-		e.Trace(testAlloc).Export(tracespan.Span{ID: "0102030405060708"})
+		e.NewAllocTrace(testAlloc).Export(tracespan.Span{ID: "0102030405060708"})
 	}
 	e.Close()
 	if n := lostSpans() - before; n != maxQueue+5 {
@@ -430,7 +430,7 @@ func FuzzParse(f *testing.F) {
 		if _, err := parseKeyValueList(list); err != nil && len(err.Error()) > 80 {
 			t.Errorf("%q: the error repeats the text: %v", list, err)
 		}
-		if n := rejectedItems(response); n < 0 {
+		if n := rejectedItemCount(response); n < 0 {
 			t.Errorf("%x: %d rejected items", response, n)
 		}
 	})
@@ -439,10 +439,10 @@ func FuzzParse(f *testing.F) {
 func TestRejectedItems(t *testing.T) {
 	partial := protowire.AppendBytes([]byte{2<<3 | 2}, []byte("reason"))
 	partial = protowire.AppendVarint(append(partial, 1<<3), 7)
-	if n := rejectedItems(protowire.AppendBytes([]byte{1<<3 | 2}, partial)); n != 7 {
+	if n := rejectedItemCount(protowire.AppendBytes([]byte{1<<3 | 2}, partial)); n != 7 {
 		t.Errorf("got %d, want 7", n)
 	}
-	if n := rejectedItems(nil); n != 0 {
+	if n := rejectedItemCount(nil); n != 0 {
 		t.Errorf("an empty response: got %d, want 0", n)
 	}
 }
@@ -453,7 +453,7 @@ func BenchmarkSpan(b *testing.B) {
 	record := func(b *testing.B, r timeline.Recorder) {
 		b.ReportAllocs()
 		for b.Loop() {
-			r.Start(tracespan.KindHook, "prestart", "artifact").End("", nil)
+			r.StartSpan(tracespan.KindHook, "prestart", "artifact").End("", nil)
 		}
 	}
 	b.Run("none", func(b *testing.B) { record(b, timeline.Recorder{}) })

@@ -73,7 +73,7 @@ func (s *httpSender) close() { s.client.CloseIdleConnections() }
 // maxResponse limits how much of a response is read, in bytes.
 const maxResponse = 64 << 10
 
-func (s *httpSender) send(ctx context.Context, message proto.Message) (int, *sendError) {
+func (s *httpSender) send(ctx context.Context, message proto.Message) (rejected int, _ *sendError) {
 	body, err := proto.Marshal(message)
 	if err != nil {
 		return 0, &sendError{text: err.Error()}
@@ -99,7 +99,7 @@ func (s *httpSender) send(ctx context.Context, message proto.Message) (int, *sen
 	case code >= 200 && code < 300 && err != nil:
 		return 0, nil // the collector has accepted the data, even if its response cannot be read
 	case code >= 200 && code < 300:
-		return rejectedItems(content), nil
+		return rejectedItemCount(content), nil
 	case code == http.StatusTooManyRequests, code == http.StatusBadGateway, code == http.StatusServiceUnavailable, code == http.StatusGatewayTimeout:
 		seconds, _ := strconv.Atoi(response.Header.Get("Retry-After")) // 0 if the header is missing or has a date
 		return 0, &sendError{text: httpErrorText(code), canRetry: true, retryDelay: min(time.Duration(seconds), 3600) * time.Second}
@@ -167,13 +167,13 @@ func newGRPCSender(c Config, method string) (*grpcSender, error) {
 
 func (s *grpcSender) close() { s.conn.Close() }
 
-func (s *grpcSender) send(ctx context.Context, message proto.Message) (int, *sendError) {
+func (s *grpcSender) send(ctx context.Context, message proto.Message) (rejected int, _ *sendError) {
 	ctx, cancel := context.WithTimeout(metadata.NewOutgoingContext(ctx, s.headers), requestTimeout)
 	defer cancel()
 	response := new(emptypb.Empty) // has the fields of the response as unknown fields
 	err := s.conn.Invoke(ctx, s.exportMethod, message, response)
 	if err == nil {
-		return rejectedItems(response.ProtoReflect().GetUnknown()), nil
+		return rejectedItemCount(response.ProtoReflect().GetUnknown()), nil
 	}
 	failed := status.Convert(err)
 	sendErr := &sendError{text: fmt.Sprintf("the collector answered with gRPC status %s", failed.Code())}
@@ -197,9 +197,9 @@ func requestedRetryDelay(s *status.Status) (time.Duration, bool) {
 	return 0, false
 }
 
-// rejectedItems returns the number of rejected spans or data points in an encoded response of a collector. The response
+// rejectedItemCount returns the number of rejected spans or data points in an encoded response of a collector. The response
 // has the field partial_success (1), which has the field rejected_spans or rejected_data_points (1).
-func rejectedItems(response []byte) int {
+func rejectedItemCount(response []byte) int {
 	partial, _ := protowire.ConsumeBytes(findProtoField(response, 1, protowire.BytesType))
 	rejected, _ := protowire.ConsumeVarint(findProtoField(partial, 1, protowire.VarintType))
 	return int(min(rejected, math.MaxInt32))

@@ -23,15 +23,15 @@ import (
 // AllocTrace is the trace of one allocation. It implements timeline.Trace.
 type AllocTrace struct {
 	exporter   *Exporter
-	id         [16]byte
+	traceID    [16]byte
 	attributes []*commonpb.KeyValue // attributes of each span of the allocation; never changed
 }
 
 var _ timeline.Trace = (*AllocTrace)(nil)
 
-// Trace returns the trace of an allocation. The trace id is the id of the allocation, so that each agent that
+// NewAllocTrace returns the trace of an allocation. The trace id is the id of the allocation, so that each agent that
 // runs the allocation continues the trace.
-func (e *Exporter) Trace(alloc *api.Allocation) *AllocTrace {
+func (e *Exporter) NewAllocTrace(alloc *api.Allocation) *AllocTrace {
 	t := &AllocTrace{exporter: e, attributes: []*commonpb.KeyValue{
 		newStringAttribute("nomad.alloc.id", alloc.ID),
 		newStringAttribute("nomad.alloc.name", alloc.Name),
@@ -43,42 +43,42 @@ func (e *Exporter) Trace(alloc *api.Allocation) *AllocTrace {
 		t.attributes = append(t.attributes, newStringAttribute("nomad.deployment.id", alloc.DeploymentID))
 	}
 	if id, err := uuid.Parse(alloc.ID); err == nil {
-		t.id = id
+		t.traceID = id
 	} else {
 		h := fnv.New128a()
 		h.Write([]byte(alloc.ID))
-		copy(t.id[:], h.Sum(nil))
+		copy(t.traceID[:], h.Sum(nil))
 	}
 	return t
 }
 
 // rootSpanID returns the id of the root span, which is the second half of the trace id. Each agent computes the same id,
 // so that spans of a later agent have the same parent.
-func (t *AllocTrace) rootSpanID() []byte { return t.id[8:] }
+func (t *AllocTrace) rootSpanID() []byte { return t.traceID[8:] }
 
 // Export implements timeline.Trace.
 func (t *AllocTrace) Export(s tracespan.Span) { t.exporter.enqueue(queuedSpan{t, s}) }
 
-// ForTasks implements timeline.Trace.
-func (t *AllocTrace) ForTasks() bool { return t.exporter.config.TaskTraceparent }
+// TasksGetTraceparent implements timeline.Trace.
+func (t *AllocTrace) TasksGetTraceparent() bool { return t.exporter.config.TaskTraceparent }
 
 // Traceparent implements timeline.Trace.
 func (t *AllocTrace) Traceparent(spanID string) string {
-	return fmt.Sprintf("00-%x-%s-01", t.id, spanID)
+	return fmt.Sprintf("00-%x-%s-01", t.traceID, spanID)
 }
 
 // encodeSpan returns a span of the time line as a span of the trace.
 func (t *AllocTrace) encodeSpan(s *tracespan.Span) *tracepb.Span {
 	id, _ := hex.DecodeString(s.ID) // cannot fail, because package timeline makes valid ids
 	encoded := &tracepb.Span{
-		TraceId:           t.id[:],
+		TraceId:           t.traceID[:],
 		SpanId:            id,
 		ParentSpanId:      t.rootSpanID(),
 		Name:              spanName(s),
 		Kind:              tracepb.Span_SPAN_KIND_INTERNAL,
 		StartTimeUnixNano: unixNano(s.Start),
 		EndTimeUnixNano:   max(unixNano(s.Start), unixNano(s.End)), // the clock can have been set back between them
-		Flags:             1,                                       // sampled
+		Flags:             1,                                       // the flag "sampled" of a trace context
 		Attributes:        slices.Clone(t.attributes),
 	}
 	switch {
@@ -152,7 +152,7 @@ func newStringAttribute(key, value string) *commonpb.KeyValue {
 // newResource describes the agent. Attributes of the environment replace others.
 func newResource(c Config, a AgentFacts) *resourcepb.Resource {
 	values := map[string]string{
-		"service.name": "nomad-lite", "service.version": a.Version, "service.instance.id": a.NodeID, "host.name": a.Host,
+		"service.name": "nomad-lite", "service.version": a.Version, "service.instance.id": a.NodeID, "host.name": a.HostName,
 		"nomad.node.id": a.NodeID, "nomad.node.name": a.NodeName, "nomad.datacenter": a.Datacenter, "nomad.region": a.Region,
 	}
 	maps.Copy(values, c.ResourceAttributes)

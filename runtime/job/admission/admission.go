@@ -19,18 +19,18 @@ type Node struct {
 	Namespaces []string // the namespaces besides the default one; nil means that every valid name exists
 	Drivers    []string // the names of the drivers
 	// Schemas maps driver name to the schema of its config block. Check does not check the config blocks of other drivers.
-	Schemas map[string]Schema
-	// HookFaults are the attachments of the job that their hooks reject. UncheckedHooks are the errors of hooks that could
+	Schemas map[string]ConfigSchema
+	// HookFaults are the attachments of the job that their hooks reject. HookCheckErrors are the errors of hooks that could
 	// not check their attachment.
-	HookFaults     []HookFault
-	UncheckedHooks []error
-	Features       *Features
-	// Scheduler is the scheduler configuration; nil means the default.
-	Scheduler *api.SchedulerConfiguration
+	HookFaults      []HookFault
+	HookCheckErrors []error
+	Features        *NodeFeatures
+	// SchedulerConfig is the scheduler configuration; nil means the default.
+	SchedulerConfig *api.SchedulerConfiguration
 }
 
-// Schema is the schema of a driver's config block.
-type Schema struct {
+// ConfigSchema is the schema of a driver's config block.
+type ConfigSchema struct {
 	Spec *hclspec.Spec // nil means that the driver accepts every block
 	Err  error         // the reason why the schema is unknown
 }
@@ -45,18 +45,18 @@ type HookFault struct {
 // Flags are the options of Check: who calls it, and how the job will run.
 type Flags struct {
 	Caller Caller
-	// RunsPeriodicNow means that a periodic job is run once, now.
-	RunsPeriodicNow bool
+	// RunsPeriodicJobNow means that a periodic job is run once, now.
+	RunsPeriodicJobNow bool
 	// HasVariables means that a run in the foreground has variables for templates.
 	HasVariables bool
 }
 
 // Answer is the result of Check.
 type Answer struct {
-	// Fault is the error of an invalid job, in the form of model.Validate, or nil.
-	Fault error
-	// MalformedRequest means that Nomad's HTTP API reports Fault before a server validates the job.
-	MalformedRequest bool
+	// ValidationErr is the error of an invalid job, in the form of model.Validate, or nil.
+	ValidationErr error
+	// IsMalformedRequest means that Nomad's HTTP API reports ValidationErr before a server validates the job.
+	IsMalformedRequest bool
 	// Refusals are the parts of the job that cannot run, in the order of the job, with their effects for the caller. They
 	// include requirements that the node does not meet only if the job is valid and has no other refusals of the scopes
 	// Everywhere, InFiles and NeverPlaced.
@@ -67,8 +67,8 @@ type Answer struct {
 	ConfigsChecked bool
 	// Warnings are the warnings that Nomad's API returns for the job. They do not include the ConfigFaults.
 	Warnings []string
-	// Ignored are the parts of the job that a run in the foreground ignores. It is set for the caller Foreground only.
-	Ignored []*model.Fault
+	// IgnoredParts are the parts of the job that a run in the foreground ignores. It is set for the caller Foreground only.
+	IgnoredParts []*model.JobFault
 }
 
 // RefusalsWithEffect returns the refusals with an effect.
@@ -78,59 +78,61 @@ func (a *Answer) RefusalsWithEffect(e Effect) []Refusal {
 
 // Rejected reports whether the caller must reject the job, because of a fault or a refusal. ConfigFaults do not count,
 // because another version of the driver can be installed before the job runs.
-func (a *Answer) Rejected() bool { return a.Fault != nil || len(a.RefusalsWithEffect(Rejects)) > 0 }
+func (a *Answer) Rejected() bool {
+	return a.ValidationErr != nil || len(a.RefusalsWithEffect(Rejects)) > 0
+}
 
 // IsNeverPlaced reports whether an agent would store the job but never place its allocations.
 func (a *Answer) IsNeverPlaced() bool {
-	return slices.ContainsFunc(a.Refusals, func(r Refusal) bool { return r.Row.Scope == NeverPlaced })
+	return slices.ContainsFunc(a.Refusals, func(r Refusal) bool { return r.Kind.Scope == NeverPlaced })
 }
 
 // Check returns whether a canonical job can run on a node. It does not modify its arguments and may be called
 // concurrently. If ctx ends, it leaves config blocks unchecked.
 func Check(ctx context.Context, job *api.Job, node Node, flags Flags) Answer {
 	var a Answer
-	a.Fault, a.MalformedRequest = checkFaults(job, node.Namespaces)
+	a.ValidationErr, a.IsMalformedRequest = validateJob(job, node.Namespaces)
 	a.Refusals = unsupportedParts(job, node, flags)
-	a.Refusals = append(a.Refusals, refuseHooks(node.HookFaults)...)
-	a.Refusals = append(a.Refusals, RefusePortLabels(job)...)
-	if node.Features != nil && a.Fault == nil && !slices.ContainsFunc(a.Refusals, excludesPlacement) {
+	a.Refusals = append(a.Refusals, refuseHookFaults(node.HookFaults)...)
+	a.Refusals = append(a.Refusals, RefuseUnknownPortLabels(job)...)
+	if node.Features != nil && a.ValidationErr == nil && !slices.ContainsFunc(a.Refusals, excludesPlacement) {
 		a.Refusals = append(a.Refusals, node.Features.UnmetRequirements(job)...)
 	}
 	for i := range a.Refusals {
-		a.Refusals[i].Effect = a.Refusals[i].Row.EffectFor(flags.Caller)
+		a.Refusals[i].Effect = a.Refusals[i].Kind.EffectFor(flags.Caller)
 	}
 	a.ConfigFaults, a.ConfigsChecked = checkConfigs(ctx, job, node.Schemas)
-	config := node.Scheduler
+	config := node.SchedulerConfig
 	if config == nil {
 		config = model.NewSchedulerConfig()
 	}
 	a.Warnings = model.Warnings(job, config)
-	for _, err := range node.UncheckedHooks {
+	for _, err := range node.HookCheckErrors {
 		a.Warnings = append(a.Warnings, fmt.Sprintf("What the job says to a hook was not checked: %v.", err))
 	}
 	if flags.Caller == Foreground {
-		a.Ignored = model.ForegroundRunWarnings(job, flags.HasVariables)
+		a.IgnoredParts = model.ForegroundRunWarnings(job, flags.HasVariables)
 	}
 	return a
 }
 
-// Fault returns only the field Fault of the result of Check, for a node with these namespaces.
-func Fault(job *api.Job, namespaces []string) error {
-	fault, _ := checkFaults(job, namespaces)
+// ValidationErr returns only the field ValidationErr of the result of Check, for a node with these namespaces.
+func ValidationErr(job *api.Job, namespaces []string) error {
+	fault, _ := validateJob(job, namespaces)
 	return fault
 }
 
 // excludesPlacement reports whether an agent never places a job because of a refusal.
 func excludesPlacement(r Refusal) bool {
-	return r.Row.Scope == Everywhere || r.Row.Scope == InFiles || r.Row.Scope == NeverPlaced
+	return r.Kind.Scope == Everywhere || r.Kind.Scope == InFiles || r.Kind.Scope == NeverPlaced
 }
 
-// checkFaults returns the fields Fault and MalformedRequest of the result of Check.
-func checkFaults(job *api.Job, namespaces []string) (fault error, malformedRequest bool) {
+// validateJob returns the fields Fault and IsMalformedRequest of the result of Check.
+func validateJob(job *api.Job, namespaces []string) (fault error, malformedRequest bool) {
 	if *job.Type == api.JobTypeSystem {
 		for _, g := range job.TaskGroups {
 			if g.Scaling != nil {
-				return &model.Fault{Path: []string{"group", *g.Name, "scaling"}, Text: "Task groups with job type system do not support scaling blocks"}, true
+				return &model.JobFault{Path: []string{"group", *g.Name, "scaling"}, Text: "Task groups with job type system do not support scaling blocks"}, true
 			}
 		}
 	}
@@ -147,7 +149,7 @@ type ConfigFault struct {
 }
 
 // checkConfigs compares the config blocks of the tasks with the schemas of their drivers.
-func checkConfigs(ctx context.Context, job *api.Job, schemas map[string]Schema) (faults []ConfigFault, all bool) {
+func checkConfigs(ctx context.Context, job *api.Job, schemas map[string]ConfigSchema) (faults []ConfigFault, all bool) {
 	all = true
 	for _, g := range job.TaskGroups {
 		for _, t := range g.Tasks {

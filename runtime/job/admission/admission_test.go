@@ -131,8 +131,8 @@ func TestRefusedParts(t *testing.T) {
 					t.Fatalf("caller %d: refusals %+v, want one", caller, answer.Refusals)
 				}
 				r := answer.Refusals[0]
-				if r.Row.ID != c.id || strings.Join(r.Path, " ") != c.path || !strings.Contains(r.Text, c.text) || r.Effect != r.Row.EffectFor(caller) {
-					t.Errorf("caller %d: %s at %q: %q, want %s at %q: %q", caller, r.Row.ID, r.Path, r.Text, c.id, c.path, c.text)
+				if r.Kind.ID != c.id || strings.Join(r.Path, " ") != c.path || !strings.Contains(r.Text, c.text) || r.Effect != r.Kind.EffectFor(caller) {
+					t.Errorf("caller %d: %s at %q: %q, want %s at %q: %q", caller, r.Kind.ID, r.Path, r.Text, c.id, c.path, c.text)
 				}
 			}
 		})
@@ -143,7 +143,7 @@ func TestRefusedParts(t *testing.T) {
 func testNode(job *api.Job) Node {
 	node := Node{
 		Drivers: []string{"e", "d"},
-		Features: &Features{
+		Features: &NodeFeatures{
 			NodeFacts:    model.NodeFacts{Datacenter: "dc1", Pool: "default", Attributes: map[string]string{"kernel.name": "linux", "nomad.service_discovery": "true", "plugins.secrets.nomad.version": "1"}},
 			NetworkModes: []string{}, HostVolumes: map[string]*api.HostVolumeInfo{"data": {}},
 		},
@@ -177,7 +177,7 @@ func TestMissingDriverWithoutSuggestions(t *testing.T) {
 
 func TestPeriodicJobRunsNow(t *testing.T) {
 	job := newJob(func(f *jobFixture) { f.job.Periodic = &api.PeriodicConfig{} })
-	if answer := Check(t.Context(), job, Node{}, Flags{Caller: Foreground, RunsPeriodicNow: true}); len(answer.Refusals) > 0 {
+	if answer := Check(t.Context(), job, Node{}, Flags{Caller: Foreground, RunsPeriodicJobNow: true}); len(answer.Refusals) > 0 {
 		t.Errorf("refusals %+v", answer.Refusals)
 	}
 }
@@ -190,8 +190,8 @@ func TestScalingOfASystemJobIsTheOnlyFault(t *testing.T) {
 	})
 	for caller := range callers {
 		answer := Check(t.Context(), job, Node{}, Flags{Caller: caller})
-		faults := model.Faults(answer.Fault)
-		if !answer.MalformedRequest || len(faults) != 1 || faults[0].Text != "Task groups with job type system do not support scaling blocks" || strings.Join(faults[0].Path, " ") != "group g scaling" {
+		faults := model.Faults(answer.ValidationErr)
+		if !answer.IsMalformedRequest || len(faults) != 1 || faults[0].Text != "Task groups with job type system do not support scaling blocks" || strings.Join(faults[0].Path, " ") != "group g scaling" {
 			t.Errorf("caller %d: %+v", caller, answer)
 		}
 	}
@@ -205,8 +205,8 @@ func TestNamespaces(t *testing.T) {
 		want       bool // the job is valid
 	}{{nil, true}, {[]string{}, false}, {[]string{"prod"}, true}} {
 		answer := Check(t.Context(), job, Node{Namespaces: c.namespaces}, Flags{})
-		if valid := answer.Fault == nil; valid != c.want || !valid && !strings.Contains(answer.Fault.Error(), missing) {
-			t.Errorf("namespaces %#v: %v", c.namespaces, answer.Fault)
+		if valid := answer.ValidationErr == nil; valid != c.want || !valid && !strings.Contains(answer.ValidationErr.Error(), missing) {
+			t.Errorf("namespaces %#v: %v", c.namespaces, answer.ValidationErr)
 		}
 	}
 }
@@ -217,10 +217,10 @@ func TestConfigBlocks(t *testing.T) {
 		f.task.Config = map[string]any{"comand": "x"}
 		f.group.Tasks = append(f.group.Tasks, &api.Task{Name: "u", Driver: "free", Config: map[string]any{"a": 1}})
 	})
-	check := func(schemas map[string]Schema) Answer {
+	check := func(schemas map[string]ConfigSchema) Answer {
 		return Check(t.Context(), job, Node{Schemas: schemas}, Flags{Caller: API})
 	}
-	answer := check(map[string]Schema{"d": {Spec: schema}, "free": {}})
+	answer := check(map[string]ConfigSchema{"d": {Spec: schema}, "free": {}})
 	if len(answer.ConfigFaults) == 0 || !answer.ConfigsChecked || answer.Rejected() {
 		t.Fatalf("answer %+v", answer)
 	}
@@ -229,28 +229,28 @@ func TestConfigBlocks(t *testing.T) {
 			t.Errorf("fault %+v", f)
 		}
 	}
-	if answer = check(map[string]Schema{"d": {Err: errors.New("starting")}, "free": {}}); len(answer.ConfigFaults) > 0 || answer.ConfigsChecked {
+	if answer = check(map[string]ConfigSchema{"d": {Err: errors.New("starting")}, "free": {}}); len(answer.ConfigFaults) > 0 || answer.ConfigsChecked {
 		t.Errorf("unknown schema: %+v", answer)
 	}
 }
 
 func TestWarningsOfHooksAndOfTheForeground(t *testing.T) {
 	job := newJob(func(f *jobFixture) { f.group.Scaling = &api.ScalingPolicy{Min: new(int64(1)), Max: new(int64(2))} })
-	node := Node{UncheckedHooks: []error{errors.New(`hook "h": not available`)}}
+	node := Node{HookCheckErrors: []error{errors.New(`hook "h": not available`)}}
 	const want = `What the job says to a hook was not checked: hook "h": not available.`
 	answer := Check(t.Context(), job, node, Flags{Caller: API})
-	if !slices.Contains(answer.Warnings, want) || answer.Ignored != nil {
-		t.Errorf("API: warnings %q, ignored %v", answer.Warnings, answer.Ignored)
+	if !slices.Contains(answer.Warnings, want) || answer.IgnoredParts != nil {
+		t.Errorf("API: warnings %q, ignored %v", answer.Warnings, answer.IgnoredParts)
 	}
-	if answer = Check(t.Context(), job, node, Flags{Caller: Foreground}); len(answer.Ignored) != 1 || answer.Ignored[0].Path[2] != "scaling" {
-		t.Errorf("foreground: ignored %v", answer.Ignored)
+	if answer = Check(t.Context(), job, node, Flags{Caller: Foreground}); len(answer.IgnoredParts) != 1 || answer.IgnoredParts[0].Path[2] != "scaling" {
+		t.Errorf("foreground: ignored %v", answer.IgnoredParts)
 	}
 }
 
 func TestTable(t *testing.T) {
 	seen := make(map[string]bool)
-	for _, row := range Table() {
-		if row.ID == "" || row.Part == "" || row.Remedy == "" || strings.ToLower(row.ID) != row.ID || strings.ContainsAny(row.ID, " _") || seen[row.ID] {
+	for _, row := range RefusalKinds() {
+		if row.ID == "" || row.RefusedPart == "" || row.Remedy == "" || strings.ToLower(row.ID) != row.ID || strings.ContainsAny(row.ID, " _") || seen[row.ID] {
 			t.Errorf("row %+v", row)
 		}
 		if row.EffectFor(Foreground) != Rejects {

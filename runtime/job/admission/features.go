@@ -12,8 +12,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// Features are the properties of a node that a job can require by name.
-type Features struct {
+// NodeFeatures are the properties of a node that a job can require by name.
+type NodeFeatures struct {
 	model.NodeFacts // the region is not used
 	// NetworkModes are the modes of group networks that the node has, besides host and none. Nil means
 	// that networks are not checked.
@@ -30,24 +30,24 @@ type HostNetwork struct {
 	ReservedPorts []int
 }
 
-// Unmet is a requirement of a job that a node does not meet.
-type Unmet struct {
+// UnmetRequirement is a requirement of a job that a node does not meet.
+type UnmetRequirement struct {
 	Refusal
-	Metric string // name of the requirement in Nomad's placement metrics
+	MetricName string // name of the requirement in Nomad's placement metrics
 }
 
-func (u Unmet) Error() string { return u.Text }
+func (u UnmetRequirement) Error() string { return u.Text }
 
-func newUnmet(row rowIndex, path []string, metric, text string) *Unmet {
-	return &Unmet{newRefusalWithText(row, path, text), metric}
+func newUnmetRequirement(kind refusalKindIndex, path []string, metric, text string) *UnmetRequirement {
+	return &UnmetRequirement{newRefusalWithText(kind, path, text), metric}
 }
 
 // UnmetRequirements returns the requirements of a valid job that the node does not meet if all allocations of the job run
 // on it. Datacenters and node pool count as requirements.
-func (f *Features) UnmetRequirements(job *api.Job) []Refusal {
-	var all []*Unmet
+func (f *NodeFeatures) UnmetRequirements(job *api.Job) []Refusal {
+	var all []*UnmetRequirement
 	if err := f.CheckDatacenter(job); err != nil {
-		all = append(all, newUnmet(datacenter, []string{"datacenters"}, "", err.Error()))
+		all = append(all, newUnmetRequirement(datacenter, []string{"datacenters"}, "", err.Error()))
 	}
 	total := 0
 	for _, g := range job.TaskGroups {
@@ -71,7 +71,7 @@ func (f *Features) UnmetRequirements(job *api.Job) []Refusal {
 }
 
 // CheckDatacenter returns an error if the job's node pool or datacenters exclude the node.
-func (f *Features) CheckDatacenter(job *api.Job) error {
+func (f *NodeFeatures) CheckDatacenter(job *api.Job) error {
 	if pool := *job.NodePool; pool != api.NodePoolAll && pool != f.Pool {
 		return fmt.Errorf("job %q: node_pool %q: this node is in pool %q", *job.ID, pool, f.Pool)
 	}
@@ -103,14 +103,14 @@ func matchGlob(pattern, name string) bool {
 }
 
 // UnmetNetworks returns the network mode and the first host network of a group that the node does not have.
-func (f *Features) UnmetNetworks(g *api.TaskGroup) (all []*Unmet) {
-	if mode := model.NodeNetworkMode(g); mode != "" && f.NetworkModes != nil && !slices.Contains(f.NetworkModes, mode) {
+func (f *NodeFeatures) UnmetNetworks(g *api.TaskGroup) (all []*UnmetRequirement) {
+	if mode := model.RequiredNodeNetworkMode(g); mode != "" && f.NetworkModes != nil && !slices.Contains(f.NetworkModes, mode) {
 		reason := "the log of the agent says why (reason of \"degraded\"), or use mode = \"host\""
-		if model.IsCNI(mode) && slices.Contains(f.NetworkModes, "bridge") {
+		if model.IsCNINetworkMode(mode) && slices.Contains(f.NetworkModes, "bridge") {
 			reason = "the directory client.cni_config_dir has no network of that name, or its file has an error (reason of \"degraded\" in the log of the agent). " +
 				"Correct it and restart the agent, or use mode = \"host\""
 		}
-		all = append(all, newUnmet(networkMode, []string{"group", *g.Name, "network", "0", "mode"}, "missing network", fmt.Sprintf("missing network: this node does not have the network mode %q: %s", mode, reason)))
+		all = append(all, newUnmetRequirement(networkMode, []string{"group", *g.Name, "network", "0", "mode"}, "missing network", fmt.Sprintf("missing network: this node does not have the network mode %q: %s", mode, reason)))
 	}
 	for _, n := range g.Networks {
 		for _, port := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {
@@ -123,26 +123,26 @@ func (f *Features) UnmetNetworks(g *api.TaskGroup) (all []*Unmet) {
 	return all
 }
 
-// CheckHostNetwork returns an Unmet if the node does not have the host network that a port names, otherwise nil. Its text
+// CheckHostNetwork returns an UnmetRequirement if the node does not have the host network that a port names, otherwise nil. Its text
 // starts like the text of Nomad's placement metrics.
-func (f *Features) CheckHostNetwork(port api.Port) *Unmet {
+func (f *NodeFeatures) CheckHostNetwork(port api.Port) *UnmetRequirement {
 	if _, found := f.HostNetworks[port.HostNetwork]; found || model.IsOnDefaultHostNetwork(port) {
 		return nil
 	}
 	metric := fmt.Sprintf("missing host network %q for port %q", port.HostNetwork, port.Label)
-	return newUnmet(hostNetwork, nil, metric, fmt.Sprintf("%s: add a block host_network %q to the block client of the agent's configuration whose address the machine has, or leave out host_network", metric, port.HostNetwork))
+	return newUnmetRequirement(hostNetwork, nil, metric, fmt.Sprintf("%s: add a block host_network %q to the block client of the agent's configuration whose address the machine has, or leave out host_network", metric, port.HostNetwork))
 }
 
 // MissingVolumes is the name of unmet requests for host volumes in the placement metrics.
 const MissingVolumes = "missing compatible host volumes"
 
-// unmetVolumes returns an Unmet for each volume block whose host volume the node does not have, for any allocation of the
+// unmetVolumes returns an UnmetRequirement for each volume block whose host volume the node does not have, for any allocation of the
 // group.
-func (f *Features) unmetVolumes(path []string, job *api.Job, g *api.TaskGroup) (all []*Unmet) {
+func (f *NodeFeatures) unmetVolumes(path []string, job *api.Job, g *api.TaskGroup) (all []*UnmetRequirement) {
 	reported := make(map[string]bool)
 	for i := range *g.Count {
 		for _, v := range model.HostVolumeRequests(g, model.AllocName(job, g, i), &f.NodeFacts) {
-			if u := f.CheckVolume(v); u != nil && !reported[v.Label] {
+			if u := f.CheckHostVolume(v); u != nil && !reported[v.Label] {
 				reported[v.Label] = true
 				u.Path = childPath(path, "volume", v.Label)
 				all = append(all, u)
@@ -152,9 +152,9 @@ func (f *Features) unmetVolumes(path []string, job *api.Job, g *api.TaskGroup) (
 	return all
 }
 
-// CheckVolume returns an Unmet if the node does not have the host volume of a request, or the volume does not admit the
+// CheckHostVolume returns an UnmetRequirement if the node does not have the host volume of a request, or the volume does not admit the
 // request, otherwise nil.
-func (f *Features) CheckVolume(v model.HostVolumeRequest) *Unmet {
+func (f *NodeFeatures) CheckHostVolume(v model.HostVolumeRequest) *UnmetRequirement {
 	found := f.HostVolumes[v.Source]
 	text := ""
 	switch {
@@ -170,7 +170,7 @@ func (f *Features) CheckVolume(v model.HostVolumeRequest) *Unmet {
 	default:
 		return nil
 	}
-	return newUnmet(hostVolume, nil, MissingVolumes, text)
+	return newUnmetRequirement(hostVolume, nil, MissingVolumes, text)
 }
 
 // JoinTruncated joins the first items of a list for a message, and adds how many more there are.
@@ -184,20 +184,20 @@ func JoinTruncated(items []string) string {
 
 // UnmetConstraints returns the constraints of the block at path that the node does not satisfy
 // for count allocations.
-func (f *Features) UnmetConstraints(path []string, constraints []*api.Constraint, count int) (all []*Unmet) {
+func (f *NodeFeatures) UnmetConstraints(path []string, constraints []*api.Constraint, count int) (all []*UnmetRequirement) {
 	for i, c := range constraints {
 		if model.IsBridgeConstraint(c) {
 			continue // the bridge needs no CNI plugins; UnmetNetworks checks it
 		}
 		if text := f.checkConstraint(c, count); text != "" {
-			all = append(all, newUnmet(constraint, childPath(path, "constraint", strconv.Itoa(i)), ConstraintText(c), text))
+			all = append(all, newUnmetRequirement(constraint, childPath(path, "constraint", strconv.Itoa(i)), ConstraintText(c), text))
 		}
 	}
 	return all
 }
 
 // checkConstraint returns why the node does not satisfy a constraint for a job or group with count allocations on it, or "".
-func (f *Features) checkConstraint(c *api.Constraint, count int) string {
+func (f *NodeFeatures) checkConstraint(c *api.Constraint, count int) string {
 	allowed := count
 	switch c.Operand {
 	case api.ConstraintDistinctHosts:
@@ -205,7 +205,7 @@ func (f *Features) checkConstraint(c *api.Constraint, count int) string {
 			allowed = 1
 		}
 	case api.ConstraintDistinctProperty:
-		if _, ok := f.Resolve(c.LTarget); !ok {
+		if _, ok := f.ResolveTarget(c.LTarget); !ok {
 			return f.explainUnsatisfied(c)
 		}
 		allowed = 1
@@ -213,7 +213,7 @@ func (f *Features) checkConstraint(c *api.Constraint, count int) string {
 			allowed = int(n)
 		}
 	default:
-		if !model.ConstraintHolds(c, f.Resolve) {
+		if !model.ConstraintHolds(c, f.ResolveTarget) {
 			return f.explainUnsatisfied(c)
 		}
 	}
@@ -230,9 +230,9 @@ var implicitConstraintReasons = map[string]string{
 	"${attr.os.signals}":     "; it follows from the kill_signal or change_signal of a task",
 }
 
-func (f *Features) explainUnsatisfied(c *api.Constraint) string {
+func (f *NodeFeatures) explainUnsatisfied(c *api.Constraint) string {
 	here := "is not set here"
-	if value, ok := f.Resolve(c.LTarget); ok {
+	if value, ok := f.ResolveTarget(c.LTarget); ok {
 		here = fmt.Sprintf("is %q here", value)
 	}
 	return fmt.Sprintf("constraint %q does not hold: %s %s%s", ConstraintText(c), c.LTarget, here, implicitConstraintReasons[c.LTarget])

@@ -24,8 +24,8 @@ type partChecker struct {
 // childPath returns the path of a part of the block at path.
 func childPath(path []string, elements ...string) []string { return slices.Concat(path, elements) }
 
-func (c *partChecker) addRefusal(row rowIndex, path []string, args ...any) {
-	c.refusals = append(c.refusals, newRefusal(row, path, args...))
+func (c *partChecker) addRefusal(kind refusalKindIndex, path []string, args ...any) {
+	c.refusals = append(c.refusals, newRefusal(kind, path, args...))
 }
 
 // unsupportedParts returns the parts of a job that this program cannot run. It does not repeat errors of model.Validate.
@@ -37,7 +37,7 @@ func unsupportedParts(job *api.Job, node Node, flags Flags) []Refusal {
 	if job.Stop != nil && *job.Stop {
 		c.addRefusal(stoppedJob, nil)
 	}
-	if job.Periodic != nil && !flags.RunsPeriodicNow {
+	if job.Periodic != nil && !flags.RunsPeriodicJobNow {
 		c.addRefusal(periodicJob, []string{"periodic"})
 	}
 	for _, g := range job.TaskGroups {
@@ -68,9 +68,9 @@ func (c *partChecker) checkNetworks(path []string, g *api.TaskGroup) {
 		switch {
 		case !model.IsKnownNetworkMode(n.Mode):
 			c.addRefusal(unknownNetworkMode, childPath(network, "mode"), n.Mode)
-		case i > 0 && !model.IsHostNetworking(n.Mode):
+		case i > 0 && !model.IsHostNetworkMode(n.Mode):
 			c.addRefusal(furtherNetwork, childPath(network, "mode"), n.Mode)
-		case n.Hostname != "" && model.IsHostNetworking(n.Mode):
+		case n.Hostname != "" && model.IsHostNetworkMode(n.Mode):
 			c.addRefusal(hostHostname, childPath(network, "hostname"))
 		}
 	}
@@ -151,25 +151,25 @@ var driverAlternatives = map[string]string{
 	"qemu":   "An agent has it if the program qemu-system-x86_64 is in its PATH and raw_exec is enabled, or with a plugin block \"qemu\" in its configuration",
 }
 
-// refuseHooks returns a Refusal for each HookFault.
-func refuseHooks(faults []HookFault) (refusals []Refusal) {
+// refuseHookFaults returns a Refusal for each HookFault.
+func refuseHookFaults(faults []HookFault) (refusals []Refusal) {
 	for _, f := range faults {
-		row := hookAttachment
+		kind := hookAttachment
 		if f.IsHookMissing {
-			row = missingHook
+			kind = missingHook
 		}
-		refusals = append(refusals, newRefusalWithText(row, f.Attachment.Path, fmt.Sprintf("meta %s%s: %v", model.HookPrefix, f.Attachment.Hook, f.Err)))
+		refusals = append(refusals, newRefusalWithText(kind, f.Attachment.Path, fmt.Sprintf("meta %s%s: %v", model.HookPrefix, f.Attachment.Hook, f.Err)))
 	}
 	return refusals
 }
 
-// RefusePortLabels returns the services and checks of groups whose port label the network of the group lacks. Nomad's API
+// RefuseUnknownPortLabels returns the services and checks of groups whose port label the network of the group lacks. Nomad's API
 // accepts such a job and registers the service without a port. The job need not be canonical. The effects are those for the
 // caller Submit.
-func RefusePortLabels(job *api.Job) (refusals []Refusal) {
-	for _, f := range model.UnknownPortLabels(job) {
+func RefuseUnknownPortLabels(job *api.Job) (refusals []Refusal) {
+	for _, f := range model.UnknownPortLabelFaults(job) {
 		r := newRefusalWithText(portLabel, f.Path, f.Text)
-		r.Effect = r.Row.EffectFor(Submit)
+		r.Effect = r.Kind.EffectFor(Submit)
 		refusals = append(refusals, r)
 	}
 	return refusals

@@ -57,35 +57,35 @@ var scopes = [...]struct {
 	OnNode:         {effects: [callers]Effect{API: Accepts, Submit: Warns, Validate: Rejects, Foreground: Rejects}},
 }
 
-// Row is a row of the table of refusals: one kind of job part that this program or the node cannot run.
-type Row struct {
+// RefusalKind is one kind of job part that this program or the node cannot run.
+type RefusalKind struct {
 	// ID identifies the refusal. It never changes.
 	ID string
-	// Part is the part of a job that is refused.
-	Part string
+	// RefusedPart is the part of a job that is refused.
+	RefusedPart string
 	// Remedy states what the user can do instead.
 	Remedy string
 	Scope  Scope
 
 	// reason is the format of Refusal.Text before the remedy. It is empty if the code composes the whole text, because the
 	// text depends on the node or on a plugin.
-	reason string
+	reasonFormat string
 }
 
 // EffectFor returns the effect of the refusal for a caller.
-func (r *Row) EffectFor(c Caller) Effect { return scopes[r.Scope].effects[c] }
+func (r *RefusalKind) EffectFor(c Caller) Effect { return scopes[r.Scope].effects[c] }
 
-// Table returns all refusals in the order of their ids.
-func Table() []Row {
-	rows := slices.Clone(table[:])
-	slices.SortFunc(rows, func(a, b Row) int { return strings.Compare(a.ID, b.ID) })
+// RefusalKinds returns all kinds of refusals in the order of their ids.
+func RefusalKinds() []RefusalKind {
+	rows := slices.Clone(refusalKinds[:])
+	slices.SortFunc(rows, func(a, b RefusalKind) int { return strings.Compare(a.ID, b.ID) })
 	return rows
 }
 
-type rowIndex uint8
+type refusalKindIndex uint8
 
 const (
-	unknownNetworkMode rowIndex = iota
+	unknownNetworkMode refusalKindIndex = iota
 	furtherNetwork
 	hostHostname
 	connect
@@ -113,139 +113,139 @@ const (
 
 const notSupported = " is not supported by this build of nomad-lite: "
 
-var table = [...]Row{
+var refusalKinds = [...]RefusalKind{
 	unknownNetworkMode: {
-		ID: "unknown-network-mode", Part: "a network mode that does not exist",
-		reason: "network mode %q" + notSupported,
-		Remedy: `write "host", "bridge", "none" or "cni/" with the name of a CNI network`,
+		ID: "unknown-network-mode", RefusedPart: "a network mode that does not exist",
+		reasonFormat: "network mode %q" + notSupported,
+		Remedy:       `write "host", "bridge", "none" or "cni/" with the name of a CNI network`,
 	},
 	furtherNetwork: {
-		ID: "further-network", Part: "a mode of the second or a later network of a group",
-		reason: "network mode %q of a further network" + notSupported,
-		Remedy: "the first network of a group has its mode, remove this one",
+		ID: "further-network", RefusedPart: "a mode of the second or a later network of a group",
+		reasonFormat: "network mode %q of a further network" + notSupported,
+		Remedy:       "the first network of a group has its mode, remove this one",
 	},
 	hostHostname: {
-		ID: "host-network-hostname", Part: "a hostname for the network mode host",
-		reason: `hostname cannot be set on task group using "host" networking mode: `,
-		Remedy: "remove it",
+		ID: "host-network-hostname", RefusedPart: "a hostname for the network mode host",
+		reasonFormat: `hostname cannot be set on task group using "host" networking mode: `,
+		Remedy:       "remove it",
 	},
 	connect: {
-		ID: "consul-connect", Part: "a connect block",
-		reason: "Consul Connect" + notSupported,
-		Remedy: "there is no Consul here, remove the connect block",
+		ID: "consul-connect", RefusedPart: "a connect block",
+		reasonFormat: "Consul Connect" + notSupported,
+		Remedy:       "there is no Consul here, remove the connect block",
 	},
 	consulService: {
-		ID: "consul-service", Part: "a service of Consul", Scope: NeverPlaced,
-		reason: "service %q would be registered with Consul, the provider when none is named, and there is no Consul here: ",
-		Remedy: `write provider = "nomad" to have it registered here, or remove the service block`,
+		ID: "consul-service", RefusedPart: "a service of Consul", Scope: NeverPlaced,
+		reasonFormat: "service %q would be registered with Consul, the provider when none is named, and there is no Consul here: ",
+		Remedy:       `write provider = "nomad" to have it registered here, or remove the service block`,
 	},
 	csiPlugin: {
-		ID: "csi-plugin", Part: "a csi_plugin block",
-		reason: "a CSI plugin" + notSupported,
-		Remedy: "storage plugins need a cluster, remove the block to run the task as such",
+		ID: "csi-plugin", RefusedPart: "a csi_plugin block",
+		reasonFormat: "a CSI plugin" + notSupported,
+		Remedy:       "storage plugins need a cluster, remove the block to run the task as such",
 	},
 	csiVolume: {
-		ID: "csi-volume", Part: "a volume of type csi",
-		reason: "a CSI volume" + notSupported,
-		Remedy: `storage plugins need a cluster. Use a host volume: write type = "host", and name a directory of this machine in a host_volume block of the agent's configuration`,
+		ID: "csi-volume", RefusedPart: "a volume of type csi",
+		reasonFormat: "a CSI volume" + notSupported,
+		Remedy:       `storage plugins need a cluster. Use a host volume: write type = "host", and name a directory of this machine in a host_volume block of the agent's configuration`,
 	},
 	configSize: {
-		ID: "config-size", Part: "a config block with too many values",
-		reason: "the config block holds %d values, and %d are allowed: ",
-		Remedy: "put long lists into a file that the task reads",
+		ID: "config-size", RefusedPart: "a config block with too many values",
+		reasonFormat: "the config block holds %d values, and %d are allowed: ",
+		Remedy:       "put long lists into a file that the task reads",
 	},
 	secretProvider: {
-		ID: "secret-provider", Part: "a secret of another provider than nomad",
-		reason: "the secret provider %q" + notSupported,
-		Remedy: `the values of a secret are the items of a variable of this node: write provider = "nomad", and store them with nomad-lite var put`,
+		ID: "secret-provider", RefusedPart: "a secret of another provider than nomad",
+		reasonFormat: "the secret provider %q" + notSupported,
+		Remedy:       `the values of a secret are the items of a variable of this node: write provider = "nomad", and store them with nomad-lite var put`,
 	},
 	secretPath: {
-		ID: "secret-path", Part: "a path of a secret that no variable can have",
-		reason: "secret %q: %v: ",
-		Remedy: "write the path of a variable",
+		ID: "secret-path", RefusedPart: "a path of a secret that no variable can have",
+		reasonFormat: "secret %q: %v: ",
+		Remedy:       "write the path of a variable",
 	},
 	secretConfig: {
-		ID: "secret-config", Part: "a config of a secret that names another namespace, or anything else",
-		reason: "%q in the config of a secret" + notSupported,
-		Remedy: "a task reads the variables of the namespace of its job. Remove the attribute",
+		ID: "secret-config", RefusedPart: "a config of a secret that names another namespace, or anything else",
+		reasonFormat: "%q in the config of a secret" + notSupported,
+		Remedy:       "a task reads the variables of the namespace of its job. Remove the attribute",
 	},
 	identityClaims: {
-		ID: "identity-claims", Part: "an identity with extra_claims",
-		reason: "identity %q with extra_claims" + notSupported,
-		Remedy: "a namespace defines such claims, and the namespaces of this node define none, so the tokens would not have them. Remove extra_claims",
+		ID: "identity-claims", RefusedPart: "an identity with extra_claims",
+		reasonFormat: "identity %q with extra_claims" + notSupported,
+		Remedy:       "a namespace defines such claims, and the namespaces of this node define none, so the tokens would not have them. Remove extra_claims",
 	},
 	otherRegion: {
-		ID: "other-region", Part: "a region that the node is not in", Scope: InForeground,
-		reason: "the region %q does not exist: there is only the region %q here, ",
-		Remedy: "remove the attribute",
+		ID: "other-region", RefusedPart: "a region that the node is not in", Scope: InForeground,
+		reasonFormat: "the region %q does not exist: there is only the region %q here, ",
+		Remedy:       "remove the attribute",
 	},
 	stoppedJob: {
-		ID: "stopped-job", Part: "a job that is marked as stopped", Scope: InForeground,
-		reason: "the job is marked as stopped: ",
-		Remedy: "remove Stop from it",
+		ID: "stopped-job", RefusedPart: "a job that is marked as stopped", Scope: InForeground,
+		reasonFormat: "the job is marked as stopped: ",
+		Remedy:       "remove Stop from it",
 	},
 	periodicJob: {
-		ID: "periodic-job", Part: "a periodic block", Scope: InForeground,
-		reason: "a periodic job cannot be run: there is no agent that would start it at its times. ",
-		Remedy: "Run it once, now, with -now, or give it to an agent: nomad-lite agent, nomad-lite job run",
+		ID: "periodic-job", RefusedPart: "a periodic block", Scope: InForeground,
+		reasonFormat: "a periodic job cannot be run: there is no agent that would start it at its times. ",
+		Remedy:       "Run it once, now, with -now, or give it to an agent: nomad-lite agent, nomad-lite job run",
 	},
 	missingDriver: {
-		ID: "missing-driver", Part: "a driver that the node does not have", Scope: UntilInstalled,
+		ID: "missing-driver", RefusedPart: "a driver that the node does not have", Scope: UntilInstalled,
 		Remedy: "use another driver, or give the directory of its plugin with -plugin-dir",
 	},
 	missingHook: {
-		ID: "missing-hook", Part: "an attachment of a hook that the node does not have",
+		ID: "missing-hook", RefusedPart: "an attachment of a hook that the node does not have",
 		Remedy: "give the directory of the hook's program with -plugin-dir, for an agent name it in a plugin block too, or remove the key from meta",
 	},
 	hookAttachment: {
-		ID: "hook-attachment", Part: "an attachment that its hook does not accept",
+		ID: "hook-attachment", RefusedPart: "an attachment that its hook does not accept",
 		Remedy: "correct the value of the key in meta: the documentation of the hook has its schema",
 	},
 	portLabel: {
-		ID: "unknown-port-label", Part: "a port label of a group's service that the group's network does not have", Scope: InFiles,
+		ID: "unknown-port-label", RefusedPart: "a port label of a group's service that the group's network does not have", Scope: InFiles,
 		Remedy: "name a port of the network block, or add the port there",
 	},
 	datacenter: {
-		ID: "other-datacenter", Part: "datacenters or a node pool that exclude the node", Scope: OnNode,
+		ID: "other-datacenter", RefusedPart: "datacenters or a node pool that exclude the node", Scope: OnNode,
 		Remedy: "name the datacenter and the node pool of the node, or remove the attributes",
 	},
 	constraint: {
-		ID: "unmet-constraint", Part: "a constraint that the node does not satisfy", Scope: OnNode,
+		ID: "unmet-constraint", RefusedPart: "a constraint that the node does not satisfy", Scope: OnNode,
 		Remedy: "change the constraint, or give the node the property",
 	},
 	networkMode: {
-		ID: "missing-network-mode", Part: "a network mode that the node does not have", Scope: OnNode,
+		ID: "missing-network-mode", RefusedPart: "a network mode that the node does not have", Scope: OnNode,
 		Remedy: `correct the reason of "degraded" in the log of the agent, or use mode = "host"`,
 	},
 	hostNetwork: {
-		ID: "missing-host-network", Part: "a host network that the node does not have", Scope: OnNode,
+		ID: "missing-host-network", RefusedPart: "a host network that the node does not have", Scope: OnNode,
 		Remedy: "add a host_network block to the client block of the agent's configuration, or leave out host_network",
 	},
 	hostVolume: {
-		ID: "missing-host-volume", Part: "a host volume that the node does not have, or has as read-only", Scope: OnNode,
+		ID: "missing-host-volume", RefusedPart: "a host volume that the node does not have, or has as read-only", Scope: OnNode,
 		Remedy: "name an existing directory in a host_volume block of the agent's configuration",
 	},
 }
 
 // Refusal is a part of a job that cannot run, with its effect for the caller of Check.
 type Refusal struct {
-	Row  *Row
-	Path []string // of the block or attribute, in the form of model.Fault.Path
+	Kind *RefusalKind
+	Path []string // of the block or attribute, in the form of model.ValidationErr.Path
 	// Text states which part is refused, why, and what to do instead.
 	Text   string
 	Effect Effect
 }
 
 // WarningText returns the text of the refusal as a warning, for a caller that accepts the job.
-func (r Refusal) WarningText() string { return scopes[r.Row.Scope].warning + r.Text }
+func (r Refusal) WarningText() string { return scopes[r.Kind.Scope].warning + r.Text }
 
-// newRefusal returns a refusal with the text of its row.
-func newRefusal(row rowIndex, path []string, args ...any) Refusal {
-	r := &table[row]
-	return Refusal{Row: r, Path: path, Text: fmt.Sprintf(r.reason, args...) + r.Remedy}
+// newRefusal returns a refusal with the text of its kind.
+func newRefusal(kind refusalKindIndex, path []string, args ...any) Refusal {
+	r := &refusalKinds[kind]
+	return Refusal{Kind: r, Path: path, Text: fmt.Sprintf(r.reasonFormat, args...) + r.Remedy}
 }
 
-// newRefusalWithText returns a refusal whose row has no text.
-func newRefusalWithText(row rowIndex, path []string, text string) Refusal {
-	return Refusal{Row: &table[row], Path: path, Text: text}
+// newRefusalWithText returns a refusal of a kind without a reasonFormat, with the given text.
+func newRefusalWithText(kind refusalKindIndex, path []string, text string) Refusal {
+	return Refusal{Kind: &refusalKinds[kind], Path: path, Text: text}
 }

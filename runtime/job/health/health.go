@@ -11,7 +11,7 @@ import (
 type Params struct {
 	MinHealthyTime       time.Duration
 	HealthyDeadline      time.Duration
-	Deadline             time.Time // time by which the allocation must be healthy: HealthyDeadline after the start of the watch
+	MustBeHealthyBy      time.Time // time by which the allocation must be healthy: HealthyDeadline after the start of the watch
 	RequirePassingChecks bool      // the allocation is healthy only if its checks of services with provider nomad pass
 }
 
@@ -25,8 +25,8 @@ type Snapshot struct {
 	AllocFailed bool
 	Tasks       []Task // in the order of the job
 
-	Checks        []Check
-	ChecksMissing bool // the allocation has checks whose results are not available yet
+	Checks              []Check
+	CheckResultsMissing bool // the allocation has checks whose results are not available yet
 
 	Hooks []Hook
 }
@@ -34,9 +34,9 @@ type Snapshot struct {
 // Hook is a hook that takes part in the decision about the health, whatever the Params are: the
 // allocation becomes healthy only after the hook has reported that it is healthy.
 type Hook struct {
-	Name               string
-	Healthy, Unhealthy bool   // both are false before the hook has reported
-	Reason             string // reason in the hook's report; may be empty
+	Name                               string
+	ReportedHealthy, ReportedUnhealthy bool   // both are false before the hook has reported
+	Reason                             string // reason in the hook's report; may be empty
 }
 
 // Task is one task of the allocation.
@@ -47,20 +47,20 @@ type Task struct {
 	Pending       bool
 	Dead          bool // the task has ended and does not start again
 	Failed        bool
-	Started       time.Time // time of the last start
+	LastStart     time.Time // time of the last start
 }
 
 // Check is one check of the allocation.
 type Check struct {
-	Task       string // task of the check; empty for a check of the group
-	Service    string
-	Name       string
-	Readiness  bool // readiness checks do not count for the health
-	Passing    bool
-	Pending    bool      // the check has never run
-	Output     string    // output of the last run
-	LastRun    time.Time // start of the last run; zero if the check has never run
-	LastChange time.Time // time of the last status change
+	Task             string // task of the check; empty for a check of the group
+	Service          string
+	Name             string
+	IsReadinessCheck bool // readiness checks do not count for the health
+	Passing          bool
+	NeverRun         bool      // the check has never run
+	Output           string    // output of the last run
+	LastRun          time.Time // start of the last run; zero if the check has never run
+	LastStatusChange time.Time // time of the last status change
 }
 
 // State is the health state of an allocation.
@@ -101,33 +101,33 @@ func Evaluate(p Params, s Snapshot) Verdict {
 		return Verdict{State: Unhealthy, ReasonsByTask: unhealthyTaskReasons(p, s)}
 	case known && !s.Now.Before(at):
 		return Verdict{State: Healthy}
-	case !s.Now.Before(p.Deadline):
+	case !s.Now.Before(p.MustBeHealthyBy):
 		return Verdict{State: Unhealthy, ReasonsByTask: unhealthyTaskReasons(p, s)}
-	case known && at.Before(p.Deadline):
+	case known && at.Before(p.MustBeHealthyBy):
 		return Verdict{RecheckAt: at}
 	}
-	return Verdict{RecheckAt: p.Deadline}
+	return Verdict{RecheckAt: p.MustBeHealthyBy}
 }
 
 // healthyAt returns the time at which the allocation becomes healthy if no task, check or hook changes. known is false
 // if a change is necessary.
 func healthyAt(p Params, s Snapshot) (at time.Time, known bool) {
 	since, ok := s.lastTaskStart()
-	if !ok || slices.ContainsFunc(s.Hooks, func(h Hook) bool { return !h.Healthy }) {
+	if !ok || slices.ContainsFunc(s.Hooks, func(h Hook) bool { return !h.ReportedHealthy }) {
 		return time.Time{}, false
 	}
 	if p.RequirePassingChecks {
-		if s.ChecksMissing {
+		if s.CheckResultsMissing {
 			return time.Time{}, false
 		}
 		start := since
 		for _, c := range s.Checks {
 			switch {
-			case c.Readiness:
+			case c.IsReadinessCheck:
 			case !c.passesSince(start):
 				return time.Time{}, false
-			case c.LastChange.After(since):
-				since = c.LastChange
+			case c.LastStatusChange.After(since):
+				since = c.LastStatusChange
 			}
 		}
 	}
@@ -173,15 +173,15 @@ func (s Snapshot) lastTaskStart() (latest time.Time, all bool) {
 		case !t.countsForHealth():
 		case t.Pending:
 			return time.Time{}, false
-		case t.Started.After(latest):
-			latest = t.Started
+		case t.LastStart.After(latest):
+			latest = t.LastStart
 		}
 	}
 	return latest, !latest.IsZero()
 }
 
 func (s Snapshot) hasUnhealthyHook() bool {
-	return slices.ContainsFunc(s.Hooks, func(h Hook) bool { return h.Unhealthy })
+	return slices.ContainsFunc(s.Hooks, func(h Hook) bool { return h.ReportedUnhealthy })
 }
 
 // unhealthyHookReasons returns the reasons of the unhealthy hooks as text. After the deadline, it includes the hooks
@@ -190,11 +190,11 @@ func (s Snapshot) unhealthyHookReasons(p Params) string {
 	var reasons []string
 	for _, h := range s.Hooks {
 		switch {
-		case h.Unhealthy && h.Reason != "":
+		case h.ReportedUnhealthy && h.Reason != "":
 			reasons = append(reasons, fmt.Sprintf("Unhealthy because of hook %q: %s", h.Name, h.Reason))
-		case h.Unhealthy:
+		case h.ReportedUnhealthy:
 			reasons = append(reasons, fmt.Sprintf("Unhealthy because of hook %q", h.Name))
-		case !h.Healthy && !s.Now.Before(p.Deadline):
+		case !h.ReportedHealthy && !s.Now.Before(p.MustBeHealthyBy):
 			reasons = append(reasons, fmt.Sprintf("Hook %q has not found it healthy by healthy_deadline of %v", h.Name, p.HealthyDeadline))
 		}
 	}
@@ -229,13 +229,13 @@ func (t Task) unhealthyReason(p Params, s Snapshot) string {
 		return ""
 	case main && s.unhealthyHookReasons(p) != "":
 		return s.unhealthyHookReasons(p)
-	case s.Now.Before(p.Deadline):
+	case s.Now.Before(p.MustBeHealthyBy):
 		return "" // another task caused the verdict before the deadline
-	case t.Started.Add(p.MinHealthyTime).After(s.Now):
+	case t.LastStart.Add(p.MinHealthyTime).After(s.Now):
 		return fmt.Sprintf("Task not running for min_healthy_time of %v by healthy_deadline of %v", p.MinHealthyTime, p.HealthyDeadline)
 	case !p.RequirePassingChecks:
 		return ""
-	case s.ChecksMissing:
+	case s.CheckResultsMissing:
 		return "Service checks not registered"
 	}
 	return s.failedCheckReasons(p, t)
@@ -247,7 +247,7 @@ func (s Snapshot) failedCheckReasons(p Params, t Task) string {
 	latest, _ := s.lastTaskStart()
 	var reasons []string
 	for _, c := range s.Checks {
-		if c.Readiness || c.Task != t.Name && (c.Task != "" || t.mayEndBeforeHealthy()) {
+		if c.IsReadinessCheck || c.Task != t.Name && (c.Task != "" || t.mayEndBeforeHealthy()) {
 			continue
 		}
 		if fault := c.unhealthyReason(p, s.Now, latest); fault != "" {
@@ -262,12 +262,12 @@ func (s Snapshot) failedCheckReasons(p Params, t Task) string {
 
 func (c Check) unhealthyReason(p Params, now, start time.Time) string {
 	switch {
-	case c.Pending, c.Passing && c.LastRun.Before(start):
+	case c.NeverRun, c.Passing && c.LastRun.Before(start):
 		return "has not run since the task started"
 	case !c.Passing:
 		return "is failing: " + firstLine(c.Output)
-	case c.LastChange.Add(p.MinHealthyTime).After(now):
-		return fmt.Sprintf("has passed only for the last %v of min_healthy_time %v", now.Sub(c.LastChange).Round(time.Second), p.MinHealthyTime)
+	case c.LastStatusChange.Add(p.MinHealthyTime).After(now):
+		return fmt.Sprintf("has passed only for the last %v of min_healthy_time %v", now.Sub(c.LastStatusChange).Round(time.Second), p.MinHealthyTime)
 	}
 	return ""
 }

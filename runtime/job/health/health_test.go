@@ -14,9 +14,9 @@ var testStart = time.Unix(1_700_000_000, 0)
 func timeAt(seconds int) time.Time { return testStart.Add(time.Duration(seconds) * time.Second) }
 
 // runningTask is a task that has run since the given second.
-func runningTask(name string, since int) Task { return Task{Name: name, Started: timeAt(since)} }
+func runningTask(name string, since int) Task { return Task{Name: name, LastStart: timeAt(since)} }
 
-func deadTask(name string) Task { return Task{Name: name, Dead: true, Started: timeAt(0)} }
+func deadTask(name string) Task { return Task{Name: name, Dead: true, LastStart: timeAt(0)} }
 
 func editTask(t Task, edit func(*Task)) Task {
 	edit(&t)
@@ -26,16 +26,16 @@ func editTask(t Task, edit func(*Task)) Task {
 // passingCheck returns a check of the group that has passed since the time since and
 // last ran at the time last, both in seconds.
 func passingCheck(name string, since, last int) Check {
-	return Check{Service: "web", Name: name, Passing: true, LastChange: timeAt(since), LastRun: timeAt(last)}
+	return Check{Service: "web", Name: name, Passing: true, LastStatusChange: timeAt(since), LastRun: timeAt(last)}
 }
 
 func failingCheck(name, output string) Check {
-	return Check{Service: "web", Name: name, Output: output, LastChange: timeAt(0), LastRun: timeAt(0)}
+	return Check{Service: "web", Name: name, Output: output, LastStatusChange: timeAt(0), LastRun: timeAt(0)}
 }
 
 func TestEvaluate(t *testing.T) {
 	// The tasks must be healthy for 10 s, with the deadline at second 60.
-	params := Params{MinHealthyTime: 10 * time.Second, HealthyDeadline: time.Minute, Deadline: timeAt(60), RequirePassingChecks: true}
+	params := Params{MinHealthyTime: 10 * time.Second, HealthyDeadline: time.Minute, MustBeHealthyBy: timeAt(60), RequirePassingChecks: true}
 	hook := func(hook string, sidecar bool) func(*Task) {
 		return func(t *Task) { t.LifecycleHook, t.Sidecar = hook, sidecar }
 	}
@@ -52,8 +52,8 @@ func TestEvaluate(t *testing.T) {
 		{"it has just started", 3, Snapshot{Tasks: []Task{runningTask("a", 3)}}, "undecided until 13"},
 		{"it has run for long enough", 13, Snapshot{Tasks: []Task{runningTask("a", 3)}}, "healthy"},
 		{"a hook has still to speak", 13, Snapshot{Tasks: []Task{runningTask("a", 3)}, Hooks: []Hook{{Name: "h"}}}, "undecided until 60"},
-		{"a hook finds it healthy", 13, Snapshot{Tasks: []Task{runningTask("a", 3)}, Hooks: []Hook{{Name: "h", Healthy: true}}}, "healthy"},
-		{"a hook finds it unhealthy", 5, Snapshot{Tasks: []Task{runningTask("a", 3)}, Hooks: []Hook{{Name: "g", Healthy: true}, {Name: "h", Unhealthy: true, Reason: "too slow"}}},
+		{"a hook finds it healthy", 13, Snapshot{Tasks: []Task{runningTask("a", 3)}, Hooks: []Hook{{Name: "h", ReportedHealthy: true}}}, "healthy"},
+		{"a hook finds it unhealthy", 5, Snapshot{Tasks: []Task{runningTask("a", 3)}, Hooks: []Hook{{Name: "g", ReportedHealthy: true}, {Name: "h", ReportedUnhealthy: true, Reason: "too slow"}}},
 			`unhealthy a: Unhealthy because of hook "h": too slow`},
 		{"a hook says nothing", 60, Snapshot{Tasks: []Task{runningTask("a", 3)}, Hooks: []Hook{{Name: "h"}}},
 			`unhealthy a: Hook "h" has not found it healthy by healthy_deadline of 1m0s`},
@@ -73,7 +73,7 @@ func TestEvaluate(t *testing.T) {
 		{"a prestart task may end", 12, Snapshot{Tasks: []Task{editTask(deadTask("a"), hook("prestart", false)), runningTask("b", 2)}}, "healthy"},
 		{"a prestart task that runs still counts", 12, Snapshot{Tasks: []Task{editTask(runningTask("a", 2), hook("prestart", false)), pending}}, "undecided until 60"},
 		{"a prestart task may not fail", 12, Snapshot{Tasks: []Task{editTask(editTask(deadTask("a"), hook("prestart", false)), failed), runningTask("b", 2)}}, "unhealthy a: Unhealthy because of failed task"},
-		{"a poststart task that has done its work has no say", 12, Snapshot{Tasks: []Task{editTask(editTask(deadTask("a"), hook("poststart", false)), func(t *Task) { t.Started = timeAt(9) }), runningTask("b", 2)}}, "healthy"},
+		{"a poststart task that has done its work has no say", 12, Snapshot{Tasks: []Task{editTask(editTask(deadTask("a"), hook("poststart", false)), func(t *Task) { t.LastStart = timeAt(9) }), runningTask("b", 2)}}, "healthy"},
 		{"a poststart task that is at work has", 12, Snapshot{Tasks: []Task{editTask(runningTask("a", 9), hook("poststart", false)), runningTask("b", 2)}}, "undecided until 19"},
 		{"a poststart task may not fail", 12, Snapshot{Tasks: []Task{editTask(editTask(deadTask("a"), hook("poststart", false)), failed), runningTask("b", 2)}}, "unhealthy a: Unhealthy because of failed task"},
 		{"a poststart sidecar counts", 12, Snapshot{Tasks: []Task{{Name: "a", LifecycleHook: "poststart", Sidecar: true, Pending: true}, runningTask("b", 2)}}, "undecided until 60"},
@@ -82,17 +82,17 @@ func TestEvaluate(t *testing.T) {
 		{"all checks pass", 20, Snapshot{Tasks: []Task{runningTask("a", 0)}, Checks: []Check{passingCheck("x", 3, 19), passingCheck("y", 10, 19)}}, "healthy"},
 		{"one has not passed for long enough", 19, Snapshot{Tasks: []Task{runningTask("a", 0)}, Checks: []Check{passingCheck("x", 3, 19), passingCheck("y", 10, 19)}}, "undecided until 20"},
 		{"one fails", 30, Snapshot{Tasks: []Task{runningTask("a", 0)}, Checks: []Check{passingCheck("x", 3, 19), failingCheck("y", "")}}, "undecided until 60"},
-		{"one is pending", 30, Snapshot{Tasks: []Task{runningTask("a", 0)}, Checks: []Check{{Pending: true}}}, "undecided until 60"},
-		{"a readiness check has no say", 30, Snapshot{Tasks: []Task{runningTask("a", 0)}, Checks: []Check{{Readiness: true}}}, "healthy"},
+		{"one is pending", 30, Snapshot{Tasks: []Task{runningTask("a", 0)}, Checks: []Check{{NeverRun: true}}}, "undecided until 60"},
+		{"a readiness check has no say", 30, Snapshot{Tasks: []Task{runningTask("a", 0)}, Checks: []Check{{IsReadinessCheck: true}}}, "healthy"},
 		{"what passed before the restart counts for nothing", 45, Snapshot{Tasks: []Task{runningTask("a", 30)}, Checks: []Check{passingCheck("x", 3, 29)}}, "undecided until 60"},
 		{"what passes before and after it does", 40, Snapshot{Tasks: []Task{runningTask("a", 30)}, Checks: []Check{passingCheck("x", 3, 31)}}, "healthy"},
-		{"the checks are not known yet", 30, Snapshot{Tasks: []Task{runningTask("a", 0)}, ChecksMissing: true}, "undecided until 60"},
+		{"the checks are not known yet", 30, Snapshot{Tasks: []Task{runningTask("a", 0)}, CheckResultsMissing: true}, "undecided until 60"},
 		{"healthy at the very deadline", 60, Snapshot{Tasks: []Task{runningTask("a", 50)}}, "healthy"},
 		{"it would be healthy after the deadline", 59, Snapshot{Tasks: []Task{runningTask("a", 51)}}, "undecided until 60"},
 
 		{"the deadline: pending", 60, Snapshot{Tasks: []Task{pending, runningTask("b", 1)}}, "unhealthy a: Task not running by healthy_deadline of 1m0s"},
 		{"the deadline: too short", 60, Snapshot{Tasks: []Task{runningTask("a", 51), runningTask("b", 1)}}, "unhealthy a: Task not running for min_healthy_time of 10s by healthy_deadline of 1m0s"},
-		{"the deadline: not registered", 60, Snapshot{Tasks: []Task{runningTask("a", 1)}, ChecksMissing: true}, "unhealthy a: Service checks not registered"},
+		{"the deadline: not registered", 60, Snapshot{Tasks: []Task{runningTask("a", 1)}, CheckResultsMissing: true}, "unhealthy a: Service checks not registered"},
 		{"the deadline: a check of the group", 60, Snapshot{
 			Tasks:  []Task{editTask(deadTask("init"), hook("prestart", false)), runningTask("a", 1), runningTask("b", 1)},
 			Checks: []Check{failingCheck("alive", "nomad: dial tcp 10.0.0.1:20000: connect: connection refused"), passingCheck("x", 3, 50)},
@@ -102,9 +102,9 @@ func TestEvaluate(t *testing.T) {
 			Tasks: []Task{runningTask("a", 1), runningTask("b", 1)},
 			Checks: []Check{
 				{Task: "a", Service: "s", Name: "x", Output: " first\nsecond", LastRun: timeAt(5)},
-				{Task: "a", Service: "s", Name: "y", Passing: true, LastChange: timeAt(57), LastRun: timeAt(57)},
-				{Task: "a", Service: "s", Name: "z", Pending: true},
-				{Task: "a", Service: "s", Name: "r", Readiness: true},
+				{Task: "a", Service: "s", Name: "y", Passing: true, LastStatusChange: timeAt(57), LastRun: timeAt(57)},
+				{Task: "a", Service: "s", Name: "z", NeverRun: true},
+				{Task: "a", Service: "s", Name: "r", IsReadinessCheck: true},
 			},
 		}, `unhealthy a: Service checks not healthy by healthy_deadline of 1m0s: check "x" of service "s" is failing: first; ` +
 			`check "y" of service "s" has passed only for the last 3s of min_healthy_time 10s; check "z" of service "s" has not run since the task started`},
@@ -120,7 +120,7 @@ func TestEvaluate(t *testing.T) {
 	}
 
 	params.RequirePassingChecks = false
-	s := Snapshot{Now: timeAt(30), Tasks: []Task{runningTask("a", 0)}, Checks: []Check{failingCheck("x", "")}, ChecksMissing: true}
+	s := Snapshot{Now: timeAt(30), Tasks: []Task{runningTask("a", 0)}, Checks: []Check{failingCheck("x", "")}, CheckResultsMissing: true}
 	if got := formatVerdict(Evaluate(params, s)); got != "healthy" {
 		t.Errorf("task_states: %s", got)
 	}
@@ -161,22 +161,22 @@ func FuzzEvaluate(f *testing.F) {
 			return int(b)
 		}
 		p := Params{MinHealthyTime: time.Duration(next()) * time.Second, HealthyDeadline: time.Duration(next()) * time.Second, RequirePassingChecks: next()%2 == 0}
-		p.Deadline = testStart.Add(p.HealthyDeadline)
-		s := Snapshot{Now: timeAt(next()), StopRequested: next()%4 == 0, ChecksMissing: next()%4 == 0}
+		p.MustBeHealthyBy = testStart.Add(p.HealthyDeadline)
+		s := Snapshot{Now: timeAt(next()), StopRequested: next()%4 == 0, CheckResultsMissing: next()%4 == 0}
 		for len(data) > 0 {
 			bits := next()
 			if bits&1 == 0 {
 				s.Tasks = append(s.Tasks, Task{
 					Name: fmt.Sprint(len(s.Tasks)), Pending: bits&2 != 0, Dead: bits&4 != 0, Failed: bits&8 != 0,
-					Sidecar: bits&16 != 0, LifecycleHook: []string{"", "prestart", "poststart", "poststop"}[bits>>6], Started: timeAt(next()),
+					Sidecar: bits&16 != 0, LifecycleHook: []string{"", "prestart", "poststart", "poststop"}[bits>>6], LastStart: timeAt(next()),
 				})
 			} else {
-				s.Checks = append(s.Checks, Check{Passing: bits&2 != 0, Pending: bits&4 != 0, Readiness: bits&8 != 0, LastChange: timeAt(next()), LastRun: timeAt(next())})
+				s.Checks = append(s.Checks, Check{Passing: bits&2 != 0, NeverRun: bits&4 != 0, IsReadinessCheck: bits&8 != 0, LastStatusChange: timeAt(next()), LastRun: timeAt(next())})
 			}
 		}
 		v := Evaluate(p, s)
-		if v.State == Undecided && (!v.RecheckAt.After(s.Now) || v.RecheckAt.After(p.Deadline)) {
-			t.Errorf("at %v look again at %v, the deadline is %v", s.Now, v.RecheckAt, p.Deadline)
+		if v.State == Undecided && (!v.RecheckAt.After(s.Now) || v.RecheckAt.After(p.MustBeHealthyBy)) {
+			t.Errorf("at %v look again at %v, the deadline is %v", s.Now, v.RecheckAt, p.MustBeHealthyBy)
 		}
 		if again := Evaluate(p, s); formatVerdict(again) != formatVerdict(v) {
 			t.Errorf("%q, then %q", formatVerdict(v), formatVerdict(again))

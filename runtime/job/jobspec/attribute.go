@@ -112,7 +112,7 @@ var (
 
 // decodeSchemalessBlock decodes a block without a schema into a map.
 func (d *decoder) decodeSchemalessBlock(body hcl.Body, field reflect.Value, path []string) hcl.Diagnostics {
-	scoped, diags := unwrapBody(body, d.evalContext)
+	scoped, diags := unwrapDynamicBlockBody(body, d.evalContext)
 	if diags.HasErrors() {
 		return diags
 	}
@@ -140,9 +140,9 @@ func (d *decoder) decodeSchemalessBlock(body hcl.Body, field reflect.Value, path
 // blocksAllowedAsAttribute are the blocks that may also be written as an attribute.
 var blocksAllowedAsAttribute = map[string]bool{"meta": true, "env": true}
 
-// withMapAttributes adds the attribute form of meta and env to a schema, for the types where Nomad
+// withMetaAndEnvAttributes adds the attribute form of meta and env to a schema, for the types where Nomad
 // accepts it.
-func withMapAttributes(schema *hcl.BodySchema, t reflect.Type) *hcl.BodySchema {
+func withMetaAndEnvAttributes(schema *hcl.BodySchema, t reflect.Type) *hcl.BodySchema {
 	if !typesWithMapAttributes[t] {
 		return schema
 	}

@@ -84,7 +84,7 @@ func BenchmarkParse(b *testing.B) {
 	b.Run("job", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			if _, diags := Parse(Source{Name: "in.hcl", Text: sixtyLineJob, FileFunctions: true, RejectsUndeclared: true}); diags.HasErrors() {
+			if _, diags := Parse(Source{Name: "in.hcl", Text: sixtyLineJob, EnablesFileFunctions: true, RejectsUndeclaredVariables: true}); diags.HasErrors() {
 				b.Fatal(DiagnosticsText(diags))
 			}
 		}

@@ -37,8 +37,8 @@ var scopedBodyType = cty.Capsule("body", reflect.TypeFor[scopedBody]())
 
 var scopedBodySchema = &hcl.BodySchema{Attributes: []hcl.AttributeSchema{{Name: scopedBodyAttribute}}}
 
-// unwrapBody returns the body inside the wrappers with which the HCL library expands dynamic blocks, and its context.
-func unwrapBody(body hcl.Body, ctx *hcl.EvalContext) (scopedBody, hcl.Diagnostics) {
+// unwrapDynamicBlockBody returns the body inside the wrappers with which the HCL library expands dynamic blocks, and its context.
+func unwrapDynamicBlockBody(body hcl.Body, ctx *hcl.EvalContext) (scopedBody, hcl.Diagnostics) {
 	content, diags := body.Content(scopedBodySchema)
 	attr, ok := content.Attributes[scopedBodyAttribute]
 	if !ok {
@@ -87,17 +87,17 @@ func (b *nativeBody) Content(schema *hcl.BodySchema) (*hcl.BodyContent, hcl.Diag
 		return scopedBodyContent(b), nil
 	}
 	content, diags := b.Body.Content(schema)
-	wrapNativeBlocks(content)
+	wrapBlockBodiesAsNative(content)
 	return content, diags
 }
 
 func (b *nativeBody) PartialContent(schema *hcl.BodySchema) (*hcl.BodyContent, hcl.Body, hcl.Diagnostics) {
 	content, rest, diags := b.Body.PartialContent(schema)
-	wrapNativeBlocks(content)
+	wrapBlockBodiesAsNative(content)
 	return content, &nativeBody{Body: rest, syntax: b.syntax}, diags
 }
 
-func wrapNativeBlocks(content *hcl.BodyContent) {
+func wrapBlockBodiesAsNative(content *hcl.BodyContent) {
 	for _, block := range content.Blocks {
 		syntax := block.Body.(*hclsyntax.Body)
 		block.Body = &nativeBody{Body: syntax, syntax: syntax}

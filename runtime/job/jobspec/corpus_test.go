@@ -55,7 +55,7 @@ func readExpectedJSON(t *testing.T, path string) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file, diags := Parse(Source{Name: filepath.Base(path), Text: text, RejectsUndeclared: true})
+	file, diags := Parse(Source{Name: filepath.Base(path), Text: text, RejectsUndeclaredVariables: true})
 	if diags.HasErrors() {
 		t.Fatal(DiagnosticsText(diags))
 	}

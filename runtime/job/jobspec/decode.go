@@ -30,21 +30,21 @@ func (d *decoder) decodeJob(block *hcl.Block, body hcl.Body) (*api.Job, hcl.Diag
 	if diags.HasErrors() {
 		return nil, diags
 	}
-	finishJob(job, block.Labels[0])
+	setJobIDAndName(job, block.Labels[0])
 	var schemalessDiags hcl.Diagnostics
 	for _, evaluate := range d.deferredDecodes {
 		schemalessDiags = append(schemalessDiags, evaluate()...)
 	}
-	return job, append(diags, markParseStep(schemalessDiags, "")...)
+	return job, append(diags, markPrintOnlyFirst(schemalessDiags, "")...)
 }
 
 // typeExtension defines how those attributes and blocks of a struct type are decoded that its hcl tags do
 // not describe.
 type typeExtension struct {
-	attrs  []hcl.AttributeSchema
-	blocks []extensionBlock
-	// ownAttributes are the attributes of the type that afterDecode decodes.
-	ownAttributes []string
+	extraAttributes []hcl.AttributeSchema
+	extraBlocks     []extensionBlock
+	// afterDecodeAttributes are the attributes of the type that afterDecode decodes.
+	afterDecodeAttributes []string
 	// beforeDecode runs before the fields of the type are decoded, to set defaults.
 	beforeDecode func(target any)
 	// afterDecode runs when the fields are set, with the content of the body.
@@ -54,7 +54,7 @@ type typeExtension struct {
 // extensionBlock is a type of block that a typeExtension decodes, and the struct type of its content.
 type extensionBlock struct {
 	hcl.BlockHeaderSchema
-	content reflect.Type
+	contentType reflect.Type
 }
 
 // decodeStruct decodes a body into a struct. path is the position of the body in the job.
@@ -75,12 +75,12 @@ func (d *decoder) decodeStruct(body hcl.Body, target reflect.Value, path []strin
 			continue
 		}
 		d.ranges.addRange(joinPath(path, f.hclName), attr.Range)
-		if !slices.Contains(ext.ownAttributes, f.hclName) {
+		if !slices.Contains(ext.afterDecodeAttributes, f.hclName) {
 			diags = append(diags, d.decodeAttribute(attr.Expr, target.Field(f.structIndex))...)
 		}
 	}
 	for _, f := range p.blocks {
-		if hasBlockType(ext.blocks, f.hclName) {
+		if hasBlockType(ext.extraBlocks, f.hclName) {
 			continue
 		}
 		blocks := content.Blocks.OfType(f.hclName)

@@ -12,17 +12,17 @@ import (
 	"github.com/hashicorp/hcl/v2"
 )
 
-// parseStepExtra marks a diagnostic, in its Extra field, with the parser step that found it. Nomad prints
+// printOnlyFirstExtra marks a diagnostic, in its Extra field, with the parser step that found it. Nomad prints
 // the diagnostics of some steps in a shortened form, and clients show that text.
-type parseStepExtra struct {
+type printOnlyFirstExtra struct {
 	// prefix precedes the text.
 	prefix string
 }
 
-// markParseStep marks diagnostics of a step of which DiagnosticsText prints only the first diagnostic and the number of
+// markPrintOnlyFirst marks diagnostics of a step of which DiagnosticsText prints only the first diagnostic and the number of
 // the other diagnostics.
-func markParseStep(diags hcl.Diagnostics, prefix string) hcl.Diagnostics {
-	mark := &parseStepExtra{prefix: prefix}
+func markPrintOnlyFirst(diags hcl.Diagnostics, prefix string) hcl.Diagnostics {
+	mark := &printOnlyFirstExtra{prefix: prefix}
 	for _, diag := range diags {
 		diag.Extra = mark
 	}
@@ -35,7 +35,7 @@ func markParseStep(diags hcl.Diagnostics, prefix string) hcl.Diagnostics {
 func DiagnosticsText(diags hcl.Diagnostics) string {
 	var lines []string
 	for i := 0; i < len(diags); {
-		mark, short := diags[i].Extra.(*parseStepExtra)
+		mark, short := diags[i].Extra.(*printOnlyFirstExtra)
 		n := 1
 		for short && i+n < len(diags) && diags[i+n].Extra == any(mark) {
 			n++
@@ -101,7 +101,7 @@ func WriteDiagnostics(w io.Writer, diags hcl.Diagnostics, texts map[string][]byt
 			fmt.Fprintf(&b, "and %d more\n", len(diags)-i)
 			break
 		}
-		if mark, ok := diag.Extra.(*parseStepExtra); ok {
+		if mark, ok := diag.Extra.(*printOnlyFirstExtra); ok {
 			b.WriteString(mark.prefix)
 		}
 		if diag.Severity == hcl.DiagWarning {

@@ -46,7 +46,7 @@ const (
 
 func (p parseCase) parse(t *testing.T) (*File, hcl.Diagnostics) {
 	t.Helper()
-	src := Source{Name: "in.hcl", Text: []byte(p.text), Vars: p.vars, Environ: p.environVars, FileFunctions: true, RejectsUndeclared: !p.lax}
+	src := Source{Name: "in.hcl", Text: []byte(p.text), VarAssignments: p.vars, Environ: p.environVars, EnablesFileFunctions: true, RejectsUndeclaredVariables: !p.lax}
 	for i, text := range p.files {
 		path := filepath.Join(t.TempDir(), []string{"one.hcl", "two.hcl"}[i])
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {

@@ -28,35 +28,35 @@ func init() { // typeExtensions is set in init to avoid an initialization cycle 
 	vault, secret := newExtensionBlock[api.Vault]("vault"), newExtensionBlock[api.Secret]("secret", "name")
 	typeExtensions = map[reflect.Type]typeExtension{
 		reflect.TypeFor[api.Job](): {
-			blocks:      []extensionBlock{newExtensionBlock[api.Task]("task", "name"), vault, secret},
+			extraBlocks: []extensionBlock{newExtensionBlock[api.Task]("task", "name"), vault, secret},
 			afterDecode: expandJobShorthands,
 		},
 		reflect.TypeFor[api.TaskGroup](): {
-			blocks:      []extensionBlock{vault, secret},
+			extraBlocks: []extensionBlock{vault, secret},
 			afterDecode: expandGroupShorthands,
 		},
 		reflect.TypeFor[api.Task](): {
-			blocks:      []extensionBlock{newExtensionBlock[api.ScalingPolicy]("scaling", "name")},
-			afterDecode: finishTask,
+			extraBlocks: []extensionBlock{newExtensionBlock[api.ScalingPolicy]("scaling", "name")},
+			afterDecode: completeTaskScalingAndIdentities,
 		},
 		reflect.TypeFor[api.Constraint](): {
-			attrs:         optionalAttributes(constraintShorthands),
-			ownAttributes: []string{"attribute", "operator", "value"},
-			beforeDecode:  func(target any) { target.(*api.Constraint).Operand = "=" },
-			afterDecode:   finishConstraint,
+			extraAttributes:       optionalAttributes(constraintShorthands),
+			afterDecodeAttributes: []string{"attribute", "operator", "value"},
+			beforeDecode:          func(target any) { target.(*api.Constraint).Operand = "=" },
+			afterDecode:           decodeConstraintShorthands,
 		},
 		reflect.TypeFor[api.Affinity](): {
-			attrs:         optionalAttributes(affinityShorthands),
-			ownAttributes: []string{"attribute", "operator", "value", "weight"},
-			beforeDecode:  func(target any) { target.(*api.Affinity).Operand = "=" },
-			afterDecode:   finishAffinity,
+			extraAttributes:       optionalAttributes(affinityShorthands),
+			afterDecodeAttributes: []string{"attribute", "operator", "value", "weight"},
+			beforeDecode:          func(target any) { target.(*api.Affinity).Operand = "=" },
+			afterDecode:           decodeAffinityShorthands,
 		},
-		reflect.TypeFor[api.NetworkResource](): {afterDecode: finishNetwork},
-		reflect.TypeFor[api.PeriodicConfig]():  {afterDecode: finishPeriodic},
-		reflect.TypeFor[api.Template]():        {afterDecode: finishTemplate},
-		reflect.TypeFor[api.ChangeScript]():    {afterDecode: finishChangeScript},
-		reflect.TypeFor[api.Vault]():           {afterDecode: finishVault},
-		reflect.TypeFor[api.ScalingPolicy]():   {afterDecode: finishScaling},
+		reflect.TypeFor[api.NetworkResource](): {afterDecode: splitStaticAndDynamicPorts},
+		reflect.TypeFor[api.PeriodicConfig]():  {afterDecode: setPeriodicDefaults},
+		reflect.TypeFor[api.Template]():        {afterDecode: setTemplateDefaults},
+		reflect.TypeFor[api.ChangeScript]():    {afterDecode: setChangeScriptDefaults},
+		reflect.TypeFor[api.Vault]():           {afterDecode: setVaultDefaults},
+		reflect.TypeFor[api.ScalingPolicy]():   {afterDecode: completeGroupScalingPolicy},
 	}
 }
 
@@ -87,7 +87,7 @@ var (
 	affinityShorthands = []string{"version", "semver", "regexp", "set_contains", "set_contains_any", "set_contains_all"}
 )
 
-func finishConstraint(d *decoder, content *hcl.BodyContent, target any, _ []string) hcl.Diagnostics {
+func decodeConstraintShorthands(d *decoder, content *hcl.BodyContent, target any, _ []string) hcl.Diagnostics {
 	c := target.(*api.Constraint)
 	diags := d.decodeStringAttributes(content, map[string]*string{"attribute": &c.LTarget, "operator": &c.Operand, "value": &c.RTarget})
 	for _, name := range constraintShorthands {
@@ -147,7 +147,7 @@ func (d *decoder) decodeStringAttributes(content *hcl.BodyContent, fields map[st
 	return diags
 }
 
-func finishAffinity(d *decoder, content *hcl.BodyContent, target any, _ []string) hcl.Diagnostics {
+func decodeAffinityShorthands(d *decoder, content *hcl.BodyContent, target any, _ []string) hcl.Diagnostics {
 	a := target.(*api.Affinity)
 	diags := d.decodeStringAttributes(content, map[string]*string{"attribute": &a.LTarget, "operator": &a.Operand, "value": &a.RTarget})
 	for _, name := range affinityShorthands {
@@ -179,9 +179,9 @@ func (d *decoder) decodeAffinityWeight(attr *hcl.Attribute, a *api.Affinity) hcl
 	return diags
 }
 
-// finishNetwork sorts ports into static and dynamic ports. As in Nomad, any port block replaces
+// splitStaticAndDynamicPorts sorts ports into static and dynamic ports. As in Nomad, any port block replaces
 // the literal reserved_ports.
-func finishNetwork(_ *decoder, content *hcl.BodyContent, target any, _ []string) hcl.Diagnostics {
+func splitStaticAndDynamicPorts(_ *decoder, content *hcl.BodyContent, target any, _ []string) hcl.Diagnostics {
 	n := target.(*api.NetworkResource)
 	if len(n.DynamicPorts) == 0 {
 		return nil
@@ -207,7 +207,7 @@ func finishNetwork(_ *decoder, content *hcl.BodyContent, target any, _ []string)
 	return diags
 }
 
-func finishPeriodic(_ *decoder, _ *hcl.BodyContent, target any, _ []string) hcl.Diagnostics {
+func setPeriodicDefaults(_ *decoder, _ *hcl.BodyContent, target any, _ []string) hcl.Diagnostics {
 	p := target.(*api.PeriodicConfig)
 	if p.Spec != nil || p.Specs != nil {
 		setDefault(&p.SpecType, api.PeriodicSpecCron)
@@ -215,7 +215,7 @@ func finishPeriodic(_ *decoder, _ *hcl.BodyContent, target any, _ []string) hcl.
 	return nil
 }
 
-func finishTemplate(_ *decoder, _ *hcl.BodyContent, target any, _ []string) hcl.Diagnostics {
+func setTemplateDefaults(_ *decoder, _ *hcl.BodyContent, target any, _ []string) hcl.Diagnostics {
 	t := target.(*api.Template)
 	setDefault(&t.ChangeMode, "restart")
 	setDefault(&t.Splay, 5*time.Second)
@@ -224,7 +224,7 @@ func finishTemplate(_ *decoder, _ *hcl.BodyContent, target any, _ []string) hcl.
 	return nil
 }
 
-func finishChangeScript(_ *decoder, _ *hcl.BodyContent, target any, _ []string) hcl.Diagnostics {
+func setChangeScriptDefaults(_ *decoder, _ *hcl.BodyContent, target any, _ []string) hcl.Diagnostics {
 	c := target.(*api.ChangeScript)
 	if c.Args == nil {
 		c.Args = []string{}
@@ -235,7 +235,7 @@ func finishChangeScript(_ *decoder, _ *hcl.BodyContent, target any, _ []string) 
 	return nil
 }
 
-func finishVault(_ *decoder, _ *hcl.BodyContent, target any, _ []string) hcl.Diagnostics {
+func setVaultDefaults(_ *decoder, _ *hcl.BodyContent, target any, _ []string) hcl.Diagnostics {
 	v := target.(*api.Vault)
 	setDefault(&v.Env, true)
 	setDefault(&v.DisableFile, false)
@@ -245,9 +245,9 @@ func finishVault(_ *decoder, _ *hcl.BodyContent, target any, _ []string) hcl.Dia
 
 const horizontalScalingPolicy = "horizontal"
 
-// finishScaling completes the policy of a group. decodeTaskScaling completes the policy of a task,
+// completeGroupScalingPolicy completes the policy of a group. decodeTaskScaling completes the policy of a task,
 // because it has the label.
-func finishScaling(d *decoder, content *hcl.BodyContent, target any, path []string) hcl.Diagnostics {
+func completeGroupScalingPolicy(d *decoder, content *hcl.BodyContent, target any, path []string) hcl.Diagnostics {
 	s := target.(*api.ScalingPolicy)
 	if path[len(path)-1] != "scaling" {
 		return nil

@@ -127,7 +127,7 @@ func functionTable(m *evaluationBudget, withFiles bool, onRead func(path string)
 	for name, f := range fileFunctions {
 		switch {
 		case withFiles && slices.Contains(fileReaders, name):
-			table[name] = guardedFunction(name, recordingFunction(f, onRead), m)
+			table[name] = guardedFunction(name, readReportingFunction(f, onRead), m)
 		case withFiles:
 			table[name] = guardedFunction(name, f, m)
 		default:
@@ -137,8 +137,8 @@ func functionTable(m *evaluationBudget, withFiles bool, onRead func(path string)
 	return table
 }
 
-// recordingFunction returns a function that calls onRead with its argument before it runs.
-func recordingFunction(f function.Function, onRead func(path string)) function.Function {
+// readReportingFunction returns a function that calls onRead with its argument before it runs.
+func readReportingFunction(f function.Function, onRead func(path string)) function.Function {
 	return function.New(&function.Spec{
 		Description: f.Description(),
 		Params:      f.Params(),
@@ -196,8 +196,8 @@ func disabledFunction(f function.Function) function.Function {
 	})
 }
 
-// checkRegularFile rejects a file that may have no end.
-func checkRegularFile(args []cty.Value) error {
+// checkArgIsRegularFile rejects a file that may have no end.
+func checkArgIsRegularFile(args []cty.Value) error {
 	if !areAllKnown(args...) {
 		return nil
 	}

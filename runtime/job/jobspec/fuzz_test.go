@@ -127,9 +127,9 @@ func FuzzVariableFile(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		checkParse(t, Source{Name: "in.hcl", Text: job, VarText: text})
+		checkParse(t, Source{Name: "in.hcl", Text: job, VarFileText: text})
 		if !strings.Contains(text, "\x00") {
-			checkParse(t, Source{Name: "in.hcl", Text: job, Vars: []string{"x=" + text, "y=" + text}, Environ: []string{"NOMAD_VAR_x=" + text}, RejectsUndeclared: true})
+			checkParse(t, Source{Name: "in.hcl", Text: job, VarAssignments: []string{"x=" + text, "y=" + text}, Environ: []string{"NOMAD_VAR_x=" + text}, RejectsUndeclaredVariables: true})
 		}
 	})
 }

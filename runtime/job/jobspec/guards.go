@@ -36,16 +36,16 @@ var argumentGuards = map[string]func(args []cty.Value) error{
 		}
 		return nil
 	},
-	"file":       checkRegularFile,
-	"filebase64": checkRegularFile,
-	"format":     checkFormat,
-	"formatlist": checkFormat,
+	"file":       checkArgIsRegularFile,
+	"filebase64": checkArgIsRegularFile,
+	"format":     checkFormatArgs,
+	"formatlist": checkFormatArgs,
 	"indent": func(args []cty.Value) error {
 		if !areAllKnown(args...) {
 			return nil
 		}
 		spaces, _ := args[0].AsBigFloat().Int64()
-		return checkResultSize(spaces, int64(strings.Count(args[1].AsString(), "\n")))
+		return checkProductSize(spaces, int64(strings.Count(args[1].AsString(), "\n")))
 	},
 	"join": func(args []cty.Value) error {
 		if !areAllKnown(args...) {
@@ -55,7 +55,7 @@ var argumentGuards = map[string]func(args []cty.Value) error{
 		for _, list := range args[1:] {
 			elements += list.LengthInt()
 		}
-		return checkResultSize(int64(len(args[0].AsString())), int64(elements))
+		return checkProductSize(int64(len(args[0].AsString())), int64(elements))
 	},
 	"jsondecode": func(args []cty.Value) error {
 		if !areAllKnown(args...) {
@@ -68,13 +68,13 @@ var argumentGuards = map[string]func(args []cty.Value) error{
 			return nil
 		}
 		// Each match is replaced, and in the worst case there is a match at every position.
-		return checkResultSize(int64(len(args[0].AsString())), int64(1+len(args[2].AsString())))
+		return checkProductSize(int64(len(args[0].AsString())), int64(1+len(args[2].AsString())))
 	},
 	"replace": func(args []cty.Value) error {
 		if !areAllKnown(args...) {
 			return nil
 		}
-		return checkResultSize(int64(strings.Count(args[0].AsString(), args[1].AsString())), int64(len(args[2].AsString())))
+		return checkProductSize(int64(strings.Count(args[0].AsString(), args[1].AsString())), int64(len(args[2].AsString())))
 	},
 	"setproduct": func(args []cty.Value) error {
 		product := int64(1)
@@ -105,8 +105,8 @@ func areAllKnown(args ...cty.Value) bool {
 	return true
 }
 
-// checkResultSize rejects a product that is larger than the maximum value size.
-func checkResultSize(a, b int64) error {
+// checkProductSize rejects a product that is larger than the maximum value size.
+func checkProductSize(a, b int64) error {
 	if a > 0 && b > 0 && a > maxEvaluationCost/b {
 		return errTooLarge
 	}
@@ -118,8 +118,8 @@ var (
 	hugeExponentPattern   = regexp.MustCompile(`[eE][+-]?0*[1-9][0-9]{4}`)
 )
 
-// checkFormat rejects a width of millions, and a text that becomes a number with as many digits.
-func checkFormat(args []cty.Value) error {
+// checkFormatArgs rejects a width of millions, and a text that becomes a number with as many digits.
+func checkFormatArgs(args []cty.Value) error {
 	for i, arg := range args {
 		if !areAllKnown(arg) || arg.Type() != cty.String {
 			continue

@@ -21,13 +21,13 @@ func (b *jsonBody) Content(schema *hcl.BodySchema) (*hcl.BodyContent, hcl.Diagno
 		return scopedBodyContent(b), nil
 	}
 	content, diags := b.Body.Content(preferBlocksToAttributes(schema))
-	b.wrapContent(content)
+	b.wrapContentWithBudget(content)
 	return content, diags
 }
 
 func (b *jsonBody) PartialContent(schema *hcl.BodySchema) (*hcl.BodyContent, hcl.Body, hcl.Diagnostics) {
 	content, rest, diags := b.Body.PartialContent(preferBlocksToAttributes(schema))
-	b.wrapContent(content)
+	b.wrapContentWithBudget(content)
 	return content, &jsonBody{Body: rest, budget: b.budget}, diags
 }
 
@@ -39,7 +39,7 @@ func (b *jsonBody) JustAttributes() (hcl.Attributes, hcl.Diagnostics) {
 	return attrs, diags
 }
 
-func (b *jsonBody) wrapContent(content *hcl.BodyContent) {
+func (b *jsonBody) wrapContentWithBudget(content *hcl.BodyContent) {
 	for _, attr := range content.Attributes {
 		attr.Expr = &jsonExpr{Expression: attr.Expr, budget: b.budget}
 	}
@@ -84,7 +84,7 @@ func (e *jsonExpr) Value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
 	return val, diags
 }
 
-func (e *jsonExpr) wrapChild(expr hcl.Expression) *jsonExpr {
+func (e *jsonExpr) withSameBudget(expr hcl.Expression) *jsonExpr {
 	return &jsonExpr{Expression: expr, budget: e.budget}
 }
 
@@ -144,7 +144,7 @@ func (e *jsonExpr) evaluateList(list []hcl.Expression, ctx *hcl.EvalContext) (ct
 	var diags hcl.Diagnostics
 	vals := make([]cty.Value, 0, len(list))
 	for _, element := range list {
-		val, moreDiags := e.wrapChild(element).evaluateValue(ctx)
+		val, moreDiags := e.withSameBudget(element).evaluateValue(ctx)
 		vals = append(vals, val)
 		diags = append(diags, moreDiags...)
 	}
@@ -157,7 +157,7 @@ func (e *jsonExpr) evaluateObject(members []hcl.KeyValuePair, ctx *hcl.EvalConte
 	for _, member := range members {
 		name, moreDiags := e.evaluateMemberName(member.Key, ctx)
 		diags = append(diags, moreDiags...)
-		val, moreDiags := e.wrapChild(member.Value).evaluateValue(ctx)
+		val, moreDiags := e.withSameBudget(member.Value).evaluateValue(ctx)
 		diags = append(diags, moreDiags...)
 		if name == nil {
 			continue
@@ -174,7 +174,7 @@ func (e *jsonExpr) evaluateObject(members []hcl.KeyValuePair, ctx *hcl.EvalConte
 // evaluateMemberName returns the name of a member, which may be a template. It is nil if the name has no
 // value; diags has the reason.
 func (e *jsonExpr) evaluateMemberName(key hcl.Expression, ctx *hcl.EvalContext) (*string, hcl.Diagnostics) {
-	val, diags := e.wrapChild(key).evaluateValue(ctx)
+	val, diags := e.withSameBudget(key).evaluateValue(ctx)
 	if diags.HasErrors() {
 		return nil, diags
 	}
@@ -194,11 +194,11 @@ func (e *jsonExpr) references() []hcl.Traversal {
 	var traversals []hcl.Traversal
 	list, _, members, _ := e.splitChildren()
 	for _, element := range list {
-		traversals = append(traversals, e.wrapChild(element).references()...)
+		traversals = append(traversals, e.withSameBudget(element).references()...)
 	}
 	for _, member := range members {
-		traversals = append(traversals, e.wrapChild(member.Key).references()...)
-		traversals = append(traversals, e.wrapChild(member.Value).references()...)
+		traversals = append(traversals, e.withSameBudget(member.Key).references()...)
+		traversals = append(traversals, e.withSameBudget(member.Value).references()...)
 	}
 	if list != nil || members != nil {
 		return traversals

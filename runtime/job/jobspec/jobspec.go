@@ -19,21 +19,21 @@ type Source struct {
 	// Text is native HCL, or HCL's JSON profile if its first byte that is not a space is '{'.
 	Text []byte
 
-	// Vars are the values of -var, each "name=value".
-	Vars []string
+	// VarAssignments are the values of -var, each "name=value".
+	VarAssignments []string
 	// VarFiles are the paths of variable files, lowest precedence first.
 	VarFiles []string
-	// VarText is the content of one more variable file, which takes precedence over VarFiles. The
+	// VarFileText is the content of one more variable file, which takes precedence over VarFiles. The
 	// parse endpoint of the HTTP API sets it.
-	VarText string
+	VarFileText string
 	// Environ is searched for NOMAD_VAR_<name>, in the format of os.Environ. It may be nil.
 	Environ []string
 
-	// FileFunctions enables the functions that read the file system. Their paths are relative to the
+	// EnablesFileFunctions enables the functions that read the file system. Their paths are relative to the
 	// working directory of the process, as in Nomad.
-	FileFunctions bool
-	// RejectsUndeclared rejects values for variables that the job does not declare.
-	RejectsUndeclared bool
+	EnablesFileFunctions bool
+	// RejectsUndeclaredVariables rejects values for variables that the job does not declare.
+	RejectsUndeclaredVariables bool
 }
 
 // File is a parsed job file.
@@ -53,7 +53,7 @@ type File struct {
 // the diagnostics; File.Job is set if the diagnostics have no error. A valid job may have
 // warnings.
 //
-// Parse reads the variable files named in src and, with src.FileFunctions, the files that functions of the
+// Parse reads the variable files named in src and, with src.EnablesFileFunctions, the files that functions of the
 // job name. It keeps no state and may be called concurrently.
 func Parse(src Source) (*File, hcl.Diagnostics) {
 	return parseWithBudget(maxEvaluationCost, src)
@@ -118,7 +118,7 @@ func (p *parser) parseJob() (*api.Job, hcl.Diagnostics) {
 	}
 
 	ctx := &hcl.EvalContext{
-		Functions: p.functionTable(p.src.FileFunctions),
+		Functions: p.functionTable(p.src.EnablesFileFunctions),
 		Variables: map[string]cty.Value{"var": vars, "local": cty.EmptyObjectVal},
 	}
 	locals, moreDiags := p.evaluateLocals(content.Blocks, ctx)

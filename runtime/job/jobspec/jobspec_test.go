@@ -144,7 +144,7 @@ func TestWriteDiagnostics(t *testing.T) {
 // TestSnippetOfVarArgument: diagnostics also show the position of an error in a -var
 // argument.
 func TestSnippetOfVarArgument(t *testing.T) {
-	file, diags := Parse(Source{Name: "in.hcl", Text: []byte("variable \"x\" {\n  type = bool\n}\njob \"j\" {}\n"), Vars: []string{"x=yes"}})
+	file, diags := Parse(Source{Name: "in.hcl", Text: []byte("variable \"x\" {\n  type = bool\n}\njob \"j\" {}\n"), VarAssignments: []string{"x=yes"}})
 	var b strings.Builder
 	if err := WriteDiagnostics(&b, diags, file.SourceTexts); err != nil {
 		t.Fatal(err)
@@ -195,7 +195,7 @@ func TestDisabledFileFunctions(t *testing.T) {
 		if _, diags := Parse(Source{Name: "input.hcl", Text: text}); !strings.Contains(DiagnosticsText(diags), "failed: filesystem function disabled.") {
 			t.Errorf("%s: got %s", call, DiagnosticsText(diags))
 		}
-		if _, diags := Parse(Source{Name: "input.hcl", Text: text, FileFunctions: true}); strings.Contains(DiagnosticsText(diags), "disabled") {
+		if _, diags := Parse(Source{Name: "input.hcl", Text: text, EnablesFileFunctions: true}); strings.Contains(DiagnosticsText(diags), "disabled") {
 			t.Errorf("%s: got %s", call, DiagnosticsText(diags))
 		}
 	}

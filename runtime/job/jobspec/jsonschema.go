@@ -29,7 +29,7 @@ const driverSchemasKeyword = "x-nomad-lite-drivers"
 // about values, such as the checks of package model.
 func JSONSchema(drivers map[string]*hclspec.Spec) jsonschema.Schema {
 	g := &schemaGenerator{definitions: jsonschema.Definitions()}
-	files := map[string]jsonschema.Schema{"job": g.bodyOf(reflect.TypeFor[api.Job]())}
+	files := map[string]jsonschema.Schema{"job": g.bodySchemaRef(reflect.TypeFor[api.Job]())}
 	for _, open := range []string{"variables", "locals"} {
 		files[open] = jsonschema.BodyOfAnyNames(jsonschema.Schema{})
 	}
@@ -70,16 +70,16 @@ func ReadDriverSchemas(text []byte) (map[string]*hclspec.Spec, error) {
 // schemaGenerator makes a definition for each struct type that the decoder decodes.
 type schemaGenerator struct{ definitions map[string]jsonschema.Schema }
 
-// bodyOf returns a reference to the schema of a body that is decoded into a struct type.
-func (g *schemaGenerator) bodyOf(t reflect.Type) jsonschema.Schema {
+// bodySchemaRef returns a reference to the schema of a body that is decoded into a struct type.
+func (g *schemaGenerator) bodySchemaRef(t reflect.Type) jsonschema.Schema {
 	if g.definitions[t.Name()] == nil {
 		g.definitions[t.Name()] = jsonschema.Schema{} // ends the recursion for a type that contains itself
-		g.definitions[t.Name()] = g.newBody(t)
+		g.definitions[t.Name()] = g.newStructBodySchema(t)
 	}
 	return jsonschema.Ref(t.Name())
 }
 
-func (g *schemaGenerator) newBody(t reflect.Type) jsonschema.Schema {
+func (g *schemaGenerator) newStructBodySchema(t reflect.Type) jsonschema.Schema {
 	plan, schema := decodePlanOf(t), bodySchemaOf(t)
 	values := make(map[string]jsonschema.Schema)
 	for _, f := range plan.attrs {
@@ -87,22 +87,22 @@ func (g *schemaGenerator) newBody(t reflect.Type) jsonschema.Schema {
 	}
 	bodies := make(map[string]jsonschema.Schema)
 	for _, f := range plan.blocks {
-		bodies[f.hclName] = g.blockContent(t.Field(f.structIndex).Type)
+		bodies[f.hclName] = g.blockContentSchema(t.Field(f.structIndex).Type)
 	}
-	for _, block := range typeExtensions[t].blocks {
-		bodies[block.Type] = g.bodyOf(block.content)
+	for _, block := range typeExtensions[t].extraBlocks {
+		bodies[block.Type] = g.bodySchemaRef(block.contentType)
 	}
 	body := newBodySchema(preferBlocksToAttributes(schema), values, bodies)
 	if len(schema.Blocks) > 0 {
-		body["properties"].(map[string]jsonschema.Schema)["dynamic"] = g.dynamicBlocks(schema.Blocks, bodies)
+		body["properties"].(map[string]jsonschema.Schema)["dynamic"] = g.dynamicBlocksSchema(schema.Blocks, bodies)
 	}
 	return body
 }
 
-// blockContent returns the schema of the content of a block that is decoded into a field of this type.
-func (g *schemaGenerator) blockContent(field reflect.Type) jsonschema.Schema {
+// blockContentSchema returns the schema of the content of a block that is decoded into a field of this type.
+func (g *schemaGenerator) blockContentSchema(field reflect.Type) jsonschema.Schema {
 	if element := blockStructType(field); element != nil {
-		return g.bodyOf(element)
+		return g.bodySchemaRef(element)
 	}
 	return jsonschema.BodyOfAnyNames(attributeSchema(field.Elem()))
 }
@@ -139,19 +139,19 @@ func newBodySchema(schema *hcl.BodySchema, values, bodies map[string]jsonschema.
 	return jsonschema.Body(properties, required)
 }
 
-// dynamicBlocks returns the schema of the dynamic blocks that generate blocks of these types.
-func (g *schemaGenerator) dynamicBlocks(blocks []hcl.BlockHeaderSchema, bodies map[string]jsonschema.Schema) jsonschema.Schema {
+// dynamicBlocksSchema returns the schema of the dynamic blocks that generate blocks of these types.
+func (g *schemaGenerator) dynamicBlocksSchema(blocks []hcl.BlockHeaderSchema, bodies map[string]jsonschema.Schema) jsonschema.Schema {
 	generators := make(map[string]jsonschema.Schema)
 	for _, block := range blocks {
-		generators[block.Type] = g.generatorOf(bodies[block.Type], len(block.LabelNames) > 0)
+		generators[block.Type] = g.dynamicBlockSchema(bodies[block.Type], len(block.LabelNames) > 0)
 	}
 	labelled := jsonschema.Schema{"type": "object", "properties": generators, "additionalProperties": false}
 	return jsonschema.Schema{"anyOf": []jsonschema.Schema{labelled, {"type": "array", "items": labelled}}}
 }
 
-// generatorOf returns the schema of the dynamic blocks that generate blocks with this content. It is a definition if
+// dynamicBlockSchema returns the schema of the dynamic blocks that generate blocks with this content. It is a definition if
 // the content is a definition, because many bodies have such blocks.
-func (g *schemaGenerator) generatorOf(content jsonschema.Schema, labelled bool) jsonschema.Schema {
+func (g *schemaGenerator) dynamicBlockSchema(content jsonschema.Schema, labelled bool) jsonschema.Schema {
 	properties := map[string]jsonschema.Schema{"for_each": {}, "iterator": jsonschema.Ref("string"), "content": jsonschema.Blocks(0, content)}
 	required := []string{"for_each", "content"}
 	prefix := "dynamic."

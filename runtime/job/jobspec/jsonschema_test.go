@@ -192,7 +192,7 @@ func TestJSONSchemaAgreesWithParser(t *testing.T) {
 			if name == "no job" {
 				return
 			}
-			if _, diags := Parse(Source{Name: "job.json", Text: []byte(test.file), RejectsUndeclared: true}); diags.HasErrors() == test.valid {
+			if _, diags := Parse(Source{Name: "job.json", Text: []byte(test.file), RejectsUndeclaredVariables: true}); diags.HasErrors() == test.valid {
 				t.Errorf("parser: %v, want valid %v", diags, test.valid)
 			}
 		})
@@ -228,7 +228,7 @@ func TestJSONSchemaAgreesWithSchemaOfDriver(t *testing.T) {
 			if err := validate([]byte(file)); (err == nil) != test.valid {
 				t.Errorf("schema: %v, want valid %v", err, test.valid)
 			}
-			parsed, diags := Parse(Source{Name: "job.json", Text: []byte(file), RejectsUndeclared: true})
+			parsed, diags := Parse(Source{Name: "job.json", Text: []byte(file), RejectsUndeclaredVariables: true})
 			if diags.HasErrors() {
 				t.Fatal(diags)
 			}

@@ -61,7 +61,7 @@ func TestDeepTextIsRefused(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			var memBefore, memAfter runtime.MemStats
 			runtime.ReadMemStats(&memBefore)
-			_, diags := Parse(Source{Name: "in.hcl", Text: []byte(test.text), Vars: test.vars, RejectsUndeclared: true})
+			_, diags := Parse(Source{Name: "in.hcl", Text: []byte(test.text), VarAssignments: test.vars, RejectsUndeclaredVariables: true})
 			runtime.ReadMemStats(&memAfter)
 			if !diags.HasErrors() {
 				t.Fatal("accepted")
@@ -84,7 +84,7 @@ func TestVariableFileIsScanned(t *testing.T) {
 		"HCL JSON":  `{"x":` + repeatToMaxText("["),
 		"additions": "x = " + repeatToMaxText("1+") + "1",
 	} {
-		_, diags := Parse(Source{Name: "in.hcl", Text: []byte("variable \"x\" {}\njob \"j\" {}\n"), VarText: text})
+		_, diags := Parse(Source{Name: "in.hcl", Text: []byte("variable \"x\" {}\njob \"j\" {}\n"), VarFileText: text})
 		if !diags.HasErrors() || diags[0].Subject == nil || diags[0].Subject.Filename != varTextFileName {
 			t.Errorf("%s: got %v", name, diags)
 		}
@@ -195,7 +195,7 @@ func TestEvaluationIsBounded(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			// A sixteenth of the budget is enough for a test that exceeds it.
-			_, diags := parseWithBudget(maxEvaluationCost/16, Source{Name: "in.hcl", Text: []byte(test.text), FileFunctions: true})
+			_, diags := parseWithBudget(maxEvaluationCost/16, Source{Name: "in.hcl", Text: []byte(test.text), EnablesFileFunctions: true})
 			text := DiagnosticsText(diags)
 			if !strings.Contains(text, test.want) {
 				t.Errorf("got %.300s\nwant %s", text, test.want)

@@ -88,7 +88,7 @@ func labelName(field reflect.StructField) string {
 // bodySchemaOf returns the attributes and blocks of a body that is decoded into a struct type.
 func bodySchemaOf(t reflect.Type) *hcl.BodySchema {
 	ext := typeExtensions[t]
-	return withMapAttributes(decodePlanOf(t).extendedSchema(ext.attrs, ext.blocks), t)
+	return withMetaAndEnvAttributes(decodePlanOf(t).extendedSchema(ext.extraAttributes, ext.extraBlocks), t)
 }
 
 // extendedSchema returns the schema of the plan with more attributes and blocks.

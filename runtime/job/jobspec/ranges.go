@@ -18,8 +18,8 @@ func (r sourceRanges) addRange(path []string, rng hcl.Range) {
 	}
 }
 
-// addAlias records that a part of the job was written at another path.
-func (r sourceRanges) addAlias(path, written []string) {
+// addPathAlias records that a part of the job was written at another path.
+func (r sourceRanges) addPathAlias(path, written []string) {
 	if rng, ok := r[rangeKey(written)]; ok {
 		r.addRange(path, rng)
 	}

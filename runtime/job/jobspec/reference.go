@@ -17,13 +17,13 @@ type runtimeReference struct {
 }
 
 func (r *runtimeReference) Value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
-	if ctx == nil || isDefined(ctx, r.Traversal.RootName()) {
+	if ctx == nil || isVariableDefined(ctx, r.Traversal.RootName()) {
 		return r.ScopeTraversalExpr.Value(ctx)
 	}
 	return cty.StringVal(r.text), nil
 }
 
-func isDefined(ctx *hcl.EvalContext, name string) bool {
+func isVariableDefined(ctx *hcl.EvalContext, name string) bool {
 	for ; ctx != nil; ctx = ctx.Parent() {
 		if _, ok := ctx.Variables[name]; ok {
 			return true
@@ -43,15 +43,15 @@ type expressionRewriter struct {
 
 func (r *expressionRewriter) rewriteBody(body *hclsyntax.Body) {
 	for _, attr := range body.Attributes {
-		attr.Expr = r.rewriteWholeExpression(attr.Expr)
+		attr.Expr = r.rewriteTopLevelExpression(attr.Expr)
 	}
 	for _, block := range body.Blocks {
 		r.rewriteBody(block.Body)
 	}
 }
 
-// rewriteWholeExpression rewrites a whole expression.
-func (r *expressionRewriter) rewriteWholeExpression(expr hclsyntax.Expression) hclsyntax.Expression {
+// rewriteTopLevelExpression rewrites a whole expression.
+func (r *expressionRewriter) rewriteTopLevelExpression(expr hclsyntax.Expression) hclsyntax.Expression {
 	return r.withBudget(r.rewriteExpr(expr, 0))
 }
 
@@ -144,7 +144,7 @@ func (r *expressionRewriter) rewriteInterpolation(expr hclsyntax.Expression, dep
 	if !ok {
 		return r.rewriteExpr(expr, depth)
 	}
-	return &runtimeReference{ScopeTraversalExpr: e, text: "${" + r.spacesBefore(e.SrcRange) + r.sourceText(e.SrcRange) + r.spacesAfter(e.SrcRange) + "}"}
+	return &runtimeReference{ScopeTraversalExpr: e, text: "${" + r.spacesAfterInterpolationStart(e.SrcRange) + r.sourceText(e.SrcRange) + r.spacesBeforeInterpolationEnd(e.SrcRange) + "}"}
 }
 
 func (r *expressionRewriter) sourceText(rng hcl.Range) string {
@@ -155,8 +155,8 @@ func (r *expressionRewriter) sourceText(rng hcl.Range) string {
 	return string(r.text[start:end])
 }
 
-// spacesBefore returns the spaces between ${ and the range, if there is nothing else.
-func (r *expressionRewriter) spacesBefore(rng hcl.Range) string {
+// spacesAfterInterpolationStart returns the spaces between ${ and the range, if there is nothing else.
+func (r *expressionRewriter) spacesAfterInterpolationStart(rng hcl.Range) string {
 	end := rng.Start.Byte - r.textStartByte
 	start := end
 	for start > 0 && r.text[start-1] == ' ' {
@@ -168,8 +168,8 @@ func (r *expressionRewriter) spacesBefore(rng hcl.Range) string {
 	return string(r.text[start:end])
 }
 
-// spacesAfter returns the spaces between the range and }, if there is nothing else.
-func (r *expressionRewriter) spacesAfter(rng hcl.Range) string {
+// spacesBeforeInterpolationEnd returns the spaces between the range and }, if there is nothing else.
+func (r *expressionRewriter) spacesBeforeInterpolationEnd(rng hcl.Range) string {
 	start := rng.End.Byte - r.textStartByte
 	end := start
 	for end < len(r.text) && r.text[end] == ' ' {

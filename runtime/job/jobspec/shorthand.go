@@ -7,8 +7,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// finishJob sets fields that follow from the label of the job.
-func finishJob(job *api.Job, label string) {
+// setJobIDAndName sets fields that follow from the label of the job.
+func setJobIDAndName(job *api.Job, label string) {
 	setDefault(&job.ID, label)
 	setDefault(&job.Name, label)
 }
@@ -66,11 +66,11 @@ func (d *decoder) copyVaultAndSecretsToTasks(group *api.TaskGroup, vault *api.Va
 		if task.Vault == nil && vault != nil {
 			shared := *vault
 			task.Vault = &shared
-			d.ranges.addAlias(joinPath(at, "vault"), joinPath(path, "vault"))
+			d.ranges.addPathAlias(joinPath(at, "vault"), joinPath(path, "vault"))
 		}
 		for _, secret := range secrets {
 			task.Secrets = append(task.Secrets, secret)
-			d.ranges.addAlias(joinPath(at, "secret", secret.Name), joinPath(path, "secret", secret.Name))
+			d.ranges.addPathAlias(joinPath(at, "secret", secret.Name), joinPath(path, "secret", secret.Name))
 		}
 	}
 }
@@ -78,8 +78,8 @@ func (d *decoder) copyVaultAndSecretsToTasks(group *api.TaskGroup, vault *api.Va
 // defaultIdentity is the name of the identity that every task has.
 const defaultIdentity = "default"
 
-// finishTask completes the scaling policies and identities of a task.
-func finishTask(d *decoder, content *hcl.BodyContent, target any, path []string) hcl.Diagnostics {
+// completeTaskScalingAndIdentities completes the scaling policies and identities of a task.
+func completeTaskScalingAndIdentities(d *decoder, content *hcl.BodyContent, target any, path []string) hcl.Diagnostics {
 	task := target.(*api.Task)
 	var diags hcl.Diagnostics
 	task.ScalingPolicies, diags = d.decodeTaskScaling(content.Blocks.OfType("scaling"), path)

@@ -29,14 +29,14 @@ func isJSON(text []byte) bool {
 // parseBody parses a text in either form. Nomad prints only its first error.
 func (p *parser) parseBody(text []byte, name string) (hcl.Body, hcl.Diagnostics) {
 	if len(text) > MaxTextSize {
-		return nil, markParseStep(tooLargeDiagnostic(len(text), name), "")
+		return nil, markPrintOnlyFirst(tooLargeDiagnostic(len(text), name), "")
 	}
 	parse := p.parseNative
 	if isJSON(text) {
 		parse = p.parseJSON
 	}
 	body, diags := parse(text, name)
-	return body, markParseStep(diags, "")
+	return body, markPrintOnlyFirst(diags, "")
 }
 
 func (p *parser) parseNative(text []byte, name string) (hcl.Body, hcl.Diagnostics) {
@@ -77,7 +77,7 @@ func (p *parser) parseExpression(text []byte, name string) (hcl.Expression, hcl.
 		return nil, diags
 	}
 	r := &expressionRewriter{text: text, budget: p.budget}
-	return r.rewriteWholeExpression(expr), append(diags, r.diags...)
+	return r.rewriteTopLevelExpression(expr), append(diags, r.diags...)
 }
 
 // parseTemplate parses the content of a JSON string as a template.
@@ -90,5 +90,5 @@ func parseTemplate(text []byte, m *evaluationBudget, name string, start hcl.Pos)
 		return nil, diags
 	}
 	r := &expressionRewriter{text: text, textStartByte: start.Byte, budget: m}
-	return r.rewriteWholeExpression(expr), append(diags, r.diags...)
+	return r.rewriteTopLevelExpression(expr), append(diags, r.diags...)
 }

@@ -28,7 +28,7 @@ type variableAssignment struct {
 // varFileErrorPrefix is Nomad's prefix of an error in a variable file.
 const varFileErrorPrefix = "unable to parse var file: "
 
-// varTextFileName is the file name of Source.VarText in diagnostics.
+// varTextFileName is the file name of Source.VarFileText in diagnostics.
 const varTextFileName = "input.hcl.variables"
 
 // parseVarFiles reads the variable files, lowest precedence first.
@@ -36,9 +36,9 @@ func (p *parser) parseVarFiles() ([]variableAssignment, hcl.Diagnostics) {
 	var all []variableAssignment
 	var diags hcl.Diagnostics
 	for _, path := range p.src.VarFiles {
-		text, err := readText(path)
+		text, err := readFileUpToMaxSize(path)
 		if err != nil {
-			diags = append(diags, markParseStep(hcl.Diagnostics{{
+			diags = append(diags, markPrintOnlyFirst(hcl.Diagnostics{{
 				Severity: hcl.DiagError,
 				Summary:  "Failed to read file",
 				Detail:   fmt.Sprintf("failed to read %q: %s", path, err),
@@ -49,16 +49,16 @@ func (p *parser) parseVarFiles() ([]variableAssignment, hcl.Diagnostics) {
 		all = append(all, parsed...)
 		diags = append(diags, moreDiags...)
 	}
-	if p.src.VarText != "" {
-		parsed, moreDiags := p.parseVarFile([]byte(p.src.VarText), varTextFileName)
+	if p.src.VarFileText != "" {
+		parsed, moreDiags := p.parseVarFile([]byte(p.src.VarFileText), varTextFileName)
 		all = append(all, parsed...)
 		diags = append(diags, moreDiags...)
 	}
 	return all, diags
 }
 
-// readText reads a file of at most MaxTextSize bytes.
-func readText(path string) ([]byte, error) {
+// readFileUpToMaxSize reads a file of at most MaxTextSize bytes.
+func readFileUpToMaxSize(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -71,7 +71,7 @@ func (p *parser) parseVarFile(text []byte, name string) ([]variableAssignment, h
 	p.file.SourceTexts[name] = text
 	body, diags := p.parseBody(text, name)
 	if diags.HasErrors() {
-		return nil, markParseStep(diags, varFileErrorPrefix)
+		return nil, markPrintOnlyFirst(diags, varFileErrorPrefix)
 	}
 	if moreDiags := rejectDeclarations(body); moreDiags.HasErrors() {
 		return nil, append(diags, moreDiags...)
@@ -159,7 +159,7 @@ func (p *parser) assignFromFiles(declared map[string]*variable, files []variable
 // assignFromArguments sets variables from -var. As in Nomad, it skips arguments without "=".
 func (p *parser) assignFromArguments(declared map[string]*variable) hcl.Diagnostics {
 	given := map[string]string{}
-	for _, argument := range p.src.Vars {
+	for _, argument := range p.src.VarAssignments {
 		if name, text, ok := strings.Cut(argument, "="); ok {
 			given[name] = text
 		}
@@ -196,7 +196,7 @@ func (u *undeclaredVariableExtra) diagnostic(severity hcl.DiagnosticSeverity) *h
 
 func (p *parser) undeclaredDiagnostic(extra *undeclaredVariableExtra, summary, detail string) *hcl.Diagnostic {
 	diag := &hcl.Diagnostic{Severity: hcl.DiagWarning, Summary: summary, Detail: detail, Extra: extra}
-	if p.src.RejectsUndeclared {
+	if p.src.RejectsUndeclaredVariables {
 		diag.Severity = hcl.DiagError
 	}
 	return diag

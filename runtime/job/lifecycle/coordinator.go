@@ -27,9 +27,9 @@ type Coordinator struct {
 	phase Phase
 }
 
-// New returns a coordinator in phase Init, with all gates closed. The names of the
+// NewCoordinator returns a coordinator in phase Init, with all gates closed. The names of the
 // tasks must be unique. The coordinator keeps tasks.
-func New(logger hclog.Logger, tasks []Task) *Coordinator {
+func NewCoordinator(logger hclog.Logger, tasks []Task) *Coordinator {
 	c := &Coordinator{logger: logger, tasks: tasks, gates: make(map[Stage]*Gate)}
 	for _, t := range tasks {
 		if c.gates[t.Stage] == nil {
@@ -59,10 +59,10 @@ func (c *Coordinator) ObserveTaskStates(states map[string]State) {
 	c.enterPhaseLocked(c.phase.Next(c.toStageStates(states)))
 }
 
-// Restart returns to the phase Init and closes all gates. The phase ends when ObserveTaskStates has
+// ReturnToInit returns to the phase Init and closes all gates. The phase ends when ObserveTaskStates has
 // received states in which all tasks are pending. The caller must stop the tasks, and must handle
 // a task that does not become pending.
-func (c *Coordinator) Restart() {
+func (c *Coordinator) ReturnToInit() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.enterPhaseLocked(PhaseInit)

@@ -84,13 +84,13 @@ func replayTranscript(t *testing.T, transcript string) string {
 		}
 		switch event {
 		case "tasks":
-			c = New(hclog.NewNullLogger(), tasks)
+			c = NewCoordinator(hclog.NewNullLogger(), tasks)
 		case "observe":
 			c.ObserveTaskStates(maps.Clone(states))
 		case "restore":
 			c.Restore(maps.Clone(states))
 		case "restart":
-			c.Restart()
+			c.ReturnToInit()
 		default:
 			t.Fatalf("unknown event %q", line)
 		}
@@ -110,7 +110,7 @@ func tasksWithOpenGates(c *Coordinator, tasks []Task) string {
 }
 
 func TestMissingStateCountsAsPending(t *testing.T) {
-	c := New(hclog.NewNullLogger(), []Task{{Name: "web", Stage: MainTask}, {Name: "log", Stage: MainTask}})
+	c := NewCoordinator(hclog.NewNullLogger(), []Task{{Name: "web", Stage: MainTask}, {Name: "log", Stage: MainTask}})
 	c.ObserveTaskStates(map[string]State{"stranger": Running})
 	if got := c.Phase(); got != PhaseMain {
 		t.Errorf("phase with no states = %v, want %v", got, PhaseMain)
@@ -122,7 +122,7 @@ func TestMissingStateCountsAsPending(t *testing.T) {
 }
 
 func TestNoGateForAStageWithoutTasks(t *testing.T) {
-	c := New(hclog.NewNullLogger(), []Task{{Name: "web", Stage: MainTask}})
+	c := NewCoordinator(hclog.NewNullLogger(), []Task{{Name: "web", Stage: MainTask}})
 	if c.Gate(PoststopTask) != nil {
 		t.Error("there is a gate for poststop tasks, and no such task")
 	}
@@ -131,7 +131,7 @@ func TestNoGateForAStageWithoutTasks(t *testing.T) {
 // In whatever order concurrent snapshots take effect, the gates match the phase.
 func TestConcurrentObservers(t *testing.T) {
 	tasks := []Task{{Name: "prep", Stage: PrestartEphemeral}, {Name: "web", Stage: MainTask}, {Name: "tidy", Stage: PoststopTask}}
-	c := New(hclog.NewNullLogger(), tasks)
+	c := NewCoordinator(hclog.NewNullLogger(), tasks)
 	var wg sync.WaitGroup
 	for i := range 4 {
 		wg.Go(func() {
@@ -139,7 +139,7 @@ func TestConcurrentObservers(t *testing.T) {
 				c.ObserveTaskStates(nil)
 				c.ObserveTaskStates(map[string]State{"prep": Succeeded})
 				if i == 0 {
-					c.Restart()
+					c.ReturnToInit()
 				}
 				c.Phase()
 			}

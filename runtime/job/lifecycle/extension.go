@@ -36,21 +36,21 @@ func (c Condition) Phrase() string { return conditions[c].text }
 
 // TaskFacts has the properties of one task, besides its stage, that the rules of a Group use.
 type TaskFacts struct {
-	State     State
-	Started   time.Time // time of the last start; zero if the task never started
-	Restarted time.Time // time of the last restart decision; zero if there was none
-	Healthy   bool      // the task's checks pass
-	Killed    bool      // the task was killed since its last start
+	State            State
+	StartedAt        time.Time // time of the last start; zero if the task never started
+	RestartDecidedAt time.Time // time of the last restart decision; zero if there was none
+	Healthy          bool      // the task's checks pass
+	Killed           bool      // the task was killed since its last start
 }
 
 func (f TaskFacts) isRunning() bool { return f.State == Running }
 func (f TaskFacts) hasStarted() bool {
-	return f.State == Running || f.hasEnded() && !f.Started.IsZero()
+	return f.State == Running || f.hasEnded() && !f.StartedAt.IsZero()
 }
 func (f TaskFacts) isHealthy() bool { return f.State == Running && f.Healthy }
 func (f TaskFacts) hasEnded() bool  { return f.State.Dead() }
 func (f TaskFacts) hasSucceeded() bool {
-	return f.State == Succeeded && !f.Started.IsZero() && !f.Killed
+	return f.State == Succeeded && !f.StartedAt.IsZero() && !f.Killed
 }
 
 // Dependency is a rule by which a task may start only while a condition holds for another
@@ -81,8 +81,8 @@ func ParseDependencies(text string) ([]Dependency, error) {
 
 // RerunPolicy defines when a task that has completed runs again.
 type RerunPolicy struct {
-	OnRestart bool // run again when a main task restarts
-	OnReboot  bool // run again after a reboot
+	OnMainTaskRestart bool // run again when a main task restarts
+	OnReboot          bool // run again after a reboot
 }
 
 // ParseRerunPolicy parses a list like "restart, reboot".
@@ -93,7 +93,7 @@ func ParseRerunPolicy(text string) (RerunPolicy, error) {
 		if err != nil {
 			return RerunPolicy{}, err
 		}
-		r.OnRestart, r.OnReboot = r.OnRestart || i == 0, r.OnReboot || i == 1
+		r.OnMainTaskRestart, r.OnReboot = r.OnMainTaskRestart || i == 0, r.OnReboot || i == 1
 	}
 	return r, nil
 }

@@ -73,14 +73,14 @@ func TestConditions(t *testing.T) {
 		want string // conditions that hold
 	}{
 		{"has not begun", TaskFacts{}, ""},
-		{"waits for its restart", TaskFacts{Started: at, Restarted: at}, ""},
-		{"runs", TaskFacts{State: Running, Started: at}, "started"},
-		{"runs well", TaskFacts{State: Running, Started: at, Healthy: true}, "started healthy"},
-		{"was well, and has ended", TaskFacts{State: Succeeded, Started: at, Healthy: true}, "started success exited"},
-		{"was killed", TaskFacts{State: Succeeded, Started: at, Killed: true}, "started exited"},
+		{"waits for its restart", TaskFacts{StartedAt: at, RestartDecidedAt: at}, ""},
+		{"runs", TaskFacts{State: Running, StartedAt: at}, "started"},
+		{"runs well", TaskFacts{State: Running, StartedAt: at, Healthy: true}, "started healthy"},
+		{"was well, and has ended", TaskFacts{State: Succeeded, StartedAt: at, Healthy: true}, "started success exited"},
+		{"was killed", TaskFacts{State: Succeeded, StartedAt: at, Killed: true}, "started exited"},
 		{"was killed before it began", TaskFacts{State: Succeeded, Killed: true}, "exited"},
 		{"will never begin", TaskFacts{State: Succeeded}, "exited"},
-		{"has failed", TaskFacts{State: Failed, Started: at}, "started exited"},
+		{"has failed", TaskFacts{State: Failed, StartedAt: at}, "started exited"},
 	} {
 		var got []string
 		for _, condition := range conditions {
@@ -104,7 +104,7 @@ func newTestGroup(t *testing.T, restart RestartGroup, lines ...string) *Group {
 		task := Task{Name: words[0], Stage: StageOf(strings.TrimPrefix(hook, "main"), sidecar)}
 		for _, word := range words[2:] {
 			if word == "rerun" {
-				task.Rerun.OnRestart = true
+				task.Rerun.OnMainTaskRestart = true
 				continue
 			}
 			after, err := ParseDependencies(word)
@@ -128,10 +128,10 @@ func TestGroupWithoutExtensions(t *testing.T) {
 }
 
 func TestMayStart(t *testing.T) {
-	run := func(since int) TaskFacts { return TaskFacts{State: Running, Started: timeAt(since)} }
-	done := func(since int) TaskFacts { return TaskFacts{State: Succeeded, Started: timeAt(since)} }
+	run := func(since int) TaskFacts { return TaskFacts{State: Running, StartedAt: timeAt(since)} }
+	done := func(since int) TaskFacts { return TaskFacts{State: Succeeded, StartedAt: timeAt(since)} }
 	pending := func(since, restarted int) TaskFacts {
-		return TaskFacts{Started: timeAt(since), Restarted: timeAt(restarted)}
+		return TaskFacts{StartedAt: timeAt(since), RestartDecidedAt: timeAt(restarted)}
 	}
 
 	after := newTestGroup(t, OneForOne, "db prestart+", "init prestart db:started", "one main", "two main one:success", "tidy poststop two:success")
@@ -188,9 +188,9 @@ func TestTasksToRestart(t *testing.T) {
 	facts := func(restarted string) map[string]TaskFacts {
 		facts := make(map[string]TaskFacts)
 		for _, name := range []string{"init", "db", "web", "log", "worker", "tidy"} {
-			facts[name] = TaskFacts{State: Running, Started: timeAt(1)}
+			facts[name] = TaskFacts{State: Running, StartedAt: timeAt(1)}
 		}
-		facts[restarted] = TaskFacts{Started: timeAt(1), Restarted: timeAt(5)}
+		facts[restarted] = TaskFacts{StartedAt: timeAt(1), RestartDecidedAt: timeAt(5)}
 		return facts
 	}
 	tasks := []string{"init prestart", "db prestart+", "web main", "worker main web:started", "log poststart+", "tidy poststop"}
@@ -226,21 +226,21 @@ func TestTasksToRestart(t *testing.T) {
 func TestTasksToRerunAndFailedDependency(t *testing.T) {
 	g := newTestGroup(t, OneForOne, "init prestart rerun", "web main", "warm poststart rerun", "once poststart web:healthy", "tidy poststop web:success")
 	facts := map[string]TaskFacts{
-		"init": {State: Succeeded, Started: timeAt(1)},
-		"web":  {Started: timeAt(2), Restarted: timeAt(5)},
-		"warm": {State: Running, Started: timeAt(3)},
-		"once": {State: Succeeded, Started: timeAt(3)},
+		"init": {State: Succeeded, StartedAt: timeAt(1)},
+		"web":  {StartedAt: timeAt(2), RestartDecidedAt: timeAt(5)},
+		"warm": {State: Running, StartedAt: timeAt(3)},
+		"once": {State: Succeeded, StartedAt: timeAt(3)},
 	}
 	if got := fmt.Sprint(g.TasksToRerun(facts)); got != "map[init:web]" {
 		t.Errorf("Rerun = %s: what runs is asked when it has ended", got)
 	}
-	facts["warm"] = TaskFacts{State: Succeeded, Started: timeAt(3)}
-	facts["init"] = TaskFacts{State: Succeeded, Started: timeAt(6)}
+	facts["warm"] = TaskFacts{State: Succeeded, StartedAt: timeAt(3)}
+	facts["init"] = TaskFacts{State: Succeeded, StartedAt: timeAt(6)}
 	if got := fmt.Sprint(g.TasksToRerun(facts)); got != "map[warm:web]" {
 		t.Errorf("Rerun = %s: what has run since is done", got)
 	}
 	lost := func(p Phase, task string, web TaskFacts) bool {
-		_, lost := g.FailedDependency(p, task, map[string]TaskFacts{"web": web})
+		_, lost := g.UnsatisfiableDependency(p, task, map[string]TaskFacts{"web": web})
 		return lost
 	}
 	for _, c := range []struct {
@@ -249,12 +249,12 @@ func TestTasksToRerunAndFailedDependency(t *testing.T) {
 		want bool
 	}{
 		{"health may come", lost(PhasePoststart, "once", TaskFacts{State: Running}), false},
-		{"the dead have none", lost(PhasePoststart, "once", TaskFacts{State: Succeeded, Started: timeAt(1)}), true},
-		{"a restart of all begins anew", lost(PhaseInit, "once", TaskFacts{State: Succeeded, Started: timeAt(1)}), false},
-		{"success", lost(PhasePoststop, "tidy", TaskFacts{State: Succeeded, Started: timeAt(1)}), false},
-		{"failure", lost(PhasePoststop, "tidy", TaskFacts{State: Failed, Started: timeAt(1)}), true},
-		{"a kill", lost(PhasePoststop, "tidy", TaskFacts{State: Succeeded, Started: timeAt(1), Killed: true}), true},
-		{"nothing is decided before its time", lost(PhaseWaitAlloc, "tidy", TaskFacts{State: Failed, Started: timeAt(1)}), false},
+		{"the dead have none", lost(PhasePoststart, "once", TaskFacts{State: Succeeded, StartedAt: timeAt(1)}), true},
+		{"a restart of all begins anew", lost(PhaseInit, "once", TaskFacts{State: Succeeded, StartedAt: timeAt(1)}), false},
+		{"success", lost(PhasePoststop, "tidy", TaskFacts{State: Succeeded, StartedAt: timeAt(1)}), false},
+		{"failure", lost(PhasePoststop, "tidy", TaskFacts{State: Failed, StartedAt: timeAt(1)}), true},
+		{"a kill", lost(PhasePoststop, "tidy", TaskFacts{State: Succeeded, StartedAt: timeAt(1), Killed: true}), true},
+		{"nothing is decided before its time", lost(PhaseWaitAlloc, "tidy", TaskFacts{State: Failed, StartedAt: timeAt(1)}), false},
 	} {
 		if c.got != c.want {
 			t.Errorf("%s: lost = %v", c.name, c.got)

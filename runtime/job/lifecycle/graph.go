@@ -11,7 +11,7 @@ type GraphTask struct {
 	Task
 	Leader           bool
 	RunsUntilStopped bool // the task runs until it is stopped
-	HasCheck         bool // service checks decide whether the task is healthy
+	HasHealthCheck   bool // service checks decide whether the task is healthy
 }
 
 // GraphProblem is an error in the conditions of a task.
@@ -33,7 +33,7 @@ func CheckGraph(nodes []GraphTask) []GraphProblem {
 		for _, a := range n.Dependencies {
 			on, ok := index[a.Task]
 			if !ok {
-				problems = append(problems, GraphProblem{n.Name, fmt.Sprintf("%v: there is no task %q in the group, only %s", a, a.Task, joinNames(tasks))})
+				problems = append(problems, GraphProblem{n.Name, fmt.Sprintf("%v: there is no task %q in the group, only %s", a, a.Task, joinTaskNames(tasks))})
 			} else if why := n.whyNeverSatisfied(nodes[on], a.Condition); why != "" {
 				problems = append(problems, GraphProblem{n.Name, fmt.Sprintf("%v can never hold: %s", a, why)})
 			}
@@ -59,7 +59,7 @@ func CheckGraph(nodes []GraphTask) []GraphProblem {
 	return problems
 }
 
-// whyNeverSatisfied returns why task n can never start if it waits for condition c
+// whyNeverSatisfied returns why task g can never start if it waits for condition c
 // on the other task (the parameter of), or "". Cycles are found by findCycle.
 func (g GraphTask) whyNeverSatisfied(of GraphTask, c Condition) string {
 	ends := c == ConditionSuccess || c == ConditionExited
@@ -75,7 +75,7 @@ func (g GraphTask) whyNeverSatisfied(of GraphTask, c Condition) string {
 		return fmt.Sprintf("%q is the leader, the others end with it. Write started or healthy", of.Name)
 	case c == ConditionHealthy && last:
 		return fmt.Sprintf("%q has ended before a poststop task starts. Write started, success or exited", of.Name)
-	case c == ConditionHealthy && !of.HasCheck:
+	case c == ConditionHealthy && !of.HasHealthCheck:
 		return fmt.Sprintf("no check says whether %q is healthy. Give it a service with a check, provider = \"nomad\", in its own block or in the group with task = %q; or write started", of.Name, of.Name)
 	}
 	return ""
@@ -92,7 +92,7 @@ func indexTasksByName(tasks []Task) map[string]int {
 // maxNamesInError is the maximum number of names in an error.
 const maxNamesInError = 12
 
-func joinNames(tasks []Task) string {
+func joinTaskNames(tasks []Task) string {
 	var list []string
 	for _, t := range tasks[:min(len(tasks), maxNamesInError)] {
 		list = append(list, t.Name)

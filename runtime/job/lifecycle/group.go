@@ -7,8 +7,8 @@ import "slices"
 // facts about the tasks, so that the next agent gets the same results from the stored
 // task states. A task without a fact counts as pending.
 type Group struct {
-	Tasks   []Task
-	Restart RestartGroup
+	Tasks        []Task
+	RestartGroup RestartGroup
 
 	indexByTaskName map[string]int
 	predecessors    [][]bool // predecessors has for each task whether each other task starts before it; nil in OneForOne
@@ -21,7 +21,7 @@ func NewGroup(tasks []Task, restart RestartGroup) *Group {
 	if restart == OneForOne && !slices.ContainsFunc(tasks, extended) {
 		return nil
 	}
-	g := &Group{Tasks: tasks, Restart: restart, indexByTaskName: indexTasksByName(tasks)}
+	g := &Group{Tasks: tasks, RestartGroup: restart, indexByTaskName: indexTasksByName(tasks)}
 	if restart != OneForOne {
 		order := newStartGraph(tasks)
 		for i := range tasks {
@@ -55,24 +55,24 @@ func (g *Group) MayStart(p Phase, task string, facts map[string]TaskFacts) bool 
 		}
 	}
 	for j := range g.Tasks {
-		if j != i && (g.waitsForRerun(j, i, facts) || g.waitsForRestart(j, i, facts)) {
+		if j != i && (g.isBlockedByRerunOf(j, i, facts) || g.isBlockedByRestartOf(j, i, facts)) {
 			return false
 		}
 	}
 	return true
 }
 
-// waitsForRerun reports whether task i must wait because of the lite_rerun of task j or of
+// isBlockedByRerunOf reports whether task i must wait because of the lite_rerun of task j or of
 // task i itself.
-func (g *Group) waitsForRerun(j, i int, facts map[string]TaskFacts) bool {
+func (g *Group) isBlockedByRerunOf(j, i int, facts map[string]TaskFacts) bool {
 	t, other := g.Tasks[i], g.Tasks[j]
 	state := facts[other.Name].State
 	switch {
-	case t.Stage == MainTask && other.Stage == PrestartEphemeral && other.Rerun.OnRestart:
+	case t.Stage == MainTask && other.Stage == PrestartEphemeral && other.Rerun.OnMainTaskRestart:
 		return state != Succeeded
-	case t.Stage == PoststartEphemeral && t.Rerun.OnRestart && other.Stage == MainTask:
+	case t.Stage == PoststartEphemeral && t.Rerun.OnMainTaskRestart && other.Stage == MainTask:
 		return state == Pending
-	case t.Stage == PrestartEphemeral && t.Rerun.OnRestart:
+	case t.Stage == PrestartEphemeral && t.Rerun.OnMainTaskRestart:
 		// Task i would have to run again if it ran before a restart of task j.
 		_, follows := g.restartCause(j, facts)
 		return follows
@@ -80,11 +80,11 @@ func (g *Group) waitsForRerun(j, i int, facts map[string]TaskFacts) bool {
 	return false
 }
 
-// waitsForRestart reports whether task i must wait for task j because of the restart
+// isBlockedByRestartOf reports whether task i must wait for task j because of the restart
 // group: tasks that restart together are all down before one starts, and start in
 // order.
-func (g *Group) waitsForRestart(j, i int, facts map[string]TaskFacts) bool {
-	if g.Restart == OneForOne || !g.areBothLongRunning(i, j) {
+func (g *Group) isBlockedByRestartOf(j, i int, facts map[string]TaskFacts) bool {
+	if g.RestartGroup == OneForOne || !g.areBothLongRunning(i, j) {
 		return false
 	}
 	of := facts[g.Tasks[j].Name]
@@ -95,7 +95,7 @@ func (g *Group) waitsForRestart(j, i int, facts map[string]TaskFacts) bool {
 // stage.
 func (t Task) mayRerunIn(p Phase) bool {
 	switch {
-	case !t.Rerun.OnRestart || p == PhasePoststop:
+	case !t.Rerun.OnMainTaskRestart || p == PhasePoststop:
 		return false
 	case t.Stage == PrestartEphemeral:
 		return p >= PhasePrestart
@@ -103,9 +103,9 @@ func (t Task) mayRerunIn(p Phase) bool {
 	return t.Stage == PoststartEphemeral && p >= PhasePoststart
 }
 
-// FailedDependency returns a dependency of the task whose condition can no longer hold, because the task that it names
+// UnsatisfiableDependency returns a dependency of the task whose condition can no longer hold, because the task that it names
 // is dead. It returns false if there is none.
-func (g *Group) FailedDependency(p Phase, task string, facts map[string]TaskFacts) (Dependency, bool) {
+func (g *Group) UnsatisfiableDependency(p Phase, task string, facts map[string]TaskFacts) (Dependency, bool) {
 	i, ok := g.indexByTaskName[task]
 	if !ok || !p.OpensStage(g.Tasks[i].Stage) || facts[task].State != Pending {
 		return Dependency{}, false
@@ -131,14 +131,14 @@ func (g *Group) RerunsAfterReboot(task string) bool {
 func (g *Group) TasksToRerun(facts map[string]TaskFacts) map[string]string {
 	var names map[string]string
 	for _, t := range g.Tasks {
-		if f := facts[t.Name]; !t.Rerun.OnRestart || f.State != Succeeded || f.Started.IsZero() {
+		if f := facts[t.Name]; !t.Rerun.OnMainTaskRestart || f.State != Succeeded || f.StartedAt.IsZero() {
 			continue
 		}
 		for _, main := range g.Tasks {
 			// A run that started before the restart of the main task does not count: it
 			// may have been too early.
-			if main.Stage == MainTask && facts[main.Name].Restarted.After(facts[t.Name].Started) {
-				names = addCause(names, t.Name, main.Name)
+			if main.Stage == MainTask && facts[main.Name].RestartDecidedAt.After(facts[t.Name].StartedAt) {
+				names = addCausingTask(names, t.Name, main.Name)
 				break
 			}
 		}
@@ -152,13 +152,13 @@ func (g *Group) TasksToRestart(facts map[string]TaskFacts) map[string]string {
 	var names map[string]string
 	for i, t := range g.Tasks {
 		if first, ok := g.restartCause(i, facts); ok {
-			names = addCause(names, t.Name, g.Tasks[first].Name)
+			names = addCausingTask(names, t.Name, g.Tasks[first].Name)
 		}
 	}
 	return names
 }
 
-func addCause(names map[string]string, name, cause string) map[string]string {
+func addCausingTask(names map[string]string, name, cause string) map[string]string {
 	if names == nil {
 		names = make(map[string]string)
 	}
@@ -168,7 +168,7 @@ func addCause(names map[string]string, name, cause string) map[string]string {
 
 // restartCause returns a task with which the running task i must restart.
 func (g *Group) restartCause(i int, facts map[string]TaskFacts) (first int, ok bool) {
-	if g.Restart != OneForOne && facts[g.Tasks[i].Name].isRunning() {
+	if g.RestartGroup != OneForOne && facts[g.Tasks[i].Name].isRunning() {
 		for first := range g.Tasks {
 			if g.mustRestartWith(i, first, facts) {
 				return first, true
@@ -181,13 +181,13 @@ func (g *Group) restartCause(i int, facts map[string]TaskFacts) (first int, ok b
 // mustRestartWith reports whether task i must restart with task first: task i was last started
 // before the restart of first was decided. It is false after task i has restarted.
 func (g *Group) mustRestartWith(i, first int, facts map[string]TaskFacts) bool {
-	if i == first || g.Restart == OneForOne || !g.areBothLongRunning(i, first) {
+	if i == first || g.RestartGroup == OneForOne || !g.areBothLongRunning(i, first) {
 		return false
 	}
-	if g.Restart == RestForOne && !g.predecessors[i][first] {
+	if g.RestartGroup == RestForOne && !g.predecessors[i][first] {
 		return false
 	}
-	return facts[g.Tasks[first].Name].Restarted.After(facts[g.Tasks[i].Name].Started)
+	return facts[g.Tasks[first].Name].RestartDecidedAt.After(facts[g.Tasks[i].Name].StartedAt)
 }
 
 // areBothLongRunning reports whether i and j are both main tasks or sidecars, which restart

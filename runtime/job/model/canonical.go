@@ -28,7 +28,7 @@ func Canonicalize(job *api.Job) {
 	if job == nil {
 		return
 	}
-	normalizeEmpty(reflect.ValueOf(job).Elem())
+	removeNullsAndEmpties(reflect.ValueOf(job).Elem())
 	job.Canonicalize()
 
 	setDefaultIfZero(&job.Region, api.GlobalRegion)
@@ -196,33 +196,33 @@ func expandServiceName(name, job, group, task string) string {
 	return strings.NewReplacer(replacements...).Replace(name)
 }
 
-// normalizeEmpty drops null entries and sets empty collections to null, in all API
+// removeNullsAndEmpties drops null entries and sets empty collections to null, in all API
 // types. Free-form values (config, policy) are not changed.
-func normalizeEmpty(v reflect.Value) {
+func removeNullsAndEmpties(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Pointer:
 		if !v.IsNil() {
-			normalizeEmpty(v.Elem())
+			removeNullsAndEmpties(v.Elem())
 		}
 	case reflect.Struct:
 		for i := range v.NumField() {
-			normalizeEmpty(v.Field(i))
+			removeNullsAndEmpties(v.Field(i))
 		}
 	case reflect.Slice:
-		normalizeSlice(v)
+		removeNullsFromSlice(v)
 	case reflect.Map:
-		normalizeMap(v)
+		removeNullsFromMap(v)
 	}
 }
 
-func normalizeSlice(v reflect.Value) {
+func removeNullsFromSlice(v reflect.Value) {
 	kept := 0
 	for i := range v.Len() {
 		e := v.Index(i)
 		if e.Kind() == reflect.Pointer && e.IsNil() {
 			continue
 		}
-		normalizeEmpty(e)
+		removeNullsAndEmpties(e)
 		if kept < i {
 			v.Index(kept).Set(e)
 		}
@@ -237,7 +237,7 @@ func normalizeSlice(v reflect.Value) {
 	}
 }
 
-func normalizeMap(v reflect.Value) {
+func removeNullsFromMap(v reflect.Value) {
 	for _, key := range v.MapKeys() {
 		e := v.MapIndex(key)
 		if e.Kind() == reflect.Pointer && e.IsNil() {
@@ -245,7 +245,7 @@ func normalizeMap(v reflect.Value) {
 			continue
 		}
 		if e.Kind() == reflect.Pointer {
-			normalizeEmpty(e)
+			removeNullsAndEmpties(e)
 		}
 	}
 	if v.Len() == 0 && !v.IsNil() {

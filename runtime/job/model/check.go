@@ -29,17 +29,17 @@ var (
 	}
 )
 
-// A faultList collects the errors of one service check. Each service provider formats
+// A serviceCheckFaults collects the errors of one service check. Each service provider formats
 // them differently.
-type faultList []string
+type serviceCheckFaults []string
 
-func (l *faultList) addFault(format string, args ...any) {
+func (l *serviceCheckFaults) addFault(format string, args ...any) {
 	*l = append(*l, fmt.Sprintf(format, args...))
 }
 
 // nomadCheckFaults returns the errors of a check of a service with provider nomad.
 func nomadCheckFaults(c api.ServiceCheck) []string {
-	var l faultList
+	var l serviceCheckFaults
 	l.checkCommonFields(c, nomadCheckTypes)
 	if !slices.Contains(httpCheckMethods, strings.ToUpper(c.Method)) {
 		l.addFault("method type %q not supported in Nomad http check", c.Method)
@@ -71,7 +71,7 @@ func nomadCheckFaults(c api.ServiceCheck) []string {
 }
 
 func consulCheckFaults(c api.ServiceCheck) []string {
-	var l faultList
+	var l serviceCheckFaults
 	l.checkCommonFields(c, consulCheckTypes)
 	if len(c.Notes) > maxCheckNotes {
 		l.addFault("notes must not be longer than %d characters", maxCheckNotes)
@@ -79,7 +79,7 @@ func consulCheckFaults(c api.ServiceCheck) []string {
 	return l
 }
 
-func (l *faultList) checkCommonFields(c api.ServiceCheck, types []string) {
+func (l *serviceCheckFaults) checkCommonFields(c api.ServiceCheck, types []string) {
 	kind := strings.ToLower(c.Type)
 	if !slices.Contains(types, kind) {
 		l.addFault("invalid check type (%q), must be one of %s", c.Type, strings.Join(types, ", "))
@@ -113,7 +113,7 @@ func (l *faultList) checkCommonFields(c api.ServiceCheck, types []string) {
 	}
 }
 
-func (l *faultList) checkHTTPPath(path string) {
+func (l *serviceCheckFaults) checkHTTPPath(path string) {
 	if path == "" {
 		l.addFault("http type must have http path")
 		return
@@ -123,7 +123,7 @@ func (l *faultList) checkHTTPPath(path string) {
 	}
 }
 
-func (l *faultList) checkRestartBlock(c api.ServiceCheck) {
+func (l *serviceCheckFaults) checkRestartBlock(c api.ServiceCheck) {
 	if c.OnUpdate == api.OnUpdateIgnore {
 		l.addFault("on_update value %q is not compatible with check_restart", c.OnUpdate)
 	}

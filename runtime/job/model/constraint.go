@@ -35,9 +35,9 @@ var commonOperators = map[string]constraintOperator{
 	api.ConstraintVersion:        {checkVersion, matchesVersion},
 	api.ConstraintSemver:         {checkSemver, matchesSemver},
 	api.ConstraintRegex:          {checkRegexp, matchesRegexp},
-	api.ConstraintSetContains:    {checkSetContainsRTarget, containsAll},
-	api.ConstraintSetContainsAll: {checkSetContainsRTarget, containsAll},
-	api.ConstraintSetContainsAny: {checkSetContainsRTarget, containsAny},
+	api.ConstraintSetContains:    {checkSetContainsRTarget, setContainsAll},
+	api.ConstraintSetContainsAll: {checkSetContainsRTarget, setContainsAll},
+	api.ConstraintSetContainsAny: {checkSetContainsRTarget, setContainsAny},
 }
 
 // constraintOnlyOperators are the operators of constraints only.
@@ -159,9 +159,9 @@ func matchesRegexp(left, right string) bool {
 	return err == nil && re.MatchString(left)
 }
 
-func containsAll(left, right string) bool {
-	have := splitSet(left)
-	for _, want := range splitSet(right) {
+func setContainsAll(left, right string) bool {
+	have := splitCommaSet(left)
+	for _, want := range splitCommaSet(right) {
 		if !slices.Contains(have, want) {
 			return false
 		}
@@ -169,12 +169,12 @@ func containsAll(left, right string) bool {
 	return true
 }
 
-func containsAny(left, right string) bool {
-	have := splitSet(left)
-	return slices.ContainsFunc(splitSet(right), func(want string) bool { return slices.Contains(have, want) })
+func setContainsAny(left, right string) bool {
+	have := splitCommaSet(left)
+	return slices.ContainsFunc(splitCommaSet(right), func(want string) bool { return slices.Contains(have, want) })
 }
 
-func splitSet(list string) []string {
+func splitCommaSet(list string) []string {
 	parts := strings.Split(list, ",")
 	for i := range parts {
 		parts[i] = strings.TrimSpace(parts[i])

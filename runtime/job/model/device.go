@@ -33,13 +33,13 @@ const (
 	deviceIDsTarget  = "${device.ids}"
 )
 
-// DeviceConstraintHolds reports whether a canonical constraint of a device block holds for a
+// DeviceGroupSatisfiesConstraint reports whether a canonical constraint of a device block holds for a
 // group of devices on a node. The target ${device.ids} has the ids of all instances, see
-// DeviceConstraintAdmits. A target that is no property of devices is resolved against the
+// DeviceInstanceSatisfiesConstraint. A target that is no property of devices is resolved against the
 // node.
-func DeviceConstraintHolds(c *api.Constraint, group *api.NodeDeviceResource, node *NodeFacts) bool {
+func DeviceGroupSatisfiesConstraint(c *api.Constraint, group *api.NodeDeviceResource, node *NodeFacts) bool {
 	if c.LTarget == deviceIDsTarget && c.Operand != api.ConstraintSetContains && c.Operand != api.ConstraintSetContainsAll {
-		return slices.ContainsFunc(group.Instances, func(d *api.NodeDevice) bool { return DeviceConstraintAdmits(c, d, node) })
+		return slices.ContainsFunc(group.Instances, func(d *api.NodeDevice) bool { return DeviceInstanceSatisfiesConstraint(c, d, node) })
 	}
 	left := resolveDeviceTarget(c.LTarget, group, node)
 	right := resolveDeviceTarget(c.RTarget, group, node)
@@ -54,18 +54,18 @@ func DeviceConstraintHolds(c *api.Constraint, group *api.NodeDeviceResource, nod
 	return left != nil && right != nil && compareAttributes(c.Operand, left, right)
 }
 
-// DeviceConstraintAdmits reports whether an instance may be used under a constraint that
+// DeviceInstanceSatisfiesConstraint reports whether an instance may be used under a constraint that
 // holds for its group. Only a constraint on ${device.ids} distinguishes instances: for
 // set_contains and its variants an instance must be in the list, for other operators the
 // constraint must hold for the id of the instance.
-func DeviceConstraintAdmits(c *api.Constraint, d *api.NodeDevice, node *NodeFacts) bool {
+func DeviceInstanceSatisfiesConstraint(c *api.Constraint, d *api.NodeDevice, node *NodeFacts) bool {
 	if c.LTarget != deviceIDsTarget {
 		return true
 	}
-	value, ok := node.Resolve(c.RTarget)
+	value, ok := node.ResolveTarget(c.RTarget)
 	switch c.Operand {
 	case api.ConstraintSetContains, api.ConstraintSetContainsAll, api.ConstraintSetContainsAny:
-		return ok && slices.Contains(splitSet(value), d.ID)
+		return ok && slices.Contains(splitCommaSet(value), d.ID)
 	}
 	return ConstraintHolds(&api.Constraint{LTarget: d.ID, Operand: c.Operand, RTarget: value}, func(text string) (string, bool) { return text, true })
 }
@@ -78,7 +78,7 @@ func DeviceAffinityScore(affinities []*api.Affinity, group *api.NodeDeviceResour
 	for _, a := range affinities {
 		weight := float64(pointer.Value(a.Weight))
 		total += math.Abs(weight)
-		if DeviceConstraintHolds(&api.Constraint{LTarget: a.LTarget, RTarget: a.RTarget, Operand: a.Operand}, group, node) {
+		if DeviceGroupSatisfiesConstraint(&api.Constraint{LTarget: a.LTarget, RTarget: a.RTarget, Operand: a.Operand}, group, node) {
 			met += weight
 		}
 	}
@@ -107,7 +107,7 @@ func resolveDeviceTarget(target string, group *api.NodeDeviceResource, node *Nod
 	if name, ok := strings.CutPrefix(target, deviceAttrPrefix); ok {
 		return group.Attributes[strings.TrimSuffix(name, "}")]
 	}
-	if text, ok := node.Resolve(target); ok {
+	if text, ok := node.ResolveTarget(target); ok {
 		return &api.Attribute{StringVal: &text}
 	}
 	return nil

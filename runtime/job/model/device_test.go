@@ -84,7 +84,7 @@ func TestDeviceConstraint(t *testing.T) {
 		{"${device.ids}", "regexp", "^b$", true},
 		{"${device.attr.cores}", "distinct_hosts", "", false},
 	} {
-		got := DeviceConstraintHolds(api.NewConstraint(c.left, c.operand, c.right), deviceFixture(), node)
+		got := DeviceGroupSatisfiesConstraint(api.NewConstraint(c.left, c.operand, c.right), deviceFixture(), node)
 		if got != c.want {
 			t.Errorf("%s %s %q: %v", c.left, c.operand, c.right, got)
 		}
@@ -101,7 +101,7 @@ func TestDeviceConstraintAdmitsInstances(t *testing.T) {
 	} {
 		got := ""
 		for _, d := range deviceFixture().Instances {
-			if DeviceConstraintAdmits(api.NewConstraint("${device.ids}", c.operand, c.value), d, &NodeFacts{}) {
+			if DeviceInstanceSatisfiesConstraint(api.NewConstraint("${device.ids}", c.operand, c.value), d, &NodeFacts{}) {
 				got += d.ID
 			}
 		}
@@ -109,7 +109,7 @@ func TestDeviceConstraintAdmitsInstances(t *testing.T) {
 			t.Errorf("${device.ids} %s %q admits %q, want %q", c.operand, c.value, got, c.want)
 		}
 	}
-	if !DeviceConstraintAdmits(api.NewConstraint("${device.model}", "=", "other"), deviceFixture().Instances[0], &NodeFacts{}) {
+	if !DeviceInstanceSatisfiesConstraint(api.NewConstraint("${device.model}", "=", "other"), deviceFixture().Instances[0], &NodeFacts{}) {
 		t.Error("a constraint on the group excludes an instance")
 	}
 }

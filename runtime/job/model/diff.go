@@ -26,7 +26,7 @@ func Diff(old, new *api.Job) *api.JobDiff {
 	from, to := newDiffPart(old), newDiffPart(new)
 	diff := &api.JobDiff{
 		Type: diffType(from, to), Fields: withoutUnchangedFields(diffFields(from, to)), Objects: diffObjects(from, to),
-		TaskGroups: pairByName(groupsOf(old), groupsOf(new), func(g *api.TaskGroup) string { return pointer.Value(g.Name) }, diffGroup),
+		TaskGroups: diffByName(groupsOrNil(old), groupsOrNil(new), func(g *api.TaskGroup) string { return pointer.Value(g.Name) }, diffGroup),
 	}
 	for _, job := range []*api.Job{old, new} {
 		if job != nil {
@@ -39,7 +39,7 @@ func Diff(old, new *api.Job) *api.JobDiff {
 	return diff
 }
 
-func groupsOf(job *api.Job) []*api.TaskGroup {
+func groupsOrNil(job *api.Job) []*api.TaskGroup {
 	if job == nil {
 		return nil
 	}
@@ -50,7 +50,7 @@ func diffGroup(name string, old, new *api.TaskGroup) *api.TaskGroupDiff {
 	from, to := newDiffPart(old), newDiffPart(new)
 	diff := &api.TaskGroupDiff{
 		Type: diffType(from, to), Name: name, Fields: withoutUnchangedFields(diffFields(from, to)), Objects: diffObjects(from, to),
-		Tasks: pairByName(tasksOf(old), tasksOf(new), func(t *api.Task) string { return t.Name }, diffTask),
+		Tasks: diffByName(tasksOrNil(old), tasksOrNil(new), func(t *api.Task) string { return t.Name }, diffTask),
 	}
 	if diff.Type == DiffNone && slices.ContainsFunc(diff.Tasks, func(t *api.TaskDiff) bool { return t.Type != DiffNone }) {
 		diff.Type = DiffEdited
@@ -58,7 +58,7 @@ func diffGroup(name string, old, new *api.TaskGroup) *api.TaskGroupDiff {
 	return diff
 }
 
-func tasksOf(g *api.TaskGroup) []*api.Task {
+func tasksOrNil(g *api.TaskGroup) []*api.Task {
 	if g == nil {
 		return nil
 	}
@@ -70,8 +70,8 @@ func diffTask(name string, old, new *api.Task) *api.TaskDiff {
 	return &api.TaskDiff{Type: diffType(from, to), Name: name, Fields: withoutUnchangedFields(diffFields(from, to)), Objects: diffObjects(from, to)}
 }
 
-// pairByName compares the elements with equal names, sorted by name.
-func pairByName[T, D any](old, new []*T, name func(*T) string, diff func(name string, old, new *T) D) []D {
+// diffByName compares the elements with equal names, sorted by name.
+func diffByName[T, D any](old, new []*T, name func(*T) string, diff func(name string, old, new *T) D) []D {
 	before, after := make(map[string]*T), make(map[string]*T)
 	for _, v := range old {
 		before[name(v)] = v
@@ -88,7 +88,7 @@ func pairByName[T, D any](old, new []*T, name func(*T) string, diff func(name st
 	return diffs
 }
 
-func diffType(old, new *diffPart) string {
+func diffType(old, new *diffedJobBlock) string {
 	switch {
 	case old == nil && new == nil, old != nil && new != nil && old.fingerprint == new.fingerprint:
 		return DiffNone
@@ -101,7 +101,7 @@ func diffType(old, new *diffPart) string {
 }
 
 // diffFields compares the attributes of two parts, of which one may be nil.
-func diffFields(old, new *diffPart) []*api.FieldDiff {
+func diffFields(old, new *diffedJobBlock) []*api.FieldDiff {
 	before, after := old.attributesOrNil(), new.attributesOrNil()
 	keys := make(map[string]diffAttribute)
 	maps.Copy(keys, before)
@@ -135,19 +135,19 @@ func withoutUnchangedFields(diffs []*api.FieldDiff) []*api.FieldDiff {
 
 // diffObjects compares the blocks of two parts, of which one may be nil. Equal blocks are not
 // listed.
-func diffObjects(old, new *diffPart) []*api.ObjectDiff {
+func diffObjects(old, new *diffedJobBlock) []*api.ObjectDiff {
 	deleted, added := partsWithoutEqual(old.innerBlocksOrNil(), new.innerBlocksOrNil()), partsWithoutEqual(new.innerBlocksOrNil(), old.innerBlocksOrNil())
 	type id struct{ name, key string }
-	byID := make(map[id][]*diffPart)
+	byID := make(map[id][]*diffedJobBlock)
 	for _, p := range deleted {
 		if p.key != "" {
 			byID[id{p.name, p.key}] = append(byID[id{p.name, p.key}], p)
 		}
 	}
-	paired := make(map[*diffPart]bool)
+	paired := make(map[*diffedJobBlock]bool)
 	var diffs []*api.ObjectDiff
 	for _, to := range added {
-		var oldBlock *diffPart
+		var oldBlock *diffedJobBlock
 		if same := byID[id{to.name, to.key}]; len(same) > 0 {
 			oldBlock, byID[id{to.name, to.key}] = same[0], same[1:]
 			paired[oldBlock] = true
@@ -163,18 +163,18 @@ func diffObjects(old, new *diffPart) []*api.ObjectDiff {
 	return diffs
 }
 
-func diffObject(old, new *diffPart) *api.ObjectDiff {
+func diffObject(old, new *diffedJobBlock) *api.ObjectDiff {
 	return &api.ObjectDiff{Type: diffType(old, new), Name: cmp.Or(old, new).name, Fields: diffFields(old, new), Objects: diffObjects(old, new)}
 }
 
 // partsWithoutEqual returns the parts that have no equal part among the others. Each of the others
 // matches one part only.
-func partsWithoutEqual(parts, others []*diffPart) []*diffPart {
+func partsWithoutEqual(parts, others []*diffedJobBlock) []*diffedJobBlock {
 	left := make(map[string]int)
 	for _, p := range others {
 		left[p.name+p.fingerprint]++
 	}
-	var out []*diffPart
+	var out []*diffedJobBlock
 	for _, p := range parts {
 		if left[p.name+p.fingerprint]--; left[p.name+p.fingerprint] < 0 {
 			out = append(out, p)
@@ -237,7 +237,7 @@ func taskAnnotation(g *api.TaskGroupDiff, t *api.TaskDiff, before, after taskSpe
 		return "forces create"
 	case g.Type == DiffDeleted:
 		return "forces destroy"
-	case t.Type == DiffEdited && sameJSONForm(before.specOf(g.Name, t.Name), after.specOf(g.Name, t.Name)):
+	case t.Type == DiffEdited && equalAsJSON(before.specOf(g.Name, t.Name), after.specOf(g.Name, t.Name)):
 		return "forces in-place update"
 	}
 	return "forces create/destroy update"
@@ -252,7 +252,7 @@ type taskSpecIndex struct {
 
 func newTaskSpecIndex(job *api.Job) taskSpecIndex {
 	ids := taskSpecIndex{job, make(map[string]*api.TaskGroup), make(map[[2]string]*api.Task)}
-	for _, g := range groupsOf(job) {
+	for _, g := range groupsOrNil(job) {
 		ids.groups[pointer.Value(g.Name)] = g
 		for _, t := range g.Tasks {
 			ids.tasks[[2]string{pointer.Value(g.Name), t.Name}] = t

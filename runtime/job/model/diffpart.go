@@ -11,29 +11,29 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// diffPart is a block of a job in the form in which a diff shows it: attributes as text, and
+// diffedJobBlock is a block of a job in the form in which a diff shows it: attributes as text, and
 // inner blocks.
-type diffPart struct {
+type diffedJobBlock struct {
 	name string
 	// key identifies the part among parts of the same name. Parts without a key form a
 	// set: they are added or deleted, but never edited.
 	key         string
 	attrs       map[string]diffAttribute
-	innerBlocks []*diffPart
+	innerBlocks []*diffedJobBlock
 	// fingerprint is the same text for equal parts.
 	fingerprint string
 }
 
 type diffAttribute struct{ name, text string }
 
-func (p *diffPart) attributesOrNil() map[string]diffAttribute {
+func (p *diffedJobBlock) attributesOrNil() map[string]diffAttribute {
 	if p == nil {
 		return nil
 	}
 	return p.attrs
 }
 
-func (p *diffPart) innerBlocksOrNil() []*diffPart {
+func (p *diffedJobBlock) innerBlocksOrNil() []*diffedJobBlock {
 	if p == nil {
 		return nil
 	}
@@ -79,15 +79,15 @@ var blockKeyFields = map[reflect.Type]string{
 const singletonBlockKey = "the only"
 
 // newDiffPart returns the part of a job, a group or a task; nil for nil.
-func newDiffPart[T any](v *T) *diffPart {
+func newDiffPart[T any](v *T) *diffedJobBlock {
 	if v == nil {
 		return nil
 	}
 	return newDiffBlockOfStruct("", singletonBlockKey, reflect.ValueOf(v).Elem())
 }
 
-func newDiffBlockOfStruct(name, key string, v reflect.Value) *diffPart {
-	p := &diffPart{name: name, key: key, attrs: make(map[string]diffAttribute)}
+func newDiffBlockOfStruct(name, key string, v reflect.Value) *diffedJobBlock {
+	p := &diffedJobBlock{name: name, key: key, attrs: make(map[string]diffAttribute)}
 	hidden := fieldsHiddenInDiff[v.Type()]
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
@@ -99,7 +99,7 @@ func newDiffBlockOfStruct(name, key string, v reflect.Value) *diffPart {
 }
 
 // addField adds one field of a struct.
-func (p *diffPart) addField(name string, v reflect.Value) {
+func (p *diffedJobBlock) addField(name string, v reflect.Value) {
 	kind := v.Kind()
 	if kind == reflect.Pointer {
 		kind = v.Type().Elem().Kind()
@@ -118,7 +118,7 @@ func (p *diffPart) addField(name string, v reflect.Value) {
 	}
 }
 
-func (p *diffPart) setAttribute(name, text string) { p.attrs[name] = diffAttribute{name, text} }
+func (p *diffedJobBlock) setAttribute(name, text string) { p.attrs[name] = diffAttribute{name, text} }
 
 func diffFieldName(field string) string {
 	if name, ok := diffBlockNames[field]; ok {
@@ -129,11 +129,11 @@ func diffFieldName(field string) string {
 
 // addList adds a list of blocks, or a list of texts as one block in which each attribute
 // has the name of the list.
-func (p *diffPart) addList(name string, v reflect.Value) {
+func (p *diffedJobBlock) addList(name string, v reflect.Value) {
 	if v.Len() == 0 {
 		return
 	}
-	set := &diffPart{name: name, key: singletonBlockKey, attrs: make(map[string]diffAttribute)}
+	set := &diffedJobBlock{name: name, key: singletonBlockKey, attrs: make(map[string]diffAttribute)}
 	for i := range v.Len() {
 		e := v.Index(i)
 		for e.Kind() == reflect.Pointer {
@@ -161,7 +161,7 @@ func diffKeyOf(v reflect.Value) string {
 
 // addMap adds a map of texts as attributes with an index, a map of blocks as blocks, and
 // any other map as one block.
-func (p *diffPart) addMap(name string, v reflect.Value) {
+func (p *diffedJobBlock) addMap(name string, v reflect.Value) {
 	switch elem := v.Type().Elem(); elem.Kind() {
 	case reflect.String:
 		for key, value := range v.Seq2() {
@@ -175,7 +175,7 @@ func (p *diffPart) addMap(name string, v reflect.Value) {
 		if v.Len() == 0 {
 			return
 		}
-		free := &diffPart{name: name, key: singletonBlockKey, attrs: make(map[string]diffAttribute)}
+		free := &diffedJobBlock{name: name, key: singletonBlockKey, attrs: make(map[string]diffAttribute)}
 		for key, value := range v.Seq2() {
 			free.addFlattened(key.String(), value)
 		}
@@ -184,7 +184,7 @@ func (p *diffPart) addMap(name string, v reflect.Value) {
 }
 
 // addFlattened adds a value of a configuration without a schema.
-func (p *diffPart) addFlattened(path string, v reflect.Value) {
+func (p *diffedJobBlock) addFlattened(path string, v reflect.Value) {
 	for v.Kind() == reflect.Interface || v.Kind() == reflect.Pointer {
 		v = v.Elem()
 	}
@@ -229,8 +229,8 @@ func formatScalar(v reflect.Value) string {
 }
 
 // sortAndFingerprint sorts the inner parts and sets the fingerprint of the part.
-func (p *diffPart) sortAndFingerprint() *diffPart {
-	slices.SortStableFunc(p.innerBlocks, func(a, b *diffPart) int {
+func (p *diffedJobBlock) sortAndFingerprint() *diffedJobBlock {
+	slices.SortStableFunc(p.innerBlocks, func(a, b *diffedJobBlock) int {
 		return strings.Compare(a.name+"\x00"+a.fingerprint, b.name+"\x00"+b.fingerprint)
 	})
 	lines := make([]string, 0, len(p.attrs))

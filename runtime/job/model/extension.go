@@ -26,11 +26,11 @@ const (
 // value for one task would otherwise apply to all tasks.
 var metaKeys = map[string]string{metaAfter: "task", metaRerun: "task", metaRestartGroup: "group", metaUsers: "task"}
 
-// AdmittedUsers returns the users that a task switches to by itself: the names or uids in
+// UsersSwitchedToByTask returns the users that a task switches to by itself: the names or uids in
 // lite_users, separated by commas.
-func AdmittedUsers(t *api.Task) []string { return admittedUsers(t.Meta) }
+func UsersSwitchedToByTask(t *api.Task) []string { return usersSwitchedToInMeta(t.Meta) }
 
-func admittedUsers(meta map[string]string) (users []string) {
+func usersSwitchedToInMeta(meta map[string]string) (users []string) {
 	for name := range strings.SplitSeq(meta[metaUsers], ",") {
 		if name = strings.TrimSpace(name); name != "" {
 			users = append(users, name)
@@ -73,7 +73,7 @@ func checkMetaKeys(r *faultReport, block, where string, meta map[string]string) 
 	for _, key := range slices.Sorted(maps.Keys(meta)) {
 		home, known := metaKeys[key]
 		switch {
-		case key == metaUsers && block == home && len(admittedUsers(meta)) == 0:
+		case key == metaUsers && block == home && len(usersSwitchedToInMeta(meta)) == 0:
 			r.atPath("meta", key).addFault("%s of %s: it names no user: write names or uids, like \"www-data, postgres\"", key, where)
 		case !strings.HasPrefix(key, metaPrefix), strings.HasPrefix(key, HookPrefix), home == block:
 		case known:
@@ -149,8 +149,8 @@ func StageOfTask(t *api.Task) lifecycle.Stage {
 }
 
 func graphTaskOf(job *api.Job, g *api.TaskGroup, t *api.Task) lifecycle.GraphTask {
-	n := lifecycle.GraphTask{Task: lifecycle.Task{Name: t.Name, Stage: StageOfTask(t)}, Leader: t.Leader, HasCheck: isHealthChecked(g, t)}
-	n.RunsUntilStopped = restart.OnSuccess(pointer.Value(job.Type), n.Stage)
+	n := lifecycle.GraphTask{Task: lifecycle.Task{Name: t.Name, Stage: StageOfTask(t)}, Leader: t.Leader, HasHealthCheck: isHealthChecked(g, t)}
+	n.RunsUntilStopped = restart.RestartsOnSuccess(pointer.Value(job.Type), n.Stage)
 	return n
 }
 
@@ -245,7 +245,7 @@ func writeStage(b *strings.Builder, name, opens string, tasks []lifecycle.GraphT
 		for _, a := range n.Dependencies {
 			taskNotes = append(taskNotes, fmt.Sprintf("after %s %s", a.Task, a.Condition.Phrase()))
 		}
-		if n.Rerun.OnRestart {
+		if n.Rerun.OnMainTaskRestart {
 			taskNotes = append(taskNotes, "again when a main task restarts")
 		}
 		if n.Rerun.OnReboot {

@@ -157,7 +157,7 @@ func TestExtensions(t *testing.T) {
 	}
 	f := newJobFixture(func(f *jobFixture) { f.addTask("p", "prestart", "lite_rerun", "restart") })
 	g, err := LifecycleExtensions(f.job, f.group)
-	if err != nil || g.Tasks[1].Rerun != (lifecycle.RerunPolicy{OnRestart: true}) || g.Tasks[1].Stage != lifecycle.PrestartEphemeral {
+	if err != nil || g.Tasks[1].Rerun != (lifecycle.RerunPolicy{OnMainTaskRestart: true}) || g.Tasks[1].Stage != lifecycle.PrestartEphemeral {
 		t.Errorf("%+v, %v", g, err)
 	}
 	f = newJobFixture(func(f *jobFixture) { f.addTask("p", "", "lite_after", "q:started") })
@@ -170,11 +170,11 @@ func TestAdmittedUsers(t *testing.T) {
 	for text, want := range map[string][]string{
 		"": nil, "www-data": {"www-data"}, " www-data ,, 33,nomad-80001": {"www-data", "33", "nomad-80001"},
 	} {
-		if got := AdmittedUsers(&api.Task{Meta: map[string]string{"lite_users": text}}); !slices.Equal(got, want) {
+		if got := UsersSwitchedToByTask(&api.Task{Meta: map[string]string{"lite_users": text}}); !slices.Equal(got, want) {
 			t.Errorf("%q names %q, want %q", text, got, want)
 		}
 	}
-	if got := AdmittedUsers(&api.Task{}); got != nil {
+	if got := UsersSwitchedToByTask(&api.Task{}); got != nil {
 		t.Errorf("without the key: %q", got)
 	}
 }

@@ -41,7 +41,7 @@ func checkGroup(r *faultReport, job *api.Job, g *api.TaskGroup) {
 	checkUpdate(r.atPath("update"), jobType, g.Update)
 	checkMigrate(r.atPath("migrate"), jobType, g.Migrate)
 	checkDisconnect(r.atPath("disconnect"), jobType, g.Disconnect)
-	checkTaskSet(r, g)
+	checkRulesAcrossTasks(r, g)
 	checkNetworks(r, g.Networks)
 	checkGroupServices(r, g)
 	checkVolumes(r, jobType, g)
@@ -71,8 +71,8 @@ func checkMaxRunDuration(r *faultReport, jobType string, limit *time.Duration) {
 	}
 }
 
-// checkTaskSet checks rules across the tasks of a group.
-func checkTaskSet(r *faultReport, g *api.TaskGroup) {
+// checkRulesAcrossTasks checks rules across the tasks of a group.
+func checkRulesAcrossTasks(r *faultReport, g *api.TaskGroup) {
 	first := map[string]int{}
 	leaders, mains := 0, 0
 	for i, t := range g.Tasks {

@@ -16,7 +16,7 @@ const HookPrefix = "lite_hook_"
 
 // HookAttachment is one meta key by which a job attaches a hook.
 type HookAttachment struct {
-	Path   []string // Path has the form of Fault.Path
+	Path   []string // Path has the form of JobFault.Path
 	Group  string   // Group is "" for the job
 	Task   string   // Task is "" for a group or the job
 	Hook   string

@@ -28,8 +28,8 @@ func addImpliedConstraints(g *api.TaskGroup) {
 	if signals := signalsOf(g); len(signals) > 0 {
 		unlessEqual(api.NewConstraint("${attr.os.signals}", api.ConstraintSetContains, strings.Join(signals, ",")))
 	}
-	use := servicesOf(g)
-	if use.usesNomad {
+	use := serviceUsageOf(g)
+	if use.usesNomadProvider {
 		unlessEqual(api.NewConstraint("${attr.nomad.service_discovery}", "=", "true"))
 	}
 	if use.usesNomadChecks {
@@ -98,17 +98,17 @@ func signalsOf(g *api.TaskGroup) []string {
 }
 
 type serviceUsage struct {
-	usesNomad, usesNomadChecks, groupUsesConsul bool
-	consulTasks                                 []*api.Task
+	usesNomadProvider, usesNomadChecks, groupUsesConsul bool
+	consulTasks                                         []*api.Task
 }
 
-func servicesOf(g *api.TaskGroup) serviceUsage {
+func serviceUsageOf(g *api.TaskGroup) serviceUsage {
 	var use serviceUsage
 	note := func(services []*api.Service) (consul bool) {
 		for _, s := range services {
 			switch s.Provider {
 			case ProviderNomad:
-				use.usesNomad = true
+				use.usesNomadProvider = true
 				use.usesNomadChecks = use.usesNomadChecks || len(s.Checks) > 0
 			case api.ServiceProviderConsul:
 				consul = true

@@ -23,7 +23,7 @@ var jobTypes = []string{api.JobTypeService, api.JobTypeBatch, api.JobTypeSystem,
 // can run the job.
 func Validate(job *api.Job, namespaces ...string) error {
 	if job == nil {
-		return &Fault{Text: "Job must be specified"}
+		return &JobFault{Text: "Job must be specified"}
 	}
 	r := newFaultReport()
 	checkServerAdmission(r, job, namespaces)

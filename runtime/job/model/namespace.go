@@ -24,20 +24,20 @@ func ValidateNamespace(n *api.Namespace) error {
 	case caps != nil && len(caps.EnabledTaskDrivers)+len(caps.DisabledTaskDrivers)+len(caps.EnabledNetworkModes)+len(caps.DisabledNetworkModes) > 0:
 		return errors.New("capabilities: drivers and network modes are enabled for the whole node, not for a namespace")
 	}
-	if c := n.NodePoolConfiguration; c != nil && differsFromDefault(c.Default, api.NodePoolDefault, c.Allowed, c.Denied) {
+	if c := n.NodePoolConfiguration; c != nil && hasNonDefaultSettings(c.Default, api.NodePoolDefault, c.Allowed, c.Denied) {
 		return errors.New("node_pool_config: it is a feature of Nomad Enterprise")
 	}
-	if c := n.VaultConfiguration; c != nil && differsFromDefault(c.Default, defaultClusterName, c.Allowed, c.Denied) {
+	if c := n.VaultConfiguration; c != nil && hasNonDefaultSettings(c.Default, defaultClusterName, c.Allowed, c.Denied) {
 		return errors.New("vault: it is a feature of Nomad Enterprise")
 	}
-	if c := n.ConsulConfiguration; c != nil && differsFromDefault(c.Default, defaultClusterName, c.Allowed, c.Denied) {
+	if c := n.ConsulConfiguration; c != nil && hasNonDefaultSettings(c.Default, defaultClusterName, c.Allowed, c.Denied) {
 		return errors.New("consul: it is a feature of Nomad Enterprise")
 	}
 	return nil
 }
 
-// differsFromDefault reports whether a part of a namespace differs from the default.
-func differsFromDefault(chosen, usual string, allowed, denied []string) bool {
+// hasNonDefaultSettings reports whether a part of a namespace differs from the default.
+func hasNonDefaultSettings(chosen, usual string, allowed, denied []string) bool {
 	return chosen != "" && chosen != usual || len(allowed)+len(denied) > 0
 }
 

@@ -91,7 +91,7 @@ func checkPort(r *faultReport, labels map[string]bool, mode string, p api.Port) 
 	if p.To < -1 {
 		r.addFault("Port %q cannot be mapped to negative value %d", p.Label, p.To)
 	}
-	if p.IgnoreCollision && !IsHostNetworking(mode) {
+	if p.IgnoreCollision && !IsHostNetworkMode(mode) {
 		r.addFault("Port %q collision may not be ignored on non-host network mode %q", p.Label, mode)
 	}
 }
@@ -108,17 +108,17 @@ func checkStaticPort(r *faultReport, static map[hostPort]string, p api.Port) {
 	}
 }
 
-// IsCNI reports whether a network mode is that of a network of CNI plugins.
-func IsCNI(mode string) bool { return strings.HasPrefix(mode, "cni/") && mode != "cni/" }
+// IsCNINetworkMode reports whether a network mode is that of a network of CNI plugins.
+func IsCNINetworkMode(mode string) bool { return strings.HasPrefix(mode, "cni/") && mode != "cni/" }
 
 // IsKnownNetworkMode reports whether there is a network mode: the tasks of a group share the network of the machine, or a
 // namespace.
 func IsKnownNetworkMode(mode string) bool {
-	return IsHostNetworking(mode) || mode == "bridge" || mode == "none" || IsCNI(mode)
+	return IsHostNetworkMode(mode) || mode == "bridge" || mode == "none" || IsCNINetworkMode(mode)
 }
 
-// NodeNetworkMode returns the network mode that a node must have for the group, "" if every node has it.
-func NodeNetworkMode(g *api.TaskGroup) string {
+// RequiredNodeNetworkMode returns the network mode that a node must have for the group, "" if every node has it.
+func RequiredNodeNetworkMode(g *api.TaskGroup) string {
 	n := GroupNetwork(g)
 	if n == nil || n.Mode == "none" {
 		return ""
@@ -129,14 +129,14 @@ func NodeNetworkMode(g *api.TaskGroup) string {
 // GroupNetwork returns the network that the tasks of a group share, or nil if they use the
 // network of the host.
 func GroupNetwork(g *api.TaskGroup) *api.NetworkResource {
-	if len(g.Networks) == 0 || IsHostNetworking(g.Networks[0].Mode) {
+	if len(g.Networks) == 0 || IsHostNetworkMode(g.Networks[0].Mode) {
 		return nil
 	}
 	return g.Networks[0]
 }
 
-// IsHostNetworking reports whether the tasks of a group with the network mode share the network of the machine.
-func IsHostNetworking(mode string) bool { return mode == "" || mode == "host" }
+// IsHostNetworkMode reports whether the tasks of a group with the network mode share the network of the machine.
+func IsHostNetworkMode(mode string) bool { return mode == "" || mode == "host" }
 
 func checkCNI(r *faultReport, args map[string]bool, cni *api.CNIConfig) {
 	if cni == nil {

@@ -21,9 +21,9 @@ func NodeFactsOf(n *api.Node) NodeFacts {
 // NodePropertyNames are the names of the properties that every node has.
 var NodePropertyNames = []string{"node.unique.id", "node.unique.name", "node.datacenter", "node.region", "node.class", "node.pool"}
 
-// Lookup returns the property with the given name: the name of a reference in job
+// LookupProperty returns the property with the given name: the name of a reference in job
 // files, without the braces.
-func (n *NodeFacts) Lookup(name string) (value string, ok bool) {
+func (n *NodeFacts) LookupProperty(name string) (value string, ok bool) {
 	switch name {
 	case "node.unique.id":
 		return n.ID, true
@@ -46,12 +46,12 @@ func (n *NodeFacts) Lookup(name string) (value string, ok bool) {
 	return value, ok
 }
 
-// Resolve returns the value of a target of a constraint: a literal, or a reference to the
+// ResolveTarget returns the value of a target of a constraint: a literal, or a reference to the
 // node.
-func (n *NodeFacts) Resolve(target string) (value string, ok bool) {
+func (n *NodeFacts) ResolveTarget(target string) (value string, ok bool) {
 	name, reference := strings.CutPrefix(target, "${")
 	if !reference {
 		return target, true
 	}
-	return n.Lookup(strings.TrimSuffix(name, "}"))
+	return n.LookupProperty(strings.TrimSuffix(name, "}"))
 }

@@ -11,13 +11,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
-// UnknownPortLabels returns the services and checks of groups that name a port label which the
+// UnknownPortLabelFaults returns the services and checks of groups that name a port label which the
 // network of their group lacks. Nomad accepts such a job and registers the service without a
 // port. A number is a valid port, and a label with ${…} is resolved only when the task
 // starts.
 //
 // Validate checks the services of tasks.
-func UnknownPortLabels(job *api.Job) []*Fault {
+func UnknownPortLabelFaults(job *api.Job) []*JobFault {
 	r := newFaultReport()
 	for _, g := range job.TaskGroups {
 		if g == nil {

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Fault is an error in a job: a sentence, or a block that contains further faults.
-type Fault struct {
+// JobFault is an error in a job: a sentence, or a block that contains further faults.
+type JobFault struct {
 	// Path is the path of the block, in the form of jobspec.File.Range: the block's type,
 	// then its label (if it has one) or its index (if there may be several), and so on. The
 	// last element may be an attribute.
@@ -17,12 +17,12 @@ type Fault struct {
 	// list.
 	Text string
 
-	nestedFaults []*Fault
+	nestedFaults []*JobFault
 	hint         func() string
 }
 
 // Error returns the text, followed by the causes in the list format of Nomad's clients.
-func (f *Fault) Error() string {
+func (f *JobFault) Error() string {
 	if len(f.nestedFaults) == 0 {
 		return f.Text
 	}
@@ -34,7 +34,7 @@ func (f *Fault) Error() string {
 }
 
 // Hint returns a suggestion that continues the text, or "". It is not part of the error.
-func (f *Fault) Hint() string {
+func (f *JobFault) Hint() string {
 	if f.hint == nil {
 		return ""
 	}
@@ -42,7 +42,7 @@ func (f *Fault) Hint() string {
 }
 
 // Unwrap returns the faults that this fault contains.
-func (f *Fault) Unwrap() []error {
+func (f *JobFault) Unwrap() []error {
 	errs := make([]error, len(f.nestedFaults))
 	for i, cause := range f.nestedFaults {
 		errs[i] = cause
@@ -52,26 +52,26 @@ func (f *Fault) Unwrap() []error {
 
 // Faults returns the single errors of a result of Validate, in the order of the checks, each
 // with the path of its own block.
-func Faults(err error) []*Fault {
-	var f *Fault
+func Faults(err error) []*JobFault {
+	var f *JobFault
 	if !errors.As(err, &f) {
 		return nil
 	}
 	return f.leafFaults()
 }
 
-func (f *Fault) leafFaults() []*Fault {
+func (f *JobFault) leafFaults() []*JobFault {
 	if len(f.nestedFaults) == 0 {
-		return []*Fault{f}
+		return []*JobFault{f}
 	}
-	var allLeaves []*Fault
+	var allLeaves []*JobFault
 	for _, cause := range f.nestedFaults {
 		allLeaves = append(allLeaves, cause.leafFaults()...)
 	}
 	return allLeaves
 }
 
-func faultListText(faults []*Fault) string {
+func faultListText(faults []*JobFault) string {
 	lines := make([]string, len(faults))
 	for i, f := range faults {
 		lines[i] = f.Error()
@@ -99,10 +99,10 @@ func FormatErrorList(lines []string) string {
 // A faultReport collects the faults of one block of a job.
 type faultReport struct {
 	path   []string
-	faults *[]*Fault
+	faults *[]*JobFault
 }
 
-func newFaultReport() *faultReport { return &faultReport{faults: new([]*Fault)} }
+func newFaultReport() *faultReport { return &faultReport{faults: new([]*JobFault)} }
 
 // atPath returns a report that adds its faults to the same list, with a path inside the block.
 func (r *faultReport) atPath(path ...string) *faultReport {
@@ -111,12 +111,12 @@ func (r *faultReport) atPath(path ...string) *faultReport {
 
 // nestedReport starts the report of an inner block. addNested adds its faults to the outer report.
 func (r *faultReport) nestedReport(path ...string) *faultReport {
-	return &faultReport{slices.Concat(r.path, path), new([]*Fault)}
+	return &faultReport{slices.Concat(r.path, path), new([]*JobFault)}
 }
 
 // addFault adds a fault to the block.
-func (r *faultReport) addFault(format string, args ...any) *Fault {
-	f := &Fault{Path: r.path, Text: fmt.Sprintf(format, args...)}
+func (r *faultReport) addFault(format string, args ...any) *JobFault {
+	f := &JobFault{Path: r.path, Text: fmt.Sprintf(format, args...)}
 	*r.faults = append(*r.faults, f)
 	return f
 }
@@ -125,7 +125,7 @@ func (r *faultReport) addFault(format string, args ...any) *Fault {
 // bare list.
 func (r *faultReport) addNested(inner *faultReport, format string, args ...any) {
 	if len(*inner.faults) > 0 {
-		*r.faults = append(*r.faults, &Fault{Path: inner.path, Text: fmt.Sprintf(format, args...), nestedFaults: *inner.faults})
+		*r.faults = append(*r.faults, &JobFault{Path: inner.path, Text: fmt.Sprintf(format, args...), nestedFaults: *inner.faults})
 	}
 }
 
@@ -134,5 +134,5 @@ func (r *faultReport) errOrNil() error {
 	if len(*r.faults) == 0 {
 		return nil
 	}
-	return &Fault{Path: r.path, nestedFaults: *r.faults}
+	return &JobFault{Path: r.path, nestedFaults: *r.faults}
 }

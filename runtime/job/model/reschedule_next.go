@@ -22,8 +22,8 @@ func NextReschedule(p *api.ReschedulePolicy, tracker *api.RescheduleTracker, fai
 		return time.Time{}, false
 	}
 	steps := 0
-	if n := len(events); n > 0 && !resetsDelay(p, failed.Sub(time.Unix(0, events[n-1].RescheduleTime))) {
-		steps = delaySteps(p, events)
+	if n := len(events); n > 0 && !lifetimeResetsDelay(p, failed.Sub(time.Unix(0, events[n-1].RescheduleTime))) {
+		steps = countEventsSinceDelayReset(p, events)
 	}
 	return failed.Add(rescheduleDelay(p, steps)), true
 }
@@ -58,21 +58,21 @@ func attemptsSince(events []*api.RescheduleEvent, start time.Time) int {
 	return n
 }
 
-// resetsDelay reports whether an allocation lived long enough to reset the delay to its
+// lifetimeResetsDelay reports whether an allocation lived long enough to reset the delay to its
 // base.
-func resetsDelay(p *api.ReschedulePolicy, lifetime time.Duration) bool {
+func lifetimeResetsDelay(p *api.ReschedulePolicy, lifetime time.Duration) bool {
 	return pointer.Value(p.DelayFunction) != delayConstant && lifetime > pointer.Value(p.MaxDelay)
 }
 
-// delaySteps returns the number of events since the delay was last reset. The time
+// countEventsSinceDelayReset returns the number of events since the delay was last reset. The time
 // between two events is the lifetime of an allocation plus a delay, so lifetimes are
 // computed from the times of the events.
-func delaySteps(p *api.ReschedulePolicy, events []*api.RescheduleEvent) int {
+func countEventsSinceDelayReset(p *api.ReschedulePolicy, events []*api.RescheduleEvent) int {
 	steps := 0
 	for i := range events {
 		if i > 0 {
 			gap := time.Duration(events[i].RescheduleTime - events[i-1].RescheduleTime)
-			if resetsDelay(p, gap-rescheduleDelay(p, steps)) {
+			if lifetimeResetsDelay(p, gap-rescheduleDelay(p, steps)) {
 				steps = 0
 			}
 		}
@@ -90,8 +90,8 @@ func RescheduleDelays(p *api.ReschedulePolicy, tracker *api.RescheduleTracker) m
 	}
 	delays := make(map[*api.RescheduleEvent]time.Duration, len(tracker.Events))
 	for i, event := range tracker.Events {
-		// delaySteps also counts event i itself, so one step is subtracted.
-		delays[event] = rescheduleDelay(p, max(delaySteps(p, tracker.Events[:i+1])-1, 0))
+		// countEventsSinceDelayReset also counts event i itself, so one step is subtracted.
+		delays[event] = rescheduleDelay(p, max(countEventsSinceDelayReset(p, tracker.Events[:i+1])-1, 0))
 	}
 	return delays
 }

@@ -14,9 +14,11 @@ import (
 
 // SameSpec reports whether two canonical jobs are equal except for the fields that the agent
 // sets: status, version, stability, indexes, times, tag. Stop is compared.
-func SameSpec(a, b *api.Job) bool { return sameJSONForm(submittedSpecOf(a), submittedSpecOf(b)) }
+func SameSpec(a, b *api.Job) bool {
+	return equalAsJSON(specWithoutAgentFields(a), specWithoutAgentFields(b))
+}
 
-func submittedSpecOf(job *api.Job) *api.Job {
+func specWithoutAgentFields(job *api.Job) *api.Job {
 	c := *job
 	c.Status, c.StatusDescription = nil, nil
 	c.Stable, c.Version, c.VersionTag = nil, nil, nil
@@ -27,13 +29,13 @@ func submittedSpecOf(job *api.Job) *api.Job {
 	c.TaskGroups = slices.Clone(job.TaskGroups)
 	for i, g := range c.TaskGroups {
 		group := *g
-		group.Scaling = submittedScalingPolicyOf(g.Scaling)
+		group.Scaling = scalingPolicyWithoutAgentFields(g.Scaling)
 		group.Tasks = slices.Clone(g.Tasks)
 		for k, t := range group.Tasks {
 			task := *t
 			task.ScalingPolicies = slices.Clone(t.ScalingPolicies)
 			for n, p := range task.ScalingPolicies {
-				task.ScalingPolicies[n] = submittedScalingPolicyOf(p)
+				task.ScalingPolicies[n] = scalingPolicyWithoutAgentFields(p)
 			}
 			group.Tasks[k] = &task
 		}
@@ -42,7 +44,7 @@ func submittedSpecOf(job *api.Job) *api.Job {
 	return &c
 }
 
-func submittedScalingPolicyOf(p *api.ScalingPolicy) *api.ScalingPolicy {
+func scalingPolicyWithoutAgentFields(p *api.ScalingPolicy) *api.ScalingPolicy {
 	if p == nil {
 		return nil
 	}
@@ -53,12 +55,12 @@ func submittedScalingPolicyOf(p *api.ScalingPolicy) *api.ScalingPolicy {
 
 // SameScalingPolicy reports whether two scaling policies have the same content.
 func SameScalingPolicy(a, b *api.ScalingPolicy) bool {
-	return sameJSONForm(submittedScalingPolicyOf(a), submittedScalingPolicyOf(b))
+	return equalAsJSON(scalingPolicyWithoutAgentFields(a), scalingPolicyWithoutAgentFields(b))
 }
 
-// sameJSONForm compares two values by their JSON form, in which a number from HCL equals the
+// equalAsJSON compares two values by their JSON form, in which a number from HCL equals the
 // same number from the state file.
-func sameJSONForm(a, b any) bool {
+func equalAsJSON(a, b any) bool {
 	x, errX := json.Marshal(a)
 	y, errY := json.Marshal(b)
 	return errX == nil && errY == nil && bytes.Equal(x, y)
@@ -100,7 +102,7 @@ func UpdateIsDestructive(from, to *api.Job, group string) bool {
 	if a == nil || b == nil {
 		return true
 	}
-	return a != b && !sameJSONForm(immutableGroupSpecOf(from, a), immutableGroupSpecOf(to, b))
+	return a != b && !equalAsJSON(immutableGroupSpecOf(from, a), immutableGroupSpecOf(to, b))
 }
 
 // FindGroup returns a group of the job by its name, nil if there is none.
@@ -115,12 +117,12 @@ func FindGroup(job *api.Job, name string) *api.TaskGroup {
 
 // immutableGroupSpec has the properties that a running allocation cannot change.
 type immutableGroupSpec struct {
-	Disk     *api.EphemeralDisk
-	Networks []immutableNetworkSpec
-	Consul   *api.Consul
-	Connect  []any
-	Volumes  map[string]*api.VolumeRequest
-	Tasks    map[string]immutableTaskSpec
+	Disk          *api.EphemeralDisk
+	Networks      []immutableNetworkSpec
+	Consul        *api.Consul
+	ConnectBlocks []any
+	Volumes       map[string]*api.VolumeRequest
+	Tasks         map[string]immutableTaskSpec
 }
 
 type immutableNetworkSpec struct {
@@ -168,7 +170,7 @@ func immutableGroupSpecOf(job *api.Job, g *api.TaskGroup) immutableGroupSpec {
 	}
 	for _, s := range g.Services {
 		if s.Connect != nil {
-			id.Connect = append(id.Connect, s.Name, s.Connect)
+			id.ConnectBlocks = append(id.ConnectBlocks, s.Name, s.Connect)
 		}
 	}
 	for _, t := range g.Tasks {

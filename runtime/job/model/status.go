@@ -45,8 +45,8 @@ func ClientStatus(tasks map[string]*api.TaskState) (status, description string) 
 	return "", ""
 }
 
-// EvalPending reports whether an evaluation is pending or blocked.
-func EvalPending(e *api.Evaluation) bool {
+// IsEvalPendingOrBlocked reports whether an evaluation is pending or blocked.
+func IsEvalPendingOrBlocked(e *api.Evaluation) bool {
 	return e.Status == api.EvalStatusPending || e.Status == api.EvalStatusBlocked
 }
 
@@ -63,21 +63,21 @@ const (
 	JobDead    = "dead"
 )
 
-// HasChildren reports whether a job has child jobs instead of allocations.
-func HasChildren(job *api.Job) bool { return job.Periodic != nil || job.IsParameterized() }
+// CanHaveChildren reports whether a job has child jobs instead of allocations.
+func CanHaveChildren(job *api.Job) bool { return job.Periodic != nil || job.IsParameterized() }
 
 // JobStatus derives the status of a job from its allocations, evaluations and deployments.
 // The first case that matches decides.
 func JobStatus(job *api.Job, allocs []*api.Allocation, evals []*api.Evaluation, deployments []*api.Deployment) string {
 	switch {
-	case pointer.Value(job.Type) == api.JobTypeSystem || HasChildren(job):
+	case pointer.Value(job.Type) == api.JobTypeSystem || CanHaveChildren(job):
 		if pointer.Value(job.Stop) {
 			return JobDead
 		}
 		return JobRunning
 	case slices.ContainsFunc(deployments, DeploymentActive) || slices.ContainsFunc(allocs, func(a *api.Allocation) bool { return !AllocTerminal(a) }):
 		return JobRunning
-	case slices.ContainsFunc(evals, EvalPending):
+	case slices.ContainsFunc(evals, IsEvalPendingOrBlocked):
 		return JobPending
 	case len(evals) > 0 || pointer.Value(job.Stop):
 		return JobDead

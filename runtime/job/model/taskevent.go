@@ -70,8 +70,8 @@ func EventRestoreFailed(cause string) *api.TaskEvent {
 	return &api.TaskEvent{Type: TaskRestoreFailed, Message: "failed to restore task: " + cause, Details: map[string]string{}}
 }
 
-// EventAdopted reports that the agent has adopted a running task whose records were lost with the state of the agent.
-func EventAdopted() *api.TaskEvent {
+// EventTaskAdopted reports that the agent has adopted a running task whose records were lost with the state of the agent.
+func EventTaskAdopted() *api.TaskEvent {
 	return &api.TaskEvent{Type: TaskAdopted, Message: "its records were lost and are made anew; register the job again to restore its config", Details: map[string]string{}}
 }
 
@@ -142,8 +142,8 @@ func EventWaitingForPlugin(plugin string) *api.TaskEvent {
 	return EventHookMessage("", "waiting for "+plugin+" to start", nil)
 }
 
-// EventWaitingForDescriptors reports that the task starts only when other tasks have ended.
-func EventWaitingForDescriptors(cause string) *api.TaskEvent {
+// EventWaitingForFileDescriptors reports that the task starts only when other tasks have ended.
+func EventWaitingForFileDescriptors(cause string) *api.TaskEvent {
 	return EventHookMessage("", "waiting for file descriptors: "+cause, nil)
 }
 

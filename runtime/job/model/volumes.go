@@ -42,7 +42,7 @@ func HostVolumeRequests(g *api.TaskGroup, allocName string, node *NodeFacts) []H
 		if v.Type != VolumeTypeHost {
 			continue
 		}
-		source, known := node.Resolve(v.Source)
+		source, known := node.ResolveTarget(v.Source)
 		if known && source != "" && v.PerAlloc {
 			source += allocNameSuffix(allocName)
 		}

@@ -18,7 +18,7 @@ import (
 // words, and attributes that have no effect on a single node with this scheduler configuration.
 // A warning about a group or a task is nested under its name and has several lines.
 func Warnings(job *api.Job, config *api.SchedulerConfiguration) []string {
-	faults := warningFaults(job, config)
+	faults := nestedWarningFaults(job, config)
 	warnings := make([]string, 0, len(faults))
 	for _, f := range faults {
 		if text := strings.TrimSpace(f.Error()); !slices.Contains(warnings, text) {
@@ -29,15 +29,15 @@ func Warnings(job *api.Job, config *api.SchedulerConfiguration) []string {
 }
 
 // WarningFaults returns the single warnings of Warnings, each with the path of its own block.
-func WarningFaults(job *api.Job, config *api.SchedulerConfiguration) []*Fault {
-	var all []*Fault
-	for _, f := range warningFaults(job, config) {
+func WarningFaults(job *api.Job, config *api.SchedulerConfiguration) []*JobFault {
+	var all []*JobFault
+	for _, f := range nestedWarningFaults(job, config) {
 		all = append(all, f.leafFaults()...)
 	}
 	return all
 }
 
-func warningFaults(job *api.Job, config *api.SchedulerConfiguration) []*Fault {
+func nestedWarningFaults(job *api.Job, config *api.SchedulerConfiguration) []*JobFault {
 	if job == nil {
 		return nil
 	}
@@ -266,7 +266,7 @@ var nomadVarPattern = regexp.MustCompile(`\{\{[^}]*\bnomadVar\b`)
 // ForegroundRunWarnings returns the features of a canonical job that only an agent provides,
 // and that a run in the foreground ignores, such as updates and scaling. hasVariables means that the run
 // has variables for templates.
-func ForegroundRunWarnings(job *api.Job, hasVariables bool) []*Fault {
+func ForegroundRunWarnings(job *api.Job, hasVariables bool) []*JobFault {
 	if job == nil {
 		return nil
 	}

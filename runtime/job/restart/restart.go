@@ -23,13 +23,13 @@ type Policy struct {
 	Interval time.Duration
 	Delay    time.Duration
 	Mode     Mode
-	// OnSuccess restarts the task after a clean exit too; see [OnSuccess].
-	OnSuccess bool
+	// RestartsOnSuccess restarts the task after a clean exit too; see [RestartsOnSuccess].
+	RestartsOnSuccess bool
 }
 
-// OnSuccess reports whether a task restarts after a clean exit: sidecars do, and the
+// RestartsOnSuccess reports whether a task restarts after a clean exit: sidecars do, and the
 // main tasks of the job types that never finish.
-func OnSuccess(jobType string, stage lifecycle.Stage) bool {
+func RestartsOnSuccess(jobType string, stage lifecycle.Stage) bool {
 	if stage.Sidecar() {
 		return true
 	}
@@ -39,11 +39,11 @@ func OnSuccess(jobType string, stage lifecycle.Stage) bool {
 // Outcome is how a run of a task has ended. The zero value is a failure after which a restart can
 // help: a non-zero exit code, an unknown exit status, or a start error that can be retried.
 type Outcome struct {
-	Killed        bool // the task was killed and must stay down
-	Requested     bool // a user, a template or an identity requested a restart
-	Unhealthy     bool // a check requested a restart; it counts as a failure, whatever the exit code
-	Unrecoverable bool // the task did not start, and another attempt cannot succeed
-	Success       bool // exit code 0, no signal, no error
+	Killed                    bool // the task was killed and must stay down
+	RestartRequested          bool // a user, a template or an identity requested a restart
+	UnhealthyRestartRequested bool // a check requested a restart; it counts as a failure, whatever the exit code
+	StartUnrecoverable        bool // the task did not start, and another attempt cannot succeed
+	Success                   bool // exit code 0, no signal, no error
 }
 
 // Action is the consequence of a task's end.
@@ -92,18 +92,18 @@ type Tracker struct {
 	state  State
 }
 
-// New returns a tracker whose first window starts now. jitter returns a random number
+// NewTracker returns a tracker whose first window starts now. jitter returns a random number
 // in [0,n), n > 0, as [math/rand/v2.Int64N] does; it must not be seeded from the time,
 // or tasks that fail together restart together.
-func New(p Policy, now time.Time, jitter func(n int64) int64) *Tracker {
+func NewTracker(p Policy, now time.Time, jitter func(n int64) int64) *Tracker {
 	return &Tracker{policy: p, jitter: jitter, state: State{WindowStart: now}}
 }
 
-// State returns the state for Resume.
+// State returns the state for RestoreState.
 func (t *Tracker) State() State { return t.state }
 
-// Resume restores the state of an earlier agent's tracker.
-func (t *Tracker) Resume(s State) { t.state = s }
+// RestoreState restores the state of an earlier agent's tracker.
+func (t *Tracker) RestoreState(s State) { t.state = s }
 
 // SetPolicy replaces the policy from the next decision on. It does not reset the count.
 func (t *Tracker) SetPolicy(p Policy) { t.policy = p }
@@ -135,11 +135,11 @@ func (t *Tracker) decideAction(now time.Time, o Outcome) Decision {
 	if o.Killed {
 		return Decision{Action: ActionKill}
 	}
-	if o.Requested {
+	if o.RestartRequested {
 		return Decision{Action: ActionRestart}
 	}
 
-	finished := o.Success && !o.Unhealthy && !t.policy.OnSuccess
+	finished := o.Success && !o.UnhealthyRestartRequested && !t.policy.RestartsOnSuccess
 	if t.policy.Attempts <= 0 {
 		if finished {
 			return Decision{Action: ActionFinish}
@@ -149,14 +149,14 @@ func (t *Tracker) decideAction(now time.Time, o Outcome) Decision {
 
 	t.countAttempt(now)
 	switch {
-	case o.Unrecoverable:
+	case o.StartUnrecoverable:
 		return Decision{Action: ActionGiveUp, Reason: ReasonUnrecoverable}
 	case finished:
 		return Decision{Action: ActionFinish}
 	case t.state.Count <= t.policy.Attempts:
 		return Decision{Action: ActionRestart, Reason: ReasonWithinPolicy, Delay: t.nextDelay()}
 	case t.policy.Mode == ModeDelay:
-		return Decision{Action: ActionRestart, Reason: ReasonDelay, Delay: t.remainingWindow(now)}
+		return Decision{Action: ActionRestart, Reason: ReasonDelay, Delay: t.remainingInterval(now)}
 	}
 	return Decision{Action: ActionGiveUp, Reason: fmt.Sprintf(
 		"Exceeded allowed attempts %d in interval %v and mode is %q", t.policy.Attempts, t.policy.Interval, ModeFail)}
@@ -184,9 +184,9 @@ func (t *Tracker) nextDelay() time.Duration {
 	return addSaturating(d, time.Duration(t.jitter(int64(d))/4))
 }
 
-// remainingWindow returns the rest of the window, at least 1 ns: a task that ends at the
+// remainingInterval returns the rest of the window, at least 1 ns: a task that ends at the
 // very end of a window starts again in the next window.
-func (t *Tracker) remainingWindow(now time.Time) time.Duration {
+func (t *Tracker) remainingInterval(now time.Time) time.Duration {
 	return max(t.policy.Interval-now.Sub(t.state.WindowStart), 1)
 }
 

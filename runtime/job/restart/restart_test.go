@@ -16,7 +16,7 @@ var startTime = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 func noJitter(int64) int64 { return 0 }
 
 func testPolicy(change func(*Policy)) Policy {
-	p := Policy{Attempts: 2, Interval: 20 * time.Second, Delay: time.Second, Mode: ModeFail, OnSuccess: true}
+	p := Policy{Attempts: 2, Interval: 20 * time.Second, Delay: time.Second, Mode: ModeFail, RestartsOnSuccess: true}
 	if change != nil {
 		change(&p)
 	}
@@ -47,7 +47,7 @@ func TestNextDecision(t *testing.T) {
 		},
 		{
 			"RS-002 a clean exit of a task that may finish ends it quietly",
-			testPolicy(func(p *Policy) { p.OnSuccess = false }),
+			testPolicy(func(p *Policy) { p.RestartsOnSuccess = false }),
 			[]testStep{{0, successOutcome, Decision{ActionFinish, "", 0}}},
 		},
 		{
@@ -57,7 +57,7 @@ func TestNextDecision(t *testing.T) {
 		},
 		{
 			"without attempts a clean exit ends a task that may finish quietly",
-			testPolicy(func(p *Policy) { p.Attempts, p.OnSuccess = 0, false }),
+			testPolicy(func(p *Policy) { p.Attempts, p.RestartsOnSuccess = 0, false }),
 			[]testStep{{0, successOutcome, Decision{ActionFinish, "", 0}}},
 		},
 		{
@@ -68,7 +68,7 @@ func TestNextDecision(t *testing.T) {
 		{
 			"without attempts even an unrecoverable error gives the policy as the reason",
 			testPolicy(func(p *Policy) { p.Attempts = 0 }),
-			[]testStep{{0, Outcome{Unrecoverable: true}, Decision{ActionGiveUp, ReasonNoRestarts, 0}}},
+			[]testStep{{0, Outcome{StartUnrecoverable: true}, Decision{ActionGiveUp, ReasonNoRestarts, 0}}},
 		},
 		{
 			"RS-004 mode delay: clean exits over the attempts wait for the rest of the window",
@@ -117,39 +117,39 @@ func TestNextDecision(t *testing.T) {
 		{
 			"RS-047 an unrecoverable start error is the last",
 			testPolicy(nil),
-			[]testStep{{0, Outcome{Unrecoverable: true}, Decision{ActionGiveUp, ReasonUnrecoverable, 0}}},
+			[]testStep{{0, Outcome{StartUnrecoverable: true}, Decision{ActionGiveUp, ReasonUnrecoverable, 0}}},
 		},
 		{
 			"a killed task stays down, whatever else is true",
 			testPolicy(nil),
-			[]testStep{{0, Outcome{Killed: true, Requested: true, Success: true, Unrecoverable: true}, Decision{ActionKill, "", 0}}},
+			[]testStep{{0, Outcome{Killed: true, RestartRequested: true, Success: true, StartUnrecoverable: true}, Decision{ActionKill, "", 0}}},
 		},
 		{
 			"RS-037 a requested restart costs no attempt",
 			testPolicy(func(p *Policy) { p.Attempts = 1 }),
 			[]testStep{
-				{0, Outcome{Requested: true}, Decision{ActionRestart, "", 0}},
-				{0, Outcome{Requested: true, Success: true}, Decision{ActionRestart, "", 0}},
+				{0, Outcome{RestartRequested: true}, Decision{ActionRestart, "", 0}},
+				{0, Outcome{RestartRequested: true, Success: true}, Decision{ActionRestart, "", 0}},
 				{0, failureOutcome, withinPolicyDecision},
 			},
 		},
 		{
 			"a requested restart needs no attempts",
 			testPolicy(func(p *Policy) { p.Attempts = 0 }),
-			[]testStep{{0, Outcome{Requested: true}, Decision{ActionRestart, "", 0}}},
+			[]testStep{{0, Outcome{RestartRequested: true}, Decision{ActionRestart, "", 0}}},
 		},
 		{
 			"an unhealthy task follows the policy, also if it then exits cleanly and may finish",
-			testPolicy(func(p *Policy) { p.Attempts, p.OnSuccess = 1, false }),
+			testPolicy(func(p *Policy) { p.Attempts, p.RestartsOnSuccess = 1, false }),
 			[]testStep{
-				{0, Outcome{Unhealthy: true, Success: true}, withinPolicyDecision},
-				{0, Outcome{Unhealthy: true, Success: true}, Decision{ActionGiveUp, exceededReason, 0}},
+				{0, Outcome{UnhealthyRestartRequested: true, Success: true}, withinPolicyDecision},
+				{0, Outcome{UnhealthyRestartRequested: true, Success: true}, Decision{ActionGiveUp, exceededReason, 0}},
 			},
 		},
 		{
 			"an unhealthy task without attempts fails",
-			testPolicy(func(p *Policy) { p.Attempts, p.OnSuccess = 0, false }),
-			[]testStep{{0, Outcome{Unhealthy: true, Success: true}, Decision{ActionGiveUp, ReasonNoRestarts, 0}}},
+			testPolicy(func(p *Policy) { p.Attempts, p.RestartsOnSuccess = 0, false }),
+			[]testStep{{0, Outcome{UnhealthyRestartRequested: true, Success: true}, Decision{ActionGiveUp, ReasonNoRestarts, 0}}},
 		},
 		{
 			"no delay is none",
@@ -167,7 +167,7 @@ func TestNextDecision(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			tracker := New(c.policy, startTime, noJitter)
+			tracker := NewTracker(c.policy, startTime, noJitter)
 			for i, s := range c.steps {
 				if got := tracker.Decide(startTime.Add(s.at), s.outcome); got != s.want {
 					t.Errorf("decision %d = %+v, want %+v", i+1, got, s.want)
@@ -181,14 +181,14 @@ func TestDelayHasUpToAQuarterOfJitter(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	for range 2000 {
 		delay := time.Duration(1 + rng.Int64N(int64(10*time.Second)))
-		tracker := New(testPolicy(func(p *Policy) { p.Delay = delay }), startTime, rng.Int64N)
+		tracker := NewTracker(testPolicy(func(p *Policy) { p.Delay = delay }), startTime, rng.Int64N)
 		got := tracker.Decide(startTime, Outcome{}).Delay
 		if got < delay || got >= delay+delay/4+1 {
 			t.Fatalf("delay %v for a policy of %v", got, delay)
 		}
 	}
 	full := func(n int64) int64 { return n - 1 }
-	tracker := New(testPolicy(nil), startTime, full)
+	tracker := NewTracker(testPolicy(nil), startTime, full)
 	if got, want := tracker.Decide(startTime, Outcome{}).Delay, 1250*time.Millisecond-1; got != want {
 		t.Errorf("longest delay %v, want %v", got, want)
 	}
@@ -198,7 +198,7 @@ func TestDelayHasUpToAQuarterOfJitter(t *testing.T) {
 // docs/rules.md).
 func TestJitterIsIndependent(t *testing.T) {
 	p := testPolicy(func(p *Policy) { p.Delay = time.Hour })
-	a, b := New(p, startTime, rand.Int64N), New(p, startTime, rand.Int64N)
+	a, b := NewTracker(p, startTime, rand.Int64N), NewTracker(p, startTime, rand.Int64N)
 	if a.Decide(startTime, Outcome{}) == b.Decide(startTime, Outcome{}) {
 		t.Error("both drew the same delay")
 	}
@@ -206,7 +206,7 @@ func TestJitterIsIndependent(t *testing.T) {
 
 func TestHugeDelaysDoNotOverflow(t *testing.T) {
 	full := func(n int64) int64 { return n - 1 }
-	tracker := New(testPolicy(func(p *Policy) { p.Delay = math.MaxInt64 }), startTime, full)
+	tracker := NewTracker(testPolicy(func(p *Policy) { p.Delay = math.MaxInt64 }), startTime, full)
 	if got := tracker.Decide(startTime, Outcome{}).Delay; got != math.MaxInt64 {
 		t.Errorf("delay %v", got)
 	}
@@ -216,11 +216,11 @@ func TestHugeDelaysDoNotOverflow(t *testing.T) {
 // docs/rules.md).
 func TestResume(t *testing.T) {
 	p := testPolicy(func(p *Policy) { p.Attempts, p.Interval, p.Delay = 2, 5*time.Minute, 58*time.Second })
-	before := New(p, startTime, noJitter)
+	before := NewTracker(p, startTime, noJitter)
 	before.Decide(startTime.Add(time.Second), Outcome{})
 
-	after := New(p, startTime.Add(20*time.Second), noJitter)
-	after.Resume(before.State())
+	after := NewTracker(p, startTime.Add(20*time.Second), noJitter)
+	after.RestoreState(before.State())
 	if got, want := after.RemainingDelay(startTime.Add(21*time.Second)), 38*time.Second; got != want {
 		t.Errorf("remaining delay %v, want %v", got, want)
 	}
@@ -239,7 +239,7 @@ func TestResume(t *testing.T) {
 }
 
 func TestRemainingIsBoundedWhenTheClockIsSetBack(t *testing.T) {
-	tracker := New(testPolicy(nil), startTime, noJitter)
+	tracker := NewTracker(testPolicy(nil), startTime, noJitter)
 	tracker.Decide(startTime, Outcome{})
 	if got, want := tracker.RemainingDelay(startTime.Add(-time.Hour)), time.Second; got != want {
 		t.Errorf("remaining %v, want the delay, %v", got, want)
@@ -248,7 +248,7 @@ func TestRemainingIsBoundedWhenTheClockIsSetBack(t *testing.T) {
 
 // An updated policy applies from the next decision on.
 func TestSetPolicy(t *testing.T) {
-	tracker := New(testPolicy(func(p *Policy) { p.Attempts = 1 }), startTime, noJitter)
+	tracker := NewTracker(testPolicy(func(p *Policy) { p.Attempts = 1 }), startTime, noJitter)
 	tracker.Decide(startTime, Outcome{})
 	tracker.SetPolicy(testPolicy(func(p *Policy) { p.Attempts = 2 }))
 	if got := tracker.Decide(startTime, Outcome{}); got.Action != ActionRestart {
@@ -272,7 +272,7 @@ func TestOnSuccess(t *testing.T) {
 		"sysbatch": {false, false, true, false, true, false},
 	} {
 		for i, stage := range stages {
-			if got := OnSuccess(jobType, stage); got != want[i] {
+			if got := RestartsOnSuccess(jobType, stage); got != want[i] {
 				t.Errorf("OnSuccess(%s, stage %v) = %v, want %v", jobType, stage, got, want[i])
 			}
 		}
@@ -291,7 +291,7 @@ func TestRandomSequences(t *testing.T) {
 		if rng.IntN(2) == 0 {
 			p.Mode = ModeDelay
 		}
-		tracker := New(p, startTime, rng.Int64N)
+		tracker := NewTracker(p, startTime, rng.Int64N)
 		now := startTime
 		restarts := 0
 		window := tracker.State().WindowStart
@@ -326,7 +326,7 @@ func TestRandomSequences(t *testing.T) {
 // in the window, and the task would restart repeatedly without delay.
 func TestDelayMayExceedTheWindow(t *testing.T) {
 	now := time.Unix(0, 0)
-	tracker := New(Policy{Attempts: 1, Interval: 10 * time.Second, Mode: ModeDelay}, now, func(int64) int64 { return 0 })
+	tracker := NewTracker(Policy{Attempts: 1, Interval: 10 * time.Second, Mode: ModeDelay}, now, func(int64) int64 { return 0 })
 	tracker.Decide(now, Outcome{})
 	now = now.Add(10 * time.Second) // the end of the window
 	d := tracker.Decide(now, Outcome{})

@@ -49,15 +49,15 @@ type Span struct {
 // kB in JSON.
 const MaxTextLen = 1000
 
-// ClipTexts shortens each text to MaxTextLen.
-func (s *Span) ClipTexts() {
+// TruncateTexts shortens each text to MaxTextLen.
+func (s *Span) TruncateTexts() {
 	for _, text := range []*string{&s.Name, &s.Task, &s.Plugin, &s.Result, &s.Error} {
-		*text = clipText(*text)
+		*text = truncateText(*text)
 	}
 }
 
-// clipText shortens a text to MaxTextLen, at the end of a character.
-func clipText(text string) string {
+// truncateText shortens a text to MaxTextLen, at the end of a character.
+func truncateText(text string) string {
 	if len(text) <= MaxTextLen {
 		return text
 	}

@@ -37,35 +37,35 @@ var ErrShutdown = taskrunner.ErrShutdown
 // Config configures a Runner. It is large because it lists everything that a runner gets
 // from its agent; each part of the runner receives only the fields that it needs.
 type Config struct {
-	Alloc        *api.Allocation // allocation to run, which must not be changed after New; its job must be canonical
-	Node         taskenv.Node
-	HostEnv      map[string]string // environment variables of the agent that tasks inherit, by name; see taskenv.HostEnv
-	Drivers      Drivers
-	Logs         runnerhooks.Collector
-	AllocDirRoot string
-	Store        Store                     // stores the records of the allocation; nil stores none
-	Services     services.Registry         // service registrations of all allocations of the node
-	CheckResults services.CheckResultStore // stores the results of checks; nil keeps them in memory
-	Dial         services.DialFunc         // connects checks to their targets; nil uses the network of the host
-	ReportStatus func(StatusUpdate)        // called for each change of the status, one call at a time; should return soon
-	Hooks        HookFactory               // hooks other than the builtin ones; may be nil
-	Identities   *identity.Issuer          // issues the tokens of workload identities; nil issues none
-	TaskAPI      *taskapi.Listener         // serves the API to tasks; nil gives them no socket
-	Host         HostResources
-	Limits       Limits
-	Trace        func(*api.Allocation) timeline.Trace // returns the trace of an allocation; nil exports no traces
-	Logger       hclog.Logger
+	Alloc           *api.Allocation // allocation to run, which must not be changed after New; its job must be canonical
+	Node            taskenv.Node
+	HostEnv         map[string]string // environment variables of the agent that tasks inherit, by name; see taskenv.HostEnv
+	Drivers         Drivers
+	LogCollector    runnerhooks.LogCollector
+	AllocDirRoot    string
+	Store           Store                     // stores the records of the allocation; nil stores none
+	Services        services.Registry         // service registrations of all allocations of the node
+	CheckResults    services.CheckResultStore // stores the results of checks; nil keeps them in memory
+	DialCheckTarget services.DialFunc         // connects checks to their targets; nil uses the network of the host
+	ReportStatus    func(StatusUpdate)        // called for each change of the status, one call at a time; should return soon
+	HookFactory     HookFactory               // hooks other than the builtin ones; may be nil
+	Identities      *identity.Issuer          // issues the tokens of workload identities; nil issues none
+	TaskAPI         *taskapi.Listener         // serves the API to tasks; nil gives them no socket
+	Host            HostResources
+	Limits          Limits
+	NewTrace        func(*api.Allocation) timeline.Trace // returns the trace of an allocation; nil exports no traces
+	Logger          hclog.Logger
 
-	// Restored means that an earlier agent ran the allocation, so that its tasks are restored from TaskRecords.
-	Restored    bool
-	TaskRecords RecordReader // records of the earlier agent; required if Restored is set, otherwise nil
-	Rebooted    bool         // the machine has rebooted since the earlier agent ran
+	// Restored means that an earlier agent ran the allocation, so that its tasks are restored from EarlierRecords.
+	Restored       bool
+	EarlierRecords RecordReader // records of the earlier agent; required if Restored is set, otherwise nil
+	Rebooted       bool         // the machine has rebooted since the earlier agent ran
 
-	// RecoveryTracker is shared by all allocations of the node. EndTask ends a task without its driver, and
-	// AwaitExit returns the exit status of a task without its driver; see taskrunner.Config. All three may be nil.
-	RecoveryTracker *taskrunner.RecoveryTracker
-	EndTask         taskrunner.EndTaskFunc
-	AwaitExit       taskrunner.AwaitExitFunc
+	// RecoveryTracker is shared by all allocations of the node. EndTaskWithoutDriver ends a task without its driver, and
+	// AwaitExitWithoutDriver returns the exit status of a task without its driver; see taskrunner.Config. All three may be nil.
+	RecoveryTracker        *taskrunner.RecoveryTracker
+	EndTaskWithoutDriver   taskrunner.EndTaskFunc
+	AwaitExitWithoutDriver taskrunner.AwaitExitFunc
 
 	// AllocDone returns a channel that is closed when no task or hook of the given allocation runs on this
 	// node. The channel is closed already if the allocation is unknown. An allocation waits for the channel of
@@ -76,14 +76,14 @@ type Config struct {
 // HostResources are the resources of the host that tasks get besides their directories. A nil field means
 // that the host offers no resources of this kind.
 type HostResources struct {
-	// Cgroups returns the cgroups for a task with a driver and a number of reserved cores, nil if the
+	// NewCgroupManager returns the cgroups for a task with a driver and a number of reserved cores, nil if the
 	// driver creates the cgroup itself.
-	Cgroups   func(driver string, cores int) runnerhooks.CgroupManager
-	Networks  runnerhooks.NetworkManager
-	Devices   runnerhooks.DeviceReserver // reserves the devices of tasks
-	Users     runnerhooks.UserPool       // user ids for tasks that name no user
-	Variables runnerhooks.VariableReader // the variables of secret blocks
-	Volume    runnerhooks.FindVolumeFunc // finds the host volumes of tasks
+	NewCgroupManager func(driver string, cores int) runnerhooks.CgroupManager
+	NetworkManager   runnerhooks.NetworkManager
+	DeviceReserver   runnerhooks.DeviceReserver // reserves the devices of tasks
+	UserPool         runnerhooks.UserPool       // user ids for tasks that name no user
+	VariableReader   runnerhooks.VariableReader // the variables of secret blocks
+	FindVolume       runnerhooks.FindVolumeFunc // finds the host volumes of tasks
 }
 
 // Drivers finds a driver by name. The call blocks while the driver's plugin is starting. All calls
@@ -123,8 +123,8 @@ type Runner struct {
 	timeline      *timeline.File
 	logger        hclog.Logger
 
-	done     chan struct{} // closed by Run
-	allEnded atomic.Bool   // set by Run when no task, hook or cleanup of the allocation remains
+	done            chan struct{} // closed by Run
+	runEndedForGood atomic.Bool   // set by Run when no task, hook or cleanup of the allocation remains
 }
 
 // New returns a runner for an allocation. The runner does nothing before Run. New fails
@@ -135,7 +135,7 @@ func New(c Config) (*Runner, error) {
 	if group == nil {
 		return nil, fmt.Errorf("alloc %s: job %q has no group %q", alloc.ID, alloc.JobID, alloc.TaskGroup)
 	}
-	if c.Restored && c.TaskRecords == nil {
+	if c.Restored && c.EarlierRecords == nil {
 		return nil, fmt.Errorf("alloc %s: no records to restore it from", alloc.ID)
 	}
 	dir, err := allocdir.New(c.AllocDirRoot, alloc.ID)
@@ -144,7 +144,7 @@ func New(c Config) (*Runner, error) {
 	}
 	tasks := make([]taskrunner.Task, len(group.Tasks))
 	for i, t := range group.Tasks {
-		if tasks[i], err = toRunnerTask(alloc, group, t.Name, limits); err != nil {
+		if tasks[i], err = toTaskRunnerTask(alloc, group, t.Name, limits); err != nil {
 			return nil, fmt.Errorf("alloc %s: %w", alloc.ID, err)
 		}
 	}
@@ -156,8 +156,8 @@ func New(c Config) (*Runner, error) {
 	}
 	r.alloc.Store(alloc)
 	var trace timeline.Trace
-	if c.Trace != nil {
-		trace = c.Trace(alloc)
+	if c.NewTrace != nil {
+		trace = c.NewTrace(alloc)
 	}
 	r.timeline = timeline.NewFile(dir.Open, trace, r.logger)
 	r.initComponents(c, limits, tasks)
@@ -165,11 +165,11 @@ func New(c Config) (*Runner, error) {
 		r.restorer.resumeEarlierStop()
 		r.hookBuilder.restoreNetwork()
 	}
-	r.hookBuilder.previousDataPending = !r.restorer.startedByEarlierAgent
-	if c.Hooks != nil {
-		r.hookBuilder.awaitHookLaunches = c.Hooks.PendingLaunches(alloc)
+	r.hookBuilder.previousAllocDataPending = !r.restorer.startedByEarlierAgent
+	if c.HookFactory != nil {
+		r.hookBuilder.awaitHookPluginLaunches = c.HookFactory.PendingLaunchWaiter(alloc)
 	}
-	if r.hookBuilder.awaitHookLaunches == nil {
+	if r.hookBuilder.awaitHookPluginLaunches == nil {
 		r.hookBuilder.attachHooks()
 	}
 	return r, nil
@@ -187,28 +187,28 @@ func (r *Runner) initComponents(c Config, limits Limits, tasks []taskrunner.Task
 	r.services = newAllocServices(services.Config{
 		AllocID:          alloc.ID,
 		AllocName:        alloc.Name,
-		CurrentSpec:      func() *services.Spec { return newServicesSpec(r.Alloc(), c.Node, network.apiStatus()) },
-		CurrentEnv:       r.envBuilders.envOf,
+		CurrentSpec:      func() *services.Spec { return newServicesSpec(r.Alloc(), c.Node, network.networkStatusForAPI()) },
+		CurrentEnv:       r.envBuilders.envOfTaskOrAlloc,
 		Registry:         c.Services,
 		CheckResultStore: c.CheckResults,
-		Dial:             c.Dial,
+		Dial:             c.DialCheckTarget,
 	}, r.tasks, r.logger)
 	r.health = &healthTracker{
-		alloc: r.Alloc, tasks: r.tasks, checkResults: r.services.serviceSet.Checks, stopRequested: r.stopSequence.isRequested,
+		alloc: r.Alloc, tasks: r.tasks, checkResults: r.services.serviceSet.CheckResults, stopRequested: r.stopSequence.isRequested,
 		reconcileSignal: changes, runnerCreateTime: created, timeline: r.timeline.Recorder("", nil), logger: r.logger,
 	}
 	gates := &startGates{
-		tasks: r.tasks, checkResults: r.services.serviceSet.Checks, stopRequested: r.stopSequence.isRequested, reconcileSignal: changes, runnerCreateTime: created,
+		tasks: r.tasks, checkResults: r.services.serviceSet.CheckResults, stopRequested: r.stopSequence.isRequested, reconcileSignal: changes, runnerCreateTime: created,
 	}
 	gates.coordinator, gates.lifecycleGroup = newLifecycle(alloc, tasks, r.logger)
-	r.clientStatus = &clientStatusTracker{allocID: alloc.ID, networkStatus: network.apiStatus, takeTasksSnapshot: gates.snapshot, reportedHealth: r.health.reportedHealth, reconcileSignal: changes}
+	r.clientStatus = &clientStatusTracker{allocID: alloc.ID, networkStatus: network.networkStatusForAPI, takeTasksSnapshot: gates.snapshotWithPendingReruns, healthForClientStatus: r.health.healthForClientStatus, reconcileSignal: changes}
 	r.allocUpdater = &allocUpdater{
 		currentAlloc: &r.alloc, tasks: r.tasks, envBuilders: r.envBuilders, limits: limits,
 		callUpdateHooks: func(ctx context.Context) { r.hooks.callUpdateHooks(ctx) }, requestStop: r.Stop, logger: r.logger,
-		nextAllocReceived: make(chan struct{}, 1), stopReceived: make(chan struct{}),
+		nextAllocReceived: make(chan struct{}, 1), stopVersionReceived: make(chan struct{}),
 	}
 	r.hooks = &allocHooks{
-		alloc: r.Alloc, envBuilders: r.envBuilders, tasks: r.tasks, stopRequested: r.stopSequence.stopRequested, stopAnnounced: r.allocUpdater.stopReceived,
+		alloc: r.Alloc, envBuilders: r.envBuilders, tasks: r.tasks, stopRequested: r.stopSequence.stopRequested, stopVersionReceived: r.allocUpdater.stopVersionReceived,
 		limits: limits, timeline: r.timeline.Recorder("", nil), logger: r.logger,
 	}
 	r.restorer = &restorer{
@@ -216,13 +216,13 @@ func (r *Runner) initComponents(c Config, limits Limits, tasks []taskrunner.Task
 		clientStatus: r.clientStatus, stopSequence: r.stopSequence, limits: limits, logger: r.logger, tasksRestored: make(chan struct{}),
 	}
 	if c.Restored {
-		r.restorer.records = c.TaskRecords
+		r.restorer.records = c.EarlierRecords
 	}
 	r.taskRestarter = &taskRestarter{
 		tasks: r.tasks, startGates: gates, clientStatus: r.clientStatus, stopSequence: r.stopSequence, reconcileSignal: changes, awaitRestored: r.restorer.awaitRestored,
 		isStopDesired: func() bool { return r.Alloc().ServerTerminalStatus() }, runReturned: r.done,
 		callPreTaskRestartHooks: r.hooks.callPreTaskRestartHooks, reregisterServices: r.services.registerGroupServicesAgain, tasksDownTimeout: limits.RestartAllTimeout,
-		semaphore: make(chan struct{}, 1),
+		multiTaskRestartSemaphore: make(chan struct{}, 1),
 	}
 	r.asyncRestarts = &asyncRestarts{logger: r.logger}
 	r.reconciler = &reconciler{
@@ -231,7 +231,7 @@ func (r *Runner) initComponents(c Config, limits Limits, tasks []taskrunner.Task
 	}
 	r.statsHooks = make(statsHooksByTask)
 	for i, task := range tasks {
-		env := r.envBuilders.addTask(task.Name, c.HostEnv)
+		env := r.envBuilders.addTaskBuilder(task.Name, c.HostEnv)
 		r.tasks[i] = taskrunner.New(taskrunner.Config{
 			Alloc:     toTaskRunnerAlloc(alloc, alloc.GetTaskGroup()),
 			Task:      task,
@@ -241,21 +241,21 @@ func (r *Runner) initComponents(c Config, limits Limits, tasks []taskrunner.Task
 			DispenseDriver: func(ctx context.Context) (driver.Driver, error) {
 				return c.Drivers.Driver(ctx, task.Driver)
 			},
-			Store:           taskStore{c.Store, alloc.ID, task.Name},
-			OnStateChange:   changes.requestReconcile,
-			HookLimits:      limits.hookLimits(),
-			Timeline:        r.timeline.Recorder(task.Name, env.Redact),
-			RestoredTask:    r.restorer.readRestoredTask(task.Name),
-			RecoveryTracker: c.RecoveryTracker,
-			EndTask:         c.EndTask,
-			AwaitExit:       c.AwaitExit,
-			Logger:          r.logger,
+			Store:                  taskStore{c.Store, alloc.ID, task.Name},
+			OnTaskStateChange:      changes.requestReconcile,
+			HookCallLimits:         limits.hookCallLimits(),
+			Timeline:               r.timeline.Recorder(task.Name, env.Redact),
+			RestoredTask:           r.restorer.readRestoredTask(task.Name),
+			RecoveryTracker:        c.RecoveryTracker,
+			EndTaskWithoutDriver:   c.EndTaskWithoutDriver,
+			AwaitExitWithoutDriver: c.AwaitExitWithoutDriver,
+			Logger:                 r.logger,
 		})
-		r.statsHooks[task.Name] = runnerhooks.NewStats(r.tasks[i].Stats, limits.StatsSampleInterval, r.logger)
+		r.statsHooks[task.Name] = runnerhooks.NewStatsHook(r.tasks[i].Stats, limits.StatsSampleInterval, r.logger)
 	}
 	r.hookBuilder = &hookBuilder{
 		config: c, limits: limits, dir: r.dir, tasks: r.tasks, envBuilders: r.envBuilders, alloc: r.Alloc, services: r.services, health: r.health,
-		statsHooks: r.statsHooks, currentStatus: r.clientStatus.current, onMaxRunExceeded: r.stopForMaxRunDuration, restoredAttachmentsOfTask: r.restorer.attachmentsOfTask,
+		statsHooks: r.statsHooks, currentStatus: r.clientStatus.currentStatus, onMaxRunExceeded: r.stopForMaxRunDuration, restoredAttachmentsOfTask: r.restorer.attachmentsOfTask,
 		hooks: r.hooks, logger: r.logger, hooksAttached: make(chan struct{}),
 	}
 }
@@ -263,22 +263,22 @@ func (r *Runner) initComponents(c Config, limits Limits, tasks []taskrunner.Task
 // Done returns a channel that is closed when Run has returned.
 func (r *Runner) Done() <-chan struct{} { return r.done }
 
-// Finished reports whether Run has returned because no task, hook or cleanup of the allocation remains.
+// EndedForGood reports whether Run has returned because no task, hook or cleanup of the allocation remains.
 // It is false when the agent shuts down and leaves the allocation running.
-func (r *Runner) Finished() bool { return r.allEnded.Load() }
+func (r *Runner) EndedForGood() bool { return r.runEndedForGood.Load() }
 
-// Restored returns a channel that is closed when the tasks that an earlier agent left running accept
+// TasksRestored returns a channel that is closed when the tasks that an earlier agent left running accept
 // requests.
-func (r *Runner) Restored() <-chan struct{} { return r.restorer.tasksRestored }
+func (r *Runner) TasksRestored() <-chan struct{} { return r.restorer.tasksRestored }
 
-// AwaitTasks blocks until each task has ended for good, or until ctx is done, in which case it returns
+// AwaitTasksEnded blocks until each task has ended for good, or until ctx is done, in which case it returns
 // the cause. It does not wait until drivers have destroyed the ended tasks; destroying reports whether a driver
 // must still destroy one.
-func (r *Runner) AwaitTasks(ctx context.Context) (destroying bool, err error) {
+func (r *Runner) AwaitTasksEnded(ctx context.Context) (destroyPending bool, err error) {
 	for _, t := range r.tasks {
 		select {
 		case <-t.Done():
-		case <-t.Destroying():
+		case <-t.OnlyDestroyRemains():
 		case <-ctx.Done():
 			return false, context.Cause(ctx)
 		}
@@ -296,7 +296,7 @@ func (r *Runner) Timeline() *timeline.File { return r.timeline }
 func (r *Runner) Alloc() *api.Allocation { return r.alloc.Load() }
 
 // Status returns the current status of the allocation.
-func (r *Runner) Status() StatusUpdate { return r.clientStatus.current() }
+func (r *Runner) Status() StatusUpdate { return r.clientStatus.currentStatus() }
 
 // Run blocks until the allocation has ended, including its poststop tasks: all tasks
 // have ended for good, or ctx is done with the cause ErrShutdown and the tasks are left
@@ -310,9 +310,9 @@ func (r *Runner) Run(ctx context.Context) {
 		r.recordAllocSpan(tracespan.Placement, "", false)
 	}
 	untilShutdown, untilKill, untilStop := r.stopSequence.newRunContexts(ctx)
-	r.asyncRestarts.allowRestarts(untilShutdown)
+	r.asyncRestarts.acceptRestarts(untilShutdown)
 	defer r.asyncRestarts.cancelAndWait()
-	defer r.stopSequence.releaseContexts()
+	defer r.stopSequence.releaseRunContexts()
 
 	// A context.AfterFunc instead of a goroutine waits for ctx, because most allocations are never
 	// stopped.
@@ -360,7 +360,7 @@ func (r *Runner) Run(ctx context.Context) {
 	if untilShutdown.Err() != nil {
 		r.hooks.callShutdownHooks(uncanceled)
 	} else {
-		r.allEnded.Store(true)
+		r.runEndedForGood.Store(true)
 		if !preKilled {
 			r.hooks.callPreKillHooks(uncanceled)
 		}
@@ -368,8 +368,8 @@ func (r *Runner) Run(ctx context.Context) {
 		r.hooks.callPostrunHooks(uncanceled)
 		point.Leave()
 	}
-	r.reconciler.reconcile() // reports the final status after the watch loop has returned
-	if r.allEnded.Load() {
+	r.reconciler.reconcile() // reports the final status again, because the hooks called since the last reconcile may have changed it
+	if r.runEndedForGood.Load() {
 		status := r.Status().ClientStatus
 		r.recordAllocSpan(tracespan.Lifetime, status, status == api.AllocClientStatusFailed)
 	}
@@ -377,14 +377,14 @@ func (r *Runner) Run(ctx context.Context) {
 
 // recordAllocSpan records a span from the placement of the allocation until now in the time line.
 func (r *Runner) recordAllocSpan(name, result string, failed bool) {
-	r.timeline.Recorder("", nil).RecordAlloc(name, time.Unix(0, r.Alloc().CreateTime), result, failed)
+	r.timeline.Recorder("", nil).RecordAllocSpan(name, time.Unix(0, r.Alloc().CreateTime), result, failed)
 }
 
 // setupAlloc prepares the allocation so that its tasks can run. If that fails, all tasks are killed before
 // they start. Poststop tasks are killed too, because no task has run whose work they would clean up.
 func (r *Runner) setupAlloc(untilStop context.Context) {
 	restored := r.restorer.startedByEarlierAgent
-	if restored && (r.stopSequence.isRequested() || r.onlyPoststopRemains()) {
+	if restored && (r.stopSequence.isRequested() || r.onlyPoststopTasksRemain()) {
 		return // no task needs the setup: stopSequence.killTasks kills the tasks, or only poststop tasks remain
 	}
 	kill := func(event func(*taskrunner.Runner) *api.TaskEvent) {
@@ -398,7 +398,7 @@ func (r *Runner) setupAlloc(untilStop context.Context) {
 		return
 	}
 	if !restored {
-		if err := r.tasks.prepareTasks(untilStop); err != nil && untilStop.Err() == nil {
+		if err := r.tasks.fetchDriverDescriptions(untilStop); err != nil && untilStop.Err() == nil {
 			r.logger.Error("alloc not added", "error", err)
 			r.clientStatus.setOverride(statusOverride{api.AllocClientStatusFailed, fmt.Sprintf("Unable to add allocation due to error: %v", err)})
 			kill(noEvent)
@@ -417,9 +417,9 @@ func (r *Runner) setupAlloc(untilStop context.Context) {
 	}
 }
 
-// onlyPoststopRemains reports whether all tasks except poststop tasks have ended.
-func (r *Runner) onlyPoststopRemains() bool {
-	_, finished := evaluateSiblings(r.tasks.siblingStates(r.Status().TaskStates))
+// onlyPoststopTasksRemain reports whether all tasks except poststop tasks have ended.
+func (r *Runner) onlyPoststopTasksRemain() bool {
+	_, finished := evaluateSiblingStop(r.tasks.siblingStates(r.Status().TaskStates))
 	return finished
 }
 
@@ -449,11 +449,11 @@ func (r *Runner) Stop() { r.stopSequence.requestStop(stopReason{}) }
 // poststop tasks. It does not block.
 func (r *Runner) Kill() { r.stopSequence.forceKillTasks() }
 
-// Purge must be called when the job of the allocation was purged. It allows the agent to end a task that is being
+// SetJobPurged must be called when the job of the allocation was purged. It allows the agent to end a task that is being
 // stopped without its driver, if the driver is unavailable. It does not block.
-func (r *Runner) Purge() {
+func (r *Runner) SetJobPurged() {
 	for _, t := range r.tasks {
-		t.Purge()
+		t.SetJobPurged()
 	}
 }
 
@@ -468,16 +468,16 @@ func (r *Runner) stopForMaxRunDuration() {
 // Destroy removes the resources of the allocation from the node. It must not be called before
 // Run has returned. It may be called again after an error.
 func (r *Runner) Destroy(ctx context.Context) error {
-	if r.hooks.currentChain() == nil {
+	if r.hooks.currentHookChain() == nil {
 		r.hookBuilder.attachHooks() // the runner was created only for Destroy, so Destroy does not wait for plugins that are being launched
 	}
 	r.timeline.Close() // the AllocDir hook removes the file of the time line
 	return r.hooks.callDestroyHooks(ctx)
 }
 
-// PluginsLeftRunning returns the plugins that the tasks need that continue to run after the shutdown of the
+// PluginsNeededAfterShutdown returns the plugins that the tasks need that continue to run after the shutdown of the
 // agent. Run must have returned.
-func (r *Runner) PluginsLeftRunning() []supervisor.PluginKey {
+func (r *Runner) PluginsNeededAfterShutdown() []supervisor.PluginKey {
 	var neededPlugins []supervisor.PluginKey
 	for _, t := range r.tasks {
 		if t.Running() || t.IsDestroyPending() {
@@ -485,17 +485,17 @@ func (r *Runner) PluginsLeftRunning() []supervisor.PluginKey {
 		}
 	}
 	if len(neededPlugins) > 0 {
-		for _, name := range r.hooks.neededPluginHooks() {
+		for _, name := range r.hooks.listPluginHookNames() {
 			neededPlugins = append(neededPlugins, supervisor.PluginKey{Type: base.TypeHook, Name: name})
 		}
 	}
 	return neededPlugins
 }
 
-// NeedsPlugin reports whether a task uses the given driver, or the given hook is attached.
-func (r *Runner) NeedsPlugin(what supervisor.PluginKey) bool {
-	if what.Type == base.TypeHook {
-		return r.hooks.needsPluginHook(what.Name)
+// UsesPlugin reports whether a task uses the given driver, or the given hook is attached.
+func (r *Runner) UsesPlugin(key supervisor.PluginKey) bool {
+	if key.Type == base.TypeHook {
+		return r.hooks.hasPluginHook(key.Name)
 	}
-	return slices.ContainsFunc(r.tasks, func(t *taskrunner.Runner) bool { return t.Task().Driver == what.Name })
+	return slices.ContainsFunc(r.tasks, func(t *taskrunner.Runner) bool { return t.Task().Driver == key.Name })
 }

@@ -227,7 +227,7 @@ func TestLogSettingsReachCollector(t *testing.T) {
 			h.wait()
 			started, stopped := h.logs.snapshot()
 			task := started["web"]
-			wantEqual(t, "task", []any{task.AllocID, task.Name, task.Dir, task.Stdout, task.Stderr},
+			wantEqual(t, "task", []any{task.AllocID, task.Name, task.LogDir, task.StdoutLimits, task.StderrLimits},
 				[]any{testAllocID, "web", h.Dir().LogDir(), "{3 1048576}", "{3 1048576}"})
 			wantEqual(t, "stopped", stopped, "map[web:1]")
 			wantEqual(t, "paths", logs(h), ".web.stdout.fifo .web.stderr.fifo")
@@ -257,7 +257,7 @@ func TestLogSettingsReachCollector(t *testing.T) {
 	})
 	t.Run("a collector that does not start is tried again", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			h := startHarness(t, parseJob(t, job("batch", oneRestartText+oneSecondTaskText)), func(c *Config) { c.Logs.(*fakeLogs).remainingFailures = 1 })
+			h := startHarness(t, parseJob(t, job("batch", oneRestartText+oneSecondTaskText)), func(c *Config) { c.LogCollector.(*fakeLogs).remainingFailures = 1 })
 			h.wait()
 			wantEqual(t, "events", h.taskEventTypes("web"), "[Received Task Setup Task hook failed Restarting Started Terminated]")
 			wantEqual(t, "message", h.taskState("web").Events[2].DisplayMessage, "logmon: collect logs: no collector")
@@ -376,15 +376,15 @@ func TestTaskEvent(t *testing.T) {
 		h.advance(2 * time.Second)
 		e := driver.TaskEvent{AllocID: testAllocID, TaskName: "web", Timestamp: h.startTime.Add(time.Second),
 			Message: "pulling", Annotations: map[string]string{"image": "x"}}
-		wantEqual(t, "taken", h.TaskEvent(e), true)
+		wantEqual(t, "taken", h.EmitDriverEvent(e), true)
 		events := h.taskState("web").Events
 		got := events[len(events)-1]
 		wantEqual(t, "event", []any{got.Type, got.DisplayMessage, got.DriverMessage, got.Details, h.at(time.Unix(0, got.Time))},
 			"[Driver pulling pulling map[image:x] +1s]")
 		e.TaskName = "nope"
-		wantEqual(t, "unknown task", h.TaskEvent(e), false)
+		wantEqual(t, "unknown task", h.EmitDriverEvent(e), false)
 		e.TaskName, e.AllocID = "web", "other"
-		wantEqual(t, "other allocation", h.TaskEvent(e), false)
+		wantEqual(t, "other allocation", h.EmitDriverEvent(e), false)
 	})
 }
 
@@ -715,7 +715,7 @@ func TestReservedCores(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		groups := &recordingCgroups{}
 		a := startAgent(t, parseJob(t, job("service", "task \"web\" {\n driver = \"fake\"\n resources {\n cores = 2\n }\n}")), func(c *Config) {
-			c.Host.Cgroups = func(_ string, cores int) runnerhooks.CgroupManager {
+			c.Host.NewCgroupManager = func(_ string, cores int) runnerhooks.CgroupManager {
 				wantEqual(t, "cores", cores, 2)
 				return groups
 			}
@@ -748,7 +748,7 @@ func TestCgroupOfTheHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		groups := &recordingCgroups{}
 		a := startAgent(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) {
-			c.Host.Cgroups = func(driver string, _ int) runnerhooks.CgroupManager {
+			c.Host.NewCgroupManager = func(driver string, _ int) runnerhooks.CgroupManager {
 				wantEqual(t, "driver", driver, "fake")
 				return groups
 			}
@@ -779,7 +779,7 @@ func TestCgroupOfTheHost(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) {
-			c.Host.Cgroups = func(string, int) runnerhooks.CgroupManager { return nil }
+			c.Host.NewCgroupManager = func(string, int) runnerhooks.CgroupManager { return nil }
 		})
 		h.advance(time.Second)
 		wantEqual(t, "told a driver that makes its own", h.drivers.lastConfig("web").Resources.Linux.CpusetCgroup, "")

@@ -26,7 +26,7 @@ func BenchmarkNoOpAlloc(b *testing.B) {
 		alloc.ID = fmt.Sprintf("%08d-2222-3333-4444-555555555555", n)
 		n++
 		r, err := New(Config{
-			Alloc: alloc, Node: taskenv.Node{NodeFacts: model.NodeFacts{ID: "node-id", Name: "node-name"}}, Drivers: w, Logs: newFakeLogs(),
+			Alloc: alloc, Node: taskenv.Node{NodeFacts: model.NodeFacts{ID: "node-id", Name: "node-name"}}, Drivers: w, LogCollector: newFakeLogs(),
 			Services: new(servicestest.Registry), AllocDirRoot: root, ReportStatus: func(StatusUpdate) {}, Logger: nullLogger,
 		})
 		if err != nil {

@@ -24,7 +24,7 @@ func TestStoredTimesInTheFuture(t *testing.T) {
 			{"a start in the future was before this runner", now.AddDate(1, 0, 0).Round(0), created},
 			{"no start stays none", time.Time{}, time.Time{}},
 		} {
-			if got := lastStartTime(&api.TaskState{StartedAt: c.started}, created); !got.Equal(c.want) {
+			if got := startTimeNotInFuture(&api.TaskState{StartedAt: c.started}, created); !got.Equal(c.want) {
 				t.Errorf("%s: %s, want %s", c.name, got, c.want)
 			}
 		}

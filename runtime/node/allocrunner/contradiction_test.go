@@ -72,7 +72,7 @@ func TestLostProcessIsEnded(t *testing.T) {
 		}
 		`)), func(c *Config) {
 			drivers := c.Drivers.(*fakeDrivers)
-			c.EndTask = func(_ context.Context, req taskrunner.EndTaskRequest) (taskrunner.EndTaskResult, error) {
+			c.EndTaskWithoutDriver = func(_ context.Context, req taskrunner.EndTaskRequest) (taskrunner.EndTaskResult, error) {
 				drivers.recordCall("EndTask %s builtin=%v", req.Task, req.DriverIsBuiltin)
 				return taskrunner.EndTaskResult{FoundProcesses: true}, nil
 			}

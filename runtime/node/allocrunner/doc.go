@@ -5,7 +5,7 @@
 //
 // Runner only connects small types, each of which has one responsibility and its own lock. None of them
 // refers to Runner, so that each can be read and tested alone. The rules are pure functions:
-// evaluateSiblings and taskSet.killOrder.
+// evaluateSiblingStop and taskSet.killOrder.
 //
 // The package does not decide which allocations exist: package noderunner creates the runners, and
 // passes new versions of their allocations.

@@ -172,7 +172,7 @@ func TestExitStatusUnknownOnlyWhenDriverAnswers(t *testing.T) {
 func TestStopIsPendingWhileTheDriverIsUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, o := startWithUnavailableDriver(t, jobTextFromParts("service", endlessTaskText, poststopTask), func(c *Config, o *unavailableDrivers) {
-			c.EndTask = o.endTask(nil)
+			c.EndTaskWithoutDriver = o.endTask(nil)
 		})
 		a.advance(time.Second)
 		o.set(true)
@@ -196,7 +196,7 @@ func TestAgentEndsTasksOfBuiltinDriversAfterKillTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, o := startWithUnavailableDriver(t, jobTextFromParts("service", endlessTaskText, poststopTask), func(c *Config, o *unavailableDrivers) {
 			o.builtin = true
-			c.EndTask = o.endTask(&driver.ExitResult{ExitCode: 137, Signal: 9})
+			c.EndTaskWithoutDriver = o.endTask(&driver.ExitResult{ExitCode: 137, Signal: 9})
 		})
 		a.advance(time.Second)
 		o.set(true)
@@ -219,7 +219,7 @@ func TestPurgeEndsTasksWhoseDriverIsUnavailable(t *testing.T) {
 		t.Run(fmt.Sprintf("no plugin serves the driver: %v", gone), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				a, o := startWithUnavailableDriver(t, jobTextFromParts("service", endlessTaskText), func(c *Config, o *unavailableDrivers) {
-					c.EndTask = o.endTask(nil)
+					c.EndTaskWithoutDriver = o.endTask(nil)
 				})
 				a.advance(time.Second)
 				o.withoutPlugin = gone
@@ -228,7 +228,7 @@ func TestPurgeEndsTasksWhoseDriverIsUnavailable(t *testing.T) {
 				a.Stop()
 				a.advance(time.Minute)
 				wantEqual(t, "alive before the purge", len(a.drivers.aliveTasks()), "1")
-				a.Purge()
+				a.SetJobPurged()
 				a.advance(time.Second)
 				wantEqual(t, "alive", len(a.drivers.aliveTasks()), "0")
 				wantEqual(t, "status", []any{a.taskState("web").State, a.lastUpdate().ClientStatus}, "[dead complete]")
@@ -249,7 +249,7 @@ func TestPurgeEndsTasksWhoseDriverIsUnavailable(t *testing.T) {
 func TestKillNowDoesNotWaitForTheDriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, o := startWithUnavailableDriver(t, jobTextFromParts("service", endlessTaskText), func(c *Config, o *unavailableDrivers) {
-			c.EndTask = o.endTask(nil)
+			c.EndTaskWithoutDriver = o.endTask(nil)
 		})
 		a.advance(time.Second)
 		o.set(true)
@@ -264,7 +264,7 @@ func TestShutdownLeavesTasksWhoseDriverIsUnavailable(t *testing.T) {
 		t.Run(fmt.Sprintf("stop is pending: %v", stop), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				a, o := startWithUnavailableDriver(t, jobTextFromParts("batch", `
-					restart { attempts = 0 }`, endlessTaskText), func(c *Config, o *unavailableDrivers) { c.EndTask = o.endTask(nil) })
+					restart { attempts = 0 }`, endlessTaskText), func(c *Config, o *unavailableDrivers) { c.EndTaskWithoutDriver = o.endTask(nil) })
 				a.advance(time.Second)
 				o.set(true)
 				a.advance(time.Second)
@@ -274,7 +274,7 @@ func TestShutdownLeavesTasksWhoseDriverIsUnavailable(t *testing.T) {
 				}
 				a.cancel(ErrShutdown)
 				a.wait()
-				wantEqual(t, "needed", a.PluginsLeftRunning(), `[driver "fake"]`)
+				wantEqual(t, "needed", a.PluginsNeededAfterShutdown(), `[driver "fake"]`)
 				a.die()
 
 				b := a.startNextAgent(func(c *Config) {
@@ -442,8 +442,8 @@ func TestExitDuringOutage(t *testing.T) {
 				mode     = "fail"
 			}`, endlessTaskText), func(c *Config, o *unavailableDrivers) {
 			o.builtin = true
-			c.EndTask = o.endTask(nil)
-			c.AwaitExit = func(ctx context.Context, name string, h *driver.Handle) (*driver.ExitResult, error) {
+			c.EndTaskWithoutDriver = o.endTask(nil)
+			c.AwaitExitWithoutDriver = func(ctx context.Context, name string, h *driver.Handle) (*driver.ExitResult, error) {
 				o.fakeDrivers.mu.Lock()
 				task := o.fakeDrivers.tasks[h.Config.ID]
 				o.fakeDrivers.mu.Unlock()
@@ -783,7 +783,7 @@ func TestRestoreReadsRecordsWithoutCapabilities(t *testing.T) {
 		a.advance(time.Second)
 		a.die()
 		local := a.store.localStates["web"]
-		a.store.localStates["web"] = state.LocalState{Hooks: local.Hooks, StartID: local.StartID, Handle: local.Handle, Restart: restart.State{}}
+		a.store.localStates["web"] = state.LocalState{Hooks: local.Hooks, StartID: local.StartID, Handle: local.Handle, RestartState: restart.State{}}
 		o.set(true)
 		b := a.startNextAgent(nil)
 		b.advance(time.Minute)
@@ -837,7 +837,7 @@ func TestCollectionEndsWhenTheTaskIsDestroyed(t *testing.T) {
 						`+c.task+`
 					}
 				}`), func(c *Config, o *unavailableDrivers) {
-					o.builtin, c.EndTask = true, o.endTask(nil)
+					o.builtin, c.EndTaskWithoutDriver = true, o.endTask(nil)
 				})
 				a.advance(time.Second)
 				c.act(a, o)

@@ -111,11 +111,11 @@ func (f *fakeDrivers) Driver(_ context.Context, name string) (driver.Driver, err
 	return f.plugin, nil
 }
 
-// DriverRemembersTasks implements recoveryCapabilities.
-func (f *fakeDrivers) DriverRemembersTasks(string) bool { return !f.forgetsTasks }
+// DriverKnowsInterruptedStarts implements recoveryCapabilities.
+func (f *fakeDrivers) DriverKnowsInterruptedStarts(string) bool { return !f.forgetsTasks }
 
-// DriverFindsLostTasks implements recoveryCapabilities.
-func (f *fakeDrivers) DriverFindsLostTasks(string) bool { return f.findsUnknownTasks }
+// DriverFindsTasksByName implements recoveryCapabilities.
+func (f *fakeDrivers) DriverFindsTasksByName(string) bool { return f.findsUnknownTasks }
 
 // killPlugin simulates kill -9 of the plugin process. Tasks that cannot be recovered end too.
 func (f *fakeDrivers) killPlugin() {
@@ -538,7 +538,7 @@ func (l *fakeLogs) Start(_ context.Context, t logs.Task) (string, string, error)
 		return "", "", errors.New("no collector")
 	}
 	l.startedTasks[t.Name] = t
-	return t.Dir + "/." + t.Name + ".stdout.fifo", t.Dir + "/." + t.Name + ".stderr.fifo", nil
+	return t.LogDir + "/." + t.Name + ".stdout.fifo", t.LogDir + "/." + t.Name + ".stderr.fifo", nil
 }
 
 func (l *fakeLogs) Stop(_ context.Context, _, task string, ended bool) error {
@@ -549,7 +549,7 @@ func (l *fakeLogs) Stop(_ context.Context, _, task string, ended bool) error {
 	return nil
 }
 
-func (l *fakeLogs) Finish(ctx context.Context, t logs.Task, ended bool) error {
+func (l *fakeLogs) CollectLeftoverAndStop(ctx context.Context, t logs.Task, ended bool) error {
 	return l.Stop(ctx, t.AllocID, t.Name, ended)
 }
 

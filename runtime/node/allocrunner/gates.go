@@ -22,7 +22,7 @@ type startGates struct {
 	checkResults     func() (results []services.CheckResult, ready bool, changed <-chan struct{})
 	stopRequested    func() bool // reports whether a stop was requested
 	reconcileSignal  *reconcileSignal
-	runnerCreateTime time.Time // when the runner was created; see lastStartTime
+	runnerCreateTime time.Time // when the runner was created; see startTimeNotInFuture
 }
 
 // gateOf returns the gate that blocks a task before each start.
@@ -37,17 +37,17 @@ func (g *startGates) gateOf(task taskrunner.Task) taskrunner.StartGate {
 // with the latest states of the tasks. Otherwise a task that restarts without delay would start before reconcile has found
 // that other tasks must run first.
 type startGate struct {
-	startGates *startGates
-	taskName   string
+	gates    *startGates
+	taskName string
 }
 
 func (g startGate) Wait(ctx context.Context) error {
 	for {
-		reconciled := g.startGates.reconcileSignal.nextReconcile()
+		reconciled := g.gates.reconcileSignal.nextReconcile()
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if g.startGates.mayStart(g.taskName) {
+		if g.gates.mayStart(g.taskName) {
 			return nil
 		}
 		select {
@@ -58,7 +58,7 @@ func (g startGate) Wait(ctx context.Context) error {
 }
 
 func (g *startGates) mayStart(task string) bool {
-	facts, _ := g.taskFacts(g.snapshot())
+	facts, _ := g.taskFacts(g.snapshotWithPendingReruns())
 	phase := g.coordinator.Phase()
 	// After a stop was requested, only poststop tasks may start.
 	return (!g.stopRequested() || phase == lifecycle.PhasePoststop) && g.lifecycleGroup.MayStart(phase, task, facts)
@@ -74,14 +74,14 @@ func (g *startGates) taskFacts(now tasksSnapshot) (facts map[string]lifecycle.Ta
 	facts = make(map[string]lifecycle.TaskFacts, len(now.taskStates))
 	for name, s := range now.taskStates {
 		f := lifecycleFacts(s, now.killedTasks[name])
-		f.Healthy = passesChecks(results, name, lastStartTime(s, g.runnerCreateTime))
+		f.Healthy = passesChecks(results, name, startTimeNotInFuture(s, g.runnerCreateTime))
 		facts[name] = f
 	}
 	return facts, checksChanged
 }
 
 func lifecycleFacts(s *api.TaskState, killed bool) lifecycle.TaskFacts {
-	return lifecycle.TaskFacts{State: lifecycle.StateOf(s.State, s.Failed), Started: s.StartedAt, Restarted: s.LastRestart, Killed: killed}
+	return lifecycle.TaskFacts{State: lifecycle.StateOf(s.State, s.Failed), StartedAt: s.StartedAt, RestartDecidedAt: s.LastRestart, Killed: killed}
 }
 
 // passesChecks reports whether the task has health checks and all of them have passed since
@@ -89,10 +89,10 @@ func lifecycleFacts(s *api.TaskState, killed bool) lifecycle.TaskFacts {
 func passesChecks(results []services.CheckResult, task string, since time.Time) bool {
 	hasCheck := false
 	for _, c := range results {
-		if c.ForTask != task || c.IsReadiness() {
+		if c.AffectsHealthOfTask != task || c.IsReadiness() {
 			continue
 		}
-		if c.Status != model.CheckSuccess || c.RunStarted.Before(since) {
+		if c.Status != model.CheckSuccess || c.LastRunStartedAt.Before(since) {
 			return false
 		}
 		hasCheck = true
@@ -126,16 +126,16 @@ func lifecycleStates(tasks map[string]*api.TaskState) map[string]lifecycle.State
 func (g *startGates) endUnstartableTasks(facts map[string]lifecycle.TaskFacts) {
 	phase := g.coordinator.Phase()
 	for _, t := range g.tasks {
-		if after, lost := g.lifecycleGroup.FailedDependency(phase, t.Name(), facts); lost {
+		if after, lost := g.lifecycleGroup.UnsatisfiableDependency(phase, t.Name(), facts); lost {
 			reason := fmt.Sprintf("Not started: lite_after asks for %v, and task %q has ended without that", after, after.Task)
 			t.Kill(model.EventKillingReason(reason, t.Task().Stage() != lifecycle.PoststopTask))
 		}
 	}
 }
 
-// snapshot returns the current states of the tasks. A dead task that must run again has the state pending, because otherwise a
+// snapshotWithPendingReruns returns the current states of the tasks. A dead task that must run again has the state pending, because otherwise a
 // group whose main task has just ended would seem to be complete.
-func (g *startGates) snapshot() tasksSnapshot {
+func (g *startGates) snapshotWithPendingReruns() tasksSnapshot {
 	now := g.tasks.snapshot()
 	if g.lifecycleGroup == nil || g.stopRequested() {
 		return now
@@ -144,8 +144,8 @@ func (g *startGates) snapshot() tasksSnapshot {
 	for name, s := range now.taskStates {
 		facts[name] = lifecycleFacts(s, now.killedTasks[name])
 	}
-	now.rerunCauses = g.lifecycleGroup.TasksToRerun(facts)
-	for name := range now.rerunCauses {
+	now.rerunCauseByTask = g.lifecycleGroup.TasksToRerun(facts)
+	for name := range now.rerunCauseByTask {
 		model.ResetTask(now.taskStates[name])
 		now.taskStates[name].State = model.TaskPending
 	}
@@ -165,12 +165,12 @@ func (g *startGates) rerunTasks(causes map[string]string) {
 	}
 }
 
-// restartCauses returns the running tasks that must restart because of another task: task name -> name of the other task.
-func (g *startGates) restartCauses() map[string]string {
-	if g.lifecycleGroup == nil || g.lifecycleGroup.Restart == lifecycle.OneForOne || g.stopRequested() {
+// restartCauseByTask returns the running tasks that must restart because of another task: task name -> name of the other task.
+func (g *startGates) restartCauseByTask() map[string]string {
+	if g.lifecycleGroup == nil || g.lifecycleGroup.RestartGroup == lifecycle.OneForOne || g.stopRequested() {
 		return nil
 	}
-	facts, _ := g.taskFacts(g.snapshot())
+	facts, _ := g.taskFacts(g.snapshotWithPendingReruns())
 	names := g.lifecycleGroup.TasksToRestart(facts)
 	for _, t := range g.tasks {
 		if !t.IsRestartable() {

@@ -89,7 +89,7 @@ func startHarness(t *testing.T, job *api.Job, mangle func(*Config)) *harness {
 			Attributes: map[string]string{"kernel.name": "linux"},
 		}},
 		Drivers:      h.drivers,
-		Logs:         h.logs,
+		LogCollector: h.logs,
 		Services:     new(servicestest.Registry),
 		AllocDirRoot: t.TempDir() + "/allocs",
 		ReportStatus: h.report,
@@ -229,14 +229,14 @@ type fixedHookFactory struct {
 	task  []runnerhooks.Hook
 }
 
-func (f fixedHookFactory) AllocHooks(*api.Allocation, pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
+func (f fixedHookFactory) NewAllocHooks(*api.Allocation, pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
 	return newHookEntries(f.alloc)
 }
-func (f fixedHookFactory) TaskHooks(*api.Allocation, *api.Task, pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
+func (f fixedHookFactory) NewTaskHooks(*api.Allocation, *api.Task, pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
 	return newHookEntries(f.task)
 }
 
-func (fixedHookFactory) PendingLaunches(*api.Allocation) func(context.Context, func(*api.TaskEvent)) {
+func (fixedHookFactory) PendingLaunchWaiter(*api.Allocation) func(context.Context, func(*api.TaskEvent)) {
 	return nil
 }
 

@@ -34,13 +34,13 @@ type healthTracker struct {
 	checkResults     func() (results []services.CheckResult, ready bool, changed <-chan struct{})
 	stopRequested    func() bool // reports whether a stop was requested
 	reconcileSignal  *reconcileSignal
-	runnerCreateTime time.Time // when the runner was created; see lastStartTime
+	runnerCreateTime time.Time // when the runner was created; see startTimeNotInFuture
 	timeline         timeline.Recorder
 	logger           hclog.Logger
 
 	mu              sync.Mutex
 	recordedVerdict *Health            // health of the allocation; nil until known
-	reporters       []runnerhooks.Hook // hooks that may report the health of the allocation, see runnerhooks.Hook
+	healthReporters []runnerhooks.Hook // hooks that may report the health of the allocation, see runnerhooks.Hook
 	hookReports     hookReports
 }
 
@@ -50,11 +50,11 @@ type hookReports struct {
 	reportOfHook map[string]health.Hook
 }
 
-// addReporter adds a hook that may report the health of the allocation.
-func (h *healthTracker) addReporter(r runnerhooks.Hook) {
+// addHealthReporter adds a hook that may report the health of the allocation.
+func (h *healthTracker) addHealthReporter(r runnerhooks.Hook) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.reporters = append(h.reporters, r)
+	h.healthReporters = append(h.healthReporters, r)
 }
 
 // setHookHealth implements [Runner.SetHookHealth].
@@ -65,8 +65,8 @@ func (h *healthTracker) setHookHealth(name string, healthy bool, reason string) 
 	if deployment := h.alloc().DeploymentID; h.hookReports.reportOfHook == nil || h.hookReports.deploymentID != deployment {
 		h.hookReports = hookReports{deployment, make(map[string]health.Hook)}
 	}
-	if !h.hookReports.reportOfHook[name].Unhealthy {
-		h.hookReports.reportOfHook[name] = health.Hook{Name: name, Healthy: healthy, Unhealthy: !healthy, Reason: reason}
+	if !h.hookReports.reportOfHook[name].ReportedUnhealthy {
+		h.hookReports.reportOfHook[name] = health.Hook{Name: name, ReportedHealthy: healthy, ReportedUnhealthy: !healthy, Reason: reason}
 	}
 	h.mu.Unlock()
 	h.reconcileSignal.requestReconcile()
@@ -81,7 +81,7 @@ func (h *healthTracker) hookHealthReports() (list []health.Hook) {
 	if h.hookReports.deploymentID == h.alloc().DeploymentID {
 		maps.Copy(reports, h.hookReports.reportOfHook)
 	}
-	for _, r := range h.reporters {
+	for _, r := range h.healthReporters {
 		if _, reported := reports[r.Name()]; !reported && r.ReportsHealth() {
 			reports[r.Name()] = health.Hook{Name: r.Name()}
 		}
@@ -94,12 +94,12 @@ func (h *healthTracker) hookHealthReports() (list []health.Hook) {
 
 // newHealthHook returns the builtin hook that watches the health of the allocation. status returns the
 // current status of the allocation.
-func (h *healthTracker) newHealthHook(status func() StatusUpdate) *runnerhooks.Health {
+func (h *healthTracker) newHealthHook(status func() StatusUpdate) *runnerhooks.HealthHook {
 	var nextReconcile <-chan struct{}
-	return runnerhooks.NewHealth(runnerhooks.HealthConfig{
-		Params: func() (health.Params, bool) {
+	return runnerhooks.NewHealthHook(runnerhooks.HealthHookConfig{
+		NewParams: func() (health.Params, bool) {
 			alloc := h.alloc()
-			if h.recordedHealth(alloc) != nil || alloc.DeploymentStatus != nil && alloc.DeploymentStatus.Healthy != nil {
+			if h.recordedHealthOfVersion(alloc) != nil || alloc.DeploymentStatus != nil && alloc.DeploymentStatus.Healthy != nil {
 				return health.Params{}, false
 			}
 			return healthParams(alloc)
@@ -129,36 +129,36 @@ func (h *healthTracker) newHealthSnapshot(status StatusUpdate) (health.Snapshot,
 		task, state := t.Task(), status.TaskStates[t.Name()]
 		s.Tasks = append(s.Tasks, health.Task{
 			Name:          task.Name,
-			LifecycleHook: task.Hook,
+			LifecycleHook: task.LifecycleHook,
 			Sidecar:       task.Sidecar,
 			Pending:       state.State == model.TaskPending,
 			Dead:          state.State == model.TaskDead || !state.FinishedAt.IsZero(),
 			Failed:        state.Failed,
-			Started:       lastStartTime(state, h.runnerCreateTime),
+			LastStart:     startTimeNotInFuture(state, h.runnerCreateTime),
 		})
 	}
 	results, ready, changed := h.checkResults()
-	s.ChecksMissing = !ready && hasChecks(alloc)
+	s.CheckResultsMissing = !ready && hasServiceChecks(alloc)
 	for _, c := range results {
 		s.Checks = append(s.Checks, health.Check{
-			Task:       c.Task,
-			Service:    c.Service,
-			Name:       c.Check,
-			Readiness:  c.IsReadiness(),
-			Passing:    c.Status == model.CheckSuccess,
-			Pending:    c.RunStarted.IsZero(),
-			Output:     model.CheckFailureText(&c.AllocCheckStatus),
-			LastRun:    c.RunStarted,
-			LastChange: c.StatusSince,
+			Task:             c.Task,
+			Service:          c.Service,
+			Name:             c.Check,
+			IsReadinessCheck: c.IsReadiness(),
+			Passing:          c.Status == model.CheckSuccess,
+			NeverRun:         c.LastRunStartedAt.IsZero(),
+			Output:           model.CheckFailureText(&c.AllocCheckStatus),
+			LastRun:          c.LastRunStartedAt,
+			LastStatusChange: c.StatusSince,
 		})
 	}
 	return s, changed
 }
 
-// lastStartTime returns when a task was last started. If the stored time is in the future, it comes from an
-// earlier agent whose clock was ahead: then lastStartTime returns the time at which the runner was created,
+// startTimeNotInFuture returns when a task was last started. If the stored time is in the future, it comes from an
+// earlier agent whose clock was ahead: then startTimeNotInFuture returns the time at which the runner was created,
 // because the task has run at least since then.
-func lastStartTime(s *api.TaskState, created time.Time) time.Time {
+func startTimeNotInFuture(s *api.TaskState, created time.Time) time.Time {
 	if s.StartedAt.After(time.Now()) {
 		return created
 	}
@@ -192,27 +192,27 @@ func (h *healthTracker) recordVerdict(v health.Verdict) {
 	h.reconcileSignal.requestReconcile()
 }
 
-// recordedHealth returns the health that was recorded for a version of the allocation. It is nil if none was recorded.
-func (h *healthTracker) recordedHealth(alloc *api.Allocation) *Health {
+// recordedHealthOfVersion returns the health that was recorded for a version of the allocation. It is nil if none was recorded.
+func (h *healthTracker) recordedHealthOfVersion(alloc *api.Allocation) *Health {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.recordedHealthLocked(alloc)
+	return h.recordedHealthOfVersionLocked(alloc)
 }
 
-func (h *healthTracker) recordedHealthLocked(alloc *api.Allocation) *Health {
+func (h *healthTracker) recordedHealthOfVersionLocked(alloc *api.Allocation) *Health {
 	if h.recordedVerdict == nil || h.recordedVerdict.DeploymentID != alloc.DeploymentID {
 		return nil
 	}
 	return h.recordedVerdict
 }
 
-// reportedHealth returns the health for a StatusUpdate with the given client status: the recorded health or nil. If the
-// allocation has failed in a deployment without recorded health, reportedHealth records it as unhealthy.
-func (h *healthTracker) reportedHealth(clientStatus string) *Health {
+// healthForClientStatus returns the health for a StatusUpdate with the given client status: the recorded health or nil. If the
+// allocation has failed in a deployment without recorded health, healthForClientStatus records it as unhealthy.
+func (h *healthTracker) healthForClientStatus(clientStatus string) *Health {
 	alloc := h.alloc()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if v := h.recordedHealthLocked(alloc); v != nil {
+	if v := h.recordedHealthOfVersionLocked(alloc); v != nil {
 		return v
 	}
 	known := alloc.DeploymentStatus != nil && alloc.DeploymentStatus.Healthy != nil

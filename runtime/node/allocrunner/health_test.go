@@ -28,11 +28,11 @@ func newTestHealthTracker() (*healthTracker, *api.Allocation) {
 
 func TestHookReportsBelongToAVersion(t *testing.T) {
 	h, alloc := newTestHealthTracker()
-	h.addReporter(healthReportingHook{name: "required", required: true})
-	h.addReporter(healthReportingHook{name: "optional"})
+	h.addHealthReporter(healthReportingHook{name: "required", required: true})
+	h.addHealthReporter(healthReportingHook{name: "optional"})
 	reports := func() (list []string) {
 		for _, r := range h.hookHealthReports() {
-			list = append(list, fmt.Sprint(r.Name, ":", r.Healthy, ":", r.Unhealthy))
+			list = append(list, fmt.Sprint(r.Name, ":", r.ReportedHealthy, ":", r.ReportedUnhealthy))
 		}
 		return list
 	}
@@ -51,14 +51,14 @@ func TestHookReportsBelongToAVersion(t *testing.T) {
 
 func TestHealthBelongsToADeployment(t *testing.T) {
 	h, alloc := newTestHealthTracker()
-	wantEqual(t, "unknown", h.reportedHealth(api.AllocClientStatusRunning), (*Health)(nil))
+	wantEqual(t, "unknown", h.healthForClientStatus(api.AllocClientStatusRunning), (*Health)(nil))
 	h.recordVerdict(health.Verdict{State: health.Healthy})
-	wantEqual(t, "healthy", h.reportedHealth(api.AllocClientStatusFailed).Healthy, true)
+	wantEqual(t, "healthy", h.healthForClientStatus(api.AllocClientStatusFailed).Healthy, true)
 	alloc.DeploymentID = "d2"
-	wantEqual(t, "another deployment", h.reportedHealth(api.AllocClientStatusRunning), (*Health)(nil))
+	wantEqual(t, "another deployment", h.healthForClientStatus(api.AllocClientStatusRunning), (*Health)(nil))
 	alloc.DeploymentID = ""
 	h.recordVerdict(health.Verdict{State: health.Stopped})
-	wantEqual(t, "stopped without a deployment", h.recordedHealth(alloc), (*Health)(nil))
+	wantEqual(t, "stopped without a deployment", h.recordedHealthOfVersion(alloc), (*Health)(nil))
 }
 
 func TestFailureBeforeAVerdictIsUnhealthy(t *testing.T) {
@@ -76,7 +76,7 @@ func TestFailureBeforeAVerdictIsUnhealthy(t *testing.T) {
 		h, alloc := newTestHealthTracker()
 		c.change(alloc)
 		got := "unknown"
-		if v := h.reportedHealth(api.AllocClientStatusFailed); v != nil && !v.Healthy {
+		if v := h.healthForClientStatus(api.AllocClientStatusFailed); v != nil && !v.Healthy {
 			got = "unhealthy"
 		}
 		wantEqual(t, c.name, got, c.want)

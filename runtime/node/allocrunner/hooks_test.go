@@ -134,7 +134,7 @@ func (h recordingTaskHook) Shutdown(ctx context.Context, _ hook.TaskShutdownRequ
 }
 
 func withHooks(alloc, task []runnerhooks.Hook) func(*Config) {
-	return func(c *Config) { c.Hooks = fixedHookFactory{alloc: alloc, task: task} }
+	return func(c *Config) { c.HookFactory = fixedHookFactory{alloc: alloc, task: task} }
 }
 
 // job returns the text of a job with one group that contains the given tasks, which are HCL.
@@ -267,7 +267,7 @@ func TestHookStateIsStored(t *testing.T) {
 		}}}
 		store := &memoryStore{}
 		h := startHarness(t, parseJob(t, job("service", "restart {\n attempts = 3\n delay = \"0s\"\n}\n"+endlessTaskText)), func(c *Config) {
-			c.Hooks = fixedHookFactory{task: []runnerhooks.Hook{s}}
+			c.HookFactory = fixedHookFactory{task: []runnerhooks.Hook{s}}
 			c.Store = store
 		})
 		h.advance(time.Second)
@@ -425,10 +425,10 @@ func TestKillIsStoredAfterFullDisk(t *testing.T) {
 		setFull(true)
 		h.Stop()
 		h.advance(10 * time.Second)
-		wantEqual(t, "on a full disk", stored().Killed, "false")
+		wantEqual(t, "on a full disk", stored().KillRequested, "false")
 		setFull(false)
 		h.advance(2 * time.Second)
-		wantEqual(t, "with room, before the task has ended", []any{stored().Killed, stored().Handle != nil, h.taskState("web").State}, "[true true running]")
+		wantEqual(t, "with room, before the task has ended", []any{stored().KillRequested, stored().Handle != nil, h.taskState("web").State}, "[true true running]")
 		h.wait()
 	})
 }
@@ -695,7 +695,7 @@ func TestStopBeforeStart(t *testing.T) {
 		alloc := recordingAllocHook{&recordingHook{name: "alloc"}}
 		task := recordingTaskHook{&recordingHook{name: "task"}}
 		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) {
-			c.Hooks = fixedHookFactory{alloc: []runnerhooks.Hook{alloc}, task: []runnerhooks.Hook{task}}
+			c.HookFactory = fixedHookFactory{alloc: []runnerhooks.Hook{alloc}, task: []runnerhooks.Hook{task}}
 			c.Alloc.DesiredStatus = api.AllocDesiredStatusStop
 		})
 		h.wait()
@@ -1032,7 +1032,7 @@ type lateHookFactory struct {
 	hooksKnown chan struct{}
 }
 
-func (l lateHookFactory) PendingLaunches(*api.Allocation) func(context.Context, func(*api.TaskEvent)) {
+func (l lateHookFactory) PendingLaunchWaiter(*api.Allocation) func(context.Context, func(*api.TaskEvent)) {
 	if wait.IsClosed(l.hooksKnown) {
 		return nil
 	}
@@ -1045,18 +1045,18 @@ func (l lateHookFactory) PendingLaunches(*api.Allocation) func(context.Context, 
 	}
 }
 
-func (l lateHookFactory) AllocHooks(a *api.Allocation, c pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
+func (l lateHookFactory) NewAllocHooks(a *api.Allocation, c pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
 	if !wait.IsClosed(l.hooksKnown) {
 		return nil
 	}
-	return l.hooks.AllocHooks(a, c)
+	return l.hooks.NewAllocHooks(a, c)
 }
 
-func (l lateHookFactory) TaskHooks(a *api.Allocation, t *api.Task, c pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
+func (l lateHookFactory) NewTaskHooks(a *api.Allocation, t *api.Task, c pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
 	if !wait.IsClosed(l.hooksKnown) {
 		return nil
 	}
-	return l.hooks.TaskHooks(a, t, c)
+	return l.hooks.NewTaskHooks(a, t, c)
 }
 
 // An allocation that was not started does not start before its hooks are known, neither under the first
@@ -1065,7 +1065,7 @@ func TestHooksAreAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ofAlloc, ofTask := &recordingHook{name: "late"}, &recordingHook{name: "late"}
 		late := lateHookFactory{fixedHookFactory{[]runnerhooks.Hook{recordingAllocHook{ofAlloc}}, []runnerhooks.Hook{recordingTaskHook{ofTask}}}, make(chan struct{})}
-		a := startAgent(t, parseJob(t, job("service", noRestartText+endlessTaskText)), func(c *Config) { c.Hooks = late })
+		a := startAgent(t, parseJob(t, job("service", noRestartText+endlessTaskText)), func(c *Config) { c.HookFactory = late })
 		waits := func(when string) {
 			t.Helper()
 			a.advance(30 * time.Second)
@@ -1082,10 +1082,10 @@ func TestHooksAreAwaited(t *testing.T) {
 		a.advance(time.Second)
 		wantEqual(t, "then", a.taskState("web").State, "running")
 		wantEqual(t, "hooks of the allocation", ofAlloc.calls(), "[prerun]")
-		wantEqual(t, "it is needed", a.NeedsPlugin(supervisor.PluginKey{Type: base.TypeHook, Name: "late"}), "true")
+		wantEqual(t, "it is needed", a.UsesPlugin(supervisor.PluginKey{Type: base.TypeHook, Name: "late"}), "true")
 
 		a.die()
-		a = a.startNextAgent(func(c *Config) { c.Hooks = lateHookFactory{late.hooks, make(chan struct{})} })
+		a = a.startNextAgent(func(c *Config) { c.HookFactory = lateHookFactory{late.hooks, make(chan struct{})} })
 		a.advance(time.Second)
 		wantEqual(t, "what runs", a.taskState("web").State, "running")
 		a.Stop()
@@ -1099,8 +1099,8 @@ type incompleteHookFactory struct {
 	hooksKnown chan struct{}
 }
 
-func (i incompleteHookFactory) PendingLaunches(a *api.Allocation) func(context.Context, func(*api.TaskEvent)) {
-	return lateHookFactory{i.fixedHookFactory, i.hooksKnown}.PendingLaunches(a)
+func (i incompleteHookFactory) PendingLaunchWaiter(a *api.Allocation) func(context.Context, func(*api.TaskEvent)) {
+	return lateHookFactory{i.fixedHookFactory, i.hooksKnown}.PendingLaunchWaiter(a)
 }
 
 // Under the next agent, the tasks are recovered before the hooks are known, and the wait for the hooks
@@ -1131,7 +1131,7 @@ func TestRestoredTasksDoNotWaitForHooks(t *testing.T) {
 				a.advance(time.Second)
 				a.die()
 				factory := incompleteHookFactory{list, make(chan struct{})}
-				b := a.startNextAgent(func(c *Config) { c.Hooks = factory })
+				b := a.startNextAgent(func(c *Config) { c.HookFactory = factory })
 				synctest.Wait()
 				wantEqual(t, "recovered at once", recoveredTasks(b), "[web]")
 				var requestsWG sync.WaitGroup
@@ -1159,7 +1159,7 @@ func TestStopWhileHooksAreAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ofAlloc := &recordingHook{name: "late"}
 		late := lateHookFactory{fixedHookFactory{[]runnerhooks.Hook{recordingAllocHook{ofAlloc}}, nil}, make(chan struct{})}
-		h := startHarness(t, parseJob(t, job("service", noRestartText+endlessTaskText)), func(c *Config) { c.Hooks = late })
+		h := startHarness(t, parseJob(t, job("service", noRestartText+endlessTaskText)), func(c *Config) { c.HookFactory = late })
 		h.advance(time.Second)
 		begin := time.Now()
 		h.Stop()
@@ -1175,7 +1175,7 @@ func TestDestroyWhileHooksAreAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ofAlloc := &recordingHook{name: "late"}
 		late := lateHookFactory{fixedHookFactory{[]runnerhooks.Hook{recordingAllocHook{ofAlloc}}, nil}, make(chan struct{})}
-		h := startHarness(t, parseJob(t, job("service", noRestartText+endlessTaskText)), func(c *Config) { c.Hooks = late })
+		h := startHarness(t, parseJob(t, job("service", noRestartText+endlessTaskText)), func(c *Config) { c.HookFactory = late })
 		h.Stop()
 		h.wait()
 		again, err := New(h.hookBuilder.config)

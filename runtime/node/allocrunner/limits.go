@@ -11,20 +11,20 @@ import (
 
 // Limits are the agent's limits and settings for the tasks of all allocations. A zero field means its default.
 type Limits struct {
-	MaxKillTimeout      time.Duration     // maximum of kill_timeout; default 30 s
-	StatsSampleInterval time.Duration     // interval between samples of resource usage; default 1 s
-	StartHookTimeout    time.Duration     // timeout of one Prerun or Prestart call; default 1 min
-	OtherHookTimeout    time.Duration     // timeout of one call of any other hook point; default 10 s
-	RestartAllTimeout   time.Duration     // timeout of RestartAll until all tasks are down; default 10 min
-	UserDenylist        []string          // users that no task may have; default root, Administrator
-	UserCheckedDrivers  []string          // drivers that UserDenylist applies to; default exec, qemu, java
-	DownloadUIDs        idrange.Set       // user ids that are reserved for downloads and forbidden for tasks; default none
-	NodeCPUMHz          int64             // usable MHz of the node; 0 means unknown
-	ChrootEnv           map[string]string // host path -> path in the task, for tasks with isolation chroot; see allocdir.TaskOptions; default as in Nomad
-	NomadFileModes      bool              // directories that cannot be closed to other accounts get the file modes of Nomad, which are open; see allocdir.TaskOptions
+	MaxKillTimeout       time.Duration     // maximum of kill_timeout; default 30 s
+	StatsSampleInterval  time.Duration     // interval between samples of resource usage; default 1 s
+	StartHookTimeout     time.Duration     // timeout of one Prerun or Prestart call; default 1 min
+	OtherHookTimeout     time.Duration     // timeout of one call of any other hook point; default 10 s
+	RestartAllTimeout    time.Duration     // timeout of RestartAll until all tasks are down; default 10 min
+	UserDenylist         []string          // users that no task may have; default root, Administrator
+	UserCheckedDrivers   []string          // drivers that UserDenylist applies to; default exec, qemu, java
+	ReservedDownloadUIDs idrange.Set       // user ids that are reserved for downloads and forbidden for tasks; default none
+	NodeCPUMHz           int64             // usable MHz of the node; 0 means unknown
+	ChrootEnv            map[string]string // host path -> path in the task, for tasks with isolation chroot; see allocdir.TaskOptions; default as in Nomad
+	AllowNomadFileModes  bool              // directories that cannot be closed to other accounts get the file modes of Nomad, which are open; see allocdir.TaskOptions
 
-	// FileOperations limits the number of operations that open files at one time; nil means no limit.
-	FileOperations *descriptors.Limiter
+	// FileOperationLimiter limits the number of operations that open files at one time; nil means no limit.
+	FileOperationLimiter *descriptors.Limiter
 }
 
 // WithDefaults returns the limits with the defaults in place of zero values.
@@ -55,6 +55,6 @@ func (l Limits) WithDefaults() Limits {
 	return l
 }
 
-func (l Limits) hookLimits() runnerhooks.CallLimits {
-	return runnerhooks.CallLimits{StartPointTimeout: l.StartHookTimeout, OtherPointTimeout: l.OtherHookTimeout, FileOperations: l.FileOperations}
+func (l Limits) hookCallLimits() runnerhooks.CallLimits {
+	return runnerhooks.CallLimits{StartHookPointTimeout: l.StartHookTimeout, OtherHookPointTimeout: l.OtherHookTimeout, FileOperationLimiter: l.FileOperationLimiter}
 }

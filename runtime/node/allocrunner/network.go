@@ -25,8 +25,8 @@ type allocNetwork struct {
 	createdNetwork atomic.Pointer[state.AllocNetwork] // network that was created; nil before, and if the tasks use the network of the host
 }
 
-// apiStatus returns the network of the allocation as clients see it.
-func (n *allocNetwork) apiStatus() *api.AllocNetworkStatus {
+// networkStatusForAPI returns the network of the allocation as clients see it.
+func (n *allocNetwork) networkStatusForAPI() *api.AllocNetworkStatus {
 	status := &api.AllocNetworkStatus{DNS: n.groupDNS}
 	created := n.createdNetwork.Load()
 	if created == nil || created.Status == nil {
@@ -42,7 +42,7 @@ func (n *allocNetwork) apiStatus() *api.AllocNetworkStatus {
 // taskDNS returns the DNS settings of the tasks: the settings of the group, in which lists of the created network replace
 // empty lists. It returns nil if the tasks use the settings of the machine.
 func (n *allocNetwork) taskDNS() *driver.DNSConfig {
-	own, created := dnsConfig(n.groupDNS), n.createdNetwork.Load()
+	own, created := toDriverDNSConfig(n.groupDNS), n.createdNetwork.Load()
 	if created == nil || created.Status == nil || created.Status.DNS == nil {
 		return own
 	}
@@ -53,9 +53,9 @@ func (n *allocNetwork) taskDNS() *driver.DNSConfig {
 	return (*driver.DNSConfig)(&merged)
 }
 
-// envStatus returns the network of the allocation for the environments of its tasks. It returns nil if the allocation
+// networkStatusForEnv returns the network of the allocation for the environments of its tasks. It returns nil if the allocation
 // has no network of its own.
-func (n *allocNetwork) envStatus() *taskenv.NetworkStatus {
+func (n *allocNetwork) networkStatusForEnv() *taskenv.NetworkStatus {
 	created := n.createdNetwork.Load()
 	if created == nil || created.Status == nil {
 		return nil
@@ -67,18 +67,18 @@ func (n *allocNetwork) envStatus() *taskenv.NetworkStatus {
 // of the host.
 func (b *hookBuilder) newNetworkHook() runnerhooks.Hook {
 	network := model.GroupNetwork(b.config.Alloc.GetTaskGroup())
-	if network == nil || b.config.Host.Networks == nil {
+	if network == nil || b.config.Host.NetworkManager == nil {
 		return nil
 	}
 	tasks := make([]runnerhooks.NetworkTask, len(b.tasks))
 	for i, t := range b.tasks {
 		tasks[i] = runnerhooks.NetworkTask{Name: t.Name(), Driver: t.Task().Driver, DriverCapabilities: func(ctx context.Context) (driver.Capabilities, error) {
-			err := t.Prepare(ctx)
-			return t.Capabilities(), err
+			err := t.FetchDriverDescription(ctx)
+			return t.DriverCapabilities(), err
 		}}
 	}
-	return runnerhooks.NewNetwork(runnerhooks.NetworkConfig{
-		Manager: b.config.Host.Networks,
+	return runnerhooks.NewNetworkHook(runnerhooks.NetworkHookConfig{
+		Manager: b.config.Host.NetworkManager,
 		NewRequest: func() state.AllocNetwork {
 			return newNetworkRequest(b.alloc(), network, b.hooks.envBuilders.allocEnv())
 		},
@@ -93,7 +93,7 @@ func (b *hookBuilder) newNetworkHook() runnerhooks.Hook {
 func newNetworkRequest(a *api.Allocation, network *api.NetworkResource, env *taskenv.Env) state.AllocNetwork {
 	request := state.AllocNetwork{AllocID: a.ID, Mode: network.Mode, Hostname: env.Replace(network.Hostname)}
 	if granted := a.AllocatedResources; granted != nil {
-		named := namedNetworkPorts(granted.Shared.Networks)
+		named := portsOnNamedHostNetworks(granted.Shared.Networks)
 		for _, p := range granted.Shared.Ports {
 			to := p.To
 			if to <= 0 {
@@ -106,14 +106,14 @@ func newNetworkRequest(a *api.Allocation, network *api.NetworkResource, env *tas
 			request.Ports = append(request.Ports, port)
 		}
 	}
-	if model.IsCNI(network.Mode) {
+	if model.IsCNINetworkMode(network.Mode) {
 		request.CNIArgs = newCNIArgs(a, network.CNI, env)
 	}
 	return request
 }
 
-// namedNetworkPorts returns for each port label whether the port is on another host network than the default one.
-func namedNetworkPorts(networks []*api.NetworkResource) map[string]bool {
+// portsOnNamedHostNetworks returns for each port label whether the port is on another host network than the default one.
+func portsOnNamedHostNetworks(networks []*api.NetworkResource) map[string]bool {
 	named := make(map[string]bool)
 	for _, n := range networks {
 		for _, port := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {
@@ -145,10 +145,10 @@ func newCNIArgs(a *api.Allocation, cni *api.CNIConfig, env *taskenv.Env) map[str
 // restoreNetwork passes the network that an earlier agent has created to the tasks. Prerun hooks would do so too, but they
 // are not called for an allocation that is being stopped, whose poststop tasks need the network.
 func (b *hookBuilder) restoreNetwork() {
-	if b.config.Host.Networks == nil || b.config.Rebooted || model.GroupNetwork(b.config.Alloc.GetTaskGroup()) == nil {
+	if b.config.Host.NetworkManager == nil || b.config.Rebooted || model.GroupNetwork(b.config.Alloc.GetTaskGroup()) == nil {
 		return
 	}
-	if existing := b.config.Host.Networks.Existing(b.config.Alloc.ID); existing != nil {
+	if existing := b.config.Host.NetworkManager.ActiveNetwork(b.config.Alloc.ID); existing != nil {
 		b.setNetwork(existing)
 	}
 }
@@ -164,5 +164,5 @@ func (b *hookBuilder) setNetwork(network *state.AllocNetwork) {
 	for _, t := range b.tasks {
 		t.SetNetwork(isolation, dns)
 	}
-	b.envBuilders.refreshTaskEnvs()
+	b.envBuilders.updateTaskEnvs()
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// networkRecords is a network.Store, which agents of a test share.
+// networkRecords is a network.RecordStore, which agents of a test share.
 type networkRecords struct {
 	mu     sync.Mutex
 	record *state.AllocNetwork
@@ -49,7 +49,7 @@ func withNetworks(records *networkRecords, c driver.Capabilities) func(*Config) 
 	return func(config *Config) {
 		drivers := config.Drivers.(*fakeDrivers)
 		drivers.capabilities = c
-		config.Host.Networks = network.New(records, drivers, &fakeHostNetworks{}, nullLogger)
+		config.Host.NetworkManager = network.New(records, drivers, &fakeHostNetworks{}, nullLogger)
 	}
 }
 
@@ -60,8 +60,8 @@ func (h *fakeHostNetworks) CreateNamespace(allocID string) (string, error) {
 	h.calls = append(h.calls, "create")
 	return "/run/netns/" + allocID, nil
 }
-func (*fakeHostNetworks) RemoveNamespace(string) error                { return nil }
-func (*fakeHostNetworks) SetDisconnectInfo(*state.AllocNetwork) error { return nil }
+func (*fakeHostNetworks) RemoveNamespace(string) error           { return nil }
+func (*fakeHostNetworks) SetCNIConfig(*state.AllocNetwork) error { return nil }
 func (h *fakeHostNetworks) Disconnect(context.Context, *state.AllocNetwork) error {
 	h.calls = append(h.calls, "disconnect")
 	return nil
@@ -134,7 +134,7 @@ func TestNetworkIsCreatedAfterReboot(t *testing.T) {
 				records, host := &networkRecords{}, &fakeHostNetworks{}
 				setNetworks := func(config *Config) {
 					withNetworks(records, c.capabilities)(config)
-					config.Host.Networks = network.New(records, config.Drivers, host, nullLogger)
+					config.Host.NetworkManager = network.New(records, config.Drivers, host, nullLogger)
 				}
 				a := startAgent(t, parseJob(t, job("service", bridgeNetworkText+endlessTaskText)), setNetworks)
 				a.advance(time.Second)

@@ -21,9 +21,9 @@ type reconciler struct {
 
 // reconcileUntilEnded calls reconcile after each change and applies new versions of the allocation until all tasks
 // have ended. The hooks of an update and the restart of a restart group run in their own goroutines, so
-// that they do not delay reconcile. watch waits for both.
+// that they do not delay reconcile. reconcileUntilEnded waits for both.
 //
-// watch does not reconcile before the tasks of an earlier agent are restored: before that, running
+// reconcileUntilEnded does not reconcile before the tasks of an earlier agent are restored: before that, running
 // tasks have the state pending.
 func (r *reconciler) reconcileUntilEnded(ctx context.Context, restored <-chan struct{}) {
 	var backgroundWG sync.WaitGroup
@@ -35,14 +35,14 @@ func (r *reconciler) reconcileUntilEnded(ctx context.Context, restored <-chan st
 	var updateApplied, reconcileRequested, groupRestarted chan struct{}
 	var checksChanged <-chan struct{}
 	restartGroup := func() {
-		if groupRestarted != nil || len(r.startGates.restartCauses()) == 0 {
+		if groupRestarted != nil || len(r.startGates.restartCauseByTask()) == 0 {
 			return
 		}
 		done := make(chan struct{})
 		groupRestarted = done
 		backgroundWG.Go(func() {
 			defer close(done)
-			r.taskRestarter.restartGroup(ctx)
+			r.taskRestarter.restartDependentTasks(ctx)
 		})
 	}
 	r.reconcileSignal.requestReconcile()
@@ -80,9 +80,9 @@ func (r *reconciler) reconcileUntilEnded(ctx context.Context, restored <-chan st
 // and reports the status of the allocation. It does not wait for a task. The returned channel is closed
 // when check results change on which a gate depends.
 func (r *reconciler) reconcile() (checksChanged <-chan struct{}) {
-	now := r.startGates.snapshot()
+	now := r.startGates.snapshotWithPendingReruns()
 	status := r.clientStatus.aggregateTaskStates(now.taskStates)
-	why, finished := evaluateSiblings(r.tasks.siblingStates(now.taskStates))
+	why, finished := evaluateSiblingStop(r.tasks.siblingStates(now.taskStates))
 	if why != nil {
 		r.stopSequence.requestStop(stopReason{newReasonEvent: why})
 	}
@@ -98,7 +98,7 @@ func (r *reconciler) reconcile() (checksChanged <-chan struct{}) {
 	if !r.stopSequence.isRequested() || finished {
 		checksChanged = r.startGates.openReadyGates(now)
 	}
-	r.startGates.rerunTasks(now.rerunCauses)
+	r.startGates.rerunTasks(now.rerunCauseByTask)
 	r.reportStatus(status)
 	r.reconcileSignal.wakeWaiters()
 	return checksChanged

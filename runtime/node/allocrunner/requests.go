@@ -140,9 +140,9 @@ func (r *Runner) ExecStreaming(ctx context.Context, task string, exec driver.Exe
 	return t.ExecStreaming(ctx, exec)
 }
 
-// TaskEvent adds an event that a driver has sent to the events of a task. It returns false if the allocation does not have the
+// EmitDriverEvent adds an event that a driver has sent to the events of a task. It returns false if the allocation does not have the
 // task.
-func (r *Runner) TaskEvent(e driver.TaskEvent) bool {
+func (r *Runner) EmitDriverEvent(e driver.TaskEvent) bool {
 	t, ok := r.tasks.findByName(e.TaskName)
 	if !ok || e.AllocID != r.Alloc().ID {
 		return false
@@ -183,7 +183,7 @@ func (r *Runner) TaskDone(task string) <-chan struct{} {
 // Interpolate replaces the variable references in a text by their values in the environment of the named task, or of the
 // allocation if there is no such task.
 func (r *Runner) Interpolate(task, text string) string {
-	return r.envBuilders.envOf(task).Replace(text)
+	return r.envBuilders.envOfTaskOrAlloc(task).Replace(text)
 }
 
 // Checks returns the results of the allocation's checks, always in the same order.
@@ -197,7 +197,7 @@ func (r *Runner) SetHookHealth(name string, healthy bool, reason string) {
 
 // Stats returns the latest samples of one task, or of all tasks if task is empty. For
 // an unknown task the result is empty. Samples are taken only while Stats is called
-// regularly, see [runnerhooks.Stats]: the first call after a pause waits up to two seconds for
+// regularly, see [runnerhooks.StatsHook]: the first call after a pause waits up to two seconds for
 // the drivers.
 func (r *Runner) Stats(ctx context.Context, task string) Stats {
 	return r.statsHooks.latestStats(ctx, r.tasks, task)

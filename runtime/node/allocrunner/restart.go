@@ -32,7 +32,7 @@ type taskRestarter struct {
 	reregisterServices      func()                      // registers the group's services, which a PreTaskRestart hook has deregistered
 	tasksDownTimeout        time.Duration               // how long a restart of several tasks may take until the processes have exited
 
-	semaphore chan struct{} // contains a value while a caller restarts several tasks; capacity 1
+	multiTaskRestartSemaphore chan struct{} // contains a value while a caller restarts several tasks; capacity 1
 }
 
 // restartTask implements [Runner.RestartTask].
@@ -55,10 +55,10 @@ func (r *taskRestarter) restartTask(ctx context.Context, name string) error {
 
 // restartRunningTasks implements [Runner.RestartRunning].
 func (r *taskRestarter) restartRunningTasks(ctx context.Context) error {
-	if err := r.acquireSemaphore(ctx); err != nil {
+	if err := r.acquireMultiTaskRestartSemaphore(ctx); err != nil {
 		return err
 	}
-	defer r.releaseSemaphore()
+	defer r.releaseMultiTaskRestartSemaphore()
 	defer r.reregisterServices()
 	r.callPreTaskRestartHooks(ctx)
 	r.stopSequence.shutdownDelay.waitForDelay(ctx)
@@ -72,11 +72,11 @@ func (r *taskRestarter) restartRunningTasks(ctx context.Context) error {
 
 // restartAllTasks implements [Runner.RestartAll].
 func (r *taskRestarter) restartAllTasks(ctx context.Context) error {
-	if err := r.acquireSemaphore(ctx); err != nil {
+	if err := r.acquireMultiTaskRestartSemaphore(ctx); err != nil {
 		return err
 	}
-	defer r.releaseSemaphore()
-	r.startGates.coordinator.Restart()
+	defer r.releaseMultiTaskRestartSemaphore()
+	r.startGates.coordinator.ReturnToInit()
 	defer r.reregisterServices()
 	r.callPreTaskRestartHooks(ctx)
 	r.stopSequence.shutdownDelay.waitForDelay(ctx)
@@ -132,8 +132,8 @@ func (r *taskRestarter) restartInKillOrder(ctx context.Context) error {
 // stopped. It returns the tasks that must be restarted once more: those that run because they were starting when their gates
 // were closed, and those that have become dead since, because a task can neither be restarted nor rerun between the exit of
 // its process and the state dead.
-func (r *taskRestarter) awaitTasksDown(ctx context.Context, reconciled <-chan struct{}) (again taskSet, err error) {
-	for len(again) == 0 {
+func (r *taskRestarter) awaitTasksDown(ctx context.Context, reconciled <-chan struct{}) (tasksToRestart taskSet, err error) {
+	for len(tasksToRestart) == 0 {
 		select {
 		case <-reconciled:
 		case <-r.stopSequence.stopRequested:
@@ -146,7 +146,7 @@ func (r *taskRestarter) awaitTasksDown(ctx context.Context, reconciled <-chan st
 		reconciled = r.reconcileSignal.nextReconcile()
 		for _, t := range r.tasks {
 			if t.Running() || t.IsRerunnable() {
-				again = append(again, t)
+				tasksToRestart = append(tasksToRestart, t)
 			}
 		}
 		// Phase is called after the loop, because a gate that has opened during the loop may have let tasks start, and end.
@@ -154,21 +154,21 @@ func (r *taskRestarter) awaitTasksDown(ctx context.Context, reconciled <-chan st
 			return nil, nil
 		}
 	}
-	return again, nil
+	return tasksToRestart, nil
 }
 
-// restartGroup restarts the tasks of restartCauses in kill order. Their gates stay closed until all of these tasks are down. A
+// restartDependentTasks restarts the tasks of restartCauseByTask in kill order. Their gates stay closed until all of these tasks are down. A
 // task that does not exit fails the allocation, because the other tasks would wait forever.
-func (r *taskRestarter) restartGroup(ctx context.Context) {
-	if r.acquireSemaphore(ctx) != nil {
+func (r *taskRestarter) restartDependentTasks(ctx context.Context) {
+	if r.acquireMultiTaskRestartSemaphore(ctx) != nil {
 		return
 	}
-	defer r.releaseSemaphore()
-	names := r.startGates.restartCauses() // computed after the wait for the semaphore, because another restart may have included some tasks
+	defer r.releaseMultiTaskRestartSemaphore()
+	names := r.startGates.restartCauseByTask() // computed after the wait for the semaphore, because another restart may have included some tasks
 	members := slices.DeleteFunc(slices.Clone(r.tasks), func(t *taskrunner.Runner) bool { return names[t.Name()] == "" })
 	limited, cancel := context.WithTimeoutCause(ctx, r.tasksDownTimeout, errDeadlinePassed)
 	defer cancel()
-	kind := r.startGates.lifecycleGroup.Restart
+	kind := r.startGates.lifecycleGroup.RestartGroup
 	for _, wave := range members.killOrder() {
 		err := wave.forEachParallel(func(t *taskrunner.Runner) error {
 			reason := fmt.Sprintf("Task %q restarts, and with it the tasks of its restart group (%v)", names[t.Name()], kind)
@@ -187,30 +187,30 @@ func (r *taskRestarter) failAlloc(err error) {
 	r.stopSequence.requestStop(stopReason{})
 }
 
-// acquireSemaphore blocks until no other caller restarts several tasks. If it returns nil, the caller must call
-// releaseSemaphore.
-func (r *taskRestarter) acquireSemaphore(ctx context.Context) error {
+// acquireMultiTaskRestartSemaphore blocks until no other caller restarts several tasks. If it returns nil, the caller must call
+// releaseMultiTaskRestartSemaphore.
+func (r *taskRestarter) acquireMultiTaskRestartSemaphore(ctx context.Context) error {
 	if err := r.awaitRestored(ctx); err != nil {
 		return err
 	}
 	select {
-	case r.semaphore <- struct{}{}:
+	case r.multiTaskRestartSemaphore <- struct{}{}:
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 	if err := r.checkRestartAllowed(); err != nil {
-		r.releaseSemaphore()
+		r.releaseMultiTaskRestartSemaphore()
 		return err
 	}
 	return nil
 }
 
-func (r *taskRestarter) releaseSemaphore() { <-r.semaphore }
+func (r *taskRestarter) releaseMultiTaskRestartSemaphore() { <-r.multiTaskRestartSemaphore }
 
 // checkRestartAllowed returns ErrShouldNotRun if the allocation has ended or is being stopped.
 func (r *taskRestarter) checkRestartAllowed() error {
-	status := r.clientStatus.current()
-	_, finished := evaluateSiblings(r.tasks.siblingStates(status.TaskStates))
+	status := r.clientStatus.currentStatus()
+	_, finished := evaluateSiblingStop(r.tasks.siblingStates(status.TaskStates))
 	if finished || status.Terminal() || r.stopSequence.isRequested() || r.isStopDesired() {
 		return ErrShouldNotRun
 	}
@@ -225,7 +225,7 @@ func ignoreNotRunning(err error) error {
 }
 
 // asyncRestarts runs restarts whose requesters do not wait for them; the end of Run cancels them and waits. Restarts are accepted
-// only between allowRestarts and cancelAndWait. The context is a field because it belongs to Run and not to the requesters.
+// only between acceptRestarts and cancelAndWait. The context is a field because it belongs to Run and not to the requesters.
 type asyncRestarts struct {
 	logger hclog.Logger
 
@@ -235,8 +235,8 @@ type asyncRestarts struct {
 	restartsWG sync.WaitGroup
 }
 
-// allowRestarts makes startRestarts accept restarts, which are canceled with ctx.
-func (a *asyncRestarts) allowRestarts(ctx context.Context) {
+// acceptRestarts makes startRestarts accept restarts, which are canceled with ctx.
+func (a *asyncRestarts) acceptRestarts(ctx context.Context) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.runCtx, a.cancel = context.WithCancel(ctx)

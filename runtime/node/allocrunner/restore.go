@@ -24,17 +24,17 @@ type RecordReader interface {
 	TaskLocalState(allocID, task string) (state.LocalState, bool, error)
 	TaskState(allocID, task string) (*api.TaskState, error)
 
-	// AllocHooks returns the configurations of the hooks that an earlier agent had attached to an allocation, by hook
+	// HookAttachmentsOfAlloc returns the configurations of the hooks that an earlier agent had attached to an allocation, by hook
 	// name. The allocation may have ended.
-	AllocHooks(allocID string) map[string]string
+	HookAttachmentsOfAlloc(allocID string) map[string]string
 }
 
-// recoveryCapabilities is an optional interface of the value in Config.Drivers. DriverRemembersTasks reports whether the
-// driver's plugin knows a task even if the earlier agent died during the call of StartTask. DriverFindsLostTasks reports
+// recoveryCapabilities is an optional interface of the value in Config.Drivers. DriverKnowsInterruptedStarts reports whether the
+// driver's plugin knows a task even if the earlier agent died during the call of StartTask. DriverFindsTasksByName reports
 // whether the plugin can find a task by the names of the task and its allocation.
 type recoveryCapabilities interface {
-	DriverRemembersTasks(driver string) bool
-	DriverFindsLostTasks(driver string) bool
+	DriverKnowsInterruptedStarts(driver string) bool
+	DriverFindsTasksByName(driver string) bool
 }
 
 // restorer rebuilds the runner of an allocation from the records of an earlier agent, and
@@ -74,7 +74,7 @@ func (r *restorer) readRestoredTask(name string) *taskrunner.RestoredTask {
 	if r.records == nil {
 		// An earlier agent may have exited after it had reported only that the allocation was received.
 		if state := r.alloc.TaskStates[name]; state != nil {
-			return &taskrunner.RestoredTask{State: state}
+			return &taskrunner.RestoredTask{TaskState: state}
 		}
 		return nil
 	}
@@ -95,7 +95,7 @@ func (r *restorer) readRestoredTask(name string) *taskrunner.RestoredTask {
 	if !found && task == nil {
 		return nil
 	}
-	restored := &taskrunner.RestoredTask{Local: local, State: task}
+	restored := &taskrunner.RestoredTask{LocalState: local, TaskState: task}
 	r.startedByEarlierAgent = r.startedByEarlierAgent || restored.Started()
 	if attachments := restored.Attachments(); attachments != nil {
 		if r.attachmentsOfTask == nil {
@@ -131,7 +131,7 @@ func (r *restorer) restoreTasks(untilKill context.Context) bool {
 		return true
 	}
 	r.recoverTasks(untilKill)
-	if err := r.checkAllocDir(untilKill); err != nil {
+	if err := r.checkAllocDirOrResetTasks(untilKill); err != nil {
 		r.logger.Error("alloc not restored", "error", err)
 		r.clientStatus.setOverride(statusOverride{api.AllocClientStatusFailed, err.Error()})
 		r.stopSequence.requestStop(stopReason{omitEvents: true}) // without this request, the first task to end would become the reason why the others are stopped
@@ -149,7 +149,7 @@ func (r *restorer) restoreTasks(untilKill context.Context) bool {
 		}
 		return true // no gate is restored, because a stopping allocation starts only poststop tasks
 	}
-	r.startGates.coordinator.Restore(lifecycleStates(r.startGates.snapshot().taskStates))
+	r.startGates.coordinator.Restore(lifecycleStates(r.startGates.snapshotWithPendingReruns().taskStates))
 	return true
 }
 
@@ -160,20 +160,20 @@ func (r *restorer) recoverTasks(ctx context.Context) {
 	info, _ := r.drivers.(recoveryCapabilities)
 	var recoveryWG sync.WaitGroup
 	for _, t := range r.tasks {
-		past := taskrunner.RecoverInfo{Rebooted: r.rebooted}
+		past := taskrunner.RecoveryFacts{Rebooted: r.rebooted}
 		if info != nil {
-			past.DriverKnowsTasks, past.DriverFindsTasks = info.DriverRemembersTasks(t.Task().Driver), info.DriverFindsLostTasks(t.Task().Driver)
+			past.DriverKnowsInterruptedStarts, past.DriverFindsTasksByName = info.DriverKnowsInterruptedStarts(t.Task().Driver), info.DriverFindsTasksByName(t.Task().Driver)
 		}
 		recoveryWG.Go(func() { t.Recover(ctx, past) })
 	}
 	recoveryWG.Wait()
 }
 
-// checkAllocDir checks that the directory of the allocation exists. If the directory was lost in a reboot, the tasks that
+// checkAllocDirOrResetTasks checks that the directory of the allocation exists. If the directory was lost in a reboot, the tasks that
 // had not ended start as new tasks, and so do the prestart tasks that had prepared the directory. If the agent has no free
 // file descriptors, it cannot check the directory: then the tasks stay as they are. After a reboot no task can be running,
-// so checkAllocDir repeats the check instead, until it succeeds or untilKill is done.
-func (r *restorer) checkAllocDir(untilKill context.Context) error {
+// so checkAllocDirOrResetTasks repeats the check instead, until it succeeds or untilKill is done.
+func (r *restorer) checkAllocDirOrResetTasks(untilKill context.Context) error {
 	dead := func(t *taskrunner.Runner) bool { return t.State().State == model.TaskDead }
 	if !slices.ContainsFunc(r.tasks, func(t *taskrunner.Runner) bool { return !dead(t) }) {
 		return nil

@@ -28,7 +28,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// fakeStore is a Store, and the TaskRecords of the next agent. A test simulates the death of the agent
+// fakeStore is a Store, and the RecordReader of the next agent. A test simulates the death of the agent
 // by a call of die or by a maximum number of writes. After its death the store writes no more, and
 // goroutines that wait for a write exit. Async puts are written immediately if asyncWritesImmediate is
 // set, otherwise with the next write or after a delay.
@@ -116,7 +116,7 @@ func (fa *fakeStore) TaskLocalState(_, task string) (state.LocalState, bool, err
 	return s, ok, nil
 }
 
-func (fa *fakeStore) AllocHooks(string) map[string]string {
+func (fa *fakeStore) HookAttachmentsOfAlloc(string) map[string]string {
 	fa.mu.Lock()
 	defer fa.mu.Unlock()
 	all := make(map[string]string)
@@ -223,7 +223,7 @@ func (a *testAgent) startNextAgent(mangle func(*Config)) *testAgent {
 		alloc, report := *a.config.Alloc, c.ReportStatus
 		*c = a.config
 		c.Alloc, c.Store, c.ReportStatus = &alloc, next.store, report
-		c.TaskRecords, c.Restored = next.store, true
+		c.EarlierRecords, c.Restored = next.store, true
 		if mangle != nil {
 			mangle(c)
 		}
@@ -331,8 +331,8 @@ func TestShutdownLeavesTasksRunning(t *testing.T) {
 		a.advance(time.Second)
 		a.cancel(ErrShutdown)
 		a.wait()
-		wantEqual(t, "left running", a.PluginsLeftRunning(), `[driver "fake"]`)
-		wantEqual(t, "finished", a.Finished(), "false")
+		wantEqual(t, "left running", a.PluginsNeededAfterShutdown(), `[driver "fake"]`)
+		wantEqual(t, "finished", a.EndedForGood(), "false")
 		a.die()
 		b := a.startNextAgent(nil)
 		b.advance(time.Second)
@@ -340,8 +340,8 @@ func TestShutdownLeavesTasksRunning(t *testing.T) {
 		wantEqual(t, "state", b.taskState("web").State, "running")
 		b.Stop()
 		b.wait()
-		wantEqual(t, "finished", b.Finished(), "true")
-		wantEqual(t, "left running", b.PluginsLeftRunning(), "[]")
+		wantEqual(t, "finished", b.EndedForGood(), "true")
+		wantEqual(t, "left running", b.PluginsNeededAfterShutdown(), "[]")
 	})
 }
 
@@ -518,7 +518,7 @@ func TestRestoreExecutesPendingStop(t *testing.T) {
 		task, alloc := &recordingHook{name: "task"}, &recordingHook{name: "alloc"}
 		a := runAndRestartAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText, poststopTask)), 5*time.Second, nil, func(c *Config) {
 			c.Alloc.DesiredStatus = api.AllocDesiredStatusStop
-			c.Hooks = fixedHookFactory{task: []runnerhooks.Hook{recordingTaskHook{task}}, alloc: []runnerhooks.Hook{recordingAllocHook{alloc}}}
+			c.HookFactory = fixedHookFactory{task: []runnerhooks.Hook{recordingTaskHook{task}}, alloc: []runnerhooks.Hook{recordingAllocHook{alloc}}}
 		})
 		a.wait()
 		wantEqual(t, "events", a.taskEventTypes("web"), "[Received Task Setup Started Terminated]")
@@ -592,7 +592,7 @@ func TestRestoreWithoutAllocDirectory(t *testing.T) {
 func TestAllocWithoutRecordIsNew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), func(c *Config) {
-			c.Restored, c.TaskRecords = true, newFakeStore()
+			c.Restored, c.EarlierRecords = true, newFakeStore()
 		})
 		a.advance(time.Second)
 		wantEqual(t, "events", a.taskEventTypes("web"), "[Received Task Setup Started]")
@@ -717,14 +717,14 @@ type recordingHookFactory struct {
 	previousHooks map[string]string
 }
 
-func (f *recordingHookFactory) AllocHooks(a *api.Allocation, c pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
+func (f *recordingHookFactory) NewAllocHooks(a *api.Allocation, c pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
 	f.recordPreviousHooks("", c)
-	return f.fixedHookFactory.AllocHooks(a, c)
+	return f.fixedHookFactory.NewAllocHooks(a, c)
 }
 
-func (f *recordingHookFactory) TaskHooks(a *api.Allocation, t *api.Task, c pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
+func (f *recordingHookFactory) NewTaskHooks(a *api.Allocation, t *api.Task, c pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
 	f.recordPreviousHooks("t:"+t.Name, c)
-	return f.fixedHookFactory.TaskHooks(a, t, c)
+	return f.fixedHookFactory.NewTaskHooks(a, t, c)
 }
 
 func (f *recordingHookFactory) recordPreviousHooks(whose string, c pluginhooks.AttachTarget) {
@@ -869,7 +869,7 @@ func TestRestore(t *testing.T) {
 				return hook.TaskPrestartResponse{Done: true, Env: map[string]string{"FROM_HOOK": "1"}}, nil
 			}}
 			a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), func(c *Config) {
-				c.Hooks = fixedHookFactory{task: []runnerhooks.Hook{recordingTaskHook{env}}}
+				c.HookFactory = fixedHookFactory{task: []runnerhooks.Hook{recordingTaskHook{env}}}
 			})
 			a.advance(time.Second)
 			a.die()
@@ -892,7 +892,7 @@ func TestRestore(t *testing.T) {
 				alloc: []runnerhooks.Hook{hookWithAttachment{recordingAllocHook{&recordingHook{name: "whole"}}, `{"a": 1}`}},
 				task:  []runnerhooks.Hook{hookWithAttachment{recordingTaskHook{&recordingHook{name: "quiet"}}, "{}"}, recordingTaskHook{&recordingHook{name: "builtin"}}},
 			}}
-			a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), func(c *Config) { c.Hooks = factory })
+			a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), func(c *Config) { c.HookFactory = factory })
 			wantEqual(t, "at first", factory.previousHooks, "map[: t:web:]")
 			a.advance(time.Second)
 			a.die()
@@ -912,7 +912,7 @@ func TestRestore(t *testing.T) {
 				return hook.TaskPrestartResponse{State: map[string]string{"n": "1"}}, nil
 			}}
 			a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), func(c *Config) {
-				c.Hooks = fixedHookFactory{task: []runnerhooks.Hook{recordingTaskHook{h}}}
+				c.HookFactory = fixedHookFactory{task: []runnerhooks.Hook{recordingTaskHook{h}}}
 			})
 			a.advance(time.Second)
 			a.die()
@@ -928,7 +928,7 @@ func TestRestore(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			failing := &recordingHook{name: "failing", errsByPoint: map[string]error{"prerun": errors.New("no")}}
 			a := runAndRestartAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), time.Second, nil, func(c *Config) {
-				c.Hooks = fixedHookFactory{alloc: []runnerhooks.Hook{recordingAllocHook{failing}}}
+				c.HookFactory = fixedHookFactory{alloc: []runnerhooks.Hook{recordingAllocHook{failing}}}
 			})
 			a.wait()
 			wantEqual(t, "status", a.lastUpdate().ClientStatus, "failed")
@@ -941,7 +941,7 @@ func TestRestore(t *testing.T) {
 			away := &recordingHook{name: "away", errsByPoint: map[string]error{"prerun": fmt.Errorf("prerun: %w", &runnerhooks.UnavailableError{Err: errors.New("nobody is there")})}}
 			next := &recordingHook{name: "next"}
 			withHooks := func(c *Config) {
-				c.Hooks = fixedHookFactory{alloc: []runnerhooks.Hook{recordingAllocHook{away}, recordingAllocHook{next}}}
+				c.HookFactory = fixedHookFactory{alloc: []runnerhooks.Hook{recordingAllocHook{away}, recordingAllocHook{next}}}
 			}
 			a := runAndRestartAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), time.Second, nil, withHooks)
 			a.advance(time.Minute)
@@ -1344,7 +1344,7 @@ func TestRestoreSendsNoSecondReceivedEvent(t *testing.T) {
 }
 
 func TestDelayIsNotKeptPastAStart(t *testing.T) {
-	tracker := restart.New(restart.Policy{Attempts: 3, Interval: time.Hour, Delay: time.Minute}, time.Now(), func(int64) int64 { return 0 })
+	tracker := restart.NewTracker(restart.Policy{Attempts: 3, Interval: time.Hour, Delay: time.Minute}, time.Now(), func(int64) int64 { return 0 })
 	tracker.Decide(time.Now(), restart.Outcome{})
 	if tracker.RemainingDelay(time.Now()) == 0 {
 		t.Fatal("no delay")
@@ -1510,7 +1510,7 @@ func TestRestoreReadsForcedStatusUnderLock(t *testing.T) {
 		a.wait()
 		a.die()
 		c := a.config
-		c.TaskRecords, c.Restored = a.store.cloneForNextAgent(), true
+		c.EarlierRecords, c.Restored = a.store.cloneForNextAgent(), true
 		r, err := New(c)
 		if err != nil {
 			t.Fatal(err)
@@ -1582,7 +1582,7 @@ func (p *recordingPluginHook) PluginExited() <-chan struct{} {
 	return p.pluginExited
 }
 
-func (p *recordingPluginHook) WaitPlugin(ctx context.Context) error {
+func (p *recordingPluginHook) WaitPluginUp(ctx context.Context) error {
 	time.Sleep(time.Second)
 	return ctx.Err()
 }
@@ -1602,7 +1602,7 @@ func TestPoststartIsRepeatedForEachPluginProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := new(recordingPluginHook)
 		a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), func(c *Config) {
-			c.Hooks = fixedHookFactory{task: []runnerhooks.Hook{p}}
+			c.HookFactory = fixedHookFactory{task: []runnerhooks.Hook{p}}
 		})
 		a.advance(time.Second)
 		p.replace()
@@ -1634,7 +1634,7 @@ func TestPoststartIsNotRepeatedForAnEndingTask(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					p := new(recordingPluginHook)
 					a := startAgent(t, parseJob(t, jobTextFromParts("batch", noRestartText, endlessTaskText)), func(c *Config) {
-						c.Hooks = fixedHookFactory{task: []runnerhooks.Hook{p}}
+						c.HookFactory = fixedHookFactory{task: []runnerhooks.Hook{p}}
 					})
 					a.advance(time.Second)
 					p.mu.Lock()
@@ -1748,7 +1748,7 @@ func TestDriverEventOnce(t *testing.T) {
 		a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), nil)
 		a.advance(time.Second)
 		send := func(message string) {
-			if !a.TaskEvent(driver.TaskEvent{AllocID: testAllocID, TaskName: "web", Message: message,
+			if !a.EmitDriverEvent(driver.TaskEvent{AllocID: testAllocID, TaskName: "web", Message: message,
 				Annotations: map[string]string{driver.OnceAnnotation: "true"}}) {
 				t.Error("the event is for another allocation")
 			}

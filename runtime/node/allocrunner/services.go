@@ -15,7 +15,7 @@ import (
 // allocServices registers the services of an allocation, and runs their checks.
 type allocServices struct {
 	serviceSet    *services.Set
-	groupServices *runnerhooks.GroupServices // registers the services of the group
+	groupServices *runnerhooks.GroupServicesHook // registers the services of the group
 	tasks         taskSet
 	logger        hclog.Logger
 }
@@ -26,13 +26,13 @@ func newAllocServices(c services.Config, tasks taskSet, logger hclog.Logger) *al
 	s := &allocServices{tasks: tasks, logger: logger}
 	c.Restart, c.Logger = s.restartForFailedCheck, logger
 	s.serviceSet = services.New(c)
-	s.groupServices = runnerhooks.NewGroupServices(s.serviceSet)
+	s.groupServices = runnerhooks.NewGroupServicesHook(s.serviceSet)
 	return s
 }
 
 // checkStatuses returns the results of the checks, always in the same order.
 func (s *allocServices) checkStatuses() []api.AllocCheckStatus {
-	results, _, _ := s.serviceSet.Checks()
+	results, _, _ := s.serviceSet.CheckResults()
 	list := make([]api.AllocCheckStatus, len(results))
 	for i, result := range results {
 		list[i] = result.AllocCheckStatus

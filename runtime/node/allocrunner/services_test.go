@@ -62,7 +62,7 @@ func runServices(t *testing.T, file string) {
 		h := startHarness(t, job, func(c *Config) {
 			grantPorts(c.Alloc)
 			c.Alloc.DeploymentID = "deployment-1"
-			c.Services, c.Dial = serviceNetwork, serviceNetwork.dial
+			c.Services, c.DialCheckTarget = serviceNetwork, serviceNetwork.dial
 		})
 		var actionLog strings.Builder
 		for line := range strings.Lines(string(parts["script"].Data)) {
@@ -336,8 +336,8 @@ job "j" {
 		AllocID: testAllocID, AllocName: "j.g[0]", Namespace: "default", JobID: "j", Group: "g",
 		NodeID: "node-id", Datacenter: "dc1", IsCanary: true,
 		HostIP: "10.0.0.1", Ports: []taskenv.Port{port},
-		TaskNetworks: map[string]services.TaskNetwork{"web": {IP: "10.0.0.2", Ports: []taskenv.Port{{Label: "db", HostPort: 30000, HostIP: "10.0.0.2"}}}},
-		Address:      "172.26.0.2", AddressIPv6: "fd00::2",
+		TaskNetworks:  map[string]services.TaskNetwork{"web": {IP: "10.0.0.2", Ports: []taskenv.Port{{Label: "db", HostPort: 30000, HostIP: "10.0.0.2"}}}},
+		NamespaceIPv4: "172.26.0.2", NamespaceIPv6: "fd00::2",
 		Services: []services.Service{
 			{
 				Name: "j-g", Port: "http", Address: "example.com", AddressMode: "auto", Tags: []string{"a"}, CanaryTags: []string{"b"},

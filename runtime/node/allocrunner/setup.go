@@ -24,13 +24,13 @@ import (
 
 // HookFactory creates the hooks in plugins, each with its order relative to the builtin hooks. *pluginhooks.Set implements it.
 type HookFactory interface {
-	AllocHooks(*api.Allocation, pluginhooks.AttachTarget) []runnerhooks.OrderedHook
-	TaskHooks(*api.Allocation, *api.Task, pluginhooks.AttachTarget) []runnerhooks.OrderedHook
+	NewAllocHooks(*api.Allocation, pluginhooks.AttachTarget) []runnerhooks.OrderedHook
+	NewTaskHooks(*api.Allocation, *api.Task, pluginhooks.AttachTarget) []runnerhooks.OrderedHook
 
-	// PendingLaunches returns a function that blocks until the plugins are launched that may be hooks of every
-	// allocation, and emits an event if that takes long. Before that, AllocHooks and TaskHooks can return incomplete
-	// lists. PendingLaunches returns nil if the lists are complete already. It is called before the other two methods.
-	PendingLaunches(*api.Allocation) func(ctx context.Context, emit func(*api.TaskEvent))
+	// PendingLaunchWaiter returns a function that blocks until the plugins are launched that may be hooks of every
+	// allocation, and emits an event if that takes long. Before that, NewAllocHooks and NewTaskHooks can return incomplete
+	// lists. PendingLaunchWaiter returns nil if the lists are complete already. It is called before the other two methods.
+	PendingLaunchWaiter(*api.Allocation) func(ctx context.Context, emit func(*api.TaskEvent))
 }
 
 // newLifecycle returns the coordinator for the tasks, which are given in the order of the job, and the lifecycle extensions of
@@ -46,7 +46,7 @@ func newLifecycle(alloc *api.Allocation, tasks []taskrunner.Task, logger hclog.L
 		// did not know the key, has accepted the job.
 		logger.Error("extensions of the lifecycle are ignored", "error", err)
 	}
-	return lifecycle.New(logger, stages), extensions
+	return lifecycle.NewCoordinator(logger, stages), extensions
 }
 
 // hookBuilder creates the hooks of an allocation and of its tasks.
@@ -63,12 +63,12 @@ type hookBuilder struct {
 	currentStatus             func() StatusUpdate          // returns the current status of the allocation
 	onMaxRunExceeded          func()                       // called when max_run_duration has passed
 	restoredAttachmentsOfTask map[string]map[string]string // task name -> hook name -> configuration of a hook that an earlier agent had attached
-	previousDataPending       bool                         // this allocation replaces another one, whose data has not been copied or moved yet
+	previousAllocDataPending  bool                         // this allocation replaces another one, whose data has not been copied or moved yet
 	hooks                     *allocHooks
 	logger                    hclog.Logger
 
-	// awaitHookLaunches is the result of HookFactory.PendingLaunches; nil if the HookFactory knows all hooks already.
-	awaitHookLaunches func(context.Context, func(*api.TaskEvent))
+	// awaitHookPluginLaunches is the result of HookFactory.PendingLaunchWaiter; nil if the HookFactory knows all hooks already.
+	awaitHookPluginLaunches func(context.Context, func(*api.TaskEvent))
 
 	hooksAttached chan struct{} // closed by attachHooks
 }
@@ -76,11 +76,11 @@ type hookBuilder struct {
 // awaitAndAttachHooks blocks until the HookFactory knows all hooks or untilStop is done, and attaches the hooks. It does
 // nothing if New has attached them.
 func (b *hookBuilder) awaitAndAttachHooks(untilStop context.Context) {
-	if b.awaitHookLaunches == nil {
+	if b.awaitHookPluginLaunches == nil {
 		return
 	}
 	if !b.alloc().ServerTerminalStatus() {
-		b.awaitHookLaunches(untilStop, b.tasks.emitEvent)
+		b.awaitHookPluginLaunches(untilStop, b.tasks.emitEvent)
 	}
 	b.attachHooks()
 }
@@ -92,12 +92,12 @@ const restoredHooksTimeout = 2 * time.Second
 // awaitAndAttachRestoredHooks is like awaitAndAttachHooks, but for a restored allocation: the wait has a timeout, and emits no
 // event.
 func (b *hookBuilder) awaitAndAttachRestoredHooks(untilStop context.Context) {
-	if b.awaitHookLaunches == nil {
+	if b.awaitHookPluginLaunches == nil {
 		return
 	}
 	limited, cancel := context.WithTimeout(untilStop, restoredHooksTimeout)
 	defer cancel()
-	b.awaitHookLaunches(limited, func(*api.TaskEvent) {})
+	b.awaitHookPluginLaunches(limited, func(*api.TaskEvent) {})
 	b.attachHooks()
 }
 
@@ -117,30 +117,30 @@ func (b *hookBuilder) attachHooks() {
 
 func (b *hookBuilder) newTaskHooks(runner *taskrunner.Runner, t *api.Task) []runnerhooks.OrderedHook {
 	list := []runnerhooks.OrderedHook{
-		{Order: runnerhooks.OrderFirst, Hook: runnerhooks.NewTaskValidator(b.limits.UserDenylist, b.limits.UserCheckedDrivers, b.limits.DownloadUIDs, model.AdmittedUsers(t), func() error { return b.services.serviceSet.Validate(t.Name) })},
+		{Order: runnerhooks.OrderFirst, Hook: runnerhooks.NewTaskValidationHook(b.limits.UserDenylist, b.limits.UserCheckedDrivers, b.limits.ReservedDownloadUIDs, model.UsersSwitchedToByTask(t), func() error { return b.services.serviceSet.ValidateServiceNames(t.Name) })},
 	}
-	if users := b.config.Host.Users; users != nil && t.User == "" {
-		list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderFirst, Hook: runnerhooks.NewWorkloadUser(users, runner.Capabilities, runner.SetDynamicUser, b.dir.DismissUser, b.logger)})
+	if users := b.config.Host.UserPool; users != nil && t.User == "" {
+		list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderFirst, Hook: runnerhooks.NewWorkloadUserHook(users, runner.DriverCapabilities, runner.SetDynamicUser, b.dir.RevokeUserAccess, b.logger)})
 	}
-	list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderFirst, Hook: runnerhooks.NewTaskDir(b.dir, func() allocdir.TaskOptions {
+	list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderFirst, Hook: runnerhooks.NewTaskDirHook(b.dir, func() allocdir.TaskOptions {
 		return taskDirOptions(runner, t, b.limits)
 	}, runner.EmitEvent, b.logger)})
-	if b.config.Host.Cgroups != nil {
+	if b.config.Host.NewCgroupManager != nil {
 		cores := 0
 		if t.Resources != nil {
 			cores = pointer.Value(t.Resources.Cores)
 		}
-		if groups := b.config.Host.Cgroups(t.Driver, cores); groups != nil {
-			list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderFirst, Hook: runnerhooks.NewCgroup(groups, cores, runner.SetCgroup, b.logger)})
+		if groups := b.config.Host.NewCgroupManager(t.Driver, cores); groups != nil {
+			list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderFirst, Hook: runnerhooks.NewCgroupHook(groups, cores, runner.SetCgroup, b.logger)})
 		}
 	}
 	list = append(list, b.newIdentityHooks(runner, t)...)
-	if factory := b.config.Hooks; factory != nil {
-		list = append(list, b.addPluginHooks(factory.TaskHooks(b.config.Alloc, t, b.newAttachTarget(t.Name, runner.EmitEvent, b.restoredAttachmentsOfTask[t.Name])))...)
+	if factory := b.config.HookFactory; factory != nil {
+		list = append(list, b.recordPluginHooks(factory.NewTaskHooks(b.config.Alloc, t, b.newAttachTarget(t.Name, runner.EmitEvent, b.restoredAttachmentsOfTask[t.Name])))...)
 	}
-	list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderLogs, Hook: runnerhooks.NewLogs(b.config.Logs, func() (logs.Task, runnerhooks.OutputMode) {
+	list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderLogs, Hook: runnerhooks.NewLogsHook(b.config.LogCollector, func() (logs.Task, runnerhooks.OutputMode) {
 		mode := runnerhooks.OutputCollected
-		if runner.Capabilities().DisableLogCollection {
+		if runner.DriverCapabilities().DisableLogCollection {
 			mode = runnerhooks.OutputReadByDriver
 		}
 		if logsDisabled(t) {
@@ -151,19 +151,19 @@ func (b *hookBuilder) newTaskHooks(runner *taskrunner.Runner, t *api.Task) []run
 		runner.SetOutput(taskrunner.Output{Stdout: stdout, Stderr: stderr})
 	}, runner.AllProcessesEnded, runner.EmitEvent)})
 	if p, job := t.DispatchPayload, b.config.Alloc.Job; p != nil && p.File != "" && (job.Dispatched || len(job.Payload) > 0) {
-		list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderPayload, Hook: runnerhooks.NewDispatchPayload(b.dir, p.File, b.config.Alloc.Job.Payload)})
+		list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderPayload, Hook: runnerhooks.NewDispatchPayloadHook(b.dir, p.File, b.config.Alloc.Job.Payload)})
 	}
-	if find := b.config.Host.Volume; find != nil && len(t.VolumeMounts) > 0 {
-		list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderVolumes, Hook: runnerhooks.NewVolumes(t.VolumeMounts, func() []model.HostVolumeRequest {
+	if find := b.config.Host.FindVolume; find != nil && len(t.VolumeMounts) > 0 {
+		list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderVolumes, Hook: runnerhooks.NewVolumesHook(t.VolumeMounts, func() []model.HostVolumeRequest {
 			return model.HostVolumeRequests(b.alloc().GetTaskGroup(), b.config.Alloc.Name, &b.config.Node.NodeFacts)
-		}, find, func(text string) string { return b.envBuilders.envOf(t.Name).Replace(text) })})
+		}, find, func(text string) string { return b.envBuilders.envOfTaskOrAlloc(t.Name).Replace(text) })})
 	}
 	if allocated := allocatedDevices(b.config.Alloc, t.Name); len(allocated) > 0 {
-		list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderDevices, Hook: runnerhooks.NewDevices(b.config.Host.Devices, allocated)})
+		list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderDevices, Hook: runnerhooks.NewDevicesHook(b.config.Host.DeviceReserver, allocated)})
 	}
 	return append(list,
 		runnerhooks.OrderedHook{Order: runnerhooks.OrderLast, Hook: b.statsHooks[t.Name]},
-		runnerhooks.OrderedHook{Order: runnerhooks.OrderLast, Hook: runnerhooks.NewTaskServices(b.services.serviceSet, t.Name)})
+		runnerhooks.OrderedHook{Order: runnerhooks.OrderLast, Hook: runnerhooks.NewTaskServicesHook(b.services.serviceSet, t.Name)})
 }
 
 // newIdentityHooks returns the hooks for the identity tokens of a task, its secrets, and its socket of the agent's API.
@@ -171,7 +171,7 @@ func (b *hookBuilder) newIdentityHooks(runner *taskrunner.Runner, t *api.Task) [
 	var list []runnerhooks.OrderedHook
 	alloc := b.config.Alloc
 	if identities := runnerhooks.ExposedIdentities(t); b.config.Identities != nil && len(identities) > 0 {
-		list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderFirst, Hook: runnerhooks.NewIdentity(runnerhooks.IdentityConfig{
+		list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderFirst, Hook: runnerhooks.NewIdentityHook(runnerhooks.IdentityHookConfig{
 			Issuer: b.config.Identities, Workload: identity.NewWorkload(alloc, t.Name), Identities: identities,
 			WriteFile: func(path string, data []byte) error {
 				return b.dir.WriteTaskFile(t.Name, path, taskDirOptions(runner, t, b.limits), data)
@@ -186,11 +186,11 @@ func (b *hookBuilder) newIdentityHooks(runner *taskrunner.Runner, t *api.Task) [
 			EmitEvent: runner.EmitEvent, Logger: b.logger.With("task", t.Name),
 		})})
 	}
-	if read := b.config.Host.Variables; read != nil && len(t.Secrets) > 0 {
-		list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderFirst, Hook: runnerhooks.NewSecrets(t, alloc.Namespace, read, b.envBuilders.builderOfTask[t.Name])})
+	if read := b.config.Host.VariableReader; read != nil && len(t.Secrets) > 0 {
+		list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderFirst, Hook: runnerhooks.NewSecretsHook(t, alloc.Namespace, read, b.envBuilders.builderOfTask[t.Name])})
 	}
 	if b.config.TaskAPI != nil {
-		list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderFirst, Hook: runnerhooks.NewTaskAPI(b.config.TaskAPI, taskapi.Addr{AllocID: alloc.ID, Task: t.Name}, func() (int, error) {
+		list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderFirst, Hook: runnerhooks.NewTaskAPIHook(b.config.TaskAPI, taskapi.Addr{AllocID: alloc.ID, Task: t.Name}, func() (int, error) {
 			return b.dir.ListenInSecrets(t.Name, taskenv.TaskAPISocketName, taskDirOptions(runner, t, b.limits))
 		}, b.logger)})
 	}
@@ -200,10 +200,10 @@ func (b *hookBuilder) newIdentityHooks(runner *taskrunner.Runner, t *api.Task) [
 // taskDirOptions returns the options for a task directory. They depend on the driver's capabilities, as far as they are known.
 func taskDirOptions(runner *taskrunner.Runner, t *api.Task, limits Limits) allocdir.TaskOptions {
 	o := allocdir.TaskOptions{
-		Isolation:           runner.Capabilities().FSIsolation,
+		Isolation:           runner.DriverCapabilities().FSIsolation,
 		User:                runner.Task().User,
-		AdmittedUsers:       model.AdmittedUsers(t),
-		AllowNomadFileModes: limits.NomadFileModes,
+		AdmittedUsers:       model.UsersSwitchedToByTask(t),
+		AllowNomadFileModes: limits.AllowNomadFileModes,
 		ChrootEnv:           limits.ChrootEnv,
 	}
 	if t.Resources != nil {
@@ -223,25 +223,25 @@ func (b *hookBuilder) newAttachTarget(task string, emit func(*api.TaskEvent), pr
 
 // restoredAllocAttachments returns the configurations of the hooks that the allocation had under an earlier agent, by hook name.
 func (b *hookBuilder) restoredAllocAttachments() map[string]string {
-	if b.config.TaskRecords == nil {
+	if b.config.EarlierRecords == nil {
 		return nil
 	}
-	return b.config.TaskRecords.AllocHooks(b.config.Alloc.ID)
+	return b.config.EarlierRecords.HookAttachmentsOfAlloc(b.config.Alloc.ID)
 }
 
-// addPluginHooks records the hooks of list, which run in plugins, and returns list.
-func (b *hookBuilder) addPluginHooks(list []runnerhooks.OrderedHook) []runnerhooks.OrderedHook {
+// recordPluginHooks records the hooks of list, which run in plugins, and returns list.
+func (b *hookBuilder) recordPluginHooks(list []runnerhooks.OrderedHook) []runnerhooks.OrderedHook {
 	for _, o := range list {
-		b.hooks.addPluginHook(o.Hook.Name())
-		b.health.addReporter(o.Hook)
+		b.hooks.recordPluginHook(o.Hook.Name())
+		b.health.addHealthReporter(o.Hook)
 	}
 	return list
 }
 
 func (b *hookBuilder) newAllocHooks() []runnerhooks.OrderedHook {
 	first := []runnerhooks.Hook{
-		runnerhooks.NewAllocDir(b.dir),
-		runnerhooks.NewMaxRunDuration(func() time.Time { return maxRunDeadline(b.alloc()) }, b.onMaxRunExceeded),
+		runnerhooks.NewAllocDirHook(b.dir),
+		runnerhooks.NewMaxRunDurationHook(func() time.Time { return maxRunDeadline(b.alloc()) }, b.onMaxRunExceeded),
 	}
 	first = append(first, b.newPreviousAllocHooks()...)
 	if network := b.newNetworkHook(); network != nil {
@@ -253,25 +253,25 @@ func (b *hookBuilder) newAllocHooks() []runnerhooks.OrderedHook {
 	for _, h := range first {
 		hookEntries = append(hookEntries, runnerhooks.OrderedHook{Order: runnerhooks.OrderFirst, Hook: h})
 	}
-	if factory := b.config.Hooks; factory != nil {
-		hookEntries = append(hookEntries, b.addPluginHooks(factory.AllocHooks(b.config.Alloc, b.newAttachTarget("", b.tasks.emitEvent, b.restoredAllocAttachments())))...)
+	if factory := b.config.HookFactory; factory != nil {
+		hookEntries = append(hookEntries, b.recordPluginHooks(factory.NewAllocHooks(b.config.Alloc, b.newAttachTarget("", b.tasks.emitEvent, b.restoredAllocAttachments())))...)
 	}
 	return append(hookEntries,
 		runnerhooks.OrderedHook{Order: runnerhooks.OrderLast, Hook: b.services.groupServices},
-		runnerhooks.OrderedHook{Order: runnerhooks.OrderLast, Hook: runnerhooks.NewChecks(b.services.serviceSet)},
-		runnerhooks.OrderedHook{Order: runnerhooks.OrderLast, Hook: health.RestartHook()})
+		runnerhooks.OrderedHook{Order: runnerhooks.OrderLast, Hook: runnerhooks.NewChecksHook(b.services.serviceSet)},
+		runnerhooks.OrderedHook{Order: runnerhooks.OrderLast, Hook: health.WatchRestartHook()})
 }
 
 // newPreviousAllocHooks returns the hooks that wait for the allocation that this one replaces, and move its data here. It
 // returns none if an earlier agent has called these hooks.
 func (b *hookBuilder) newPreviousAllocHooks() []runnerhooks.Hook {
 	id := b.config.Alloc.PreviousAllocation
-	if id == "" || !b.previousDataPending {
+	if id == "" || !b.previousAllocDataPending {
 		return nil
 	}
 	var previousHooks []runnerhooks.Hook
 	if previous := b.config.AllocDone; previous != nil {
-		previousHooks = append(previousHooks, runnerhooks.NewPreviousAllocWaiter(func() <-chan struct{} { return previous(id) }))
+		previousHooks = append(previousHooks, runnerhooks.NewPreviousAllocWaitHook(func() <-chan struct{} { return previous(id) }))
 	}
 	group := b.config.Alloc.GetTaskGroup()
 	disk := group.EphemeralDisk
@@ -287,7 +287,7 @@ func (b *hookBuilder) newPreviousAllocHooks() []runnerhooks.Hook {
 	for _, t := range group.Tasks {
 		tasks = append(tasks, t.Name)
 	}
-	return append(previousHooks, runnerhooks.NewDiskMigrator(b.dir, dir, tasks, b.logger))
+	return append(previousHooks, runnerhooks.NewDiskMigrationHook(b.dir, dir, tasks, b.logger))
 }
 
 // maxRunDeadline returns the time at which max_run_duration has passed since the creation of the allocation. It returns the
@@ -323,7 +323,7 @@ func (b *hookBuilder) newLogTask(t *api.Task) logs.Task {
 			limits.MaxFileSize = int64(*c.MaxFileSizeMB) * mebibyte
 		}
 	}
-	return logs.Task{AllocID: b.config.Alloc.ID, Name: t.Name, Dir: b.dir.LogDir(), Stdout: limits, Stderr: limits}
+	return logs.Task{AllocID: b.config.Alloc.ID, Name: t.Name, LogDir: b.dir.LogDir(), StdoutLimits: limits, StderrLimits: limits}
 }
 
 // taskStore implements taskrunner.Store for one task. If its store is nil, it discards the records.

@@ -16,14 +16,14 @@ type siblingState struct {
 	state  lifecycle.State
 }
 
-// evaluateSiblings decides from the states of the tasks, given in the order of the job, whether the
+// evaluateSiblingStop decides from the states of the tasks, given in the order of the job, whether the
 // allocation stops. newReasonEvent is nil while the tasks continue; otherwise it creates the event that tells the users of a
 // running or waiting task why it is stopped. finished means that only poststop tasks remain.
 //
 // A failed task, or a leader that has succeeded, stops the other tasks. Sidecars are stopped when the
 // tasks for which they run have ended. Poststop tasks neither cause a stop nor are stopped here. A task
 // that waits for its start or its restart counts as running.
-func evaluateSiblings(tasks []siblingState) (newReasonEvent func() *api.TaskEvent, finished bool) {
+func evaluateSiblingStop(tasks []siblingState) (newStopReasonEvent func() *api.TaskEvent, onlyPoststopRemains bool) {
 	var liveCount, liveSidecarCount, sidecarCount int
 	for _, t := range tasks {
 		if t.stage == lifecycle.PoststopTask {
@@ -38,17 +38,17 @@ func evaluateSiblings(tasks []siblingState) (newReasonEvent func() *api.TaskEven
 			if t.stage.Sidecar() {
 				liveSidecarCount++
 			}
-		case t.state == lifecycle.Failed && newReasonEvent == nil:
-			newReasonEvent = func() *api.TaskEvent { return model.EventSiblingFailed(t.name) }
+		case t.state == lifecycle.Failed && newStopReasonEvent == nil:
+			newStopReasonEvent = func() *api.TaskEvent { return model.EventSiblingFailed(t.name) }
 		case t.state == lifecycle.Succeeded && t.leader:
-			newReasonEvent = model.EventLeaderDead
+			newStopReasonEvent = model.EventLeaderDead
 		}
 	}
 	switch {
 	case liveCount == 0:
 		return nil, true
-	case newReasonEvent == nil && sidecarCount > 0 && liveCount == liveSidecarCount:
-		newReasonEvent = model.EventMainDead
+	case newStopReasonEvent == nil && sidecarCount > 0 && liveCount == liveSidecarCount:
+		newStopReasonEvent = model.EventMainDead
 	}
-	return newReasonEvent, false
+	return newStopReasonEvent, false
 }

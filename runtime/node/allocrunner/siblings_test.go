@@ -49,7 +49,7 @@ func TestEvaluateTasks(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := ""
-			switch why, finished := evaluateSiblings(c.tasks); {
+			switch why, finished := evaluateSiblingStop(c.tasks); {
 			case finished:
 				got = "finished"
 			case why != nil:

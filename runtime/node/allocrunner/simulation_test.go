@@ -53,7 +53,7 @@ func simulate(t *testing.T, random *rand.Rand) {
 		alloc := recordingAllocHook{&recordingHook{name: "alloc"}}
 		stops := recordingTaskHook{&recordingHook{name: "task"}}
 		h := startHarness(t, job, func(c *Config) {
-			c.Hooks = fixedHookFactory{alloc: []runnerhooks.Hook{alloc}, task: []runnerhooks.Hook{stops}}
+			c.HookFactory = fixedHookFactory{alloc: []runnerhooks.Hook{alloc}, task: []runnerhooks.Hook{stops}}
 			c.Drivers.(*fakeDrivers).checkStart = newStartChecker(job)
 		})
 		names := make([]string, len(h.tasks))

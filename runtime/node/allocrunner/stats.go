@@ -18,7 +18,7 @@ type Stats struct {
 }
 
 // statsHooksByTask holds the hook that samples the resource usage of each task, by task name.
-type statsHooksByTask map[string]*runnerhooks.Stats
+type statsHooksByTask map[string]*runnerhooks.StatsHook
 
 // latestStats implements [Runner.Stats].
 func (s statsHooksByTask) latestStats(ctx context.Context, tasks taskSet, task string) Stats {

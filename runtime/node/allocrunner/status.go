@@ -29,11 +29,11 @@ func (u StatusUpdate) Terminal() bool {
 // clientStatusTracker derives the status of the allocation from the states of its tasks. Its methods may be called
 // concurrently.
 type clientStatusTracker struct {
-	allocID           string
-	networkStatus     func() *api.AllocNetworkStatus
-	takeTasksSnapshot func() tasksSnapshot              // returns the current states of the tasks
-	reportedHealth    func(clientStatus string) *Health // returns the health of the allocation when it has the given client status
-	reconcileSignal   *reconcileSignal
+	allocID               string
+	networkStatus         func() *api.AllocNetworkStatus
+	takeTasksSnapshot     func() tasksSnapshot              // returns the current states of the tasks
+	healthForClientStatus func(clientStatus string) *Health // returns the health of the allocation when it has the given client status
+	reconcileSignal       *reconcileSignal
 
 	mu       sync.Mutex
 	override statusOverride
@@ -44,8 +44,8 @@ type statusOverride struct {
 	status, description string
 }
 
-// current returns the current status of the allocation.
-func (c *clientStatusTracker) current() StatusUpdate {
+// currentStatus returns the current status of the allocation.
+func (c *clientStatusTracker) currentStatus() StatusUpdate {
 	return c.aggregateTaskStates(c.takeTasksSnapshot().taskStates)
 }
 
@@ -57,7 +57,7 @@ func (c *clientStatusTracker) aggregateTaskStates(states map[string]*api.TaskSta
 	if override := c.currentOverride(); override.status != "" {
 		u.ClientStatus, u.ClientDescription = override.status, override.description
 	}
-	u.Health = c.reportedHealth(u.ClientStatus)
+	u.Health = c.healthForClientStatus(u.ClientStatus)
 	if u.Terminal() {
 		for _, t := range states {
 			if t.FinishedAt.IsZero() {

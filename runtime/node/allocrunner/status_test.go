@@ -28,18 +28,18 @@ func TestForcedClientStatus(t *testing.T) {
 			started := time.Now().Add(-time.Minute)
 			status := &clientStatusTracker{
 				allocID:       testAllocID,
-				networkStatus: new(allocNetwork).apiStatus,
+				networkStatus: new(allocNetwork).networkStatusForAPI,
 				takeTasksSnapshot: func() tasksSnapshot {
 					return tasksSnapshot{taskStates: map[string]*api.TaskState{"web": {State: model.TaskRunning, StartedAt: started}}}
 				},
-				reportedHealth:  func(status string) *Health { return &Health{DeploymentID: status} },
-				reconcileSignal: newReconcileSignal(),
+				healthForClientStatus: func(status string) *Health { return &Health{DeploymentID: status} },
+				reconcileSignal:       newReconcileSignal(),
 			}
 			for _, f := range c.forced {
 				status.setOverride(f)
 				<-status.reconcileSignal.reconcileRequested // each call of force requests a reconcile
 			}
-			u := status.current()
+			u := status.currentStatus()
 			wantEqual(t, "status", statusOverride{u.ClientStatus, u.ClientDescription}, c.want)
 			wantEqual(t, "health is that of the status", u.Health.DeploymentID, c.want.status)
 			wantEqual(t, "the task has a time of its end", u.TaskStates["web"].FinishedAt.Equal(u.Time), u.Terminal())

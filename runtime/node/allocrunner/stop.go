@@ -63,8 +63,8 @@ func (s *stopSequence) newRunContexts(ctx context.Context) (untilShutdown, until
 	return untilShutdown, untilKill, untilStop
 }
 
-// releaseContexts cancels the contexts that newRunContexts has returned, to free their resources.
-func (s *stopSequence) releaseContexts() {
+// releaseRunContexts cancels the contexts that newRunContexts has returned, to free their resources.
+func (s *stopSequence) releaseRunContexts() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.cancelShutdown(nil) // the other two contexts are derived from untilShutdown and are canceled with it
@@ -151,7 +151,7 @@ func (s *stopSequence) emitStopReason() {
 
 // killTasks calls the PreKill hooks, waits for the shutdown delay and kills the tasks in kill order. It blocks until the
 // tasks have ended or the agent shuts down. It does nothing and returns false if no stop was requested.
-func (s *stopSequence) killTasks(untilKill context.Context) (preKilled bool) {
+func (s *stopSequence) killTasks(untilKill context.Context) (calledPreKillHooks bool) {
 	if !s.isRequested() {
 		return false
 	}
@@ -172,7 +172,7 @@ func (s *stopSequence) killTasks(untilKill context.Context) (preKilled bool) {
 		for _, t := range wave {
 			select {
 			case <-t.Done():
-			case <-t.Destroying():
+			case <-t.OnlyDestroyRemains():
 			}
 		}
 	}
@@ -185,8 +185,8 @@ type shutdownDelay struct {
 	duration   func() time.Duration // returns the shutdown_delay of the current version of the allocation
 	tasksEnded chan struct{}        // closed by Run when all task runners have returned
 
-	once    sync.Once
-	skipped chan struct{} // closed by the first skipDelay
+	skipOnce sync.Once
+	skipped  chan struct{} // closed by the first skipDelay
 }
 
 func newShutdownDelay(length func() time.Duration) *shutdownDelay {
@@ -209,7 +209,7 @@ func (d *shutdownDelay) waitForDelay(ctx context.Context) {
 }
 
 // skipDelay makes the current calls of waitForDelay and all later calls return at once.
-func (d *shutdownDelay) skipDelay() { d.once.Do(func() { close(d.skipped) }) }
+func (d *shutdownDelay) skipDelay() { d.skipOnce.Do(func() { close(d.skipped) }) }
 
 // closeOnce closes the channel c unless it is closed. All callers must hold the same lock.
 func closeOnce(c chan struct{}) {
@@ -221,7 +221,7 @@ func closeOnce(c chan struct{}) {
 // callAfterDone calls f in a goroutine of its own when ctx is done. The returned function
 // must be called once: it prevents the call of f, or blocks until f has returned. It
 // reports whether f was called.
-func callAfterDone(ctx context.Context, f func()) (wait func() bool) {
+func callAfterDone(ctx context.Context, f func()) (preventOrWait func() (called bool)) {
 	returned := make(chan struct{})
 	prevent := context.AfterFunc(ctx, func() {
 		defer close(returned) // deferred, because f may panic or call runtime.Goexit

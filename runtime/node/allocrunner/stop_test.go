@@ -65,7 +65,7 @@ func TestStopCancelsTheContextsOfRun(t *testing.T) {
 			request(s)
 			s.cancelForShutdown()
 		}, [3]error{ErrShutdown, ErrShutdown, taskrunner.ErrKilled}},
-		{"end", (*stopSequence).releaseContexts, [3]error{context.Canceled, context.Canceled, context.Canceled}},
+		{"end", (*stopSequence).releaseRunContexts, [3]error{context.Canceled, context.Canceled, context.Canceled}},
 	} {
 		for _, before := range []bool{false, true} {
 			if before && (c.name == "end" || c.cause[0] != nil) {

@@ -67,11 +67,11 @@ func (s taskSet) forEachParallel(f func(*taskrunner.Runner) error) error {
 	return errors.Join(errs...)
 }
 
-// prepareTasks calls Prepare of all tasks. It ignores the error of an unavailable driver, because the runner of the task
+// fetchDriverDescriptions calls FetchDriverDescription of all tasks. It ignores the error of an unavailable driver, because the runner of the task
 // requests the same data again when the task starts.
-func (s taskSet) prepareTasks(ctx context.Context) error {
+func (s taskSet) fetchDriverDescriptions(ctx context.Context) error {
 	return s.forEachParallel(func(t *taskrunner.Runner) error {
-		if err := t.Prepare(ctx); err != nil && !taskrunner.IsTemporaryError(err) {
+		if err := t.FetchDriverDescription(ctx); err != nil && !taskrunner.IsDriverTemporarilyUnavailable(err) {
 			return fmt.Errorf("failed creating runner for task %q: %w", t.Name(), err)
 		}
 		return nil
@@ -102,7 +102,7 @@ func (s taskSet) killOrder() []taskSet {
 	return order
 }
 
-// siblingStates returns the input of evaluateSiblings for tasks in the given states.
+// siblingStates returns the input of evaluateSiblingStop for tasks in the given states.
 func (s taskSet) siblingStates(states map[string]*api.TaskState) []siblingState {
 	views := make([]siblingState, len(s))
 	for i, t := range s {
@@ -127,7 +127,7 @@ func (s taskSet) snapshot() tasksSnapshot {
 
 // tasksSnapshot contains the states of all tasks, read one after the other.
 type tasksSnapshot struct {
-	taskStates  map[string]*api.TaskState
-	killedTasks map[string]bool   // names of the tasks that were killed since their last start
-	rerunCauses map[string]string // task that must run again -> task whose restart causes the rerun; see startGates.snapshot
+	taskStates       map[string]*api.TaskState
+	killedTasks      map[string]bool   // names of the tasks that were killed since their last start
+	rerunCauseByTask map[string]string // task that must run again -> task whose restart causes the rerun; see startGates.snapshotWithPendingReruns
 }

@@ -23,8 +23,8 @@ type allocUpdater struct {
 	requestStop     func()                // requests the stop of the allocation
 	logger          hclog.Logger
 
-	nextAllocReceived chan struct{} // receives a value when nextAlloc is set; capacity 1
-	stopReceived      chan struct{} // closed when putNextAlloc receives a version that stops the allocation
+	nextAllocReceived   chan struct{} // receives a value when nextAlloc is set; capacity 1
+	stopVersionReceived chan struct{} // closed when putNextAlloc receives a version that stops the allocation
 
 	mu        sync.Mutex
 	nextAlloc *api.Allocation // newest version that is not applied yet; nil if there is none
@@ -37,7 +37,7 @@ func (u *allocUpdater) putNextAlloc(alloc *api.Allocation) {
 		u.nextAlloc = alloc
 	}
 	if alloc.ServerTerminalStatus() {
-		closeOnce(u.stopReceived)
+		closeOnce(u.stopVersionReceived)
 	}
 	u.mu.Unlock()
 	select {
@@ -80,8 +80,8 @@ func (u *allocUpdater) applyVersion(ctx context.Context, alloc *api.Allocation) 
 	tasks := make([]taskrunner.Task, len(u.tasks))
 	missing := make([]error, len(u.tasks))
 	for i, t := range u.tasks {
-		if tasks[i], missing[i] = toRunnerTask(alloc, group, t.Name(), u.limits); missing[i] == nil {
-			u.envBuilders.setAlloc(alloc, t.Name())
+		if tasks[i], missing[i] = toTaskRunnerTask(alloc, group, t.Name(), u.limits); missing[i] == nil {
+			u.envBuilders.setAllocOfTaskEnv(alloc, t.Name())
 		}
 	}
 	callHooks := !alloc.ServerTerminalStatus() // for a version that stops the allocation, the hooks of the stop are called instead

@@ -17,7 +17,7 @@ func newTestUpdater() (u *allocUpdater, calls, stops *int) {
 	calls, stops = new(int), new(int)
 	return &allocUpdater{
 		currentAlloc: &r.alloc, callUpdateHooks: func(context.Context) { *calls++ }, requestStop: func() { *stops++ }, logger: nullLogger,
-		nextAllocReceived: make(chan struct{}, 1), stopReceived: make(chan struct{}),
+		nextAllocReceived: make(chan struct{}, 1), stopVersionReceived: make(chan struct{}),
 	}, calls, stops
 }
 
@@ -53,9 +53,9 @@ func TestVersionWithoutTheGroupIsIgnored(t *testing.T) {
 
 func TestVersionThatStopsIsAnnounced(t *testing.T) {
 	u, calls, stops := newTestUpdater()
-	wantEqual(t, "announced", wait.IsClosed(u.stopReceived), false)
+	wantEqual(t, "announced", wait.IsClosed(u.stopVersionReceived), false)
 	u.putNextAlloc(allocVersion(2, api.AllocDesiredStatusStop))
-	wantEqual(t, "announced before it is applied", []any{wait.IsClosed(u.stopReceived), *stops}, "[true 0]")
+	wantEqual(t, "announced before it is applied", []any{wait.IsClosed(u.stopVersionReceived), *stops}, "[true 0]")
 	u.applyNextAlloc(t.Context())
 	wantEqual(t, "stops and calls of the hooks", []any{*stops, *calls}, "[1 0]")
 	u.putNextAlloc(allocVersion(3, api.AllocDesiredStatusStop))

@@ -53,7 +53,7 @@ func toTaskRunnerAlloc(a *api.Allocation, group *api.TaskGroup) taskrunner.Alloc
 	return taskrunner.Alloc{
 		Alloc:       toHookAlloc(a),
 		ParentJobID: pointer.Value(a.Job.ParentID),
-		DNS:         dnsConfig(groupDNS(group)),
+		DNS:         toDriverDNSConfig(groupDNS(group)),
 	}
 }
 
@@ -64,20 +64,20 @@ func groupDNS(group *api.TaskGroup) *api.DNSConfig {
 	return group.Networks[0].DNS
 }
 
-func dnsConfig(dns *api.DNSConfig) *driver.DNSConfig {
+func toDriverDNSConfig(dns *api.DNSConfig) *driver.DNSConfig {
 	if dns == nil {
 		return nil
 	}
 	return &driver.DNSConfig{Servers: dns.Servers, Searches: dns.Searches, Options: dns.Options}
 }
 
-// toRunnerTask returns one task of the allocation in the form that the task's runner uses.
-func toRunnerTask(a *api.Allocation, group *api.TaskGroup, name string, limits Limits) (taskrunner.Task, error) {
+// toTaskRunnerTask returns one task of the allocation in the form that the task's runner uses.
+func toTaskRunnerTask(a *api.Allocation, group *api.TaskGroup, name string, limits Limits) (taskrunner.Task, error) {
 	t, err := findTask(group, name)
 	if err != nil {
 		return taskrunner.Task{}, err
 	}
-	resources, err := driverResources(a, name, limits)
+	resources, err := toDriverResources(a, name, limits)
 	if err != nil {
 		return taskrunner.Task{}, err
 	}
@@ -94,7 +94,7 @@ func toRunnerTask(a *api.Allocation, group *api.TaskGroup, name string, limits L
 		ShutdownDelay: t.ShutdownDelay,
 	}
 	if t.Lifecycle != nil {
-		task.Hook, task.Sidecar = t.Lifecycle.Hook, t.Lifecycle.Sidecar
+		task.LifecycleHook, task.Sidecar = t.Lifecycle.Hook, t.Lifecycle.Sidecar
 	}
 	if t.KillTimeout != nil {
 		task.KillTimeout = *t.KillTimeout
@@ -106,14 +106,14 @@ func toRunnerTask(a *api.Allocation, group *api.TaskGroup, name string, limits L
 		policy = group.RestartPolicy
 	}
 	if policy != nil {
-		task.Restart = restart.Policy{
+		task.RestartPolicy = restart.Policy{
 			Attempts: pointer.Value(policy.Attempts),
 			Interval: pointer.Value(policy.Interval),
 			Delay:    pointer.Value(policy.Delay),
 			Mode:     restart.Mode(pointer.Value(policy.Mode)),
 		}
 	}
-	task.Restart.OnSuccess = restart.OnSuccess(pointer.Value(a.Job.Type), task.Stage())
+	task.RestartPolicy.RestartsOnSuccess = restart.RestartsOnSuccess(pointer.Value(a.Job.Type), task.Stage())
 	return task, nil
 }
 
@@ -125,7 +125,7 @@ func allocatedDevices(a *api.Allocation, task string) []*api.AllocatedDeviceReso
 	return a.AllocatedResources.Tasks[task].Devices
 }
 
-func driverResources(a *api.Allocation, task string, limits Limits) (driver.Resources, error) {
+func toDriverResources(a *api.Allocation, task string, limits Limits) (driver.Resources, error) {
 	var taskResources *api.AllocatedTaskResources
 	if a.AllocatedResources != nil {
 		taskResources = a.AllocatedResources.Tasks[task]
@@ -151,8 +151,8 @@ func driverResources(a *api.Allocation, task string, limits Limits) (driver.Reso
 			CIDR:          n.CIDR,
 			IP:            n.IP,
 			MBits:         int32(n.Megabits()),
-			ReservedPorts: networkPorts(n.ReservedPorts),
-			DynamicPorts:  networkPorts(n.DynamicPorts),
+			ReservedPorts: toDriverPorts(n.ReservedPorts),
+			DynamicPorts:  toDriverPorts(n.DynamicPorts),
 		})
 	}
 	for _, p := range a.AllocatedResources.Shared.Ports {
@@ -163,7 +163,7 @@ func driverResources(a *api.Allocation, task string, limits Limits) (driver.Reso
 	return r, nil
 }
 
-func networkPorts(ports []api.Port) []driver.NetworkPort {
+func toDriverPorts(ports []api.Port) []driver.NetworkPort {
 	var out []driver.NetworkPort
 	for _, p := range ports {
 		out = append(out, driver.NetworkPort{Label: p.Label, Value: int32(p.Value)})
@@ -184,7 +184,7 @@ func toEnvAlloc(a *api.Allocation) taskenv.Alloc {
 		JobMeta:     a.Job.Meta,
 	}
 	if a.Job.Dispatched && a.Job.ParameterizedJob != nil {
-		env.OptionalMeta = a.Job.ParameterizedJob.MetaOptional
+		env.OptionalMetaKeys = a.Job.ParameterizedJob.MetaOptional
 	}
 	if group := a.GetTaskGroup(); group != nil {
 		env.GroupMeta = group.Meta
@@ -196,7 +196,7 @@ func toEnvAlloc(a *api.Allocation) taskenv.Alloc {
 		env.Ports = append(env.Ports, taskenv.Port{Label: p.Label, HostPort: p.Value, AllocPort: p.To, HostIP: p.HostIP})
 	}
 	for name, granted := range a.AllocatedResources.Tasks {
-		if ports := taskPorts(granted); ports != nil {
+		if ports := toEnvPorts(granted); ports != nil {
 			if env.TaskPorts == nil {
 				env.TaskPorts = make(map[string][]taskenv.Port)
 			}
@@ -206,7 +206,7 @@ func toEnvAlloc(a *api.Allocation) taskenv.Alloc {
 	return env
 }
 
-func taskPorts(granted *api.AllocatedTaskResources) (ports []taskenv.Port) {
+func toEnvPorts(granted *api.AllocatedTaskResources) (ports []taskenv.Port) {
 	for _, n := range granted.Networks {
 		for _, p := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {
 			ports = append(ports, taskenv.Port{Label: p.Label, HostPort: p.Value, AllocPort: p.To, HostIP: n.IP})
@@ -242,7 +242,7 @@ func newServicesSpec(a *api.Allocation, node taskenv.Node, network *api.AllocNet
 		TaskNetworks: make(map[string]services.TaskNetwork),
 	}
 	if network != nil {
-		spec.Address, spec.AddressIPv6 = network.Address, network.AddressIPv6
+		spec.NamespaceIPv4, spec.NamespaceIPv6 = network.Address, network.AddressIPv6
 	}
 	env := toEnvAlloc(a)
 	spec.Ports = env.Ports
@@ -284,20 +284,20 @@ func newService(s *api.Service, task string) services.Service {
 	}
 	for _, c := range s.Checks {
 		check := services.Check{
-			Name:          c.Name,
-			Type:          c.Type,
-			Port:          c.PortLabel,
-			AddressMode:   c.AddressMode,
-			OnUpdate:      c.OnUpdate,
-			Interval:      c.Interval,
-			Timeout:       c.Timeout,
-			Protocol:      c.Protocol,
-			Method:        c.Method,
-			Path:          c.Path,
-			Header:        c.Header,
-			Body:          c.Body,
-			TLSSkipVerify: c.TLSSkipVerify,
-			ForTask:       model.TaskOfHealthCheck(s, c),
+			Name:                c.Name,
+			Type:                c.Type,
+			Port:                c.PortLabel,
+			AddressMode:         c.AddressMode,
+			OnUpdate:            c.OnUpdate,
+			Interval:            c.Interval,
+			Timeout:             c.Timeout,
+			Protocol:            c.Protocol,
+			Method:              c.Method,
+			Path:                c.Path,
+			Header:              c.Header,
+			Body:                c.Body,
+			TLSSkipVerify:       c.TLSSkipVerify,
+			AffectsHealthOfTask: model.TaskOfHealthCheck(s, c),
 		}
 		if check.OnUpdate == "" {
 			check.OnUpdate = s.OnUpdate
@@ -310,7 +310,7 @@ func newService(s *api.Service, task string) services.Service {
 	return service
 }
 
-func hasChecks(a *api.Allocation) bool {
+func hasServiceChecks(a *api.Allocation) bool {
 	group := a.GetTaskGroup()
 	has := func(list []*api.Service) bool {
 		return slices.ContainsFunc(list, func(s *api.Service) bool { return s.Provider == model.ProviderNomad && len(s.Checks) > 0 })
@@ -321,7 +321,7 @@ func hasChecks(a *api.Allocation) bool {
 // healthParams returns the health parameters of an allocation: those of the update block if the allocation is in a
 // deployment, otherwise those of the migrate block. It returns false if the agent must not determine the health: the job
 // type has no health, or health_check is manual.
-func healthParams(a *api.Allocation) (health.Params, bool) {
+func healthParams(a *api.Allocation) (params health.Params, agentDeterminesHealth bool) {
 	if jobType := pointer.Value(a.Job.Type); jobType != api.JobTypeService && jobType != api.JobTypeSystem {
 		return health.Params{}, false
 	}

@@ -17,8 +17,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// Store stores a record for each network that was created or may exist. The methods may be called concurrently.
-type Store interface {
+// RecordStore stores a record for each network that was created or may exist. The methods may be called concurrently.
+type RecordStore interface {
 	// Networks returns all readable records.
 	Networks() []state.AllocNetwork
 	// Network returns the record of the network of an allocation, nil if there is none.
@@ -43,11 +43,11 @@ type Host interface {
 	CreateNamespace(allocID string) (path string, err error)
 	// RemoveNamespace does nothing if the namespace does not exist.
 	RemoveNamespace(allocID string) error
-	// SetDisconnectInfo sets the fields of the record that Disconnect needs: a copy of the CNI configuration.
-	SetDisconnectInfo(*state.AllocNetwork) error
-	// Connect connects the namespace at a path to the network of its mode, and returns its addresses. The result is nil for a
+	// SetCNIConfig sets the copy of the CNI configuration in the record, which Disconnect needs.
+	SetCNIConfig(*state.AllocNetwork) error
+	// Connect connects the namespace at namespacePath to the network of its mode, and returns its addresses. The result is nil for a
 	// mode without a network, such as none.
-	Connect(ctx context.Context, network *state.AllocNetwork, path string) (*state.NetworkStatus, error)
+	Connect(ctx context.Context, network *state.AllocNetwork, namespacePath string) (*state.NetworkStatus, error)
 	// Disconnect does nothing if the namespace is not connected.
 	Disconnect(ctx context.Context, network *state.AllocNetwork) error
 	// Repair restores rules and interface settings of connected namespaces that other programs have removed.
@@ -57,27 +57,27 @@ type Host interface {
 // Manager creates and destroys the networks of allocations. Calls for different allocations may be
 // concurrent. Run must be called once.
 type Manager struct {
-	store   Store
+	store   RecordStore
 	drivers Drivers
 	host    Host
 	logger  hclog.Logger
 
 	destroyFailed chan struct{} // receives a value when Destroy has failed, so that Run retries
 
-	mu         sync.Mutex
-	destroying map[string]bool // ids of allocations whose network is being destroyed
+	mu                 sync.Mutex
+	destroyingAllocIDs map[string]bool // ids of allocations whose network is being destroyed
 }
 
 // New returns a Manager of the networks in the store.
-func New(store Store, drivers Drivers, host Host, logger hclog.Logger) *Manager {
+func New(store RecordStore, drivers Drivers, host Host, logger hclog.Logger) *Manager {
 	return &Manager{
 		store: store, drivers: drivers, host: host, logger: logger.Named("network"),
-		destroyFailed: make(chan struct{}, 1), destroying: make(map[string]bool),
+		destroyFailed: make(chan struct{}, 1), destroyingAllocIDs: make(map[string]bool),
 	}
 }
 
-// Existing returns the network that was created for an allocation, nil if there is none.
-func (m *Manager) Existing(allocID string) *state.AllocNetwork {
+// ActiveNetwork returns the network that was created for an allocation, nil if there is none or it is released.
+func (m *Manager) ActiveNetwork(allocID string) *state.AllocNetwork {
 	record := m.store.Network(allocID)
 	if record == nil || record.Released || record.Isolation == nil {
 		return nil
@@ -100,7 +100,7 @@ func (m *Manager) Create(ctx context.Context, request state.AllocNetwork) (*stat
 			return nil, err
 		}
 	}
-	if err := m.host.SetDisconnectInfo(record); err != nil {
+	if err := m.host.SetCNIConfig(record); err != nil {
 		return nil, err
 	}
 	if err := m.store.PutNetwork(*record); err != nil {
@@ -108,7 +108,7 @@ func (m *Manager) Create(ctx context.Context, request state.AllocNetwork) (*stat
 	}
 	isolation, err := m.createNamespace(ctx, record)
 	switch {
-	case err != nil && (record.Driver == "" || mayHaveCreated(err)):
+	case err != nil && (record.NamespaceDriver == "" || mayHaveCreatedNetwork(err)):
 		return nil, err // the record stays, so that Destroy removes the namespace, which may exist
 	case err != nil || isolation == nil:
 		return nil, errors.Join(err, m.store.DeleteNetwork(record.AllocID))
@@ -125,7 +125,7 @@ func (m *Manager) Create(ctx context.Context, request state.AllocNetwork) (*stat
 
 // createNamespace creates the namespace of an allocation with the driver of the record, or else with the host.
 func (m *Manager) createNamespace(ctx context.Context, record *state.AllocNetwork) (*driver.NetworkIsolation, error) {
-	if record.Driver != "" {
+	if record.NamespaceDriver != "" {
 		return m.callCreateNetwork(ctx, record)
 	}
 	if record.Mode == "none" && os.Geteuid() != 0 {
@@ -144,7 +144,7 @@ func (m *Manager) createNamespace(ctx context.Context, record *state.AllocNetwor
 func (m *Manager) callCreateNetwork(ctx context.Context, record *state.AllocNetwork) (isolation *driver.NetworkIsolation, err error) {
 	for range 2 {
 		var d driver.Driver
-		if d, err = m.waitDriver(ctx, record.Driver); err != nil {
+		if d, err = m.waitForDriver(ctx, record.NamespaceDriver); err != nil {
 			return nil, err
 		}
 		isolation, _, err = d.CreateNetwork(ctx, record.AllocID, record.Hostname)
@@ -153,21 +153,21 @@ func (m *Manager) callCreateNetwork(ctx context.Context, record *state.AllocNetw
 		}
 	}
 	if errors.Is(err, driver.ErrCreateNetworkNotSupported) {
-		return nil, fmt.Errorf("driver %q declares must_create_network and does not implement CreateNetwork: its plugin must be fixed, or the group use the network of the host: %w", record.Driver, err)
+		return nil, fmt.Errorf("driver %q declares must_create_network and does not implement CreateNetwork: its plugin must be fixed, or the group use the network of the host: %w", record.NamespaceDriver, err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("driver %q: create network: %w", record.Driver, err)
+		return nil, fmt.Errorf("driver %q: create network: %w", record.NamespaceDriver, err)
 	}
 	return isolation, nil
 }
 
-// mayHaveCreated reports whether the driver may have created a network although its call failed.
-func mayHaveCreated(err error) bool {
+// mayHaveCreatedNetwork reports whether the driver may have created a network although its call failed.
+func mayHaveCreatedNetwork(err error) bool {
 	return errors.Is(err, driver.ErrPluginDown) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// waitDriver returns a driver. It waits for the plugin of the driver, but no longer than driverStartTimeout.
-func (m *Manager) waitDriver(ctx context.Context, name string) (driver.Driver, error) {
+// waitForDriver returns a driver. It waits for the plugin of the driver, but no longer than driverStartTimeout.
+func (m *Manager) waitForDriver(ctx context.Context, name string) (driver.Driver, error) {
 	ctx, cancel := context.WithTimeout(ctx, driverStartTimeout)
 	defer cancel()
 	d, err := m.drivers.Driver(ctx, name)
@@ -194,7 +194,7 @@ func withHostsConfig(isolation *driver.NetworkIsolation, record *state.AllocNetw
 	}
 	containerID := isolation.Labels[sandboxContainerIDLabel]
 	hostname := cmp.Or(isolation.Labels[sandboxHostnameLabel], containerID[:min(len(containerID), containerHostnameSize)])
-	if record.Driver == "" {
+	if record.NamespaceDriver == "" {
 		hostname = cmp.Or(record.Hostname, machineHostname())
 	}
 	if hostname == "" {
@@ -232,7 +232,7 @@ func (m *Manager) Destroy(ctx context.Context, allocID string) error {
 			return fmt.Errorf("store that the network is released: %w", err)
 		}
 	}
-	err := m.disconnectAndRemove(ctx, record)
+	err := m.disconnectAndRemoveNetwork(ctx, record)
 	if err != nil {
 		select {
 		case m.destroyFailed <- struct{}{}:
@@ -244,29 +244,29 @@ func (m *Manager) Destroy(ctx context.Context, allocID string) error {
 
 // startDestroying returns false if another call is destroying the network of the allocation. Otherwise the caller must call
 // endDestroying.
-func (m *Manager) startDestroying(allocID string) bool {
+func (m *Manager) startDestroying(allocID string) (started bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.destroying[allocID] {
+	if m.destroyingAllocIDs[allocID] {
 		return false
 	}
-	m.destroying[allocID] = true
+	m.destroyingAllocIDs[allocID] = true
 	return true
 }
 
 func (m *Manager) endDestroying(allocID string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.destroying, allocID)
+	delete(m.destroyingAllocIDs, allocID)
 }
 
-// disconnectAndRemove disconnects and removes the namespace of a network, and deletes the record.
-func (m *Manager) disconnectAndRemove(ctx context.Context, record *state.AllocNetwork) error {
+// disconnectAndRemoveNetwork disconnects and removes the namespace of a network, and deletes the record.
+func (m *Manager) disconnectAndRemoveNetwork(ctx context.Context, record *state.AllocNetwork) error {
 	if err := m.host.Disconnect(ctx, record); err != nil {
 		return err
 	}
 	var err error
-	if record.Driver != "" {
+	if record.NamespaceDriver != "" {
 		err = m.callDestroyNetwork(ctx, record)
 	} else {
 		err = m.host.RemoveNamespace(record.AllocID)
@@ -279,7 +279,7 @@ func (m *Manager) disconnectAndRemove(ctx context.Context, record *state.AllocNe
 
 // callDestroyNetwork calls DestroyNetwork of the driver that has created a network.
 func (m *Manager) callDestroyNetwork(ctx context.Context, record *state.AllocNetwork) error {
-	d, err := m.waitDriver(ctx, record.Driver)
+	d, err := m.waitForDriver(ctx, record.NamespaceDriver)
 	if err != nil {
 		return err
 	}
@@ -290,16 +290,16 @@ func (m *Manager) callDestroyNetwork(ctx context.Context, record *state.AllocNet
 		if isolation, _, err = d.CreateNetwork(ctx, record.AllocID, record.Hostname); errors.Is(err, driver.ErrCreateNetworkNotSupported) {
 			return nil
 		} else if err != nil {
-			return fmt.Errorf("driver %q: find the network: %w", record.Driver, err)
+			return fmt.Errorf("driver %q: find the network: %w", record.NamespaceDriver, err)
 		}
 	}
 	err = d.DestroyNetwork(ctx, record.AllocID, isolation)
 	if errors.Is(err, driver.ErrDestroyNetworkNotSupported) {
-		m.logger.Warn("driver creates networks and cannot destroy them, network left behind", "driver", record.Driver, "alloc_id", record.AllocID)
+		m.logger.Warn("driver creates networks and cannot destroy them, network left behind", "driver", record.NamespaceDriver, "alloc_id", record.AllocID)
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("driver %q: destroy network: %w", record.Driver, err)
+		return fmt.Errorf("driver %q: destroy network: %w", record.NamespaceDriver, err)
 	}
 	return nil
 }
@@ -307,9 +307,9 @@ func (m *Manager) callDestroyNetwork(ctx context.Context, record *state.AllocNet
 // repairInterval is the time between two calls of Host.Repair.
 const repairInterval = 10 * time.Second
 
-// repairInUse repairs the networks in use. It logs an error unless its text is lastErr, and returns the text, or "" without an
-// error.
-func (m *Manager) repairInUse(lastErr string) string {
+// repairNetworksInUse repairs the networks in use. It logs an error unless its text is lastLoggedErr, and returns the text,
+// or "" without an error.
+func (m *Manager) repairNetworksInUse(lastLoggedErr string) string {
 	var connected []state.AllocNetwork
 	for _, record := range m.store.Networks() {
 		if record.Status != nil && !record.Released && m.store.HasAllocation(record.AllocID) {
@@ -323,11 +323,11 @@ func (m *Manager) repairInUse(lastErr string) string {
 	if err == nil {
 		return ""
 	}
-	if text := err.Error(); text != lastErr {
+	if text := err.Error(); text != lastLoggedErr {
 		m.logger.Warn("networks of allocations are damaged", "error", err)
 		return text
 	}
-	return lastErr
+	return lastLoggedErr
 }
 
 const minRetryDelay, maxRetryDelay = time.Second, 5 * time.Minute
@@ -363,15 +363,15 @@ func (m *Manager) Run(ctx context.Context) {
 	}
 }
 
-// repairRegularly calls repair at each repairInterval until ctx is done.
+// repairRegularly calls repairNetworksInUse at each repairInterval until ctx is done.
 func (m *Manager) repairRegularly(ctx context.Context) {
 	ticker := time.NewTicker(repairInterval)
 	defer ticker.Stop()
-	lastErr := ""
+	lastLoggedErr := ""
 	for {
 		select {
 		case <-ticker.C:
-			lastErr = m.repairInUse(lastErr)
+			lastLoggedErr = m.repairNetworksInUse(lastLoggedErr)
 		case <-ctx.Done():
 			return
 		}
@@ -401,7 +401,7 @@ func (m *Manager) DestroyUnused(ctx context.Context) (failedCount int) {
 			defer m.endDestroying(record.AllocID)
 			limited, cancel := context.WithTimeout(ctx, destroyTimeout)
 			defer cancel()
-			err := m.disconnectAndRemove(limited, &record)
+			err := m.disconnectAndRemoveNetwork(limited, &record)
 			if err == nil {
 				return
 			}

@@ -20,7 +20,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// memoryStore is a Store. Its allocations are the keys of allocs.
+// memoryStore is a RecordStore. Its allocations are the keys of allocs.
 type memoryStore struct {
 	mu      sync.Mutex
 	records map[string]state.AllocNetwork
@@ -170,7 +170,7 @@ func (h *fakeHost) RemoveNamespace(allocID string) error {
 	return nil
 }
 
-func (*fakeHost) SetDisconnectInfo(n *state.AllocNetwork) error {
+func (*fakeHost) SetCNIConfig(n *state.AllocNetwork) error {
 	if n.Mode == "cni/missing" {
 		return errors.New("there is no CNI network")
 	}
@@ -207,16 +207,16 @@ func newTestManager() (*Manager, *fakeDriver, *memoryStore) {
 
 func TestCreateAndDestroy(t *testing.T) {
 	m, d, s := newTestManager()
-	got, err := m.Create(t.Context(), state.AllocNetwork{AllocID: "a", Driver: "pods", Hostname: "web"})
-	if err != nil || !reflect.DeepEqual(got.Isolation, d.answer) || !reflect.DeepEqual(m.Existing("a"), got) {
-		t.Fatal(got, err, m.Existing("a"))
+	got, err := m.Create(t.Context(), state.AllocNetwork{AllocID: "a", NamespaceDriver: "pods", Hostname: "web"})
+	if err != nil || !reflect.DeepEqual(got.Isolation, d.answer) || !reflect.DeepEqual(m.ActiveNetwork("a"), got) {
+		t.Fatal(got, err, m.ActiveNetwork("a"))
 	}
 	for range 2 {
 		if err := m.Destroy(t.Context(), "a"); err != nil {
 			t.Error(err)
 		}
 	}
-	if existing := m.Existing("a"); existing != nil {
+	if existing := m.ActiveNetwork("a"); existing != nil {
 		t.Error(existing)
 	}
 	checkCalls(t, d, s, "create a web", "connect /run/netns/x", "destroy a /run/netns/x")
@@ -226,7 +226,7 @@ func TestCreateAndDestroy(t *testing.T) {
 func TestDriverWithoutIsolation(t *testing.T) {
 	m, d, s := newTestManager()
 	d.answer = nil
-	if got, err := m.Create(t.Context(), state.AllocNetwork{AllocID: "a", Driver: "pods", Hostname: ""}); got != nil || err != nil {
+	if got, err := m.Create(t.Context(), state.AllocNetwork{AllocID: "a", NamespaceDriver: "pods", Hostname: ""}); got != nil || err != nil {
 		t.Error(got, err)
 	}
 	if err := m.Destroy(t.Context(), "a"); err != nil {
@@ -250,7 +250,7 @@ func TestCreateErrors(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m, d, s := newTestManager()
 			d.createErrs = c.errs
-			got, err := m.Create(t.Context(), state.AllocNetwork{AllocID: "a", Driver: "pods", Hostname: "h"})
+			got, err := m.Create(t.Context(), state.AllocNetwork{AllocID: "a", NamespaceDriver: "pods", Hostname: "h"})
 			if c.text == "" && (err != nil || got == nil) || c.text != "" && (err == nil || !strings.Contains(err.Error(), c.text)) {
 				t.Errorf("%v, %v, want %q", got, err, c.text)
 			}
@@ -269,7 +269,7 @@ func TestNetworkOfDeadAgentIsDestroyed(t *testing.T) {
 		m, d, s := newTestManager()
 		ctx, die := context.WithCancel(t.Context())
 		d.onCreated = die
-		if _, err := m.Create(ctx, state.AllocNetwork{AllocID: "a", Driver: "pods", Hostname: "h"}); err == nil {
+		if _, err := m.Create(ctx, state.AllocNetwork{AllocID: "a", NamespaceDriver: "pods", Hostname: "h"}); err == nil {
 			t.Fatal("the agent has survived")
 		}
 		d.onCreated = nil
@@ -294,7 +294,7 @@ func runManager(t *testing.T, m *Manager, d time.Duration) {
 func TestDestroyIsRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, d, s := newTestManager()
-		if _, err := m.Create(t.Context(), state.AllocNetwork{AllocID: "a", Driver: "pods", Hostname: "h"}); err != nil {
+		if _, err := m.Create(t.Context(), state.AllocNetwork{AllocID: "a", NamespaceDriver: "pods", Hostname: "h"}); err != nil {
 			t.Fatal(err)
 		}
 		busy := errors.New("device busy")
@@ -302,7 +302,7 @@ func TestDestroyIsRepeated(t *testing.T) {
 		if err := m.Destroy(t.Context(), "a"); !errors.Is(err, busy) {
 			t.Error(err)
 		}
-		if m.Existing("a") != nil {
+		if m.ActiveNetwork("a") != nil {
 			t.Error("a released network is used again")
 		}
 		runManager(t, m, 2500*time.Millisecond)
@@ -316,7 +316,7 @@ func TestDestroyIsRepeated(t *testing.T) {
 
 func TestDestroyNotSupported(t *testing.T) {
 	m, d, s := newTestManager()
-	if _, err := m.Create(t.Context(), state.AllocNetwork{AllocID: "a", Driver: "pods", Hostname: "h"}); err != nil {
+	if _, err := m.Create(t.Context(), state.AllocNetwork{AllocID: "a", NamespaceDriver: "pods", Hostname: "h"}); err != nil {
 		t.Fatal(err)
 	}
 	d.destroyErrs = []error{driver.ErrDestroyNetworkNotSupported}
@@ -339,7 +339,7 @@ func TestHostnameOfLabels(t *testing.T) {
 	} {
 		m, d, _ := newTestManager()
 		d.answer = &driver.NetworkIsolation{Labels: c.labels, Hosts: c.hosts}
-		got, err := m.Create(t.Context(), state.AllocNetwork{AllocID: "a", Driver: "pods", Hostname: "h"})
+		got, err := m.Create(t.Context(), state.AllocNetwork{AllocID: "a", NamespaceDriver: "pods", Hostname: "h"})
 		if err != nil || !reflect.DeepEqual(got.Isolation.Hosts, c.want) {
 			t.Errorf("%v: %+v, %v, want %+v", c.labels, got.Isolation.Hosts, err, c.want)
 		}
@@ -365,7 +365,7 @@ func TestHostCreatesNetwork(t *testing.T) {
 	request := state.AllocNetwork{AllocID: "a", Mode: "bridge", Hostname: "web"}
 	got, err := m.Create(t.Context(), request)
 	want := &driver.NetworkIsolation{Mode: driver.NetworkGroup, Path: "/run/netns/a", Hosts: &driver.HostsConfig{Hostname: "web", Address: "172.26.64.7"}}
-	if err != nil || !reflect.DeepEqual(got.Isolation, want) || got.Status.Address != "172.26.64.7" || !reflect.DeepEqual(m.Existing("a"), got) {
+	if err != nil || !reflect.DeepEqual(got.Isolation, want) || got.Status.Address != "172.26.64.7" || !reflect.DeepEqual(m.ActiveNetwork("a"), got) {
 		t.Fatalf("%+v, %v", got, err)
 	}
 	// After a reboot the former network is disconnected first.
@@ -386,7 +386,7 @@ func TestIncompleteNetworkIsRemoved(t *testing.T) {
 	if got, err := m.Create(t.Context(), state.AllocNetwork{AllocID: "a", Mode: "bridge"}); got != nil || err == nil || err.Error() != "no address" {
 		t.Error(got, err)
 	}
-	if m.Existing("a") != nil {
+	if m.ActiveNetwork("a") != nil {
 		t.Error("an incomplete network is used")
 	}
 	s.allocs = nil

@@ -57,15 +57,15 @@ type diskUsage struct{ usedBlocksPercent, usedInodesPercent float64 }
 // gcCandidate is an ended allocation whose directory has not been removed.
 type gcCandidate struct {
 	*allocEntry
-	failed bool // the client status is failed
+	allocFailed bool // the client status is failed
 }
 
-// chooseCandidates returns the ended allocations whose directories must be removed next, and the
+// chooseAllocsToCollect returns the ended allocations whose directories must be removed next, and the
 // reason. onDisk is the number of all allocations on the disk. Above MaxAllocs it returns the
 // allocations that ended first, as Nomad does. Above a usage threshold it returns one
 // allocation, because other programs may have filled the disk. It then never chooses an
 // allocation that ended less than DiskUsageMinAge ago, and a failed one only when no other is left.
-func (g GCLimits) chooseCandidates(ended []gcCandidate, onDisk int, u diskUsage, now time.Time) (chosen []gcCandidate, reason string) {
+func (g GCLimits) chooseAllocsToCollect(ended []gcCandidate, onDisk int, u diskUsage, now time.Time) (chosen []gcCandidate, reason string) {
 	if surplus := onDisk - g.MaxAllocs; surplus > 0 {
 		slices.SortFunc(ended, compareEndTimes)
 		n := min(surplus, g.MaxParallelRemovals, len(ended))
@@ -85,9 +85,9 @@ func (g GCLimits) chooseCandidates(ended []gcCandidate, onDisk int, u diskUsage,
 	}
 	return []gcCandidate{slices.MinFunc(ended, func(a, b gcCandidate) int {
 		switch {
-		case a.failed == b.failed:
+		case a.allocFailed == b.allocFailed:
 			return compareEndTimes(a, b)
-		case a.failed:
+		case a.allocFailed:
 			return 1
 		}
 		return -1
@@ -103,7 +103,7 @@ func (r *Runner) SetGCLimits(g GCLimits) {
 	r.mu.Lock()
 	r.config.GCLimits = g
 	r.mu.Unlock()
-	signalChannel(r.gcRequested)
+	sendWithoutBlocking(r.gcRequested)
 }
 
 // runGarbageCollection removes directories of ended allocations as long as a limit is exceeded. It
@@ -131,8 +131,8 @@ func (r *Runner) runGarbageCollection(ctx context.Context) {
 // directory can be removed.
 func (r *Runner) collectExcessAllocs(ctx context.Context, gc GCLimits) {
 	for ctx.Err() == nil {
-		ended, onDisk := r.findCollectable()
-		chosen, reason := gc.chooseCandidates(ended, onDisk, r.diskUsage(), time.Now())
+		ended, onDisk := r.findEndedAllocsOnDisk()
+		chosen, reason := gc.chooseAllocsToCollect(ended, onDisk, r.measureDiskUsage(), time.Now())
 		if len(chosen) == 0 {
 			return
 		}
@@ -152,7 +152,7 @@ func (r *Runner) collectAllocs(list []gcCandidate, reason string) {
 			}
 			r.logger.Info("alloc directory removed", "alloc_id", e.id, "reason", cmp.Or(reason, "requested"))
 			if reason != "" {
-				r.config.Source.ReportCollected(e.id, reason)
+				r.config.Source.ReportDirRemoved(e.id, reason)
 			}
 		})
 	}
@@ -164,29 +164,29 @@ func (r *Runner) collectAllocs(list []gcCandidate, reason string) {
 // because there was no free file descriptor can be repeated by this agent.
 func (r *Runner) collectAlloc(e *allocEntry) error {
 	r.mu.Lock()
-	done := e.dirRemoved
-	e.dirRemoved = true
+	done := e.dirRemovalAttempted
+	e.dirRemovalAttempted = true
 	r.mu.Unlock()
 	if done {
 		return nil
 	}
-	defer r.config.OnRemove()
-	err := r.destroyEntry(e)
+	defer r.config.OnAllocDirRemoved()
+	err := r.destroyEntryOnce(e)
 	if osprocess.IsResourceExhausted(err) {
 		r.mu.Lock()
-		e.dirRemoved = false
+		e.dirRemovalAttempted = false
 		r.mu.Unlock()
 	}
 	return err
 }
 
-// findCollectable returns the ended allocations whose directories have not been removed, and the number
+// findEndedAllocsOnDisk returns the ended allocations whose directories have not been removed, and the number
 // of all allocations whose directories have not been removed.
-func (r *Runner) findCollectable() (ended []gcCandidate, onDisk int) {
+func (r *Runner) findEndedAllocsOnDisk() (ended []gcCandidate, onDisk int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, e := range r.entryOfAlloc {
-		if e.dirRemoved || e.removalStarted {
+		if e.dirRemovalAttempted || e.removalStarted {
 			continue
 		}
 		onDisk++
@@ -197,10 +197,10 @@ func (r *Runner) findCollectable() (ended []gcCandidate, onDisk int) {
 	return ended, onDisk
 }
 
-// diskUsage returns the usage of the allocations' file system as df shows it:
+// measureDiskUsage returns the usage of the allocations' file system as df shows it:
 // blocks that are reserved for root count neither as used nor as available. An
 // unknown value is 0.
-func (r *Runner) diskUsage() diskUsage {
+func (r *Runner) measureDiskUsage() diskUsage {
 	var st unix.Statfs_t
 	if err := unix.Statfs(r.config.AllocRunnerConfig.AllocDirRoot, &st); err != nil {
 		return diskUsage{}
@@ -230,15 +230,15 @@ func (r *Runner) Collect(ctx context.Context, id string) error {
 	over, runner := e.allocEnded, e.runner
 	r.mu.Unlock()
 	if over != nil {
-		if !onlyHooksRun(runner) {
+		if !onlyHooksCanRun(runner) {
 			return ErrNotCollectable
 		}
-		destroying, err := runner.AwaitTasks(ctx)
+		destroying, err := runner.AwaitTasksEnded(ctx)
 		if err != nil {
 			return err
 		}
 		if destroying {
-			return r.requestCollectAtEnd(ctx, e)
+			return r.requestRemoveDirAtEnd(ctx, e)
 		}
 		select {
 		case <-over:
@@ -249,10 +249,10 @@ func (r *Runner) Collect(ctx context.Context, id string) error {
 	return r.collectAlloc(e)
 }
 
-// requestCollectAtEnd stores that the directory of an allocation must be removed when the allocation
-// has ended. If it has ended in the meantime, requestCollectAtEnd removes the directory.
-func (r *Runner) requestCollectAtEnd(ctx context.Context, e *allocEntry) error {
-	if err := r.config.Source.CollectAtEnd(ctx, e.id); err != nil {
+// requestRemoveDirAtEnd stores that the directory of an allocation must be removed when the allocation
+// has ended. If it has ended in the meantime, requestRemoveDirAtEnd removes the directory.
+func (r *Runner) requestRemoveDirAtEnd(ctx context.Context, e *allocEntry) error {
+	if err := r.config.Source.RemoveDirAtEnd(ctx, e.id); err != nil {
 		return err
 	}
 	r.mu.Lock()
@@ -266,9 +266,9 @@ func (r *Runner) requestCollectAtEnd(ctx context.Context, e *allocEntry) error {
 	return nil
 }
 
-// onlyHooksRun reports whether all tasks of an allocation have ended, so that only
+// onlyHooksCanRun reports whether all tasks of an allocation have ended, so that only
 // its hooks may still run.
-func onlyHooksRun(runner *allocrunner.Runner) bool {
+func onlyHooksCanRun(runner *allocrunner.Runner) bool {
 	if runner == nil {
 		return false
 	}
@@ -284,6 +284,6 @@ func onlyHooksRun(runner *allocrunner.Runner) bool {
 // CollectAll removes all ended allocations from the disk. It blocks until they are
 // removed.
 func (r *Runner) CollectAll() {
-	ended, _ := r.findCollectable()
+	ended, _ := r.findEndedAllocsOnDisk()
 	r.collectAllocs(ended, "")
 }

@@ -38,17 +38,17 @@ type AssignmentSource interface {
 	// agent leaves the tasks running.
 	ReportEnded(allocID string, err error)
 
-	// CollectAtEnd stores that the directory of an allocation must be removed when
-	// the allocation has ended. From then on Assignment.CollectWhenEnded is true.
-	CollectAtEnd(ctx context.Context, allocID string) error
+	// RemoveDirAtEnd stores that the directory of an allocation must be removed when
+	// the allocation has ended. From then on Assignment.RemoveDirWhenEnded is true.
+	RemoveDirAtEnd(ctx context.Context, allocID string) error
 
-	// ReportCollected is called when the directory of an ended allocation was removed
+	// ReportDirRemoved is called when the directory of an ended allocation was removed
 	// because a limit of GCLimits was exceeded. reason names the limit.
-	ReportCollected(allocID, reason string)
+	ReportDirRemoved(allocID, reason string)
 
-	// ReportRemoved is called once for an allocation that was missing from Allocs, when
+	// ReportAllocRemoved is called once for an allocation that was missing from Allocs, when
 	// the allocation has been removed from the disk.
-	ReportRemoved(allocID string)
+	ReportAllocRemoved(allocID string)
 }
 
 // Assignment is an allocation that is assigned to this node.
@@ -63,9 +63,9 @@ type Assignment struct {
 	// JobPurged means that the allocation's job was purged, so that its tasks are ended even while
 	// their drivers are unavailable.
 	JobPurged bool
-	// CollectWhenEnded means that the directory must be removed as soon as the allocation
+	// RemoveDirWhenEnded means that the directory must be removed as soon as the allocation
 	// has ended.
-	CollectWhenEnded bool
+	RemoveDirWhenEnded bool
 }
 
 // Config configures a Runner.
@@ -78,14 +78,14 @@ type Config struct {
 	// NodeForTasks returns the facts about the node that tasks get when they start. It may
 	// be nil.
 	NodeForTasks func() taskenv.Node
-	// OnStopping is called when the Runner has begun to stop allocations, OnReport with each
-	// report of an allocation before the Source gets it, and OnRemove after each removal of
+	// OnStopping is called when the Runner has begun to stop allocations, OnStatusReport with each
+	// report of an allocation before the Source gets it, and OnAllocDirRemoved after each removal of
 	// an allocation or of its directory. All three may be nil.
-	OnStopping func()
-	OnReport   func(allocrunner.StatusUpdate)
-	OnRemove   func()
-	GCLimits   GCLimits
-	Logger     hclog.Logger
+	OnStopping        func()
+	OnStatusReport    func(allocrunner.StatusUpdate)
+	OnAllocDirRemoved func()
+	GCLimits          GCLimits
+	Logger            hclog.Logger
 }
 
 // Runner runs the allocations of this node.
@@ -103,18 +103,18 @@ type Runner struct {
 // allocEntry is one allocation of the Runner. To save memory, an ended entry has no runner, and its
 // alloc is shared with the source; destroyAlloc builds a new runner.
 type allocEntry struct {
-	id               string
-	alloc            *api.Allocation     // newest version that was passed to the runner; without a runner, the version of the source
-	runner           *allocrunner.Runner // runs the allocation; nil while it is being built, if building it failed, and after the end
-	endTime          time.Time           // time when the allocation ended; zero until then
-	allocEnded       chan struct{}       // closed by recordAllocEnd; nil after the end of the allocation
-	runReturned      chan struct{}       // closed when Run of the runner has returned; nil after the end of the allocation
-	removalStarted   bool                // the removal of the entry has started
-	dirRemoved       bool                // the directory was removed, or its removal has failed
-	collectWhenEnded bool                // the directory must be removed when the allocation has ended
+	id                  string
+	alloc               *api.Allocation     // newest version that was passed to the runner; without a runner, the version of the source
+	runner              *allocrunner.Runner // runs the allocation; nil while it is being built, if building it failed, and after the end
+	endTime             time.Time           // time when the allocation ended; zero until then
+	allocEnded          chan struct{}       // closed by recordAllocEnd; nil after the end of the allocation
+	runReturned         chan struct{}       // closed when Run of the runner has returned; nil after the end of the allocation
+	removalStarted      bool                // the removal of the entry has started
+	dirRemovalAttempted bool                // the directory was removed, or its removal has failed
+	collectWhenEnded    bool                // the directory must be removed when the allocation has ended
 
-	destroyMu      sync.Mutex // held during destroyEntry; locked before Runner.mu
-	allocDestroyed bool       // destroyAlloc has succeeded; guarded by destroyMu
+	destroyCallMu  sync.Mutex // held during destroyEntryOnce; locked before Runner.mu
+	allocDestroyed bool       // destroyAlloc has succeeded; guarded by destroyCallMu
 }
 
 // New returns a Runner without allocations.
@@ -122,11 +122,11 @@ func New(c Config) *Runner {
 	if c.OnStopping == nil {
 		c.OnStopping = func() {}
 	}
-	if c.OnReport == nil {
-		c.OnReport = func(allocrunner.StatusUpdate) {}
+	if c.OnStatusReport == nil {
+		c.OnStatusReport = func(allocrunner.StatusUpdate) {}
 	}
-	if c.OnRemove == nil {
-		c.OnRemove = func() {}
+	if c.OnAllocDirRemoved == nil {
+		c.OnAllocDirRemoved = func() {}
 	}
 	if c.AllocRunnerConfig.RecoveryTracker == nil {
 		c.AllocRunnerConfig.RecoveryTracker = taskrunner.NewRecoveryTracker()
@@ -179,67 +179,67 @@ func (r *Runner) Run(ctx context.Context) {
 // applyAssignments starts, updates and removes allocations so that they match the assignments
 // in wanted. It reports whether a running allocation must stop. Only Run calls it. It builds the
 // runners of new allocations without mu, because that opens directories and reads records.
-func (r *Runner) applyAssignments(ctx context.Context, wanted []Assignment, running *sync.WaitGroup) (ending bool) {
+func (r *Runner) applyAssignments(ctx context.Context, wanted []Assignment, running *sync.WaitGroup) (stopsLiveAlloc bool) {
 	r.mu.Lock()
 	change := compareAssignments(wanted, r.entryOfAlloc)
 	r.mu.Unlock()
 
 	added := make([]*allocEntry, len(change.toStart))
 	for i, a := range change.toStart {
-		added[i] = r.newEntry(a)
+		added[i] = r.newAllocEntry(a)
 	}
-	r.changeEntries(ctx, change, added, running)
+	r.applyEntryChanges(ctx, change, added, running)
 	for i, e := range added {
 		switch {
 		case !change.toStart[i].AllocEnded:
-			r.startEntry(ctx, e, change.toStart[i], running)
+			r.startAllocRunner(ctx, e, change.toStart[i], running)
 		case e.collectWhenEnded:
 			running.Go(func() { r.collectAllocs([]gcCandidate{{allocEntry: e}}, "") })
 		}
 	}
-	r.forwardPurges(wanted)
+	r.forwardJobPurges(wanted)
 	if len(added) > 0 {
-		signalChannel(r.gcRequested)
+		sendWithoutBlocking(r.gcRequested)
 	}
 	return change.stopsLiveAlloc
 }
 
-// forwardPurges calls Purge of the runners whose jobs were purged.
-func (r *Runner) forwardPurges(wanted []Assignment) {
+// forwardJobPurges calls SetJobPurged of the runners whose jobs were purged.
+func (r *Runner) forwardJobPurges(wanted []Assignment) {
 	for _, a := range wanted {
 		if !a.JobPurged {
 			continue
 		}
 		if runner := r.Alloc(a.Alloc.ID); runner != nil {
-			runner.Purge()
+			runner.SetJobPurged()
 		}
 	}
 }
 
-func (r *Runner) newEntry(a Assignment) *allocEntry {
-	e := &allocEntry{id: a.Alloc.ID, alloc: a.Alloc, collectWhenEnded: a.CollectWhenEnded}
+func (r *Runner) newAllocEntry(a Assignment) *allocEntry {
+	e := &allocEntry{id: a.Alloc.ID, alloc: a.Alloc, collectWhenEnded: a.RemoveDirWhenEnded}
 	if a.AllocEnded {
 		// A time in the future comes from a clock that was ahead. It would make the entry the
 		// last one whose directory is collected.
 		if e.endTime = time.Unix(0, a.Alloc.ModifyTime); e.endTime.After(time.Now()) {
 			e.endTime = time.Now()
 		}
-		e.dirRemoved = !r.mayHaveAllocDir(e.id)
+		e.dirRemovalAttempted = !r.mayHaveAllocDir(e.id)
 		return e
 	}
 	e.allocEnded, e.runReturned = make(chan struct{}), make(chan struct{})
 	return e
 }
 
-// changeEntries adds the new entries, passes new versions to the runners of others, and starts the
+// applyEntryChanges adds the new entries, passes new versions to the runners of others, and starts the
 // removal of the entries that are no longer wanted.
-func (r *Runner) changeEntries(ctx context.Context, change assignmentChanges, added []*allocEntry, running *sync.WaitGroup) {
+func (r *Runner) applyEntryChanges(ctx context.Context, change assignmentChanges, added []*allocEntry, running *sync.WaitGroup) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, e := range added {
 		r.entryOfAlloc[e.id] = e
 	}
-	for _, alloc := range change.newVersions {
+	for _, alloc := range change.allocsToUpdate {
 		e := r.entryOfAlloc[alloc.ID]
 		e.alloc = alloc
 		if e.runner != nil {
@@ -249,12 +249,12 @@ func (r *Runner) changeEntries(ctx context.Context, change assignmentChanges, ad
 	for _, id := range change.idsToRemove {
 		e := r.entryOfAlloc[id]
 		e.removalStarted = true
-		running.Go(func() { r.removeEntry(ctx, e) })
+		running.Go(func() { r.stopAndRemoveEntry(ctx, e) })
 	}
 }
 
-// startEntry builds the allocation runner of an entry and runs it.
-func (r *Runner) startEntry(ctx context.Context, e *allocEntry, a Assignment, running *sync.WaitGroup) {
+// startAllocRunner builds the allocation runner of an entry and runs it.
+func (r *Runner) startAllocRunner(ctx context.Context, e *allocEntry, a Assignment, running *sync.WaitGroup) {
 	config := r.config.AllocRunnerConfig
 	config.Alloc = a.Alloc
 	if r.config.NodeForTasks != nil {
@@ -263,9 +263,9 @@ func (r *Runner) startEntry(ctx context.Context, e *allocEntry, a Assignment, ru
 	// If the records of a started allocation are lost, StartedByEarlierAgent is false, and the
 	// client status shows that the allocation was started.
 	config.Restored = a.StartedByEarlierAgent || a.Alloc.ClientStatus != api.AllocClientStatusPending
-	config.AllocDone = r.runReturnedChan
+	config.AllocDone = r.allocRunReturned
 	config.ReportStatus = func(u allocrunner.StatusUpdate) {
-		r.config.OnReport(u)
+		r.config.OnStatusReport(u)
 		r.config.Source.Report(u)
 	}
 	runner, err := allocrunner.New(config)
@@ -284,16 +284,16 @@ func (r *Runner) startEntry(ctx context.Context, e *allocEntry, a Assignment, ru
 	running.Go(func() {
 		runner.Run(ctx)
 		close(e.runReturned)
-		if runner.Finished() {
+		if runner.EndedForGood() {
 			r.recordAllocEnd(e, nil)
 		}
 	})
 }
 
-// runReturnedChan returns a channel that is closed when Run of an allocation's runner has returned,
+// allocRunReturned returns a channel that is closed when Run of an allocation's runner has returned,
 // so that no task or hook of the allocation runs. The channel is closed already if the allocation
 // is unknown or has ended.
-func (r *Runner) runReturnedChan(id string) <-chan struct{} {
+func (r *Runner) allocRunReturned(id string) <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if e := r.entryOfAlloc[id]; e != nil && e.runReturned != nil {
@@ -304,15 +304,15 @@ func (r *Runner) runReturnedChan(id string) <-chan struct{} {
 	return none
 }
 
-// PluginsLeftRunning returns the plugins that the tasks need that continue to run after Run has
+// PluginsNeededAfterShutdown returns the plugins that the tasks need that continue to run after Run has
 // returned.
-func (r *Runner) PluginsLeftRunning() map[supervisor.PluginKey]bool {
+func (r *Runner) PluginsNeededAfterShutdown() map[supervisor.PluginKey]bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	needed := make(map[supervisor.PluginKey]bool)
 	for _, e := range r.entryOfAlloc {
 		if e.runner != nil {
-			for _, what := range e.runner.PluginsLeftRunning() {
+			for _, what := range e.runner.PluginsNeededAfterShutdown() {
 				needed[what] = true
 			}
 		}
@@ -321,17 +321,17 @@ func (r *Runner) PluginsLeftRunning() map[supervisor.PluginKey]bool {
 }
 
 // UsesPlugin reports whether an allocation that has not ended uses the given driver or hook.
-func (r *Runner) UsesPlugin(what supervisor.PluginKey) bool {
-	return len(r.AllocsUsingPlugin(what)) > 0
+func (r *Runner) UsesPlugin(key supervisor.PluginKey) bool {
+	return len(r.AllocsUsingPlugin(key)) > 0
 }
 
 // AllocsUsingPlugin returns the ids of the allocations that have not ended and use the given driver
 // or hook.
-func (r *Runner) AllocsUsingPlugin(what supervisor.PluginKey) (ids []string) {
+func (r *Runner) AllocsUsingPlugin(key supervisor.PluginKey) (ids []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for id, e := range r.entryOfAlloc {
-		if e.runner != nil && e.endTime.IsZero() && e.runner.NeedsPlugin(what) {
+		if e.runner != nil && e.endTime.IsZero() && e.runner.UsesPlugin(key) {
 			ids = append(ids, id)
 		}
 	}
@@ -351,22 +351,22 @@ func (r *Runner) recordAllocEnd(e *allocEntry, err error) {
 	if collect {
 		r.collectAllocs([]gcCandidate{{allocEntry: e}}, "")
 	}
-	signalChannel(r.gcRequested)
+	sendWithoutBlocking(r.gcRequested)
 }
 
-// removeEntry stops an allocation, removes it from the disk and deletes its entry. The removal
+// stopAndRemoveEntry stops an allocation, removes it from the disk and deletes its entry. The removal
 // continues when ctx is done, because files that it leaves behind would stay forever. Only a removal
 // that finds no free file descriptor is then left to the next agent.
-func (r *Runner) removeEntry(ctx context.Context, e *allocEntry) {
+func (r *Runner) stopAndRemoveEntry(ctx context.Context, e *allocEntry) {
 	if runner := r.Alloc(e.id); runner != nil {
-		runner.Purge()
+		runner.SetJobPurged()
 		runner.Stop()
 		<-runner.Done()
 	}
 	waiting := func(err error) {
 		r.logger.Warn("alloc not removed, the removal is repeated", "alloc_id", e.id, "error", err)
 	}
-	err := descriptors.Retry(ctx, waiting, func() error { return r.destroyEntry(e) })
+	err := descriptors.Retry(ctx, waiting, func() error { return r.destroyEntryOnce(e) })
 	if osprocess.IsResourceExhausted(err) {
 		return
 	}
@@ -376,15 +376,15 @@ func (r *Runner) removeEntry(ctx context.Context, e *allocEntry) {
 	r.mu.Lock()
 	delete(r.entryOfAlloc, e.id)
 	r.mu.Unlock()
-	r.config.Source.ReportRemoved(e.id)
-	r.config.OnRemove()
+	r.config.Source.ReportAllocRemoved(e.id)
+	r.config.OnAllocDirRemoved()
 }
 
-// destroyEntry removes an ended allocation from the disk, unless an earlier call has done so: an
+// destroyEntryOnce removes an ended allocation from the disk, unless an earlier call has done so: an
 // allocation may first be collected and later be removed.
-func (r *Runner) destroyEntry(e *allocEntry) error {
-	e.destroyMu.Lock()
-	defer e.destroyMu.Unlock()
+func (r *Runner) destroyEntryOnce(e *allocEntry) error {
+	e.destroyCallMu.Lock()
+	defer e.destroyCallMu.Unlock()
 	if e.allocDestroyed {
 		return nil
 	}
@@ -394,14 +394,14 @@ func (r *Runner) destroyEntry(e *allocEntry) error {
 	err := r.destroyAlloc(runner, alloc)
 	e.allocDestroyed = err == nil
 	if e.allocDestroyed {
-		removeCgroups(alloc)
+		removeEmptyCgroupsOfAlloc(alloc)
 	}
 	return err
 }
 
-// removeCgroups removes the empty cgroups of an allocation, which a driver process that has died may
+// removeEmptyCgroupsOfAlloc removes the empty cgroups of an allocation, which a driver process that has died may
 // have left behind.
-func removeCgroups(alloc *api.Allocation) {
+func removeEmptyCgroupsOfAlloc(alloc *api.Allocation) {
 	if alloc.Job == nil {
 		return
 	}
@@ -466,14 +466,14 @@ func (r *Runner) KillAllocs() {
 	}
 }
 
-// destroyTimeout is how long KillUndestroyed waits for the drivers of ended tasks.
+// destroyTimeout is how long KillAllocsNotDestroyedInTime waits for the drivers of ended tasks.
 const destroyTimeout = 5 * time.Second
 
-// KillUndestroyed waits until all tasks have ended; the caller must have requested that. If a driver has
-// not destroyed an ended task within destroyTimeout after that, KillUndestroyed calls onGiveUp and then
+// KillAllocsNotDestroyedInTime waits until all tasks have ended; the caller must have requested that. If a driver has
+// not destroyed an ended task within destroyTimeout after that, KillAllocsNotDestroyedInTime calls onTimeout and then
 // KillAllocs, so that Run does not wait for the driver. It returns early when ctx is done.
-func (r *Runner) KillUndestroyed(ctx context.Context, onGiveUp func()) {
-	if destroying, err := r.awaitTasks(ctx); err != nil || !destroying {
+func (r *Runner) KillAllocsNotDestroyedInTime(ctx context.Context, onTimeout func()) {
+	if destroying, err := r.awaitAllTasksEnded(ctx); err != nil || !destroying {
 		return
 	}
 	select {
@@ -481,14 +481,14 @@ func (r *Runner) KillUndestroyed(ctx context.Context, onGiveUp func()) {
 	case <-ctx.Done():
 		return
 	}
-	if destroying, err := r.awaitTasks(ctx); err == nil && destroying {
-		onGiveUp()
+	if destroying, err := r.awaitAllTasksEnded(ctx); err == nil && destroying {
+		onTimeout()
 		r.KillAllocs()
 	}
 }
 
-// awaitTasks is [allocrunner.Runner.AwaitTasks] for all allocations.
-func (r *Runner) awaitTasks(ctx context.Context) (destroying bool, err error) {
+// awaitAllTasksEnded is [allocrunner.Runner.AwaitTasksEnded] for all allocations.
+func (r *Runner) awaitAllTasksEnded(ctx context.Context) (destroyPending bool, err error) {
 	r.mu.Lock()
 	var runners []*allocrunner.Runner
 	for _, e := range r.entryOfAlloc {
@@ -498,19 +498,19 @@ func (r *Runner) awaitTasks(ctx context.Context) (destroying bool, err error) {
 	}
 	r.mu.Unlock()
 	for _, runner := range runners {
-		one, err := runner.AwaitTasks(ctx)
+		one, err := runner.AwaitTasksEnded(ctx)
 		if err != nil {
 			return false, err
 		}
-		destroying = destroying || one
+		destroyPending = destroyPending || one
 	}
-	return destroying, nil
+	return destroyPending, nil
 }
 
 // ForwardTaskEvent forwards a driver's event to the allocation of the task.
 func (r *Runner) ForwardTaskEvent(driverName string, event driver.TaskEvent) {
 	runner := r.Alloc(event.AllocID)
-	if runner == nil || !runner.TaskEvent(event) {
+	if runner == nil || !runner.EmitDriverEvent(event) {
 		r.logger.Debug("event for a task that is not here", "driver", driverName, "alloc_id", event.AllocID, "task", event.TaskName)
 	}
 }
@@ -518,7 +518,7 @@ func (r *Runner) ForwardTaskEvent(driverName string, event driver.TaskEvent) {
 // assignmentChanges is the difference between the entries and the wanted assignments.
 type assignmentChanges struct {
 	toStart        []Assignment
-	newVersions    []*api.Allocation
+	allocsToUpdate []*api.Allocation
 	idsToRemove    []string
 	stopsLiveAlloc bool // a running allocation must stop
 }
@@ -540,7 +540,7 @@ func compareAssignments(wanted []Assignment, have map[string]*allocEntry) assign
 			d.toStart = append(d.toStart, a)
 		case e.removalStarted, a.Alloc == e.alloc:
 		case e.runner == nil, a.Alloc.AllocModifyIndex > e.alloc.AllocModifyIndex:
-			d.newVersions = append(d.newVersions, a.Alloc)
+			d.allocsToUpdate = append(d.allocsToUpdate, a.Alloc)
 			d.stopsLiveAlloc = d.stopsLiveAlloc || e.runner != nil && a.Alloc.ServerTerminalStatus()
 		}
 	}
@@ -553,7 +553,7 @@ func compareAssignments(wanted []Assignment, have map[string]*allocEntry) assign
 	return d
 }
 
-func signalChannel(c chan struct{}) {
+func sendWithoutBlocking(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:

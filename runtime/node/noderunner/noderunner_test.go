@@ -74,7 +74,7 @@ func TestCompareAssignments(t *testing.T) {
 			for _, a := range d.toStart {
 				startIDs = append(startIDs, a.Alloc.ID)
 			}
-			for _, a := range d.newVersions {
+			for _, a := range d.allocsToUpdate {
 				updateIDs = append(updateIDs, a.ID)
 			}
 			if !slices.Equal(startIDs, c.start) || !slices.Equal(updateIDs, c.update) || !slices.Equal(d.idsToRemove, c.remove) || d.stopsLiveAlloc != c.ending {
@@ -113,7 +113,7 @@ func TestChooseCandidates(t *testing.T) {
 		{"failed ones last, the oldest first", []gcCandidate{list[4], list[1], list[0]}, 3, diskUsage{99, 0}, "[failed]", "disk usage"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			chosen, reason := g.chooseCandidates(slices.Clone(c.ended), c.onDisk, c.usage, now)
+			chosen, reason := g.chooseAllocsToCollect(slices.Clone(c.ended), c.onDisk, c.usage, now)
 			var ids []string
 			for _, e := range chosen {
 				ids = append(ids, e.id)
@@ -127,7 +127,7 @@ func TestChooseCandidates(t *testing.T) {
 
 // fakeSource is a Source with a fixed list of allocations that records calls.
 type fakeSource struct {
-	removalCount atomic.Int32 // number of calls of OnRemove
+	removalCount atomic.Int32 // number of calls of OnAllocDirRemoved
 
 	mu          sync.Mutex
 	assignments []Assignment
@@ -135,8 +135,8 @@ type fakeSource struct {
 	endErrors   map[string]error
 	removedIDs  []string
 
-	collectAtEndIDs []string          // ids for which CollectAtEnd was called
-	collectReasons  map[string]string // reasons of the calls of ReportCollected, by allocation id
+	collectAtEndIDs []string          // ids for which RemoveDirAtEnd was called
+	collectReasons  map[string]string // reasons of the calls of ReportDirRemoved, by allocation id
 }
 
 func (f *fakeSource) Allocs() ([]Assignment, <-chan struct{}) {
@@ -156,7 +156,7 @@ func (f *fakeSource) ReportEnded(id string, err error) {
 	f.endErrors[id] = err
 }
 
-func (f *fakeSource) CollectAtEnd(_ context.Context, id string) error {
+func (f *fakeSource) RemoveDirAtEnd(_ context.Context, id string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.collectAtEndIDs = append(f.collectAtEndIDs, id)
@@ -169,7 +169,7 @@ func (f *fakeSource) requestedCollectIDs() []string {
 	return slices.Clone(f.collectAtEndIDs)
 }
 
-func (f *fakeSource) ReportCollected(id, reason string) {
+func (f *fakeSource) ReportDirRemoved(id, reason string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.collectReasons == nil {
@@ -184,7 +184,7 @@ func (f *fakeSource) collectReason(id string) string {
 	return f.collectReasons[id]
 }
 
-func (f *fakeSource) ReportRemoved(id string) {
+func (f *fakeSource) ReportAllocRemoved(id string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.removedIDs = append(f.removedIDs, id)
@@ -212,8 +212,8 @@ type failingLogs struct{}
 func (failingLogs) Start(context.Context, logs.Task) (string, string, error) {
 	return "", "", errors.New("no logs")
 }
-func (failingLogs) Stop(context.Context, string, string, bool) error { return nil }
-func (failingLogs) Finish(context.Context, logs.Task, bool) error    { return nil }
+func (failingLogs) Stop(context.Context, string, string, bool) error              { return nil }
+func (failingLogs) CollectLeftoverAndStop(context.Context, logs.Task, bool) error { return nil }
 
 // discardLogs discards the output of tasks.
 type discardLogs struct{ failingLogs }
@@ -239,14 +239,14 @@ func startRunnerWith(t *testing.T, c allocrunner.Config, gc GCLimits, wanted ...
 			}
 		}
 	}
-	if c.Logs == nil {
-		c.Logs = failingLogs{}
+	if c.LogCollector == nil {
+		c.LogCollector = failingLogs{}
 	}
 	c.AllocDirRoot, c.Services, c.Logger = root, new(servicestest.Registry), hclog.NewNullLogger()
 	r := New(Config{
 		Source:            source,
 		AllocRunnerConfig: c,
-		OnRemove:          func() { source.removalCount.Add(1) },
+		OnAllocDirRemoved: func() { source.removalCount.Add(1) },
 		GCLimits:          gc,
 		Logger:            hclog.NewNullLogger(),
 	})
@@ -367,20 +367,20 @@ func (b blockingPlugins) Postrun(context.Context, hook.AllocPostrunRequest) (hoo
 	<-b.releaseHook
 	return hook.AllocPostrunResponse{}, nil
 }
-func (b blockingPlugins) AllocHooks(*api.Allocation, pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
+func (b blockingPlugins) NewAllocHooks(*api.Allocation, pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
 	return []runnerhooks.OrderedHook{{Order: runnerhooks.OrderPlugin, Hook: b}}
 }
-func (blockingPlugins) TaskHooks(*api.Allocation, *api.Task, pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
+func (blockingPlugins) NewTaskHooks(*api.Allocation, *api.Task, pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
 	return nil
 }
-func (blockingPlugins) PendingLaunches(*api.Allocation) func(context.Context, func(*api.TaskEvent)) {
+func (blockingPlugins) PendingLaunchWaiter(*api.Allocation) func(context.Context, func(*api.TaskEvent)) {
 	return nil
 }
 
 func TestCollectWaitsForHooksOnly(t *testing.T) {
 	s := blockingPlugins{releaseDriver: make(chan struct{}), releaseHook: make(chan struct{})}
 	findDriver, endHook := sync.OnceFunc(func() { close(s.releaseDriver) }), sync.OnceFunc(func() { close(s.releaseHook) })
-	r, _, root := startRunnerWith(t, allocrunner.Config{Drivers: s, Hooks: s}, GCLimits{MaxDiskUsagePercent: 101, MaxInodeUsagePercent: 101}, newAssignment("a", 1))
+	r, _, root := startRunnerWith(t, allocrunner.Config{Drivers: s, HookFactory: s}, GCLimits{MaxDiskUsagePercent: 101, MaxInodeUsagePercent: 101}, newAssignment("a", 1))
 	t.Cleanup(findDriver)
 	t.Cleanup(endHook)
 	eventually(t, "it is there", func() bool { return r.Alloc("a") != nil })
@@ -388,7 +388,7 @@ func TestCollectWaitsForHooksOnly(t *testing.T) {
 		t.Errorf("collect what runs: %v", err)
 	}
 	findDriver()
-	eventually(t, "its task has failed", func() bool { return onlyHooksRun(r.Alloc("a")) })
+	eventually(t, "its task has failed", func() bool { return onlyHooksCanRun(r.Alloc("a")) })
 
 	ctx, cancel := context.WithCancelCause(t.Context())
 	gone := errors.New("the client has gone")
@@ -451,10 +451,10 @@ func TestCollectDoesNotWaitForAPendingDestroy(t *testing.T) {
 	d := &vanishingDriver{available: make(chan struct{})}
 	a := newAssignment("a", 1)
 	model.Canonicalize(a.Alloc.Job)
-	r, source, root := startRunnerWith(t, allocrunner.Config{Drivers: driversFunc(d.lookUp), Logs: discardLogs{}}, GCLimits{MaxDiskUsagePercent: 101, MaxInodeUsagePercent: 101}, a)
+	r, source, root := startRunnerWith(t, allocrunner.Config{Drivers: driversFunc(d.lookUp), LogCollector: discardLogs{}}, GCLimits{MaxDiskUsagePercent: 101, MaxInodeUsagePercent: 101}, a)
 	back := sync.OnceFunc(func() { close(d.available) })
 	t.Cleanup(back)
-	eventually(t, "its task is dead", func() bool { runner := r.Alloc("a"); return runner != nil && onlyHooksRun(runner) })
+	eventually(t, "its task is dead", func() bool { runner := r.Alloc("a"); return runner != nil && onlyHooksCanRun(runner) })
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	for range 2 {
@@ -481,22 +481,22 @@ func TestUndestroyedTaskIsGivenUp(t *testing.T) {
 	t.Cleanup(func() { close(d.available) })
 	a := newAssignment("a", 1)
 	model.Canonicalize(a.Alloc.Job)
-	r, source, _ := startRunnerWith(t, allocrunner.Config{Drivers: driversFunc(d.lookUp), Logs: discardLogs{}}, GCLimits{MaxDiskUsagePercent: 101, MaxInodeUsagePercent: 101}, a)
-	eventually(t, "its task is dead", func() bool { runner := r.Alloc("a"); return runner != nil && onlyHooksRun(runner) })
+	r, source, _ := startRunnerWith(t, allocrunner.Config{Drivers: driversFunc(d.lookUp), LogCollector: discardLogs{}}, GCLimits{MaxDiskUsagePercent: 101, MaxInodeUsagePercent: 101}, a)
+	eventually(t, "its task is dead", func() bool { runner := r.Alloc("a"); return runner != nil && onlyHooksCanRun(runner) })
 	givenUp := false
-	r.KillUndestroyed(t.Context(), func() { givenUp = true })
+	r.KillAllocsNotDestroyedInTime(t.Context(), func() { givenUp = true })
 	if !givenUp {
 		t.Error("the task is destroyed although its driver is unavailable")
 	}
 	eventually(t, "the allocation has ended", func() bool { _, yes := source.endError("a"); return yes })
-	r.KillUndestroyed(t.Context(), func() { t.Error("an ended allocation is given up") })
+	r.KillAllocsNotDestroyedInTime(t.Context(), func() { t.Error("an ended allocation is given up") })
 }
 
 // A request that an earlier agent has stored takes effect as soon as the allocation
 // has ended.
 func TestStoredCollectRequest(t *testing.T) {
 	over, running, kept := endedAssignment("over", time.Hour), newAssignment("running", 1), endedAssignment("kept", time.Hour)
-	over.CollectWhenEnded, running.CollectWhenEnded = true, true
+	over.RemoveDirWhenEnded, running.RemoveDirWhenEnded = true, true
 	r, source, root := startRunner(t, GCLimits{MaxDiskUsagePercent: 101, MaxInodeUsagePercent: 101}, over, running, kept)
 	eventually(t, "the directories are removed", func() bool {
 		_, yes := source.endError("running")
@@ -513,7 +513,7 @@ func TestEndedAllocLeavesNoRunner(t *testing.T) {
 	s := blockingPlugins{releaseDriver: make(chan struct{}), releaseHook: make(chan struct{})}
 	findDriver, endHook := sync.OnceFunc(func() { close(s.releaseDriver) }), sync.OnceFunc(func() { close(s.releaseHook) })
 	destroyed := make(chan string, 1)
-	r, source, root := startRunnerWith(t, allocrunner.Config{Drivers: s, Hooks: destroyRecorder{s, destroyed}}, GCLimits{MaxDiskUsagePercent: 101, MaxInodeUsagePercent: 101}, newAssignment("a", 1))
+	r, source, root := startRunnerWith(t, allocrunner.Config{Drivers: s, HookFactory: destroyRecorder{s, destroyed}}, GCLimits{MaxDiskUsagePercent: 101, MaxInodeUsagePercent: 101}, newAssignment("a", 1))
 	t.Cleanup(findDriver)
 	t.Cleanup(endHook)
 	var runner weak.Pointer[allocrunner.Runner]
@@ -553,7 +553,7 @@ func (d destroyRecorder) Destroy(_ context.Context, req hook.AllocDestroyRequest
 	d.destroyedAllocs <- req.Alloc.Name
 	return hook.AllocDestroyResponse{}, nil
 }
-func (d destroyRecorder) AllocHooks(*api.Allocation, pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
+func (d destroyRecorder) NewAllocHooks(*api.Allocation, pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
 	return []runnerhooks.OrderedHook{{Order: runnerhooks.OrderPlugin, Hook: d}}
 }
 
@@ -634,7 +634,7 @@ func TestRunnersAreBuiltWithoutTheLock(t *testing.T) {
 	r = New(Config{
 		Source: source,
 		AllocRunnerConfig: allocrunner.Config{
-			Drivers: blockingDrivers{}, AllocDirRoot: t.TempDir(), Logs: failingLogs{},
+			Drivers: blockingDrivers{}, AllocDirRoot: t.TempDir(), LogCollector: failingLogs{},
 			Services: new(servicestest.Registry), Logger: hclog.NewNullLogger(),
 		},
 		NodeForTasks: func() taskenv.Node {
@@ -644,7 +644,7 @@ func TestRunnersAreBuiltWithoutTheLock(t *testing.T) {
 				return taskenv.Node{}
 			}
 			r.mu.Unlock()
-			if wait.IsClosed(r.runReturnedChan("a")) || wait.IsClosed(r.runReturnedChan("b")) {
+			if wait.IsClosed(r.allocRunReturned("a")) || wait.IsClosed(r.allocRunReturned("b")) {
 				t.Error("an allocation that is being built counts as ended")
 			}
 			if built == 2 {

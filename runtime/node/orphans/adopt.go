@@ -43,14 +43,14 @@ type jobKey struct{ namespace, jobID string }
 // adoptedAlloc is an unknown allocation whose drivers have returned the handles of all of its running tasks.
 type adoptedAlloc struct {
 	allocID string
-	env     taskEnviron // environment of one of its tasks
+	taskEnv taskEnvVars // environment of one of its tasks
 	tasks   []adoptedTask
 }
 
 // adoptedTask is a running task of an adopted allocation, with the data from its processes and its driver.
 type adoptedTask struct {
-	unknownTask
-	env           taskEnviron
+	unknownAllocTask
+	env           taskEnvVars
 	user          string // user of the processes; empty for the user of the agent
 	dynamicUserID uint32 // user id if an earlier agent has chosen it from DynamicUserIDs; otherwise 0
 	handle        *driver.Handle
@@ -60,18 +60,18 @@ type adoptedTask struct {
 // adoptUnknownAllocs stores records of jobs, allocations and tasks for the unknown allocations whose drivers find all of their running
 // tasks. It removes these allocations from the map unknown, and returns their ids. If one task of an allocation cannot be adopted, it
 // adopts no task of the allocation.
-func (c *Cleaner) adoptUnknownAllocs(ctx context.Context, up driverFinder, unknown map[string]bool) map[string]bool {
+func (c *Cleaner) adoptUnknownAllocs(ctx context.Context, drivers driverSource, unknown map[string]bool) map[string]bool {
 	adopted := make(map[string]bool)
 	jobs := make(map[jobKey][]*adoptedAlloc)
 	for id := range unknown {
-		alloc, err := c.findAdoptable(ctx, up, id)
+		alloc, err := c.findAdoptableAlloc(ctx, drivers, id)
 		if err != nil {
 			c.Logger.Error("unknown allocation not adopted", "alloc_id", id, "error", err)
 		}
 		if err != nil || alloc == nil {
 			continue
 		}
-		key := jobKey{cmp.Or(alloc.env["NOMAD_NAMESPACE"], api.DefaultNamespace), alloc.env["NOMAD_JOB_ID"]}
+		key := jobKey{cmp.Or(alloc.taskEnv["NOMAD_NAMESPACE"], api.DefaultNamespace), alloc.taskEnv["NOMAD_JOB_ID"]}
 		jobs[key] = append(jobs[key], alloc)
 	}
 	for key, allocs := range jobs {
@@ -85,7 +85,7 @@ func (c *Cleaner) adoptUnknownAllocs(ctx context.Context, up driverFinder, unkno
 			for _, t := range alloc.tasks {
 				c.Logger.Warn("task of an unknown allocation adopted", "alloc_id", alloc.allocID, "job_id", key.jobID, "task", t.taskName, "driver", t.driverName, "task_id", t.startID)
 				for _, p := range t.processes {
-					c.OnUnknownProcess(alloc.allocID, t.taskName, p)
+					c.OnProcessLeftRunning(alloc.allocID, t.taskName, p)
 				}
 			}
 		}
@@ -93,8 +93,8 @@ func (c *Cleaner) adoptUnknownAllocs(ctx context.Context, up driverFinder, unkno
 	return adopted
 }
 
-// findAdoptable returns an unknown allocation with the handles of its running tasks. It returns nil if no task of it runs.
-func (c *Cleaner) findAdoptable(ctx context.Context, up driverFinder, allocID string) (*adoptedAlloc, error) {
+// findAdoptableAlloc returns an unknown allocation with the handles of its running tasks. It returns nil if no task of it runs.
+func (c *Cleaner) findAdoptableAlloc(ctx context.Context, drivers driverSource, allocID string) (*adoptedAlloc, error) {
 	tasks, err := c.findUnknownTasks(allocID)
 	if err != nil || len(tasks) == 0 {
 		return nil, err
@@ -105,37 +105,37 @@ func (c *Cleaner) findAdoptable(ctx context.Context, up driverFinder, allocID st
 	}
 	alloc := &adoptedAlloc{allocID: allocID}
 	for _, found := range tasks {
-		t := adoptedTask{unknownTask: found}
-		if err := c.findHandle(ctx, up, dir, &t); err != nil {
+		t := adoptedTask{unknownAllocTask: found}
+		if err := c.setHandleAndNetworkFromDriver(ctx, drivers, dir, &t); err != nil {
 			return nil, fmt.Errorf("task %q: %w", t.taskName, err)
 		}
 		alloc.tasks = append(alloc.tasks, t)
 	}
-	alloc.env = alloc.tasks[0].env
+	alloc.taskEnv = alloc.tasks[0].env
 	return alloc, nil
 }
 
 // adoptTimeout limits how long the driver calls for one task may take together.
 const adoptTimeout = 30 * time.Second
 
-// findHandle sets the handle and the network of a task from an answer of its driver, after it has read the processes of the task.
-func (c *Cleaner) findHandle(ctx context.Context, up driverFinder, dir *allocdir.Dir, t *adoptedTask) error {
+// setHandleAndNetworkFromDriver sets the handle and the network of a task from an answer of its driver, after it has read the processes of the task.
+func (c *Cleaner) setHandleAndNetworkFromDriver(ctx context.Context, drivers driverSource, dir *allocdir.Dir, t *adoptedTask) error {
 	if t.startID == "" || t.driverName == "" {
 		return errors.New("its start is not in the time line of the allocation")
 	}
-	if err := t.readOldestProcess(c); err != nil {
+	if err := t.readEnvAndUserOfOldestProcess(c); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, adoptTimeout)
 	defer cancel()
-	d, err := up.Driver(ctx, t.driverName)
+	d, err := drivers.Driver(ctx, t.driverName)
 	if err != nil {
 		return err
 	}
 	status, err := d.InspectTask(ctx, t.startID)
 	if err == nil && status.Start != nil && status.Start.Phase == driver.StartNotFound {
 		// The former plugin process still waits for the task's process, and would take its exit status.
-		if err := c.EndFormerPlugins(ctx, t.driverName); err != nil {
+		if err := c.EndPluginsOfEarlierAgent(ctx, t.driverName); err != nil {
 			return fmt.Errorf("end the former process of driver %q: %w", t.driverName, err)
 		}
 		if err := d.RecoverTask(ctx, &driver.Handle{Config: t.newDriverConfig(dir, c.Node), State: driver.TaskRunning}); err != nil {
@@ -153,16 +153,16 @@ func (c *Cleaner) findHandle(ctx context.Context, up driverFinder, dir *allocdir
 	return nil
 }
 
-// taskEnviron is the environment of a task's process, by variable.
-type taskEnviron map[string]string
+// taskEnvVars is the environment of a task's process, by variable.
+type taskEnvVars map[string]string
 
-func (e taskEnviron) intOrZero(name string) int {
+func (e taskEnvVars) intOrZero(name string) int {
 	n, _ := strconv.Atoi(e[name]) // a missing or invalid value counts as 0
 	return n
 }
 
-// readOldestProcess sets the environment and the user of the task from its oldest readable process.
-func (t *adoptedTask) readOldestProcess(c *Cleaner) error {
+// readEnvAndUserOfOldestProcess sets the environment and the user of the task from its oldest readable process.
+func (t *adoptedTask) readEnvAndUserOfOldestProcess(c *Cleaner) error {
 	processes := slices.Clone(t.processes)
 	slices.SortFunc(processes, func(a, b osprocess.ID) int { return cmp.Compare(a.StartTime, b.StartTime) })
 	for _, p := range processes {
@@ -170,7 +170,7 @@ func (t *adoptedTask) readOldestProcess(c *Cleaner) error {
 		if err != nil {
 			continue // another process of the task can be readable
 		}
-		env := make(taskEnviron)
+		env := make(taskEnvVars)
 		for entry := range bytes.SplitSeq(text, []byte{0}) {
 			if name, value, ok := strings.Cut(string(entry), "="); ok {
 				env[name] = value
@@ -194,7 +194,7 @@ func (t *adoptedTask) readOldestProcess(c *Cleaner) error {
 
 // newDriverConfig returns the driver.TaskConfig of the task's start, without the parts that the environment does not contain.
 func (t *adoptedTask) newDriverConfig(dir *allocdir.Dir, node model.NodeFacts) *driver.TaskConfig {
-	stdout, stderr := logs.FIFOPaths(logs.Task{AllocID: t.allocID, Name: t.taskName, Dir: dir.LogDir()})
+	stdout, stderr := logs.FIFOPaths(logs.Task{AllocID: t.allocID, Name: t.taskName, LogDir: dir.LogDir()})
 	for _, path := range []*string{&stdout, &stderr} {
 		if _, err := os.Lstat(*path); err != nil {
 			*path = os.DevNull // the output of the task is not collected
@@ -233,7 +233,7 @@ func existingGroupNetwork(allocID string) *driver.NetworkIsolation {
 // newAdoptedJob returns a job with these allocations. It is a batch job without restarts, because the configs of its tasks are
 // lost, so that no task of it can be started.
 func (c *Cleaner) newAdoptedJob(key jobKey, allocs []*adoptedAlloc) AdoptedJob {
-	env := allocs[0].env
+	env := allocs[0].taskEnv
 	adopted := AdoptedJob{Job: &api.Job{
 		ID: new(key.jobID), Name: new(cmp.Or(env["NOMAD_JOB_NAME"], key.jobID)), Namespace: new(key.namespace), Region: new(env["NOMAD_REGION"]),
 		Type: new(api.JobTypeBatch), Datacenters: []string{"*"}, Meta: map[string]string{model.AdoptedJobMeta: "true"},
@@ -243,7 +243,7 @@ func (c *Cleaner) newAdoptedJob(key jobKey, allocs []*adoptedAlloc) AdoptedJob {
 	}
 	groups := make(map[string][]*adoptedAlloc)
 	for _, alloc := range allocs {
-		groups[alloc.env["NOMAD_GROUP_NAME"]] = append(groups[alloc.env["NOMAD_GROUP_NAME"]], alloc)
+		groups[alloc.taskEnv["NOMAD_GROUP_NAME"]] = append(groups[alloc.taskEnv["NOMAD_GROUP_NAME"]], alloc)
 	}
 	for _, name := range slices.Sorted(maps.Keys(groups)) {
 		adopted.Job.TaskGroups = append(adopted.Job.TaskGroups, newAdoptedGroup(name, groups[name]))
@@ -297,8 +297,8 @@ func newAdoptedGroup(name string, allocs []*adoptedAlloc) *api.TaskGroup {
 // newAllocation returns the api.Allocation for the adopted allocation, without its node.
 func (a *adoptedAlloc) newAllocation(key jobKey) *api.Allocation {
 	alloc := &api.Allocation{
-		ID: a.allocID, Name: cmp.Or(a.env["NOMAD_ALLOC_NAME"], fmt.Sprintf("%s.%s[0]", key.jobID, a.env["NOMAD_GROUP_NAME"])),
-		Namespace: key.namespace, JobID: key.jobID, TaskGroup: a.env["NOMAD_GROUP_NAME"],
+		ID: a.allocID, Name: cmp.Or(a.taskEnv["NOMAD_ALLOC_NAME"], fmt.Sprintf("%s.%s[0]", key.jobID, a.taskEnv["NOMAD_GROUP_NAME"])),
+		Namespace: key.namespace, JobID: key.jobID, TaskGroup: a.taskEnv["NOMAD_GROUP_NAME"],
 		DesiredStatus: api.AllocDesiredStatusRun, ClientStatus: api.AllocClientStatusRunning,
 		AllocatedResources: &api.AllocatedResources{Tasks: make(map[string]*api.AllocatedTaskResources)},
 		TaskStates:         make(map[string]*api.TaskState),
@@ -335,7 +335,7 @@ func (a *adoptedAlloc) newAllocation(key jobKey) *api.Allocation {
 // storeRecords stores the records from which the runner of the allocation restores the tasks. A task of the group that does not run
 // in this allocation counts as ended.
 func (a *adoptedAlloc) storeRecords(tx *store.Txn, job *api.Job) {
-	for _, t := range model.FindGroup(job, a.env["NOMAD_GROUP_NAME"]).Tasks {
+	for _, t := range model.FindGroup(job, a.taskEnv["NOMAD_GROUP_NAME"]).Tasks {
 		i := slices.IndexFunc(a.tasks, func(running adoptedTask) bool { return running.taskName == t.Name })
 		if i < 0 {
 			tx.PutTask(a.allocID, t.Name, state.LocalState{RunComplete: true}, &api.TaskState{State: model.TaskDead, FinishedAt: time.Now().UTC(), Events: []*api.TaskEvent{}})
@@ -359,6 +359,6 @@ func (t *adoptedTask) newLocalState() state.LocalState {
 
 func (t *adoptedTask) newTaskState() *api.TaskState {
 	s := &api.TaskState{State: model.TaskRunning, StartedAt: t.startedAt.UTC()}
-	model.AppendTaskEvent(s, model.EventAdopted(), time.Now())
+	model.AppendTaskEvent(s, model.EventTaskAdopted(), time.Now())
 	return s
 }

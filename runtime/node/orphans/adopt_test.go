@@ -35,7 +35,7 @@ func startUnknownTask(t *testing.T, allocDirs, allocID, task, driverName string,
 		t.Fatal(err)
 	}
 	spans := timeline.NewFile(alloc.Open, nil, hclog.NewNullLogger())
-	spans.Recorder(task, nil).StartRun(allocID+"/"+task+"/start", driverName, time.Now())
+	spans.Recorder(task, nil).StartRunSpan(allocID+"/"+task+"/start", driverName, time.Now())
 	spans.Close()
 	cmd := exec.Command("sleep", "1000")
 	cmd.Env = append([]string{"NOMAD_ALLOC_ID=" + allocID, "NOMAD_TASK_NAME=" + task}, env...)
@@ -131,8 +131,8 @@ func TestUnknownTasksAreAdopted(t *testing.T) {
 	c := &Cleaner{
 		Logger: hclog.New(&hclog.LoggerOptions{Output: &log}), AllocDirRoot: allocDirs, Store: s,
 		AdoptUnknownAllocs: true, Node: model.NodeFacts{ID: "node", Name: "here"},
-		OnUnknownProcess: func(_, _ string, p osprocess.ID) { reserved = append(reserved, p) },
-		EndFormerPlugins: func(_ context.Context, name string) error {
+		OnProcessLeftRunning: func(_, _ string, p osprocess.ID) { reserved = append(reserved, p) },
+		EndPluginsOfEarlierAgent: func(_ context.Context, name string) error {
 			own.formerEnded = own.formerEnded || name == "sdk"
 			return nil
 		},
@@ -191,7 +191,7 @@ func TestUnknownTasksAreAdopted(t *testing.T) {
 	if want := `unknown allocation not adopted: alloc_id=` + mixed; !strings.Contains(log.String(), want) {
 		t.Errorf("no %q in the log:\n%s", want, log.String())
 	}
-	if !slices.Contains(reserved, side) || c.UnknownTaskHasPort(21000) || !c.isUnknownAlloc(mixed) || c.isUnknownAlloc(first) {
-		t.Errorf("reserved processes %v; port of an adopted allocation unknown: %t", reserved, c.UnknownTaskHasPort(21000))
+	if !slices.Contains(reserved, side) || c.UnknownTaskUsesHostPort(21000) || !c.isUnknownAlloc(mixed) || c.isUnknownAlloc(first) {
+		t.Errorf("reserved processes %v; port of an adopted allocation unknown: %t", reserved, c.UnknownTaskUsesHostPort(21000))
 	}
 }

@@ -34,8 +34,8 @@ type orphan struct {
 	// hasRecords means that the state has records of its tasks or of its removal. The files of an
 	// orphan without records are kept, because their owner may need them.
 	hasRecords bool
-	// removalPending means that the node runner continues the removal of the allocation.
-	removalPending bool
+	// nodeRunnerRemovesAlloc means that the node runner continues the removal of the allocation.
+	nodeRunnerRemovesAlloc bool
 }
 
 // Cleaner ends and removes orphans: allocations that an earlier agent left behind and that are not
@@ -49,24 +49,25 @@ type Cleaner struct {
 	// StateWasEphemeral means that earlier agents have deleted their state, and have kept the directories.
 	StateWasEphemeral bool
 
-	// EndUnknownTasks means that the tasks of unknown allocations are ended. Otherwise they are left running; see
+	// EndTasksOfUnknownAllocs means that the tasks of unknown allocations are ended. Otherwise they are left running; see
 	// state.UnknownAllocPrefix.
-	EndUnknownTasks bool
+	EndTasksOfUnknownAllocs bool
 
-	// AdoptUnknownAllocs means that the tasks of unknown allocations are adopted: the agent makes records for them from
-	// the environments of their processes and the answers of their drivers. DynamicUserIDs are the ids of the users that the agent chooses for tasks, and Node is the node that runs them.
-	// EndFormerPlugins ends the plugin processes of a driver that an earlier agent has started and that this agent does not use. StoreAdoptedJob stores
-	// a job whose allocations run.
-	AdoptUnknownAllocs bool
-	DynamicUserIDs     idrange.Range
-	Node               model.NodeFacts
-	EndFormerPlugins   func(ctx context.Context, driver string) error
-	StoreAdoptedJob    func(context.Context, AdoptedJob) error
+	// AdoptUnknownAllocs means that the tasks of unknown allocations are adopted: the agent makes records for them from the
+	// environments of their processes and the answers of their drivers. Only an adoption uses the next four fields:
+	// DynamicUserIDs are the ids of the users that the agent chooses for tasks, Node is the node that runs the tasks,
+	// EndPluginsOfEarlierAgent ends the plugin processes of a driver that an earlier agent has started and that this agent does
+	// not use, and StoreAdoptedJob stores a job whose allocations run.
+	AdoptUnknownAllocs       bool
+	DynamicUserIDs           idrange.Range
+	Node                     model.NodeFacts
+	EndPluginsOfEarlierAgent func(ctx context.Context, driver string) error
+	StoreAdoptedJob          func(context.Context, AdoptedJob) error
 
-	// OnUnknownProcess is called for each process of an unknown task that is left running. It may be nil.
-	OnUnknownProcess func(allocID, task string, p osprocess.ID)
+	// OnProcessLeftRunning is called for each process of an unknown task that is left running. It may be nil.
+	OnProcessLeftRunning func(allocID, task string, p osprocess.ID)
 
-	unknownTaskPorts unknownPorts
+	unknownTaskPorts processesOfHostPorts
 	mu               sync.Mutex
 	unknownAllocs    map[string]bool // ids of the unknown allocations, whose tasks are left running
 	orphansDestroyed atomic.Bool     // DestroyOrphans has completed
@@ -91,7 +92,7 @@ func (c *Cleaner) findOrphans() (orphans []orphan) {
 		}
 	}
 	removed := make(map[string]bool)
-	for _, alloc := range snapshot.PendingRemovals() {
+	for _, alloc := range snapshot.AllocationsPendingRemoval() {
 		removed[alloc.ID] = true
 	}
 	dirs, err := os.ReadDir(c.AllocDirRoot)
@@ -114,37 +115,37 @@ func (c *Cleaner) findOrphans() (orphans []orphan) {
 // orphanCleanupTimeout limits how long the cleanup of one orphan may take.
 const orphanCleanupTimeout = 10 * time.Second
 
-// driverFinder is the part of the supervisor that a Cleaner needs.
-type driverFinder interface {
+// driverSource is the part of the supervisor that a Cleaner needs.
+type driverSource interface {
 	Drivers() map[string]supervisor.DriverInfo
 	Driver(ctx context.Context, name string) (driver.Driver, error)
 }
 
 // DestroyOrphans ends the tasks of orphans, because the scheduler may start second copies of these tasks. If the whole state
 // was lost, it leaves the tasks running and logs them, or adopts them if AdoptUnknownAllocs is set.
-func (c *Cleaner) DestroyOrphans(ctx context.Context, up driverFinder) {
+func (c *Cleaner) DestroyOrphans(ctx context.Context, drivers driverSource) {
 	orphans := c.findOrphans()
-	unknown, err := c.findUnknownAllocs(ctx, orphans)
+	unknown, err := c.findAndRecordUnknownAllocs(ctx, orphans)
 	if err != nil && ctx.Err() == nil {
 		c.Logger.Error("unknown allocations not recorded; the next agent may end their tasks", "error", err)
 	}
 	c.setUnknownAllocs(unknown)
 	adopted := make(map[string]bool)
 	if c.AdoptUnknownAllocs {
-		adopted = c.adoptUnknownAllocs(ctx, up, unknown)
+		adopted = c.adoptUnknownAllocs(ctx, drivers, unknown)
 		c.setUnknownAllocs(unknown)
 	}
-	c.reportUnknownAllocs(unknown)
+	c.logUnknownAllocsAndRecordPorts(unknown)
 	for _, o := range orphans {
 		if unknown[o.allocID] || adopted[o.allocID] {
 			continue
 		}
-		if err := c.cleanOrphan(ctx, up, o); err != nil {
+		if err := c.endTasksAndCleanUpOrphan(ctx, drivers, o); err != nil {
 			c.Logger.Error("tasks of a lost allocation may still run", "alloc_id", o.allocID, "error", err)
 			continue
 		}
 		switch {
-		case o.removalPending:
+		case o.nodeRunnerRemovesAlloc:
 			c.Logger.Debug("removal of an allocation continues", "alloc_id", o.allocID)
 		case o.hasRecords:
 			c.Logger.Warn("tasks of a lost allocation are ended", "alloc_id", o.allocID)
@@ -172,7 +173,7 @@ func (c *Cleaner) isUnknownAlloc(allocID string) bool {
 	return c.unknownAllocs[allocID]
 }
 
-func (c *Cleaner) cleanOrphan(ctx context.Context, up driverFinder, o orphan) error {
+func (c *Cleaner) endTasksAndCleanUpOrphan(ctx context.Context, drivers driverSource, o orphan) error {
 	ctx, cancel := context.WithTimeout(ctx, orphanCleanupTimeout)
 	defer cancel()
 	var errs []error
@@ -183,17 +184,17 @@ func (c *Cleaner) cleanOrphan(ctx context.Context, up driverFinder, o orphan) er
 		local, known, err := records.TaskLocalState(o.allocID, task)
 		starts := local.PendingDestroys()
 		if err != nil || !known {
-			starts = []state.PendingDestroy{{ID: o.allocID + "/" + task + "/" + driver.WildcardStart}}
+			starts = []state.PendingDestroy{{StartID: o.allocID + "/" + task + "/" + driver.WildcardStart}}
 		}
 		for _, start := range starts {
-			errs = append(errs, c.destroyTaskStart(ctx, up, start))
+			errs = append(errs, c.destroyTaskStartInAllDrivers(ctx, drivers, start))
 		}
 	}
-	if c.EndUnknownTasks {
-		errs = append(errs, c.endTaskProcesses(ctx, o.allocID, slices.Compact(tasks)))
+	if c.EndTasksOfUnknownAllocs {
+		errs = append(errs, c.endProcessesOfTasks(ctx, o.allocID, slices.Compact(tasks)))
 	}
-	errs = append(errs, hostnet.RemoveLeftover(o.allocID))
-	if !o.hasRecords || o.removalPending {
+	errs = append(errs, hostnet.RemoveLeftoverNetwork(o.allocID))
+	if !o.hasRecords || o.nodeRunnerRemovesAlloc {
 		return errors.Join(errs...)
 	}
 	if dir, err := allocdir.New(c.AllocDirRoot, o.allocID); err != nil {
@@ -211,12 +212,12 @@ func (c *Cleaner) cleanOrphan(ctx context.Context, up driverFinder, o orphan) er
 	return nil
 }
 
-// destroyTaskStart destroys a start of an orphan's task. The records do not name the driver, so it calls DestroyTask of each
+// destroyTaskStartInAllDrivers destroys a start of an orphan's task. The records do not name the driver, so it calls DestroyTask of each
 // driver; drivers that have not started the task do not find it.
-func (c *Cleaner) destroyTaskStart(ctx context.Context, up driverFinder, start state.PendingDestroy) error {
+func (c *Cleaner) destroyTaskStartInAllDrivers(ctx context.Context, drivers driverSource, start state.PendingDestroy) error {
 	var errs []error
-	for name := range up.Drivers() {
-		d, err := up.Driver(ctx, name)
+	for name := range drivers.Drivers() {
+		d, err := drivers.Driver(ctx, name)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -224,16 +225,16 @@ func (c *Cleaner) destroyTaskStart(ctx context.Context, up driverFinder, start s
 		if !c.Rebooted && start.Handle != nil && d.RecoverTask(ctx, start.Handle) != nil {
 			continue
 		}
-		if err := d.DestroyTask(ctx, start.ID, true); err != nil {
-			c.Logger.Debug("orphan is not a task of this driver", "driver", name, "task_id", start.ID, "error", err)
+		if err := d.DestroyTask(ctx, start.StartID, true); err != nil {
+			c.Logger.Debug("orphan is not a task of this driver", "driver", name, "task_id", start.StartID, "error", err)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// CleanEndedAllocs cleans up after the ended allocations of the state: it denies other accounts access to their directories
+// CleanUpEndedAllocs cleans up after the ended allocations of the state: it denies other accounts access to their directories
 // and removes their empty cgroups.
-func (c *Cleaner) CleanEndedAllocs() {
+func (c *Cleaner) CleanUpEndedAllocs() {
 	c.denyAccessToDirsOfEndedAllocs()
 	c.removeEmptyCgroups()
 }

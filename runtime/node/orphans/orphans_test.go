@@ -50,14 +50,14 @@ func TestOrphansIncludeInterruptedRemovals(t *testing.T) {
 	// The agent may receive a request to delete the allocation before the node
 	// runner first lists the allocations.
 	put(func(tx *store.Txn) { tx.DeleteAllocation("here") })
-	if got := c.findOrphans(); !slices.Equal(got, []orphan{{allocID: "gone"}, {allocID: "here", hasRecords: true, removalPending: true}}) {
+	if got := c.findOrphans(); !slices.Equal(got, []orphan{{allocID: "gone"}, {allocID: "here", hasRecords: true, nodeRunnerRemovesAlloc: true}}) {
 		t.Errorf("orphans %v, want the one that was being removed too", got)
 	}
 	c.DestroyOrphans(t.Context(), supervisor.New(supervisor.Config{Logger: c.Logger}))
 	if _, err := os.Stat(filepath.Join(c.AllocDirRoot, "here")); err != nil {
 		t.Error("its hooks were not told yet that it is removed:", err)
 	}
-	if left := s.Snapshot().PendingRemovals(); len(left) != 1 || left[0].ID != "here" {
+	if left := s.Snapshot().AllocationsPendingRemoval(); len(left) != 1 || left[0].ID != "here" {
 		t.Errorf("pending removals %+v, want the one that its node removes", left)
 	}
 }
@@ -109,7 +109,7 @@ func TestOrphanWithQuarantinedRecordIsRemoved(t *testing.T) {
 	}
 	for _, f := range []func(*store.Txn){
 		func(tx *store.Txn) { tx.PutAgentRecord(state.PendingRemovalPrefix+"gone", "text") },
-		func(*store.Txn) { s.Snapshot().PendingRemovals() },
+		func(*store.Txn) { s.Snapshot().AllocationsPendingRemoval() },
 		func(*store.Txn) {},
 	} {
 		if _, err := s.Update(t.Context(), func(tx *store.Txn) error { f(tx); return nil }); err != nil {
@@ -159,7 +159,7 @@ func TestEachStartOfAnOrphanIsDestroyed(t *testing.T) {
 		{state.LocalState{StartID: "1"}, "1"},
 		{state.LocalState{StartID: "1", Handle: handle("1")}, "1"},
 		{state.LocalState{StartID: "1", Handle: handle("1"), Exit: &state.ProcessExit{}, NextStartID: "2"}, "1 2"},
-		{state.LocalState{Destroy: &state.PendingDestroy{ID: "1", Next: &state.PendingDestroy{ID: "2"}}}, "1 2"},
+		{state.LocalState{FirstPendingDestroy: &state.PendingDestroy{StartID: "1", Next: &state.PendingDestroy{StartID: "2"}}}, "1 2"},
 	} {
 		dir := t.TempDir()
 		s := openStore(t, filepath.Join(dir, "state.db"))

@@ -20,27 +20,27 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// unknownTask is a running task of an unknown allocation.
-type unknownTask struct {
+// unknownAllocTask is a running task of an unknown allocation.
+type unknownAllocTask struct {
 	allocID, taskName string
-	taskRun
+	lastTaskRun
 	processes []osprocess.ID
 }
 
-// taskRun is the last run of a task's process according to the time line of the allocation. It is the zero value if the time
+// lastTaskRun is the last run of a task's process according to the time line of the allocation. It is the zero value if the time
 // line has none.
-type taskRun struct {
+type lastTaskRun struct {
 	startID, driverName string
 	startedAt           time.Time
 }
 
-// unknownPorts holds the ports of the host that the processes of unknown tasks may use. Its methods may be called concurrently.
-type unknownPorts struct {
+// processesOfHostPorts holds the ports of the host that the processes of unknown tasks may use. Its methods may be called concurrently.
+type processesOfHostPorts struct {
 	mu              sync.Mutex
 	processesOfPort map[int][]osprocess.ID
 }
 
-func (u *unknownPorts) addUser(port int, p osprocess.ID) {
+func (u *processesOfHostPorts) addProcessOfPort(port int, p osprocess.ID) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.processesOfPort == nil {
@@ -49,8 +49,8 @@ func (u *unknownPorts) addUser(port int, p osprocess.ID) {
 	u.processesOfPort[port] = append(u.processesOfPort[port], p)
 }
 
-// UnknownTaskHasPort reports whether a port of the host was assigned to a running task of an unknown allocation.
-func (c *Cleaner) UnknownTaskHasPort(port int) bool {
+// UnknownTaskUsesHostPort reports whether a port of the host was assigned to a running task of an unknown allocation.
+func (c *Cleaner) UnknownTaskUsesHostPort(port int) bool {
 	c.unknownTaskPorts.mu.Lock()
 	defer c.unknownTaskPorts.mu.Unlock()
 	return slices.ContainsFunc(c.unknownTaskPorts.processesOfPort[port], osprocess.ID.Alive)
@@ -62,15 +62,15 @@ func (c *Cleaner) isStateLost() bool {
 	return len(snapshot.Jobs(nil, store.AnyNamespace, "")) == 0 && len(snapshot.Allocations(nil, "")) == 0 && len(snapshot.AllocationsWithLocalRecords()) == 0
 }
 
-// findUnknownAllocs returns the ids of the unknown allocations: the orphans whose tasks must be left running. It records the ids for
+// findAndRecordUnknownAllocs returns the ids of the unknown allocations: the orphans whose tasks must be left running. It records the ids for
 // the next agent, and deletes the recorded ids that are no longer among them.
-func (c *Cleaner) findUnknownAllocs(ctx context.Context, orphans []orphan) (map[string]bool, error) {
+func (c *Cleaner) findAndRecordUnknownAllocs(ctx context.Context, orphans []orphan) (map[string]bool, error) {
 	unknown := make(map[string]bool)
 	recorded := make(map[string]bool)
 	for _, name := range c.Store.Snapshot().AgentRecordNames(state.UnknownAllocPrefix) {
 		recorded[strings.TrimPrefix(name, state.UnknownAllocPrefix)] = true
 	}
-	if !c.StateWasEphemeral && !c.EndUnknownTasks {
+	if !c.StateWasEphemeral && !c.EndTasksOfUnknownAllocs {
 		lost := c.isStateLost()
 		for _, o := range orphans {
 			if !o.hasRecords && (lost || recorded[o.allocID]) {
@@ -94,8 +94,8 @@ func (c *Cleaner) findUnknownAllocs(ctx context.Context, orphans []orphan) (map[
 	return unknown, err
 }
 
-// reportUnknownAllocs logs the running tasks of unknown allocations, and records the ports that were assigned to them.
-func (c *Cleaner) reportUnknownAllocs(ids map[string]bool) {
+// logUnknownAllocsAndRecordPorts logs the running tasks of unknown allocations, and records the ports that were assigned to them.
+func (c *Cleaner) logUnknownAllocsAndRecordPorts(ids map[string]bool) {
 	running := 0
 	for id := range ids {
 		tasks, err := c.findUnknownTasks(id)
@@ -106,11 +106,11 @@ func (c *Cleaner) reportUnknownAllocs(ids map[string]bool) {
 			var pids []int
 			for _, p := range t.processes {
 				pids = append(pids, p.PID)
-				if c.OnUnknownProcess != nil {
-					c.OnUnknownProcess(id, t.taskName, p)
+				if c.OnProcessLeftRunning != nil {
+					c.OnProcessLeftRunning(id, t.taskName, p)
 				}
 				for _, port := range hostPortsInEnv(p) {
-					c.unknownTaskPorts.addUser(port, p)
+					c.unknownTaskPorts.addProcessOfPort(port, p)
 				}
 			}
 			c.Logger.Warn("task of an unknown allocation runs, and continues", "alloc_id", id, "task", t.taskName, "driver", t.driverName, "pids", pids)
@@ -126,22 +126,22 @@ func (c *Cleaner) reportUnknownAllocs(ids map[string]bool) {
 }
 
 // findUnknownTasks returns the running tasks of an unknown allocation.
-func (c *Cleaner) findUnknownTasks(allocID string) (tasks []unknownTask, err error) {
+func (c *Cleaner) findUnknownTasks(allocID string) (tasks []unknownAllocTask, err error) {
 	var errs []error
 	runs := c.lastRunsInTimeline(allocID)
 	for _, name := range c.taskDirNames(allocID) {
 		processes, err := osprocess.FindLeftovers(allocID, name)
 		errs = append(errs, err)
 		if len(processes) > 0 {
-			tasks = append(tasks, unknownTask{allocID, name, runs[name], processes})
+			tasks = append(tasks, unknownAllocTask{allocID, name, runs[name], processes})
 		}
 	}
 	return tasks, errors.Join(errs...)
 }
 
 // lastRunsInTimeline returns the last run of each task in the time line of an allocation, by task name.
-func (c *Cleaner) lastRunsInTimeline(allocID string) map[string]taskRun {
-	runs := make(map[string]taskRun)
+func (c *Cleaner) lastRunsInTimeline(allocID string) map[string]lastTaskRun {
+	runs := make(map[string]lastTaskRun)
 	dir, err := allocdir.New(c.AllocDirRoot, allocID)
 	if err != nil {
 		return runs
@@ -152,7 +152,7 @@ func (c *Cleaner) lastRunsInTimeline(allocID string) map[string]taskRun {
 	}
 	for _, span := range snapshot.Spans {
 		if span.Kind == tracespan.KindRun && !span.Start.Before(runs[span.Task].startedAt) {
-			runs[span.Task] = taskRun{span.Name, span.Plugin, span.Start}
+			runs[span.Task] = lastTaskRun{span.Name, span.Plugin, span.Start}
 		}
 	}
 	return runs
@@ -176,9 +176,9 @@ func hostPortsInEnv(p osprocess.ID) (ports []int) {
 	return ports
 }
 
-// endTaskProcesses ends the processes of an orphan's tasks that no driver has ended. A driver that does not search for tasks does
+// endProcessesOfTasks ends the processes of an orphan's tasks that no driver has ended. A driver that does not search for tasks does
 // not find them.
-func (c *Cleaner) endTaskProcesses(ctx context.Context, allocID string, tasks []string) error {
+func (c *Cleaner) endProcessesOfTasks(ctx context.Context, allocID string, tasks []string) error {
 	var errs []error
 	for _, task := range tasks {
 		ended, err := osprocess.EndLeftovers(ctx, allocID, task)

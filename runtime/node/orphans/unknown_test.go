@@ -38,13 +38,13 @@ func TestTasksOfALostStateContinue(t *testing.T) {
 	for _, name := range []string{"first", "second, which has a job"} {
 		var processes []osprocess.ID
 		c, log, destroyed := nextAgent(func(c *Cleaner) {
-			c.OnUnknownProcess = func(_, _ string, p osprocess.ID) { processes = append(processes, p) }
+			c.OnProcessLeftRunning = func(_, _ string, p osprocess.ID) { processes = append(processes, p) }
 		})
 		if !slices.Equal(processes, []osprocess.ID{pid}) {
 			t.Errorf("%s agent: processes %v, want %v", name, processes, pid)
 		}
-		if len(destroyed) > 0 || !pid.Alive() || !c.UnknownTaskHasPort(21000) || c.UnknownTaskHasPort(21001) {
-			t.Errorf("%s agent: destroyed %q, process alive: %t, port in use: %t", name, destroyed, pid.Alive(), c.UnknownTaskHasPort(21000))
+		if len(destroyed) > 0 || !pid.Alive() || !c.UnknownTaskUsesHostPort(21000) || c.UnknownTaskUsesHostPort(21001) {
+			t.Errorf("%s agent: destroyed %q, process alive: %t, port in use: %t", name, destroyed, pid.Alive(), c.UnknownTaskUsesHostPort(21000))
 		}
 		if want := "alloc_id=" + allocID + " task=web driver=raw_exec pids=[" + strconv.Itoa(pid.PID) + "]"; !strings.Contains(strings.ReplaceAll(log, `"`, ""), want) {
 			t.Errorf("%s agent: no %q in the log:\n%s", name, want, log)
@@ -61,7 +61,7 @@ func TestTasksOfALostStateContinue(t *testing.T) {
 		}
 		s.Close()
 	}
-	if c, _, destroyed := nextAgent(func(c *Cleaner) { c.EndUnknownTasks = true }); len(destroyed) != 1 || pid.Alive() || c.UnknownTaskHasPort(21000) {
+	if c, _, destroyed := nextAgent(func(c *Cleaner) { c.EndTasksOfUnknownAllocs = true }); len(destroyed) != 1 || pid.Alive() || c.UnknownTaskUsesHostPort(21000) {
 		t.Errorf("with the order to end unknown tasks: destroyed %q, process alive: %t", destroyed, pid.Alive())
 	}
 	if _, log, _ := nextAgent(func(*Cleaner) {}); strings.Contains(log, "unknown") {

@@ -24,7 +24,7 @@ const (
 type addressResolver struct {
 	spec           *Spec
 	task           string                  // task of the service; empty for a service of the group
-	network        *driver.NetworkOverride // network that the driver has made for the task; nil if there is none
+	driverNetwork  *driver.NetworkOverride // network that the driver has made for the task; nil if there is none
 	serviceAddress string                  // field address of the service block; may be empty
 }
 
@@ -34,65 +34,65 @@ func (a addressResolver) resolve(mode, label string) (ip string, port int, err e
 	case "", addressModeAuto:
 		switch {
 		case a.serviceAddress != "":
-			_, port, err := a.resolveHost(label)
+			_, port, err := a.resolveHostMode(label)
 			return a.serviceAddress, port, err
-		case a.network != nil && a.network.AutoAdvertise:
-			return a.resolveDriver(label)
+		case a.driverNetwork != nil && a.driverNetwork.AutoAdvertise:
+			return a.resolveDriverMode(label)
 		}
-		return a.resolveHost(label)
+		return a.resolveHostMode(label)
 	case addressModeHost:
-		return a.resolveHost(label)
+		return a.resolveHostMode(label)
 	case addressModeDriver:
-		if a.network == nil {
+		if a.driverNetwork == nil {
 			return "", 0, errors.New(`cannot use address_mode="driver": no driver network exists`)
 		}
-		return a.resolveDriver(label)
+		return a.resolveDriverMode(label)
 	case addressModeAlloc:
-		return a.resolveAlloc(mode, a.spec.Address, label)
+		return a.resolveAllocMode(mode, a.spec.NamespaceIPv4, label)
 	case addressModeAllocIPv6:
-		return a.resolveAlloc(mode, a.spec.AddressIPv6, label)
+		return a.resolveAllocMode(mode, a.spec.NamespaceIPv6, label)
 	}
 	return "", 0, fmt.Errorf("invalid address mode %q", mode)
 }
 
-func (a addressResolver) resolveHost(label string) (string, int, error) {
+func (a addressResolver) resolveHostMode(label string) (ip string, port int, err error) {
 	if m, ok := a.portByLabel(label); ok {
 		return m.HostIP, m.HostPort, nil
 	}
-	ip := a.spec.HostIP
+	ip = a.spec.HostIP
 	if n, ok := a.spec.TaskNetworks[a.task]; ok && a.task != "" {
 		ip = n.IP
 	}
-	port, err := parseLiteralPort(label)
+	port, err = parseLiteralPort(label)
 	return ip, port, err
 }
 
-func (a addressResolver) resolveDriver(label string) (string, int, error) {
+func (a addressResolver) resolveDriverMode(label string) (ip string, port int, err error) {
 	if m, ok := a.portByLabel(label); ok && m.AllocPort > 0 {
-		return a.network.Addr, m.AllocPort, nil
+		return a.driverNetwork.Addr, m.AllocPort, nil
 	}
-	if port, ok := a.network.PortMap[label]; ok {
-		return a.network.Addr, port, nil
+	if port, ok := a.driverNetwork.PortMap[label]; ok {
+		return a.driverNetwork.Addr, port, nil
 	}
 	if m, ok := a.portByLabel(label); ok {
-		return a.network.Addr, m.HostPort, nil
+		return a.driverNetwork.Addr, m.HostPort, nil
 	}
-	port, err := parseLiteralPort(label)
-	return a.network.Addr, port, err
+	port, err = parseLiteralPort(label)
+	return a.driverNetwork.Addr, port, err
 }
 
-func (a addressResolver) resolveAlloc(mode, ip, label string) (string, int, error) {
-	if ip == "" {
+func (a addressResolver) resolveAllocMode(mode, namespaceIP, label string) (ip string, port int, err error) {
+	if namespaceIP == "" {
 		return "", 0, fmt.Errorf("cannot use address_mode=%q: no allocation network status reported", mode)
 	}
 	if m, ok := a.portByLabel(label); ok {
 		if m.AllocPort > 0 {
-			return ip, m.AllocPort, nil
+			return namespaceIP, m.AllocPort, nil
 		}
-		return ip, m.HostPort, nil
+		return namespaceIP, m.HostPort, nil
 	}
-	port, err := parseLiteralPort(label)
-	return ip, port, err
+	port, err = parseLiteralPort(label)
+	return namespaceIP, port, err
 }
 
 // portByLabel returns the port with a label: of the group, or else of the task.
@@ -120,8 +120,8 @@ func parseLiteralPort(label string) (int, error) {
 	return int(port), nil
 }
 
-// resolveCheck returns the address that a check of a service connects to.
-func (a addressResolver) resolveCheck(s *Service, c *Check) (string, error) {
+// resolveCheckAddress returns the address that a check of a service connects to.
+func (a addressResolver) resolveCheckAddress(s *Service, c *Check) (hostPort string, err error) {
 	label, mode := c.Port, c.AddressMode
 	if label == "" {
 		label = s.Port

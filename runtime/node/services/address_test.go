@@ -10,7 +10,7 @@ import (
 
 func TestAddress(t *testing.T) {
 	bridged := testSpec()
-	bridged.Address, bridged.AddressIPv6 = "172.26.0.2", "fd00::2"
+	bridged.NamespaceIPv4, bridged.NamespaceIPv6 = "172.26.0.2", "fd00::2"
 	bare := testSpec()
 	bare.Ports, bare.HostIP = nil, ""
 	own := testSpec()
@@ -29,9 +29,9 @@ func TestAddress(t *testing.T) {
 		{"auto prefers a custom address, with the mapped port", addressResolver{spec: testSpec(), serviceAddress: "example.com"}, "auto", "http", "example.com:20000"},
 		{"a custom address with a literal port", addressResolver{spec: testSpec(), serviceAddress: "example.com"}, "auto", "443", "example.com:443"},
 		{"a custom address without a port", addressResolver{spec: testSpec(), serviceAddress: "example.com"}, "auto", "", "example.com:0"},
-		{"auto is the driver if that asks for it", addressResolver{spec: testSpec(), network: advertised}, "auto", "http", "172.17.0.5:8080"},
-		{"auto is not the driver otherwise", addressResolver{spec: testSpec(), network: network}, "auto", "http", "10.0.0.1:20000"},
-		{"a custom address comes before the driver", addressResolver{spec: testSpec(), network: advertised, serviceAddress: "example.com"}, "auto", "http", "example.com:20000"},
+		{"auto is the driver if that asks for it", addressResolver{spec: testSpec(), driverNetwork: advertised}, "auto", "http", "172.17.0.5:8080"},
+		{"auto is not the driver otherwise", addressResolver{spec: testSpec(), driverNetwork: network}, "auto", "http", "10.0.0.1:20000"},
+		{"a custom address comes before the driver", addressResolver{spec: testSpec(), driverNetwork: advertised, serviceAddress: "example.com"}, "auto", "http", "example.com:20000"},
 		{"host with a literal port", addressResolver{spec: testSpec()}, "host", "6000", "10.0.0.1:6000"},
 		{"host without a port is the network's address", addressResolver{spec: testSpec()}, "host", "", "10.0.0.1:0"},
 		{"host without a network is empty", addressResolver{spec: bare}, "host", "", ":0"},
@@ -40,11 +40,11 @@ func TestAddress(t *testing.T) {
 		{"the port of another task is none", addressResolver{spec: own, task: "u"}, "host", "db", `invalid port "db": port label not found`},
 		{"an unknown label", addressResolver{spec: testSpec()}, "host", "nope", `invalid port "nope": port label not found`},
 		{"a number that is no port", addressResolver{spec: testSpec()}, "host", "70000", `invalid port "70000": port label not found`},
-		{"driver with the mapping's target", addressResolver{spec: testSpec(), network: network}, "driver", "http", "172.17.0.5:8080"},
-		{"driver with its own port map", addressResolver{spec: testSpec(), network: network}, "driver", "admin", "172.17.0.5:9000"},
-		{"driver with the host's port", addressResolver{spec: testSpec(), network: advertised}, "driver", "admin", "172.17.0.5:20001"},
-		{"driver with a number", addressResolver{spec: testSpec(), network: network}, "driver", "5432", "172.17.0.5:5432"},
-		{"driver with an unknown label", addressResolver{spec: testSpec(), network: network}, "driver", "x", `invalid port "x": port label not found`},
+		{"driver with the mapping's target", addressResolver{spec: testSpec(), driverNetwork: network}, "driver", "http", "172.17.0.5:8080"},
+		{"driver with its own port map", addressResolver{spec: testSpec(), driverNetwork: network}, "driver", "admin", "172.17.0.5:9000"},
+		{"driver with the host's port", addressResolver{spec: testSpec(), driverNetwork: advertised}, "driver", "admin", "172.17.0.5:20001"},
+		{"driver with a number", addressResolver{spec: testSpec(), driverNetwork: network}, "driver", "5432", "172.17.0.5:5432"},
+		{"driver with an unknown label", addressResolver{spec: testSpec(), driverNetwork: network}, "driver", "x", `invalid port "x": port label not found`},
 		{"driver without a network", addressResolver{spec: testSpec()}, "driver", "http", `cannot use address_mode="driver": no driver network exists`},
 		{"alloc", addressResolver{spec: bridged}, "alloc", "http", "172.26.0.2:8080"},
 		{"alloc without a target", addressResolver{spec: bridged}, "alloc", "admin", "172.26.0.2:20001"},
@@ -69,7 +69,7 @@ func TestAddress(t *testing.T) {
 
 func TestCheckAddress(t *testing.T) {
 	bridged := testSpec()
-	bridged.Address = "172.26.0.2"
+	bridged.NamespaceIPv4 = "172.26.0.2"
 	advertised := &driver.NetworkOverride{Addr: "172.17.0.5", AutoAdvertise: true}
 	for _, c := range []struct {
 		name    string
@@ -80,13 +80,13 @@ func TestCheckAddress(t *testing.T) {
 	}{
 		{"the port of the service on the host", addressResolver{spec: testSpec()}, Service{Port: "http"}, Check{}, "10.0.0.1:20000"},
 		{"a port of its own", addressResolver{spec: testSpec()}, Service{Port: "http"}, Check{Port: "admin"}, "10.0.0.2:20001"},
-		{"what the driver advertises has no say", addressResolver{spec: testSpec(), network: advertised}, Service{Port: "http"}, Check{}, "10.0.0.1:20000"},
+		{"what the driver advertises has no say", addressResolver{spec: testSpec(), driverNetwork: advertised}, Service{Port: "http"}, Check{}, "10.0.0.1:20000"},
 		{"a custom address", addressResolver{spec: testSpec(), serviceAddress: "::1"}, Service{Port: "http"}, Check{}, "[::1]:20000"},
 		{"a mode of its own", addressResolver{spec: bridged}, Service{Port: "http"}, Check{AddressMode: "alloc"}, "172.26.0.2:8080"},
 		{"no port", addressResolver{spec: testSpec()}, Service{}, Check{Name: "c"}, `check "c" has no port`},
 		{"an unknown port", addressResolver{spec: testSpec()}, Service{Port: "x"}, Check{}, `invalid port "x": port label not found`},
 	} {
-		got, err := c.place.resolveCheck(&c.service, &c.check)
+		got, err := c.place.resolveCheckAddress(&c.service, &c.check)
 		if err != nil {
 			got = err.Error()
 		}

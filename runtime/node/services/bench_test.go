@@ -24,7 +24,7 @@ func BenchmarkCheckRun(b *testing.B) {
 		b.Run(kind, func(b *testing.B) {
 			c := &checkRunner{allocID: testAllocID, logger: hclog.NewNullLogger(), dial: new(net.Dialer).DialContext, resultsChanged: make(chan struct{})}
 			check := Check{Name: "c", Type: kind, Path: "/", Interval: time.Hour, Timeout: time.Second}
-			c.setChecks([]resolvedCheck{{id: "x", check: check, address: server.Listener.Addr().String()}}, func(string) bool { return true })
+			c.setChecks([]resolvedCheck{{checkID: "x", check: check, address: server.Listener.Addr().String()}}, func(string) bool { return true })
 			defer c.stop(true)
 			o := c.runningChecks["x"]
 			run := o.target.newProbe(c.dial)
@@ -73,7 +73,7 @@ func BenchmarkIdleChecks(b *testing.B) {
 		s.StartChecks()
 		idleSets = append(idleSets, s)
 	}
-	if list, _, _ := idleSets[0].Checks(); len(list) != n {
+	if list, _, _ := idleSets[0].CheckResults(); len(list) != n {
 		b.Fatalf("%d checks", len(list))
 	}
 	time.Sleep(100 * time.Millisecond) // waits until all observers block

@@ -28,9 +28,10 @@ const (
 	onUpdateIgnore = "ignore"
 )
 
-// resolvedCheck is a check with its references, and the address that it connects to, resolved. It runs once for several equal checks.
+// resolvedCheck is a check with its references, and the address that it connects to, resolved. It runs once for several
+// equal checks.
 type resolvedCheck struct {
-	id          string
+	checkID     string
 	task        string // workload of the check: a task, or empty for the group
 	serviceName string
 	check       Check
@@ -38,9 +39,9 @@ type resolvedCheck struct {
 	configError string // error that prevents a run
 }
 
-func resolveCheckTarget(p addressResolver, s *Service, c Check) resolvedCheck {
-	t := resolvedCheck{id: checkID(p.spec, s, &c), task: s.Task, serviceName: s.Name, check: c}
-	address, err := p.resolveCheck(s, &c)
+func newResolvedCheck(p addressResolver, s *Service, c Check) resolvedCheck {
+	t := resolvedCheck{checkID: checkID(p.spec, s, &c), task: s.Task, serviceName: s.Name, check: c}
+	address, err := p.resolveCheckAddress(s, &c)
 	if err != nil {
 		t.configError = err.Error()
 	}
@@ -76,13 +77,13 @@ func checkID(spec *Spec, s *Service, c *Check) string {
 // CheckResult is the latest result of one check.
 type CheckResult struct {
 	api.AllocCheckStatus
-	// RunStarted is the start of the last run, zero before the first run. The result was
+	// LastRunStartedAt is the start of the last run, zero before the first run. The result was
 	// recorded after that time.
-	RunStarted time.Time
+	LastRunStartedAt time.Time
 	// StatusSince is the time of the last change of the status.
 	StatusSince time.Time
-	// ForTask is the task to whose health the check contributes; it may be empty.
-	ForTask string
+	// AffectsHealthOfTask is the task to whose health the check contributes; it may be empty.
+	AffectsHealthOfTask string
 }
 
 // IsReadiness reports whether the check is a readiness check, whose result has no effect on the health of a deployment.
@@ -99,15 +100,15 @@ type checkRunner struct {
 
 	wg sync.WaitGroup // counts the goroutines of running checks and the calls of requestRestart
 
-	// The mutex writeMu keeps the writes to resultStore in order: unlike mu, it is held during
+	// The mutex resultStoreMu keeps the writes to resultStore in order: unlike mu, it is held during
 	// each write.
-	writeMu sync.Mutex // locked before mu
+	resultStoreMu sync.Mutex // locked before mu
 
-	mu             sync.Mutex
-	runningChecks  map[string]*runningCheck   // check id -> running check; nil before the first setChecks, and after stop
-	resultsChanged chan struct{}              // channel, closed and replaced by each change of a result
-	activeRestarts map[int]context.CancelFunc // active calls of restart, by number
-	lastRestartID  int                        // number of the latest call of restart
+	mu                    sync.Mutex
+	runningChecks         map[string]*runningCheck   // check id -> running check; nil before the first setChecks, and after stop
+	resultsChanged        chan struct{}              // channel, closed and replaced by each change of a result
+	cancelByRestartNumber map[int]context.CancelFunc // call number -> cancel function of an active call of requestRestart
+	lastRestartNumber     int                        // number of the latest call of requestRestart
 }
 
 // runningCheck is a running check: its goroutine, latest result and pending restart.
@@ -115,9 +116,9 @@ type runningCheck struct {
 	target resolvedCheck
 	cancel context.CancelFunc
 
-	// Guarded by checker.mu.
+	// Guarded by checkRunner.mu.
 	result             CheckResult
-	storedStatus       api.AllocCheckStatus // latest result that was written to resultStore, without its timestamp
+	lastStoredStatus   api.AllocCheckStatus // latest result that was written to resultStore, without its timestamp
 	restartWatch       restartWatch
 	restartTimer       *time.Timer // calls onRestartTimer when a restart can become due; nil if no restart is pending
 	restartTimerNumber int         // identifies the current timer; an older timer has no effect
@@ -126,9 +127,9 @@ type runningCheck struct {
 // setChecks starts, replaces and stops checks, so that exactly the targets run. A check that has not changed continues.
 // isRegistered reports whether a workload is registered, so that check_restart applies to its checks.
 func (c *checkRunner) setChecks(targets []resolvedCheck, isRegistered func(task string) bool) {
-	stored := c.storedResults()
-	c.writeMu.Lock()
-	defer c.writeMu.Unlock()
+	stored := c.resultsOfEarlierAgent()
+	c.resultStoreMu.Lock()
+	defer c.resultStoreMu.Unlock()
 
 	c.mu.Lock()
 	if c.runningChecks == nil {
@@ -137,15 +138,15 @@ func (c *checkRunner) setChecks(targets []resolvedCheck, isRegistered func(task 
 	wanted := make(map[string]bool, len(targets))
 	var newObservers []*runningCheck
 	for _, t := range targets {
-		if wanted[t.id] {
+		if wanted[t.checkID] {
 			continue // equal checks run once
 		}
-		wanted[t.id] = true
-		old := c.runningChecks[t.id]
+		wanted[t.checkID] = true
+		old := c.runningChecks[t.checkID]
 		if old != nil && reflect.DeepEqual(old.target, t) {
 			continue
 		}
-		o := c.startCheckLocked(t, old, stored[t.id])
+		o := c.startCheckLocked(t, old, stored[t.checkID])
 		if isRegistered(t.task) {
 			o.restartWatch.arm(time.Now(), t.check.Restart)
 		}
@@ -168,18 +169,18 @@ func (c *checkRunner) setChecks(targets []resolvedCheck, isRegistered func(task 
 		c.evaluateRestartLocked(o)
 	}
 	if len(newObservers) > 0 || len(removedIDs) > 0 {
-		c.notifyChangedLocked()
+		c.notifyResultsChangedLocked()
 	}
 	c.mu.Unlock()
 
 	for _, o := range newObservers {
 		c.storeResult(o)
 	}
-	c.deleteResults(removedIDs)
+	c.deleteStoredResults(removedIDs)
 }
 
-// storedResults returns check id -> result of an earlier agent, or nil if setChecks was called before.
-func (c *checkRunner) storedResults() map[string]*api.AllocCheckStatus {
+// resultsOfEarlierAgent returns check id -> result of an earlier agent, or nil if setChecks was called before.
+func (c *checkRunner) resultsOfEarlierAgent() map[string]*api.AllocCheckStatus {
 	c.mu.Lock()
 	started := c.runningChecks != nil
 	c.mu.Unlock()
@@ -202,8 +203,8 @@ func (c *checkRunner) startCheckLocked(t resolvedCheck, old *runningCheck, store
 	ctx, cancel := context.WithCancel(context.Background())
 	now := time.Now()
 	o := &runningCheck{target: t, cancel: cancel}
-	o.result = CheckResult{StatusSince: now, ForTask: cmp.Or(t.task, t.check.ForTask), AllocCheckStatus: api.AllocCheckStatus{
-		ID:        t.id,
+	o.result = CheckResult{StatusSince: now, AffectsHealthOfTask: cmp.Or(t.task, t.check.AffectsHealthOfTask), AllocCheckStatus: api.AllocCheckStatus{
+		ID:        t.checkID,
 		Check:     t.check.Name,
 		Group:     c.allocName,
 		Mode:      checkModeHealthiness,
@@ -217,16 +218,16 @@ func (c *checkRunner) startCheckLocked(t resolvedCheck, old *runningCheck, store
 		o.result.Mode = checkModeReadiness
 	}
 	if stored != nil {
-		o.result.AllocCheckStatus, o.storedStatus = *stored, withoutTimestamp(*stored)
+		o.result.AllocCheckStatus, o.lastStoredStatus = *stored, withoutTimestamp(*stored)
 	}
-	c.runningChecks[t.id] = o
-	c.wg.Go(func() { c.runRegularly(ctx, o) })
+	c.runningChecks[t.checkID] = o
+	c.wg.Go(func() { c.runCheckRegularly(ctx, o) })
 	return o
 }
 
-// runRegularly runs a check after half an interval, and again one interval after the end of each run,
+// runCheckRegularly runs a check after half an interval, and again one interval after the end of each run,
 // until ctx ends.
-func (c *checkRunner) runRegularly(ctx context.Context, o *runningCheck) {
+func (c *checkRunner) runCheckRegularly(ctx context.Context, o *runningCheck) {
 	run := o.target.newProbe(c.dial)
 	timer := time.NewTimer(o.target.check.Interval / 2)
 	defer timer.Stop()
@@ -245,46 +246,46 @@ func (c *checkRunner) runRegularly(ctx context.Context, o *runningCheck) {
 	}
 }
 
-// recordOutcome records the result of a run. It returns false if the check was replaced or stopped during the run.
-func (c *checkRunner) recordOutcome(o *runningCheck, runStart time.Time, outcome probeResult) bool {
-	c.writeMu.Lock()
-	defer c.writeMu.Unlock()
+// recordOutcome records the result of a run. isCurrent is false if the check was replaced or stopped during the run.
+func (c *checkRunner) recordOutcome(o *runningCheck, runStart time.Time, outcome probeResult) (isCurrent bool) {
+	c.resultStoreMu.Lock()
+	defer c.resultStoreMu.Unlock()
 
 	c.mu.Lock()
-	if c.runningChecks[o.target.id] != o {
+	if c.runningChecks[o.target.checkID] != o {
 		c.mu.Unlock()
 		return false
 	}
 	now := time.Now()
 	r := &o.result
-	if r.Status != outcome.status || r.RunStarted.IsZero() {
+	if r.Status != outcome.status || r.LastRunStartedAt.IsZero() {
 		r.StatusSince = now
 	}
 	r.Status, r.StatusCode, r.Output = outcome.status, outcome.httpStatusCode, outcome.output
-	r.RunStarted, r.Timestamp = runStart, now.Unix()
+	r.LastRunStartedAt, r.Timestamp = runStart, now.Unix()
 	c.evaluateRestartLocked(o)
-	c.notifyChangedLocked()
+	c.notifyResultsChangedLocked()
 	c.mu.Unlock()
 
 	c.storeResult(o)
 	return true
 }
 
-func (c *checkRunner) notifyChangedLocked() {
+func (c *checkRunner) notifyResultsChangedLocked() {
 	close(c.resultsChanged)
 	c.resultsChanged = make(chan struct{})
 }
 
 // storeResult writes the latest result of a check to resultStore, unless only its timestamp has changed. The caller
-// must hold writeMu.
+// must hold resultStoreMu.
 func (c *checkRunner) storeResult(o *runningCheck) {
 	if c.resultStore == nil {
 		return
 	}
 	c.mu.Lock()
 	result := o.result.AllocCheckStatus
-	news := withoutTimestamp(result) != o.storedStatus
-	o.storedStatus = withoutTimestamp(result)
+	news := withoutTimestamp(result) != o.lastStoredStatus
+	o.lastStoredStatus = withoutTimestamp(result)
 	c.mu.Unlock()
 	if !news {
 		return
@@ -299,7 +300,7 @@ func withoutTimestamp(s api.AllocCheckStatus) api.AllocCheckStatus {
 	return s
 }
 
-func (c *checkRunner) deleteResults(ids []string) {
+func (c *checkRunner) deleteStoredResults(ids []string) {
 	if c.resultStore == nil || len(ids) == 0 {
 		return
 	}
@@ -308,24 +309,24 @@ func (c *checkRunner) deleteResults(ids []string) {
 	}
 }
 
-// stop stops all checks, and blocks until all goroutines have returned. With purge it deletes the stored
+// stop stops all checks, and blocks until all goroutines have returned. With deleteResults it deletes the stored
 // results; otherwise the next agent uses them.
-func (c *checkRunner) stop(purge bool) {
+func (c *checkRunner) stop(deleteResults bool) {
 	c.mu.Lock()
 	var ids []string
 	for id, o := range c.runningChecks {
 		o.stopLocked()
 		ids = append(ids, id)
 	}
-	for _, cancel := range c.activeRestarts {
+	for _, cancel := range c.cancelByRestartNumber {
 		cancel()
 	}
 	c.runningChecks = nil
-	c.notifyChangedLocked()
+	c.notifyResultsChangedLocked()
 	c.mu.Unlock()
 	c.wg.Wait()
-	if purge {
-		c.deleteResults(ids)
+	if deleteResults {
+		c.deleteStoredResults(ids)
 	}
 }
 
@@ -350,7 +351,7 @@ func (r *runningCheck) setRestartTimerLocked(at time.Time, onTimer func(attempt 
 
 // armRestarts starts a new grace period of check_restart for the checks of a workload.
 func (c *checkRunner) armRestarts(task string) {
-	c.forEachCheckOfTask(task, func(o *runningCheck) {
+	c.forEachCheckOfWorkload(task, func(o *runningCheck) {
 		o.restartWatch.arm(time.Now(), o.target.check.Restart)
 		c.evaluateRestartLocked(o)
 	})
@@ -358,13 +359,13 @@ func (c *checkRunner) armRestarts(task string) {
 
 // disarmRestarts prevents restarts by the checks of a workload until armRestarts is called.
 func (c *checkRunner) disarmRestarts(task string) {
-	c.forEachCheckOfTask(task, func(o *runningCheck) {
+	c.forEachCheckOfWorkload(task, func(o *runningCheck) {
 		o.restartWatch.disarm()
 		c.evaluateRestartLocked(o)
 	})
 }
 
-func (c *checkRunner) forEachCheckOfTask(task string, f func(*runningCheck)) {
+func (c *checkRunner) forEachCheckOfWorkload(task string, f func(*runningCheck)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, o := range c.runningChecks {
@@ -379,7 +380,7 @@ func (c *checkRunner) forEachCheckOfTask(task string, f func(*runningCheck)) {
 // is registered again, so that the workload is restarted only once.
 func (c *checkRunner) evaluateRestartLocked(o *runningCheck) {
 	r := o.target.check.Restart
-	unhealthy := o.result.Status == model.CheckFailure && !o.result.RunStarted.IsZero() && !o.result.RunStarted.Before(o.restartWatch.armedAt)
+	unhealthy := o.result.Status == model.CheckFailure && !o.result.LastRunStartedAt.IsZero() && !o.result.LastRunStartedAt.Before(o.restartWatch.armedAt)
 	due, next := o.restartWatch.evaluate(time.Now(), unhealthy, o.target.check.Interval, r.Limit)
 	o.setRestartTimerLocked(next, func(attempt int) { c.onRestartTimer(o, attempt) })
 	if !due {
@@ -394,22 +395,22 @@ func (c *checkRunner) evaluateRestartLocked(o *runningCheck) {
 	task, reason := o.target.task, fmt.Sprintf("healthcheck: check %q unhealthy", o.target.check.Name)
 	c.logger.Info("restarting for a check", "task", task, "check", o.target.check.Name, "output", firstLine(model.CheckFailureText(&o.result.AllocCheckStatus)))
 	ctx, cancel := context.WithCancel(context.Background())
-	c.lastRestartID++
-	number := c.lastRestartID
-	c.activeRestarts[number] = cancel
+	c.lastRestartNumber++
+	number := c.lastRestartNumber
+	c.cancelByRestartNumber[number] = cancel
 	c.wg.Go(func() {
 		defer cancel()
 		c.requestRestart(ctx, task, reason)
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		delete(c.activeRestarts, number)
+		delete(c.cancelByRestartNumber, number)
 	})
 }
 
 func (c *checkRunner) onRestartTimer(o *runningCheck, attempt int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if o.restartTimerNumber == attempt && c.runningChecks[o.target.id] == o {
+	if o.restartTimerNumber == attempt && c.runningChecks[o.target.checkID] == o {
 		c.evaluateRestartLocked(o)
 	}
 }

@@ -61,7 +61,7 @@ func TestCheckResult(t *testing.T) {
 		}))
 		w.StartChecks()
 		advanceTime(2 * time.Second)
-		results, ok, _ := w.Checks()
+		results, ok, _ := w.CheckResults()
 		if !ok || len(results) != 2 {
 			t.Fatalf("%d results, ready %v", len(results), ok)
 		}
@@ -75,7 +75,7 @@ func TestCheckResult(t *testing.T) {
 			if got != want {
 				t.Errorf("result %d: %q, want %q", i, got, want)
 			}
-			if !id.MatchString(r.ID) || r.Timestamp != time.Now().Unix() || !r.RunStarted.Equal(time.Now()) || r.IsReadiness() != (i == 1) {
+			if !id.MatchString(r.ID) || r.Timestamp != time.Now().Unix() || !r.LastRunStartedAt.Equal(time.Now()) || r.IsReadiness() != (i == 1) {
 				t.Errorf("result %d: %+v", i, r)
 			}
 		}
@@ -144,7 +144,7 @@ func TestUpdatesDoNotMultiplyRuns(t *testing.T) {
 			advanceTime(700 * time.Millisecond)
 			w.setServices(testService(GroupWorkload, tcpCheck("alive", 2*time.Second)))
 			w.UpdateChecks()
-			if err := errors.Join(w.Update(GroupWorkload), w.Register(GroupWorkload, nil)); err != nil {
+			if err := errors.Join(w.UpdateRegistrations(GroupWorkload), w.Register(GroupWorkload, nil)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -200,17 +200,17 @@ func TestChangedCheckIsReplaced(t *testing.T) {
 func TestChecksAreAddedAndRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestSet(t, testService(GroupWorkload, tcpCheck("a", 2*time.Second)))
-		if _, ready, _ := w.Checks(); ready {
+		if _, ready, _ := w.CheckResults(); ready {
 			t.Error("ready before the start")
 		}
 		w.UpdateChecks()
-		if _, ready, _ := w.Checks(); ready {
+		if _, ready, _ := w.CheckResults(); ready {
 			t.Error("an update starts the checks")
 		}
 		w.StartChecks()
 		advanceTime(time.Second)
 		w.setServices(testService(GroupWorkload, tcpCheck("b", 2*time.Second)))
-		_, _, changed := w.Checks()
+		_, _, changed := w.CheckResults()
 		w.UpdateChecks()
 		select {
 		case <-changed:
@@ -218,7 +218,7 @@ func TestChecksAreAddedAndRemoved(t *testing.T) {
 			t.Error("nobody is told of other checks")
 		}
 		wantList(t, "after the update", w.statuses(), "b pending 0 nomad: waiting to run")
-		_, _, changed = w.Checks()
+		_, _, changed = w.CheckResults()
 		advanceTime(time.Second)
 		select {
 		case <-changed:
@@ -228,7 +228,7 @@ func TestChecksAreAddedAndRemoved(t *testing.T) {
 		w.StopChecks(true)
 		w.StopChecks(true)
 		w.UpdateChecks()
-		if list, ready, _ := w.Checks(); ready || len(list) > 0 || len(w.results.byID) > 0 {
+		if list, ready, _ := w.CheckResults(); ready || len(list) > 0 || len(w.results.byID) > 0 {
 			t.Errorf("after the end: %v %v, kept %v", list, ready, w.results.byID)
 		}
 		runs := len(w.net.dialTimes(webAddress))
@@ -255,12 +255,12 @@ func TestResultsAreKept(t *testing.T) {
 		next := w.newSet()
 		next.StartChecks()
 		defer next.StopChecks(true)
-		got, _, _ := next.Checks()
-		if len(got) != 1 || got[0].Status != model.CheckSuccess || !got[0].RunStarted.IsZero() {
+		got, _, _ := next.CheckResults()
+		if len(got) != 1 || got[0].Status != model.CheckSuccess || !got[0].LastRunStartedAt.IsZero() {
 			t.Errorf("after a restart: %+v", got)
 		}
 		advanceTime(time.Second)
-		if got, _, _ := next.Checks(); !got[0].StatusSince.Equal(time.Now()) {
+		if got, _, _ := next.CheckResults(); !got[0].StatusSince.Equal(time.Now()) {
 			t.Errorf("passes since %v, want %v: nobody knows what was before", got[0].StatusSince, time.Now())
 		}
 		stop()

@@ -138,7 +138,7 @@ func localSpec(t *testing.T, addr net.Addr) *services.Spec {
 }
 
 func resultTexts(set *services.Set) []string {
-	results, _, _ := set.Checks()
+	results, _, _ := set.CheckResults()
 	var list []string
 	for _, r := range results {
 		list = append(list, strings.Join([]string{r.Check, r.Status, strconv.Itoa(r.StatusCode), r.Output}, " "))
@@ -151,7 +151,7 @@ func awaitResults(t *testing.T, set *services.Set, want ...string) {
 	t.Helper()
 	late := time.After(time.Minute)
 	for {
-		_, _, changed := set.Checks()
+		_, _, changed := set.CheckResults()
 		got := resultTexts(set)
 		match := len(got) == len(want)
 		for i := range got {

@@ -318,7 +318,7 @@ func (s *setFixture) setVar(task, key, value string) {
 
 // statuses returns the results of the checks, as "name status code output".
 func (s *setFixture) statuses() []string {
-	results, _, _ := s.Checks()
+	results, _, _ := s.CheckResults()
 	var list []string
 	for _, r := range results {
 		list = append(list, fmt.Sprintf("%s %s %d %s", r.Check, r.Status, r.StatusCode, r.Output))

@@ -70,8 +70,8 @@ type timeoutError time.Duration
 
 func (t timeoutError) Error() string { return fmt.Sprintf("no answer within %v", time.Duration(t)) }
 
-// timeoutCause returns the timeoutError of ctx if the timeout has passed, and err otherwise.
-func timeoutCause(ctx context.Context, err error) error {
+// timeoutErrorOr returns the timeoutError of ctx if the timeout has passed, and err otherwise.
+func timeoutErrorOr(ctx context.Context, err error) error {
 	if late, ok := context.Cause(ctx).(timeoutError); ok {
 		return late
 	}
@@ -86,7 +86,7 @@ func probeTCP(address string, dial DialFunc) probe {
 	return func(ctx context.Context) probeResult {
 		conn, err := dial(ctx, "tcp", address)
 		if err != nil {
-			return failureResult(timeoutCause(ctx, err))
+			return failureResult(timeoutErrorOr(ctx, err))
 		}
 		_ = conn.Close() // the check succeeds if the connection is accepted, so nothing is sent
 		return probeResult{status: model.CheckSuccess, output: tcpSuccessOutput}
@@ -94,7 +94,7 @@ func probeTCP(address string, dial DialFunc) probe {
 }
 
 func probeHTTP(c *Check, address string, dial DialFunc) probe {
-	target, err := checkURL(c.Protocol, address, c.Path)
+	target, err := newCheckURL(c.Protocol, address, c.Path)
 	if err != nil {
 		return alwaysFailingProbe(err)
 	}
@@ -112,10 +112,10 @@ func probeHTTP(c *Check, address string, dial DialFunc) probe {
 		if err != nil {
 			return failureResult(err)
 		}
-		addHeaders(req, c.Header)
+		addRequestHeaders(req, c.Header)
 		resp, err := client.Do(req)
 		if err != nil {
-			return failureResult(timeoutCause(ctx, err))
+			return failureResult(timeoutErrorOr(ctx, err))
 		}
 		defer resp.Body.Close()
 		if resp.StatusCode == http.StatusOK {
@@ -131,7 +131,7 @@ func probeHTTP(c *Check, address string, dial DialFunc) probe {
 	}
 }
 
-func addHeaders(req *http.Request, header map[string][]string) {
+func addRequestHeaders(req *http.Request, header map[string][]string) {
 	for _, name := range slices.Sorted(maps.Keys(header)) {
 		for _, value := range header[name] {
 			req.Header.Add(name, value)
@@ -145,9 +145,9 @@ func addHeaders(req *http.Request, header map[string][]string) {
 	}
 }
 
-// checkURL returns the URL of an HTTP check. The path cannot change the host of the URL, which is the address:
+// newCheckURL returns the URL of an HTTP check. The path cannot change the host of the URL, which is the address:
 // "//host/" is a path, not another host.
-func checkURL(protocol, address, path string) (*url.URL, error) {
+func newCheckURL(protocol, address, path string) (*url.URL, error) {
 	u := &url.URL{Scheme: strings.ToLower(protocol), Host: address}
 	switch u.Scheme {
 	case "":

@@ -164,7 +164,7 @@ func FuzzProbeHTTP(f *testing.F) {
 	f.Add("/a${X}", "${X}", "X-${X}", "${X}${attr.a}", "http")
 	f.Fuzz(func(t *testing.T, path, method, name, value, protocol string) {
 		const address = "10.0.0.1:20000"
-		if u, err := checkURL(protocol, address, path); err == nil {
+		if u, err := newCheckURL(protocol, address, path); err == nil {
 			again, err := url.Parse(u.String())
 			if err != nil || again.Host != address || again.User != nil || u.Scheme != "http" && u.Scheme != "https" {
 				t.Fatalf("path %q leads to %q (%v)", path, u, err)
@@ -177,7 +177,7 @@ func FuzzProbeHTTP(f *testing.F) {
 		// References to the environment also insert arbitrary texts.
 		env := taskenv.NewBuilder(taskenv.Node{NodeFacts: model.NodeFacts{Attributes: map[string]string{"a": name}}}, taskenv.Alloc{}, taskenv.Task{EnvBlock: map[string]string{"X": value}}).Build()
 		check = check.interpolate(env)
-		if u, err := checkURL(check.Protocol, address, check.Path); err == nil && u.Host != address {
+		if u, err := newCheckURL(check.Protocol, address, check.Path); err == nil && u.Host != address {
 			t.Fatalf("path %q leads to %q", check.Path, u)
 		}
 		dial := func(_ context.Context, _, to string) (net.Conn, error) {

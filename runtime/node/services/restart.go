@@ -3,16 +3,16 @@ package services
 import "time"
 
 // restartWatch decides by the rules of check_restart when a check was unhealthy for too long. It has no clock and no
-// timer: the checker calls evaluate at the returned time and after each result.
+// timer: the checkRunner calls evaluate at the returned time and after each result.
 //
-// The checker arms the watch when the workload of the check is registered. Results before the end of the
+// The checkRunner arms the watch when the workload of the check is registered. Results before the end of the
 // grace period are ignored. The first unhealthy result sets a deadline; if the check is still
 // unhealthy at the deadline, a restart is due, and the watch disarms itself.
 type restartWatch struct {
-	isArmed         bool
-	armedAt         time.Time // results of runs that started before this time are about an earlier process of the workload
-	graceEnd        time.Time // results before this time are ignored
-	restartDeadline time.Time // time at which a restart is due; zero unless the check is unhealthy
+	isArmed      bool
+	armedAt      time.Time // results of runs that started before this time are about an earlier process of the workload
+	graceEnd     time.Time // results before this time are ignored
+	restartDueAt time.Time // time at which a restart is due; zero unless the check is unhealthy
 }
 
 func (w *restartWatch) arm(now time.Time, r CheckRestart) {
@@ -30,13 +30,13 @@ func (w *restartWatch) evaluate(now time.Time, unhealthy bool, interval time.Dur
 	case now.Before(w.graceEnd):
 		return false, w.graceEnd
 	case !unhealthy:
-		w.restartDeadline = time.Time{}
+		w.restartDueAt = time.Time{}
 		return false, time.Time{}
-	case w.restartDeadline.IsZero():
-		w.restartDeadline = now.Add(interval * time.Duration(limit-1))
+	case w.restartDueAt.IsZero():
+		w.restartDueAt = now.Add(interval * time.Duration(limit-1)) // this unhealthy result is the first of limit results
 	}
-	if now.Before(w.restartDeadline) {
-		return false, w.restartDeadline
+	if now.Before(w.restartDueAt) {
+		return false, w.restartDueAt
 	}
 	w.disarm()
 	return true, time.Time{}

@@ -56,15 +56,15 @@ type Set struct {
 	checker  *checkRunner
 	logger   hclog.Logger
 
-	// The mutex writeMu keeps changes of the registry in order: unlike mu, it is held
+	// The mutex registryMu keeps changes of the registry in order: unlike mu, it is held
 	// during each change.
-	writeMu             sync.Mutex                                     // locked before mu
-	storedRegistrations map[string]map[string]*api.ServiceRegistration // workload -> id -> registration in the registry; guarded by writeMu
+	registryMu              sync.Mutex                                     // locked before mu
+	registrationsInRegistry map[string]map[string]*api.ServiceRegistration // workload -> id -> registration in the registry; guarded by registryMu
 
-	// The mutex refreshMu is held while the checks are replaced or stopped, so that checks of an older version of the
+	// The mutex checkChangesMu is held while the checks are replaced or stopped, so that checks of an older version of the
 	// allocation cannot replace those of a newer version.
-	refreshMu     sync.Mutex // locked before mu
-	checksStarted bool       // set from StartChecks to StopChecks; guarded by refreshMu
+	checkChangesMu sync.Mutex // locked before mu
+	checksStarted  bool       // set from StartChecks to StopChecks; guarded by checkChangesMu
 
 	mu                  sync.Mutex
 	registeredWorkloads map[string]*workloadRegistration // name of a task, or GroupWorkload -> registration
@@ -81,21 +81,21 @@ func New(c Config) *Set {
 		c.Dial = new(net.Dialer).DialContext
 	}
 	s := &Set{
-		config:              c,
-		registry:            c.Registry,
-		logger:              c.Logger.Named("services"),
-		storedRegistrations: make(map[string]map[string]*api.ServiceRegistration),
-		registeredWorkloads: make(map[string]*workloadRegistration),
+		config:                  c,
+		registry:                c.Registry,
+		logger:                  c.Logger.Named("services"),
+		registrationsInRegistry: make(map[string]map[string]*api.ServiceRegistration),
+		registeredWorkloads:     make(map[string]*workloadRegistration),
 	}
 	s.checker = &checkRunner{
-		allocID:        c.AllocID,
-		allocName:      c.AllocName,
-		dial:           c.Dial,
-		resultStore:    c.CheckResultStore,
-		requestRestart: s.requestRestart,
-		logger:         s.logger,
-		resultsChanged: make(chan struct{}),
-		activeRestarts: make(map[int]context.CancelFunc),
+		allocID:               c.AllocID,
+		allocName:             c.AllocName,
+		dial:                  c.Dial,
+		resultStore:           c.CheckResultStore,
+		requestRestart:        s.requestRestart,
+		logger:                s.logger,
+		resultsChanged:        make(chan struct{}),
+		cancelByRestartNumber: make(map[int]context.CancelFunc),
 	}
 	return s
 }
@@ -109,13 +109,14 @@ func (s *Set) requestRestart(ctx context.Context, task, reason string) {
 	}
 }
 
-// Validate returns an error if a service of a workload has an invalid name after its references are resolved in the current environment.
-func (s *Set) Validate(task string) error {
+// ValidateServiceNames returns an error if a service of a workload has an invalid name after its references are resolved in
+// the current environment.
+func (s *Set) ValidateServiceNames(task string) error {
 	env := s.config.CurrentEnv(task)
 	var errs []error
 	for _, service := range s.config.CurrentSpec().Services {
 		if service.Task == task {
-			errs = append(errs, validateName(service.Interpolate(env).Name))
+			errs = append(errs, validateServiceName(service.Interpolate(env).Name))
 		}
 	}
 	return errors.Join(errs...)
@@ -138,9 +139,9 @@ func (s *Set) Register(task string, network *driver.NetworkOverride) error {
 	return err
 }
 
-// Update changes the registrations of a registered workload to those of the current version of the allocation and of the
-// environment, in one transaction.
-func (s *Set) Update(task string) error {
+// UpdateRegistrations changes the registrations of a registered workload to those of the current version of the allocation
+// and of the environment, in one transaction.
+func (s *Set) UpdateRegistrations(task string) error {
 	return s.syncRegistrations(task)
 }
 
@@ -152,7 +153,7 @@ func (s *Set) Deregister(ctx context.Context, task string) error {
 	delete(s.registeredWorkloads, task)
 	s.mu.Unlock()
 	s.checker.disarmRestarts(task)
-	return s.retryRemoval(ctx, func() error { return s.syncRegistrations(task) })
+	return s.retryUntilRemoved(ctx, func() error { return s.syncRegistrations(task) })
 }
 
 // DeregisterAll removes all registrations of the allocation, including those of earlier agents.
@@ -160,9 +161,9 @@ func (s *Set) DeregisterAll(ctx context.Context) error {
 	s.mu.Lock()
 	clear(s.registeredWorkloads)
 	s.mu.Unlock()
-	return s.retryRemoval(ctx, func() error {
-		s.writeMu.Lock()
-		defer s.writeMu.Unlock()
+	return s.retryUntilRemoved(ctx, func() error {
+		s.registryMu.Lock()
+		defer s.registryMu.Unlock()
 		left := s.registry.ServicesByAllocation(s.config.AllocID)
 		if len(left) == 0 {
 			return nil
@@ -170,12 +171,12 @@ func (s *Set) DeregisterAll(ctx context.Context) error {
 		if err := s.registry.ChangeServices(nil, left); err != nil {
 			return fmt.Errorf("deregister services: %w", err)
 		}
-		clear(s.storedRegistrations)
+		clear(s.registrationsInRegistry)
 		return nil
 	})
 }
 
-func (s *Set) retryRemoval(ctx context.Context, f func() error) error {
+func (s *Set) retryUntilRemoved(ctx context.Context, f func() error) error {
 	for pause := minRemovalRetryDelay; ; pause = min(2*pause, maxRemovalRetryDelay) {
 		err := f()
 		if err == nil {
@@ -200,8 +201,8 @@ func (s *Set) registeredWorkload(task string) *workloadRegistration {
 // syncRegistrations changes the registry so that a workload has exactly the registrations of its services, or none if the
 // workload is not registered.
 func (s *Set) syncRegistrations(task string) error {
-	s.writeMu.Lock()
-	defer s.writeMu.Unlock()
+	s.registryMu.Lock()
+	defer s.registryMu.Unlock()
 	spec := s.config.CurrentSpec()
 	var wantedRegistrations []*api.ServiceRegistration
 	if w := s.registeredWorkload(task); w != nil {
@@ -234,23 +235,23 @@ func (s *Set) syncRegistrations(task string) error {
 		}
 		return fmt.Errorf("%s services: %w", verb, err)
 	}
-	s.storedRegistrations[task] = ids
+	s.registrationsInRegistry[task] = ids
 	return nil
 }
 
 // currentRegistrations returns id -> registration of a workload in the registry. The first call for a workload reads the
 // registry, where an earlier agent may have left registrations.
 func (s *Set) currentRegistrations(spec *Spec, task string) map[string]*api.ServiceRegistration {
-	if have, ok := s.storedRegistrations[task]; ok {
+	if have, ok := s.registrationsInRegistry[task]; ok {
 		return have
 	}
 	have := make(map[string]*api.ServiceRegistration)
 	for _, r := range s.registry.ServicesByAllocation(spec.AllocID) {
-		if workloadOf(spec, r.ID) == task {
+		if workloadOfRegistrationID(spec, r.ID) == task {
 			have[r.ID] = r
 		}
 	}
-	s.storedRegistrations[task] = have
+	s.registrationsInRegistry[task] = have
 	return have
 }
 
@@ -274,10 +275,10 @@ func (s *Set) buildRegistrations(spec *Spec, task string, network *driver.Networ
 }
 
 func newRegistration(spec *Spec, service Service, network *driver.NetworkOverride) (*api.ServiceRegistration, error) {
-	if err := validateName(service.Name); err != nil {
+	if err := validateServiceName(service.Name); err != nil {
 		return nil, err
 	}
-	where := addressResolver{spec: spec, task: service.Task, network: network, serviceAddress: service.Address}
+	where := addressResolver{spec: spec, task: service.Task, driverNetwork: network, serviceAddress: service.Address}
 	ip, port, err := where.resolve(service.AddressMode, service.Port)
 	if err != nil {
 		return nil, err
@@ -287,7 +288,7 @@ func newRegistration(spec *Spec, service Service, network *driver.NetworkOverrid
 		tags = service.CanaryTags
 	}
 	return &api.ServiceRegistration{
-		ID:          registrationPrefix(spec, service.Task) + service.Name + "-" + service.Port,
+		ID:          registrationIDPrefix(spec, service.Task) + service.Name + "-" + service.Port,
 		ServiceName: service.Name,
 		Namespace:   spec.Namespace,
 		NodeID:      spec.NodeID,
@@ -300,8 +301,8 @@ func newRegistration(spec *Spec, service Service, network *driver.NetworkOverrid
 	}, nil
 }
 
-// registrationPrefix is the prefix of the ids of all registrations of a workload.
-func registrationPrefix(spec *Spec, task string) string {
+// registrationIDPrefix is the prefix of the ids of all registrations of a workload.
+func registrationIDPrefix(spec *Spec, task string) string {
 	owner := task
 	if task == GroupWorkload {
 		owner = "group-" + spec.Group
@@ -309,12 +310,12 @@ func registrationPrefix(spec *Spec, task string) string {
 	return "_nomad-task-" + spec.AllocID + "-" + owner + "-"
 }
 
-// workloadOf returns the workload whose registrationPrefix is the longest prefix of a registration's id; GroupWorkload if
-// there is none.
-func workloadOf(spec *Spec, id string) string {
+// workloadOfRegistrationID returns the workload whose registrationIDPrefix is the longest prefix of a registration's id;
+// GroupWorkload if there is none.
+func workloadOfRegistrationID(spec *Spec, id string) string {
 	owner, length := GroupWorkload, 0
 	for _, service := range spec.Services {
-		prefix := registrationPrefix(spec, service.Task)
+		prefix := registrationIDPrefix(spec, service.Task)
 		if strings.HasPrefix(id, prefix) && len(prefix) > length {
 			owner, length = service.Task, len(prefix)
 		}
@@ -333,8 +334,8 @@ func sameRegistration(a, b *api.ServiceRegistration) bool {
 // StartChecks starts the checks of all services. A check has the result of an earlier agent until its
 // first run has ended.
 func (s *Set) StartChecks() {
-	s.refreshMu.Lock()
-	defer s.refreshMu.Unlock()
+	s.checkChangesMu.Lock()
+	defer s.checkChangesMu.Unlock()
 	s.checksStarted = true
 	s.refreshChecksLocked()
 }
@@ -342,18 +343,18 @@ func (s *Set) StartChecks() {
 // UpdateChecks changes the running checks to those of the current version of the allocation. A check that has not
 // changed continues. It does nothing before StartChecks and after StopChecks.
 func (s *Set) UpdateChecks() {
-	s.refreshMu.Lock()
-	defer s.refreshMu.Unlock()
+	s.checkChangesMu.Lock()
+	defer s.checkChangesMu.Unlock()
 	s.refreshChecksLocked()
 }
 
-// StopChecks stops all checks and blocks until their goroutines have returned. With purge it deletes
+// StopChecks stops all checks and blocks until their goroutines have returned. With deleteResults it deletes
 // their stored results. It may be called again.
-func (s *Set) StopChecks(purge bool) {
-	s.refreshMu.Lock()
-	defer s.refreshMu.Unlock()
+func (s *Set) StopChecks(deleteResults bool) {
+	s.checkChangesMu.Lock()
+	defer s.checkChangesMu.Unlock()
 	s.checksStarted = false
-	s.checker.stop(purge)
+	s.checker.stop(deleteResults)
 }
 
 // refreshChecksLocked replaces the running checks by those of the current version of the allocation, if checks are started.
@@ -376,17 +377,17 @@ func (s *Set) refreshChecksLocked() {
 		service := raw.Interpolate(env)
 		where := addressResolver{spec: spec, task: service.Task, serviceAddress: service.Address}
 		if w := s.registeredWorkload(service.Task); w != nil {
-			where.network = w.taskNetwork
+			where.driverNetwork = w.taskNetwork
 		}
 		for _, check := range service.Checks {
-			targets = append(targets, resolveCheckTarget(where, &service, check))
+			targets = append(targets, newResolvedCheck(where, &service, check))
 		}
 	}
 	s.checker.setChecks(targets, s.isRegistered)
 }
 
-// Checks returns the results of all checks, in a fixed order, and a channel that is closed when a
-// result changes. ready is false before StartChecks and after StopChecks.
-func (s *Set) Checks() (results []CheckResult, ready bool, changed <-chan struct{}) {
+// CheckResults returns the results of all checks, in a fixed order, and a channel that is closed when a
+// result changes. started is false before StartChecks and after StopChecks.
+func (s *Set) CheckResults() (results []CheckResult, started bool, changed <-chan struct{}) {
 	return s.checker.resultsSnapshot()
 }

@@ -72,7 +72,7 @@ func TestCanaryTags(t *testing.T) {
 	promoted := *w.spec
 	promoted.IsCanary = false
 	w.spec = &promoted
-	if err := w.Update("t"); err != nil {
+	if err := w.UpdateRegistrations("t"); err != nil {
 		t.Fatal(err)
 	}
 	if got, want := tags(), "db=a web=a"; got != want {
@@ -85,7 +85,7 @@ func TestCanaryTags(t *testing.T) {
 // written.
 func TestUpdateOfRegistrations(t *testing.T) {
 	w := newTestSet(t, Service{Name: "a", Port: "http"}, Service{Name: "b", Port: "http"})
-	if err := w.Update(GroupWorkload); err != nil {
+	if err := w.UpdateRegistrations(GroupWorkload); err != nil {
 		t.Fatal(err)
 	}
 	wantCalls(t, w.registry, "before it is up")
@@ -93,19 +93,19 @@ func TestUpdateOfRegistrations(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantCalls(t, w.registry, "start", "+group-g-a-http +group-g-b-http")
-	if err := w.Update(GroupWorkload); err != nil {
+	if err := w.UpdateRegistrations(GroupWorkload); err != nil {
 		t.Fatal(err)
 	}
 	wantCalls(t, w.registry, "nothing new")
 
 	w.setServices(Service{Name: "b", Port: "http", Tags: []string{"new"}}, Service{Name: "c", Port: "http"})
-	if err := w.Update(GroupWorkload); err != nil {
+	if err := w.UpdateRegistrations(GroupWorkload); err != nil {
 		t.Fatal(err)
 	}
 	wantCalls(t, w.registry, "a new version", "+group-g-b-http +group-g-c-http -group-g-a-http")
 
 	w.setServices(Service{Name: "b", Port: "nope"})
-	if err := w.Update(GroupWorkload); err == nil || err.Error() != `register services: service "b": invalid port "nope": port label not found` {
+	if err := w.UpdateRegistrations(GroupWorkload); err == nil || err.Error() != `register services: service "b": invalid port "nope": port label not found` {
 		t.Errorf("a wrong port: %v", err)
 	}
 	wantCalls(t, w.registry, "a wrong version changes nothing")
@@ -114,7 +114,7 @@ func TestUpdateOfRegistrations(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantCalls(t, w.registry, "end", "-group-g-b-http -group-g-c-http")
-	if err := errors.Join(w.Deregister(t.Context(), GroupWorkload), w.Update(GroupWorkload), w.DeregisterAll(t.Context())); err != nil {
+	if err := errors.Join(w.Deregister(t.Context(), GroupWorkload), w.UpdateRegistrations(GroupWorkload), w.DeregisterAll(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	wantCalls(t, w.registry, "after the end")
@@ -141,10 +141,10 @@ func TestRegistrationErrors(t *testing.T) {
 	w := newTestSet(t, bad, Service{Name: "a", Port: "http", AddressMode: "alloc"})
 	w.setVar("t", "BAD", "a_b")
 	const invalidNameText = `service name must be valid per RFC 1123 and can contain only alphanumeric characters or dashes and must be no longer than 63 characters: "svc-a_b"`
-	if err := w.Validate("t"); err == nil || err.Error() != invalidNameText {
+	if err := w.ValidateServiceNames("t"); err == nil || err.Error() != invalidNameText {
 		t.Errorf("validate: %v", err)
 	}
-	if err := w.Validate(GroupWorkload); err != nil {
+	if err := w.ValidateServiceNames(GroupWorkload); err != nil {
 		t.Errorf("validate group: %v", err)
 	}
 	if err := w.Register("t", nil); err == nil || err.Error() != `register services: service "svc-${BAD}": `+invalidNameText {
@@ -160,7 +160,7 @@ func TestRegistrationErrors(t *testing.T) {
 	}
 	wantCalls(t, w.registry, "errors", "fail")
 	// A failed registration succeeds with the next update.
-	if err := w.Update(GroupWorkload); err != nil {
+	if err := w.UpdateRegistrations(GroupWorkload); err != nil {
 		t.Fatal(err)
 	}
 	wantCalls(t, w.registry, "update", "+group-g-a-http")
@@ -240,7 +240,7 @@ func TestWorkloadOfRegistration(t *testing.T) {
 		"group-g-y-http": GroupWorkload,
 		"z-x-http":       GroupWorkload,
 	} {
-		if got := workloadOf(spec, "_nomad-task-"+testAllocID+"-"+id); got != want {
+		if got := workloadOfRegistrationID(spec, "_nomad-task-"+testAllocID+"-"+id); got != want {
 			t.Errorf("%s belongs to %q, want %q", id, got, want)
 		}
 	}

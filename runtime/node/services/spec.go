@@ -22,11 +22,11 @@ type Spec struct {
 	Datacenter string
 	IsCanary   bool // the allocation is a canary that is not promoted
 
-	HostIP       string                 // IP address of the group's network, if it has one
-	Ports        []taskenv.Port         // ports of the group
-	TaskNetworks map[string]TaskNetwork // task -> network of its deprecated network block
-	Address      string                 // IPv4 address of the allocation's network namespace; may be empty
-	AddressIPv6  string                 // IPv6 address of the allocation's network namespace; may be empty
+	HostIP        string                 // IP address of the group's network, if it has one
+	Ports         []taskenv.Port         // ports of the group
+	TaskNetworks  map[string]TaskNetwork // task -> network of its deprecated network block
+	NamespaceIPv4 string                 // IPv4 address of the allocation's network namespace; may be empty
+	NamespaceIPv6 string                 // IPv6 address of the allocation's network namespace; may be empty
 
 	Services []Service // only services of provider nomad
 }
@@ -51,21 +51,21 @@ type Service struct {
 
 // Check is a check block of the job, with the values that it inherits from its service.
 type Check struct {
-	Name          string
-	Type          string // "tcp" or "http"
-	Port          string // port of the check; empty for the port of the service
-	AddressMode   string // address mode of the check; empty for the address mode of the service
-	OnUpdate      string
-	Interval      time.Duration
-	Timeout       time.Duration
-	Protocol      string
-	Method        string
-	Path          string
-	Header        map[string][]string
-	Body          string
-	TLSSkipVerify bool
-	Restart       CheckRestart
-	ForTask       string // task to whose health a check of the group contributes; may be empty
+	Name                string
+	Type                string // "tcp" or "http"
+	Port                string // port of the check; empty for the port of the service
+	AddressMode         string // address mode of the check; empty for the address mode of the service
+	OnUpdate            string
+	Interval            time.Duration
+	Timeout             time.Duration
+	Protocol            string
+	Method              string
+	Path                string
+	Header              map[string][]string
+	Body                string
+	TLSSkipVerify       bool
+	Restart             CheckRestart
+	AffectsHealthOfTask string // task to whose health a check of the group contributes; may be empty
 }
 
 // CheckRestart is the check_restart block of a check. With Limit 0, the check never restarts its workload.
@@ -80,8 +80,8 @@ func (s Service) Interpolate(env *taskenv.Env) Service {
 	s.Name = env.Replace(s.Name)
 	s.Port = env.Replace(s.Port)
 	s.Address = env.Replace(s.Address)
-	s.Tags = interpolateAll(env, s.Tags)
-	s.CanaryTags = interpolateAll(env, s.CanaryTags)
+	s.Tags = interpolateStrings(env, s.Tags)
+	s.CanaryTags = interpolateStrings(env, s.CanaryTags)
 	s.Checks = slices.Clone(s.Checks)
 	for i := range s.Checks {
 		s.Checks[i] = s.Checks[i].interpolate(env)
@@ -97,14 +97,14 @@ func (c Check) interpolate(env *taskenv.Env) Check {
 		header := make(map[string][]string, len(c.Header))
 		for _, key := range slices.Sorted(maps.Keys(c.Header)) {
 			name := env.Replace(key)
-			header[name] = append(header[name], interpolateAll(env, c.Header[key])...)
+			header[name] = append(header[name], interpolateStrings(env, c.Header[key])...)
 		}
 		c.Header = header
 	}
 	return c
 }
 
-func interpolateAll(env *taskenv.Env, list []string) []string {
+func interpolateStrings(env *taskenv.Env, list []string) []string {
 	if list == nil {
 		return nil
 	}
@@ -115,8 +115,8 @@ func interpolateAll(env *taskenv.Env, list []string) []string {
 	return out
 }
 
-// validateName returns an error if the name of a service, after interpolation, is invalid.
-func validateName(name string) error {
+// validateServiceName returns an error if the name of a service, after interpolation, is invalid.
+func validateServiceName(name string) error {
 	if model.ValidServiceName(name) {
 		return nil
 	}

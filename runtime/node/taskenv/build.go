@@ -17,25 +17,25 @@ type visibleTaskDirs struct{ alloc, local, secrets string }
 
 // visibleDirs returns the paths at which the task sees its directories, which depend on the isolation of its driver.
 func (e *envInputs) visibleDirs() visibleTaskDirs {
-	if e.dir.AllocDir == "" {
+	if e.taskDir.AllocDir == "" {
 		return visibleTaskDirs{} // there is no task, or it has no directories yet
 	}
 	switch e.isolation {
 	case driver.FSIsolationChroot, driver.FSIsolationImage:
 		return visibleTaskDirs{alloc: "/alloc", local: "/local", secrets: "/secrets"}
 	case driver.FSIsolationUnveil:
-		return visibleTaskDirs{alloc: e.dir.MountsAllocDir, local: e.dir.MountsTaskDir, secrets: e.dir.MountsSecretsDir}
+		return visibleTaskDirs{alloc: e.taskDir.MountsAllocDir, local: e.taskDir.MountsTaskDir, secrets: e.taskDir.MountsSecretsDir}
 	}
-	return visibleTaskDirs{alloc: e.dir.SharedAllocDir, local: e.dir.LocalDir, secrets: e.dir.SecretsDir}
+	return visibleTaskDirs{alloc: e.taskDir.SharedAllocDir, local: e.taskDir.LocalDir, secrets: e.taskDir.SecretsDir}
 }
 
 // buildEnv returns all variables of an environment. It adds them in the order of ascending precedence.
 func buildEnv(in *envInputs) map[string]string {
-	v := &layeredVars{vars: make(map[string]string, 24+len(in.hostEnv)+len(in.task.EnvBlock)), inputs: in, remainingBytes: maxInsertedBytes}
+	v := &layeredVars{vars: make(map[string]string, 24+len(in.hostEnv)+len(in.task.EnvBlock)), inputs: in, remainingInsertBytes: maxInsertedBytes}
 	in.addBuiltinVars(v, in.visibleDirs())
 
 	meta := make(map[string]string)
-	for _, kv := range metaVars(in.mergedMeta(), func(key string) string { return expandReferences(key, &v.remainingBytes, v.lookupReference) }) {
+	for _, kv := range metaVars(in.mergedMeta(), func(key string) string { return expandReferences(key, &v.remainingInsertBytes, v.lookupReference) }) {
 		meta[kv.key] = kv.value
 	}
 	v.addLayer(meta)
@@ -43,17 +43,17 @@ func buildEnv(in *envInputs) map[string]string {
 	if in.isolation != driver.FSIsolationImage && len(in.hostEnv) > 0 {
 		absent := make(map[string]string, len(in.hostEnv))
 		for key, value := range in.hostEnv {
-			if _, exists := v.vars[replaceInvalidKeyChars(key)]; !exists {
+			if _, exists := v.vars[cleanPortOrMetaVarName(key)]; !exists {
 				absent[key] = value
 			}
 		}
 		v.addLayer(absent)
 	}
 	v.addLayer(in.task.EnvBlock)
-	for _, h := range in.envOfHooks {
+	for _, h := range in.hookEnvs {
 		v.addLayer(h.env)
 	}
-	for key, value := range replaceInvalidCharsOfKeys(in.templateEnv) {
+	for key, value := range cleanPortAndMetaVarNames(in.templateEnv) {
 		v.vars[key] = value
 	}
 	return v.vars
@@ -61,44 +61,44 @@ func buildEnv(in *envInputs) map[string]string {
 
 // addBuiltinVars sets the NOMAD_ variables that come from the job and the placement, except those of the meta blocks.
 func (e *envInputs) addBuiltinVars(v *layeredVars, d visibleTaskDirs) {
-	some := func(key, value string) {
+	setUnlessEmpty := func(key, value string) {
 		if value != "" {
 			v.setVar(key, value)
 		}
 	}
-	number := func(key string, n int64) {
+	setUnlessZero := func(key string, n int64) {
 		if n != 0 {
 			v.setVar(key, strconv.FormatInt(n, 10))
 		}
 	}
 
-	some("NOMAD_ALLOC_DIR", d.alloc)
-	some("NOMAD_TASK_DIR", d.local)
-	some("NOMAD_SECRETS_DIR", d.secrets)
+	setUnlessEmpty("NOMAD_ALLOC_DIR", d.alloc)
+	setUnlessEmpty("NOMAD_TASK_DIR", d.local)
+	setUnlessEmpty("NOMAD_SECRETS_DIR", d.secrets)
 
 	a := &e.alloc
-	some("NOMAD_ALLOC_ID", a.ID)
-	some("NOMAD_SHORT_ALLOC_ID", a.ID[:min(8, len(a.ID))])
-	some("NOMAD_ALLOC_NAME", a.Name)
-	some("NOMAD_ALLOC_INDEX", allocIndex(a.Name))
-	some("NOMAD_GROUP_NAME", a.Group)
-	some("NOMAD_JOB_ID", a.JobID)
-	some("NOMAD_JOB_NAME", a.JobName)
-	some("NOMAD_JOB_PARENT_ID", a.ParentJobID)
-	some("NOMAD_NAMESPACE", a.Namespace)
-	some("NOMAD_DC", e.node.Datacenter)
-	some("NOMAD_REGION", e.node.Region)
-	some("NOMAD_PARENT_CGROUP", e.node.ParentCgroup)
+	setUnlessEmpty("NOMAD_ALLOC_ID", a.ID)
+	setUnlessEmpty("NOMAD_SHORT_ALLOC_ID", a.ID[:min(8, len(a.ID))])
+	setUnlessEmpty("NOMAD_ALLOC_NAME", a.Name)
+	setUnlessEmpty("NOMAD_ALLOC_INDEX", allocIndex(a.Name))
+	setUnlessEmpty("NOMAD_GROUP_NAME", a.Group)
+	setUnlessEmpty("NOMAD_JOB_ID", a.JobID)
+	setUnlessEmpty("NOMAD_JOB_NAME", a.JobName)
+	setUnlessEmpty("NOMAD_JOB_PARENT_ID", a.ParentJobID)
+	setUnlessEmpty("NOMAD_NAMESPACE", a.Namespace)
+	setUnlessEmpty("NOMAD_DC", e.node.Datacenter)
+	setUnlessEmpty("NOMAD_REGION", e.node.Region)
+	setUnlessEmpty("NOMAD_PARENT_CGROUP", e.node.ParentCgroup)
 
 	e.addGroupPorts(v)
 	e.addTaskPorts(v)
-	e.addTokens(v, d)
+	e.addIdentityTokens(v, d)
 
 	if t := &e.task; t.Name != "" {
 		v.setVar("NOMAD_TASK_NAME", t.Name)
-		number("NOMAD_CPU_LIMIT", t.CPUMHz)
-		number("NOMAD_MEMORY_LIMIT", t.MemoryMB)
-		number("NOMAD_MEMORY_MAX_LIMIT", t.MemoryMaxMB)
+		setUnlessZero("NOMAD_CPU_LIMIT", t.CPUMHz)
+		setUnlessZero("NOMAD_MEMORY_LIMIT", t.MemoryMB)
+		setUnlessZero("NOMAD_MEMORY_MAX_LIMIT", t.MemoryMaxMB)
 		// Without reserved cores, Nomad sets the value to one space, and existing scripts compare with it.
 		v.setVar("NOMAD_CPU_CORES", cmp.Or(t.ReservedCores, " "))
 	}
@@ -107,17 +107,17 @@ func (e *envInputs) addBuiltinVars(v *layeredVars, d visibleTaskDirs) {
 // TaskAPISocketName is the name of the socket in a task's secrets directory at which the task reaches the API.
 const TaskAPISocketName = "api.sock"
 
-// addTokens sets the variables with the tokens of workload identities. Only a task with a token gets the address of the
-// API.
-func (e *envInputs) addTokens(v *layeredVars, d visibleTaskDirs) {
-	for name, token := range e.tokenOfIdentity {
+// addIdentityTokens sets the variables with the tokens of workload identities. Only a task with a token gets the address of
+// the API.
+func (e *envInputs) addIdentityTokens(v *layeredVars, d visibleTaskDirs) {
+	for name, token := range e.tokensByIdentity {
 		if name == model.DefaultIdentity {
 			v.setVar("NOMAD_TOKEN", token)
 		} else {
 			v.setVar("NOMAD_TOKEN_"+name, token)
 		}
 	}
-	if len(e.tokenOfIdentity) > 0 && d.secrets != "" {
+	if len(e.tokensByIdentity) > 0 && d.secrets != "" {
 		v.setVar("NOMAD_UNIX_ADDR", "unix://"+d.secrets+"/"+TaskAPISocketName)
 	}
 }
@@ -148,13 +148,13 @@ func (e *envInputs) addGroupPorts(v *layeredVars) {
 		v.setVar("NOMAD_PORT_"+p.Label, inside)
 		v.setVar("NOMAD_ADDR_"+p.Label, addr)
 		v.setVar("NOMAD_HOST_PORT_"+p.Label, host)
-		v.setRawAndCleanName("NOMAD_HOST_IP_"+p.Label, p.HostIP)
-		v.setRawAndCleanName("NOMAD_HOST_ADDR_"+p.Label, addr)
-		v.setRawAndCleanName("NOMAD_ALLOC_PORT_"+p.Label, inside)
+		v.setVarWithRawAndCleanName("NOMAD_HOST_IP_"+p.Label, p.HostIP)
+		v.setVarWithRawAndCleanName("NOMAD_HOST_ADDR_"+p.Label, addr)
+		v.setVarWithRawAndCleanName("NOMAD_ALLOC_PORT_"+p.Label, inside)
 		if n := e.alloc.Network; n != nil {
-			v.setRawAndCleanName("NOMAD_ALLOC_INTERFACE_"+p.Label, n.Interface)
-			v.setRawAndCleanName("NOMAD_ALLOC_IP_"+p.Label, n.Address)
-			v.setRawAndCleanName("NOMAD_ALLOC_ADDR_"+p.Label, net.JoinHostPort(n.Address, inside))
+			v.setVarWithRawAndCleanName("NOMAD_ALLOC_INTERFACE_"+p.Label, n.Interface)
+			v.setVarWithRawAndCleanName("NOMAD_ALLOC_IP_"+p.Label, n.Address)
+			v.setVarWithRawAndCleanName("NOMAD_ALLOC_ADDR_"+p.Label, net.JoinHostPort(n.Address, inside))
 		}
 	}
 }
@@ -174,7 +174,7 @@ func (e *envInputs) addTaskPorts(v *layeredVars) {
 				continue
 			}
 			inside := host
-			if mapped := e.driverPortOfLabel[p.Label]; mapped > 0 {
+			if mapped := e.driverPortsByLabel[p.Label]; mapped > 0 {
 				inside = strconv.Itoa(mapped)
 			}
 			family := "NOMAD_IPv4_"
@@ -182,7 +182,7 @@ func (e *envInputs) addTaskPorts(v *layeredVars) {
 				family = "NOMAD_IPv6_"
 			}
 			v.setVar("NOMAD_IP_"+p.Label, p.HostIP)
-			v.setRawAndCleanName(family+p.Label, p.HostIP)
+			v.setVarWithRawAndCleanName(family+p.Label, p.HostIP)
 			v.setVar("NOMAD_PORT_"+p.Label, inside)
 			v.setVar("NOMAD_HOST_PORT_"+p.Label, host)
 			v.setVar("NOMAD_ADDR_"+p.Label, addr)
@@ -190,17 +190,17 @@ func (e *envInputs) addTaskPorts(v *layeredVars) {
 	}
 }
 
-// setRawAndCleanName sets two variables: one with the name as written, as Nomad does, and one with the name in which invalid
-// characters are replaced.
-func (v *layeredVars) setRawAndCleanName(key, value string) {
+// setVarWithRawAndCleanName sets two variables: one with the name as written, as Nomad does, and one with the name in which
+// invalid characters are replaced.
+func (v *layeredVars) setVarWithRawAndCleanName(key, value string) {
 	v.vars[key] = value
-	v.vars[cleanVarName(key)] = value
+	v.vars[replaceInvalidNameChars(key)] = value
 }
 
 // mergedMeta merges the meta of job, group and task; the task has the highest precedence.
 func (e *envInputs) mergedMeta() map[string]string {
 	meta := make(map[string]string)
-	for _, key := range e.alloc.OptionalMeta {
+	for _, key := range e.alloc.OptionalMetaKeys {
 		meta[key] = ""
 	}
 	maps.Copy(meta, e.alloc.JobMeta)
@@ -211,17 +211,16 @@ func (e *envInputs) mergedMeta() map[string]string {
 
 type metaVar struct{ key, value string }
 
-// metaVars returns two variables for each meta key: with the key in upper case, and with the key as written. The function
-// name interpolates a key. Variables with lower precedence come first: a key as written overrides a key that is equal to it
-// only in upper case.
-func metaVars(meta map[string]string, name func(string) string) []metaVar {
+// metaVars returns two variables for each meta key: with the key in upper case, and with the key as written. Variables with
+// lower precedence come first: a key as written overrides a key that is equal to it only in upper case.
+func metaVars(meta map[string]string, interpolateKey func(string) string) []metaVar {
 	keys := slices.Sorted(maps.Keys(meta))
 	list := make([]metaVar, 0, 2*len(keys))
 	for _, key := range keys {
-		list = append(list, metaVar{"NOMAD_META_" + strings.ToUpper(name(key)), meta[key]})
+		list = append(list, metaVar{"NOMAD_META_" + strings.ToUpper(interpolateKey(key)), meta[key]})
 	}
 	for _, key := range keys {
-		list = append(list, metaVar{"NOMAD_META_" + name(key), meta[key]})
+		list = append(list, metaVar{"NOMAD_META_" + interpolateKey(key), meta[key]})
 	}
 	return list
 }

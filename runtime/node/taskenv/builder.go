@@ -14,7 +14,7 @@ import (
 // caller must not change maps and slices after it has passed them.
 type Builder struct {
 	mu        sync.Mutex
-	inputs    envInputs         // fields of in are replaced; the values that they point to never change
+	inputs    envInputs         // fields of inputs are replaced; the values that they point to never change
 	cachedEnv weak.Pointer[Env] // environment built from inputs; nil after a change of inputs, or if no caller uses it
 }
 
@@ -23,14 +23,14 @@ type envInputs struct {
 	alloc Alloc
 	task  Task
 
-	dir               hook.TaskDir
-	isolation         driver.FSIsolation
-	hostEnv           map[string]string
-	driverPortOfLabel map[string]int
-	tokenOfIdentity   map[string]string
-	secretValues      map[string]string
-	envOfHooks        []hookEnv
-	templateEnv       map[string]string
+	taskDir            hook.TaskDir
+	isolation          driver.FSIsolation
+	hostEnv            map[string]string
+	driverPortsByLabel map[string]int
+	tokensByIdentity   map[string]string
+	secretValues       map[string]string
+	hookEnvs           []hookEnv
+	templateEnv        map[string]string
 }
 
 type hookEnv struct {
@@ -65,7 +65,7 @@ func (b *Builder) SetAlloc(alloc Alloc, task Task) {
 
 // SetDirs sets the task's directories, and the file system isolation of its driver.
 func (b *Builder) SetDirs(dir hook.TaskDir, isolation driver.FSIsolation) {
-	b.changeInputs(func(in *envInputs) { in.dir, in.isolation = dir, isolation })
+	b.changeInputs(func(in *envInputs) { in.taskDir, in.isolation = dir, isolation })
 }
 
 // SetHostEnv sets the variables that the task inherits from the agent; see [HostEnv]. A task whose
@@ -76,25 +76,25 @@ func (b *Builder) SetHostEnv(env map[string]string) {
 
 // SetDriverPorts sets the ports to which the driver has mapped the ports of the task's own network, by label.
 func (b *Builder) SetDriverPorts(ports map[string]int) {
-	b.changeInputs(func(in *envInputs) { in.driverPortOfLabel = ports })
+	b.changeInputs(func(in *envInputs) { in.driverPortsByLabel = ports })
 }
 
 // SetTokens sets the tokens that the task gets as variables, by the name of the identity.
 func (b *Builder) SetTokens(tokens map[string]string) {
-	b.changeInputs(func(in *envInputs) { in.tokenOfIdentity = tokens })
+	b.changeInputs(func(in *envInputs) { in.tokensByIdentity = tokens })
 }
 
 // SetHookEnv replaces the variables of one hook; nil removes them. The order of the hooks is that of the first
 // calls of SetHookEnv; later hooks have precedence.
 func (b *Builder) SetHookEnv(hook string, env map[string]string) {
 	b.changeInputs(func(in *envInputs) {
-		in.envOfHooks = slices.Clone(in.envOfHooks)
-		i := slices.IndexFunc(in.envOfHooks, func(h hookEnv) bool { return h.hookName == hook })
+		in.hookEnvs = slices.Clone(in.hookEnvs)
+		i := slices.IndexFunc(in.hookEnvs, func(h hookEnv) bool { return h.hookName == hook })
 		if i < 0 {
-			in.envOfHooks = append(in.envOfHooks, hookEnv{hookName: hook})
-			i = len(in.envOfHooks) - 1
+			in.hookEnvs = append(in.hookEnvs, hookEnv{hookName: hook})
+			i = len(in.hookEnvs) - 1
 		}
-		in.envOfHooks[i].env = maps.Clone(env)
+		in.hookEnvs[i].env = maps.Clone(env)
 	})
 }
 

@@ -25,7 +25,7 @@ func (e *Env) ConfigVars() map[string]cty.Value {
 	}
 	n := &e.inputs.node
 	for _, name := range model.NodePropertyNames {
-		value, _ := n.Lookup(name)
+		value, _ := n.LookupProperty(name)
 		root.insertName(name, value)
 	}
 	for key, value := range n.Attributes {

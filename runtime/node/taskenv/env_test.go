@@ -164,7 +164,7 @@ func TestTaskPorts(t *testing.T) {
 
 func TestMeta(t *testing.T) {
 	alloc := testAlloc()
-	alloc.OptionalMeta = []string{"opt", "given"}
+	alloc.OptionalMetaKeys = []string{"opt", "given"}
 	alloc.JobMeta = map[string]string{"level": "job", "j": "1", "given": "yes", "my-key": "v", "d.ot": "d"}
 	alloc.GroupMeta = map[string]string{"level": "group", "g": "2", "${attr.kernel.name}-x": "key"}
 	b := NewBuilder(testNode(), alloc, Task{Name: "app", Meta: map[string]string{

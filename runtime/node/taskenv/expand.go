@@ -60,19 +60,19 @@ func isReferenceNameByte(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '_' || c == '-' || c == '.'
 }
 
-// replaceInvalidKeyChars returns the name of a variable with invalid characters replaced, if its prefix is one of
+// cleanPortOrMetaVarName returns the name of a variable with invalid characters replaced, if its prefix is one of
 // those that precede a port label or a meta key. It returns other names unchanged.
-func replaceInvalidKeyChars(key string) string {
+func cleanPortOrMetaVarName(key string) string {
 	for _, prefix := range []string{"NOMAD_ADDR_", "NOMAD_IP_", "NOMAD_PORT_", "NOMAD_HOST_PORT_", "NOMAD_META_"} {
 		if strings.HasPrefix(key, prefix) {
-			return cleanVarName(key)
+			return replaceInvalidNameChars(key)
 		}
 	}
 	return key
 }
 
-// cleanVarName replaces each byte except letters, digits, dots and underscores by an underscore.
-func cleanVarName(key string) string {
+// replaceInvalidNameChars replaces each byte except letters, digits, dots and underscores by an underscore.
+func replaceInvalidNameChars(key string) string {
 	dirty := func(c byte) bool { return !isReferenceNameByte(c) || c == '-' }
 	for i := range len(key) {
 		if !dirty(key[i]) {

@@ -24,11 +24,11 @@ type Alloc struct {
 	ParentJobID string // id of the parent if the job is a child of a periodic or parameterized job; otherwise empty
 	Group       string
 
-	// OptionalMeta are the meta keys that the dispatch of a parameterized job may omit. Their variables
+	// OptionalMetaKeys are the meta keys that the dispatch of a parameterized job may omit. Their variables
 	// are set to "" if no meta block sets them.
-	OptionalMeta []string
-	JobMeta      map[string]string
-	GroupMeta    map[string]string
+	OptionalMetaKeys []string
+	JobMeta          map[string]string
+	GroupMeta        map[string]string
 
 	Ports     []Port            // ports of the group
 	Network   *NetworkStatus    // network of the allocation; nil unless it has its own network namespace
@@ -41,7 +41,7 @@ type Task struct {
 	Name          string
 	Meta          map[string]string
 	EnvBlock      map[string]string
-	CPUMHz        int64  // MHz
+	CPUMHz        int64
 	ReservedCores string // reserved cores as a cpuset list
 	MemoryMB      int64
 	MemoryMaxMB   int64 // memory_max in MB: -1 for no limit, 0 if not set or oversubscription is off
@@ -51,7 +51,7 @@ type Task struct {
 type Port struct {
 	Label     string
 	HostPort  int    // port on the host
-	AllocPort int    // port in the allocation's network; 0 or less means the same as Value
+	AllocPort int    // port in the allocation's network; 0 or less means the same as HostPort
 	HostIP    string // address on the host
 }
 

@@ -7,13 +7,13 @@ import (
 
 // layeredVars is an environment that is built layer by layer; later layers have precedence.
 type layeredVars struct {
-	vars           map[string]string
-	inputs         *envInputs // source of the secret values and node attributes that references can name
-	remainingBytes int        // bytes that references may still insert
+	vars                 map[string]string
+	inputs               *envInputs // source of the secret values and node attributes that references can name
+	remainingInsertBytes int        // bytes that references may still insert
 }
 
 // setVar sets one variable under its name with invalid characters replaced.
-func (v *layeredVars) setVar(key, value string) { v.vars[replaceInvalidKeyChars(key)] = value }
+func (v *layeredVars) setVar(key, value string) { v.vars[cleanPortOrMetaVarName(key)] = value }
 
 // lookupReference returns the value of a variable, of a secret block or of an attribute of the node.
 func (v *layeredVars) lookupReference(name string) (string, bool) {
@@ -24,7 +24,7 @@ func lookupReference(env map[string]string, in *envInputs, name string) (string,
 	if value, ok := env[name]; ok {
 		return value, true
 	}
-	if clean := replaceInvalidKeyChars(name); clean != name {
+	if clean := cleanPortOrMetaVarName(name); clean != name {
 		if value, ok := env[clean]; ok {
 			return value, true
 		}
@@ -32,24 +32,24 @@ func lookupReference(env map[string]string, in *envInputs, name string) (string,
 	if value, ok := in.secretValues[name]; ok {
 		return value, true
 	}
-	return in.node.Lookup(name)
+	return in.node.LookupProperty(name)
 }
 
 // addLayer adds variables with precedence over all earlier layers. Their values may refer to variables of earlier layers
 // and to each other in any order. A reference in a cycle has the value of the earlier layers: PATH = "/x:${PATH}" extends
 // the earlier PATH; without an earlier value, the reference is unchanged.
 func (v *layeredVars) addLayer(layer map[string]string) {
-	layer = replaceInvalidCharsOfKeys(layer)
+	layer = cleanPortAndMetaVarNames(layer)
 	if !hasReference(layer) { // most layers have no references
 		maps.Copy(v.vars, layer)
 		return
 	}
-	circles := planResolution(layer)
+	plan := planResolution(layer)
 	resolved := make(map[string]string, len(layer))
-	for _, key := range circles.resolveOrder {
-		resolved[key] = expandReferences(layer[key], &v.remainingBytes, func(name string) (string, bool) {
-			if target, ok := referencedKey(layer, name); ok && circles.cycleOf[target] != circles.cycleOf[key] {
-				return resolved[target], true // the target precedes key in resolveOrder, so it is resolved already
+	for _, key := range plan.keysInResolveOrder {
+		resolved[key] = expandReferences(layer[key], &v.remainingInsertBytes, func(name string) (string, bool) {
+			if target, ok := referencedKey(layer, name); ok && plan.cycleNumberByKey[target] != plan.cycleNumberByKey[key] {
+				return resolved[target], true // the target precedes key in keysInResolveOrder, so it is resolved already
 			}
 			return v.lookupReference(name)
 		})
@@ -72,18 +72,18 @@ func referencedKey(layer map[string]string, name string) (string, bool) {
 	if _, ok := layer[name]; ok {
 		return name, true
 	}
-	clean := replaceInvalidKeyChars(name)
+	clean := cleanPortOrMetaVarName(name)
 	_, ok := layer[clean]
 	return clean, ok
 }
 
-// replaceInvalidCharsOfKeys replaces the invalid characters in all keys. If two keys become equal, a
+// cleanPortAndMetaVarNames replaces the invalid characters in all keys. If two keys become equal, a
 // key that was valid before has precedence; if none was, the last key in alphabetical
 // order has. It does not change layer.
-func replaceInvalidCharsOfKeys(layer map[string]string) map[string]string {
+func cleanPortAndMetaVarNames(layer map[string]string) map[string]string {
 	var invalidKeys []string
 	for key := range layer {
-		if replaceInvalidKeyChars(key) != key {
+		if cleanPortOrMetaVarName(key) != key {
 			invalidKeys = append(invalidKeys, key)
 		}
 	}
@@ -94,7 +94,7 @@ func replaceInvalidCharsOfKeys(layer map[string]string) map[string]string {
 	slices.Sort(invalidKeys)
 	for _, key := range invalidKeys {
 		delete(out, key)
-		clean := replaceInvalidKeyChars(key)
+		clean := cleanPortOrMetaVarName(key)
 		if _, exists := layer[clean]; !exists {
 			out[clean] = layer[key]
 		}
@@ -104,14 +104,14 @@ func replaceInvalidCharsOfKeys(layer map[string]string) map[string]string {
 
 // resolutionPlan says in which order the references in a layer are resolved, and which of them form cycles.
 type resolutionPlan struct {
-	resolveOrder []string       // keys in the order of their resolution: each after the keys that it refers to, except in cycles
-	cycleOf      map[string]int // key -> number of its cycle; keys with the same number form a cycle
+	keysInResolveOrder []string       // keys in the order of their resolution: each after the keys that it refers to, except in cycles
+	cycleNumberByKey   map[string]int // key -> number of its cycle; keys with the same number form a cycle
 }
 
 // planResolution finds the cycles with Tarjan's algorithm for strongly connected components. The result depends only on
 // the layer, not on the iteration order of the map.
 func planResolution(layer map[string]string) resolutionPlan {
-	c := resolutionPlan{cycleOf: make(map[string]int, len(layer))}
+	c := resolutionPlan{cycleNumberByKey: make(map[string]int, len(layer))}
 	index := make(map[string]int, len(layer)) // order of the first visit of each key, from 1
 	var visitStack []string
 
@@ -130,18 +130,18 @@ func planResolution(layer map[string]string) resolutionPlan {
 			}
 			if index[target] == 0 {
 				low = min(low, visitKey(target))
-			} else if _, closed := c.cycleOf[target]; !closed {
+			} else if _, closed := c.cycleNumberByKey[target]; !closed {
 				low = min(low, index[target])
 			}
 		}
 
 		if low == index[key] { // the key is the root of its strongly connected component
 			for _, member := range visitStack[bottom:] {
-				c.cycleOf[member] = low
+				c.cycleNumberByKey[member] = low
 			}
 			members := slices.Clone(visitStack[bottom:])
 			slices.Sort(members)
-			c.resolveOrder = append(c.resolveOrder, members...)
+			c.keysInResolveOrder = append(c.keysInResolveOrder, members...)
 			visitStack = visitStack[:bottom]
 		}
 		return low

@@ -45,6 +45,7 @@ func (b *Builder) Redact(text string) string {
 			continue
 		}
 		oldNew = append(oldNew, value, redactedText)
+		// Error texts contain values in quotes, with escapes.
 		if quoted := strconv.Quote(value); quoted != `"`+value+`"` {
 			oldNew = append(oldNew, quoted[1:len(quoted)-1], redactedText)
 		}
@@ -52,9 +53,9 @@ func (b *Builder) Redact(text string) string {
 	return strings.NewReplacer(oldNew...).Replace(text)
 }
 
-// MissingSecret returns the first reference in s to a key of a secret block that has no value, without ${ and }. It
-// returns "" if there is none.
-func (e *Env) MissingSecret(s string) string {
+// FirstMissingSecretReference returns the first reference in s to a key of a secret block that has no value, without ${ and
+// }. It returns "" if there is none.
+func (e *Env) FirstMissingSecretReference(s string) string {
 	for name, _, end := nextReference(s, 0); end >= 0; name, _, end = nextReference(s, end) {
 		if !strings.HasPrefix(name, SecretPrefix) {
 			continue

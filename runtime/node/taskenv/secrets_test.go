@@ -29,7 +29,7 @@ func TestSecretsReplaceReferences(t *testing.T) {
 	expectVars(t, b.Build(), map[string]string{"USER": "bob"})
 }
 
-func TestMissingSecret(t *testing.T) {
+func TestFirstMissingSecretReference(t *testing.T) {
 	env := secretsBuilder().Build()
 	for text, want := range map[string]string{
 		"${secret.db.user} ${secret.db.empty}":   "",
@@ -37,7 +37,7 @@ func TestMissingSecret(t *testing.T) {
 		"${secret.other.user}":                   "secret.other.user",
 		"${secrets.db.nope} ${nothing} secret.a": "",
 	} {
-		if got := env.MissingSecret(text); got != want {
+		if got := env.FirstMissingSecretReference(text); got != want {
 			t.Errorf("%q: missing %q, want %q", text, got, want)
 		}
 	}

@@ -22,15 +22,15 @@ type currentProcess struct {
 	process *process // running process of the task; nil if none runs; guarded by mu of records
 }
 
-// get returns the process of the task. It returns nil if no process was started or recovered since the last exit.
-func (c *currentProcess) get() *process {
+// getProcess returns the process of the task. It returns nil if no process was started or recovered since the last exit.
+func (c *currentProcess) getProcess() *process {
 	c.records.mu.Lock()
 	defer c.records.mu.Unlock()
 	return c.process
 }
 
-// setStarted sets a process that this agent has started. It drops a restart request for the previous process.
-func (c *currentProcess) setStarted(p *process) {
+// setStartedProcess sets a process that this agent has started. It drops a restart request for the previous process.
+func (c *currentProcess) setStartedProcess(p *process) {
 	c.setEnvPorts(p)
 	c.records.mu.Lock()
 	defer c.records.mu.Unlock()
@@ -38,13 +38,13 @@ func (c *currentProcess) setStarted(p *process) {
 	c.records.killedSinceStart = c.killRequest.isRequested() // a kill during the start counts as a kill of this process
 }
 
-// setRecovered sets a process that an earlier agent has started. A restart that was requested under that agent becomes
+// setRecoveredProcess sets a process that an earlier agent has started. A restart that was requested under that agent becomes
 // the pending restart of the process.
-func (c *currentProcess) setRecovered(p *process) {
+func (c *currentProcess) setRecoveredProcess(p *process) {
 	c.setEnvPorts(p)
 	c.records.mu.Lock()
 	defer c.records.mu.Unlock()
-	c.process, p.pendingRestart = p, c.records.restartRequest
+	c.process, p.unfinishedEarlierRestart = p, c.records.restartRequest
 }
 
 func (c *currentProcess) setEnvPorts(p *process) {
@@ -53,8 +53,8 @@ func (c *currentProcess) setEnvPorts(p *process) {
 	}
 }
 
-// clearExited removes the process, which has exited, and the restart request for it.
-func (c *currentProcess) clearExited() {
+// clearExitedProcess removes the process, which has exited, and the restart request for it.
+func (c *currentProcess) clearExitedProcess() {
 	c.records.mu.Lock()
 	defer c.records.mu.Unlock()
 	c.process, c.records.restartRequest = nil, nil
@@ -64,7 +64,7 @@ func (c *currentProcess) clearExited() {
 func (c *currentProcess) restartAndWait(ctx context.Context, event *api.TaskEvent, failure bool) error {
 	var p *process
 	first := false
-	c.records.changeAndStoreWithLocal(state.DurabilitySync, func(s *api.TaskState) bool {
+	c.records.changeAndStoreBothRecords(state.DurabilitySync, func(s *api.TaskState) bool {
 		if !c.isRestartableLocked() {
 			return false
 		}

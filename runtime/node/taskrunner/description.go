@@ -16,7 +16,7 @@ import (
 // driverCapabilities may be called concurrently with other methods.
 type driverDescription struct {
 	records  *taskRecords
-	dispense dispenseFunc
+	dispense dispenseDriverFunc
 	task     func() Task
 	dir      hook.TaskDir
 	env      *taskenv.Builder // receives the directories of the task, which depend on the driver's filesystem isolation
@@ -32,9 +32,9 @@ func (d *driverDescription) fetchOnce(ctx context.Context) error {
 	if d.schema != nil {
 		return nil
 	}
-	schema, capabilities, err := d.queryDriver(ctx)
+	schema, capabilities, err := d.querySchemaAndCapabilities(ctx)
 	if errors.Is(err, driver.ErrPluginDown) && ctx.Err() == nil {
-		schema, capabilities, err = d.queryDriver(ctx) // the plugin exited during the call; another plugin process returns the same description
+		schema, capabilities, err = d.querySchemaAndCapabilities(ctx) // the plugin exited during the call; another plugin process returns the same description
 	}
 	if err != nil {
 		return fmt.Errorf("driver %q: %w", d.task().Driver, err)
@@ -45,8 +45,8 @@ func (d *driverDescription) fetchOnce(ctx context.Context) error {
 	return nil
 }
 
-// queryDriver returns the driver's task config schema and capabilities.
-func (d *driverDescription) queryDriver(ctx context.Context) (*hclspec.Spec, *driver.Capabilities, error) {
+// querySchemaAndCapabilities returns the driver's task config schema and capabilities.
+func (d *driverDescription) querySchemaAndCapabilities(ctx context.Context) (*hclspec.Spec, *driver.Capabilities, error) {
 	impl, err := d.dispense(ctx)
 	if err != nil {
 		return nil, nil, err

@@ -50,25 +50,27 @@ const endTaskTimeout = 10 * time.Second
 type destroyer struct {
 	records        *taskRecords
 	processTracker *processTracker
-	dispense       dispenseFunc
-	calls          callRecorder
+	dispense       dispenseDriverFunc
+	callRecorder   driverCallRecorder
 	stopper        *stopper
 	logger         hclog.Logger
 
-	pendingEventEmitted bool // the task has the event for the current pending destroy
+	destroyPendingEventEmitted bool // the task has the event for the current pending destroy
 }
 
 // pendingDestroy returns the start that the driver must destroy, nil if there is none.
-func (d *destroyer) pendingDestroy() *state.PendingDestroy { return d.records.localState.Destroy }
+func (d *destroyer) pendingDestroy() *state.PendingDestroy {
+	return d.records.localState.FirstPendingDestroy
+}
 
 // setPendingDestroy records a start that the driver must destroy. The change is stored with the next put of the local
 // state; until then the stored local state contains the id of the start, so the next agent finds the start.
 func (d *destroyer) setPendingDestroy(start state.PendingDestroy) {
-	d.records.localState.Destroy = &start
-	d.pendingEventEmitted = false
+	d.records.localState.FirstPendingDestroy = &start
+	d.destroyPendingEventEmitted = false
 }
 
-// destroyPendingStart calls the driver once to destroy the start in localState.Destroy, if there is one. After a success
+// destroyPendingStart calls the driver once to destroy the start in localState.FirstPendingDestroy, if there is one. After a success
 // it destroys the start in the Next field.
 func (d *destroyer) destroyPendingStart(ctx context.Context) error {
 	start := d.pendingDestroy()
@@ -79,16 +81,16 @@ func (d *destroyer) destroyPendingStart(ctx context.Context) error {
 	defer cancel()
 	var err error
 	if start.Handle != nil {
-		err = newProcess(start.Handle, nil, d.dispense, d.calls).destroyTaskIfFound(call)
+		err = newProcess(start.Handle, nil, d.dispense, d.callRecorder).destroyTaskIfFound(call)
 	} else {
-		err = destroyByID(call, d.dispense, d.calls, start.ID)
+		err = destroyByID(call, d.dispense, d.callRecorder, start.StartID)
 	}
 	switch {
 	case err == nil:
-		d.processTracker.noteDestroyed()
+		d.processTracker.recordProcessDestroyed()
 	case errors.Is(err, driver.ErrTaskNotFound):
 		d.endLostProcesses(ctx, start)
-		if start.Uncertain {
+		if start.NotFoundIsInconclusive {
 			d.reportUncertainDestroy("what is known of it is not enough for the driver to find it")
 		}
 		err = nil
@@ -102,7 +104,7 @@ func (d *destroyer) destroyPendingStart(ctx context.Context) error {
 		}
 		return fmt.Errorf("destroy task: %w", err)
 	}
-	d.records.localState.Destroy = start.Next // stored with the next put of the local state
+	d.records.localState.FirstPendingDestroy = start.Next // stored with the next put of the local state
 	return d.destroyPendingStart(ctx)
 }
 
@@ -115,11 +117,11 @@ func (d *destroyer) destroyWithoutDriver(ctx context.Context, start *state.Pendi
 	if !allowed || !builtin && (!errors.As(err, &unavailableErr) || unavailableErr.Plugin != "") {
 		return err
 	}
-	if _, endErr := d.stopper.callEndTask(ctx, start.Handle, builtin); endErr != nil {
+	if _, endErr := d.stopper.callEndTaskWithoutDriver(ctx, start.Handle, builtin); endErr != nil {
 		return errors.Join(err, endErr)
 	}
 	if builtin {
-		d.processTracker.noteDestroyed()
+		d.processTracker.recordProcessDestroyed()
 	} else {
 		d.reportUncertainDestroy(fmt.Sprintf("its driver was not there to destroy it: %v", err))
 	}
@@ -129,12 +131,12 @@ func (d *destroyer) destroyWithoutDriver(ctx context.Context, start *state.Pendi
 // endLostProcesses ends the processes of a start that the driver does not know: the driver has lost the task, or has
 // failed to recover it. Processes that neither the cgroup nor the environment identifies continue to run.
 func (d *destroyer) endLostProcesses(ctx context.Context, start *state.PendingDestroy) {
-	if d.stopper.endTask == nil {
+	if d.stopper.endTaskWithoutDriver == nil {
 		return
 	}
-	result, err := d.stopper.callEndTask(ctx, start.Handle, false)
+	result, err := d.stopper.callEndTaskWithoutDriver(ctx, start.Handle, false)
 	if err != nil && ctx.Err() == nil {
-		d.logger.Warn("task may have leaked: its driver does not have it", "task_id", start.ID, "error", err)
+		d.logger.Warn("task may have leaked: its driver does not have it", "task_id", start.StartID, "error", err)
 	}
 	if result.FoundProcesses {
 		d.records.emitEvent(model.EventDriverMessage("the driver does not have the task any longer, the agent has ended its processes", nil, time.Time{}))
@@ -150,9 +152,9 @@ func (d *destroyer) reportUncertainDestroy(why string) {
 
 // reportPendingDestroy logs each failed attempt to destroy a start. It emits an event only for the first one.
 func (d *destroyer) reportPendingDestroy(start *state.PendingDestroy, err error) {
-	d.logger.Warn("destroying the task is pending", "task_id", start.ID, "error", err)
-	if !d.pendingEventEmitted {
-		d.pendingEventEmitted = true
+	d.logger.Warn("destroying the task is pending", "task_id", start.StartID, "error", err)
+	if !d.destroyPendingEventEmitted {
+		d.destroyPendingEventEmitted = true
 		d.records.emitEvent(model.EventDriverMessage(fmt.Sprintf("destroying the task is pending: %v", err), nil, time.Time{}))
 	}
 }
@@ -175,7 +177,7 @@ func (d *destroyer) retryUntilDestroyed(ctx context.Context) {
 		if errors.As(err, &unavailableErr) && unavailableErr.Changed != nil {
 			driverChanged = unavailableErr.Changed
 		}
-		purged := d.stopper.killRequest.purged
+		purged := d.stopper.killRequest.jobPurged
 		if wait.IsClosed(purged) {
 			purged = nil // an earlier purge must not end the wait
 		}

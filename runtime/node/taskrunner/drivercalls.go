@@ -10,33 +10,35 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
 )
 
-// callRecorder records the driver calls for one task in the time line of the allocation.
-type callRecorder struct {
+// driverCallRecorder records the driver calls for one task in the time line of the allocation.
+type driverCallRecorder struct {
 	timeline timeline.Recorder
 	driver   string // name of the driver
 }
 
 // recordCallsOf returns a driver that calls d and records the calls. The result is a new value each time, so it must not
 // be compared with other drivers.
-func (c callRecorder) recordCallsOf(d driver.Driver) driver.Driver { return recordingDriver{d, c} }
+func (c driverCallRecorder) recordCallsOf(d driver.Driver) driver.Driver {
+	return timelineRecordingDriver{d, c}
+}
 
-func (c callRecorder) recordCall(ctx context.Context, name string, call func(context.Context) error) error {
-	return c.timeline.Record(ctx, tracespan.KindDriver, name, c.driver, call)
+func (c driverCallRecorder) recordCall(ctx context.Context, name string, call func(context.Context) error) error {
+	return c.timeline.RecordCall(ctx, tracespan.KindDriver, name, c.driver, call)
 }
 
 // startRunSpan starts the span for the run of a process, or continues the span that an earlier agent has started.
-func (c callRecorder) startRunSpan(startID string, startedAt time.Time) *timeline.ActiveSpan {
-	return c.timeline.StartRun(startID, c.driver, startedAt)
+func (c driverCallRecorder) startRunSpan(startID string, startedAt time.Time) *timeline.ActiveSpan {
+	return c.timeline.StartRunSpan(startID, c.driver, startedAt)
 }
 
-// recordingDriver records the driver calls that change a task. It does not record WaitTask, because the run of a
+// timelineRecordingDriver records the driver calls that change a task. It does not record WaitTask, because the run of a
 // process has its own span.
-type recordingDriver struct {
+type timelineRecordingDriver struct {
 	driver.Driver
-	recorder callRecorder
+	recorder driverCallRecorder
 }
 
-func (r recordingDriver) StartTask(ctx context.Context, config *driver.TaskConfig) (handle *driver.Handle, network *driver.NetworkOverride, err error) {
+func (r timelineRecordingDriver) StartTask(ctx context.Context, config *driver.TaskConfig) (handle *driver.Handle, network *driver.NetworkOverride, err error) {
 	err = r.recorder.recordCall(ctx, "StartTask", func(ctx context.Context) (err error) {
 		handle, network, err = r.Driver.StartTask(ctx, config)
 		return err
@@ -44,27 +46,27 @@ func (r recordingDriver) StartTask(ctx context.Context, config *driver.TaskConfi
 	return handle, network, err
 }
 
-func (r recordingDriver) RecoverTask(ctx context.Context, handle *driver.Handle) error {
+func (r timelineRecordingDriver) RecoverTask(ctx context.Context, handle *driver.Handle) error {
 	return r.recorder.recordCall(ctx, "RecoverTask", func(ctx context.Context) error { return r.Driver.RecoverTask(ctx, handle) })
 }
 
-func (r recordingDriver) StopTask(ctx context.Context, taskID string, timeout time.Duration, signal string) error {
+func (r timelineRecordingDriver) StopTask(ctx context.Context, taskID string, timeout time.Duration, signal string) error {
 	return r.recorder.recordCall(ctx, "StopTask", func(ctx context.Context) error { return r.Driver.StopTask(ctx, taskID, timeout, signal) })
 }
 
-func (r recordingDriver) DestroyTask(ctx context.Context, taskID string, force bool) error {
+func (r timelineRecordingDriver) DestroyTask(ctx context.Context, taskID string, force bool) error {
 	return r.recorder.recordCall(ctx, "DestroyTask", func(ctx context.Context) error { return r.Driver.DestroyTask(ctx, taskID, force) })
 }
 
-func (r recordingDriver) SignalTask(ctx context.Context, taskID string, signal string) error {
-	span := r.recorder.timeline.Start(tracespan.KindDriver, "SignalTask", r.recorder.driver)
+func (r timelineRecordingDriver) SignalTask(ctx context.Context, taskID string, signal string) error {
+	span := r.recorder.timeline.StartSpan(tracespan.KindDriver, "SignalTask", r.recorder.driver)
 	err := r.Driver.SignalTask(span.Context(ctx), taskID, signal)
 	span.End(signal, err)
 	return err
 }
 
-func (r recordingDriver) ExecTask(ctx context.Context, taskID string, command []string, timeout time.Duration) (*driver.ExecResult, error) {
-	span := r.recorder.timeline.Start(tracespan.KindDriver, "ExecTask", r.recorder.driver)
+func (r timelineRecordingDriver) ExecTask(ctx context.Context, taskID string, command []string, timeout time.Duration) (*driver.ExecResult, error) {
+	span := r.recorder.timeline.StartSpan(tracespan.KindDriver, "ExecTask", r.recorder.driver)
 	result, err := r.Driver.ExecTask(span.Context(ctx), taskID, command, timeout)
 	var exit *driver.ExitResult
 	if result != nil {
@@ -74,8 +76,8 @@ func (r recordingDriver) ExecTask(ctx context.Context, taskID string, command []
 	return result, err
 }
 
-func (r recordingDriver) ExecTaskStreaming(ctx context.Context, taskID string, exec driver.Exec) (*driver.ExitResult, error) {
-	span := r.recorder.timeline.Start(tracespan.KindDriver, "ExecTaskStreaming", r.recorder.driver)
+func (r timelineRecordingDriver) ExecTaskStreaming(ctx context.Context, taskID string, exec driver.Exec) (*driver.ExitResult, error) {
+	span := r.recorder.timeline.StartSpan(tracespan.KindDriver, "ExecTaskStreaming", r.recorder.driver)
 	exit, err := r.Driver.ExecTaskStreaming(span.Context(ctx), taskID, exec)
 	span.End(describeCommand(exec.Command, exit), err)
 	return exit, err

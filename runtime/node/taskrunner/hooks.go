@@ -30,17 +30,17 @@ type taskHooks struct {
 	task        func() Task
 	description *driverDescription
 	records     *taskRecords
-	limits      runnerhooks.CallLimits
+	callLimits  runnerhooks.CallLimits
 	timeline    timeline.Recorder
 	logger      hclog.Logger
 
-	chain            *runnerhooks.Chain // hooks of the task; nil before the call of set
+	hookChain        *runnerhooks.Chain // hooks of the task; nil before setHooks
 	allocAttachments map[string]string  // hook attachments of the allocation
 }
 
 // setHooks implements [Runner.SetHooks], and sets the variables of the stored hook responses.
 func (t *taskHooks) setHooks(list []runnerhooks.OrderedHook, allocAttachments map[string]string) {
-	t.chain = runnerhooks.NewChain(runnerhooks.ChainConfig{Limits: t.limits, EmitEvent: t.records.emitEvent, Timeline: t.timeline, Logger: t.logger}, list)
+	t.hookChain = runnerhooks.NewChain(runnerhooks.ChainConfig{Limits: t.callLimits, EmitEvent: t.records.emitEvent, Timeline: t.timeline, Logger: t.logger}, list)
 	t.allocAttachments = allocAttachments
 	t.restoreHookEnvs()
 }
@@ -48,16 +48,16 @@ func (t *taskHooks) setHooks(list []runnerhooks.OrderedHook, allocAttachments ma
 // restoreHookEnvs sets the variables of the hooks' stored responses. A hook without a
 // response gets an empty set, so that it keeps its place in the order.
 func (t *taskHooks) restoreHookEnvs() {
-	for h := range runnerhooks.HooksImplementing[hook.TaskPrestart](t.chain) {
-		t.setHookEnv(h, t.records.localState.Hooks[h.Name()].Env)
+	for h := range runnerhooks.HooksImplementing[hook.TaskPrestart](t.hookChain) {
+		t.setEnvOfHook(h, t.records.localState.Hooks[h.Name()].Env)
 	}
 }
 
 // callPrestartHooks calls the Prestart hooks that are not done, in order, and stores their responses. It emits an event for
 // an error unless killCtx is done. After an error it calls no further hooks, except for a running task: a task of an
 // earlier agent must not stop because a hook fails when it is called again.
-func (t *taskHooks) callPrestartHooks(killCtx context.Context, running bool) error {
-	return t.callPrestartHooksExcept(killCtx, running, func(runnerhooks.Hook) bool { return false })
+func (t *taskHooks) callPrestartHooks(killCtx context.Context, alreadyRunning bool) error {
+	return t.callPrestartHooksExcept(killCtx, alreadyRunning, func(runnerhooks.Hook) bool { return false })
 }
 
 // callBuiltinPrestartHooks calls the builtin Prestart hooks that are not done, as callPrestartHooks does for a running task.
@@ -66,33 +66,33 @@ func (t *taskHooks) callBuiltinPrestartHooks(killCtx context.Context) {
 	_ = t.callPrestartHooksExcept(killCtx, true, func(h runnerhooks.Hook) bool { return !runnerhooks.IsBuiltin(h) })
 }
 
-func (t *taskHooks) callPrestartHooksExcept(killCtx context.Context, running bool, excluded func(runnerhooks.Hook) bool) error {
+func (t *taskHooks) callPrestartHooksExcept(killCtx context.Context, alreadyRunning bool, excluded func(runnerhooks.Hook) bool) error {
 	defer runtime.KeepAlive(t.env.Build()) // keeps the built environment in memory for all hooks, unless a hook changes it
-	chain := t.chain.WithoutHooks(func(h runnerhooks.Hook) bool { return t.records.localState.Hooks[h.Name()].Done || excluded(h) })
+	chain := t.hookChain.WithoutHooks(func(h runnerhooks.Hook) bool { return t.records.localState.Hooks[h.Name()].Done || excluded(h) })
 	return runnerhooks.CallUntilError(killCtx, chain, hook.Prestart, func(ctx context.Context, h runnerhooks.Hook, at hook.TaskPrestart) (hook.TaskPrestartResponse, error) {
-		return t.callPrestartHook(ctx, h, at, running)
-	}, func(error) bool { return running })
+		return t.callPrestartHook(ctx, h, at, alreadyRunning)
+	}, func(error) bool { return alreadyRunning })
 }
 
-func (t *taskHooks) callPrestartHook(ctx context.Context, h runnerhooks.Hook, at hook.TaskPrestart, running bool) (hook.TaskPrestartResponse, error) {
+func (t *taskHooks) callPrestartHook(ctx context.Context, h runnerhooks.Hook, at hook.TaskPrestart, alreadyRunning bool) (hook.TaskPrestartResponse, error) {
 	before := t.records.localState.Hooks[h.Name()]
 	task := t.task()
 	point := failpoint.EnterStep(failpoint.StepPrestart)
 	response, err := at.Prestart(ctx, hook.TaskPrestartRequest{
 		Alloc:         t.alloc.Alloc,
-		Task:          task.HookTask(),
+		Task:          task.ToHookTask(),
 		Dir:           t.dir,
 		Env:           t.env.Build().Vars(),
 		Resources:     task.Resources,
 		PreviousState: maps.Clone(before.Data),
-		Running:       running,
+		Running:       alreadyRunning,
 	})
 	point.Leave()
 	err = t.records.redactError(err)
 
 	after := state.HookState{
-		Attachment: before.Attachment,
-		Done:       response.Done, Data: response.State,
+		AttachmentJSON: before.AttachmentJSON,
+		Done:           response.Done, Data: response.State,
 		Env: response.Env, Mounts: response.Mounts, Devices: response.Devices,
 	}
 	if err != nil {
@@ -105,11 +105,11 @@ func (t *taskHooks) callPrestartHook(ctx context.Context, h runnerhooks.Hook, at
 	}
 	if !reflect.DeepEqual(before, after) {
 		t.records.localState.SetHook(h.Name(), after)
-		if !running {
+		if !alreadyRunning {
 			t.records.localState.StartID = "" // the next start gets a new id, whose write also stores the response
 		}
 		t.records.putLocalState(state.DurabilityAsync) // stored with the id of the start at the latest
-		t.setHookEnv(h, after.Env)
+		t.setEnvOfHook(h, after.Env)
 	}
 	return response, err
 }
@@ -119,15 +119,15 @@ func (t *taskHooks) callPrestartHook(ctx context.Context, h runnerhooks.Hook, at
 // task at the latest.
 func (t *taskHooks) recordAttachments() {
 	t.records.localState.AllocHooks = t.allocAttachments
-	for name, attachment := range t.chain.Attachments() {
-		if state := t.records.localState.Hooks[name]; state.Attachment != attachment {
-			state.Attachment = attachment
+	for name, attachment := range t.hookChain.Attachments() {
+		if state := t.records.localState.Hooks[name]; state.AttachmentJSON != attachment {
+			state.AttachmentJSON = attachment
 			t.records.localState.SetHook(name, state)
 		}
 	}
 }
 
-func (t *taskHooks) setHookEnv(h runnerhooks.Hook, env map[string]string) {
+func (t *taskHooks) setEnvOfHook(h runnerhooks.Hook, env map[string]string) {
 	if h.VerbatimEnv() {
 		t.env.SetTemplateEnv(env)
 		return
@@ -138,17 +138,17 @@ func (t *taskHooks) setHookEnv(h runnerhooks.Hook, env map[string]string) {
 // callPoststartHooks calls the Poststart hooks. repeated means that an earlier agent may already have called them for the
 // same process.
 func (t *taskHooks) callPoststartHooks(killCtx context.Context, p *process, repeated bool) {
-	runnerhooks.CallEachHook(killCtx, t.chain, hook.Poststart, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskPoststart) (hook.TaskPoststartResponse, error) {
+	runnerhooks.CallEachHook(killCtx, t.hookChain, hook.Poststart, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskPoststart) (hook.TaskPoststartResponse, error) {
 		point := failpoint.EnterStep(failpoint.StepPoststart)
 		defer point.Leave()
-		return h.Poststart(ctx, t.poststartRequest(p, repeated))
+		return h.Poststart(ctx, t.newPoststartRequest(p, repeated))
 	})
 }
 
-func (t *taskHooks) poststartRequest(p *process, repeated bool) hook.TaskPoststartRequest {
+func (t *taskHooks) newPoststartRequest(p *process, repeated bool) hook.TaskPoststartRequest {
 	return hook.TaskPoststartRequest{
 		Alloc:    t.alloc.Alloc,
-		Task:     t.task().HookTask(),
+		Task:     t.task().ToHookTask(),
 		Dir:      t.dir,
 		Env:      t.env.Build().Vars(),
 		Network:  p.network,
@@ -160,15 +160,15 @@ func (t *taskHooks) poststartRequest(p *process, repeated bool) hook.TaskPoststa
 // until ctx is done or the process of the task has exited. Each hook has a goroutine in
 // wg.
 func (t *taskHooks) repeatPoststartHooks(ctx context.Context, wg *sync.WaitGroup, p *process) {
-	runnerhooks.CallAfterPluginRestarts(ctx, wg, t.chain, hook.Poststart, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskPoststart) (hook.TaskPoststartResponse, error) {
-		return h.Poststart(ctx, t.poststartRequest(p, true))
+	runnerhooks.CallAfterPluginRestarts(ctx, wg, t.hookChain, hook.Poststart, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskPoststart) (hook.TaskPoststartResponse, error) {
+		return h.Poststart(ctx, t.newPoststartRequest(p, true))
 	})
 }
 
 // callPreKillingHooks calls the PreKilling hooks. It may be called from any goroutine.
 func (t *taskHooks) callPreKillingHooks(ctx context.Context) {
-	runnerhooks.CallEachHook(ctx, t.chain, hook.PreKilling, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskPreKilling) (hook.TaskPreKillingResponse, error) {
-		return h.PreKilling(ctx, hook.TaskPreKillingRequest{Alloc: t.alloc.Alloc, Task: t.task().HookTask()})
+	runnerhooks.CallEachHook(ctx, t.hookChain, hook.PreKilling, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskPreKilling) (hook.TaskPreKillingResponse, error) {
+		return h.PreKilling(ctx, hook.TaskPreKillingRequest{Alloc: t.alloc.Alloc, Task: t.task().ToHookTask()})
 	})
 }
 
@@ -183,19 +183,19 @@ func (t *taskHooks) callExitedHooks(forceKillCtx context.Context, exit *state.Pr
 		}
 	})()
 	request := hook.TaskExitedRequest{
-		Alloc: t.alloc.Alloc, Task: t.task().HookTask(), Exit: exit.ExitResult(), WillRestart: willRestart,
+		Alloc: t.alloc.Alloc, Task: t.task().ToHookTask(), Exit: exit.ExitResult(), WillRestart: willRestart,
 	}
-	runnerhooks.CallEachHook(ctx, t.chain, hook.Exited, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskExited) (hook.TaskExitedResponse, error) {
+	runnerhooks.CallEachHook(ctx, t.hookChain, hook.Exited, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskExited) (hook.TaskExitedResponse, error) {
 		return h.Exited(ctx, request)
 	})
 	return ctx.Err() == nil
 }
 
 func (t *taskHooks) callStopHooks(ctx context.Context) {
-	runnerhooks.CallEachHook(ctx, t.chain, hook.Stop, func(ctx context.Context, h runnerhooks.Hook, at hook.TaskStop) (hook.TaskStopResponse, error) {
+	runnerhooks.CallEachHook(ctx, t.hookChain, hook.Stop, func(ctx context.Context, h runnerhooks.Hook, at hook.TaskStop) (hook.TaskStopResponse, error) {
 		return at.Stop(ctx, hook.TaskStopRequest{
 			Alloc:         t.alloc.Alloc,
-			Task:          t.task().HookTask(),
+			Task:          t.task().ToHookTask(),
 			Dir:           t.dir,
 			PreviousState: maps.Clone(t.records.localState.Hooks[h.Name()].Data),
 		})
@@ -204,15 +204,15 @@ func (t *taskHooks) callStopHooks(ctx context.Context) {
 
 // callShutdownHooks calls the Shutdown hooks when the agent shuts down and the task stays.
 func (t *taskHooks) callShutdownHooks(ctx context.Context) {
-	runnerhooks.CallEachHook(context.WithoutCancel(ctx), t.chain, hook.Shutdown, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskShutdown) (hook.TaskShutdownResponse, error) {
-		return h.Shutdown(ctx, hook.TaskShutdownRequest{Alloc: t.alloc.Alloc, Task: t.task().HookTask()})
+	runnerhooks.CallEachHook(context.WithoutCancel(ctx), t.hookChain, hook.Shutdown, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskShutdown) (hook.TaskShutdownResponse, error) {
+		return h.Shutdown(ctx, hook.TaskShutdownRequest{Alloc: t.alloc.Alloc, Task: t.task().ToHookTask()})
 	})
 }
 
 // callUpdateHooks calls the Update hooks. It may be called from any goroutine.
 func (t *taskHooks) callUpdateHooks(killCtx context.Context) {
-	runnerhooks.CallEachHook(killCtx, t.chain, hook.Update, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskUpdate) (hook.TaskUpdateResponse, error) {
-		return h.Update(ctx, hook.TaskUpdateRequest{Alloc: t.alloc.Alloc, Task: t.task().HookTask(), Env: t.env.Build().Vars()})
+	runnerhooks.CallEachHook(killCtx, t.hookChain, hook.Update, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskUpdate) (hook.TaskUpdateResponse, error) {
+		return h.Update(ctx, hook.TaskUpdateRequest{Alloc: t.alloc.Alloc, Task: t.task().ToHookTask(), Env: t.env.Build().Vars()})
 	})
 }
 
@@ -229,12 +229,12 @@ func (t *taskHooks) deviceEnv(env *taskenv.Env) map[string]string {
 	return vars
 }
 
-// mergeMountsAndDevices returns the mounts and devices of all hook responses, in the order of the hooks. If several hooks
+// mergeHookMountsAndDevices returns the mounts and devices of all hook responses, in the order of the hooks. If several hooks
 // use the same path in the task, the last one has precedence. It returns an error if a hook mounts a path and the driver
 // does not support mounts.
-func (t *taskHooks) mergeMountsAndDevices() (mounts []driver.Mount, devices []driver.Device, err error) {
+func (t *taskHooks) mergeHookMountsAndDevices() (mounts []driver.Mount, devices []driver.Device, err error) {
 	supported := t.description.driverCapabilities().MountConfigs != driver.MountConfigsNone
-	for _, h := range t.chain.Hooks() {
+	for _, h := range t.hookChain.Hooks() {
 		record := t.records.localState.Hooks[h.Name()]
 		switch {
 		case supported || len(record.Mounts) == 0:

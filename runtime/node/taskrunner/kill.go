@@ -18,10 +18,10 @@ type killRequest struct {
 	records *taskRecords
 	mu      *sync.Mutex // mu of records
 
-	killed       chan struct{} // closed by the first Kill
-	forceKilled  chan struct{} // closed by the first ForceKill
-	purged       chan struct{} // closed by the first Purge
-	delaySkipped chan struct{} // closed by the first SkipShutdownDelay
+	killed               chan struct{} // closed by the first Kill
+	forceKilled          chan struct{} // closed by the first ForceKill
+	jobPurged            chan struct{} // closed by the first SetJobPurged
+	shutdownDelaySkipped chan struct{} // closed by the first SkipShutdownDelay
 
 	omitEvents      bool                    // the task gets no event when the kill starts or ends
 	leakErr         error                   // error of the kill, which may have leaked resources; nil if the kill succeeded
@@ -31,12 +31,12 @@ type killRequest struct {
 
 func newKillRequest(records *taskRecords) *killRequest {
 	return &killRequest{
-		records:      records,
-		mu:           &records.mu,
-		killed:       make(chan struct{}),
-		forceKilled:  make(chan struct{}),
-		purged:       make(chan struct{}),
-		delaySkipped: make(chan struct{}),
+		records:              records,
+		mu:                   &records.mu,
+		killed:               make(chan struct{}),
+		forceKilled:          make(chan struct{}),
+		jobPurged:            make(chan struct{}),
+		shutdownDelaySkipped: make(chan struct{}),
 	}
 }
 
@@ -45,7 +45,7 @@ func (k *killRequest) isForced() bool    { return wait.IsClosed(k.forceKilled) }
 
 // requestKill implements [Runner.Kill] and, if force is set, [Runner.ForceKill].
 func (k *killRequest) requestKill(event *api.TaskEvent, force bool) {
-	k.records.changeAndStoreWithLocal(state.DurabilitySync, func(s *api.TaskState) bool {
+	k.records.changeAndStoreBothRecords(state.DurabilitySync, func(s *api.TaskState) bool {
 		first := !k.isRequested()
 		if first {
 			// An existing event comes from an earlier agent, which died before it killed the
@@ -56,21 +56,21 @@ func (k *killRequest) requestKill(event *api.TaskEvent, force bool) {
 			k.records.killedSinceStart = k.records.killedSinceStart || s.FinishedAt.IsZero()
 			k.omitEvents = event == nil
 		}
-		k.requestLocked(force)
+		k.requestKillLocked(force)
 		return first
 	})
 }
 
-// restoreKill requests the kill of an earlier agent again, which that agent did not finish and whose event is stored. It
+// restoreEarlierKill requests the kill of an earlier agent again, which that agent did not finish and whose event is stored. It
 // must be called before any other method.
-func (k *killRequest) restoreKill() {
+func (k *killRequest) restoreEarlierKill() {
 	k.omitEvents = true
 	close(k.killed)
 }
 
-// requestLocked closes killed, and forceKilled if force is set, and cancels the contexts. It cancels forceKillCtx before
+// requestKillLocked closes killed, and forceKilled if force is set, and cancels the contexts. It cancels forceKillCtx before
 // killCtx, so that no goroutine starts a graceful stop after ForceKill. The caller holds mu.
-func (k *killRequest) requestLocked(force bool) {
+func (k *killRequest) requestKillLocked(force bool) {
 	if force {
 		closeOnce(k.forceKilled)
 	}

@@ -23,13 +23,13 @@ func (b *backoff) nextDelay() time.Duration {
 
 // driverOutage is a period in which driver calls get no answer about the task. The zero value is ready to use.
 type driverOutage struct {
-	reported          bool    // awaitRetry has called report since the driver's last answer
+	outageReported    bool    // awaitRetry has called report since the driver's last answer
 	pluginDownBackoff backoff // delay after a call during which the plugin process exited
 	retryBackoff      backoff // delay between attempts if no channel announces that the driver is available
 }
 
-// reset resets the outage after an answer.
-func (o *driverOutage) reset() { *o = driverOutage{} }
+// resetAfterAnswer resets the outage after an answer.
+func (o *driverOutage) resetAfterAnswer() { *o = driverOutage{} }
 
 // awaitRetry blocks until the driver call that failed with err may be repeated. It returns false when ctx is done. It calls report
 // once per outage, with the first error that is not the death of the plugin process during the call. report may be nil.
@@ -46,8 +46,8 @@ func (o *driverOutage) awaitRetry(ctx context.Context, err error, report func(er
 		}
 		return wait.Sleep(ctx, o.pluginDownBackoff.nextDelay()) == nil
 	}
-	if !o.reported {
-		o.reported = true
+	if !o.outageReported {
+		o.outageReported = true
 		if report != nil {
 			report(err)
 		}
@@ -64,14 +64,14 @@ func (o *driverOutage) awaitRetry(ctx context.Context, err error, report func(er
 	}
 }
 
-// waitUntilAvailable returns a function that calls find until it returns a driver, or an error that is not temporary. It calls
+// dispenseWhenAvailable returns a function that calls find until it returns a driver, or an error that is not temporary. It calls
 // report with the first temporary error.
-func waitUntilAvailable(find dispenseFunc, report func(error)) dispenseFunc {
+func dispenseWhenAvailable(find dispenseDriverFunc, report func(error)) dispenseDriverFunc {
 	return func(ctx context.Context) (driver.Driver, error) {
 		var outage driverOutage
 		for {
 			d, err := find(ctx)
-			if !IsTemporaryError(err) {
+			if !IsDriverTemporarilyUnavailable(err) {
 				return d, err
 			}
 			if !outage.awaitRetry(ctx, err, report) {
@@ -81,10 +81,10 @@ func waitUntilAvailable(find dispenseFunc, report func(error)) dispenseFunc {
 	}
 }
 
-// withUnavailableError returns a function that calls find and wraps each error in a
+// dispenseWithUnavailableError returns a function that calls find and wraps each error in a
 // *driver.UnavailableError, because an error of find is not an answer of the driver
 // about the task.
-func withUnavailableError(find dispenseFunc) dispenseFunc {
+func dispenseWithUnavailableError(find dispenseDriverFunc) dispenseDriverFunc {
 	return func(ctx context.Context) (driver.Driver, error) {
 		d, err := find(ctx)
 		var unavailableErr *driver.UnavailableError

@@ -14,29 +14,29 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// dispenseFunc returns the driver of the task. It blocks while the driver's plugin is
+// dispenseDriverFunc returns the driver of the task. It blocks while the driver's plugin is
 // starting. All calls return the same value for one plugin process, and another value
 // for the next process.
-type dispenseFunc func(context.Context) (driver.Driver, error)
+type dispenseDriverFunc func(context.Context) (driver.Driver, error)
 
 // process is one start of the task in its driver. Its methods may be called concurrently, also after the process has
 // exited: a late call fails in the driver and never affects the next start, which has another id.
 type process struct {
-	handle            *driver.Handle
-	network           *driver.NetworkOverride // nil unless the driver returned an address
-	dispenseDriver    dispenseFunc
-	calls             callRecorder
-	driverRecovery    *driverRecovery // records which plugin process has the task; may be nil
-	outageStarted     chan struct{}   // receives a value when an outage of the driver starts; buffered
-	onOutage          func(error)     // called once per outage of the driver; may be nil
-	onOutageEnd       func()          // called at the end of each outage of the driver; may be nil
-	awaitExit         AwaitExitFunc   // used during outages of a builtin driver; may be nil
-	noPluginConfirmed bool            // no plugin process has confirmed that it has the task; set before watchUntilExit
-	unrecoverable     bool            // the task cannot be recovered in another plugin process; see state.LocalState.Unrecoverable
+	handle                   *driver.Handle
+	network                  *driver.NetworkOverride // nil unless the driver returned an address
+	dispenseDriver           dispenseDriverFunc
+	callRecorder             driverCallRecorder
+	pluginTaskTracker        *pluginTaskTracker // records which plugin process has the task; may be nil
+	outageStarted            chan struct{}      // receives a value when an outage of the driver starts; buffered
+	onOutage                 func(error)        // called once per outage of the driver; may be nil
+	onOutageEnd              func()             // called at the end of each outage of the driver; may be nil
+	awaitExitWithoutDriver   AwaitExitFunc      // used during outages of a builtin driver; may be nil
+	noPluginHasConfirmedTask bool               // no plugin process has confirmed that it has the task; set before watchUntilExit
+	unrecoverable            bool               // the task cannot be recovered in another plugin process; see state.LocalState.HandleUnrecoverable
 
 	runSpan *timeline.ActiveSpan // span for the run of the process; nil before runOneProcess starts it
 
-	pendingRestart *state.RestartRequest // restart that an earlier agent did not finish; nil if there is none
+	unfinishedEarlierRestart *state.RestartRequest // restart that an earlier agent did not finish; nil if there is none
 
 	resultOnce sync.Once
 	exited     chan struct{} // closed by recordResult, after it has set result
@@ -49,12 +49,12 @@ type processResult struct {
 	// exitUnknown means that the exit status is unknown: the driver answered that it does not have the task, the driver
 	// reports no exit, or the agent ended the process without the driver.
 	exitUnknown bool
-	// destroyed means that the driver need not destroy the task any more.
+	// destroyed means that the driver no longer has to destroy the task.
 	destroyed bool
 }
 
-func newProcess(handle *driver.Handle, network *driver.NetworkOverride, d dispenseFunc, calls callRecorder) *process {
-	return &process{handle: handle, network: network, dispenseDriver: d, calls: calls, outageStarted: make(chan struct{}, 1), exited: make(chan struct{})}
+func newProcess(handle *driver.Handle, network *driver.NetworkOverride, d dispenseDriverFunc, calls driverCallRecorder) *process {
+	return &process{handle: handle, network: network, dispenseDriver: d, callRecorder: calls, outageStarted: make(chan struct{}, 1), exited: make(chan struct{})}
 }
 
 func (p *process) id() string { return p.handle.Config.ID }
@@ -63,7 +63,7 @@ func (p *process) id() string { return p.handle.Config.ID }
 func (p *process) recordResult(result processResult) {
 	p.resultOnce.Do(func() {
 		p.result = result
-		p.driverRecovery.removeTask(p)
+		p.pluginTaskTracker.removeTask(p)
 		close(p.exited)
 	})
 }
@@ -75,7 +75,7 @@ func (p *process) callWithRecovery(ctx context.Context, f func(driver.Driver) er
 	if err != nil {
 		return err
 	}
-	err = f(p.calls.recordCallsOf(d))
+	err = f(p.callRecorder.recordCallsOf(d))
 	down := errors.Is(err, driver.ErrPluginDown)
 	unknown := errors.Is(err, driver.ErrTaskNotFound) && !wait.IsClosed(p.exited)
 	if !down && !unknown {
@@ -84,7 +84,7 @@ func (p *process) callWithRecovery(ctx context.Context, f func(driver.Driver) er
 	d, recoverErr := p.recoverTask(ctx)
 	switch {
 	case recoverErr == nil:
-		return f(p.calls.recordCallsOf(d))
+		return f(p.callRecorder.recordCallsOf(d))
 	case unknown && !isTaskStateUnknown(recoverErr):
 		return err
 	}
@@ -111,7 +111,7 @@ func (p *process) recoverTask(ctx context.Context) (driver.Driver, error) {
 // process has the task.
 func (p *process) recoverOrInspect(ctx context.Context, d driver.Driver) error {
 	if !p.unrecoverable {
-		return p.calls.recordCallsOf(d).RecoverTask(ctx, p.handle)
+		return p.callRecorder.recordCallsOf(d).RecoverTask(ctx, p.handle)
 	}
 	_, err := d.InspectTask(ctx, p.id())
 	return err
@@ -130,18 +130,18 @@ func isTaskStateUnknown(err error) bool {
 	return errors.As(err, &unavailableErr) || errors.As(err, &undecidedErr) || errors.Is(err, driver.ErrPluginDown)
 }
 
-// processWatchState is what watch knows about the task and its plugin process.
-type processWatchState int
+// watchedTaskState is what watchUntilExit knows about the task and its plugin process.
+type watchedTaskState int
 
 const (
-	stateStarted       processWatchState = iota // the plugin process is assumed to have started the task
-	stateRecovered                              // the plugin process has confirmed RecoverTask
-	stateWithoutPlugin                          // no plugin process is known to have the task
-	stateExited                                 // WaitTask has returned the exit status, or an error in its place
-	stateLost                                   // the driver does not have the task: exit status unknown
+	stateStarted       watchedTaskState = iota // the plugin process is assumed to have started the task
+	stateRecovered                             // the plugin process has confirmed RecoverTask
+	stateWithoutPlugin                         // no plugin process is known to have the task
+	stateExited                                // WaitTask has returned the exit status, or an error in its place
+	stateLost                                  // the driver does not have the task: exit status unknown
 )
 
-// watchCallOutcome is the outcome of one call of watch: RecoverTask in stateWithoutPlugin, WaitTask in
+// watchCallOutcome is the outcome of one driver call of watchUntilExit: RecoverTask in stateWithoutPlugin, WaitTask in
 // stateStarted and stateRecovered.
 type watchCallOutcome int
 
@@ -152,17 +152,17 @@ const (
 	outcomeError                               // any other error of the driver
 )
 
-// watchTransitions maps a processWatchState and the outcome of its driver call to the next state. The death of a plugin
+// watchTransitions maps a watchedTaskState and the outcome of its driver call to the next state. The death of a plugin
 // process never ends the watch: only an answer of the driver does, or in stateWithoutPlugin an exit that AwaitExitFunc
 // returns.
-var watchTransitions = [...][4]processWatchState{
+var watchTransitions = [...][4]watchedTaskState{
 	// columns: outcomeSuccess, outcomeUnavailable, outcomeNotFound, outcomeError
 	stateStarted:       {stateExited, stateWithoutPlugin, stateWithoutPlugin, stateExited},
 	stateRecovered:     {stateExited, stateWithoutPlugin, stateLost, stateExited},
 	stateWithoutPlugin: {stateRecovered, stateWithoutPlugin, stateLost, stateLost},
 }
 
-func classifyDriverError(err error) watchCallOutcome {
+func classifyWatchCallError(err error) watchCallOutcome {
 	switch {
 	case err == nil:
 		return outcomeSuccess
@@ -177,9 +177,9 @@ func classifyDriverError(err error) watchCallOutcome {
 // watchUntilExit blocks until the process has exited or ctx is done. It continues through any
 // number of plugin deaths and while the driver is unavailable.
 func (p *process) watchUntilExit(ctx context.Context) {
-	defer p.driverRecovery.removeTask(p)
+	defer p.pluginTaskTracker.removeTask(p)
 	state := stateStarted
-	if p.noPluginConfirmed {
+	if p.noPluginHasConfirmedTask {
 		state = stateWithoutPlugin
 	}
 	var currentOutage driverOutage
@@ -187,20 +187,20 @@ func (p *process) watchUntilExit(ctx context.Context) {
 	for {
 		var result driver.ExitResult
 		var err error
-		d, result, err = p.callForWatchState(ctx, state, d)
+		d, result, err = p.callDriverForWatchState(ctx, state, d)
 		if err != nil && ctx.Err() != nil {
 			return
 		}
-		switch state = watchTransitions[state][classifyDriverError(err)]; state {
+		switch state = watchTransitions[state][classifyWatchCallError(err)]; state {
 		case stateRecovered:
-			p.driverRecovery.setPluginOfTask(p, d)
-			if currentOutage.reported && p.onOutageEnd != nil {
+			p.pluginTaskTracker.setPluginOfTask(p, d)
+			if currentOutage.outageReported && p.onOutageEnd != nil {
 				p.onOutageEnd()
 			}
-			currentOutage.reset()
+			currentOutage.resetAfterAnswer()
 		case stateWithoutPlugin:
-			p.driverRecovery.setPluginOfTask(p, nil)
-			exit, ok := p.waitForDriver(ctx, &currentOutage, err)
+			p.pluginTaskTracker.setPluginOfTask(p, nil)
+			exit, ok := p.awaitDriverOrExit(ctx, &currentOutage, err)
 			if exit != nil {
 				p.recordResult(processResult{ExitResult: *exit})
 			}
@@ -220,26 +220,26 @@ func (p *process) watchUntilExit(ctx context.Context) {
 	}
 }
 
-// waitForDriver blocks until the driver call that failed with err may be repeated. It returns false when ctx is done. If
-// the process exits in the meantime and AwaitExitFunc returns its exit status, waitForDriver returns the status at once,
+// awaitDriverOrExit blocks until the driver call that failed with err may be repeated. It returns false when ctx is done. If
+// the process exits in the meantime and AwaitExitFunc returns its exit status, awaitDriverOrExit returns the status at once,
 // because the delay before the next launch of a plugin can be two minutes.
-func (p *process) waitForDriver(ctx context.Context, outage *driverOutage, err error) (exit *driver.ExitResult, ok bool) {
+func (p *process) awaitDriverOrExit(ctx context.Context, outage *driverOutage, err error) (exit *driver.ExitResult, mayRetry bool) {
 	unavailableErr, _ := errors.AsType[*driver.UnavailableError](err)
-	if p.awaitExit == nil || unavailableErr == nil || !unavailableErr.Builtin {
+	if p.awaitExitWithoutDriver == nil || unavailableErr == nil || !unavailableErr.Builtin {
 		return nil, outage.awaitRetry(ctx, err, p.reportOutage)
 	}
 	untilExit, cancel := context.WithCancel(ctx)
 	var exitWG sync.WaitGroup
 	exitWG.Go(func() {
-		if result, err := p.awaitExit(untilExit, p.calls.driver, p.handle); err == nil {
+		if result, err := p.awaitExitWithoutDriver(untilExit, p.callRecorder.driver, p.handle); err == nil {
 			exit = result
 			cancel()
 		}
 	})
-	ok = outage.awaitRetry(untilExit, err, p.reportOutage)
+	mayRetry = outage.awaitRetry(untilExit, err, p.reportOutage)
 	cancel()
 	exitWG.Wait()
-	return exit, ok
+	return exit, mayRetry
 }
 
 // reportOutage signals outageStarted and calls onOutage. It is called once per outage of the driver.
@@ -253,9 +253,9 @@ func (p *process) reportOutage(err error) {
 	}
 }
 
-// callForWatchState makes the driver call that belongs to a state of the watch. For a recovered task it calls WaitTask on
+// callDriverForWatchState makes the driver call that belongs to a state of the watch. For a recovered task it calls WaitTask on
 // the plugin process that has recovered the task, because the next plugin process does not have the task.
-func (p *process) callForWatchState(ctx context.Context, state processWatchState, d driver.Driver) (_ driver.Driver, result driver.ExitResult, err error) {
+func (p *process) callDriverForWatchState(ctx context.Context, state watchedTaskState, d driver.Driver) (_ driver.Driver, result driver.ExitResult, err error) {
 	switch state {
 	case stateWithoutPlugin:
 		d, err = p.recoverTask(ctx)
@@ -264,7 +264,7 @@ func (p *process) callForWatchState(ctx context.Context, state processWatchState
 		if d, err = p.dispenseDriver(ctx); err != nil {
 			return nil, result, err
 		}
-		p.driverRecovery.setPluginOfTask(p, d)
+		p.pluginTaskTracker.setPluginOfTask(p, d)
 	}
 	r, err := d.WaitTask(ctx, p.id())
 	if err == nil {
@@ -286,17 +286,17 @@ func (p *process) destroyTask(ctx context.Context) error {
 // destroyTaskIfFound is like destroyTask, but returns ErrTaskNotFound if the driver does not have the task. A plugin process
 // that has not started the task recovers it first, because it could not remove the remains of a task that it does not know.
 func (p *process) destroyTaskIfFound(ctx context.Context) error {
-	err := destroyByID(ctx, p.dispenseDriver, p.calls, p.id())
+	err := destroyByID(ctx, p.dispenseDriver, p.callRecorder, p.id())
 	down, unknown := errors.Is(err, driver.ErrPluginDown), errors.Is(err, driver.ErrTaskNotFound)
 	if down || unknown {
 		d, recoverErr := p.recoverTask(ctx)
 		switch {
 		case recoverErr == nil:
-			err = p.calls.recordCallsOf(d).DestroyTask(ctx, p.id(), true)
+			err = p.callRecorder.recordCallsOf(d).DestroyTask(ctx, p.id(), true)
 		case isTaskStateUnknown(recoverErr):
 			err = recoverErr
 		case down:
-			err = destroyByID(ctx, p.dispenseDriver, p.calls, p.id())
+			err = destroyByID(ctx, p.dispenseDriver, p.callRecorder, p.id())
 		}
 	}
 	return err
@@ -304,7 +304,7 @@ func (p *process) destroyTaskIfFound(ctx context.Context) error {
 
 // destroyByID destroys a start by its id. It returns ErrTaskNotFound if the driver
 // does not have the task.
-func destroyByID(ctx context.Context, dispense dispenseFunc, calls callRecorder, id string) error {
+func destroyByID(ctx context.Context, dispense dispenseDriverFunc, calls driverCallRecorder, id string) error {
 	d, err := dispense(ctx)
 	if err != nil {
 		return err
@@ -340,7 +340,7 @@ func (p *process) execCommandStreaming(ctx context.Context, exec driver.Exec) (r
 		return nil, err
 	}
 	point := failpoint.EnterStep(failpoint.StepRunning)
-	result, err = p.calls.recordCallsOf(d).ExecTaskStreaming(ctx, p.id(), exec)
+	result, err = p.callRecorder.recordCallsOf(d).ExecTaskStreaming(ctx, p.id(), exec)
 	point.Leave()
 	return result, err
 }

@@ -55,7 +55,7 @@ func (s *scriptedDriver) RecoverTask(context.Context, *driver.Handle) error {
 
 func (s *scriptedDriver) process() *process {
 	return newProcess(&driver.Handle{Config: &driver.TaskConfig{ID: "a/t/1"}}, nil,
-		func(context.Context) (driver.Driver, error) { return s, nil }, callRecorder{})
+		func(context.Context) (driver.Driver, error) { return s, nil }, driverCallRecorder{})
 }
 
 var (

@@ -20,53 +20,53 @@ import (
 // processRunner runs a process of the task, from its start until the driver has destroyed it. It belongs to the goroutine
 // of Run, which calls it once for each process.
 type processRunner struct {
-	ref            taskRef
-	records        *taskRecords
-	processTracker *processTracker
-	starter        *starter
-	currentProcess *currentProcess
-	hooks          *taskHooks
-	killRequest    *killRequest
-	stopper        *stopper
-	destroyer      *destroyer
-	restartDecider *restartDecider
-	awaitExit      AwaitExitFunc
-	calls          callRecorder
-	logger         hclog.Logger
+	ref                    taskRef
+	records                *taskRecords
+	processTracker         *processTracker
+	starter                *starter
+	currentProcess         *currentProcess
+	hooks                  *taskHooks
+	killRequest            *killRequest
+	stopper                *stopper
+	destroyer              *destroyer
+	restartDecider         *restartDecider
+	awaitExitWithoutDriver AwaitExitFunc
+	callRecorder           driverCallRecorder
+	logger                 hclog.Logger
 }
 
 // runOneProcess starts the task, or continues with a recovered process, and waits for the end of the process. It returns
 // false if the restart policy has no outcome to decide about: the task was killed before it started, or the agent shuts
 // down.
 func (r *processRunner) runOneProcess(killCtx, forceKillCtx context.Context) (restart.Outcome, bool) {
-	p := r.currentProcess.get()
+	p := r.currentProcess.getProcess()
 	recovered := p != nil
 	if recovered {
-		r.resumeRecovered(killCtx, p)
+		r.resumeRecoveredProcess(killCtx, p)
 	} else {
 		var err error
-		if p, err = r.starter.callHooksAndStart(killCtx, forceKillCtx); err != nil {
+		if p, err = r.starter.callPrestartHooksAndStart(killCtx, forceKillCtx); err != nil {
 			return startFailureOutcome(err), killCtx.Err() == nil
 		}
 	}
 
 	task, _ := r.records.snapshot()
-	p.runSpan = r.calls.startRunSpan(p.id(), task.StartedAt)
+	p.runSpan = r.callRecorder.startRunSpan(p.id(), task.StartedAt)
 	if wait.IsClosed(p.exited) {
-		return r.handleProcessEnd(killCtx, forceKillCtx, p) // awaitQueryAnswer found that the start was executed and its exit status is unknown
+		return r.recordExitAndDestroyTask(killCtx, forceKillCtx, p) // awaitStartQueryAnswer found that the start was executed and its exit status is unknown
 	}
 	var watchWG sync.WaitGroup
 	defer watchWG.Wait()
 	watched, stopWatch := context.WithCancel(context.WithoutCancel(killCtx))
 	defer stopWatch()
-	p.awaitExit = r.awaitExit
+	p.awaitExitWithoutDriver = r.awaitExitWithoutDriver
 	p.onOutage = func(err error) { r.records.emitEvent(model.EventDriverUnavailable(err.Error())) }
 	p.onOutageEnd = func() {
 		r.records.emitEvent(model.EventDriverMessage("driver available again, the task was recovered", nil, time.Time{}))
 	}
 	watchWG.Go(func() { p.watchUntilExit(watched) })
 
-	r.finishRestart(watched, &watchWG, p)
+	r.finishRestartOfEarlierAgent(watched, &watchWG, p)
 	r.hooks.callPoststartHooks(killCtx, p, recovered)
 	// The repeated Poststart calls end before the PreKilling or Exited hooks are called.
 	var repeatWG sync.WaitGroup
@@ -85,13 +85,13 @@ func (r *processRunner) runOneProcess(killCtx, forceKillCtx context.Context) (re
 	if isAgentShutdown(killCtx, forceKillCtx) {
 		return restart.Outcome{}, false
 	}
-	return r.handleProcessEnd(killCtx, forceKillCtx, p)
+	return r.recordExitAndDestroyTask(killCtx, forceKillCtx, p)
 }
 
-// handleProcessEnd records the end of the process and calls the Exited hooks. The exit status is
+// recordExitAndDestroyTask records the end of the process and calls the Exited hooks. The exit status is
 // stored before the driver destroys the task, because no driver can report it afterwards. It returns false if a shutdown
 // of the agent has interrupted the hooks, or has come before the exit status was stored: then the next agent continues.
-func (r *processRunner) handleProcessEnd(killCtx, forceKillCtx context.Context, p *process) (restart.Outcome, bool) {
+func (r *processRunner) recordExitAndDestroyTask(killCtx, forceKillCtx context.Context, p *process) (restart.Outcome, bool) {
 	local := &r.records.localState
 	var result processResult
 	select {
@@ -100,7 +100,7 @@ func (r *processRunner) handleProcessEnd(killCtx, forceKillCtx context.Context, 
 	default:
 		result.exitUnknown = true // the process has not exited after ForceKill, so its exit status is unknown
 	}
-	r.processTracker.noteExit(!result.exitUnknown && result.Err == nil)
+	r.processTracker.recordProcessEnd(!result.exitUnknown && result.Err == nil)
 	local.Exit = &state.ProcessExit{
 		Lost: result.exitUnknown, Success: !result.exitUnknown && result.Successful(),
 		Code: result.ExitCode, Signal: result.Signal, OOMKilled: result.OOMKilled,
@@ -115,13 +115,13 @@ func (r *processRunner) handleProcessEnd(killCtx, forceKillCtx context.Context, 
 		event = model.EventDriverMessage(exitUnknownText(result.Err), nil, time.Time{})
 	}
 	point := failpoint.EnterStep(failpoint.StepExitObserved)
-	err := r.records.changeAndPut(state.DurabilitySync, func(s *api.TaskState) bool {
+	err := r.records.changeAndPutBothRecords(state.DurabilitySync, func(s *api.TaskState) bool {
 		if request := r.records.restartRequest; request != nil {
 			local.Exit.Asked, local.Exit.Failure = true, request.Failure
 		}
 		// The id of the next start is stored in this record, so that an immediate restart
 		// needs no write of its own.
-		if next := r.restartDecider.predictDecision(local.Exit.RestartOutcome()); !result.exitUnknown && next.Action == restart.ActionRestart && next.Delay == 0 {
+		if next := r.restartDecider.predictRestartDecision(local.Exit.RestartOutcome()); !result.exitUnknown && next.Action == restart.ActionRestart && next.Delay == 0 {
 			local.NextStartID = r.ref.newStartID()
 		}
 		r.records.appendEvent(s, event)
@@ -134,14 +134,14 @@ func (r *processRunner) handleProcessEnd(killCtx, forceKillCtx context.Context, 
 		local.NextStartID = "" // an id that is not stored must not be used
 	}
 	// Until the exit status is stored, only the driver can report it to the next agent, so the driver must keep the task.
-	if err != nil && !r.records.awaitStored(killCtx) && isAgentShutdown(killCtx, forceKillCtx) {
+	if err != nil && !r.records.awaitRecordsStored(killCtx) && isAgentShutdown(killCtx, forceKillCtx) {
 		return restart.Outcome{}, false
 	}
 	// The context is not canceled with killCtx, because the driver must destroy a killed task too.
 	if result.destroyed {
-		r.processTracker.noteDestroyed()
+		r.processTracker.recordProcessDestroyed()
 	} else {
-		d := state.PendingDestroy{ID: p.id(), Uncertain: p.unrecoverable && result.exitUnknown}
+		d := state.PendingDestroy{StartID: p.id(), NotFoundIsInconclusive: p.unrecoverable && result.exitUnknown}
 		if !p.unrecoverable {
 			d.Handle = handleWithoutConfig(p.handle)
 		}
@@ -150,31 +150,31 @@ func (r *processRunner) handleProcessEnd(killCtx, forceKillCtx context.Context, 
 		_ = r.destroyer.destroyPendingStart(context.WithoutCancel(killCtx)) // the destroyer reports errors as an event
 		point.Leave()
 	}
-	r.currentProcess.clearExited()
+	r.currentProcess.clearExitedProcess()
 	called := r.hooks.callExitedHooks(forceKillCtx, local.Exit, r.restartDecider.willRestart(local.Exit.RestartOutcome()))
 	return local.Exit.RestartOutcome(), called
 }
 
-// resumeRecovered calls the Prestart hooks of a recovered process. If the earlier agent had not recorded that the task
+// resumeRecoveredProcess calls the Prestart hooks of a recovered process. If the earlier agent had not recorded that the task
 // runs, it sets the state running and emits the Started event.
-func (r *processRunner) resumeRecovered(killCtx context.Context, p *process) {
+func (r *processRunner) resumeRecoveredProcess(killCtx context.Context, p *process) {
 	if killCtx.Err() == nil {
 		_ = r.hooks.callPrestartHooks(killCtx, true) // errors of Prestart hooks are reported as events
 	}
 	r.logger.Info("task taken over", "task_id", p.id())
 	if task, _ := r.records.snapshot(); task.State != model.TaskRunning {
-		r.restartDecider.recordRestartState()
+		r.restartDecider.recordRestartStateAtStart()
 		r.records.setTaskState(state.DurabilityGrouped, model.TaskRunning, model.EventStarted())
 	}
 }
 
-// finishRestart stops a recovered process whose restart was requested under an earlier agent. The stop runs in a goroutine
+// finishRestartOfEarlierAgent stops a recovered process whose restart was requested under an earlier agent. The stop runs in a goroutine
 // of wg.
-func (r *processRunner) finishRestart(ctx context.Context, wg *sync.WaitGroup, p *process) {
-	if p.pendingRestart == nil {
+func (r *processRunner) finishRestartOfEarlierAgent(ctx context.Context, wg *sync.WaitGroup, p *process) {
+	if p.unfinishedEarlierRestart == nil {
 		return
 	}
-	r.logger.Info("finishing the restart that was requested under an earlier agent", "task_id", p.id(), "reason", p.pendingRestart.Reason)
+	r.logger.Info("finishing the restart that was requested under an earlier agent", "task_id", p.id(), "reason", p.unfinishedEarlierRestart.Reason)
 	wg.Go(func() {
 		if err := r.stopper.stopForRestart(ctx, p); err != nil && ctx.Err() == nil {
 			r.logger.Error("restart of a recovered task", "task_id", p.id(), "error", err)
@@ -201,5 +201,5 @@ func exitUnknownText(err error) string {
 }
 
 func startFailureOutcome(err error) restart.Outcome {
-	return restart.Outcome{Unrecoverable: !driver.IsRecoverable(err)}
+	return restart.Outcome{StartUnrecoverable: !driver.IsRecoverable(err)}
 }

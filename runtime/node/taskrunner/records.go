@@ -27,40 +27,40 @@ type Store interface {
 // taskRecords holds the state of a task and the local state of its runner, and stores both. Its methods may be called from any
 // goroutine unless their comment says otherwise.
 type taskRecords struct {
-	store           Store
-	notifyChanged   func()              // called after each change of the task's state
-	putRetriesEnded <-chan struct{}     // when the channel is closed, failed puts are no longer retried
-	hasSecrets      func() bool         // reports whether the task has secrets, so that redactSecrets must be called
-	redactSecrets   func(string) string // replaces the secrets of the task in a text
-	timeline        timeline.Recorder
-	taskMetrics     taskMetrics
-	logger          hclog.Logger
+	store             Store
+	onTaskStateChange func()              // called after each change of the task's state
+	putRetriesEnded   <-chan struct{}     // when the channel is closed, failed puts are no longer retried
+	hasSecrets        func() bool         // reports whether the task has secrets, so that redactSecrets must be called
+	redactSecrets     func(string) string // replaces the secrets of the task in a text
+	timeline          timeline.Recorder
+	taskMetrics       taskMetrics
+	logger            hclog.Logger
 
 	// localState belongs to the goroutine of Run and, before Run, to the callers that prepare
 	// it.
 	localState state.LocalState
 
-	// writeMu keeps the puts in the order of the changes: unlike mu, it is held during each call of the store.
-	writeMu           sync.Mutex       // taken before mu
-	lastPutLocalState state.LocalState // copy of localState at the last changeAndPut, which any goroutine may read
-	putCount          int              // number of puts
-	lastPutWithLocal  int              // number of the last put that included the local state
-	lastStoredPut     int              // number of the last put that is known to be stored
-	retryDone         chan struct{}    // not nil while a failed put is retried (see retryPuts); closed when the records are stored
+	// putOrderMu keeps the puts in the order of the changes: unlike mu, it is held during each call of the store.
+	putOrderMu              sync.Mutex       // taken before mu
+	lastPutLocalState       state.LocalState // copy of localState at the last changeAndPutBothRecords, which any goroutine may read
+	putCount                int              // number of puts
+	lastLocalStatePutNumber int              // number of the last put that included the local state
+	lastStoredPutNumber     int              // number of the last put that is known to be stored
+	putRetryDone            chan struct{}    // not nil while a failed put is retried (see retryFailedPut); closed when the records are stored
 
-	mu               sync.Mutex // also guards fields of killRequest and currentProcess
-	taskState        *api.TaskState
-	restartRequest   *state.RestartRequest // requested restart of the process, or rerun of a dead task
-	killedSinceStart bool                  // the task was killed after its last start and before it finished; stored as LocalState.Killed
-	reportedMessages []string              // messages of emitEventOnce; stored as LocalState.Reported; the slice is replaced, never changed in place
+	mu                  sync.Mutex // also guards fields of killRequest and currentProcess
+	taskState           *api.TaskState
+	restartRequest      *state.RestartRequest // requested restart of the process, or rerun of a dead task
+	killedSinceStart    bool                  // the task was killed after its last start and before it finished; stored as LocalState.Killed
+	emittedOnceMessages []string              // messages of emitEventOnce; stored as LocalState.Reported; the slice is replaced, never changed in place
 }
 
 // restoreRecords sets the records of an earlier agent. It must be called before any other method.
 func (r *taskRecords) restoreRecords(was RestoredTask) {
-	r.localState, r.lastPutLocalState = was.Local, was.Local
-	r.killedSinceStart, r.reportedMessages = was.Local.Killed, was.Local.Reported
-	if was.State != nil {
-		r.taskState = model.CopyTaskState(was.State)
+	r.localState, r.lastPutLocalState = was.LocalState, was.LocalState
+	r.killedSinceStart, r.emittedOnceMessages = was.LocalState.KillRequested, was.LocalState.ReportedMessages
+	if was.TaskState != nil {
+		r.taskState = model.CopyTaskState(was.TaskState)
 	} else {
 		r.addReceivedEvent()
 	}
@@ -77,9 +77,9 @@ func (r *taskRecords) resetToNewTask() {
 	before := r.localState
 	r.localState = state.LocalState{Capabilities: before.Capabilities}
 	for name, was := range before.Hooks {
-		r.localState.SetHook(name, state.HookState{Attachment: was.Attachment, Data: was.Data})
+		r.localState.SetHook(name, state.HookState{AttachmentJSON: was.AttachmentJSON, Data: was.Data})
 	}
-	r.changeAndPut(state.DurabilitySync, func(s *api.TaskState) bool {
+	r.changeAndPutBothRecords(state.DurabilitySync, func(s *api.TaskState) bool {
 		if s.State == model.TaskPending {
 			return false
 		}
@@ -129,7 +129,7 @@ func (e *redactedError) Unwrap() error { return e.err }
 
 // emitEvent adds an event to the task. The caller must not change the event afterwards.
 func (r *taskRecords) emitEvent(event *api.TaskEvent) {
-	r.changeAndStore(state.DurabilityAsync, func(s *api.TaskState) bool {
+	r.changeAndStoreTaskState(state.DurabilityAsync, func(s *api.TaskState) bool {
 		r.appendEvent(s, event)
 		return true
 	})
@@ -140,11 +140,11 @@ const maxReportedMessages = 16
 
 // emitEventOnce implements [Runner.EmitEventOnce].
 func (r *taskRecords) emitEventOnce(event *api.TaskEvent) {
-	r.changeAndStoreWithLocal(state.DurabilityAsync, func(s *api.TaskState) bool {
-		if len(r.reportedMessages) >= maxReportedMessages || slices.Contains(r.reportedMessages, event.DisplayMessage) {
+	r.changeAndStoreBothRecords(state.DurabilityAsync, func(s *api.TaskState) bool {
+		if len(r.emittedOnceMessages) >= maxReportedMessages || slices.Contains(r.emittedOnceMessages, event.DisplayMessage) {
 			return false
 		}
-		r.reportedMessages = append(slices.Clone(r.reportedMessages), event.DisplayMessage)
+		r.emittedOnceMessages = append(slices.Clone(r.emittedOnceMessages), event.DisplayMessage)
 		r.appendEvent(s, event)
 		return true
 	})
@@ -153,7 +153,7 @@ func (r *taskRecords) emitEventOnce(event *api.TaskEvent) {
 // setTaskState sets the state of the task, adds the event unless it is nil, and stores the local state too. It belongs to the
 // goroutine of Run.
 func (r *taskRecords) setTaskState(h state.Durability, status string, event *api.TaskEvent) {
-	r.changeAndPut(h, func(s *api.TaskState) bool {
+	r.changeAndPutBothRecords(h, func(s *api.TaskState) bool {
 		if s.State == status && event == nil {
 			return false
 		}
@@ -169,9 +169,9 @@ func (r *taskRecords) setTaskState(h state.Durability, status string, event *api
 	})
 }
 
-// resetFinishedState removes the end of a dead task from its state, for a requested rerun.
-func (r *taskRecords) resetFinishedState() {
-	r.changeAndStore(state.DurabilitySync, func(s *api.TaskState) bool {
+// resetDeadTaskState removes the end of a dead task from its state, for a requested rerun.
+func (r *taskRecords) resetDeadTaskState() {
+	r.changeAndStoreTaskState(state.DurabilitySync, func(s *api.TaskState) bool {
 		model.ResetTask(s)
 		return true
 	})
@@ -185,40 +185,40 @@ func (r *taskRecords) clearRestartRequest() {
 	r.restartRequest = nil
 }
 
-// changeAndStore calls f, which may change the state of the task. Unless f returns false, changeAndStore stores the state and
+// changeAndStoreTaskState calls f, which may change the state of the task. Unless f returns false, changeAndStoreTaskState stores the state and
 // notifies the allocation.
-func (r *taskRecords) changeAndStore(h state.Durability, f func(*api.TaskState) bool) {
-	r.changeAndStoreStates(h, false, f)
+func (r *taskRecords) changeAndStoreTaskState(h state.Durability, f func(*api.TaskState) bool) {
+	r.changeAndStoreRecords(h, false, f)
 }
 
-// changeAndStoreWithLocal is like changeAndStore, but always stores the local state too, in the same write. f may also set the
-// fields that localStateLocked adds to the local state. Unlike changeAndPut it may be called from any goroutine.
-func (r *taskRecords) changeAndStoreWithLocal(h state.Durability, f func(*api.TaskState) bool) {
-	r.changeAndStoreStates(h, true, f)
+// changeAndStoreBothRecords is like changeAndStoreTaskState, but always stores the local state too, in the same write. f may also set the
+// fields that mergedLocalStateLocked adds to the local state. Unlike changeAndPutBothRecords it may be called from any goroutine.
+func (r *taskRecords) changeAndStoreBothRecords(h state.Durability, f func(*api.TaskState) bool) {
+	r.changeAndStoreRecords(h, true, f)
 }
 
-func (r *taskRecords) changeAndStoreStates(h state.Durability, both bool, f func(*api.TaskState) bool) {
-	r.writeMu.Lock()
-	defer r.writeMu.Unlock()
-	snapshot, changed := r.changeState(f)
+func (r *taskRecords) changeAndStoreRecords(h state.Durability, withLocalState bool, f func(*api.TaskState) bool) {
+	r.putOrderMu.Lock()
+	defer r.putOrderMu.Unlock()
+	snapshot, changed := r.changeTaskState(f)
 	if !changed {
 		return
 	}
-	p := r.putLocked(snapshot, both || r.lastPutWithLocal > r.lastStoredPut, h)
-	r.notifyChanged()
-	_ = r.awaitPutLocked(p) // no error is returned, because retryPuts retries a failed put
+	p := r.putRecordsLocked(snapshot, withLocalState || r.lastLocalStatePutNumber > r.lastStoredPutNumber, h)
+	r.onTaskStateChange()
+	_ = r.awaitPutLocked(p) // no error is returned, because retryFailedPut retries a failed put
 }
 
-// changeAndPut is like changeAndStore, but also stores r.localState, even if f returns false. It belongs to the goroutine
+// changeAndPutBothRecords is like changeAndStoreTaskState, but also stores r.localState, even if f returns false. It belongs to the goroutine
 // of Run. It returns the error of the store, except for state.DurabilityAsync.
-func (r *taskRecords) changeAndPut(h state.Durability, f func(*api.TaskState) bool) error {
-	r.writeMu.Lock()
-	defer r.writeMu.Unlock()
-	snapshot, changed := r.changeState(f)
+func (r *taskRecords) changeAndPutBothRecords(h state.Durability, f func(*api.TaskState) bool) error {
+	r.putOrderMu.Lock()
+	defer r.putOrderMu.Unlock()
+	snapshot, changed := r.changeTaskState(f)
 	r.lastPutLocalState = r.localState
-	p := r.putLocked(snapshot, true, h)
+	p := r.putRecordsLocked(snapshot, true, h)
 	if changed {
-		r.notifyChanged() // the allocation reacts with a later put, which may share the disk write
+		r.onTaskStateChange() // the allocation reacts with a later put, which may share the disk write
 	}
 	return r.awaitPutLocked(p)
 }
@@ -226,39 +226,39 @@ func (r *taskRecords) changeAndPut(h state.Durability, f func(*api.TaskState) bo
 // putLocalState stores a change of the local state. It stores the unchanged state too, because an earlier put of the state may
 // have failed.
 func (r *taskRecords) putLocalState(h state.Durability) error {
-	return r.changeAndPut(h, func(*api.TaskState) bool { return false })
+	return r.changeAndPutBothRecords(h, func(*api.TaskState) bool { return false })
 }
 
 // pendingPut is a put that may not be on the disk yet.
 type pendingPut struct {
-	number     int
+	putNumber  int
 	durability state.Durability
 	waitStored state.WaitDurableFunc
 }
 
-// putLocked puts the state, and also the local state if both is true. both must be true as long as the last local state is not
-// known to be stored, because the state alone could contradict the stored local state. The caller holds writeMu, and calls
+// putRecordsLocked puts the state, and also the local state if both is true. both must be true as long as the last local state is not
+// known to be stored, because the state alone could contradict the stored local state. The caller holds putOrderMu, and calls
 // awaitPutLocked.
-func (r *taskRecords) putLocked(task *api.TaskState, both bool, h state.Durability) pendingPut {
+func (r *taskRecords) putRecordsLocked(task *api.TaskState, withLocalState bool, h state.Durability) pendingPut {
 	r.putCount++
-	p := pendingPut{number: r.putCount, durability: h}
-	if both {
-		r.lastPutWithLocal = r.putCount
-		p.waitStored = r.store.Put(r.localStateLocked(), task, h)
+	p := pendingPut{putNumber: r.putCount, durability: h}
+	if withLocalState {
+		r.lastLocalStatePutNumber = r.putCount
+		p.waitStored = r.store.Put(r.mergedLocalStateLocked(), task, h)
 	} else {
 		p.waitStored = r.store.PutState(task, h)
 	}
 	return p
 }
 
-// awaitPutLocked blocks until a put is stored, except for state.DurabilityAsync. If the put fails, retryPuts retries it, also for
-// state.DurabilityAsync. The caller holds writeMu.
+// awaitPutLocked blocks until a put is stored, except for state.DurabilityAsync. If the put fails, retryFailedPut retries it, also for
+// state.DurabilityAsync. The caller holds putOrderMu.
 func (r *taskRecords) awaitPutLocked(p pendingPut) error {
 	if p.durability == state.DurabilityAsync {
 		go func() {
 			err := p.waitStored()
-			r.writeMu.Lock()
-			defer r.writeMu.Unlock()
+			r.putOrderMu.Lock()
+			defer r.putOrderMu.Unlock()
 			r.recordPutResultLocked(p, err)
 		}()
 		return nil
@@ -268,29 +268,29 @@ func (r *taskRecords) awaitPutLocked(p pendingPut) error {
 	return err
 }
 
-// recordPutResultLocked records the result of a put, and schedules retryPuts after an error. The caller holds writeMu.
+// recordPutResultLocked records the result of a put, and schedules retryFailedPut after an error. The caller holds putOrderMu.
 func (r *taskRecords) recordPutResultLocked(p pendingPut, err error) {
 	switch {
-	case err == nil && p.number > r.lastStoredPut:
-		r.lastStoredPut = p.number // each put includes the content of all earlier puts
-		if r.retryDone != nil {
-			close(r.retryDone)
-			r.retryDone = nil
+	case err == nil && p.putNumber > r.lastStoredPutNumber:
+		r.lastStoredPutNumber = p.putNumber // each put includes the content of all earlier puts
+		if r.putRetryDone != nil {
+			close(r.putRetryDone)
+			r.putRetryDone = nil
 			r.logger.Info("task stored")
 		}
-	case err == nil, p.number <= r.lastStoredPut, r.retryDone != nil, wait.IsClosed(r.putRetriesEnded):
+	case err == nil, p.putNumber <= r.lastStoredPutNumber, r.putRetryDone != nil, wait.IsClosed(r.putRetriesEnded):
 	default:
-		r.retryDone = make(chan struct{})
+		r.putRetryDone = make(chan struct{})
 		r.logger.Error("task not stored, trying again: until it is stored, another agent does not find it as it is", "error", err)
-		time.AfterFunc(putRetryDelay, r.retryPuts)
+		time.AfterFunc(putRetryDelay, r.retryFailedPut)
 	}
 }
 
-// awaitStored blocks until no put has to be retried, and returns true, or until ctx is done, and returns false.
-func (r *taskRecords) awaitStored(ctx context.Context) bool {
-	r.writeMu.Lock()
-	retryDone := r.retryDone
-	r.writeMu.Unlock()
+// awaitRecordsStored blocks until no put has to be retried, and returns true, or until ctx is done, and returns false.
+func (r *taskRecords) awaitRecordsStored(ctx context.Context) bool {
+	r.putOrderMu.Lock()
+	retryDone := r.putRetryDone
+	r.putOrderMu.Unlock()
 	if retryDone == nil {
 		return true
 	}
@@ -305,31 +305,31 @@ func (r *taskRecords) awaitStored(ctx context.Context) bool {
 // putRetryDelay is the time between two attempts to store a task.
 const putRetryDelay = time.Second
 
-// retryPuts puts the current records after a failed put. It is scheduled again until the records are stored or Run has
+// retryFailedPut puts the current records after a failed put. It is scheduled again until the records are stored or Run has
 // returned.
-func (r *taskRecords) retryPuts() {
-	r.writeMu.Lock()
-	defer r.writeMu.Unlock()
-	if r.retryDone == nil || wait.IsClosed(r.putRetriesEnded) {
+func (r *taskRecords) retryFailedPut() {
+	r.putOrderMu.Lock()
+	defer r.putOrderMu.Unlock()
+	if r.putRetryDone == nil || wait.IsClosed(r.putRetriesEnded) {
 		return
 	}
-	snapshot, _ := r.changeState(func(*api.TaskState) bool { return false })
-	if r.awaitPutLocked(r.putLocked(snapshot, true, state.DurabilitySync)) != nil {
-		time.AfterFunc(putRetryDelay, r.retryPuts)
+	snapshot, _ := r.changeTaskState(func(*api.TaskState) bool { return false })
+	if r.awaitPutLocked(r.putRecordsLocked(snapshot, true, state.DurabilitySync)) != nil {
+		time.AfterFunc(putRetryDelay, r.retryFailedPut)
 	}
 }
 
-// localStateLocked returns the local state for a put: the last local state, with the fields that other goroutines than that of
-// Run change. The caller holds writeMu.
-func (r *taskRecords) localStateLocked() state.LocalState {
+// mergedLocalStateLocked returns the local state for a put: the last local state, with the fields that other goroutines than that of
+// Run change. The caller holds putOrderMu.
+func (r *taskRecords) mergedLocalStateLocked() state.LocalState {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	local := r.lastPutLocalState
-	local.RestartRequest, local.Killed, local.Reported = r.restartRequest, r.killedSinceStart, r.reportedMessages
+	local.RestartRequest, local.KillRequested, local.ReportedMessages = r.restartRequest, r.killedSinceStart, r.emittedOnceMessages
 	return local
 }
 
-func (r *taskRecords) changeState(f func(*api.TaskState) bool) (snapshot *api.TaskState, changed bool) {
+func (r *taskRecords) changeTaskState(f func(*api.TaskState) bool) (snapshot *api.TaskState, changed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	changed = f(r.taskState)

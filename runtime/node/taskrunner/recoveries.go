@@ -12,36 +12,36 @@ import (
 // starts wait until the next process has recovered the running tasks of the driver, so that a start that kills the plugin
 // again does not leave these tasks unwatched. Its methods may be called concurrently; a nil pointer records nothing.
 type RecoveryTracker struct {
-	mu               sync.Mutex
-	recoveryOfDriver map[string]*driverRecovery
+	mu              sync.Mutex
+	trackerOfDriver map[string]*pluginTaskTracker
 }
 
 // NewRecoveryTracker returns a tracker that knows no running tasks.
 func NewRecoveryTracker() *RecoveryTracker {
-	return &RecoveryTracker{recoveryOfDriver: make(map[string]*driverRecovery)}
+	return &RecoveryTracker{trackerOfDriver: make(map[string]*pluginTaskTracker)}
 }
 
-// forDriver returns the part of the tracker for one driver. It is nil for a nil tracker.
-func (r *RecoveryTracker) forDriver(name string) *driverRecovery {
+// trackerForDriver returns the part of the tracker for one driver. It is nil for a nil tracker.
+func (r *RecoveryTracker) trackerForDriver(name string) *pluginTaskTracker {
 	if r == nil {
 		return nil
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	d := r.recoveryOfDriver[name]
+	d := r.trackerOfDriver[name]
 	if d == nil {
-		d = &driverRecovery{
+		d = &pluginTaskTracker{
 			pluginOfTask:      make(map[*process]driver.Driver),
 			taskCountOfPlugin: make(map[driver.Driver]int),
 			changed:           make(chan struct{}),
 		}
-		r.recoveryOfDriver[name] = d
+		r.trackerOfDriver[name] = d
 	}
 	return d
 }
 
-// driverRecovery records which plugin process of one driver has each running task. A nil pointer records nothing.
-type driverRecovery struct {
+// pluginTaskTracker records which plugin process of one driver has each running task. A nil pointer records nothing.
+type pluginTaskTracker struct {
 	mu                sync.Mutex
 	pluginOfTask      map[*process]driver.Driver // plugin process that has each running task; nil if none has it
 	taskCountOfPlugin map[driver.Driver]int      // number of running tasks that each plugin process has
@@ -49,7 +49,7 @@ type driverRecovery struct {
 }
 
 // setPluginOfTask records that the plugin process d has a task; a nil d means that no plugin process has it.
-func (r *driverRecovery) setPluginOfTask(p *process, d driver.Driver) {
+func (r *pluginTaskTracker) setPluginOfTask(p *process, d driver.Driver) {
 	if r == nil {
 		return
 	}
@@ -60,15 +60,15 @@ func (r *driverRecovery) setPluginOfTask(p *process, d driver.Driver) {
 		return
 	}
 	if known {
-		r.decrementLocked(was)
+		r.decrementTaskCountLocked(was)
 	}
 	r.pluginOfTask[p] = d
 	r.taskCountOfPlugin[d]++
-	r.notifyLocked()
+	r.announceChangeLocked()
 }
 
 // removeTask removes a task that no longer runs or is no longer watched.
-func (r *driverRecovery) removeTask(p *process) {
+func (r *pluginTaskTracker) removeTask(p *process) {
 	if r == nil {
 		return
 	}
@@ -76,18 +76,18 @@ func (r *driverRecovery) removeTask(p *process) {
 	defer r.mu.Unlock()
 	if was, known := r.pluginOfTask[p]; known {
 		delete(r.pluginOfTask, p)
-		r.decrementLocked(was)
-		r.notifyLocked()
+		r.decrementTaskCountLocked(was)
+		r.announceChangeLocked()
 	}
 }
 
-func (r *driverRecovery) decrementLocked(d driver.Driver) {
+func (r *pluginTaskTracker) decrementTaskCountLocked(d driver.Driver) {
 	if r.taskCountOfPlugin[d]--; r.taskCountOfPlugin[d] == 0 {
 		delete(r.taskCountOfPlugin, d)
 	}
 }
 
-func (r *driverRecovery) notifyLocked() {
+func (r *pluginTaskTracker) announceChangeLocked() {
 	close(r.changed)
 	r.changed = make(chan struct{})
 }
@@ -96,9 +96,9 @@ func (r *driverRecovery) notifyLocked() {
 // driver that hangs in one recovery must not block all starts.
 const recoveryTimeout = 30 * time.Second
 
-// awaitRecovered returns the driver when its plugin process has recovered all running tasks of
+// awaitTasksRecovered returns the driver when its plugin process has recovered all running tasks of
 // the driver, or after recoveryTimeout.
-func (r *driverRecovery) awaitRecovered(ctx context.Context, find dispenseFunc) (driver.Driver, error) {
+func (r *pluginTaskTracker) awaitTasksRecovered(ctx context.Context, find dispenseDriverFunc) (driver.Driver, error) {
 	if r == nil {
 		return find(ctx)
 	}

@@ -19,12 +19,12 @@ func (r *Runner) Kill(event *api.TaskEvent) { r.killRequest.requestKill(event, f
 // ForceKill kills the task without PreKilling hooks, shutdown delay and kill timeout. It does not block.
 func (r *Runner) ForceKill(event *api.TaskEvent) { r.killRequest.requestKill(event, true) }
 
-// Purge allows the agent to end a task that is being stopped without its driver, if the driver is still unavailable after
+// SetJobPurged allows the agent to end a task that is being stopped without its driver, if the driver is still unavailable after
 // kill_timeout. The exit status of such a task is unknown.
-func (r *Runner) Purge() { r.killRequest.closeChannel(r.killRequest.purged) }
+func (r *Runner) SetJobPurged() { r.killRequest.closeChannel(r.killRequest.jobPurged) }
 
 // SkipShutdownDelay skips the shutdown delays of the current and of later kills and restarts.
-func (r *Runner) SkipShutdownDelay() { r.killRequest.closeChannel(r.killRequest.delaySkipped) }
+func (r *Runner) SkipShutdownDelay() { r.killRequest.closeChannel(r.killRequest.shutdownDelaySkipped) }
 
 // Restart stops the running process and returns when it has exited; the runner then
 // starts the task again. If failure is set, the restart counts as a failure for the
@@ -51,7 +51,7 @@ func (r *Runner) Signal(ctx context.Context, event *api.TaskEvent, name string) 
 	if unix.SignalNum(name) == 0 {
 		return fmt.Errorf("unknown signal %q: use a name like SIGHUP", name)
 	}
-	p := r.currentProcess.get()
+	p := r.currentProcess.getProcess()
 	if p == nil {
 		return ErrNotRunning
 	}
@@ -61,7 +61,7 @@ func (r *Runner) Signal(ctx context.Context, event *api.TaskEvent, name string) 
 
 // Exec runs a command in the context of the task.
 func (r *Runner) Exec(ctx context.Context, command []string, timeout time.Duration) (*driver.ExecResult, error) {
-	p := r.currentProcess.get()
+	p := r.currentProcess.getProcess()
 	if p == nil {
 		return nil, ErrNotRunning
 	}
@@ -71,7 +71,7 @@ func (r *Runner) Exec(ctx context.Context, command []string, timeout time.Durati
 // ExecStreaming runs a command with streamed input and output, and blocks until the
 // command has exited.
 func (r *Runner) ExecStreaming(ctx context.Context, exec driver.Exec) (*driver.ExitResult, error) {
-	p := r.currentProcess.get()
+	p := r.currentProcess.getProcess()
 	if p == nil {
 		return nil, ErrNotRunning
 	}
@@ -88,7 +88,7 @@ func (r *Runner) Stats(ctx context.Context, interval time.Duration) (<-chan *dri
 // SampleStats is like Stats, and also returns a channel that is closed when the process has
 // exited. Each process has its own channel.
 func (r *Runner) SampleStats(ctx context.Context, interval time.Duration) (samples <-chan *driver.TaskStats, exited <-chan struct{}, err error) {
-	p := r.currentProcess.get()
+	p := r.currentProcess.getProcess()
 	if p == nil {
 		return nil, nil, ErrNotRunning
 	}
@@ -98,7 +98,7 @@ func (r *Runner) SampleStats(ctx context.Context, interval time.Duration) (sampl
 
 // Running reports whether the task has a process that has not exited.
 func (r *Runner) Running() bool {
-	p := r.currentProcess.get()
+	p := r.currentProcess.getProcess()
 	return p != nil && !wait.IsClosed(p.exited)
 }
 

@@ -24,8 +24,8 @@ type rerunRequests struct {
 // requestRerun implements [Runner.Rerun].
 func (r *rerunRequests) requestRerun(event *api.TaskEvent) bool {
 	dead, first := false, false
-	r.records.changeAndStoreWithLocal(state.DurabilitySync, func(s *api.TaskState) bool {
-		dead = r.canRerun(s)
+	r.records.changeAndStoreBothRecords(state.DurabilitySync, func(s *api.TaskState) bool {
+		dead = r.mayRerun(s)
 		first = dead && r.records.restartRequest == nil
 		if first {
 			r.records.restartRequest = &state.RestartRequest{Reason: event.RestartReason}
@@ -39,8 +39,8 @@ func (r *rerunRequests) requestRerun(event *api.TaskEvent) bool {
 	return dead
 }
 
-// canRerun reports whether a task with this state has ended successfully and may run again.
-func (r *rerunRequests) canRerun(s *api.TaskState) bool {
+// mayRerun reports whether a task with this state has ended successfully and may run again.
+func (r *rerunRequests) mayRerun(s *api.TaskState) bool {
 	return s.State == model.TaskDead && !s.Failed && !r.killRequest.isRequested() && !wait.IsClosed(r.runReturned)
 }
 
@@ -51,11 +51,11 @@ func (r *rerunRequests) isRerunnable() bool {
 	}
 	r.records.mu.Lock()
 	defer r.records.mu.Unlock()
-	return r.canRerun(r.records.taskState) && r.records.restartRequest == nil
+	return r.mayRerun(r.records.taskState) && r.records.restartRequest == nil
 }
 
-// restoreRequest sets a rerun request that was made under an earlier agent. It must be called before any other method.
-func (r *rerunRequests) restoreRequest(request *state.RestartRequest) {
+// restoreEarlierRequest sets a rerun request that was made under an earlier agent. It must be called before any other method.
+func (r *rerunRequests) restoreEarlierRequest(request *state.RestartRequest) {
 	r.records.restartRequest = request
 	r.rerunRequested <- struct{}{}
 }

@@ -14,54 +14,54 @@ import (
 // restartDecider applies the restart policy of the task. It belongs to the goroutine of Run and,
 // before Run, to the callers that prepare it.
 type restartDecider struct {
-	tracker     *restart.Tracker
-	records     *taskRecords
-	killRequest *killRequest
-	task        func() Task
-	logger      hclog.Logger
+	restartTracker *restart.Tracker
+	records        *taskRecords
+	killRequest    *killRequest
+	task           func() Task
+	logger         hclog.Logger
 }
 
-// restoreTracker sets the restart attempts that an earlier agent has counted.
-func (r *restartDecider) restoreTracker(stored restart.State) {
+// restoreRestartTracker sets the restart attempts that an earlier agent has counted.
+func (r *restartDecider) restoreRestartTracker(stored restart.State) {
 	if !stored.WindowStart.IsZero() {
-		r.tracker.Resume(stored)
+		r.restartTracker.RestoreState(stored)
 	}
 }
 
-// recordRestartState clears the restart delay, because the task starts now, and copies the state of the tracker to the
+// recordRestartStateAtStart clears the restart delay, because the task starts now, and copies the state of the tracker to the
 // local state, which the next put stores.
-func (r *restartDecider) recordRestartState() {
-	r.tracker.ClearDelay()
-	r.records.localState.Restart = r.tracker.State()
+func (r *restartDecider) recordRestartStateAtStart() {
+	r.restartTracker.ClearDelay()
+	r.records.localState.RestartState = r.restartTracker.State()
 }
 
-// predictDecision returns what decideAndRecord would decide now, without the jitter of the delay. A later kill, restart
+// predictRestartDecision returns what decideAndRecord would decide now, without the jitter of the delay. A later kill, restart
 // request or version of the task may change the decision.
-func (r *restartDecider) predictDecision(outcome restart.Outcome) restart.Decision {
+func (r *restartDecider) predictRestartDecision(outcome restart.Outcome) restart.Decision {
 	outcome.Killed = r.killRequest.isRequested()
-	tracker := restart.New(r.task().Restart, time.Now(), func(int64) int64 { return 0 })
-	tracker.Resume(r.tracker.State())
+	tracker := restart.NewTracker(r.task().RestartPolicy, time.Now(), func(int64) int64 { return 0 })
+	tracker.RestoreState(r.restartTracker.State())
 	return tracker.Decide(time.Now(), outcome)
 }
 
-// willRestart reports whether predictDecision restarts the task after this outcome.
+// willRestart reports whether predictRestartDecision restarts the task after this outcome.
 func (r *restartDecider) willRestart(outcome restart.Outcome) bool {
-	return r.predictDecision(outcome).Action == restart.ActionRestart
+	return r.predictRestartDecision(outcome).Action == restart.ActionRestart
 }
 
 // decideAndRecord applies the restart policy, and stores the decision with the state of the task. If the agent dies before
 // the decision is on the disk, the next agent decides again, because the exit is stored.
 func (r *restartDecider) decideAndRecord(outcome restart.Outcome) restart.Decision {
 	outcome.Killed = r.killRequest.isRequested()
-	r.tracker.SetPolicy(r.task().Restart)
-	decision := r.tracker.Decide(time.Now(), outcome)
+	r.restartTracker.SetPolicy(r.task().RestartPolicy)
+	decision := r.restartTracker.Decide(time.Now(), outcome)
 	local := &r.records.localState
-	local.Restart = r.tracker.State()
+	local.RestartState = r.restartTracker.State()
 	next := local.NextStartID
-	if decision.Action != restart.ActionRestart || decision.Delay > 0 || local.Destroy != nil {
+	if decision.Action != restart.ActionRestart || decision.Delay > 0 || local.FirstPendingDestroy != nil {
 		next = ""
 	}
-	local.StartID, local.NextStartID, local.Handle, local.Network, local.Unrecoverable, local.Exit = next, "", nil, nil, false, nil
+	local.StartID, local.NextStartID, local.Handle, local.Network, local.HandleUnrecoverable, local.Exit = next, "", nil, nil, false, nil
 
 	switch decision.Action {
 	case restart.ActionFinish:
@@ -83,9 +83,9 @@ func (r *restartDecider) decideAndRecord(outcome restart.Outcome) restart.Decisi
 // startRerun makes a dead task pending again, for a requested rerun. It reports whether the restart policy allows the
 // rerun.
 func (r *restartDecider) startRerun() bool {
-	r.records.resetFinishedState()
+	r.records.resetDeadTaskState()
 	defer r.records.clearRestartRequest()
-	return r.decideAndRecord(restart.Outcome{Requested: true}).Action == restart.ActionRestart
+	return r.decideAndRecord(restart.Outcome{RestartRequested: true}).Action == restart.ActionRestart
 }
 
 // dropUnusedStartID removes the stored id of a start for which StartTask was not called, so that the next agent does not

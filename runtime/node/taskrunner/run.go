@@ -42,7 +42,7 @@ func (r *Runner) Run(ctx context.Context) {
 		}
 	}
 	if r.destroyer.pendingDestroy() != nil {
-		close(r.destroyPending)
+		close(r.onlyDestroyRemains)
 		r.destroyer.retryUntilDestroyed(forceKillCtx)
 	}
 	if ctx.Err() != nil {
@@ -66,16 +66,16 @@ func (r *Runner) finishRun(ctx context.Context) {
 // runRestartLoop runs one process of the task after the other, until the restart policy, a kill or a shutdown of the
 // agent ends the loop.
 func (r *Runner) runRestartLoop(killCtx, forceKillCtx context.Context) {
-	if !r.startAdopter.awaitDecision(killCtx, forceKillCtx) {
+	if !r.interruptedStartAdopter.awaitStartDecision(killCtx, forceKillCtx) {
 		return
 	}
 	defer r.restartDecider.dropUnusedStartID()
 	next, ok := r.firstRestartDecision(forceKillCtx)
 	for ok && next.Action == restart.ActionRestart {
 		// A recovered process runs already, so it does not wait for the gate.
-		if r.currentProcess.get() == nil {
+		if r.currentProcess.getProcess() == nil {
 			started := false
-			r.destroyer.retryWhileWaiting(killCtx, func() { started = r.awaitDelayAndGate(killCtx, next.Delay) })
+			r.destroyer.retryWhileWaiting(killCtx, func() { started = r.awaitRestartDelayAndStartGate(killCtx, next.Delay) })
 			if !started {
 				return
 			}
@@ -88,18 +88,18 @@ func (r *Runner) runRestartLoop(killCtx, forceKillCtx context.Context) {
 	}
 }
 
-// awaitDelayAndGate waits for the restart delay, and then for the start gate of the task. It returns false if killCtx is
+// awaitRestartDelayAndStartGate waits for the restart delay, and then for the start gate of the task. It returns false if killCtx is
 // done first.
-func (r *Runner) awaitDelayAndGate(killCtx context.Context, delay time.Duration) bool {
+func (r *Runner) awaitRestartDelayAndStartGate(killCtx context.Context, delay time.Duration) bool {
 	if delay > 0 {
-		span := r.timeline.StartWait("restart delay")
+		span := r.timeline.StartWaitSpan("restart delay")
 		slept := wait.Sleep(killCtx, delay) == nil
 		span.End("", context.Cause(killCtx))
 		if !slept {
 			return false
 		}
 	}
-	span := r.timeline.StartWait("other tasks")
+	span := r.timeline.StartWaitSpan("other tasks")
 	err := r.startGate.Wait(killCtx)
 	span.End("", err)
 	return err == nil
@@ -115,5 +115,5 @@ func (r *Runner) firstRestartDecision(forceKillCtx context.Context) (restart.Dec
 		}
 		return r.restartDecider.decideAndRecord(exit.RestartOutcome()), true
 	}
-	return restart.Decision{Action: restart.ActionRestart, Delay: r.restartDecider.tracker.RemainingDelay(time.Now())}, true
+	return restart.Decision{Action: restart.ActionRestart, Delay: r.restartDecider.restartTracker.RemainingDelay(time.Now())}, true
 }

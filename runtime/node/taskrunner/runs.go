@@ -10,30 +10,30 @@ type processTracker struct {
 	earlierProcessMayRun bool // a process before the last one ended with an unknown exit status, and was not destroyed
 }
 
-// allEnded reports whether no process of the task can be alive.
-func (p *processTracker) allEnded() bool {
+// allProcessesEnded reports whether no process of the task can be alive.
+func (p *processTracker) allProcessesEnded() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.lastProcessEnded && !p.earlierProcessMayRun
 }
 
-// noteStart records that the driver may start a new process of the task from now on.
-func (p *processTracker) noteStart() {
+// recordStartAttempt records that the driver may start a new process of the task from now on.
+func (p *processTracker) recordStartAttempt() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.lastProcessEnded, p.lastExitUnobserved, p.earlierProcessMayRun = false, false, p.earlierProcessMayRun || p.lastExitUnobserved
 }
 
-// noteExit records the end of the last process; observed is false if its exit status is
+// recordProcessEnd records the end of the last process; observed is false if its exit status is
 // unknown.
-func (p *processTracker) noteExit(observed bool) {
+func (p *processTracker) recordProcessEnd(observed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.lastProcessEnded, p.lastExitUnobserved = observed, !observed
 }
 
-// noteDestroyed records that the last process was destroyed, so it cannot be alive even if its exit status is unknown.
-func (p *processTracker) noteDestroyed() {
+// recordProcessDestroyed records that the last process was destroyed, so it cannot be alive even if its exit status is unknown.
+func (p *processTracker) recordProcessDestroyed() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.lastProcessEnded, p.lastExitUnobserved = true, false

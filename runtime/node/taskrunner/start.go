@@ -19,9 +19,9 @@ import (
 type starter struct {
 	ref            taskRef
 	records        *taskRecords
-	awaitDriver    dispenseFunc // returns the driver, and blocks while it is unavailable; see waitUntilAvailable
+	awaitDriver    dispenseDriverFunc // returns the driver, and blocks while it is unavailable; see dispenseWhenAvailable
 	description    *driverDescription
-	configBuilder  *configBuilder
+	configBuilder  *taskConfigBuilder
 	hooks          *taskHooks
 	startCaller    *startCaller
 	destroyer      *destroyer
@@ -30,8 +30,8 @@ type starter struct {
 	logger         hclog.Logger
 }
 
-// callHooksAndStart calls the Prestart hooks and starts the task. It emits an event for an error, unless killCtx is done.
-func (s *starter) callHooksAndStart(killCtx, forceKillCtx context.Context) (*process, error) {
+// callPrestartHooksAndStart calls the Prestart hooks and starts the task. It emits an event for an error, unless killCtx is done.
+func (s *starter) callPrestartHooksAndStart(killCtx, forceKillCtx context.Context) (*process, error) {
 	if err := s.prepareStart(killCtx); err != nil {
 		return nil, err
 	}
@@ -49,7 +49,7 @@ func (s *starter) prepareStart(killCtx context.Context) error {
 		err = fmt.Errorf("driver %q: %w", s.description.task().Driver, err)
 	} else if err = s.destroyer.destroyPendingStart(killCtx); err != nil {
 		err = driver.Recoverable(err)
-	} else if err = s.description.fetchOnce(killCtx); IsTemporaryError(err) {
+	} else if err = s.description.fetchOnce(killCtx); IsDriverTemporarilyUnavailable(err) {
 		err = driver.Recoverable(err)
 	}
 	if err != nil {
@@ -63,7 +63,7 @@ func (s *starter) startTask(killCtx, forceKillCtx context.Context) (*process, er
 	if killCtx.Err() != nil {
 		return nil, context.Cause(killCtx)
 	}
-	config, err := s.configBuilder.build()
+	config, err := s.configBuilder.buildTaskConfig()
 	if err != nil {
 		err = s.records.redactError(err)
 		s.records.emitEvent(model.EventFailedValidation(err.Error()))
@@ -72,9 +72,9 @@ func (s *starter) startTask(killCtx, forceKillCtx context.Context) (*process, er
 
 	// The id is stored before the start, so that the next agent can find a process whose
 	// handle was not stored because this agent died.
-	s.restartDecider.recordRestartState()
+	s.restartDecider.recordRestartStateAtStart()
 	local := &s.records.localState
-	if local.StartID == "" { // handleProcessEnd has stored no id for this start with the last exit
+	if local.StartID == "" { // recordExitAndDestroyTask has stored no id for this start with the last exit
 		local.StartID = s.ref.newStartID()
 		if err := s.records.putLocalState(state.DurabilitySync); err != nil {
 			s.records.emitEvent(model.EventDriverFailure(err.Error()))
@@ -82,7 +82,7 @@ func (s *starter) startTask(killCtx, forceKillCtx context.Context) (*process, er
 		}
 	}
 	config.ID = local.StartID
-	config.Env = withTraceparent(config.Env, s.startCaller.calls.timeline.TaskTraceparent(config.ID))
+	config.Env = withTraceparent(config.Env, s.startCaller.callRecorder.timeline.TaskTraceparent(config.ID))
 	s.records.taskMetrics.countStart()
 	p, err := s.startCaller.startProcess(killCtx, forceKillCtx, config)
 	if err != nil {
@@ -93,10 +93,10 @@ func (s *starter) startTask(killCtx, forceKillCtx context.Context) (*process, er
 	}
 
 	if wait.IsClosed(p.exited) {
-		return p, nil // the start was executed and its exit status is unknown; handleProcessEnd stores the exit
+		return p, nil // the start was executed and its exit status is unknown; recordExitAndDestroyTask stores the exit
 	}
-	local.Handle, local.Network, local.Unrecoverable = handleWithoutConfig(p.handle), p.network, p.unrecoverable
-	s.currentProcess.setStarted(p)
+	local.Handle, local.Network, local.HandleUnrecoverable = handleWithoutConfig(p.handle), p.network, p.unrecoverable
+	s.currentProcess.setStartedProcess(p)
 	s.logger.Info("task started", "task_id", config.ID)
 	point := failpoint.EnterStep(failpoint.StepHandleStored)
 	s.records.setTaskState(state.DurabilityGrouped, model.TaskRunning, model.EventStarted())

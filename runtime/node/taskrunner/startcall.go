@@ -27,20 +27,20 @@ const startEventDelay = 10 * time.Second
 
 // startCaller calls StartTask of the driver. It belongs to the goroutine of Run.
 type startCaller struct {
-	query          startQuery
-	dispense       dispenseFunc
-	awaitDriver    dispenseFunc // returns the driver, and blocks while it is unavailable; see waitUntilAvailable
-	calls          callRecorder
-	driverRecovery *driverRecovery
-	destroyer      *destroyer
-	processTracker *processTracker
-	killRequest    *killRequest
-	task           func() Task
-	emitEvent      func(*api.TaskEvent)
-	reportOutage   func(error) // emits the event for an outage of the driver; called once per outage
-	logger         hclog.Logger
+	startQuery        startQuery
+	dispense          dispenseDriverFunc
+	awaitDriver       dispenseDriverFunc // returns the driver, and blocks while it is unavailable; see dispenseWhenAvailable
+	callRecorder      driverCallRecorder
+	pluginTaskTracker *pluginTaskTracker
+	destroyer         *destroyer
+	processTracker    *processTracker
+	killRequest       *killRequest
+	task              func() Task
+	emitEvent         func(*api.TaskEvent)
+	reportOutage      func(error) // emits the event for an outage of the driver; called once per outage
+	logger            hclog.Logger
 
-	pluginDeaths int // plugin deaths during StartTask since the last successful start
+	pluginDeathsDuringStart int // plugin deaths during StartTask since the last successful start
 }
 
 // startProcess starts the task in the driver with callWithRetry. After a kill or a shutdown it waits at most kill_timeout
@@ -69,7 +69,7 @@ func (s *startCaller) startProcess(killCtx, forceKillCtx context.Context, config
 	if err != nil && ctx.Err() != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(forceKillCtx), abandonedStartTimeout)
 		defer cancel()
-		s.destroyer.setPendingDestroy(state.PendingDestroy{ID: config.ID})
+		s.destroyer.setPendingDestroy(state.PendingDestroy{StartID: config.ID})
 		if err := s.destroyer.destroyPendingStart(ctx); err != nil {
 			s.logger.Error("task may have leaked: its start was abandoned", "task_id", config.ID, "error", err)
 		}
@@ -88,7 +88,7 @@ func (s *startCaller) callWithRetry(ctx, killCtx context.Context, config *driver
 	undecided := false // a plugin process has died during the last call, and it is not known whether the start was executed
 	for {
 		if undecided {
-			p, executed, askErr := s.awaitQueryAnswer(ctx, killCtx, config)
+			p, executed, askErr := s.awaitStartQueryAnswer(ctx, killCtx, config)
 			if executed {
 				return p, nil
 			}
@@ -112,12 +112,12 @@ func (s *startCaller) callWithRetry(ctx, killCtx context.Context, config *driver
 			break
 		}
 		calls++
-		s.processTracker.noteStart()
+		s.processTracker.recordStartAttempt()
 		handle, network, err = s.callWhenResourcesFree(ctx, killCtx, d, config)
 		if !errors.Is(err, driver.ErrPluginDown) {
 			break
 		}
-		s.pluginDeaths++
+		s.pluginDeathsDuringStart++
 		undecided = true
 		s.logger.Warn("plugin died while it started the task", "task_id", config.ID)
 	}
@@ -125,11 +125,11 @@ func (s *startCaller) callWithRetry(ctx, killCtx context.Context, config *driver
 		err = errors.New("driver started the task but returned no handle")
 	}
 	if undecided {
-		s.destroyer.setPendingDestroy(state.PendingDestroy{ID: config.ID})
+		s.destroyer.setPendingDestroy(state.PendingDestroy{StartID: config.ID})
 	} else if err != nil && calls > 0 && ctx.Err() == nil && s.destroyer.pendingDestroy() == nil {
 		s.destroyFailedStart(ctx, config.ID)
 	}
-	if IsTemporaryError(err) || s.destroyer.pendingDestroy() != nil {
+	if IsDriverTemporarilyUnavailable(err) || s.destroyer.pendingDestroy() != nil {
 		err = driver.Recoverable(err)
 	}
 	if err != nil {
@@ -141,21 +141,21 @@ func (s *startCaller) callWithRetry(ctx, killCtx context.Context, config *driver
 	return s.newStartedProcess(handle, network), nil
 }
 
-// newStartedProcess returns the process of a successful start, and resets pluginDeaths.
+// newStartedProcess returns the process of a successful start, and resets pluginDeathsDuringStart.
 func (s *startCaller) newStartedProcess(handle *driver.Handle, network *driver.NetworkOverride) *process {
-	s.pluginDeaths = 0
-	p := newProcess(handle, network, s.dispense, s.calls)
-	p.driverRecovery = s.driverRecovery
+	s.pluginDeathsDuringStart = 0
+	p := newProcess(handle, network, s.dispense, s.callRecorder)
+	p.pluginTaskTracker = s.pluginTaskTracker
 	return p
 }
 
-// awaitQueryAnswer asks the driver, until it answers, whether a start during which a plugin process has died was executed.
+// awaitStartQueryAnswer asks the driver, until it answers, whether a start during which a plugin process has died was executed.
 // If it was, executed is true and p is its process, which has ended if its exit status is unknown. An error means that
 // killCtx was done before an answer.
-func (s *startCaller) awaitQueryAnswer(ctx, killCtx context.Context, config *driver.TaskConfig) (p *process, executed bool, err error) {
+func (s *startCaller) awaitStartQueryAnswer(ctx, killCtx context.Context, config *driver.TaskConfig) (p *process, executed bool, err error) {
 	var outage driverOutage
 	for {
-		answer, found, err := s.query.queryStart(ctx, config.ID, config)
+		answer, found, err := s.startQuery.queryStart(ctx, config.ID, config)
 		switch startActionFor(recordID, answer) {
 		case actionStart:
 			return nil, false, nil
@@ -205,7 +205,7 @@ func (s *startCaller) callStartTask(ctx context.Context, d driver.Driver, config
 	}()
 	point := failpoint.EnterStep(failpoint.StepStartTask)
 	defer point.Leave()
-	return s.calls.recordCallsOf(d).StartTask(ctx, config)
+	return s.callRecorder.recordCallsOf(d).StartTask(ctx, config)
 }
 
 // destroyFailedStart destroys a start whose StartTask has returned an error. The driver may have started the task
@@ -213,7 +213,7 @@ func (s *startCaller) callStartTask(ctx context.Context, d driver.Driver, config
 func (s *startCaller) destroyFailedStart(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(ctx, abandonedStartTimeout)
 	defer cancel()
-	err := destroyByID(ctx, s.dispense, s.calls, id)
+	err := destroyByID(ctx, s.dispense, s.callRecorder, id)
 	switch {
 	case err == nil:
 		s.logger.Warn("a task whose start failed was destroyed", "task_id", id)
@@ -226,11 +226,11 @@ func (s *startCaller) destroyFailedStart(ctx context.Context, id string) {
 // next plugin process has recovered the running tasks of the driver. Each start that a plugin process does not survive
 // doubles the delay before the next start.
 func (s *startCaller) awaitDriverForStart(ctx context.Context) (driver.Driver, error) {
-	if s.pluginDeaths > 0 {
-		delay := min(time.Second<<min(s.pluginDeaths-1, 10), time.Minute)
+	if s.pluginDeathsDuringStart > 0 {
+		delay := min(time.Second<<min(s.pluginDeathsDuringStart-1, 10), time.Minute)
 		if wait.Sleep(ctx, delay) != nil {
 			return nil, context.Cause(ctx)
 		}
 	}
-	return s.driverRecovery.awaitRecovered(ctx, s.awaitDriver)
+	return s.pluginTaskTracker.awaitTasksRecovered(ctx, s.awaitDriver)
 }

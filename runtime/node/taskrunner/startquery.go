@@ -10,8 +10,8 @@ import (
 
 // startQuery asks a driver whether a start was executed whose StartTask call has not returned to the agent.
 type startQuery struct {
-	dispense dispenseFunc
-	calls    callRecorder
+	dispense     dispenseDriverFunc
+	callRecorder driverCallRecorder
 }
 
 // foundTask is a task that startQuery has found in the driver.
@@ -36,7 +36,7 @@ func (q startQuery) queryStart(ctx context.Context, id string, config *driver.Ta
 		return answerNone, nil, err
 	}
 	if failpoint.RepeatStarts {
-		_ = destroyByID(ctx, q.dispense, q.calls, id) // a defect on purpose: tests check that they detect a start that is executed twice
+		_ = destroyByID(ctx, q.dispense, q.callRecorder, id) // a defect on purpose: tests check that they detect a start that is executed twice
 		return answerNotExecuted, nil, nil
 	}
 	status, err := d.InspectTask(ctx, id)
@@ -46,7 +46,7 @@ func (q startQuery) queryStart(ctx context.Context, id string, config *driver.Ta
 		}
 		search := *config
 		search.ID = id
-		if err := q.calls.recordCallsOf(d).RecoverTask(ctx, &driver.Handle{Config: &search}); err != nil {
+		if err := q.callRecorder.recordCallsOf(d).RecoverTask(ctx, &driver.Handle{Config: &search}); err != nil {
 			answer := classifySearchError(ctx, err)
 			if driver.IsRecoverable(err) {
 				err = &inconclusiveRecoveryError{err} // with this type, the task gets an event, and the delay between the attempts grows
@@ -62,7 +62,7 @@ func (q startQuery) queryStart(ctx context.Context, id string, config *driver.Ta
 		return answerNone, nil, errStartPending
 	case err == nil && status.State != driver.TaskUnknown:
 		return answerTaskWithoutHandle, &foundTask{&driver.Handle{State: status.State}, d, status}, nil
-	case err != nil && isInconclusive(ctx, err):
+	case err != nil && isStartQueryInconclusive(ctx, err):
 		return answerNone, nil, err
 	}
 	return answerUnknown, nil, errStartUnknown
@@ -71,7 +71,7 @@ func (q startQuery) queryStart(ctx context.Context, id string, config *driver.Ta
 // classifySearchError returns the answer of a driver that has searched for the task of a start, see [driver.StartNotFound].
 func classifySearchError(ctx context.Context, err error) startQueryAnswer {
 	switch {
-	case isInconclusive(ctx, err):
+	case isStartQueryInconclusive(ctx, err):
 		return answerNone
 	case errors.Is(err, driver.ErrTaskNotFound):
 		return answerNotExecuted
@@ -79,7 +79,7 @@ func classifySearchError(ctx context.Context, err error) startQueryAnswer {
 	return answerUnknown
 }
 
-// isInconclusive reports whether an error does not tell whether a start was executed, so the driver must be asked again.
-func isInconclusive(ctx context.Context, err error) bool {
+// isStartQueryInconclusive reports whether an error does not tell whether a start was executed, so the driver must be asked again.
+func isStartQueryInconclusive(ctx context.Context, err error) bool {
 	return isTaskStateUnknown(err) || driver.IsRecoverable(err) || ctx.Err() != nil
 }

@@ -24,13 +24,13 @@ const forcedStopTimeout = 5 * time.Second
 // stopper stops processes of the task. While the driver is unavailable, it ends them without the driver if
 // canEndWithoutDriver allows it.
 type stopper struct {
-	killRequest         *killRequest
-	task                func() Task
-	allocID             string
-	endTask             EndTaskFunc           // ends tasks without their driver; nil if only drivers may end tasks
-	callPreKillingHooks func(context.Context) // calls the PreKilling hooks
-	emitEvent           func(*api.TaskEvent)
-	logger              hclog.Logger
+	killRequest          *killRequest
+	task                 func() Task
+	allocID              string
+	endTaskWithoutDriver EndTaskFunc           // ends tasks without their driver; nil if only drivers may end tasks
+	callPreKillingHooks  func(context.Context) // calls the PreKilling hooks
+	emitEvent            func(*api.TaskEvent)
+	logger               hclog.Logger
 }
 
 // killProcess calls the PreKilling hooks, waits for the shutdown delay and stops the process. It returns when the process
@@ -58,7 +58,7 @@ func (s *stopper) killProcess(ctx context.Context, p *process) {
 			ended = true
 		case <-p.outageStarted: // StopTask may have had no effect, so it is called again
 		case <-unreported:
-			ended = s.destroyUnreported(ctx, p)
+			ended = s.destroyProcessWithoutExitReport(ctx, p)
 		case <-ctx.Done():
 			ended = true
 		}
@@ -72,9 +72,9 @@ func (s *stopper) killProcess(ctx context.Context, p *process) {
 // after DestroyTask.
 const exitReportTimeout = 10 * time.Second
 
-// destroyUnreported destroys a process that the driver has stopped while WaitTask has not returned. If WaitTask does not
+// destroyProcessWithoutExitReport destroys a process that the driver has stopped while WaitTask has not returned. If WaitTask does not
 // return after that either, the exit status is unknown. It returns false if the driver could not destroy the process.
-func (s *stopper) destroyUnreported(ctx context.Context, p *process) bool {
+func (s *stopper) destroyProcessWithoutExitReport(ctx context.Context, p *process) bool {
 	if err := p.destroyTask(ctx); err != nil {
 		if ctx.Err() == nil {
 			s.logger.Warn("driver has stopped the task, reports no exit, and does not destroy the task", "task_id", p.id(), "error", err)
@@ -133,7 +133,7 @@ func (s *stopper) forceKillProcess(ctx context.Context, p *process) {
 //	kill_timeout passes, other driver      the stop stays pending; if the job is purged, the agent ends the task
 //	ctx ends                               the process is left as it is
 func (s *stopper) stopProcess(ctx context.Context, p *process) error {
-	pending := pendingStop{startTime: time.Now(), retryBackoff: backoff{initialDelay: time.Second, maxDelay: 30 * time.Second}}
+	pending := pendingStop{firstAttemptTime: time.Now(), retryBackoff: backoff{initialDelay: time.Second, maxDelay: 30 * time.Second}}
 	for attempt := 0; ; {
 		select {
 		case <-p.exited:
@@ -171,9 +171,9 @@ func (s *stopper) stopProcess(ctx context.Context, p *process) error {
 
 // pendingStop is a stop that waits for an unavailable driver.
 type pendingStop struct {
-	startTime           time.Time
-	pendingEventEmitted bool    // the task has the event for this pending stop
-	retryBackoff        backoff // delay between attempts to end the task without its driver
+	firstAttemptTime        time.Time
+	stopPendingEventEmitted bool    // the task has the event for this pending stop
+	retryBackoff            backoff // delay between attempts to end the task without its driver
 }
 
 // awaitStopRetry waits until a stop that failed with cause should be retried. If a kill is requested, kill_timeout has passed
@@ -184,15 +184,15 @@ func (s *stopper) awaitStopRetry(ctx context.Context, p *process, pending *pendi
 		_ = wait.Sleep(ctx, pending.retryBackoff.nextDelay()) // the plugin died during the call, or could not find out whether it has the task
 		return
 	}
-	if !pending.pendingEventEmitted {
-		pending.pendingEventEmitted = true
+	if !pending.stopPendingEventEmitted {
+		pending.stopPendingEventEmitted = true
 		s.emitEvent(model.EventDriverMessage(s.pendingStopMessage(cause), nil, time.Time{}))
 	}
 	limit := pending.retryBackoff.maxDelay // the wait is limited, because the channel Changed is not closed for every change
 	if unavailableErr.Changed == nil {
 		limit = pending.retryBackoff.nextDelay()
 	}
-	if left := time.Until(pending.startTime.Add(s.task().KillTimeout)); left > 0 {
+	if left := time.Until(pending.firstAttemptTime.Add(s.task().KillTimeout)); left > 0 {
 		limit = min(limit, left)
 	} else if builtin, may := s.canEndWithoutDriver(cause); may && s.killRequest.isRequested() {
 		err := s.endProcessWithoutDriver(ctx, p, builtin)
@@ -202,7 +202,7 @@ func (s *stopper) awaitStopRetry(ctx context.Context, p *process, pending *pendi
 		s.logger.Error("task not ended", "task_id", p.id(), "error", err)
 		limit = pending.retryBackoff.nextDelay()
 	}
-	purged := s.killRequest.purged
+	purged := s.killRequest.jobPurged
 	if wait.IsClosed(purged) {
 		purged = nil // an earlier purge must not end the wait
 	}
@@ -224,9 +224,9 @@ func (s *stopper) pendingStopMessage(cause error) string {
 	switch {
 	case !s.killRequest.isRequested():
 		what, then = "restart", "the task may still run"
-	case errors.As(cause, &unavailableErr) && unavailableErr.Builtin && s.endTask != nil:
+	case errors.As(cause, &unavailableErr) && unavailableErr.Builtin && s.endTaskWithoutDriver != nil:
 		then = fmt.Sprintf("the agent kills the task without its driver after kill_timeout (%s)", s.task().KillTimeout)
-	case wait.IsClosed(s.killRequest.purged):
+	case wait.IsClosed(s.killRequest.jobPurged):
 		then = fmt.Sprintf("the agent ends the processes that the task's cgroup or environment identifies after kill_timeout (%s)", s.task().KillTimeout)
 	}
 	return fmt.Sprintf("%s is pending, driver unavailable: %v; %s", what, cause, then)
@@ -234,7 +234,7 @@ func (s *stopper) pendingStopMessage(cause error) string {
 
 // endProcessWithoutDriver ends the process without its driver.
 func (s *stopper) endProcessWithoutDriver(ctx context.Context, p *process, builtin bool) error {
-	result, err := s.callEndTask(ctx, p.handle, builtin)
+	result, err := s.callEndTaskWithoutDriver(ctx, p.handle, builtin)
 	if err != nil {
 		return err
 	}
@@ -263,7 +263,7 @@ func (s *stopper) awaitShutdownDelay(ctx context.Context, p *process, killed <-c
 		return
 	}
 	select {
-	case <-s.killRequest.delaySkipped:
+	case <-s.killRequest.shutdownDelaySkipped:
 		s.emitEvent(model.EventSkippingShutdownDelay(delay))
 		return
 	default:
@@ -271,7 +271,7 @@ func (s *stopper) awaitShutdownDelay(ctx context.Context, p *process, killed <-c
 	s.emitEvent(model.EventWaitingShutdownDelay(delay))
 	select {
 	case <-time.After(delay):
-	case <-s.killRequest.delaySkipped:
+	case <-s.killRequest.shutdownDelaySkipped:
 	case <-p.exited:
 	case <-killed:
 	case <-ctx.Done():
@@ -294,17 +294,17 @@ func (s *stopper) stopForRestart(ctx context.Context, p *process) error {
 // builtin reports whether the driver is builtin.
 func (s *stopper) canEndWithoutDriver(err error) (builtin, allowed bool) {
 	var unavailableErr *driver.UnavailableError
-	if s.endTask == nil || !errors.As(err, &unavailableErr) {
+	if s.endTaskWithoutDriver == nil || !errors.As(err, &unavailableErr) {
 		return false, false
 	}
-	return unavailableErr.Builtin, unavailableErr.Builtin || wait.IsClosed(s.killRequest.purged) || wait.IsClosed(s.killRequest.forceKilled)
+	return unavailableErr.Builtin, unavailableErr.Builtin || wait.IsClosed(s.killRequest.jobPurged) || wait.IsClosed(s.killRequest.forceKilled)
 }
 
-// callEndTask calls EndTaskFunc for the start with the given handle, which may be nil.
-func (s *stopper) callEndTask(ctx context.Context, handle *driver.Handle, builtin bool) (EndTaskResult, error) {
+// callEndTaskWithoutDriver calls EndTaskFunc for the start with the given handle, which may be nil.
+func (s *stopper) callEndTaskWithoutDriver(ctx context.Context, handle *driver.Handle, builtin bool) (EndTaskResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, endTaskTimeout)
 	defer cancel()
-	result, err := s.endTask(ctx, EndTaskRequest{
+	result, err := s.endTaskWithoutDriver(ctx, EndTaskRequest{
 		Driver: s.task().Driver, AllocID: s.allocID, Task: s.task().Name, Handle: handle, DriverIsBuiltin: builtin,
 	})
 	if err != nil {

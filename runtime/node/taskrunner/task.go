@@ -24,17 +24,17 @@ type Output struct {
 // Task is the description of a task from its job and its placement. Copies of a Task share their maps and slices, which
 // must not be changed.
 type Task struct {
-	Name    string
-	Driver  string
-	User    string
-	Hook    string // hook in the task's lifecycle block
-	Sidecar bool
-	Leader  bool
-	Config  map[string]any
-	Meta    map[string]string // meta of the job, the group and the task, merged
+	Name          string
+	Driver        string
+	User          string
+	LifecycleHook string // hook in the task's lifecycle block
+	Sidecar       bool
+	Leader        bool
+	Config        map[string]any
+	Meta          map[string]string // meta of the job, the group and the task, merged
 
-	Resources driver.Resources
-	Restart   restart.Policy
+	Resources     driver.Resources
+	RestartPolicy restart.Policy
 
 	KillTimeout   time.Duration // kill_timeout, at most the agent's limit
 	KillSignal    string        // signal for a graceful stop; empty for the driver's default
@@ -42,15 +42,15 @@ type Task struct {
 }
 
 // Stage returns the lifecycle stage of the task.
-func (t Task) Stage() lifecycle.Stage { return lifecycle.StageOf(t.Hook, t.Sidecar) }
+func (t Task) Stage() lifecycle.Stage { return lifecycle.StageOf(t.LifecycleHook, t.Sidecar) }
 
-// HookTask returns the task in the form that hooks receive.
-func (t Task) HookTask() hook.Task {
+// ToHookTask returns the task in the form that hooks receive.
+func (t Task) ToHookTask() hook.Task {
 	return hook.Task{
 		Name:      t.Name,
 		Driver:    t.Driver,
 		User:      t.User,
-		Lifecycle: t.Hook,
+		Lifecycle: t.LifecycleHook,
 		Sidecar:   t.Sidecar,
 		Leader:    t.Leader,
 		Meta:      maps.Clone(t.Meta),

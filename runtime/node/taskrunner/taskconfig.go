@@ -16,9 +16,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
 )
 
-// configBuilder builds the driver.TaskConfig of the task. The method build belongs to the goroutine of Run; the other methods
+// taskConfigBuilder builds the driver.TaskConfig of the task. The method buildTaskConfig belongs to the goroutine of Run; the other methods
 // may be called concurrently.
-type configBuilder struct {
+type taskConfigBuilder struct {
 	alloc       *Alloc
 	dir         hook.TaskDir
 	env         *taskenv.Builder
@@ -33,34 +33,34 @@ type configBuilder struct {
 	networkDNS       *driver.DNSConfig        // DNS configuration of the network; nil until the network exists
 }
 
-func (b *configBuilder) setOutput(o Output) {
+func (b *taskConfigBuilder) setOutput(o Output) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.output = o
 }
 
-func (b *configBuilder) setCgroup(group cgroup.Group) {
+func (b *taskConfigBuilder) setCgroup(group cgroup.Group) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.cgroup = group
 }
 
-func (b *configBuilder) setNetwork(isolation *driver.NetworkIsolation, dns *driver.DNSConfig) {
+func (b *taskConfigBuilder) setNetwork(isolation *driver.NetworkIsolation, dns *driver.DNSConfig) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.networkIsolation, b.networkDNS = isolation, dns
 }
 
-// build returns the driver.TaskConfig for the next start, without the id of the start. It evaluates the config block anew for
+// buildTaskConfig returns the driver.TaskConfig for the next start, without the id of the start. It evaluates the config block anew for
 // each start, because the block may refer to values that hooks have set. An error means that the job is invalid.
-func (b *configBuilder) build() (*driver.TaskConfig, error) {
+func (b *taskConfigBuilder) buildTaskConfig() (*driver.TaskConfig, error) {
 	task := b.task()
 	env := b.env.Build()
 	config, err := decodeConfig(b.description.schema, task.Config, env)
 	if err != nil {
 		return nil, err
 	}
-	mounts, devices, err := b.hooks.mergeMountsAndDevices()
+	mounts, devices, err := b.hooks.mergeHookMountsAndDevices()
 	if err != nil {
 		return nil, err
 	}

@@ -35,21 +35,21 @@ var ErrNotRunning = errors.New("Task not running")
 // Config configures a Runner. All fields are required unless their comment says
 // otherwise.
 type Config struct {
-	Alloc           Alloc
-	Task            Task
-	TaskDir         hook.TaskDir
-	Env             *taskenv.Builder
-	StartGate       StartGate
-	DispenseDriver  func(ctx context.Context) (driver.Driver, error) // returns the driver of the task; may block while the plugin starts
-	Store           Store
-	OnStateChange   func() // called after each change of the task's state; must not block
-	HookLimits      runnerhooks.CallLimits
-	Timeline        timeline.Recorder // records what happens to the task; the zero value records nothing
-	RestoredTask    *RestoredTask     // what an earlier agent left of the task; nil for a new task
-	RecoveryTracker *RecoveryTracker  // shared by all tasks of the node; may be nil
-	EndTask         EndTaskFunc       // ends tasks without their driver; nil if only drivers may end tasks
-	AwaitExit       AwaitExitFunc     // returns exit statuses while the driver is unavailable; may be nil
-	Logger          hclog.Logger
+	Alloc                  Alloc
+	Task                   Task
+	TaskDir                hook.TaskDir
+	Env                    *taskenv.Builder
+	StartGate              StartGate
+	DispenseDriver         func(ctx context.Context) (driver.Driver, error) // returns the driver of the task; may block while the plugin starts
+	Store                  Store
+	OnTaskStateChange      func() // called after each change of the task's state; must not block
+	HookCallLimits         runnerhooks.CallLimits
+	Timeline               timeline.Recorder // records what happens to the task; the zero value records nothing
+	RestoredTask           *RestoredTask     // what an earlier agent left of the task; nil for a new task
+	RecoveryTracker        *RecoveryTracker  // shared by all tasks of the node; may be nil
+	EndTaskWithoutDriver   EndTaskFunc       // ends tasks without their driver; nil if only drivers may end tasks
+	AwaitExitWithoutDriver AwaitExitFunc     // returns exit statuses while the driver is unavailable; may be nil
+	Logger                 hclog.Logger
 }
 
 // StartGate blocks a task before each start, restarts included. When ctx is done Wait
@@ -58,50 +58,50 @@ type StartGate interface {
 	Wait(ctx context.Context) error
 }
 
-// Runner runs one task. Before Run the caller calls SetHooks, and Prepare or, for a task
+// Runner runs one task. Before Run the caller calls SetHooks, and FetchDriverDescription or, for a task
 // of an earlier agent, Recover. Run is called once; all other methods may be called
 // concurrently, before, during and after Run. Each field owns one concern; Runner connects the fields.
 type Runner struct {
-	name           string
-	startGate      StartGate
-	timeline       timeline.Recorder
-	records        *taskRecords
-	processTracker *processTracker
-	taskUpdater    *taskUpdater
-	description    *driverDescription
-	hooks          *taskHooks
-	configBuilder  *configBuilder
-	currentProcess *currentProcess
-	processRunner  *processRunner
-	killRequest    *killRequest
-	destroyer      *destroyer
-	restartDecider *restartDecider
-	rerunRequests  *rerunRequests
-	recoverer      *recoverer
-	startAdopter   *startAdopter
+	name                    string
+	startGate               StartGate
+	timeline                timeline.Recorder
+	records                 *taskRecords
+	processTracker          *processTracker
+	taskUpdater             *taskUpdater
+	description             *driverDescription
+	hooks                   *taskHooks
+	configBuilder           *taskConfigBuilder
+	currentProcess          *currentProcess
+	processRunner           *processRunner
+	killRequest             *killRequest
+	destroyer               *destroyer
+	restartDecider          *restartDecider
+	rerunRequests           *rerunRequests
+	recoverer               *recoverer
+	interruptedStartAdopter *interruptedStartAdopter
 
-	destroyPending chan struct{} // closed by Run when the task has ended for good and the driver must still destroy it
-	done           chan struct{} // closed by Run
+	onlyDestroyRemains chan struct{} // closed by Run when the task has ended for good and the driver must still destroy it
+	done               chan struct{} // closed by Run
 }
 
 // New returns a runner for a new or a restored task. The runner does nothing before Run.
 func New(c Config) *Runner {
 	r := &Runner{
-		name:           c.Task.Name,
-		startGate:      c.StartGate,
-		timeline:       c.Timeline,
-		processTracker: &processTracker{},
-		taskUpdater:    &taskUpdater{task: c.Task},
-		destroyPending: make(chan struct{}),
-		done:           make(chan struct{}),
+		name:               c.Task.Name,
+		startGate:          c.StartGate,
+		timeline:           c.Timeline,
+		processTracker:     &processTracker{},
+		taskUpdater:        &taskUpdater{task: c.Task},
+		onlyDestroyRemains: make(chan struct{}),
+		done:               make(chan struct{}),
 	}
 	alloc, ref, task := c.Alloc, taskRef{c.Alloc.ID, c.Task.Name}, r.taskUpdater.currentTask
-	dispense, recovery := withUnavailableError(c.DispenseDriver), c.RecoveryTracker.forDriver(c.Task.Driver)
-	calls := callRecorder{c.Timeline, c.Task.Driver}
+	dispense, recovery := dispenseWithUnavailableError(c.DispenseDriver), c.RecoveryTracker.trackerForDriver(c.Task.Driver)
+	calls := driverCallRecorder{c.Timeline, c.Task.Driver}
 	logger := c.Logger.Named("taskrunner").With("task", c.Task.Name)
 
 	r.records = &taskRecords{
-		store: c.Store, notifyChanged: c.OnStateChange, putRetriesEnded: r.done, hasSecrets: c.Env.HasSecrets, redactSecrets: c.Env.Redact, timeline: c.Timeline, logger: logger,
+		store: c.Store, onTaskStateChange: c.OnTaskStateChange, putRetriesEnded: r.done, hasSecrets: c.Env.HasSecrets, redactSecrets: c.Env.Redact, timeline: c.Timeline, logger: logger,
 		taskMetrics: taskMetrics{c.Alloc.JobID, c.Alloc.Namespace, c.Task.Name, c.Alloc.TaskGroup},
 		taskState:   &api.TaskState{State: model.TaskPending},
 	}
@@ -109,30 +109,30 @@ func New(c Config) *Runner {
 	r.description = &driverDescription{records: r.records, dispense: dispense, task: task, dir: c.TaskDir, env: c.Env}
 	r.hooks = &taskHooks{
 		alloc: &alloc, dir: c.TaskDir, env: c.Env, task: task, description: r.description,
-		records: r.records, limits: c.HookLimits, timeline: c.Timeline, logger: logger,
+		records: r.records, callLimits: c.HookCallLimits, timeline: c.Timeline, logger: logger,
 	}
-	r.configBuilder = &configBuilder{
+	r.configBuilder = &taskConfigBuilder{
 		alloc: &alloc, dir: c.TaskDir, env: c.Env, task: task, description: r.description, hooks: r.hooks,
 		output: Output{Stdout: nullDevice, Stderr: nullDevice},
 	}
 	stopper := &stopper{
-		killRequest: r.killRequest, task: task, allocID: c.Alloc.ID, endTask: c.EndTask,
+		killRequest: r.killRequest, task: task, allocID: c.Alloc.ID, endTaskWithoutDriver: c.EndTaskWithoutDriver,
 		callPreKillingHooks: r.hooks.callPreKillingHooks, emitEvent: r.records.emitEvent, logger: logger,
 	}
 	r.currentProcess = &currentProcess{records: r.records, killRequest: r.killRequest, stopper: stopper, env: c.Env, runReturned: r.done}
 	r.rerunRequests = &rerunRequests{records: r.records, killRequest: r.killRequest, task: task, runReturned: r.done, rerunRequested: make(chan struct{}, 1)}
 	r.restartDecider = &restartDecider{
-		tracker: restart.New(c.Task.Restart, time.Now(), rand.Int64N),
-		records: r.records, killRequest: r.killRequest, task: task, logger: logger,
+		restartTracker: restart.NewTracker(c.Task.RestartPolicy, time.Now(), rand.Int64N),
+		records:        r.records, killRequest: r.killRequest, task: task, logger: logger,
 	}
 	r.destroyer = &destroyer{
-		records: r.records, processTracker: r.processTracker, dispense: dispense, calls: calls,
+		records: r.records, processTracker: r.processTracker, dispense: dispense, callRecorder: calls,
 		stopper: stopper, logger: logger,
 	}
 	reportOutage := func(err error) { r.records.emitEvent(model.EventWaitingForDriver(err.Error())) }
-	await := waitUntilAvailable(dispense, reportOutage)
+	await := dispenseWhenAvailable(dispense, reportOutage)
 	caller := &startCaller{
-		query: startQuery{dispense, calls}, dispense: dispense, awaitDriver: await, calls: calls, driverRecovery: recovery, destroyer: r.destroyer, processTracker: r.processTracker,
+		startQuery: startQuery{dispense, calls}, dispense: dispense, awaitDriver: await, callRecorder: calls, pluginTaskTracker: recovery, destroyer: r.destroyer, processTracker: r.processTracker,
 		killRequest: r.killRequest, task: task, emitEvent: r.records.emitEvent, reportOutage: reportOutage, logger: logger,
 	}
 	starter := &starter{
@@ -141,21 +141,21 @@ func New(c Config) *Runner {
 	}
 	r.processRunner = &processRunner{
 		ref: ref, records: r.records, processTracker: r.processTracker, starter: starter, currentProcess: r.currentProcess, hooks: r.hooks, killRequest: r.killRequest,
-		stopper: stopper, destroyer: r.destroyer, restartDecider: r.restartDecider, awaitExit: c.AwaitExit, calls: calls, logger: logger,
+		stopper: stopper, destroyer: r.destroyer, restartDecider: r.restartDecider, awaitExitWithoutDriver: c.AwaitExitWithoutDriver, callRecorder: calls, logger: logger,
 	}
-	r.startAdopter = &startAdopter{
-		ref: ref, records: r.records, processTracker: r.processTracker, query: startQuery{dispense, calls}, driverRecovery: recovery,
+	r.interruptedStartAdopter = &interruptedStartAdopter{
+		ref: ref, records: r.records, processTracker: r.processTracker, startQuery: startQuery{dispense, calls}, pluginTaskTracker: recovery,
 		description: r.description, configBuilder: r.configBuilder, hooks: r.hooks, destroyer: r.destroyer, restartDecider: r.restartDecider,
 		currentProcess: r.currentProcess, reportOutage: reportOutage, logger: logger,
 	}
 	r.recoverer = &recoverer{
-		ref: ref, records: r.records, dispense: dispense, calls: calls, driverRecovery: recovery, description: r.description,
-		destroyer: r.destroyer, currentProcess: r.currentProcess, startAdopter: r.startAdopter, recoverTimeout: c.HookLimits.StartPointTimeout, logger: logger,
+		ref: ref, records: r.records, dispense: dispense, callRecorder: calls, pluginTaskTracker: recovery, description: r.description,
+		destroyer: r.destroyer, currentProcess: r.currentProcess, interruptedStartAdopter: r.interruptedStartAdopter, recoverTimeout: c.HookCallLimits.StartHookPointTimeout, logger: logger,
 	}
 	if c.RestoredTask == nil {
 		r.records.addReceivedEvent()
 	} else {
-		r.restore(*c.RestoredTask)
+		r.restoreRecords(*c.RestoredTask)
 	}
 	return r
 }
@@ -168,14 +168,16 @@ func (r *Runner) SetHooks(list []runnerhooks.OrderedHook, allocAttachments map[s
 	r.hooks.setHooks(list, allocAttachments)
 }
 
-// Prepare fetches the task config schema and the capabilities from the driver, which Prestart hooks and the start of the
-// task need. It must have returned before Run. After an error for which IsTemporaryError is true,
+// FetchDriverDescription fetches the task config schema and the capabilities from the driver, which Prestart hooks and the start of the
+// task need. It must have returned before Run. After an error for which IsDriverTemporarilyUnavailable is true,
 // Run fetches them before the task starts.
-func (r *Runner) Prepare(ctx context.Context) error { return r.description.fetchOnce(ctx) }
+func (r *Runner) FetchDriverDescription(ctx context.Context) error {
+	return r.description.fetchOnce(ctx)
+}
 
-// IsTemporaryError reports whether err means that the driver is currently unavailable, so that
+// IsDriverTemporarilyUnavailable reports whether err means that the driver is currently unavailable, so that
 // a later call may succeed.
-func IsTemporaryError(err error) bool {
+func IsDriverTemporarilyUnavailable(err error) bool {
 	var unavailableErr *driver.UnavailableError
 	if errors.As(err, &unavailableErr) {
 		return unavailableErr.Plugin != "" // an empty Plugin means that no plugin serves the driver
@@ -183,9 +185,9 @@ func IsTemporaryError(err error) bool {
 	return errors.Is(err, driver.ErrPluginDown)
 }
 
-// Capabilities returns the driver's capabilities. The result is the zero value before Prepare, unless an earlier agent
+// DriverCapabilities returns the driver's capabilities. The result is the zero value before FetchDriverDescription, unless an earlier agent
 // has stored the capabilities.
-func (r *Runner) Capabilities() driver.Capabilities { return r.description.driverCapabilities() }
+func (r *Runner) DriverCapabilities() driver.Capabilities { return r.description.driverCapabilities() }
 
 // Name returns the name of the task.
 func (r *Runner) Name() string { return r.name }
@@ -209,17 +211,17 @@ func (r *Runner) Done() <-chan struct{} { return r.done }
 // IsDestroyPending reports, after Run has returned, whether the driver must still destroy a start of the task, or may
 // have to, because the driver has not answered whether the start was executed. It is false before Run has returned.
 func (r *Runner) IsDestroyPending() bool {
-	return wait.IsClosed(r.done) && (r.destroyer.pendingDestroy() != nil || r.startAdopter.startUndecided)
+	return wait.IsClosed(r.done) && (r.destroyer.pendingDestroy() != nil || r.interruptedStartAdopter.startUndecided)
 }
 
-// Destroying returns a channel that is closed when the task has ended for good and Run only waits for the driver to
+// OnlyDestroyRemains returns a channel that is closed when the task has ended for good and Run only waits for the driver to
 // destroy the task. The channel stays open for a task without a pending destroy.
-func (r *Runner) Destroying() <-chan struct{} { return r.destroyPending }
+func (r *Runner) OnlyDestroyRemains() <-chan struct{} { return r.onlyDestroyRemains }
 
 // AllProcessesEnded reports whether no process of the task can be alive: the exit of each process was observed, or the
 // driver has destroyed the process. It is false for a task that this runner has not started or whose start has failed,
 // because such a task may have a process.
-func (r *Runner) AllProcessesEnded() bool { return r.processTracker.allEnded() }
+func (r *Runner) AllProcessesEnded() bool { return r.processTracker.allProcessesEnded() }
 
 // EmitEvent adds an event to the task. Events are for display only. The runner owns the
 // event afterwards.

@@ -51,15 +51,15 @@ type File struct {
 	trace   Trace // nil if spans are not exported
 	logger  hclog.Logger
 
-	ioMu sync.Mutex // held while the file is read or written; taken before mu
+	fileIOMu sync.Mutex // held while the file is read or written; taken before mu
 
-	mu             sync.Mutex
-	activeSpans    map[string]tracespan.Span // spans that have not ended, by span id
-	unwrittenSpans []tracespan.Span          // spans that are not in the file yet
-	flushTimer     *time.Timer               // not nil if a flush is scheduled
-	closed         bool
-	version        uint64
-	changed        chan struct{} // closed at the next change; nil if no caller waits for it
+	mu               sync.Mutex
+	activeSpans      map[string]tracespan.Span // spans that have not ended, by span id
+	unwrittenSpans   []tracespan.Span          // spans that are not in the file yet
+	flushTimer       *time.Timer               // not nil if a flush is scheduled
+	closed           bool
+	version          uint64
+	changedSinceRead chan struct{} // closed at the next change; nil if no caller waits for it
 }
 
 // Trace exports the spans of an allocation as a distributed trace. Its methods are called concurrently, also
@@ -70,8 +70,8 @@ type Trace interface {
 	// Traceparent returns, in the format of the HTTP header traceparent, the trace context in which the given span is the
 	// parent.
 	Traceparent(spanID string) string
-	// ForTasks reports whether tasks get a trace context in the variable TRACEPARENT.
-	ForTasks() bool
+	// TasksGetTraceparent reports whether tasks get a trace context in the variable TRACEPARENT.
+	TasksGetTraceparent() bool
 }
 
 // NewFile returns the time line of an allocation. The function openDir opens the allocation's directory;
@@ -88,19 +88,19 @@ func (f *File) addActiveSpan(s tracespan.Span) {
 	}
 	f.activeSpans[s.ID] = s
 	if s.Kind == tracespan.KindRun {
-		f.addUnwrittenLocked(s) // the start is written too, because the process can outlive the agent
+		f.addUnwrittenAndScheduleFlushLocked(s) // the start is written too, because the process can outlive the agent
 	}
 	f.increaseVersionLocked(s.Start)
 }
 
-func (f *File) addEndedSpan(s tracespan.Span) {
+func (f *File) recordEndedSpan(s tracespan.Span) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.activeSpans, s.ID)
 	if f.closed {
 		return
 	}
-	f.addUnwrittenLocked(s)
+	f.addUnwrittenAndScheduleFlushLocked(s)
 	if f.trace != nil {
 		f.trace.Export(s)
 	}
@@ -111,8 +111,8 @@ func (f *File) addEndedSpan(s tracespan.Span) {
 	f.increaseVersionLocked(at)
 }
 
-// removeActiveSpan drops a span that has not ended, so that it is not recorded.
-func (f *File) removeActiveSpan(s tracespan.Span) {
+// dropActiveSpan drops a span that has not ended, so that it is not recorded.
+func (f *File) dropActiveSpan(s tracespan.Span) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if _, found := f.activeSpans[s.ID]; !found {
@@ -122,7 +122,7 @@ func (f *File) removeActiveSpan(s tracespan.Span) {
 	f.increaseVersionLocked(time.Now())
 }
 
-func (f *File) addUnwrittenLocked(s tracespan.Span) {
+func (f *File) addUnwrittenAndScheduleFlushLocked(s tracespan.Span) {
 	f.unwrittenSpans = append(f.unwrittenSpans, s)
 	if f.flushTimer == nil {
 		f.flushTimer = time.AfterFunc(flushDelay, f.Flush)
@@ -133,16 +133,16 @@ func (f *File) addUnwrittenLocked(s tracespan.Span) {
 // they increase across agents although they are not stored.
 func (f *File) increaseVersionLocked(at time.Time) {
 	f.version = max(f.version+1, uint64(at.UnixMicro()))
-	if f.changed != nil {
-		close(f.changed)
-		f.changed = nil
+	if f.changedSinceRead != nil {
+		close(f.changedSinceRead)
+		f.changedSinceRead = nil
 	}
 }
 
 // Flush writes the spans that are not in the file yet. After an error, which it logs, it keeps the spans for the next write.
 func (f *File) Flush() {
-	f.ioMu.Lock()
-	defer f.ioMu.Unlock()
+	f.fileIOMu.Lock()
+	defer f.fileIOMu.Unlock()
 	f.mu.Lock()
 	spans := f.unwrittenSpans
 	f.unwrittenSpans, f.flushTimer = nil, nil
@@ -186,26 +186,26 @@ func (f *File) Close() {
 	f.Flush()
 }
 
-// writeSpans appends spans to the file. The caller holds ioMu.
+// writeSpans appends spans to the file. The caller holds fileIOMu.
 func (f *File) writeSpans(spans []tracespan.Span) error {
 	dir, err := f.openDir()
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	size, err := appendToFile(dir, encodeSpans(spans))
+	size, err := appendToTimelineFile(dir, encodeSpans(spans))
 	if err != nil || size <= maxFileSize {
 		return err
 	}
-	all, err := readFileSpans(dir)
+	all, err := readSpansFromFile(dir)
 	if err != nil {
 		return err
 	}
-	return replaceFile(dir, encodeSpans(replaceMiddleByGap(all)))
+	return replaceTimelineFile(dir, encodeSpans(replaceMiddleSpansByGap(all)))
 }
 
-// appendToFile appends content to the file in one write, and returns the new size of the file.
-func appendToFile(dir *os.Root, content []byte) (size int64, err error) {
+// appendToTimelineFile appends content to the file in one write, and returns the new size of the file.
+func appendToTimelineFile(dir *os.Root, content []byte) (size int64, err error) {
 	file, err := dir.OpenFile(fileName, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {
 		return 0, err
@@ -221,15 +221,15 @@ func appendToFile(dir *os.Root, content []byte) (size int64, err error) {
 	return info.Size(), nil
 }
 
-func replaceFile(dir *os.Root, content []byte) error {
+func replaceTimelineFile(dir *os.Root, content []byte) error {
 	if err := dir.WriteFile(newFileName, content, 0o600); err != nil {
 		return err
 	}
 	return dir.Rename(newFileName, fileName)
 }
 
-// replaceMiddleByGap replaces the spans between the first keptFirstSpans and the last keptLastBytes by one span of tracespan.KindGap.
-func replaceMiddleByGap(spans []tracespan.Span) []tracespan.Span {
+// replaceMiddleSpansByGap replaces the spans between the first keptFirstSpans and the last keptLastBytes by one span of tracespan.KindGap.
+func replaceMiddleSpansByGap(spans []tracespan.Span) []tracespan.Span {
 	last, size := len(spans), 0
 	for last > keptFirstSpans {
 		if size += len(encodeSpans(spans[last-1 : last])); size > keptLastBytes {
@@ -266,9 +266,9 @@ func encodeSpans(spans []tracespan.Span) []byte {
 	return b.Bytes()
 }
 
-// readFileSpans returns the spans of the file in the order of their start. A file that does not exist has no spans. Lines that are not
+// readSpansFromFile returns the spans of the file in the order of their start. A file that does not exist has no spans. Lines that are not
 // spans, such as the incomplete line of a machine that lost power, are ignored.
-func readFileSpans(dir *os.Root) ([]tracespan.Span, error) {
+func readSpansFromFile(dir *os.Root) ([]tracespan.Span, error) {
 	file, err := dir.OpenFile(fileName, os.O_RDONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -289,15 +289,15 @@ func decodeSpans(content []byte) []tracespan.Span {
 	for line := range bytes.Lines(content) {
 		var s tracespan.Span
 		if json.Unmarshal(line, &s) == nil && s.ID != "" && len(s.ID) <= spanIDLen {
-			s.ClipTexts()
+			s.TruncateTexts()
 			spans = append(spans, s)
 		}
 	}
-	return mergeSpans(spans)
+	return sortAndKeepLastPerID(spans)
 }
 
-// mergeSpans sorts spans by their start. Of several spans with the same id it keeps only the last one.
-func mergeSpans(spans []tracespan.Span) []tracespan.Span {
+// sortAndKeepLastPerID sorts spans by their start. Of several spans with the same id it keeps only the last one.
+func sortAndKeepLastPerID(spans []tracespan.Span) []tracespan.Span {
 	at := make(map[string]int, len(spans))
 	merged := make([]tracespan.Span, 0, len(spans))
 	for _, s := range spans {
@@ -325,8 +325,8 @@ const fileTimeTick = 10 * time.Millisecond
 
 // Read returns all spans, those in the file and those in memory. Changed is closed at the next change.
 func (f *File) Read() (Snapshot, error) {
-	f.ioMu.Lock()
-	defer f.ioMu.Unlock()
+	f.fileIOMu.Lock()
+	defer f.fileIOMu.Unlock()
 	var stored []tracespan.Span
 	var modified time.Time
 	dir, err := f.openDir()
@@ -335,7 +335,7 @@ func (f *File) Read() (Snapshot, error) {
 		if info, statErr := dir.Lstat(fileName); statErr == nil {
 			modified = info.ModTime()
 		}
-		stored, err = readFileSpans(dir)
+		stored, err = readSpansFromFile(dir)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return Snapshot{}, err
@@ -346,11 +346,11 @@ func (f *File) Read() (Snapshot, error) {
 	if f.version == 0 && !modified.IsZero() {
 		f.version = uint64(modified.Add(fileTimeTick).UnixMicro())
 	}
-	if f.changed == nil {
-		f.changed = make(chan struct{})
+	if f.changedSinceRead == nil {
+		f.changedSinceRead = make(chan struct{})
 	}
 	active := slices.SortedFunc(maps.Values(f.activeSpans), func(a, b tracespan.Span) int { return strings.Compare(a.ID, b.ID) })
-	return Snapshot{Spans: mergeSpans(slices.Concat(stored, f.unwrittenSpans, active)), Version: f.version, Changed: f.changed}, nil
+	return Snapshot{Spans: sortAndKeepLastPerID(slices.Concat(stored, f.unwrittenSpans, active)), Version: f.version, Changed: f.changedSinceRead}, nil
 }
 
 // sortSpans sorts spans by their start. Spans with the same start keep their order.

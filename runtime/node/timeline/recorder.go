@@ -15,9 +15,9 @@ import (
 // Recorder records spans of one allocation or one task. The zero value records nothing. Its methods may be
 // called concurrently, and do not block.
 type Recorder struct {
-	file     *File
-	taskName string
-	redact   func(string) string
+	file          *File
+	taskName      string
+	redactSecrets func(string) string
 }
 
 // Recorder returns a recorder for a task, or for the allocation itself if task is empty. The function
@@ -32,38 +32,38 @@ type ActiveSpan struct {
 	span     tracespan.Span
 }
 
-// Start starts a span of the given kind. The caller calls End once.
-func (r Recorder) Start(kind tracespan.Kind, name, plugin string) *ActiveSpan {
-	return r.startSpan(tracespan.Span{ID: newSpanID(), Kind: kind, Name: name, Plugin: plugin, Start: time.Now()})
+// StartSpan starts a span of the given kind. The caller calls End once.
+func (r Recorder) StartSpan(kind tracespan.Kind, name, plugin string) *ActiveSpan {
+	return r.addActiveSpan(tracespan.Span{ID: newSpanID(), Kind: kind, Name: name, Plugin: plugin, Start: time.Now()})
 }
 
-// StartRun starts the span for the run of a task's process. If a later agent recovers the process, it calls StartRun with the
+// StartRunSpan starts the span for the run of a task's process. If a later agent recovers the process, it calls StartRunSpan with the
 // same startID and so continues the span.
-func (r Recorder) StartRun(startID, driver string, start time.Time) *ActiveSpan {
-	return r.startSpan(tracespan.Span{ID: runSpanID(startID), Kind: tracespan.KindRun, Name: startID, Plugin: driver, Start: start})
+func (r Recorder) StartRunSpan(startID, driver string, start time.Time) *ActiveSpan {
+	return r.addActiveSpan(tracespan.Span{ID: spanIDOfRun(startID), Kind: tracespan.KindRun, Name: startID, Plugin: driver, Start: start})
 }
 
 // TaskTraceparent returns the value of the environment variable TRACEPARENT for a process of the task, or ""
 // if the task gets none. With it, the spans that the process exports are children of the span of its run.
 func (r Recorder) TaskTraceparent(startID string) string {
-	if r.file == nil || r.file.trace == nil || !r.file.trace.ForTasks() {
+	if r.file == nil || r.file.trace == nil || !r.file.trace.TasksGetTraceparent() {
 		return ""
 	}
-	return r.file.trace.Traceparent(runSpanID(startID))
+	return r.file.trace.Traceparent(spanIDOfRun(startID))
 }
 
-func runSpanID(startID string) string {
+func spanIDOfRun(startID string) string {
 	h := fnv.New64a()
 	h.Write([]byte(startID))
 	return formatSpanID(h.Sum64())
 }
 
-func (r Recorder) startSpan(s tracespan.Span) *ActiveSpan {
+func (r Recorder) addActiveSpan(s tracespan.Span) *ActiveSpan {
 	if r.file == nil {
 		return nil
 	}
 	s.Task = r.taskName
-	s.ClipTexts()
+	s.TruncateTexts()
 	r.file.addActiveSpan(s)
 	return &ActiveSpan{r, s}
 }
@@ -80,7 +80,7 @@ func (a *ActiveSpan) Context(ctx context.Context) context.Context {
 // End ends the span with a result, which is a text for users and may be empty, and an error, which may be nil.
 func (a *ActiveSpan) End(result string, err error) { a.endSpan(result, err, false) }
 
-// EndRun ends the span that StartRun has started. failed means that the process has failed, or that its exit status is unknown.
+// EndRun ends the span that StartRunSpan has started. failed means that the process has failed, or that its exit status is unknown.
 func (a *ActiveSpan) EndRun(result string, failed bool) { a.endSpan(result, nil, failed) }
 
 func (a *ActiveSpan) endSpan(result string, err error, failed bool) {
@@ -90,22 +90,22 @@ func (a *ActiveSpan) endSpan(result string, err error, failed bool) {
 	s := a.span
 	elapsed := time.Since(s.Start)
 	if s.Kind == tracespan.KindWait && elapsed < minWait {
-		a.recorder.file.removeActiveSpan(s)
+		a.recorder.file.dropActiveSpan(s)
 		return
 	}
 	s.Failed = failed
 	s.End = s.Start.Add(elapsed) // a change of the clock does not change the duration
-	s.Result = a.recorder.redactText(result)
+	s.Result = a.recorder.redactSecretsIn(result)
 	if err != nil {
-		s.Error = a.recorder.redactText(err.Error())
+		s.Error = a.recorder.redactSecretsIn(err.Error())
 	}
-	s.ClipTexts()
-	a.recorder.file.addEndedSpan(s)
+	s.TruncateTexts()
+	a.recorder.file.recordEndedSpan(s)
 }
 
-// Record calls the function call with the context of a new span, which it ends with the returned error.
-func (r Recorder) Record(ctx context.Context, kind tracespan.Kind, name, plugin string, call func(context.Context) error) error {
-	span := r.Start(kind, name, plugin)
+// RecordCall calls the function call with the context of a new span, which it ends with the returned error.
+func (r Recorder) RecordCall(ctx context.Context, kind tracespan.Kind, name, plugin string, call func(context.Context) error) error {
+	span := r.StartSpan(kind, name, plugin)
 	err := call(span.Context(ctx))
 	span.End("", err)
 	return err
@@ -114,19 +114,19 @@ func (r Recorder) Record(ctx context.Context, kind tracespan.Kind, name, plugin 
 // minWait is the shortest duration with which the span of a wait is recorded.
 const minWait = time.Millisecond
 
-// StartWait starts the span for a wait of a task. End drops the span if it is shorter than minWait.
-func (r Recorder) StartWait(reason string) *ActiveSpan {
-	return r.Start(tracespan.KindWait, reason, "")
+// StartWaitSpan starts the span for a wait of a task. End drops the span if it is shorter than minWait.
+func (r Recorder) StartWaitSpan(reason string) *ActiveSpan {
+	return r.StartSpan(tracespan.KindWait, reason, "")
 }
 
-// RecordAlloc records a period of the allocation, such as its placement or its lifetime, as a span that ends now.
-func (r Recorder) RecordAlloc(name string, start time.Time, result string, failed bool) {
+// RecordAllocSpan records a period of the allocation, such as its placement or its lifetime, as a span that ends now.
+func (r Recorder) RecordAllocSpan(name string, start time.Time, result string, failed bool) {
 	if r.file == nil {
 		return
 	}
-	s := tracespan.Span{ID: newSpanID(), Kind: tracespan.KindAlloc, Name: name, Task: r.taskName, Start: start, End: time.Now(), Result: r.redactText(result), Failed: failed}
-	s.ClipTexts()
-	r.file.addEndedSpan(s)
+	s := tracespan.Span{ID: newSpanID(), Kind: tracespan.KindAlloc, Name: name, Task: r.taskName, Start: start, End: time.Now(), Result: r.redactSecretsIn(result), Failed: failed}
+	s.TruncateTexts()
+	r.file.recordEndedSpan(s)
 }
 
 // RecordEvent records an event, which has no duration. The message must contain no secrets.
@@ -135,15 +135,15 @@ func (r Recorder) RecordEvent(name, message string, at time.Time) {
 		return
 	}
 	s := tracespan.Span{ID: newSpanID(), Kind: tracespan.KindEvent, Name: name, Task: r.taskName, Start: at, End: at, Result: message}
-	s.ClipTexts()
-	r.file.addEndedSpan(s)
+	s.TruncateTexts()
+	r.file.recordEndedSpan(s)
 }
 
-func (r Recorder) redactText(text string) string {
-	if r.redact == nil {
+func (r Recorder) redactSecretsIn(text string) string {
+	if r.redactSecrets == nil {
 		return text
 	}
-	return r.redact(text)
+	return r.redactSecrets(text)
 }
 
 func newSpanID() string { return formatSpanID(rand.Uint64()) }

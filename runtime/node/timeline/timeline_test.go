@@ -35,12 +35,12 @@ func TestSpansAreKeptForTheNextAgent(t *testing.T) {
 	dir := t.TempDir()
 	f := newTestFile(dir)
 	task := f.Recorder("web", func(text string) string { return strings.ReplaceAll(text, "hunter2", "***") })
-	hook := task.Start(tracespan.KindHook, "prestart", "logmon")
+	hook := task.StartSpan(tracespan.KindHook, "prestart", "logmon")
 	if got := readSpans(t, f); len(got) != 1 || !got[0].End.IsZero() {
 		t.Fatalf("spans before the end: %+v", got)
 	}
 	hook.End("1 mount", errors.New("the password hunter2 is wrong"))
-	task.StartRun("id/web/1", "raw_exec", time.Now())
+	task.StartRunSpan("id/web/1", "raw_exec", time.Now())
 	f.Recorder("", nil).RecordEvent("Alloc Healthy", "", time.Now())
 	f.Flush()
 
@@ -60,7 +60,7 @@ func TestSpansAreKeptForTheNextAgent(t *testing.T) {
 	}
 
 	// The next agent recovers the process.
-	next.Recorder("web", nil).StartRun("id/web/1", "raw_exec", spans[1].Start).End("Exit Code: 0", nil)
+	next.Recorder("web", nil).StartRunSpan("id/web/1", "raw_exec", spans[1].Start).End("Exit Code: 0", nil)
 	next.Close()
 	spans = readSpans(t, newTestFile(dir))
 	if len(spans) != 3 || spans[1].End.IsZero() || spans[1].Result != "Exit Code: 0" {
@@ -146,7 +146,7 @@ func TestLastSpansWaitForDescriptors(t *testing.T) {
 func TestClosedFileIsNotWritten(t *testing.T) {
 	dir := t.TempDir()
 	f := newTestFile(dir)
-	span := f.Recorder("", nil).Start(tracespan.KindHook, "destroy", "x")
+	span := f.Recorder("", nil).StartSpan(tracespan.KindHook, "destroy", "x")
 	f.Close()
 	span.End("", nil)
 	f.Recorder("", nil).RecordEvent("late", "", time.Now())
@@ -192,7 +192,7 @@ func TestShortWaitsAreNotKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newTestFile(t.TempDir())
 		r := f.Recorder("web", nil)
-		short, long := r.StartWait("other tasks"), r.StartWait("restart delay")
+		short, long := r.StartWaitSpan("other tasks"), r.StartWaitSpan("restart delay")
 		if spans := readSpans(t, f); len(spans) != 2 || !spans[0].End.IsZero() {
 			t.Errorf("spans during the waits: %+v", spans)
 		}
@@ -208,12 +208,12 @@ func TestShortWaitsAreNotKept(t *testing.T) {
 
 func TestZeroRecorderRecordsNothing(t *testing.T) {
 	var r Recorder
-	r.Start(tracespan.KindHook, "prestart", "x").End("", nil)
-	r.StartRun("1", "x", time.Now()).End("", nil)
+	r.StartSpan(tracespan.KindHook, "prestart", "x").End("", nil)
+	r.StartRunSpan("1", "x", time.Now()).End("", nil)
 	r.RecordEvent("x", "", time.Now())
-	r.StartWait("x").End("", nil)
+	r.StartWaitSpan("x").End("", nil)
 	want := errors.New("failed")
-	if err := r.Record(t.Context(), tracespan.KindDriver, "StopTask", "x", func(context.Context) error { return want }); err != want {
+	if err := r.RecordCall(t.Context(), tracespan.KindDriver, "StopTask", "x", func(context.Context) error { return want }); err != want {
 		t.Errorf("Record returned %v", err)
 	}
 }
@@ -225,7 +225,7 @@ func TestConcurrentUse(t *testing.T) {
 	for range 4 {
 		wg.Go(func() {
 			for range 100 {
-				f.Recorder("web", nil).Start(tracespan.KindHook, "poststart", "x").End("", nil)
+				f.Recorder("web", nil).StartSpan(tracespan.KindHook, "poststart", "x").End("", nil)
 			}
 		})
 		wg.Go(func() {
@@ -273,7 +273,7 @@ func BenchmarkSpan(b *testing.B) {
 			b.ReportAllocs()
 			n := 0
 			for b.Loop() {
-				r.Start(tracespan.KindHook, "prestart", "logmon").End("", nil)
+				r.StartSpan(tracespan.KindHook, "prestart", "logmon").End("", nil)
 				if n++; n%spansPerAlloc == 0 && r.file != nil {
 					r.file.Close()
 					r = newTestFile(b.TempDir()).Recorder("web", nil)

@@ -21,7 +21,7 @@ type testTrace struct {
 
 func (t *testTrace) Export(s tracespan.Span)          { t.spans = append(t.spans, s) }
 func (t *testTrace) Traceparent(spanID string) string { return "00-1-" + spanID }
-func (t *testTrace) ForTasks() bool                   { return t.forTasks }
+func (t *testTrace) TasksGetTraceparent() bool        { return t.forTasks }
 
 // A trace gets the same spans as the file, each once and with the same id, and calls get the context of their
 // spans.
@@ -31,17 +31,17 @@ func testTraceGetsSpansOfFile(t *testing.T) {
 	trace, dir := new(testTrace), t.TempDir()
 	f := NewFile(func() (*os.Root, error) { return os.OpenRoot(dir) }, trace, hclog.NewNullLogger())
 	r := f.Recorder("web", func(string) string { return "redacted" })
-	r.RecordAlloc(tracespan.Placement, time.Now(), "", false)
-	call := r.Start(tracespan.KindHook, "prestart", "x")
+	r.RecordAllocSpan(tracespan.Placement, time.Now(), "", false)
+	call := r.StartSpan(tracespan.KindHook, "prestart", "x")
 	traceparent := base.Traceparent(call.Context(t.Context()))
 	call.End("secret", nil)
-	run := r.StartRun("id", "x", time.Now())
+	run := r.StartRunSpan("id", "x", time.Now())
 	run.EndRun("secret", true)
-	wait := r.StartWait("other tasks")
+	wait := r.StartWaitSpan("other tasks")
 	time.Sleep(2 * minWait)
 	wait.End("", errors.New("secret"))
 	r.RecordEvent("Started", "", time.Now())
-	r.Start(tracespan.KindHook, "stop", "x") // does not end
+	r.StartSpan(tracespan.KindHook, "stop", "x") // does not end
 
 	now, err := f.Read()
 	if err != nil {

@@ -20,14 +20,14 @@ type AllocTimes struct {
 	// report is that the allocation is unhealthy.
 	TimeToHealth time.Duration
 	IsUnhealthy  bool
-	// RunDuration is how long the allocation runs; zero means until it is stopped. With FailAtEnd, the allocation then fails.
-	// Otherwise it completes.
+	// RunDuration is how long the allocation runs; zero means until it is stopped. With FailAtEnd, the allocation then
+	// fails. Otherwise it completes.
 	RunDuration time.Duration
 	FailAtEnd   bool
 	// StopDuration is how long a stop takes.
 	StopDuration time.Duration
-	// EndDelay is the time between the report of a terminal status and the end of the allocation.
-	EndDelay time.Duration
+	// DelayAfterTerminalReport is the time between the report of a terminal status and the end of the allocation.
+	DelayAfterTerminalReport time.Duration
 }
 
 // SimulatedNode runs the desired allocations of a scheduler as simulations, and reports their states to the scheduler.
@@ -53,7 +53,7 @@ func NewAPINode(memoryMB int) *api.Node {
 		Attributes: map[string]string{
 			"kernel.name":               "linux",
 			"nomad.version":             "2.0.6-dev",
-			"memory.totalbytes":         mebibytesText(memoryMB),
+			"memory.totalbytes":         mebibytesInBytes(memoryMB),
 			"unique.network.ip-address": "10.0.0.1",
 		},
 		Drivers:               map[string]*api.DriverInfo{"mock": {Detected: true, Healthy: true}},
@@ -88,8 +88,8 @@ type simulatedAlloc struct {
 	allocID      string
 	allocChanged chan struct{} // receives a value when the allocation has changed
 
-	healthDeploymentID string    // the deployment to which the reported health applies
-	healthCheckStart   time.Time // start of the health check for the current deployment
+	healthCheckDeploymentID string    // the deployment to which the reported health applies
+	healthCheckStart        time.Time // start of the health check for the current deployment
 }
 
 // Run runs the desired allocations until ctx ends.
@@ -148,28 +148,28 @@ func (a *simulatedAlloc) simulate(ctx context.Context, alloc *api.Allocation) {
 	if status == api.AllocClientStatusFailed {
 		text = "Failed tasks"
 	}
-	a.report(ctx, scheduler.AllocReport{ClientStatus: status, ClientDescription: text,
+	a.sendReport(ctx, scheduler.AllocReport{ClientStatus: status, ClientDescription: text,
 		TaskStates: map[string]*api.TaskState{"t": {State: "dead", Failed: status == api.AllocClientStatusFailed, FinishedAt: now}}})
-	a.sleep(ctx, times.EndDelay)
+	a.sleep(ctx, times.DelayAfterTerminalReport)
 	if a.node.OnAllocEnded != nil && ctx.Err() == nil {
 		a.node.OnAllocEnded(alloc)
 	}
-	a.report(ctx, scheduler.AllocReport{TasksEnded: true})
+	a.sendReport(ctx, scheduler.AllocReport{TasksEnded: true})
 }
 
 // simulateTasks simulates the tasks and returns the final client status.
 func (a *simulatedAlloc) simulateTasks(ctx context.Context, times AllocTimes) string {
-	if a.waitUntil(ctx, time.Now().Add(times.StartDuration), nil) {
+	if a.waitForTimeOrStop(ctx, time.Now().Add(times.StartDuration), nil) {
 		return a.simulateStop(ctx, times)
 	}
 	start := time.Now()
-	a.report(ctx, scheduler.AllocReport{ClientStatus: api.AllocClientStatusRunning, ClientDescription: "Tasks are running",
+	a.sendReport(ctx, scheduler.AllocReport{ClientStatus: api.AllocClientStatusRunning, ClientDescription: "Tasks are running",
 		TaskStates: map[string]*api.TaskState{"t": {State: "running", StartedAt: a.node.now()}}})
 	end := time.Time{}
 	if times.RunDuration > 0 {
 		end = start.Add(times.RunDuration)
 	}
-	if a.waitUntil(ctx, end, func(alloc *api.Allocation) time.Duration { return a.reportHealth(ctx, alloc, times) }) {
+	if a.waitForTimeOrStop(ctx, end, func(alloc *api.Allocation) time.Duration { return a.reportHealth(ctx, alloc, times) }) {
 		return a.simulateStop(ctx, times)
 	}
 	if times.FailAtEnd {
@@ -185,24 +185,24 @@ func (a *simulatedAlloc) simulateStop(ctx context.Context, times AllocTimes) str
 
 // reportHealth reports the health of the allocation in its deployment if TimeToHealth has passed.
 // Otherwise it returns the remaining time.
-func (a *simulatedAlloc) reportHealth(ctx context.Context, alloc *api.Allocation, times AllocTimes) time.Duration {
+func (a *simulatedAlloc) reportHealth(ctx context.Context, alloc *api.Allocation, times AllocTimes) (untilHealthy time.Duration) {
 	if alloc.DeploymentID == "" || alloc.DeploymentStatus != nil && alloc.DeploymentStatus.Healthy != nil {
 		return 0
 	}
-	if a.healthDeploymentID != alloc.DeploymentID {
-		a.healthDeploymentID, a.healthCheckStart = alloc.DeploymentID, time.Now()
+	if a.healthCheckDeploymentID != alloc.DeploymentID {
+		a.healthCheckDeploymentID, a.healthCheckStart = alloc.DeploymentID, time.Now()
 	}
 	if left := times.TimeToHealth - time.Since(a.healthCheckStart); left > 0 {
 		return left
 	}
 	healthy := !times.IsUnhealthy
-	a.report(ctx, scheduler.AllocReport{Healthy: &healthy, HealthyTime: a.node.now(), DeploymentID: alloc.DeploymentID})
+	a.sendReport(ctx, scheduler.AllocReport{Healthy: &healthy, HealthyTime: a.node.now(), DeploymentID: alloc.DeploymentID})
 	return 0
 }
 
-// waitUntil blocks until the time end; zero means forever. It returns true earlier if the allocation must stop or ctx
-// ends. It calls check at the start, after each change of the allocation, and after each duration that check returns.
-func (a *simulatedAlloc) waitUntil(ctx context.Context, end time.Time, check func(*api.Allocation) time.Duration) (stop bool) {
+// waitForTimeOrStop blocks until the time end; zero means forever. It returns true earlier if the allocation must stop or
+// ctx ends. It calls check at the start, after each change of the allocation, and after each duration that check returns.
+func (a *simulatedAlloc) waitForTimeOrStop(ctx context.Context, end time.Time, check func(*api.Allocation) time.Duration) (mustStop bool) {
 	for ctx.Err() == nil {
 		alloc := a.node.Store.Snapshot().Allocation(nil, a.allocID)
 		if alloc == nil || alloc.ServerTerminalStatus() {
@@ -240,8 +240,8 @@ func (a *simulatedAlloc) sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// report sends a report to the scheduler and retries until it succeeds or ctx ends.
-func (a *simulatedAlloc) report(ctx context.Context, r scheduler.AllocReport) {
+// sendReport sends a report to the scheduler and retries until it succeeds or ctx ends.
+func (a *simulatedAlloc) sendReport(ctx context.Context, r scheduler.AllocReport) {
 	r.AllocID = a.allocID
 	for ctx.Err() == nil {
 		if _, err := a.node.scheduler().Report(ctx, r); err == nil {

@@ -15,22 +15,22 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-func mebibytesText(megabytes int) string { return strconv.Itoa(megabytes << 20) }
+func mebibytesInBytes(mebibytes int) string { return strconv.Itoa(mebibytes << 20) }
 
 // Transcript records the changes of a store: one line for each changed object, with the time since the
 // transcript started. Numbers in the order of appearance replace the ids.
 type Transcript struct {
 	start time.Time
 
-	mu        sync.Mutex // held while lines are written, because the test and simulated nodes change the store concurrently
-	lines     strings.Builder
-	lastLines map[string]string
-	idNumbers map[string]int
+	mu                 sync.Mutex // held while lines are written, because the test and simulated nodes change the store concurrently
+	lines              strings.Builder
+	lastLineBySubject  map[string]string
+	sequenceNumberByID map[string]int
 }
 
 // NewTranscript starts to record the changes of a store.
 func NewTranscript(s *FaultyStore) *Transcript {
-	t := &Transcript{start: time.Now(), lastLines: make(map[string]string), idNumbers: make(map[string]int)}
+	t := &Transcript{start: time.Now(), lastLineBySubject: make(map[string]string), sequenceNumberByID: make(map[string]int)}
 	s.OnCommit = t.recordChanges
 	return t
 }
@@ -63,13 +63,13 @@ func (t *Transcript) recordChanges(state *store.Snapshot) {
 		t.addLineIfChanged("job "+*job.ID, "v%d %s%s%s", *job.Version, *job.Status, stop, stable)
 	}
 	for _, e := range oldestFirst(state.Evaluations(nil, ""), func(e *api.Evaluation) uint64 { return e.CreateIndex }) {
-		t.addLineIfChanged("eval "+t.idNumberText(e.ID), "%s %s%s", e.TriggeredBy, e.Status, t.evalText(e))
+		t.addLineIfChanged("eval "+t.numberedIDText(e.ID), "%s %s%s", e.TriggeredBy, e.Status, t.evalText(e))
 	}
 	for _, d := range oldestFirst(state.Deployments(nil, ""), func(d *api.Deployment) uint64 { return d.CreateIndex }) {
-		t.addLineIfChanged("deployment "+t.idNumberText(d.ID), "v%d %s: %s%s", d.JobVersion, d.Status, d.StatusDescription, deploymentGroupsText(d))
+		t.addLineIfChanged("deployment "+t.numberedIDText(d.ID), "v%d %s: %s%s", d.JobVersion, d.Status, d.StatusDescription, deploymentGroupsText(d))
 	}
 	for _, a := range oldestFirst(state.Allocations(nil, ""), func(a *api.Allocation) uint64 { return a.CreateIndex }) {
-		t.addLineIfChanged("alloc "+a.Name+" "+t.idNumberText(a.ID), "v%d %s %s%s", *a.Job.Version, a.DesiredStatus, a.ClientStatus, t.allocText(a, state.AllocationEnded(a.ID)))
+		t.addLineIfChanged("alloc "+a.Name+" "+t.numberedIDText(a.ID), "v%d %s %s%s", *a.Job.Version, a.DesiredStatus, a.ClientStatus, t.allocText(a, state.AllocationEnded(a.ID)))
 	}
 }
 
@@ -79,23 +79,23 @@ func oldestFirst[T any](objects []*T, created func(*T) uint64) []*T {
 	return objects
 }
 
-func (t *Transcript) idNumberText(id string) string {
+func (t *Transcript) numberedIDText(id string) string {
 	if id == "" {
 		return "-"
 	}
-	if t.idNumbers[id] == 0 {
-		t.idNumbers[id] = len(t.idNumbers) + 1
+	if t.sequenceNumberByID[id] == 0 {
+		t.sequenceNumberByID[id] = len(t.sequenceNumberByID) + 1
 	}
-	return "#" + strconv.Itoa(t.idNumbers[id])
+	return "#" + strconv.Itoa(t.sequenceNumberByID[id])
 }
 
 // addLineIfChanged adds a line about the object subject if its text differs from the last line about this object.
 func (t *Transcript) addLineIfChanged(subject, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
-	if t.lastLines[subject] == text {
+	if t.lastLineBySubject[subject] == text {
 		return
 	}
-	t.lastLines[subject] = text
+	t.lastLineBySubject[subject] = text
 	fmt.Fprintf(&t.lines, "%-7s %s: %s\n", "+"+strconv.FormatFloat(time.Since(t.start).Seconds(), 'f', -1, 64)+"s", subject, text)
 }
 
@@ -105,7 +105,7 @@ func (t *Transcript) evalText(e *api.Evaluation) string {
 		text += fmt.Sprintf(", at +%vs", e.WaitUntil.Sub(t.start).Seconds())
 	}
 	if e.BlockedEval != "" {
-		text += ", then " + t.idNumberText(e.BlockedEval)
+		text += ", then " + t.numberedIDText(e.BlockedEval)
 	}
 	for _, group := range slices.Sorted(maps.Keys(e.FailedTGAllocs)) {
 		m := e.FailedTGAllocs[group]
@@ -147,13 +147,13 @@ func (t *Transcript) allocText(a *api.Allocation, ended bool) string {
 		fmt.Fprintf(&text, " (%s)", a.DesiredDescription)
 	}
 	if a.PreviousAllocation != "" {
-		text.WriteString(" after " + t.idNumberText(a.PreviousAllocation))
+		text.WriteString(" after " + t.numberedIDText(a.PreviousAllocation))
 	}
 	if a.NextAllocation != "" {
-		text.WriteString(" next " + t.idNumberText(a.NextAllocation))
+		text.WriteString(" next " + t.numberedIDText(a.NextAllocation))
 	}
 	if a.FollowupEvalID != "" {
-		text.WriteString(" follow-up " + t.idNumberText(a.FollowupEvalID))
+		text.WriteString(" follow-up " + t.numberedIDText(a.FollowupEvalID))
 	}
 	return text.String()
 }

@@ -172,7 +172,7 @@ func TestFollowEnds(t *testing.T) {
 
 // A follower that has missed changes gets an error.
 func TestSlowFollower(t *testing.T) {
-	s, err := store.Open(store.Config{Path: filepath.Join(t.TempDir(), "state.db"), Logger: hclog.NewNullLogger(), FeedSize: 3})
+	s, err := store.Open(store.Config{Path: filepath.Join(t.TempDir(), "state.db"), Logger: hclog.NewNullLogger(), MaxFeedChanges: 3})
 	if err != nil {
 		t.Fatal(err)
 	}

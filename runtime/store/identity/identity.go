@@ -42,9 +42,9 @@ func NewWorkload(a *api.Allocation, task string) Workload {
 type Config struct {
 	Store  *store.Store
 	Region string
-	// URL is the claim iss of the tokens, and the address at which other services find the
+	// IssuerURL is the claim iss of the tokens, and the address at which other services find the
 	// public keys. It may be empty.
-	URL string
+	IssuerURL string
 	// Now returns the current time; nil means time.Now.
 	Now func() time.Time
 }
@@ -54,11 +54,11 @@ type Issuer struct {
 	Config
 
 	mu           sync.Mutex
-	clockStepped chan struct{} // closed and replaced by HandleClockStep
+	clockStepped chan struct{} // closed and replaced by NotifyClockStep
 }
 
-// New returns an issuer.
-func New(c Config) *Issuer {
+// NewIssuer returns an issuer.
+func NewIssuer(c Config) *Issuer {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
@@ -84,7 +84,7 @@ func (i *Issuer) Issue(ctx context.Context, w Workload, id *api.WorkloadIdentity
 	t := &state.IdentityToken{KeyID: keyID, IssuedAt: now}
 	claims := Claims{
 		Subject:  strings.Join([]string{i.Region, w.Namespace, w.JobID, w.Group, w.Task, id.Name}, ":"),
-		Audience: id.Audience, Issuer: i.URL, ID: uuid.NewString(),
+		Audience: id.Audience, Issuer: i.IssuerURL, ID: uuid.NewString(),
 		IssuedAt: now.Unix(), NotBefore: now.Unix(),
 		Namespace: w.Namespace, JobID: w.JobID, AllocID: w.AllocID, Task: w.Task,
 	}
@@ -115,8 +115,8 @@ func (i *Issuer) RenewalDelay(t *state.IdentityToken) (delay time.Duration, ok b
 	return t.RenewAt.Sub(now), true
 }
 
-// IsSignedByCurrentKeys reports whether the key that has signed a token still exists.
-func (i *Issuer) IsSignedByCurrentKeys(t *state.IdentityToken) bool {
+// IsSignedByExistingKey reports whether the key that has signed a token still exists.
+func (i *Issuer) IsSignedByExistingKey(t *state.IdentityToken) bool {
 	keys, err := i.Store.SigningKeys().PublicKeys()
 	if err != nil {
 		return true // without readable keys, no other token can be issued
@@ -131,8 +131,8 @@ func (i *Issuer) IsSignedByActiveKey(ctx context.Context, t *state.IdentityToken
 	return err != nil || keyID == t.KeyID
 }
 
-// HandleClockStep closes the channel that ClockStepped has returned. The agent calls it when the wall clock was set.
-func (i *Issuer) HandleClockStep() {
+// NotifyClockStep closes the channel that ClockStepped has returned. The agent calls it when the wall clock was set.
+func (i *Issuer) NotifyClockStep() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	close(i.clockStepped)

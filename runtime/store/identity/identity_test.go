@@ -44,7 +44,7 @@ func newTestIssuer(t testing.TB) *testIssuer {
 	}
 	t.Cleanup(func() { s.Close() })
 	i := &testIssuer{now: time.Date(2026, 11, 22, 12, 0, 0, 500, time.UTC)}
-	i.Issuer = New(Config{Store: s, Region: "global", URL: "https://nomad.example", Now: func() time.Time { return i.now }})
+	i.Issuer = NewIssuer(Config{Store: s, Region: "global", IssuerURL: "https://nomad.example", Now: func() time.Time { return i.now }})
 	i.putAlloc(t, testAlloc())
 	return i
 }
@@ -179,7 +179,7 @@ func TestPublishedKeysVerifyTokens(t *testing.T) {
 	if err := i.Store.RemoveKey(t.Context(), before.KeyID, true); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := i.Authenticate(before.JWT); err == nil || i.IsSignedByCurrentKeys(before) || !i.IsSignedByCurrentKeys(after) {
+	if _, err := i.Authenticate(before.JWT); err == nil || i.IsSignedByExistingKey(before) || !i.IsSignedByExistingKey(after) {
 		t.Errorf("the token of the removed key is still valid: %v", err)
 	}
 	if err := newJOSEVerifier(t, i).verify(before.JWT, jwt.Expected{Time: i.now}); !errors.Is(err, jose.ErrJWKSKidNotFound) {
@@ -364,7 +364,7 @@ func TestRenewalDelay(t *testing.T) {
 
 func TestRecords(t *testing.T) {
 	i := newTestIssuer(t)
-	if got := i.Tokens(testAllocID, "server"); got != nil {
+	if got := i.StoredTokens(testAllocID, "server"); got != nil {
 		t.Errorf("before the first token: %v", got)
 	}
 	want := map[string]*state.IdentityToken{"x": i.issue(t, &api.WorkloadIdentity{Name: "x", TTL: time.Hour})}
@@ -374,21 +374,21 @@ func TestRecords(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got := i.Tokens(testAllocID, "server")
+	got := i.StoredTokens(testAllocID, "server")
 	if len(got) != 1 || got["x"].JWT != want["x"].JWT || !got["x"].RenewAt.Equal(want["x"].RenewAt) {
 		t.Errorf("tokens %v, want %v", got, want)
 	}
-	if n, err := i.CountTokens(want["x"].KeyID); n != 2 || err != nil {
+	if n, err := i.CountTokensSignedWith(want["x"].KeyID); n != 2 || err != nil {
 		t.Errorf("%d tasks have tokens of the key, want 2: %v", n, err)
 	}
-	if err := i.DeleteOrphanedTokens(t.Context()); err != nil || i.Tokens(gone, "server") != nil || i.Tokens(testAllocID, "server") == nil {
-		t.Errorf("after the removal of orphans: %v, %v, %v", err, i.Tokens(gone, "server"), i.Tokens(testAllocID, "server"))
+	if err := i.DeleteOrphanedTokens(t.Context()); err != nil || i.StoredTokens(gone, "server") != nil || i.StoredTokens(testAllocID, "server") == nil {
+		t.Errorf("after the removal of orphans: %v, %v, %v", err, i.StoredTokens(gone, "server"), i.StoredTokens(testAllocID, "server"))
 	}
 	i.now = i.now.Add(time.Hour)
-	if n, err := i.CountTokens(want["x"].KeyID); n != 0 || err != nil {
+	if n, err := i.CountTokensSignedWith(want["x"].KeyID); n != 0 || err != nil {
 		t.Errorf("%d tasks have tokens of the key after they have expired, want 0: %v", n, err)
 	}
-	if err := i.DeleteTokens(t.Context(), testAllocID, "server"); err != nil || i.Tokens(testAllocID, "server") != nil {
+	if err := i.DeleteTokens(t.Context(), testAllocID, "server"); err != nil || i.StoredTokens(testAllocID, "server") != nil {
 		t.Errorf("after the removal: %v", err)
 	}
 }

@@ -97,7 +97,7 @@ func verifySignature(token string, keys []keyring.PublicKey) (*Claims, error) {
 		return nil, errMalformed
 	}
 	var head tokenHeader
-	if err := decodeJSONPart(parts[0], &head); err != nil {
+	if err := decodeTokenPart(parts[0], &head); err != nil {
 		return nil, errMalformed
 	}
 	// The algorithm is compared before a key is looked up: a token does not choose how it is verified.
@@ -117,13 +117,13 @@ func verifySignature(token string, keys []keyring.PublicKey) (*Claims, error) {
 		return nil, errors.New("its signature is wrong")
 	}
 	var claims Claims
-	if err := decodeJSONPart(parts[1], &claims); err != nil {
+	if err := decodeTokenPart(parts[1], &claims); err != nil {
 		return nil, errMalformed
 	}
 	return &claims, nil
 }
 
-func decodeJSONPart(part string, into any) error {
+func decodeTokenPart(part string, into any) error {
 	text, err := encoding.DecodeString(part)
 	if err != nil {
 		return err

@@ -11,9 +11,9 @@ import (
 
 func tokenRecordName(allocID, task string) string { return state.IdentityPrefix + allocID + "/" + task }
 
-// Tokens returns the stored tokens of a task, by the name of the identity. The result is nil if there are none, or
+// StoredTokens returns the stored tokens of a task, by the name of the identity. The result is nil if there are none, or
 // if the record cannot be read.
-func (i *Issuer) Tokens(allocID, task string) map[string]*state.IdentityToken {
+func (i *Issuer) StoredTokens(allocID, task string) map[string]*state.IdentityToken {
 	var tokens state.TaskTokens
 	if known, err := i.Store.Snapshot().AgentRecord(tokenRecordName(allocID, task), &tokens); err != nil || !known {
 		return nil // the store reports an unreadable record
@@ -64,9 +64,9 @@ func (i *Issuer) DeleteOrphanedTokens(ctx context.Context) error {
 	return err
 }
 
-// CountTokens returns the number of tasks that have an unexpired token which the key with the id keyID has signed. An
+// CountTokensSignedWith returns the number of tasks that have an unexpired token which the key with the id keyID has signed. An
 // error means that some records cannot be read, and their tasks are not counted.
-func (i *Issuer) CountTokens(keyID string) (int, error) {
+func (i *Issuer) CountTokensSignedWith(keyID string) (int, error) {
 	snapshot, now := i.Store.Snapshot(), i.Now()
 	tasks, errs := 0, []error(nil)
 	for _, name := range snapshot.AgentRecordNames(state.IdentityPrefix) {

@@ -19,7 +19,7 @@ func New(s *store.Snapshot, ws store.WatchSet, j *api.Job) *api.JobSummary {
 		JobID: id, Namespace: namespace, Summary: make(map[string]api.TaskGroupSummary), Children: &api.JobChildrenSummary{},
 		CreateIndex: pointer.Value(j.CreateIndex), ModifyIndex: pointer.Value(j.ModifyIndex),
 	}
-	if model.HasChildren(j) {
+	if model.CanHaveChildren(j) {
 		for _, child := range s.JobChildren(ws, namespace, id) {
 			switch pointer.Value(child.Status) {
 			case model.JobPending:

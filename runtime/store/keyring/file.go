@@ -29,16 +29,16 @@ type fileKey struct {
 	RSAKey     []byte `json:",omitempty"` // PKCS #1; base64 in the file
 }
 
-// maxFileSize is the size of the largest key file that Load reads, in bytes.
+// maxFileSize is the size of the largest key file that LoadRing reads, in bytes.
 const maxFileSize = 1 << 20
 
 // temporaryFileInfix is in the names of the temporary files that a crash of Save leaves.
 const temporaryFileInfix = ".new-"
 
-// Load reads a key file. The error is fs.ErrNotExist if there is none. The file must be a regular file of the current user
-// or of root. If its mode gives access to other users, Load removes this access and returns wasAccessible as true. Load
+// LoadRing reads a key file. The error is fs.ErrNotExist if there is none. The file must be a regular file of the current user
+// or of root. If its mode gives access to other users, LoadRing removes this access and returns wasAccessible as true. LoadRing
 // also removes temporary files that a crash of Save has left.
-func Load(path string) (r *Ring, wasAccessible bool, err error) {
+func LoadRing(path string) (r *Ring, wasAccessible bool, err error) {
 	left, err := filepath.Glob(filepath.Join(escapeGlob(filepath.Dir(path)), escapeGlob(filepath.Base(path))+temporaryFileInfix+"*"))
 	for _, name := range left {
 		err = errors.Join(err, os.Remove(name))
@@ -121,7 +121,7 @@ func parseKeyFile(text []byte) (*Ring, error) {
 // new content.
 func (r *Ring) Save(path string) (err error) {
 	var keyFileContent keyFile
-	for i, meta := range r.Keys() {
+	for i, meta := range r.KeyMetadata() {
 		k := fileKey{
 			KeyID: meta.KeyID, Algorithm: meta.Algorithm, Key: r.keys[i].secret, CreateTime: r.keys[i].createTime.UTC(), State: meta.State,
 		}

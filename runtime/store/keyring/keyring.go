@@ -44,8 +44,8 @@ type key struct {
 	signingKey *rsa.PrivateKey // nil until WithSigningKey adds it
 }
 
-// New returns a ring with one new key.
-func New() *Ring { return new(Ring).WithNewKey() }
+// NewRing returns a ring with one new key.
+func NewRing() *Ring { return new(Ring).WithNewKey() }
 
 // WithNewKey returns a ring with the keys of r and a new active key.
 func (r *Ring) WithNewKey() *Ring {
@@ -84,8 +84,8 @@ func (r *Ring) WithoutKey(id string) (*Ring, error) {
 	return &Ring{slices.Delete(slices.Clone(r.keys), i, i+1)}, nil
 }
 
-// Keys returns the metadata of the keys, oldest first, without the secrets.
-func (r *Ring) Keys() []*api.RootKeyMeta {
+// KeyMetadata returns the metadata of the keys, oldest first, without the secrets.
+func (r *Ring) KeyMetadata() []*api.RootKeyMeta {
 	list := make([]*api.RootKeyMeta, len(r.keys))
 	for i, k := range r.keys {
 		list[i] = &api.RootKeyMeta{
@@ -98,9 +98,9 @@ func (r *Ring) Keys() []*api.RootKeyMeta {
 	return list
 }
 
-// ActiveKey returns the metadata of the active key.
-func (r *Ring) ActiveKey() *api.RootKeyMeta {
-	keys := r.Keys()
+// ActiveKeyMetadata returns the metadata of the active key.
+func (r *Ring) ActiveKeyMetadata() *api.RootKeyMeta {
+	keys := r.KeyMetadata()
 	return keys[slices.IndexFunc(keys, func(k *api.RootKeyMeta) bool { return k.State == api.RootKeyStateActive })]
 }
 
@@ -143,7 +143,7 @@ func (r *Ring) Seal(plain []byte, context string) []byte {
 // Open decrypts the result of a call of Seal with the same context. The error is a [MissingKeyError] or
 // ErrDecrypt.
 func (r *Ring) Open(sealed []byte, context string) ([]byte, error) {
-	id, ok := parseKeyID(sealed)
+	id, ok := keyIDOfSealed(sealed)
 	if !ok {
 		return nil, ErrDecrypt
 	}
@@ -160,10 +160,10 @@ func (r *Ring) Open(sealed []byte, context string) ([]byte, error) {
 
 // SealingKeyID returns the id of the key with which bytes were sealed, or "" if they are too short.
 func SealingKeyID(sealed []byte) string {
-	if id, ok := parseKeyID(sealed); ok {
+	if id, ok := keyIDOfSealed(sealed); ok {
 		return id.String()
 	}
 	return ""
 }
 
-func parseKeyID(sealed []byte) (id uuid.UUID, ok bool) { return id, copy(id[:], sealed) == len(id) }
+func keyIDOfSealed(sealed []byte) (id uuid.UUID, ok bool) { return id, copy(id[:], sealed) == len(id) }

@@ -16,7 +16,7 @@ import (
 )
 
 func TestSealedBytesOpenOnlyForSamePlace(t *testing.T) {
-	r := New()
+	r := NewRing()
 	sealed := r.Seal([]byte("hunter2"), "variables\x00default\x00a")
 	if bytes.Contains(sealed, []byte("hunter2")) {
 		t.Error("the sealed bytes hold the secret")
@@ -38,16 +38,16 @@ func TestSealedBytesOpenOnlyForSamePlace(t *testing.T) {
 		}
 	}
 	var missingKeyErr *MissingKeyError
-	if _, err := New().Open(sealed, "variables\x00default\x00a"); !errors.As(err, &missingKeyErr) || missingKeyErr.KeyID != r.ActiveKey().KeyID {
+	if _, err := NewRing().Open(sealed, "variables\x00default\x00a"); !errors.As(err, &missingKeyErr) || missingKeyErr.KeyID != r.ActiveKeyMetadata().KeyID {
 		t.Errorf("open without the key: %v", err)
 	}
-	if SealingKeyID(sealed) != r.ActiveKey().KeyID {
-		t.Errorf("KeyOf: %s, want %s", SealingKeyID(sealed), r.ActiveKey().KeyID)
+	if SealingKeyID(sealed) != r.ActiveKeyMetadata().KeyID {
+		t.Errorf("KeyOf: %s, want %s", SealingKeyID(sealed), r.ActiveKeyMetadata().KeyID)
 	}
 }
 
 func TestRotatedRingOpensWhatItsKeysHaveSealed(t *testing.T) {
-	first := New()
+	first := NewRing()
 	sealed := first.Seal([]byte("x"), "p")
 	second := first.WithNewKey()
 	if plain, err := second.Open(sealed, "p"); err != nil || string(plain) != "x" {
@@ -56,18 +56,18 @@ func TestRotatedRingOpensWhatItsKeysHaveSealed(t *testing.T) {
 	if SealingKeyID(second.Seal(nil, "p")) == SealingKeyID(sealed) {
 		t.Error("the new ring seals with the former key")
 	}
-	keys := second.Keys()
-	if len(keys) != 2 || keys[0].State != api.RootKeyStateInactive || keys[1].State != api.RootKeyStateActive || keys[1].KeyID != second.ActiveKey().KeyID {
+	keys := second.KeyMetadata()
+	if len(keys) != 2 || keys[0].State != api.RootKeyStateInactive || keys[1].State != api.RootKeyStateActive || keys[1].KeyID != second.ActiveKeyMetadata().KeyID {
 		t.Errorf("keys %v %v", *keys[0], *keys[1])
 	}
-	if _, err := second.WithoutKey(second.ActiveKey().KeyID); !errors.Is(err, ErrKeyActive) {
+	if _, err := second.WithoutKey(second.ActiveKeyMetadata().KeyID); !errors.Is(err, ErrKeyActive) {
 		t.Errorf("remove the active key: %v", err)
 	}
 	if _, err := second.WithoutKey("nope"); !errors.Is(err, ErrKeyUnknown) {
 		t.Errorf("remove an unknown key: %v", err)
 	}
-	third, err := second.WithoutKey(first.ActiveKey().KeyID)
-	if err != nil || len(third.Keys()) != 1 {
+	third, err := second.WithoutKey(first.ActiveKeyMetadata().KeyID)
+	if err != nil || len(third.KeyMetadata()) != 1 {
 		t.Errorf("remove: %v", err)
 	}
 	if _, err := third.Open(sealed, "p"); err == nil {
@@ -80,10 +80,10 @@ func TestKeyFile(t *testing.T) {
 	if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := Load(path); !errors.Is(err, fs.ErrNotExist) {
+	if _, _, err := LoadRing(path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("load without a file: %v", err)
 	}
-	r := New().WithNewKey()
+	r := NewRing().WithNewKey()
 	sealed := r.Seal([]byte("x"), "p")
 	old := unix.Umask(0)
 	err := r.Save(path)
@@ -97,11 +97,11 @@ func TestKeyFile(t *testing.T) {
 	if err := os.WriteFile(path+temporaryFileInfix+"1", []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	again, opened, err := Load(path)
+	again, opened, err := LoadRing(path)
 	if err != nil || opened {
 		t.Fatalf("load: %v, mode changed %t", err, opened)
 	}
-	if plain, err := again.Open(sealed, "p"); err != nil || string(plain) != "x" || again.ActiveKey().KeyID != r.ActiveKey().KeyID || again.ActiveKey().CreateTime != r.ActiveKey().CreateTime {
+	if plain, err := again.Open(sealed, "p"); err != nil || string(plain) != "x" || again.ActiveKeyMetadata().KeyID != r.ActiveKeyMetadata().KeyID || again.ActiveKeyMetadata().CreateTime != r.ActiveKeyMetadata().CreateTime {
 		t.Errorf("the loaded ring is another one: %q, %v", plain, err)
 	}
 	if _, err := os.Stat(path + temporaryFileInfix + "1"); !errors.Is(err, fs.ErrNotExist) {
@@ -110,7 +110,7 @@ func TestKeyFile(t *testing.T) {
 	if err := os.Chmod(path, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, opened, err := Load(path); err != nil || !opened {
+	if _, opened, err := LoadRing(path); err != nil || !opened {
 		t.Errorf("load of a file that others can read: %v, %t", err, opened)
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode() != 0o600 {
@@ -124,19 +124,19 @@ func TestKeyFileKeepsSigningKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before := New().WithSigningKey(signing).WithNewKey()
+	before := NewRing().WithSigningKey(signing).WithNewKey()
 	if _, of := before.SigningKey(); of != nil {
 		t.Error("the new key has the RSA key of the former one")
 	}
 	if err := before.Save(path); err != nil {
 		t.Fatal(err)
 	}
-	after, _, err := Load(path)
+	after, _, err := LoadRing(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	public := after.PublicKeys()
-	if len(public) != 1 || public[0].KeyID != before.Keys()[0].KeyID || !public[0].Key.Equal(&signing.PublicKey) {
+	if len(public) != 1 || public[0].KeyID != before.KeyMetadata()[0].KeyID || !public[0].Key.Equal(&signing.PublicKey) {
 		t.Errorf("public keys %v", public)
 	}
 	if again, err := after.WithoutKey(public[0].KeyID); err != nil || len(again.PublicKeys()) != 0 {
@@ -163,7 +163,7 @@ func TestLoadRejectsInvalidFiles(t *testing.T) {
 			if err := os.WriteFile(path, []byte(tc.text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			_, _, err := Load(path)
+			_, _, err := LoadRing(path)
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("error %v, want %q", err, tc.want)
 			}
@@ -174,11 +174,11 @@ func TestLoadRejectsInvalidFiles(t *testing.T) {
 	}
 	dir := t.TempDir()
 	fifo, link := filepath.Join(dir, "fifo"), filepath.Join(dir, "link")
-	if err := errors.Join(unix.Mkfifo(fifo, 0o600), New().Save(filepath.Join(dir, "k")), os.Symlink("k", link)); err != nil {
+	if err := errors.Join(unix.Mkfifo(fifo, 0o600), NewRing().Save(filepath.Join(dir, "k")), os.Symlink("k", link)); err != nil {
 		t.Fatal(err)
 	}
 	for _, path := range []string{fifo, link} {
-		if _, _, err := Load(path); err == nil {
+		if _, _, err := LoadRing(path); err == nil {
 			t.Errorf("load %s: no error", path)
 		}
 	}

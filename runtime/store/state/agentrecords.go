@@ -28,8 +28,8 @@ const (
 type AgentRecordKind struct {
 	// Name is the name of the record, or, if it ends with a slash, the prefix of the names.
 	Name string
-	// New returns a pointer to a zero record.
-	New func() any
+	// NewRecord returns a pointer to a zero record.
+	NewRecord func() any
 	// IsSealed means that the whole record is encrypted in the state file.
 	IsSealed bool
 }
@@ -54,7 +54,7 @@ var AgentRecordKinds = []AgentRecordKind{
 }
 
 func newAgentRecordKind[T any](name string) AgentRecordKind {
-	return AgentRecordKind{Name: name, New: func() any { return new(T) }}
+	return AgentRecordKind{Name: name, NewRecord: func() any { return new(T) }}
 }
 
 func newSealedAgentRecordKind[T any](name string) AgentRecordKind {

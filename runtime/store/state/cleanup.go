@@ -9,7 +9,7 @@ import (
 )
 
 // PendingCleanup is a failed call of a cleanup hook point. The agent retries it when the plugin runs, as long as the state
-// has a record of the allocation, and after that until the time Until.
+// has a record of the allocation, and after that until RetryUntil.
 type PendingCleanup struct {
 	Hook    string
 	AllocID string
@@ -21,11 +21,11 @@ type PendingCleanup struct {
 	Stop    *hook.TaskStopRequest
 	Destroy *hook.AllocDestroyRequest
 
-	Until time.Time // end of the retries of a call that outlives the record of the allocation; zero until the record is deleted, except for Destroy
+	RetryUntil time.Time // end of the retries of a call that outlives the record of the allocation; zero until the record is deleted, except for Destroy
 
 	// The attachment of the hook.
-	Job string
-	Raw json.RawMessage
+	JobAttachmentJSON     string
+	BuiltinAttachmentJSON json.RawMessage
 }
 
 // ID identifies the failed call. A pending cleanup with the same ID replaces this one.
@@ -106,7 +106,7 @@ type TaskDirRecord struct {
 
 // NewCleanupRecord returns the record of a pending cleanup.
 func NewCleanupRecord(d PendingCleanup) *CleanupRecord {
-	r := &CleanupRecord{Hook: d.Hook, AllocID: d.AllocID, Task: d.Task, Until: d.Until, Job: d.Job, Raw: d.Raw}
+	r := &CleanupRecord{Hook: d.Hook, AllocID: d.AllocID, Task: d.Task, Until: d.RetryUntil, Job: d.JobAttachmentJSON, Raw: d.BuiltinAttachmentJSON}
 	switch {
 	case d.Postrun != nil:
 		r.Postrun = &AllocRequestRecord{HookAllocRecord(d.Postrun.Alloc)}
@@ -123,7 +123,7 @@ func NewCleanupRecord(d PendingCleanup) *CleanupRecord {
 
 // PendingCleanup returns the pending cleanup of a record that CheckRecord accepts.
 func (r *CleanupRecord) PendingCleanup() PendingCleanup {
-	d := PendingCleanup{Hook: r.Hook, AllocID: r.AllocID, Task: r.Task, Until: r.Until, Job: r.Job, Raw: r.Raw}
+	d := PendingCleanup{Hook: r.Hook, AllocID: r.AllocID, Task: r.Task, RetryUntil: r.Until, JobAttachmentJSON: r.Job, BuiltinAttachmentJSON: r.Raw}
 	switch {
 	case r.Postrun != nil:
 		d.Point, d.Postrun = hook.Postrun, &hook.AllocPostrunRequest{Alloc: hook.Alloc(r.Postrun.Alloc)}

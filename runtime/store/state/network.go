@@ -10,12 +10,12 @@ import (
 // before it creates anything for the network, and deletes the record when it has destroyed the network.
 type AllocNetwork struct {
 	AllocID string
-	// Driver is the driver that creates the namespace; empty means that the agent does.
-	Driver   string
-	Hostname string
-	Mode     string // network mode
-	Ports    []NetworkPort
-	CNIArgs  map[string]string
+	// NamespaceDriver is the driver that creates the namespace; empty means that the agent does.
+	NamespaceDriver string
+	Hostname        string
+	Mode            string // network mode
+	Ports           []NetworkPort
+	CNIArgs         map[string]string
 	// CNIConfig is the configuration of the network of a mode cni/…, with which it is disconnected, too.
 	CNIConfig []byte
 	// Isolation is passed to the tasks; nil until the namespace is created and connected.
@@ -69,7 +69,7 @@ type NetworkStatusRecord struct {
 // NewNetworkRecord returns the record of a network.
 func NewNetworkRecord(n AllocNetwork) *NetworkRecord {
 	r := &NetworkRecord{
-		AllocID: n.AllocID, Driver: n.Driver, Hostname: n.Hostname, Mode: n.Mode, Ports: n.Ports,
+		AllocID: n.AllocID, Driver: n.NamespaceDriver, Hostname: n.Hostname, Mode: n.Mode, Ports: n.Ports,
 		CNIArgs: n.CNIArgs, CNIConfig: n.CNIConfig, Isolation: newNetworkIsolationRecord(n.Isolation), Released: n.Released,
 	}
 	if s := n.Status; s != nil {
@@ -81,7 +81,7 @@ func NewNetworkRecord(n AllocNetwork) *NetworkRecord {
 // AllocNetwork returns the network of a record.
 func (r *NetworkRecord) AllocNetwork() AllocNetwork {
 	n := AllocNetwork{
-		AllocID: r.AllocID, Driver: r.Driver, Hostname: r.Hostname, Mode: r.Mode, Ports: r.Ports,
+		AllocID: r.AllocID, NamespaceDriver: r.Driver, Hostname: r.Hostname, Mode: r.Mode, Ports: r.Ports,
 		CNIArgs: r.CNIArgs, CNIConfig: r.CNIConfig, Isolation: r.Isolation.networkIsolation(), Released: r.Released,
 	}
 	if s := r.Status; s != nil {

@@ -15,16 +15,16 @@ type LocalState struct {
 	StartID    string               // id of the current start: set before StartTask is called; empty after the exit is handled, unless NextStartID replaces it
 	Handle     *driver.Handle       // handle of the task; nil unless the task runs or its exit is not handled yet
 	Network    *driver.NetworkOverride
-	// Unrecoverable means that Handle has no state of the driver, because the agent that started the task has not
+	// HandleUnrecoverable means that Handle has no state of the driver, because the agent that started the task has not
 	// received it: only the plugin process that has the task can report its exit.
-	Unrecoverable bool
-	Exit          *ProcessExit // exit of the process of Handle; nil after the restart policy has decided
-	NextStartID   string       // StartID of the restart that is expected to follow Exit without a delay; empty if none is
-	Restart       restart.State
-	RunComplete   bool // the task will never run again
+	HandleUnrecoverable bool
+	Exit                *ProcessExit // exit of the process of Handle; nil after the restart policy has decided
+	NextStartID         string       // StartID of the restart that is expected to follow Exit without a delay; empty if none is
+	RestartState        restart.State
+	RunComplete         bool // the task will never run again
 
-	// Destroy is the start that the driver must still destroy; nil if there is none.
-	Destroy *PendingDestroy
+	// FirstPendingDestroy is the start that the driver must still destroy; nil if there is none.
+	FirstPendingDestroy *PendingDestroy
 	// Capabilities are the driver's capabilities as last reported, used while the
 	// driver is unavailable. It is nil until the driver has reported them.
 	Capabilities *driver.Capabilities
@@ -33,11 +33,11 @@ type LocalState struct {
 	// runs again.
 	RestartRequest *RestartRequest
 
-	// Killed is set by a kill of an unfinished task, until the task starts again.
-	Killed bool
+	// KillRequested is set by a kill of an unfinished task, until the task starts again.
+	KillRequested bool
 
-	// Reported are the messages of the events that the task gets only once.
-	Reported []string
+	// ReportedMessages are the messages of the events that the task gets only once.
+	ReportedMessages []string
 }
 
 // RestartRequest is a restart that a caller requested. It applies only to the process or the finished run
@@ -73,17 +73,17 @@ func (e *ProcessExit) ExitResult() driver.ExitResult {
 // RestartOutcome returns the input of the restart policy.
 func (e *ProcessExit) RestartOutcome() restart.Outcome {
 	return restart.Outcome{
-		Requested: e.Asked && !e.Failure,
-		Unhealthy: e.Asked && e.Failure,
-		Success:   e.Success,
+		RestartRequested:          e.Asked && !e.Failure,
+		UnhealthyRestartRequested: e.Asked && e.Failure,
+		Success:                   e.Success,
 	}
 }
 
 // HookState is the response of one hook to the prestart call of a task.
 type HookState struct {
-	// Attachment is the configuration with which a plugin was attached to the task, as
+	// AttachmentJSON is the configuration with which a plugin was attached to the task, as
 	// JSON. It is empty for a hook that needs no attachment.
-	Attachment string
+	AttachmentJSON string
 
 	Done    bool
 	Data    map[string]string
@@ -95,12 +95,12 @@ type HookState struct {
 // PendingDestroy is a start of a task for which the driver call DestroyTask has not succeeded yet, so processes of this
 // start may still run. While the state has it, the task does not start again, and its allocation does not end.
 type PendingDestroy struct {
-	ID     string
-	Handle *driver.Handle // handle of the start; nil if StartTask returned none
-	// Uncertain means that "task not found" proves nothing: the plugin process that
+	StartID string
+	Handle  *driver.Handle // handle of the start; nil if StartTask returned none
+	// NotFoundIsInconclusive means that "task not found" proves nothing: the plugin process that
 	// should have started the task has exited, and the driver does not search for
 	// tasks.
-	Uncertain bool
+	NotFoundIsInconclusive bool
 	// Next, which has no handle, is destroyed after this start; nil if there is none.
 	Next *PendingDestroy
 }
@@ -108,14 +108,14 @@ type PendingDestroy struct {
 // PendingDestroys returns the starts whose processes may still run, in the order in which the
 // driver must destroy them.
 func (s *LocalState) PendingDestroys() (starts []PendingDestroy) {
-	for d := s.Destroy; d != nil; d = d.Next {
+	for d := s.FirstPendingDestroy; d != nil; d = d.Next {
 		starts = append(starts, *d)
 	}
-	if s.Destroy == nil && s.StartID != "" {
-		starts = append(starts, PendingDestroy{ID: s.StartID, Handle: s.Handle})
+	if s.FirstPendingDestroy == nil && s.StartID != "" {
+		starts = append(starts, PendingDestroy{StartID: s.StartID, Handle: s.Handle})
 	}
 	if s.NextStartID != "" {
-		starts = append(starts, PendingDestroy{ID: s.NextStartID})
+		starts = append(starts, PendingDestroy{StartID: s.NextStartID})
 	}
 	return starts
 }

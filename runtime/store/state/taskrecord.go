@@ -73,7 +73,7 @@ type HookSecrets struct {
 // HandleSecrets are the secret parts of a HandleRecord.
 type HandleSecrets struct {
 	Env         map[string]string `store:"env,secret"`
-	DriverState []byte            `store:"driver_state,secret"` // nil unless the driver's state contains the environment, see holdsTaskEnv
+	DriverState []byte            `store:"driver_state,secret"` // nil unless the driver's state contains the environment, see containsTaskEnv
 }
 
 // NewTaskRecord returns the record of a local state. The record shares lists and maps with the state; SplitSecrets does not
@@ -81,16 +81,16 @@ type HandleSecrets struct {
 func NewTaskRecord(s LocalState) *TaskRecord {
 	r := &TaskRecord{
 		AllocHooks: s.AllocHooks, StartID: s.StartID, Handle: NewHandleRecord(s.Handle), Network: (*NetworkOverrideRecord)(s.Network),
-		Unrecoverable: s.Unrecoverable, Exit: s.Exit, NextStartID: s.NextStartID, Restart: RestartRecord(s.Restart), RunComplete: s.RunComplete,
-		Destroy: newPendingDestroyRecord(s.Destroy), Capabilities: (*CapabilitiesRecord)(s.Capabilities),
-		RestartRequest: s.RestartRequest, Killed: s.Killed, Reported: s.Reported,
+		Unrecoverable: s.HandleUnrecoverable, Exit: s.Exit, NextStartID: s.NextStartID, Restart: RestartRecord(s.RestartState), RunComplete: s.RunComplete,
+		Destroy: newPendingDestroyRecord(s.FirstPendingDestroy), Capabilities: (*CapabilitiesRecord)(s.Capabilities),
+		RestartRequest: s.RestartRequest, Killed: s.KillRequested, Reported: s.ReportedMessages,
 	}
 	if s.Hooks != nil {
 		r.Hooks = make(map[string]*HookRecord, len(s.Hooks))
 	}
 	for name, h := range s.Hooks {
 		r.Hooks[name] = &HookRecord{
-			Attachment: h.Attachment, Done: h.Done, Data: h.Data, Env: h.Env,
+			Attachment: h.AttachmentJSON, Done: h.Done, Data: h.Data, Env: h.Env,
 			Mounts: newMountRecords(h.Mounts), Devices: newDeviceRecords(h.Devices),
 		}
 	}
@@ -101,9 +101,9 @@ func NewTaskRecord(s LocalState) *TaskRecord {
 func (r *TaskRecord) LocalState() LocalState {
 	s := LocalState{
 		AllocHooks: r.AllocHooks, StartID: r.StartID, Handle: r.Handle.Handle(), Network: (*driver.NetworkOverride)(r.Network),
-		Unrecoverable: r.Unrecoverable, Exit: r.Exit, NextStartID: r.NextStartID, Restart: restart.State(r.Restart), RunComplete: r.RunComplete,
-		Destroy: r.Destroy.pendingDestroy(), Capabilities: (*driver.Capabilities)(r.Capabilities),
-		RestartRequest: r.RestartRequest, Killed: r.Killed, Reported: r.Reported,
+		HandleUnrecoverable: r.Unrecoverable, Exit: r.Exit, NextStartID: r.NextStartID, RestartState: restart.State(r.Restart), RunComplete: r.RunComplete,
+		FirstPendingDestroy: r.Destroy.pendingDestroy(), Capabilities: (*driver.Capabilities)(r.Capabilities),
+		RestartRequest: r.RestartRequest, KillRequested: r.Killed, ReportedMessages: r.Reported,
 	}
 	if r.Hooks != nil {
 		s.Hooks = make(map[string]HookState, len(r.Hooks))
@@ -111,7 +111,7 @@ func (r *TaskRecord) LocalState() LocalState {
 	for name, h := range r.Hooks {
 		if h != nil {
 			s.Hooks[name] = HookState{
-				Attachment: h.Attachment, Done: h.Done, Data: h.Data, Env: h.Env,
+				AttachmentJSON: h.Attachment, Done: h.Done, Data: h.Data, Env: h.Env,
 				Mounts: driverMounts(h.Mounts), Devices: driverDevices(h.Devices),
 			}
 		}
@@ -123,23 +123,23 @@ func newPendingDestroyRecord(d *PendingDestroy) *PendingDestroyRecord {
 	if d == nil {
 		return nil
 	}
-	return &PendingDestroyRecord{ID: d.ID, Handle: NewHandleRecord(d.Handle), Uncertain: d.Uncertain, Next: newPendingDestroyRecord(d.Next)}
+	return &PendingDestroyRecord{ID: d.StartID, Handle: NewHandleRecord(d.Handle), Uncertain: d.NotFoundIsInconclusive, Next: newPendingDestroyRecord(d.Next)}
 }
 
 func (r *PendingDestroyRecord) pendingDestroy() *PendingDestroy {
 	if r == nil {
 		return nil
 	}
-	return &PendingDestroy{ID: r.ID, Handle: r.Handle.Handle(), Uncertain: r.Uncertain, Next: r.Next.pendingDestroy()}
+	return &PendingDestroy{StartID: r.ID, Handle: r.Handle.Handle(), NotFoundIsInconclusive: r.Uncertain, Next: r.Next.pendingDestroy()}
 }
 
 // allocIDEnvVar is an environment variable that every task has.
 const allocIDEnvVar = "NOMAD_ALLOC_ID"
 
-// holdsTaskEnv reports whether the state of a driver contains the environment of its task, as with many
+// containsTaskEnv reports whether the state of a driver contains the environment of its task, as with many
 // third-party Nomad drivers. The state of other drivers is not sealed, because a task whose driver state is
 // sealed cannot be recovered without the key.
-func holdsTaskEnv(state []byte) bool { return bytes.Contains(state, []byte(allocIDEnvVar)) }
+func containsTaskEnv(state []byte) bool { return bytes.Contains(state, []byte(allocIDEnvVar)) }
 
 // SplitSecrets removes the secrets from the record and returns them. The result is nil if there are none.
 func (r *TaskRecord) SplitSecrets() *TaskSecrets {
@@ -172,7 +172,7 @@ func (r *HandleRecord) splitSecrets() *HandleSecrets {
 	if r.Config != nil {
 		s.Env, r.Config.Env = r.Config.Env, nil
 	}
-	if holdsTaskEnv(r.DriverState) {
+	if containsTaskEnv(r.DriverState) {
 		s.DriverState, r.DriverState = r.DriverState, nil
 	}
 	if s.Env == nil && s.DriverState == nil {

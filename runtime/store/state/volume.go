@@ -19,5 +19,5 @@ type HostVolume struct {
 	Pending HostVolumeOperation `store:"pending"`
 }
 
-// Ready reports whether allocations can use the volume.
-func (v *HostVolume) Ready() bool { return v.Volume.State == api.HostVolumeStateReady }
+// IsReady reports whether allocations can use the volume.
+func (v *HostVolume) IsReady() bool { return v.Volume.State == api.HostVolumeStateReady }

@@ -11,13 +11,13 @@ import (
 )
 
 // lockLease has the times at which a lock that is not renewed ends: at expireTime, the holder can no longer renew it; at
-// acquirableTime, after the lock delay, the lock is released and another client can acquire it.
+// releaseTime, after the lock delay, the lock is released and another client can acquire it.
 type lockLease struct {
-	lockID                     string
-	expireTime, acquirableTime time.Time
+	lockID                  string
+	expireTime, releaseTime time.Time
 }
 
-func newLease(lock *api.VariableLock) lockLease {
+func newLockLease(lock *api.VariableLock) lockLease {
 	ttl, _ := time.ParseDuration(lock.TTL) // no error is possible, because newLock has formatted both durations
 	delay, _ := time.ParseDuration(lock.LockDelay)
 	lost := time.Now().Add(ttl)
@@ -26,7 +26,7 @@ func newLease(lock *api.VariableLock) lockLease {
 
 func (va *Variables) startLease(at variableKey, lock *api.VariableLock) {
 	va.mu.Lock()
-	va.leasesByVariable[at] = newLease(lock)
+	va.leasesByVariable[at] = newLockLease(lock)
 	va.mu.Unlock()
 	select {
 	case va.leaseAdded <- struct{}{}:
@@ -42,7 +42,7 @@ func (va *Variables) renewLease(at variableKey, lock *api.VariableLock) bool {
 	if !known || l.lockID != lock.ID || !time.Now().Before(l.expireTime) {
 		return false
 	}
-	va.leasesByVariable[at] = newLease(lock)
+	va.leasesByVariable[at] = newLockLease(lock)
 	return true
 }
 
@@ -52,50 +52,50 @@ func (va *Variables) renewLease(at variableKey, lock *api.VariableLock) bool {
 func (va *Variables) RunLockExpiration(ctx context.Context) {
 	snapshot := va.store.Snapshot()
 	for _, v := range snapshot.Variables(nil, store.AnyNamespace, "") {
-		if v.Lock != nil && snapshot.VariableErr(v) == nil { // a lock in a variable that cannot be read cannot be released
+		if v.Lock != nil && snapshot.VariableDecryptErr(v) == nil { // a lock in a variable that cannot be read cannot be released
 			va.startLease(variableKeyOf(v), v.Lock)
 		}
 	}
 	for {
 		select {
 		case <-va.leaseAdded:
-		case <-time.After(va.timeUntilNextRelease()):
-			va.releaseExpired(ctx)
+		case <-time.After(va.timeUntilNextLockRelease()):
+			va.releaseExpiredLocks(ctx)
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// timeUntilNextRelease returns the time until the first lock must be released, but at most an hour.
-func (va *Variables) timeUntilNextRelease() time.Duration {
+// timeUntilNextLockRelease returns the time until the first lock must be released, but at most an hour.
+func (va *Variables) timeUntilNextLockRelease() time.Duration {
 	va.mu.Lock()
 	defer va.mu.Unlock()
 	first := time.Hour
 	for _, l := range va.leasesByVariable {
-		first = min(first, time.Until(l.acquirableTime))
+		first = min(first, time.Until(l.releaseTime))
 	}
 	return first
 }
 
-// releaseExpired releases the locks whose lease and delay have passed.
-func (va *Variables) releaseExpired(ctx context.Context) {
+// releaseExpiredLocks releases the locks whose lease and delay have passed.
+func (va *Variables) releaseExpiredLocks(ctx context.Context) {
 	va.mu.Lock()
 	var due []variableKey
 	for at, l := range va.leasesByVariable {
-		if !time.Now().Before(l.acquirableTime) {
+		if !time.Now().Before(l.releaseTime) {
 			due = append(due, at)
 		}
 	}
 	va.mu.Unlock()
 	for _, at := range due {
-		va.releaseLock(ctx, at)
+		va.releaseExpiredLock(ctx, at)
 	}
 }
 
 var errNotLocked = errors.New("no longer locked")
 
-func (va *Variables) releaseLock(ctx context.Context, at variableKey) {
+func (va *Variables) releaseExpiredLock(ctx context.Context, at variableKey) {
 	va.mu.Lock()
 	l := va.leasesByVariable[at]
 	va.mu.Unlock()
@@ -117,7 +117,7 @@ func (va *Variables) releaseLock(ctx context.Context, at variableKey) {
 		delete(va.leasesByVariable, at)
 	default:
 		va.logger.Warn("lock not ended", "namespace", at.namespace, "path", at.path, "error", err)
-		l.acquirableTime = time.Now().Add(releaseRetryDelay)
+		l.releaseTime = time.Now().Add(releaseRetryDelay)
 		va.leasesByVariable[at] = l
 	}
 }

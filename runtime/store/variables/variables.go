@@ -65,7 +65,7 @@ func (va *Variables) Put(ctx context.Context, v *api.Variable, check ExpectedInd
 	if len(v.Items) == 0 {
 		return nil, InvalidError("variable missing required Items object")
 	}
-	if err := va.store.CheckSpace(); err != nil {
+	if err := va.store.CheckSpaceForNewObjects(); err != nil {
 		return nil, err
 	}
 	return va.changeVariable(ctx, v, check, func(old *api.Variable) (*api.Variable, error) {

@@ -50,9 +50,9 @@ func openCertificateFiles(secretsDir string) (*certificateFiles, error) {
 
 func (f *certificateFiles) Close() error { return f.dir.Close() }
 
-// readValid returns the certificate of the task, or nil if a new certificate is needed: a file is missing, the key
+// readValidCertificate returns the certificate of the task, or nil if a new certificate is needed: a file is missing, the key
 // does not match, the CA or the names have changed, or the certificate has expired.
-func (f *certificateFiles) readValid(c *pluginConfig, names []string) *x509.Certificate {
+func (f *certificateFiles) readValidCertificate(c *pluginConfig, names []string) *x509.Certificate {
 	key, keyErr := f.dir.ReadFile(keyFile)
 	certificate, certErr := f.dir.ReadFile(certFile)
 	ca, caErr := f.dir.ReadFile(caFile)
@@ -169,8 +169,8 @@ func (f *certificateFiles) replaceFile(name string, content []byte, mode fs.File
 	return f.dir.Rename(temporary, name)
 }
 
-// setChangePending records whether the files are newer than those that the task has read.
-func (f *certificateFiles) setChangePending(pending bool) error {
+// setTaskNotificationPending records whether the files are newer than those that the task has read.
+func (f *certificateFiles) setTaskNotificationPending(pending bool) error {
 	if pending {
 		return f.replaceFile(changeFile, nil, 0o600)
 	}
@@ -180,7 +180,7 @@ func (f *certificateFiles) setChangePending(pending bool) error {
 	return nil
 }
 
-func (f *certificateFiles) isChangePending() bool {
+func (f *certificateFiles) isTaskNotificationPending() bool {
 	_, err := f.dir.Lstat(changeFile)
 	return err == nil
 }

@@ -28,7 +28,7 @@ type certificateHook struct {
 
 	mu             sync.Mutex
 	config         pluginConfig
-	renewalsByTask map[string]*renewal // key: attachedTask.key
+	renewalsByTask map[string]*renewal // key: attachedTask.taskKey
 }
 
 // renewal is the renewal of the certificate of one running task.
@@ -120,7 +120,7 @@ func (h *certificateHook) currentConfig() pluginConfig {
 
 // attachedTask is a task that the hook is attached to, with its checked attachment.
 type attachedTask struct {
-	key              string // alloc id and task name
+	taskKey          string // alloc id and task name
 	scope            hook.Scope
 	attachment       attachmentConfig
 	certificateNames []string
@@ -128,11 +128,11 @@ type attachedTask struct {
 	secretsDir       string
 }
 
-// newTask decodes the attachment of a task, and returns an error if it is invalid, or if the operator does not allow a
+// newAttachedTask decodes the attachment of a task, and returns an error if it is invalid, or if the operator does not allow a
 // name.
-func (h *certificateHook) newTask(ctx context.Context, meta hook.RequestMeta, a hook.Alloc, t hook.Task, dir hook.TaskDir) (*attachedTask, error) {
+func (h *certificateHook) newAttachedTask(ctx context.Context, meta hook.RequestMeta, a hook.Alloc, t hook.Task, dir hook.TaskDir) (*attachedTask, error) {
 	config := h.currentConfig()
-	n := &attachedTask{key: a.ID + "/" + t.Name, scope: meta.Scope(), secretsDir: dir.SecretsDir, certificateTTL: config.ttl}
+	n := &attachedTask{taskKey: a.ID + "/" + t.Name, scope: meta.Scope(), secretsDir: dir.SecretsDir, certificateTTL: config.ttl}
 	if err := meta.Config(&n.attachment); err != nil {
 		return nil, err
 	}
@@ -177,7 +177,7 @@ func (c *pluginConfig) allowsName(name string) bool {
 // task, of this program or of the agent. The returned state has the serial number and the expiry of the certificate. A
 // later renewal is not in the state, so Prestart reads the certificate from the files.
 func (h *certificateHook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
-	t, err := h.newTask(ctx, req.RequestMeta, req.Alloc, req.Task, req.Dir)
+	t, err := h.newAttachedTask(ctx, req.RequestMeta, req.Alloc, req.Task, req.Dir)
 	if err != nil {
 		return hook.TaskPrestartResponse{}, err
 	}
@@ -187,9 +187,9 @@ func (h *certificateHook) Prestart(ctx context.Context, req hook.TaskPrestartReq
 		return hook.TaskPrestartResponse{}, err
 	}
 	defer files.Close()
-	current := files.readValid(&config, t.certificateNames)
-	if current == nil || isReplaced(current, req.PreviousState) || isRenewalDue(current) && !req.Running {
-		if err := files.setChangePending(req.Running); err != nil {
+	current := files.readValidCertificate(&config, t.certificateNames)
+	if current == nil || isOlderThanState(current, req.PreviousState) || isRenewalDue(current) && !req.Running {
+		if err := files.setTaskNotificationPending(req.Running); err != nil {
 			return hook.TaskPrestartResponse{}, err
 		}
 		if current, err = files.renew(&config, t.certificateNames, t.certificateTTL); err != nil {
@@ -198,7 +198,7 @@ func (h *certificateHook) Prestart(ctx context.Context, req hook.TaskPrestartReq
 		h.emitEvent(ctx, t, fmt.Sprintf("obtained certificate %s, valid until %s", serialText(current), current.NotAfter.Format(time.RFC3339)))
 	}
 	if !req.Running {
-		if err := files.setChangePending(false); err != nil { // the task reads the files when it starts
+		if err := files.setTaskNotificationPending(false); err != nil { // the task reads the files when it starts
 			return hook.TaskPrestartResponse{}, err
 		}
 	}
@@ -209,18 +209,18 @@ func (h *certificateHook) Prestart(ctx context.Context, req hook.TaskPrestartReq
 			"TLS_CERT_FILE": filepath.Join(dir, certFile),
 			"TLS_CA_FILE":   filepath.Join(dir, caFile),
 		},
-		State: newState(current),
+		State: certificateState(current),
 	}, nil
 }
 
-// newState returns the state for a certificate.
-func newState(c *x509.Certificate) map[string]string {
+// certificateState returns the state for a certificate.
+func certificateState(c *x509.Certificate) map[string]string {
 	return map[string]string{"serial": serialText(c), "not_after": c.NotAfter.Format(time.RFC3339)}
 }
 
-// isReplaced reports whether a certificate is older than the one in the state, for example because its file was
+// isOlderThanState reports whether a certificate is older than the one in the state, for example because its file was
 // restored from a backup.
-func isReplaced(c *x509.Certificate, state map[string]string) bool {
+func isOlderThanState(c *x509.Certificate, state map[string]string) bool {
 	notAfter, err := time.Parse(time.RFC3339, state["not_after"])
 	return err == nil && c.NotAfter.Before(notAfter)
 }
@@ -230,20 +230,20 @@ func serialText(c *x509.Certificate) string { return fmt.Sprintf("%x", c.SerialN
 // Poststart starts the renewal. It is called again after a restart of the agent or of this program, while the
 // task runs.
 func (h *certificateHook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
-	t, err := h.newTask(ctx, req.RequestMeta, req.Alloc, req.Task, req.Dir)
+	t, err := h.newAttachedTask(ctx, req.RequestMeta, req.Alloc, req.Task, req.Dir)
 	if err != nil {
 		return hook.TaskPoststartResponse{}, err
 	}
 	// The context of the call ends when Poststart returns, so the renewal has a context of its own.
 	renewing, cancel := context.WithCancel(context.Background())
 	r := &renewal{cancel: cancel, goroutineReturned: make(chan struct{})}
-	h.replaceRenewal(t.key, r).cancelAndWait()
+	h.replaceRenewal(t.taskKey, r).cancelAndWait()
 	go func() {
 		defer close(r.goroutineReturned)
 		defer cancel()
 		defer func() {
 			if p := recover(); p != nil {
-				hclog.L().Error("the renewal of a certificate has failed", "task", t.key, "panic", p)
+				hclog.L().Error("the renewal of a certificate has failed", "task", t.taskKey, "panic", p)
 			}
 		}()
 		h.renewUntilExit(renewing, t)
@@ -292,7 +292,7 @@ func (h *certificateHook) renewUntilExit(ctx context.Context, t *attachedTask) {
 	for {
 		next, err := h.renewIfDue(ctx, t)
 		if err != nil && ctx.Err() == nil {
-			hclog.L().Warn("a certificate is not renewed", "task", t.key, "retry", time.Until(next).Round(time.Second), "error", err)
+			hclog.L().Warn("a certificate is not renewed", "task", t.taskKey, "retry", time.Until(next).Round(time.Second), "error", err)
 			h.emitEvent(ctx, t, fmt.Sprintf("the certificate is not renewed: %v", err))
 		}
 		// A certificate expires no later than its CA. Shortly before the CA expires, each new certificate is due at
@@ -317,10 +317,10 @@ func (h *certificateHook) renewIfDue(ctx context.Context, t *attachedTask) (next
 		return retry, err
 	}
 	defer files.Close()
-	current := files.readValid(&config, t.certificateNames)
+	current := files.readValidCertificate(&config, t.certificateNames)
 	if current == nil || isRenewalDue(current) {
 		// If this process exits before the task uses the new files, the next process finds the changeFile.
-		if err := files.setChangePending(true); err != nil {
+		if err := files.setTaskNotificationPending(true); err != nil {
 			return retry, err
 		}
 		if current, err = files.renew(&config, t.certificateNames, t.certificateTTL); err != nil {
@@ -328,11 +328,11 @@ func (h *certificateHook) renewIfDue(ctx context.Context, t *attachedTask) (next
 		}
 		h.emitEvent(ctx, t, fmt.Sprintf("renewed certificate %s, valid until %s", serialText(current), current.NotAfter.Format(time.RFC3339)))
 	}
-	if files.isChangePending() {
+	if files.isTaskNotificationPending() {
 		if err := h.restartOrSignalTask(ctx, t); err != nil {
 			return retry, err
 		}
-		if err := files.setChangePending(false); err != nil {
+		if err := files.setTaskNotificationPending(false); err != nil {
 			return retry, err
 		}
 	}
@@ -354,7 +354,7 @@ func (h *certificateHook) restartOrSignalTask(ctx context.Context, t *attachedTa
 // emitEvent adds an event to the task. An error is only logged, so that it does not prevent the renewal.
 func (h *certificateHook) emitEvent(ctx context.Context, t *attachedTask, message string) {
 	if err := h.host.EmitEvent(ctx, t.scope, hook.Event{Message: message}); err != nil && ctx.Err() == nil {
-		hclog.L().Warn("an event is lost", "task", t.key, "event", message, "error", err)
+		hclog.L().Warn("an event is lost", "task", t.taskKey, "event", message, "error", err)
 	}
 }
 

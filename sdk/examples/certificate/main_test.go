@@ -191,7 +191,7 @@ func TestCertificateHasRequestedNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer files.Close()
-	c := files.readValid(&n.config, []string{"shop.internal", "10.1.2.3"})
+	c := files.readValidCertificate(&n.config, []string{"shop.internal", "10.1.2.3"})
 	if c == nil {
 		t.Fatal("the files are not valid for the names")
 	}

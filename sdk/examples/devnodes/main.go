@@ -256,7 +256,7 @@ func (f *deviceFiles) Stats(ctx context.Context) ([]device.GroupStats, error) {
 		s := device.GroupStats{ID: g.ID, Instances: map[string]device.DeviceStats{}}
 		for _, d := range g.Devices {
 			if d.Healthy {
-				s.Instances[d.ID] = fileStats(devicePathOfID(d.ID), time.Now())
+				s.Instances[d.ID] = deviceFileStats(devicePathOfID(d.ID), time.Now())
 			}
 		}
 		stats = append(stats, s)
@@ -264,7 +264,7 @@ func (f *deviceFiles) Stats(ctx context.Context) ([]device.GroupStats, error) {
 	return stats, nil
 }
 
-func fileStats(path string, now time.Time) device.DeviceStats {
+func deviceFileStats(path string, now time.Time) device.DeviceStats {
 	s := device.DeviceStats{Timestamp: now}
 	var stat unix.Stat_t
 	if unix.Stat(path, &stat) != nil {
@@ -279,15 +279,15 @@ func fileStats(path string, now time.Time) device.DeviceStats {
 	if stat.Mode&unix.S_IFMT == unix.S_IFBLK {
 		counters, err := os.ReadFile(fmt.Sprintf("/sys/dev/block/%d:%d/stat", unix.Major(stat.Rdev), unix.Minor(stat.Rdev)))
 		if err == nil {
-			maps.Copy(s.Stats.Attributes, blockStats(string(counters)))
+			maps.Copy(s.Stats.Attributes, blockDeviceStats(string(counters)))
 		}
 	}
 	return s
 }
 
-// blockStats returns the bytes that were read from and written to a block device, from its counters in sysfs, of which
+// blockDeviceStats returns the bytes that were read from and written to a block device, from its counters in sysfs, of which
 // fields 3 and 7 count sectors of 512 bytes.
-func blockStats(counters string) map[string]device.StatValue {
+func blockDeviceStats(counters string) map[string]device.StatValue {
 	fields := strings.Fields(counters)
 	if len(fields) < 7 {
 		return nil

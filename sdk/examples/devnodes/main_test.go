@@ -99,8 +99,8 @@ func TestStats(t *testing.T) {
 	if idle, ok := s.Summary.Value.(float64); !ok || idle < 0 || s.Timestamp.IsZero() {
 		t.Errorf("statistics of /dev/null: %+v", s)
 	}
-	got := blockStats("  1 2 100 4 5 6 200 8 9 10 11\n")
-	if got["read"].Value != int64(51200) || got["written"].Value != int64(102400) || blockStats("1 2") != nil {
+	got := blockDeviceStats("  1 2 100 4 5 6 200 8 9 10 11\n")
+	if got["read"].Value != int64(51200) || got["written"].Value != int64(102400) || blockDeviceStats("1 2") != nil {
 		t.Errorf("counters of a block device: %+v", got)
 	}
 }

@@ -78,12 +78,12 @@ func (g *gatekeeperHook) Prestart(_ context.Context, req hook.TaskPrestartReques
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return hook.TaskPrestartResponse{}, g.policy.check(req)
+	return hook.TaskPrestartResponse{}, g.policy.checkTask(req)
 }
 
-// check returns an error with all violations of the policy, so that the user can
+// checkTask returns an error with all violations of the policy, so that the user can
 // fix all of them before the next attempt.
-func (p policy) check(req hook.TaskPrestartRequest) error {
+func (p policy) checkTask(req hook.TaskPrestartRequest) error {
 	var violations []error
 	if len(p.Drivers) > 0 && !slices.Contains(p.Drivers, req.Task.Driver) {
 		violations = append(violations, fmt.Errorf("task %q uses the driver %s; allowed here: %s", req.Task.Name, req.Task.Driver, strings.Join(p.Drivers, ", ")))

@@ -42,7 +42,7 @@ func TestPolicy(t *testing.T) {
 		{"everything at once", strict, hook.Task{Driver: "x"}, driver.Resources{MemoryMB: 101}, "\nnobody owns the job"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			err := test.policy.check(hook.TaskPrestartRequest{Task: test.task, Resources: test.memory})
+			err := test.policy.checkTask(hook.TaskPrestartRequest{Task: test.task, Resources: test.memory})
 			if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
 				t.Errorf("it says %v, want %q", err, test.want)
 			}

@@ -56,32 +56,32 @@ func ReadFiles(files []string, s *cli.Streams) (*config.Config, error) {
 	return c, nil
 }
 
-// PluginCatalog returns the plugins of an agent. The driver raw_exec is enabled if the operator has
+// NewPluginCatalog returns the plugins of an agent. The driver raw_exec is enabled if the operator has
 // enabled it, or if only root can submit jobs. The other drivers need a plugin block, except docker if there is an engine,
 // qemu if there is an emulator and raw_exec is enabled, and, if the agent is root, exec, and java if there is a Java runtime.
-func PluginCatalog(c *config.Config, dev bool, logger hclog.Logger) (*catalog.Catalog, error) {
-	plugins := catalog.Config{Dir: c.PluginDir, Blocks: c.Plugins, Logger: logger}
+func NewPluginCatalog(c *config.Config, dev bool, logger hclog.Logger) (*catalog.Catalog, error) {
+	plugins := catalog.Config{PluginDir: c.PluginDir, Blocks: c.Plugins, Logger: logger}
 	for _, name := range builtins.Names() {
 		named := slices.ContainsFunc(c.Plugins, func(b catalog.PluginBlock) bool { return b.Name == name })
-		builtin := catalog.Builtin{Name: name, Type: builtins.All[name].Kind, Options: BuiltinPluginOptions(c, name)}
+		builtin := catalog.Builtin{Name: name, Type: builtins.All[name].Kind, DefaultOptions: BuiltinPluginOptions(c, name)}
 		switch {
 		case builtin.Type == base.TypeHook:
 			// A builtin hook is always available: its plugin starts when a job needs it.
-		case DriverIsDisabled(c, name):
+		case IsDriverDisabled(c, name):
 			continue
 		case !named:
-			builtin.NotStartedReason = notStartedReason(c, name)
+			builtin.NotStartedReason = builtinNotStartedReason(c, name)
 		}
 		if !named {
-			builtin.OnDemand = name == exec.Name || name == java.Name || name == qemu.Name
+			builtin.StopsAfterFingerprint = name == exec.Name || name == java.Name || name == qemu.Name
 			builtin.SlowFingerprint = name == java.Name || name == qemu.Name // the fingerprint starts a program
 		}
 		if dev || name == rawexec.Name && isRawExecEnabled(c) {
-			builtin.Config = builtins.DevPluginConfigs[name]
+			builtin.DefaultConfig = builtins.DevPluginConfigs[name]
 		}
 		if name == template.Name {
-			builtin.NoTasks = true // its child process evaluates templates
-			if uids, _ := c.ArtifactLimits["download_uids"].(string); uids != "" {
+			builtin.NeverHasTasks = true // its child process evaluates templates
+			if uids, _ := c.ArtifactSettings["download_uids"].(string); uids != "" {
 				builtin.Args = []string{"plugin", "serve", name, uids} // templates are evaluated under one of these ids
 			}
 		}
@@ -106,9 +106,9 @@ func BuiltinPluginOptions(c *config.Config, name string) map[string]any {
 	return map[string]any{"denied_users": users}
 }
 
-// notStartedReason returns why an agent does not start a builtin driver without a plugin block, or "" if it starts the
-// driver. The node shows the reason as the description of the driver.
-func notStartedReason(c *config.Config, driver string) string {
+// builtinNotStartedReason returns why an agent does not start a builtin driver without a plugin block, or "" if it
+// starts the driver. The node shows the reason as the description of the driver.
+func builtinNotStartedReason(c *config.Config, driver string) string {
 	isRoot := os.Geteuid() == 0
 	switch driver {
 	case docker.Name:
@@ -160,8 +160,8 @@ func isLoopback(host string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-// DriverIsDisabled reports whether the operator has disabled a driver.
-func DriverIsDisabled(c *config.Config, driver string) bool {
+// IsDriverDisabled reports whether the operator has disabled a driver.
+func IsDriverDisabled(c *config.Config, driver string) bool {
 	return slices.Contains(c.DriverDenylist, driver) || c.DriverAllowlist != nil && !slices.Contains(c.DriverAllowlist, driver)
 }
 
@@ -173,33 +173,33 @@ const maxStatsInterval = 5 * time.Second
 func New(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger) agent.Config {
 	limits := allocrunner.Limits{
 		MaxKillTimeout: c.MaxKillTimeout, UserDenylist: c.UserDenylist, UserCheckedDrivers: c.UserCheckedDrivers,
-		NomadFileModes: c.AllowNomadFileModes, ChrootEnv: c.ChrootEnv, StatsSampleInterval: min(c.Telemetry.CollectionInterval, maxStatsInterval),
+		AllowNomadFileModes: c.AllowNomadFileModes, ChrootEnv: c.ChrootEnv, StatsSampleInterval: min(c.Telemetry.CollectionInterval, maxStatsInterval),
 	}
 	if os.Geteuid() == 0 { // an agent that is not root makes all downloads as its own user
-		limits.DownloadUIDs = c.DownloadUIDs()
+		limits.ReservedDownloadUIDs = c.DownloadUIDs()
 	}
 	dynamicUsers, enabled := c.DynamicUserRange.UserIDs()
 	if os.Geteuid() != 0 || !enabled { // an agent that is not root cannot give directories to other users
 		dynamicUsers = idrange.Range{}
 	}
 	return agent.Config{
-		DynamicUsers:    dynamicUsers,
-		DataDir:         c.DataDir,
-		Node:            c.Node,
-		AllowSetuid:     c.AllowSetuid,
-		Limits:          limits,
-		EnvDenylist:     c.EnvDenylist,
-		EnvAllowlist:    c.EnvAllowlist,
-		HostVolumesDir:  c.HostVolumesDir,
-		GC:              c.GC,
-		SchedulerGC:     c.SchedulerGC,
-		OIDCIssuer:      c.OIDCIssuer,
-		Plugins:         plugins,
-		Hooks:           c.Hooks,
-		HookLimits:      map[string]map[string]any{artifact.Name: c.ArtifactLimits, template.Name: c.TemplateLimits},
-		FindTaskProcess: TaskProcessFromState,
-		PluginCacheFile: pluginCacheFile(),
-		Version:         version.String(),
+		DynamicUsers:      dynamicUsers,
+		DataDir:           c.DataDir,
+		Node:              c.Node,
+		AllowSetuid:       c.AllowSetuid,
+		Limits:            limits,
+		EnvDenylist:       c.EnvDenylist,
+		EnvAllowlist:      c.EnvAllowlist,
+		HostVolumesDir:    c.HostVolumesDir,
+		GC:                c.GC,
+		SchedulerGC:       c.SchedulerGC,
+		OIDCIssuer:        c.OIDCIssuer,
+		Plugins:           plugins,
+		Hooks:             c.Hooks,
+		BuiltinHookLimits: map[string]map[string]any{artifact.Name: c.ArtifactSettings, template.Name: c.TemplateSettings},
+		FindTaskProcess:   TaskProcessFromDriverState,
+		PluginCacheFile:   pluginCacheFile(),
+		Version:           version.String(),
 
 		HostVolumePluginDir: c.HostVolumePluginDir,
 		Logger:              logger,
@@ -237,9 +237,9 @@ func logWarnings(warnings []string, logger hclog.Logger) {
 // hostProcessDrivers are the builtin drivers whose tasks are processes of this machine.
 var hostProcessDrivers = []string{exec.Name, java.Name, qemu.Name, rawexec.Name}
 
-// TaskProcessFromState returns the main process of a task of a builtin driver, from the state of
+// TaskProcessFromDriverState returns the main process of a task of a builtin driver, from the state of
 // the driver in the task's handle.
-func TaskProcessFromState(driver string, state []byte) (agent.TaskProcess, bool) {
+func TaskProcessFromDriverState(driver string, state []byte) (agent.TaskProcess, bool) {
 	if !slices.Contains(hostProcessDrivers, driver) {
 		return agent.TaskProcess{}, false
 	}

@@ -59,7 +59,7 @@ func TestDriversOfAnAgentWithoutPluginBlocks(t *testing.T) {
 		if diags := parsed.Parse("agent.hcl", []byte(c.text)); diags.HasErrors() {
 			t.Fatalf("%s: %v", c.text, diags)
 		}
-		plugins, err := PluginCatalog(&parsed, false, nil)
+		plugins, err := NewPluginCatalog(&parsed, false, nil)
 		if err != nil {
 			t.Fatalf("%s: %v", c.text, err)
 		}
@@ -74,7 +74,7 @@ func TestDriversOfAnAgentWithoutPluginBlocks(t *testing.T) {
 			for _, e := range plugins.Entries() {
 				switch {
 				case e.Name != driver:
-				case e.OnDemand:
+				case e.StopsAfterFingerprint:
 					got = "on demand"
 				default:
 					got = "always"
@@ -83,7 +83,7 @@ func TestDriversOfAnAgentWithoutPluginBlocks(t *testing.T) {
 			if got != want {
 				t.Errorf("%q: %s is %q, want %q", c.text, driver, got, want)
 			}
-			if reason, listed := plugins.NotStarted()[driver]; listed != (got == "" && !DriverIsDisabled(&parsed, driver)) || listed && !strings.Contains(reason, "agent") {
+			if reason, listed := plugins.NotStartedReasons()[driver]; listed != (got == "" && !IsDriverDisabled(&parsed, driver)) || listed && !strings.Contains(reason, "agent") {
 				t.Errorf("%q: %s is not started because %q", c.text, driver, reason)
 			}
 		}
@@ -118,7 +118,7 @@ func TestDeniedUsersOfDrivers(t *testing.T) {
 func TestReasonsOfDriversNotStarted(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	t.Setenv("DOCKER_HOST", "unix:///no/such/socket")
-	plugins, err := PluginCatalog(&config.Config{}, false, nil)
+	plugins, err := NewPluginCatalog(&config.Config{}, false, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func TestReasonsOfDriversNotStarted(t *testing.T) {
 		"java":   "no Java runtime: the program java is in no directory of the agent's PATH (" + os.Getenv("PATH") + "): install one, and reload the agent",
 		"qemu":   "the program qemu-system-x86_64 is in no directory of the agent's PATH (" + os.Getenv("PATH") + "): install it, and reload the agent",
 	} {
-		if got := plugins.NotStarted()[driver]; got != want {
+		if got := plugins.NotStartedReasons()[driver]; got != want {
 			t.Errorf("%s: %s, want %s", driver, got, want)
 		}
 	}

@@ -79,10 +79,10 @@ func readAlloc(ctx context.Context, c *api.Client, found *api.AllocationListStub
 	return alloc, nil
 }
 
-// SortedTasksOf returns the tasks of an allocation in the order of Nomad's command line: first prestart, poststart and
-// poststop tasks that are no sidecars, then sidecars, then main tasks. Tasks of the same kind are sorted by lifecycle
-// hook and name.
-func SortedTasksOf(alloc *api.Allocation) []*api.Task {
+// TasksInDisplayOrder returns the tasks of an allocation in the order of Nomad's command line: first prestart,
+// poststart and poststop tasks that are no sidecars, then sidecars, then main tasks. Tasks of the same kind are sorted
+// by lifecycle hook and name.
+func TasksInDisplayOrder(alloc *api.Allocation) []*api.Task {
 	var tasks []*api.Task
 	if group := TaskGroupOf(alloc); group != nil {
 		tasks = slices.Clone(group.Tasks)

@@ -62,9 +62,9 @@ func (f *Flags) CompleteNamespaces(cmd *cobra.Command, _ []string, toComplete st
 	})
 }
 
-// typedAllocFlags returns the values of the flags -job and -group that the command line to complete has so far, or
+// allocFlagsTypedSoFar returns the values of the flags -job and -group that the command line to complete has so far, or
 // zero values for a command without these flags.
-func typedAllocFlags(cmd *cobra.Command) *AllocFlags {
+func allocFlagsTypedSoFar(cmd *cobra.Command) *AllocFlags {
 	var a AllocFlags
 	a.ArgIsJobID, _ = cmd.Flags().GetBool("job")
 	a.Group, _ = cmd.Flags().GetString("group")
@@ -74,7 +74,7 @@ func typedAllocFlags(cmd *cobra.Command) *AllocFlags {
 // CompleteAlloc suggests allocation IDs, or job IDs if the command line has the flag -job of [AllocFlags].
 func CompleteAlloc(f *Flags) cli.Completer {
 	return func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
-		if typedAllocFlags(cmd).ArgIsJobID {
+		if allocFlagsTypedSoFar(cmd).ArgIsJobID {
 			return f.suggestJobs(cmd.Context(), toComplete, "")
 		}
 		return CompleteID(f, &AllocationLookup)(cmd, args, toComplete)
@@ -94,7 +94,7 @@ func CompleteTask(f *Flags) cli.Completer {
 		return f.CompleteFromAgent(cmd.Context(), func(ctx context.Context, c *api.Client) ([]string, error) {
 			tasks := make(map[string]*api.TaskState)
 			if len(args) > 0 {
-				_, alloc, err := typedAllocFlags(cmd).FindAlloc(ctx, f, args[0])
+				_, alloc, err := allocFlagsTypedSoFar(cmd).FindAlloc(ctx, f, args[0])
 				if err != nil {
 					return nil, err
 				}
@@ -121,7 +121,7 @@ func CompleteTask(f *Flags) cli.Completer {
 func CompleteAllocAndPath(f *Flags) cli.Completer {
 	return cli.CompleteArgsByPosition(CompleteAlloc(f), func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
 		paths, directive := f.CompleteFromAgent(cmd.Context(), func(ctx context.Context, _ *api.Client) ([]string, error) {
-			c, alloc, err := typedAllocFlags(cmd).FindAlloc(ctx, f, args[0])
+			c, alloc, err := allocFlagsTypedSoFar(cmd).FindAlloc(ctx, f, args[0])
 			if err != nil {
 				return nil, err
 			}

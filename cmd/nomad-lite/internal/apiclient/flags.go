@@ -66,10 +66,10 @@ func (f *Flags) Client() (*api.Client, error) {
 
 // CanFindAgent reports whether the flags or the environment name an agent, or an agent on this machine has a socket
 // that this user can connect to.
-func (f *Flags) CanFindAgent() bool { return f.NamesAgent() || agentsocket.FindSocket() != "" }
+func (f *Flags) CanFindAgent() bool { return f.SelectsAgent() || agentsocket.FindSocket() != "" }
 
-// NamesAgent reports whether the flags or the environment name an agent.
-func (f *Flags) NamesAgent() bool { return f.address != "" || os.Getenv("NOMAD_ADDR") != "" }
+// SelectsAgent reports whether the flags or the environment name an agent.
+func (f *Flags) SelectsAgent() bool { return f.address != "" || os.Getenv("NOMAD_ADDR") != "" }
 
 // AgentIsOnThisMachine reports whether the agent's address is a unix socket or a loopback address, which only this
 // machine can reach.

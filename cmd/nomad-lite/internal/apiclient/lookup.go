@@ -46,7 +46,7 @@ func FindJob(ctx context.Context, c *api.Client, prefix, filter string) (id, nam
 	}
 	t := output.NewTable("ID", "Namespace", "Type", "Priority", "Status", "Submit Date")
 	for _, j := range jobs {
-		t.Row(j.ID, JobNamespace(j), JobType(j), j.Priority, j.Status, output.FormatDate(j.SubmitTime))
+		t.AddRow(j.ID, JobNamespace(j), JobType(j), j.Priority, j.Status, output.FormatDate(j.SubmitTime))
 	}
 	return "", "", NewAmbiguousPrefixError(fmt.Sprintf("Prefix %q matched multiple jobs", prefix), t)
 }
@@ -105,7 +105,7 @@ var ErrAmbiguousPrefix = errors.New("ambiguous prefix")
 // sentence above the table is Nomad's.
 func NewAmbiguousPrefixError(sentence string, t *output.Table) error {
 	p := new(output.Page)
-	p.Table(t)
+	p.AddTable(t)
 	return ambiguousPrefixError{sentence + "\n\n" + strings.TrimRight(p.Text.String(), "\n")}
 }
 
@@ -121,7 +121,7 @@ type ObjectLookup[T any] struct {
 	listPath     string // API path of the list of objects; see DESIGN.md for why it is not a method of api.Client
 	idOf         func(T) string
 	hasNamespace bool // objects of this kind belong to a namespace
-	// columnTitles and row are the columns after the ID in the table of the objects that match an ambiguous prefix. The
+	// columnTitles and cellsAfterID are the columns after the ID in the table of the objects that match an ambiguous prefix. The
 	// columns are Nomad's.
 	columnTitles  []string
 	cellsAfterID  func(T) []any
@@ -223,7 +223,7 @@ var VolumeClaimLookup = ObjectLookup[*api.TaskGroupHostVolumeClaim]{
 // a method of api.Client.
 func FindOneByPrefix[T any](ctx context.Context, c *api.Client, k *ObjectLookup[T], prefix string) (T, error) {
 	var zero T
-	digits := normalizeID(prefix)
+	digits := normalizeIDPrefix(prefix)
 	if len(digits) < 2 {
 		//lint:ignore ST1005 the text is Nomad's
 		return zero, fmt.Errorf("Identifier must contain at least two characters. The id of the %s is given as %q", k.noun, prefix)
@@ -244,7 +244,7 @@ func FindOneByPrefix[T any](ctx context.Context, c *api.Client, k *ObjectLookup[
 	}
 	t := output.NewTable(append([]string{"ID"}, k.columnTitles...)...)
 	for _, one := range all {
-		t.Row(append([]any{k.idOf(one)}, k.cellsAfterID(one)...)...)
+		t.AddRow(append([]any{k.idOf(one)}, k.cellsAfterID(one)...)...)
 	}
 	return zero, NewAmbiguousPrefixError(fmt.Sprintf("Prefix matched multiple %ss", k.noun), t)
 }
@@ -257,7 +257,7 @@ func (o *ObjectLookup[T]) listWithPrefix(ctx context.Context, c *api.Client, dig
 	if _, err := c.Raw().Query(o.listPath, &all, q); err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(all, func(one T) bool { return !strings.HasPrefix(normalizeID(o.idOf(one)), digits) }), nil
+	return slices.DeleteFunc(all, func(one T) bool { return !strings.HasPrefix(normalizeIDPrefix(o.idOf(one)), digits) }), nil
 }
 
 // CompleteID suggests IDs of the objects of one kind.
@@ -268,14 +268,14 @@ func CompleteID[T any](f *Flags, k *ObjectLookup[T]) cli.Completer {
 }
 
 func (o *ObjectLookup[T]) suggestIDs(ctx context.Context, c *api.Client, toComplete string) (ids []string, err error) {
-	all, err := o.listWithPrefix(ctx, c, normalizeID(toComplete))
+	all, err := o.listWithPrefix(ctx, c, normalizeIDPrefix(toComplete))
 	for _, one := range all {
 		ids = append(ids, cobra.CompletionWithDesc(o.idOf(one), o.descriptionOf(one)))
 	}
 	return ids, err
 }
 
-func normalizeID(id string) string {
+func normalizeIDPrefix(id string) string {
 	return strings.ToLower(strings.ReplaceAll(strings.TrimSpace(id), "-", ""))
 }
 

@@ -29,10 +29,10 @@ func NewGroupCommand(use, short string, children ...*cobra.Command) *cobra.Comma
 // MissingCommandError prints the help of a command that has subcommands, for a command line that names
 // none of them, and returns an error with the exit code of Nomad's command line.
 func MissingCommandError(cmd *cobra.Command) error {
-	return errors.Join(cmd.Help(), &ExitError{Code: missingCommandExitCode(cmd)})
+	return errors.Join(cmd.Help(), &ExitError{Code: exitCodeOfMissingCommand(cmd)})
 }
 
-func missingCommandExitCode(cmd *cobra.Command) int {
+func exitCodeOfMissingCommand(cmd *cobra.Command) int {
 	if cmd.HasParent() {
 		return 1
 	}
@@ -49,7 +49,7 @@ func UnknownCommandError(cmd *cobra.Command, name string) error {
 	} else if near := suggestCommands(cmd, name); len(near) > 0 {
 		text += fmt.Sprintf("; did you mean %q?", near[0])
 	}
-	return &ExitError{missingCommandExitCode(cmd), fmt.Errorf("%s\nRun '%s -help' for the commands that there are", text, cmd.CommandPath())}
+	return &ExitError{exitCodeOfMissingCommand(cmd), fmt.Errorf("%s\nRun '%s -help' for the commands that there are", text, cmd.CommandPath())}
 }
 
 // suggestCommands returns the subcommands of cmd with a name similar to name, and the paths of subcommands of these
@@ -72,12 +72,12 @@ func FlagError(cmd *cobra.Command, err error) error {
 	if args := cmd.Flags().Args(); cmd.HasSubCommands() && len(args) > 0 {
 		return UnknownCommandError(cmd, args[0])
 	}
-	return UsageError(cmd, withSingleDashFlags(err))
+	return UsageError(cmd, rewriteErrorWithSingleDash(err))
 }
 
-// withSingleDashFlags rewrites an error of pflag so that one dash precedes the name of the flag, as Nomad's users type
-// flags.
-func withSingleDashFlags(err error) error {
+// rewriteErrorWithSingleDash rewrites an error of pflag so that one dash precedes the name of the flag, as Nomad's
+// users type flags.
+func rewriteErrorWithSingleDash(err error) error {
 	var unknown *pflag.NotExistError
 	var noValue *pflag.ValueRequiredError
 	var invalidValue *pflag.InvalidValueError
@@ -135,8 +135,8 @@ func HideFlagDefaults(cmd *cobra.Command, flags ...string) {
 // that flags among these arguments belong to that program.
 const RunsProgramAnnotation = "runs a program"
 
-// MarkRunsProgram marks cmd with RunsProgramAnnotation, and lets cobra parse no flags after the first argument.
-func MarkRunsProgram(cmd *cobra.Command) *cobra.Command {
+// PassFlagsToProgram marks cmd with RunsProgramAnnotation, and lets cobra parse no flags after the first argument.
+func PassFlagsToProgram(cmd *cobra.Command) *cobra.Command {
 	cmd.Flags().SetInterspersed(false)
 	cmd.Annotations = map[string]string{RunsProgramAnnotation: "yes"}
 	return cmd

@@ -18,7 +18,7 @@ func (e *escapeReader) Read(p []byte) (int, error) {
 		typed := make([]byte, len(p))
 		n, err := e.input.Read(typed)
 		for _, c := range typed[:n] {
-			if !e.bufferUnlessEscape(c) {
+			if !e.bufferUnlessInEscapeSequence(c) {
 				e.onDetach()
 				return 0, io.EOF
 			}
@@ -32,9 +32,9 @@ func (e *escapeReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// bufferUnlessEscape appends c to unreadInput unless c belongs to an escape sequence. It returns false if c completes
-// the sequence that ends the session.
-func (e *escapeReader) bufferUnlessEscape(c byte) bool {
+// bufferUnlessInEscapeSequence appends c to unreadInput unless c belongs to an escape sequence. It returns false if c
+// completes the sequence that ends the session.
+func (e *escapeReader) bufferUnlessInEscapeSequence(c byte) bool {
 	switch {
 	case e.afterEscapeChar && c == '.':
 		return false

@@ -28,8 +28,8 @@ type Flags struct {
 	escapeChar  string
 }
 
-// TerminalFlags returns the flags of a session that has the user's terminal, with the default escape character.
-func TerminalFlags() Flags { return Flags{stdin: true, TTY: true, escapeChar: "~"} }
+// FlagsForUserTerminal returns the flags of a session that has the user's terminal, with the default escape character.
+func FlagsForUserTerminal() Flags { return Flags{stdin: true, TTY: true, escapeChar: "~"} }
 
 // Register adds the flags to a command.
 func (f *Flags) Register(cmd *cobra.Command) {
@@ -65,12 +65,12 @@ func (f *Flags) Run(ctx context.Context, s *cli.Streams, what string, exec func(
 	go func() { // the deferred cancel ends this goroutine
 		select {
 		case sig := <-signals:
-			cancel(interruptedError{sig.(syscall.Signal)})
+			cancel(endedBySignalError{sig.(syscall.Signal)})
 		case <-ctx.Done():
 		}
 	}()
 	code, err := exec(ctx, session)
-	var interrupted interruptedError
+	var interrupted endedBySignalError
 	switch {
 	case errors.As(context.Cause(ctx), &interrupted):
 		return &cli.ExitError{Code: 128 + int(interrupted.signal)}
@@ -84,11 +84,11 @@ func (f *Flags) Run(ctx context.Context, s *cli.Streams, what string, exec func(
 	return nil
 }
 
-// interruptedError is the cancellation cause of a session that a signal ended before the
+// endedBySignalError is the cancellation cause of a session that a signal ended before the
 // command exited.
-type interruptedError struct{ signal syscall.Signal }
+type endedBySignalError struct{ signal syscall.Signal }
 
-func (i interruptedError) Error() string { return i.signal.String() }
+func (i endedBySignalError) Error() string { return i.signal.String() }
 
 // errDetached is the cancellation cause of a session that the user has ended with the
 // escape sequence.
@@ -107,9 +107,9 @@ type Session struct {
 	TerminalSizes <-chan api.TerminalSize
 }
 
-// ResolveDefaults sets the flags that the user has not given, and returns an error for flags that contradict each
-// other.
-func (f *Flags) ResolveDefaults(cmd *cobra.Command, s *cli.Streams) error {
+// SetDefaultsAndValidate sets the flags that the user has not given, and returns an error for flags that contradict
+// each other.
+func (f *Flags) SetDefaultsAndValidate(cmd *cobra.Command, s *cli.Streams) error {
 	if f.stdinAndTTY {
 		f.stdin, f.TTY = true, true
 	} else if !cmd.Flags().Changed("tty") {

@@ -19,23 +19,23 @@ const interval = 200 * time.Millisecond
 
 // Watcher detects changes of files and directories, which need not exist.
 type Watcher struct {
-	isIgnored   func(path string) bool
-	stateHashes map[string]uint64 // path -> hash of the last known state, from hashState
+	isIgnored      func(path string) bool
+	lastHashByPath map[string]uint64 // path -> hash of the last known state, from hashFileOrTree
 }
 
 // New returns a watcher that compares with the present state of the paths. The watcher ignores files and directories in
 // these paths for which ignore returns true; a nil ignore means none.
 func New(paths []string, ignore func(path string) bool) *Watcher {
-	w := &Watcher{isIgnored: ignore, stateHashes: make(map[string]uint64)}
-	w.addPaths(paths)
+	w := &Watcher{isIgnored: ignore, lastHashByPath: make(map[string]uint64)}
+	w.startWatching(paths)
 	return w
 }
 
-// addPaths reads the states of those paths that the watcher does not watch yet.
-func (w *Watcher) addPaths(paths []string) {
+// startWatching reads the states of those paths that the watcher does not watch yet.
+func (w *Watcher) startWatching(paths []string) {
 	for _, path := range paths {
-		if _, known := w.stateHashes[path]; !known {
-			w.stateHashes[path] = w.hashState(path)
+		if _, known := w.lastHashByPath[path]; !known {
+			w.lastHashByPath[path] = w.hashFileOrTree(path)
 		}
 	}
 }
@@ -44,10 +44,10 @@ func (w *Watcher) addPaths(paths []string) {
 // editor can write a file in several steps. It returns the changed paths, or nil when ctx ends. A path that is new to
 // the watcher is compared with its state at the call. Wait must not be called concurrently.
 func (w *Watcher) WaitForChange(ctx context.Context, paths []string) []string {
-	w.addPaths(paths)
+	w.startWatching(paths)
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
-	before := maps.Clone(w.stateHashes)
+	before := maps.Clone(w.lastHashByPath)
 	for {
 		select {
 		case <-ticker.C:
@@ -56,13 +56,13 @@ func (w *Watcher) WaitForChange(ctx context.Context, paths []string) []string {
 		}
 		states := make(map[string]uint64, len(paths))
 		for _, path := range paths {
-			states[path] = w.hashState(path)
+			states[path] = w.hashFileOrTree(path)
 		}
-		changed := changedPaths(w.stateHashes, states)
+		changed := changedPaths(w.lastHashByPath, states)
 		settled := len(changedPaths(before, states)) == 0
 		before = states
 		if len(changed) > 0 && settled {
-			maps.Copy(w.stateHashes, states)
+			maps.Copy(w.lastHashByPath, states)
 			return changed
 		}
 	}
@@ -80,9 +80,9 @@ func changedPaths(before, after map[string]uint64) []string {
 	return changed
 }
 
-// hashState returns a hash of the name, size and modification time of a file, or of all files in a directory. It
+// hashFileOrTree returns a hash of the name, size and modification time of a file, or of all files in a directory. It
 // ignores directories named .git, because version control changes them.
-func (w *Watcher) hashState(path string) uint64 {
+func (w *Watcher) hashFileOrTree(path string) uint64 {
 	hash := fnv.New64a()
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		path = target

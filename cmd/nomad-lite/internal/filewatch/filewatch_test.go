@@ -78,7 +78,7 @@ func testWatcher(t *testing.T) {
 		}
 	}
 	paths = append(paths, at("other"))
-	w.addPaths(paths)
+	w.startWatching(paths)
 	write("other", "123")
 	if got := w.WaitForChange(t.Context(), paths); !slices.Equal(got, paths[len(paths)-1:]) {
 		t.Errorf("a path that was added: got %q", got)

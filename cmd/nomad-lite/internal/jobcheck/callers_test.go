@@ -37,7 +37,7 @@ type callersFixture struct {
 }
 
 // schemas are the schemas of the drivers of the node.
-var schemas = map[string]admission.Schema{
+var schemas = map[string]admission.ConfigSchema{
 	"raw_exec": {Spec: hclspec.Object(map[string]*hclspec.Spec{
 		"command": hclspec.Attr("command", "string", true), "args": hclspec.Attr("args", "list(string)", false),
 	})},
@@ -105,7 +105,7 @@ func newCallersFixture(t *testing.T) *callersFixture {
 
 // facts returns the facts about the node that a command has.
 func (c *callersFixture) facts(job *api.Job) admission.Node {
-	features := scheduler.PlacementNodeOf(c.node).Features
+	features := scheduler.PlacementNodeOf(c.node).NodeFeatures
 	return admission.Node{Drivers: []string{"raw_exec", "simulation"}, Schemas: schemas, HookFaults: checkHooks(job), Features: &features}
 }
 
@@ -129,11 +129,11 @@ func (c *callersFixture) command(t *testing.T, file *jobfile.File, caller admiss
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, fault := range model.Faults(answer.Fault) {
+	for _, fault := range model.Faults(answer.ValidationErr) {
 		o.fault = append(o.fault, fault.Text)
 	}
 	for _, r := range answer.Refusals {
-		o.ids = append(o.ids, r.Row.ID)
+		o.ids = append(o.ids, r.Kind.ID)
 	}
 	for _, d := range report.Diagnostics {
 		switch {
@@ -196,8 +196,8 @@ func (c *callersFixture) compare(t *testing.T, file *jobfile.File) []string {
 	}
 	answer := file.CheckAdmission(t.Context(), c.facts(file.Job), admission.Flags{Caller: admission.API})
 	want := ""
-	if rejected := answer.RefusalsWithEffect(admission.Rejects); answer.Fault != nil {
-		want = answer.Fault.Error()
+	if rejected := answer.RefusalsWithEffect(admission.Rejects); answer.ValidationErr != nil {
+		want = answer.ValidationErr.Error()
 	} else if len(rejected) > 0 {
 		want = "This job cannot run here:"
 		for _, r := range rejected {
@@ -219,7 +219,7 @@ func (c *callersFixture) compare(t *testing.T, file *jobfile.File) []string {
 	}
 	blocked := false
 	for _, r := range answer.Refusals {
-		switch r.Row.Scope {
+		switch r.Kind.Scope {
 		case admission.OnNode, admission.NeverPlaced, admission.UntilInstalled:
 			blocked = true
 		}
@@ -236,11 +236,11 @@ func hasInstances(job *api.Job) bool {
 
 func parseFile(t *testing.T, name string, text []byte) *jobfile.File {
 	t.Helper()
-	file, diags := jobspec.Parse(jobspec.Source{Name: name, Text: text, RejectsUndeclared: true})
+	file, diags := jobspec.Parse(jobspec.Source{Name: name, Text: text, RejectsUndeclaredVariables: true})
 	if diags.HasErrors() {
 		t.Fatal(jobspec.DiagnosticsText(diags))
 	}
-	return &jobfile.File{Job: file.Job, Parsed: file, Source: text}
+	return &jobfile.File{Job: file.Job, Parsed: file, SourceText: text}
 }
 
 // TestCallersAgreeOnTheCorpus compares the answers about Nomad's own job files.
@@ -321,7 +321,7 @@ var refusedJobs = map[string]refusedJob{
 // caller does what the scope of the row says.
 func TestEachRefusalIsTheAnswerOfAllCallers(t *testing.T) {
 	c := newCallersFixture(t)
-	for _, row := range admission.Table() {
+	for _, row := range admission.RefusalKinds() {
 		t.Run(row.ID, func(t *testing.T) {
 			parts, found := refusedJobs[row.ID]
 			if !found {
@@ -349,8 +349,8 @@ func TestEachRefusalIsTheAnswerOfAllCallers(t *testing.T) {
 			}
 		})
 	}
-	if len(refusedJobs) != len(admission.Table()) {
-		t.Errorf("%d jobs for %d rows", len(refusedJobs), len(admission.Table()))
+	if len(refusedJobs) != len(admission.RefusalKinds()) {
+		t.Errorf("%d jobs for %d rows", len(refusedJobs), len(admission.RefusalKinds()))
 	}
 }
 

@@ -95,7 +95,7 @@ func newTemplateDiagnostic(j *jobfile.File, path []string, err *template.TextErr
 	number := attribute.Start.Line + err.Line
 	switch {
 	case err.Line > 0 && number <= attribute.End.Line && isHeredoc(source, attribute):
-		diag.Subject = lineRange(attribute.Filename, source, number)
+		diag.Subject = rangeOfLine(attribute.Filename, source, number)
 	case err.Line > 0:
 		diag.Summary = fmt.Sprintf("template, line %d: %s", err.Line, err.Reason)
 	}
@@ -104,7 +104,7 @@ func newTemplateDiagnostic(j *jobfile.File, path []string, err *template.TextErr
 
 // newTemplateSourceDiagnostic returns a diagnostic for an error in the source file of a template.
 func newTemplateSourceDiagnostic(name string, text []byte, err *template.TextError) *hcl.Diagnostic {
-	return &hcl.Diagnostic{Severity: hcl.DiagError, Summary: "template: " + err.Reason, Subject: lineRange(name, text, max(err.Line, 1))}
+	return &hcl.Diagnostic{Severity: hcl.DiagError, Summary: "template: " + err.Reason, Subject: rangeOfLine(name, text, max(err.Line, 1))}
 }
 
 func isHeredoc(source []byte, attribute hcl.Range) bool {
@@ -112,9 +112,9 @@ func isHeredoc(source []byte, attribute hcl.Range) bool {
 	return attribute.End.Line <= len(lines) && bytes.Contains(lines[attribute.Start.Line-1], []byte("<<"))
 }
 
-// lineRange returns the range of the line with this number, without its leading blanks. A number after the last line
+// rangeOfLine returns the range of the line with this number, without its leading blanks. A number after the last line
 // means the last line.
-func lineRange(name string, source []byte, number int) *hcl.Range {
+func rangeOfLine(name string, source []byte, number int) *hcl.Range {
 	lines := bytes.SplitAfter(source, []byte("\n"))
 	number = min(number, len(lines))
 	offset := len(bytes.Join(lines[:number-1], nil))
@@ -144,7 +144,7 @@ func checkUsersAndCommands(j *jobfile.File, s *cli.Streams) (bool, error) {
 				diags = append(diags, j.NewDiagnostic(append(jobfile.TaskPath(group, task), "user"), reason))
 			}
 		}
-		if why := whyCommandIsMissing(task); why != "" {
+		if why := missingCommandReason(task); why != "" {
 			diags = append(diags, j.NewWarning(append(jobfile.TaskPath(group, task), "config", "command"), why))
 		}
 	})
@@ -156,9 +156,9 @@ func checkUsersAndCommands(j *jobfile.File, s *cli.Streams) (bool, error) {
 
 func isInterpolated(text string) bool { return strings.Contains(text, "${") }
 
-// whyCommandIsMissing returns why raw_exec will not find the command of a task on this machine, or "" if
+// missingCommandReason returns why raw_exec will not find the command of a task on this machine, or "" if
 // it can find it.
-func whyCommandIsMissing(task *api.Task) string {
+func missingCommandReason(task *api.Task) string {
 	command, _ := task.Config["command"].(string)
 	path, searched := os.Getenv("PATH"), "PATH"
 	if ownPath, hasOwn := task.Env["PATH"]; hasOwn {

@@ -30,9 +30,9 @@ import (
 // drivers. CheckLocally prints the errors, and warnings about plugins. good is true if the job can run.
 func CheckLocally(ctx context.Context, j *jobfile.File, plugins localplugins.Plugins, drivers []string, saved map[string]*hclspec.Spec, s *cli.Streams) (answer admission.Answer, good bool, err error) {
 	flags := admission.Flags{Caller: admission.Validate}
-	node := admission.Node{Drivers: drivers, Schemas: make(map[string]admission.Schema)}
+	node := admission.Node{Drivers: drivers, Schemas: make(map[string]admission.ConfigSchema)}
 	for name, schema := range saved {
-		node.Schemas[name] = admission.Schema{Spec: schema}
+		node.Schemas[name] = admission.ConfigSchema{Spec: schema}
 	}
 	wanted := slices.DeleteFunc(j.DriverNames(), func(name string) bool {
 		_, isSaved := saved[name]
@@ -49,7 +49,7 @@ func CheckLocally(ctx context.Context, j *jobfile.File, plugins localplugins.Plu
 		for _, err := range a.CheckHookRules(ctx) {
 			fmt.Fprintf(s.Err, "warning: hook block does not work: %v\n", err)
 		}
-		node.HookFaults, node.UncheckedHooks = a.CheckHookAttachments(ctx, j.Job)
+		node.HookFaults, node.HookCheckErrors = a.CheckHookAttachments(ctx, j.Job)
 		if !before.Rejected() {
 			wait := a.WaitDriversReady
 			if j.RequestsDevices() {
@@ -61,7 +61,7 @@ func CheckLocally(ctx context.Context, j *jobfile.File, plugins localplugins.Plu
 			node.Features = nodeFeaturesOf(a)
 		}
 		answer = j.CheckAdmission(ctx, node, flags)
-		if good, err = j.PrintAdmissionAnswer(s, j.DoesNotFitHeading(), &answer); err != nil || answer.Rejected() || answer.IsNeverPlaced() {
+		if good, err = j.PrintAdmissionAnswer(s, j.HeadingForUnplacedGroups(), &answer); err != nil || answer.Rejected() || answer.IsNeverPlaced() {
 			return
 		}
 		// All ports count as free, because an earlier version of the job can be running and use them.
@@ -72,11 +72,11 @@ func CheckLocally(ctx context.Context, j *jobfile.File, plugins localplugins.Plu
 	return answer, good, errors.Join(err, asked)
 }
 
-// AdmissionNodeOf returns what admission checks of a canonical job must know about an agent in this process. It prints
+// NewAdmissionNode returns what admission checks of a canonical job must know about an agent in this process. It prints
 // a warning for a driver that cannot be started.
-func AdmissionNodeOf(ctx context.Context, j *jobfile.File, a *agent.Agent, drivers []string, s *cli.Streams) admission.Node {
-	node := admission.Node{Drivers: drivers, Schemas: make(map[string]admission.Schema), Features: nodeFeaturesOf(a)}
-	node.HookFaults, node.UncheckedHooks = a.CheckHookAttachments(ctx, j.Job)
+func NewAdmissionNode(ctx context.Context, j *jobfile.File, a *agent.Agent, drivers []string, s *cli.Streams) admission.Node {
+	node := admission.Node{Drivers: drivers, Schemas: make(map[string]admission.ConfigSchema), Features: nodeFeaturesOf(a)}
+	node.HookFaults, node.HookCheckErrors = a.CheckHookAttachments(ctx, j.Job)
 	wanted := slices.DeleteFunc(j.DriverNames(), func(name string) bool { return !slices.Contains(drivers, name) })
 	readDriverSchemas(ctx, a, wanted, node.Schemas, s)
 	return node
@@ -84,13 +84,13 @@ func AdmissionNodeOf(ctx context.Context, j *jobfile.File, a *agent.Agent, drive
 
 // readDriverSchemas adds the task config schemas of the wanted drivers to schemas, and prints a warning for each driver
 // that cannot be started.
-func readDriverSchemas(ctx context.Context, a *agent.Agent, wanted []string, schemas map[string]admission.Schema, s *cli.Streams) {
+func readDriverSchemas(ctx context.Context, a *agent.Agent, wanted []string, schemas map[string]admission.ConfigSchema, s *cli.Streams) {
 	for _, name := range wanted {
 		spec, err := a.TaskConfigSchema(ctx, name)
 		if err != nil {
 			fmt.Fprintf(s.Err, "warning: config blocks for driver %q are not checked: %v\n", name, err)
 		}
-		schemas[name] = admission.Schema{Spec: spec, Err: err}
+		schemas[name] = admission.ConfigSchema{Spec: spec, Err: err}
 	}
 }
 
@@ -106,8 +106,8 @@ func PrintHookErrors(s *cli.Streams, hookErrs []error) {
 }
 
 // nodeFeaturesOf returns the properties of an agent's node by which the scheduler places allocations.
-func nodeFeaturesOf(a *agent.Agent) *admission.Features {
-	f := &admission.Features{
+func nodeFeaturesOf(a *agent.Agent) *admission.NodeFeatures {
+	f := &admission.NodeFeatures{
 		NodeFacts: a.Node().TaskEnvNode().NodeFacts, HostVolumes: a.Node().HostVolumes(),
 		NetworkModes: append([]string{}, a.Host().NetworkModes...), HostNetworks: make(map[string]admission.HostNetwork),
 	}
@@ -120,13 +120,13 @@ func nodeFeaturesOf(a *agent.Agent) *admission.Features {
 // CheckCapacity prints which groups of a job that passed admission do not fit on the machine of an agent, as if the
 // agent ran no allocation. It returns true if the job fits.
 func CheckCapacity(j *jobfile.File, s *cli.Streams, a *agent.Agent, portFree func(scheduler.HostPort) bool) (bool, error) {
-	node := scheduler.PlacementNode{Features: *nodeFeaturesOf(a), IP: a.Host().IP, Devices: devices.NodeResources(a.DeviceGroups())}
-	return checkPlacement(j, s, j.DoesNotFitHeading(), node, portFree)
+	node := scheduler.PlacementNode{NodeFeatures: *nodeFeaturesOf(a), IP: a.Host().IP, Devices: devices.NodeResources(a.DeviceGroups())}
+	return checkFitsEmptyNode(j, s, j.HeadingForUnplacedGroups(), node, portFree)
 }
 
-// checkPlacement prints under a heading which groups of a job that passed admission do not fit on a node without
+// checkFitsEmptyNode prints under a heading which groups of a job that passed admission do not fit on a node without
 // allocations. It returns true if the job fits.
-func checkPlacement(j *jobfile.File, s *cli.Streams, heading string, node scheduler.PlacementNode, portFree func(scheduler.HostPort) bool) (bool, error) {
+func checkFitsEmptyNode(j *jobfile.File, s *cli.Streams, heading string, node scheduler.PlacementNode, portFree func(scheduler.HostPort) bool) (bool, error) {
 	_, err := scheduler.Place(j.Job, node, scheduler.Env{
 		NewID:         uuid.NewString,
 		PortFree:      portFree,
@@ -174,7 +174,7 @@ func HookNames(j *jobfile.File) []string {
 // CheckWithAgent prints the errors of a canonical job for the drivers and the node of an agent, and the errors that the
 // agent has found. It returns true if there are none and the job fits on the node.
 func CheckWithAgent(ctx context.Context, j *jobfile.File, s *cli.Streams, a *jobfile.AgentValidation) (bool, error) {
-	return j.CheckWithAgent(ctx, s, a, func(heading string, features admission.Features) (bool, error) {
-		return checkPlacement(j, s, heading, scheduler.PlacementNode{Features: features}, func(scheduler.HostPort) bool { return true })
+	return j.CheckWithAgent(ctx, s, a, func(heading string, features admission.NodeFeatures) (bool, error) {
+		return checkFitsEmptyNode(j, s, heading, scheduler.PlacementNode{NodeFeatures: features}, func(scheduler.HostPort) bool { return true })
 	})
 }

@@ -68,10 +68,10 @@ func (a *AgentValidation) DriverNames(j *File) []string {
 // CheckWithAgent prints the errors of a canonical job for the drivers and the node of an agent, and the errors that the
 // agent has found, with their positions in the file. If there are none, it calls fits, which prints under a heading
 // which groups do not fit on the agent's node. It returns true if there are no errors and the job fits.
-func (fi *File) CheckWithAgent(ctx context.Context, s *cli.Streams, a *AgentValidation, fits func(heading string, features admission.Features) (bool, error)) (bool, error) {
+func (fi *File) CheckWithAgent(ctx context.Context, s *cli.Streams, a *AgentValidation, fits func(heading string, features admission.NodeFeatures) (bool, error)) (bool, error) {
 	facts := admission.Node{Drivers: a.DriverNames(fi)}
 	heading := ""
-	var features admission.Features
+	var features admission.NodeFeatures
 	if a.node != nil {
 		features = FeaturesOf(a.node)
 		facts.Features = &features
@@ -85,7 +85,7 @@ func (fi *File) CheckWithAgent(ctx context.Context, s *cli.Streams, a *AgentVali
 	if err := fi.warnUnusableDrivers(s, a); err != nil {
 		return false, err
 	}
-	configErrors, otherErrors := fi.splitAgentErrors(a.response)
+	configErrors, otherErrors := fi.newDiagnosticsOfAgentErrors(a.response)
 	if err := fi.printConfigErrors(s, configErrors); err != nil || !good { // the errors of an invalid job have been printed
 		return false, err
 	}
@@ -101,8 +101,8 @@ func (fi *File) CheckWithAgent(ctx context.Context, s *cli.Streams, a *AgentVali
 }
 
 // FeaturesOf returns the properties of a node by which the scheduler places allocations.
-func FeaturesOf(n *api.Node) admission.Features {
-	return admission.Features{NodeFacts: model.NodeFactsOf(n), HostVolumes: n.HostVolumes}
+func FeaturesOf(n *api.Node) admission.NodeFeatures {
+	return admission.NodeFeatures{NodeFacts: model.NodeFactsOf(n), HostVolumes: n.HostVolumes}
 }
 
 // warnUnusableDrivers prints a warning for each of the job's tasks whose driver the agent has but cannot use at
@@ -123,9 +123,9 @@ func (fi *File) warnUnusableDrivers(s *cli.Streams, a *AgentValidation) error {
 
 var agentConfigErrorPattern = regexp.MustCompile(`(?s)^Task group (.+), task (.+): driver \S+: config: (.*)$`)
 
-// splitAgentErrors converts the errors of an agent to diagnostics, and separates the errors in config blocks from the
-// others.
-func (fi *File) splitAgentErrors(v *api.JobValidateResponse) (configErrors, otherErrors hcl.Diagnostics) {
+// newDiagnosticsOfAgentErrors converts the errors of an agent to diagnostics, and separates the errors in config blocks
+// from the others.
+func (fi *File) newDiagnosticsOfAgentErrors(v *api.JobValidateResponse) (configErrors, otherErrors hcl.Diagnostics) {
 	for _, text := range v.ValidationErrors {
 		if part := agentConfigErrorPattern.FindStringSubmatch(text); part != nil {
 			configErrors = append(configErrors, fi.newConfigDiagnostic(part[1], part[2], part[3]))
@@ -155,7 +155,7 @@ func isPathInJob(text string) bool {
 // newValidationDiagnostic returns a diagnostic for an error text of Nomad's validation. The diagnostic has a position
 // in the file if this program's own validation returns the same text.
 func (fi *File) newValidationDiagnostic(text string) *hcl.Diagnostic {
-	for _, fault := range fi.faultsAgentCanReport() {
+	for _, fault := range fi.faultsKnownToAgent() {
 		if fault.Text == text {
 			return fi.NewDiagnostic(fault.Path, text+fault.Hint())
 		}

@@ -18,9 +18,9 @@ func (fi *File) CheckAdmission(ctx context.Context, node admission.Node, flags a
 	return admission.Check(ctx, fi.Job, node, flags)
 }
 
-// faultsAgentCanReport returns the errors that an agent with only the default namespace can find in the canonical job.
-func (fi *File) faultsAgentCanReport() []*model.Fault {
-	return model.Faults(admission.Fault(fi.Job, []string{}))
+// faultsKnownToAgent returns the errors that an agent with only the default namespace can find in the canonical job.
+func (fi *File) faultsKnownToAgent() []*model.JobFault {
+	return model.Faults(admission.ValidationErr(fi.Job, []string{}))
 }
 
 // refusalHeading is printed above refusals, by commands and in an agent's errors.
@@ -30,9 +30,9 @@ const refusalHeading = "This job cannot run here:"
 // positions in the file. It prints heading above the refusals that depend on the node. It returns true if the job can
 // run.
 func (fi *File) PrintAdmissionAnswer(s *cli.Streams, heading string, a *admission.Answer) (bool, error) {
-	if a.Fault != nil {
+	if a.ValidationErr != nil {
 		fmt.Fprintln(s.Err, "Job validation errors:")
-		faults := model.Faults(a.Fault)
+		faults := model.Faults(a.ValidationErr)
 		diags := make(hcl.Diagnostics, 0, len(faults))
 		for _, fault := range faults {
 			diags = append(diags, fi.NewDiagnostic(fault.Path, fault.Text+fault.Hint()))
@@ -44,7 +44,7 @@ func (fi *File) PrintAdmissionAnswer(s *cli.Streams, heading string, a *admissio
 	var warnings hcl.Diagnostics
 	for _, r := range a.RefusalsWithEffect(admission.Warns) {
 		diag := fi.NewWarning(r.Path, r.WarningText())
-		diag.Extra = refusalID(r.Row.ID)
+		diag.Extra = printedRefusalID(r.Kind.ID)
 		warnings = append(warnings, diag)
 	}
 	if err := fi.printDiagnostics(s, warnings); err != nil {
@@ -52,7 +52,7 @@ func (fi *File) PrintAdmissionAnswer(s *cli.Streams, heading string, a *admissio
 	}
 	var parts, requirements []admission.Refusal
 	for _, r := range a.RefusalsWithEffect(admission.Rejects) {
-		if r.Row.Scope == admission.OnNode {
+		if r.Kind.Scope == admission.OnNode {
 			requirements = append(requirements, r)
 		} else {
 			parts = append(parts, r)
@@ -80,27 +80,27 @@ func (fi *File) PrintRefusals(s *cli.Streams, heading string, refusals []admissi
 	diags := make(hcl.Diagnostics, 0, len(refusals))
 	for _, r := range refusals {
 		diag := fi.NewDiagnostic(r.Path, r.Text)
-		diag.Extra = refusalID(r.Row.ID)
+		diag.Extra = printedRefusalID(r.Kind.ID)
 		diags = append(diags, diag)
 	}
 	return fi.printDiagnostics(s, diags)
 }
 
-// refusalID is the id of the refusal that a diagnostic prints.
-type refusalID string
+// printedRefusalID is the id of the refusal that a diagnostic prints.
+type printedRefusalID string
 
 // CheckBeforeSubmit prints the mistakes that Nomad's API accepts and Nomad's command line rejects. It is for commands
 // that leave all other checks to an agent. The job need not be canonical. It returns true if there are no such
 // mistakes.
 func (fi *File) CheckBeforeSubmit(s *cli.Streams) (bool, error) {
-	refusals := admission.RefusePortLabels(fi.Job)
+	refusals := admission.RefuseUnknownPortLabels(fi.Job)
 	return len(refusals) == 0, fi.PrintRefusals(s, refusalHeading, refusals)
 }
 
 // PrintIgnoredParts prints a warning for each attribute or block of the job that `nomad-lite run` ignores.
 func (fi *File) PrintIgnoredParts(s *cli.Streams, a *admission.Answer) error {
 	var diags hcl.Diagnostics
-	for _, fault := range a.Ignored {
+	for _, fault := range a.IgnoredParts {
 		diags = append(diags, fi.NewWarning(fault.Path, fault.Text))
 	}
 	return jobspec.WriteDiagnostics(s.Err, diags, fi.Parsed.SourceTexts)
@@ -112,7 +112,7 @@ func (fi *File) printDiagnostics(s *cli.Streams, diags hcl.Diagnostics) error {
 	return jobspec.WriteDiagnostics(s.Err, diags, fi.Parsed.SourceTexts)
 }
 
-// DoesNotFitHeading returns the heading above the list of groups that do not fit on this machine.
-func (fi *File) DoesNotFitHeading() string {
+// HeadingForUnplacedGroups returns the heading above the list of groups that do not fit on this machine.
+func (fi *File) HeadingForUnplacedGroups() string {
 	return fmt.Sprintf("job %q does not fit on this machine:", *fi.Job.ID)
 }

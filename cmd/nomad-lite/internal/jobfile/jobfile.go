@@ -52,9 +52,9 @@ func RequireOneFileArg(cmd *cobra.Command, args []string) error {
 
 // File is a parsed job and the source positions of its attributes and blocks.
 type File struct {
-	Job    *api.Job
-	Parsed *jobspec.File
-	Source []byte
+	Job        *api.Job
+	Parsed     *jobspec.File
+	SourceText []byte
 
 	// jsonFileName is the path of a job file in JSON, and "" for HCL. The attributes and blocks of a job in JSON have
 	// no source positions.
@@ -88,10 +88,10 @@ func (f *Flags) Read(s *cli.Streams, path string, exitCode int) (*File, error) {
 			//lint:ignore ST1005 the text is Nomad's
 			return nil, fail(fmt.Errorf("Error parsing job file from %s:\n%w", path, err))
 		}
-		return &File{Job: job, Parsed: &jobspec.File{}, Source: text, jsonFileName: name}, nil
+		return &File{Job: job, Parsed: &jobspec.File{}, SourceText: text, jsonFileName: name}, nil
 	}
 	file, diags := jobspec.Parse(jobspec.Source{
-		Name: name, Text: text, Vars: f.Vars, VarFiles: f.VarFiles, Environ: os.Environ(), FileFunctions: true, RejectsUndeclared: f.Strict,
+		Name: name, Text: text, VarAssignments: f.Vars, VarFiles: f.VarFiles, Environ: os.Environ(), EnablesFileFunctions: true, RejectsUndeclaredVariables: f.Strict,
 	})
 	if diags.HasErrors() {
 		fmt.Fprintf(s.Err, "Error getting job struct: Error parsing job file from %s:\n", path)
@@ -110,7 +110,7 @@ func (f *Flags) Read(s *cli.Streams, path string, exitCode int) (*File, error) {
 		}
 		return nil, &cli.ExitError{Code: exitCode}
 	}
-	return &File{Job: file.Job, Parsed: file, Source: text}, nil
+	return &File{Job: file.Job, Parsed: file, SourceText: text}, nil
 }
 
 // readJobFileSource returns the text of a job file and its name in diagnostics. The name is the path as the user has
@@ -171,7 +171,7 @@ func (fi *File) AddSourcePositions(refusal error) error {
 		diags = append(diags, fi.NewDiagnostic([]string{"region"}, fi.wrongRegionReason()))
 	}
 	model.Canonicalize(fi.Job)
-	for _, fault := range fi.faultsAgentCanReport() {
+	for _, fault := range fi.faultsKnownToAgent() {
 		if strings.Contains(text, fault.Text) {
 			diags = append(diags, fi.NewDiagnostic(fault.Path, fault.Text+fault.Hint()))
 		}

@@ -24,7 +24,7 @@ type Report struct {
 // Diagnostic is an error or a warning, with its position if it concerns a part of a file.
 type Diagnostic struct {
 	Severity  string // "error" or "warning"
-	ID        string `json:",omitempty"` // ID of a refusal in admission.Table
+	ID        string `json:",omitempty"` // ID of a refusal in admission.RefusalKinds
 	Text      string
 	File      string `json:",omitempty"`
 	Line      int    `json:",omitempty"` // from 1
@@ -43,8 +43,8 @@ func NewReport() *Report {
 	return &Report{Diagnostics: []Diagnostic{}, Messages: []string{}} // lists are never null in JSON
 }
 
-// StreamsIntoReport returns streams for a check: the check reads from s.In, and its output goes to the report.
-func (r *Report) StreamsIntoReport(s *cli.Streams) *cli.Streams {
+// StreamsWritingToReport returns streams for a check: the check reads from s.In, and its output goes to the report.
+func (r *Report) StreamsWritingToReport(s *cli.Streams) *cli.Streams {
 	return &cli.Streams{In: s.In, Out: r, Err: r, NoColour: true}
 }
 
@@ -82,7 +82,7 @@ func (r *Report) AddDiagnostics(diags hcl.Diagnostics) {
 		if diag.Severity == hcl.DiagWarning {
 			d.Severity = "warning"
 		}
-		if id, isRefusal := diag.Extra.(refusalID); isRefusal {
+		if id, isRefusal := diag.Extra.(printedRefusalID); isRefusal {
 			d.ID = string(id)
 		}
 		if diag.Detail != "" {

@@ -24,7 +24,7 @@ func PrintWarnings(w io.Writer, warnings string) {
 // PrintWarnings prints each distinct warning of Nomad's API about a canonical job. A warning that this program's own
 // validation knows is printed with its position in the job file.
 func (fi *File) PrintWarnings(w io.Writer, warnings string) error {
-	faults := make(map[string][]*model.Fault) // text -> warnings with this text
+	faults := make(map[string][]*model.JobFault) // text -> warnings with this text
 	for _, f := range model.WarningFaults(fi.Job, model.NewSchedulerConfig()) {
 		faults[f.Text] = append(faults[f.Text], f)
 	}

@@ -49,7 +49,7 @@ func (f *Flags) RegisterForInstall(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.configPath, "config", "", "configuration `file` or directory of the agent, which names the plugin directory")
 }
 
-// ReadConfigForInstall does the same as Read for a command that changes or checks the plugin directory itself. The
+// ReadConfigForInstall does the same as ReadConfig for a command that changes or checks the plugin directory itself. The
 // plugin directory need not exist, and the configuration that is returned has no plugin and no hook blocks.
 func (f *Flags) ReadConfigForInstall(s *cli.Streams) (Plugins, error) {
 	withoutDir := *f
@@ -100,14 +100,14 @@ func (p Plugins) NewCatalog(wanted []string, logger hclog.Logger) (*catalog.Cata
 	if wanted != nil {
 		wanted = append(slices.Clip(wanted), p.HookNames()...)
 	}
-	c := catalog.Config{Dir: p.Config.PluginDir, Blocks: p.Config.Plugins, RequestedNames: wanted, Logger: logger}
+	c := catalog.Config{PluginDir: p.Config.PluginDir, Blocks: p.Config.Plugins, RequestedNames: wanted, Logger: logger}
 	for _, name := range builtins.Names() {
-		if builtins.All[name].Kind == base.TypeDriver && agentconfig.DriverIsDisabled(p.Config, name) {
+		if builtins.All[name].Kind == base.TypeDriver && agentconfig.IsDriverDisabled(p.Config, name) {
 			continue
 		}
 		// Running a job in the foreground enables the builtins that it needs. A plugin
 		// block for a builtin takes precedence.
-		builtin := catalog.Builtin{Name: name, Type: builtins.All[name].Kind, Config: builtins.DevPluginConfigs[name], Options: agentconfig.BuiltinPluginOptions(p.Config, name)}
+		builtin := catalog.Builtin{Name: name, Type: builtins.All[name].Kind, DefaultConfig: builtins.DevPluginConfigs[name], DefaultOptions: agentconfig.BuiltinPluginOptions(p.Config, name)}
 		c.Builtins = append(c.Builtins, builtin)
 	}
 	return catalog.New(c)
@@ -149,7 +149,7 @@ func (p Plugins) DriverNames(wanted []string) ([]string, error) {
 	var driverNames []string
 	for _, entry := range known.Entries() {
 		if entry.Type != base.TypeHook {
-			driverNames = append(driverNames, entry.DriverName())
+			driverNames = append(driverNames, entry.ExpectedDriverName())
 		}
 	}
 	slices.Sort(driverNames)
@@ -178,7 +178,7 @@ const launchTimeout = 90 * time.Second
 func WaitPluginsLaunched(ctx context.Context, a *agent.Agent) error {
 	ctx, cancel := context.WithTimeout(ctx, launchTimeout)
 	defer cancel()
-	return errors.Join(a.WaitDriversReady(ctx), a.WaitAllPluginsReported(ctx))
+	return errors.Join(a.WaitDriversReady(ctx), a.WaitAllPluginStatesReported(ctx))
 }
 
 // RunWithAgent starts the plugins with the wanted names in a temporary agent, calls do with the agent, and closes the
@@ -197,10 +197,10 @@ func RunWithAgent(ctx context.Context, plugins Plugins, wanted []string, do func
 	return a.Close()
 }
 
-// StartPluginOnce starts the plugin with this file name in a temporary agent, which also stops it, and returns the
+// TryStartPlugin starts the plugin with this file name in a temporary agent, which also stops it, and returns the
 // plugin's state. The name must have a plugin block. The error is the reason why the plugin does not start, or the
 // cause of the end of ctx.
-func StartPluginOnce(ctx context.Context, plugins Plugins, name string) (started supervisor.Plugin, err error) {
+func TryStartPlugin(ctx context.Context, plugins Plugins, name string) (started supervisor.Plugin, err error) {
 	var waitErr error
 	runErr := RunWithAgent(ctx, plugins, []string{name}, func(a *agent.Agent) {
 		waitErr = WaitPluginsLaunched(ctx, a)

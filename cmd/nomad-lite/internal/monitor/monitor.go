@@ -50,28 +50,29 @@ func (f *Flags) WatchOrPrintEvaluation(ctx context.Context, s *cli.Streams, c *a
 // Monitor follows an evaluation until the evaluation is complete, as Nomad's command line does. If the evaluation has a
 // deployment, Monitor follows the deployment to its end.
 type Monitor struct {
-	client    *api.Client
-	streams   *cli.Streams
-	namespace string
-	verbose   bool
-	screen    *terminal.Screen // nil unless standard output is a terminal
+	client     *api.Client
+	streams    *cli.Streams
+	namespace  string
+	verbose    bool
+	liveScreen *terminal.Screen // nil unless standard output is a terminal
 }
 
 // New returns a monitor that prints to the standard output of a command.
 func New(s *cli.Streams, c *api.Client, namespace string, verbose bool) *Monitor {
 	m := &Monitor{client: c, streams: s, namespace: namespace, verbose: verbose}
 	if screen := terminal.NewScreen(s.Out, s.Err); screen != nil && terminal.SameFile(screen.Output, s.Out) {
-		m.screen = screen
+		m.liveScreen = screen
 	}
 	return m
 }
 
-// printPage writes a page. On a terminal, the text live is drawn below the page and stays there until the next call.
-func (m *Monitor) printPage(p *output.Page, live string) error {
-	if m.screen == nil {
+// printPageWithLiveText writes a page. On a terminal, the text live is drawn below the page and stays there until the
+// next call.
+func (m *Monitor) printPageWithLiveText(p *output.Page, live string) error {
+	if m.liveScreen == nil {
 		return output.Print(m.streams, p)
 	}
-	return m.screen.Show([]byte(p.Text.String()), func(_, rows int) []string {
+	return m.liveScreen.WriteAboveLiveLines([]byte(p.Text.String()), func(_, rows int) []string {
 		lines := strings.Split(strings.TrimSuffix(live, "\n"), "\n")
 		if live == "" || len(lines) >= rows {
 			return nil
@@ -101,7 +102,7 @@ func (m *Monitor) WatchEvaluation(ctx context.Context, id string) error {
 // The error has the exit code 2 when an allocation could not be placed.
 func (m *Monitor) watchUntilProcessed(ctx context.Context, id string) (deploymentID string, err error) {
 	p := m.newPage()
-	p.Heading("Monitoring evaluation %q", m.formatID(id))
+	p.AddTimedHeading("Monitoring evaluation %q", m.formatID(id))
 	seen := make(map[string]string) // allocation ID -> client status
 	q, triggerPrinted, status := apiclient.QueryOptions(ctx, m.namespace), false, api.EvalStatusPending
 	deployment := ""
@@ -113,14 +114,14 @@ func (m *Monitor) watchUntilProcessed(ctx context.Context, id string) (deploymen
 		switch {
 		case triggerPrinted:
 		case eval.JobID == "" && eval.NodeID != "":
-			p.DetailLine("Evaluation triggered by node %q", m.formatID(eval.NodeID))
+			p.AddTimedDetailLine("Evaluation triggered by node %q", m.formatID(eval.NodeID))
 		default:
-			p.DetailLine("Evaluation triggered by job %q", eval.JobID)
+			p.AddTimedDetailLine("Evaluation triggered by job %q", eval.JobID)
 		}
 		triggerPrinted = true
 		if deployment == "" && eval.DeploymentID != "" {
 			deployment = eval.DeploymentID
-			p.DetailLine("Evaluation within deployment: %q", m.formatID(deployment))
+			p.AddTimedDetailLine("Evaluation within deployment: %q", m.formatID(deployment))
 		}
 		allocs, _, err := m.client.Evaluations().Allocations(eval.ID, apiclient.QueryOptions(ctx, m.namespace))
 		if err != nil {
@@ -129,16 +130,16 @@ func (m *Monitor) watchUntilProcessed(ctx context.Context, id string) (deploymen
 		slices.Reverse(allocs) // so that the lines of the newest allocations come first
 		m.addAllocChanges(p, allocs, eval.CreateIndex, seen)
 		if eval.Status != status {
-			p.DetailLine("Evaluation status changed: %q -> %q", status, output.StatusCell(eval.Status))
+			p.AddTimedDetailLine("Evaluation status changed: %q -> %q", status, output.StatusCell(eval.Status))
 			status = eval.Status
 		}
 		switch eval.Status {
 		case api.EvalStatusComplete, api.EvalStatusFailed, api.EvalStatusCancelled:
-			return m.finishEvaluation(ctx, p, eval)
+			return m.addEvaluationResult(ctx, p, eval)
 		case "":
 			return "", fmt.Errorf("read evaluation %q: the answer does not say how it stands", id)
 		}
-		if err := m.printPage(p, ""); err != nil {
+		if err := m.printPageWithLiveText(p, ""); err != nil {
 			return "", err
 		}
 		p = m.newPage()
@@ -176,34 +177,34 @@ func (m *Monitor) addAllocChanges(p *output.Page, allocs []*api.AllocationListSt
 		switch {
 		case !known && a.DesiredStatus != api.AllocDesiredStatusRun:
 		case !known && a.CreateIndex >= createIndex:
-			p.DetailLine("Allocation %q created: node %q, group %q", m.formatID(a.ID), m.formatID(a.NodeID), a.TaskGroup)
+			p.AddTimedDetailLine("Allocation %q created: node %q, group %q", m.formatID(a.ID), m.formatID(a.NodeID), a.TaskGroup)
 		case !known:
-			p.DetailLine("Allocation %q modified: node %q, group %q", m.formatID(a.ID), m.formatID(a.NodeID), a.TaskGroup)
+			p.AddTimedDetailLine("Allocation %q modified: node %q, group %q", m.formatID(a.ID), m.formatID(a.NodeID), a.TaskGroup)
 		case before != a.ClientStatus:
-			p.DetailLine("Allocation %q status changed: %q -> %q (%s)", m.formatID(a.ID), before, output.StatusCell(a.ClientStatus), a.ClientDescription)
+			p.AddTimedDetailLine("Allocation %q status changed: %q -> %q (%s)", m.formatID(a.ID), before, output.StatusCell(a.ClientStatus), a.ClientDescription)
 		}
 	}
 }
 
-func (m *Monitor) finishEvaluation(ctx context.Context, p *output.Page, eval *api.Evaluation) (deploymentID string, err error) {
+func (m *Monitor) addEvaluationResult(ctx context.Context, p *output.Page, eval *api.Evaluation) (deploymentID string, err error) {
 	var exitErr error
 	if len(eval.FailedTGAllocs) == 0 {
-		p.Heading("Evaluation %q finished with status %q", m.formatID(eval.ID), eval.Status)
+		p.AddTimedHeading("Evaluation %q finished with status %q", m.formatID(eval.ID), eval.Status)
 	} else {
 		exitErr = &cli.ExitError{Code: placementFailureExitCode}
-		p.Heading("Evaluation %q finished with status %q but failed to place all allocations:", m.formatID(eval.ID), eval.Status)
+		p.AddTimedHeading("Evaluation %q finished with status %q but failed to place all allocations:", m.formatID(eval.ID), eval.Status)
 		missingDrivers := taskreason.MissingDriverReasons(apiclient.FindOnlyNode(ctx, m.client), m.readJob(ctx, eval.JobID))
 		tables.PrintPlacementFailures(p, "    ", eval.FailedTGAllocs, missingDrivers)
 		if eval.StatusDescription != "" {
-			p.DetailLine("%s", eval.StatusDescription)
+			p.AddTimedDetailLine("%s", eval.StatusDescription)
 		}
 	}
 	if eval.BlockedEval != "" {
-		p.DetailLine("Evaluation %q waiting for additional capacity to place remainder", m.formatID(eval.BlockedEval))
+		p.AddTimedDetailLine("Evaluation %q waiting for additional capacity to place remainder", m.formatID(eval.BlockedEval))
 	}
 	if eval.NextEval != "" {
-		p.DetailLine("Monitoring next evaluation %q in %s", m.formatID(eval.NextEval), eval.Wait)
-		if err := m.printPage(p, ""); err != nil {
+		p.AddTimedDetailLine("Monitoring next evaluation %q in %s", m.formatID(eval.NextEval), eval.Wait)
+		if err := m.printPageWithLiveText(p, ""); err != nil {
 			return "", err
 		}
 		if err := Sleep(ctx, eval.Wait); err != nil {
@@ -211,7 +212,7 @@ func (m *Monitor) finishEvaluation(ctx context.Context, p *output.Page, eval *ap
 		}
 		return m.watchUntilProcessed(ctx, eval.NextEval)
 	}
-	if err := m.printPage(p, ""); err != nil {
+	if err := m.printPageWithLiveText(p, ""); err != nil {
 		return "", err
 	}
 	return eval.DeploymentID, exitErr
@@ -221,7 +222,7 @@ func (m *Monitor) finishEvaluation(ctx context.Context, p *output.Page, eval *ap
 // terminal it redraws the deployment in place; elsewhere it prints a page for each change.
 func (m *Monitor) WatchDeployment(ctx context.Context, id string) error {
 	p := m.newPage()
-	p.Heading("Monitoring deployment %q", m.formatID(id))
+	p.AddTimedHeading("Monitoring deployment %q", m.formatID(id))
 	q, shown, start := apiclient.QueryOptions(ctx, m.namespace), "", time.Now()
 	q.WaitTime = time.Second // the tasks and the elapsed time change more often than the deployment
 	for {
@@ -231,7 +232,7 @@ func (m *Monitor) WatchDeployment(ctx context.Context, id string) error {
 		}
 		state := m.newPage()
 		var now time.Time // without a terminal no countdown, which would print a new page each second
-		if m.screen != nil {
+		if m.liveScreen != nil {
 			now = time.Now()
 		}
 		state.AddIndented("    ", func(p *output.Page) { err = m.AddDeploymentState(ctx, p, d, now) })
@@ -241,14 +242,14 @@ func (m *Monitor) WatchDeployment(ctx context.Context, id string) error {
 		ended := isDeploymentEnded(d.Status)
 		live := ""
 		switch {
-		case m.screen != nil && !ended:
+		case m.liveScreen != nil && !ended:
 			live = state.Text.String() + fmt.Sprintf("    %s so far\n", output.FormatDuration(time.Since(start)))
 		case shown != state.Text.String():
 			shown = state.Text.String()
-			p.Line("    %s", time.Now().Format(time.RFC3339))
+			p.AddLine("    %s", time.Now().Format(time.RFC3339))
 			p.Text.WriteString(shown)
 		}
-		if err := m.printPage(p, live); err != nil {
+		if err := m.printPageWithLiveText(p, live); err != nil {
 			return err
 		}
 		p = m.newPage()
@@ -291,7 +292,7 @@ func (m *Monitor) AddDeploymentState(ctx context.Context, p *output.Page, d *api
 		return apiclient.WrapError(fmt.Sprintf("read allocations of deployment %q", d.ID), err)
 	}
 	if m.verbose {
-		p.Section("Allocations")
+		p.AddSection("Allocations")
 		tables.PrintAllocations(p, allocs, true)
 	}
 	job := m.readJob(ctx, d.JobID)

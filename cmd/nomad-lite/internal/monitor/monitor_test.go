@@ -103,7 +103,7 @@ func TestMonitorExitCodes(t *testing.T) {
 
 // On a terminal, a deployment is redrawn in place until it has ended.
 func TestMonitorOnTerminal(t *testing.T) {
-	tty := terminaltest.New(t, 80, 24)
+	tty := terminaltest.NewScrollingTerminal(t, 80, 24)
 	deployment := func(healthy int, status string) string {
 		return fmt.Sprintf(`{"ID": "d", "JobID": "j", "Status": %q, "TaskGroups": {"g": {"DesiredTotal": 2, "HealthyAllocs": %d}}}`, status, healthy)
 	}
@@ -114,7 +114,7 @@ func TestMonitorOnTerminal(t *testing.T) {
 	})
 	drawn := 0
 	m := New(&cli.Streams{Out: tty}, c, "", false)
-	m.screen = &terminal.Screen{Output: tty, Size: func() (int, int) {
+	m.liveScreen = &terminal.Screen{Output: tty, Size: func() (int, int) {
 		if strings.Contains(tty.String(), "s so far") {
 			drawn++
 		}

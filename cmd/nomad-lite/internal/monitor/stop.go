@@ -52,17 +52,17 @@ func (m *Monitor) WatchStop(ctx context.Context, jobID, evalID string, stopping 
 		}
 	}
 	p := m.newPage()
-	p.Heading("Stopping job %q", jobID)
+	p.AddTimedHeading("Stopping job %q", jobID)
 	taskStates := make(map[string]string) // allocation ID/task name -> task state
 	for _, a := range stopping {
-		p.DetailLine("Allocation %q, group %q: stopping %s", m.formatID(a.ID), a.TaskGroup, formatUnendedTasks(a))
+		p.AddTimedDetailLine("Allocation %q, group %q: stopping %s", m.formatID(a.ID), a.TaskGroup, formatUnendedTasks(a))
 		for name, state := range a.TaskStates {
 			taskStates[a.ID+"/"+name] = pointer.Value(state).State
 		}
 	}
 	q := apiclient.QueryOptions(ctx, m.namespace)
 	for len(stopping) > 0 {
-		if err := m.printPage(p, ""); err != nil {
+		if err := m.printPageWithLiveText(p, ""); err != nil {
 			return err
 		}
 		p = m.newPage()
@@ -79,11 +79,11 @@ func (m *Monitor) WatchStop(ctx context.Context, jobID, evalID string, stopping 
 			if i < 0 {
 				return true
 			}
-			m.addTaskChanges(p, allocs[i], taskStates)
+			m.addTaskStateChanges(p, allocs[i], taskStates)
 			if !haveAllTasksEnded(allocs[i]) {
 				return false
 			}
-			p.DetailLine("Allocation %q stopped: %s", m.formatID(before.ID), output.StatusCell(allocs[i].ClientStatus))
+			p.AddTimedDetailLine("Allocation %q stopped: %s", m.formatID(before.ID), output.StatusCell(allocs[i].ClientStatus))
 			return true
 		})
 		if len(stopping) == 0 {
@@ -93,8 +93,8 @@ func (m *Monitor) WatchStop(ctx context.Context, jobID, evalID string, stopping 
 			return err
 		}
 	}
-	p.Heading("Job %q stopped", jobID)
-	return m.printPage(p, "")
+	p.AddTimedHeading("Job %q stopped", jobID)
+	return m.printPageWithLiveText(p, "")
 }
 
 // formatUnendedTasks lists the tasks of an allocation that have not ended, each with its state.
@@ -111,8 +111,8 @@ func formatUnendedTasks(a *api.AllocationListStub) string {
 	return strings.Join(tasks, ", ")
 }
 
-// addTaskChanges adds a line for each task whose state is not the one in before, and updates before.
-func (m *Monitor) addTaskChanges(p *output.Page, a *api.AllocationListStub, before map[string]string) {
+// addTaskStateChanges adds a line for each task whose state is not the one in before, and updates before.
+func (m *Monitor) addTaskStateChanges(p *output.Page, a *api.AllocationListStub, before map[string]string) {
 	for _, name := range slices.Sorted(maps.Keys(a.TaskStates)) {
 		state := a.TaskStates[name]
 		if state == nil || before[a.ID+"/"+name] == state.State {
@@ -121,13 +121,13 @@ func (m *Monitor) addTaskChanges(p *output.Page, a *api.AllocationListStub, befo
 		before[a.ID+"/"+name] = state.State
 		switch state.State {
 		case model.TaskRunning:
-			p.DetailLine("Task %q of allocation %q started", name, m.formatID(a.ID))
+			p.AddTimedDetailLine("Task %q of allocation %q started", name, m.formatID(a.ID))
 		case model.TaskDead:
 			change := "ended"
 			if reason := taskreason.FromTaskState(state, time.Time{}); reason != (taskreason.Reason{}) {
 				change += ": " + reason.String()
 			}
-			p.DetailLine("Task %q of allocation %q %s", name, m.formatID(a.ID), change)
+			p.AddTimedDetailLine("Task %q of allocation %q %s", name, m.formatID(a.ID), change)
 		}
 	}
 }

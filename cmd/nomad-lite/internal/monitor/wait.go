@@ -52,7 +52,7 @@ func (f *WaitFlags) WaitForJob(ctx context.Context, m *Monitor, jobID, evalID st
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("read job %q", jobID), err)
 	}
-	w := &jobWaiter{Monitor: m, job: job, shownReasons: make(map[string]string)}
+	w := &jobWaiter{Monitor: m, job: job, lastShownReasonByTask: make(map[string]string)}
 	if err := w.watchUntilPlaced(ctx, evalID); err != nil {
 		return err
 	}
@@ -79,9 +79,9 @@ func (f *WaitFlags) WaitForJob(ctx context.Context, m *Monitor, jobID, evalID st
 // jobWaiter waits until one version of a job has ended.
 type jobWaiter struct {
 	*Monitor
-	job             *api.Job
-	statusByAllocID map[string]string // allocation ID -> last known client status; nil before the first list
-	shownReasons    map[string]string // allocation ID and task name -> reason that was shown last
+	job                   *api.Job
+	statusByAllocID       map[string]string // allocation ID -> last known client status; nil before the first list
+	lastShownReasonByTask map[string]string // allocation ID and task name -> reason that was shown last
 }
 
 // watchUntilPlaced follows the evaluation and its deployment. A placement failure is an error only if no allocation was
@@ -128,7 +128,7 @@ func (w *jobWaiter) waitUntilEnded(ctx context.Context) ([]*api.AllocationListSt
 		}
 		q.WaitTime = 0
 		if !slices.ContainsFunc(allocs, hasNonterminalStatus) {
-			if jobOver, err = w.getsNoMoreAllocs(ctx); err != nil {
+			if jobOver, err = w.jobGetsNoMoreAllocs(ctx); err != nil {
 				return nil, err
 			}
 			q.WaitTime = time.Second // the job can end without a change of its allocations
@@ -147,9 +147,9 @@ func hasNonterminalStatus(a *api.AllocationListStub) bool {
 	return !apiclient.HasTerminalStatus(a)
 }
 
-// getsNoMoreAllocs reports whether the job's version gets no further allocations, because the job is dead or has a
+// jobGetsNoMoreAllocs reports whether the job's version gets no further allocations, because the job is dead or has a
 // newer version.
-func (w *jobWaiter) getsNoMoreAllocs(ctx context.Context) (bool, error) {
+func (w *jobWaiter) jobGetsNoMoreAllocs(ctx context.Context) (bool, error) {
 	id := pointer.Value(w.job.ID)
 	job, _, err := w.client.Jobs().Info(id, apiclient.QueryOptions(ctx, w.namespace))
 	switch {
@@ -176,12 +176,12 @@ func (w *jobWaiter) printChanges(ctx context.Context, allocs []*api.AllocationLi
 	taskreason.AddLastStderrLines(ctx, w.client, tasks)
 	for _, t := range tasks {
 		key, text := t.Alloc.ID+t.Name, t.Reason.String()
-		if w.shownReasons[key] != text {
-			w.shownReasons[key] = text
-			p.DetailLine("Task %q of allocation %q: %s", t.Name, w.formatID(t.Alloc.ID), text)
+		if w.lastShownReasonByTask[key] != text {
+			w.lastShownReasonByTask[key] = text
+			p.AddTimedDetailLine("Task %q of allocation %q: %s", t.Name, w.formatID(t.Alloc.ID), text)
 		}
 	}
-	return w.printPage(p, "")
+	return w.printPageWithLiveText(p, "")
 }
 
 // printResult prints that the job was successful, or returns the error with its failures.
@@ -192,6 +192,6 @@ func (w *jobWaiter) printResult(ctx context.Context, allocs []*api.AllocationLis
 		return &cli.ExitError{Code: 1, Err: err}
 	}
 	p := w.newPage()
-	p.Heading("%s", taskreason.JobSuccessText(pointer.Value(w.job.ID)))
-	return w.printPage(p, "")
+	p.AddTimedHeading("%s", taskreason.JobSuccessText(pointer.Value(w.job.ID)))
+	return w.printPageWithLiveText(p, "")
 }

@@ -15,26 +15,26 @@ import (
 const EmptyCell = "<none>"
 
 // BlankCell is shown as a cell without text. An empty string, in contrast, is shown as EmptyCell.
-const BlankCell = blankCellType("")
+const BlankCell = blankCell("")
 
-type blankCellType string
+type blankCell string
 
-// ColoredCell is a cell with a colour.
-type ColoredCell struct{ Colour, Text string }
+// ColouredCell is a cell with a colour.
+type ColouredCell struct{ Colour, Text string }
 
 // StatusCell returns a cell with a status in the colour that its first word has: green for good, red for bad, yellow
 // for intermediate states.
-func StatusCell(text string) ColoredCell {
+func StatusCell(text string) ColouredCell {
 	word, _, _ := strings.Cut(text, " ")
 	switch word {
 	case "running", "successful", "complete", "ready", "passing", "success", "true":
-		return ColoredCell{terminal.ColourGreen, text}
+		return ColouredCell{terminal.ColourGreen, text}
 	case "failed", "lost", "down", "critical", "failing", "failure", "unknown":
-		return ColoredCell{terminal.ColourRed, text}
+		return ColouredCell{terminal.ColourRed, text}
 	case "pending", "blocked", "paused", "initializing", "disconnected", "ineligible":
-		return ColoredCell{terminal.ColourYellow, text}
+		return ColouredCell{terminal.ColourYellow, text}
 	}
-	return ColoredCell{"", text}
+	return ColouredCell{"", text}
 }
 
 // ShortID returns the first eight characters of an id, which all commands accept as an id, or the

@@ -19,7 +19,7 @@ import (
 type Page struct {
 	Text        strings.Builder
 	useColours  bool
-	commandLine []string // arguments of the program, for NextPageHint
+	commandLine []string // arguments of the program, for AddNextPageHint
 }
 
 // NewPage returns an empty page for the standard output of a command.
@@ -37,9 +37,9 @@ func Print(s *cli.Streams, p *Page) error {
 func (p *Page) FormatCell(value any) string {
 	colour := ""
 	switch c := value.(type) {
-	case blankCellType:
+	case blankCell:
 		return ""
-	case ColoredCell:
+	case ColouredCell:
 		colour, value = c.Colour, c.Text
 	}
 	text := terminal.SingleLine(fmt.Sprint(value))
@@ -57,20 +57,20 @@ func (p *Page) Colourize(colour, text string) string {
 	return colour + text + terminal.ColourReset
 }
 
-// Line adds a formatted line. FormatCell formats those arguments that are strings, errors, cells or have a String
+// AddLine adds a formatted line. FormatCell formats those arguments that are strings, errors, cells or have a String
 // method.
-func (p *Page) Line(format string, args ...any) {
+func (p *Page) AddLine(format string, args ...any) {
 	for i, arg := range args {
 		switch arg.(type) {
-		case string, ColoredCell, fmt.Stringer, error:
+		case string, ColouredCell, fmt.Stringer, error:
 			args[i] = p.FormatCell(arg)
 		}
 	}
 	fmt.Fprintf(&p.Text, format+"\n", args...)
 }
 
-// Section adds a title in bold. An empty line separates it from the text above.
-func (p *Page) Section(title string) {
+// AddSection adds a title in bold. An empty line separates it from the text above.
+func (p *Page) AddSection(title string) {
 	if p.Text.Len() > 0 {
 		p.Text.WriteByte('\n')
 	}
@@ -86,14 +86,14 @@ type Table struct {
 // NewTable returns an empty table with these column titles.
 func NewTable(head ...string) *Table { return &Table{Titles: head} }
 
-// Row adds a row.
-func (t *Table) Row(cells ...any) { t.Rows = append(t.Rows, cells) }
+// AddRow adds a row.
+func (t *Table) AddRow(cells ...any) { t.Rows = append(t.Rows, cells) }
 
 // Pairs are rows of a name and a value, which are aligned at the equals sign between them.
 type Pairs [][2]any
 
-// Table adds a table. Its columns are as wide as their widest cells.
-func (p *Page) Table(t *Table) { p.writeTable("", t) }
+// AddTable adds a table. Its columns are as wide as their widest cells.
+func (p *Page) AddTable(t *Table) { p.writeTable("", t) }
 
 // writeTable adds a table with a prefix on each line.
 func (p *Page) writeTable(indent string, t *Table) {
@@ -115,11 +115,11 @@ func (p *Page) writeTable(indent string, t *Table) {
 	p.writeAligned(indent, "  ", rows)
 }
 
-// Pairs adds rows of the form "name = value".
-func (p *Page) Pairs(all Pairs) { p.PairsWithGap(" = ", all) }
+// AddPairs adds rows of the form "name = value".
+func (p *Page) AddPairs(all Pairs) { p.AddPairsWithGap(" = ", all) }
 
-// PairsWithGap adds rows of a name and a value, separated by gap.
-func (p *Page) PairsWithGap(gap string, all Pairs) {
+// AddPairsWithGap adds rows of a name and a value, separated by gap.
+func (p *Page) AddPairsWithGap(gap string, all Pairs) {
 	rows := make([][]string, len(all))
 	for i, pair := range all {
 		rows[i] = []string{p.Colourize(terminal.ColourBold, fmt.Sprint(pair[0])), p.FormatCell(pair[1])}
@@ -149,13 +149,13 @@ func (p *Page) writeAligned(indent, gap string, rows [][]string) {
 	}
 }
 
-// TableOrMessage adds a table, or the given message if the table is empty.
-func (p *Page) TableOrMessage(t *Table, emptyMessage string) {
+// AddTableOrMessage adds a table, or the given message if the table is empty.
+func (p *Page) AddTableOrMessage(t *Table, emptyMessage string) {
 	if len(t.Rows) == 0 {
-		p.Line("%s", emptyMessage)
+		p.AddLine("%s", emptyMessage)
 		return
 	}
-	p.Table(t)
+	p.AddTable(t)
 }
 
 // SortedPairs returns the keys and values of a map, sorted by key.
@@ -167,8 +167,8 @@ func SortedPairs(m map[string]string) Pairs {
 	return all
 }
 
-// Lines adds a text of several lines from an agent, without control sequences.
-func (p *Page) Lines(text string) {
+// AddLines adds a text of several lines from an agent, without control sequences.
+func (p *Page) AddLines(text string) {
 	for line := range strings.Lines(strings.TrimSpace(text)) {
 		p.Text.WriteString(strings.TrimRight(string(terminal.SanitizeText([]byte(line), false)), "\n") + "\n")
 	}
@@ -186,13 +186,13 @@ func (p *Page) AddIndented(indent string, add func(*Page)) {
 	}
 }
 
-// NextPageHint adds the command line that shows the next page of a list, if the list has one.
-func (p *Page) NextPageHint(meta *api.QueryMeta) {
+// AddNextPageHint adds the command line that shows the next page of a list, if the list has one.
+func (p *Page) AddNextPageHint(meta *api.QueryMeta) {
 	if meta != nil && meta.NextToken != "" {
-		p.Line("")
-		p.Line("Results have been paginated. To get the next page run:")
-		p.Line("")
-		p.Line("%s", formatNextPageCommand(p.commandLine, meta.NextToken))
+		p.AddLine("")
+		p.AddLine("Results have been paginated. To get the next page run:")
+		p.AddLine("")
+		p.AddLine("%s", formatNextPageCommand(p.commandLine, meta.NextToken))
 	}
 }
 
@@ -211,12 +211,12 @@ func formatNextPageCommand(args []string, token string) string {
 	return strings.Join(append(words, "-page-token", token), " ")
 }
 
-// Heading adds a line with the present time and "==>", under which a monitor adds lines by DetailLine.
-func (p *Page) Heading(format string, args ...any) {
-	p.Line("==> "+time.Now().Format(time.RFC3339)+": "+format, args...)
+// AddTimedHeading adds a line with the present time and "==>", under which a monitor adds lines by AddTimedDetailLine.
+func (p *Page) AddTimedHeading(format string, args ...any) {
+	p.AddLine("==> "+time.Now().Format(time.RFC3339)+": "+format, args...)
 }
 
-// DetailLine adds an indented line with the present time, below a Heading.
-func (p *Page) DetailLine(format string, args ...any) {
-	p.Line("    "+time.Now().Format(time.RFC3339)+": "+format, args...)
+// AddTimedDetailLine adds an indented line with the present time, below an AddTimedHeading line.
+func (p *Page) AddTimedDetailLine(format string, args ...any) {
+	p.AddLine("    "+time.Now().Format(time.RFC3339)+": "+format, args...)
 }

@@ -9,13 +9,13 @@ import (
 
 func TestPage(t *testing.T) {
 	p := &Page{useColours: true}
-	p.Pairs(Pairs{{"ID", "web"}, {"Status", StatusCell("running")}, {"Node Pool", ""}})
-	p.Section("Allocations")
+	p.AddPairs(Pairs{{"ID", "web"}, {"Status", StatusCell("running")}, {"Node Pool", ""}})
+	p.AddSection("Allocations")
 	rows := NewTable("ID", "Name", "N")
-	rows.Row("a", ColoredCell{terminal.ColourRed, "é\x1b[2J\nlost"}, 1)
-	rows.Row("abcdef", "b", 22)
-	p.Table(rows)
-	p.Line("Task %q: %s %d", "\x1b]0;title\a", StatusCell("failed"), 3)
+	rows.AddRow("a", ColouredCell{terminal.ColourRed, "é\x1b[2J\nlost"}, 1)
+	rows.AddRow("abcdef", "b", 22)
+	p.AddTable(rows)
+	p.AddLine("Task %q: %s %d", "\x1b]0;title\a", StatusCell("failed"), 3)
 	want := "\x1b[1mID\x1b[0m        = web\n" +
 		"\x1b[1mStatus\x1b[0m    = \x1b[32mrunning\x1b[0m\n" +
 		"\x1b[1mNode Pool\x1b[0m = <none>\n" +

@@ -33,17 +33,17 @@ type Debugger struct {
 	Name   string   // name of the driver, hook or device plugin
 	Socket string   // path of the socket on which the program listens for its host
 	Args   []string // arguments of the program
-	// Input is the user's input. If it is a file, a line or the end of the input ends the wait for a debugger. If not,
-	// there is no wait.
-	Input io.Reader
+	// UserInput is the user's input. If it is a file, a line or the end of the input ends the wait for a debugger. If
+	// not, there is no wait.
+	UserInput io.Reader
 	// Print shows a message, or a line of the program's output, to the user.
 	Print func(string)
 
 	cmd    *exec.Cmd     // nil if no process was started
 	exited chan struct{} // closed when cmd has exited
-	// programID identifies the process that listens on Socket; it is zero until the program listens. Under dlv it is a
-	// child of cmd.
-	programID osprocess.ID
+	// debuggedProcessID identifies the process that listens on Socket; it is zero until the program listens. Under dlv
+	// it is a child of cmd.
+	debuggedProcessID osprocess.ID
 }
 
 // AttachEnvVar returns the environment variable by which a host attaches to the process instead of starting the plugin.
@@ -74,7 +74,7 @@ func (d *Debugger) Start(ctx context.Context, program string) error {
 		return nil
 	}
 	d.Print(fmt.Sprintf(`%[1]s runs as process %[2]d; there is no dlv: go install github.com/go-delve/delve/cmd/dlv@latest
-attach a debugger (dlv attach %[2]d, or gdb -p %[2]d), or press Enter to continue without one`, d.Name, d.programID.PID))
+attach a debugger (dlv attach %[2]d, or gdb -p %[2]d), or press Enter to continue without one`, d.Name, d.debuggedProcessID.PID))
 	return d.waitAttached(ctx)
 }
 
@@ -91,7 +91,7 @@ func (d *Debugger) startProcess() error {
 	if err := errors.Join(d.cmd.Start(), write.Close()); err != nil {
 		return errors.Join(fmt.Errorf("debug %s: %w", d.Name, err), read.Close())
 	}
-	d.exited, d.programID = make(chan struct{}), osprocess.ID{}
+	d.exited, d.debuggedProcessID = make(chan struct{}), osprocess.ID{}
 	var output sync.WaitGroup
 	output.Go(func() {
 		defer read.Close()
@@ -124,7 +124,7 @@ func (d *Debugger) waitListening(ctx context.Context) error {
 		if err == nil {
 			peer, err := osprocess.PeerCredentials(conn.(*net.UnixConn))
 			if err == nil {
-				d.programID, err = osprocess.LookupID(int(peer.Pid))
+				d.debuggedProcessID, err = osprocess.LookupID(int(peer.Pid))
 			}
 			if err = errors.Join(err, conn.Close()); err != nil {
 				return fmt.Errorf("debug %s: %w", d.Name, err)
@@ -143,7 +143,7 @@ func (d *Debugger) waitListening(ctx context.Context) error {
 
 // waitAttached blocks until a debugger is attached to the program, or the user's input has a line or ends.
 func (d *Debugger) waitAttached(ctx context.Context) error {
-	input, _ := d.Input.(*os.File)
+	input, _ := d.UserInput.(*os.File)
 	for !d.isTraced() && !pollForLineOrEOF(input) {
 		select {
 		case <-time.After(debugPollInterval):
@@ -158,7 +158,7 @@ func (d *Debugger) waitAttached(ctx context.Context) error {
 
 // isTraced reports whether a debugger is attached to the program.
 func (d *Debugger) isTraced() bool {
-	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.programID.PID)) // an error means that the process has exited
+	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.debuggedProcessID.PID)) // an error means that the process has exited
 	for line := range strings.Lines(string(status)) {
 		if tracer, ok := strings.CutPrefix(line, "TracerPid:"); ok {
 			return strings.TrimSpace(tracer) != "0"
@@ -199,9 +199,9 @@ func (d *Debugger) Stop() error {
 	if errors.Is(err, os.ErrNotExist) {
 		err = nil
 	}
-	if d.programID.PID == 0 {
+	if d.debuggedProcessID.PID == 0 {
 		return err
 	}
 	// A debugger that was killed can leave its program behind.
-	return errors.Join(err, d.programID.KillAndWait())
+	return errors.Join(err, d.debuggedProcessID.KillAndWait())
 }

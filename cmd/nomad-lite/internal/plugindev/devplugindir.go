@@ -14,16 +14,16 @@ import (
 
 // DevPluginDir builds the program of a project, and keeps the latest build that starts in a temporary plugin directory.
 type DevPluginDir struct {
-	Project      *Project
-	OtherPlugins localplugins.Plugins // the other plugins of the agent that uses the directory
-	Args         []string             // arguments of the program
-	// Debuggable makes Update build a Go program without optimizations.
+	Project           *Project
+	OtherAgentPlugins localplugins.Plugins // the other plugins of the agent that uses the directory
+	Args              []string             // arguments of the program
+	// Debuggable makes BuildAndInstall build a Go program without optimizations.
 	Debuggable bool
 
 	tempDir   string // temporary directory, which has the plugin directory and one directory for each build
 	pluginKey supervisor.PluginKey
-	// fileName is the file name of the program, or "" before the first successful Update.
-	fileName string
+	// programFileName is the file name of the program, or "" before the first successful BuildAndInstall.
+	programFileName string
 }
 
 // NewDevPluginDir returns a DevPluginDir in a new temporary directory. The caller must call Close.
@@ -32,7 +32,7 @@ func NewDevPluginDir(p *Project, plugins localplugins.Plugins, args []string) (*
 	if err != nil {
 		return nil, err
 	}
-	w := &DevPluginDir{Project: p, OtherPlugins: plugins, Args: args, tempDir: dir}
+	w := &DevPluginDir{Project: p, OtherAgentPlugins: plugins, Args: args, tempDir: dir}
 	if err := os.Mkdir(w.pluginDir(), 0o700); err != nil {
 		return nil, errors.Join(err, w.Close())
 	}
@@ -44,21 +44,21 @@ func (d *DevPluginDir) Close() error { return os.RemoveAll(d.tempDir) }
 
 func (d *DevPluginDir) pluginDir() string { return filepath.Join(d.tempDir, "plugins") }
 
-// ProgramName returns the name of the program's file. It is "" before the first successful Update.
-func (d *DevPluginDir) ProgramName() string { return d.fileName }
+// ProgramName returns the name of the program's file. It is "" before the first successful BuildAndInstall.
+func (d *DevPluginDir) ProgramName() string { return d.programFileName }
 
 // PluginKey returns the type and the name of the plugin that the program serves.
 func (d *DevPluginDir) PluginKey() supervisor.PluginKey { return d.pluginKey }
 
 // ProgramPath returns the path of the latest build that starts.
-func (d *DevPluginDir) ProgramPath() string { return filepath.Join(d.pluginDir(), d.fileName) }
+func (d *DevPluginDir) ProgramPath() string { return filepath.Join(d.pluginDir(), d.programFileName) }
 
 // DebugSocketPath returns the path for the socket of a program that runs in a debugger.
 func (d *DevPluginDir) DebugSocketPath() string { return filepath.Join(d.tempDir, "debug.sock") }
 
-// Update builds the program, checks that it starts, and puts it into the plugin directory. changed is true if the
-// program differs from the one in the directory. After an error the previous program stays.
-func (d *DevPluginDir) Update(ctx context.Context) (changed bool, err error) {
+// BuildAndInstall builds the program, checks that it starts, and puts it into the plugin directory. changed is true if
+// the program differs from the one in the directory. After an error the previous program stays.
+func (d *DevPluginDir) BuildAndInstall(ctx context.Context) (changed bool, err error) {
 	out, err := os.MkdirTemp(d.tempDir, "build-")
 	if err != nil {
 		return false, err
@@ -70,39 +70,40 @@ func (d *DevPluginDir) Update(ctx context.Context) (changed bool, err error) {
 	}
 	name := filepath.Base(program)
 	switch {
-	case d.fileName != "" && name != d.fileName:
-		return false, fmt.Errorf("the program is named %s now, and was %s: start again", name, d.fileName)
-	case d.fileName != "" && haveSameContent(program, d.ProgramPath()):
+	case d.programFileName != "" && name != d.programFileName:
+		return false, fmt.Errorf("the program is named %s now, and was %s: start again", name, d.programFileName)
+	case d.programFileName != "" && haveSameContent(program, d.ProgramPath()):
 		return false, nil
 	}
-	started, err := localplugins.StartPluginOnce(ctx, d.pluginsWithProgramIn(out, name), name)
+	started, err := localplugins.TryStartPlugin(ctx, d.pluginsInDirWithProgram(out, name), name)
 	if err != nil {
 		return false, err
 	}
 	key := started.Serves
-	if d.fileName != "" && key != d.pluginKey {
+	if d.programFileName != "" && key != d.pluginKey {
 		return false, fmt.Errorf("the plugin is %s now, and was %s: start again", key, d.pluginKey)
 	}
 	if err := os.Rename(program, filepath.Join(d.pluginDir(), name)); err != nil {
 		return false, err
 	}
-	d.fileName, d.pluginKey = name, key
+	d.programFileName, d.pluginKey = name, key
 	return true, nil
 }
 
-// AgentPlugins returns the plugins of an agent that uses the program: the program and the other plugins. It must be
-// called after a successful Update.
-func (d *DevPluginDir) AgentPlugins() localplugins.Plugins {
-	return d.pluginsWithProgramIn(d.pluginDir(), d.fileName)
+// PluginsForAgent returns the plugins of an agent that uses the program: the program and the other plugins. It must be
+// called after a successful BuildAndInstall.
+func (d *DevPluginDir) PluginsForAgent() localplugins.Plugins {
+	return d.pluginsInDirWithProgram(d.pluginDir(), d.programFileName)
 }
 
-// pluginsWithProgramIn returns Plugins with dir as the plugin directory and with a plugin block for the program name.
-func (d *DevPluginDir) pluginsWithProgramIn(dir, name string) localplugins.Plugins {
-	config := *d.OtherPlugins.Config
+// pluginsInDirWithProgram returns Plugins with dir as the plugin directory and with a plugin block for the program
+// name.
+func (d *DevPluginDir) pluginsInDirWithProgram(dir, name string) localplugins.Plugins {
+	config := *d.OtherAgentPlugins.Config
 	config.PluginDir = dir
 	block := catalog.PluginBlock{Name: name, Args: d.Args}
 	config.Plugins = nil
-	for _, b := range d.OtherPlugins.Config.Plugins {
+	for _, b := range d.OtherAgentPlugins.Config.Plugins {
 		if b.Name != name {
 			config.Plugins = append(config.Plugins, b)
 			continue

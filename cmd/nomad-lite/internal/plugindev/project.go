@@ -17,10 +17,10 @@ import (
 
 // Project is the program of a plugin, and how to build it.
 type Project struct {
-	dir         string // directory of the sources, or of the program
-	shownDir    string // dir as the user has written it, for messages
-	buildTool   buildTool
-	programPath string // path of the program; "" if the go command chooses its name
+	dir           string // directory of the sources, or of the program
+	dirInMessages string // dir as the user has written it, for messages
+	buildTool     buildTool
+	programPath   string // path of the program; "" if the go command chooses its name
 }
 
 type buildTool int
@@ -49,9 +49,9 @@ func OpenProject(path string) (*Project, error) {
 		if info.Mode()&0o111 == 0 {
 			return nil, fmt.Errorf("%s is neither a directory nor an executable file", path)
 		}
-		return &Project{dir: filepath.Dir(resolved), shownDir: filepath.Dir(path), programPath: resolved}, nil
+		return &Project{dir: filepath.Dir(resolved), dirInMessages: filepath.Dir(path), programPath: resolved}, nil
 	}
-	p := &Project{dir: resolved, shownDir: path}
+	p := &Project{dir: resolved, dirInMessages: path}
 	goFiles, err := filepath.Glob(filepath.Join(globQuote(resolved), "*.go"))
 	if err != nil {
 		return nil, err
@@ -72,17 +72,17 @@ func globQuote(path string) string {
 	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(path)
 }
 
-// Sources returns the files and directories that must be watched: after a change in them the program must be built
+// WatchPaths returns the files and directories that must be watched: after a change in them the program must be built
 // again.
-func (p *Project) Sources() []string {
+func (p *Project) WatchPaths() []string {
 	if p.buildTool == noBuild {
 		return []string{p.programPath}
 	}
 	return []string{p.dir}
 }
 
-// IsIgnored reports whether a change of a path below Sources requires no build, because the path is the program itself,
-// a document, a job file, a compiled test or a hidden file.
+// IsIgnored reports whether a change of a path below WatchPaths requires no build, because the path is the program
+// itself, a document, a job file, a compiled test or a hidden file.
 func (p *Project) IsIgnored(path string) bool {
 	name := filepath.Base(path)
 	isProgram := path == p.programPath || path == filepath.Join(p.dir, filepath.Base(p.dir))
@@ -99,11 +99,11 @@ func (p *Project) FindJobFile(name string) (string, error) {
 	named := filepath.Join(p.dir, name+".nomad.hcl")
 	switch {
 	case slices.Contains(found, named):
-		return filepath.Join(p.shownDir, filepath.Base(named)), nil
+		return filepath.Join(p.dirInMessages, filepath.Base(named)), nil
 	case len(found) == 1:
-		return filepath.Join(p.shownDir, filepath.Base(found[0])), nil
+		return filepath.Join(p.dirInMessages, filepath.Base(found[0])), nil
 	}
-	return "", fmt.Errorf("%s has no %s.nomad.hcl, and %d other job files: name the job with -job FILE", p.shownDir, name, len(found))
+	return "", fmt.Errorf("%s has no %s.nomad.hcl, and %d other job files: name the job with -job FILE", p.dirInMessages, name, len(found))
 }
 
 // BuildError holds the output of a build tool that has failed.
@@ -129,7 +129,7 @@ func (p *Project) Build(ctx context.Context, out string, debuggable bool) (strin
 			return "", err
 		}
 		if len(built) != 1 {
-			return "", &BuildError{fmt.Sprintf("%s: go build made no program: is it package main?", p.shownDir)}
+			return "", &BuildError{fmt.Sprintf("%s: go build made no program: is it package main?", p.dirInMessages)}
 		}
 		return filepath.Join(out, built[0].Name()), nil
 	case makeBuild:
@@ -162,10 +162,10 @@ func (p *Project) runBuildTool(ctx context.Context, name string, args ...string)
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case !errors.As(err, &exit):
-		return fmt.Errorf("build %s: %w", p.shownDir, err)
+		return fmt.Errorf("build %s: %w", p.dirInMessages, err)
 	}
 	text := placePattern.ReplaceAllStringFunc(string(out), func(place string) string {
-		return filepath.Join(p.shownDir, place)
+		return filepath.Join(p.dirInMessages, place)
 	})
 	if strings.TrimSpace(text) == "" {
 		text = fmt.Sprintf("%s: %v", name, err)

@@ -16,9 +16,9 @@ func NewCapabilities(c *driver.Capabilities, root bool) []pluginstatus.Capabilit
 		modes = append(modes, mode.String())
 	}
 	list := []pluginstatus.Capability{
-		{Name: "Send Signals", Reported: strconv.FormatBool(c.SendSignals), Effect: describeRequestEffect(c.SendSignals, "signals")},
-		{Name: "Exec", Reported: strconv.FormatBool(c.Exec), Effect: describeRequestEffect(c.Exec, "commands")},
-		{Name: "FS Isolation", Reported: c.FSIsolation.String(), Effect: describeIsolationEffect(c.FSIsolation, root)},
+		{Name: "Send Signals", Reported: strconv.FormatBool(c.SendSignals), Effect: describeRequestCapability(c.SendSignals, "signals")},
+		{Name: "Exec", Reported: strconv.FormatBool(c.Exec), Effect: describeRequestCapability(c.Exec, "commands")},
+		{Name: "FS Isolation", Reported: c.FSIsolation.String(), Effect: describeFSIsolationEffect(c.FSIsolation, root)},
 		{Name: "Network Modes", Reported: strings.Join(modes, ", "), Effect: "tasks use the network of this machine, or one that a driver of their group creates"},
 		{Name: "Mounts", Reported: c.MountConfigs.String(), Effect: "mounts of hooks are given to the driver"},
 		{Name: "Log Collection", Reported: strconv.FormatBool(!c.DisableLogCollection), Effect: "the agent stores the output of tasks"},
@@ -42,16 +42,16 @@ func NewCapabilities(c *driver.Capabilities, root bool) []pluginstatus.Capabilit
 	return list
 }
 
-// describeRequestEffect describes the effect of a capability that states whether a driver accepts a kind of request.
-// what names the requests.
-func describeRequestEffect(accepted bool, what string) string {
+// describeRequestCapability describes the effect of a capability that states whether a driver accepts a kind of
+// request. what names the requests.
+func describeRequestCapability(accepted bool, what string) string {
 	if accepted {
 		return what + " are sent to the driver"
 	}
 	return what + " are sent to the driver, whose error is the answer"
 }
 
-func describeIsolationEffect(isolation driver.FSIsolation, root bool) string {
+func describeFSIsolationEffect(isolation driver.FSIsolation, root bool) string {
 	switch {
 	case isolation == driver.FSIsolationImage:
 		return "the driver mounts /alloc, /local and /secrets; tasks get no variables of the agent"

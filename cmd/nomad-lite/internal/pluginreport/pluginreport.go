@@ -10,14 +10,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
 )
 
-// Fingerprints are the latest fingerprints of an agent's plugins.
-type Fingerprints struct {
+// LatestFingerprints are the latest fingerprints of an agent's plugins.
+type LatestFingerprints struct {
 	Drivers map[string]supervisor.DriverInfo // driver name -> fingerprint
 	Devices []supervisor.DeviceGroup
 }
 
 // DescribePlugin returns the description of a plugin in a list of plugins.
-func DescribePlugin(p supervisor.Plugin, fingerprints Fingerprints) *pluginstatus.Plugin {
+func DescribePlugin(p supervisor.Plugin, fingerprints LatestFingerprints) *pluginstatus.Plugin {
 	row := &pluginstatus.Plugin{Name: p.Name, Version: p.Version, Path: p.Path}
 	var info supervisor.DriverInfo
 	switch p.Serves.Type {
@@ -36,11 +36,11 @@ func DescribePlugin(p supervisor.Plugin, fingerprints Fingerprints) *pluginstatu
 		row.Health, row.Note = "unused", p.SupersededBy
 	case p.Idle:
 		row.Hook, row.Health, row.Note = p.Name, "ready", "starts when a job needs it"
-	case p.Hook != nil:
-		row.Health, row.Note = "healthy", formatHookPoints(p.Hook)
+	case p.HookDescription != nil:
+		row.Health, row.Note = "healthy", formatHookPoints(p.HookDescription)
 	case p.Serves.Name == "":
 		row.Health, row.Note = pluginstatus.HealthStarting, "has not answered yet"
-	case row.Device != "" && !p.StateKnown:
+	case row.Device != "" && !p.HasReportedOrFailed:
 		row.Health, row.Note = pluginstatus.HealthStarting, "has not reported its devices yet"
 	case row.Device != "":
 		row.Health = "healthy"
@@ -93,11 +93,11 @@ func formatHookPoints(d *hook.Description) string {
 }
 
 // DescribeProcess returns the description of a plugin together with its process.
-func DescribeProcess(p supervisor.Plugin, fingerprints Fingerprints) pluginstatus.Process {
+func DescribeProcess(p supervisor.Plugin, fingerprints LatestFingerprints) pluginstatus.Process {
 	row := DescribePlugin(p, fingerprints)
 	described := pluginstatus.Process{
 		Name: p.Name, State: row.Health, Serves: p.Serves.Name, Version: p.Version, Path: p.Path,
-		PID: p.PID, StartedAt: p.StartedAt, Restarts: p.Restarts, Calls: p.Methods,
+		PID: p.PID, StartedAt: p.StartedAt, Restarts: p.Restarts, Calls: p.MethodStats,
 	}
 	if p.Serves.Name != "" {
 		described.Type = p.Serves.Type.String()

@@ -13,10 +13,10 @@ func printCapabilities(page *output.Page, list []Capability) {
 	if len(list) == 0 {
 		return
 	}
-	page.Section("Capabilities")
+	page.AddSection("Capabilities")
 	t := output.NewTable("Capability", "Reported", "Effect on This Machine")
 	for _, c := range list {
-		t.Row(c.Name, c.Reported, c.Effect)
+		t.AddRow(c.Name, c.Reported, c.Effect)
 	}
-	page.Table(t)
+	page.AddTable(t)
 }

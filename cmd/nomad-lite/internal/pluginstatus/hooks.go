@@ -33,7 +33,7 @@ type HookRule struct {
 func NewHookTable(list []Hook) *output.Table {
 	t := output.NewTable("Hook", "Version", "Health", "Allocs", "Message", "Hook points")
 	for _, h := range list {
-		t.Row(h.Name, h.Version, output.StatusCell(h.Health), len(h.Allocs), h.Description, strings.Join(h.HookPoints, ", "))
+		t.AddRow(h.Name, h.Version, output.StatusCell(h.Health), len(h.Allocs), h.Description, strings.Join(h.HookPoints, ", "))
 	}
 	return t
 }
@@ -56,12 +56,12 @@ func PrintHook(p *output.Page, h Hook, verbose bool) {
 	if r := h.Rule; r != nil {
 		rows = append(rows, output.Pairs{{"Hook Block", r.Place}, {"Order", r.Order}, {"On Error", r.OnError}, {"Timeout", r.Timeout}}...)
 	}
-	p.Pairs(rows)
+	p.AddPairs(rows)
 	if len(h.Allocs) == 0 {
 		return
 	}
-	p.Section("Allocations in which it takes part")
+	p.AddSection("Allocations in which it takes part")
 	for _, id := range h.Allocs {
-		p.Line("%s", output.ShortID(id, verbose))
+		p.AddLine("%s", output.ShortID(id, verbose))
 	}
 }

@@ -45,7 +45,7 @@ func NewDeviceTable(processes []Process) *output.Table {
 	for _, p := range processes {
 		if p.Type == base.TypeDevice.String() {
 			found = true
-			t.Row(p.Serves, p.Version, output.StatusCell(p.State), cmp.Or(p.Error, p.Devices))
+			t.AddRow(p.Serves, p.Version, output.StatusCell(p.State), cmp.Or(p.Error, p.Devices))
 		}
 	}
 	if !found {
@@ -64,7 +64,7 @@ func NewUnstartedPluginTable(processes []Process) *output.Table {
 			continue
 		}
 		found = true
-		t.Row(p.Name, output.StatusCell(p.State), p.Error, p.Path)
+		t.AddRow(p.Name, output.StatusCell(p.State), p.Error, p.Path)
 	}
 	if !found {
 		return nil
@@ -75,8 +75,8 @@ func NewUnstartedPluginTable(processes []Process) *output.Table {
 // printSchema adds a section with a schema in the form of HCL, unless the schema is empty.
 func printSchema(page *output.Page, title, schema string) {
 	if schema != "" {
-		page.Section(title)
-		page.Lines(schema)
+		page.AddSection(title)
+		page.AddLines(schema)
 	}
 }
 
@@ -98,26 +98,26 @@ func PrintProcess(page *output.Page, p Process) {
 	if p.Devices != "" {
 		rows = append(rows, output.Pairs{{"Devices", p.Devices}}...)
 	}
-	page.Section("Process")
+	page.AddSection("Process")
 	rows = append(rows, output.Pairs{{"Restarts", p.Restarts}}...)
 	if p.LastExit != nil {
 		rows = append(rows, output.Pairs{{"Last Exit", output.FormatTimestamp(p.LastExit.Time) + ": " + p.LastExit.Error}}...)
 	}
-	page.Pairs(rows)
+	page.AddPairs(rows)
 	printCapabilities(page, p.Capabilities)
 	printSchema(page, "Configuration Schema", p.ConfigSchema)
 	printSchema(page, "Task Schema", p.TaskSchema)
 	if len(p.Calls) == 0 {
 		return
 	}
-	page.Section("Calls")
+	page.AddSection("Calls")
 	t := output.NewTable("Method", "Calls", "Errors", "In Progress", "Mean", "Max")
 	for _, m := range p.Calls {
 		mean := time.Duration(0)
 		if m.Calls > 0 {
 			mean = m.Total / time.Duration(m.Calls)
 		}
-		t.Row(m.Method, m.Calls, m.Errors, m.InProgress, mean.Round(time.Microsecond), m.Max.Round(time.Microsecond))
+		t.AddRow(m.Method, m.Calls, m.Errors, m.InProgress, mean.Round(time.Microsecond), m.Max.Round(time.Microsecond))
 	}
-	page.Table(t)
+	page.AddTable(t)
 }

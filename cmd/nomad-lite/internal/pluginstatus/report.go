@@ -15,7 +15,7 @@ type Report struct {
 	Processes []Process `json:"Plugins"`
 }
 
-// ReadReport returns the report of the agent. The report is empty for an agent of Nomad, and if the request fails.
+// ReadReport returns the report of the agent about its plugins and hooks. The report is empty for an agent of Nomad, and if the request fails.
 func ReadReport(c *api.Client) Report {
 	self, err := apiclient.ReadAgentSelf(c)
 	if err != nil {

@@ -14,47 +14,47 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
-// OfAllocation formats the ports of an allocation with these resources: "http: 127.0.0.1:21422, db: 127.0.0.1:5432". If
-// an HTTP check requests a port, the URL of the check replaces the address. group is the allocation's task group; it
-// can be nil. The result is "" if the allocation has no ports.
-func OfAllocation(resources *api.AllocatedResources, group *api.TaskGroup) string {
+// FormatAllocationPorts formats the ports of an allocation with these resources: "http: 127.0.0.1:21422, db:
+// 127.0.0.1:5432". If an HTTP check requests a port, the URL of the check replaces the address. group is the
+// allocation's task group; it can be nil. The result is "" if the allocation has no ports.
+func FormatAllocationPorts(resources *api.AllocatedResources, group *api.TaskGroup) string {
 	if resources == nil {
 		return ""
 	}
-	mappings := OfGroup(resources)
+	mappings := GroupPortMappings(resources)
 	for _, task := range sortedTaskNames(resources, group) {
-		mappings = append(mappings, taskPorts(resources, task)...)
+		mappings = append(mappings, taskNetworkPorts(resources, task)...)
 	}
 	return formatMappings(mappings, group)
 }
 
-// OfTask formats the ports of one task of an allocation as OfAllocation does. A port of the group belongs to the tasks
-// whose services or checks name it. A port that no service names belongs to each main task.
-func OfTask(alloc *api.Allocation, task *api.Task) string {
+// FormatTaskPorts formats the ports of one task of an allocation as FormatAllocationPorts does. A port of the group
+// belongs to the tasks whose services or checks name it. A port that no service names belongs to each main task.
+func FormatTaskPorts(alloc *api.Allocation, task *api.Task) string {
 	if alloc.AllocatedResources == nil {
 		return ""
 	}
 	group := apiclient.TaskGroupOf(alloc)
-	mappings := slices.DeleteFunc(OfGroup(alloc.AllocatedResources), func(m api.PortMapping) bool {
+	mappings := slices.DeleteFunc(GroupPortMappings(alloc.AllocatedResources), func(m api.PortMapping) bool {
 		users := tasksOfPort(group, m.Label)
 		if len(users) == 0 {
 			return apiclient.LifecycleHookOf(task) != ""
 		}
 		return !slices.Contains(users, task.Name)
 	})
-	return formatMappings(append(mappings, taskPorts(alloc.AllocatedResources, task.Name)...), group)
+	return formatMappings(append(mappings, taskNetworkPorts(alloc.AllocatedResources, task.Name)...), group)
 }
 
-// OfGroup returns the ports of the group's network in an allocation with these resources.
-func OfGroup(resources *api.AllocatedResources) []api.PortMapping {
+// GroupPortMappings returns the ports of the group's network in an allocation with these resources.
+func GroupPortMappings(resources *api.AllocatedResources) []api.PortMapping {
 	if ports := resources.Shared.Ports; len(ports) > 0 {
 		return slices.Clone(ports)
 	}
 	return networkPorts(resources.Shared.Networks)
 }
 
-// taskPorts returns the ports of the network block of a task, which is deprecated.
-func taskPorts(resources *api.AllocatedResources, task string) []api.PortMapping {
+// taskNetworkPorts returns the ports of the network block of a task, which is deprecated.
+func taskNetworkPorts(resources *api.AllocatedResources, task string) []api.PortMapping {
 	return networkPorts(pointer.Value(resources.Tasks[task]).Networks)
 }
 

@@ -76,7 +76,7 @@ func TestPorts(t *testing.T) {
 		if test.alloc.Job != nil {
 			group = test.alloc.Job.TaskGroups[0]
 		}
-		if got := OfAllocation(test.alloc.AllocatedResources, group); got != test.all {
+		if got := FormatAllocationPorts(test.alloc.AllocatedResources, group); got != test.all {
 			t.Errorf("%s: allocation has %q, want %q", name, got, test.all)
 		}
 		prestart := &api.Task{Name: "init", Lifecycle: &api.TaskLifecycle{Hook: api.TaskLifecycleHookPrestart}}
@@ -84,7 +84,7 @@ func TestPorts(t *testing.T) {
 			task *api.Task
 			want string
 		}{{prestart, test.init}, {&api.Task{Name: "web"}, test.web}, {&api.Task{Name: "db"}, test.base}} {
-			if got := OfTask(test.alloc, of.task); got != of.want {
+			if got := FormatTaskPorts(test.alloc, of.task); got != of.want {
 				t.Errorf("%s: task %q has %q, want %q", name, of.task.Name, got, of.want)
 			}
 		}

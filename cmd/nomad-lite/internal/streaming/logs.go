@@ -38,7 +38,7 @@ func (r LogRequest) StreamLog(ctx context.Context, c *api.Client, each func([]by
 	case r.TailBytes >= 0:
 		return r.openStream(ctx, c, api.OriginEnd, r.TailBytes, FrameReader{OnData: each})
 	case r.Follow && r.TailLines >= 0:
-		t := &tailBuffer{maxLines: r.TailLines, maxBytes: r.TailLines * AssumedLineLength, write: each}
+		t := &tailBuffer{maxLines: r.TailLines, maxBytes: r.TailLines * AssumedLineLength, writeOutput: each}
 		return r.openStream(ctx, c, api.OriginEnd, int64(t.maxBytes), FrameReader{OnData: t.addData, onIdle: t.flush})
 	case r.TailLines >= 0:
 		return r.readLastLines(ctx, c, each)
@@ -71,7 +71,7 @@ func (r LogRequest) LastWriteTime(ctx context.Context, c *api.Client) (time.Time
 // until TaskEnded is closed and no frame has arrived for idleDelay. Output that a busy agent sends later is lost. The
 // end of ctx is not an error.
 func (r LogRequest) FollowFrames(ctx context.Context, c *api.Client, offset int64, each func(*api.StreamFrame) error) error {
-	return r.openStream(ctx, c, api.OriginStart, offset, FrameReader{OnFrame: each, outputEnded: r.TaskEnded})
+	return r.openStream(ctx, c, api.OriginStart, offset, FrameReader{OnFrame: each, writerEnded: r.TaskEnded})
 }
 
 // IsChannelClosed reports whether a channel is closed.

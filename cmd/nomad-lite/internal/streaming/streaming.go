@@ -20,7 +20,7 @@ type FrameReader struct {
 	OnData      func([]byte) error
 	OnFrame     func(*api.StreamFrame) error // if set, it is called instead of OnData
 	onIdle      func() error                 // called whenever no frame has arrived for idleDelay
-	outputEnded <-chan struct{}              // closed when the writer of the stream's file has ended; can be nil
+	writerEnded <-chan struct{}              // closed when the writer of the stream's file has ended; can be nil
 }
 
 // idleDelay is the time without a frame after which FrameReader assumes that it has received all existing output. A
@@ -28,7 +28,7 @@ type FrameReader struct {
 const idleDelay = 300 * time.Millisecond
 
 // ReadFrames reads frames until the stream ends, or until ctx ends, which is not an error. After
-// outputEnded is closed, Read returns when no frame has arrived for idleDelay.
+// writerEnded is closed, Read returns when no frame has arrived for idleDelay.
 func (r FrameReader) ReadFrames(ctx context.Context, frames <-chan *api.StreamFrame, errs <-chan error) error {
 	if frames == nil {
 		return IgnoreStreamEnd(ctx, <-errs)
@@ -57,8 +57,8 @@ func (r FrameReader) ReadFrames(ctx context.Context, frames <-chan *api.StreamFr
 			if ended {
 				return nil
 			}
-		case <-r.outputEnded:
-			r.outputEnded, ended = nil, true
+		case <-r.writerEnded:
+			r.writerEnded, ended = nil, true
 			silence.Reset(idleDelay)
 		case <-ctx.Done():
 			return nil
@@ -132,14 +132,14 @@ func DescribeStreamError(err error) error {
 type tailBuffer struct {
 	maxLines    int // number of last lines that are written
 	maxBytes    int // number of buffered bytes that causes a flush
-	write       func([]byte) error
+	writeOutput func([]byte) error
 	buffer      []byte
-	passThrough bool // flush was called, so that data is no longer buffered
+	isFlushed   bool // flush was called, so that data is no longer buffered
 }
 
 func (t *tailBuffer) addData(data []byte) error {
-	if t.passThrough {
-		return t.write(data)
+	if t.isFlushed {
+		return t.writeOutput(data)
 	}
 	t.buffer = append(t.buffer, data...)
 	if len(t.buffer) >= t.maxBytes {
@@ -151,11 +151,11 @@ func (t *tailBuffer) addData(data []byte) error {
 // flush writes the last lines of the buffered data, and ends the buffering.
 func (t *tailBuffer) flush() error {
 	data := LastLines(t.buffer, t.maxLines)
-	t.passThrough, t.buffer = true, nil
+	t.isFlushed, t.buffer = true, nil
 	if len(data) == 0 {
 		return nil
 	}
-	return t.write(data)
+	return t.writeOutput(data)
 }
 
 // LastLines returns the last n lines of a text, whose last line can lack a line end.

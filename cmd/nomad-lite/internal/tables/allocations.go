@@ -67,7 +67,7 @@ func (al AllocationTable) Print(p *output.Page, allocs []*api.AllocationListStub
 				row = append(row, c.cell(a))
 			}
 		}
-		t.Row(row...)
+		t.AddRow(row...)
 	}
-	p.TableOrMessage(t, "No allocations placed")
+	p.AddTableOrMessage(t, "No allocations placed")
 }

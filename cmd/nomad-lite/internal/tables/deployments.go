@@ -17,14 +17,14 @@ func PrintDeployments(p *output.Page, all []*api.Deployment, verbose bool) {
 	slices.SortStableFunc(all, func(a, b *api.Deployment) int { return cmp.Compare(b.CreateIndex, a.CreateIndex) })
 	t := output.NewTable("ID", "Job ID", "Job Version", "Status", "Description")
 	for _, d := range all {
-		t.Row(output.ShortID(d.ID, verbose), d.JobID, d.JobVersion, output.StatusCell(d.Status), d.StatusDescription)
+		t.AddRow(output.ShortID(d.ID, verbose), d.JobID, d.JobVersion, output.StatusCell(d.Status), d.StatusDescription)
 	}
-	p.TableOrMessage(t, "No deployments found")
+	p.AddTableOrMessage(t, "No deployments found")
 }
 
 // PrintDeployment adds a deployment and the progress of its groups.
 func PrintDeployment(p *output.Page, d *api.Deployment, verbose bool) {
-	p.Pairs(output.Pairs{
+	p.AddPairs(output.Pairs{
 		{"ID", output.ShortID(d.ID, verbose)},
 		{"Job ID", d.JobID},
 		{"Job Version", d.JobVersion},
@@ -32,7 +32,7 @@ func PrintDeployment(p *output.Page, d *api.Deployment, verbose bool) {
 		{"Description", d.StatusDescription},
 	})
 	if len(d.TaskGroups) > 0 {
-		p.Section("Deployed")
+		p.AddSection("Deployed")
 		PrintDeployedGroups(p, d.TaskGroups)
 	}
 }
@@ -72,9 +72,9 @@ func PrintDeployedGroups(p *output.Page, groups map[string]*api.DeploymentState)
 				row = append(row, c.cell(groups[name]))
 			}
 		}
-		t.Row(row...)
+		t.AddRow(row...)
 	}
-	p.Table(t)
+	p.AddTable(t)
 }
 
 func promotedCell(g *api.DeploymentState) any {

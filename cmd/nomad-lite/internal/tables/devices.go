@@ -50,8 +50,8 @@ func NewDeviceStats(groups []*api.DeviceGroupStats) DeviceStats {
 // Names returns the sorted names of the devices.
 func (d DeviceStats) Names() []string { return slices.Sorted(maps.Keys(d)) }
 
-// Summaries returns the name and the summary statistic of each named device.
-func (d DeviceStats) Summaries(names []string) output.Pairs {
+// SummaryPairs returns the name and the summary statistic of each named device.
+func (d DeviceStats) SummaryPairs(names []string) output.Pairs {
 	var pairs output.Pairs
 	for _, name := range names {
 		pairs = append(pairs, [2]any{name, formatStat(pointer.Value(d[name]).Summary)})
@@ -59,21 +59,21 @@ func (d DeviceStats) Summaries(names []string) output.Pairs {
 	return pairs
 }
 
-// Print adds all statistics of each named device.
-func (d DeviceStats) Print(p *output.Page, names []string) {
+// PrintAll adds all statistics of each named device.
+func (d DeviceStats) PrintAll(p *output.Page, names []string) {
 	for i, name := range names {
 		if i > 0 {
-			p.Line("")
+			p.AddLine("")
 		}
 		stats := make(map[string]string)
-		addStats(stats, "", pointer.Value(d[name]).Stats)
-		p.Pairs(append(output.Pairs{{"Device", name}}, output.SortedPairs(stats)...))
+		addNestedStats(stats, "", pointer.Value(d[name]).Stats)
+		p.AddPairs(append(output.Pairs{{"Device", name}}, output.SortedPairs(stats)...))
 	}
 }
 
-// addStats adds the statistics of o, and of the objects nested in o, to all. The key of a statistic is prefix and the
-// names of the objects that contain it, separated by dots.
-func addStats(all map[string]string, prefix string, o *api.StatObject) {
+// addNestedStats adds the statistics of o, and of the objects nested in o, to all. The key of a statistic is prefix and
+// the names of the objects that contain it, separated by dots.
+func addNestedStats(all map[string]string, prefix string, o *api.StatObject) {
 	if o == nil {
 		return
 	}
@@ -81,7 +81,7 @@ func addStats(all map[string]string, prefix string, o *api.StatObject) {
 		all[prefix+name] = formatStat(value)
 	}
 	for name, nested := range o.Nested {
-		addStats(all, prefix+name+".", nested)
+		addNestedStats(all, prefix+name+".", nested)
 	}
 }
 
@@ -126,15 +126,15 @@ func PrintNodeDevices(p *output.Page, groups []*api.NodeDeviceResource, allocs [
 			}
 		}
 	}
-	p.Section("Devices")
+	p.AddSection("Devices")
 	t := output.NewTable("Device", "Healthy", "Allocation", "PCI Bus ID", "Message")
 	for _, g := range groups {
 		for _, d := range g.Instances {
 			name := deviceName(g.Vendor, g.Type, g.Name, d.ID)
-			t.Row(name, d.Healthy, cmp.Or(holders[name], "-"), cmp.Or(pointer.Value(d.Locality).PciBusID, "-"), cmp.Or(d.HealthDescription, output.EmptyCell))
+			t.AddRow(name, d.Healthy, cmp.Or(holders[name], "-"), cmp.Or(pointer.Value(d.Locality).PciBusID, "-"), cmp.Or(d.HealthDescription, output.EmptyCell))
 		}
 	}
-	p.Table(t)
+	p.AddTable(t)
 	for _, g := range groups {
 		if len(g.Attributes) == 0 {
 			continue
@@ -143,7 +143,7 @@ func PrintNodeDevices(p *output.Page, groups []*api.NodeDeviceResource, allocs [
 		for name, a := range g.Attributes {
 			attributes[name] = a.String()
 		}
-		p.Section("Attributes of device " + g.ID())
-		p.Pairs(output.SortedPairs(attributes))
+		p.AddSection("Attributes of device " + g.ID())
+		p.AddPairs(output.SortedPairs(attributes))
 	}
 }

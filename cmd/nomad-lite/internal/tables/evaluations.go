@@ -15,9 +15,9 @@ import (
 func PrintEvaluations(p *output.Page, evals []*api.Evaluation, verbose bool) {
 	t := output.NewTable("ID", "Priority", "Triggered By", "Status", "Placement Failures")
 	for _, e := range evals {
-		t.Row(output.ShortID(e.ID, verbose), e.Priority, e.TriggeredBy, output.StatusCell(e.Status), apiclient.PlacementFailureCell(e))
+		t.AddRow(output.ShortID(e.ID, verbose), e.Priority, e.TriggeredBy, output.StatusCell(e.Status), apiclient.PlacementFailureCell(e))
 	}
-	p.Table(t)
+	p.AddTable(t)
 }
 
 // PrintPlacementFailures adds the reasons why groups could not be placed. details maps a group name to further lines
@@ -28,12 +28,12 @@ func PrintPlacementFailures(p *output.Page, indent string, groups map[string]*ap
 		if metric == nil {
 			metric = new(api.AllocationMetric)
 		}
-		p.Line(indent+"Task Group %q (failed to place %s):", name, output.FormatCount(metric.CoalescedFailures+1, "allocation"))
+		p.AddLine(indent+"Task Group %q (failed to place %s):", name, output.FormatCount(metric.CoalescedFailures+1, "allocation"))
 		for _, line := range PlacementFailureReasons(metric) {
-			p.Line(indent+"  * %s", line)
+			p.AddLine(indent+"  * %s", line)
 		}
 		for _, line := range details[name] {
-			p.Line(indent+"  * %s", line)
+			p.AddLine(indent+"  * %s", line)
 		}
 	}
 }

@@ -21,14 +21,14 @@ func PrintJobs(p *output.Page, jobs []*api.JobListStub, withNamespace bool, noth
 		if withNamespace {
 			row = slices.Insert(row, 1, any(apiclient.JobNamespace(j)))
 		}
-		t.Row(row...)
+		t.AddRow(row...)
 	}
-	p.TableOrMessage(t, nothing)
+	p.AddTableOrMessage(t, nothing)
 }
 
 // JobStatusCell returns a cell with the status of a job in its colour, and with the suffix "(stopped)" for a stopped
 // job.
-func JobStatusCell(text string, stopped bool) output.ColoredCell {
+func JobStatusCell(text string, stopped bool) output.ColouredCell {
 	if stopped {
 		text += " (stopped)"
 	}

@@ -32,18 +32,18 @@ func ReadTimeline(ctx context.Context, c *api.Client, id, namespace string) (*Al
 // otherwise the span still lasts.
 func (a *AllocTimeline) Print(p *output.Page, ended, verbose bool) {
 	if len(a.Spans) == 0 {
-		p.Line("No time line: the directory of the allocation was removed, or the allocation has not started")
+		p.AddLine("No time line: the directory of the allocation was removed, or the allocation has not started")
 		return
 	}
 	begin := a.Spans[0].Start
-	p.Line("Time line of allocation %s, from %s", output.ShortID(a.AllocID, verbose), begin.Format(time.RFC3339Nano))
-	p.Line("")
+	p.AddLine("Time line of allocation %s, from %s", output.ShortID(a.AllocID, verbose), begin.Format(time.RFC3339Nano))
+	p.AddLine("")
 	t := output.NewTable("After", "Duration", "Task", "Kind", "Name", "Plugin", "Result")
 	for _, span := range a.Spans {
-		t.Row(formatElapsed(span.Start.Sub(begin)), formatSpanDuration(&span, ended), cmp.Or(span.Task, "(group)"), string(span.Kind),
+		t.AddRow(formatElapsed(span.Start.Sub(begin)), formatSpanDuration(&span, ended), cmp.Or(span.Task, "(group)"), string(span.Kind),
 			formatSpanName(&span, verbose), cmp.Or(span.Plugin, noText), cmp.Or(formatSpanResult(&span), noText))
 	}
-	p.Table(t)
+	p.AddTable(t)
 }
 
 // noText is shown in place of an empty text.

@@ -37,12 +37,12 @@ func printFailingChecks(ctx context.Context, p *output.Page, c *api.Client, job 
 		})
 		sort.Slice(failing, func(i, j int) bool { return failing[i].Check < failing[j].Check })
 		for _, check := range failing {
-			t.Row(output.ShortID(a.ID, verbose), check.Check, cmp.Or(OneLine(model.CheckFailureText(&check)), "the check has no output"))
+			t.AddRow(output.ShortID(a.ID, verbose), check.Check, cmp.Or(EventMessageLine(model.CheckFailureText(&check)), "the check has no output"))
 		}
 	}
 	if len(t.Rows) > 0 {
-		p.Section("Failing Checks")
-		p.Table(t)
+		p.AddSection("Failing Checks")
+		p.AddTable(t)
 	}
 }
 

@@ -38,7 +38,7 @@ func FindTasksNotRunning(job *api.Job, allocs []*api.AllocationListStub, now tim
 		for _, name := range slices.Sorted(maps.Keys(a.TaskStates)) {
 			reason := FromTaskState(a.TaskStates[name], now)
 			if now.IsZero() {
-				reason.Progress = ""
+				reason.OperationProgress = ""
 			}
 			if reason.IsBeingSetUp() {
 				var mustRun bool
@@ -129,15 +129,15 @@ func isConditionMet(c lifecycle.Condition, state *api.TaskState) bool {
 // it to the task's reason, with a remedy for a known message. A task whose output cannot be read keeps its reason.
 func AddLastStderrLines(ctx context.Context, c *api.Client, tasks []Task) {
 	for i, t := range tasks {
-		if !t.Reason.isExplainedByOutput {
+		if !t.Reason.canOutputExplain {
 			continue
 		}
 		request := streaming.LogRequest{
 			Alloc: &api.Allocation{ID: t.Alloc.ID, NodeID: t.Alloc.NodeID, Namespace: t.Alloc.Namespace},
 			Task:  t.Name, Stream: api.FSLogNameStderr, TailLines: 1, TailBytes: -1,
 		}
-		if !t.Reason.outputSince.IsZero() {
-			if written, err := request.LastWriteTime(ctx, c); err != nil || written.Before(t.Reason.outputSince) {
+		if !t.Reason.outputOfLastProcessSince.IsZero() {
+			if written, err := request.LastWriteTime(ctx, c); err != nil || written.Before(t.Reason.outputOfLastProcessSince) {
 				continue // the last line was written by an earlier process of the task
 			}
 		}
@@ -162,14 +162,14 @@ func printReasons(p *output.Page, tasks []Task, verbose bool) {
 	if len(tasks) == 0 {
 		return
 	}
-	p.Section("Tasks Not Running")
+	p.AddSection("Tasks Not Running")
 	t := output.NewTable("Alloc ID", "Task", "Reason")
 	for _, task := range tasks[:min(len(tasks), maxPrintedTasks)] {
-		t.Row(output.ShortID(task.Alloc.ID, verbose), task.Name, task.Reason)
+		t.AddRow(output.ShortID(task.Alloc.ID, verbose), task.Name, task.Reason)
 	}
-	p.Table(t)
+	p.AddTable(t)
 	if more := len(tasks) - maxPrintedTasks; more > 0 {
-		p.Line("and %d more", more)
+		p.AddLine("and %d more", more)
 	}
 }
 

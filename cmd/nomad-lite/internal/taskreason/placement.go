@@ -20,10 +20,10 @@ func PrintPlacementFailure(ctx context.Context, p *output.Page, c *api.Client, j
 	if blocked == nil {
 		return
 	}
-	p.Section("Placement Failure")
+	p.AddSection("Placement Failure")
 	tables.PrintPlacementFailures(p, "", blocked.FailedTGAllocs, MissingDriverReasons(apiclient.FindOnlyNode(ctx, c), job))
 	if text := explainBlockedEval(evals, blocked); text != "" {
-		p.Line("%s", strings.ReplaceAll(text, `; group "`, "\n"+`group "`)) // one line for each group
+		p.AddLine("%s", strings.ReplaceAll(text, `; group "`, "\n"+`group "`)) // one line for each group
 	}
 }
 

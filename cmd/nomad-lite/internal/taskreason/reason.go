@@ -17,23 +17,23 @@ import (
 
 // Reason is the reason why a task does not run. The zero value means that the task runs or has ended successfully.
 type Reason struct {
-	Cause               string // such as "exit code 3"
-	LastLine            string // last line of the task's standard error; empty if it was not read
-	Progress            string // such as "app.tar.gz: 12 MB of 40 MB, 3100 kB/s"; can be empty
-	NextStep            string // such as "restarts in 12s" or "not restarted: …"; can be empty
-	Remedy              string // advice to the user; can be empty
-	isExplainedByOutput bool   // the task's process has ended with an error, which its output can explain
+	Cause             string // such as "exit code 3"
+	LastLine          string // last line of the task's standard error; empty if it was not read
+	OperationProgress string // such as "app.tar.gz: 12 MB of 40 MB, 3100 kB/s"; can be empty
+	NextStep          string // such as "restarts in 12s" or "not restarted: …"; can be empty
+	Remedy            string // advice to the user; can be empty
+	canOutputExplain  bool   // the task's process has ended with an error, which its output can explain
 
-	// outputSince is a point in time after the last output of the task's previous process and before the first output
-	// of the process that has ended. It is zero if there is no previous process.
-	outputSince time.Time
+	// outputOfLastProcessSince is a point in time after the last output of the task's previous process and before the
+	// first output of the process that has ended. It is zero if there is no previous process.
+	outputOfLastProcessSince time.Time
 }
 
 // String returns the reason in one line.
 func (r Reason) String() string {
 	text := r.Cause
-	if r.Progress != "" {
-		text += ": " + r.Progress
+	if r.OperationProgress != "" {
+		text += ": " + r.OperationProgress
 	}
 	if r.LastLine != "" {
 		text += fmt.Sprintf(" (stderr: %s)", r.LastLine)
@@ -50,9 +50,9 @@ func (r Reason) String() string {
 // writeVariableText is the prefix of the remedy for a variable that a template waits for.
 const writeVariableText = "Write it: nomad-lite var put "
 
-// ForForegroundRun returns the reason with a remedy for a job of `nomad-lite run`, to which commands that need an
-// agent's address do not apply.
-func (r Reason) ForForegroundRun() Reason {
+// WithRemedyForRunCommand returns the reason with a remedy for a job of `nomad-lite run`, to which commands that need
+// an agent's address do not apply.
+func (r Reason) WithRemedyForRunCommand() Reason {
 	r.Remedy = strings.Replace(r.Remedy, writeVariableText, "Set it: nomad-lite run -nomad-var ", 1)
 	return r
 }
@@ -67,7 +67,7 @@ func FromTaskState(state *api.TaskState, now time.Time) Reason {
 		return Reason{}
 	}
 	var r Reason
-	events := eventsBeforeCleanup(state)
+	events := eventsWithoutCleanup(state)
 	for i, e := range slices.Backward(events) {
 		if e == nil {
 			continue
@@ -84,15 +84,15 @@ func FromTaskState(state *api.TaskState, now time.Time) Reason {
 			r.NextStep = cmp.Or(r.NextStep, describeNoRestart(e))
 			continue
 		}
-		if isHookEvent(e) && isBetweenProcesses(events[:i], e.Time) {
+		if isHookEvent(e) && isWaitingForRestartAt(events[:i], e.Time) {
 			continue // the process's exit is the cause, and not an event of a hook that is called after the exit
 		}
-		if r.Cause, r.isExplainedByOutput = describeCause(e, state.State); r.Cause != "" {
-			if r.isExplainedByOutput {
-				r.outputSince = previousExitTime(events[:i])
+		if r.Cause, r.canOutputExplain = describeCause(e, state.State); r.Cause != "" {
+			if r.canOutputExplain {
+				r.outputOfLastProcessSince = previousExitTime(events[:i])
 			}
 			if model.IsEventOngoing(e) {
-				r.Progress = describeProgress(state.Events)
+				r.OperationProgress = describeProgress(state.Events)
 			}
 			r.Remedy = findRemedyForCause(r.Cause)
 			return r
@@ -129,9 +129,9 @@ func isHookEvent(e *api.TaskEvent) bool {
 	return false
 }
 
-// isBetweenProcesses reports whether, after these events, the process of a task has ended and its next start is due
+// isWaitingForRestartAt reports whether, after these events, the process of a task has ended and its next start is due
 // only after the time at. In that time hooks are called for the process that has ended.
-func isBetweenProcesses(events []*api.TaskEvent, at int64) bool {
+func isWaitingForRestartAt(events []*api.TaskEvent, at int64) bool {
 	for _, e := range slices.Backward(events) {
 		switch {
 		case e == nil || isHookEvent(e):
@@ -170,9 +170,9 @@ func previousExitTime(events []*api.TaskEvent) time.Time {
 	return time.Time{}
 }
 
-// eventsBeforeCleanup returns the events of a task. For a dead task it leaves out the events after the decision not to
+// eventsWithoutCleanup returns the events of a task. For a dead task it leaves out the events after the decision not to
 // restart the task, because these concern only the cleanup.
-func eventsBeforeCleanup(state *api.TaskState) []*api.TaskEvent {
+func eventsWithoutCleanup(state *api.TaskState) []*api.TaskEvent {
 	if state.State != model.TaskDead {
 		return state.Events
 	}
@@ -193,7 +193,7 @@ func describeProgress(events []*api.TaskEvent) string {
 	var texts []string
 	for _, e := range events {
 		if e != nil && model.IsEventOngoing(e) {
-			texts = append(texts, OneLine(e.DisplayMessage))
+			texts = append(texts, EventMessageLine(e.DisplayMessage))
 		}
 	}
 	slices.Sort(texts) // sorted, because the order of the events changes with each progress report
@@ -221,10 +221,10 @@ func describeNoRestart(e *api.TaskEvent) string {
 	return "not restarted: " + e.RestartReason
 }
 
-// describeCause returns the cause that one event contains, or "" if it contains none. isExplainedByOutput is true if
+// describeCause returns the cause that one event contains, or "" if it contains none. hasOutput is true if
 // the output of the task can explain the cause.
 func describeCause(e *api.TaskEvent, state string) (cause string, hasOutput bool) {
-	message := OneLine(cmp.Or(e.DisplayMessage, e.Message, e.Type))
+	message := EventMessageLine(cmp.Or(e.DisplayMessage, e.Message, e.Type))
 	switch e.Type {
 	case api.TaskTerminated:
 		return describeExit(e), e.ExitCode != 0 || e.Signal != 0
@@ -270,7 +270,7 @@ func describeExit(e *api.TaskEvent) string {
 	}
 	text := osprocess.ExitStatus{ExitCode: e.ExitCode, Signal: e.Signal}.String()
 	if e.Signal == 0 && e.Message != "" {
-		text += ": " + OneLine(e.Message)
+		text += ": " + EventMessageLine(e.Message)
 	}
 	return text
 }
@@ -301,8 +301,9 @@ func describeMissingTemplateData(message string) string {
 
 var grpcStatusPattern = regexp.MustCompile(`rpc error: code = \S+ desc = `)
 
-// OneLine returns the message of an event in one line, without the status code that gRPC adds to a plugin's error.
-func OneLine(message string) string {
+// EventMessageLine returns the message of an event in one line, without the status code that gRPC adds to a plugin's
+// error.
+func EventMessageLine(message string) string {
 	return strings.Join(strings.Fields(grpcStatusPattern.ReplaceAllString(message, "")), " ")
 }
 

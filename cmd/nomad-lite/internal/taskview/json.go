@@ -61,7 +61,7 @@ func newTaskRecord(kind string, t *Task) jsonRecord {
 
 func (v *View) writeRecord(r jsonRecord) {
 	text, _ := json.Marshal(r) // Marshal fails only for types that a record does not have
-	v.write(&v.out, append(text, '\n'))
+	v.writeToStream(&v.out, append(text, '\n'))
 }
 
 func (v *View) writeOutputRecords(t *Task, stderr bool, text []byte) {

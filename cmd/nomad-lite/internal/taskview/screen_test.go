@@ -17,20 +17,20 @@ import (
 )
 
 // newTestView returns a view of a job with the given tasks, on a fake terminal.
-func newTestView(t *testing.T, tty *terminaltest.Terminal, tasks ...string) *View {
+func newTestView(t *testing.T, tty *terminaltest.ScrollingTerminal, tasks ...string) *View {
 	v := &View{
 		screen:         &terminal.Screen{Output: tty, Size: func() (int, int) { return tty.Columns, tty.Rows }},
 		updatesQueued:  make(chan struct{}, 1),
 		closeRequested: make(chan struct{}),
 	}
-	v.out = outputStream{writer: tty, mu: &v.mu, hasLiveLines: true, isTerminal: true, useColour: true}
+	v.out = outputStream{writer: tty, mu: &v.mu, drawsLiveLines: true, isTerminal: true, useColour: true}
 	v.err = v.out
 	group := &api.TaskGroup{Name: new("g")}
 	for _, name := range tasks {
 		group.Tasks = append(group.Tasks, &api.Task{Name: name})
 	}
 	job := &api.Job{ID: new("j"), TaskGroups: []*api.TaskGroup{group}}
-	v.AddTasks([]*api.Allocation{{ID: "a", JobID: "j", Name: "j.g[0]", TaskGroup: "g", Job: job}}, JobDisplay{AllocCount: 1}, func(string) string { return "" })
+	v.AddTasks([]*api.Allocation{{ID: "a", JobID: "j", Name: "j.g[0]", TaskGroup: "g", Job: job}}, JobPlacementInView{AllocCount: 1}, func(string) string { return "" })
 	v.wg.Go(v.showUpdatesUntilClosed)
 	return v
 }
@@ -45,7 +45,7 @@ func (v *View) updateTask(task, state string, events ...*api.TaskEvent) {
 }
 
 func TestViewOnATerminal(t *testing.T) {
-	terminal := terminaltest.New(t, 60, 24)
+	terminal := terminaltest.NewScrollingTerminal(t, 60, 24)
 	v := newTestView(t, terminal, "build", "server")
 	received := &api.TaskEvent{Type: api.TaskReceived, DisplayMessage: "Task received by client"}
 	started := &api.TaskEvent{Type: api.TaskStarted, DisplayMessage: "Task started by client"}
@@ -58,8 +58,8 @@ func TestViewOnATerminal(t *testing.T) {
 	v.updateTask("server", model.TaskPending, received)
 	step("received")
 	v.updateTask("build", model.TaskRunning, received, started)
-	v.PrintLines(v.tasks[0], false, []byte("plain\nprogress 1%\rprogress 99%\r\n"))
-	v.PrintLines(v.tasks[0], true, []byte("\x1b[31mred\x1b[0m \x1b[2J\x1b[H\x1b]0;title\acleared, and no end"))
+	v.PrintTaskOutput(v.tasks[0], false, []byte("plain\nprogress 1%\rprogress 99%\r\n"))
+	v.PrintTaskOutput(v.tasks[0], true, []byte("\x1b[31mred\x1b[0m \x1b[2J\x1b[H\x1b]0;title\acleared, and no end"))
 	step("output")
 	terminal.Resize(30, 24)
 	v.redrawLiveLines(false)
@@ -200,7 +200,7 @@ the end
 }
 
 func TestViewShowsPorts(t *testing.T) {
-	terminal := terminaltest.New(t, 70, 24)
+	terminal := terminaltest.NewScrollingTerminal(t, 70, 24)
 	v := newTestView(t, terminal)
 	group := &api.TaskGroup{Name: new("g"), Tasks: []*api.Task{
 		{Name: "init", Lifecycle: &api.TaskLifecycle{Hook: api.TaskLifecycleHookPrestart}},
@@ -209,7 +209,7 @@ func TestViewShowsPorts(t *testing.T) {
 	v.AddTasks([]*api.Allocation{{
 		ID: "a", TaskGroup: "g", Job: &api.Job{TaskGroups: []*api.TaskGroup{group}},
 		AllocatedResources: &api.AllocatedResources{Shared: api.AllocatedSharedResources{Ports: []api.PortMapping{{Label: "http", HostIP: "127.0.0.1", Value: 8080}}}},
-	}}, JobDisplay{AllocCount: 1}, func(string) string { return "" })
+	}}, JobPlacementInView{AllocCount: 1}, func(string) string { return "" })
 	v.updateTask("web", model.TaskRunning, &api.TaskEvent{Type: api.TaskStarted, DisplayMessage: "Task started by client"})
 	const want = `web  * Started: Task started by client
  init  prestart   pending  
@@ -223,12 +223,12 @@ func TestViewShowsPorts(t *testing.T) {
 
 // No line of output is lost or duplicated when the size of the terminal changes.
 func TestViewKeepsAllLines(t *testing.T) {
-	terminal := terminaltest.New(t, 80, 24)
+	terminal := terminaltest.NewScrollingTerminal(t, 80, 24)
 	v := newTestView(t, terminal, "a", "b", "c")
 	var want []string
 	for i := range 500 {
 		line := fmt.Sprintf("line %d %s", i, strings.Repeat("x", i*7%90))
-		v.PrintLines(v.tasks[i%3], i%2 == 0, []byte(line+"\n"))
+		v.PrintTaskOutput(v.tasks[i%3], i%2 == 0, []byte(line+"\n"))
 		want = append(want, v.tasks[i%3].Label+" | "+line)
 		if i%9 == 0 {
 			terminal.Resize(30+i*37%90, 10+i%30)
@@ -253,7 +253,7 @@ func (w blockedWriter) Write(p []byte) (int, error) {
 }
 
 func TestEventsDoNotWaitForTheTerminal(t *testing.T) {
-	v := newTestView(t, terminaltest.New(t, 80, 24), "a")
+	v := newTestView(t, terminaltest.NewScrollingTerminal(t, 80, 24), "a")
 	blocked := blockedWriter{make(chan struct{})}
 	v.screen.Output = blocked
 	done := make(chan struct{})
@@ -288,8 +288,8 @@ func TestOutputThatCannotBeWritten(t *testing.T) {
 	var stderrBuf bytes.Buffer
 	v := New(&cli.Streams{Out: failingWriter{}, Err: &stderrBuf}, nil)
 	task := &Task{Label: "t"}
-	v.PrintLines(task, false, []byte("one\n"))
-	v.PrintLines(task, false, []byte("two\n"))
+	v.PrintTaskOutput(task, false, []byte("one\n"))
+	v.PrintTaskOutput(task, false, []byte("two\n"))
 	v.Close()
 	if want := "output is lost: no space left on device\n"; stderrBuf.String() != want {
 		t.Errorf("got %q, want %q", stderrBuf.String(), want)

@@ -42,14 +42,14 @@ type View struct {
 
 	outputClosed atomic.Bool // if set, all further output is discarded
 
-	showMu      sync.Mutex // held while queued updates are shown
-	queueMu     sync.Mutex
-	updateQueue []queuedUpdate // updates not shown yet
+	showUpdatesMu sync.Mutex // held while queued updates are shown
+	queueMu       sync.Mutex
+	updateQueue   []queuedUpdate // updates not shown yet
 
 	labelWidth atomic.Int64 // width to which labels are padded
 
 	mu    sync.Mutex // guards tasks, standard error and the screen
-	tasks []*Task    // in the order of the job; writers hold showMu as well
+	tasks []*Task    // in the order of the job; writers hold showUpdatesMu as well
 }
 
 // queuedUpdate is the new states of an allocation's tasks, a text for standard error, or a record. It is queued so that
@@ -64,12 +64,12 @@ type queuedUpdate struct {
 
 // outputStream is standard output or standard error.
 type outputStream struct {
-	writer       io.Writer
-	mu           *sync.Mutex // both streams share mu if they are the same file
-	hasLiveLines bool        // the stream is the terminal on which the live lines are drawn
-	isTerminal   bool
-	useColour    bool
-	writeFailed  bool
+	writer         io.Writer
+	mu             *sync.Mutex // both streams share mu if they are the same file
+	drawsLiveLines bool        // the stream is the terminal on which the live lines are drawn
+	isTerminal     bool
+	useColour      bool
+	writeFailed    bool
 }
 
 // Task is a task in the view.
@@ -77,8 +77,8 @@ type Task struct {
 	Alloc            *api.Allocation
 	Name             string
 	LogDir           string
-	Started          chan struct{} // closed when the task starts for the first time
-	OutputDone       chan struct{} // closed when the whole output of the task was shown
+	FirstStarted     chan struct{} // closed when the task starts for the first time
+	OutputShown      chan struct{} // closed when the whole output of the task was shown
 	Label            string        // "server", or "web[1].server" if the job has several instances
 	indexOfJobInView int
 	lifecycleStage   string // "main", "prestart", …
@@ -87,7 +87,7 @@ type Task struct {
 	statusDetail     string
 	Colour           string
 	shownEvents      []*api.TaskEvent // all events of the task state that was shown last, oldest first
-	lastRemedy       string           // remedy of the last reason why the task does not run
+	lastShownRemedy  string           // remedy of the last reason why the task does not run
 }
 
 // maxLabelWidth is the maximum width to which labels are padded.
@@ -126,11 +126,11 @@ func newView(live *terminal.Screen) *View {
 
 func (v *View) newOutputStream(s *cli.Streams, w io.Writer, mu *sync.Mutex) outputStream {
 	return outputStream{
-		writer:       w,
-		mu:           mu,
-		hasLiveLines: v.screen != nil && terminal.SameFile(w, v.screen.Output),
-		isTerminal:   terminal.IsTerminal(w),
-		useColour:    s.SupportsColours(w),
+		writer:         w,
+		mu:             mu,
+		drawsLiveLines: v.screen != nil && terminal.SameFile(w, v.screen.Output),
+		isTerminal:     terminal.IsTerminal(w),
+		useColour:      s.SupportsColours(w),
 	}
 }
 
@@ -163,11 +163,11 @@ func (v *View) redrawLiveLines(stopped bool) {
 	if stopped {
 		v.screen.ForgetDrawnLines()
 	}
-	v.writeLocked(&v.err, nil)
+	v.writeToStreamLocked(&v.err, nil)
 }
 
-// JobDisplay describes where and how a view shows the tasks of one job among several jobs.
-type JobDisplay struct {
+// JobPlacementInView describes where and how a view shows the tasks of one job among several jobs.
+type JobPlacementInView struct {
 	JobPosition int    // position of the job among the jobs of the view
 	LabelPrefix string // precedes the labels of the job's tasks; can be empty
 	AllocCount  int    // number of allocations; if there are several, the label of each task names its allocation
@@ -175,24 +175,24 @@ type JobDisplay struct {
 
 // AddTasks adds the tasks of a job's allocations to the view, and returns them. logDir returns the directory with the
 // output of an allocation's tasks. The live lines have the order of the job.
-func (v *View) AddTasks(allocs []*api.Allocation, rows JobDisplay, logDir func(allocID string) string) []*Task {
-	v.showMu.Lock()
-	defer v.showMu.Unlock()
+func (v *View) AddTasks(allocs []*api.Allocation, rows JobPlacementInView, logDir func(allocID string) string) []*Task {
+	v.showUpdatesMu.Lock()
+	defer v.showUpdatesMu.Unlock()
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	var added []*Task
-	for _, alloc := range slices.SortedFunc(slices.Values(allocs), compareAllocs) {
+	for _, alloc := range slices.SortedFunc(slices.Values(allocs), compareAllocsByJobOrder) {
 		for _, task := range alloc.GetTaskGroup().Tasks {
 			t := &Task{
 				Alloc:            alloc,
 				Name:             task.Name,
 				LogDir:           logDir(alloc.ID),
-				Started:          make(chan struct{}),
-				OutputDone:       make(chan struct{}),
+				FirstStarted:     make(chan struct{}),
+				OutputShown:      make(chan struct{}),
 				Label:            rows.LabelPrefix + task.Name,
 				indexOfJobInView: rows.JobPosition,
 				lifecycleStage:   "main",
-				formattedPorts:   ports.OfTask(alloc, task),
+				formattedPorts:   ports.FormatTaskPorts(alloc, task),
 				state:            model.TaskPending,
 				Colour:           TaskColours[(len(v.tasks)+len(added))%len(TaskColours)],
 			}
@@ -202,28 +202,28 @@ func (v *View) AddTasks(allocs []*api.Allocation, rows JobDisplay, logDir func(a
 			if task.Lifecycle != nil && task.Lifecycle.Hook != "" {
 				t.lifecycleStage = task.Lifecycle.Hook
 			}
-			v.WidenLabels(utf8.RuneCountInString(t.Label))
+			v.RaiseLabelWidth(utf8.RuneCountInString(t.Label))
 			added = append(added, t)
 		}
 	}
 	v.tasks = append(v.tasks, added...)
 	slices.SortStableFunc(v.tasks, func(a, b *Task) int {
-		return cmp.Or(cmp.Compare(a.indexOfJobInView, b.indexOfJobInView), compareAllocs(a.Alloc, b.Alloc))
+		return cmp.Or(cmp.Compare(a.indexOfJobInView, b.indexOfJobInView), compareAllocsByJobOrder(a.Alloc, b.Alloc))
 	})
 	return added
 }
 
-// WidenLabels pads all further labels to a width of at least this number of characters, up to maxLabelWidth.
-func (v *View) WidenLabels(width int) {
+// RaiseLabelWidth pads all further labels to a width of at least this number of characters, up to maxLabelWidth.
+func (v *View) RaiseLabelWidth(width int) {
 	wanted := int64(min(width, maxLabelWidth))
 	for before := v.labelWidth.Load(); before < wanted && !v.labelWidth.CompareAndSwap(before, wanted); {
 		before = v.labelWidth.Load()
 	}
 }
 
-// compareAllocs sorts allocations in the order of their job: by group, by number, and an allocation
+// compareAllocsByJobOrder sorts allocations in the order of their job: by group, by number, and an allocation
 // before its replacement.
-func compareAllocs(a, b *api.Allocation) int {
+func compareAllocsByJobOrder(a, b *api.Allocation) int {
 	groupIndex := func(a *api.Allocation) int {
 		return slices.IndexFunc(a.Job.TaskGroups, func(g *api.TaskGroup) bool { return *g.Name == a.TaskGroup })
 	}
@@ -262,8 +262,8 @@ func (v *View) enqueue(n queuedUpdate) {
 
 // ShowUpdates shows the queued updates, and returns when they are written.
 func (v *View) ShowUpdates() {
-	v.showMu.Lock()
-	defer v.showMu.Unlock()
+	v.showUpdatesMu.Lock()
+	defer v.showUpdatesMu.Unlock()
 	v.queueMu.Lock()
 	all := v.updateQueue
 	v.updateQueue = nil
@@ -275,7 +275,7 @@ func (v *View) ShowUpdates() {
 		case n.text != "" && v.isJSON:
 			v.writeRecord(jsonRecord{Time: n.queuedAt, Type: recordMessage, Text: strings.TrimSuffix(n.text, "\n")})
 		case n.text != "":
-			v.write(&v.err, []byte(n.text))
+			v.writeToStream(&v.err, []byte(n.text))
 		}
 		for _, t := range v.tasks {
 			if state := n.taskStates[t.Name]; t.Alloc.ID == n.allocID && state != nil {
@@ -293,10 +293,10 @@ func (v *View) showTaskState(t *Task, state *api.TaskState, queuedAt time.Time) 
 		case model.IsEventOngoing(e): // only the live lines show progress
 			continue
 		case e.Type == api.TaskStarted && !t.HasStarted():
-			close(t.Started)
+			close(t.FirstStarted)
 		case e.Type == api.TaskTerminated:
 			select {
-			case <-t.OutputDone:
+			case <-t.OutputShown:
 			case <-time.After(time.Until(queuedAt.Add(endEventDelay))):
 			}
 		}
@@ -310,15 +310,15 @@ func (v *View) showTaskState(t *Task, state *api.TaskState, queuedAt time.Time) 
 	if last := len(state.Events) - 1; last >= 0 {
 		detail = formatEvent(state.Events[last])
 	}
-	reason := taskreason.FromTaskState(state, time.Time{}).ForForegroundRun()
+	reason := taskreason.FromTaskState(state, time.Time{}).WithRemedyForRunCommand()
 	if reason.Cause != "" && !reason.IsBeingSetUp() {
 		detail = reason.String()
 	}
 	// The printed events already name the cause, so only a new remedy is printed.
-	if reason.Remedy != "" && reason.Remedy != t.lastRemedy {
+	if reason.Remedy != "" && reason.Remedy != t.lastShownRemedy {
 		v.printEvent(t, reason.Remedy, false)
 	}
-	t.lastRemedy = reason.Remedy
+	t.lastShownRemedy = reason.Remedy
 	v.setTaskStatus(t, state.State, detail)
 }
 
@@ -355,9 +355,9 @@ func isFailureEvent(e *api.TaskEvent) bool {
 	return e.FailsTask
 }
 
-// PrintLines shows lines of a task's output. Only the last line can be incomplete. A task's stderr
+// PrintTaskOutput shows lines of a task's output. Only the last line can be incomplete. A task's stderr
 // is written to standard error.
-func (v *View) PrintLines(t *Task, stderr bool, text []byte) {
+func (v *View) PrintTaskOutput(t *Task, stderr bool, text []byte) {
 	if v.isJSON {
 		v.writeOutputRecords(t, stderr, text)
 		return
@@ -366,7 +366,7 @@ func (v *View) PrintLines(t *Task, stderr bool, text []byte) {
 	if stderr {
 		o = &v.err
 	}
-	v.write(o, v.prefixLines(o, t, "|", text))
+	v.writeToStream(o, v.prefixLines(o, t, "|", text))
 }
 
 // printEvent shows an event of a task.
@@ -381,7 +381,7 @@ func (v *View) printEvent(t *Task, text string, bad bool) {
 			eventLines = append(append(eventLines, v.err.colourize(colour, line)...), '\n')
 		}
 	}
-	v.write(&v.err, v.prefixLines(&v.err, t, "*", eventLines))
+	v.writeToStream(&v.err, v.prefixLines(&v.err, t, "*", eventLines))
 }
 
 // setTaskStatus sets the state and the detail of a task, and redraws the live lines if they have changed.
@@ -393,7 +393,7 @@ func (v *View) setTaskStatus(t *Task, state, detail string) {
 	}
 	t.state, t.statusDetail = state, detail
 	if v.screen != nil {
-		v.writeLocked(&v.err, nil)
+		v.writeToStreamLocked(&v.err, nil)
 	}
 }
 
@@ -412,7 +412,7 @@ func (v *View) Close() {
 	defer v.mu.Unlock()
 	v.tasks = nil
 	if v.screen != nil {
-		v.writeLocked(&v.err, nil)
+		v.writeToStreamLocked(&v.err, nil)
 	}
 }
 
@@ -438,19 +438,19 @@ func (o *outputStream) colourize(colour, text string) string {
 	return colour + text + terminal.ColourReset
 }
 
-func (v *View) write(o *outputStream, text []byte) {
+func (v *View) writeToStream(o *outputStream, text []byte) {
 	if v.outputClosed.Load() {
 		return
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	v.writeLocked(o, text)
+	v.writeToStreamLocked(o, text)
 }
 
-func (v *View) writeLocked(o *outputStream, text []byte) {
+func (v *View) writeToStreamLocked(o *outputStream, text []byte) {
 	var err error
-	if o.hasLiveLines {
-		err = v.screen.Show(text, v.taskStatusLines)
+	if o.drawsLiveLines {
+		err = v.screen.WriteAboveLiveLines(text, v.taskStatusLines)
 	} else {
 		_, err = o.writer.Write(text)
 	}
@@ -507,7 +507,7 @@ func (v *View) currentTasks() []*Task {
 // HasStarted reports whether the task has started at least once.
 func (t *Task) HasStarted() bool {
 	select {
-	case <-t.Started:
+	case <-t.FirstStarted:
 		return true
 	default:
 		return false

@@ -49,7 +49,7 @@ func TestNewEvents(t *testing.T) {
 
 // The live line of a task that does not run states the reason, not the last event.
 func TestTaskStatusLineShowsReason(t *testing.T) {
-	tty := terminaltest.New(t, 80, 10)
+	tty := terminaltest.NewScrollingTerminal(t, 80, 10)
 	v := newTestView(t, tty, "server")
 	defer v.Close()
 	v.updateTask("server", model.TaskPending,
@@ -61,7 +61,7 @@ func TestTaskStatusLineShowsReason(t *testing.T) {
 
 // The live lines have the order of the job, also of allocations that are created later.
 func TestTaskRowsInJobOrder(t *testing.T) {
-	tty := terminaltest.New(t, 80, 24)
+	tty := terminaltest.NewScrollingTerminal(t, 80, 24)
 	v := newTestView(t, tty)
 	defer v.Close()
 	group := func(name string, tasks ...string) *api.TaskGroup {
@@ -77,10 +77,10 @@ func TestTaskRowsInJobOrder(t *testing.T) {
 		return &api.Allocation{ID: name, JobID: "j", Name: name, TaskGroup: group, Job: job, CreateIndex: uint64(index)}
 	}
 	logDir := func(string) string { return "" }
-	rows := JobDisplay{JobPosition: 1, AllocCount: 4}
+	rows := JobPlacementInView{JobPosition: 1, AllocCount: 4}
 	added := v.AddTasks([]*api.Allocation{alloc("db", 0, 1), alloc("web", 10, 1), alloc("web", 9, 1)}, rows, logDir)
 	v.AddTasks([]*api.Allocation{alloc("web", 9, 2), alloc("web", 0, 2)}, rows, logDir)
-	v.AddTasks([]*api.Allocation{alloc("db", 0, 3)}, JobDisplay{LabelPrefix: "k/", AllocCount: 1}, logDir)
+	v.AddTasks([]*api.Allocation{alloc("db", 0, 3)}, JobPlacementInView{LabelPrefix: "k/", AllocCount: 1}, logDir)
 	labels := func(tasks []*Task) (labels []string) {
 		for _, task := range tasks {
 			labels = append(labels, fmt.Sprint(task.Label, " ", task.Alloc.CreateIndex))
@@ -98,13 +98,13 @@ func TestTaskRowsInJobOrder(t *testing.T) {
 
 // The live lines of an allocation that was replaced disappear when its tasks have ended.
 func TestReplacedAllocationsHaveNoRows(t *testing.T) {
-	tty := terminaltest.New(t, 80, 24)
+	tty := terminaltest.NewScrollingTerminal(t, 80, 24)
 	v := newTestView(t, tty, "server")
 	defer v.Close()
 	old := v.tasks[0].Alloc
 	replacement := *old
 	replacement.ID, replacement.CreateIndex = "b", 9
-	v.AddTasks([]*api.Allocation{&replacement}, JobDisplay{AllocCount: 1}, func(string) string { return "" })
+	v.AddTasks([]*api.Allocation{&replacement}, JobPlacementInView{AllocCount: 1}, func(string) string { return "" })
 	v.updateTask("server", model.TaskRunning)
 	if n := strings.Count(tty.String(), "server "); n != 2 {
 		t.Errorf("%d rows while the replaced task runs, want 2:\n%s", n, tty)
@@ -124,16 +124,16 @@ func TestOutputWhileTasksAreAdded(t *testing.T) {
 		ID: new("j"), TaskGroups: []*api.TaskGroup{{Name: new("g"), Tasks: []*api.Task{{Name: "t"}}}},
 	}}
 	logDir := func(string) string { return "" }
-	task := v.AddTasks([]*api.Allocation{alloc}, JobDisplay{AllocCount: 1}, logDir)[0]
+	task := v.AddTasks([]*api.Allocation{alloc}, JobPlacementInView{AllocCount: 1}, logDir)[0]
 	printed := make(chan struct{})
 	go func() {
 		defer close(printed)
 		for range 100 {
-			v.PrintLines(task, false, []byte("line\n"))
+			v.PrintTaskOutput(task, false, []byte("line\n"))
 		}
 	}()
 	for n := range 30 {
-		v.AddTasks([]*api.Allocation{alloc}, JobDisplay{AllocCount: 1, LabelPrefix: strings.Repeat("x", n)}, logDir)
+		v.AddTasks([]*api.Allocation{alloc}, JobPlacementInView{AllocCount: 1, LabelPrefix: strings.Repeat("x", n)}, logDir)
 	}
 	<-printed
 }

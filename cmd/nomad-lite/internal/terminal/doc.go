@@ -2,7 +2,7 @@
 // of unsafe characters from text, colours, lines that are redrawn in place, and keys and lines on the whole
 // terminal.
 //
-// Package root gives all commands a Writer in place of a terminal, so that no text of an agent or a task
+// Package root gives all commands a SanitizingWriter in place of a terminal, so that no text of an agent or a task
 // controls the terminal. Only programs that draw on it themselves get the terminal: Screen, FullScreen, and
 // a session with a terminal in a task, by Raw.
 //

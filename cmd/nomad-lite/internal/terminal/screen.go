@@ -53,9 +53,9 @@ func NewScreen(stdout, stderr io.Writer) *Screen {
 	}}
 }
 
-// Show writes whole lines of text, and then draws the live lines that live returns for the size of the terminal. It
-// sanitizes both by SanitizeText.
-func (s *Screen) Show(text []byte, live func(columns, rows int) []string) error {
+// WriteAboveLiveLines writes whole lines of text, and then draws the live lines that live returns for the size of the
+// terminal. It sanitizes both by SanitizeText.
+func (s *Screen) WriteAboveLiveLines(text []byte, live func(columns, rows int) []string) error {
 	columns, rows := s.Size()
 	var b bytes.Buffer
 	if up := s.drawnRowCount(columns); up > 0 {
@@ -90,6 +90,6 @@ func (s *Screen) drawnRowCount(columns int) int {
 	return rows
 }
 
-// ForgetDrawnLines makes the next call of Show leave the drawn live lines on the terminal. It must be called when
-// another program has written below them.
+// ForgetDrawnLines makes the next call of WriteAboveLiveLines leave the drawn live lines on the terminal. It must be
+// called when another program has written below them.
 func (s *Screen) ForgetDrawnLines() { s.drawnWidths = s.drawnWidths[:0] }

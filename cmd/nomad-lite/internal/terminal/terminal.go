@@ -7,9 +7,9 @@ import (
 	"golang.org/x/term"
 )
 
-// FileOfStream returns the file of a stream. The stream can be a file or a Writer of this package.
+// FileOfStream returns the file of a stream. The stream can be a file or a SanitizingWriter.
 func FileOfStream(stream any) (*os.File, bool) {
-	if w, ok := stream.(*Writer); ok {
+	if w, ok := stream.(*SanitizingWriter); ok {
 		return w.file, true
 	}
 	file, ok := stream.(*os.File)

@@ -21,13 +21,13 @@ const (
 // tabs, newlines and, if colours is set, colours. A carriage return inside of a line becomes a newline, a
 // separator of lines a space, and an invalid byte U+FFFD.
 func SanitizeText(text []byte, colours bool) []byte {
-	out, _ := sanitizePart(text, colours, true)
+	out, _ := sanitizeChunk(text, colours, true)
 	return out
 }
 
-// sanitizePart does the same as SanitizeText for a part of a text. If atEnd is false and the part ends within a
+// sanitizeChunk does the same as SanitizeText for a part of a text. If atEnd is false and the part ends within a
 // character or a sequence, it returns that start in rest, because more text can complete it.
-func sanitizePart(text []byte, colours, atEnd bool) (out, rest []byte) {
+func sanitizeChunk(text []byte, colours, atEnd bool) (out, rest []byte) {
 	out = make([]byte, 0, len(text))
 	coloured := false
 	for i := 0; i < len(text); {

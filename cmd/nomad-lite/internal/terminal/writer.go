@@ -11,11 +11,11 @@ import (
 	"unicode/utf8"
 )
 
-// Writer writes the text of commands to a terminal in the form of SanitizeText, because the text can come from agents
-// and tasks. A character or an escape sequence can be split between two calls of Write.
+// SanitizingWriter writes the text of commands to a terminal in the form of SanitizeText, because the text can come
+// from agents and tasks. A character or an escape sequence can be split between two calls of Write.
 //
 // All methods may be called concurrently.
-type Writer struct {
+type SanitizingWriter struct {
 	file   *os.File
 	isJSON bool // the text is JSON
 
@@ -26,37 +26,37 @@ type Writer struct {
 // maxPending is the length after which the start of an escape sequence is no longer kept in pending.
 const maxPending = 4096
 
-// NewWriter returns a Writer for a stream. If the stream is no terminal, it returns the stream itself, so that programs
-// get all bytes unchanged.
-func NewWriter(stream io.Writer) io.Writer {
+// NewSanitizingWriter returns a SanitizingWriter for a stream. If the stream is no terminal, it returns the stream
+// itself, so that programs get all bytes unchanged.
+func NewSanitizingWriter(stream io.Writer) io.Writer {
 	file, ok := stream.(*os.File)
 	if !ok || !IsTerminal(file) {
 		return stream
 	}
-	return &Writer{file: file}
+	return &SanitizingWriter{file: file}
 }
 
 // JSONWriter returns a writer for JSON to the same stream. On a terminal it writes invisible characters, and those that
-// a Writer changes or removes, as escape sequences of JSON, so that the JSON value stays the same.
+// a SanitizingWriter changes or removes, as escape sequences of JSON, so that the JSON value stays the same.
 func JSONWriter(stream io.Writer) io.Writer {
-	w, ok := stream.(*Writer)
+	w, ok := stream.(*SanitizingWriter)
 	if !ok {
 		return stream
 	}
-	return &Writer{file: w.file, isJSON: true}
+	return &SanitizingWriter{file: w.file, isJSON: true}
 }
 
-// UnsanitizedStream returns the file of a Writer, for a program that controls the terminal itself. It returns any other
-// stream unchanged.
+// UnsanitizedStream returns the file of a SanitizingWriter, for a program that controls the terminal itself. It returns
+// any other stream unchanged.
 func UnsanitizedStream(stream io.Writer) io.Writer {
-	if w, ok := stream.(*Writer); ok {
+	if w, ok := stream.(*SanitizingWriter); ok {
 		return w.file
 	}
 	return stream
 }
 
 // Write writes all complete characters and sequences, and keeps an incomplete one for the next call.
-func (w *Writer) Write(p []byte) (int, error) {
+func (w *SanitizingWriter) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	text := append(w.incompleteInput, p...)
@@ -64,7 +64,7 @@ func (w *Writer) Write(p []byte) (int, error) {
 	if w.isJSON {
 		out, rest = escapeJSON(text)
 	} else {
-		out, rest = sanitizePart(text, true, len(text) > len(p)+maxPending)
+		out, rest = sanitizeChunk(text, true, len(text) > len(p)+maxPending)
 	}
 	w.incompleteInput = slices.Clone(rest)
 	if len(out) == 0 {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// writeParts writes a text to a Writer in parts that end at random places, and returns what the file got.
+// writeParts writes a text to a SanitizingWriter in parts that end at random places, and returns what the file got.
 func writeParts(t *testing.T, text string, asJSON bool, random *rand.Rand) string {
 	t.Helper()
 	r, file, err := os.Pipe()
@@ -18,7 +18,7 @@ func writeParts(t *testing.T, text string, asJSON bool, random *rand.Rand) strin
 		t.Fatal(err)
 	}
 	defer r.Close()
-	w := &Writer{file: file, isJSON: asJSON}
+	w := &SanitizingWriter{file: file, isJSON: asJSON}
 	for rest := []byte(text); len(rest) > 0; {
 		n := 1 + random.IntN(min(len(rest), 9))
 		if written, err := w.Write(rest[:n]); err != nil || written != n {
@@ -90,7 +90,7 @@ func TestStreamsThatAreNoTerminalsGetAllBytes(t *testing.T) {
 	defer r.Close()
 	defer w.Close()
 	for _, stream := range []io.Writer{w, &strings.Builder{}} {
-		if got := JSONWriter(NewWriter(stream)); got != stream || UnsanitizedStream(stream) != stream {
+		if got := JSONWriter(NewSanitizingWriter(stream)); got != stream || UnsanitizedStream(stream) != stream {
 			t.Errorf("%T became %T", stream, got)
 		}
 	}

@@ -721,7 +721,9 @@ func BenchmarkRecovery(b *testing.B) {
 			}
 			m := systemtest.StartKillableAgent(b, programs[0], data)
 			m.RegisterJobs(dir, strings.Replace(fmt.Sprintf(systemtest.ManyTasksJob, taskCount), "exec 3<> <(:); while", "exec sleep 1000; while", 1))
-			all := func(v systemtest.TaskReport) bool { return v.Owned == taskCount && v.RunningTaskCount() == taskCount }
+			all := func(v systemtest.TaskReport) bool {
+				return v.TasksWithProcess == taskCount && v.RunningTaskCount() == taskCount
+			}
 			m.WaitTaskReport("all tasks run", all)
 			for b.Loop() {
 				slices.Reverse(programs)
@@ -795,7 +797,7 @@ func BenchmarkStateWrites(b *testing.B) {
 				}
 				return complete == count
 			})
-			addBenchSample(b, fmt.Sprintf("syncs per life, %d", count), 2*float64(afterReport.Commits-beforeReport.Commits)/float64(count), missingBaselineValue)
+			addBenchSample(b, fmt.Sprintf("syncs per life, %d", count), 2*float64(afterReport.StateFileWrites-beforeReport.StateFileWrites)/float64(count), missingBaselineValue)
 		}
 	}
 	m.SendExitCommand("stop")

@@ -33,7 +33,7 @@ func dockerScriptParams(t *testing.T, dir string, engine *dockertest.Engine) tes
 		}
 		switch args[0] {
 		case "start":
-			ts.Check(engine.TryRun())
+			ts.Check(engine.TryStartProcess())
 		case "stop":
 			engine.Stop(t, syscall.SIGTERM)
 		case "kill":

@@ -48,7 +48,7 @@ func newDriverOutageNode(t *testing.T, driver string, withoutCgroups bool) *driv
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to have task directories like an agent's")
 	}
-	dir := systemtest.NewNodeDir(t)
+	dir := systemtest.NewLeakCheckedAgentDir(t)
 	n := &driverOutageNode{
 		T: t, dir: dir, dataDir: filepath.Join(dir, "data"), pluginDir: filepath.Join(dir, "plugins"),
 		driverName: driver, withoutCgroups: withoutCgroups,
@@ -376,7 +376,7 @@ func TestAgentThatStopsDuringAnOutageLeavesItsTasks(t *testing.T) {
 		} else {
 			n.waitNewPluginProcess(osprocess.ID{})
 		}
-		n.WaitTaskReport("it is owned", func(v systemtest.TaskReport) bool { return v.Owned == 1 })
+		n.WaitTaskReport("it is owned", func(v systemtest.TaskReport) bool { return v.TasksWithProcess == 1 })
 		n.assertSameTaskProcess(id, was)
 		n.SendExitCommand("stop")
 	})

@@ -271,7 +271,7 @@ func (n *faultNode) runJobLifecycle() []string {
 	n.waitAllocReport("it is gone", func(s programs.AllocReport) bool {
 		dirs, err := os.ReadDir(filepath.Join(n.dataDir, "alloc"))
 		networks, networkErr := os.ReadDir(n.networkDir())
-		return errors.Join(err, networkErr) == nil && len(dirs) == 1 && len(networks) == 0 && len(s.Local) == 1 && s.FindAlloc("life", func(*api.Allocation) bool { return true }) == nil
+		return errors.Join(err, networkErr) == nil && len(dirs) == 1 && len(networks) == 0 && len(s.AllocIDsWithLocalRecords) == 1 && s.FindAlloc("life", func(*api.Allocation) bool { return true }) == nil
 	})
 	if n.fault.hasVolumes() {
 		n.deleteVolume(first, second)
@@ -403,7 +403,7 @@ func (n *faultNode) injectFault(agent *os.Process) {
 func (n *faultNode) killAllVictims() map[osprocess.ID]bool {
 	killed := map[osprocess.ID]bool{}
 	processes := systemtest.FindNodeProcesses(n.dataDir)
-	slices.SortStableFunc(processes, func(p, q systemtest.NodeProcess) int {
+	slices.SortStableFunc(processes, func(p, q systemtest.DataDirProcess) int {
 		switch {
 		case isTaskProcessKind(p.Kind) == isTaskProcessKind(q.Kind):
 			return 0

@@ -172,7 +172,7 @@ func (n *faultNode) createVolume() {
 			n.do("delete-volume "+r.Volumes[0].Volume.ID, new(string))
 			return false
 		}
-		n.volumeCreated = n.volumeCreated || r.Volumes[0].Ready() && r.Volumes[0].Pending == ""
+		n.volumeCreated = n.volumeCreated || r.Volumes[0].IsReady() && r.Volumes[0].Pending == ""
 		return n.volumeCreated
 	})
 	n.checkVolumeMount()

@@ -144,7 +144,7 @@ func TestInterruptedStartsFindRepeatedStarts(t *testing.T) {
 // newInterruptedStartsRun prepares a node for the kinds. It leaves out the kinds whose programs the machine does not have.
 func newInterruptedStartsRun(t *testing.T, kinds []startKind, repeats bool) *interruptedStartsRun {
 	t.Helper()
-	r := &interruptedStartsRun{T: t, dir: systemtest.NewNodeDir(t), repeats: repeats, allocs: map[string]int{}, unknown: map[string]int{}, failed: map[string]int{}, lost: map[string]int{}}
+	r := &interruptedStartsRun{T: t, dir: systemtest.NewLeakCheckedAgentDir(t), repeats: repeats, allocs: map[string]int{}, unknown: map[string]int{}, failed: map[string]int{}, lost: map[string]int{}}
 	err := errors.Join(os.Chmod(r.dir, 0o755), os.Mkdir(r.pluginDir(), 0o755), os.Mkdir(r.configDir(), 0o755),
 		r.addConfig("agent", interruptedStartsConfig, r.dataDir(), r.pluginDir()))
 	if err != nil {

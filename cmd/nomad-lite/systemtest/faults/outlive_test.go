@@ -89,7 +89,7 @@ func TestTasksOutliveADriverBuildThatDoesNotStart(t *testing.T) {
 			}
 			n.installDriverScript(string(good) + "# repaired\n")
 			n.startAgent()
-			n.WaitTaskReport("the repaired build has the tasks", func(v systemtest.TaskReport) bool { return v.Owned == len(jobs) })
+			n.WaitTaskReport("the repaired build has the tasks", func(v systemtest.TaskReport) bool { return v.TasksWithProcess == len(jobs) })
 			expect("with the repaired build")
 			if err := os.WriteFile(n.dir+"/done", nil, 0o644); err != nil {
 				t.Fatal(err)

@@ -128,7 +128,7 @@ job %q {
 // and that a plugin and a task can be started.
 func (n *relocatedNode) checkTasks(what string, before map[string][]osprocess.ID) {
 	n.Helper()
-	v := n.agent.WaitTaskReport(what+": all tasks are owned", func(v systemtest.TaskReport) bool { return v.Owned == relocatedTaskCount })
+	v := n.agent.WaitTaskReport(what+": all tasks are owned", func(v systemtest.TaskReport) bool { return v.TasksWithProcess == relocatedTaskCount })
 	n.assertOneProcessOfEachKind(what, before)
 	var logFiles []string
 	for id, alloc := range v.Allocs {
@@ -153,7 +153,7 @@ func (n *relocatedNode) checkTasks(what string, before map[string][]osprocess.ID
 		}
 		return false
 	})
-	n.agent.WaitTaskReport(what+": all tasks are owned", func(v systemtest.TaskReport) bool { return v.Owned == relocatedTaskCount })
+	n.agent.WaitTaskReport(what+": all tasks are owned", func(v systemtest.TaskReport) bool { return v.TasksWithProcess == relocatedTaskCount })
 	n.assertOneProcessOfEachKind(what, before)
 	assertConsecutiveOutput(n.T, logFiles)
 }
@@ -198,7 +198,7 @@ func TestDataDirectoryIsFoundByEveryPath(t *testing.T) {
 			n.makeDir(n.dataPath)
 			n.start()
 			n.agent.RegisterJobs(dir, fmt.Sprintf(systemtest.ManyTasksJob, relocatedTaskCount))
-			n.agent.WaitTaskReport("all tasks run", func(v systemtest.TaskReport) bool { return v.Owned == relocatedTaskCount })
+			n.agent.WaitTaskReport("all tasks run", func(v systemtest.TaskReport) bool { return v.TasksWithProcess == relocatedTaskCount })
 			first := map[string][]osprocess.ID{}
 			for kind, processes := range n.processesByKind() {
 				first[kind] = processes

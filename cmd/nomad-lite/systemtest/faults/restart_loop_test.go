@@ -65,7 +65,7 @@ func testRestartLoop(t *testing.T, runs uint64) {
 		}
 	}
 	n.do("purge churn", new(string))
-	n.waitAllocReport("it is gone", func(s programs.AllocReport) bool { return len(s.Allocs) == 0 && len(s.Local) == 0 })
+	n.waitAllocReport("it is gone", func(s programs.AllocReport) bool { return len(s.Allocs) == 0 && len(s.AllocIDsWithLocalRecords) == 0 })
 	n.agent.SendExitCommand("stop")
 }
 

@@ -23,7 +23,7 @@ import (
 // startKind is a driver whose starts are interrupted.
 type startKind struct {
 	driver   string
-	process  string // kind of the process of its plugin, see systemtest.NodeProcess
+	process  string // kind of the process of its plugin, see systemtest.DataDirProcess
 	count    int    // tasks per iteration
 	unmarked bool   // its starts leave no mark: what becomes of a start is unknown if its plugin does not know it
 

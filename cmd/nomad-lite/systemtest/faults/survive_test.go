@@ -146,7 +146,7 @@ func TestTasksSurviveDeaths(t *testing.T) {
 }
 
 func testTasksSurvive(t *testing.T, services int, deaths []nodeFailure) {
-	dir := systemtest.NewNodeDir(t)
+	dir := systemtest.NewLeakCheckedAgentDir(t)
 	data, program := filepath.Join(dir, "data"), "/proc/self/exe"
 	m := systemtest.StartKillableAgent(t, program, data)
 	m.RegisterJobs(dir, fmt.Sprintf(systemtest.ManyTasksJob, services), lifecycleStagesJob)
@@ -156,7 +156,7 @@ func testTasksSurvive(t *testing.T, services int, deaths []nodeFailure) {
 		ends, flag := fmt.Sprint("ends-", round), filepath.Join(dir, fmt.Sprint("go-", round))
 		m.RegisterJobs(dir, fmt.Sprintf(endingJob, ends, flag))
 		before := m.WaitTaskReport("all tasks run", func(v systemtest.TaskReport) bool {
-			return v.Owned == stay+3 && v.RunningTaskCount() == stay+3 && taskIsDead(v, "stages", "before")
+			return v.TasksWithProcess == stay+3 && v.RunningTaskCount() == stay+3 && taskIsDead(v, "stages", "before")
 		})
 		processes := systemtest.GroupProcessesByKind(systemtest.FindNodeProcesses(data))
 
@@ -193,7 +193,7 @@ func testTasksSurvive(t *testing.T, services int, deaths []nodeFailure) {
 		begin := time.Now()
 		m = systemtest.StartKillableAgent(t, program, data)
 		after := m.WaitTaskReport("all is as it should be", func(v systemtest.TaskReport) bool {
-			return v.Owned == stay && v.RunningTaskCount() == stay && taskIsDead(v, ends, "after") && v.Allocs[victimAllocID].TaskStates["loop"].Restarts == 1
+			return v.TasksWithProcess == stay && v.RunningTaskCount() == stay && taskIsDead(v, ends, "after") && v.Allocs[victimAllocID].TaskStates["loop"].Restarts == 1
 		})
 		t.Logf("%s: all tasks owned after %v", death.name, time.Since(begin))
 		now := systemtest.GroupProcessesByKind(systemtest.FindNodeProcesses(data))
@@ -279,11 +279,11 @@ func TestTaskWithUnstoredHandle(t *testing.T) {
 	for _, victim := range []string{"", "plugin"} {
 		t.Run("victim "+victim, func(t *testing.T) {
 			t.Parallel()
-			dir := systemtest.NewNodeDir(t)
+			dir := systemtest.NewLeakCheckedAgentDir(t)
 			data := filepath.Join(dir, "data")
 			m := systemtest.StartKillableAgent(t, "/proc/self/exe", data)
 			m.RegisterJobs(dir, fmt.Sprintf(systemtest.ManyTasksJob, 1))
-			runs := func(v systemtest.TaskReport) bool { return v.Owned == 1 && v.RunningTaskCount() == 1 }
+			runs := func(v systemtest.TaskReport) bool { return v.TasksWithProcess == 1 && v.RunningTaskCount() == 1 }
 			before := m.WaitTaskReport("the task runs", runs)
 			m.Kill()
 			processes := systemtest.GroupProcessesByKind(systemtest.FindNodeProcesses(data))

@@ -158,10 +158,10 @@ func (g *jobGenerator) attacker(name string, group *api.TaskGroup) (*api.Task, t
 		}
 	}
 	targets := g.world.targets
-	targets.Name = g.id + "/" + *group.Name + "/" + name
-	targets.Canaries = slices.Concat(targets.Canaries, g.operator.canaries)
-	targets.Mounts = []string{"/outer", "/inner", "/shared", "/mnt0", "/mnt1", "/alloc/data/root", "/alloc/data/proc", "/alloc/data/" + attack.SwappedFile}
-	targets.Writable = []string{"/local", "/secrets", "/tmp", "/alloc/data", "/alloc/tmp", "/outer", "/shared", "/dev/shm", "/mnt0", "/mnt1"}
+	targets.TaskName = g.id + "/" + *group.Name + "/" + name
+	targets.UnreadableFiles = slices.Concat(targets.UnreadableFiles, g.operator.canaries)
+	targets.MountPoints = []string{"/outer", "/inner", "/shared", "/mnt0", "/mnt1", "/alloc/data/root", "/alloc/data/proc", "/alloc/data/" + attack.SwappedFile}
+	targets.WritableDirs = []string{"/local", "/secrets", "/tmp", "/alloc/data", "/alloc/tmp", "/outer", "/shared", "/dev/shm", "/mnt0", "/mnt1"}
 	task.Env = map[string]string{attack.TargetsEnvVar: encodeJSON(targets)}
 	for label := range group.Volumes {
 		if g.oneIn(2) {
@@ -288,7 +288,7 @@ func (g *jobGenerator) artifactSources() []string {
 func (g *jobGenerator) template() *api.Template {
 	text := pick(g, []string{
 		"plain", "plain", fmt.Sprintf(`{{ file %q }}`, g.world.canary), `{{ file "/etc/shadow" }}`, `{{ file "../alloc/data/root/etc/shadow" }}`, `{{ file "alloc/data/fifo" }}`, `{{ env "HOME" }}`,
-		`{{ plugin "cat" "/etc/shadow" }}`, fmt.Sprintf(`{{ "x" | writeToFile %q "root" "root" "0666" }}`, g.world.targets.Guard), `{{ range loop 1000000000 }}x{{ end }}`, `{{ executeTemplate "x" }}`,
+		`{{ plugin "cat" "/etc/shadow" }}`, fmt.Sprintf(`{{ "x" | writeToFile %q "root" "root" "0666" }}`, g.world.targets.UnchangeableFile), `{{ range loop 1000000000 }}x{{ end }}`, `{{ executeTemplate "x" }}`,
 	})
 	t := &api.Template{DestPath: new(pick(g, append(g.hostilePaths(), "local/t", "local/t", "local/t", "secrets/t"))), ChangeMode: new("noop")}
 	if g.oneIn(3) {

@@ -67,7 +67,7 @@ func newHostileWorld(t *testing.T) *hostileWorld {
 		secrets: map[string]string{}, namespaces: map[string]uint64{}, probes: map[string]int{},
 	}
 	w.canary = filepath.Join(w.canaryDir, "file")
-	w.targets.Guard = filepath.Join(w.canaryDir, "guard")
+	w.targets.UnchangeableFile = filepath.Join(w.canaryDir, "guard")
 	w.makeDir(t, w.canaryDir, 0o755)
 	w.makeDir(t, w.chroot, 0o755)
 	for _, name := range []string{"", "outer", "outer/inner", "shared"} {
@@ -75,11 +75,11 @@ func newHostileWorld(t *testing.T) *hostileWorld {
 	}
 	w.makeDir(t, w.volumes, 0o755)
 	w.makeFile(t, w.canary, w.newSecret("a file of the machine"), 0o644)
-	w.makeFile(t, w.targets.Guard, "", 0o666)
+	w.makeFile(t, w.targets.UnchangeableFile, "", 0o666)
 	w.makeFile(t, filepath.Join(w.chroot, "root-only"), w.newSecret(secretOfRoot), 0o600)
 	w.makeFile(t, filepath.Join(w.chroot, probeInImage), string(buildProbe(t)), 0o755)
-	w.targets.Commands = []string{"nomad-lite ", "probe wait"}
-	w.targets.Canaries = []string{w.canary, rootOnly}
+	w.targets.UnreachableCommands = []string{"nomad-lite ", "probe wait"}
+	w.targets.UnreadableFiles = []string{w.canary, rootOnly}
 	for _, name := range []string{"cgroup", "ipc", "mnt", "net", "pid", "uts"} {
 		var st unix.Stat_t
 		if err := unix.Stat("/proc/self/ns/"+name, &st); err != nil {
@@ -164,9 +164,9 @@ func (w *hostileWorld) listen(t *testing.T) {
 		t.Cleanup(func() { listener.Close() })
 		if at[0] == "tcp4" {
 			_, port, _ := net.SplitHostPort(listener.Addr().String())
-			w.targets.Addresses = []string{"127.0.0.1:" + port}
+			w.targets.TCPAddresses = []string{"127.0.0.1:" + port}
 		} else {
-			w.targets.Sockets = append(w.targets.Sockets, at[1])
+			w.targets.SocketPaths = append(w.targets.SocketPaths, at[1])
 		}
 		go func() { // ends when the listener is closed
 			for {
@@ -269,10 +269,10 @@ func (o *operator) start(t *testing.T, w *hostileWorld, engine *dockertest.Engin
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if alloc.NetworkStatus != nil {
-		w.targets.Neighbours = append(slices.Clone(w.targets.Neighbours), alloc.NetworkStatus.Address)
+		w.targets.NeighbourIPs = append(slices.Clone(w.targets.NeighbourIPs), alloc.NetworkStatus.Address)
 	}
-	if len(w.targets.Sockets) < 4 {
-		w.targets.Sockets = append(slices.Clone(w.targets.Sockets), filepath.Join(o.dataDir, "nomad.sock"), w.engineSocket)
+	if len(w.targets.SocketPaths) < 4 {
+		w.targets.SocketPaths = append(slices.Clone(w.targets.SocketPaths), filepath.Join(o.dataDir, "nomad.sock"), w.engineSocket)
 	}
 }
 
@@ -388,7 +388,7 @@ func (w *hostileWorld) judge(o *operator, j *hostileJob, allocs []*api.Allocatio
 
 // judgeGuard returns the changes of a job to the file of the machine, and removes them.
 func (w *hostileWorld) judgeGuard(job string) (breaches []string) {
-	text, err := os.ReadFile(w.targets.Guard)
+	text, err := os.ReadFile(w.targets.UnchangeableFile)
 	if err != nil {
 		return []string{"files: " + err.Error()}
 	}
@@ -401,7 +401,7 @@ func (w *hostileWorld) judgeGuard(job string) (breaches []string) {
 		}
 	}
 	if len(breaches) > 0 {
-		if err := os.WriteFile(w.targets.Guard, []byte(rest), 0o666); err != nil {
+		if err := os.WriteFile(w.targets.UnchangeableFile, []byte(rest), 0o666); err != nil {
 			breaches = append(breaches, err.Error())
 		}
 	}

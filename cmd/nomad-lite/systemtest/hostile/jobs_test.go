@@ -191,14 +191,14 @@ func TestProbeDetectsMissingIsolation(t *testing.T) {
 		_ = cmd.Wait()
 	}()
 	targets := w.targets
-	targets.Name, targets.Writable = "job/g/t", []string{newPublicDir(t)}
+	targets.TaskName, targets.WritableDirs = "job/g/t", []string{newPublicDir(t)}
 	lines := runProbe(t, w, targets)
 	breaches := strings.Join(w.judgeReport(&operator{}, taskFacts{driver: "exec", networkMode: "none"}, lines), "\n")
 	j := &hostileJob{Job: api.NewBatchJob("job", "job", api.GlobalRegion, 50), tasks: map[string]taskFacts{"g/t": {driver: "exec"}}, uids: map[string]string{"g/t": "0"}}
-	breaches += "\n" + strings.Join(w.judgeFiles(&operator{}, j, targets.Writable[0]), "\n")
+	breaches += "\n" + strings.Join(w.judgeFiles(&operator{}, j, targets.WritableDirs[0]), "\n")
 	for _, want := range []string{
 		"user: Uid 0", "namespace: the task is in the namespace mnt", "namespace: the task is in the namespace pid", "files: the task reads a file of the machine at " + w.canary,
-		"files: the task reads a file of the machine at /proc/", "files: the task writes " + w.targets.Guard, "identity: the task becomes another by setuid 4001", "identity: the task becomes another by setgroups",
+		"files: the task reads a file of the machine at /proc/", "files: the task writes " + w.targets.UnchangeableFile, "identity: the task becomes another by setuid 4001", "identity: the task becomes another by setgroups",
 		"processes: trace of " + cmd.Path, "processes: mem of " + cmd.Path, "processes: root of " + cmd.Path, "sockets: the task connects to 127.0.0.1:", "sockets: the task connects to @nomad-lite",
 		"left: a set-id file /left-job-g-t-own/chmod ", "/openat2 ", "/mknod ", "/fchmodat2 ", "left: a device", "left: a file with capabilities", "left: a file of another user",
 	} {

@@ -26,7 +26,7 @@ import (
 
 // TestAllocationRequests checks the requests of Nomad's API about allocations and the node. Each
 // subtest names its numbers in the checklist of requests that clients need.
-func TestAllocationRequests(t *testing.T) { systemtest.ForEachTransport(t, testAllocationRequests) }
+func TestAllocationRequests(t *testing.T) { systemtest.ForPlainTCPAndTLS(t, testAllocationRequests) }
 
 func testAllocationRequests(t *testing.T, s *systemtest.TestAgent) {
 	main := s.RunJob("main", api.JobTypeService, "running",
@@ -40,7 +40,7 @@ func testAllocationRequests(t *testing.T, s *systemtest.TestAgent) {
 	})
 	for stream, want := range map[string]string{"stdout": "hello\n", "stderr": "complaint\n"} {
 		s.WaitUntil("its "+stream+" is there", func() (string, bool) {
-			text, err := s.ReadLog(main, "web", stream, "start", 0)
+			text, err := s.ReadStoredLog(main, "web", stream, "start", 0)
 			return text + fmt.Sprint(err), text == want
 		})
 	}
@@ -69,7 +69,7 @@ func testAllocationRequests(t *testing.T, s *systemtest.TestAgent) {
 
 // TestNodeRequests checks the requests that change the whole node, with an agent of its
 // own.
-func TestNodeRequests(t *testing.T) { systemtest.ForEachTransport(t, testNodeRequests) }
+func TestNodeRequests(t *testing.T) { systemtest.ForPlainTCPAndTLS(t, testNodeRequests) }
 
 func testNodeRequests(t *testing.T, s *systemtest.TestAgent) {
 	t.Run("a stopped allocation is replaced", func(t *testing.T) { testStoppedAllocIsReplaced(t, s) })
@@ -163,7 +163,7 @@ func testAllocPrefixes(t *testing.T, s *systemtest.TestAgent, alloc *api.Allocat
 // checklist 20
 func testLogs(t *testing.T, s *systemtest.TestAgent, main *api.Allocation) {
 	for stream, want := range map[string]string{"stdout": "hello\n", "stderr": "complaint\n"} {
-		if text, err := s.ReadLog(main, "web", stream, "start", 0); err != nil || text != want {
+		if text, err := s.ReadStoredLog(main, "web", stream, "start", 0); err != nil || text != want {
 			t.Errorf("%s: %q, %v", stream, text, err)
 		}
 	}
@@ -172,22 +172,22 @@ func testLogs(t *testing.T, s *systemtest.TestAgent, main *api.Allocation) {
 	alloc := s.RunJob("lines", api.JobTypeService, "running", systemtest.NewShellTask("t", "seq 1000000 1320000; while :; do [ -e local/go ] && seq 5 && rm local/go; sleep 0.02; done", small))
 	last := "1320000\n"
 	s.WaitUntil("all lines are there", func() (string, bool) {
-		text, err := s.ReadLog(alloc, "t", "stdout", "end", int64(len(last)))
+		text, err := s.ReadStoredLog(alloc, "t", "stdout", "end", int64(len(last)))
 		return text + fmt.Sprint(err), text == last
 	})
-	all, err := s.ReadLog(alloc, "t", "stdout", "start", 0)
+	all, err := s.ReadStoredLog(alloc, "t", "stdout", "start", 0)
 	if lines := strings.Split(all, "\n"); err != nil || len(lines) != 320002 || lines[0] != "1000000" || lines[160000] != "1160000" {
 		t.Errorf("%d lines, %v", len(lines), err)
 	}
-	if text, err := s.ReadLog(alloc, "t", "stdout", "start", 8); err != nil || !strings.HasPrefix(text, "1000001\n1000002\n") {
+	if text, err := s.ReadStoredLog(alloc, "t", "stdout", "start", 8); err != nil || !strings.HasPrefix(text, "1000001\n1000002\n") {
 		t.Errorf("from an offset: %.20q, %v", text, err)
 	}
-	if text, err := s.ReadLog(alloc, "t", "stdout", "end", 20); err != nil || text != "998\n1319999\n1320000\n" {
+	if text, err := s.ReadStoredLog(alloc, "t", "stdout", "end", 20); err != nil || text != "998\n1319999\n1320000\n" {
 		t.Errorf("-tail -c 20: %q, %v", text, err)
 	}
 	// The client implements -tail -n: it requests more bytes than one log file holds, and counts
 	// the lines.
-	if text, err := s.ReadLog(alloc, "t", "stdout", "end", 2_400_000); err != nil || len(text) != 2_400_000 || !strings.HasSuffix(text, last) {
+	if text, err := s.ReadStoredLog(alloc, "t", "stdout", "end", 2_400_000); err != nil || len(text) != 2_400_000 || !strings.HasSuffix(text, last) {
 		t.Errorf("-tail over files: %d bytes, %v", len(text), err)
 	}
 	// The client implements -f: the agent sends the newest file from its start, and later output.
@@ -308,7 +308,7 @@ func testLogsThroughProxy(t *testing.T, s *systemtest.TestAgent, alloc *api.Allo
 				t.Fatal(err)
 			}
 			through := &systemtest.TestAgent{Client: client, T: t}
-			if text, err := through.ReadLog(alloc, "web", "stdout", "start", 0); err != nil || text != "hello\n" {
+			if text, err := through.ReadStoredLog(alloc, "web", "stdout", "start", 0); err != nil || text != "hello\n" {
 				t.Errorf("%s, node at %q: %q, %v", address, elsewhere, text, err)
 			}
 			var out bytes.Buffer
@@ -573,7 +573,7 @@ func testSignalAndRestart(t *testing.T, s *systemtest.TestAgent, main *api.Alloc
 	says := func(want string) {
 		t.Helper()
 		s.WaitUntil("the task says "+want, func() (string, bool) {
-			text, err := s.ReadLog(alloc, "t", "stdout", "start", 0)
+			text, err := s.ReadStoredLog(alloc, "t", "stdout", "start", 0)
 			return text + fmt.Sprint(err), text == want
 		})
 	}
@@ -640,7 +640,7 @@ func testSignalAndRestart(t *testing.T, s *systemtest.TestAgent, main *api.Alloc
 // checklist 27
 func testAllocGC(t *testing.T, s *systemtest.TestAgent) {
 	done := s.RunJob("done", api.JobTypeBatch, "complete", systemtest.NewShellTask("t", "echo text"))
-	if text, err := s.ReadLog(done, "t", "stdout", "start", 0); err != nil || text != "text\n" {
+	if text, err := s.ReadStoredLog(done, "t", "stdout", "start", 0); err != nil || text != "text\n" {
 		t.Errorf("logs of what has ended: %q, %v", text, err)
 	}
 	s.WaitUntil("it can be collected", func() (string, bool) {

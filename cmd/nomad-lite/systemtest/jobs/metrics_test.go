@@ -52,7 +52,7 @@ func TestAgentExportsMetrics(t *testing.T) {
 	if names["nomad_lite_store_commit_duration_seconds"] == 0 {
 		t.Errorf("received %v", names)
 	}
-	resource := otlptest.StringAttributes(collector.ReceivedMetrics()[0].GetResource())
+	resource := otlptest.StringAttributes(collector.ResourceMetrics()[0].GetResource())
 	for _, name := range []string{"service.name", "service.version", "service.instance.id", "host.name", "nomad.node.id", "nomad.node.name", "nomad.datacenter", "nomad.region"} {
 		if resource[name] == "" {
 			t.Errorf("the attribute %s is missing: %v", name, resource)

@@ -72,7 +72,7 @@ type tracedNode struct {
 // newTracedNode starts a node whose hook writes its trace context to the file hook in the directory of the node.
 func newTracedNode(t *testing.T, endpoint, protocol string) *tracedNode {
 	t.Helper()
-	n := &tracedNode{T: t, dir: systemtest.NewNodeDir(t)}
+	n := &tracedNode{T: t, dir: systemtest.NewLeakCheckedAgentDir(t)}
 	t.Cleanup(func() {
 		select {
 		case <-n.exited:

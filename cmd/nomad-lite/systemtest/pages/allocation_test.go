@@ -65,7 +65,7 @@ func TestUIAllocations(t *testing.T) {
 		p.SelectOption("dialog select", "SIGUSR1")
 		p.Click("Send")
 		s.WaitUntil("the task receives the signal", func() (string, bool) {
-			text, err := s.ReadLog(alloc, "main", "stdout", "start", 0)
+			text, err := s.ReadStoredLog(alloc, "main", "stdout", "start", 0)
 			return text + fmt.Sprint(err), text == "got USR1\n"
 		})
 		p.Click("Restart the task main")
@@ -268,7 +268,7 @@ func TestUILogsAndFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.WaitUntil("the task prints again", func() (string, bool) {
-			text, err := s.ReadLog(alloc, hostileName, "stdout", "start", 0)
+			text, err := s.ReadStoredLog(alloc, hostileName, "stdout", "start", 0)
 			return text + fmt.Sprint(err), strings.Count(text, "later") == 2
 		})
 		if n := systemtest.Eval[int](p, `new Promise((resolve) => setTimeout(() => resolve(`+countLater+`), 500))`); n != 1 {

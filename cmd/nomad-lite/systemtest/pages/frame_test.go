@@ -33,7 +33,7 @@ func TestUILoginAndLostConnection(t *testing.T) {
 	slowtest.Skip(t, "shows pages in a browser; TestUIJobList shows one")
 	t.Parallel()
 	s := systemtest.StartPersistentAgent(t, nil)
-	address := s.KeepPort()
+	address := s.PinHTTPPort()
 	tokenFile := filepath.Join(s.DataDir, "token")
 	token, readToken := readToken(t, tokenFile), readToken(t, filepath.Join(s.DataDir, "token-read"))
 	b := systemtest.OpenBrowser(t)

@@ -333,7 +333,7 @@ func (u *uiJobsTest) dispatch() {
 	p.WaitFor(`decodeURIComponent(location.pathname).startsWith("/ui/jobs/template/dispatch-")`)
 	p.WaitText("td", "complete")
 	child := strings.TrimSuffix(strings.TrimPrefix(systemtest.Eval[string](p, `decodeURIComponent(location.pathname)`), "/ui/jobs/"), "@default")
-	if log, err := u.ReadLog(u.WaitAlloc(child, "complete"), "main", "stdout", "start", 0); err != nil || log != "höllo world\n" {
+	if log, err := u.ReadStoredLog(u.WaitAlloc(child, "complete"), "main", "stdout", "start", 0); err != nil || log != "höllo world\n" {
 		u.t.Errorf("the task printed %q, %v", log, err)
 	}
 	p.Click("template")

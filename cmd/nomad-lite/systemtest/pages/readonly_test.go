@@ -36,7 +36,7 @@ func TestUIReadOnlyToken(t *testing.T) {
 	slowtest.Skip(t, "clicks all buttons of the pages in a browser; TestReadOnlyTokenAccess tests the agent")
 	t.Parallel()
 	s := systemtest.StartPersistentAgent(t, nil)
-	address := s.KeepPort()
+	address := s.PinHTTPPort()
 	s.RunJob("web", "service", "running", systemtest.NewShellTask("main", systemtest.SleepForeverScript))
 	c, err := api.NewClient(&api.Config{Address: address, SecretID: readToken(t, filepath.Join(s.DataDir, "token"))})
 	if err != nil {

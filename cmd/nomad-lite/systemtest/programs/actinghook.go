@@ -18,8 +18,8 @@ func serveActionHook() { sdk.ServeHook(&taskActionPlugin{}) }
 
 // taskActionPlugin is a hook that performs the actions which the Nomad variable "orders" names.
 type taskActionPlugin struct {
-	host      hook.Host
-	startOnce sync.Once
+	host             hook.Host
+	startActionsOnce sync.Once
 }
 
 func (*taskActionPlugin) Info() sdk.HookInfo { return sdk.HookInfo{Name: "acting", Version: "1.0.0"} }
@@ -28,16 +28,16 @@ func (a *taskActionPlugin) SetHost(host hook.Host, _ hook.Node) { a.host = host 
 
 func (a *taskActionPlugin) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 	if req.Repeated {
-		recordHookResult("poststart repeated")
+		appendToAnswersFile("poststart repeated")
 	} else {
-		recordHookResult("poststart")
+		appendToAnswersFile("poststart")
 	}
-	a.startOnce.Do(func() { go a.performActions(req.Scope()) })
+	a.startActionsOnce.Do(func() { go a.performActionsOfVariable(req.Scope()) })
 	return hook.TaskPoststartResponse{}, nil
 }
 
-// performActions performs each action that the variable names on the task, until the task has exited.
-func (a *taskActionPlugin) performActions(s hook.Scope) {
+// performActionsOfVariable performs each action that the variable names on the task, until the task has exited.
+func (a *taskActionPlugin) performActionsOfVariable(s hook.Scope) {
 	ctx := context.Background()
 	for after := uint64(0); ; {
 		items, index, err := a.host.Variable(ctx, s, "orders", after)
@@ -47,12 +47,12 @@ func (a *taskActionPlugin) performActions(s hook.Scope) {
 		}
 		if err != nil {
 			_, late := a.host.Exec(ctx, s, []string{"true"}, time.Second)
-			recordHookResult("over: denied=%v, a late call: %v", errors.Is(err, hook.ErrPermissionDenied), late)
+			appendToAnswersFile("over: denied=%v, a late call: %v", errors.Is(err, hook.ErrPermissionDenied), late)
 			return
 		}
 		after = index
 		if order := items["do"]; order != "" {
-			recordHookResult("%s: %v", order, a.performAction(ctx, s, order))
+			appendToAnswersFile("%s: %v", order, a.performAction(ctx, s, order))
 		}
 	}
 }
@@ -69,7 +69,7 @@ func (a *taskActionPlugin) performAction(ctx context.Context, s hook.Scope, orde
 		return a.host.Kill(ctx, s, "the hook has had enough")
 	case "list":
 		paths, _, err := a.host.Variables(ctx, s, "o", 0)
-		recordHookResult("variables: %q", paths)
+		appendToAnswersFile("variables: %q", paths)
 		return err
 	case "services":
 		return a.watchService(ctx, s)
@@ -111,7 +111,7 @@ func (a *taskActionPlugin) floodEvents(ctx context.Context, s hook.Scope) error 
 	}
 	callersWG.Wait()
 	n, most := acceptedCalls.Load(), 100+10*time.Since(begun).Seconds()
-	recordHookResult("events: as many as may be at once %v, no more than may be in that time %v", n >= 100, float64(n) <= most)
+	appendToAnswersFile("events: as many as may be at once %v, no more than may be in that time %v", n >= 100, float64(n) <= most)
 	return <-refusals
 }
 
@@ -141,7 +141,7 @@ func (a *taskActionPlugin) watchService(ctx context.Context, s hook.Scope) error
 		if err != nil {
 			return err
 		}
-		recordHookResult("services: %d", len(list))
+		appendToAnswersFile("services: %d", len(list))
 		if len(list) > 0 {
 			return nil
 		}
@@ -157,11 +157,11 @@ func (a *taskActionPlugin) sampleStats(ctx context.Context, s hook.Scope) error 
 		return err
 	}
 	first, second := <-samples, <-samples
-	recordHookResult("samples: in order %v", second.Time.After(first.Time))
+	appendToAnswersFile("samples: in order %v", second.Time.After(first.Time))
 	go func() {
 		for range samples {
 		}
-		recordHookResult("samples: no more")
+		appendToAnswersFile("samples: no more")
 	}()
 	return nil
 }

@@ -27,7 +27,7 @@ func (*hostAPIPlugin) Info() sdk.HookInfo {
 
 func (a *hostAPIPlugin) SetHost(host hook.Host, _ hook.Node) { a.host = host }
 
-func recordHookResult(format string, values ...any) { appendLine("answers", format, values...) }
+func appendToAnswersFile(format string, values ...any) { appendLine("answers", format, values...) }
 
 func appendLine(file, format string, values ...any) {
 	f, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
@@ -45,13 +45,13 @@ func (a *hostAPIPlugin) watchVariable(s hook.Scope) {
 	for after := uint64(0); ; {
 		items, index, err := a.host.Variable(ctx, s, "word", after)
 		if err != nil {
-			recordHookResult("variable: denied=%v", errors.Is(err, hook.ErrPermissionDenied))
+			appendToAnswersFile("variable: denied=%v", errors.Is(err, hook.ErrPermissionDenied))
 			return
 		}
-		recordHookResult("variable: %q", items["is"])
+		appendToAnswersFile("variable: %q", items["is"])
 		if word := items["is"]; word != "" {
 			if err := a.host.SetHealth(ctx, s, word != "bad", "the word is "+word); err != nil {
-				recordHookResult("health: %v", err)
+				appendToAnswersFile("health: %v", err)
 			}
 		}
 		after = index
@@ -63,7 +63,7 @@ func (a *hostAPIPlugin) recordStatsSamples(s hook.Scope) {
 	stream := a.statsStreamCount.Add(1)
 	samples, err := a.host.Stats(context.Background(), s, 100*time.Millisecond)
 	if err != nil {
-		recordHookResult("stats: %v", err)
+		appendToAnswersFile("stats: %v", err)
 		return
 	}
 	for range samples {
@@ -75,39 +75,39 @@ func (a *hostAPIPlugin) recordStatsSamples(s hook.Scope) {
 func (a *hostAPIPlugin) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 	s := req.Scope()
 	if result, err := a.host.Exec(ctx, s, []string{"sh", "-c", "echo here; exit 7"}, time.Minute); err != nil {
-		recordHookResult("exec: %v", err)
+		appendToAnswersFile("exec: %v", err)
 	} else {
-		recordHookResult("exec: %q %d", result.Stdout, result.Exit.ExitCode)
+		appendToAnswersFile("exec: %q %d", result.Stdout, result.Exit.ExitCode)
 	}
 	if text, err := a.host.Interpolate(ctx, s, "${NOMAD_TASK_NAME} ${NOMAD_META_word} ${attr.kernel.name}"); err != nil {
-		recordHookResult("interpolate: %v", err)
+		appendToAnswersFile("interpolate: %v", err)
 	} else {
-		recordHookResult("interpolate: %s", text)
+		appendToAnswersFile("interpolate: %s", text)
 	}
 	if state, err := a.host.State(ctx, s); err != nil {
-		recordHookResult("state: %v", err)
+		appendToAnswersFile("state: %v", err)
 	} else {
-		recordHookResult("state: %s, wanted: %s, main: %s", state.ClientStatus, state.DesiredStatus, state.Tasks["main"].State)
+		appendToAnswersFile("state: %s, wanted: %s, main: %s", state.ClientStatus, state.DesiredStatus, state.Tasks["main"].State)
 	}
 	sampling, cancel := context.WithCancel(ctx)
 	if samples, err := a.host.Stats(sampling, s, 100*time.Millisecond); err != nil {
-		recordHookResult("stats: %v", err)
+		appendToAnswersFile("stats: %v", err)
 	} else {
-		recordHookResult("stats: memory %v", (<-samples).MemoryRSS > 0)
+		appendToAnswersFile("stats: memory %v", (<-samples).MemoryRSS > 0)
 	}
 	cancel()
-	recordHookResult("event: %v", a.host.EmitEvent(ctx, s, hook.Event{Message: "the hook was here"}))
-	recordHookResult("forged: %v", a.host.EmitEvent(ctx, s, hook.Event{Type: "Killed"}) != nil)
+	appendToAnswersFile("event: %v", a.host.EmitEvent(ctx, s, hook.Event{Message: "the hook was here"}))
+	appendToAnswersFile("forged: %v", a.host.EmitEvent(ctx, s, hook.Event{Type: "Killed"}) != nil)
 	other := s
 	other.Task = "other"
 	_, err := a.host.Exec(ctx, other, []string{"true"}, time.Second)
-	recordHookResult("other: denied=%v", errors.Is(err, hook.ErrPermissionDenied))
+	appendToAnswersFile("other: denied=%v", errors.Is(err, hook.ErrPermissionDenied))
 	forged := s
 	forged.Token = strings.ToUpper(s.Token)
 	_, err = a.host.State(ctx, forged)
-	recordHookResult("capability: denied=%v", errors.Is(err, hook.ErrPermissionDenied))
+	appendToAnswersFile("capability: denied=%v", errors.Is(err, hook.ErrPermissionDenied))
 	if list, _, err := a.host.Services(ctx, s, "web", 0); err != nil || len(list) > 1 {
-		recordHookResult("services: %v %v", list, err)
+		appendToAnswersFile("services: %v %v", list, err)
 	}
 	go a.watchVariable(s)
 	go a.recordStatsSamples(s)
@@ -121,15 +121,15 @@ func (a *hostAPIPlugin) PreKill(ctx context.Context, req hook.AllocPreKillReques
 		s.Task = task
 		result, err := a.host.Exec(ctx, s, []string{"sh", "-c", "echo $NOMAD_TASK_NAME"}, time.Minute)
 		if err != nil {
-			recordHookResult("exec in task %q of an allocation: no task=%v", task, errors.Is(err, hook.ErrTaskNotRunning))
+			appendToAnswersFile("exec in task %q of an allocation: no task=%v", task, errors.Is(err, hook.ErrTaskNotRunning))
 			continue
 		}
-		recordHookResult("exec in task %q of an allocation: %q", task, result.Stdout)
+		appendToAnswersFile("exec in task %q of an allocation: %q", task, result.Stdout)
 	}
 	return hook.AllocPreKillResponse{}, nil
 }
 
 func (a *hostAPIPlugin) Exited(ctx context.Context, req hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
-	recordHookResult("exited: restart=%v", req.WillRestart)
+	appendToAnswersFile("exited: restart=%v", req.WillRestart)
 	return hook.TaskExitedResponse{}, nil
 }

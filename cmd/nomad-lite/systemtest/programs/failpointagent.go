@@ -76,7 +76,7 @@ var KillableAgentCommands = map[string]func(ctx context.Context, a *agent.Agent,
 		waitStateChange(ctx, a.Store())
 		s := a.Store().Snapshot()
 		reportedIndex = s.Index()
-		seen := AllocReport{Local: s.AllocationsWithLocalRecords()}
+		seen := AllocReport{AllocIDsWithLocalRecords: s.AllocationsWithLocalRecords()}
 		for _, alloc := range s.Allocations(nil, "") {
 			seen.Allocs = append(seen.Allocs, &api.Allocation{
 				ID: alloc.ID, JobID: alloc.JobID, DesiredStatus: alloc.DesiredStatus, ClientStatus: alloc.ClientStatus,
@@ -136,8 +136,8 @@ func waitStateChange(ctx context.Context, s *store.Store) {
 
 // AllocReport is an agent's report about its allocations.
 type AllocReport struct {
-	Allocs []*api.Allocation
-	Local  []string // ids of the allocations with runner records in the store
+	Allocs                   []*api.Allocation
+	AllocIDsWithLocalRecords []string // ids of the allocations with runner records in the store
 }
 
 // FindAlloc returns an allocation of the job for which wanted returns true, or nil if there is none.

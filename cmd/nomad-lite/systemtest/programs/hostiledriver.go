@@ -24,7 +24,7 @@ import (
 // "answer" exists. With goroutine a goroutine that outlives the call panics. Tasks have no process: they exist only in
 // the plugin process, until they are stopped.
 func serveHostileDriver() {
-	d := &faultyDriver{name: os.Args[1], fault: os.Args[2], faultyMethod: os.Args[3], tasks: map[string]*faultyDriverTask{}}
+	d := &faultyDriver{name: os.Args[1], injectedFault: os.Args[2], faultyMethod: os.Args[3], tasks: map[string]*faultyDriverTask{}}
 	plugin.Serve(&plugin.ServeConfig{
 		HandshakeConfig: basewire.Handshake,
 		Plugins: plugin.PluginSet{
@@ -37,9 +37,9 @@ func serveHostileDriver() {
 }
 
 type faultyDriver struct {
-	driver.Driver // implements the methods that hosts do not call in these tests
-	name, fault   string
-	faultyMethod  string
+	driver.Driver       // implements the methods that hosts do not call in these tests
+	name, injectedFault string
+	faultyMethod        string
 
 	mu    sync.Mutex
 	tasks map[string]*faultyDriverTask
@@ -56,7 +56,7 @@ func (d *faultyDriver) injectFault(method string) {
 	if method != d.faultyMethod {
 		return
 	}
-	switch d.fault {
+	switch d.injectedFault {
 	case "panic":
 		panic("not today")
 	case "hang":
@@ -225,7 +225,7 @@ func (d *faultyDriver) ExecTaskStreaming(context.Context, string, driver.Exec) (
 // FAULT METHOD`. It has the faults of serveHostileDriver. With nothing, Start returns nil without an error. With
 // misspell, Start decodes its config into a struct that does not match the schema.
 func serveHostileSDKDriver() {
-	sdk.ServeDriver(&faultySDKDriver{name: os.Args[1], faultInjector: &faultyDriver{fault: os.Args[2], faultyMethod: os.Args[3]}})
+	sdk.ServeDriver(&faultySDKDriver{name: os.Args[1], faultInjector: &faultyDriver{injectedFault: os.Args[2], faultyMethod: os.Args[3]}})
 }
 
 type faultySDKDriver struct {
@@ -246,7 +246,7 @@ func (d *faultySDKDriver) Start(_ context.Context, start *sdk.StartRequest) (*fa
 	var config struct {
 		Massage string `codec:"massage"`
 	}
-	switch d.faultInjector.fault {
+	switch d.faultInjector.injectedFault {
 	case "misspell":
 		if err := start.Config(&config); err != nil {
 			return nil, err

@@ -39,11 +39,11 @@ func serveKillableAgent() {
 }
 
 func runKillableAgent(dir string, programs ...string) error {
-	config := catalog.Config{Builtins: []catalog.Builtin{{Name: rawexec.Name, Config: map[string]any{"enabled": true}}}}
+	config := catalog.Config{Builtins: []catalog.Builtin{{Name: rawexec.Name, DefaultConfig: map[string]any{"enabled": true}}}}
 	var hookRules []pluginhooks.Rule
 	if len(programs) > 0 {
-		config.Dir = programs[0]
-		files, err := os.ReadDir(config.Dir)
+		config.PluginDir = programs[0]
+		files, err := os.ReadDir(config.PluginDir)
 		if err != nil {
 			return err
 		}
@@ -75,7 +75,7 @@ func runKillableAgent(dir string, programs ...string) error {
 		Node:            localnode.Settings{CPUMHz: 100_000, MemoryMB: 1_000_000, DiskMB: 1_000_000},
 		Plugins:         plugins,
 		Hooks:           hookRules,
-		FindTaskProcess: agentconfig.TaskProcessFromState,
+		FindTaskProcess: agentconfig.TaskProcessFromDriverState,
 		GC:              noderunner.GCLimits{MaxAllocs: 10_000, MaxDiskUsagePercent: 100, MaxInodeUsagePercent: 100}, // so high that no allocation that a test checks is garbage collected
 		Logger:          hclog.New(&hclog.LoggerOptions{Level: level, Output: os.Stderr}),
 	})
@@ -115,10 +115,10 @@ func runKillableAgent(dir string, programs ...string) error {
 			for _, alloc := range a.Store().Snapshot().Allocations(nil, "") {
 				states[alloc.ID] = &api.Allocation{ID: alloc.ID, Name: alloc.Name, JobID: alloc.JobID, ClientStatus: alloc.ClientStatus, TaskStates: alloc.TaskStates}
 				if runner := a.Alloc(alloc.ID); runner != nil {
-					owned += len(runner.PluginsLeftRunning())
+					owned += len(runner.PluginsNeededAfterShutdown())
 				}
 			}
-			if err := answer.Encode(systemtest.TaskReport{Owned: owned, Commits: a.Store().Commits(), Allocs: states}); err != nil {
+			if err := answer.Encode(systemtest.TaskReport{TasksWithProcess: owned, StateFileWrites: a.Store().Commits(), Allocs: states}); err != nil {
 				return err
 			}
 		case "leave":

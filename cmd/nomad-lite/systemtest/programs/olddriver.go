@@ -34,7 +34,7 @@ func serveOldDriver() {
 	}
 	d := &oldProtocolDriver{taskEnded: map[string]chan struct{}{}}
 	server := grpc.NewServer(grpc.ForceServerCodec(rawCodec{}), grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
-		return d.handleCall(stream)
+		return d.answerCall(stream)
 	}))
 	d.stopServer = func() { go server.Stop() }
 	fmt.Printf("1|2|unix|%s|grpc|\n", socket)
@@ -64,7 +64,7 @@ var recordedRPCResponses = map[string]string{
 	"Health/Check":            "0801",
 }
 
-func (d *oldProtocolDriver) handleCall(stream grpc.ServerStream) error {
+func (d *oldProtocolDriver) answerCall(stream grpc.ServerStream) error {
 	full, _ := grpc.MethodFromServerStream(stream)
 	service, name := filepath.Split(full)
 	method := service[strings.LastIndexByte(strings.TrimSuffix(service, "/"), '.')+1:] + name

@@ -20,7 +20,7 @@ import (
 // cgroup that the host has created. A task is a shell script that gets the facts about its start in the variable FACTS.
 // DIR has a file for each network; while DIR/broken exists, no network can be destroyed.
 func servePodDriver() {
-	d := &podDriverPlugin{name: os.Args[1], networks: networkFiles(os.Args[2])}
+	d := &podDriverPlugin{name: os.Args[1], networks: networkFileDir(os.Args[2])}
 	has := func(capability string) bool { return slices.Contains(os.Args[3:], capability) }
 	d.capabilities.DynamicWorkloadUsers, d.limitsCPU = has("users"), has("cpumax")
 	if has("network") {
@@ -33,7 +33,7 @@ func servePodDriver() {
 type podDriverPlugin struct {
 	name         string
 	capabilities driver.Capabilities
-	networks     networkFiles
+	networks     networkFileDir
 	limitsCPU    bool
 }
 
@@ -84,17 +84,17 @@ func (*podDriverPlugin) Recover(ctx context.Context, start *sdk.StartRequest) (*
 }
 
 func (d *podDriverPlugin) CreateNetwork(_ context.Context, allocID, hostname string) (*driver.NetworkIsolation, bool, error) {
-	return d.networks.create(allocID, hostname)
+	return d.networks.createNetworkFile(allocID, hostname)
 }
 
 func (d *podDriverPlugin) DestroyNetwork(_ context.Context, allocID string, isolation *driver.NetworkIsolation) error {
-	return d.networks.destroy(allocID, isolation)
+	return d.networks.removeNetworkFile(allocID, isolation)
 }
 
-// networkFiles is a directory with a file for each network that a driver has created.
-type networkFiles string
+// networkFileDir is a directory with a file for each network that a driver has created.
+type networkFileDir string
 
-func (n networkFiles) create(allocID, hostname string) (*driver.NetworkIsolation, bool, error) {
+func (n networkFileDir) createNetworkFile(allocID, hostname string) (*driver.NetworkIsolation, bool, error) {
 	path := filepath.Join(string(n), allocID)
 	_, err := os.Stat(path)
 	created := errors.Is(err, os.ErrNotExist)
@@ -104,7 +104,7 @@ func (n networkFiles) create(allocID, hostname string) (*driver.NetworkIsolation
 	return &driver.NetworkIsolation{Mode: driver.NetworkGroup, Path: path, Labels: map[string]string{"docker_sandbox_hostname": hostname}}, created, nil
 }
 
-func (n networkFiles) destroy(allocID string, isolation *driver.NetworkIsolation) error {
+func (n networkFileDir) removeNetworkFile(allocID string, isolation *driver.NetworkIsolation) error {
 	path := filepath.Join(string(n), allocID)
 	if isolation.Path != path {
 		return fmt.Errorf("the network of %s is %s, not %s", allocID, path, isolation.Path)

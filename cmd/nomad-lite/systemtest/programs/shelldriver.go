@@ -15,10 +15,10 @@ import (
 
 // shellNetworkDir returns the directory for the network files of the shell driver. If the directory does not exist, the
 // driver creates no networks.
-func shellNetworkDir() networkFiles {
+func shellNetworkDir() networkFileDir {
 	cmdline, _ := os.ReadFile("/proc/self/cmdline") // testscript.Main has shortened os.Args[0]
 	program, _, _ := strings.Cut(string(cmdline), "\x00")
-	return networkFiles(filepath.Join(filepath.Dir(filepath.Dir(program)), "networks"))
+	return networkFileDir(filepath.Join(filepath.Dir(filepath.Dir(program)), "networks"))
 }
 
 // serveShellDriver serves an external driver with the SDK. A task whose config sets crash makes the plugin process exit
@@ -46,11 +46,11 @@ func (*shellDriverPlugin) Info() sdk.DriverInfo {
 }
 
 func (*shellDriverPlugin) CreateNetwork(_ context.Context, allocID, hostname string) (*driver.NetworkIsolation, bool, error) {
-	return shellNetworkDir().create(allocID, hostname)
+	return shellNetworkDir().createNetworkFile(allocID, hostname)
 }
 
 func (*shellDriverPlugin) DestroyNetwork(_ context.Context, allocID string, isolation *driver.NetworkIsolation) error {
-	return shellNetworkDir().destroy(allocID, isolation)
+	return shellNetworkDir().removeNetworkFile(allocID, isolation)
 }
 
 func (*shellDriverPlugin) Start(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {

@@ -25,7 +25,7 @@ import (
 func serveTestDevice() {
 	d := &testDevice{name: os.Args[1]}
 	if len(os.Args) > 2 {
-		d.fault = os.Args[2]
+		d.injectedFault = os.Args[2]
 	}
 	plugin.Serve(&plugin.ServeConfig{
 		HandshakeConfig: basewire.Handshake,
@@ -38,11 +38,11 @@ func serveTestDevice() {
 	})
 }
 
-type testDevice struct{ name, fault string }
+type testDevice struct{ name, injectedFault string }
 
 func (d *testDevice) PluginInfo(context.Context) (*base.Info, error) {
 	info := &base.Info{Type: base.TypeDevice, Name: d.name, Version: "1.0.0", APIVersions: []string{device.APIVersion}}
-	if d.fault == "type" {
+	if d.injectedFault == "type" {
 		info.Type = base.TypeDriver
 	}
 	return info, nil
@@ -52,19 +52,19 @@ func (d *testDevice) ConfigSchema(context.Context) (*hclspec.Spec, error) { retu
 
 func (d *testDevice) SetConfig(context.Context, *base.Config) error { return nil }
 
-func (d *testDevice) exists(suffix string) bool {
+func (d *testDevice) controlFileExists(suffix string) bool {
 	_, err := os.Stat(d.name + suffix)
 	return err == nil
 }
 
-func (d *testDevice) group(ids ...string) device.Group {
+func (d *testDevice) newDeviceGroup(ids ...string) device.Group {
 	g := device.Group{
 		ID:         device.GroupID{Vendor: "acme", Type: "widget", Name: d.name},
 		Attributes: map[string]device.Attribute{"memory": {Value: int64(2048), Unit: "MiB"}, "turbo": {Value: true}},
 	}
 	for _, id := range ids {
 		one := device.Device{ID: id, Healthy: true, PCIBusID: "0000:00:0" + id}
-		if id == "b" && d.exists(".sick") {
+		if id == "b" && d.controlFileExists(".sick") {
 			one.Healthy, one.HealthDescription = false, "too hot"
 		}
 		g.Devices = append(g.Devices, one)
@@ -79,39 +79,39 @@ var testDeviceFaults = map[string]func(d *testDevice, n int) (device.Fingerprint
 		return device.Fingerprint{Err: device.ErrDisabled}, 0
 	},
 	"invalid": func(d *testDevice, _ int) (device.Fingerprint, time.Duration) {
-		g := d.group("a")
+		g := d.newDeviceGroup("a")
 		g.ID.Vendor = ""
 		return device.Fingerprint{Groups: []device.Group{g}}, 0
 	},
 	"breaks": func(d *testDevice, n int) (device.Fingerprint, time.Duration) {
 		if n == 0 {
-			return device.Fingerprint{Groups: []device.Group{d.group("a")}}, time.Millisecond
+			return device.Fingerprint{Groups: []device.Group{d.newDeviceGroup("a")}}, time.Millisecond
 		}
 		return device.Fingerprint{Err: errors.New("lost the bus")}, 0
 	},
 	"flaps": func(d *testDevice, n int) (device.Fingerprint, time.Duration) {
-		g := d.group("a")
+		g := d.newDeviceGroup("a")
 		g.Devices[0].Healthy = n%2 == 0
 		return device.Fingerprint{Groups: []device.Group{g}}, time.Millisecond
 	},
 	"twelve": func(d *testDevice, _ int) (device.Fingerprint, time.Duration) {
-		return device.Fingerprint{Groups: []device.Group{d.group("a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l")}}, time.Hour
+		return device.Fingerprint{Groups: []device.Group{d.newDeviceGroup("a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l")}}, time.Hour
 	},
 	"many": func(d *testDevice, _ int) (device.Fingerprint, time.Duration) {
 		ids := make([]string, 8000)
 		for i := range ids {
 			ids[i] = fmt.Sprintf("device-%05d", i)
 		}
-		return device.Fingerprint{Groups: []device.Group{d.group(ids...)}}, time.Hour
+		return device.Fingerprint{Groups: []device.Group{d.newDeviceGroup(ids...)}}, time.Hour
 	},
 	"silent": func(*testDevice, int) (device.Fingerprint, time.Duration) { select {} },
 }
 
 func (d *testDevice) Fingerprint(ctx context.Context) (<-chan device.Fingerprint, error) {
-	next := testDeviceFaults[d.fault]
+	next := testDeviceFaults[d.injectedFault]
 	if next == nil {
 		next = func(d *testDevice, _ int) (device.Fingerprint, time.Duration) {
-			return device.Fingerprint{Groups: []device.Group{d.group("a", "b")}}, 100 * time.Millisecond
+			return device.Fingerprint{Groups: []device.Group{d.newDeviceGroup("a", "b")}}, 100 * time.Millisecond
 		}
 	}
 	out := make(chan device.Fingerprint)
@@ -140,7 +140,7 @@ func (d *testDevice) Reserve(_ context.Context, ids []string) (*device.Reservati
 	}
 	defer log.Close()
 	fmt.Fprintln(log, strings.Join(ids, ","))
-	switch d.fault {
+	switch d.injectedFault {
 	case "crash":
 		for _, file := range []string{".crash1", ".crash2"} {
 			if os.Remove(d.name+file) == nil {

@@ -68,7 +68,7 @@ plugin "shell-driver" {}
 // newNode makes a node without an agent. Tasks of other users can enter its directory.
 func newNode(t *testing.T, pause string) *node {
 	t.Helper()
-	dir := systemtest.NewNodeDir(t)
+	dir := systemtest.NewLeakCheckedAgentDir(t)
 	n := &node{
 		TestAgent: &systemtest.TestAgent{T: t, WorkDir: dir}, dir: dir, dataDir: filepath.Join(dir, "data"), configFile: filepath.Join(dir, "agent.hcl"), pause: pause,
 		devices: map[string]string{}, locks: map[string]string{},

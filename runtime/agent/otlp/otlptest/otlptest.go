@@ -40,13 +40,13 @@ var messages = map[string]proto.Message{
 	"/opentelemetry.proto.collector.metrics.v1.MetricsService/Export": (*metricspb.MetricsData)(nil),
 }
 
-// NewHTTP starts a collector for OTLP over HTTP, which ends with the test. The collector first calls before, which may be
-// nil. If before returns true, it has replied to the request, and the collector does not store the content of the request.
-func NewHTTP(t testing.TB, before func(http.ResponseWriter, *http.Request) bool) *Collector {
+// NewHTTP starts a collector for OTLP over HTTP, which ends with the test. The collector first calls replyInstead, which may be
+// nil. If replyInstead returns true, it has replied to the request, and the collector does not store the content of the request.
+func NewHTTP(t testing.TB, replyInstead func(http.ResponseWriter, *http.Request) bool) *Collector {
 	c := new(Collector)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
-		if before != nil && before(w, r) {
+		if replyInstead != nil && replyInstead(w, r) {
 			return
 		}
 		message := messages[r.URL.Path]
@@ -156,7 +156,7 @@ func (c *Collector) addRequest(message proto.Message, headers map[string][]strin
 
 // Spans returns all spans in the order in which they were received.
 func (c *Collector) Spans() (spans []*tracepb.Span) {
-	for _, r := range c.ReceivedSpans() {
+	for _, r := range c.ResourceSpans() {
 		for _, s := range r.GetScopeSpans() {
 			spans = append(spans, s.GetSpans()...)
 		}
@@ -166,7 +166,7 @@ func (c *Collector) Spans() (spans []*tracepb.Span) {
 
 // Metrics returns all metrics in the order in which they were received.
 func (c *Collector) Metrics() (all []*metricspb.Metric) {
-	for _, r := range c.ReceivedMetrics() {
+	for _, r := range c.ResourceMetrics() {
 		for _, s := range r.GetScopeMetrics() {
 			all = append(all, s.GetMetrics()...)
 		}
@@ -174,15 +174,15 @@ func (c *Collector) Metrics() (all []*metricspb.Metric) {
 	return all
 }
 
-// ReceivedMetrics returns the metrics of all requests.
-func (c *Collector) ReceivedMetrics() []*metricspb.ResourceMetrics {
+// ResourceMetrics returns the metrics of all requests.
+func (c *Collector) ResourceMetrics() []*metricspb.ResourceMetrics {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.resourceMetrics[:len(c.resourceMetrics):len(c.resourceMetrics)]
 }
 
-// ReceivedSpans returns the spans of all requests.
-func (c *Collector) ReceivedSpans() []*tracepb.ResourceSpans {
+// ResourceSpans returns the spans of all requests.
+func (c *Collector) ResourceSpans() []*tracepb.ResourceSpans {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.resourceSpans[:len(c.resourceSpans):len(c.resourceSpans)]

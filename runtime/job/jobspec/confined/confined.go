@@ -41,26 +41,26 @@ func (e *ParseError) Error() string { return e.Text }
 
 // Parser parses each job file in a child process.
 type Parser struct {
-	args       []string
+	childArgs  []string
 	childSlots chan struct{} // semaphore: has an element for each running child
 }
 
-// New returns a parser that starts this binary with the arguments, the program name first, as its
+// NewParser returns a parser that starts this binary with the arguments, the program name first, as its
 // child processes. With these arguments the binary calls ServeParseRequest.
-func New(args ...string) *Parser {
-	return &Parser{args: args, childSlots: make(chan struct{}, maxParallelChildren)}
+func NewParser(args ...string) *Parser {
+	return &Parser{childArgs: args, childSlots: make(chan struct{}, maxParallelChildren)}
 }
 
-// request and reply are the messages between parent and child. The number types of a configuration
+// parseRequest and parseReply are the messages between parent and child. The number types of a configuration
 // are preserved: msgpack distinguishes 1 from 1.0.
-type request struct{ Text, Variables string }
+type parseRequest struct{ Text, Variables string }
 
-type reply struct {
+type parseReply struct {
 	Job   *api.Job
 	Error string
 }
 
-func msgpackHandle() *codec.MsgpackHandle {
+func newMsgpackHandle() *codec.MsgpackHandle {
 	h := &codec.MsgpackHandle{}
 	h.RawToString = true
 	h.MapType = reflect.TypeFor[map[string]any]()
@@ -80,12 +80,12 @@ func (p *Parser) Parse(ctx context.Context, text, variables string) (*api.Job, e
 	ctx, cancel := context.WithTimeoutCause(ctx, maxParseTime, errLimitReached)
 	defer cancel()
 	var in bytes.Buffer
-	if err := codec.NewEncoder(&in, msgpackHandle()).Encode(request{text, variables}); err != nil {
+	if err := codec.NewEncoder(&in, newMsgpackHandle()).Encode(parseRequest{text, variables}); err != nil {
 		return nil, fmt.Errorf("parse job: %w", err)
 	}
 	// /proc/self/exe is this binary, even if a newer binary has replaced it at its path.
 	cmd := exec.CommandContext(ctx, "/proc/self/exe")
-	cmd.Args = p.args
+	cmd.Args = p.childArgs
 	cmd.Env = []string{"GOTRACEBACK=none", "GOMAXPROCS=1"}
 	cmd.WaitDelay = exitTimeout
 	out, stderr := &limitedBuffer{maxBytes: maxReplySize}, &limitedBuffer{maxBytes: maxStderrSize}
@@ -95,13 +95,13 @@ func (p *Parser) Parse(ctx context.Context, text, variables string) (*api.Job, e
 	switch {
 	case context.Cause(ctx) != nil && !errors.Is(context.Cause(ctx), errLimitReached):
 		return nil, context.Cause(ctx)
-	case context.Cause(ctx) != nil, errors.As(err, &exitErr) && exitErr.ExitCode() != exitCodeFailed, out.truncated:
+	case context.Cause(ctx) != nil, errors.As(err, &exitErr) && exitErr.ExitCode() != exitCodeFailed, out.isTruncated:
 		return nil, errLimitReached
 	case err != nil:
 		return nil, fmt.Errorf("parse job: %w: %s", err, bytes.TrimSpace(stderr.text.Bytes()))
 	}
-	var r reply
-	if err := codec.NewDecoder(&out.text, msgpackHandle()).Decode(&r); err != nil {
+	var r parseReply
+	if err := codec.NewDecoder(&out.text, newMsgpackHandle()).Decode(&r); err != nil {
 		return nil, fmt.Errorf("parse job: %w", err)
 	}
 	if r.Error != "" {
@@ -115,15 +115,15 @@ var errLimitReached = &ParseError{fmt.Sprintf("it takes more than %d MiB of memo
 
 // limitedBuffer is a writer that keeps the first maxBytes bytes and drops the rest.
 type limitedBuffer struct {
-	text      bytes.Buffer
-	maxBytes  int
-	truncated bool
+	text        bytes.Buffer
+	maxBytes    int
+	isTruncated bool
 }
 
 func (l *limitedBuffer) Write(b []byte) (int, error) {
 	n := min(len(b), l.maxBytes-l.text.Len())
 	l.text.Write(b[:n])
-	l.truncated = l.truncated || n < len(b)
+	l.isTruncated = l.isTruncated || n < len(b)
 	return len(b), nil
 }
 
@@ -133,9 +133,9 @@ const exitCodeFailed = 3
 // ServeParseRequest is the child: it reads one request, writes the reply and returns the exit code. It sets
 // limits for the whole process.
 func ServeParseRequest(in io.Reader, out, stderr io.Writer) int {
-	err := setLimits()
+	err := setOwnResourceLimits()
 	if err == nil {
-		err = serveParseRequest(in, out)
+		err = decodeParseAndReply(in, out)
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, err)
@@ -144,9 +144,9 @@ func ServeParseRequest(in io.Reader, out, stderr io.Writer) int {
 	return 0
 }
 
-// setLimits sets the limits of this process. The process also exits by itself, a second after the
+// setOwnResourceLimits sets the limits of this process. The process also exits by itself, a second after the
 // agent would kill it.
-func setLimits() error {
+func setOwnResourceLimits() error {
 	if err := osprocess.ResetOOMScore(os.Getpid()); err != nil {
 		return err
 	}
@@ -183,20 +183,20 @@ func dataSegmentSize() (uint64, error) {
 	return dataKilobytes << 10, nil
 }
 
-func serveParseRequest(in io.Reader, out io.Writer) (err error) {
+func decodeParseAndReply(in io.Reader, out io.Writer) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("%v\n%s", p, debug.Stack())
 		}
 	}()
-	var r request
-	if err := codec.NewDecoder(in, msgpackHandle()).Decode(&r); err != nil {
+	var r parseRequest
+	if err := codec.NewDecoder(in, newMsgpackHandle()).Decode(&r); err != nil {
 		return fmt.Errorf("read the request: %w", err)
 	}
-	file, diags := jobspec.Parse(jobspec.Source{Name: "input.hcl", Text: []byte(r.Text), VarText: r.Variables})
-	answer := reply{Job: file.Job}
+	file, diags := jobspec.Parse(jobspec.Source{Name: "input.hcl", Text: []byte(r.Text), VarFileText: r.Variables})
+	answer := parseReply{Job: file.Job}
 	if err := jobspec.Err(diags); err != nil {
 		answer.Error = err.Error()
 	}
-	return codec.NewEncoder(out, msgpackHandle()).Encode(answer)
+	return codec.NewEncoder(out, newMsgpackHandle()).Encode(answer)
 }

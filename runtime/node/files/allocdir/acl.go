@@ -54,14 +54,13 @@ func encodeACL(uids []uint32, rights uint16) []byte {
 
 // decodeACL returns the users with an entry of their own that has the right aclTraverse, in
 // ascending order.
-func decodeACL(b []byte) ([]uint32, error) {
+func decodeACL(b []byte) (uids []uint32, err error) {
 	if len(b) < aclHeaderSize || (len(b)-aclHeaderSize)%aclEntrySize != 0 {
 		return nil, fmt.Errorf("ACL of %d bytes", len(b))
 	}
 	if v := binary.LittleEndian.Uint32(b); v != aclVersion {
 		return nil, fmt.Errorf("ACL of version %d", v)
 	}
-	var uids []uint32
 	for b = b[aclHeaderSize:]; len(b) > 0; b = b[aclEntrySize:] {
 		tag, rights, id := binary.LittleEndian.Uint16(b), binary.LittleEndian.Uint16(b[2:]), binary.LittleEndian.Uint32(b[4:])
 		if tag == aclTagUser && rights&aclTraverse != 0 {
@@ -100,9 +99,9 @@ func (h *dirHandle) readACLUIDs() ([]uint32, error) {
 }
 
 // dropACL removes the ACL of the directory. It reports whether there was one.
-func (h *dirHandle) dropACL() (bool, error) {
+func (h *dirHandle) dropACL() (existed bool, err error) {
 	// Some file systems return an error for the removal of a missing ACL.
-	_, err := unix.Getxattr(h.procPath(), aclXattrName, nil)
+	_, err = unix.Getxattr(h.procPath(), aclXattrName, nil)
 	if err == nil {
 		err = unix.Removexattr(h.procPath(), aclXattrName)
 	}

@@ -46,7 +46,7 @@ const (
 // allocation at a time.
 type Dir struct {
 	allocsRoot string
-	id         string
+	allocID    string
 
 	mu sync.Mutex // held while the ACL of the allocation's directory is read and replaced
 }
@@ -60,11 +60,11 @@ func New(root, allocID string) (*Dir, error) {
 	if err := checkFileName(allocID); err != nil {
 		return nil, fmt.Errorf("alloc id %q: %w", allocID, err)
 	}
-	return &Dir{allocsRoot: filepath.Clean(root), id: allocID}, nil
+	return &Dir{allocsRoot: filepath.Clean(root), allocID: allocID}, nil
 }
 
 // Path returns the path on the host.
-func (d *Dir) Path() string { return filepath.Join(d.allocsRoot, d.id) }
+func (d *Dir) Path() string { return filepath.Join(d.allocsRoot, d.allocID) }
 
 // LogDir returns the path of the directory for the tasks' output.
 func (d *Dir) LogDir() string { return filepath.Join(d.Path(), sharedDirName, logsDirName) }
@@ -72,7 +72,7 @@ func (d *Dir) LogDir() string { return filepath.Join(d.Path(), sharedDirName, lo
 // TaskPaths returns the paths of one task. It does not access the file system.
 func (d *Dir) TaskPaths(name string) hook.TaskDir {
 	task := filepath.Join(d.Path(), name)
-	mounts := filepath.Join(d.mountsRoot(), d.id+"-"+name)
+	mounts := filepath.Join(d.mountsRoot(), d.allocID+"-"+name)
 	return hook.TaskDir{
 		AllocDir:         d.Path(),
 		Dir:              task,
@@ -112,7 +112,7 @@ func (d *Dir) build() error {
 		return err
 	}
 	defer root.close()
-	alloc, err := ensureAllocDir(root, d.id)
+	alloc, err := ensureAllocDir(root, d.allocID)
 	if err != nil {
 		return err
 	}
@@ -124,7 +124,7 @@ func (d *Dir) build() error {
 	defer shared.close()
 	failpoint.Hit(failpoint.StepAllocDir, failpoint.PhaseDuring)
 	for _, name := range []string{dataDirName, logsDirName, tmpDirName} {
-		if err := shared.ensureDirUnlessReplaced(name, 0o777); err != nil {
+		if err := shared.ensureDirUnlessReplacedByTask(name, 0o777); err != nil {
 			return err
 		}
 	}
@@ -155,21 +155,21 @@ func (d *Dir) Open() (*os.Root, error) {
 		return nil, fmt.Errorf("open alloc directory: %w", err)
 	}
 	defer root.Close()
-	alloc, err := root.OpenRoot(d.id)
+	alloc, err := root.OpenRoot(d.allocID)
 	if err != nil {
 		return nil, fmt.Errorf("open alloc directory: %w", err)
 	}
 	return alloc, nil
 }
 
-// open opens the directory of the allocation. The caller closes it.
-func (d *Dir) open() (*dirHandle, error) {
+// openHandle opens the directory of the allocation. The caller closes it.
+func (d *Dir) openHandle() (*dirHandle, error) {
 	root, err := openTrustedDir(d.allocsRoot)
 	if err != nil {
 		return nil, err
 	}
 	defer root.close()
-	return root.open(d.id)
+	return root.open(d.allocID)
 }
 
 // Destroy unmounts and removes the directories of the allocation, including files and mounts
@@ -182,12 +182,12 @@ func (d *Dir) Destroy() error {
 		errs = append(errs, err)
 	}
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), d.id+"-") {
+		if strings.HasPrefix(e.Name(), d.allocID+"-") {
 			errs = append(errs, unmountAndRemove(d.mountsRoot(), e.Name()))
 		}
 	}
 	point := failpoint.EnterStep(failpoint.StepGarbageCollection)
-	errs = append(errs, unmountAndRemove(d.allocsRoot, d.id))
+	errs = append(errs, unmountAndRemove(d.allocsRoot, d.allocID))
 	point.Leave()
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("destroy alloc directory %s: %w", d.Path(), err)

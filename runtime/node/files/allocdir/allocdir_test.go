@@ -80,7 +80,7 @@ func stat(t *testing.T, path string) unix.Stat_t {
 // The directories have the documented layout, modes and owners, whatever the umask is
 // (rule RS-076 of docs/rules.md).
 func TestLayout(t *testing.T) {
-	uid, gid := nobodyAccount()
+	uid, gid := nobodyIDs()
 	taskOwned := [2]int{uid, gid}
 	type dir struct {
 		mode  uint32
@@ -721,7 +721,7 @@ func TestRemoveWhileAnotherProcessRemoves(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := treeRemover{}
-	if r.removeContent(dir, 0); r.errorCount > 0 {
+	if r.removeDirContent(dir, 0); r.errorCount > 0 {
 		t.Error(r.errs)
 	}
 }

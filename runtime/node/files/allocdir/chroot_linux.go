@@ -60,15 +60,15 @@ func isBelowOrEqual(path, dir string) bool {
 
 // chroot is the root directory of a task with isolation chroot.
 type chroot struct {
-	dir        *dirHandle
-	env        map[string]string // path on the host -> path in the root directory
-	hiddenDirs []string          // allocsRoot and mountsRoot of all allocations, which no task must see
+	rootDir            *dirHandle
+	taskPathByHostPath map[string]string // path on the host -> path in the root directory
+	dirsToHide         []string          // allocsRoot and mountsRoot of all allocations, which no task must see
 }
 
-// linkAndMount mounts the files of the host read-only, or copies the links. It skips files that are mounted already, and
-// files that the host does not have.
-func (c *chroot) linkAndMount() error {
-	for _, source := range slices.Sorted(maps.Keys(c.env)) {
+// linkAndMountHostFiles mounts the files of the host read-only, or copies the links. It skips files that are mounted
+// already, and files that the host does not have.
+func (c *chroot) linkAndMountHostFiles() error {
+	for _, source := range slices.Sorted(maps.Keys(c.taskPathByHostPath)) {
 		if err := c.addHostFile(source); err != nil {
 			return fmt.Errorf("show %s to the task: %w", source, err)
 		}
@@ -82,27 +82,27 @@ func (c *chroot) addHostFile(source string) error {
 	if err != nil || f == nil {
 		return err
 	}
-	parent, name, err := c.ensureParents(f.target)
+	parent, name, err := c.ensureParentDirs(f.taskPath)
 	if err != nil {
 		return err
 	}
 	defer parent.close()
 	switch {
 	case f.linkTarget != "":
-		return parent.ensureLink(name, f.linkTarget)
+		return parent.ensureSymlink(name, f.linkTarget)
 	case f.isDir:
-		return mountReadOnly(parent, name, f.source, openOrMakeMountDir)
+		return mountReadOnly(parent, name, f.hostPath, openOrMakeMountDir)
 	}
-	return mountReadOnly(parent, name, f.source, openOrMakeMountFile)
+	return mountReadOnly(parent, name, f.hostPath, openOrMakeMountFile)
 }
 
-// linkAndListMounts is build for an agent that cannot mount: it copies the links, and returns the mounts that the driver must
-// make.
-func (c *chroot) linkAndListMounts() (mounts []driver.Mount, err error) {
-	for _, source := range slices.Sorted(maps.Keys(c.env)) {
+// linkHostFilesAndListMounts is linkAndMountHostFiles for an agent that cannot mount: it copies the links, and returns the
+// mounts that the driver must make.
+func (c *chroot) linkHostFilesAndListMounts() (mounts []driver.Mount, err error) {
+	for _, source := range slices.Sorted(maps.Keys(c.taskPathByHostPath)) {
 		f, err := c.findHostFile(source)
 		if err == nil && f != nil && f.linkTarget == "" {
-			mounts = append(mounts, driver.Mount{TaskPath: f.target, HostPath: f.source, Readonly: true})
+			mounts = append(mounts, driver.Mount{TaskPath: f.taskPath, HostPath: f.hostPath, Readonly: true})
 		} else if err == nil && f != nil {
 			err = c.addHostFile(source)
 		}
@@ -115,20 +115,20 @@ func (c *chroot) linkAndListMounts() (mounts []driver.Mount, err error) {
 
 // chrootFile is a file or a directory of the host that appears in the root directory of a task.
 type chrootFile struct {
-	source     string // path on the host
-	target     string // path for the task
+	hostPath   string
+	taskPath   string // path in the root directory of the task
 	linkTarget string // content of the symbolic link that is made; empty means that the file is mounted
 	isDir      bool
 }
 
-// findHostFile returns the file for a path on the host, or nil if the host has no such file, or it is neither a regular file nor
-// a directory.
+// findHostFile returns the file for a path on the host, or nil if the host has no such file, or it is neither a regular
+// file nor a directory.
 func (c *chroot) findHostFile(source string) (*chrootFile, error) {
 	info, err := os.Lstat(source)
 	if err != nil {
 		return nil, ignoreMissing(err)
 	}
-	f := &chrootFile{source: source, target: c.env[source]}
+	f := &chrootFile{hostPath: source, taskPath: c.taskPathByHostPath[source]}
 	if info.Mode()&fs.ModeSymlink != 0 {
 		link, err := os.Readlink(source)
 		if err != nil {
@@ -138,15 +138,15 @@ func (c *chroot) findHostFile(source string) (*chrootFile, error) {
 			f.linkTarget = link
 			return f, nil
 		}
-		if f.source, err = filepath.EvalSymlinks(source); err != nil {
+		if f.hostPath, err = filepath.EvalSymlinks(source); err != nil {
 			return nil, ignoreMissing(err)
 		}
-		if info, err = os.Stat(f.source); err != nil {
+		if info, err = os.Stat(f.hostPath); err != nil {
 			return nil, err
 		}
 	}
-	for _, dir := range c.hiddenDirs {
-		if isBelowOrEqual(dir, f.source) {
+	for _, dir := range c.dirsToHide {
+		if isBelowOrEqual(dir, f.hostPath) {
 			return nil, fmt.Errorf("it contains %s, the directories of other tasks: name its subdirectories in chroot_env instead", dir)
 		}
 	}
@@ -160,13 +160,13 @@ func (c *chroot) findHostFile(source string) (*chrootFile, error) {
 // leadsToSameFile reports whether a copy of the link source, whose content is target, leads to the same file in the root
 // directory of a task as on the host: on Debian, /bin is a link to usr/bin, and /usr is mounted.
 func (c *chroot) leadsToSameFile(source, target string) bool {
-	if c.env[source] != source {
+	if c.taskPathByHostPath[source] != source {
 		return false
 	}
 	if !filepath.IsAbs(target) {
 		target = filepath.Join(filepath.Dir(source), target)
 	}
-	for from, to := range c.env {
+	for from, to := range c.taskPathByHostPath {
 		if from == to && from != source && isBelowOrEqual(filepath.Clean(target), from) {
 			return true
 		}
@@ -174,15 +174,15 @@ func (c *chroot) leadsToSameFile(source, target string) bool {
 	return false
 }
 
-// ensureParents creates the missing directories above path, which is a path in the root directory of the task. It
+// ensureParentDirs creates the missing directories above path, which is a path in the root directory of the task. It
 // returns the last of them, which the caller must close, and the last element of path.
-func (c *chroot) ensureParents(path string) (parent *dirHandle, name string, err error) {
+func (c *chroot) ensureParentDirs(path string) (parent *dirHandle, name string, err error) {
 	names := strings.Split(strings.TrimPrefix(path, "/"), "/")
 	last := len(names) - 1
-	if parent, err = openTrustedDir(c.dir.procPath()); err != nil {
+	if parent, err = openTrustedDir(c.rootDir.procPath()); err != nil {
 		return nil, "", err
 	}
-	parent.path = c.dir.path
+	parent.path = c.rootDir.path
 	for _, name := range names[:last] {
 		child, err := parent.ensureDir(name, chrootDirMode, agentOwned)
 		parent.close()
@@ -194,8 +194,8 @@ func (c *chroot) ensureParents(path string) (parent *dirHandle, name string, err
 	return parent, names[last], nil
 }
 
-// ensureLink creates a symbolic link, unless the same link exists.
-func (h *dirHandle) ensureLink(name, target string) error {
+// ensureSymlink creates a symbolic link, unless the same link exists.
+func (h *dirHandle) ensureSymlink(name, target string) error {
 	err := unix.Symlinkat(target, h.fd, name)
 	if !errors.Is(err, unix.EEXIST) {
 		return h.childError("symlink", name, err)
@@ -209,9 +209,9 @@ func (h *dirHandle) ensureLink(name, target string) error {
 }
 
 // mountReadOnly mounts a file of the host, or a directory with everything that is mounted below it, on a name in
-// the directory parent, unless something is mounted there. makeTarget opens the name, and creates it if necessary.
-func mountReadOnly(parent *dirHandle, name, source string, makeTarget func(parent int, name string) (int, error)) error {
-	target, err := makeTarget(parent.fd, name)
+// the directory parent, unless something is mounted there. openOrMakeTarget opens the name, and creates it if necessary.
+func mountReadOnly(parent *dirHandle, name, source string, openOrMakeTarget func(parentFD int, name string) (fd int, err error)) error {
+	target, err := openOrMakeTarget(parent.fd, name)
 	if err != nil {
 		return parent.childError("create", name, err)
 	}
@@ -248,23 +248,23 @@ func explainMountDenied(err error) error {
 
 // openOrMakeMountDir creates the directory called name if the name does not exist, and opens it, or the file system that is
 // mounted on it.
-func openOrMakeMountDir(parent int, name string) (int, error) {
-	if err := unix.Mkdirat(parent, name, chrootDirMode); err != nil && !errors.Is(err, unix.EEXIST) {
+func openOrMakeMountDir(parentFD int, name string) (fd int, err error) {
+	if err := unix.Mkdirat(parentFD, name, chrootDirMode); err != nil && !errors.Is(err, unix.EEXIST) {
 		return -1, err
 	}
-	return safepath.OpenAt(parent, name, unix.O_PATH|unix.O_DIRECTORY, 0)
+	return safepath.OpenAt(parentFD, name, unix.O_PATH|unix.O_DIRECTORY, 0)
 }
 
 // openOrMakeMountFile creates an empty file called name if the name does not exist, and opens it, or the file that is mounted
 // on it.
-func openOrMakeMountFile(parent int, name string) (int, error) {
-	fd, err := safepath.OpenAt(parent, name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY, 0o644)
+func openOrMakeMountFile(parentFD int, name string) (fd int, err error) {
+	fd, err = safepath.OpenAt(parentFD, name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY, 0o644)
 	if err == nil {
 		unix.Close(fd)
 	} else if !errors.Is(err, unix.EEXIST) {
 		return -1, err
 	}
-	return safepath.OpenAt(parent, name, unix.O_PATH, 0)
+	return safepath.OpenAt(parentFD, name, unix.O_PATH, 0)
 }
 
 // chrootDirMode is the mode of the root directory of a task, and of the directories in it that the agent makes.

@@ -87,7 +87,7 @@ func TestPrepareReturnsMountsOfChroot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &chroot{dir: dir, env: map[string]string{
+	c := &chroot{rootDir: dir, taskPathByHostPath: map[string]string{
 		tree + "/lib": tree + "/lib", tree + "/lib64": tree + "/lib64", tree + "/outside": "/run/outside", tree + "/missing": "/missing",
 	}}
 	want := []driver.Mount{
@@ -95,7 +95,7 @@ func TestPrepareReturnsMountsOfChroot(t *testing.T) {
 		{TaskPath: "/run/outside", HostPath: osRelease, Readonly: true},
 	}
 	for range 2 { // at a restart, the links are there already
-		got, err := c.linkAndListMounts()
+		got, err := c.linkHostFilesAndListMounts()
 		if err != nil || !slices.Equal(got, want) {
 			t.Errorf("mounts %v, %v; want %v", got, err, want)
 		}
@@ -103,8 +103,8 @@ func TestPrepareReturnsMountsOfChroot(t *testing.T) {
 			t.Errorf("link to %q, %v; want lib", link, err)
 		}
 	}
-	c.hiddenDirs, c.env = []string{tree + "/lib/alloc"}, map[string]string{tree + "/lib": "/lib"}
-	if _, err := c.linkAndListMounts(); err == nil || !strings.Contains(err.Error(), "it contains "+tree+"/lib/alloc, the directories of other tasks") {
+	c.dirsToHide, c.taskPathByHostPath = []string{tree + "/lib/alloc"}, map[string]string{tree + "/lib": "/lib"}
+	if _, err := c.linkHostFilesAndListMounts(); err == nil || !strings.Contains(err.Error(), "it contains "+tree+"/lib/alloc, the directories of other tasks") {
 		t.Errorf("error %v for a path with the directories of other tasks", err)
 	}
 }

@@ -155,7 +155,7 @@ func (h *dirHandle) setOwnerAndMode(made bool, mode fs.FileMode, owner dirOwner)
 		return err
 	}
 	if give {
-		uid, gid := nobodyAccount()
+		uid, gid := nobodyIDs()
 		err := h.chown(account{uid, gid})
 		// Some containers cannot change owners. The mode lets all users write, so that
 		// is not an error.
@@ -203,15 +203,15 @@ func (h *dirHandle) setTraverseACL(uids []uint32, allowNomadFileModes bool) erro
 	return explainOwnershipDenied(err)
 }
 
-// ensureDirUnlessReplaced creates a directory that belongs to the tasks. A file or a link that a task has
+// ensureDirUnlessReplacedByTask creates a directory that belongs to the tasks. A file or a link that a task has
 // put in its place stays, and is no error.
-func (h *dirHandle) ensureDirUnlessReplaced(name string, mode fs.FileMode) error {
-	return closeDirUnlessReplaced(h.ensureDir(name, mode, taskOwned))
+func (h *dirHandle) ensureDirUnlessReplacedByTask(name string, mode fs.FileMode) error {
+	return closeDirUnlessReplacedByTask(h.ensureDir(name, mode, taskOwned))
 }
 
-// closeDirUnlessReplaced closes dir unless err is set, and returns err. It ignores errNotDir: a task has
+// closeDirUnlessReplacedByTask closes dir unless err is set, and returns err. It ignores errNotDir: a task has
 // put a file or a link in place of the directory.
-func closeDirUnlessReplaced(dir *dirHandle, err error) error {
+func closeDirUnlessReplacedByTask(dir *dirHandle, err error) error {
 	if errors.Is(err, errNotDir) {
 		return nil
 	}
@@ -229,8 +229,8 @@ func (h *dirHandle) removeFile(name string) error {
 
 func isAgentRoot() bool { return os.Geteuid() == 0 }
 
-// nobodyAccount returns the ids of the user nobody, or 65534 if the machine has no such user.
-var nobodyAccount = sync.OnceValues(func() (uid, gid int) {
+// nobodyIDs returns the ids of the user nobody, or 65534 if the machine has no such user.
+var nobodyIDs = sync.OnceValues(func() (uid, gid int) {
 	const overflow = 65534
 	u, err := user.Lookup("nobody")
 	if err != nil {

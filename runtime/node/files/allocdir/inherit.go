@@ -14,37 +14,37 @@ import (
 // that previous does not have are not an error. MoveDataFrom continues after an error.
 func (d *Dir) MoveDataFrom(previous *Dir, tasks []string) error {
 	if err := d.moveDataFrom(previous, tasks); err != nil {
-		return fmt.Errorf("take over data of alloc %s: %w", previous.id, err)
+		return fmt.Errorf("take over data of alloc %s: %w", previous.allocID, err)
 	}
 	return nil
 }
 
 func (d *Dir) moveDataFrom(previous *Dir, tasks []string) error {
-	from, err := previous.open()
+	from, err := previous.openHandle()
 	if err != nil {
 		return ignoreMissing(err)
 	}
 	defer from.close()
-	to, err := d.open()
+	to, err := d.openHandle()
 	if err != nil {
 		return err
 	}
 	defer to.close()
 
-	errs := []error{moveDir(from, to, sharedDirName, dataDirName)}
+	errs := []error{moveSubdir(from, to, sharedDirName, dataDirName)}
 	for _, name := range tasks {
 		if err := checkTaskName(name); err != nil {
 			errs = append(errs, fmt.Errorf("task %q: %w", name, err))
 			continue
 		}
-		errs = append(errs, moveDir(from, to, name, localDirName))
+		errs = append(errs, moveSubdir(from, to, name, localDirName))
 	}
 	return errors.Join(errs...)
 }
 
-// moveDir moves the directory from/parent/name to to/parent/name. It creates to/parent if it
+// moveSubdir moves the directory from/parent/name to to/parent/name. It creates to/parent if it
 // does not exist.
-func moveDir(from, to *dirHandle, parent, name string) error {
+func moveSubdir(from, to *dirHandle, parent, name string) error {
 	source, err := from.open(parent)
 	if err != nil {
 		return ignoreMissing(err)

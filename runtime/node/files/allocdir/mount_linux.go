@@ -30,7 +30,7 @@ func (h *dirHandle) mountSecretTmpfs(name string, sizeMB int, u taskUsers) (onDi
 	defer dir.close()
 
 	mode := 0o700
-	if u.allUsers {
+	if u.allowsAllUsers {
 		mode = 0o777
 	}
 	options := fmt.Sprintf("size=%dm,mode=%04o,uid=%d,gid=%d", sizeMB, mode, u.owner.uid, u.owner.gid)
@@ -45,17 +45,17 @@ func (h *dirHandle) mountSecretTmpfs(name string, sizeMB int, u taskUsers) (onDi
 	if err != nil {
 		return nil, h.childError("mount tmpfs on", name, err)
 	}
-	return nil, h.prepareTmpfs(name, u)
+	return nil, h.setACLAndMarkTmpfs(name, u)
 }
 
-// prepareTmpfs sets the ACL of a newly mounted tmpfs, and creates the marker file in it.
-func (h *dirHandle) prepareTmpfs(name string, u taskUsers) error {
+// setACLAndMarkTmpfs sets the ACL of a newly mounted tmpfs, and creates the marker file in it.
+func (h *dirHandle) setACLAndMarkTmpfs(name string, u taskUsers) error {
 	dir, err := h.open(name) // opens the mounted file system
 	if err != nil {
 		return err
 	}
 	defer dir.close()
-	if len(u.admittedUIDs) > 0 && !u.allUsers {
+	if len(u.admittedUIDs) > 0 && !u.allowsAllUsers {
 		if err := h.restrictDirToTaskUsers(dir, name, true, u, 0o777); err != nil {
 			return err
 		}

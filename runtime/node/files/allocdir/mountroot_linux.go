@@ -14,8 +14,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 )
 
-// errMountsBelow means that tasks have mounts in the directory, which the mount of MountAllocsRoot would cover, so that the agent
-// could not unmount them. The tasks were started by an earlier version, or by an agent without this mount.
+// errMountsBelow means that tasks have mounts in the directory, which the mount of MountAllocsRoot would cover, so that the
+// agent could not unmount them. The tasks were started by an earlier version, or by an agent without this mount.
 var errMountsBelow = errors.New("tasks that were started without this mount have mounts in it: stop them, or reboot, and restart the agent")
 
 // allocsRootDir is the directory of all allocations.
@@ -101,8 +101,8 @@ type mountEntry struct {
 	isShared                           bool // the mount is in a peer group: mounts below it propagate to its copies
 }
 
-// readMounts returns the mount table as mount id -> line.
-func readMounts() (map[string]mountEntry, error) {
+// readMountTable returns the mount table as mount id -> line.
+func readMountTable() (map[string]mountEntry, error) {
 	table, err := os.ReadFile("/proc/thread-self/mountinfo")
 	if err != nil {
 		return nil, err
@@ -118,8 +118,8 @@ func readMounts() (map[string]mountEntry, error) {
 	return mounts, nil
 }
 
-// findMount returns the mount that the directory is on.
-func (d allocsRootDir) findMount(mounts map[string]mountEntry) (mountEntry, error) {
+// findOwnMount returns the mount that the directory is on.
+func (d allocsRootDir) findOwnMount(mounts map[string]mountEntry) (mountEntry, error) {
 	id, err := safepath.MountID(d.fd)
 	if err != nil {
 		return mountEntry{}, err
@@ -134,15 +134,15 @@ func (d allocsRootDir) findMount(mounts map[string]mountEntry) (mountEntry, erro
 // findMountsBelow reports whether a file system is mounted below the directory, and whether the mount
 // that the directory is on is in a peer group.
 func (d allocsRootDir) findMountsBelow() (hasBelow, isShared bool, err error) {
-	mounts, err := readMounts()
+	mounts, err := readMountTable()
 	if err != nil {
 		return false, false, err
 	}
-	on, err := d.findMount(mounts)
+	on, err := d.findOwnMount(mounts)
 	if err != nil {
 		return false, false, err
 	}
-	own, err := d.escapedPath()
+	own, err := d.pathInMountTable()
 	if err != nil {
 		return false, false, err
 	}
@@ -152,8 +152,8 @@ func (d allocsRootDir) findMountsBelow() (hasBelow, isShared bool, err error) {
 	return hasBelow, on.isShared, nil
 }
 
-// escapedPath returns the path of the directory with the octal escapes of the mount table.
-func (d allocsRootDir) escapedPath() (string, error) {
+// pathInMountTable returns the path of the directory with the octal escapes of the mount table.
+func (d allocsRootDir) pathInMountTable() (string, error) {
 	p, err := os.Readlink(d.procPath())
 	return strings.NewReplacer(`\`, `\134`, " ", `\040`, "\t", `\011`, "\n", `\012`).Replace(p), err
 }
@@ -191,15 +191,15 @@ func (d allocsRootDir) isMountedOnItself() (bool, error) {
 	if restricted, err := d.isNosuidNodev(); !restricted || err != nil {
 		return false, err
 	}
-	mounts, err := readMounts()
+	mounts, err := readMountTable()
 	if err != nil {
 		return false, err
 	}
-	m, err := d.findMount(mounts)
+	m, err := d.findOwnMount(mounts)
 	if err != nil {
 		return false, err
 	}
-	own, err := d.escapedPath()
+	own, err := d.pathInMountTable()
 	if err != nil {
 		return false, err
 	}

@@ -120,7 +120,7 @@ func (r *treeRemover) remove(h *dirHandle, name string, t topDirRemoval) error {
 // treeRemover removes one tree, and has the state of the removal.
 type treeRemover struct {
 	topDir          *os.File // directory at the top of the tree
-	movedNames      []string // names, in top, of the directories that the remover has moved there because they were nested too deeply
+	movedNames      []string // names, in topDir, of the directories that the remover has moved there because they were nested too deeply
 	lastMovedNumber int
 	keepMounts      bool    // a mount in the tree is an error, and is not unmounted
 	errs            []error // the first errors, at most maxReturnedErrors
@@ -148,7 +148,7 @@ func (r *treeRemover) removeTree(h *dirHandle, name string, t topDirRemoval) err
 	defer base.Close()
 	r.topDir = base
 
-	r.removeContent(base, 0)
+	r.removeDirContent(base, 0)
 	for len(r.movedNames) > 0 {
 		last := len(r.movedNames) - 1
 		name := r.movedNames[last]
@@ -161,8 +161,8 @@ func (r *treeRemover) removeTree(h *dirHandle, name string, t topDirRemoval) err
 	return ignoreMissing(h.childError("rmdir", name, unix.Unlinkat(h.fd, name, unix.AT_REMOVEDIR)))
 }
 
-// removeContent removes everything in dir, which is depth levels below the top of the tree.
-func (r *treeRemover) removeContent(dir *os.File, depth int) {
+// removeDirContent removes everything in dir, which is depth levels below the top of the tree.
+func (r *treeRemover) removeDirContent(dir *os.File, depth int) {
 	for range maxEmptyingPasses {
 		before, found := r.errorCount, false
 		if _, err := dir.Seek(0, io.SeekStart); err != nil {
@@ -194,19 +194,19 @@ func (r *treeRemover) removeContent(dir *os.File, depth int) {
 // removeEntry removes a file, a link, or a directory with its content.
 func (r *treeRemover) removeEntry(dir *os.File, name string, depth int) {
 	h := &dirHandle{fd: int(dir.Fd()), path: dir.Name()}
-	err := r.unlink(h, name, 0)
+	err := r.unmountAndUnlink(h, name, 0)
 	if !errors.Is(err, unix.EISDIR) {
 		r.addErrorUnlessMissing(h.childError("remove", name, err))
 		return
 	}
-	err = r.unlink(h, name, unix.AT_REMOVEDIR)
+	err = r.unmountAndUnlink(h, name, unix.AT_REMOVEDIR)
 	if !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) {
 		r.addErrorUnlessMissing(h.childError("rmdir", name, err))
 		return
 	}
 
 	if depth >= maxOpenDirs {
-		r.addErrorUnlessMissing(r.moveToTop(h, name))
+		r.addErrorUnlessMissing(r.moveDirToTop(h, name))
 		return
 	}
 	child, err := h.openDirForReading(name)
@@ -215,15 +215,15 @@ func (r *treeRemover) removeEntry(dir *os.File, name string, depth int) {
 		return
 	}
 	before := r.errorCount
-	r.removeContent(child, depth+1)
+	r.removeDirContent(child, depth+1)
 	child.Close()
 	if r.errorCount == before {
-		r.addErrorUnlessMissing(h.childError("rmdir", name, r.unlink(h, name, unix.AT_REMOVEDIR)))
+		r.addErrorUnlessMissing(h.childError("rmdir", name, r.unmountAndUnlink(h, name, unix.AT_REMOVEDIR)))
 	}
 }
 
-// moveToTop moves a directory that is too deep to the top of the tree.
-func (r *treeRemover) moveToTop(h *dirHandle, name string) error {
+// moveDirToTop moves a directory that is too deep to the top of the tree.
+func (r *treeRemover) moveDirToTop(h *dirHandle, name string) error {
 	for {
 		r.lastMovedNumber++
 		moved := ".removed-" + strconv.Itoa(r.lastMovedNumber)
@@ -245,9 +245,9 @@ func (r *treeRemover) addErrorUnlessMissing(err error) {
 	}
 }
 
-// unlink removes a file or an empty directory. It first unmounts file systems that are mounted on it, unless keepMounts
-// is set.
-func (r *treeRemover) unlink(h *dirHandle, name string, flags int) error {
+// unmountAndUnlink removes a file or an empty directory. It first unmounts file systems that are mounted on it, unless
+// keepMounts is set.
+func (r *treeRemover) unmountAndUnlink(h *dirHandle, name string, flags int) error {
 	err := unix.Unlinkat(h.fd, name, flags)
 	if errors.Is(err, unix.EBUSY) && !r.keepMounts {
 		if err := h.unmount(name); err != nil {

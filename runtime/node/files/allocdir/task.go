@@ -45,8 +45,8 @@ type TaskDir struct {
 	// is nil when they are in memory.
 	SecretsOnDiskReason error
 
-	// MountsForDriver are the mounts that the driver must make for a task with isolation chroot, because the agent is not root:
-	// the files of ChrootEnv, and the shared directory. A root agent makes them itself, and Mounts is empty.
+	// MountsForDriver are the mounts that the driver must make for a task with isolation chroot, because the agent is not
+	// root: the files of ChrootEnv, and the shared directory. A root agent makes them itself, and MountsForDriver is empty.
 	MountsForDriver []driver.Mount
 }
 
@@ -71,7 +71,7 @@ func (d *Dir) BuildTask(name string, o TaskOptions) (*TaskDir, error) {
 }
 
 func (d *Dir) buildTask(t *TaskDir, name string, o TaskOptions) error {
-	alloc, err := d.open()
+	alloc, err := d.openHandle()
 	if err != nil {
 		return err
 	}
@@ -88,10 +88,10 @@ func (d *Dir) buildTask(t *TaskDir, name string, o TaskOptions) error {
 	}
 	defer task.close()
 
-	if err := task.ensureTaskUsersDirUnlessReplaced(localDirName, u, 0o777); err != nil {
+	if err := task.ensureDirForTaskUsersUnlessReplacedByTask(localDirName, u, 0o777); err != nil {
 		return err
 	}
-	if err := task.ensureTaskUsersDirUnlessReplaced(tmpDirName, u, 0o777|fs.ModeSticky); err != nil {
+	if err := task.ensureDirForTaskUsersUnlessReplacedByTask(tmpDirName, u, 0o777|fs.ModeSticky); err != nil {
 		return err
 	}
 	for _, m := range []struct {
@@ -106,18 +106,18 @@ func (d *Dir) buildTask(t *TaskDir, name string, o TaskOptions) error {
 			t.SecretsOnDiskReason = onDiskReason
 		}
 	}
-	c := &chroot{dir: task, env: o.ChrootEnv, hiddenDirs: []string{d.allocsRoot, d.mountsRoot()}}
+	c := &chroot{rootDir: task, taskPathByHostPath: o.ChrootEnv, dirsToHide: []string{d.allocsRoot, d.mountsRoot()}}
 	if !isAgentRoot() {
 		if o.Isolation == driver.FSIsolationChroot {
-			t.MountsForDriver, err = c.linkAndListMounts()
+			t.MountsForDriver, err = c.linkHostFilesAndListMounts()
 			t.MountsForDriver = append(t.MountsForDriver, sharedDirMounts(filepath.Join(d.Path(), sharedDirName))...)
 		}
 		return err // the other isolations that need mounts are those of drivers that do not run without root
 	}
 	switch o.Isolation {
 	case driver.FSIsolationChroot:
-		if err = c.linkAndMount(); err == nil {
-			err = alloc.bindSharedDir(task)
+		if err = c.linkAndMountHostFiles(); err == nil {
+			err = alloc.bindSharedDirInto(task)
 		}
 	case driver.FSIsolationUnveil:
 		err = d.bindTaskDirsForUnveil(alloc, task, name, u)
@@ -127,7 +127,7 @@ func (d *Dir) buildTask(t *TaskDir, name string, o TaskOptions) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return alloc.admitUIDs(u.traversingUIDs(), u.allowNomadFileModes)
+	return alloc.admitUIDsToTraverse(u.traversingUIDs(), u.allowNomadFileModes)
 }
 
 // ensureTaskDir opens or creates the directory of a task.
@@ -143,9 +143,9 @@ func (h *dirHandle) ensureTaskDir(name string, o TaskOptions, u taskUsers) (*dir
 	return h.ensureDirForTaskUsers(name, u, 0o777)
 }
 
-// bindSharedDir bind-mounts the shared directory into the directory of a chroot task, with
+// bindSharedDirInto bind-mounts the shared directory into the directory of a chroot task, with
 // the logs read-only.
-func (h *dirHandle) bindSharedDir(task *dirHandle) error {
+func (h *dirHandle) bindSharedDirInto(task *dirHandle) error {
 	shared, err := h.open(sharedDirName)
 	if err != nil {
 		return err
@@ -167,7 +167,7 @@ func (h *dirHandle) bindSharedDir(task *dirHandle) error {
 	return shown.bindMount(logsDirName, logs, readOnly)
 }
 
-// sharedDirMounts returns the mounts that bindSharedDir would make, for the driver.
+// sharedDirMounts returns the mounts that bindSharedDirInto would make, for the driver.
 func sharedDirMounts(dir string) []driver.Mount {
 	return []driver.Mount{
 		{TaskPath: "/" + sharedDirName, HostPath: dir},
@@ -177,7 +177,7 @@ func sharedDirMounts(dir string) []driver.Mount {
 
 // bindTaskDirsForUnveil bind-mounts the directories of a task with isolation unveil below mountsRoot.
 func (d *Dir) bindTaskDirsForUnveil(alloc, task *dirHandle, name string, u taskUsers) error {
-	mountsDirName := d.id + "-" + name
+	mountsDirName := d.allocID + "-" + name
 	if err := checkFileName(mountsDirName); err != nil {
 		return err
 	}
@@ -241,14 +241,14 @@ func (d *Dir) DropSecrets(name string) error {
 	if err := checkTaskName(name); err != nil {
 		return fmt.Errorf("drop secrets of task %q: %w", name, err)
 	}
-	if err := errors.Join(d.unbindTaskDirs(name), d.dropSecrets(name)); err != nil {
+	if err := errors.Join(d.unbindTaskDirsForUnveil(name), d.dropSecrets(name)); err != nil {
 		return fmt.Errorf("drop secrets of task %q: %w", name, err)
 	}
 	return nil
 }
 
 func (d *Dir) dropSecrets(name string) error {
-	alloc, err := d.open()
+	alloc, err := d.openHandle()
 	if err != nil {
 		return ignoreMissing(err)
 	}
@@ -269,9 +269,9 @@ func (d *Dir) dropSecrets(name string) error {
 	return errors.Join(errs...)
 }
 
-// unbindTaskDirs removes the mounts that bindTaskDirsForUnveil has made.
-func (d *Dir) unbindTaskDirs(name string) error {
-	mountsDirName := d.id + "-" + name
+// unbindTaskDirsForUnveil removes the mounts that bindTaskDirsForUnveil has made.
+func (d *Dir) unbindTaskDirsForUnveil(name string) error {
+	mountsDirName := d.allocID + "-" + name
 	if checkFileName(mountsDirName) != nil {
 		return nil // bindTaskDirsForUnveil rejects such a name, so it has made no mounts
 	}

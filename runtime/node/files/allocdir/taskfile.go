@@ -56,7 +56,7 @@ func (d *Dir) openTaskDir(task string) (*dirHandle, error) {
 	if err := checkTaskName(task); err != nil {
 		return nil, err
 	}
-	alloc, err := d.open()
+	alloc, err := d.openHandle()
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +68,7 @@ func (d *Dir) openTaskDir(task string) (*dirHandle, error) {
 // change owners, so it looks up no user.
 func (o TaskOptions) lookupFileUsers() (taskUsers, error) {
 	if !isAgentRoot() {
-		return taskUsers{allUsers: o.Isolation == driver.FSIsolationImage}, nil
+		return taskUsers{allowsAllUsers: o.Isolation == driver.FSIsolationImage}, nil
 	}
 	return o.lookupUsers()
 }
@@ -79,7 +79,7 @@ func (u taskUsers) openOrMakeDir(parent *dirHandle, name string) (*dirHandle, er
 	if err != nil || !made {
 		return dir, err
 	}
-	if u.allUsers {
+	if u.allowsAllUsers {
 		err = dir.chmod(0o755)
 	}
 	if err == nil && isAgentRoot() {
@@ -92,7 +92,8 @@ func (u taskUsers) openOrMakeDir(parent *dirHandle, name string) (*dirHandle, er
 	return dir, nil
 }
 
-// replaceFile writes a file in the directory h and renames it to name. A temporary file that an earlier call has left is replaced.
+// replaceFile writes a file in the directory h and renames it to name. A temporary file that an earlier call has left is
+// replaced.
 func (u taskUsers) replaceFile(h *dirHandle, name string, data []byte) (err error) {
 	made := "." + name + ".new"
 	if err := ignoreMissing(h.removeFile(made)); err != nil {
@@ -121,7 +122,7 @@ func (u taskUsers) replaceFile(h *dirHandle, name string, data []byte) (err erro
 // setFileOwner makes the user of the task the owner of a new file, which only the agent can read so far.
 func (u taskUsers) setFileOwner(f *os.File) error {
 	var err error
-	if u.allUsers {
+	if u.allowsAllUsers {
 		err = f.Chmod(0o644)
 	}
 	if err == nil && isAgentRoot() {
@@ -171,9 +172,9 @@ func (d *Dir) listenInSecrets(task, name string, o TaskOptions) (fd int, err err
 	// can connect before a later change of the mode.
 	err = os.NewSyscallError("fchmod", unix.Fchmod(fd, 0o600))
 	if err == nil {
-		err = bindAs(u.owner, fd, safepath.ProcPathAt(secrets.fd, name))
+		err = bindSocketAs(u.owner, fd, safepath.ProcPathAt(secrets.fd, name))
 	}
-	if err == nil && u.allUsers {
+	if err == nil && u.allowsAllUsers {
 		err = u.letAllUsersConnect(secrets, name)
 	}
 	if err == nil {
@@ -186,9 +187,9 @@ func (d *Dir) listenInSecrets(task, name string, o TaskOptions) (fd int, err err
 	return fd, nil
 }
 
-// bindAs binds a socket to a path. The socket file belongs to owner from its creation: if root created it and changed
+// bindSocketAs binds a socket to a path. The socket file belongs to owner from its creation: if root created it and changed
 // its owner, the task could put a link to another file in its place, and would become the owner of that file.
-func bindAs(owner account, fd int, path string) (err error) {
+func bindSocketAs(owner account, fd int, path string) (err error) {
 	address := &unix.SockaddrUnix{Name: path}
 	if !isAgentRoot() || owner == rootAccount {
 		return os.NewSyscallError("bind", unix.Bind(fd, address))
@@ -211,8 +212,8 @@ func bindAs(owner account, fd int, path string) (err error) {
 	return os.NewSyscallError("bind", unix.Bind(fd, address))
 }
 
-// letAllUsersConnect lets all users connect to a socket in the directory h. The users of a container can replace the socket, so
-// letAllUsersConnect first checks that the file is a socket of the owner.
+// letAllUsersConnect lets all users connect to a socket in the directory h. The users of a container can replace the
+// socket, so letAllUsersConnect first checks that the file is a socket of the owner.
 func (u taskUsers) letAllUsersConnect(h *dirHandle, name string) error {
 	fd, err := safepath.OpenAt(h.fd, name, unix.O_PATH, 0)
 	if err != nil {

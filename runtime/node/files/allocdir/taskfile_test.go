@@ -32,7 +32,7 @@ func TestWriteTaskFile(t *testing.T) {
 		}
 		owner := os.Geteuid()
 		if isAgentRoot() {
-			owner, _ = nobodyAccount()
+			owner, _ = nobodyIDs()
 		}
 		if st.Mode != unix.S_IFREG|0o600 || int(st.Uid) != owner {
 			t.Errorf("%s: mode %o, user %d; want mode 0600, user %d", name, st.Mode, st.Uid, owner)

@@ -25,23 +25,23 @@ var rootAccount = account{0, 0}
 type taskUsers struct {
 	owner               account
 	admittedUIDs        []uint32 // users other than the owner and root that may access the directories, in ascending order
-	allUsers            bool     // the directories have Nomad's modes: all users that can reach them may access them
+	allowsAllUsers      bool     // the directories have Nomad's modes: all users that can reach them may access them
 	allowNomadFileModes bool     // use Nomad's modes where the owner or an ACL cannot be set
 }
 
 // lookupUsers looks up the users that may access the directories of the task. The agent must be root.
 func (o TaskOptions) lookupUsers() (taskUsers, error) {
-	u := taskUsers{owner: rootAccount, allUsers: o.Isolation == driver.FSIsolationImage, allowNomadFileModes: o.AllowNomadFileModes}
+	u := taskUsers{owner: rootAccount, allowsAllUsers: o.Isolation == driver.FSIsolationImage, allowNomadFileModes: o.AllowNomadFileModes}
 	switch {
-	case u.allUsers:
-		u.owner.uid, u.owner.gid = nobodyAccount() // with isolation image, the user is defined in the image
+	case u.allowsAllUsers:
+		u.owner.uid, u.owner.gid = nobodyIDs() // with isolation image, the user is defined in the image
 	case o.User != "":
 		var err error
 		if u.owner, err = lookupAccount(o.User); err != nil {
 			return u, err
 		}
 	case o.Isolation != driver.FSIsolationNone:
-		u.owner.uid, u.owner.gid = nobodyAccount() // drivers with chroot or unveil isolation run tasks as nobody
+		u.owner.uid, u.owner.gid = nobodyIDs() // drivers with chroot or unveil isolation run tasks as nobody
 	}
 	for _, name := range o.AdmittedUsers {
 		other, err := lookupAccount(name)
@@ -60,7 +60,7 @@ func (o TaskOptions) lookupUsers() (taskUsers, error) {
 // traversingUIDs returns the users other than root that must pass through the directory of the
 // allocation, in ascending order.
 func (u taskUsers) traversingUIDs() []uint32 {
-	if u.allUsers || u.owner.uid == rootAccount.uid {
+	if u.allowsAllUsers || u.owner.uid == rootAccount.uid {
 		return u.admittedUIDs
 	}
 	all := append([]uint32{uint32(u.owner.uid)}, u.admittedUIDs...)
@@ -95,7 +95,7 @@ func explainOwnershipDenied(err error) error {
 // It changes an existing directory only if the directory belongs to none of these users, or has
 // Nomad's mode. It does not change a directory that a task has mounted there.
 func (h *dirHandle) ensureDirForTaskUsers(name string, u taskUsers, nomadMode fs.FileMode) (*dirHandle, error) {
-	if u.allUsers || !isAgentRoot() {
+	if u.allowsAllUsers || !isAgentRoot() {
 		return h.ensureDir(name, nomadMode, taskOwned)
 	}
 	dir, made, err := h.openOrMakeDir(name)
@@ -109,24 +109,24 @@ func (h *dirHandle) ensureDirForTaskUsers(name string, u taskUsers, nomadMode fs
 	return dir, nil
 }
 
-// ensureTaskUsersDirUnlessReplaced creates a directory that only the users of a task may access. A file or a link that
-// the task has put in its place stays, and is no error.
-func (h *dirHandle) ensureTaskUsersDirUnlessReplaced(name string, u taskUsers, nomadMode fs.FileMode) error {
-	return closeDirUnlessReplaced(h.ensureDirForTaskUsers(name, u, nomadMode))
+// ensureDirForTaskUsersUnlessReplacedByTask creates a directory that only the users of a task may access. A file or a link
+// that the task has put in its place stays, and is no error.
+func (h *dirHandle) ensureDirForTaskUsersUnlessReplacedByTask(name string, u taskUsers, nomadMode fs.FileMode) error {
+	return closeDirUnlessReplacedByTask(h.ensureDirForTaskUsers(name, u, nomadMode))
 }
 
 // restrictDirToTaskUsers lets only the users of a task access dir, which is called name in h. made means
 // that dir is new. With allowNomadFileModes, dir gets nomadMode if owners or ACLs cannot be set.
 func (h *dirHandle) restrictDirToTaskUsers(dir *dirHandle, name string, made bool, u taskUsers, nomadMode fs.FileMode) error {
-	err := h.setTaskOwnership(dir, name, made, u)
+	err := h.setOwnerModeAndACL(dir, name, made, u)
 	if err == nil || !u.allowNomadFileModes || !isOwnershipDenied(err) {
 		return explainOwnershipDenied(err)
 	}
 	return dir.chmod(nomadMode)
 }
 
-// setTaskOwnership sets the owner, the mode and the ACL of dir, which is called name in h.
-func (h *dirHandle) setTaskOwnership(dir *dirHandle, name string, made bool, u taskUsers) error {
+// setOwnerModeAndACL sets the owner, the mode and the ACL of dir, which is called name in h.
+func (h *dirHandle) setOwnerModeAndACL(dir *dirHandle, name string, made bool, u taskUsers) error {
 	st, err := dir.stat()
 	if err != nil {
 		return err
@@ -192,10 +192,10 @@ func (h *dirHandle) isForeignMount(dir *dirHandle, name string) (bool, error) {
 }
 
 // chownTree changes the owner of all files and directories below h that belong to user id
-// from, because the user of a task has changed since the files were created. It does
+// fromUID, because the user of a task has changed since the files were created. It does
 // not enter mounts. The caller changes the owner of h itself afterwards, so that it repeats
 // an interrupted call.
-func (h *dirHandle) chownTree(from int, to account) error {
+func (h *dirHandle) chownTree(fromUID int, to account) error {
 	fd, err := safepath.OpenAt(h.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return h.dirError("open", err)
@@ -205,7 +205,7 @@ func (h *dirHandle) chownTree(from int, to account) error {
 	for {
 		names, err := f.Readdirnames(256)
 		for _, name := range names {
-			if err := h.chownChild(name, from, to); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if err := h.chownChild(name, fromUID, to); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
 		}
@@ -218,7 +218,7 @@ func (h *dirHandle) chownTree(from int, to account) error {
 	}
 }
 
-func (h *dirHandle) chownChild(name string, from int, to account) error {
+func (h *dirHandle) chownChild(name string, fromUID int, to account) error {
 	fd, err := safepath.OpenAt(h.fd, name, unix.O_PATH, 0)
 	if err != nil {
 		return h.childError("open", name, err)
@@ -234,20 +234,20 @@ func (h *dirHandle) chownChild(name string, from int, to account) error {
 	}
 	isDir := st.Mode&unix.S_IFMT == unix.S_IFDIR
 	if isDir {
-		if err := entry.chownTree(from, to); err != nil {
+		if err := entry.chownTree(fromUID, to); err != nil {
 			return err
 		}
 	}
 	// A file of root with several hard links may have a name outside the directory, so it keeps its owner.
-	if int(st.Uid) != from || from == rootAccount.uid && !isDir && st.Nlink > 1 {
+	if int(st.Uid) != fromUID || fromUID == rootAccount.uid && !isDir && st.Nlink > 1 {
 		return nil
 	}
 	return entry.chown(to)
 }
 
-// admitUIDs adds users to those who may pass through h, the directory of an allocation. The caller
+// admitUIDsToTraverse adds users to those who may pass through h, the directory of an allocation. The caller
 // holds the mu of its Dir.
-func (h *dirHandle) admitUIDs(uids []uint32, allowNomadFileModes bool) error {
+func (h *dirHandle) admitUIDsToTraverse(uids []uint32, allowNomadFileModes bool) error {
 	if len(uids) == 0 {
 		return nil
 	}
@@ -267,16 +267,16 @@ func (h *dirHandle) admitUIDs(uids []uint32, allowNomadFileModes bool) error {
 	return explainOwnershipDenied(err)
 }
 
-// DismissUser makes the directory of the allocation inaccessible to a user who could pass through
+// RevokeUserAccess makes the directory of the allocation inaccessible to a user who could pass through
 // it. It does nothing if the directory does not exist, or if the agent is not root. BuildTask admits
 // the user again.
-func (d *Dir) DismissUser(uid uint32) error {
+func (d *Dir) RevokeUserAccess(uid uint32) error {
 	if !isAgentRoot() {
 		return nil
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	alloc, err := d.open()
+	alloc, err := d.openHandle()
 	if err != nil {
 		return ignoreMissing(err)
 	}
@@ -308,7 +308,7 @@ func (d *Dir) RestrictAccess(tasks []TaskOptions) error {
 func (d *Dir) restrictAccess(tasks []TaskOptions) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	alloc, err := d.open()
+	alloc, err := d.openHandle()
 	if err != nil {
 		return ignoreMissing(err)
 	}
@@ -330,7 +330,7 @@ func (d *Dir) restrictAccess(tasks []TaskOptions) error {
 	if len(allowedUIDs) == 0 {
 		return alloc.chmod(0o700)
 	}
-	if err := alloc.admitUIDs(allowedUIDs, false); err != nil && !(allowNomadFileModes && isOwnershipDenied(err)) {
+	if err := alloc.admitUIDsToTraverse(allowedUIDs, false); err != nil && !(allowNomadFileModes && isOwnershipDenied(err)) {
 		return err
 	}
 	return nil

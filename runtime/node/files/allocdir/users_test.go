@@ -341,7 +341,7 @@ func TestStickyDataFollowsTheUser(t *testing.T) {
 // users of the tasks are not locked out.
 func TestRestrictAccess(t *testing.T) {
 	d := newPublicDir(t)
-	uid, gid := nobodyAccount()
+	uid, gid := nobodyIDs()
 	open := func(name string, mode fs.FileMode, uid, gid int) {
 		t.Helper()
 		path := filepath.Join(d.Path(), name)
@@ -433,14 +433,14 @@ func TestMountsOfTheTaskKeepTheirOwner(t *testing.T) {
 
 // A dismissed user has no access to the files of the allocation, although some belong to the user,
 // until a task is built for the user again. Other users keep their access.
-func TestDismissUser(t *testing.T) {
+func TestRevokeUserAccess(t *testing.T) {
 	d := newPublicDir(t)
-	uid, _ := nobodyAccount()
+	uid, _ := nobodyIDs()
 	mustBuildTask(t, d, "web", TaskOptions{User: "nomad-4001"})
 	mustBuildTask(t, d, "other", TaskOptions{User: "nobody"})
 	wantAllowed(t, aliceUID, `: > "$1/web/local/file" && ls "$1/alloc/data"`, d.Path())
 	for range 2 {
-		if err := d.DismissUser(uint32(aliceUID)); err != nil {
+		if err := d.RevokeUserAccess(uint32(aliceUID)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -24,7 +24,7 @@ func newBenchFixture(b *testing.B) *fixture {
 	if err := os.MkdirAll(s.logDir, 0o777); err != nil {
 		b.Fatal(err)
 	}
-	k, err := keeper.Start(b.Context(), keeper.Config{Dir: s.runDir, Args: []string{"nomad-lite", "keeper"}, Ephemeral: true})
+	k, err := keeper.ConnectOrStart(b.Context(), keeper.Config{DataDir: s.runDir, KeeperArgv: []string{"nomad-lite", "keeper"}, Ephemeral: true})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -176,7 +176,7 @@ func BenchmarkLineToFollower(b *testing.B) {
 	seen := make(chan time.Time, 1)
 	done := make(chan error, 1)
 	go func() {
-		done <- s.collector.Follow(b.Context(), FollowRequest{AllocID: "a1", Task: "web", Dir: s.logDir, Stream: Stdout}, func(Chunk) error {
+		done <- s.collector.Follow(b.Context(), FollowRequest{AllocID: "a1", Task: "web", LogDir: s.logDir, Stream: Stdout}, func(Chunk) error {
 			seen <- time.Now()
 			return nil
 		})
@@ -200,7 +200,7 @@ func BenchmarkIdleStreams(b *testing.B) {
 	const warmupStreams, measuredStreams = 200, 400 // the further streams are measured, because the first ones fill gaps of the heap
 	for b.Loop() {
 		s := newBenchFixture(b)
-		k, c := s.keeper.KeeperProcess, s.collector.Process
+		k, c := s.keeper.KeeperProcess, s.collector.LastProcess
 		start := func(from, to int) {
 			for i := range to - from {
 				t := newTask(s.logDir, Limits{MaxFiles: 10, MaxFileSize: 10 << 20})
@@ -261,8 +261,8 @@ func BenchmarkStartAndStop(b *testing.B) {
 	n := 0
 	for b.Loop() {
 		t.AllocID = fmt.Sprintf("a%d", n) // each task has its own directory
-		t.Dir = filepath.Join(filepath.Dir(s.logDir), t.AllocID, "alloc", "logs")
-		if err := os.MkdirAll(t.Dir, 0o777); err != nil {
+		t.LogDir = filepath.Join(filepath.Dir(s.logDir), t.AllocID, "alloc", "logs")
+		if err := os.MkdirAll(t.LogDir, 0o777); err != nil {
 			b.Fatal(err)
 		}
 		begin := time.Now()

@@ -36,7 +36,8 @@ func (e *TooManyTasksError) Error() string {
 	return fmt.Sprintf("%d tasks run, and the limit of %d open files (ulimit -n) has room for no more", e.Tasks, e.DescriptorLimit)
 }
 
-// maxTasksForDescriptors returns the number of tasks, at least one, whose FIFOs and directories a process can open under a limit of descriptors.
+// maxTasksForDescriptors returns the number of tasks, at least one, whose FIFOs and directories a process can open under a
+// limit of descriptors.
 func maxTasksForDescriptors(limit int) int {
 	return int(descriptors.ForTasks(uint64(limit))) / descriptors.PerTask
 }
@@ -65,7 +66,7 @@ type keeperClient interface {
 // Config configures how a Collector finds and starts the collector process.
 type Config struct {
 	Keeper        keeperClient
-	DataDir       string   // the data directory; one collector process serves it, see keeper.Directory
+	DataDir       string   // the data directory; one collector process serves it, see keeper.DataDir
 	CollectorArgs []string // command line, argv[0] included, that starts this program as a collector process
 
 	// LingerTimeout is how long a collector process stays without an agent when no stream has a writer; 0 means ten minutes.
@@ -93,24 +94,24 @@ type Config struct {
 // methods may be called concurrently.
 type Collector struct {
 	conf          Config
-	dir           *keeper.Directory
+	dir           *keeper.DataDir
 	closeStarted  <-chan struct{} // closed by Close
 	cancel        context.CancelFunc
 	wg            sync.WaitGroup
-	conns         *rpcmux.Reconnector[*processConn]
+	processConns  *rpcmux.Reconnector[*processConn]
 	processStarts atomic.Int64 // number of collector processes that this Collector has started
 
 	losses lossTracker
 
-	mu                sync.Mutex   // mu is locked before the mutex of conns
+	mu                sync.Mutex   // mu is locked before the mutex of processConns
 	lastProcess       osprocess.ID // collector process of the latest connection
 	descriptorLimit   int          // descriptors per process: the lower one of Config.MaxDescriptors and the limit of the collector process
-	tasks             map[taskKey]*collectedTask
-	earlierAgentTasks map[taskKey]bool // tasks of an earlier agent that use descriptors, until Start or Finish adds them to tasks
+	collectedTasks    map[taskKey]*collectedTask
+	earlierAgentTasks map[taskKey]bool // tasks of an earlier agent that use descriptors, until Start or CollectLeftoverAndStop adds them to collectedTasks
 	streams           map[streamKey]*streamProgress
 	streamAdded       chan struct{} // channel, closed and replaced when a stream is added
 	descriptorsFreed  chan struct{} // channel, closed and replaced when the collection of a task stops
-	tasksChanged      chan struct{} // receives a value when the first task is added and when the last task is removed; capacity 1
+	hasTasksChanged   chan struct{} // receives a value when the first task is added and when the last task is removed; capacity 1
 }
 
 type taskKey struct{ allocID, name string }
@@ -163,7 +164,7 @@ func New(conf Config) (*Collector, error) {
 	if conf.OnLoss == nil {
 		conf.OnLoss = func(OutputLoss) {}
 	}
-	dir, err := keeper.OpenDirectory(conf.DataDir)
+	dir, err := keeper.OpenDataDir(conf.DataDir)
 	if err != nil {
 		return nil, fmt.Errorf("log collector: %w", err)
 	}
@@ -173,14 +174,14 @@ func New(conf Config) (*Collector, error) {
 		dir:               dir,
 		closeStarted:      life.Done(),
 		cancel:            stop,
-		conns:             rpcmux.NewReconnector[*processConn](life.Done(), ErrClosed),
+		processConns:      rpcmux.NewReconnector[*processConn](life.Done(), ErrClosed),
 		descriptorLimit:   conf.MaxDescriptors,
-		tasks:             map[taskKey]*collectedTask{},
+		collectedTasks:    map[taskKey]*collectedTask{},
 		earlierAgentTasks: tasksOfFDKeys(conf.Keeper.StoredFDKeys()),
 		streams:           map[streamKey]*streamProgress{},
 		streamAdded:       make(chan struct{}),
 		descriptorsFreed:  make(chan struct{}),
-		tasksChanged:      make(chan struct{}, 1),
+		hasTasksChanged:   make(chan struct{}, 1),
 	}
 	c.wg.Go(func() { c.maintainConn(life) })
 	return c, nil
@@ -194,7 +195,7 @@ func (c *Collector) Close() error {
 	c.dir.Close()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, t := range c.tasks {
+	for _, t := range c.collectedTasks {
 		if t.logDirFD >= 0 {
 			unix.Close(t.logDirFD)
 			t.logDirFD = -1
@@ -203,8 +204,8 @@ func (c *Collector) Close() error {
 	return nil
 }
 
-// Process returns the collector process of the latest connection, which may have exited.
-func (c *Collector) Process() osprocess.ID {
+// LastProcess returns the collector process of the latest connection, which may have exited.
+func (c *Collector) LastProcess() osprocess.ID {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.lastProcess
@@ -225,8 +226,8 @@ type Status struct {
 
 // Status returns the state of the collector process. It blocks until the process has replied or ctx ends.
 func (c *Collector) Status(ctx context.Context) Status {
-	l := c.conns.CurrentConn()
-	s := Status{Process: c.Process(), Connected: l != nil && !l.Ended(), ProcessStarts: int(c.processStarts.Load())}
+	l := c.processConns.CurrentConn()
+	s := Status{Process: c.LastProcess(), Connected: l != nil && !l.Ended(), ProcessStarts: int(c.processStarts.Load())}
 	if !s.Connected {
 		return s
 	}
@@ -248,14 +249,14 @@ func (c *Collector) Start(ctx context.Context, task Task) (stdoutFIFO, stderrFIF
 	if err := task.validate(); err != nil {
 		return "", "", wrap(err)
 	}
-	t, err := c.reserveTask(task)
+	t, err := c.getOrAddTaskIfDescriptorsFree(task)
 	if err != nil {
 		return "", "", wrap(err)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
-	alloc, dir, err := openAllocAndLogDirs(task.Dir)
+	alloc, dir, err := openAllocAndLogDirs(task.LogDir)
 	if err != nil {
 		return "", "", wrap(err)
 	}
@@ -292,7 +293,8 @@ func (c *Collector) Start(ctx context.Context, task Task) (stdoutFIFO, stderrFIF
 	return paths[0], paths[1], nil
 }
 
-// startStream makes the FIFO of a stream and sends the stream to the collector process. It waits until a process is connected.
+// startStream makes the FIFO of a stream and sends the stream to the collector process. It waits until a process is
+// connected.
 func (c *Collector) startStream(ctx context.Context, t *collectedTask, alloc int, k streamKey, running bool) error {
 	fifo, err := c.ensureFIFO(ctx, alloc, k, running)
 	if err != nil {
@@ -308,7 +310,7 @@ func (c *Collector) startStream(ctx context.Context, t *collectedTask, alloc int
 	}
 	c.mu.Unlock()
 	for {
-		l, err := c.conns.WaitForConn(ctx)
+		l, err := c.processConns.WaitForConn(ctx)
 		if err != nil {
 			return err
 		}
@@ -318,9 +320,9 @@ func (c *Collector) startStream(ctx context.Context, t *collectedTask, alloc int
 	}
 }
 
-// reserveTask returns the record of a task. It adds a record if enough descriptors are free, or if the descriptors of the
-// task are already open since an earlier agent. Otherwise it returns a TooManyTasksError.
-func (c *Collector) reserveTask(task Task) (*collectedTask, error) {
+// getOrAddTaskIfDescriptorsFree returns the record of a task. It adds a record if enough descriptors are free, or if the
+// descriptors of the task are already open since an earlier agent. Otherwise it returns a TooManyTasksError.
+func (c *Collector) getOrAddTaskIfDescriptorsFree(task Task) (*collectedTask, error) {
 	has := false
 	if f, err := c.conf.Keeper.GetFD(streamKey{task.AllocID, task.Name, Stdout}.fdKey()); err == nil {
 		f.Close()
@@ -328,8 +330,8 @@ func (c *Collector) reserveTask(task Task) (*collectedTask, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	known := c.tasks[taskKey{task.AllocID, task.Name}] != nil
-	if n := len(c.tasks) + len(c.earlierAgentTasks); !known && !has && n >= maxTasksForDescriptors(c.descriptorLimit) {
+	known := c.collectedTasks[taskKey{task.AllocID, task.Name}] != nil
+	if n := len(c.collectedTasks) + len(c.earlierAgentTasks); !known && !has && n >= maxTasksForDescriptors(c.descriptorLimit) {
 		return nil, &TooManyTasksError{Tasks: n, DescriptorLimit: c.descriptorLimit, DescriptorsFreed: c.descriptorsFreed}
 	}
 	return c.getOrAddTaskLocked(task), nil
@@ -338,23 +340,23 @@ func (c *Collector) reserveTask(task Task) (*collectedTask, error) {
 // getOrAddTaskLocked returns the record of a task, and adds a record if there is none.
 func (c *Collector) getOrAddTaskLocked(task Task) *collectedTask {
 	k := taskKey{task.AllocID, task.Name}
-	t := c.tasks[k]
+	t := c.collectedTasks[k]
 	if t == nil {
 		t = &collectedTask{logDirFD: -1, Task: task, stoppedStreamsWithWriter: map[Stream]bool{}}
-		c.tasks[k] = t
+		c.collectedTasks[k] = t
 		delete(c.earlierAgentTasks, k)
-		c.signalTaskCountLocked(1)
+		c.signalIfTaskCountLocked(1)
 	}
 	return t
 }
 
-// signalTaskCountLocked wakes maintainConn and serveConn if the number of tasks is equal to count.
-func (c *Collector) signalTaskCountLocked(count int) {
-	if len(c.tasks) != count {
+// signalIfTaskCountLocked wakes maintainConn and waitConnDownOrIdle if the number of tasks is equal to count.
+func (c *Collector) signalIfTaskCountLocked(count int) {
+	if len(c.collectedTasks) != count {
 		return
 	}
 	select {
-	case c.tasksChanged <- struct{}{}:
+	case c.hasTasksChanged <- struct{}{}:
 	default:
 	}
 }
@@ -428,7 +430,7 @@ func (c *Collector) handOverStream(ctx context.Context, l *processConn, t *colle
 // writer.
 func (c *Collector) Stop(ctx context.Context, allocID, task string, taskEnded bool) error {
 	c.mu.Lock()
-	t := c.tasks[taskKey{allocID, task}]
+	t := c.collectedTasks[taskKey{allocID, task}]
 	c.mu.Unlock()
 	if t == nil {
 		return nil
@@ -436,16 +438,16 @@ func (c *Collector) Stop(ctx context.Context, allocID, task string, taskEnded bo
 	return c.stopTask(ctx, t, allocID, task, taskEnded)
 }
 
-// Finish is Stop for a task that will not be started again, and whose output an earlier agent may have
-// collected: Finish first collects the output that is still in the FIFOs.
-func (c *Collector) Finish(ctx context.Context, task Task, taskEnded bool) error {
+// CollectLeftoverAndStop is Stop for a task that will not be started again, and whose output an earlier agent may have
+// collected: CollectLeftoverAndStop first collects the output that is still in the FIFOs.
+func (c *Collector) CollectLeftoverAndStop(ctx context.Context, task Task, taskEnded bool) error {
 	c.mu.Lock()
-	known := c.tasks[taskKey{task.AllocID, task.Name}] != nil
+	known := c.collectedTasks[taskKey{task.AllocID, task.Name}] != nil
 	c.mu.Unlock()
 	if known {
 		return c.Stop(ctx, task.AllocID, task.Name, taskEnded)
 	}
-	left, err := c.findLeftover(task)
+	left, err := c.findLeftoverOfEarlierAgent(task)
 	if err != nil {
 		return fmt.Errorf("end the logs of task %q: %w", task.Name, err)
 	}
@@ -473,10 +475,10 @@ const (
 	leftoverOnlyFDs               // the keeper holds a FIFO that is no longer in the directory of the allocation
 )
 
-// findLeftover looks for FIFOs of a task that is not in c.tasks.
-func (c *Collector) findLeftover(task Task) (leftoverState, error) {
+// findLeftoverOfEarlierAgent looks for FIFOs of a task that is not in c.collectedTasks.
+func (c *Collector) findLeftoverOfEarlierAgent(task Task) (leftoverState, error) {
 	held := false
-	alloc, dir, err := openAllocAndLogDirs(task.Dir)
+	alloc, dir, err := openAllocAndLogDirs(task.LogDir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return leftoverNone, err
 	}
@@ -536,9 +538,9 @@ func (c *Collector) removeTaskLocked(t *collectedTask) {
 		unix.Close(t.logDirFD)
 		t.logDirFD = -1
 	}
-	delete(c.tasks, taskKey{t.AllocID, t.Name})
+	delete(c.collectedTasks, taskKey{t.AllocID, t.Name})
 	c.notifyDescriptorsFreedLocked()
-	c.signalTaskCountLocked(0)
+	c.signalIfTaskCountLocked(0)
 }
 
 // notifyDescriptorsFreedLocked closes the channel of each TooManyTasksError that was returned since the last call.
@@ -547,11 +549,11 @@ func (c *Collector) notifyDescriptorsFreedLocked() {
 	c.descriptorsFreed = make(chan struct{})
 }
 
-// releaseStoppedStream makes the keeper close the FIFO of a stopped stream that had a writer at its stop and has none now,
+// removeFDOfStoppedStream makes the keeper close the FIFO of a stopped stream that had a writer at its stop and has none now,
 // unless the task was started again.
-func (c *Collector) releaseStoppedStream(k streamKey) {
+func (c *Collector) removeFDOfStoppedStream(k streamKey) {
 	c.mu.Lock()
-	t := c.tasks[taskKey{k.AllocID, k.Task}]
+	t := c.collectedTasks[taskKey{k.AllocID, k.Task}]
 	c.mu.Unlock()
 	if t != nil { // t is nil if an earlier agent has stopped the stream
 		t.mu.Lock()
@@ -563,7 +565,7 @@ func (c *Collector) releaseStoppedStream(k streamKey) {
 			return
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), fdReleaseTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), removeFDTimeout)
 	defer cancel()
 	if err := c.conf.Keeper.RemoveFD(ctx, k.fdKey()); err != nil {
 		c.conf.Logger.Warn("a FIFO is still held", "alloc_id", k.AllocID, "task", k.Task, "error", err)
@@ -586,13 +588,13 @@ func (c *Collector) releaseStoppedStream(k streamKey) {
 	}
 }
 
-// fdReleaseTimeout is how long releaseStoppedStream waits until the keeper has closed a FIFO.
-const fdReleaseTimeout = 10 * time.Second
+// removeFDTimeout is how long removeFDOfStoppedStream waits until the keeper has closed a FIFO.
+const removeFDTimeout = 10 * time.Second
 
 // stopStream stops one stream of a task. The FIFO stays in the keeper while it has a writer, unless taskEnded is true.
 func (c *Collector) stopStream(ctx context.Context, t *collectedTask, k streamKey, deadline time.Time, taskEnded bool) error {
 	for {
-		l, err := c.conns.WaitForConn(ctx)
+		l, err := c.processConns.WaitForConn(ctx)
 		if err != nil {
 			return err
 		}

@@ -127,10 +127,10 @@ func TestStoppedCollectorHoldsTheTaskButLosesNothing(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, Config{})
 	stdout, _ := s.startTask(Limits{MaxFiles: 100, MaxFileSize: 1 << 20})
-	if err := s.collector.Process().Signal(unix.SIGSTOP); err != nil {
+	if err := s.collector.LastProcess().Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	awaitProcessStopped(t, s.collector.Process().PID)
+	awaitProcessStopped(t, s.collector.LastProcess().PID)
 	// The open returns at once without a reader in this process: the keeper holds the read end.
 	out := s.openFIFO(stdout)
 	data := bytes.Repeat([]byte("flood\n"), 1<<18)
@@ -140,7 +140,7 @@ func TestStoppedCollectorHoldsTheTaskButLosesNothing(t *testing.T) {
 	if _, b := s.readFiles(Stdout); len(b) != 0 {
 		t.Errorf("%d bytes were collected by a stopped process", len(b))
 	}
-	if err := s.collector.Process().Signal(unix.SIGCONT); err != nil {
+	if err := s.collector.LastProcess().Signal(unix.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
 	writersWG.Wait()
@@ -335,7 +335,7 @@ func TestStopWaitsForWriters(t *testing.T) {
 	stdout, stderr := s.startTask(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
 	out, errs := s.openFIFO(stdout), s.openFIFO(stderr)
 	s.writeText(out, "a")
-	old := s.collector.Process()
+	old := s.collector.LastProcess()
 	time.AfterFunc(50*time.Millisecond, func() {
 		_, _ = out.WriteString("b\n")
 		_ = old.Signal(unix.SIGKILL)
@@ -365,7 +365,7 @@ func TestStopClosesFIFOsWithWriters(t *testing.T) {
 	stdout, _ := s.startTask(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
 	stays := s.openFIFO(stdout)
 	s.writeText(stays, "c\n")
-	old := s.collector.Process()
+	old := s.collector.LastProcess()
 	time.AfterFunc(100*time.Millisecond, func() { _ = old.Signal(unix.SIGKILL) })
 	begin := time.Now()
 	s.stopTask()
@@ -403,7 +403,7 @@ func TestStopOfATaskThatMayRunKeepsItsReader(t *testing.T) {
 	s.writeText(out, "b\n")
 	s.awaitOutput(Stdout, "a\nb\n")
 	time.Sleep(100 * time.Millisecond) // longer than a collector process without tasks runs
-	old := s.collector.Process()
+	old := s.collector.LastProcess()
 	_ = old.Signal(unix.SIGKILL)
 	awaitProcessExit(t, old)
 	s.writeText(out, "c\n")
@@ -421,7 +421,7 @@ func TestStopOfATaskThatMayRunKeepsItsReader(t *testing.T) {
 			t.Fatalf("held after the last writer has gone: %v, %v", keys, err)
 		}
 	}
-	awaitProcessExit(t, s.collector.Process()) // no task remains
+	awaitProcessExit(t, s.collector.LastProcess()) // no task remains
 
 	// Another run is collected again, and a stop after its exit closes the FIFOs.
 	s.startTask(limits)
@@ -517,15 +517,16 @@ func TestFullFileSystem(t *testing.T) {
 	}
 }
 
-// The log of a task that ends while the disk is full ends with the number of lost bytes, although there is no room for a line.
+// The log of a task that ends while the disk is full ends with the number of lost bytes, although there is no room for a
+// line.
 func TestTaskEndsOnFullFileSystem(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits two seconds for the report of lost output")
 	}
 	t.Parallel()
 	s, losses, out, data := fillLogDir(t)
-	if first := nextOutputLoss(t, losses); first.WritingResumed || s.collector.LossErr() == nil {
-		t.Errorf("loss %+v, %v", first, s.collector.LossErr())
+	if first := nextOutputLoss(t, losses); first.WritingResumed || s.collector.OutputLossErr() == nil {
+		t.Errorf("loss %+v, %v", first, s.collector.OutputLossErr())
 	}
 	out.Close()
 	s.stopTask()
@@ -539,12 +540,13 @@ func TestTaskEndsOnFullFileSystem(t *testing.T) {
 	if last.WritingResumed || last.DroppedBytes != int64(len(data)-kept) || !bytes.HasSuffix(b, []byte(want)) {
 		t.Errorf("loss %+v, %d of %d bytes kept, the file ends with %q, want %q", last, kept, len(data), b[max(0, len(b)-100):], want)
 	}
-	if err := s.collector.LossErr(); err != nil {
+	if err := s.collector.OutputLossErr(); err != nil {
 		t.Errorf("after the end of the task: %v", err)
 	}
 }
 
-// fillLogDir starts a task that has written data, which has no room in its log directory. out is the standard output of the task.
+// fillLogDir starts a task that has written data, which has no room in its log directory. out is the standard output of the
+// task.
 func fillLogDir(t *testing.T) (s *fixture, losses <-chan OutputLoss, out *os.File, data []byte) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -582,8 +584,8 @@ func TestOutputOfTwoTasksIsNotMixed(t *testing.T) {
 	var wg sync.WaitGroup
 	for _, name := range []string{"one", "two", "one.stdout"} {
 		stdout, stderr, err := s.collector.Start(t.Context(), Task{
-			AllocID: "a1", Name: name, Dir: s.logDir,
-			Stdout: Limits{MaxFiles: 5, MaxFileSize: 1 << 20}, Stderr: Limits{MaxFiles: 5, MaxFileSize: 1 << 20},
+			AllocID: "a1", Name: name, LogDir: s.logDir,
+			StdoutLimits: Limits{MaxFiles: 5, MaxFileSize: 1 << 20}, StderrLimits: Limits{MaxFiles: 5, MaxFileSize: 1 << 20},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -629,7 +631,7 @@ func TestIdleCollectorEnds(t *testing.T) {
 	s.newCollector(Config{LingerTimeout: 100 * time.Millisecond}, false)
 	stdout, _ := s.startTask(Limits{MaxFiles: 5, MaxFileSize: 1 << 20})
 	out := s.openFIFO(stdout)
-	p := s.collector.Process()
+	p := s.collector.LastProcess()
 	s.collector.Close()
 	s.writeText(out, "nobody looks\n")
 	s.awaitOutput(Stdout, "nobody looks\n")
@@ -664,7 +666,7 @@ type followCall struct {
 func (fi *fixture) startFollow(req FollowRequest) *followCall {
 	ctx, cancel := context.WithCancel(fi.t.Context())
 	f := &followCall{done: make(chan error, 1), cancel: cancel}
-	req.AllocID, req.Task, req.Dir = "a1", "web", fi.logDir
+	req.AllocID, req.Task, req.LogDir = "a1", "web", fi.logDir
 	if req.Stream == "" {
 		req.Stream = Stdout
 	}
@@ -716,7 +718,7 @@ func TestFollow(t *testing.T) {
 		for range 300 {
 			write(strings.Repeat(string(rune('a'+i)), 500) + "\n")
 		}
-		killProcess(t, s.collector.Process())
+		killProcess(t, s.collector.LastProcess())
 		write("after a death\n")
 		for _, f := range followers {
 			f.awaitOutput(t, want)
@@ -744,7 +746,7 @@ func TestFollow(t *testing.T) {
 func TestFollowOverRestarts(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, Config{})
-	ask := FollowRequest{AllocID: "a1", Task: "web", Stream: Stdout, Dir: s.logDir}
+	ask := FollowRequest{AllocID: "a1", Task: "web", Stream: Stdout, LogDir: s.logDir}
 	if kept, err := s.collector.HasLogs(ask); kept || err != nil {
 		t.Errorf("a task that was never started has logs: %v, %v", kept, err)
 	}
@@ -841,7 +843,7 @@ func TestLimitOfDescriptors(t *testing.T) {
 	s := newFixture(t, Config{MaxDescriptors: descriptors.Reserved + 2*descriptors.PerTask})
 	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
 	start := func(name string) error {
-		_, _, err := s.collector.Start(t.Context(), Task{AllocID: "a1", Name: name, Dir: s.logDir, Stdout: limits, Stderr: limits})
+		_, _, err := s.collector.Start(t.Context(), Task{AllocID: "a1", Name: name, LogDir: s.logDir, StdoutLimits: limits, StderrLimits: limits})
 		return err
 	}
 	if err := errors.Join(start("one"), start("two"), start("one")); err != nil {
@@ -893,14 +895,14 @@ func TestLimitOfEarlierCollectorProcess(t *testing.T) {
 	s := newFixture(t, Config{})
 	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
 	start := func(name string) error {
-		_, _, err := s.collector.Start(t.Context(), Task{AllocID: "a1", Name: name, Dir: s.logDir, Stdout: limits, Stderr: limits})
+		_, _, err := s.collector.Start(t.Context(), Task{AllocID: "a1", Name: name, LogDir: s.logDir, StdoutLimits: limits, StderrLimits: limits})
 		return err
 	}
 	if err := errors.Join(start("one"), start("two")); err != nil {
 		t.Fatal(err)
 	}
 	low := unix.Rlimit{Cur: descriptors.Reserved + 2*descriptors.PerTask, Max: descriptors.Reserved + 2*descriptors.PerTask}
-	if err := unix.Prlimit(s.collector.Process().PID, unix.RLIMIT_NOFILE, &low, nil); err != nil {
+	if err := unix.Prlimit(s.collector.LastProcess().PID, unix.RLIMIT_NOFILE, &low, nil); err != nil {
 		t.Fatal(err)
 	}
 	next, err := New(Config{Keeper: s.keeper, DataDir: s.runDir, CollectorArgs: []string{"nomad-lite", "log-collector"}})
@@ -909,11 +911,11 @@ func TestLimitOfEarlierCollectorProcess(t *testing.T) {
 	}
 	first := s.collector
 	s.collector = next
-	if _, err := next.conns.WaitForConn(t.Context()); err != nil {
+	if _, err := next.processConns.WaitForConn(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	var now unix.Rlimit
-	if err := unix.Prlimit(next.Process().PID, unix.RLIMIT_NOFILE, nil, &now); err != nil {
+	if err := unix.Prlimit(next.LastProcess().PID, unix.RLIMIT_NOFILE, nil, &now); err != nil {
 		t.Fatal(err)
 	}
 	err = start("three")
@@ -938,7 +940,7 @@ func TestProcessWithoutDescriptors(t *testing.T) {
 	out := s.openFIFO(stdout)
 	s.writeText(out, "a\n")
 	s.awaitOutput(Stdout, "a\n")
-	p := s.collector.Process()
+	p := s.collector.LastProcess()
 	var was unix.Rlimit
 	if err := unix.Prlimit(p.PID, unix.RLIMIT_NOFILE, nil, &was); err != nil {
 		t.Fatal(err)
@@ -947,7 +949,7 @@ func TestProcessWithoutDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
-	more := Task{AllocID: "a1", Name: "more", Dir: s.logDir, Stdout: limits, Stderr: limits}
+	more := Task{AllocID: "a1", Name: "more", LogDir: s.logDir, StdoutLimits: limits, StderrLimits: limits}
 	if _, _, err := s.collector.Start(t.Context(), more); err == nil || !strings.Contains(err.Error(), "no free file descriptors") {
 		t.Errorf("another task: %v", err)
 	}
@@ -962,7 +964,7 @@ func TestProcessWithoutDescriptors(t *testing.T) {
 	if err := s.collector.Stop(t.Context(), "a1", "more", true); err != nil {
 		t.Error(err)
 	}
-	if s.collector.Process() != p {
+	if s.collector.LastProcess() != p {
 		t.Error("it is another process")
 	}
 }
@@ -979,7 +981,7 @@ func TestFollowOfATruncatedFile(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
-		done <- s.collector.Follow(ctx, FollowRequest{AllocID: "a1", Task: "web", Stream: Stdout, Dir: s.logDir}, func(c Chunk) error {
+		done <- s.collector.Follow(ctx, FollowRequest{AllocID: "a1", Task: "web", Stream: Stdout, LogDir: s.logDir}, func(c Chunk) error {
 			chunks <- string(c.Data)
 			return nil
 		})
@@ -1010,7 +1012,7 @@ func TestSlowFollower(t *testing.T) {
 	var receivedChunks []string
 	done := make(chan error, 1)
 	go func() {
-		done <- s.collector.Follow(t.Context(), FollowRequest{AllocID: "a1", Task: "web", Dir: s.logDir, Stream: Stdout}, func(c Chunk) error {
+		done <- s.collector.Follow(t.Context(), FollowRequest{AllocID: "a1", Task: "web", LogDir: s.logDir, Stream: Stdout}, func(c Chunk) error {
 			<-hold
 			if len(receivedChunks) == 0 || receivedChunks[len(receivedChunks)-1] != c.File {
 				receivedChunks = append(receivedChunks, c.File)
@@ -1038,7 +1040,7 @@ func TestFollowEndsWithTheErrorOfItsReader(t *testing.T) {
 	s := newFixture(t, Config{})
 	stdout, _ := s.startTask(Limits{MaxFiles: 2, MaxFileSize: 64 << 10})
 	s.writeText(s.openFIFO(stdout), "x")
-	err := s.collector.Follow(t.Context(), FollowRequest{AllocID: "a1", Task: "web", Dir: s.logDir, Stream: Stdout}, func(Chunk) error { return io.ErrClosedPipe })
+	err := s.collector.Follow(t.Context(), FollowRequest{AllocID: "a1", Task: "web", LogDir: s.logDir, Stream: Stdout}, func(Chunk) error { return io.ErrClosedPipe })
 	if !errors.Is(err, io.ErrClosedPipe) {
 		t.Errorf("Follow error %v", err)
 	}
@@ -1053,11 +1055,11 @@ func TestProcessEndsWithoutTasks(t *testing.T) {
 	var want string
 	var lastProcess osprocess.ID
 	for round := range 3 {
-		if p := s.collector.Process(); p != lastProcess {
+		if p := s.collector.LastProcess(); p != lastProcess {
 			t.Fatalf("round %d: process %v without a task", round, p)
 		}
 		stdout, _ := s.startTask(limits)
-		p := s.collector.Process()
+		p := s.collector.LastProcess()
 		if p == lastProcess || !p.Alive() {
 			t.Fatalf("round %d: process %v, before %v", round, p, lastProcess)
 		}
@@ -1092,7 +1094,7 @@ func TestNextAgentConnectsToProcess(t *testing.T) {
 	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
 	stdout, _ := s.startTask(limits)
 	f := s.openFIFO(stdout)
-	p := s.collector.Process()
+	p := s.collector.LastProcess()
 	s.collector.Close()
 
 	var err error
@@ -1105,19 +1107,19 @@ func TestNextAgentConnectsToProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.collector.Close()
-	for began := time.Now(); s.collector.Process() != p; time.Sleep(time.Millisecond) {
+	for began := time.Now(); s.collector.LastProcess() != p; time.Sleep(time.Millisecond) {
 		if time.Since(began) > time.Minute {
 			s.collector.Close() // nothing is logged after it
-			t.Fatalf("the collector has process %v, not %v:\n%s", s.collector.Process(), p, &logged)
+			t.Fatalf("the collector has process %v, not %v:\n%s", s.collector.LastProcess(), p, &logged)
 		}
 	}
-	for s.collector.conns.CurrentConn() != nil {
+	for s.collector.processConns.CurrentConn() != nil {
 		time.Sleep(time.Millisecond) // waits until idleTimeout has passed
 	}
 	s.writeText(f, "before the next agent knows of me\n")
 	s.awaitOutput(Stdout, "before the next agent knows of me\n")
 	s.startTask(limits)
-	if now := s.collector.Process(); now != p || !p.Alive() {
+	if now := s.collector.LastProcess(); now != p || !p.Alive() {
 		t.Errorf("the task has process %v, had %v", now, p)
 	}
 	f.Close()

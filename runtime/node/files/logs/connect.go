@@ -22,7 +22,7 @@ func (c *Collector) setConn(l *processConn) {
 	if l != nil {
 		c.lastProcess = l.process
 	}
-	c.conns.SetConn(l, nil)
+	c.processConns.SetConn(l, nil)
 	c.losses.clear() // the process reports its losses on each new connection
 	for _, st := range c.streams {
 		st.wakeFollowers() // the followers subscribe to the stream at the new collector process
@@ -33,18 +33,18 @@ func (c *Collector) setConn(l *processConn) {
 // connects to the process of an earlier agent before the first task is added: otherwise each task
 // would wait until the streams of the tasks before it are handed over.
 func (c *Collector) maintainConn(ctx context.Context) {
-	l, err := c.connectAndHandOver(ctx, false)
+	l, err := c.connectAndHandOverStreams(ctx, false)
 	if err != nil { // the next task that needs a process starts one
 		c.conf.Logger.Debug("there is no log collector of an earlier agent", "error", err)
 	}
 	for connected := err == nil; connected || c.waitForTask(ctx); connected = false {
 		if !connected {
-			if l, connected = c.conns.ConnectWithBackoff(ctx, c.connectOrSpawn, func(err error) { c.conf.Logger.Error("no log collector", "error", err) }); !connected {
+			if l, connected = c.processConns.ConnectWithBackoff(ctx, c.connectOrSpawnAndHandOver, func(err error) { c.conf.Logger.Error("no log collector", "error", err) }); !connected {
 				return
 			}
 		}
 		c.setConn(l)
-		c.serveConn(ctx, l)
+		c.waitConnDownOrIdle(ctx, l)
 		c.setConn(nil)
 		l.close()
 	}
@@ -57,7 +57,7 @@ func (c *Collector) waitForTask(ctx context.Context) bool {
 			return true
 		}
 		select {
-		case <-c.tasksChanged:
+		case <-c.hasTasksChanged:
 		case <-ctx.Done():
 		}
 	}
@@ -67,13 +67,13 @@ func (c *Collector) waitForTask(ctx context.Context) bool {
 func (c *Collector) hasTasks() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.tasks) > 0
+	return len(c.collectedTasks) > 0
 }
 
-// serveConn returns when the connection to the process is down, or when the process had no task for
+// waitConnDownOrIdle returns when the connection to the process is down, or when the process had no task for
 // idleTimeout. In the latter case it first requests that the process exits unless it has streams. It does not
 // request that if there was never a task: the process may have streams of tasks that are restored later.
-func (c *Collector) serveConn(ctx context.Context, l *processConn) {
+func (c *Collector) waitConnDownOrIdle(ctx context.Context, l *processConn) {
 	idle := time.NewTimer(c.conf.idleTimeout)
 	defer idle.Stop()
 	used := false
@@ -84,7 +84,7 @@ func (c *Collector) serveConn(ctx context.Context, l *processConn) {
 			return
 		case <-ctx.Done():
 			return
-		case <-c.tasksChanged:
+		case <-c.hasTasksChanged:
 			used = true
 			idle.Reset(c.conf.idleTimeout)
 		case <-idle.C:
@@ -103,21 +103,21 @@ func (c *Collector) serveConn(ctx context.Context, l *processConn) {
 func (c *Collector) dropConnIfNoTasks() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.tasks) > 0 {
+	if len(c.collectedTasks) > 0 {
 		return false
 	}
-	c.conns.SetConn(nil, nil)
+	c.processConns.SetConn(nil, nil)
 	return true
 }
 
-// connectOrSpawn is connectAndHandOver that starts a process if necessary.
-func (c *Collector) connectOrSpawn(ctx context.Context) (*processConn, error) {
-	return c.connectAndHandOver(ctx, true)
+// connectOrSpawnAndHandOver is connectAndHandOverStreams that starts a process if necessary.
+func (c *Collector) connectOrSpawnAndHandOver(ctx context.Context) (*processConn, error) {
+	return c.connectAndHandOverStreams(ctx, true)
 }
 
-// connectAndHandOver connects to a collector process and sends it all streams. Only if maySpawn is true, it starts a
+// connectAndHandOverStreams connects to a collector process and sends it all streams. Only if maySpawn is true, it starts a
 // process, or replaces one of another build.
-func (c *Collector) connectAndHandOver(ctx context.Context, maySpawn bool) (*processConn, error) {
+func (c *Collector) connectAndHandOverStreams(ctx context.Context, maySpawn bool) (*processConn, error) {
 	l, err := c.dialOrSpawn(ctx, maySpawn)
 	if err != nil {
 		return nil, err
@@ -136,7 +136,7 @@ func (c *Collector) connectAndHandOver(ctx context.Context, maySpawn bool) (*pro
 
 // raiseDescriptorLimit raises the limit of open files of the collector process p to the limit of this process, because
 // an earlier agent with a lower limit may have started p. It returns the number of descriptors that both processes may open.
-func raiseDescriptorLimit(p osprocess.ID, conf Config) int {
+func raiseDescriptorLimit(p osprocess.ID, conf Config) (commonLimit int) {
 	limit, err := p.RaiseDescriptorLimit()
 	if err != nil {
 		conf.Logger.Warn("the log collector keeps a lower limit of open files than the agent", "pid", p.PID, "error", err)
@@ -151,8 +151,8 @@ func raiseDescriptorLimit(p osprocess.ID, conf Config) int {
 // streams, and returns an error only if the connection is down or ctx has ended.
 func (c *Collector) handOverStreams(ctx context.Context, l *processConn) error {
 	c.mu.Lock()
-	tasks := make([]*collectedTask, 0, len(c.tasks))
-	for _, t := range c.tasks {
+	tasks := make([]*collectedTask, 0, len(c.collectedTasks))
+	for _, t := range c.collectedTasks {
 		if t.logDirFD >= 0 {
 			tasks = append(tasks, t)
 		}
@@ -175,7 +175,7 @@ func (c *Collector) handOverStreams(ctx context.Context, l *processConn) error {
 			if err == nil && open {
 				var reply *message
 				if reply, err = l.call(ctx, &message{Op: opStop, Key: k, KeepOpen: true}); err == nil && !reply.HasWriter {
-					c.wg.Go(func() { c.releaseStoppedStream(k) })
+					c.wg.Go(func() { c.removeFDOfStoppedStream(k) })
 				}
 			}
 			if errors.Is(err, errDisconnected) || ctx.Err() != nil {
@@ -229,7 +229,7 @@ func (c *Collector) dialOrSpawn(ctx context.Context, maySpawn bool) (*processCon
 	}
 	// One process serves the streams of a data directory. Output that the process has not moved is
 	// in the FIFOs, so a kill loses nothing.
-	p, running, lockErr := c.dir.LockedBy(pidFileName)
+	p, running, lockErr := c.dir.LockOwner(pidFileName)
 	if lockErr != nil {
 		return nil, lockErr
 	}
@@ -241,7 +241,7 @@ func (c *Collector) dialOrSpawn(ctx context.Context, maySpawn bool) (*processCon
 	if text := c.crashLog().Read(); text != "" {
 		c.conf.Logger.Error("the last log collector crashed", "stderr", text)
 	}
-	if err := c.spawn(ctx); err != nil {
+	if err := c.spawnProcess(ctx); err != nil {
 		return nil, err
 	}
 	if l, err = c.dialProcess(ctx); err != nil {
@@ -285,16 +285,16 @@ func (c *Collector) waitOrKillProcess(p osprocess.ID, cause error) error {
 }
 
 // FindCollector returns the collector process of a data directory, and false if none runs. It returns
-// the errors of [keeper.Directory.LockedBy].
-func FindCollector(d *keeper.Directory) (osprocess.ID, bool, error) { return d.LockedBy(pidFileName) }
+// the errors of [keeper.DataDir.LockOwner].
+func FindCollector(d *keeper.DataDir) (osprocess.ID, bool, error) { return d.LockOwner(pidFileName) }
 
 func (c *Collector) crashLog() keeper.CrashLog {
 	return keeper.CrashLog(filepath.Join(c.conf.DataDir, logName))
 }
 
-// spawn starts a collector process through the keeper. The process inherits a listening socket, so
+// spawnProcess starts a collector process through the keeper. The process inherits a listening socket, so
 // that the agent can connect at once.
-func (c *Collector) spawn(ctx context.Context) error {
+func (c *Collector) spawnProcess(ctx context.Context) error {
 	listener, err := c.dir.Listen(socketNetwork, socketName)
 	if err != nil {
 		return err
@@ -328,8 +328,8 @@ func (c *Collector) spawn(ctx context.Context) error {
 	return err
 }
 
-// handleProcessEvent handles an event of the collector process: new output, the end of a stream, or a loss of output.
-func (c *Collector) handleProcessEvent(m *message) {
+// applyProcessEvent applies an event of the collector process: new output, the end of a stream, or a loss of output.
+func (c *Collector) applyProcessEvent(m *message) {
 	switch m.Op {
 	case opOutput:
 		c.mu.Lock()
@@ -340,7 +340,7 @@ func (c *Collector) handleProcessEvent(m *message) {
 		c.mu.Unlock()
 	case opEnd:
 		c.losses.remove(m.Key)
-		c.wg.Go(func() { c.releaseStoppedStream(m.Key) })
+		c.wg.Go(func() { c.removeFDOfStoppedStream(m.Key) })
 	case opLoss:
 		loss := OutputLoss{AllocID: m.Key.AllocID, Task: m.Key.Task, Stream: m.Key.Stream, DroppedBytes: m.Bytes, Reason: m.Error, WritingResumed: m.WritingResumed}
 		if c.losses.recordIfChanged(m.Key, loss) {

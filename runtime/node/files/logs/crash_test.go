@@ -22,7 +22,7 @@ func TestNothingIsLostWhenTheCollectorIsKilled(t *testing.T) {
 	s := newFixture(t, Config{})
 	stdout, _ := s.startTask(Limits{MaxFiles: 1000, MaxFileSize: 1 << 20})
 	written := killWhileWriting(t, stdout, func() {
-		s.killAndAwaitReplacement(s.collector.Process, s.collector.Process())
+		s.killAndAwaitReplacement(s.collector.LastProcess, s.collector.LastProcess())
 	})
 	s.stopTask()
 	_, b := s.readFiles(Stdout)
@@ -36,7 +36,7 @@ func TestNothingIsLostWhenTheKeeperIsKilled(t *testing.T) {
 	}
 	s := newFixture(t, Config{})
 	stdout, _ := s.startTask(Limits{MaxFiles: 1000, MaxFileSize: 1 << 20})
-	collector := s.collector.Process()
+	collector := s.collector.LastProcess()
 	written := killWhileWriting(t, stdout, func() {
 		s.killAndAwaitReplacement(s.keeper.KeeperProcess, s.keeper.KeeperProcess())
 	})
@@ -45,7 +45,7 @@ func TestNothingIsLostWhenTheKeeperIsKilled(t *testing.T) {
 	checkLines(t, b, written)
 	defer awaitProcessExit(t, collector)
 	defer s.collector.Close() // an ephemeral collector exits without an agent
-	if now := s.collector.Process(); now != collector {
+	if now := s.collector.LastProcess(); now != collector {
 		t.Errorf("the collector was %v and is %v: it has nothing to do with the keeper's death", collector, now)
 	}
 }
@@ -80,8 +80,8 @@ func TestNothingIsLostWhenTheAgentAndTheCollectorAreKilled(t *testing.T) {
 	}
 	s.newCollector(Config{}, false)
 	s.startTask(Limits{MaxFiles: 1000, MaxFileSize: 1 << 20})
-	if s.collector.Process() != agent.collector {
-		t.Errorf("the next agent has collector %v, want %v", s.collector.Process(), agent.collector)
+	if s.collector.LastProcess() != agent.collector {
+		t.Errorf("the next agent has collector %v, want %v", s.collector.LastProcess(), agent.collector)
 	}
 	s.stopTask()
 	_, b := s.readFiles(Stdout)
@@ -222,7 +222,7 @@ func TestOneCollectorServesADirectory(t *testing.T) {
 			}
 			write()
 			s.awaitOutput(Stdout, want.String())
-			first, held := s.collector.Process(), s.keeper.KeeperProcess()
+			first, held := s.collector.LastProcess(), s.keeper.KeeperProcess()
 			s.collector.Close()
 			s.keeper.Close()
 			if err := tt.change(s); err != nil {
@@ -236,7 +236,7 @@ func TestOneCollectorServesADirectory(t *testing.T) {
 			if got := s.keeper.KeeperProcess(); got != held {
 				t.Errorf("the keeper is %v, was %v", got, held)
 			}
-			if got := s.collector.Process(); (got == first) != tt.same || got != first && first.Alive() {
+			if got := s.collector.LastProcess(); (got == first) != tt.same || got != first && first.Alive() {
 				t.Errorf("the process is %v, was %v, which is alive: %v", got, first, first.Alive())
 			}
 		})

@@ -53,11 +53,11 @@ func openAllocAndLogDirs(path string) (alloc, logs int, err error) {
 // fifoDir returns the directory of an allocation's FIFOs for its log directory.
 func fifoDir(logDir string) string { return filepath.Dir(filepath.Dir(filepath.Clean(logDir))) }
 
-// UncollectedPaths returns the paths that a driver receives if it reads the output of the task by itself, as under Nomad.
-// No files exist there; such a driver needs their directory.
-func UncollectedPaths(task Task) (stdout, stderr string) {
+// UncollectedOutputPaths returns the paths that a driver receives if it reads the output of the task by itself, as under
+// Nomad. No files exist there; such a driver needs their directory.
+func UncollectedOutputPaths(task Task) (stdout, stderr string) {
 	path := func(s Stream) string {
-		return filepath.Join(task.Dir, streamKey{task.AllocID, task.Name, s}.fifoName())
+		return filepath.Join(task.LogDir, streamKey{task.AllocID, task.Name, s}.fifoName())
 	}
 	return path(Stdout), path(Stderr)
 }
@@ -68,7 +68,7 @@ func FIFOPaths(task Task) (stdout, stderr string) {
 }
 
 func (t Task) fifoPath(s Stream) string {
-	return filepath.Join(fifoDir(t.Dir), streamKey{t.AllocID, t.Name, s}.fifoName())
+	return filepath.Join(fifoDir(t.LogDir), streamKey{t.AllocID, t.Name, s}.fifoName())
 }
 
 // existsAt reports whether a name exists in dir.
@@ -101,7 +101,7 @@ func openFIFO(dir int, name string) (int, error) {
 		} else if !errors.Is(err, unix.ELOOP) && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EACCES) && !errors.Is(err, unix.ENXIO) {
 			return -1, fmt.Errorf("open FIFO %s: %w", name, err)
 		}
-		if err := removeAt(dir, name); err != nil && !errors.Is(err, unix.ENOENT) {
+		if err := removeAllAt(dir, name); err != nil && !errors.Is(err, unix.ENOENT) {
 			return -1, fmt.Errorf("remove what stands in the place of FIFO %s: %w", name, err)
 		}
 	}
@@ -132,8 +132,8 @@ func enableFIFOHangup(fd int) error {
 	return unix.Close(w)
 }
 
-// removeAt removes a file, or a directory with its content.
-func removeAt(dir int, name string) error {
+// removeAllAt removes a file, or a directory with its content.
+func removeAllAt(dir int, name string) error {
 	err := unix.Unlinkat(dir, name, 0)
 	if !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM) {
 		return err
@@ -153,8 +153,8 @@ func isNameOfOpenFile(dir int, name string, fd int) bool {
 	return err == nil && unix.Fstat(fd, &openStat) == nil && named.Dev == openStat.Dev && named.Ino == openStat.Ino
 }
 
-// listFileIndexes lists the numbers of a stream's files, in ascending order. It includes files of any type, because rotate
-// cannot make a file whose name is in use.
+// listFileIndexes lists the numbers of a stream's files, in ascending order. It includes files of any type, because
+// rotateFile cannot make a file whose name is in use.
 func listFileIndexes(dir int, prefix string) ([]int64, error) {
 	fd, err := safepath.OpenAt(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {

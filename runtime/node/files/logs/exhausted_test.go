@@ -18,11 +18,11 @@ func TestAgentWithoutDescriptorsKeepsCollector(t *testing.T) {
 	out := s.openFIFO(stdout)
 	s.writeText(out, "a\n")
 	s.awaitOutput(Stdout, "a\n")
-	p := s.collector.Process()
+	p := s.collector.LastProcess()
 	failed, connected := 0, 0
 	for free := range 16 {
 		restore := processtest.LimitDescriptors(t, free)
-		l, err := s.collector.connectAndHandOver(t.Context(), true)
+		l, err := s.collector.connectAndHandOverStreams(t.Context(), true)
 		restore()
 		switch {
 		case err == nil:
@@ -51,7 +51,7 @@ func TestAgentWithoutDescriptorsKeepsCollector(t *testing.T) {
 		t.Fatal(err)
 	}
 	restore := processtest.LimitDescriptors(t, 0)
-	_, err := s.collector.connectAndHandOver(t.Context(), true)
+	_, err := s.collector.connectAndHandOverStreams(t.Context(), true)
 	restore()
 	if !osprocess.IsResourceExhausted(err) || !p.Alive() {
 		t.Errorf("without a socket and a descriptor: %v, the collector runs: %v", err, p.Alive())

@@ -24,8 +24,8 @@ func TestFinishCollectsWhatIsLeft(t *testing.T) {
 
 	// The agent exits, and the collector is killed or exits by itself.
 	s.collector.Close()
-	_ = s.collector.Process().Signal(unix.SIGKILL)
-	_, _ = s.keeper.Wait(t.Context(), s.collector.Process())
+	_ = s.collector.LastProcess().Signal(unix.SIGKILL)
+	_, _ = s.keeper.Wait(t.Context(), s.collector.LastProcess())
 	s.writeText(f, "meanwhile\n")
 	f.Close()
 
@@ -35,7 +35,7 @@ func TestFinishCollectsWhatIsLeft(t *testing.T) {
 	}
 	defer c.Close()
 	for range 2 { // the second call finds nothing to clean up
-		if err := c.Finish(t.Context(), newTask(s.logDir, limits), true); err != nil {
+		if err := c.CollectLeftoverAndStop(t.Context(), newTask(s.logDir, limits), true); err != nil {
 			t.Fatal(err)
 		}
 		if _, b := s.readFiles(Stdout); string(b) != "before\nmeanwhile\n" {
@@ -62,7 +62,7 @@ func TestFinishWithoutADirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if err := c.Finish(t.Context(), newTask(s.logDir, limits), true); err != nil {
+	if err := c.CollectLeftoverAndStop(t.Context(), newTask(s.logDir, limits), true); err != nil {
 		t.Fatal(err)
 	}
 	if keys, err := s.keeper.ListFDs(t.Context()); err != nil || len(keys) > 0 {
@@ -70,7 +70,7 @@ func TestFinishWithoutADirectory(t *testing.T) {
 	}
 	never := newTask(t.TempDir()+"/alloc/alloc/logs", limits)
 	never.Name = "never"
-	if err := c.Finish(t.Context(), never, true); err != nil {
+	if err := c.CollectLeftoverAndStop(t.Context(), never, true); err != nil {
 		t.Errorf("a task that was never there: %v", err)
 	}
 }
@@ -83,8 +83,8 @@ func TestCollectorQuits(t *testing.T) {
 	f := s.openFIFO(stdout)
 	s.writeText(f, "one\n")
 	s.awaitOutput(Stdout, "one\n")
-	old := s.collector.Process()
-	l, err := s.collector.conns.WaitForConn(t.Context())
+	old := s.collector.LastProcess()
+	l, err := s.collector.processConns.WaitForConn(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,13 +100,13 @@ func TestCollectorQuits(t *testing.T) {
 	s.awaitOutput(Stdout, "one\ntwo\n")
 	// The next collector process may write output before the client has recorded that
 	// process.
-	for s.collector.Process() == old {
+	for s.collector.LastProcess() == old {
 		if ctx.Err() != nil {
 			t.Fatalf("process %v is still the collector", old)
 		}
 		time.Sleep(time.Millisecond)
 	}
-	if now := s.collector.Process(); now.Signal(unix.Signal(0)) != nil {
+	if now := s.collector.LastProcess(); now.Signal(unix.Signal(0)) != nil {
 		t.Errorf("process %v does not run", now)
 	}
 	f.Close()

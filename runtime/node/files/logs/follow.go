@@ -26,7 +26,7 @@ const (
 type FollowRequest struct {
 	AllocID string
 	Task    string
-	Dir     string // as in Task
+	LogDir  string // as in Task
 	Stream  Stream
 
 	Origin Origin
@@ -55,12 +55,12 @@ var bufferPool = sync.Pool{New: func() any { return new([32 << 10]byte) }}
 // down.
 func (c *Collector) Follow(ctx context.Context, req FollowRequest, emit func(Chunk) error) error {
 	k := streamKey{req.AllocID, req.Task, req.Stream}
-	dir, err := openLogDir(req.Dir)
+	dir, err := openLogDir(req.LogDir)
 	if err != nil {
 		return fmt.Errorf("follow %s of task %q: %w", req.Stream, req.Task, err)
 	}
 	defer unix.Close(dir)
-	r := &logReader{dirFD: dir, filePrefix: k.filePrefix(), fileFD: -1}
+	r := &logReader{logDirFD: dir, filePrefix: k.filePrefix(), fileFD: -1}
 	defer r.close()
 	if err := r.seek(req.Origin, req.Offset); err != nil {
 		return fmt.Errorf("follow %s of task %q: %w", req.Stream, req.Task, err)
@@ -84,7 +84,7 @@ func (c *Collector) Follow(ctx context.Context, req FollowRequest, emit func(Chu
 			return nil
 		}
 		c.mu.Lock()
-		l := c.conns.CurrentConn()
+		l := c.processConns.CurrentConn()
 		ended := st != nil && st.ended
 		c.mu.Unlock()
 		if ended {
@@ -118,7 +118,7 @@ func (c *Collector) HasLogs(req FollowRequest) (bool, error) {
 	if collected {
 		return true, nil
 	}
-	dir, err := openLogDir(req.Dir)
+	dir, err := openLogDir(req.LogDir)
 	if err != nil {
 		return false, err
 	}
@@ -129,7 +129,7 @@ func (c *Collector) HasLogs(req FollowRequest) (bool, error) {
 
 // logReader reads the files of a stream, and has the position up to which it has read.
 type logReader struct {
-	dirFD      int
+	logDirFD   int
 	filePrefix string
 	fileFD     int   // the open file, or -1
 	fileIndex  int64 // number of the open file; without an open file, the lowest number that the next file may have
@@ -145,7 +145,7 @@ func (r *logReader) close() {
 
 // seek moves the position to a number of bytes after or before an origin, as described at FollowRequest.
 func (r *logReader) seek(origin Origin, offset int64) error {
-	all, err := listFileIndexes(r.dirFD, r.filePrefix)
+	all, err := listFileIndexes(r.logDirFD, r.filePrefix)
 	if err != nil {
 		return err
 	}
@@ -154,7 +154,7 @@ func (r *logReader) seek(origin Origin, offset int64) error {
 	}
 	sizes := make([]int64, len(all))
 	for i, index := range all {
-		if st, err := safepath.StatAt(r.dirFD, logfile.Name(r.filePrefix, index)); err == nil && isLogFile(&st) {
+		if st, err := safepath.StatAt(r.logDirFD, logfile.Name(r.filePrefix, index)); err == nil && isLogFile(&st) {
 			sizes[i] = st.Size
 		}
 	}
@@ -183,7 +183,7 @@ func (r *logReader) seek(origin Origin, offset int64) error {
 }
 
 // emitToEnd passes the content of the files to emit, up to the end of the newest file. If newest is -1,
-// read lists the directory to find the newest file.
+// emitToEnd lists the directory to find the newest file.
 func (r *logReader) emitToEnd(ctx context.Context, newest int64, emit func(Chunk) error) error {
 	buf := bufferPool.Get().(*[32 << 10]byte)
 	defer bufferPool.Put(buf)
@@ -201,7 +201,7 @@ func (r *logReader) emitToEnd(ctx context.Context, newest int64, emit func(Chunk
 			}
 			continue
 		}
-		n, err := r.emitOpenFile(ctx, buf[:], emit)
+		n, err := r.emitRestOfOpenFile(ctx, buf[:], emit)
 		if err != nil {
 			return err
 		}
@@ -217,7 +217,7 @@ func (r *logReader) emitToEnd(ctx context.Context, newest int64, emit func(Chunk
 		if err != nil || !ok {
 			return err
 		}
-		if _, err := r.emitOpenFile(ctx, buf[:], emit); err != nil {
+		if _, err := r.emitRestOfOpenFile(ctx, buf[:], emit); err != nil {
 			return err
 		}
 		r.close()
@@ -226,8 +226,8 @@ func (r *logReader) emitToEnd(ctx context.Context, newest int64, emit func(Chunk
 }
 
 // nextFileIndex returns the lowest file number above index.
-func (r *logReader) nextFileIndex(index int64) (int64, bool, error) {
-	all, err := listFileIndexes(r.dirFD, r.filePrefix)
+func (r *logReader) nextFileIndex(index int64) (next int64, exists bool, err error) {
+	all, err := listFileIndexes(r.logDirFD, r.filePrefix)
 	if err != nil {
 		return 0, false, err
 	}
@@ -238,13 +238,13 @@ func (r *logReader) nextFileIndex(index int64) (int64, bool, error) {
 	return all[i], true, nil
 }
 
-// openFile opens a file. If the file does not exist, or a task has replaced it, open leaves no file open, and moves the
+// openFile opens a file. If the file does not exist, or a task has replaced it, openFile leaves no file open, and moves the
 // position behind it.
 func (r *logReader) openFile(index int64) error {
 	if index != r.fileIndex {
 		r.fileIndex, r.fileOffset = index, 0
 	}
-	fd, _, err := openLogFile(r.dirFD, logfile.Name(r.filePrefix, index), unix.O_RDONLY)
+	fd, _, err := openLogFile(r.logDirFD, logfile.Name(r.filePrefix, index), unix.O_RDONLY)
 	switch {
 	case err == nil:
 		r.fileFD = fd
@@ -256,8 +256,8 @@ func (r *logReader) openFile(index int64) error {
 	return nil
 }
 
-// emitOpenFile passes the rest of the open file to emit. It reads a truncated file from its start.
-func (r *logReader) emitOpenFile(ctx context.Context, buf []byte, emit func(Chunk) error) (total int64, err error) {
+// emitRestOfOpenFile passes the rest of the open file to emit. It reads a truncated file from its start.
+func (r *logReader) emitRestOfOpenFile(ctx context.Context, buf []byte, emit func(Chunk) error) (total int64, err error) {
 	for ctx.Err() == nil {
 		n, err := unix.Pread(r.fileFD, buf, r.fileOffset)
 		if errors.Is(err, unix.EINTR) {

@@ -44,7 +44,7 @@ func (c *Collector) newConn(ctx context.Context, socket *net.UnixConn) (*process
 		conn.Close()
 		return nil, err
 	}
-	l := &processConn{PendingCalls: rpcmux.New[*message](errDisconnected, nil), conn: conn, process: hello.Process, protocolVersion: hello.Version, onEvent: c.handleProcessEvent}
+	l := &processConn{PendingCalls: rpcmux.New[*message](errDisconnected, nil), conn: conn, process: hello.Process, protocolVersion: hello.Version, onEvent: c.applyProcessEvent}
 	l.wg.Go(l.readLoop)
 	return l, nil
 }

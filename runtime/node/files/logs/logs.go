@@ -18,12 +18,12 @@ type Task struct {
 	AllocID string
 	Name    string
 
-	// Dir is the log directory, <alloc>/alloc/logs. Tasks can write to Dir and to its parent, so
+	// LogDir is the directory <alloc>/alloc/logs. Tasks can write to LogDir and to its parent, so
 	// both are opened without following links. Tasks cannot write to <alloc>, which has the FIFOs.
-	Dir string
+	LogDir string
 
-	Stdout Limits
-	Stderr Limits
+	StdoutLimits Limits
+	StderrLimits Limits
 
 	// Running means that the task runs, and writes to the FIFOs that the keeper holds, whatever
 	// is in the directory of the allocation.
@@ -110,7 +110,7 @@ func (t *Task) validate() error {
 
 func (t *Task) limits(s Stream) Limits {
 	if s == Stdout {
-		return t.Stdout
+		return t.StdoutLimits
 	}
-	return t.Stderr
+	return t.StderrLimits
 }

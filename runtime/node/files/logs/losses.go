@@ -5,7 +5,8 @@ import (
 	"sync"
 )
 
-// lossTracker tracks the streams whose output cannot be written at present. Its methods may be called concurrently. The zero value is ready to use.
+// lossTracker tracks the streams whose output cannot be written at present. Its methods may be called concurrently. The
+// zero value is ready to use.
 type lossTracker struct {
 	mu     sync.Mutex
 	losses map[streamKey]OutputLoss
@@ -42,8 +43,8 @@ func (t *lossTracker) clear() {
 	clear(t.losses)
 }
 
-// LossErr returns an error if output of tasks cannot be written at present.
-func (c *Collector) LossErr() error {
+// OutputLossErr returns an error if output of tasks cannot be written at present.
+func (c *Collector) OutputLossErr() error {
 	c.losses.mu.Lock()
 	defer c.losses.mu.Unlock()
 	for _, loss := range c.losses.losses {

@@ -139,7 +139,7 @@ func versionOf(args []string) int {
 // version of the protocol in args.
 func agentMain(args []string) error {
 	run, dir, version := args[0], args[1], args[2:]
-	k, err := keeper.Start(context.Background(), keeper.Config{Dir: run, Args: []string{"nomad-lite", "keeper"}})
+	k, err := keeper.ConnectOrStart(context.Background(), keeper.Config{DataDir: run, KeeperArgv: []string{"nomad-lite", "keeper"}})
 	if err != nil {
 		return err
 	}
@@ -150,12 +150,12 @@ func agentMain(args []string) error {
 	if _, _, err := c.Start(context.Background(), newTask(dir, Limits{MaxFiles: 1000, MaxFileSize: 1 << 20})); err != nil {
 		return err
 	}
-	fmt.Println(k.KeeperProcess().PID, c.Process().PID)
+	fmt.Println(k.KeeperProcess().PID, c.LastProcess().PID)
 	select {}
 }
 
 func newTask(dir string, limits Limits) Task {
-	return Task{AllocID: "a1", Name: "web", Dir: dir, Stdout: limits, Stderr: limits}
+	return Task{AllocID: "a1", Name: "web", LogDir: dir, StdoutLimits: limits, StderrLimits: limits}
 }
 
 // fixture has a keeper, a collector and an allocation's log directory.
@@ -202,7 +202,7 @@ func newEmptyFixture(t *testing.T) *fixture {
 // newCollector creates the Collector.
 func (fi *fixture) newCollector(conf Config, ephemeral bool) {
 	fi.t.Helper()
-	k, err := keeper.Start(fi.t.Context(), keeper.Config{Dir: fi.runDir, Args: []string{"nomad-lite", "keeper"}, Ephemeral: ephemeral})
+	k, err := keeper.ConnectOrStart(fi.t.Context(), keeper.Config{DataDir: fi.runDir, KeeperArgv: []string{"nomad-lite", "keeper"}, Ephemeral: ephemeral})
 	if err != nil {
 		fi.t.Fatal(err)
 	}

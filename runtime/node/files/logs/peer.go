@@ -66,7 +66,7 @@ func (se *server) receiveMessages(peer *agentConn) {
 				se.disconnect(peer)
 				return
 			}
-			se.handleHello(peer)
+			se.replyToHello(peer)
 			continue
 		}
 		m := &message{}
@@ -84,13 +84,13 @@ func (se *server) receiveMessages(peer *agentConn) {
 			framing.CloseAll(fds)
 			se.sendOrQueue(peer, &message{Op: opReply, ID: m.ID, Error: fmt.Sprintf("operation %q of version %d: the log collector has version %d", m.Op, peer.hello.Version, se.hello.Version)})
 		default:
-			se.handleRequest(peer, m, fds)
+			se.executeRequest(peer, m, fds)
 		}
 	}
 }
 
-// handleHello replies to the hello message of an agent.
-func (se *server) handleHello(peer *agentConn) {
+// replyToHello replies to the hello message of an agent.
+func (se *server) replyToHello(peer *agentConn) {
 	peer.helloReceived = true
 	se.hadAgent = true
 	se.sendOrQueue(peer, se.hello)
@@ -104,12 +104,12 @@ func (se *server) handleHello(peer *agentConn) {
 	}
 }
 
-// handleRequest handles a request of an agent. It owns fds.
-func (se *server) handleRequest(peer *agentConn, m *message, fds []int) {
+// executeRequest executes a request of an agent. It owns fds.
+func (se *server) executeRequest(peer *agentConn, m *message, fds []int) {
 	reply := &message{Op: opReply, ID: m.ID}
 	switch m.Op {
 	case opStart:
-		se.trimmer.NotifyBusy()
+		se.memoryTrimmer.NotifyBusy()
 		if len(fds) != maxMessageFDs {
 			reply.Error = fmt.Sprintf("%d descriptors came with a stream", len(fds))
 		} else {
@@ -120,14 +120,14 @@ func (se *server) handleRequest(peer *agentConn, m *message, fds []int) {
 		}
 		se.sendOrQueue(peer, reply)
 	case opStop:
-		se.trimmer.NotifyBusy()
+		se.memoryTrimmer.NotifyBusy()
 		e := se.streams[m.Key]
 		if e == nil {
 			se.sendOrQueue(peer, reply)
 			break
 		}
 		e.addStopRequest(pendingReply{peer, m.ID}, time.Now().Add(time.Duration(m.GraceMillis)*time.Millisecond))
-		e.keepOpenWhileWriter = m.KeepOpen
+		e.keepsReadingWhileWriterOpen = m.KeepOpen
 		se.readyStreams[e] = true
 	case opQuit:
 		se.quitRequested = true

@@ -23,7 +23,8 @@ import (
 
 const processSetupEnvVar = "NOMAD_LITE_COLLECTOR_SETUP"
 
-// Files of a collector process in the data directory, except the socket, which is in the socket directory of [keeper.Directory].
+// Files of a collector process in the data directory, except the socket, which is in the socket directory of
+// [keeper.DataDir].
 const (
 	socketName  = "collector.sock"
 	lockName    = "collector.lock" // this file is locked while an agent starts a collector process, or a collector process exits
@@ -60,7 +61,7 @@ func serve(ctx context.Context, version int) error {
 
 	// Two collectors would write to the same offset of the same file. The previous collector may
 	// still be shutting down.
-	dir, err := keeper.OpenDirectory(conf.Dir)
+	dir, err := keeper.OpenDataDir(conf.Dir)
 	if err != nil {
 		return err
 	}
@@ -90,41 +91,41 @@ func serve(ctx context.Context, version int) error {
 // server is the event loop of the collector process and its state, none of which a restart must preserve. Only
 // the goroutine of run uses it.
 type server struct {
-	conf              processSetup
-	dir               *keeper.Directory
-	hello             framing.Hello // the hello message of this process
-	epollFD           int
-	wakeFD            int // an eventfd for signals
-	listenFD          int
-	spliceTools       *spliceTools
-	streams           map[streamKey]*serverStream
-	streamsByFIFO     map[int32]*serverStream
-	agentsByFD        map[int32]*agentConn
-	readyStreams      map[*serverStream]bool // streams that may have output
-	deadlineStreams   map[*serverStream]bool // streams with a stop request or a write failure, for which the loop wakes up in time
-	hadAgent          bool                   // an agent was connected at some time
-	quitRequested     bool                   // an agent has requested that the process exits
-	nextIdleCheck     time.Time              // without an agent: time of the next check whether a stream has a writer
-	trimmer           *memtrim.Trimmer
-	endedReadBytes    int64 // bytes that ended streams have read from FIFOs, whether written or dropped
-	endedDroppedBytes int64 // bytes that ended streams have dropped
+	conf                       processSetup
+	dir                        *keeper.DataDir
+	hello                      framing.Hello // the hello message of this process
+	epollFD                    int
+	wakeFD                     int // an eventfd for signals
+	listenFD                   int
+	spliceTools                *spliceTools
+	streams                    map[streamKey]*serverStream
+	streamsByFIFO              map[int32]*serverStream
+	agentsByFD                 map[int32]*agentConn
+	readyStreams               map[*serverStream]bool // streams that may have output
+	streamsWithDeadline        map[*serverStream]bool // streams with a stop request or a write failure, for which the loop wakes up in time
+	hadAgent                   bool                   // an agent was connected at some time
+	quitRequested              bool                   // an agent has requested that the process exits
+	nextIdleCheck              time.Time              // without an agent: time of the next check whether a stream has a writer
+	memoryTrimmer              *memtrim.Trimmer
+	readBytesOfEndedStreams    int64 // bytes that ended streams have read from FIFOs, whether written or dropped
+	droppedBytesOfEndedStreams int64 // bytes that ended streams have dropped
 }
 
 // serverStream is a stream with the requests of agents for it.
 type serverStream struct {
 	stream
-	subscribers          []*agentConn // agents to which the next output is reported
-	stopRequests         []pendingReply
-	stopDeadline         time.Time // set while stopRequests is not empty
-	keepOpenWhileWriter  bool      // the stream continues after the deadline while it has a writer
-	endsWhenWritersClose bool      // the stop requests were answered with HasWriter: opEnd follows when the stream has no writer
+	subscribers                 []*agentConn // agents to which the next output is reported
+	stopRequests                []pendingReply
+	stopDeadline                time.Time // set while stopRequests is not empty
+	keepsReadingWhileWriterOpen bool      // the stream continues after the deadline while it has a writer
+	endsWhenWritersClose        bool      // the stop requests were answered with HasWriter: opEnd follows when the stream has no writer
 }
 
 // listenerFD is the descriptor of the listening socket.
 const listenerFD = 0
 
 // newServer returns a server that accepts connections on the descriptor listen, which it owns.
-func newServer(conf processSetup, dir *keeper.Directory, listen, version int) (*server, error) {
+func newServer(conf processSetup, dir *keeper.DataDir, listen, version int) (*server, error) {
 	self, err := osprocess.LookupID(os.Getpid())
 	if err != nil {
 		return nil, err
@@ -132,17 +133,17 @@ func newServer(conf processSetup, dir *keeper.Directory, listen, version int) (*
 	hello := framing.NewHello(framing.RoleCollector, version)
 	hello.Process = self
 	p := &server{
-		conf:            conf,
-		dir:             dir,
-		hello:           hello,
-		listenFD:        listen,
-		streams:         map[streamKey]*serverStream{},
-		streamsByFIFO:   map[int32]*serverStream{},
-		agentsByFD:      map[int32]*agentConn{},
-		readyStreams:    map[*serverStream]bool{},
-		deadlineStreams: map[*serverStream]bool{},
-		nextIdleCheck:   time.Now().Add(conf.LingerTimeout),
-		trimmer:         memtrim.New(25, 25),
+		conf:                conf,
+		dir:                 dir,
+		hello:               hello,
+		listenFD:            listen,
+		streams:             map[streamKey]*serverStream{},
+		streamsByFIFO:       map[int32]*serverStream{},
+		agentsByFD:          map[int32]*agentConn{},
+		readyStreams:        map[*serverStream]bool{},
+		streamsWithDeadline: map[*serverStream]bool{},
+		nextIdleCheck:       time.Now().Add(conf.LingerTimeout),
+		memoryTrimmer:       memtrim.New(25, 25),
 	}
 	if p.spliceTools, err = newSpliceTools(); err != nil {
 		return nil, err
@@ -204,14 +205,14 @@ func (se *server) run(ctx context.Context) error {
 			return fmt.Errorf("wait for output: %w", err)
 		}
 		for _, ev := range events[:max(n, 0)] {
-			se.handleEpollEvent(ev)
+			se.dispatchEpollEvent(ev)
 		}
 		now := time.Now()
-		for e := range se.deadlineStreams {
+		for e := range se.streamsWithDeadline {
 			se.readyStreams[e] = true
 		}
 		for e := range se.readyStreams {
-			se.moveAndReply(e, now)
+			se.moveOutputAndReplyToStops(e, now)
 		}
 		if se.quitRequested {
 			return nil // the client that sent opQuit removes the socket
@@ -233,9 +234,9 @@ func (se *server) epollTimeout() int {
 			nextDeadline = t
 		}
 	}
-	for e := range se.deadlineStreams {
+	for e := range se.streamsWithDeadline {
 		earlier(e.stopDeadline)
-		if e.writeFailure.err != nil {
+		if e.writeFailure.lastErr != nil {
 			earlier(e.writeFailure.retryAt)
 		}
 	}
@@ -245,11 +246,11 @@ func (se *server) epollTimeout() int {
 	if nextDeadline.IsZero() {
 		return -1
 	}
-	return int(max(0, time.Until(nextDeadline)).Milliseconds()) + 1
+	return int(max(0, time.Until(nextDeadline)).Milliseconds()) + 1 // rounded up, so that the deadline has passed when epoll returns
 }
 
-// handleEpollEvent marks a stream as ready, sends and receives messages of an agent, or accepts agents.
-func (se *server) handleEpollEvent(ev unix.EpollEvent) {
+// dispatchEpollEvent marks a stream as ready, sends and receives messages of an agent, or accepts agents.
+func (se *server) dispatchEpollEvent(ev unix.EpollEvent) {
 	if e := se.streamsByFIFO[ev.Fd]; e != nil {
 		se.readyStreams[e] = true
 		return
@@ -273,9 +274,9 @@ func (se *server) handleEpollEvent(ev unix.EpollEvent) {
 	}
 }
 
-// moveAndReply moves output of one stream, notifies its subscribers, and handles its stop requests: the stream ends when
-// it has no writer, or when the deadline has passed.
-func (se *server) moveAndReply(e *serverStream, now time.Time) {
+// moveOutputAndReplyToStops moves output of one stream, notifies its subscribers, and handles its stop requests: the stream
+// ends when it has no writer, or when the deadline has passed.
+func (se *server) moveOutputAndReplyToStops(e *serverStream, now time.Time) {
 	index, size, dropping := e.fileIndex, e.fileSize, e.writeFailure.isDropping
 	more := e.drainFIFO(se.spliceTools, now)
 	if !more {
@@ -284,7 +285,7 @@ func (se *server) moveAndReply(e *serverStream, now time.Time) {
 	if e.fileIndex != index || e.fileSize != size {
 		se.notifySubscribers(e)
 	}
-	e.recordArrivalTimes(now)
+	e.storeArrivalTimes(now)
 	if e.writeFailure.isDropping != dropping {
 		se.broadcast(e.lossMessage())
 	}
@@ -294,7 +295,7 @@ func (se *server) moveAndReply(e *serverStream, now time.Time) {
 		se.broadcast(&message{Op: opEnd, Key: e.key})
 		return
 	case len(e.stopRequests) == 0:
-	case e.keepOpenWhileWriter && !ended && !now.Before(e.stopDeadline):
+	case e.keepsReadingWhileWriterOpen && !ended && !now.Before(e.stopDeadline):
 		se.notifySubscribers(e)
 		se.replyToStopRequests(e, message{HasWriter: true})
 		e.endsWhenWritersClose = true
@@ -302,17 +303,17 @@ func (se *server) moveAndReply(e *serverStream, now time.Time) {
 		se.endStream(e, now)
 		return
 	}
-	if len(e.stopRequests) > 0 || e.writeFailure.err != nil {
-		se.deadlineStreams[e] = true
+	if len(e.stopRequests) > 0 || e.writeFailure.lastErr != nil {
+		se.streamsWithDeadline[e] = true
 	} else {
-		delete(se.deadlineStreams, e)
+		delete(se.streamsWithDeadline, e)
 	}
 }
 
 // notifySubscribers sends opOutput to the subscribers of a stream.
 func (se *server) notifySubscribers(e *serverStream) {
 	subscribers := e.subscribers
-	e.subscribers = nil // reset first, because send may call disconnect, which changes e.subscribers
+	e.subscribers = nil // reset first, because sendOrQueue may call disconnect, which changes e.subscribers
 	for _, peer := range subscribers {
 		se.sendOrQueue(peer, &message{Op: opOutput, Key: e.key, Index: e.fileIndex, Offset: e.fileSize})
 	}
@@ -320,9 +321,9 @@ func (se *server) notifySubscribers(e *serverStream) {
 
 // lossMessage returns the opLoss event for the current or last write failure.
 func (s *serverStream) lossMessage() *message {
-	m := &message{Op: opLoss, Key: s.key, Bytes: s.failureDroppedBytes, WritingResumed: !s.writeFailure.isDropping}
-	if s.writeFailure.err != nil {
-		m.Error = s.writeFailure.err.Error()
+	m := &message{Op: opLoss, Key: s.key, Bytes: s.lastFailureDroppedBytes, WritingResumed: !s.writeFailure.isDropping}
+	if s.writeFailure.lastErr != nil {
+		m.Error = s.writeFailure.lastErr.Error()
 	}
 	return m
 }
@@ -330,17 +331,17 @@ func (s *serverStream) lossMessage() *message {
 // endStream moves the content that the FIFO has at the time of the call, and removes the stream. A process that still
 // writes to the FIFO gets SIGPIPE when the keeper has closed it too.
 func (se *server) endStream(e *serverStream, now time.Time) {
-	if e.writeFailure.err != nil {
+	if e.writeFailure.lastErr != nil {
 		e.writeFailure.retryAt = now // the output is tried a last time; the rest is lost if that fails
 		e.writeFailure.isDropping = true
 	}
-	lost, moved := e.failureDroppedBytes, e.readBytes
+	lost, moved := e.lastFailureDroppedBytes, e.readBytes
 	inside, _ := unix.IoctlGetInt(e.fifoFD, unix.TIOCINQ)
 	for e.readBytes-moved < int64(inside) && e.drainFIFO(se.spliceTools, now) {
 	}
-	e.recordArrivalTimes(now)
-	e.replaceTailByMarker()
-	if e.failureDroppedBytes != lost {
+	e.storeArrivalTimes(now)
+	e.replaceTailByLossMarker()
+	if e.lastFailureDroppedBytes != lost {
 		se.broadcast(e.lossMessage())
 	}
 	se.removeStream(e, "")
@@ -355,15 +356,15 @@ func (se *server) removeStream(e *serverStream, errorText string) {
 	delete(se.streamsByFIFO, int32(e.fifoFD))
 	delete(se.streams, e.key)
 	delete(se.readyStreams, e)
-	delete(se.deadlineStreams, e)
-	se.endedReadBytes += e.readBytes
-	se.endedDroppedBytes += e.totalDroppedBytes
+	delete(se.streamsWithDeadline, e)
+	se.readBytesOfEndedStreams += e.readBytes
+	se.droppedBytesOfEndedStreams += e.totalDroppedBytes
 	e.close()
 }
 
 // countOutput returns the number of streams, and the output of all streams since the start of the process in bytes.
 func (se *server) countOutput() (streams int, written, lost int64) {
-	moved, lost := se.endedReadBytes, se.endedDroppedBytes
+	moved, lost := se.readBytesOfEndedStreams, se.droppedBytesOfEndedStreams
 	for _, e := range se.streams {
 		moved += e.readBytes
 		lost += e.totalDroppedBytes
@@ -387,10 +388,10 @@ func (se *server) startStream(m *message, fifo, dir int) error {
 	if old := se.streams[m.Key]; old != nil {
 		if isSameOpenFile(old.fifoFD, fifo) {
 			unix.Close(fifo)
-			unix.Close(old.dirFD)
-			old.dirFD = dir
+			unix.Close(old.logDirFD)
+			old.logDirFD = dir
 			old.limits = m.Limits
-			old.closeRemovedFile()
+			old.closeFileIfRemoved()
 			se.replyToStopRequests(old, message{Error: "started again"})
 			old.endsWhenWritersClose = false
 			se.readyStreams[old] = true
@@ -401,7 +402,7 @@ func (se *server) startStream(m *message, fifo, dir int) error {
 		}
 		se.endStream(old, time.Now())
 	}
-	e := &serverStream{stream: stream{key: m.Key, limits: m.Limits, fifoFD: fifo, dirFD: dir, fileFD: -1}}
+	e := &serverStream{stream: stream{key: m.Key, limits: m.Limits, fifoFD: fifo, logDirFD: dir, fileFD: -1}}
 	if err := e.validate(); err != nil {
 		e.close()
 		return err
@@ -412,7 +413,7 @@ func (se *server) startStream(m *message, fifo, dir int) error {
 	}
 	se.streams[m.Key] = e
 	se.streamsByFIFO[int32(fifo)] = e
-	// moveAndReply opens the file, so that the client does not wait for it, and moves output
+	// moveOutputAndReplyToStops opens the file, so that the client does not wait for it, and moves output
 	// that is already in the FIFO, for which epoll reports no event.
 	se.readyStreams[e] = true
 	return nil
@@ -430,7 +431,7 @@ func (s *serverStream) validate() error {
 	if err := s.key.validate(); err != nil {
 		return err
 	}
-	t := Task{AllocID: s.key.AllocID, Name: s.key.Task, Stdout: s.limits, Stderr: s.limits}
+	t := Task{AllocID: s.key.AllocID, Name: s.key.Task, StdoutLimits: s.limits, StderrLimits: s.limits}
 	return t.validate()
 }
 
@@ -461,9 +462,9 @@ func (se *server) canExit(now time.Time, terminated bool) bool {
 	return true
 }
 
-// prepareExit removes the socket, so that no agent connects to a process that exits. It returns false
+// prepareExit removes the socket, so that no agent connects to a process that exits. mayExit is false
 // if an agent has connected meanwhile, or is starting a process; then the process must continue.
-func (se *server) prepareExit(terminated bool) bool {
+func (se *server) prepareExit(terminated bool) (mayExit bool) {
 	f, err := se.dir.Lock(lockName, unix.LOCK_EX|unix.LOCK_NB)
 	se.acceptAgents() // accepts clients that connected before the lock was held
 	if len(se.agentsByFD) > 0 && !terminated {
@@ -494,7 +495,7 @@ func (se *server) close() {
 	for _, e := range se.streams {
 		e.close()
 	}
-	se.trimmer.Stop()
+	se.memoryTrimmer.Stop()
 	se.spliceTools.close()
 	unix.Close(se.epollFD)
 	unix.Close(se.wakeFD)

@@ -26,7 +26,7 @@ func TestCollectorHasFewPrivileges(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, Config{})
 	s.startTask(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
-	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", s.collector.Process().PID))
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", s.collector.LastProcess().PID))
 	if err != nil || len(threads) == 0 {
 		t.Fatalf("threads: %v, %v", threads, err)
 	}
@@ -75,7 +75,7 @@ func TestHostileClients(t *testing.T) {
 			}
 		}
 	}
-	first := s.collector.Process()
+	first := s.collector.LastProcess()
 	open := func() int {
 		entries, err := os.ReadDir(filepath.Join("/proc", jsonText(t, first.PID), "fd"))
 		if err != nil {
@@ -166,7 +166,7 @@ func TestHostileClients(t *testing.T) {
 			t.Fatalf("the collector had %d descriptors and has %d", before, open())
 		}
 	}
-	if now := s.collector.Process(); now != first {
+	if now := s.collector.LastProcess(); now != first {
 		t.Error("the collector was replaced")
 	}
 }
@@ -226,9 +226,9 @@ func FuzzRequests(f *testing.F) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p.handleRequest(client, m, []int{fifo[0], d})
+			p.executeRequest(client, m, []int{fifo[0], d})
 			for e := range p.readyStreams {
-				p.moveAndReply(e, time.Now())
+				p.moveOutputAndReplyToStops(e, time.Now())
 			}
 			p.epollTimeout()
 		}

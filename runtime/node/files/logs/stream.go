@@ -15,7 +15,7 @@ const (
 	// wholeLineTailSize is the number of bytes before the maximum size of a file in which only whole lines are written.
 	wholeLineTailSize = 32 << 10
 
-	// maxDrainBytes is how many bytes of a stream one call of drain moves, so that other streams do not wait long.
+	// maxDrainBytes is how many bytes of a stream one call of drainFIFO moves, so that other streams do not wait long.
 	maxDrainBytes = 4 << 20
 
 	// largePipeSize is the capacity of the FIFO of a task that writes faster than the collector reads.
@@ -33,11 +33,11 @@ const (
 type spliceTools struct {
 	devNullFD   int    // /dev/null
 	scratchPipe [2]int // pipe to which peek copies output with tee; empty between calls
-	buf         []byte // buffer of peek: wholeLineTailSize bytes
+	peekBuffer  []byte // buffer of peek: wholeLineTailSize bytes
 }
 
 func newSpliceTools() (*spliceTools, error) {
-	t := &spliceTools{buf: make([]byte, wholeLineTailSize)}
+	t := &spliceTools{peekBuffer: make([]byte, wholeLineTailSize)}
 	var err error
 	if t.devNullFD, err = unix.Open("/dev/null", unix.O_WRONLY|unix.O_CLOEXEC, 0); err != nil {
 		return nil, fmt.Errorf("open /dev/null: %w", err)
@@ -58,53 +58,53 @@ func (t *spliceTools) close() {
 // stream moves the output of one task from its FIFO into files. All its state can be rebuilt from
 // the FIFO and the files, so that the process may be killed between any two instructions.
 type stream struct {
-	key    streamKey
-	limits Limits
-	fifoFD int
-	dirFD  int
+	key      streamKey
+	limits   Limits
+	fifoFD   int
+	logDirFD int
 
-	fileFD          int     // descriptor of the open file, or -1
-	fileIndex       int64   // number of the open file
-	fileSize        int64   // size of the open file in bytes
-	fileIndexes     []int64 // numbers of the existing files, oldest first
-	endsWithNewline bool    // the open file is empty or ends with a line end; valid if isLineEndKnown
-	isLineEndKnown  bool    // endsWithNewline is valid
+	fileFD               int     // descriptor of the open file, or -1
+	fileIndex            int64   // number of the open file
+	fileSize             int64   // size of the open file in bytes
+	fileIndexes          []int64 // numbers of the existing files, oldest first
+	endsWithNewline      bool    // the open file is empty or ends with a line end; valid if endsWithNewlineKnown
+	endsWithNewlineKnown bool    // endsWithNewline is valid
 
-	fifoEnlarged        bool // enlargeFIFO was called, and has succeeded or failed
-	noSplice            bool // the file system cannot splice
-	writeFailure        writeFailure
-	failureDroppedBytes int64 // bytes dropped in the current or last failure
-	readBytes           int64 // bytes read from the FIFO, whether written or dropped
+	triedToEnlargeFIFO      bool // enlargeFIFO was called, and has succeeded or failed
+	noSplice                bool // the file system cannot splice
+	writeFailure            writeFailure
+	lastFailureDroppedBytes int64 // bytes dropped in the current or last failure
+	readBytes               int64 // bytes read from the FIFO, whether written or dropped
 
 	totalDroppedBytes int64 // bytes dropped in all failures
 
-	untimedOutput        []outputStart       // output whose arrival time is not stored yet
-	lastArrival          logfile.ArrivalTime // last stored arrival time; the zero Time if it is unknown
-	lastArrivalFileIndex int64               // number of the log file of lastArrival
+	outputWithoutArrivalTime []outputStartPosition // output whose arrival time is not stored yet
+	lastArrival              logfile.ArrivalTime   // last stored arrival time; the zero Time if it is unknown
+	lastArrivalFileIndex     int64                 // number of the log file of lastArrival
 }
 
 // writeFailure is the state of a stream whose output the file system rejects. The zero value means that it does not.
 type writeFailure struct {
-	err                  error     // last error; nil without a failure
-	failedSince          time.Time // time of the first error
-	retryAt              time.Time // time of the next write
-	isDropping           bool      // output is dropped, instead of blocking the task
-	unmarkedDroppedBytes int64     // bytes dropped that no loss marker has counted yet
+	lastErr                   error     // last error; nil without a failure
+	failedSince               time.Time // time of the first error
+	retryAt                   time.Time // time of the next write
+	isDropping                bool      // output is dropped, instead of blocking the task
+	droppedBytesWithoutMarker int64     // bytes dropped that no loss marker has counted yet
 }
 
 // openNewestFile opens the newest file of the stream, so that output continues at its end. It starts a new file if there
 // is none, or if a task has replaced it.
 func (s *stream) openNewestFile() error {
-	files, err := listFileIndexes(s.dirFD, s.key.filePrefix())
+	files, err := listFileIndexes(s.logDirFD, s.key.filePrefix())
 	if err != nil {
 		return err
 	}
 	s.fileIndexes = files
 	if len(files) > 0 {
 		s.fileIndex = files[len(files)-1]
-		fd, size, err := openLogFile(s.dirFD, logfile.Name(s.key.filePrefix(), s.fileIndex), unix.O_RDWR)
+		fd, size, err := openLogFile(s.logDirFD, logfile.Name(s.key.filePrefix(), s.fileIndex), unix.O_RDWR)
 		if err == nil {
-			s.fileFD, s.fileSize, s.isLineEndKnown = fd, size, false
+			s.fileFD, s.fileSize, s.endsWithNewlineKnown = fd, size, false
 			s.pruneFiles()
 			return nil
 		}
@@ -117,8 +117,8 @@ func (s *stream) openNewestFile() error {
 	return s.rotateFile()
 }
 
-// closeRemovedFile closes the open file if its name was removed, so that output continues in a file that can be found.
-func (s *stream) closeRemovedFile() {
+// closeFileIfRemoved closes the open file if its name was removed, so that output continues in a file that can be found.
+func (s *stream) closeFileIfRemoved() {
 	var st unix.Stat_t
 	if s.fileFD >= 0 && unix.Fstat(s.fileFD, &st) == nil && st.Nlink == 0 {
 		unix.Close(s.fileFD)
@@ -130,11 +130,11 @@ func (s *stream) closeRemovedFile() {
 func (s *stream) rotateFile() error {
 	for index, tries := s.fileIndex+1, 0; ; index, tries = index+1, tries+1 {
 		name := logfile.Name(s.key.filePrefix(), index)
-		fd, err := createLogFile(s.dirFD, name)
+		fd, err := createLogFile(s.logDirFD, name)
 		if errors.Is(err, unix.EEXIST) && tries < 10 {
 			// A task has made a file with the name of the next log file: try the number after the
 			// highest one in use.
-			if files, err := listFileIndexes(s.dirFD, s.key.filePrefix()); err == nil && len(files) > 0 {
+			if files, err := listFileIndexes(s.logDirFD, s.key.filePrefix()); err == nil && len(files) > 0 {
 				index = max(index, files[len(files)-1])
 			}
 			continue
@@ -147,7 +147,7 @@ func (s *stream) rotateFile() error {
 		}
 		s.fileFD, s.fileIndex, s.fileSize = fd, index, 0
 		s.fileIndexes = append(s.fileIndexes, index)
-		s.isLineEndKnown, s.endsWithNewline = true, true
+		s.endsWithNewlineKnown, s.endsWithNewline = true, true
 		s.pruneFiles()
 		return nil
 	}
@@ -158,25 +158,25 @@ func (s *stream) pruneFiles() {
 	for len(s.fileIndexes) > s.limits.MaxFiles {
 		// Errors are ignored: a file may be removed already, or be a directory that a task has made.
 		name := logfile.Name(s.key.filePrefix(), s.fileIndexes[0])
-		_ = unix.Unlinkat(s.dirFD, name, 0)
-		_ = unix.Unlinkat(s.dirFD, logfile.ArrivalTimesFile(name), 0)
+		_ = unix.Unlinkat(s.logDirFD, name, 0)
+		_ = unix.Unlinkat(s.logDirFD, logfile.ArrivalTimesFile(name), 0)
 		s.fileIndexes = s.fileIndexes[1:]
 	}
 }
 
 func (s *stream) close() {
-	for _, fd := range [...]int{s.fifoFD, s.dirFD, s.fileFD} {
+	for _, fd := range [...]int{s.fifoFD, s.logDirFD, s.fileFD} {
 		if fd >= 0 {
 			unix.Close(fd)
 		}
 	}
-	s.fifoFD, s.dirFD, s.fileFD = -1, -1, -1
+	s.fifoFD, s.logDirFD, s.fileFD = -1, -1, -1
 }
 
 // drainFIFO moves the content of the FIFO, up to maxDrainBytes, into files. It reports whether the FIFO may have more.
-// While the file system rejects the output, the caller must call drain again at s.writeFailure.retryAt.
+// While the file system rejects the output, the caller must call drainFIFO again at s.writeFailure.retryAt.
 func (s *stream) drainFIFO(t *spliceTools, now time.Time) (more bool) {
-	if s.writeFailure.err != nil {
+	if s.writeFailure.lastErr != nil {
 		if now.Before(s.writeFailure.retryAt) {
 			return s.dropOutput(t)
 		}
@@ -186,7 +186,7 @@ func (s *stream) drainFIFO(t *spliceTools, now time.Time) (more bool) {
 		}
 	}
 	for left := int64(maxDrainBytes); left > 0; {
-		n, err := s.moveOrRotate(t, left)
+		n, err := s.moveOutputOrRotateFile(t, left)
 		switch {
 		case errors.Is(err, unix.EAGAIN):
 			s.writeFailure = writeFailure{} // the file system accepts output again
@@ -204,17 +204,17 @@ func (s *stream) drainFIFO(t *spliceTools, now time.Time) (more bool) {
 	return true
 }
 
-// moveOrRotate moves up to limit bytes with one system call, or opens or rotates the file and returns 0. EAGAIN means
-// that the FIFO is empty.
-func (s *stream) moveOrRotate(t *spliceTools, limit int64) (int64, error) {
+// moveOutputOrRotateFile moves up to maxBytes bytes with one system call, or opens or rotates the file and returns 0. EAGAIN
+// means that the FIFO is empty.
+func (s *stream) moveOutputOrRotateFile(t *spliceTools, maxBytes int64) (movedBytes int64, err error) {
 	if s.fileFD < 0 {
 		return 0, s.openNewestFile()
 	}
 	s.refreshFileSize()
 	room := s.limits.MaxFileSize - s.fileSize
 	if room > wholeLineTailSize {
-		n, err := s.moveOutput(t, min(room-wholeLineTailSize, limit))
-		s.isLineEndKnown = false
+		n, err := s.moveOutput(t, min(room-wholeLineTailSize, maxBytes))
+		s.endsWithNewlineKnown = false
 		return n, err
 	}
 
@@ -247,9 +247,9 @@ func (s *stream) moveOrRotate(t *spliceTools, limit int64) (int64, error) {
 		// shorter than wholeLineTailSize are never split.
 		n = int64(len(copied))
 	}
-	lineStart := copied[n-1] == '\n'
+	endsLine := copied[n-1] == '\n'
 	moved, err := s.moveOutput(t, n)
-	s.endsWithNewline, s.isLineEndKnown = lineStart, moved == n
+	s.endsWithNewline, s.endsWithNewlineKnown = endsLine, moved == n
 	return moved, err
 }
 
@@ -259,20 +259,20 @@ func (s *stream) moveOrRotate(t *spliceTools, limit int64) (int64, error) {
 func (s *stream) refreshFileSize() {
 	var st unix.Stat_t
 	if s.fileFD >= 0 && unix.Fstat(s.fileFD, &st) == nil && st.Size != s.fileSize {
-		s.fileSize, s.isLineEndKnown = st.Size, false
+		s.fileSize, s.endsWithNewlineKnown = st.Size, false
 	}
 }
 
-// moveOutput moves up to n bytes from the FIFO to the end of the file.
-func (s *stream) moveOutput(t *spliceTools, n int64) (int64, error) {
+// moveOutput moves up to maxBytes bytes from the FIFO to the end of the file.
+func (s *stream) moveOutput(t *spliceTools, maxBytes int64) (movedBytes int64, err error) {
 	if s.noSplice {
-		return s.copyOutput(t, n)
+		return s.moveOutputWithoutSplice(t, maxBytes)
 	}
 	off := s.fileSize
-	moved, err := unix.Splice(s.fifoFD, nil, s.fileFD, &off, int(n), unix.SPLICE_F_NONBLOCK)
+	moved, err := unix.Splice(s.fifoFD, nil, s.fileFD, &off, int(maxBytes), unix.SPLICE_F_NONBLOCK)
 	if errors.Is(err, unix.EINVAL) {
 		s.noSplice = true
-		return s.copyOutput(t, n)
+		return s.moveOutputWithoutSplice(t, maxBytes)
 	}
 	if err != nil {
 		return 0, err
@@ -280,19 +280,19 @@ func (s *stream) moveOutput(t *spliceTools, n int64) (int64, error) {
 	if moved == 0 {
 		return 0, unix.EAGAIN // the FIFO has no writer and is empty
 	}
-	s.addUntimedOutput(s.fileSize)
+	s.addOutputWithoutArrivalTime(s.fileSize)
 	s.fileSize += moved
 	s.readBytes += moved
-	if !s.fifoEnlarged && moved >= wholeLineTailSize && moved <= 64<<10 {
+	if !s.triedToEnlargeFIFO && moved >= wholeLineTailSize && moved <= 64<<10 {
 		s.enlargeFIFO()
 	}
 	return moved, nil
 }
 
-// copyOutput is moveOutput for a file system without splice. If the process is killed between the write and
+// moveOutputWithoutSplice is moveOutput for a file system without splice. If the process is killed between the write and
 // the removal from the FIFO, up to 32 KiB are written twice.
-func (s *stream) copyOutput(t *spliceTools, n int64) (int64, error) {
-	b, err := t.peek(s.fifoFD, n)
+func (s *stream) moveOutputWithoutSplice(t *spliceTools, maxBytes int64) (movedBytes int64, err error) {
+	b, err := t.peek(s.fifoFD, maxBytes)
 	if err != nil {
 		return 0, err
 	}
@@ -300,7 +300,7 @@ func (s *stream) copyOutput(t *spliceTools, n int64) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	s.addUntimedOutput(s.fileSize)
+	s.addOutputWithoutArrivalTime(s.fileSize)
 	s.fileSize += int64(written)
 	for left := written; left > 0; {
 		m, err := unix.Splice(s.fifoFD, nil, t.devNullFD, nil, left, unix.SPLICE_F_NONBLOCK)
@@ -317,7 +317,7 @@ func (s *stream) copyOutput(t *spliceTools, n int64) (int64, error) {
 func (s *stream) enlargeFIFO() {
 	avail, err := unix.IoctlGetInt(s.fifoFD, unix.TIOCINQ)
 	if err == nil && avail >= wholeLineTailSize {
-		s.fifoEnlarged = true
+		s.triedToEnlargeFIFO = true
 		_, _ = unix.FcntlInt(uintptr(s.fifoFD), unix.F_SETPIPE_SZ, largePipeSize) // fails beyond the user's limit of pipe pages; the FIFO then keeps its size
 	}
 }
@@ -325,7 +325,7 @@ func (s *stream) enlargeFIFO() {
 // peek returns a copy of up to n of the first bytes in a FIFO, at least one, without removing them. The copy is valid
 // until the next call. EAGAIN means that the FIFO is empty.
 func (t *spliceTools) peek(fifo int, n int64) ([]byte, error) {
-	n, err := unix.Tee(fifo, t.scratchPipe[1], int(min(n, int64(len(t.buf)))), unix.SPLICE_F_NONBLOCK)
+	n, err := unix.Tee(fifo, t.scratchPipe[1], int(min(n, int64(len(t.peekBuffer)))), unix.SPLICE_F_NONBLOCK)
 	if err != nil {
 		return nil, err
 	}
@@ -333,7 +333,7 @@ func (t *spliceTools) peek(fifo int, n int64) ([]byte, error) {
 		return nil, unix.EAGAIN
 	}
 	for got := 0; got < int(n); {
-		m, err := unix.Read(t.scratchPipe[0], t.buf[got:n])
+		m, err := unix.Read(t.scratchPipe[0], t.peekBuffer[got:n])
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
@@ -342,12 +342,12 @@ func (t *spliceTools) peek(fifo int, n int64) ([]byte, error) {
 		}
 		got += m
 	}
-	return t.buf[:n], nil
+	return t.peekBuffer[:n], nil
 }
 
 // isAtLineStart reports whether the file ends with a line end, or is empty.
 func (s *stream) isAtLineStart() (bool, error) {
-	if !s.isLineEndKnown {
+	if !s.endsWithNewlineKnown {
 		s.endsWithNewline = true
 		if s.fileSize > 0 {
 			var lastByte [1]byte
@@ -357,18 +357,18 @@ func (s *stream) isAtLineStart() (bool, error) {
 			}
 			s.endsWithNewline = n == 1 && lastByte[0] == '\n'
 		}
-		s.isLineEndKnown = true
+		s.endsWithNewlineKnown = true
 	}
 	return s.endsWithNewline, nil
 }
 
 // recordFailure records that the file system has rejected output, and sets the time of the next write.
 func (s *stream) recordFailure(err error, now time.Time) {
-	if s.writeFailure.err == nil {
+	if s.writeFailure.lastErr == nil {
 		s.writeFailure.failedSince = now
-		s.failureDroppedBytes = 0
+		s.lastFailureDroppedBytes = 0
 	}
-	s.writeFailure.err = err
+	s.writeFailure.lastErr = err
 	if s.writeFailure.isDropping || now.Sub(s.writeFailure.failedSince) >= blockBeforeDropTimeout {
 		s.writeFailure.isDropping = true
 		s.writeFailure.retryAt = now.Add(droppingRetryDelay)
@@ -390,8 +390,8 @@ func (s *stream) dropOutput(t *spliceTools) (more bool) {
 		if err != nil || n == 0 {
 			return false
 		}
-		s.writeFailure.unmarkedDroppedBytes += n
-		s.failureDroppedBytes += n
+		s.writeFailure.droppedBytesWithoutMarker += n
+		s.lastFailureDroppedBytes += n
 		s.totalDroppedBytes += n
 		s.readBytes += n
 		left -= n
@@ -401,7 +401,7 @@ func (s *stream) dropOutput(t *spliceTools) (more bool) {
 
 // writeLossMarker writes a line with the number of dropped bytes, if there are any, before output continues.
 func (s *stream) writeLossMarker() error {
-	if s.writeFailure.unmarkedDroppedBytes == 0 {
+	if s.writeFailure.droppedBytesWithoutMarker == 0 {
 		return nil
 	}
 	if s.fileFD < 0 {
@@ -410,7 +410,7 @@ func (s *stream) writeLossMarker() error {
 		}
 	}
 	s.refreshFileSize()
-	line := s.lossMarkerText(s.writeFailure.unmarkedDroppedBytes)
+	line := s.lossMarkerText(s.writeFailure.droppedBytesWithoutMarker)
 	atStart, err := s.isAtLineStart()
 	if err != nil {
 		return err
@@ -427,20 +427,20 @@ func (s *stream) writeLossMarker() error {
 		return err
 	}
 	s.fileSize += int64(n)
-	s.endsWithNewline, s.isLineEndKnown = true, true
-	s.writeFailure.unmarkedDroppedBytes = 0
+	s.endsWithNewline, s.endsWithNewlineKnown = true, true
+	s.writeFailure.droppedBytesWithoutMarker = 0
 	return nil
 }
 
 func (s *stream) lossMarkerText(lost int64) string {
-	return fmt.Sprintf("[nomad-lite: %d bytes of output lost: %v]\n", lost, s.writeFailure.err)
+	return fmt.Sprintf("[nomad-lite: %d bytes of output lost: %v]\n", lost, s.writeFailure.lastErr)
 }
 
-// replaceTailByMarker overwrites the last lines of the file with the loss marker when the stream ends while output is dropped,
-// because a full file system has no space for another line. The overwritten output counts as lost. A file that is shorter
-// than the marker is not changed.
-func (s *stream) replaceTailByMarker() {
-	if s.writeFailure.unmarkedDroppedBytes == 0 || s.fileFD < 0 {
+// replaceTailByLossMarker overwrites the last lines of the file with the loss marker when the stream ends while output is
+// dropped, because a full file system has no space for another line. The overwritten output counts as lost. A file that is
+// shorter than the marker is not changed.
+func (s *stream) replaceTailByLossMarker() {
+	if s.writeFailure.droppedBytesWithoutMarker == 0 || s.fileFD < 0 {
 		return
 	}
 	s.refreshFileSize()
@@ -454,7 +454,7 @@ func (s *stream) replaceTailByMarker() {
 			continue
 		}
 		replaced := int64(len(tail) - start)
-		line := s.lossMarkerText(s.writeFailure.unmarkedDroppedBytes + replaced)
+		line := s.lossMarkerText(s.writeFailure.droppedBytesWithoutMarker + replaced)
 		if !isLineStart {
 			line = "\n" + line // the whole tail is one line
 		}
@@ -467,10 +467,10 @@ func (s *stream) replaceTailByMarker() {
 		}
 		s.fileSize = offset + int64(len(line))
 		_ = unix.Ftruncate(s.fileFD, s.fileSize) // after an error, the end of the replaced output remains behind the marker
-		s.writeFailure.unmarkedDroppedBytes = 0
-		s.failureDroppedBytes += replaced
+		s.writeFailure.droppedBytesWithoutMarker = 0
+		s.lastFailureDroppedBytes += replaced
 		s.totalDroppedBytes += replaced
-		s.endsWithNewline, s.isLineEndKnown = true, true
+		s.endsWithNewline, s.endsWithNewlineKnown = true, true
 		return
 	}
 }
@@ -485,5 +485,5 @@ func (s *stream) hasEnded() bool {
 func hasWriter(fifo int) bool {
 	poll := []unix.PollFd{{Fd: int32(fifo), Events: unix.POLLIN}}
 	_, err := unix.Poll(poll, 0)
-	return err == nil && poll[0].Revents&unix.POLLHUP == 0
+	return err == nil && poll[0].Revents&unix.POLLHUP == 0 // the kernel reports POLLHUP for a FIFO without a writer
 }

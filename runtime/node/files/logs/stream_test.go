@@ -37,7 +37,7 @@ func newTestStream(t *testing.T, limits Limits) (s *stream, w *os.File, dir stri
 	if err != nil {
 		t.Fatal(err)
 	}
-	s = &stream{key: streamKey{"a1", "web", Stdout}, limits: limits, fifoFD: fd, dirFD: d, fileFD: -1}
+	s = &stream{key: streamKey{"a1", "web", Stdout}, limits: limits, fifoFD: fd, logDirFD: d, fileFD: -1}
 	t.Cleanup(func() { s.close(); w.Close(); tl.close() })
 	return s, w, dir, tl
 }
@@ -53,8 +53,8 @@ func feedStream(t *testing.T, s *stream, w *os.File, tl *spliceTools, pieces ...
 			}
 			for s.drainFIFO(tl, time.Now()) {
 			}
-			if s.writeFailure.err != nil {
-				t.Fatal(s.writeFailure.err)
+			if s.writeFailure.lastErr != nil {
+				t.Fatal(s.writeFailure.lastErr)
 			}
 			piece = piece[n:]
 		}
@@ -64,7 +64,7 @@ func feedStream(t *testing.T, s *stream, w *os.File, tl *spliceTools, pieces ...
 // readLogFiles returns the content of each file, oldest first.
 func readLogFiles(t *testing.T, s *stream, dir string) []string {
 	t.Helper()
-	list, err := listFileIndexes(s.dirFD, s.key.filePrefix())
+	list, err := listFileIndexes(s.logDirFD, s.key.filePrefix())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +150,7 @@ func TestTruncatedFile(t *testing.T) {
 				t.Fatal(err)
 			}
 			s.recordFailure(unix.ENOSPC, time.Now().Add(-time.Hour))
-			s.writeFailure.unmarkedDroppedBytes = 7
+			s.writeFailure.droppedBytesWithoutMarker = 7
 			feedStream(t, s, w, tl, "two\n")
 			text := "one\n[nomad-lite: 7 bytes of output lost: no space left on device]\ntwo\n"
 			if got := readLogFiles(t, s, dir); !slices.Equal(got, []string{text}) {
@@ -203,7 +203,7 @@ func TestShortLinesAreNeverSplit(t *testing.T) {
 		left = left[n:]
 		if r.IntN(5) == 0 { // gives the stream the state that a new process has
 			unix.Close(s.fileFD)
-			*s = stream{key: s.key, limits: s.limits, fifoFD: s.fifoFD, dirFD: s.dirFD, fileFD: -1}
+			*s = stream{key: s.key, limits: s.limits, fifoFD: s.fifoFD, logDirFD: s.logDirFD, fileFD: -1}
 		}
 	}
 	files := readLogFiles(t, s, dir)
@@ -237,7 +237,7 @@ func TestNewestFilesAreKept(t *testing.T) {
 	}
 	// A new process continues in the same file.
 	unix.Close(s.fileFD)
-	*s = stream{key: s.key, limits: Limits{MaxFiles: 2, MaxFileSize: 10}, fifoFD: s.fifoFD, dirFD: s.dirFD, fileFD: -1}
+	*s = stream{key: s.key, limits: Limits{MaxFiles: 2, MaxFileSize: 10}, fifoFD: s.fifoFD, logDirFD: s.logDirFD, fileFD: -1}
 	feedStream(t, s, w, tl, "4\n", "555555555\n")
 	if got := strings.Join(readLogFiles(t, s, dir), "|"); got != "4\n4\n|555555555\n" {
 		t.Errorf("files hold %q", got)
@@ -318,13 +318,13 @@ func TestFullDisk(t *testing.T) {
 	s, w, dir, tl := newTestStream(t, Limits{MaxFiles: 3, MaxFileSize: 20})
 	now := time.Now()
 	feedStream(t, s, w, tl, "before\n", "half")
-	full := s.dirFD
-	s.dirFD = -1 // no new file can be made
+	full := s.logDirFD
+	s.logDirFD = -1 // no new file can be made
 	step := func(wantDropping bool, wantDropped int64) {
 		t.Helper()
 		s.drainFIFO(tl, now)
-		if s.writeFailure.err == nil || s.writeFailure.isDropping != wantDropping || s.failureDroppedBytes != wantDropped {
-			t.Fatalf("after the failure: %+v, lost %d; want dropping %v, lost %d", s.writeFailure, s.failureDroppedBytes, wantDropping, wantDropped)
+		if s.writeFailure.lastErr == nil || s.writeFailure.isDropping != wantDropping || s.lastFailureDroppedBytes != wantDropped {
+			t.Fatalf("after the failure: %+v, lost %d; want dropping %v, lost %d", s.writeFailure, s.lastFailureDroppedBytes, wantDropping, wantDropped)
 		}
 	}
 	if _, err := w.WriteString(" of a line that is longer than the file\n"); err != nil {
@@ -341,9 +341,9 @@ func TestFullDisk(t *testing.T) {
 	}
 	step(true, 29)
 
-	s.dirFD = full
+	s.logDirFD = full
 	s.drainFIFO(tl, now.Add(time.Millisecond))
-	if s.writeFailure.err == nil {
+	if s.writeFailure.lastErr == nil {
 		t.Error("tried again before it was time")
 	}
 	now = now.Add(droppingRetryDelay)
@@ -351,8 +351,8 @@ func TestFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.drainFIFO(tl, now)
-	if s.writeFailure.err != nil || s.failureDroppedBytes != 29 {
-		t.Errorf("still failing: %+v, lost %d", s.writeFailure, s.failureDroppedBytes)
+	if s.writeFailure.lastErr != nil || s.lastFailureDroppedBytes != 29 {
+		t.Errorf("still failing: %+v, lost %d", s.writeFailure, s.lastFailureDroppedBytes)
 	}
 	want := "before\nhalf of a line that \n[nomad-lite: 29 bytes of output lost: "
 	got := strings.Join(readLogFiles(t, s, dir), "")
@@ -403,12 +403,12 @@ func TestCheckTask(t *testing.T) {
 		task Task
 		ok   bool
 	}{
-		{"all is well", Task{AllocID: "a", Name: "web", Stdout: good, Stderr: good}, true},
-		{"a name with a slash would leave the directory", Task{AllocID: "a", Name: "../web", Stdout: good, Stderr: good}, false},
-		{"a name is needed", Task{AllocID: "a", Stdout: good, Stderr: good}, false},
-		{"no files", Task{AllocID: "a", Name: "web", Stdout: good}, false},
-		{"an id with a slash", Task{AllocID: "a/b", Name: "web", Stdout: good, Stderr: good}, false},
-		{"a name that no file can have", Task{AllocID: "a", Name: strings.Repeat("n", 201), Stdout: good, Stderr: good}, false},
+		{"all is well", Task{AllocID: "a", Name: "web", StdoutLimits: good, StderrLimits: good}, true},
+		{"a name with a slash would leave the directory", Task{AllocID: "a", Name: "../web", StdoutLimits: good, StderrLimits: good}, false},
+		{"a name is needed", Task{AllocID: "a", StdoutLimits: good, StderrLimits: good}, false},
+		{"no files", Task{AllocID: "a", Name: "web", StdoutLimits: good}, false},
+		{"an id with a slash", Task{AllocID: "a/b", Name: "web", StdoutLimits: good, StderrLimits: good}, false},
+		{"a name that no file can have", Task{AllocID: "a", Name: strings.Repeat("n", 201), StdoutLimits: good, StderrLimits: good}, false},
 	}
 	for _, tt := range tests {
 		if err := tt.task.validate(); (err == nil) != tt.ok {

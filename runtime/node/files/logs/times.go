@@ -11,32 +11,32 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/logfile"
 )
 
-// outputStart is the position in the log files of the first output that one call of drain has moved into a file.
-type outputStart struct {
+// outputStartPosition is the position in the log files of the first output that one call of drainFIFO has moved into a file.
+type outputStartPosition struct {
 	fileIndex int64
 	offset    int64
 }
 
-// addUntimedOutput notes that output was moved to an offset of the open file. The output of one call of drain has one arrival
-// time, which recordArrivalTimes stores after followers were notified.
-func (s *stream) addUntimedOutput(offset int64) {
-	if n := len(s.untimedOutput); n == 0 || s.untimedOutput[n-1].fileIndex != s.fileIndex {
-		s.untimedOutput = append(s.untimedOutput, outputStart{s.fileIndex, offset})
+// addOutputWithoutArrivalTime records that output was moved to an offset of the open file. The output of one call of
+// drainFIFO has one arrival time, which storeArrivalTimes stores after followers were notified.
+func (s *stream) addOutputWithoutArrivalTime(offset int64) {
+	if n := len(s.outputWithoutArrivalTime); n == 0 || s.outputWithoutArrivalTime[n-1].fileIndex != s.fileIndex {
+		s.outputWithoutArrivalTime = append(s.outputWithoutArrivalTime, outputStartPosition{s.fileIndex, offset})
 	}
 }
 
-// recordArrivalTimes stores now as the arrival time of the noted output. If that fails, readers use the arrival time of
-// earlier output, so errors are ignored.
-func (s *stream) recordArrivalTimes(now time.Time) {
-	for _, start := range s.untimedOutput {
+// storeArrivalTimes stores now as the arrival time of the output that has none yet. If that fails, readers use the arrival
+// time of earlier output, so errors are ignored.
+func (s *stream) storeArrivalTimes(now time.Time) {
+	for _, start := range s.outputWithoutArrivalTime {
 		if slices.Contains(s.fileIndexes, start.fileIndex) {
-			s.recordArrivalTime(start, now)
+			s.storeArrivalTime(start, now)
 		}
 	}
-	s.untimedOutput = s.untimedOutput[:0]
+	s.outputWithoutArrivalTime = s.outputWithoutArrivalTime[:0]
 }
 
-func (s *stream) recordArrivalTime(start outputStart, now time.Time) {
+func (s *stream) storeArrivalTime(start outputStartPosition, now time.Time) {
 	previous := s.lastArrival
 	if start.fileIndex != s.lastArrivalFileIndex {
 		previous = logfile.ArrivalTime{}
@@ -48,7 +48,7 @@ func (s *stream) recordArrivalTime(start outputStart, now time.Time) {
 	record := logfile.AppendArrivalTime(buf[:0], previous, next)
 	// Arrival times of many short lines would take more space than the lines: they take at most a quarter of the
 	// space of the log.
-	if err := appendToFile(s.dirFD, logfile.ArrivalTimesFile(logfile.Name(s.key.filePrefix(), start.fileIndex)), record, s.limits.MaxFileSize/4); err != nil {
+	if err := appendToFile(s.logDirFD, logfile.ArrivalTimesFile(logfile.Name(s.key.filePrefix(), start.fileIndex)), record, s.limits.MaxFileSize/4); err != nil {
 		next = logfile.ArrivalTime{}
 	}
 	s.lastArrival, s.lastArrivalFileIndex = next, start.fileIndex

@@ -38,7 +38,7 @@ func TestStreamStoresArrivalTimes(t *testing.T) {
 	arrive := func(milliseconds int64, text string) {
 		t.Helper()
 		feedStream(t, s, w, tl, text)
-		s.recordArrivalTimes(time.UnixMilli(milliseconds))
+		s.storeArrivalTimes(time.UnixMilli(milliseconds))
 	}
 	check := func(logFile, want string) {
 		t.Helper()
@@ -51,7 +51,7 @@ func TestStreamStoresArrivalTimes(t *testing.T) {
 	arrive(1000, row) // has the time of the line before
 	arrive(1001, row)
 	check("web.stdout.0", "0@1000 20@1001")
-	s.recordArrivalTimes(time.UnixMilli(1500))
+	s.storeArrivalTimes(time.UnixMilli(1500))
 	check("web.stdout.0", "0@1000 20@1001")
 
 	arrive(2000, strings.Repeat(row, 8)) // one row of it does not fit
@@ -94,7 +94,7 @@ func TestForeignArrivalTimesAreNotWrittenTo(t *testing.T) {
 		t.Fatal(err)
 	}
 	feedStream(t, s, w, tl, "line\n")
-	s.recordArrivalTimes(time.Now())
+	s.storeArrivalTimes(time.Now())
 	if content, err := os.ReadFile(secret); err != nil || len(content) > 0 {
 		t.Errorf("the linked file has %q, %v", content, err)
 	}

@@ -55,7 +55,7 @@ func testOtherCollector(t *testing.T, program string, version ...string) {
 	s.startTask(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
 	s.writeText(f, "three\n")
 	s.awaitOutput(Stdout, "one\ntwo\nthree\n")
-	if s.collector.Process() == before.collector {
+	if s.collector.LastProcess() == before.collector {
 		t.Errorf("process %v of another build is still the collector", before.collector)
 	}
 	if status, err := s.keeper.Wait(t.Context(), before.collector); err != nil || status != (osprocess.ExitStatus{}) {
@@ -87,7 +87,7 @@ func newOtherBuild(t *testing.T) string {
 // texts, because the stable messages must keep their form. It writes each message that it receives to the
 // file "received" in its directory, and exits after the message Quit.
 func foreignCollectorMain(path string) error {
-	dir, err := keeper.OpenDirectory(path)
+	dir, err := keeper.OpenDataDir(path)
 	if err != nil {
 		return err
 	}
@@ -194,7 +194,7 @@ func TestAgentsOfAnotherVersion(t *testing.T) {
 	f := s.openFIFO(stdout)
 	s.writeText(f, "one\n")
 	s.awaitOutput(Stdout, "one\n")
-	old := s.collector.Process()
+	old := s.collector.LastProcess()
 	for _, version := range []int{protocolVersion - 1, protocolVersion + 1} {
 		l, err := (&Collector{dir: s.collector.dir, conf: Config{testProtocolVersion: version}}).dialProcess(t.Context())
 		if err != nil {

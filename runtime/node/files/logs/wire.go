@@ -39,8 +39,8 @@ type message struct {
 	KeepOpen    bool      `json:",omitempty"` // in a stop request: continue to read while the FIFO has a writer
 	HasWriter   bool      `json:",omitempty"` // in the reply to a stop request: the FIFO has a writer
 
-	// In a subscribe request, Index and Offset are the file and the offset up to which the follower has read; in an output
-	// event and in the reply to a stop request, they are the newest file of the stream and its size.
+	// In a subscribe request, Index and Offset are the file and the offset up to which the follower has read; in an
+	// output event and in the reply to a stop request, they are the newest file of the stream and its size.
 	Index  int64 `json:",omitempty"`
 	Offset int64 `json:",omitempty"`
 

@@ -47,16 +47,16 @@ func New() (*Listener, error) {
 	return &Listener{epoll: os.NewFile(uintptr(fd), "epoll"), fdsByTask: make(map[Addr]int32), tasksByFD: make(map[int32]Addr)}, nil
 }
 
-// Add accepts connections on a socket of a task, in place of the socket that was added for the task before.
-// The descriptor belongs to the listener, also if Add returns an error.
-func (l *Listener) Add(task Addr, fd int) error {
+// AddSocket accepts connections on a socket of a task, in place of the socket that was added for the task before.
+// The descriptor belongs to the listener, also if AddSocket returns an error.
+func (l *Listener) AddSocket(task Addr, fd int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
 		unix.Close(fd)
 		return net.ErrClosed
 	}
-	l.removeLocked(task)
+	l.removeSocketLocked(task)
 	err := l.withEpollFD(func(epoll int) error {
 		return unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)})
 	})
@@ -68,14 +68,14 @@ func (l *Listener) Add(task Addr, fd int) error {
 	return nil
 }
 
-// Remove closes the socket of a task, if there is one. Accepted connections stay open.
-func (l *Listener) Remove(task Addr) {
+// RemoveSocket closes the socket of a task, if there is one. Accepted connections stay open.
+func (l *Listener) RemoveSocket(task Addr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.removeLocked(task)
+	l.removeSocketLocked(task)
 }
 
-func (l *Listener) removeLocked(task Addr) {
+func (l *Listener) removeSocketLocked(task Addr) {
 	if fd, ok := l.fdsByTask[task]; ok {
 		delete(l.fdsByTask, task)
 		delete(l.tasksByFD, fd)
@@ -118,22 +118,22 @@ func (l *Listener) Accept() (net.Conn, error) {
 		if waitErr != nil {
 			return nil, waitErr
 		}
-		c, err := l.acceptFrom(events[0].Fd)
+		c, err := l.acceptFromSocket(events[0].Fd)
 		if c != nil || err != nil {
 			return c, err
 		}
 	}
 }
 
-// acceptFrom accepts a connection on a socket. It returns nil if no connection is pending.
-func (l *Listener) acceptFrom(socket int32) (net.Conn, error) {
+// acceptFromSocket accepts a connection on a socket. It returns nil if no connection is pending.
+func (l *Listener) acceptFromSocket(socket int32) (net.Conn, error) {
 	l.mu.Lock()
 	task, ok := l.tasksByFD[socket]
 	if !ok {
 		l.mu.Unlock()
 		return nil, nil // the socket was removed
 	}
-	// While the lock is held, Remove cannot close the socket, so its descriptor is not reused. Accept4 does not block.
+	// While the lock is held, RemoveSocket cannot close the socket, so its descriptor is not reused. Accept4 does not block.
 	fd, _, err := unix.Accept4(int(socket), unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
 	l.mu.Unlock()
 	switch {
@@ -158,7 +158,7 @@ func (l *Listener) Close() error {
 	defer l.mu.Unlock()
 	l.closed = true
 	for task := range l.fdsByTask {
-		l.removeLocked(task)
+		l.removeSocketLocked(task)
 	}
 	if err := l.epoll.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
 		return err

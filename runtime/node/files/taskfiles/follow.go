@@ -37,7 +37,7 @@ const (
 type Chunk struct {
 	EndOffset int64 // offset in the file of the end of Data
 	Data      []byte
-	Event     string // one of the events; if it is set, Data is empty
+	Event     string // EventTruncated or EventDeleted, and Data is empty; or empty
 }
 
 // pollInterval is how often Follow looks for changes without a notification: the number of inotify watches is limited,
@@ -117,7 +117,7 @@ func (f *File) size() (int64, error) {
 }
 
 // emitFromOffset passes the content from offset on to emit, and returns the offset of its end.
-func (f *File) emitFromOffset(ctx context.Context, offset int64, emit func(Chunk) error) (int64, error) {
+func (f *File) emitFromOffset(ctx context.Context, offset int64, emit func(Chunk) error) (endOffset int64, err error) {
 	buf := readBuffers.Get().(*[64 << 10]byte)
 	defer readBuffers.Put(buf)
 	for ctx.Err() == nil {

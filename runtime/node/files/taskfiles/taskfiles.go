@@ -98,7 +98,7 @@ func (d *Dir) Stat(path string) (EntryInfo, error) {
 	if err != nil {
 		return EntryInfo{}, d.pathError("stat", path, err)
 	}
-	i := EntryInfo{FileInfo: info, name: filepath.Base(d.path + "/" + strings.Join(p.names, "/")), ContentType: unknownContentType}
+	i := EntryInfo{FileInfo: info, name: filepath.Base(d.path + "/" + strings.Join(p.pathElements, "/")), ContentType: unknownContentType}
 	if info.Mode().IsRegular() && p.protectedKind() == "" {
 		// A file that cannot be read is described without its content type.
 		if content, err := p.openForReading(); err == nil {
@@ -145,7 +145,7 @@ func (d *Dir) List(path string) ([]EntryInfo, error) {
 	infos := make([]EntryInfo, 0, len(names))
 	for _, name := range names {
 		// Files that were removed after the directory was read are omitted.
-		if info, err := root.Lstat(name); err == nil && (len(p.names) > 0 || info.IsDir()) {
+		if info, err := root.Lstat(name); err == nil && (len(p.pathElements) > 0 || info.IsDir()) {
 			infos = append(infos, EntryInfo{FileInfo: info, name: name})
 		}
 	}

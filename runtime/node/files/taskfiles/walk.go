@@ -21,11 +21,11 @@ const (
 // walkPosition is the file that Dir.walkPath has reached. It keeps all directories on the path open, so that ".."
 // returns to the directory that was opened, even if a task has moved it.
 type walkPosition struct {
-	rootFD  int      // descriptor of the directory of the allocation; close does not close it
-	openFDs []int    // O_PATH descriptors of the files on the path, one per name
-	names   []string // elements of the path from root, with links resolved
+	rootFD       int      // descriptor of the directory of the allocation; close does not close it
+	openFDs      []int    // O_PATH descriptors of the files on the path, one per name
+	pathElements []string // elements of the path from the directory of the allocation, with links resolved
 
-	hostMountDepth int // len(names) at the first mount of a file of the host; 0 if the path crosses no such mount
+	hostMountDepth int // len(pathElements) at the first mount of a file of the host; 0 if the path crosses no such mount
 }
 
 // walkPath opens the file of a path. It follows links that stay inside the directory of the allocation,
@@ -107,13 +107,13 @@ func readLinkFD(fd int) (target string, isLink bool, err error) {
 // enterFile moves the position to fd, a file that was opened in the current directory by name. The position owns fd.
 func (p *walkPosition) enterFile(fd int, name string) error {
 	parent := p.currentFD()
-	p.openFDs, p.names = append(p.openFDs, fd), append(p.names, name)
-	if p.hostMountDepth > 0 || len(p.names) < 2 || slices.Contains(agentMountedDirs, p.names[1]) {
+	p.openFDs, p.pathElements = append(p.openFDs, fd), append(p.pathElements, name)
+	if p.hostMountDepth > 0 || len(p.pathElements) < 2 || slices.Contains(agentMountedDirs, p.pathElements[1]) {
 		return nil
 	}
 	mounted, err := safepath.IsMount(parent, fd)
 	if mounted {
-		p.hostMountDepth = len(p.names)
+		p.hostMountDepth = len(p.pathElements)
 	}
 	return err
 }
@@ -124,12 +124,12 @@ var agentMountedDirs = []string{"alloc", "secrets", "private"}
 
 // leaveDir moves the position to the parent directory.
 func (p *walkPosition) leaveDir() {
-	if p.hostMountDepth == len(p.names) {
+	if p.hostMountDepth == len(p.pathElements) {
 		p.hostMountDepth = 0
 	}
 	last := len(p.openFDs) - 1
 	unix.Close(p.openFDs[last])
-	p.openFDs, p.names = p.openFDs[:last], p.names[:last]
+	p.openFDs, p.pathElements = p.openFDs[:last], p.pathElements[:last]
 }
 
 func (p *walkPosition) close() {
@@ -149,13 +149,13 @@ func (p *walkPosition) currentFD() int {
 // protectedKind returns the kind of a ProtectedFileError for the current file, or "" if clients may read it.
 // The names of the secret directories are matched without regard to case, as in Nomad.
 func (p *walkPosition) protectedKind() string {
-	if len(p.names) < 2 {
+	if len(p.pathElements) < 2 {
 		return ""
 	}
 	if p.hostMountDepth > 0 {
 		return "host"
 	}
-	switch name := p.names[1]; {
+	switch name := p.pathElements[1]; {
 	case strings.EqualFold(name, "secrets"):
 		return "secret"
 	case strings.EqualFold(name, "private"):
@@ -176,5 +176,5 @@ func (p *walkPosition) openForReading() (*os.File, error) {
 		unix.Close(fd)
 		return nil, err
 	}
-	return os.NewFile(uintptr(fd), strings.Join(p.names, "/")), nil
+	return os.NewFile(uintptr(fd), strings.Join(p.pathElements, "/")), nil
 }

@@ -36,7 +36,7 @@ type watchedFile struct {
 // the removal of a file that a process has open, for which the kernel does not send IN_DELETE_SELF yet.
 const watchMask = unix.IN_MODIFY | unix.IN_ATTRIB | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF
 
-// watchFile starts to watch an open file. next returns a channel that is closed at the next change of the file;
+// watchFile starts to watch an open file. nextChange returns a channel that is closed at the next change of the file;
 // the caller must call stop, which may be called twice. On an error, for example because a limit of the kernel is
 // reached, the caller can poll the file instead.
 func (w *watcher) watchFile(f *os.File) (nextChange func() <-chan struct{}, stop func(), err error) {
@@ -62,7 +62,7 @@ func (w *watcher) watchFile(f *os.File) (nextChange func() <-chan struct{}, stop
 		defer w.mu.Unlock()
 		return file.changed
 	}
-	return nextChange, sync.OnceFunc(func() { w.unwatch(watchDescriptor, file) }), nil
+	return nextChange, sync.OnceFunc(func() { w.removeFollower(watchDescriptor, file) }), nil
 }
 
 func (w *watcher) openInstanceLocked() error {
@@ -81,7 +81,7 @@ func (w *watcher) openInstanceLocked() error {
 
 // closeInstanceIfIdleLocked closes the inotify instance if no file is watched. It then returns
 // readerDone, otherwise nil.
-func (w *watcher) closeInstanceIfIdleLocked() <-chan struct{} {
+func (w *watcher) closeInstanceIfIdleLocked() (readerDone <-chan struct{}) {
 	if len(w.watchedFiles) > 0 {
 		return nil
 	}
@@ -91,7 +91,8 @@ func (w *watcher) closeInstanceIfIdleLocked() <-chan struct{} {
 	return last.readerDone
 }
 
-func (w *watcher) unwatch(watchDescriptor int32, file *watchedFile) {
+// removeFollower removes the watch of a file with its last follower, and closes the inotify instance with the last watch.
+func (w *watcher) removeFollower(watchDescriptor int32, file *watchedFile) {
 	w.mu.Lock()
 	var readerEnded <-chan struct{}
 	if file.followerCount--; file.followerCount == 0 {

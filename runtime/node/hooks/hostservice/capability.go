@@ -9,8 +9,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// Key signs and verifies capability tokens.
-type Key []byte
+// CapabilityKey signs and verifies capability tokens.
+type CapabilityKey []byte
 
 // tokenClaims are the names in a capability token.
 type tokenClaims struct {
@@ -22,20 +22,20 @@ type tokenClaims struct {
 // nameSeparator separates the names in a token. No name contains it.
 const nameSeparator = "\x00"
 
-// Token returns the capability token of a hook for an allocation or a task.
-func (k Key) Token(allocID, task, hook string) string {
+// NewCapabilityToken returns the capability token of a hook for an allocation or a task.
+func (k CapabilityKey) NewCapabilityToken(allocID, task, hook string) string {
 	names := allocID + nameSeparator + task + nameSeparator + hook
 	return base64.RawURLEncoding.EncodeToString(append(k.signNames(names), names...))
 }
 
-func (k Key) signNames(names string) []byte {
+func (k CapabilityKey) signNames(names string) []byte {
 	mac := hmac.New(sha256.New, k)
 	mac.Write([]byte(names))
 	return mac.Sum(nil)
 }
 
 // Verify verifies a token and returns its claims. The error is hook.ErrPermissionDenied.
-func (k Key) Verify(token string) (tokenClaims, error) {
+func (k CapabilityKey) Verify(token string) (tokenClaims, error) {
 	b, err := base64.RawURLEncoding.DecodeString(token)
 	if err != nil || len(b) < sha256.Size {
 		return tokenClaims{}, hook.ErrPermissionDenied

@@ -8,17 +8,17 @@ import (
 )
 
 func TestCapabilityToken(t *testing.T) {
-	key, other := Key("one key"), Key("another")
-	made := key.Token("alloc", "task", "stamp")
+	key, other := CapabilityKey("one key"), CapabilityKey("another")
+	made := key.NewCapabilityToken("alloc", "task", "stamp")
 	if got, err := key.Verify(made); err != nil || got != (tokenClaims{"alloc", "task", "stamp"}) {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	if got, err := Key("one key").Verify(key.Token("alloc", "", "stamp")); err != nil || got != (tokenClaims{"alloc", "", "stamp"}) {
+	if got, err := CapabilityKey("one key").Verify(key.NewCapabilityToken("alloc", "", "stamp")); err != nil || got != (tokenClaims{"alloc", "", "stamp"}) {
 		t.Errorf("of an allocation, under another agent: %+v, %v", got, err)
 	}
 	for what, capability := range map[string]string{
-		"none": "", "no base64": "!", "short": "AAAA", "of another key": other.Token("alloc", "task", "stamp"),
-		"changed": made[:len(made)-1] + "A", "with more names": key.Token("alloc", "task", "stamp\x00x"),
+		"none": "", "no base64": "!", "short": "AAAA", "of another key": other.NewCapabilityToken("alloc", "task", "stamp"),
+		"changed": made[:len(made)-1] + "A", "with more names": key.NewCapabilityToken("alloc", "task", "stamp\x00x"),
 	} {
 		if got, err := key.Verify(capability); !errors.Is(err, hook.ErrPermissionDenied) {
 			t.Errorf("%s: %+v, %v", what, got, err)
@@ -27,8 +27,8 @@ func TestCapabilityToken(t *testing.T) {
 }
 
 func FuzzVerifyToken(f *testing.F) {
-	key := Key("key")
-	f.Add(key.Token("alloc", "task", "hook"))
+	key := CapabilityKey("key")
+	f.Add(key.NewCapabilityToken("alloc", "task", "hook"))
 	f.Fuzz(func(t *testing.T, capability string) {
 		if b, err := key.Verify(capability); err == nil && b != (tokenClaims{"alloc", "task", "hook"}) {
 			t.Errorf("%q is good for %+v", capability, b)

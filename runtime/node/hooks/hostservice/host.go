@@ -25,8 +25,8 @@ import (
 
 // Config configures a Host.
 type Config struct {
-	Listener net.Listener // Listener is the listener of the hook socket, which only this user can open
-	Key      Key
+	Listener      net.Listener // listener of the hook socket, which only this user can open
+	CapabilityKey CapabilityKey
 	// AllocRunner returns the runner of an allocation, or nil if this node has no record of it
 	// or has not restored it yet.
 	AllocRunner func(id string) *allocrunner.Runner
@@ -41,7 +41,7 @@ type Host struct {
 	config       Config
 	server       *grpc.Server
 	goroutinesWG sync.WaitGroup
-	limiter      callLimiter
+	callLimiter  callLimiter
 }
 
 var _ hook.Host = (*Host)(nil)
@@ -68,13 +68,13 @@ func (h *Host) Close() {
 // authorizedCall is the bearer of a token, with the runner and the task that the call is for.
 type authorizedCall struct {
 	tokenClaims
-	runner *allocrunner.Runner
-	task   string // task is "" for all tasks
+	runner     *allocrunner.Runner
+	targetTask string // "" for all tasks of the allocation
 }
 
 // authorize verifies the token of a call. The token of a task is valid for this task alone.
 func (h *Host) authorize(ctx context.Context, s hook.Scope) (authorizedCall, error) {
-	verified, err := h.config.Key.Verify(s.Token)
+	verified, err := h.config.CapabilityKey.Verify(s.Token)
 	if err != nil {
 		return authorizedCall{}, err
 	}
@@ -83,18 +83,18 @@ func (h *Host) authorize(ctx context.Context, s hook.Scope) (authorizedCall, err
 	case <-ctx.Done():
 		return authorizedCall{}, ctx.Err()
 	}
-	c := authorizedCall{tokenClaims: verified, runner: h.config.AllocRunner(verified.AllocID), task: s.Task}
+	c := authorizedCall{tokenClaims: verified, runner: h.config.AllocRunner(verified.AllocID), targetTask: s.Task}
 	switch {
 	case c.runner == nil:
 		return authorizedCall{}, fmt.Errorf("%w: its allocation has ended", hook.ErrPermissionDenied)
 	case verified.Task != "" && s.Task != "" && s.Task != verified.Task:
 		return authorizedCall{}, fmt.Errorf("%w: it is for task %q", hook.ErrPermissionDenied, verified.Task)
 	case verified.Task != "":
-		c.task = verified.Task
+		c.targetTask = verified.Task
 	}
 	select {
 	case <-c.tokenScopeEnded():
-		if c.continuesAfterShutdown() {
+		if c.scopeContinuesAfterShutdown() {
 			return authorizedCall{}, errStopping
 		}
 		return authorizedCall{}, fmt.Errorf("%w: what it was for has ended", hook.ErrPermissionDenied)
@@ -114,10 +114,10 @@ func (c authorizedCall) tokenScopeEnded() <-chan struct{} {
 	return c.runner.Done()
 }
 
-// continuesAfterShutdown reports whether the allocation or task continues under the next agent.
-func (c authorizedCall) continuesAfterShutdown() bool {
+// scopeContinuesAfterShutdown reports whether the allocation or task continues under the next agent.
+func (c authorizedCall) scopeContinuesAfterShutdown() bool {
 	if c.Task == "" {
-		return !c.runner.Finished()
+		return !c.runner.EndedForGood()
 	}
 	t := c.runner.Status().TaskStates[c.Task]
 	return t != nil && t.State != model.TaskDead
@@ -127,17 +127,17 @@ func (c authorizedCall) continuesAfterShutdown() bool {
 func (c authorizedCall) tokenExpired() bool {
 	select {
 	case <-c.tokenScopeEnded():
-		return !c.continuesAfterShutdown()
+		return !c.scopeContinuesAfterShutdown()
 	default:
 		return false
 	}
 }
 
-// authorizeWrite is authorize with a rate limit, for a call that changes state.
-func (h *Host) authorizeWrite(ctx context.Context, s hook.Scope) (authorizedCall, error) {
+// authorizeStateChange is authorize with a rate limit, for a call that changes state.
+func (h *Host) authorizeStateChange(ctx context.Context, s hook.Scope) (authorizedCall, error) {
 	c, err := h.authorize(ctx, s)
 	if err == nil {
-		err = h.limiter.countWrite(c.tokenClaims)
+		err = h.callLimiter.countStateChange(c.tokenClaims)
 	}
 	return c, err
 }
@@ -145,14 +145,14 @@ func (h *Host) authorizeWrite(ctx context.Context, s hook.Scope) (authorizedCall
 // authorizeTask is authorize for a call that needs a task and its process.
 func (h *Host) authorizeTask(ctx context.Context, s hook.Scope) (authorizedCall, error) {
 	c, err := h.authorize(ctx, s)
-	if err == nil && c.task == "" {
+	if err == nil && c.targetTask == "" {
 		return c, fmt.Errorf("%w: name one, because the token is for an allocation", hook.ErrTaskNotRunning)
 	}
 	if err != nil {
 		return c, err
 	}
 	select {
-	case <-c.runner.Restored(): // until the runner is restored, a running task appears not to run
+	case <-c.runner.TasksRestored(): // until the runner is restored, a running task appears not to run
 		return c, nil
 	case <-ctx.Done():
 		return c, ctx.Err()
@@ -176,7 +176,7 @@ func (h *Host) Exec(ctx context.Context, s hook.Scope, command []string, timeout
 	if len(command) == 0 {
 		return nil, errors.New("there is no command to be run")
 	}
-	end, err := h.limiter.countRunningCall(c.tokenClaims, execCalls)
+	end, err := h.callLimiter.countRunningCall(c.tokenClaims, execCalls)
 	if err != nil {
 		return nil, err
 	}
@@ -188,7 +188,7 @@ func (h *Host) Exec(ctx context.Context, s hook.Scope, command []string, timeout
 	} else if deadline, ok := ctx.Deadline(); ok {
 		timeout = time.Until(deadline)
 	}
-	result, err := c.runner.Exec(ctx, c.task, command, timeout)
+	result, err := c.runner.Exec(ctx, c.targetTask, command, timeout)
 	return result, toHookError(err)
 }
 
@@ -202,12 +202,12 @@ func (h *Host) Stats(ctx context.Context, s hook.Scope, interval time.Duration) 
 		interval = time.Second
 	}
 	interval = max(interval, 100*time.Millisecond)
-	end, err := h.limiter.countRunningCall(c.tokenClaims, statsCalls)
+	end, err := h.callLimiter.countRunningCall(c.tokenClaims, statsCalls)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	stream, exited, err := c.runner.SampleTaskStats(ctx, c.task, interval)
+	stream, exited, err := c.runner.SampleTaskStats(ctx, c.targetTask, interval)
 	if err != nil {
 		cancel()
 		end()
@@ -235,7 +235,7 @@ func (h *Host) Stats(ctx context.Context, s hook.Scope, interval time.Duration) 
 				return
 			case <-time.After(interval):
 			}
-			next, of, err := c.runner.SampleTaskStats(ctx, c.task, interval)
+			next, of, err := c.runner.SampleTaskStats(ctx, c.targetTask, interval)
 			switch {
 			case of != exited, c.tokenExpired():
 				return
@@ -288,12 +288,12 @@ func (h *Host) Interpolate(ctx context.Context, s hook.Scope, text string) (stri
 	if err != nil {
 		return "", err
 	}
-	return c.runner.Interpolate(c.task, text), nil
+	return c.runner.Interpolate(c.targetTask, text), nil
 }
 
 // EmitEvent implements hook.Host.
 func (h *Host) EmitEvent(ctx context.Context, s hook.Scope, event hook.Event) error {
-	c, err := h.authorizeWrite(ctx, s)
+	c, err := h.authorizeStateChange(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -308,7 +308,7 @@ func (h *Host) EmitEvent(ctx context.Context, s hook.Scope, event hook.Event) er
 	if event.OperationID != "" {
 		model.SetEventOperation(e, truncateText(event.OperationID), event.Ongoing)
 	}
-	return toHookError(c.runner.EmitEvent(c.task, e))
+	return toHookError(c.runner.EmitEvent(c.targetTask, e))
 }
 
 // truncateText limits the length of a text that is kept as long as the task.
@@ -321,29 +321,29 @@ func truncateText(text string) string {
 
 // Restart implements hook.Host.
 func (h *Host) Restart(ctx context.Context, s hook.Scope, reason string, failure bool) error {
-	c, err := h.authorizeWrite(ctx, s)
+	c, err := h.authorizeStateChange(ctx, s)
 	if err != nil {
 		return err
 	}
-	return toHookError(c.runner.RestartWithReason(c.task, c.reasonOrDefault(reason), failure))
+	return toHookError(c.runner.RestartWithReason(c.targetTask, c.reasonOrDefault(reason), failure))
 }
 
 // Signal implements hook.Host.
 func (h *Host) Signal(ctx context.Context, s hook.Scope, signal, reason string) error {
-	c, err := h.authorizeWrite(ctx, s)
+	c, err := h.authorizeStateChange(ctx, s)
 	if err != nil {
 		return err
 	}
-	return toHookError(c.runner.SignalWithReason(ctx, c.task, signal, c.reasonOrDefault(reason)))
+	return toHookError(c.runner.SignalWithReason(ctx, c.targetTask, signal, c.reasonOrDefault(reason)))
 }
 
 // Kill implements hook.Host.
 func (h *Host) Kill(ctx context.Context, s hook.Scope, reason string) error {
-	c, err := h.authorizeWrite(ctx, s)
+	c, err := h.authorizeStateChange(ctx, s)
 	if err != nil {
 		return err
 	}
-	return toHookError(c.runner.KillWithReason(c.task, c.reasonOrDefault(reason)))
+	return toHookError(c.runner.KillWithReason(c.targetTask, c.reasonOrDefault(reason)))
 }
 
 // reasonOrDefault returns the reason that task events show: text, or a sentence that names the hook if text is empty.
@@ -356,7 +356,7 @@ func (c authorizedCall) reasonOrDefault(text string) string {
 
 // SetHealth implements hook.Host.
 func (h *Host) SetHealth(ctx context.Context, s hook.Scope, healthy bool, reason string) error {
-	c, err := h.authorizeWrite(ctx, s)
+	c, err := h.authorizeStateChange(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -364,14 +364,14 @@ func (h *Host) SetHealth(ctx context.Context, s hook.Scope, healthy bool, reason
 	return nil
 }
 
-// readAndWait reads the state, and blocks until the index of a table is higher than after.
-func readAndWait[T any](ctx context.Context, h *Host, s hook.Scope, after uint64, read func(store.Reader, store.WatchSet, string) (T, uint64, error)) (answer T, index uint64, err error) {
+// readWhenNewer reads the state, and blocks until the index of a table is higher than after.
+func readWhenNewer[T any](ctx context.Context, h *Host, s hook.Scope, after uint64, read func(store.Reader, store.WatchSet, string) (T, uint64, error)) (answer T, index uint64, err error) {
 	if after > 0 {
 		c, err := h.authorize(ctx, s)
 		if err != nil {
 			return answer, 0, h.blockIfAgentStops(ctx, err)
 		}
-		end, err := h.limiter.countRunningCall(c.tokenClaims, watchCalls)
+		end, err := h.callLimiter.countRunningCall(c.tokenClaims, watchCalls)
 		if err != nil {
 			return answer, 0, err
 		}
@@ -414,13 +414,13 @@ func (h *Host) Variable(ctx context.Context, s hook.Scope, path string, after ui
 	if err := model.ValidateVariablePath(path); err != nil {
 		return nil, 0, err
 	}
-	return readAndWait(ctx, h, s, after, func(r store.Reader, ws store.WatchSet, namespace string) (map[string]string, uint64, error) {
+	return readWhenNewer(ctx, h, s, after, func(r store.Reader, ws store.WatchSet, namespace string) (map[string]string, uint64, error) {
 		index := r.TableIndex(nil, store.Variables)
 		v := r.Variable(ws, namespace, path)
 		if v == nil {
 			return nil, index, nil
 		}
-		if err := r.VariableErr(v); err != nil {
+		if err := r.VariableDecryptErr(v); err != nil {
 			return nil, 0, err
 		}
 		items := make(map[string]string, len(v.Items))
@@ -433,7 +433,7 @@ func (h *Host) Variable(ctx context.Context, s hook.Scope, path string, after ui
 
 // Variables implements hook.Host.
 func (h *Host) Variables(ctx context.Context, s hook.Scope, prefix string, after uint64) ([]string, uint64, error) {
-	return readAndWait(ctx, h, s, after, func(r store.Reader, ws store.WatchSet, namespace string) (paths []string, index uint64, _ error) {
+	return readWhenNewer(ctx, h, s, after, func(r store.Reader, ws store.WatchSet, namespace string) (paths []string, index uint64, _ error) {
 		index = r.TableIndex(ws, store.Variables)
 		for _, v := range r.Variables(ws, namespace, prefix) {
 			paths = append(paths, v.Path)
@@ -444,7 +444,7 @@ func (h *Host) Variables(ctx context.Context, s hook.Scope, prefix string, after
 
 // Services implements hook.Host.
 func (h *Host) Services(ctx context.Context, s hook.Scope, name string, after uint64) ([]hook.Service, uint64, error) {
-	return readAndWait(ctx, h, s, after, func(r store.Reader, ws store.WatchSet, namespace string) (list []hook.Service, index uint64, _ error) {
+	return readWhenNewer(ctx, h, s, after, func(r store.Reader, ws store.WatchSet, namespace string) (list []hook.Service, index uint64, _ error) {
 		index = r.TableIndex(ws, store.Services)
 		instances := r.Services(ws, namespace)
 		if name != "" {

@@ -43,46 +43,46 @@ const (
 	writesPerSecond = 10
 )
 
-// callLimiter counts the recent calls of each token. It has no bucket for a token without
+// callLimiter counts the recent calls of each token. It has no counts for a token without
 // recent calls.
 type callLimiter struct {
-	mu      sync.Mutex
-	buckets map[tokenClaims]*callBucket
+	mu            sync.Mutex
+	countsOfToken map[tokenClaims]*tokenCallCounts
 }
 
-type callBucket struct {
+type tokenCallCounts struct {
 	runningCalls     [callKindCount]int // number of running calls of each kind
 	unrefilledWrites float64            // writes that are not yet refilled by writesPerSecond
 	lastRefill       time.Time          // time of the last refill
 }
 
-// refillWrites refills the bucket and reports whether it can be removed.
-func (b *callBucket) refillWrites(now time.Time) (unused bool) {
+// refillWrites refills the writes, and reports whether the counts of the token can be removed.
+func (b *tokenCallCounts) refillWrites(now time.Time) (unused bool) {
 	b.unrefilledWrites = max(b.unrefilledWrites-now.Sub(b.lastRefill).Seconds()*writesPerSecond, 0)
 	b.lastRefill = now
 	return b.unrefilledWrites == 0 && b.runningCalls == [callKindCount]int{}
 }
 
-// bucketLocked returns the refilled bucket of a token.
-func (l *callLimiter) bucketLocked(c tokenClaims) *callBucket {
+// refilledCountsLocked returns the counts of a token, with the writes refilled until now.
+func (l *callLimiter) refilledCountsLocked(c tokenClaims) *tokenCallCounts {
 	now := time.Now()
-	if b := l.buckets[c]; b != nil {
+	if b := l.countsOfToken[c]; b != nil {
 		b.refillWrites(now)
 		return b
 	}
-	maps.DeleteFunc(l.buckets, func(_ tokenClaims, other *callBucket) bool { return other.refillWrites(now) })
-	if l.buckets == nil {
-		l.buckets = make(map[tokenClaims]*callBucket)
+	maps.DeleteFunc(l.countsOfToken, func(_ tokenClaims, other *tokenCallCounts) bool { return other.refillWrites(now) })
+	if l.countsOfToken == nil {
+		l.countsOfToken = make(map[tokenClaims]*tokenCallCounts)
 	}
-	l.buckets[c] = &callBucket{lastRefill: now}
-	return l.buckets[c]
+	l.countsOfToken[c] = &tokenCallCounts{lastRefill: now}
+	return l.countsOfToken[c]
 }
 
 // countRunningCall counts one more call of a kind until end is called. It fails at the limit.
 func (l *callLimiter) countRunningCall(c tokenClaims, k callKind) (end func(), err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	b := l.bucketLocked(c)
+	b := l.refilledCountsLocked(c)
 	if b.runningCalls[k] >= callLimits[k].max {
 		return nil, fmt.Errorf("hook %q has %d %s under way, and may not have more: end one first", c.Hook, b.runningCalls[k], callLimits[k].description)
 	}
@@ -94,11 +94,11 @@ func (l *callLimiter) countRunningCall(c tokenClaims, k callKind) (end func(), e
 	}, nil
 }
 
-// countWrite counts one more call that changes state. It fails at the rate limit.
-func (l *callLimiter) countWrite(c tokenClaims) error {
+// countStateChange counts one more call that changes state. It fails at the rate limit.
+func (l *callLimiter) countStateChange(c tokenClaims) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	b := l.bucketLocked(c)
+	b := l.refilledCountsLocked(c)
 	if b.unrefilledWrites > writeBurst-1 {
 		return fmt.Errorf("hook %q asks for too much: %d events, signals and the like at once are allowed, and %d a second", c.Hook, writeBurst, writesPerSecond)
 	}

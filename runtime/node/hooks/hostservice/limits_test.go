@@ -42,7 +42,7 @@ func TestWritesAreLimited(t *testing.T) {
 		var l callLimiter
 		one := tokenClaims{"a", "t", "h"}
 		count := func() (n int) {
-			for l.countWrite(one) == nil {
+			for l.countStateChange(one) == nil {
 				n++
 			}
 			return n
@@ -50,7 +50,7 @@ func TestWritesAreLimited(t *testing.T) {
 		if n := count(); n != writeBurst {
 			t.Errorf("%d at once", n)
 		}
-		if err := l.countWrite(tokenClaims{"b", "t", "h"}); err != nil {
+		if err := l.countStateChange(tokenClaims{"b", "t", "h"}); err != nil {
 			t.Errorf("another pays for it: %v", err)
 		}
 		time.Sleep(3 * time.Second)
@@ -67,14 +67,14 @@ func TestWritesAreLimited(t *testing.T) {
 func TestUnusedBucketsAreRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l callLimiter
-		_ = l.countWrite(tokenClaims{Hook: "acts"})
+		_ = l.countStateChange(tokenClaims{Hook: "acts"})
 		end, _ := l.countRunningCall(tokenClaims{Hook: "waits"}, watchCalls)
 		_, _ = l.countRunningCall(tokenClaims{Hook: "runs"}, execCalls)
 		time.Sleep(time.Minute)
 		end()
-		_ = l.countWrite(tokenClaims{Hook: "another"})
-		if len(l.buckets) != 2 || l.buckets[tokenClaims{Hook: "runs"}] == nil || l.buckets[tokenClaims{Hook: "another"}] == nil {
-			t.Errorf("%v", l.buckets)
+		_ = l.countStateChange(tokenClaims{Hook: "another"})
+		if len(l.countsOfToken) != 2 || l.countsOfToken[tokenClaims{Hook: "runs"}] == nil || l.countsOfToken[tokenClaims{Hook: "another"}] == nil {
+			t.Errorf("%v", l.countsOfToken)
 		}
 	})
 }

@@ -33,25 +33,25 @@ type Config struct {
 	FindHook FindHookFunc
 	// KnownHooks returns the hooks that have been launched before, by name.
 	KnownHooks func() map[string]*hook.Description
-	// ExpectedHooks returns the hooks that are believed to take part in every allocation
+	// ExpectedAllAllocsHooks returns the hooks that are believed to take part in every allocation
 	// and have not been launched.
-	ExpectedHooks func() []string
-	// UnknownPlugins returns the plugins whose type is not yet known. It closes changed when the
+	ExpectedAllAllocsHooks func() []string
+	// PluginsOfUnknownType returns the plugins whose type is not yet known. It closes changed when the
 	// result may have changed.
-	UnknownPlugins func() (plugins map[string]FirstLaunchState, changed <-chan struct{})
-	Rules          []Rule // see SetRules
-	// BuiltinLimits are the operator's limits for builtin hooks, by name.
-	BuiltinLimits map[string]map[string]any
-	// Token returns the capability token that a hook presents to the host service.
-	Token        func(allocID, task, hook string) string
-	CleanupStore CleanupStore
+	PluginsOfUnknownType func() (plugins map[string]FirstLaunchState, changed <-chan struct{})
+	Rules                []Rule // see SetRules
+	// LimitsOfBuiltinHook are the operator's limits for builtin hooks, by name.
+	LimitsOfBuiltinHook map[string]map[string]any
+	// NewCapabilityToken returns the capability token that a hook presents to the host service.
+	NewCapabilityToken func(allocID, task, hook string) string
+	CleanupStore       CleanupStore
 	// NoCallTimeouts means that a call lasts until the plugin answers or the caller's context ends.
 	NoCallTimeouts bool
 	Logger         hclog.Logger
 }
 
 // Set holds the hook plugins of a node. It makes their hooks for allocations and tasks,
-// and retries their pending cleanups; see Run.
+// and retries their pending cleanups; see RetryCleanupsUntilDone.
 type Set struct {
 	config       Config
 	logger       hclog.Logger
@@ -62,7 +62,7 @@ type Set struct {
 	retryQueues map[string]*retryQueue // retry queues by plugin name; see Hook.callSerialized
 }
 
-// New returns a Set. Pending cleanups are retried only while Run runs.
+// New returns a Set. Pending cleanups are retried only while RetryCleanupsUntilDone runs.
 func New(c Config) *Set {
 	s := &Set{config: c, logger: c.Logger.Named("hooks"), cleanupAdded: make(chan struct{}, 1), retryQueues: make(map[string]*retryQueue)}
 	s.SetRules(c.Rules)
@@ -156,22 +156,22 @@ func BuiltinHooksOfJob(job *api.Job) (names []string) {
 	return names
 }
 
-// AllocHooks returns the hooks of an allocation, without the hooks that only one of
+// NewAllocHooks returns the hooks of an allocation, without the hooks that only one of
 // its tasks attaches.
-func (s *Set) AllocHooks(a *api.Allocation, c AttachTarget) []runnerhooks.OrderedHook {
+func (s *Set) NewAllocHooks(a *api.Allocation, c AttachTarget) []runnerhooks.OrderedHook {
 	group := a.GetTaskGroup()
-	return s.attachedHooks(a, taskDrivers(group), model.MergedMeta(a.Job.Meta, group.Meta), c)
+	return s.newAttachedHooks(a, taskDrivers(group), model.MergedMeta(a.Job.Meta, group.Meta), c)
 }
 
-// TaskHooks returns the hooks of a task.
-func (s *Set) TaskHooks(a *api.Allocation, t *api.Task, c AttachTarget) []runnerhooks.OrderedHook {
-	list := s.attachedHooks(a, []string{t.Driver}, model.MergedMeta(a.Job.Meta, a.GetTaskGroup().Meta, t.Meta), c)
+// NewTaskHooks returns the hooks of a task.
+func (s *Set) NewTaskHooks(a *api.Allocation, t *api.Task, c AttachTarget) []runnerhooks.OrderedHook {
+	list := s.newAttachedHooks(a, []string{t.Driver}, model.MergedMeta(a.Job.Meta, a.GetTaskGroup().Meta, t.Meta), c)
 	for _, b := range builtinHooks {
 		blocks := b.readBlocks(t)
 		if blocks == nil {
 			continue
 		}
-		if limits := s.config.BuiltinLimits[b.name]; limits != nil {
+		if limits := s.config.LimitsOfBuiltinHook[b.name]; limits != nil {
 			blocks["limits"] = limits
 		}
 		raw, err := json.Marshal(blocks)
@@ -179,20 +179,20 @@ func (s *Set) TaskHooks(a *api.Allocation, t *api.Task, c AttachTarget) []runner
 			s.logger.Error("blocks of a task cannot be passed to their hook", "task", t.Name, "hook", b.name, "error", err)
 			continue
 		}
-		h := s.newAttachedHook(b.name, attachment{isExplicit: true, builtinJSON: raw}, c)
-		h.builtin = b
+		h := s.newAttachedHook(b.name, attachment{isExplicit: true, builtinBlocksJSON: raw}, c)
+		h.builtinBlockHook = b
 		list = append(list, runnerhooks.OrderedHook{Order: b.order, Hook: h})
 	}
 	return list
 }
 
-// attachedHooks returns the plugin hooks for an allocation or a task with these drivers and
+// newAttachedHooks returns the plugin hooks for an allocation or a task with these drivers and
 // this meta, including the detached hooks of c.PreviousAttachments.
-func (s *Set) attachedHooks(a *api.Allocation, drivers []string, meta map[string]string, c AttachTarget) []runnerhooks.OrderedHook {
+func (s *Set) newAttachedHooks(a *api.Allocation, drivers []string, meta map[string]string, c AttachTarget) []runnerhooks.OrderedHook {
 	known := s.config.KnownHooks()
 	attached := make(map[string]bool)
 	var list []runnerhooks.OrderedHook
-	for _, name := range s.candidateHooks(known, meta) {
+	for _, name := range s.candidateHookNames(known, meta) {
 		h, d := s.newAttachedHook(name, attachment{}, c), known[name]
 		match := h.rule.Match
 		text, made := meta[model.HookPrefix+name]
@@ -204,14 +204,14 @@ func (s *Set) attachedHooks(a *api.Allocation, drivers []string, meta map[string
 		if !made && (match != nil || d != nil && !d.AllAllocs) {
 			continue
 		}
-		h.attachment = attachment{isExplicit: made, jobJSON: text}
+		h.attachment = attachment{isExplicit: made, jobAttachmentJSON: text}
 		h.description.Store(d)
 		attached[name] = true
 		list = append(list, runnerhooks.OrderedHook{Order: h.rule.Order, Hook: h})
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.PreviousAttachments)) {
 		if !attached[name] && CheckNotBuiltinBlockHook(name) == nil {
-			h := s.newAttachedHook(name, attachment{isExplicit: true, jobJSON: c.PreviousAttachments[name]}, c)
+			h := s.newAttachedHook(name, attachment{isExplicit: true, jobAttachmentJSON: c.PreviousAttachments[name]}, c)
 			h.cleanupOnly = true
 			if !h.rule.appliesTo(a, drivers, meta) {
 				h.rule.Config = nil
@@ -222,9 +222,9 @@ func (s *Set) attachedHooks(a *api.Allocation, drivers []string, meta map[string
 	return list
 }
 
-// candidateHooks returns the plugins that may take part for this meta: the plugins that
+// candidateHookNames returns the plugins that may take part for this meta: the plugins that
 // the operator's rules name, that want every allocation, or that the job names.
-func (s *Set) candidateHooks(known map[string]*hook.Description, meta map[string]string) (names []string) {
+func (s *Set) candidateHookNames(known map[string]*hook.Description, meta map[string]string) (names []string) {
 	named := make(map[string]bool)
 	add := func(name string) {
 		if !named[name] && CheckNotBuiltinBlockHook(name) == nil {
@@ -235,7 +235,7 @@ func (s *Set) candidateHooks(known map[string]*hook.Description, meta map[string
 	for _, rule := range s.Rules() {
 		add(rule.Name)
 	}
-	every := s.config.ExpectedHooks()
+	every := s.config.ExpectedAllAllocsHooks()
 	for name, d := range known {
 		if d.AllAllocs {
 			every = append(every, name)

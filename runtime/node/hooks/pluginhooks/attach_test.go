@@ -23,11 +23,11 @@ import (
 // key could replace the operator's limits.
 func TestOnlyBlocksAttachBuiltinHooks(t *testing.T) {
 	plugins := New(Config{
-		KnownHooks:    func() map[string]*hook.Description { return map[string]*hook.Description{"artifact": {}, "mine": {}} },
-		ExpectedHooks: func() []string { return nil },
-		Rules:         []Rule{{Name: "artifact", Order: 450}},
-		BuiltinLimits: map[string]map[string]any{"artifact": {"http_max_size": 1}},
-		Logger:        hclog.NewNullLogger(),
+		KnownHooks:             func() map[string]*hook.Description { return map[string]*hook.Description{"artifact": {}, "mine": {}} },
+		ExpectedAllAllocsHooks: func() []string { return nil },
+		Rules:                  []Rule{{Name: "artifact", Order: 450}},
+		LimitsOfBuiltinHook:    map[string]map[string]any{"artifact": {"http_max_size": 1}},
+		Logger:                 hclog.NewNullLogger(),
 	})
 	meta := map[string]string{"lite_hook_artifact": `{"artifacts": [], "limits": {}}`, "lite_hook_mine": ""}
 	source := "http://x/y"
@@ -36,10 +36,10 @@ func TestOnlyBlocksAttachBuiltinHooks(t *testing.T) {
 	group := &api.TaskGroup{Name: new("g"), Tasks: []*api.Task{plain, task}}
 	alloc := &api.Allocation{TaskGroup: "g", Job: &api.Job{TaskGroups: []*api.TaskGroup{group}}}
 
-	if list := plugins.TaskHooks(alloc, plain, AttachTarget{}); len(list) != 1 || list[0].Hook.Name() != "mine" {
+	if list := plugins.NewTaskHooks(alloc, plain, AttachTarget{}); len(list) != 1 || list[0].Hook.Name() != "mine" {
 		t.Errorf("a task without blocks has %v, want the hook mine", list)
 	}
-	list := plugins.TaskHooks(alloc, task, AttachTarget{})
+	list := plugins.NewTaskHooks(alloc, task, AttachTarget{})
 	if len(list) != 2 || list[1].Hook.Name() != "artifact" {
 		t.Fatalf("a task with blocks has %v, want the hooks mine and artifact", list)
 	}
@@ -47,7 +47,7 @@ func TestOnlyBlocksAttachBuiltinHooks(t *testing.T) {
 		Artifacts []api.TaskArtifact
 		Limits    map[string]int
 	}
-	if err := json.Unmarshal(list[1].Hook.(*Hook).attachment.builtinJSON, &receivedConfig); err != nil {
+	if err := json.Unmarshal(list[1].Hook.(*Hook).attachment.builtinBlocksJSON, &receivedConfig); err != nil {
 		t.Fatal(err)
 	}
 	if len(receivedConfig.Artifacts) != 1 || *receivedConfig.Artifacts[0].GetterSource != source || receivedConfig.Limits["http_max_size"] != 1 {
@@ -102,7 +102,7 @@ func TestExpectedHookIsAttached(t *testing.T) {
 		s.callCount.Store(0)
 		plugins := s.newSet(c.rules...)
 		plugins.config.KnownHooks = func() map[string]*hook.Description { return nil }
-		list := plugins.AllocHooks(alloc, s.target(""))
+		list := plugins.NewAllocHooks(alloc, s.target(""))
 		if got := formatEntries(list); got != c.want {
 			t.Errorf("%s: attached %q, want %q", what, got, c.want)
 		}
@@ -131,11 +131,11 @@ func TestDetachedHookIsCalledForCleanup(t *testing.T) {
 	}}
 	first := s.newSet(Rule{Name: "stamp", Match: &Match{}, Config: map[string]any{"pool": "a"}})
 	of := s.target("t")
-	list := first.AllocHooks(alloc, of)
+	list := first.NewAllocHooks(alloc, of)
 	of.PreviousAttachments = map[string]string{"stamp": list[0].Hook.(*Hook).Attachment(), "gone": "{}", "artifact": "{}"}
 
 	// A hook that is still attached is listed once, with the current rule.
-	again := s.newSet(Rule{Name: "stamp", Match: &Match{}, Config: map[string]any{"pool": "b"}}).AllocHooks(alloc, of)
+	again := s.newSet(Rule{Name: "stamp", Match: &Match{}, Config: map[string]any{"pool": "b"}}).NewAllocHooks(alloc, of)
 	if got := formatEntries(again); got != "stamp@300 gone@300" || again[0].Hook.(*Hook).cleanupOnly || again[0].Hook.(*Hook).Attachment() != `{"pool":"b"}` {
 		t.Errorf("attached still: %s, %+v", got, again[0].Hook)
 	}
@@ -147,7 +147,7 @@ func TestDetachedHookIsCalledForCleanup(t *testing.T) {
 		}
 		return first.config.FindHook(ctx, name, until)
 	}
-	for _, o := range next.TaskHooks(alloc, &api.Task{Name: "t"}, of) {
+	for _, o := range next.NewTaskHooks(alloc, &api.Task{Name: "t"}, of) {
 		p := o.Hook.(*Hook)
 		if p.ReportsHealth() {
 			t.Errorf("%s decides about the health of what it has nothing to do with any more", p.Name())
@@ -189,7 +189,7 @@ func TestNearestAttachmentIsUsed(t *testing.T) {
 	} {
 		task := &api.Task{Name: "t", Meta: keys(c.task)}
 		alloc := &api.Allocation{TaskGroup: "g", Job: &api.Job{Meta: keys(c.job), TaskGroups: []*api.TaskGroup{{Name: new("g"), Meta: keys(c.group), Tasks: []*api.Task{task}}}}}
-		for what, list := range map[string][]runnerhooks.OrderedHook{c.ofAlloc: s.newSet().AllocHooks(alloc, AttachTarget{}), c.ofTask: s.newSet().TaskHooks(alloc, task, AttachTarget{})} {
+		for what, list := range map[string][]runnerhooks.OrderedHook{c.ofAlloc: s.newSet().NewAllocHooks(alloc, AttachTarget{}), c.ofTask: s.newSet().NewTaskHooks(alloc, task, AttachTarget{})} {
 			got := ""
 			for _, o := range list {
 				got += o.Hook.(*Hook).Attachment()

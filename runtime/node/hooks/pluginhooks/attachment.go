@@ -21,29 +21,29 @@ import (
 
 // attachment is the configuration of a hook for one allocation or task.
 type attachment struct {
-	isExplicit  bool            // the operator, the job or the runner attached the hook
-	jobJSON     string          // attachment of the job as JSON; "" for none
-	builtinJSON json.RawMessage // blocks of the task as JSON for a builtin hook, which gets them unchanged; nil for other hooks
+	isExplicit        bool            // the operator, the job or the runner attached the hook
+	jobAttachmentJSON string          // attachment of the job as JSON; "" for none
+	builtinBlocksJSON json.RawMessage // blocks of the task as JSON for a builtin hook, which gets them unchanged; nil for other hooks
 }
 
 // mergeOperatorConfig returns the job's attachment, overridden by the operator's configuration.
 func (a attachment) mergeOperatorConfig(operator map[string]any) (map[string]any, error) {
-	config, err := parseAttachment(a.jobJSON)
+	config, err := parseAttachment(a.jobAttachmentJSON)
 	maps.Copy(config, operator)
 	return config, err
 }
 
-// newSchemaError returns the errors of an attachment that does not fit the schema of its hook. Nomad's title
+// newAttachmentSchemaError returns the errors of an attachment that does not fit the schema of its hook. Nomad's title
 // for an argument that the schema does not have is about the JSON form of a driver's config block.
-func newSchemaError(diags hcl.Diagnostics) error {
+func newAttachmentSchemaError(diags hcl.Diagnostics) error {
 	text := strings.Join(block.Messages(diags), "; ")
 	return fmt.Errorf("attachment: %s", strings.ReplaceAll(text, "Invalid label: ", "Unsupported argument: "))
 }
 
 // encodeForPlugin returns the JSON for the plugin, with the defaults of its schema.
 func (a attachment) encodeForPlugin(schema *hclspec.Spec, operator map[string]any) ([]byte, error) {
-	if a.builtinJSON != nil {
-		return a.builtinJSON, nil
+	if a.builtinBlocksJSON != nil {
+		return a.builtinBlocksJSON, nil
 	}
 	config, err := a.mergeOperatorConfig(operator)
 	switch {
@@ -56,7 +56,7 @@ func (a attachment) encodeForPlugin(schema *hclspec.Spec, operator map[string]an
 	}
 	value, diags := block.Decode(schema, escapeTemplates(config).(map[string]any), nil)
 	if diags.HasErrors() {
-		return nil, newSchemaError(diags)
+		return nil, newAttachmentSchemaError(diags)
 	}
 	return ctyjson.Marshal(value, value.Type())
 }
@@ -66,14 +66,14 @@ func (a attachment) encodeForPlugin(schema *hclspec.Spec, operator map[string]an
 // for the others.
 func (s *Set) CheckAttachment(job *api.Job, at model.HookAttachment, schema *hclspec.Spec) error {
 	rule := s.ruleFor(at.Hook)
-	matched, unmatched := rule.appliesToPartsOf(job, at)
+	matched, unmatched := rule.appliesWithinAttachment(job, at)
 	var errs []error
 	if matched {
-		_, err := attachment{jobJSON: at.Config}.encodeForPlugin(schema, rule.Config)
+		_, err := attachment{jobAttachmentJSON: at.Config}.encodeForPlugin(schema, rule.Config)
 		errs = append(errs, err)
 	}
 	if unmatched {
-		_, err := attachment{jobJSON: at.Config}.encodeForPlugin(schema, nil)
+		_, err := attachment{jobAttachmentJSON: at.Config}.encodeForPlugin(schema, nil)
 		errs = append(errs, err)
 	}
 	return cmp.Or(errs...)

@@ -15,8 +15,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// cleanupCall returns the function that makes the call of a pending cleanup.
-func cleanupCall(d *state.PendingCleanup) callFunc {
+// newCleanupCall returns the function that makes the call of a pending cleanup.
+func newCleanupCall(d *state.PendingCleanup) callPluginFunc {
 	switch {
 	case d.Postrun != nil:
 		return bindRequest(RemoteHook.Postrun, d.Postrun, &d.Postrun.RequestMeta, &d.Postrun.Alloc)
@@ -56,7 +56,7 @@ var errEarlierCleanup = errors.New("an earlier call for the allocation must be r
 
 // postponeDestroy makes a Destroy call a pending cleanup if another cleanup of the hook for the allocation is pending, because
 // Destroy is the last call. It reports whether it did.
-func (h *Hook) postponeDestroy(d state.PendingCleanup) (later bool, err error) {
+func (h *Hook) postponeDestroy(d state.PendingCleanup) (postponed bool, err error) {
 	description := h.description.Load()
 	if description != nil && !h.isCalledAt(description, hook.Destroy) {
 		return false, nil
@@ -77,11 +77,11 @@ func (h *Hook) postponeDestroy(d state.PendingCleanup) (later bool, err error) {
 // enqueueCleanup stores a failed call for a retry, and returns err with that outcome added.
 func (h *Hook) enqueueCleanup(d state.PendingCleanup, err error) error {
 	d.Hook, d.AllocID, d.Task = h.name, h.target.AllocID, h.target.TaskName
-	d.Job, d.Raw = h.Attachment(), h.attachment.builtinJSON
+	d.JobAttachmentJSON, d.BuiltinAttachmentJSON = h.Attachment(), h.attachment.builtinBlocksJSON
 	if putErr := h.hookSet.config.CleanupStore.Put(d); putErr != nil {
 		return fmt.Errorf("%w; it is not tried again: %v", err, putErr)
 	}
-	signalChannel(h.hookSet.cleanupAdded)
+	sendWithoutBlocking(h.hookSet.cleanupAdded)
 	return fmt.Errorf("%w; it is tried again until it succeeds", err)
 }
 
@@ -94,7 +94,7 @@ func (s *Set) RetryCleanupsUntilDone(ctx context.Context) {
 		enqueued := make(chan struct{}, 1)
 		loops[name] = enqueued
 		go func() {
-			s.retryLoop(ctx, name, enqueued)
+			s.retryCleanupsOfHook(ctx, name, enqueued)
 			ended <- name
 		}()
 	}
@@ -109,9 +109,9 @@ func (s *Set) RetryCleanupsUntilDone(ctx context.Context) {
 			delete(loops, name) // the next iteration checks hooksWithPendingCleanups again, because the loop may have missed the last pending cleanup
 		case <-s.cleanupAdded:
 			for _, enqueued := range loops {
-				signalChannel(enqueued)
+				sendWithoutBlocking(enqueued)
 			}
-			_ = waitForCleanup(ctx, minCleanupPause, nil) // no immediate retry, because the call of a new pending cleanup has just failed
+			_ = waitForDelayOrCleanup(ctx, minCleanupPause, nil) // no immediate retry, because the call of a new pending cleanup has just failed
 		case <-ctx.Done():
 		}
 	}
@@ -121,11 +121,11 @@ func (s *Set) RetryCleanupsUntilDone(ctx context.Context) {
 }
 
 // RetryAllCleanups retries pending cleanups until none is left or ctx ends, and logs the remaining
-// ones, for an agent that has no successor. Run must have returned.
+// ones, for an agent that has no successor. RetryCleanupsUntilDone must have returned.
 func (s *Set) RetryAllCleanups(ctx context.Context) {
 	var retryWG sync.WaitGroup
 	for name := range s.hooksWithPendingCleanups() {
-		retryWG.Go(func() { s.retryLoop(ctx, name, nil) })
+		retryWG.Go(func() { s.retryCleanupsOfHook(ctx, name, nil) })
 	}
 	retryWG.Wait()
 	for _, d := range s.config.CleanupStore.List() {
@@ -142,18 +142,18 @@ func (s *Set) hooksWithPendingCleanups() map[string]bool {
 	return names
 }
 
-// signalChannel sends to c, unless its buffer is full.
-func signalChannel(c chan<- struct{}) {
+// sendWithoutBlocking sends to c, unless its buffer is full.
+func sendWithoutBlocking(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
 	}
 }
 
-// retryLoop retries the pending cleanups of one hook, until none is left or ctx ends.
-func (s *Set) retryLoop(ctx context.Context, hook string, enqueued <-chan struct{}) {
+// retryCleanupsOfHook retries the pending cleanups of one hook, until none is left or ctx ends.
+func (s *Set) retryCleanupsOfHook(ctx context.Context, hook string, enqueued <-chan struct{}) {
 	for delay := minCleanupPause; s.retryCleanupsOnce(ctx, hook); {
-		if waitForCleanup(ctx, delay, enqueued) {
+		if waitForDelayOrCleanup(ctx, delay, enqueued) {
 			delay = minCleanupPause
 		} else {
 			delay = min(2*delay, maxCleanupPause)
@@ -185,9 +185,9 @@ func (s *Set) retryCleanupsOnce(ctx context.Context, hook string) (pending bool)
 	return pending && ctx.Err() == nil
 }
 
-// waitForCleanup waits for d, for enqueued or for the end of ctx. It reports whether a value
+// waitForDelayOrCleanup waits for d, for enqueued or for the end of ctx. It reports whether a value
 // was received from enqueued.
-func waitForCleanup(ctx context.Context, d time.Duration, enqueued <-chan struct{}) bool {
+func waitForDelayOrCleanup(ctx context.Context, d time.Duration, enqueued <-chan struct{}) bool {
 	select {
 	case <-time.After(d):
 	case <-ctx.Done():
@@ -199,10 +199,10 @@ func waitForCleanup(ctx context.Context, d time.Duration, enqueued <-chan struct
 
 // retryCleanup makes the call of a pending cleanup once.
 func (s *Set) retryCleanup(ctx context.Context, d state.PendingCleanup) error {
-	h := s.newAttachedHook(d.Hook, attachment{isExplicit: true, jobJSON: d.Job, builtinJSON: d.Raw}, AttachTarget{
+	h := s.newAttachedHook(d.Hook, attachment{isExplicit: true, jobAttachmentJSON: d.JobAttachmentJSON, builtinBlocksJSON: d.BuiltinAttachmentJSON}, AttachTarget{
 		AllocID: d.AllocID, TaskName: d.Task,
 		AllocJSON: func() ([]byte, error) { return nil, nil }, // the request has it
 		EmitEvent: func(*api.TaskEvent) {},
 	})
-	return h.callOnce(ctx, d.Point, cleanupCall(&d))
+	return h.callOnce(ctx, d.Point, newCleanupCall(&d))
 }

@@ -18,7 +18,7 @@ import (
 
 // RemoteHook is a hook in a separate process. *hookwire.Client implements it.
 type RemoteHook interface {
-	hookPoints
+	allHookPoints
 
 	// Done returns a channel that is closed when the process has exited.
 	Done() <-chan struct{}
@@ -57,8 +57,8 @@ type commonRequestFields struct {
 	allocJSON []byte // allocation as JSON; nil unless the description requests it
 }
 
-// callFunc calls the plugin once.
-type callFunc func(context.Context, RemoteHook, commonRequestFields) error
+// callPluginFunc calls the plugin once.
+type callPluginFunc func(context.Context, RemoteHook, commonRequestFields) error
 
 // callWithRetries calls the plugin at a hook point, if the hook takes part in it. If the plugin
 // dies during the call, callWithRetries repeats the call.
@@ -67,7 +67,7 @@ type callFunc func(context.Context, RemoteHook, commonRequestFields) error
 // calls are repeated one after the other: the call that kills the plugin does not fail the
 // others again. A call that kills the plugin only after its retry window leaves the cause
 // unknown again, and each call is repeated a last time.
-func (h *Hook) callWithRetries(ctx context.Context, point hook.Point, f callFunc) error {
+func (h *Hook) callWithRetries(ctx context.Context, point hook.Point, f callPluginFunc) error {
 	if d := h.description.Load(); d != nil && !h.isCalledAt(d, point) || h.cleanupOnly && !cleanupPoints[point] {
 		return nil
 	}
@@ -90,7 +90,7 @@ func (h *Hook) callWithRetries(ctx context.Context, point hook.Point, f callFunc
 // callSerialized waits for the call's turn in the retry queue of the plugin and makes
 // the call. The turn ends with the call, or after the retry window. alone reports
 // whether no other repeated call ran at the same time.
-func (h *Hook) callSerialized(ctx context.Context, point hook.Point, retryWindow time.Duration, f callFunc) (alone bool, err error) {
+func (h *Hook) callSerialized(ctx context.Context, point hook.Point, retryWindow time.Duration, f callPluginFunc) (ranAlone bool, err error) {
 	r := h.hookSet.retryQueue(h.name)
 	select {
 	case r.semaphore <- struct{}{}:
@@ -99,16 +99,16 @@ func (h *Hook) callSerialized(ctx context.Context, point hook.Point, retryWindow
 	}
 	endTurn := sync.OnceFunc(func() { <-r.semaphore })
 	defer endTurn()
-	c := r.addCall()
+	c := r.addRepeatedCall()
 	err = h.callOnce(ctx, point, func(ctx context.Context, remote RemoteHook, meta commonRequestFields) error {
 		defer time.AfterFunc(retryWindow, endTurn).Stop()
 		return f(ctx, remote, meta)
 	})
-	return r.removeCall(c), err
+	return r.removeRepeatedCall(c), err
 }
 
 // callOnce calls the plugin once.
-func (h *Hook) callOnce(ctx context.Context, point hook.Point, f callFunc) error {
+func (h *Hook) callOnce(ctx context.Context, point hook.Point, f callPluginFunc) error {
 	// Prerun and Prestart wait for a plugin that currently fails to start.
 	timeout, launch := callTimeout, launchTimeout
 	if isStartPoint(point) {
@@ -183,7 +183,7 @@ func (h *Hook) newCommonRequestFields(d *hook.Description) (m commonRequestField
 			return m, err
 		}
 	}
-	m.Token = h.hookSet.config.Token(h.target.AllocID, h.target.TaskName, h.name)
+	m.Token = h.hookSet.config.NewCapabilityToken(h.target.AllocID, h.target.TaskName, h.name)
 	return m, nil
 }
 

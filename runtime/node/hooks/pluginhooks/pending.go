@@ -22,22 +22,22 @@ const (
 	LaunchFailed
 )
 
-// PendingLaunches returns a function that blocks until every plugin that may take part in all
+// PendingLaunchWaiter returns a function that blocks until every plugin that may take part in all
 // allocations has been launched or has failed to start, and emits an event if that takes
 // long. It returns nil if there is nothing to wait for. Until the function returns,
-// AllocHooks and TaskHooks may leave out hooks.
-func (s *Set) PendingLaunches(a *api.Allocation) func(ctx context.Context, emit func(*api.TaskEvent)) {
+// NewAllocHooks and NewTaskHooks may leave out hooks.
+func (s *Set) PendingLaunchWaiter(a *api.Allocation) func(ctx context.Context, emit func(*api.TaskEvent)) {
 	meta := model.MergedMeta(a.Job.Meta, a.GetTaskGroup().Meta)
-	if launching, _ := s.launchingPlugins(meta); len(launching) == 0 {
+	if launching, _ := s.firstLaunchingPluginNames(meta); len(launching) == 0 {
 		return nil
 	}
 	return func(ctx context.Context, emit func(*api.TaskEvent)) { s.awaitFirstLaunches(ctx, meta, emit) }
 }
 
-// launchingPlugins returns the plugins that are being launched for the first time, without the
+// firstLaunchingPluginNames returns the plugins that are being launched for the first time, without the
 // plugins that a rule or the job names: Prerun waits for these.
-func (s *Set) launchingPlugins(meta map[string]string) (names []string, changed <-chan struct{}) {
-	unknown, changed := s.config.UnknownPlugins()
+func (s *Set) firstLaunchingPluginNames(meta map[string]string) (names []string, changed <-chan struct{}) {
+	unknown, changed := s.config.PluginsOfUnknownType()
 	for _, name := range slices.Sorted(maps.Keys(unknown)) {
 		_, attached := meta[model.HookPrefix+name]
 		if unknown[name] == LaunchPending && !attached && !slices.ContainsFunc(s.Rules(), func(r Rule) bool { return r.Name == name }) {
@@ -52,8 +52,8 @@ func (s *Set) awaitFirstLaunches(ctx context.Context, meta map[string]string, em
 	defer limit.Stop()
 	delay := time.NewTimer(waitingEventDelay)
 	defer delay.Stop()
-	awaited, changed := s.launchingPlugins(meta)
-	for names, late := awaited, false; len(names) > 0 && !late; names, changed = s.launchingPlugins(meta) {
+	awaited, changed := s.firstLaunchingPluginNames(meta)
+	for names, late := awaited, false; len(names) > 0 && !late; names, changed = s.firstLaunchingPluginNames(meta) {
 		select {
 		case <-changed:
 		case <-delay.C:
@@ -66,7 +66,7 @@ func (s *Set) awaitFirstLaunches(ctx context.Context, meta map[string]string, em
 			return
 		}
 	}
-	unknown, _ := s.config.UnknownPlugins()
+	unknown, _ := s.config.PluginsOfUnknownType()
 	for _, name := range awaited {
 		if _, still := unknown[name]; still {
 			s.logger.Warn("allocation starts without a plugin that has not started, and may be a hook of every allocation", "plugin", name)

@@ -79,8 +79,8 @@ func TestPendingWaitsForUnknownPlugins(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				u := newUnknownPlugins(c.plugins...)
 				var log bytes.Buffer
-				p := New(Config{UnknownPlugins: u.get, Rules: c.rules, Logger: hclog.New(&hclog.LoggerOptions{Output: &log})})
-				pending := p.PendingLaunches(&api.Allocation{TaskGroup: "g", Job: &api.Job{TaskGroups: []*api.TaskGroup{{Name: new("g"), Meta: c.meta}}}})
+				p := New(Config{PluginsOfUnknownType: u.get, Rules: c.rules, Logger: hclog.New(&hclog.LoggerOptions{Output: &log})})
+				pending := p.PendingLaunchWaiter(&api.Allocation{TaskGroup: "g", Job: &api.Job{TaskGroups: []*api.TaskGroup{{Name: new("g"), Meta: c.meta}}}})
 				if waits := pending != nil; waits != (c.waits > 0) {
 					t.Fatalf("waits: %v", waits)
 				}

@@ -17,8 +17,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// hookPoints are the methods of all hook points.
-type hookPoints interface {
+// allHookPoints are the methods of all hook points.
+type allHookPoints interface {
 	hook.AllocPrerun
 	hook.AllocUpdate
 	hook.AllocPreTaskRestart
@@ -37,22 +37,22 @@ type hookPoints interface {
 
 var (
 	_ runnerhooks.Hook = (*Hook)(nil)
-	_ hookPoints       = (*Hook)(nil)
+	_ allHookPoints    = (*Hook)(nil)
 )
 
 // Hook is a hook plugin attached to one allocation or one task. It applies its own
 // deadlines, restarts a plugin that has died and repeats the call, and handles the
 // failure of a plugin as the operator's rule says.
 type Hook struct {
-	name        string
-	rule        Rule
-	attachment  attachment
-	builtin     *builtinBlockHook                // builtin hook that blocks of the task attach; nil for other hooks
-	cleanupOnly bool                             // the hook is no longer attached, and is only called to clean up
-	description atomic.Pointer[hook.Description] // description of the hook; nil until the plugin has been launched
-	target      AttachTarget
-	hookSet     *Set
-	logger      hclog.Logger
+	name             string
+	rule             Rule
+	attachment       attachment
+	builtinBlockHook *builtinBlockHook                // builtin hook that blocks of the task attach; nil for other hooks
+	cleanupOnly      bool                             // the hook is no longer attached, and is only called to clean up
+	description      atomic.Pointer[hook.Description] // description of the hook; nil until the plugin has been launched
+	target           AttachTarget
+	hookSet          *Set
+	logger           hclog.Logger
 
 	mu           sync.Mutex
 	pluginExited <-chan struct{} // result of PluginExited
@@ -71,21 +71,21 @@ func (h *Hook) ReportsHealth() bool {
 }
 
 // VerbatimEnv implements runnerhooks.Hook.
-func (h *Hook) VerbatimEnv() bool { return h.builtin != nil && h.builtin.verbatimEnv }
+func (h *Hook) VerbatimEnv() bool { return h.builtinBlockHook != nil && h.builtinBlockHook.verbatimEnv }
 
 // Attachment implements runnerhooks.Hook: it returns the attachment of the job, merged with the
 // configuration of the operator.
 func (h *Hook) Attachment() string {
-	if h.attachment.builtinJSON != nil {
+	if h.attachment.builtinBlocksJSON != nil {
 		return ""
 	}
 	config, err := h.attachment.mergeOperatorConfig(h.rule.Config)
 	if err != nil {
-		return h.attachment.jobJSON
+		return h.attachment.jobAttachmentJSON
 	}
 	text, err := json.Marshal(config)
 	if err != nil {
-		return h.attachment.jobJSON
+		return h.attachment.jobAttachmentJSON
 	}
 	return string(text)
 }
@@ -106,22 +106,22 @@ func (h *Hook) isAttached(d *hook.Description) bool {
 
 // callHookPoint calls the plugin at a hook point. The error names the hook point and decides how
 // the allocation or the task continues.
-func (h *Hook) callHookPoint(ctx context.Context, point hook.Point, f callFunc) error {
-	return h.applyOnError(ctx, point, h.callWithRetries(ctx, point, f))
+func (h *Hook) callHookPoint(ctx context.Context, point hook.Point, f callPluginFunc) error {
+	return h.applyOnErrorRule(ctx, point, h.callWithRetries(ctx, point, f))
 }
 
-// callCleanup is callHookPoint for the hook point of a cleanup. A failed cleanup is retried later.
-func (h *Hook) callCleanup(ctx context.Context, d state.PendingCleanup) error {
-	err := h.callWithRetries(ctx, d.Point, cleanupCall(&d))
+// callCleanupHookPoint is callHookPoint for the hook point of a cleanup. A failed cleanup is retried later.
+func (h *Hook) callCleanupHookPoint(ctx context.Context, d state.PendingCleanup) error {
+	err := h.callWithRetries(ctx, d.Point, newCleanupCall(&d))
 	if err != nil && ctx.Err() == nil {
 		err = h.enqueueCleanup(d, err)
 	}
-	return h.applyOnError(ctx, d.Point, err)
+	return h.applyOnErrorRule(ctx, d.Point, err)
 }
 
-// applyOnError applies the rule's on_error to the error of callWithRetries, and returns the error for
+// applyOnErrorRule applies the rule's on_error to the error of callWithRetries, and returns the error for
 // the runner. It returns err itself if ctx is done.
-func (h *Hook) applyOnError(ctx context.Context, point hook.Point, err error) error {
+func (h *Hook) applyOnErrorRule(ctx context.Context, point hook.Point, err error) error {
 	switch {
 	case err == nil || ctx.Err() != nil:
 		return err
@@ -137,11 +137,11 @@ func (h *Hook) applyOnError(ctx context.Context, point hook.Point, err error) er
 	case h.rule.WarnOnError:
 		h.target.EmitEvent(model.EventHookFailed(h.name, err.Error()+" (on_error is warn)"))
 		return nil
-	case point == hook.Prestart && h.builtin != nil && h.builtin.failureEvent != nil:
+	case point == hook.Prestart && h.builtinBlockHook != nil && h.builtinBlockHook.failureEvent != nil:
 		if retryable {
 			cause = driver.Recoverable(cause)
 		}
-		return &runnerhooks.EventError{Err: cause, Event: h.builtin.failureEvent(cause)}
+		return &runnerhooks.EventError{Err: cause, Event: h.builtinBlockHook.failureEvent(cause)}
 	case point == hook.Prestart && retryable:
 		return driver.Recoverable(err)
 	case !point.IsTask() && point != hook.Prerun:

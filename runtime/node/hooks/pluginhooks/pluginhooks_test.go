@@ -96,12 +96,12 @@ func (p *pluginFixture) newSet(rules ...Rule) *Set {
 				return p.onCall(int(p.callCount.Add(1)), m, g, a)
 			}}, p.description, nil
 		},
-		KnownHooks:    func() map[string]*hook.Description { return map[string]*hook.Description{"stamp": p.description} },
-		ExpectedHooks: func() []string { return p.expectedHooks },
-		Rules:         rules,
-		Token:         func(alloc, task, hook string) string { return alloc + "/" + task + "/" + hook },
-		CleanupStore:  p.cleanups,
-		Logger:        hclog.NewNullLogger(),
+		KnownHooks:             func() map[string]*hook.Description { return map[string]*hook.Description{"stamp": p.description} },
+		ExpectedAllAllocsHooks: func() []string { return p.expectedHooks },
+		Rules:                  rules,
+		NewCapabilityToken:     func(alloc, task, hook string) string { return alloc + "/" + task + "/" + hook },
+		CleanupStore:           p.cleanups,
+		Logger:                 hclog.NewNullLogger(),
 	})
 }
 
@@ -308,7 +308,7 @@ func TestFailedDestroyIsRetriedForADay(t *testing.T) {
 			t.Errorf("the removal fails: %v", err)
 		}
 		d := s.cleanups["a//stamp/destroy"]
-		if d.Destroy == nil || d.Destroy.Alloc.ID != "a" || d.Destroy.Token != "" || time.Until(d.Until) != 24*time.Hour {
+		if d.Destroy == nil || d.Destroy.Alloc.ID != "a" || d.Destroy.Token != "" || time.Until(d.RetryUntil) != 24*time.Hour {
 			t.Fatalf("pending %+v", s.cleanups)
 		}
 		if err := errors.Join(discardResult(p.Stop(t.Context(), hook.TaskStopRequest{})), discardResult(p.Postrun(t.Context(), hook.AllocPostrunRequest{}))); err == nil {
@@ -475,7 +475,7 @@ func TestPendingCleanupIsStored(t *testing.T) {
 			t.Error("no error")
 		}
 		want := state.PendingCleanup{
-			Hook: "stamp", AllocID: "a", Point: hook.Postrun, Job: "{}",
+			Hook: "stamp", AllocID: "a", Point: hook.Postrun, JobAttachmentJSON: "{}",
 			Postrun: &hook.AllocPostrunRequest{Alloc: hook.Alloc{ID: "a", JSON: []byte("whole")}},
 		}
 		if record := s.cleanups["a//stamp/postrun"]; !reflect.DeepEqual(record, want) {
@@ -607,7 +607,7 @@ func TestAttachedHooks(t *testing.T) {
 		{"rules go first, in their order", allPointsDescription, alloc(on, nil, nil), []Rule{{Name: "z", Match: &Match{}}, {Name: "b", Match: &Match{}}}, "z@300 b@300 stamp@300", "z@300 b@300 stamp@300"},
 	} {
 		p := (&pluginFixture{description: c.takes}).newSet(c.rules...)
-		ofAlloc, of := formatEntries(p.AllocHooks(c.alloc, AttachTarget{})), formatEntries(p.TaskHooks(c.alloc, c.alloc.GetTaskGroup().Tasks[0], AttachTarget{}))
+		ofAlloc, of := formatEntries(p.NewAllocHooks(c.alloc, AttachTarget{})), formatEntries(p.NewTaskHooks(c.alloc, c.alloc.GetTaskGroup().Tasks[0], AttachTarget{}))
 		if ofAlloc != c.ofAlloc || of != c.of {
 			t.Errorf("%s: of the allocation %q, of the task %q", c.what, ofAlloc, of)
 		}
@@ -641,7 +641,7 @@ func TestAttachment(t *testing.T) {
 		{"two", `{} {}`, nil, schema, "not one JSON object"},
 		{"something for a hook that takes nothing", `{"x": 1}`, nil, nil, "takes no configuration"},
 	} {
-		got, err := attachment{jobJSON: c.job}.encodeForPlugin(c.schema, c.operator)
+		got, err := attachment{jobAttachmentJSON: c.job}.encodeForPlugin(c.schema, c.operator)
 		if err != nil && strings.Contains(err.Error(), c.want) && c.want != "" {
 			continue
 		}
@@ -649,7 +649,7 @@ func TestAttachment(t *testing.T) {
 			t.Errorf("%s: %s, %v", c.what, got, err)
 		}
 	}
-	if got, err := (attachment{builtinJSON: []byte("as it is")}).encodeForPlugin(nil, nil); err != nil || string(got) != "as it is" {
+	if got, err := (attachment{builtinBlocksJSON: []byte("as it is")}).encodeForPlugin(nil, nil); err != nil || string(got) != "as it is" {
 		t.Errorf("of the runner: %s, %v", got, err)
 	}
 }
@@ -678,7 +678,7 @@ func TestBuiltinHooksOfBlocks(t *testing.T) {
 	group := "g"
 	task := &api.Task{Name: "t", Artifacts: []*api.TaskArtifact{{}}, Templates: []*api.Template{{}}}
 	a := &api.Allocation{ID: "a", TaskGroup: group, Job: &api.Job{TaskGroups: []*api.TaskGroup{{Name: &group, Tasks: []*api.Task{task}}}}}
-	if got := formatEntries(s.newSet().TaskHooks(a, task, AttachTarget{})); got != "artifact@600 template@800" {
+	if got := formatEntries(s.newSet().NewTaskHooks(a, task, AttachTarget{})); got != "artifact@600 template@800" {
 		t.Errorf("got %q", got)
 	}
 	if got := BuiltinHooksOfJob(a.Job); !reflect.DeepEqual(got, []string{"artifact", "template"}) {
@@ -707,7 +707,7 @@ func (p *fakeProcess) Poststart(_ context.Context, req hook.TaskPoststartRequest
 // PluginExited works for each hook, builtin or not, over several processes of its plugin.
 func TestPluginProcessIsFollowedAfterPoststart(t *testing.T) {
 	for name, attached := range map[string]attachment{
-		"builtin":  {isExplicit: true, builtinJSON: []byte("{}")},
+		"builtin":  {isExplicit: true, builtinBlocksJSON: []byte("{}")},
 		"of a job": {isExplicit: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -732,7 +732,7 @@ func TestPluginProcessIsFollowedAfterPoststart(t *testing.T) {
 				close(w.done)
 				began := time.Now()
 				brokenUntil, w = began.Add(2*time.Second), &fakeProcess{done: make(chan struct{})}
-				if err := p.WaitPlugin(t.Context()); err != nil || time.Since(began) != 3*time.Second {
+				if err := p.WaitPluginUp(t.Context()); err != nil || time.Since(began) != 3*time.Second {
 					t.Errorf("%v after %v", err, time.Since(began))
 				}
 				if _, err := p.Poststart(t.Context(), hook.TaskPoststartRequest{}); err != nil || p.PluginExited() != w.Done() {
@@ -741,7 +741,7 @@ func TestPluginProcessIsFollowedAfterPoststart(t *testing.T) {
 				brokenUntil = time.Now().Add(time.Hour)
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
-				if err := p.WaitPlugin(ctx); !errors.Is(err, context.DeadlineExceeded) {
+				if err := p.WaitPluginUp(ctx); !errors.Is(err, context.DeadlineExceeded) {
 					t.Errorf("error %v", err)
 				}
 				if _, err := p.Poststart(t.Context(), hook.TaskPoststartRequest{}); err == nil || !wait.IsClosed(p.PluginExited()) {

@@ -14,7 +14,7 @@ import (
 // bindRequest returns the call of a hook point. meta and alloc point into request and are
 // filled in before the call. meta is set for each call and cleared after it: the request
 // of a pending cleanup is stored on disk, and its capability token must not be.
-func bindRequest[Q, R any](method func(RemoteHook, context.Context, Q) (R, error), request *Q, meta *hook.RequestMeta, alloc *hook.Alloc) callFunc {
+func bindRequest[Q, R any](method func(RemoteHook, context.Context, Q) (R, error), request *Q, meta *hook.RequestMeta, alloc *hook.Alloc) callPluginFunc {
 	return func(ctx context.Context, r RemoteHook, m commonRequestFields) error {
 		*meta = m.RequestMeta
 		defer func() { *meta = hook.RequestMeta{} }()
@@ -48,17 +48,17 @@ func (h *Hook) PreKill(ctx context.Context, req hook.AllocPreKillRequest) (hook.
 
 // Postrun implements hook.AllocPostrun. A failed call becomes a pending cleanup.
 func (h *Hook) Postrun(ctx context.Context, req hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
-	return hook.AllocPostrunResponse{}, h.callCleanup(ctx, state.PendingCleanup{Point: hook.Postrun, Postrun: &req})
+	return hook.AllocPostrunResponse{}, h.callCleanupHookPoint(ctx, state.PendingCleanup{Point: hook.Postrun, Postrun: &req})
 }
 
 // Destroy implements hook.AllocDestroy. A failed call becomes a pending cleanup. So does a call for an allocation
 // with another pending cleanup of the hook, because Destroy is the last call.
 func (h *Hook) Destroy(ctx context.Context, req hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
-	d := state.PendingCleanup{Point: hook.Destroy, Destroy: &req, Until: time.Now().Add(CleanupTimeout)}
+	d := state.PendingCleanup{Point: hook.Destroy, Destroy: &req, RetryUntil: time.Now().Add(CleanupTimeout)}
 	if later, err := h.postponeDestroy(d); later {
-		return hook.AllocDestroyResponse{}, h.applyOnError(ctx, d.Point, err)
+		return hook.AllocDestroyResponse{}, h.applyOnErrorRule(ctx, d.Point, err)
 	}
-	return hook.AllocDestroyResponse{}, h.callCleanup(ctx, d)
+	return hook.AllocDestroyResponse{}, h.callCleanupHookPoint(ctx, d)
 }
 
 // ShutdownAlloc implements hook.AllocShutdown.
@@ -104,7 +104,7 @@ func (h *Hook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (ho
 	h.mu.Lock()
 	h.pluginExited = processExited
 	h.mu.Unlock()
-	return hook.TaskPoststartResponse{}, h.applyOnError(ctx, hook.Poststart, err)
+	return hook.TaskPoststartResponse{}, h.applyOnErrorRule(ctx, hook.Poststart, err)
 }
 
 var closedChannel = func() chan struct{} {
@@ -121,8 +121,8 @@ func (h *Hook) PluginExited() <-chan struct{} {
 	return h.pluginExited
 }
 
-// WaitPlugin implements runnerhooks.Hook.
-func (h *Hook) WaitPlugin(ctx context.Context) error {
+// WaitPluginUp implements runnerhooks.Hook.
+func (h *Hook) WaitPluginUp(ctx context.Context) error {
 	const minPause, maxPause = time.Second, time.Minute
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
 		if _, _, err := h.hookSet.config.FindHook(ctx, h.name, time.Time{}); err == nil || ctx.Err() != nil {
@@ -153,7 +153,7 @@ func (h *Hook) Exited(ctx context.Context, req hook.TaskExitedRequest) (hook.Tas
 
 // Stop implements hook.TaskStop. A failed call becomes a pending cleanup.
 func (h *Hook) Stop(ctx context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
-	return hook.TaskStopResponse{}, h.callCleanup(ctx, state.PendingCleanup{Point: hook.Stop, Stop: &req})
+	return hook.TaskStopResponse{}, h.callCleanupHookPoint(ctx, state.PendingCleanup{Point: hook.Stop, Stop: &req})
 }
 
 // Shutdown implements hook.TaskShutdown.

@@ -4,7 +4,7 @@ import "sync"
 
 // retryQueue serializes the repeated calls of one plugin.
 type retryQueue struct {
-	semaphore chan struct{} // semaphore: held while one repeated call excludes the others
+	semaphore chan struct{} // contains a value while one repeated call excludes the others; capacity 1
 
 	mu            sync.Mutex
 	repeatedCalls map[*repeatedCall]bool
@@ -19,7 +19,7 @@ func newRetryQueue() *retryQueue {
 	return &retryQueue{semaphore: make(chan struct{}, 1), repeatedCalls: make(map[*repeatedCall]bool)}
 }
 
-func (r *retryQueue) addCall() *repeatedCall {
+func (r *retryQueue) addRepeatedCall() *repeatedCall {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := &repeatedCall{ranConcurrently: len(r.repeatedCalls) > 0}
@@ -30,9 +30,9 @@ func (r *retryQueue) addCall() *repeatedCall {
 	return c
 }
 
-// removeCall removes the call, and reports whether no other repeated call ran at the same
+// removeRepeatedCall removes the call, and reports whether no other repeated call ran at the same
 // time.
-func (r *retryQueue) removeCall(c *repeatedCall) (alone bool) {
+func (r *retryQueue) removeRepeatedCall(c *repeatedCall) (ranAlone bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.repeatedCalls, c)

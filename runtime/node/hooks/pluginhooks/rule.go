@@ -30,8 +30,8 @@ type Rule struct {
 	// Config is merged into each attachment that Match matches, or into all if Match is nil,
 	// and overrides the job's keys: a job must not weaken a rule of the operator.
 	Config map[string]any
-	// Range is the position of the rule in the configuration; zero for a rule made in code.
-	Range hcl.Range
+	// ConfigRange is the position of the rule in the configuration; zero for a rule made in code.
+	ConfigRange hcl.Range
 }
 
 // Match selects allocations and tasks. Each field is a pattern of path.Match in which a
@@ -79,9 +79,9 @@ func (r *Rule) appliesTo(a *api.Allocation, drivers []string, meta map[string]st
 	return r.Match == nil || r.Match.matches(a, drivers, meta)
 }
 
-// appliesToPartsOf reports whether the rule applies to an allocation or task that an attachment of the job
+// appliesWithinAttachment reports whether the rule applies to an allocation or task that an attachment of the job
 // covers, and whether there is one to which it does not apply.
-func (r *Rule) appliesToPartsOf(job *api.Job, at model.HookAttachment) (matched, unmatched bool) {
+func (r *Rule) appliesWithinAttachment(job *api.Job, at model.HookAttachment) (matched, unmatched bool) {
 	add := func(applies bool) {
 		matched, unmatched = matched || applies, unmatched || !applies
 	}
@@ -112,10 +112,10 @@ func taskDrivers(g *api.TaskGroup) (drivers []string) {
 
 // ErrorWithPosition prefixes err with the position of the rule.
 func (r *Rule) ErrorWithPosition(err error) error {
-	if r.Range.Filename == "" {
+	if r.ConfigRange.Filename == "" {
 		return err
 	}
-	return fmt.Errorf("%s: %w", r.Range, err)
+	return fmt.Errorf("%s: %w", r.ConfigRange, err)
 }
 
 // CheckRulesAgainstCatalog rejects rules that cannot be valid, whatever the plugins of the catalog
@@ -170,7 +170,7 @@ func (r *Rule) ValidateAgainstDescription(d *hook.Description) error {
 		return nil
 	}
 	if diags := block.CheckPart(d.Schema, escapeTemplates(r.Config).(map[string]any)); diags.HasErrors() {
-		return newSchemaError(diags)
+		return newAttachmentSchemaError(diags)
 	}
 	return nil
 }

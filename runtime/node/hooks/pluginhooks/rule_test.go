@@ -95,7 +95,7 @@ func TestConfigAppliesToMatchingJobs(t *testing.T) {
 			job := &api.Job{ID: new("web"), TaskGroups: []*api.TaskGroup{{Name: new("g"), Tasks: []*api.Task{task}}}}
 			alloc := &api.Allocation{ID: "a", JobID: "web", TaskGroup: "g", Job: job}
 			set := f.newSet(Rule{Name: "stamp", Match: c.match, Config: config})
-			list := set.TaskHooks(alloc, task, f.target("t"))
+			list := set.NewTaskHooks(alloc, task, f.target("t"))
 			if len(list) != 1 {
 				t.Fatalf("%d hooks attached, want 1", len(list))
 			}

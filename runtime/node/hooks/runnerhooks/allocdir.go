@@ -8,28 +8,28 @@ import (
 )
 
 var (
-	_ hook.AllocPrerun  = (*AllocDir)(nil)
-	_ hook.AllocDestroy = (*AllocDir)(nil)
+	_ hook.AllocPrerun  = (*AllocDirHook)(nil)
+	_ hook.AllocDestroy = (*AllocDirHook)(nil)
 )
 
-// AllocDir builds and removes the directory of the allocation.
-type AllocDir struct {
+// AllocDirHook builds and removes the directory of the allocation.
+type AllocDirHook struct {
 	BuiltinHook
 	allocDir *allocdir.Dir
 }
 
-// NewAllocDir returns the hook for one allocation.
-func NewAllocDir(dir *allocdir.Dir) *AllocDir { return &AllocDir{allocDir: dir} }
+// NewAllocDirHook returns the hook for one allocation.
+func NewAllocDirHook(dir *allocdir.Dir) *AllocDirHook { return &AllocDirHook{allocDir: dir} }
 
 // Name implements hook.Hook.
-func (*AllocDir) Name() string { return "alloc_dir" }
+func (*AllocDirHook) Name() string { return "alloc_dir" }
 
 // Prerun implements hook.AllocPrerun.
-func (a *AllocDir) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+func (a *AllocDirHook) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
 	return hook.AllocPrerunResponse{}, a.allocDir.Build()
 }
 
 // Destroy implements hook.AllocDestroy.
-func (a *AllocDir) Destroy(context.Context, hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
+func (a *AllocDirHook) Destroy(context.Context, hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
 	return hook.AllocDestroyResponse{}, a.allocDir.Destroy()
 }

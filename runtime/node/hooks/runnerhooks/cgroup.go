@@ -12,8 +12,8 @@ import (
 )
 
 var (
-	_ hook.TaskPrestart = (*Cgroup)(nil)
-	_ hook.TaskStop     = (*Cgroup)(nil)
+	_ hook.TaskPrestart = (*CgroupHook)(nil)
+	_ hook.TaskStop     = (*CgroupHook)(nil)
 )
 
 // CgroupManager makes and removes the cgroups of tasks; [cgroup.Hierarchy] implements it.
@@ -22,8 +22,8 @@ type CgroupManager interface {
 	Remove(allocID, task string) error
 }
 
-// Cgroup makes the cgroup of a task before its driver starts it.
-type Cgroup struct {
+// CgroupHook makes the cgroup of a task before its driver starts it.
+type CgroupHook struct {
 	BuiltinHook
 	cgroupManager     CgroupManager
 	reservedCoreCount int
@@ -31,18 +31,18 @@ type Cgroup struct {
 	logger            hclog.Logger
 }
 
-// NewCgroup returns the hook for one task with a number of reserved cores, which may be 0. It calls
+// NewCgroupHook returns the hook for one task with a number of reserved cores, which may be 0. It calls
 // setGroup with the cgroup.
-func NewCgroup(groups CgroupManager, cores int, setGroup func(cgroup.Group), logger hclog.Logger) *Cgroup {
-	return &Cgroup{cgroupManager: groups, reservedCoreCount: cores, setGroup: setGroup, logger: logger}
+func NewCgroupHook(groups CgroupManager, cores int, setGroup func(cgroup.Group), logger hclog.Logger) *CgroupHook {
+	return &CgroupHook{cgroupManager: groups, reservedCoreCount: cores, setGroup: setGroup, logger: logger}
 }
 
 // Name implements hook.Hook.
-func (*Cgroup) Name() string { return "cgroup" }
+func (*CgroupHook) Name() string { return "cgroup" }
 
 // Prestart implements hook.TaskPrestart. A failure to make the cgroup is not an error, unless cores
 // must be reserved: the driver decides whether it needs one.
-func (c *Cgroup) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+func (c *CgroupHook) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	group, err := c.cgroupManager.Make(req.Alloc.ID, req.Task.Name, c.reservedCoreCount)
 	switch {
 	case err != nil && c.reservedCoreCount > 0:
@@ -60,7 +60,7 @@ func (c *Cgroup) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook
 }
 
 // Stop implements hook.TaskStop.
-func (c *Cgroup) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+func (c *CgroupHook) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
 	if err := c.cgroupManager.Remove(req.Alloc.ID, req.Task.Name); err != nil {
 		return hook.TaskStopResponse{}, fmt.Errorf("end what the task has left: %w", err)
 	}

@@ -45,12 +45,12 @@ type OrderedHook struct {
 
 // CallLimits limit the calls of hooks.
 type CallLimits struct {
-	StartPointTimeout time.Duration // limit of a Prerun or Prestart call
-	OtherPointTimeout time.Duration // limit of a call of any other hook point
+	StartHookPointTimeout time.Duration // limit of a Prerun or Prestart call
+	OtherHookPointTimeout time.Duration // limit of a call of any other hook point
 
-	// FileOperations limits the number of calls of builtin hooks at one time. It applies to calls that start, stop or
+	// FileOperationLimiter limits the number of calls of builtin hooks at one time. It applies to calls that start, stop or
 	// remove an allocation or a task. It may be nil.
-	FileOperations *descriptors.Limiter
+	FileOperationLimiter *descriptors.Limiter
 }
 
 // ChainConfig configures a Chain.
@@ -172,7 +172,7 @@ func (e toleratedError) Error() string { return e.cause.Error() }
 // callUntilDescriptorsFree makes a call of a hook, and repeats it as long as the hook finds no free descriptor, with one event.
 func (c *Chain) callUntilDescriptorsFree(ctx context.Context, h Hook, call func() error) error {
 	onWait := func(err error) {
-		c.config.EmitEvent(model.EventWaitingForDescriptors(h.Name() + ": " + err.Error()))
+		c.config.EmitEvent(model.EventWaitingForFileDescriptors(h.Name() + ": " + err.Error()))
 	}
 	return descriptors.Retry(ctx, onWait, func() error { return c.fileOperationLimiter(h).Run(ctx, call) })
 }
@@ -183,7 +183,7 @@ func (c *Chain) fileOperationLimiter(h Hook) *descriptors.Limiter {
 	if !IsBuiltin(h) || h.NoDeadline() {
 		return nil
 	}
-	return c.config.Limits.FileOperations
+	return c.config.Limits.FileOperationLimiter
 }
 
 // cleanupRetryTimeout is how long a hook that cleans up is repeated while there is no free descriptor. The error is
@@ -245,7 +245,7 @@ func CallAfterPluginRestarts[H, R any](ctx context.Context, wg *sync.WaitGroup, 
 				case <-ctx.Done():
 					return
 				}
-				if h.WaitPlugin(ctx) != nil || ctx.Err() != nil {
+				if h.WaitPluginUp(ctx) != nil || ctx.Err() != nil {
 					return
 				}
 				c.reportError(ctx, point, h, callHook(ctx, c, point, h, impl, call))
@@ -258,15 +258,15 @@ func CallAfterPluginRestarts[H, R any](ctx context.Context, wg *sync.WaitGroup, 
 // returns.
 func callHook[H, R any](ctx context.Context, c *Chain, point hook.Point, h Hook, impl H, call func(context.Context, Hook, H) (R, error)) error {
 	if !h.NoDeadline() {
-		deadline := c.config.Limits.OtherPointTimeout
+		deadline := c.config.Limits.OtherHookPointTimeout
 		if point == hook.Prerun || point == hook.Prestart {
-			deadline = c.config.Limits.StartPointTimeout
+			deadline = c.config.Limits.StartHookPointTimeout
 		}
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, deadline)
 		defer cancel()
 	}
-	begin, span := time.Now(), c.config.Timeline.Start(tracespan.KindHook, point.String(), h.Name())
+	begin, span := time.Now(), c.config.Timeline.StartSpan(tracespan.KindHook, point.String(), h.Name())
 	response, err := call(span.Context(ctx), h, impl)
 	span.End(describeResponse(response), err)
 	duration := time.Since(begin)

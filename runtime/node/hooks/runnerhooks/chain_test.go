@@ -30,11 +30,11 @@ type recorderHook struct {
 	exited     <-chan struct{}
 }
 
-func (r *recorderHook) Name() string                     { return r.name }
-func (r *recorderHook) NoDeadline() bool                 { return r.noDeadline }
-func (r *recorderHook) Attachment() string               { return r.attachment }
-func (r *recorderHook) PluginExited() <-chan struct{}    { return r.exited }
-func (r *recorderHook) WaitPlugin(context.Context) error { return nil }
+func (r *recorderHook) Name() string                       { return r.name }
+func (r *recorderHook) NoDeadline() bool                   { return r.noDeadline }
+func (r *recorderHook) Attachment() string                 { return r.attachment }
+func (r *recorderHook) PluginExited() <-chan struct{}      { return r.exited }
+func (r *recorderHook) WaitPluginUp(context.Context) error { return nil }
 
 func (r *recorderHook) record(ctx context.Context, point string) error {
 	limit := ""
@@ -79,7 +79,7 @@ func newTestChain(hooks ...*recorderHook) (c *Chain, calls, events *[]string) {
 		list = append(list, OrderedHook{OrderPlugin, h})
 	}
 	return NewChain(ChainConfig{
-		Limits:    CallLimits{StartPointTimeout: time.Minute, OtherPointTimeout: time.Second},
+		Limits:    CallLimits{StartHookPointTimeout: time.Minute, OtherHookPointTimeout: time.Second},
 		EmitEvent: func(e *api.TaskEvent) { *events = append(*events, e.Type+": "+e.Message) },
 		Logger:    hclog.NewNullLogger(),
 	}, list), calls, events
@@ -327,7 +327,7 @@ func TestStartsOfBuiltinHooksAreLimited(t *testing.T) {
 		var running, most atomic.Int32
 		var wg sync.WaitGroup
 		chain, _, _ := newTestChain(&recorderHook{name: "a"})
-		chain.config.Limits.FileOperations = descriptors.NewLimiter(0)
+		chain.config.Limits.FileOperationLimiter = descriptors.NewLimiter(0)
 		for range 3 {
 			wg.Go(func() {
 				_ = CallUntilError(t.Context(), chain, hook.Prerun, func(context.Context, Hook, hook.AllocPrerun) (hook.AllocPrerunResponse, error) {

@@ -37,18 +37,18 @@ type Hook interface {
 	// nil if Poststart need not be repeated for the next plugin process.
 	PluginExited() <-chan struct{}
 
-	// WaitPlugin blocks until a process of the plugin is up, or returns the error of ctx.
-	WaitPlugin(ctx context.Context) error
+	// WaitPluginUp blocks until a process of the plugin is up, or returns the error of ctx.
+	WaitPluginUp(ctx context.Context) error
 }
 
 // BuiltinHook implements the methods of Hook, except Name, for hooks that run in the agent.
 type BuiltinHook struct{}
 
-func (BuiltinHook) builtin() {}
+func (BuiltinHook) isBuiltinHook() {}
 
 // IsBuiltin reports whether a hook runs in the agent, and not in a plugin.
 func IsBuiltin(h Hook) bool {
-	_, ok := h.(interface{ builtin() })
+	_, ok := h.(interface{ isBuiltinHook() })
 	return ok
 }
 
@@ -67,8 +67,8 @@ func (BuiltinHook) VerbatimEnv() bool { return false }
 // PluginExited implements Hook.
 func (BuiltinHook) PluginExited() <-chan struct{} { return nil }
 
-// WaitPlugin implements Hook.
-func (BuiltinHook) WaitPlugin(ctx context.Context) error { return ctx.Err() }
+// WaitPluginUp implements Hook.
+func (BuiltinHook) WaitPluginUp(ctx context.Context) error { return ctx.Err() }
 
 // UnavailableError is an error of the hook's plugin process and not of the request: a
 // retry may succeed.

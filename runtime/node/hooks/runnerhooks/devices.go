@@ -11,9 +11,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-var _ hook.TaskPrestart = (*Devices)(nil)
+var _ hook.TaskPrestart = (*DevicesHook)(nil)
 
-// DevicesName is the name of the hook Devices. The variables that it sets are passed to the
+// DevicesName is the name of DevicesHook. The variables that it sets are passed to the
 // driver separately too.
 const DevicesName = "devices"
 
@@ -22,27 +22,27 @@ type DeviceReserver interface {
 	Reserve(ctx context.Context, d *api.AllocatedDeviceResource) (*device.Reservation, error)
 }
 
-// Devices reserves the devices that the scheduler has chosen for a task. Its response is used
+// DevicesHook reserves the devices that the scheduler has chosen for a task. Its response is used
 // for all later starts of the task.
-type Devices struct {
+type DevicesHook struct {
 	BuiltinHook
 	reserver         DeviceReserver
 	allocatedDevices []*api.AllocatedDeviceResource
 }
 
-// NewDevices returns the hook for one task.
-func NewDevices(reserver DeviceReserver, allocated []*api.AllocatedDeviceResource) *Devices {
-	return &Devices{reserver: reserver, allocatedDevices: allocated}
+// NewDevicesHook returns the hook for one task.
+func NewDevicesHook(reserver DeviceReserver, allocated []*api.AllocatedDeviceResource) *DevicesHook {
+	return &DevicesHook{reserver: reserver, allocatedDevices: allocated}
 }
 
 // Name implements hook.Hook.
-func (*Devices) Name() string { return DevicesName }
+func (*DevicesHook) Name() string { return DevicesName }
 
 // NoDeadline implements Hook: each reservation has a timeout of its own.
-func (*Devices) NoDeadline() bool { return true }
+func (*DevicesHook) NoDeadline() bool { return true }
 
 // Prestart implements hook.TaskPrestart.
-func (de *Devices) Prestart(ctx context.Context, _ hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+func (de *DevicesHook) Prestart(ctx context.Context, _ hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	all := hook.TaskPrestartResponse{Done: true, Env: make(map[string]string)}
 	for _, d := range de.allocatedDevices {
 		r, err := de.reserver.Reserve(ctx, d)

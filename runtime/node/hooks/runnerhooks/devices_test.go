@@ -22,7 +22,7 @@ func (f reserverFunc) Reserve(_ context.Context, d *api.AllocatedDeviceResource)
 
 func TestDevicesMergesReservations(t *testing.T) {
 	allocated := []*api.AllocatedDeviceResource{{Name: "x", DeviceIDs: []string{"1"}}, {Name: "y", DeviceIDs: []string{"2"}}}
-	got, err := NewDevices(reserverFunc(func(d *api.AllocatedDeviceResource) (*device.Reservation, error) {
+	got, err := NewDevicesHook(reserverFunc(func(d *api.AllocatedDeviceResource) (*device.Reservation, error) {
 		id := d.DeviceIDs[0]
 		return &device.Reservation{
 			Env:     map[string]string{"ID_" + d.Name: id, "LAST": d.Name},
@@ -43,7 +43,7 @@ func TestDevicesMergesReservations(t *testing.T) {
 
 func TestDevicesIsNotDoneAfterAnError(t *testing.T) {
 	fault := errors.New("no such device")
-	got, err := NewDevices(reserverFunc(func(d *api.AllocatedDeviceResource) (*device.Reservation, error) {
+	got, err := NewDevicesHook(reserverFunc(func(d *api.AllocatedDeviceResource) (*device.Reservation, error) {
 		if d.Name == "y" {
 			return nil, fault
 		}

@@ -7,27 +7,27 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 )
 
-var _ hook.TaskPrestart = (*DispatchPayload)(nil)
+var _ hook.TaskPrestart = (*DispatchPayloadHook)(nil)
 
-// DispatchPayload writes the payload of a dispatched job to the task's file.
-type DispatchPayload struct {
+// DispatchPayloadHook writes the payload of a dispatched job to the task's file.
+type DispatchPayloadHook struct {
 	BuiltinHook
 	allocDir *allocdir.Dir
 	filePath string
 	payload  []byte
 }
 
-// NewDispatchPayload returns the hook for one task. file is relative to the
+// NewDispatchPayloadHook returns the hook for one task. file is relative to the
 // task's local directory.
-func NewDispatchPayload(dir *allocdir.Dir, file string, payload []byte) *DispatchPayload {
-	return &DispatchPayload{allocDir: dir, filePath: file, payload: payload}
+func NewDispatchPayloadHook(dir *allocdir.Dir, file string, payload []byte) *DispatchPayloadHook {
+	return &DispatchPayloadHook{allocDir: dir, filePath: file, payload: payload}
 }
 
 // Name implements hook.Hook.
-func (*DispatchPayload) Name() string { return "dispatch_payload" }
+func (*DispatchPayloadHook) Name() string { return "dispatch_payload" }
 
 // Prestart implements hook.TaskPrestart.
-func (d *DispatchPayload) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+func (d *DispatchPayloadHook) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	if err := d.allocDir.WriteLocalFile(req.Task.Name, d.filePath, d.payload); err != nil {
 		return hook.TaskPrestartResponse{}, err
 	}

@@ -10,18 +10,18 @@ import (
 )
 
 var (
-	_ hook.AllocPrerun   = (*Health)(nil)
-	_ hook.AllocUpdate   = (*Health)(nil)
-	_ hook.AllocUpdate   = (*healthWatchRestart)(nil)
-	_ hook.AllocPostrun  = (*Health)(nil)
-	_ hook.AllocShutdown = (*Health)(nil)
+	_ hook.AllocPrerun   = (*HealthHook)(nil)
+	_ hook.AllocUpdate   = (*HealthHook)(nil)
+	_ hook.AllocUpdate   = (*healthWatchRestartHook)(nil)
+	_ hook.AllocPostrun  = (*HealthHook)(nil)
+	_ hook.AllocShutdown = (*HealthHook)(nil)
 )
 
-// HealthConfig configures a Health hook.
-type HealthConfig struct {
-	// Params returns the health parameters of the current version of the allocation,
+// HealthHookConfig configures a HealthHook.
+type HealthHookConfig struct {
+	// NewParams returns the health parameters of the current version of the allocation,
 	// without the Deadline. It returns false if health is not to be determined.
-	Params func() (health.Params, bool)
+	NewParams func() (health.Params, bool)
 	// Snapshot returns the current state, and two channels. One of them is closed when the
 	// state of the tasks or of the checks has changed.
 	Snapshot func() (now health.Snapshot, tasks, checks <-chan struct{})
@@ -29,10 +29,10 @@ type HealthConfig struct {
 	OnVerdict func(health.Verdict)
 }
 
-// Health watches an allocation until its health is decided.
-type Health struct {
+// HealthHook watches an allocation until health.Evaluate returns a final verdict.
+type HealthHook struct {
 	BuiltinHook
-	config HealthConfig
+	config HealthHookConfig
 
 	mu           sync.Mutex
 	currentWatch *healthWatch // latest watch, which may have ended; nil before the first one
@@ -45,17 +45,17 @@ type healthWatch struct {
 	cancel context.CancelFunc
 
 	done       chan struct{} // closed when the watch has ended
-	hasVerdict bool          // there was a verdict, or there is none to wait for; valid once done is closed
+	hasVerdict bool          // the watch has ended with a verdict, or NewParams returned false; valid once done is closed
 }
 
-// NewHealth returns the hook for one allocation.
-func NewHealth(c HealthConfig) *Health { return &Health{config: c} }
+// NewHealthHook returns the hook for one allocation.
+func NewHealthHook(c HealthHookConfig) *HealthHook { return &HealthHook{config: c} }
 
 // Name implements hook.Hook.
-func (*Health) Name() string { return "alloc_health_watcher" }
+func (*HealthHook) Name() string { return "alloc_health_watcher" }
 
-// Prerun implements hook.AllocPrerun. It does nothing if Update was called first.
-func (h *Health) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+// Prerun implements hook.AllocPrerun. It does nothing if UpdateAlloc was called first.
+func (h *HealthHook) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.currentWatch == nil {
@@ -65,24 +65,24 @@ func (h *Health) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPre
 }
 
 // UpdateAlloc implements hook.AllocUpdate. It ends an undecided watch; the hook that
-// RestartHook returns starts the next one.
-func (h *Health) UpdateAlloc(context.Context, hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
+// WatchRestartHook returns starts the next one.
+func (h *HealthHook) UpdateAlloc(context.Context, hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.stopWatchLocked()
 	return hook.AllocUpdateResponse{}, nil
 }
 
-// RestartHook returns the hook that starts the watch of the next version. It must come
+// WatchRestartHook returns the hook that starts the watch of the next version. It must come
 // after the hooks that run checks, because their earlier results no longer count.
-func (h *Health) RestartHook() Hook { return (*healthWatchRestart)(h) }
+func (h *HealthHook) WatchRestartHook() Hook { return (*healthWatchRestartHook)(h) }
 
-type healthWatchRestart Health
+type healthWatchRestartHook HealthHook
 
-func (*healthWatchRestart) Name() string { return "alloc_health_again" }
+func (*healthWatchRestartHook) Name() string { return "alloc_health_again" }
 
-func (r *healthWatchRestart) UpdateAlloc(context.Context, hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
-	h := (*Health)(r)
+func (r *healthWatchRestartHook) UpdateAlloc(context.Context, hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
+	h := (*HealthHook)(r)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.stopWatchLocked()
@@ -92,7 +92,7 @@ func (r *healthWatchRestart) UpdateAlloc(context.Context, hook.AllocUpdateReques
 
 // Postrun implements hook.AllocPostrun. If the health is still undecided, it is
 // evaluated a last time.
-func (h *Health) Postrun(context.Context, hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
+func (h *HealthHook) Postrun(context.Context, hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.noNewWatch = true
@@ -106,7 +106,7 @@ func (h *Health) Postrun(context.Context, hook.AllocPostrunRequest) (hook.AllocP
 }
 
 // ShutdownAlloc implements hook.AllocShutdown.
-func (h *Health) ShutdownAlloc(context.Context, hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
+func (h *HealthHook) ShutdownAlloc(context.Context, hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.noNewWatch = true
@@ -114,9 +114,9 @@ func (h *Health) ShutdownAlloc(context.Context, hook.AllocShutdownRequest) (hook
 	return hook.AllocShutdownResponse{}, nil
 }
 
-func (h *Health) startWatchLocked() {
-	params, wanted := h.config.Params()
-	params.Deadline = time.Now().Add(params.HealthyDeadline)
+func (h *HealthHook) startWatchLocked() {
+	params, wanted := h.config.NewParams()
+	params.MustBeHealthyBy = time.Now().Add(params.HealthyDeadline)
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &healthWatch{params: params, cancel: cancel, done: make(chan struct{}), hasVerdict: true}
 	h.currentWatch = w
@@ -131,7 +131,7 @@ func (h *Health) startWatchLocked() {
 }
 
 // stopWatchLocked ends the watch and waits for it. It may be called again.
-func (h *Health) stopWatchLocked() {
+func (h *HealthHook) stopWatchLocked() {
 	if h.currentWatch != nil {
 		h.currentWatch.cancel()
 		<-h.currentWatch.done
@@ -139,7 +139,7 @@ func (h *Health) stopWatchLocked() {
 }
 
 // evaluateUntilVerdict evaluates the health after each change, until there is a verdict or ctx ends.
-func (h *Health) evaluateUntilVerdict(ctx context.Context, params health.Params) (decided bool) {
+func (h *HealthHook) evaluateUntilVerdict(ctx context.Context, params health.Params) (decided bool) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -162,7 +162,7 @@ func (h *Health) evaluateUntilVerdict(ctx context.Context, params health.Params)
 	}
 }
 
-func (h *Health) reportIfDecided(v health.Verdict) bool {
+func (h *HealthHook) reportIfDecided(v health.Verdict) bool {
 	if v.State == health.Undecided {
 		return false
 	}

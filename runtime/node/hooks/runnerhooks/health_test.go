@@ -32,9 +32,9 @@ func newFakeAlloc() *fakeAlloc {
 	}
 }
 
-func (f *fakeAlloc) newHealth() *Health {
-	return NewHealth(HealthConfig{
-		Params: func() (health.Params, bool) {
+func (f *fakeAlloc) newHealth() *HealthHook {
+	return NewHealthHook(HealthHookConfig{
+		NewParams: func() (health.Params, bool) {
 			return health.Params{MinHealthyTime: 10 * time.Second, HealthyDeadline: time.Minute, RequirePassingChecks: true}, f.hasParams
 		},
 		Snapshot: func() (health.Snapshot, <-chan struct{}, <-chan struct{}) {
@@ -54,36 +54,36 @@ func (f *fakeAlloc) newHealth() *Health {
 
 // startTask marks the task as running.
 func (f *fakeAlloc) startTask() {
-	f.snapshot.Tasks = []health.Task{{Name: "t", Started: time.Now()}}
+	f.snapshot.Tasks = []health.Task{{Name: "t", LastStart: time.Now()}}
 	close(f.tasksChanged)
 	f.tasksChanged = make(chan struct{})
 }
 
 func TestHealth(t *testing.T) {
 	var (
-		callPrerun = func(t *testing.T, h *Health) error {
+		callPrerun = func(t *testing.T, h *HealthHook) error {
 			return discardResult(h.Prerun(t.Context(), hook.AllocPrerunRequest{}))
 		}
-		callUpdateAlloc = func(t *testing.T, h *Health) error {
-			return errors.Join(discardResult(h.UpdateAlloc(t.Context(), hook.AllocUpdateRequest{})), discardResult(h.RestartHook().(hook.AllocUpdate).UpdateAlloc(t.Context(), hook.AllocUpdateRequest{})))
+		callUpdateAlloc = func(t *testing.T, h *HealthHook) error {
+			return errors.Join(discardResult(h.UpdateAlloc(t.Context(), hook.AllocUpdateRequest{})), discardResult(h.WatchRestartHook().(hook.AllocUpdate).UpdateAlloc(t.Context(), hook.AllocUpdateRequest{})))
 		}
-		callPostrun = func(t *testing.T, h *Health) error {
+		callPostrun = func(t *testing.T, h *HealthHook) error {
 			return discardResult(h.Postrun(t.Context(), hook.AllocPostrunRequest{}))
 		}
-		callShutdownAlloc = func(t *testing.T, h *Health) error {
+		callShutdownAlloc = func(t *testing.T, h *HealthHook) error {
 			return discardResult(h.ShutdownAlloc(t.Context(), hook.AllocShutdownRequest{}))
 		}
 		healthyVerdict = fmt.Sprint(health.Healthy)
 	)
 	type step struct {
 		at int
-		do func(*testing.T, *Health, *fakeAlloc) error
+		do func(*testing.T, *HealthHook, *fakeAlloc) error
 	}
-	point := func(at int, f func(*testing.T, *Health) error) step {
-		return step{at, func(t *testing.T, h *Health, _ *fakeAlloc) error { return f(t, h) }}
+	point := func(at int, f func(*testing.T, *HealthHook) error) step {
+		return step{at, func(t *testing.T, h *HealthHook, _ *fakeAlloc) error { return f(t, h) }}
 	}
 	change := func(at int, f func(*fakeAlloc)) step {
-		return step{at, func(_ *testing.T, _ *Health, p *fakeAlloc) error {
+		return step{at, func(_ *testing.T, _ *HealthHook, p *fakeAlloc) error {
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			f(p)
@@ -105,9 +105,9 @@ func TestHealth(t *testing.T) {
 		{"nobody wants to know", []step{change(0, func(p *fakeAlloc) { p.hasParams = false }), point(0, callPrerun), point(90, callPostrun)}, nil},
 		{"it was never watched", []step{point(0, callPostrun)}, nil},
 		{"news of the checks", []step{
-			change(0, func(p *fakeAlloc) { p.snapshot.ChecksMissing = true }), point(0, callPrerun), change(5, (*fakeAlloc).startTask),
+			change(0, func(p *fakeAlloc) { p.snapshot.CheckResultsMissing = true }), point(0, callPrerun), change(5, (*fakeAlloc).startTask),
 			change(30, func(p *fakeAlloc) {
-				p.snapshot.ChecksMissing = false
+				p.snapshot.CheckResultsMissing = false
 				close(p.checksChanged)
 				p.checksChanged = make(chan struct{})
 			}), point(90, callPostrun),

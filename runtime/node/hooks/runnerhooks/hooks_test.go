@@ -24,7 +24,7 @@ func TestMaxRunDuration(t *testing.T) {
 		begin := time.Now()
 		deadline := begin.Add(10 * time.Second)
 		var exceededTimes []time.Duration
-		h := NewMaxRunDuration(func() time.Time { return deadline }, func() { exceededTimes = append(exceededTimes, time.Since(begin)) })
+		h := NewMaxRunDurationHook(func() time.Time { return deadline }, func() { exceededTimes = append(exceededTimes, time.Since(begin)) })
 		ctx := t.Context()
 		if _, err := h.Prerun(ctx, hook.AllocPrerunRequest{}); err != nil {
 			t.Fatal(err)
@@ -86,7 +86,7 @@ func TestValidate(t *testing.T) {
 		{"", "raw_exec", nil, strings.Replace(ofDownloads(90003), "90003", "90003 in lite_users", 1), []string{"www-data", "90003"}},
 		{"nobody", "docker", nil, strings.Replace(ofDownloads(90009), "90009", "90009 in lite_users", 1), []string{"nomad-90009"}},
 	} {
-		h := NewTaskValidator([]string{"root"}, []string{"exec"}, idrange.Set{{First: 90000, Last: 90009}}, c.admitted, func() error { return c.services })
+		h := NewTaskValidationHook([]string{"root"}, []string{"exec"}, idrange.Set{{First: 90000, Last: 90009}}, c.admitted, func() error { return c.services })
 		r, err := h.Prestart(t.Context(), hook.TaskPrestartRequest{Task: hook.Task{User: c.user, Driver: c.driver}})
 		got := ""
 		if err != nil {
@@ -103,11 +103,11 @@ func TestTaskDirEmitsOneEvent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := NewAllocDir(dir).Prerun(t.Context(), hook.AllocPrerunRequest{}); err != nil {
+	if _, err := NewAllocDirHook(dir).Prerun(t.Context(), hook.AllocPrerunRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	var eventTypes []string
-	h := NewTaskDir(dir, func() allocdir.TaskOptions { return allocdir.TaskOptions{} },
+	h := NewTaskDirHook(dir, func() allocdir.TaskOptions { return allocdir.TaskOptions{} },
 		func(e *api.TaskEvent) { eventTypes = append(eventTypes, e.Type+": "+e.Message) }, hclog.NewNullLogger())
 	state := map[string]string(nil)
 	for range 2 {
@@ -127,7 +127,7 @@ func TestTaskDirEmitsOneEvent(t *testing.T) {
 		t.Error(err)
 	}
 	for range 2 { // Stop may be called again
-		if _, err := NewAllocDir(dir).Destroy(t.Context(), hook.AllocDestroyRequest{}); err != nil {
+		if _, err := NewAllocDirHook(dir).Destroy(t.Context(), hook.AllocDestroyRequest{}); err != nil {
 			t.Error(err)
 		}
 	}
@@ -148,14 +148,14 @@ func (c *fakeCollector) Stop(_ context.Context, alloc, task string, ended bool) 
 	return nil
 }
 
-func (c *fakeCollector) Finish(_ context.Context, t logs.Task, ended bool) error {
+func (c *fakeCollector) CollectLeftoverAndStop(_ context.Context, t logs.Task, ended bool) error {
 	c.stopCalls = append(c.stopCalls, fmt.Sprint(t.Name, " of an earlier agent ", ended))
 	return nil
 }
 
 func TestLogs(t *testing.T) {
 	c, paths, mode, ended := &fakeCollector{}, "", OutputCollected, true
-	h := NewLogs(c, func() (logs.Task, OutputMode) { return logs.Task{Name: "web"}, mode },
+	h := NewLogsHook(c, func() (logs.Task, OutputMode) { return logs.Task{Name: "web"}, mode },
 		func(stdout, stderr string) { paths = stdout + " " + stderr }, func() bool { return ended }, nil)
 	stop := hook.TaskStopRequest{Alloc: hook.Alloc{ID: "a"}, Task: hook.Task{Name: "web"}}
 
@@ -169,7 +169,7 @@ func TestLogs(t *testing.T) {
 
 	// Stop also works for a task that an earlier agent may have started.
 	later := &fakeCollector{}
-	again := NewLogs(later, func() (logs.Task, OutputMode) { return logs.Task{Name: "web"}, OutputCollected }, nil, func() bool { return false }, nil)
+	again := NewLogsHook(later, func() (logs.Task, OutputMode) { return logs.Task{Name: "web"}, OutputCollected }, nil, func() bool { return false }, nil)
 	if _, err := again.Stop(t.Context(), stop); err != nil || len(later.stopCalls) != 1 || later.stopCalls[0] != "web of an earlier agent false" {
 		t.Errorf("stop under another agent: %v, %q", err, later.stopCalls)
 	}
@@ -221,7 +221,7 @@ func TestLogsWaitForDescriptors(t *testing.T) {
 			c := &fullCollector{descriptorsFreed: make(chan struct{})}
 			var events []*api.TaskEvent
 			paths := ""
-			h := NewLogs(c, func() (logs.Task, OutputMode) { return logs.Task{Name: "web"}, OutputCollected },
+			h := NewLogsHook(c, func() (logs.Task, OutputMode) { return logs.Task{Name: "web"}, OutputCollected },
 				func(stdout, stderr string) { paths = stdout + " " + stderr }, nil, func(e *api.TaskEvent) { events = append(events, e) })
 			ctx, kill := context.WithCancel(t.Context())
 			done := make(chan error)
@@ -250,9 +250,9 @@ func TestLogsWaitForDescriptors(t *testing.T) {
 func TestWaitForDescriptorsHasNoDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &fullCollector{descriptorsFreed: make(chan struct{})}
-		h := NewLogs(c, func() (logs.Task, OutputMode) { return logs.Task{Name: "web"}, OutputCollected }, func(string, string) {}, nil, func(*api.TaskEvent) {})
+		h := NewLogsHook(c, func() (logs.Task, OutputMode) { return logs.Task{Name: "web"}, OutputCollected }, func(string, string) {}, nil, func(*api.TaskEvent) {})
 		chain := NewChain(ChainConfig{
-			Limits: CallLimits{StartPointTimeout: time.Minute, OtherPointTimeout: time.Second}, EmitEvent: func(*api.TaskEvent) {}, Logger: hclog.NewNullLogger(),
+			Limits: CallLimits{StartHookPointTimeout: time.Minute, OtherHookPointTimeout: time.Second}, EmitEvent: func(*api.TaskEvent) {}, Logger: hclog.NewNullLogger(),
 		}, []OrderedHook{{OrderLogs, h}})
 		time.AfterFunc(time.Hour, func() { close(c.descriptorsFreed) })
 		err := CallUntilError(t.Context(), chain, hook.Prestart, func(ctx context.Context, _ Hook, h hook.TaskPrestart) (hook.TaskPrestartResponse, error) {

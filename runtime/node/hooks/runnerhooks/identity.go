@@ -21,9 +21,9 @@ import (
 )
 
 var (
-	_ hook.TaskPrestart = (*Identity)(nil)
-	_ hook.TaskStop     = (*Identity)(nil)
-	_ hook.TaskShutdown = (*Identity)(nil)
+	_ hook.TaskPrestart = (*IdentityHook)(nil)
+	_ hook.TaskStop     = (*IdentityHook)(nil)
+	_ hook.TaskShutdown = (*IdentityHook)(nil)
 )
 
 // A renewal that has failed is repeated with increasing delays.
@@ -32,8 +32,8 @@ const (
 	maxRenewalRetryDelay = time.Hour
 )
 
-// IdentityConfig configures an [Identity].
-type IdentityConfig struct {
+// IdentityHookConfig configures an [IdentityHook].
+type IdentityHookConfig struct {
 	Issuer   *identity.Issuer
 	Workload identity.Workload
 	// Identities are the identities whose tokens the task gets as a variable or a file, see [ExposedIdentities].
@@ -50,19 +50,19 @@ type IdentityConfig struct {
 	Logger    hclog.Logger
 }
 
-// Identity gives the task the tokens of its workload identities, and renews them.
-type Identity struct {
+// IdentityHook gives the task the tokens of its workload identities, and renews them.
+type IdentityHook struct {
 	BuiltinHook
-	config IdentityConfig
+	config IdentityHookConfig
 
 	mu              sync.Mutex
 	tokenOfIdentity map[string]*state.IdentityToken // nil until the first Prestart
-	cancelRenewal   context.CancelFunc              // nil unless renew runs
-	renewWG         sync.WaitGroup
+	cancelRenewal   context.CancelFunc              // stops renewUntilDone; nil unless it runs
+	renewalWG       sync.WaitGroup
 }
 
-// NewIdentity returns the hook for one task.
-func NewIdentity(c IdentityConfig) *Identity { return &Identity{config: c} }
+// NewIdentityHook returns the hook for one task.
+func NewIdentityHook(c IdentityHookConfig) *IdentityHook { return &IdentityHook{config: c} }
 
 // ExposedIdentities returns the identities of a canonical task whose tokens it gets as a variable or a file.
 func ExposedIdentities(t *api.Task) []*api.WorkloadIdentity {
@@ -79,13 +79,13 @@ func ExposedIdentities(t *api.Task) []*api.WorkloadIdentity {
 }
 
 // Name implements hook.Hook.
-func (*Identity) Name() string { return "identity" }
+func (*IdentityHook) Name() string { return "identity" }
 
 // Prestart implements hook.TaskPrestart. For a task that runs already, it only sets the variables; files are
-// written and changes are repeated in the background.
-func (i *Identity) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+// written and an unfinished change_mode action is repeated in the background.
+func (i *IdentityHook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	if req.Running {
-		i.loadTokens()
+		i.loadStoredTokensIntoEnv()
 		i.startRenewal(ctx)
 		return hook.TaskPrestartResponse{}, nil
 	}
@@ -97,7 +97,7 @@ func (i *Identity) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (
 }
 
 // Stop implements hook.TaskStop.
-func (i *Identity) Stop(ctx context.Context, _ hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+func (i *IdentityHook) Stop(ctx context.Context, _ hook.TaskStopRequest) (hook.TaskStopResponse, error) {
 	i.stopRenewal()
 	i.mu.Lock()
 	i.tokenOfIdentity = nil
@@ -106,27 +106,27 @@ func (i *Identity) Stop(ctx context.Context, _ hook.TaskStopRequest) (hook.TaskS
 }
 
 // Shutdown implements hook.TaskShutdown.
-func (i *Identity) Shutdown(context.Context, hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
+func (i *IdentityHook) Shutdown(context.Context, hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
 	i.stopRenewal()
 	return hook.TaskShutdownResponse{}, nil
 }
 
-// loadTokens reads the tokens that an earlier agent has issued.
-func (i *Identity) loadTokens() {
+// loadStoredTokensIntoEnv reads the tokens that an earlier agent has issued, and sets them in the environment of the task.
+func (i *IdentityHook) loadStoredTokensIntoEnv() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.loadTokensLocked()
+	i.loadStoredTokensLocked()
 	i.setEnvTokensLocked()
 }
 
-func (i *Identity) loadTokensLocked() {
+func (i *IdentityHook) loadStoredTokensLocked() {
 	if i.tokenOfIdentity == nil {
 		i.tokenOfIdentity = make(map[string]*state.IdentityToken)
-		maps.Copy(i.tokenOfIdentity, i.config.Issuer.Tokens(i.config.Workload.AllocID, i.config.Workload.Task))
+		maps.Copy(i.tokenOfIdentity, i.config.Issuer.StoredTokens(i.config.Workload.AllocID, i.config.Workload.Task))
 	}
 }
 
-func (i *Identity) setEnvTokensLocked() {
+func (i *IdentityHook) setEnvTokensLocked() {
 	variables := make(map[string]string)
 	for _, id := range i.config.Identities {
 		if t := i.tokenOfIdentity[id.Name]; id.Env && t != nil {
@@ -140,22 +140,22 @@ func (i *Identity) setEnvTokensLocked() {
 // before a start of the task, and for a running task those that have changed. A start of the task also replaces
 // tokens that were signed before a rotation of the keys, so that the former key can be removed. It returns the identities of a
 // running task whose change_mode must be applied.
-func (i *Identity) issueAndWriteTokens(ctx context.Context, running bool) (changed []*api.WorkloadIdentity, err error) {
+func (i *IdentityHook) issueAndWriteTokens(ctx context.Context, running bool) (changed []*api.WorkloadIdentity, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.loadTokensLocked()
+	i.loadStoredTokensLocked()
 	next, stored := maps.Clone(i.tokenOfIdentity), true
 	for _, id := range i.config.Identities {
 		t := next[id.Name]
 		switch {
-		case t == nil || i.mustReplace(t), !running && !i.config.Issuer.IsSignedByActiveKey(ctx, t):
+		case t == nil || i.mustReplaceToken(t), !running && !i.config.Issuer.IsSignedByActiveKey(ctx, t):
 			if t, err = i.config.Issuer.Issue(ctx, i.config.Workload, id); err != nil {
 				return nil, err
 			}
 			t.ChangePending = running
 			next[id.Name], stored = t, false
 		case t.ChangePending && !running:
-			next[id.Name], stored = withoutPendingChange(t), false
+			next[id.Name], stored = withoutPendingTokenChange(t), false
 		}
 	}
 	if !stored {
@@ -182,17 +182,17 @@ func (i *Identity) issueAndWriteTokens(ctx context.Context, running bool) (chang
 	return changed, nil
 }
 
-func (i *Identity) storeTokens(ctx context.Context, tokens map[string]*state.IdentityToken) error {
+func (i *IdentityHook) storeTokens(ctx context.Context, tokens map[string]*state.IdentityToken) error {
 	return i.config.Issuer.PutTokens(ctx, i.config.Workload.AllocID, i.config.Workload.Task, tokens)
 }
 
-// mustReplace reports whether a token must be replaced now.
-func (i *Identity) mustReplace(t *state.IdentityToken) bool {
+// mustReplaceToken reports whether a token must be replaced now.
+func (i *IdentityHook) mustReplaceToken(t *state.IdentityToken) bool {
 	delay, renewable := i.config.Issuer.RenewalDelay(t)
-	return renewable && delay <= 0 || !i.config.Issuer.IsSignedByCurrentKeys(t)
+	return renewable && delay <= 0 || !i.config.Issuer.IsSignedByExistingKey(t)
 }
 
-func withoutPendingChange(t *state.IdentityToken) *state.IdentityToken {
+func withoutPendingTokenChange(t *state.IdentityToken) *state.IdentityToken {
 	c := *t
 	c.ChangePending = false
 	return &c
@@ -210,33 +210,33 @@ func identityFilePath(id *api.WorkloadIdentity) string {
 }
 
 // startRenewal starts the renewal of tokens, unless it runs already.
-func (i *Identity) startRenewal(ctx context.Context) {
+func (i *IdentityHook) startRenewal(ctx context.Context) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if _, needed := i.nextRenewalLocked(); !needed || i.cancelRenewal != nil {
+	if _, needed := i.delayUntilRenewalLocked(); !needed || i.cancelRenewal != nil {
 		return
 	}
 	ctx, i.cancelRenewal = context.WithCancel(context.WithoutCancel(ctx))
-	i.renewWG.Go(func() { i.renewUntilDone(ctx) })
+	i.renewalWG.Go(func() { i.renewUntilDone(ctx) })
 }
 
-func (i *Identity) stopRenewal() {
+func (i *IdentityHook) stopRenewal() {
 	i.mu.Lock()
 	if i.cancelRenewal != nil {
 		i.cancelRenewal()
 		i.cancelRenewal = nil
 	}
 	i.mu.Unlock()
-	i.renewWG.Wait()
+	i.renewalWG.Wait()
 }
 
-// nextRenewalLocked returns the time until the next token must be renewed or the next change must be applied,
+// delayUntilRenewalLocked returns the time until the next token must be renewed or the next change must be applied,
 // false if there is none.
-func (i *Identity) nextRenewalLocked() (next time.Duration, needed bool) {
+func (i *IdentityHook) delayUntilRenewalLocked() (next time.Duration, needed bool) {
 	for _, id := range i.config.Identities {
 		t := i.tokenOfIdentity[id.Name]
 		delay, renewable := time.Duration(0), true
-		if t != nil && !t.ChangePending && i.config.Issuer.IsSignedByCurrentKeys(t) {
+		if t != nil && !t.ChangePending && i.config.Issuer.IsSignedByExistingKey(t) {
 			delay, renewable = i.config.Issuer.RenewalDelay(t)
 		}
 		if renewable && (!needed || delay < next) {
@@ -247,12 +247,12 @@ func (i *Identity) nextRenewalLocked() (next time.Duration, needed bool) {
 }
 
 // renewUntilDone renews tokens until ctx is done.
-func (i *Identity) renewUntilDone(ctx context.Context) {
+func (i *IdentityHook) renewUntilDone(ctx context.Context) {
 	retryDelay := time.Duration(0)
 	for {
 		stepped := i.config.Issuer.ClockStepped()
 		i.mu.Lock()
-		delay, needed := i.nextRenewalLocked()
+		delay, needed := i.delayUntilRenewalLocked()
 		i.mu.Unlock()
 		if !needed {
 			<-ctx.Done()
@@ -289,7 +289,7 @@ func (i *Identity) renewUntilDone(ctx context.Context) {
 
 // renewDueTokens renews the tokens that are due, and applies the change_mode of their identities. A restart replaces
 // signals: the new process reads all tokens.
-func (i *Identity) renewDueTokens(ctx context.Context) error {
+func (i *IdentityHook) renewDueTokens(ctx context.Context) error {
 	changed, err := i.issueAndWriteTokens(ctx, true)
 	if err != nil || len(changed) == 0 {
 		return err
@@ -317,7 +317,7 @@ func (i *Identity) renewDueTokens(ctx context.Context) error {
 	next := maps.Clone(i.tokenOfIdentity)
 	for _, id := range changed {
 		if t := next[id.Name]; t != nil {
-			next[id.Name] = withoutPendingChange(t)
+			next[id.Name] = withoutPendingTokenChange(t)
 		}
 	}
 	if err := i.storeTokens(ctx, next); err != nil {

@@ -37,7 +37,7 @@ type identityTask struct {
 	log      []string // events with the time since the start of the test
 	diskFull bool
 
-	hook   *Identity
+	hook   *IdentityHook
 	issuer *identity.Issuer
 }
 
@@ -63,14 +63,14 @@ func (i *identityTask) letRun(call func()) {
 
 // startAgent starts an agent, which starts the task or finds it running.
 func (i *identityTask) startAgent(running bool) error {
-	i.issuer = identity.New(identity.Config{Store: i.store, Region: "global", Now: func() time.Time { return i.now() }})
+	i.issuer = identity.NewIssuer(identity.Config{Store: i.store, Region: "global", Now: func() time.Time { return i.now() }})
 	change := func(format string, args ...any) error {
 		i.mu.Lock()
 		defer i.mu.Unlock()
 		i.log = append(i.log, fmt.Sprintf("%v: ", time.Since(i.begin).Truncate(time.Minute))+fmt.Sprintf(format, args...))
 		return nil
 	}
-	i.hook = NewIdentity(IdentityConfig{
+	i.hook = NewIdentityHook(IdentityHookConfig{
 		Issuer: i.issuer, Workload: identity.Workload{Namespace: "default", JobID: "web", Group: "web", AllocID: "a", Task: "server"}, Identities: i.identities,
 		WriteFile: func(path string, data []byte) error {
 			i.mu.Lock()
@@ -274,7 +274,7 @@ func TestIdentityCrashBetweenRecordAndFile(t *testing.T) {
 		f.sleep(33 * time.Minute)
 		f.stopAgent()
 		f.log = nil
-		stored := f.issuer.Tokens("a", "server")["x"]
+		stored := f.issuer.StoredTokens("a", "server")["x"]
 		if stored.JWT == first || !stored.ChangePending {
 			t.Fatalf("the renewed token is not stored: %v", stored.ChangePending)
 		}
@@ -323,14 +323,14 @@ func TestIdentityAfterClockSteps(t *testing.T) {
 		for _, d := range []time.Duration{50 * time.Minute, -50 * time.Minute, -24 * time.Hour} {
 			before := len(f.log)
 			step.Add(int64(d))
-			f.letRun(f.issuer.HandleClockStep)
+			f.letRun(f.issuer.NotifyClockStep)
 			if len(f.log) != before+1 {
 				t.Errorf("%d renewals after a step of %v, want 1", len(f.log)-before, d)
 			}
 		}
 		before := len(f.log)
 		step.Add(int64(10 * time.Second))
-		f.letRun(f.issuer.HandleClockStep)
+		f.letRun(f.issuer.NotifyClockStep)
 		if len(f.log) != before {
 			t.Error("a renewal after a step of ten seconds")
 		}
@@ -343,7 +343,7 @@ func TestIdentityLosesItsKey(t *testing.T) {
 		f.mustStartAgent(false)
 		defer func() { f.close() }()
 		first := f.files["secrets/nomad_token"]
-		key := f.issuer.Tokens("a", "server")["default"].KeyID
+		key := f.issuer.StoredTokens("a", "server")["default"].KeyID
 		if _, err := f.store.RotateKeys(t.Context(), true); err != nil {
 			t.Fatal(err)
 		}
@@ -355,7 +355,7 @@ func TestIdentityLosesItsKey(t *testing.T) {
 		if f.files["secrets/nomad_token"] == first {
 			t.Error("the token of a removed key was not replaced")
 		}
-		if n, err := f.issuer.CountTokens(key); n != 0 || err != nil {
+		if n, err := f.issuer.CountTokensSignedWith(key); n != 0 || err != nil {
 			t.Errorf("%d tokens of the removed key: %v", n, err)
 		}
 	})

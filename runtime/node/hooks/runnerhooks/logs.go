@@ -17,21 +17,21 @@ import (
 )
 
 var (
-	_ hook.TaskPrestart = (*Logs)(nil)
-	_ hook.TaskStop     = (*Logs)(nil)
+	_ hook.TaskPrestart = (*LogsHook)(nil)
+	_ hook.TaskStop     = (*LogsHook)(nil)
 )
 
-// Collector collects the output of tasks; [logs.Collector] implements it.
-type Collector interface {
+// LogCollector collects the output of tasks; [logs.Collector] implements it.
+type LogCollector interface {
 	// Start starts the collection, and returns the paths that the task must write to. It
 	// may be called again for the same task.
 	Start(ctx context.Context, task logs.Task) (stdout, stderr string, err error)
 	// Stop waits briefly for remaining output, and ends the collection. If ended is true,
 	// the process of the task is known to be dead; otherwise its output keeps a reader.
 	Stop(ctx context.Context, allocID, task string, ended bool) error
-	// Finish is like Stop, for a task whose collection this agent has not started. An
+	// CollectLeftoverAndStop is like Stop, for a task whose collection this agent has not started. An
 	// earlier agent may have started it.
-	Finish(ctx context.Context, task logs.Task, ended bool) error
+	CollectLeftoverAndStop(ctx context.Context, task logs.Task, ended bool) error
 }
 
 // OutputMode is the destination of the output of a task.
@@ -43,30 +43,30 @@ const (
 	OutputReadByDriver                   // the driver reads the output: it receives paths, at which no file exists
 )
 
-// Logs collects the output of the task. Its name in events is Nomad's.
-type Logs struct {
+// LogsHook collects the output of the task. Its name in events is Nomad's.
+type LogsHook struct {
 	BuiltinHook
-	collector          Collector
+	collector          LogCollector
 	logTask            func() (logs.Task, OutputMode)
 	setOutput          func(stdout, stderr string)
-	taskEnded          func() bool
+	allProcessesEnded  func() bool
 	emitEvent          func(*api.TaskEvent)
-	startedByThisAgent atomic.Bool // this agent has started the collection of the task.s output
+	startedByThisAgent atomic.Bool // this agent has started the collection of the task's output
 }
 
-// NewLogs returns the hook for one task. task returns the task and the destination of its output; setOutput passes
+// NewLogsHook returns the hook for one task. task returns the task and the destination of its output; setOutput passes
 // the paths for the next start to the runner; ended reports whether no process of the task can be alive; emit gets
 // an event when the task has to wait.
-func NewLogs(collector Collector, task func() (logs.Task, OutputMode), setOutput func(stdout, stderr string), ended func() bool, emit func(*api.TaskEvent)) *Logs {
-	return &Logs{collector: collector, logTask: task, setOutput: setOutput, taskEnded: ended, emitEvent: emit}
+func NewLogsHook(collector LogCollector, task func() (logs.Task, OutputMode), setOutput func(stdout, stderr string), ended func() bool, emit func(*api.TaskEvent)) *LogsHook {
+	return &LogsHook{collector: collector, logTask: task, setOutput: setOutput, allProcessesEnded: ended, emitEvent: emit}
 }
 
 // Name implements hook.Hook.
-func (*Logs) Name() string { return "logmon" }
+func (*LogsHook) Name() string { return "logmon" }
 
 // NoDeadline implements Hook: a task waits for file descriptors until others have ended. Each call of the
 // collector has a timeout of its own.
-func (*Logs) NoDeadline() bool { return true }
+func (*LogsHook) NoDeadline() bool { return true }
 
 // The timeouts of the collector's calls.
 const (
@@ -75,14 +75,14 @@ const (
 )
 
 // Prestart implements hook.TaskPrestart.
-func (l *Logs) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+func (l *LogsHook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	task, mode := l.logTask()
 	task.Running = req.Running
 	switch mode {
 	case OutputDiscarded:
 		return hook.TaskPrestartResponse{}, nil
 	case OutputReadByDriver:
-		l.setOutput(logs.UncollectedPaths(task))
+		l.setOutput(logs.UncollectedOutputPaths(task))
 		return hook.TaskPrestartResponse{}, nil
 	}
 	failpoint.Hit(failpoint.StepTaskDir, failpoint.PhaseDuring)
@@ -97,7 +97,7 @@ func (l *Logs) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook
 }
 
 // startCollection starts the collection, and blocks while other tasks hold all file descriptors.
-func (l *Logs) startCollection(ctx context.Context, task logs.Task) (stdout, stderr string, err error) {
+func (l *LogsHook) startCollection(ctx context.Context, task logs.Task) (stdout, stderr string, err error) {
 	for waiting := false; ; waiting = true {
 		call, cancel := context.WithTimeout(ctx, collectorStartTimeout)
 		stdout, stderr, err = l.collector.Start(call, task)
@@ -107,7 +107,7 @@ func (l *Logs) startCollection(ctx context.Context, task logs.Task) (stdout, std
 			return stdout, stderr, err
 		}
 		if !waiting {
-			l.emitEvent(model.EventWaitingForDescriptors(tooManyTasksErr.Error()))
+			l.emitEvent(model.EventWaitingForFileDescriptors(tooManyTasksErr.Error()))
 		}
 		select {
 		case <-tooManyTasksErr.DescriptorsFreed:
@@ -118,7 +118,7 @@ func (l *Logs) startCollection(ctx context.Context, task logs.Task) (stdout, std
 }
 
 // Stop implements hook.TaskStop.
-func (l *Logs) Stop(ctx context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+func (l *LogsHook) Stop(ctx context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, collectorStopTimeout)
 	defer cancel()
 	task, mode := l.logTask()
@@ -126,7 +126,7 @@ func (l *Logs) Stop(ctx context.Context, req hook.TaskStopRequest) (hook.TaskSto
 	case mode != OutputCollected:
 		return hook.TaskStopResponse{}, nil
 	case !l.startedByThisAgent.Load():
-		return hook.TaskStopResponse{}, l.collector.Finish(ctx, task, l.taskEnded())
+		return hook.TaskStopResponse{}, l.collector.CollectLeftoverAndStop(ctx, task, l.allProcessesEnded())
 	}
-	return hook.TaskStopResponse{}, l.collector.Stop(ctx, req.Alloc.ID, req.Task.Name, l.taskEnded())
+	return hook.TaskStopResponse{}, l.collector.Stop(ctx, req.Alloc.ID, req.Task.Name, l.allProcessesEnded())
 }

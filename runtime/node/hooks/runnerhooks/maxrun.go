@@ -9,58 +9,58 @@ import (
 )
 
 var (
-	_ hook.AllocPrerun   = (*MaxRunDuration)(nil)
-	_ hook.AllocUpdate   = (*MaxRunDuration)(nil)
-	_ hook.AllocPostrun  = (*MaxRunDuration)(nil)
-	_ hook.AllocShutdown = (*MaxRunDuration)(nil)
+	_ hook.AllocPrerun   = (*MaxRunDurationHook)(nil)
+	_ hook.AllocUpdate   = (*MaxRunDurationHook)(nil)
+	_ hook.AllocPostrun  = (*MaxRunDurationHook)(nil)
+	_ hook.AllocShutdown = (*MaxRunDurationHook)(nil)
 )
 
-// MaxRunDuration ends an allocation that exceeds its maximum run time.
-type MaxRunDuration struct {
+// MaxRunDurationHook ends an allocation that exceeds its maximum run time.
+type MaxRunDurationHook struct {
 	BuiltinHook
 	deadline   func() time.Time
 	onExceeded func()
 
 	mu            sync.Mutex
-	deadlineTimer *time.Timer // timer is nil unless armed
+	deadlineTimer *time.Timer // calls onExceeded at the deadline; nil if there is no deadline
 }
 
-// NewMaxRunDuration returns the hook for one allocation. deadline returns the time by
+// NewMaxRunDurationHook returns the hook for one allocation. deadline returns the time by
 // which the current version of the allocation must have ended; a zero time means never.
 // exceeded is called at that time, and must not block.
-func NewMaxRunDuration(deadline func() time.Time, exceeded func()) *MaxRunDuration {
-	return &MaxRunDuration{deadline: deadline, onExceeded: exceeded}
+func NewMaxRunDurationHook(deadline func() time.Time, exceeded func()) *MaxRunDurationHook {
+	return &MaxRunDurationHook{deadline: deadline, onExceeded: exceeded}
 }
 
 // Name implements hook.Hook.
-func (*MaxRunDuration) Name() string { return "max_run_duration" }
+func (*MaxRunDurationHook) Name() string { return "max_run_duration" }
 
 // Prerun implements hook.AllocPrerun.
-func (m *MaxRunDuration) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+func (m *MaxRunDurationHook) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
 	m.setTimer(m.deadline())
 	return hook.AllocPrerunResponse{}, nil
 }
 
 // UpdateAlloc implements hook.AllocUpdate.
-func (m *MaxRunDuration) UpdateAlloc(context.Context, hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
+func (m *MaxRunDurationHook) UpdateAlloc(context.Context, hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
 	m.setTimer(m.deadline())
 	return hook.AllocUpdateResponse{}, nil
 }
 
 // Postrun implements hook.AllocPostrun.
-func (m *MaxRunDuration) Postrun(context.Context, hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
+func (m *MaxRunDurationHook) Postrun(context.Context, hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
 	m.setTimer(time.Time{})
 	return hook.AllocPostrunResponse{}, nil
 }
 
 // ShutdownAlloc implements hook.AllocShutdown.
-func (m *MaxRunDuration) ShutdownAlloc(context.Context, hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
+func (m *MaxRunDurationHook) ShutdownAlloc(context.Context, hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
 	m.setTimer(time.Time{})
 	return hook.AllocShutdownResponse{}, nil
 }
 
 // setTimer sets the timer to a new deadline. A zero deadline only stops the timer.
-func (m *MaxRunDuration) setTimer(deadline time.Time) {
+func (m *MaxRunDurationHook) setTimer(deadline time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.deadlineTimer != nil {

@@ -17,14 +17,14 @@ import (
 )
 
 var (
-	_ hook.AllocPrerun  = (*Network)(nil)
-	_ hook.AllocPostrun = (*Network)(nil)
+	_ hook.AllocPrerun  = (*NetworkHook)(nil)
+	_ hook.AllocPostrun = (*NetworkHook)(nil)
 )
 
 // NetworkManager creates and destroys the networks of allocations; network.Manager implements
 // it.
 type NetworkManager interface {
-	Existing(allocID string) *state.AllocNetwork
+	ActiveNetwork(allocID string) *state.AllocNetwork
 	Create(ctx context.Context, request state.AllocNetwork) (*state.AllocNetwork, error)
 	Destroy(ctx context.Context, allocID string) error
 }
@@ -36,8 +36,8 @@ type NetworkTask struct {
 	DriverCapabilities func(context.Context) (driver.Capabilities, error)
 }
 
-// NetworkConfig configures the hook for one allocation.
-type NetworkConfig struct {
+// NetworkHookConfig configures the hook for one allocation.
+type NetworkHookConfig struct {
 	Manager    NetworkManager
 	NewRequest func() state.AllocNetwork // returns what the job asks for, interpolated, without the driver
 	Tasks      []NetworkTask
@@ -47,31 +47,31 @@ type NetworkConfig struct {
 	EmitEvent     func(*api.TaskEvent)      // emits an event on all tasks
 }
 
-// Network creates the network that the tasks of an allocation share, and destroys it
+// NetworkHook creates the network that the tasks of an allocation share, and destroys it
 // when they have ended. It is for groups that do not use the network of the host.
-type Network struct {
+type NetworkHook struct {
 	BuiltinHook
-	config NetworkConfig
+	config NetworkHookConfig
 }
 
-// NewNetwork returns the hook for one allocation.
-func NewNetwork(c NetworkConfig) *Network { return &Network{config: c} }
+// NewNetworkHook returns the hook for one allocation.
+func NewNetworkHook(c NetworkHookConfig) *NetworkHook { return &NetworkHook{config: c} }
 
 // Name implements hook.Hook.
-func (*Network) Name() string { return "network" }
+func (*NetworkHook) Name() string { return "network" }
 
 // NoDeadline implements Hook: to create a network, a driver may have to pull an image.
-func (*Network) NoDeadline() bool { return true }
+func (*NetworkHook) NoDeadline() bool { return true }
 
 // Prerun implements hook.AllocPrerun.
-func (n *Network) Prerun(ctx context.Context, req hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
-	if existing := n.config.Manager.Existing(req.Alloc.ID); existing != nil && n.config.ReuseExisting {
+func (n *NetworkHook) Prerun(ctx context.Context, req hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+	if existing := n.config.Manager.ActiveNetwork(req.Alloc.ID); existing != nil && n.config.ReuseExisting {
 		n.config.SetNetwork(existing)
 		return hook.AllocPrerunResponse{}, nil
 	}
 	request := n.config.NewRequest()
 	var err error
-	if request.Driver, err = n.findCreator(ctx, request.Mode); err != nil {
+	if request.NamespaceDriver, err = n.findNetworkCreatingDriver(ctx, request.Mode); err != nil {
 		return hook.AllocPrerunResponse{}, err
 	}
 	point := failpoint.EnterStep(failpoint.StepNetwork)
@@ -87,9 +87,9 @@ func (n *Network) Prerun(ctx context.Context, req hook.AllocPrerunRequest) (hook
 // capabilitiesTimeout limits how long a driver may take to start before the network is created.
 const capabilitiesTimeout = time.Minute
 
-// findCreator returns the driver that creates the namespace, "" if the agent does. It returns an error if the
+// findNetworkCreatingDriver returns the driver that creates the namespace, "" if the agent does. It returns an error if the
 // driver of a task does not support the network mode.
-func (n *Network) findCreator(ctx context.Context, mode string) (string, error) {
+func (n *NetworkHook) findNetworkCreatingDriver(ctx context.Context, mode string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, capabilitiesTimeout)
 	defer cancel()
 	var creator *NetworkTask
@@ -123,7 +123,7 @@ func (n *Network) findCreator(ctx context.Context, mode string) (string, error) 
 const postrunTimeout = 10 * time.Second
 
 // Postrun implements hook.AllocPostrun.
-func (n *Network) Postrun(ctx context.Context, req hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
+func (n *NetworkHook) Postrun(ctx context.Context, req hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, postrunTimeout)
 	defer cancel()
 	err := n.config.Manager.Destroy(ctx, req.Alloc.ID)

@@ -14,14 +14,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
 )
 
-var _ hook.TaskPrestart = (*Secrets)(nil)
+var _ hook.TaskPrestart = (*SecretsHook)(nil)
 
 // VariableReader returns the items of a variable, nil if there is no such variable. An error contains no items.
 type VariableReader func(namespace, path string) (map[string]string, error)
 
-// Secrets reads the values of a task's secret blocks before each start of the task. The values are kept
+// SecretsHook reads the values of a task's secret blocks before each start of the task. The values are kept
 // in memory only.
-type Secrets struct {
+type SecretsHook struct {
 	BuiltinHook
 	task         *api.Task
 	namespace    string
@@ -29,17 +29,17 @@ type Secrets struct {
 	envBuilder   *taskenv.Builder
 }
 
-// NewSecrets returns the hook for a task whose secret blocks all have the provider nomad.
-func NewSecrets(task *api.Task, namespace string, read VariableReader, env *taskenv.Builder) *Secrets {
-	return &Secrets{task: task, namespace: namespace, readVariable: read, envBuilder: env}
+// NewSecretsHook returns the hook for a task whose secret blocks all have the provider nomad.
+func NewSecretsHook(task *api.Task, namespace string, read VariableReader, env *taskenv.Builder) *SecretsHook {
+	return &SecretsHook{task: task, namespace: namespace, readVariable: read, envBuilder: env}
 }
 
 // Name implements hook.Hook.
-func (*Secrets) Name() string { return "secrets" }
+func (*SecretsHook) Name() string { return "secrets" }
 
 // Prestart implements hook.TaskPrestart. A failure can be repaired with a new value of the variable, so the restart
 // policy decides about the next start.
-func (se *Secrets) Prestart(_ context.Context, _ hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+func (se *SecretsHook) Prestart(_ context.Context, _ hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	values := make(map[string]string)
 	for _, s := range se.task.Secrets {
 		items, err := se.readVariable(se.namespace, s.Path)
@@ -55,36 +55,36 @@ func (se *Secrets) Prestart(_ context.Context, _ hook.TaskPrestartRequest) (hook
 		}
 	}
 	se.envBuilder.SetSecrets(values)
-	return hook.TaskPrestartResponse{}, se.checkReferences()
+	return hook.TaskPrestartResponse{}, se.checkAllSecretReferences()
 }
 
-// checkReferences returns an error for a reference to a value that does not exist: a task would get the text of the reference
+// checkAllSecretReferences returns an error for a reference to a value that does not exist: a task would get the text of the reference
 // in place of the value.
-func (se *Secrets) checkReferences() error {
+func (se *SecretsHook) checkAllSecretReferences() error {
 	env := se.envBuilder.Build()
 	for _, name := range slices.Sorted(maps.Keys(se.task.Env)) {
-		if missing := env.MissingSecret(se.task.Env[name]); missing != "" {
+		if missing := env.FirstMissingSecretReference(se.task.Env[name]); missing != "" {
 			return missingSecretError("env "+name, missing)
 		}
 	}
-	return checkConfigReferences(env, "config", se.task.Config)
+	return checkSecretReferences(env, "config", se.task.Config)
 }
 
-func checkConfigReferences(env *taskenv.Env, place string, value any) error {
+func checkSecretReferences(env *taskenv.Env, configPath string, value any) error {
 	switch value := value.(type) {
 	case string:
-		if missing := env.MissingSecret(value); missing != "" {
-			return missingSecretError(place, missing)
+		if missing := env.FirstMissingSecretReference(value); missing != "" {
+			return missingSecretError(configPath, missing)
 		}
 	case []any:
 		for i, element := range value {
-			if err := checkConfigReferences(env, place+"["+strconv.Itoa(i)+"]", element); err != nil {
+			if err := checkSecretReferences(env, configPath+"["+strconv.Itoa(i)+"]", element); err != nil {
 				return err
 			}
 		}
 	case map[string]any:
 		for _, key := range slices.Sorted(maps.Keys(value)) {
-			if err := checkConfigReferences(env, place+"."+key, value[key]); err != nil {
+			if err := checkSecretReferences(env, configPath+"."+key, value[key]); err != nil {
 				return err
 			}
 		}
@@ -92,7 +92,7 @@ func checkConfigReferences(env *taskenv.Env, place string, value any) error {
 	return nil
 }
 
-func missingSecretError(place, reference string) error {
+func missingSecretError(configPath, reference string) error {
 	return driver.Recoverable(fmt.Errorf(
-		"%s: ${%s} has no value: the variable of the secret block has no such key, or the task has no such secret block. Add the key with nomad-lite var put, or correct the reference", place, reference))
+		"%s: ${%s} has no value: the variable of the secret block has no such key, or the task has no such secret block. Add the key with nomad-lite var put, or correct the reference", configPath, reference))
 }

@@ -19,7 +19,7 @@ func TestSecretsAreReadAtEachStart(t *testing.T) {
 		Secrets: []*api.Secret{{Name: "db", Provider: "nomad", Path: "a/b"}},
 	}
 	env := taskenv.NewBuilder(taskenv.Node{}, taskenv.Alloc{}, taskenv.Task{EnvBlock: task.Env})
-	h := NewSecrets(task, "prod", func(namespace, path string) (map[string]string, error) {
+	h := NewSecretsHook(task, "prod", func(namespace, path string) (map[string]string, error) {
 		if namespace != "prod" || path != "a/b" {
 			t.Errorf("read %s in %s", path, namespace)
 		}
@@ -62,7 +62,7 @@ func TestSecretsReportPlaceAndRemedy(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			c.task.Secrets = secrets
 			env := taskenv.NewBuilder(taskenv.Node{}, taskenv.Alloc{}, taskenv.Task{EnvBlock: c.task.Env})
-			h := NewSecrets(&c.task, "prod", func(string, string) (map[string]string, error) { return c.items, c.err }, env)
+			h := NewSecretsHook(&c.task, "prod", func(string, string) (map[string]string, error) { return c.items, c.err }, env)
 			_, err := h.Prestart(t.Context(), hook.TaskPrestartRequest{})
 			if !driver.IsRecoverable(err) {
 				t.Fatalf("error %v, want one that the restart policy decides about", err)

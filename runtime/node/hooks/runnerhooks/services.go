@@ -9,29 +9,29 @@ import (
 )
 
 var (
-	_ hook.AllocPrerun         = (*GroupServices)(nil)
-	_ hook.AllocUpdate         = (*GroupServices)(nil)
-	_ hook.AllocPreTaskRestart = (*GroupServices)(nil)
-	_ hook.AllocPreKill        = (*GroupServices)(nil)
-	_ hook.AllocPostrun        = (*GroupServices)(nil)
+	_ hook.AllocPrerun         = (*GroupServicesHook)(nil)
+	_ hook.AllocUpdate         = (*GroupServicesHook)(nil)
+	_ hook.AllocPreTaskRestart = (*GroupServicesHook)(nil)
+	_ hook.AllocPreKill        = (*GroupServicesHook)(nil)
+	_ hook.AllocPostrun        = (*GroupServicesHook)(nil)
 
-	_ hook.AllocPrerun   = (*Checks)(nil)
-	_ hook.AllocUpdate   = (*Checks)(nil)
-	_ hook.AllocPreKill  = (*Checks)(nil)
-	_ hook.AllocPostrun  = (*Checks)(nil)
-	_ hook.AllocShutdown = (*Checks)(nil)
+	_ hook.AllocPrerun   = (*ChecksHook)(nil)
+	_ hook.AllocUpdate   = (*ChecksHook)(nil)
+	_ hook.AllocPreKill  = (*ChecksHook)(nil)
+	_ hook.AllocPostrun  = (*ChecksHook)(nil)
+	_ hook.AllocShutdown = (*ChecksHook)(nil)
 
-	_ hook.TaskPrestart   = (*TaskServices)(nil)
-	_ hook.TaskPoststart  = (*TaskServices)(nil)
-	_ hook.TaskUpdate     = (*TaskServices)(nil)
-	_ hook.TaskPreKilling = (*TaskServices)(nil)
-	_ hook.TaskExited     = (*TaskServices)(nil)
-	_ hook.TaskStop       = (*TaskServices)(nil)
+	_ hook.TaskPrestart   = (*TaskServicesHook)(nil)
+	_ hook.TaskPoststart  = (*TaskServicesHook)(nil)
+	_ hook.TaskUpdate     = (*TaskServicesHook)(nil)
+	_ hook.TaskPreKilling = (*TaskServicesHook)(nil)
+	_ hook.TaskExited     = (*TaskServicesHook)(nil)
+	_ hook.TaskStop       = (*TaskServicesHook)(nil)
 )
 
-// GroupServices registers the services of the group. After PreKill and PreTaskRestart
+// GroupServicesHook registers the services of the group. After PreKill and PreTaskRestart
 // have deregistered them, the runner waits for the shutdown_delay of the group.
-type GroupServices struct {
+type GroupServicesHook struct {
 	BuiltinHook
 	serviceSet *services.Set
 
@@ -41,18 +41,20 @@ type GroupServices struct {
 	preKillCalled bool
 }
 
-// NewGroupServices returns the hook for one allocation.
-func NewGroupServices(set *services.Set) *GroupServices { return &GroupServices{serviceSet: set} }
+// NewGroupServicesHook returns the hook for one allocation.
+func NewGroupServicesHook(set *services.Set) *GroupServicesHook {
+	return &GroupServicesHook{serviceSet: set}
+}
 
 // Name implements hook.Hook.
-func (*GroupServices) Name() string { return "group_services" }
+func (*GroupServicesHook) Name() string { return "group_services" }
 
 // Prerun implements hook.AllocPrerun. An error fails the allocation.
-func (g *GroupServices) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+func (g *GroupServicesHook) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
 	return hook.AllocPrerunResponse{}, g.registerUnlessKilled()
 }
 
-func (g *GroupServices) registerUnlessKilled() error {
+func (g *GroupServicesHook) registerUnlessKilled() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.preKillCalled {
@@ -62,22 +64,22 @@ func (g *GroupServices) registerUnlessKilled() error {
 }
 
 // UpdateAlloc implements hook.AllocUpdate.
-func (g *GroupServices) UpdateAlloc(context.Context, hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
-	return hook.AllocUpdateResponse{}, g.serviceSet.Update(services.GroupWorkload)
+func (g *GroupServicesHook) UpdateAlloc(context.Context, hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
+	return hook.AllocUpdateResponse{}, g.serviceSet.UpdateRegistrations(services.GroupWorkload)
 }
 
 // PreTaskRestart implements hook.AllocPreTaskRestart: it deregisters the services.
 // RegisterAgain registers them again.
-func (g *GroupServices) PreTaskRestart(ctx context.Context, _ hook.AllocPreTaskRestartRequest) (hook.AllocPreTaskRestartResponse, error) {
+func (g *GroupServicesHook) PreTaskRestart(ctx context.Context, _ hook.AllocPreTaskRestartRequest) (hook.AllocPreTaskRestartResponse, error) {
 	return hook.AllocPreTaskRestartResponse{}, g.serviceSet.Deregister(ctx, services.GroupWorkload)
 }
 
 // RegisterAgain registers the services again after PreTaskRestart. The old processes
 // must have exited.
-func (g *GroupServices) RegisterAgain() error { return g.registerUnlessKilled() }
+func (g *GroupServicesHook) RegisterAgain() error { return g.registerUnlessKilled() }
 
 // PreKill implements hook.AllocPreKill.
-func (g *GroupServices) PreKill(ctx context.Context, _ hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
+func (g *GroupServicesHook) PreKill(ctx context.Context, _ hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
 	g.mu.Lock()
 	g.preKillCalled = true
 	g.mu.Unlock()
@@ -86,28 +88,28 @@ func (g *GroupServices) PreKill(ctx context.Context, _ hook.AllocPreKillRequest)
 
 // Postrun implements hook.AllocPostrun. No task runs, so it removes every registration
 // of the allocation.
-func (g *GroupServices) Postrun(ctx context.Context, _ hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
+func (g *GroupServicesHook) Postrun(ctx context.Context, _ hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
 	return hook.AllocPostrunResponse{}, g.serviceSet.DeregisterAll(ctx)
 }
 
-// TaskServices registers the services of one task while it runs.
-type TaskServices struct {
+// TaskServicesHook registers the services of one task while it runs.
+type TaskServicesHook struct {
 	BuiltinHook
 	serviceSet *services.Set
 	taskName   string
 }
 
-// NewTaskServices returns the hook for one task.
-func NewTaskServices(set *services.Set, task string) *TaskServices {
-	return &TaskServices{serviceSet: set, taskName: task}
+// NewTaskServicesHook returns the hook for one task.
+func NewTaskServicesHook(set *services.Set, task string) *TaskServicesHook {
+	return &TaskServicesHook{serviceSet: set, taskName: task}
 }
 
 // Name implements hook.Hook.
-func (*TaskServices) Name() string { return "task_services" }
+func (*TaskServicesHook) Name() string { return "task_services" }
 
 // Prestart implements hook.TaskPrestart. If the task does not run, it removes
 // registrations that an agent left which was killed together with the task.
-func (t *TaskServices) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+func (t *TaskServicesHook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	if !req.Running {
 		once, cancel := context.WithCancel(ctx)
 		cancel()
@@ -118,69 +120,69 @@ func (t *TaskServices) Prestart(ctx context.Context, req hook.TaskPrestartReques
 }
 
 // Poststart implements hook.TaskPoststart.
-func (t *TaskServices) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+func (t *TaskServicesHook) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 	return hook.TaskPoststartResponse{}, t.serviceSet.Register(t.taskName, req.Network)
 }
 
 // Update implements hook.TaskUpdate.
-func (t *TaskServices) Update(context.Context, hook.TaskUpdateRequest) (hook.TaskUpdateResponse, error) {
-	return hook.TaskUpdateResponse{}, t.serviceSet.Update(t.taskName)
+func (t *TaskServicesHook) Update(context.Context, hook.TaskUpdateRequest) (hook.TaskUpdateResponse, error) {
+	return hook.TaskUpdateResponse{}, t.serviceSet.UpdateRegistrations(t.taskName)
 }
 
 // PreKilling implements hook.TaskPreKilling.
-func (t *TaskServices) PreKilling(ctx context.Context, _ hook.TaskPreKillingRequest) (hook.TaskPreKillingResponse, error) {
+func (t *TaskServicesHook) PreKilling(ctx context.Context, _ hook.TaskPreKillingRequest) (hook.TaskPreKillingResponse, error) {
 	return hook.TaskPreKillingResponse{}, t.serviceSet.Deregister(ctx, t.taskName)
 }
 
 // Exited implements hook.TaskExited.
-func (t *TaskServices) Exited(ctx context.Context, _ hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
+func (t *TaskServicesHook) Exited(ctx context.Context, _ hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
 	return hook.TaskExitedResponse{}, t.serviceSet.Deregister(ctx, t.taskName)
 }
 
 // Stop implements hook.TaskStop.
-func (t *TaskServices) Stop(ctx context.Context, _ hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+func (t *TaskServicesHook) Stop(ctx context.Context, _ hook.TaskStopRequest) (hook.TaskStopResponse, error) {
 	return hook.TaskStopResponse{}, t.serviceSet.Deregister(ctx, t.taskName)
 }
 
-// Checks runs the checks of all services of the allocation.
-type Checks struct {
+// ChecksHook runs the checks of all services of the allocation.
+type ChecksHook struct {
 	BuiltinHook
 	serviceSet *services.Set
 }
 
-// NewChecks returns the hook for one allocation.
-func NewChecks(set *services.Set) *Checks { return &Checks{serviceSet: set} }
+// NewChecksHook returns the hook for one allocation.
+func NewChecksHook(set *services.Set) *ChecksHook { return &ChecksHook{serviceSet: set} }
 
 // Name implements hook.Hook.
-func (*Checks) Name() string { return "checks_hook" }
+func (*ChecksHook) Name() string { return "checks_hook" }
 
 // Prerun implements hook.AllocPrerun.
-func (c *Checks) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+func (c *ChecksHook) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
 	c.serviceSet.StartChecks()
 	return hook.AllocPrerunResponse{}, nil
 }
 
 // UpdateAlloc implements hook.AllocUpdate.
-func (c *Checks) UpdateAlloc(context.Context, hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
+func (c *ChecksHook) UpdateAlloc(context.Context, hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
 	c.serviceSet.UpdateChecks()
 	return hook.AllocUpdateResponse{}, nil
 }
 
 // PreKill implements hook.AllocPreKill.
-func (c *Checks) PreKill(context.Context, hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
+func (c *ChecksHook) PreKill(context.Context, hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
 	c.serviceSet.StopChecks(true)
 	return hook.AllocPreKillResponse{}, nil
 }
 
 // Postrun implements hook.AllocPostrun, for an allocation that was killed during its
 // Prerun.
-func (c *Checks) Postrun(context.Context, hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
+func (c *ChecksHook) Postrun(context.Context, hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
 	c.serviceSet.StopChecks(true)
 	return hook.AllocPostrunResponse{}, nil
 }
 
 // ShutdownAlloc implements hook.AllocShutdown. The results stay for the next agent.
-func (c *Checks) ShutdownAlloc(context.Context, hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
+func (c *ChecksHook) ShutdownAlloc(context.Context, hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
 	c.serviceSet.StopChecks(false)
 	return hook.AllocShutdownResponse{}, nil
 }

@@ -43,7 +43,7 @@ func newServiceSet(t *testing.T) (*services.Set, func(when string, want ...strin
 
 func TestGroupServices(t *testing.T) {
 	set, want := newServiceSet(t)
-	h := NewGroupServices(set)
+	h := NewGroupServicesHook(set)
 	ctx := t.Context()
 	steps := []struct {
 		when string
@@ -70,7 +70,7 @@ func TestGroupServices(t *testing.T) {
 
 func TestTaskServices(t *testing.T) {
 	set, want := newServiceSet(t)
-	h := NewTaskServices(set, "t")
+	h := NewTaskServicesHook(set, "t")
 	ctx := t.Context()
 	prestart := func(running bool) func() error {
 		return func() error {
@@ -105,7 +105,7 @@ func TestTaskServices(t *testing.T) {
 	}
 
 	// After a power failure, the services are still registered.
-	if err := errors.Join(poststart(), discardResult(NewTaskServices(set, "t").Poststart(ctx, hook.TaskPoststartRequest{}))); err != nil {
+	if err := errors.Join(poststart(), discardResult(NewTaskServicesHook(set, "t").Poststart(ctx, hook.TaskPoststartRequest{}))); err != nil {
 		t.Fatal(err)
 	}
 	if err := prestart(false)(); err != nil {
@@ -127,7 +127,7 @@ func TestChecksHook(t *testing.T) {
 		CheckResultStore: memoryCheckResultStore(kept),
 		Logger:           hclog.NewNullLogger(),
 	})
-	h := NewChecks(set)
+	h := NewChecksHook(set)
 	ctx := t.Context()
 	for _, s := range []struct {
 		when       string
@@ -146,7 +146,7 @@ func TestChecksHook(t *testing.T) {
 		if err := s.do(); err != nil {
 			t.Errorf("%s: %v", s.when, err)
 		}
-		if list, _, _ := set.Checks(); len(list) != s.runs || len(kept) != s.kept {
+		if list, _, _ := set.CheckResults(); len(list) != s.runs || len(kept) != s.kept {
 			t.Errorf("%s: %d checks run and %d results are kept, want %d and %d", s.when, len(list), len(kept), s.runs, s.kept)
 		}
 	}

@@ -13,11 +13,11 @@ import (
 )
 
 var (
-	_ Hook               = (*Stats)(nil)
-	_ hook.TaskPoststart = (*Stats)(nil)
-	_ hook.TaskExited    = (*Stats)(nil)
-	_ hook.TaskStop      = (*Stats)(nil)
-	_ hook.TaskShutdown  = (*Stats)(nil)
+	_ Hook               = (*StatsHook)(nil)
+	_ hook.TaskPoststart = (*StatsHook)(nil)
+	_ hook.TaskExited    = (*StatsHook)(nil)
+	_ hook.TaskStop      = (*StatsHook)(nil)
+	_ hook.TaskShutdown  = (*StatsHook)(nil)
 )
 
 // The minimum and maximum pause between attempts to open a stream.
@@ -33,14 +33,14 @@ const (
 	firstSampleTimeout = 2 * time.Second
 )
 
-// StatsSource opens a stream of resource samples of the running task. The channel may
+// OpenStatsFunc opens a stream of resource samples of the running task. The channel may
 // be closed at any time; then the hook opens a new stream.
-type StatsSource func(ctx context.Context, interval time.Duration) (<-chan *driver.TaskStats, error)
+type OpenStatsFunc func(ctx context.Context, interval time.Duration) (<-chan *driver.TaskStats, error)
 
-// Stats samples the resource usage of the task on demand.
-type Stats struct {
+// StatsHook samples the resource usage of the task on demand.
+type StatsHook struct {
 	BuiltinHook
-	openStream StatsSource
+	openStream OpenStatsFunc
 	interval   time.Duration
 	logger     hclog.Logger
 
@@ -56,23 +56,23 @@ type sampleStream struct {
 	cancel           context.CancelFunc
 	idleTimer        *time.Timer   // cancels the stream streamIdleTimeout after the last Latest
 	firstAttemptDone chan struct{} // closed by runStream after the first attempt, with or without a sample
-	unsupported      bool          // the driver has no samples of this process; guarded by Stats.mu
+	statsUnsupported bool          // the driver has no samples of this process; guarded by Stats.mu
 }
 
-// NewStats returns the hook for one task.
-func NewStats(source StatsSource, interval time.Duration, logger hclog.Logger) *Stats {
-	return &Stats{openStream: source, interval: interval, logger: logger}
+// NewStatsHook returns the hook for one task.
+func NewStatsHook(source OpenStatsFunc, interval time.Duration, logger hclog.Logger) *StatsHook {
+	return &StatsHook{openStream: source, interval: interval, logger: logger}
 }
 
 // Name implements hook.Hook.
-func (*Stats) Name() string { return "stats_hook" }
+func (*StatsHook) Name() string { return "stats_hook" }
 
 // Latest returns the newest sample, or nil if there never was one. It may be called at
 // any time. Only the first call in a while blocks, for two seconds at most, until the
 // driver has sent a sample. Sampling then continues at the interval, until ten seconds
 // have passed without a call.
-func (st *Stats) Latest(ctx context.Context) *driver.TaskStats {
-	if first := st.extendSampling(ctx); first != nil {
+func (st *StatsHook) Latest(ctx context.Context) *driver.TaskStats {
+	if first := st.startOrExtendSampling(ctx); first != nil {
 		timeout := time.NewTimer(firstSampleTimeout)
 		defer timeout.Stop()
 		select {
@@ -86,12 +86,12 @@ func (st *Stats) Latest(ctx context.Context) *driver.TaskStats {
 	return st.latestSample
 }
 
-// extendSampling starts sampling, or extends it by streamIdleTimeout. The channel is closed when
-// the first sample has arrived; it is nil if the caller need not wait.
-func (st *Stats) extendSampling(ctx context.Context) <-chan struct{} {
+// startOrExtendSampling starts sampling, or extends it by streamIdleTimeout. The channel is closed when
+// the first sample has arrived or the first attempt to get one has failed; it is nil if no sample can arrive.
+func (st *StatsHook) startOrExtendSampling(ctx context.Context) <-chan struct{} {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if !st.taskRunning || st.stream != nil && st.stream.unsupported {
+	if !st.taskRunning || st.stream != nil && st.stream.statsUnsupported {
 		return nil
 	}
 	if st.stream == nil || !st.stream.idleTimer.Stop() {
@@ -105,7 +105,7 @@ func (st *Stats) extendSampling(ctx context.Context) <-chan struct{} {
 }
 
 // Poststart implements hook.TaskPoststart.
-func (st *Stats) Poststart(context.Context, hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+func (st *StatsHook) Poststart(context.Context, hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	st.taskRunning = true
@@ -113,24 +113,24 @@ func (st *Stats) Poststart(context.Context, hook.TaskPoststartRequest) (hook.Tas
 }
 
 // Exited implements hook.TaskExited.
-func (st *Stats) Exited(context.Context, hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
+func (st *StatsHook) Exited(context.Context, hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
 	st.endSampling()
 	return hook.TaskExitedResponse{}, nil
 }
 
 // Stop implements hook.TaskStop.
-func (st *Stats) Stop(context.Context, hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+func (st *StatsHook) Stop(context.Context, hook.TaskStopRequest) (hook.TaskStopResponse, error) {
 	st.endSampling()
 	return hook.TaskStopResponse{}, nil
 }
 
 // Shutdown implements hook.TaskShutdown.
-func (st *Stats) Shutdown(context.Context, hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
+func (st *StatsHook) Shutdown(context.Context, hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
 	st.endSampling()
 	return hook.TaskShutdownResponse{}, nil
 }
 
-func (st *Stats) endSampling() {
+func (st *StatsHook) endSampling() {
 	st.mu.Lock()
 	if st.stream != nil {
 		st.stream.idleTimer.Stop()
@@ -142,16 +142,16 @@ func (st *Stats) endSampling() {
 }
 
 // runStream takes samples until ctx ends or the driver reports that it has none.
-func (st *Stats) runStream(ctx context.Context, s *sampleStream) {
+func (st *StatsHook) runStream(ctx context.Context, s *sampleStream) {
 	answered := sync.OnceFunc(func() { close(s.firstAttemptDone) })
 	defer answered()
 	pause := minStatsRetryDelay
 	for {
 		samples, err := st.openStream(ctx, st.interval)
-		if isPermanentError(err) {
+		if isPermanentDriverError(err) {
 			st.logger.Debug("driver has no stats", "error", err)
 			st.mu.Lock()
-			s.unsupported = true
+			s.statsUnsupported = true
 			st.mu.Unlock()
 			return
 		}
@@ -177,8 +177,8 @@ func (st *Stats) runStream(ctx context.Context, s *sampleStream) {
 	}
 }
 
-// isPermanentError reports whether err means that a retry cannot succeed.
-func isPermanentError(err error) bool {
+// isPermanentDriverError reports whether err means that a retry cannot succeed.
+func isPermanentDriverError(err error) bool {
 	var e *driver.Error
 	return errors.As(err, &e) && !e.Recoverable
 }

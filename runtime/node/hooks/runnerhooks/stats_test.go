@@ -15,7 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-func startStats(t *testing.T, h *Stats) {
+func startStats(t *testing.T, h *StatsHook) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel() // the end of this context must not end the stream
@@ -24,7 +24,7 @@ func startStats(t *testing.T, h *Stats) {
 	}
 }
 
-func endStats(t *testing.T, h *Stats) {
+func endStats(t *testing.T, h *StatsHook) {
 	t.Helper()
 	if _, err := h.Exited(t.Context(), hook.TaskExitedRequest{}); err != nil {
 		t.Fatal(err)
@@ -91,7 +91,7 @@ func (f *fakeDriver) wantOpenStreams(t *testing.T, want int) {
 }
 
 // wantLatest checks that Latest returns sample number want without blocking, or no sample if want is 0.
-func wantLatest(t *testing.T, h *Stats, want uint64) {
+func wantLatest(t *testing.T, h *StatsHook, want uint64) {
 	t.Helper()
 	begin := time.Now()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -110,7 +110,7 @@ func wantLatest(t *testing.T, h *Stats, want uint64) {
 func TestStatsAreSampledOnDemand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &fakeDriver{startTime: time.Now()}
-		h := NewStats(s.openStream, time.Second, hclog.NewNullLogger())
+		h := NewStatsHook(s.openStream, time.Second, hclog.NewNullLogger())
 		wantLatest(t, h, 0) // no process has started
 		startStats(t, h)
 		time.Sleep(time.Hour)
@@ -156,7 +156,7 @@ func TestStatsAreSampledOnDemand(t *testing.T) {
 func TestStatsRequestsShareAStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &fakeDriver{startTime: time.Now()}
-		h := NewStats(s.openStream, time.Second, hclog.NewNullLogger())
+		h := NewStatsHook(s.openStream, time.Second, hclog.NewNullLogger())
 		startStats(t, h)
 		var callersWG sync.WaitGroup
 		for range 20 {
@@ -176,7 +176,7 @@ func TestLatestReturnsWithSilentDriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &fakeDriver{startTime: time.Now()}
 		s.silent = true
-		h := NewStats(s.openStream, time.Second, hclog.NewNullLogger())
+		h := NewStatsHook(s.openStream, time.Second, hclog.NewNullLogger())
 		startStats(t, h)
 		begin := time.Now()
 		if got := h.Latest(t.Context()); got != nil || time.Since(begin) != firstSampleTimeout {
@@ -227,7 +227,7 @@ func TestStatsRetries(t *testing.T) {
 					close(stream)
 					return stream, nil
 				}
-				h := NewStats(source, 5*time.Second, hclog.NewNullLogger())
+				h := NewStatsHook(source, 5*time.Second, hclog.NewNullLogger())
 				startStats(t, h)
 				for range 20 {
 					before := time.Now()
@@ -252,7 +252,7 @@ func TestStatsRetries(t *testing.T) {
 func TestStatsContinueWithNextProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
-		h := NewStats(func(context.Context, time.Duration) (<-chan *driver.TaskStats, error) {
+		h := NewStatsHook(func(context.Context, time.Duration) (<-chan *driver.TaskStats, error) {
 			asked++
 			return nil, &driver.Error{Err: errors.New("not of this process")}
 		}, time.Second, hclog.NewNullLogger())

@@ -10,12 +10,12 @@ import (
 )
 
 var (
-	_ hook.TaskPrestart = (*TaskAPI)(nil)
-	_ hook.TaskStop     = (*TaskAPI)(nil)
+	_ hook.TaskPrestart = (*TaskAPIHook)(nil)
+	_ hook.TaskStop     = (*TaskAPIHook)(nil)
 )
 
-// TaskAPI makes the socket at which the task reaches the API of the agent. A task without a socket still runs.
-type TaskAPI struct {
+// TaskAPIHook makes the socket at which the task reaches the API of the agent. A task without a socket still runs.
+type TaskAPIHook struct {
 	BuiltinHook
 	listener     *taskapi.Listener
 	socketAddr   taskapi.Addr
@@ -23,21 +23,21 @@ type TaskAPI struct {
 	logger       hclog.Logger
 }
 
-// NewTaskAPI returns the hook for one task. listen makes the socket, in place of an earlier one, and returns its
+// NewTaskAPIHook returns the hook for one task. listen makes the socket, in place of an earlier one, and returns its
 // descriptor.
-func NewTaskAPI(listener *taskapi.Listener, task taskapi.Addr, listen func() (fd int, err error), logger hclog.Logger) *TaskAPI {
-	return &TaskAPI{listener: listener, socketAddr: task, createSocket: listen, logger: logger}
+func NewTaskAPIHook(listener *taskapi.Listener, task taskapi.Addr, listen func() (fd int, err error), logger hclog.Logger) *TaskAPIHook {
+	return &TaskAPIHook{listener: listener, socketAddr: task, createSocket: listen, logger: logger}
 }
 
 // Name implements hook.Hook.
-func (*TaskAPI) Name() string { return "api" }
+func (*TaskAPIHook) Name() string { return "api" }
 
 // Prestart implements hook.TaskPrestart. It is called again for a running task by each agent, whose sockets
 // replace those of the agent before.
-func (t *TaskAPI) Prestart(context.Context, hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+func (t *TaskAPIHook) Prestart(context.Context, hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	fd, err := t.createSocket()
 	if err == nil {
-		err = t.listener.Add(t.socketAddr, fd)
+		err = t.listener.AddSocket(t.socketAddr, fd)
 	}
 	if err != nil {
 		t.logger.Warn("task cannot reach the API", "task", t.socketAddr.Task, "error", err)
@@ -46,7 +46,7 @@ func (t *TaskAPI) Prestart(context.Context, hook.TaskPrestartRequest) (hook.Task
 }
 
 // Stop implements hook.TaskStop.
-func (t *TaskAPI) Stop(context.Context, hook.TaskStopRequest) (hook.TaskStopResponse, error) {
-	t.listener.Remove(t.socketAddr)
+func (t *TaskAPIHook) Stop(context.Context, hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+	t.listener.RemoveSocket(t.socketAddr)
 	return hook.TaskStopResponse{}, nil
 }

@@ -13,18 +13,18 @@ import (
 )
 
 var (
-	_ hook.TaskPrestart = (*TaskDir)(nil)
-	_ hook.TaskStop     = (*TaskDir)(nil)
+	_ hook.TaskPrestart = (*TaskDirHook)(nil)
+	_ hook.TaskStop     = (*TaskDirHook)(nil)
 )
 
-// dirBuiltKey is a key in the state of the hook TaskDir. The key is set once the directory has been
+// dirBuiltKey is a key in the state of TaskDirHook. The key is set once the directory has been
 // built, so that the event for the build is emitted once. The hook is never done,
 // because directories in memory are lost at a reboot.
 const dirBuiltKey = "is_done"
 
-// TaskDir builds the directory of the task, and removes the secrets when the task has
+// TaskDirHook builds the directory of the task, and removes the secrets when the task has
 // ended.
-type TaskDir struct {
+type TaskDirHook struct {
 	BuiltinHook
 	allocDir  *allocdir.Dir
 	options   func() allocdir.TaskOptions
@@ -32,19 +32,19 @@ type TaskDir struct {
 	logger    hclog.Logger
 }
 
-// NewTaskDir returns the hook for one task.
-func NewTaskDir(dir *allocdir.Dir, options func() allocdir.TaskOptions, emit func(*api.TaskEvent), logger hclog.Logger) *TaskDir {
-	return &TaskDir{allocDir: dir, options: options, emitEvent: emit, logger: logger}
+// NewTaskDirHook returns the hook for one task.
+func NewTaskDirHook(dir *allocdir.Dir, options func() allocdir.TaskOptions, emit func(*api.TaskEvent), logger hclog.Logger) *TaskDirHook {
+	return &TaskDirHook{allocDir: dir, options: options, emitEvent: emit, logger: logger}
 }
 
-// TaskDirName is the name of the hook TaskDir.
+// TaskDirName is the name of TaskDirHook.
 const TaskDirName = "task_dir"
 
 // Name implements hook.Hook.
-func (*TaskDir) Name() string { return TaskDirName }
+func (*TaskDirHook) Name() string { return TaskDirName }
 
 // Prestart implements hook.TaskPrestart.
-func (t *TaskDir) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+func (t *TaskDirHook) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	built := hook.TaskPrestartResponse{State: map[string]string{dirBuiltKey: "true"}}
 	first := req.PreviousState[dirBuiltKey] == ""
 	if first {
@@ -63,6 +63,6 @@ func (t *TaskDir) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hoo
 }
 
 // Stop implements hook.TaskStop.
-func (t *TaskDir) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+func (t *TaskDirHook) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
 	return hook.TaskStopResponse{}, t.allocDir.DropSecrets(req.Task.Name)
 }

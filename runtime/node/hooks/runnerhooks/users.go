@@ -13,23 +13,23 @@ import (
 )
 
 var (
-	_ hook.TaskPrestart = (*WorkloadUser)(nil)
-	_ hook.TaskStop     = (*WorkloadUser)(nil)
+	_ hook.TaskPrestart = (*WorkloadUserHook)(nil)
+	_ hook.TaskStop     = (*WorkloadUserHook)(nil)
 )
 
-// WorkloadUserHookName is the name of the hook [WorkloadUser], under which its state is stored.
+// WorkloadUserHookName is the name of [WorkloadUserHook], under which its state is stored.
 const WorkloadUserHookName = "workload_users"
 
-// workloadUserKey is a key in the state of WorkloadUser. Its value is the id.
+// workloadUserKey is a key in the state of WorkloadUserHook. Its value is the id.
 const workloadUserKey = "dynamic_user_ugid"
 
-// WorkloadUserID returns the user id in the stored state of WorkloadUser, 0 if it has none.
+// WorkloadUserID returns the user id in the stored state of WorkloadUserHook, 0 if it has none.
 func WorkloadUserID(state map[string]string) uint32 {
 	id, _ := strconv.ParseUint(state[workloadUserKey], 10, 32) // a task with an invalid id gets another
 	return uint32(id)
 }
 
-// NewWorkloadUserState returns the stored state of WorkloadUser for a task with a user id.
+// NewWorkloadUserState returns the stored state of WorkloadUserHook for a task with a user id.
 func NewWorkloadUserState(id uint32) map[string]string {
 	return map[string]string{workloadUserKey: strconv.FormatUint(uint64(id), 10)}
 }
@@ -48,29 +48,29 @@ type UserPool interface {
 	Release(users.Task)
 }
 
-// WorkloadUser gives a task a user id of its own. It is for tasks that name no user, and has an
+// WorkloadUserHook gives a task a user id of its own. It is for tasks that name no user, and has an
 // effect only if the driver supports such users.
-type WorkloadUser struct {
+type WorkloadUserHook struct {
 	BuiltinHook
-	userPool     UserPool
-	capabilities func() driver.Capabilities
-	setUser      func(name string)
-	dismissUser  func(id uint32) error
-	logger       hclog.Logger
+	userPool         UserPool
+	capabilities     func() driver.Capabilities
+	setUser          func(name string)
+	revokeUserAccess func(id uint32) error
+	logger           hclog.Logger
 }
 
-// NewWorkloadUser returns the hook for one task. It calls setUser with the user of the task, which
-// may be empty, and dismissUser when the task no longer has the user, so that the next task with
+// NewWorkloadUserHook returns the hook for one task. It calls setUser with the user of the task, which
+// may be empty, and revokeUserAccess when the task no longer has the user, so that the next task with
 // the id cannot access its files.
-func NewWorkloadUser(pool UserPool, capabilities func() driver.Capabilities, setUser func(name string), dismissUser func(id uint32) error, logger hclog.Logger) *WorkloadUser {
-	return &WorkloadUser{userPool: pool, capabilities: capabilities, setUser: setUser, dismissUser: dismissUser, logger: logger}
+func NewWorkloadUserHook(pool UserPool, capabilities func() driver.Capabilities, setUser func(name string), revokeUserAccess func(id uint32) error, logger hclog.Logger) *WorkloadUserHook {
+	return &WorkloadUserHook{userPool: pool, capabilities: capabilities, setUser: setUser, revokeUserAccess: revokeUserAccess, logger: logger}
 }
 
 // Name implements hook.Hook.
-func (*WorkloadUser) Name() string { return WorkloadUserHookName }
+func (*WorkloadUserHook) Name() string { return WorkloadUserHookName }
 
 // Prestart implements hook.TaskPrestart.
-func (w *WorkloadUser) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+func (w *WorkloadUserHook) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	if !w.capabilities().DynamicWorkloadUsers {
 		w.setUser("")
 		return hook.TaskPrestartResponse{}, nil
@@ -84,12 +84,12 @@ func (w *WorkloadUser) Prestart(_ context.Context, req hook.TaskPrestartRequest)
 }
 
 // Stop implements hook.TaskStop.
-func (w *WorkloadUser) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+func (w *WorkloadUserHook) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
 	id := WorkloadUserID(req.PreviousState)
 	if id == 0 {
 		return hook.TaskStopResponse{}, nil
 	}
-	if err := w.dismissUser(id); err != nil {
+	if err := w.revokeUserAccess(id); err != nil {
 		w.logger.Error("the next task with this user id can access files of an ended task", "task", req.Task.Name, "uid", id, "error", err)
 	}
 	w.userPool.Release(users.Task{AllocID: req.Alloc.ID, Name: req.Task.Name})

@@ -10,10 +10,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-var _ hook.TaskPrestart = (*TaskValidator)(nil)
+var _ hook.TaskPrestart = (*TaskValidationHook)(nil)
 
-// TaskValidator rejects tasks that the operator of the node does not allow.
-type TaskValidator struct {
+// TaskValidationHook rejects tasks that the operator of the node does not allow.
+type TaskValidationHook struct {
 	BuiltinHook
 	deniedUsers    taskuser.Denied
 	checkedDrivers []string
@@ -22,19 +22,19 @@ type TaskValidator struct {
 	checkServices  func() error
 }
 
-// NewTaskValidator returns the hook for one task. It rejects deniedUsers and foreign groups, as
+// NewTaskValidationHook returns the hook for one task. It rejects deniedUsers and foreign groups, as
 // taskuser.Denied compares them, if the task has one of checkedDrivers. It always rejects user ids of downloads, also in admitted, the users
 // that the task switches to by itself. services returns an error if the interpolated names
 // of the task's services are invalid.
-func NewTaskValidator(deniedUsers, checkedDrivers []string, downloads idrange.Set, admitted []string, services func() error) *TaskValidator {
-	return &TaskValidator{deniedUsers: taskuser.Denied{Names: deniedUsers, ForeignGroups: true}, checkedDrivers: checkedDrivers, downloadUIDs: downloads, admittedUsers: admitted, checkServices: services}
+func NewTaskValidationHook(deniedUsers, checkedDrivers []string, downloads idrange.Set, admitted []string, services func() error) *TaskValidationHook {
+	return &TaskValidationHook{deniedUsers: taskuser.Denied{Names: deniedUsers, ForeignGroups: true}, checkedDrivers: checkedDrivers, downloadUIDs: downloads, admittedUsers: admitted, checkServices: services}
 }
 
 // Name implements hook.Hook.
-func (*TaskValidator) Name() string { return "validate" }
+func (*TaskValidationHook) Name() string { return "validate" }
 
 // Prestart implements hook.TaskPrestart.
-func (t *TaskValidator) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+func (t *TaskValidationHook) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	if slices.Contains(t.checkedDrivers, req.Task.Driver) {
 		if err := t.deniedUsers.Check(req.Task.User); err != nil {
 			return hook.TaskPrestartResponse{}, err

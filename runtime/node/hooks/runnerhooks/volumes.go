@@ -13,13 +13,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-var _ hook.TaskPrestart = (*Volumes)(nil)
+var _ hook.TaskPrestart = (*VolumesHook)(nil)
 
-// VolumesName is the name of the hook Volumes.
+// VolumesName is the name of VolumesHook.
 const VolumesName = "volumes"
 
-// Volumes returns the mounts of a task's volume_mount blocks.
-type Volumes struct {
+// VolumesHook returns the mounts of a task's volume_mount blocks.
+type VolumesHook struct {
 	BuiltinHook
 	volumeMounts   []*api.VolumeMount
 	volumeRequests func() []model.HostVolumeRequest
@@ -32,18 +32,18 @@ type Volumes struct {
 // after a start of the agent.
 type FindVolumeFunc func(ctx context.Context, name string) (*api.HostVolumeInfo, error)
 
-// NewVolumes returns the hook for one task. requests returns the requests of the allocation for host volumes. interpolate
+// NewVolumesHook returns the hook for one task. requests returns the requests of the allocation for host volumes. interpolate
 // replaces the references in a text by their values.
-func NewVolumes(mounts []*api.VolumeMount, requests func() []model.HostVolumeRequest, findVolume FindVolumeFunc, interpolate func(string) string) *Volumes {
-	return &Volumes{volumeMounts: mounts, volumeRequests: requests, findVolume: findVolume, interpolate: interpolate}
+func NewVolumesHook(mounts []*api.VolumeMount, requests func() []model.HostVolumeRequest, findVolume FindVolumeFunc, interpolate func(string) string) *VolumesHook {
+	return &VolumesHook{volumeMounts: mounts, volumeRequests: requests, findVolume: findVolume, interpolate: interpolate}
 }
 
 // Name implements hook.Hook.
-func (*Volumes) Name() string { return VolumesName }
+func (*VolumesHook) Name() string { return VolumesName }
 
 // Prestart implements hook.TaskPrestart. It is called before each start of the task, because the path of a volume can
 // change with the configuration of the agent.
-func (vo *Volumes) Prestart(ctx context.Context, _ hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+func (vo *VolumesHook) Prestart(ctx context.Context, _ hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	point := failpoint.EnterStep(failpoint.StepVolumeMounts)
 	defer point.Leave()
 	var r hook.TaskPrestartResponse
@@ -65,7 +65,7 @@ func (vo *Volumes) Prestart(ctx context.Context, _ hook.TaskPrestartRequest) (ho
 	return r, nil
 }
 
-func (vo *Volumes) newMount(ctx context.Context, m *api.VolumeMount, v model.HostVolumeRequest) (driver.Mount, error) {
+func (vo *VolumesHook) newMount(ctx context.Context, m *api.VolumeMount, v model.HostVolumeRequest) (driver.Mount, error) {
 	volume, err := vo.findVolume(ctx, v.Source)
 	if err != nil {
 		return driver.Mount{}, err

@@ -44,7 +44,7 @@ func TestVolumesMountsHostVolumes(t *testing.T) {
 		{"without a destination", request("rw", false), &api.VolumeMount{Volume: text("v")}, driver.Mount{}, `the volume_mount has no destination`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			h := NewVolumes([]*api.VolumeMount{{}, c.mount}, func() []model.HostVolumeRequest { return []model.HostVolumeRequest{c.request} },
+			h := NewVolumesHook([]*api.VolumeMount{{}, c.mount}, func() []model.HostVolumeRequest { return []model.HostVolumeRequest{c.request} },
 				func(_ context.Context, name string) (*api.HostVolumeInfo, error) {
 					if name == "gone" {
 						return nil, errors.New("gone: not usable")

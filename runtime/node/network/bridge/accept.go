@@ -22,19 +22,19 @@ const dockerUserChain, forwardChain = "DOCKER-USER", "FORWARD"
 // ensureAcceptRules adds the accepting rules for IPv4 and IPv6 if a chain of iptables can drop forwarded packets.
 func (b *Bridge) ensureAcceptRules() error {
 	for _, family := range iptablesFamilies {
-		if err := b.ensureAcceptRulesIn(&nftables.Table{Name: "filter", Family: family}); err != nil {
+		if err := b.ensureAcceptRulesInTable(&nftables.Table{Name: "filter", Family: family}); err != nil {
 			return fmt.Errorf("accept forwarded packets in the table filter of iptables: %w", err)
 		}
 	}
 	return nil
 }
 
-func (b *Bridge) ensureAcceptRulesIn(table *nftables.Table) error {
+func (b *Bridge) ensureAcceptRulesInTable(table *nftables.Table) error {
 	c, err := nftables.New()
 	if err != nil {
 		return err
 	}
-	name, err := findChainForAccept(c, table)
+	name, err := findChainForAcceptRules(c, table)
 	if name == "" || err != nil {
 		return err
 	}
@@ -44,7 +44,7 @@ func (b *Bridge) ensureAcceptRulesIn(table *nftables.Table) error {
 		return fmt.Errorf("list chain %s: %w", name, err)
 	}
 	for _, key := range []expr.MetaKey{expr.MetaKeyOIFNAME, expr.MetaKeyIIFNAME} {
-		accept := newAcceptExprs(key, b.config.Name)
+		accept := newAcceptRuleExprs(key, b.config.Name)
 		if findRule(existing, accept) == nil {
 			c.InsertRule(&nftables.Rule{Table: table, Chain: chain, Exprs: accept})
 		}
@@ -52,8 +52,8 @@ func (b *Bridge) ensureAcceptRulesIn(table *nftables.Table) error {
 	return c.Flush()
 }
 
-// findChainForAccept returns the name of the chain that needs accepting rules, "" if there is none.
-func findChainForAccept(c *nftables.Conn, table *nftables.Table) (string, error) {
+// findChainForAcceptRules returns the name of the chain that needs accepting rules, "" if there is none.
+func findChainForAcceptRules(c *nftables.Conn, table *nftables.Table) (string, error) {
 	chains, err := findForwardChains(c, table)
 	if err != nil {
 		return "", err
@@ -85,8 +85,9 @@ func findForwardChains(c *nftables.Conn, table *nftables.Table) ([]*nftables.Cha
 	return chains, nil
 }
 
-// newAcceptExprs returns the rule that iptables-nft writes to accept packets by the name of their input or output interface.
-func newAcceptExprs(key expr.MetaKey, name string) []expr.Any {
+// newAcceptRuleExprs returns the rule that iptables-nft writes to accept packets by the name of their input or output
+// interface.
+func newAcceptRuleExprs(key expr.MetaKey, name string) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: key, Register: 1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: append([]byte(name), 0)},
@@ -98,14 +99,14 @@ func newAcceptExprs(key expr.MetaKey, name string) []expr.Any {
 // findRule returns the rule with the same expressions as want, whatever its counters are; nil if there is none.
 func findRule(rules []*nftables.Rule, want []expr.Any) *nftables.Rule {
 	for _, r := range rules {
-		if sameRule(r.Exprs, want) {
+		if sameRuleExprs(r.Exprs, want) {
 			return r
 		}
 	}
 	return nil
 }
 
-func sameRule(a, b []expr.Any) bool {
+func sameRuleExprs(a, b []expr.Any) bool {
 	if len(a) != len(b) {
 		return false
 	}
@@ -141,14 +142,14 @@ func sameRule(a, b []expr.Any) bool {
 func removeAcceptRules(bridge string) error {
 	var errs []error
 	for _, family := range iptablesFamilies {
-		if err := removeAcceptRulesIn(&nftables.Table{Name: "filter", Family: family}, bridge); err != nil {
+		if err := removeAcceptRulesInTable(&nftables.Table{Name: "filter", Family: family}, bridge); err != nil {
 			errs = append(errs, fmt.Errorf("remove rules of %s from the table filter of iptables: %w", bridge, err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func removeAcceptRulesIn(table *nftables.Table, bridge string) error {
+func removeAcceptRulesInTable(table *nftables.Table, bridge string) error {
 	c, err := nftables.New()
 	if err != nil {
 		return err
@@ -163,7 +164,7 @@ func removeAcceptRulesIn(table *nftables.Table, bridge string) error {
 			return fmt.Errorf("list chain %s: %w", chain.Name, err)
 		}
 		for _, key := range []expr.MetaKey{expr.MetaKeyOIFNAME, expr.MetaKeyIIFNAME} {
-			if r := findRule(existing, newAcceptExprs(key, bridge)); r != nil {
+			if r := findRule(existing, newAcceptRuleExprs(key, bridge)); r != nil {
 				if err := c.DelRule(&nftables.Rule{Table: table, Chain: chain, Handle: r.Handle}); err != nil {
 					return err
 				}

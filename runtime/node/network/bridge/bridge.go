@@ -20,8 +20,9 @@ type Config struct {
 	// NoHairpin turns off the hairpin mode of the interfaces. Without it, a namespace cannot reach its own forwarded
 	// ports while the kernel filters bridged frames (br_netfilter).
 	NoHairpin bool
-	// HostIPOnlyAddresses are addresses of the machine on which only the ports are forwarded that have the address as HostIP.
-	HostIPOnlyAddresses []netip.Addr
+	// AddressesOnlyForHostIPPorts are addresses of the machine on which only the ports are forwarded that have the address
+	// as HostIP.
+	AddressesOnlyForHostIPPorts []netip.Addr
 }
 
 // Validate returns an error if the configuration cannot be used.
@@ -42,7 +43,7 @@ func (c Config) Validate() error {
 type Port struct {
 	Label string
 	// HostIP is the only address of the machine on which the port is forwarded. The zero value means all
-	// addresses, except Config.HostIPOnlyAddresses and addresses for which a Port with the same HostPort has HostIP.
+	// addresses, except Config.AddressesOnlyForHostIPPorts and addresses for which a Port with the same HostPort has HostIP.
 	HostIP        netip.Addr
 	HostPort      int
 	NamespacePort int // port in the namespace
@@ -55,8 +56,8 @@ type Endpoint struct {
 	Ports         []Port
 }
 
-// Status describes a connected namespace.
-type Status struct {
+// NamespaceStatus describes a connected namespace.
+type NamespaceStatus struct {
 	Interface string
 	Address   netip.Addr
 	Address6  netip.Addr // zero without IPv6
@@ -90,8 +91,8 @@ func (e *PortInUseError) Error() string {
 // for a namespace that is connected, completely or in part: a connected namespace keeps its addresses.
 // After an error Detach must be called nevertheless. The error is a [*PortInUseError] if a port is
 // forwarded to another allocation.
-func (b *Bridge) Attach(e Endpoint) (Status, error) {
-	var status Status
+func (b *Bridge) Attach(e Endpoint) (NamespaceStatus, error) {
+	var status NamespaceStatus
 	err := b.withLock(func() error {
 		device, err := b.ensureBridge()
 		if err != nil {
@@ -109,10 +110,10 @@ func (b *Bridge) Attach(e Endpoint) (Status, error) {
 		}
 		point = failpoint.EnterStep(failpoint.StepForwardPorts)
 		defer point.Leave()
-		return firewall.permitSourcesAndForward(e, status)
+		return firewall.permitSourcesAndForwardPorts(e, status)
 	})
 	if err != nil {
-		return Status{}, fmt.Errorf("bridge %s: %w", b.config.Name, err)
+		return NamespaceStatus{}, fmt.Errorf("bridge %s: %w", b.config.Name, err)
 	}
 	return status, nil
 }
@@ -145,14 +146,14 @@ func (b *Bridge) Repair(endpoints []Endpoint) error {
 		}
 		var errs []error
 		for _, e := range endpoints {
-			status, err := b.findAllocStatus(device, e.AllocID)
+			status, err := b.findStatusOfAlloc(device, e.AllocID)
 			switch {
 			case err != nil:
 				errs = append(errs, err)
 			case !status.Address.IsValid():
 				errs = append(errs, fmt.Errorf("allocation %s: its interface no longer exists: restart the allocation", e.AllocID))
 			default:
-				errs = append(errs, firewall.permitSourcesAndForward(e, status))
+				errs = append(errs, firewall.permitSourcesAndForwardPorts(e, status))
 			}
 		}
 		return errors.Join(errs...)

@@ -58,7 +58,7 @@ func setUpMachine() error {
 			return err
 		}
 		for _, a := range addresses {
-			if err := netlink.AddrAdd(link, newAddress(netip.MustParsePrefix(a))); err != nil {
+			if err := netlink.AddrAdd(link, newNetlinkAddress(netip.MustParsePrefix(a))); err != nil {
 				return err
 			}
 		}
@@ -86,7 +86,7 @@ func newEndpoint(t testing.TB, b *Bridge, id string, ports ...Port) Endpoint {
 }
 
 // attach connects a new namespace in which a server answers on port 8080 of TCP and UDP.
-func attach(t testing.TB, b *Bridge, id string, ports ...Port) (Endpoint, Status) {
+func attach(t testing.TB, b *Bridge, id string, ports ...Port) (Endpoint, NamespaceStatus) {
 	t.Helper()
 	e := newEndpoint(t, b, id, ports...)
 	s, err := b.Attach(e)
@@ -234,7 +234,7 @@ func TestPortOfAddress(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, a := range []string{"10.99.0.8/24", "10.99.0.9/24", "fd99::9/64"} {
-		address := newAddress(netip.MustParsePrefix(a))
+		address := newNetlinkAddress(netip.MustParsePrefix(a))
 		if err := netlink.AddrAdd(uplink, address); err != nil {
 			t.Fatal(err)
 		}
@@ -280,7 +280,7 @@ func TestPortOfAddress(t *testing.T) {
 
 	// An address on which the ports of all addresses are not forwarded.
 	reserved := testConfig
-	reserved.HostIPOnlyAddresses = []netip.Addr{netip.MustParseAddr("10.99.0.8"), netip.MustParseAddr("fd99::9")}
+	reserved.AddressesOnlyForHostIPPorts = []netip.Addr{netip.MustParseAddr("10.99.0.8"), netip.MustParseAddr("fd99::9")}
 	if err := New(reserved).Repair([]Endpoint{all}); err != nil {
 		t.Error(err)
 	}
@@ -402,7 +402,7 @@ func TestForwardedPortOfWaitingClient(t *testing.T) {
 		}
 		got := false
 		err := deleteTrackedConnections(func(c *trackedConnection) bool {
-			got = got || isUnforwardedUDP(c, one.Ports)
+			got = got || isUnforwardedUDPConnection(c, one.Ports)
 			return false
 		})
 		if err != nil {
@@ -610,7 +610,7 @@ func TestAgentsShareBridge(t *testing.T) {
 	const n = 20
 	small := testConfig // so small that two agents would choose the same address
 	small.Subnet, small.Subnet6 = netip.MustParsePrefix("172.26.64.0/27"), netip.MustParsePrefix("fd00:26:64::/123")
-	statuses := make(chan Status, n)
+	statuses := make(chan NamespaceStatus, n)
 	for i := range n {
 		e := newEndpoint(t, New(small), fmt.Sprint("shared-", i))
 		go func() {
@@ -748,7 +748,7 @@ func TestHundredNamespacesLeaveNothing(t *testing.T) {
 	before := machineState(t)
 	b := New(testConfig)
 	var list []Endpoint
-	var statuses []Status
+	var statuses []NamespaceStatus
 	for i := range 100 {
 		e := newEndpoint(t, b, fmt.Sprint("many-", i), Port{Label: "http", HostPort: 20000 + i, NamespacePort: 8080})
 		s, err := b.Attach(e)

@@ -14,19 +14,19 @@ import (
 
 // trackedConnection is an entry of the kernel's table of tracked connections (conntrack).
 type trackedConnection struct {
-	request, reply trackedPackets // the packets of the side that has opened the connection, and those of the other side
-	rawMessage     []byte         // netlink message of the kernel with the entry
+	request, reply connectionDirection // the packets of the side that has opened the connection, and those of the other side
+	rawMessage     []byte              // netlink message of the kernel with the entry
 }
 
-// trackedPackets has the addresses and ports of the packets of one direction of a connection.
-type trackedPackets struct {
+// connectionDirection has the addresses and ports of the packets of one direction of a connection.
+type connectionDirection struct {
 	source, destination netip.Addr
 	protocol            byte
 	destinationPort     int
 }
 
-// deleteTrackedConnections deletes the entries of tracked connections for which matches returns true. It lists the entries of IPv4
-// and IPv6 in one request, because a request takes 10 ms even without connections: the kernel walks through all
+// deleteTrackedConnections deletes the entries of tracked connections for which matches returns true. It lists the entries
+// of IPv4 and IPv6 in one request, because a request takes 10 ms even without connections: the kernel walks through all
 // buckets of the table.
 func deleteTrackedConnections(matches func(*trackedConnection) bool) error {
 	const table = int(netlink.ConntrackTable) << 8
@@ -73,7 +73,7 @@ func parseTrackedConnection(raw []byte) (*trackedConnection, error) {
 }
 
 // parseTuple reads a tuple of a message, which describes the packets of one direction. It skips unknown attributes.
-func (p *trackedPackets) parseTuple(tuple []byte) error {
+func (p *connectionDirection) parseTuple(tuple []byte) error {
 	return forEachAttribute(tuple, func(kind uint16, value []byte) error {
 		switch kind {
 		case nl.CTA_TUPLE_IP:
@@ -116,21 +116,23 @@ func forEachAttribute(b []byte, f func(kind uint16, value []byte) error) error {
 	return nil
 }
 
-// deleteUnforwardedUDP deletes the entries of UDP packets to the ports that were sent before the ports were forwarded. The
-// kernel applies the rules of forwarding only to the first packet of an entry, and a client that continues to send
-// would keep its entry alive.
-func deleteUnforwardedUDP(ports []Port) error {
-	return deleteTrackedConnections(func(c *trackedConnection) bool { return isUnforwardedUDP(c, ports) })
+// deleteUnforwardedUDPConnections deletes the entries of UDP packets to the ports that were sent before the ports were
+// forwarded. The kernel applies the rules of forwarding only to the first packet of an entry, and a client that continues
+// to send would keep its entry alive.
+func deleteUnforwardedUDPConnections(ports []Port) error {
+	return deleteTrackedConnections(func(c *trackedConnection) bool { return isUnforwardedUDPConnection(c, ports) })
 }
 
-// isUnforwardedUDP reports whether an entry is of UDP packets to one of the ports whose destination was not translated.
-func isUnforwardedUDP(c *trackedConnection, ports []Port) bool {
+// isUnforwardedUDPConnection reports whether an entry is of UDP packets to one of the ports whose destination was not
+// translated.
+func isUnforwardedUDPConnection(c *trackedConnection, ports []Port) bool {
+	// If the destination of the requests was translated, the replies come from the namespace's address instead.
 	return c.request.protocol == unix.IPPROTO_UDP && c.request.destination == c.reply.source &&
 		slices.ContainsFunc(ports, func(p Port) bool { return p.HostPort == c.request.destinationPort })
 }
 
-// deleteConnectionsOf deletes the entries of connections from or to a namespace with one of the addresses.
-func deleteConnectionsOf(addresses map[netip.Addr]bool) error {
+// deleteConnectionsOfAddresses deletes the entries of connections from or to a namespace with one of the addresses.
+func deleteConnectionsOfAddresses(addresses map[netip.Addr]bool) error {
 	if len(addresses) == 0 {
 		return nil
 	}

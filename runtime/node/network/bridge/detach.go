@@ -26,7 +26,7 @@ type detachQueue struct {
 	waitingCalls []*detachCall
 }
 
-// detachCall is a call of Detach in progress. The fields done and err are guarded by detachQueue.detachMu.
+// detachCall is a call of Detach in progress. The fields isDone and err are guarded by detachQueue.detachMu.
 type detachCall struct {
 	allocID string
 	isDone  bool
@@ -87,7 +87,7 @@ func (b *Bridge) detachAllocs(allocIDs map[string]bool) error {
 		return err
 	}
 	point := failpoint.EnterStep(failpoint.StepDisconnectNetwork)
-	err = b.removeAllocNetworks(allocIDs, links)
+	err = b.removeNetworksOfAllocs(allocIDs, links)
 	point.Leave()
 	if err != nil {
 		return err
@@ -95,14 +95,15 @@ func (b *Bridge) detachAllocs(allocIDs map[string]bool) error {
 	return b.removeBridgeIfUnused(device)
 }
 
-// removeAllocNetworks removes the rules, the tracked connections and the interfaces of allocations. It deletes the interfaces last,
-// because their aliases reserve the addresses, and a call that continues an interrupted one reads the addresses from them.
-func (b *Bridge) removeAllocNetworks(allocIDs map[string]bool, links []netlink.Link) error {
-	if err := b.removeAllocElements(allocIDs); err != nil {
+// removeNetworksOfAllocs removes the rules, the tracked connections and the interfaces of allocations. It deletes the
+// interfaces last, because their aliases reserve the addresses, and a call that continues an interrupted one reads the
+// addresses from them.
+func (b *Bridge) removeNetworksOfAllocs(allocIDs map[string]bool, links []netlink.Link) error {
+	if err := b.removeElementsOfAllocs(allocIDs); err != nil {
 		return fmt.Errorf("remove forwarded ports: %w", err)
 	}
 	// Packets of tracked connections would go to the next namespace that gets the address.
-	if err := deleteConnectionsOf(namespaceAddresses(links)); err != nil {
+	if err := deleteConnectionsOfAddresses(namespaceAddresses(links)); err != nil {
 		return err
 	}
 	return deleteLinks(links)
@@ -121,11 +122,12 @@ func hostInterfacesOf(allocIDs map[string]bool) ([]netlink.Link, error) {
 	return slices.DeleteFunc(all, func(l netlink.Link) bool { return !names[l.Attrs().Name] }), nil
 }
 
-// namespaceAddresses returns the addresses, from the aliases, of the namespaces that are connected to interfaces of the machine.
+// namespaceAddresses returns the addresses, from the aliases, of the namespaces that are connected to interfaces of the
+// machine.
 func namespaceAddresses(links []netlink.Link) map[netip.Addr]bool {
 	addresses := make(map[netip.Addr]bool)
 	for _, link := range links {
-		_, status := parseAlias(link.Attrs().Alias)
+		_, status := parseInterfaceAlias(link.Attrs().Alias)
 		for _, address := range []netip.Addr{status.Address, status.Address6} {
 			if address.IsValid() {
 				addresses[address] = true
@@ -181,8 +183,8 @@ func DetachLeftover(allocID string) error {
 	return New(Config{Name: device.Attrs().Name}).Detach(allocID)
 }
 
-// removeBridgeIfUnused removes the rules of the bridge if no namespace is connected to the bridge. It then removes the bridge too,
-// unless an administrator has created the bridge, or has connected another interface.
+// removeBridgeIfUnused removes the rules of the bridge if no namespace is connected to the bridge. It then removes the
+// bridge too, unless an administrator has created the bridge, or has connected another interface.
 func (b *Bridge) removeBridgeIfUnused(device *netlink.Bridge) error {
 	ports, err := bridgePorts(device)
 	if err != nil {

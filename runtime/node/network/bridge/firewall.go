@@ -18,8 +18,8 @@ import (
 
 // firewall has the two nftables tables of a bridge.
 type firewall struct {
-	portTable   *nftables.Table // forwards ports and masquerades; newPortTable returns it
-	sourceTable *nftables.Table // checks the source addresses of namespaces; newSourceTable returns it
+	portTable        *nftables.Table // forwards ports and masquerades; newPortTable returns it
+	sourceCheckTable *nftables.Table // checks the source addresses of namespaces; newSourceCheckTable returns it
 }
 
 // tableName returns the name of both tables of a bridge.
@@ -32,8 +32,8 @@ func newPortTable(bridge string) *nftables.Table {
 
 // ipFamily has the parts of rules that differ between IPv4 and IPv6.
 type ipFamily struct {
-	setSuffix         string               // suffix of the names of sets
-	protocolNumber    byte                 // number of the family in nftables and in netlink
+	setNameSuffix     string               // suffix of the names of sets
+	nfProtocolNumber  byte                 // number of the family in nftables and in netlink
 	addressType       nftables.SetDatatype // type of an address
 	addressSize       uint32               // bytes of an address
 	sourceOffset      uint32               // offset of the source address in the header of a packet
@@ -53,7 +53,7 @@ var families = []ipFamily{
 // registers.
 const firstRegister = unix.NFT_REG32_00
 
-func familyOf(address netip.Addr) ipFamily {
+func ipFamilyOf(address netip.Addr) ipFamily {
 	if address.Is4() {
 		return families[0]
 	}
@@ -63,9 +63,9 @@ func familyOf(address netip.Addr) ipFamily {
 // newPortMap returns the map of the forwarded ports of a family, with namespace address and port as values. With withHostIP
 // it is the map of the ports with HostIP, whose keys start with that address; otherwise that of the other ports.
 func newPortMap(table *nftables.Table, f ipFamily, withHostIP bool) *nftables.Set {
-	name, key := "ports"+f.setSuffix, []nftables.SetDatatype{nftables.TypeInetProto, nftables.TypeInetService}
+	name, key := "ports"+f.setNameSuffix, []nftables.SetDatatype{nftables.TypeInetProto, nftables.TypeInetService}
 	if withHostIP {
-		name, key = "addressports"+f.setSuffix, append([]nftables.SetDatatype{f.addressType}, key...)
+		name, key = "addressports"+f.setNameSuffix, append([]nftables.SetDatatype{f.addressType}, key...)
 	}
 	return &nftables.Set{
 		Table: table, Name: name, IsMap: true, Concatenation: true,
@@ -106,17 +106,17 @@ func (b *Bridge) ensureFirewall(device *netlink.Bridge) (*firewall, error) {
 			c.AddRule(&nftables.Rule{Table: table, Chain: chain.Chain, Exprs: rule})
 		}
 	}
-	if err := b.ensureSourceTable(c, device); err != nil {
+	if err := b.ensureSourceCheckTable(c, device); err != nil {
 		return nil, err
 	}
 	if err := c.Flush(); err != nil {
 		return nil, fmt.Errorf("nftables: write the tables %s: %w", table.Name, err)
 	}
-	return &firewall{table, newSourceTable(b.config.Name)}, b.ensureAcceptRules()
+	return &firewall{table, newSourceCheckTable(b.config.Name)}, b.ensureAcceptRules()
 }
 
-// subnetsOfDevice returns the subnets of the addresses of a bridge. They include the subnets of an earlier configuration while
-// namespaces of it are connected.
+// subnetsOfDevice returns the subnets of the addresses of a bridge. They include the subnets of an earlier configuration
+// while namespaces of it are connected.
 func subnetsOfDevice(device *netlink.Bridge) ([]netip.Prefix, error) {
 	addresses, err := retryInterruptedDump(func() ([]netlink.Addr, error) { return netlink.AddrList(device, netlink.FAMILY_ALL) })
 	if err != nil {
@@ -153,8 +153,8 @@ func (b *Bridge) portChains(table *nftables.Table, prefixes []netip.Prefix) []ch
 	}
 	var incoming, local, masquerade [][]expr.Any
 	for _, f := range families {
-		ofAddress := joinExprs(matchFamily(f), matchLocalDestination(), translateToPortOfHostIP(table, f))
-		forward := joinExprs(b.matchNotHostIPOnly(f), matchLocalDestination(), translateToPort(table, f))
+		ofAddress := joinExprs(matchFamily(f), matchLocalDestination(), translateToForwardedPortOfHostIP(table, f))
+		forward := joinExprs(b.matchNotAddressOnlyForHostIPPorts(f), matchLocalDestination(), translateToForwardedPort(table, f))
 		incoming = append(incoming, ofAddress, joinExprs(matchFamily(f), forward))
 		if f.loopbackPrefix == loopback6 && !b.canForwardLoopback6() {
 			forward = joinExprs(matchDestination(loopback6, false), forward) // the connection to ::1 is refused at once, instead of timing out
@@ -163,7 +163,7 @@ func (b *Bridge) portChains(table *nftables.Table, prefixes []netip.Prefix) []ch
 		masquerade = append(masquerade, joinExprs(matchFamily(f), matchSource(f.loopbackPrefix, true), matchOutputInterface(name, true), masqueradeAction()))
 	}
 	for _, p := range prefixes {
-		f := familyOf(p.Addr())
+		f := ipFamilyOf(p.Addr())
 		masquerade = append(masquerade,
 			joinExprs(matchFamily(f), matchSource(p, true), matchOutputInterface(name, false), masqueradeAction()),
 			// If a namespace connects to a port that is forwarded to its own subnet, the replies must come from the
@@ -185,47 +185,47 @@ func (b *Bridge) portChains(table *nftables.Table, prefixes []netip.Prefix) []ch
 func matchFamily(f ipFamily) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{f.protocolNumber}},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{f.nfProtocolNumber}},
 	}
 }
 
-func matchInputInterface(name string, equal bool) []expr.Any {
-	return matchInterface(expr.MetaKeyIIFNAME, name, equal)
+func matchInputInterface(name string, isEqual bool) []expr.Any {
+	return matchInterface(expr.MetaKeyIIFNAME, name, isEqual)
 }
-func matchOutputInterface(name string, equal bool) []expr.Any {
-	return matchInterface(expr.MetaKeyOIFNAME, name, equal)
+func matchOutputInterface(name string, isEqual bool) []expr.Any {
+	return matchInterface(expr.MetaKeyOIFNAME, name, isEqual)
 }
 
-// matchInterface matches packets whose input or output interface has the name, or with equal false, another name.
-func matchInterface(key expr.MetaKey, name string, equal bool) []expr.Any {
+// matchInterface matches packets whose input or output interface has the name, or with isEqual false, another name.
+func matchInterface(key expr.MetaKey, name string, isEqual bool) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: key, Register: 1},
-		&expr.Cmp{Op: equalityOp(equal), Register: 1, Data: paddedInterfaceName(name)},
+		&expr.Cmp{Op: equalityOp(isEqual), Register: 1, Data: paddedInterfaceName(name)},
 	}
 }
 
-func equalityOp(equal bool) expr.CmpOp {
-	if equal {
+func equalityOp(isEqual bool) expr.CmpOp {
+	if isEqual {
 		return expr.CmpOpEq
 	}
 	return expr.CmpOpNeq
 }
 
-func matchSource(p netip.Prefix, inside bool) []expr.Any {
-	return matchPrefix(familyOf(p.Addr()).sourceOffset, p, inside)
+func matchSource(p netip.Prefix, isInside bool) []expr.Any {
+	return matchPrefix(ipFamilyOf(p.Addr()).sourceOffset, p, isInside)
 }
-func matchDestination(p netip.Prefix, inside bool) []expr.Any {
-	return matchPrefix(familyOf(p.Addr()).destinationOffset, p, inside)
+func matchDestination(p netip.Prefix, isInside bool) []expr.Any {
+	return matchPrefix(ipFamilyOf(p.Addr()).destinationOffset, p, isInside)
 }
 
-// matchPrefix matches packets whose address at an offset in the network header is in the prefix, or with inside false, is
+// matchPrefix matches packets whose address at an offset in the network header is in the prefix, or with isInside false, is
 // not in it.
-func matchPrefix(offset uint32, p netip.Prefix, inside bool) []expr.Any {
+func matchPrefix(offset uint32, p netip.Prefix, isInside bool) []expr.Any {
 	size := uint32(p.Addr().BitLen() / 8)
 	return []expr.Any{
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: size},
 		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: size, Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen()), Xor: make([]byte, size)},
-		&expr.Cmp{Op: equalityOp(inside), Register: 1, Data: p.Masked().Addr().AsSlice()},
+		&expr.Cmp{Op: equalityOp(isInside), Register: 1, Data: p.Masked().Addr().AsSlice()},
 	}
 }
 
@@ -239,29 +239,29 @@ func matchLocalDestination() []expr.Any {
 
 const destinationPortOffset, destinationPortSize = 2, 2 // destination port in the headers of TCP and UDP
 
-// matchNotHostIPOnly matches packets that are not to one of Config.HostIPOnlyAddresses.
-func (b *Bridge) matchNotHostIPOnly(f ipFamily) (parts []expr.Any) {
-	for _, address := range b.config.HostIPOnlyAddresses {
-		if familyOf(address).setSuffix == f.setSuffix {
+// matchNotAddressOnlyForHostIPPorts matches packets that are not to one of Config.AddressesOnlyForHostIPPorts.
+func (b *Bridge) matchNotAddressOnlyForHostIPPorts(f ipFamily) (parts []expr.Any) {
+	for _, address := range b.config.AddressesOnlyForHostIPPorts {
+		if ipFamilyOf(address).setNameSuffix == f.setNameSuffix {
 			parts = append(parts, matchDestination(netip.PrefixFrom(address, address.BitLen()), false)...)
 		}
 	}
 	return parts
 }
 
-// translateToPort translates the destination of packets to a forwarded port without HostIP.
-func translateToPort(table *nftables.Table, f ipFamily) []expr.Any {
+// translateToForwardedPort translates the destination of packets to a forwarded port without HostIP.
+func translateToForwardedPort(table *nftables.Table, f ipFamily) []expr.Any {
 	set := newPortMap(table, f, false)
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: firstRegister},
 		&expr.Payload{DestRegister: firstRegister + 1, Base: expr.PayloadBaseTransportHeader, Offset: destinationPortOffset, Len: destinationPortSize},
 		&expr.Lookup{SourceRegister: firstRegister, DestRegister: firstRegister, IsDestRegSet: true, SetName: set.Name},
-		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.protocolNumber), RegAddrMin: firstRegister, RegProtoMin: f.natPortRegister},
+		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.nfProtocolNumber), RegAddrMin: firstRegister, RegProtoMin: f.natPortRegister},
 	}
 }
 
-// translateToPortOfHostIP translates the destination of packets to a forwarded port whose HostIP is the destination.
-func translateToPortOfHostIP(table *nftables.Table, f ipFamily) []expr.Any {
+// translateToForwardedPortOfHostIP translates the destination of packets to a forwarded port whose HostIP is the destination.
+func translateToForwardedPortOfHostIP(table *nftables.Table, f ipFamily) []expr.Any {
 	protocol := firstRegister + f.addressSize/4 // the register after the address
 	set := newPortMap(table, f, true)
 	return []expr.Any{
@@ -269,14 +269,14 @@ func translateToPortOfHostIP(table *nftables.Table, f ipFamily) []expr.Any {
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: protocol},
 		&expr.Payload{DestRegister: protocol + 1, Base: expr.PayloadBaseTransportHeader, Offset: destinationPortOffset, Len: destinationPortSize},
 		&expr.Lookup{SourceRegister: firstRegister, DestRegister: firstRegister, IsDestRegSet: true, SetName: set.Name},
-		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.protocolNumber), RegAddrMin: firstRegister, RegProtoMin: f.natPortRegister},
+		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.nfProtocolNumber), RegAddrMin: firstRegister, RegProtoMin: f.natPortRegister},
 	}
 }
 
 // statusDestinationNAT is IPS_DST_NAT: the bit in the status of a connection whose destination was translated.
 const statusDestinationNAT = 1 << 5
 
-// matchForwarded matches packets of connections to a forwarded port, or with yes false, of other connections.
+// matchForwarded matches packets of connections to a forwarded port, or with isForwarded false, of other connections.
 func matchForwarded(isForwarded bool) []expr.Any {
 	return matchConnectionBit(expr.CtKeySTATUS, statusDestinationNAT, isForwarded)
 }
@@ -305,8 +305,8 @@ type setElement struct {
 	port Port // port that an element of a port map forwards
 }
 
-// newPortElements returns the elements of newPortMap(…, withHostIP) that forward ports to an address of a namespace. The comment
-// of each element is the allocation ID.
+// newPortElements returns the elements of newPortMap(…, withHostIP) that forward ports to an address of a namespace. The
+// comment of each element is the allocation ID.
 func newPortElements(allocID string, ports []Port, address netip.Addr, withHostIP bool) []setElement {
 	var all []setElement
 	for _, p := range ports {
@@ -330,9 +330,9 @@ func paddedPort(port int) []byte {
 	return append(binary.BigEndian.AppendUint16(nil, uint16(port)), 0, 0)
 }
 
-// permitSourcesAndForward writes the addresses of an endpoint to sourceTable, so that its namespace may send from them, and
-// forwards its ports. It stops forwarding ports to the allocation that are not among the ports of the endpoint.
-func (f *firewall) permitSourcesAndForward(e Endpoint, status Status) error {
+// permitSourcesAndForwardPorts writes the addresses of an endpoint to sourceCheckTable, so that its namespace may send from
+// them, and forwards its ports. It stops forwarding ports to the allocation that are not among the ports of the endpoint.
+func (f *firewall) permitSourcesAndForwardPorts(e Endpoint, status NamespaceStatus) error {
 	for _, p := range e.Ports {
 		if p.HostIP.Is6() && !status.Address6.IsValid() {
 			return fmt.Errorf("port %q: its host network has the IPv6 address %s, and the namespace has none: set bridge_network_subnet_ipv6, or cidr of the host network", p.Label, p.HostIP)
@@ -342,38 +342,38 @@ func (f *firewall) permitSourcesAndForward(e Endpoint, status Status) error {
 	if err != nil {
 		return fmt.Errorf("nftables: %w", err)
 	}
-	sources := sourceElements(e.AllocID, status)
-	for i, set := range sourceSets(f.sourceTable) {
-		if _, err := replaceElements(c, set, e.AllocID, sources[i]); err != nil {
+	sources := permittedSourceElements(e.AllocID, status)
+	for i, set := range permittedSourceSets(f.sourceCheckTable) {
+		if _, err := replaceAllocElements(c, set, e.AllocID, sources[i]); err != nil {
 			return err
 		}
 	}
-	isNew := false
+	hasNew := false
 	for _, address := range []netip.Addr{status.Address, status.Address6} {
 		if !address.IsValid() {
 			continue
 		}
-		for _, ofAddress := range []bool{false, true} {
-			added := newPortElements(e.AllocID, e.Ports, address, ofAddress)
-			changed, err := replaceElements(c, newPortMap(f.portTable, familyOf(address), ofAddress), e.AllocID, added)
+		for _, withHostIP := range []bool{false, true} {
+			added := newPortElements(e.AllocID, e.Ports, address, withHostIP)
+			changed, err := replaceAllocElements(c, newPortMap(f.portTable, ipFamilyOf(address), withHostIP), e.AllocID, added)
 			if err != nil {
 				return err
 			}
-			isNew = isNew || changed
+			hasNew = hasNew || changed
 		}
 	}
 	if err := c.Flush(); err != nil {
 		return fmt.Errorf("nftables: forward ports: %w", err)
 	}
-	if !isNew {
+	if !hasNew {
 		return nil
 	}
-	return deleteUnforwardedUDP(e.Ports)
+	return deleteUnforwardedUDPConnections(e.Ports)
 }
 
-// replaceElements replaces the elements of an allocation in a set or map with others. It reports whether one of them was not
-// in the set before.
-func replaceElements(c *nftables.Conn, set *nftables.Set, allocID string, added []setElement) (isNew bool, err error) {
+// replaceAllocElements replaces the elements of an allocation in a set or map with others. hasNew reports whether one of
+// them was not in the set before.
+func replaceAllocElements(c *nftables.Conn, set *nftables.Set, allocID string, added []setElement) (hasNew bool, err error) {
 	existing, err := c.GetSetElements(set)
 	if err != nil {
 		return false, fmt.Errorf("nftables: list forwarded ports: %w", err)
@@ -390,7 +390,7 @@ func replaceElements(c *nftables.Conn, set *nftables.Set, allocID string, added 
 	var elements []nftables.SetElement
 	for _, a := range added {
 		elements = append(elements, a.SetElement)
-		isNew = isNew || !slices.ContainsFunc(existing, func(e nftables.SetElement) bool {
+		hasNew = hasNew || !slices.ContainsFunc(existing, func(e nftables.SetElement) bool {
 			return bytes.Equal(e.Key, a.Key) && bytes.Equal(e.Val, a.Val)
 		})
 	}
@@ -400,12 +400,12 @@ func replaceElements(c *nftables.Conn, set *nftables.Set, allocID string, added 
 	if err := c.SetAddElements(set, elements); err != nil {
 		return false, fmt.Errorf("nftables: %w", err)
 	}
-	return isNew, nil
+	return hasNew, nil
 }
 
-// findObsoleteElements returns the existing elements that must be removed before others are added: the elements of the allocation,
-// and elements with the key of an added one whose allocation no longer has an interface. It returns a PortInUseError if
-// an allocation with an interface has the key of an added element.
+// findObsoleteElements returns the existing elements that must be removed before others are added: the elements of the
+// allocation, and elements with the key of an added one whose allocation no longer has an interface. It returns a
+// PortInUseError if an allocation with an interface has the key of an added element.
 func findObsoleteElements(allocID string, added []setElement, existing []nftables.SetElement) (obsolete []nftables.SetElement, err error) {
 	for _, other := range existing {
 		if other.Comment == allocID {
@@ -428,24 +428,26 @@ func findObsoleteElements(allocID string, added []setElement, existing []nftable
 	return obsolete, nil
 }
 
-// removeAllocElements removes the forwarded ports of allocations, and the addresses from which they may send, in one transaction.
-func (b *Bridge) removeAllocElements(allocIDs map[string]bool) error {
+// removeElementsOfAllocs removes the forwarded ports of allocations, and the addresses from which they may send, in one
+// transaction.
+func (b *Bridge) removeElementsOfAllocs(allocIDs map[string]bool) error {
 	c, err := nftables.New()
 	if err != nil {
 		return err
 	}
-	ports, sources := newPortTable(b.config.Name), newSourceTable(b.config.Name)
-	if err := deleteElements(c, ports, allPortMaps(ports), allocIDs); err != nil {
+	ports, sources := newPortTable(b.config.Name), newSourceCheckTable(b.config.Name)
+	if err := deleteElementsOfAllocs(c, ports, allPortMaps(ports), allocIDs); err != nil {
 		return err
 	}
-	if err := deleteElements(c, sources, sourceSets(sources), allocIDs); err != nil {
+	if err := deleteElementsOfAllocs(c, sources, permittedSourceSets(sources), allocIDs); err != nil {
 		return err
 	}
 	return c.Flush()
 }
 
-// deleteElements deletes the elements of allocations in the sets of a table. It does nothing if the table does not exist.
-func deleteElements(c *nftables.Conn, table *nftables.Table, sets []*nftables.Set, allocIDs map[string]bool) error {
+// deleteElementsOfAllocs deletes the elements of allocations in the sets of a table. It does nothing if the table does not
+// exist.
+func deleteElementsOfAllocs(c *nftables.Conn, table *nftables.Table, sets []*nftables.Set, allocIDs map[string]bool) error {
 	// The library's errors for a missing table do not wrap ENOENT, so its existence is checked.
 	tables, err := c.ListTablesOfFamily(table.Family)
 	if err != nil {
@@ -478,7 +480,7 @@ func deleteElements(c *nftables.Conn, table *nftables.Table, sets []*nftables.Se
 // deleteTables deletes both tables of a bridge, if they exist.
 func deleteTables(bridge string) error {
 	var errs []error
-	for _, table := range []*nftables.Table{newPortTable(bridge), newSourceTable(bridge)} {
+	for _, table := range []*nftables.Table{newPortTable(bridge), newSourceCheckTable(bridge)} {
 		c, err := nftables.New()
 		if err != nil {
 			return fmt.Errorf("nftables: %w", err)

@@ -59,9 +59,9 @@ func (b *Bridge) ensureBridge() (*netlink.Bridge, error) {
 			return nil, fmt.Errorf("create: %w", err)
 		}
 	}
-	for _, subnet := range b.subnets() {
-		// newAddress turns off duplicate address detection, which would only delay the use of the address.
-		address := newAddress(netip.PrefixFrom(subnet.Addr().Next(), subnet.Bits()))
+	for _, subnet := range b.configuredSubnets() {
+		// newNetlinkAddress turns off duplicate address detection, which would only delay the use of the address.
+		address := newNetlinkAddress(netip.PrefixFrom(subnet.Addr().Next(), subnet.Bits()))
 		if err := netlink.AddrReplace(device, address); err != nil {
 			return nil, fmt.Errorf("set address %s: %w", address, err)
 		}
@@ -75,8 +75,8 @@ func (b *Bridge) ensureBridge() (*netlink.Bridge, error) {
 	return device, b.ensureLoopback6Route(device)
 }
 
-// subnets returns the configured subnets of IPv4 and, if it is used, of IPv6.
-func (b *Bridge) subnets() []netip.Prefix {
+// configuredSubnets returns the configured subnets of IPv4 and, if it is used, of IPv6.
+func (b *Bridge) configuredSubnets() []netip.Prefix {
 	if !b.config.Subnet6.IsValid() {
 		return []netip.Prefix{b.config.Subnet}
 	}
@@ -96,7 +96,7 @@ func (b *Bridge) checkSubnetUnused() error {
 		}
 		for _, a := range addresses {
 			prefix, err := netip.ParsePrefix(a.String())
-			for _, subnet := range b.subnets() {
+			for _, subnet := range b.configuredSubnets() {
 				if err == nil && prefix.Overlaps(subnet) {
 					return fmt.Errorf("the subnet %s overlaps with the address %s of interface %s: set bridge_network_subnet to another network", subnet, prefix, i.Name)
 				}
@@ -154,7 +154,7 @@ func (b *Bridge) setSysctls() error {
 	}
 	if b.config.Subnet6.IsValid() {
 		needed = append(needed, sysctl{"net/ipv6/conf/all/forwarding", "1"})
-		if err := disableAddressDetection(b.config.Name); err != nil {
+		if err := disableDuplicateAddressDetection(b.config.Name); err != nil {
 			return err
 		}
 	}
@@ -165,7 +165,7 @@ func (b *Bridge) setSysctls() error {
 	}
 	for _, s := range []sysctl{{ipv6 + "accept_ra", "0"}, {ipv6 + "autoconf", "0"}, {ipv6 + "accept_redirects", "0"}, {ipv4 + "accept_redirects", "0"}} {
 		// Errors of a machine without IPv6, and of a container with read-only parameters, are ignored, because the table
-		// of newSourceTable drops such announcements anyway.
+		// of newSourceCheckTable drops such announcements anyway.
 		if err := s.setUnlessEqual(); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.EROFS) {
 			return err
 		}
@@ -173,8 +173,8 @@ func (b *Bridge) setSysctls() error {
 	return nil
 }
 
-// newAddress returns the netlink form of an address, without duplicate address detection.
-func newAddress(prefix netip.Prefix) *netlink.Addr {
+// newNetlinkAddress returns the netlink form of an address, without duplicate address detection.
+func newNetlinkAddress(prefix netip.Prefix) *netlink.Addr {
 	address := &netlink.Addr{IPNet: &net.IPNet{IP: prefix.Addr().AsSlice(), Mask: net.CIDRMask(prefix.Bits(), prefix.Addr().BitLen())}}
 	if prefix.Addr().Is6() {
 		address.Flags = unix.IFA_F_NODAD
@@ -192,7 +192,7 @@ func hostInterfaceName(allocID string) string {
 // namespace follow.
 const aliasPrefix = "nomad-lite "
 
-func formatAlias(allocID string, s Status) string {
+func formatInterfaceAlias(allocID string, s NamespaceStatus) string {
 	alias := aliasPrefix + allocID + " " + s.Address.String()
 	if s.Address6.IsValid() {
 		alias += " " + s.Address6.String()
@@ -200,14 +200,14 @@ func formatAlias(allocID string, s Status) string {
 	return alias
 }
 
-// parseAlias returns the allocation ID and the addresses in an alias. They are zero if the alias is not one of
-// formatAlias.
-func parseAlias(alias string) (allocID string, s Status) {
+// parseInterfaceAlias returns the allocation ID and the addresses in an alias. They are zero if the alias is not one of
+// formatInterfaceAlias.
+func parseInterfaceAlias(alias string) (allocID string, s NamespaceStatus) {
 	fields := strings.Fields(strings.TrimPrefix(alias, aliasPrefix))
 	if !strings.HasPrefix(alias, aliasPrefix) || len(fields) < 2 {
-		return "", Status{}
+		return "", NamespaceStatus{}
 	}
-	s = Status{Interface: InterfaceName}
+	s = NamespaceStatus{Interface: InterfaceName}
 	s.Address, _ = netip.ParseAddr(fields[1]) // with the zero value, Attach connects the namespace again
 	if len(fields) > 2 {
 		s.Address6, _ = netip.ParseAddr(fields[2])
@@ -215,8 +215,8 @@ func parseAlias(alias string) (allocID string, s Status) {
 	return fields[0], s
 }
 
-// retryInterruptedDump calls a function that lists objects of the kernel by netlink. It calls the function again if another process has
-// changed an object during the call.
+// retryInterruptedDump calls a function that lists objects of the kernel by netlink. It calls the function again if another
+// process has changed an object during the call.
 func retryInterruptedDump[T any](call func() ([]T, error)) ([]T, error) {
 	const attempts = 20
 	for i := 1; ; i++ {
@@ -242,54 +242,56 @@ func bridgePorts(device *netlink.Bridge) ([]netlink.Link, error) {
 	return ports, nil
 }
 
-// findAllocStatus returns the addresses of an allocation whose namespace is connected to the bridge, or else the zero value.
-func (b *Bridge) findAllocStatus(device *netlink.Bridge, allocID string) (Status, error) {
+// findStatusOfAlloc returns the addresses of an allocation whose namespace is connected to the bridge, or else the zero
+// value.
+func (b *Bridge) findStatusOfAlloc(device *netlink.Bridge, allocID string) (NamespaceStatus, error) {
 	ports, err := bridgePorts(device)
 	if err != nil {
-		return Status{}, err
+		return NamespaceStatus{}, err
 	}
 	for _, port := range ports {
-		if id, status := parseAlias(port.Attrs().Alias); id == allocID {
+		if id, status := parseInterfaceAlias(port.Attrs().Alias); id == allocID {
 			return status, nil
 		}
 	}
-	return Status{}, nil
+	return NamespaceStatus{}, nil
 }
 
-// connectNamespace creates the veth pair of a namespace, unless it exists, and sets the addresses and routes of the namespace.
-func (b *Bridge) connectNamespace(device *netlink.Bridge, e Endpoint) (Status, error) {
+// connectNamespace creates the veth pair of a namespace, unless it exists, and sets the addresses and routes of the
+// namespace.
+func (b *Bridge) connectNamespace(device *netlink.Bridge, e Endpoint) (NamespaceStatus, error) {
 	ns, err := vnetns.GetFromPath(e.NamespacePath)
 	if err != nil {
-		return Status{}, fmt.Errorf("open network namespace: %w", err)
+		return NamespaceStatus{}, fmt.Errorf("open network namespace: %w", err)
 	}
 	defer ns.Close()
-	inside, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
+	namespaceHandle, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
 	if err != nil {
-		return Status{}, fmt.Errorf("%s is not a network namespace: %w", e.NamespacePath, err)
+		return NamespaceStatus{}, fmt.Errorf("%s is not a network namespace: %w", e.NamespacePath, err)
 	}
-	defer inside.Close()
+	defer namespaceHandle.Close()
 
-	status, err := b.findAllocStatus(device, e.AllocID)
+	status, err := b.findStatusOfAlloc(device, e.AllocID)
 	if err != nil {
-		return Status{}, err
+		return NamespaceStatus{}, err
 	}
-	if _, err := inside.LinkByName(InterfaceName); err != nil || !b.isInConfiguredSubnets(status) {
+	if _, err := namespaceHandle.LinkByName(InterfaceName); err != nil || !b.isInConfiguredSubnets(status) {
 		// The namespace is not connected, or an agent that has died did not complete it.
 		if status, err = b.createVethPair(device, ns, e.AllocID); err != nil {
-			return Status{}, err
+			return NamespaceStatus{}, err
 		}
 	}
 	if status.Address6.IsValid() {
-		err := netns.Do(e.NamespacePath, func() error { return disableAddressDetection(InterfaceName) })
+		err := netns.Do(e.NamespacePath, func() error { return disableDuplicateAddressDetection(InterfaceName) })
 		if err != nil {
-			return Status{}, err
+			return NamespaceStatus{}, err
 		}
 	}
 	if err := setInterfaceUp(hostInterfaceName(e.AllocID)); err != nil {
-		return Status{}, err
+		return NamespaceStatus{}, err
 	}
-	if err := b.configureNamespace(inside, status); err != nil {
-		return Status{}, err
+	if err := b.configureNamespace(namespaceHandle, status); err != nil {
+		return NamespaceStatus{}, err
 	}
 	return status, waitInterfacesOperational(hostInterfaceName(e.AllocID), b.config.Name)
 }
@@ -297,8 +299,8 @@ func (b *Bridge) connectNamespace(device *netlink.Bridge, e Endpoint) (Status, e
 // operationalTimeout limits how long waitInterfacesOperational waits for each interface.
 const operationalTimeout = 2 * time.Second
 
-// waitInterfacesOperational waits until interfaces that are up transmit packets, or operationalTimeout has passed. Without the wait,
-// the first packet of a task could be lost, which delays its first connection by a second.
+// waitInterfacesOperational waits until interfaces that are up transmit packets, or operationalTimeout has passed. Without
+// the wait, the first packet of a task could be lost, which delays its first connection by a second.
 func waitInterfacesOperational(names ...string) error {
 	deadline := time.Now().Add(operationalTimeout)
 	for _, name := range names {
@@ -327,9 +329,9 @@ func setInterfaceUp(name string) error {
 	return nil
 }
 
-// disableAddressDetection turns off duplicate address detection for the IPv6 addresses of an interface, during
+// disableDuplicateAddressDetection turns off duplicate address detection for the IPv6 addresses of an interface, during
 // which the interface would send nothing for a second. It must be called before the interface is up.
-func disableAddressDetection(name string) error {
+func disableDuplicateAddressDetection(name string) error {
 	path := "/proc/sys/net/ipv6/conf/" + name + "/accept_dad"
 	if err := os.WriteFile(path, []byte("0"), 0); err != nil && !errors.Is(err, unix.EROFS) {
 		return fmt.Errorf("sysctl net.ipv6.conf.%s.accept_dad=0: %w", name, err)
@@ -337,9 +339,9 @@ func disableAddressDetection(name string) error {
 	return nil
 }
 
-// isInConfiguredSubnets reports whether the addresses of a namespace are in the configured subnets, and not in those of an earlier
-// configuration.
-func (b *Bridge) isInConfiguredSubnets(s Status) bool {
+// isInConfiguredSubnets reports whether the addresses of a namespace are in the configured subnets, and not in those of an
+// earlier configuration.
+func (b *Bridge) isInConfiguredSubnets(s NamespaceStatus) bool {
 	if !b.config.Subnet.Contains(s.Address) {
 		return false
 	}
@@ -351,57 +353,57 @@ func (b *Bridge) isInConfiguredSubnets(s Status) bool {
 
 // createVethPair creates the veth pair of an allocation. One end is in the namespace. The other end is connected to the
 // bridge, and its alias has the addresses that were chosen for the namespace.
-func (b *Bridge) createVethPair(device *netlink.Bridge, ns vnetns.NsHandle, allocID string) (Status, error) {
+func (b *Bridge) createVethPair(device *netlink.Bridge, ns vnetns.NsHandle, allocID string) (NamespaceStatus, error) {
 	name := hostInterfaceName(allocID)
 	if err := deleteLink(name); err != nil {
-		return Status{}, err
+		return NamespaceStatus{}, err
 	}
 	status, err := b.chooseAddresses(device, allocID)
 	if err != nil {
-		return Status{}, err
+		return NamespaceStatus{}, err
 	}
 	attributes := netlink.NewLinkAttrs()
 	attributes.Name, attributes.MasterIndex = name, device.Index
 	veth := &netlink.Veth{
 		LinkAttrs: attributes, PeerName: InterfaceName, PeerNamespace: netlink.NsFd(ns),
-		PeerHardwareAddr: hardwareAddress(status.Address),
+		PeerHardwareAddr: hardwareAddressForIPv4(status.Address),
 	}
 	if err := netlink.LinkAdd(veth); err != nil {
-		return Status{}, fmt.Errorf("create interface %s: %w", name, err)
+		return NamespaceStatus{}, fmt.Errorf("create interface %s: %w", name, err)
 	}
 	link, err := netlink.LinkByName(name)
 	if err != nil {
-		return Status{}, fmt.Errorf("interface %s: %w", name, err)
+		return NamespaceStatus{}, fmt.Errorf("interface %s: %w", name, err)
 	}
-	if err := netlink.LinkSetAlias(link, formatAlias(allocID, status)); err != nil {
-		return Status{}, fmt.Errorf("interface %s: set alias: %w", name, err)
+	if err := netlink.LinkSetAlias(link, formatInterfaceAlias(allocID, status)); err != nil {
+		return NamespaceStatus{}, fmt.Errorf("interface %s: set alias: %w", name, err)
 	}
 	if err := netlink.LinkSetHairpin(link, !b.config.NoHairpin); err != nil {
-		return Status{}, fmt.Errorf("interface %s: set hairpin mode: %w", name, err)
+		return NamespaceStatus{}, fmt.Errorf("interface %s: set hairpin mode: %w", name, err)
 	}
 	return status, nil
 }
 
-// hardwareAddress returns the hardware address of a namespace with an IPv4 address. It depends on that address alone,
+// hardwareAddressForIPv4 returns the hardware address of a namespace with an IPv4 address. It depends on that address alone,
 // because neighbours cache it: they reach the next namespace with the IPv4 address at once.
-func hardwareAddress(address netip.Addr) net.HardwareAddr {
+func hardwareAddressForIPv4(address netip.Addr) net.HardwareAddr {
 	return append(net.HardwareAddr{0x02, 0x6e}, address.AsSlice()...)
 }
 
 // chooseAddresses returns addresses that no other namespace of the bridge has.
-func (b *Bridge) chooseAddresses(device *netlink.Bridge, allocID string) (Status, error) {
+func (b *Bridge) chooseAddresses(device *netlink.Bridge, allocID string) (NamespaceStatus, error) {
 	ports, err := bridgePorts(device)
 	if err != nil {
-		return Status{}, err
+		return NamespaceStatus{}, err
 	}
 	used := make(map[netip.Addr]bool)
 	for _, port := range ports {
-		_, other := parseAlias(port.Attrs().Alias)
+		_, other := parseInterfaceAlias(port.Attrs().Alias)
 		used[other.Address], used[other.Address6] = true, true
 	}
-	status := Status{Interface: InterfaceName}
+	status := NamespaceStatus{Interface: InterfaceName}
 	if status.Address, err = chooseAddress(b.config.Subnet, allocID, used); err != nil {
-		return Status{}, err
+		return NamespaceStatus{}, err
 	}
 	if b.config.Subnet6.IsValid() {
 		status.Address6, err = chooseAddress(b.config.Subnet6, allocID, used)
@@ -416,7 +418,7 @@ func chooseAddress(subnet netip.Prefix, allocID string, used map[netip.Addr]bool
 	free := uint64(1)<<min(subnet.Addr().BitLen()-subnet.Bits(), 32) - reserved
 	sum := sha256.Sum256([]byte(allocID))
 	start := binary.BigEndian.Uint64(sum[:])
-	for i := range min(free, uint64(len(used))+1) {
+	for i := range min(free, uint64(len(used))+1) { // of len(used)+1 addresses, at least one is unused
 		address := addressAt(subnet, 2+(start%free+i)%free)
 		if !used[address] {
 			return address, nil
@@ -435,8 +437,8 @@ func addressAt(subnet netip.Prefix, offset uint64) netip.Addr {
 }
 
 // configureNamespace sets the addresses and default routes of a namespace.
-func (b *Bridge) configureNamespace(inside *netlink.Handle, s Status) error {
-	link, err := inside.LinkByName(InterfaceName)
+func (b *Bridge) configureNamespace(namespaceHandle *netlink.Handle, s NamespaceStatus) error {
+	link, err := namespaceHandle.LinkByName(InterfaceName)
 	if err != nil {
 		return fmt.Errorf("interface %s of the namespace: %w", InterfaceName, err)
 	}
@@ -444,26 +446,26 @@ func (b *Bridge) configureNamespace(inside *netlink.Handle, s Status) error {
 		if !address.IsValid() {
 			continue
 		}
-		if err := inside.AddrReplace(link, newAddress(netip.PrefixFrom(address, b.subnetOf(address).Bits()))); err != nil {
+		if err := namespaceHandle.AddrReplace(link, newNetlinkAddress(netip.PrefixFrom(address, b.configuredSubnetOf(address).Bits()))); err != nil {
 			return fmt.Errorf("set address %s: %w", address, err)
 		}
 	}
-	if err := inside.LinkSetUp(link); err != nil {
+	if err := namespaceHandle.LinkSetUp(link); err != nil {
 		return fmt.Errorf("set the interface of the namespace up: %w", err)
 	}
 	for _, address := range []netip.Addr{s.Address, s.Address6} {
 		if !address.IsValid() {
 			continue
 		}
-		gateway := b.subnetOf(address).Addr().Next()
-		if err := inside.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: gateway.AsSlice()}); err != nil {
+		gateway := b.configuredSubnetOf(address).Addr().Next()
+		if err := namespaceHandle.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: gateway.AsSlice()}); err != nil {
 			return fmt.Errorf("set default route to %s: %w", gateway, err)
 		}
 	}
 	return nil
 }
 
-func (b *Bridge) subnetOf(address netip.Addr) netip.Prefix {
+func (b *Bridge) configuredSubnetOf(address netip.Addr) netip.Prefix {
 	if address.Is4() {
 		return b.config.Subnet
 	}

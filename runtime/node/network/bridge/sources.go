@@ -13,38 +13,38 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// newSourceTable returns the table that drops frames which a namespace sends with addresses that are not its own.
-func newSourceTable(bridge string) *nftables.Table {
+// newSourceCheckTable returns the table that drops frames which a namespace sends with addresses that are not its own.
+func newSourceCheckTable(bridge string) *nftables.Table {
 	return &nftables.Table{Name: tableName(bridge), Family: nftables.TableFamilyBridge}
 }
 
-// newSourceSet returns the set of permitted source addresses. An element is an interface of the bridge, the hardware
+// newPermittedSourceSet returns the set of permitted source addresses. An element is an interface of the bridge, the hardware
 // address and an address of the namespace behind the interface.
-func newSourceSet(table *nftables.Table, f ipFamily) *nftables.Set {
+func newPermittedSourceSet(table *nftables.Table, f ipFamily) *nftables.Set {
 	return &nftables.Set{
-		Table: table, Name: "sources" + f.setSuffix, Concatenation: true,
+		Table: table, Name: "sources" + f.setNameSuffix, Concatenation: true,
 		KeyType: nftables.MustConcatSetType(nftables.TypeIFName, nftables.TypeEtherAddr, f.addressType),
 	}
 }
 
-// newInterfaceSet returns the set of the interfaces whose frames are checked: those of namespaces. A bridge of the
+// newCheckedInterfaceSet returns the set of the interfaces whose frames are checked: those of namespaces. A bridge of the
 // administrator can have other interfaces.
-func newInterfaceSet(table *nftables.Table) *nftables.Set {
+func newCheckedInterfaceSet(table *nftables.Table) *nftables.Set {
 	return &nftables.Set{Table: table, Name: "interfaces", KeyType: nftables.TypeIFName}
 }
 
-// sourceSets returns all sets of the table that newSourceTable returns.
-func sourceSets(table *nftables.Table) []*nftables.Set {
-	sets := []*nftables.Set{newInterfaceSet(table)}
+// permittedSourceSets returns all sets of the table that newSourceCheckTable returns.
+func permittedSourceSets(table *nftables.Table) []*nftables.Set {
+	sets := []*nftables.Set{newCheckedInterfaceSet(table)}
 	for _, f := range families {
-		sets = append(sets, newSourceSet(table, f))
+		sets = append(sets, newPermittedSourceSet(table, f))
 	}
 	return sets
 }
 
-// sourceElements returns the elements of a namespace for each of the sets that sourceSets returns.
-func sourceElements(allocID string, s Status) [][]setElement {
-	name, hardware := paddedInterfaceName(hostInterfaceName(allocID)), hardwareAddress(s.Address)
+// permittedSourceElements returns the elements of a namespace for each of the sets that permittedSourceSets returns.
+func permittedSourceElements(allocID string, s NamespaceStatus) [][]setElement {
+	name, hardware := paddedInterfaceName(hostInterfaceName(allocID)), hardwareAddressForIPv4(s.Address)
 	newElement := func(key ...[]byte) setElement {
 		return setElement{SetElement: nftables.SetElement{Key: bytes.Join(key, nil), Comment: allocID}}
 	}
@@ -72,23 +72,24 @@ func paddedInterfaceName(name string) []byte {
 	return padded
 }
 
-// ensureSourceTable writes the table of newSourceTable. If it creates the table, it adds the elements of all connected
-// namespaces. It does not add those of a namespace that is being connected: permitSourcesAndForward does.
-func (b *Bridge) ensureSourceTable(c *nftables.Conn, device *netlink.Bridge) error {
-	table := newSourceTable(b.config.Name)
+// ensureSourceCheckTable writes the table of newSourceCheckTable. If it creates the table, it adds the elements of all
+// connected namespaces. It does not add those of a namespace that is being connected: permitSourcesAndForwardPorts adds
+// them.
+func (b *Bridge) ensureSourceCheckTable(c *nftables.Conn, device *netlink.Bridge) error {
+	table := newSourceCheckTable(b.config.Name)
 	tables, err := c.ListTablesOfFamily(table.Family)
 	if err != nil {
 		return fmt.Errorf("nftables: list the tables of bridges: %w", err)
 	}
-	isNew := !slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == table.Name })
+	tableIsNew := !slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == table.Name })
 	c.AddTable(table)
-	for _, set := range sourceSets(table) {
+	for _, set := range permittedSourceSets(table) {
 		if err := c.AddSet(set, nil); err != nil {
 			return fmt.Errorf("nftables: %w", err)
 		}
 	}
-	if isNew {
-		if err := addSourceElements(c, table, device); err != nil {
+	if tableIsNew {
+		if err := addPermittedSourcesOfConnected(c, table, device); err != nil {
 			return err
 		}
 	}
@@ -96,26 +97,26 @@ func (b *Bridge) ensureSourceTable(c *nftables.Conn, device *netlink.Bridge) err
 	chain := &nftables.Chain{Name: "prerouting", Table: table, Hooknum: nftables.ChainHookPrerouting, Priority: &priority, Type: nftables.ChainTypeFilter}
 	c.AddChain(chain)
 	c.FlushChain(chain)
-	for _, rule := range sourceRules(table) {
+	for _, rule := range sourceCheckRules(table) {
 		c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: rule})
 	}
 	return nil
 }
 
-// addSourceElements adds the elements of all connected namespaces to the sets.
-func addSourceElements(c *nftables.Conn, table *nftables.Table, device *netlink.Bridge) error {
+// addPermittedSourcesOfConnected adds the elements of all connected namespaces to the sets.
+func addPermittedSourcesOfConnected(c *nftables.Conn, table *nftables.Table, device *netlink.Bridge) error {
 	ports, err := bridgePorts(device)
 	if err != nil {
 		return err
 	}
-	for i, set := range sourceSets(table) {
+	for i, set := range permittedSourceSets(table) {
 		var elements []nftables.SetElement
 		for _, port := range ports {
-			allocID, status := parseAlias(port.Attrs().Alias)
+			allocID, status := parseInterfaceAlias(port.Attrs().Alias)
 			if !status.Address.IsValid() {
 				continue
 			}
-			for _, e := range sourceElements(allocID, status)[i] {
+			for _, e := range permittedSourceElements(allocID, status)[i] {
 				elements = append(elements, e.SetElement)
 			}
 		}
@@ -145,8 +146,8 @@ const (
 	redirect               = 137
 )
 
-// sourceRules returns the rules for frames that a namespace sends. DESIGN.md shows them in the language of nft.
-func sourceRules(table *nftables.Table) [][]expr.Any {
+// sourceCheckRules returns the rules for frames that a namespace sends. DESIGN.md shows them in the language of nft.
+func sourceCheckRules(table *nftables.Table) [][]expr.Any {
 	v4, v6 := families[0], families[1]
 	accepted, dropped := verdictAction(expr.VerdictAccept), verdictAction(expr.VerdictDrop)
 	return [][]expr.Any{
@@ -162,11 +163,11 @@ func sourceRules(table *nftables.Table) [][]expr.Any {
 	}
 }
 
-// matchNonNamespaceInterface matches frames from interfaces that are not in the set of newInterfaceSet.
+// matchNonNamespaceInterface matches frames from interfaces that are not in the set of newCheckedInterfaceSet.
 func matchNonNamespaceInterface(table *nftables.Table) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: firstRegister},
-		&expr.Lookup{SourceRegister: firstRegister, SetName: newInterfaceSet(table).Name, Invert: true},
+		&expr.Lookup{SourceRegister: firstRegister, SetName: newCheckedInterfaceSet(table).Name, Invert: true},
 	}
 }
 
@@ -181,14 +182,14 @@ func transportHeaderAt(offset, size uint32) expr.Payload {
 	return expr.Payload{Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: size}
 }
 
-// matchPermittedSource matches frames whose interface, hardware address and address are an element of the source set, or with equal
-// false, are not.
-func matchPermittedSource(table *nftables.Table, f ipFamily, hardware, address expr.Payload, equal bool) []expr.Any {
+// matchPermittedSource matches frames whose interface, hardware address and address are an element of the source set, or
+// with isPermitted false, are not.
+func matchPermittedSource(table *nftables.Table, f ipFamily, hardware, address expr.Payload, isPermitted bool) []expr.Any {
 	hardware.DestRegister, address.DestRegister = firstRegister+unix.IFNAMSIZ/4, firstRegister+unix.IFNAMSIZ/4+2
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: firstRegister},
 		&hardware, &address,
-		&expr.Lookup{SourceRegister: firstRegister, SetName: newSourceSet(table, f).Name, Invert: !equal},
+		&expr.Lookup{SourceRegister: firstRegister, SetName: newPermittedSourceSet(table, f).Name, Invert: !isPermitted},
 	}
 }
 

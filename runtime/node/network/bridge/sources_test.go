@@ -64,7 +64,7 @@ type frame struct {
 // frameMaker makes frames that a namespace sends under its own and under other identities.
 type frameMaker struct {
 	random         *rand.Rand
-	own, other     Status
+	own, other     NamespaceStatus
 	ownHW, otherHW net.HardwareAddr
 	tag            uint64 // of the last frame, which is at its end
 }
@@ -162,7 +162,7 @@ func TestNamespaceSendsAsItself(t *testing.T) {
 	_, other := attach(t, b, "two")
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	m := &frameMaker{random: rand.New(rand.NewPCG(seed, 0)), own: own, other: other, ownHW: hardwareAddress(own.Address), otherHW: hardwareAddress(other.Address)}
+	m := &frameMaker{random: rand.New(rand.NewPCG(seed, 0)), own: own, other: other, ownHW: hardwareAddressForIPv4(own.Address), otherHW: hardwareAddressForIPv4(other.Address)}
 	m.tag = m.random.Uint64() // a small number is also the end of an address, and so of messages that the kernel sends
 	sender := openPacketSocket(t, "one", InterfaceName)
 	for name, open := range map[string]func() *packetSocket{

@@ -40,7 +40,7 @@ func New(c Config, cacheDir string) *Client { return &Client{c, cacheDir} }
 type Endpoint struct {
 	AllocID       string
 	NamespacePath string            // file of the namespace; need not exist for Del
-	NetworkConfig []byte            // result of NetworkConfig
+	NetworkConfig []byte            // result of Client.NetworkConfig
 	Args          map[string]string // CNI arguments: key -> value
 	Ports         []Port
 }
@@ -51,8 +51,8 @@ type Port struct {
 	HostPort, NamespacePort int    // number on the machine, and in the namespace
 }
 
-// Status describes a connected namespace as reported by the plugins. Fields that they have not reported are empty.
-type Status struct {
+// NamespaceStatus describes a connected namespace as reported by the plugins. Fields that they have not reported are empty.
+type NamespaceStatus struct {
 	Interface, Address, Address6      string
 	DNSServers, DNSSearch, DNSOptions []string
 }
@@ -70,22 +70,22 @@ func CheckArgs(args map[string]string) error {
 
 // NetworkConfig returns the configuration of a network.
 func (c *Client) NetworkConfig(name string) ([]byte, error) {
-	networks, _ := c.readNetworks()
+	networks, _ := c.readNetworkConfigs()
 	if n := networks[name]; n != nil {
 		return n.Bytes, nil
 	}
 	return nil, fmt.Errorf("there is no CNI network %q in %s: create its configuration there, or use one of %q", name, c.config.ConfigDir, slices.Sorted(maps.Keys(networks)))
 }
 
-// Networks returns the names of the configured networks, and the errors of files that cannot be read.
-func (c *Client) Networks() ([]string, error) {
-	networks, err := c.readNetworks()
+// NetworkNames returns the names of the configured networks, and the errors of files that cannot be read.
+func (c *Client) NetworkNames() ([]string, error) {
+	networks, err := c.readNetworkConfigs()
 	return slices.Sorted(maps.Keys(networks)), err
 }
 
-// readNetworks returns name of a network -> configuration. If several files have a name, the first file in order of the paths
-// counts.
-func (c *Client) readNetworks() (map[string]*libcni.NetworkConfigList, error) {
+// readNetworkConfigs returns name of a network -> configuration. If several files have a name, the first file in order of
+// the paths counts.
+func (c *Client) readNetworkConfigs() (map[string]*libcni.NetworkConfigList, error) {
 	paths, err := libcni.ConfFiles(c.config.ConfigDir, []string{".conf", ".conflist", ".json"})
 	if err != nil {
 		return nil, fmt.Errorf("CNI networks: %w", err)
@@ -139,20 +139,20 @@ func (c *Client) newLibcni() *libcni.CNIConfig {
 }
 
 // Add connects a namespace. After an error Del must be called nevertheless.
-func (c *Client) Add(ctx context.Context, e Endpoint) (Status, error) {
+func (c *Client) Add(ctx context.Context, e Endpoint) (NamespaceStatus, error) {
 	list, err := libcni.NetworkConfFromBytes(e.NetworkConfig)
 	if err != nil {
-		return Status{}, fmt.Errorf("CNI network: %w", err)
+		return NamespaceStatus{}, fmt.Errorf("CNI network: %w", err)
 	}
 	result, err := c.newLibcni().AddNetworkList(ctx, list, runtimeConfig(e))
 	if err != nil {
-		return Status{}, fmt.Errorf("CNI network %q: %w", list.Name, err)
+		return NamespaceStatus{}, fmt.Errorf("CNI network %q: %w", list.Name, err)
 	}
 	current, err := types100.NewResultFromResult(result)
 	if err != nil {
-		return Status{}, fmt.Errorf("CNI network %q: result of the plugins: %w", list.Name, err)
+		return NamespaceStatus{}, fmt.Errorf("CNI network %q: result of the plugins: %w", list.Name, err)
 	}
-	return newStatus(current, e.NamespacePath), nil
+	return newStatusFromResult(current, e.NamespacePath), nil
 }
 
 // Del disconnects a namespace that Add has connected, completely or in part, even if the namespace no longer exists.
@@ -196,9 +196,9 @@ func runtimeConfig(e Endpoint) *libcni.RuntimeConf {
 	return config
 }
 
-// newStatus converts the result of plugins for the namespace at a path.
-func newStatus(result *types100.Result, path string) Status {
-	s := Status{DNSServers: result.DNS.Nameservers, DNSSearch: result.DNS.Search, DNSOptions: result.DNS.Options}
+// newStatusFromResult converts the result of plugins for the namespace at a path.
+func newStatusFromResult(result *types100.Result, path string) NamespaceStatus {
+	s := NamespaceStatus{DNSServers: result.DNS.Nameservers, DNSSearch: result.DNS.Search, DNSOptions: result.DNS.Options}
 	inside := func(index *int) bool {
 		if index == nil {
 			return true

@@ -91,7 +91,7 @@ func TestNetworks(t *testing.T) {
 		"50-large.conf":    `{"name": "large", "type": "` + strings.Repeat("x", maxConfigSize) + `"}`,
 		"notes.txt":        "no network",
 	})
-	names, err := c.Networks()
+	names, err := c.NetworkNames()
 	if !slices.Equal(names, []string{"pair", "single"}) || err == nil || !strings.Contains(err.Error(), "40-bad.conflist") || !strings.Contains(err.Error(), "50-large.conf: it has ") {
 		t.Errorf("%q, %v", names, err)
 	}
@@ -101,7 +101,7 @@ func TestNetworks(t *testing.T) {
 	if _, err := c.NetworkConfig("x"); err == nil || !strings.Contains(err.Error(), `there is no CNI network "x" in `) || !strings.Contains(err.Error(), `["pair" "single"]`) {
 		t.Error(err)
 	}
-	if names, err := New(Config{ConfigDir: "/no/such/directory"}, "").Networks(); len(names) > 0 || err != nil {
+	if names, err := New(Config{ConfigDir: "/no/such/directory"}, "").NetworkNames(); len(names) > 0 || err != nil {
 		t.Errorf("%q, %v", names, err)
 	}
 }
@@ -249,7 +249,7 @@ func TestStatusOfResult(t *testing.T) {
 		return net.IPNet{IP: ip, Mask: n.Mask}
 	}
 	host, inside, outOfRange := 0, 1, 7
-	got := newStatus(&types100.Result{
+	got := newStatusFromResult(&types100.Result{
 		Interfaces: []*types100.Interface{{Name: "br0"}, {Name: "net1", Sandbox: "/run/netns/a"}},
 		IPs: []*types100.IPConfig{
 			{Address: parse("10.0.0.1/24"), Interface: &host}, {Address: parse("10.0.0.9/24"), Interface: &outOfRange},

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// versionTimeout limits how long readVersion waits for a plugin to print its version.
+// versionTimeout limits how long readPluginVersion waits for a plugin to print its version.
 var versionTimeout = 2 * time.Second
 
 // versionPattern matches the last word of the first line that ends with a version, as Nomad does. Some plugins print
@@ -34,7 +34,7 @@ func (c *Client) PluginVersions(ctx context.Context) map[string]string {
 			if _, found := versions[name]; found || strings.HasPrefix(name, ".") {
 				continue
 			}
-			if version := readVersion(ctx, filepath.Join(dir, name)); version != "" {
+			if version := readPluginVersion(ctx, filepath.Join(dir, name)); version != "" {
 				versions[name] = version
 			}
 		}
@@ -42,8 +42,8 @@ func (c *Client) PluginVersions(ctx context.Context) map[string]string {
 	return versions
 }
 
-// readVersion runs a plugin and returns its version, "" if the file is no program or prints no version.
-func readVersion(ctx context.Context, path string) string {
+// readPluginVersion runs a plugin and returns its version, "" if the file is no program or prints no version.
+func readPluginVersion(ctx context.Context, path string) string {
 	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 {
 		return ""
 	}

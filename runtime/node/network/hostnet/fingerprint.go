@@ -18,8 +18,8 @@ import (
 
 // Capabilities are the network modes that the machine supports, besides host and none, and attributes of the node.
 type Capabilities struct {
-	Modes      []string          // such as bridge and cni/NAME
-	Attributes map[string]string // attribute of the node -> value
+	NetworkModes []string          // such as bridge and cni/NAME
+	Attributes   map[string]string // attribute of the node -> value
 }
 
 // Fingerprint returns the network modes, and an error that says why a mode is missing. It runs each CNI plugin
@@ -29,23 +29,23 @@ func (h *Host) Fingerprint(ctx context.Context) (Capabilities, error) {
 	if err := netns.Probe(func() error { return probeBridge(h.config.Bridge) }); err != nil {
 		return c, fmt.Errorf("no network modes bridge and cni: %w", err)
 	}
-	c.Modes = append(c.Modes, modeBridge)
+	c.NetworkModes = append(c.NetworkModes, modeBridge)
 	c.Attributes["nomad.bridge.hairpin_mode"] = strconv.FormatBool(!h.config.Bridge.NoHairpin)
-	names, err := h.cni.Networks()
+	names, err := h.cni.NetworkNames()
 	for _, name := range names {
-		c.Modes = append(c.Modes, cniPrefix+name)
+		c.NetworkModes = append(c.NetworkModes, cniPrefix+name)
 	}
 	for name, version := range h.cni.PluginVersions(ctx) {
 		c.Attributes["plugins.cni.version."+name] = version
 	}
-	return c, errors.Join(err, checkLegacyTables("/proc/net"))
+	return c, errors.Join(err, checkNoLegacyFilterRules("/proc/net"))
 }
 
-// checkLegacyTables returns an error if the machine has filter rules of iptables-legacy, which can drop the packets of the
-// bridge. The rules are not in nftables, so the agent cannot add a rule that accepts these packets.
-func checkLegacyTables(procNet string) error {
+// checkNoLegacyFilterRules returns an error if the machine has filter rules of iptables-legacy, which can drop the packets
+// of the bridge. The rules are not in nftables, so the agent cannot add a rule that accepts these packets.
+func checkNoLegacyFilterRules(procNetDir string) error {
 	for program, file := range map[string]string{"iptables-legacy": "ip_tables_names", "ip6tables-legacy": "ip6_tables_names"} {
-		names, err := os.ReadFile(filepath.Join(procNet, file))
+		names, err := os.ReadFile(filepath.Join(procNetDir, file))
 		if err == nil && slices.Contains(strings.Fields(string(names)), "filter") {
 			return fmt.Errorf("%[1]s has filter rules: if they drop forwarded packets, run %[1]s -I FORWARD -i BRIDGE -j ACCEPT, and the same with -o", program)
 		}

@@ -22,7 +22,8 @@ import (
 type Config struct {
 	Bridge bridge.Config // defaults: nomad, 172.26.64.0/20
 	CNI    cni.Config    // defaults: /opt/cni/bin, /opt/cni/config
-	// CNICacheDir is the directory in which libcni stores the results of CNI plugins. Only the agent may be able to write to it.
+	// CNICacheDir is the directory in which libcni stores the results of CNI plugins. Only the agent may be able to write
+	// to it.
 	CNICacheDir string
 	// HostNetworks are the networks of the machine that ports can name, besides default.
 	HostNetworks map[string]HostNetwork
@@ -67,8 +68,8 @@ func (*Host) CreateNamespace(allocID string) (string, error) {
 // RemoveNamespace implements network.Host.
 func (*Host) RemoveNamespace(allocID string) error { return netns.Remove(allocID) }
 
-// SetDisconnectInfo implements network.Host: it adds the configuration of a CNI network to the record.
-func (h *Host) SetDisconnectInfo(n *state.AllocNetwork) error {
+// SetCNIConfig implements network.Host: it adds the configuration of a CNI network to the record.
+func (h *Host) SetCNIConfig(n *state.AllocNetwork) error {
 	name, isCNI := strings.CutPrefix(n.Mode, cniPrefix)
 	if !isCNI {
 		return nil
@@ -85,7 +86,7 @@ func (h *Host) SetDisconnectInfo(n *state.AllocNetwork) error {
 // may be stopping.
 func (h *Host) Connect(ctx context.Context, n *state.AllocNetwork, path string) (*state.NetworkStatus, error) {
 	if n.Mode == modeBridge || strings.HasPrefix(n.Mode, cniPrefix) {
-		if err := h.checkPorts(n); err != nil {
+		if err := h.checkPortsFree(n); err != nil {
 			return nil, err
 		}
 	}
@@ -101,14 +102,14 @@ func (h *Host) Connect(ctx context.Context, n *state.AllocNetwork, path string) 
 		if err != nil {
 			return nil, err
 		}
-		return newCNIStatus(status), nil
+		return statusOfCNI(status), nil
 	}
 	return nil, nil
 }
 
-// checkPorts returns an error if a program of the machine listens on one of the ports: clients of the program
+// checkPortsFree returns an error if a program of the machine listens on one of the ports: clients of the program
 // would reach the allocation instead.
-func (h *Host) checkPorts(n *state.AllocNetwork) error {
+func (h *Host) checkPortsFree(n *state.AllocNetwork) error {
 	for _, p := range n.Ports {
 		if h.isPortFree(p, n.Mode) {
 			continue
@@ -126,10 +127,11 @@ func (h *Host) isPortFree(p state.NetworkPort, mode string) bool {
 	if mode != modeBridge {
 		return hostport.IsFree(p.HostPort) // CNI plugins forward a port without HostIP on all addresses
 	}
-	return hostport.IsFree(p.HostPort, h.config.Bridge.HostIPOnlyAddresses...)
+	return hostport.IsFree(p.HostPort, h.config.Bridge.AddressesOnlyForHostIPPorts...)
 }
 
-// portRetryTimeout is how long, and portRetryInterval how often, Connect retries while a port is forwarded to another allocation.
+// portRetryTimeout is how long, and portRetryInterval how often, Connect retries while a port is forwarded to another
+// allocation.
 const portRetryTimeout, portRetryInterval = 10 * time.Second, 100 * time.Millisecond
 
 // connectBridge connects a namespace to the bridge. It retries while a port is forwarded to another allocation.
@@ -137,7 +139,7 @@ func (h *Host) connectBridge(ctx context.Context, e bridge.Endpoint) (*state.Net
 	for deadline := time.Now().Add(portRetryTimeout); ; {
 		status, err := h.bridge.Attach(e)
 		if err == nil {
-			return newBridgeStatus(status), nil
+			return statusOfBridge(status), nil
 		}
 		if inUse := new(bridge.PortInUseError); !errors.As(err, &inUse) || time.Now().After(deadline) {
 			return nil, err
@@ -173,15 +175,15 @@ func cniEndpoint(n *state.AllocNetwork, path string) cni.Endpoint {
 	return e
 }
 
-func newBridgeStatus(s bridge.Status) *state.NetworkStatus {
-	status := &state.NetworkStatus{Interface: s.Interface, Address: s.Address.String(), DNS: namespaceDNS()}
+func statusOfBridge(s bridge.NamespaceStatus) *state.NetworkStatus {
+	status := &state.NetworkStatus{Interface: s.Interface, Address: s.Address.String(), DNS: namespaceDNSConfig()}
 	if s.Address6.IsValid() {
 		status.AddressIPv6 = s.Address6.String()
 	}
 	return status
 }
 
-func newCNIStatus(s cni.Status) *state.NetworkStatus {
+func statusOfCNI(s cni.NamespaceStatus) *state.NetworkStatus {
 	status := &state.NetworkStatus{Interface: s.Interface, Address: s.Address, AddressIPv6: s.Address6}
 	if len(s.DNSServers) > 0 || len(s.DNSSearch) > 0 || len(s.DNSOptions) > 0 {
 		status.DNS = &driver.DNSConfig{Servers: s.DNSServers, Searches: s.DNSSearch, Options: s.DNSOptions}

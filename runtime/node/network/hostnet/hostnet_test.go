@@ -38,25 +38,25 @@ func TestFingerprint(t *testing.T) {
 	}
 	got, err := New(Config{CNI: cni.Config{ConfigDir: dir, PluginDirs: []string{dir}}}.WithDefaults()).Fingerprint(t.Context())
 	if os.Geteuid() != 0 {
-		if err == nil || len(got.Modes) > 0 {
+		if err == nil || len(got.NetworkModes) > 0 {
 			t.Errorf("%+v, %v without the rights of root", got, err)
 		}
 		return
 	}
-	if err != nil && !strings.Contains(err.Error(), "legacy") || !slices.Equal(got.Modes, []string{"bridge", "cni/lan"}) || got.Attributes["plugins.cni.version.macvlan"] != "v1.6.2" || got.Attributes["nomad.bridge.hairpin_mode"] != "true" {
+	if err != nil && !strings.Contains(err.Error(), "legacy") || !slices.Equal(got.NetworkModes, []string{"bridge", "cni/lan"}) || got.Attributes["plugins.cni.version.macvlan"] != "v1.6.2" || got.Attributes["nomad.bridge.hairpin_mode"] != "true" {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
 
 func TestLegacyTablesAreReported(t *testing.T) {
 	dir := t.TempDir()
-	if err := checkLegacyTables(dir); err != nil {
+	if err := checkNoLegacyFilterRules(dir); err != nil {
 		t.Error(err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "ip6_tables_names"), []byte("nat\nfilter\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := checkLegacyTables(dir); err == nil || !strings.Contains(err.Error(), "ip6tables-legacy -I FORWARD -i BRIDGE -j ACCEPT") {
+	if err := checkNoLegacyFilterRules(dir); err == nil || !strings.Contains(err.Error(), "ip6tables-legacy -I FORWARD -i BRIDGE -j ACCEPT") {
 		t.Error(err)
 	}
 }

@@ -31,7 +31,7 @@ func (c Config) SelectHostAddresses(machineAddresses []HostAddress) (map[string]
 		n := c.HostNetworks[name]
 		i := slices.IndexFunc(machineAddresses, n.Selects)
 		if i < 0 {
-			errs = append(errs, fmt.Errorf("no host network %q: %s", name, n.describeMissing()))
+			errs = append(errs, fmt.Errorf("no host network %q: %s", name, n.missingAddressText()))
 			continue
 		}
 		addresses[name] = machineAddresses[i]
@@ -44,7 +44,7 @@ func (n HostNetwork) Selects(a HostAddress) bool {
 	return (n.Interface == "" || n.Interface == a.Interface) && (!n.CIDR.IsValid() || n.CIDR.Contains(a.Address))
 }
 
-func (n HostNetwork) describeMissing() string {
+func (n HostNetwork) missingAddressText() string {
 	switch {
 	case !n.CIDR.IsValid():
 		return fmt.Sprintf("the interface %q does not exist or has no address", n.Interface)

@@ -12,10 +12,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/network/bridge"
 )
 
-// RemoveLeftover disconnects and removes the namespace of an allocation without a record, because the state
+// RemoveLeftoverNetwork disconnects and removes the namespace of an allocation without a record, because the state
 // of its agent is lost. It does nothing if there is no such namespace. Files that CNI plugins have stored for the
 // allocation stay.
-func RemoveLeftover(allocID string) error {
+func RemoveLeftoverNetwork(allocID string) error {
 	if uuid.Validate(allocID) != nil {
 		return nil // agents name their namespaces by allocation ids
 	}
@@ -28,15 +28,15 @@ func RemoveLeftover(allocID string) error {
 	return nil
 }
 
-// RemoveLeftovers calls RemoveLeftover for each allocation that has a directory in dir.
-func RemoveLeftovers(dir string) error {
+// RemoveLeftoverNetworks calls RemoveLeftoverNetwork for each allocation that has a directory in dir.
+func RemoveLeftoverNetworks(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	errs := []error{err}
 	for _, entry := range entries {
-		errs = append(errs, RemoveLeftover(entry.Name()))
+		errs = append(errs, RemoveLeftoverNetwork(entry.Name()))
 	}
 	return errors.Join(errs...)
 }

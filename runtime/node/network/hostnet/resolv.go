@@ -5,9 +5,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// namespaceDNS returns the DNS settings for tasks in a namespace of the bridge. It returns nil, so that tasks get the
+// namespaceDNSConfig returns the DNS settings for tasks in a namespace of the bridge. It returns nil, so that tasks get the
 // settings of the machine, unless those name a loopback address, which a namespace cannot reach, and others are known.
-func namespaceDNS() *driver.DNSConfig {
+func namespaceDNSConfig() *driver.DNSConfig {
 	if !netfiles.MachineResolver().HasLoopback() {
 		return nil
 	}

@@ -28,8 +28,8 @@ const (
 type devicePlugins interface {
 	DeviceGroups() []supervisor.DeviceGroup
 	Changed() <-chan struct{} // the channel is closed when the result of DeviceGroups changes
-	// Device returns the plugin with the name. It waits until the given time for a plugin process that is starting.
-	Device(ctx context.Context, name string, until time.Time) (device.Plugin, error)
+	// Device returns the plugin with the name. It waits until launchDeadline for a plugin process that is starting.
+	Device(ctx context.Context, name string, launchDeadline time.Time) (device.Plugin, error)
 }
 
 // Config configures a Manager.
@@ -56,8 +56,8 @@ func New(p devicePlugins, c Config) *Manager {
 // Close stops the collection of statistics, and waits until its goroutines have returned.
 func (m *Manager) Close() { m.sampler.close() }
 
-// GroupOf returns the vendor, type and name of allocated devices, which identify their group.
-func GroupOf(d *api.AllocatedDeviceResource) device.GroupID {
+// GroupIDOf returns the vendor, type and name of allocated devices, which identify their group.
+func GroupIDOf(d *api.AllocatedDeviceResource) device.GroupID {
 	return device.GroupID{Vendor: d.Vendor, Type: d.Type, Name: d.Name}
 }
 
@@ -72,7 +72,7 @@ func (m *Manager) Reserve(ctx context.Context, d *api.AllocatedDeviceResource) (
 		untilTimeout, cancel = context.WithTimeout(ctx, reserveTimeout)
 		defer cancel()
 	}
-	r, err := m.reserve(untilTimeout, d)
+	r, err := m.reserveWithoutTimeout(untilTimeout, d)
 	switch {
 	case err == nil:
 		return r, nil
@@ -81,12 +81,12 @@ func (m *Manager) Reserve(ctx context.Context, d *api.AllocatedDeviceResource) (
 	case untilTimeout.Err() != nil:
 		err = fmt.Errorf("no answer after %v: %w", reserveTimeout, err)
 	}
-	return nil, fmt.Errorf("failed to reserve device %s: %w", GroupOf(d), err)
+	return nil, fmt.Errorf("failed to reserve device %s: %w", GroupIDOf(d), err)
 }
 
-// reserve is Reserve without reserveTimeout, and without the device in the errors.
-func (m *Manager) reserve(ctx context.Context, d *api.AllocatedDeviceResource) (*device.Reservation, error) {
-	name, err := m.waitForPlugin(ctx, GroupOf(d))
+// reserveWithoutTimeout is Reserve without reserveTimeout, and without the device in the errors.
+func (m *Manager) reserveWithoutTimeout(ctx context.Context, d *api.AllocatedDeviceResource) (*device.Reservation, error) {
+	name, err := m.waitForPlugin(ctx, GroupIDOf(d))
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +115,7 @@ func (m *Manager) reserve(ctx context.Context, d *api.AllocatedDeviceResource) (
 }
 
 // waitForPlugin returns the name of the plugin that reports a group of devices. It waits up to unknownDeviceTimeout.
-func (m *Manager) waitForPlugin(ctx context.Context, id device.GroupID) (string, error) {
+func (m *Manager) waitForPlugin(ctx context.Context, id device.GroupID) (pluginName string, err error) {
 	timeout := time.NewTimer(unknownDeviceTimeout)
 	defer timeout.Stop()
 	for {
@@ -148,7 +148,7 @@ func NodeResources(groups []supervisor.DeviceGroup) []*api.NodeDeviceResource {
 			r.Instances = append(r.Instances, instance)
 		}
 		for name, a := range g.Attributes {
-			r.Attributes[name] = apiAttribute(a)
+			r.Attributes[name] = toAPIAttribute(a)
 		}
 		all = append(all, r)
 	}
@@ -156,7 +156,7 @@ func NodeResources(groups []supervisor.DeviceGroup) []*api.NodeDeviceResource {
 	return all
 }
 
-func apiAttribute(a device.Attribute) *api.Attribute {
+func toAPIAttribute(a device.Attribute) *api.Attribute {
 	out := &api.Attribute{Unit: a.Unit}
 	switch v := a.Value.(type) {
 	case int64:

@@ -25,14 +25,14 @@ const (
 	maxStatsRetryDelay = 30 * time.Minute
 )
 
-// statsSampler collects the statistics of device plugins on demand: collect opens a stream to
-// each plugin, which stays open until streamIdleTimeout has passed without another call of collect.
+// statsSampler collects the statistics of device plugins on demand: collectStats opens a stream to
+// each plugin, which stays open until streamIdleTimeout has passed without another call of collectStats.
 type statsSampler struct {
 	plugins        devicePlugins
 	sampleInterval time.Duration
 	logger         hclog.Logger
 	ctx            context.Context    // parent of the contexts of all streams
-	stop           context.CancelFunc // ends ctx
+	cancelStreams  context.CancelFunc // ends ctx
 	wg             sync.WaitGroup
 
 	mu              sync.Mutex
@@ -51,12 +51,12 @@ type statsStream struct {
 
 func newSampler(p devicePlugins, interval time.Duration, logger hclog.Logger) statsSampler {
 	ctx, stop := context.WithCancel(context.Background())
-	return statsSampler{plugins: p, sampleInterval: interval, logger: logger, ctx: ctx, stop: stop, streamsByPlugin: map[string]*statsStream{}}
+	return statsSampler{plugins: p, sampleInterval: interval, logger: logger, ctx: ctx, cancelStreams: stop, streamsByPlugin: map[string]*statsStream{}}
 }
 
 func (s *statsSampler) close() {
 	s.mu.Lock()
-	s.stop()
+	s.cancelStreams()
 	s.mu.Unlock()
 	s.wg.Wait()
 }
@@ -69,13 +69,13 @@ func (m *Manager) Stats(ctx context.Context) []*api.DeviceGroupStats {
 	for _, g := range m.plugins.DeviceGroups() {
 		names[g.Plugin] = true
 	}
-	return m.sampler.collect(ctx, slices.Sorted(maps.Keys(names)))
+	return m.sampler.collectStats(ctx, slices.Sorted(maps.Keys(names)))
 }
 
-// collect returns the latest statistics of the plugins with the names.
-func (s *statsSampler) collect(ctx context.Context, names []string) []*api.DeviceGroupStats {
+// collectStats returns the latest statistics of the plugins with the names.
+func (s *statsSampler) collectStats(ctx context.Context, pluginNames []string) []*api.DeviceGroupStats {
 	var firstAttempts []<-chan struct{}
-	for _, name := range names {
+	for _, name := range pluginNames {
 		firstAttempts = append(firstAttempts, s.openOrKeepStream(name))
 	}
 	for _, done := range firstAttempts {
@@ -87,9 +87,9 @@ func (s *statsSampler) collect(ctx context.Context, names []string) []*api.Devic
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := []*api.DeviceGroupStats{}
-	for _, name := range names {
+	for _, name := range pluginNames {
 		for _, g := range s.streamsByPlugin[name].latestSample {
-			all = append(all, apiGroupStats(g))
+			all = append(all, toAPIGroupStats(g))
 		}
 	}
 	slices.SortStableFunc(all, func(a, b *api.DeviceGroupStats) int {
@@ -100,14 +100,14 @@ func (s *statsSampler) collect(ctx context.Context, names []string) []*api.Devic
 
 // openOrKeepStream opens the stream of a plugin, or restarts the idle timer of an open stream. It returns
 // statsStream.firstAttemptDone.
-func (s *statsSampler) openOrKeepStream(name string) <-chan struct{} {
+func (s *statsSampler) openOrKeepStream(pluginName string) (firstAttemptDone <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	stream := s.streamsByPlugin[name]
+	stream := s.streamsByPlugin[pluginName]
 	if stream == nil {
 		stream = &statsStream{firstAttemptDone: make(chan struct{})}
 		close(stream.firstAttemptDone)
-		s.streamsByPlugin[name] = stream
+		s.streamsByPlugin[pluginName] = stream
 	}
 	switch {
 	case stream.cancel != nil:
@@ -117,21 +117,21 @@ func (s *statsSampler) openOrKeepStream(name string) <-chan struct{} {
 		ctx, cancel := context.WithCancel(s.ctx)
 		done := make(chan struct{})
 		stream.cancel, stream.idleTimer, stream.firstAttemptDone = cancel, time.AfterFunc(streamIdleTimeout, cancel), done
-		s.wg.Go(func() { s.runStream(ctx, name, stream, sync.OnceFunc(func() { close(done) })) })
+		s.wg.Go(func() { s.runStream(ctx, pluginName, stream, sync.OnceFunc(func() { close(done) })) })
 	}
 	return stream.firstAttemptDone
 }
 
-// runStream reads the stream of a plugin until the stream or ctx ends. It calls onAnswer after each
+// runStream reads the stream of a plugin until the stream or ctx ends. It calls onFirstAttemptDone after each
 // sample, after firstSampleTimeout, and at the end.
-func (s *statsSampler) runStream(ctx context.Context, name string, stream *statsStream, onAnswer func()) {
-	timeout := time.AfterFunc(firstSampleTimeout, onAnswer)
+func (s *statsSampler) runStream(ctx context.Context, pluginName string, stream *statsStream, onFirstAttemptDone func()) {
+	timeout := time.AfterFunc(firstSampleTimeout, onFirstAttemptDone)
 	defer timeout.Stop()
-	err := s.readSamples(ctx, name, func(groups []device.GroupStats) {
+	err := s.readSamplesUntilEnd(ctx, pluginName, func(groups []device.GroupStats) {
 		s.mu.Lock()
 		stream.latestSample, stream.consecutiveFailures = groups, 0
 		s.mu.Unlock()
-		onAnswer()
+		onFirstAttemptDone()
 	})
 	cancelled := ctx.Err() != nil
 	s.mu.Lock()
@@ -145,16 +145,17 @@ func (s *statsSampler) runStream(ctx context.Context, name string, stream *stats
 		delay := min(minStatsRetryDelay<<min(stream.consecutiveFailures, 16), maxStatsRetryDelay)
 		stream.consecutiveFailures++
 		stream.retryAt = time.Now().Add(delay)
-		s.logger.Debug("no statistics of devices", "plugin", name, "error", err, "delay", delay)
+		s.logger.Debug("no statistics of devices", "plugin", pluginName, "error", err, "delay", delay)
 	default:
 		stream.retryAt = time.Now().Add(maxStatsRetryDelay) // a plugin that ends its stream without an error has no statistics
 	}
-	onAnswer()
+	onFirstAttemptDone()
 }
 
-// readSamples opens the stream of a plugin and passes each sample to onSample. It returns nil if the plugin ends the stream.
-func (s *statsSampler) readSamples(ctx context.Context, name string, onSample func([]device.GroupStats)) error {
-	plugin, err := s.plugins.Device(ctx, name, time.Time{})
+// readSamplesUntilEnd opens the stream of a plugin and passes each sample to onSample. It returns nil if the plugin ends
+// the stream.
+func (s *statsSampler) readSamplesUntilEnd(ctx context.Context, pluginName string, onSample func([]device.GroupStats)) error {
+	plugin, err := s.plugins.Device(ctx, pluginName, time.Time{})
 	if err != nil {
 		return err
 	}
@@ -191,32 +192,32 @@ func StatsOfAllocated(all []*api.DeviceGroupStats, allocated []*api.AllocatedDev
 	return own
 }
 
-func apiGroupStats(g device.GroupStats) *api.DeviceGroupStats {
+func toAPIGroupStats(g device.GroupStats) *api.DeviceGroupStats {
 	out := &api.DeviceGroupStats{Vendor: g.ID.Vendor, Type: g.ID.Type, Name: g.ID.Name, InstanceStats: make(map[string]*api.DeviceStats, len(g.Instances))}
 	for id, d := range g.Instances {
-		out.InstanceStats[id] = &api.DeviceStats{Summary: apiStatValue(d.Summary), Stats: apiStatObject(d.Stats), Timestamp: d.Timestamp}
+		out.InstanceStats[id] = &api.DeviceStats{Summary: toAPIStatValue(d.Summary), Stats: toAPIStatObject(d.Stats), Timestamp: d.Timestamp}
 	}
 	return out
 }
 
-func apiStatObject(o device.StatObject) *api.StatObject {
+func toAPIStatObject(o device.StatObject) *api.StatObject {
 	out := &api.StatObject{}
 	for name, nested := range o.Nested {
 		if out.Nested == nil {
 			out.Nested = make(map[string]*api.StatObject, len(o.Nested))
 		}
-		out.Nested[name] = apiStatObject(nested)
+		out.Nested[name] = toAPIStatObject(nested)
 	}
 	for name, v := range o.Attributes {
 		if out.Attributes == nil {
 			out.Attributes = make(map[string]*api.StatValue, len(o.Attributes))
 		}
-		out.Attributes[name] = apiStatValue(v)
+		out.Attributes[name] = toAPIStatValue(v)
 	}
 	return out
 }
 
-func apiStatValue(v device.StatValue) *api.StatValue {
+func toAPIStatValue(v device.StatValue) *api.StatValue {
 	out := &api.StatValue{Unit: v.Unit, Desc: v.Description}
 	switch value := v.Value.(type) {
 	case int64:

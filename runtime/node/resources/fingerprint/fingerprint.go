@@ -17,7 +17,7 @@ import (
 // constraints of jobs compare it.
 const NomadVersion = "2.0.6"
 
-// Options are the parameters of Read.
+// Options are the parameters of ReadHost.
 type Options struct {
 	DataDir      string // data directory, whose file system is the node's storage; the directory need not exist
 	AgentVersion string // version of nomad-lite
@@ -31,7 +31,7 @@ type Options struct {
 	ReservedCores []int
 }
 
-// Host has the properties of the machine. A number that Read could not determine is 0.
+// Host has the properties of the machine. A number that ReadHost could not determine is 0.
 type Host struct {
 	// Attributes have Nomad's names, without the leading "attr.".
 	Attributes map[string]string
@@ -41,11 +41,11 @@ type Host struct {
 	// Interface is the name of the interface that has IP, empty if the machine has only loopback addresses.
 	Interface  string
 	Interfaces []Interface
-	// NodeNetworks describes the networks of the node to clients of the API; Read leaves it out.
+	// NodeNetworks describes the networks of the node to clients of the API; ReadHost leaves it out.
 	NodeNetworks []NodeNetwork
-	// NetworkModes are the modes of group networks, besides host and none; Read leaves them out.
+	// NetworkModes are the modes of group networks, besides host and none; ReadHost leaves them out.
 	NetworkModes []string
-	// HostNetworks are the networks that the operator has named, with their addresses; Read leaves them out.
+	// HostNetworks are the networks that the operator has named, with their addresses; ReadHost leaves them out.
 	HostNetworks map[string]HostNetwork
 	UsableCores  int // number of cores that this process can use, including the reserved cores
 	TotalCPUMHz  int // sum of the frequencies of these cores
@@ -84,8 +84,8 @@ type NodeNetworkAddress struct {
 // HostNetwork is the address that ports of a host network get, and its interface.
 type HostNetwork struct{ Interface, IP string }
 
-// OtherAddresses returns the addresses of the host networks, except h.IP.
-func (h Host) OtherAddresses() []netip.Addr {
+// OtherHostNetworkAddresses returns the addresses of the host networks, except h.IP.
+func (h Host) OtherHostNetworkAddresses() []netip.Addr {
 	var addresses []netip.Addr
 	for _, n := range h.HostNetworks {
 		if address, err := netip.ParseAddr(n.IP); err == nil && n.IP != h.IP {

@@ -423,19 +423,19 @@ func TestTaskLimits(t *testing.T) {
 				files[path] = &fstest.MapFile{Data: []byte(text)}
 			}
 			p := prober{rootFS: files, host: Host{Attributes: map[string]string{}, ParentCgroup: "nomad.slice"}}
-			if got := p.descriptorsForTasks(1000); got != c.descriptors {
+			if got := p.maxDescriptorsOfTasks(1000); got != c.descriptors {
 				t.Errorf("%d descriptors, want %d", got, c.descriptors)
 			}
-			if got := p.processesForTasks(100, true); got != c.processes {
+			if got := p.maxProcessesOfTasks(100, true); got != c.processes {
 				t.Errorf("%d processes, want %d", got, c.processes)
 			}
-			if got := p.processesForTasks(100, false); got != 75 {
+			if got := p.maxProcessesOfTasks(100, false); got != 75 {
 				t.Errorf("%d processes of a user with a limit of 100, want 75", got)
 			}
-			if got := p.pipesForTasks(false); got != c.pipes {
+			if got := p.maxPipesOfTasks(false); got != c.pipes {
 				t.Errorf("%d pipes, want %d", got, c.pipes)
 			}
-			if got := p.pipesForTasks(true); got != math.MaxUint64 {
+			if got := p.maxPipesOfTasks(true); got != math.MaxUint64 {
 				t.Errorf("%d pipes of root, want no limit", got)
 			}
 		})

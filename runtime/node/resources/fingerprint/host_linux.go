@@ -119,10 +119,10 @@ func (p *prober) readStorage() {
 	p.setAttribute("unique.storage.volume", deviceOfPath(p.readText("proc/self/mountinfo"), dir))
 }
 
-// deviceOfPath returns the device of the file system that a path is on. table is the content of mountinfo.
-func deviceOfPath(table, path string) string {
+// deviceOfPath returns the device of the file system that a path is on. mountTable is the content of /proc/<pid>/mountinfo.
+func deviceOfPath(mountTable, path string) string {
 	var bestMount hoststats.Mount
-	for _, m := range hoststats.ParseMounts(table) {
+	for _, m := range hoststats.ParseMounts(mountTable) {
 		inside := m.Point == "/" || path == m.Point || strings.HasPrefix(path, m.Point+"/")
 		if inside && len(m.Point) >= len(bestMount.Point) { // a later mount covers an earlier one
 			bestMount = m

@@ -90,13 +90,13 @@ func addressOfInterface(list []Interface, name string) (address netip.Addr, ok b
 	return netip.Addr{}, false
 }
 
-// defaultAddress returns the address of the node and its interface: the first address of the interface with the name, else
+// defaultAddress returns the address of the node and the name of its interface: the first address of preferredInterface, else
 // the first address of any interface, except loopback addresses. If there is none, it returns 127.0.0.1, no interface, and
 // false.
-func defaultAddress(list []Interface, name string) (device string, address netip.Addr, ok bool) {
-	for _, onlyDefault := range []bool{true, false} {
+func defaultAddress(list []Interface, preferredInterface string) (name string, address netip.Addr, ok bool) {
+	for _, onlyPreferred := range []bool{true, false} {
 		for _, i := range list {
-			if i.isLoopback || onlyDefault && i.Name != name {
+			if i.isLoopback || onlyPreferred && i.Name != preferredInterface {
 				continue
 			}
 			if at := slices.IndexFunc(i.Addresses, netip.Addr.IsGlobalUnicast); at >= 0 {
@@ -109,7 +109,7 @@ func defaultAddress(list []Interface, name string) (device string, address netip
 
 // defaultRouteInterface returns the interface of the default route with the lowest metric, of IPv4 if there is one, else of
 // IPv6. The parameters are the contents of /proc/net/route and /proc/net/ipv6_route.
-func defaultRouteInterface(route, ipv6Route string) string {
+func defaultRouteInterface(ipv4Routes, ipv6Routes string) string {
 	const up = 1
 	best, name := int64(-1), ""
 	consider := func(iface, metric string, base int, flags string) {
@@ -121,7 +121,7 @@ func defaultRouteInterface(route, ipv6Route string) string {
 			best, name = m, iface
 		}
 	}
-	for line := range strings.Lines(route) {
+	for line := range strings.Lines(ipv4Routes) {
 		// columns of /proc/net/route: Iface Destination Gateway Flags RefCnt Use Metric Mask
 		// …
 		if f := strings.Fields(line); len(f) >= 8 && f[1] == "00000000" && f[7] == "00000000" {
@@ -131,7 +131,7 @@ func defaultRouteInterface(route, ipv6Route string) string {
 	if name != "" {
 		return name
 	}
-	for line := range strings.Lines(ipv6Route) {
+	for line := range strings.Lines(ipv6Routes) {
 		// columns of /proc/net/ipv6_route: destination, length, source, length, next hop,
 		// metric, refs, use, flags, device
 		f := strings.Fields(line)

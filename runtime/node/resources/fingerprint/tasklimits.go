@@ -20,9 +20,9 @@ func (p *prober) readTaskLimits() {
 		return
 	}
 	root := os.Geteuid() == 0
-	p.setLimitAttribute(descriptors.AttributeDescriptors, p.descriptorsForTasks(files.Cur))
-	p.setLimitAttribute(descriptors.AttributeProcesses, p.processesForTasks(processes.Cur, root))
-	p.setLimitAttribute(descriptors.AttributePipes, p.pipesForTasks(root))
+	p.setLimitAttribute(descriptors.AttributeDescriptors, p.maxDescriptorsOfTasks(files.Cur))
+	p.setLimitAttribute(descriptors.AttributeProcesses, p.maxProcessesOfTasks(processes.Cur, root))
+	p.setLimitAttribute(descriptors.AttributePipes, p.maxPipesOfTasks(root))
 }
 
 // setLimitAttribute sets an attribute to a number of objects of the kernel, unless the number is unlimited: at least 2^63-1.
@@ -44,18 +44,19 @@ func (p *prober) readLimit(file string) uint64 {
 // descriptorsPerTaskOnMachine is the number of open files that all processes of nomad-lite together have for a task.
 const descriptorsPerTaskOnMachine = 16
 
-// descriptorsForTasks returns the number of descriptors for tasks that a process can have whose limit of open files is
-// limit, so that the limit of the machine suffices too.
-func (p *prober) descriptorsForTasks(limit uint64) uint64 {
+// maxDescriptorsOfTasks returns the number of descriptors for tasks that a process can have whose limit of open files is
+// openFilesLimit, so that the limit of the machine suffices too.
+func (p *prober) maxDescriptorsOfTasks(openFilesLimit uint64) uint64 {
 	onMachine := withoutReservedQuarter(p.readLimit("proc/sys/fs/file-max"))
-	return min(descriptors.ForTasks(limit), onMachine/descriptorsPerTaskOnMachine*descriptors.PerTask)
+	return min(descriptors.ForTasks(openFilesLimit), onMachine/descriptorsPerTaskOnMachine*descriptors.PerTask)
 }
 
-// processesForTasks returns the number of processes and threads that tasks can have. limit is the limit of the agent's user.
-func (p *prober) processesForTasks(limit uint64, root bool) uint64 {
+// maxProcessesOfTasks returns the number of processes and threads that tasks can have. userLimit is the limit of the
+// agent's user.
+func (p *prober) maxProcessesOfTasks(userLimit uint64, isRoot bool) uint64 {
 	n := min(p.readLimit("proc/sys/kernel/pid_max"), p.readLimit("proc/sys/kernel/threads-max"))
-	if !root {
-		n = min(n, limit) // the kernel does not apply RLIMIT_NPROC to root
+	if !isRoot {
+		n = min(n, userLimit) // the kernel does not apply RLIMIT_NPROC to root
 	}
 	for _, file := range p.pidsLimitFiles() {
 		n = min(n, p.readLimit(file))
@@ -66,8 +67,8 @@ func (p *prober) processesForTasks(limit uint64, root bool) uint64 {
 	return withoutReservedQuarter(n)
 }
 
-// withoutReservedQuarter returns three quarters of a limit of the machine, and reserves one quarter for other programs. The present
-// use cannot be subtracted instead, because it includes tasks of an earlier agent, which are not restored yet.
+// withoutReservedQuarter returns three quarters of a limit of the machine, and reserves one quarter for other programs. The
+// present use cannot be subtracted instead, because it includes tasks of an earlier agent, which are not restored yet.
 func withoutReservedQuarter(limit uint64) uint64 { return limit - limit/4 }
 
 // pidsLimitFiles returns the files with the limits of processes of the cgroups that tasks are in. Tasks of an agent with a
@@ -93,11 +94,11 @@ const (
 	reservedPipes   = 64 // pipes that tasks do not get, because nomad-lite needs them
 )
 
-// pipesForTasks returns the number of pipes that tasks can have under fs.pipe-user-pages-hard and -soft, the limits of the
+// maxPipesOfTasks returns the number of pipes that tasks can have under fs.pipe-user-pages-hard and -soft, the limits of the
 // memory pages in the pipes of a user.
-func (p *prober) pipesForTasks(root bool) uint64 {
+func (p *prober) maxPipesOfTasks(isRoot bool) uint64 {
 	hard := p.readLimit("proc/sys/fs/pipe-user-pages-hard")
-	if root || hard == 0 || hard == math.MaxUint64 { // root has a capability that lifts the limit; 0 means no limit
+	if isRoot || hard == 0 || hard == math.MaxUint64 { // root has a capability that lifts the limit; 0 means no limit
 		return math.MaxUint64
 	}
 	soft := p.readLimit("proc/sys/fs/pipe-user-pages-soft")

@@ -20,11 +20,11 @@ const defaultCoreMHz = 1000
 // base frequency of cores whose own frequency is unknown; 0 means unknown.
 func (p *prober) readTopology(cores []int, mhz int) *base.Topology {
 	t := &base.Topology{}
-	nodeOf := map[int]uint32{}
+	nodeOfCore := map[int]uint32{}
 	for _, node := range cgroup.ParseCPUList(p.readText("sys/devices/system/node/online")) {
 		t.NodeIDs = append(t.NodeIDs, uint32(node))
 		for _, core := range cgroup.ParseCPUList(p.readText(fmt.Sprintf("sys/devices/system/node/node%d/cpulist", node))) {
-			nodeOf[core] = uint32(node)
+			nodeOfCore[core] = uint32(node)
 		}
 	}
 	if len(t.NodeIDs) == 0 {
@@ -39,7 +39,7 @@ func (p *prober) readTopology(cores []int, mhz int) *base.Topology {
 		dir := fmt.Sprintf("sys/devices/system/cpu/cpu%d/", id)
 		core := base.Core{
 			CoreID:    uint32(id),
-			NodeID:    nodeOf[id],
+			NodeID:    nodeOfCore[id],
 			SocketID:  uint32(p.readPositiveNumber(dir + "topology/physical_package_id")),
 			BaseSpeed: p.readPositiveNumber(dir+"cpufreq/base_frequency") / 1000,
 			MaxSpeed:  p.readPositiveNumber(dir+"cpufreq/cpuinfo_max_freq") / 1000,
@@ -67,7 +67,8 @@ func (p *prober) readTopology(cores []int, mhz int) *base.Topology {
 	return t
 }
 
-// numaDistances returns the distances of a NUMA node to all nodes. self is the index of the node, nodes their number.
+// numaDistances returns the distances of a NUMA node to all nodes. selfIndex is the index of the node, nodeCount the number
+// of nodes.
 func (p *prober) numaDistances(node uint32, selfIndex, nodeCount int) []uint32 {
 	row := make([]uint32, nodeCount)
 	stated := strings.Fields(p.readText(fmt.Sprintf("sys/devices/system/node/node%d/distance", node)))

@@ -55,7 +55,7 @@ func (p *Pool) Acquire(task Task, previous uint32) (uint32, error) {
 	}
 	for range uint64(p.idRange.Last-p.idRange.First) + 1 {
 		id := p.nextCandidate
-		if p.nextCandidate++; p.nextCandidate > p.idRange.Last || p.nextCandidate == 0 {
+		if p.nextCandidate++; p.nextCandidate > p.idRange.Last || p.nextCandidate == 0 { // 0 after an overflow of uint32
 			p.nextCandidate = p.idRange.First
 		}
 		if _, taken := p.tasksByID[id]; !taken && !p.hasAccount(id) && p.assignLocked(task, id) {

@@ -23,8 +23,8 @@ const killTimeout = 10 * time.Second
 // the kernel kills only the plugin's first process; the next agent finds and kills the others by the id.
 type pluginCallRecord struct{ store *store.Store }
 
-// recordStart stores the id of a new call, and returns the variable, as name=value, for the environment of the plugin.
-func (c pluginCallRecord) recordStart(ctx context.Context) (envVar string, err error) {
+// recordCallStart stores the id of a new call, and returns the variable, as name=value, for the environment of the plugin.
+func (c pluginCallRecord) recordCallStart(ctx context.Context) (envVar string, err error) {
 	id := uuid.NewString()
 	_, err = c.store.Update(context.WithoutCancel(ctx), func(tx *store.Txn) error {
 		tx.PutAgentRecord(state.VolumeCallName, id)
@@ -33,19 +33,19 @@ func (c pluginCallRecord) recordStart(ctx context.Context) (envVar string, err e
 	return callEnvName + "=" + id, err
 }
 
-// recordEnd deletes the stored id of a call. If the plugin was killed, it first kills the other processes of the call.
-func (c pluginCallRecord) recordEnd(ctx context.Context, envVar string, pluginKilled bool) error {
-	if pluginKilled {
+// recordCallEnd deletes the stored id of a call. If the plugin was killed, it first kills the other processes of the call.
+func (c pluginCallRecord) recordCallEnd(ctx context.Context, envVar string, wasPluginKilled bool) error {
+	if wasPluginKilled {
 		if err := killCallProcesses(ctx, strings.TrimPrefix(envVar, callEnvName+"=")); err != nil {
 			return err
 		}
 	}
-	return c.deleteRecord(ctx)
+	return c.deleteCallRecord(ctx)
 }
 
-// killInterrupted kills the processes of the call during which an earlier agent has died, and deletes the stored id. It does
-// nothing if no id is stored.
-func (c pluginCallRecord) killInterrupted(ctx context.Context) error {
+// killInterruptedCall kills the processes of the call during which an earlier agent has died, and deletes the stored id. It
+// does nothing if no id is stored.
+func (c pluginCallRecord) killInterruptedCall(ctx context.Context) error {
 	id := ""
 	if known, err := c.store.Snapshot().AgentRecord(state.VolumeCallName, &id); err != nil || !known {
 		return err
@@ -53,10 +53,10 @@ func (c pluginCallRecord) killInterrupted(ctx context.Context) error {
 	if err := killCallProcesses(ctx, id); err != nil {
 		return err
 	}
-	return c.deleteRecord(ctx)
+	return c.deleteCallRecord(ctx)
 }
 
-func (c pluginCallRecord) deleteRecord(ctx context.Context) error {
+func (c pluginCallRecord) deleteCallRecord(ctx context.Context) error {
 	_, err := c.store.Update(context.WithoutCancel(ctx), func(tx *store.Txn) error {
 		tx.DeleteAgentRecord(state.VolumeCallName)
 		return nil

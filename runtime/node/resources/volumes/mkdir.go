@@ -66,7 +66,7 @@ func parseOwnerID(text string) (int, error) {
 
 // openVolumesDir opens the directory of the volumes, and creates it if it is missing. It returns an error if accounts
 // other than root and the agent's can change the directory.
-func openVolumesDir(dir string) (int, error) {
+func openVolumesDir(dir string) (fd int, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return -1, err
 	}

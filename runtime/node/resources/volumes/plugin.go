@@ -55,12 +55,12 @@ type externalPlugin struct {
 	catalogEntry catalog.Entry
 	pluginDir    string
 	volumesDir   string
-	calls        pluginCallRecord
+	callRecord   pluginCallRecord
 	logger       hclog.Logger
 }
 
 // fingerprint runs the program to get the version of the plugin.
-func (e *externalPlugin) fingerprint(ctx context.Context) (string, error) {
+func (e *externalPlugin) fingerprint(ctx context.Context) (version string, err error) {
 	var reply struct {
 		Version string `json:"version"`
 	}
@@ -78,11 +78,11 @@ func (e *externalPlugin) fingerprint(ctx context.Context) (string, error) {
 
 // create implements plugin.
 func (e *externalPlugin) create(ctx context.Context, r pluginRequest) (createResult, error) {
-	parameters, err := encodeParameters(r.parameters)
+	parameters, err := parametersEnvVar(r.parameters)
 	if err != nil {
 		return createResult{}, err
 	}
-	out, err := e.runRecorded(ctx, "create", append(r.envVars(), parameters,
+	out, err := e.runAsRecordedCall(ctx, "create", append(r.commonEnvVars(), parameters,
 		"DHV_CAPACITY_MIN_BYTES="+strconv.FormatInt(r.minCapacityBytes, 10),
 		"DHV_CAPACITY_MAX_BYTES="+strconv.FormatInt(r.maxCapacityBytes, 10)))
 	if err != nil {
@@ -100,22 +100,22 @@ func (e *externalPlugin) create(ctx context.Context, r pluginRequest) (createRes
 
 // delete implements plugin.
 func (e *externalPlugin) delete(ctx context.Context, r pluginRequest) error {
-	parameters, err := encodeParameters(r.parameters)
+	parameters, err := parametersEnvVar(r.parameters)
 	if err != nil {
 		return err
 	}
-	_, err = e.runRecorded(ctx, "delete", append(r.envVars(), parameters, "DHV_CREATED_PATH="+r.createdPath))
+	_, err = e.runAsRecordedCall(ctx, "delete", append(r.commonEnvVars(), parameters, "DHV_CREATED_PATH="+r.createdPath))
 	return err
 }
 
-func (r pluginRequest) envVars() []string {
+func (r pluginRequest) commonEnvVars() []string {
 	return []string{
 		"DHV_NAMESPACE=" + r.namespace, "DHV_VOLUME_NAME=" + r.name, "DHV_VOLUME_ID=" + r.id,
 		"DHV_NODE_ID=" + r.nodeID, "DHV_NODE_POOL=" + r.nodePool,
 	}
 }
 
-func encodeParameters(parameters map[string]string) (string, error) {
+func parametersEnvVar(parameters map[string]string) (string, error) {
 	if parameters == nil {
 		parameters = map[string]string{}
 	}
@@ -126,19 +126,20 @@ func encodeParameters(parameters map[string]string) (string, error) {
 // inheritedEnvNames are the names of the environment variables of the agent that a plugin inherits.
 var inheritedEnvNames = []string{"PATH", "HOME", "LANG", "TMPDIR"}
 
-// runRecorded runs the program with an operation that changes a volume. If the program is killed because ctx ends, call also kills
-// the processes that the program has started. Otherwise these may continue, such as the server of a mounted file system.
-func (e *externalPlugin) runRecorded(ctx context.Context, operation string, env []string) ([]byte, error) {
-	variable, err := e.calls.recordStart(ctx)
+// runAsRecordedCall runs the program with an operation that changes a volume. If the program is killed because ctx ends,
+// runAsRecordedCall also kills the processes that the program has started. Otherwise these may continue, such as the server
+// of a mounted file system.
+func (e *externalPlugin) runAsRecordedCall(ctx context.Context, operation string, env []string) ([]byte, error) {
+	variable, err := e.callRecord.recordCallStart(ctx)
 	if err != nil {
 		return nil, err
 	}
 	out, err := e.runProgram(ctx, operation, append(env, variable))
-	return out, errors.Join(err, e.calls.recordEnd(ctx, variable, err != nil && ctx.Err() != nil))
+	return out, errors.Join(err, e.callRecord.recordCallEnd(ctx, variable, err != nil && ctx.Err() != nil))
 }
 
-// runProgram runs the program with an operation, and returns what it prints on standard output. When ctx ends, the process and
-// its process group are killed.
+// runProgram runs the program with an operation, and returns what it prints on standard output. When ctx ends, the process
+// and its process group are killed.
 func (e *externalPlugin) runProgram(ctx context.Context, operation string, env []string) ([]byte, error) {
 	binary, err := e.catalogEntry.Open(e.logger)
 	if err != nil {
@@ -157,12 +158,12 @@ func (e *externalPlugin) runProgram(ctx context.Context, operation string, env [
 		}
 	}
 	cmd.Env = append(append(cmd.Env, env...), "DHV_OPERATION="+operation, "DHV_VOLUMES_DIR="+e.volumesDir, "DHV_PLUGIN_DIR="+e.pluginDir)
-	stdout, stderr := limitedBuffer{limit: 64 << 10}, limitedBuffer{limit: 4 << 10}
+	stdout, stderr := limitedBuffer{maxBytes: 64 << 10}, limitedBuffer{maxBytes: 4 << 10}
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = time.Second
-	runtime.LockOSThread() // the kernel sends Pdeathsig when the thread that has started the process ends
+	cmd.WaitDelay = time.Second // a process that the program has started can keep the pipes open after the program's exit
+	runtime.LockOSThread()      // the kernel sends Pdeathsig when the thread that has started the process ends
 	defer runtime.UnlockOSThread()
 	err = cmd.Run()
 	e.logger.Debug("host volume plugin called", "plugin", e.catalogEntry.Name, "operation", operation, "error", err, "stderr", stderr.String())
@@ -172,28 +173,28 @@ func (e *externalPlugin) runProgram(ctx context.Context, operation string, env [
 	case err != nil && !errors.Is(err, exec.ErrWaitDelay):
 		return nil, fmt.Errorf("%w%s", err, stderr.errorSuffix())
 	case stdout.overflowed:
-		return nil, fmt.Errorf("it has printed more than %d bytes", stdout.limit)
+		return nil, fmt.Errorf("it has printed more than %d bytes", stdout.maxBytes)
 	}
-	return stdout.content.Bytes(), nil
+	return stdout.keptBytes.Bytes(), nil
 }
 
-// limitedBuffer keeps the first limit bytes that are written to it, and discards the others.
+// limitedBuffer keeps the first maxBytes bytes that are written to it, and discards the others.
 type limitedBuffer struct {
-	content    bytes.Buffer
-	limit      int  // bytes
+	keptBytes  bytes.Buffer
+	maxBytes   int
 	overflowed bool // bytes were discarded
 }
 
 func (b *limitedBuffer) Write(p []byte) (int, error) {
-	kept := min(len(p), b.limit-b.content.Len())
+	kept := min(len(p), b.maxBytes-b.keptBytes.Len())
 	b.overflowed = b.overflowed || kept < len(p)
-	b.content.Write(p[:kept])
+	b.keptBytes.Write(p[:kept])
 	return len(p), nil
 }
 
-func (b *limitedBuffer) String() string { return strings.TrimSpace(b.content.String()) }
+func (b *limitedBuffer) String() string { return strings.TrimSpace(b.keptBytes.String()) }
 
-// errorSuffix returns the content in the form of the end of an error message: empty, or a colon and the quoted text.
+// errorSuffix returns the kept text in the form of the end of an error message: empty, or a colon and the quoted text.
 func (b *limitedBuffer) errorSuffix() string {
 	if text := b.String(); text != "" {
 		return fmt.Sprintf(": %q", text)

@@ -60,7 +60,7 @@ func TestPluginIsKilledWithItsProcesses(t *testing.T) {
 		t.Skip("waits half a second for the plugin")
 	}
 	m := withPlugin(t, "sleep 1000 & echo $! >$DHV_PLUGIN_DIR/pid; wait")
-	p, err := m.plugin("p")
+	p, err := m.findPlugin("p")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func TestCreateUntilKilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := New(Config{Store: s, NodeID: "n", VolumesDir: dir, PluginDir: pluginDir, IsInAgentConfig: func(string) bool { return false }, OnChange: func() {}, Logger: hclog.NewNullLogger()})
+	m := New(Config{Store: s, NodeID: "n", VolumesDir: dir, PluginDir: pluginDir, IsNameInAgentConfig: func(string) bool { return false }, OnChange: func() {}, Logger: hclog.NewNullLogger()})
 	m.Restore(t.Context())
 	t.Fatal(m.Create(t.Context(), &api.HostVolume{Name: "v", PluginID: "p"}))
 }
@@ -237,7 +237,7 @@ func TestFailedChangeKeepsTheVolume(t *testing.T) {
 	if _, err := m.Create(t.Context(), &change); err == nil {
 		t.Fatal("changed")
 	}
-	if s := m.stored(v.ID); s == nil || !s.Ready() || s.Pending != "" || s.Volume.RequestedCapacityMinBytes != 0 || s.Volume.RequestedCapabilities[0].AccessMode != "single-node-writer" || s.Volume.CapacityBytes != 5 {
+	if s := m.stored(v.ID); s == nil || !s.IsReady() || s.Pending != "" || s.Volume.RequestedCapacityMinBytes != 0 || s.Volume.RequestedCapabilities[0].AccessMode != "single-node-writer" || s.Volume.CapacityBytes != 5 {
 		t.Errorf("%+v", s)
 	}
 	if _, err := m.Create(t.Context(), &api.HostVolume{Name: "x", PluginID: "p", Parameters: map[string]string{"a": strings.Repeat("x", 70000)}}); err == nil || !strings.Contains(err.Error(), "the parameters have 70001 bytes") {

@@ -31,8 +31,8 @@ type Config struct {
 	NodeID     string
 	VolumesDir string // directory in which plugins make volumes
 	PluginDir  string // directory of external plugins; empty if there are none
-	// IsInAgentConfig reports whether the agent's configuration has a host_volume block with the name.
-	IsInAgentConfig func(name string) bool
+	// IsNameInAgentConfig reports whether the agent's configuration has a host_volume block with the name.
+	IsNameInAgentConfig func(name string) bool
 	// OnChange is called after volumes or plugins have changed.
 	OnChange func()
 	Logger   hclog.Logger
@@ -73,9 +73,9 @@ func (m *Manager) PluginVersions() map[string]string {
 	return versions
 }
 
-// Find returns the volume with a name if allocations can use the volume, otherwise nil. It waits until Restore has
+// FindReady returns the volume with a name if allocations can use the volume, otherwise nil. It waits until Restore has
 // returned, so that the plugin has mounted the volume.
-func (m *Manager) Find(ctx context.Context, name string) (*api.HostVolumeInfo, error) {
+func (m *Manager) FindReady(ctx context.Context, name string) (*api.HostVolumeInfo, error) {
 	if ReadyVolumes(m.config.Store.Snapshot().Reader)[name] == nil {
 		return nil, nil
 	}
@@ -89,7 +89,7 @@ func (m *Manager) Find(ctx context.Context, name string) (*api.HostVolumeInfo, e
 func ReadyVolumes(r store.Reader) map[string]*api.HostVolumeInfo {
 	volumes := make(map[string]*api.HostVolumeInfo)
 	for _, v := range r.HostVolumes(nil, "") {
-		if v.Ready() {
+		if v.IsReady() {
 			volumes[v.Volume.Name] = &api.HostVolumeInfo{ID: v.Volume.ID, Path: v.Volume.HostPath}
 		}
 	}
@@ -117,11 +117,11 @@ func (m *Manager) Restore(ctx context.Context) {
 		return
 	}
 	defer m.unlockOperation()
-	if err := (pluginCallRecord{m.config.Store}).killInterrupted(ctx); err != nil {
+	if err := (pluginCallRecord{m.config.Store}).killInterruptedCall(ctx); err != nil {
 		m.config.Logger.Error("host volumes not restored", "error", err)
 		return // processes of the interrupted call may be running, beside which no other call may run
 	}
-	m.findPlugins(ctx)
+	m.findExternalPlugins(ctx)
 	for _, v := range m.config.Store.Snapshot().HostVolumes(nil, "") {
 		if err := m.restoreVolume(ctx, v); err != nil && ctx.Err() == nil {
 			m.config.Logger.Error("host volume not restored", "volume", v.Volume.Name, "volume_id", v.Volume.ID, "operation", v.Pending, "error", err)
@@ -140,9 +140,9 @@ func (m *Manager) restoreVolume(ctx context.Context, v *state.HostVolume) error 
 	return m.finishCreate(ctx, v)
 }
 
-// findPlugins adds the programs in the plugin directory to m.plugins. It runs each program to get its version, and logs
-// the errors.
-func (m *Manager) findPlugins(ctx context.Context) {
+// findExternalPlugins adds the programs in the plugin directory to m.plugins. It runs each program to get its version, and
+// logs the errors.
+func (m *Manager) findExternalPlugins(ctx context.Context) {
 	dir := m.config.PluginDir
 	if dir == "" {
 		return
@@ -161,13 +161,13 @@ func (m *Manager) findPlugins(ctx context.Context) {
 	if len(names) == 0 {
 		return
 	}
-	found, err := catalog.New(catalog.Config{Dir: dir, RequestedNames: names, Logger: m.config.Logger})
+	found, err := catalog.New(catalog.Config{PluginDir: dir, RequestedNames: names, Logger: m.config.Logger})
 	if err != nil {
 		m.config.Logger.Error("host volume plugins not found", "error", err)
 		return
 	}
 	for _, entry := range found.Entries() {
-		p := &externalPlugin{catalogEntry: entry, pluginDir: dir, volumesDir: m.config.VolumesDir, calls: pluginCallRecord{m.config.Store}, logger: m.config.Logger}
+		p := &externalPlugin{catalogEntry: entry, pluginDir: dir, volumesDir: m.config.VolumesDir, callRecord: pluginCallRecord{m.config.Store}, logger: m.config.Logger}
 		version, err := p.fingerprint(ctx)
 		if err != nil {
 			m.config.Logger.Error("host volume plugin is not usable", "plugin", entry.Name, "error", err)
@@ -191,8 +191,8 @@ func (m *Manager) lockOperation(ctx context.Context) error {
 
 func (m *Manager) unlockOperation() { m.operationLock <- struct{}{} }
 
-// plugin returns the plugin with the name, or a RequestError.
-func (m *Manager) plugin(name string) (plugin, error) {
+// findPlugin returns the plugin with the name, or a RequestError.
+func (m *Manager) findPlugin(name string) (plugin, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if p, found := m.plugins[name]; found {
@@ -223,7 +223,7 @@ func (m *Manager) Create(ctx context.Context, v *api.HostVolume) (*api.HostVolum
 	if v.HostPath != "" {
 		return nil, &RequestError{"host_path cannot be set for a volume that a plugin creates: remove it, or register the volume"}
 	}
-	p, err := m.plugin(v.PluginID)
+	p, err := m.findPlugin(v.PluginID)
 	if err != nil {
 		return nil, err
 	}
@@ -232,7 +232,7 @@ func (m *Manager) Create(ctx context.Context, v *api.HostVolume) (*api.HostVolum
 			return nil, &RequestError{err.Error()}
 		}
 	}
-	return m.storeAndFinish(ctx, v, state.HostVolumeCreate)
+	return m.storeVolumeAndFinishOperation(ctx, v, state.HostVolumeCreate)
 }
 
 // Register stores a volume whose directory the operator has made. It waits for Restore, and returns the stored volume.
@@ -248,16 +248,16 @@ func (m *Manager) Register(ctx context.Context, v *api.HostVolume) (*api.HostVol
 		return nil, &RequestError{"host_path: " + err.Error()}
 	}
 	if v.PluginID != "" {
-		if _, err := m.plugin(v.PluginID); err != nil {
+		if _, err := m.findPlugin(v.PluginID); err != nil {
 			return nil, err
 		}
 	}
-	return m.storeAndFinish(ctx, v, "")
+	return m.storeVolumeAndFinishOperation(ctx, v, "")
 }
 
-// storeAndFinish stores a new or changed volume with a pending operation, and completes the operation. If that fails for a changed
-// volume, put stores the former volume again.
-func (m *Manager) storeAndFinish(ctx context.Context, requested *api.HostVolume, pending state.HostVolumeOperation) (*api.HostVolume, error) {
+// storeVolumeAndFinishOperation stores a new or changed volume with a pending operation, and completes the operation. If
+// that fails for a changed volume, storeVolumeAndFinishOperation stores the former volume again.
+func (m *Manager) storeVolumeAndFinishOperation(ctx context.Context, requested *api.HostVolume, pending state.HostVolumeOperation) (*api.HostVolume, error) {
 	if err := m.checkAndSetDefaults(requested); err != nil {
 		return nil, err
 	}
@@ -278,7 +278,7 @@ func (m *Manager) storeAndFinish(ctx context.Context, requested *api.HostVolume,
 		if v.ID != "" {
 			before = tx.HostVolume(nil, v.ID)
 		}
-		if err := prepareUpdate(tx, &v, before); err != nil {
+		if err := checkNameAndMergeStoredVolume(tx, &v, before); err != nil {
 			return err
 		}
 		if v.ID == "" {
@@ -298,7 +298,7 @@ func (m *Manager) storeAndFinish(ctx context.Context, requested *api.HostVolume,
 	if pending != "" {
 		if err := m.finishCreate(ctx, next); err != nil {
 			if before != nil {
-				err = errors.Join(err, m.putRecord(ctx, before))
+				err = errors.Join(err, m.putVolumeRecord(ctx, before))
 			}
 			return nil, err
 		}
@@ -325,7 +325,7 @@ func (m *Manager) checkAndSetNode(tx *store.Txn, v *api.HostVolume) error {
 	}
 	facts := model.NodeFactsOf(node)
 	for _, c := range v.Constraints {
-		if !model.ConstraintHolds(c, facts.Resolve) {
+		if !model.ConstraintHolds(c, facts.ResolveTarget) {
 			return &RequestError{fmt.Sprintf("this node does not satisfy the constraint %q", strings.TrimSpace(c.LTarget+" "+c.Operand+" "+c.RTarget))}
 		}
 	}
@@ -333,9 +333,10 @@ func (m *Manager) checkAndSetNode(tx *store.Txn, v *api.HostVolume) error {
 	return nil
 }
 
-// prepareUpdate checks that the name is not in use, and sets the state and the times of v. If v changes a stored volume,
-// prepareUpdate rejects changes that are not possible, and copies the fields of the stored volume that do not change.
-func prepareUpdate(tx *store.Txn, v *api.HostVolume, stored *state.HostVolume) error {
+// checkNameAndMergeStoredVolume checks that the name is not in use, and sets the state and the times of v. If v changes a
+// stored volume, checkNameAndMergeStoredVolume rejects changes that are not possible, and copies the fields of the stored
+// volume that do not change.
+func checkNameAndMergeStoredVolume(tx *store.Txn, v *api.HostVolume, stored *state.HostVolume) error {
 	for _, other := range tx.HostVolumes(nil, "") {
 		if other.Volume.Name == v.Name && other.Volume.ID != v.ID {
 			return &RequestError{fmt.Sprintf("the volume %s of this node has the name %q: choose another name, or change that volume by its id", other.Volume.ID, v.Name)}
@@ -373,7 +374,7 @@ func (m *Manager) checkAndSetDefaults(v *api.HostVolume) error {
 		return &RequestError{"missing name"}
 	case len(v.Name) > maxNameLen || strings.ContainsFunc(v.Name, func(c rune) bool { return c < ' ' || c == 0x7f }):
 		return &RequestError{fmt.Sprintf("the name %q is longer than %d bytes or has control characters", v.Name, maxNameLen)}
-	case m.config.IsInAgentConfig(v.Name):
+	case m.config.IsNameInAgentConfig(v.Name):
 		return &RequestError{fmt.Sprintf("a host_volume block of the agent's configuration has the name %q: choose another name", v.Name)}
 	case v.RequestedCapacityMinBytes < 0 || v.RequestedCapacityMaxBytes < 0 || v.CapacityBytes < 0:
 		return &RequestError{"capacities must not be negative"}
@@ -412,7 +413,7 @@ func (m *Manager) checkAndSetDefaults(v *api.HostVolume) error {
 	return nil
 }
 
-func (m *Manager) newRequest(v *state.HostVolume) pluginRequest {
+func (m *Manager) newPluginRequest(v *state.HostVolume) pluginRequest {
 	return pluginRequest{
 		id: v.Volume.ID, name: v.Volume.Name, namespace: v.Volume.Namespace, nodeID: v.Volume.NodeID, nodePool: v.Volume.NodePool,
 		minCapacityBytes: v.Volume.RequestedCapacityMinBytes, maxCapacityBytes: v.Volume.RequestedCapacityMaxBytes, parameters: v.Volume.Parameters,
@@ -424,19 +425,19 @@ func (m *Manager) newRequest(v *state.HostVolume) pluginRequest {
 // finishCreate calls delete, and removes the record. If delete fails too, the record stays, and the volume is unavailable
 // until a client deletes it.
 func (m *Manager) finishCreate(ctx context.Context, v *state.HostVolume) error {
-	p, err := m.plugin(v.Volume.PluginID)
+	p, err := m.findPlugin(v.Volume.PluginID)
 	if err != nil {
 		return err
 	}
 	calling, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	point := failpoint.EnterStep(failpoint.StepVolumeCreate)
-	result, err := p.create(calling, m.newRequest(v))
+	result, err := p.create(calling, m.newPluginRequest(v))
 	point.Leave()
 	if err == nil {
 		point := failpoint.EnterStep(failpoint.StepVolumeReady)
 		defer point.Leave()
-		return m.updateRecord(ctx, v, func(next *state.HostVolume) {
+		return m.updateVolumeRecord(ctx, v, func(next *state.HostVolume) {
 			next.Pending = ""
 			next.Volume.State, next.Volume.HostPath = api.HostVolumeStateReady, result.Path
 			next.Volume.CapacityBytes = max(result.Bytes, 0)
@@ -449,7 +450,7 @@ func (m *Manager) finishCreate(ctx context.Context, v *state.HostVolume) error {
 	if v.Volume.HostPath == "" {
 		return errors.Join(err, m.finishDelete(ctx, v, false))
 	}
-	return errors.Join(err, m.updateRecord(ctx, v, func(next *state.HostVolume) {
+	return errors.Join(err, m.updateVolumeRecord(ctx, v, func(next *state.HostVolume) {
 		next.Pending, next.Volume.State = "", api.HostVolumeStateReady // the change has failed, and the volume is as before
 		if v.Pending == "" {
 			next.Volume.State = api.HostVolumeStateUnavailable // Restore has failed, so the volume may not be mounted
@@ -457,8 +458,8 @@ func (m *Manager) finishCreate(ctx context.Context, v *state.HostVolume) error {
 	}))
 }
 
-// putRecord stores a copy of the record of a volume.
-func (m *Manager) putRecord(ctx context.Context, v *state.HostVolume) error {
+// putVolumeRecord stores a copy of the record of a volume.
+func (m *Manager) putVolumeRecord(ctx context.Context, v *state.HostVolume) error {
 	_, err := m.config.Store.Update(ctx, func(tx *store.Txn) error {
 		volume := *v.Volume
 		tx.PutHostVolume(&state.HostVolume{Volume: &volume, Pending: v.Pending})
@@ -467,8 +468,8 @@ func (m *Manager) putRecord(ctx context.Context, v *state.HostVolume) error {
 	return err
 }
 
-// updateRecord stores a copy of the record of a volume that edit has changed.
-func (m *Manager) updateRecord(ctx context.Context, v *state.HostVolume, edit func(*state.HostVolume)) error {
+// updateVolumeRecord stores a copy of the record of a volume that edit has changed.
+func (m *Manager) updateVolumeRecord(ctx context.Context, v *state.HostVolume, edit func(*state.HostVolume)) error {
 	_, err := m.config.Store.Update(ctx, func(tx *store.Txn) error {
 		next, volume := *v, *v.Volume
 		next.Volume = &volume
@@ -502,7 +503,7 @@ func (m *Manager) Delete(ctx context.Context, namespace, id string, force bool) 
 			return ErrNotFound
 		}
 		var users []string
-		for _, a := range AllocsUsing(tx.Reader, nil, stored.Volume) {
+		for _, a := range AllocsUsingVolume(tx.Reader, nil, stored.Volume) {
 			users = append(users, a.ID)
 		}
 		if len(users) > 0 {
@@ -534,9 +535,9 @@ func (m *Manager) Delete(ctx context.Context, namespace, id string, force bool) 
 // finishDelete calls delete of the plugin of a volume, and removes the record. If the plugin fails and force is false, the
 // record stays with the pending operation, and the volume is unavailable.
 func (m *Manager) finishDelete(ctx context.Context, v *state.HostVolume, force bool) error {
-	err := m.callDelete(ctx, v)
+	err := m.callPluginDelete(ctx, v)
 	if err != nil && !force {
-		return errors.Join(err, m.updateRecord(ctx, v, func(next *state.HostVolume) {
+		return errors.Join(err, m.updateVolumeRecord(ctx, v, func(next *state.HostVolume) {
 			next.Pending, next.Volume.State = state.HostVolumeDelete, api.HostVolumeStateUnavailable
 		}))
 	}
@@ -552,18 +553,18 @@ func (m *Manager) finishDelete(ctx context.Context, v *state.HostVolume, force b
 	return err
 }
 
-func (m *Manager) callDelete(ctx context.Context, v *state.HostVolume) error {
+func (m *Manager) callPluginDelete(ctx context.Context, v *state.HostVolume) error {
 	if v.Volume.PluginID == "" {
 		return nil // the operator has made the directory
 	}
-	p, err := m.plugin(v.Volume.PluginID)
+	p, err := m.findPlugin(v.Volume.PluginID)
 	if err != nil {
 		return err
 	}
 	calling, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	point := failpoint.EnterStep(failpoint.StepVolumeDelete)
-	err = p.delete(calling, m.newRequest(v))
+	err = p.delete(calling, m.newPluginRequest(v))
 	point.Leave()
 	if err != nil {
 		return fmt.Errorf("delete volume %q with plugin %q: %w", v.Volume.Name, v.Volume.PluginID, err)
@@ -571,8 +572,8 @@ func (m *Manager) callDelete(ctx context.Context, v *state.HostVolume) error {
 	return nil
 }
 
-// AllocsUsing returns the allocations that request a volume and have not ended, sorted by id.
-func AllocsUsing(r store.Reader, ws store.WatchSet, v *api.HostVolume) []*api.Allocation {
+// AllocsUsingVolume returns the allocations that request a volume and have not ended, sorted by id.
+func AllocsUsingVolume(r store.Reader, ws store.WatchSet, v *api.HostVolume) []*api.Allocation {
 	node := r.Node(ws, v.NodeID)
 	if node == nil {
 		return nil

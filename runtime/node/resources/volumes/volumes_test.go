@@ -35,7 +35,7 @@ func newTestManager(t *testing.T) *testManager {
 	t.Cleanup(func() { s.Close() })
 	m := &testManager{t: t, config: Config{
 		Store: s, NodeID: "n", VolumesDir: filepath.Join(dir, "volumes"), Logger: hclog.NewNullLogger(),
-		IsInAgentConfig: func(name string) bool { return name == "static" }, OnChange: func() {},
+		IsNameInAgentConfig: func(name string) bool { return name == "static" }, OnChange: func() {},
 	}}
 	m.write(func(tx *store.Txn) {
 		tx.PutNode(&api.Node{ID: "n", NodePool: "default", Meta: map[string]string{"disk": "ssd"}})
@@ -84,7 +84,7 @@ func TestMkdirVolume(t *testing.T) {
 	if parent, err := os.Stat(m.config.VolumesDir); err != nil || parent.Mode().Perm() != 0o700 {
 		t.Errorf("directory of the volumes: %v, %v", parent, err)
 	}
-	if found, err := m.Find(t.Context(), "data"); err != nil || found == nil || found.Path != v.HostPath || found.ID != v.ID {
+	if found, err := m.FindReady(t.Context(), "data"); err != nil || found == nil || found.Path != v.HostPath || found.ID != v.ID {
 		t.Errorf("found %+v, %v", found, err)
 	}
 
@@ -150,7 +150,7 @@ func TestDeleteKeepsMounts(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(mounted, "kept")); err != nil {
 		t.Errorf("file of the mount: %v", err)
 	}
-	if s := m.stored(v.ID); s == nil || s.Ready() || s.Pending != state.HostVolumeDelete {
+	if s := m.stored(v.ID); s == nil || s.IsReady() || s.Pending != state.HostVolumeDelete {
 		t.Errorf("record %+v", s)
 	}
 	if _, err := m.Create(t.Context(), &api.HostVolume{ID: v.ID, Name: "data"}); err == nil || !strings.Contains(err.Error(), "has failed: delete the volume") {
@@ -283,7 +283,7 @@ func TestInterruptedOperationsAreCompleted(t *testing.T) {
 	for name, want := range map[string]bool{"create": true, "created": true, "delete": false, "deleting": false, "deleted": false, "ready": true, "lost": true} {
 		v := m.stored(ids[name])
 		_, err := os.Stat(filepath.Join(m.config.VolumesDir, ids[name]))
-		if want && (v == nil || !v.Ready() || v.Pending != "" || v.Volume.HostPath == "" || err != nil) || !want && (v != nil || err == nil) {
+		if want && (v == nil || !v.IsReady() || v.Pending != "" || v.Volume.HostPath == "" || err != nil) || !want && (v != nil || err == nil) {
 			t.Errorf("%s: %+v, %v", name, v, err)
 		}
 	}
@@ -294,16 +294,16 @@ func TestFindWaitsForRestore(t *testing.T) {
 	m := newTestManager(t)
 	v := m.mustCreate(api.HostVolume{Name: "data"})
 	m.Manager = New(m.config)
-	if found, err := m.Find(t.Context(), "other"); found != nil || err != nil {
+	if found, err := m.FindReady(t.Context(), "other"); found != nil || err != nil {
 		t.Errorf("unknown volume: %v, %v", found, err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
-	if _, err := m.Find(ctx, "data"); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := m.FindReady(ctx, "data"); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("before Restore: %v", err)
 	}
 	m.Restore(t.Context())
-	if found, err := m.Find(t.Context(), "data"); err != nil || found.ID != v.ID {
+	if found, err := m.FindReady(t.Context(), "data"); err != nil || found.ID != v.ID {
 		t.Errorf("after Restore: %v, %v", found, err)
 	}
 }
@@ -317,7 +317,7 @@ func TestUnsafeDirectoryIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.nextAgent()
-	if s := m.stored(v.ID); s.Ready() {
+	if s := m.stored(v.ID); s.IsReady() {
 		t.Errorf("a link is used as the volume: %+v", s.Volume)
 	}
 	if err := os.Chmod(m.config.VolumesDir, 0o777); err != nil {

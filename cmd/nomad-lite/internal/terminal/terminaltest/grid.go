@@ -10,36 +10,36 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
 )
 
-// Grid is a fake terminal for programs that draw on the whole screen. It interprets the escape sequences that
-// [terminal.FullScreen] and its callers write, and records each other sequence as a fault.
+// FullScreenTerminal is a fake terminal for programs that draw on the whole screen. It interprets the escape sequences
+// that [terminal.FullScreen] and its callers write, and records each other sequence as a fault.
 //
 // All methods may be called concurrently.
-type Grid struct {
+type FullScreenTerminal struct {
 	mu                              sync.Mutex
 	columns, rows                   int
-	cells                           [][]gridCell
+	cells                           [][]screenCell
 	cursorRow, cursorColumn         int
 	mainCursorRow, mainCursorColumn int             // cursor of the main screen while the alternate screen is shown
 	incompleteInput                 []byte          // start of a sequence or of a character that the next Write completes
 	modes                           map[string]bool // number of a private mode -> whether it is on
 	currentStyle                    string          // escape sequence of the present colour
-	faults                          []string
+	unsafeOutputs                   []string
 }
 
-type gridCell struct {
+type screenCell struct {
 	text  string // a character with its combining marks; "" for the second half of a wide character
 	style string
 }
 
-// NewGrid returns an empty terminal of this size.
-func NewGrid(columns, rows int) *Grid {
-	g := &Grid{columns: columns, rows: rows, modes: map[string]bool{"7": true, "25": true}}
+// NewFullScreenTerminal returns an empty terminal of this size.
+func NewFullScreenTerminal(columns, rows int) *FullScreenTerminal {
+	g := &FullScreenTerminal{columns: columns, rows: rows, modes: map[string]bool{"7": true, "25": true}}
 	g.eraseScreen()
 	return g
 }
 
 // Write interprets text and escape sequences, as a terminal does.
-func (g *Grid) Write(p []byte) (int, error) {
+func (g *FullScreenTerminal) Write(p []byte) (int, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	rest := append(g.incompleteInput, p...)
@@ -63,7 +63,7 @@ func (g *Grid) Write(p []byte) (int, error) {
 			g.cursorRow = min(g.cursorRow+1, g.rows-1)
 		case c == '\x0f': // selects the usual character set
 		case c < 0x20 || c == 0x7f:
-			g.faults = append(g.faults, fmt.Sprintf("control character %q", c))
+			g.unsafeOutputs = append(g.unsafeOutputs, fmt.Sprintf("control character %q", c))
 		default:
 			if !utf8.FullRune(rest) {
 				g.incompleteInput = slices.Clone(rest)
@@ -86,7 +86,7 @@ func isSequenceComplete(sequence []byte) bool {
 	return sequence[1] != '[' || len(sequence) > 2 && last >= 0x40 && last <= 0x7e
 }
 
-func (g *Grid) runEscapeSequence(sequence string) {
+func (g *FullScreenTerminal) runEscapeSequence(sequence string) {
 	var row, column int
 	switch body := strings.TrimPrefix(sequence, "\x1b["); {
 	case body == "2J":
@@ -114,7 +114,7 @@ func (g *Grid) runEscapeSequence(sequence string) {
 	case matchesFormat(body, "%dG", &column):
 		g.cursorColumn = min(max(column-1, 0), g.columns-1)
 	default:
-		g.faults = append(g.faults, fmt.Sprintf("sequence %q", sequence))
+		g.unsafeOutputs = append(g.unsafeOutputs, fmt.Sprintf("sequence %q", sequence))
 	}
 }
 
@@ -124,7 +124,7 @@ func matchesFormat(text, format string, values ...any) bool {
 	return err == nil && n == len(values)
 }
 
-func (g *Grid) putRune(r rune) {
+func (g *FullScreenTerminal) putRune(r rune) {
 	width := terminal.RuneWidth(r)
 	switch {
 	case width == 0 && g.cursorColumn > 0:
@@ -132,30 +132,30 @@ func (g *Grid) putRune(r rune) {
 		return
 	case g.cursorColumn+width > g.columns:
 		if g.modes["7"] {
-			g.faults = append(g.faults, fmt.Sprintf("row %d is wider than the terminal", g.cursorRow))
+			g.unsafeOutputs = append(g.unsafeOutputs, fmt.Sprintf("row %d is wider than the terminal", g.cursorRow))
 		}
 		return
 	}
-	g.cells[g.cursorRow][g.cursorColumn] = gridCell{string(r), g.currentStyle}
+	g.cells[g.cursorRow][g.cursorColumn] = screenCell{string(r), g.currentStyle}
 	if width == 2 {
-		g.cells[g.cursorRow][g.cursorColumn+1] = gridCell{"", g.currentStyle}
+		g.cells[g.cursorRow][g.cursorColumn+1] = screenCell{"", g.currentStyle}
 	}
 	g.cursorColumn += width
 }
 
-func (g *Grid) eraseScreen() {
-	g.cells = make([][]gridCell, g.rows)
+func (g *FullScreenTerminal) eraseScreen() {
+	g.cells = make([][]screenCell, g.rows)
 	for y := range g.cells {
 		g.cells[y] = blankRow(g.columns)
 	}
 }
 
-func blankRow(columns int) []gridCell {
-	return slices.Repeat([]gridCell{{text: " "}}, columns)
+func blankRow(columns int) []screenCell {
+	return slices.Repeat([]screenCell{{text: " "}}, columns)
 }
 
 // Resize changes the size, and erases the terminal.
-func (g *Grid) Resize(columns, rows int) {
+func (g *FullScreenTerminal) Resize(columns, rows int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.columns, g.rows, g.cursorRow, g.cursorColumn = columns, rows, 0, 0
@@ -163,7 +163,7 @@ func (g *Grid) Resize(columns, rows int) {
 }
 
 // String returns the text of all rows, without spaces at their ends.
-func (g *Grid) String() string {
+func (g *FullScreenTerminal) String() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var b strings.Builder
@@ -177,9 +177,9 @@ func (g *Grid) String() string {
 	return b.String()
 }
 
-// StyledRow returns the text of those cells of a row that were written after the escape sequence attribute, such as
-// "\x1b[7m".
-func (g *Grid) StyledRow(row int, attribute string) string {
+// StyledTextOfRow returns the text of those cells of a row that were written after the escape sequence attribute, such
+// as "\x1b[7m".
+func (g *FullScreenTerminal) StyledTextOfRow(row int, attribute string) string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	text := ""
@@ -192,15 +192,15 @@ func (g *Grid) StyledRow(row int, attribute string) string {
 }
 
 // IsModeOn reports whether the private mode with this number, such as "1049", is on.
-func (g *Grid) IsModeOn(number string) bool {
+func (g *FullScreenTerminal) IsModeOn(number string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.modes[number]
 }
 
-// Faults returns descriptions of the escape sequences and characters that a safe program does not write.
-func (g *Grid) Faults() []string {
+// UnsafeOutputs returns descriptions of the escape sequences and characters that a safe program does not write.
+func (g *FullScreenTerminal) UnsafeOutputs() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return slices.Clone(g.faults)
+	return slices.Clone(g.unsafeOutputs)
 }

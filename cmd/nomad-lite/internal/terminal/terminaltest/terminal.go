@@ -8,9 +8,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
 )
 
-// Terminal is a fake terminal for programs that write below the text of the terminal. It fails the test for an escape
-// sequence that it does not know.
-type Terminal struct {
+// ScrollingTerminal is a fake terminal for programs that write below the text of the terminal. It fails the test for an
+// escape sequence that it does not know.
+type ScrollingTerminal struct {
 	t                       *testing.T
 	Columns, Rows           int
 	lines                   []string // all rows, including those that have scrolled off the top
@@ -19,13 +19,13 @@ type Terminal struct {
 	autoWrap                bool
 }
 
-// New returns an empty terminal of this size.
-func New(t *testing.T, columns, rows int) *Terminal {
-	return &Terminal{t: t, Columns: columns, Rows: rows, lines: []string{""}, rowWraps: []bool{false}, autoWrap: true}
+// NewScrollingTerminal returns an empty terminal of this size.
+func NewScrollingTerminal(t *testing.T, columns, rows int) *ScrollingTerminal {
+	return &ScrollingTerminal{t: t, Columns: columns, Rows: rows, lines: []string{""}, rowWraps: []bool{false}, autoWrap: true}
 }
 
 // Write interprets text and escape sequences, as a terminal does. At the end of p, the terminal must wrap lines again.
-func (te *Terminal) Write(p []byte) (int, error) {
+func (te *ScrollingTerminal) Write(p []byte) (int, error) {
 	for rest := p; len(rest) > 0; {
 		n := 1
 		switch rest[0] {
@@ -33,7 +33,7 @@ func (te *Terminal) Write(p []byte) (int, error) {
 			n = terminal.EscapeSequenceLength(rest)
 			te.runEscapeSequence(string(rest[:n]))
 		case '\n':
-			te.startNextRow(false)
+			te.moveToNextRow(false)
 		case '\r':
 			te.cursorColumn = 0
 		default:
@@ -47,7 +47,7 @@ func (te *Terminal) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (te *Terminal) runEscapeSequence(sequence string) {
+func (te *ScrollingTerminal) runEscapeSequence(sequence string) {
 	switch {
 	case sequence == "\x1b[?7l":
 		te.autoWrap = false
@@ -67,18 +67,18 @@ func (te *Terminal) runEscapeSequence(sequence string) {
 	}
 }
 
-func (te *Terminal) putByte(c byte) {
+func (te *ScrollingTerminal) putByte(c byte) {
 	if te.cursorColumn == te.Columns {
 		if !te.autoWrap {
 			return
 		}
-		te.startNextRow(true)
+		te.moveToNextRow(true)
 	}
 	te.lines[te.cursorRow] = te.lines[te.cursorRow][:te.cursorColumn] + string(c)
 	te.cursorColumn++
 }
 
-func (te *Terminal) startNextRow(broken bool) {
+func (te *ScrollingTerminal) moveToNextRow(broken bool) {
 	te.rowWraps[te.cursorRow] = broken
 	te.cursorRow, te.cursorColumn = te.cursorRow+1, 0
 	if te.cursorRow == len(te.lines) {
@@ -87,7 +87,7 @@ func (te *Terminal) startNextRow(broken bool) {
 }
 
 // Resize changes the size of the terminal. As most terminals do, it joins and wraps the rows of each line again.
-func (te *Terminal) Resize(columns, rows int) {
+func (te *ScrollingTerminal) Resize(columns, rows int) {
 	var joinedLines []string
 	joined := ""
 	for i, line := range te.lines {
@@ -108,4 +108,4 @@ func (te *Terminal) Resize(columns, rows int) {
 }
 
 // String returns all rows, including those that have scrolled off the top.
-func (te *Terminal) String() string { return strings.Join(te.lines, "\n") }
+func (te *ScrollingTerminal) String() string { return strings.Join(te.lines, "\n") }

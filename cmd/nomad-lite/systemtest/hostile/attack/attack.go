@@ -26,15 +26,15 @@ const Marker = "nomad-lite-spoofed-frame"
 
 // Targets are what a probe attacks.
 type Targets struct {
-	Name       string   // name of the task; the probe writes it into Guard, and sends it to Sockets and Addresses
-	Canaries   []string // files that tasks must not read, by their paths on the machine
-	Guard      string   // file that tasks must not change, by its path on the machine
-	Sockets    []string // paths of unix sockets; "@name" is an abstract one
-	Addresses  []string // IPv4 addresses with ports, such as "127.0.0.1:80"
-	Mounts     []string // paths in the task where something may be mounted
-	Writable   []string // directories that the task can write
-	Commands   []string // a process whose command line contains one of these texts must not be reachable
-	Neighbours []string // IPv4 addresses of other programs in the network of the task
+	TaskName            string   // name of the task; the probe writes it into UnchangeableFile, and sends it to SocketPaths and TCPAddresses
+	UnreadableFiles     []string // files that tasks must not read, by their paths on the machine
+	UnchangeableFile    string   // file that tasks must not change, by its path on the machine
+	SocketPaths         []string // paths of unix sockets; "@name" is an abstract one
+	TCPAddresses        []string // IPv4 addresses with ports, such as "127.0.0.1:80"
+	MountPoints         []string // paths in the task where something may be mounted
+	WritableDirs        []string // directories that the task can write
+	UnreachableCommands []string // a process whose command line contains one of these texts must not be reachable
+	NeighbourIPs        []string // IPv4 addresses of other programs in the network of the task
 }
 
 // These are the kinds of reports, which are the first word of a line, and the values that follow. Done is the last line
@@ -106,29 +106,29 @@ func (p *probe) report(kind string, values ...any) {
 
 func (p *probe) runAttacks() {
 	p.reportIdentity() // first, because the user's rights determine which later reports are breaches
-	// Mounts are attacked first, because a driver that detects a forbidden mount too late ends the task soon.
-	for _, dir := range p.Mounts {
+	// MountPoints are attacked first, because a driver that detects a forbidden mount too late ends the task soon.
+	for _, dir := range p.MountPoints {
 		p.attackFiles(dir)
 	}
 	p.attackFiles("")
-	for _, root := range otherRoots() {
+	for _, root := range possibleEscapeDirs() {
 		p.attackFiles(root)
 	}
 	p.attackProcesses()
-	p.leaveFiles("own")
-	p.becomeOthers()
-	p.openDevices()
-	for _, path := range p.Sockets {
+	p.createSpecialFiles("own")
+	p.tryToChangeIDs()
+	p.tryToOpenDevices()
+	for _, path := range p.SocketPaths {
 		p.connectUnix(path)
-		for _, dir := range p.Mounts {
+		for _, dir := range p.MountPoints {
 			p.connectUnix(filepath.Join(dir, path))
 		}
 	}
-	for _, address := range p.Addresses {
+	for _, address := range p.TCPAddresses {
 		p.connectTCP(address)
 	}
 	p.sendFrames()
-	p.readOwnFiles()
+	p.reportTextOfOwnFiles()
 	p.report(Done)
 }
 
@@ -152,8 +152,8 @@ func (p *probe) reportIdentity() {
 	}
 }
 
-// otherRoots returns directories through which the task could reach other files of the machine.
-func otherRoots() []string {
+// possibleEscapeDirs returns directories through which the task could reach other files of the machine.
+func possibleEscapeDirs() []string {
 	roots := []string{"/..", "/proc/self/cwd/../../../../../../../..", "/proc/self/root/.."}
 	for _, pid := range otherProcesses() {
 		for _, link := range []string{"root", "cwd"} {
@@ -171,16 +171,16 @@ func otherRoots() []string {
 }
 
 func (p *probe) attackFiles(root string) {
-	for _, path := range p.Canaries {
+	for _, path := range p.UnreadableFiles {
 		p.reportIfReadable(root + path)
 	}
-	fd, err := unix.Open(root+p.Guard, unix.O_WRONLY|unix.O_APPEND|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	fd, err := unix.Open(root+p.UnchangeableFile, unix.O_WRONLY|unix.O_APPEND|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return
 	}
 	defer unix.Close(fd)
-	if _, err := unix.Write(fd, []byte("changed by "+p.Name+" at "+root+"\n")); err == nil {
-		p.report(Write, root+p.Guard)
+	if _, err := unix.Write(fd, []byte("changed by "+p.TaskName+" at "+root+"\n")); err == nil {
+		p.report(Write, root+p.UnchangeableFile)
 	}
 }
 
@@ -217,7 +217,7 @@ func (p *probe) attackProcesses() {
 	for _, pid := range otherProcesses() {
 		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)) // the process can have exited
 		command := strings.TrimSpace(strings.ReplaceAll(string(line), "\x00", " "))
-		if !slices.ContainsFunc(p.Commands, func(text string) bool { return strings.Contains(command, text) }) {
+		if !slices.ContainsFunc(p.UnreachableCommands, func(text string) bool { return strings.Contains(command, text) }) {
 			continue
 		}
 		for _, name := range []string{"root", "cwd"} {
@@ -237,7 +237,7 @@ func (p *probe) attackProcesses() {
 		if unix.Kill(pid, 0) == nil {
 			p.report(Process, "signal", command)
 		}
-		runInEndingThread(func() {
+		runInDisposableThread(func() {
 			const seize = 0x4206 // PTRACE_SEIZE does not stop the process, and ends with this thread
 			if _, _, errno := unix.RawSyscall6(unix.SYS_PTRACE, seize, uintptr(pid), 0, 0, 0, 0); errno == 0 {
 				p.report(Process, "trace", command)
@@ -246,9 +246,9 @@ func (p *probe) attackProcesses() {
 	}
 }
 
-// runInEndingThread calls f in a thread that exits afterwards, so that the thread's user ID and the processes that it
-// traces do not outlive the call.
-func runInEndingThread(f func()) {
+// runInDisposableThread calls f in a thread that exits afterwards, so that the thread's user ID and the processes that
+// it traces do not outlive the call.
+func runInDisposableThread(f func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -266,9 +266,9 @@ func checkOpen(path string, flags int) error {
 	return err
 }
 
-// becomeOthers tries to change the user and group IDs of threads. A thread that has changed its user ID attacks files
+// tryToChangeIDs tries to change the user and group IDs of threads. A thread that has changed its user ID attacks files
 // again.
-func (p *probe) becomeOthers() {
+func (p *probe) tryToChangeIDs() {
 	const unchanged = ^uintptr(0)
 	for _, id := range []uintptr{0, 1, 4001, 65534} {
 		if id != uintptr(os.Getuid()) {
@@ -280,15 +280,15 @@ func (p *probe) becomeOthers() {
 				{"setreuid", [4]uintptr{unix.SYS_SETREUID, unchanged, id}},
 				{"setresuid", [4]uintptr{unix.SYS_SETRESUID, unchanged, id, unchanged}},
 			} {
-				runInEndingThread(func() {
+				runInDisposableThread(func() {
 					if _, _, errno := unix.RawSyscall(c.args[0], c.args[1], c.args[2], c.args[3]); errno == 0 {
 						p.report(Became, c.name, id)
 						p.attackFiles("")
-						p.leaveFiles(fmt.Sprint(c.name, "-", id))
+						p.createSpecialFiles(fmt.Sprint(c.name, "-", id))
 					}
 				})
 			}
-			runInEndingThread(func() {
+			runInDisposableThread(func() {
 				_, _, _ = unix.RawSyscall(unix.SYS_SETFSUID, id, 0, 0) // the result is the former id, also after an error
 				if now, _, _ := unix.RawSyscall(unix.SYS_SETFSUID, unchanged, 0, 0); now == id {
 					p.report(Became, "setfsuid", id)
@@ -309,7 +309,7 @@ func (p *probe) becomeOthers() {
 			{"setresgid", func() unix.Errno { _, _, e := unix.RawSyscall(unix.SYS_SETRESGID, unchanged, id, unchanged); return e }},
 			{"setgroups", func() unix.Errno { return setgroups(&list) }},
 		} {
-			runInEndingThread(func() {
+			runInDisposableThread(func() {
 				if c.call() == 0 {
 					p.report(Became, c.name, id)
 				}

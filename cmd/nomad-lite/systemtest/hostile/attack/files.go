@@ -46,19 +46,19 @@ func makeHostileFiles(dir string) error {
 // LeftPrefix is the prefix of the names of directories that a probe leaves behind.
 const LeftPrefix = "left-"
 
-// leaveFiles creates files with special modes and owners in the writable directories of the task. as is a part of the
-// names.
-func (p *probe) leaveFiles(as string) {
-	for _, dir := range p.Writable {
-		dir = filepath.Join(dir, LeftPrefix+strings.ReplaceAll(p.Name, "/", "-")+"-"+as)
+// createSpecialFiles creates files with special modes and owners in the writable directories of the task. as is a part
+// of the names.
+func (p *probe) createSpecialFiles(as string) {
+	for _, dir := range p.WritableDirs {
+		dir = filepath.Join(dir, LeftPrefix+strings.ReplaceAll(p.TaskName, "/", "-")+"-"+as)
 		if unix.Mkdir(dir, 0o777) != nil {
 			continue // the directory does not exist or is not writable
 		}
-		p.leaveFilesIn(dir)
+		p.createSpecialFilesIn(dir)
 	}
 }
 
-func (p *probe) leaveFilesIn(dir string) {
+func (p *probe) createSpecialFilesIn(dir string) {
 	const setID = unix.S_ISUID | unix.S_ISGID
 	const mode = setID | 0o755
 	plain := func(path string) error {
@@ -156,8 +156,8 @@ func (p *probe) leaveFilesIn(dir string) {
 // among them, because an open would start them.
 var characterDevices = []string{"/dev/mem", "/dev/kmem", "/dev/port", "/dev/kmsg", "/dev/fuse", "/dev/kvm", "/dev/net/tun", "/dev/vhost-net", "/dev/loop-control", "/dev/mapper/control", "/dev/cuse"}
 
-// openDevices tries to open all block devices and the characterDevices, and reports successes.
-func (p *probe) openDevices() {
+// tryToOpenDevices tries to open all block devices and the characterDevices, and reports successes.
+func (p *probe) tryToOpenDevices() {
 	// Files that vanish during the walk are not an error.
 	_ = filepath.WalkDir("/dev", func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.Type()&fs.ModeDevice == 0 || e.Type()&fs.ModeCharDevice != 0 && !slices.Contains(characterDevices, path) {
@@ -170,10 +170,10 @@ func (p *probe) openDevices() {
 	})
 }
 
-// readOwnFiles reports the text of small files in the writable directories of the task. A template, an artifact or a
-// driver can have copied a secret into them.
-func (p *probe) readOwnFiles() {
-	for _, dir := range p.Writable {
+// reportTextOfOwnFiles reports the text of small files in the writable directories of the task. A template, an artifact
+// or a driver can have copied a secret into them.
+func (p *probe) reportTextOfOwnFiles() {
+	for _, dir := range p.WritableDirs {
 		// Files that vanish during the walk are not an error.
 		_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 			if err != nil {

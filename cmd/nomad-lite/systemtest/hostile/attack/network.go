@@ -37,7 +37,7 @@ func (p *probe) connectAndWrite(family int, to unix.Sockaddr, name string) {
 		return
 	}
 	p.report(Connected, name)
-	_, _ = unix.Write(fd, []byte(p.Name+"\n")) // the connection itself is already reported
+	_, _ = unix.Write(fd, []byte(p.TaskName+"\n")) // the connection itself is already reported
 }
 
 // sendFrames sends frames with false sources, with Marker at their end: IPv4 packets and ARP replies from the addresses
@@ -50,7 +50,7 @@ func (p *probe) sendFrames() {
 	}
 	defer unix.Close(fd)
 	request, err := unix.NewIfreq("eth0")
-	if err != nil || unix.IoctlIfreq(fd, unix.SIOCGIFADDR, request) != nil || !p.isNeighbour(request) {
+	if err != nil || unix.IoctlIfreq(fd, unix.SIOCGIFADDR, request) != nil || !p.isInNetworkOfNeighbour(request) {
 		return
 	}
 	if unix.IoctlIfreq(fd, unix.SIOCGIFINDEX, request) != nil {
@@ -72,7 +72,7 @@ func (p *probe) sendFrames() {
 		}
 	}
 	head := append([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, own[:]...)
-	for _, neighbour := range p.Neighbours {
+	for _, neighbour := range p.NeighbourIPs {
 		address, err := netip.ParseAddr(neighbour)
 		if err != nil {
 			continue
@@ -90,15 +90,15 @@ func (p *probe) sendFrames() {
 	}
 }
 
-// isNeighbour reports whether the address of an interface is in the same network as a neighbour.
-func (p *probe) isNeighbour(request *unix.Ifreq) bool {
+// isInNetworkOfNeighbour reports whether the address of an interface is in the same network as a neighbour.
+func (p *probe) isInNetworkOfNeighbour(request *unix.Ifreq) bool {
 	own, err := request.Inet4Addr()
 	if err != nil {
 		return false
 	}
 	const prefixSize = 20 // prefix length of bridge_network_subnet
 	network := netip.PrefixFrom(netip.AddrFrom4([4]byte(own)), prefixSize).Masked()
-	for _, neighbour := range p.Neighbours {
+	for _, neighbour := range p.NeighbourIPs {
 		if address, err := netip.ParseAddr(neighbour); err == nil && network.Contains(address) {
 			return true
 		}

@@ -23,7 +23,7 @@ func TestHangingHostVolume(t *testing.T) {
 		}}})
 		answer := make(chan struct{})
 		var calls atomic.Int32
-		n.volumePathChecker.locate = func(path string) (*safepath.Location, error) {
+		n.volumePathResolver.locate = func(path string) (*safepath.Location, error) {
 			if path == "/remote" {
 				calls.Add(1)
 				<-answer
@@ -52,10 +52,10 @@ func TestHangingHostVolume(t *testing.T) {
 }
 
 // A path that answers in time causes no update of the node.
-func TestPathCheckerReportsOnlyLateAnswers(t *testing.T) {
-	c := newPathChecker(func() { t.Error("a late answer was reported") })
+func TestPathResolverReportsOnlyLateAnswers(t *testing.T) {
+	c := newPathResolver(func() { t.Error("a late answer was reported") })
 	for range 3 {
-		results := c.checkPaths([]string{"/", "/no/such/path"})
+		results := c.resolvePaths([]string{"/", "/no/such/path"})
 		if results["/"].unusableReason != nil || results["/"].location.Path != "/" || !errors.Is(results["/no/such/path"].unusableReason, os.ErrNotExist) || len(results) != 2 {
 			t.Errorf("%v", results)
 		}
