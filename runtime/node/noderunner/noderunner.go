@@ -418,7 +418,7 @@ func (r *Runner) destroyAlloc(runner *allocrunner.Runner, alloc *api.Allocation)
 		config.Alloc, config.ReportStatus = alloc, func(allocrunner.StatusUpdate) {}
 		var err error
 		if runner, err = allocrunner.New(config); err != nil {
-			// No runner can be built, so the hooks of the allocation cannot be called.
+			r.logger.Warn("removing an alloc without its hooks, because no runner can be built for it", "alloc_id", alloc.ID, "error", err)
 			dir, err := allocdir.New(r.config.AllocRunnerConfig.AllocDirRoot, alloc.ID)
 			if err != nil {
 				return err
