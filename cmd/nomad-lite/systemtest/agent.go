@@ -234,12 +234,25 @@ func (t *TestAgent) WaitAlloc(jobID, status string) *api.Allocation {
 			return "no allocation", false
 		}
 		if now := stubs[0]; now.ClientStatus != status {
-			return now.ClientStatus + " " + now.ClientDescription, false
+			text := now.ClientStatus + " " + now.ClientDescription
+			for name, state := range now.TaskStates {
+				text += fmt.Sprintf("\n%s: %s", name, FormatEvents(state))
+			}
+			return text, false
 		}
 		alloc = t.ReadAlloc(stubs[0].ID)
 		return alloc.ClientStatus + " " + alloc.ClientDescription, alloc.ClientStatus == status
 	})
 	return alloc
+}
+
+// FormatEvents returns the types and messages of the events of a task.
+func FormatEvents(state *api.TaskState) string {
+	var all []string
+	for _, e := range state.Events {
+		all = append(all, e.Type+": "+e.DisplayMessage)
+	}
+	return strings.Join(all, "; ")
 }
 
 // ReadAlloc returns an allocation.

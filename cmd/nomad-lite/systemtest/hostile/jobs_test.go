@@ -169,7 +169,7 @@ func (o *operator) runToEnd(job *api.Job) (allocs []*api.Allocation, err error) 
 func formatTaskEvents(allocs []*api.Allocation) (text string) {
 	for _, alloc := range allocs {
 		for name, state := range alloc.TaskStates {
-			text += fmt.Sprintf("%s/%s: %s\n", alloc.TaskGroup, name, formatLastEvents(state))
+			text += fmt.Sprintf("%s/%s: %s\n", alloc.TaskGroup, name, systemtest.FormatEvents(state))
 		}
 	}
 	return text

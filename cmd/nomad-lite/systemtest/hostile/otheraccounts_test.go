@@ -592,7 +592,7 @@ func (s *randomJobSchedule) run() {
 		s.sleepRandomly(20)
 		for name, state := range s.ReadAlloc(allocs[id].ID).TaskStates {
 			if state.Failed {
-				s.T.Errorf("task %s of %s has failed: %s", name, id, formatLastEvents(state))
+				s.T.Errorf("task %s of %s has failed: %s", name, id, systemtest.FormatEvents(state))
 			}
 		}
 		if _, _, err := s.Jobs().Deregister(id, s.rand.IntN(2) == 0, nil); err != nil {
@@ -600,12 +600,4 @@ func (s *randomJobSchedule) run() {
 		}
 		s.maybeRestartAgent()
 	}
-}
-
-func formatLastEvents(state *api.TaskState) string {
-	var all []string
-	for _, e := range state.Events {
-		all = append(all, e.Type+": "+e.DisplayMessage)
-	}
-	return strings.Join(all, "; ")
 }
