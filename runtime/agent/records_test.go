@@ -31,8 +31,10 @@ func TestPluginRecordsSurvive(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	s := openTestStore(t, path)
 	want := supervisor.Record{ReattachConfig: launch.ReattachConfig{Network: "unix", Addr: "/x", Pid: 7, StartTime: 8, BootID: "b", Streams: "k"}, Identity: "i"}
-	for _, key := range []string{"builtin raw_exec", "/plugins/x"} {
-		if err := (pluginProcessRecords{s}).PutPlugin(key, want); err != nil {
+	// beingLaunched has not sent its handshake yet, so that its address is unknown.
+	beingLaunched := supervisor.Record{ReattachConfig: launch.ReattachConfig{Pid: 9, StartTime: 10, BootID: "b"}, Identity: "i"}
+	for key, record := range map[string]supervisor.Record{"builtin raw_exec": want, "/plugins/x": want, "/plugins/launched": beingLaunched} {
+		if err := (pluginProcessRecords{s}).PutPlugin(key, record); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -45,7 +47,7 @@ func TestPluginRecordsSurvive(t *testing.T) {
 	s = openTestStore(t, path)
 	defer s.Close()
 	got, err := pluginProcessRecords{s}.Plugins()
-	if err != nil || len(got) != 1 || got["builtin raw_exec"] != want {
+	if err != nil || len(got) != 2 || got["builtin raw_exec"] != want || got["/plugins/launched"] != beingLaunched {
 		t.Errorf("read %+v, %v", got, err)
 	}
 }

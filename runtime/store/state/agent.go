@@ -54,10 +54,10 @@ type PluginProcess struct {
 	Name      string    `store:"name"` // name of the driver or hook
 }
 
-// CheckRecord returns an error if the record lacks the pid or the address of the process.
+// CheckRecord returns an error if the record lacks the pid of the process. The address is missing until the process has sent its handshake.
 func (p *PluginProcess) CheckRecord() error {
-	if p.PID == 0 || p.Addr == "" {
-		return errors.New("the record of a plugin process lacks its pid or its address")
+	if p.PID == 0 {
+		return errors.New("the record of a plugin process lacks its pid")
 	}
 	return nil
 }
