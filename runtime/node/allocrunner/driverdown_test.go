@@ -10,9 +10,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
+	"github.com/nomad-lite/nomad-lite/runtime/node/network"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
@@ -850,4 +854,87 @@ func TestCollectionEndsWhenTheTaskIsDestroyed(t *testing.T) {
 			})
 		})
 	}
+}
+
+const runOnceText = `
+	restart {
+		attempts = 0
+		mode     = "fail"
+	}`
+
+// A driver in its back-off holds back an allocation with a network as it holds back one without: nothing fails.
+func TestNetworkHookWaitsForDriverInBackOff(t *testing.T) {
+	for name, networkText := range map[string]string{"without a network": "", "with a network": bridgeNetworkText} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var drivers *unavailableDrivers
+				a := startAgent(t, parseJob(t, jobTextFromParts("batch", networkText+runOnceText, endlessTaskText)), func(c *Config) {
+					fakes := c.Drivers.(*fakeDrivers)
+					fakes.capabilities = driver.Capabilities{NetworkIsolationModes: []driver.NetworkMode{driver.NetworkGroup}}
+					drivers = newUnavailableDrivers(fakes)
+					drivers.unavailable = true
+					c.Drivers = drivers
+					c.Host.NetworkManager = network.New(&networkRecords{}, drivers, &fakeHostNetworks{}, nullLogger)
+				})
+				a.advance(3 * time.Minute)
+				if status := a.lastUpdate().ClientStatus; status != api.AllocClientStatusPending {
+					t.Errorf("%s during the back-off:\n%s", status, a.transcript())
+				}
+				drivers.set(false)
+				a.advance(time.Second)
+				if status := a.lastUpdate().ClientStatus; status != api.AllocClientStatusRunning {
+					t.Errorf("%s after the back-off:\n%s", status, a.transcript())
+				}
+			})
+		})
+	}
+}
+
+// driversDyingOnce are drivers whose plugin dies in the next call of TaskConfigSchema if dies is set, and is then in its back-off.
+type driversDyingOnce struct {
+	*unavailableDrivers
+	dies bool
+}
+
+type dyingDriver struct {
+	driver.Driver
+	drivers *driversDyingOnce
+}
+
+func (d *driversDyingOnce) Driver(ctx context.Context, name string) (driver.Driver, error) {
+	inner, err := d.unavailableDrivers.Driver(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	return dyingDriver{inner, d}, nil
+}
+
+func (d dyingDriver) TaskConfigSchema(ctx context.Context) (*hclspec.Spec, error) {
+	if d.drivers.dies {
+		d.drivers.dies = false
+		d.drivers.set(true)
+		return nil, driver.ErrPluginDown
+	}
+	return d.Driver.TaskConfigSchema(ctx)
+}
+
+// The plugin dies between the end of an outage and the question for the description of its driver.
+func TestStartWaitsForPluginThatDiesAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		drivers := &driversDyingOnce{}
+		a := startAgent(t, parseJob(t, jobTextFromParts("batch", runOnceText, endlessTaskText)), func(c *Config) {
+			drivers.unavailableDrivers = newUnavailableDrivers(c.Drivers.(*fakeDrivers))
+			drivers.unavailable = true
+			c.Drivers = drivers
+		})
+		a.advance(3 * time.Second)
+		drivers.dies = true
+		drivers.set(false)
+		a.advance(3 * time.Second)
+		drivers.set(false)
+		a.advance(time.Second)
+		if status := a.lastUpdate().ClientStatus; status != api.AllocClientStatusRunning {
+			t.Errorf("%s:\n%s", status, a.transcript())
+		}
+	})
 }

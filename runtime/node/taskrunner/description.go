@@ -45,6 +45,23 @@ func (d *driverDescription) fetchOnce(ctx context.Context) error {
 	return nil
 }
 
+// maxInterruptedFetches limits how often fetchWhenAvailable repeats a fetch: a plugin that dies at each fetch has a defect.
+const maxInterruptedFetches = 5
+
+// fetchWhenAvailable is fetchOnce that blocks while the driver is unavailable, also if its plugin dies in the meantime.
+// awaitDriver returns when the driver is available.
+func (d *driverDescription) fetchWhenAvailable(ctx context.Context, awaitDriver dispenseDriverFunc) (err error) {
+	for range maxInterruptedFetches {
+		if err = d.fetchOnce(ctx); !IsDriverTemporarilyUnavailable(err) {
+			return err
+		}
+		if _, err := awaitDriver(ctx); err != nil {
+			return fmt.Errorf("driver %q: %w", d.task().Driver, err)
+		}
+	}
+	return err
+}
+
 // querySchemaAndCapabilities returns the driver's task config schema and capabilities.
 func (d *driverDescription) querySchemaAndCapabilities(ctx context.Context) (*hclspec.Spec, *driver.Capabilities, error) {
 	impl, err := d.dispense(ctx)

@@ -49,7 +49,7 @@ func (s *starter) prepareStart(killCtx context.Context) error {
 		err = fmt.Errorf("driver %q: %w", s.description.task().Driver, err)
 	} else if err = s.destroyer.destroyPendingStart(killCtx); err != nil {
 		err = driver.Recoverable(err)
-	} else if err = s.description.fetchOnce(killCtx); IsDriverTemporarilyUnavailable(err) {
+	} else if err = s.description.fetchWhenAvailable(killCtx, s.awaitDriver); IsDriverTemporarilyUnavailable(err) {
 		err = driver.Recoverable(err)
 	}
 	if err != nil {

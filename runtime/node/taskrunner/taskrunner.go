@@ -69,6 +69,7 @@ type Runner struct {
 	processTracker          *processTracker
 	taskUpdater             *taskUpdater
 	description             *driverDescription
+	awaitDriver             dispenseDriverFunc // blocks while the driver is unavailable; see dispenseWhenAvailable
 	hooks                   *taskHooks
 	configBuilder           *taskConfigBuilder
 	currentProcess          *currentProcess
@@ -130,13 +131,13 @@ func New(c Config) *Runner {
 		stopper: stopper, logger: logger,
 	}
 	reportOutage := func(err error) { r.records.emitEvent(model.EventWaitingForDriver(err.Error())) }
-	await := dispenseWhenAvailable(dispense, reportOutage)
+	r.awaitDriver = dispenseWhenAvailable(dispense, reportOutage)
 	caller := &startCaller{
-		startQuery: startQuery{dispense, calls}, dispense: dispense, awaitDriver: await, callRecorder: calls, pluginTaskTracker: recovery, destroyer: r.destroyer, processTracker: r.processTracker,
+		startQuery: startQuery{dispense, calls}, dispense: dispense, awaitDriver: r.awaitDriver, callRecorder: calls, pluginTaskTracker: recovery, destroyer: r.destroyer, processTracker: r.processTracker,
 		killRequest: r.killRequest, task: task, emitEvent: r.records.emitEvent, reportOutage: reportOutage, logger: logger,
 	}
 	starter := &starter{
-		ref: ref, records: r.records, awaitDriver: await, description: r.description, configBuilder: r.configBuilder, hooks: r.hooks, startCaller: caller,
+		ref: ref, records: r.records, awaitDriver: r.awaitDriver, description: r.description, configBuilder: r.configBuilder, hooks: r.hooks, startCaller: caller,
 		destroyer: r.destroyer, restartDecider: r.restartDecider, currentProcess: r.currentProcess, logger: logger,
 	}
 	r.processRunner = &processRunner{
@@ -173,6 +174,11 @@ func (r *Runner) SetHooks(list []runnerhooks.OrderedHook, allocAttachments map[s
 // Run fetches them before the task starts.
 func (r *Runner) FetchDriverDescription(ctx context.Context) error {
 	return r.description.fetchOnce(ctx)
+}
+
+// AwaitDriverDescription fetches like FetchDriverDescription. It blocks while the driver is unavailable, and then emits an event.
+func (r *Runner) AwaitDriverDescription(ctx context.Context) error {
+	return r.description.fetchWhenAvailable(ctx, r.awaitDriver)
 }
 
 // IsDriverTemporarilyUnavailable reports whether err means that the driver is currently unavailable, so that

@@ -84,14 +84,9 @@ func (n *NetworkHook) Prerun(ctx context.Context, req hook.AllocPrerunRequest) (
 	return hook.AllocPrerunResponse{}, nil
 }
 
-// capabilitiesTimeout limits how long a driver may take to start before the network is created.
-const capabilitiesTimeout = time.Minute
-
 // findNetworkCreatingDriver returns the driver that creates the namespace, "" if the agent does. It returns an error if the
 // driver of a task does not support the network mode.
 func (n *NetworkHook) findNetworkCreatingDriver(ctx context.Context, mode string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, capabilitiesTimeout)
-	defer cancel()
 	var creator *NetworkTask
 	for _, task := range n.config.Tasks {
 		c, err := task.DriverCapabilities(ctx)
