@@ -55,6 +55,10 @@ type pendingOutput struct {
 	lastReceivedPosition streamPosition // position after the last received message, without BytesOfNextMessage and BootTime
 }
 
+// outputReaderTimeout is how long a start waits for a reader of the task's output, see [process.OpenOutput]. A task that runs waits
+// for as long as there is none.
+const outputReaderTimeout = 30 * time.Second
+
 // openFiles opens the output files of the task, and blocks until the host reads them.
 func (p *logPump) openFiles(ctx context.Context) (err error) {
 	if p.outputFiles[stdoutStream], p.outputFiles[stderrStream], err = process.OpenOutput(ctx, p.start); err != nil {
@@ -283,6 +287,11 @@ func (p *logPump) flushStream(ctx context.Context, stream int) error {
 		return nil
 	}
 	for {
+		if p.outputFiles[stream] == nil {
+			if err := p.openFiles(ctx); err != nil {
+				return err
+			}
+		}
 		f := p.outputFiles[stream]
 		// The end of ctx ends a write to a FIFO that is full. SetWriteDeadline fails for the null device, which has no
 		// deadlines and never blocks, and for a file that is closed.
@@ -296,9 +305,6 @@ func (p *logPump) flushStream(ctx context.Context, stream int) error {
 			return fmt.Errorf("write the output of the task: %w", err)
 		}
 		p.closeFiles()
-		if err := p.openFiles(ctx); err != nil {
-			return err
-		}
 	}
 	b.positionAfterData.BootTime = p.bootTime()
 	p.positionFile.storePosition(stream, b.positionAfterData)

@@ -96,7 +96,10 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (_ *task, e
 		}
 	}()
 	if t.outputPump != nil {
-		if err := t.outputPump.openFiles(ctx); err != nil {
+		openCtx, cancel := context.WithTimeout(ctx, outputReaderTimeout)
+		err := t.outputPump.openFiles(openCtx)
+		cancel()
+		if err != nil {
 			return nil, err
 		}
 	}

@@ -21,8 +21,6 @@ type taskStreams struct {
 // openTaskStreams opens the output files that the host has prepared for the task. The
 // standard input is a duplicate of stdin, or the null device if stdin is nil.
 func openTaskStreams(ctx context.Context, start *sdk.StartRequest, stdin *os.File) (*taskStreams, error) {
-	ctx, cancel := context.WithTimeout(ctx, outputReaderTimeout)
-	defer cancel()
 	o := &taskStreams{stdinFD: -1, stdoutFD: -1, stderrFD: -1}
 	var err error
 	if o.stdinFD, err = openStdin(stdin); err != nil {
@@ -41,7 +39,8 @@ func openTaskStreams(ctx context.Context, start *sdk.StartRequest, stdin *os.Fil
 
 // OpenOutput opens the output files that the host has prepared for a task, for a driver whose
 // tasks are not child processes and that writes their output itself. It blocks until the host
-// reads them, or ctx ends, for 30 seconds at most. The files are in non-blocking mode: a write can be ended by a
+// reads them, or ctx ends. A start should not wait for longer than 30 seconds: a host whose predecessor has died waits
+// for the end of the start before it reads. The files are in non-blocking mode: a write can be ended by a
 // deadline, and a write of up to 4 KiB to a FIFO is written completely or not at all. The
 // caller closes the files.
 func OpenOutput(ctx context.Context, start *sdk.StartRequest) (stdout, stderr *os.File, err error) {

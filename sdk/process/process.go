@@ -216,7 +216,9 @@ func startCore(ctx context.Context, start *sdk.StartRequest, c Command) (*Core, 
 	if err != nil {
 		return nil, err
 	}
-	files, err := openTaskStreams(ctx, start, c.Stdin)
+	openCtx, cancel := context.WithTimeout(ctx, outputReaderTimeout)
+	files, err := openTaskStreams(openCtx, start, c.Stdin)
+	cancel()
 	if err != nil {
 		return nil, err
 	}

@@ -373,10 +373,15 @@ func TestOutputWaitsForAReader(t *testing.T) {
 	}
 	outputReaderTimeout = 30 * time.Millisecond
 	_, err := Start(t.Context(), s, shellCommand("echo hello"))
-	outputReaderTimeout = 30 * time.Second
 	if !errors.Is(err, context.DeadlineExceeded) || !driver.IsRecoverable(err) {
 		t.Errorf("without a reader and without a deadline: %v, want a recoverable error", err)
 	}
+	longer, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, _, err := OpenOutput(longer, s); err == nil || longer.Err() == nil {
+		t.Errorf("the output of a task that runs: %v before the end of the context", err)
+	}
+	outputReaderTimeout = 30 * time.Second
 	type readResult struct {
 		text []byte
 		err  error
