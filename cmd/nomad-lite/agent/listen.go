@@ -66,7 +66,7 @@ func listenTCP(c *config.Config, dev bool, logger hclog.Logger) (*apiListeners, 
 		port = *c.HTTPPort
 	}
 	address := net.JoinHostPort(host, strconv.Itoa(port))
-	tcp, err := net.Listen("tcp", address)
+	tcp, err := listenAfterKilledAgent(address)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return nil, fmt.Errorf("%w: another agent may be running; ports { http = … } in a configuration file chooses another port", err)
 	}
@@ -81,6 +81,20 @@ func listenTCP(c *config.Config, dev bool, logger hclog.Logger) (*apiListeners, 
 		l.tcpListener = tls.NewListener(l.tcpListener, l.certificates.listenerTLSConfig())
 	}
 	return l, nil
+}
+
+// killedAgentTimeout is how long listenAfterKilledAgent waits.
+const killedAgentTimeout = 2 * time.Second
+
+// listenAfterKilledAgent listens on a TCP address. If the address is in use it tries again for killedAgentTimeout, because an agent
+// that has just been killed can still be dying, and its children hold its listener until they have executed their program.
+func listenAfterKilledAgent(address string) (net.Listener, error) {
+	for end := time.Now().Add(killedAgentTimeout); ; time.Sleep(10 * time.Millisecond) {
+		l, err := net.Listen("tcp", address)
+		if !errors.Is(err, syscall.EADDRINUSE) || time.Now().After(end) {
+			return l, err
+		}
+	}
 }
 
 // addUnixSocket opens the unix socket in the data directory. Only this user, and the members of the group if there

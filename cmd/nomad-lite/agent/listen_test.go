@@ -3,12 +3,14 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/hashicorp/go-hclog"
@@ -79,5 +81,22 @@ func TestSocketIsForTheGroupOfTheConfiguration(t *testing.T) {
 	l := &apiListeners{}
 	if err := l.addUnixSocket(t.TempDir(), "no such group", hclog.NewNullLogger()); err == nil || !strings.Contains(err.Error(), `no group "no such group"`) {
 		t.Errorf("a group that is not there: %v", err)
+	}
+}
+
+// A killed agent, or a child of it that has not executed its program yet, holds the address for a moment.
+func TestListenWaitsForKilledAgent(t *testing.T) {
+	held, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(100*time.Millisecond, func() { held.Close() })
+	l, err := listenAfterKilledAgent(held.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if _, err := listenAfterKilledAgent(l.Addr().String()); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("an address that stays in use: %v", err)
 	}
 }

@@ -259,6 +259,7 @@ func (se *server) run(ctx context.Context) error {
 			lock := se.lockDataDir()
 			if exit, killAll := se.shouldExit(terminated); exit {
 				se.shutDown(lock != nil, killAll)
+				runtime.KeepAlive(lock) // the finalizer of an unused file would close it, and release the lock, during a long shutDown
 				return nil
 			}
 			if lock != nil {

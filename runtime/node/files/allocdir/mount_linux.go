@@ -79,7 +79,8 @@ const (
 	readOnly  mountAccess = true
 )
 
-// bindMount bind-mounts the directory source on name, unless something is mounted there.
+// bindMount bind-mounts the directory source on name, unless something is mounted there. It makes also an earlier mount read-only
+// if that is wanted, because an agent can die between the two system calls.
 func (h *dirHandle) bindMount(name string, source *dirHandle, access mountAccess) error {
 	target, err := h.ensureDir(name, 0o777, taskOwned)
 	if err != nil {
@@ -87,11 +88,13 @@ func (h *dirHandle) bindMount(name string, source *dirHandle, access mountAccess
 	}
 	defer target.close()
 	mounted, err := safepath.IsMount(h.fd, target.fd)
-	if mounted || err != nil {
+	if err != nil {
 		return err
 	}
-	if err := unix.Mount(source.procPath(), target.procPath(), "", unix.MS_BIND, ""); err != nil {
-		return h.childError("bind mount on", name, err)
+	if !mounted {
+		if err := unix.Mount(source.procPath(), target.procPath(), "", unix.MS_BIND, ""); err != nil {
+			return h.childError("bind mount on", name, err)
+		}
 	}
 	if access == readWrite {
 		return nil

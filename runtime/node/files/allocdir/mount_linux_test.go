@@ -380,3 +380,24 @@ func runInMountNamespace(t *testing.T, f func() error) {
 		t.Error(err)
 	}
 }
+
+// An agent that dies between the two system calls of bindMount leaves the logs of a task writable; the next agent completes the mount.
+func TestLogsBecomeReadOnlyAfterInterruptedMount(t *testing.T) {
+	requireRoot(t)
+	d := newTestDir(t)
+	options := TaskOptions{Isolation: driver.FSIsolationChroot}
+	task, err := d.BuildTask("web", options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	logs := filepath.Join(task.SharedTaskDir, "logs")
+	if err := unix.Mount("", logs, "", unix.MS_REMOUNT|unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.BuildTask("web", options); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(logs, "x"), nil, 0o600); !errors.Is(err, unix.EROFS) {
+		t.Errorf("a write to the logs: %v", err)
+	}
+}
