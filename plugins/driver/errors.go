@@ -13,9 +13,9 @@ var ErrPluginDown = base.ErrPluginDown
 // UnavailableError means that no plugin process serves a driver now. The driver's tasks
 // may still run.
 type UnavailableError struct {
-	Plugin  string // plugin that serves the driver; empty if no known plugin does
-	Builtin bool   // whether Plugin is a builtin driver
-	Err     error
+	Plugin                string // plugin that serves the driver; empty if no known plugin does
+	TasksAreHostProcesses bool   // Plugin is a builtin driver whose tasks are processes of this machine, which the agent can end
+	Err                   error
 	// Changed is closed when another request for the driver may have another result. Nil
 	// means that the caller must retry after a pause.
 	Changed <-chan struct{}

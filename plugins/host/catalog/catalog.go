@@ -53,6 +53,10 @@ type Builtin struct {
 	// SlowFingerprint means that a node is ready without the first fingerprint.
 	SlowFingerprint bool
 
+	// TasksAreHostProcesses means that the tasks of the driver are processes of this machine, so that an agent can end them without
+	// the driver. Containers need their engine.
+	TasksAreHostProcesses bool
+
 	// NeverHasTasks means that no child of the process is a task, so that an agent that shuts down can stop the process.
 	NeverHasTasks bool
 
@@ -99,6 +103,7 @@ type Entry struct {
 	Block   *PluginBlock // merged plugin block of the plugin; nil if it has no block and no default configuration
 
 	StopsAfterFingerprint bool // the field StopsAfterFingerprint of the Builtin; false for an external plugin
+	TasksAreHostProcesses bool // the field TasksAreHostProcesses of the Builtin; false for an external plugin
 	NeverHasTasks         bool // the field NeverHasTasks of the Builtin; false for an external plugin
 	SlowFingerprint       bool // the field SlowFingerprint of the Builtin; false for an external plugin
 
@@ -285,7 +290,7 @@ func (c *Config) shouldStartWithoutBlock(f scannedFile, builtins map[string]bool
 func (b Builtin) newEntry(block *PluginBlock) Entry {
 	e := Entry{
 		Name: b.Name, Args: b.Args, Builtin: true, Type: b.Type, Version: cmp.Or(b.Version, DefaultBuiltinVersion), Block: block,
-		StopsAfterFingerprint: b.StopsAfterFingerprint, SlowFingerprint: b.SlowFingerprint, NeverHasTasks: b.NeverHasTasks,
+		StopsAfterFingerprint: b.StopsAfterFingerprint, SlowFingerprint: b.SlowFingerprint, NeverHasTasks: b.NeverHasTasks, TasksAreHostProcesses: b.TasksAreHostProcesses,
 	}
 	if e.Type == base.TypeUnknown {
 		e.Type = base.TypeDriver

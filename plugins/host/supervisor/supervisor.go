@@ -428,7 +428,7 @@ func (s *Supervisor) findLivePluginLocked(key PluginKey, until time.Time) (plugi
 		if !m.lastFailure.retryAt.IsZero() {
 			err = fmt.Errorf("%w (next try in %s)", err, time.Until(m.lastFailure.retryAt).Round(time.Second))
 		}
-		return nil, nil, &driver.UnavailableError{Plugin: m.entry.String(), Builtin: m.entry.Builtin, Err: err, Changed: s.stateChanged}
+		return nil, nil, &driver.UnavailableError{Plugin: m.entry.String(), TasksAreHostProcesses: m.entry.TasksAreHostProcesses, Err: err, Changed: s.stateChanged}
 	}
 	if m.state == stateIdle {
 		m.applyEvent(eventLaunchStarted)

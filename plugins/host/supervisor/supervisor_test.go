@@ -264,7 +264,10 @@ func TestDriverDuringBackoff(t *testing.T) {
 }
 
 func TestUnavailableDriverAnnouncesTheNextAttempt(t *testing.T) {
-	for _, entry := range []catalog.Entry{externalEntry("x"), builtinEntry("x")} {
+	containers := builtinEntry("x")
+	processes := containers
+	processes.TasksAreHostProcesses = true
+	for _, entry := range []catalog.Entry{externalEntry("x"), containers, processes} {
 		t.Run(entry.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
@@ -277,7 +280,7 @@ func TestUnavailableDriverAnnouncesTheNextAttempt(t *testing.T) {
 				_, err := s.Driver(t.Context(), "x")
 				for err != nil {
 					var unavailableErr *driver.UnavailableError
-					if !errors.As(err, &unavailableErr) || unavailableErr.Plugin != entry.String() || unavailableErr.Builtin != entry.Builtin {
+					if !errors.As(err, &unavailableErr) || unavailableErr.Plugin != entry.String() || unavailableErr.TasksAreHostProcesses != entry.TasksAreHostProcesses {
 						t.Fatalf("got %v (%+v)", err, unavailableErr)
 					}
 					<-unavailableErr.Changed

@@ -46,7 +46,7 @@ func (u *unavailableDrivers) Driver(ctx context.Context, name string) (driver.Dr
 	case u.withoutPlugin:
 		return nil, &driver.UnavailableError{Err: errors.New("no such driver"), Changed: u.changed}
 	case u.unavailable:
-		return nil, &driver.UnavailableError{Plugin: `plugin "fake"`, Builtin: u.builtin, Err: fmt.Errorf("plugin %q: %w", "fake", errBackOff), Changed: u.changed}
+		return nil, &driver.UnavailableError{Plugin: `plugin "fake"`, TasksAreHostProcesses: u.builtin, Err: fmt.Errorf("plugin %q: %w", "fake", errBackOff), Changed: u.changed}
 	}
 	return u.fakeDrivers.Driver(ctx, name)
 }

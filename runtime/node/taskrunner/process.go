@@ -225,7 +225,7 @@ func (p *process) watchUntilExit(ctx context.Context) {
 // because the delay before the next launch of a plugin can be two minutes.
 func (p *process) awaitDriverOrExit(ctx context.Context, outage *driverOutage, err error) (exit *driver.ExitResult, mayRetry bool) {
 	unavailableErr, _ := errors.AsType[*driver.UnavailableError](err)
-	if p.awaitExitWithoutDriver == nil || unavailableErr == nil || !unavailableErr.Builtin {
+	if p.awaitExitWithoutDriver == nil || unavailableErr == nil || !unavailableErr.TasksAreHostProcesses {
 		return nil, outage.awaitRetry(ctx, err, p.reportOutage)
 	}
 	untilExit, cancel := context.WithCancel(ctx)

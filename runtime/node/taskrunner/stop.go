@@ -224,7 +224,7 @@ func (s *stopper) pendingStopMessage(cause error) string {
 	switch {
 	case !s.killRequest.isRequested():
 		what, then = "restart", "the task may still run"
-	case errors.As(cause, &unavailableErr) && unavailableErr.Builtin && s.endTaskWithoutDriver != nil:
+	case errors.As(cause, &unavailableErr) && unavailableErr.TasksAreHostProcesses && s.endTaskWithoutDriver != nil:
 		then = fmt.Sprintf("the agent kills the task without its driver after kill_timeout (%s)", s.task().KillTimeout)
 	case wait.IsClosed(s.killRequest.jobPurged):
 		then = fmt.Sprintf("the agent ends the processes that the task's cgroup or environment identifies after kill_timeout (%s)", s.task().KillTimeout)
@@ -297,7 +297,7 @@ func (s *stopper) canEndWithoutDriver(err error) (builtin, allowed bool) {
 	if s.endTaskWithoutDriver == nil || !errors.As(err, &unavailableErr) {
 		return false, false
 	}
-	return unavailableErr.Builtin, unavailableErr.Builtin || wait.IsClosed(s.killRequest.jobPurged) || wait.IsClosed(s.killRequest.forceKilled)
+	return unavailableErr.TasksAreHostProcesses, unavailableErr.TasksAreHostProcesses || wait.IsClosed(s.killRequest.jobPurged) || wait.IsClosed(s.killRequest.forceKilled)
 }
 
 // callEndTaskWithoutDriver calls EndTaskFunc for the start with the given handle, which may be nil.

@@ -63,7 +63,7 @@ func NewPluginCatalog(c *config.Config, dev bool, logger hclog.Logger) (*catalog
 	plugins := catalog.Config{PluginDir: c.PluginDir, Blocks: c.Plugins, Logger: logger}
 	for _, name := range builtins.Names() {
 		named := slices.ContainsFunc(c.Plugins, func(b catalog.PluginBlock) bool { return b.Name == name })
-		builtin := catalog.Builtin{Name: name, Type: builtins.All[name].Kind, DefaultOptions: BuiltinPluginOptions(c, name)}
+		builtin := catalog.Builtin{Name: name, Type: builtins.All[name].Kind, DefaultOptions: BuiltinPluginOptions(c, name), TasksAreHostProcesses: HasHostProcessTasks(name)}
 		switch {
 		case builtin.Type == base.TypeHook:
 			// A builtin hook is always available: its plugin starts when a job needs it.
@@ -237,10 +237,13 @@ func logWarnings(warnings []string, logger hclog.Logger) {
 // hostProcessDrivers are the builtin drivers whose tasks are processes of this machine.
 var hostProcessDrivers = []string{exec.Name, java.Name, qemu.Name, rawexec.Name}
 
+// HasHostProcessTasks reports whether name is a builtin driver whose tasks are processes of this machine.
+func HasHostProcessTasks(name string) bool { return slices.Contains(hostProcessDrivers, name) }
+
 // TaskProcessFromDriverState returns the main process of a task of a builtin driver, from the state of
 // the driver in the task's handle.
 func TaskProcessFromDriverState(driver string, state []byte) (agent.TaskProcess, bool) {
-	if !slices.Contains(hostProcessDrivers, driver) {
+	if !HasHostProcessTasks(driver) {
 		return agent.TaskProcess{}, false
 	}
 	s, err := hostprocess.DecodeState(state)

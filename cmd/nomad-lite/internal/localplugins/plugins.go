@@ -107,7 +107,7 @@ func (p Plugins) NewCatalog(wanted []string, logger hclog.Logger) (*catalog.Cata
 		}
 		// Running a job in the foreground enables the builtins that it needs. A plugin
 		// block for a builtin takes precedence.
-		builtin := catalog.Builtin{Name: name, Type: builtins.All[name].Kind, DefaultConfig: builtins.DevPluginConfigs[name], DefaultOptions: agentconfig.BuiltinPluginOptions(p.Config, name)}
+		builtin := catalog.Builtin{Name: name, Type: builtins.All[name].Kind, DefaultConfig: builtins.DevPluginConfigs[name], DefaultOptions: agentconfig.BuiltinPluginOptions(p.Config, name), TasksAreHostProcesses: agentconfig.HasHostProcessTasks(name)}
 		c.Builtins = append(c.Builtins, builtin)
 	}
 	return catalog.New(c)

@@ -39,7 +39,7 @@ func serveKillableAgent() {
 }
 
 func runKillableAgent(dir string, programs ...string) error {
-	config := catalog.Config{Builtins: []catalog.Builtin{{Name: rawexec.Name, DefaultConfig: map[string]any{"enabled": true}}}}
+	config := catalog.Config{Builtins: []catalog.Builtin{{Name: rawexec.Name, TasksAreHostProcesses: true, DefaultConfig: map[string]any{"enabled": true}}}}
 	var hookRules []pluginhooks.Rule
 	if len(programs) > 0 {
 		config.PluginDir = programs[0]
