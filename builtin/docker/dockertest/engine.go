@@ -266,7 +266,9 @@ func (e *Engine) Stop(t testing.TB, signal syscall.Signal) {
 // ContainerNames returns the names of all containers, also of those that have exited.
 func (e *Engine) ContainerNames(t testing.TB) []string {
 	t.Helper()
-	list, err := e.Client.ContainerList(context.Background(), client.ContainerListOptions{All: true})
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout) // an engine can hang
+	defer cancel()
+	list, err := e.Client.ContainerList(ctx, client.ContainerListOptions{All: true})
 	if err != nil {
 		t.Errorf("list the containers: %v", err) // not Fatal, because a cleanup calls ContainerNames and must continue
 		return nil

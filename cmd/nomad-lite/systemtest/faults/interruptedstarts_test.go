@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/moby/moby/client"
 
 	"github.com/nomad-lite/nomad-lite/builtin/docker/dockertest"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentsocket"
@@ -50,13 +52,16 @@ plugin "raw_exec" {
 // interruptedStartsRun is one run of TestInterruptedStarts.
 type interruptedStartsRun struct {
 	*testing.T
-	kinds   []startKind
-	dir     string
-	log     *os.File // log of the agents since the start of the iteration
-	client  *api.Client
-	agent   *exec.Cmd
-	engine  *dockertest.Engine // of the driver docker; nil without one
-	repeats bool               // the agent has the planted defect
+	kinds  []startKind
+	dir    string
+	log    *os.File // log of the agents since the start of the iteration
+	client *api.Client
+	agent  *exec.Cmd
+	engine *dockertest.Engine // of the driver docker; nil without one
+
+	engineAskedAt  time.Time // when restartHungEngine last asked the engine
+	engineRestarts int
+	repeats        bool // the agent has the planted defect
 
 	shift int            // see startScript
 	kills map[string]int // numbers of kills in the current iteration, by the kinds of processes
@@ -115,8 +120,26 @@ func testInterruptedStarts(t *testing.T, kinds []startKind) {
 		}
 		return err
 	})
-	t.Logf("allocations: %v; exit status unknown: %v; start failed: %v; exit code lost by the driver: %v", r.allocs, r.unknown, r.failed, r.lost)
+	t.Logf("allocations: %v; exit status unknown: %v; start failed: %v; exit code lost by the driver: %v; restarts of a hung engine: %d", r.allocs, r.unknown, r.failed, r.lost, r.engineRestarts)
 	r.end(syscall.SIGTERM)
+}
+
+// restartHungEngine restarts the container engine if it does not list its containers within ten seconds. The service of podman
+// 4.3 hangs for ever after some iterations. It asks at most every 15 seconds.
+func (r *interruptedStartsRun) restartHungEngine() error {
+	const askInterval, answerTimeout = 15 * time.Second, 10 * time.Second
+	if r.engine == nil || time.Since(r.engineAskedAt) < askInterval {
+		return nil
+	}
+	r.engineAskedAt = time.Now()
+	ctx, cancel := context.WithTimeout(r.Context(), answerTimeout)
+	defer cancel()
+	if _, err := r.engine.ContainerList(ctx, client.ContainerListOptions{All: true}); err == nil || ctx.Err() == nil {
+		return nil
+	}
+	r.engineRestarts++
+	r.engine.Stop(r.T, syscall.SIGKILL)
+	return r.engine.TryStartProcess()
 }
 
 // TestInterruptedStartsFindRepeatedStarts runs the test above against an agent that repeats interrupted starts. On a machine
@@ -242,7 +265,7 @@ func (r *interruptedStartsRun) iterate(seed uint64) error {
 		pause(300 * time.Millisecond)
 		r.kill(random, pause)
 	}
-	if err := r.wait("all tasks have ended", func() error { return r.allEnded(job) }); err != nil {
+	if err := r.wait("all tasks have ended", func() error { return errors.Join(r.restartHungEngine(), r.allEnded(job)) }); err != nil {
 		return errors.Join(err, r.listLiving(id))
 	}
 	list, _, err := r.client.Jobs().Allocations(id, true, nil)
