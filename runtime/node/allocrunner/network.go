@@ -73,7 +73,7 @@ func (b *hookBuilder) newNetworkHook() runnerhooks.Hook {
 	tasks := make([]runnerhooks.NetworkTask, len(b.tasks))
 	for i, t := range b.tasks {
 		tasks[i] = runnerhooks.NetworkTask{Name: t.Name(), Driver: t.Task().Driver, DriverCapabilities: func(ctx context.Context) (driver.Capabilities, error) {
-			err := t.AwaitDriverDescription(ctx)
+			err := t.FetchDriverDescription(ctx, true)
 			return t.DriverCapabilities(), err
 		}}
 	}

@@ -71,7 +71,7 @@ func (s taskSet) forEachParallel(f func(*taskrunner.Runner) error) error {
 // requests the same data again when the task starts.
 func (s taskSet) fetchDriverDescriptions(ctx context.Context) error {
 	return s.forEachParallel(func(t *taskrunner.Runner) error {
-		if err := t.FetchDriverDescription(ctx); err != nil && !taskrunner.IsDriverTemporarilyUnavailable(err) {
+		if err := t.FetchDriverDescription(ctx, false); err != nil && !taskrunner.IsDriverTemporarilyUnavailable(err) {
 			return fmt.Errorf("failed creating runner for task %q: %w", t.Name(), err)
 		}
 		return nil

@@ -170,15 +170,13 @@ func (r *Runner) SetHooks(list []runnerhooks.OrderedHook, allocAttachments map[s
 }
 
 // FetchDriverDescription fetches the task config schema and the capabilities from the driver, which Prestart hooks and the start of the
-// task need. It must have returned before Run. After an error for which IsDriverTemporarilyUnavailable is true,
-// Run fetches them before the task starts.
-func (r *Runner) FetchDriverDescription(ctx context.Context) error {
+// task need. It must have returned before Run. If awaitDriver is true, it blocks while the driver is unavailable, and then emits an
+// event. Otherwise it returns an error for which IsDriverTemporarilyUnavailable is true; then Run fetches them before the task starts.
+func (r *Runner) FetchDriverDescription(ctx context.Context, awaitDriver bool) error {
+	if awaitDriver {
+		return r.description.fetchWhenAvailable(ctx, r.awaitDriver)
+	}
 	return r.description.fetchOnce(ctx)
-}
-
-// AwaitDriverDescription fetches like FetchDriverDescription. It blocks while the driver is unavailable, and then emits an event.
-func (r *Runner) AwaitDriverDescription(ctx context.Context) error {
-	return r.description.fetchWhenAvailable(ctx, r.awaitDriver)
 }
 
 // IsDriverTemporarilyUnavailable reports whether err means that the driver is currently unavailable, so that
