@@ -177,7 +177,7 @@ type s3Server struct {
 	pageSize int
 	public   bool                                               // objects, but not their list, can be read without a signature
 	override func(rw http.ResponseWriter, r *http.Request) bool // handles a request; nil means none
-	list     []listedS3Object                                   // list instead of that of objects
+	list     []listedS3Object                                   // what a list request returns; nil means the names of objects
 
 	mu       sync.Mutex
 	requests []string

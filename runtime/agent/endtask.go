@@ -40,7 +40,7 @@ func (e taskEnderWithoutDriver) endTask(ctx context.Context, req taskrunner.EndT
 	if err != nil {
 		return result, err
 	}
-	if !req.DriverIsBuiltin || req.Handle == nil || e.findTaskProcess == nil {
+	if !req.TasksAreHostProcesses || req.Handle == nil || e.findTaskProcess == nil {
 		return result, nil
 	}
 	main, known := e.findTaskProcess(req.Driver, req.Handle.DriverState)

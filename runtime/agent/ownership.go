@@ -276,7 +276,7 @@ func findRunningDirWithSameID(self *dataDirRecord) (other *dataDirRecord, agentR
 
 // runningDirWithSameID returns another directory with the same id as self that one of the keepers serves, and whether its agent runs.
 func runningDirWithSameID(self *dataDirRecord, keepers []keeper.RunningKeeper) (other *dataDirRecord, agentRuns bool) {
-	own, _ := os.Stat(self.Path)
+	own, _ := os.Stat(self.Path) // after an error, which SameFile accepts, no keeper counts as the own one
 	for _, k := range keepers {
 		if dir, err := os.Stat(k.DataDir); err == nil && os.SameFile(own, dir) {
 			continue // self.Keeper can be another one, because a keeper that was just started has not recorded itself at once

@@ -37,7 +37,7 @@ func (p foundProcess) toDataDirProcess() DataDirProcess {
 // processSearch finds the processes of a data directory whose agent has shut down.
 type processSearch struct {
 	openDataDir     *keeper.DataDir
-	tasksOwner      *dataDirRecord  // directory that owns the tasks, and of which this one is a copy; nil if this one owns them
+	tasksOwner      *dataDirRecord  // directory that owns the tasks, if this directory is a copy of it; nil if this directory owns them
 	recordedPlugins []foundProcess  // plugins that the state records
 	dataDirAllocIDs map[string]bool // allocations in the state, and allocations that have a directory
 	runningAllocIDs []string        // allocations that run according to the state

@@ -87,7 +87,7 @@ func listenTCP(c *config.Config, dev bool, logger hclog.Logger) (*apiListeners, 
 const killedAgentTimeout = 2 * time.Second
 
 // listenAfterKilledAgent listens on a TCP address. If the address is in use it tries again for killedAgentTimeout, because an agent
-// that has just been killed can still be dying, and its children hold its listener until they have executed their program.
+// that has just been killed can still be dying, and its children hold its listener until they have executed their program. It polls, because the kernel does not report that an address is free.
 func listenAfterKilledAgent(address string) (net.Listener, error) {
 	for end := time.Now().Add(killedAgentTimeout); ; time.Sleep(10 * time.Millisecond) {
 		l, err := net.Listen("tcp", address)

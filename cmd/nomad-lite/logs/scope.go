@@ -19,7 +19,7 @@ type allocScope struct {
 // childInfixes are the texts that follow the id of a periodic or parameterized job in the ids of its children.
 var childInfixes = []string{"/periodic-", "/dispatch-"}
 
-// parentIDOrSelf returns the id of the parent of a child job, or id itself if it is not that of a child.
+// parentIDOrSelf returns the id of the parent of a child job, or id itself if the job is no child.
 func parentIDOrSelf(id string) string {
 	for _, infix := range childInfixes {
 		if i := strings.LastIndex(id, infix); i > 0 {

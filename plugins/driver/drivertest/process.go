@@ -146,7 +146,7 @@ func (p adoptedProcess) signal(s syscall.Signal) error { return syscall.Kill(int
 
 func (adoptedProcess) release() {}
 
-// nonexistentProcess is a task without a process, of which the driver claims that it runs.
+// nonexistentProcess is a task without a process. The driver reports that the task runs.
 type nonexistentProcess struct{}
 
 func (nonexistentProcess) wait() ProcessResult { select {} }

@@ -628,8 +628,8 @@ func TestKeeperDeathIsRepaired(t *testing.T) {
 	t.Logf("the status of a child of a dead keeper: %v, %v", a.status, a.err)
 }
 
-// shortLivedKeeperMain exits before it has accepted its first client, or before or after it has introduced itself to that client. It is the keeper if the file
-// deaths already has three bytes.
+// shortLivedKeeperMain exits before it has accepted its first client, or before or after it has introduced itself to that client.
+// It is the keeper if the file deaths already has three bytes.
 func shortLivedKeeperMain(when, deaths string) int {
 	err := func() error {
 		file, err := os.OpenFile(deaths, os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)

@@ -508,8 +508,8 @@ func (s *Supervisor) Plugins() []Plugin {
 	return out
 }
 
-// PIDsWithoutTasks returns the pids of the processes that cannot have tasks: those of entries with NeverHasTasks, and
-// drivers that this supervisor has launched, and for which no caller has started or recovered a task.
+// PIDsWithoutTasks returns the pids of the processes that cannot have tasks: plugins whose entries have NeverHasTasks, and
+// drivers that this supervisor has launched and in which no caller has started or recovered a task.
 func (s *Supervisor) PIDsWithoutTasks() (pids []int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

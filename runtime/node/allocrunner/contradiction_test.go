@@ -73,7 +73,7 @@ func TestLostProcessIsEnded(t *testing.T) {
 		`)), func(c *Config) {
 			drivers := c.Drivers.(*fakeDrivers)
 			c.EndTaskWithoutDriver = func(_ context.Context, req taskrunner.EndTaskRequest) (taskrunner.EndTaskResult, error) {
-				drivers.recordCall("EndTask %s builtin=%v", req.Task, req.DriverIsBuiltin)
+				drivers.recordCall("EndTask %s builtin=%v", req.Task, req.TasksAreHostProcesses)
 				return taskrunner.EndTaskResult{FoundProcesses: true}, nil
 			}
 		})

@@ -74,7 +74,7 @@ func (u *unavailableDrivers) wakeWaiters() {
 // endTask implements taskrunner.EndTaskFunc: it ends the fake processes of a task without the driver.
 func (u *unavailableDrivers) endTask(exit *driver.ExitResult) taskrunner.EndTaskFunc {
 	return func(_ context.Context, req taskrunner.EndTaskRequest) (result taskrunner.EndTaskResult, err error) {
-		u.fakeDrivers.recordCall("EndTask %s builtin=%v", req.Task, req.DriverIsBuiltin)
+		u.fakeDrivers.recordCall("EndTask %s builtin=%v", req.Task, req.TasksAreHostProcesses)
 		u.fakeDrivers.mu.Lock()
 		defer u.fakeDrivers.mu.Unlock()
 		for id, t := range u.fakeDrivers.tasks {

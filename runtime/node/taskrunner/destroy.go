@@ -17,11 +17,11 @@ import (
 
 // EndTaskRequest identifies the task for EndTaskFunc.
 type EndTaskRequest struct {
-	Driver          string
-	AllocID         string
-	Task            string
-	Handle          *driver.Handle // handle of the process; nil if the task has none
-	DriverIsBuiltin bool           // the driver of the task is builtin
+	Driver                string
+	AllocID               string
+	Task                  string
+	Handle                *driver.Handle // handle of the process; nil if the task has none
+	TasksAreHostProcesses bool           // as in driver.UnavailableError
 }
 
 // EndTaskResult is the result of EndTaskFunc.
@@ -34,7 +34,7 @@ type EndTaskResult struct {
 // whose environment contains the ids of the allocation and the task. It returns when these processes have exited.
 type EndTaskFunc func(context.Context, EndTaskRequest) (EndTaskResult, error)
 
-// AwaitExitFunc blocks until the main process of a task of a builtin driver has exited, and returns its exit
+// AwaitExitFunc blocks until the main process of a task of a driver whose tasks are processes of this machine has exited, and returns its exit
 // status without the driver. It returns an error if the exit status is unknown, or when ctx is done.
 type AwaitExitFunc func(ctx context.Context, driver string, handle *driver.Handle) (*driver.ExitResult, error)
 
@@ -109,18 +109,18 @@ func (d *destroyer) destroyPendingStart(ctx context.Context) error {
 }
 
 // destroyWithoutDriver ends the processes of a start whose DestroyTask call has failed with err. It does so in two cases,
-// and returns err in all others: for a builtin driver, whose tasks are only processes, and for a purged job whose driver
+// and returns err in all others: for a driver whose tasks are processes of this machine, and for a purged job whose driver
 // no plugin serves.
 func (d *destroyer) destroyWithoutDriver(ctx context.Context, start *state.PendingDestroy, err error) error {
 	var unavailableErr *driver.UnavailableError
-	builtin, allowed := d.stopper.canEndWithoutDriver(err)
-	if !allowed || !builtin && (!errors.As(err, &unavailableErr) || unavailableErr.Plugin != "") {
+	hostProcesses, allowed := d.stopper.canEndWithoutDriver(err)
+	if !allowed || !hostProcesses && (!errors.As(err, &unavailableErr) || unavailableErr.Plugin != "") {
 		return err
 	}
-	if _, endErr := d.stopper.callEndTaskWithoutDriver(ctx, start.Handle, builtin); endErr != nil {
+	if _, endErr := d.stopper.callEndTaskWithoutDriver(ctx, start.Handle, hostProcesses); endErr != nil {
 		return errors.Join(err, endErr)
 	}
-	if builtin {
+	if hostProcesses {
 		d.processTracker.recordProcessDestroyed()
 	} else {
 		d.reportUncertainDestroy(fmt.Sprintf("its driver was not there to destroy it: %v", err))

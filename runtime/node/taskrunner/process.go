@@ -30,7 +30,7 @@ type process struct {
 	outageStarted            chan struct{}      // receives a value when an outage of the driver starts; buffered
 	onOutage                 func(error)        // called once per outage of the driver; may be nil
 	onOutageEnd              func()             // called at the end of each outage of the driver; may be nil
-	awaitExitWithoutDriver   AwaitExitFunc      // used during outages of a builtin driver; may be nil
+	awaitExitWithoutDriver   AwaitExitFunc      // used during outages of a driver whose tasks are processes of this machine; may be nil
 	noPluginHasConfirmedTask bool               // no plugin process has confirmed that it has the task; set before watchUntilExit
 	unrecoverable            bool               // the task cannot be recovered in another plugin process; see state.LocalState.HandleUnrecoverable
 

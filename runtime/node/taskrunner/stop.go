@@ -116,8 +116,8 @@ func (s *stopper) forceKillProcess(ctx context.Context, p *process) {
 		s.logger.Error("task may have leaked", "task_id", p.id(), "error", err)
 		s.killRequest.setLeakErr(fmt.Errorf("kill task: %w", err))
 	}
-	if builtin, may := s.canEndWithoutDriver(err); may {
-		if err := s.endProcessWithoutDriver(ctx, p, builtin); err != nil {
+	if hostProcesses, may := s.canEndWithoutDriver(err); may {
+		if err := s.endProcessWithoutDriver(ctx, p, hostProcesses); err != nil {
 			s.logger.Error("task may have leaked", "task_id", p.id(), "error", err)
 		}
 	}
@@ -129,7 +129,7 @@ func (s *stopper) forceKillProcess(ctx context.Context, p *process) {
 // While the driver is unavailable the stop is pending:
 //
 //	the driver is available again          the stop is repeated
-//	kill_timeout passes, builtin driver    the agent ends the task
+//	kill_timeout passes, host processes    the agent ends the task
 //	kill_timeout passes, other driver      the stop stays pending; if the job is purged, the agent ends the task
 //	ctx ends                               the process is left as it is
 func (s *stopper) stopProcess(ctx context.Context, p *process) error {
@@ -194,8 +194,8 @@ func (s *stopper) awaitStopRetry(ctx context.Context, p *process, pending *pendi
 	}
 	if left := time.Until(pending.firstAttemptTime.Add(s.task().KillTimeout)); left > 0 {
 		limit = min(limit, left)
-	} else if builtin, may := s.canEndWithoutDriver(cause); may && s.killRequest.isRequested() {
-		err := s.endProcessWithoutDriver(ctx, p, builtin)
+	} else if hostProcesses, may := s.canEndWithoutDriver(cause); may && s.killRequest.isRequested() {
+		err := s.endProcessWithoutDriver(ctx, p, hostProcesses)
 		if err == nil || ctx.Err() != nil {
 			return
 		}
@@ -233,20 +233,20 @@ func (s *stopper) pendingStopMessage(cause error) string {
 }
 
 // endProcessWithoutDriver ends the process without its driver.
-func (s *stopper) endProcessWithoutDriver(ctx context.Context, p *process, builtin bool) error {
-	result, err := s.callEndTaskWithoutDriver(ctx, p.handle, builtin)
+func (s *stopper) endProcessWithoutDriver(ctx context.Context, p *process, hostProcesses bool) error {
+	result, err := s.callEndTaskWithoutDriver(ctx, p.handle, hostProcesses)
 	if err != nil {
 		return err
 	}
 	text := "the agent has ended the task's processes without the driver"
 	if !result.FoundProcesses {
 		text = "driver unavailable, and neither cgroup nor environment identifies a process of the task"
-		if !builtin {
+		if !hostProcesses {
 			text += ": it may still run"
 		}
 	}
 	s.emitEvent(model.EventDriverMessage(text, nil, time.Time{}))
-	end := processResult{exitUnknown: true, destroyed: builtin}
+	end := processResult{exitUnknown: true, destroyed: hostProcesses}
 	if result.ExitResult != nil {
 		end.ExitResult, end.exitUnknown = *result.ExitResult, false
 	}
@@ -290,9 +290,9 @@ func (s *stopper) stopForRestart(ctx context.Context, p *process) error {
 }
 
 // canEndWithoutDriver reports whether the agent is allowed to end the task without its driver after a driver call has
-// failed with err: the driver must be unavailable, and it must be builtin, or the job purged, or the task force killed.
-// builtin reports whether the driver is builtin.
-func (s *stopper) canEndWithoutDriver(err error) (builtin, allowed bool) {
+// failed with err: the driver must be unavailable, and its tasks must be processes of this machine, or the job purged, or the task force killed.
+// hostProcesses reports whether they are.
+func (s *stopper) canEndWithoutDriver(err error) (hostProcesses, allowed bool) {
 	var unavailableErr *driver.UnavailableError
 	if s.endTaskWithoutDriver == nil || !errors.As(err, &unavailableErr) {
 		return false, false
@@ -301,11 +301,11 @@ func (s *stopper) canEndWithoutDriver(err error) (builtin, allowed bool) {
 }
 
 // callEndTaskWithoutDriver calls EndTaskFunc for the start with the given handle, which may be nil.
-func (s *stopper) callEndTaskWithoutDriver(ctx context.Context, handle *driver.Handle, builtin bool) (EndTaskResult, error) {
+func (s *stopper) callEndTaskWithoutDriver(ctx context.Context, handle *driver.Handle, hostProcesses bool) (EndTaskResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, endTaskTimeout)
 	defer cancel()
 	result, err := s.endTaskWithoutDriver(ctx, EndTaskRequest{
-		Driver: s.task().Driver, AllocID: s.allocID, Task: s.task().Name, Handle: handle, DriverIsBuiltin: builtin,
+		Driver: s.task().Driver, AllocID: s.allocID, Task: s.task().Name, Handle: handle, TasksAreHostProcesses: hostProcesses,
 	})
 	if err != nil {
 		return result, fmt.Errorf("end the task without its driver: %w", err)

@@ -79,8 +79,8 @@ const (
 	readOnly  mountAccess = true
 )
 
-// bindMount bind-mounts the directory source on name, unless something is mounted there. It makes also an earlier mount read-only
-// if that is wanted, because an agent can die between the two system calls.
+// bindMount bind-mounts the directory source on name, unless something is mounted there. For readOnly
+// it makes an earlier mount read-only too, because an agent can die between the two system calls.
 func (h *dirHandle) bindMount(name string, source *dirHandle, access mountAccess) error {
 	target, err := h.ensureDir(name, 0o777, taskOwned)
 	if err != nil {
