@@ -1,4 +1,4 @@
-.PHONY: check quick test-slow govulncheck generate state-fixture test-vm test-vm-short test-faults test-starts test-kills test-kills-user test-accounts test-hostile-jobs test-scale test-defects simulate test-behaviour test-upgrade screenshots bench bench-all
+.PHONY: check quick test-slow govulncheck generate state-fixture test-vm test-vm-short test-faults test-starts test-kills test-kills-user test-accounts test-hostile-jobs test-scale test-defects test-lives test-planted simulate test-behaviour test-upgrade screenshots bench bench-all
 
 check: ## what CI runs
 	bash .ci/run
@@ -54,6 +54,12 @@ test-scale: ## a long run of loads of hundreds of tasks, which start, survive a 
 
 test-defects: ## drivers, hooks and device plugins with one defect each against all cases of the contract tests; some minutes
 	NOMAD_LITE_ALL_CASES=1 go test -count=1 -timeout=30m -run '^Test(Driver|Hook|Device)Defects$$' ./sdk/sdktest
+
+test-lives: ## a million random lives of a task through the table of its steps, with kills, shutdowns and crashes of the agent
+	go test -count=1 -v -run '^TestRandomLives$$' ./runtime/node/taskrunner/tasksteps -lives 1000000
+
+test-planted: ## each defect of a list is planted alone in the task runner, and must be found by its tests; ten minutes
+	go run -C internal/tools ./planted -defects runtime/node/taskrunner/testdata/defects.txt ./runtime/node/taskrunner/... ./runtime/node/allocrunner
 
 simulate: ## a long run of random jobs and faults under virtual time: plans alone, then with the real runners
 	$(LONG) '^TestSimulation$$' ./runtime/scheduler $(PART)

@@ -32,27 +32,27 @@ func debugSocketPath(envValue, pluginName string) string {
 	return ""
 }
 
-// serveDebug serves the plugin on a unix socket until the user interrupts the process. There is no
-// handshake on the socket: the process that the host starts, which runs proxyToDebugProcess,
+// serveDebugUntilInterrupted serves the plugin on a unix socket until the user interrupts the process. There is no
+// handshake on the socket: the process that the host starts, which runs serveProxyToDebugProcess,
 // performs the handshake with the host.
-func serveDebug(p *pluginSpec, socket string) error {
+func serveDebugUntilInterrupted(p *pluginSpec, socketPath string) error {
 	logger := hclog.New(&hclog.LoggerOptions{Name: p.name, Level: hclog.Trace, Output: os.Stderr})
 	hclog.SetDefault(logger)
-	if conn, err := net.Dial("unix", socket); err == nil {
+	if conn, err := net.Dial("unix", socketPath); err == nil {
 		conn.Close()
-		return fmt.Errorf("debug on %s: another process listens there", socket)
+		return fmt.Errorf("debug on %s: another process listens there", socketPath)
 	}
-	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("debug on %s: %w", socket, err)
+	if err := os.Remove(socketPath); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("debug on %s: %w", socketPath, err)
 	}
-	listener, err := net.Listen("unix", socket)
+	listener, err := net.Listen("unix", socketPath)
 	if err != nil {
 		return fmt.Errorf("debug: %w", err)
 	}
-	if err := os.Chmod(socket, 0o600); err != nil {
-		return errors.Join(fmt.Errorf("debug on %s: %w", socket, err), listener.Close())
+	if err := os.Chmod(socketPath, 0o600); err != nil {
+		return errors.Join(fmt.Errorf("debug on %s: %w", socketPath, err), listener.Close())
 	}
-	g := basewire.NewServer(nil)
+	g := basewire.NewServerWithoutSizeLimits(nil)
 	if err := p.newService(logger).registerGRPC(g); err != nil {
 		return errors.Join(fmt.Errorf("debug: %w", err), listener.Close())
 	}
@@ -60,16 +60,16 @@ func serveDebug(p *pluginSpec, socket string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, g.Stop)
-	fmt.Fprintf(os.Stderr, "waiting for a host that is started with %s=%s=%s; Ctrl-C ends this\n", EnvDebug, p.name, socket)
+	fmt.Fprintf(os.Stderr, "waiting for a host that is started with %s=%s=%s; Ctrl-C ends this\n", EnvDebug, p.name, socketPath)
 	return g.Serve(listener)
 }
 
-// proxyToDebugProcess serves a plugin that passes every call of the host on to the process that listens on the
+// serveProxyToDebugProcess serves a plugin that passes every call of the host on to the process that listens on the
 // socket, which runs under a debugger.
-func proxyToDebugProcess(p *pluginSpec, socket string, logger hclog.Logger) error {
-	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+func serveProxyToDebugProcess(p *pluginSpec, socketPath string, logger hclog.Logger) error {
+	conn, err := grpc.NewClient("unix:"+socketPath, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
-		return fmt.Errorf("attach to %s: %w", socket, err)
+		return fmt.Errorf("attach to %s: %w", socketPath, err)
 	}
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
@@ -77,7 +77,7 @@ func proxyToDebugProcess(p *pluginSpec, socket string, logger hclog.Logger) erro
 	conn.Connect()
 	for state := conn.GetState(); state != connectivity.Ready; state = conn.GetState() {
 		if state == connectivity.TransientFailure || !conn.WaitForStateChange(ctx, state) {
-			return fmt.Errorf("attach to %s: no plugin listens there; start the plugin by hand first, with the same %s", socket, EnvDebug)
+			return fmt.Errorf("attach to %s: no plugin listens there; start the plugin by hand first, with the same %s", socketPath, EnvDebug)
 		}
 	}
 	// When the process under debug exits, this process exits too: the host then starts
@@ -86,10 +86,10 @@ func proxyToDebugProcess(p *pluginSpec, socket string, logger hclog.Logger) erro
 	defer end()
 	go func() {
 		if conn.WaitForStateChange(gone, connectivity.Ready) {
-			logger.Error("the process under debug has gone", "socket", socket)
+			logger.Error("the process under debug has gone", "socket", socketPath)
 			end()
 		}
 	}()
-	servePlugin(gone, p.newDebugProxy(conn, gone.Done()), logger)
+	servePluginUntilIdle(gone, p.newDebugProxy(conn, gone.Done()), logger)
 	return nil
 }

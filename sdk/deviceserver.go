@@ -56,7 +56,7 @@ func (s *deviceServer) Fingerprint(ctx context.Context) (<-chan device.Fingerpri
 	var changes <-chan struct{}
 	if w, ok := s.authorPlugin.(DeviceWatcher); ok {
 		var err error
-		if changes, err = callWatch(ctx, w); err != nil {
+		if changes, err = callWatchRecoverPanic(ctx, w); err != nil {
 			return nil, err
 		}
 	}
@@ -67,7 +67,7 @@ func (s *deviceServer) Fingerprint(ctx context.Context) (<-chan device.Fingerpri
 // call that succeeded, as unhealthy. Only ErrDisabled is returned as an error, because the host
 // stops a plugin for good after an error.
 func (s *deviceServer) fingerprintOrUnhealthy(ctx context.Context) device.Fingerprint {
-	groups, err := callDeviceFingerprint(ctx, s.authorDevice)
+	groups, err := callDeviceFingerprintRecoverPanic(ctx, s.authorDevice)
 	if err == nil {
 		err = validateGroups(groups)
 	}
@@ -123,7 +123,7 @@ func (s *deviceServer) Reserve(ctx context.Context, ids []string) (*device.Reser
 			return nil, err
 		}
 	}
-	return callReserve(ctx, s.authorDevice, req)
+	return callReserveRecoverPanic(ctx, s.authorDevice, req)
 }
 
 // newReserveRequest builds the request for the author's Reserve. It returns an error unless all ids are ids of
@@ -175,7 +175,7 @@ func (s *deviceServer) Stats(ctx context.Context, interval time.Duration) (<-cha
 		ticker := time.NewTicker(interval)
 		defer ticker.Stop()
 		for {
-			groups, err := callDeviceStats(ctx, provider)
+			groups, err := callDeviceStatsRecoverPanic(ctx, provider)
 			select {
 			case out <- device.Stats{Groups: groups, Err: err}:
 			case <-ctx.Done():

@@ -43,9 +43,8 @@ func (e *eventBroadcaster) broadcast(event *driver.TaskEvent) {
 	}
 }
 
-// subscribe returns a channel of events, which is never closed, and a function that stops
-// it.
-func (e *eventBroadcaster) subscribe() (<-chan *driver.TaskEvent, func()) {
+// subscribe returns a channel of events, which is never closed, and a function that ends the subscription.
+func (e *eventBroadcaster) subscribe() (events <-chan *driver.TaskEvent, unsubscribe func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	c := make(chan *driver.TaskEvent, eventBufferSize)

@@ -118,7 +118,7 @@ func TestHookPluginProcess(t *testing.T) {
 		t.Errorf("it says that it is %+v, %v", info, err)
 	}
 	d, err := h.Describe(t.Context())
-	if err != nil || len(d.Subscriptions) != 2 || d.Subscriptions[0].Point != hook.Prestart || d.Subscriptions[1].Point != hook.Stop || d.Schema == nil || d.AllAllocs || d.IncludeAllocJSON {
+	if err != nil || len(d.Subscriptions) != 2 || d.Subscriptions[0].Point != hook.Prestart || d.Subscriptions[1].Point != hook.Stop || d.AttachmentSchema == nil || d.AllAllocs || d.IncludeAllocJSON {
 		t.Errorf("it describes itself as %+v, %v", d, err)
 	}
 	if err := h.Configure(t.Context(), hook.Config{}); err == nil || !strings.Contains(err.Error(), "no socket") {
@@ -132,16 +132,16 @@ func TestHookPluginProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	request := hook.TaskPrestartRequest{PreviousState: map[string]string{"calls": "I"}}
-	request.Token, request.Attachment = "key", []byte(`{"drink":"tea","cubes":3}`)
+	request.Token, request.AttachmentJSON = "key", []byte(`{"drink":"tea","cubes":3}`)
 	answer, err := h.Prestart(t.Context(), request)
 	if err != nil || answer.State["calls"] != "II" || answer.Env["DRINK"] != "tea" {
 		t.Errorf("prestart: %+v, %v", answer, err)
 	}
-	request.Attachment = []byte(`{"drink":"tea","cubes":4}`)
+	request.AttachmentJSON = []byte(`{"drink":"tea","cubes":4}`)
 	if answer, err := h.Prestart(t.Context(), request); !driver.IsRecoverable(err) || answer.State["calls"] != "II" {
 		t.Errorf("a failed prestart: %+v, %v", answer, err)
 	}
-	request.Attachment = []byte(`{"drink":"tea","cubes":"many"}`)
+	request.AttachmentJSON = []byte(`{"drink":"tea","cubes":"many"}`)
 	if _, err := h.Prestart(t.Context(), request); err == nil || !strings.Contains(err.Error(), "decode the configuration of the attachment: ") {
 		t.Errorf("an attachment of another shape: %v", err)
 	}

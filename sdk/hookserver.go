@@ -43,7 +43,7 @@ func newHookServer(impl Hook, id pluginIdentity, info HookInfo) (*hookServer, er
 	s := &hookServer{
 		basePlugin: basePlugin{authorPlugin: impl, pluginIdentity: id, pluginType: base.TypeHook, apiVersion: hook.APIVersion},
 		description: &hook.Description{
-			AllAllocs: info.AllAllocs, Schema: info.AttachmentSchema, IncludeAllocJSON: info.IncludeAllocJSON, ReportsHealth: info.ReportsHealth,
+			AllAllocs: info.AllAllocs, AttachmentSchema: info.AttachmentSchema, IncludeAllocJSON: info.IncludeAllocJSON, ReportsHealth: info.ReportsHealth,
 		},
 	}
 	for _, point := range points {
@@ -75,7 +75,7 @@ func (s *hookServer) Configure(_ context.Context, c hook.Config) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.hostClient != nil {
-		s.hostClient.SetAgentSocket(c.HostSocket)
+		s.hostClient.SwitchAgentSocket(c.HostSocket)
 		return nil
 	}
 	if c.HostSocket == "" {
@@ -86,5 +86,5 @@ func (s *hookServer) Configure(_ context.Context, c hook.Config) error {
 		return err
 	}
 	s.hostClient = host
-	return callSetHost(user, host, c.Node)
+	return callSetHostRecoverPanic(user, host, c.Node)
 }

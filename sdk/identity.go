@@ -19,8 +19,8 @@ type basePlugin struct {
 	pluginType base.Type
 	apiVersion string // version of the protocol for the plugin's kind
 
-	configMu sync.Mutex
-	config   *base.Config // last configuration that the author accepted
+	configMu           sync.Mutex
+	lastAcceptedConfig *base.Config // last configuration that the author accepted
 }
 
 // pluginIdentity holds the fields that DriverInfo, HookInfo and DeviceInfo have in common.
@@ -79,16 +79,16 @@ func (b *basePlugin) SetConfig(ctx context.Context, config *base.Config) error {
 	}
 	b.configMu.Lock()
 	defer b.configMu.Unlock()
-	if b.config != nil && bytes.Equal(b.config.Plugin, config.Plugin) && reflect.DeepEqual(b.config.Driver, config.Driver) {
+	if b.lastAcceptedConfig != nil && bytes.Equal(b.lastAcceptedConfig.MsgpackConfig, config.MsgpackConfig) && reflect.DeepEqual(b.lastAcceptedConfig.Driver, config.Driver) {
 		return nil
 	}
-	c := &Config{encodedBody: config.Plugin}
+	c := &Config{encodedBody: config.MsgpackConfig}
 	if config.Driver != nil {
 		c.MinPort, c.MaxPort = config.Driver.ClientMinPort, config.Driver.ClientMaxPort
 	}
-	if err := callConfigure(ctx, configurer, c); err != nil {
+	if err := callConfigureRecoverPanic(ctx, configurer, c); err != nil {
 		return err
 	}
-	b.config = config
+	b.lastAcceptedConfig = config
 	return nil
 }

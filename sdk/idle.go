@@ -26,10 +26,10 @@ func (i *idleTimer) start(stop func()) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.stopServer = stop
-	i.timer = time.AfterFunc(idleTimeout, i.onTimeout)
+	i.timer = time.AfterFunc(idleTimeout, i.exitIfStillIdle)
 }
 
-func (i *idleTimer) onTimeout() {
+func (i *idleTimer) exitIfStillIdle() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	switch {
@@ -57,12 +57,12 @@ func (i *idleTimer) connClosed() {
 	}
 }
 
-// grpcStatsHandler reports connections to idleTimer, and calls to trimmer. It calls onFirstConn at each new
+// grpcStatsHandler reports connections to idleTimer, and calls to trimmer. It calls onConnOpened at each new
 // connection; the function itself has an effect only once.
 type grpcStatsHandler struct {
-	idleTimer   *idleTimer
-	trimmer     *memtrim.Trimmer
-	onFirstConn func()
+	idleTimer    *idleTimer
+	trimmer      *memtrim.Trimmer
+	onConnOpened func()
 }
 
 var _ stats.Handler = (*grpcStatsHandler)(nil)
@@ -71,7 +71,7 @@ func (g *grpcStatsHandler) HandleConn(_ context.Context, s stats.ConnStats) {
 	switch s.(type) {
 	case *stats.ConnBegin:
 		g.idleTimer.connOpened()
-		g.onFirstConn()
+		g.onConnOpened()
 	case *stats.ConnEnd:
 		g.idleTimer.connClosed()
 	}

@@ -38,7 +38,7 @@ func TestInspectTaskUnderNomadHasNoStart(t *testing.T) {
 	}
 	startTestTask(t, s)
 	status, err := s.InspectTask(t.Context(), testTaskID)
-	if err != nil || status.Start != nil {
+	if err != nil || status.StartStatus != nil {
 		t.Errorf("status %+v, %v", status, err)
 	}
 	if err := s.RecoverTask(t.Context(), &driver.Handle{Config: &driver.TaskConfig{ID: "a/t/1"}}); err == nil {
@@ -58,16 +58,16 @@ func TestStartGoesOnWithoutItsAgent(t *testing.T) {
 		die()
 		synctest.Wait()
 		status, err := s.InspectTask(t.Context(), testTaskID)
-		if err != nil || status.Start == nil || status.Start.Phase != driver.StartPending {
+		if err != nil || status.StartStatus == nil || status.StartStatus.Phase != driver.StartPending {
 			t.Fatalf("during the start: %+v, %v", status, err)
 		}
 		close(d.unblockStart)
 		synctest.Wait()
 		status, err = s.InspectTask(t.Context(), testTaskID)
-		if err != nil || status.State != driver.TaskRunning || status.Start == nil || status.Start.Phase != driver.StartReturned {
+		if err != nil || status.State != driver.TaskRunning || status.StartStatus == nil || status.StartStatus.Phase != driver.StartReturned {
 			t.Fatalf("after the start: %+v, %v", status, err)
 		}
-		if h := status.Start.Handle; h.Config.ID != testTaskID || h.Version != 1 {
+		if h := status.StartStatus.Handle; h.Config.ID != testTaskID || h.Version != 1 {
 			t.Errorf("handle %+v", h)
 		}
 		if err := s.DestroyTask(t.Context(), testTaskID, true); err != nil {
@@ -103,7 +103,7 @@ func TestHandleOfInspectTaskIsThatOfStartTask(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := status.Start.Handle
+	got := status.StartStatus.Handle
 	if got.Version != handle.Version || !reflect.DeepEqual(got.DriverState, handle.DriverState) || got.Config.ID != testTaskID || len(got.Config.DriverConfig) > 0 {
 		t.Errorf("handle %+v, want %+v", got, handle)
 	}
@@ -119,7 +119,7 @@ func TestAdopt(t *testing.T) {
 	s := newTestServer(d)
 	s.hostIsNomadLite = true
 	status, err := s.InspectTask(t.Context(), testTaskID)
-	if err != nil || status.Start == nil || status.Start.Phase != driver.StartNotFound {
+	if err != nil || status.StartStatus == nil || status.StartStatus.Phase != driver.StartNotFound {
 		t.Fatalf("before: %+v, %v", status, err)
 	}
 	search := &driver.Handle{Config: testTaskConfig()}
@@ -134,7 +134,7 @@ func TestAdopt(t *testing.T) {
 	if err := s.RecoverTask(t.Context(), search); err != nil {
 		t.Fatal(err)
 	}
-	if status, err = s.InspectTask(t.Context(), testTaskID); err != nil || status.Start.Phase != driver.StartReturned || len(status.Start.Handle.DriverState) == 0 {
+	if status, err = s.InspectTask(t.Context(), testTaskID); err != nil || status.StartStatus.Phase != driver.StartReturned || len(status.StartStatus.Handle.DriverState) == 0 {
 		t.Errorf("after: %+v, %v", status, err)
 	}
 	if err := s.DestroyTask(t.Context(), testTaskID, true); err != nil {
@@ -162,5 +162,87 @@ func TestAdoptAcceptsAConfigOfAnEarlierSchema(t *testing.T) {
 	}
 	if err := s.RecoverTask(t.Context(), &driver.Handle{Config: config}); err != nil {
 		t.Error(err)
+	}
+}
+
+// blockingRecoverDriver is an allMethodsDriver whose Recover and Adopt block.
+type blockingRecoverDriver struct {
+	*allMethodsDriver
+	unblock chan struct{}
+}
+
+func (d *blockingRecoverDriver) Recover(ctx context.Context, _ *StartRequest) (*allMethodsTask, error) {
+	select {
+	case <-d.unblock:
+		return &allMethodsTask{sleepingTask: newSleepingTask()}, nil
+	case <-ctx.Done():
+		return nil, Recoverable(context.Cause(ctx))
+	}
+}
+
+func (d *blockingRecoverDriver) Adopt(ctx context.Context, start *StartRequest) (*allMethodsTask, error) {
+	return d.Recover(ctx, start)
+}
+
+// An agent dies while it recovers a task. The next agent's call waits for the recovery, which fails: that says nothing about the
+// task.
+func TestRecoverTaskIsRepeatedIfAConcurrentCallFails(t *testing.T) {
+	for name, version := range map[string]int32{"Recover": 2, "Adopt": 0} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d := &blockingRecoverDriver{&allMethodsDriver{}, make(chan struct{})}
+				s := newTestServer(d)
+				s.hostIsNomadLite = true
+				handle := &driver.Handle{Version: version, Config: testTaskConfig()}
+				ctx, die := context.WithCancel(t.Context())
+				first, second := make(chan error, 1), make(chan error, 1)
+				go func() { first <- s.RecoverTask(ctx, handle) }()
+				synctest.Wait()
+				go func() { second <- s.RecoverTask(t.Context(), handle) }()
+				synctest.Wait()
+				die()
+				if err := <-first; !driver.IsRecoverable(err) {
+					t.Errorf("first call: %v", err)
+				}
+				close(d.unblock)
+				if err := <-second; err != nil {
+					t.Errorf("second call: %v", err)
+				}
+				if err := s.DestroyTask(t.Context(), testTaskID, true); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// A destroy cancels a recovery. The task still runs then, so the driver searches for its processes.
+func TestDestroyDuringARecoverySweepsTheTask(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &blockingRecoverDriver{&allMethodsDriver{}, make(chan struct{})}
+		s := newTestServer(d)
+		config := testTaskConfig()
+		config.ID, config.AllocID, config.Name = "remains/task/00000000", "remains", "task"
+		recovered := make(chan error, 1)
+		go func() { recovered <- s.RecoverTask(t.Context(), &driver.Handle{Version: 2, Config: config}) }()
+		synctest.Wait()
+		if err := s.DestroyTask(t.Context(), config.ID, true); err != nil {
+			t.Errorf("DestroyTask: %v", err)
+		}
+		if err := <-recovered; !errors.Is(err, errDestroyed) {
+			t.Errorf("RecoverTask: %v, want %v", err, errDestroyed)
+		}
+	})
+}
+
+// An agent inspects a start at the moment at which the recovery of another agent has failed.
+func TestInspectTaskAfterAFailedRecovery(t *testing.T) {
+	s := newTestServer(&blockingRecoverDriver{allMethodsDriver: &allMethodsDriver{}})
+	failed := &taskStart{startRequest: s.newStartRequest(*testTaskConfig()), startReturned: make(chan struct{})}
+	s.startsByID[testTaskID] = failed
+	s.removeFailedStart(failed, errors.New("the agent has died"))
+	s.startsByID[testTaskID] = failed // InspectTask has read the table before the start was removed
+	if status := s.statusOfUnreturnedStart(testTaskID); status == nil || status.Phase != driver.StartNotFound {
+		t.Errorf("status %+v, want %v", status, driver.StartNotFound)
 	}
 }

@@ -18,8 +18,8 @@ import (
 
 // pluginSpec describes an author's driver, hook or device plugin.
 type pluginSpec struct {
-	kindName        string // kind of the plugin in messages, such as "task driver"
-	compatibleHosts string // " or Nomad" if Nomad also supports this kind, for messages; else empty
+	kindName              string // kind of the plugin in messages, such as "task driver"
+	compatibleHostsSuffix string // " or Nomad" if Nomad also supports this kind, for messages; else empty
 	pluginIdentity
 	// newService makes the service that calls the author's methods.
 	newService func(hclog.Logger) pluginService
@@ -67,9 +67,9 @@ func newDriverSpec[T Task](impl Driver[T]) (*pluginSpec, error) {
 		return pluginService{b, driverwire.PluginName, &driverwire.GRPCPlugin{Impl: d}, busy}
 	}
 	return &pluginSpec{
-		kindName:        "task driver",
-		compatibleHosts: " or Nomad",
-		pluginIdentity:  id,
+		kindName:              "task driver",
+		compatibleHostsSuffix: " or Nomad",
+		pluginIdentity:        id,
 		newService: func(logger hclog.Logger) pluginService {
 			s := newDriverServer(d, id, info, logger)
 			s.hostIsNomadLite = os.Getenv(keeper.EnvSocket) != "" // Nomad has no keeper
@@ -97,11 +97,11 @@ func newHookSpec(impl Hook) (*pluginSpec, error) {
 		newService: func(hclog.Logger) pluginService {
 			// A hook is never busy: without an agent, no hook point is called, and a task loses
 			// nothing when the process of a hook exits.
-			return pluginService{s, hookwire.PluginName, &hookwire.GRPCPlugin{Impl: s, Hook: impl}, neverNeededWithoutHost}
+			return pluginService{s, hookwire.PluginName, &hookwire.GRPCPlugin{Impl: s, PointHandler: impl}, neverNeededWithoutHost}
 		},
 		newDebugProxy: func(conn grpc.ClientConnInterface, gone <-chan struct{}) pluginService {
 			c := hookwire.NewClient(conn, gone)
-			return pluginService{basewire.NewClient(conn, gone), hookwire.PluginName, &hookwire.GRPCPlugin{Impl: c, Hook: c}, alwaysNeededWithoutHost}
+			return pluginService{basewire.NewClient(conn, gone), hookwire.PluginName, &hookwire.GRPCPlugin{Impl: c, PointHandler: c}, alwaysNeededWithoutHost}
 		},
 	}, nil
 }
@@ -117,9 +117,9 @@ func newDeviceSpec(impl Device) (*pluginSpec, error) {
 		return nil, err
 	}
 	return &pluginSpec{
-		kindName:        "device",
-		compatibleHosts: " or Nomad",
-		pluginIdentity:  id,
+		kindName:              "device",
+		compatibleHostsSuffix: " or Nomad",
+		pluginIdentity:        id,
 		newService: func(logger hclog.Logger) pluginService {
 			s.logger = logger
 			// A device plugin is never busy: a reservation lasts without the process of the plugin.

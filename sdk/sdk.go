@@ -70,13 +70,13 @@ func (c *Config) Decode(dst any) error {
 // means that the task may still exist, see [Recoverer]. For nil it returns nil.
 func Recoverable(err error) error { return driver.Recoverable(err) }
 
-// WaitIfExhausted marks an error of a driver's Start if its cause is that this process or the machine has no free
-// descriptors or processes: a nomad-lite agent emits an event, and calls Start again until some are free, even if
+// MarkIfResourceExhausted marks an error of a driver's Start if its cause is that this process or the machine has no
+// free descriptors or processes: a nomad-lite agent emits an event, and calls Start again until some are free, even if
 // the restart policy permits no attempt. Under Nomad the error is marked by [Recoverable]. Any other error is returned
 // unchanged, and nil stays nil.
 //
 // Start must have executed nothing of the task. Package sdk/process marks the errors of its own Start.
-func WaitIfExhausted(err error) error {
+func MarkIfResourceExhausted(err error) error {
 	if !osprocess.IsTableFull(err) {
 		return err
 	}

@@ -30,7 +30,7 @@ const idleTimeout = 10 * time.Minute
 func serveOrExit(p *pluginSpec, specErr error) {
 	var err error
 	if specErr == nil {
-		err = runPlugin(p)
+		err = servePluginOrPrintVersion(p)
 	} else {
 		err = fmt.Errorf("serve a plugin: %w", specErr)
 	}
@@ -40,7 +40,7 @@ func serveOrExit(p *pluginSpec, specErr error) {
 	}
 }
 
-func runPlugin(p *pluginSpec) error {
+func servePluginOrPrintVersion(p *pluginSpec) error {
 	byHand := os.Getenv(basewire.Handshake.MagicCookieKey) != basewire.Handshake.MagicCookieValue
 	socket := debugSocketPath(os.Getenv(EnvDebug), p.name)
 	if byHand && socket == "" {
@@ -48,25 +48,25 @@ func runPlugin(p *pluginSpec) error {
 			fmt.Println(p.name, p.version)
 			return nil
 		}
-		return fmt.Errorf("this is the %s plugin %q, which a host such as nomad-lite%s starts: try \"nomad-lite plugin test %s\"", p.kindName, p.name, p.compatibleHosts, ownCommandLineForPluginTest())
+		return fmt.Errorf("this is the %s plugin %q, which a host such as nomad-lite%s starts: try \"nomad-lite plugin test %s\"", p.kindName, p.name, p.compatibleHostsSuffix, ownCommandLineForPluginTest())
 	}
 	setCloexecAndCatchSignals(!byHand)
-	setProcessName()
+	setProcessNameToProgram()
 	if byHand {
-		return serveDebug(p, socket)
+		return serveDebugUntilInterrupted(p, socket)
 	}
-	logger := newLogger(p.name)
+	logger := newHostLogger(p.name)
 	redirectDefaultLoggers(logger)
 	if socket != "" {
-		return proxyToDebugProcess(p, socket, logger)
+		return serveProxyToDebugProcess(p, socket, logger)
 	}
-	servePlugin(context.Background(), p.newService(logger), logger)
+	servePluginUntilIdle(context.Background(), p.newService(logger), logger)
 	return nil
 }
 
-// newLogger returns a logger that writes all levels, because hosts filter by level, to standard error, in the JSON format that
-// hosts parse.
-func newLogger(name string) hclog.Logger {
+// newHostLogger returns a logger that writes all levels, because hosts filter by level, to standard error, in the JSON
+// format that hosts parse.
+func newHostLogger(name string) hclog.Logger {
 	return hclog.New(&hclog.LoggerOptions{
 		Name:       name,
 		Level:      hclog.Trace,
@@ -85,13 +85,13 @@ func ownCommandLineForPluginTest() string {
 	return line
 }
 
-// servePlugin serves the plugin protocol until the host stops the plugin, the plugin
+// servePluginUntilIdle serves the plugin protocol until the host stops the plugin, the plugin
 // has been idle for idleTimeout, or ctx ends.
-func servePlugin(ctx context.Context, s pluginService, logger hclog.Logger) {
+func servePluginUntilIdle(ctx context.Context, s pluginService, logger hclog.Logger) {
 	i := &idleTimer{isNeededWithoutHost: s.isNeededWithoutHost}
 	// Messages of go-plugin below the level Warn are not useful for users: they would hide the plugin's own last
 	// log lines after a crash.
-	quiet := newLogger("go-plugin")
+	quiet := newHostLogger("go-plugin")
 	quiet.SetLevel(hclog.Warn)
 	prints := sync.OnceFunc(func() { redirectStdioToLog(logger) })
 	trim := memtrim.New(25, 100)
@@ -104,7 +104,7 @@ func servePlugin(ctx context.Context, s pluginService, logger hclog.Logger) {
 		},
 		Logger: quiet,
 		GRPCServer: func(opts []grpc.ServerOption) *grpc.Server {
-			server := basewire.NewServer(append(opts, grpc.StatsHandler(&grpcStatsHandler{idleTimer: i, trimmer: trim, onFirstConn: prints})))
+			server := basewire.NewServerWithoutSizeLimits(append(opts, grpc.StatsHandler(&grpcStatsHandler{idleTimer: i, trimmer: trim, onConnOpened: prints})))
 			i.start(server.Stop)
 			context.AfterFunc(ctx, server.Stop)
 			return server
@@ -112,9 +112,9 @@ func servePlugin(ctx context.Context, s pluginService, logger hclog.Logger) {
 	})
 }
 
-// setProcessName sets the process name to the name of the program. When a host executes a
+// setProcessNameToProgram sets the process name to the name of the program. When a host executes a
 // file through its descriptor, the kernel sets the descriptor's number as the name.
-func setProcessName() {
+func setProcessNameToProgram() {
 	_ = os.WriteFile("/proc/self/comm", []byte(filepath.Base(os.Args[0])), 0)
 }
 

@@ -33,9 +33,9 @@ type driverServer struct {
 	// received: see [driver.StartStatus].
 	hostIsNomadLite bool
 
-	mu           sync.Mutex
-	startsByID   map[string]*taskStart    // key: start id
-	activeSweeps map[string]chan struct{} // key: alloc id and task name; the channel is closed when the sweep ends
+	mu                 sync.Mutex
+	startsByID         map[string]*taskStart    // key: start id
+	activeSweepsByTask map[string]chan struct{} // key: alloc id and task name; the channel is closed when the sweep ends
 }
 
 var (
@@ -70,12 +70,12 @@ var errDestroyed = errors.New("task was destroyed while it started")
 // newDriverServer returns a server for a driver. The caller has validated id and info.
 func newDriverServer(d *untypedDriver, id pluginIdentity, info DriverInfo, logger hclog.Logger) *driverServer {
 	s := &driverServer{
-		basePlugin:   basePlugin{authorPlugin: d.authorDriver, pluginIdentity: id, pluginType: base.TypeDriver, apiVersion: driver.APIVersion},
-		authorDriver: d,
-		driverInfo:   info,
-		logger:       logger,
-		startsByID:   map[string]*taskStart{},
-		activeSweeps: map[string]chan struct{}{},
+		basePlugin:         basePlugin{authorPlugin: d.authorDriver, pluginIdentity: id, pluginType: base.TypeDriver, apiVersion: driver.APIVersion},
+		authorDriver:       d,
+		driverInfo:         info,
+		logger:             logger,
+		startsByID:         map[string]*taskStart{},
+		activeSweepsByTask: map[string]chan struct{}{},
 	}
 	if s.driverInfo.StateVersion == 0 {
 		s.driverInfo.StateVersion = 1
@@ -91,14 +91,14 @@ func newDriverServer(d *untypedDriver, id pluginIdentity, info DriverInfo, logge
 
 func (s *driverServer) Init(ctx context.Context) error {
 	if initer, ok := s.authorPlugin.(Initializer); ok {
-		return callInit(ctx, initer)
+		return callInitRecoverPanic(ctx, initer)
 	}
 	return nil
 }
 
 func (s *driverServer) Shutdown(ctx context.Context) error {
 	if shutdowner, ok := s.authorPlugin.(Shutdowner); ok {
-		return callShutdown(ctx, shutdowner)
+		return callShutdownRecoverPanic(ctx, shutdowner)
 	}
 	return nil
 }
@@ -108,7 +108,7 @@ func (s *driverServer) TaskConfigSchema(context.Context) (*hclspec.Spec, error) 
 }
 
 func (s *driverServer) Capabilities(context.Context) (*driver.Capabilities, error) {
-	info, err := callInfo(s.authorDriver.authorDriver) // Info is called again because the capabilities may depend on the configuration
+	info, err := callInfoRecoverPanic(s.authorDriver.authorDriver) // Info is called again because the capabilities may depend on the configuration
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +125,7 @@ func (s *driverServer) Fingerprint(ctx context.Context) (<-chan driver.Fingerpri
 func (s *driverServer) currentFingerprint(ctx context.Context) driver.Fingerprint {
 	f := driver.Fingerprint{Health: driver.HealthHealthy}
 	if fingerprinter, ok := s.authorPlugin.(Fingerprinter); ok {
-		f = callFingerprint(ctx, fingerprinter)
+		f = callFingerprintRecoverPanic(ctx, fingerprinter)
 	}
 	if f.Health == driver.HealthHealthy && f.HealthDescription == "" {
 		f.HealthDescription = "Healthy"
@@ -174,7 +174,7 @@ func (s *driverServer) StartTask(ctx context.Context, config *driver.TaskConfig)
 		return nil, nil, fmt.Errorf("task with ID %q already started", config.ID)
 	}
 	s.startsByID[config.ID] = t
-	sweep := s.activeSweeps[config.AllocID+"/"+config.Name]
+	sweep := s.activeSweepsByTask[config.AllocID+"/"+config.Name]
 	s.mu.Unlock()
 	if sweep != nil {
 		<-sweep // wait for a sweep that is running, which could kill the processes of this start
@@ -183,13 +183,13 @@ func (s *driverServer) StartTask(ctx context.Context, config *driver.TaskConfig)
 	author, err := s.authorDriver.startMethod(ctx, start)
 	if err == nil && ctx.Err() != nil {
 		// The host gets no handle of this task, and so cannot stop it.
-		err = errors.Join(context.Cause(ctx), s.undoStart(context.WithoutCancel(ctx), author))
+		err = errors.Join(context.Cause(ctx), s.killAndDestroyStartedTask(context.WithoutCancel(ctx), author))
 	}
 	var handle *driver.Handle
 	if err == nil {
-		handle, t.networkOverride, err = s.newHandle(config, author)
+		handle, t.networkOverride, err = s.newHandleAndNetwork(config, author)
 		if err != nil {
-			err = errors.Join(err, s.undoStart(context.WithoutCancel(ctx), author))
+			err = errors.Join(err, s.killAndDestroyStartedTask(context.WithoutCancel(ctx), author))
 		}
 	}
 	if err != nil {
@@ -197,7 +197,7 @@ func (s *driverServer) StartTask(ctx context.Context, config *driver.TaskConfig)
 		s.sweepAfterStartPanic(context.WithoutCancel(ctx), start, err)
 		return nil, nil, err
 	}
-	s.startWaitGoroutine(t, author)
+	s.markStartedAndWaitInBackground(t, author)
 	return handle, t.networkOverride, nil
 }
 
@@ -222,13 +222,13 @@ func (s *driverServer) newStartRequest(config driver.TaskConfig) *StartRequest {
 	}
 }
 
-// newHandle returns the handle of a started task, which the host stores, and the network of the task.
-func (s *driverServer) newHandle(config *driver.TaskConfig, author Task) (*driver.Handle, *driver.NetworkOverride, error) {
+// newHandleAndNetwork returns the handle of a started task, which the host stores, and the network of the task.
+func (s *driverServer) newHandleAndNetwork(config *driver.TaskConfig, author Task) (*driver.Handle, *driver.NetworkOverride, error) {
 	h, err := s.encodeHandle(config, author)
 	if err != nil {
 		return nil, nil, err
 	}
-	network, err := callNetwork(author)
+	network, err := callNetworkIfReported(author)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -242,7 +242,7 @@ func (s *driverServer) encodeHandle(config *driver.TaskConfig, author Task) (*dr
 		State:   driver.TaskRunning,
 	}
 	if stater, ok := author.(StateProvider); ok {
-		state, err := callState(stater)
+		state, err := callStateRecoverPanic(stater)
 		if err != nil {
 			return nil, err
 		}
@@ -254,18 +254,18 @@ func (s *driverServer) encodeHandle(config *driver.TaskConfig, author Task) (*dr
 	return h, nil
 }
 
-// undoStart kills and destroys a task that has started and that the host will not learn of, because its start
-// was cancelled or its handle could not be made.
-func (s *driverServer) undoStart(ctx context.Context, author Task) error {
+// killAndDestroyStartedTask kills and destroys a task that has started and that the host will not learn of, because its
+// start was cancelled or its handle could not be made.
+func (s *driverServer) killAndDestroyStartedTask(ctx context.Context, author Task) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	if err := callKill(ctx, author); err != nil {
+	if err := callKillRecoverPanic(ctx, author); err != nil {
 		return fmt.Errorf("kill the task again: %w", err)
 	}
-	if _, err := callWait(ctx, author); err != nil {
+	if _, err := callWaitRecoverPanic(ctx, author); err != nil {
 		return fmt.Errorf("wait for the killed task: %w", err)
 	}
-	return callDestroy(ctx, author)
+	return callDestroyIfDestroyer(ctx, author)
 }
 
 // removeFailedStart removes a start that has failed with err from the table, and unblocks the callers of waitStarted.
@@ -277,15 +277,15 @@ func (s *driverServer) removeFailedStart(t *taskStart, err error) {
 	close(t.startReturned)
 }
 
-// startWaitGoroutine marks a task as started, and starts the goroutine that calls the author's Wait. The goroutine
-// ends when the task exits or is destroyed.
-func (s *driverServer) startWaitGoroutine(t *taskStart, author Task) {
+// markStartedAndWaitInBackground marks a task as started, and starts the goroutine that calls the author's Wait. The
+// goroutine ends when the task exits or is destroyed.
+func (s *driverServer) markStartedAndWaitInBackground(t *taskStart, author Task) {
 	ctx, cancel := context.WithCancel(context.Background())
 	t.authorTask, t.cancelWait, t.taskStartedAt = author, cancel, time.Now()
 	close(t.startReturned)
 	go func() {
 		defer cancel()
-		result, err := callWait(ctx, author)
+		result, err := callWaitRecoverPanic(ctx, author)
 		if err != nil {
 			var panicErr *basewire.PanicError
 			t.mayStillRun = errors.As(err, &panicErr)
@@ -309,10 +309,13 @@ func (s *driverServer) RecoverTask(ctx context.Context, handle *driver.Handle) e
 		return fmt.Errorf("recover task %q: its state has version %d, this driver knows 1 to %d", handle.Config.ID, handle.Version, s.driverInfo.StateVersion)
 	}
 	s.mu.Lock()
-	if t := s.startsByID[handle.Config.ID]; t != nil {
+	for t := s.startsByID[handle.Config.ID]; t != nil; t = s.startsByID[handle.Config.ID] {
 		s.mu.Unlock()
 		_, err := t.waitStarted(ctx)
-		return err
+		if !errors.Is(err, driver.ErrTaskNotFound) {
+			return err
+		}
+		s.mu.Lock() // the other call has failed, perhaps because its host has died, which says nothing about the task
 	}
 	if method == nil {
 		s.mu.Unlock()
@@ -335,15 +338,15 @@ func (s *driverServer) RecoverTask(ctx context.Context, handle *driver.Handle) e
 		return err
 	}
 	// After an error of Network the task is recovered without an address.
-	if t.networkOverride, err = callNetwork(author); err != nil {
+	if t.networkOverride, err = callNetworkIfReported(author); err != nil {
 		start.Logger().Warn("the address of a recovered task is unknown", "error", err)
 	}
-	s.startWaitGoroutine(t, author)
+	s.markStartedAndWaitInBackground(t, author)
 	return nil
 }
 
-// findStartedTask returns a task of the table, after its start. It blocks while the start is in progress.
-func (s *driverServer) findStartedTask(ctx context.Context, id string) (*taskStart, error) {
+// waitForStartedTask returns a task of the table, after its start. It blocks while the start is in progress.
+func (s *driverServer) waitForStartedTask(ctx context.Context, id string) (*taskStart, error) {
 	s.mu.Lock()
 	t := s.startsByID[id]
 	s.mu.Unlock()
@@ -376,7 +379,7 @@ func (t *taskStart) hasExited() bool {
 }
 
 func (s *driverServer) WaitTask(ctx context.Context, id string) (*driver.ExitResult, error) {
-	t, err := s.findStartedTask(ctx, id)
+	t, err := s.waitForStartedTask(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -390,12 +393,12 @@ func (s *driverServer) WaitTask(ctx context.Context, id string) (*driver.ExitRes
 }
 
 func (s *driverServer) StopTask(ctx context.Context, id string, timeout time.Duration, signal string) error {
-	t, err := s.findStartedTask(ctx, id)
+	t, err := s.waitForStartedTask(ctx, id)
 	if err != nil || t.hasExited() {
 		return err
 	}
 	if stopper, ok := t.authorTask.(Stopper); ok {
-		err := callStop(ctx, stopper, timeout, signal)
+		err := callStopRecoverPanic(ctx, stopper, timeout, signal)
 		if err != nil && !t.hasExited() {
 			return err
 		}
@@ -412,15 +415,15 @@ func (s *driverServer) StopTask(ctx context.Context, id string, timeout time.Dur
 			return ctx.Err()
 		}
 	}
-	return t.kill(ctx)
+	return t.killAndWait(ctx)
 }
 
 // sendStopSignal sends the stop signal to the task, and reports whether it was sent.
 func (t *taskStart) sendStopSignal(ctx context.Context, signaler Signaler, signal string) bool {
-	err := callSignal(ctx, signaler, signal)
+	err := callSignalRecoverPanic(ctx, signaler, signal)
 	if err != nil && signal != "" && !t.hasExited() {
 		t.startRequest.Logger().Warn("stop signal not sent, sending the default one", "signal", signal, "error", err)
-		err = callSignal(ctx, signaler, "")
+		err = callSignalRecoverPanic(ctx, signaler, "")
 	}
 	if err != nil && !t.hasExited() {
 		t.startRequest.Logger().Warn("stop signal not sent, killing the task", "error", err)
@@ -429,8 +432,8 @@ func (t *taskStart) sendStopSignal(ctx context.Context, signaler Signaler, signa
 	return true
 }
 
-func (t *taskStart) kill(ctx context.Context) error {
-	if err := callKill(ctx, t.authorTask); err != nil && !t.hasExited() {
+func (t *taskStart) killAndWait(ctx context.Context) error {
+	if err := callKillRecoverPanic(ctx, t.authorTask); err != nil && !t.hasExited() {
 		return fmt.Errorf("kill task %q: %w", t.startRequest.ID, err)
 	}
 	return t.waitExit(ctx)
@@ -446,22 +449,26 @@ func (t *taskStart) waitExit(ctx context.Context) error {
 }
 
 func (s *driverServer) DestroyTask(ctx context.Context, id string, force bool) error {
-	s.mu.Lock()
-	t := s.startsByID[id]
-	s.mu.Unlock()
-	if t == nil {
-		if task, any := strings.CutSuffix(id, "/"+driver.WildcardStart); any && force {
-			if found, err := s.destroyTasksWithPrefix(ctx, task+"/"); found {
-				return err
+	var t *taskStart
+	for err := driver.ErrTaskNotFound; err != nil; {
+		s.mu.Lock()
+		t = s.startsByID[id]
+		s.mu.Unlock()
+		if t == nil {
+			if task, any := strings.CutSuffix(id, "/"+driver.WildcardStart); any && force {
+				if found, err := s.destroyTasksWithPrefix(ctx, task+"/"); found {
+					return err
+				}
 			}
+			return s.sweepTask(ctx, id, force)
 		}
-		return s.sweepTask(ctx, id, force)
-	}
-	if force {
-		t.cancelStart(errDestroyed)
-	}
-	if _, err := t.waitStarted(ctx); err != nil {
-		return err
+		if force {
+			t.cancelStart(errDestroyed)
+		}
+		// A cancelled recovery has left the task running, and is no longer in the table.
+		if _, err = t.waitStarted(ctx); err != nil && !errors.Is(err, driver.ErrTaskNotFound) {
+			return err
+		}
 	}
 
 	t.destroyMu.Lock()
@@ -473,11 +480,11 @@ func (s *driverServer) DestroyTask(ctx context.Context, id string, force bool) e
 		if !force {
 			return fmt.Errorf("destroy task %q: it is running, and destroying it is not forced", id)
 		}
-		if err := t.kill(ctx); err != nil {
+		if err := t.killAndWait(ctx); err != nil {
 			return err
 		}
 	} else if t.mayStillRun {
-		if err := callKill(ctx, t.authorTask); err != nil {
+		if err := callKillRecoverPanic(ctx, t.authorTask); err != nil {
 			return fmt.Errorf("kill task %q, which may still run: %w", id, err)
 		}
 	}
@@ -485,7 +492,7 @@ func (s *driverServer) DestroyTask(ctx context.Context, id string, force bool) e
 	// Destroy continues if the host disconnects. After an error the task stays in the table:
 	// the host repeats the call, and DestroyTask would return ErrTaskNotFound for a task
 	// that is not in the table, which means that nothing of the task is left.
-	if err := callDestroy(context.WithoutCancel(ctx), t.authorTask); err != nil {
+	if err := callDestroyIfDestroyer(context.WithoutCancel(ctx), t.authorTask); err != nil {
 		return fmt.Errorf("destroy task %q: %w", id, err)
 	}
 	t.isDestroyed = true
@@ -532,17 +539,17 @@ func (s *driverServer) sweepTask(ctx context.Context, id string, force bool) err
 			return driver.ErrTaskNotFound // Sweep could kill the processes of this start
 		}
 	}
-	if s.activeSweeps[key] != nil {
+	if s.activeSweepsByTask[key] != nil {
 		s.mu.Unlock()
 		return driver.ErrTaskNotFound // a sweep for this task is already running
 	}
-	s.activeSweeps[key] = over
+	s.activeSweepsByTask[key] = over
 	s.mu.Unlock()
 
-	found, err := callSweep(ctx, sweeper, allocID, name)
+	found, err := callSweepRecoverPanic(ctx, sweeper, allocID, name)
 
 	s.mu.Lock()
-	delete(s.activeSweeps, key)
+	delete(s.activeSweepsByTask, key)
 	s.mu.Unlock()
 	close(over)
 	if err != nil {
@@ -566,10 +573,10 @@ func splitTaskID(id string) (allocID, name string, ok bool) {
 func (s *driverServer) InspectTask(ctx context.Context, id string) (*driver.TaskStatus, error) {
 	if s.hostIsNomadLite {
 		if start := s.statusOfUnreturnedStart(id); start != nil {
-			return &driver.TaskStatus{ID: id, State: driver.TaskUnknown, ExitResult: &driver.ExitResult{}, Start: start}, nil
+			return &driver.TaskStatus{ID: id, State: driver.TaskUnknown, ExitResult: &driver.ExitResult{}, StartStatus: start}, nil
 		}
 	}
-	t, err := s.findStartedTask(ctx, id)
+	t, err := s.waitForStartedTask(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -585,7 +592,7 @@ func (s *driverServer) InspectTask(ctx context.Context, id string) (*driver.Task
 		result := t.exitResult
 		status.State, status.CompletedAt, status.ExitResult = driver.TaskExited, t.taskExitedAt, &result
 	}
-	if status.DriverAttributes, err = callAttributes(t.authorTask); err != nil {
+	if status.DriverAttributes, err = callAttributesIfProvided(t.authorTask); err != nil {
 		return nil, err
 	}
 	if s.hostIsNomadLite {
@@ -595,7 +602,7 @@ func (s *driverServer) InspectTask(ctx context.Context, id string) (*driver.Task
 		if err != nil {
 			return nil, err
 		}
-		status.Start = &driver.StartStatus{Phase: driver.StartReturned, Handle: handle}
+		status.StartStatus = &driver.StartStatus{Phase: driver.StartReturned, Handle: handle}
 	}
 	return status, nil
 }
@@ -606,22 +613,23 @@ func (s *driverServer) statusOfUnreturnedStart(id string) *driver.StartStatus {
 	s.mu.Lock()
 	t := s.startsByID[id]
 	s.mu.Unlock()
-	if t == nil {
-		if s.authorDriver.adoptMethod == nil {
-			return nil
+	failed := false
+	if t != nil {
+		select {
+		case <-t.startReturned:
+			failed = t.startErr != nil // the start has left the table in the meantime
+		default:
+			return &driver.StartStatus{Phase: driver.StartPending}
 		}
+	}
+	if (t == nil || failed) && s.authorDriver.adoptMethod != nil {
 		return &driver.StartStatus{Phase: driver.StartNotFound}
 	}
-	select {
-	case <-t.startReturned:
-		return nil
-	default:
-		return &driver.StartStatus{Phase: driver.StartPending}
-	}
+	return nil
 }
 
 func (s *driverServer) TaskStats(ctx context.Context, id string, interval time.Duration) (<-chan *driver.TaskStats, error) {
-	t, err := s.findStartedTask(ctx, id)
+	t, err := s.waitForStartedTask(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -638,7 +646,7 @@ func (s *driverServer) TaskStats(ctx context.Context, id string, interval time.D
 		ticker := time.NewTicker(interval)
 		defer ticker.Stop()
 		for {
-			sample, err := callStats(ctx, statser)
+			sample, err := callStatsRecoverPanic(ctx, statser)
 			switch {
 			case err == nil:
 				if err := sample.Validate(); err != nil {
@@ -670,7 +678,7 @@ func (s *driverServer) TaskStats(ctx context.Context, id string, interval time.D
 }
 
 func (s *driverServer) SignalTask(ctx context.Context, id, signal string) error {
-	t, err := s.findStartedTask(ctx, id)
+	t, err := s.waitForStartedTask(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -688,7 +696,7 @@ func (s *driverServer) SignalTask(ctx context.Context, id, signal string) error 
 	if t.hasExited() {
 		return errors.New("task has ended")
 	}
-	return callSignal(ctx, signaler, signal)
+	return callSignalRecoverPanic(ctx, signaler, signal)
 }
 
 func (s *driverServer) ExecTask(ctx context.Context, id string, command []string, timeout time.Duration) (*driver.ExecResult, error) {
@@ -716,7 +724,7 @@ func (s *driverServer) ExecTaskStreaming(ctx context.Context, id string, exec dr
 }
 
 func (s *driverServer) execInTask(ctx context.Context, id string, exec driver.Exec) (driver.ExitResult, error) {
-	t, err := s.findStartedTask(ctx, id)
+	t, err := s.waitForStartedTask(ctx, id)
 	if err != nil {
 		return driver.ExitResult{}, err
 	}
@@ -733,7 +741,7 @@ func (s *driverServer) execInTask(ctx context.Context, id string, exec driver.Ex
 	case t.hasExited():
 		return driver.ExitResult{}, errors.New("task has ended")
 	}
-	result, err := callExec(ctx, execer, exec)
+	result, err := callExecRecoverPanic(ctx, execer, exec)
 	if ctx.Err() != nil {
 		return driver.ExitResult{}, context.Cause(ctx) // the command was killed, so its exit status has no meaning
 	}
@@ -752,7 +760,7 @@ func (s *driverServer) CreateNetwork(ctx context.Context, allocID, hostname stri
 	if !ok {
 		return nil, false, errors.New("CreateNetwork RPC not supported by driver")
 	}
-	return callCreateNetwork(ctx, networker, allocID, hostname)
+	return callCreateNetworkRecoverPanic(ctx, networker, allocID, hostname)
 }
 
 func (s *driverServer) DestroyNetwork(ctx context.Context, allocID string, isolation *driver.NetworkIsolation) error {
@@ -760,7 +768,7 @@ func (s *driverServer) DestroyNetwork(ctx context.Context, allocID string, isola
 	if !ok {
 		return errors.New("DestroyNetwork RPC not supported by driver")
 	}
-	return callDestroyNetwork(ctx, networker, allocID, isolation)
+	return callDestroyNetworkRecoverPanic(ctx, networker, allocID, isolation)
 }
 
 // hasTasks reports whether the table has tasks. The process must not exit while it has, because a host may

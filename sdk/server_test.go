@@ -606,11 +606,11 @@ func TestConfiguration(t *testing.T) {
 	}{
 		{&base.Config{}, true},
 		{&base.Config{}, true}, // same configuration as before
-		{&base.Config{Plugin: body("bad")}, false},
-		{&base.Config{Plugin: body("bad")}, false}, // still invalid
-		{&base.Config{Plugin: body("good")}, true},
-		{&base.Config{Plugin: body("good")}, true}, // same configuration as before
-		{&base.Config{Plugin: body("good"), Driver: &base.DriverConfig{ClientMinPort: 1}}, true},
+		{&base.Config{MsgpackConfig: body("bad")}, false},
+		{&base.Config{MsgpackConfig: body("bad")}, false}, // still invalid
+		{&base.Config{MsgpackConfig: body("good")}, true},
+		{&base.Config{MsgpackConfig: body("good")}, true}, // same configuration as before
+		{&base.Config{MsgpackConfig: body("good"), Driver: &base.ClientDriverConfig{ClientMinPort: 1}}, true},
 	}
 	for i, step := range steps {
 		if err := s.SetConfig(t.Context(), step.config); (err == nil) != step.ok {
@@ -620,7 +620,7 @@ func TestConfiguration(t *testing.T) {
 	if want := []string{"", "bad", "bad", "good", "good"}; !slices.Equal(d.configs, want) {
 		t.Errorf("the author was given %q, want %q", d.configs, want)
 	}
-	if err := newTestServer(&minimalDriver{}).SetConfig(t.Context(), &base.Config{Plugin: body("x")}); err != nil {
+	if err := newTestServer(&minimalDriver{}).SetConfig(t.Context(), &base.Config{MsgpackConfig: body("x")}); err != nil {
 		t.Errorf("a driver without configuration: %v", err)
 	}
 }

@@ -46,7 +46,7 @@ func newUntypedDriver[T Task](impl Driver[T]) (*untypedDriver, error) {
 // into an error, and returns an error if the method returns neither a task nor an error.
 func newStartFunc[T Task](impl any, name string, method func(context.Context, *StartRequest) (T, error)) startFunc {
 	return func(ctx context.Context, start *StartRequest) (task Task, err error) {
-		defer basewire.Recover(impl, name, &err)
+		defer basewire.RecoverAndLogPanic(impl, name, &err)
 		started, err := method(ctx, start)
 		if err != nil {
 			return nil, err

@@ -28,9 +28,9 @@ const Name = "artifact"
 const maxConcurrentDownloads = 3
 
 // Hook downloads the artifacts of tasks. Each download is a process of this program, started with
-// DownloadArgs, for which the program must call Download.
+// DownloadProcessArgs, for which the program must call DownloadProcessMain.
 type Hook struct {
-	DownloadArgs []string
+	DownloadProcessArgs []string
 
 	host      hook.Host
 	installMu sync.Mutex // installMu is held while a download moves its result to the destination
@@ -89,7 +89,7 @@ func (a *artifact) blockHash() string {
 // last error, which is recoverable.
 func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	at := attachmentConfig{Limits: defaultLimits()}
-	if err := json.Unmarshal(req.Attachment, &at); err != nil {
+	if err := json.Unmarshal(req.AttachmentJSON, &at); err != nil {
 		return hook.TaskPrestartResponse{}, fmt.Errorf("read what to download: %w", err)
 	}
 	if req.Running {
@@ -105,7 +105,7 @@ func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook
 		}
 	}
 	if len(missing) > 0 {
-		h.emitEvent(ctx, &req, hook.Event{Message: "Client is downloading artifacts"})
+		h.emitDownloadEvent(ctx, &req, hook.Event{Message: "Client is downloading artifacts"})
 	}
 
 	var (
@@ -147,9 +147,9 @@ func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook
 
 const eventDownloading = "Downloading Artifacts"
 
-// emitEvent emits a task event of type eventDownloading. It drops errors, because events only inform the
+// emitDownloadEvent emits a task event of type eventDownloading. It drops errors, because events only inform the
 // user: the download continues without them.
-func (h *Hook) emitEvent(ctx context.Context, req *hook.TaskPrestartRequest, e hook.Event) {
+func (h *Hook) emitDownloadEvent(ctx context.Context, req *hook.TaskPrestartRequest, e hook.Event) {
 	e.Type = eventDownloading
 	_ = h.host.EmitEvent(ctx, req.Scope(), e)
 }
@@ -161,15 +161,15 @@ func pathExists(path string) bool {
 
 // downloadArtifact downloads one artifact, installs it, and returns a path of the
 // installed files.
-func (h *Hook) downloadArtifact(ctx context.Context, req *hook.TaskPrestartRequest, a artifact, limits Limits) (string, error) {
-	path, err := h.downloadAndInstall(ctx, req, a, limits)
+func (h *Hook) downloadArtifact(ctx context.Context, req *hook.TaskPrestartRequest, a artifact, limits Limits) (installedPath string, err error) {
+	installedPath, err = h.downloadAndInstall(ctx, req, a, limits)
 	if err != nil {
 		return "", fmt.Errorf("failed to download artifact %q: %w", redactSource(a.Source), err)
 	}
-	return path, nil
+	return installedPath, nil
 }
 
-func (h *Hook) downloadAndInstall(ctx context.Context, req *hook.TaskPrestartRequest, a artifact, limits Limits) (installed string, err error) {
+func (h *Hook) downloadAndInstall(ctx context.Context, req *hook.TaskPrestartRequest, a artifact, limits Limits) (installedPath string, err error) {
 	progress := h.newProgressTracker(req, a)
 	finish := progress.startProgressEvents(ctx)
 	defer func() { finish(err) }()
@@ -184,38 +184,38 @@ func (h *Hook) downloadAndInstall(ctx context.Context, req *hook.TaskPrestartReq
 	if err != nil {
 		return "", err
 	}
-	inst, err := newInstaller(to, req.Task.Name, a.blockHash(), owner)
+	inst, err := newInstallerWithStagingDir(to, req.Task.Name, a.blockHash(), owner)
 	if err != nil {
 		return "", err
 	}
 	defer inst.closeAndRemoveStagingDir()
 	request := downloadRequest{Source: a.Source, Options: a.Options, Headers: a.Headers, Mode: a.Mode, Insecure: a.Insecure, Limits: limits}
-	if err := h.downloadToStagingDir(ctx, request, inst, progress); err != nil {
+	if err := h.downloadVerifyAndUnpack(ctx, request, inst, progress); err != nil {
 		return "", err
 	}
 	h.installMu.Lock()
-	installed, err = inst.install()
+	installedPath, err = inst.install()
 	h.installMu.Unlock()
 	if err != nil {
 		return "", err
 	}
 	if note := inst.removedModeBitsMessage(); note != "" {
 		hclog.Default().Warn("changed what was downloaded", "task", req.Task.Name, "alloc_id", req.Alloc.ID, "change", note)
-		h.emitEvent(ctx, req, hook.Event{Message: note})
+		h.emitDownloadEvent(ctx, req, hook.Event{Message: note})
 	}
-	return installed, nil
+	return installedPath, nil
 }
 
-// downloadToStagingDir downloads an artifact into the staging directory. The hook itself
+// downloadVerifyAndUnpack downloads an artifact into the staging directory. The hook itself
 // compares a checksum, and another process unpacks the verified file, so that a server
 // that compromises the download process can affect neither.
-func (h *Hook) downloadToStagingDir(ctx context.Context, request downloadRequest, inst *installer, reportWriter io.Writer) error {
+func (h *Hook) downloadVerifyAndUnpack(ctx context.Context, request downloadRequest, inst *installer, reportWriter io.Writer) error {
 	src, err := parseSource(request.Source, request.Options)
 	if err != nil {
 		return err
 	}
 	if src.isRepository() || src.checksum == "" {
-		return runDownloadProcess(ctx, h.DownloadArgs, request, inst.stagingDir, reportWriter)
+		return runDownloadProcess(ctx, h.DownloadProcessArgs, request, inst.stagingDir, reportWriter)
 	}
 	name, err := src.fileName()
 	if err != nil {
@@ -229,10 +229,10 @@ func (h *Hook) downloadToStagingDir(ctx context.Context, request downloadRequest
 		return err
 	}
 	request.Step = stepFetch
-	if err := runDownloadProcess(ctx, h.DownloadArgs, request, inst.stagingDir, reportWriter); err != nil {
+	if err := runDownloadProcess(ctx, h.DownloadProcessArgs, request, inst.stagingDir, reportWriter); err != nil {
 		return err
 	}
-	if err := inst.verifyChecksum(ctx, name, src.checksum); err != nil {
+	if err := inst.verifyChecksumAndRemoveOthers(ctx, name, src.checksum); err != nil {
 		return err
 	}
 	if format == nil {
@@ -240,7 +240,7 @@ func (h *Hook) downloadToStagingDir(ctx context.Context, request downloadRequest
 		return d.moveFetchedFileToResult(name)
 	}
 	request.Step = stepUnpack
-	return runDownloadProcess(ctx, h.DownloadArgs, request, inst.stagingDir, reportWriter)
+	return runDownloadProcess(ctx, h.DownloadProcessArgs, request, inst.stagingDir, reportWriter)
 }
 
 // interpolateArtifact resolves the references in all fields that may have them. In a destination,

@@ -39,7 +39,7 @@ import (
 func TestMain(m *testing.M) {
 	if len(os.Args) == 2 && os.Args[1] == "download" {
 		resumeDelay = time.Millisecond
-		os.Exit(Download(os.Stdin, os.Stdout, os.Stderr))
+		os.Exit(DownloadProcessMain(os.Stdin, os.Stdout, os.Stderr))
 	}
 	if len(os.Args) == 2 && os.Args[1] == "confined" {
 		ConfineHookProcess()
@@ -148,7 +148,7 @@ func newFixture(t *testing.T) *fixture {
 			t.Fatal(err)
 		}
 	}
-	w.hook = &Hook{DownloadArgs: []string{"download"}}
+	w.hook = &Hook{DownloadProcessArgs: []string{"download"}}
 	w.hook.SetHost(w.host, hook.Node{})
 	server := httptest.NewServer(http.HandlerFunc(w.serveHTTP))
 	t.Cleanup(server.Close)
@@ -184,7 +184,7 @@ func (f *fixture) prestart(state map[string]string, artifacts ...map[string]any)
 		f.t.Fatal(err)
 	}
 	return f.hook.Prestart(f.t.Context(), hook.TaskPrestartRequest{
-		RequestMeta: hook.RequestMeta{Token: "c", Attachment: at}, Alloc: hook.Alloc{ID: "a1"},
+		RequestMeta: hook.RequestMeta{Token: "c", AttachmentJSON: at}, Alloc: hook.Alloc{ID: "a1"},
 		Task: hook.Task{Name: "main", User: f.taskUser}, Dir: f.dir, PreviousState: state,
 	})
 }
@@ -705,15 +705,15 @@ func TestNewInstallerRemovesOldStagingDirs(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	to := destination{w.dir.Dir, "local"}
-	left, err := newInstaller(to, strings.Repeat("x", 212), "k", nil) // task name of the maximum length
+	left, err := newInstallerWithStagingDir(to, strings.Repeat("x", 212), "k", nil) // task name of the maximum length
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, err := newInstaller(to, "main1", "k", nil)
+	other, err := newInstallerWithStagingDir(to, "main1", "k", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	next, err := newInstaller(to, strings.Repeat("x", 212), "k", nil)
+	next, err := newInstallerWithStagingDir(to, strings.Repeat("x", 212), "k", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -898,7 +898,7 @@ func TestCancelKillsDownload(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = w.hook.Prestart(ctx, hook.TaskPrestartRequest{RequestMeta: hook.RequestMeta{Attachment: at}, Task: hook.Task{Name: "main"}, Dir: w.dir})
+	_, err = w.hook.Prestart(ctx, hook.TaskPrestartRequest{RequestMeta: hook.RequestMeta{AttachmentJSON: at}, Task: hook.Task{Name: "main"}, Dir: w.dir})
 	if !errors.Is(err, killed) {
 		t.Errorf("got %v, want the cause of the kill", err)
 	}
@@ -1115,7 +1115,7 @@ func TestRunningTaskDownloadsNothing(t *testing.T) {
 	w := newFixture(t)
 	at, _ := json.Marshal(map[string]any{"artifacts": []any{httpArtifact(w, "/none")}})
 	answer, err := w.hook.Prestart(t.Context(), hook.TaskPrestartRequest{
-		RequestMeta: hook.RequestMeta{Attachment: at}, Dir: w.dir, Running: true, PreviousState: map[string]string{"k": "v"},
+		RequestMeta: hook.RequestMeta{AttachmentJSON: at}, Dir: w.dir, Running: true, PreviousState: map[string]string{"k": "v"},
 	})
 	if err != nil || answer.Done || answer.State["k"] != "v" || len(w.requests) > 0 {
 		t.Errorf("got %+v, %v and requests %v, want nothing to happen", answer, err, w.requests)

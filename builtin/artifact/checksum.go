@@ -27,9 +27,9 @@ var hashFuncs = []struct {
 
 // checksum is the expected checksum of a file.
 type checksum struct {
-	algorithm string
-	expected  string // lower-case hexadecimal
-	hash      hash.Hash
+	algorithm       string
+	expectedHex     string // lower-case hexadecimal
+	writtenDataHash hash.Hash
 }
 
 // parseChecksum parses "kind:hex", or only the hex, whose length determines the
@@ -49,7 +49,7 @@ func parseChecksum(text string) (*checksum, error) {
 			return nil, fmt.Errorf("invalid %s checksum: %s", kind, value)
 		}
 		if kind == h.kind || kind == "" && len(sum) == made.Size() {
-			return &checksum{algorithm: h.kind, expected: hex.EncodeToString(sum), hash: made}, nil
+			return &checksum{algorithm: h.kind, expectedHex: hex.EncodeToString(sum), writtenDataHash: made}, nil
 		}
 	}
 	if kind == "" {
@@ -61,15 +61,15 @@ func parseChecksum(text string) (*checksum, error) {
 // bsdChecksumPattern matches a line of BSD's checksum tools, such as "SHA256 (file) = hex".
 var bsdChecksumPattern = lazyRegexp(`^(MD5|SHA1|SHA256|SHA512) \((.+)\) = ([0-9a-fA-F]+)$`)
 
-// findChecksum reads a file of checksums in the format of sha256sum or of BSD's sha256, or a file
+// findChecksumForFile reads a file of checksums in the format of sha256sum or of BSD's sha256, or a file
 // with a single checksum. It returns the checksum of the named file in a form that parseChecksum
 // accepts.
-func findChecksum(r io.Reader, name string) (string, error) {
+func findChecksumForFile(checksumFile io.Reader, fileName string) (string, error) {
 	var hashOnlyLines []string
-	for lines := bufio.NewScanner(r); lines.Scan(); {
+	for lines := bufio.NewScanner(checksumFile); lines.Scan(); {
 		line := strings.TrimSpace(lines.Text())
 		if m := bsdChecksumPattern().FindStringSubmatch(line); m != nil {
-			if path.Base(m[2]) == name {
+			if path.Base(m[2]) == fileName {
 				return strings.ToLower(m[1]) + ":" + m[3], nil
 			}
 			continue
@@ -77,22 +77,22 @@ func findChecksum(r io.Reader, name string) (string, error) {
 		switch fields := strings.Fields(line); {
 		case len(fields) == 1:
 			hashOnlyLines = append(hashOnlyLines, fields[0])
-		case len(fields) == 2 && path.Base(strings.TrimPrefix(fields[1], "*")) == name:
+		case len(fields) == 2 && path.Base(strings.TrimPrefix(fields[1], "*")) == fileName:
 			return fields[0], nil
 		}
 	}
 	if len(hashOnlyLines) == 1 {
 		return hashOnlyLines[0], nil
 	}
-	return "", fmt.Errorf("the file of checksums has none for %q", name)
+	return "", fmt.Errorf("the file of checksums has none for %q", fileName)
 }
 
 // checkWrittenData returns an error if the checksum differs from the checksum of the data
 // written to hash.
-func (c *checksum) checkWrittenData(name string) error {
-	if got := hex.EncodeToString(c.hash.Sum(nil)); got != c.expected {
+func (c *checksum) checkWrittenData(fileName string) error {
+	if got := hex.EncodeToString(c.writtenDataHash.Sum(nil)); got != c.expectedHex {
 		//lint:ignore ST1005 people and scripts know these words
-		return fmt.Errorf("Checksums did not match for %s: expected %s %s, got %s", name, c.algorithm, c.expected, got)
+		return fmt.Errorf("Checksums did not match for %s: expected %s %s, got %s", fileName, c.algorithm, c.expectedHex, got)
 	}
 	return nil
 }

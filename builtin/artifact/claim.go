@@ -15,17 +15,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// giveEntryToRoot gives a file or directory of the staging directory to root. Afterwards
+// giveEntryExclusivelyToRoot gives a file or directory of the staging directory to root. Afterwards
 // no other user can open it, and no process has it open for writing. If the agent is
-// not root, the download runs as the same user, and giveEntryToRoot changes nothing.
-func (p *installer) giveEntryToRoot(name string, mode fs.FileMode) error {
+// not root, the download runs as the same user, and giveEntryExclusivelyToRoot changes nothing.
+func (p *installer) giveEntryExclusivelyToRoot(name string, currentMode fs.FileMode) error {
 	if os.Geteuid() != 0 {
 		return nil
 	}
 	switch {
-	case mode.IsDir():
+	case currentMode.IsDir():
 		return errors.Join(p.stagingRoot.Lchown(name, 0, 0), p.stagingRoot.Chmod(name, 0o700))
-	case !mode.IsRegular():
+	case !currentMode.IsRegular():
 		return p.stagingRoot.Lchown(name, 0, 0)
 	}
 	f, err := p.stagingRoot.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
@@ -53,11 +53,11 @@ func isNotOpenForWriting(f *os.File) bool {
 	return err == nil
 }
 
-// replaceWithCopy replaces the open file f with a copy that no process has open.
-func (p *installer) replaceWithCopy(name string, f *os.File) error {
+// replaceWithCopy replaces a file, which is open as original, with a copy that no process has open.
+func (p *installer) replaceWithCopy(name string, original *os.File) error {
 	// A file with more than one name is rejected: a copy would change the link
-	// count, which inspectDownloadedFiles checks.
-	info, err := f.Stat()
+	// count, which takeOwnershipAndCheckFiles checks.
+	info, err := original.Stat()
 	if err != nil {
 		return err
 	}
@@ -70,16 +70,16 @@ func (p *installer) replaceWithCopy(name string, f *os.File) error {
 		return err
 	}
 	defer to.Close()
-	if _, err := io.Copy(to, f); err != nil {
+	if _, err := io.Copy(to, original); err != nil {
 		return err
 	}
 	return errors.Join(to.Close(), p.stagingRoot.Rename(copied, name))
 }
 
-// verifyChecksum returns an error if the downloaded file does not have the checksum sum, or the
-// checksum in the stored checksum file if sum names one. It removes everything except the
-// downloaded file from the staging directory.
-func (p *installer) verifyChecksum(ctx context.Context, name, sum string) error {
+// verifyChecksumAndRemoveOthers returns an error if the downloaded file does not have the checksum of
+// checksumOption, or the checksum in the stored checksum file if checksumOption names one. It removes everything except
+// the downloaded file from the staging directory.
+func (p *installer) verifyChecksumAndRemoveOthers(ctx context.Context, displayName, checksumOption string) error {
 	info, err := p.stagingRoot.Lstat(fetchedFileName)
 	if err != nil {
 		return err
@@ -87,15 +87,15 @@ func (p *installer) verifyChecksum(ctx context.Context, name, sum string) error 
 	if !info.Mode().IsRegular() || info.Sys().(*syscall.Stat_t).Nlink != 1 {
 		return errors.New("the download has left no file, or one with other names")
 	}
-	if err := p.giveEntryToRoot(fetchedFileName, info.Mode()); err != nil {
-		return fmt.Errorf("take %q from the download: %w", name, err)
+	if err := p.giveEntryExclusivelyToRoot(fetchedFileName, info.Mode()); err != nil {
+		return fmt.Errorf("take %q from the download: %w", displayName, err)
 	}
-	if strings.HasPrefix(sum, checksumFilePrefix) {
-		if sum, err = p.readChecksumFile(); err != nil {
+	if strings.HasPrefix(checksumOption, checksumFilePrefix) {
+		if checksumOption, err = p.readChecksumFile(); err != nil {
 			return err
 		}
 	}
-	want, err := parseChecksum(sum)
+	want, err := parseChecksum(checksumOption)
 	if err != nil {
 		return err
 	}
@@ -104,10 +104,10 @@ func (p *installer) verifyChecksum(ctx context.Context, name, sum string) error 
 		return err
 	}
 	defer f.Close()
-	if _, err := io.Copy(want.hash, contextReader{ctx, f}); err != nil {
+	if _, err := io.Copy(want.writtenDataHash, contextReader{ctx, f}); err != nil {
 		return err
 	}
-	if err := want.checkWrittenData(name); err != nil {
+	if err := want.checkWrittenData(displayName); err != nil {
 		return err
 	}
 	if err := f.Chmod(0o644); err != nil { // readable for the process that unpacks the file

@@ -81,9 +81,9 @@ var landlockPaths = []struct {
 var errNoLandlock = errors.New("this kernel has no landlock")
 
 // restrictThreadWithLandlock restricts the file access of the calling thread, and of processes that
-// it starts, to landlockPaths, the extra paths of limits, and the stage directory. If allowProc is
+// it starts, to landlockPaths, the extra paths of limits, and stagingDir. If allowProcFS is
 // true, it also allows /proc, which a thread needs to make a user namespace.
-func restrictThreadWithLandlock(stage *os.File, limits Limits, allowProc bool) error {
+func restrictThreadWithLandlock(stagingDir *os.File, limits Limits, allowProcFS bool) error {
 	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {
 		return errNoLandlock
@@ -108,10 +108,10 @@ func restrictThreadWithLandlock(stage *os.File, limits Limits, allowProc bool) e
 			return fmt.Errorf("filesystem_isolation_extra_paths of the client's artifact block: %w", err)
 		}
 	}
-	if err := rules.allowBeneath(int(stage.Fd()), landlockReadRights|landlockWriteRights|landlockCreateRights); err != nil {
+	if err := rules.allowBeneath(int(stagingDir.Fd()), landlockReadRights|landlockWriteRights|landlockCreateRights); err != nil {
 		return err
 	}
-	if allowProc {
+	if allowProcFS {
 		if err := rules.allowPath("/proc", landlockReadRights|landlockWriteRights); err != nil {
 			return err
 		}
@@ -153,8 +153,8 @@ func newLandlockRulesetAttr(abi int) unix.LandlockRulesetAttr {
 // landlockRuleset is a Landlock ruleset that denies access rights except for
 // allowed paths.
 type landlockRuleset struct {
-	rulesetFD    int
-	deniedRights uint64 // access rights that are denied except below allowed paths
+	rulesetFD             int
+	rightsDeniedByDefault uint64 // access rights that are denied except below allowed paths
 }
 
 func (r landlockRuleset) allowBeneath(parentFD int, access uint64) error {
@@ -162,7 +162,7 @@ func (r landlockRuleset) allowBeneath(parentFD int, access uint64) error {
 	if err := unix.Fstat(parentFD, &fileStat); err != nil {
 		return err
 	}
-	access &= r.deniedRights
+	access &= r.rightsDeniedByDefault
 	if fileStat.Mode&unix.S_IFMT != unix.S_IFDIR {
 		access &= landlockFileRights
 	}
@@ -185,7 +185,7 @@ func (r landlockRuleset) allowPath(path string, access uint64) error {
 // landlockRights converts the letters of an extra path to access rights.
 func (p extraLandlockPath) landlockRights() uint64 {
 	var rights uint64
-	for _, letter := range p.accessMode {
+	for _, letter := range p.accessLetters {
 		switch letter {
 		case 'r':
 			rights |= landlockReadRights

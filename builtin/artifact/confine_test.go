@@ -157,7 +157,7 @@ func TestConfinement(t *testing.T) {
 	}
 }
 
-// inspectDownloadedFiles rejects results that only a compromised download process can
+// takeOwnershipAndCheckFiles rejects results that only a compromised download process can
 // make.
 func TestInspectRejectsHostileResults(t *testing.T) {
 	t.Parallel()
@@ -178,7 +178,7 @@ func TestInspectRejectsHostileResults(t *testing.T) {
 			if err := os.WriteFile(w.outerDir+"/mine", nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			p, err := newInstaller(destination{w.dir.Dir, "local"}, "main", "k", nil)
+			p, err := newInstallerWithStagingDir(destination{w.dir.Dir, "local"}, "main", "k", nil)
 			if err != nil {
 				t.Fatal(err)
 			}

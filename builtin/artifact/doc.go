@@ -1,7 +1,7 @@
 // Package artifact is the hook behind the artifact blocks of a task: before the
 // task starts, it downloads the artifacts into the task's directory.
 //
-// Each download is a process of its own ([Download]) with access only to what it
+// Each download is a process of its own ([DownloadProcessMain]) with access only to what it
 // needs. If the agent is root, the process has a user of its own; the kernel
 // lets it write to a single empty directory (Landlock), in which it unpacks.
 // When the process has ended, the hook takes that directory back, compares a

@@ -32,8 +32,8 @@ type downloadRequest struct {
 	Env      map[string]string
 }
 
-// isRepository reports whether the source is a repository, which a program clones.
-func (d *downloadRequest) isRepository() bool {
+// hasRepositorySource reports whether the source is a repository, which a program clones.
+func (d *downloadRequest) hasRepositorySource() bool {
 	src, err := parseSource(d.Source, d.Options)
 	return err == nil && src.isRepository()
 }
@@ -66,10 +66,10 @@ const (
 	repositoryDirName = "scratch/repository"
 )
 
-// Download is the main function of the process that makes one download, and returns its exit code.
-// It reads the request from in, and writes reports of its progress to out and errors to stderr. The
-// process exits when in is closed, which means that the hook's process has exited.
-func Download(in io.Reader, out, stderr io.Writer) int {
+// DownloadProcessMain is the main function of the process that makes one download, and returns its exit code.
+// It reads the request from stdin, and writes reports of its progress to reportWriter and errors to stderr. The
+// process exits when stdin is closed, which means that the hook's process has exited.
+func DownloadProcessMain(stdin io.Reader, reportWriter, stderr io.Writer) int {
 	// This call comes first: the request may have secrets, and other processes of the same user
 	// must not read them from the memory of this process. Processes that the download starts are
 	// protected only by their user id.
@@ -77,16 +77,16 @@ func Download(in io.Reader, out, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "hide the memory of the download: %v\n", err)
 		return 1
 	}
-	if err := runDownload(in, out); err != nil {
+	if err := readRequestAndDownload(stdin, reportWriter); err != nil {
 		fmt.Fprintf(stderr, "failed to download artifact: %v\n", err)
 		return 1
 	}
 	return 0
 }
 
-func runDownload(in io.Reader, out io.Writer) error {
+func readRequestAndDownload(stdin io.Reader, reportWriter io.Writer) error {
 	var request downloadRequest
-	if err := json.NewDecoder(in).Decode(&request); err != nil {
+	if err := json.NewDecoder(stdin).Decode(&request); err != nil {
 		return fmt.Errorf("read what to download (the hook artifact starts this command): %w", err)
 	}
 	if err := unix.Fchdir(stagingDirFD); err != nil {
@@ -99,25 +99,25 @@ func runDownload(in io.Reader, out io.Writer) error {
 		}
 	}
 	go func() { // the goroutine runs until the process exits
-		_, _ = io.Copy(io.Discard, in) // Copy returns, with or without an error, when the hook's process has closed its end of the pipe
+		_, _ = io.Copy(io.Discard, stdin) // Copy returns, with or without an error, when the hook's process has closed its end of the pipe
 		// The signal kills the process group, with git and its children. Kill cannot fail for the own group, but the init
 		// process of a PID namespace ignores the signal.
 		_ = syscall.Kill(0, syscall.SIGKILL)
 		os.Exit(1)
 	}()
-	return runDownloadSteps(context.Background(), request, out)
+	return downloadToWorkingDir(context.Background(), request, reportWriter)
 }
 
 // downloader makes one download into the staging directory, the working directory of its process.
 type downloader struct {
 	downloadRequest
 	*parsedSource
-	stagingRoot     *os.Root
-	transferCounter *transferCounter
-	client          *http.Client // client for several requests; nil means a new client for each file
+	stagingRoot      *os.Root
+	transferCounter  *transferCounter
+	sharedHTTPClient *http.Client // client for several requests; nil means a new client for each file
 }
 
-func runDownloadSteps(ctx context.Context, request downloadRequest, out io.Writer) error {
+func downloadToWorkingDir(ctx context.Context, request downloadRequest, reportWriter io.Writer) error {
 	src, err := parseSource(request.Source, request.Options)
 	if err != nil {
 		return err
@@ -135,8 +135,10 @@ func runDownloadSteps(ctx context.Context, request downloadRequest, out io.Write
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer stopReports()
-	wg.Go(func() { d.transferCounter.writeProgressReports(reportCtx, out, d.updateReceivedRepositoryBytes) })
-	timeout, setting, download := request.Limits.HTTPTimeout, "http_read_timeout", d.downloadFile
+	wg.Go(func() {
+		d.transferCounter.writeProgressReports(reportCtx, reportWriter, d.updateReceivedRepositoryBytes)
+	})
+	timeout, setting, download := request.Limits.HTTPTimeout, "http_read_timeout", d.downloadAndUnpackFile
 	switch src.sourceType {
 	case "git":
 		timeout, setting, download = request.Limits.GitTimeout, "git_timeout", d.downloadGit
@@ -150,21 +152,21 @@ func runDownloadSteps(ctx context.Context, request downloadRequest, out io.Write
 	return download(ctx)
 }
 
-func withTimeout(ctx context.Context, d time.Duration, settingName string) (context.Context, context.CancelFunc) {
+func withTimeout(ctx context.Context, d time.Duration, settingNameForError string) (context.Context, context.CancelFunc) {
 	if d <= 0 {
 		return context.WithCancel(ctx)
 	}
-	return context.WithTimeoutCause(ctx, d, fmt.Errorf("not done after %v: see %s in the client's artifact block", d, settingName))
+	return context.WithTimeoutCause(ctx, d, fmt.Errorf("not done after %v: see %s in the client's artifact block", d, settingNameForError))
 }
 
-// downloadFile downloads a file, and unpacks it if it is an archive.
-func (d *downloader) downloadFile(ctx context.Context) error {
+// downloadAndUnpackFile downloads a file, and unpacks it if it is an archive.
+func (d *downloader) downloadAndUnpackFile(ctx context.Context) error {
 	name, err := d.fileName()
 	if err != nil {
 		return err
 	}
 	if d.Step == stepFetch && d.hasChecksumFile() {
-		if err := d.fetchExpectedChecksum(ctx, name); err != nil {
+		if err := d.fetchAndStoreExpectedChecksum(ctx, name); err != nil {
 			return err
 		}
 	}
@@ -190,20 +192,20 @@ func (d *downloader) downloadFile(ctx context.Context) error {
 	if err := d.unpack(ctx, format, fetchedFileName, unpackedDirName); err != nil {
 		return fmt.Errorf("unpack %s: %w", path.Base(d.url.Path), err)
 	}
-	return d.moveTreeToResult(unpackedDirName, name)
+	return d.moveTreeOrSubpathToResult(unpackedDirName, name)
 }
 
 // moveFetchedFileToResult moves the downloaded file unchanged to the result.
-func (d *downloader) moveFetchedFileToResult(name string) error {
+func (d *downloader) moveFetchedFileToResult(nameInResult string) error {
 	if d.subpath != "" {
-		return fmt.Errorf("%q of %s is wanted, which is no archive", d.subpath, name)
+		return fmt.Errorf("%q of %s is wanted, which is no archive", d.subpath, nameInResult)
 	}
-	return d.moveFileToResult(fetchedFileName, name)
+	return d.moveFileToResult(fetchedFileName, nameInResult)
 }
 
-// fetchExpectedChecksum downloads the file of checksums and stores the expected checksum of
+// fetchAndStoreExpectedChecksum downloads the file of checksums and stores the expected checksum of
 // the named file.
-func (d *downloader) fetchExpectedChecksum(ctx context.Context, name string) error {
+func (d *downloader) fetchAndStoreExpectedChecksum(ctx context.Context, fileName string) error {
 	of, err := parseSource(strings.TrimPrefix(d.checksum, checksumFilePrefix), nil)
 	if err != nil {
 		return fmt.Errorf("file of checksums: %w", err)
@@ -211,14 +213,14 @@ func (d *downloader) fetchExpectedChecksum(ctx context.Context, name string) err
 	other := &downloader{downloadRequest: d.downloadRequest, parsedSource: of, stagingRoot: d.stagingRoot, transferCounter: new(transferCounter)}
 	other.Headers = nil // the headers are only for the server of the source
 	if of.s3 != nil && d.s3 != nil {
-		of.s3.copyRegionAndCredentials(d.s3)
+		of.s3.copyCredentialsIfSameBucket(d.s3)
 	}
 	r, err := other.openSourceFile(ctx)
 	if err != nil {
 		return fmt.Errorf("file of checksums: %w", err)
 	}
 	defer r.Close()
-	text, err := findChecksum(io.LimitReader(r, 1<<20), name)
+	text, err := findChecksumForFile(io.LimitReader(r, 1<<20), fileName)
 	if err != nil {
 		return err
 	}
@@ -242,17 +244,17 @@ func (d *downloader) downloadToStagingFile(ctx context.Context, stagingName stri
 	defer f.Close()
 	w := io.MultiWriter(d.transferCounter, f)
 	if limit := d.Limits.HTTPMaxBytes; limit > 0 {
-		w = io.MultiWriter(&limitWriter{remainingBytes: limit, newLimitError: func() error { return newFileTooLargeError(limit) }}, w)
+		w = io.MultiWriter(&byteLimitChecker{remainingBytes: limit, newLimitError: func() error { return newFileTooLargeError(limit) }}, w)
 	}
 	if _, err := io.Copy(w, r); err != nil {
-		return contextCauseOrError(ctx, err)
+		return contextCauseOrRedactedError(ctx, err)
 	}
 	return f.Close()
 }
 
-// newFileTooLargeError describes a download of more than maxSize bytes.
-func newFileTooLargeError(maxSize int64) error {
-	return fmt.Errorf("the download is larger than %s: see http_max_size in the client's artifact block", formatSize(maxSize))
+// newFileTooLargeError describes a download of more than maxBytes bytes.
+func newFileTooLargeError(maxBytes int64) error {
+	return fmt.Errorf("the download is larger than %s: see http_max_size in the client's artifact block", formatSize(maxBytes))
 }
 
 // openSourceFile opens the file of the source for reading.
@@ -266,14 +268,14 @@ func (d *downloader) openSourceFile(ctx context.Context) (io.ReadCloser, error) 
 		}
 		return d.openHTTPFile(ctx)
 	case "file":
-		return d.openLocalFile()
+		return d.openAllowedLocalFile()
 	}
 	return nil, unsupportedSchemeError(d.url.Scheme)
 }
 
-// openLocalFile opens a file of this machine, if the operator has listed it or a
+// openAllowedLocalFile opens a file of this machine, if the operator has listed it or a
 // directory above it.
-func (d *downloader) openLocalFile() (io.ReadCloser, error) {
+func (d *downloader) openAllowedLocalFile() (io.ReadCloser, error) {
 	name := path.Clean(d.url.Path)
 	if d.url.Host != "" || !path.IsAbs(name) {
 		return nil, unsupportedSchemeError("file")
@@ -297,19 +299,19 @@ func (d *downloader) openLocalFile() (io.ReadCloser, error) {
 	return nil, unsupportedSchemeError("file")
 }
 
-// openFileBelow opens the file relativePath below the directory listedPath, or the file listedPath
+// openFileBelow opens the file relativePath below the directory allowedPath, or the file allowedPath
 // itself if relativePath is "".
-func openFileBelow(listedPath, relativePath string) (*os.File, error) {
+func openFileBelow(allowedPath, relativePath string) (*os.File, error) {
 	const flags = os.O_RDONLY | syscall.O_NONBLOCK // without O_NONBLOCK, opening a FIFO would block
 	if relativePath == "" {
 		// Landlock forbids this process to open the directory of a listed file.
-		f, err := os.OpenFile(listedPath, flags|syscall.O_NOFOLLOW, 0)
+		f, err := os.OpenFile(allowedPath, flags|syscall.O_NOFOLLOW, 0)
 		if errors.Is(err, syscall.ELOOP) {
-			return nil, fmt.Errorf("%s is a symbolic link: use the path of its target, here and in filesystem_isolation_extra_paths", listedPath)
+			return nil, fmt.Errorf("%s is a symbolic link: use the path of its target, here and in filesystem_isolation_extra_paths", allowedPath)
 		}
 		return f, err
 	}
-	root, err := os.OpenRoot(listedPath)
+	root, err := os.OpenRoot(allowedPath)
 	if err != nil {
 		return nil, err
 	}
@@ -317,15 +319,15 @@ func openFileBelow(listedPath, relativePath string) (*os.File, error) {
 	return root.OpenFile(relativePath, flags, 0)
 }
 
-// moveTreeToResult moves a directory tree, or the requested subpath of the tree, to the result. If
-// the tree is a single file, name is its name in the result.
-func (d *downloader) moveTreeToResult(tree, name string) error {
+// moveTreeOrSubpathToResult moves a directory tree, or the requested subpath of the tree, to the result. If
+// the tree is a single file, singleFileName is its name in the result.
+func (d *downloader) moveTreeOrSubpathToResult(tree, singleFileName string) error {
 	if d.subpath != "" {
-		part, err := d.findSubpath(tree)
+		part, err := d.resolveRequestedSubpath(tree)
 		if err != nil {
 			return err
 		}
-		tree, name = part, path.Base(part)
+		tree, singleFileName = part, path.Base(part)
 	}
 	info, err := d.stagingRoot.Lstat(tree)
 	if err != nil {
@@ -333,7 +335,7 @@ func (d *downloader) moveTreeToResult(tree, name string) error {
 	}
 	switch {
 	case info.Mode().IsRegular():
-		return d.moveFileToResult(tree, name)
+		return d.moveFileToResult(tree, singleFileName)
 	case !info.IsDir():
 		return fmt.Errorf("%q is neither a file nor a directory", d.subpath)
 	case d.Mode != "file":
@@ -349,9 +351,9 @@ func (d *downloader) moveTreeToResult(tree, name string) error {
 	return d.stagingRoot.Rename(path.Join(tree, entries[0].Name()), resultFileName)
 }
 
-// findSubpath returns the path of the requested subpath in a directory tree. The subpath can be a
+// resolveRequestedSubpath returns the path of the requested subpath in a directory tree. The subpath can be a
 // glob pattern.
-func (d *downloader) findSubpath(tree string) (string, error) {
+func (d *downloader) resolveRequestedSubpath(tree string) (string, error) {
 	part := path.Join(tree, d.subpath)
 	if _, err := d.stagingRoot.Lstat(part); err == nil || !strings.ContainsAny(d.subpath, "*?[") {
 		return part, nil
@@ -366,37 +368,37 @@ func (d *downloader) findSubpath(tree string) (string, error) {
 	return append(found, part)[0], nil
 }
 
-// moveFileToResult moves one file to the result: to the result itself in mode "file", else to name in
-// the result directory.
-func (d *downloader) moveFileToResult(file, name string) error {
+// moveFileToResult moves one file to the result: to the result itself in mode "file", else to
+// nameInResultDir in the result directory.
+func (d *downloader) moveFileToResult(stagingPath, nameInResultDir string) error {
 	switch d.Mode {
 	case "file":
-		return d.stagingRoot.Rename(file, resultFileName)
+		return d.stagingRoot.Rename(stagingPath, resultFileName)
 	case "dir":
-		return fmt.Errorf("%s is one file, and mode is dir: use mode any or file", name)
+		return fmt.Errorf("%s is one file, and mode is dir: use mode any or file", nameInResultDir)
 	}
 	if err := d.stagingRoot.Mkdir(resultFileName, 0o755); err != nil {
 		return err
 	}
-	return d.stagingRoot.Rename(file, path.Join(resultFileName, name))
+	return d.stagingRoot.Rename(stagingPath, path.Join(resultFileName, nameInResultDir))
 }
 
-// limitWriter is a writer that fails with newLimitError when its limit is exceeded.
-type limitWriter struct {
+// byteLimitChecker is a writer that fails with newLimitError when its limit is exceeded.
+type byteLimitChecker struct {
 	remainingBytes int64
 	newLimitError  func() error
 }
 
-func (l *limitWriter) Write(p []byte) (int, error) {
+func (l *byteLimitChecker) Write(p []byte) (int, error) {
 	if l.remainingBytes -= int64(len(p)); l.remainingBytes < 0 {
 		return 0, l.newLimitError()
 	}
 	return len(p), nil
 }
 
-// contextCauseOrError returns nil if err is nil, the cause of ctx if ctx has ended, and otherwise
+// contextCauseOrRedactedError returns nil if err is nil, the cause of ctx if ctx has ended, and otherwise
 // err without the URL that it may contain.
-func contextCauseOrError(ctx context.Context, err error) error {
+func contextCauseOrRedactedError(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -412,11 +414,11 @@ func removeURLFromError(err error) error {
 }
 
 // formatSize formats a number of bytes for display.
-func formatSize(n int64) string {
+func formatSize(byteCount int64) string {
 	units := []string{"B", "kB", "MB", "GB", "TB"}
 	i := 0
-	for ; n >= 10000 && i < len(units)-1; i++ {
-		n /= 1000
+	for ; byteCount >= 10000 && i < len(units)-1; i++ {
+		byteCount /= 1000
 	}
-	return fmt.Sprintf("%d %s", n, units[i])
+	return fmt.Sprintf("%d %s", byteCount, units[i])
 }

@@ -8,9 +8,9 @@ import (
 )
 
 // staysInDir reports whether a slash-separated path stays in its directory.
-func staysInDir(name string) bool {
-	name = path.Clean(name)
-	return name != ".." && !strings.HasPrefix(name, "../") && !path.IsAbs(name)
+func staysInDir(relativePath string) bool {
+	relativePath = path.Clean(relativePath)
+	return relativePath != ".." && !strings.HasPrefix(relativePath, "../") && !path.IsAbs(relativePath)
 }
 
 // The limits protect against archives with deep directories or long paths: each
@@ -20,9 +20,9 @@ const (
 	maxNameLength = 4096
 )
 
-// cleanEntryName rejects the name of an entry that leads out of the artifact, is empty, too long or
+// validateAndCleanEntryName rejects the name of an entry that leads out of the artifact, is empty, too long or
 // too deep, or has a zero byte. It returns the clean name.
-func cleanEntryName(name string) (string, error) {
+func validateAndCleanEntryName(name string) (string, error) {
 	switch {
 	case len(name) > maxNameLength:
 		return "", fmt.Errorf("the name of entry %q… is longer than %d bytes", name[:64], maxNameLength)
@@ -43,26 +43,26 @@ func cleanEntryName(name string) (string, error) {
 // checkSymlinkTarget rejects a symbolic link that leads out of the artifact. In the
 // target, ".." is allowed only at the start, so that the check holds wherever
 // the artifact is moved, and whatever the other names are.
-func checkSymlinkTarget(name, target string) error {
+func checkSymlinkTarget(linkName, target string) error {
 	switch {
 	case path.IsAbs(target):
-		return fmt.Errorf("symbolic link %q leads to the absolute path %q", name, target)
-	case !staysInDir(path.Join(path.Dir(name), target)):
-		return fmt.Errorf("symbolic link %q leads out of the artifact, to %q", name, target)
+		return fmt.Errorf("symbolic link %q leads to the absolute path %q", linkName, target)
+	case !staysInDir(path.Join(path.Dir(linkName), target)):
+		return fmt.Errorf("symbolic link %q leads out of the artifact, to %q", linkName, target)
 	}
 	seenName := false
 	for part := range strings.SplitSeq(target, "/") {
 		if part == ".." && seenName {
-			return fmt.Errorf("symbolic link %q leads up through other names, to %q", name, target)
+			return fmt.Errorf("symbolic link %q leads up through other names, to %q", linkName, target)
 		}
 		seenName = seenName || part != "" && part != "." && part != ".."
 	}
 	return nil
 }
 
-// describeFileType returns the type of a file that is not allowed in an
+// describeUnsupportedFileType returns the type of a file that is not allowed in an
 // artifact, for an error message.
-func describeFileType(mode fs.FileMode) string {
+func describeUnsupportedFileType(mode fs.FileMode) string {
 	switch {
 	case mode&fs.ModeDevice != 0:
 		return "a device"
@@ -77,9 +77,9 @@ func describeFileType(mode fs.FileMode) string {
 // specialModeBits are the mode bits that are removed from downloaded files.
 const specialModeBits = fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky
 
-// describeSpecialBits returns the names of the special mode bits, for a
+// describeSpecialModeBit returns the names of the special mode bits, for a
 // message.
-func describeSpecialBits(mode fs.FileMode) string {
+func describeSpecialModeBit(mode fs.FileMode) string {
 	if mode&fs.ModeSetuid != 0 {
 		return "setuid"
 	}

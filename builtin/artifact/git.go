@@ -32,11 +32,11 @@ func (d *downloader) downloadGit(ctx context.Context) error {
 		return err
 	}
 	// The archive option has no effect on git sources, as in Nomad.
-	env, err := d.gitEnv()
+	env, err := d.prepareGitEnv()
 	if err != nil {
 		return err
 	}
-	if err := limitFileSize(d.Limits.MaxUnpackedBytes); err != nil {
+	if err := setFileSizeRlimit(d.Limits.MaxUnpackedBytes); err != nil {
 		return err
 	}
 	tree := repositoryDirName
@@ -54,7 +54,7 @@ func (d *downloader) downloadGit(ctx context.Context) error {
 	} else if d.revision != "" {
 		checkout = append(checkout, d.revision)
 	}
-	if err := d.runGit(ctx, env, append(clone, "--", d.repositoryURL(), tree), nil); err != nil {
+	if err := d.runGit(ctx, env, append(clone, "--", d.repositoryURLWithoutLogin(), tree), nil); err != nil {
 		return err
 	}
 	if err := d.checkGitFileCount(ctx, env, tree); err != nil {
@@ -71,16 +71,16 @@ func (d *downloader) downloadGit(ctx context.Context) error {
 	if err := d.checkRepositorySize(tree, ".git"); err != nil {
 		return err
 	}
-	if err := d.writeOriginURL(path.Join(tree, ".git", "config")); err != nil {
+	if err := d.writeOriginURLWithLogin(path.Join(tree, ".git", "config")); err != nil {
 		return err
 	}
-	return d.moveTreeToResult(tree, "")
+	return d.moveTreeOrSubpathToResult(tree, "")
 }
 
-// repositoryURL returns the URL that is passed to git or hg. For http it has no user
+// repositoryURLWithoutLogin returns the URL that is passed to git or hg. For http it has no user
 // (which may be a key) and no password, because every user of the machine can
 // read the arguments of a process.
-func (d *downloader) repositoryURL() string {
+func (d *downloader) repositoryURLWithoutLogin() string {
 	if !d.hasHTTPLogin() {
 		return d.url.String()
 	}
@@ -93,19 +93,19 @@ func (d *downloader) hasHTTPLogin() bool {
 	return d.url.User != nil && (d.url.Scheme == "http" || d.url.Scheme == "https")
 }
 
-// writeOriginURL writes the URL with user and password into the repository's
+// writeOriginURLWithLogin writes the URL with user and password into the repository's
 // configuration, as git clone would, so that a task can fetch.
-func (d *downloader) writeOriginURL(config string) error {
+func (d *downloader) writeOriginURLWithLogin(gitConfigPath string) error {
 	if !d.hasHTTPLogin() {
 		return nil
 	}
-	text, err := d.stagingRoot.ReadFile(config)
+	text, err := d.stagingRoot.ReadFile(gitConfigPath)
 	if err != nil {
 		return err
 	}
 	whole := "\turl = \"" + d.url.String() + "\"\n"
-	text = bytes.Replace(text, []byte("\turl = "+d.repositoryURL()+"\n"), []byte(whole), 1)
-	return d.stagingRoot.WriteFile(config, text, 0o644)
+	text = bytes.Replace(text, []byte("\turl = "+d.repositoryURLWithoutLogin()+"\n"), []byte(whole), 1)
+	return d.stagingRoot.WriteFile(gitConfigPath, text, 0o644)
 }
 
 const (
@@ -133,12 +133,12 @@ func (d *downloader) gitLoginConfig() (flags, env []string) {
 // checkGitFileCount rejects a revision that has too many files. It uses git ls-tree,
 // before files are written or read: a small repository can have a huge tree, in which
 // directories have the same subdirectory many times.
-func (d *downloader) checkGitFileCount(ctx context.Context, env []string, tree string) error {
+func (d *downloader) checkGitFileCount(ctx context.Context, env []string, repositoryDir string) error {
 	entries := &fileNameCounter{unpackQuota: d.newRepositoryQuota()}
 	err := errors.New("no revision")
 	for _, ref := range []string{cmp.Or(d.revision, "HEAD"), "origin/" + d.revision} {
 		if err != nil && entries.limitErr == nil {
-			err = d.runGit(ctx, env, []string{"-C", tree, "ls-tree", "-r", "-z", "--name-only", ref}, entries)
+			err = d.runGit(ctx, env, []string{"-C", repositoryDir, "ls-tree", "-r", "-z", "--name-only", ref}, entries)
 		}
 	}
 	return entries.limitErr // an error of ls-tree is ignored: an invalid revision makes the checkout fail
@@ -147,9 +147,9 @@ func (d *downloader) checkGitFileCount(ctx context.Context, env []string, tree s
 // commitPattern matches a full commit hash.
 var commitPattern = lazyRegexp(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
 
-// gitEnv returns the environment of git. With this environment, git does not prompt, reads no
+// prepareGitEnv returns the environment of git. With this environment, git does not prompt, reads no
 // configuration of a user or the machine, and uses only the transports of gitProtocols.
-func (d *downloader) gitEnv() ([]string, error) {
+func (d *downloader) prepareGitEnv() ([]string, error) {
 	ssh, home, err := d.prepareSSH()
 	if err != nil {
 		return nil, err
@@ -160,13 +160,13 @@ func (d *downloader) gitEnv() ([]string, error) {
 }
 
 // runGit runs one git command. Hooks and helpers of a repository never run. If
-// out is nil, the output is part of the error.
-func (d *downloader) runGit(ctx context.Context, env, args []string, out io.Writer) error {
+// stdout is nil, the output is part of the error.
+func (d *downloader) runGit(ctx context.Context, env, args []string, stdout io.Writer) error {
 	flags := []string{"-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "credential.helper=", "-c", "gc.auto=0", "-c", "maintenance.auto=false"}
 	if d.Insecure {
 		flags = append(flags, "-c", "http.sslVerify=false")
 	}
 	login, variables := d.gitLoginConfig()
 	env = append(slices.Clip(env), variables...)
-	return d.runRepositoryProgram(ctx, repositoryProgram{"git", "git"}, env, slices.Concat(flags, login, args), out)
+	return d.runRepositoryProgram(ctx, repositoryProgram{"git", "git"}, env, slices.Concat(flags, login, args), stdout)
 }

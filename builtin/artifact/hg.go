@@ -40,7 +40,7 @@ func (d *downloader) downloadHg(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := limitFileSize(d.Limits.MaxUnpackedBytes); err != nil {
+	if err := setFileSizeRlimit(d.Limits.MaxUnpackedBytes); err != nil {
 		return err
 	}
 	tree := repositoryDirName
@@ -52,12 +52,12 @@ func (d *downloader) downloadHg(ctx context.Context) error {
 	if d.Insecure && d.url.Scheme == "https" {
 		clone = append(clone, "--insecure")
 	}
-	if err := d.runHg(ctx, env, append(clone, "--", d.repositoryURL(), tree), nil); err != nil {
+	if err := d.runHg(ctx, env, append(clone, "--", d.repositoryURLWithoutLogin(), tree), nil); err != nil {
 		return err
 	}
 	node, err := d.findHgRevision(ctx, env, tree)
 	if err != nil || node == "" {
-		return errors.Join(err, d.moveTreeToResult(tree, ""))
+		return errors.Join(err, d.moveTreeOrSubpathToResult(tree, ""))
 	}
 	files := &fileNameCounter{unpackQuota: d.newRepositoryQuota()}
 	// An error of hg is ignored, because hg also exits with an error for a revision without files.
@@ -71,18 +71,18 @@ func (d *downloader) downloadHg(ctx context.Context) error {
 	if err := d.checkRepositorySize(tree, ".hg"); err != nil {
 		return err
 	}
-	return d.moveTreeToResult(tree, "")
+	return d.moveTreeOrSubpathToResult(tree, "")
 }
 
 // findHgRevision returns the changeset of the requested revision. Without a request it
 // is the changeset to which hg clone updates; "" means that the repository is empty.
-func (d *downloader) findHgRevision(ctx context.Context, env []string, tree string) (string, error) {
+func (d *downloader) findHgRevision(ctx context.Context, env []string, repositoryDir string) (string, error) {
 	rev := d.revision
 	if rev == "" {
 		rev = `first(present("@") + present("default") + tip)`
 	}
 	var out bytes.Buffer
-	if err := d.runHg(ctx, env, []string{"-R", tree, "log", "--limit", "1", "--rev", rev, "--template", "{node}\n"}, &out); err != nil {
+	if err := d.runHg(ctx, env, []string{"-R", repositoryDir, "log", "--limit", "1", "--rev", rev, "--template", "{node}\n"}, &out); err != nil {
 		return "", err
 	}
 	node := strings.TrimSpace(out.String())
@@ -129,31 +129,31 @@ func (d *downloader) prepareHgEnv() ([]string, error) {
 	return append(os.Environ(), "HOME="+home, "HGRCPATH="+hgConfigName, "HGRCSKIPREPO=1", "HGPLAIN=+strictflags", "PYTHONNOUSERSITE=1"), nil
 }
 
-// runHg runs one hg command. If out is nil, the output is part of the error.
-func (d *downloader) runHg(ctx context.Context, env, args []string, out io.Writer) error {
-	err := d.runRepositoryProgram(ctx, repositoryProgram{"hg", "mercurial"}, env, args, out)
+// runHg runs one hg command. If stdout is nil, the output is part of the error.
+func (d *downloader) runHg(ctx context.Context, env, args []string, stdout io.Writer) error {
+	err := d.runRepositoryProgram(ctx, repositoryProgram{"hg", "mercurial"}, env, args, stdout)
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	return err
 }
 
-// limitHgCloneSize returns a context that ends when the directory tree exceeds the limits. The size
+// limitHgCloneSize returns a context that ends when repositoryDir exceeds the limits. The size
 // is limited here because a clone of hg has a file for each file of the repository, and
-// limitFileSize limits only single files. The caller must call stop, which blocks until the
+// setFileSizeRlimit limits only single files. The caller must call stop, which blocks until the
 // directory is no longer read.
-func (d *downloader) limitHgCloneSize(ctx context.Context, tree string) (limited context.Context, stop func()) {
-	limited, cancel := context.WithCancelCause(ctx)
+func (d *downloader) limitHgCloneSize(ctx context.Context, repositoryDir string) (untilTooLarge context.Context, stop func()) {
+	untilTooLarge, cancel := context.WithCancelCause(ctx)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for wait.Sleep(limited, reportInterval) == nil {
-			if err := d.checkHgCloneSize(tree); err != nil {
+		for wait.Sleep(untilTooLarge, reportInterval) == nil {
+			if err := d.checkHgCloneSize(repositoryDir); err != nil {
 				cancel(err)
 			}
 		}
 	}()
-	return limited, func() { cancel(context.Canceled); <-done }
+	return untilTooLarge, func() { cancel(context.Canceled); <-done }
 }
 
 // hgStoreFileFactor is the limit of files in a clone, divided by the limit of files in
@@ -161,10 +161,10 @@ func (d *downloader) limitHgCloneSize(ctx context.Context, tree string) (limited
 const hgStoreFileFactor = 4
 
 // checkHgCloneSize rejects a growing clone that is larger than the limits.
-func (d *downloader) checkHgCloneSize(tree string) error {
+func (d *downloader) checkHgCloneSize(repositoryDir string) error {
 	t := d.newRepositoryQuota()
 	t.limits.MaxFiles *= hgStoreFileFactor
-	return fs.WalkDir(d.stagingRoot.FS(), tree, func(_ string, e fs.DirEntry, err error) error {
+	return fs.WalkDir(d.stagingRoot.FS(), repositoryDir, func(_ string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return nil // hg removes files during the walk
 		}

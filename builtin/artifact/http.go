@@ -24,14 +24,14 @@ var resumeDelay = time.Second
 // openHTTPFile requests the file and returns its content. It uses the proxies that the
 // environment configures.
 func (d *downloader) openHTTPFile(ctx context.Context) (io.ReadCloser, error) {
-	client := d.client
+	client := d.sharedHTTPClient
 	if client == nil {
 		client = d.newHTTPClient()
 	}
 	body := &resumableBody{downloader: d, ctx: ctx, client: client, remainingResumes: maxResumes}
 	response, err := d.sendWithRegionRetry(body.sendRequest)
 	if err != nil {
-		return nil, contextCauseOrError(ctx, err)
+		return nil, contextCauseOrRedactedError(ctx, err)
 	}
 	if response.StatusCode != http.StatusOK {
 		defer response.Body.Close()
@@ -121,7 +121,7 @@ func (b *resumableBody) sendRequest() (*http.Response, error) {
 		request.Header.Set("If-Range", b.ifRangeValidator)
 	}
 	if b.downloader.s3 != nil {
-		if err := b.downloader.s3.signRequest(request, time.Now()); err != nil {
+		if err := b.downloader.s3.signRequestIfNeeded(request, time.Now()); err != nil {
 			return nil, err
 		}
 	}

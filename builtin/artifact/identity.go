@@ -22,22 +22,22 @@ import (
 
 // userIDAllocator gives each download a user id, and a group id with the same number.
 type userIDAllocator struct {
-	accountDir string // directory with the files passwd, group, subuid and subgid
+	accountFilesDir string // directory with the files passwd, group, subuid and subgid
 
 	mu          sync.Mutex
 	reservedIDs map[uint32]bool
 	idReleased  chan struct{} // closed when an id is released; nil if no reserveID call waits
 }
 
-// reserveID returns an id of the set that no account of this machine and no other download of this
+// reserveID returns one of allowedIDs that no account of this machine and no other download of this
 // process has. It blocks while all ids are in use. The caller must call releaseID.
-func (u *userIDAllocator) reserveID(ctx context.Context, set idrange.Set) (uint32, error) {
-	accounts, err := readSystemAccounts(u.accountDir)
+func (u *userIDAllocator) reserveID(ctx context.Context, allowedIDs idrange.Set) (uint32, error) {
+	accounts, err := readSystemAccounts(u.accountFilesDir)
 	if err != nil {
 		return 0, err
 	}
 	for {
-		id, wait, err := u.tryReserveID(set, accounts)
+		id, wait, err := u.tryReserveID(allowedIDs, accounts)
 		if err != nil || wait == nil {
 			return id, err
 		}
@@ -64,14 +64,14 @@ func FindUnusedUserID(ctx context.Context, allowedUIDs string) (uint32, error) {
 	if set.Len() < minSharedIDs {
 		return 0, fmt.Errorf("download_uids in the client's artifact block has fewer than %d ids, which downloads need: let it name more", minSharedIDs)
 	}
-	ids := &userIDAllocator{accountDir: downloadUserIDs.accountDir}
+	ids := &userIDAllocator{accountFilesDir: downloadUserIDs.accountFilesDir}
 	const maxTries = 20
 	for range maxTries {
 		id, err := ids.reserveID(ctx, set)
 		if err != nil {
 			return 0, err
 		}
-		if pids, err := findProcessesOfUser(id); err != nil || len(pids) == 0 {
+		if pids, err := findPIDsOfUser(id); err != nil || len(pids) == 0 {
 			return id, err
 		}
 		ids.releaseID(id)
@@ -79,14 +79,14 @@ func FindUnusedUserID(ctx context.Context, allowedUIDs string) (uint32, error) {
 	return 0, errors.New("other processes have the user ids of downloads: let download_uids in the client's artifact block name a range that nothing else uses")
 }
 
-func (u *userIDAllocator) tryReserveID(set idrange.Set, accounts *systemAccounts) (id uint32, wait <-chan struct{}, err error) {
+func (u *userIDAllocator) tryReserveID(allowedIDs idrange.Set, accounts *systemAccounts) (id uint32, wait <-chan struct{}, err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	n, busy := set.Len(), false
+	n, busy := allowedIDs.Len(), false
 	// The first candidate is random, so that concurrent agents choose different
 	// ids.
 	for i, from := uint64(0), rand.Uint64N(n); i < n; i++ {
-		id := set.At((from + i) % n)
+		id := allowedIDs.At((from + i) % n)
 		switch {
 		case u.reservedIDs[id]:
 			busy = true
@@ -163,14 +163,14 @@ func readSystemAccounts(dir string) (*systemAccounts, error) {
 
 // addIDRange adds the id in the first field to the set. If hasCount is true, it adds a range: the
 // first field is the first id, the second field is the number of ids.
-func addIDRange(set idrange.Set, fields []string, hasCount bool) idrange.Set {
-	first, err := strconv.ParseUint(fields[0], 10, 32)
+func addIDRange(set idrange.Set, firstAndCount []string, hasCount bool) idrange.Set {
+	first, err := strconv.ParseUint(firstAndCount[0], 10, 32)
 	if err != nil {
 		return set
 	}
 	n := uint64(1)
 	if hasCount {
-		if n, err = strconv.ParseUint(fields[1], 10, 64); err != nil || n == 0 {
+		if n, err = strconv.ParseUint(firstAndCount[1], 10, 64); err != nil || n == 0 {
 			return set
 		}
 	}
@@ -193,9 +193,8 @@ func forEachLine(file string, do func(line string)) error {
 	return lines.Err()
 }
 
-// findProcessesOfUser returns the processes that have a user id as their real,
-// effective, saved or file system user id.
-func findProcessesOfUser(id uint32) ([]int, error) {
+// findPIDsOfUser returns the processes that have uid as their real, effective, saved or file system user id.
+func findPIDsOfUser(uid uint32) ([]int, error) {
 	proc, err := os.Open("/proc")
 	if err != nil {
 		return nil, err
@@ -211,7 +210,7 @@ func findProcessesOfUser(id uint32) ([]int, error) {
 		if err != nil {
 			continue
 		}
-		has, err := processHasUID(pid, id)
+		has, err := processHasUID(pid, uid)
 		switch {
 		case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ESRCH):
 		case err != nil:
@@ -244,25 +243,25 @@ func processHasUID(pid int, id uint32) (bool, error) {
 	return false, nil
 }
 
-// killProcessesOfUser kills the processes of a user id until none is left. It blocks until they
+// killProcessesOfUserAndWait kills the processes that have the user id uid until none is left. It blocks until they
 // have exited, at most a second.
-func killProcessesOfUser(id uint32) error {
+func killProcessesOfUserAndWait(uid uint32) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	for {
-		pids, err := findProcessesOfUser(id)
+		pids, err := findPIDsOfUser(uid)
 		if err != nil || len(pids) == 0 {
 			return err
 		}
-		if err := killPIDsAndWait(ctx, pids, id); err != nil {
-			return fmt.Errorf("processes of the download (user id %d) cannot be ended: %w", id, err)
+		if err := killPIDsAndWait(ctx, pids, uid); err != nil {
+			return fmt.Errorf("processes of the download (user id %d) cannot be ended: %w", uid, err)
 		}
 	}
 }
 
-// killPIDsAndWait kills each of the processes that has the user id, and waits for their exits.
+// killPIDsAndWait kills each of the processes that has the user id ownerUID, and waits for their exits.
 // It never kills another process that reuses a pid.
-func killPIDsAndWait(ctx context.Context, pids []int, id uint32) error {
+func killPIDsAndWait(ctx context.Context, pids []int, ownerUID uint32) error {
 	var killedProcesses []*osprocess.Pidfd
 	for _, pid := range pids {
 		f, err := osprocess.OpenPidfd(pid)
@@ -273,7 +272,7 @@ func killPIDsAndWait(ctx context.Context, pids []int, id uint32) error {
 			return err
 		}
 		defer f.Close()
-		if has, err := processHasUID(pid, id); err != nil || !has {
+		if has, err := processHasUID(pid, ownerUID); err != nil || !has {
 			continue
 		}
 		if err := f.Signal(unix.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {

@@ -220,7 +220,7 @@ func TestVerifyChecksum(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newFixture(t)
-			p, err := newInstaller(destination{w.dir.Dir, "local"}, "main", "k", nil)
+			p, err := newInstallerWithStagingDir(destination{w.dir.Dir, "local"}, "main", "k", nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -228,7 +228,7 @@ func TestVerifyChecksum(t *testing.T) {
 			if err := errors.Join(p.stagingRoot.Mkdir("scratch", 0o700), c.make(filepath.Join(w.dir.Dir, p.stagingDirName))); err != nil {
 				t.Fatal(err)
 			}
-			err = p.verifyChecksum(t.Context(), "f", c.sum)
+			err = p.verifyChecksumAndRemoveOthers(t.Context(), "f", c.sum)
 			if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 				t.Fatalf("got %v, want %q", err, c.want)
 			}
@@ -250,7 +250,7 @@ func TestOpenHandleCannotWriteToDeliveredFiles(t *testing.T) {
 		t.Skip("an agent that is not root has the same user as the download")
 	}
 	w := newFixture(t)
-	p, err := newInstaller(destination{w.dir.Dir, "local"}, "main", "k", &fileOwner{0, 0})
+	p, err := newInstallerWithStagingDir(destination{w.dir.Dir, "local"}, "main", "k", &fileOwner{0, 0})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -285,7 +285,7 @@ func TestOpenHandleCannotWriteToDeliveredFiles(t *testing.T) {
 func TestReplacedStagingDirIsIgnored(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
-	p, err := newInstaller(destination{w.dir.Dir, "local"}, "main", "k", nil)
+	p, err := newInstallerWithStagingDir(destination{w.dir.Dir, "local"}, "main", "k", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -320,14 +320,14 @@ func TestRemainingProcessesAreKilled(t *testing.T) {
 	if _, err := out.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
-	if pids, err := findProcessesOfUser(id); err != nil || len(pids) < 2 || !slices.Contains(pids, cmd.Process.Pid) {
+	if pids, err := findPIDsOfUser(id); err != nil || len(pids) < 2 || !slices.Contains(pids, cmd.Process.Pid) {
 		t.Errorf("processes %v, %v, want the shell and others", pids, err)
 	}
 	go func() { _ = cmd.Wait() }()
-	if err := killProcessesOfUser(id); err != nil {
+	if err := killProcessesOfUserAndWait(id); err != nil {
 		t.Error(err)
 	}
-	if pids, err := findProcessesOfUser(id); err != nil || len(pids) > 0 {
+	if pids, err := findPIDsOfUser(id); err != nil || len(pids) > 0 {
 		t.Errorf("processes %v, %v are left", pids, err)
 	}
 }
@@ -370,7 +370,7 @@ func TestReserveUserID(t *testing.T) {
 	set := idrange.Set{{First: 70001, Last: 70008}}
 	freeIDs := []uint32{70006, 70008}
 	for range 20 {
-		d := &userIDAllocator{accountDir: dir}
+		d := &userIDAllocator{accountFilesDir: dir}
 		first, err := d.reserveID(t.Context(), set)
 		if err != nil {
 			t.Fatal(err)
@@ -394,7 +394,7 @@ func TestReserveUserID(t *testing.T) {
 			t.Fatalf("got %d, %v, want %d, which was given back", third, err, second)
 		}
 	}
-	if id, err := (&userIDAllocator{accountDir: dir}).reserveID(t.Context(), idrange.Set{{First: 70004, Last: 70005}}); err == nil || !strings.Contains(err.Error(), "download_uids") {
+	if id, err := (&userIDAllocator{accountFilesDir: dir}).reserveID(t.Context(), idrange.Set{{First: 70004, Last: 70005}}); err == nil || !strings.Contains(err.Error(), "download_uids") {
 		t.Errorf("an id of a container: %d, %v", id, err)
 	}
 }

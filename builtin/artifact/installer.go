@@ -58,23 +58,23 @@ func isWithinDir(p, dir string) bool {
 type fileOwner struct{ uid, gid int }
 
 // lookupFileOwner returns the owner of an artifact's files: the user of the task if
-// chown is true, else root, like the other files in a task's directory. It returns nil
+// chownToTaskUser is true, else root, like the other files in a task's directory. It returns nil
 // if the agent is not root: it cannot change owners then.
-func lookupFileOwner(chown bool, userName string) (*fileOwner, error) {
+func lookupFileOwner(chownToTaskUser bool, taskUser string) (*fileOwner, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
 	}
-	if !chown || userName == "" {
+	if !chownToTaskUser || taskUser == "" {
 		return &fileOwner{0, 0}, nil
 	}
-	userName, group, hasGroup := strings.Cut(userName, ":")
-	if id, ok := strings.CutPrefix(userName, "nomad-"); ok && strings.Trim(id, "0123456789") == "" {
-		userName = id // the name of a dynamic user, which the agent has assigned to the task
+	taskUser, group, hasGroup := strings.Cut(taskUser, ":")
+	if id, ok := strings.CutPrefix(taskUser, "nomad-"); ok && strings.Trim(id, "0123456789") == "" {
+		taskUser = id // the name of a dynamic user, which the agent has assigned to the task
 	}
-	u, err := user.Lookup(userName)
-	if err != nil && strings.Trim(userName, "0123456789") == "" {
-		if u, err = user.LookupId(userName); err != nil {
-			u, err = &user.User{Uid: userName, Gid: userName}, nil // the user may exist only in the image of a container
+	u, err := user.Lookup(taskUser)
+	if err != nil && strings.Trim(taskUser, "0123456789") == "" {
+		if u, err = user.LookupId(taskUser); err != nil {
+			u, err = &user.User{Uid: taskUser, Gid: taskUser}, nil // the user may exist only in the image of a container
 		}
 	}
 	if err != nil {
@@ -97,20 +97,20 @@ func lookupFileOwner(chown bool, userName string) (*fileOwner, error) {
 // installer has the staging directory of a download, and moves the inspected
 // result to the destination.
 type installer struct {
-	destination     destination
-	owner           *fileOwner
-	destinationRoot *os.Root // root directory of the destination
-	stagingDirName  string   // name of the staging directory in destinationRoot
-	stagingRoot     *os.Root
-	stagingDir      *os.File // open handle of the staging directory
-	removedModeBits []string // descriptions of removed special mode bits, such as: the setuid bit of "x"
+	destination         destination
+	owner               *fileOwner
+	destinationRoot     *os.Root // root directory of the destination
+	stagingDirName      string   // name of the staging directory in destinationRoot
+	stagingRoot         *os.Root
+	stagingDir          *os.File // open handle of the staging directory
+	removedModeBitTexts []string // descriptions of removed special mode bits, such as: the setuid bit of "x"
 
-	entryModes []fs.FileMode // modes of the files and directories of the result, in the order of inspectDownloadedFiles's walk
+	entryModesInWalkOrder []fs.FileMode // modes of the files and directories of the result, in the order of takeOwnershipAndCheckFiles's walk
 }
 
-// newInstaller makes the staging directory of a download, on the file system of
+// newInstallerWithStagingDir makes the staging directory of a download, on the file system of
 // the destination.
-func newInstaller(dest destination, taskName, artifactHash string, owner *fileOwner) (*installer, error) {
+func newInstallerWithStagingDir(dest destination, taskName, artifactHash string, owner *fileOwner) (*installer, error) {
 	root, err := os.OpenRoot(dest.rootDir)
 	if err != nil {
 		return nil, err
@@ -119,18 +119,18 @@ func newInstaller(dest destination, taskName, artifactHash string, owner *fileOw
 	// The task name is hashed, because it may have the maximum length of a file
 	// name.
 	of := sha256.Sum256([]byte(taskName))
-	if err := p.makeStagingDir(".artifact-" + hex.EncodeToString(of[:8]) + "-" + artifactHash + "-"); err != nil {
+	if err := p.replaceOldStagingDirs(".artifact-" + hex.EncodeToString(of[:8]) + "-" + artifactHash + "-"); err != nil {
 		p.closeAndRemoveStagingDir()
 		return nil, fmt.Errorf("make room for the download: %w", err)
 	}
 	return p, nil
 }
 
-// makeStagingDir makes the staging directory, and removes the staging directories that earlier downloads of
+// replaceOldStagingDirs makes the staging directory, and removes the staging directories that earlier downloads of
 // the same artifact have left. The new directory has a unique name, because an earlier
 // download may still be shutting down, and must not find it under its own name.
-func (p *installer) makeStagingDir(prefix string) error {
-	old, err := fs.Glob(p.destinationRoot.FS(), prefix+"*")
+func (p *installer) replaceOldStagingDirs(namePrefix string) error {
+	old, err := fs.Glob(p.destinationRoot.FS(), namePrefix+"*")
 	if err != nil {
 		return err
 	}
@@ -139,7 +139,7 @@ func (p *installer) makeStagingDir(prefix string) error {
 			return err
 		}
 	}
-	p.stagingDirName = prefix + rand.Text()
+	p.stagingDirName = namePrefix + rand.Text()
 	if err := p.destinationRoot.Mkdir(p.stagingDirName, 0o700); err != nil {
 		return err
 	}
@@ -164,11 +164,11 @@ func (p *installer) closeAndRemoveStagingDir() {
 	p.destinationRoot.Close()
 }
 
-// install moves the result of the download to its destination, if inspectDownloadedFiles allows all files,
+// install moves the result of the download to its destination, if takeOwnershipAndCheckFiles allows all files,
 // and returns the path of one installed file or directory. Existing files are replaced; directories
 // are merged.
-func (p *installer) install() (string, error) {
-	if err := p.inspectDownloadedFiles(); err != nil {
+func (p *installer) install() (installedPath string, err error) {
+	if err := p.takeOwnershipAndCheckFiles(); err != nil {
 		return "", err
 	}
 	if err := p.setOwnersAndModes(); err != nil {
@@ -204,27 +204,27 @@ func (p *installer) install() (string, error) {
 }
 
 // makeDestinationDirs makes a directory and its parents.
-func (p *installer) makeDestinationDirs(name string) error {
-	if name == "." {
+func (p *installer) makeDestinationDirs(dirInRoot string) error {
+	if dirInRoot == "." {
 		return nil
 	}
-	info, err := p.destinationRoot.Stat(name)
+	info, err := p.destinationRoot.Stat(dirInRoot)
 	if err == nil && info.IsDir() {
 		return nil
 	}
 	if err == nil {
-		return fmt.Errorf("destination %q is no directory", name)
+		return fmt.Errorf("destination %q is no directory", dirInRoot)
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("destination %q: %w", name, err)
+		return fmt.Errorf("destination %q: %w", dirInRoot, err)
 	}
-	if err := p.makeDestinationDirs(path.Dir(name)); err != nil {
+	if err := p.makeDestinationDirs(path.Dir(dirInRoot)); err != nil {
 		return err
 	}
-	if err := p.destinationRoot.Mkdir(name, 0o755); err != nil {
+	if err := p.destinationRoot.Mkdir(dirInRoot, 0o755); err != nil {
 		return err
 	}
-	return p.setOwnerOfEntry(p.destinationRoot, name)
+	return p.setOwnerOfEntry(p.destinationRoot, dirInRoot)
 }
 
 func (p *installer) setOwnerOfEntry(root *os.Root, name string) error {
@@ -234,12 +234,12 @@ func (p *installer) setOwnerOfEntry(root *os.Root, name string) error {
 	return root.Lchown(name, p.owner.uid, p.owner.gid)
 }
 
-// inspectDownloadedFiles checks the files of the download again, because the process of the
-// download may have been compromised. If the agent is root, inspectDownloadedFiles first
+// takeOwnershipAndCheckFiles checks the files of the download again, because the process of the
+// download may have been compromised. If the agent is root, takeOwnershipAndCheckFiles first
 // takes ownership of each entry, and of each directory before it lists the
 // directory, so that the process can no longer change the entries.
-func (p *installer) inspectDownloadedFiles() error {
-	p.entryModes = nil
+func (p *installer) takeOwnershipAndCheckFiles() error {
+	p.entryModesInWalkOrder = nil
 	type inode struct{ dev, ino uint64 }
 	names := map[inode]uint64{}
 	modes := map[inode]fs.FileMode{}
@@ -257,13 +257,13 @@ func (p *installer) inspectDownloadedFiles() error {
 		mode, sys := info.Mode(), info.Sys().(*syscall.Stat_t)
 		if of := (inode{sys.Dev, sys.Ino}); !mode.IsDir() && sys.Nlink > 1 {
 			if first, ok := modes[of]; ok {
-				mode = first // the mode before giveEntryToRoot changed it under the file's first name
+				mode = first // the mode before giveEntryExclusivelyToRoot changed it under the file's first name
 			}
 			names[of]++
 			modes[of], links[of], linked[of] = mode, uint64(sys.Nlink), inside
 		}
-		p.entryModes = append(p.entryModes, mode)
-		if err := p.giveEntryToRoot(name, mode); err != nil {
+		p.entryModesInWalkOrder = append(p.entryModesInWalkOrder, mode)
+		if err := p.giveEntryExclusivelyToRoot(name, mode); err != nil {
 			return fmt.Errorf("take %q from the download: %w", inside, err)
 		}
 		switch {
@@ -279,10 +279,10 @@ func (p *installer) inspectDownloadedFiles() error {
 			}
 		case mode.IsRegular(), mode.IsDir():
 			if mode&specialModeBits != 0 {
-				p.removedModeBits = append(p.removedModeBits, fmt.Sprintf("the %s bit of %q", describeSpecialBits(mode), inside))
+				p.removedModeBitTexts = append(p.removedModeBitTexts, fmt.Sprintf("the %s bit of %q", describeSpecialModeBit(mode), inside))
 			}
 		default:
-			return fmt.Errorf("artifact includes %q, which is %s", inside, describeFileType(mode))
+			return fmt.Errorf("artifact includes %q, which is %s", inside, describeUnsupportedFileType(mode))
 		}
 		return nil
 	})
@@ -303,19 +303,19 @@ func (p *installer) inspectDownloadedFiles() error {
 // only ten events.
 func (p *installer) removedModeBitsMessage() string {
 	const maxListedBits = 3
-	switch more := len(p.removedModeBits) - maxListedBits; {
-	case len(p.removedModeBits) == 0:
+	switch more := len(p.removedModeBitTexts) - maxListedBits; {
+	case len(p.removedModeBitTexts) == 0:
 		return ""
 	case more > 0:
-		return fmt.Sprintf("removed %s and %d more", strings.Join(p.removedModeBits[:maxListedBits], ", "), more)
+		return fmt.Sprintf("removed %s and %d more", strings.Join(p.removedModeBitTexts[:maxListedBits], ", "), more)
 	}
-	return "removed " + strings.Join(p.removedModeBits, ", ")
+	return "removed " + strings.Join(p.removedModeBitTexts, ", ")
 }
 
 // setOwnersAndModes sets the owner of all files and directories, and makes them
 // readable for the owner. It removes special mode bits.
 func (p *installer) setOwnersAndModes() error {
-	modes := p.entryModes
+	modes := p.entryModesInWalkOrder
 	return fs.WalkDir(p.stagingRoot.FS(), resultFileName, func(name string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err

@@ -59,11 +59,11 @@ func (l *Limits) maxDownloadDuration() time.Duration {
 
 // extraLandlockPath is a parsed element of Limits.ExtraPaths.
 type extraLandlockPath struct {
-	accessMode string // letters: r = read, w = write, c = create, x = execute
-	path       string
+	accessLetters string // letters: r = read, w = write, c = create, x = execute
+	path          string
 }
 
-func (p extraLandlockPath) isReadable() bool { return strings.Contains(p.accessMode, "r") }
+func (p extraLandlockPath) isReadable() bool { return strings.Contains(p.accessLetters, "r") }
 
 // parseExtraPaths returns the elements of ExtraPaths. It skips invalid ones, which
 // the agent has already rejected.
@@ -71,7 +71,7 @@ func (l *Limits) parseExtraPaths() []extraLandlockPath {
 	var all []extraLandlockPath
 	for _, text := range l.ExtraPaths {
 		if parts := strings.SplitN(text, ":", 3); len(parts) == 3 {
-			all = append(all, extraLandlockPath{accessMode: parts[1], path: parts[2]})
+			all = append(all, extraLandlockPath{accessLetters: parts[1], path: parts[2]})
 		}
 	}
 	return all

@@ -41,9 +41,9 @@ func (c *transferCounter) Write(p []byte) (int, error) {
 }
 
 // writeProgressReports writes a report whenever the counter has changed, at most once in reportInterval,
-// until ctx ends. It calls update each time before it compares the counter, and once more after the
+// until ctx ends. It calls beforeReport each time before it compares the counter, and once more after the
 // end of ctx.
-func (c *transferCounter) writeProgressReports(ctx context.Context, out io.Writer, update func()) {
+func (c *transferCounter) writeProgressReports(ctx context.Context, out io.Writer, beforeReport func()) {
 	ticker := time.NewTicker(reportInterval)
 	defer ticker.Stop()
 	var last progressReport
@@ -52,7 +52,7 @@ func (c *transferCounter) writeProgressReports(ctx context.Context, out io.Write
 		case <-ctx.Done():
 		case <-ticker.C:
 		}
-		update()
+		beforeReport()
 		r := progressReport{ReceivedBytes: c.receivedBytes.Load(), TotalBytes: c.totalBytes.Load(), Unpacking: c.isUnpacking.Load()}
 		if r == last {
 			continue
@@ -108,7 +108,7 @@ func (h *Hook) newProgressTracker(req *hook.TaskPrestartRequest, a artifact) *pr
 		downloadStartTime: time.Now(),
 		emitEvent: func(ctx context.Context, e hook.Event) {
 			e.OperationID = key
-			h.emitEvent(ctx, req, e)
+			h.emitDownloadEvent(ctx, req, e)
 		},
 	}
 }

@@ -16,6 +16,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 )
 
 // repositoryProgram is a program that clones repositories.
@@ -71,13 +73,13 @@ func (d *downloader) rejectMultilineLogin() error {
 	return nil
 }
 
-// limitFileSize limits the size in bytes of single files that this process and its child processes
+// setFileSizeRlimit limits the size in bytes of single files that this process and its child processes
 // write; 0 means no limit. checkRepositorySize checks the total size of the clone.
-func limitFileSize(maxSize int64) error {
-	if maxSize == 0 {
+func setFileSizeRlimit(maxBytes int64) error {
+	if maxBytes == 0 {
 		return nil
 	}
-	return unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: uint64(maxSize), Max: uint64(maxSize)})
+	return unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: uint64(maxBytes), Max: uint64(maxBytes)})
 }
 
 // prepareSSH stores the key of the option sshkey, and returns the command of ssh and the
@@ -94,8 +96,8 @@ func (d *downloader) prepareSSH() (command, home string, err error) {
 	if d.Insecure {
 		command += " -o StrictHostKeyChecking=no"
 	}
-	if d.sshKey != "" {
-		key, err := base64.StdEncoding.DecodeString(d.sshKey)
+	if d.sshKeyBase64 != "" {
+		key, err := base64.StdEncoding.DecodeString(d.sshKeyBase64)
 		if err != nil {
 			return "", "", fmt.Errorf("the option sshkey is no base64: %w", err)
 		}
@@ -107,17 +109,17 @@ func (d *downloader) prepareSSH() (command, home string, err error) {
 	return command, home, nil
 }
 
-// runRepositoryProgram runs a program with limited memory. If out is nil, the output
+// runRepositoryProgram runs a program with limited memory. If stdout is nil, the output
 // is part of the error. The error contains no password of the URL.
-func (d *downloader) runRepositoryProgram(ctx context.Context, p repositoryProgram, env, args []string, out io.Writer) error {
+func (d *downloader) runRepositoryProgram(ctx context.Context, p repositoryProgram, env, args []string, stdout io.Writer) error {
 	if _, err := exec.LookPath(p.name); err != nil {
 		return fmt.Errorf("there is no %s on this machine: install %s", p.name, p.debianPackage)
 	}
 	var output bytes.Buffer
 	cmd := exec.CommandContext(ctx, "sh", slices.Concat([]string{"-c", memoryLimitedScript, p.name}, args)...)
 	cmd.Env, cmd.Stdout, cmd.Stderr = env, &output, &output
-	if out != nil {
-		cmd.Stdout = out
+	if stdout != nil {
+		cmd.Stdout = stdout
 	}
 	err := d.startWithoutProcFS(cmd)
 	if err == nil {
@@ -143,7 +145,7 @@ func (d *downloader) runRepositoryProgram(ctx context.Context, p repositoryProgr
 	if len(text) > 1000 {
 		text = "… " + text[len(text)-1000:]
 	}
-	return fmt.Errorf("%s: %w: %s", p.name, contextCauseOrError(ctx, err), text)
+	return fmt.Errorf("%s: %w: %s", p.name, contextCauseOrRedactedError(ctx, err), text)
 }
 
 // startWithoutProcFS starts a program without access to /proc. This process itself has access to
@@ -157,7 +159,7 @@ func (d *downloader) startWithoutProcFS(cmd *exec.Cmd) error {
 		return err
 	}
 	defer stage.Close()
-	return runOnNewThread(func() error {
+	return osprocess.RunOnNewThread(func() error {
 		if err := restrictThreadWithLandlock(stage, d.Limits.withoutInaccessiblePaths(), false); err != nil && !errors.Is(err, errNoLandlock) {
 			return err
 		}
@@ -166,10 +168,10 @@ func (d *downloader) startWithoutProcFS(cmd *exec.Cmd) error {
 }
 
 // checkRepositorySize rejects a repository that is larger than the limits for unpacked
-// content. The files in metaDir count only with their size.
-func (d *downloader) checkRepositorySize(tree, metaDir string) error {
+// content. The files in vcsMetadataDir count only with their size.
+func (d *downloader) checkRepositorySize(repositoryDir, vcsMetadataDir string) error {
 	t := d.newRepositoryQuota()
-	return fs.WalkDir(d.stagingRoot.FS(), tree, func(name string, e fs.DirEntry, err error) error {
+	return fs.WalkDir(d.stagingRoot.FS(), repositoryDir, func(name string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -177,7 +179,7 @@ func (d *downloader) checkRepositorySize(tree, metaDir string) error {
 		if err != nil {
 			return err
 		}
-		if inside := strings.TrimPrefix(name, tree+"/"); !strings.HasPrefix(inside, metaDir+"/") {
+		if inside := strings.TrimPrefix(name, repositoryDir+"/"); !strings.HasPrefix(inside, vcsMetadataDir+"/") {
 			if err := t.addFile(); err != nil {
 				return err
 			}

@@ -10,7 +10,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -22,6 +21,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/confine"
 	"github.com/nomad-lite/nomad-lite/internal/idrange"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 )
 
 // inheritedEnvNames are the environment variables for network access that a download inherits.
@@ -41,7 +41,7 @@ var errDownloadTimeout = errors.New("the download has taken longer than the limi
 var warnNoLandlockOnce sync.Once
 
 // downloadUserIDs allocates the user ids of the downloads of this process.
-var downloadUserIDs = &userIDAllocator{accountDir: "/etc"}
+var downloadUserIDs = &userIDAllocator{accountFilesDir: "/etc"}
 
 // runDownloadProcess runs the process of one download in the staging directory, and blocks until it
 // has exited. When ctx ends, it kills the process and all processes that the process has started.
@@ -62,12 +62,12 @@ func runDownloadProcess(ctx context.Context, downloadArgs []string, request down
 	defer cancel()
 
 	stderr := &tailBuffer{maxBytes: 4096}
-	p := &downloadProcess{downloadArgs: downloadArgs, stagingDir: stagingDir, request: request, reportWriter: reportWriter, stderr: stderr}
+	p := &downloadProcess{downloadArgs: downloadArgs, stagingDir: stagingDir, request: request, reportWriter: reportWriter, stderrTail: stderr}
 	if err := p.startAsDownloadUser(ctx); err != nil {
 		return fmt.Errorf("start the download: %w", err)
 	}
 	_, err = p.stdin.Write(encoded)
-	waitErr, cleanupErr := p.waitAndCleanUp()
+	waitErr, cleanupErr := p.waitAndReclaimStagingDir()
 	switch {
 	case cleanupErr != nil:
 		return cleanupErr
@@ -88,7 +88,7 @@ type downloadProcess struct {
 	stagingDir   *os.File
 	request      downloadRequest
 	reportWriter io.Writer
-	stderr       *tailBuffer
+	stderrTail   *tailBuffer
 
 	cmd             *exec.Cmd
 	stdin           io.WriteCloser // closed when the process of the hook exits, which ends the download
@@ -100,7 +100,7 @@ type downloadProcess struct {
 // request.
 func (p *downloadProcess) startAsDownloadUser(ctx context.Context) error {
 	if os.Geteuid() != 0 {
-		return p.startWithCredential(ctx, nil)
+		return p.startInNamespacesAs(ctx, nil)
 	}
 	set, err := idrange.ParseDownloadUIDs(p.request.Limits.DownloadUIDs)
 	if err != nil {
@@ -111,7 +111,7 @@ func (p *downloadProcess) startAsDownloadUser(ctx context.Context) error {
 		if p.userID, err = downloadUserIDs.reserveID(ctx, set); err != nil {
 			return err
 		}
-		if err = p.startWithCredential(ctx, &syscall.Credential{Uid: p.userID, Gid: p.userID}); err != nil {
+		if err = p.startInNamespacesAs(ctx, &syscall.Credential{Uid: p.userID, Gid: p.userID}); err != nil {
 			downloadUserIDs.releaseID(p.userID)
 			return err
 		}
@@ -126,7 +126,7 @@ func (p *downloadProcess) startAsDownloadUser(ctx context.Context) error {
 			return nil
 		}
 		p.killProcessGroup()
-		if _, cleanupErr := p.waitAndCleanUp(); err != nil || cleanupErr != nil {
+		if _, cleanupErr := p.waitAndReclaimStagingDir(); err != nil || cleanupErr != nil {
 			return errors.Join(err, cleanupErr)
 		}
 	}
@@ -136,12 +136,12 @@ func (p *downloadProcess) startAsDownloadUser(ctx context.Context) error {
 // isOnlyProcessOfUser reports whether no other process has the user id of the
 // download.
 func (p *downloadProcess) isOnlyProcessOfUser() (bool, error) {
-	pids, err := findProcessesOfUser(p.userID)
+	pids, err := findPIDsOfUser(p.userID)
 	pids = slices.DeleteFunc(pids, func(pid int) bool { return pid == p.cmd.Process.Pid })
 	return len(pids) == 0, err
 }
 
-func (p *downloadProcess) startWithCredential(ctx context.Context, cred *syscall.Credential) error {
+func (p *downloadProcess) startInNamespacesAs(ctx context.Context, cred *syscall.Credential) error {
 	env := []string{"PATH=/usr/local/bin:/usr/bin:/bin", "TMPDIR=" + scratchDirName, "HOME=/nonexistent"}
 	for _, name := range goRuntimeEnvNames {
 		if value, ok := os.LookupEnv(name); ok && slices.Contains(p.request.Limits.EnvNames, name) {
@@ -154,7 +154,7 @@ func (p *downloadProcess) startWithCredential(ctx context.Context, cred *syscall
 	switch {
 	case cred == nil:
 		kinds = kinds[2:]
-	case !p.request.isRepository(): // only git and hg need a user namespace: ssh requires an account for its user id
+	case !p.request.hasRepositorySource(): // only git and hg need a user namespace: ssh requires an account for its user id
 		kinds = kinds[1:]
 	}
 	var err error
@@ -169,7 +169,7 @@ func (p *downloadProcess) startWithCredential(ctx context.Context, cred *syscall
 		p.hasPIDNamespace = kind != 0
 		p.cmd = exec.CommandContext(ctx, "/proc/self/exe", p.downloadArgs...)
 		p.cmd.Args[0] = os.Args[0]
-		p.cmd.Env, p.cmd.Stdout, p.cmd.Stderr, p.cmd.ExtraFiles, p.cmd.SysProcAttr = env, p.reportWriter, p.stderr, []*os.File{p.stagingDir}, attr
+		p.cmd.Env, p.cmd.Stdout, p.cmd.Stderr, p.cmd.ExtraFiles, p.cmd.SysProcAttr = env, p.reportWriter, p.stderrTail, []*os.File{p.stagingDir}, attr
 		p.cmd.WaitDelay = 5 * time.Second // a child of git or hg that keeps stderr open would otherwise delay Wait
 		p.cmd.Cancel = p.killProcessGroup
 		if p.stdin, err = p.cmd.StdinPipe(); err != nil {
@@ -195,16 +195,16 @@ func (p *downloadProcess) killProcessGroup() error {
 	return syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
 }
 
-// waitAndCleanUp waits for the exit of the process, kills the processes that the process has
+// waitAndReclaimStagingDir waits for the exit of the process, kills the processes that the process has
 // started, and gives the staging directory back to root. waitErr is the error of the exit. If
 // cleanupErr is not nil, the content of the directory must not be used.
-func (p *downloadProcess) waitAndCleanUp() (waitErr, cleanupErr error) {
+func (p *downloadProcess) waitAndReclaimStagingDir() (waitErr, cleanupErr error) {
 	waitErr = p.cmd.Wait()
 	if os.Geteuid() != 0 {
 		return waitErr, nil
 	}
 	if !p.hasPIDNamespace {
-		cleanupErr = killProcessesOfUser(p.userID)
+		cleanupErr = killProcessesOfUserAndWait(p.userID)
 	}
 	// Both calls use the open handle and not the path. With mode 0700 other users
 	// cannot reach the content.
@@ -217,36 +217,25 @@ func (p *downloadProcess) waitAndCleanUp() (waitErr, cleanupErr error) {
 
 // startConfinedCommand starts a command with all restrictions that this machine
 // supports.
-func startConfinedCommand(cmd *exec.Cmd, stage *os.File, request downloadRequest) error {
-	return runOnNewThread(func() error { return confineThreadAndStart(cmd, stage, request) })
-}
-
-// runOnNewThread calls f, which restricts its thread, on a new thread. The
-// thread exits with the goroutine, because it cannot run other goroutines.
-func runOnNewThread(f func() error) error {
-	result := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		result <- f()
-	}()
-	return <-result
+func startConfinedCommand(cmd *exec.Cmd, stagingDir *os.File, request downloadRequest) error {
+	return osprocess.RunOnNewThread(func() error { return confineThreadAndStart(cmd, stagingDir, request) })
 }
 
 // confineThreadAndStart restricts the calling thread permanently, and starts a command,
 // which inherits the restrictions.
-func confineThreadAndStart(cmd *exec.Cmd, stage *os.File, request downloadRequest) error {
-	if request.isRepository() && os.Geteuid() == 0 {
-		shown, err := mountStagingDirIfUnreachable(stage)
+func confineThreadAndStart(cmd *exec.Cmd, stagingDir *os.File, request downloadRequest) error {
+	if request.hasRepositorySource() && os.Geteuid() == 0 {
+		shown, err := mountStagingDirIfUnreachable(stagingDir)
 		if err != nil {
 			hclog.Default().Debug("git and hg may not find their directory", "error", err)
 		}
 		if shown != nil {
 			defer shown.Close()
-			stage, cmd.ExtraFiles = shown, []*os.File{shown}
+			stagingDir, cmd.ExtraFiles = shown, []*os.File{shown}
 		}
 	}
 	if !request.Limits.DisableLandlock {
-		err := restrictThreadWithLandlock(stage, request.Limits, cmd.SysProcAttr.UidMappings != nil)
+		err := restrictThreadWithLandlock(stagingDir, request.Limits, cmd.SysProcAttr.UidMappings != nil)
 		switch {
 		case errors.Is(err, errNoLandlock):
 			warnNoLandlockOnce.Do(func() {

@@ -152,9 +152,9 @@ func (s *s3Source) setDefaultsFromEnv(env map[string]string) error {
 	return nil
 }
 
-// copyRegionAndCredentials copies the region and the credentials of another source in
+// copyCredentialsIfSameBucket copies the region and the credentials of another source in
 // the same bucket, if s has no credentials.
-func (s *s3Source) copyRegionAndCredentials(other *s3Source) {
+func (s *s3Source) copyCredentialsIfSameBucket(other *s3Source) {
 	if s.credentials.AccessKeyID == "" && s.endpoint == other.endpoint && s.bucket == other.bucket {
 		s.credentials, s.region = other.credentials, other.region
 	}
@@ -205,9 +205,9 @@ func (s *s3Source) objectURL(source *url.URL) *url.URL {
 // emptyPayloadHash is the SHA-256 of the body of a GET request.
 const emptyPayloadHash = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
-// signRequest signs a request. If the source has no credentials, or the URL or the headers already
-// authorize the request, signRequest changes nothing.
-func (s *s3Source) signRequest(r *http.Request, now time.Time) error {
+// signRequestIfNeeded signs a request. If the source has no credentials, or the URL or the headers already
+// authorize the request, signRequestIfNeeded changes nothing.
+func (s *s3Source) signRequestIfNeeded(r *http.Request, now time.Time) error {
 	if s.credentials.AccessKeyID == "" || s.hasSignedQuery || r.Header.Get("Authorization") != "" {
 		return nil
 	}
@@ -297,7 +297,7 @@ func (d *downloader) downloadS3(ctx context.Context) error {
 	if d.checksum == "" && format == nil && (d.Mode == "dir" || d.subpath != "") {
 		return d.downloadS3Prefix(ctx)
 	}
-	err = d.downloadFile(ctx)
+	err = d.downloadAndUnpackFile(ctx)
 	if d.checksum != "" || d.Mode == "file" || !isMissingObjectError(err) {
 		return err
 	}
@@ -335,8 +335,8 @@ func (d *downloader) downloadS3Prefix(ctx context.Context) error {
 	// counter that does not change the total.
 	source, address := *d.parsedSource, *d.s3
 	address.versionID, source.s3 = "", &address
-	object := &downloader{downloadRequest: d.downloadRequest, parsedSource: &source, stagingRoot: d.stagingRoot, transferCounter: new(transferCounter), client: d.newHTTPClient()}
-	defer object.client.CloseIdleConnections()
+	object := &downloader{downloadRequest: d.downloadRequest, parsedSource: &source, stagingRoot: d.stagingRoot, transferCounter: new(transferCounter), sharedHTTPClient: d.newHTTPClient()}
+	defer object.sharedHTTPClient.CloseIdleConnections()
 	u := &unpacker{root: root, unpackQuota: unpackQuota{limits: d.Limits}}
 	found := false
 	err = object.listObjects(ctx, prefix, func(o listedS3Object) error {
@@ -344,12 +344,12 @@ func (d *downloader) downloadS3Prefix(ctx context.Context) error {
 		if err := u.addFile(); err != nil {
 			return err
 		}
-		name, err := cleanObjectName(prefix, o)
+		name, err := cleanObjectNameBelowPrefix(prefix, o)
 		if err != nil || name == "" {
 			return err
 		}
 		address.key = o.Key
-		return object.writeObject(ctx, u, name, d.transferCounter)
+		return object.downloadObjectToFile(ctx, u, name, d.transferCounter)
 	})
 	if err != nil {
 		return err
@@ -357,11 +357,11 @@ func (d *downloader) downloadS3Prefix(ctx context.Context) error {
 	if !found {
 		return errNoObjects
 	}
-	return d.moveTreeToResult(unpackedDirName, path.Base(d.s3.key))
+	return d.moveTreeOrSubpathToResult(unpackedDirName, path.Base(d.s3.key))
 }
 
-// writeObject downloads the object of d's source to a new file called name in the directory of u.
-func (d *downloader) writeObject(ctx context.Context, u *unpacker, name string, counter io.Writer) error {
+// downloadObjectToFile downloads the object of d's source to a new file called name in the directory of u.
+func (d *downloader) downloadObjectToFile(ctx context.Context, u *unpacker, name string, receivedBytesCounter io.Writer) error {
 	switch info, err := u.root.Lstat(name); {
 	case err == nil && info.IsDir():
 		return fmt.Errorf("object %q is a directory already, because another object lies below it", name)
@@ -378,19 +378,19 @@ func (d *downloader) writeObject(ctx context.Context, u *unpacker, name string, 
 		return fmt.Errorf("object %q: %w", name, err)
 	}
 	defer body.Close()
-	var w = counter
+	var w = receivedBytesCounter
 	if limit := d.Limits.HTTPMaxBytes; limit > 0 {
-		w = io.MultiWriter(&limitWriter{remainingBytes: limit, newLimitError: func() error { return newFileTooLargeError(limit) }}, counter)
+		w = io.MultiWriter(&byteLimitChecker{remainingBytes: limit, newLimitError: func() error { return newFileTooLargeError(limit) }}, receivedBytesCounter)
 	}
-	if err := u.writeFile(name, 0o644, io.TeeReader(body, w)); err != nil {
-		return fmt.Errorf("object %q: %w", name, contextCauseOrError(ctx, err))
+	if err := u.writeNewFile(name, 0o644, io.TeeReader(body, w)); err != nil {
+		return fmt.Errorf("object %q: %w", name, contextCauseOrRedactedError(ctx, err))
 	}
 	return nil
 }
 
-// cleanObjectName returns the name of an object below the prefix. The name is ""
+// cleanObjectNameBelowPrefix returns the name of an object below the prefix. The name is ""
 // for an empty object that stands for a directory. The keys come from the server.
-func cleanObjectName(prefix string, o listedS3Object) (string, error) {
+func cleanObjectNameBelowPrefix(prefix string, o listedS3Object) (string, error) {
 	name, ok := strings.CutPrefix(o.Key, prefix)
 	switch {
 	case !ok:
@@ -401,7 +401,7 @@ func cleanObjectName(prefix string, o listedS3Object) (string, error) {
 		return "", nil
 	}
 	isDir := strings.HasSuffix(name, "/")
-	clean, err := cleanEntryName(strings.TrimSuffix(name, "/"))
+	clean, err := validateAndCleanEntryName(strings.TrimSuffix(name, "/"))
 	if err != nil {
 		return "", fmt.Errorf("object %q: %w", shortenForError(o.Key), err)
 	}
@@ -464,10 +464,10 @@ func (d *downloader) listObjects(ctx context.Context, prefix string, do func(lis
 	}
 }
 
-func (d *downloader) listObjectsPage(ctx context.Context, prefix, token string) (*s3Listing, error) {
+func (d *downloader) listObjectsPage(ctx context.Context, prefix, continuationToken string) (*s3Listing, error) {
 	q := url.Values{"list-type": {"2"}, "encoding-type": {"url"}, "prefix": {prefix}}
-	if token != "" {
-		q.Set("continuation-token", token)
+	if continuationToken != "" {
+		q.Set("continuation-token", continuationToken)
 	}
 	query := strings.ReplaceAll(q.Encode(), "+", "%20")
 	response, err := d.sendWithRegionRetry(func() (*http.Response, error) {
@@ -475,20 +475,20 @@ func (d *downloader) listObjectsPage(ctx context.Context, prefix, token string) 
 		if err != nil {
 			return nil, err
 		}
-		if err := d.s3.signRequest(request, time.Now()); err != nil {
+		if err := d.s3.signRequestIfNeeded(request, time.Now()); err != nil {
 			return nil, err
 		}
-		return d.client.Do(request)
+		return d.sharedHTTPClient.Do(request)
 	})
 	if err != nil {
-		return nil, contextCauseOrError(ctx, err)
+		return nil, contextCauseOrRedactedError(ctx, err)
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("%w: %w", errListRejected, d.s3.newResponseError(response))
 	}
 	page, err := parseS3Listing(response.Body)
-	return page, contextCauseOrError(ctx, err)
+	return page, contextCauseOrRedactedError(ctx, err)
 }
 
 // sendWithRegionRetry sends a request and, if the bucket is in another region, sends it a

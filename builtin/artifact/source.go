@@ -24,7 +24,7 @@ type parsedSource struct {
 	fileNameOption string
 	revision       string // revision of a repository; "" means the default
 	cloneDepth     string
-	sshKey         string    // private key in base64
+	sshKeyBase64   string    // private key in base64
 	s3             *s3Source // nil if the source is not of type s3
 }
 
@@ -59,7 +59,7 @@ func parseSource(text string, options map[string]string) (*parsedSource, error) 
 			getter = "git"
 		}
 	}
-	if repository, ok := expandRepositoryPath(text); ok {
+	if repository, ok := expandRepositoryPathToURL(text); ok {
 		text, getter = repository, "git"
 	}
 	if host, _, _ := strings.Cut(text, "/"); getter == "s3" || getter == "" {
@@ -111,7 +111,7 @@ func parseSource(text string, options map[string]string) (*parsedSource, error) 
 			return nil, fmt.Errorf("the part %q of the source leads out of it", sub)
 		}
 	}
-	return s, s.parseOptions(options)
+	return s, s.mergeAndExtractOptions(options)
 }
 
 // hasChecksumFile reports whether the checksum must be looked up in a file of
@@ -155,8 +155,8 @@ func unsupportedSchemeError(scheme string) error {
 	return fmt.Errorf("%w: there are http, https, s3, git and hg", err)
 }
 
-// expandRepositoryPath expands host/owner/repository[/part] to a URL.
-func expandRepositoryPath(text string) (string, bool) {
+// expandRepositoryPathToURL expands host/owner/repository[/part] to a URL.
+func expandRepositoryPathToURL(text string) (string, bool) {
 	rest, query, _ := strings.Cut(text, "?")
 	parts := strings.SplitN(rest, "/", 4)
 	if len(parts) < 3 || !slices.Contains(repositoryHosts, parts[0]) {
@@ -175,9 +175,9 @@ func expandRepositoryPath(text string) (string, bool) {
 	return full, true
 }
 
-// parseOptions merges the options of the artifact block into the query of the URL, stores the
+// mergeAndExtractOptions merges the options of the artifact block into the query of the URL, stores the
 // options that are for the download in s, and removes them from the query.
-func (s *parsedSource) parseOptions(options map[string]string) error {
+func (s *parsedSource) mergeAndExtractOptions(options map[string]string) error {
 	q, err := url.ParseQuery(s.url.RawQuery)
 	if err != nil {
 		return fmt.Errorf("the query of the source: %w", err)
@@ -190,9 +190,9 @@ func (s *parsedSource) parseOptions(options map[string]string) error {
 	s3Options := map[string]string{}
 	switch s.sourceType {
 	case "git":
-		ours = map[string]*string{"checksum": &s.checksum, "archive": &s.archiveOption, "ref": &s.revision, "depth": &s.cloneDepth, "sshkey": &s.sshKey}
+		ours = map[string]*string{"checksum": &s.checksum, "archive": &s.archiveOption, "ref": &s.revision, "depth": &s.cloneDepth, "sshkey": &s.sshKeyBase64}
 	case "hg":
-		ours = map[string]*string{"checksum": &s.checksum, "archive": &s.archiveOption, "rev": &s.revision, "sshkey": &s.sshKey}
+		ours = map[string]*string{"checksum": &s.checksum, "archive": &s.archiveOption, "rev": &s.revision, "sshkey": &s.sshKeyBase64}
 	case "s3":
 		for _, name := range s3OptionNames {
 			s3Options[name] = q.Get(name)

@@ -31,31 +31,31 @@ type archiveFormat struct {
 var archiveFormats = []archiveFormat{
 	{[]string{"tar.gz", "tgz"}, openGzip, (*unpacker).unpackTar},
 	{[]string{"tar.bz2", "tbz2"}, openBzip2, (*unpacker).unpackTar},
-	{[]string{"tar.xz", "txz"}, decompressWithCommand("xz", "xz-utils", "--memlimit=256MiB"), (*unpacker).unpackTar},
-	{[]string{"tar.zst", "tzst"}, decompressWithCommand("zstd", "zstd", "--memory=256MB"), (*unpacker).unpackTar},
+	{[]string{"tar.xz", "txz"}, openStreamWithCommand("xz", "xz-utils", "--memlimit=256MiB"), (*unpacker).unpackTar},
+	{[]string{"tar.zst", "tzst"}, openStreamWithCommand("zstd", "zstd", "--memory=256MB"), (*unpacker).unpackTar},
 	{[]string{"tar"}, openUncompressed, (*unpacker).unpackTar},
 	{[]string{"zip"}, openUncompressed, (*unpacker).unpackZip},
 	{[]string{"gz"}, openGzip, nil},
 	{[]string{"bz2"}, openBzip2, nil},
-	{[]string{"xz"}, decompressWithCommand("xz", "xz-utils", "--memlimit=256MiB"), nil},
-	{[]string{"zst"}, decompressWithCommand("zstd", "zstd", "--memory=256MB"), nil},
+	{[]string{"xz"}, openStreamWithCommand("xz", "xz-utils", "--memlimit=256MiB"), nil},
+	{[]string{"zst"}, openStreamWithCommand("zstd", "zstd", "--memory=256MB"), nil},
 }
 
 // findArchiveFormat returns the format that the archive option or, without the option,
 // the file name says. nil means that the file is not an archive.
-func findArchiveFormat(name, option string) (*archiveFormat, error) {
-	if on, err := strconv.ParseBool(option); err == nil && !on {
+func findArchiveFormat(fileName, archiveOption string) (*archiveFormat, error) {
+	if on, err := strconv.ParseBool(archiveOption); err == nil && !on {
 		return nil, nil
 	}
 	for i := range archiveFormats {
 		for _, ending := range archiveFormats[i].extensions {
-			if option == ending || option == "" && len(name) > len(ending)+1 && strings.HasSuffix(name, "."+ending) {
+			if archiveOption == ending || archiveOption == "" && len(fileName) > len(ending)+1 && strings.HasSuffix(fileName, "."+ending) {
 				return &archiveFormats[i], nil
 			}
 		}
 	}
-	if option != "" {
-		return nil, fmt.Errorf("the archive option %q is neither a kind of archive that is known here nor false", option)
+	if archiveOption != "" {
+		return nil, fmt.Errorf("the archive option %q is neither a kind of archive that is known here nor false", archiveOption)
 	}
 	return nil, nil
 }
@@ -82,18 +82,18 @@ func openBzip2(_ context.Context, f *os.File) (io.ReadCloser, error) {
 	return io.NopCloser(bzip2.NewReader(bufio.NewReaderSize(f, 64<<10))), nil
 }
 
-// decompressWithCommand returns a function that starts a decompression program for a file. The
+// openStreamWithCommand returns a function that starts a decompression program for a file. The
 // program inherits the restrictions of this process.
-func decompressWithCommand(name, pkg, memoryFlag string) func(context.Context, *os.File) (io.ReadCloser, error) {
+func openStreamWithCommand(command, debianPackage, memoryFlag string) func(context.Context, *os.File) (io.ReadCloser, error) {
 	return func(ctx context.Context, f *os.File) (io.ReadCloser, error) {
-		p := &decompressor{cmd: exec.CommandContext(ctx, name, "-d", "-c", "-q", memoryFlag)}
+		p := &decompressor{cmd: exec.CommandContext(ctx, command, "-d", "-c", "-q", memoryFlag)}
 		p.cmd.Stdin, p.cmd.Stderr = f, &p.stderr
 		var err error
 		if p.stdout, err = p.cmd.StdoutPipe(); err != nil {
 			return nil, err
 		}
 		if err := p.cmd.Start(); errors.Is(err, exec.ErrNotFound) {
-			return nil, fmt.Errorf("there is no %s on this machine: install %s", name, pkg)
+			return nil, fmt.Errorf("there is no %s on this machine: install %s", command, debianPackage)
 		} else if err != nil {
 			return nil, err
 		}
@@ -163,7 +163,7 @@ func (d *downloader) unpack(ctx context.Context, format *archiveFormat, from, to
 	t := unpackQuota{limits: d.Limits, archiveBytes: info.Size()}
 	if format.unpackEntries == nil {
 		u := &unpacker{root: d.stagingRoot, unpackQuota: t}
-		return contextCauseOrError(ctx, u.writeFile(to, 0o644, stream))
+		return contextCauseOrRedactedError(ctx, u.writeNewFile(to, 0o644, stream))
 	}
 	if err := d.stagingRoot.Mkdir(to, 0o755); err != nil {
 		return err
@@ -173,7 +173,7 @@ func (d *downloader) unpack(ctx context.Context, format *archiveFormat, from, to
 		return err
 	}
 	defer root.Close()
-	return contextCauseOrError(ctx, format.unpackEntries(&unpacker{root: root, unpackQuota: t}, f, stream))
+	return contextCauseOrRedactedError(ctx, format.unpackEntries(&unpacker{root: root, unpackQuota: t}, f, stream))
 }
 
 func (u *unpacker) unpackTar(_ *os.File, stream io.Reader) error {
@@ -194,7 +194,7 @@ func (u *unpacker) unpackTar(_ *os.File, stream io.Reader) error {
 		if err := u.addFile(); err != nil {
 			return err
 		}
-		name, err := cleanEntryName(h.Name)
+		name, err := validateAndCleanEntryName(h.Name)
 		if err != nil {
 			return err
 		}
@@ -203,13 +203,13 @@ func (u *unpacker) unpackTar(_ *os.File, stream io.Reader) error {
 		case tar.TypeDir:
 			err = u.makeDir(name, mode)
 		case tar.TypeReg, tar.TypeGNUSparse:
-			err = u.writeRegularFile(name, mode, r)
+			err = u.replaceRegularFile(name, mode, r)
 		case tar.TypeSymlink:
 			err = u.makeSymlink(name, h.Linkname)
 		case tar.TypeLink:
 			err = u.makeHardLink(name, h.Linkname)
 		default:
-			err = fmt.Errorf("entry %q is %s", name, describeFileType(mode))
+			err = fmt.Errorf("entry %q is %s", name, describeUnsupportedFileType(mode))
 		}
 		if err != nil {
 			return err
@@ -234,7 +234,7 @@ func (u *unpacker) unpackZipEntry(e *zip.File) error {
 	if err := u.addFile(); err != nil {
 		return err
 	}
-	name, err := cleanEntryName(e.Name)
+	name, err := validateAndCleanEntryName(e.Name)
 	if err != nil {
 		return err
 	}
@@ -249,7 +249,7 @@ func (u *unpacker) unpackZipEntry(e *zip.File) error {
 	defer content.Close()
 	switch {
 	case mode.IsRegular():
-		return u.writeRegularFile(name, mode, content)
+		return u.replaceRegularFile(name, mode, content)
 	case mode.Type() == fs.ModeSymlink:
 		target, err := io.ReadAll(io.LimitReader(content, 4096))
 		if err != nil {
@@ -257,7 +257,7 @@ func (u *unpacker) unpackZipEntry(e *zip.File) error {
 		}
 		return u.makeSymlink(name, string(target))
 	}
-	return fmt.Errorf("entry %q is %s", name, describeFileType(mode))
+	return fmt.Errorf("entry %q is %s", name, describeUnsupportedFileType(mode))
 }
 
 // makeDir makes a directory that the owner can write to, whatever mode the archive has for the
@@ -311,16 +311,16 @@ func (u *unpacker) makeParentsAndRemoveExisting(name string) error {
 	return nil
 }
 
-func (u *unpacker) writeRegularFile(name string, mode fs.FileMode, content io.Reader) error {
+func (u *unpacker) replaceRegularFile(name string, mode fs.FileMode, content io.Reader) error {
 	if err := u.makeParentsAndRemoveExisting(name); err != nil {
 		return err
 	}
-	return u.writeFile(name, mode, content)
+	return u.writeNewFile(name, mode, content)
 }
 
-// writeFile writes a new file. It keeps the special mode bits, which the installer removes and
+// writeNewFile writes a new file. It keeps the special mode bits, which the installer removes and
 // reports.
-func (u *unpacker) writeFile(name string, mode fs.FileMode, content io.Reader) error {
+func (u *unpacker) writeNewFile(name string, mode fs.FileMode, content io.Reader) error {
 	f, err := u.root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
@@ -347,7 +347,7 @@ func (u *unpacker) makeSymlink(name, target string) error {
 
 // makeHardLink makes a hard link to a file that was already unpacked.
 func (u *unpacker) makeHardLink(name, target string) error {
-	clean, err := cleanEntryName(target)
+	clean, err := validateAndCleanEntryName(target)
 	if err != nil {
 		return fmt.Errorf("hard link %q leads out of the artifact, to %q", name, target)
 	}

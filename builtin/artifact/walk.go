@@ -17,14 +17,14 @@ import (
 // root. Only the calling thread and its child processes see the mount, which ends with the
 // last of them: the thread must exit afterwards.
 //
-// mountStagingDirIfUnreachable returns the open directory on which it has mounted, or nil if no mount
+// mountedDir is the open directory on which mountStagingDirIfUnreachable has mounted, or nil if no mount
 // was necessary.
-func mountStagingDirIfUnreachable(stage *os.File) (*os.File, error) {
-	path, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(int(stage.Fd())))
+func mountStagingDirIfUnreachable(stagingDir *os.File) (mountedDir *os.File, err error) {
+	path, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(int(stagingDir.Fd())))
 	if err != nil {
 		return nil, err
 	}
-	closed, err := findInaccessibleParent(path)
+	closed, err := findParentClosedToOtherUsers(path)
 	if closed == "" || err != nil {
 		return nil, err
 	}
@@ -40,29 +40,29 @@ func mountStagingDirIfUnreachable(stage *os.File) (*os.File, error) {
 	if err := unix.Mount(path, closed, "", unix.MS_BIND, ""); err != nil {
 		return nil, fmt.Errorf("mount on %s: %w", closed, err)
 	}
-	shown, err := os.Open(closed)
+	mountedDir, err = os.Open(closed)
 	if err != nil {
 		return nil, err
 	}
 	// The path may lead to another directory, because a task can replace a
 	// directory in it.
-	want, err := stage.Stat()
+	want, err := stagingDir.Stat()
 	if err == nil {
 		var got os.FileInfo
-		if got, err = shown.Stat(); err == nil && !os.SameFile(got, want) {
+		if got, err = mountedDir.Stat(); err == nil && !os.SameFile(got, want) {
 			err = fmt.Errorf("%s was replaced", path)
 		}
 	}
 	if err != nil {
-		shown.Close()
+		mountedDir.Close()
 		return nil, err
 	}
-	return shown, nil
+	return mountedDir, nil
 }
 
-// findInaccessibleParent returns the first directory above path that not every user
+// findParentClosedToOtherUsers returns the first directory above path that not every user
 // can enter, or "".
-func findInaccessibleParent(path string) (string, error) {
+func findParentClosedToOtherUsers(path string) (string, error) {
 	for dir, rest := "/", strings.Trim(path, "/"); rest != ""; {
 		info, err := os.Lstat(dir)
 		if err != nil {

@@ -31,13 +31,13 @@ func registryAuthHeader(ctx context.Context, image reference.Named, taskAuth *au
 	switch {
 	case taskAuth != nil && (taskAuth.Username != "" || taskAuth.Password != ""):
 		auth = &registry.AuthConfig{Username: taskAuth.Username, Password: taskAuth.Password, ServerAddress: taskAuth.ServerAddr}
-	case pluginAuth.Config != "":
-		if auth, err = readAuthFromFile(ctx, pluginAuth.Config, server); err != nil {
+	case pluginAuth.ConfigPath != "":
+		if auth, err = readAuthFromFile(ctx, pluginAuth.ConfigPath, server); err != nil {
 			return "", fmt.Errorf("auth.config: %w", err)
 		}
 	}
-	if auth == nil && pluginAuth.Helper != "" {
-		if auth, err = runCredentialHelper(ctx, pluginAuth.Helper, server); err != nil {
+	if auth == nil && pluginAuth.CredentialHelperName != "" {
+		if auth, err = runCredentialHelper(ctx, pluginAuth.CredentialHelperName, server); err != nil {
 			return "", fmt.Errorf("auth.helper: %w", err)
 		}
 	}

@@ -25,11 +25,11 @@ import (
 //
 // BenchmarkDriver of package rawexec has the start of a process.
 func BenchmarkStart(b *testing.B) {
-	e := dockertest.Start(b)
+	e := dockertest.StartOrSkip(b)
 	ctx := b.Context()
 	b.Run("docker", func(b *testing.B) {
 		d := &Driver{config: pluginConfig{Endpoint: e.Host}, images: newImageStore()}
-		d.engine = newEngineRef(e.Client)
+		d.engine = newUntypedEngineClient(e.Client)
 		d.images.setEngineAndConfig(e.Client, &d.config)
 		b.Cleanup(d.reaper.stopReaping)
 		dir := b.TempDir()
@@ -51,7 +51,7 @@ func BenchmarkStart(b *testing.B) {
 				b.Fatal(err)
 			}
 			b.StopTimer()
-			d.config.GC.Container = true
+			d.config.GC.RemoveExitedContainers = true
 			if err := task.Destroy(ctx); err != nil {
 				b.Fatal(err)
 			}
@@ -88,7 +88,7 @@ func BenchmarkStart(b *testing.B) {
 // removeBenchContainer removes a container without being measured.
 func removeBenchContainer(b *testing.B, ctx context.Context, engine *client.Client, name string) {
 	b.StopTimer()
-	if err := removeContainer(ctx, engine, name); err != nil {
+	if err := killAndRemoveContainer(ctx, engine, name); err != nil {
 		b.Fatal(err)
 	}
 	b.StartTimer()

@@ -50,15 +50,15 @@ type infraImageConfig struct {
 }
 
 type tlsConfig struct {
-	Cert string `codec:"cert"`
-	Key  string `codec:"key"`
-	CA   string `codec:"ca"`
+	CertPath string `codec:"cert"`
+	KeyPath  string `codec:"key"`
+	CAPath   string `codec:"ca"`
 }
 
 // registryAuthConfig is where the driver finds credentials of registries.
 type registryAuthConfig struct {
-	Config string `codec:"config"` // path of a file in the format of ~/.docker/config.json
-	Helper string `codec:"helper"` // suffix of the program docker-credential-…
+	ConfigPath           string `codec:"config"` // path of a file in the format of ~/.docker/config.json
+	CredentialHelperName string `codec:"helper"` // suffix of the program docker-credential-…
 }
 
 type loggingConfig struct {
@@ -68,10 +68,10 @@ type loggingConfig struct {
 
 // gcConfig is what the driver removes when a task has ended.
 type gcConfig struct {
-	Image              bool                    `codec:"image"`
-	ImageDelay         string                  `codec:"image_delay"`
-	Container          bool                    `codec:"container"`
-	DanglingContainers danglingContainerConfig `codec:"dangling_containers"`
+	RemoveUnusedImages     bool                    `codec:"image"`
+	ImageDelay             string                  `codec:"image_delay"`
+	RemoveExitedContainers bool                    `codec:"container"`
+	DanglingContainers     danglingContainerConfig `codec:"dangling_containers"`
 
 	imageRemovalDelay time.Duration // parsed ImageDelay
 }
@@ -115,21 +115,21 @@ type unsupportedPluginConfig struct {
 	WindowsAllowInsecure bool `codec:"windows_allow_insecure_container_admin"`
 }
 
-func stringAttrWithDefault(name, value string) *hclspec.Spec {
-	return hclspec.Default(hclspec.Attr(name, "string", false), hclspec.Literal(`"`+value+`"`))
+func stringAttrWithDefault(name, defaultValue string) *hclspec.Spec {
+	return hclspec.Default(hclspec.Attr(name, "string", false), hclspec.Literal(`"`+defaultValue+`"`))
 }
 
-func boolAttrWithDefault(name string, value bool) *hclspec.Spec {
-	return hclspec.Default(hclspec.Attr(name, "bool", false), hclspec.Literal(fmt.Sprint(value)))
+func boolAttrWithDefault(name string, defaultValue bool) *hclspec.Spec {
+	return hclspec.Default(hclspec.Attr(name, "bool", false), hclspec.Literal(fmt.Sprint(defaultValue)))
 }
 
-func numberAttrWithDefault(name string, value int) *hclspec.Spec {
-	return hclspec.Default(hclspec.Attr(name, "number", false), hclspec.Literal(strconv.Itoa(value)))
+func numberAttrWithDefault(name string, defaultValue int) *hclspec.Spec {
+	return hclspec.Default(hclspec.Attr(name, "number", false), hclspec.Literal(strconv.Itoa(defaultValue)))
 }
 
-func stringListAttrWithDefault(name string, values ...string) *hclspec.Spec {
-	quoted := make([]string, 0, len(values))
-	for _, value := range values {
+func stringListAttrWithDefault(name string, defaultValues ...string) *hclspec.Spec {
+	quoted := make([]string, 0, len(defaultValues))
+	for _, value := range defaultValues {
 		quoted = append(quoted, strconv.Quote(value))
 	}
 	return hclspec.Default(hclspec.Attr(name, "list(string)", false), hclspec.Literal("["+strings.Join(quoted, ", ")+"]"))
@@ -203,8 +203,8 @@ var configSchema = hclspec.Object(map[string]*hclspec.Spec{
 	"windows_allow_insecure_container_admin": hclspec.Attr("windows_allow_insecure_container_admin", "bool", false),
 })
 
-// validate checks the configuration and parses its durations.
-func (c *pluginConfig) validate() error {
+// validateAndParseDurations checks the configuration and parses its durations.
+func (c *pluginConfig) validateAndParseDurations() error {
 	for _, d := range []struct {
 		name string
 		text string

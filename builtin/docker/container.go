@@ -52,9 +52,9 @@ type containerBuilder struct {
 type containerPlan struct {
 	createOptions        *client.ContainerCreateOptions
 	driverMountedSources []driverMountedSource // the driver mounts these before it creates the container
-	// hasTaskReplaceableSources is true if the engine mounts paths that only the task itself could replace. No
+	// engineMountsTaskReplaceablePaths is true if the engine mounts paths that only the task itself could replace. No
 	// other container of the task may run while the engine mounts them.
-	hasTaskReplaceableSources bool
+	engineMountsTaskReplaceablePaths bool
 }
 
 // planContainer returns the plan for the container of a task, or an error that names the option
@@ -62,7 +62,7 @@ type containerPlan struct {
 // cannot mount sources itself; nil means that it can.
 func planContainer(p *pluginConfig, t *taskConfig, start *sdk.StartRequest, cannotBindMountReason error) (*containerPlan, error) {
 	b := &containerBuilder{pluginConfig: p, taskConfig: t, start: start, cannotBindMountReason: cannotBindMountReason}
-	b.setCommand()
+	b.setImageCommandAndEnv()
 	for _, set := range []func() error{b.setLogging, b.setLabels, b.setIsolation, b.setLimits, b.setMounts, b.setDevices} {
 		if err := set(); err != nil {
 			return nil, err
@@ -86,7 +86,7 @@ func containerName(start *sdk.StartRequest) string {
 	return strings.ReplaceAll(start.Name, "/", "_") + "-" + start.AllocID
 }
 
-func (b *containerBuilder) setCommand() {
+func (b *containerBuilder) setImageCommandAndEnv() {
 	c := b.taskConfig.commandConfig
 	b.containerConfig.Image = b.taskConfig.Image
 	b.containerConfig.Entrypoint = c.Entrypoint
@@ -114,17 +114,17 @@ func (b *containerBuilder) setCommand() {
 // addDataDirectoryLabel adds the label of the data directory. Under Nomad the data directory has no id,
 // and the label is not set.
 func addDataDirectoryLabel(labels map[string]string) {
-	if id := sdk.DirectoryID(); id != "" {
+	if id := sdk.DataDirectoryID(); id != "" {
 		labels[labelDirectoryID] = id
 	}
 }
 
-// isOfOtherAgent reports whether a container belongs to another data directory whose keeper runs.
+// isOfOtherRunningAgent reports whether a container belongs to another data directory whose keeper runs.
 // That directory can be a copy of this agent's directory, so that allocations of both have the same
 // ids. A container of a directory without a running keeper is an orphan.
-func isOfOtherAgent(labels map[string]string) bool {
+func isOfOtherRunningAgent(labels map[string]string) bool {
 	id := labels[labelDirectoryID]
-	return id != "" && id != sdk.DirectoryID() && sdk.IsDirectoryActive(id)
+	return id != "" && id != sdk.DataDirectoryID() && sdk.IsDataDirectoryInUse(id)
 }
 
 func (b *containerBuilder) setLabels() error {
@@ -176,7 +176,7 @@ func (b *containerBuilder) setLimits() error {
 		b.hostConfig.OomScoreAdj = *l.OOMScoreAdj
 	}
 	b.hostConfig.CpusetCpus = l.CpusetCpus
-	b.hostConfig.ShmSize = l.ShmSize
+	b.hostConfig.ShmSize = l.ShmSizeBytes
 	pids := b.pluginConfig.PidsLimit
 	if l.PidsLimit > 0 {
 		if pids > 0 && l.PidsLimit > pids {
@@ -216,11 +216,11 @@ func (b *containerBuilder) setResources(r *driver.Resources) error {
 	case r.MemoryMaxMB > r.MemoryMB:
 		hardMB, softMB = r.MemoryMaxMB, r.MemoryMB
 	}
-	if l.MemoryHardLimit > 0 {
-		if l.MemoryHardLimit < r.MemoryMB {
-			return fmt.Errorf("memory_hard_limit is %d MB, less than the memory of the task, %d MB", l.MemoryHardLimit, r.MemoryMB)
+	if l.MemoryHardLimitMB > 0 {
+		if l.MemoryHardLimitMB < r.MemoryMB {
+			return fmt.Errorf("memory_hard_limit is %d MB, less than the memory of the task, %d MB", l.MemoryHardLimitMB, r.MemoryMB)
 		}
-		hardMB, softMB = l.MemoryHardLimit, r.MemoryMB
+		hardMB, softMB = l.MemoryHardLimitMB, r.MemoryMB
 	}
 	b.hostConfig.Memory, b.hostConfig.MemoryReservation = hardMB*mebibyte, softMB*mebibyte
 	b.hostConfig.MemorySwap = b.hostConfig.Memory // the limit of memory and swap together, so that the task has no swap

@@ -35,7 +35,7 @@ func build(t *testing.T, plugin, task map[string]any, change func(*sdk.StartRequ
 func buildPlan(t *testing.T, plugin, task map[string]any, change func(*sdk.StartRequest), noBind error) (*containerPlan, error) {
 	t.Helper()
 	p := decodeBlock[pluginConfig](t, configSchema, plugin)
-	if err := p.validate(); err != nil {
+	if err := p.validateAndParseDurations(); err != nil {
 		return nil, err
 	}
 	body := map[string]any{"image": "i:1"}
@@ -51,7 +51,7 @@ func buildPlan(t *testing.T, plugin, task map[string]any, change func(*sdk.Start
 	if err := start.Config(&c); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.validate(); err != nil {
+	if err := c.validateAndParseDurations(); err != nil {
 		return nil, err
 	}
 	return planContainer(&p, &c, start, noBind)

@@ -28,7 +28,7 @@ func testPlugin(e *dockertest.Engine) sdktest.Plugin {
 
 func TestContract(t *testing.T) {
 	slowtest.Skip(t, "starts a hundred containers")
-	e := dockertest.Start(t)
+	e := dockertest.StartOrSkip(t)
 	sdktest.Driver(t, testPlugin(e))
 	if names := e.ContainerNames(t); len(names) > 0 {
 		t.Errorf("containers remain: %v", names)
@@ -38,7 +38,7 @@ func TestContract(t *testing.T) {
 // The cases are those that depend on the answers of the engine. With NOMAD_LITE_ALL_CASES set, all cases run.
 func TestContractWithPodman(t *testing.T) {
 	slowtest.Skip(t, "runs the contract suite a second time, with another engine")
-	e := dockertest.StartPodman(t)
+	e := dockertest.StartPodmanOrSkip(t)
 	p := testPlugin(e)
 	shell := p.Tasks.Shell
 	p.Tasks.Shell = func(script string) map[string]any {
@@ -47,7 +47,7 @@ func TestContractWithPodman(t *testing.T) {
 		return config
 	}
 	if os.Getenv("NOMAD_LITE_ALL_CASES") == "" {
-		p.Only = "start.*,stop.twice,stop.unknown-signal,destroy.*,stats.samples,exec.*,recover.after-kill,crash.*"
+		p.OnlyCasePatterns = "start.*,stop.twice,stop.unknown-signal,destroy.*,stats.samples,exec.*,recover.after-kill,crash.*"
 	}
 	sdktest.Driver(t, p)
 	if names := e.ContainerNames(t); len(names) > 0 {
@@ -55,4 +55,4 @@ func TestContractWithPodman(t *testing.T) {
 	}
 }
 
-func BenchmarkDriver(b *testing.B) { sdktest.Benchmark(b, testPlugin(dockertest.Start(b))) }
+func BenchmarkDriver(b *testing.B) { sdktest.Benchmark(b, testPlugin(dockertest.StartOrSkip(b))) }

@@ -24,7 +24,7 @@ const Name = "docker"
 type Driver struct {
 	mu               sync.Mutex
 	config           pluginConfig
-	engine           engineRef // unset until Configure
+	engine           untypedEngineClient // unset until Configure
 	images           *imageStore
 	hasReachedEngine bool // true after a fingerprint has reached the engine
 
@@ -82,16 +82,16 @@ func (d *Driver) Configure(_ context.Context, c *sdk.Config) error {
 	if err := c.Decode(&config); err != nil {
 		return err
 	}
-	if err := config.validate(); err != nil {
+	if err := config.validateAndParseDurations(); err != nil {
 		return err
 	}
-	engine, err := newEngine(&config)
+	engine, err := newEngineClient(&config)
 	if err != nil {
 		return err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.config, d.engine = config, newEngineRef(engine)
+	d.config, d.engine = config, newUntypedEngineClient(engine)
 	if d.images == nil {
 		d.images = newImageStore()
 	}
@@ -99,12 +99,12 @@ func (d *Driver) Configure(_ context.Context, c *sdk.Config) error {
 	return nil
 }
 
-// newEngine returns a client for the configured engine, which connects with the first call
+// newEngineClient returns a client for the configured engine, which connects with the first call
 // and then uses the highest version of the API that both sides know.
-func newEngine(c *pluginConfig) (*client.Client, error) {
+func newEngineClient(c *pluginConfig) (*client.Client, error) {
 	opts := []client.Opt{client.FromEnv}
 	if c.TLS != (tlsConfig{}) {
-		opts = append(opts, client.WithTLSClientConfig(c.TLS.CA, c.TLS.Cert, c.TLS.Key))
+		opts = append(opts, client.WithTLSClientConfig(c.TLS.CAPath, c.TLS.CertPath, c.TLS.KeyPath))
 	}
 	if c.Endpoint != "" {
 		opts = append(opts, client.WithHost(c.Endpoint))
@@ -112,7 +112,7 @@ func newEngine(c *pluginConfig) (*client.Client, error) {
 	engine, err := client.New(opts...)
 	if err == nil {
 		if host, parseErr := client.ParseHostURL(engine.DaemonHost()); parseErr == nil && host.Scheme == "unix" {
-			engine, err = client.New(append(opts, client.WithDialContext(dialSocket(host.Host)))...)
+			engine, err = client.New(append(opts, client.WithDialContext(newUnixSocketDialer(host.Host)))...)
 		}
 	}
 	if err != nil {
@@ -121,10 +121,10 @@ func newEngine(c *pluginConfig) (*client.Client, error) {
 	return engine, nil
 }
 
-// dialSocket returns a function that connects to a socket. The client replaces each error with the
+// newUnixSocketDialer returns a function that connects to a socket. The client replaces each error with the
 // text "dial unix" by an error without a cause. The error for a full table of file descriptors gets
 // another text, so that a start can detect the cause and wait.
-func dialSocket(path string) func(context.Context, string, string) (net.Conn, error) {
+func newUnixSocketDialer(path string) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, _, _ string) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
 		if errno, ok := errors.AsType[syscall.Errno](err); ok && osprocess.IsTableFull(err) {
@@ -152,10 +152,10 @@ func (d *Driver) Shutdown(context.Context) error {
 	return nil
 }
 
-// markRecoverable marks an error of the engine as recoverable unless the engine has refused the
+// markRecoverableUnlessRefused marks an error of the engine as recoverable unless the engine has refused the
 // request, because the engine would refuse the same request again. Podman reports a missing command
 // as a server error.
-func markRecoverable(err error) error {
+func markRecoverableUnlessRefused(err error) error {
 	if err == nil || strings.Contains(err.Error(), "a command that was not found") || cerrdefs.IsInvalidArgument(err) || cerrdefs.IsNotFound(err) || cerrdefs.IsPermissionDenied(err) || cerrdefs.IsUnauthorized(err) {
 		return err
 	}

@@ -69,7 +69,7 @@ func TestRefusedConfiguration(t *testing.T) {
 		"container:[":                            {"allowed_modes": map[string]any{"ipc": list("container:[")}},
 	} {
 		c := decodeBlock[pluginConfig](t, configSchema, body)
-		if err := c.validate(); err == nil || !strings.Contains(err.Error(), name) {
+		if err := c.validateAndParseDurations(); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v, want an error that names it", name, err)
 		}
 	}
@@ -136,7 +136,7 @@ func TestNameOfAnotherOwner(t *testing.T) {
 			})
 			e.handle("GET /containers/"+options.Name+"/json", reply(http.StatusOK, map[string]any{"Id": "old", "Config": map[string]any{"Labels": test.labels}}))
 			e.handle("DELETE /containers/old", reply(http.StatusNoContent, nil))
-			id, err := createContainer(t.Context(), d.engine.client(), options, 5)
+			id, err := createOrReplaceContainer(t.Context(), d.engine.client(), options, 5)
 			if e.count("DELETE /containers/old") != test.removed || (err == nil) != (test.removed == 1) {
 				t.Errorf("got %q, %v; the old container was removed %d times, want %d", id, err, e.count("DELETE /containers/old"), test.removed)
 			}
@@ -208,7 +208,7 @@ func TestDanglingContainers(t *testing.T) {
 	)))
 	e.handle("DELETE /containers/dangling", reply(http.StatusNoContent, nil))
 	d := newTestDriver(t, e.host, nil)
-	d.reaper.registerStart(d, "known")
+	d.reaper.registerStartAndBeginReaping(d, "known")
 	config := d.config.GC.DanglingContainers
 	config.DryRun = true
 	if err := d.reaper.removeDanglingContainers(t.Context(), d.engine.client(), "directory", config, hclog.NewNullLogger()); err != nil || e.count("DELETE /containers/dangling") != 0 {
@@ -222,6 +222,42 @@ func TestDanglingContainers(t *testing.T) {
 		if got := e.count("DELETE /containers/" + id); got != want {
 			t.Errorf("the container %q was removed %d times, want %d", id, got, want)
 		}
+	}
+}
+
+// The container of a task that is being recovered belongs to the task: while the driver inspects it, and after an error until the
+// host recovers the task again.
+func TestContainerOfARecoveryIsNotDangling(t *testing.T) {
+	t.Setenv("NOMAD_LITE_DIRECTORY_ID", "directory")
+	e := newFakeEngine(t)
+	start := newTestStart(t, map[string]any{"image": "app:1"})
+	d := newTestDriver(t, e.host, nil)
+	removeDangling := func() {
+		if err := d.reaper.removeDanglingContainers(t.Context(), d.engine.client(), "directory", d.config.GC.DanglingContainers, hclog.NewNullLogger()); err != nil {
+			t.Error(err)
+		}
+	}
+	e.handle("GET /containers/json", reply(http.StatusOK, list(map[string]any{
+		"Id": "c1", "Created": time.Now().Unix() - 1000, "Labels": map[string]any{labelDirectoryID: "directory", labelStartID: start.ID},
+	})))
+	e.handle("GET /containers/c1/json", func(w http.ResponseWriter, r *http.Request) {
+		removeDangling()
+		reply(http.StatusInternalServerError, map[string]any{"message": "the engine is busy"})(w, r)
+	})
+	if _, err := d.Adopt(t.Context(), start); !driver.IsRecoverable(err) {
+		t.Errorf("Adopt returns %v, want a recoverable error", err)
+	}
+	removeDangling()
+	if n := e.count("DELETE /containers/c1"); n != 0 {
+		t.Errorf("the container was removed %d times", n)
+	}
+
+	e.handle("DELETE /containers/c1", reply(http.StatusNoContent, nil))
+	if found, err := d.Sweep(t.Context(), start.AllocID, start.Name); !found || err != nil {
+		t.Errorf("Sweep returns %v, %v", found, err)
+	}
+	if len(d.reaper.startIDsInUse) > 0 {
+		t.Errorf("starts in use after Sweep: %v", d.reaper.startIDsInUse)
 	}
 }
 

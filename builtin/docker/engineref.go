@@ -6,13 +6,15 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// engineRef is a pointer to the client of an engine that hides the type of the client. The linker
+// untypedEngineClient is a pointer to the client of an engine that hides the type of the client. The linker
 // keeps all methods of a type that can be reached by reflection from a value in an interface, such
 // as a task: with a typed field, the binary would have every call of the engine's API.
-type engineRef struct{ pointer unsafe.Pointer }
+type untypedEngineClient struct{ clientPointer unsafe.Pointer }
 
-func newEngineRef(c *client.Client) engineRef { return engineRef{unsafe.Pointer(c)} }
+func newUntypedEngineClient(c *client.Client) untypedEngineClient {
+	return untypedEngineClient{unsafe.Pointer(c)}
+}
 
-func (e engineRef) isSet() bool { return e.pointer != nil }
+func (e untypedEngineClient) isSet() bool { return e.clientPointer != nil }
 
-func (e engineRef) client() *client.Client { return (*client.Client)(e.pointer) }
+func (e untypedEngineClient) client() *client.Client { return (*client.Client)(e.clientPointer) }

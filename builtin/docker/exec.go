@@ -20,7 +20,7 @@ import (
 // Exec runs a command in the container.
 func (t *task) Exec(ctx context.Context, e driver.Exec) (driver.ExitResult, error) {
 	fail := func(err error) (driver.ExitResult, error) {
-		return driver.ExitResult{}, markRecoverable(fmt.Errorf("run a command in the container %s: %w", t.state.ContainerName, err))
+		return driver.ExitResult{}, markRecoverableUnlessRefused(fmt.Errorf("run a command in the container %s: %w", t.state.ContainerName, err))
 	}
 	created, err := t.engine.client().ExecCreate(ctx, t.state.ContainerID, client.ExecCreateOptions{
 		Cmd: e.Command, TTY: e.TTY, AttachStdin: e.Stdin != nil, AttachStdout: true, AttachStderr: true,
@@ -34,17 +34,17 @@ func (t *task) Exec(ctx context.Context, e driver.Exec) (driver.ExitResult, erro
 	}
 	defer attached.Close()
 	stop := context.AfterFunc(ctx, func() {
-		t.killExec(created.ID)
+		t.killLocalExec(created.ID)
 		attached.Close()
 	})
 	defer stop()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if e.Stdin != nil {
-		go t.copyInputToExec(attached.HijackedResponse, e)
+		go t.copyAndCloseExecInput(attached.HijackedResponse, e)
 	}
 	if e.TTY && e.Resize != nil {
-		go t.resizeExec(ctx, created.ID, e.Resize)
+		go t.resizeExecUntilDone(ctx, created.ID, e.Resize)
 	}
 	stdout, stderr := e.Stdout, e.Stderr
 	if stdout == nil {
@@ -62,18 +62,18 @@ func (t *task) Exec(ctx context.Context, e driver.Exec) (driver.ExitResult, erro
 		return driver.ExitResult{}, ctx.Err()
 	}
 	if err != nil {
-		t.killExec(created.ID)
+		t.killLocalExec(created.ID)
 		return fail(err)
 	}
-	code, err := t.execExitCode(ctx, created.ID)
+	code, err := t.waitForExecExitCode(ctx, created.ID)
 	if err != nil {
 		return fail(err)
 	}
 	return driver.ExitResult{ExitCode: code}, nil
 }
 
-// copyInputToExec copies the input to a command, and then closes the command's input.
-func (t *task) copyInputToExec(attached client.HijackedResponse, e driver.Exec) {
+// copyAndCloseExecInput copies the input to a command, and then closes the command's input.
+func (t *task) copyAndCloseExecInput(attached client.HijackedResponse, e driver.Exec) {
 	_, copyErr := io.Copy(attached.Conn, e.Stdin) // Copy fails when the command no longer reads
 	var endErr error
 	if e.TTY {
@@ -86,11 +86,11 @@ func (t *task) copyInputToExec(attached client.HijackedResponse, e driver.Exec) 
 	}
 }
 
-// execExitCode returns the exit code of a command whose output has ended. The engine can
+// waitForExecExitCode returns the exit code of a command whose output has ended. The engine can
 // record the exit somewhat later than the end of the output.
-func (t *task) execExitCode(ctx context.Context, id string) (int, error) {
+func (t *task) waitForExecExitCode(ctx context.Context, execID string) (int, error) {
 	for delay := time.Millisecond; ; delay = min(2*delay, 100*time.Millisecond) {
-		inspected, err := t.engine.client().ExecInspect(ctx, id, client.ExecInspectOptions{})
+		inspected, err := t.engine.client().ExecInspect(ctx, execID, client.ExecInspectOptions{})
 		if err != nil {
 			return 0, err
 		}
@@ -105,9 +105,9 @@ func (t *task) execExitCode(ctx context.Context, id string) (int, error) {
 	}
 }
 
-// resizeExec sets the size of the terminal until ctx ends. The terminal exists some time
+// resizeExecUntilDone sets the size of the terminal until ctx ends. The terminal exists some time
 // after the command was attached, so the first size is sent again until it is accepted.
-func (t *task) resizeExec(ctx context.Context, id string, sizes <-chan driver.TerminalSize) {
+func (t *task) resizeExecUntilDone(ctx context.Context, execID string, sizes <-chan driver.TerminalSize) {
 	var size driver.TerminalSize
 	retry := make(<-chan time.Time)
 	for {
@@ -123,22 +123,22 @@ func (t *task) resizeExec(ctx context.Context, id string, sizes <-chan driver.Te
 			return
 		}
 		retry = nil
-		if _, err := t.engine.client().ExecResize(ctx, id, client.ExecResizeOptions{Height: uint(size.Height), Width: uint(size.Width)}); err != nil {
+		if _, err := t.engine.client().ExecResize(ctx, execID, client.ExecResizeOptions{Height: uint(size.Height), Width: uint(size.Width)}); err != nil {
 			retry = time.After(20 * time.Millisecond)
 		}
 	}
 }
 
-// killExec kills a command. The engine has no call for that, so the process is killed by its pid,
+// killLocalExec kills a command. The engine has no call for that, so the process is killed by its pid,
 // which requires an engine on this machine and a plugin process with the privilege to kill the
 // process.
-func (t *task) killExec(id string) {
+func (t *task) killLocalExec(execID string) {
 	ctx, cancel := context.WithTimeout(context.Background(), engineTimeout)
 	defer cancel()
-	inspected, err := t.engine.client().ExecInspect(ctx, id, client.ExecInspectOptions{})
+	inspected, err := t.engine.client().ExecInspect(ctx, execID, client.ExecInspectOptions{})
 	for err == nil && inspected.PID == 0 { // the engine can report no pid for some time after the start of the command
 		time.Sleep(20 * time.Millisecond)
-		inspected, err = t.engine.client().ExecInspect(ctx, id, client.ExecInspectOptions{})
+		inspected, err = t.engine.client().ExecInspect(ctx, execID, client.ExecInspectOptions{})
 	}
 	if err != nil || !inspected.Running || inspected.PID <= 1 {
 		return

@@ -123,15 +123,15 @@ func encodeBlock(t testing.TB, schema *hclspec.Spec, body map[string]any) []byte
 func newTestDriver(t *testing.T, host string, body map[string]any) *Driver {
 	t.Helper()
 	d := &Driver{config: decodeBlock[pluginConfig](t, configSchema, body), images: newImageStore()}
-	if err := d.config.validate(); err != nil {
+	if err := d.config.validateAndParseDurations(); err != nil {
 		t.Fatal(err)
 	}
 	d.config.Endpoint = host
-	engine, err := newEngine(&d.config)
+	engine, err := newEngineClient(&d.config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.engine = newEngineRef(engine)
+	d.engine = newUntypedEngineClient(engine)
 	d.images.setEngineAndConfig(engine, &d.config)
 	t.Cleanup(d.reaper.stopReaping)
 	return d

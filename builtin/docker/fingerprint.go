@@ -27,7 +27,7 @@ func (d *Driver) Fingerprint(ctx context.Context) driver.Fingerprint {
 	}
 	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
 	defer cancel()
-	attributes, err := d.attributeCache.getOrRefresh(ctx, config, engine)
+	attributes, err := d.attributeCache.pingAndGetOrRefresh(ctx, config, engine)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {
@@ -50,12 +50,12 @@ const attributesAge = time.Minute
 // is expensive for the engine.
 type attributeCache struct {
 	mu               sync.Mutex
-	engine           engineRef
+	engine           untypedEngineClient
 	attributes       map[string]driver.Attribute // nil if the last check failed
 	attributesReadAt time.Time
 }
 
-func (c *attributeCache) getOrRefresh(ctx context.Context, config *pluginConfig, engine *client.Client) (map[string]driver.Attribute, error) {
+func (c *attributeCache) pingAndGetOrRefresh(ctx context.Context, config *pluginConfig, engine *client.Client) (map[string]driver.Attribute, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	_, err := engine.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true})
@@ -70,7 +70,7 @@ func (c *attributeCache) getOrRefresh(ctx context.Context, config *pluginConfig,
 	if err != nil {
 		return nil, err
 	}
-	c.engine, c.attributes, c.attributesReadAt = newEngineRef(engine), attributes, time.Now()
+	c.engine, c.attributes, c.attributesReadAt = newUntypedEngineClient(engine), attributes, time.Now()
 	return maps.Clone(attributes), nil
 }
 

@@ -33,11 +33,11 @@ func (d *Driver) CreateNetwork(ctx context.Context, allocID, hostname string) (_
 	name := groupNetworkContainerName(allocID)
 	existing, err := engine.ContainerInspect(ctx, name, client.ContainerInspectOptions{})
 	switch {
-	case err == nil && existing.Container.State.Running && existing.Container.Config.Labels[labelAllocID] == allocID && !isOfOtherAgent(existing.Container.Config.Labels):
+	case err == nil && existing.Container.State.Running && existing.Container.Config.Labels[labelAllocID] == allocID && !isOfOtherRunningAgent(existing.Container.Config.Labels):
 		isolation, err := networkIsolationOf(existing.Container, hostname)
 		return isolation, false, err
 	case err != nil && !isContainerGone(err):
-		return nil, false, markRecoverable(fmt.Errorf("inspect the container %s: %w", name, err))
+		return nil, false, markRecoverableUnlessRefused(fmt.Errorf("inspect the container %s: %w", name, err))
 	}
 	labels := map[string]string{labelAllocID: allocID}
 	addDataDirectoryLabel(labels)
@@ -45,7 +45,7 @@ func (d *Driver) CreateNetwork(ctx context.Context, allocID, hostname string) (_
 	if err != nil {
 		return nil, false, err
 	}
-	id, err := createContainer(ctx, engine, &client.ContainerCreateOptions{
+	id, err := createOrReplaceContainer(ctx, engine, &client.ContainerCreateOptions{
 		Name:   name,
 		Config: &container.Config{Image: imageID, Hostname: hostname, Labels: labels},
 		HostConfig: &container.HostConfig{
@@ -57,19 +57,19 @@ func (d *Driver) CreateNetwork(ctx context.Context, allocID, hostname string) (_
 		},
 	}, 1)
 	if err != nil {
-		return nil, false, markRecoverable(fmt.Errorf("create the container %s: %w", name, err))
+		return nil, false, markRecoverableUnlessRefused(fmt.Errorf("create the container %s: %w", name, err))
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, removeContainer(context.WithoutCancel(ctx), engine, id))
+			err = errors.Join(err, killAndRemoveContainer(context.WithoutCancel(ctx), engine, id))
 		}
 	}()
 	if _, err := engine.ContainerStart(ctx, id, client.ContainerStartOptions{}); err != nil {
-		return nil, false, markRecoverable(fmt.Errorf("start the container %s: %w", name, err))
+		return nil, false, markRecoverableUnlessRefused(fmt.Errorf("start the container %s: %w", name, err))
 	}
 	inspected, err := engine.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
 	if err != nil {
-		return nil, false, markRecoverable(fmt.Errorf("inspect the container %s: %w", name, err))
+		return nil, false, markRecoverableUnlessRefused(fmt.Errorf("inspect the container %s: %w", name, err))
 	}
 	isolation, err := networkIsolationOf(inspected.Container, hostname)
 	return isolation, true, err
@@ -108,11 +108,11 @@ func removeGroupNetworkContainer(ctx context.Context, engine *client.Client, nam
 	case isContainerGone(err):
 		return nil
 	case err != nil:
-		return markRecoverable(fmt.Errorf("inspect the container %s: %w", nameOrID, err))
+		return markRecoverableUnlessRefused(fmt.Errorf("inspect the container %s: %w", nameOrID, err))
 	case inspected.Container.Name != "/"+groupNetworkContainerName(allocID) || inspected.Container.Config.Labels[labelAllocID] != allocID:
 		return nil // the container has another owner
 	}
-	return removeContainer(ctx, engine, inspected.Container.ID)
+	return killAndRemoveContainer(ctx, engine, inspected.Container.ID)
 }
 
 // joinsGroupNetwork reports whether a task joins the network of its group. A network_mode of
@@ -136,20 +136,20 @@ func (b *containerBuilder) joinGroupNetwork() error {
 	if _, err := b.endpointConfig(); err != nil {
 		return err
 	}
-	if err := b.setPorts(); err != nil {
+	if err := b.publishPorts(); err != nil {
 		return err
 	}
-	return b.mountNetworkFiles()
+	return b.mountHostsAndResolvConf()
 }
 
-// checkGroupNetwork returns an error if the group has another network namespace than the host has
+// checkGroupNetworkStillExists returns an error if the group has another network namespace than the host has
 // prepared. A namespace is gone when its container has exited, for example after a restart
 // of the engine.
-func checkGroupNetwork(ctx context.Context, engine *client.Client, isolation *driver.NetworkIsolation) error {
+func checkGroupNetworkStillExists(ctx context.Context, engine *client.Client, isolation *driver.NetworkIsolation) error {
 	inspected, err := engine.ContainerInspect(ctx, isolation.Labels[sandboxContainerIDLabel], client.ContainerInspectOptions{})
 	switch {
 	case err != nil && !isContainerGone(err):
-		return markRecoverable(fmt.Errorf("inspect the container that holds the network of the group: %w", err))
+		return markRecoverableUnlessRefused(fmt.Errorf("inspect the container that holds the network of the group: %w", err))
 	case isContainerGone(err), !hasNetworkNamespace(inspected.Container), inspected.Container.NetworkSettings.SandboxKey != isolation.Path:
 		return errors.New("the network of the group no longer exists, because the container that held it was stopped, for example by a restart of the engine: the allocation must be replaced")
 	}

@@ -87,7 +87,7 @@ func TestJoinGroupNetwork(t *testing.T) {
 // Users whom a job admits to the directory of a task can replace files there.
 func TestNetworkFilesAreMountedByTheDriver(t *testing.T) {
 	plan, err := buildPlan(t, nil, map[string]any{"extra_hosts": list("db:10.0.0.7")}, func(s *sdk.StartRequest) { s.NetworkIsolation = testNetwork }, nil)
-	if err != nil || len(plan.driverMountedSources) != 1 || plan.driverMountedSources[0].nameInRoot != "private/docker-hosts" {
+	if err != nil || len(plan.driverMountedSources) != 1 || plan.driverMountedSources[0].relativePath != "private/docker-hosts" {
 		t.Fatalf("%+v, %v", plan, err)
 	}
 	for _, m := range plan.createOptions.HostConfig.Mounts {
@@ -171,7 +171,7 @@ func TestDanglingNetworks(t *testing.T) {
 	}
 	e.handle("GET /containers/json", reply(http.StatusOK, summaries))
 	d := newTestDriver(t, e.host, nil)
-	d.reaper.registerStart(d, "live/web/1")
+	d.reaper.registerStartAndBeginReaping(d, "live/web/1")
 	if err := d.reaper.removeDanglingContainers(t.Context(), d.engine.client(), "directory", d.config.GC.DanglingContainers, hclog.NewNullLogger()); err != nil {
 		t.Fatal(err)
 	}

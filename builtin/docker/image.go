@@ -25,7 +25,7 @@ import (
 // task that uses it has been destroyed. Concurrent starts share one pull.
 type imageStore struct {
 	mu                     sync.Mutex
-	engine                 engineRef
+	engine                 untypedEngineClient
 	config                 *pluginConfig
 	pullsByImageAndAuth    map[string]*imagePull
 	startIDsByImageID      map[string]map[string]bool // image ID -> IDs of the starts that use the image
@@ -47,7 +47,7 @@ func newImageStore() *imageStore {
 func (s *imageStore) setEngineAndConfig(engine *client.Client, config *pluginConfig) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.engine, s.config = newEngineRef(engine), config
+	s.engine, s.config = newUntypedEngineClient(engine), config
 }
 
 // client returns the client of the latest configuration.
@@ -94,7 +94,7 @@ func (r imageRef) hasLatestTag() bool {
 
 // acquireImageForStart pulls or loads the task's image if necessary, marks it as used by the start, and returns
 // its id.
-func (s *imageStore) acquireImageForStart(ctx context.Context, t *taskConfig, start *sdk.StartRequest) (string, error) {
+func (s *imageStore) acquireImageForStart(ctx context.Context, t *taskConfig, start *sdk.StartRequest) (imageID string, err error) {
 	ref, err := parseImageRef(t.Image)
 	if err != nil {
 		return "", err
@@ -108,12 +108,12 @@ func (s *imageStore) acquireImageForStart(ctx context.Context, t *taskConfig, st
 			return "", err
 		}
 	}
-	id, err := s.inspectImageAndMarkUsed(ctx, ref, start.ID)
+	imageID, err = s.inspectImageAndMarkUsed(ctx, ref, start.ID)
 	if cerrdefs.IsNotFound(err) && t.Load == "" && ref.namedRef != nil {
 		if err := s.pullTaskImage(ctx, ref, t, start); err != nil {
 			return "", err
 		}
-		id, err = s.inspectImageAndMarkUsed(ctx, ref, start.ID)
+		imageID, err = s.inspectImageAndMarkUsed(ctx, ref, start.ID)
 	}
 	switch {
 	case cerrdefs.IsNotFound(err) && t.Load != "":
@@ -121,16 +121,16 @@ func (s *imageStore) acquireImageForStart(ctx context.Context, t *taskConfig, st
 	case cerrdefs.IsNotFound(err):
 		return "", fmt.Errorf("the engine has no image %s, and an image id cannot be pulled", ref.name)
 	case err != nil:
-		return "", markRecoverable(fmt.Errorf("inspect the image %s: %w", ref.name, err))
+		return "", markRecoverableUnlessRefused(fmt.Errorf("inspect the image %s: %w", ref.name, err))
 	}
-	return id, nil
+	return imageID, nil
 }
 
 // pullOrMakeInfraImage returns the id of the image of the containers that hold the networks of groups. It
 // pulls the configured image under the same conditions as the image of a task. If no image is
 // configured, it makes the pause image. The image is not removed, because the next group of this
 // node needs the image too.
-func (s *imageStore) pullOrMakeInfraImage(ctx context.Context, config *pluginConfig) (string, error) {
+func (s *imageStore) pullOrMakeInfraImage(ctx context.Context, config *pluginConfig) (imageID string, err error) {
 	name := config.InfraImage
 	provide := func(imageRef) error { return importPauseImage(ctx, s.client()) }
 	if name == "" {
@@ -161,13 +161,13 @@ func (s *imageStore) pullOrMakeInfraImage(ctx context.Context, config *pluginCon
 		image, err = s.client().ImageInspect(ctx, ref.name)
 	}
 	if err != nil {
-		return "", markRecoverable(fmt.Errorf("inspect the image %s: %w", ref.name, err))
+		return "", markRecoverableUnlessRefused(fmt.Errorf("inspect the image %s: %w", ref.name, err))
 	}
 	return image.ID, nil
 }
 
 // inspectImageAndMarkUsed marks an image of the engine as used by a start, and returns the id of the image.
-func (s *imageStore) inspectImageAndMarkUsed(ctx context.Context, ref imageRef, startID string) (string, error) {
+func (s *imageStore) inspectImageAndMarkUsed(ctx context.Context, ref imageRef, startID string) (imageID string, err error) {
 	image, err := s.client().ImageInspect(ctx, ref.name)
 	if err != nil {
 		return "", err
@@ -202,7 +202,7 @@ func (s *imageStore) releaseImageOfStart(imageID, startID string, logger hclog.L
 		return
 	}
 	delete(s.startIDsByImageID, imageID)
-	if s.config.GC.Image {
+	if s.config.GC.RemoveUnusedImages {
 		s.removalTimersByImageID[imageID] = time.AfterFunc(s.config.GC.imageRemovalDelay, func() { s.removeImageIfUnused(imageID, logger) })
 	}
 }
@@ -243,7 +243,7 @@ func (s *imageStore) loadImageArchive(ctx context.Context, t *taskConfig, start 
 	err = func() error {
 		result, err := s.client().ImageLoad(ctx, archive, client.ImageLoadWithQuiet(true))
 		if err != nil {
-			return markRecoverable(err)
+			return markRecoverableUnlessRefused(err)
 		}
 		defer result.Close()
 		return readEngineMessages(result, func(string) {})
@@ -266,16 +266,16 @@ type sizeLimitedArchive struct {
 
 // openImageArchive opens a file of a directory in which tasks can write. It rejects a sparse file that
 // is larger than its disk.
-func openImageArchive(dir, name string) (io.ReadCloser, error) {
-	dir, err := filepath.EvalSymlinks(dir)
+func openImageArchive(taskLocalDir, archivePath string) (io.ReadCloser, error) {
+	taskLocalDir, err := filepath.EvalSymlinks(taskLocalDir)
 	if err != nil {
 		return nil, err
 	}
-	resolved, err := filepath.EvalSymlinks(filepath.Join(dir, name))
+	resolved, err := filepath.EvalSymlinks(filepath.Join(taskLocalDir, archivePath))
 	if err != nil {
 		return nil, err
 	}
-	if !isPathBelow(resolved, dir) {
+	if !isPathEqualOrBelow(resolved, taskLocalDir) {
 		return nil, fmt.Errorf("the archive %s must be in the task's local directory", resolved)
 	}
 	f, err := safepath.OpenFile(resolved)
@@ -325,8 +325,8 @@ type pullLimit struct {
 // pullOrJoin pulls an image, or waits for a running pull of the same image with the same
 // credentials. It returns an error when the limit is reached. The pull is cancelled when its last
 // waiter has returned.
-func (s *imageStore) pullOrJoin(ctx context.Context, ref imageRef, auth string, limit pullLimit) (err error) {
-	key := ref.name + "\x00" + auth
+func (s *imageStore) pullOrJoin(ctx context.Context, ref imageRef, authHeader string, limit pullLimit) (err error) {
+	key := ref.name + "\x00" + authHeader
 	s.mu.Lock()
 	p := s.pullsByImageAndAuth[key]
 	if p == nil {
@@ -334,7 +334,7 @@ func (s *imageStore) pullOrJoin(ctx context.Context, ref imageRef, auth string, 
 		p = &imagePull{cancel: cancel, done: make(chan struct{})}
 		s.pullsByImageAndAuth[key] = p
 		go func() {
-			p.err = s.pullUntilStalled(pullCtx, ref, auth)
+			p.err = s.pullUnlessStalled(pullCtx, ref, authHeader)
 			s.mu.Lock()
 			if s.pullsByImageAndAuth[key] == p {
 				delete(s.pullsByImageAndAuth, key)
@@ -368,16 +368,16 @@ func (s *imageStore) pullOrJoin(ctx context.Context, ref imageRef, auth string, 
 	return err
 }
 
-// pullUntilStalled pulls an image until it is complete, or no progress was made for
+// pullUnlessStalled pulls an image until it is complete, or no progress was made for
 // pull_activity_timeout.
-func (s *imageStore) pullUntilStalled(ctx context.Context, ref imageRef, auth string) error {
+func (s *imageStore) pullUnlessStalled(ctx context.Context, ref imageRef, authHeader string) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	limit := s.currentConfig().pullActivityTimeout
 	watchdog := time.AfterFunc(limit, func() { cancel(fmt.Errorf("no progress for %v (pull_activity_timeout)", limit)) })
 	defer watchdog.Stop()
 	err := func() error {
-		response, err := s.client().ImagePull(ctx, ref.name, client.ImagePullOptions{RegistryAuth: auth})
+		response, err := s.client().ImagePull(ctx, ref.name, client.ImagePullOptions{RegistryAuth: authHeader})
 		if err != nil {
 			return err
 		}

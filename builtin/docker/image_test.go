@@ -29,7 +29,7 @@ func acquire(t *testing.T, ctx context.Context, d *Driver, task map[string]any) 
 	if err := start.Config(&c); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.validate(); err != nil {
+	if err := c.validateAndParseDurations(); err != nil {
 		t.Fatal(err)
 	}
 	return d.images.acquireImageForStart(ctx, &c, start)
@@ -244,7 +244,7 @@ func TestCredentials(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		header, err := registryAuthHeader(t.Context(), ref.namedRef, test.task, registryAuthConfig{Config: file, Helper: "test"})
+		header, err := registryAuthHeader(t.Context(), ref.namedRef, test.task, registryAuthConfig{ConfigPath: file, CredentialHelperName: "test"})
 		if err != nil {
 			t.Errorf("%s: %v", test.image, err)
 			continue

@@ -41,7 +41,7 @@ func (b *containerBuilder) setIsolation() error {
 		return err
 	}
 	for _, opt := range i.SecurityOpt {
-		parsed, err := b.resolveSecurityOpt(opt)
+		parsed, err := b.checkAndResolveSecurityOpt(opt)
 		if err != nil {
 			return fmt.Errorf("security_opt: %w", err)
 		}
@@ -144,12 +144,12 @@ func upperCaseCapNames(names []string) []string {
 	return all
 }
 
-// resolveSecurityOpt replaces the path of a seccomp profile by the profile, as Docker's command line does:
+// checkAndResolveSecurityOpt replaces the path of a seccomp profile by the profile, as Docker's command line does:
 // the engine does not read files of clients. Engines have options that show the task the settings
 // of the machine's kernel (systempaths, unmask), read files (seccomp, with a colon), or switch off
 // the access control of the machine: without allow_privileged, only options that do none of this
 // are accepted.
-func (b *containerBuilder) resolveSecurityOpt(opt string) (string, error) {
+func (b *containerBuilder) checkAndResolveSecurityOpt(opt string) (string, error) {
 	key, value, _ := strings.Cut(opt, "=")
 	switch {
 	case key == "seccomp" && value != "unconfined" && value != "builtin":
@@ -165,7 +165,7 @@ func (b *containerBuilder) resolveSecurityOpt(opt string) (string, error) {
 }
 
 func (b *containerBuilder) readSeccompProfileOpt(path string) (string, error) {
-	file, err := b.resolveHostPath(path)
+	file, err := b.resolveAllowedHostPath(path)
 	if err != nil {
 		return "", err
 	}

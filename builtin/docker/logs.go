@@ -36,12 +36,12 @@ const engineChunk = 16 << 10
 // logPump copies the output of one container from the engine's log to the FIFOs of the host. It
 // stores the position after each write, so that a later plugin process continues at the same byte.
 type logPump struct {
-	engine       engineRef
-	containerID  string
-	hasTTY       bool
-	start        *sdk.StartRequest
-	positionFile *positionFile
-	bootTime     func() int64 // currentBootTime, except in tests
+	engine        untypedEngineClient
+	containerID   string
+	hasTTY        bool
+	start         *sdk.StartRequest
+	positionFile  *positionFile
+	bootTimeNanos func() int64 // currentBootTimeNanos, except in tests
 
 	outputFiles     [2]*os.File
 	resumePositions [2]streamPosition // positions up to which this connection must skip output
@@ -52,22 +52,22 @@ type logPump struct {
 type pendingOutput struct {
 	data                 []byte
 	positionAfterData    streamPosition // position of the stream after the bytes of data
-	lastReceivedPosition streamPosition // position after the last received message, without BytesOfNextMessage and BootTime
+	lastReceivedPosition streamPosition // position after the last received message, without WrittenBytesOfNextMessage and BootTimeNanos
 }
 
 // outputReaderTimeout is how long a start waits for a reader of the task's output, see [process.OpenOutput]. A task that runs waits
 // for as long as there is none.
 const outputReaderTimeout = 30 * time.Second
 
-// openFiles opens the output files of the task, and blocks until the host reads them.
-func (p *logPump) openFiles(ctx context.Context) (err error) {
+// openOutputFIFOs opens the output files of the task, and blocks until the host reads them.
+func (p *logPump) openOutputFIFOs(ctx context.Context) (err error) {
 	if p.outputFiles[stdoutStream], p.outputFiles[stderrStream], err = process.OpenOutput(ctx, p.start); err != nil {
 		return fmt.Errorf("open the output of the task: %w", err)
 	}
 	return nil
 }
 
-func (p *logPump) closeFiles() {
+func (p *logPump) closeOutputFIFOs() {
 	for i, f := range p.outputFiles {
 		if f != nil {
 			f.Close()
@@ -79,9 +79,9 @@ func (p *logPump) closeFiles() {
 // copyUntilExit copies output until the container has exited and all of its output is written, or
 // ctx ends. hasExited reports whether the container no longer runs.
 func (p *logPump) copyUntilExit(ctx context.Context, hasExited func() bool) {
-	defer p.closeFiles()
+	defer p.closeOutputFIFOs()
 	if p.outputFiles[stdoutStream] == nil {
-		if err := p.openFiles(ctx); err != nil {
+		if err := p.openOutputFIFOs(ctx); err != nil {
 			if ctx.Err() == nil {
 				p.start.Logger().Error("the output of the task is lost", "error", err)
 			}
@@ -118,12 +118,12 @@ func (p *logPump) copyUntilExit(ctx context.Context, hasExited func() bool) {
 func (p *logPump) copyStream(ctx context.Context, follow bool) (copied bool, err error) {
 	for stream := range p.resumePositions {
 		position := p.positionFile.loadPosition(stream)
-		p.resumePositions[stream], p.pendingByStream[stream] = position, pendingOutput{lastReceivedPosition: streamPosition{NewestMessageTime: position.NewestMessageTime}}
+		p.resumePositions[stream], p.pendingByStream[stream] = position, pendingOutput{lastReceivedPosition: streamPosition{NewestMessageTimeNanos: position.NewestMessageTimeNanos}}
 	}
-	boot := p.bootTime()
-	first := p.resumePositions[stdoutStream].earliestTimeOfNextMessage(boot)
+	boot := p.bootTimeNanos()
+	first := p.resumePositions[stdoutStream].earliestNanosOfNextMessage(boot)
 	if !p.hasTTY {
-		first = min(first, p.resumePositions[stderrStream].earliestTimeOfNextMessage(boot))
+		first = min(first, p.resumePositions[stderrStream].earliestNanosOfNextMessage(boot))
 	}
 	options := client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Timestamps: true, Follow: follow}
 	if first > 0 {
@@ -163,60 +163,60 @@ func (p *logPump) copyStream(ctx context.Context, follow bool) (copied bool, err
 			return copied, err
 		}
 		copied = true
-		if err := p.addMessage(ctx, stream, at, text); err != nil {
+		if err := p.addUnwrittenPartOfMessage(ctx, stream, at, text); err != nil {
 			return copied, err
 		}
 	}
 }
 
 // readStreamFrame reads one frame of the engine's stream, in which frames of stdout and stderr alternate.
-func readStreamFrame(r *bufio.Reader, message []byte) (stream int, _ []byte, err error) {
+func readStreamFrame(r *bufio.Reader, buffer []byte) (stream int, _ []byte, err error) {
 	var header [8]byte
 	if _, err := io.ReadFull(r, header[:]); err != nil {
-		return 0, message, err
+		return 0, buffer, err
 	}
 	size := binary.BigEndian.Uint32(header[4:])
 	const maxFrame = 4 << 20 // bytes; the engine's frames are far smaller
 	if size > maxFrame {
-		return 0, message, fmt.Errorf("a frame of %d bytes in the engine's stream of output", size)
+		return 0, buffer, fmt.Errorf("a frame of %d bytes in the engine's stream of output", size)
 	}
-	if cap(message) < int(size) {
-		message = make([]byte, size)
+	if cap(buffer) < int(size) {
+		buffer = make([]byte, size)
 	}
-	message = message[:size]
-	if _, err := io.ReadFull(r, message); err != nil {
-		return 0, message, io.ErrUnexpectedEOF
+	buffer = buffer[:size]
+	if _, err := io.ReadFull(r, buffer); err != nil {
+		return 0, buffer, io.ErrUnexpectedEOF
 	}
 	switch header[0] {
 	case 1:
-		return stdoutStream, message, nil
+		return stdoutStream, buffer, nil
 	case 2:
-		return stderrStream, message, nil
+		return stderrStream, buffer, nil
 	}
-	return 0, message, fmt.Errorf("the engine reports in the stream of output: %s", bytes.TrimSpace(message))
+	return 0, buffer, fmt.Errorf("the engine reports in the stream of output: %s", bytes.TrimSpace(buffer))
 }
 
 // readTerminalMessage reads one message of a container with a terminal, whose stream has no frames: a
 // timestamp and a line, or a timestamp and a part of a long line.
-func readTerminalMessage(r *bufio.Reader, message []byte) ([]byte, error) {
+func readTerminalMessage(r *bufio.Reader, buffer []byte) ([]byte, error) {
 	textStart := -1
-	for textStart < 0 || len(message)-textStart < engineChunk {
+	for textStart < 0 || len(buffer)-textStart < engineChunk {
 		c, err := r.ReadByte()
 		if err != nil {
-			if len(message) > 0 && errors.Is(err, io.EOF) {
-				return message, nil
+			if len(buffer) > 0 && errors.Is(err, io.EOF) {
+				return buffer, nil
 			}
-			return message, err
+			return buffer, err
 		}
-		message = append(message, c)
+		buffer = append(buffer, c)
 		if c == ' ' && textStart < 0 {
-			textStart = len(message)
+			textStart = len(buffer)
 		}
 		if c == '\n' {
 			break
 		}
 	}
-	return message, nil
+	return buffer, nil
 }
 
 func splitTimestamp(message []byte) (nanoseconds int64, text []byte, err error) {
@@ -231,26 +231,26 @@ func splitTimestamp(message []byte) (nanoseconds int64, text []byte, err error) 
 	return at.UnixNano(), text, nil
 }
 
-// addMessage adds a message to the pending output, except the part that an earlier connection has
+// addUnwrittenPartOfMessage adds a message to the pending output, except the part that an earlier connection has
 // written.
-func (p *logPump) addMessage(ctx context.Context, stream int, at int64, text []byte) error {
+func (p *logPump) addUnwrittenPartOfMessage(ctx context.Context, stream int, timeNanoseconds int64, text []byte) error {
 	b, resume := &p.pendingByStream[stream], &p.resumePositions[stream]
-	if b.lastReceivedPosition.MessageTime != at {
-		b.lastReceivedPosition.MessageTime, b.lastReceivedPosition.MessagesAtTime = at, 0
+	if b.lastReceivedPosition.MessageTimeNanos != timeNanoseconds {
+		b.lastReceivedPosition.MessageTimeNanos, b.lastReceivedPosition.WrittenMessagesAtTime = timeNanoseconds, 0
 	}
-	index := b.lastReceivedPosition.MessagesAtTime
-	b.lastReceivedPosition.MessagesAtTime++
+	index := b.lastReceivedPosition.WrittenMessagesAtTime
+	b.lastReceivedPosition.WrittenMessagesAtTime++
 	skip := 0
-	if resume.MessageTime != 0 {
+	if resume.MessageTimeNanos != 0 {
 		// The engine sends the log from the first message that is not older than the position. If
 		// the clock was set back, that message is before the position. A message with a greater
 		// time than all messages up to the position means that the position is no longer in the
 		// log.
 		switch {
-		case at > resume.NewestMessageTime:
-		case at == resume.MessageTime && index == resume.MessagesAtTime:
-			skip = int(min(resume.BytesOfNextMessage, uint64(len(text))))
-		case at == resume.MessageTime && index+1 == resume.MessagesAtTime && resume.BytesOfNextMessage == 0:
+		case timeNanoseconds > resume.NewestMessageTimeNanos:
+		case timeNanoseconds == resume.MessageTimeNanos && index == resume.WrittenMessagesAtTime:
+			skip = int(min(resume.WrittenBytesOfNextMessage, uint64(len(text))))
+		case timeNanoseconds == resume.MessageTimeNanos && index+1 == resume.WrittenMessagesAtTime && resume.WrittenBytesOfNextMessage == 0:
 			*resume = streamPosition{} // the next message is new, also if the clock was set back before it
 			return nil
 		default:
@@ -258,17 +258,17 @@ func (p *logPump) addMessage(ctx context.Context, stream int, at int64, text []b
 		}
 		*resume = streamPosition{}
 	}
-	b.lastReceivedPosition.NewestMessageTime = max(b.lastReceivedPosition.NewestMessageTime, at)
+	b.lastReceivedPosition.NewestMessageTimeNanos = max(b.lastReceivedPosition.NewestMessageTimeNanos, timeNanoseconds)
 	for sent := skip; ; {
 		room := maxAtomicWrite - len(b.data)
 		if len(text)-sent <= room {
 			b.data = append(b.data, text[sent:]...)
-			b.positionAfterData = streamPosition{MessageTime: at, MessagesAtTime: index + 1, NewestMessageTime: b.lastReceivedPosition.NewestMessageTime}
+			b.positionAfterData = streamPosition{MessageTimeNanos: timeNanoseconds, WrittenMessagesAtTime: index + 1, NewestMessageTimeNanos: b.lastReceivedPosition.NewestMessageTimeNanos}
 			return nil
 		}
 		b.data = append(b.data, text[sent:sent+room]...)
 		sent += room
-		b.positionAfterData = streamPosition{MessageTime: at, MessagesAtTime: index, BytesOfNextMessage: uint64(sent), NewestMessageTime: b.lastReceivedPosition.NewestMessageTime}
+		b.positionAfterData = streamPosition{MessageTimeNanos: timeNanoseconds, WrittenMessagesAtTime: index, WrittenBytesOfNextMessage: uint64(sent), NewestMessageTimeNanos: b.lastReceivedPosition.NewestMessageTimeNanos}
 		if err := p.flushStream(ctx, stream); err != nil {
 			return err
 		}
@@ -288,7 +288,7 @@ func (p *logPump) flushStream(ctx context.Context, stream int) error {
 	}
 	for {
 		if p.outputFiles[stream] == nil {
-			if err := p.openFiles(ctx); err != nil {
+			if err := p.openOutputFIFOs(ctx); err != nil {
 				return err
 			}
 		}
@@ -304,9 +304,9 @@ func (p *logPump) flushStream(ctx context.Context, stream int) error {
 		if !errors.Is(err, unix.EPIPE) {
 			return fmt.Errorf("write the output of the task: %w", err)
 		}
-		p.closeFiles()
+		p.closeOutputFIFOs()
 	}
-	b.positionAfterData.BootTime = p.bootTime()
+	b.positionAfterData.BootTimeNanos = p.bootTimeNanos()
 	p.positionFile.storePosition(stream, b.positionAfterData)
 	b.data = b.data[:0]
 	return nil

@@ -120,7 +120,7 @@ func newPump(t *testing.T, d *Driver, tty bool) (newProcess func() *logPump, out
 			t.Fatal(err)
 		}
 		t.Cleanup(positions.unmap)
-		return &logPump{engine: d.engine, containerID: "c1", hasTTY: tty, start: start, positionFile: positions, bootTime: currentBootTime}
+		return &logPump{engine: d.engine, containerID: "c1", hasTTY: tty, start: start, positionFile: positions, bootTimeNanos: currentBootTimeNanos}
 	}, output
 }
 
@@ -212,7 +212,7 @@ func TestOutputAfterClockWasSetBack(t *testing.T) {
 	boot := time.Duration(0)
 	for range 2 {
 		p := newProcess()
-		p.bootTime = func() int64 { return int64(boot) }
+		p.bootTimeNanos = func() int64 { return int64(boot) }
 		p.copyUntilExit(t.Context(), func() bool { return true })
 		messages = append(messages, logMessage{0, at(18), "3\n"}, logMessage{0, at(31), "4\n"})
 		boot -= 13 * time.Second
@@ -241,13 +241,13 @@ func TestPositionsSurviveProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer dir.Close()
-	want := [2]streamPosition{{MessageTime: 1, MessagesAtTime: 2, BytesOfNextMessage: 3}, {MessageTime: 4}}
+	want := [2]streamPosition{{MessageTimeNanos: 1, WrittenMessagesAtTime: 2, WrittenBytesOfNextMessage: 3}, {MessageTimeNanos: 4}}
 	first, err := openPositionFile(dir, "p")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for stream, position := range want {
-		first.storePosition(stream, streamPosition{MessageTime: 99})
+		first.storePosition(stream, streamPosition{MessageTimeNanos: 99})
 		first.storePosition(stream, position)
 	}
 	// The first mapping stays, like the mapping of a process that was killed.

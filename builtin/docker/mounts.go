@@ -69,13 +69,13 @@ var hostPropagation = map[string]mount.Propagation{
 // addBindMount adds a bind mount with an SELinux label; empty means the label of the plugin's
 // configuration. A mount with a label is added as a bind string, because the engine has labels only
 // in bind strings.
-func (b *containerBuilder) addBindMount(m mount.Mount, label string) {
-	label = cmp.Or(label, b.pluginConfig.Volumes.SELinuxLabel)
-	if label == "" {
+func (b *containerBuilder) addBindMount(m mount.Mount, selinuxLabel string) {
+	selinuxLabel = cmp.Or(selinuxLabel, b.pluginConfig.Volumes.SELinuxLabel)
+	if selinuxLabel == "" {
 		b.hostConfig.Mounts = append(b.hostConfig.Mounts, m)
 		return
 	}
-	options := label
+	options := selinuxLabel
 	if m.ReadOnly {
 		options += ",ro"
 	}
@@ -89,21 +89,21 @@ const volumesDisabledText = `the operator must write volumes { enabled = true } 
 
 // hostMountSource is a resolved path of the host that a task names.
 type hostMountSource struct {
-	resolvedPath        string
-	rootDir, nameInRoot string // the task directory or shared alloc directory with the path, and the path relative to it; "" for a path elsewhere
-	isInTaskDir         bool   // true if rootDir is the directory of the task
+	resolvedPath                 string
+	taskOrAllocDir, relativePath string // the task directory or shared alloc directory with the path, and the path relative to it; "" for a path elsewhere
+	isInTaskDir                  bool   // true if taskOrAllocDir is the directory of the task
 }
 
 // isReplaceableByTask reports whether a task can write to the directory in which the last element of the
 // path is looked up. In the top directory of a task, only the agent can write.
 func (s hostMountSource) isReplaceableByTask() bool {
-	return s.rootDir != "" && (strings.Contains(s.nameInRoot, "/") || !s.isInTaskDir && s.nameInRoot != ".")
+	return s.taskOrAllocDir != "" && (strings.Contains(s.relativePath, "/") || !s.isInTaskDir && s.relativePath != ".")
 }
 
-// resolveHostPath returns the resolved path of a file or directory on the host. A relative path
+// resolveAllowedHostPath returns the resolved path of a file or directory on the host. A relative path
 // is below the task's directory. Without volumes.enabled the path must be, after all links
 // are followed, in the directory of the task or in the shared directory of its allocation.
-func (b *containerBuilder) resolveHostPath(path string) (hostMountSource, error) {
+func (b *containerBuilder) resolveAllowedHostPath(path string) (hostMountSource, error) {
 	taskDir, err := filepath.EvalSymlinks(b.start.TaskDir())
 	if err != nil {
 		return hostMountSource{}, err
@@ -115,17 +115,17 @@ func (b *containerBuilder) resolveHostPath(path string) (hostMountSource, error)
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(taskDir, path)
 	}
-	resolved, err := resolveLinks(path)
+	resolved, err := resolveLinksAllowMissing(path)
 	if err != nil {
 		return hostMountSource{}, err
 	}
 	for _, private := range []string{"private", driver.MountsDir} {
-		if isPathBelow(resolved, filepath.Join(taskDir, private)) {
+		if isPathEqualOrBelow(resolved, filepath.Join(taskDir, private)) {
 			return hostMountSource{}, fmt.Errorf("the directory %s is not for tasks", resolved)
 		}
 	}
 	for _, dir := range []string{taskDir, filepath.Join(allocDir, "alloc")} {
-		if isPathBelow(resolved, dir) {
+		if isPathEqualOrBelow(resolved, dir) {
 			name, err := filepath.Rel(dir, resolved)
 			return hostMountSource{resolved, dir, name, dir == taskDir}, err
 		}
@@ -137,38 +137,38 @@ func (b *containerBuilder) resolveHostPath(path string) (hostMountSource, error)
 }
 
 // resolveMountSource returns the path of a file or directory that the engine mounts. A directory that does not exist is created if
-// create is set.
-func (b *containerBuilder) resolveMountSource(path string, create bool) (string, error) {
-	s, err := b.resolveHostPath(path)
+// createIfMissing is set.
+func (b *containerBuilder) resolveMountSource(path string, createIfMissing bool) (string, error) {
+	s, err := b.resolveAllowedHostPath(path)
 	switch {
 	case err != nil:
 		return "", err
-	case s.isInTaskDir && s.nameInRoot == "." && !b.pluginConfig.Volumes.Enabled:
+	case s.isInTaskDir && s.relativePath == "." && !b.pluginConfig.Volumes.Enabled:
 		return "", fmt.Errorf("the directory %s has directories that are not for tasks: name one of its subdirectories, such as local", s.resolvedPath)
 	case !s.isReplaceableByTask():
 		return s.resolvedPath, nil
 	case b.cannotBindMountReason == nil:
-		return b.addDriverMountedSource(driverMountedSource{hostMountSource: s, createIfMissing: create}), nil
+		return b.addDriverMountedSource(driverMountedSource{hostMountSource: s, createIfMissing: createIfMissing}), nil
 	case s.isInTaskDir:
 		// Only the task itself can write to the directory, and none of its processes runs before
 		// the start.
-		b.plan.hasTaskReplaceableSources = true
+		b.plan.engineMountsTaskReplaceablePaths = true
 		return s.resolvedPath, nil
 	case b.pluginConfig.Volumes.Enabled:
 		return s.resolvedPath, nil
 	}
-	return "", fmt.Errorf("%s is below a directory in which tasks can write: one could replace it by a link while the engine mounts it, and the driver cannot mount it itself, because %w. Name a path below the local directory of the task, or the directory %s itself, or the operator must write volumes { enabled = true } into the configuration of the driver \"docker\"", s.resolvedPath, b.cannotBindMountReason, s.rootDir)
+	return "", fmt.Errorf("%s is below a directory in which tasks can write: one could replace it by a link while the engine mounts it, and the driver cannot mount it itself, because %w. Name a path below the local directory of the task, or the directory %s itself, or the operator must write volumes { enabled = true } into the configuration of the driver \"docker\"", s.resolvedPath, b.cannotBindMountReason, s.taskOrAllocDir)
 }
 
 // addDriverMountedSource returns the path at which the driver will mount a source.
-func (b *containerBuilder) addDriverMountedSource(s driverMountedSource) string {
-	s.mountName = strconv.Itoa(len(b.plan.driverMountedSources))
+func (b *containerBuilder) addDriverMountedSource(s driverMountedSource) (mountPath string) {
+	s.mountPointName = strconv.Itoa(len(b.plan.driverMountedSources))
 	b.plan.driverMountedSources = append(b.plan.driverMountedSources, s)
-	return filepath.Join(sourceMountsDir(b.start), s.mountName)
+	return filepath.Join(sourceMountsDir(b.start), s.mountPointName)
 }
 
-// resolveLinks follows the links of a path whose last elements need not exist.
-func resolveLinks(path string) (string, error) {
+// resolveLinksAllowMissing follows the links of a path whose last elements need not exist.
+func resolveLinksAllowMissing(path string) (string, error) {
 	path = filepath.Clean(path)
 	resolved, err := filepath.EvalSymlinks(path)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -177,19 +177,19 @@ func resolveLinks(path string) (string, error) {
 	if _, err := os.Lstat(path); err == nil {
 		return "", fmt.Errorf("%s is a link to a file that does not exist", path) // rejected because the engine would create the file
 	}
-	dir, err := resolveLinks(filepath.Dir(path))
+	dir, err := resolveLinksAllowMissing(filepath.Dir(path))
 	return filepath.Join(dir, filepath.Base(path)), err
 }
 
-// isPathBelow reports whether a resolved path is dir or below it.
-func isPathBelow(path, dir string) bool {
+// isPathEqualOrBelow reports whether a resolved path is dir or below it.
+func isPathEqualOrBelow(path, dir string) bool {
 	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
 // addVolume adds the mount of "source:target" or "source:target:mode". The source is a path, or the name of a volume if the
 // task has a volume_driver.
-func (b *containerBuilder) addVolume(volume string) error {
-	parts := strings.Split(volume, ":")
+func (b *containerBuilder) addVolume(volumeSpec string) error {
+	parts := strings.Split(volumeSpec, ":")
 	if len(parts) < 2 || len(parts) > 3 || parts[0] == "" || parts[1] == "" {
 		return errors.New(`it must have the form "source:target" or "source:target:mode"`)
 	}
@@ -230,20 +230,20 @@ func (b *containerBuilder) addVolume(volume string) error {
 
 // parseVolumeMode parses the mode of a volume. Engines have modes that name paths of the host (Podman's overlay), or change the
 // owners of the source: a mode that is not listed here is an error, and the operator must allow all paths.
-func parseVolumeMode(mode string) (m mount.Mount, label string, err error) {
+func parseVolumeMode(mode string) (m mount.Mount, selinuxLabel string, err error) {
 	for _, option := range strings.Split(mode, ",") {
 		switch {
 		case option == "ro":
 			m.ReadOnly = true
 		case option == "z", option == "Z":
-			label = option
+			selinuxLabel = option
 		case option != "" && slices.Contains(mount.Propagations, mount.Propagation(option)):
 			m.BindOptions = &mount.BindOptions{Propagation: mount.Propagation(option)}
 		case !slices.Contains([]string{"rw", "nocopy", "consistent", "cached", "delegated"}, option):
 			return m, "", fmt.Errorf("the mode %q is refused: %s", option, volumesDisabledText)
 		}
 	}
-	return m, label, nil
+	return m, selinuxLabel, nil
 }
 
 func (b *containerBuilder) parseMount(m mountConfig) (mount.Mount, error) {
@@ -266,7 +266,7 @@ func (b *containerBuilder) parseMount(m mountConfig) (mount.Mount, error) {
 		if m.Source != "" {
 			return parsed, errors.New("source must be empty for the type tmpfs")
 		}
-		parsed.TmpfsOptions = &mount.TmpfsOptions{SizeBytes: m.TmpfsOptions.Size, Mode: os.FileMode(m.TmpfsOptions.Mode)}
+		parsed.TmpfsOptions = &mount.TmpfsOptions{SizeBytes: m.TmpfsOptions.SizeBytes, Mode: os.FileMode(m.TmpfsOptions.Mode)}
 		return parsed, nil
 	case mount.TypeVolume:
 		// The options of a volume driver can make any path of the host the volume.

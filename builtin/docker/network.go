@@ -26,7 +26,7 @@ func (b *containerBuilder) setNetwork() (*network.NetworkingConfig, error) {
 	}
 	b.containerConfig.Hostname = n.Hostname
 	b.hostConfig.ExtraHosts = n.ExtraHosts
-	if err := b.setPorts(); err != nil {
+	if err := b.publishPorts(); err != nil {
 		return nil, err
 	}
 	return b.endpointConfig()
@@ -152,9 +152,9 @@ func (b *containerBuilder) portMappings() ([]portMapping, error) {
 	return mappings, nil
 }
 
-// setPorts publishes ports for TCP and UDP. A container in the network of the host or of
+// publishPorts publishes ports for TCP and UDP. A container in the network of the host or of
 // another container publishes nothing.
-func (b *containerBuilder) setPorts() error {
+func (b *containerBuilder) publishPorts() error {
 	mappings, err := b.portMappings()
 	if err != nil || len(mappings) == 0 {
 		return err
@@ -187,7 +187,7 @@ func (b *containerBuilder) setPorts() error {
 
 // networkOverride returns the address and port map of a started container, or nil if the container
 // has no address of its own.
-func networkOverride(t *taskConfig, start *driver.Resources, c container.InspectResponse) *driver.NetworkOverride {
+func networkOverride(t *taskConfig, resources *driver.Resources, c container.InspectResponse) *driver.NetworkOverride {
 	if c.NetworkSettings == nil {
 		return nil
 	}
@@ -207,9 +207,9 @@ func networkOverride(t *taskConfig, start *driver.Resources, c container.Inspect
 		for label, port := range t.PortMap {
 			ports[label] = int(port)
 		}
-		if start != nil {
+		if resources != nil {
 			for _, label := range t.Ports {
-				for _, p := range start.Ports {
+				for _, p := range resources.Ports {
 					if p.Label == label && p.To > 0 {
 						ports[label] = int(p.To)
 					}

@@ -17,11 +17,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// mountNetworkFiles mounts files that take the place of options that the engine does not
+// mountHostsAndResolvConf mounts files that take the place of options that the engine does not
 // accept for a container in the network of another container: /etc/hosts for the name of
 // the allocation and extra_hosts, /etc/resolv.conf for the resolver. A file that the task
 // mounts itself takes precedence.
-func (b *containerBuilder) mountNetworkFiles() error {
+func (b *containerBuilder) mountHostsAndResolvConf() error {
 	files := map[string]string{}
 	if hosts := b.start.NetworkIsolation.Hosts; hosts != nil || len(b.taskConfig.ExtraHosts) > 0 {
 		text, err := formatHostsFile(hosts, b.taskConfig.ExtraHosts)
@@ -61,9 +61,9 @@ func (b *containerBuilder) hasMountAt(path string) bool {
 		slices.ContainsFunc(b.hostConfig.Binds, func(bind string) bool { return filepath.Clean(strings.Split(bind, ":")[1]) == path })
 }
 
-// privateFilePath returns the path, relative to the task's directory, of a file that the
+// privateFilePathInTaskDir returns the path, relative to the task's directory, of a file that the
 // task must not change.
-func privateFilePath(taskDir, name string) string {
+func privateFilePathInTaskDir(taskDir, name string) string {
 	if info, err := os.Stat(filepath.Join(taskDir, "private")); err == nil && info.IsDir() {
 		return "private/" + name
 	}
@@ -72,8 +72,8 @@ func privateFilePath(taskDir, name string) string {
 
 // replacePrivateFile replaces a file that every user of the container can read, and returns its
 // path relative to the task's directory.
-func replacePrivateFile(taskDir, name, text string) (string, error) {
-	name = privateFilePath(taskDir, name)
+func replacePrivateFile(taskDir, name, content string) (string, error) {
+	name = privateFilePathInTaskDir(taskDir, name)
 	dir, err := os.OpenRoot(taskDir)
 	if err != nil {
 		return "", err
@@ -89,17 +89,17 @@ func replacePrivateFile(taskDir, name, text string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	_, err = file.WriteString(text)
+	_, err = file.WriteString(content)
 	return name, errors.Join(err, file.Chmod(mode), file.Close()) // Chmod sets the mode bits that the umask has removed
 }
 
 // formatHostsFile returns the content of /etc/hosts.
-func formatHostsFile(alloc *driver.HostsConfig, extra []string) (string, error) {
+func formatHostsFile(alloc *driver.HostsConfig, extraHosts []string) (string, error) {
 	if alloc == nil {
 		alloc = &driver.HostsConfig{}
 	}
 	var more []netfiles.Host
-	for _, entry := range extra {
+	for _, entry := range extraHosts {
 		name, address, ok := strings.Cut(entry, ":")
 		addr, err := netip.ParseAddr(strings.Trim(address, "[]"))
 		if !ok || err != nil || name == "" || strings.ContainsAny(name, " \t\n#") {

@@ -65,7 +65,7 @@ var pauseCode = map[string][]byte{
 		0xeb, 0xb8, // 0x5e: jmp  0x18
 		0x02, 0x40, 0x01, 0x00, 0x00, 0x00, 0x00, 0x00, // 0x60: set of SIGINT, SIGTERM, SIGCHLD
 	},
-	"arm64": encodeInstructions(
+	"arm64": encodeARM64Instructions(
 		0xd28010e8,    // 0x00: mov  x8, 135 (rt_sigprocmask)
 		0xd2800000,    // 0x04: mov  x0, 0 (SIG_BLOCK)
 		0x10000341,    // 0x08: adr  x1, 0x70
@@ -98,16 +98,16 @@ var pauseCode = map[string][]byte{
 	),
 }
 
-func encodeInstructions(list ...uint32) (code []byte) {
+func encodeARM64Instructions(list ...uint32) (code []byte) {
 	for _, word := range list {
 		code = binary.LittleEndian.AppendUint32(code, word)
 	}
 	return code
 }
 
-// buildPauseProgram returns the pause program as an ELF executable without sections. It returns an error
+// buildPauseELF returns the pause program as an ELF executable without sections. It returns an error
 // for an architecture without code in pauseCode.
-func buildPauseProgram(arch string) ([]byte, error) {
+func buildPauseELF(arch string) ([]byte, error) {
 	code, ok := pauseCode[arch]
 	if !ok {
 		return nil, fmt.Errorf("the driver has no image for the networks of groups on %s: the operator must set infra_image in the configuration of the driver \"docker\"", arch)
@@ -142,7 +142,7 @@ func buildPauseProgram(arch string) ([]byte, error) {
 
 // importPauseImage makes the pause image in the engine.
 func importPauseImage(ctx context.Context, engine *client.Client) error {
-	program, err := buildPauseProgram(runtime.GOARCH)
+	program, err := buildPauseELF(runtime.GOARCH)
 	if err != nil {
 		return err
 	}
@@ -159,7 +159,7 @@ func importPauseImage(ctx context.Context, engine *client.Client) error {
 	result, err := engine.ImageImport(ctx, client.ImageImportSource{Source: &archive, SourceName: "-"}, name,
 		client.ImageImportOptions{Tag: tag, Changes: []string{`ENTRYPOINT ["/pause"]`}})
 	if err != nil {
-		return markRecoverable(fmt.Errorf("import the image %s: %w", pauseImage, err))
+		return markRecoverableUnlessRefused(fmt.Errorf("import the image %s: %w", pauseImage, err))
 	}
 	defer result.Close()
 	if err := readEngineMessages(result, func(string) {}); err != nil {

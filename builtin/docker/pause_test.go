@@ -23,7 +23,7 @@ func TestPauseProgram(t *testing.T) {
 	emulators := map[string]string{"amd64": "qemu-x86_64", "arm64": "qemu-aarch64"}
 	for _, arch := range slices.Sorted(maps.Keys(pauseCode)) {
 		t.Run(arch, func(t *testing.T) {
-			program, err := buildPauseProgram(arch)
+			program, err := buildPauseELF(arch)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -46,7 +46,7 @@ func TestPauseProgram(t *testing.T) {
 			checkPauseProgram(t, command)
 		})
 	}
-	if _, err := buildPauseProgram("riscv64"); err == nil || !strings.Contains(err.Error(), "infra_image") {
+	if _, err := buildPauseELF("riscv64"); err == nil || !strings.Contains(err.Error(), "infra_image") {
 		t.Errorf("an architecture without a program: %v", err)
 	}
 }

@@ -13,30 +13,30 @@ import (
 )
 
 // streamPosition is the position up to which the output of one stream was written to the host.
-// Written are all messages before MessageTime, MessagesAtTime messages with this time, and
-// BytesOfNextMessage bytes of the next message with this time.
+// Written are all messages before MessageTimeNanos, WrittenMessagesAtTime messages with this time, and
+// WrittenBytesOfNextMessage bytes of the next message with this time.
 type streamPosition struct {
-	MessageTime        int64 // nanoseconds since 1970; 0 is the start of the stream
-	MessagesAtTime     uint64
-	BytesOfNextMessage uint64
-	NewestMessageTime  int64 // greatest time of a message up to the position, which is greater than MessageTime if the clock was set back
-	BootTime           int64 // result of currentBootTime when the position was stored
+	MessageTimeNanos          int64 // nanoseconds since 1970; 0 is the start of the stream
+	WrittenMessagesAtTime     uint64
+	WrittenBytesOfNextMessage uint64
+	NewestMessageTimeNanos    int64 // greatest time of a message up to the position, which is greater than MessageTimeNanos if the clock was set back
+	BootTimeNanos             int64 // result of currentBootTimeNanos when the position was stored
 }
 
-// earliestTimeOfNextMessage returns the time from which the engine must send its log, so that the messages after
+// earliestNanosOfNextMessage returns the time from which the engine must send its log, so that the messages after
 // the position are sent. Engines before version 24 leave out each message with an earlier time. If
 // the clock was set back after the position was stored, later messages have earlier times than the
 // position.
-func (p streamPosition) earliestTimeOfNextMessage(boot int64) int64 {
-	if p.MessageTime == 0 {
+func (p streamPosition) earliestNanosOfNextMessage(bootTimeNanos int64) int64 {
+	if p.MessageTimeNanos == 0 {
 		return 0
 	}
-	return p.MessageTime - max(0, p.BootTime-boot)
+	return p.MessageTimeNanos - max(0, p.BootTimeNanos-bootTimeNanos)
 }
 
-// currentBootTime returns the time of the machine's boot by the current clock, in nanoseconds since 1970.
+// currentBootTimeNanos returns the time of the machine's boot by the current clock, in nanoseconds since 1970.
 // The result is smaller after the clock was set back.
-func currentBootTime() int64 {
+func currentBootTimeNanos() int64 {
 	var boot unix.Timespec
 	now := time.Now().UnixNano()
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot) // Linux always has this clock
@@ -87,30 +87,30 @@ func (p *positionFile) validSlotNumber(stream int) *atomic.Uint32 {
 	return (*atomic.Uint32)(unsafe.Pointer(&p.mappedBytes[stream*streamSize]))
 }
 
-func (p *positionFile) slotBytes(stream int, n uint32) []byte {
-	offset := stream*streamSize + 8 + int(n&1)*slotSize
+func (p *positionFile) slotBytes(stream int, slotNumber uint32) []byte {
+	offset := stream*streamSize + 8 + int(slotNumber&1)*slotSize
 	return p.mappedBytes[offset : offset+slotSize]
 }
 
 func (p *positionFile) loadPosition(stream int) streamPosition {
 	slot := p.slotBytes(stream, p.validSlotNumber(stream).Load())
 	return streamPosition{
-		MessageTime:        int64(binary.NativeEndian.Uint64(slot)),
-		MessagesAtTime:     binary.NativeEndian.Uint64(slot[8:]),
-		BytesOfNextMessage: binary.NativeEndian.Uint64(slot[16:]),
-		NewestMessageTime:  int64(binary.NativeEndian.Uint64(slot[24:])),
-		BootTime:           int64(binary.NativeEndian.Uint64(slot[32:])),
+		MessageTimeNanos:          int64(binary.NativeEndian.Uint64(slot)),
+		WrittenMessagesAtTime:     binary.NativeEndian.Uint64(slot[8:]),
+		WrittenBytesOfNextMessage: binary.NativeEndian.Uint64(slot[16:]),
+		NewestMessageTimeNanos:    int64(binary.NativeEndian.Uint64(slot[24:])),
+		BootTimeNanos:             int64(binary.NativeEndian.Uint64(slot[32:])),
 	}
 }
 
 func (p *positionFile) storePosition(stream int, position streamPosition) {
 	n := p.validSlotNumber(stream).Load() + 1
 	slot := p.slotBytes(stream, n)
-	binary.NativeEndian.PutUint64(slot, uint64(position.MessageTime))
-	binary.NativeEndian.PutUint64(slot[8:], position.MessagesAtTime)
-	binary.NativeEndian.PutUint64(slot[16:], position.BytesOfNextMessage)
-	binary.NativeEndian.PutUint64(slot[24:], uint64(position.NewestMessageTime))
-	binary.NativeEndian.PutUint64(slot[32:], uint64(position.BootTime))
+	binary.NativeEndian.PutUint64(slot, uint64(position.MessageTimeNanos))
+	binary.NativeEndian.PutUint64(slot[8:], position.WrittenMessagesAtTime)
+	binary.NativeEndian.PutUint64(slot[16:], position.WrittenBytesOfNextMessage)
+	binary.NativeEndian.PutUint64(slot[24:], uint64(position.NewestMessageTimeNanos))
+	binary.NativeEndian.PutUint64(slot[32:], uint64(position.BootTimeNanos))
 	p.validSlotNumber(stream).Store(n)
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -22,16 +23,16 @@ type reaper struct {
 	cancelReaping context.CancelFunc
 }
 
-// registerStart records a start before its container exists. The first start begins the periodic
-// search.
-func (r *reaper) registerStart(d *Driver, startID string) {
+// registerStartAndBeginReaping records a start before its container exists, or before its container is searched for.
+// The first start begins the periodic search.
+func (r *reaper) registerStartAndBeginReaping(d *Driver, startID string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.startIDsInUse == nil {
 		r.startIDsInUse = map[string]bool{}
 	}
 	r.startIDsInUse[startID] = true
-	if id := sdk.DirectoryID(); r.cancelReaping == nil && id != "" {
+	if id := sdk.DataDirectoryID(); r.cancelReaping == nil && id != "" {
 		var ctx context.Context
 		ctx, r.cancelReaping = context.WithCancel(context.Background())
 		go r.reapPeriodically(ctx, d, id)
@@ -42,6 +43,14 @@ func (r *reaper) unregisterStart(startID string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.startIDsInUse, startID)
+}
+
+// unregisterUnlessRecoverable unregisters a start whose container was not found, because of err. After a recoverable
+// error the start stays registered: the host searches again, and the container may run.
+func (r *reaper) unregisterUnlessRecoverable(startID string, err error) {
+	if err != nil && !driver.IsRecoverable(err) {
+		r.unregisterStart(startID)
+	}
 }
 
 func (r *reaper) stopReaping() {

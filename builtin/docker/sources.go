@@ -25,7 +25,7 @@ import (
 type driverMountedSource struct {
 	hostMountSource
 	createIfMissing bool   // true creates a directory if the path does not exist
-	mountName       string // name of the mount point in the directory of sourceMountsDir
+	mountPointName  string // name of the mount point in the directory of sourceMountsDir
 }
 
 // sourceMountsDir returns the path of the directory in which the driver mounts the sources of one start.
@@ -45,7 +45,7 @@ func newCannotBindMountError(format string, args ...any) error {
 
 // sourceMounter mounts the sources of one container.
 type sourceMounter struct {
-	engine engineRef
+	engine untypedEngineClient
 	start  *sdk.StartRequest
 }
 
@@ -55,7 +55,7 @@ func (b sourceMounter) cannotBindMountReason() error {
 	if os.Geteuid() != 0 {
 		return newCannotBindMountError("the agent is not root")
 	}
-	if _, err := b.engineSocket(); err != nil {
+	if _, err := b.engineSocketPath(); err != nil {
 		return err
 	}
 	// A user who can replace the directory of the task could also replace the mounts.
@@ -65,9 +65,9 @@ func (b sourceMounter) cannotBindMountReason() error {
 	return nil
 }
 
-// engineSocket returns the path of the socket of the engine, or an error if the engine may be on
+// engineSocketPath returns the path of the socket of the engine, or an error if the engine may be on
 // another machine.
-func (b sourceMounter) engineSocket() (string, error) {
+func (b sourceMounter) engineSocketPath() (string, error) {
 	address, err := url.Parse(b.engine.client().DaemonHost())
 	if err != nil || address.Scheme != "unix" {
 		return "", newCannotBindMountError("the engine at %s can be on another machine", b.engine.client().DaemonHost())
@@ -75,30 +75,30 @@ func (b sourceMounter) engineSocket() (string, error) {
 	return address.Path, nil
 }
 
-// mountAll mounts all sources. It unmounts the mounts that an earlier start of the task has left: the
+// replaceAllMounts mounts all sources. It unmounts the mounts that an earlier start of the task has left: the
 // container of that start is gone, or Start removes it next.
-func (b sourceMounter) mountAll(ctx context.Context, sources []driverMountedSource) error {
-	dir, err := b.makeMountsDir()
+func (b sourceMounter) replaceAllMounts(ctx context.Context, sources []driverMountedSource) error {
+	dir, err := b.makeAndOpenMountsDir()
 	if err != nil {
 		return err
 	}
 	defer unix.Close(dir)
-	engineRoot, err := b.engineRootDir(ctx)
+	engineRoot, err := b.engineProcRootPath(ctx)
 	if err != nil {
 		return err
 	}
 	for _, s := range sources {
-		if err := b.mountSource(dir, engineRoot, s); err != nil {
+		if err := b.mountAndVerifySource(dir, engineRoot, s); err != nil {
 			return fmt.Errorf("mount %s: %w", s.resolvedPath, err)
 		}
 	}
 	return nil
 }
 
-// makeMountsDir makes the directory of sourceMountsDir in a new file system, so that an engine that does not
+// makeAndOpenMountsDir makes the directory of sourceMountsDir in a new file system, so that an engine that does not
 // see the mounts of the driver does not find the path. It returns an open descriptor of the
 // directory.
-func (b sourceMounter) makeMountsDir() (int, error) {
+func (b sourceMounter) makeAndOpenMountsDir() (int, error) {
 	task, err := safepath.OpenDir(b.start.TaskDir())
 	if err != nil {
 		return -1, err
@@ -130,17 +130,17 @@ func (b sourceMounter) makeMountsDir() (int, error) {
 	return openDirAt(top, name)
 }
 
-func openDirAt(dir int, name string) (int, error) {
-	fd, err := safepath.OpenAt(dir, name, unix.O_PATH|unix.O_DIRECTORY, 0)
+func openDirAt(dirFD int, name string) (int, error) {
+	fd, err := safepath.OpenAt(dirFD, name, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return -1, &fs.PathError{Op: "open", Path: name, Err: err}
 	}
 	return fd, nil
 }
 
-// mountSource mounts one source, and checks that the engine sees it.
-func (b sourceMounter) mountSource(dir int, engineRoot string, s driverMountedSource) error {
-	source, err := s.openWithoutLinks()
+// mountAndVerifySource mounts one source, and checks that the engine sees it.
+func (b sourceMounter) mountAndVerifySource(dirFD int, engineRoot string, s driverMountedSource) error {
+	source, err := s.openOrCreateWithoutLinks()
 	if err != nil {
 		return err
 	}
@@ -150,14 +150,14 @@ func (b sourceMounter) mountSource(dir int, engineRoot string, s driverMountedSo
 		return err
 	}
 	if want.Mode&unix.S_IFMT == unix.S_IFDIR {
-		err = unix.Mkdirat(dir, s.mountName, 0o700)
+		err = unix.Mkdirat(dirFD, s.mountPointName, 0o700)
 	} else {
-		err = unix.Mknodat(dir, s.mountName, unix.S_IFREG|0o600, 0)
+		err = unix.Mknodat(dirFD, s.mountPointName, unix.S_IFREG|0o600, 0)
 	}
 	if err != nil {
 		return err
 	}
-	target, err := safepath.OpenAt(dir, s.mountName, unix.O_PATH, 0)
+	target, err := safepath.OpenAt(dirFD, s.mountPointName, unix.O_PATH, 0)
 	if err != nil {
 		return err
 	}
@@ -170,7 +170,7 @@ func (b sourceMounter) mountSource(dir int, engineRoot string, s driverMountedSo
 	if err := unix.MoveMount(tree, "", target, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH); err != nil {
 		return newCannotBindMountError("the agent cannot mount directories: %w", err)
 	}
-	seen, err := unix.Open(filepath.Join(engineRoot, sourceMountsDir(b.start), s.mountName), unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	seen, err := unix.Open(filepath.Join(engineRoot, sourceMountsDir(b.start), s.mountPointName), unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return newCannotBindMountError("the engine does not see mounts of the agent, or the agent cannot find out whether it does: %w", err)
 	}
@@ -182,20 +182,20 @@ func (b sourceMounter) mountSource(dir int, engineRoot string, s driverMountedSo
 	return nil
 }
 
-// openWithoutLinks opens the source without following links, because a task can have replaced a part of the
+// openOrCreateWithoutLinks opens the source without following links, because a task can have replaced a part of the
 // path by a link since the path was resolved.
-func (s driverMountedSource) openWithoutLinks() (int, error) {
-	dir, err := safepath.OpenDir(s.rootDir)
+func (s driverMountedSource) openOrCreateWithoutLinks() (int, error) {
+	dir, err := safepath.OpenDir(s.taskOrAllocDir)
 	if err != nil {
 		return -1, err
 	}
 	defer unix.Close(dir)
-	fd, err := safepath.OpenBeneath(dir, s.nameInRoot)
+	fd, err := safepath.OpenBeneath(dir, s.relativePath)
 	if errors.Is(err, unix.ENOENT) && s.createIfMissing {
-		if err := makeDirsWithoutLinks(dir, s.nameInRoot); err != nil {
+		if err := makeDirsWithoutLinks(dir, s.relativePath); err != nil {
 			return -1, err
 		}
-		fd, err = safepath.OpenBeneath(dir, s.nameInRoot)
+		fd, err = safepath.OpenBeneath(dir, s.relativePath)
 	}
 	if errors.Is(err, unix.ELOOP) {
 		return -1, errors.New("a task has replaced a part of the path by a link while the container was started")
@@ -204,12 +204,12 @@ func (s driverMountedSource) openWithoutLinks() (int, error) {
 }
 
 // makeDirsWithoutLinks makes the missing directories of a path below a directory, without following links.
-func makeDirsWithoutLinks(dir int, name string) error {
-	at, err := openDirAt(dir, ".")
+func makeDirsWithoutLinks(dirFD int, relativePath string) error {
+	at, err := openDirAt(dirFD, ".")
 	if err != nil {
 		return err
 	}
-	for _, part := range strings.Split(name, "/") {
+	for _, part := range strings.Split(relativePath, "/") {
 		err := unix.Mkdirat(at, part, 0o755)
 		if err != nil && !errors.Is(err, unix.EEXIST) {
 			unix.Close(at)
@@ -225,9 +225,9 @@ func makeDirsWithoutLinks(dir int, name string) error {
 	return unix.Close(at)
 }
 
-// engineRootDir returns the path of the root directory of the engine: of the process that listens at its socket.
-func (b sourceMounter) engineRootDir(ctx context.Context) (string, error) {
-	socket, err := b.engineSocket()
+// engineProcRootPath returns the path of the root directory of the engine: of the process that listens at its socket.
+func (b sourceMounter) engineProcRootPath(ctx context.Context) (string, error) {
+	socket, err := b.engineSocketPath()
 	if err != nil {
 		return "", err
 	}
@@ -279,16 +279,16 @@ func unmountSources(start *sdk.StartRequest) error {
 
 // unmountAllAt unmounts all mounts on a name and below it. Running containers keep their own copies of
 // the mounts.
-func unmountAllAt(dir int, name string) error {
+func unmountAllAt(dirFD int, name string) error {
 	for {
-		fd, err := openDirAt(dir, name)
+		fd, err := openDirAt(dirFD, name)
 		if errors.Is(err, unix.ENOENT) {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		mounted, err := safepath.IsMount(dir, fd)
+		mounted, err := safepath.IsMount(dirFD, fd)
 		if mounted && err == nil {
 			err = unix.Unmount(safepath.ProcPath(fd), unix.MNT_DETACH)
 		}

@@ -48,7 +48,7 @@ func TestSourcesThatTasksCanReplace(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			task := map[string]any{"volumes": list(test.source + ":/x:ro")}
 			plan, err := buildPlan(t, test.plugin, task, nil, nil)
-			if err != nil || (len(plan.driverMountedSources) == 1) != test.bound || plan.hasTaskReplaceableSources {
+			if err != nil || (len(plan.driverMountedSources) == 1) != test.bound || plan.engineMountsTaskReplaceablePaths {
 				t.Fatalf("with mounts: %+v, %v", plan, err)
 			}
 			if plan, err = buildPlan(t, test.plugin, task, nil, errors.New("of a reason")); test.want == "" {
@@ -57,7 +57,7 @@ func TestSourcesThatTasksCanReplace(t *testing.T) {
 				}
 				return
 			}
-			if err != nil || len(plan.driverMountedSources) > 0 || plan.hasTaskReplaceableSources != test.own || !strings.HasSuffix(plan.createOptions.HostConfig.Binds[0], test.want+":/x:ro") {
+			if err != nil || len(plan.driverMountedSources) > 0 || plan.engineMountsTaskReplaceablePaths != test.own || !strings.HasSuffix(plan.createOptions.HostConfig.Binds[0], test.want+":/x:ro") {
 				t.Errorf("without mounts: %+v, %v", plan, err)
 			}
 		})
@@ -248,9 +248,9 @@ func TestLeftoverMountsAreRemoved(t *testing.T) {
 	for i, die := range []func() error{
 		func() error { return os.Mkdir(mounts, 0o700) },
 		func() error { return errors.Join(os.Mkdir(mounts, 0o700), unix.Mount("tmpfs", mounts, "tmpfs", 0, "")) },
-		func() error { dir, err := b.makeMountsDir(); unix.Close(dir); return err },
-		func() error { return b.mountAll(t.Context(), plan()[:1]) },
-		func() error { return b.mountAll(t.Context(), plan()) },
+		func() error { dir, err := b.makeAndOpenMountsDir(); unix.Close(dir); return err },
+		func() error { return b.replaceAllMounts(t.Context(), plan()[:1]) },
+		func() error { return b.replaceAllMounts(t.Context(), plan()) },
 		func() error { _, err := d.Start(t.Context(), start); return err },
 	} {
 		for _, next := range []string{"start", "end"} {
@@ -353,10 +353,10 @@ func TestOwnContainersAreRemovedFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	plan, err := planContainer(&d.config, &tc, start, b.cannotBindMountReason())
-	if err != nil || !plan.hasTaskReplaceableSources {
+	if err != nil || !plan.engineMountsTaskReplaceablePaths {
 		t.Fatalf("%+v, %v", plan, err)
 	}
-	if plan, err = d.mountSources(t.Context(), plan, b, &d.config, &tc); err == nil || !strings.Contains(err.Error(), "the path /etc/file is outside of the directories of the task") {
+	if plan, err = d.mountSourcesOrReplan(t.Context(), plan, b, &d.config, &tc); err == nil || !strings.Contains(err.Error(), "the path /etc/file is outside of the directories of the task") {
 		t.Errorf("%+v, %v", plan, err)
 	}
 }
@@ -414,8 +414,8 @@ func TestEngineWithoutTheMounts(t *testing.T) {
 		if err := start.Config(&tc); err != nil {
 			t.Fatal(err)
 		}
-		plan := &containerPlan{driverMountedSources: []driverMountedSource{{hostMountSource: hostMountSource{rootDir: filepath.Join(start.AllocDir, "alloc"), nameInRoot: "data/d"}, mountName: "0"}}}
-		_, err := d.mountSources(t.Context(), plan, b, &d.config, &tc)
+		plan := &containerPlan{driverMountedSources: []driverMountedSource{{hostMountSource: hostMountSource{taskOrAllocDir: filepath.Join(start.AllocDir, "alloc"), relativePath: "data/d"}, mountPointName: "0"}}}
+		_, err := d.mountSourcesOrReplan(t.Context(), plan, b, &d.config, &tc)
 		if err == nil || !strings.Contains(err.Error(), "/alloc/data/d is below a directory in which tasks can write") || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %v, want an error with %q", test.host, err, test.want)
 		}
@@ -499,7 +499,7 @@ func TestOpenArchive(t *testing.T) {
 // The engines of the machine mount what the driver has checked, also while another task exchanges directories and links.
 func TestEnginesMountWhatIsChecked(t *testing.T) {
 	slowtest.Skip(t, "starts two engines and many containers")
-	for name, start := range map[string]func(testing.TB) *dockertest.Engine{"docker": dockertest.Start, "podman": dockertest.StartPodman} {
+	for name, start := range map[string]func(testing.TB) *dockertest.Engine{"docker": dockertest.StartOrSkip, "podman": dockertest.StartPodmanOrSkip} {
 		t.Run(name, func(t *testing.T) {
 			e := start(t)
 			skipUnlessMounting(t)

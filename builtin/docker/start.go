@@ -21,7 +21,7 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (_ *task, e
 	executed := false
 	defer func() {
 		if !executed {
-			err = sdk.WaitIfExhausted(err)
+			err = sdk.MarkIfResourceExhausted(err)
 		}
 	}()
 	config, engine, err := d.currentConfigAndClient()
@@ -32,10 +32,10 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (_ *task, e
 	if err := start.Config(&tc); err != nil {
 		return nil, err
 	}
-	if err := tc.validate(); err != nil {
+	if err := tc.validateAndParseDurations(); err != nil {
 		return nil, err
 	}
-	b := sourceMounter{engine: newEngineRef(engine), start: start}
+	b := sourceMounter{engine: newUntypedEngineClient(engine), start: start}
 	plan, err := planContainer(config, &tc, start, b.cannotBindMountReason())
 	if err != nil {
 		return nil, err
@@ -44,11 +44,11 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (_ *task, e
 		return nil, err
 	}
 	if joinsGroupNetwork(&tc, start.NetworkIsolation) {
-		if err := checkGroupNetwork(ctx, engine, start.NetworkIsolation); err != nil {
+		if err := checkGroupNetworkStillExists(ctx, engine, start.NetworkIsolation); err != nil {
 			return nil, err
 		}
 	}
-	d.reaper.registerStart(d, start.ID)
+	d.reaper.registerStartAndBeginReaping(d, start.ID)
 	defer func() {
 		if err != nil {
 			d.reaper.unregisterStart(start.ID)
@@ -68,48 +68,48 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (_ *task, e
 			err = errors.Join(err, unmountSources(start))
 		}
 	}()
-	if plan, err = d.mountSources(ctx, plan, b, config, &tc); err != nil {
+	if plan, err = d.mountSourcesOrReplan(ctx, plan, b, config, &tc); err != nil {
 		return nil, err
 	}
 	options := plan.createOptions
 	options.Config.Image = imageID
-	id, err := createContainer(ctx, engine, options, cmp.Or(tc.ContainerExistsAttempts, config.ContainerExistsAttempts))
+	id, err := createOrReplaceContainer(ctx, engine, options, cmp.Or(tc.ContainerExistsAttempts, config.ContainerExistsAttempts))
 	if err != nil {
-		return nil, markRecoverable(fmt.Errorf("create the container %s: %w", options.Name, err))
+		return nil, markRecoverableUnlessRefused(fmt.Errorf("create the container %s: %w", options.Name, err))
 	}
 	defer func() {
 		if err == nil {
 			return
 		}
-		if removeErr := removeContainer(context.WithoutCancel(ctx), engine, id); removeErr != nil {
+		if removeErr := killAndRemoveContainer(context.WithoutCancel(ctx), engine, id); removeErr != nil {
 			start.Logger().Warn("a container that could not be started remains", "container", options.Name, "error", removeErr)
 		}
 	}()
 
-	t := &task{driver: d, engine: newEngineRef(engine), start: start, exited: make(chan struct{}), state: taskState{
+	t := &task{driver: d, engine: newUntypedEngineClient(engine), start: start, exited: make(chan struct{}), state: taskState{
 		ContainerID: id, ContainerName: options.Name, ImageID: imageID, TTY: tc.TTY, CollectsOutput: mustCopyOutput(config, start),
 	}}
-	t.setOutputPump()
+	t.prepareOutputPump()
 	defer func() {
 		if err != nil {
-			t.stopAndCloseOutput()
+			t.stopOutputPumpAndCleanUp()
 		}
 	}()
 	if t.outputPump != nil {
 		openCtx, cancel := context.WithTimeout(ctx, outputReaderTimeout)
-		err := t.outputPump.openFiles(openCtx)
+		err := t.outputPump.openOutputFIFOs(openCtx)
 		cancel()
 		if err != nil {
 			return nil, err
 		}
 	}
 	if _, err := engine.ContainerStart(ctx, id, client.ContainerStartOptions{}); err != nil {
-		return nil, markRecoverable(fmt.Errorf("start the container %s: %w", options.Name, err))
+		return nil, markRecoverableUnlessRefused(fmt.Errorf("start the container %s: %w", options.Name, err))
 	}
 	executed = true
 	inspected, err := engine.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
 	if err != nil {
-		return nil, markRecoverable(fmt.Errorf("inspect the container %s: %w", options.Name, err))
+		return nil, markRecoverableUnlessRefused(fmt.Errorf("inspect the container %s: %w", options.Name, err))
 	}
 	t.state.Network = networkOverride(&tc, start.Resources, inspected.Container)
 	t.state.StopSignal = inspected.Container.Config.StopSignal
@@ -117,29 +117,29 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (_ *task, e
 	return t, nil
 }
 
-// mountSources makes the mounts of a plan. From then on, tasks cannot replace the sources of the
-// container. If the driver cannot make mounts that the engine sees, mountSources returns another
+// mountSourcesOrReplan makes the mounts of a plan. From then on, tasks cannot replace the sources of the
+// container. If the driver cannot make mounts that the engine sees, mountSourcesOrReplan returns another
 // plan, without them.
-func (d *Driver) mountSources(ctx context.Context, plan *containerPlan, b sourceMounter, config *pluginConfig, tc *taskConfig) (*containerPlan, error) {
-	cannotBindMountReason := b.cannotBindMountReason()
+func (d *Driver) mountSourcesOrReplan(ctx context.Context, plan *containerPlan, mounter sourceMounter, config *pluginConfig, tc *taskConfig) (*containerPlan, error) {
+	cannotBindMountReason := mounter.cannotBindMountReason()
 	if len(plan.driverMountedSources) > 0 {
-		err := b.mountAll(ctx, plan.driverMountedSources)
+		err := mounter.replaceAllMounts(ctx, plan.driverMountedSources)
 		var reason *cannotBindMountError
 		if !errors.As(err, &reason) {
 			return plan, err
 		}
 		cannotBindMountReason = reason
-		if plan, err = planContainer(config, tc, b.start, cannotBindMountReason); err != nil {
+		if plan, err = planContainer(config, tc, mounter.start, cannotBindMountReason); err != nil {
 			return nil, err
 		}
 	}
-	if !plan.hasTaskReplaceableSources {
+	if !plan.engineMountsTaskReplaceablePaths {
 		return plan, nil
 	}
-	if _, err := d.Sweep(ctx, b.start.AllocID, b.start.Name); err != nil {
+	if _, err := d.Sweep(ctx, mounter.start.AllocID, mounter.start.Name); err != nil {
 		return nil, err
 	}
-	return planContainer(config, tc, b.start, cannotBindMountReason) // resolves the links of the sources again, now that no container of the task can change them
+	return planContainer(config, tc, mounter.start, cannotBindMountReason) // resolves the links of the sources again, now that no container of the task can change them
 }
 
 // checkAPIVersionForOptions refuses options that the engine would ignore.
@@ -148,7 +148,7 @@ func checkAPIVersionForOptions(ctx context.Context, engine *client.Client, t *ta
 		return nil
 	}
 	if _, err := engine.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true}); err != nil {
-		return markRecoverable(err)
+		return markRecoverableUnlessRefused(err)
 	}
 	var minor int
 	if _, err := fmt.Sscanf(engine.ClientVersion(), "1.%d", &minor); err == nil && minor < 44 {
@@ -163,9 +163,9 @@ func mustCopyOutput(c *pluginConfig, start *sdk.StartRequest) bool {
 	return !c.DisableLogCollection && !(isNull(start.StdoutPath) && isNull(start.StderrPath))
 }
 
-// createContainer creates a container. A container of an earlier start of the same task
+// createOrReplaceContainer creates a container. A container of an earlier start of the same task
 // that has the name is removed first, up to the given number of times.
-func createContainer(ctx context.Context, engine *client.Client, options *client.ContainerCreateOptions, attempts int) (string, error) {
+func createOrReplaceContainer(ctx context.Context, engine *client.Client, options *client.ContainerCreateOptions, removeAttempts int) (string, error) {
 	const minDelay, maxDelay = 100 * time.Millisecond, 5 * time.Second
 	delay := minDelay
 	for attempt := 0; ; attempt++ {
@@ -174,10 +174,10 @@ func createContainer(ctx context.Context, engine *client.Client, options *client
 			return created.ID, nil
 		}
 		switch {
-		case !isNameInUse(err):
+		case !isNameInUseError(err):
 			return "", err
-		case attempt >= attempts:
-			return "", fmt.Errorf("a container has the name after %d attempts to remove it (container_exists_attempts): %w", attempts, err)
+		case attempt >= removeAttempts:
+			return "", fmt.Errorf("a container has the name after %d attempts to remove it (container_exists_attempts): %w", removeAttempts, err)
 		}
 		existing, inspectErr := engine.ContainerInspect(ctx, options.Name, client.ContainerInspectOptions{})
 		switch {
@@ -187,10 +187,10 @@ func createContainer(ctx context.Context, engine *client.Client, options *client
 			return "", inspectErr
 		case existing.Container.Config.Labels[labelAllocID] != options.Config.Labels[labelAllocID],
 			existing.Container.Config.Labels[labelTaskName] != options.Config.Labels[labelTaskName],
-			isOfOtherAgent(existing.Container.Config.Labels):
+			isOfOtherRunningAgent(existing.Container.Config.Labels):
 			return "", fmt.Errorf("another container has the name, and it is not of this task: remove it with docker rm: %w", err)
 		default:
-			if err := removeContainer(ctx, engine, existing.Container.ID); err != nil {
+			if err := killAndRemoveContainer(ctx, engine, existing.Container.ID); err != nil {
 				return "", err
 			}
 			continue
@@ -204,14 +204,14 @@ func createContainer(ctx context.Context, engine *client.Client, options *client
 	}
 }
 
-// isNameInUse reports whether the engine has refused to create a container because of its name. Podman
+// isNameInUseError reports whether the engine has refused to create a container because of its name. Podman
 // reports that as a server error.
-func isNameInUse(err error) bool {
+func isNameInUseError(err error) bool {
 	return cerrdefs.IsConflict(err) || strings.Contains(err.Error(), "is already in use")
 }
 
-// removeContainer kills and removes a container, and returns when it is gone.
-func removeContainer(ctx context.Context, engine *client.Client, id string) error {
+// killAndRemoveContainer kills and removes a container, and returns when it is gone.
+func killAndRemoveContainer(ctx context.Context, engine *client.Client, id string) error {
 	const timeout = time.Minute
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -221,7 +221,7 @@ func removeContainer(ctx context.Context, engine *client.Client, id string) erro
 		case err == nil, isContainerGone(err):
 			return nil
 		case !cerrdefs.IsConflict(err) || !strings.Contains(err.Error(), "in progress"):
-			return markRecoverable(fmt.Errorf("remove the container %s: %w", id, err))
+			return markRecoverableUnlessRefused(fmt.Errorf("remove the container %s: %w", id, err))
 		}
 		select {
 		case <-time.After(50 * time.Millisecond):
@@ -232,12 +232,14 @@ func removeContainer(ctx context.Context, engine *client.Client, id string) erro
 }
 
 // Recover finds the container of a task, which may have exited.
-func (d *Driver) Recover(ctx context.Context, start *sdk.StartRequest) (*task, error) {
+func (d *Driver) Recover(ctx context.Context, start *sdk.StartRequest) (_ *task, err error) {
 	_, engine, err := d.currentConfigAndClient()
 	if err != nil {
 		return nil, err
 	}
-	t := &task{driver: d, engine: newEngineRef(engine), start: start, exited: make(chan struct{})}
+	d.reaper.registerStartAndBeginReaping(d, start.ID)
+	defer func() { d.reaper.unregisterUnlessRecoverable(start.ID, err) }()
+	t := &task{driver: d, engine: newUntypedEngineClient(engine), start: start, exited: make(chan struct{})}
 	if err := start.State(&t.state); err != nil {
 		return nil, err
 	}
@@ -245,25 +247,26 @@ func (d *Driver) Recover(ctx context.Context, start *sdk.StartRequest) (*task, e
 	defer cancel()
 	inspected, err := engine.ContainerInspect(ctx, t.state.ContainerID, client.ContainerInspectOptions{})
 	if err != nil {
-		return nil, markRecoverable(fmt.Errorf("inspect the container %s: %w", t.state.ContainerName, err))
+		return nil, markRecoverableUnlessRefused(fmt.Errorf("inspect the container %s: %w", t.state.ContainerName, err))
 	}
 	if got := inspected.Container.Config.Labels[labelStartID]; got != start.ID {
 		return nil, fmt.Errorf("the container %s is of the start %q", t.state.ContainerName, got)
 	}
-	t.setOutputPump()
+	t.prepareOutputPump()
 	d.images.markImageUsedByStart(t.state.ImageID, start.ID)
-	d.reaper.registerStart(d, start.ID)
 	t.startOutputPump()
 	return t, nil
 }
 
 // Adopt finds the container of a start whose plugin process has died, by the label with the id of the start. A
 // container that is only created has executed nothing, because the driver starts it with another request.
-func (d *Driver) Adopt(ctx context.Context, start *sdk.StartRequest) (*task, error) {
+func (d *Driver) Adopt(ctx context.Context, start *sdk.StartRequest) (_ *task, err error) {
 	config, engine, err := d.currentConfigAndClient()
 	if err != nil {
 		return nil, err
 	}
+	d.reaper.registerStartAndBeginReaping(d, start.ID)
+	defer func() { d.reaper.unregisterUnlessRecoverable(start.ID, err) }()
 	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
 	defer cancel()
 	filters := client.Filters{}.Add("label", labelStartID+"="+start.ID)
@@ -291,13 +294,12 @@ func (d *Driver) Adopt(ctx context.Context, start *sdk.StartRequest) (*task, err
 	if err := start.Config(&tc); err != nil {
 		return nil, err
 	}
-	t := &task{driver: d, engine: newEngineRef(engine), start: start, exited: make(chan struct{}), state: taskState{
+	t := &task{driver: d, engine: newUntypedEngineClient(engine), start: start, exited: make(chan struct{}), state: taskState{
 		ContainerID: id, ContainerName: containerName(start), ImageID: inspected.Container.Image, TTY: tc.TTY, CollectsOutput: mustCopyOutput(config, start),
 		Network: networkOverride(&tc, start.Resources, inspected.Container), StopSignal: inspected.Container.Config.StopSignal,
 	}}
-	t.setOutputPump()
+	t.prepareOutputPump()
 	d.images.markImageUsedByStart(t.state.ImageID, start.ID)
-	d.reaper.registerStart(d, start.ID)
 	t.startOutputPump()
 	return t, nil
 }
@@ -312,14 +314,18 @@ func (d *Driver) Sweep(ctx context.Context, allocID, taskName string) (bool, err
 	filters := client.Filters{}.Add("label", labelAllocID+"="+allocID, labelTaskName+"="+taskName)
 	list, err := engine.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: filters})
 	if err != nil {
-		return false, markRecoverable(fmt.Errorf("list the containers of the task: %w", err))
+		return false, markRecoverableUnlessRefused(fmt.Errorf("list the containers of the task: %w", err))
 	}
 	var errs []error
 	found := false
 	for _, c := range list.Items {
-		if !isOfOtherAgent(c.Labels) {
+		if !isOfOtherRunningAgent(c.Labels) {
 			found = true
-			errs = append(errs, removeContainer(ctx, engine, c.ID))
+			err := killAndRemoveContainer(ctx, engine, c.ID)
+			if err == nil {
+				d.reaper.unregisterStart(c.Labels[labelStartID]) // a recovery that has failed may have registered it
+			}
+			errs = append(errs, err)
 		}
 	}
 	return found, errors.Join(errs...)

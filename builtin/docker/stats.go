@@ -17,7 +17,7 @@ import (
 func (t *task) Stats(ctx context.Context) (driver.TaskStats, error) {
 	response, err := t.engine.client().ContainerStats(ctx, t.state.ContainerID, client.ContainerStatsOptions{})
 	if err != nil {
-		return driver.TaskStats{}, markRecoverable(fmt.Errorf("statistics of the container %s: %w", t.state.ContainerName, err))
+		return driver.TaskStats{}, markRecoverableUnlessRefused(fmt.Errorf("statistics of the container %s: %w", t.state.ContainerName, err))
 	}
 	defer response.Body.Close()
 	var s container.StatsResponse
@@ -32,8 +32,8 @@ func (t *task) Stats(ctx context.Context) (driver.TaskStats, error) {
 	return driver.TaskStats{Timestamp: now, Total: driver.Usage{CPU: t.cpuSampler.sample(read, s.CPUStats), Memory: convertMemoryStats(s.MemoryStats)}}, nil
 }
 
-// sample returns the CPU usage since the last sample, which is 0 for the first. at is the time of the counters.
-func (c *cpuSampler) sample(at time.Time, s container.CPUStats) driver.CPUUsage {
+// sample returns the CPU usage since the last sample, which is 0 for the first.
+func (c *cpuSampler) sample(countersReadAt time.Time, s container.CPUStats) driver.CPUUsage {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	usage := driver.CPUUsage{
@@ -41,7 +41,7 @@ func (c *cpuSampler) sample(at time.Time, s container.CPUStats) driver.CPUUsage 
 		ThrottledTime:    s.ThrottlingData.ThrottledTime,
 		Measured:         []string{"System Mode", "User Mode", "Percent", "Throttled Periods", "Throttled Time"},
 	}
-	if elapsed := float64(at.Sub(c.lastSampleTime)); !c.lastSampleTime.IsZero() && elapsed > 0 {
+	if elapsed := float64(countersReadAt.Sub(c.lastSampleTime)); !c.lastSampleTime.IsZero() && elapsed > 0 {
 		percent := func(now, before uint64) float64 {
 			if now < before {
 				return 0
@@ -53,7 +53,7 @@ func (c *cpuSampler) sample(at time.Time, s container.CPUStats) driver.CPUUsage 
 		usage.System = percent(s.CPUUsage.UsageInKernelmode, c.lastUsage.UsageInKernelmode)
 		usage.User = percent(s.CPUUsage.UsageInUsermode, c.lastUsage.UsageInUsermode)
 	}
-	c.lastUsage, c.lastSampleTime = s.CPUUsage, at
+	c.lastUsage, c.lastSampleTime = s.CPUUsage, countersReadAt
 	return usage
 }
 

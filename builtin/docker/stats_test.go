@@ -18,7 +18,7 @@ func TestProcessorUsageIsForTheTimeOfTheCounters(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	task := &task{engine: newEngineRef(engine), state: taskState{ContainerID: "c1"}}
+	task := &task{engine: newUntypedEngineClient(engine), state: taskState{ContainerID: "c1"}}
 	began := time.Unix(1700000000, 0)
 	for i, c := range []struct {
 		read time.Duration

@@ -23,7 +23,7 @@ import (
 // task is a task that runs as one container.
 type task struct {
 	driver *Driver
-	engine engineRef
+	engine untypedEngineClient
 	start  *sdk.StartRequest
 	state  taskState
 
@@ -57,22 +57,22 @@ func (t *task) Attributes() map[string]string {
 	return map[string]string{"container_id": t.state.ContainerID, "container_name": t.state.ContainerName, "image_id": t.state.ImageID}
 }
 
-// outputPositionPath returns the path of the file with the positions of the output, relative to
+// outputPositionFileInTaskDir returns the path of the file with the positions of the output, relative to
 // the task's directory.
-func (t *task) outputPositionPath() string {
-	return privateFilePath(t.start.TaskDir(), "docker-output-"+path.Base(t.start.ID))
+func (t *task) outputPositionFileInTaskDir() string {
+	return privateFilePathInTaskDir(t.start.TaskDir(), "docker-output-"+path.Base(t.start.ID))
 }
 
-// setOutputPump opens the file with the positions of the output.
-func (t *task) setOutputPump() {
+// prepareOutputPump opens the file with the positions of the output.
+func (t *task) prepareOutputPump() {
 	if !t.state.CollectsOutput {
 		return
 	}
-	p := &logPump{engine: t.engine, containerID: t.state.ContainerID, hasTTY: t.state.TTY, start: t.start, bootTime: currentBootTime}
+	p := &logPump{engine: t.engine, containerID: t.state.ContainerID, hasTTY: t.state.TTY, start: t.start, bootTimeNanos: currentBootTimeNanos}
 	dir, err := os.OpenRoot(t.start.TaskDir())
 	if err == nil {
 		defer dir.Close()
-		p.positionFile, err = openPositionFile(dir, t.outputPositionPath())
+		p.positionFile, err = openPositionFile(dir, t.outputPositionFileInTaskDir())
 	}
 	if err != nil {
 		t.start.Logger().Warn("output can be repeated if this plugin process is killed, because its position is not stored", "error", err)
@@ -95,9 +95,9 @@ func (t *task) startOutputPump() {
 	}()
 }
 
-// stopAndCloseOutput stops the copy of the output, closes the output files, and removes the file with the
+// stopOutputPumpAndCleanUp stops the copy of the output, closes the output files, and removes the file with the
 // positions.
-func (t *task) stopAndCloseOutput() {
+func (t *task) stopOutputPumpAndCleanUp() {
 	if t.outputPump == nil {
 		return
 	}
@@ -105,11 +105,11 @@ func (t *task) stopAndCloseOutput() {
 		t.cancelOutputPump()
 		<-t.allOutputWritten
 	}
-	t.outputPump.closeFiles()
+	t.outputPump.closeOutputFIFOs()
 	t.outputPump.positionFile.unmap()
 	if dir, err := os.OpenRoot(t.start.TaskDir()); err == nil {
 		defer dir.Close()
-		if err := dir.Remove(t.outputPositionPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := dir.Remove(t.outputPositionFileInTaskDir()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			t.start.Logger().Debug("remove the position of the output", "error", err)
 		}
 	}
@@ -206,7 +206,7 @@ func (t *task) Signal(ctx context.Context, name string) error {
 // Kill kills the container.
 func (t *task) Kill(ctx context.Context) error {
 	err := t.sendSignal(ctx, "SIGKILL")
-	if isContainerGone(err) || isNotRunning(err) {
+	if isContainerGone(err) || isNotRunningError(err) {
 		return nil
 	}
 	return err
@@ -215,14 +215,14 @@ func (t *task) Kill(ctx context.Context) error {
 func (t *task) sendSignal(ctx context.Context, signal string) error {
 	_, err := t.engine.client().ContainerKill(ctx, t.state.ContainerID, client.ContainerKillOptions{Signal: signal})
 	if err != nil {
-		return markRecoverable(fmt.Errorf("send %s to the container %s: %w", signal, t.state.ContainerName, err))
+		return markRecoverableUnlessRefused(fmt.Errorf("send %s to the container %s: %w", signal, t.state.ContainerName, err))
 	}
 	return nil
 }
 
-// isNotRunning reports whether the engine has refused a signal because the container has
+// isNotRunningError reports whether the engine has refused a signal because the container has
 // exited. Some versions of Docker, and podman, report that as a server error.
-func isNotRunning(err error) bool {
+func isNotRunningError(err error) bool {
 	if err == nil || cerrdefs.IsConflict(err) {
 		return err != nil
 	}
@@ -232,13 +232,13 @@ func isNotRunning(err error) bool {
 
 // Destroy removes the container, unless the operator keeps containers.
 func (t *task) Destroy(ctx context.Context) error {
-	t.stopAndCloseOutput()
+	t.stopOutputPumpAndCleanUp()
 	config, _, err := t.driver.currentConfigAndClient()
 	if err != nil {
 		return err
 	}
-	if config.GC.Container {
-		if err := removeContainer(ctx, t.engine.client(), t.state.ContainerID); err != nil {
+	if config.GC.RemoveExitedContainers {
+		if err := killAndRemoveContainer(ctx, t.engine.client(), t.state.ContainerID); err != nil {
 			return err
 		}
 	}

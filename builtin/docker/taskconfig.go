@@ -95,8 +95,8 @@ type mountConfig struct {
 		Propagation string `codec:"propagation"`
 	} `codec:"bind_options"`
 	TmpfsOptions struct {
-		Size int64 `codec:"size"` // bytes
-		Mode int64 `codec:"mode"`
+		SizeBytes int64 `codec:"size"` // bytes
+		Mode      int64 `codec:"mode"`
 	} `codec:"tmpfs_options"`
 	VolumeOptions struct {
 		NoCopy       bool              `codec:"no_copy"`
@@ -130,14 +130,14 @@ type isolationConfig struct {
 }
 
 type limitConfig struct {
-	CPUHardLimit    bool              `codec:"cpu_hard_limit"`
-	CpusetCpus      string            `codec:"cpuset_cpus"`
-	CPUCFSPeriod    int64             `codec:"cpu_cfs_period"`    // microseconds
-	MemoryHardLimit int64             `codec:"memory_hard_limit"` // MB; 0 means the task's memory
-	OOMScoreAdj     *int              `codec:"oom_score_adj"`     // nil means the score of the plugin
-	PidsLimit       int64             `codec:"pids_limit"`        // 0 means the limit of the plugin
-	ShmSize         int64             `codec:"shm_size"`          // bytes
-	Ulimit          map[string]string `codec:"ulimit"`
+	CPUHardLimit      bool              `codec:"cpu_hard_limit"`
+	CpusetCpus        string            `codec:"cpuset_cpus"`
+	CPUCFSPeriod      int64             `codec:"cpu_cfs_period"`    // microseconds
+	MemoryHardLimitMB int64             `codec:"memory_hard_limit"` // MB; 0 means the task's memory
+	OOMScoreAdj       *int              `codec:"oom_score_adj"`     // nil means the score of the plugin
+	PidsLimit         int64             `codec:"pids_limit"`        // 0 means the limit of the plugin
+	ShmSizeBytes      int64             `codec:"shm_size"`          // bytes
+	Ulimit            map[string]string `codec:"ulimit"`
 }
 
 var mountSpec = hclspec.Object(map[string]*hclspec.Spec{
@@ -244,9 +244,9 @@ var taskSchema = hclspec.Object(map[string]*hclspec.Spec{
 	}), false),
 })
 
-// validate checks the parts of the block that do not depend on the operator's policy, and
+// validateAndParseDurations checks the parts of the block that do not depend on the operator's policy, and
 // parses its durations.
-func (c *taskConfig) validate() (err error) {
+func (c *taskConfig) validateAndParseDurations() (err error) {
 	if c.Image == "" {
 		return errors.New("image is empty; name the image of the container")
 	}
@@ -263,7 +263,7 @@ func (c *taskConfig) validate() (err error) {
 			return err
 		}
 	}
-	if c.PidsLimit < 0 || c.MemoryHardLimit < 0 || c.ShmSize < 0 || c.ContainerExistsAttempts < 0 {
+	if c.PidsLimit < 0 || c.MemoryHardLimitMB < 0 || c.ShmSizeBytes < 0 || c.ContainerExistsAttempts < 0 {
 		return errors.New("pids_limit, memory_hard_limit, shm_size and container_exists_attempts cannot be negative")
 	}
 	if c.Isolation != "" && c.Isolation != "default" {

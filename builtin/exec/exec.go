@@ -39,7 +39,7 @@ var taskSchema = isolated.TaskSchema(map[string]*hclspec.Spec{
 })
 
 // Info describes the driver.
-func (d *Driver) Info() sdk.DriverInfo { return isolated.NewInfo(Name, taskSchema) }
+func (d *Driver) Info() sdk.DriverInfo { return isolated.NewDriverInfo(Name, taskSchema) }
 
 // Fingerprint reports whether tasks can run, and which limits do not apply to them.
 func (d *Driver) Fingerprint(context.Context) driver.Fingerprint { return sandbox.Fingerprint(Name) }

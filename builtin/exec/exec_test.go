@@ -48,8 +48,8 @@ func testPlugin() sdktest.Plugin {
 		Path:   os.Args[0],
 		Config: map[string]any{"no_pivot_root": isInitramfs(), "allow_pid_mode": true},
 		Tasks: sdktest.Tasks{
-			Shell: shell,
-			Runs:  runs,
+			Shell:       shell,
+			LongRunning: runs,
 		},
 	}
 }
@@ -141,12 +141,12 @@ func TestTaskOptions(t *testing.T) {
 		{"a directory that does not exist", nil, map[string]any{"work_dir": "/nowhere"}, nil, "", "work_dir: chdir /nowhere: no such file or directory"},
 		{"a relative directory", nil, map[string]any{"work_dir": "local"}, nil, "", `work_dir "local" is not an absolute path in the root directory of the task`},
 		{"an unknown mode", nil, map[string]any{"pid_mode": "shared"}, nil, "", `pid_mode is "shared"; it must be "private" or "host"`},
-		{"the processes of the machine", newDriver(t, isolated.Config{AllowPIDMode: true}), map[string]any{"pid_mode": "host"}, nil, fmt.Sprintf("test -e /proc/%d && echo seen", os.Getpid()), "seen\n"},
-		{"the default mode of the operator", newDriver(t, isolated.Config{PIDMode: "host"}), nil, nil, fmt.Sprintf("test -e /proc/%d && echo seen", os.Getpid()), "seen\n"},
+		{"the processes of the machine", newDriver(t, isolated.Config{AllowHostPIDMode: true}), map[string]any{"pid_mode": "host"}, nil, fmt.Sprintf("test -e /proc/%d && echo seen", os.Getpid()), "seen\n"},
+		{"the default mode of the operator", newDriver(t, isolated.Config{DefaultPIDMode: "host"}), nil, nil, fmt.Sprintf("test -e /proc/%d && echo seen", os.Getpid()), "seen\n"},
 		{"the task is process 1", nil, nil, nil, "echo $$", "1\n"},
 		{"a capability of another user", all, map[string]any{"cap_add": []any{"net_raw"}, "cap_drop": []any{"all"}}, nil, "sed -n 's/^Cap[EPA]...*:.//p' /proc/self/status", "0000000000002000\n0000000000002000\n0000000000002000\n"},
 		{"the capabilities of root", nil, map[string]any{"cap_drop": []any{"all"}, "cap_add": []any{"kill"}}, func(s *sdk.StartRequest) { s.User = "root" }, "sed -n 's/^CapEff:.//p' /proc/self/status", "0000000000000020\n"},
-		{"a denied user", newDriver(t, isolated.Config{Config: hostprocess.Config{DeniedUIDs: "60000-65535"}}), nil, nil, "", "running as uid 65534 is denied by denied_host_uids of the driver"},
+		{"a denied user", newDriver(t, isolated.Config{Config: hostprocess.Config{DeniedUIDRanges: "60000-65535"}}), nil, nil, "", "running as uid 65534 is denied by denied_host_uids of the driver"},
 		{"a volume", nil, nil, withMount(driver.Mount{TaskPath: "/data/v", HostPath: volume}), "cat /data/v/file", "of the volume\n"},
 		{"a volume below a link of the task", nil, nil, func(s *sdk.StartRequest) {
 			withMount(driver.Mount{TaskPath: "/local/v", HostPath: volume})(s)
@@ -339,7 +339,7 @@ func TestStageOfDeadDriver(t *testing.T) {
 		}
 		defer mark.Close()
 		launcher := sandbox.New(s, sandbox.Options{NoPivotRoot: isInitramfs(), DefaultUser: "nobody"})
-		launch, err := launcher.Launch(sdkprocess.Program{Path: "/bin/sh", Args: []string{"-c", "exit 7"}, Mark: mark})
+		launch, err := launcher.PrepareLaunch(sdkprocess.Program{Path: "/bin/sh", Args: []string{"-c", "exit 7"}, StartMarkFile: mark})
 		if err != nil {
 			t.Fatal(err)
 		}

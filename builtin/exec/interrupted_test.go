@@ -37,8 +37,8 @@ type stageLauncher struct {
 	stage string
 }
 
-func (l stageLauncher) Launch(p process.Program) (*process.Launch, error) {
-	launch, err := l.Launcher.Launch(p)
+func (l stageLauncher) PrepareLaunch(p process.Program) (*process.Launch, error) {
+	launch, err := l.Launcher.PrepareLaunch(p)
 	if err == nil {
 		launch.Path = l.stage
 	}
@@ -55,7 +55,7 @@ func startTask(file string) {
 	if err == nil {
 		start := &sdk.StartRequest{TaskConfig: s.Config}
 		box := sandbox.New(start, sandbox.Options{NoPivotRoot: isInitramfs(), DefaultUser: "root"})
-		_, err = process.StartCore(context.Background(), start, process.Command{
+		_, err = process.StartWithoutExec(context.Background(), start, process.Command{
 			Path: "/bin/sh", Args: []string{"-c", s.Program}, Launcher: stageLauncher{box, s.Stage},
 		})
 	}
@@ -131,7 +131,7 @@ func TestStageOfAKilledDriverExecutesNothing(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(start.TaskDir(), "local/ran")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the program was executed: %v", err)
 	}
-	if p, err := process.AdoptCore(t.Context(), start); !errors.Is(err, sdk.ErrNotExecuted) {
+	if p, err := process.AdoptWithoutExec(t.Context(), start); !errors.Is(err, sdk.ErrNotExecuted) {
 		t.Errorf("AdoptCore returns %v, %v, want %v", p, err, sdk.ErrNotExecuted)
 	}
 }

@@ -248,7 +248,7 @@ func TestSetIDBits(t *testing.T) {
 			if !strings.Contains(got, "io_uring: operation not permitted") {
 				t.Errorf("io_uring is not denied: %q", got)
 			}
-			got = runProbe(t, newDriver(t, isolated.Config{AllowSetIDBits: true}), nil, program, user, "/local")
+			got = runProbe(t, newDriver(t, isolated.Config{AllowSetuidSetgidBits: true}), nil, program, user, "/local")
 			if lines := linesWithout(got, "io_uring"); !slices.Equal(lines, without) {
 				t.Errorf("with allow_setid_bits: %q, want %q", lines, without)
 			}
@@ -272,7 +272,7 @@ func TestSetIDs(t *testing.T) {
 	program := copyProgram(t)
 	caps := []string{"setuid", "setgid"}
 	add := map[string]any{"cap_add": []any{"setuid", "setgid"}}
-	denied := hostprocess.Config{DeniedUIDs: "1-999,4000", DeniedGIDs: "4000-4010"}
+	denied := hostprocess.Config{DeniedUIDRanges: "1-999,4000", DeniedGIDRanges: "4000-4010"}
 	const (
 		all  = "setuid %[1]t\nsetreuid %[1]t\nsetresuid %[1]t\nsetfsuid %[1]t\nsetgid %[1]t\nsetregid %[1]t\nsetresgid %[1]t\nsetfsgid %[1]t\n"
 		none = "setgroups false\nsetgroups of none true\n"
@@ -358,12 +358,12 @@ func TestHostPIDNamespace(t *testing.T) {
 		pid    int
 		want   []string
 	}{
-		{"a user", isolated.Config{AllowPIDMode: true}, host, "nobody", helper.Process.Pid, []string{"see"}},
-		{"by the operator's default", isolated.Config{PIDMode: "host"}, nil, "nobody", helper.Process.Pid, []string{"see"}},
-		{"with all capabilities", isolated.Config{AllowPIDMode: true, AllowCaps: everything}, hostAll, "nobody", helper.Process.Pid, []string{"see"}},
-		{"root, on a process with more capabilities", isolated.Config{AllowPIDMode: true, AllowHostModeRoot: true, AllowCaps: everything}, hostAll, "root", os.Getpid(), []string{"see", "signal"}},
-		{"the capability to signal", isolated.Config{AllowPIDMode: true, AllowCaps: []string{"kill"}}, map[string]any{"pid_mode": "host", "cap_add": []any{"kill"}}, "nobody", helper.Process.Pid, []string{"see", "signal"}},
-		{"the capability to trace", isolated.Config{AllowPIDMode: true, AllowCaps: []string{"kill", "sys_ptrace", "dac_override"}},
+		{"a user", isolated.Config{AllowHostPIDMode: true}, host, "nobody", helper.Process.Pid, []string{"see"}},
+		{"by the operator's default", isolated.Config{DefaultPIDMode: "host"}, nil, "nobody", helper.Process.Pid, []string{"see"}},
+		{"with all capabilities", isolated.Config{AllowHostPIDMode: true, AllowCaps: everything}, hostAll, "nobody", helper.Process.Pid, []string{"see"}},
+		{"root, on a process with more capabilities", isolated.Config{AllowHostPIDMode: true, AllowHostModesForRoot: true, AllowCaps: everything}, hostAll, "root", os.Getpid(), []string{"see", "signal"}},
+		{"the capability to signal", isolated.Config{AllowHostPIDMode: true, AllowCaps: []string{"kill"}}, map[string]any{"pid_mode": "host", "cap_add": []any{"kill"}}, "nobody", helper.Process.Pid, []string{"see", "signal"}},
+		{"the capability to trace", isolated.Config{AllowHostPIDMode: true, AllowCaps: []string{"kill", "sys_ptrace", "dac_override"}},
 			map[string]any{"pid_mode": "host", "cap_add": []any{"kill", "sys_ptrace", "dac_override"}}, "nobody", helper.Process.Pid, all},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -380,8 +380,8 @@ func TestHostPIDNamespace(t *testing.T) {
 		user   string
 	}{
 		`pid_mode = "host" is refused: `:                      {isolated.Config{}, host, "nobody"},
-		`pid_mode = "host" is refused for a task of root: `:   {isolated.Config{AllowPIDMode: true}, host, "root"},
-		`cap_add: driver does not allow the following capabi`: {isolated.Config{AllowPIDMode: true, AllowCaps: everything}, map[string]any{"pid_mode": "host", "cap_add": []any{"kill"}}, "nobody"},
+		`pid_mode = "host" is refused for a task of root: `:   {isolated.Config{AllowHostPIDMode: true}, host, "root"},
+		`cap_add: driver does not allow the following capabi`: {isolated.Config{AllowHostPIDMode: true, AllowCaps: everything}, map[string]any{"pid_mode": "host", "cap_add": []any{"kill"}}, "nobody"},
 	} {
 		if got := run(t, test.config, test.task, test.user, os.Getpid()); !strings.HasPrefix(got, want) {
 			t.Errorf("got %q, want %q", got, want)

@@ -17,33 +17,33 @@ import (
 // Config has the options that the `plugin` blocks of these drivers share. A driver embeds it in its
 // configuration.
 type Config struct {
-	DeniedUIDs string `codec:"denied_host_uids"`
-	DeniedGIDs string `codec:"denied_host_gids"`
-	PidsLimit  int64  `codec:"pids_limit"` // maximum number of processes and threads of each task; 0 means no limit
+	DeniedUIDRanges string `codec:"denied_host_uids"`
+	DeniedGIDRanges string `codec:"denied_host_gids"`
+	PidsLimit       int64  `codec:"pids_limit"` // maximum number of processes and threads of each task; 0 means no limit
 
 	deniedIDs taskuser.Denied
 }
 
 // ConfigSchema returns the schema of a `plugin` block with the options of Config and the options of the
 // driver itself. The zero value of Config has the meaning of a block without these options.
-func ConfigSchema(own map[string]*hclspec.Spec) *hclspec.Spec {
+func ConfigSchema(driverAttributes map[string]*hclspec.Spec) *hclspec.Spec {
 	attributes := map[string]*hclspec.Spec{
 		"denied_host_uids": hclspec.Attr("denied_host_uids", "string", false),
 		"denied_host_gids": hclspec.Attr("denied_host_gids", "string", false),
 		"pids_limit":       hclspec.Attr("pids_limit", "number", false),
 	}
-	maps.Copy(attributes, own)
+	maps.Copy(attributes, driverAttributes)
 	return hclspec.Object(attributes)
 }
 
-// Validate checks the configuration, and parses its ranges of ids. It must be called before the
+// ValidateAndParseIDRanges checks the configuration, and parses its ranges of ids. It must be called before the
 // other methods.
-func (c *Config) Validate() error {
+func (c *Config) ValidateAndParseIDRanges() error {
 	var err error
-	if c.deniedIDs.UIDs, err = idrange.Parse(c.DeniedUIDs); err != nil {
+	if c.deniedIDs.UIDs, err = idrange.Parse(c.DeniedUIDRanges); err != nil {
 		return fmt.Errorf("denied_host_uids: %w", err)
 	}
-	if c.deniedIDs.GIDs, err = idrange.Parse(c.DeniedGIDs); err != nil {
+	if c.deniedIDs.GIDs, err = idrange.Parse(c.DeniedGIDRanges); err != nil {
 		return fmt.Errorf("denied_host_gids: %w", err)
 	}
 	if c.PidsLimit < 0 {
@@ -52,36 +52,36 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// CheckUser returns an error if the operator denies the user of a task. The name is passed to
+// CheckUserNotDenied returns an error if the operator denies the user of a task. userName is passed to
 // process.Credential: empty means the user of the plugin.
-func (c *Config) CheckUser(name string) error {
+func (c *Config) CheckUserNotDenied(userName string) error {
 	if len(c.deniedIDs.UIDs) == 0 && len(c.deniedIDs.GIDs) == 0 {
 		return nil
 	}
-	cred, err := process.Credential(name)
+	cred, err := process.Credential(userName)
 	if err != nil {
 		return err
 	}
-	return c.CheckCredential(cred)
+	return c.CheckCredentialNotDenied(cred)
 }
 
-// CheckCredential returns an error if the operator denies one of the ids of a task's user.
-func (c *Config) CheckCredential(cred *syscall.Credential) error {
+// CheckCredentialNotDenied returns an error if the operator denies one of the ids of a task's user.
+func (c *Config) CheckCredentialNotDenied(cred *syscall.Credential) error {
 	return c.deniedIDs.CheckCredential(cred)
 }
 
-// DeniedIDs returns the ids that a task with the ids of cred must not take: denied_host_uids and
-// denied_host_gids, and the ids of the users that users names. The ids of users never include the
-// task's own ids.
-func (c *Config) DeniedIDs(cred *syscall.Credential, users []string) (uids, gids idrange.Set) {
+// DeniedIDsForTask returns the ids that a task with the ids of cred must not take: denied_host_uids and
+// denied_host_gids, and the ids of deniedUsers. The ids of deniedUsers never include the task's
+// own ids.
+func (c *Config) DeniedIDsForTask(cred *syscall.Credential, deniedUsers []string) (uids, gids idrange.Set) {
 	denied := c.deniedIDs
-	denied.Names = users
+	denied.Names = deniedUsers
 	return denied.DeniedIDs(cred)
 }
 
-// DecodeState returns the process of a task from the driver state in the task's handle. The drivers
+// DecodeProcessState returns the process of a task from the driver state in the task's handle. The drivers
 // store it in the field "process" of their states.
-func DecodeState(driverState []byte) (process.State, error) {
+func DecodeProcessState(driverState []byte) (process.State, error) {
 	var s struct {
 		Process process.State `codec:"process"`
 	}

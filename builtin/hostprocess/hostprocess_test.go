@@ -22,11 +22,11 @@ func TestDeniedUsers(t *testing.T) {
 		{"a user that does not exist", "0", "", "nobody-of-that-name", true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			c := Config{DeniedUIDs: test.uids, DeniedGIDs: test.gids}
-			if err := c.Validate(); err != nil {
+			c := Config{DeniedUIDRanges: test.uids, DeniedGIDRanges: test.gids}
+			if err := c.ValidateAndParseIDRanges(); err != nil {
 				t.Fatal(err)
 			}
-			if err := c.CheckUser(test.user); (err != nil) != test.denied {
+			if err := c.CheckUserNotDenied(test.user); (err != nil) != test.denied {
 				t.Errorf("%v, want denied: %v", err, test.denied)
 			}
 		})
@@ -36,10 +36,10 @@ func TestDeniedUsers(t *testing.T) {
 func TestConfigIsChecked(t *testing.T) {
 	for want, c := range map[string]Config{
 		"pids_limit is -1; it cannot be negative": {PidsLimit: -1},
-		"denied_host_uids: ":                      {DeniedUIDs: "x"},
-		"denied_host_gids: ":                      {DeniedGIDs: "x"},
+		"denied_host_uids: ":                      {DeniedUIDRanges: "x"},
+		"denied_host_gids: ":                      {DeniedGIDRanges: "x"},
 	} {
-		if err := c.Validate(); err == nil || !strings.HasPrefix(err.Error(), want) {
+		if err := c.ValidateAndParseIDRanges(); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("error %v, want %s", err, want)
 		}
 	}
@@ -51,10 +51,10 @@ func TestDecodeState(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := DecodeState(state); err != nil || got.PID != want.PID || got.StartTime != want.StartTime {
+	if got, err := DecodeProcessState(state); err != nil || got.PID != want.PID || got.StartTime != want.StartTime {
 		t.Errorf("the process is %+v (%v), want %+v", got, err, want)
 	}
-	if _, err := DecodeState(nil); err == nil {
+	if _, err := DecodeProcessState(nil); err == nil {
 		t.Error("an empty state has a process")
 	}
 }

@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// FindProgram returns the path of a program that is in a directory of the PATH of this process, without symbolic links. The error is
-// os.ErrNotExist if no directory has the program.
-func FindProgram(name string) (string, error) {
+// FindProgramInPath returns the path of a program that is in a directory of the PATH of this process, without symbolic
+// links. The error is os.ErrNotExist if no directory has the program.
+func FindProgramInPath(name string) (string, error) {
 	path, err := exec.LookPath(name)
 	if err == nil {
 		path, err = filepath.EvalSymlinks(path)
@@ -39,9 +39,9 @@ func (notFoundError) Is(target error) bool { return target == os.ErrNotExist }
 // versionTimeout limits the life of a process that prints its version.
 const versionTimeout = 20 * time.Second
 
-// VersionCache caches the version V of a program until the program is replaced, because reading the
+// ProgramVersionCache caches the version V of a program until the program is replaced, because reading the
 // version starts a process. The zero value is empty and ready for use.
-type VersionCache[V any] struct {
+type ProgramVersionCache[V any] struct {
 	mu            sync.Mutex
 	cachedFile    fileID
 	cachedVersion V
@@ -54,9 +54,9 @@ type fileID struct {
 	size    int64
 }
 
-// Get returns the version of a program. If the version is not cached, Get runs the program with the
-// flag, and parses the output. Errors are not cached.
-func (c *VersionCache[V]) Get(ctx context.Context, program, flag string, parse func(output string) (V, bool)) (version V, err error) {
+// GetOrRunProgram returns the version of a program. If the version is not cached, GetOrRunProgram runs
+// the program with versionFlag, and parses the output. Errors are not cached.
+func (c *ProgramVersionCache[V]) GetOrRunProgram(ctx context.Context, program, versionFlag string, parse func(output string) (V, bool)) (version V, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	info, err := os.Stat(program)
@@ -67,17 +67,17 @@ func (c *VersionCache[V]) Get(ctx context.Context, program, flag string, parse f
 	if file == c.cachedFile {
 		return c.cachedVersion, nil
 	}
-	version, err = readVersion(ctx, program, flag, parse)
+	version, err = runProgramForVersion(ctx, program, versionFlag, parse)
 	if err == nil {
 		c.cachedFile, c.cachedVersion = file, version
 	}
 	return version, err
 }
 
-func readVersion[V any](ctx context.Context, program, flag string, parse func(output string) (V, bool)) (version V, err error) {
+func runProgramForVersion[V any](ctx context.Context, program, versionFlag string, parse func(output string) (V, bool)) (version V, err error) {
 	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, program, flag)
+	cmd := exec.CommandContext(ctx, program, versionFlag)
 	cmd.Dir = "/"
 	cmd.WaitDelay = time.Second
 	// The started process must not outlive this plugin process, because the agent would take it for
@@ -87,15 +87,15 @@ func readVersion[V any](ctx context.Context, program, flag string, parse func(ou
 	defer runtime.UnlockOSThread()
 	out, err := cmd.CombinedOutput()
 	if ctx.Err() != nil {
-		return version, fmt.Errorf("%s %s: no result within %v", program, flag, versionTimeout)
+		return version, fmt.Errorf("%s %s: no result within %v", program, versionFlag, versionTimeout)
 	}
 	firstLine, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
 	if err != nil {
-		return version, fmt.Errorf("%s %s: %w: %.300s", program, flag, err, firstLine)
+		return version, fmt.Errorf("%s %s: %w: %.300s", program, versionFlag, err, firstLine)
 	}
 	version, ok := parse(string(out))
 	if !ok {
-		return version, fmt.Errorf("%s %s prints no version: %.300s", program, flag, firstLine)
+		return version, fmt.Errorf("%s %s prints no version: %.300s", program, versionFlag, firstLine)
 	}
 	return version, nil
 }

@@ -24,16 +24,16 @@ const modePrivate, modeHost = "private", "host"
 // schema, because a host can send no configuration.
 type Config struct {
 	hostprocess.Config
-	NoPivotRoot bool     `codec:"no_pivot_root"`
-	PIDMode     string   `codec:"default_pid_mode"`
-	IPCMode     string   `codec:"default_ipc_mode"`
-	AllowCaps   []string `codec:"allow_caps"` // nil means the defaults of package sandbox, which give a task no further rights on files and ids
-	Seccomp     *bool    `codec:"seccomp"`    // true filters the system calls of tasks; nil means true
+	NoPivotRoot    bool     `codec:"no_pivot_root"`
+	DefaultPIDMode string   `codec:"default_pid_mode"`
+	DefaultIPCMode string   `codec:"default_ipc_mode"`
+	AllowCaps      []string `codec:"allow_caps"` // nil means the defaults of package sandbox, which give a task no further rights on files and ids
+	Seccomp        *bool    `codec:"seccomp"`    // true filters the system calls of tasks; nil means true
 
-	AllowPIDMode      bool `codec:"allow_pid_mode"`       // true allows tasks to have pid_mode "host"
-	AllowIPCMode      bool `codec:"allow_ipc_mode"`       // true allows tasks to have ipc_mode "host"
-	AllowHostModeRoot bool `codec:"allow_host_mode_root"` // true allows these modes also for tasks of root
-	AllowSetIDBits    bool `codec:"allow_setid_bits"`     // true allows tasks to set set-user-ID and set-group-ID bits of files
+	AllowHostPIDMode      bool `codec:"allow_pid_mode"`       // true allows tasks to have pid_mode "host"
+	AllowHostIPCMode      bool `codec:"allow_ipc_mode"`       // true allows tasks to have ipc_mode "host"
+	AllowHostModesForRoot bool `codec:"allow_host_mode_root"` // true allows these modes also for tasks of root
+	AllowSetuidSetgidBits bool `codec:"allow_setid_bits"`     // true allows tasks to set set-user-ID and set-group-ID bits of files
 
 	// DeniedUsers are users that no task becomes by its capabilities; nil means defaultDeniedUsers.
 	// The agent itself rejects a job whose user is denied.
@@ -58,16 +58,16 @@ var configSchema = hostprocess.ConfigSchema(map[string]*hclspec.Spec{
 })
 
 func (c *Config) validate() error {
-	if err := checkNamespaceMode("default_pid_mode", c.PIDMode); err != nil {
+	if err := checkNamespaceMode("default_pid_mode", c.DefaultPIDMode); err != nil {
 		return err
 	}
-	if err := checkNamespaceMode("default_ipc_mode", c.IPCMode); err != nil {
+	if err := checkNamespaceMode("default_ipc_mode", c.DefaultIPCMode); err != nil {
 		return err
 	}
 	if _, err := sandbox.ParseAllowCaps(c.AllowCaps); err != nil {
 		return fmt.Errorf("allow_caps: %w", err)
 	}
-	return c.Config.Validate()
+	return c.Config.ValidateAndParseIDRanges()
 }
 
 func checkNamespaceMode(option, mode string) error {
@@ -89,7 +89,7 @@ type TaskConfig struct {
 
 // TaskSchema returns the schema of the `config` block of a task with the options of TaskConfig and the
 // options of the driver itself.
-func TaskSchema(own map[string]*hclspec.Spec) *hclspec.Spec {
+func TaskSchema(driverAttributes map[string]*hclspec.Spec) *hclspec.Spec {
 	attributes := map[string]*hclspec.Spec{
 		"pid_mode": hclspec.Attr("pid_mode", "string", false),
 		"ipc_mode": hclspec.Attr("ipc_mode", "string", false),
@@ -97,7 +97,7 @@ func TaskSchema(own map[string]*hclspec.Spec) *hclspec.Spec {
 		"cap_drop": hclspec.Attr("cap_drop", "list(string)", false),
 		"work_dir": hclspec.Attr("work_dir", "string", false),
 	}
-	maps.Copy(attributes, own)
+	maps.Copy(attributes, driverAttributes)
 	return hclspec.Object(attributes)
 }
 
@@ -111,7 +111,7 @@ type extraPermission struct {
 // extraPermissions returns the options that are set.
 func (c *Config) extraPermissions() []extraPermission {
 	allowed, _ := sandbox.ParseAllowCaps(c.AllowCaps) // cannot fail: the configuration was validated
-	caps := allowed.BeyondDefault()
+	caps := allowed.BeyondNonRootDefaults()
 	const (
 		processes = "see, signal and trace the processes of their user"
 		memory    = "the shared memory of the machine"
@@ -119,12 +119,12 @@ func (c *Config) extraPermissions() []extraPermission {
 	)
 	return slices.DeleteFunc([]extraPermission{
 		{"allow_caps", caps != 0, "tasks of all users can have the capabilities " + caps.String()},
-		{"allow_host_mode_root", c.AllowHostModeRoot, "tasks of root can share namespaces of the machine"},
-		{"allow_ipc_mode", c.AllowIPCMode, "tasks can share " + memory},
-		{"allow_pid_mode", c.AllowPIDMode, "tasks can " + processes},
-		{"allow_setid_bits", c.AllowSetIDBits, "tasks can " + programs},
-		{"default_ipc_mode", c.IPCMode == modeHost, "tasks share " + memory},
-		{"default_pid_mode", c.PIDMode == modeHost, "tasks can " + processes},
+		{"allow_host_mode_root", c.AllowHostModesForRoot, "tasks of root can share namespaces of the machine"},
+		{"allow_ipc_mode", c.AllowHostIPCMode, "tasks can share " + memory},
+		{"allow_pid_mode", c.AllowHostPIDMode, "tasks can " + processes},
+		{"allow_setid_bits", c.AllowSetuidSetgidBits, "tasks can " + programs},
+		{"default_ipc_mode", c.DefaultIPCMode == modeHost, "tasks share " + memory},
+		{"default_pid_mode", c.DefaultPIDMode == modeHost, "tasks can " + processes},
 		{"seccomp", c.isSyscallFilterDisabled(), "tasks can make all system calls, and " + programs},
 	}, func(g extraPermission) bool { return !g.isSet })
 }
@@ -133,11 +133,11 @@ func (c *Config) isSyscallFilterDisabled() bool { return c.Seccomp != nil && !*c
 
 // sandboxOptions returns how a task with these ids is isolated.
 func (c *Config) sandboxOptions(t *TaskConfig, cred *syscall.Credential) (sandbox.Options, error) {
-	o := sandbox.Options{NoPivotRoot: c.NoPivotRoot, NoFilter: c.isSyscallFilterDisabled(), AllowSetIDBits: c.AllowSetIDBits, DefaultUser: defaultUser}
+	o := sandbox.Options{NoPivotRoot: c.NoPivotRoot, NoSyscallFilter: c.isSyscallFilterDisabled(), AllowSetuidSetgidBits: c.AllowSetuidSetgidBits, DefaultUser: defaultUser}
 	for _, m := range []struct {
 		option, mode, byDefault string
 		host                    *bool
-	}{{"pid_mode", t.PIDMode, c.PIDMode, &o.HostPID}, {"ipc_mode", t.IPCMode, c.IPCMode, &o.HostIPC}} {
+	}{{"pid_mode", t.PIDMode, c.DefaultPIDMode, &o.HostPID}, {"ipc_mode", t.IPCMode, c.DefaultIPCMode, &o.HostIPC}} {
 		if err := checkNamespaceMode(m.option, m.mode); err != nil {
 			return o, err
 		}
@@ -168,21 +168,21 @@ func (c *Config) checkHostNamespacesAllowed(o *sandbox.Options, cred *syscall.Cr
 		host, allowed          bool
 		option, allowingOption string
 	}{
-		{o.HostPID, c.AllowPIDMode || c.PIDMode == modeHost, "pid_mode", "allow_pid_mode"},
-		{o.HostIPC, c.AllowIPCMode || c.IPCMode == modeHost, "ipc_mode", "allow_ipc_mode"},
+		{o.HostPID, c.AllowHostPIDMode || c.DefaultPIDMode == modeHost, "pid_mode", "allow_pid_mode"},
+		{o.HostIPC, c.AllowHostIPCMode || c.DefaultIPCMode == modeHost, "ipc_mode", "allow_ipc_mode"},
 	} {
 		switch {
 		case !m.host:
 		case !m.allowed:
 			return fmt.Errorf("%s = %q is refused: the operator must set %s = true in the configuration of the driver", m.option, modeHost, m.allowingOption)
-		case cred.Uid == 0 && !c.AllowHostModeRoot:
+		case cred.Uid == 0 && !c.AllowHostModesForRoot:
 			return fmt.Errorf("%s = %q is refused for a task of root: the operator must set allow_host_mode_root = true in the configuration of the driver, or the task must have another user", m.option, modeHost)
 		}
 	}
 	return nil
 }
 
-const idCapabilities = sandbox.Capabilities(1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID)
+const idCapabilities = sandbox.CapabilitySet(1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID)
 
 // setDeniedIDs sets the denied ids of a task that has a capability to change its ids.
 func (c *Config) setDeniedIDs(o *sandbox.Options, cred *syscall.Credential) {
@@ -193,8 +193,8 @@ func (c *Config) setDeniedIDs(o *sandbox.Options, cred *syscall.Credential) {
 	if users == nil {
 		users = defaultDeniedUsers
 	}
-	o.SetuidDeniedUIDs, o.SetgidDeniedGIDs = c.DeniedIDs(cred, users)
-	if (o.HostPID || o.HostIPC) && !c.AllowHostModeRoot {
+	o.SetuidDeniedUIDs, o.SetgidDeniedGIDs = c.DeniedIDsForTask(cred, users)
+	if (o.HostPID || o.HostIPC) && !c.AllowHostModesForRoot {
 		o.SetuidDeniedUIDs = append(o.SetuidDeniedUIDs, idrange.Range{First: 0, Last: 0})
 	}
 }

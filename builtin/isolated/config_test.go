@@ -15,11 +15,11 @@ import (
 
 func TestConfigIsChecked(t *testing.T) {
 	for want, c := range map[string]Config{
-		`default_pid_mode is "all"; it must be "private" or "host"`: {PIDMode: "all"},
-		`default_ipc_mode is "all"; it must be "private" or "host"`: {IPCMode: "all"},
+		`default_pid_mode is "all"; it must be "private" or "host"`: {DefaultPIDMode: "all"},
+		`default_ipc_mode is "all"; it must be "private" or "host"`: {DefaultIPCMode: "all"},
 		"allow_caps: there is no capability":                        {AllowCaps: []string{"root"}},
 		"allow_caps: the capability block_suspend":                  {AllowCaps: []string{"all", "block_suspend"}},
-		"denied_host_uids: ":                                        {Config: hostprocess.Config{DeniedUIDs: "x"}},
+		"denied_host_uids: ":                                        {Config: hostprocess.Config{DeniedUIDRanges: "x"}},
 	} {
 		if err := new(Driver).SetConfig(c); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("error %v, want %s", err, want)
@@ -61,9 +61,9 @@ func TestGrants(t *testing.T) {
 		want   string
 	}{
 		{Config{}, "[]"},
-		{Config{Seccomp: &yes, PIDMode: "private", AllowCaps: []string{"kill", "audit_write"}}, "[]"},
+		{Config{Seccomp: &yes, DefaultPIDMode: "private", AllowCaps: []string{"kill", "audit_write"}}, "[]"},
 		{Config{AllowCaps: []string{"kill", "net_raw", "dac_override"}}, "[allow_caps: tasks of all users can have the capabilities dac_override, net_raw]"},
-		{Config{AllowPIDMode: true, IPCMode: "host", AllowHostModeRoot: true, AllowSetIDBits: true, Seccomp: &no},
+		{Config{AllowHostPIDMode: true, DefaultIPCMode: "host", AllowHostModesForRoot: true, AllowSetuidSetgidBits: true, Seccomp: &no},
 			"[allow_host_mode_root: tasks of root can share namespaces of the machine allow_pid_mode: tasks can see, signal and trace the processes of their user" +
 				" allow_setid_bits: tasks can leave set-user-ID programs in their directories and volumes default_ipc_mode: tasks share the shared memory of the machine" +
 				" seccomp: tasks can make all system calls, and leave set-user-ID programs in their directories and volumes]"},
@@ -91,11 +91,11 @@ func TestHostModes(t *testing.T) {
 				for _, allowed := range bools {
 					for _, allowRoot := range bools {
 						for _, uid := range []uint32{0, 65534} {
-							c, task := Config{AllowHostModeRoot: allowRoot}, TaskConfig{}
+							c, task := Config{AllowHostModesForRoot: allowRoot}, TaskConfig{}
 							if option == "pid_mode" {
-								c.PIDMode, c.AllowPIDMode, task.PIDMode = byDefault, allowed, byTask
+								c.DefaultPIDMode, c.AllowHostPIDMode, task.PIDMode = byDefault, allowed, byTask
 							} else {
-								c.IPCMode, c.AllowIPCMode, task.IPCMode = byDefault, allowed, byTask
+								c.DefaultIPCMode, c.AllowHostIPCMode, task.IPCMode = byDefault, allowed, byTask
 							}
 							isHost := byTask == "host" || byTask == "" && byDefault == "host"
 							want := "<nil>"
@@ -133,9 +133,9 @@ func TestDeniedIDsOfTask(t *testing.T) {
 		{"root is denied by default", Config{AllowCaps: setuid}, TaskConfig{}, 65534, []uint32{0}, []uint32{1000, 65534}},
 		{"root stays root", Config{AllowCaps: setuid}, TaskConfig{}, 0, nil, []uint32{0, 1000}},
 		{"the users of the operator", Config{AllowCaps: setuid, DeniedUsers: []string{"1234", "no-such-account"}}, TaskConfig{}, 65534, []uint32{1234}, []uint32{0}},
-		{"the ids of the operator", Config{AllowCaps: setuid, DeniedUsers: []string{}, Config: hostprocess.Config{DeniedUIDs: "5-7,9"}}, TaskConfig{}, 65534, []uint32{5, 7, 9}, []uint32{0, 8}},
-		{"root in a namespace of the host", Config{AllowCaps: setuid, AllowPIDMode: true, DeniedUsers: []string{}}, TaskConfig{PIDMode: "host", CapAdd: setuid}, 65534, []uint32{0}, []uint32{1}},
-		{"root, which the operator allows there", Config{AllowCaps: setuid, AllowPIDMode: true, AllowHostModeRoot: true, DeniedUsers: []string{}}, TaskConfig{PIDMode: "host", CapAdd: setuid}, 65534, nil, []uint32{0}},
+		{"the ids of the operator", Config{AllowCaps: setuid, DeniedUsers: []string{}, Config: hostprocess.Config{DeniedUIDRanges: "5-7,9"}}, TaskConfig{}, 65534, []uint32{5, 7, 9}, []uint32{0, 8}},
+		{"root in a namespace of the host", Config{AllowCaps: setuid, AllowHostPIDMode: true, DeniedUsers: []string{}}, TaskConfig{PIDMode: "host", CapAdd: setuid}, 65534, []uint32{0}, []uint32{1}},
+		{"root, which the operator allows there", Config{AllowCaps: setuid, AllowHostPIDMode: true, AllowHostModesForRoot: true, DeniedUsers: []string{}}, TaskConfig{PIDMode: "host", CapAdd: setuid}, 65534, nil, []uint32{0}},
 	} {
 		if err := test.config.validate(); err != nil {
 			t.Fatal(err)

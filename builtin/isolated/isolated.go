@@ -17,8 +17,8 @@ import (
 const defaultUser = "nobody"
 
 // Driver is embedded by a driver whose tasks are isolated processes of the machine. The driver adds
-// the methods Info, Fingerprint, Start and Adopt, for which there are NewInfo, sandbox.Fingerprint, StartCommand and AdoptCommand.
-// The zero value is ready for use.
+// the methods Info, Fingerprint, Start and Adopt, for which there are NewDriverInfo, sandbox.Fingerprint, StartCommand
+// and AdoptCommand. The zero value is ready for use.
 type Driver struct {
 	config atomic.Pointer[Config] // nil until the first Configure
 }
@@ -28,8 +28,8 @@ var (
 	_ sdk.OrphanKiller = (*Driver)(nil)
 )
 
-// NewInfo returns the description of a driver.
-func NewInfo(name string, taskSchema *hclspec.Spec) sdk.DriverInfo {
+// NewDriverInfo returns the description of a driver.
+func NewDriverInfo(name string, taskSchema *hclspec.Spec) sdk.DriverInfo {
 	return sdk.DriverInfo{
 		Name:         name,
 		Version:      "0.1.0",
@@ -79,7 +79,7 @@ func (d *Driver) currentConfig() *Config {
 // StartCommand starts an isolated command as a task. It sets the fields Dir, PidsLimit and Launcher
 // of the command from the options of the task and of the driver.
 func (d *Driver) StartCommand(ctx context.Context, start *sdk.StartRequest, tc *TaskConfig, command process.Command) (*Task, error) {
-	if err := sandbox.CheckAvailable(); err != nil {
+	if err := sandbox.CheckIsolationAvailable(); err != nil {
 		return nil, err
 	}
 	c := d.currentConfig()
@@ -100,7 +100,7 @@ func newTaskWithoutProcess(c *Config, start *sdk.StartRequest, tc *TaskConfig) (
 	if err != nil {
 		return nil, err
 	}
-	if err := c.CheckCredential(cred); err != nil {
+	if err := c.CheckCredentialNotDenied(cred); err != nil {
 		return nil, err
 	}
 	t := &Task{}
@@ -109,10 +109,10 @@ func newTaskWithoutProcess(c *Config, start *sdk.StartRequest, tc *TaskConfig) (
 }
 
 // AdoptCommand finds the process of a start whose plugin process has died in StartCommand. The
-// function decode returns the options of the task, and is called only if the process was found.
-func (d *Driver) AdoptCommand(ctx context.Context, start *sdk.StartRequest, decode func() (*TaskConfig, error)) (*Task, error) {
-	return process.AdoptTask(ctx, start, func(p *process.Core) (*Task, error) {
-		tc, err := decode()
+// function decodeTaskConfig returns the options of the task, and is called only if the process was found.
+func (d *Driver) AdoptCommand(ctx context.Context, start *sdk.StartRequest, decodeTaskConfig func() (*TaskConfig, error)) (*Task, error) {
+	return process.AdoptTask(ctx, start, func(p *process.ProcessWithoutExec) (*Task, error) {
+		tc, err := decodeTaskConfig()
 		if err != nil {
 			return nil, err
 		}

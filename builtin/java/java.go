@@ -24,7 +24,7 @@ const Name = "java"
 // Driver is the driver java. Its zero value is ready for use.
 type Driver struct {
 	isolated.Driver
-	versionCache hostprocess.VersionCache[jvmVersion]
+	versionCache hostprocess.ProgramVersionCache[jvmVersion]
 }
 
 var (
@@ -53,7 +53,7 @@ var taskSchema = isolated.TaskSchema(map[string]*hclspec.Spec{
 })
 
 // Info describes the driver.
-func (d *Driver) Info() sdk.DriverInfo { return isolated.NewInfo(Name, taskSchema) }
+func (d *Driver) Info() sdk.DriverInfo { return isolated.NewDriverInfo(Name, taskSchema) }
 
 // Fingerprint reports whether tasks can run, and the version of the virtual machine.
 func (d *Driver) Fingerprint(ctx context.Context) driver.Fingerprint {
@@ -79,7 +79,7 @@ func (d *Driver) readJVMVersion(ctx context.Context) (jvmVersion, error) {
 	if err != nil {
 		return jvmVersion{}, err
 	}
-	return d.versionCache.Get(ctx, program, "-version", parseVersion)
+	return d.versionCache.GetOrRunProgram(ctx, program, "-version", parseVersion)
 }
 
 // Start starts the Java program of a task.

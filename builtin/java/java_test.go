@@ -33,9 +33,9 @@ func TestContract(t *testing.T) {
 		Config: map[string]any{"allow_pid_mode": true},
 		Tasks: sdktest.Tasks{
 			// In a PID namespace of its own, a virtual machine that has just started would ignore the stop signal.
-			Runs:  map[string]any{"class": "sun.rmi.registry.RegistryImpl", "args": []any{"0"}, "pid_mode": "host"},
-			Ends:  map[string]any{"class": "sun.security.tools.keytool.Main", "args": []any{"-help"}},
-			Fails: map[string]any{"class": "no.such.Class"},
+			LongRunning: map[string]any{"class": "sun.rmi.registry.RegistryImpl", "args": []any{"0"}, "pid_mode": "host"},
+			Succeeds:    map[string]any{"class": "sun.security.tools.keytool.Main", "args": []any{"-help"}},
+			Fails:       map[string]any{"class": "no.such.Class"},
 		},
 	})
 }

@@ -18,7 +18,7 @@ func CheckRuntimeInstalled() error {
 // process. The path has no symbolic links, because a link can lead through directories that do not
 // exist in the root directory of a task.
 func findJavaProgram() (string, error) {
-	path, err := hostprocess.FindProgram("java")
+	path, err := hostprocess.FindProgramInPath("java")
 	if err != nil {
 		return "", fmt.Errorf("no Java runtime: %w", err)
 	}

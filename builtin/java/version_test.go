@@ -141,7 +141,7 @@ func TestFingerprint(t *testing.T) {
 }
 
 func TestFingerprintWithoutRuntime(t *testing.T) {
-	if err := sandbox.CheckAvailable(); err != nil {
+	if err := sandbox.CheckIsolationAvailable(); err != nil {
 		t.Skipf("the driver is undetected for another reason: %v", err)
 	}
 	for _, test := range []struct{ name, script, want string }{

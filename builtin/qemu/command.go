@@ -41,8 +41,8 @@ const emulatorMemory = 256 << 20
 // firstExtraFD is the file descriptor that the first extra file of a command has in its process.
 const firstExtraFD = 3
 
-// emulatorCommand returns the command of the emulator. The caller closes its extra files.
-func (c *pluginConfig) emulatorCommand(tc *taskConfig, start *sdk.StartRequest) (command process.Command, err error) {
+// buildEmulatorCommand returns the command of the emulator. The caller closes its extra files.
+func (c *pluginConfig) buildEmulatorCommand(tc *taskConfig, start *sdk.StartRequest) (command process.Command, err error) {
 	defer func() {
 		if err != nil {
 			closeFiles(command.ExtraFiles)
@@ -70,7 +70,7 @@ func (c *pluginConfig) emulatorCommand(tc *taskConfig, start *sdk.StartRequest) 
 	if command.Path, err = findEmulator(emulator); err != nil {
 		return command, err
 	}
-	image, err := c.openDiskImage(tc.ImagePath, start)
+	image, err := c.resolveAndOpenDiskImage(tc.ImagePath, start)
 	if err != nil {
 		return command, err
 	}
@@ -112,7 +112,7 @@ func (c *pluginConfig) emulatorCommand(tc *taskConfig, start *sdk.StartRequest) 
 	if len(forwards) > 0 {
 		command.Args = append(command.Args, "-netdev", "user,id=user.0,"+strings.Join(forwards, ","), "-device", "virtio-net,netdev=user.0")
 	}
-	command.MemoryLimit = emulatorMemoryLimitBytes(start.Resources)
+	command.MemoryLimitBytes = emulatorMemoryLimitBytes(start.Resources)
 	return command, nil
 }
 

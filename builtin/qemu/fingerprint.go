@@ -9,9 +9,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// CheckEmulatorInstalled returns an error if the default emulator is in no directory of the PATH of this
+// CheckDefaultEmulatorInstalled returns an error if the default emulator is in no directory of the PATH of this
 // process. It lets an agent without QEMU do without the plugin process of the driver.
-func CheckEmulatorInstalled() error {
+func CheckDefaultEmulatorInstalled() error {
 	_, err := findEmulator(defaultEmulator)
 	return err
 }
@@ -28,7 +28,7 @@ func (d *Driver) Fingerprint(ctx context.Context) driver.Fingerprint {
 	for _, name := range slices.Compact(names) {
 		path, err := findEmulator(name)
 		if err == nil && version == "" {
-			version, err = d.versionCache.Get(ctx, path, "--version", parseVersion)
+			version, err = d.versionCache.GetOrRunProgram(ctx, path, "--version", parseVersion)
 		}
 		if err == nil {
 			found = append(found, name)

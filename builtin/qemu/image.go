@@ -33,12 +33,12 @@ func (i diskImage) driveOptions() string {
 	return options
 }
 
-// openDiskImage resolves the symbolic links in the path of an image, and checks the path. QEMU
-// itself opens an image below image_paths of the operator. openDiskImage opens an image in the task
+// resolveAndOpenDiskImage resolves the symbolic links in the path of an image, and checks the path. QEMU
+// itself opens an image below image_paths of the operator. resolveAndOpenDiskImage opens an image in the task
 // directory or the shared alloc directory, because other tasks could exchange the image under its
 // path. Such an image must not name other files, such as a backing file, because QEMU would open
 // them.
-func (c *pluginConfig) openDiskImage(path string, start *sdk.StartRequest) (diskImage, error) {
+func (c *pluginConfig) resolveAndOpenDiskImage(path string, start *sdk.StartRequest) (diskImage, error) {
 	if path == "" {
 		return diskImage{}, errors.New("image_path must be set")
 	}
@@ -50,7 +50,7 @@ func (c *pluginConfig) openDiskImage(path string, start *sdk.StartRequest) (disk
 		return diskImage{}, fmt.Errorf("image_path: %w", err)
 	}
 	for _, dir := range []string{start.TaskDir(), filepath.Join(start.AllocDir, "alloc")} {
-		if name, ok := fileNameInDir(dir, resolved); ok {
+		if name, ok := relativePathInDir(dir, resolved); ok {
 			i, err := openImageInJobDir(dir, name)
 			if err != nil {
 				return diskImage{}, fmt.Errorf("image_path %s: %w", path, err)
@@ -59,21 +59,21 @@ func (c *pluginConfig) openDiskImage(path string, start *sdk.StartRequest) (disk
 		}
 	}
 	for _, allowed := range c.ImagePaths {
-		if _, ok := fileNameInDir(allowed, resolved); ok {
+		if _, ok := relativePathInDir(allowed, resolved); ok {
 			return diskImage{path: resolved}, nil
 		}
 	}
 	return diskImage{}, fmt.Errorf("image_path is not in the allowed paths: %s is not in the directory of the task, in the shared directory of the allocation, or in image_paths of the plugin", resolved)
 }
 
-// fileNameInDir returns the name of a file in a directory, or "." for the directory itself. The path of the file has no symbolic
-// links. A directory that does not exist has no files.
-func fileNameInDir(dir, file string) (name string, ok bool) {
+// relativePathInDir returns the path of a file relative to a directory, or "." for the directory itself. resolvedPath
+// has no symbolic links. A directory that does not exist has no files.
+func relativePathInDir(dir, resolvedPath string) (name string, ok bool) {
 	dir, err := filepath.EvalSymlinks(dir)
 	if err != nil {
 		return "", false
 	}
-	name, err = filepath.Rel(dir, file)
+	name, err = filepath.Rel(dir, resolvedPath)
 	return name, err == nil && filepath.IsLocal(name)
 }
 

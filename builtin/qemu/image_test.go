@@ -53,7 +53,7 @@ func TestImagePaths(t *testing.T) {
 		"local/fifo":                                          "it is not a regular file",
 		"local/nosuch.img":                                    "no such file or directory",
 	} {
-		got, err := c.openDiskImage(path, start)
+		got, err := c.resolveAndOpenDiskImage(path, start)
 		result := got.path
 		if err != nil {
 			result = err.Error()

@@ -22,8 +22,8 @@ const (
 // until its system has started, so the driver presses it again.
 const buttonInterval = time.Second
 
-// pressPowerButton presses the power button of the machine until the emulator closes the monitor or ctx ends.
-func (t *task) pressPowerButton(ctx context.Context) error {
+// pressPowerButtonUntilExit presses the power button of the machine until the emulator closes the monitor or ctx ends.
+func (t *task) pressPowerButtonUntilExit(ctx context.Context) error {
 	conn, err := dialSocketInDir(ctx, t.taskDir, monitorSocket)
 	if err != nil {
 		return fmt.Errorf("connect to the monitor of QEMU: %w", err)

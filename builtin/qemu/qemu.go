@@ -24,7 +24,7 @@ const Name = "qemu"
 
 // Driver is the driver qemu. Its zero value is ready for use.
 type Driver struct {
-	versionCache hostprocess.VersionCache[string]
+	versionCache hostprocess.ProgramVersionCache[string]
 
 	mu     sync.Mutex
 	config pluginConfig // guarded by mu
@@ -137,7 +137,7 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*task, err
 	if err := start.Config(&tc); err != nil {
 		return nil, err
 	}
-	command, err := c.emulatorCommand(&tc, start)
+	command, err := c.buildEmulatorCommand(&tc, start)
 	if err != nil {
 		return nil, err
 	}
@@ -147,7 +147,7 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*task, err
 			start.EventOnce(fmt.Sprintf("volume %q is not mounted: a virtual machine has only its image and what args name", m.RequestName))
 		}
 	}
-	core, err := process.StartCore(ctx, start, command)
+	core, err := process.StartWithoutExec(ctx, start, command)
 	if err != nil {
 		return nil, err
 	}
@@ -162,7 +162,7 @@ func closeFiles(files []*os.File) {
 
 // Adopt finds the virtual machine of a start whose plugin process has died.
 func (d *Driver) Adopt(ctx context.Context, start *sdk.StartRequest) (*task, error) {
-	return process.AdoptTask(ctx, start, func(core *process.Core) (*task, error) {
+	return process.AdoptTask(ctx, start, func(core *process.ProcessWithoutExec) (*task, error) {
 		var tc taskConfig
 		if err := start.Config(&tc); err != nil {
 			return nil, err
@@ -177,7 +177,7 @@ func (d *Driver) Recover(ctx context.Context, start *sdk.StartRequest) (*task, e
 	if err := start.State(&s); err != nil {
 		return nil, err
 	}
-	core, err := process.RecoverCore(ctx, start, s.Process)
+	core, err := process.RecoverWithoutExec(ctx, start, s.Process)
 	if err != nil {
 		return nil, err
 	}
@@ -192,14 +192,14 @@ func (d *Driver) Sweep(ctx context.Context, allocID, taskName string) (bool, err
 
 // task is a running virtual machine.
 type task struct {
-	*process.Core
+	*process.ProcessWithoutExec
 	taskDir    string
 	hasMonitor bool // true if the emulator has a monitor socket, because the task has graceful_shutdown
 	logger     hclog.Logger
 }
 
-func newTask(core *process.Core, start *sdk.StartRequest, hasMonitor bool) *task {
-	return &task{Core: core, taskDir: start.TaskDir(), hasMonitor: hasMonitor, logger: start.Logger()}
+func newTask(core *process.ProcessWithoutExec, start *sdk.StartRequest, hasMonitor bool) *task {
+	return &task{ProcessWithoutExec: core, taskDir: start.TaskDir(), hasMonitor: hasMonitor, logger: start.Logger()}
 }
 
 // taskState is the data for Recover.
@@ -218,7 +218,7 @@ func (t *task) Stop(ctx context.Context, timeout time.Duration, signal string) e
 		if t.hasMonitor {
 			pressing, cancel := context.WithTimeout(ctx, timeout-min(timeout/4, emulatorExitTime))
 			defer cancel()
-			err := t.pressPowerButton(pressing)
+			err := t.pressPowerButtonUntilExit(pressing)
 			switch {
 			case ctx.Err() != nil, err == nil && pressing.Err() == nil:
 				return nil // the emulator has exited, or has closed its monitor, which it does when it exits
@@ -239,7 +239,7 @@ func findEmulator(name string) (string, error) {
 	if err := checkEmulatorName(name); err != nil {
 		return "", err
 	}
-	return hostprocess.FindProgram("qemu-system-" + name)
+	return hostprocess.FindProgramInPath("qemu-system-" + name)
 }
 
 // checkEmulatorName returns an error if the name cannot be the end of the file name

@@ -92,9 +92,9 @@ func TestContract(t *testing.T) {
 		Path:   os.Args[0],
 		Config: map[string]any{"image_paths": []any{dir}},
 		Tasks: sdktest.Tasks{
-			Runs:  map[string]any{"image_path": writeImage(t, filepath.Join(dir, "runs,1.img"), waitForButton, powerOff), "graceful_shutdown": true},
-			Ends:  map[string]any{"image_path": writeImage(t, filepath.Join(dir, "ends.img"), powerOff)},
-			Fails: map[string]any{"image_path": filepath.Join(dir, "ends.img"), "machine_type": "none-such"},
+			LongRunning: map[string]any{"image_path": writeImage(t, filepath.Join(dir, "runs,1.img"), waitForButton, powerOff), "graceful_shutdown": true},
+			Succeeds:    map[string]any{"image_path": writeImage(t, filepath.Join(dir, "ends.img"), powerOff)},
+			Fails:       map[string]any{"image_path": filepath.Join(dir, "ends.img"), "machine_type": "none-such"},
 		},
 	})
 }
@@ -144,7 +144,7 @@ func emulatorArgs(t *testing.T, c pluginConfig, body map[string]any, change func
 	if err := start.Config(&tc); err != nil {
 		t.Fatal(err)
 	}
-	command, err = c.emulatorCommand(&tc, start)
+	command, err = c.buildEmulatorCommand(&tc, start)
 	if err != nil {
 		return nil, command, err
 	}
@@ -201,8 +201,8 @@ func TestCommandLine(t *testing.T) {
 			if got := strings.Join(args, " "); got != test.want {
 				t.Errorf("the command line is\n%s\nwant\n%s", got, test.want)
 			}
-			if command.MemoryLimit != 512<<20 {
-				t.Errorf("the limit of memory is %d MiB, want 512", command.MemoryLimit>>20)
+			if command.MemoryLimitBytes != 512<<20 {
+				t.Errorf("the limit of memory is %d MiB, want 512", command.MemoryLimitBytes>>20)
 			}
 		})
 	}
@@ -406,7 +406,7 @@ func TestStop(t *testing.T) {
 // A process of the driver that has recovered the machine finds its monitor.
 func TestRecoveredMachineIsPoweredDown(t *testing.T) {
 	m, start := startMachine(t, "", true, waitForButton, powerOff)
-	core, err := process.RecoverCore(t.Context(), start, m.Snapshot())
+	core, err := process.RecoverWithoutExec(t.Context(), start, m.Snapshot())
 	if err != nil {
 		t.Fatal(err)
 	}

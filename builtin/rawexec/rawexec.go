@@ -47,13 +47,13 @@ var configSchema = hostprocess.ConfigSchema(map[string]*hclspec.Spec{
 
 // taskConfig is the `config` block of a task.
 type taskConfig struct {
-	Command       string              `codec:"command"`
-	Args          []string            `codec:"args"`
-	WorkDir       string              `codec:"work_dir"`
-	OOMScoreAdj   int                 `codec:"oom_score_adj"`
-	CgroupV1      []map[string]string `codec:"cgroup_v1_override"`
-	CgroupV2      string              `codec:"cgroup_v2_override"`
-	DeniedEnvvars []string            `codec:"denied_envvars"`
+	Command          string              `codec:"command"`
+	Args             []string            `codec:"args"`
+	WorkDir          string              `codec:"work_dir"`
+	OOMScoreAdj      int                 `codec:"oom_score_adj"`
+	CgroupV1Override []map[string]string `codec:"cgroup_v1_override"`
+	CgroupV2Override string              `codec:"cgroup_v2_override"`
+	DeniedEnvvars    []string            `codec:"denied_envvars"`
 }
 
 var taskSchema = hclspec.Object(map[string]*hclspec.Spec{
@@ -91,7 +91,7 @@ func (d *Driver) Configure(_ context.Context, c *sdk.Config) error {
 	if err := c.Decode(&newConfig); err != nil {
 		return err
 	}
-	if err := newConfig.Validate(); err != nil {
+	if err := newConfig.ValidateAndParseIDRanges(); err != nil {
 		return err
 	}
 	d.mu.Lock()
@@ -144,12 +144,12 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*task, err
 	if err := start.Config(&tc); err != nil {
 		return nil, err
 	}
-	if err := c.CheckUser(start.User); err != nil {
+	if err := c.CheckUserNotDenied(start.User); err != nil {
 		return nil, err
 	}
-	t := newTaskWithoutProcess(&c, &tc, start)
+	t := newTaskRemovingDeniedVars(&c, &tc, start)
 	cgroups := map[string]string{}
-	for _, m := range tc.CgroupV1 {
+	for _, m := range tc.CgroupV1Override {
 		for controller, path := range m {
 			cgroups[controller] = path
 		}
@@ -161,14 +161,14 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*task, err
 		Dir:         tc.WorkDir,
 		OOMScoreAdj: tc.OOMScoreAdj,
 		CgroupV1:    cgroups,
-		CgroupV2:    tc.CgroupV2,
+		CgroupV2:    tc.CgroupV2Override,
 		PidsLimit:   c.PidsLimit,
 	})
 	return t, err
 }
 
-// newTaskWithoutProcess returns a task without its process, and removes the denied variables from the request.
-func newTaskWithoutProcess(c *pluginConfig, tc *taskConfig, start *sdk.StartRequest) *task {
+// newTaskRemovingDeniedVars returns a task without its process, and removes the denied variables from the request.
+func newTaskRemovingDeniedVars(c *pluginConfig, tc *taskConfig, start *sdk.StartRequest) *task {
 	t := &task{deniedEnvvars: slices.Concat(c.DeniedEnvvars, tc.DeniedEnvvars)}
 	removeDeniedVars(start.Env, t.deniedEnvvars)
 	return t
@@ -176,13 +176,13 @@ func newTaskWithoutProcess(c *pluginConfig, tc *taskConfig, start *sdk.StartRequ
 
 // Adopt finds the process of a start whose plugin process has died.
 func (d *Driver) Adopt(ctx context.Context, start *sdk.StartRequest) (*task, error) {
-	return process.AdoptTask(ctx, start, func(p *process.Core) (*task, error) {
+	return process.AdoptTask(ctx, start, func(p *process.ProcessWithoutExec) (*task, error) {
 		var tc taskConfig
 		if err := start.Config(&tc); err != nil {
 			return nil, err
 		}
 		c := d.currentConfig()
-		t := newTaskWithoutProcess(&c, &tc, start)
+		t := newTaskRemovingDeniedVars(&c, &tc, start)
 		t.Process = process.NewProcess(p, nil)
 		return t, nil
 	})

@@ -55,7 +55,7 @@ func TestContractUnprivileged(t *testing.T) {
 func newConfiguredDriver(body map[string]any) *Driver {
 	d := &Driver{}
 	d.config = decodeConfig[pluginConfig](configSchema, body)
-	if err := d.config.Validate(); err != nil {
+	if err := d.config.ValidateAndParseIDRanges(); err != nil {
 		panic(err) // the test has an invalid configuration
 	}
 	return d
@@ -177,7 +177,7 @@ func TestTaskConfig(t *testing.T) {
 	})
 	want := taskConfig{
 		Command: "5", Args: []string{"1", "true", "x"}, WorkDir: "/tmp", OOMScoreAdj: 100,
-		CgroupV1: []map[string]string{{"pids": "a/b", "cpuset": "c"}}, CgroupV2: "x.slice",
+		CgroupV1Override: []map[string]string{{"pids": "a/b", "cpuset": "c"}}, CgroupV2Override: "x.slice",
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)

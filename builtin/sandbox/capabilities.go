@@ -18,12 +18,12 @@ var capabilityNames = [unix.CAP_LAST_CAP + 1]string{
 }
 
 // AllCapabilities is the set of all capabilities.
-const AllCapabilities Capabilities = 1<<(unix.CAP_LAST_CAP+1) - 1
+const AllCapabilities CapabilitySet = 1<<(unix.CAP_LAST_CAP+1) - 1
 
 const (
 	// userCapabilities are the capabilities that a task of a user other than root can have if the operator grants none. With
 	// these capabilities a task gets neither another identity nor the files of other users.
-	userCapabilities Capabilities = 1<<unix.CAP_AUDIT_WRITE | 1<<unix.CAP_KILL | 1<<unix.CAP_NET_BIND_SERVICE
+	userCapabilities CapabilitySet = 1<<unix.CAP_AUDIT_WRITE | 1<<unix.CAP_KILL | 1<<unix.CAP_NET_BIND_SERVICE
 
 	// rootCapabilities are the capabilities of a task of root if the operator grants none: the task
 	// has full access to the files in its root directory.
@@ -37,22 +37,22 @@ const (
 	// hostModeCapabilities are the capabilities of a task in a namespace of the host. All other
 	// capabilities would give the task rights on the processes, the shared memory or the kernel of
 	// the host.
-	hostModeCapabilities Capabilities = 1 << unix.CAP_NET_BIND_SERVICE
+	hostModeCapabilities CapabilitySet = 1 << unix.CAP_NET_BIND_SERVICE
 
 	// neverGranted is a capability that no task gets, so that tasks cannot trace processes of the
 	// agent, which have it: the kernel denies tracing of a process with more capabilities.
-	neverGranted Capabilities = 1 << unix.CAP_BLOCK_SUSPEND
+	neverGranted CapabilitySet = 1 << unix.CAP_BLOCK_SUSPEND
 )
 
-// Capabilities is a set of capabilities, with bit n for capability n.
-type Capabilities uint64
+// CapabilitySet is a set of capabilities, with bit n for capability n.
+type CapabilitySet uint64
 
 // ParseCapabilities returns the set of the named capabilities. A name can have the prefix "cap_" and
 // capital letters; "all" names all capabilities.
-func ParseCapabilities(names []string) (Capabilities, error) {
-	var set Capabilities
+func ParseCapabilities(names []string) (CapabilitySet, error) {
+	var set CapabilitySet
 	for _, name := range names {
-		normal := normalCapabilityName(name)
+		normal := normalizeCapabilityName(name)
 		if normal == "all" {
 			set |= AllCapabilities
 			continue
@@ -66,12 +66,12 @@ func ParseCapabilities(names []string) (Capabilities, error) {
 	return set, nil
 }
 
-func normalCapabilityName(name string) string {
+func normalizeCapabilityName(name string) string {
 	return strings.TrimPrefix(strings.ToLower(name), "cap_")
 }
 
 // String returns the names, sorted.
-func (c Capabilities) String() string {
+func (c CapabilitySet) String() string {
 	var names []string
 	for n, name := range capabilityNames {
 		if c&(1<<n) != 0 {
@@ -83,7 +83,7 @@ func (c Capabilities) String() string {
 }
 
 // ParseAllowCaps returns the set of the capabilities that an operator grants in allow_caps.
-func ParseAllowCaps(names []string) (Capabilities, error) {
+func ParseAllowCaps(names []string) (CapabilitySet, error) {
 	allowed, err := ParseCapabilities(names)
 	if err != nil {
 		return 0, err
@@ -97,11 +97,11 @@ func ParseAllowCaps(names []string) (Capabilities, error) {
 
 // withoutAllKeyword returns the names without the name "all".
 func withoutAllKeyword(names []string) []string {
-	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return normalCapabilityName(name) == "all" })
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return normalizeCapabilityName(name) == "all" })
 }
 
-// BeyondDefault returns the granted capabilities that a task of a user other than root cannot have by default.
-func (c Capabilities) BeyondDefault() Capabilities { return c &^ userCapabilities }
+// BeyondNonRootDefaults returns the granted capabilities that a task of a user other than root cannot have by default.
+func (c CapabilitySet) BeyondNonRootDefaults() CapabilitySet { return c &^ userCapabilities }
 
 // CapabilityRequest is the cap_add and cap_drop of a task, with the allow_caps of its driver.
 type CapabilityRequest struct {
@@ -115,10 +115,10 @@ type CapabilityRequest struct {
 type Privileges struct {
 	// Bounding are the capabilities that a program can have at most. A task of root has all of
 	// them.
-	Bounding Capabilities
+	Bounding CapabilitySet
 
 	// Ambient are the capabilities that a task of another user has.
-	Ambient Capabilities
+	Ambient CapabilitySet
 }
 
 // ResolvePrivileges returns the privileges of a task: the default capabilities that are allowed, with those that
@@ -149,7 +149,7 @@ func (r CapabilityRequest) ResolvePrivileges() (Privileges, error) {
 }
 
 // defaultAndAllowedCaps returns the capabilities that the task has by default, and those that it can add.
-func (r CapabilityRequest) defaultAndAllowedCaps() (defaults, allowed Capabilities, err error) {
+func (r CapabilityRequest) defaultAndAllowedCaps() (defaults, allowed CapabilitySet, err error) {
 	switch {
 	case r.AllowCaps != nil:
 		allowed, err = ParseAllowCaps(r.AllowCaps)
@@ -168,7 +168,7 @@ func (r CapabilityRequest) defaultAndAllowedCaps() (defaults, allowed Capabiliti
 }
 
 // resolveCapAdd returns the capabilities that cap_add names. "all" means all allowed capabilities.
-func (r CapabilityRequest) resolveCapAdd(allowed Capabilities) (Capabilities, error) {
+func (r CapabilityRequest) resolveCapAdd(allowed CapabilitySet) (CapabilitySet, error) {
 	if r.SharesHostNamespace {
 		r.Add = withoutAllKeyword(r.Add)
 	}

@@ -26,22 +26,22 @@ import (
 // Options describe how a task is isolated. They are stored in the state of the task, because
 // commands that are executed in the task need them.
 type Options struct {
-	HostPID     bool       `codec:"host_pid"`      // true if the task shares the PID namespace of the host
-	HostIPC     bool       `codec:"host_ipc"`      // true if the task shares the IPC namespace and /dev/shm of the host
-	NoPivotRoot bool       `codec:"no_pivot_root"` // true replaces pivot_root(2), see stage.Root
-	NoFilter    bool       `codec:"no_filter"`     // true disables the system call filter
-	Privileges  Privileges `codec:"privileges"`
-	DefaultUser string     `codec:"default_user"` // user of a task whose job names no user
+	HostPID         bool       `codec:"host_pid"`      // true if the task shares the PID namespace of the host
+	HostIPC         bool       `codec:"host_ipc"`      // true if the task shares the IPC namespace and /dev/shm of the host
+	NoPivotRoot     bool       `codec:"no_pivot_root"` // true replaces pivot_root(2), see stage.Root
+	NoSyscallFilter bool       `codec:"no_filter"`     // true disables the system call filter
+	Privileges      Privileges `codec:"privileges"`
+	DefaultUser     string     `codec:"default_user"` // user of a task whose job names no user
 
-	// AllowSetIDBits, SetuidDeniedUIDs and SetgidDeniedGIDs are options of the system call filter: see
+	// AllowSetuidSetgidBits, SetuidDeniedUIDs and SetgidDeniedGIDs are options of the system call filter: see
 	// seccomp.Profile.
-	AllowSetIDBits   bool        `codec:"allow_setid_bits"`
-	SetuidDeniedUIDs idrange.Set `codec:"denied_uids"`
-	SetgidDeniedGIDs idrange.Set `codec:"denied_gids"`
+	AllowSetuidSetgidBits bool        `codec:"allow_setid_bits"`
+	SetuidDeniedUIDs      idrange.Set `codec:"denied_uids"`
+	SetgidDeniedGIDs      idrange.Set `codec:"denied_gids"`
 
-	// UserNamespace isolates the task in a user namespace, for a driver that is not root; see
+	// InUserNamespace isolates the task in a user namespace, for a driver that is not root; see
 	// UseUserNamespace.
-	UserNamespace bool `codec:"user_namespace"`
+	InUserNamespace bool `codec:"user_namespace"`
 }
 
 // Sandbox isolates one task.
@@ -69,20 +69,20 @@ func (s *Sandbox) taskCredential() (*syscall.Credential, error) {
 	return TaskCredential(s.start.User, s.options.DefaultUser)
 }
 
-// Launch returns the attributes with which package process starts the stage that executes a
+// PrepareLaunch returns the attributes with which package process starts the stage that executes a
 // program.
-func (s *Sandbox) Launch(p process.Program) (*process.Launch, error) {
-	c, err := s.stageConfig(p)
+func (s *Sandbox) PrepareLaunch(p process.Program) (*process.Launch, error) {
+	c, err := s.buildStageConfig(p)
 	if err != nil {
 		return nil, err
 	}
-	c.WaitForMark = p.Mark != nil
+	c.WaitForStartMark = p.StartMarkFile != nil
 	stageLaunch, err := newStageLaunch(c)
 	if err != nil {
 		return nil, err
 	}
-	if p.Mark != nil {
-		if err := addStartMarkAndReleasePipe(stageLaunch, p.Mark); err != nil {
+	if p.StartMarkFile != nil {
+		if err := addStartMarkAndReleasePipe(stageLaunch, p.StartMarkFile); err != nil {
 			stageLaunch.Close()
 			return nil, err
 		}
@@ -91,10 +91,10 @@ func (s *Sandbox) Launch(p process.Program) (*process.Launch, error) {
 	// dynamic loader and runtime read variables. Only NOMAD_ALLOC_ID and NOMAD_TASK_NAME are set,
 	// because an agent finds the processes of a task by them.
 	stageLaunch.Env = append(stageLaunch.Env, "NOMAD_ALLOC_ID="+s.start.AllocID, "NOMAD_TASK_NAME="+s.start.Name)
-	if p.Task != nil {
-		stageLaunch.Files = append(stageLaunch.Files, p.Task)
-		if !s.options.UserNamespace { // the stage itself joins a user namespace, and then the others
-			stageLaunch.BeforeFork = func() error { return s.enterPIDNamespace(p.Task) }
+	if p.TaskPidfd != nil {
+		stageLaunch.Files = append(stageLaunch.Files, p.TaskPidfd)
+		if !s.options.InUserNamespace { // the stage itself joins a user namespace, and then the others
+			stageLaunch.BeforeFork = func() error { return s.setPIDNamespaceForChildren(p.TaskPidfd) }
 		}
 	}
 	return stageLaunch, nil
@@ -108,7 +108,7 @@ func addStartMarkAndReleasePipe(l *process.Launch, mark *os.File) error {
 		return sdk.Recoverable(err)
 	}
 	l.Files = append(l.Files, mark, reader)
-	l.Release = func() { writer.Close() }
+	l.ReleaseStage = func() { writer.Close() }
 	closeStage := l.Close
 	l.Close = func() {
 		reader.Close()
@@ -121,80 +121,80 @@ func addStartMarkAndReleasePipe(l *process.Launch, mark *os.File) error {
 // newStageLaunch returns the attributes with which the stage is started with a configuration.
 func newStageLaunch(c *stage.Config) (*process.Launch, error) {
 	l := &stageFiles{}
-	if err := l.createConfigAndPipe(c); err != nil {
+	if err := l.createConfigFileAndStatusPipe(c); err != nil {
 		l.closeAll()
 		return nil, err
 	}
 	stageLaunch := &process.Launch{
-		Path:  "/proc/self/exe",
-		Args:  []string{"nomad-lite-stage"},
-		Env:   []string{stage.EnvName + "=1"},
-		Files: []*os.File{l.configFile, l.statusWriter},
-		Wait:  l.waitForExec,
-		Close: l.closeAll,
+		Path:        "/proc/self/exe",
+		Args:        []string{"nomad-lite-stage"},
+		Env:         []string{stage.EnvName + "=1"},
+		Files:       []*os.File{l.configFile, l.statusWriter},
+		WaitForExec: l.waitForExec,
+		Close:       l.closeAll,
 	}
-	if c.Join {
+	if c.JoinsTask {
 		return stageLaunch, nil
 	}
 	stageLaunch.CloneFlags = unix.CLONE_NEWNS
 	for _, n := range []struct {
 		private bool
 		flag    uintptr
-	}{{c.Private.PID, unix.CLONE_NEWPID}, {c.Private.IPC, unix.CLONE_NEWIPC}, {c.Private.Net, unix.CLONE_NEWNET}, {c.Private.UTS, unix.CLONE_NEWUTS}} {
+	}{{c.PrivateNamespaces.PID, unix.CLONE_NEWPID}, {c.PrivateNamespaces.IPC, unix.CLONE_NEWIPC}, {c.PrivateNamespaces.Net, unix.CLONE_NEWNET}, {c.PrivateNamespaces.UTS, unix.CLONE_NEWUTS}} {
 		if n.private {
 			stageLaunch.CloneFlags |= n.flag
 		}
 	}
-	if c.UserNamespace {
+	if c.InUserNamespace {
 		stageLaunch.UserNamespaceCaps = stage.Capabilities
 	}
 	return stageLaunch, nil
 }
 
-// enterPIDNamespace makes the PID namespace of the task the namespace of the calling thread's next
+// setPIDNamespaceForChildren makes the PID namespace of the task the namespace of the calling thread's next
 // child processes.
-func (s *Sandbox) enterPIDNamespace(task *os.File) error {
+func (s *Sandbox) setPIDNamespaceForChildren(taskPidfd *os.File) error {
 	if s.options.HostPID {
 		return nil
 	}
-	if err := unix.Setns(int(task.Fd()), unix.CLONE_NEWPID); err != nil {
+	if err := unix.Setns(int(taskPidfd.Fd()), unix.CLONE_NEWPID); err != nil {
 		return fmt.Errorf("enter the PID namespace of the task: %w", err)
 	}
 	return nil
 }
 
-func (s *Sandbox) stageConfig(p process.Program) (*stage.Config, error) {
+func (s *Sandbox) buildStageConfig(p process.Program) (*stage.Config, error) {
 	cred, err := s.taskCredential()
 	if err != nil {
 		return nil, err
 	}
 	o := s.options
-	if n := s.start.NetworkIsolation; o.UserNamespace && n != nil && n.Path != "" {
+	if n := s.start.NetworkIsolation; o.InUserNamespace && n != nil && n.Path != "" {
 		return nil, errors.New("the network namespace of the group can be entered only under an agent of root")
 	}
 	c := &stage.Config{
-		Join:    p.Task != nil,
-		Program: stage.Program{Path: p.Path, Args: p.Args, Dir: p.Dir, Env: p.Env},
-		Private: s.privateNamespaces(),
+		JoinsTask:         p.TaskPidfd != nil,
+		Program:           stage.Program{Path: p.Path, Args: p.Args, WorkDir: p.Dir, Env: p.Env},
+		PrivateNamespaces: s.privateNamespaces(),
 		User: stage.User{
-			UID: cred.Uid, GID: cred.Gid, Groups: cred.Groups, SameIDs: o.UserNamespace,
-			Bounding: uint64(o.Privileges.Bounding),
+			UID: cred.Uid, GID: cred.Gid, Groups: cred.Groups, KeepStageIDs: o.InUserNamespace,
+			BoundingCaps: uint64(o.Privileges.Bounding),
 		},
-		UserNamespace: o.UserNamespace,
+		InUserNamespace: o.InUserNamespace,
 	}
-	if c.Program.Dir == "" {
-		c.Program.Dir = "/"
+	if c.Program.WorkDir == "" {
+		c.Program.WorkDir = "/"
 	}
 	if cred.Uid != 0 {
-		c.User.Ambient = uint64(o.Privileges.Ambient)
+		c.User.AmbientCaps = uint64(o.Privileges.Ambient)
 	}
-	if !o.NoFilter {
-		if c.User.Filter, err = o.compiledSyscallFilter(); err != nil {
+	if !o.NoSyscallFilter {
+		if c.User.SyscallFilter, err = o.compileOrReuseSyscallFilter(); err != nil {
 			return nil, err
 		}
 	}
-	if !c.Join {
-		c.Root, err = s.stageRoot()
+	if !c.JoinsTask {
+		c.Root, err = s.buildStageRoot()
 	}
 	return c, err
 }
@@ -209,11 +209,11 @@ type compiledFilter struct {
 // name capabilities.
 var lastFilter atomic.Pointer[compiledFilter]
 
-// compiledSyscallFilter returns the system call filter in the form of the field Filter of
+// compileOrReuseSyscallFilter returns the system call filter in the form of the field SyscallFilter of
 // stage.User.
-func (o *Options) compiledSyscallFilter() ([]byte, error) {
+func (o *Options) compileOrReuseSyscallFilter() ([]byte, error) {
 	profile := seccomp.Profile{
-		Capabilities: uint64(o.Privileges.Bounding), AllowSetIDBits: o.AllowSetIDBits, DeniedUIDs: o.SetuidDeniedUIDs, DeniedGIDs: o.SetgidDeniedGIDs,
+		CapabilityBits: uint64(o.Privileges.Bounding), AllowSetuidSetgidBits: o.AllowSetuidSetgidBits, DeniedUIDs: o.SetuidDeniedUIDs, DeniedGIDs: o.SetgidDeniedGIDs,
 	}
 	if last := lastFilter.Load(); last != nil && reflect.DeepEqual(last.profile, profile) {
 		return last.sockFilterBytes, nil
@@ -235,22 +235,22 @@ var propagations = map[string]uintptr{"": unix.MS_PRIVATE, "private": unix.MS_PR
 
 const maxHostname = 64
 
-func (s *Sandbox) stageRoot() (*stage.Root, error) {
-	r := &stage.Root{Dir: s.start.TaskDir(), NoPivot: s.options.NoPivotRoot, Files: networkFiles(s.start.NetworkIsolation, s.start.DNS)}
+func (s *Sandbox) buildStageRoot() (*stage.Root, error) {
+	r := &stage.Root{HostDir: s.start.TaskDir(), NoPivotRoot: s.options.NoPivotRoot, ReplacementFiles: networkReplacementFiles(s.start.NetworkIsolation, s.start.DNS)}
 	if n := s.start.NetworkIsolation; n != nil && n.Hosts != nil {
 		if r.Hostname = n.Hosts.Hostname; len(r.Hostname) > maxHostname {
 			return nil, fmt.Errorf("hostname %q of the network block has %d characters, and Linux permits %d", r.Hostname, len(r.Hostname), maxHostname)
 		}
 	}
 	for _, m := range s.start.Mounts {
-		if s.options.UserNamespace && m.PropagationMode == "bidirectional" {
+		if s.options.InUserNamespace && m.PropagationMode == "bidirectional" {
 			return nil, fmt.Errorf(`mount %s: the propagation mode "bidirectional" needs an agent of root: mounts of a user namespace do not appear on the machine; write "private" or "host-to-task"`, m.TaskPath)
 		}
 		propagation, ok := propagations[m.PropagationMode]
 		if !ok {
 			return nil, fmt.Errorf("mount %s: the propagation mode %q is unknown", m.TaskPath, m.PropagationMode)
 		}
-		r.Mounts = append(r.Mounts, stage.Mount{Source: m.HostPath, Target: m.TaskPath, Resolved: m.RequestName != "", ReadOnly: m.Readonly, Propagation: propagation})
+		r.Mounts = append(r.Mounts, stage.Mount{Source: m.HostPath, Target: m.TaskPath, SourceHasNoSymlinks: m.RequestName != "", ReadOnly: m.Readonly, PropagationFlag: propagation})
 	}
 	for _, d := range s.start.Devices {
 		target := d.TaskPath
@@ -258,10 +258,10 @@ func (s *Sandbox) stageRoot() (*stage.Root, error) {
 			target = d.HostPath
 		}
 		mode := deviceOwnerMode(d.Permissions)
-		if s.options.UserNamespace && mode != deviceOwnerMode("") {
+		if s.options.InUserNamespace && mode != deviceOwnerMode("") {
 			return nil, fmt.Errorf("device %s: the permissions %q need an agent of root: without it, the permissions of the device on the machine apply", d.HostPath, d.Permissions)
 		}
-		r.Devices = append(r.Devices, stage.Device{Source: d.HostPath, Target: target, Mode: mode})
+		r.Devices = append(r.Devices, stage.Device{Source: d.HostPath, Target: target, OwnerPermissions: mode})
 	}
 	return r, nil
 }
@@ -278,8 +278,9 @@ func deviceOwnerMode(permissions string) uint32 {
 	return mode
 }
 
-// networkFiles returns the files that tasks in a namespace, or with DNS settings, do not share with the machine.
-func networkFiles(isolation *driver.NetworkIsolation, dns *driver.DNSConfig) []stage.ReplacementFile {
+// networkReplacementFiles returns the files that tasks in a namespace, or with DNS settings, do not share with the
+// machine.
+func networkReplacementFiles(isolation *driver.NetworkIsolation, dns *driver.DNSConfig) []stage.ReplacementFile {
 	var files []stage.ReplacementFile
 	machine := netfiles.MachineResolver
 	if isolation != nil && isolation.Path != "" {
@@ -301,7 +302,7 @@ type stageFiles struct {
 	statusReader, statusWriter *os.File
 }
 
-func (s *stageFiles) createConfigAndPipe(c *stage.Config) (err error) {
+func (s *stageFiles) createConfigFileAndStatusPipe(c *stage.Config) (err error) {
 	text, err := json.Marshal(c)
 	if err != nil {
 		return err

@@ -11,9 +11,9 @@ import (
 // A driver that recovers a task isolates the commands in it as the task: all options are in the task's state.
 func TestOptionsInState(t *testing.T) {
 	o := Options{
-		HostPID: true, HostIPC: true, NoPivotRoot: true, NoFilter: true, Privileges: Privileges{1 << 7, 1 << 10}, DefaultUser: "nobody",
-		AllowSetIDBits: true, SetuidDeniedUIDs: idrange.Set{{First: 1, Last: 1<<32 - 1}}, SetgidDeniedGIDs: idrange.Set{{First: 0, Last: 0}, {First: 5, Last: 9}},
-		UserNamespace: true,
+		HostPID: true, HostIPC: true, NoPivotRoot: true, NoSyscallFilter: true, Privileges: Privileges{1 << 7, 1 << 10}, DefaultUser: "nobody",
+		AllowSetuidSetgidBits: true, SetuidDeniedUIDs: idrange.Set{{First: 1, Last: 1<<32 - 1}}, SetgidDeniedGIDs: idrange.Set{{First: 0, Last: 0}, {First: 5, Last: 9}},
+		InUserNamespace: true,
 	}
 	for i, v := 0, reflect.ValueOf(o); i < v.NumField(); i++ {
 		if v.Field(i).IsZero() {
@@ -34,9 +34,9 @@ func TestFilterIsCompiledForItsOptions(t *testing.T) {
 	denied := idrange.Set{{First: 0, Last: 9}}
 	setuid := Privileges{Bounding: 1 << 7}
 	seen := map[string]int{}
-	options := []Options{{}, {AllowSetIDBits: true}, {Privileges: setuid, SetuidDeniedUIDs: denied}, {Privileges: setuid, SetuidDeniedUIDs: idrange.Set{{First: 0, Last: 8}}}}
+	options := []Options{{}, {AllowSetuidSetgidBits: true}, {Privileges: setuid, SetuidDeniedUIDs: denied}, {Privileges: setuid, SetuidDeniedUIDs: idrange.Set{{First: 0, Last: 8}}}}
 	for i := range 3 * len(options) {
-		filter, err := options[i%len(options)].compiledSyscallFilter()
+		filter, err := options[i%len(options)].compileOrReuseSyscallFilter()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -55,7 +55,7 @@ func TestFilterIsCompiledForItsOptions(t *testing.T) {
 
 func mustFilter(t *testing.T, o Options) []byte {
 	t.Helper()
-	filter, err := o.compiledSyscallFilter()
+	filter, err := o.compileOrReuseSyscallFilter()
 	if err != nil {
 		t.Fatal(err)
 	}

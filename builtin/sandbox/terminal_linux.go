@@ -12,12 +12,12 @@ import (
 
 // OpenTerminal opens a new terminal in /dev/pts of the task, so that programs in the task find the
 // terminal by its name.
-func (s *Sandbox) OpenTerminal(task *os.File) (master, slave *os.File, err error) {
-	fd, err := openPtmx(task)
+func (s *Sandbox) OpenTerminal(taskPidfd *os.File) (master, slave *os.File, err error) {
+	fd, err := openPtmx(taskPidfd)
 	if err != nil {
 		return nil, nil, fmt.Errorf("open a terminal in the task: %w", err)
 	}
-	slave, err = s.openSlave(fd)
+	slave, err = s.openSlaveForTaskUser(fd)
 	if err != nil {
 		unix.Close(fd)
 		return nil, nil, fmt.Errorf("open a terminal in the task: %w", err)
@@ -27,8 +27,8 @@ func (s *Sandbox) OpenTerminal(task *os.File) (master, slave *os.File, err error
 
 // openPtmx opens /dev/pts/ptmx of the task. The task can replace no part of that path by a link that
 // leads outside: links are not followed.
-func openPtmx(task *os.File) (fd int, err error) {
-	pid, err := pidOfPidfd(task)
+func openPtmx(taskPidfd *os.File) (fd int, err error) {
+	pid, err := pidOfPidfd(taskPidfd)
 	if err != nil {
 		return -1, err
 	}
@@ -38,7 +38,7 @@ func openPtmx(task *os.File) (fd int, err error) {
 	}
 	defer root.Close()
 	// If the task still runs, the pid belonged to it when its root directory was opened.
-	if err := unix.PidfdSendSignal(int(task.Fd()), 0, nil, 0); err != nil {
+	if err := unix.PidfdSendSignal(int(taskPidfd.Fd()), 0, nil, 0); err != nil {
 		return -1, err
 	}
 	how := unix.OpenHow{
@@ -70,13 +70,13 @@ func pidOfPidfd(pidfd *os.File) (int, error) {
 	return 0, errors.New("the kernel does not report the pid of a pidfd")
 }
 
-// openSlave opens the slave end of the terminal by a system call without a path, which the task
+// openSlaveForTaskUser opens the slave end of the terminal by a system call without a path, which the task
 // could have replaced, and gives the terminal to the user of the task.
-func (s *Sandbox) openSlave(master int) (*os.File, error) {
-	if err := unix.IoctlSetPointerInt(master, unix.TIOCSPTLCK, 0); err != nil {
+func (s *Sandbox) openSlaveForTaskUser(masterFD int) (*os.File, error) {
+	if err := unix.IoctlSetPointerInt(masterFD, unix.TIOCSPTLCK, 0); err != nil {
 		return nil, os.NewSyscallError("unlock", err)
 	}
-	fd, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(master), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
+	fd, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(masterFD), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
 	if errno != 0 {
 		return nil, os.NewSyscallError("TIOCGPTPEER", errno)
 	}

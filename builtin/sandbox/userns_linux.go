@@ -21,7 +21,7 @@ func IsRoot() bool { return os.Geteuid() == 0 }
 // driver, so that they share no processes and no memory with the machine, and have no capabilities.
 // It returns an error if the options or the request need an agent of root.
 func (o *Options) UseUserNamespace(r CapabilityRequest) error {
-	o.UserNamespace = true
+	o.InUserNamespace = true
 	switch {
 	case o.HostPID:
 		return errors.New(`pid_mode "host" needs an agent of root: the task could control the agent, which is a process of the same user`)
@@ -58,9 +58,9 @@ func TaskCredential(user, defaultUser string) (*syscall.Credential, error) {
 // available is set when a user namespace was made.
 var available atomic.Bool
 
-// CheckAvailable returns nil if this process can isolate tasks, and otherwise the reason with its remedy. It is
-// safe for concurrent use.
-func CheckAvailable() error {
+// CheckIsolationAvailable returns nil if this process can isolate tasks, and otherwise the reason with its remedy. It
+// is safe for concurrent use.
+func CheckIsolationAvailable() error {
 	if IsRoot() || available.Load() {
 		return nil
 	}
@@ -74,7 +74,7 @@ func CheckAvailable() error {
 // probeUserNamespace starts a stage that only makes the namespaces of a task and a mount in them, and returns
 // the error of the stage.
 func probeUserNamespace() error {
-	launch, err := newStageLaunch(&stage.Config{Probe: true, UserNamespace: true, Private: stage.PrivateNamespaces{PID: true, IPC: true}})
+	launch, err := newStageLaunch(&stage.Config{ProbeOnly: true, InUserNamespace: true, PrivateNamespaces: stage.PrivateNamespaces{PID: true, IPC: true}})
 	if err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ func probeUserNamespace() error {
 	if err != nil {
 		return errors.Unwrap(err)
 	}
-	err = launch.Wait()
+	err = launch.WaitForExec()
 	_, waitErr := p.Wait()
 	return errors.Join(err, waitErr)
 }
@@ -102,11 +102,11 @@ var forbiddingSettings = []struct{ path, value, remedy string }{
 	{"kernel/apparmor_restrict_unprivileged_userns", "1", "root can allow them with an AppArmor profile for this program that has the rule userns, or with sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"},
 }
 
-// userNamespaceRemedy returns a hint for operators how to make user namespaces work. proc is the directory with
+// userNamespaceRemedy returns a hint for operators how to make user namespaces work. procSysDir is the directory with
 // the settings of the kernel.
-func userNamespaceRemedy(proc string) string {
+func userNamespaceRemedy(procSysDir string) string {
 	for _, s := range forbiddingSettings {
-		if value, err := os.ReadFile(proc + "/" + s.path); err == nil && strings.TrimSpace(string(value)) == s.value {
+		if value, err := os.ReadFile(procSysDir + "/" + s.path); err == nil && strings.TrimSpace(string(value)) == s.value {
 			return s.remedy
 		}
 	}
@@ -115,20 +115,20 @@ func userNamespaceRemedy(proc string) string {
 
 // Fingerprint returns the fingerprint of a driver whose tasks are isolated. Without root, it states which
 // limits are not enforced.
-func Fingerprint(name string) driver.Fingerprint {
-	if err := CheckAvailable(); err != nil {
+func Fingerprint(driverName string) driver.Fingerprint {
+	if err := CheckIsolationAvailable(); err != nil {
 		return driver.Fingerprint{Health: driver.HealthUndetected, HealthDescription: err.Error()}
 	}
 	f := driver.Fingerprint{
 		Health:     driver.HealthHealthy,
-		Attributes: map[string]driver.Attribute{"driver." + name: {Value: true}},
+		Attributes: map[string]driver.Attribute{"driver." + driverName: {Value: true}},
 	}
 	if IsRoot() {
 		return f
 	}
-	f.Attributes["driver."+name+".rootless"] = driver.Attribute{Value: true}
+	f.Attributes["driver."+driverName+".rootless"] = driver.Attribute{Value: true}
 	if limits, reason := process.UnenforcedLimits(); len(limits) > 0 {
-		f.Attributes["driver."+name+".not_enforced"] = driver.Attribute{Value: strings.Join(limits, ",")}
+		f.Attributes["driver."+driverName+".not_enforced"] = driver.Attribute{Value: strings.Join(limits, ",")}
 		f.HealthDescription = fmt.Sprintf("Healthy; limits of %s are not enforced: %s", strings.Join(limits, ", "), reason)
 	}
 	return f

@@ -23,13 +23,13 @@ import (
 // scriptAction is the action that a job or the operator has configured for a hook
 // point.
 type scriptAction struct {
-	Command []string          `codec:"command"` // command on the host
-	Exec    []string          `codec:"exec"`    // command in the task
-	URL     string            `codec:"url"`
-	Method  string            `codec:"method"`
-	Headers map[string]string `codec:"headers"`
-	Body    string            `codec:"body"`    // "" means that the payload is sent as JSON
-	Timeout string            `codec:"timeout"` // "" means the timeout of the hook point
+	HostCommand []string          `codec:"command"` // command on the host
+	ExecInTask  []string          `codec:"exec"`    // command in the task
+	URL         string            `codec:"url"`
+	Method      string            `codec:"method"`
+	Headers     map[string]string `codec:"headers"`
+	Body        string            `codec:"body"`    // "" means that the payload is sent as JSON
+	Timeout     string            `codec:"timeout"` // "" means the timeout of the hook point
 
 	redactedURL string // URL without secrets, for messages
 }
@@ -54,10 +54,10 @@ var attachmentSchema = func() *hclspec.Spec {
 	return hclspec.Object(blocks)
 }()
 
-// hasOneCommandOrURL reports whether exactly one of command, exec and url is set.
-func (a *scriptAction) hasOneCommandOrURL() bool {
+// hasExactlyOneAction reports whether exactly one of command, exec and url is set.
+func (a *scriptAction) hasExactlyOneAction() bool {
 	things := 0
-	for _, asked := range []bool{len(a.Command) > 0, len(a.Exec) > 0, a.URL != ""} {
+	for _, asked := range []bool{len(a.HostCommand) > 0, len(a.ExecInTask) > 0, a.URL != ""} {
 		if asked {
 			things++
 		}
@@ -81,12 +81,12 @@ func (a *scriptAction) interpolate(ctx context.Context, host hook.Host, scope ho
 		return filled
 	}
 	filled := *a
-	filled.Command, filled.Exec, filled.Headers = nil, nil, nil
-	for _, s := range a.Command {
-		filled.Command = append(filled.Command, text(s))
+	filled.HostCommand, filled.ExecInTask, filled.Headers = nil, nil, nil
+	for _, s := range a.HostCommand {
+		filled.HostCommand = append(filled.HostCommand, text(s))
 	}
-	for _, s := range a.Exec {
-		filled.Exec = append(filled.Exec, text(s))
+	for _, s := range a.ExecInTask {
+		filled.ExecInTask = append(filled.ExecInTask, text(s))
 	}
 	for key, s := range a.Headers {
 		if filled.Headers == nil {
@@ -113,10 +113,10 @@ func redactURL(text string) string {
 	return text
 }
 
-// runCommand runs a command on the host, and blocks until it exits. When ctx ends, runCommand kills
+// runHostCommand runs a command on the host, and blocks until it exits. When ctx ends, runHostCommand kills
 // the process group of the command. Processes that the command leaves running after its exit are
-// not killed; runCommand waits at most a second for output that they hold open.
-func runCommand(ctx context.Context, command []string, payload hookPayload) (output string, err error) {
+// not killed; runHostCommand waits at most a second for output that they hold open.
+func runHostCommand(ctx context.Context, command []string, payload hookPayload) (output string, err error) {
 	about, err := json.Marshal(payload)
 	if err != nil {
 		return "", err

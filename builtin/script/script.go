@@ -26,8 +26,8 @@ type Hook struct {
 	// programs.
 	IsDedicatedProcess bool
 
-	host            hook.Host
-	commandsAllowed atomic.Bool // true if the operator allows commands on the host
+	host                hook.Host
+	hostCommandsAllowed atomic.Bool // true if the operator allows commands on the host
 }
 
 var (
@@ -70,7 +70,7 @@ func (h *Hook) Configure(_ context.Context, c *sdk.Config) error {
 	if err := c.Decode(&config); err != nil {
 		return err
 	}
-	h.commandsAllowed.Store(config.Commands)
+	h.hostCommandsAllowed.Store(config.Commands)
 	if h.IsDedicatedProcess && !config.Commands { // the denial has no end: the host starts a new process for another configuration
 		confine.DenyProcessSyscalls(confine.ExecAndSystemAdminSyscalls()...)
 	}
@@ -116,7 +116,7 @@ func (h *Hook) runPointAction(ctx context.Context, meta hook.RequestMeta, payloa
 	case err != nil:
 		return sdk.Recoverable(fmt.Errorf("%s: %w", actionName, err))
 	}
-	h.emitEvent(ctx, meta, payload, actionName, output)
+	h.emitSuccessEvent(ctx, meta, payload, actionName, output)
 	return nil
 }
 
@@ -128,16 +128,16 @@ func (p permanentError) Error() string { return string(p) }
 // runAction runs the action, and returns the name of the action for messages and its output.
 func (h *Hook) runAction(ctx context.Context, a *scriptAction, meta hook.RequestMeta, payload hookPayload) (actionName, output string, err error) {
 	switch {
-	case !a.hasOneCommandOrURL():
+	case !a.hasExactlyOneAction():
 		return payload.HookPoint, "", permanentError("say one of command, exec and url")
-	case len(a.Command) > 0 && !h.commandsAllowed.Load():
+	case len(a.HostCommand) > 0 && !h.hostCommandsAllowed.Load():
 		return "command", "", permanentError(`commands on the host are not allowed here; the operator of the agent can allow them: plugin "script" { config { commands = true } }`)
-	case len(a.Command) > 0:
-		output, err = runCommand(ctx, a.Command, payload)
-		return a.Command[0], output, err
-	case len(a.Exec) > 0:
-		output, err = h.execInTask(ctx, meta, a.Exec)
-		return a.Exec[0], output, err
+	case len(a.HostCommand) > 0:
+		output, err = runHostCommand(ctx, a.HostCommand, payload)
+		return a.HostCommand[0], output, err
+	case len(a.ExecInTask) > 0:
+		output, err = h.execInTask(ctx, meta, a.ExecInTask)
+		return a.ExecInTask[0], output, err
 	}
 	output, err = sendRequest(ctx, a, payload)
 	return a.methodOrDefault() + " " + a.redactedURL, output, err
@@ -161,8 +161,8 @@ func (h *Hook) execInTask(ctx context.Context, meta hook.RequestMeta, command []
 // events.
 const eventTimeout = time.Second
 
-// emitEvent emits an event about a successful action. It logs errors.
-func (h *Hook) emitEvent(ctx context.Context, meta hook.RequestMeta, payload hookPayload, actionName, output string) {
+// emitSuccessEvent emits an event about a successful action. It logs errors.
+func (h *Hook) emitSuccessEvent(ctx context.Context, meta hook.RequestMeta, payload hookPayload, actionName, output string) {
 	ctx, cancel := context.WithTimeout(ctx, eventTimeout)
 	defer cancel()
 	message := payload.HookPoint + ": " + actionName

@@ -94,10 +94,10 @@ func callExitedHookWithContext(ctx context.Context, t *testing.T, attachment map
 	}
 	host := &fakeHost{}
 	h := &Hook{}
-	h.commandsAllowed.Store(true)
+	h.hostCommandsAllowed.Store(true)
 	h.SetHost(host, hook.Node{})
 	_, err = h.Exited(ctx, hook.TaskExitedRequest{
-		RequestMeta: hook.RequestMeta{Token: "key", Attachment: attachmentJSON},
+		RequestMeta: hook.RequestMeta{Token: "key", AttachmentJSON: attachmentJSON},
 		Alloc:       hook.Alloc{ID: "1234", Name: "job.group[0]", Namespace: "default", JobID: "job", JobName: "Job", TaskGroup: "group", NodeName: "here"},
 		Task:        hook.Task{Name: "web"},
 		Exit:        driver.ExitResult{ExitCode: 3, Signal: 9}, WillRestart: true,
@@ -181,7 +181,7 @@ func TestCommandsOnTheHostMustBeAllowed(t *testing.T) {
 	h := &Hook{}
 	h.SetHost(&fakeHost{}, hook.Node{})
 	ran := filepath.Join(t.TempDir(), "ran")
-	_, err := h.Prerun(t.Context(), hook.AllocPrerunRequest{RequestMeta: hook.RequestMeta{Attachment: fmt.Appendf(nil, `{"prerun":{"command":["touch",%q]}}`, ran)}})
+	_, err := h.Prerun(t.Context(), hook.AllocPrerunRequest{RequestMeta: hook.RequestMeta{AttachmentJSON: fmt.Appendf(nil, `{"prerun":{"command":["touch",%q]}}`, ran)}})
 	if err == nil || !strings.Contains(err.Error(), `plugin "script" { config { commands = true } }`) {
 		t.Errorf("prerun: %v", err)
 	}
@@ -194,7 +194,7 @@ func TestHookPointsWithoutActionDoNothing(t *testing.T) {
 	host := &fakeHost{}
 	h := &Hook{}
 	h.SetHost(host, hook.Node{})
-	meta := hook.RequestMeta{Attachment: []byte(`{"exited":{"exec":["true"]},"stop":null}`)}
+	meta := hook.RequestMeta{AttachmentJSON: []byte(`{"exited":{"exec":["true"]},"stop":null}`)}
 	if _, err := h.Stop(t.Context(), hook.TaskStopRequest{RequestMeta: meta}); err != nil {
 		t.Error(err)
 	}
@@ -210,7 +210,7 @@ func TestPrestartIsNotRepeatedForARunningTask(t *testing.T) {
 	host := &fakeHost{}
 	h := &Hook{}
 	h.SetHost(host, hook.Node{})
-	meta := hook.RequestMeta{Attachment: []byte(`{"prestart":{"exec":["true"]}}`)}
+	meta := hook.RequestMeta{AttachmentJSON: []byte(`{"prestart":{"exec":["true"]}}`)}
 	for _, running := range []bool{false, true} {
 		if _, err := h.Prestart(t.Context(), hook.TaskPrestartRequest{RequestMeta: meta, Running: running}); err != nil {
 			t.Error(err)
@@ -278,14 +278,14 @@ func TestRemainingChildDoesNotBlock(t *testing.T) {
 func TestCommandSeesRepeatedPoststart(t *testing.T) {
 	host := &fakeHost{}
 	h := &Hook{}
-	h.commandsAllowed.Store(true)
+	h.hostCommandsAllowed.Store(true)
 	h.SetHost(host, hook.Node{})
 	attachmentJSON, err := json.Marshal(map[string]any{"poststart": sh(`echo repeated=$HOOK_REPEATED; grep -o '"repeated":[a-z]*'; true`)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, repeated := range []bool{false, true} {
-		if _, err := h.Poststart(t.Context(), hook.TaskPoststartRequest{RequestMeta: hook.RequestMeta{Attachment: attachmentJSON}, Repeated: repeated}); err != nil {
+		if _, err := h.Poststart(t.Context(), hook.TaskPoststartRequest{RequestMeta: hook.RequestMeta{AttachmentJSON: attachmentJSON}, Repeated: repeated}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -57,23 +57,23 @@ var (
 
 func bpfStatement(code uint16, k uint32) unix.SockFilter { return unix.SockFilter{Code: code, K: k} }
 
-func loadArgument(n uint32) unix.SockFilter {
-	return bpfStatement(unix.BPF_LD|unix.BPF_W|unix.BPF_ABS, argumentsOffset+n*argumentSize)
+func loadArgumentStatement(index uint32) unix.SockFilter {
+	return bpfStatement(unix.BPF_LD|unix.BPF_W|unix.BPF_ABS, argumentsOffset+index*argumentSize)
 }
 
-// conditionalJump returns a conditional jump, which skips ifTrue statements if the condition is
-// true for k, else ifFalse statements.
-func conditionalJump(condition uint16, k uint32, ifTrue, ifFalse uint8) unix.SockFilter {
-	return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_K | condition, K: k, Jt: ifTrue, Jf: ifFalse}
+// conditionalJump returns a conditional jump, which skips skipIfTrue statements if the condition is
+// true for k, else skipIfFalse statements.
+func conditionalJump(condition uint16, k uint32, skipIfTrue, skipIfFalse uint8) unix.SockFilter {
+	return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_K | condition, K: k, Jt: skipIfTrue, Jf: skipIfFalse}
 }
 
 // Profile has the properties of a task that determine its filter.
 type Profile struct {
-	// Capabilities are those that the task can have, a set with bit n for capability n.
-	Capabilities uint64
+	// CapabilityBits are those that the task can have, a set with bit n for capability n.
+	CapabilityBits uint64
 
-	// AllowSetIDBits means that the task can give set-user-ID and set-group-ID bits to files.
-	AllowSetIDBits bool
+	// AllowSetuidSetgidBits means that the task can give set-user-ID and set-group-ID bits to files.
+	AllowSetuidSetgidBits bool
 
 	// DeniedUIDs and DeniedGIDs are ids that the task cannot take by setuid(2), setgid(2) and the calls like them.
 	// They have an effect if the task can have the capabilities that these calls need. setgroups(2)
@@ -102,22 +102,22 @@ func (p Profile) CompileFilter() ([]unix.SockFilter, error) {
 		loadArch, conditionalJump(unix.BPF_JEQ, auditArch, 1, 0), kill,
 		loadNumber, conditionalJump(unix.BPF_JGE, x32Start, 0, 1), unknown,
 	}
-	if !p.AllowSetIDBits {
+	if !p.AllowSetuidSetgidBits {
 		for _, c := range slices.Concat(fileModeSyscalls[:], fileModeSyscallsOfArch[:]) {
-			filter = appendSyscallCheck(filter, c.syscallNumber, c.filterStatements()...)
+			filter = appendSyscallCheck(filter, c.syscallNumber, c.buildModeCheckStatements()...)
 		}
 		filter = appendSyscallCheck(filter, unix.SYS_OPENAT2, unknown) // a filter cannot read its struct open_how
 	}
 	if !p.hasCapability(unix.CAP_SYS_ADMIN) {
 		filter = appendSyscallCheck(filter, unix.SYS_CLONE3, unknown)
-		filter = appendSyscallCheck(filter, unix.SYS_CLONE, loadArgument(0), conditionalJump(unix.BPF_JSET, namespaceFlags, 0, 1), deny, allow)
+		filter = appendSyscallCheck(filter, unix.SYS_CLONE, loadArgumentStatement(0), conditionalJump(unix.BPF_JSET, namespaceFlags, 0, 1), deny, allow)
 	}
-	filter = appendSyscallCheck(filter, unix.SYS_SOCKET, loadArgument(0),
+	filter = appendSyscallCheck(filter, unix.SYS_SOCKET, loadArgumentStatement(0),
 		conditionalJump(unix.BPF_JEQ, unix.AF_ALG, 1, 0), conditionalJump(unix.BPF_JEQ, unix.AF_VSOCK, 0, 1), deny, allow)
-	filter = appendSyscallCheck(filter, unix.SYS_PERSONALITY, loadArgument(0),
+	filter = appendSyscallCheck(filter, unix.SYS_PERSONALITY, loadArgumentStatement(0),
 		conditionalJump(unix.BPF_JEQ, 0, 5, 0), conditionalJump(unix.BPF_JEQ, 0x8, 4, 0), conditionalJump(unix.BPF_JEQ, 0x20000, 3, 0),
 		conditionalJump(unix.BPF_JEQ, 0x20008, 2, 0), conditionalJump(unix.BPF_JEQ, 0xffffffff, 1, 0), deny, allow)
-	filter, err := p.appendIDChecks(filter)
+	filter, err := p.appendDeniedIDChecks(filter)
 	if err != nil {
 		return nil, err
 	}
@@ -127,17 +127,17 @@ func (p Profile) CompileFilter() ([]unix.SockFilter, error) {
 	return append(filter, deny), nil
 }
 
-func (p Profile) hasCapability(capability uint) bool { return p.Capabilities&(1<<capability) != 0 }
+func (p Profile) hasCapability(capability uint) bool { return p.CapabilityBits&(1<<capability) != 0 }
 
 // appendSyscallCheck appends the statements that decide about one call. Each path through the statements
 // must end with a return statement.
-func appendSyscallCheck(filter []unix.SockFilter, call uint32, check ...unix.SockFilter) []unix.SockFilter {
-	if len(check) <= 255 {
-		filter = append(filter, conditionalJump(unix.BPF_JEQ, call, 0, uint8(len(check))))
+func appendSyscallCheck(filter []unix.SockFilter, syscallNumber uint32, checkStatements ...unix.SockFilter) []unix.SockFilter {
+	if len(checkStatements) <= 255 {
+		filter = append(filter, conditionalJump(unix.BPF_JEQ, syscallNumber, 0, uint8(len(checkStatements))))
 	} else { // a conditional jump can skip at most 255 statements
-		filter = append(filter, conditionalJump(unix.BPF_JEQ, call, 1, 0), bpfStatement(unix.BPF_JMP|unix.BPF_JA, uint32(len(check))))
+		filter = append(filter, conditionalJump(unix.BPF_JEQ, syscallNumber, 1, 0), bpfStatement(unix.BPF_JMP|unix.BPF_JA, uint32(len(checkStatements))))
 	}
-	return append(filter, check...)
+	return append(filter, checkStatements...)
 }
 
 // fileModeSyscall is a system call that sets the mode of a file. modeArgIndex and flagsArgIndex are the indexes of
@@ -147,7 +147,7 @@ type fileModeSyscall struct {
 	flagsArgIndex               uint32 // only for calls like open(2), which use the mode only with createFlags; 0 means that the call has no such flags
 }
 
-// fileModeSyscalls are the calls of all architectures. mkdirat is not among them: the kernel ignores
+// fileModeSyscalls are the calls that every architecture has. mkdirat is not among them: the kernel ignores
 // setIDBits for directories that it makes.
 var fileModeSyscalls = [...]fileModeSyscall{
 	{syscallNumber: unix.SYS_OPENAT, modeArgIndex: 3, flagsArgIndex: 2},
@@ -162,12 +162,12 @@ const (
 	createFlags = unix.O_CREAT | unix.O_TMPFILE&^unix.O_DIRECTORY
 )
 
-func (c fileModeSyscall) filterStatements() []unix.SockFilter {
-	check := []unix.SockFilter{loadArgument(c.modeArgIndex), conditionalJump(unix.BPF_JSET, setIDBits, 0, 1), deny, allow}
+func (c fileModeSyscall) buildModeCheckStatements() []unix.SockFilter {
+	check := []unix.SockFilter{loadArgumentStatement(c.modeArgIndex), conditionalJump(unix.BPF_JSET, setIDBits, 0, 1), deny, allow}
 	if c.flagsArgIndex == 0 {
 		return check
 	}
-	return append([]unix.SockFilter{loadArgument(c.flagsArgIndex), conditionalJump(unix.BPF_JSET, createFlags, 1, 0), allow}, check...)
+	return append([]unix.SockFilter{loadArgumentStatement(c.flagsArgIndex), conditionalJump(unix.BPF_JSET, createFlags, 1, 0), allow}, check...)
 }
 
 // idCalls are the calls that take ids as their first arguments.
@@ -184,9 +184,9 @@ var idCalls = []struct {
 	{unix.CAP_SETGID, 3, []uint32{unix.SYS_SETRESGID}},
 }
 
-// appendIDChecks appends the comparison of ids with the denied ids. A task without the capabilities
+// appendDeniedIDChecks appends the comparison of ids with the denied ids. A task without the capabilities
 // needs no comparison, because it cannot take other ids.
-func (p Profile) appendIDChecks(filter []unix.SockFilter) ([]unix.SockFilter, error) {
+func (p Profile) appendDeniedIDChecks(filter []unix.SockFilter) ([]unix.SockFilter, error) {
 	denied := map[uint]idrange.Set{unix.CAP_SETUID: p.DeniedUIDs.MergeRanges(), unix.CAP_SETGID: p.DeniedGIDs.MergeRanges()}
 	for _, c := range idCalls {
 		ranges := denied[c.capability]
@@ -196,42 +196,42 @@ func (p Profile) appendIDChecks(filter []unix.SockFilter) ([]unix.SockFilter, er
 		if len(ranges) > maxDeniedRanges {
 			return nil, fmt.Errorf("the denied ids are %d ranges, and the filter of a task with the capability setuid or setgid can compare %d: deny longer ranges, or remove the capabilities from the task", len(ranges), maxDeniedRanges)
 		}
-		check := idArgsCheck(c.ids, ranges)
+		check := buildDeniedIDArgsCheck(c.ids, ranges)
 		for _, number := range c.numbers {
 			filter = appendSyscallCheck(filter, number, check...)
 		}
 	}
 	if p.hasCapability(unix.CAP_SETGID) && len(p.DeniedUIDs)+len(p.DeniedGIDs) > 0 {
-		filter = appendSyscallCheck(filter, unix.SYS_SETGROUPS, loadArgument(0), conditionalJump(unix.BPF_JEQ, 0, 0, 1), allow, deny)
+		filter = appendSyscallCheck(filter, unix.SYS_SETGROUPS, loadArgumentStatement(0), conditionalJump(unix.BPF_JEQ, 0, 0, 1), allow, deny)
 	}
 	return filter, nil
 }
 
-// idArgsCheck returns statements that compare the first arguments of a call with ranges, which must be
+// buildDeniedIDArgsCheck returns statements that compare the first arguments of a call with deniedRanges, which must be
 // sorted. The argument -1 is allowed, because it means that the call does not change the id.
-func idArgsCheck(idArgCount uint32, ranges idrange.Set) []unix.SockFilter {
+func buildDeniedIDArgsCheck(idArgCount uint32, deniedRanges idrange.Set) []unix.SockFilter {
 	var check []unix.SockFilter
 	for n := range idArgCount {
-		check = append(check, loadArgument(n), conditionalJump(unix.BPF_JEQ, 0xffffffff, uint8(3*len(ranges)), 0))
-		for _, r := range ranges {
+		check = append(check, loadArgumentStatement(n), conditionalJump(unix.BPF_JEQ, 0xffffffff, uint8(3*len(deniedRanges)), 0))
+		for _, r := range deniedRanges {
 			check = append(check, conditionalJump(unix.BPF_JGT, r.Last, 2, 0), conditionalJump(unix.BPF_JGE, r.First, 0, 1), deny)
 		}
 	}
 	return append(check, allow)
 }
 
-// numberRange is a range of system call numbers, all of which are allowed.
-type numberRange struct{ first, last uint32 }
+// syscallNumberRange is a range of allowed system call numbers.
+type syscallNumberRange struct{ first, last uint32 }
 
 // joinToRanges joins consecutive numbers, so that the filter is short.
-func joinToRanges(numbers []uint32) (ranges []numberRange) {
+func joinToRanges(numbers []uint32) (ranges []syscallNumberRange) {
 	slices.Sort(numbers)
 	for _, n := range numbers {
 		if last := len(ranges) - 1; last >= 0 && n <= ranges[last].last+1 {
 			ranges[last].last = n
 			continue
 		}
-		ranges = append(ranges, numberRange{n, n})
+		ranges = append(ranges, syscallNumberRange{n, n})
 	}
 	return ranges
 }

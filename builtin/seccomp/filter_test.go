@@ -93,7 +93,7 @@ func TestFilter(t *testing.T) {
 		{"openat2, whose mode no filter sees", admin, auditArch, unix.SYS_OPENAT2, 0, unknown.K},
 		{"a call that no kernel has", 0, auditArch, 9999, 0, deny.K},
 	} {
-		if got := run(t, compile(t, Profile{Capabilities: test.capabilities}), test.arch, test.number, test.argument); got != test.want {
+		if got := run(t, compile(t, Profile{CapabilityBits: test.capabilities}), test.arch, test.number, test.argument); got != test.want {
 			t.Errorf("%s: the filter returns %#x, want %#x", test.name, got, test.want)
 		}
 	}
@@ -122,7 +122,7 @@ func TestSetIDBits(t *testing.T) {
 			hasFlags  bool
 		}{int(c.modeArgIndex) + 1, c.flagsArgIndex > 0}
 	}
-	filter, open := compile(t, Profile{}), compile(t, Profile{AllowSetIDBits: true})
+	filter, open := compile(t, Profile{}), compile(t, Profile{AllowSetuidSetgidBits: true})
 	random := newRandom(t)
 	for number, c := range calls {
 		for range 2000 {
@@ -184,8 +184,8 @@ func TestDeniedIDs(t *testing.T) {
 	}
 	random := newRandom(t)
 	for range 50 {
-		p := Profile{Capabilities: random.Uint64(), DeniedUIDs: randomRanges(random), DeniedGIDs: randomRanges(random)}
-		mayUID, mayGID := p.Capabilities>>7&1 > 0, p.Capabilities>>6&1 > 0
+		p := Profile{CapabilityBits: random.Uint64(), DeniedUIDs: randomRanges(random), DeniedGIDs: randomRanges(random)}
+		mayUID, mayGID := p.CapabilityBits>>7&1 > 0, p.CapabilityBits>>6&1 > 0
 		filter := compile(t, p)
 		for _, c := range calls {
 			may, denied := mayGID, p.DeniedGIDs
@@ -220,14 +220,14 @@ func TestDeniedIDs(t *testing.T) {
 
 // The kernel accepts at most 4096 statements.
 func TestFilterLength(t *testing.T) {
-	if n := len(compile(t, Profile{Capabilities: 1<<63 - 1})); n > 1024 {
+	if n := len(compile(t, Profile{CapabilityBits: 1<<63 - 1})); n > 1024 {
 		t.Errorf("the filter has %d statements", n)
 	}
 	var ranges idrange.Set
 	for id := range uint32(maxDeniedRanges) {
 		ranges = append(ranges, idrange.Range{First: 3 * id, Last: 3*id + 1})
 	}
-	p := Profile{Capabilities: 1<<63 - 1, DeniedUIDs: ranges, DeniedGIDs: ranges}
+	p := Profile{CapabilityBits: 1<<63 - 1, DeniedUIDs: ranges, DeniedGIDs: ranges}
 	if n := len(compile(t, p)); n > 4096 {
 		t.Errorf("the filter with the most ranges has %d statements", n)
 	}
@@ -235,7 +235,7 @@ func TestFilterLength(t *testing.T) {
 	if filter, err := p.CompileFilter(); err == nil {
 		t.Errorf("a filter of %d statements for too many ranges", len(filter))
 	}
-	p.Capabilities = 0 // no ids are compared
+	p.CapabilityBits = 0 // no ids are compared
 	compile(t, p)
 }
 
@@ -248,7 +248,7 @@ func FuzzDeniedID(f *testing.F) {
 			return
 		}
 		denied := idrange.Set{{First: first, Last: last}}
-		filter := compile(t, Profile{Capabilities: 1 << unix.CAP_SETUID, DeniedUIDs: denied})
+		filter := compile(t, Profile{CapabilityBits: 1 << unix.CAP_SETUID, DeniedUIDs: denied})
 		got := run(t, filter, auditArch, unix.SYS_SETRESUID, 1<<32-1, id, 1<<32-1) == deny.K
 		if want := id != 1<<32-1 && first <= id && id <= last; got != want {
 			t.Errorf("setresuid(-1, %d, -1) with %d-%d denied: %t, want %t", id, first, last, got, want)

@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"runtime"
 	"strconv"
 	"sync"
 	"syscall"
@@ -30,16 +29,16 @@ const (
 		unix.LANDLOCK_ACCESS_FS_REFER | unix.LANDLOCK_ACCESS_FS_TRUNCATE
 )
 
-// ConfineHookProcess permanently drops system calls and capabilities that the hook does not need: the
+// StartEvaluatorAndConfineProcess permanently drops system calls and capabilities that the hook does not need: the
 // process can no longer start programs, use the network, inspect other processes, or change
 // the machine. Of root's capabilities it keeps those for writing a task's file. A process
-// that only serves the hook must call ConfineHookProcess at the start of main: ConfineHookProcess may execute the
-// program again, see confine.KeepProcessCapabilities.
+// that only serves the hook must call StartEvaluatorAndConfineProcess at the start of main:
+// StartEvaluatorAndConfineProcess may execute the program again, see confine.KeepProcessCapabilities.
 //
 // As root it starts this program with evaluatorArgs under the user id that reserveUserID returns, and returns the
-// process, in which templates are evaluated; the program calls ServeEvaluator. Otherwise it returns nil.
-func ConfineHookProcess(evaluatorArgs []string, reserveUserID func() (uint32, error)) *EvaluatorProcess {
-	evaluator, err := startEvaluator(evaluatorArgs, reserveUserID)
+// process, in which templates are evaluated; the program calls EvaluatorProcessMain. Otherwise it returns nil.
+func StartEvaluatorAndConfineProcess(evaluatorArgs []string, reserveUserID func() (uint32, error)) *EvaluatorProcess {
+	evaluator, err := startOrInheritEvaluator(evaluatorArgs, reserveUserID)
 	if err != nil {
 		hclog.Default().Warn("templates are evaluated by the process that writes their files", "error", err)
 	}
@@ -47,7 +46,7 @@ func ConfineHookProcess(evaluatorArgs []string, reserveUserID func() (uint32, er
 		hclog.Default().Debug("templates are rendered by a process with all capabilities", "error", err)
 	}
 	confine.DenyProcessSyscalls(append(confine.ExecAndSystemAdminSyscalls(), confine.InternetSocketSyscalls()...)...)
-	return connectEvaluator(evaluator)
+	return connectEvaluatorAndExitWithIt(evaluator)
 }
 
 // evaluatorVariable is the environment variable with the file descriptor of the connection to the
@@ -55,9 +54,9 @@ func ConfineHookProcess(evaluatorArgs []string, reserveUserID func() (uint32, er
 // again.
 const evaluatorVariable = "NOMAD_LITE_TEMPLATE_EVALUATOR"
 
-// startEvaluator starts the evaluator process and returns the connection to it; nil without root. In the second execution of the
-// program it returns the connection to the process that the first one has started.
-func startEvaluator(args []string, reserveUserID func() (uint32, error)) (*os.File, error) {
+// startOrInheritEvaluator starts the evaluator process and returns the connection to it; nil without root. In the
+// second execution of the program it returns the connection to the process that the first one has started.
+func startOrInheritEvaluator(args []string, reserveUserID func() (uint32, error)) (*os.File, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
 	}
@@ -101,15 +100,15 @@ func startEvaluator(args []string, reserveUserID func() (uint32, error)) (*os.Fi
 	return own, nil
 }
 
-// connectEvaluator returns the process at the other end of a connection, and closes f, which can be
-// nil. When that process exits, this process exits too, and the agent starts both again.
-func connectEvaluator(f *os.File) *EvaluatorProcess {
-	if f == nil {
+// connectEvaluatorAndExitWithIt returns the process at the other end of a connection, and closes the connection, which
+// can be nil. When that process exits, this process exits too, and the agent starts both again.
+func connectEvaluatorAndExitWithIt(connection *os.File) *EvaluatorProcess {
+	if connection == nil {
 		return nil
 	}
 	_ = os.Unsetenv(evaluatorVariable) // Unsetenv fails only for an invalid name
-	conn, err := net.FileConn(f)
-	f.Close()
+	conn, err := net.FileConn(connection)
+	connection.Close()
 	if err != nil {
 		hclog.Default().Warn("templates are evaluated by the process that writes their files", "error", err)
 		return nil
@@ -120,10 +119,10 @@ func connectEvaluator(f *os.File) *EvaluatorProcess {
 	})
 }
 
-// ServeEvaluator is the main function of the evaluator process. It permanently drops the system
+// EvaluatorProcessMain is the main function of the evaluator process. It permanently drops the system
 // calls that it does not need, evaluates templates for the hook's process at the other end of the
-// connection in, and returns the exit code when the connection is closed.
-func ServeEvaluator(in *os.File, stderr io.Writer) int {
+// connection, and returns the exit code when the connection is closed.
+func EvaluatorProcessMain(connection *os.File, stderr io.Writer) int {
 	err := func() error {
 		// This process inherits the OOM score of the hook's process, which is protected from the
 		// OOM killer until the agent resets the score.
@@ -137,11 +136,11 @@ func ServeEvaluator(in *os.File, stderr io.Writer) int {
 			return fmt.Errorf("limit the size of files: %w", err)
 		}
 		_, _ = time.Now().Zone() // loads the time zone before the threads lose access to the zone file
-		conn, err := net.FileConn(in)
+		conn, err := net.FileConn(connection)
 		if err != nil {
 			return fmt.Errorf("the hook template starts this command: %w", err)
 		}
-		in.Close()
+		connection.Close()
 		calls := append(confine.ExecAndSystemAdminSyscalls(), confine.InternetSocketSyscalls()...)
 		confine.DenyProcessSyscalls(append(calls, confine.Syscall{Number: unix.SYS_SOCKET, CheckFirstArgument: true, FirstArgument: unix.AF_UNIX})...)
 		return serveEvaluations(conn)
@@ -153,35 +152,26 @@ func ServeEvaluator(in *os.File, stderr io.Writer) int {
 	return 0
 }
 
-// noAccessibleDir is passed to runConfined for calls that need no files. They get a nil
-// root.
+// noAccessibleDir is passed to runOnThreadConfinedToDir for calls that need no files. They get a nil root.
 const noAccessibleDir = ""
 
-// runConfined calls access on a new thread that can only access files below dir.
-// The thread exits afterwards. On a kernel without Landlock, only os.Root restricts
-// access.
-func runConfined(dir string, access func(*os.Root) error) error {
-	done := make(chan error, 1)
-	go func() {
-		// The thread stays locked, so that it exits with the goroutine and is not
-		// reused.
-		runtime.LockOSThread()
-		done <- confineThreadAndCall(dir, access)
-	}()
-	return <-done
+// runOnThreadConfinedToDir calls access on a new thread that can only access files below accessibleDir. The thread
+// exits afterwards. On a kernel without Landlock, only os.Root restricts access.
+func runOnThreadConfinedToDir(accessibleDir string, access func(*os.Root) error) error {
+	return osprocess.RunOnNewThread(func() error { return confineThreadAndCall(accessibleDir, access) })
 }
 
-func confineThreadAndCall(dir string, access func(*os.Root) error) error {
+func confineThreadAndCall(accessibleDir string, access func(*os.Root) error) error {
 	var root *os.Root
-	if dir != noAccessibleDir {
+	if accessibleDir != noAccessibleDir {
 		var err error
-		if root, err = os.OpenRoot(dir); err != nil {
+		if root, err = os.OpenRoot(accessibleDir); err != nil {
 			return err
 		}
 		defer root.Close()
 	}
-	if err := errors.Join(confine.KeepCapabilities(fileAccessCapabilities(dir)...), restrictThreadWithLandlock(dir)); err != nil {
-		return fmt.Errorf("confine to %q: %w", dir, err)
+	if err := errors.Join(confine.KeepCapabilities(fileAccessCapabilities(accessibleDir)...), restrictThreadWithLandlock(accessibleDir)); err != nil {
+		return fmt.Errorf("confine to %q: %w", accessibleDir, err)
 	}
 	return access(root)
 }
@@ -205,7 +195,7 @@ func fileWritingCapabilities() []uint {
 // Landlock.
 var warnNoLandlockOnce sync.Once
 
-func restrictThreadWithLandlock(dir string) error {
+func restrictThreadWithLandlock(accessibleDir string) error {
 	version, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {
 		warnNoLandlockOnce.Do(func() {
@@ -227,8 +217,8 @@ func restrictThreadWithLandlock(dir string) error {
 		return errno
 	}
 	defer unix.Close(int(rules))
-	if dir != noAccessibleDir {
-		parent, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if accessibleDir != noAccessibleDir {
+		parent, err := unix.Open(accessibleDir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return err
 		}

@@ -17,7 +17,7 @@ type evaluationRequest struct {
 	DeniedFunctions       []string
 	Env                   map[string]string
 	Namespace, Region     string
-	DestPath              string    // part of the seed, so that each destination gets other random numbers
+	DestPathForSeed       string    // part of the seed, so that each destination gets other random numbers
 	Now                   time.Time // time that the template functions return as the current time
 }
 
@@ -159,7 +159,7 @@ func (d *taskEvaluationData) fetchFuncFor(q sourceQuery) (blockingFetchFunc, err
 		if !ok || at.rootDir == d.task.dirs.sharedAllocDir {
 			return nil, permanentErrorf("'%s' is outside of sandbox", q.Name)
 		}
-		return at.waitForChange, nil
+		return at.fetchFileAfterChange, nil
 	case variableKind, variableQueryKind:
 		return d.task.hostClient.variableFetchFunc(q.Name), nil
 	case variableListKind:

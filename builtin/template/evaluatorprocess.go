@@ -20,13 +20,13 @@ const maxFrameSize = 64 << 20
 // hook sends an Evaluation. The evaluator process then sends one Query after the other, each of
 // which the process of the hook answers with an Answer, and at the end a Result or an Err.
 type evaluatorFrame struct {
-	ID         uint64 // number of the evaluation, which all its frames have
-	Evaluation *evaluationRequest
-	IsCancel   bool
-	Query      *evaluationDataQuery
-	Answer     *evaluationDataAnswer
-	Result     *evaluationResult
-	Err        *serializedError
+	EvaluationID uint64 // number of the evaluation, which all its frames have
+	Evaluation   *evaluationRequest
+	IsCancel     bool
+	Query        *evaluationDataQuery
+	Answer       *evaluationDataAnswer
+	Result       *evaluationResult
+	Err          *serializedError
 }
 
 // evaluationDataQuery is a call of evaluationData.
@@ -148,7 +148,7 @@ func (p *EvaluatorProcess) dispatchFrames() {
 			return
 		}
 		p.mu.Lock()
-		frames := p.framesByEvaluationID[f.ID] // nil if the evaluation was cancelled
+		frames := p.framesByEvaluationID[f.EvaluationID] // nil if the evaluation was cancelled
 		p.mu.Unlock()
 		if frames == nil {
 			continue
@@ -173,11 +173,11 @@ func (p *EvaluatorProcess) evaluate(ctx context.Context, e *evaluationRequest, d
 		defer p.mu.Unlock()
 		delete(p.framesByEvaluationID, id)
 	}()
-	if err := p.send(&evaluatorFrame{ID: id, Evaluation: e}); err != nil {
+	if err := p.send(&evaluatorFrame{EvaluationID: id, Evaluation: e}); err != nil {
 		return nil, err
 	}
 	cancel := func() (*evaluationResult, error) {
-		_ = p.conn.send(&evaluatorFrame{ID: id, IsCancel: true}) // ignored: an error means that the process has exited
+		_ = p.conn.send(&evaluatorFrame{EvaluationID: id, IsCancel: true}) // ignored: an error means that the process has exited
 		return nil, ctx.Err()
 	}
 	for {
@@ -189,7 +189,7 @@ func (p *EvaluatorProcess) evaluate(ctx context.Context, e *evaluationRequest, d
 				if ctx.Err() != nil {
 					return cancel()
 				}
-				if err := p.send(&evaluatorFrame{ID: id, Answer: answer}); err != nil {
+				if err := p.send(&evaluatorFrame{EvaluationID: id, Answer: answer}); err != nil {
 					return nil, err
 				}
 			case f.Result != nil:
@@ -246,22 +246,22 @@ func serveEvaluations(c net.Conn) error {
 			return err
 		}
 		mu.Lock()
-		data := running[f.ID] // nil if no evaluation has this number now
+		data := running[f.EvaluationID] // nil if no evaluation has this number now
 		mu.Unlock()
 		switch {
 		case f.Evaluation != nil:
 			ctx, cancel := context.WithCancel(context.Background())
-			data = &remoteEvaluationData{conn: conn, evaluationID: f.ID, cancel: cancel, answers: make(chan *evaluationDataAnswer, 1)}
+			data = &remoteEvaluationData{conn: conn, evaluationID: f.EvaluationID, cancel: cancel, answers: make(chan *evaluationDataAnswer, 1)}
 			mu.Lock()
-			running[f.ID] = data
+			running[f.EvaluationID] = data
 			mu.Unlock()
 			go func() {
 				defer cancel()
 				result, err := localEvaluator{}.evaluate(ctx, f.Evaluation, data)
 				mu.Lock()
-				delete(running, f.ID)
+				delete(running, f.EvaluationID)
 				mu.Unlock()
-				_ = conn.send(&evaluatorFrame{ID: f.ID, Result: result, Err: newSerializedError(err)}) // ignored: an error means that the hook's process has exited
+				_ = conn.send(&evaluatorFrame{EvaluationID: f.EvaluationID, Result: result, Err: newSerializedError(err)}) // ignored: an error means that the hook's process has exited
 			}()
 		case data == nil:
 		case f.IsCancel:
@@ -285,7 +285,7 @@ type remoteEvaluationData struct {
 }
 
 func (d *remoteEvaluationData) query(ctx context.Context, q *evaluationDataQuery) (*evaluationDataAnswer, error) {
-	if err := d.conn.send(&evaluatorFrame{ID: d.evaluationID, Query: q}); err != nil {
+	if err := d.conn.send(&evaluatorFrame{EvaluationID: d.evaluationID, Query: q}); err != nil {
 		return nil, err
 	}
 	select {

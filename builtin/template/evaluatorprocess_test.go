@@ -121,7 +121,7 @@ func TestHostileEvaluatorProcess(t *testing.T) {
 	for name, attack := range map[string]func(*evaluatorConn, uint64) error{
 		"queries without waiting": func(c *evaluatorConn, id uint64) error {
 			for range 8 {
-				if err := c.send(&evaluatorFrame{ID: id, Query: &evaluationDataQuery{Source: sourceQuery{fileKind, "x"}}}); err != nil {
+				if err := c.send(&evaluatorFrame{EvaluationID: id, Query: &evaluationDataQuery{Source: sourceQuery{fileKind, "x"}}}); err != nil {
 					return nil // it is disconnected
 				}
 			}
@@ -146,7 +146,7 @@ func TestHostileEvaluatorProcess(t *testing.T) {
 				c := &evaluatorConn{conn: other}
 				f, err := c.receive()
 				if err == nil {
-					err = attack(c, f.ID)
+					err = attack(c, f.EvaluationID)
 				}
 				attacked <- err
 			}()

@@ -31,18 +31,18 @@ type templateDirs struct {
 
 // rootedPath is the path of a file below a root directory. Symbolic links are
 // followed as long as they stay below the root.
-type rootedPath struct{ rootDir, nameInRoot string }
+type rootedPath struct{ rootDir, pathInRoot string }
 
 // hostRoot is the root for files outside of the task's directories. All symbolic
 // links are followed there.
 const hostRoot = "/"
 
 // resolvePath resolves a path without access to the file system. A relative path is below the
-// directory of the task. If joinOutsidePaths is true, an absolute path outside of the directories
+// directory of the task. If joinOutsidePathsToTaskDir is true, an absolute path outside of the directories
 // is also joined to the directory of the task.
-func (d templateDirs) resolvePath(path string, joinOutsidePaths bool) (rootedPath, bool) {
+func (d templateDirs) resolvePath(path string, joinOutsidePathsToTaskDir bool) (rootedPath, bool) {
 	clean := filepath.Clean(path)
-	if _, inside := d.toRootedPath(clean); !filepath.IsAbs(path) || joinOutsidePaths && !inside {
+	if _, inside := d.toRootedPath(clean); !filepath.IsAbs(path) || joinOutsidePathsToTaskDir && !inside {
 		clean = filepath.Join(d.taskDir, path)
 	}
 	return d.toRootedPath(clean)
@@ -71,7 +71,7 @@ func (d templateDirs) toRootedPath(path string) (rootedPath, bool) {
 
 // readFile returns the content and the modification time of a regular file.
 func (p rootedPath) readFile() (content []byte, modTime time.Time, err error) {
-	err = p.runConfined(func(root *os.Root, name string) error {
+	err = p.runConfinedToRoot(func(root *os.Root, name string) error {
 		f, err := openRegularFile(root, name)
 		if err != nil {
 			return err
@@ -84,7 +84,7 @@ func (p rootedPath) readFile() (content []byte, modTime time.Time, err error) {
 		modTime = info.ModTime()
 		content, err = io.ReadAll(io.LimitReader(f, maxContentSize+1))
 		if err == nil && len(content) > maxContentSize {
-			err = fmt.Errorf("%s: more than %d bytes", p.nameInRoot, maxContentSize)
+			err = fmt.Errorf("%s: more than %d bytes", p.pathInRoot, maxContentSize)
 		}
 		return err
 	})
@@ -94,7 +94,7 @@ func (p rootedPath) readFile() (content []byte, modTime time.Time, err error) {
 // fileVersion returns a number that changes with the modification time or the size of the
 // file.
 func (p rootedPath) fileVersion() (version uint64, err error) {
-	err = p.runConfined(func(root *os.Root, name string) error {
+	err = p.runConfinedToRoot(func(root *os.Root, name string) error {
 		info, err := root.Stat(name)
 		if err != nil {
 			return err
@@ -121,12 +121,12 @@ func openRegularFile(root *os.Root, name string) (*os.File, error) {
 	return f, nil
 }
 
-// writeFile replaces the file by a rename, so that the task never reads an incomplete file. A
+// replaceFileAtomically replaces the file by a rename, so that the task never reads an incomplete file. A
 // symbolic link is replaced and not followed. modTime becomes the modification time of the file;
 // zero means the current time. A later process that renders a template with time functions reads
 // the time back from there, so that it renders the same content.
-func (p rootedPath) writeFile(content []byte, mode uint32, uid, gid int, modTime time.Time) error {
-	return p.runConfined(func(root *os.Root, name string) error {
+func (p rootedPath) replaceFileAtomically(content []byte, mode uint32, uid, gid int, modTime time.Time) error {
+	return p.runConfinedToRoot(func(root *os.Root, name string) error {
 		dir := filepath.Dir(name)
 		if err := root.MkdirAll(dir, 0o755); err != nil {
 			return err
@@ -157,11 +157,11 @@ func (p rootedPath) writeFile(content []byte, mode uint32, uid, gid int, modTime
 	})
 }
 
-// runConfined calls access with an open root, on a thread that cannot access other
+// runConfinedToRoot calls access with an open root, on a thread that cannot access other
 // files if the kernel supports Landlock.
-func (p rootedPath) runConfined(access func(root *os.Root, name string) error) error {
-	return runConfined(p.rootDir, func(root *os.Root) error {
-		name := p.nameInRoot
+func (p rootedPath) runConfinedToRoot(access func(root *os.Root, name string) error) error {
+	return runOnThreadConfinedToDir(p.rootDir, func(root *os.Root) error {
+		name := p.pathInRoot
 		if p.rootDir == hostRoot {
 			real, err := filepath.EvalSymlinks(hostRoot + name)
 			if err != nil {
@@ -177,9 +177,9 @@ func (p rootedPath) runConfined(access func(root *os.Root, name string) error) e
 // report changes that a task makes through another mount.
 const filePollInterval = 2 * time.Second
 
-// waitForChange is the blockingFetchFunc of a file. Its index is fileVersion, or 1 if
+// fetchFileAfterChange is the blockingFetchFunc of a file. Its index is fileVersion, or 1 if
 // the file is missing.
-func (p rootedPath) waitForChange(ctx context.Context, after uint64) (value any, index uint64, err error) {
+func (p rootedPath) fetchFileAfterChange(ctx context.Context, afterIndex uint64) (value any, index uint64, err error) {
 	for {
 		index, err := p.fileVersion()
 		if errors.Is(err, fs.ErrNotExist) {
@@ -188,7 +188,7 @@ func (p rootedPath) waitForChange(ctx context.Context, after uint64) (value any,
 		if err != nil {
 			return nil, 0, err
 		}
-		if after == 0 || index != after {
+		if afterIndex == 0 || index != afterIndex {
 			if index == 1 {
 				return nil, index, nil
 			}

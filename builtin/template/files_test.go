@@ -53,8 +53,8 @@ func FuzzResolvePath(f *testing.F) {
 		if !ok {
 			return
 		}
-		full := filepath.Join(p.rootDir, p.nameInRoot)
-		if !strings.HasPrefix(full, p.rootDir+"/") || p.rootDir != d.taskDir && p.rootDir != d.sharedAllocDir || !filepath.IsLocal(p.nameInRoot) {
+		full := filepath.Join(p.rootDir, p.pathInRoot)
+		if !strings.HasPrefix(full, p.rootDir+"/") || p.rootDir != d.taskDir && p.rootDir != d.sharedAllocDir || !filepath.IsLocal(p.pathInRoot) {
 			t.Errorf("%q is %v", path, p)
 		}
 	})
@@ -90,7 +90,7 @@ func TestFailedWriteLeavesNoFile(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(dir, "taken", "by"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := (rootedPath{dir, "taken"}).writeFile([]byte("x"), 0o644, -1, -1, time.Time{}); err == nil {
+	if err := (rootedPath{dir, "taken"}).replaceFileAtomically([]byte("x"), 0o644, -1, -1, time.Time{}); err == nil {
 		t.Error("a directory was replaced")
 	}
 	if entries, _ := os.ReadDir(dir); len(entries) != 1 {
@@ -129,7 +129,7 @@ func TestRunConfined(t *testing.T) {
 	dir, outside := t.TempDir(), t.TempDir()
 	inside := createFile(t, dir, "x")
 	other := createFile(t, outside, "x")
-	err := runConfined(dir, func(*os.Root) error {
+	err := runOnThreadConfinedToDir(dir, func(*os.Root) error {
 		if _, err := os.ReadFile(inside); err != nil {
 			return err
 		}
@@ -195,7 +195,7 @@ func TestRenderingIsConfined(t *testing.T) {
 // TestMain also serves as a confined hook process.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == "confined" {
-		evaluator := ConfineHookProcess([]string{"evaluator"}, func() (uint32, error) { return evaluatorUser, nil })
+		evaluator := StartEvaluatorAndConfineProcess([]string{"evaluator"}, func() (uint32, error) { return evaluatorUser, nil })
 		if err := checkEvaluator(evaluator); err != nil {
 			fmt.Fprintln(os.Stderr, "evaluator process:", err)
 			os.Exit(1)
@@ -203,12 +203,12 @@ func TestMain(m *testing.M) {
 		os.Exit(tryConfinedCalls(os.Args[2]))
 	}
 	if len(os.Args) == 2 && os.Args[1] == "evaluator" {
-		os.Exit(ServeEvaluator(os.Stdin, os.Stderr))
+		os.Exit(EvaluatorProcessMain(os.Stdin, os.Stderr))
 	}
 	os.Exit(m.Run())
 }
 
-// tryConfinedCalls makes calls that ConfineHookProcess denies, and reports the calls that have
+// tryConfinedCalls makes calls that StartEvaluatorAndConfineProcess denies, and reports the calls that have
 // succeeded.
 func tryConfinedCalls(dir string) int {
 	_, internet := net.Dial("udp", "127.0.0.1:9")

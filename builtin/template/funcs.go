@@ -43,7 +43,7 @@ var pureFuncs = sync.OnceValue(func() template.FuncMap {
 		"containsNotAll": func(want, in any) (bool, error) { n, total, err := countContained(want, in); return n < total, err },
 
 		"join":            joinList,
-		"split":           func(by, s string) ([]string, error) { return splitTrimmed(s, by) },
+		"split":           func(by, s string) ([]string, error) { return trimAndSplit(s, by) },
 		"splitToMap":      splitToMap,
 		"indent":          indentLines,
 		"replaceAll":      replaceAll,
@@ -74,10 +74,10 @@ var pureFuncs = sync.OnceValue(func() template.FuncMap {
 		"explode":    nestMapByPath,
 		"explodeMap": nestMapByPath,
 		"mergeMap": func(to, from map[string]any) (map[string]any, error) {
-			return limitValueSize(mergeMaps(to, from, false))
+			return checkValueSizeLimit(mergeMaps(to, from, false))
 		},
 		"mergeMapWithOverride": func(to, from map[string]any) (map[string]any, error) {
-			return limitValueSize(mergeMaps(to, from, true))
+			return checkValueSizeLimit(mergeMaps(to, from, true))
 		},
 
 		"add":      newArithmeticFunc("add", func(b, a int64) (int64, error) { return a + b, nil }, func(b, a float64) float64 { return a + b }),
@@ -105,10 +105,10 @@ var pureFuncs = sync.OnceValue(func() template.FuncMap {
 		"js":       newLimitedPrintFunc(template.JSEscaper),
 		"urlquery": newLimitedPrintFunc(template.URLQueryEscaper),
 	}
-	for name, f := range sprigFuncs() {
+	for name, f := range pureSprigFuncs() {
 		all["sprig_"+name] = f
 	}
-	return acceptVarItemArgs(all)
+	return wrapFuncsToAcceptVarItems(all)
 })
 
 const disabledReason = "the function is disabled"
@@ -144,7 +144,7 @@ var unsupportedFuncs = sync.OnceValue(func() map[string]string {
 func dumpValue(v any) (string, error) { return limitedPrintf("%#v\n", v) }
 
 func newBase64EncodeFunc(e *base64.Encoding) func(string) (string, error) {
-	return func(s string) (string, error) { return limitTextLength(e.EncodeToString([]byte(s))) }
+	return func(s string) (string, error) { return checkTextLengthLimit(e.EncodeToString([]byte(s))) }
 }
 
 func newBase64DecodeFunc(e *base64.Encoding) func(string) (string, error) {
@@ -200,14 +200,14 @@ func containsValue(in, want any) (bool, error) {
 	return false, fmt.Errorf("%T has no elements", in)
 }
 
-// countContained returns how many elements of the list want are contained in the value in,
-// and the length of want.
-func countContained(want, in any) (n, total int, err error) {
-	list := reflect.ValueOf(want)
+// countContained returns how many elements of wantedList are contained in the value in,
+// and the length of wantedList.
+func countContained(wantedList, in any) (foundCount, total int, err error) {
+	list := reflect.ValueOf(wantedList)
 	if k := list.Kind(); k != reflect.Slice && k != reflect.Array {
-		return 0, 0, fmt.Errorf("%T is no list", want)
+		return 0, 0, fmt.Errorf("%T is no list", wantedList)
 	}
-	if err := limitValueUses(list.Len(), in); err != nil {
+	if err := checkRepeatedValueSizeLimit(list.Len(), in); err != nil {
 		return 0, 0, err
 	}
 	for i := range list.Len() {
@@ -216,10 +216,10 @@ func countContained(want, in any) (n, total int, err error) {
 			return 0, 0, err
 		}
 		if found {
-			n++
+			foundCount++
 		}
 	}
-	return n, list.Len(), nil
+	return foundCount, list.Len(), nil
 }
 
 func joinList(separator string, list any) (string, error) {
@@ -241,24 +241,24 @@ func joinList(separator string, list any) (string, error) {
 		}
 		fmt.Fprint(&b, v.Index(i).Interface())
 		if b.Len() > maxContentSize {
-			return limitTextLength(b.String())
+			return checkTextLengthLimit(b.String())
 		}
 	}
 	return b.String(), nil
 }
 
-func splitTrimmed(s, separator string) ([]string, error) {
+func trimAndSplit(s, separator string) ([]string, error) {
 	if s = strings.TrimSpace(s); s == "" {
 		return []string{}, nil
 	}
-	if err := limitSplitParts(s, separator); err != nil {
+	if err := checkSplitPartCountLimit(s, separator); err != nil {
 		return nil, err
 	}
 	return strings.Split(s, separator), nil
 }
 
 func splitToMap(pairSeparator, valueSeparator, s string) (map[string]string, error) {
-	list, err := splitTrimmed(s, pairSeparator)
+	list, err := trimAndSplit(s, pairSeparator)
 	if err != nil {
 		return nil, err
 	}
@@ -277,7 +277,7 @@ func indentLines(spaces int, s string) (string, error) {
 	if spaces < 0 {
 		return "", fmt.Errorf("an indentation of %d", spaces)
 	}
-	if err := limitIndentedTextLength(spaces, s); err != nil {
+	if err := checkIndentedTextLengthLimit(spaces, s); err != nil {
 		return "", err
 	}
 	pad := strings.Repeat(" ", spaces)
@@ -289,7 +289,7 @@ func indentLines(spaces int, s string) (string, error) {
 }
 
 func replaceAll(from, to, s string) (string, error) {
-	if err := limitReplacedTextLength(from, to, s); err != nil {
+	if err := checkReplacedTextLengthLimit(from, to, s); err != nil {
 		return "", err
 	}
 	return strings.ReplaceAll(s, from, to), nil
@@ -314,25 +314,25 @@ func parseJSON(s string) (any, error) {
 	if err := json.Unmarshal([]byte(s), &v); err != nil {
 		return nil, err
 	}
-	return limitValueSize(v)
+	return checkValueSizeLimit(v)
 }
 
 // jsonIndent is the indentation of each level of JSON documents.
 const jsonIndent = "  "
 
-func newJSONEncodeFunc(indent string, escape bool) func(any) (string, error) {
+func newJSONEncodeFunc(indent string, escapeHTML bool) func(any) (string, error) {
 	return func(v any) (string, error) {
-		if err := limitIndentedSize(v, indent); err != nil {
+		if err := checkIndentedSizeLimit(v, indent); err != nil {
 			return "", err
 		}
 		var b bytes.Buffer
 		e := json.NewEncoder(&b)
 		e.SetIndent("", indent)
-		e.SetEscapeHTML(escape)
+		e.SetEscapeHTML(escapeHTML)
 		if err := e.Encode(v); err != nil {
 			return "", err
 		}
-		return limitTextLength(strings.TrimSuffix(b.String(), "\n"))
+		return checkTextLengthLimit(strings.TrimSuffix(b.String(), "\n"))
 	}
 }
 
@@ -363,7 +363,7 @@ func nestMapByPath(flat map[string]any) (map[string]any, error) {
 		}
 		at[last] = flat[path]
 	}
-	return limitValueSize(tree)
+	return checkValueSizeLimit(tree)
 }
 
 // mergeMaps returns a copy of the map to, with the additional entries of the map from, also
@@ -421,29 +421,29 @@ func toFloat64(v reflect.Value) float64 {
 	return float64(toInt64(v))
 }
 
-func divideInts(b, a int64) (int64, error) {
-	if b == 0 {
+func divideInts(divisor, dividend int64) (int64, error) {
+	if divisor == 0 {
 		return 0, fmt.Errorf("a division by zero")
 	}
-	return a / b, nil
+	return dividend / divisor, nil
 }
 
-func moduloInts(b, a int64) (int64, error) {
-	if b == 0 {
+func moduloInts(divisor, dividend int64) (int64, error) {
+	if divisor == 0 {
 		return 0, fmt.Errorf("a division by zero")
 	}
-	return a % b, nil
+	return dividend % divisor, nil
 }
 
-// useCurrentTime returns the current time, which is the same for all calls in a
+// currentTimeAndMarkUsed returns the current time, which is the same for all calls in a
 // rendering pass, and records that the template uses the time.
-func (p *renderPass) useCurrentTime() time.Time {
+func (p *renderPass) currentTimeAndMarkUsed() time.Time {
 	p.usesTime = true
 	return p.Now
 }
 
 func (p *renderPass) timestamp(format ...string) (string, error) {
-	now := p.useCurrentTime().UTC()
+	now := p.currentTimeAndMarkUsed().UTC()
 	switch {
 	case len(format) == 0:
 		return now.Format(time.RFC3339), nil

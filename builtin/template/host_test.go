@@ -3,6 +3,7 @@ package template
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -28,7 +29,7 @@ type fakeHost struct {
 	variables      map[string]map[string]string
 	services       []hook.Service
 	calls          []string         // "<task>: <call>"
-	callErrors     map[string]error // errors of calls, by the name of the call: restart, signal, exec
+	callErrors     map[string]error // errors of calls, by the name of the call: restart, signal, exec; see errCallHangs
 	scriptExitCode int              // exit code of scripts
 	onKill         func()           // called when a task is killed; may be nil
 }
@@ -74,10 +75,18 @@ func (h *fakeHost) takeCalls() []string {
 	return calls
 }
 
-func (h *fakeHost) callError(call string) error {
+// errCallHangs is an error of a call that lasts until its context ends.
+var errCallHangs = errors.New("hangs")
+
+func (h *fakeHost) callError(ctx context.Context, call string) error {
 	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.callErrors[call]
+	err := h.callErrors[call]
+	h.mu.Unlock()
+	if err == errCallHangs {
+		<-ctx.Done()
+		err = ctx.Err()
+	}
+	return err
 }
 
 // waitForIndex blocks until the index of the data is higher than after, calls
@@ -136,31 +145,32 @@ func (h *fakeHost) EmitEvent(_ context.Context, s hook.Scope, e hook.Event) erro
 	return nil
 }
 
-func (h *fakeHost) Restart(_ context.Context, s hook.Scope, reason string, failure bool) error {
+func (h *fakeHost) Restart(ctx context.Context, s hook.Scope, reason string, failure bool) error {
 	h.recordCall(s, "restart %s %v", reason, failure)
-	return h.callError("restart")
+	return h.callError(ctx, "restart")
 }
 
-func (h *fakeHost) Signal(_ context.Context, s hook.Scope, signal, reason string) error {
+func (h *fakeHost) Signal(ctx context.Context, s hook.Scope, signal, reason string) error {
 	h.recordCall(s, "signal %s %s", signal, reason)
-	return h.callError("signal")
+	return h.callError(ctx, "signal")
 }
 
-func (h *fakeHost) Kill(_ context.Context, s hook.Scope, reason string) error {
+func (h *fakeHost) Kill(ctx context.Context, s hook.Scope, reason string) error {
 	h.recordCall(s, "kill %s", reason)
 	if h.onKill != nil {
 		h.onKill()
 	}
-	return h.callError("kill")
+	return h.callError(ctx, "kill")
 }
 
-func (h *fakeHost) Exec(_ context.Context, s hook.Scope, command []string, timeout time.Duration) (*driver.ExecResult, error) {
+func (h *fakeHost) Exec(ctx context.Context, s hook.Scope, command []string, timeout time.Duration) (*driver.ExecResult, error) {
 	h.recordCall(s, "exec %v %v", command, timeout)
+	err := h.callError(ctx, "exec")
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	result := &driver.ExecResult{}
 	result.Exit.ExitCode = h.scriptExitCode
-	return result, h.callErrors["exec"]
+	return result, err
 }
 
 // fixture has a hook with a host and the directory of an allocation.
@@ -186,7 +196,7 @@ func (f *fixture) newHook() {
 
 // stopTasks stops the renderers of all tasks.
 func (f *fixture) stopTasks() {
-	for k := range f.hook.renderers {
+	for k := range f.hook.renderersByTask {
 		f.hook.stopRenderer(k)
 	}
 }
@@ -212,7 +222,7 @@ func (f *fixture) newRequest(task string, blocks []templateBlock, more ...map[st
 		}
 	}
 	return hook.TaskPrestartRequest{
-		RequestMeta: hook.RequestMeta{Token: task, Attachment: attachment},
+		RequestMeta: hook.RequestMeta{Token: task, AttachmentJSON: attachment},
 		Alloc:       hook.Alloc{ID: "alloc", Namespace: "default"},
 		Task:        hook.Task{Name: task},
 		Dir:         d,

@@ -25,10 +25,10 @@ func newHostClient(host hook.Host, scope hook.Scope) *hostClient {
 	return &hostClient{host: host, scope: scope, scopeReplaced: make(chan struct{})}
 }
 
-// setScope stores the scope that later calls of the host use. It also makes the host client repeat the
+// replaceScopeAndRetryCalls stores the scope that later calls of the host use. It also makes the host client repeat the
 // calls that an agent rejected during its shutdown; for that reason it is called by the next agent's
 // request, even if the scope is the same.
-func (h *hostClient) setScope(scope hook.Scope) {
+func (h *hostClient) replaceScopeAndRetryCalls(scope hook.Scope) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.scope, h.isScopeAccepted = scope, false

@@ -24,14 +24,14 @@ func (p *renderPass) renderPassSprigFuncs() template.FuncMap {
 		printableASCII.WriteByte(c)
 	}
 	return template.FuncMap{
-		"sprig_now": p.useCurrentTime,
+		"sprig_now": p.currentTimeAndMarkUsed,
 		"sprig_ago": func(at any) (string, error) {
 			t, err := toTime(at)
-			return p.useCurrentTime().Sub(t).Round(time.Second).String(), err
+			return p.currentTimeAndMarkUsed().Sub(t).Round(time.Second).String(), err
 		},
 		"sprig_durationRound": func(v any) string {
 			if t, ok := v.(time.Time); ok {
-				v = int64(p.useCurrentTime().Sub(t))
+				v = int64(p.currentTimeAndMarkUsed().Sub(t))
 			}
 			return sprig.TxtFuncMap()["durationRound"].(func(any) string)(v)
 		},
@@ -46,16 +46,16 @@ func (p *renderPass) renderPassSprigFuncs() template.FuncMap {
 	}
 }
 
-// randomSource returns a source of random numbers. As long as the task exists, every rendering pass
+// deterministicRandomSource returns a source of random numbers. As long as the task exists, every rendering pass
 // of the template gets the same numbers, so that random numbers do not change the file, and a
 // generated password stays the same.
-func (p *renderPass) randomSource() (*rand.Rand, error) {
+func (p *renderPass) deterministicRandomSource() (*rand.Rand, error) {
 	if p.randomNumbers == nil {
 		seed, err := p.data.randomSeed(p.ctx)
 		if err != nil {
 			return nil, fmt.Errorf("random numbers of the task: %w", err)
 		}
-		p.randomNumbers = rand.New(rand.NewChaCha8(sha256.Sum256(append(seed, p.DestPath...))))
+		p.randomNumbers = rand.New(rand.NewChaCha8(sha256.Sum256(append(seed, p.DestPathForSeed...))))
 	}
 	return p.randomNumbers, nil
 }
@@ -72,7 +72,7 @@ func (t *taskRenderer) readOrCreateSeed() ([]byte, error) {
 	}
 	seed = make([]byte, sha256.Size)
 	_, _ = crand.Read(seed) // Read never fails
-	return seed, t.seedFile.writeFile(seed, 0o600, -1, -1, time.Time{})
+	return seed, t.seedFile.replaceFileAtomically(seed, 0o600, -1, -1, time.Time{})
 }
 
 // newRandStringFunc returns a function that makes random strings of the characters of alphabet.
@@ -87,7 +87,7 @@ func (p *renderPass) generateRandBytes(n int, nextByte func(*rand.Rand) byte) ([
 	if n < 0 || n > maxContentSize {
 		return nil, fmt.Errorf("%d random bytes", n)
 	}
-	r, err := p.randomSource()
+	r, err := p.deterministicRandomSource()
 	if err != nil {
 		return nil, err
 	}
@@ -105,14 +105,14 @@ func (p *renderPass) randBytesBase64(n int) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return limitTextLength(base64.StdEncoding.EncodeToString(b))
+	return checkTextLengthLimit(base64.StdEncoding.EncodeToString(b))
 }
 
 func (p *renderPass) randInt(from, to int) (int, error) {
 	if from >= to || to-from < 0 {
 		return 0, fmt.Errorf("a random number from %d to before %d", from, to)
 	}
-	r, err := p.randomSource()
+	r, err := p.deterministicRandomSource()
 	if err != nil {
 		return 0, err
 	}
@@ -120,7 +120,7 @@ func (p *renderPass) randInt(from, to int) (int, error) {
 }
 
 func (p *renderPass) shuffleString(s string) (string, error) {
-	r, err := p.randomSource()
+	r, err := p.deterministicRandomSource()
 	if err != nil {
 		return "", err
 	}

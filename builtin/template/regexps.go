@@ -188,24 +188,24 @@ func replaceMatches(expr, text string, expand func(out []byte, p *limitedPattern
 			break
 		}
 	}
-	return limitTextLength(string(append(out, text[last:]...)))
+	return checkTextLengthLimit(string(append(out, text[last:]...)))
 }
 
 // regexReplaceAll replaces all matches, with the groups that the replacement names. A replacement can name a group many
 // times, so its size is limited for one match.
-func regexReplaceAll(expr, to, text string) (string, error) {
-	if err := limitCopiedTextLength(strings.Count(to, "$"), len(text), len(to)); err != nil {
+func regexReplaceAll(expr, replacement, text string) (string, error) {
+	if err := checkCopiedTextLengthLimit(strings.Count(replacement, "$"), len(text), len(replacement)); err != nil {
 		return "", err
 	}
 	return replaceMatches(expr, text, func(out []byte, p *limitedPattern, match []int) []byte {
-		return p.regexp.ExpandString(out, to, text, match)
+		return p.regexp.ExpandString(out, replacement, text, match)
 	})
 }
 
-func sprigRegexReplaceAll(expr, text, to string) (string, error) {
-	return regexReplaceAll(expr, to, text)
+func sprigRegexReplaceAll(expr, text, replacement string) (string, error) {
+	return regexReplaceAll(expr, replacement, text)
 }
 
-func regexReplaceAllLiteral(expr, text, to string) (string, error) {
-	return replaceMatches(expr, text, func(out []byte, _ *limitedPattern, _ []int) []byte { return append(out, to...) })
+func regexReplaceAllLiteral(expr, text, replacement string) (string, error) {
+	return replaceMatches(expr, text, func(out []byte, _ *limitedPattern, _ []int) []byte { return append(out, replacement...) })
 }

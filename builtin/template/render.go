@@ -31,7 +31,7 @@ type renderPass struct {
 	usesTime               bool       // true after a template function has returned the current time
 	randomNumbers          *rand.Rand // nil if the template has not used random numbers
 	templateBodyExecutions int
-	templateDepth          int
+	templateCallDepth      int
 	missingSources         map[sourceQuery]bool
 }
 
@@ -141,7 +141,7 @@ func newFuncCallNode(tree *parse.Tree, pos parse.Pos, function string) parse.Nod
 // returned text must not be used.
 func (pa *parsedTemplate) execute(p *renderPass) (text string, err error) {
 	var out limitedBuffer
-	err = runConfined(noAccessibleDir, func(*os.Root) error { return pa.executeConfined(p, &out) })
+	err = runOnThreadConfinedToDir(noAccessibleDir, func(*os.Root) error { return pa.executeRecoveringPanics(p, &out) })
 	var permanentErr permanentError
 	switch {
 	case err == nil:
@@ -154,9 +154,9 @@ func (pa *parsedTemplate) execute(p *renderPass) (text string, err error) {
 	return "", err
 }
 
-// executeConfined executes a template. It converts a panic into an error,
+// executeRecoveringPanics executes a template. It converts a panic into an error,
 // because the process serves other tasks too.
-func (pa *parsedTemplate) executeConfined(p *renderPass, out *limitedBuffer) (err error) {
+func (pa *parsedTemplate) executeRecoveringPanics(p *renderPass, out *limitedBuffer) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("%v", r)
@@ -190,15 +190,18 @@ func (p *renderPass) renderPassFuncs() template.FuncMap {
 	all := template.FuncMap{
 		bodyStartFuncName:          p.countTemplateBodyExecution,
 		beforeTemplateCallFuncName: p.countNestedTemplateCall,
-		afterTemplateCallFuncName:  func() string { p.templateDepth--; return "" },
-		"env":                      func(name string) (string, error) { value, _, err := p.lookupEnv(name); return value, err },
-		"mustEnv":                  p.mustEnv,
-		"envOrDefault":             p.envOrDefault,
-		"file":                     p.readFileOrMarkMissing,
-		"loop":                     p.loopNumbers,
-		"scratch":                  newScratchFunc(),
-		"sockaddr":                 evaluateSockaddr,
-		"timestamp":                p.timestamp,
+		afterTemplateCallFuncName:  func() string { p.templateCallDepth--; return "" },
+		"env": func(name string) (string, error) {
+			value, _, err := p.lookupEnvOrNodeAttribute(name)
+			return value, err
+		},
+		"mustEnv":      p.mustEnv,
+		"envOrDefault": p.envOrDefault,
+		"file":         p.readFileOrMarkMissing,
+		"loop":         p.loopNumbers,
+		"scratch":      newScratchFunc(),
+		"sockaddr":     evaluateSockaddr,
+		"timestamp":    p.timestamp,
 
 		"nomadVar":         p.nomadVar,
 		"nomadVarExists":   p.nomadVarExists,
@@ -216,7 +219,7 @@ func (p *renderPass) renderPassFuncs() template.FuncMap {
 			all[name] = newFailingFunc(name, disabledReason)
 		}
 	}
-	return acceptVarItemArgs(all)
+	return wrapFuncsToAcceptVarItems(all)
 }
 
 // newFailingFunc returns a function that always fails.
@@ -232,7 +235,7 @@ func (p *renderPass) countTemplateBodyExecution() (string, error) {
 }
 
 func (p *renderPass) countNestedTemplateCall() (string, error) {
-	if p.templateDepth++; p.templateDepth > maxNestingDepth {
+	if p.templateCallDepth++; p.templateCallDepth > maxNestingDepth {
 		return "", fmt.Errorf("templates call each other more than %d deep", maxNestingDepth)
 	}
 	return "", nil
@@ -268,9 +271,9 @@ func (p *renderPass) loopNumbers(bounds ...any) ([]int64, error) {
 	return numbers, nil
 }
 
-// lookupEnv returns the value of an environment variable of the task. Attributes of the node
+// lookupEnvOrNodeAttribute returns the value of an environment variable of the task. Attributes of the node
 // (attr., meta., node.) are also available.
-func (p *renderPass) lookupEnv(name string) (value string, ok bool, err error) {
+func (p *renderPass) lookupEnvOrNodeAttribute(name string) (value string, ok bool, err error) {
 	if value, ok = p.Env[name]; ok {
 		return value, true, nil
 	}
@@ -286,7 +289,7 @@ func (p *renderPass) lookupEnv(name string) (value string, ok bool, err error) {
 }
 
 func (p *renderPass) mustEnv(name string) (string, error) {
-	value, ok, err := p.lookupEnv(name)
+	value, ok, err := p.lookupEnvOrNodeAttribute(name)
 	if err == nil && !ok {
 		err = fmt.Errorf("the task has no variable %s", name)
 	}
@@ -294,7 +297,7 @@ func (p *renderPass) mustEnv(name string) (string, error) {
 }
 
 func (p *renderPass) envOrDefault(name, otherwise string) (string, error) {
-	value, ok, err := p.lookupEnv(name)
+	value, ok, err := p.lookupEnvOrNodeAttribute(name)
 	if !ok {
 		value = otherwise
 	}
@@ -310,9 +313,9 @@ func (p *renderPass) readFileOrMarkMissing(path string) (string, error) {
 	return file.FileText, err
 }
 
-// pathInJobNamespace removes the namespace and the region ("@namespace.region") from a
+// stripJobNamespaceFromPath removes the namespace and the region ("@namespace.region") from a
 // path. It returns an error if they are not the namespace and the region of the job.
-func (p *renderPass) pathInJobNamespace(path string) (string, error) {
+func (p *renderPass) stripJobNamespaceFromPath(path string) (string, error) {
 	bare, where, other := strings.Cut(strings.Trim(path, "/"), "@")
 	namespace, region, _ := strings.Cut(where, ".")
 	if other && (namespace != p.Namespace || region != "" && region != p.Region) {
@@ -322,7 +325,7 @@ func (p *renderPass) pathInJobNamespace(path string) (string, error) {
 }
 
 func (p *renderPass) readVariable(kind, path string) (sourceQuery, sourceValue, error) {
-	path, err := p.pathInJobNamespace(path)
+	path, err := p.stripJobNamespaceFromPath(path)
 	if err != nil {
 		return sourceQuery{}, sourceValue{}, err
 	}
@@ -352,10 +355,10 @@ func (p *renderPass) nomadVarExists(path string) (bool, error) {
 	return found.Exists, err
 }
 
-// nomadVarList lists the variables below a prefix. If safe is true (nomadVarListSafe), an
-// empty list counts as missing data.
-func (p *renderPass) nomadVarList(safe bool, prefix []string) ([]nomadVarMeta, error) {
-	path, err := p.pathInJobNamespace(strings.Join(prefix, ""))
+// nomadVarList lists the variables below a prefix. If emptyIsMissing is true (nomadVarListSafe),
+// an empty list counts as missing data.
+func (p *renderPass) nomadVarList(emptyIsMissing bool, prefix []string) ([]nomadVarMeta, error) {
+	path, err := p.stripJobNamespaceFromPath(strings.Join(prefix, ""))
 	if err != nil {
 		return nil, err
 	}
@@ -368,7 +371,7 @@ func (p *renderPass) nomadVarList(safe bool, prefix []string) ([]nomadVarMeta, e
 	for _, path := range found.VariablePaths {
 		list = append(list, nomadVarMeta{Path: path, Namespace: p.Namespace})
 	}
-	if safe && len(list) == 0 {
+	if emptyIsMissing && len(list) == 0 {
 		p.missingSources[q] = true
 	}
 	return list, nil
@@ -391,7 +394,7 @@ func (p *renderPass) nomadService(args ...any) ([]serviceInstance, error) {
 	default:
 		return nil, errors.New(`nomadService takes a name, or a number, a key and a name`)
 	}
-	name, err := p.pathInJobNamespace(fmt.Sprint(args[len(args)-1]))
+	name, err := p.stripJobNamespaceFromPath(fmt.Sprint(args[len(args)-1]))
 	if err != nil {
 		return nil, err
 	}

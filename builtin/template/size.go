@@ -21,14 +21,15 @@ func valueSize(v any) (int, error) {
 	return maxValueSize - left, err
 }
 
-// limitIndentedSize returns an error if a value is too large when it is printed with an indentation for each level.
-func limitIndentedSize(v any, indent string) error {
+// checkIndentedSizeLimit returns an error if a value is too large when it is printed with an indentation for each
+// level.
+func checkIndentedSizeLimit(v any, indent string) error {
 	left := maxValueSize
 	return subtractValueSize(reflect.ValueOf(v), 0, len(indent), &left)
 }
 
-// limitValueSize returns v, or an error if v is too large.
-func limitValueSize[T any](v T) (T, error) {
+// checkValueSizeLimit returns v, or an error if v is too large.
+func checkValueSizeLimit[T any](v T) (T, error) {
 	_, err := valueSize(v)
 	return v, err
 }
@@ -39,15 +40,15 @@ const valueOverhead = 8
 
 var errScratchAsValue = errors.New("scratch is not a value: take what is in it with scratch.Get")
 
-func subtractValueSize(v reflect.Value, depth, indent int, remaining *int) error {
-	switch *remaining -= valueOverhead + depth*indent; {
+func subtractValueSize(v reflect.Value, depth, indent int, remainingBytes *int) error {
+	switch *remainingBytes -= valueOverhead + depth*indent; {
 	case v.Kind() == reflect.String:
-		*remaining -= v.Len()
+		*remainingBytes -= v.Len()
 	case v.Kind() == reflect.Pointer && v.Type() == reflect.TypeFor[*scratch]():
 		return errScratchAsValue
 	}
 	switch {
-	case *remaining < 0:
+	case *remainingBytes < 0:
 		return fmt.Errorf("a value of more than %d bytes", maxValueSize)
 	case depth > maxNestingDepth:
 		return fmt.Errorf("a value that is nested more than %d deep", maxNestingDepth)
@@ -55,25 +56,25 @@ func subtractValueSize(v reflect.Value, depth, indent int, remaining *int) error
 	switch v.Kind() {
 	case reflect.Interface:
 		if !v.IsNil() {
-			return subtractValueSize(v.Elem(), depth, indent, remaining)
+			return subtractValueSize(v.Elem(), depth, indent, remainingBytes)
 		}
 	case reflect.Slice, reflect.Array:
 		for i := range v.Len() {
-			if err := subtractValueSize(v.Index(i), depth+1, indent, remaining); err != nil {
+			if err := subtractValueSize(v.Index(i), depth+1, indent, remainingBytes); err != nil {
 				return err
 			}
 		}
 	case reflect.Map:
 		for entries := v.MapRange(); entries.Next(); {
 			for _, part := range []reflect.Value{entries.Key(), entries.Value()} {
-				if err := subtractValueSize(part, depth+1, indent, remaining); err != nil {
+				if err := subtractValueSize(part, depth+1, indent, remainingBytes); err != nil {
 					return err
 				}
 			}
 		}
 	case reflect.Struct:
 		for i := range v.NumField() {
-			if err := subtractValueSize(v.Field(i), depth+1, indent, remaining); err != nil {
+			if err := subtractValueSize(v.Field(i), depth+1, indent, remainingBytes); err != nil {
 				return err
 			}
 		}
@@ -81,9 +82,9 @@ func subtractValueSize(v reflect.Value, depth, indent int, remaining *int) error
 	return nil
 }
 
-// limitValueUses returns an error if a value is too large to be compared or copied the given number of
+// checkRepeatedValueSizeLimit returns an error if a value is too large to be compared or copied the given number of
 // times.
-func limitValueUses(times int, v any) error {
+func checkRepeatedValueSizeLimit(times int, v any) error {
 	size, err := valueSize(v)
 	if err == nil && times > 0 && size > 64*maxValueSize/times {
 		err = fmt.Errorf("a value of %d bytes is used %d times", size, times)
@@ -91,38 +92,38 @@ func limitValueUses(times int, v any) error {
 	return err
 }
 
-// limitCopiedTextLength returns an error if a text would be longer than maxContentSize that consists of
+// checkCopiedTextLengthLimit returns an error if a text would be longer than maxContentSize that consists of
 // copies of copyLength bytes each, and of otherBytes bytes.
-func limitCopiedTextLength(copies, copyLength, otherBytes int) error {
+func checkCopiedTextLengthLimit(copies, copyLength, otherBytes int) error {
 	if otherBytes > maxContentSize || copyLength > 0 && copies > (maxContentSize-otherBytes)/copyLength {
 		return fmt.Errorf("a text of more than %d bytes", maxContentSize)
 	}
 	return nil
 }
 
-func limitIndentedTextLength(spaces int, s string) error {
-	return limitCopiedTextLength(strings.Count(s, "\n")+1, max(0, spaces), len(s))
+func checkIndentedTextLengthLimit(spaces int, s string) error {
+	return checkCopiedTextLengthLimit(strings.Count(s, "\n")+1, max(0, spaces), len(s))
 }
 
-func limitReplacedTextLength(from, to, s string) error {
+func checkReplacedTextLengthLimit(from, to, s string) error {
 	n := strings.Count(s, from)
-	return limitCopiedTextLength(n, len(to), max(0, len(s)-n*len(from)))
+	return checkCopiedTextLengthLimit(n, len(to), max(0, len(s)-n*len(from)))
 }
 
-// limitSplitParts returns an error if a text has too many parts.
-func limitSplitParts(s, separator string) error {
-	return limitListLength(strings.Count(s, separator) + 1)
+// checkSplitPartCountLimit returns an error if a text has too many parts.
+func checkSplitPartCountLimit(s, separator string) error {
+	return checkListLengthLimit(strings.Count(s, separator) + 1)
 }
 
-func limitListLength(n int) error {
+func checkListLengthLimit(n int) error {
 	if n > maxTemplateBodyExecutions {
 		return fmt.Errorf("a list of more than %d elements", maxTemplateBodyExecutions)
 	}
 	return nil
 }
 
-// limitTextLength returns s, or an error if s is longer than maxContentSize.
-func limitTextLength(s string) (string, error) {
+// checkTextLengthLimit returns s, or an error if s is longer than maxContentSize.
+func checkTextLengthLimit(s string) (string, error) {
 	if len(s) > maxContentSize {
 		return "", fmt.Errorf("a text of more than %d bytes", maxContentSize)
 	}
@@ -136,7 +137,7 @@ func newLimitedPrintFunc(print func(...any) string) func(...any) (string, error)
 		if _, err := valueSize(v); err != nil {
 			return "", err
 		}
-		return limitTextLength(print(v...))
+		return checkTextLengthLimit(print(v...))
 	}
 }
 
@@ -172,5 +173,5 @@ func limitedPrintf(format string, v ...any) (string, error) {
 	if maxLength > maxValueSize*escapedCharSize {
 		return "", fmt.Errorf("a text of more than %d bytes may come of it", maxContentSize)
 	}
-	return limitTextLength(fmt.Sprintf(format, v...))
+	return checkTextLengthLimit(fmt.Sprintf(format, v...))
 }

@@ -22,7 +22,7 @@ import (
 //
 //	GetAllInterfaces | include "name" "^eth" | include "type" "IPv4" | attr "address"
 func evaluateSockaddr(words ...string) (string, error) {
-	all, err := interfaceAddresses()
+	all, err := listInterfaceAddresses()
 	if err != nil {
 		return "", err
 	}
@@ -60,8 +60,8 @@ func (l addressList) String() string {
 	return text
 }
 
-// interfaceAddresses lists the addresses of all interfaces.
-func interfaceAddresses() (list addressList, err error) {
+// listInterfaceAddresses lists the addresses of all interfaces.
+func listInterfaceAddresses() (list addressList, err error) {
 	interfaces, err := net.Interfaces()
 	if err != nil {
 		return nil, err
@@ -185,17 +185,17 @@ var addressFlagConditions = map[string]func(*interfaceAddress) bool{
 // rfcNetworks maps the numbers of RFCs to the networks that they define.
 var rfcNetworks = sync.OnceValue(func() map[string][]netip.Prefix {
 	return map[string][]netip.Prefix{
-		"1918": parsePrefixes("10.0.0.0/8 172.16.0.0/12 192.168.0.0/16"),
-		"3927": parsePrefixes("169.254.0.0/16"),
-		"4193": parsePrefixes("fc00::/7"),
-		"6598": parsePrefixes("100.64.0.0/10"),
-		"6890": parsePrefixes("0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24 " +
+		"1918": mustParsePrefixes("10.0.0.0/8 172.16.0.0/12 192.168.0.0/16"),
+		"3927": mustParsePrefixes("169.254.0.0/16"),
+		"4193": mustParsePrefixes("fc00::/7"),
+		"6598": mustParsePrefixes("100.64.0.0/10"),
+		"6890": mustParsePrefixes("0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24 " +
 			"192.88.99.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 240.0.0.0/4 " +
 			"::/128 ::1/128 64:ff9b::/96 ::ffff:0:0/96 100::/64 2001::/23 2001:db8::/32 2002::/16 fc00::/7 fe80::/10"),
 	}
 })
 
-func parsePrefixes(text string) (list []netip.Prefix) {
+func mustParsePrefixes(text string) (list []netip.Prefix) {
 	for _, word := range strings.Fields(text) {
 		list = append(list, netip.MustParsePrefix(word))
 	}
@@ -352,10 +352,10 @@ func (l addressList) skipAddresses(n int) addressList {
 	return l[max(0, min(n, len(l))):]
 }
 
-// addToAddresses adds the number operand to each address, or with on == "network" to the
+// addToAddresses adds the number operand to each address, or with addressOrNetwork == "network" to the
 // first address of its network. For a network, a negative number counts from the end: -1
 // is the last address.
-func (l addressList) addToAddresses(on, operand string) (addressList, error) {
+func (l addressList) addToAddresses(addressOrNetwork, operand string) (addressList, error) {
 	n, err := strconv.ParseInt(operand, 10, 64)
 	if err != nil {
 		return nil, fmt.Errorf(`sockaddr: %q is no number such as "+5"`, operand)
@@ -363,7 +363,7 @@ func (l addressList) addToAddresses(on, operand string) (addressList, error) {
 	l = slices.Clone(l)
 	for i, a := range l {
 		from := a.prefix.Addr()
-		switch on {
+		switch addressOrNetwork {
 		case "address":
 		case "network":
 			if from = a.prefix.Masked().Addr(); n < 0 {
@@ -371,7 +371,7 @@ func (l addressList) addToAddresses(on, operand string) (addressList, error) {
 				n++
 			}
 		default:
-			return nil, fmt.Errorf("sockaddr: math is on address or network, not on %q", on)
+			return nil, fmt.Errorf("sockaddr: math is on address or network, not on %q", addressOrNetwork)
 		}
 		sum := new(big.Int).SetBytes(from.AsSlice())
 		bytes := make([]byte, from.BitLen()/8)

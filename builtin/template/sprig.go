@@ -36,29 +36,29 @@ var sprigRules = []struct {
 		mustFromJson mustToDate omit osBase osClean osDir osExt osIsAbs pick pluck plural semver semverCompare sha1sum sha256sum
 		sha512sum snakecase swapcase ternary toDate trim trimAll trimPrefix trimSuffix trimall trunc tuple typeIs typeIsLike
 		typeOf unixEpoch untitle upper regexQuoteMeta`},
-	{limitArgsSize, "cat quote squote toDecimal toJson toRawJson toString toStrings mustToJson mustToRawJson"},
-	{limitIndentedArgsSize, "toPrettyJson mustToPrettyJson"},
+	{checkArgsSizeLimit, "cat quote squote toDecimal toJson toRawJson toString toStrings mustToJson mustToRawJson"},
+	{checkIndentedArgsSizeLimit, "toPrettyJson mustToPrettyJson"},
 	{convertArgsToInts, "add add1 biggest duration max min mul sub"},
-	{convertArgsForDivision, "div mod"},
+	{convertArgsAndCheckDivisor, "div mod"},
 	{convertArgsToFloats, "add1f addf ceil divf floor maxf minf mulf subf"},
-	{convertArgToList(0), `append compact first initial last mustAppend mustCompact mustFirst mustInitial mustLast mustPrepend mustPush
+	{newConvertArgToListRule(0), `append compact first initial last mustAppend mustCompact mustFirst mustInitial mustLast mustPrepend mustPush
 		mustRest mustReverse prepend push rest reverse`},
 	{convertArgsToLists, "concat"},
-	{checkChunkArgs, "chunk mustChunk"},
-	{limitComparisonArgs, "without mustWithout"},
-	{limitRepeatArgs, "repeat"},
-	{limitIndentArgs, "indent nindent"},
-	{limitReplaceArgs, "replace"},
-	{limitWrapArgs, "wrap wrapWith"},
-	{limitSplitArgs, "split splitList splitn"},
-	{limitRangeArgs(0, 2, 1), "until untilStep"},
-	{limitRangeArgs(0, 1, 2), "seq"},
+	{checkAndConvertChunkArgs, "chunk mustChunk"},
+	{checkAndConvertComparisonArgs, "without mustWithout"},
+	{checkRepeatArgsLimit, "repeat"},
+	{checkIndentArgsLimit, "indent nindent"},
+	{checkReplaceArgsLimit, "replace"},
+	{checkWrapArgsLimit, "wrap wrapWith"},
+	{checkSplitArgsLimit, "split splitList splitn"},
+	{newRangeLengthRule(0, 2, 1), "until untilStep"},
+	{newRangeLengthRule(0, 1, 2), "seq"},
 	{checkURLUserinfoArgs, "urlJoin"},
 }
 
-// sprigFuncs returns the functions of the library sprig whose results depend only on their
+// pureSprigFuncs returns the functions of the library sprig whose results depend only on their
 // arguments. Their names in templates start with sprig_.
-func sprigFuncs() template.FuncMap {
+func pureSprigFuncs() template.FuncMap {
 	library := sprig.TxtFuncMap()
 	all := template.FuncMap{}
 	for _, r := range sprigRules {
@@ -131,7 +131,7 @@ func sprigReplacements(library template.FuncMap) template.FuncMap {
 		"sortAlpha": func(list any) ([]string, error) {
 			l, err := toAnySlice(list)
 			if err == nil {
-				err = limitArgsSize(l)
+				err = checkArgsSizeLimit(l)
 			}
 			if err != nil {
 				return nil, err
@@ -144,7 +144,7 @@ func sprigReplacements(library template.FuncMap) template.FuncMap {
 			}
 			return slices.Sorted(slices.Values(keys(dicts...))), nil
 		},
-		"values": func(d map[string]any) ([]any, error) { return limitValueSize(valuesInKeyOrder(d)) },
+		"values": func(d map[string]any) ([]any, error) { return checkValueSizeLimit(valuesInKeyOrder(d)) },
 
 		// Instead of returning an error, the library uses the current time for a value that is no
 		// time, and UTC for an unknown zone.
@@ -218,7 +218,7 @@ func wrapFuncWithRule(rule argumentRule, f reflect.Value) any {
 		if len(results) > 1 && !results[1].IsNil() {
 			return results
 		}
-		if err := limitResultSize(results[0].Interface()); err != nil {
+		if err := checkResultSizeLimit(results[0].Interface()); err != nil {
 			return fail(err)
 		}
 		return append(results[:1], reflect.Zero(reflect.TypeFor[error]()))
@@ -226,21 +226,21 @@ func wrapFuncWithRule(rule argumentRule, f reflect.Value) any {
 	return reflect.MakeFunc(reflect.FuncOf(in, []reflect.Type{t.Out(0), reflect.TypeFor[error]()}, t.IsVariadic()), call).Interface()
 }
 
-func limitResultSize(v any) error {
+func checkResultSizeLimit(v any) error {
 	if s, ok := v.(string); ok {
-		_, err := limitTextLength(s)
+		_, err := checkTextLengthLimit(s)
 		return err
 	}
 	_, err := valueSize(v)
 	return err
 }
 
-func limitArgsSize(args []any) error {
+func checkArgsSizeLimit(args []any) error {
 	_, err := valueSize(args)
 	return err
 }
 
-func limitIndentedArgsSize(args []any) error { return limitIndentedSize(args, jsonIndent) }
+func checkIndentedArgsSizeLimit(args []any) error { return checkIndentedSizeLimit(args, jsonIndent) }
 
 func convertArgsToInts(args []any) (err error) {
 	for i := range args {
@@ -251,7 +251,7 @@ func convertArgsToInts(args []any) (err error) {
 	return nil
 }
 
-func convertArgsForDivision(args []any) error {
+func convertArgsAndCheckDivisor(args []any) error {
 	err := convertArgsToInts(args)
 	if err == nil && args[1] == int64(0) {
 		err = errors.New("a division by zero")
@@ -275,7 +275,7 @@ func convertArgsToFloats(args []any) (err error) {
 	return nil
 }
 
-func convertArgToList(index int) argumentRule {
+func newConvertArgToListRule(index int) argumentRule {
 	return func(args []any) error {
 		l, err := toAnySlice(args[index])
 		args[index] = l
@@ -285,58 +285,58 @@ func convertArgToList(index int) argumentRule {
 
 func convertArgsToLists(args []any) error {
 	for i := range args {
-		if err := convertArgToList(i)(args); err != nil {
+		if err := newConvertArgToListRule(i)(args); err != nil {
 			return err
 		}
 	}
-	return limitArgsSize(args)
+	return checkArgsSizeLimit(args)
 }
 
-func checkChunkArgs(args []any) error {
+func checkAndConvertChunkArgs(args []any) error {
 	if size := args[0].(int); size < 1 {
 		return fmt.Errorf("chunks of %d", size)
 	}
-	return convertArgToList(1)(args)
+	return newConvertArgToListRule(1)(args)
 }
 
-// limitComparisonArgs limits the cost of comparing each element of a list with all other arguments.
-func limitComparisonArgs(args []any) error {
-	if err := limitValueUses(len(args)-1, args[0]); err != nil {
+// checkAndConvertComparisonArgs limits the cost of comparing each element of a list with all other arguments.
+func checkAndConvertComparisonArgs(args []any) error {
+	if err := checkRepeatedValueSizeLimit(len(args)-1, args[0]); err != nil {
 		return err
 	}
-	return convertArgToList(0)(args)
+	return newConvertArgToListRule(0)(args)
 }
 
-func limitRepeatArgs(args []any) error {
-	return limitCopiedTextLength(args[0].(int), len(args[1].(string)), 0)
+func checkRepeatArgsLimit(args []any) error {
+	return checkCopiedTextLengthLimit(args[0].(int), len(args[1].(string)), 0)
 }
 
-func limitIndentArgs(args []any) error {
-	return limitIndentedTextLength(args[0].(int), args[1].(string))
+func checkIndentArgsLimit(args []any) error {
+	return checkIndentedTextLengthLimit(args[0].(int), args[1].(string))
 }
 
-func limitReplaceArgs(args []any) error {
-	return limitReplacedTextLength(args[0].(string), args[1].(string), args[2].(string))
+func checkReplaceArgsLimit(args []any) error {
+	return checkReplacedTextLengthLimit(args[0].(string), args[1].(string), args[2].(string))
 }
 
-// limitWrapArgs limits the length of a wrapped text. Two consecutive lines are together longer than the
+// checkWrapArgsLimit limits the length of a wrapped text. Two consecutive lines are together longer than the
 // width, which limits the number of separators.
-func limitWrapArgs(args []any) error {
+func checkWrapArgsLimit(args []any) error {
 	separator, text := "\n", args[len(args)-1].(string)
 	if len(args) == 3 {
 		separator = args[1].(string)
 	}
-	return limitCopiedTextLength(2*(len(text)/max(1, args[0].(int)))+1, len(separator), len(text))
+	return checkCopiedTextLengthLimit(2*(len(text)/max(1, args[0].(int)))+1, len(separator), len(text))
 }
 
-func limitSplitArgs(args []any) error {
-	return limitSplitParts(args[len(args)-1].(string), args[0].(string))
+func checkSplitArgsLimit(args []any) error {
+	return checkSplitPartCountLimit(args[len(args)-1].(string), args[0].(string))
 }
 
-// limitRangeArgs returns a rule that limits the number of elements of a range. Of three arguments,
+// newRangeLengthRule returns a rule that limits the number of elements of a range. Of three arguments,
 // those at the given positions are the start, the step and the end. A single argument is the end,
 // two arguments are the start and the end.
-func limitRangeArgs(fromAt, stepAt, toAt int) argumentRule {
+func newRangeLengthRule(fromAt, stepAt, toAt int) argumentRule {
 	return func(args []any) error {
 		from, step, to := 0, 1, 0
 		switch len(args) {
@@ -358,7 +358,7 @@ func limitRangeArgs(fromAt, stepAt, toAt int) argumentRule {
 		if step == 0 {
 			return nil
 		}
-		return limitListLength(max(from-to, to-from) / max(step, -step))
+		return checkListLengthLimit(max(from-to, to-from) / max(step, -step))
 	}
 }
 
@@ -373,7 +373,7 @@ func checkURLUserinfoArgs(args []any) error {
 }
 
 func base32Encode(s string) (string, error) {
-	return limitTextLength(base32.StdEncoding.EncodeToString([]byte(s)))
+	return checkTextLengthLimit(base32.StdEncoding.EncodeToString([]byte(s)))
 }
 
 func base32Decode(s string) (string, error) {
@@ -443,7 +443,7 @@ func subslice(list any, bounds ...any) ([]any, error) {
 func uniqueElements(list any) ([]any, error) {
 	l, err := toAnySlice(list)
 	if err == nil {
-		err = limitArgsSize(l)
+		err = checkArgsSizeLimit(l)
 	}
 	if err != nil {
 		return nil, err
@@ -458,14 +458,14 @@ func uniqueElements(list any) ([]any, error) {
 }
 
 func mergeDicts(dicts []map[string]any, override bool) (map[string]any, error) {
-	if err := limitValueUses(len(dicts), dicts); err != nil {
+	if err := checkRepeatedValueSizeLimit(len(dicts), dicts); err != nil {
 		return nil, err
 	}
 	out := map[string]any{}
 	for _, d := range dicts {
 		out = mergeMaps(out, d, override)
 	}
-	return limitValueSize(out)
+	return checkValueSizeLimit(out)
 }
 
 // valuesInKeyOrder returns the values of a dictionary in the order of their keys.
@@ -479,17 +479,17 @@ func valuesInKeyOrder(d map[string]any) []any {
 
 // digIntoDict follows keys into a dictionary. The dictionary is the last argument, and
 // the default value comes before it.
-func digIntoDict(path ...any) (any, error) {
-	n := len(path) - 2
+func digIntoDict(keysDefaultAndDict ...any) (any, error) {
+	n := len(keysDefaultAndDict) - 2
 	if n < 1 {
 		return nil, errors.New("dig takes keys, a default and a dictionary")
 	}
-	at := path[n+1]
-	for _, k := range path[:n] {
+	at := keysDefaultAndDict[n+1]
+	for _, k := range keysDefaultAndDict[:n] {
 		d, _ := at.(map[string]any)
 		next, ok := d[fmt.Sprint(k)]
 		if !ok {
-			return path[n], nil
+			return keysDefaultAndDict[n], nil
 		}
 		at = next
 	}
@@ -542,7 +542,7 @@ func formatTime(layout string, at any, zone string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := limitCopiedTextLength(longestField, len(layout), 0); err != nil {
+	if err := checkCopiedTextLengthLimit(longestField, len(layout), 0); err != nil {
 		return "", err
 	}
 	return t.In(where).Format(layout), nil

@@ -249,7 +249,7 @@ func TestSprigFunctionsLimitLargeArguments(t *testing.T) {
 		if slices.Contains(params, reflect.TypeFor[int]()) {
 			numbers = []int{1 << 50, -1 << 50, 100_000, 7}
 		}
-		if slices.Contains(params, anyType) { // strings too, because acceptVarItemArgs replaces their type
+		if slices.Contains(params, anyType) { // strings too, because wrapFuncsToAcceptVarItems replaces their type
 			values = large
 		}
 		for _, number := range numbers {
@@ -279,7 +279,7 @@ func TestSprigFunctionsLimitLargeArguments(t *testing.T) {
 // The errors of functions for URLs do not contain the URL, which can have a password.
 func TestURLErrorsHaveNoPassword(t *testing.T) {
 	const host, password = "http://user:secret@host:port", "sec%zzret"
-	functions := sprigFuncs()
+	functions := pureSprigFuncs()
 	if _, err := functions["urlParse"].(func(string) (any, error))(host); err == nil || strings.Contains(err.Error(), "secret") {
 		t.Errorf("urlParse: %v", err)
 	}

@@ -38,9 +38,15 @@ type taskRenderer struct {
 	renderLoopReturned chan struct{} // closed when renderUntilCancelled has returned
 
 	mu             sync.Mutex
-	lastRenderErr  error             // error of the last rendering; nil after a success
-	renderedEnv    map[string]string // environment variables for the task
-	pendingRestart *restartRequest   // restart that failed because the task was not running
+	lastRender     renderResult
+	pendingRestart *restartRequest // restart that failed because the task was not running, or that an agent may not have carried out
+	appliedOutputs appliedOutputs
+}
+
+// renderResult is the result of a rendering.
+type renderResult struct {
+	err error             // nil after a success
+	env map[string]string // environment variables for the task; after an error the variables of the last success
 }
 
 // templateFile is one template of the task and its output.
@@ -83,7 +89,7 @@ func newTaskRenderer(host hook.Host, node hook.Node, scope hook.Scope, r prestar
 		namespace: r.namespace, region: node.Region,
 		limits:   r.config.Limits,
 		dirs:     templateDirs{taskDir: r.taskDir.Dir, sharedAllocDir: r.taskDir.SharedAllocDir, allowHostFiles: r.config.Limits.DisableFileSandbox},
-		seedFile: rootedPath{r.taskDir.PrivateDir, "template-seed"},
+		seedFile: rootedPath{r.taskDir.PrivateDir, "template-seed"}, appliedOutputs: appliedOutputs{file: rootedPath{r.taskDir.PrivateDir, "template-applied"}},
 		taskDirPathReplacer: strings.NewReplacer(
 			"${NOMAD_ALLOC_DIR}", r.taskDir.SharedAllocDir, "${NOMAD_TASK_DIR}", r.taskDir.LocalDir, "${NOMAD_SECRETS_DIR}", r.taskDir.SecretsDir),
 		taskEnv: r.taskEnv, hostClient: newHostClient(host, scope), watcher: newSourceWatcher(), taskHasRun: taskHasRun, evaluator: e,
@@ -109,12 +115,12 @@ func (t *taskRenderer) cancelAndWait() {
 }
 
 func (t *taskRenderer) renderUntilCancelled(ctx context.Context, blocks []templateBlock) {
-	err := t.resolveDestinationPaths(ctx, blocks)
+	err := t.makeTemplateFiles(ctx, blocks)
 	if err == nil && t.taskHasRun {
 		t.loadFilesRenderedBefore()
 		t.watcher.triggerRender()
 	} else if err == nil {
-		err = t.renderUntilComplete(ctx)
+		err = t.renderAndWriteUntilComplete(ctx)
 	}
 	if err != nil {
 		t.killOrRestartAfterRenderError(ctx, err, true)
@@ -126,7 +132,7 @@ func (t *taskRenderer) renderUntilCancelled(ctx context.Context, blocks []templa
 	for {
 		select {
 		case <-t.watcher.changeNotice:
-			t.renderChanges(ctx)
+			t.applyChangesWhenStable(ctx)
 		case <-t.taskStarted:
 			t.performActionsAfterTaskStart(ctx)
 		case <-ctx.Done():
@@ -135,8 +141,8 @@ func (t *taskRenderer) renderUntilCancelled(ctx context.Context, blocks []templa
 	}
 }
 
-// resolveDestinationPaths resolves the destination paths of the templates.
-func (t *taskRenderer) resolveDestinationPaths(ctx context.Context, blocks []templateBlock) error {
+// makeTemplateFiles resolves the destination paths of the templates.
+func (t *taskRenderer) makeTemplateFiles(ctx context.Context, blocks []templateBlock) error {
 	for _, b := range blocks {
 		path, err := t.interpolate(ctx, b.DestPath)
 		if err != nil {
@@ -175,14 +181,17 @@ func (t *taskRenderer) loadFilesRenderedBefore() {
 		content, at, err := f.outputPath.readFile()
 		f.existsOnDisk, f.contentOnDisk, f.timeUsedInOutput = err == nil, string(content), at
 	}
-	if vars, err := t.parseEnvFiles(); err == nil {
-		t.setRenderedEnv(vars)
+	if vars, err := t.parseEnvFromOutputs(); err == nil {
+		t.setRenderedEnvAndClearError(vars)
 	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.appliedOutputs.load()
 }
 
-// renderUntilComplete renders all templates for the first time, and emits events while
+// renderAndWriteUntilComplete renders all templates for the first time, and emits events while
 // data are missing.
-func (t *taskRenderer) renderUntilComplete(ctx context.Context) error {
+func (t *taskRenderer) renderAndWriteUntilComplete(ctx context.Context) error {
 	lastEvent, ticker := "", time.NewTicker(missingDataEventInterval)
 	defer ticker.Stop()
 	for {
@@ -190,7 +199,7 @@ func (t *taskRenderer) renderUntilComplete(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := t.writeOutputs(changed); err != nil {
+		if err := t.writeOutputsAndSetEnv(changed); err != nil {
 			return err
 		}
 		if len(missing) == 0 {
@@ -232,7 +241,7 @@ func (t *taskRenderer) renderStaleFiles(ctx context.Context) (changed []*templat
 			continue
 		}
 		if f.changeCountsBySource == nil || !t.watcher.areUnchanged(f.changeCountsBySource) {
-			if err := t.renderFile(ctx, f); err != nil {
+			if err := t.evaluateTemplateFile(ctx, f); err != nil {
 				return nil, nil, err
 			}
 		}
@@ -244,7 +253,7 @@ func (t *taskRenderer) renderStaleFiles(ctx context.Context) (changed []*templat
 			changed = append(changed, f)
 		}
 	}
-	t.watcher.setPolledSources(ctx, used)
+	t.watcher.pollOnlySources(ctx, used)
 	for s := range absent {
 		missing = append(missing, s.String())
 	}
@@ -255,9 +264,9 @@ func (t *taskRenderer) renderStaleFiles(ctx context.Context) (changed []*templat
 // templateSource is the text of a template, with the name that errors in the template have.
 type templateSource struct{ name, text string }
 
-func (t *taskRenderer) renderFile(ctx context.Context, f *templateFile) (err error) {
+func (t *taskRenderer) evaluateTemplateFile(ctx context.Context, f *templateFile) (err error) {
 	if f.source == nil {
-		if f.source, err = t.readTemplate(ctx, f); err != nil {
+		if f.source, err = t.readTemplateSource(ctx, f); err != nil {
 			return err
 		}
 	}
@@ -269,7 +278,7 @@ func (t *taskRenderer) renderFile(ctx context.Context, f *templateFile) (err err
 		data := &taskEvaluationData{task: t, changeCountsAtFirstRead: map[dataSource]int{}}
 		result, err := t.evaluator.evaluate(ctx, &evaluationRequest{
 			Name: f.source.name, Text: f.source.text, LeftDelim: f.LeftDelim, RightDelim: f.RightDelim, ErrMissingKey: f.ErrMissingKey,
-			DeniedFunctions: t.limits.DeniedFunctions, Env: t.taskEnv, Namespace: t.namespace, Region: t.region, DestPath: f.DestPath, Now: now,
+			DeniedFunctions: t.limits.DeniedFunctions, Env: t.taskEnv, Namespace: t.namespace, Region: t.region, DestPathForSeed: f.DestPath, Now: now,
 		}, data)
 		if err != nil {
 			return err
@@ -289,8 +298,8 @@ func (t *taskRenderer) renderFile(ctx context.Context, f *templateFile) (err err
 	}
 }
 
-// readTemplate returns the text of a template, from the job or from the file that the job names.
-func (t *taskRenderer) readTemplate(ctx context.Context, f *templateFile) (*templateSource, error) {
+// readTemplateSource returns the text of a template, from the job or from the file that the job names.
+func (t *taskRenderer) readTemplateSource(ctx context.Context, f *templateFile) (*templateSource, error) {
 	if f.SourcePath == "" {
 		return &templateSource{f.DestPath, f.EmbeddedTmpl}, nil
 	}
@@ -315,25 +324,25 @@ func (t *taskRenderer) readTemplate(ctx context.Context, f *templateFile) (*temp
 	return &templateSource{f.SourcePath, string(text)}, nil
 }
 
-// writeOutputs writes the new output to the files, and sets the environment
+// writeOutputsAndSetEnv writes the new output to the files, and sets the environment
 // variables from templates with env = true.
-func (t *taskRenderer) writeOutputs(changed []*templateFile) error {
+func (t *taskRenderer) writeOutputsAndSetEnv(changed []*templateFile) error {
 	for _, f := range changed {
 		mode, err := f.fileMode()
 		if err != nil {
 			return err
 		}
 		uid, gid := f.fileOwner()
-		if err := f.outputPath.writeFile([]byte(f.latestOutput), mode, uid, gid, f.timeUsedInOutput); err != nil {
+		if err := f.outputPath.replaceFileAtomically([]byte(f.latestOutput), mode, uid, gid, f.timeUsedInOutput); err != nil {
 			return fmt.Errorf("template destination %q: %w", f.DestPath, stripErrorPath(err))
 		}
 		f.existsOnDisk, f.contentOnDisk = true, f.latestOutput
 	}
-	vars, err := t.parseEnvFiles()
+	vars, err := t.parseEnvFromOutputs()
 	if err != nil {
 		return err
 	}
-	t.setRenderedEnv(vars)
+	t.setRenderedEnvAndClearError(vars)
 	return nil
 }
 
@@ -349,7 +358,7 @@ func stripErrorPath(err error) error {
 	return err
 }
 
-func (t *taskRenderer) parseEnvFiles() (map[string]string, error) {
+func (t *taskRenderer) parseEnvFromOutputs() (map[string]string, error) {
 	var envVars map[string]string
 	for _, f := range t.templateFiles {
 		if !f.Envvars || !f.existsOnDisk {
@@ -367,15 +376,22 @@ func (t *taskRenderer) parseEnvFiles() (map[string]string, error) {
 	return envVars, nil
 }
 
-func (t *taskRenderer) setRenderedEnv(vars map[string]string) {
+func (t *taskRenderer) setRenderedEnvAndClearError(vars map[string]string) {
+	hashByDest := make(map[string]string)
+	for _, f := range t.templateFiles {
+		if f.existsOnDisk {
+			hashByDest[f.DestPath] = f.hashContentOnDisk()
+		}
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.renderedEnv, t.lastRenderErr = vars, nil
+	t.lastRender, t.appliedOutputs.hashOnDiskByDest = renderResult{env: vars}, hashByDest
 }
 
-// renderChanges handles changed data: it waits until the data are stable,
-// renders and writes the templates, and performs their change_mode actions.
-func (t *taskRenderer) renderChanges(ctx context.Context) {
+// applyChangesWhenStable handles changed data: it waits until the data are stable,
+// renders and writes the templates, and performs their change_mode actions. The first call also performs the
+// actions that an earlier process of the hook has not performed.
+func (t *taskRenderer) applyChangesWhenStable(ctx context.Context) {
 	changed, err := t.renderUntilStable(ctx)
 	if err == nil && len(changed) > 0 {
 		var maxSplay time.Duration
@@ -389,9 +405,10 @@ func (t *taskRenderer) renderChanges(ctx context.Context) {
 		if maxSplay > 0 && wait.Sleep(ctx, rand.N(maxSplay)) != nil {
 			return
 		}
-		if err = t.writeOutputs(changed); err == nil {
-			t.performChangeActions(ctx, changed)
-		}
+		err = t.writeOutputsAndSetEnv(changed)
+	}
+	if err == nil {
+		t.performChangeActions(ctx, t.addFilesWithLostActions(changed))
 	}
 	if err != nil && ctx.Err() == nil {
 		t.killOrRestartAfterRenderError(ctx, err, false)
@@ -427,14 +444,15 @@ func (t *taskRenderer) renderUntilStable(ctx context.Context) ([]*templateFile, 
 
 // performChangeActions performs the change_mode actions of the changed templates. If
 // one of them restarts the task, the other actions are omitted. Each signal is
-// sent once, and scripts run concurrently.
+// sent once, and scripts run concurrently. The outputs are applied then, but not after the request
+// of a restart, which counts when the task has started again.
 func (t *taskRenderer) performChangeActions(ctx context.Context, changed []*templateFile) {
 	var signals []string
 	var changeScripts []*changeScript
 	for _, c := range changed {
 		switch c.ChangeMode {
 		case "restart":
-			t.restartTask(ctx, restartRequest{reason: restartReason})
+			t.restartTaskNowOrAfterStart(ctx, restartRequest{reason: restartReason})
 			return
 		case "signal":
 			if !slices.Contains(signals, c.ChangeSignal) {
@@ -447,14 +465,20 @@ func (t *taskRenderer) performChangeActions(ctx context.Context, changed []*temp
 		}
 	}
 	for _, name := range signals {
-		t.signalTask(ctx, name)
+		t.signalTaskOrKill(ctx, name)
 	}
 	t.runScripts(ctx, changeScripts)
+	if len(changed) > 0 && ctx.Err() == nil {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.appliedOutputs.markApplied(changed)
+	}
 }
 
-func (t *taskRenderer) restartTask(ctx context.Context, r restartRequest) {
+func (t *taskRenderer) restartTaskNowOrAfterStart(ctx context.Context, r restartRequest) {
 	err := t.hostClient.callUntilAnswered(ctx, func(s hook.Scope) error { return t.hostClient.host.Restart(ctx, s, r.reason, r.isFailure) })
 	switch {
+	case ctx.Err() != nil: // the rendering was stopped during the call
 	case errors.Is(err, hook.ErrTaskNotRunning):
 		// The task may be starting with the old files, so it is restarted after its
 		// start.
@@ -466,9 +490,10 @@ func (t *taskRenderer) restartTask(ctx context.Context, r restartRequest) {
 	}
 }
 
-func (t *taskRenderer) signalTask(ctx context.Context, name string) {
+func (t *taskRenderer) signalTaskOrKill(ctx context.Context, name string) {
 	err := t.hostClient.callUntilAnswered(ctx, func(s hook.Scope) error { return t.hostClient.host.Signal(ctx, s, name, "Template re-rendered") })
 	switch {
+	case ctx.Err() != nil: // the rendering was stopped during the call
 	case errors.Is(err, hook.ErrTaskNotRunning):
 		t.emitEvent(ctx, "", fmt.Sprintf("Template skipped signal %s: task is not running", name))
 	case err != nil:
@@ -479,12 +504,12 @@ func (t *taskRenderer) signalTask(ctx context.Context, name string) {
 func (t *taskRenderer) runScripts(ctx context.Context, scripts []*changeScript) {
 	var wg sync.WaitGroup
 	for _, s := range scripts {
-		wg.Go(func() { t.runScript(ctx, s) })
+		wg.Go(func() { t.runScriptInTask(ctx, s) })
 	}
 	wg.Wait()
 }
 
-func (t *taskRenderer) runScript(ctx context.Context, s *changeScript) {
+func (t *taskRenderer) runScriptInTask(ctx context.Context, s *changeScript) {
 	var execResult *driver.ExecResult
 	err := t.hostClient.callUntilAnswered(ctx, func(scope hook.Scope) (err error) {
 		execResult, err = t.hostClient.host.Exec(ctx, scope, append([]string{s.Command}, s.Args...), s.Timeout)
@@ -522,7 +547,7 @@ func (t *taskRenderer) performActionsAfterTaskStart(ctx context.Context) {
 	t.pendingRestart = nil
 	t.mu.Unlock()
 	if pendingChange != nil {
-		t.restartTask(ctx, *pendingChange)
+		t.restartTaskNowOrAfterStart(ctx, *pendingChange)
 		return
 	}
 	if t.taskHasRun {
@@ -544,7 +569,7 @@ func (t *taskRenderer) performActionsAfterTaskStart(ctx context.Context) {
 func (t *taskRenderer) killOrRestartAfterRenderError(ctx context.Context, err error, isFirstRender bool) {
 	err = renderError{err}
 	t.mu.Lock()
-	t.lastRenderErr = err
+	t.lastRender.err = err
 	t.mu.Unlock()
 	var permanentErr permanentError
 	switch {
@@ -552,7 +577,7 @@ func (t *taskRenderer) killOrRestartAfterRenderError(ctx context.Context, err er
 	case errors.As(err, &permanentErr):
 		t.killTask(ctx, err.Error())
 	case !isFirstRender || t.taskHasRun:
-		t.restartTask(ctx, restartRequest{reason: err.Error(), isFailure: true})
+		t.restartTaskNowOrAfterStart(ctx, restartRequest{reason: err.Error(), isFailure: true})
 	}
 }
 
@@ -563,10 +588,10 @@ func (t *taskRenderer) killTask(ctx context.Context, reason string) {
 	}
 }
 
-func (t *taskRenderer) emitEvent(ctx context.Context, kind, text string) {
+func (t *taskRenderer) emitEvent(ctx context.Context, eventType, text string) {
 	// The error is ignored, because it can be reported only by an event.
 	_ = t.hostClient.callUntilAnswered(ctx, func(s hook.Scope) error {
-		return t.hostClient.host.EmitEvent(ctx, s, hook.Event{Type: kind, Message: text})
+		return t.hostClient.host.EmitEvent(ctx, s, hook.Event{Type: eventType, Message: text})
 	})
 }
 
@@ -574,17 +599,51 @@ func (t *taskRenderer) emitEvent(ctx context.Context, kind, text string) {
 func (t *taskRenderer) lastRenderError() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.lastRenderErr
+	return t.lastRender.err
 }
 
-// renderedEnvForStart returns the environment variables from templates, and the last error of
-// rendering. If the task is not running, it also removes a pending restart, because the
-// process starts with the new values.
-func (t *taskRenderer) renderedEnvForStart(running bool) (map[string]string, error) {
+// takeRenderedEnvForStart returns the environment variables from templates, and the last error of
+// rendering. If the task is not running, the process starts with the new values: takeRenderedEnvForStart removes a
+// pending restart, and records the outputs as applied.
+func (t *taskRenderer) takeRenderedEnvForStart(running bool) (map[string]string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !running {
 		t.pendingRestart = nil
+		if t.lastRender.err == nil {
+			t.appliedOutputs.markAllApplied()
+		}
 	}
-	return maps.Clone(t.renderedEnv), t.lastRenderErr
+	return maps.Clone(t.lastRender.env), t.lastRender.err
+}
+
+// repeatUnperformedRestart makes the next Poststart request a restart again that a change_mode has requested, if the task
+// has not started since: the agent that accepted the request may have shut down.
+func (t *taskRenderer) repeatUnperformedRestart() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, f := range t.templateFiles {
+		if f.ChangeMode == "restart" && t.appliedOutputs.isUnapplied(f.DestPath) {
+			t.pendingRestart = &restartRequest{reason: restartReason}
+		}
+	}
+}
+
+// addFilesWithLostActions returns changed and, in its first call, the templates whose output was written by an earlier
+// process of the hook and is not applied. A file that the task has changed does not contain the output, and is not
+// returned.
+func (t *taskRenderer) addFilesWithLostActions(changed []*templateFile) []*templateFile {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.appliedOutputs.mayHaveLostActions {
+		return changed
+	}
+	t.appliedOutputs.mayHaveLostActions = false
+	for _, f := range t.templateFiles {
+		rendered := f.changeCountsBySource != nil && len(f.missingSources) == 0 && f.latestOutput == f.contentOnDisk
+		if rendered && t.appliedOutputs.isUnapplied(f.DestPath) && !slices.Contains(changed, f) {
+			changed = append(changed, f)
+		}
+	}
+	return changed
 }

@@ -22,8 +22,8 @@ type Hook struct {
 	host hook.Host
 	node hook.Node
 
-	mu        sync.Mutex
-	renderers map[taskKey]*taskRenderer
+	mu              sync.Mutex
+	renderersByTask map[taskKey]*taskRenderer
 }
 
 type taskKey struct{ allocID, taskName string }
@@ -54,12 +54,13 @@ func (h *Hook) SetHost(host hook.Host, node hook.Node) {
 // rendering. For a task that is already running, it does not wait for missing
 // data.
 func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
-	config, err := parseConfig(req.Attachment)
+	config, err := parseConfig(req.AttachmentJSON)
 	if err != nil {
 		return hook.TaskPrestartResponse{}, err
 	}
 	k := taskKey{req.Alloc.ID, req.Task.Name}
-	if t := h.findRenderer(k); t != nil && !req.Running && (config.RenderOnRestart || t.lastRenderError() != nil) {
+	existing := h.findRenderer(k)
+	if existing != nil && !req.Running && (config.RenderOnRestart || existing.lastRenderError() != nil) {
 		h.stopRenderer(k)
 	}
 	r := prestartOrPoststartFields{config: config, namespace: req.Alloc.Namespace, taskDir: req.Dir, taskEnv: req.Env}
@@ -70,7 +71,10 @@ func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook
 		h.stopRenderer(k)
 		return hook.TaskPrestartResponse{}, ctx.Err()
 	}
-	vars, err := t.renderedEnvForStart(req.Running)
+	if t == existing && req.Running {
+		t.repeatUnperformedRestart()
+	}
+	vars, err := t.takeRenderedEnvForStart(req.Running)
 	var permanentErr permanentError
 	switch {
 	case err == nil || req.Running:
@@ -88,14 +92,14 @@ func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook
 	return hook.TaskPrestartResponse{}, sdk.Recoverable(err)
 }
 
-// cleanupTimeout is how long Prestart waits, after a permanent error, until the
-// kill of the task cancels the request.
+// cleanupTimeout is how long Prestart waits, after a permanent error, until the kill that this error has caused cancels
+// the request. If the kill fails, Prestart returns the error after this time.
 const cleanupTimeout = 5 * time.Second
 
 // Poststart triggers the actions that need a running process, such as scripts
 // and pending restarts.
 func (h *Hook) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
-	config, err := parseConfig(req.Attachment)
+	config, err := parseConfig(req.AttachmentJSON)
 	if err != nil {
 		return hook.TaskPoststartResponse{}, err
 	}
@@ -118,7 +122,7 @@ func (h *Hook) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopR
 func (h *Hook) findRenderer(k taskKey) *taskRenderer {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.renderers[k]
+	return h.renderersByTask[k]
 }
 
 // findOrStartRenderer returns the renderer of a task, and passes it the scope for calls of the
@@ -127,9 +131,9 @@ func (h *Hook) findRenderer(k taskKey) *taskRenderer {
 func (h *Hook) findOrStartRenderer(k taskKey, scope hook.Scope, r prestartOrPoststartFields, taskHasRun bool) *taskRenderer {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	t := h.renderers[k]
+	t := h.renderersByTask[k]
 	if t != nil {
-		t.hostClient.setScope(scope)
+		t.hostClient.replaceScopeAndRetryCalls(scope)
 		return t
 	}
 	var e evaluator = localEvaluator{}
@@ -137,18 +141,18 @@ func (h *Hook) findOrStartRenderer(k taskKey, scope hook.Scope, r prestartOrPost
 		e = h.Evaluator
 	}
 	t = newTaskRenderer(h.host, h.node, scope, r, taskHasRun, e)
-	if h.renderers == nil {
-		h.renderers = map[taskKey]*taskRenderer{}
+	if h.renderersByTask == nil {
+		h.renderersByTask = map[taskKey]*taskRenderer{}
 	}
-	h.renderers[k] = t
+	h.renderersByTask[k] = t
 	t.startRendering(r.config.Templates)
 	return t
 }
 
 func (h *Hook) stopRenderer(k taskKey) {
 	h.mu.Lock()
-	t := h.renderers[k]
-	delete(h.renderers, k)
+	t := h.renderersByTask[k]
+	delete(h.renderersByTask, k)
 	h.mu.Unlock()
 	if t != nil {
 		t.cancelAndWait()

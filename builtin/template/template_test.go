@@ -197,7 +197,7 @@ func TestPrestartIsCancelledWhileWaiting(t *testing.T) {
 		if !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) != time.Second {
 			t.Errorf("error %v after %v", err, time.Since(begin))
 		}
-		if len(f.hook.renderers) != 0 {
+		if len(f.hook.renderersByTask) != 0 {
 			t.Error("the task is still known")
 		}
 	})
@@ -397,6 +397,120 @@ func TestRecoveredTemplates(t *testing.T) {
 			})
 		})
 	}
+}
+
+// When the process of the hook dies after it has written a file, the next process performs the action of the change, unless
+// the action was performed or the task has started again.
+func TestLostActionIsPerformedByNextProcess(t *testing.T) {
+	const restartCall = "web: restart " + restartReason + " false"
+	for _, test := range []struct {
+		name         string
+		mode         string
+		hangs        bool     // the process dies during the action
+		startsAgain  bool     // the task starts again before the process dies
+		recordIsLost bool     // the task was started by a version of the hook without the record
+		first, next  []string // calls of the first and of the next process
+	}{
+		{name: "restart not answered", mode: "restart", hangs: true, first: []string{restartCall}, next: []string{restartCall}},
+		{name: "restart not carried out", mode: "restart", first: []string{restartCall}, next: []string{restartCall}},
+		{name: "restart carried out", mode: "restart", startsAgain: true, first: []string{restartCall}},
+		{name: "no record", mode: "restart", recordIsLost: true, first: []string{restartCall}},
+		{name: "signal not answered", mode: "signal", hangs: true, first: []string{"web: signal SIGHUP Template re-rendered"}, next: []string{"web: signal SIGHUP Template re-rendered"}},
+		{name: "signal sent", mode: "signal", first: []string{"web: signal SIGHUP Template re-rendered"}},
+		{name: "script not answered", mode: "script", hangs: true, first: []string{"web: exec [/bin/x] 0s"}, next: []string{
+			"web: exec [/bin/x] 0s", "web: event  / Template successfully ran script /bin/x with arguments: []. Exit code: 0"}},
+		{name: "noop", mode: "noop"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t)
+				f.setVariable("app", "w", "one")
+				req := f.newRequest("web", singleBlock(templateBlock{
+					EmbeddedTmpl: greetTemplate, ChangeMode: test.mode, ChangeSignal: "SIGHUP", ChangeScript: &changeScript{Command: "/bin/x"},
+				}))
+				f.startTask(req)
+				if test.hangs {
+					f.callErrors["restart"], f.callErrors["signal"], f.callErrors["exec"] = errCallHangs, errCallHangs, errCallHangs
+				}
+				f.setVariable("app", "w", "two")
+				time.Sleep(10 * time.Second)
+				if test.startsAgain {
+					f.startTask(req)
+					synctest.Wait()
+				}
+				f.expectCalls(test.first...)
+				f.stopTasks()
+				if test.recordIsLost {
+					if err := os.Remove(filepath.Join(req.Dir.PrivateDir, "template-applied")); err != nil {
+						t.Fatal(err)
+					}
+				}
+
+				clear(f.callErrors)
+				f.newHook()
+				req.Running = true
+				f.startTask(req)
+				time.Sleep(time.Minute)
+				f.expectCalls(test.next...)
+				if got := f.readFile("web/local/out"); got != "W=two\n" {
+					t.Errorf("file has %q", got)
+				}
+				f.stopTasks()
+			})
+		})
+	}
+}
+
+// A restart that an agent has accepted and not carried out is requested again from the next agent, although the process of
+// the hook has survived.
+func TestRestartIsRequestedAgainFromNextAgent(t *testing.T) {
+	const restartCall = "web: restart " + restartReason + " false"
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.setVariable("app", "w", "one")
+		req := f.newRequest("web", singleBlock(templateBlock{EmbeddedTmpl: greetTemplate, ChangeMode: "restart"}))
+		f.startTask(req)
+		f.setVariable("app", "w", "two")
+		time.Sleep(10 * time.Second)
+		f.expectCalls(restartCall)
+
+		running := req
+		running.Running = true
+		f.startTask(running)
+		synctest.Wait()
+		f.expectCalls(restartCall)
+
+		f.startTask(req) // the restart is carried out
+		f.startTask(running)
+		synctest.Wait()
+		f.expectCalls()
+		f.stopTasks()
+	})
+}
+
+// A file that the task has changed is written again by the next process, with one action.
+func TestFileChangedByTaskCausesOneAction(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.setVariable("app", "w", "one")
+		req := f.newRequest("web", []templateBlock{
+			{EmbeddedTmpl: greetTemplate, DestPath: "local/a", ChangeMode: "signal", ChangeSignal: "SIGHUP"},
+			{EmbeddedTmpl: greetTemplate, DestPath: "local/b", ChangeMode: "signal", ChangeSignal: "SIGUSR1", Once: true},
+		})
+		f.startTask(req)
+		f.stopTasks()
+		for _, name := range []string{"a", "b"} {
+			if err := os.WriteFile(filepath.Join(req.Dir.LocalDir, name), []byte("x"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f.newHook()
+		req.Running = true
+		f.startTask(req)
+		time.Sleep(time.Minute)
+		f.expectCalls("web: signal SIGHUP Template re-rendered")
+		f.stopTasks()
+	})
 }
 
 // A change of one template's data does not render the other templates again,

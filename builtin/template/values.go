@@ -66,16 +66,16 @@ var (
 	anyType    = reflect.TypeFor[any]()
 )
 
-// acceptVarItemArgs wraps functions so that their string parameters accept an item,
+// wrapFuncsToAcceptVarItems wraps functions so that their string parameters accept an item,
 // because text/template does not convert an item to a string.
-func acceptVarItemArgs(funcs template.FuncMap) template.FuncMap {
+func wrapFuncsToAcceptVarItems(funcs template.FuncMap) template.FuncMap {
 	for name, f := range funcs {
-		funcs[name] = wrapFuncForVarItemArgs(name, reflect.ValueOf(f)).Interface()
+		funcs[name] = wrapFuncToAcceptVarItems(name, reflect.ValueOf(f)).Interface()
 	}
 	return funcs
 }
 
-func wrapFuncForVarItemArgs(name string, f reflect.Value) reflect.Value {
+func wrapFuncToAcceptVarItems(name string, f reflect.Value) reflect.Value {
 	t := f.Type()
 	in := make([]reflect.Type, t.NumIn())
 	stringParams := 0

@@ -16,9 +16,9 @@ type dataSource struct{ kind, name string }
 // String returns the name of the source in Nomad's messages about missing data.
 func (s dataSource) String() string { return s.kind + "(" + s.name + ")" }
 
-// blockingFetchFunc reads a source, and blocks until its index is higher than after, unless
-// after is 0. The value of a missing source is nil.
-type blockingFetchFunc func(ctx context.Context, after uint64) (value any, index uint64, err error)
+// blockingFetchFunc reads a source, and blocks until its index is higher than afterIndex, unless
+// afterIndex is 0. The value of a missing source is nil.
+type blockingFetchFunc func(ctx context.Context, afterIndex uint64) (value any, index uint64, err error)
 
 // sourceWatcher caches the sources that the templates of one task have read, and keeps
 // them up to date.
@@ -75,9 +75,9 @@ func (w *sourceWatcher) areUnchanged(changeCounts map[dataSource]int) bool {
 	return true
 }
 
-// setPolledSources starts polling the sources in used, and removes all other
+// pollOnlySources starts polling the sources in used, and removes all other
 // sources.
-func (w *sourceWatcher) setPolledSources(ctx context.Context, used map[dataSource]int) {
+func (w *sourceWatcher) pollOnlySources(ctx context.Context, used map[dataSource]int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for s, r := range w.watchedSources {

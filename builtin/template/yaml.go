@@ -17,7 +17,7 @@ const (
 // parseYAML parses a YAML document. It checks the size and the depth of the document before it converts the parsed document,
 // because a short document with aliases can stand for a huge one.
 func parseYAML(text string) (any, error) {
-	if err := limitYAMLText(text); err != nil {
+	if err := checkYAMLTextLimit(text); err != nil {
 		return nil, err
 	}
 	var document yaml.Node
@@ -35,11 +35,11 @@ func parseYAML(text string) (any, error) {
 	if err := document.Decode(&v); err != nil {
 		return nil, err
 	}
-	return convertMapKeysAndInts(v), nil
+	return convertToStringKeysAndInt64(v), nil
 }
 
-// limitYAMLText returns an error if the parser would need too much memory for the text of a document.
-func limitYAMLText(text string) error {
+// checkYAMLTextLimit returns an error if the parser would need too much memory for the text of a document.
+func checkYAMLTextLimit(text string) error {
 	line, indicators, flow := 1, 0, 0
 	for i := range len(text) {
 		switch c := text[i]; c {
@@ -64,24 +64,24 @@ func limitYAMLText(text string) error {
 	return nil
 }
 
-// checkAndConvertYAMLNode adds the size of a node, with aliases followed, to size. It returns an error if
+// checkAndConvertYAMLNode adds the size of a node, with aliases followed, to totalSize. It returns an error if
 // the document is too large or nested too deep. The error names aliasLine, the line of the alias
 // that refers to the node, or the line of the node if aliasLine is 0. checkAndConvertYAMLNode also gives
 // scalars and maps the meaning of YAML 1.1, the version that consul-template uses.
-func checkAndConvertYAMLNode(n *yaml.Node, aliasLine, depth int, size *int) error {
-	*size += yamlValueSize + len(n.Value)
+func checkAndConvertYAMLNode(n *yaml.Node, aliasLine, depth int, totalSize *int) error {
+	*totalSize += yamlValueSize + len(n.Value)
 	switch {
-	case *size > maxContentSize:
+	case *totalSize > maxContentSize:
 		return fmt.Errorf("line %d: the document stands for more than %d bytes", cmp.Or(aliasLine, n.Line), maxContentSize)
 	case depth > maxNestingDepth:
 		return fmt.Errorf("line %d: the document is nested more than %d deep", cmp.Or(aliasLine, n.Line), maxNestingDepth)
 	case n.Kind == yaml.AliasNode:
-		return checkAndConvertYAMLNode(n.Alias, cmp.Or(aliasLine, n.Line), depth+1, size)
+		return checkAndConvertYAMLNode(n.Alias, cmp.Or(aliasLine, n.Line), depth+1, totalSize)
 	case n.Kind == yaml.MappingNode:
-		n.Content = removeRepeatedKeys(n.Content)
+		n.Content = keepLastOfRepeatedKeys(n.Content)
 	}
 	for i, child := range n.Content {
-		if err := checkAndConvertYAMLNode(child, aliasLine, depth+1, size); err != nil {
+		if err := checkAndConvertYAMLNode(child, aliasLine, depth+1, totalSize); err != nil {
 			return err
 		}
 		if isKey := n.Kind == yaml.MappingNode && i%2 == 0; child.Kind == yaml.ScalarNode && child.Style == 0 && !isKey {
@@ -106,9 +106,9 @@ func convertScalarToYAML11(n *yaml.Node) {
 	}
 }
 
-// removeRepeatedKeys returns the key and value pairs of a map, without pairs whose key occurs again
+// keepLastOfRepeatedKeys returns the key and value pairs of a map, without pairs whose key occurs again
 // later: the last value of a key counts.
-func removeRepeatedKeys(pairs []*yaml.Node) []*yaml.Node {
+func keepLastOfRepeatedKeys(pairs []*yaml.Node) []*yaml.Node {
 	last := map[string]int{}
 	for i := 0; i < len(pairs); i += 2 {
 		if pairs[i].Kind == yaml.ScalarNode {
@@ -124,23 +124,23 @@ func removeRepeatedKeys(pairs []*yaml.Node) []*yaml.Node {
 	return kept
 }
 
-// convertMapKeysAndInts converts the keys of maps to strings, and whole numbers to the type of parseInt.
-func convertMapKeysAndInts(v any) any {
+// convertToStringKeysAndInt64 converts the keys of maps to strings, and whole numbers to the type of parseInt.
+func convertToStringKeysAndInt64(v any) any {
 	switch v := v.(type) {
 	case int:
 		return int64(v)
 	case []any:
 		for i := range v {
-			v[i] = convertMapKeysAndInts(v[i])
+			v[i] = convertToStringKeysAndInt64(v[i])
 		}
 	case map[string]any:
 		for k := range v {
-			v[k] = convertMapKeysAndInts(v[k])
+			v[k] = convertToStringKeysAndInt64(v[k])
 		}
 	case map[any]any:
 		m := make(map[string]any, len(v))
 		for k := range v {
-			m[fmt.Sprint(k)] = convertMapKeysAndInts(v[k])
+			m[fmt.Sprint(k)] = convertToStringKeysAndInt64(v[k])
 		}
 		return m
 	}

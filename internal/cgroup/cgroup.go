@@ -161,26 +161,27 @@ func (h *Hierarchy) makeV1(allocID, task string, cores int) (g Group, err error)
 	return g, h.updateSharedCores()
 }
 
-// Remove removes the cgroups of a task, and kills the processes in them. It may block for some
-// seconds. It does nothing if the task has no cgroups. It keeps their parents, except in a delegated
+// KillAndRemove removes the cgroups of a task, and kills the processes in them. It blocks until they have exited, for
+// removeTimeout at most. It does nothing if the task has no cgroups. It keeps their parents, except in a delegated
 // cgroup: a Nomad agent on the same machine makes them when it starts, and only then.
-func (h *Hierarchy) Remove(allocID, task string) error {
+func (h *Hierarchy) KillAndRemove(allocID, task string) error {
 	if h.version == NoCgroups || !isPathElement(allocID, task) {
 		return nil
 	}
-	var errs []error
+	var paths []string
 	if h.version == V2 {
 		for _, slice := range []string{reserveSlice, shareSlice} {
-			errs = append(errs, killAndRemoveCgroup(h.taskScopePath(slice, allocID, task)))
+			paths = append(paths, h.taskScopePath(slice, allocID, task))
 		}
 	} else {
-		errs = append(errs, killAndRemoveCgroup(filepath.Join(h.reservedCoresPath(), allocID+"."+task)))
+		paths = append(paths, filepath.Join(h.reservedCoresPath(), allocID+"."+task))
 		for _, tree := range v1Controllers {
 			if h.isV1Mounted(tree) {
-				errs = append(errs, killAndRemoveCgroup(filepath.Join(h.mountPoint, tree, "nomad", allocID+"."+task)))
+				paths = append(paths, filepath.Join(h.mountPoint, tree, "nomad", allocID+"."+task))
 			}
 		}
 	}
+	err := killAndRemoveCgroups(paths)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.version == V2 && h.basePath != h.mountPoint {
@@ -188,7 +189,7 @@ func (h *Hierarchy) Remove(allocID, task string) error {
 			os.Remove(parent) // the removal fails if the parent has other cgroups
 		}
 	}
-	return errors.Join(append(errs, h.updateSharedCores())...)
+	return errors.Join(err, h.updateSharedCores())
 }
 
 // isPathElement reports whether the id and the name are not empty and have no slash, so that a name of a cgroup can be

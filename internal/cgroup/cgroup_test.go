@@ -20,7 +20,7 @@ func openHierarchy(t *testing.T) *Hierarchy {
 	}
 	id := uuid.NewString()
 	_, err := tree.Make(id, "try", 0)
-	if err := tree.Remove(id, "try"); err != nil {
+	if err := tree.KillAndRemove(id, "try"); err != nil {
 		t.Fatal(err)
 	}
 	if err != nil {
@@ -50,7 +50,7 @@ func TestDelegatedCgroup(t *testing.T) {
 	if _, limitErr := os.Stat(filepath.Join(group.Path, "memory.max")); limitErr != nil && err == nil {
 		t.Errorf("neither controllers nor a reason: %v", limitErr)
 	}
-	if err := tree.Remove(id, "web"); err != nil {
+	if err := tree.KillAndRemove(id, "web"); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(group.Path); err == nil {
@@ -111,7 +111,7 @@ func TestMakeAndRemove(t *testing.T) {
 		}
 	}
 
-	if err := tree.Remove(id, "web"); err != nil {
+	if err := tree.KillAndRemove(id, "web"); err != nil {
 		t.Error(err)
 	}
 	<-ended
@@ -125,7 +125,7 @@ func TestMakeAndRemove(t *testing.T) {
 			t.Errorf("of the other task: %v", err)
 		}
 	}
-	if err := tree.Remove(other, "web"); err != nil {
+	if err := tree.KillAndRemove(other, "web"); err != nil {
 		t.Error(err)
 	}
 	for _, dir := range tree.taskDirs(other, "web") {
@@ -133,7 +133,7 @@ func TestMakeAndRemove(t *testing.T) {
 			t.Errorf("%s is still there", dir)
 		}
 	}
-	if err := tree.Remove(other, "web"); err != nil {
+	if err := tree.KillAndRemove(other, "web"); err != nil {
 		t.Errorf("a second time: %v", err)
 	}
 }
@@ -153,7 +153,7 @@ func TestConcurrentMakeAndRemove(t *testing.T) {
 				if _, err := os.Stat(group.Path); group.Path != "" && err != nil {
 					t.Error(err)
 				}
-				if err := tree.Remove(id, "task"); err != nil {
+				if err := tree.KillAndRemove(id, "task"); err != nil {
 					t.Error(err)
 				}
 			}
@@ -167,7 +167,7 @@ func TestMachineWithoutCgroups(t *testing.T) {
 	if group, err := none.Make("id", "task", 0); group.Path != "" || err != nil {
 		t.Errorf("without cgroups: %v, %v", group, err)
 	}
-	if err := none.Remove("id", "task"); err != nil {
+	if err := none.KillAndRemove("id", "task"); err != nil {
 		t.Error(err)
 	}
 	// Make ignores invalid names, because names come from jobs, and an earlier agent may

@@ -20,14 +20,14 @@ func openWithCores(t *testing.T, count int) (*Hierarchy, []int) {
 	tree := openHierarchy(t)
 	id := uuid.NewString()
 	if _, err := tree.Make(id, "try", 1); err != nil {
-		_ = tree.Remove(id, "try")
+		_ = tree.KillAndRemove(id, "try")
 		t.Skipf("no cores can be reserved here: %v", err)
 	}
 	all, err := tree.usableCores()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := tree.Remove(id, "try"); err != nil {
+	if err := tree.KillAndRemove(id, "try"); err != nil {
 		t.Fatal(err)
 	}
 	if len(all) < count {
@@ -64,7 +64,7 @@ func TestReserveCores(t *testing.T) {
 	tree, all := openWithCores(t, 2)
 	shared, pinned := uuid.NewString(), uuid.NewString()
 	for _, id := range []string{shared, pinned} {
-		t.Cleanup(func() { _ = tree.Remove(id, "web") })
+		t.Cleanup(func() { _ = tree.KillAndRemove(id, "web") })
 	}
 	if _, err := tree.Make(shared, "web", 0); err != nil {
 		t.Fatal(err)
@@ -85,7 +85,7 @@ func TestReserveCores(t *testing.T) {
 
 	next := Open(nil)
 	other := uuid.NewString()
-	t.Cleanup(func() { _ = next.Remove(other, "web") })
+	t.Cleanup(func() { _ = next.KillAndRemove(other, "web") })
 	if again, err := next.Make(pinned, "web", 1); err != nil || again != group {
 		t.Errorf("the next agent: %+v, %v, want %+v", again, err, group)
 	}
@@ -95,13 +95,13 @@ func TestReserveCores(t *testing.T) {
 	if second, err := next.Make(other, "web", len(all)-1); err != nil || second.CPUs != formatCores(all[1:]) {
 		t.Errorf("the remaining cores: %+v, %v, want %v", second, err, all[1:])
 	}
-	if err := next.Remove(other, "web"); err != nil {
+	if err := next.KillAndRemove(other, "web"); err != nil {
 		t.Error(err)
 	}
 	if got := sharedCores(t, tree); !slices.Equal(got, all[1:]) {
 		t.Errorf("shared cores %v, want %v", got, all[1:])
 	}
-	if err := next.Remove(pinned, "web"); err != nil {
+	if err := next.KillAndRemove(pinned, "web"); err != nil {
 		t.Error(err)
 	}
 	if got := sharedCores(t, tree); !slices.Equal(got, all) {
@@ -118,7 +118,7 @@ func TestCoresOfTheOperator(t *testing.T) {
 	tree := Open(all[1:])
 	id := uuid.NewString()
 	t.Cleanup(func() {
-		_ = tree.Remove(id, "web")
+		_ = tree.KillAndRemove(id, "web")
 		_ = Open(nil).updateSharedCores() // other agents of this machine use all cores
 	})
 	if group, err := tree.Make(id, "web", 1); err != nil || group.CPUs != fmt.Sprint(all[1]) {

@@ -23,7 +23,7 @@ func TestEmptyCgroupsAreRemoved(t *testing.T) {
 				if _, err := tree.Make(alloc, "web", 0); err != nil {
 					t.Fatal(err)
 				}
-				defer tree.Remove(alloc, "web")
+				defer tree.KillAndRemove(alloc, "web")
 			}
 			below := filepath.Join(tree.taskDirs(id, "web")[0], "below")
 			if err := os.Mkdir(below, 0o755); err != nil {

@@ -13,7 +13,7 @@ import (
 
 // RemoveAllocCgroups removes the cgroups of the allocations in dir, which all programs name <alloc id>.<task>,
 // and kills the processes in them. The allocation ids are unique, so no other cgroups match. It keeps the parents of the
-// cgroups, as Hierarchy.Remove does.
+// cgroups, as Hierarchy.KillAndRemove does.
 func RemoveAllocCgroups(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) || len(entries) == 0 {
@@ -24,6 +24,7 @@ func RemoveAllocCgroups(dir string) error {
 	}
 	parents, err := osprocess.TaskCgroupParents()
 	errs := []error{err}
+	pathsByAlloc := map[string][]string{}
 	for _, parent := range parents {
 		groups, err := os.ReadDir(parent)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -32,23 +33,33 @@ func RemoveAllocCgroups(dir string) error {
 		for _, e := range entries {
 			for _, group := range groups {
 				if strings.HasPrefix(group.Name(), e.Name()+".") {
-					errs = append(errs, killAndRemoveCgroup(filepath.Join(parent, group.Name())))
+					pathsByAlloc[e.Name()] = append(pathsByAlloc[e.Name()], filepath.Join(parent, group.Name()))
 				}
 			}
 		}
 	}
+	for _, paths := range pathsByAlloc {
+		errs = append(errs, killAndRemoveCgroups(paths))
+	}
 	return errors.Join(errs...)
 }
 
-// removeTimeout limits how long the processes of one cgroup may take to exit.
+// removeTimeout limits how long the processes of a task or allocation may take to exit after they were killed.
 const removeTimeout = 2 * time.Second
 
-// killAndRemoveCgroup kills the processes in a cgroup and its descendants, and removes the cgroups.
-func killAndRemoveCgroup(path string) error {
+// killAndRemoveCgroups kills the processes in cgroups and their descendants, and removes the cgroups. It returns as soon
+// as the last process has exited. All cgroups share one removeTimeout, because in version 1 a process that does not exit
+// is in several of them.
+func killAndRemoveCgroups(paths []string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), removeTimeout)
 	defer cancel()
-	if err := osprocess.Cgroup(path).Kill(ctx); err != nil {
-		return err
+	var errs []error
+	for _, path := range paths {
+		err := osprocess.Cgroup(path).Kill(ctx)
+		if err == nil {
+			err = osprocess.Cgroup(path).Remove()
+		}
+		errs = append(errs, err)
 	}
-	return osprocess.Cgroup(path).Remove()
+	return errors.Join(errs...)
 }

@@ -6,12 +6,43 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/uuid"
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 )
+
+// A process that does not exit although it was killed delays the removal of all cgroups of its task by removeTimeout in
+// all, and not by removeTimeout for each.
+func TestRemovalOfCgroupsHasOneTimeout(t *testing.T) {
+	var paths []string
+	for range 3 {
+		dir := t.TempDir() // a file system without a kernel that ends the process
+		for name, text := range map[string]string{"cgroup.procs": "2000000000\n", "cgroup.kill": ""} {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		paths = append(paths, dir)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		if err := killAndRemoveCgroups(paths); err == nil {
+			t.Error("the cgroups of a running process are removed")
+		}
+		if d := time.Since(start); d != removeTimeout {
+			t.Errorf("the removal has taken %v, want %v", d, removeTimeout)
+		}
+	})
+	for _, dir := range paths {
+		if text, err := os.ReadFile(filepath.Join(dir, "cgroup.kill")); err != nil || string(text) != "1" {
+			t.Errorf("processes not killed: %q, %v", text, err)
+		}
+	}
+}
 
 func TestRemoveAllocCgroups(t *testing.T) {
 	parent := filepath.Join(mountPoint, "freezer/nomad")

@@ -7,11 +7,14 @@
 package filelock
 
 import (
+	"context"
 	"errors"
 	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 )
 
 // ErrLocked means that the file is locked through another open of the file, by this or another process.
@@ -21,11 +24,12 @@ const ErrLocked = unix.EWOULDBLOCK
 // the lock until it executes its program, which takes a loaded machine some time.
 const KilledOwnerTimeout = 5 * time.Second
 
-// LockWithin locks a file like [Lock], and returns ErrLocked if another open file holds the lock for the whole timeout.
-func LockWithin(f *os.File, how int, timeout time.Duration) error {
-	for end := time.Now().Add(timeout); ; time.Sleep(5 * time.Millisecond) { // a blocking flock(2) has no timeout
+// LockWithin locks a file like [Lock], and returns ErrLocked if another open file holds the lock for the whole timeout, or until
+// ctx ends.
+func LockWithin(ctx context.Context, f *os.File, how int, timeout time.Duration) error {
+	for end := time.Now().Add(timeout); ; { // a blocking flock(2) has no timeout, and cannot be cancelled
 		err := Lock(f, how|unix.LOCK_NB)
-		if !errors.Is(err, ErrLocked) || time.Now().After(end) {
+		if !errors.Is(err, ErrLocked) || time.Now().After(end) || wait.Sleep(ctx, 5*time.Millisecond) != nil {
 			return err
 		}
 	}

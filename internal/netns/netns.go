@@ -5,11 +5,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 
 	"github.com/vishvananda/netlink"
 	vnetns "github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 )
 
 // Dir is the directory of the namespaces. `ip netns` lists the namespaces in it.
@@ -59,7 +60,7 @@ func Probe(f func() error) error { return inNewNamespace(f) }
 
 // inNewNamespace calls f on a thread that is in a new network namespace.
 func inNewNamespace(f func() error) error {
-	return onOtherThread(func() error {
+	return osprocess.RunOnNewThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("unshare the network: %w", err)
 		}
@@ -69,7 +70,7 @@ func inNewNamespace(f func() error) error {
 
 // Do calls f on a thread that is in the namespace at the path. The conditions of [Probe] apply.
 func Do(path string, f func() error) error {
-	return onOtherThread(func() error {
+	return osprocess.RunOnNewThread(func() error {
 		ns, err := vnetns.GetFromPath(path)
 		if err != nil {
 			return fmt.Errorf("open network namespace: %w", err)
@@ -80,27 +81,6 @@ func Do(path string, f func() error) error {
 		}
 		return f()
 	})
-}
-
-// onOtherThread calls f on a thread whose namespace f can change. The thread returns to its own
-// namespace; if that fails, the thread ends.
-func onOtherThread(f func() error) error {
-	result := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // if the thread stays locked, it ends together with this goroutine
-		own, err := os.Open(threadNamespace)
-		if err != nil {
-			result <- err
-			return
-		}
-		defer own.Close()
-		err = f()
-		if unix.Setns(int(own.Fd()), unix.CLONE_NEWNET) == nil {
-			runtime.UnlockOSThread()
-		}
-		result <- err
-	}()
-	return <-result
 }
 
 func setLoopbackUp() error {

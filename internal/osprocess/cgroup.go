@@ -31,6 +31,16 @@ func OwnCgroup() (string, error) {
 	return parseOwnCgroup(string(text)), err
 }
 
+// CgroupV2Of returns the path of the cgroup of version 2 that a process is in, as OwnCgroup does. A process that has ended
+// and was not reaped is in its last cgroup. The error is os.ErrProcessDone if there is no process.
+func CgroupV2Of(pid int) (string, error) {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		return "", os.ErrProcessDone
+	}
+	return parseOwnCgroup(string(text)), err
+}
+
 func parseOwnCgroup(text string) string {
 	for line := range strings.Lines(text) {
 		if path, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "0::"); ok {

@@ -4,6 +4,7 @@ package osprocess
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 )
 
 // ID identifies one process uniquely until the next boot: the kernel reuses pids, but not a
@@ -64,6 +67,31 @@ func StartTimeNow() uint64 {
 	}
 	return uint64(time.Duration(sinceBoot.Nano()) / (time.Second / userHz))
 }
+
+// LastPID returns the pid that the kernel has given to the latest process or thread in the pid namespace of this process;
+// 0 if the kernel does not show it (CONFIG_CHECKPOINT_RESTORE).
+func LastPID() int {
+	// os.ReadFile takes three times as long, and each start of a task calls LastPID.
+	fd, err := unix.Open("/proc/sys/kernel/ns_last_pid", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0
+	}
+	defer unix.Close(fd)
+	buffer := make([]byte, 32)
+	n, err := unix.Read(fd, buffer)
+	if err != nil {
+		return 0
+	}
+	pid, _ := strconv.Atoi(string(bytes.TrimSpace(buffer[:n]))) // 0 if the text is no number
+	return pid
+}
+
+// maxPIDDistance is less than half of the smallest number of pids that the kernel is configured with (PID_MAX_DEFAULT).
+const maxPIDDistance = 1 << 14
+
+// IsEarlierPID reports whether the kernel gave the pid a before the pid b, if it gave both within a tick of
+// ID.StartTime. It gives pids in ascending order, and continues with low ones after the highest.
+func IsEarlierPID(a, b int) bool { return (a < b) == (max(a, b)-min(a, b) < maxPIDDistance) }
 
 // SameExecutable reports whether the process executes this file, or a file with the same
 // content. It compares open files, so their paths may have been removed or replaced. The
@@ -145,15 +173,56 @@ func (i ID) Signal(sig unix.Signal) error {
 	return os.ErrProcessDone
 }
 
-// KillAndWait kills a process and blocks until it has ended, at most ten seconds.
-func (i ID) KillAndWait() error {
+// ErrStillRunning means that a process has not ended ten seconds after it was killed, for example because it waits for a
+// disk.
+var ErrStillRunning = errors.New("does not end although it was killed")
+
+// KillAndWait kills a process and blocks until it has ended, at most ten seconds: then it returns ErrStillRunning. If ctx
+// ends before, it returns the cause.
+func (i ID) KillAndWait(ctx context.Context) error {
 	if err := i.Signal(unix.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("kill process %d: %w", i.PID, err)
 	}
-	if !i.EndsWithin(10 * time.Second) {
-		return fmt.Errorf("process %d does not end although it was killed", i.PID)
+	ctx, cancel := context.WithTimeoutCause(ctx, 10*time.Second, fmt.Errorf("process %d %w", i.PID, ErrStillRunning))
+	defer cancel()
+	return i.WaitEnd(ctx)
+}
+
+// WaitEnd blocks until the process has ended, or until ctx ends: then it returns context.Cause(ctx). A zombie has ended.
+func (i ID) WaitEnd(ctx context.Context) error {
+	f, err := i.Open()
+	if err == nil {
+		defer f.Close()
+		err = f.Wait(ctx)
+	}
+	for err != nil && i.Alive() { // the wait was cancelled, or this process can open no pidfd
+		if err := wait.Sleep(ctx, 10*time.Millisecond); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+// KillSession kills a process that was started in a session of its own, and the other processes in the session, also if the
+// process has ended. If the process has ended long ago, the kernel may have reused the id of its session: then KillSession
+// must not be called.
+func (i ID) KillSession() {
+	_ = i.Signal(unix.SIGKILL) // Signal fails only if the process has ended
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return
+	}
+	// The kernel does not reuse a session id while the session has a member.
+	for _, entry := range entries {
+		pid, err := strconv.Atoi(entry.Name())
+		if err != nil || pid == i.PID {
+			continue
+		}
+		st, err := ReadStat(pid)
+		if err == nil && st.Session == i.PID && st.StartTime >= i.StartTime {
+			_ = ID{PID: pid, StartTime: st.StartTime}.Signal(unix.SIGKILL)
+		}
+	}
 }
 
 // EndsWithin blocks until the process has ended, or until the timeout has passed. It reports

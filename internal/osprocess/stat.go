@@ -88,13 +88,25 @@ func parseStat(b []byte) (Stat, error) {
 
 // Children lists the children of a process, zombies included.
 func Children(pid int) []int {
-	var pids []int
+	pids, _ := ReadChildren(pid)
+	return pids
+}
+
+// ReadChildren returns the pids of the children of a process like [Children]. With an error children can be missing: each
+// error satisfies [IsResourceExhausted].
+func ReadChildren(pid int) (pids []int, err error) {
 	dir := "/proc/" + strconv.Itoa(pid) + "/task"
-	tasks, _ := os.ReadDir(dir)
+	tasks, err := os.ReadDir(dir)
+	if IsResourceExhausted(err) {
+		return nil, err
+	}
 	for _, t := range tasks {
 		b, err := os.ReadFile(dir + "/" + t.Name() + "/children")
 		if errors.Is(err, os.ErrNotExist) {
 			return scanChildren(pid) // the kernel has no CONFIG_PROC_CHILDREN, or the thread has just ended
+		}
+		if IsResourceExhausted(err) {
+			return pids, err
 		}
 		for _, field := range strings.Fields(string(b)) {
 			if child, err := strconv.Atoi(field); err == nil {
@@ -102,20 +114,26 @@ func Children(pid int) []int {
 			}
 		}
 	}
-	return pids
+	return pids, nil
 }
 
-func scanChildren(parent int) []int {
-	var pids []int
-	entries, _ := os.ReadDir("/proc")
+func scanChildren(parent int) (pids []int, err error) {
+	entries, err := os.ReadDir("/proc")
+	if IsResourceExhausted(err) {
+		return nil, err
+	}
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil {
 			continue
 		}
-		if st, err := ReadStat(pid); err == nil && st.PPID == parent {
+		st, err := ReadStat(pid)
+		if IsResourceExhausted(err) {
+			return pids, err
+		}
+		if err == nil && st.PPID == parent {
 			pids = append(pids, pid)
 		}
 	}
-	return pids
+	return pids, nil
 }

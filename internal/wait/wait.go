@@ -29,3 +29,11 @@ func IsClosed(c <-chan struct{}) bool {
 		return false
 	}
 }
+
+// CloseUnlessClosed closes c unless it is closed. All callers must hold the same lock, and no goroutine must send values
+// to c.
+func CloseUnlessClosed(c chan struct{}) {
+	if !IsClosed(c) {
+		close(c)
+	}
+}

@@ -68,20 +68,20 @@ type Plugin interface {
 
 // Config is the argument of SetConfig.
 type Config struct {
-	// Plugin is the plugin block in the shape of ConfigSchema
+	// MsgpackConfig is the plugin block in the shape of ConfigSchema
 	// (hclspec.Unmarshal). Empty means that there is no configuration.
-	Plugin []byte
+	MsgpackConfig []byte
 
 	// APIVersion is the entry of Info.APIVersions that the host has chosen.
 	APIVersion string
 
 	// Driver is set for a task driver only. It is nil for other types of plugin, and while
 	// the host only validates the configuration.
-	Driver *DriverConfig
+	Driver *ClientDriverConfig
 }
 
-// DriverConfig is the information about the host that a driver gets.
-type DriverConfig struct {
+// ClientDriverConfig is the information about the host that a driver gets.
+type ClientDriverConfig struct {
 	ClientMinPort uint32
 	ClientMaxPort uint32
 	Topology      *Topology // nil if the host does not report its processors

@@ -23,25 +23,25 @@ func CheckEnvVar(name, value string) error {
 	return nil
 }
 
-// CheckDevice returns the reason why a plugin cannot share a device with a task, or nil.
-func CheckDevice(hostPath, taskPath, permissions string) error {
-	if !isCleanAbsPath(taskPath) || !isCleanAbsPath(hostPath) || strings.Trim(permissions, "rwm") != "" {
+// CheckDeviceSyntax returns the reason why a plugin cannot share a device with a task, or nil.
+func CheckDeviceSyntax(hostPath, taskPath, permissions string) error {
+	if !isAbsPathWithoutDotDot(taskPath) || !isAbsPathWithoutDotDot(hostPath) || strings.Trim(permissions, "rwm") != "" {
 		return fmt.Errorf("it shares the device %q at %q with permissions %q: the paths must be absolute, without .., and the permissions some of r, w and m", hostPath, taskPath, permissions)
 	}
 	return nil
 }
 
-// CheckMountPaths returns the reason why a plugin cannot mount a path of the host in a task, or
+// CheckMountPathSyntax returns the reason why a plugin cannot mount a path of the host in a task, or
 // nil.
-func CheckMountPaths(hostPath, taskPath string) error {
-	if !isCleanAbsPath(taskPath) || !isCleanAbsPath(hostPath) {
+func CheckMountPathSyntax(hostPath, taskPath string) error {
+	if !isAbsPathWithoutDotDot(taskPath) || !isAbsPathWithoutDotDot(hostPath) {
 		return fmt.Errorf("it mounts %q at %q: both must be absolute, and without .. in them", hostPath, taskPath)
 	}
 	return nil
 }
 
-// isCleanAbsPath reports whether a path is absolute and contains neither ".." nor a NUL
+// isAbsPathWithoutDotDot reports whether a path is absolute and contains neither ".." nor a NUL
 // byte.
-func isCleanAbsPath(path string) bool {
+func isAbsPathWithoutDotDot(path string) bool {
 	return filepath.IsAbs(path) && !strings.Contains(path, "\x00") && !slices.Contains(strings.Split(path, "/"), "..")
 }

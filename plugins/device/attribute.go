@@ -58,9 +58,9 @@ func LookupUnit(name string) (Unit, bool) {
 	return u, ok
 }
 
-var units = newUnits()
+var units = newUnitsByName()
 
-func newUnits() map[string]Unit {
+func newUnitsByName() map[string]Unit {
 	all := map[string]Unit{
 		"MHz": {"Hz", 1e6}, "GHz": {"Hz", 1e9},
 		"mW": {"mW", 1}, "W": {"mW", 1e3}, "kW": {"mW", 1e6}, "MW": {"mW", 1e9}, "GW": {"mW", 1e12},

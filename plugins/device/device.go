@@ -116,9 +116,9 @@ type Stats struct {
 type GroupStats struct {
 	ID        GroupID
 	Instances map[string]DeviceStats // keys are the IDs of devices
-	// Undated has the sorted IDs of the devices whose statistics the client has dropped, because
-	// the statistics have no timestamp. Only the client sets Undated.
-	Undated []string
+	// DeviceIDsWithoutTimestamp has the sorted IDs of the devices whose statistics the client has dropped, because
+	// the statistics have no timestamp. Only the client sets DeviceIDsWithoutTimestamp.
+	DeviceIDsWithoutTimestamp []string
 }
 
 // DeviceStats are the statistics of one device.
@@ -126,7 +126,7 @@ type DeviceStats struct {
 	Summary StatValue // most important statistic
 	Stats   StatObject
 	// Timestamp is the time of measurement. The server replaces a zero Timestamp by the
-	// current time; the client drops statistics without one, see Undated.
+	// current time; the client drops statistics without one, see DeviceIDsWithoutTimestamp.
 	Timestamp time.Time
 }
 

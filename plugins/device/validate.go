@@ -90,13 +90,13 @@ func (r *Reservation) Validate() error {
 		size += len(name) + len(value)
 	}
 	for _, m := range r.Mounts {
-		if err := base.CheckMountPaths(m.HostPath, m.TaskPath); err != nil {
+		if err := base.CheckMountPathSyntax(m.HostPath, m.TaskPath); err != nil {
 			return err
 		}
 		size += entryOverhead + len(m.TaskPath) + len(m.HostPath)
 	}
 	for _, d := range r.Devices {
-		if err := base.CheckDevice(d.HostPath, d.TaskPath, d.Permissions); err != nil {
+		if err := base.CheckDeviceSyntax(d.HostPath, d.TaskPath, d.Permissions); err != nil {
 			return err
 		}
 		size += entryOverhead + len(d.TaskPath) + len(d.HostPath) + len(d.Permissions)
@@ -145,9 +145,9 @@ func (g GroupStats) validate() error {
 	return nil
 }
 
-// validate returns an error if a value in the tree is invalid, or the tree has more than depth levels.
-func (o StatObject) validate(depth int) error {
-	if depth == 0 {
+// validate returns an error if a value in the tree is invalid, or the tree has more than maxLevels levels.
+func (o StatObject) validate(maxLevels int) error {
+	if maxLevels == 0 {
 		return fmt.Errorf("more than %d levels", maxStatDepth)
 	}
 	for name, v := range o.Attributes {
@@ -156,7 +156,7 @@ func (o StatObject) validate(depth int) error {
 		}
 	}
 	for name, nested := range o.Nested {
-		if err := nested.validate(depth - 1); err != nil {
+		if err := nested.validate(maxLevels - 1); err != nil {
 			return fmt.Errorf("%q: %w", name, err)
 		}
 	}

@@ -164,10 +164,10 @@ const (
 
 var fsIsolationNames = [...]string{"none", "chroot", "image", "unveil"}
 
-func (i FSIsolation) String() string { return nameOfValue(fsIsolationNames[:], int32(i)) }
+func (i FSIsolation) String() string { return nameOrUnknown(fsIsolationNames[:], int32(i)) }
 
-// nameOfValue returns the name of a value that a driver has sent.
-func nameOfValue(names []string, value int32) string {
+// nameOrUnknown returns the name of a value that a driver has sent.
+func nameOrUnknown(names []string, value int32) string {
 	if value < 0 || int(value) >= len(names) {
 		return fmt.Sprintf("unknown (%d)", value)
 	}
@@ -185,7 +185,7 @@ const (
 
 var mountConfigsNames = [...]string{"any", "none"}
 
-func (c MountConfigs) String() string { return nameOfValue(mountConfigsNames[:], int32(c)) }
+func (c MountConfigs) String() string { return nameOrUnknown(mountConfigsNames[:], int32(c)) }
 
 // Capabilities are the features that the host must know before it uses the driver.
 type Capabilities struct {

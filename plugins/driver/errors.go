@@ -1,7 +1,9 @@
 package driver
 
 import (
+	"context"
 	"errors"
+	"fmt"
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
@@ -15,15 +17,37 @@ var ErrPluginDown = base.ErrPluginDown
 type UnavailableError struct {
 	Plugin                string // plugin that serves the driver; empty if no known plugin does
 	TasksAreHostProcesses bool   // Plugin is a builtin driver whose tasks are processes of this machine, which the agent can end
+	NotLaunchedAgain      bool   // Plugin is launched again only if its file or its configuration changes
 	Err                   error
-	// Changed is closed when another request for the driver may have another result. Nil
+	// RetryOnClose is closed when another request for the driver may have another result. Nil
 	// means that the caller must retry after a pause.
-	Changed <-chan struct{}
+	RetryOnClose <-chan struct{}
 }
 
 func (e *UnavailableError) Error() string { return e.Err.Error() }
 
 func (e *UnavailableError) Unwrap() error { return e.Err }
+
+// WaitWhileUnavailable calls get until its error is not an [UnavailableError] of a known plugin, and returns the results of
+// the last call. It makes a further call when the plugin may be available. It calls reportOnce with the first error after
+// which it waits. If ctx ends during a wait, the error is that of get, and also wraps the cause.
+func WaitWhileUnavailable[P any](ctx context.Context, get func(context.Context) (P, error), reportOnce func(error)) (P, error) {
+	for reported := false; ; reported = true {
+		p, err := get(ctx)
+		unavailableErr, _ := errors.AsType[*UnavailableError](err)
+		if unavailableErr == nil || unavailableErr.Plugin == "" || unavailableErr.RetryOnClose == nil {
+			return p, err
+		}
+		if !reported {
+			reportOnce(err)
+		}
+		select {
+		case <-unavailableErr.RetryOnClose:
+		case <-ctx.Done():
+			return p, fmt.Errorf("%w: %w", err, context.Cause(ctx))
+		}
+	}
+}
 
 // The following errors are sent as text. The receiver recognizes each of them by its text, which is the
 // same as Nomad's.

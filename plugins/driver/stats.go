@@ -12,13 +12,13 @@ var (
 	memoryFieldNames = []string{"RSS", "Cache", "Max Usage", "Kernel Usage", "Kernel Max Usage", "Usage", "Swap"}
 )
 
-// MeasuredCPUFields returns the names that CPUUsage.Measured can have, in the order of the protocol's
+// MeasurableCPUFields returns the names that CPUUsage.Measured can have, in the order of the protocol's
 // enum. The caller must not change the slice.
-func MeasuredCPUFields() []string { return cpuFieldNames }
+func MeasurableCPUFields() []string { return cpuFieldNames }
 
-// MeasuredMemoryFields returns the names that MemoryUsage.Measured can have, in the order of the
+// MeasurableMemoryFields returns the names that MemoryUsage.Measured can have, in the order of the
 // protocol's enum. The caller must not change the slice.
-func MeasuredMemoryFields() []string { return memoryFieldNames }
+func MeasurableMemoryFields() []string { return memoryFieldNames }
 
 // Validate returns an error that names the first unknown field name in Measured, which the
 // protocol cannot encode.
@@ -37,14 +37,14 @@ func (s *TaskStats) Validate() error {
 	return nil
 }
 
-func (u Usage) validate(at string) error {
+func (u Usage) validate(fieldPath string) error {
 	for _, part := range []struct {
 		name            string
 		measured, known []string
 	}{{"CPU", u.CPU.Measured, cpuFieldNames}, {"Memory", u.Memory.Measured, memoryFieldNames}} {
 		for _, field := range part.measured {
 			if !slices.Contains(part.known, field) {
-				return fmt.Errorf("task stats: %s.%s.Measured: no field is named %q: the fields are %q", at, part.name, field, part.known)
+				return fmt.Errorf("task stats: %s.%s.Measured: no field is named %q: the fields are %q", fieldPath, part.name, field, part.known)
 			}
 		}
 	}

@@ -125,7 +125,7 @@ const (
 
 var networkModeNames = [...]string{"host", "group", "task", "none"}
 
-func (m NetworkMode) String() string { return nameOfValue(networkModeNames[:], int32(m)) }
+func (m NetworkMode) String() string { return nameOrUnknown(networkModeNames[:], int32(m)) }
 
 // NetworkIsolation is the network namespace that the tasks of a group share.
 type NetworkIsolation struct {
@@ -200,9 +200,9 @@ type TaskStatus struct {
 	DriverAttributes map[string]string
 	NetworkOverride  *NetworkOverride
 
-	// Start is set by drivers that are made with package sdk, for a nomad-lite agent only. In messages of the
+	// StartStatus is set by drivers that are made with package sdk, for a nomad-lite agent only. In messages of the
 	// protocol it is the value of one reserved key of DriverAttributes.
-	Start *StartStatus
+	StartStatus *StartStatus
 }
 
 // StartStatus is what a driver knows about a start for whose call of StartTask the host has no response,

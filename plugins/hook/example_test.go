@@ -22,7 +22,7 @@ func ExamplePointsOf() {
 
 // RequestMeta.Config decodes the configuration with which a job attaches the hook.
 func ExampleRequestMeta_Config() {
-	req := hook.TaskPrestartRequest{RequestMeta: hook.RequestMeta{Attachment: []byte(`{"greeting": "good morning"}`)}}
+	req := hook.TaskPrestartRequest{RequestMeta: hook.RequestMeta{AttachmentJSON: []byte(`{"greeting": "good morning"}`)}}
 	var config struct {
 		Greeting string `codec:"greeting"`
 	}

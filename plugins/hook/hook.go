@@ -39,9 +39,9 @@ type RequestMeta struct {
 	// Token is the capability token for calls of the Host: it is valid for the allocation or the task
 	// of the request, and expires with it.
 	Token string
-	// Attachment is the configuration that the job or the operator has attached the hook
-	// with, as JSON in the shape of Description.Schema; nil if there is none.
-	Attachment []byte
+	// AttachmentJSON is the configuration that the job or the operator has attached the hook
+	// with, as JSON in the shape of Description.AttachmentSchema; nil if there is none.
+	AttachmentJSON []byte
 	// Traceparent is the context of the call in the trace of the allocation, in the format of the
 	// HTTP header traceparent of W3C Trace Context. A hook that exports spans, or calls a service that
 	// does, uses it as their parent. It is empty if the host exports no traces.
@@ -59,10 +59,10 @@ func (m RequestMeta) TaskScope(task string) Scope { return Scope{Token: m.Token,
 // attachment without a field, or with a value of another type, is an error that names
 // the key.
 func (m RequestMeta) Config(dst any) error {
-	if len(m.Attachment) == 0 {
+	if len(m.AttachmentJSON) == 0 {
 		return nil
 	}
-	if err := hclspec.UnmarshalJSON(m.Attachment, dst); err != nil {
+	if err := hclspec.UnmarshalJSON(m.AttachmentJSON, dst); err != nil {
 		return fmt.Errorf("decode the configuration of the attachment: %w", err)
 	}
 	return nil
@@ -81,15 +81,15 @@ type Task struct {
 
 // TaskDir holds the directories of one task as paths of the host.
 type TaskDir struct {
-	AllocDir         string // directory of the allocation
-	Dir              string // directory of the task: AllocDir/<task name>
-	SharedAllocDir   string // AllocDir/alloc
-	SharedTaskDir    string // Dir/alloc, where the task sees SharedAllocDir
-	LocalDir         string // Dir/local
-	LogDir           string // AllocDir/alloc/logs
-	SecretsDir       string // Dir/secrets
-	PrivateDir       string // Dir/private
-	MountsAllocDir   string // SharedAllocDir for a driver with FSIsolationUnveil
-	MountsTaskDir    string // LocalDir for a driver with FSIsolationUnveil
-	MountsSecretsDir string // SecretsDir for a driver with FSIsolationUnveil
+	AllocDir           string // directory of the allocation
+	Dir                string // directory of the task: AllocDir/<task name>
+	SharedAllocDir     string // AllocDir/alloc
+	SharedTaskDir      string // Dir/alloc, where the task sees SharedAllocDir
+	LocalDir           string // Dir/local
+	LogDir             string // AllocDir/alloc/logs
+	SecretsDir         string // Dir/secrets
+	PrivateDir         string // Dir/private
+	UnveiledAllocDir   string // SharedAllocDir for a driver with FSIsolationUnveil
+	UnveiledTaskDir    string // LocalDir for a driver with FSIsolationUnveil
+	UnveiledSecretsDir string // SecretsDir for a driver with FSIsolationUnveil
 }

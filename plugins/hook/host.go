@@ -60,9 +60,9 @@ type Host interface {
 	EmitEvent(ctx context.Context, s Scope, event Event) error
 
 	// Restart, Signal and Kill act on a task or on all running tasks. They return when the
-	// operation has started. If failure is true, the restart counts as a failure in the restart policy. Kill makes the
-	// task fail. Users see the reasons, which may be empty.
-	Restart(ctx context.Context, s Scope, reason string, failure bool) error
+	// operation has started. If countAsFailure is true, the restart counts as a failure in the restart policy. Kill
+	// makes the task fail. Users see the reasons, which may be empty.
+	Restart(ctx context.Context, s Scope, reason string, countAsFailure bool) error
 	Signal(ctx context.Context, s Scope, signal, reason string) error
 	Kill(ctx context.Context, s Scope, reason string) error
 
@@ -71,17 +71,17 @@ type Host interface {
 	// when all other hooks with ReportsHealth have reported healthy too.
 	SetHealth(ctx context.Context, s Scope, healthy bool, reason string) error
 
-	// Variable reads a variable that the allocation may read. If after is not 0, Variable
-	// blocks until the index of the variable is higher than after. The items of a missing
+	// Variable reads a variable that the allocation may read. If afterIndex is not 0, Variable
+	// blocks until the index of the variable is higher than afterIndex. The items of a missing
 	// variable are nil.
-	Variable(ctx context.Context, s Scope, path string, after uint64) (items map[string]string, index uint64, err error)
+	Variable(ctx context.Context, s Scope, path string, afterIndex uint64) (items map[string]string, index uint64, err error)
 
 	// Variables lists the paths of variables with a prefix. It blocks like Variable.
-	Variables(ctx context.Context, s Scope, prefix string, after uint64) (paths []string, index uint64, err error)
+	Variables(ctx context.Context, s Scope, prefix string, afterIndex uint64) (paths []string, index uint64, err error)
 
 	// Services lists the instances of a service in the namespace of the job, or of all
 	// services if name is empty, by name and then ID. It blocks like Variable.
-	Services(ctx context.Context, s Scope, name string, after uint64) (instances []Service, index uint64, err error)
+	Services(ctx context.Context, s Scope, name string, afterIndex uint64) (instances []Service, index uint64, err error)
 }
 
 // Usage is the resource usage of a task at one time.
@@ -139,8 +139,8 @@ var eventTypes = []string{"", EventMessage, EventFailed, "Downloading Artifacts"
 // maxEventDetails is the maximum number of entries in Event.Details.
 const maxEventDetails = 16
 
-// Fault returns the reason why a host rejects an event from a hook, or nil.
-func (e Event) Fault() error {
+// Validate returns the reason why a host rejects an event from a hook, or nil.
+func (e Event) Validate() error {
 	if !slices.Contains(eventTypes, e.Type) {
 		return fmt.Errorf("events of type %q are not a hook's: use %q, or none", e.Type, EventMessage)
 	}

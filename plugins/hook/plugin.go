@@ -35,8 +35,9 @@ type Description struct {
 	// AllAllocs requests calls for all allocations. Without it the hook is only called
 	// for the allocations and tasks that it is attached to.
 	AllAllocs bool
-	// Schema is the schema of the JSON of an attachment; nil means that an attachment must have no configuration.
-	Schema *hclspec.Spec
+	// AttachmentSchema is the schema of the JSON of an attachment; nil means that an attachment must have no
+	// configuration.
+	AttachmentSchema *hclspec.Spec
 	// IncludeAllocJSON requests that the field Alloc.JSON of requests is set.
 	IncludeAllocJSON bool
 	// ReportsHealth means that an allocation is healthy for its deployment only after the

@@ -16,8 +16,8 @@ const maxStoredResponseSize = 1 << 20
 // bytes.
 const mountOrDeviceOverhead = 64
 
-// Fault returns the reason why a host rejects the response, or nil.
-func (r TaskPrestartResponse) Fault() error {
+// Validate returns the reason why a host rejects the response, or nil.
+func (r TaskPrestartResponse) Validate() error {
 	if size := r.storedSize(); size > maxStoredResponseSize {
 		return fmt.Errorf("its answer has %d bytes, more than the %d that are kept for a task", size, maxStoredResponseSize)
 	}
@@ -27,7 +27,7 @@ func (r TaskPrestartResponse) Fault() error {
 		}
 	}
 	for _, m := range r.Mounts {
-		if err := base.CheckMountPaths(m.HostPath, m.TaskPath); err != nil {
+		if err := base.CheckMountPathSyntax(m.HostPath, m.TaskPath); err != nil {
 			return err
 		}
 		if !slices.Contains(propagationModes, m.PropagationMode) {
@@ -35,7 +35,7 @@ func (r TaskPrestartResponse) Fault() error {
 		}
 	}
 	for _, d := range r.Devices {
-		if err := base.CheckDevice(d.HostPath, d.TaskPath, d.Permissions); err != nil {
+		if err := base.CheckDeviceSyntax(d.HostPath, d.TaskPath, d.Permissions); err != nil {
 			return err
 		}
 	}
@@ -45,17 +45,17 @@ func (r TaskPrestartResponse) Fault() error {
 // propagationModes are the modes that drivers support; "" means the driver's default.
 var propagationModes = []string{"", "private", "host-to-task", "bidirectional"}
 
-func (r TaskPrestartResponse) storedSize() (size int) {
+func (r TaskPrestartResponse) storedSize() (sizeBytes int) {
 	for _, m := range []map[string]string{r.Env, r.State} {
 		for key, value := range m {
-			size += len(key) + len(value)
+			sizeBytes += len(key) + len(value)
 		}
 	}
 	for _, m := range r.Mounts {
-		size += mountOrDeviceOverhead + len(m.TaskPath) + len(m.HostPath) + len(m.PropagationMode) + len(m.SELinuxLabel)
+		sizeBytes += mountOrDeviceOverhead + len(m.TaskPath) + len(m.HostPath) + len(m.PropagationMode) + len(m.SELinuxLabel)
 	}
 	for _, d := range r.Devices {
-		size += mountOrDeviceOverhead + len(d.TaskPath) + len(d.HostPath) + len(d.Permissions)
+		sizeBytes += mountOrDeviceOverhead + len(d.TaskPath) + len(d.HostPath) + len(d.Permissions)
 	}
-	return size
+	return sizeBytes
 }

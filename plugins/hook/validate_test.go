@@ -37,7 +37,7 @@ func TestFaultOfPrestartResponse(t *testing.T) {
 		"a large state":               {hook.TaskPrestartResponse{State: map[string]string{"x": strings.Repeat("x", 1<<20)}}, "its answer has 1048577 bytes, more than the 1048576"},
 		"many entries without texts":  {hook.TaskPrestartResponse{Mounts: make([]driver.Mount, 1<<15)}, "its answer has"},
 	} {
-		fault := c.answer.Fault()
+		fault := c.answer.Validate()
 		if (fault == nil) != (c.fault == "") || fault != nil && (!strings.Contains(fault.Error(), c.fault) || strings.Contains(fault.Error(), "secret")) {
 			t.Errorf("%s: %v, want %s", what, fault, c.fault)
 		}
@@ -60,7 +60,7 @@ func TestEventFault(t *testing.T) {
 		{hook.Event{Type: "Killed"}, `type "Killed"`},
 		{hook.Event{Details: tooMany}, "17 details"},
 	} {
-		err := c.event.Fault()
+		err := c.event.Validate()
 		if (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v: got %v, want %q", c.event, err, c.want)
 		}

@@ -15,26 +15,28 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/orphans"
 )
 
-// adoptUnknownTasks configures the orphan cleaner so that it adopts the tasks whose records were lost together with the whole state.
-func (a *Agent) adoptUnknownTasks(node model.NodeFacts) {
+// enableAdoptionOfUnrecordedTasks configures the orphan cleaner so that it adopts the tasks whose records were lost
+// together with the whole state.
+func (a *Agent) enableAdoptionOfUnrecordedTasks(node model.NodeFacts) {
 	c := a.orphanCleaner
 	c.AdoptUnknownAllocs, c.DynamicUserIDs, c.Node = true, a.config.DynamicUsers, node
-	c.EndPluginsOfEarlierAgent = a.killPluginsWithoutRecord
+	c.EndPluginsOfEarlierAgent = a.killDriverPluginsOfEarlierAgent
 	c.StoreAdoptedJob = func(ctx context.Context, j orphans.AdoptedJob) error {
-		return a.scheduler.AdoptJob(ctx, j.Job, j.Allocs, j.StoreRecords)
+		return a.scheduler.StoreAdoptedJob(ctx, j.Job, j.Allocs, j.StoreTaskRecords)
 	}
 }
 
-// killPluginsWithoutRecord kills the children of the keeper that run the same command as the present plugin process of a driver: these
-// children are plugin processes of the driver whose records were lost. Their tasks become children of the keeper.
-func (a *Agent) killPluginsWithoutRecord(_ context.Context, driver string) error {
+// killDriverPluginsOfEarlierAgent kills the children of the keeper that run the same command as the present plugin
+// process of a driver: these children are plugin processes of the driver whose records were lost. Their tasks become
+// children of the keeper.
+func (a *Agent) killDriverPluginsOfEarlierAgent(ctx context.Context, driver string) error {
 	used := make(map[int]bool)
 	var command []byte
 	for _, p := range a.plugins.supervisor.Plugins() {
 		used[p.PID] = true
 		if p.PID != 0 && p.Serves == (supervisor.PluginKey{Type: base.TypeDriver, Name: driver}) {
 			var err error
-			if command, err = readCommandLine(p.PID); err != nil {
+			if command, err = readProcCmdline(p.PID); err != nil {
 				return err
 			}
 		}
@@ -42,24 +44,24 @@ func (a *Agent) killPluginsWithoutRecord(_ context.Context, driver string) error
 	if len(command) == 0 {
 		return fmt.Errorf("driver %q has no process", driver)
 	}
-	for _, pid := range osprocess.Children(a.helperProcesses.keeper.KeeperProcess().PID) {
+	for _, pid := range osprocess.Children(a.helperProcesses.keeper.Status().KeeperProcess.PID) {
 		former, err := osprocess.LookupID(pid)
 		if err != nil || used[pid] {
 			continue // the process has exited, or a current plugin uses it
 		}
-		line, err := readCommandLine(pid)
+		line, err := readProcCmdline(pid)
 		if err != nil || !slices.Equal(line, command) {
 			continue
 		}
 		a.logger.Info("ending a process of a driver whose record was lost", "driver", driver, "pid", pid)
-		if err := former.KillAndWait(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		if err := former.KillAndWait(ctx); err != nil && !errors.Is(err, os.ErrProcessDone) {
 			return err
 		}
 	}
 	return nil
 }
 
-// readCommandLine returns the arguments of a process, each with a zero byte at its end.
-func readCommandLine(pid int) ([]byte, error) {
+// readProcCmdline returns the arguments of a process, each with a zero byte at its end.
+func readProcCmdline(pid int) ([]byte, error) {
 	return os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
 }

@@ -40,6 +40,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/orphans"
 	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/tasksteps"
 	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -57,24 +58,24 @@ type Config struct {
 	// EphemeralState means that the agent starts with an empty state and deletes its state at the end.
 	// Files that tasks have written are kept. A temporary directory implies EphemeralState.
 	EphemeralState bool
-	// EndUnknownTasks means that the agent ends the tasks of allocations that are on the disk and whose records were lost together with
-	// the whole state. Otherwise the agent leaves these tasks running.
-	EndUnknownTasks bool
-	// AdoptUnknownTasks means that the agent makes records for tasks whose records were lost together with the whole state, if
-	// their drivers return handles of them, and manages these tasks from then on.
-	AdoptUnknownTasks bool
-	// ClaimTasksAsCopy means that a data directory that is a copy of another one becomes the owner of the running tasks in its state.
-	// Without ClaimTasksAsCopy, Open fails with a DataDirCopyError.
-	ClaimTasksAsCopy bool
+	// EndTasksWithoutRecord means that the agent ends the tasks of allocations that are on the disk and whose records were
+	// lost together with the whole state. Otherwise the agent leaves these tasks running.
+	EndTasksWithoutRecord bool
+	// AdoptTasksWithoutRecord means that the agent makes records for tasks whose records were lost together with the whole
+	// state, if their drivers return handles of them, and manages these tasks from then on.
+	AdoptTasksWithoutRecord bool
+	// ClaimTasksOfCopiedDataDir means that a data directory that is a copy of another one becomes the owner of the running
+	// tasks in its state. Without ClaimTasksOfCopiedDataDir, Open fails with a DataDirCopyError.
+	ClaimTasksOfCopiedDataDir bool
 
-	// AllowSetuid means that a root agent lets set-user-id programs and device files in the directories of allocations have
-	// an effect, as Nomad does.
-	AllowSetuid bool
+	// AllowSetuidAndDevicesInAllocs means that a root agent lets set-user-id programs and device files in the directories
+	// of allocations have an effect, as Nomad does.
+	AllowSetuidAndDevicesInAllocs bool
 
-	Node        localnode.Settings
-	Limits      allocrunner.Limits // NodeCPUMHz and FileOperationLimiter are ignored: the agent sets them
-	GC          noderunner.GCLimits
-	SchedulerGC scheduler.GCConfig
+	Node              localnode.Settings
+	AllocRunnerLimits allocrunner.Limits // NodeCPUMHz and FileOperationLimiter are ignored: the agent sets them
+	GC                noderunner.GCLimits
+	SchedulerGC       scheduler.GCConfig
 
 	// EnvDenylist names the environment variables of the agent that no task inherits; nil means Nomad's
 	// default. If EnvAllowlist is not nil, tasks inherit only variables that it names and EnvDenylist
@@ -95,17 +96,17 @@ type Config struct {
 
 	OTLP otlp.Config // export of traces
 
-	Plugins *catalog.Catalog
-	Hooks   []pluginhooks.Rule // the operator's rules for hook plugins, in the order of the configuration
-	// BuiltinHookLimits are the operator's limits for the builtin hooks: the key is the name of the hook. A hook receives
-	// its limits together with the task's block for the hook.
-	BuiltinHookLimits map[string]map[string]any
-	// FindTaskProcess decodes the main process of a task from the driver state in the task's handle. The agent calls it only
-	// for tasks of builtin drivers. It may be nil.
-	FindTaskProcess func(driver string, state []byte) (TaskProcess, bool)
-	// PluginCacheFile is the path of the file in which an agent with EphemeralState stores the
+	Plugins   *catalog.Catalog
+	HookRules []pluginhooks.OperatorRule // the operator's rules for hook plugins, in the order of the configuration
+	// SettingsByBuiltinHook are the operator's limits for the builtin hooks: the key is the name of the hook. A hook
+	// receives its limits together with the task's block for the hook.
+	SettingsByBuiltinHook map[string]map[string]any
+	// DecodeTaskProcess decodes the main process of a task from the driver state in the task's handle. The agent calls it
+	// only for tasks of builtin drivers. It may be nil.
+	DecodeTaskProcess func(driver string, driverState []byte) (process TaskProcess, known bool)
+	// PluginDescriptionCacheFile is the path of the file in which an agent with EphemeralState stores the
 	// descriptions of plugins for later agents. With an empty path nothing is stored.
-	PluginCacheFile string
+	PluginDescriptionCacheFile string
 	// NoPluginTimeouts means that calls of hooks and reservations of devices have no timeout, and that drivers
 	// stay healthy however long they take to answer: a debugger may have stopped the process of a plugin.
 	NoPluginTimeouts bool
@@ -116,27 +117,27 @@ type Config struct {
 // Agent is a running nomad-lite agent. Its methods may be called concurrently. It is large because the API reaches each
 // part of the node through it.
 type Agent struct {
-	logger             hclog.Logger
-	config             Config
-	dataDirectory      *dataDirectory
-	dataDirIdentity    *dataDirIdentity // nil if the state is ephemeral
-	host               fingerprint.Host
-	store              *store.Store // nil after Close
-	scheduler          *scheduler.Scheduler
-	allocSync          *localnode.AllocSync
-	node               *localnode.Node
-	identities         *identity.Issuer
-	taskAPI            *taskapi.Listener
-	orphanCleaner      *orphans.Cleaner
-	helperProcesses    *helperProcesses
-	outputLossReporter *outputLossReporter
-	processRetention   *processRetention
-	plugins            *pluginManager
-	allocNetworks      *network.Manager
-	taskUsers          runnerhooks.UserPool // nil if tasks get no users
-	taskFiles          taskfiles.Files
-	traceExporter      *otlp.Exporter // nil if no traces are exported
-	hostSampler        hoststats.Sampler
+	logger                  hclog.Logger
+	config                  Config
+	dataDirectory           *dataDirectory
+	dataDirIdentity         *dataDirIdentity // nil if the state is ephemeral
+	host                    fingerprint.Host
+	store                   *store.Store // nil after Close
+	scheduler               *scheduler.Scheduler
+	allocSync               *localnode.AllocSync
+	node                    *localnode.Node
+	identities              *identity.Issuer
+	taskAPI                 *taskapi.TaskSocketListener
+	orphanCleaner           *orphans.Cleaner
+	helperProcesses         *helperProcesses
+	outputLossReporter      *outputLossReporter
+	remainingProcessDecider *remainingProcessDecider
+	plugins                 *pluginManager
+	allocNetworks           *network.Manager
+	taskUsers               runnerhooks.UserPool // nil if tasks get no users
+	taskFiles               taskfiles.AllocDirOpener
+	traceExporter           *otlp.TraceExporter // nil if no traces are exported
+	hostSampler             hoststats.Sampler
 
 	mu         sync.Mutex
 	nodeRunner *noderunner.Runner // nil before Run
@@ -155,7 +156,8 @@ const (
 
 // Open locks the data directory, reads the state, fingerprints the machine and
 // starts the helper processes and the plugins. It does not wait for the plugins.
-// The caller calls Run at most once, and Close at the end.
+// The caller calls Run at most once, and Close at the end. The end of ctx ends only
+// the wait for the lock of a killed agent or of another foreground run.
 func Open(ctx context.Context, c Config) (*Agent, error) {
 	a := &Agent{logger: c.Logger, config: c}
 	if err := a.open(ctx); err != nil {
@@ -174,7 +176,7 @@ func (a *Agent) AllocDir(allocID string) (*allocdir.Dir, error) {
 
 // OpenAllocFiles opens the directory of an allocation for reading the files of its tasks.
 // The error is fs.ErrNotExist if the directory does not exist or was removed.
-func (a *Agent) OpenAllocFiles(allocID string) (*taskfiles.Dir, error) {
+func (a *Agent) OpenAllocFiles(allocID string) (*taskfiles.AllocDir, error) {
 	return a.taskFiles.OpenAllocDir(a.dataDirectory.allocDirRoot(), allocID)
 }
 
@@ -187,7 +189,7 @@ func (a *Agent) DeviceGroups() []supervisor.DeviceGroup { return a.plugins.super
 // DeviceStats returns the statistics of all devices. A call that finds no recent statistics waits for the
 // device plugins, for two seconds at most.
 func (a *Agent) DeviceStats(ctx context.Context) []*api.DeviceGroupStats {
-	return a.plugins.devices.Stats(ctx)
+	return a.plugins.devices.StartSamplingAndGetStats(ctx)
 }
 
 // Store returns the state store. Jobs, evaluations, allocations and deployments
@@ -200,9 +202,9 @@ func (a *Agent) Scheduler() *scheduler.Scheduler { return a.scheduler }
 // Identities returns the issuer of the tokens of workload identities.
 func (a *Agent) Identities() *identity.Issuer { return a.identities }
 
-// TaskAPI returns the listener on the sockets at which tasks reach the API. The caller must serve it; the agent
+// TaskAPIListener returns the listener on the sockets at which tasks reach the API. The caller must serve it; the agent
 // closes it.
-func (a *Agent) TaskAPI() net.Listener { return a.taskAPI }
+func (a *Agent) TaskAPIListener() net.Listener { return a.taskAPI }
 
 // Node returns the node.
 func (a *Agent) Node() *localnode.Node { return a.node }
@@ -215,11 +217,11 @@ func (a *Agent) SetMeta(ctx context.Context, changes map[string]*string) error {
 	return a.node.SetMeta(ctx, changes)
 }
 
-// Logs returns the client of the log collector.
-func (a *Agent) Logs() *logs.Collector { return a.helperProcesses.collector }
+// LogCollector returns the client of the log collector.
+func (a *Agent) LogCollector() *logs.CollectorClient { return a.helperProcesses.logCollector }
 
-// OutputLossErr returns an error if output of tasks cannot be written at present.
-func (a *Agent) OutputLossErr() error { return a.helperProcesses.collector.OutputLossErr() }
+// TaskOutputLossErr returns an error if output of tasks cannot be written at present.
+func (a *Agent) TaskOutputLossErr() error { return a.helperProcesses.logCollector.OutputLossErr() }
 
 // Keeper returns the client of the keeper.
 func (a *Agent) Keeper() *keeper.Client { return a.helperProcesses.keeper }
@@ -228,12 +230,14 @@ func (a *Agent) Keeper() *keeper.Client { return a.helperProcesses.keeper }
 func (a *Agent) Host() fingerprint.Host { return a.host }
 
 // Drivers returns the drivers whose plugins run, by name.
-func (a *Agent) Drivers() map[string]supervisor.DriverInfo { return a.plugins.supervisor.Drivers() }
+func (a *Agent) Drivers() map[string]supervisor.DriverInfo {
+	return a.plugins.supervisor.DriverInfoByName()
+}
 
 // TaskConfigSchema returns the schema of a driver's task config block. It waits for the driver if its
 // plugin is starting.
-func (a *Agent) TaskConfigSchema(ctx context.Context, name string) (*hclspec.Spec, error) {
-	return a.plugins.taskConfigSchema(ctx, name)
+func (a *Agent) TaskConfigSchema(ctx context.Context, driverName string) (*hclspec.Spec, error) {
+	return a.plugins.taskConfigSchema(ctx, driverName)
 }
 
 // DescribePlugin calls the plugin that serves a driver or hook for its description. It waits for the plugin if it
@@ -252,25 +256,25 @@ func (a *Agent) CheckHookRules(ctx context.Context) (ruleErrs []error) {
 // that does not exist, that is never called at this place of a job, or that rejects the configuration.
 // The errors in unreachable are about hooks that were not reachable. CheckHookAttachments waits for plugins
 // that are starting.
-func (a *Agent) CheckHookAttachments(ctx context.Context, job *api.Job) (faults []admission.HookFault, unreachable []error) {
+func (a *Agent) CheckHookAttachments(ctx context.Context, job *api.Job) (faults []admission.HookAttachmentFault, unreachable []error) {
 	return a.plugins.checkHookAttachments(ctx, job)
 }
 
-// AllocsUsingHook returns the sorted ids of the running allocations that use a hook.
-func (a *Agent) AllocsUsingHook(name string) []string {
+// RunningAllocIDsUsingHook returns the sorted ids of the running allocations that use a hook.
+func (a *Agent) RunningAllocIDsUsingHook(hookName string) []string {
 	nodes := a.currentNodeRunner()
 	if nodes == nil {
 		return nil
 	}
-	return slices.Sorted(slices.Values(nodes.AllocsUsingPlugin(supervisor.PluginKey{Type: base.TypeHook, Name: name})))
+	return slices.Sorted(slices.Values(nodes.AllocsUsingPlugin(supervisor.PluginKey{Type: base.TypeHook, Name: hookName})))
 }
 
 // Plugins returns the state of all plugins.
-func (a *Agent) Plugins() []supervisor.Plugin { return a.plugins.supervisor.Plugins() }
+func (a *Agent) Plugins() []supervisor.PluginStatus { return a.plugins.supervisor.Plugins() }
 
 // PluginsChanged returns a channel that is closed when the result of Drivers or Plugins
 // changes.
-func (a *Agent) PluginsChanged() <-chan struct{} { return a.plugins.supervisor.Changed() }
+func (a *Agent) PluginsChanged() <-chan struct{} { return a.plugins.supervisor.InfoChanged() }
 
 // RestartPlugin shuts down the process of a plugin, and starts the plugin again at once. The next process
 // recovers the tasks. name is the name of the plugin's file. RestartPlugin blocks until the process has exited.
@@ -278,9 +282,11 @@ func (a *Agent) RestartPlugin(ctx context.Context, name string) error {
 	return a.plugins.supervisor.Restart(ctx, name)
 }
 
-// WaitDriversReady waits until the drivers have reported their health, for two seconds at most. An error is the cause of the
-// end of ctx.
-func (a *Agent) WaitDriversReady(ctx context.Context) error { return a.plugins.supervisor.Ready(ctx) }
+// WaitBrieflyForDriverHealth waits until the drivers have reported their health, for two seconds at most. An error is
+// the cause of the end of ctx.
+func (a *Agent) WaitBrieflyForDriverHealth(ctx context.Context) error {
+	return a.plugins.supervisor.WaitBrieflyForFirstReports(ctx)
+}
 
 // WaitAllPluginStatesReported waits without a timeout until plugins of every type have reported their state.
 func (a *Agent) WaitAllPluginStatesReported(ctx context.Context) error {
@@ -303,16 +309,16 @@ func (a *Agent) Run(ctx context.Context) {
 	var backgroundWG, reportsWG sync.WaitGroup
 	reportsWG.Go(func() { a.allocSync.Run(reporting, a.scheduler) })
 	backgroundWG.Go(func() { a.node.Run(ctx) })
-	backgroundWG.Go(func() { a.plugins.runBackgroundLoops(ctx, nodes.PreviousAllocsLoaded()) })
+	backgroundWG.Go(func() { a.plugins.runBackgroundLoops(ctx, nodes.StoredAllocsLoaded()) })
 	// The start and the stop of a plugin process load pages of the agent's program, which the next trim releases.
 	backgroundWG.Go(func() { a.plugins.watchPluginPIDs(ctx, trim.PostponeTrim) })
-	backgroundWG.Go(func() { a.allocNetworks.Run(ctx) })
+	backgroundWG.Go(func() { a.allocNetworks.RunDestroyRetriesAndRepairs(ctx) })
 	backgroundWG.Go(func() { a.outputLossReporter.run(ctx) })
 	backgroundWG.Go(func() { a.dataDirectory.maintainDiskReserve(ctx, a.node.Registered()) })
-	backgroundWG.Go(func() { a.node.Volumes().Restore(ctx) })
+	backgroundWG.Go(func() { a.node.VolumeManager().RestoreVolumesAndPlugins(ctx) })
 	backgroundWG.Go(func() {
 		onStep := func() {
-			a.scheduler.ClockStepped()
+			a.scheduler.RequestClockCheck()
 			a.identities.NotifyClockStep()
 		}
 		if err := clock.WatchSteps(ctx, onStep); err != nil {
@@ -334,7 +340,7 @@ func (a *Agent) Run(ctx context.Context) {
 			case <-ctx.Done():
 			case <-untilEnded.Done():
 			}
-			nodes.KillAllocsNotDestroyedInTime(untilEnded, func() {
+			nodes.ForceKillAllocsIfDestroyTimesOut(untilEnded, func() {
 				a.logger.Warn("a driver has not destroyed its ended tasks; the agent shuts down without it")
 			})
 		})
@@ -345,52 +351,52 @@ func (a *Agent) Run(ctx context.Context) {
 	endReports()
 	reportsWG.Wait()
 	if a.dataDirectory.isTemporary {
-		nodes.CollectAll() // also removes resources that hooks have created outside of the allocation directories
+		nodes.RemoveDirsOfAllEndedAllocs() // also removes resources that hooks have created outside of the allocation directories
 	}
 	if a.dataDirectory.isStateEphemeral {
 		settling, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 		defer cancel()
-		a.plugins.hookPlugins.RetryAllCleanups(settling)
+		a.plugins.hookPlugins.RetryCleanupsUntilNoneLeft(settling)
 		a.allocNetworks.DestroyUnused(settling)
 	}
 }
 
 // nodeRunnerConfig returns the configuration of the node runner. The node runner reports to trim when the agent is busy.
 func (a *Agent) nodeRunnerConfig(trim *memtrim.Trimmer) noderunner.Config {
-	limits := a.config.Limits
-	limits.NodeCPUMHz = int64(a.host.TotalCPUMHz)
+	limits := a.config.AllocRunnerLimits
+	limits.NodeCPUMHz = int64(a.host.UsableCPUMHz)
 	if limit, err := osprocess.DescriptorLimit(); err == nil {
 		limits.FileOperationLimiter = descriptors.NewLimiter(limit)
 	}
-	withoutDriver := taskEnderWithoutDriver{a.helperProcesses.keeper, a.config.FindTaskProcess}
+	withoutDriver := taskEnderWithoutDriver{a.helperProcesses.keeper, a.config.DecodeTaskProcess}
 	return noderunner.Config{
 		Source: a.allocSync,
-		AllocRunnerConfig: allocrunner.Config{
-			HostEnv:      taskenv.HostEnv(os.Environ(), a.config.EnvDenylist, a.config.EnvAllowlist),
-			Drivers:      a.plugins.supervisor,
-			LogCollector: a.helperProcesses.collector,
-			AllocDirRoot: a.dataDirectory.allocDirRoot(),
-			Store:        a.store,
-			Services:     a.store,
-			CheckResults: a.store,
-			HookFactory:  a.plugins.hookPlugins,
-			Identities:   a.identities,
-			TaskAPI:      a.taskAPI,
+		AllocRunnerTemplate: allocrunner.Config{
+			InheritedHostEnv: taskenv.FilterHostEnv(os.Environ(), a.config.EnvDenylist, a.config.EnvAllowlist),
+			Drivers:          a.plugins.supervisor,
+			LogCollector:     a.helperProcesses.logCollector,
+			AllocDirRoot:     a.dataDirectory.allocDirRoot(),
+			Store:            a.store,
+			Services:         a.store,
+			CheckResults:     a.store,
+			HookFactory:      a.plugins.hookPlugins,
+			Identities:       a.identities,
+			TaskAPI:          a.taskAPI,
 			Host: allocrunner.HostResources{
-				NewCgroupManager: newCgroupSelector(openCgroups(a.host, a.logger), a.plugins.supervisor.Plugins),
+				NewCgroupManager: newCgroupManagerSelector(openCgroups(a.host, a.logger), a.plugins.supervisor.Plugins),
 				NetworkManager:   a.allocNetworks,
 				DeviceReserver:   a.plugins.devices,
-				UserPool:         a.taskUsers,
+				DynamicUserPool:  a.taskUsers,
 				VariableReader:   variableReader(a.store),
 				FindVolume:       a.node.FindHostVolume,
 			},
-			Limits:                 limits,
-			NewTrace:               traceFunc(a.traceExporter),
-			EarlierRecords:         localnode.TaskRecords{Store: a.store},
-			Rebooted:               a.orphanCleaner.Rebooted,
-			EndTaskWithoutDriver:   withoutDriver.endTask,
-			AwaitExitWithoutDriver: withoutDriver.awaitExitWithoutDriver,
-			Logger:                 a.logger,
+			Limits:                    limits,
+			NewTrace:                  newAllocTraceFunc(a.traceExporter),
+			EarlierRecords:            localnode.TaskRecordReader{Store: a.store},
+			RebootedSinceEarlierAgent: a.orphanCleaner.Rebooted,
+			EndTaskWithoutDriver:      withoutDriver.endTask,
+			AwaitExitWithoutDriver:    withoutDriver.awaitExitWithoutDriver,
+			Logger:                    a.logger,
 		},
 		NodeForTasks: a.node.TaskEnvNode,
 		OnStopping:   trim.NotifyBusy,
@@ -410,8 +416,8 @@ func (a *Agent) nodeRunnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 	}
 }
 
-// traceFunc returns a function that returns the trace of an allocation, or nil if the exporter is nil.
-func traceFunc(e *otlp.Exporter) func(*api.Allocation) timeline.Trace {
+// newAllocTraceFunc returns a function that returns the trace of an allocation, or nil if the exporter is nil.
+func newAllocTraceFunc(e *otlp.TraceExporter) func(*api.Allocation) timeline.Trace {
 	if e == nil {
 		return nil
 	}
@@ -437,7 +443,16 @@ const cleanupTimeout = 10 * time.Second
 // Alloc returns the runner of an allocation, or nil if this node does not have it.
 func (a *Agent) Alloc(id string) *allocrunner.Runner {
 	if nodes := a.currentNodeRunner(); nodes != nil {
-		return nodes.Alloc(id)
+		return nodes.AllocRunner(id)
+	}
+	return nil
+}
+
+// TransitionsByTask returns the last transitions of each task of an allocation, as [noderunner.Runner.TransitionsByTask]
+// does.
+func (a *Agent) TransitionsByTask(allocID string) map[string][]tasksteps.Transition {
+	if nodes := a.currentNodeRunner(); nodes != nil {
+		return nodes.TransitionsByTask(allocID)
 	}
 	return nil
 }
@@ -446,7 +461,7 @@ func (a *Agent) Alloc(id string) *allocrunner.Runner {
 // for an unavailable driver: in that case the directory is removed later.
 func (a *Agent) GCAlloc(ctx context.Context, id string) error {
 	if nodes := a.currentNodeRunner(); nodes != nil {
-		return nodes.Collect(ctx, id)
+		return nodes.RemoveDirOfEndedAlloc(ctx, id)
 	}
 	return noderunner.ErrNotCollectable
 }
@@ -454,17 +469,17 @@ func (a *Agent) GCAlloc(ctx context.Context, id string) error {
 // GCEndedAllocs removes all ended allocations from the disk.
 func (a *Agent) GCEndedAllocs() {
 	if nodes := a.currentNodeRunner(); nodes != nil {
-		nodes.CollectAll()
+		nodes.RemoveDirsOfAllEndedAllocs()
 	}
 }
 
 // Reload applies the settings that can change while the agent runs: metadata, reservations and host volumes of the
 // node, limits of garbage collection, the plugins, and the rules for hooks. The caller must have
 // checked the rules with pluginhooks.CheckRulesAgainstCatalog.
-func (a *Agent) Reload(node localnode.Settings, gc noderunner.GCLimits, plugins *catalog.Catalog, rules []pluginhooks.Rule) {
+func (a *Agent) Reload(node localnode.Settings, gc noderunner.GCLimits, plugins *catalog.Catalog, rules []pluginhooks.OperatorRule) {
 	a.plugins.reload(plugins, rules)
 	if nodes := a.currentNodeRunner(); nodes != nil {
-		nodes.SetGCLimits(gc)
+		nodes.SetGCLimitsAndCheck(gc)
 	}
 	a.node.Reload(node)
 }
@@ -473,16 +488,16 @@ func (a *Agent) Reload(node localnode.Settings, gc noderunner.GCLimits, plugins 
 // does not wait.
 func (a *Agent) ForceKillAllocs() {
 	if nodes := a.currentNodeRunner(); nodes != nil {
-		nodes.KillAllocs()
+		nodes.ForceKillAllAllocs()
 	}
 }
 
-// KillUndestroyedAllocs waits until all tasks have ended; another call must have requested that. If a driver does not destroy its
-// ended tasks soon after that, KillUndestroyedAllocs calls onGiveUp, and Run no longer waits for the driver.
-// KillUndestroyedAllocs returns early when ctx is done.
-func (a *Agent) KillUndestroyedAllocs(ctx context.Context, onGiveUp func()) {
+// KillAllocsNotDestroyedInTime waits until all tasks have ended; another call must have requested that. If a driver
+// does not destroy its ended tasks soon after that, KillAllocsNotDestroyedInTime calls onGiveUp, and Run no longer
+// waits for the driver. KillAllocsNotDestroyedInTime returns early when ctx is done.
+func (a *Agent) KillAllocsNotDestroyedInTime(ctx context.Context, onGiveUp func()) {
 	if nodes := a.currentNodeRunner(); nodes != nil {
-		nodes.KillAllocsNotDestroyedInTime(ctx, onGiveUp)
+		nodes.ForceKillAllocsIfDestroyTimesOut(ctx, onGiveUp)
 	}
 }
 
@@ -518,7 +533,7 @@ func (a *Agent) Close() error {
 	}
 	remaining := new(remainingProcesses)
 	if a.helperProcesses.keeper != nil && !a.dataDirectory.isStateEphemeral {
-		remaining = a.processRetention.decideRemainingProcesses(a.currentNodeRunner(), a.helperProcesses.keeper, a.plugins.pidsWithoutTasks())
+		remaining = a.remainingProcessDecider.decideRemainingProcesses(a.currentNodeRunner(), a.helperProcesses.keeper, a.plugins.pidsWithoutTasks())
 	}
 	if a.plugins != nil {
 		a.plugins.close()
@@ -536,8 +551,8 @@ func (a *Agent) Close() error {
 		if keeperEnded {
 			errs = append(errs, a.helperProcesses.sockets.remove())
 		}
-		errs = append(errs, a.dataDirectory.unmountNosuidAllocDirs(keeperEnded))
+		errs = append(errs, a.dataDirectory.unmountNosuidAllocDirsIfUnused(keeperEnded))
 	}
-	errs = append(errs, a.dataDirectory.close())
+	errs = append(errs, a.dataDirectory.unlockAndRemoveIfTemporary())
 	return errors.Join(errs...)
 }

@@ -9,12 +9,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
 )
 
-// newCgroupSelector returns a function that selects the cgroup tree for a task. For tasks of builtin drivers
+// newCgroupManagerSelector returns a function that selects the cgroup tree for a task. For tasks of builtin drivers
 // without reserved cores the function returns nil, because these drivers create cgroups themselves in less
 // time.
-func newCgroupSelector(tree *cgroup.Hierarchy, plugins func() []supervisor.Plugin) func(driver string, cores int) runnerhooks.CgroupManager {
-	return func(driver string, cores int) runnerhooks.CgroupManager {
-		if cores > 0 {
+func newCgroupManagerSelector(tree *cgroup.Hierarchy, plugins func() []supervisor.PluginStatus) func(driver string, reservedCores int) runnerhooks.CgroupManager {
+	return func(driver string, reservedCores int) runnerhooks.CgroupManager {
+		if reservedCores > 0 {
 			return tree
 		}
 		for _, p := range plugins() {
@@ -29,8 +29,8 @@ func newCgroupSelector(tree *cgroup.Hierarchy, plugins func() []supervisor.Plugi
 // openCgroups returns the cgroup tree of this machine, and logs the reason if it has none for tasks.
 func openCgroups(host fingerprint.Host, logger hclog.Logger) *cgroup.Hierarchy {
 	var cores []int // ids of the cores for tasks; nil means all cores
-	if len(host.ReservedCores) > 0 {
-		for _, core := range host.ReservableCores {
+	if len(host.ReservedCoreIDs) > 0 {
+		for _, core := range host.ReservableCoreIDs {
 			cores = append(cores, int(core))
 		}
 	}

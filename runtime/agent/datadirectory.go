@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -23,12 +24,12 @@ type dataDirectory struct {
 	lock             *os.File // nil after close
 }
 
-// openDataDirectory creates the data directory if it is missing, and locks it. It fails with ErrInUse if
-// another agent has locked it. The caller must call close.
-func openDataDirectory(c Config) (*dataDirectory, error) {
+// makeAndLockDataDirectory creates the data directory if it is missing, and locks it. It fails with ErrInUse if
+// another agent has locked it, or if ctx ends during the wait for a lock. The caller must call close.
+func makeAndLockDataDirectory(ctx context.Context, c Config) (*dataDirectory, error) {
 	d := &dataDirectory{path: c.DataDir, isTemporary: c.DataDir == "", isStateEphemeral: c.EphemeralState || c.DataDir == ""}
-	if err := d.open(c.Logger); err != nil {
-		return nil, errors.Join(err, d.close())
+	if err := d.makeAndLock(ctx, c.Logger); err != nil {
+		return nil, errors.Join(err, d.unlockAndRemoveIfTemporary())
 	}
 	if os.Geteuid() == 0 {
 		d.mountAllocDirsNosuid(c)
@@ -36,10 +37,10 @@ func openDataDirectory(c Config) (*dataDirectory, error) {
 	return d, nil
 }
 
-func (d *dataDirectory) open(logger hclog.Logger) error {
+func (d *dataDirectory) makeAndLock(ctx context.Context, logger hclog.Logger) error {
 	var err error
 	if d.isTemporary {
-		d.path, d.lock, err = makeTemporaryDataDir(logger)
+		d.path, d.lock, err = makeAndLockTemporaryDataDir(ctx, logger)
 		if err != nil {
 			return err
 		}
@@ -54,7 +55,7 @@ func (d *dataDirectory) open(logger hclog.Logger) error {
 				return fmt.Errorf("data directory %s: %w, or choose another with -data-dir", d.path, err)
 			}
 		}
-		if d.lock, err = lockAfterKilledAgent(d.path); err != nil {
+		if d.lock, err = lockDataDirAfterKilledAgent(ctx, d.path); err != nil {
 			return err
 		}
 		if d.isStateEphemeral {
@@ -75,9 +76,9 @@ func (d *dataDirectory) open(logger hclog.Logger) error {
 // logs a warning if they have an effect nevertheless. It must be called before a file in the directory is opened.
 func (d *dataDirectory) mountAllocDirsNosuid(c Config) {
 	var err error
-	if c.AllowSetuid {
+	if c.AllowSetuidAndDevicesInAllocs {
 		err = errors.New(`the option "alloc_dir.allow_setuid" allows it`)
-	} else if err = allocdir.MountAllocsRoot(d.allocDirRoot()); err == nil && hasOwnMountNamespace() {
+	} else if err = allocdir.BindAllocsRootNosuidNodev(d.allocDirRoot()); err == nil && hasOwnMountNamespace() {
 		err = errors.New("the agent has a mount namespace of its own, so that other accounts do not see its mounts: have no option such as PrivateTmp= in its unit")
 	}
 	if err != nil {
@@ -96,9 +97,9 @@ func hasOwnMountNamespace() bool {
 	return err == nil && own != first
 }
 
-// unmountNosuidAllocDirs undoes mountAllocDirsNosuid if no task needs the mount: no task runs if tasksEnded is true, or if the
-// directory of the allocations is empty.
-func (d *dataDirectory) unmountNosuidAllocDirs(tasksEnded bool) error {
+// unmountNosuidAllocDirsIfUnused undoes mountAllocDirsNosuid if no task needs the mount: no task runs if tasksEnded is
+// true, or if the directory of the allocations is empty.
+func (d *dataDirectory) unmountNosuidAllocDirsIfUnused(tasksEnded bool) error {
 	if os.Geteuid() != 0 {
 		return nil
 	}
@@ -108,7 +109,7 @@ func (d *dataDirectory) unmountNosuidAllocDirs(tasksEnded bool) error {
 			return nil // the mount stays for the next agent
 		}
 	}
-	return allocdir.UnmountAllocsRoot(d.allocDirRoot())
+	return allocdir.RestrictAndUnmountAllocsRoot(d.allocDirRoot())
 }
 
 // denyOtherUsers makes the data directory inaccessible to other accounts. It is called if the agent is not root: then all
@@ -137,8 +138,8 @@ func (d *dataDirectory) denyOtherUsers() error {
 // allocDirRoot returns the directory that contains the alloc directories.
 func (d *dataDirectory) allocDirRoot() string { return filepath.Join(d.path, allocDir) }
 
-// cniCacheDir returns the directory in which the results of CNI plugins are cached.
-func (d *dataDirectory) cniCacheDir() string { return filepath.Join(d.path, "cni") }
+// cniCacheDir returns the directory in which the results of CNI plugins are cached, and their calls in progress recorded.
+func (d *dataDirectory) cniCacheDir() string { return filepath.Join(d.path, cniCacheDir) }
 
 // statePath returns the path of the state file. A foreground run and an agent have different state
 // files.
@@ -149,8 +150,8 @@ func (d *dataDirectory) statePath() string {
 	return filepath.Join(d.path, store.FileName)
 }
 
-// close unlocks the data directory; if it is temporary, close removes it. It may be called twice.
-func (d *dataDirectory) close() error {
+// unlockAndRemoveIfTemporary unlocks the data directory, and removes it if it is temporary. It may be called twice.
+func (d *dataDirectory) unlockAndRemoveIfTemporary() error {
 	if d.lock == nil {
 		return nil
 	}

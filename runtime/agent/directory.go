@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/filelock"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 )
 
@@ -23,18 +25,19 @@ var ErrInUse = errors.New("data directory is in use by another nomad-lite")
 const (
 	lockFile     = "lock"
 	allocDir     = "alloc"
+	cniCacheDir  = "cni"
 	keyringFile  = "keyring.json"
 	runStateFile = "run.db" // state of a foreground run, which deletes it at its end
 )
 
 // lockDataDir locks the data directory until all copies of the returned file are closed, and records this process in
-// the file for [keeper.DataDir.LockOwner]. With unix.LOCK_NB in flags it fails with ErrInUse instead of blocking.
-func lockDataDir(dataDir string, flags int) (*os.File, error) {
+// the file for [keeper.DataDir.LockOwner]. It fails with ErrInUse if another process has locked the directory.
+func lockDataDir(dataDir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dataDir, lockFile), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock data directory: %w", err)
 	}
-	if err := filelock.Lock(f, unix.LOCK_EX|flags); err != nil {
+	if err := filelock.Lock(f, unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		f.Close()
 		if errors.Is(err, filelock.ErrLocked) {
 			return nil, fmt.Errorf("%s: %w", dataDir, ErrInUse)
@@ -49,20 +52,33 @@ func lockDataDir(dataDir string, flags int) (*os.File, error) {
 	return f, nil
 }
 
-// lockAfterKilledAgent locks the data directory as lockDataDir does. It waits for a while if the agent that has locked the
-// directory is dead.
-func lockAfterKilledAgent(dataDir string) (*os.File, error) {
-	for end := time.Now().Add(filelock.KilledOwnerTimeout); ; time.Sleep(5 * time.Millisecond) {
-		f, err := lockDataDir(dataDir, unix.LOCK_NB)
-		if !errors.Is(err, ErrInUse) || time.Now().After(end) || isLockOwnerAlive(dataDir) {
+// lockDataDirAfterKilledAgent locks the data directory as lockDataDir does. It waits for a while if the agent that has
+// locked the directory is dead, but not after the end of ctx.
+func lockDataDirAfterKilledAgent(ctx context.Context, dataDir string) (*os.File, error) {
+	for end := time.Now().Add(filelock.KilledOwnerTimeout); ; {
+		f, err := lockDataDir(dataDir)
+		if !errors.Is(err, ErrInUse) || time.Now().After(end) || isLockOwnerAliveOrUnknown(dataDir) || wait.Sleep(ctx, lockRetryDelay) != nil {
 			return f, err
 		}
 	}
 }
 
-// isLockOwnerAlive reports whether the process that has locked the data directory is alive, or cannot be determined.
-func isLockOwnerAlive(dataDir string) bool {
-	dir, err := keeper.OpenDataDir(dataDir)
+// waitAndLockDataDir locks the data directory as lockDataDir does, and waits until the lock is free, or until ctx ends.
+func waitAndLockDataDir(ctx context.Context, dataDir string) (*os.File, error) {
+	for { // a blocking flock(2) cannot be cancelled
+		f, err := lockDataDir(dataDir)
+		if !errors.Is(err, ErrInUse) || wait.Sleep(ctx, lockRetryDelay) != nil {
+			return f, err
+		}
+	}
+}
+
+const lockRetryDelay = 5 * time.Millisecond
+
+// isLockOwnerAliveOrUnknown reports whether the process that has locked the data directory is alive, or cannot be
+// determined.
+func isLockOwnerAliveOrUnknown(dataDir string) bool {
+	dir, err := keeper.OpenOrCreateDataDir(dataDir)
 	if err != nil {
 		return true
 	}
@@ -81,11 +97,12 @@ func makeDirOrCheckOwner(dir string, mode fs.FileMode) error {
 	if !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	return checkDirBelongsToUser(dir)
+	return checkDirWritableOnlyByUser(dir)
 }
 
-// checkDirBelongsToUser returns an error if dir is not a directory, belongs to another user, or is writable for other users.
-func checkDirBelongsToUser(dir string) error {
+// checkDirWritableOnlyByUser returns an error if dir is not a directory, belongs to another user, or is writable for
+// other users.
+func checkDirWritableOnlyByUser(dir string) error {
 	var stat unix.Stat_t
 	if err := unix.Lstat(dir, &stat); err != nil {
 		return fmt.Errorf("%s: %w", dir, err)
@@ -130,7 +147,7 @@ func findDirAndSuffixedDirs(path string) []string {
 		if name != filepath.Base(path) && !strings.HasPrefix(name, filepath.Base(path)+".") {
 			continue
 		}
-		if dir := filepath.Join(filepath.Dir(path), name); checkDirBelongsToUser(dir) == nil {
+		if dir := filepath.Join(filepath.Dir(path), name); checkDirWritableOnlyByUser(dir) == nil {
 			ownedPaths = append(ownedPaths, dir)
 		}
 	}

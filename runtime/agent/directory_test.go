@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -19,6 +20,39 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 )
+
+// If a run and its keeper are killed, the next run kills the processes of the killed run before it removes the directory.
+func TestNextRunKillsProcessesOfKilledRun(t *testing.T) {
+	base := t.TempDir()
+	dir := filepath.Join(base, temporaryDirPrefix+"1")
+	if err := os.MkdirAll(filepath.Join(dir, allocDir, "8a1b2c3d-0000-4000-8000-000000000001"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	processes := map[string]*exec.Cmd{}
+	for name, variable := range map[string]string{
+		"plugin":       keeper.EnvSocket + "=" + keeper.SocketPath(dir),
+		"task":         "NOMAD_ALLOC_ID=8a1b2c3d-0000-4000-8000-000000000001",
+		"other plugin": keeper.EnvSocket + "=" + keeper.SocketPath(dir+"2"),
+	} {
+		cmd := exec.Command("sleep", "1000")
+		cmd.Env = []string{"PATH=" + os.Getenv("PATH"), variable}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+		processes[name] = cmd
+	}
+	removeAbandonedDataDirs(t.Context(), base, hclog.NewNullLogger())
+	if _, err := os.Lstat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("directory of the killed run: %v, want none", err)
+	}
+	for name, cmd := range processes {
+		p, err := osprocess.LookupID(cmd.Process.Pid)
+		if want := name == "other plugin"; err != nil || p.Alive() != want {
+			t.Errorf("%s is alive: %v, %v; want %v", name, p.Alive(), err, want)
+		}
+	}
+}
 
 // Another account that creates files of any type under the names that nomad-lite uses below /tmp does
 // not prevent users from running jobs.
@@ -49,16 +83,16 @@ func TestTakenTemporaryDirectory(t *testing.T) {
 			t.Fatalf("%v: %s", err, out)
 		}
 		t.Setenv("TMPDIR", dir)
-		first, held, err := makeTemporaryDataDir(hclog.NewNullLogger())
+		first, held, err := makeAndLockTemporaryDataDir(t.Context(), hclog.NewNullLogger())
 		if err != nil {
 			t.Errorf("%s: %v", squat, err)
 			continue
 		}
-		if err := checkDirBelongsToUser(filepath.Dir(first)); err != nil {
+		if err := checkDirWritableOnlyByUser(filepath.Dir(first)); err != nil {
 			t.Error(err)
 		}
 		held.Close() // as if the run was killed
-		second, held, err := makeTemporaryDataDir(hclog.NewNullLogger())
+		second, held, err := makeAndLockTemporaryDataDir(t.Context(), hclog.NewNullLogger())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -74,7 +108,7 @@ func TestTakenTemporaryDirectory(t *testing.T) {
 		if err := os.RemoveAll(path); err != nil {
 			t.Fatal(err)
 		}
-		third, held, err := makeTemporaryDataDir(hclog.NewNullLogger())
+		third, held, err := makeAndLockTemporaryDataDir(t.Context(), hclog.NewNullLogger())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -181,7 +215,7 @@ func TestTemporaryDirectoryIsPrivate(t *testing.T) {
 	}
 	t.Setenv("TMPDIR", base)
 	runAsUser(t, 4001, func() error {
-		dir, lock, err := makeTemporaryDataDir(hclog.NewNullLogger())
+		dir, lock, err := makeAndLockTemporaryDataDir(t.Context(), hclog.NewNullLogger())
 		if err != nil {
 			return err
 		}
@@ -199,19 +233,27 @@ func TestLockAfterKilledAgent(t *testing.T) {
 	if err := os.Chmod(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	agent, err := lockDataDir(dir, unix.LOCK_NB)
+	agent, err := lockDataDir(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	if _, err := lockAfterKilledAgent(dir); !errors.Is(err, ErrInUse) || time.Since(began) >= filelock.KilledOwnerTimeout {
+	if _, err := lockDataDirAfterKilledAgent(t.Context(), dir); !errors.Is(err, ErrInUse) || time.Since(began) >= filelock.KilledOwnerTimeout {
 		t.Errorf("beside a living agent: %v after %v", err, time.Since(began))
 	}
 	if err := keeper.WriteLockOwner(agent, osprocess.ID{PID: os.Getpid(), StartTime: 1}); err != nil {
 		t.Fatal(err)
 	}
+	interrupted, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := lockDataDirAfterKilledAgent(interrupted, dir); !errors.Is(err, ErrInUse) || time.Since(began) >= filelock.KilledOwnerTimeout {
+		t.Errorf("interrupted: %v after %v", err, time.Since(began))
+	}
+	if _, err := waitAndLockDataDir(interrupted, dir); !errors.Is(err, ErrInUse) {
+		t.Errorf("interrupted wait for the lock of another run: %v", err)
+	}
 	time.AfterFunc(100*time.Millisecond, func() { agent.Close() })
-	next, err := lockAfterKilledAgent(dir)
+	next, err := lockDataDirAfterKilledAgent(t.Context(), dir)
 	if err != nil {
 		t.Fatalf("after a killed agent: %v", err)
 	}

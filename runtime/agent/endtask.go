@@ -10,7 +10,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
-	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/taskdriver"
 )
 
 // TaskProcess is the main process of a task.
@@ -25,25 +25,25 @@ var errOOM = errors.New("OOM Killed")
 
 // taskEnderWithoutDriver ends tasks, and waits for their exits, without their drivers.
 type taskEnderWithoutDriver struct {
-	keeper          *keeper.Client
-	findTaskProcess func(driver string, state []byte) (TaskProcess, bool) // Config.FindTaskProcess; may be nil
+	keeper            *keeper.Client
+	decodeTaskProcess func(driver string, driverState []byte) (process TaskProcess, known bool) // Config.DecodeTaskProcess; may be nil
 }
 
 // endTask ends the processes of a task whose driver is unavailable. It implements
-// taskrunner.EndTaskFunc.
+// taskdriver.EndTaskWithoutDriverFunc.
 //
 // The keeper adopted the task when the task's plugin died, so the keeper has the exit status of
 // the main process, even if the main process has exited before the call.
-func (e taskEnderWithoutDriver) endTask(ctx context.Context, req taskrunner.EndTaskRequest) (taskrunner.EndTaskResult, error) {
+func (e taskEnderWithoutDriver) endTask(ctx context.Context, req taskdriver.EndTaskRequest) (taskdriver.EndTaskResult, error) {
 	found, err := osprocess.EndLeftovers(ctx, req.AllocID, req.Task)
-	result := taskrunner.EndTaskResult{FoundProcesses: len(found) > 0}
+	result := taskdriver.EndTaskResult{FoundProcesses: len(found) > 0}
 	if err != nil {
 		return result, err
 	}
-	if !req.TasksAreHostProcesses || req.Handle == nil || e.findTaskProcess == nil {
+	if !req.TasksAreHostProcesses || req.Handle == nil || e.decodeTaskProcess == nil {
 		return result, nil
 	}
-	main, known := e.findTaskProcess(req.Driver, req.Handle.DriverState)
+	main, known := e.decodeTaskProcess(req.Driver, req.Handle.DriverState)
 	if !known {
 		return result, nil
 	}
@@ -62,10 +62,11 @@ func (e taskEnderWithoutDriver) endTask(ctx context.Context, req taskrunner.EndT
 	return result, nil
 }
 
-// awaitExitWithoutDriver implements taskrunner.AwaitExitFunc. The keeper adopted the task when its plugin died.
+// awaitExitWithoutDriver implements taskdriver.AwaitExitWithoutDriverFunc. The keeper adopted the task when its plugin
+// died.
 func (e taskEnderWithoutDriver) awaitExitWithoutDriver(ctx context.Context, driverName string, handle *driver.Handle) (*driver.ExitResult, error) {
-	if e.findTaskProcess != nil {
-		if main, known := e.findTaskProcess(driverName, handle.DriverState); known {
+	if e.decodeTaskProcess != nil {
+		if main, known := e.decodeTaskProcess(driverName, handle.DriverState); known {
 			return e.waitProcessExit(ctx, main)
 		}
 	}

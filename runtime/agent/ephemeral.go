@@ -19,7 +19,7 @@ import (
 // cannot use such a directory: when the run ends, it would end the keeper of the agent and the agent's tasks. A foreground run has
 // a separate state file, so all allocations in the file store.FileName belong to an agent.
 func checkNoAllocsOfPermanentAgent(dataDir string) error {
-	contents, err := store.Inspect(filepath.Join(dataDir, store.FileName))
+	contents, err := store.InspectFile(filepath.Join(dataDir, store.FileName))
 	if errors.Is(err, fs.ErrNotExist) {
 		contents, err = new(store.FileContents), nil
 	}
@@ -32,15 +32,15 @@ func checkNoAllocsOfPermanentAgent(dataDir string) error {
 	}
 	if ids := recordedAllocIDs(contents); len(ids) > 0 {
 		return fmt.Errorf("data directory %s: it belongs to an agent with %d allocations (%s), whose tasks would end with this run\n%s",
-			dataDir, len(ids), strings.Join(abbreviateIDs(ids), ", "), remedyText)
+			dataDir, len(ids), strings.Join(abbreviateFirstThreeIDs(ids), ", "), remedyText)
 	}
-	ids, err := findAllocsWithoutRecord(dataDir, contents)
+	ids, err := findUnrecordedAllocIDs(dataDir, contents)
 	if err != nil {
 		return fmt.Errorf("data directory %s: tasks of an agent, which would end with this run, can run in it: %w", dataDir, err)
 	}
 	if len(ids) > 0 {
 		return fmt.Errorf("data directory %s: it has %d allocations (%s) whose agent has lost its state file, and whose tasks would end with this run\nuse another directory, or start the agent once with -adopt-unknown or -end-unknown",
-			dataDir, len(ids), strings.Join(abbreviateIDs(ids), ", "))
+			dataDir, len(ids), strings.Join(abbreviateFirstThreeIDs(ids), ", "))
 	}
 	return nil
 }
@@ -55,18 +55,18 @@ func recordedAllocIDs(contents *store.FileContents) []string {
 		}
 	}
 	for _, prefix := range []string{state.PendingRemovalPrefix, state.UnknownAllocPrefix} {
-		for id := range contents.AgentRecords(prefix) {
+		for id := range contents.AgentRecordsByNameSuffix(prefix) {
 			ids[id] = true
 		}
 	}
 	return slices.Sorted(maps.Keys(ids))
 }
 
-// findAllocsWithoutRecord returns the ids of the allocations in a data directory whose tasks can belong to an agent, although the
-// agent's state has no allocations. These are allocations with running processes and, if the state file of the directory's agent was
-// removed or emptied, all allocations, because their tasks can be containers. The result is empty after a killed foreground run, whose
-// tasks belong to no agent.
-func findAllocsWithoutRecord(dataDir string, contents *store.FileContents) (ids []string, err error) {
+// findUnrecordedAllocIDs returns the ids of the allocations in a data directory whose tasks can belong to an agent,
+// although the agent's state has no allocations. These are allocations with running processes and, if the state file of
+// the directory's agent was removed or emptied, all allocations, because their tasks can be containers. The result is
+// empty after a killed foreground run, whose tasks belong to no agent.
+func findUnrecordedAllocIDs(dataDir string, contents *store.FileContents) (ids []string, err error) {
 	if _, err := os.Lstat(filepath.Join(dataDir, runStateFile)); err == nil {
 		return nil, nil
 	}
@@ -77,7 +77,7 @@ func findAllocsWithoutRecord(dataDir string, contents *store.FileContents) (ids 
 	if err != nil {
 		return nil, err
 	}
-	isStateLost := readOwnerFile(dataDir) != nil && contents.AgentRecords(state.DirectoryOwnerName)[""] == nil
+	isStateLost := readOwnerFileOrNil(dataDir) != nil && contents.AgentRecordsByNameSuffix(state.DirectoryOwnerName)[""] == nil
 	tasks, err := osprocess.AllTaskEnvIDs()
 	if err != nil {
 		return nil, err
@@ -94,8 +94,9 @@ func findAllocsWithoutRecord(dataDir string, contents *store.FileContents) (ids 
 	return ids, nil
 }
 
-// abbreviateIDs returns the first eight characters of the first three ids, followed by "…" if there are more ids.
-func abbreviateIDs(ids []string) (short []string) {
+// abbreviateFirstThreeIDs returns the first eight characters of the first three ids, followed by "…" if there are more
+// ids.
+func abbreviateFirstThreeIDs(ids []string) (short []string) {
 	for _, id := range ids[:min(len(ids), 3)] {
 		short = append(short, id[:min(len(id), 8)])
 	}

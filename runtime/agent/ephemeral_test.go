@@ -63,7 +63,7 @@ func TestRunRefusesTasksOfAgent(t *testing.T) {
 			"1 allocations (0d6a2d65) whose agent has lost its state file"},
 		"the agent was here, and its tasks have ended": {otherID, func(t *testing.T, dir string) {
 			write(t, dir, keeper.OwnerFile)
-			putMeta(t, dir, state.DirectoryOwnerName, &state.DirectoryOwner{ID: "i"})
+			putMeta(t, dir, state.DirectoryOwnerName, &state.DirectoryOwner{StateID: "i"})
 		}, ""},
 		"the agent has recorded an unknown allocation": {otherID, func(t *testing.T, dir string) { putMeta(t, dir, state.UnknownAllocPrefix+otherID, true) },
 			"it belongs to an agent with 1 allocations (0d6a2d65)"},

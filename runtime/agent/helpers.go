@@ -23,9 +23,9 @@ var keeperArgs = []string{argv0, keeper.CommandName}
 type helperProcesses struct {
 	dataDirectory *dataDirectory
 	onOutputLoss  func(logs.OutputLoss)
-	sockets       *socketDir      // nil before start
-	keeper        *keeper.Client  // nil until the keeper runs
-	collector     *logs.Collector // nil until the log collector runs
+	sockets       *socketDir            // nil before start
+	keeper        *keeper.Client        // nil until the keeper runs
+	logCollector  *logs.CollectorClient // nil until the log collector runs
 	logger        hclog.Logger
 }
 
@@ -33,7 +33,7 @@ type helperProcesses struct {
 // an error.
 func (h *helperProcesses) start(ctx context.Context) (err error) {
 	d := h.dataDirectory
-	if h.sockets, err = openSocketDir(d.path, h.logger); err != nil {
+	if h.sockets, err = makeAndOpenSocketDir(d.path, h.logger); err != nil {
 		return err
 	}
 	h.keeper, err = keeper.ConnectOrStart(ctx, keeper.Config{
@@ -53,12 +53,12 @@ func (h *helperProcesses) start(ctx context.Context) (err error) {
 			return fmt.Errorf("hand the lock to the keeper: %w", err)
 		}
 	}
-	h.collector, err = logs.New(logs.Config{
-		Keeper:        h.keeper,
-		DataDir:       d.path,
-		CollectorArgs: []string{argv0, "log-collector"},
-		OnLoss:        h.onOutputLoss,
-		Logger:        h.logger,
+	h.logCollector, err = logs.New(logs.Config{
+		Keeper:         h.keeper,
+		DataDir:        d.path,
+		CollectorArgv:  []string{argv0, "log-collector"},
+		OnLossOrResume: h.onOutputLoss,
+		Logger:         h.logger,
 	})
 	if err != nil {
 		return fmt.Errorf("start log collector: %w", err)
@@ -78,12 +78,12 @@ func (h *helperProcesses) stopWatchingSockets() {
 // record in the state run, the keeper shuts down after these have exited.
 func (h *helperProcesses) close(remaining *remainingProcesses) (keeperEnded bool, err error) {
 	var errs []error
-	if h.collector != nil {
-		errs = append(errs, h.collector.Close())
+	if h.logCollector != nil {
+		errs = append(errs, h.logCollector.Close())
 	}
 	if h.keeper != nil {
 		var err error
-		keeperEnded, err = h.shutDownKeeper(remaining)
+		keeperEnded, err = h.shutDownKeeperUnlessTasksMayRun(remaining)
 		errs = append(errs, err, h.keeper.Close())
 	}
 	if h.sockets != nil {
@@ -95,22 +95,23 @@ func (h *helperProcesses) close(remaining *remainingProcesses) (keeperEnded bool
 // keeperTimeout is the timeout for requests to the keeper while the agent shuts down.
 const keeperTimeout = 5 * time.Second
 
-// shutDownKeeper shuts down the keeper and all its descendants, unless tasks may run. keeperEnded reports whether it has shut
-// down the keeper.
-func (h *helperProcesses) shutDownKeeper(remaining *remainingProcesses) (keeperEnded bool, err error) {
+// shutDownKeeperUnlessTasksMayRun shuts down the keeper and all its descendants, unless tasks may run. keeperEnded
+// reports whether it has shut down the keeper.
+func (h *helperProcesses) shutDownKeeperUnlessTasksMayRun(remaining *remainingProcesses) (keeperEnded bool, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), keeperTimeout)
 	defer cancel()
 	if !h.dataDirectory.isStateEphemeral {
 		if remaining.taskMayRun {
 			return false, nil
 		}
-		// A plugin that has exited since processRetention.decideRemainingProcesses was called may have left a process behind.
-		parents, err := h.keeper.ListProcessesWithLivingChildren(ctx)
+		// A plugin that has exited since remainingProcessDecider.decideRemainingProcesses was called may have left a process
+		// behind.
+		parents, err := h.keeper.ListProcessesThatMayHaveTasks(ctx)
 		if err != nil {
 			return false, nil // the keeper may have tasks, so it continues
 		}
 		if len(parents) > 0 {
-			return false, h.keeper.ExitWhenNoTasks(ctx)
+			return false, h.keeper.RequestExitWhenNoTasks(ctx)
 		}
 	}
 	if err := h.keeper.SetEphemeral(ctx); err != nil {

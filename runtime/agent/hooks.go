@@ -22,21 +22,22 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// loadHookTokenKey returns the key of the capability tokens of hooks, which is stored in the state. It creates a new key if
-// no key is stored, or if the stored key is unreadable, so that the store has moved it into the quarantine.
-func loadHookTokenKey(s *store.Store, logger hclog.Logger) hostservice.CapabilityKey {
-	var storedKey state.HookKey
-	known, err := s.Snapshot().AgentRecord(state.HookKeyName, &storedKey)
+// loadOrCreateHookTokenKey returns the key of the capability tokens of hooks, which is stored in the state. It creates
+// a new key if no key is stored, or if the stored key is unreadable, so that the store has moved it into the
+// quarantine.
+func loadOrCreateHookTokenKey(s *store.Store, logger hclog.Logger) hostservice.CapabilityTokenKey {
+	var storedKey state.HookTokenSigningKey
+	known, err := s.Snapshot().ReadAgentRecord(state.HookKeyName, &storedKey)
 	if err == nil && known {
-		return hostservice.CapabilityKey(storedKey)
+		return hostservice.CapabilityTokenKey(storedKey)
 	}
 	if err != nil {
 		logger.Warn("the key of the hooks' capability tokens is replaced; hooks use their old tokens in vain until the next call", "error", err)
 	}
-	key := make(hostservice.CapabilityKey, state.HookKeySize)
+	key := make(hostservice.CapabilityTokenKey, state.HookKeySize)
 	rand.Read(key) // never fails
 	s.UpdateInNextTransaction(func(tx *store.Txn) error {
-		tx.PutAgentRecord(state.HookKeyName, state.HookKey(key))
+		tx.PutAgentRecord(state.HookKeyName, state.HookTokenSigningKey(key))
 		return nil
 	})
 	if _, err := s.Update(context.Background(), func(*store.Txn) error { return nil }); err != nil {
@@ -45,19 +46,19 @@ func loadHookTokenKey(s *store.Store, logger hclog.Logger) hostservice.Capabilit
 	return key
 }
 
-// startHookService creates the set of hook plugins and starts the host service that hooks call. The function alloc returns
-// the runner of an allocation, or nil if the node does not have the allocation.
-func (p *pluginManager) startHookService(c Config, s *store.Store, sockets *socketDir, alloc func(id string) *allocrunner.Runner) error {
-	key := loadHookTokenKey(s, p.logger)
+// createHookPluginsAndHostService creates the set of hook plugins and starts the host service that hooks call. The
+// function allocRunner returns the runner of an allocation, or nil if the node does not have the allocation.
+func (p *pluginManager) createHookPluginsAndHostService(c Config, s *store.Store, sockets *socketDir, allocRunner func(id string) *allocrunner.Runner) error {
+	key := loadOrCreateHookTokenKey(s, p.logger)
 	p.hookPlugins = pluginhooks.New(pluginhooks.Config{
-		FindHook: func(ctx context.Context, name string, until time.Time) (pluginhooks.RemoteHook, *hook.Description, error) {
+		FindOrLaunchHook: func(ctx context.Context, name string, until time.Time) (pluginhooks.RemoteHook, *hook.Description, error) {
 			client, takes, err := p.supervisor.Hook(ctx, name, until)
 			if err != nil {
 				return nil, nil, err
 			}
 			return client, takes, nil
 		},
-		KnownHooks: func() map[string]*hook.Description {
+		LaunchedHooksByName: func() map[string]*hook.Description {
 			known := make(map[string]*hook.Description)
 			for _, running := range p.supervisor.Plugins() {
 				if running.Serves.Type == base.TypeHook && running.HookDescription != nil && running.SupersededBy == "" {
@@ -66,21 +67,21 @@ func (p *pluginManager) startHookService(c Config, s *store.Store, sockets *sock
 			}
 			return known
 		},
-		ExpectedAllAllocsHooks: p.knownPluginInfos.hooksOfAllAllocsStillStarting,
-		PluginsOfUnknownType:   p.knownPluginInfos.neverReportedPlugins,
-		Rules:                  c.Hooks,
-		LimitsOfBuiltinHook:    c.BuiltinHookLimits,
-		NewCapabilityToken:     key.NewCapabilityToken,
-		CleanupStore:           hookCleanupStore{s, p.logger},
-		NoCallTimeouts:         c.NoPluginTimeouts,
-		Logger:                 p.logger,
+		UnlaunchedAllAllocsHooks: p.pluginInfoTracker.hooksOfAllAllocsStillStarting,
+		PluginsOfUnknownType:     p.pluginInfoTracker.neverReportedPlugins,
+		Rules:                    c.HookRules,
+		LimitsByBuiltinHook:      c.SettingsByBuiltinHook,
+		NewCapabilityToken:       key.NewCapabilityToken,
+		CleanupStore:             hookCleanupStore{s, p.logger},
+		NoCallTimeouts:           c.NoPluginTimeouts,
+		Logger:                   p.logger,
 	})
 	listener, err := sockets.listenForHooks()
 	if err != nil {
 		return err
 	}
-	p.hookService = hostservice.Serve(hostservice.Config{
-		Listener: listener, CapabilityKey: key, AllocRunner: alloc, PreviousAllocsLoaded: p.previousAllocsListed, Store: s, Logger: p.logger.Named("hostservice"),
+	p.hookService = hostservice.StartHostService(hostservice.Config{
+		Listener: listener, CapabilityKey: key, FindAllocRunner: allocRunner, PreviousAllocsLoaded: p.previousAllocsListed, Store: s, Logger: p.logger.Named("hostservice"),
 	})
 	return nil
 }
@@ -92,14 +93,14 @@ const missingHookHint = "give the directory of its program with -plugin-dir, for
 // that does not exist, that is never called at this place of a job, or that rejects the configuration.
 // The errors in unreachable are about hooks that were not reachable. checkHookAttachments waits for plugins
 // that are starting.
-func (p *pluginManager) checkHookAttachments(ctx context.Context, job *api.Job) (faults []admission.HookFault, unreachable []error) {
+func (p *pluginManager) checkHookAttachments(ctx context.Context, job *api.Job) (faults []admission.HookAttachmentFault, unreachable []error) {
 	for _, at := range model.HookAttachments(job) {
 		if at.Hook == "" {
-			faults = append(faults, admission.HookFault{Attachment: at, Err: fmt.Errorf("the name of a hook is missing: write %sNAME", model.HookPrefix)})
+			faults = append(faults, admission.HookAttachmentFault{Attachment: at, Err: fmt.Errorf("the name of a hook is missing: write %sNAME", model.HookPrefix)})
 			continue
 		}
 		if err := pluginhooks.CheckNotBuiltinBlockHook(at.Hook); err != nil {
-			faults = append(faults, admission.HookFault{Attachment: at, Err: err})
+			faults = append(faults, admission.HookAttachmentFault{Attachment: at, Err: err})
 			continue
 		}
 		missing := false
@@ -110,15 +111,15 @@ func (p *pluginManager) checkHookAttachments(ctx context.Context, job *api.Job) 
 			err = fmt.Errorf("%w; %s, or remove meta %s%s", err, missingHookHint, model.HookPrefix, at.Hook)
 		case err != nil:
 			unreachable = append(unreachable, err)
-			err = pluginhooks.CheckAttachmentSyntax(at.Config)
+			err = pluginhooks.CheckAttachmentSyntax(at.ConfigJSON)
 		default:
-			err = p.hookPlugins.CheckAttachment(job, at, takes.Schema)
+			err = p.hookPlugins.ValidateAttachmentConfig(job, at, takes.AttachmentSchema)
 			if err == nil && at.Task != "" {
-				err = pluginhooks.CheckTaskAttachment(at.Hook, at.Config, takes)
+				err = pluginhooks.CheckTaskAttachmentPoints(at.Hook, at.ConfigJSON, takes)
 			}
 		}
 		if err != nil {
-			faults = append(faults, admission.HookFault{Attachment: at, IsHookMissing: missing, Err: err})
+			faults = append(faults, admission.HookAttachmentFault{Attachment: at, IsHookMissing: missing, Err: err})
 		}
 	}
 	return faults, unreachable
@@ -134,12 +135,12 @@ type hookCleanupStore struct {
 	logger hclog.Logger
 }
 
-// List implements pluginhooks.CleanupStore.
-func (s hookCleanupStore) List() (list []state.PendingCleanup) {
+// ListDeletingExpired implements pluginhooks.CleanupStore.
+func (s hookCleanupStore) ListDeletingExpired() (list []state.PendingCleanup) {
 	snapshot := s.store.Snapshot()
 	for _, name := range snapshot.AgentRecordNames(state.CleanupPrefix) {
 		var record state.CleanupRecord
-		known, err := snapshot.AgentRecord(name, &record)
+		known, err := snapshot.ReadAgentRecord(name, &record)
 		if err != nil || !known {
 			continue // the record is unreadable and the store quarantines it, or it was deleted meanwhile
 		}
@@ -164,10 +165,10 @@ func (s hookCleanupStore) List() (list []state.PendingCleanup) {
 }
 
 // storeRetryDeadline stores cleanup.Until, the end of the retries of a cleanup, unless the record was deleted since the caller has read
-// it. If the write fails, the next call of List sets a later end.
+// it. If the write fails, the next call of ListDeletingExpired sets a later end.
 func (s hookCleanupStore) storeRetryDeadline(name string, cleanup state.PendingCleanup) {
 	_, err := s.store.Update(context.Background(), func(tx *store.Txn) error {
-		if known, err := tx.AgentRecord(name, new(state.CleanupRecord)); err != nil || !known {
+		if known, err := tx.ReadAgentRecord(name, new(state.CleanupRecord)); err != nil || !known {
 			return err
 		}
 		tx.PutAgentRecord(name, state.NewCleanupRecord(cleanup))

@@ -11,9 +11,9 @@ import (
 // allocNetworkStore stores the networks of allocations in the state.
 type allocNetworkStore struct{ store *store.Store }
 
-var _ network.RecordStore = allocNetworkStore{}
+var _ network.NetworkRecordStore = allocNetworkStore{}
 
-// Networks implements network.RecordStore.
+// Networks implements network.NetworkRecordStore.
 func (n allocNetworkStore) Networks() (list []state.AllocNetwork) {
 	for _, name := range n.store.Snapshot().AgentRecordNames(state.NetworkPrefix) {
 		if record := n.readNetwork(name); record != nil {
@@ -23,7 +23,7 @@ func (n allocNetworkStore) Networks() (list []state.AllocNetwork) {
 	return list
 }
 
-// Network implements network.RecordStore.
+// Network implements network.NetworkRecordStore.
 func (n allocNetworkStore) Network(allocID string) *state.AllocNetwork {
 	return n.readNetwork(state.NetworkPrefix + allocID)
 }
@@ -32,13 +32,13 @@ func (n allocNetworkStore) Network(allocID string) *state.AllocNetwork {
 // unreadable, so that the store quarantines it.
 func (n allocNetworkStore) readNetwork(key string) *state.AllocNetwork {
 	var record state.NetworkRecord
-	if known, err := n.store.Snapshot().AgentRecord(key, &record); err != nil || !known {
+	if known, err := n.store.Snapshot().ReadAgentRecord(key, &record); err != nil || !known {
 		return nil
 	}
 	return new(record.AllocNetwork())
 }
 
-// PutNetwork implements network.RecordStore.
+// PutNetwork implements network.NetworkRecordStore.
 func (n allocNetworkStore) PutNetwork(record state.AllocNetwork) error {
 	_, err := n.store.Update(context.Background(), func(tx *store.Txn) error {
 		tx.PutAgentRecord(state.NetworkPrefix+record.AllocID, state.NewNetworkRecord(record))
@@ -47,7 +47,7 @@ func (n allocNetworkStore) PutNetwork(record state.AllocNetwork) error {
 	return err
 }
 
-// DeleteNetwork implements network.RecordStore.
+// DeleteNetwork implements network.NetworkRecordStore.
 func (n allocNetworkStore) DeleteNetwork(allocID string) error {
 	_, err := n.store.Update(context.Background(), func(tx *store.Txn) error {
 		tx.DeleteAgentRecord(state.NetworkPrefix + allocID)
@@ -56,7 +56,7 @@ func (n allocNetworkStore) DeleteNetwork(allocID string) error {
 	return err
 }
 
-// HasAllocation implements network.RecordStore.
+// HasAllocation implements network.NetworkRecordStore.
 func (n allocNetworkStore) HasAllocation(id string) bool {
 	return n.store.Snapshot().Allocation(nil, id) != nil
 }

@@ -38,19 +38,20 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	if limit, err := osprocess.RaiseOwnDescriptorLimit(); err != nil {
 		a.logger.Debug("limit of open files not raised", "limit", limit, "error", err)
 	}
-	if rules := a.config.Hooks; len(rules) > 0 {
+	if rules := a.config.HookRules; len(rules) > 0 {
 		if err := pluginhooks.CheckRulesAgainstCatalog(rules, a.config.Plugins.Entries()); err != nil {
 			return err
 		}
 	}
-	if a.dataDirectory, err = openDataDirectory(a.config); err != nil {
+	if a.dataDirectory, err = makeAndLockDataDirectory(ctx, a.config); err != nil {
 		return err
 	}
 	a.outputLossReporter = newOutputLossReporter(a)
 	a.helperProcesses = &helperProcesses{dataDirectory: a.dataDirectory, onOutputLoss: a.outputLossReporter.reportLoss, logger: a.logger}
-	if err := a.openState(); err != nil {
+	if err := a.openState(ctx); err != nil {
 		return err
 	}
+	ctx = context.WithoutCancel(ctx) // after the waits for locks, the caller shuts the agent down in order
 	if err := a.startHelpers(ctx); err != nil {
 		return err
 	}
@@ -58,9 +59,9 @@ func (a *Agent) open(ctx context.Context) (err error) {
 }
 
 // openState opens the state, and checks that the data directory owns the tasks in the state.
-func (a *Agent) openState() (err error) {
+func (a *Agent) openState(ctx context.Context) (err error) {
 	d := a.dataDirectory
-	if a.store, err = openStore(d, a.config.Version, a.logger); err != nil {
+	if a.store, err = openStore(ctx, d, a.config.Version, a.logger); err != nil {
 		return err
 	}
 	pool := newUserPool(a.store, a.config.DynamicUsers, a.logger)
@@ -69,15 +70,15 @@ func (a *Agent) openState() (err error) {
 	}
 	a.allocSync = localnode.NewAllocSync(a.store, a.logger)
 	a.orphanCleaner = &orphans.Cleaner{
-		Store: a.store, AllocDirRoot: d.allocDirRoot(), Rebooted: detectReboot(a.store, a.logger), Logger: a.logger,
-		StateWasEphemeral: d.isStateEphemeral, EndTasksOfUnknownAllocs: a.config.EndUnknownTasks,
+		Store: a.store, AllocDirRoot: d.allocDirRoot(), Rebooted: detectAndRecordReboot(a.store, a.logger), Logger: a.logger,
+		StateWasEphemeral: d.isStateEphemeral, EndTasksOfUnknownAllocs: a.config.EndTasksWithoutRecord,
 		OnProcessLeftRunning: func(allocID, task string, p osprocess.ID) { reserveUserOfProcess(pool, allocID, task, p) },
 	}
-	a.processRetention = &processRetention{store: a.store, orphanCleaner: a.orphanCleaner, logger: a.logger}
+	a.remainingProcessDecider = &remainingProcessDecider{store: a.store, orphanCleaner: a.orphanCleaner, logger: a.logger}
 	if d.isStateEphemeral {
 		return nil
 	}
-	a.dataDirIdentity, err = openDataDirIdentity(d, a.store, a.processRetention.tasksMayRun(), a.config.ClaimTasksAsCopy, findRunningDirWithSameID, a.logger)
+	a.dataDirIdentity, err = verifyAndLoadDataDirIdentity(d, a.store, a.remainingProcessDecider.tasksMayRun(), a.config.ClaimTasksOfCopiedDataDir, findRunningDirWithSameID, a.logger)
 	return err
 }
 
@@ -86,7 +87,7 @@ func (a *Agent) startHelpers(ctx context.Context) error {
 	if err := a.helperProcesses.start(ctx); err != nil || a.dataDirIdentity == nil {
 		return err
 	}
-	if err := a.dataDirIdentity.storeAsOwner(ctx, a.helperProcesses.keeper.KeeperProcess()); err != nil {
+	if err := a.dataDirIdentity.storeAsOwner(ctx, a.helperProcesses.keeper.Status().KeeperProcess); err != nil {
 		a.logger.Error("owner of the data directory not recorded", "error", err)
 	}
 	return nil
@@ -94,15 +95,15 @@ func (a *Agent) startHelpers(ctx context.Context) error {
 
 // openNodeAndPlugins fingerprints the machine, creates the scheduler, the task API and the node, and starts the plugins.
 func (a *Agent) openNodeAndPlugins(ctx context.Context) (err error) {
-	nodeID := localnode.LoadNodeID(a.store)
+	nodeID := localnode.LoadOrNewNodeID(a.store)
 	a.scheduler = a.newScheduler(nodeID)
 	settings := a.config.Node
 	a.host = settings.Fingerprint(fingerprint.Options{DataDir: a.dataDirectory.path, AgentVersion: a.config.Version}, a.logger)
-	a.hostSampler.Dir, a.hostSampler.MHz = a.dataDirectory.allocDirRoot(), a.host.TotalCPUMHz
+	a.hostSampler.Dir, a.hostSampler.MHz = a.dataDirectory.allocDirRoot(), a.host.UsableCPUMHz
 	settings = settings.WithDefaults(a.host.Hostname)
 	settings.Networks.CNICacheDir = a.dataDirectory.cniCacheDir()
 	settings.FingerprintNetworks(ctx, &a.host, a.logger)
-	settings.Networks.Bridge.AddressesOnlyForHostIPPorts = a.host.OtherHostNetworkAddresses()
+	settings.Networks.Bridge.AddressesForwardingOnlyHostIPPorts = a.host.HostNetworkAddressesExceptIP()
 	a.identities = identity.NewIssuer(identity.Config{Store: a.store, Region: settings.Region, IssuerURL: a.config.OIDCIssuer})
 	if err := a.identities.DeleteOrphanedTokens(ctx); err != nil {
 		a.logger.Warn("tokens of removed allocations stay in the state until the next start", "error", err)
@@ -111,28 +112,28 @@ func (a *Agent) openNodeAndPlugins(ctx context.Context) (err error) {
 		return err
 	}
 	if a.config.OTLP.IsExportEnabled() {
-		a.traceExporter, err = otlp.New(a.config.OTLP, otlp.AgentFacts{
+		a.traceExporter, err = otlp.NewTraceExporter(a.config.OTLP, otlp.AgentFacts{
 			Version: a.config.Version, NodeID: nodeID, NodeName: settings.Name, Datacenter: settings.Datacenter, Region: settings.Region, HostName: a.host.Hostname,
 		}, a.logger)
 		if err != nil {
 			return err
 		}
 	}
-	return a.startPlugins(ctx, nodeID, settings)
+	return a.createNodeAndStartPlugins(ctx, nodeID, settings)
 }
 
 // openStore opens the state of a data directory.
-func openStore(d *dataDirectory, version string, logger hclog.Logger) (*store.Store, error) {
-	config := store.Config{Path: d.statePath(), BuildVersion: version, Logger: logger, TemporaryKeys: d.isStateEphemeral, OnWrite: metrics.ObserveStoreWrite}
-	// An agent also removes the state file of a killed foreground run: findAllocsWithoutRecord, which the next foreground run
-	// calls, would take the agent's tasks for tasks of the killed run.
+func openStore(ctx context.Context, d *dataDirectory, version string, logger hclog.Logger) (*store.Store, error) {
+	config := store.Config{StateFilePath: d.statePath(), BuildVersion: version, Logger: logger, TemporaryKeys: d.isStateEphemeral, OnWrite: metrics.ObserveStoreWrite}
+	// An agent also removes the state file of a killed foreground run: findUnrecordedAllocIDs, which the next foreground
+	// run calls, would take the agent's tasks for tasks of the killed run.
 	if err := os.Remove(filepath.Join(d.path, runStateFile)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("remove old state: %w", err)
 	}
 	if !d.isStateEphemeral {
-		config.KeyFile, config.ReserveSpace = filepath.Join(d.path, keyringFile), true
+		config.KeyFile, config.ReserveDiskSpace = filepath.Join(d.path, keyringFile), true
 	}
-	s, err := store.Open(config)
+	s, err := store.Open(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("open state: %w", err)
 	}
@@ -144,17 +145,17 @@ func (a *Agent) newScheduler(nodeID string) *scheduler.Scheduler {
 	return scheduler.New(scheduler.Config{
 		Store:  a.store,
 		NodeID: nodeID,
-		Env: scheduler.Env{
-			NewID:         uuid.NewString,
-			PortFree:      a.IsPortFree,
-			PortListeners: hostport.Listeners,
-			RandIntN:      rand.IntN,
-			Now:           time.Now,
-			Uptime:        func() time.Duration { return time.Since(opened) },
+		HostEnv: scheduler.Env{
+			NewID:                 uuid.NewString,
+			IsPortFree:            a.IsPortFree,
+			DescribePortListeners: hostport.Listeners,
+			RandIntN:              rand.IntN,
+			Now:                   time.Now,
+			MonotonicUptime:       func() time.Duration { return time.Since(opened) },
 		},
 		GC:                     a.config.SchedulerGC,
 		Logger:                 a.logger,
-		OnDesiredAllocsChanged: a.allocSync.AllocsChanged,
+		OnDesiredAllocsChanged: a.allocSync.NotifyAllocsChanged,
 	})
 }
 
@@ -167,18 +168,18 @@ func (a *Agent) IsPortFree(p scheduler.HostPort) bool {
 	if address, err := netip.ParseAddr(p.Address); err == nil {
 		return hostport.IsFreeAt(address, p.Port)
 	}
-	return hostport.IsFree(p.Port, a.host.OtherHostNetworkAddresses()...)
+	return hostport.IsFree(p.Port, a.host.HostNetworkAddressesExceptIP()...)
 }
 
-// detectReboot reports whether the machine was booted since the last agent ran.
-func detectReboot(s *store.Store, logger hclog.Logger) (rebooted bool) {
+// detectAndRecordReboot reports whether the machine was booted since the last agent ran.
+func detectAndRecordReboot(s *store.Store, logger hclog.Logger) (rebooted bool) {
 	now, err := osprocess.BootID()
 	if err != nil {
 		logger.Warn("a reboot cannot be told from a restart of the agent", "error", err)
 		return false
 	}
 	before := ""
-	known, err := s.Snapshot().AgentRecord(state.BootIDName, &before)
+	known, err := s.Snapshot().ReadAgentRecord(state.BootIDName, &before)
 	if err == nil && known && before == now {
 		return false
 	}
@@ -193,35 +194,35 @@ func detectReboot(s *store.Store, logger hclog.Logger) (rebooted bool) {
 	return known
 }
 
-// startPlugins creates the node and starts the plugins. It does not wait for them.
-func (a *Agent) startPlugins(ctx context.Context, nodeID string, settings localnode.Settings) error {
-	var cache pluginCache = filePluginCache(a.config.PluginCacheFile)
+// createNodeAndStartPlugins creates the node and starts the plugins. It does not wait for them.
+func (a *Agent) createNodeAndStartPlugins(ctx context.Context, nodeID string, settings localnode.Settings) error {
+	var cache pluginCache = filePluginCache(a.config.PluginDescriptionCacheFile)
 	config := supervisor.Config{
-		Catalog:      a.config.Plugins,
-		Keeper:       a.helperProcesses.keeper,
-		KeeperSocket: a.helperProcesses.keeper.SocketPath(),
-		DirectoryID:  a.dataDirID(),
-		SocketDir:    a.helperProcesses.sockets.createMissingFiles,
-		DriverConfig: driverConfig(settings, a.host),
-		HookConfig:   hook.Config{HostSocket: a.helperProcesses.sockets.hookSocketPath(), Node: newHookNode(nodeID, settings)},
+		Catalog:          a.config.Plugins,
+		Keeper:           a.helperProcesses.keeper,
+		KeeperSocketPath: a.helperProcesses.keeper.SocketPath(),
+		DataDirID:        a.dataDirIDOrRandom(),
+		EnsureSocketDir:  a.helperProcesses.sockets.restoreMissingDirAndSockets,
+		DriverConfig:     driverConfig(settings, a.host),
+		HookConfig:       hook.Config{HostSocket: a.helperProcesses.sockets.hookSocketPath(), Node: newHookNode(nodeID, settings)},
 		HasTasks: func(what supervisor.PluginKey) bool {
 			nodes := a.currentNodeRunner()
-			return nodes == nil || !nodes.HasLoadedPreviousAllocs() || nodes.UsesPlugin(what)
+			return nodes == nil || !nodes.HasLoadedStoredAllocs() || nodes.UsesPlugin(what)
 		},
-		OnTaskEvent:    a.forwardTaskEvent,
-		OnCall:         metrics.ObservePluginCall,
-		NoCallTimeouts: a.config.NoPluginTimeouts,
-		Logger:         a.logger,
+		OnTaskEvent:     a.forwardTaskEvent,
+		AfterCall:       metrics.ObservePluginCall,
+		IgnoreLateCalls: a.config.NoPluginTimeouts,
+		Logger:          a.logger,
 	}
 	if !a.dataDirectory.isStateEphemeral {
 		cache = storePluginCache{a.store}
-		config.RecordStore = pluginProcessRecords{a.store}
-		config.KeepRunning = a.processRetention.mustKeepPlugin
+		config.RecordStore = pluginProcessRecordStore{a.store}
+		config.KeepRunning = a.remainingProcessDecider.mustKeepPlugin
 	}
-	a.plugins = newPluginManager(config, cache, a.config.Limits.StatsSampleInterval)
+	a.plugins = newPluginManager(config, cache, a.config.AllocRunnerLimits.StatsSampleInterval)
 	a.allocNetworks = network.New(allocNetworkStore{a.store}, a.plugins.supervisor, hostnet.New(settings.Networks), a.logger)
-	if a.config.AdoptUnknownTasks {
-		a.adoptUnknownTasks(model.NodeFacts{ID: nodeID, Name: settings.Name})
+	if a.config.AdoptTasksWithoutRecord {
+		a.enableAdoptionOfUnrecordedTasks(model.NodeFacts{ID: nodeID, Name: settings.Name})
 	}
 	a.node = localnode.New(localnode.Config{
 		ID:             nodeID,
@@ -231,14 +232,14 @@ func (a *Agent) startPlugins(ctx context.Context, nodeID string, settings localn
 		Plugins:        a.plugins.supervisor,
 		Volumes:        newVolumeManager(a, nodeID),
 		Logger:         a.logger,
-		BeforeRegister: func(ctx context.Context) { a.orphanCleaner.DestroyOrphans(ctx, a.plugins.supervisor) },
-		OnRegistered:   a.orphanCleaner.CleanUpEndedAllocs,
-		OnNodeStored:   a.scheduler.NodeChanged,
+		BeforeRegister: func(ctx context.Context) { a.orphanCleaner.DestroyOrAdoptOrphans(ctx, a.plugins.supervisor) },
+		OnRegistered:   a.orphanCleaner.SecureDirsAndRemoveEmptyCgroups,
+		OnNodeStored:   a.scheduler.RetryBlockedEvalsAfterNodeChange,
 	})
-	if err := a.plugins.startHookService(a.config, a.store, a.helperProcesses.sockets, a.Alloc); err != nil {
+	if err := a.plugins.createHookPluginsAndHostService(a.config, a.store, a.helperProcesses.sockets, a.Alloc); err != nil {
 		return err
 	}
-	a.helperProcesses.sockets.watchRemovals()
+	a.helperProcesses.sockets.startRestoringRemovedSockets()
 	a.plugins.start(ctx)
 	return nil
 }

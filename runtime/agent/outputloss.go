@@ -26,10 +26,10 @@ func newOutputLossReporter(a *Agent) *outputLossReporter {
 	return &outputLossReporter{
 		allocRunner: a.Alloc,
 		outputLossErr: func() error {
-			if err := a.OutputLossErr(); err != nil {
+			if err := a.TaskOutputLossErr(); err != nil {
 				return err
 			}
-			return a.store.CheckSpaceForNewObjects()
+			return a.store.CheckDiskSpaceForNewObjects()
 		},
 		addNodeEvent: func(ctx context.Context, message string) error {
 			return localnode.AddNodeEvent(ctx, a.store, a.node.ID(), "Storage", message)

@@ -35,56 +35,58 @@ func (e *DataDirCopyError) Error() string {
 
 // dataDirRecord identifies the data directory that owns the tasks of a state. It is stored in the state, and as JSON in keeper.OwnerFile.
 type dataDirRecord struct {
-	ID     string       `json:"id"`   // random id of the state; a copy of the directory has the same id
-	Boot   string       `json:"boot"` // result of bootOrContainerID when the directory was recorded
-	Device uint64       `json:"device"`
-	Inode  uint64       `json:"inode"`
-	Path   string       `json:"path"`   // path for messages only, because renaming a directory does not change the owner
-	Keeper osprocess.ID `json:"keeper"` // keeper of the directory when its last agent started
-	Agent  osprocess.ID `json:"agent"`  // last agent that started in the directory
+	ID                string       `json:"id"`   // random id of the state; a copy of the directory has the same id
+	BootOrContainerID string       `json:"boot"` // result of bootOrContainerID when the directory was recorded
+	Device            uint64       `json:"device"`
+	Inode             uint64       `json:"inode"`
+	Path              string       `json:"path"`   // path for messages only, because renaming a directory does not change the owner
+	Keeper            osprocess.ID `json:"keeper"` // keeper of the directory when its last agent started
+	Agent             osprocess.ID `json:"agent"`  // last agent that started in the directory
 }
 
 // isSameDirectory reports whether two records describe the same directory. It compares the boots too, because device numbers
 // change at a reboot.
 func (o *dataDirRecord) isSameDirectory(other *dataDirRecord) bool {
-	return o.Boot == other.Boot && o.Device == other.Device && o.Inode == other.Inode
+	return o.BootOrContainerID == other.BootOrContainerID && o.Device == other.Device && o.Inode == other.Inode
 }
 
-// hasKeeper reports whether k is the recorded keeper. The zero value of k means that no keeper runs.
-func (o *dataDirRecord) hasKeeper(k osprocess.ID) bool { return k != osprocess.ID{} && k == o.Keeper }
+// isRecordedKeeper reports whether k is the recorded keeper. The zero value of k means that no keeper runs.
+func (o *dataDirRecord) isRecordedKeeper(k osprocess.ID) bool {
+	return k != osprocess.ID{} && k == o.Keeper
+}
 
 // ownershipFacts are the facts by which decideOwnership decides whether a data directory owns the tasks of its state.
 type ownershipFacts struct {
 	// currentRecord is the data directory as it is now, with the recorded ID and without Agent. Keeper is the zero value if no
 	// keeper of the directory runs.
-	currentRecord        dataDirRecord
-	storedRecord         *dataDirRecord // the record in the state; nil if there is none
-	runningDirWithSameID *dataDirRecord // another directory with the same ID whose keeper runs; nil if there is none
-	sameIDAgentRuns      bool           // the agent of runningDirWithSameID runs
-	tasksMayRun          bool           // tasks may run according to the state
-	operatorClaimsTasks  bool           // the operator has requested that the directory becomes the owner
+	currentRecord            dataDirRecord
+	storedRecord             *dataDirRecord // the record in the state; nil if there is none
+	runningDirWithSameID     *dataDirRecord // another directory with the same ID whose keeper runs; nil if there is none
+	agentRunsInDirWithSameID bool           // the agent of runningDirWithSameID runs
+	tasksMayRun              bool           // tasks may run according to the state
+	operatorClaimsTasks      bool           // the operator has requested that the directory becomes the owner
 }
 
-// ownership is the relation of a data directory to the tasks of its state.
-type ownership int
+// dataDirOwnership is the relation of a data directory to the tasks of its state.
+type dataDirOwnership int
 
 const (
-	ownerWithTasks    ownership = iota // the directory owns the tasks
-	ownerWithoutTasks                  // the directory is a copy without tasks, and becomes the owner of its state under a new id
-	copyOfOwner                        // the directory is a copy, and the tasks belong to another directory
+	ownerWithTasks    dataDirOwnership = iota // the directory owns the tasks
+	ownerWithoutTasks                         // the directory is a copy without tasks, and becomes the owner of its state under a new id
+	copyOfOwner                               // the directory is a copy, and the tasks belong to another directory
 )
 
 // decideOwnership decides whether a data directory owns the tasks of its state. After a reboot no process of an earlier agent runs
 // and disks can have been replaced. Therefore the first directory with an ID in which an agent starts becomes the owner.
-func decideOwnership(f ownershipFacts) ownership {
-	original := f.storedRecord == nil || f.storedRecord.Boot != f.currentRecord.Boot ||
-		f.storedRecord.isSameDirectory(&f.currentRecord) || f.storedRecord.hasKeeper(f.currentRecord.Keeper) // the device number can change when a disk is mounted again
+func decideOwnership(f ownershipFacts) dataDirOwnership {
+	original := f.storedRecord == nil || f.storedRecord.BootOrContainerID != f.currentRecord.BootOrContainerID ||
+		f.storedRecord.isSameDirectory(&f.currentRecord) || f.storedRecord.isRecordedKeeper(f.currentRecord.Keeper) // the device number can change when a disk is mounted again
 	switch {
 	case original && f.runningDirWithSameID == nil:
 		return ownerWithTasks
 	case !f.tasksMayRun:
 		return ownerWithoutTasks
-	case f.operatorClaimsTasks && !f.sameIDAgentRuns:
+	case f.operatorClaimsTasks && !f.agentRunsInDirWithSameID:
 		return ownerWithTasks
 	}
 	return copyOfOwner
@@ -100,9 +102,9 @@ type dataDirIdentity struct {
 // sameIDDirFinder returns another directory with the same id as self whose keeper runs, and whether its agent runs.
 type sameIDDirFinder func(self *dataDirRecord) (other *dataDirRecord, agentRuns bool)
 
-// openDataDirIdentity checks that the data directory owns the tasks of its state. It returns a DataDirCopyError if another directory
-// owns the tasks. It must be called before the agent reattaches to a process.
-func openDataDirIdentity(d *dataDirectory, s *store.Store, tasksMayRun, claim bool, findOther sameIDDirFinder, logger hclog.Logger) (*dataDirIdentity, error) {
+// verifyAndLoadDataDirIdentity checks that the data directory owns the tasks of its state. It returns a
+// DataDirCopyError if another directory owns the tasks. It must be called before the agent reattaches to a process.
+func verifyAndLoadDataDirIdentity(d *dataDirectory, s *store.Store, tasksMayRun, operatorClaimsTasks bool, findOther sameIDDirFinder, logger hclog.Logger) (*dataDirIdentity, error) {
 	i := &dataDirIdentity{dataDir: d.path, store: s}
 	recorded, err := i.readStoredRecord()
 	if err != nil {
@@ -112,11 +114,11 @@ func openDataDirIdentity(d *dataDirectory, s *store.Store, tasksMayRun, claim bo
 	if err != nil {
 		return nil, err
 	}
-	facts.tasksMayRun, facts.operatorClaimsTasks = tasksMayRun, claim
+	facts.tasksMayRun, facts.operatorClaimsTasks = tasksMayRun, operatorClaimsTasks
 	i.ownRecord = facts.currentRecord
 	switch decideOwnership(*facts) {
 	case copyOfOwner:
-		return nil, newCopyError(d.path, facts)
+		return nil, newDataDirCopyError(d.path, facts)
 	case ownerWithoutTasks:
 		i.ownRecord.ID = ""
 	}
@@ -136,13 +138,14 @@ func newOwnershipFacts(path string, recorded *dataDirRecord, findOther sameIDDir
 	}
 	if recorded != nil {
 		f.currentRecord.ID = recorded.ID
-		f.runningDirWithSameID, f.sameIDAgentRuns = findOther(&f.currentRecord)
+		f.runningDirWithSameID, f.agentRunsInDirWithSameID = findOther(&f.currentRecord)
 	}
 	return f, nil
 }
 
-// dataDirID returns the random id of the data directory. It returns a new id in each call if the state is ephemeral.
-func (a *Agent) dataDirID() string {
+// dataDirIDOrRandom returns the random id of the data directory. It returns a new id in each call if the state is
+// ephemeral.
+func (a *Agent) dataDirIDOrRandom() string {
 	if a.dataDirIdentity == nil {
 		return uuid.NewString()
 	}
@@ -157,10 +160,10 @@ func newDataDirRecord(path string) (o dataDirRecord, err error) {
 		return o, &fs.PathError{Op: "stat", Path: path, Err: err}
 	}
 	o.Device, o.Inode = uint64(st.Dev), st.Ino
-	if o.Boot, err = bootOrContainerID(); err != nil {
+	if o.BootOrContainerID, err = bootOrContainerID(); err != nil {
 		return o, fmt.Errorf("identify data directory: %w", err)
 	}
-	dir, err := keeper.OpenDataDir(path)
+	dir, err := keeper.OpenOrCreateDataDir(path)
 	if err != nil {
 		return o, fmt.Errorf("identify data directory: %w", err)
 	}
@@ -186,7 +189,7 @@ func bootOrContainerID() (string, error) {
 // readStoredRecord returns nil if the state has no record of an owner.
 func (i *dataDirIdentity) readStoredRecord() (*dataDirRecord, error) {
 	var r state.DirectoryOwner
-	known, err := i.store.Snapshot().AgentRecord(state.DirectoryOwnerName, &r)
+	known, err := i.store.Snapshot().ReadAgentRecord(state.DirectoryOwnerName, &r)
 	if err != nil || !known {
 		return nil, err
 	}
@@ -196,19 +199,19 @@ func (i *dataDirIdentity) readStoredRecord() (*dataDirRecord, error) {
 // newDataDirRecordFromState converts the record of the owner in the state.
 func newDataDirRecordFromState(r *state.DirectoryOwner) *dataDirRecord {
 	return &dataDirRecord{
-		ID: r.ID, Boot: r.Boot, Device: r.Device, Inode: r.Inode, Path: r.Path, Keeper: osprocess.ID(r.Keeper), Agent: osprocess.ID(r.Agent),
+		ID: r.StateID, BootOrContainerID: r.BootID, Device: r.Device, Inode: r.Inode, Path: r.Path, Keeper: osprocess.ID(r.KeeperProcess), Agent: osprocess.ID(r.AgentProcess),
 	}
 }
 
-// findOwnerOfTasks returns the directory that owns the tasks in the state of the directory at path. It returns nil if the directory
-// itself is the owner. contents is the state, or nil if the state cannot be read. In that case findOwnerOfTasks reads the file
-// keeper.OwnerFile, which is also in a copy of the directory.
-func findOwnerOfTasks(path string, contents *store.FileContents) (*dataDirRecord, error) {
-	recorded := readOwnerFile(path)
+// findOtherOwnerOfTasks returns the directory that owns the tasks in the state of the directory at path. It returns nil
+// if the directory itself is the owner. contents is the state, or nil if the state cannot be read. In that case
+// findOtherOwnerOfTasks reads the file keeper.OwnerFile, which is also in a copy of the directory.
+func findOtherOwnerOfTasks(path string, contents *store.FileContents) (*dataDirRecord, error) {
+	recorded := readOwnerFileOrNil(path)
 	if contents != nil {
-		if r := contents.AgentRecords(state.DirectoryOwnerName)[""]; r != nil {
+		if r := contents.AgentRecordsByNameSuffix(state.DirectoryOwnerName)[""]; r != nil {
 			var stored state.DirectoryOwner
-			if r.Decode(&stored) == nil {
+			if r.DecodeUnencryptedPart(&stored) == nil {
 				recorded = newDataDirRecordFromState(&stored)
 			}
 		}
@@ -224,8 +227,9 @@ func findOwnerOfTasks(path string, contents *store.FileContents) (*dataDirRecord
 	return facts.tasksOwner(), nil
 }
 
-// readOwnerFile returns the owner that the file in a data directory names, and nil if the file is missing or damaged.
-func readOwnerFile(dir string) *dataDirRecord {
+// readOwnerFileOrNil returns the owner that the file in a data directory names, and nil if the file is missing or
+// damaged.
+func readOwnerFileOrNil(dir string) *dataDirRecord {
 	text, err := os.ReadFile(filepath.Join(dir, keeper.OwnerFile))
 	o := new(dataDirRecord)
 	if err != nil || json.Unmarshal(text, o) != nil {
@@ -249,7 +253,7 @@ func (i *dataDirIdentity) storeAsOwner(ctx context.Context, keeperProcess osproc
 	i.store.UpdateInNextTransaction(func(tx *store.Txn) error {
 		o := i.ownRecord
 		tx.PutAgentRecord(state.DirectoryOwnerName, &state.DirectoryOwner{
-			ID: o.ID, Boot: o.Boot, Device: o.Device, Inode: o.Inode, Path: o.Path, Keeper: state.ProcessRecord(o.Keeper), Agent: state.ProcessRecord(o.Agent),
+			StateID: o.ID, BootID: o.BootOrContainerID, Device: o.Device, Inode: o.Inode, Path: o.Path, KeeperProcess: state.ProcessRecord(o.Keeper), AgentProcess: state.ProcessRecord(o.Agent),
 		})
 		return nil
 	})
@@ -271,17 +275,18 @@ func (i *dataDirIdentity) writeOwnerFile(text []byte) error {
 
 // findRunningDirWithSameID implements sameIDDirFinder with the keepers that run on this machine.
 func findRunningDirWithSameID(self *dataDirRecord) (other *dataDirRecord, agentRuns bool) {
-	return runningDirWithSameID(self, keeper.FindRunning())
+	return findDirWithSameIDAmong(self, keeper.FindRunning())
 }
 
-// runningDirWithSameID returns another directory with the same id as self that one of the keepers serves, and whether its agent runs.
-func runningDirWithSameID(self *dataDirRecord, keepers []keeper.RunningKeeper) (other *dataDirRecord, agentRuns bool) {
+// findDirWithSameIDAmong returns another directory with the same id as self that one of the keepers serves, and whether
+// its agent runs.
+func findDirWithSameIDAmong(self *dataDirRecord, keepers []keeper.RunningKeeper) (other *dataDirRecord, agentRuns bool) {
 	own, _ := os.Stat(self.Path) // after an error, which SameFile accepts, no keeper counts as the own one
 	for _, k := range keepers {
 		if dir, err := os.Stat(k.DataDir); err == nil && os.SameFile(own, dir) {
 			continue // self.Keeper can be another one, because a keeper that was just started has not recorded itself at once
 		}
-		if o := readOwnerFile(k.DataDir); o != nil && o.ID == self.ID && o.Boot == self.Boot && k.Process != self.Keeper {
+		if o := readOwnerFileOrNil(k.DataDir); o != nil && o.ID == self.ID && o.BootOrContainerID == self.BootOrContainerID && k.Process != self.Keeper {
 			return o, o.Agent.Alive()
 		}
 	}
@@ -296,11 +301,11 @@ func (f *ownershipFacts) tasksOwner() *dataDirRecord {
 	return f.storedRecord
 }
 
-// newCopyError returns the error for the directory at path, which is a copy.
-func newCopyError(path string, f *ownershipFacts) *DataDirCopyError {
+// newDataDirCopyError returns the error for the directory at path, which is a copy.
+func newDataDirCopyError(path string, f *ownershipFacts) *DataDirCopyError {
 	owner := f.tasksOwner()
 	err := &DataDirCopyError{CopyDir: path, TasksOwnerDir: owner.Path, OwnerInode: owner.Inode}
-	if f.sameIDAgentRuns {
+	if f.agentRunsInDirWithSameID {
 		err.OwnerAgentPID = owner.Agent.PID
 	}
 	return err

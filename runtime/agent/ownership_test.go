@@ -16,7 +16,7 @@ import (
 
 func TestDecideOwnership(t *testing.T) {
 	at := func(boot string, device, inode uint64) dataDirRecord {
-		return dataDirRecord{ID: "i", Boot: boot, Device: device, Inode: inode, Keeper: osprocess.ID{PID: 7, StartTime: 8}}
+		return dataDirRecord{ID: "i", BootOrContainerID: boot, Device: device, Inode: inode, Keeper: osprocess.ID{PID: 7, StartTime: 8}}
 	}
 	here, recorded, elsewhere := at("b", 1, 2), at("b", 1, 2), at("b", 1, 3)
 	moved := here
@@ -25,7 +25,7 @@ func TestDecideOwnership(t *testing.T) {
 	rebooted := at("a", 5, 6)
 	for name, c := range map[string]struct {
 		facts ownershipFacts
-		want  ownership
+		want  dataDirOwnership
 	}{
 		"a new state":        {ownershipFacts{currentRecord: here, tasksMayRun: true}, ownerWithTasks},
 		"the same directory": {ownershipFacts{currentRecord: moved, storedRecord: &recorded, tasksMayRun: true}, ownerWithTasks},
@@ -35,7 +35,7 @@ func TestDecideOwnership(t *testing.T) {
 		"a copy":                       {ownershipFacts{currentRecord: moved, storedRecord: &elsewhere, tasksMayRun: true}, copyOfOwner},
 		"a copy without tasks":         {ownershipFacts{currentRecord: moved, storedRecord: &elsewhere}, ownerWithoutTasks},
 		"a copy that claims the tasks": {ownershipFacts{currentRecord: moved, storedRecord: &elsewhere, tasksMayRun: true, operatorClaimsTasks: true}, ownerWithTasks},
-		"a copy that claims the tasks of a running agent": {ownershipFacts{currentRecord: moved, storedRecord: &elsewhere, runningDirWithSameID: &elsewhere, sameIDAgentRuns: true, tasksMayRun: true, operatorClaimsTasks: true}, copyOfOwner},
+		"a copy that claims the tasks of a running agent": {ownershipFacts{currentRecord: moved, storedRecord: &elsewhere, runningDirWithSameID: &elsewhere, agentRunsInDirWithSameID: true, tasksMayRun: true, operatorClaimsTasks: true}, copyOfOwner},
 		"the original, whose tasks a copy has claimed":    {ownershipFacts{currentRecord: here, storedRecord: &recorded, runningDirWithSameID: &elsewhere, tasksMayRun: true}, copyOfOwner},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -51,7 +51,7 @@ func TestDecideOwnership(t *testing.T) {
 func TestOwnKeeperIsNoOtherOwner(t *testing.T) {
 	base := t.TempDir()
 	dir, copied, link := filepath.Join(base, "dir"), filepath.Join(base, "copied"), filepath.Join(base, "link")
-	self := &dataDirRecord{ID: "i", Boot: "b", Path: link}
+	self := &dataDirRecord{ID: "i", BootOrContainerID: "b", Path: link}
 	text, err := json.Marshal(self)
 	if err != nil {
 		t.Fatal(err)
@@ -65,10 +65,10 @@ func TestOwnKeeperIsNoOtherOwner(t *testing.T) {
 		}
 	}
 	process := osprocess.ID{PID: os.Getpid(), StartTime: 1}
-	if other, _ := runningDirWithSameID(self, []keeper.RunningKeeper{{Process: process, DataDir: dir}}); other != nil {
+	if other, _ := findDirWithSameIDAmong(self, []keeper.RunningKeeper{{Process: process, DataDir: dir}}); other != nil {
 		t.Errorf("the keeper of the directory itself counts as that of %+v", other)
 	}
-	if other, _ := runningDirWithSameID(self, []keeper.RunningKeeper{{Process: process, DataDir: dir}, {Process: process, DataDir: copied}}); other == nil {
+	if other, _ := findDirWithSameIDAmong(self, []keeper.RunningKeeper{{Process: process, DataDir: dir}, {Process: process, DataDir: copied}}); other == nil {
 		t.Error("the keeper of the copy was not found")
 	}
 }
@@ -93,7 +93,7 @@ func TestCopiedStateIsNoOwner(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := openTestStore(t, filepath.Join(dir, store.FileName))
-		i, err := openDataDirIdentity(&dataDirectory{path: dir}, s, true, claim, findOther, hclog.NewNullLogger())
+		i, err := verifyAndLoadDataDirIdentity(&dataDirectory{path: dir}, s, true, claim, findOther, hclog.NewNullLogger())
 		if err != nil {
 			return nil, errors.Join(err, s.Close())
 		}

@@ -30,7 +30,7 @@ type pluginCache interface {
 type storePluginCache struct{ store *store.Store }
 
 func (c storePluginCache) load() (infos []state.PluginInfo, err error) {
-	_, err = c.store.Snapshot().AgentRecord(state.PluginInfoName, &infos)
+	_, err = c.store.Snapshot().ReadAgentRecord(state.PluginInfoName, &infos)
 	return infos, err
 }
 
@@ -67,11 +67,11 @@ func (c filePluginCache) save(infos []state.PluginInfo) error {
 		return nil
 	}
 	others, _ := c.load() // after an error the stored descriptions are lost, and the agents that need them call the plugins again
-	for _, other := range others {
-		if _, err := os.Stat(other.Path); err == nil && !slices.ContainsFunc(infos, func(info state.PluginInfo) bool { return info.Path == other.Path }) {
-			infos = append(infos, other)
-		}
-	}
+	others = slices.DeleteFunc(others, func(other state.PluginInfo) bool {
+		_, err := os.Stat(other.FilePath)
+		return err != nil
+	})
+	infos = mergeByPath(infos, others)
 	text, err := json.MarshalIndent(infos, "", "\t")
 	if err != nil {
 		return err
@@ -94,19 +94,30 @@ func (c filePluginCache) save(infos []state.PluginInfo) error {
 	return nil
 }
 
-// cachedPlugins has the plugin descriptions that earlier agents have stored. Its methods may be called
-// concurrently.
+// mergeByPath returns infos, and those of others that have another path.
+func mergeByPath(infos, others []state.PluginInfo) []state.PluginInfo {
+	merged := slices.Clone(infos)
+	for _, other := range others {
+		if !slices.ContainsFunc(infos, func(info state.PluginInfo) bool { return info.FilePath == other.FilePath }) {
+			merged = append(merged, other)
+		}
+	}
+	return merged
+}
+
+// cachedPlugins has the plugin descriptions that earlier agents have stored, and those of this agent's plugins. Its
+// methods may be called concurrently.
 type cachedPlugins struct {
-	infos  []state.PluginInfo // never changes
 	logger hclog.Logger
 
-	mu               sync.Mutex
-	hashesByFileStat map[catalog.FileStat]fileHash // hashes of files by metadata, so that an unchanged file is not read again
+	mu             sync.Mutex
+	infos          []state.PluginInfo            // replaced by update; the elements never change
+	hashByFileStat map[catalog.FileStat]fileHash // hashes of files by metadata, so that an unchanged file is not read again
 }
 
 // fileHash is the SHA-256 of a file's content.
 type fileHash struct {
-	sum             string
+	sha256Hex       string
 	changedRecently bool // less than minUnchangedTime has passed between the last change of the file and the computation of the hash
 }
 
@@ -120,104 +131,131 @@ func loadCachedPlugins(cache pluginCache, logger hclog.Logger) *cachedPlugins {
 	if err != nil {
 		logger.Warn("plugin cache cannot be read; which hooks take part in every allocation is unknown until their plugins run", "error", err)
 	}
-	c := &cachedPlugins{infos: infos, logger: logger, hashesByFileStat: make(map[catalog.FileStat]fileHash)}
+	c := &cachedPlugins{infos: infos, logger: logger, hashByFileStat: make(map[catalog.FileStat]fileHash)}
 	for _, info := range infos {
-		if info.SHA256 != "" && info.File.ChangeTime != 0 {
-			c.hashesByFileStat[info.File.FileStat()] = fileHash{sum: info.SHA256}
+		if info.FileSHA256Hex != "" && info.FileMetadata.ChangeTime != 0 {
+			c.hashByFileStat[info.FileMetadata.FileStat()] = fileHash{sha256Hex: info.FileSHA256Hex}
 		}
 	}
 	return c
 }
 
+// update replaces the descriptions of the plugins at the paths of current.
+func (c *cachedPlugins) update(current []state.PluginInfo) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.infos = mergeByPath(current, c.infos)
+}
+
+// all returns all descriptions. The caller must not change them.
+func (c *cachedPlugins) all() []state.PluginInfo {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.infos
+}
+
 // findByContent returns the description of a plugin whose file content and settings are those of the plugin at path.
-func (c *cachedPlugins) findByContent(path string, program catalog.ProgramID) (state.PluginInfo, bool) {
-	for _, info := range c.infos {
-		if info.SHA256 == "" || info.File.Size != program.File.Size || info.Settings != program.SettingsHash {
+func (c *cachedPlugins) findByContent(path string, program catalog.ProgramID) (info state.PluginInfo, found bool) {
+	for _, cached := range c.all() {
+		if cached.FileSHA256Hex == "" || cached.FileMetadata.Size != program.File.Size || cached.SettingsHash != program.ArgsAndConfigHash {
 			continue // the size or the settings differ, so that the file need not be read
 		}
-		if hash, ok := c.hashFile(path, program.File); ok && hash.sum == info.SHA256 {
-			return info, true
+		if hash, ok := c.hashFile(path, program.File); ok && hash.sha256Hex == cached.FileSHA256Hex {
+			return cached, true
 		}
 	}
 	return state.PluginInfo{}, false
 }
 
 // findByPath returns the description of the plugin that had this path. Its file content and settings may have been different.
-func (c *cachedPlugins) findByPath(path string) (state.PluginInfo, bool) {
-	if i := slices.IndexFunc(c.infos, func(info state.PluginInfo) bool { return info.Path == path }); i >= 0 {
-		return c.infos[i], true
+func (c *cachedPlugins) findByPath(path string) (info state.PluginInfo, found bool) {
+	infos := c.all()
+	if i := slices.IndexFunc(infos, func(cached state.PluginInfo) bool { return cached.FilePath == path }); i >= 0 {
+		return infos[i], true
 	}
 	return state.PluginInfo{}, false
 }
 
 // cachedPluginKey returns the type and name of the driver or hook that a plugin with the same file
-// content and settings served, or the zero value if there is no description.
-func (c *cachedPlugins) cachedPluginKey(e catalog.Entry) supervisor.PluginKey {
-	info, _ := c.findByContent(e.Path, e.ProgramID)
-	return supervisor.PluginKey{Type: info.Type, Name: info.Name}
+// content and settings served (unchanged is true) or else that the plugin at the same path served. The
+// key is zero if there is no description, or another plugin superseded the plugin.
+func (c *cachedPlugins) cachedPluginKey(e catalog.Entry) (key supervisor.PluginKey, unchanged bool) {
+	info, unchanged := c.findByContent(e.Path, e.ProgramID)
+	if info.Name == "" {
+		unchanged = false
+		info, _ = c.findByPath(e.Path)
+	}
+	if info.Name == "" {
+		return supervisor.PluginKey{}, false
+	}
+	return supervisor.PluginKey{Type: info.Type, Name: info.Name}, unchanged
 }
 
 // hashFile returns the hash of the file at path. It reads the file unless the hash of a file with this
 // metadata is known. It returns false if the file cannot be read or has other metadata.
-func (c *cachedPlugins) hashFile(path string, file catalog.FileStat) (fileHash, bool) {
+func (c *cachedPlugins) hashFile(path string, file catalog.FileStat) (hash fileHash, ok bool) {
 	c.mu.Lock()
-	hash, ok := c.hashesByFileStat[file]
+	hash, ok = c.hashByFileStat[file]
 	c.mu.Unlock()
 	if ok {
 		return hash, true
 	}
 	hash.changedRecently = time.Since(time.Unix(0, file.ChangeTime)) < minUnchangedTime
 	var err error
-	if hash.sum, err = catalog.HashFile(path, file); err != nil {
+	if hash.sha256Hex, err = catalog.HashUnchangedFile(path, file); err != nil {
 		c.logger.Debug("plugin file not hashed", "path", path, "error", err)
 		return fileHash{}, false
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.hashesByFileStat[file] = hash
+	c.hashByFileStat[file] = hash
 	return hash, true
 }
 
-// newPluginInfo returns the description of a plugin that has been launched. SHA256 is empty if the file cannot be read.
-func (c *cachedPlugins) newPluginInfo(p supervisor.Plugin) state.PluginInfo {
+// newPluginInfo returns the description of a plugin that has been launched. FileSHA256Hex is empty if the file cannot
+// be read.
+func (c *cachedPlugins) newPluginInfo(p supervisor.PluginStatus) state.PluginInfo {
 	info := state.PluginInfo{
-		Settings: p.ProgramID.SettingsHash, Type: p.Serves.Type, Name: p.Serves.Name,
-		AllAllocs: p.HookDescription != nil && p.HookDescription.AllAllocs && p.SupersededBy == "",
-		Path:      p.Path,
+		SettingsHash: p.ProgramID.ArgsAndConfigHash, Type: p.Serves.Type, Name: p.Serves.Name,
+		TakesPartInAllAllocs: p.HookDescription != nil && p.HookDescription.AllAllocs && p.SupersededBy == "",
+		FilePath:             p.Path,
+	}
+	if p.SupersededBy != "" {
+		info.Name = "" // the tasks belong to the plugin that has superseded this one
 	}
 	if hash, ok := c.hashFile(p.Path, p.ProgramID.File); ok {
-		info.SHA256, info.File = hash.sum, state.FileRecord(p.ProgramID.File)
+		info.FileSHA256Hex, info.FileMetadata = hash.sha256Hex, state.FileRecord(p.ProgramID.File)
 		if hash.changedRecently {
-			info.File.ChangeTime = 0
+			info.FileMetadata.ChangeTime = 0
 		}
 	}
 	return info
 }
 
-// knownPluginInfos finds the plugins that have no cached description or have not reported yet, and updates the cache. Its
-// methods may be called concurrently.
-type knownPluginInfos struct {
+// pluginInfoTracker finds the plugins that have no cached description or have not reported yet, and updates the cache.
+// Its methods may be called concurrently.
+type pluginInfoTracker struct {
 	cache        pluginCache
 	cached       *cachedPlugins
 	pluginLister pluginLister
 	logger       hclog.Logger
 }
 
-// pluginLister is the part of the supervisor that knownPluginInfos needs.
+// pluginLister is the part of the supervisor that pluginInfoTracker needs.
 type pluginLister interface {
-	Plugins() []supervisor.Plugin
-	Changed() <-chan struct{}
+	Plugins() []supervisor.PluginStatus
+	InfoChanged() <-chan struct{}
 }
 
-// hooksOfAllAllocsStillStarting returns the names of the hooks that took part in every allocation under an earlier agent and whose
+// hooksOfAllAllocsStillStarting returns the names of the hooks that took part in every allocation when they last ran and whose
 // plugins are still starting. Allocations wait for these hooks, so that a slow plugin does not miss hook
 // points. A plugin whose program has changed is included until the plugin reports its description.
-func (k *knownPluginInfos) hooksOfAllAllocsStillStarting() (names []string) {
+func (k *pluginInfoTracker) hooksOfAllAllocsStillStarting() (names []string) {
 	for _, p := range k.pluginLister.Plugins() {
 		if p.Builtin || p.Serves.Name != "" || p.SupersededBy != "" {
 			continue
 		}
-		if info, _ := k.lastKnownInfo(p); info.AllAllocs {
+		if info, _ := k.lastKnownInfo(p); info.TakesPartInAllAllocs {
 			names = append(names, info.Name)
 		}
 	}
@@ -226,8 +264,8 @@ func (k *knownPluginInfos) hooksOfAllAllocsStillStarting() (names []string) {
 
 // lastKnownInfo returns the description of a plugin with the same file content and settings. If there is
 // none, it returns the description of the plugin that had the same path.
-func (k *knownPluginInfos) lastKnownInfo(p supervisor.Plugin) (state.PluginInfo, bool) {
-	if info, ok := k.cached.findByContent(p.Path, p.ProgramID); ok {
+func (k *pluginInfoTracker) lastKnownInfo(p supervisor.PluginStatus) (info state.PluginInfo, found bool) {
+	if info, found = k.cached.findByContent(p.Path, p.ProgramID); found {
 		return info, true
 	}
 	return k.cached.findByPath(p.Path)
@@ -235,31 +273,30 @@ func (k *knownPluginInfos) lastKnownInfo(p supervisor.Plugin) (state.PluginInfo,
 
 // neverReportedPlugins returns the plugins that have never reported a description, and the state of their first launch; the keys are
 // plugin names. The channel is closed when the result may have changed.
-func (k *knownPluginInfos) neverReportedPlugins() (map[string]pluginhooks.FirstLaunchState, <-chan struct{}) {
-	changed := k.pluginLister.Changed()
-	var unknown map[string]pluginhooks.FirstLaunchState
+func (k *pluginInfoTracker) neverReportedPlugins() (launchStateByPlugin map[string]pluginhooks.FirstLaunchState, changed <-chan struct{}) {
+	changed = k.pluginLister.InfoChanged()
 	for _, p := range k.pluginLister.Plugins() {
 		if p.Builtin || p.Serves.Name != "" {
 			continue
 		}
 		info, found := k.cached.findByContent(p.Path, p.ProgramID)
-		if found && !info.NeverStarted {
+		if found && !info.FailedToStart {
 			continue
 		}
-		if unknown == nil {
-			unknown = make(map[string]pluginhooks.FirstLaunchState)
+		if launchStateByPlugin == nil {
+			launchStateByPlugin = make(map[string]pluginhooks.FirstLaunchState)
 		}
-		unknown[p.Name] = pluginhooks.LaunchPending
-		if p.LaunchAttempted || found {
-			unknown[p.Name] = pluginhooks.LaunchFailed
+		launchStateByPlugin[p.Name] = pluginhooks.LaunchPending
+		if p.FirstLaunchDoneOrDeferred || found {
+			launchStateByPlugin[p.Name] = pluginhooks.LaunchFailed
 		}
 	}
-	return unknown, changed
+	return launchStateByPlugin, changed
 }
 
 // currentPluginInfos returns the descriptions of the current plugins. For a plugin that has not run yet it returns the cached
-// description. If there is none and a launch has failed, it returns a description with NeverStarted.
-func (k *knownPluginInfos) currentPluginInfos() (infos []state.PluginInfo) {
+// description. If there is none and a launch has failed, it returns a description with FailedToStart.
+func (k *pluginInfoTracker) currentPluginInfos() (infos []state.PluginInfo) {
 	for _, p := range k.pluginLister.Plugins() {
 		if p.Builtin || p.Path == "" {
 			continue
@@ -268,11 +305,11 @@ func (k *knownPluginInfos) currentPluginInfos() (infos []state.PluginInfo) {
 		switch {
 		case p.Serves.Name != "":
 			info = k.cached.newPluginInfo(p)
-		case p.LaunchAttempted && (!found || info.NeverStarted): // Plugin.Err is nil while the plugin is launched again
+		case p.FirstLaunchDoneOrDeferred && (!found || info.FailedToStart): // PluginStatus.Err is nil while the plugin is launched again
 			info = k.cached.newPluginInfo(p)
-			info.NeverStarted = true
+			info.FailedToStart = true
 		case found:
-			info.Path = p.Path
+			info.FilePath = p.Path
 		default:
 			continue
 		}
@@ -281,18 +318,20 @@ func (k *knownPluginInfos) currentPluginInfos() (infos []state.PluginInfo) {
 	return infos
 }
 
-// storeInfoChanges stores the descriptions of the current plugins for later agents whenever they change,
-// until ctx ends.
-func (k *knownPluginInfos) storeInfoChanges(ctx context.Context) {
-	var storedInfos []state.PluginInfo // stored descriptions of the present plugins
+// storeInfoChangesUntilDone stores the descriptions of the current plugins whenever they change, until ctx ends: for later
+// agents, and for this agent, in which the description of a plugin still counts after its file has changed.
+func (k *pluginInfoTracker) storeInfoChangesUntilDone(ctx context.Context) {
+	var storedInfos []state.PluginInfo // descriptions of the current plugins that are already in the store
 	for _, p := range k.pluginLister.Plugins() {
 		if info, ok := k.cached.findByPath(p.Path); ok {
 			storedInfos = append(storedInfos, info)
 		}
 	}
 	for stopping := false; ; {
-		changed := k.pluginLister.Changed()
-		if infos := k.currentPluginInfos(); !slices.Equal(infos, storedInfos) {
+		changed := k.pluginLister.InfoChanged()
+		infos := k.currentPluginInfos()
+		k.cached.update(infos)
+		if !slices.Equal(infos, storedInfos) {
 			if err := k.cache.save(infos); err != nil {
 				k.logger.Info("plugin cache not written; the next agent starts without it", "error", err)
 			} else {

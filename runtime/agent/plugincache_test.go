@@ -39,8 +39,8 @@ func TestRunsShareAPluginCache(t *testing.T) {
 		t.Fatalf("before the first run: %v, %v", known, err)
 	}
 	for _, saved := range [][]state.PluginInfo{
-		{{Path: others, SHA256: "1", Name: "gatekeeper", AllAllocs: true}, {Path: gone, SHA256: "1"}, {Path: mine, SHA256: "1", Name: "old"}},
-		{{Path: mine, SHA256: "2"}},
+		{{FilePath: others, FileSHA256Hex: "1", Name: "gatekeeper", TakesPartInAllAllocs: true}, {FilePath: gone, FileSHA256Hex: "1"}, {FilePath: mine, FileSHA256Hex: "1", Name: "old"}},
+		{{FilePath: mine, FileSHA256Hex: "2"}},
 	} {
 		if err := m.save(saved); err != nil {
 			t.Fatal(err)
@@ -48,7 +48,7 @@ func TestRunsShareAPluginCache(t *testing.T) {
 		os.Remove(gone)
 	}
 	known, err := m.load()
-	if want := []state.PluginInfo{{Path: mine, SHA256: "2"}, {Path: others, SHA256: "1", Name: "gatekeeper", AllAllocs: true}}; err != nil || !slices.Equal(known, want) {
+	if want := []state.PluginInfo{{FilePath: mine, FileSHA256Hex: "2"}, {FilePath: others, FileSHA256Hex: "1", Name: "gatekeeper", TakesPartInAllAllocs: true}}; err != nil || !slices.Equal(known, want) {
 		t.Errorf("known are %v, %v; want %v", known, err, want)
 	}
 	if entries, err := os.ReadDir(filepath.Dir(string(m))); err != nil || len(entries) != 1 {
@@ -60,7 +60,7 @@ func TestRunsShareAPluginCache(t *testing.T) {
 	if known, err := m.load(); err == nil || len(known) > 0 {
 		t.Errorf("of a damaged file: %v, %v", known, err)
 	}
-	if err := m.save([]state.PluginInfo{{Path: mine, SHA256: "3"}}); err != nil {
+	if err := m.save([]state.PluginInfo{{FilePath: mine, FileSHA256Hex: "3"}}); err != nil {
 		t.Fatal(err)
 	}
 	if known, err := m.load(); err != nil || len(known) != 1 {
@@ -93,14 +93,14 @@ func (c *cacheTest) write(path, content string) {
 }
 
 // staticPluginList are plugins that do not change.
-type staticPluginList []supervisor.Plugin
+type staticPluginList []supervisor.PluginStatus
 
-func (s staticPluginList) Plugins() []supervisor.Plugin { return s }
-func (s staticPluginList) Changed() <-chan struct{}     { return nil }
+func (s staticPluginList) Plugins() []supervisor.PluginStatus { return s }
+func (s staticPluginList) InfoChanged() <-chan struct{}       { return nil }
 
-// newKnownPluginInfos returns the knownPluginInfos of an agent that has just started. The agent has one plugin,
+// newKnownPluginInfos returns the pluginInfoTracker of an agent that has just started. The agent has one plugin,
 // the file at path with these arguments.
-func (c *cacheTest) newKnownPluginInfos(path string, running bool, args ...string) *knownPluginInfos {
+func (c *cacheTest) newKnownPluginInfos(path string, running bool, args ...string) *pluginInfoTracker {
 	c.t.Helper()
 	dir, name := filepath.Split(path)
 	all, err := catalog.New(catalog.Config{PluginDir: dir, Blocks: []catalog.PluginBlock{{Name: name, Args: args}}})
@@ -108,13 +108,13 @@ func (c *cacheTest) newKnownPluginInfos(path string, running bool, args ...strin
 		c.t.Fatal(err)
 	}
 	e := all.Entries()[0]
-	p := supervisor.Plugin{Name: e.Name, Path: e.Path, ProgramID: e.ProgramID}
+	p := supervisor.PluginStatus{Name: e.Name, Path: e.Path, ProgramID: e.ProgramID}
 	if running {
 		p.Serves = supervisor.PluginKey{Type: base.TypeHook, Name: "audit"}
 		p.HookDescription = &hook.Description{AllAllocs: true}
 	}
 	logger := hclog.NewNullLogger()
-	return &knownPluginInfos{cache: c.cache, cached: loadCachedPlugins(c.cache, logger), pluginLister: staticPluginList{p}, logger: logger}
+	return &pluginInfoTracker{cache: c.cache, cached: loadCachedPlugins(c.cache, logger), pluginLister: staticPluginList{p}, logger: logger}
 }
 
 // run simulates an agent that runs until it has stored the description of the plugin at path.
@@ -122,10 +122,10 @@ func (c *cacheTest) run(path string, args ...string) {
 	c.t.Helper()
 	ctx, cancel := context.WithCancel(c.t.Context())
 	cancel()
-	c.newKnownPluginInfos(path, true, args...).storeInfoChanges(ctx)
+	c.newKnownPluginInfos(path, true, args...).storeInfoChangesUntilDone(ctx)
 }
 
-func (c *cacheTest) checkPluginKnown(what string, k *knownPluginInfos, want bool) {
+func (c *cacheTest) checkPluginKnown(what string, k *pluginInfoTracker, want bool) {
 	c.t.Helper()
 	if unknown, _ := k.neverReportedPlugins(); (len(unknown) == 0) != want {
 		c.t.Errorf("%s: unknown plugins %v", what, unknown)
@@ -147,8 +147,15 @@ func TestPluginCacheIsKeyedByContent(t *testing.T) {
 		t.Errorf("expected hooks %v, want audit", got)
 	}
 	p := k.pluginLister.Plugins()[0]
-	if got := k.cached.cachedPluginKey(catalog.Entry{Path: p.Path, ProgramID: p.ProgramID}); got != (supervisor.PluginKey{Type: base.TypeHook, Name: "audit"}) {
-		t.Errorf("last served: %v", got)
+	audit := supervisor.PluginKey{Type: base.TypeHook, Name: "audit"}
+	if got, unchanged := k.cached.cachedPluginKey(catalog.Entry{Path: p.Path, ProgramID: p.ProgramID}); got != audit || !unchanged {
+		t.Errorf("last served: %v, unchanged %v", got, unchanged)
+	}
+	c.write(c.path, "#!/bin/sh\nexec audit 3\n")
+	changed := c.newKnownPluginInfos(c.path, false)
+	p = changed.pluginLister.Plugins()[0]
+	if got, unchanged := changed.cached.cachedPluginKey(catalog.Entry{Path: p.Path, ProgramID: p.ProgramID}); got != audit || unchanged {
+		t.Errorf("last served by the plugin before the change: %v, unchanged %v", got, unchanged)
 	}
 	c.write(other, "#!/bin/sh\nexec audit 2\n")
 	k = c.newKnownPluginInfos(other, false)
@@ -188,7 +195,7 @@ func TestPluginCacheDoesNotReadUnchangedFile(t *testing.T) {
 	c := newCacheTest(t)
 	k := c.newKnownPluginInfos(c.path, false)
 	program := k.pluginLister.Plugins()[0].ProgramID
-	info := state.PluginInfo{SHA256: strings.Repeat("0", 64), Settings: program.SettingsHash, Path: c.path, File: state.FileRecord(program.File)}
+	info := state.PluginInfo{FileSHA256Hex: strings.Repeat("0", 64), SettingsHash: program.ArgsAndConfigHash, FilePath: c.path, FileMetadata: state.FileRecord(program.File)}
 	for _, test := range []struct {
 		name   string
 		change func(*state.FileRecord)
@@ -202,7 +209,7 @@ func TestPluginCacheDoesNotReadUnchangedFile(t *testing.T) {
 		{"hashed just after a change", func(f *state.FileRecord) { f.ChangeTime = 0 }, false},
 	} {
 		cached := info
-		test.change(&cached.File)
+		test.change(&cached.FileMetadata)
 		if err := c.cache.save([]state.PluginInfo{cached}); err != nil {
 			t.Fatal(err)
 		}
@@ -217,10 +224,10 @@ func TestPluginCacheOmitsRecentChangeTime(t *testing.T) {
 		t.Helper()
 		c.run(path)
 		infos, err := c.cache.load()
-		if err != nil || len(infos) != 1 || infos[0].File.Size == 0 {
+		if err != nil || len(infos) != 1 || infos[0].FileMetadata.Size == 0 {
 			t.Fatalf("stored: %+v, %v", infos, err)
 		}
-		return infos[0].File.ChangeTime
+		return infos[0].FileMetadata.ChangeTime
 	}
 	began := time.Now()
 	c := newCacheTest(t)
@@ -252,7 +259,7 @@ func TestPluginCacheReplacesUnreadableRecords(t *testing.T) {
 			c.run(c.path)
 			c.checkPluginKnown("after", c.newKnownPluginInfos(c.path, false), true)
 			infos, err := c.cache.load()
-			if err != nil || len(infos) != 1 || infos[0].SHA256 == "" || infos[0].Name != "audit" || !infos[0].AllAllocs {
+			if err != nil || len(infos) != 1 || infos[0].FileSHA256Hex == "" || infos[0].Name != "audit" || !infos[0].TakesPartInAllAllocs {
 				t.Errorf("stored: %+v, %v", infos, err)
 			}
 		})
@@ -275,10 +282,10 @@ func TestPluginCacheRecordsFailedLaunches(t *testing.T) {
 	failLaunch := func() {
 		k := c.newKnownPluginInfos(c.path, false)
 		p := &k.pluginLister.(staticPluginList)[0]
-		p.LaunchAttempted, p.Err = true, errors.New("no luck")
-		k.storeInfoChanges(ended)
+		p.FirstLaunchDoneOrDeferred, p.Err = true, errors.New("no luck")
+		k.storeInfoChangesUntilDone(ended)
 		p.Err = nil // the supervisor launches the plugin again
-		k.storeInfoChanges(ended)
+		k.storeInfoChangesUntilDone(ended)
 	}
 	failLaunch()
 	expect("after a failed launch", map[string]pluginhooks.FirstLaunchState{"audit": pluginhooks.LaunchFailed})
@@ -296,4 +303,35 @@ func TestPluginCacheRecordsFailedLaunches(t *testing.T) {
 	}
 	c.write(c.path, "#!/bin/sh\nexec audit 2\n")
 	expect("after a change of the file", map[string]pluginhooks.FirstLaunchState{"audit": pluginhooks.LaunchPending})
+}
+
+// The description of a plugin that is new under an agent is kept when its file changes under that agent: for the agent
+// itself, and for the next one, also if the changed plugin fails to start.
+func TestPluginCacheKeepsDescriptionOfNewPluginThatChanges(t *testing.T) {
+	for _, launchFailed := range []bool{false, true} {
+		t.Run(fmt.Sprintf("launch failed: %v", launchFailed), func(t *testing.T) {
+			c := newCacheTest(t)
+			ended, cancel := context.WithCancel(t.Context())
+			cancel()
+			k := c.newKnownPluginInfos(c.path, true)
+			k.storeInfoChangesUntilDone(ended)
+
+			c.write(c.path, "#!/bin/sh\nexec audit the next version\n")
+			changed := c.newKnownPluginInfos(c.path, false).pluginLister.(staticPluginList)
+			changed[0].FirstLaunchDoneOrDeferred = launchFailed
+			k.pluginLister = changed
+			k.storeInfoChangesUntilDone(ended)
+
+			entry := catalog.Entry{Path: c.path, ProgramID: changed[0].ProgramID}
+			for agent, k := range map[string]*pluginInfoTracker{"this agent": k, "the next agent": c.newKnownPluginInfos(c.path, false)} {
+				if got := k.hooksOfAllAllocsStillStarting(); !slices.Equal(got, []string{"audit"}) {
+					t.Errorf("%s expects hooks %v, want audit", agent, got)
+				}
+				audit := supervisor.PluginKey{Type: base.TypeHook, Name: "audit"}
+				if got, unchanged := k.cached.cachedPluginKey(entry); got != audit || unchanged {
+					t.Errorf("%s: last served: %v, unchanged %v", agent, got, unchanged)
+				}
+			}
+		})
+	}
 }

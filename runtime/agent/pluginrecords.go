@@ -10,17 +10,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// pluginProcessRecords stores in the state the addresses and pids by which the next agent reattaches to
+// pluginProcessRecordStore stores in the state the addresses and pids by which the next agent reattaches to
 // running plugins.
-type pluginProcessRecords struct{ store *store.Store }
+type pluginProcessRecordStore struct{ store *store.Store }
 
-var _ supervisor.RecordStore = pluginProcessRecords{}
+var _ supervisor.RecordStore = pluginProcessRecordStore{}
 
 // newPluginProcessRecord converts a record of the supervisor to the form in which it is stored.
 func newPluginProcessRecord(r supervisor.Record) *state.PluginProcess {
 	return &state.PluginProcess{
-		Protocol: r.Protocol, Network: r.Network, Addr: r.Addr, PID: r.Pid, StartTime: r.StartTime, BootID: r.BootID, Streams: r.Streams,
-		Identity: r.Identity, Type: r.Serves.Type, Name: r.Serves.Name,
+		Protocol: r.Protocol, Network: r.Network, Addr: r.Addr, PID: r.Pid, StartTimeTicks: r.StartTimeTicks, BootID: r.BootID, KeeperFDKeyPrefix: r.StreamKeyPrefix,
+		CommandAndConfigHash: r.IdentityHash, Type: r.Serves.Type, Name: r.Serves.Name,
 	}
 }
 
@@ -28,20 +28,20 @@ func newPluginProcessRecord(r supervisor.Record) *state.PluginProcess {
 func newSupervisorRecord(p state.PluginProcess) supervisor.Record {
 	return supervisor.Record{
 		ReattachConfig: launch.ReattachConfig{
-			Protocol: p.Protocol, Network: p.Network, Addr: p.Addr, Pid: p.PID, StartTime: p.StartTime, BootID: p.BootID, Streams: p.Streams,
+			Protocol: p.Protocol, Network: p.Network, Addr: p.Addr, Pid: p.PID, StartTimeTicks: p.StartTimeTicks, BootID: p.BootID, StreamKeyPrefix: p.KeeperFDKeyPrefix,
 		},
-		Identity: p.Identity, Serves: supervisor.PluginKey{Type: p.Type, Name: p.Name},
+		IdentityHash: p.CommandAndConfigHash, Serves: supervisor.PluginKey{Type: p.Type, Name: p.Name},
 	}
 }
 
-// Plugins implements supervisor.RecordStore. The store quarantines an unreadable record; then the
+// PluginRecordByKey implements supervisor.RecordStore. The store quarantines an unreadable record; then the
 // supervisor replaces the plugin process that the record described.
-func (p pluginProcessRecords) Plugins() (map[string]supervisor.Record, error) {
+func (p pluginProcessRecordStore) PluginRecordByKey() (map[string]supervisor.Record, error) {
 	snapshot := p.store.Snapshot()
 	all := make(map[string]supervisor.Record)
 	for _, name := range snapshot.AgentRecordNames(state.PluginProcessPrefix) {
 		var process state.PluginProcess
-		if known, err := snapshot.AgentRecord(name, &process); err == nil && known {
+		if known, err := snapshot.ReadAgentRecord(name, &process); err == nil && known {
 			all[strings.TrimPrefix(name, state.PluginProcessPrefix)] = newSupervisorRecord(process)
 		}
 	}
@@ -49,7 +49,7 @@ func (p pluginProcessRecords) Plugins() (map[string]supervisor.Record, error) {
 }
 
 // PutPlugin implements supervisor.RecordStore.
-func (p pluginProcessRecords) PutPlugin(key string, r supervisor.Record) error {
+func (p pluginProcessRecordStore) PutPlugin(key string, r supervisor.Record) error {
 	_, err := p.store.Update(context.Background(), func(tx *store.Txn) error {
 		tx.PutAgentRecord(state.PluginProcessPrefix+key, newPluginProcessRecord(r))
 		return nil
@@ -58,7 +58,7 @@ func (p pluginProcessRecords) PutPlugin(key string, r supervisor.Record) error {
 }
 
 // DeletePlugin implements supervisor.RecordStore.
-func (p pluginProcessRecords) DeletePlugin(key string) error {
+func (p pluginProcessRecordStore) DeletePlugin(key string) error {
 	_, err := p.store.Update(context.Background(), func(tx *store.Txn) error {
 		tx.DeleteAgentRecord(state.PluginProcessPrefix + key)
 		return nil

@@ -22,12 +22,12 @@ import (
 
 // pluginManager has the plugins of an agent, and the hooks and devices that they provide.
 type pluginManager struct {
-	supervisor       *supervisor.Supervisor
-	knownPluginInfos *knownPluginInfos
-	devices          *devices.Manager
-	hookPlugins      *pluginhooks.Set
-	hookService      *hostservice.Host // serves the requests of hooks to the agent; nil before startHookService is called
-	logger           hclog.Logger
+	supervisor        *supervisor.Supervisor
+	pluginInfoTracker *pluginInfoTracker
+	devices           *devices.Manager
+	hookPlugins       *pluginhooks.HookPluginSet
+	hookService       *hostservice.HostService // serves the requests of hooks to the agent; nil before createHookPluginsAndHostService is called
+	logger            hclog.Logger
 
 	hookRulesChanged     chan struct{} // reload sends a value
 	previousAllocsListed chan struct{} // runBackgroundLoops closes the channel when the node runner has listed the allocations of an earlier agent
@@ -43,8 +43,8 @@ func newPluginManager(c supervisor.Config, cache pluginCache, statsInterval time
 	s := supervisor.New(c)
 	return &pluginManager{
 		supervisor:           s,
-		devices:              devices.New(s, devices.Config{StatsInterval: statsInterval, NoCallTimeouts: c.NoCallTimeouts, Logger: c.Logger}),
-		knownPluginInfos:     &knownPluginInfos{cache: cache, cached: cached, pluginLister: s, logger: c.Logger},
+		devices:              devices.New(s, devices.Config{StatsInterval: statsInterval, ReserveHasNoTimeout: c.IgnoreLateCalls, Logger: c.Logger}),
+		pluginInfoTracker:    &pluginInfoTracker{cache: cache, cached: cached, pluginLister: s, logger: c.Logger},
 		logger:               c.Logger,
 		hookRulesChanged:     make(chan struct{}, 1),
 		previousAllocsListed: make(chan struct{}),
@@ -69,9 +69,9 @@ func (p *pluginManager) start(ctx context.Context) {
 // plugins, until ctx ends. The node runner closes previousAllocsListed when it has listed the allocations of an earlier agent.
 func (p *pluginManager) runBackgroundLoops(ctx context.Context, previousAllocsListed <-chan struct{}) {
 	var runningWG sync.WaitGroup
-	runningWG.Go(func() { p.hookPlugins.RetryCleanupsUntilDone(ctx) })
+	runningWG.Go(func() { p.hookPlugins.RetryCleanupsUntilCanceled(ctx) })
 	runningWG.Go(func() { p.logHookRuleErrors(ctx) })
-	runningWG.Go(func() { p.knownPluginInfos.storeInfoChanges(ctx) })
+	runningWG.Go(func() { p.pluginInfoTracker.storeInfoChangesUntilDone(ctx) })
 	select {
 	case <-previousAllocsListed:
 		close(p.previousAllocsListed)
@@ -84,7 +84,7 @@ func (p *pluginManager) runBackgroundLoops(ctx context.Context, previousAllocsLi
 func (p *pluginManager) watchPluginPIDs(ctx context.Context, onChange func()) {
 	var pids []int
 	for {
-		changed := p.supervisor.Changed()
+		changed := p.supervisor.InfoChanged()
 		var currentPIDs []int
 		for _, plugin := range p.supervisor.Plugins() {
 			currentPIDs = append(currentPIDs, plugin.PID)
@@ -110,7 +110,7 @@ func (p *pluginManager) pidsWithoutTasks() []int {
 }
 
 // reload replaces the plugins and the rules for hooks.
-func (p *pluginManager) reload(plugins *catalog.Catalog, rules []pluginhooks.Rule) {
+func (p *pluginManager) reload(plugins *catalog.Catalog, rules []pluginhooks.OperatorRule) {
 	p.supervisor.SetCatalog(plugins)
 	p.hookPlugins.SetRules(rules)
 	select {
@@ -143,8 +143,8 @@ func (p *pluginManager) taskConfigSchema(ctx context.Context, driver string) (*h
 
 // driverConfig returns the properties of the machine that SetConfig sends to drivers. No field is nil,
 // because drivers that were made from Nomad's public driver skeleton read them without a check.
-func driverConfig(s localnode.Settings, host fingerprint.Host) *base.DriverConfig {
-	return &base.DriverConfig{
+func driverConfig(s localnode.Settings, host fingerprint.Host) *base.ClientDriverConfig {
+	return &base.ClientDriverConfig{
 		ClientMinPort: uint32(s.ClientMinPort),
 		ClientMaxPort: uint32(s.ClientMaxPort),
 		Topology:      host.Topology,

@@ -27,6 +27,7 @@ type foundProcess struct {
 	osprocess.ID
 	displayName string // name for the user, for example "keeper", or "task web of allocation 8a1b2c3d: nginx"
 	allocID     string // allocation of a task's process; "" for another process
+	task        string // name of the task of a task's process; "" for another process
 }
 
 // toDataDirProcess returns the process in the form in which Stop reports it.
@@ -36,21 +37,30 @@ func (p foundProcess) toDataDirProcess() DataDirProcess {
 
 // processSearch finds the processes of a data directory whose agent has shut down.
 type processSearch struct {
-	openDataDir     *keeper.DataDir
-	tasksOwner      *dataDirRecord  // directory that owns the tasks, if this directory is a copy of it; nil if this directory owns them
-	recordedPlugins []foundProcess  // plugins that the state records
-	dataDirAllocIDs map[string]bool // allocations in the state, and allocations that have a directory
-	runningAllocIDs []string        // allocations that run according to the state
+	dataDirHandle           *keeper.DataDir
+	tasksOwner              *dataDirRecord  // directory that owns the tasks, if this directory is a copy of it; nil if this directory owns them
+	recordedPlugins         []foundProcess  // plugins that the state records
+	dataDirAllocIDs         map[string]bool // allocations in the state, and allocations that have a directory
+	recordedRunningAllocIDs []string        // allocations that run according to the state
+
+	// tasksThatMayRun are the tasks that may have a process or a container according to the state.
+	tasksThatMayRun []osprocess.TaskEnvID
+	// unknownTasksMayRun means that a part of the state could not be read, or that an allocation has a directory and is not in
+	// the state.
+	unknownTasksMayRun bool
+	// leftOut is the number of processes that the last findProcesses has left out, because they are in a container or belong to
+	// another keeper.
+	leftOut int
 }
 
 // newProcessSearch reads the state of the data directory at path. It ignores a state that cannot be read.
 func newProcessSearch(path string, dir *keeper.DataDir) (*processSearch, error) {
-	s := &processSearch{openDataDir: dir, dataDirAllocIDs: make(map[string]bool)}
-	contents, err := store.Inspect(filepath.Join(path, store.FileName))
+	s := &processSearch{dataDirHandle: dir, dataDirAllocIDs: make(map[string]bool)}
+	contents, err := store.InspectFile(filepath.Join(path, store.FileName))
 	if err != nil {
 		contents = nil
 	}
-	if s.tasksOwner, err = findOwnerOfTasks(path, contents); err != nil || s.tasksOwner != nil {
+	if s.tasksOwner, err = findOtherOwnerOfTasks(path, contents); err != nil || s.tasksOwner != nil {
 		return s, err
 	}
 	entries, err := os.ReadDir(filepath.Join(path, allocDir))
@@ -61,23 +71,33 @@ func newProcessSearch(path string, dir *keeper.DataDir) (*processSearch, error) 
 		s.dataDirAllocIDs[e.Name()] = true
 	}
 	if contents == nil {
+		s.unknownTasksMayRun = true
 		return s, nil
 	}
+	inState := make(map[string]bool)
 	for _, alloc := range contents.Allocations() {
+		inState[alloc.ID] = true
 		s.dataDirAllocIDs[alloc.ID] = true
 		if alloc.ClientStatus == api.AllocClientStatusRunning {
-			s.runningAllocIDs = append(s.runningAllocIDs, alloc.ID)
+			s.recordedRunningAllocIDs = append(s.recordedRunningAllocIDs, alloc.ID)
 		}
 	}
+	for allocID, names := range contents.TasksThatMayRun() {
+		for _, name := range names {
+			s.tasksThatMayRun = append(s.tasksThatMayRun, osprocess.TaskEnvID{AllocID: allocID, Task: name})
+		}
+	}
+	s.unknownTasksMayRun = len(contents.Damage) > 0 || len(contents.Quarantine) > 0 ||
+		slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return !inState[e.Name()] })
 	s.recordedPlugins, err = recordedPluginProcesses(contents)
 	return s, err
 }
 
 // recordedPluginProcesses returns the plugin processes in a state that were started since the machine was booted.
 func recordedPluginProcesses(contents *store.FileContents) (found []foundProcess, err error) {
-	for key, record := range contents.AgentRecords(state.PluginProcessPrefix) {
+	for key, record := range contents.AgentRecordsByNameSuffix(state.PluginProcessPrefix) {
 		var stored state.PluginProcess
-		if record.Decode(&stored) != nil {
+		if record.DecodeUnencryptedPart(&stored) != nil {
 			continue // findProcesses finds the process as a child of the keeper
 		}
 		r := newSupervisorRecord(stored)
@@ -87,7 +107,7 @@ func recordedPluginProcesses(contents *store.FileContents) (found []foundProcess
 		}
 		if current {
 			name := strings.TrimPrefix(filepath.Base(key), "builtin ")
-			found = append(found, foundProcess{ID: osprocess.ID{PID: r.Pid, StartTime: r.StartTime}, displayName: "plugin " + name})
+			found = append(found, foundProcess{ID: osprocess.ID{PID: r.Pid, StartTime: r.StartTimeTicks}, displayName: "plugin " + name})
 		}
 	}
 	return found, nil
@@ -98,14 +118,14 @@ func recordedPluginProcesses(contents *store.FileContents) (found []foundProcess
 // processes that were stopped.
 func (s *processSearch) findProcesses(freeze bool) ([]foundProcess, error) {
 	var roots []foundProcess
-	keeperID, running, err := s.openDataDir.Keeper()
+	keeperID, running, err := s.dataDirHandle.Keeper()
 	if err != nil {
 		return nil, err
 	}
 	if running {
 		roots = append(roots, foundProcess{ID: keeperID, displayName: "keeper"})
 	}
-	collector, running, err := logs.FindCollector(s.openDataDir)
+	collector, running, err := logs.FindCollector(s.dataDirHandle)
 	if err != nil {
 		return nil, err
 	}
@@ -116,8 +136,11 @@ func (s *processSearch) findProcesses(freeze bool) ([]foundProcess, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.leftOut = 0
 	for _, p := range slices.Concat(s.recordedPlugins, tasks) {
-		if !belongsToOtherKeeperOrContainer(p.PID, keeperID.PID) {
+		if belongsToOtherKeeperOrContainer(p.PID, keeperID.PID) {
+			s.leftOut++
+		} else {
 			roots = append(roots, p)
 		}
 	}
@@ -139,7 +162,7 @@ func (s *processSearch) findTaskProcesses() (found []foundProcess, err error) {
 			return nil, err
 		}
 		for _, p := range leftovers {
-			found = append(found, foundProcess{ID: p, displayName: taskProcessName(task, p.PID), allocID: task.AllocID})
+			found = append(found, foundProcess{ID: p, displayName: taskProcessName(task, p.PID), allocID: task.AllocID, task: task.Task})
 		}
 	}
 	return found, nil
@@ -171,7 +194,7 @@ func withDescendants(roots []foundProcess, freeze bool) (all []foundProcess, err
 				if err != nil {
 					continue // the child has exited
 				}
-				children = append(children, foundProcess{ID: id, displayName: cmp.Or(taskDescendantName(p, pid), "process "+processName(pid)), allocID: p.allocID})
+				children = append(children, foundProcess{ID: id, displayName: cmp.Or(taskDescendantName(p, pid), "process "+processName(pid)), allocID: p.allocID, task: p.task})
 			}
 		}
 		roots = children

@@ -20,7 +20,7 @@ import (
 
 func openTestStore(t *testing.T, path string) *store.Store {
 	t.Helper()
-	s, err := store.Open(store.Config{Path: path, Logger: hclog.NewNullLogger()})
+	s, err := store.Open(t.Context(), store.Config{StateFilePath: path, Logger: hclog.NewNullLogger()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,15 +30,15 @@ func openTestStore(t *testing.T, path string) *store.Store {
 func TestPluginRecordsSurvive(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	s := openTestStore(t, path)
-	want := supervisor.Record{ReattachConfig: launch.ReattachConfig{Network: "unix", Addr: "/x", Pid: 7, StartTime: 8, BootID: "b", Streams: "k"}, Identity: "i"}
+	want := supervisor.Record{ReattachConfig: launch.ReattachConfig{Network: "unix", Addr: "/x", Pid: 7, StartTimeTicks: 8, BootID: "b", StreamKeyPrefix: "k"}, IdentityHash: "i"}
 	// beingLaunched has not sent its handshake yet, so that its address is unknown.
-	beingLaunched := supervisor.Record{ReattachConfig: launch.ReattachConfig{Pid: 9, StartTime: 10, BootID: "b"}, Identity: "i"}
+	beingLaunched := supervisor.Record{ReattachConfig: launch.ReattachConfig{Pid: 9, StartTimeTicks: 10, BootID: "b"}, IdentityHash: "i"}
 	for key, record := range map[string]supervisor.Record{"builtin raw_exec": want, "/plugins/x": want, "/plugins/launched": beingLaunched} {
-		if err := (pluginProcessRecords{s}).PutPlugin(key, record); err != nil {
+		if err := (pluginProcessRecordStore{s}).PutPlugin(key, record); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := (pluginProcessRecords{s}).DeletePlugin("/plugins/x"); err != nil {
+	if err := (pluginProcessRecordStore{s}).DeletePlugin("/plugins/x"); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Close(); err != nil {
@@ -46,7 +46,7 @@ func TestPluginRecordsSurvive(t *testing.T) {
 	}
 	s = openTestStore(t, path)
 	defer s.Close()
-	got, err := pluginProcessRecords{s}.Plugins()
+	got, err := pluginProcessRecordStore{s}.PluginRecordByKey()
 	if err != nil || len(got) != 2 || got["builtin raw_exec"] != want || got["/plugins/launched"] != beingLaunched {
 		t.Errorf("read %+v, %v", got, err)
 	}
@@ -62,28 +62,28 @@ func TestPendingCleanupOutlivesItsAllocation(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	put(func(tx *store.Txn) { tx.PutAllocation(&api.Allocation{ID: "a", Job: &api.Job{}}) })
+	put(func(tx *store.Txn) { tx.PutScheduledAllocation(&api.Allocation{ID: "a", Job: &api.Job{}}) })
 	cleanups := hookCleanupStore{s, hclog.NewNullLogger()}
 	pending := state.PendingCleanup{Hook: "h", AllocID: "a", Point: hook.Postrun, Postrun: &hook.AllocPostrunRequest{}}
 	if err := cleanups.Put(pending); err != nil {
 		t.Fatal(err)
 	}
-	if list := cleanups.List(); len(list) != 1 || !list[0].RetryUntil.IsZero() {
+	if list := cleanups.ListDeletingExpired(); len(list) != 1 || !list[0].RetryUntil.IsZero() {
 		t.Fatalf("pending: %+v", list)
 	}
-	put(func(tx *store.Txn) { tx.DeleteAllocation("a") })
-	first := cleanups.List()
+	put(func(tx *store.Txn) { tx.DeleteAllocationAndQueueRemoval("a") })
+	first := cleanups.ListDeletingExpired()
 	if len(first) != 1 || time.Until(first[0].RetryUntil) < pluginhooks.CleanupTimeout-time.Minute {
 		t.Fatalf("pending after the removal: %+v", first)
 	}
-	if again := cleanups.List(); len(again) != 1 || !again[0].RetryUntil.Equal(first[0].RetryUntil) {
+	if again := cleanups.ListDeletingExpired(); len(again) != 1 || !again[0].RetryUntil.Equal(first[0].RetryUntil) {
 		t.Errorf("pending in the second list: %+v, want the end %s", again, first[0].RetryUntil)
 	}
 	pending.RetryUntil = time.Now().Add(-time.Second)
 	if err := cleanups.Put(pending); err != nil {
 		t.Fatal(err)
 	}
-	if list := cleanups.List(); len(list) > 0 {
+	if list := cleanups.ListDeletingExpired(); len(list) > 0 {
 		t.Errorf("pending after a day: %+v", list)
 	}
 }
@@ -99,25 +99,25 @@ func TestUnusableMetaRecordsAreQuarantined(t *testing.T) {
 		read    func(*testing.T, *store.Store)
 	}{
 		{"pending cleanup", state.CleanupPrefix + "x", "text", func(t *testing.T, s *store.Store) {
-			if list := (hookCleanupStore{s, logger}).List(); len(list) > 0 {
+			if list := (hookCleanupStore{s, logger}).ListDeletingExpired(); len(list) > 0 {
 				t.Errorf("pending: %+v", list)
 			}
 		}},
 		{"pending cleanup without a request", state.CleanupPrefix + "x", map[string]string{"hook": "h", "alloc_id": "a"}, func(t *testing.T, s *store.Store) {
-			if list := (hookCleanupStore{s, logger}).List(); len(list) > 0 {
+			if list := (hookCleanupStore{s, logger}).ListDeletingExpired(); len(list) > 0 {
 				t.Errorf("pending: %+v", list)
 			}
 		}},
 		{"hook key", state.HookKeyName, map[string]string{"a": "b"}, func(t *testing.T, s *store.Store) {
-			key := loadHookTokenKey(s, logger)
+			key := loadOrCreateHookTokenKey(s, logger)
 			if len(key) != state.HookKeySize {
 				t.Errorf("key %v", key)
 			}
-			if again := loadHookTokenKey(s, logger); !slices.Equal(key, again) {
+			if again := loadOrCreateHookTokenKey(s, logger); !slices.Equal(key, again) {
 				t.Error("the new key does not stay")
 			}
 		}},
-		{"short hook key", state.HookKeyName, []byte("short"), func(t *testing.T, s *store.Store) { loadHookTokenKey(s, logger) }},
+		{"short hook key", state.HookKeyName, []byte("short"), func(t *testing.T, s *store.Store) { loadOrCreateHookTokenKey(s, logger) }},
 		{"allocation that is being removed", state.PendingRemovalPrefix + "gone", "text", func(t *testing.T, s *store.Store) {
 			if allocs := s.Snapshot().AllocationsPendingRemoval(); len(allocs) > 0 {
 				t.Errorf("being removed: %v", allocs)
@@ -125,11 +125,11 @@ func TestUnusableMetaRecordsAreQuarantined(t *testing.T) {
 		}},
 		{"allocation that is being removed, without its job", state.PendingRemovalPrefix + "gone", map[string]string{"ID": "gone"}, func(t *testing.T, s *store.Store) { s.Snapshot().AllocationsPendingRemoval() }},
 		{"plugin process", state.PluginProcessPrefix + "builtin raw_exec", "text", func(t *testing.T, s *store.Store) {
-			if all, err := (pluginProcessRecords{s}).Plugins(); err != nil || len(all) > 0 {
+			if all, err := (pluginProcessRecordStore{s}).PluginRecordByKey(); err != nil || len(all) > 0 {
 				t.Errorf("plugins %v, %v", all, err)
 			}
 		}},
-		{"plugin process without a pid", state.PluginProcessPrefix + "builtin raw_exec", map[string]string{"addr": "/x"}, func(t *testing.T, s *store.Store) { _, _ = (pluginProcessRecords{s}).Plugins() }},
+		{"plugin process without a pid", state.PluginProcessPrefix + "builtin raw_exec", map[string]string{"addr": "/x"}, func(t *testing.T, s *store.Store) { _, _ = (pluginProcessRecordStore{s}).PluginRecordByKey() }},
 		{"hooks of an ended allocation", "attached/a", "text", func(t *testing.T, s *store.Store) { s.Snapshot().AttachedHookConfigs("a") }},
 		{"known plugins", state.PluginInfoName, "text", func(t *testing.T, s *store.Store) {
 			if cached := loadCachedPlugins(storePluginCache{s}, logger); len(cached.infos) > 0 {
@@ -137,7 +137,7 @@ func TestUnusableMetaRecordsAreQuarantined(t *testing.T) {
 			}
 		}},
 		{"boot", state.BootIDName, map[string]string{"a": "b"}, func(t *testing.T, s *store.Store) {
-			if detectReboot(s, logger) {
+			if detectAndRecordReboot(s, logger) {
 				t.Error("a reboot is detected")
 			}
 		}},
@@ -174,10 +174,10 @@ func TestStartWithUnchangeableState(t *testing.T) {
 	if err := s.Close(); err != nil { // each later change fails
 		t.Fatal(err)
 	}
-	if !detectReboot(s, hclog.NewNullLogger()) {
+	if !detectAndRecordReboot(s, hclog.NewNullLogger()) {
 		t.Error("the reboot is not detected")
 	}
-	if key := loadHookTokenKey(s, hclog.NewNullLogger()); len(key) != state.HookKeySize {
+	if key := loadOrCreateHookTokenKey(s, hclog.NewNullLogger()); len(key) != state.HookKeySize {
 		t.Errorf("key %v", key)
 	}
 	dir := t.TempDir()
@@ -185,7 +185,7 @@ func TestStartWithUnchangeableState(t *testing.T) {
 	if err := i.storeAsOwner(t.Context(), osprocess.ID{PID: 7}); err == nil {
 		t.Error("the owner is recorded in a closed state")
 	}
-	if o := readOwnerFile(dir); o == nil || o.ID != "i" || o.Keeper.PID != 7 {
+	if o := readOwnerFileOrNil(dir); o == nil || o.ID != "i" || o.Keeper.PID != 7 {
 		t.Errorf("the file of the owner has %+v", o)
 	}
 }

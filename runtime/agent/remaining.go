@@ -21,19 +21,19 @@ import (
 // remainingProcesses describes the processes that must continue after the agent has exited, because
 // tasks may run. The zero value means that no recorded task runs and no plugin has children.
 type remainingProcesses struct {
-	taskMayRun     bool // a recorded task may run, so the keeper and the log collector must continue
-	keepAllPlugins bool // the plugin of a task is unknown, so all plugins must continue
-	keptPluginKeys map[supervisor.PluginKey]bool
-	keptPluginPIDs map[int]bool // pids of plugin processes that have child processes
+	taskMayRun             bool // a recorded task may run, so the keeper and the log collector must continue
+	keepAllPlugins         bool // the plugin of a task is unknown, so all plugins must continue
+	keptPluginKeys         map[supervisor.PluginKey]bool
+	pluginPIDsWithChildren map[int]bool // pids of plugin processes that have child processes
 }
 
 // mustKeepPlugin reports whether a plugin must continue.
 func (r *remainingProcesses) mustKeepPlugin(key supervisor.PluginKey, pid int) bool {
-	return r.keepAllPlugins || r.keptPluginKeys[key] || r.keptPluginPIDs[pid]
+	return r.keepAllPlugins || r.keptPluginKeys[key] || r.pluginPIDsWithChildren[pid]
 }
 
-// keepPlugin records that a task may run which uses a plugin.
-func (r *remainingProcesses) keepPlugin(key supervisor.PluginKey) {
+// keepPluginBecauseTaskMayRun records that a task may run which uses a plugin.
+func (r *remainingProcesses) keepPluginBecauseTaskMayRun(key supervisor.PluginKey) {
 	r.taskMayRun = true
 	if r.keptPluginKeys == nil {
 		r.keptPluginKeys = make(map[supervisor.PluginKey]bool)
@@ -44,8 +44,8 @@ func (r *remainingProcesses) keepPlugin(key supervisor.PluginKey) {
 // keepAllForUnknownDriver records that a task may run whose driver is unknown.
 func (r *remainingProcesses) keepAllForUnknownDriver() { r.taskMayRun, r.keepAllPlugins = true, true }
 
-// processRetention decides which processes continue after the agent has exited.
-type processRetention struct {
+// remainingProcessDecider decides which processes continue after the agent has exited.
+type remainingProcessDecider struct {
 	store         *store.Store
 	orphanCleaner *orphans.Cleaner
 	logger        hclog.Logger
@@ -55,7 +55,7 @@ type processRetention struct {
 
 // mustKeepPlugin implements supervisor.Config.KeepRunning. Before decideRemainingProcesses is called, the result depends on
 // the state alone.
-func (r *processRetention) mustKeepPlugin(key supervisor.PluginKey, pid int) bool {
+func (r *remainingProcessDecider) mustKeepPlugin(key supervisor.PluginKey, pid int) bool {
 	remaining := r.decision.Load()
 	if remaining == nil {
 		remaining = r.remainingProcessesFromState()
@@ -67,16 +67,16 @@ func (r *processRetention) mustKeepPlugin(key supervisor.PluginKey, pid int) boo
 // plugins that have child processes, because an agent can exit before it has restored its tasks, and the state can be
 // lost. nodes is nil if Agent.Run was not called. pidsWithoutTasks are the pids of plugin processes without tasks, which need not
 // continue even if they have child processes.
-func (r *processRetention) decideRemainingProcesses(nodes *noderunner.Runner, k *keeper.Client, pidsWithoutTasks []int) *remainingProcesses {
+func (r *remainingProcessDecider) decideRemainingProcesses(nodes *noderunner.Runner, k *keeper.Client, pidsWithoutTasks []int) *remainingProcesses {
 	remaining := r.remainingProcessesFromState()
 	if nodes != nil {
 		for key := range nodes.PluginsNeededAfterShutdown() {
-			remaining.keepPlugin(key)
+			remaining.keepPluginBecauseTaskMayRun(key)
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), keeperTimeout)
 	defer cancel()
-	parents, err := k.ListProcessesWithLivingChildren(ctx)
+	parents, err := k.ListProcessesThatMayHaveTasks(ctx)
 	if err != nil {
 		r.logger.Warn("tasks may run", "error", err)
 		remaining.keepAllForUnknownDriver()
@@ -85,17 +85,17 @@ func (r *processRetention) decideRemainingProcesses(nodes *noderunner.Runner, k 
 		if slices.Contains(pidsWithoutTasks, p.PID) {
 			continue
 		}
-		if remaining.keptPluginPIDs == nil {
-			remaining.keptPluginPIDs = make(map[int]bool)
+		if remaining.pluginPIDsWithChildren == nil {
+			remaining.pluginPIDsWithChildren = make(map[int]bool)
 		}
-		remaining.keptPluginPIDs[p.PID] = true
+		remaining.pluginPIDsWithChildren[p.PID] = true
 	}
 	r.decision.Store(remaining)
 	return remaining
 }
 
 // tasksMayRun reports whether tasks may run according to the state.
-func (r *processRetention) tasksMayRun() bool {
+func (r *remainingProcessDecider) tasksMayRun() bool {
 	state := r.store.Snapshot()
 	for _, alloc := range state.Allocations(nil, "") {
 		if !state.AllocationEnded(alloc.ID) {
@@ -106,9 +106,9 @@ func (r *processRetention) tasksMayRun() bool {
 }
 
 // remainingProcessesFromState returns the processes that must continue according to the state.
-func (r *processRetention) remainingProcessesFromState() *remainingProcesses {
+func (r *remainingProcessDecider) remainingProcessesFromState() *remainingProcesses {
 	remaining := new(remainingProcesses)
-	remaining.keepPluginsOfTasksInState(r.store, r.orphanCleaner.OrphansDestroyed())
+	remaining.keepPluginsOfTasksInState(r.store, r.orphanCleaner.OrphansHandled())
 	return remaining
 }
 
@@ -117,8 +117,8 @@ func (r *processRetention) remainingProcessesFromState() *remainingProcesses {
 // status running, or if the orphans have not been destroyed.
 func (r *remainingProcesses) keepPluginsOfTasksInState(s *store.Store, orphansDestroyed bool) {
 	state := s.Snapshot()
-	for _, id := range state.AllocationsWithLocalRecords() {
-		for _, task := range state.TasksWithLocalRecords(id) {
+	for _, id := range state.AllocIDsWithLocalRecords() {
+		for _, task := range state.TaskNamesWithLocalRecords(id) {
 			local, known, err := state.TaskLocalState(id, task)
 			switch {
 			case err != nil:
@@ -145,16 +145,16 @@ func (r *remainingProcesses) keepPluginsOfTasksInState(s *store.Store, orphansDe
 // keepPluginsOfTask records that a task may run, whose driver and hooks must continue. alloc is nil if the allocation is unknown.
 func (r *remainingProcesses) keepPluginsOfTask(alloc *api.Allocation, task string, local state.LocalState) {
 	r.taskMayRun = true
-	for name := range maps.Keys(local.AllocHooks) {
-		r.keepPlugin(supervisor.PluginKey{Type: base.TypeHook, Name: name})
+	for name := range maps.Keys(local.AllocHookConfigByName) {
+		r.keepPluginBecauseTaskMayRun(supervisor.PluginKey{Type: base.TypeHook, Name: name})
 	}
-	for name := range maps.Keys(local.Hooks) {
-		r.keepPlugin(supervisor.PluginKey{Type: base.TypeHook, Name: name})
+	for name := range maps.Keys(local.HookStateByName) {
+		r.keepPluginBecauseTaskMayRun(supervisor.PluginKey{Type: base.TypeHook, Name: name})
 	}
 	if alloc != nil && alloc.Job != nil {
 		if group := alloc.Job.LookupTaskGroup(alloc.TaskGroup); group != nil {
 			if i := slices.IndexFunc(group.Tasks, func(t *api.Task) bool { return t.Name == task }); i >= 0 {
-				r.keepPlugin(supervisor.PluginKey{Type: base.TypeDriver, Name: group.Tasks[i].Driver})
+				r.keepPluginBecauseTaskMayRun(supervisor.PluginKey{Type: base.TypeDriver, Name: group.Tasks[i].Driver})
 				return
 			}
 		}

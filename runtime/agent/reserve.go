@@ -28,13 +28,13 @@ const (
 // freeOrMakeDiskReserve frees a part of the reserve if the disk is full, so that the agent can start, and makes the reserve otherwise. The
 // other parts are for later starts, because running tasks can fill the freed part before the agent uses it.
 func (d *dataDirectory) freeOrMakeDiskReserve(logger hclog.Logger) {
-	if store.CheckFreeSpace(d.path, minFreeBytes) == nil {
-		if err := d.makeDiskReserve(); err != nil {
+	if store.CheckFreeDiskSpace(d.path, minFreeBytes) == nil {
+		if err := d.makeOrGrowDiskReserve(); err != nil {
 			logger.Debug("space for the start on a full disk is not reserved", "error", err)
 		}
 		return
 	}
-	size := d.diskReserveSize()
+	size := d.diskReserveBytes()
 	if size > 0 {
 		if err := os.Truncate(d.diskReservePath(), max(0, size-reservePart)); err != nil {
 			logger.Debug("reserved space is not freed", "error", err)
@@ -43,11 +43,11 @@ func (d *dataDirectory) freeOrMakeDiskReserve(logger hclog.Logger) {
 	logger.Error("disk of the data directory is full, using the reserve", "dir", d.path, "reserved_bytes", size)
 }
 
-// reserveInterval is the time between two calls of makeDiskReserve while the agent runs.
+// reserveInterval is the time between two calls of makeOrGrowDiskReserve while the agent runs.
 const reserveInterval = time.Minute
 
-// maintainDiskReserve calls makeDiskReserve when the agent has started and in intervals after that, until ctx ends. The caller closes
-// started when the agent has started.
+// maintainDiskReserve calls makeOrGrowDiskReserve when the agent has started and in intervals after that, until ctx
+// ends. The caller closes started when the agent has started.
 func (d *dataDirectory) maintainDiskReserve(ctx context.Context, started <-chan struct{}) {
 	if d.isStateEphemeral {
 		return
@@ -60,7 +60,7 @@ func (d *dataDirectory) maintainDiskReserve(ctx context.Context, started <-chan 
 	check := time.NewTicker(reserveInterval)
 	defer check.Stop()
 	for {
-		_ = d.makeDiskReserve() // after an error the next iteration calls it again
+		_ = d.makeOrGrowDiskReserve() // after an error the next iteration calls it again
 		select {
 		case <-check.C:
 		case <-ctx.Done():
@@ -69,11 +69,11 @@ func (d *dataDirectory) maintainDiskReserve(ctx context.Context, started <-chan 
 	}
 }
 
-// makeDiskReserve makes the reserve if it is missing and the disk has four times its size free. If a start has freed a part of the
-// reserve, makeDiskReserve enlarges the reserve again as far as the disk has space.
-func (d *dataDirectory) makeDiskReserve() error {
-	size := d.diskReserveSize()
-	if size >= reserveSize || size < 0 && store.CheckFreeSpace(d.path, 4*reserveSize) != nil {
+// makeOrGrowDiskReserve makes the reserve if it is missing and the disk has four times its size free. If a start has
+// freed a part of the reserve, makeOrGrowDiskReserve enlarges the reserve again as far as the disk has space.
+func (d *dataDirectory) makeOrGrowDiskReserve() error {
+	size := d.diskReserveBytes()
+	if size >= reserveSize || size < 0 && store.CheckFreeDiskSpace(d.path, 4*reserveSize) != nil {
 		return nil
 	}
 	f, err := os.OpenFile(d.diskReservePath(), os.O_WRONLY|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
@@ -92,8 +92,8 @@ func (d *dataDirectory) makeDiskReserve() error {
 	return err
 }
 
-// diskReserveSize returns the size of the reserve in bytes; -1 if the reserve is missing.
-func (d *dataDirectory) diskReserveSize() int64 {
+// diskReserveBytes returns the size of the reserve in bytes; -1 if the reserve is missing.
+func (d *dataDirectory) diskReserveBytes() int64 {
 	info, err := os.Lstat(d.diskReservePath())
 	if err != nil {
 		return -1

@@ -98,7 +98,7 @@ func simulate(t *testing.T, seed uint64) (violations error) {
 		return err
 	}
 	defer func() {
-		if err := allocdir.UnmountAndRemoveDir(dir); err != nil {
+		if err := allocdir.UnmountAndRemoveOwnDir(dir); err != nil {
 			t.Error(err)
 		}
 	}()
@@ -116,7 +116,7 @@ func simulate(t *testing.T, seed uint64) (violations error) {
 				Drivers: map[string]*api.DriverInfo{"sim": {Detected: true, Healthy: true}},
 			},
 		}
-		if s.store, err = store.Open(store.Config{Path: filepath.Join(dir, "state.db"), Logger: hclog.NewNullLogger()}); err != nil {
+		if s.store, err = store.Open(t.Context(), store.Config{StateFilePath: filepath.Join(dir, "state.db"), Logger: hclog.NewNullLogger()}); err != nil {
 			t.Error(err)
 			return
 		}
@@ -166,24 +166,24 @@ func (s *simulation) start() {
 	g.scheduler = scheduler.New(scheduler.Config{
 		Store:  &killableSchedulerStore{s.store, s, g},
 		NodeID: s.node.ID,
-		Env: scheduler.Env{
-			NewID: s.newID, PortFree: func(scheduler.HostPort) bool { return true }, RandIntN: func(int) int { return 0 }, Now: time.Now,
+		HostEnv: scheduler.Env{
+			NewID: s.newID, IsPortFree: func(scheduler.HostPort) bool { return true }, RandIntN: func(int) int { return 0 }, Now: time.Now,
 		},
 		Logger:                 logger,
-		OnDesiredAllocsChanged: r.AllocsChanged,
+		OnDesiredAllocsChanged: r.NotifyAllocsChanged,
 	})
 	up := &simAgentDrivers{simulatedHost: s.host, agentDied: g.died}
 	allocs := filepath.Join(s.dir, allocDir)
 	nodes := noderunner.New(noderunner.Config{
 		Source: r,
-		AllocRunnerConfig: allocrunner.Config{
+		AllocRunnerTemplate: allocrunner.Config{
 			Node:           taskenv.Node{NodeFacts: model.NodeFacts{ID: s.node.ID, Name: "n", Datacenter: "dc1"}},
 			Drivers:        up,
 			LogCollector:   nopLogCollector{},
 			AllocDirRoot:   allocs,
 			Services:       s.store,
 			Store:          &killableRunnerStore{s, g},
-			EarlierRecords: localnode.TaskRecords{Store: s.store},
+			EarlierRecords: localnode.TaskRecordReader{Store: s.store},
 			Limits:         allocrunner.Limits{StatsSampleInterval: 24 * time.Hour},
 			HookFactory:    simHooks{s, g},
 			Logger:         logger,
@@ -193,8 +193,8 @@ func (s *simulation) start() {
 	})
 	ctx, end := context.WithCancelCause(context.Background())
 	g.end = end
-	(&orphans.Cleaner{Store: s.store, AllocDirRoot: allocs, Logger: logger}).DestroyOrphans(ctx, up)
-	if _, err := s.store.Update(ctx, func(tx *store.Txn) error { node := *s.node; tx.PutNode(&node); return nil }); err != nil {
+	(&orphans.Cleaner{Store: s.store, AllocDirRoot: allocs, Logger: logger}).DestroyOrAdoptOrphans(ctx, up)
+	if _, err := s.store.Update(ctx, func(tx *store.Txn) error { node := *s.node; tx.PutNodeWithStorageEvents(&node); return nil }); err != nil {
 		s.host.addViolation("node: %v", err)
 	}
 	reporting, endReports := context.WithCancel(context.WithoutCancel(ctx))
@@ -281,14 +281,14 @@ func (k *killableRunnerStore) put(alloc, task string, l *state.LocalState, h sta
 	err := errAgentDead
 	g.mu.Lock()
 	if l != nil {
-		g.hookStates[key] = l.Hooks["sim"]
+		g.hookStates[key] = l.HookStateByName["sim"]
 	}
 	g.pendingWrites = append(g.pendingWrites, func() {
 		err = put()
 		if l != nil {
 			k.s.mu.Lock()
 			defer k.s.mu.Unlock()
-			k.s.hookStates[key] = l.Hooks["sim"]
+			k.s.hookStates[key] = l.HookStateByName["sim"]
 		}
 	})
 	g.mu.Unlock()
@@ -322,15 +322,15 @@ func (s *simulation) randomAction(ctx context.Context) {
 		job := s.job(id)
 		model.Canonicalize(job)
 		if model.Validate(job) == nil {
-			_, _ = s.agent.scheduler.Register(ctx, job, scheduler.RegisterOptions{})
+			_, _ = s.agent.scheduler.RegisterAndEvaluateJob(ctx, job, scheduler.RegisterOptions{})
 		}
 	case n < 9:
 		s.purge(ctx, id)
 	case n < 10:
-		_, _ = s.agent.scheduler.Deregister(ctx, scheduler.JobKey{Namespace: "default", ID: id}, scheduler.DeregisterOptions{})
+		_, _ = s.agent.scheduler.DeregisterJob(ctx, scheduler.JobKey{Namespace: "default", ID: id}, scheduler.DeregisterOptions{})
 	case n < 11:
 		if allocs := s.store.Snapshot().Allocations(nil, ""); len(allocs) > 0 {
-			_, _ = s.agent.scheduler.StopAlloc(ctx, allocs[s.rand.IntN(len(allocs))].ID, scheduler.StopOptions{})
+			_, _ = s.agent.scheduler.StopAndReplaceAlloc(ctx, allocs[s.rand.IntN(len(allocs))].ID, scheduler.StopOptions{})
 		}
 	case n < 13:
 		s.killPlugin()
@@ -354,7 +354,7 @@ func (s *simulation) randomAction(ctx context.Context) {
 }
 
 func (s *simulation) purge(ctx context.Context, id string) {
-	_, _ = s.agent.scheduler.Deregister(ctx, scheduler.JobKey{Namespace: "default", ID: id}, scheduler.DeregisterOptions{Purge: true})
+	_, _ = s.agent.scheduler.DeregisterJob(ctx, scheduler.JobKey{Namespace: "default", ID: id}, scheduler.DeregisterOptions{Purge: true})
 }
 
 // job returns a random job.
@@ -404,7 +404,7 @@ type simHooks struct {
 func (h simHooks) NewAllocHooks(*api.Allocation, pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
 	return nil
 }
-func (h simHooks) PendingLaunchWaiter(*api.Allocation) func(context.Context, func(*api.TaskEvent)) {
+func (h simHooks) PluginLaunchWaiterOrNil(*api.Allocation) func(context.Context, func(*api.TaskEvent)) {
 	return nil
 }
 func (h simHooks) NewTaskHooks(a *api.Allocation, t *api.Task, _ pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
@@ -412,7 +412,7 @@ func (h simHooks) NewTaskHooks(a *api.Allocation, t *api.Task, _ pluginhooks.Att
 }
 
 type simHook struct {
-	runnerhooks.BuiltinHook
+	runnerhooks.BuiltinHookDefaults
 	s   *simulation
 	g   *simAgent
 	key string
@@ -427,7 +427,7 @@ func (h *simHook) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hoo
 	stored := h.g.hookStates[h.key]
 	h.g.mu.Unlock()
 	said := req.PreviousState["said"]
-	if stored.Done || said != stored.Data["said"] {
+	if stored.PrestartDone || said != stored.Data["said"] {
 		h.s.host.addViolation("I6: the hook of %s is told %q, stored is %+v", h.key, said, stored)
 	}
 	return hook.TaskPrestartResponse{State: map[string]string{"said": said + "x"}, Done: said != ""}, nil
@@ -531,7 +531,7 @@ func (s *simulation) checkNothingLeftBehind() {
 		s.host.addViolation("I3: %d directories are left, %v", len(dirs), err)
 	}
 	snapshot := s.store.Snapshot()
-	if ids, facts := snapshot.AllocationsWithLocalRecords(), snapshot.AgentRecordNames(""); len(ids)+len(facts) > 0 {
+	if ids, facts := snapshot.AllocIDsWithLocalRecords(), snapshot.AgentRecordNames(""); len(ids)+len(facts) > 0 {
 		s.host.addViolation("I3: records are left: %v %v", ids, facts)
 	}
 }

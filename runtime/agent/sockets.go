@@ -25,26 +25,26 @@ const hookSocketName = "hooks.sock"
 // collector open it by a file descriptor; plugins and hooks need a path that is short enough for a
 // socket address. If the path of the directory is too long, they use a link to it.
 type socketDir struct {
-	dataDir      string
-	openDataDir  *keeper.DataDir
-	keeper       *keeper.Client       // nil until the keeper runs
-	hookListener *replaceableListener // nil before listenForHooks is called
-	logger       hclog.Logger
-	watchWG      sync.WaitGroup
-	closeWatcher func()
+	dataDir       string
+	dataDirHandle *keeper.DataDir
+	keeper        *keeper.Client       // nil until the keeper runs
+	hookListener  *replaceableListener // nil before listenForHooks is called
+	logger        hclog.Logger
+	watchWG       sync.WaitGroup
+	closeWatcher  func()
 
 	mu            sync.Mutex // held while the directory is restored
 	shortLinkPath string     // short path of the directory; "" if its own path is short enough
 }
 
-// openSocketDir makes the directory for sockets. The caller must call close.
-func openSocketDir(dataDir string, logger hclog.Logger) (*socketDir, error) {
-	dir, err := keeper.OpenDataDir(dataDir)
+// makeAndOpenSocketDir makes the directory for sockets. The caller must call close.
+func makeAndOpenSocketDir(dataDir string, logger hclog.Logger) (*socketDir, error) {
+	dir, err := keeper.OpenOrCreateDataDir(dataDir)
 	if err != nil {
 		return nil, fmt.Errorf("open data directory: %w", err)
 	}
-	s := &socketDir{dataDir: dataDir, openDataDir: dir, logger: logger}
-	if _, err := s.createMissingFiles(); err != nil {
+	s := &socketDir{dataDir: dataDir, dataDirHandle: dir, logger: logger}
+	if _, err := s.restoreMissingDirAndSockets(); err != nil {
 		dir.Close()
 		return nil, err
 	}
@@ -61,14 +61,14 @@ func (s *socketDir) shortPath() string {
 	return keeper.SocketDir(s.dataDir)
 }
 
-// createMissingFiles creates the directory, the link, and the sockets of keeper and agent if they are missing:
+// restoreMissingDirAndSockets creates the directory, the link, and the sockets of keeper and agent if they are missing:
 // logind removes the directory of a user who logs out, and cleaners of temporary directories remove old
 // files. It returns the short path of the directory.
-func (s *socketDir) createMissingFiles() (shortPath string, err error) {
+func (s *socketDir) restoreMissingDirAndSockets() (shortPath string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	path := keeper.SocketDir(s.dataDir)
-	if err := s.openDataDir.MakeSocketDir(); err != nil {
+	if err := s.dataDirHandle.EnsurePrivateSocketDir(); err != nil {
 		return "", fmt.Errorf("make a directory for sockets: %w", err)
 	}
 	if len(path) > launch.MaxSocketDirLen {
@@ -79,12 +79,12 @@ func (s *socketDir) createMissingFiles() (shortPath string, err error) {
 		s.shortLinkPath, path = link, link
 	}
 	if s.keeper != nil {
-		if err := s.keeper.RestoreSocket(); err != nil {
+		if err := s.keeper.RequestSocketRecreation(); err != nil {
 			return "", fmt.Errorf("restore the socket of the keeper: %w", err)
 		}
 	}
-	if s.hookListener != nil && !s.openDataDir.HasSocket(hookSocketName) {
-		listener, err := s.openDataDir.Listen("unix", hookSocketName)
+	if s.hookListener != nil && !s.dataDirHandle.HasSocket(hookSocketName) {
+		listener, err := s.dataDirHandle.ListenReplacingSocket("unix", hookSocketName)
 		if err != nil {
 			return "", fmt.Errorf("restore the socket for hooks: %w", err)
 		}
@@ -96,12 +96,12 @@ func (s *socketDir) createMissingFiles() (shortPath string, err error) {
 // hookSocketPath returns the path of the socket at which hook plugins reach this agent and later agents.
 func (s *socketDir) hookSocketPath() string { return filepath.Join(s.shortPath(), hookSocketName) }
 
-// listenForHooks returns a listener on the socket to which hook plugins connect. The listener continues when createMissingFiles
-// replaces the socket.
+// listenForHooks returns a listener on the socket to which hook plugins connect. The listener continues when
+// restoreMissingDirAndSockets replaces the socket.
 func (s *socketDir) listenForHooks() (net.Listener, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	listener, err := s.openDataDir.Listen("unix", hookSocketName)
+	listener, err := s.dataDirHandle.ListenReplacingSocket("unix", hookSocketName)
 	if err != nil {
 		return nil, fmt.Errorf("socket for hooks: %w", err)
 	}
@@ -109,10 +109,10 @@ func (s *socketDir) listenForHooks() (net.Listener, error) {
 	return s.hookListener, nil
 }
 
-// watchRemovals starts a goroutine that calls createMissingFiles whenever a file is removed from the directory, until
-// stopWatching or close is called. If inotify is not available, watchRemovals does nothing: the supervisor also calls createMissingFiles
-// before each start of a plugin.
-func (s *socketDir) watchRemovals() {
+// startRestoringRemovedSockets starts a goroutine that calls restoreMissingDirAndSockets whenever a file is removed
+// from the directory, until stopWatching or close is called. If inotify is not available, startRestoringRemovedSockets
+// does nothing: the supervisor also calls restoreMissingDirAndSockets before each start of a plugin.
+func (s *socketDir) startRestoringRemovedSockets() {
 	w, err := newRemovalWatcher()
 	if err != nil {
 		s.logger.Debug("the directory for sockets is not watched", "error", err)
@@ -128,7 +128,7 @@ func (s *socketDir) watchRemovals() {
 	arm()
 	s.watchWG.Go(func() {
 		for w.waitForRemoval() {
-			if _, err := s.createMissingFiles(); err != nil {
+			if _, err := s.restoreMissingDirAndSockets(); err != nil {
 				s.logger.Error("directory for sockets was removed", "error", err)
 			}
 			arm()
@@ -136,7 +136,7 @@ func (s *socketDir) watchRemovals() {
 	})
 }
 
-// stopWatching stops the goroutine that watchRemovals has started. It may be called twice.
+// stopWatching stops the goroutine that startRestoringRemovedSockets has started. It may be called twice.
 func (s *socketDir) stopWatching() {
 	if s.closeWatcher != nil {
 		s.closeWatcher()
@@ -148,7 +148,7 @@ func (s *socketDir) stopWatching() {
 // close calls stopWatching and closes the file descriptor of the directory. It does not remove the sockets.
 func (s *socketDir) close() error {
 	s.stopWatching()
-	return s.openDataDir.Close()
+	return s.dataDirHandle.Close()
 }
 
 // remove removes the directory for the sockets and the link to it. The caller must ensure that no process uses the sockets.

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/internal/filelock"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 )
 
@@ -21,9 +23,9 @@ var ErrNotShutDown = errors.New("the agent has not shut down")
 
 // StopOptions are the options of [Stop].
 type StopOptions struct {
-	AllProcesses bool                 // AllProcesses means that Stop also kills tasks, plugins, the log collector and the keeper
-	Timeout      time.Duration        // Timeout is the time that the agent has to shut down
-	OnProcessEnd func(DataDirProcess) // OnProcessEnd is called after each process that Stop has ended; it must not be nil
+	KillAllProcesses     bool                 // KillAllProcesses means that Stop also kills tasks, plugins, the log collector and the keeper
+	AgentShutdownTimeout time.Duration        // AgentShutdownTimeout is the time that the agent has to shut down
+	OnProcessEnd         func(DataDirProcess) // OnProcessEnd is called after each process that Stop has ended; it must not be nil
 }
 
 // DataDirProcess is a process that belongs to a data directory.
@@ -37,24 +39,26 @@ type DataDirProcess struct {
 // RemainingAfterStop has the processes and allocations of a data directory that run after [Stop].
 type RemainingAfterStop struct {
 	Processes []DataDirProcess
-	// AllocIDs are the ids of allocations that run according to the state. Stop has killed no process of them, and
-	// Processes has none. Their tasks can be containers or virtual machines.
-	AllocIDs []string
+	// AllocIDsWithoutProcess are the ids of allocations that run according to the state. Stop has killed no process of
+	// them, and Processes has none. Their tasks can be containers or virtual machines.
+	AllocIDsWithoutProcess []string
 	// TasksOwnerDir is the path of the directory that owns the tasks of the state, if the directory is a copy of it. Then Stop has
-	// killed no task, and Processes and AllocIDs name none.
+	// killed no task, and Processes and AllocIDsWithoutProcess name none.
 	TasksOwnerDir string
 }
 
 // Stop shuts down the agent of a data directory, and returns the processes and allocations that continue to run. With
-// StopOptions.AllProcesses it then kills all other processes of the data directory, also those that do not respond. Stop does not
-// change the state: the next agent finds that the tasks have ended while no agent ran.
+// StopOptions.KillAllProcesses it then kills all other processes of the data directory, also those that do not respond.
+// When no task can be running after that, it unmounts the directory of the allocations, as an agent does that shuts down.
+// Stop does not change the state: the next agent finds that the tasks have ended while no agent ran. When ctx ends, Stop
+// returns an error with the cause, and the processes that it has not killed continue.
 //
 // A process belongs to the data directory if the process holds one of its locks, is recorded in its state as a plugin,
 // has the id of one of its allocations in its environment, or is a descendant of such a process. A process below the
 // keeper of another data directory does not belong to this one. A process in a container does not either, unless a task
 // has started the container. If the directory is a copy, the tasks and plugins in its state belong to the original. Stop does not
-// kill a later process that has the pid of an earlier one. It returns ErrNotShutDown only without AllProcesses.
-func Stop(dataDir string, o StopOptions) (*RemainingAfterStop, error) {
+// kill a later process that has the pid of an earlier one. It returns ErrNotShutDown only without KillAllProcesses.
+func Stop(ctx context.Context, dataDir string, o StopOptions) (*RemainingAfterStop, error) {
 	path, err := filepath.Abs(dataDir)
 	if err != nil {
 		return nil, err
@@ -62,17 +66,17 @@ func Stop(dataDir string, o StopOptions) (*RemainingAfterStop, error) {
 	if err := checkDataDirBelongsToUser(path); err != nil {
 		return nil, err
 	}
-	dir, err := keeper.OpenDataDir(path)
+	dir, err := keeper.OpenOrCreateDataDir(path)
 	if err != nil {
 		return nil, fmt.Errorf("open data directory: %w", err)
 	}
 	defer dir.Close()
-	s := &dataDirStopper{dataDir: path, openDataDir: dir, options: o, allocsWithFoundProcess: make(map[string]bool)}
-	if err := s.stopAgent(); err != nil {
+	s := &dataDirStopper{dataDir: path, dataDirHandle: dir, options: o, allocsWithFoundProcess: make(map[string]bool), tasksWithKilledProcess: make(map[osprocess.TaskEnvID]bool)}
+	if err := s.stopAgent(ctx); err != nil {
 		return nil, err
 	}
 	// The lock prevents the start of the next agent. The keeper of a temporary directory also holds the lock.
-	lock, err := dir.Lock(lockFile, unix.LOCK_EX|unix.LOCK_NB)
+	lock, err := dir.LockFile(lockFile, unix.LOCK_EX|unix.LOCK_NB)
 	switch {
 	case err == nil:
 		defer lock.Close()
@@ -90,12 +94,22 @@ func Stop(dataDir string, o StopOptions) (*RemainingAfterStop, error) {
 	if s.processSearch, err = newProcessSearch(path, dir); err != nil {
 		return nil, err
 	}
-	if o.AllProcesses {
-		if err := s.killAll(); err != nil {
+	if o.KillAllProcesses {
+		if err := s.killAllAndRemoveSockets(ctx); err != nil {
 			return nil, err
 		}
 	}
-	return s.findRemaining()
+	remaining, err := s.findRemaining()
+	if err != nil {
+		return nil, err
+	}
+	if o.KillAllProcesses && lock != nil && len(remaining.Processes) == 0 && s.processSearch.tasksOwner == nil {
+		d := dataDirectory{path: path}
+		if err := d.unmountNosuidAllocDirsIfUnused(!s.containersMayRun()); err != nil {
+			return nil, err
+		}
+	}
+	return remaining, nil
 }
 
 // checkDataDirBelongsToUser returns an error if path is not a data directory of this user.
@@ -117,15 +131,23 @@ func checkDataDirBelongsToUser(path string) error {
 // dataDirStopper ends the processes of a data directory.
 type dataDirStopper struct {
 	dataDir                string
-	openDataDir            *keeper.DataDir
+	dataDirHandle          *keeper.DataDir
 	options                StopOptions
 	processSearch          *processSearch  // nil until the agent has shut down
 	allocsWithFoundProcess map[string]bool // keys are allocation ids
+	tasksWithKilledProcess map[osprocess.TaskEnvID]bool
+}
+
+// containersMayRun reports whether a task may run in a container or virtual machine, after all processes were killed: a process
+// of a task is in a container, or a task may run according to the state and no process of the task was killed.
+func (s *dataDirStopper) containersMayRun() bool {
+	return s.processSearch.unknownTasksMayRun || s.processSearch.leftOut > 0 ||
+		slices.ContainsFunc(s.processSearch.tasksThatMayRun, func(t osprocess.TaskEnvID) bool { return !s.tasksWithKilledProcess[t] })
 }
 
 // stopAgent shuts down the agent if one runs.
-func (s *dataDirStopper) stopAgent() error {
-	p, running, err := s.openDataDir.LockOwner(lockFile)
+func (s *dataDirStopper) stopAgent(ctx context.Context) error {
+	p, running, err := s.dataDirHandle.LockOwner(lockFile)
 	if err != nil || !running {
 		return err
 	}
@@ -133,11 +155,16 @@ func (s *dataDirStopper) stopAgent() error {
 		return fmt.Errorf("stop agent with pid %d: %w", p.PID, err)
 	}
 	agent := DataDirProcess{PID: p.PID, Name: "agent"}
-	if !p.EndsWithin(s.options.Timeout) {
-		if !s.options.AllProcesses {
-			return fmt.Errorf("%w within %v: pid %d", ErrNotShutDown, s.options.Timeout, p.PID)
-		}
-		if err := p.KillAndWait(); err != nil {
+	waiting, cancel := context.WithTimeoutCause(ctx, s.options.AgentShutdownTimeout, ErrNotShutDown)
+	defer cancel()
+	switch err := p.WaitEnd(waiting); {
+	case err == nil:
+	case !errors.Is(err, ErrNotShutDown):
+		return fmt.Errorf("wait for the agent with pid %d, which is shutting down: %w", p.PID, err)
+	case !s.options.KillAllProcesses:
+		return fmt.Errorf("%w within %v: pid %d", err, s.options.AgentShutdownTimeout, p.PID)
+	default:
+		if err := p.KillAndWait(ctx); err != nil {
 			return err
 		}
 		agent.Killed = true
@@ -146,46 +173,60 @@ func (s *dataDirStopper) stopAgent() error {
 	return nil
 }
 
-// maxKillRounds limits the number of searches of killAll. Usually the second search finds no process: a process of the data
-// directory can only appear between two searches if a process outside of the data directory has started it.
+// maxKillRounds limits the number of searches of killAllAndRemoveSockets. Usually the second search finds no process: a
+// process of the data directory can only appear between two searches if a process outside of the data directory has
+// started it.
 const maxKillRounds = 10
 
-// killAll kills all processes of the data directory, and removes its sockets.
-func (s *dataDirStopper) killAll() error {
+// killAllAndRemoveSockets kills all processes of the data directory, and removes its sockets.
+func (s *dataDirStopper) killAllAndRemoveSockets(ctx context.Context) error {
 	for range maxKillRounds {
-		found, err := s.processSearch.findProcesses(true)
-		if err == nil && len(found) == 0 {
-			return removeSockets(s.dataDir)
-		}
-		if err == nil {
-			err = s.killFrozenProcesses(found)
+		killed, err := s.freezeAndKill(ctx)
+		// OnProcessEnd can block, or end this program by SIGPIPE. It is therefore called while no process is stopped by SIGSTOP.
+		for _, p := range killed {
+			s.allocsWithFoundProcess[p.allocID] = true
+			s.tasksWithKilledProcess[osprocess.TaskEnvID{AllocID: p.allocID, Task: p.task}] = true
+			end := p.toDataDirProcess()
+			end.Killed = true
+			s.options.OnProcessEnd(end)
 		}
 		if err != nil {
-			for _, p := range found {
-				_ = p.Signal(unix.SIGCONT) // fails if killFrozenProcesses has killed the process
-			}
 			return err
+		}
+		if len(killed) == 0 {
+			return removeSockets(s.dataDir)
 		}
 	}
 	return fmt.Errorf("processes of the data directory appear again, although they were killed %d times", maxKillRounds)
 }
 
-// killFrozenProcesses kills the processes that findProcesses has stopped with SIGSTOP, children before their parents.
-func (s *dataDirStopper) killFrozenProcesses(found []foundProcess) error {
+// freezeAndKill stops the processes of the data directory with SIGSTOP, kills them, children before their parents, and returns
+// those that have ended. After an error, or when ctx ends, the others continue.
+func (s *dataDirStopper) freezeAndKill(ctx context.Context) (killed []foundProcess, err error) {
+	found, err := s.processSearch.findProcesses(true)
+	defer func() {
+		for _, p := range found {
+			_ = p.Signal(unix.SIGCONT) // fails if the process was killed
+		}
+	}()
+	if err != nil {
+		return nil, err
+	}
 	var errs []error
 	for _, p := range slices.Backward(found) {
+		if ctx.Err() != nil {
+			errs = append(errs, fmt.Errorf("processes of the data directory continue: %w", context.Cause(ctx)))
+			break
+		}
 		_ = p.Signal(unix.SIGKILL) // KillAndWait repeats the signal and returns the error
-		keeper.UnfreezeCgroup(strconv.Itoa(p.PID))
-		if err := p.KillAndWait(); err != nil {
+		keeper.UnfreezeCgroupV1Of(strconv.Itoa(p.PID))
+		if err := p.KillAndWait(ctx); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", p.displayName, err))
 			continue
 		}
-		s.allocsWithFoundProcess[p.allocID] = true
-		end := p.toDataDirProcess()
-		end.Killed = true
-		s.options.OnProcessEnd(end)
+		killed = append(killed, p)
 	}
-	return errors.Join(errs...)
+	return killed, errors.Join(errs...)
 }
 
 // findRemaining returns the processes and allocations that still run.
@@ -202,9 +243,9 @@ func (s *dataDirStopper) findRemaining() (*RemainingAfterStop, error) {
 		s.allocsWithFoundProcess[p.allocID] = true
 		r.Processes = append(r.Processes, p.toDataDirProcess())
 	}
-	for _, id := range s.processSearch.runningAllocIDs {
+	for _, id := range s.processSearch.recordedRunningAllocIDs {
 		if !s.allocsWithFoundProcess[id] {
-			r.AllocIDs = append(r.AllocIDs, id)
+			r.AllocIDsWithoutProcess = append(r.AllocIDsWithoutProcess, id)
 		}
 	}
 	return r, nil

@@ -1,72 +1,78 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/internal/cgroup"
 	"github.com/nomad-lite/nomad-lite/internal/datadir"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
+	"github.com/nomad-lite/nomad-lite/runtime/node/network/cni"
 	"github.com/nomad-lite/nomad-lite/runtime/node/network/hostnet"
 )
 
 const temporaryDirPrefix = "run-"
 
-// makeTemporaryDataDir creates and locks the data directory of a foreground run. It removes the directories of
+// makeAndLockTemporaryDataDir creates and locks the data directory of a foreground run. It removes the directories of
 // earlier runs that no process has locked: the keeper of a killed run holds the lock until all processes of the run have
-// ended.
-func makeTemporaryDataDir(logger hclog.Logger) (string, *os.File, error) {
+// ended. If the keeper was killed too, it first kills the processes that remain.
+func makeAndLockTemporaryDataDir(ctx context.Context, logger hclog.Logger) (dir string, lock *os.File, err error) {
 	path := datadir.Temporary(os.Geteuid())
 	// If the agent is root, tasks that run as other users must be able to traverse this directory.
 	base, err := makeDirOrSuffixedDir(path, 0o711)
 	if err != nil {
 		return "", nil, fmt.Errorf("make temporary data directory: %w", err)
 	}
-	baseLock, err := lockDataDir(base, 0)
+	baseLock, err := waitAndLockDataDir(ctx, base)
 	if err != nil {
 		return "", nil, err
 	}
 	defer baseLock.Close()
-	removeAbandonedDataDirs(base, logger)
+	removeAbandonedDataDirs(ctx, base, logger)
 	for _, other := range findDirAndSuffixedDirs(path) {
 		if other == base {
 			continue
 		}
-		if baseLock, err := lockDataDir(other, unix.LOCK_NB); err == nil { // if another run holds the lock, that run removes the old directories
-			removeAbandonedDataDirs(other, logger)
+		if baseLock, err := lockDataDir(other); err == nil { // if another run holds the lock, that run removes the old directories
+			removeAbandonedDataDirs(ctx, other, logger)
 			baseLock.Close()
 		}
 	}
-	dir, err := os.MkdirTemp(base, temporaryDirPrefix)
+	dir, err = os.MkdirTemp(base, temporaryDirPrefix)
 	if err != nil {
 		return "", nil, fmt.Errorf("make temporary data directory: %w", err)
 	}
-	f, err := lockDataDir(dir, unix.LOCK_NB)
+	lock, err = lockDataDir(dir)
 	if err != nil {
 		return "", nil, errors.Join(err, os.Remove(dir))
 	}
 	if os.Geteuid() == 0 {
 		if err := os.Chmod(dir, 0o711); err != nil {
-			return "", nil, errors.Join(err, f.Close(), os.RemoveAll(dir))
+			return "", nil, errors.Join(err, lock.Close(), os.RemoveAll(dir))
 		}
 	}
-	return dir, f, nil
+	return dir, lock, nil
 }
 
 // removeAbandonedDataDirs removes the data directories of killed runs from the directory base. It logs errors and does not return
 // them, so that they do not prevent the current run. The next run tries again.
-func removeAbandonedDataDirs(base string, logger hclog.Logger) {
+func removeAbandonedDataDirs(ctx context.Context, base string, logger hclog.Logger) {
 	dirs, err := filepath.Glob(filepath.Join(base, temporaryDirPrefix+"*"))
 	if err != nil {
 		return
 	}
 	for _, dir := range dirs {
-		f, err := lockDataDir(dir, unix.LOCK_NB)
+		f, err := lockDataDir(dir)
 		if errors.Is(err, ErrInUse) {
 			continue
 		}
@@ -75,11 +81,51 @@ func removeAbandonedDataDirs(base string, logger hclog.Logger) {
 			continue
 		}
 		logger.Info("removing what a killed run has left", "dir", dir)
-		if err := removeTemporaryDataDir(dir); err != nil {
+		if err = killProcessesOfForegroundRun(ctx, dir); err == nil {
+			err = removeTemporaryDataDir(dir)
+		}
+		if err != nil {
 			logger.Warn("left-over directory cannot be removed", "dir", dir, "error", err)
 		}
 		f.Close()
 	}
+}
+
+// killTimeout is the maximum time that killProcessesOfForegroundRun waits for the end of processes that it has killed.
+const killTimeout = 10 * time.Second
+
+// killProcessesOfForegroundRun kills the plugins, tasks, CNI plugins and log collector of a foreground run whose agent and keeper
+// were killed. With an error processes can still run.
+func killProcessesOfForegroundRun(ctx context.Context, dir string) error {
+	allocs, err := os.ReadDir(filepath.Join(dir, allocDir))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	// The plugins are the first, because a plugin could start a process of a task.
+	variables := []string{keeper.EnvSocket + "=" + keeper.SocketPath(dir)}
+	for _, alloc := range allocs {
+		variables = append(variables, "NOMAD_ALLOC_ID="+alloc.Name())
+	}
+	ctx, cancel := context.WithTimeout(ctx, killTimeout)
+	defer cancel()
+	for _, variable := range variables {
+		if err := osprocess.KillByEnv(ctx, variable); err != nil {
+			return err
+		}
+	}
+	if err := cni.KillInterruptedCalls(ctx, filepath.Join(dir, cniCacheDir)); err != nil {
+		return err
+	}
+	dataDir, err := keeper.OpenOrCreateDataDir(dir)
+	if err != nil {
+		return err
+	}
+	defer dataDir.Close()
+	collector, running, err := logs.FindCollector(dataDir)
+	if err != nil || !running {
+		return err
+	}
+	return collector.KillAndWait(ctx)
 }
 
 // removeTemporaryDataDir removes the data directory of a foreground run whose processes have ended, and the run's
@@ -89,6 +135,6 @@ func removeTemporaryDataDir(dir string) error {
 		removeSockets(dir), // called first, because removeSockets needs the inode of the directory
 		cgroup.RemoveAllocCgroups(filepath.Join(dir, allocDir)),
 		hostnet.RemoveLeftoverNetworks(filepath.Join(dir, allocDir)),
-		allocdir.UnmountAndRemoveDir(dir),
+		allocdir.UnmountAndRemoveOwnDir(dir),
 	)
 }

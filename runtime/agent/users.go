@@ -16,24 +16,24 @@ import (
 
 // newUserPool returns the pool of user ids for tasks. The ids that tasks of an earlier agent have are in use. newUserPool
 // returns nil if the range is the zero value.
-func newUserPool(s *store.Store, ids idrange.Range, logger hclog.Logger) *users.Pool {
+func newUserPool(s *store.Store, ids idrange.Range, logger hclog.Logger) *users.UIDPool {
 	if ids == (idrange.Range{}) {
 		return nil
 	}
 	pool := users.NewPool(ids)
 	snapshot := s.Snapshot()
-	for _, allocID := range snapshot.AllocationsWithLocalRecords() {
+	for _, allocID := range snapshot.AllocIDsWithLocalRecords() {
 		if snapshot.AllocationEnded(allocID) {
 			continue
 		}
-		for _, task := range snapshot.TasksWithLocalRecords(allocID) {
+		for _, task := range snapshot.TaskNamesWithLocalRecords(allocID) {
 			local, _, err := snapshot.TaskLocalState(allocID, task)
 			if err != nil {
 				logger.Warn("another task may get the user id of this task", "alloc_id", allocID, "task", task, "error", err)
 				continue
 			}
-			if id := runnerhooks.WorkloadUserID(local.Hooks[runnerhooks.WorkloadUserHookName].Data); id != 0 {
-				pool.Restore(users.Task{AllocID: allocID, Name: task}, id)
+			if id := runnerhooks.StoredWorkloadUserID(local.HookStateByName[runnerhooks.WorkloadUserHookName].Data); id != 0 {
+				pool.RestoreUnlessTaken(users.Task{AllocID: allocID, Name: task}, id)
 			}
 		}
 	}
@@ -41,9 +41,9 @@ func newUserPool(s *store.Store, ids idrange.Range, logger hclog.Logger) *users.
 }
 
 // reserveUserOfProcess marks the user id of a process of an unknown task as in use, so that no other task gets it. pool may be nil.
-func reserveUserOfProcess(pool *users.Pool, allocID, task string, p osprocess.ID) {
+func reserveUserOfProcess(pool *users.UIDPool, allocID, task string, p osprocess.ID) {
 	var st unix.Stat_t
 	if pool != nil && unix.Stat(filepath.Join("/proc", strconv.Itoa(p.PID)), &st) == nil {
-		pool.Restore(users.Task{AllocID: allocID, Name: task}, st.Uid)
+		pool.RestoreUnlessTaken(users.Task{AllocID: allocID, Name: task}, st.Uid)
 	}
 }

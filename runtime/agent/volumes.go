@@ -17,12 +17,12 @@ func newVolumeManager(a *Agent, nodeID string) *volumes.Manager {
 		}
 	}
 	return volumes.New(volumes.Config{
-		Store:               a.store,
-		NodeID:              nodeID,
-		VolumesDir:          cmp.Or(a.config.HostVolumesDir, filepath.Join(a.dataDirectory.path, "host_volumes")),
-		PluginDir:           pluginDir,
-		IsNameInAgentConfig: func(name string) bool { return a.node.HasConfiguredVolume(name) },
-		OnChange:            func() { a.node.VolumesChanged() },
-		Logger:              a.logger,
+		Store:                    a.store,
+		NodeID:                   nodeID,
+		VolumesDir:               cmp.Or(a.config.HostVolumesDir, filepath.Join(a.dataDirectory.path, "host_volumes")),
+		PluginDir:                pluginDir,
+		IsVolumeInAgentConfig:    func(name string) bool { return a.node.HasConfiguredVolume(name) },
+		OnVolumesOrPluginsChange: func() { a.node.NotifyVolumesChanged() },
+		Logger:                   a.logger,
 	})
 }

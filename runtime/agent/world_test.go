@@ -128,8 +128,8 @@ func (s *simAgentDrivers) isDead() bool {
 	}
 }
 
-// Drivers implements the drivers of package orphans.
-func (s *simAgentDrivers) Drivers() map[string]supervisor.DriverInfo {
+// DriverInfoByName implements the drivers of package orphans.
+func (s *simAgentDrivers) DriverInfoByName() map[string]supervisor.DriverInfo {
 	return map[string]supervisor.DriverInfo{"sim": {Detected: true, Healthy: true}}
 }
 
@@ -153,12 +153,18 @@ func (s *simAgentDrivers) Driver(context.Context, string) (driver.Driver, error)
 func (s *simAgentDrivers) DriverKnowsInterruptedStarts(string) bool { return true }
 func (s *simAgentDrivers) DriverFindsTasksByName(string) bool       { return true }
 
+// RestartReattachedPlugin does nothing, as for builtin drivers.
+func (s *simAgentDrivers) RestartReattachedPlugin(context.Context, string) error { return nil }
+
 // nopLogCollector is a log collector whose methods do nothing.
 type nopLogCollector struct{}
 
-func (nopLogCollector) Start(context.Context, logs.Task) (string, string, error)      { return "", "", nil }
-func (nopLogCollector) Stop(context.Context, string, string, bool) error              { return nil }
-func (nopLogCollector) CollectLeftoverAndStop(context.Context, logs.Task, bool) error { return nil }
+func (nopLogCollector) Start(context.Context, logs.Task) (string, string, error) { return "", "", nil }
+func (nopLogCollector) Stop(context.Context, string, string, bool) error         { return nil }
+func (nopLogCollector) StopCollectionOfEarlierAgent(context.Context, logs.Task, bool) error {
+	return nil
+}
+func (nopLogCollector) StopUnlessStopped(context.Context, string, string) error { return nil }
 
 // simPlugin is a simulated process of the driver's plugin.
 type simPlugin struct {
@@ -260,14 +266,14 @@ func (d *simDriver) InspectTask(_ context.Context, id string) (*driver.TaskStatu
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	status := &driver.TaskStatus{ID: id, Start: &driver.StartStatus{Phase: driver.StartNotFound}}
+	status := &driver.TaskStatus{ID: id, StartStatus: &driver.StartStatus{Phase: driver.StartNotFound}}
 	switch {
 	case p != nil:
 		status.State = driver.TaskRunning
 		handle := &driver.Handle{Version: 1, Config: &driver.TaskConfig{ID: id}, State: driver.TaskRunning}
-		status.Start = &driver.StartStatus{Phase: driver.StartReturned, Handle: handle}
+		status.StartStatus = &driver.StartStatus{Phase: driver.StartReturned, Handle: handle}
 	case d.plugin.pendingStarts[id]:
-		status.Start.Phase = driver.StartPending
+		status.StartStatus.Phase = driver.StartPending
 	}
 	return status, nil
 }

@@ -30,18 +30,18 @@ func TestAdoptedJob(t *testing.T) {
 					DesiredStatus: api.AllocDesiredStatusRun, ClientStatus: api.AllocClientStatusPending, AllocatedResources: &api.AllocatedResources{},
 				})
 			}
-			return b.AdoptJob(t.Context(), job, allocs, func(*store.Txn) {})
+			return b.StoreAdoptedJob(t.Context(), job, allocs, func(*store.Txn) {})
 		}
 		if err := adopt("one", "two"); err != nil {
 			t.Fatal(err)
 		}
 		b.expectRejection(adopt("three"), `job "web" is registered in namespace "default": stop it, or end the unknown tasks`)
 		b.advance(time.Minute)
-		if _, err := b.StopAlloc(t.Context(), "two", scheduler.StopOptions{Reschedule: true}); err != nil {
+		if _, err := b.StopAndReplaceAlloc(t.Context(), "two", scheduler.StopOptions{Reschedule: true}); err != nil {
 			t.Fatal(err)
 		}
 		b.advance(time.Minute)
-		if _, err := b.Evaluate(t.Context(), webJobKey, true); err != nil {
+		if _, err := b.EvaluateJob(t.Context(), webJobKey, true); err != nil {
 			t.Fatal(err)
 		}
 		b.advance(time.Minute)
@@ -74,7 +74,7 @@ func TestAdoptedJobGetsItsNamespace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, endlessAllocTimes)
 		job := batchJob(func(j *api.Job, _ *api.TaskGroup, _ *api.Task) { j.Namespace = new("team") })
-		if err := b.AdoptJob(t.Context(), job, nil, func(*store.Txn) {}); err != nil {
+		if err := b.StoreAdoptedJob(t.Context(), job, nil, func(*store.Txn) {}); err != nil {
 			t.Fatal(err)
 		}
 		if b.store.Snapshot().Namespace(nil, "team") == nil || b.store.Snapshot().Job(nil, "team", "web") == nil {

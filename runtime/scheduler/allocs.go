@@ -27,16 +27,16 @@ type AllocReport struct {
 	HealthyTime time.Time
 	// DeploymentID is the deployment to which Healthy applies.
 	DeploymentID string
-	// TasksEnded means that all tasks and hooks of the allocation have ended and will not start again.
-	TasksEnded bool
+	// TasksAndHooksEnded means that all tasks and hooks of the allocation have ended and will not start again.
+	TasksAndHooksEnded bool
 }
 
-// Report stores reports about allocations and makes the changes that follow from the reports, such as replacements of
-// failed allocations. It ignores allocations that are not stored.
-func (s *Scheduler) Report(ctx context.Context, reports ...AllocReport) (index uint64, err error) {
+// ApplyAllocReports stores reports about allocations and makes the changes that follow from the reports, such as
+// replacements of failed allocations. It ignores allocations that are not stored.
+func (s *Scheduler) ApplyAllocReports(ctx context.Context, reports ...AllocReport) (index uint64, err error) {
 	env := s.newPreparedEnv()
 	env.expectPlacementsAfterReports(reports)
-	return s.updateWithEnv(ctx, env, func(c *txn) error {
+	return s.updateAndReconcileWithEnv(ctx, env, func(c *schedulerTxn) error {
 		c.setEventOperation(opAllocReport)
 		changed := false
 		for _, r := range reports {
@@ -50,7 +50,7 @@ func (s *Scheduler) Report(ctx context.Context, reports ...AllocReport) (index u
 }
 
 // applyReport stores a report about one allocation, and reports whether the stored allocation has changed.
-func (t *txn) applyReport(r AllocReport) (changed bool) {
+func (t *schedulerTxn) applyReport(r AllocReport) (changed bool) {
 	old := t.tx.Allocation(nil, r.AllocID)
 	if old == nil {
 		return false
@@ -67,7 +67,7 @@ func (t *txn) applyReport(r AllocReport) (changed bool) {
 		a.NetworkStatus = r.NetworkStatus
 	}
 	t.applyReportedHealth(&a, r)
-	if !r.TasksEnded && reflect.DeepEqual(&a, old) {
+	if !r.TasksAndHooksEnded && reflect.DeepEqual(&a, old) {
 		return false // a restarted agent repeats the last report that the previous agent sent
 	}
 	a.ModifyTime = t.now.UnixNano()
@@ -78,7 +78,7 @@ func (t *txn) applyReport(r AllocReport) (changed bool) {
 		t.tx.OnCommit(func() { metrics.AllocationStarts.Observe(duration) })
 	}
 	switch {
-	case r.TasksEnded:
+	case r.TasksAndHooksEnded:
 		t.tx.MarkAllocationEnded(a.ID)
 		t.desiredAllocsChanged = true // a replacement can start now if it waited for the end of this allocation
 		t.nodeUsage.RemoveAlloc(&a)
@@ -86,13 +86,13 @@ func (t *txn) applyReport(r AllocReport) (changed bool) {
 	case !t.tx.AllocationEnded(a.ID):
 		t.nodeUsage.PutAlloc(&a)
 	}
-	t.reconcileJobLater(JobKey{a.Namespace, a.JobID})
+	t.reconcileJobAtTxnEnd(JobKey{a.Namespace, a.JobID})
 	return true
 }
 
 // applyReportedHealth sets the health of an allocation in its deployment from a report. An allocation that fails before its
 // health is decided becomes unhealthy.
-func (t *txn) applyReportedHealth(a *api.Allocation, r AllocReport) {
+func (t *schedulerTxn) applyReportedHealth(a *api.Allocation, r AllocReport) {
 	healthy, at := r.Healthy, r.HealthyTime
 	if r.DeploymentID != a.DeploymentID {
 		healthy = nil
@@ -118,19 +118,19 @@ func (t *txn) applyReportedHealth(a *api.Allocation, r AllocReport) {
 	a.DeploymentStatus = &next
 }
 
-// StopOptions are the options of StopAlloc.
+// StopOptions are the options of StopAndReplaceAlloc.
 type StopOptions struct {
 	Reschedule, NoShutdownDelay bool
 }
 
-// StopAlloc stops an allocation and replaces it. An allocation of a batch or sysbatch job is
+// StopAndReplaceAlloc stops an allocation and replaces it. An allocation of a batch or sysbatch job is
 // replaced only if StopOptions.Reschedule is set. An allocation of an adopted job is never replaced.
-func (s *Scheduler) StopAlloc(ctx context.Context, id string, o StopOptions) (out RequestOutcome, err error) {
+func (s *Scheduler) StopAndReplaceAlloc(ctx context.Context, id string, o StopOptions) (out RequestOutcome, err error) {
 	env := s.newPreparedEnv()
 	if a := s.store.Snapshot().Allocation(nil, id); a != nil {
 		env.expectReplacement(a)
 	}
-	out.Index, err = s.updateWithEnv(ctx, env, func(c *txn) error {
+	out.Index, err = s.updateAndReconcileWithEnv(ctx, env, func(c *schedulerTxn) error {
 		out = RequestOutcome{}
 		old := c.tx.Allocation(nil, id)
 		if old == nil {
@@ -138,21 +138,21 @@ func (s *Scheduler) StopAlloc(ctx context.Context, id string, o StopOptions) (ou
 		}
 		c.setEventOperation(opAllocStop)
 		a := *old
-		if o.Reschedule && !model.IsAdoptedJob(a.Job) {
+		if o.Reschedule && !model.IsJobMadeForOrphanTasks(a.Job) {
 			a.DesiredTransition.Reschedule = new(true)
 		} else {
 			a.DesiredTransition.Migrate = new(true)
-			a.DesiredTransition.MigrateDisablePlacement = new(isBatchLike(a.Job))
+			a.DesiredTransition.MigrateDisablePlacement = new(isBatchOrSysbatch(a.Job))
 		}
 		if o.NoShutdownDelay {
 			a.DesiredTransition.NoShutdownDelay = new(true)
 		}
-		c.putAlloc(&a)
+		c.putAllocAndUpdateNodeUsage(&a)
 		job := c.tx.Job(nil, a.Namespace, a.JobID)
 		if job == nil {
 			job = a.Job // the job was purged, and the allocation is stopping
 		}
-		eval := c.newEval(job, triggerAllocStop)
+		eval := c.newPendingEval(job, triggerAllocStop)
 		c.processEval(eval)
 		out.EvalID, out.EvalCreateIndex = eval.ID, c.tx.Index()
 		return nil

@@ -14,7 +14,8 @@ import (
 // group.
 type resourceAmounts [len(resourceDimensions)]float64
 
-// Indexes of resourceAmounts and resourceDimensions. PlacementNode.ReservedCPUMemoryDisk has only the first three.
+// Indexes of resourceAmounts and resourceDimensions. PlacementNode.ReservedCPUMHzMemoryMBDiskMB has only the first
+// three.
 const (
 	cpuDimension = iota
 	memoryDimension
@@ -53,16 +54,16 @@ const (
 	pipesPerTask     = 2
 )
 
-// nodeCapacity returns the amounts of a node that allocations can use: its total minus what is reserved. A resource
-// without a node attribute is unlimited.
-func nodeCapacity(node PlacementNode) resourceAmounts {
+// allocatableNodeCapacity returns the amounts of a node that allocations can use: its total minus what is reserved. A
+// resource without a node attribute is unlimited.
+func allocatableNodeCapacity(node PlacementNode) resourceAmounts {
 	var c resourceAmounts
 	for i, d := range resourceDimensions {
 		c[i] = math.Inf(1)
 		if n, err := strconv.ParseFloat(node.Attributes[d.attribute], 64); err == nil && n > 0 {
 			c[i] = n / d.scale
-			if i < len(node.ReservedCPUMemoryDisk) {
-				c[i] -= node.ReservedCPUMemoryDisk[i]
+			if i < len(node.ReservedCPUMHzMemoryMBDiskMB) {
+				c[i] -= node.ReservedCPUMHzMemoryMBDiskMB[i]
 			}
 		}
 	}
@@ -93,17 +94,17 @@ func coreMHz(node PlacementNode) float64 {
 	return math.Floor(total / cores)
 }
 
-// taskCPU returns the CPU that a task requests, in MHz. A task with reserved cores gets the CPU of these cores.
-func taskCPU(t *api.Task, coreMHz float64) float64 {
+// taskCPUMHz returns the CPU that a task requests, in MHz. A task with reserved cores gets the CPU of these cores.
+func taskCPUMHz(t *api.Task, coreMHz float64) float64 {
 	if cores := pointer.Value(t.Resources.Cores); cores > 0 {
 		return float64(cores) * coreMHz
 	}
 	return float64(*t.Resources.CPU)
 }
 
-// groupDemand returns the largest amounts that the tasks of a group use at one time. Prestart, main and poststop tasks
-// run one after the other: the result is the maximum over these stages, plus the sidecars.
-func groupDemand(g *api.TaskGroup, coreMHz float64) resourceAmounts {
+// maxConcurrentGroupDemand returns the largest amounts that the tasks of a group use at one time. Prestart, main and
+// poststop tasks run one after the other: the result is the maximum over these stages, plus the sidecars.
+func maxConcurrentGroupDemand(g *api.TaskGroup, coreMHz float64) resourceAmounts {
 	var prestartDemand, mainDemand, poststopDemand, sidecarDemand resourceAmounts
 	for _, t := range g.Tasks {
 		stage := &mainDemand
@@ -116,7 +117,7 @@ func groupDemand(g *api.TaskGroup, coreMHz float64) resourceAmounts {
 		case l.Hook == api.TaskLifecycleHookPrestart:
 			stage = &prestartDemand
 		}
-		stage[cpuDimension] += taskCPU(t, coreMHz)
+		stage[cpuDimension] += taskCPUMHz(t, coreMHz)
 		stage[coresDimension] += float64(pointer.Value(t.Resources.Cores))
 		stage[memoryDimension] += float64(*t.Resources.MemoryMB)
 		stage[descriptorsDimension] += descriptors.PerTask

@@ -26,10 +26,11 @@ const (
 	triggerDrain       = "node-drain"
 )
 
-// txn is a store transaction in progress. It adds the changes that follow from the request: it plans and stores
-// evaluations, and reconciles the jobs that the transaction has changed. The types that embed txn make other changes in
-// the same transaction: jobVersions, childJobLauncher, deploymentUpdater, nodeDrain, clockAdjustment, garbageCollection.
-type txn struct {
+// schedulerTxn is a store transaction in progress. It adds the changes that follow from the request: it plans and
+// stores evaluations, and reconciles the jobs that the transaction has changed. The types that embed schedulerTxn make
+// other changes in the same transaction: jobVersions, childJobLauncher, deploymentUpdater, nodeDrain, clockAdjustment,
+// garbageCollection.
+type schedulerTxn struct {
 	tx             *store.Txn
 	scheduler      *Scheduler
 	env            *preparedEnv
@@ -45,36 +46,39 @@ type txn struct {
 	undoClockAdjustment  func()   // undoes wallClock.recordAdjustment if the transaction fails; may be called twice
 }
 
-// update commits a transaction that edit fills, and returns the index of the store. If edit returns an error, update
-// returns the same error and stores nothing. update may call edit several times; only the last call has an effect.
-func (s *Scheduler) update(ctx context.Context, edit func(*txn) error) (uint64, error) {
-	return s.updateWithEnv(ctx, s.newPreparedEnv(), edit)
+// updateAndReconcile commits a transaction that edit fills, and returns the index of the store. If edit returns an
+// error, updateAndReconcile returns the same error and stores nothing. updateAndReconcile may call edit several times;
+// only the last call has an effect.
+func (s *Scheduler) updateAndReconcile(ctx context.Context, edit func(*schedulerTxn) error) (index uint64, err error) {
+	return s.updateAndReconcileWithEnv(ctx, s.newPreparedEnv(), edit)
 }
 
-// updateWithEnv is like update, with an env to which the caller has announced the expected placements.
-func (s *Scheduler) updateWithEnv(ctx context.Context, env *preparedEnv, edit func(*txn) error) (uint64, error) {
+// updateAndReconcileWithEnv is like updateAndReconcile, with an env to which the caller has announced the expected
+// placements.
+func (s *Scheduler) updateAndReconcileWithEnv(ctx context.Context, env *preparedEnv, edit func(*schedulerTxn) error) (index uint64, err error) {
 	for {
 		env.prepareNextAttempt()
-		index, err := s.tryUpdate(ctx, env, edit)
+		index, err = s.tryUpdateAndReconcile(ctx, env, edit)
 		if !errors.Is(err, errPreparedEnvTooSmall) {
 			return index, err
 		}
 	}
 }
 
-// tryUpdate makes one attempt of a transaction. It returns errPreparedEnvTooSmall if env had too few ids or ports.
-func (s *Scheduler) tryUpdate(ctx context.Context, env *preparedEnv, edit func(*txn) error) (uint64, error) {
-	var c *txn
-	index, err := s.store.Update(ctx, func(tx *store.Txn) (err error) {
-		clock := s.wallClock.read(s.env)
-		c = &txn{tx: tx, scheduler: s, env: env, now: clock.now, undoClockAdjustment: func() {}}
+// tryUpdateAndReconcile makes one attempt of a transaction. It returns errPreparedEnvTooSmall if env had too few ids or
+// ports.
+func (s *Scheduler) tryUpdateAndReconcile(ctx context.Context, env *preparedEnv, edit func(*schedulerTxn) error) (index uint64, err error) {
+	var c *schedulerTxn
+	index, err = s.store.Update(ctx, func(tx *store.Txn) (err error) {
+		clock := s.wallClock.readAndDetectStep(s.hostEnv)
+		c = &schedulerTxn{tx: tx, scheduler: s, env: env, now: clock.now, undoClockAdjustment: func() {}}
 		defer func() {
 			if err != nil {
 				c.undoClockAdjustment() // here, because the next transaction can start before Update returns
 			}
 		}()
 		c.setEventOperation(opEvaluation)
-		c.takeCachedNodeUsage()
+		c.takeOrComputeNodeUsage()
 		if clock.storedTimesNeedAdjustment {
 			clockAdjustment{c}.adjustStoredTimes(clock)
 			c.setEventOperation(opEvaluation)
@@ -82,8 +86,8 @@ func (s *Scheduler) tryUpdate(ctx context.Context, env *preparedEnv, edit func(*
 		if err := edit(c); err != nil {
 			return err
 		}
-		nodeDrain{c}.continueDrain()
-		c.reconcileJobs()
+		nodeDrain{c}.continueOrCompleteDrain()
+		c.reconcileQueuedJobs()
 		if env.lackedIDsOrPorts() {
 			return errPreparedEnvTooSmall
 		}
@@ -94,77 +98,77 @@ func (s *Scheduler) tryUpdate(ctx context.Context, env *preparedEnv, edit func(*
 		if c != nil {
 			c.undoClockAdjustment()
 		}
-		s.mu.Lock()
+		s.cacheMu.Lock()
 		s.cachedNodeUsage = nil // the usage may include placements that were not stored
-		s.mu.Unlock()
+		s.cacheMu.Unlock()
 		return 0, err
 	}
 	if c.desiredAllocsChanged && s.onDesiredAllocsChanged != nil {
 		s.onDesiredAllocsChanged()
 	}
 	if c.resourcesFreed {
-		notify(s.retryBlockedRequested)
+		notifyWithoutBlocking(s.retryBlockedEvalsRequested)
 	}
 	return index, nil
 }
 
 // setEventOperation sets the operation that the event stream shows for the writes that follow in this transaction.
-func (t *txn) setEventOperation(name string) {
-	t.eventOperation = name
-	t.tx.SetEventOperation(name)
+func (t *schedulerTxn) setEventOperation(operation string) {
+	t.eventOperation = operation
+	t.tx.SetEventOperation(operation)
 }
 
-// takeCachedNodeUsage moves the usage of the node from the cache of the scheduler into the transaction. If the cache is
-// outdated, it computes the usage from the stored allocations.
-func (t *txn) takeCachedNodeUsage() {
+// takeOrComputeNodeUsage moves the usage of the node from the cache of the scheduler into the transaction. If the cache
+// is outdated, it computes the usage from the stored allocations.
+func (t *schedulerTxn) takeOrComputeNodeUsage() {
 	s := t.scheduler
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.cacheMu.Lock()
+	defer s.cacheMu.Unlock()
 	node := t.tx.Node(nil, t.scheduler.nodeID)
 	if s.cachedNode != node || s.cachedNode == nil {
 		s.cachedNode, s.cachedPlacementNode, s.cachedNodeUsage = node, PlacementNodeOf(node), nil
 	}
 	t.node = s.cachedPlacementNode
-	if s.cachedNodeUsage == nil || s.cachedNodeUsageIndex != t.tx.TableIndex(nil, store.Allocations) {
+	if s.cachedNodeUsage == nil || s.cachedNodeUsageAllocsIndex != t.tx.LatestTableIndex(nil, store.Allocations) {
 		s.cachedNodeUsage = NodeUsageOf(t.tx.Reader, t.node)
-		s.cachedNodeUsageIndex = t.tx.TableIndex(nil, store.Allocations)
+		s.cachedNodeUsageAllocsIndex = t.tx.LatestTableIndex(nil, store.Allocations)
 	}
 	t.nodeUsage, s.cachedNodeUsage = s.cachedNodeUsage, nil
 }
 
 // cacheNodeUsage moves the usage of the node, with the changes of this transaction, back to the cache.
-func (t *txn) cacheNodeUsage() {
-	t.scheduler.mu.Lock()
-	defer t.scheduler.mu.Unlock()
+func (t *schedulerTxn) cacheNodeUsage() {
+	t.scheduler.cacheMu.Lock()
+	defer t.scheduler.cacheMu.Unlock()
 	t.scheduler.cachedNodeUsage = t.nodeUsage
 	if t.wroteAllocs {
-		t.scheduler.cachedNodeUsageIndex = t.tx.Index()
+		t.scheduler.cachedNodeUsageAllocsIndex = t.tx.Index()
 	}
 }
 
-// reconcileJobLater makes reconcileJobs reconcile a job at the end of the transaction.
-func (t *txn) reconcileJobLater(key JobKey) {
+// reconcileJobAtTxnEnd makes reconcileQueuedJobs reconcile a job at the end of the transaction.
+func (t *schedulerTxn) reconcileJobAtTxnEnd(key JobKey) {
 	if !slices.Contains(t.jobsToReconcile, key) {
 		t.jobsToReconcile = append(t.jobsToReconcile, key)
 	}
 }
 
-func (t *txn) putAlloc(a *api.Allocation) {
+func (t *schedulerTxn) putAllocAndUpdateNodeUsage(a *api.Allocation) {
 	t.wroteAllocs, t.desiredAllocsChanged = true, true
-	t.tx.PutAllocation(a)
+	t.tx.PutScheduledAllocation(a)
 	if !t.tx.AllocationEnded(a.ID) {
 		t.nodeUsage.PutAlloc(a)
 	}
 }
 
-func (t *txn) putEval(e *api.Evaluation) {
+func (t *schedulerTxn) putAndTrackEval(e *api.Evaluation) {
 	t.tx.PutEvaluation(e)
 	t.trackPendingAndBlockedEval(e)
 }
 
 // trackPendingAndBlockedEval sets the timer of a pending evaluation and remembers a blocked one for retryBlockedEvals.
 // An evaluation with another status loses both.
-func (t *txn) trackPendingAndBlockedEval(e *api.Evaluation) {
+func (t *schedulerTxn) trackPendingAndBlockedEval(e *api.Evaluation) {
 	id, at := e.ID, time.Time{}
 	if e.Status == api.EvalStatusPending {
 		at = e.WaitUntil
@@ -174,9 +178,9 @@ func (t *txn) trackPendingAndBlockedEval(e *api.Evaluation) {
 	}
 	blocked := e.Status == api.EvalStatusBlocked
 	t.tx.OnCommit(func() {
-		t.scheduler.evalTimers.setDueTime(id, at)
-		t.scheduler.mu.Lock()
-		defer t.scheduler.mu.Unlock()
+		t.scheduler.evalTimers.setOrClearDueTime(id, at)
+		t.scheduler.cacheMu.Lock()
+		defer t.scheduler.cacheMu.Unlock()
 		if blocked {
 			t.scheduler.blockedEvalIDs[id] = true
 		} else {
@@ -185,8 +189,8 @@ func (t *txn) trackPendingAndBlockedEval(e *api.Evaluation) {
 	})
 }
 
-// newEval returns a new pending evaluation of a job. processEval stores the evaluation.
-func (t *txn) newEval(job *api.Job, trigger string) *api.Evaluation {
+// newPendingEval returns a new pending evaluation of a job. processEval stores the evaluation.
+func (t *schedulerTxn) newPendingEval(job *api.Job, trigger string) *api.Evaluation {
 	now := t.now.UnixNano()
 	return &api.Evaluation{
 		ID:             t.env.takeIDOrPlaceholder(),
@@ -204,39 +208,39 @@ func (t *txn) newEval(job *api.Job, trigger string) *api.Evaluation {
 }
 
 // processEval plans the job of an evaluation and stores the changes of the plan.
-func (t *txn) processEval(eval *api.Evaluation) {
+func (t *schedulerTxn) processEval(eval *api.Evaluation) {
 	t.applyPlan(eval, t.planEval(eval))
 }
 
-// processEvalIfChanged is like processEval, but stores neither the evaluation nor the plan if the plan has no changes,
-// and its failed placements already have a blocked evaluation.
-func (t *txn) processEvalIfChanged(eval *api.Evaluation) {
+// processEvalIfPlanHasChanges is like processEval, but stores neither the evaluation nor the plan if the plan has no
+// changes, and its failed placements already have a blocked evaluation.
+func (t *schedulerTxn) processEvalIfPlanHasChanges(eval *api.Evaluation) {
 	out := t.planEval(eval)
 	if len(out.PlacedAllocs)+len(out.UpdatedAllocs)+len(out.Deployments) > 0 ||
-		len(out.Eval.FailedTGAllocs) > 0 && !t.hasBlockedEval(JobKey{eval.Namespace, eval.JobID}) {
+		len(out.ProcessedEval.FailedTGAllocs) > 0 && !t.hasBlockedEval(JobKey{eval.Namespace, eval.JobID}) {
 		t.applyPlan(eval, out)
 	}
 }
 
-func (t *txn) hasBlockedEval(key JobKey) bool {
+func (t *schedulerTxn) hasBlockedEval(key JobKey) bool {
 	return slices.ContainsFunc(t.tx.EvaluationsByJob(nil, key.Namespace, key.ID), func(e *api.Evaluation) bool { return e.Status == api.EvalStatusBlocked })
 }
 
-func (t *txn) planEval(eval *api.Evaluation) PlanChanges {
+func (t *schedulerTxn) planEval(eval *api.Evaluation) PlanChanges {
 	key := JobKey{eval.Namespace, eval.JobID}
 	return Plan(PlanInput{
-		Eval:       eval,
-		Job:        t.tx.Job(nil, key.Namespace, key.ID),
-		Allocs:     t.tx.AllocationsByJob(nil, key.Namespace, key.ID),
-		Evals:      t.tx.EvaluationsByJob(nil, key.Namespace, key.ID),
-		Deployment: t.tx.LatestDeployment(nil, key.Namespace, key.ID),
-		Node:       t.node,
-		NodeUsage:  t.nodeUsage,
-		Env:        t.env.envForPlans(),
-		Now:        t.now,
+		Eval:             eval,
+		Job:              t.tx.Job(nil, key.Namespace, key.ID),
+		JobAllocs:        t.tx.AllocationsByJob(nil, key.Namespace, key.ID),
+		JobEvals:         t.tx.EvaluationsByJob(nil, key.Namespace, key.ID),
+		LatestDeployment: t.tx.LatestDeployment(nil, key.Namespace, key.ID),
+		Node:             t.node,
+		NodeUsage:        t.nodeUsage,
+		Env:              t.env.envForPlans(),
+		Now:              t.now,
 
 		MemoryOversubscription: t.tx.SchedulerConfig(nil).MemoryOversubscriptionEnabled,
-		Volumes:                volumeStateOf(t.tx.Reader),
+		Volumes:                hostVolumeStateOf(t.tx.Reader),
 	})
 }
 
@@ -247,7 +251,7 @@ var operationsWithEvalEvent = map[string]bool{opJobRegistered: true, opJobDeregi
 // applyPlan stores an evaluation and its plan in one transaction. Nomad uses three transactions:
 // to create the evaluation, to apply the plan, and to complete the evaluation. applyPlan adds the events of
 // all three, so that clients see the same events as from Nomad.
-func (t *txn) applyPlan(eval *api.Evaluation, out PlanChanges) {
+func (t *schedulerTxn) applyPlan(eval *api.Evaluation, changes PlanChanges) {
 	pending := *eval
 	pending.ModifyIndex = t.tx.Index()
 	if t.tx.Evaluation(nil, eval.ID) == nil {
@@ -256,38 +260,38 @@ func (t *txn) applyPlan(eval *api.Evaluation, out PlanChanges) {
 		}
 		t.tx.AddEvaluationEvent(&pending)
 	}
-	planned := len(out.Deployments)+len(out.UpdatedAllocs)+len(out.PlacedAllocs) > 0
+	planned := len(changes.Deployments)+len(changes.UpdatedAllocs)+len(changes.PlacedAllocs) > 0
 	if planned {
 		t.setEventOperation(opPlan)
 	}
-	for _, d := range out.Deployments {
+	for _, d := range changes.Deployments {
 		t.tx.PutDeployment(d)
-		deploymentUpdater{t}.setDeploymentTimer(d)
+		deploymentUpdater{t}.setProgressDeadlineTimer(d)
 	}
-	for _, a := range out.UpdatedAllocs {
-		t.putAlloc(a)
+	for _, a := range changes.UpdatedAllocs {
+		t.putAllocAndUpdateNodeUsage(a)
 	}
-	for _, a := range out.PlacedAllocs {
-		t.putAlloc(a)
+	for _, a := range changes.PlacedAllocs {
+		t.putAllocAndUpdateNodeUsage(a)
 	}
-	for _, claim := range out.NewVolumeClaims {
+	for _, claim := range changes.NewVolumeClaims {
 		t.tx.PutVolumeClaim(claim)
 	}
 	if planned {
 		t.tx.AddEvaluationEvent(&pending)
 	}
 	t.setEventOperation(opEvaluation)
-	for _, e := range out.CreatedAndCancelledEvals {
-		t.putEval(e)
+	for _, e := range changes.CreatedAndCancelledEvals {
+		t.putAndTrackEval(e)
 	}
-	if old := t.tx.Evaluation(nil, out.Eval.ID); old == nil || !sameEvalResult(old, out.Eval) {
-		out.Eval.SnapshotIndex = t.tx.Index()
-		t.putEval(out.Eval)
+	if old := t.tx.Evaluation(nil, changes.ProcessedEval.ID); old == nil || !sameEvalResult(old, changes.ProcessedEval) {
+		changes.ProcessedEval.SnapshotIndex = t.tx.Index()
+		t.putAndTrackEval(changes.ProcessedEval)
 	}
 	if planned {
 		t.setEventOperation(opPlan) // reconcileJob then writes the status of the job, which follows from the plan
 	}
-	t.reconcileJobLater(JobKey{out.Eval.Namespace, out.Eval.JobID})
+	t.reconcileJobAtTxnEnd(JobKey{changes.ProcessedEval.Namespace, changes.ProcessedEval.JobID})
 }
 
 // sameEvalResult reports whether two evaluations have the same status, queued allocations and failed placements.
@@ -297,20 +301,20 @@ func sameEvalResult(a, b *api.Evaluation) bool {
 
 // processDueEval processes a pending evaluation whose timer has expired. If a clock step in this transaction has moved
 // the evaluation to a later time, processDueEval only sets the timer again.
-func (t *txn) processDueEval(id string) {
+func (t *schedulerTxn) processDueEval(id string) {
 	switch e := t.tx.Evaluation(nil, id); {
 	case e == nil:
-		t.tx.OnCommit(func() { t.scheduler.evalTimers.setDueTime(id, time.Time{}) })
+		t.tx.OnCommit(func() { t.scheduler.evalTimers.setOrClearDueTime(id, time.Time{}) })
 	case e.Status != api.EvalStatusPending || e.WaitUntil.After(t.now):
 		t.trackPendingAndBlockedEval(e)
 	default:
-		t.processDelayedOrBlockedEval(e)
+		t.processOrCancelStoredEval(e)
 	}
 }
 
 // retryBlockedEvals processes all blocked evaluations again: the highest priority first, and then the oldest first.
-func (t *txn) retryBlockedEvals() {
-	t.scheduler.mu.Lock()
+func (t *schedulerTxn) retryBlockedEvals() {
+	t.scheduler.cacheMu.Lock()
 	var evals []*api.Evaluation
 	for id := range t.scheduler.blockedEvalIDs {
 		if e := t.tx.Evaluation(nil, id); e != nil && e.Status == api.EvalStatusBlocked {
@@ -319,20 +323,20 @@ func (t *txn) retryBlockedEvals() {
 			delete(t.scheduler.blockedEvalIDs, id)
 		}
 	}
-	t.scheduler.mu.Unlock()
+	t.scheduler.cacheMu.Unlock()
 	slices.SortFunc(evals, func(a, b *api.Evaluation) int {
 		return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.CreateIndex, b.CreateIndex), cmp.Compare(a.ID, b.ID))
 	})
 	for _, e := range evals {
 		if e = t.tx.Evaluation(nil, e.ID); e.Status == api.EvalStatusBlocked {
-			t.processDelayedOrBlockedEval(e)
+			t.processOrCancelStoredEval(e)
 		}
 	}
 }
 
-// processDelayedOrBlockedEval processes a stored evaluation that was delayed or blocked. It cancels an evaluation whose
+// processOrCancelStoredEval processes a stored evaluation that was delayed or blocked. It cancels an evaluation whose
 // job is not stored. (A purge of the job is not the reason: a purge cancels the evaluations of the job.)
-func (t *txn) processDelayedOrBlockedEval(e *api.Evaluation) {
+func (t *schedulerTxn) processOrCancelStoredEval(e *api.Evaluation) {
 	if t.tx.Job(nil, e.Namespace, e.JobID) != nil {
 		t.processEval(e)
 		return
@@ -340,5 +344,5 @@ func (t *txn) processDelayedOrBlockedEval(e *api.Evaluation) {
 	ended := *e
 	ended.Status, ended.StatusDescription = api.EvalStatusCancelled, "the job is gone"
 	ended.ModifyTime = t.now.UnixNano()
-	t.putEval(&ended)
+	t.putAndTrackEval(&ended)
 }

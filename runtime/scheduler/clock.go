@@ -17,9 +17,9 @@ import (
 // smaller tolerance, a correction of less than a second could repeat the launch of a periodic job.
 const clockStepTolerance = time.Second
 
-// wallClock detects steps of the wall clock. A suspend of the machine counts as a step
+// wallClockStepDetector detects steps of the wall clock. A suspend of the machine counts as a step
 // too, because the monotonic clock stops while the machine is suspended.
-type wallClock struct {
+type wallClockStepDetector struct {
 	mu                     sync.Mutex
 	offsetAtLastAdjustment time.Duration // wall clock minus monotonic clock, when the stored times were adjusted last
 	hasAdjustedStoredTimes bool          // this scheduler has adjusted the stored times at least once
@@ -33,25 +33,25 @@ type clockReading struct {
 	storedTimesNeedAdjustment bool          // the next transaction must adjust the stored times
 }
 
-func newWallClock(h Env) *wallClock {
-	w := new(wallClock)
-	if h.Uptime != nil {
-		w.offsetAtLastAdjustment = h.offsetFromMonotonicClock(h.Now())
+func newWallClock(env Env) *wallClockStepDetector {
+	w := new(wallClockStepDetector)
+	if env.MonotonicUptime != nil {
+		w.offsetAtLastAdjustment = env.offsetFromMonotonicClock(env.Now())
 	}
 	return w
 }
 
 // offsetFromMonotonicClock returns the wall clock minus the monotonic clock, or 0 without a monotonic clock.
 func (e Env) offsetFromMonotonicClock(now time.Time) time.Duration {
-	if e.Uptime == nil {
+	if e.MonotonicUptime == nil {
 		return 0
 	}
-	return time.Duration(now.UnixNano()) - e.Uptime()
+	return time.Duration(now.UnixNano()) - e.MonotonicUptime()
 }
 
-func (w *wallClock) read(h Env) clockReading {
-	now := h.Now().Round(0) // Round removes the monotonic part, which stored times lack
-	r := clockReading{now: now, offsetFromMonotonic: h.offsetFromMonotonicClock(now)}
+func (w *wallClockStepDetector) readAndDetectStep(env Env) clockReading {
+	now := env.Now().Round(0) // Round removes the monotonic part, which stored times lack
+	r := clockReading{now: now, offsetFromMonotonic: env.offsetFromMonotonicClock(now)}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if step := r.offsetFromMonotonic - w.offsetAtLastAdjustment; step.Abs() >= clockStepTolerance {
@@ -63,7 +63,7 @@ func (w *wallClock) read(h Env) clockReading {
 
 // recordAdjustment records that a transaction adjusts the stored times to the clock, so that the next transaction does
 // not. The caller calls undo if the transaction fails; only the first call of undo has an effect.
-func (w *wallClock) recordAdjustment(r clockReading) (undo func()) {
+func (w *wallClockStepDetector) recordAdjustment(r clockReading) (undo func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	offset, adjusted := w.offsetAtLastAdjustment, w.hasAdjustedStoredTimes
@@ -78,8 +78,8 @@ func (w *wallClock) recordAdjustment(r clockReading) (undo func()) {
 	})
 }
 
-// ClockStepped makes Run check whether the wall clock has made a step. It does not block.
-func (s *Scheduler) ClockStepped() { notify(s.clockCheckRequested) }
+// RequestClockCheck makes Run check whether the wall clock has made a step. It does not block.
+func (s *Scheduler) RequestClockCheck() { notifyWithoutBlocking(s.clockCheckRequested) }
 
 // runClockChecks adjusts the stored times after steps of the wall clock, until ctx ends. Every other
 // transaction makes the same adjustment at its start.
@@ -91,14 +91,14 @@ func (s *Scheduler) runClockChecks(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		if s.wallClock.read(s.env).storedTimesNeedAdjustment {
-			s.updateWithRetry(ctx, "clock step", nil, func(*txn) {})
+		if s.wallClock.readAndDetectStep(s.hostEnv).storedTimesNeedAdjustment {
+			s.updateWithRetry(ctx, "clock step", nil, func(*schedulerTxn) {})
 		}
 	}
 }
 
-// clockAdjustment is a txn that adjusts the stored times to the wall clock.
-type clockAdjustment struct{ *txn }
+// clockAdjustment is a schedulerTxn that adjusts the stored times to the wall clock.
+type clockAdjustment struct{ *schedulerTxn }
 
 // adjustStoredTimes adjusts the stored times to the wall clock: at the first transaction of a scheduler, and after each
 // step of the clock.
@@ -109,16 +109,16 @@ func (c clockAdjustment) adjustStoredTimes(r clockReading) {
 	}
 	c.replaceFutureTimes()
 	if r.stepSinceAdjustment != 0 {
-		c.restoreTimers()
+		c.restoreTimersAndReconcileJobs()
 	}
 	// The adjustment is recorded before the commit: the next transaction can start earlier, and must not adjust again.
 	c.undoClockAdjustment = c.scheduler.wallClock.recordAdjustment(r)
 	c.tx.OnCommit(func() {
 		// The timer queues compute their delays again: after a step, the time until a deadline is another duration.
-		notify(c.scheduler.evalTimers.timesChanged)
-		notify(c.scheduler.deploymentTimers.timesChanged)
-		notify(c.scheduler.launchTimers.timesChanged)
-		notify(c.scheduler.drainTimer.timesChanged)
+		notifyWithoutBlocking(c.scheduler.evalTimers.timesChanged)
+		notifyWithoutBlocking(c.scheduler.progressDeadlineTimers.timesChanged)
+		notifyWithoutBlocking(c.scheduler.periodicLaunchTimers.timesChanged)
+		notifyWithoutBlocking(c.scheduler.drainTimer.timesChanged)
 	})
 }
 
@@ -142,7 +142,7 @@ func (c clockAdjustment) moveDeadlines(step time.Duration) {
 		moved, strategy := *n, *n.DrainStrategy
 		strategy.ForceDeadline = strategy.ForceDeadline.Add(step)
 		moved.DrainStrategy = &strategy
-		nodeDrain(c).putNode(&moved)
+		nodeDrain(c).putNodeAndSetDrainTimer(&moved)
 	}
 }
 
@@ -154,7 +154,7 @@ func (c clockAdjustment) isFutureTime(at time.Time) bool { return at.Sub(c.now) 
 // these times would be blocked until the clock reaches the times again.
 func (c clockAdjustment) replaceFutureTimes() {
 	for _, job := range c.tx.Jobs(nil, store.AnyNamespace, "") {
-		if key := JobKeyOf(job); c.isFutureTime(lastLaunchTime(c.tx.Reader, key)) {
+		if key := JobKeyOf(job); c.isFutureTime(lastPeriodicLaunchTime(c.tx.Reader, key)) {
 			childJobLauncher(c).recordLaunchNow(key)
 		}
 	}
@@ -162,7 +162,7 @@ func (c clockAdjustment) replaceFutureTimes() {
 		if c.isFutureTime(time.Unix(0, pointer.Value(job.SubmitTime))) {
 			copied := *job
 			copied.SubmitTime = new(c.now.UnixNano())
-			c.tx.PutJob(&copied)
+			c.tx.PutJobAndVersion(&copied)
 		}
 	}
 	for _, e := range c.tx.Evaluations(nil, "") {
@@ -259,19 +259,19 @@ func (c clockAdjustment) replaceFutureTimesOfDrain() {
 	}
 	if strategy != *n.DrainStrategy {
 		moved.DrainStrategy = &strategy
-		nodeDrain(c).putNode(&moved)
+		nodeDrain(c).putNodeAndSetDrainTimer(&moved)
 	}
 }
 
-// updateProgressDeadlines sets the progress deadline of each group to the result of the function deadline, and stores the
+// updateProgressDeadlines sets the progress deadline of each group to the result of newDeadline, and stores the
 // deployment if a deadline differs. Groups without a progress deadline are left out.
-func (c clockAdjustment) updateProgressDeadlines(d *api.Deployment, deadline func(*api.DeploymentState) time.Time) {
+func (c clockAdjustment) updateProgressDeadlines(d *api.Deployment, newDeadline func(*api.DeploymentState) time.Time) {
 	copied, changed := copyDeployment(d), false
 	for _, state := range copied.TaskGroups {
 		if state.RequireProgressBy.IsZero() {
 			continue
 		}
-		if at := deadline(state); !at.Equal(state.RequireProgressBy) {
+		if at := newDeadline(state); !at.Equal(state.RequireProgressBy) {
 			state.RequireProgressBy, changed = at, true
 		}
 	}

@@ -49,11 +49,11 @@ type clockHarness struct {
 }
 
 // newClockHarness returns a harness that runs until the test ends.
-func newClockHarness(t *testing.T, life func(*api.Allocation) schedtest.AllocTimes) *clockHarness {
-	b := &clockHarness{harness: &harness{t: t, store: schedtest.NewStore(t, schedtest.NewAPINode(1000))}, clock: newWallClock(), env: newTestEnv()}
-	b.env.Now, b.env.Uptime = b.clock.Now, b.clock.Uptime
-	b.node = &schedtest.SimulatedNode{Store: b.store, AllocTimes: life, Now: b.clock.Now}
-	b.transcript = schedtest.NewTranscript(b.store)
+func newClockHarness(t *testing.T, life func(*api.Allocation) schedtest.SimulatedAllocBehaviour) *clockHarness {
+	b := &clockHarness{harness: &harness{t: t, store: schedtest.NewFaultyStoreWithNode(t, schedtest.NewReadyNodeWithMockDriver(1000))}, clock: newWallClock(), env: newTestEnv()}
+	b.env.Now, b.env.MonotonicUptime = b.clock.Now, b.clock.Uptime
+	b.node = &schedtest.SimulatedNode{Store: b.store, BehaviourOf: life, Now: b.clock.Now}
+	b.transcript = schedtest.StartStoreTranscript(b.store)
 	b.startScheduler()
 	b.node.Scheduler = b.Scheduler
 	nodeCtx, endNode := context.WithCancel(context.Background())
@@ -75,7 +75,7 @@ func (c *clockHarness) startScheduler() {
 	if c.stopScheduler != nil {
 		c.stopScheduler()
 	}
-	s := scheduler.New(scheduler.Config{NodeID: "node", Store: c.store, Env: c.env, Logger: hclog.NewNullLogger()})
+	s := scheduler.New(scheduler.Config{NodeID: "node", Store: c.store, HostEnv: c.env, Logger: hclog.NewNullLogger()})
 	c.Scheduler = s
 	c.node.SetScheduler(s)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -92,11 +92,11 @@ func (c *clockHarness) startScheduler() {
 }
 
 // clockStepCases has the situations in which the clock is set: while a scheduler runs, with and without a call of
-// ClockStepped, and between two schedulers.
+// RequestClockCheck, and between two schedulers.
 var clockStepCases = map[string]func(*clockHarness, time.Duration){
 	"while the agent runs": func(b *clockHarness, by time.Duration) {
 		b.clock.Step(by)
-		b.ClockStepped()
+		b.RequestClockCheck()
 		b.advance(0)
 	},
 	"while the agent runs, and nothing reports the step": func(b *clockHarness, by time.Duration) {
@@ -128,7 +128,9 @@ func TestPeriodicJobContinuesAfterClockIsSetBack(t *testing.T) {
 	for name, step := range clockStepCases {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := newClockHarness(t, func(*api.Allocation) schedtest.AllocTimes { return schedtest.AllocTimes{RunDuration: time.Second} })
+				b := newClockHarness(t, func(*api.Allocation) schedtest.SimulatedAllocBehaviour {
+					return schedtest.SimulatedAllocBehaviour{RunDuration: time.Second}
+				})
 				b.clock.Step(365 * 24 * time.Hour)
 				b.startScheduler()
 				b.register(periodicJob("*/10 * * * *"))
@@ -146,11 +148,13 @@ func TestPeriodicJobContinuesAfterClockIsSetBack(t *testing.T) {
 
 func TestPeriodicJobIsLaunchedOnceAfterClockIsSetForward(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newClockHarness(t, func(*api.Allocation) schedtest.AllocTimes { return schedtest.AllocTimes{RunDuration: time.Second} })
+		b := newClockHarness(t, func(*api.Allocation) schedtest.SimulatedAllocBehaviour {
+			return schedtest.SimulatedAllocBehaviour{RunDuration: time.Second}
+		})
 		b.register(periodicJob("0 * * * *"))
 		b.advance(5 * time.Minute)
 		b.clock.Step(5 * time.Hour)
-		b.ClockStepped()
+		b.RequestClockCheck()
 		b.advance(time.Second)
 		if got := b.launchCount(webJobKey); got != 1 {
 			t.Errorf("%d launches for five hours that the machine was suspended, want 1", got)
@@ -161,11 +165,13 @@ func TestPeriodicJobIsLaunchedOnceAfterClockIsSetForward(t *testing.T) {
 // A correction of less than a second, as by a time daemon, repeats no launch.
 func TestSmallCorrectionRepeatsNoLaunch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newClockHarness(t, func(*api.Allocation) schedtest.AllocTimes { return schedtest.AllocTimes{RunDuration: time.Second} })
+		b := newClockHarness(t, func(*api.Allocation) schedtest.SimulatedAllocBehaviour {
+			return schedtest.SimulatedAllocBehaviour{RunDuration: time.Second}
+		})
 		b.register(periodicJob("*/10 * * * *"))
 		b.advance(10*time.Minute + 100*time.Millisecond)
 		b.clock.Step(-500 * time.Millisecond)
-		b.ClockStepped()
+		b.RequestClockCheck()
 		b.advance(5 * time.Minute)
 		b.startScheduler()
 		b.advance(time.Minute)
@@ -192,8 +198,8 @@ func TestRescheduleDelayIgnoresClockSteps(t *testing.T) {
 			}
 			t.Run(name+" by "+by.String(), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					b := newClockHarness(t, func(*api.Allocation) schedtest.AllocTimes {
-						return schedtest.AllocTimes{RunDuration: time.Second, FailAtEnd: true}
+					b := newClockHarness(t, func(*api.Allocation) schedtest.SimulatedAllocBehaviour {
+						return schedtest.SimulatedAllocBehaviour{RunDuration: time.Second, FailsAfterRunDuration: true}
 					})
 					b.clock.Step(365 * 24 * time.Hour)
 					b.startScheduler()
@@ -221,8 +227,8 @@ func TestRescheduleDelayIgnoresClockSteps(t *testing.T) {
 // when an evaluation is due, the evaluation may be due a little later, and is processed then.
 func TestEvaluationIsProcessedAfterInaccurateClockStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newClockHarness(t, func(*api.Allocation) schedtest.AllocTimes {
-			return schedtest.AllocTimes{RunDuration: time.Second, FailAtEnd: true}
+		b := newClockHarness(t, func(*api.Allocation) schedtest.SimulatedAllocBehaviour {
+			return schedtest.SimulatedAllocBehaviour{RunDuration: time.Second, FailsAfterRunDuration: true}
 		})
 		b.clock.uptimeError.Store(int64(time.Millisecond))
 		b.startScheduler()
@@ -243,11 +249,11 @@ func TestRescheduleAttemptsExpireAfterClockIsSetBack(t *testing.T) {
 	for name, step := range clockStepCases {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := newClockHarness(t, func(a *api.Allocation) schedtest.AllocTimes {
+				b := newClockHarness(t, func(a *api.Allocation) schedtest.SimulatedAllocBehaviour {
 					if a.RescheduleTracker != nil && len(a.RescheduleTracker.Events) == 1 {
-						return schedtest.AllocTimes{RunDuration: 90 * time.Minute, FailAtEnd: true}
+						return schedtest.SimulatedAllocBehaviour{RunDuration: 90 * time.Minute, FailsAfterRunDuration: true}
 					}
-					return schedtest.AllocTimes{RunDuration: time.Second, FailAtEnd: true}
+					return schedtest.SimulatedAllocBehaviour{RunDuration: time.Second, FailsAfterRunDuration: true}
 				})
 				b.clock.Step(365 * 24 * time.Hour)
 				b.startScheduler()
@@ -272,7 +278,9 @@ func TestProgressDeadlineIgnoresClockSteps(t *testing.T) {
 			}
 			t.Run(name+" by "+by.String(), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					b := newClockHarness(t, func(*api.Allocation) schedtest.AllocTimes { return schedtest.AllocTimes{TimeToHealth: time.Hour} })
+					b := newClockHarness(t, func(*api.Allocation) schedtest.SimulatedAllocBehaviour {
+						return schedtest.SimulatedAllocBehaviour{TimeToHealthReport: time.Hour}
+					})
 					b.clock.Step(365 * 24 * time.Hour)
 					b.startScheduler()
 					b.register(serviceJob(withRollingUpdate(func(u *api.UpdateStrategy) {
@@ -307,7 +315,7 @@ func TestDrainDeadlineIgnoresClockSteps(t *testing.T) {
 					b.clock.Step(365 * 24 * time.Hour)
 					b.startScheduler()
 					b.register(failingJob(1)) // a batch job, which the drain stops only at the deadline
-					if _, err := b.Drain(t.Context(), scheduler.DrainRequest{Spec: &api.DrainSpec{Deadline: time.Hour}}); err != nil {
+					if _, err := b.StartOrEndDrain(t.Context(), scheduler.DrainRequest{Spec: &api.DrainSpec{Deadline: time.Hour}}); err != nil {
 						t.Fatal(err)
 					}
 					b.advance(30 * time.Minute)
@@ -336,7 +344,7 @@ func TestRecordsAreCollectedAfterClockIsSetBack(t *testing.T) {
 				b.startScheduler()
 				b.register(serviceJob(nil))
 				b.advance(time.Minute)
-				if _, err := b.Deregister(t.Context(), webJobKey, scheduler.DeregisterOptions{}); err != nil {
+				if _, err := b.DeregisterJob(t.Context(), webJobKey, scheduler.DeregisterOptions{}); err != nil {
 					t.Fatal(err)
 				}
 				b.advance(time.Minute)

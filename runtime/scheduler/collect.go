@@ -18,13 +18,13 @@ import (
 type GCConfig struct {
 	// SweepInterval is the time between two garbage collections; default: 5 minutes.
 	SweepInterval time.Duration
-	// MinJobAge is the minimum age of dead jobs; default: 4 hours.
-	MinJobAge time.Duration
-	// MinEvalAge is the minimum age of ended evaluations and allocations; default: 1 hour.
-	MinEvalAge time.Duration
-	// MinBatchEvalAge replaces MinEvalAge for batch and sysbatch jobs that are not dead; default: 24
+	// MinDeadJobAge is the minimum age of dead jobs; default: 4 hours.
+	MinDeadJobAge time.Duration
+	// MinEvalAndAllocAge is the minimum age of ended evaluations and allocations; default: 1 hour.
+	MinEvalAndAllocAge time.Duration
+	// MinBatchEvalAndAllocAge replaces MinEvalAndAllocAge for batch and sysbatch jobs that are not dead; default: 24
 	// hours.
-	MinBatchEvalAge time.Duration
+	MinBatchEvalAndAllocAge time.Duration
 	// MinDeploymentAge is the minimum age of ended deployments; default: 1 hour.
 	MinDeploymentAge time.Duration
 	// MaxUnneededAllocs and MaxUnneededEvals limit the number of unneeded records. The oldest records above the limit
@@ -34,13 +34,13 @@ type GCConfig struct {
 
 func (g GCConfig) withDefaults() GCConfig {
 	return GCConfig{
-		SweepInterval:     cmp.Or(g.SweepInterval, 5*time.Minute),
-		MinJobAge:         cmp.Or(g.MinJobAge, 4*time.Hour),
-		MinEvalAge:        cmp.Or(g.MinEvalAge, time.Hour),
-		MinBatchEvalAge:   cmp.Or(g.MinBatchEvalAge, 24*time.Hour),
-		MinDeploymentAge:  cmp.Or(g.MinDeploymentAge, time.Hour),
-		MaxUnneededAllocs: cmp.Or(g.MaxUnneededAllocs, 5000),
-		MaxUnneededEvals:  cmp.Or(g.MaxUnneededEvals, 10000),
+		SweepInterval:           cmp.Or(g.SweepInterval, 5*time.Minute),
+		MinDeadJobAge:           cmp.Or(g.MinDeadJobAge, 4*time.Hour),
+		MinEvalAndAllocAge:      cmp.Or(g.MinEvalAndAllocAge, time.Hour),
+		MinBatchEvalAndAllocAge: cmp.Or(g.MinBatchEvalAndAllocAge, 24*time.Hour),
+		MinDeploymentAge:        cmp.Or(g.MinDeploymentAge, time.Hour),
+		MaxUnneededAllocs:       cmp.Or(g.MaxUnneededAllocs, 5000),
+		MaxUnneededEvals:        cmp.Or(g.MaxUnneededEvals, 10000),
 	}
 }
 
@@ -51,43 +51,43 @@ func (s *Scheduler) runGarbageCollection(ctx context.Context) {
 	for {
 		select {
 		case <-ticker.C:
-			s.updateWithRetry(ctx, "collection of records", nil, func(c *txn) { garbageCollection{c, s.gcConfig}.collectAll() })
+			s.updateWithRetry(ctx, "collection of records", nil, func(c *schedulerTxn) { garbageCollection{c, s.gcConfig}.deleteUnneededRecords() })
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// CollectGarbage deletes all unneeded records at once, whatever their age.
-func (s *Scheduler) CollectGarbage(ctx context.Context) (index uint64, err error) {
-	return s.update(ctx, func(c *txn) error {
-		garbageCollection{c, GCConfig{}}.collectAll()
+// DeleteUnneededRecordsOfAnyAge deletes all unneeded records at once, whatever their age.
+func (s *Scheduler) DeleteUnneededRecordsOfAnyAge(ctx context.Context) (index uint64, err error) {
+	return s.updateAndReconcile(ctx, func(c *schedulerTxn) error {
+		garbageCollection{c, GCConfig{}}.deleteUnneededRecords()
 		return nil
 	})
 }
 
-// garbageCollection is a txn that deletes unneeded records.
+// garbageCollection is a schedulerTxn that deletes unneeded records.
 type garbageCollection struct {
-	*txn
+	*schedulerTxn
 	GCConfig
 }
 
-// collectAll deletes the unneeded jobs, allocations, evaluations and deployments that are old enough. It never
-// deletes an allocation that has not ended.
-func (c garbageCollection) collectAll() {
+// deleteUnneededRecords deletes the unneeded jobs, allocations, evaluations and deployments that are old enough. It
+// never deletes an allocation that has not ended.
+func (c garbageCollection) deleteUnneededRecords() {
 	c.setEventOperation(opJobsCollected)
 	var deadJobs []*api.Job
 	for _, job := range c.tx.Jobs(nil, store.AnyNamespace, "") {
-		if c.isJobCollectible(job, c.MinJobAge) {
+		if c.isJobCollectible(job, c.MinDeadJobAge) {
 			deadJobs = append(deadJobs, job)
 		}
 	}
 	for _, job := range deadJobs {
 		c.deleteJobAndRecords(job)
 	}
-	c.collectAllocs()
-	c.collectEvals()
-	c.collectDeployments()
+	c.deleteOldUnneededAllocs()
+	c.deleteOldUnneededEvals()
+	c.deleteOldUnneededDeployments()
 }
 
 func (c garbageCollection) isOlderThan(unixNanos int64, age time.Duration) bool {
@@ -98,7 +98,7 @@ func (c garbageCollection) isOlderThan(unixNanos int64, age time.Duration) bool 
 // ended allocations were last modified at least minAge ago. A job must also have been stopped by a user, unless it
 // is a batch or sysbatch job without children.
 func (c garbageCollection) isJobCollectible(job *api.Job, minAge time.Duration) bool {
-	if pointer.Value(job.Status) != model.JobDead || !pointer.Value(job.Stop) && (model.CanHaveChildren(job) || !isBatchLike(job)) || !c.isOlderThan(pointer.Value(job.SubmitTime), minAge) {
+	if pointer.Value(job.Status) != model.JobDead || !pointer.Value(job.Stop) && (model.CanHaveChildren(job) || !isBatchOrSysbatch(job)) || !c.isOlderThan(pointer.Value(job.SubmitTime), minAge) {
 		return false
 	}
 	key := JobKeyOf(job)
@@ -126,7 +126,7 @@ func (c garbageCollection) deleteJobAndRecords(job *api.Job) {
 	for _, d := range c.tx.DeploymentsByJob(nil, key.Namespace, key.ID) {
 		c.tx.DeleteDeployment(d.ID)
 	}
-	jobVersions{c.txn}.deleteJob(key)
+	jobVersions{c.schedulerTxn}.deleteJob(key)
 }
 
 // isUnneededAlloc reports whether an allocation has ended and no later plan needs its record.
@@ -144,7 +144,7 @@ func (c garbageCollection) isUnneededAlloc(a *api.Allocation) bool {
 	if d := c.tx.Deployment(nil, a.DeploymentID); a.DeploymentID != "" && d != nil && model.DeploymentActive(d) {
 		return false
 	}
-	if isBatchLike(job) && *a.Job.Version != *job.Version {
+	if isBatchOrSysbatch(job) && *a.Job.Version != *job.Version {
 		return true
 	}
 	if a.NextAllocation != "" || a.DesiredStatus != api.AllocDesiredStatusRun && !isStoppedWithoutReplacement(a) {
@@ -154,7 +154,7 @@ func (c garbageCollection) isUnneededAlloc(a *api.Allocation) bool {
 	return terminalAllocActions[*job.Type][a.ClientStatus] == replaceAlloc
 }
 
-func (c garbageCollection) collectAllocs() {
+func (c garbageCollection) deleteOldUnneededAllocs() {
 	var candidates []*api.Allocation
 	for _, a := range c.tx.Allocations(nil, "") {
 		if c.isUnneededAlloc(a) {
@@ -170,15 +170,15 @@ func (c garbageCollection) collectAllocs() {
 }
 
 // minEvalAndAllocAge returns the age from which unneeded evaluations and allocations of a job can be deleted.
-func (c garbageCollection) minEvalAndAllocAge(namespace, id string) time.Duration {
-	if job := c.tx.Job(nil, namespace, id); job != nil && isBatchLike(job) && pointer.Value(job.Status) != model.JobDead {
-		return c.MinBatchEvalAge
+func (c garbageCollection) minEvalAndAllocAge(namespace, jobID string) time.Duration {
+	if job := c.tx.Job(nil, namespace, jobID); job != nil && isBatchOrSysbatch(job) && pointer.Value(job.Status) != model.JobDead {
+		return c.MinBatchEvalAndAllocAge
 	}
-	return c.MinEvalAge
+	return c.MinEvalAndAllocAge
 }
 
-// collectEvals deletes ended evaluations that no allocation refers to, if they are old enough.
-func (c garbageCollection) collectEvals() {
+// deleteOldUnneededEvals deletes ended evaluations that no allocation refers to, if they are old enough.
+func (c garbageCollection) deleteOldUnneededEvals() {
 	placed := make(map[string]bool)
 	for _, a := range c.tx.Allocations(nil, "") {
 		placed[a.EvalID] = true
@@ -198,9 +198,9 @@ func (c garbageCollection) collectEvals() {
 	}
 }
 
-// collectDeployments deletes old deployments that are neither active nor the newest of
+// deleteOldUnneededDeployments deletes old deployments that are neither active nor the newest of
 // their job.
-func (c garbageCollection) collectDeployments() {
+func (c garbageCollection) deleteOldUnneededDeployments() {
 	var unneededDeployments []*api.Deployment
 	for _, d := range c.tx.Deployments(nil, "") {
 		key := JobKey{d.Namespace, d.JobID}

@@ -11,10 +11,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// findOrCancelDeployment sets p.currentDeployment to a copy of the latest deployment if it belongs to the current
+// setCurrentOrCancelDeployment sets p.currentDeployment to a copy of the latest deployment if it belongs to the current
 // version of the job. It cancels an active deployment of a stopped job or of another version.
-func (p *planner) findOrCancelDeployment() {
-	d := p.Deployment
+func (p *planner) setCurrentOrCancelDeployment() {
+	d := p.LatestDeployment
 	if d == nil {
 		return
 	}
@@ -47,10 +47,10 @@ func copyDeployment(d *api.Deployment) *api.Deployment {
 	return &c
 }
 
-// addGroupToDeployment adds the group to the plan's new deployment if the plan rolls out a new version of the job. It
-// creates the deployment for the first group. Replacements of the same version need no deployment. hasUpdates means that
-// an allocation must be updated, hasDestructiveUpdates that one must be replaced.
-func (g *groupPlan) addGroupToDeployment(hasUpdates, hasDestructiveUpdates bool) {
+// addGroupToNewDeploymentIfNeeded adds the group to the plan's new deployment if the plan rolls out a new version of
+// the job. It creates the deployment for the first group. Replacements of the same version need no deployment.
+// hasUpdates means that an allocation must be updated, hasDestructiveUpdates that one must be replaced.
+func (g *groupPlan) addGroupToNewDeploymentIfNeeded(hasUpdates, hasDestructiveUpdates bool) {
 	if g.rollingUpdate == nil || *g.taskGroup.Count == 0 || g.currentDeployment != nil && !g.deploymentIsNew || g.hadAllocOfCurrentVersion && !hasUpdates {
 		return
 	}
@@ -129,18 +129,18 @@ func (g *groupPlan) isDeploymentPausedOrFailed() bool {
 	return d != nil && (d.Status == api.DeploymentStatusPaused || d.Status == api.DeploymentStatusFailed)
 }
 
-// setFirstProgressDeadline sets the progress deadline of a group that has none yet, when its first allocation is placed
-// or updated.
-func (p *planner) setFirstProgressDeadline(state *api.DeploymentState) {
+// setProgressDeadlineIfUnset sets the progress deadline of a group that has none yet, when its first allocation is
+// placed or updated.
+func (p *planner) setProgressDeadlineIfUnset(state *api.DeploymentState) {
 	if state.ProgressDeadline > 0 && state.RequireProgressBy.IsZero() {
 		state.RequireProgressBy = p.Now.Add(state.ProgressDeadline)
 	}
 }
 
-// updateDeploymentModifyTime sets the ModifyTime of d, the plan's copy of the deployment, if the plan has changed the
-// copy. It reports whether it has.
-func (p *planner) updateDeploymentModifyTime(d *api.Deployment) (changed bool) {
-	if maps.EqualFunc(d.TaskGroups, p.Deployment.TaskGroups, func(a, b *api.DeploymentState) bool { return reflect.DeepEqual(a, b) }) {
+// setModifyTimeIfDeploymentChanged sets the ModifyTime of d, the plan's copy of the deployment, if the plan has changed
+// the copy. It reports whether it has.
+func (p *planner) setModifyTimeIfDeploymentChanged(d *api.Deployment) (changed bool) {
+	if maps.EqualFunc(d.TaskGroups, p.LatestDeployment.TaskGroups, func(a, b *api.DeploymentState) bool { return reflect.DeepEqual(a, b) }) {
 		return false
 	}
 	d.ModifyTime = p.Now.UnixNano()

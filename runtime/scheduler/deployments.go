@@ -10,21 +10,21 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// deploymentUpdater is a txn that updates deployments.
-type deploymentUpdater struct{ *txn }
+// deploymentUpdater is a schedulerTxn that updates deployments.
+type deploymentUpdater struct{ *schedulerTxn }
 
-// checkDeploymentAtDeadline is called when the timer of a deployment has expired. It removes the timer and makes
-// reconcileJobs check the deployment.
-func (u deploymentUpdater) checkDeploymentAtDeadline(id string) {
+// reconcileDeploymentAfterDeadline is called when the timer of a deployment has expired. It removes the timer and makes
+// reconcileQueuedJobs check the deployment.
+func (u deploymentUpdater) reconcileDeploymentAfterDeadline(id string) {
 	u.setEventOperation(opDeployment)
 	if d := u.tx.Deployment(nil, id); d != nil {
-		u.reconcileJobLater(JobKey{d.Namespace, d.JobID})
+		u.reconcileJobAtTxnEnd(JobKey{d.Namespace, d.JobID})
 	}
-	u.tx.OnCommit(func() { u.scheduler.deploymentTimers.setDueTime(id, zeroTime) })
+	u.tx.OnCommit(func() { u.scheduler.progressDeadlineTimers.setOrClearDueTime(id, zeroTime) })
 }
 
-// setDeploymentTimer sets the timer of a running deployment to the earliest progress deadline of its groups.
-func (u deploymentUpdater) setDeploymentTimer(d *api.Deployment) {
+// setProgressDeadlineTimer sets the timer of a running deployment to the earliest progress deadline of its groups.
+func (u deploymentUpdater) setProgressDeadlineTimer(d *api.Deployment) {
 	id, first := d.ID, time.Time{}
 	if d.Status == api.DeploymentStatusRunning {
 		for _, state := range d.TaskGroups {
@@ -33,48 +33,48 @@ func (u deploymentUpdater) setDeploymentTimer(d *api.Deployment) {
 			}
 		}
 	}
-	u.tx.OnCommit(func() { u.scheduler.deploymentTimers.setDueTime(id, first) })
+	u.tx.OnCommit(func() { u.scheduler.progressDeadlineTimers.setOrClearDueTime(id, first) })
 }
 
-// checkDeployment applies the result of the function CheckDeployment to the active deployment of the current version of a
-// job, if there is one.
-func (u deploymentUpdater) checkDeployment(job *api.Job) {
+// checkAndUpdateDeployment applies the result of ComputeDeploymentChanges to the active deployment of the current
+// version of a job, if there is one.
+func (u deploymentUpdater) checkAndUpdateDeployment(job *api.Job) {
 	key := JobKeyOf(job)
 	d := u.tx.LatestDeployment(nil, key.Namespace, key.ID)
 	if d == nil || !model.DeploymentActive(d) || d.JobCreateIndex != *job.CreateIndex || d.JobVersion != *job.Version {
 		return
 	}
-	v := CheckDeployment(d, job, u.tx.AllocationsByJob(nil, key.Namespace, key.ID), u.now)
+	v := ComputeDeploymentChanges(d, job, u.tx.AllocationsByJob(nil, key.Namespace, key.ID), u.now)
 	u.applyDeploymentChanges(job, d, v, v.Deployment != nil && v.Deployment.Status != d.Status)
 }
 
 // applyDeploymentChanges stores changes of a deployment, reverts the job if the deployment has failed, and evaluates the
 // job. With alwaysEvaluate it stores an evaluation in any case and returns its id. Otherwise it evaluates the job only if
 // the changes need it, and stores no evaluation if the plan has no changes.
-func (u deploymentUpdater) applyDeploymentChanges(job *api.Job, d *api.Deployment, v DeploymentChanges, alwaysEvaluate bool) (evalID string) {
-	for _, a := range v.Allocs {
-		u.putAlloc(a)
+func (u deploymentUpdater) applyDeploymentChanges(job *api.Job, d *api.Deployment, changes DeploymentChanges, alwaysEvaluate bool) (evalID string) {
+	for _, a := range changes.ChangedAllocs {
+		u.putAllocAndUpdateNodeUsage(a)
 	}
-	if next := v.Deployment; next != nil {
+	if next := changes.Deployment; next != nil {
 		if next.Status == api.DeploymentStatusFailed && d.Status != next.Status {
-			if reverted := u.autoRevertJob(job, next); reverted != nil {
+			if reverted := u.autoRevertJobIfEnabled(job, next); reverted != nil {
 				job = reverted
 			}
 		}
 		u.tx.PutDeployment(next)
 		if next.Status == api.DeploymentStatusSuccessful {
-			jobVersions(u).markStable(JobKey{d.Namespace, d.JobID}, d.JobVersion, true)
+			jobVersions(u).setStableIfVersionExists(JobKey{d.Namespace, d.JobID}, d.JobVersion, true)
 		}
 	}
 	id := d.ID
-	u.tx.OnCommit(func() { u.scheduler.deploymentTimers.setDueTime(id, v.NextCheck) })
-	if !alwaysEvaluate && !v.NeedsEvaluation {
+	u.tx.OnCommit(func() { u.scheduler.progressDeadlineTimers.setOrClearDueTime(id, changes.NextCheckTime) })
+	if !alwaysEvaluate && !changes.NeedsEvaluation {
 		return ""
 	}
-	eval := u.newEval(job, triggerDeployment)
-	eval.Priority = model.DeploymentPriority(d, job, u.tx.EvaluationsByJob(nil, *job.Namespace, *job.ID))
+	eval := u.newPendingEval(job, triggerDeployment)
+	eval.Priority = model.DeploymentEvalPriority(d, job, u.tx.EvaluationsByJob(nil, *job.Namespace, *job.ID))
 	if !alwaysEvaluate {
-		u.processEvalIfChanged(eval)
+		u.processEvalIfPlanHasChanges(eval)
 		return ""
 	}
 	eval.DeploymentID = d.ID
@@ -82,10 +82,10 @@ func (u deploymentUpdater) applyDeploymentChanges(job *api.Job, d *api.Deploymen
 	return eval.ID
 }
 
-// autoRevertJob reverts the job of the failed deployment d if a group has auto_revert: it stores the latest stable version
-// before the current one as a new version, and returns it. It adds the result to d.StatusDescription. It returns nil if
-// the job is not reverted.
-func (u deploymentUpdater) autoRevertJob(job *api.Job, d *api.Deployment) *api.Job {
+// autoRevertJobIfEnabled reverts the job of the failed deployment d if a group has auto_revert: it stores the latest
+// stable version before the current one as a new version, and returns it. It adds the result to d.StatusDescription. It
+// returns nil if the job is not reverted.
+func (u deploymentUpdater) autoRevertJobIfEnabled(job *api.Job, d *api.Deployment) *api.Job {
 	revert := false
 	for _, state := range d.TaskGroups {
 		revert = revert || state.AutoRevert
@@ -112,11 +112,11 @@ func sameSpecExceptStop(a, b *api.Job) bool {
 	return model.SameSpec(&c, b)
 }
 
-// updateDeployment applies a user's change to an active deployment. verb names the change in error texts.
-func (s *Scheduler) updateDeployment(ctx context.Context, id, verb string, edit func(c *txn, d *api.Deployment, job *api.Job) (DeploymentChanges, error)) (out RequestOutcome, err error) {
-	out.Index, err = s.update(ctx, func(c *txn) error {
+// updateActiveDeployment applies a user's change to an active deployment. verb names the change in error texts.
+func (s *Scheduler) updateActiveDeployment(ctx context.Context, deploymentID, verb string, edit func(c *schedulerTxn, d *api.Deployment, job *api.Job) (DeploymentChanges, error)) (out RequestOutcome, err error) {
+	out.Index, err = s.updateAndReconcile(ctx, func(c *schedulerTxn) error {
 		out = RequestOutcome{}
-		d := c.tx.Deployment(nil, id)
+		d := c.tx.Deployment(nil, deploymentID)
 		if d == nil {
 			return requestErrorf(RequestNotFound, "deployment not found")
 		}
@@ -138,10 +138,10 @@ func (s *Scheduler) updateDeployment(ctx context.Context, id, verb string, edit 
 			out.EvalID, out.EvalCreateIndex = evalID, c.tx.Index()
 		}
 		if after := c.tx.Job(nil, key.Namespace, key.ID); *after.Version != before {
-			out.RevertedJobVersion = deploymentUpdater{c}.latestStableVersionBefore(key, before)
+			out.RevertedToJobVersion = deploymentUpdater{c}.latestStableVersionBefore(key, before)
 		}
 		out.DeploymentModifyIndex = c.tx.Index()
-		c.reconcileJobLater(key)
+		c.reconcileJobAtTxnEnd(key)
 		return nil
 	})
 	return out, err
@@ -161,7 +161,7 @@ func (u deploymentUpdater) latestStableVersionBefore(key JobKey, version uint64)
 // PromoteDeployment promotes the canaries of the given groups of a deployment; nil
 // means all groups.
 func (s *Scheduler) PromoteDeployment(ctx context.Context, id string, groups []string) (RequestOutcome, error) {
-	return s.updateDeployment(ctx, id, "promote", func(c *txn, d *api.Deployment, job *api.Job) (DeploymentChanges, error) {
+	return s.updateActiveDeployment(ctx, id, "promote", func(c *schedulerTxn, d *api.Deployment, job *api.Job) (DeploymentChanges, error) {
 		c.setEventOperation(opPromotion)
 		v, err := PromoteCanaries(d, job, c.tx.AllocationsByJob(nil, *job.Namespace, *job.ID), groups, c.now)
 		if err != nil {
@@ -173,7 +173,7 @@ func (s *Scheduler) PromoteDeployment(ctx context.Context, id string, groups []s
 
 // FailDeployment sets the status of an active deployment to failed. This reverts the job if a group has auto_revert.
 func (s *Scheduler) FailDeployment(ctx context.Context, id string) (RequestOutcome, error) {
-	return s.updateDeployment(ctx, id, "fail", func(c *txn, d *api.Deployment, _ *api.Job) (DeploymentChanges, error) {
+	return s.updateActiveDeployment(ctx, id, "fail", func(c *schedulerTxn, d *api.Deployment, _ *api.Job) (DeploymentChanges, error) {
 		failed := copyDeployment(d)
 		failed.Status, failed.StatusDescription = api.DeploymentStatusFailed, model.DeploymentMarkedAsFailed
 		failed.ModifyTime = c.now.UnixNano()
@@ -181,13 +181,13 @@ func (s *Scheduler) FailDeployment(ctx context.Context, id string) (RequestOutco
 	})
 }
 
-// PauseDeployment pauses an active deployment, or resumes it if pause is false.
-func (s *Scheduler) PauseDeployment(ctx context.Context, id string, pause bool) (RequestOutcome, error) {
+// PauseOrResumeDeployment pauses an active deployment, or resumes it if pause is false.
+func (s *Scheduler) PauseOrResumeDeployment(ctx context.Context, id string, pause bool) (RequestOutcome, error) {
 	verb := "resume"
 	if pause {
 		verb = "pause"
 	}
-	return s.updateDeployment(ctx, id, verb, func(c *txn, d *api.Deployment, _ *api.Job) (DeploymentChanges, error) {
+	return s.updateActiveDeployment(ctx, id, verb, func(c *schedulerTxn, d *api.Deployment, _ *api.Job) (DeploymentChanges, error) {
 		next := copyDeployment(d)
 		next.ModifyTime = c.now.UnixNano()
 		if pause {
@@ -204,21 +204,23 @@ func (s *Scheduler) PauseDeployment(ctx context.Context, id string, pause bool) 
 	})
 }
 
-// UnblockDeployment returns an error if the deployment is not active. It changes nothing: only multi-region deployments
-// can be blocked.
-func (s *Scheduler) UnblockDeployment(ctx context.Context, id string) (RequestOutcome, error) {
-	return s.updateDeployment(ctx, id, "unblock", func(*txn, *api.Deployment, *api.Job) (DeploymentChanges, error) { return DeploymentChanges{}, nil })
+// CheckDeploymentForUnblock returns an error if the deployment is not active. It changes nothing: only multi-region
+// deployments can be blocked.
+func (s *Scheduler) CheckDeploymentForUnblock(ctx context.Context, id string) (RequestOutcome, error) {
+	return s.updateActiveDeployment(ctx, id, "unblock", func(*schedulerTxn, *api.Deployment, *api.Job) (DeploymentChanges, error) {
+		return DeploymentChanges{}, nil
+	})
 }
 
 // SetAllocHealth sets the health of the allocations with the given ids in a deployment, whatever
 // the health_check of their groups is.
-func (s *Scheduler) SetAllocHealth(ctx context.Context, id string, healthy, unhealthy []string) (RequestOutcome, error) {
-	return s.updateDeployment(ctx, id, "set health of allocations for a", func(c *txn, d *api.Deployment, job *api.Job) (DeploymentChanges, error) {
+func (s *Scheduler) SetAllocHealth(ctx context.Context, deploymentID string, healthyAllocIDs, unhealthyAllocIDs []string) (RequestOutcome, error) {
+	return s.updateActiveDeployment(ctx, deploymentID, "set health of allocations for a", func(c *schedulerTxn, d *api.Deployment, job *api.Job) (DeploymentChanges, error) {
 		c.setEventOperation(opAllocHealth)
 		for _, set := range []struct {
 			ids     []string
 			healthy bool
-		}{{healthy, true}, {unhealthy, false}} {
+		}{{healthyAllocIDs, true}, {unhealthyAllocIDs, false}} {
 			for _, allocID := range set.ids {
 				old := c.tx.Allocation(nil, allocID)
 				if old == nil || old.DeploymentID != d.ID {
@@ -231,10 +233,10 @@ func (s *Scheduler) SetAllocHealth(ctx context.Context, id string, healthy, unhe
 				}
 				status.Healthy, status.Timestamp, status.ModifyIndex = &set.healthy, c.now, c.tx.Index()
 				a.DeploymentStatus = &status
-				c.putAlloc(&a)
+				c.putAllocAndUpdateNodeUsage(&a)
 			}
 		}
-		if len(healthy)+len(unhealthy) == 0 {
+		if len(healthyAllocIDs)+len(unhealthyAllocIDs) == 0 {
 			return DeploymentChanges{}, requestErrorf(RequestInvalid, "must specify at least one healthy/unhealthy allocation ID")
 		}
 		return DeploymentChanges{}, nil

@@ -91,14 +91,14 @@ func deviceRequestsOf(g *api.TaskGroup, node *PlacementNode) []*deviceRequest {
 	return requests
 }
 
-// checkDevices returns an error if the node has too few suitable instances for a device block, even if no allocation
-// holds any. It is not part of checkFeasible, which plans call for running allocations too: a running allocation keeps its
-// devices even if they become unhealthy or disappear.
-func checkDevices(g *api.TaskGroup, node PlacementNode) error {
+// checkSuitableDevicesExist returns an error if the node has too few suitable instances for a device block, even if no
+// allocation holds any. It is not part of checkFeasible, which plans call for running allocations too: a running
+// allocation keeps its devices even if they become unhealthy or disappear.
+func checkSuitableDevicesExist(g *api.TaskGroup, node PlacementNode) error {
 	var errs []error
 	for _, r := range deviceRequestsOf(g, &node) {
 		if !slices.ContainsFunc(r.candidates, func(c deviceCandidate) bool { return len(c.suitableInstanceIDs) >= r.requestedCount() }) {
-			errs = append(errs, &filteredError{"missing devices", fmt.Errorf("task %q: device %q: %s", r.taskName, r.block.Name, r.unmetReason(&node))})
+			errs = append(errs, &nodeFilteredError{"missing devices", fmt.Errorf("task %q: device %q: %s", r.taskName, r.block.Name, r.unmetReason(&node))})
 		}
 	}
 	return errors.Join(errs...)
@@ -132,7 +132,7 @@ func (r *deviceRequest) unmetReason(node *PlacementNode) string {
 func (r *deviceRequest) groupUnfitReason(group *api.NodeDeviceResource, node *PlacementNode) string {
 	for _, c := range r.block.Constraints {
 		if !model.DeviceGroupSatisfiesConstraint(c, group, &node.NodeFacts) {
-			return fmt.Sprintf("does not satisfy the constraint %q%s", admission.ConstraintText(c), deviceValueText(c.LTarget, group))
+			return fmt.Sprintf("does not satisfy the constraint %q%s", admission.ConstraintText(c), deviceValueSuffix(c.LTarget, group))
 		}
 	}
 	healthy := 0
@@ -145,10 +145,10 @@ func (r *deviceRequest) groupUnfitReason(group *api.NodeDeviceResource, node *Pl
 	return fmt.Sprintf("has %d instances, %d healthy, %d that the constraints admit, and %d are requested", len(group.Instances), healthy, len(r.candidates[i].suitableInstanceIDs), r.requestedCount())
 }
 
-// deviceValueText returns the end of a message with the value of the device attribute that a constraint compares. It is
-// empty if target names no device attribute.
-func deviceValueText(target string, group *api.NodeDeviceResource) string {
-	name, ok := strings.CutPrefix(target, "${device.attr.")
+// deviceValueSuffix returns the end of a message with the value of the device attribute that a constraint compares. It
+// is empty if constraintTarget names no device attribute.
+func deviceValueSuffix(constraintTarget string, group *api.NodeDeviceResource) string {
+	name, ok := strings.CutPrefix(constraintTarget, "${device.attr.")
 	if !ok {
 		return ""
 	}
@@ -215,7 +215,7 @@ func (p *allocPlacer) assignDevice(r *deviceRequest, chosen map[deviceInstance]b
 	text := fmt.Sprintf("no devices match request %s (count %d): %s", r.block.Name, r.requestedCount(), admission.JoinTruncated(shortages))
 	err := errors.New(text)
 	if heldBy != nil {
-		err = fmt.Errorf("%s; allocation %q of job %q holds one. Stop it, or ask for fewer devices", text, heldBy.key.name, heldBy.key.job)
+		err = fmt.Errorf("%s; allocation %q of job %q holds one. Stop it, or ask for fewer devices", text, heldBy.key.allocName, heldBy.key.jobID)
 	}
-	return nil, &exhaustedError{"devices: " + text, fmt.Errorf("task %q: %w", r.taskName, err)}
+	return nil, &nodeExhaustedError{"devices: " + text, fmt.Errorf("task %q: %w", r.taskName, err)}
 }

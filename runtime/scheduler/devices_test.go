@@ -88,7 +88,7 @@ func TestPlaceDevices(t *testing.T) {
 			`task "t": no devices match request other/gpu/big (count 1): 0 of 1 instances of other/gpu/big are free`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			allocs, err := Place(jobWithDevices(c.requests...).job, deviceNode(), testEnv())
+			allocs, err := PlaceOnEmptyNode(jobWithDevices(c.requests...).job, deviceNode(), testEnv())
 			got := strings.TrimPrefix(fmt.Sprint(err), `group "g": `)
 			if err == nil {
 				got = devicesText(allocs[0])
@@ -102,7 +102,7 @@ func TestPlaceDevices(t *testing.T) {
 
 func TestPlaceWithoutDevices(t *testing.T) {
 	job := jobWithDevices(requestDevice("gpu", 1)).job
-	if _, err := Place(job, testNode(), testEnv()); err == nil || !strings.Contains(err.Error(), "this node has no devices: name a device plugin in a plugin block") {
+	if _, err := PlaceOnEmptyNode(job, testNode(), testEnv()); err == nil || !strings.Contains(err.Error(), "this node has no devices: name a device plugin in a plugin block") {
 		t.Errorf("a node without devices: %v", err)
 	}
 }
@@ -111,11 +111,11 @@ func TestPlaceWithoutDevices(t *testing.T) {
 // the one that it replaces.
 func TestDevicesAreReservedUntilTheAllocationEnds(t *testing.T) {
 	node := deviceNode()
-	usage, env := NewNodeUsage(node), testEnv()
+	usage, env := NewEmptyNodeUsage(node), testEnv()
 	place := func(jobID, name string) (*api.Allocation, error) {
 		f := jobWithDevices(requestDevice("other/gpu", 1))
 		f.job.ID = &jobID
-		return newAllocPlacer(f.job, node, env, usage).placeAlloc(f.group, name)
+		return newAllocPlacer(f.job, node, env, usage).createAndReserveAlloc(f.group, name)
 	}
 	first, err := place("j1", "j1.g[0]")
 	if err != nil {
@@ -169,7 +169,7 @@ func TestNodeOfHasDevices(t *testing.T) {
 }
 
 func TestMissingDevicesFilterTheNode(t *testing.T) {
-	_, err := Place(jobWithDevices(requestDevice("tpu", 1)).job, deviceNode(), testEnv())
+	_, err := PlaceOnEmptyNode(jobWithDevices(requestDevice("tpu", 1)).job, deviceNode(), testEnv())
 	if m := placementMetric(err, jobWithDevices().job, deviceNode()); m.NodesFiltered != 1 || m.ConstraintFiltered["missing devices"] != 1 {
 		t.Errorf("metric %+v", m)
 	}
@@ -184,7 +184,7 @@ func BenchmarkPlaceWithManyDevices(b *testing.B) {
 	node.Devices = []*api.NodeDeviceResource{g}
 	job := jobWithDevices(requestDevice("gpu", 8)).job
 	for b.Loop() {
-		if _, err := Place(job, node, testEnv()); err != nil {
+		if _, err := PlaceOnEmptyNode(job, node, testEnv()); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -1,8 +1,8 @@
 // Package scheduler decides what this node runs.
 //
 // Plan returns the necessary changes for a job, its allocations, its deployment, the free
-// resources of the node and the time. CheckDeployment decides the progress of a deployment. Both
-// write nothing to the store and read no clock, and CheckDeployment is a pure function. Plan adds
+// resources of the node and the time. ComputeDeploymentChanges decides the progress of a deployment. Both
+// write nothing to the store and read no clock, and ComputeDeploymentChanges is a pure function. Plan adds
 // its placements to the usage of the node in its input, and takes ids, random numbers and
 // the answer whether a port is free from the Env in its input. Scheduler prepares ids and
 // these answers before the transaction in which it calls Plan: no plan blocks other

@@ -19,7 +19,7 @@ type DrainRequest struct {
 	Meta         map[string]string
 }
 
-// NodeRequestOutcome is the result of SetEligibility and Drain.
+// NodeRequestOutcome is the result of SetNodeEligibility and StartOrEndDrain.
 type NodeRequestOutcome struct {
 	EvalIDs                                 []string
 	EvalCreateIndex, NodeModifyIndex, Index uint64
@@ -28,10 +28,10 @@ type NodeRequestOutcome struct {
 // drainTimerKey is the key of this node's drain in the timer queue.
 const drainTimerKey = "drain"
 
-// SetEligibility sets whether new allocations can be placed on the node: "eligible"
+// SetNodeEligibility sets whether new allocations can be placed on the node: "eligible"
 // or "ineligible".
-func (s *Scheduler) SetEligibility(ctx context.Context, eligibility string) (NodeRequestOutcome, error) {
-	return s.updateNode(ctx, opNodeEligibility, func(c *txn, n *api.Node) error {
+func (s *Scheduler) SetNodeEligibility(ctx context.Context, eligibility string) (NodeRequestOutcome, error) {
+	return s.updateNodeAndContinueDrain(ctx, opNodeEligibility, func(c *schedulerTxn, n *api.Node) error {
 		message := "Node marked as eligible for scheduling"
 		switch eligibility {
 		case api.NodeSchedulingEligible:
@@ -51,12 +51,12 @@ func (s *Scheduler) SetEligibility(ctx context.Context, eligibility string) (Nod
 	})
 }
 
-// Drain starts or ends the drain of the node. A drain stops allocations of service jobs as the migrate
+// StartOrEndDrain starts or ends the drain of the node. A drain stops allocations of service jobs as the migrate
 // blocks of their groups specify. Allocations of batch jobs can run until the deadline, and system jobs
 // stop last. The evaluations of the jobs are blocked until the node is eligible again. The node stays
 // ineligible when the drain is complete.
-func (s *Scheduler) Drain(ctx context.Context, r DrainRequest) (NodeRequestOutcome, error) {
-	return s.updateNode(ctx, opNodeDrain, func(c *txn, n *api.Node) error {
+func (s *Scheduler) StartOrEndDrain(ctx context.Context, r DrainRequest) (NodeRequestOutcome, error) {
+	return s.updateNodeAndContinueDrain(ctx, opNodeDrain, func(c *schedulerTxn, n *api.Node) error {
 		before := n.DrainStrategy
 		switch {
 		case r.Spec != nil:
@@ -72,7 +72,7 @@ func (s *Scheduler) Drain(ctx context.Context, r DrainRequest) (NodeRequestOutco
 			n.LastDrain = &api.DrainMetadata{StartedAt: started, Status: api.DrainStatusDraining, Meta: r.Meta}
 			model.AppendNodeEvent(n, "Drain", "Node drain strategy set", nil, c.now)
 		case before != nil:
-			nodeDrain{c}.endDrain(n, api.DrainStatusCanceled, "Node drain disabled")
+			nodeDrain{c}.setDrainEnded(n, api.DrainStatusCanceled, "Node drain disabled")
 			if r.Meta != nil {
 				n.LastDrain.Meta = r.Meta
 			}
@@ -87,11 +87,11 @@ func (s *Scheduler) Drain(ctx context.Context, r DrainRequest) (NodeRequestOutco
 	})
 }
 
-// nodeDrain is a txn that continues or ends the drain of the node.
-type nodeDrain struct{ *txn }
+// nodeDrain is a schedulerTxn that continues or ends the drain of the node.
+type nodeDrain struct{ *schedulerTxn }
 
-// endDrain ends the drain in n, which the caller then stores.
-func (d nodeDrain) endDrain(n *api.Node, status api.DrainStatus, message string) {
+// setDrainEnded ends the drain in n, which the caller then stores.
+func (d nodeDrain) setDrainEnded(n *api.Node, status api.DrainStatus, message string) {
 	last := api.DrainMetadata{StartedAt: n.DrainStrategy.StartedAt}
 	if n.LastDrain != nil {
 		last = *n.LastDrain
@@ -101,10 +101,10 @@ func (d nodeDrain) endDrain(n *api.Node, status api.DrainStatus, message string)
 	model.AppendNodeEvent(n, "Drain", message, nil, d.now)
 }
 
-// updateNode calls edit with a copy of the stored node, stores the copy and continues its drain. operation is the
-// operation of the event.
-func (s *Scheduler) updateNode(ctx context.Context, operation string, edit func(*txn, *api.Node) error) (out NodeRequestOutcome, err error) {
-	out.Index, err = s.update(ctx, func(c *txn) error {
+// updateNodeAndContinueDrain calls edit with a copy of the stored node, stores the copy and continues its drain.
+// operation is the operation of the event.
+func (s *Scheduler) updateNodeAndContinueDrain(ctx context.Context, operation string, edit func(*schedulerTxn, *api.Node) error) (out NodeRequestOutcome, err error) {
+	out.Index, err = s.updateAndReconcile(ctx, func(c *schedulerTxn) error {
 		out = NodeRequestOutcome{}
 		old := c.tx.Node(nil, c.scheduler.nodeID)
 		if old == nil {
@@ -115,9 +115,9 @@ func (s *Scheduler) updateNode(ctx context.Context, operation string, edit func(
 			return err
 		}
 		c.setEventOperation(operation)
-		nodeDrain{c}.putNode(&n)
+		nodeDrain{c}.putNodeAndSetDrainTimer(&n)
 		c.resourcesFreed = true
-		out.EvalIDs = nodeDrain{c}.continueDrain()
+		out.EvalIDs = nodeDrain{c}.continueOrCompleteDrain()
 		out.NodeModifyIndex = c.tx.Index()
 		if len(out.EvalIDs) > 0 {
 			out.EvalCreateIndex = c.tx.Index()
@@ -127,8 +127,8 @@ func (s *Scheduler) updateNode(ctx context.Context, operation string, edit func(
 	return out, err
 }
 
-func (d nodeDrain) putNode(n *api.Node) {
-	d.tx.PutNode(n)
+func (d nodeDrain) putNodeAndSetDrainTimer(n *api.Node) {
+	d.tx.PutNodeWithStorageEvents(n)
 	d.node = PlacementNodeOf(n)
 	d.setDrainTimer(n)
 }
@@ -151,12 +151,12 @@ func (d nodeDrain) setDrainTimer(n *api.Node) {
 			}
 		}
 	}
-	d.tx.OnCommit(func() { d.scheduler.drainTimer.setDueTime(drainTimerKey, at) })
+	d.tx.OnCommit(func() { d.scheduler.drainTimer.setOrClearDueTime(drainTimerKey, at) })
 }
 
-// continueDrain stops the allocations that a drain of the node can stop now, or completes the drain. It returns
-// the ids of the new evaluations. It does nothing if the node is not draining.
-func (d nodeDrain) continueDrain() (evalIDs []string) {
+// continueOrCompleteDrain stops the allocations that a drain of the node can stop now, or completes the drain. It
+// returns the ids of the new evaluations. It does nothing if the node is not draining.
+func (d nodeDrain) continueOrCompleteDrain() (evalIDs []string) {
 	if !d.node.IsDraining {
 		return nil
 	}
@@ -168,9 +168,9 @@ func (d nodeDrain) continueDrain() (evalIDs []string) {
 	next, done := allocsToDrainNext(n.DrainStrategy, d.tx.Allocations(nil, ""), d.tx.AllocationEnded, d.now)
 	if done {
 		ended := *n
-		d.endDrain(&ended, api.DrainStatusComplete, "Node drain complete")
+		d.setDrainEnded(&ended, api.DrainStatusComplete, "Node drain complete")
 		d.setEventOperation(opNodeDrain)
-		d.putNode(&ended)
+		d.putNodeAndSetDrainTimer(&ended)
 		return nil
 	}
 	var jobs []*api.Job
@@ -179,14 +179,14 @@ func (d nodeDrain) continueDrain() (evalIDs []string) {
 		moved.DesiredTransition.Migrate = new(true)
 		moved.ModifyTime = d.now.UnixNano()
 		d.setEventOperation(opAllocStop)
-		d.putAlloc(&moved)
+		d.putAllocAndUpdateNodeUsage(&moved)
 		job := d.tx.Job(nil, a.Namespace, a.JobID)
 		if job != nil && !slices.Contains(jobs, job) {
 			jobs = append(jobs, job)
 		}
 	}
 	for _, job := range jobs {
-		eval := d.newEval(job, triggerDrain)
+		eval := d.newPendingEval(job, triggerDrain)
 		eval.NodeID, eval.NodeModifyIndex = n.ID, n.ModifyIndex
 		d.processEval(eval)
 		evalIDs = append(evalIDs, eval.ID)
@@ -257,5 +257,5 @@ func migrateMaxParallel(a *api.Allocation) int {
 }
 
 // resetExpiredDrainTimer is called when the drain timer has expired, and sets it to its next time. It need not stop
-// allocations itself: each transaction calls continueDrain.
+// allocations itself: each transaction calls continueOrCompleteDrain.
 func (d nodeDrain) resetExpiredDrainTimer() { d.setDrainTimer(d.tx.Node(nil, d.scheduler.nodeID)) }

@@ -15,8 +15,8 @@ import (
 
 // slowStopAllocTimes returns the durations of an allocation that takes a second to stop. Batch jobs complete after a
 // minute.
-func slowStopAllocTimes(a *api.Allocation) schedtest.AllocTimes {
-	l := schedtest.AllocTimes{StopDuration: time.Second}
+func slowStopAllocTimes(a *api.Allocation) schedtest.SimulatedAllocBehaviour {
+	l := schedtest.SimulatedAllocBehaviour{StopDuration: time.Second}
 	if *a.Job.Type == api.JobTypeBatch {
 		l.RunDuration = time.Minute
 	}
@@ -60,7 +60,7 @@ func (h *harness) expectRunning(when, want string) {
 
 func (h *harness) drainNode(r scheduler.DrainRequest) scheduler.NodeRequestOutcome {
 	h.t.Helper()
-	out, err := h.Drain(h.t.Context(), r)
+	out, err := h.StartOrEndDrain(h.t.Context(), r)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -135,7 +135,7 @@ func TestDrain(t *testing.T) {
 				if status := *b.job("web").Status; status != "pending" {
 					t.Errorf("the job is %s", status)
 				}
-				if got, err := b.SetEligibility(t.Context(), "eligible"); err != nil || got.Index == 0 {
+				if got, err := b.SetNodeEligibility(t.Context(), "eligible"); err != nil || got.Index == 0 {
 					t.Fatal(err)
 				}
 				b.advance(time.Second)
@@ -152,9 +152,9 @@ func TestDrainCancelledAndRestarted(t *testing.T) {
 		b := newHarness(t, slowStopAllocTimes)
 		b.registerMixedJobs()
 		b.drainNode(drainRequest(time.Hour, false))
-		_, err := b.SetEligibility(t.Context(), "eligible")
+		_, err := b.SetNodeEligibility(t.Context(), "eligible")
 		b.expectRejection(err, "can not set node's scheduling eligibility to eligible while it is draining")
-		_, err = b.SetEligibility(t.Context(), "maybe")
+		_, err = b.SetNodeEligibility(t.Context(), "maybe")
 		b.expectRejection(err, `invalid scheduling eligibility "maybe"`)
 		b.drainNode(scheduler.DrainRequest{MarkEligible: true})
 		n := b.store.Snapshot().Node(nil, "node")
@@ -183,8 +183,8 @@ func TestDrainCancelledAndRestarted(t *testing.T) {
 		taken := *b.store.Snapshot().Node(nil, "node")
 		taken.DrainStrategy = &api.DrainStrategy{StartedAt: time.Now()}
 		taken.SchedulingEligibility = api.NodeSchedulingIneligible
-		b.store.SetNode(t, &taken)
-		b.NodeChanged()
+		b.store.PutNodeCopy(t, &taken)
+		b.RetryBlockedEvalsAfterNodeChange()
 		b.advance(5 * time.Second)
 		b.expectRunning("taken up", "web 0, batch 1, system 1")
 	})

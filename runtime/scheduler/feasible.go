@@ -10,23 +10,23 @@ import (
 )
 
 // checkFeasible checks whether the node has the drivers and networks of a group, and satisfies the constraints of
-// the job, the group and its tasks. The error joins all violations. jobCount and groupCount are the numbers of
-// allocations of the job and of the group on the node after the placement.
-func checkFeasible(job *api.Job, g *api.TaskGroup, node PlacementNode, jobCount, groupCount int) error {
+// the job, the group and its tasks. The error joins all violations. jobAllocCount and groupAllocCount are the numbers
+// of allocations of the job and of the group on the node after the placement.
+func checkFeasible(job *api.Job, g *api.TaskGroup, node PlacementNode, jobAllocCount, groupAllocCount int) error {
 	var errs []error
 	for _, t := range g.Tasks {
-		if node.HealthyDrivers != nil && !node.HealthyDrivers[t.Driver] {
-			errs = append(errs, &filteredError{"missing drivers", fmt.Errorf("task %q: driver %q is not there, or is not healthy", t.Name, t.Driver)})
+		if node.HealthyByDriver != nil && !node.HealthyByDriver[t.Driver] {
+			errs = append(errs, &nodeFilteredError{"missing drivers", fmt.Errorf("task %q: driver %q is not there, or is not healthy", t.Name, t.Driver)})
 		}
 	}
 	add := func(unmet []*admission.UnmetRequirement) {
 		for _, u := range unmet {
-			errs = append(errs, &filteredError{u.MetricName, u})
+			errs = append(errs, &nodeFilteredError{u.MetricName, u})
 		}
 	}
 	add(node.UnmetNetworks(g))
-	add(node.UnmetConstraints(nil, job.Constraints, jobCount))
-	add(node.UnmetConstraints(nil, g.Constraints, groupCount))
+	add(node.UnmetConstraints(nil, job.Constraints, jobAllocCount))
+	add(node.UnmetConstraints(nil, g.Constraints, groupAllocCount))
 	for _, t := range g.Tasks {
 		add(node.UnmetConstraints(nil, t.Constraints, 1))
 	}

@@ -30,7 +30,7 @@ var terminalAllocActions = map[string]map[string]terminalAllocAction{
 	api.JobTypeSysbatch: {api.AllocClientStatusComplete: countTerminalAsDone, api.AllocClientStatusFailed: countTerminalAsDone, api.AllocClientStatusLost: replaceAlloc},
 }
 
-// groupPlan is the part of a plan for one group of the job. classifyAlloc puts each allocation that counts
+// groupPlan is the part of a plan for one group of the job. classifyOrStopAlloc puts each allocation that counts
 // for the group into one of the lists.
 type groupPlan struct {
 	*planner
@@ -39,12 +39,12 @@ type groupPlan struct {
 	rollingUpdate       *api.UpdateStrategy // nil if all allocations may change at once
 	groupDesiredUpdates *api.DesiredUpdates
 
-	liveAllocs         []*api.Allocation // allocations that run, or that have failed and are not replaced
-	rescheduleLater    []*delayedAlloc   // failed allocations that a later plan replaces; liveAllocs or unpromotedCanaries has them too
-	unpromotedCanaries []*api.Allocation // canaries of the deployment that are not promoted
-	migratingAllocs    []*api.Allocation // allocations for which a user or a drain has requested a replacement
-	rescheduleNow      []*api.Allocation // failed allocations that this plan replaces
-	completedAllocs    []*api.Allocation // terminal allocations that are not replaced, and count as completed work
+	liveOrUnreplacedAllocs []*api.Allocation // allocations that run, or that have failed and are not replaced
+	rescheduleLater        []*delayedAlloc   // failed allocations that a later plan replaces; liveOrUnreplacedAllocs or unpromotedCanaries has them too
+	unpromotedCanaries     []*api.Allocation // canaries of the deployment that are not promoted
+	migratingAllocs        []*api.Allocation // allocations for which a user or a drain has requested a replacement
+	rescheduleNow          []*api.Allocation // failed allocations that this plan replaces
+	completedAllocs        []*api.Allocation // terminal allocations that are not replaced, and count as completed work
 
 	hadAllocOfCurrentVersion bool // an allocation of the current version existed before this plan
 	// placementsBeforeRollingUpdate counts the placements of this plan before replaceOutdatedAllocs, which use up
@@ -54,60 +54,60 @@ type groupPlan struct {
 
 func (p *planner) planGroup(spec *api.TaskGroup, allocs []*api.Allocation) {
 	g := &groupPlan{planner: p, taskGroup: spec, groupName: *spec.Name, groupDesiredUpdates: p.desiredUpdatesOf(*spec.Name)}
-	if u := spec.Update; !isBatchLike(p.Job) && u != nil && u.MaxParallel != nil && *u.MaxParallel > 0 {
+	if u := spec.Update; !isBatchOrSysbatch(p.Job) && u != nil && u.MaxParallel != nil && *u.MaxParallel > 0 {
 		g.rollingUpdate = u
 	}
 	for _, a := range allocs {
-		g.classifyAlloc(a)
+		g.classifyOrStopAlloc(a)
 	}
 	g.stopDuplicateAllocs()
-	g.scaleDown()
+	g.stopAllocsAboveCount()
 	inPlace, destroy := g.splitOutdatedAllocs()
-	g.addGroupToDeployment(len(inPlace)+len(destroy) > 0, len(destroy) > 0)
+	g.addGroupToNewDeploymentIfNeeded(len(inPlace)+len(destroy) > 0, len(destroy) > 0)
 
 	for _, a := range inPlace {
 		g.updateInPlace(a)
 	}
-	g.placeCanaries(destroy)
+	g.placeMissingCanaries(destroy)
 	g.replaceMigratingAllocs()
 	g.replaceFailedAllocs()
 	g.placeMissingAllocs()
 	destroyed := g.replaceOutdatedAllocs(destroy)
 	g.requestFollowUpEvals()
-	g.groupDesiredUpdates.Ignore = uint64(len(g.liveAllocs) + len(g.unpromotedCanaries) + len(g.completedAllocs) - len(inPlace) - destroyed)
+	g.groupDesiredUpdates.Ignore = uint64(len(g.liveOrUnreplacedAllocs) + len(g.unpromotedCanaries) + len(g.completedAllocs) - len(inPlace) - destroyed)
 }
 
-func isBatchLike(job *api.Job) bool {
+func isBatchOrSysbatch(job *api.Job) bool {
 	return *job.Type == api.JobTypeBatch || *job.Type == api.JobTypeSysbatch
 }
 
-// classifyAlloc adds an allocation to one of the lists of the groupPlan.
-func (g *groupPlan) classifyAlloc(a *api.Allocation) {
-	g.hadAllocOfCurrentVersion = g.hadAllocOfCurrentVersion || g.hasCurrentVersion(a)
+// classifyOrStopAlloc adds an allocation to one of the lists of the groupPlan.
+func (g *groupPlan) classifyOrStopAlloc(a *api.Allocation) {
+	g.hadAllocOfCurrentVersion = g.hadAllocOfCurrentVersion || g.hasCurrentJobVersion(a)
 	switch terminal := a.ClientTerminalStatus(); {
 	case isStoppedWithoutReplacement(a):
 		if !terminal && a.DesiredStatus == api.AllocDesiredStatusRun {
 			g.stopAlloc(a, model.AllocMigrating)
 			g.groupDesiredUpdates.Stop++
 		}
-		if g.hasCurrentVersion(a) {
+		if g.hasCurrentJobVersion(a) {
 			g.completedAllocs = append(g.completedAllocs, a)
 		}
-	case !isUnreplaced(a):
+	case !isDesiredRunAndUnreplaced(a):
 		// The allocation is ignored: it is stopping, or it has been replaced.
 	case isCanary(a) && !g.isNeededCanary(a):
 		if !terminal {
 			g.stopUnneededAlloc(a)
 		}
-	case terminal && isBatchLike(g.Job) && !g.hasCurrentVersion(a):
+	case terminal && isBatchOrSysbatch(g.Job) && !g.hasCurrentJobVersion(a):
 	case terminal:
 		g.classifyTerminalAlloc(a)
-	case shouldMigrate(a):
+	case isReplacementRequested(a):
 		g.migratingAllocs = append(g.migratingAllocs, a)
 	case isCanary(a):
 		g.unpromotedCanaries = append(g.unpromotedCanaries, a)
 	default:
-		g.liveAllocs = append(g.liveAllocs, a)
+		g.liveOrUnreplacedAllocs = append(g.liveOrUnreplacedAllocs, a)
 	}
 }
 
@@ -132,13 +132,13 @@ func (g *groupPlan) classifyTerminalAlloc(a *api.Allocation) {
 		if isCanary(a) {
 			g.unpromotedCanaries = append(g.unpromotedCanaries, a)
 		} else {
-			g.liveAllocs = append(g.liveAllocs, a)
+			g.liveOrUnreplacedAllocs = append(g.liveOrUnreplacedAllocs, a)
 		}
 	}
 }
 
-// isUnreplaced reports whether an allocation is desired to run and has no replacement.
-func isUnreplaced(a *api.Allocation) bool {
+// isDesiredRunAndUnreplaced reports whether an allocation is desired to run and has no replacement.
+func isDesiredRunAndUnreplaced(a *api.Allocation) bool {
 	return a.DesiredStatus == api.AllocDesiredStatusRun && a.NextAllocation == ""
 }
 
@@ -163,8 +163,8 @@ func isStoppedWithoutReplacement(a *api.Allocation) bool {
 	return a.DesiredTransition.ShouldDisableMigrationPlacement() && a.NextAllocation == ""
 }
 
-// shouldMigrate reports whether a user or a drain has requested a replacement of an allocation.
-func shouldMigrate(a *api.Allocation) bool {
+// isReplacementRequested reports whether a user or a drain has requested a replacement of an allocation.
+func isReplacementRequested(a *api.Allocation) bool {
 	t := a.DesiredTransition
 	return t.ShouldMigrate() || t.Reschedule != nil && *t.Reschedule
 }
@@ -182,9 +182,9 @@ func (g *groupPlan) rescheduleTime(a *api.Allocation) (at time.Time, mustReplace
 			return time.Time{}, false
 		}
 	}
-	at, ok := model.NextReschedule(reschedulePolicyOf(a), a.RescheduleTracker, failureTime(a))
-	if i := slices.IndexFunc(g.Evals, func(e *api.Evaluation) bool { return e.ID == a.FollowupEvalID && model.IsEvalPendingOrBlocked(e) }); ok && i >= 0 {
-		at = g.Evals[i].WaitUntil // clock steps since the failure have moved the stored time, see moveDeadlines
+	at, ok := model.NextReschedule(reschedulePolicyOf(a), a.RescheduleTracker, lastTaskFinishTime(a))
+	if i := slices.IndexFunc(g.JobEvals, func(e *api.Evaluation) bool { return e.ID == a.FollowupEvalID && model.IsEvalPendingOrBlocked(e) }); ok && i >= 0 {
+		at = g.JobEvals[i].WaitUntil // clock steps since the failure have moved the stored time, see moveDeadlines
 	}
 	return at, ok
 }
@@ -197,9 +197,9 @@ func reschedulePolicyOf(a *api.Allocation) *api.ReschedulePolicy {
 	return nil
 }
 
-// failureTime returns when the last task of an allocation ended. The result is at most the modification time
+// lastTaskFinishTime returns when the last task of an allocation ended. The result is at most the modification time
 // of the allocation, which is not in the future: replaceFutureTimes replaces times in the future.
-func failureTime(a *api.Allocation) time.Time {
+func lastTaskFinishTime(a *api.Allocation) time.Time {
 	var lastFinish time.Time
 	for _, t := range a.TaskStates {
 		if t.FinishedAt.After(lastFinish) {
@@ -221,9 +221,9 @@ func (g *groupPlan) stopUnneededAlloc(a *api.Allocation) {
 // stopDuplicateAllocs stops all but one allocation of each name. After the promotion of a canary, the canary and the
 // allocation of the older version have the same name.
 func (g *groupPlan) stopDuplicateAllocs() {
-	best := make(map[string]*api.Allocation, len(g.liveAllocs))
+	best := make(map[string]*api.Allocation, len(g.liveOrUnreplacedAllocs))
 	n := 0
-	for _, list := range [][]*api.Allocation{g.liveAllocs, g.migratingAllocs, g.rescheduleNow} {
+	for _, list := range [][]*api.Allocation{g.liveOrUnreplacedAllocs, g.migratingAllocs, g.rescheduleNow} {
 		for _, a := range list {
 			if isCanary(a) {
 				continue
@@ -242,7 +242,7 @@ func (g *groupPlan) stopDuplicateAllocs() {
 // stopAllocsIf stops the allocations for which unneeded returns true, and removes them from the lists of the groupPlan. It
 // also stops failed allocations, so that no later plan replaces them.
 func (g *groupPlan) stopAllocsIf(unneeded func(*api.Allocation) bool) {
-	for _, list := range []*[]*api.Allocation{&g.liveAllocs, &g.migratingAllocs, &g.rescheduleNow} {
+	for _, list := range []*[]*api.Allocation{&g.liveOrUnreplacedAllocs, &g.migratingAllocs, &g.rescheduleNow} {
 		*list = slices.DeleteFunc(*list, func(a *api.Allocation) bool {
 			if unneeded(a) {
 				g.stopUnneededAlloc(a)
@@ -260,16 +260,16 @@ func (g *groupPlan) isPreferredToKeep(a, b *api.Allocation) bool {
 	if x, y := model.AllocTerminal(a), model.AllocTerminal(b); x != y {
 		return y
 	}
-	if x, y := g.hasCurrentVersion(a), g.hasCurrentVersion(b); x != y {
+	if x, y := g.hasCurrentJobVersion(a), g.hasCurrentJobVersion(b); x != y {
 		return x
 	}
 	return cmp.Or(cmp.Compare(a.CreateIndex, b.CreateIndex), cmp.Compare(a.CreateTime, b.CreateTime), strings.Compare(a.ID, b.ID)) > 0
 }
 
-// scaleDown stops as many allocations as the group has above its count: those with the highest indexes.
-func (g *groupPlan) scaleDown() {
+// stopAllocsAboveCount stops as many allocations as the group has above its count: those with the highest indexes.
+func (g *groupPlan) stopAllocsAboveCount() {
 	var all []*api.Allocation
-	for _, list := range [][]*api.Allocation{g.liveAllocs, g.migratingAllocs, g.rescheduleNow, g.completedAllocs} {
+	for _, list := range [][]*api.Allocation{g.liveOrUnreplacedAllocs, g.migratingAllocs, g.rescheduleNow, g.completedAllocs} {
 		for _, a := range list {
 			if !isCanary(a) {
 				all = append(all, a)
@@ -301,9 +301,9 @@ func allocIndex(a *api.Allocation) int {
 // splitOutdatedAllocs returns the allocations of older job versions, each list sorted by index: those that
 // can be updated in place, and those that must be replaced.
 func (g *groupPlan) splitOutdatedAllocs() (inPlace, destroy []*api.Allocation) {
-	for _, a := range g.liveAllocs {
+	for _, a := range g.liveOrUnreplacedAllocs {
 		switch {
-		case g.hasCurrentVersion(a):
+		case g.hasCurrentJobVersion(a):
 		case model.AllocTerminal(a) || g.needsDestructiveUpdate(a):
 			destroy = append(destroy, a)
 		default:
@@ -321,21 +321,21 @@ func sortByAllocIndex(allocs []*api.Allocation) {
 
 // updateInPlace gives a running allocation the current job version.
 func (g *groupPlan) updateInPlace(a *api.Allocation) {
-	c := g.editableAlloc(a)
+	c := g.editableCopyOfAlloc(a)
 	c.Job = g.Job
 	c.EvalID = g.Eval.ID
 	c.DeploymentID, c.DeploymentStatus = "", nil
 	if state := g.activeDeploymentState(); state != nil {
 		c.DeploymentID = g.currentDeployment.ID
 		state.PlacedAllocs++
-		g.setFirstProgressDeadline(state)
+		g.setProgressDeadlineIfUnset(state)
 	}
 	g.groupDesiredUpdates.InPlaceUpdate++
 }
 
-// placeCanaries places the missing canaries of the new job version, at first with the names of outdated allocations, which
-// continue to run until the promotion.
-func (g *groupPlan) placeCanaries(destroy []*api.Allocation) {
+// placeMissingCanaries places the missing canaries of the new job version, at first with the names of outdated
+// allocations, which continue to run until the promotion.
+func (g *groupPlan) placeMissingCanaries(outdated []*api.Allocation) {
 	if !g.hasUnpromotedCanaries() || g.isDeploymentPausedOrFailed() {
 		return
 	}
@@ -345,13 +345,13 @@ func (g *groupPlan) placeCanaries(destroy []*api.Allocation) {
 	}
 	missing := g.activeDeploymentState().DesiredCanaries - len(taken)
 	var canaryIndexes []int
-	for _, a := range destroy {
+	for _, a := range outdated {
 		if i := allocIndex(a); !taken[i] {
 			taken[i] = true
 			canaryIndexes = append(canaryIndexes, i)
 		}
 	}
-	for _, a := range g.liveAllocs {
+	for _, a := range g.liveOrUnreplacedAllocs {
 		taken[allocIndex(a)] = true
 	}
 	for i := 0; len(canaryIndexes) < missing; i++ {
@@ -361,7 +361,7 @@ func (g *groupPlan) placeCanaries(destroy []*api.Allocation) {
 	}
 	for _, i := range canaryIndexes[:max(missing, 0)] {
 		g.groupDesiredUpdates.Canary++
-		if a := g.placeAlloc(g.Job, model.AllocName(g.Job, g.taskGroup, i), nil, g.groupName); a != nil {
+		if a := g.placeAllocOrRecordFailure(g.Job, model.AllocName(g.Job, g.taskGroup, i), nil, g.groupName); a != nil {
 			g.markCanary(a)
 		}
 	}
@@ -383,7 +383,7 @@ func (g *groupPlan) markCanary(a *api.Allocation) {
 func (g *groupPlan) versionForReplacement(a *api.Allocation) *api.Job {
 	d := g.currentDeployment
 	currentIsUnproven := g.hasUnpromotedCanaries() || d != nil && d.Status == api.DeploymentStatusFailed
-	if currentIsUnproven && !g.hasCurrentVersion(a) && model.FindGroup(a.Job, g.groupName) != nil {
+	if currentIsUnproven && !g.hasCurrentJobVersion(a) && model.FindGroup(a.Job, g.groupName) != nil {
 		return a.Job
 	}
 	return g.Job
@@ -399,7 +399,7 @@ func (g *groupPlan) replaceMigratingAllocs() {
 		}
 		g.groupDesiredUpdates.Migrate++
 		g.stopAlloc(a, description)
-		if b := g.placeAlloc(g.versionForReplacement(a), a.Name, a, g.groupName); b != nil {
+		if b := g.placeAllocOrRecordFailure(g.versionForReplacement(a), a.Name, a, g.groupName); b != nil {
 			b.RescheduleTracker = a.RescheduleTracker
 			g.placementsBeforeRollingUpdate++
 			if isCanary(a) {
@@ -413,7 +413,7 @@ func (g *groupPlan) replaceFailedAllocs() {
 	sortByAllocIndex(g.rescheduleNow)
 	for _, a := range g.rescheduleNow {
 		g.groupDesiredUpdates.RescheduleNow++
-		b := g.placeAlloc(g.versionForReplacement(a), a.Name, a, g.groupName)
+		b := g.placeAllocOrRecordFailure(g.versionForReplacement(a), a.Name, a, g.groupName)
 		if b == nil {
 			continue
 		}
@@ -438,7 +438,7 @@ func (g *groupPlan) requestFollowUpEvals() {
 			continue
 		}
 		g.groupDesiredUpdates.RescheduleLater++
-		if !slices.ContainsFunc(g.Evals, func(e *api.Evaluation) bool {
+		if !slices.ContainsFunc(g.JobEvals, func(e *api.Evaluation) bool {
 			return e.ID == l.alloc.FollowupEvalID && model.IsEvalPendingOrBlocked(e)
 		}) {
 			g.planner.delayedAllocs = append(g.planner.delayedAllocs, l)
@@ -454,7 +454,7 @@ func (g *groupPlan) isReplacedByPlan(a *api.Allocation) bool {
 
 // placeMissingAllocs places as many allocations as the group has below its count, at the lowest free indexes.
 func (g *groupPlan) placeMissingAllocs() {
-	missing := *g.taskGroup.Count - len(g.liveAllocs) - len(g.rescheduleNow) - len(g.migratingAllocs) - len(g.completedAllocs)
+	missing := *g.taskGroup.Count - len(g.liveOrUnreplacedAllocs) - len(g.rescheduleNow) - len(g.migratingAllocs) - len(g.completedAllocs)
 	missing += len(g.onlyCanaries(g.rescheduleNow)) + len(g.onlyCanaries(g.migratingAllocs))
 	// A rolling update does not delay the placements of a system job, whose failed allocations each evaluation replaces.
 	delayed := g.rollingUpdate != nil && *g.Job.Type != api.JobTypeSystem && (g.isDeploymentPausedOrFailed() || g.hasUnpromotedCanaries())
@@ -462,7 +462,7 @@ func (g *groupPlan) placeMissingAllocs() {
 		return
 	}
 	taken := make(map[int]bool, *g.taskGroup.Count)
-	for _, list := range [][]*api.Allocation{g.liveAllocs, g.rescheduleNow, g.migratingAllocs, g.completedAllocs} {
+	for _, list := range [][]*api.Allocation{g.liveOrUnreplacedAllocs, g.rescheduleNow, g.migratingAllocs, g.completedAllocs} {
 		for _, a := range list {
 			taken[allocIndex(a)] = true
 		}
@@ -473,7 +473,7 @@ func (g *groupPlan) placeMissingAllocs() {
 		}
 		missing--
 		g.groupDesiredUpdates.Place++
-		if g.placeAlloc(g.Job, model.AllocName(g.Job, g.taskGroup, i), nil, g.groupName) != nil {
+		if g.placeAllocOrRecordFailure(g.Job, model.AllocName(g.Job, g.taskGroup, i), nil, g.groupName) != nil {
 			g.placementsBeforeRollingUpdate++
 		}
 	}
@@ -481,11 +481,11 @@ func (g *groupPlan) placeMissingAllocs() {
 
 // replaceOutdatedAllocs replaces as many allocations of older job versions as the rolling update allows now. It returns
 // the number of replacements that it has tried.
-func (g *groupPlan) replaceOutdatedAllocs(old []*api.Allocation) (tried int) {
-	n := min(g.replacementLimit(len(old)), len(old))
-	for _, a := range old[:n] {
+func (g *groupPlan) replaceOutdatedAllocs(outdated []*api.Allocation) (triedCount int) {
+	n := min(g.replacementLimit(len(outdated)), len(outdated))
+	for _, a := range outdated[:n] {
 		g.groupDesiredUpdates.DestructiveUpdate++
-		if g.placeAlloc(g.Job, a.Name, a, g.groupName) != nil {
+		if g.placeAllocOrRecordFailure(g.Job, a.Name, a, g.groupName) != nil {
 			g.stopAlloc(a, model.AllocUpdating)
 		}
 	}
@@ -502,7 +502,7 @@ func (g *groupPlan) replacementLimit(outdated int) int {
 		return 0
 	}
 	n := *g.rollingUpdate.MaxParallel - g.placementsBeforeRollingUpdate
-	for _, a := range g.liveAllocs {
+	for _, a := range g.liveOrUnreplacedAllocs {
 		if g.currentDeployment == nil || a.DeploymentID != g.currentDeployment.ID {
 			continue
 		}

@@ -39,10 +39,10 @@ func jobWithPorts(id string, static, dynamic []api.Port) *api.Job {
 // A port of a host network has the address of the network, and the same number on the default network is another port.
 func TestPortsOfHostNetworks(t *testing.T) {
 	node := PlacementNodeOf(nodeWithNetworks())
-	usage := NewNodeUsage(node)
+	usage := NewEmptyNodeUsage(node)
 	env := testEnv()
 	busy := HostPort{Address: "203.0.113.7", Port: 443}
-	env.PortFree = func(p HostPort) bool { return p != busy }
+	env.IsPortFree = func(p HostPort) bool { return p != busy }
 	place := func(id string, static, dynamic []api.Port) ([]api.PortMapping, error) {
 		job := jobWithPorts(id, static, dynamic)
 		p := newAllocPlacer(job, node, env, usage)
@@ -89,8 +89,8 @@ func TestPortsOfHostNetworks(t *testing.T) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.want)
 		}
 		for _, reservations := range usage.reservationsByAllocName {
-			if reservations.key.job == "three" {
-				usage.RemoveAlloc(&api.Allocation{ID: reservations.reservations[0].allocID, Namespace: "default", JobID: "three", Name: reservations.key.name})
+			if reservations.key.jobID == "three" {
+				usage.RemoveAlloc(&api.Allocation{ID: reservations.reservations[0].allocID, Namespace: "default", JobID: "three", Name: reservations.key.allocName})
 			}
 		}
 	}

@@ -35,10 +35,10 @@ func requestErrorf(kind RequestErrorKind, format string, args ...any) error {
 	return &RequestError{kind, fmt.Sprintf(format, args...)}
 }
 
-// RegisterOptions are the options of Register.
+// RegisterOptions are the options of RegisterAndEvaluateJob.
 type RegisterOptions struct {
-	// EnforceIndex makes Register reject the job unless the stored job has the index JobModifyIndex. A JobModifyIndex of
-	// zero then means that no such job may be stored.
+	// EnforceIndex makes RegisterAndEvaluateJob reject the job unless the stored job has the index JobModifyIndex. A
+	// JobModifyIndex of zero then means that no such job may be stored.
 	EnforceIndex   bool
 	JobModifyIndex uint64
 	// PreserveCounts keeps the counts of the groups of the stored job, and PreserveResources the resources of its
@@ -56,36 +56,36 @@ type RequestOutcome struct {
 	EvalID          string
 	EvalCreateIndex uint64
 	JobModifyIndex  uint64
-	// JobID is the id of the child job that was launched or dispatched.
-	JobID          string
-	JobCreateIndex uint64
+	// ChildJobID is the id of the child job that was launched or dispatched.
+	ChildJobID          string
+	ChildJobCreateIndex uint64
 	// Only deployment requests set the next two fields.
 	DeploymentModifyIndex uint64
-	RevertedJobVersion    *uint64
+	RevertedToJobVersion  *uint64
 
 	Index uint64
 }
 
-// Register stores a job, or a new version if its spec has changed, and evaluates the job. The job must be canonical, and
-// package admission must have accepted it. The caller must not modify the job after the call. The error is from
-// model.Validate, or a RequestError, or an error of the store.
-func (s *Scheduler) Register(ctx context.Context, job *api.Job, o RegisterOptions) (out RequestOutcome, err error) {
-	if err := checkPriority(o.EvalPriority); err != nil {
+// RegisterAndEvaluateJob stores a job, or a new version if its spec has changed, and evaluates the job. The job must be
+// canonical, and package admission must have accepted it. The caller must not modify the job after the call. The error
+// is from model.Validate, or a RequestError, or an error of the store.
+func (s *Scheduler) RegisterAndEvaluateJob(ctx context.Context, job *api.Job, o RegisterOptions) (out RequestOutcome, err error) {
+	if err := checkEvalPriority(o.EvalPriority); err != nil {
 		return RequestOutcome{}, err
 	}
-	if err := s.store.CheckSpaceForNewObjects(); err != nil {
+	if err := s.store.CheckDiskSpaceForNewObjects(); err != nil {
 		return RequestOutcome{}, err
 	}
 	env := s.newPreparedEnv()
 	env.expectPlacementsOfJob(job, s.store.Snapshot().Job(nil, *job.Namespace, *job.ID))
 	failpoint.Hit(failpoint.StepJobAccepted, failpoint.PhaseBefore)
-	out.Index, err = s.updateWithEnv(ctx, env, func(c *txn) error {
+	out.Index, err = s.updateAndReconcileWithEnv(ctx, env, func(c *schedulerTxn) error {
 		out = RequestOutcome{}
 		old := c.tx.Job(nil, *job.Namespace, *job.ID)
-		if err := enforceModifyIndex(old, o); err != nil {
+		if err := checkEnforcedModifyIndex(old, o); err != nil {
 			return err
 		}
-		next := preserveCountsAndResources(job, old, o)
+		next := withPreservedCountsAndResources(job, old, o)
 		// The caller has not validated the job together with the preserved counts and resources. Its namespace may have
 		// been deleted since the caller validated it.
 		missingNamespace := *job.Namespace != api.DefaultNamespace && c.tx.Namespace(nil, *job.Namespace) == nil
@@ -99,8 +99,8 @@ func (s *Scheduler) Register(ctx context.Context, job *api.Job, o RegisterOption
 				return requestErrorf(RequestRefused, "%v", err)
 			}
 		}
-		stored := jobVersions{c}.registerJob(next, old, o.Submission)
-		c.evaluateJob(&out, stored, triggerRegister, o.EvalPriority)
+		stored := jobVersions{c}.registerVersionIfChanged(next, old, o.Submission)
+		c.evaluateUnlessParentJob(&out, stored, triggerRegister, o.EvalPriority)
 		failpoint.Hit(failpoint.StepJobAccepted, failpoint.PhaseDuring)
 		return nil
 	})
@@ -108,9 +108,9 @@ func (s *Scheduler) Register(ctx context.Context, job *api.Job, o RegisterOption
 	return out, err
 }
 
-// checkPriority checks the priority of an evaluation; zero is valid.
-func checkPriority(p int) error {
-	if p < 0 || p > 100 {
+// checkEvalPriority checks the priority of an evaluation; zero is valid.
+func checkEvalPriority(priority int) error {
+	if priority < 0 || priority > 100 {
 		return requestErrorf(RequestInvalid, "eval priority must be between 1 and 100 inclusively")
 	}
 	return nil
@@ -122,8 +122,8 @@ func validateJob(job *api.Job, state store.Reader) error {
 	return model.Validate(job, namespaceNames(state)...)
 }
 
-// enforceModifyIndex checks the option EnforceIndex against old, the stored job or nil.
-func enforceModifyIndex(old *api.Job, o RegisterOptions) error {
+// checkEnforcedModifyIndex checks the option EnforceIndex against old, the stored job or nil.
+func checkEnforcedModifyIndex(old *api.Job, o RegisterOptions) error {
 	want := o.JobModifyIndex
 	switch {
 	case !o.EnforceIndex:
@@ -137,9 +137,9 @@ func enforceModifyIndex(old *api.Job, o RegisterOptions) error {
 	return nil
 }
 
-// preserveCountsAndResources returns the new job, or a copy with the counts or resources of the old job if the options
-// request it.
-func preserveCountsAndResources(job, old *api.Job, o RegisterOptions) *api.Job {
+// withPreservedCountsAndResources returns the new job, or a copy with the counts or resources of the old job if the
+// options request it.
+func withPreservedCountsAndResources(job, old *api.Job, o RegisterOptions) *api.Job {
 	if old == nil || !o.PreserveCounts && !o.PreserveResources {
 		return job
 	}
@@ -169,26 +169,27 @@ func preserveCountsAndResources(job, old *api.Job, o RegisterOptions) *api.Job {
 	return &c
 }
 
-// evaluateJob evaluates a changed job and sets the indexes and the evaluation in out. Periodic and parameterized jobs,
-// which have no allocations, are not evaluated. A priority of zero means the priority of the job.
-func (t *txn) evaluateJob(out *RequestOutcome, job *api.Job, trigger string, priority int) {
+// evaluateUnlessParentJob evaluates a changed job and sets the indexes and the evaluation in out. Periodic and
+// parameterized jobs, which have no allocations, are not evaluated. An evalPriority of zero means the priority of the
+// job.
+func (t *schedulerTxn) evaluateUnlessParentJob(out *RequestOutcome, job *api.Job, trigger string, evalPriority int) {
 	out.JobModifyIndex = *job.ModifyIndex
-	t.reconcileJobLater(JobKeyOf(job))
+	t.reconcileJobAtTxnEnd(JobKeyOf(job))
 	if model.CanHaveChildren(job) {
 		return
 	}
-	eval := t.newEval(job, trigger)
+	eval := t.newPendingEval(job, trigger)
 	if trigger == triggerDeregister {
 		eval.Type = api.JobTypeService // Nomad sets the type service for the deregistration of jobs of every type
 	}
-	if priority != 0 {
-		eval.Priority = priority
+	if evalPriority != 0 {
+		eval.Priority = evalPriority
 	}
 	t.processEval(eval)
 	out.EvalID, out.EvalCreateIndex = eval.ID, t.tx.Index()
 }
 
-// DeregisterOptions are the options of Deregister.
+// DeregisterOptions are the options of DeregisterJob.
 type DeregisterOptions struct {
 	// Purge also deletes the job.
 	Purge bool
@@ -198,12 +199,12 @@ type DeregisterOptions struct {
 	NoShutdownDelay bool
 }
 
-// Deregister stops a job. A job that does not exist is not an error.
-func (s *Scheduler) Deregister(ctx context.Context, key JobKey, o DeregisterOptions) (out RequestOutcome, err error) {
-	if err := checkPriority(o.EvalPriority); err != nil {
+// DeregisterJob stops a job. A job that does not exist is not an error.
+func (s *Scheduler) DeregisterJob(ctx context.Context, key JobKey, o DeregisterOptions) (out RequestOutcome, err error) {
+	if err := checkEvalPriority(o.EvalPriority); err != nil {
 		return RequestOutcome{}, err
 	}
-	index, err := s.update(ctx, func(c *txn) error {
+	index, err := s.updateAndReconcile(ctx, func(c *schedulerTxn) error {
 		out = RequestOutcome{}
 		old := c.tx.Job(nil, key.Namespace, key.ID)
 		if old == nil {
@@ -222,7 +223,7 @@ func (s *Scheduler) Deregister(ctx context.Context, key JobKey, o DeregisterOpti
 			stopped.Stop = new(true)
 			job = jobVersions{c}.putNewVersion(&stopped, old, c.tx.JobSubmission(nil, key.Namespace, key.ID, *old.Version))
 		}
-		c.evaluateJob(&out, job, triggerDeregister, o.EvalPriority)
+		c.evaluateUnlessParentJob(&out, job, triggerDeregister, o.EvalPriority)
 		return nil
 	})
 	if err == nil && out.JobModifyIndex != 0 {
@@ -232,20 +233,20 @@ func (s *Scheduler) Deregister(ctx context.Context, key JobKey, o DeregisterOpti
 }
 
 // skipShutdownDelays makes the tasks of a job stop without their shutdown_delay.
-func (t *txn) skipShutdownDelays(key JobKey) {
+func (t *schedulerTxn) skipShutdownDelays(key JobKey) {
 	for _, a := range t.tx.AllocationsByJob(nil, key.Namespace, key.ID) {
 		if !model.AllocTerminal(a) {
 			copied := *a
 			copied.DesiredTransition.NoShutdownDelay = new(true)
-			t.putAlloc(&copied)
+			t.putAllocAndUpdateNodeUsage(&copied)
 		}
 	}
 }
 
-// Evaluate creates and processes an evaluation of a job. With force, it replaces failed allocations
+// EvaluateJob creates and processes an evaluation of a job. With forceReschedule, it replaces failed allocations
 // even if their reschedule policy does not allow it.
-func (s *Scheduler) Evaluate(ctx context.Context, key JobKey, force bool) (out RequestOutcome, err error) {
-	out.Index, err = s.update(ctx, func(c *txn) error {
+func (s *Scheduler) EvaluateJob(ctx context.Context, key JobKey, forceReschedule bool) (out RequestOutcome, err error) {
+	out.Index, err = s.updateAndReconcile(ctx, func(c *schedulerTxn) error {
 		out = RequestOutcome{}
 		job := c.tx.Job(nil, key.Namespace, key.ID)
 		switch {
@@ -256,32 +257,32 @@ func (s *Scheduler) Evaluate(ctx context.Context, key JobKey, force bool) (out R
 		case job.IsParameterized():
 			return requestErrorf(RequestRefused, "can't evaluate parameterized job")
 		}
-		if force {
+		if forceReschedule {
 			c.forceRescheduleOfFailedAllocs(key)
 		}
-		c.evaluateJob(&out, job, triggerRegister, 0)
+		c.evaluateUnlessParentJob(&out, job, triggerRegister, 0)
 		return nil
 	})
 	return out, err
 }
 
-func (t *txn) forceRescheduleOfFailedAllocs(key JobKey) {
+func (t *schedulerTxn) forceRescheduleOfFailedAllocs(key JobKey) {
 	for _, a := range t.tx.AllocationsByJob(nil, key.Namespace, key.ID) {
-		if a.ClientStatus == api.AllocClientStatusFailed && isUnreplaced(a) {
+		if a.ClientStatus == api.AllocClientStatusFailed && isDesiredRunAndUnreplaced(a) {
 			copied := *a
 			copied.DesiredTransition.ForceReschedule = new(true)
-			t.putAlloc(&copied)
+			t.putAllocAndUpdateNodeUsage(&copied)
 		}
 	}
 }
 
-// DryRun returns the changes that Register would make, and the stored job or nil. It stores
-// nothing. As for Register, the job must be canonical, and package admission must have accepted it.
-func (s *Scheduler) DryRun(job *api.Job) (changes PlanChanges, stored *api.Job) {
+// DryRunRegister returns the changes that RegisterAndEvaluateJob would make, and the stored job or nil. It stores
+// nothing. As for RegisterAndEvaluateJob, the job must be canonical, and package admission must have accepted it.
+func (s *Scheduler) DryRunRegister(job *api.Job) (changes PlanChanges, stored *api.Job) {
 	state := s.store.Snapshot()
 	key := JobKeyOf(job)
 	node := PlacementNodeOf(state.Node(nil, s.nodeID))
-	index := state.TableIndex(nil, store.Allocations) + 1
+	index := state.LatestTableIndex(nil, store.Allocations) + 1
 	version, created := uint64(0), index
 	next, old := *job, state.Job(nil, key.Namespace, key.ID)
 	if old != nil {
@@ -293,27 +294,27 @@ func (s *Scheduler) DryRun(job *api.Job) (changes PlanChanges, stored *api.Job) 
 	next.Version, next.CreateIndex, next.ModifyIndex, next.JobModifyIndex = &version, &created, &index, &index
 	return Plan(PlanInput{
 		Eval: &api.Evaluation{
-			ID: s.env.NewID(), Namespace: key.Namespace, JobID: key.ID, Type: *job.Type, Priority: *job.Priority,
+			ID: s.hostEnv.NewID(), Namespace: key.Namespace, JobID: key.ID, Type: *job.Type, Priority: *job.Priority,
 			TriggeredBy: triggerRegister, Status: api.EvalStatusPending,
 		},
-		Job:        &next,
-		Allocs:     state.AllocationsByJob(nil, key.Namespace, key.ID),
-		Evals:      state.EvaluationsByJob(nil, key.Namespace, key.ID),
-		Deployment: state.LatestDeployment(nil, key.Namespace, key.ID),
-		Node:       node,
-		NodeUsage:  NodeUsageOf(state.Reader, node),
-		Env:        s.env,
-		Now:        s.env.Now(),
+		Job:              &next,
+		JobAllocs:        state.AllocationsByJob(nil, key.Namespace, key.ID),
+		JobEvals:         state.EvaluationsByJob(nil, key.Namespace, key.ID),
+		LatestDeployment: state.LatestDeployment(nil, key.Namespace, key.ID),
+		Node:             node,
+		NodeUsage:        NodeUsageOf(state.Reader, node),
+		Env:              s.hostEnv,
+		Now:              s.hostEnv.Now(),
 
 		MemoryOversubscription: state.SchedulerConfig(nil).MemoryOversubscriptionEnabled,
-		Volumes:                volumeStateOf(state.Reader),
+		Volumes:                hostVolumeStateOf(state.Reader),
 	}), old
 }
 
-// newChildJob returns a copy of a periodic or parameterized job with the id of a child. The caller may modify the copy.
-func newChildJob(parent *api.Job, id string) *api.Job {
+// newChildJob returns a copy of a periodic or parameterized job with the id childID. The caller may modify the copy.
+func newChildJob(parent *api.Job, childID string) *api.Job {
 	c := *parent
-	c.ID, c.Name, c.ParentID = &id, &id, parent.ID
+	c.ID, c.Name, c.ParentID = &childID, &childID, parent.ID
 	c.Meta = maps.Clone(parent.Meta)
 	c.Stop, c.VersionTag = new(false), nil
 	c.TaskGroups = slices.Clone(parent.TaskGroups)
@@ -323,8 +324,8 @@ func newChildJob(parent *api.Job, id string) *api.Job {
 		}
 		group, scaling := *g, *g.Scaling
 		scaling.Target = maps.Clone(scaling.Target)
-		scaling.Target["Job"] = id
-		scaling.ID = model.ScalingPolicyID(*parent.Namespace, id, *g.Name)
+		scaling.Target["Job"] = childID
+		scaling.ID = model.ScalingPolicyID(*parent.Namespace, childID, *g.Name)
 		group.Scaling = &scaling
 		c.TaskGroups[i] = &group
 	}

@@ -23,29 +23,29 @@ func isActivePeriodic(job *api.Job) bool {
 	return p != nil && pointer.Value(p.Enabled) && !pointer.Value(job.Stop) && !job.IsParameterized()
 }
 
-// childJobLauncher is a txn that creates the child jobs of periodic and parameterized jobs.
-type childJobLauncher struct{ *txn }
+// childJobLauncher is a schedulerTxn that creates the child jobs of periodic and parameterized jobs.
+type childJobLauncher struct{ *schedulerTxn }
 
 // setLaunchTimer sets the timer for the next launch of a periodic job. If launches were missed while no scheduler ran, the
 // timer expires at once, and the job is launched once. For other jobs it removes the timer.
 func (c childJobLauncher) setLaunchTimer(job *api.Job) {
 	key, at := JobKeyOf(job), zeroTime
 	if isActivePeriodic(job) {
-		last := lastLaunchTime(c.tx.Reader, key)
+		last := lastPeriodicLaunchTime(c.tx.Reader, key)
 		if last.IsZero() {
 			last = c.now
 		}
-		at = model.NextLaunch(job, last)
+		at = model.NextPeriodicLaunch(job, last)
 	}
-	c.tx.OnCommit(func() { c.scheduler.launchTimers.setDueTime(key, at) })
+	c.tx.OnCommit(func() { c.scheduler.periodicLaunchTimers.setOrClearDueTime(key, at) })
 }
 
-// launchDueJob launches a periodic job whose timer has expired, and sets the timer for the next launch. It skips the
-// launch if prohibit_overlap is set and a child is active.
-func (c childJobLauncher) launchDueJob(key JobKey) {
+// launchDuePeriodicJob launches a periodic job whose timer has expired, and sets the timer for the next launch. It
+// skips the launch if prohibit_overlap is set and a child is active.
+func (c childJobLauncher) launchDuePeriodicJob(key JobKey) {
 	job := c.tx.Job(nil, key.Namespace, key.ID)
 	if job == nil || !isActivePeriodic(job) {
-		c.tx.OnCommit(func() { c.scheduler.launchTimers.setDueTime(key, zeroTime) })
+		c.tx.OnCommit(func() { c.scheduler.periodicLaunchTimers.setOrClearDueTime(key, zeroTime) })
 		return
 	}
 	if !pointer.Value(job.Periodic.ProhibitOverlap) || !c.hasActiveChildren(key) {
@@ -54,13 +54,13 @@ func (c childJobLauncher) launchDueJob(key JobKey) {
 		c.scheduler.logger.Info("periodic launch skipped: the one before is still at work", "job_id", key.ID)
 	}
 	c.recordLaunchNow(key)
-	next := model.NextLaunch(job, c.now)
-	c.tx.OnCommit(func() { c.scheduler.launchTimers.setDueTime(key, next) })
+	next := model.NextPeriodicLaunch(job, c.now)
+	c.tx.OnCommit(func() { c.scheduler.periodicLaunchTimers.setOrClearDueTime(key, next) })
 }
 
 // recordLaunchNow stores the current time as the last launch of a periodic job.
 func (c childJobLauncher) recordLaunchNow(key JobKey) {
-	c.tx.PutPeriodicLaunch(&store.PeriodicLaunch{Namespace: key.Namespace, JobID: key.ID, Launch: c.now})
+	c.tx.PutPeriodicLaunch(&store.PeriodicLaunch{Namespace: key.Namespace, JobID: key.ID, LaunchTime: c.now})
 }
 
 // hasActiveChildren reports whether a child of a job is pending or running.
@@ -83,14 +83,14 @@ func (c childJobLauncher) launchPeriodicChild(job *api.Job) (evalID string) {
 	next := newChildJob(job, id())
 	next.Periodic = nil
 	var out RequestOutcome
-	c.evaluateJob(&out, jobVersions(c).putNewVersion(next, nil, nil), triggerPeriodic, 0)
+	c.evaluateUnlessParentJob(&out, jobVersions(c).putNewVersion(next, nil, nil), triggerPeriodic, 0)
 	return out.EvalID
 }
 
-// ForceLaunch launches a periodic job now, whatever its schedule is and even if prohibit_overlap
+// ForceLaunchPeriodicJob launches a periodic job now, whatever its schedule is and even if prohibit_overlap
 // is set and a child is running.
-func (s *Scheduler) ForceLaunch(ctx context.Context, key JobKey) (out RequestOutcome, err error) {
-	out.Index, err = s.update(ctx, func(c *txn) error {
+func (s *Scheduler) ForceLaunchPeriodicJob(ctx context.Context, key JobKey) (out RequestOutcome, err error) {
+	out.Index, err = s.updateAndReconcile(ctx, func(c *schedulerTxn) error {
 		out = RequestOutcome{}
 		job := c.tx.Job(nil, key.Namespace, key.ID)
 		switch {
@@ -117,17 +117,17 @@ type DispatchRequest struct {
 	IdempotencyToken string
 }
 
-// Dispatch creates and evaluates a child of a parameterized job. If an active child has the same idempotency token,
-// Dispatch returns that child and creates none.
-func (s *Scheduler) Dispatch(ctx context.Context, key JobKey, r DispatchRequest) (out RequestOutcome, err error) {
-	if err := s.store.CheckSpaceForNewObjects(); err != nil {
+// DispatchJob creates and evaluates a child of a parameterized job. If an active child has the same idempotency token,
+// DispatchJob returns that child and creates none.
+func (s *Scheduler) DispatchJob(ctx context.Context, key JobKey, r DispatchRequest) (out RequestOutcome, err error) {
+	if err := s.store.CheckDiskSpaceForNewObjects(); err != nil {
 		return RequestOutcome{}, err
 	}
 	env := s.newPreparedEnv()
 	if parent := s.store.Snapshot().Job(nil, key.Namespace, key.ID); parent != nil {
 		env.expectPlacementsOfChildJob(parent)
 	}
-	index, err := s.updateWithEnv(ctx, env, func(c *txn) error {
+	index, err := s.updateAndReconcileWithEnv(ctx, env, func(c *schedulerTxn) error {
 		out = RequestOutcome{}
 		parent := c.tx.Job(nil, key.Namespace, key.ID)
 		if parent == nil {
@@ -137,19 +137,19 @@ func (s *Scheduler) Dispatch(ctx context.Context, key JobKey, r DispatchRequest)
 			return err
 		}
 		if known := (childJobLauncher{c}).findLiveChildByIdempotencyToken(key, r.IdempotencyToken); known != nil {
-			out.JobID, out.JobCreateIndex = *known.ID, *known.CreateIndex
+			out.ChildJobID, out.ChildJobCreateIndex = *known.ID, *known.CreateIndex
 			return nil
 		}
 		job := jobVersions{c}.putNewVersion(childJobLauncher{c}.newDispatchedChild(parent, r), nil, nil)
-		c.evaluateJob(&out, job, triggerRegister, 0)
-		out.JobID, out.JobCreateIndex = *job.ID, c.tx.Index()
+		c.evaluateUnlessParentJob(&out, job, triggerRegister, 0)
+		out.ChildJobID, out.ChildJobCreateIndex = *job.ID, c.tx.Index()
 		return nil
 	})
 	out.Index = index
 	return out, err
 }
 
-// CheckDispatch returns the RequestError with which Dispatch rejects a request for this job, or nil.
+// CheckDispatch returns the RequestError with which DispatchJob rejects a request for this job, or nil.
 func CheckDispatch(job *api.Job, r DispatchRequest) error {
 	switch {
 	case !job.IsParameterized():
@@ -220,13 +220,13 @@ func (c childJobLauncher) newDispatchedChild(parent *api.Job, r DispatchRequest)
 	if r.Priority != 0 {
 		job.Priority = &r.Priority
 	}
-	ApplyDispatch(job, r)
+	SetDispatchPayloadAndMeta(job, r)
 	return job
 }
 
-// ApplyDispatch sets the payload and the metadata of a dispatch request in a copy of a parameterized job. It writes
-// to the map job.Meta.
-func ApplyDispatch(job *api.Job, r DispatchRequest) {
+// SetDispatchPayloadAndMeta sets the payload and the metadata of a dispatch request in a copy of a parameterized job.
+// It writes to the map job.Meta.
+func SetDispatchPayloadAndMeta(job *api.Job, r DispatchRequest) {
 	job.Dispatched = true
 	job.Payload = r.Payload
 	if job.Meta == nil && len(r.Meta) > 0 {

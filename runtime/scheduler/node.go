@@ -19,19 +19,19 @@ func PlacementNodeOf(n *api.Node) PlacementNode {
 		return PlacementNode{IsIneligible: true}
 	}
 	node := PlacementNode{
-		NodeFeatures:   admission.NodeFeatures{NodeFacts: model.NodeFactsOf(n), HostVolumes: n.HostVolumes},
-		IP:             n.Attributes["unique.network.ip-address"],
-		HealthyDrivers: make(map[string]bool, len(n.Drivers)),
-		IsIneligible:   n.SchedulingEligibility == api.NodeSchedulingIneligible,
-		IsDraining:     n.DrainStrategy != nil,
-		MaxAllocs:      n.NodeMaxAllocs,
+		NodeFeatures:    admission.NodeFeatures{NodeFacts: model.NodeFactsOf(n), HostVolumes: n.HostVolumes},
+		IP:              n.Attributes["unique.network.ip-address"],
+		HealthyByDriver: make(map[string]bool, len(n.Drivers)),
+		IsIneligible:    n.SchedulingEligibility == api.NodeSchedulingIneligible,
+		IsDraining:      n.DrainStrategy != nil,
+		MaxAllocs:       n.NodeMaxAllocs,
 	}
 	for name, d := range n.Drivers {
-		node.HealthyDrivers[name] = d != nil && d.Detected && d.Healthy
+		node.HealthyByDriver[name] = d != nil && d.Detected && d.Healthy
 	}
 	if r := n.ReservedResources; r != nil {
-		node.ReservedCPUMemoryDisk = [3]float64{0, float64(r.Memory.MemoryMB), float64(r.Disk.DiskMB)}
-		node.ReservedPorts, _ = ParsePorts(r.Networks.ReservedHostPorts) // errors in the list were reported when the node was configured
+		node.ReservedCPUMHzMemoryMBDiskMB = [3]float64{0, float64(r.Memory.MemoryMB), float64(r.Disk.DiskMB)}
+		node.ReservedPorts, _ = ParsePortRanges(r.Networks.ReservedHostPorts) // errors in the list were reported when the node was configured
 	}
 	if r := n.NodeResources; r != nil {
 		node.MinDynamicPort, node.MaxDynamicPort = r.MinDynamicPort, r.MaxDynamicPort
@@ -43,19 +43,19 @@ func PlacementNodeOf(n *api.Node) PlacementNode {
 				node.InterfaceName = cmp.Or(n.Device, node.InterfaceName)
 			}
 		}
-		node.HostNetworks = hostNetworksWithAddress(n.HostNetworks, r.Networks)
+		node.HostNetworks = hostNetworkWithAddressByName(n.HostNetworks, r.Networks)
 	}
 	return node
 }
 
-// hostNetworksWithAddress returns the host networks that select one of the addresses of the node, by name. A host network
-// gets the first address that it selects.
-func hostNetworksWithAddress(infos map[string]*api.HostNetworkInfo, addresses []*api.NetworkResource) map[string]admission.HostNetwork {
-	networks := make(map[string]admission.HostNetwork, len(infos))
-	for name, info := range infos {
+// hostNetworkWithAddressByName returns the host networks that select one of the addresses of the node, by name. A host
+// network gets the first address that it selects.
+func hostNetworkWithAddressByName(infoByName map[string]*api.HostNetworkInfo, addresses []*api.NetworkResource) map[string]admission.HostNetwork {
+	networks := make(map[string]admission.HostNetwork, len(infoByName))
+	for name, info := range infoByName {
 		for _, a := range addresses {
-			if hostNetworkHasAddress(info, a) {
-				reserved, _ := ParsePorts(info.ReservedPorts) // errors in the list were reported when the node was configured
+			if hostNetworkSelectsAddress(info, a) {
+				reserved, _ := ParsePortRanges(info.ReservedPorts) // errors in the list were reported when the node was configured
 				networks[name] = admission.HostNetwork{Address: a.IP, ReservedPorts: reserved}
 				break
 			}
@@ -64,8 +64,8 @@ func hostNetworksWithAddress(infos map[string]*api.HostNetworkInfo, addresses []
 	return networks
 }
 
-// hostNetworkHasAddress reports whether the interface and the CIDR of a host network select an address.
-func hostNetworkHasAddress(info *api.HostNetworkInfo, a *api.NetworkResource) bool {
+// hostNetworkSelectsAddress reports whether the interface and the CIDR of a host network select an address.
+func hostNetworkSelectsAddress(info *api.HostNetworkInfo, a *api.NetworkResource) bool {
 	address, err := netip.ParseAddr(a.IP)
 	if err != nil || a.Mode != "host" || info.Interface != "" && info.Interface != a.Device {
 		return false
@@ -77,9 +77,9 @@ func hostNetworkHasAddress(info *api.HostNetworkInfo, a *api.NetworkResource) bo
 	return err == nil && prefix.Contains(address)
 }
 
-// ParsePorts parses a list of ports and ranges such as "22,80,8000-8010". If a part of the list is invalid, it returns an
-// error and the ports of the valid parts.
-func ParsePorts(text string) (ports []int, err error) {
+// ParsePortRanges parses a list of ports and ranges such as "22,80,8000-8010". If a part of the list is invalid, it
+// returns an error and the ports of the valid parts.
+func ParsePortRanges(text string) (ports []int, err error) {
 	for part := range strings.SplitSeq(text, ",") {
 		if part = strings.TrimSpace(part); part == "" {
 			continue

@@ -21,18 +21,19 @@ type NodeUsage struct {
 	totalResources, usedResources resourceAmounts
 	coreMHz                       float64 // CPU of one core
 	reservationsByAllocName       map[allocNameKey]*allocNameReservations
-	portHolders                   holders[HostPort]
-	deviceHolders                 holders[deviceInstance]
-	volumeWriters                 holders[writableVolume]
+	portHolders                   reservationsByItem[HostPort]
+	deviceHolders                 reservationsByItem[deviceInstance]
+	volumeWriters                 reservationsByItem[writableVolume]
 	nodeFacts                     *model.NodeFacts // attributes with which the volume sources of allocations are interpolated
 	nodeIP                        string
 	reservedPorts                 map[HostPort]bool // a port without address is reserved on all addresses
 }
 
-// holders maps each host port, device instance or writable volume to the allocation names whose allocations hold it.
-type holders[K comparable] map[K][]*allocNameReservations
+// reservationsByItem maps each host port, device instance or writable volume to the allocation names whose allocations
+// hold it.
+type reservationsByItem[K comparable] map[K][]*allocNameReservations
 
-type allocNameKey struct{ namespace, job, name string }
+type allocNameKey struct{ namespace, jobID, allocName string }
 
 func allocNameKeyOf(a *api.Allocation) allocNameKey {
 	return allocNameKey{a.Namespace, a.JobID, a.Name}
@@ -64,21 +65,21 @@ type allocReservation struct {
 // uncommittedIndex stands for the index of the current transaction. It is greater than all stored indexes.
 const uncommittedIndex = math.MaxUint64
 
-// waitsFor reports whether the allocation starts only after other, an allocation of the same name, has ended.
-func (a *allocReservation) waitsFor(other *allocReservation) bool {
+// waitsForEndOf reports whether the allocation starts only after other, an allocation of the same name, has ended.
+func (a *allocReservation) waitsForEndOf(other *allocReservation) bool {
 	return !a.hasStarted && !a.isTerminal && other.isTerminal &&
 		(a.previousAllocID == other.allocID || other.stoppedAtIndex != 0 && other.stoppedAtIndex <= a.placedAtIndex)
 }
 
-// NewNodeUsage returns the usage of a node without allocations.
-func NewNodeUsage(node PlacementNode) *NodeUsage {
+// NewEmptyNodeUsage returns the usage of a node without allocations.
+func NewEmptyNodeUsage(node PlacementNode) *NodeUsage {
 	r := &NodeUsage{
-		totalResources:          nodeCapacity(node),
+		totalResources:          allocatableNodeCapacity(node),
 		coreMHz:                 coreMHz(node),
 		reservationsByAllocName: map[allocNameKey]*allocNameReservations{},
-		portHolders:             holders[HostPort]{},
-		deviceHolders:           holders[deviceInstance]{},
-		volumeWriters:           holders[writableVolume]{},
+		portHolders:             reservationsByItem[HostPort]{},
+		deviceHolders:           reservationsByItem[deviceInstance]{},
+		volumeWriters:           reservationsByItem[writableVolume]{},
 		nodeFacts:               &node.NodeFacts,
 		reservedPorts:           make(map[HostPort]bool, len(node.ReservedPorts)),
 		nodeIP:                  node.IP,
@@ -96,7 +97,7 @@ func NewNodeUsage(node PlacementNode) *NodeUsage {
 
 // NodeUsageOf returns the usage of a node by the stored allocations that have not ended.
 func NodeUsageOf(state store.Reader, node PlacementNode) *NodeUsage {
-	r := NewNodeUsage(node)
+	r := NewEmptyNodeUsage(node)
 	for _, a := range state.Allocations(nil, "") {
 		if !state.AllocationEnded(a.ID) {
 			r.PutAlloc(a)
@@ -118,26 +119,26 @@ func (u *NodeUsage) Clone() *NodeUsage {
 	return &c
 }
 
-func (ho holders[K]) clone(reservations map[allocNameKey]*allocNameReservations) holders[K] {
-	c := make(holders[K], len(ho))
+func (ho reservationsByItem[K]) clone(reservationsByAllocName map[allocNameKey]*allocNameReservations) reservationsByItem[K] {
+	c := make(reservationsByItem[K], len(ho))
 	for item, holding := range ho {
 		for _, s := range holding {
-			c[item] = append(c[item], reservations[s.key])
+			c[item] = append(c[item], reservationsByAllocName[s.key])
 		}
 	}
 	return c
 }
 
-func (ho holders[K]) addHolder(s *allocNameReservations, items []K) {
+func (ho reservationsByItem[K]) addHolder(holder *allocNameReservations, items []K) {
 	for _, item := range items {
-		if !slices.Contains(ho[item], s) {
-			ho[item] = append(ho[item], s)
+		if !slices.Contains(ho[item], holder) {
+			ho[item] = append(ho[item], holder)
 		}
 	}
 }
 
 // removeHolderOfUnusedItems removes an allocation name from the holders of each item that none of its reservations has.
-func (ho holders[K]) removeHolderOfUnusedItems(s *allocNameReservations, items []K, itemsOf func(*allocReservation) []K) {
+func (ho reservationsByItem[K]) removeHolderOfUnusedItems(s *allocNameReservations, items []K, itemsOf func(*allocReservation) []K) {
 	for _, item := range items {
 		if slices.ContainsFunc(s.reservations, func(h allocReservation) bool { return slices.Contains(itemsOf(&h), item) }) {
 			continue
@@ -153,7 +154,7 @@ func (ho holders[K]) removeHolderOfUnusedItems(s *allocNameReservations, items [
 // findConflict returns the reservations that prevent an allocation with the name key from using an item: those of
 // another allocation name that holds the item, or those of the same name if an allocation that is not terminal holds the
 // item. heldByOwnName is true if only terminal allocations of the same name hold the item.
-func (ho holders[K]) findConflict(key allocNameKey, item K, itemsOf func(*allocReservation) []K) (conflict *allocNameReservations, heldByOwnName bool) {
+func (ho reservationsByItem[K]) findConflict(key allocNameKey, item K, itemsOf func(*allocReservation) []K) (conflict *allocNameReservations, heldByOwnName bool) {
 	for _, s := range ho[item] {
 		if s.key != key {
 			return s, false
@@ -200,7 +201,7 @@ func (u *NodeUsage) PutStoppingAlloc(a *api.Allocation) {
 
 func (u *NodeUsage) putReservation(a *api.Allocation, h allocReservation) {
 	if g := model.FindGroup(a.Job, a.TaskGroup); g != nil {
-		h.demand = groupDemand(g, u.coreMHz)
+		h.demand = maxConcurrentGroupDemand(g, u.coreMHz)
 		h.writableVolumes = writableVolumesOf(g, a.Name, u.nodeFacts)
 	}
 	u.editReservationsOfName(allocNameKeyOf(a), func(s *allocNameReservations) {
@@ -224,16 +225,16 @@ func (u *NodeUsage) editReservationsOfName(key allocNameKey, edit func(*allocNam
 		s = &allocNameReservations{key: key}
 		u.reservationsByAllocName[key] = s
 	}
-	u.usedResources.addMultiple(s.maxUsage(), -1)
+	u.usedResources.addMultiple(s.maxConcurrentUsage(), -1)
 	edit(s)
-	u.usedResources.addMultiple(s.maxUsage(), 1)
+	u.usedResources.addMultiple(s.maxConcurrentUsage(), 1)
 	if len(s.reservations) == 0 {
 		delete(u.reservationsByAllocName, key)
 	}
 }
 
-func (u *NodeUsage) removeReservation(s *allocNameReservations, id string) {
-	i := slices.IndexFunc(s.reservations, func(h allocReservation) bool { return h.allocID == id })
+func (u *NodeUsage) removeReservation(s *allocNameReservations, allocID string) {
+	i := slices.IndexFunc(s.reservations, func(h allocReservation) bool { return h.allocID == allocID })
 	if i < 0 {
 		return
 	}
@@ -244,16 +245,16 @@ func (u *NodeUsage) removeReservation(s *allocNameReservations, id string) {
 	u.volumeWriters.removeHolderOfUnusedItems(s, removed.writableVolumes, volumesOf)
 }
 
-// maxUsage returns the largest amounts that the allocations of one name use at one time: an allocation that waits for the
-// end of another one reuses its resources.
-func (a *allocNameReservations) maxUsage() resourceAmounts {
+// maxConcurrentUsage returns the largest amounts that the allocations of one name use at one time: an allocation that
+// waits for the end of another one reuses its resources.
+func (a *allocNameReservations) maxConcurrentUsage() resourceAmounts {
 	var awaitedAmounts, waitingAmounts, runningAmounts resourceAmounts
 	for i := range a.reservations {
 		h := &a.reservations[i]
 		switch {
-		case slices.ContainsFunc(a.reservations, func(o allocReservation) bool { return o.waitsFor(h) }):
+		case slices.ContainsFunc(a.reservations, func(o allocReservation) bool { return o.waitsForEndOf(h) }):
 			awaitedAmounts.addMultiple(h.demand, 1)
-		case slices.ContainsFunc(a.reservations, func(o allocReservation) bool { return h.waitsFor(&o) }):
+		case slices.ContainsFunc(a.reservations, func(o allocReservation) bool { return h.waitsForEndOf(&o) }):
 			waitingAmounts.addMultiple(h.demand, 1)
 		default:
 			runningAmounts.addMultiple(h.demand, 1)
@@ -265,36 +266,36 @@ func (a *allocNameReservations) maxUsage() resourceAmounts {
 	return runningAmounts
 }
 
-// checkFits returns an exhaustedError if the node has too few free resources for another allocation with the name
-// key and the demand need. It does not check ports, devices and volumes. It reserves nothing: PutAlloc does.
-func (u *NodeUsage) checkFits(key allocNameKey, need resourceAmounts) error {
+// checkFits returns a nodeExhaustedError if the node has too few free resources for another allocation with the name
+// key and this demand. It does not check ports, devices and volumes. It reserves nothing: PutAlloc does.
+func (u *NodeUsage) checkFits(key allocNameKey, demand resourceAmounts) error {
 	after := allocNameReservations{}
 	var amountsBefore resourceAmounts
 	if s := u.reservationsByAllocName[key]; s != nil {
-		amountsBefore = s.maxUsage()
+		amountsBefore = s.maxConcurrentUsage()
 		after.reservations = slices.Clone(s.reservations)
 	}
-	after.reservations = append(after.reservations, allocReservation{demand: need, placedAtIndex: uncommittedIndex})
-	grow := after.maxUsage()
+	after.reservations = append(after.reservations, allocReservation{demand: demand, placedAtIndex: uncommittedIndex})
+	grow := after.maxConcurrentUsage()
 	for i, d := range resourceDimensions {
 		if left := u.totalResources[i] - u.usedResources[i]; grow[i]-amountsBefore[i] > left {
 			if d.attribute == "" {
-				return &exhaustedError{d.name, fmt.Errorf("%s: this node runs %.0f allocations at one time: %s", d.name, u.totalResources[i], d.remedy)}
+				return &nodeExhaustedError{d.name, fmt.Errorf("%s: this node runs %.0f allocations at one time: %s", d.name, u.totalResources[i], d.remedy)}
 			}
-			return &exhaustedError{d.name, fmt.Errorf("%s exhausted: an allocation needs %.0f %s and %.0f %s are left on this node: %s",
-				d.name, need[i], d.unit, max(left, 0), d.unit, d.remedy)}
+			return &nodeExhaustedError{d.name, fmt.Errorf("%s exhausted: an allocation needs %.0f %s and %.0f %s are left on this node: %s",
+				d.name, demand[i], d.unit, max(left, 0), d.unit, d.remedy)}
 		}
 	}
 	return nil
 }
 
-// isPortTaken reports whether the node reserves a port or an allocation holds it.
-func (u *NodeUsage) isPortTaken(port HostPort) bool {
-	return u.isPortReserved(port) || len(u.portHolders[port]) > 0
+// isPortReservedOrHeld reports whether the node reserves a port or an allocation holds it.
+func (u *NodeUsage) isPortReservedOrHeld(port HostPort) bool {
+	return u.isPortReservedByConfig(port) || len(u.portHolders[port]) > 0
 }
 
-// isPortReserved reports whether the configuration of the node reserves a port.
-func (u *NodeUsage) isPortReserved(port HostPort) bool {
+// isPortReservedByConfig reports whether the configuration of the node reserves a port.
+func (u *NodeUsage) isPortReservedByConfig(port HostPort) bool {
 	return u.reservedPorts[port] || u.reservedPorts[HostPort{Port: port.Port}]
 }
 

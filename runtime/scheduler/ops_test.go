@@ -20,7 +20,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-func endlessAllocTimes(*api.Allocation) schedtest.AllocTimes { return schedtest.AllocTimes{} }
+func endlessAllocTimes(*api.Allocation) schedtest.SimulatedAllocBehaviour {
+	return schedtest.SimulatedAllocBehaviour{}
+}
 
 func batchJob(edit func(*api.Job, *api.TaskGroup, *api.Task)) *api.Job {
 	return serviceJob(func(j *api.Job, g *api.TaskGroup, t *api.Task) {
@@ -74,7 +76,7 @@ func TestRegister(t *testing.T) {
 		}
 
 		try := func(o scheduler.RegisterOptions, edit func(*api.Job, *api.TaskGroup, *api.Task)) error {
-			_, err := b.Register(t.Context(), serviceJob(edit), o)
+			_, err := b.RegisterAndEvaluateJob(t.Context(), serviceJob(edit), o)
 			return err
 		}
 		index := *b.job("web").JobModifyIndex
@@ -103,7 +105,7 @@ func TestPriorityOfADeployment(t *testing.T) {
 		b := newHarness(t, healthyAfterTimes(5*time.Second))
 		b.register(serviceJob(withRollingUpdate(nil)))
 		b.advance(time.Minute)
-		if _, err := b.Register(t.Context(), serviceJob(combineEdits(withRollingUpdate(nil), withEnv("1"))), scheduler.RegisterOptions{EvalPriority: 77}); err != nil {
+		if _, err := b.RegisterAndEvaluateJob(t.Context(), serviceJob(combineEdits(withRollingUpdate(nil), withEnv("1"))), scheduler.RegisterOptions{EvalPriority: 77}); err != nil {
 			t.Fatal(err)
 		}
 		b.advance(time.Minute)
@@ -130,12 +132,12 @@ func TestPriorityOfADeployment(t *testing.T) {
 // (rule RS-033)
 func TestPurge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newHarness(t, func(*api.Allocation) schedtest.AllocTimes {
-			return schedtest.AllocTimes{StopDuration: 5 * time.Second, DelayAfterTerminalReport: 5 * time.Second}
+		b := newHarness(t, func(*api.Allocation) schedtest.SimulatedAllocBehaviour {
+			return schedtest.SimulatedAllocBehaviour{StopDuration: 5 * time.Second, DelayFromTerminalToEndedReport: 5 * time.Second}
 		})
 		b.register(serviceJob(nil))
 		b.advance(time.Minute)
-		if _, err := b.Deregister(t.Context(), webJobKey, scheduler.DeregisterOptions{Purge: true, NoShutdownDelay: true}); err != nil {
+		if _, err := b.DeregisterJob(t.Context(), webJobKey, scheduler.DeregisterOptions{Purge: true, NoShutdownDelay: true}); err != nil {
 			t.Fatal(err)
 		}
 		b.advance(time.Second)
@@ -149,7 +151,7 @@ func TestPurge(t *testing.T) {
 		if got := b.allocs("web"); len(got) != 0 {
 			t.Errorf("%d allocations have ended and are still there", len(got))
 		}
-		out, err := b.Deregister(t.Context(), webJobKey, scheduler.DeregisterOptions{})
+		out, err := b.DeregisterJob(t.Context(), webJobKey, scheduler.DeregisterOptions{})
 		if err != nil || out.EvalID != "" || out.Index != 0 {
 			t.Errorf("stop of a job that is not there: %+v, %v", out, err)
 		}
@@ -161,7 +163,7 @@ func TestMaxRunDuration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, endlessAllocTimes)
 		b.register(batchJob(func(_ *api.Job, g *api.TaskGroup, _ *api.Task) { g.MaxRunDuration = new(4 * time.Second) }))
-		_, err := b.Report(t.Context(), scheduler.AllocReport{AllocID: b.allocs("web")[0].ID, ClientStatus: "complete", ClientDescription: "allocation exceeded max_run_duration"})
+		_, err := b.ApplyAllocReports(t.Context(), scheduler.AllocReport{AllocID: b.allocs("web")[0].ID, ClientStatus: "complete", ClientDescription: "allocation exceeded max_run_duration"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -181,10 +183,10 @@ func TestMissingDriver(t *testing.T) {
 		if eval.FailedTGAllocs["g"].ConstraintFiltered["missing drivers"] != 1 || len(b.allocs("web")) != 0 || *b.job("web").Status != "pending" {
 			t.Errorf("evaluation %+v, job %s", eval, *b.job("web").Status)
 		}
-		node := schedtest.NewAPINode(1000)
+		node := schedtest.NewReadyNodeWithMockDriver(1000)
 		node.Drivers["nope"] = &api.DriverInfo{Detected: true, Healthy: true}
-		b.store.SetNode(t, node)
-		b.NodeChanged()
+		b.store.PutNodeCopy(t, node)
+		b.RetryBlockedEvalsAfterNodeChange()
 		b.advance(0)
 		if blocked := b.store.Snapshot().Evaluation(nil, eval.BlockedEval); len(b.allocs("web")) != 1 || blocked.Status != "complete" {
 			t.Errorf("%d allocations, evaluation %s", len(b.allocs("web")), blocked.Status)
@@ -213,8 +215,8 @@ func (h *harness) childIDs(id string) []string {
 // Periodic jobs are launched by schedule and on request; the parent stays running. (rule RS-095)
 func TestPeriodic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newHarness(t, func(*api.Allocation) schedtest.AllocTimes {
-			return schedtest.AllocTimes{RunDuration: 150 * time.Second}
+		b := newHarness(t, func(*api.Allocation) schedtest.SimulatedAllocBehaviour {
+			return schedtest.SimulatedAllocBehaviour{RunDuration: 150 * time.Second}
 		})
 		out := b.register(batchJob(withCron("* * * * *", func(p *api.PeriodicConfig) { p.ProhibitOverlap = new(true) })))
 		if out.EvalID != "" || *b.job("web").Status != "running" {
@@ -235,24 +237,24 @@ func TestPeriodic(t *testing.T) {
 		if got := b.childIDs("web"); len(got) != 2 {
 			t.Errorf("after four minutes %v", got)
 		}
-		forced, err := b.ForceLaunch(t.Context(), webJobKey)
+		forced, err := b.ForceLaunchPeriodicJob(t.Context(), webJobKey)
 		if err != nil || b.store.Snapshot().Evaluation(nil, forced.EvalID).TriggeredBy != "periodic-job" || len(b.childIDs("web")) != 3 {
 			t.Errorf("forced: %+v, %v, children %v", forced, err, b.childIDs("web"))
 		}
-		if _, err := b.ForceLaunch(t.Context(), webJobKey); err != nil || len(b.childIDs("web")) != 4 {
+		if _, err := b.ForceLaunchPeriodicJob(t.Context(), webJobKey); err != nil || len(b.childIDs("web")) != 4 {
 			t.Errorf("forced twice in a second: %v, children %v", err, b.childIDs("web"))
 		}
-		b.transcript.AddTestLine("stop")
-		if out, err := b.Deregister(t.Context(), webJobKey, scheduler.DeregisterOptions{}); err != nil || out.EvalID != "" {
+		b.transcript.AddTestComment("stop")
+		if out, err := b.DeregisterJob(t.Context(), webJobKey, scheduler.DeregisterOptions{}); err != nil || out.EvalID != "" {
 			t.Errorf("stop of the parent: %+v, %v", out, err)
 		}
 		b.advance(time.Hour)
 		if got := b.childIDs("web"); len(got) != 4 || *b.job("web").Status != "dead" || *b.job(got[3]).Status != "dead" || b.allocs(got[3])[0].DesiredStatus != "run" {
 			t.Errorf("an hour after the stop: %v, parent %s", got, *b.job("web").Status)
 		}
-		_, err = b.Evaluate(t.Context(), webJobKey, false)
+		_, err = b.EvaluateJob(t.Context(), webJobKey, false)
 		b.expectRejection(err, "can't evaluate periodic job")
-		_, err = b.ForceLaunch(t.Context(), scheduler.JobKey{Namespace: "default", ID: b.childIDs("web")[0]})
+		_, err = b.ForceLaunchPeriodicJob(t.Context(), scheduler.JobKey{Namespace: "default", ID: b.childIDs("web")[0]})
 		b.expectRejection(err, "can't force launch non-periodic job")
 	})
 }
@@ -260,9 +262,9 @@ func TestPeriodic(t *testing.T) {
 // If several launches were missed while no scheduler ran, the job is launched once.
 func TestMissedLaunch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		memory := schedtest.NewStore(t, schedtest.NewAPINode(1000))
-		config := scheduler.Config{NodeID: "node", Store: memory, Env: newTestEnv(), Logger: hclog.NewNullLogger()}
-		if _, err := scheduler.New(config).Register(t.Context(), batchJob(withCron("*/10 * * * *", nil)), scheduler.RegisterOptions{}); err != nil {
+		memory := schedtest.NewFaultyStoreWithNode(t, schedtest.NewReadyNodeWithMockDriver(1000))
+		config := scheduler.Config{NodeID: "node", Store: memory, HostEnv: newTestEnv(), Logger: hclog.NewNullLogger()}
+		if _, err := scheduler.New(config).RegisterAndEvaluateJob(t.Context(), batchJob(withCron("*/10 * * * *", nil)), scheduler.RegisterOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(65 * time.Minute)
@@ -293,7 +295,7 @@ func TestDispatch(t *testing.T) {
 			if edit != nil {
 				edit(&r)
 			}
-			return b.Dispatch(t.Context(), webJobKey, r)
+			return b.DispatchJob(t.Context(), webJobKey, r)
 		}
 		meta := map[string]string{"req": "1", "opt": "2"}
 		for _, c := range []struct {
@@ -316,26 +318,26 @@ func TestDispatch(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		child := b.job(out.JobID)
-		if want := fmt.Sprintf("web/dispatch-p-%d-", time.Now().Unix()); !strings.HasPrefix(out.JobID, want) || len(out.JobID) != len(want)+8 {
-			t.Errorf("id %s, want %s and eight digits", out.JobID, want)
+		child := b.job(out.ChildJobID)
+		if want := fmt.Sprintf("web/dispatch-p-%d-", time.Now().Unix()); !strings.HasPrefix(out.ChildJobID, want) || len(out.ChildJobID) != len(want)+8 {
+			t.Errorf("id %s, want %s and eight digits", out.ChildJobID, want)
 		}
 		wantMeta := map[string]string{"a": "parent", "opt": "2", "req": "1"}
-		if !child.Dispatched || string(child.Payload) != "content" || !maps.Equal(child.Meta, wantMeta) || *child.ParentID != "web" || *child.Priority != 7 || len(b.allocs(out.JobID)) != 1 {
+		if !child.Dispatched || string(child.Payload) != "content" || !maps.Equal(child.Meta, wantMeta) || *child.ParentID != "web" || *child.Priority != 7 || len(b.allocs(out.ChildJobID)) != 1 {
 			t.Errorf("child %+v", child)
 		}
 		if b.job("web").Meta["opt"] != "parent" || len(b.allocs("web")) != 0 || *b.job("web").Status != "running" {
 			t.Errorf("the parent has changed: %+v", b.job("web"))
 		}
 		again, err := dispatch("other", meta, prefixed)
-		if err != nil || again.JobID != out.JobID || again.EvalID != "" {
+		if err != nil || again.ChildJobID != out.ChildJobID || again.EvalID != "" {
 			t.Errorf("the same token: %+v, %v", again, err)
 		}
-		_, err = b.Dispatch(t.Context(), scheduler.JobKey{Namespace: "default", ID: "nope"}, scheduler.DispatchRequest{})
+		_, err = b.DispatchJob(t.Context(), scheduler.JobKey{Namespace: "default", ID: "nope"}, scheduler.DispatchRequest{})
 		b.expectRejection(err, "parameterized job not found")
-		_, err = b.Dispatch(t.Context(), scheduler.JobKey{Namespace: "default", ID: out.JobID}, scheduler.DispatchRequest{})
-		b.expectRejection(err, fmt.Sprintf("Specified job %q is not a parameterized job", out.JobID))
-		if _, err := b.Deregister(t.Context(), webJobKey, scheduler.DeregisterOptions{}); err != nil {
+		_, err = b.DispatchJob(t.Context(), scheduler.JobKey{Namespace: "default", ID: out.ChildJobID}, scheduler.DispatchRequest{})
+		b.expectRejection(err, fmt.Sprintf("Specified job %q is not a parameterized job", out.ChildJobID))
+		if _, err := b.DeregisterJob(t.Context(), webJobKey, scheduler.DeregisterOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		_, err = dispatch("x", meta, nil)
@@ -367,7 +369,7 @@ func TestScaleOnlyReadsStoredJob(t *testing.T) {
 				}
 			}
 		})
-		if _, err := b.Scale(t.Context(), webJobKey, scheduler.ScaleRequest{Group: "g", Count: new(int64(1))}); err != nil {
+		if _, err := b.ScaleGroup(t.Context(), webJobKey, scheduler.ScaleRequest{Group: "g", Count: new(int64(1))}); err != nil {
 			t.Error(err)
 		}
 		close(scaled)
@@ -382,12 +384,12 @@ func TestRevertScaleAndStable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, endlessAllocTimes)
 		revert := func(id string, version uint64, prior *uint64) error {
-			_, err := b.Revert(t.Context(), scheduler.JobKey{Namespace: "default", ID: id}, version, prior)
+			_, err := b.RevertToVersion(t.Context(), scheduler.JobKey{Namespace: "default", ID: id}, version, prior)
 			return err
 		}
 		b.register(serviceJob(nil))
 		b.expectRejection(func() error {
-			_, err := b.Scale(t.Context(), webJobKey, scheduler.ScaleRequest{Group: "g", Count: new(int64(1))})
+			_, err := b.ScaleGroup(t.Context(), webJobKey, scheduler.ScaleRequest{Group: "g", Count: new(int64(1))})
 			return err
 		}(), "job scaling blocked due to active deployment")
 		b.advance(time.Minute)
@@ -403,7 +405,7 @@ func TestRevertScaleAndStable(t *testing.T) {
 		b.advance(time.Minute)
 
 		scale := func(r scheduler.ScaleRequest) error {
-			_, err := b.Scale(t.Context(), webJobKey, r)
+			_, err := b.ScaleGroup(t.Context(), webJobKey, r)
 			return err
 		}
 		b.expectRejection(scale(scheduler.ScaleRequest{Group: "nope", Count: new(int64(1))}), `task group "nope" specified for scaling does not exist in job`)
@@ -423,10 +425,10 @@ func TestRevertScaleAndStable(t *testing.T) {
 		if events := b.store.Snapshot().ScalingEvents(nil, webJobKey.Namespace, webJobKey.ID)["g"]; live != 1 || len(events) != 2 || events[0].PreviousCount != 3 || events[0].EvalID == nil {
 			t.Errorf("%d are wanted, events %+v", live, events)
 		}
-		if _, err := b.SetStable(t.Context(), webJobKey, 3, false); err != nil || *b.job("web").Stable {
+		if _, err := b.SetVersionStable(t.Context(), webJobKey, 3, false); err != nil || *b.job("web").Stable {
 			t.Errorf("marked as not stable: %v", err)
 		}
-		_, err := b.SetStable(t.Context(), webJobKey, 30, true)
+		_, err := b.SetVersionStable(t.Context(), webJobKey, 30, true)
 		b.expectRejection(err, `job "web" in namespace "default" at version 30 not found`)
 	})
 }
@@ -446,7 +448,7 @@ func TestDeploymentRequests(t *testing.T) {
 		}
 		_, err := b.FailDeployment(t.Context(), latest().ID)
 		b.expectRejection(err, "can't fail terminal deployment")
-		_, err = b.PauseDeployment(t.Context(), "nope", true)
+		_, err = b.PauseOrResumeDeployment(t.Context(), "nope", true)
 		b.expectRejection(err, "deployment not found")
 		_, err = b.PromoteDeployment(t.Context(), latest().ID, nil)
 		b.expectRejection(err, "can't promote terminal deployment")
@@ -455,7 +457,7 @@ func TestDeploymentRequests(t *testing.T) {
 		b.advance(time.Second)
 		_, err = b.PromoteDeployment(t.Context(), latest().ID, nil)
 		b.expectRejection(err, "no canaries to promote")
-		if _, err := b.PauseDeployment(t.Context(), latest().ID, true); err != nil || latest().StatusDescription != "Deployment is paused" {
+		if _, err := b.PauseOrResumeDeployment(t.Context(), latest().ID, true); err != nil || latest().StatusDescription != "Deployment is paused" {
 			t.Errorf("paused: %v, %s", err, latest().StatusDescription)
 		}
 		if _, err := b.SetAllocHealth(t.Context(), latest().ID, []string{b.allocs("web")[3].ID}, nil); err != nil {
@@ -465,7 +467,7 @@ func TestDeploymentRequests(t *testing.T) {
 		if n := len(b.allocs("web")); n != 4 {
 			t.Errorf("%d allocations while the deployment is paused", n)
 		}
-		if _, err := b.PauseDeployment(t.Context(), latest().ID, false); err != nil || latest().Status != "running" || len(b.allocs("web")) != 5 {
+		if _, err := b.PauseOrResumeDeployment(t.Context(), latest().ID, false); err != nil || latest().Status != "running" || len(b.allocs("web")) != 5 {
 			t.Errorf("resumed: %v, %s, %d allocations", err, latest().Status, len(b.allocs("web")))
 		}
 		out, err := b.FailDeployment(t.Context(), latest().ID)
@@ -482,12 +484,12 @@ func TestProgressDeadline(t *testing.T) {
 		u.ProgressDeadline, u.HealthyDeadline = new(2*time.Minute), new(time.Minute)
 	})
 	synctest.Test(t, func(t *testing.T) {
-		b := newHarness(t, func(a *api.Allocation) schedtest.AllocTimes {
+		b := newHarness(t, func(a *api.Allocation) schedtest.SimulatedAllocBehaviour {
 			switch a.Name {
 			case "web.g[0]":
-				return schedtest.AllocTimes{TimeToHealth: 110 * time.Second}
+				return schedtest.SimulatedAllocBehaviour{TimeToHealthReport: 110 * time.Second}
 			default:
-				return schedtest.AllocTimes{TimeToHealth: time.Hour}
+				return schedtest.SimulatedAllocBehaviour{TimeToHealthReport: time.Hour}
 			}
 		})
 		b.register(serviceJob(deadline))
@@ -508,11 +510,11 @@ func TestProgressDeadline(t *testing.T) {
 // once on request. (rule RS-097)
 func TestGarbageCollection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newHarness(t, func(a *api.Allocation) schedtest.AllocTimes {
+		b := newHarness(t, func(a *api.Allocation) schedtest.SimulatedAllocBehaviour {
 			if a.JobID == "work" {
-				return schedtest.AllocTimes{RunDuration: time.Second, DelayAfterTerminalReport: 10 * time.Hour}
+				return schedtest.SimulatedAllocBehaviour{RunDuration: time.Second, DelayFromTerminalToEndedReport: 10 * time.Hour}
 			}
-			return schedtest.AllocTimes{}
+			return schedtest.SimulatedAllocBehaviour{}
 		})
 		b.register(serviceJob(nil))
 		b.advance(time.Minute)
@@ -531,7 +533,7 @@ func TestGarbageCollection(t *testing.T) {
 			t.Errorf("%d allocations of web after an hour", len(got))
 		}
 		b.advance(8 * time.Hour)
-		if _, err := b.CollectGarbage(t.Context()); err != nil {
+		if _, err := b.DeleteUnneededRecordsOfAnyAge(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if b.job("work") == nil || len(b.allocs("work")) != 1 {
@@ -544,7 +546,7 @@ func TestGarbageCollection(t *testing.T) {
 		if b.job("work") == nil {
 			t.Error("a job was removed before its time")
 		}
-		if _, err := b.CollectGarbage(t.Context()); err != nil {
+		if _, err := b.DeleteUnneededRecordsOfAnyAge(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if b.job("work") != nil || len(b.allocs("work")) != 0 || b.job("web") == nil || len(b.allocs("web")) != 3 {
@@ -556,8 +558,8 @@ func TestGarbageCollection(t *testing.T) {
 // A change that the store rejects has no effect. The scheduler retries its own changes until the store accepts them.
 func TestRetryAfterStoreErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newHarness(t, func(*api.Allocation) schedtest.AllocTimes {
-			return schedtest.AllocTimes{RunDuration: time.Second, FailAtEnd: true}
+		b := newHarness(t, func(*api.Allocation) schedtest.SimulatedAllocBehaviour {
+			return schedtest.SimulatedAllocBehaviour{RunDuration: time.Second, FailsAfterRunDuration: true}
 		})
 		var diskFull atomic.Bool
 		synctest.Wait()
@@ -573,7 +575,7 @@ func TestRetryAfterStoreErrors(t *testing.T) {
 		b.advance(5 * time.Second)
 		diskFull.Store(true)
 		before := b.transcript.String()
-		if _, err := b.Register(t.Context(), serviceJob(func(j *api.Job, _ *api.TaskGroup, _ *api.Task) { j.ID = new("other") }), scheduler.RegisterOptions{}); !errors.Is(err, schedtest.ErrFault) {
+		if _, err := b.RegisterAndEvaluateJob(t.Context(), serviceJob(func(j *api.Job, _ *api.TaskGroup, _ *api.Task) { j.ID = new("other") }), scheduler.RegisterOptions{}); !errors.Is(err, schedtest.ErrFault) {
 			t.Errorf("error %v", err)
 		}
 		b.advance(time.Minute)
@@ -592,9 +594,9 @@ func TestRetryAfterStoreErrors(t *testing.T) {
 // allocations continue.
 func TestRecoverJob(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		memory := schedtest.NewStore(t, schedtest.NewAPINode(1000))
-		config := scheduler.Config{NodeID: "node", Store: memory, Env: newTestEnv(), Logger: hclog.NewNullLogger()}
-		if _, err := scheduler.New(config).Register(t.Context(), serviceJob(nil), scheduler.RegisterOptions{}); err != nil {
+		memory := schedtest.NewFaultyStoreWithNode(t, schedtest.NewReadyNodeWithMockDriver(1000))
+		config := scheduler.Config{NodeID: "node", Store: memory, HostEnv: newTestEnv(), Logger: hclog.NewNullLogger()}
+		if _, err := scheduler.New(config).RegisterAndEvaluateJob(t.Context(), serviceJob(nil), scheduler.RegisterOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		_, err := memory.Update(t.Context(), func(tx *store.Txn) error {
@@ -628,9 +630,9 @@ func TestDryRun(t *testing.T) {
 		b.register(serviceJob(nil))
 		b.advance(time.Minute)
 		before := b.transcript.String()
-		out, _ := b.DryRun(serviceJob(withEnv("1")))
-		if out.Eval.PlanAnnotations.DesiredTGUpdates["g"].DestructiveUpdate != 1 {
-			t.Errorf("dry run %+v", out.Eval)
+		out, _ := b.DryRunRegister(serviceJob(withEnv("1")))
+		if out.ProcessedEval.PlanAnnotations.DesiredTGUpdates["g"].DestructiveUpdate != 1 {
+			t.Errorf("dry run %+v", out.ProcessedEval)
 		}
 		if b.transcript.String() != before {
 			t.Error("a dry run has changed something")
@@ -656,13 +658,13 @@ func TestStopOfABatchAllocation(t *testing.T) {
 				b.register(batchJob(nil))
 				synctest.Wait()
 				stopped := b.allocs("web")[0]
-				out, err := b.StopAlloc(t.Context(), stopped.ID, scheduler.StopOptions{Reschedule: c.reschedule})
+				out, err := b.StopAndReplaceAlloc(t.Context(), stopped.ID, scheduler.StopOptions{Reschedule: c.reschedule})
 				if err != nil || out.EvalID == "" {
 					t.Fatalf("%+v, %v", out, err)
 				}
 				time.Sleep(time.Minute)
 				synctest.Wait()
-				if _, err := b.Evaluate(t.Context(), scheduler.JobKey{Namespace: "default", ID: "web"}, false); err != nil {
+				if _, err := b.EvaluateJob(t.Context(), scheduler.JobKey{Namespace: "default", ID: "web"}, false); err != nil {
 					t.Fatal(err)
 				}
 				b.register(batchJob(nil))

@@ -18,18 +18,18 @@ type PlacementNode struct {
 	// this address. They are empty if unknown.
 	IP, InterfaceName string
 
-	// HealthyDrivers maps driver name to whether the driver is detected and healthy. Nil means that all drivers
+	// HealthyByDriver maps driver name to whether the driver is detected and healthy. Nil means that all drivers
 	// are healthy.
-	HealthyDrivers map[string]bool
+	HealthyByDriver map[string]bool
 	// Devices are the device groups of the node. The scheduler shares them with the stored node and does not modify them.
 	Devices []*api.NodeDeviceResource
 	// IsIneligible means that no allocation can be placed, because a user or a drain has made the node ineligible.
 	IsIneligible bool
 	// IsDraining means that the node is being drained.
 	IsDraining bool
-	// ReservedCPUMemoryDisk are the resources that the configuration reserves for other programs: CPU in MHz, memory
-	// and disk in MB. The CPU is 0 because the attribute cpu.usablecompute already excludes the reserved CPU.
-	ReservedCPUMemoryDisk [3]float64
+	// ReservedCPUMHzMemoryMBDiskMB are the resources that the configuration reserves for other programs: CPU in MHz,
+	// memory and disk in MB. The CPU is 0 because the attribute cpu.usablecompute already excludes the reserved CPU.
+	ReservedCPUMHzMemoryMBDiskMB [3]float64
 	// MaxAllocs is the largest number of allocations that the node runs at one time; 0 means no limit.
 	MaxAllocs int
 	// ReservedPorts are host ports that the configuration reserves on all addresses.
@@ -45,25 +45,25 @@ type HostPort struct {
 	Port    int
 }
 
-// Env provides ids, ports, random numbers and clocks. PortListeners and Uptime may be nil; all
-// other functions must be set. The scheduler calls them concurrently, and calls NewID, PortFree
-// and PortListeners only outside of transactions. The other functions must not block.
+// Env provides ids, ports, random numbers and clocks. DescribePortListeners and MonotonicUptime may be nil; all
+// other functions must be set. The scheduler calls them concurrently, and calls NewID, IsPortFree
+// and DescribePortListeners only outside of transactions. The other functions must not block.
 type Env struct {
 	// NewID returns a new UUID.
 	NewID func() string
-	// PortFree reports whether a task could listen on the port.
-	PortFree func(HostPort) bool
-	// PortListeners returns a text for messages about the process that listens on each port. It may leave
+	// IsPortFree reports whether a task could listen on the port.
+	IsPortFree func(HostPort) bool
+	// DescribePortListeners returns a text for messages about the process that listens on each port. It may leave
 	// out ports.
-	PortListeners func(ports []int) map[int]string
+	DescribePortListeners func(ports []int) map[int]string
 	// RandIntN returns a random number in [0, n). The search for a dynamic port starts at this offset
 	// in the range of dynamic ports.
 	RandIntN func(n int) int
 	// Now returns the wall clock time.
 	Now func() time.Time
-	// Uptime is a monotonic clock, with which the scheduler detects steps of Now. Nil means that Now
+	// MonotonicUptime is a monotonic clock, with which the scheduler detects steps of Now. Nil means that Now
 	// never steps.
-	Uptime func() time.Duration
+	MonotonicUptime func() time.Duration
 }
 
 // A GroupPlacementError is the reason why at least one allocation of a group cannot be placed.
@@ -76,30 +76,30 @@ func (e *GroupPlacementError) Error() string { return fmt.Sprintf("group %q: %v"
 
 func (e *GroupPlacementError) Unwrap() error { return e.Err }
 
-// filteredError means that the node cannot run a group, whatever resources are free.
-type filteredError struct {
+// nodeFilteredError means that the node cannot run a group, whatever resources are free.
+type nodeFilteredError struct {
 	constraintName string // name of the constraint in the placement metrics
 	error
 }
 
-// exhaustedError means that the node has too few free resources for a group.
-type exhaustedError struct {
+// nodeExhaustedError means that the node has too few free resources for a group.
+type nodeExhaustedError struct {
 	resourceName string // name of the resource in the placement metrics
 	error
 }
 
-// Place returns an allocation for each instance of each group of a valid canonical job, in the order of the groups and of
-// their indexes. The error joins a GroupPlacementError for each group that does not fit. The allocations are pending,
-// have the desired status run, and share job.
+// PlaceOnEmptyNode returns an allocation for each instance of each group of a valid canonical job, in the order of the
+// groups and of their indexes. The error joins a GroupPlacementError for each group that does not fit. The allocations
+// are pending, have the desired status run, and share job.
 //
 // No two allocations of the job have the same port.
-func Place(job *api.Job, node PlacementNode, host Env) ([]*api.Allocation, error) {
-	if err := node.CheckDatacenter(job); err != nil {
+func PlaceOnEmptyNode(job *api.Job, node PlacementNode, env Env) ([]*api.Allocation, error) {
+	if err := node.CheckDatacenterAndPool(job); err != nil {
 		return nil, err
 	}
-	p := newAllocPlacer(job, node, host, NewNodeUsage(node))
-	p.evalID = host.NewID()
-	p.now = host.Now()
+	p := newAllocPlacer(job, node, env, NewEmptyNodeUsage(node))
+	p.evalID = env.NewID()
+	p.now = env.Now()
 	total := 0
 	for _, g := range job.TaskGroups {
 		total += *g.Count
@@ -128,7 +128,7 @@ type allocPlacer struct {
 	evalID           string
 	nodeUsage        *NodeUsage
 	staticPortsOfJob map[int]bool
-	volumes          *VolumeState
+	volumes          *HostVolumeState
 	// memoryOversubscription means that tasks can use memory up to their memory_max.
 	memoryOversubscription bool
 
@@ -138,17 +138,17 @@ type allocPlacer struct {
 }
 
 func newAllocPlacer(job *api.Job, node PlacementNode, env Env, usage *NodeUsage) *allocPlacer {
-	return &allocPlacer{job: job, node: node, env: env, nodeUsage: usage, staticPortsOfJob: staticPorts(job), volumes: &VolumeState{}}
+	return &allocPlacer{job: job, node: node, env: env, nodeUsage: usage, staticPortsOfJob: staticPorts(job), volumes: &HostVolumeState{}}
 }
 
-// placeGroup places all allocations of a group. jobCount is the number of allocations of the job.
-func (p *allocPlacer) placeGroup(g *api.TaskGroup, jobCount int) ([]*api.Allocation, error) {
-	if err := checkFeasible(p.job, g, p.node, jobCount, *g.Count); err != nil {
+// placeGroup places all allocations of a group. jobAllocCount is the number of allocations of the job.
+func (p *allocPlacer) placeGroup(g *api.TaskGroup, jobAllocCount int) ([]*api.Allocation, error) {
+	if err := checkFeasible(p.job, g, p.node, jobAllocCount, *g.Count); err != nil {
 		return nil, err
 	}
 	var allocs []*api.Allocation
 	for i := range *g.Count {
-		alloc, err := p.placeAlloc(g, model.AllocName(p.job, g, i))
+		alloc, err := p.createAndReserveAlloc(g, model.AllocName(p.job, g, i))
 		if err != nil {
 			return nil, err
 		}
@@ -157,15 +157,15 @@ func (p *allocPlacer) placeGroup(g *api.TaskGroup, jobCount int) ([]*api.Allocat
 	return allocs, nil
 }
 
-// placeAlloc creates an allocation of a group with the given name and reserves its resources in nodeUsage. It does not
-// store the allocation.
-func (p *allocPlacer) placeAlloc(g *api.TaskGroup, name string) (*api.Allocation, error) {
-	p.currentAllocNameKey = allocNameKey{*p.job.Namespace, *p.job.ID, name}
-	claims, err := p.assignVolumes(g, name)
-	if err := errors.Join(checkDevices(g, p.node), err); err != nil {
+// createAndReserveAlloc creates an allocation of a group with the given name and reserves its resources in nodeUsage.
+// It does not store the allocation.
+func (p *allocPlacer) createAndReserveAlloc(g *api.TaskGroup, allocName string) (*api.Allocation, error) {
+	p.currentAllocNameKey = allocNameKey{*p.job.Namespace, *p.job.ID, allocName}
+	claims, err := p.checkAndClaimHostVolumes(g, allocName)
+	if err := errors.Join(checkSuitableDevicesExist(g, p.node), err); err != nil {
 		return nil, err
 	}
-	if err := p.nodeUsage.checkFits(p.currentAllocNameKey, groupDemand(g, p.nodeUsage.coreMHz)); err != nil {
+	if err := p.nodeUsage.checkFits(p.currentAllocNameKey, maxConcurrentGroupDemand(g, p.nodeUsage.coreMHz)); err != nil {
 		return nil, err
 	}
 	resources, err := p.assignResources(g)
@@ -176,7 +176,7 @@ func (p *allocPlacer) placeAlloc(g *api.TaskGroup, name string) (*api.Allocation
 	alloc := &api.Allocation{
 		ID:                 p.env.NewID(),
 		EvalID:             p.evalID,
-		Name:               name,
+		Name:               allocName,
 		Namespace:          *p.job.Namespace,
 		NodeID:             p.node.ID,
 		NodeName:           p.node.Name,

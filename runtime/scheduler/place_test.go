@@ -47,7 +47,7 @@ func TestPlaceWithoutNetworkMode(t *testing.T) {
 			job := newJobFixture(func(f *jobFixture) { f.group.Networks = []*api.NetworkResource{{Mode: c.mode}} }).job
 			node := testNode()
 			node.NetworkModes = c.modes
-			_, err := Place(job, node, testEnv())
+			_, err := PlaceOnEmptyNode(job, node, testEnv())
 			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
@@ -71,10 +71,10 @@ func testNode() PlacementNode {
 func testEnv(inUse ...int) Env {
 	ids := 0
 	return Env{
-		NewID:    func() string { ids++; return fmt.Sprintf("id-%d", ids) },
-		PortFree: func(port HostPort) bool { return !slices.Contains(inUse, port.Port) },
-		RandIntN: func(int) int { return 0 },
-		Now:      func() time.Time { return time.Unix(1, 0) },
+		NewID:      func() string { ids++; return fmt.Sprintf("id-%d", ids) },
+		IsPortFree: func(port HostPort) bool { return !slices.Contains(inUse, port.Port) },
+		RandIntN:   func(int) int { return 0 },
+		Now:        func() time.Time { return time.Unix(1, 0) },
 	}
 }
 
@@ -89,7 +89,7 @@ func TestPlace(t *testing.T) {
 		f.group.Tasks = append(f.group.Tasks, &api.Task{Name: "u", Driver: "d"})
 		f.job.TaskGroups = append(f.job.TaskGroups, &api.TaskGroup{Name: new("h"), Tasks: []*api.Task{{Name: "t", Driver: "d"}}})
 	})
-	allocs, err := Place(f.job, testNode(), testEnv(20000))
+	allocs, err := PlaceOnEmptyNode(f.job, testNode(), testEnv(20000))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -230,7 +230,7 @@ func TestPlaceRefuses(t *testing.T) {
 			node := testNode()
 			node.Attributes["memory.totalbytes"] = "1048576000"
 			node.Attributes["nomad-lite.descriptors"] = "32"
-			allocs, err := Place(newJobFixture(c.edit).job, node, testEnv(80))
+			allocs, err := PlaceOnEmptyNode(newJobFixture(c.edit).job, node, testEnv(80))
 			got := ""
 			if err != nil {
 				got = err.Error()
@@ -252,7 +252,7 @@ func TestProcessesAndPipesAreResourcesOfTheNode(t *testing.T) {
 	} {
 		node := testNode()
 		node.Attributes[attribute] = "5"
-		_, err := Place(newJobFixture(func(f *jobFixture) { f.group.Count = new(3) }).job, node, testEnv())
+		_, err := PlaceOnEmptyNode(newJobFixture(func(f *jobFixture) { f.group.Count = new(3) }).job, node, testEnv())
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %s", err, want)
 		}
@@ -261,7 +261,7 @@ func TestProcessesAndPipesAreResourcesOfTheNode(t *testing.T) {
 
 func TestPlaceNamesTheGroup(t *testing.T) {
 	f := newJobFixture(func(f *jobFixture) { f.group.Constraints = []*api.Constraint{api.NewConstraint("a", "=", "b")} })
-	_, err := Place(f.job, testNode(), testEnv())
+	_, err := PlaceOnEmptyNode(f.job, testNode(), testEnv())
 	var groupErr *GroupPlacementError
 	if !errors.As(err, &groupErr) || groupErr.Group != "g" {
 		t.Errorf("error %v does not lead to the group", err)
@@ -275,7 +275,7 @@ func TestDynamicPortSearch(t *testing.T) {
 	}
 	host := testEnv(MaxDynamicPort)
 	host.RandIntN = func(n int) int { return n - 1 }
-	allocs, err := Place(newJobFixture(port).job, testNode(), host)
+	allocs, err := PlaceOnEmptyNode(newJobFixture(port).job, testNode(), host)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -284,8 +284,8 @@ func TestDynamicPortSearch(t *testing.T) {
 	}
 
 	asked := 0
-	host.PortFree = func(HostPort) bool { asked++; return false }
-	_, err = Place(newJobFixture(port).job, testNode(), host)
+	host.IsPortFree = func(HostPort) bool { asked++; return false }
+	_, err = PlaceOnEmptyNode(newJobFixture(port).job, testNode(), host)
 	if err == nil || !strings.Contains(err.Error(), "no port between 20000 and 32000 is free") {
 		t.Errorf("error %v", err)
 	}
@@ -294,7 +294,7 @@ func TestDynamicPortSearch(t *testing.T) {
 	}
 
 	node := PlacementNodeOf(&api.Node{NodeResources: &api.NodeResources{MinDynamicPort: 30000, MaxDynamicPort: 30001}})
-	p := newAllocPlacer(newJobFixture(port).job, node, testEnv(30000), NewNodeUsage(node))
+	p := newAllocPlacer(newJobFixture(port).job, node, testEnv(30000), NewEmptyNodeUsage(node))
 	p.chosenPorts = make(map[HostPort]bool)
 	if got, err := p.takeDynamicPort(api.Port{HostNetwork: "default"}); err != nil || got != 30001 {
 		t.Errorf("port %d, %v in the range of the node, want 30001", got, err)
@@ -309,7 +309,7 @@ func TestParsePorts(t *testing.T) {
 		"": "[] <nil>", "22": "[22] <nil>", "22, 80-82,": "[22 80 81 82] <nil>",
 		"22,ssh,90-80,70000": `[22] "70000" is no port and no range of ports: write them like "22,8000-8010"`,
 	} {
-		ports, err := ParsePorts(text)
+		ports, err := ParsePortRanges(text)
 		if got := fmt.Sprintf("%v %v", ports, err); got != want {
 			t.Errorf("%q: got %s, want %s", text, got, want)
 		}
@@ -344,7 +344,7 @@ func FuzzPlace(f *testing.F) {
 		if model.Validate(&job) != nil || total > 100 {
 			return
 		}
-		allocs, err := Place(&job, testNode(), testEnv())
+		allocs, err := PlaceOnEmptyNode(&job, testNode(), testEnv())
 		if err != nil {
 			return
 		}
@@ -370,7 +370,7 @@ func TestPlaceCores(t *testing.T) {
 	node := testNode()
 	node.Attributes["cpu.reservablecores"], node.Attributes["cpu.usablecompute"] = "4", "8000"
 	place := func(count, cores int) ([]*api.Allocation, error) {
-		return Place(newJobFixture(func(f *jobFixture) {
+		return PlaceOnEmptyNode(newJobFixture(func(f *jobFixture) {
 			f.group.Count = &count
 			f.task.Resources = &api.Resources{Cores: &cores}
 		}).job, node, testEnv())
@@ -396,7 +396,7 @@ func TestPlaceOnNodeWithReservedCores(t *testing.T) {
 	record.ReservedResources.Cpu.CpuShares = 2300 // a core, and 300 MHz
 	place := func(resources api.Resources) ([]*api.Allocation, error) {
 		job := newJobFixture(func(f *jobFixture) { f.task.Resources = &resources }).job
-		return Place(job, PlacementNodeOf(record), testEnv())
+		return PlaceOnEmptyNode(job, PlacementNodeOf(record), testEnv())
 	}
 	for mhz, fits := range map[int]bool{1700: true, 1701: false} {
 		if _, err := place(api.Resources{CPU: &mhz}); (err == nil) != fits {
@@ -420,13 +420,13 @@ func TestPlaceOnNodeWithMaxAllocs(t *testing.T) {
 	node := testNode()
 	node.MaxAllocs = 2
 	place := func(count int) error {
-		_, err := Place(newJobFixture(func(f *jobFixture) { f.group.Count = &count }).job, node, testEnv())
+		_, err := PlaceOnEmptyNode(newJobFixture(func(f *jobFixture) { f.group.Count = &count }).job, node, testEnv())
 		return err
 	}
 	if err := place(2); err != nil {
 		t.Error(err)
 	}
-	exhausted := new(exhaustedError)
+	exhausted := new(nodeExhaustedError)
 	if err := place(3); !errors.As(err, &exhausted) || exhausted.resourceName != "max allocation exceeded" || !strings.Contains(err.Error(), "this node runs 2 allocations at one time") {
 		t.Errorf("a third allocation: %v", err)
 	}

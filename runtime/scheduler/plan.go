@@ -23,11 +23,11 @@ type PlanInput struct {
 	Eval *api.Evaluation
 	// Job is the current version, or nil if the job was purged.
 	Job *api.Job
-	// Allocs and Evals are all stored allocations and evaluations of the job.
-	Allocs []*api.Allocation
-	Evals  []*api.Evaluation
-	// Deployment is the newest deployment of the job, or nil.
-	Deployment *api.Deployment
+	// JobAllocs and JobEvals are all stored allocations and evaluations of the job.
+	JobAllocs []*api.Allocation
+	JobEvals  []*api.Evaluation
+	// LatestDeployment is the newest deployment of the job, or nil.
+	LatestDeployment *api.Deployment
 
 	Node PlacementNode
 	// NodeUsage is the usage of the node by the allocations of all jobs. Plan adds its placements.
@@ -37,14 +37,14 @@ type PlanInput struct {
 	// MemoryOversubscription lets tasks use more memory than the scheduler reserves for them, up to memory_max.
 	MemoryOversubscription bool
 	// Volumes are the dynamic host volumes and their claims; nil if there are none. Plan adds the claims of its placements.
-	Volumes *VolumeState
+	Volumes *HostVolumeState
 }
 
 // PlanChanges is the result of Plan. The caller stores it in one transaction. It shares only jobs
 // and values that nothing modifies with the PlanInput.
 type PlanChanges struct {
-	// Eval is the processed evaluation.
-	Eval *api.Evaluation
+	// ProcessedEval is the processed evaluation.
+	ProcessedEval *api.Evaluation
 	// PlacedAllocs has the new allocations, UpdatedAllocs the changed ones.
 	PlacedAllocs, UpdatedAllocs []*api.Allocation
 	// Deployments has new and changed deployments.
@@ -58,16 +58,16 @@ type PlanChanges struct {
 // Plan returns the changes that bring the job to its desired state.
 func Plan(in PlanInput) PlanChanges {
 	p := &planner{
-		PlanInput:               in,
-		updatedAllocsByID:       make(map[string]*api.Allocation),
-		failedPlacementsByGroup: make(map[string]*api.AllocationMetric),
-		queuedAllocsByGroup:     make(map[string]int),
-		desiredUpdatesByGroup:   make(map[string]*api.DesiredUpdates),
-		placersByJob:            make(map[*api.Job]*allocPlacer),
-		destructiveUpdateCache:  make(map[destructiveUpdateCacheKey]bool),
+		PlanInput:                      in,
+		updatedAllocsByID:              make(map[string]*api.Allocation),
+		failedPlacementsByGroup:        make(map[string]*api.AllocationMetric),
+		queuedAllocsByGroup:            make(map[string]int),
+		desiredUpdatesByGroup:          make(map[string]*api.DesiredUpdates),
+		placersByJob:                   make(map[*api.Job]*allocPlacer),
+		isDestructiveByVersionAndGroup: make(map[destructiveUpdateCacheKey]bool),
 	}
 	p.planAllGroups()
-	return p.collectChanges()
+	return p.completeEvalAndCollectChanges()
 }
 
 // planner holds the state of one call of Plan.
@@ -86,9 +86,9 @@ type planner struct {
 	desiredUpdatesByGroup   map[string]*api.DesiredUpdates
 	delayedAllocs           []*delayedAlloc
 
-	placersByJob           map[*api.Job]*allocPlacer
-	destructiveUpdateCache map[destructiveUpdateCacheKey]bool
-	allocCountByGroup      map[string]int // group name -> number of allocations that are not terminal after the changes so far
+	placersByJob                   map[*api.Job]*allocPlacer
+	isDestructiveByVersionAndGroup map[destructiveUpdateCacheKey]bool
+	liveAllocCountByGroup          map[string]int // group name -> number of allocations that are not terminal after the changes so far
 }
 
 // delayedAlloc is a failed allocation that a later evaluation must replace, at the time replaceAt.
@@ -99,33 +99,33 @@ type delayedAlloc struct {
 
 // planAllGroups plans the groups of the current job version, and stops the allocations of all other groups.
 func (p *planner) planAllGroups() {
-	p.findOrCancelDeployment()
-	p.allocCountByGroup = make(map[string]int)
+	p.setCurrentOrCancelDeployment()
+	p.liveAllocCountByGroup = make(map[string]int)
 	groups := make(map[string][]*api.Allocation)
-	for _, a := range p.Allocs {
+	for _, a := range p.JobAllocs {
 		groups[a.TaskGroup] = append(groups[a.TaskGroup], a)
 		if !model.AllocTerminal(a) {
-			p.allocCountByGroup[a.TaskGroup]++
+			p.liveAllocCountByGroup[a.TaskGroup]++
 		}
 	}
-	if p.jobWantsAllocs() {
+	if p.jobMustHaveAllocs() {
 		for _, g := range p.Job.TaskGroups {
 			p.planGroup(g, groups[*g.Name])
 			delete(groups, *g.Name)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(groups)) {
-		p.stopAllocs(name, groups[name])
+		p.stopLiveAllocs(name, groups[name])
 	}
 }
 
-// jobWantsAllocs reports whether the job must have allocations: it is not stopped, and is not the parent of periodic or
-// dispatched jobs.
-func (p *planner) jobWantsAllocs() bool {
+// jobMustHaveAllocs reports whether the job must have allocations: it is not stopped, and is not the parent of periodic
+// or dispatched jobs.
+func (p *planner) jobMustHaveAllocs() bool {
 	return p.Job != nil && !*p.Job.Stop && !model.CanHaveChildren(p.Job)
 }
 
-func (p *planner) stopAllocs(group string, allocs []*api.Allocation) {
+func (p *planner) stopLiveAllocs(group string, allocs []*api.Allocation) {
 	for _, a := range allocs {
 		if !model.AllocTerminal(a) {
 			p.stopAlloc(a, model.AllocNotNeeded)
@@ -134,8 +134,8 @@ func (p *planner) stopAllocs(group string, allocs []*api.Allocation) {
 	}
 }
 
-// hasCurrentVersion reports whether an allocation has the current version of the job.
-func (p *planner) hasCurrentVersion(a *api.Allocation) bool {
+// hasCurrentJobVersion reports whether an allocation has the current version of the job.
+func (p *planner) hasCurrentJobVersion(a *api.Allocation) bool {
 	return a.Job == p.Job || *a.Job.Version == *p.Job.Version && *a.Job.CreateIndex == *p.Job.CreateIndex
 }
 
@@ -148,12 +148,12 @@ type destructiveUpdateCacheKey struct {
 // current job version. The result is cached by job version and group.
 func (p *planner) needsDestructiveUpdate(a *api.Allocation) bool {
 	key := destructiveUpdateCacheKey{*a.Job.Version, *a.Job.CreateIndex, a.TaskGroup}
-	answer, known := p.destructiveUpdateCache[key]
+	answer, known := p.isDestructiveByVersionAndGroup[key]
 	if !known {
 		answer = model.UpdateIsDestructive(a.Job, p.Job, a.TaskGroup) ||
-			p.Node.CheckDatacenter(p.Job) != nil ||
+			p.Node.CheckDatacenterAndPool(p.Job) != nil ||
 			checkFeasible(p.Job, model.FindGroup(p.Job, a.TaskGroup), p.Node, 1, 1) != nil
-		p.destructiveUpdateCache[key] = answer
+		p.isDestructiveByVersionAndGroup[key] = answer
 	}
 	return answer
 }
@@ -167,9 +167,9 @@ func (p *planner) desiredUpdatesOf(group string) *api.DesiredUpdates {
 	return u
 }
 
-// editableAlloc returns the plan's copy of a stored allocation, which the plan can modify. The copy becomes one of the
-// UpdatedAllocs.
-func (p *planner) editableAlloc(a *api.Allocation) *api.Allocation {
+// editableCopyOfAlloc returns the plan's copy of a stored allocation, which the plan can modify. The copy becomes one
+// of the UpdatedAllocs.
+func (p *planner) editableCopyOfAlloc(a *api.Allocation) *api.Allocation {
 	c := p.updatedAllocsByID[a.ID]
 	if c == nil {
 		copied := *a
@@ -182,11 +182,11 @@ func (p *planner) editableAlloc(a *api.Allocation) *api.Allocation {
 }
 
 func (p *planner) stopAlloc(a *api.Allocation, description string) {
-	c := p.editableAlloc(a)
+	c := p.editableCopyOfAlloc(a)
 	c.DesiredStatus = api.AllocDesiredStatusStop
 	c.DesiredDescription = description
 	if !model.AllocTerminal(a) {
-		p.allocCountByGroup[a.TaskGroup]--
+		p.liveAllocCountByGroup[a.TaskGroup]--
 	}
 	// A stopped allocation holds its resources until its runner has ended.
 	if p.NodeUsage.hasReservation(a) {
@@ -194,43 +194,44 @@ func (p *planner) stopAlloc(a *api.Allocation, description string) {
 	}
 }
 
-// placeAlloc creates an allocation of a job version. It returns nil and records the failure if the allocation cannot be
-// placed. A replacement can reuse the resources of the previous allocation, which the caller must stop.
-func (p *planner) placeAlloc(job *api.Job, name string, previous *api.Allocation, group string) *api.Allocation {
-	g := model.FindGroup(job, group)
-	alloc, err := p.tryPlaceAlloc(job, g, name, previous)
+// placeAllocOrRecordFailure creates an allocation of a job version. It returns nil and records the failure if the
+// allocation cannot be placed. A replacement can reuse the resources of the previous allocation, which the caller must
+// stop.
+func (p *planner) placeAllocOrRecordFailure(job *api.Job, allocName string, previous *api.Allocation, groupName string) *api.Allocation {
+	g := model.FindGroup(job, groupName)
+	alloc, err := p.tryPlaceAlloc(job, g, allocName, previous)
 	if err != nil {
-		p.recordPlacementFailure(group, job, err)
+		p.recordPlacementFailure(groupName, job, err)
 		return nil
 	}
 	alloc.EvalID = p.Eval.ID
 	if previous != nil {
 		alloc.PreviousAllocation = previous.ID
-		p.editableAlloc(previous).NextAllocation = alloc.ID
+		p.editableCopyOfAlloc(previous).NextAllocation = alloc.ID
 	}
-	if d := p.currentDeployment; d != nil && model.DeploymentActive(d) && d.TaskGroups[group] != nil && p.hasCurrentVersion(alloc) {
+	if d := p.currentDeployment; d != nil && model.DeploymentActive(d) && d.TaskGroups[groupName] != nil && p.hasCurrentJobVersion(alloc) {
 		alloc.DeploymentID = d.ID
-		state := p.groupDeploymentState(group)
+		state := p.groupDeploymentState(groupName)
 		state.PlacedAllocs++
-		p.setFirstProgressDeadline(state)
+		p.setProgressDeadlineIfUnset(state)
 	}
-	p.allocCountByGroup[group]++
+	p.liveAllocCountByGroup[groupName]++
 	p.placedAllocs = append(p.placedAllocs, alloc)
 	return alloc
 }
 
-func (p *planner) tryPlaceAlloc(job *api.Job, g *api.TaskGroup, name string, previous *api.Allocation) (*api.Allocation, error) {
+func (p *planner) tryPlaceAlloc(job *api.Job, g *api.TaskGroup, allocName string, previous *api.Allocation) (*api.Allocation, error) {
 	if p.Node.IsIneligible {
-		return nil, &filteredError{"node ineligible", errors.New("this node is not eligible for new allocations")}
+		return nil, &nodeFilteredError{"node ineligible", errors.New("this node is not eligible for new allocations")}
 	}
-	if model.IsAdoptedJob(job) {
-		return nil, &filteredError{"config of adopted tasks", errors.New("the config of the tasks was lost with the state of the agent: register the job again")}
+	if model.IsJobMadeForOrphanTasks(job) {
+		return nil, &nodeFilteredError{"config of adopted tasks", errors.New("the config of the tasks was lost with the state of the agent: register the job again")}
 	}
-	if err := p.Node.CheckDatacenter(job); err != nil {
+	if err := p.Node.CheckDatacenterAndPool(job); err != nil {
 		return nil, err
 	}
-	inGroup, inJob := p.allocCountByGroup[*g.Name]+1, 1
-	for _, n := range p.allocCountByGroup {
+	inGroup, inJob := p.liveAllocCountByGroup[*g.Name]+1, 1
+	for _, n := range p.liveAllocCountByGroup {
 		inJob += n
 	}
 	previousIsCounted := previous != nil && p.isLiveAfterPlannedChanges(previous)
@@ -249,12 +250,12 @@ func (p *planner) tryPlaceAlloc(job *api.Job, g *api.TaskGroup, name string, pre
 		p.placersByJob[job] = placer
 	}
 	if previous == nil || !p.NodeUsage.hasReservation(previous) {
-		return placer.placeAlloc(g, name)
+		return placer.createAndReserveAlloc(g, allocName)
 	}
 	// The new allocation can reuse the resources of the previous one, so the previous one counts as stopping
 	// during the attempt. It is not stopped if the new one does not fit.
 	p.NodeUsage.PutStoppingAlloc(previous)
-	alloc, err := placer.placeAlloc(g, name)
+	alloc, err := placer.createAndReserveAlloc(g, allocName)
 	if err != nil {
 		p.NodeUsage.PutAlloc(cmp.Or(p.updatedAllocsByID[previous.ID], previous))
 	}
@@ -289,8 +290,8 @@ func placementMetric(err error, job *api.Job, node PlacementNode) *api.Allocatio
 		NodePool:       *job.NodePool,
 		NodesAvailable: map[string]int{node.Datacenter: 1},
 	}
-	var filteredErr *filteredError
-	var exhaustedErr *exhaustedError
+	var filteredErr *nodeFilteredError
+	var exhaustedErr *nodeExhaustedError
 	switch {
 	case errors.As(err, &filteredErr):
 		m.NodesFiltered = 1
@@ -298,7 +299,7 @@ func placementMetric(err error, job *api.Job, node PlacementNode) *api.Allocatio
 	case errors.As(err, &exhaustedErr):
 		m.NodesExhausted = 1
 		m.DimensionExhausted = map[string]int{exhaustedErr.resourceName: 1}
-	case node.CheckDatacenter(job) != nil:
+	case node.CheckDatacenterAndPool(job) != nil:
 		m.NodesEvaluated, m.NodesInPool = 0, 0
 		if *job.NodePool == api.NodePoolAll || *job.NodePool == node.Pool {
 			m.NodesInPool = 1
@@ -314,13 +315,13 @@ func placementMetric(err error, job *api.Job, node PlacementNode) *api.Allocatio
 	return m
 }
 
-// collectChanges completes the evaluation and returns all changes of the plan.
-func (p *planner) collectChanges() PlanChanges {
+// completeEvalAndCollectChanges completes the evaluation and returns all changes of the plan.
+func (p *planner) completeEvalAndCollectChanges() PlanChanges {
 	c := PlanChanges{PlacedAllocs: p.placedAllocs}
 	eval := *p.Eval
-	c.Eval = &eval
+	c.ProcessedEval = &eval
 	c.CreatedAndCancelledEvals = p.newFollowUpEvals()
-	c.CreatedAndCancelledEvals = append(c.CreatedAndCancelledEvals, p.completeEval(&eval)...)
+	c.CreatedAndCancelledEvals = append(c.CreatedAndCancelledEvals, p.completeEvalAndNewBlockedEval(&eval)...)
 	for _, id := range p.updatedAllocIDs {
 		c.UpdatedAllocs = append(c.UpdatedAllocs, p.updatedAllocsByID[id])
 	}
@@ -330,11 +331,11 @@ func (p *planner) collectChanges() PlanChanges {
 	}
 	if d := p.currentDeployment; d != nil {
 		eval.DeploymentID = d.ID
-		if p.deploymentIsNew || p.updateDeploymentModifyTime(d) {
+		if p.deploymentIsNew || p.setModifyTimeIfDeploymentChanged(d) {
 			c.Deployments = append(c.Deployments, d)
 		}
-	} else if p.Deployment != nil && p.Job != nil {
-		eval.DeploymentID = p.Deployment.ID
+	} else if p.LatestDeployment != nil && p.Job != nil {
+		eval.DeploymentID = p.LatestDeployment.ID
 	}
 	if p.Volumes != nil {
 		c.NewVolumeClaims = p.Volumes.newClaims
@@ -342,11 +343,11 @@ func (p *planner) collectChanges() PlanChanges {
 	return c
 }
 
-// completeEval completes the evaluation. If an allocation could not be placed, it returns a new
+// completeEvalAndNewBlockedEval completes the evaluation. If an allocation could not be placed, it returns a new
 // blocked evaluation, or leaves the evaluation blocked if it was blocked before.
-func (p *planner) completeEval(eval *api.Evaluation) []*api.Evaluation {
+func (p *planner) completeEvalAndNewBlockedEval(eval *api.Evaluation) []*api.Evaluation {
 	eval.QueuedAllocations = make(map[string]int)
-	if p.jobWantsAllocs() {
+	if p.jobMustHaveAllocs() {
 		for _, g := range p.Job.TaskGroups {
 			eval.QueuedAllocations[*g.Name] = p.queuedAllocsByGroup[*g.Name]
 		}
@@ -402,7 +403,7 @@ func (p *planner) newFollowUpEvals() []*api.Evaluation {
 			e.WaitUntil = l.replaceAt
 			evals = append(evals, e)
 		}
-		p.editableAlloc(l.alloc).FollowupEvalID = evals[len(evals)-1].ID
+		p.editableCopyOfAlloc(l.alloc).FollowupEvalID = evals[len(evals)-1].ID
 	}
 	return evals
 }
@@ -411,16 +412,16 @@ func (p *planner) newFollowUpEvals() []*api.Evaluation {
 // allocations or created a new blocked evaluation, and follow-up evaluations that no allocation refers to.
 func (p *planner) cancelSurplusEvals() []*api.Evaluation {
 	awaitedEvals := make(map[string]bool)
-	for _, a := range p.Allocs {
+	for _, a := range p.JobAllocs {
 		if c := p.updatedAllocsByID[a.ID]; c != nil {
 			a = c
 		}
-		if p.jobWantsAllocs() && isUnreplaced(a) {
+		if p.jobMustHaveAllocs() && isDesiredRunAndUnreplaced(a) {
 			awaitedEvals[a.FollowupEvalID] = true
 		}
 	}
 	var evals []*api.Evaluation
-	for _, e := range p.Evals {
+	for _, e := range p.JobEvals {
 		unneeded := e.Status == api.EvalStatusBlocked || e.TriggeredBy == "alloc-reschedule" && !awaitedEvals[e.ID]
 		if e.ID == p.Eval.ID || !model.IsEvalPendingOrBlocked(e) || !unneeded {
 			continue

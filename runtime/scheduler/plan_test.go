@@ -59,13 +59,13 @@ func (p *planCase) addAlloc(index int, status string, edits ...func(*api.Allocat
 	for _, edit := range edits {
 		edit(a)
 	}
-	p.input.Allocs = append(p.input.Allocs, a)
+	p.input.JobAllocs = append(p.input.JobAllocs, a)
 	return p
 }
 
 func (p *planCase) plan() PlanChanges {
-	p.input.NodeUsage = NewNodeUsage(p.input.Node)
-	for _, a := range p.input.Allocs {
+	p.input.NodeUsage = NewEmptyNodeUsage(p.input.Node)
+	for _, a := range p.input.JobAllocs {
 		p.input.NodeUsage.PutAlloc(a)
 	}
 	return Plan(p.input)
@@ -159,7 +159,7 @@ func TestPlan(t *testing.T) {
 		}, "stop a1 (alloc not needed due to job update); place h[0] v1"},
 		{"a stopped job", func() *planCase {
 			p := newPlanCase("service", nil).addAlloc(0, running).addAlloc(1, failed)
-			p.input.Deployment = newTestDeployment(0, "running", api.DeploymentState{})
+			p.input.LatestDeployment = newTestDeployment(0, "running", api.DeploymentState{})
 			return p.setNextVersion(func(f *jobFixture) { f.job.Stop = new(true) })
 		}, "stop a1 (alloc not needed due to job update); deployment v0 cancelled"},
 		{"a purged job", func() *planCase {
@@ -183,7 +183,7 @@ func TestPlan(t *testing.T) {
 		}, "place g[0] v0"},
 		{"a failed deployment does not hold back a system job", func() *planCase {
 			p := newPlanCase("system", func(f *jobFixture) { f.group.Count = new(1) }).addAlloc(0, failed, withHealth(false, "d"))
-			p.input.Deployment = newTestDeployment(0, "failed", api.DeploymentState{})
+			p.input.LatestDeployment = newTestDeployment(0, "failed", api.DeploymentState{})
 			return p
 		}, "place g[0] v0"},
 		{"finished batch allocations count", func() *planCase { return newPlanCase("batch", nil).addAlloc(0, complete).addAlloc(1, running) }, ""},
@@ -206,27 +206,27 @@ func TestPlan(t *testing.T) {
 		}, "stop a1 (alloc is being updated due to job update); stop a2 (alloc is being updated due to job update); place g[0] v1 for a1; place g[1] v1 for a2"},
 		{"the next one waits for the health of the first", func() *planCase {
 			p := newPlanCase("service", nil).addAlloc(1, running).setNextVersion(withChangedEnv).addAlloc(0, running, func(a *api.Allocation) { a.DeploymentID = "d" })
-			p.input.Deployment = newTestDeployment(1, "running", api.DeploymentState{})
+			p.input.LatestDeployment = newTestDeployment(1, "running", api.DeploymentState{})
 			return p
 		}, ""},
 		{"the next one goes when the first is healthy", func() *planCase {
 			p := newPlanCase("service", nil).addAlloc(1, running).setNextVersion(withChangedEnv).addAlloc(0, running, withHealth(true, "d"))
-			p.input.Deployment = newTestDeployment(1, "running", api.DeploymentState{})
+			p.input.LatestDeployment = newTestDeployment(1, "running", api.DeploymentState{})
 			return p
 		}, "stop a1 (alloc is being updated due to job update); place g[1] v1 for a1; deployment v1 running"},
 		{"nothing goes on beside an unhealthy one", func() *planCase {
 			p := newPlanCase("service", nil).addAlloc(1, running).setNextVersion(withUpdate(func(u *api.UpdateStrategy) { u.MaxParallel = new(5) })).addAlloc(0, running, withHealth(false, "d"))
-			p.input.Deployment = newTestDeployment(1, "running", api.DeploymentState{})
+			p.input.LatestDeployment = newTestDeployment(1, "running", api.DeploymentState{})
 			return p
 		}, ""},
 		{"a paused deployment places nothing", func() *planCase {
 			p := newPlanCase("service", nil).addAlloc(1, running).setNextVersion(withChangedEnv).addAlloc(0, running, withHealth(true, "d"))
-			p.input.Deployment = newTestDeployment(1, "paused", api.DeploymentState{})
+			p.input.LatestDeployment = newTestDeployment(1, "paused", api.DeploymentState{})
 			return p
 		}, ""},
 		{"a failed deployment places nothing", func() *planCase {
 			p := newPlanCase("service", nil).setNextVersion(withChangedEnv).addAlloc(0, running, withHealth(true, "d"))
-			p.input.Deployment = newTestDeployment(1, "failed", api.DeploymentState{})
+			p.input.LatestDeployment = newTestDeployment(1, "failed", api.DeploymentState{})
 			return p
 		}, ""},
 		{"a node that does not satisfy the new constraints keeps the old ones, and says so", func() *planCase {
@@ -248,7 +248,7 @@ func TestPlan(t *testing.T) {
 		{"canaries of a failed deployment go", func() *planCase {
 			p := newPlanCase("service", nil).addAlloc(0, running).addAlloc(1, running).setNextVersion(withUpdate(func(u *api.UpdateStrategy) { u.Canary = new(1) })).
 				addAlloc(0, running, withHealth(true, "d"), func(a *api.Allocation) { a.DeploymentStatus.Canary = true })
-			p.input.Deployment = newTestDeployment(1, "failed", api.DeploymentState{DesiredCanaries: 1, PlacedCanaries: []string{"a3"}})
+			p.input.LatestDeployment = newTestDeployment(1, "failed", api.DeploymentState{DesiredCanaries: 1, PlacedCanaries: []string{"a3"}})
 			return p
 		}, "stop a3 (alloc not needed due to job update)"},
 		{"while canaries run, the old version is replaced by its like", func() *planCase {
@@ -258,13 +258,13 @@ func TestPlan(t *testing.T) {
 				addAlloc(0, running, func(a *api.Allocation) {
 					a.DeploymentID, a.DeploymentStatus = "d", &api.AllocDeploymentStatus{Canary: true}
 				})
-			p.input.Deployment = newTestDeployment(1, "running", api.DeploymentState{DesiredCanaries: 1, PlacedCanaries: []string{"a3"}})
+			p.input.LatestDeployment = newTestDeployment(1, "running", api.DeploymentState{DesiredCanaries: 1, PlacedCanaries: []string{"a3"}})
 			return p
 		}, "stop a2 (alloc was rescheduled because it failed); place g[1] v0 for a2"},
 		{"promoted canaries take the place of those of the same name", func() *planCase {
 			p := newPlanCase("service", nil).addAlloc(0, running).addAlloc(1, running).setNextVersion(withUpdate(func(u *api.UpdateStrategy) { u.Canary = new(1) })).
 				addAlloc(0, running, withHealth(true, "d"))
-			p.input.Deployment = newTestDeployment(1, "running", api.DeploymentState{DesiredCanaries: 1, PlacedCanaries: []string{"a3"}, Promoted: true})
+			p.input.LatestDeployment = newTestDeployment(1, "running", api.DeploymentState{DesiredCanaries: 1, PlacedCanaries: []string{"a3"}, Promoted: true})
 			return p
 		}, "stop a1 (alloc not needed due to job update); stop a2 (alloc is being updated due to job update); place g[1] v1 for a2; deployment v1 running"},
 
@@ -283,7 +283,7 @@ func TestPlan(t *testing.T) {
 		}, "stop a2 (alloc was rescheduled because it failed); place g[0] v0 for a2"},
 		{"in a deployment only what it has released is replaced", func() *planCase {
 			p := newPlanCase("service", withReschedulePolicy(3, 5*time.Second)).addAlloc(1, running, withHealth(true, "d")).addAlloc(0, failed, withHealth(false, "d"))
-			p.input.Deployment = newTestDeployment(0, "running", api.DeploymentState{})
+			p.input.LatestDeployment = newTestDeployment(0, "running", api.DeploymentState{})
 			return p
 		}, ""},
 
@@ -301,7 +301,7 @@ func TestPlan(t *testing.T) {
 		// RS-049
 		{"a driver that is not there", func() *planCase {
 			p := newPlanCase("batch", nil)
-			p.input.Node.HealthyDrivers = map[string]bool{"x": true, "d": false}
+			p.input.Node.HealthyByDriver = map[string]bool{"x": true, "d": false}
 			return p
 		}, "eval queued-allocs blocked"},
 		{"a static port beside itself", func() *planCase {
@@ -379,7 +379,7 @@ func TestPlanMetrics(t *testing.T) {
 		edit func(*planCase)
 		want string
 	}{
-		{"a missing driver", func(p *planCase) { p.input.Node.HealthyDrivers = map[string]bool{} }, `map[missing drivers:1] map[] 1 evaluated 1 filtered 0 exhausted`},
+		{"a missing driver", func(p *planCase) { p.input.Node.HealthyByDriver = map[string]bool{} }, `map[missing drivers:1] map[] 1 evaluated 1 filtered 0 exhausted`},
 		{"a constraint", func(p *planCase) {
 			p.input.Job.TaskGroups[0].Constraints = []*api.Constraint{api.NewConstraint("${meta.a}", "=", "b")}
 		}, `map[${meta.a} = b:1] map[] 1 evaluated 1 filtered 0 exhausted`},
@@ -395,18 +395,18 @@ func TestPlanMetrics(t *testing.T) {
 			p.input.Node.Attributes = map[string]string{}
 			c.edit(p)
 			out := p.plan()
-			m := out.Eval.FailedTGAllocs["g"]
+			m := out.ProcessedEval.FailedTGAllocs["g"]
 			if m == nil {
-				t.Fatalf("no reason in %+v", out.Eval)
+				t.Fatalf("no reason in %+v", out.ProcessedEval)
 			}
 			got := fmt.Sprintf("%v %v %d evaluated %d filtered %d exhausted", m.ConstraintFiltered, m.DimensionExhausted, m.NodesEvaluated, m.NodesFiltered, m.NodesExhausted)
 			if got != c.want {
 				t.Errorf("metrics %s, want %s", got, c.want)
 			}
-			if m.CoalescedFailures != 1 || out.Eval.QueuedAllocations["g"] != 2 || out.Eval.BlockedEval != out.CreatedAndCancelledEvals[0].ID || out.CreatedAndCancelledEvals[0].PreviousEval != "eval" {
-				t.Errorf("evaluation %+v, blocked %+v", out.Eval, out.CreatedAndCancelledEvals[0])
+			if m.CoalescedFailures != 1 || out.ProcessedEval.QueuedAllocations["g"] != 2 || out.ProcessedEval.BlockedEval != out.CreatedAndCancelledEvals[0].ID || out.CreatedAndCancelledEvals[0].PreviousEval != "eval" {
+				t.Errorf("evaluation %+v, blocked %+v", out.ProcessedEval, out.CreatedAndCancelledEvals[0])
 			}
-			if out.Eval.StatusDescription == "" {
+			if out.ProcessedEval.StatusDescription == "" {
 				t.Error("the evaluation does not say in words why")
 			}
 		})
@@ -430,7 +430,7 @@ func TestPlanAnnotations(t *testing.T) {
 		{"count down", old().setNextVersion(func(f *jobFixture) { f.group.Count = new(1) }), api.DesiredUpdates{Stop: 2, InPlaceUpdate: 1}},
 		{"new", newPlanCase("batch", nil), api.DesiredUpdates{Place: 2}},
 	} {
-		if got := *c.p.plan().Eval.PlanAnnotations.DesiredTGUpdates["g"]; got != c.want {
+		if got := *c.p.plan().ProcessedEval.PlanAnnotations.DesiredTGUpdates["g"]; got != c.want {
 			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
 		}
 	}
@@ -444,13 +444,13 @@ func TestResourcesAreHandedOver(t *testing.T) {
 		f.group.Networks = []*api.NetworkResource{{ReservedPorts: []api.Port{{Label: "http", Value: 80}}}}
 	})
 	p.input.Node.Attributes["memory.totalbytes"] = "1048576000"
-	p.input.NodeUsage = NewNodeUsage(p.input.Node)
+	p.input.NodeUsage = NewEmptyNodeUsage(p.input.Node)
 	first := Plan(p.input).PlacedAllocs[0]
 	first.CreateIndex, first.AllocModifyIndex, first.ClientStatus = 1, 1, "running"
 	p.input.NodeUsage.PutAlloc(first)
 
-	p.input.Env.PortFree = func(HostPort) bool { return false } // the allocation that is replaced listens on the port
-	p.input.Allocs = []*api.Allocation{first}
+	p.input.Env.IsPortFree = func(HostPort) bool { return false } // the allocation that is replaced listens on the port
+	p.input.JobAllocs = []*api.Allocation{first}
 	p.setNextVersion(func(f *jobFixture) {
 		f.group.Count = new(1)
 		f.task.Resources = &api.Resources{MemoryMB: new(900)}
@@ -496,7 +496,7 @@ func BenchmarkPlan(b *testing.B) {
 			for i := range count {
 				p.addAlloc(i, "running")
 			}
-			p.input.NodeUsage = NewNodeUsage(p.input.Node)
+			p.input.NodeUsage = NewEmptyNodeUsage(p.input.Node)
 			for b.Loop() {
 				Plan(p.input)
 			}
@@ -513,7 +513,7 @@ func BenchmarkPlan(b *testing.B) {
 			cases = append(cases, p)
 		}
 		for b.Loop() {
-			room := NewNodeUsage(cases[0].input.Node)
+			room := NewEmptyNodeUsage(cases[0].input.Node)
 			for _, p := range cases {
 				p.input.NodeUsage = room
 				Plan(p.input)

@@ -23,7 +23,7 @@ const maxPort = 65535
 func staticPorts(job *api.Job) map[int]bool {
 	static := map[int]bool{}
 	for _, g := range job.TaskGroups {
-		for _, n := range networksOf(g) {
+		for _, n := range groupAndTaskNetworks(g) {
 			for _, port := range n.ReservedPorts {
 				static[port.Value] = true
 			}
@@ -32,8 +32,8 @@ func staticPorts(job *api.Job) map[int]bool {
 	return static
 }
 
-// networksOf returns the networks of a group and of its tasks.
-func networksOf(g *api.TaskGroup) []*api.NetworkResource {
+// groupAndTaskNetworks returns the networks of a group and of its tasks.
+func groupAndTaskNetworks(g *api.TaskGroup) []*api.NetworkResource {
 	networks := slices.Clone(g.Networks)
 	for _, t := range g.Tasks {
 		networks = append(networks, t.Resources.Networks...)
@@ -42,19 +42,19 @@ func networksOf(g *api.TaskGroup) []*api.NetworkResource {
 }
 
 // dynamicPortRange returns the first dynamic port of a node and the number of dynamic ports.
-func dynamicPortRange(node PlacementNode) (first, n int) {
+func dynamicPortRange(node PlacementNode) (first, count int) {
 	first = cmp.Or(node.MinDynamicPort, MinDynamicPort)
 	return first, cmp.Or(node.MaxDynamicPort, MaxDynamicPort) - first + 1
 }
 
-// assignNetwork returns a copy of the network with its ports assigned.
-func (p *allocPlacer) assignNetwork(n *api.NetworkResource) (*api.NetworkResource, error) {
+// assignPortsOfNetwork returns a copy of the network with its ports assigned.
+func (p *allocPlacer) assignPortsOfNetwork(n *api.NetworkResource) (*api.NetworkResource, error) {
 	out := *n
 	out.IP = p.node.IP
 	out.ReservedPorts = slices.Clone(n.ReservedPorts)
 	out.DynamicPorts = slices.Clone(n.DynamicPorts)
 	for _, port := range out.ReservedPorts {
-		if err := p.takeStaticPort(port); err != nil {
+		if err := p.checkAndTakeStaticPort(port); err != nil {
 			return nil, fmt.Errorf("port %q: %w", port.Label, err)
 		}
 	}
@@ -72,7 +72,7 @@ func (p *allocPlacer) assignNetwork(n *api.NetworkResource) (*api.NetworkResourc
 	return &out, nil
 }
 
-func (p *allocPlacer) takeStaticPort(port api.Port) error {
+func (p *allocPlacer) checkAndTakeStaticPort(port api.Port) error {
 	wanted, err := p.hostPortOf(port, port.Value)
 	switch {
 	case err != nil:
@@ -84,17 +84,17 @@ func (p *allocPlacer) takeStaticPort(port api.Port) error {
 	}
 	collision := func(format string, args ...any) error {
 		dimension := fmt.Sprintf("network: reserved port collision %s=%d", port.Label, port.Value)
-		return &exhaustedError{dimension, fmt.Errorf(format, args...)}
+		return &nodeExhaustedError{dimension, fmt.Errorf(format, args...)}
 	}
 	conflict, heldByOwnName := p.nodeUsage.portHolders.findConflict(p.currentAllocNameKey, wanted, portsOf)
 	switch {
-	case conflict != nil && conflict.key.job == p.currentAllocNameKey.job && conflict.key.namespace == p.currentAllocNameKey.namespace, p.chosenPorts[wanted]:
+	case conflict != nil && conflict.key.jobID == p.currentAllocNameKey.jobID && conflict.key.namespace == p.currentAllocNameKey.namespace, p.chosenPorts[wanted]:
 		return collision("another allocation of this job has the static port %d on this node: leave out static, or lower the count", port.Value)
 	case conflict != nil:
-		return collision("reserved port collision %s=%d: allocation %q of job %q has it. Stop it, or leave out static", port.Label, port.Value, conflict.key.name, conflict.key.job)
-	case p.nodeUsage.isPortReserved(wanted):
+		return collision("reserved port collision %s=%d: allocation %q of job %q has it. Stop it, or leave out static", port.Label, port.Value, conflict.key.allocName, conflict.key.jobID)
+	case p.nodeUsage.isPortReservedByConfig(wanted):
 		return collision("reserved port collision %s=%d: the configuration of the agent reserves it", port.Label, port.Value)
-	case !heldByOwnName && !p.env.PortFree(wanted):
+	case !heldByOwnName && !p.env.IsPortFree(wanted):
 		return collision("reserved port collision %s=%d: %s listens there. Stop it, or leave out static", port.Label, port.Value, p.env.describePortListener(port.Value))
 	}
 	p.chosenPorts[wanted] = true
@@ -104,8 +104,8 @@ func (p *allocPlacer) takeStaticPort(port api.Port) error {
 // describePortListener returns a text about the process that listens on a port.
 func (e *Env) describePortListener(port int) string {
 	listener := ""
-	if e.PortListeners != nil {
-		listener = e.PortListeners([]int{port})[port]
+	if e.DescribePortListeners != nil {
+		listener = e.DescribePortListeners([]int{port})[port]
 	}
 	return cmp.Or(listener, "a process")
 }
@@ -120,13 +120,13 @@ func (p *allocPlacer) takeDynamicPort(port api.Port) (int, error) {
 	for i := range n {
 		number := first + (start+i)%n
 		wanted.Port = number
-		if p.chosenPorts[wanted] || p.staticPortsOfJob[number] || p.nodeUsage.isPortTaken(wanted) || !p.env.PortFree(wanted) {
+		if p.chosenPorts[wanted] || p.staticPortsOfJob[number] || p.nodeUsage.isPortReservedOrHeld(wanted) || !p.env.IsPortFree(wanted) {
 			continue
 		}
 		p.chosenPorts[wanted] = true
 		return number, nil
 	}
-	return 0, &exhaustedError{"network: dynamic port selection failed", fmt.Errorf("no port between %d and %d is free", first, first+n-1)}
+	return 0, &nodeExhaustedError{"network: dynamic port selection failed", fmt.Errorf("no port between %d and %d is free", first, first+n-1)}
 }
 
 // hostPortOf returns the port with the given number on the host network that a port of a job names.

@@ -13,9 +13,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// preparedEnv provides the plans of a transaction with ids, and with results of Env.PortFree and Env.PortListeners. It
-// obtains them before the transaction, because a transaction blocks all other writers, and the check of a port opens
-// sockets.
+// preparedEnv provides the plans of a transaction with ids, and with results of Env.IsPortFree and
+// Env.DescribePortListeners. It obtains them before the transaction, because a transaction blocks all other writers,
+// and the check of a port opens sockets.
 //
 // The expect methods announce the placements of a transaction, so that usually one attempt is enough. A transaction that
 // needs more ids or ports gets placeholders, and preparedEnv records how many were missing. The scheduler then discards the
@@ -23,13 +23,13 @@ import (
 type preparedEnv struct {
 	scheduler *Scheduler
 
-	isPortFreeResults        map[HostPort]bool // results of Env.PortFree
-	listenerTextByPort       map[int]string    // results of Env.PortListeners
+	isFreeByPort             map[HostPort]bool // results of Env.IsPortFree
+	listenerTextByPort       map[int]string    // results of Env.DescribePortListeners
 	freePortsFoundBySearch   map[HostPort]bool // free ports, each found for one search for a dynamic port
 	dynamicPortSearchOffsets []int             // offsets at which the searches for dynamic ports start, in the order of the searches
 
 	nextAttemptIDCount     int        // number of ids that the next attempt needs beyond minPreparedIDs
-	nextAttemptStaticPorts []HostPort // static ports whose PortFree result the next attempt needs
+	nextAttemptStaticPorts []HostPort // static ports whose IsPortFree result the next attempt needs
 
 	// The next fields belong to the current attempt of the transaction.
 	dynamicPortSearchCount   int        // number of searches for dynamic ports in this attempt
@@ -46,7 +46,7 @@ var errPreparedEnvTooSmall = errors.New("scheduler: the change needs more ids or
 const minPreparedIDs = 32
 
 func (s *Scheduler) newPreparedEnv() *preparedEnv {
-	return &preparedEnv{scheduler: s, isPortFreeResults: make(map[HostPort]bool), listenerTextByPort: make(map[int]string), freePortsFoundBySearch: make(map[HostPort]bool)}
+	return &preparedEnv{scheduler: s, isFreeByPort: make(map[HostPort]bool), listenerTextByPort: make(map[int]string), freePortsFoundBySearch: make(map[HostPort]bool)}
 }
 
 // expectPlacementsOfJob announces the placements of a new job, or of a new version of old, the stored job or nil.
@@ -81,13 +81,13 @@ func (p *preparedEnv) expectReplacement(a *api.Allocation) {
 // expectDueReplacements announces the replacements that due evaluations will place.
 func (p *preparedEnv) expectDueReplacements() {
 	state := p.scheduler.store.Snapshot()
-	for _, id := range p.scheduler.evalTimers.dueKeys(p.scheduler.env.Now()) {
+	for _, id := range p.scheduler.evalTimers.dueKeys(p.scheduler.hostEnv.Now()) {
 		e := state.Evaluation(nil, id)
 		if e == nil {
 			continue
 		}
 		for _, a := range state.AllocationsByJob(nil, e.Namespace, e.JobID) {
-			if a.FollowupEvalID == id && isUnreplaced(a) {
+			if a.FollowupEvalID == id && isDesiredRunAndUnreplaced(a) {
 				p.expectReplacement(a)
 			}
 		}
@@ -140,7 +140,7 @@ func (p *preparedEnv) expectPlacements(g *api.TaskGroup, n int) {
 	if n == 0 {
 		return
 	}
-	for _, network := range networksOf(g) {
+	for _, network := range groupAndTaskNetworks(g) {
 		for _, port := range network.ReservedPorts {
 			if !port.IgnoreCollision && model.IsOnDefaultHostNetwork(port) {
 				p.nextAttemptStaticPorts = append(p.nextAttemptStaticPorts, HostPort{Port: port.Value})
@@ -152,7 +152,7 @@ func (p *preparedEnv) expectPlacements(g *api.TaskGroup, n int) {
 // expectIDsAndDynamicPorts announces the ids and dynamic ports of n allocations of a group.
 func (p *preparedEnv) expectIDsAndDynamicPorts(g *api.TaskGroup, n int) {
 	p.nextAttemptIDCount += n
-	for _, network := range networksOf(g) {
+	for _, network := range groupAndTaskNetworks(g) {
 		p.dynamicPortSearchCount += n * len(network.DynamicPorts)
 	}
 }
@@ -160,10 +160,10 @@ func (p *preparedEnv) expectIDsAndDynamicPorts(g *api.TaskGroup, n int) {
 // prepareNextAttempt obtains the ids and ports that were announced or that were missing in the previous attempt, and
 // starts a new attempt.
 func (p *preparedEnv) prepareNextAttempt() {
-	env := p.scheduler.env
+	env := p.scheduler.hostEnv
 	p.scheduler.preparedIDs.fillTo(minPreparedIDs+p.nextAttemptIDCount+p.returnedIDCount, env.NewID)
 	for _, port := range p.nextAttemptStaticPorts {
-		p.isPortFreeCheckedOnce(port)
+		p.checkPortFreeOnce(port)
 	}
 	if p.dynamicPortSearchCount+len(p.requestedUncheckedPorts) > 0 {
 		p.prepareDynamicPorts()
@@ -173,15 +173,15 @@ func (p *preparedEnv) prepareNextAttempt() {
 	p.dynamicPortSearchCount, p.returnedIDCount, p.returnedPlaceholderCount, p.requestedUncheckedPorts = 0, 0, 0, nil
 }
 
-// preparePortListenerTexts calls Env.PortListeners for the needed ports that are not free.
+// preparePortListenerTexts calls Env.DescribePortListeners for the needed ports that are not free.
 func (p *preparedEnv) preparePortListenerTexts() {
 	var occupiedPorts []int
 	for _, port := range slices.Concat(p.nextAttemptStaticPorts, p.requestedUncheckedPorts) {
-		if !p.isPortFreeCheckedOnce(port) {
+		if !p.checkPortFreeOnce(port) {
 			occupiedPorts = append(occupiedPorts, port.Port)
 		}
 	}
-	if find := p.scheduler.env.PortListeners; find != nil && len(occupiedPorts) > 0 {
+	if find := p.scheduler.hostEnv.DescribePortListeners; find != nil && len(occupiedPorts) > 0 {
 		maps.Copy(p.listenerTextByPort, find(occupiedPorts))
 	}
 }
@@ -190,25 +190,25 @@ func (p *preparedEnv) preparePortListenerTexts() {
 func (p *preparedEnv) prepareDynamicPorts() {
 	first, n := dynamicPortRange(PlacementNodeOf(p.scheduler.store.Snapshot().Node(nil, p.scheduler.nodeID)))
 	for found := true; found && len(p.dynamicPortSearchOffsets) < p.dynamicPortSearchCount; {
-		start := p.scheduler.env.RandIntN(n)
+		start := p.scheduler.hostEnv.RandIntN(n)
 		p.dynamicPortSearchOffsets = append(p.dynamicPortSearchOffsets, start)
-		found = p.findFreePort("", first, n, start)
+		found = p.findAndRecordFreePort("", first, n, start)
 	}
 	for _, port := range p.requestedUncheckedPorts {
-		if p.isPortFreeCheckedOnce(port) {
+		if p.checkPortFreeOnce(port) {
 			p.freePortsFoundBySearch[port] = true
 		} else if first <= port.Port && port.Port < first+n {
-			p.findFreePort(port.Address, first, n, port.Port-first)
+			p.findAndRecordFreePort(port.Address, first, n, port.Port-first)
 		}
 	}
 }
 
-// findFreePort searches for a port that is free, that no allocation holds, and that no other search has found. It
-// checks the n ports of an address from first on, beginning with the one at the offset start.
-func (p *preparedEnv) findFreePort(address string, first, n, start int) (found bool) {
-	for i := range n {
-		port := HostPort{address, first + (start+i)%n}
-		if !p.freePortsFoundBySearch[port] && !p.scheduler.isPortTakenInCachedUsage(port) && p.isPortFreeCheckedOnce(port) {
+// findAndRecordFreePort searches for a port that is free, that no allocation holds, and that no other search has found.
+// It checks the count ports of an address from first on, beginning with the one at startOffset.
+func (p *preparedEnv) findAndRecordFreePort(address string, first, count, startOffset int) (found bool) {
+	for i := range count {
+		port := HostPort{address, first + (startOffset+i)%count}
+		if !p.freePortsFoundBySearch[port] && !p.scheduler.isPortTakenInCachedUsage(port) && p.checkPortFreeOnce(port) {
 			p.freePortsFoundBySearch[port] = true
 			return true
 		}
@@ -216,12 +216,12 @@ func (p *preparedEnv) findFreePort(address string, first, n, start int) (found b
 	return false
 }
 
-// isPortFreeCheckedOnce returns the result of Env.PortFree for a port. It calls Env.PortFree only once for each port.
-func (p *preparedEnv) isPortFreeCheckedOnce(port HostPort) (free bool) {
-	free, known := p.isPortFreeResults[port]
+// checkPortFreeOnce returns the result of Env.IsPortFree for a port. It calls Env.IsPortFree only once for each port.
+func (p *preparedEnv) checkPortFreeOnce(port HostPort) (free bool) {
+	free, known := p.isFreeByPort[port]
 	if !known {
-		free = p.scheduler.env.PortFree(port)
-		p.isPortFreeResults[port] = free
+		free = p.scheduler.hostEnv.IsPortFree(port)
+		p.isFreeByPort[port] = free
 	}
 	return free
 }
@@ -229,9 +229,9 @@ func (p *preparedEnv) isPortFreeCheckedOnce(port HostPort) (free bool) {
 // isPortTakenInCachedUsage reports whether the node reserves a port or an allocation holds it, according to the cached
 // usage. It returns false while a transaction uses the cache.
 func (s *Scheduler) isPortTakenInCachedUsage(port HostPort) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.cachedNodeUsage != nil && s.cachedNodeUsage.isPortTaken(port)
+	s.cacheMu.Lock()
+	defer s.cacheMu.Unlock()
+	return s.cachedNodeUsage != nil && s.cachedNodeUsage.isPortReservedOrHeld(port)
 }
 
 // lackedIDsOrPorts reports whether the current attempt needed an id or a port that was not prepared.
@@ -241,9 +241,9 @@ func (p *preparedEnv) lackedIDsOrPorts() bool {
 
 // envForPlans returns the Env for plans. Its functions return prepared values and do not block.
 func (p *preparedEnv) envForPlans() Env {
-	env := p.scheduler.env
-	env.NewID, env.RandIntN, env.PortFree = p.takeIDOrPlaceholder, p.nextDynamicPortSearchOffset, p.isPortFreeOrUnchecked
-	env.PortListeners = func([]int) map[int]string { return p.listenerTextByPort }
+	env := p.scheduler.hostEnv
+	env.NewID, env.RandIntN, env.IsPortFree = p.takeIDOrPlaceholder, p.nextDynamicPortSearchOffset, p.isPortFreeOrUnchecked
+	env.DescribePortListeners = func([]int) map[int]string { return p.listenerTextByPort }
 	return env
 }
 
@@ -261,15 +261,15 @@ func (p *preparedEnv) takeIDOrPlaceholder() string {
 // returns the same offset for the same search in each attempt.
 func (p *preparedEnv) nextDynamicPortSearchOffset(n int) int {
 	if p.dynamicPortSearchCount == len(p.dynamicPortSearchOffsets) {
-		p.dynamicPortSearchOffsets = append(p.dynamicPortSearchOffsets, p.scheduler.env.RandIntN(n))
+		p.dynamicPortSearchOffsets = append(p.dynamicPortSearchOffsets, p.scheduler.hostEnv.RandIntN(n))
 	}
 	p.dynamicPortSearchCount++
 	return p.dynamicPortSearchOffsets[p.dynamicPortSearchCount-1] % n
 }
 
-// isPortFreeOrUnchecked returns the prepared result of Env.PortFree, or true if there is none.
+// isPortFreeOrUnchecked returns the prepared result of Env.IsPortFree, or true if there is none.
 func (p *preparedEnv) isPortFreeOrUnchecked(port HostPort) bool {
-	free, known := p.isPortFreeResults[port]
+	free, known := p.isFreeByPort[port]
 	if !known {
 		p.requestedUncheckedPorts = append(p.requestedUncheckedPorts, port)
 		return true
@@ -295,15 +295,15 @@ func (p *idPool) takeID() (id string, ok bool) {
 	return id, true
 }
 
-// fillTo adds ids until the pool has at least n. It calls next without holding mu, so that
+// fillTo adds ids until the pool has at least minCount. It calls newID without holding mu, so that
 // takeID does not block.
-func (p *idPool) fillTo(n int, next func() string) {
+func (p *idPool) fillTo(minCount int, newID func() string) {
 	p.mu.Lock()
-	missing := n - len(p.ids)
+	missing := minCount - len(p.ids)
 	p.mu.Unlock()
 	var newIDs []string
 	for range missing {
-		newIDs = append(newIDs, next())
+		newIDs = append(newIDs, newID())
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -76,7 +76,7 @@ func TestPortsAreCheckedOutsideOfTransactions(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			memory := &transactionRecorder{FaultyStore: schedtest.NewStore(t, schedtest.NewAPINode(20000))}
+			memory := &transactionRecorder{FaultyStore: schedtest.NewFaultyStoreWithNode(t, schedtest.NewReadyNodeWithMockDriver(20000))}
 			host := newTestEnv()
 			outside := func(what string) {
 				if memory.inTransaction.Load() {
@@ -85,16 +85,16 @@ func TestPortsAreCheckedOutsideOfTransactions(t *testing.T) {
 			}
 			newID, checks := host.NewID, 0
 			host.NewID = func() string { outside("an id is made"); return newID() }
-			host.PortFree = func(port scheduler.HostPort) bool {
+			host.IsPortFree = func(port scheduler.HostPort) bool {
 				outside("a port is checked")
 				checks++
 				return !test.inUse(port.Port)
 			}
-			s := scheduler.New(scheduler.Config{NodeID: "node", Store: memory, Env: host, Logger: hclog.NewNullLogger()})
+			s := scheduler.New(scheduler.Config{NodeID: "node", Store: memory, HostEnv: host, Logger: hclog.NewNullLogger()})
 			job := serviceJob(test.job)
 			job.TaskGroups[0].Tasks[0].Resources = &api.Resources{CPU: new(1), MemoryMB: new(10)}
 			model.Canonicalize(job)
-			out, err := s.Register(t.Context(), job, scheduler.RegisterOptions{})
+			out, err := s.RegisterAndEvaluateJob(t.Context(), job, scheduler.RegisterOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -144,8 +144,8 @@ func TestReplacementsWithPortsNeedOneTransaction(t *testing.T) {
 		port := func(_ *api.Job, g *api.TaskGroup, _ *api.Task) {
 			g.Networks = []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "a"}}}}
 		}
-		memory := &transactionRecorder{FaultyStore: schedtest.NewStore(t, schedtest.NewAPINode(1000))}
-		s := scheduler.New(scheduler.Config{NodeID: "node", Store: memory, Env: newTestEnv(), Logger: hclog.NewNullLogger()})
+		memory := &transactionRecorder{FaultyStore: schedtest.NewFaultyStoreWithNode(t, schedtest.NewReadyNodeWithMockDriver(1000))}
+		s := scheduler.New(scheduler.Config{NodeID: "node", Store: memory, HostEnv: newTestEnv(), Logger: hclog.NewNullLogger()})
 		b := &harness{t: t, store: memory.FaultyStore, Scheduler: s, node: &schedtest.SimulatedNode{Store: memory.FaultyStore, Scheduler: s}}
 		b.startLoops()
 		request := func(what string, make func() error) {
@@ -161,19 +161,19 @@ func TestReplacementsWithPortsNeedOneTransaction(t *testing.T) {
 			}
 		}
 		request("registration", func() error {
-			_, err := s.Register(t.Context(), serviceJob(combineEdits(port, withRollingUpdate(nil))), scheduler.RegisterOptions{})
+			_, err := s.RegisterAndEvaluateJob(t.Context(), serviceJob(combineEdits(port, withRollingUpdate(nil))), scheduler.RegisterOptions{})
 			return err
 		})
 		request("rolling update", func() error {
-			_, err := s.Register(t.Context(), serviceJob(combineEdits(port, withRollingUpdate(nil), withEnv("1"))), scheduler.RegisterOptions{})
+			_, err := s.RegisterAndEvaluateJob(t.Context(), serviceJob(combineEdits(port, withRollingUpdate(nil), withEnv("1"))), scheduler.RegisterOptions{})
 			return err
 		})
 		request("stop", func() error {
-			_, err := s.StopAlloc(t.Context(), b.store.Snapshot().AllocationsByJob(nil, webJobKey.Namespace, webJobKey.ID)[5].ID, scheduler.StopOptions{})
+			_, err := s.StopAndReplaceAlloc(t.Context(), b.store.Snapshot().AllocationsByJob(nil, webJobKey.Namespace, webJobKey.ID)[5].ID, scheduler.StopOptions{})
 			return err
 		})
 		request("scaling", func() error {
-			_, err := s.Scale(t.Context(), webJobKey, scheduler.ScaleRequest{Group: "g", Count: new(int64(5))})
+			_, err := s.ScaleGroup(t.Context(), webJobKey, scheduler.ScaleRequest{Group: "g", Count: new(int64(5))})
 			return err
 		})
 		live := 0
@@ -190,9 +190,9 @@ func TestReplacementsWithPortsNeedOneTransaction(t *testing.T) {
 
 // TestARefusedChangeIsNotRepeated checks that a change that the store rejects is not attempted again.
 func TestARefusedChangeIsNotRepeated(t *testing.T) {
-	memory := &transactionRecorder{FaultyStore: schedtest.NewStore(t, schedtest.NewAPINode(1000))}
-	s := scheduler.New(scheduler.Config{NodeID: "node", Store: memory, Env: newTestEnv(), Logger: hclog.NewNullLogger()})
-	_, err := s.Evaluate(t.Context(), webJobKey, false)
+	memory := &transactionRecorder{FaultyStore: schedtest.NewFaultyStoreWithNode(t, schedtest.NewReadyNodeWithMockDriver(1000))}
+	s := scheduler.New(scheduler.Config{NodeID: "node", Store: memory, HostEnv: newTestEnv(), Logger: hclog.NewNullLogger()})
+	_, err := s.EvaluateJob(t.Context(), webJobKey, false)
 	var requestErr *scheduler.RequestError
 	if !errors.As(err, &requestErr) || memory.attempts.Load() != 1 {
 		t.Errorf("%v after %d attempts", err, memory.attempts.Load())

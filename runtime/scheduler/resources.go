@@ -18,7 +18,7 @@ func (p *allocPlacer) assignResources(g *api.TaskGroup) (*api.AllocatedResources
 		Shared: api.AllocatedSharedResources{DiskMB: int64(*g.EphemeralDisk.SizeMB)},
 	}
 	if len(g.Networks) > 0 {
-		n, err := p.assignNetwork(g.Networks[0])
+		n, err := p.assignPortsOfNetwork(g.Networks[0])
 		if err != nil {
 			return nil, err
 		}
@@ -33,17 +33,17 @@ func (p *allocPlacer) assignResources(g *api.TaskGroup) (*api.AllocatedResources
 	}
 	for _, t := range g.Tasks {
 		task := &api.AllocatedTaskResources{
-			Cpu:    api.AllocatedCpuResources{CpuShares: int64(taskCPU(t, p.nodeUsage.coreMHz))},
+			Cpu:    api.AllocatedCpuResources{CpuShares: int64(taskCPUMHz(t, p.nodeUsage.coreMHz))},
 			Memory: api.AllocatedMemoryResources{MemoryMB: int64(*t.Resources.MemoryMB)},
 		}
 		if p.memoryOversubscription {
 			task.Memory.MemoryMaxMB = int64(pointer.Value(t.Resources.MemoryMaxMB))
 		}
 		for _, n := range t.Resources.Networks {
-			if err := checkTaskNetwork(n); err != nil {
+			if err := checkTaskNetworkHasNoHostNetwork(n); err != nil {
 				return nil, fmt.Errorf("task %q: %w", t.Name, err)
 			}
-			n, err := p.assignNetwork(n)
+			n, err := p.assignPortsOfNetwork(n)
 			if err != nil {
 				return nil, fmt.Errorf("task %q: %w", t.Name, err)
 			}
@@ -60,9 +60,9 @@ func (p *allocPlacer) assignResources(g *api.TaskGroup) (*api.AllocatedResources
 	return granted, nil
 }
 
-// checkTaskNetwork returns an error if a port of a task's network names a host network: all ports of a task's network have
-// the same address.
-func checkTaskNetwork(n *api.NetworkResource) error {
+// checkTaskNetworkHasNoHostNetwork returns an error if a port of a task's network names a host network: all ports of a
+// task's network have the same address.
+func checkTaskNetworkHasNoHostNetwork(n *api.NetworkResource) error {
 	for _, port := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {
 		if !model.IsOnDefaultHostNetwork(port) {
 			return fmt.Errorf("port %q: host_network = %q works in the network block of the group only: write the port there", port.Label, port.HostNetwork)
@@ -73,20 +73,20 @@ func checkTaskNetwork(n *api.NetworkResource) error {
 
 // legacyResources converts resources to Nomad's older form, which clients still read: the resources of the allocation, and
 // those of each task by name.
-func legacyResources(granted *api.AllocatedResources) (*api.Resources, map[string]*api.Resources) {
+func legacyResources(granted *api.AllocatedResources) (total *api.Resources, byTask map[string]*api.Resources) {
 	var cpu, totalMemoryMB int
-	tasks := make(map[string]*api.Resources, len(granted.Tasks))
+	byTask = make(map[string]*api.Resources, len(granted.Tasks))
 	for name, t := range granted.Tasks {
 		cpu += int(t.Cpu.CpuShares)
 		totalMemoryMB += int(t.Memory.MemoryMB)
-		tasks[name] = &api.Resources{
+		byTask[name] = &api.Resources{
 			CPU:      new(int(t.Cpu.CpuShares)),
 			MemoryMB: new(int(t.Memory.MemoryMB)),
 			DiskMB:   new(0),
 			Networks: t.Networks,
 		}
 		if t.Memory.MemoryMaxMB != 0 {
-			tasks[name].MemoryMaxMB = new(int(t.Memory.MemoryMaxMB))
+			byTask[name].MemoryMaxMB = new(int(t.Memory.MemoryMaxMB))
 		}
 	}
 	return &api.Resources{
@@ -94,5 +94,5 @@ func legacyResources(granted *api.AllocatedResources) (*api.Resources, map[strin
 		MemoryMB: &totalMemoryMB,
 		DiskMB:   new(int(granted.Shared.DiskMB)),
 		Networks: granted.Shared.Networks,
-	}, tasks
+	}, byTask
 }

@@ -11,22 +11,22 @@ import (
 
 // ScaleRequest is the request to set the count of a group, or only to add a scaling event.
 type ScaleRequest struct {
-	Group   string
-	Count   *int64 // nil if only a scaling event is added
-	Message string
-	Error   bool
-	Meta    map[string]any
-	// JobModifyIndex makes Scale reject the request if the stored job has another index; zero disables this check.
+	Group        string
+	Count        *int64 // nil if only a scaling event is added
+	Message      string
+	IsErrorEvent bool
+	Meta         map[string]any
+	// JobModifyIndex makes ScaleGroup reject the request if the stored job has another index; zero disables this check.
 	JobModifyIndex uint64
 }
 
-// Scale changes the count of a group and adds a scaling event.
-func (s *Scheduler) Scale(ctx context.Context, key JobKey, r ScaleRequest) (out RequestOutcome, err error) {
+// ScaleGroup changes the count of a group and adds a scaling event.
+func (s *Scheduler) ScaleGroup(ctx context.Context, key JobKey, r ScaleRequest) (out RequestOutcome, err error) {
 	env := s.newPreparedEnv()
 	if g := findGroupOrNil(s.store.Snapshot().Job(nil, key.Namespace, key.ID), r.Group); g != nil && r.Count != nil && *r.Count > int64(*g.Count) {
 		env.expectPlacements(g, int(*r.Count)-*g.Count)
 	}
-	out.Index, err = s.updateWithEnv(ctx, env, func(c *txn) error {
+	out.Index, err = s.updateAndReconcileWithEnv(ctx, env, func(c *schedulerTxn) error {
 		out = RequestOutcome{}
 		job := c.tx.Job(nil, key.Namespace, key.ID)
 		if job == nil {
@@ -37,7 +37,7 @@ func (s *Scheduler) Scale(ctx context.Context, key JobKey, r ScaleRequest) (out 
 			return err
 		}
 		event := api.ScalingEvent{
-			Count: r.Count, PreviousCount: int64(*g.Count), Error: r.Error, Message: r.Message, Meta: r.Meta,
+			Count: r.Count, PreviousCount: int64(*g.Count), Error: r.IsErrorEvent, Message: r.Message, Meta: r.Meta,
 			Time: uint64(c.now.UnixNano()), CreateIndex: c.tx.Index(),
 		}
 		out.JobModifyIndex = *job.ModifyIndex
@@ -47,7 +47,7 @@ func (s *Scheduler) Scale(ctx context.Context, key JobKey, r ScaleRequest) (out 
 			if err := validateJob(scaled, c.tx.Reader); err != nil {
 				return err
 			}
-			c.evaluateJob(&out, jobVersions{c}.putNewVersion(scaled, job, c.tx.JobSubmission(nil, key.Namespace, key.ID, *job.Version)), triggerScaling, 0)
+			c.evaluateUnlessParentJob(&out, jobVersions{c}.putNewVersion(scaled, job, c.tx.JobSubmission(nil, key.Namespace, key.ID, *job.Version)), triggerScaling, 0)
 			if out.EvalID != "" {
 				event.EvalID = &out.EvalID
 			}
@@ -58,13 +58,13 @@ func (s *Scheduler) Scale(ctx context.Context, key JobKey, r ScaleRequest) (out 
 	return out, err
 }
 
-func (t *txn) checkScaleRequest(job *api.Job, g *api.TaskGroup, r ScaleRequest) error {
+func (t *schedulerTxn) checkScaleRequest(job *api.Job, g *api.TaskGroup, r ScaleRequest) error {
 	switch {
 	case g == nil:
 		return requestErrorf(RequestInvalid, "task group %q specified for scaling does not exist in job", r.Group)
 	case r.JobModifyIndex != 0 && r.JobModifyIndex != *job.JobModifyIndex:
 		return requestErrorf(RequestRefused, "job exists with conflicting job modify index: %d", *job.JobModifyIndex)
-	case r.Error && r.Count != nil:
+	case r.IsErrorEvent && r.Count != nil:
 		return requestErrorf(RequestInvalid, "scaling action should not contain count if error is true")
 	case r.Count == nil:
 		return nil

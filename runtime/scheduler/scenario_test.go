@@ -28,31 +28,31 @@ type harness struct {
 	t          *testing.T
 	store      *schedtest.FaultyStore
 	node       *schedtest.SimulatedNode
-	transcript *schedtest.Transcript
+	transcript *schedtest.StoreTranscript
 }
 
 func newTestEnv() scheduler.Env {
 	var ids atomic.Uint32
 	return scheduler.Env{
-		NewID:    func() string { return fmt.Sprintf("%08x-0000-4000-8000-000000000000", ids.Add(1)) },
-		PortFree: func(scheduler.HostPort) bool { return true },
-		RandIntN: func(int) int { return 0 },
-		Now:      time.Now,
+		NewID:      func() string { return fmt.Sprintf("%08x-0000-4000-8000-000000000000", ids.Add(1)) },
+		IsPortFree: func(scheduler.HostPort) bool { return true },
+		RandIntN:   func(int) int { return 0 },
+		Now:        time.Now,
 	}
 }
 
 // newHarness returns a harness that runs until the test ends.
-func newHarness(t *testing.T, life func(*api.Allocation) schedtest.AllocTimes) *harness {
-	b := &harness{t: t, store: schedtest.NewStore(t, schedtest.NewAPINode(1000))}
-	b.Scheduler = scheduler.New(scheduler.Config{NodeID: "node", Store: b.store, Env: newTestEnv(), Logger: hclog.NewNullLogger()})
-	b.node = &schedtest.SimulatedNode{Store: b.store, Scheduler: b.Scheduler, AllocTimes: func(a *api.Allocation) schedtest.AllocTimes {
+func newHarness(t *testing.T, life func(*api.Allocation) schedtest.SimulatedAllocBehaviour) *harness {
+	b := &harness{t: t, store: schedtest.NewFaultyStoreWithNode(t, schedtest.NewReadyNodeWithMockDriver(1000))}
+	b.Scheduler = scheduler.New(scheduler.Config{NodeID: "node", Store: b.store, HostEnv: newTestEnv(), Logger: hclog.NewNullLogger()})
+	b.node = &schedtest.SimulatedNode{Store: b.store, Scheduler: b.Scheduler, BehaviourOf: func(a *api.Allocation) schedtest.SimulatedAllocBehaviour {
 		// Allocations of a group act at different times, so that the order of
 		// events is deterministic.
 		l, index := life(a), time.Duration(a.Name[len(a.Name)-2]-'0')*10*time.Millisecond
-		l.StartDuration, l.TimeToHealth, l.StopDuration = l.StartDuration+index, l.TimeToHealth+index, l.StopDuration+index
+		l.StartDuration, l.TimeToHealthReport, l.StopDuration = l.StartDuration+index, l.TimeToHealthReport+index, l.StopDuration+index
 		return l
 	}}
-	b.transcript = schedtest.NewTranscript(b.store)
+	b.transcript = schedtest.StartStoreTranscript(b.store)
 	b.startLoops()
 	return b
 }
@@ -101,8 +101,8 @@ func serviceJob(edit func(*api.Job, *api.TaskGroup, *api.Task)) *api.Job {
 func (h *harness) register(job *api.Job) scheduler.RequestOutcome {
 	h.t.Helper()
 	model.Canonicalize(job)
-	h.transcript.AddTestLine("register")
-	out, err := h.Register(h.t.Context(), job, scheduler.RegisterOptions{})
+	h.transcript.AddTestComment("register")
+	out, err := h.RegisterAndEvaluateJob(h.t.Context(), job, scheduler.RegisterOptions{})
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -151,9 +151,9 @@ func withRollingUpdate(edit func(*api.UpdateStrategy)) func(*api.Job, *api.TaskG
 	}
 }
 
-func healthyAfterTimes(d time.Duration) func(*api.Allocation) schedtest.AllocTimes {
-	return func(*api.Allocation) schedtest.AllocTimes {
-		return schedtest.AllocTimes{TimeToHealth: d, StopDuration: time.Second, DelayAfterTerminalReport: time.Second}
+func healthyAfterTimes(d time.Duration) func(*api.Allocation) schedtest.SimulatedAllocBehaviour {
+	return func(*api.Allocation) schedtest.SimulatedAllocBehaviour {
+		return schedtest.SimulatedAllocBehaviour{TimeToHealthReport: d, StopDuration: time.Second, DelayFromTerminalToEndedReport: time.Second}
 	}
 }
 
@@ -198,7 +198,7 @@ func TestCanary(t *testing.T) {
 			t.Errorf("promotion of a canary that is not healthy: %v, want %s", err, want)
 		}
 		b.advance(time.Hour) // a deployment that waits for a manual promotion does not fail
-		b.transcript.AddTestLine("promote")
+		b.transcript.AddTestComment("promote")
 		if _, err := b.PromoteDeployment(t.Context(), d.ID, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -227,11 +227,11 @@ func TestAutoRevert(t *testing.T) {
 		g.ReschedulePolicy = &api.ReschedulePolicy{Attempts: new(0), Unlimited: new(false)}
 	}
 	synctest.Test(t, func(t *testing.T) {
-		b := newHarness(t, func(a *api.Allocation) schedtest.AllocTimes {
+		b := newHarness(t, func(a *api.Allocation) schedtest.SimulatedAllocBehaviour {
 			if a.Job.TaskGroups[0].Tasks[0].Env["V"] == "bad" {
-				return schedtest.AllocTimes{TimeToHealth: 5 * time.Second, RunDuration: 2 * time.Second, FailAtEnd: true}
+				return schedtest.SimulatedAllocBehaviour{TimeToHealthReport: 5 * time.Second, RunDuration: 2 * time.Second, FailsAfterRunDuration: true}
 			}
-			return schedtest.AllocTimes{TimeToHealth: 5 * time.Second}
+			return schedtest.SimulatedAllocBehaviour{TimeToHealthReport: 5 * time.Second}
 		})
 		b.register(serviceJob(combineEdits(revert, once)))
 		b.advance(10 * time.Second)
@@ -245,8 +245,8 @@ func TestAutoRevert(t *testing.T) {
 // RS-093)
 func TestRescheduleUntilExhausted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newHarness(t, func(*api.Allocation) schedtest.AllocTimes {
-			return schedtest.AllocTimes{RunDuration: time.Second, FailAtEnd: true, DelayAfterTerminalReport: 7 * time.Second}
+		b := newHarness(t, func(*api.Allocation) schedtest.SimulatedAllocBehaviour {
+			return schedtest.SimulatedAllocBehaviour{RunDuration: time.Second, FailsAfterRunDuration: true, DelayFromTerminalToEndedReport: 7 * time.Second}
 		})
 		b.register(serviceJob(func(j *api.Job, g *api.TaskGroup, _ *api.Task) {
 			j.Type = new(api.JobTypeBatch)
@@ -262,15 +262,15 @@ func TestRescheduleUntilExhausted(t *testing.T) {
 // when the stop of that job is requested.
 func TestBlockedThenUnblocked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newHarness(t, func(*api.Allocation) schedtest.AllocTimes {
-			return schedtest.AllocTimes{StopDuration: 3 * time.Second, DelayAfterTerminalReport: 2 * time.Second}
+		b := newHarness(t, func(*api.Allocation) schedtest.SimulatedAllocBehaviour {
+			return schedtest.SimulatedAllocBehaviour{StopDuration: 3 * time.Second, DelayFromTerminalToEndedReport: 2 * time.Second}
 		})
 		big := func(j *api.Job, g *api.TaskGroup, t *api.Task) { t.Resources.MemoryMB = new(400); g.Count = new(2) }
 		b.register(serviceJob(big))
 		b.register(serviceJob(combineEdits(big, func(j *api.Job, _ *api.TaskGroup, _ *api.Task) { j.ID = new("second") })))
 		b.advance(time.Minute)
-		b.transcript.AddTestLine("stop web")
-		if _, err := b.Deregister(t.Context(), webJobKey, scheduler.DeregisterOptions{}); err != nil {
+		b.transcript.AddTestComment("stop web")
+		if _, err := b.DeregisterJob(t.Context(), webJobKey, scheduler.DeregisterOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		b.advance(time.Minute)

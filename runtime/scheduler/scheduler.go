@@ -13,11 +13,11 @@ import (
 
 // Config configures a Scheduler.
 type Config struct {
-	Store  Store
-	NodeID string // ID of the stored node that runs the allocations
-	Env    Env
-	GC     GCConfig
-	Logger hclog.Logger
+	Store   Store
+	NodeID  string // ID of the stored node that runs the allocations
+	HostEnv Env
+	GC      GCConfig
+	Logger  hclog.Logger
 	// OnDesiredAllocsChanged is called after each transaction that may change the result of DesiredAllocs. It
 	// may be nil.
 	OnDesiredAllocsChanged func()
@@ -33,68 +33,70 @@ type Config struct {
 type Scheduler struct {
 	store                  Store
 	nodeID                 string
-	env                    Env
+	hostEnv                Env
 	gcConfig               GCConfig
 	logger                 hclog.Logger
 	onDesiredAllocsChanged func()
 
-	evalTimers            *timerQueue[string] // pending evaluations
-	deploymentTimers      *timerQueue[string] // deadlines of deployments
-	launchTimers          *timerQueue[JobKey] // launches of periodic jobs
-	drainTimer            *timerQueue[string] // the drain of the node
-	retryBlockedRequested chan struct{}       // receives a value when blocked evaluations must be retried
-	wallClock             *wallClock
-	clockCheckRequested   chan struct{} // receives a value when the clock may have been set
-	preparedIDs           idPool        // ids for the next transactions
+	evalTimers                 *timerQueue[string] // pending evaluations
+	progressDeadlineTimers     *timerQueue[string] // deadlines of deployments
+	periodicLaunchTimers       *timerQueue[JobKey] // launches of periodic jobs
+	drainTimer                 *timerQueue[string] // the drain of the node
+	retryBlockedEvalsRequested chan struct{}       // receives a value when blocked evaluations must be retried
+	wallClock                  *wallClockStepDetector
+	clockCheckRequested        chan struct{} // receives a value when the clock may have been set
+	preparedIDs                idPool        // ids for the next transactions
 
-	mu sync.Mutex
-	// cachedNodeUsage is the usage of cachedNode by the allocations whose table has the index cachedNodeUsageIndex. It is
-	// nil while a transaction uses it, and after a transaction has failed.
-	cachedNodeUsage      *NodeUsage
-	cachedNodeUsageIndex uint64
-	cachedNode           *api.Node
-	cachedPlacementNode  PlacementNode
-	blockedEvalIDs       map[string]bool // set of the IDs of blocked evaluations
+	cacheMu sync.Mutex
+	// cachedNodeUsage is the usage of cachedNode by the allocations whose table has the index cachedNodeUsageAllocsIndex.
+	// It is nil while a transaction uses it, and after a transaction has failed.
+	cachedNodeUsage            *NodeUsage
+	cachedNodeUsageAllocsIndex uint64
+	cachedNode                 *api.Node
+	cachedPlacementNode        PlacementNode
+	blockedEvalIDs             map[string]bool // set of the IDs of blocked evaluations
 }
 
 // New returns a scheduler. It does not read the store.
 func New(c Config) *Scheduler {
 	return &Scheduler{
-		store:                  c.Store,
-		nodeID:                 c.NodeID,
-		env:                    c.Env,
-		gcConfig:               c.GC.withDefaults(),
-		logger:                 c.Logger.Named("scheduler"),
-		onDesiredAllocsChanged: c.OnDesiredAllocsChanged,
-		evalTimers:             newTimerQueue[string](),
-		deploymentTimers:       newTimerQueue[string](),
-		launchTimers:           newTimerQueue[JobKey](),
-		drainTimer:             newTimerQueue[string](),
-		retryBlockedRequested:  make(chan struct{}, 1),
-		wallClock:              newWallClock(c.Env),
-		clockCheckRequested:    make(chan struct{}, 1),
-		blockedEvalIDs:         make(map[string]bool),
+		store:                      c.Store,
+		nodeID:                     c.NodeID,
+		hostEnv:                    c.HostEnv,
+		gcConfig:                   c.GC.withDefaults(),
+		logger:                     c.Logger.Named("scheduler"),
+		onDesiredAllocsChanged:     c.OnDesiredAllocsChanged,
+		evalTimers:                 newTimerQueue[string](),
+		progressDeadlineTimers:     newTimerQueue[string](),
+		periodicLaunchTimers:       newTimerQueue[JobKey](),
+		drainTimer:                 newTimerQueue[string](),
+		retryBlockedEvalsRequested: make(chan struct{}, 1),
+		wallClock:                  newWallClock(c.HostEnv),
+		clockCheckRequested:        make(chan struct{}, 1),
+		blockedEvalIDs:             make(map[string]bool),
 	}
 }
 
-// NodeChanged makes Run retry blocked evaluations. The caller calls it after it has changed the stored node. It does not
-// block.
-func (s *Scheduler) NodeChanged() { notify(s.retryBlockedRequested) }
+// RetryBlockedEvalsAfterNodeChange makes Run retry blocked evaluations. The caller calls it after it has changed the
+// stored node. It does not block.
+func (s *Scheduler) RetryBlockedEvalsAfterNodeChange() {
+	notifyWithoutBlocking(s.retryBlockedEvalsRequested)
+}
 
 // Run sets the timers from the stored objects, and then makes the changes that depend on time, until
 // ctx ends. It must be called once.
 func (s *Scheduler) Run(ctx context.Context) {
-	s.updateWithRetry(ctx, "catch up", nil, (*txn).restoreTimers)
+	s.updateWithRetry(ctx, "catch up", nil, (*schedulerTxn).restoreTimersAndReconcileJobs)
 	var loopsWG sync.WaitGroup
-	loopsWG.Go(func() { s.runEvaluations(ctx) })
+	loopsWG.Go(func() { s.runDueAndBlockedEvals(ctx) })
 	loopsWG.Go(func() {
-		runTimerLoop(ctx, s, s.deploymentTimers, "deployment", func(c *txn, id string) { deploymentUpdater{c}.checkDeploymentAtDeadline(id) })
+		runTimerLoop(ctx, s, s.progressDeadlineTimers, "deployment", func(c *schedulerTxn, id string) { deploymentUpdater{c}.reconcileDeploymentAfterDeadline(id) })
 	})
 	loopsWG.Go(func() {
-		runTimerLoop(ctx, s, s.launchTimers, "periodic launch", func(c *txn, key JobKey) { childJobLauncher{c}.launchDueJob(key) })
+		runTimerLoop(ctx, s, s.periodicLaunchTimers, "periodic launch", func(c *schedulerTxn, key JobKey) { childJobLauncher{c}.launchDuePeriodicJob(key) })
 	})
 	loopsWG.Go(func() {
-		runTimerLoop(ctx, s, s.drainTimer, "drain", func(c *txn, _ string) { nodeDrain{c}.resetExpiredDrainTimer() })
+		runTimerLoop(ctx, s, s.drainTimer, "drain", func(c *schedulerTxn, _ string) { nodeDrain{c}.resetExpiredDrainTimer() })
 	})
 	loopsWG.Go(func() { s.runGarbageCollection(ctx) })
 	loopsWG.Go(func() { s.runClockChecks(ctx) })
@@ -105,15 +107,15 @@ func (s *Scheduler) Run(ctx context.Context) {
 const storeRetryDelay = time.Second
 
 // updateWithRetry makes a change that no request has caused. It retries until the transaction succeeds or ctx ends.
-// changeName names the change in the log. expectPlacements calls the expect methods of the preparedEnv; nil means that no
+// changeName names the change in the log. prepareEnv calls the expect methods of the preparedEnv; nil means that no
 // placements are expected.
-func (s *Scheduler) updateWithRetry(ctx context.Context, changeName string, expectPlacements func(*preparedEnv), edit func(*txn)) {
+func (s *Scheduler) updateWithRetry(ctx context.Context, changeName string, prepareEnv func(*preparedEnv), edit func(*schedulerTxn)) {
 	for ctx.Err() == nil {
 		env := s.newPreparedEnv()
-		if expectPlacements != nil {
-			expectPlacements(env)
+		if prepareEnv != nil {
+			prepareEnv(env)
 		}
-		_, err := s.updateWithEnv(ctx, env, func(c *txn) error {
+		_, err := s.updateAndReconcileWithEnv(ctx, env, func(c *schedulerTxn) error {
 			edit(c)
 			return nil
 		})
@@ -128,31 +130,31 @@ func (s *Scheduler) updateWithRetry(ctx context.Context, changeName string, expe
 	}
 }
 
-// restoreTimers sets the timers of all stored objects and reconciles all jobs, after a start or a clock step. It recovers
-// jobs whose record is missing although they have allocations.
-func (t *txn) restoreTimers() {
+// restoreTimersAndReconcileJobs sets the timers of all stored objects and reconciles all jobs, after a start or a clock
+// step. It recovers jobs whose record is missing although they have allocations.
+func (t *schedulerTxn) restoreTimersAndReconcileJobs() {
 	for _, e := range t.tx.Evaluations(nil, "") {
 		t.trackPendingAndBlockedEval(e)
 	}
 	for _, job := range t.tx.Jobs(nil, store.AnyNamespace, "") {
-		t.reconcileJobLater(JobKeyOf(job))
+		t.reconcileJobAtTxnEnd(JobKeyOf(job))
 		childJobLauncher{t}.setLaunchTimer(job)
 	}
 	for _, a := range t.tx.Allocations(nil, "") {
 		if key := (JobKey{a.Namespace, a.JobID}); t.tx.Job(nil, key.Namespace, key.ID) == nil {
 			jobVersions{t}.recoverJobFromVersions(key)
-			t.reconcileJobLater(key)
+			t.reconcileJobAtTxnEnd(key)
 		}
 	}
 	nodeDrain{t}.setDrainTimer(t.tx.Node(nil, t.scheduler.nodeID))
 	t.resourcesFreed = true
 }
 
-// runEvaluations processes pending evaluations when they are due, and blocked evaluations when resources may have become
-// free, until ctx ends.
-func (s *Scheduler) runEvaluations(ctx context.Context) {
-	for s.evalTimers.waitUntilDueOrSignal(ctx, s.env.Now, s.retryBlockedRequested) {
-		s.updateWithRetry(ctx, "evaluations", (*preparedEnv).expectDueReplacements, func(c *txn) {
+// runDueAndBlockedEvals processes pending evaluations when they are due, and blocked evaluations when resources may
+// have become free, until ctx ends.
+func (s *Scheduler) runDueAndBlockedEvals(ctx context.Context) {
+	for s.evalTimers.waitUntilDueOrSignal(ctx, s.hostEnv.Now, s.retryBlockedEvalsRequested) {
+		s.updateWithRetry(ctx, "evaluations", (*preparedEnv).expectDueReplacements, func(c *schedulerTxn) {
 			for _, id := range s.evalTimers.dueKeys(c.now) {
 				c.processDueEval(id)
 			}
@@ -162,9 +164,9 @@ func (s *Scheduler) runEvaluations(ctx context.Context) {
 }
 
 // runTimerLoop calls onDue for the keys of a timer queue that are due, until ctx ends.
-func runTimerLoop[K comparable](ctx context.Context, s *Scheduler, timers *timerQueue[K], changeName string, onDue func(*txn, K)) {
-	for timers.waitUntilDueOrSignal(ctx, s.env.Now, nil) {
-		s.updateWithRetry(ctx, changeName, nil, func(c *txn) {
+func runTimerLoop[K comparable](ctx context.Context, s *Scheduler, timers *timerQueue[K], changeName string, onDue func(*schedulerTxn, K)) {
+	for timers.waitUntilDueOrSignal(ctx, s.hostEnv.Now, nil) {
+		s.updateWithRetry(ctx, changeName, nil, func(c *schedulerTxn) {
 			for _, key := range timers.dueKeys(c.now) {
 				onDue(c, key)
 			}

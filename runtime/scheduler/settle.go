@@ -11,8 +11,8 @@ import (
 // limit protects against a job whose plans always cause another reconciliation: it would block all other transactions.
 const maxReconciliations = 20
 
-// reconcileJobs reconciles the jobsToReconcile, including those that are added meanwhile.
-func (t *txn) reconcileJobs() {
+// reconcileQueuedJobs reconciles the jobsToReconcile, including those that are added meanwhile.
+func (t *schedulerTxn) reconcileQueuedJobs() {
 	rounds := make(map[JobKey]int)
 	for len(t.jobsToReconcile) > 0 {
 		key := t.jobsToReconcile[0]
@@ -27,21 +27,21 @@ func (t *txn) reconcileJobs() {
 
 // reconcileJob updates the deployment of a job, replaces failed allocations, and sets the status of
 // the job. For a purged job, it deletes the records of its ended allocations.
-func (t *txn) reconcileJob(key JobKey) {
+func (t *schedulerTxn) reconcileJob(key JobKey) {
 	job := t.tx.Job(nil, key.Namespace, key.ID)
 	if job == nil {
 		t.deleteEndedAllocsOfPurgedJob(key)
 		return
 	}
-	deploymentUpdater{t}.checkDeployment(job)
+	deploymentUpdater{t}.checkAndUpdateDeployment(job)
 	if job = t.tx.Job(nil, key.Namespace, key.ID); t.hasFailedAllocWithoutFollowUp(job) {
-		t.processEvalIfChanged(t.newEval(job, triggerAllocFailed))
+		t.processEvalIfPlanHasChanges(t.newPendingEval(job, triggerAllocFailed))
 	}
 	t.updateJobStatus(key)
 }
 
 // deleteEndedAllocsOfPurgedJob deletes the ended allocations of a purged job.
-func (t *txn) deleteEndedAllocsOfPurgedJob(key JobKey) {
+func (t *schedulerTxn) deleteEndedAllocsOfPurgedJob(key JobKey) {
 	for _, a := range t.tx.AllocationsByJob(nil, key.Namespace, key.ID) {
 		if t.tx.AllocationEnded(a.ID) {
 			t.deleteAlloc(a)
@@ -49,20 +49,20 @@ func (t *txn) deleteEndedAllocsOfPurgedJob(key JobKey) {
 	}
 }
 
-func (t *txn) deleteAlloc(a *api.Allocation) {
+func (t *schedulerTxn) deleteAlloc(a *api.Allocation) {
 	t.wroteAllocs, t.desiredAllocsChanged = true, true
 	t.nodeUsage.RemoveAlloc(a)
-	t.tx.DeleteAllocation(a.ID)
+	t.tx.DeleteAllocationAndQueueRemoval(a.ID)
 }
 
 // hasFailedAllocWithoutFollowUp reports whether the job has a failed allocation without a replacement
 // and without an active follow-up evaluation.
-func (t *txn) hasFailedAllocWithoutFollowUp(job *api.Job) bool {
+func (t *schedulerTxn) hasFailedAllocWithoutFollowUp(job *api.Job) bool {
 	if terminalAllocActions[*job.Type][api.AllocClientStatusFailed] != followReschedulePolicy || *job.Stop {
 		return false
 	}
 	for _, a := range t.tx.AllocationsByJob(nil, *job.Namespace, *job.ID) {
-		if a.ClientStatus != api.AllocClientStatusFailed || !isUnreplaced(a) {
+		if a.ClientStatus != api.AllocClientStatusFailed || !isDesiredRunAndUnreplaced(a) {
 			continue
 		}
 		if e := t.tx.Evaluation(nil, a.FollowupEvalID); a.FollowupEvalID == "" || e == nil || !model.IsEvalPendingOrBlocked(e) {
@@ -73,7 +73,7 @@ func (t *txn) hasFailedAllocWithoutFollowUp(job *api.Job) bool {
 }
 
 // updateJobStatus computes the status of a job from its allocations, evaluations and deployments, and stores it.
-func (t *txn) updateJobStatus(key JobKey) {
+func (t *schedulerTxn) updateJobStatus(key JobKey) {
 	job := t.tx.Job(nil, key.Namespace, key.ID)
 	evals := t.tx.EvaluationsByJob(nil, key.Namespace, key.ID)
 	status := model.JobStatus(job, t.tx.AllocationsByJob(nil, key.Namespace, key.ID), evals, t.tx.DeploymentsByJob(nil, key.Namespace, key.ID))
@@ -85,5 +85,5 @@ func (t *txn) updateJobStatus(key JobKey) {
 	}
 	copied := *job
 	copied.Status = &status
-	t.tx.PutJob(&copied)
+	t.tx.PutJobAndVersion(&copied)
 }

@@ -76,7 +76,7 @@ func simulate(t *testing.T, seed uint64, out *os.File) (err error) {
 		s := &simulation{
 			rand:              rand.New(rand.NewPCG(seed, 0)),
 			faultRand:         rand.New(rand.NewPCG(seed, 1)),
-			store:             schedtest.NewStore(t, nodeWithWidgets()),
+			store:             schedtest.NewFaultyStoreWithNode(t, nodeWithWidgets()),
 			startedAllocs:     make(map[string]*api.Allocation),
 			terminalStatuses:  make(map[string]string),
 			placedCanaries:    make(map[string]bool),
@@ -86,12 +86,12 @@ func simulate(t *testing.T, seed uint64, out *os.File) (err error) {
 			cronChildren:      make(map[uint64]bool),
 			mayExceedDeadline: make(map[string]bool),
 		}
-		s.env.Now, s.env.Uptime = s.clock.Now, s.clock.Uptime
-		s.scheduler = scheduler.New(scheduler.Config{NodeID: "node", Store: s.store, Env: s.env, Logger: hclog.NewNullLogger()})
-		s.node = &schedtest.SimulatedNode{Store: s.store, Scheduler: s.scheduler, AllocTimes: envAllocTimes, Now: s.clock.Now, OnAllocStarted: s.checkStart, OnAllocEnded: s.recordEnd}
-		var transcript *schedtest.Transcript
+		s.env.Now, s.env.MonotonicUptime = s.clock.Now, s.clock.Uptime
+		s.scheduler = scheduler.New(scheduler.Config{NodeID: "node", Store: s.store, HostEnv: s.env, Logger: hclog.NewNullLogger()})
+		s.node = &schedtest.SimulatedNode{Store: s.store, Scheduler: s.scheduler, BehaviourOf: envAllocTimes, Now: s.clock.Now, BeforeAllocStarts: s.checkStart, BeforeAllocEndedReport: s.recordEnd}
+		var transcript *schedtest.StoreTranscript
 		if out != nil {
-			transcript = schedtest.NewTranscript(s.store)
+			transcript = schedtest.StartStoreTranscript(s.store)
 		}
 		note := s.store.OnCommit
 		s.store.OnCommit = func(state *store.Snapshot) {
@@ -110,7 +110,7 @@ func simulate(t *testing.T, seed uint64, out *os.File) (err error) {
 		schedulerWG.Go(func() { s.scheduler.Run(generation) })
 		cron := cronJob()
 		model.Canonicalize(cron)
-		if _, err := s.scheduler.Register(ctx, cron, scheduler.RegisterOptions{}); err != nil {
+		if _, err := s.scheduler.RegisterAndEvaluateJob(ctx, cron, scheduler.RegisterOptions{}); err != nil {
 			t.Error(err)
 		}
 		s.mu.Lock()
@@ -131,7 +131,7 @@ func simulate(t *testing.T, seed uint64, out *os.File) (err error) {
 					s.mayExceedDeadline[id] = true // the deadline of a deployment may pass if the clock is set between the two schedulers
 				}
 				s.mu.Unlock()
-				s.scheduler = scheduler.New(scheduler.Config{NodeID: "node", Store: s.store, Env: s.env, Logger: hclog.NewNullLogger()})
+				s.scheduler = scheduler.New(scheduler.Config{NodeID: "node", Store: s.store, HostEnv: s.env, Logger: hclog.NewNullLogger()})
 				s.node.SetScheduler(s.scheduler)
 				generation, end = context.WithCancel(ctx)
 				schedulerWG.Go(func() { s.scheduler.Run(generation) })
@@ -143,7 +143,7 @@ func simulate(t *testing.T, seed uint64, out *os.File) (err error) {
 		rest := time.Now()
 		time.Sleep(3 * time.Hour)
 		s.checkLaunchesSince(rest)
-		if _, err := s.scheduler.Deregister(ctx, scheduler.JobKey{Namespace: "default", ID: "cron"}, scheduler.DeregisterOptions{}); err != nil {
+		if _, err := s.scheduler.DeregisterJob(ctx, scheduler.JobKey{Namespace: "default", ID: "cron"}, scheduler.DeregisterOptions{}); err != nil {
 			t.Error(err)
 		}
 		time.Sleep(time.Minute)
@@ -163,7 +163,7 @@ func simulate(t *testing.T, seed uint64, out *os.File) (err error) {
 }
 
 // envAllocTimes returns the times of an allocation that the job's environment variables encode.
-func envAllocTimes(a *api.Allocation) schedtest.AllocTimes {
+func envAllocTimes(a *api.Allocation) schedtest.SimulatedAllocBehaviour {
 	env := a.Job.TaskGroups[0].Tasks[0].Env
 	seconds := func(name string) time.Duration {
 		n, _ := strconv.Atoi(env[name])
@@ -173,9 +173,9 @@ func envAllocTimes(a *api.Allocation) schedtest.AllocTimes {
 	h := fnv.New32a()
 	h.Write([]byte(a.ID))
 	jitter := time.Duration(h.Sum32()%1e6) * time.Microsecond
-	return schedtest.AllocTimes{
-		StartDuration: seconds("start") + jitter, TimeToHealth: seconds("healthy") + jitter/3, IsUnhealthy: env["sick"] == "1",
-		RunDuration: seconds("run"), FailAtEnd: env["fail"] == "1", StopDuration: seconds("stop") + jitter, DelayAfterTerminalReport: seconds("linger") + jitter/7,
+	return schedtest.SimulatedAllocBehaviour{
+		StartDuration: seconds("start") + jitter, TimeToHealthReport: seconds("healthy") + jitter/3, ReportsUnhealthy: env["sick"] == "1",
+		RunDuration: seconds("run"), FailsAfterRunDuration: env["fail"] == "1", StopDuration: seconds("stop") + jitter, DelayFromTerminalToEndedReport: seconds("linger") + jitter/7,
 	}
 }
 
@@ -254,11 +254,11 @@ func (s *simulation) recordEnd(a *api.Allocation) {
 }
 
 // requestAtRandom makes one random request or clock step.
-func (s *simulation) requestAtRandom(ctx context.Context, transcript *schedtest.Transcript) {
+func (s *simulation) requestAtRandom(ctx context.Context, transcript *schedtest.StoreTranscript) {
 	if s.rand.IntN(8) == 0 {
 		s.stepClock(transcript)
 		if s.rand.IntN(3) > 0 {
-			s.scheduler.ClockStepped()
+			s.scheduler.RequestClockCheck()
 		}
 		return
 	}
@@ -272,33 +272,33 @@ func (s *simulation) requestAtRandom(ctx context.Context, transcript *schedtest.
 		job := s.job(id)
 		model.Canonicalize(job)
 		if err = model.Validate(job); err == nil {
-			_, err = s.scheduler.Register(ctx, job, scheduler.RegisterOptions{})
+			_, err = s.scheduler.RegisterAndEvaluateJob(ctx, job, scheduler.RegisterOptions{})
 		}
 	case n < 10:
 		requestText = "stop"
-		_, err = s.scheduler.Deregister(ctx, key, scheduler.DeregisterOptions{Purge: s.rand.IntN(2) == 0})
+		_, err = s.scheduler.DeregisterJob(ctx, key, scheduler.DeregisterOptions{Purge: s.rand.IntN(2) == 0})
 	case n < 11:
 		requestText = "change devices"
 		err = s.changeDevices(ctx)
 	case n < 12:
 		requestText = "evaluate"
-		_, err = s.scheduler.Evaluate(ctx, key, s.rand.IntN(2) == 0)
+		_, err = s.scheduler.EvaluateJob(ctx, key, s.rand.IntN(2) == 0)
 	case n < 13:
 		requestText = "scale"
-		_, err = s.scheduler.Scale(ctx, key, scheduler.ScaleRequest{Group: "g", Count: new(int64(s.rand.IntN(5)))})
+		_, err = s.scheduler.ScaleGroup(ctx, key, scheduler.ScaleRequest{Group: "g", Count: new(int64(s.rand.IntN(5)))})
 	case n < 14:
 		requestText = "revert"
-		_, err = s.scheduler.Revert(ctx, key, uint64(s.rand.IntN(4)), nil)
+		_, err = s.scheduler.RevertToVersion(ctx, key, uint64(s.rand.IntN(4)), nil)
 	case n < 15:
 		requestText = "collect"
-		_, err = s.scheduler.CollectGarbage(ctx)
+		_, err = s.scheduler.DeleteUnneededRecordsOfAnyAge(ctx)
 	case n < 17:
 		requestText, err = s.stopRandomAlloc(ctx)
 	default:
 		requestText, err = s.changeDeploymentAtRandom(ctx, key)
 	}
 	if transcript != nil {
-		transcript.AddTestLine("%s %s: %v", requestText, id, err)
+		transcript.AddTestComment("%s %s: %v", requestText, id, err)
 	}
 	var requestErr *scheduler.RequestError
 	if err != nil && !errors.As(err, &requestErr) && !errors.Is(err, schedtest.ErrFault) {
@@ -307,14 +307,14 @@ func (s *simulation) requestAtRandom(ctx context.Context, transcript *schedtest.
 }
 
 // stepClock sets the clock forward or back, or suspends the machine.
-func (s *simulation) stepClock(transcript *schedtest.Transcript) {
+func (s *simulation) stepClock(transcript *schedtest.StoreTranscript) {
 	by := []time.Duration{2 * time.Second, 45 * time.Second, 10 * time.Minute, 3 * time.Hour, 365 * 24 * time.Hour}[s.rand.IntN(5)]
 	if s.rand.IntN(2) == 0 {
 		by = -by
 	}
 	s.clock.Step(by)
 	if transcript != nil {
-		transcript.AddTestLine("the clock is set by %s", by)
+		transcript.AddTestComment("the clock is set by %s", by)
 	}
 }
 
@@ -354,7 +354,7 @@ func (s *simulation) stopRandomAlloc(ctx context.Context) (string, error) {
 	if len(allocs) == 0 {
 		return "stop nothing", nil
 	}
-	_, err := s.scheduler.StopAlloc(ctx, allocs[s.rand.IntN(len(allocs))].ID, scheduler.StopOptions{Reschedule: s.rand.IntN(2) == 0})
+	_, err := s.scheduler.StopAndReplaceAlloc(ctx, allocs[s.rand.IntN(len(allocs))].ID, scheduler.StopOptions{Reschedule: s.rand.IntN(2) == 0})
 	return "stop alloc", err
 }
 
@@ -372,13 +372,13 @@ func (s *simulation) changeDeploymentAtRandom(ctx context.Context, key scheduler
 		_, err = s.scheduler.FailDeployment(ctx, d.ID)
 		return "fail deployment", err
 	default:
-		_, err = s.scheduler.PauseDeployment(ctx, d.ID, d.Status != api.DeploymentStatusPaused)
+		_, err = s.scheduler.PauseOrResumeDeployment(ctx, d.ID, d.Status != api.DeploymentStatusPaused)
 		return "pause", err
 	}
 }
 
 // job returns a random job. All jobs with one id have the same type, because
-// Register rejects a change of the type.
+// RegisterAndEvaluateJob rejects a change of the type.
 func (s *simulation) job(id string) *api.Job {
 	r := s.rand
 	kind := map[string]string{"job0": api.JobTypeService, "job1": api.JobTypeService, "job2": api.JobTypeBatch}[id]
@@ -440,7 +440,7 @@ func (s *simulation) job(id string) *api.Job {
 
 // nodeWithWidgets returns a node with devices.
 func nodeWithWidgets() *api.Node {
-	node := schedtest.NewAPINode(1000)
+	node := schedtest.NewReadyNodeWithMockDriver(1000)
 	group := func(name string, ids ...string) *api.NodeDeviceResource {
 		g := &api.NodeDeviceResource{Vendor: "acme", Type: "widget", Name: name}
 		for _, id := range ids {
@@ -462,11 +462,11 @@ func (s *simulation) changeDevices(ctx context.Context) error {
 				d.Healthy = s.rand.IntN(3) > 0
 			}
 		}
-		tx.PutNode(&node)
+		tx.PutNodeWithStorageEvents(&node)
 		return nil
 	})
 	if err == nil {
-		s.scheduler.NodeChanged()
+		s.scheduler.RetryBlockedEvalsAfterNodeChange()
 	}
 	return err
 }
@@ -613,7 +613,7 @@ func (s *simulation) checkEvaluationPlacesNothing(ctx context.Context) {
 			continue // each evaluation of a system job replaces completed allocations
 		}
 		key := scheduler.JobKeyOf(job)
-		if _, err := s.scheduler.Evaluate(ctx, key, false); err != nil {
+		if _, err := s.scheduler.EvaluateJob(ctx, key, false); err != nil {
 			s.addError("evaluate %s: %v", key.ID, err)
 		}
 		for _, e := range s.store.Snapshot().EvaluationsByJob(nil, key.Namespace, key.ID) {

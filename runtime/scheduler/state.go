@@ -18,8 +18,8 @@ func JobKeyOf(job *api.Job) JobKey { return JobKey{*job.Namespace, *job.ID} }
 // Store is the part of a [store.Store] that a scheduler uses.
 type Store interface {
 	Snapshot() *store.Snapshot
-	Update(ctx context.Context, fn func(*store.Txn) error) (uint64, error)
-	CheckSpaceForNewObjects() error // returns an error if the disk with the state file is almost full, see [store.Store.CheckSpaceForNewObjects]
+	Update(ctx context.Context, fn func(*store.Txn) error) (index uint64, err error)
+	CheckDiskSpaceForNewObjects() error // returns an error if the disk with the state file is almost full, see [store.Store.CheckDiskSpaceForNewObjects]
 }
 
 // namespaceNames returns the names of the stored namespaces. The default namespace may be
@@ -31,10 +31,10 @@ func namespaceNames(state store.Reader) (names []string) {
 	return names
 }
 
-// lastLaunchTime returns the time of the latest launch of a periodic job, or zero.
-func lastLaunchTime(state store.Reader, key JobKey) time.Time {
+// lastPeriodicLaunchTime returns the time of the latest launch of a periodic job, or zero.
+func lastPeriodicLaunchTime(state store.Reader, key JobKey) time.Time {
 	if launch := state.PeriodicLaunch(nil, key.Namespace, key.ID); launch != nil {
-		return launch.Launch
+		return launch.LaunchTime
 	}
 	return zeroTime
 }

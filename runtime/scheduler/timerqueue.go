@@ -12,47 +12,48 @@ import (
 type timerQueue[K comparable] struct {
 	timesChanged chan struct{} // receives a value when a due time was set
 
-	mu       sync.Mutex
-	dueTimes map[K]time.Time
+	dueTimesMu   sync.Mutex
+	dueTimeByKey map[K]time.Time
 }
 
 func newTimerQueue[K comparable]() *timerQueue[K] {
-	return &timerQueue[K]{timesChanged: make(chan struct{}, 1), dueTimes: make(map[K]time.Time)}
+	return &timerQueue[K]{timesChanged: make(chan struct{}, 1), dueTimeByKey: make(map[K]time.Time)}
 }
 
-// setDueTime sets or replaces the due time of a key. The zero time removes the key.
-func (t *timerQueue[K]) setDueTime(key K, at time.Time) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+// setOrClearDueTime sets or replaces the due time of a key. The zero time removes the key.
+func (t *timerQueue[K]) setOrClearDueTime(key K, at time.Time) {
+	t.dueTimesMu.Lock()
+	defer t.dueTimesMu.Unlock()
 	if at.IsZero() {
-		delete(t.dueTimes, key)
+		delete(t.dueTimeByKey, key)
 		return
 	}
-	if !t.dueTimes[key].Equal(at) {
-		t.dueTimes[key] = at
-		notify(t.timesChanged)
+	if !t.dueTimeByKey[key].Equal(at) {
+		t.dueTimeByKey[key] = at
+		notifyWithoutBlocking(t.timesChanged)
 	}
 }
 
-// dueKeys returns the keys whose due time has been reached, sorted by due time. It does not remove them: setDueTime does.
+// dueKeys returns the keys whose due time has been reached, sorted by due time. It does not remove them:
+// setOrClearDueTime does.
 func (t *timerQueue[K]) dueKeys(now time.Time) []K {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	t.dueTimesMu.Lock()
+	defer t.dueTimesMu.Unlock()
 	var due []K
-	for key, at := range t.dueTimes {
+	for key, at := range t.dueTimeByKey {
 		if !at.After(now) {
 			due = append(due, key)
 		}
 	}
-	sort.Slice(due, func(i, j int) bool { return t.dueTimes[due[i]].Before(t.dueTimes[due[j]]) })
+	sort.Slice(due, func(i, j int) bool { return t.dueTimeByKey[due[i]].Before(t.dueTimeByKey[due[j]]) })
 	return due
 }
 
 // earliestDueTime returns the earliest due time of all keys, or the zero time if there are no keys.
 func (t *timerQueue[K]) earliestDueTime() (first time.Time) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, at := range t.dueTimes {
+	t.dueTimesMu.Lock()
+	defer t.dueTimesMu.Unlock()
+	for _, at := range t.dueTimeByKey {
 		if first.IsZero() || at.Before(first) {
 			first = at
 		}
@@ -65,7 +66,7 @@ const maxTimerWait = time.Minute
 
 // waitUntilDueOrSignal blocks until a key is due or the channel signal receives a value. It returns false if ctx ends
 // before.
-func (t *timerQueue[K]) waitUntilDueOrSignal(ctx context.Context, now func() time.Time, signal <-chan struct{}) bool {
+func (t *timerQueue[K]) waitUntilDueOrSignal(ctx context.Context, now func() time.Time, signal <-chan struct{}) (isDueOrSignaled bool) {
 	for ctx.Err() == nil {
 		delay := maxTimerWait
 		if at := t.earliestDueTime(); !at.IsZero() {
@@ -84,9 +85,9 @@ func (t *timerQueue[K]) waitUntilDueOrSignal(ctx context.Context, now func() tim
 	return false
 }
 
-// notify sends a value on a channel that has a buffer of one. It does not block: if the buffer is full,
+// notifyWithoutBlocking sends a value on a channel that has a buffer of one. It does not block: if the buffer is full,
 // it does nothing.
-func notify(c chan struct{}) {
+func notifyWithoutBlocking(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:

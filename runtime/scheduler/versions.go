@@ -15,12 +15,12 @@ import (
 // versions and the newest stable version are kept too.
 const maxJobVersions = 6
 
-// jobVersions is a txn that stores, marks and deletes jobs and their versions.
-type jobVersions struct{ *txn }
+// jobVersions is a schedulerTxn that stores, marks and deletes jobs and their versions.
+type jobVersions struct{ *schedulerTxn }
 
-// registerJob stores the job as the version after old, the stored job or nil, and returns the stored version. If
-// the spec is the same as that of old, it returns old.
-func (j jobVersions) registerJob(job, old *api.Job, submission *api.JobSubmission) *api.Job {
+// registerVersionIfChanged stores the job as the version after old, the stored job or nil, and returns the stored
+// version. If the spec is the same as that of old, it returns old.
+func (j jobVersions) registerVersionIfChanged(job, old *api.Job, submission *api.JobSubmission) *api.Job {
 	if old != nil && model.SameSpec(old, job) {
 		// A submission with another source text is stored even if the job is the same.
 		if key := JobKeyOf(old); submission != nil && !reflect.DeepEqual(submission, j.tx.JobSubmission(nil, key.Namespace, key.ID, *old.Version)) {
@@ -50,7 +50,7 @@ func (j jobVersions) putNewVersion(job, old *api.Job, submission *api.JobSubmiss
 	} else {
 		j.setEventOperation(opJobRegistered)
 	}
-	j.tx.PutJob(&next)
+	j.tx.PutJobAndVersion(&next)
 	key := JobKeyOf(&next)
 	if submission != nil {
 		j.tx.PutJobSubmission(key.Namespace, key.ID, version, submission)
@@ -60,7 +60,7 @@ func (j jobVersions) putNewVersion(job, old *api.Job, submission *api.JobSubmiss
 	}
 	childJobLauncher(j).setLaunchTimer(&next)
 	j.deleteSurplusVersions(key)
-	j.reconcileJobLater(key)
+	j.reconcileJobAtTxnEnd(key)
 	return &next
 }
 
@@ -78,7 +78,7 @@ func (j jobVersions) recoverJobFromVersions(key JobKey) {
 	if versions := j.tx.JobVersions(nil, key.Namespace, key.ID); len(versions) > 0 {
 		j.scheduler.logger.Warn("job recovered from its versions", "job_id", key.ID, "version", *versions[0].Version)
 		copied := *versions[0]
-		j.tx.PutJob(&copied)
+		j.tx.PutJobAndVersion(&copied)
 		childJobLauncher(j).setLaunchTimer(&copied)
 	}
 }
@@ -88,7 +88,7 @@ func (j jobVersions) recoverJobFromVersions(key JobKey) {
 func (j jobVersions) deleteJob(key JobKey) {
 	j.tx.DeleteJob(key.Namespace, key.ID)
 	j.desiredAllocsChanged = true
-	j.tx.OnCommit(func() { j.scheduler.launchTimers.setDueTime(key, zeroTime) })
+	j.tx.OnCommit(func() { j.scheduler.periodicLaunchTimers.setOrClearDueTime(key, zeroTime) })
 }
 
 // deleteSurplusVersions deletes the versions of a job that are older than the newest maxJobVersions, unless they are tagged
@@ -104,17 +104,17 @@ func (j jobVersions) deleteSurplusVersions(key JobKey) {
 	}
 }
 
-// Revert stores an older version of a job as the newest one. If prior is not nil, it must be the number of the current
-// version.
-func (s *Scheduler) Revert(ctx context.Context, key JobKey, version uint64, prior *uint64) (out RequestOutcome, err error) {
-	out.Index, err = s.update(ctx, func(c *txn) error {
+// RevertToVersion stores an older version of a job as the newest one. If enforcePriorVersion is not nil, it must be the
+// number of the current version.
+func (s *Scheduler) RevertToVersion(ctx context.Context, key JobKey, version uint64, enforcePriorVersion *uint64) (out RequestOutcome, err error) {
+	out.Index, err = s.updateAndReconcile(ctx, func(c *schedulerTxn) error {
 		out = RequestOutcome{}
 		current := c.tx.Job(nil, key.Namespace, key.ID)
 		switch {
 		case current == nil:
 			return requestErrorf(RequestNotFound, "job %q not found", key.ID)
-		case prior != nil && *prior != *current.Version:
-			return requestErrorf(RequestRefused, "Current job has version %d; enforcing version %d", *current.Version, *prior)
+		case enforcePriorVersion != nil && *enforcePriorVersion != *current.Version:
+			return requestErrorf(RequestRefused, "Current job has version %d; enforcing version %d", *current.Version, *enforcePriorVersion)
 		case *current.Version == version:
 			return requestErrorf(RequestRefused, "can't revert to current version")
 		}
@@ -127,25 +127,25 @@ func (s *Scheduler) Revert(ctx context.Context, key JobKey, version uint64, prio
 		if !model.SameSpec(&again, current) {
 			job = jobVersions{c}.putOldVersionAsNewest(old, current)
 		}
-		c.evaluateJob(&out, job, triggerRegister, 0)
+		c.evaluateUnlessParentJob(&out, job, triggerRegister, 0)
 		return nil
 	})
 	return out, err
 }
 
-// SetStable marks a version of a job as stable or not.
-func (s *Scheduler) SetStable(ctx context.Context, key JobKey, version uint64, stable bool) (index uint64, err error) {
-	return s.update(ctx, func(c *txn) error {
-		if !(jobVersions{c}).markStable(key, version, stable) {
+// SetVersionStable marks a version of a job as stable or not.
+func (s *Scheduler) SetVersionStable(ctx context.Context, key JobKey, version uint64, stable bool) (index uint64, err error) {
+	return s.updateAndReconcile(ctx, func(c *schedulerTxn) error {
+		if !(jobVersions{c}).setStableIfVersionExists(key, version, stable) {
 			return requestErrorf(RequestNotFound, "job %q in namespace %q at version %d not found", key.ID, key.Namespace, version)
 		}
 		return nil
 	})
 }
 
-// markStable sets the stable flag of a version of a job. It reports whether the
+// setStableIfVersionExists sets the stable flag of a version of a job. It reports whether the
 // version exists.
-func (j jobVersions) markStable(key JobKey, version uint64, stable bool) bool {
+func (j jobVersions) setStableIfVersionExists(key JobKey, version uint64, stable bool) bool {
 	job := j.tx.JobVersion(nil, key.Namespace, key.ID, version)
 	if job != nil && pointer.Value(job.Stable) != stable {
 		copied := *job
@@ -167,11 +167,11 @@ func (j jobVersions) previousStableVersion(job *api.Job) *api.Job {
 
 // TagVersion sets the tag of a version of a job. Tagged versions are never deleted as surplus. A nil version means
 // the current version.
-func (s *Scheduler) TagVersion(ctx context.Context, key JobKey, version *uint64, tag api.JobVersionTag) (api.JobVersionTag, uint64, error) {
+func (s *Scheduler) TagVersion(ctx context.Context, key JobKey, version *uint64, tag api.JobVersionTag) (stored api.JobVersionTag, index uint64, err error) {
 	if len(tag.Description) > maxTagDescription {
 		return tag, 0, requestErrorf(RequestInvalid, "version tag description must be under %d characters, currently %d", maxTagDescription, len(tag.Description))
 	}
-	index, err := s.update(ctx, func(c *txn) error {
+	index, err = s.updateAndReconcile(ctx, func(c *schedulerTxn) error {
 		job := c.tx.Job(nil, key.Namespace, key.ID)
 		if job == nil {
 			return requestErrorf(RequestNotFound, "job %q not found", key.ID)
@@ -195,11 +195,11 @@ func (s *Scheduler) TagVersion(ctx context.Context, key JobKey, version *uint64,
 const maxTagDescription = 1000
 
 // UntagVersion removes a tag from a version of a job.
-func (s *Scheduler) UntagVersion(ctx context.Context, key JobKey, name string) (uint64, error) {
-	return s.update(ctx, func(c *txn) error {
-		job := jobVersions{c}.versionByTag(key, name)
+func (s *Scheduler) UntagVersion(ctx context.Context, key JobKey, tagName string) (index uint64, err error) {
+	return s.updateAndReconcile(ctx, func(c *schedulerTxn) error {
+		job := jobVersions{c}.versionByTag(key, tagName)
 		if job == nil {
-			return requestErrorf(RequestNotFound, "tag %q not found on job %q", name, key.ID)
+			return requestErrorf(RequestNotFound, "tag %q not found on job %q", tagName, key.ID)
 		}
 		jobVersions{c}.putVersionTag(job, nil)
 		jobVersions{c}.deleteSurplusVersions(key)
@@ -208,9 +208,9 @@ func (s *Scheduler) UntagVersion(ctx context.Context, key JobKey, name string) (
 }
 
 // versionByTag returns the version of a job that has the tag, or nil.
-func (j jobVersions) versionByTag(key JobKey, name string) *api.Job {
+func (j jobVersions) versionByTag(key JobKey, tagName string) *api.Job {
 	for _, v := range j.tx.JobVersions(nil, key.Namespace, key.ID) {
-		if v.VersionTag != nil && v.VersionTag.Name == name {
+		if v.VersionTag != nil && v.VersionTag.Name == tagName {
 			return v
 		}
 	}

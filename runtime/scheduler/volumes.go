@@ -15,15 +15,16 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// VolumeState has the dynamic host volumes of the node, and the claims with which groups are bound to sticky volumes.
-type VolumeState struct {
+// HostVolumeState has the dynamic host volumes of the node, and the claims with which groups are bound to sticky
+// volumes.
+type HostVolumeState struct {
 	volumesByID  map[string]*state.HostVolume
 	storedClaims []*api.TaskGroupHostVolumeClaim
 	newClaims    []*api.TaskGroupHostVolumeClaim
 }
 
-func volumeStateOf(reader store.Reader) *VolumeState {
-	v := &VolumeState{storedClaims: reader.VolumeClaims(nil)}
+func hostVolumeStateOf(reader store.Reader) *HostVolumeState {
+	v := &HostVolumeState{storedClaims: reader.VolumeClaims(nil)}
 	for _, volume := range reader.HostVolumes(nil, "") {
 		if v.volumesByID == nil {
 			v.volumesByID = make(map[string]*state.HostVolume)
@@ -34,40 +35,40 @@ func volumeStateOf(reader store.Reader) *VolumeState {
 }
 
 // findClaim returns the stored or new claim of a group for a volume name, or nil.
-func (v *VolumeState) findClaim(job *api.Job, group, name string) *api.TaskGroupHostVolumeClaim {
+func (v *HostVolumeState) findClaim(job *api.Job, group, volumeName string) *api.TaskGroupHostVolumeClaim {
 	for _, c := range slices.Concat(v.storedClaims, v.newClaims) {
-		if c.Namespace == *job.Namespace && c.JobID == *job.ID && c.TaskGroupName == group && c.VolumeName == name {
+		if c.Namespace == *job.Namespace && c.JobID == *job.ID && c.TaskGroupName == group && c.VolumeName == volumeName {
 			return c
 		}
 	}
 	return nil
 }
 
-// writableVolume is a host volume to which an allocation can write. accessMode is the mode that the allocation requests; it
-// can be empty.
-type writableVolume struct{ name, accessMode string }
+// writableVolume is a host volume to which an allocation can write. requestedAccessMode is the mode that the allocation
+// requests; it can be empty.
+type writableVolume struct{ name, requestedAccessMode string }
 
 // writableVolumesOf returns the host volumes to which an allocation of a group can write.
 func writableVolumesOf(g *api.TaskGroup, allocName string, node *model.NodeFacts) []writableVolume {
 	var uses []writableVolume
 	for _, v := range model.HostVolumeRequests(g, allocName, node) {
-		if !v.ReadOnly && v.Source != "" {
-			uses = append(uses, writableVolume{v.Source, v.AccessMode})
+		if !v.ReadOnly && v.ResolvedSource != "" {
+			uses = append(uses, writableVolume{v.ResolvedSource, v.AccessMode})
 		}
 	}
 	return uses
 }
 
-// assignVolumes checks whether the node has the host volumes that a group requests, and returns new claims for the sticky
-// requests. The check is not part of checkFeasible, which plans call for running allocations too: a running allocation has
-// its volumes mounted, and continues even if the node no longer has the volumes.
-func (p *allocPlacer) assignVolumes(g *api.TaskGroup, allocName string) (claims []*api.TaskGroupHostVolumeClaim, err error) {
+// checkAndClaimHostVolumes checks whether the node has the host volumes that a group requests, and returns new claims
+// for the sticky requests. The check is not part of checkFeasible, which plans call for running allocations too: a
+// running allocation has its volumes mounted, and continues even if the node no longer has the volumes.
+func (p *allocPlacer) checkAndClaimHostVolumes(g *api.TaskGroup, allocName string) (claims []*api.TaskGroupHostVolumeClaim, err error) {
 	var errs []error
 	for _, v := range model.HostVolumeRequests(g, allocName, &p.node.NodeFacts) {
-		claim, err := p.assignVolume(v, g)
+		claim, err := p.checkAndClaimHostVolume(v, g)
 		switch {
 		case err != nil:
-			errs = append(errs, &filteredError{admission.MissingVolumes, fmt.Errorf("volume %q: %w", v.Label, err)})
+			errs = append(errs, &nodeFilteredError{admission.MissingVolumes, fmt.Errorf("volume %q: %w", v.Label, err)})
 		case claim != nil:
 			claims = append(claims, claim)
 		}
@@ -75,27 +76,27 @@ func (p *allocPlacer) assignVolumes(g *api.TaskGroup, allocName string) (claims 
 	return claims, errors.Join(errs...)
 }
 
-// assignVolume checks one request for a host volume. It returns a new claim if the request is sticky and the group has no
-// claim for the volume.
-func (p *allocPlacer) assignVolume(v model.HostVolumeRequest, g *api.TaskGroup) (*api.TaskGroupHostVolumeClaim, error) {
+// checkAndClaimHostVolume checks one request for a host volume. It returns a new claim if the request is sticky and the
+// group has no claim for the volume.
+func (p *allocPlacer) checkAndClaimHostVolume(v model.HostVolumeRequest, g *api.TaskGroup) (*api.TaskGroupHostVolumeClaim, error) {
 	if unmet := p.node.CheckHostVolume(v); unmet != nil {
 		return nil, unmet
 	}
-	found := p.node.HostVolumes[v.Source]
+	found := p.node.HostVolumes[v.ResolvedSource]
 	var capabilities []*api.HostVolumeCapability
 	if found.ID != "" {
 		volume := p.volumes.volumesByID[found.ID]
 		if volume == nil || !volume.IsReady() {
-			return nil, fmt.Errorf("the host volume %q (%s) is not ready", v.Source, found.ID)
+			return nil, fmt.Errorf("the host volume %q (%s) is not ready", v.ResolvedSource, found.ID)
 		}
 		if volume.Volume.Namespace != *p.job.Namespace {
-			return nil, fmt.Errorf("the host volume %q belongs to the namespace %q", v.Source, volume.Volume.Namespace)
+			return nil, fmt.Errorf("the host volume %q belongs to the namespace %q", v.ResolvedSource, volume.Volume.Namespace)
 		}
 		capabilities = volume.Volume.RequestedCapabilities
 	}
 	mode, admitted := chooseAccessMode(v.VolumeRequest, capabilities)
 	if !admitted {
-		return nil, fmt.Errorf("the host volume %q does not have the access mode and attachment mode of the request: it has %s", v.Source, capabilitiesText(capabilities))
+		return nil, fmt.Errorf("the host volume %q does not have the access mode and attachment mode of the request: it has %s", v.ResolvedSource, capabilitiesText(capabilities))
 	}
 	if !v.ReadOnly {
 		if err := p.checkOtherVolumeWriters(v, mode, capabilities); err != nil {
@@ -112,13 +113,13 @@ func (p *allocPlacer) assignVolume(v model.HostVolumeRequest, g *api.TaskGroup) 
 // request or of the other allocation permits only one writer.
 func (p *allocPlacer) checkOtherVolumeWriters(v model.HostVolumeRequest, mode string, capabilities []*api.HostVolumeCapability) error {
 	for _, theirs := range append([]string{""}, model.HostAccessModes...) {
-		by, _ := p.nodeUsage.volumeWriters.findConflict(p.currentAllocNameKey, writableVolume{v.Source, theirs}, volumesOf)
+		by, _ := p.nodeUsage.volumeWriters.findConflict(p.currentAllocNameKey, writableVolume{v.ResolvedSource, theirs}, volumesOf)
 		if by == nil {
 			continue
 		}
 		other, _ := chooseAccessMode(&api.VolumeRequest{AccessMode: theirs}, capabilities)
 		if mode == model.SingleNodeSingleWriter || other == model.SingleNodeSingleWriter {
-			return fmt.Errorf("the host volume %q has a single writer, and allocation %q of job %q can write to it", v.Source, by.key.name, by.key.job)
+			return fmt.Errorf("the host volume %q has a single writer, and allocation %q of job %q can write to it", v.ResolvedSource, by.key.allocName, by.key.jobID)
 		}
 	}
 	return nil
@@ -126,14 +127,14 @@ func (p *allocPlacer) checkOtherVolumeWriters(v model.HostVolumeRequest, mode st
 
 // newClaimIfUnclaimed returns a new claim that binds a group to a volume, or nil if the group has claimed this volume
 // before. It returns an error if the group is bound to another volume.
-func (p *allocPlacer) newClaimIfUnclaimed(v model.HostVolumeRequest, g *api.TaskGroup, id string) (*api.TaskGroupHostVolumeClaim, error) {
-	switch claim := p.volumes.findClaim(p.job, *g.Name, v.Source); {
+func (p *allocPlacer) newClaimIfUnclaimed(v model.HostVolumeRequest, g *api.TaskGroup, volumeID string) (*api.TaskGroupHostVolumeClaim, error) {
+	switch claim := p.volumes.findClaim(p.job, *g.Name, v.ResolvedSource); {
 	case claim == nil:
 		return &api.TaskGroupHostVolumeClaim{
-			ID: p.env.NewID(), Namespace: *p.job.Namespace, JobID: *p.job.ID, TaskGroupName: *g.Name, VolumeID: id, VolumeName: v.Source,
+			ID: p.env.NewID(), Namespace: *p.job.Namespace, JobID: *p.job.ID, TaskGroupName: *g.Name, VolumeID: volumeID, VolumeName: v.ResolvedSource,
 		}, nil
-	case claim.VolumeID != id:
-		return nil, fmt.Errorf("the group is bound to another volume %q (%s), which this node no longer has: delete the claim %s if the group can start with the new volume", v.Source, claim.VolumeID, claim.ID)
+	case claim.VolumeID != volumeID:
+		return nil, fmt.Errorf("the group is bound to another volume %q (%s), which this node no longer has: delete the claim %s if the group can start with the new volume", v.ResolvedSource, claim.VolumeID, claim.ID)
 	}
 	return nil, nil
 }

@@ -49,7 +49,7 @@ func TestPlaceVolumes(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			job := jobWithVolume(c.count, c.request).job
-			_, err := Place(job, volumeNode(), testEnv())
+			_, err := PlaceOnEmptyNode(job, volumeNode(), testEnv())
 			got := strings.TrimPrefix(fmt.Sprint(err), `group "g": `)
 			if err == nil {
 				got = ""
@@ -68,13 +68,13 @@ func TestPlaceVolumes(t *testing.T) {
 }
 
 // dynamicVolumes adds a dynamic volume "dyn" with the access modes to a node, and returns the state.
-func dynamicVolumes(node *PlacementNode, modes ...string) *VolumeState {
+func dynamicVolumes(node *PlacementNode, modes ...string) *HostVolumeState {
 	v := &api.HostVolume{ID: "id1", Name: "dyn", Namespace: "default", State: api.HostVolumeStateReady}
 	for _, mode := range modes {
 		v.RequestedCapabilities = append(v.RequestedCapabilities, &api.HostVolumeCapability{AccessMode: api.HostVolumeAccessMode(mode), AttachmentMode: "file-system"})
 	}
 	node.HostVolumes["dyn"] = &api.HostVolumeInfo{ID: "id1", Path: "/dyn"}
-	return &VolumeState{volumesByID: map[string]*state.HostVolume{"id1": {Volume: v}}}
+	return &HostVolumeState{volumesByID: map[string]*state.HostVolume{"id1": {Volume: v}}}
 }
 
 func TestVolumeAccessModes(t *testing.T) {
@@ -103,13 +103,13 @@ func TestVolumeAccessModes(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			node := volumeNode()
-			volumes, usage, env := dynamicVolumes(&node, c.modes...), NewNodeUsage(node), testEnv()
+			volumes, usage, env := dynamicVolumes(&node, c.modes...), NewEmptyNodeUsage(node), testEnv()
 			place := func(id string, v api.VolumeRequest) (*api.Allocation, error) {
 				f := jobWithVolume(1, v)
 				f.job.ID = &id
 				p := newAllocPlacer(f.job, node, env, usage)
 				p.volumes = volumes
-				return p.placeAlloc(f.group, id+".g[0]")
+				return p.createAndReserveAlloc(f.group, id+".g[0]")
 			}
 			first, err := place("j1", c.first)
 			if err != nil {
@@ -164,9 +164,9 @@ func TestVolumeOfAnotherNamespaceOrState(t *testing.T) {
 		volumes := dynamicVolumes(&node, model.SingleNodeWriter)
 		edit(volumes.volumesByID["id1"])
 		f := jobWithVolume(1, api.VolumeRequest{Source: "dyn"})
-		p := newAllocPlacer(f.job, node, testEnv(), NewNodeUsage(node))
+		p := newAllocPlacer(f.job, node, testEnv(), NewEmptyNodeUsage(node))
 		p.volumes = volumes
-		if _, err := p.placeAlloc(f.group, "j.g[0]"); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := p.createAndReserveAlloc(f.group, "j.g[0]"); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
@@ -180,7 +180,7 @@ func TestStickyVolumes(t *testing.T) {
 	})
 	p.input.Node = volumeNode()
 	p.input.Volumes = dynamicVolumes(&p.input.Node, model.SingleNodeWriter)
-	p.input.NodeUsage = NewNodeUsage(p.input.Node)
+	p.input.NodeUsage = NewEmptyNodeUsage(p.input.Node)
 	out := Plan(p.input)
 	if len(out.PlacedAllocs) != 2 || len(out.NewVolumeClaims) != 1 {
 		t.Fatalf("%d allocations, claims %+v", len(out.PlacedAllocs), out.NewVolumeClaims)
@@ -191,16 +191,16 @@ func TestStickyVolumes(t *testing.T) {
 	}
 
 	p.input.Volumes.storedClaims, p.input.Volumes.newClaims = out.NewVolumeClaims, nil
-	p.input.NodeUsage = NewNodeUsage(p.input.Node)
+	p.input.NodeUsage = NewEmptyNodeUsage(p.input.Node)
 	if again := Plan(p.input); len(again.PlacedAllocs) != 2 || len(again.NewVolumeClaims) != 0 {
 		t.Errorf("with the claim: %d allocations, claims %+v", len(again.PlacedAllocs), again.NewVolumeClaims)
 	}
 	other := *claim
 	other.VolumeID = "id0"
 	p.input.Volumes.storedClaims = []*api.TaskGroupHostVolumeClaim{&other}
-	p.input.NodeUsage = NewNodeUsage(p.input.Node)
+	p.input.NodeUsage = NewEmptyNodeUsage(p.input.Node)
 	out = Plan(p.input)
-	if m := out.Eval.FailedTGAllocs["g"]; len(out.PlacedAllocs) != 0 || m == nil || m.ConstraintFiltered["missing compatible host volumes"] == 0 {
+	if m := out.ProcessedEval.FailedTGAllocs["g"]; len(out.PlacedAllocs) != 0 || m == nil || m.ConstraintFiltered["missing compatible host volumes"] == 0 {
 		t.Errorf("with the claim of another volume: %d allocations, %+v", len(out.PlacedAllocs), m)
 	}
 }

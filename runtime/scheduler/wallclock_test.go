@@ -8,17 +8,17 @@ import (
 // A step of the clock is adjusted once, and again if the change that adjusts it is not stored.
 func TestClockStepIsAdjustedOnce(t *testing.T) {
 	now, uptime := time.Unix(1000, 0), time.Duration(0)
-	env := Env{Now: func() time.Time { return now }, Uptime: func() time.Duration { return uptime }}
+	env := Env{Now: func() time.Time { return now }, MonotonicUptime: func() time.Duration { return uptime }}
 	w := newWallClock(env)
-	w.recordAdjustment(w.read(env)) // the first change of a scheduler
+	w.recordAdjustment(w.readAndDetectStep(env)) // the first change of a scheduler
 	now = now.Add(time.Hour)
 	for attempt := range 2 {
-		first := w.read(env)
+		first := w.readAndDetectStep(env)
 		if first.stepSinceAdjustment != time.Hour || !first.storedTimesNeedAdjustment {
 			t.Fatalf("attempt %d: step %v, needs adjustment: %v", attempt, first.stepSinceAdjustment, first.storedTimesNeedAdjustment)
 		}
 		undo := w.recordAdjustment(first)
-		if second := w.read(env); second.stepSinceAdjustment != 0 || second.storedTimesNeedAdjustment {
+		if second := w.readAndDetectStep(env); second.stepSinceAdjustment != 0 || second.storedTimesNeedAdjustment {
 			t.Fatalf("attempt %d: the next change adjusts by %v again", attempt, second.stepSinceAdjustment)
 		}
 		if attempt == 0 {

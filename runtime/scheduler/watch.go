@@ -18,20 +18,20 @@ type DeploymentChanges struct {
 	// Deployment is the new version of the deployment, or nil if it has not
 	// changed.
 	Deployment *api.Deployment
-	// Allocs are the changed allocations: failed ones that can be rescheduled now, and canaries that are promoted.
-	Allocs []*api.Allocation
+	// ChangedAllocs are the changed allocations: failed ones that can be rescheduled now, and canaries that are promoted.
+	ChangedAllocs []*api.Allocation
 	// NeedsEvaluation means that the job must be evaluated.
 	NeedsEvaluation bool
-	// NextCheck is the next progress deadline, at which the deployment must be checked again; zero if there is none.
-	NextCheck time.Time
+	// NextCheckTime is the next progress deadline, at which the deployment must be checked again; zero if there is none.
+	NextCheckTime time.Time
 }
 
-// watchedDeployment is an active deployment that CheckDeployment or PromoteCanaries checks.
+// watchedDeployment is an active deployment that ComputeDeploymentChanges or PromoteCanaries checks.
 type watchedDeployment struct {
-	deployment    *api.Deployment // copy of the stored deployment, to which the changes are made
-	job           *api.Job        // the deployed version
-	now           time.Time
-	allocsByGroup map[string][]*api.Allocation // allocations of the deployment, by group
+	deployment      *api.Deployment // copy of the stored deployment, to which the changes are made
+	deployedVersion *api.Job        // the deployed version
+	now             time.Time
+	allocsByGroup   map[string][]*api.Allocation // allocations of the deployment, by group
 }
 
 // deploymentEndConditions are the conditions that end a running deployment, each with the final status of the deployment
@@ -40,22 +40,22 @@ var deploymentEndConditions = [...]struct {
 	holds        func(*watchedDeployment) bool
 	status, text string
 }{
-	{(*watchedDeployment).hasFailed, api.DeploymentStatusFailed, model.DeploymentFailedAllocations},
+	{(*watchedDeployment).hasUnreschedulableFailedAlloc, api.DeploymentStatusFailed, model.DeploymentFailedAllocations},
 	{(*watchedDeployment).isComplete, api.DeploymentStatusSuccessful, model.DeploymentSuccessful},
 	{(*watchedDeployment).isProgressDeadlineExceeded, api.DeploymentStatusFailed, model.DeploymentFailedProgressDeadline},
 }
 
-// CheckDeployment returns the changes that an active deployment needs. job is the job version that it
-// deploys, allocs are all allocations of the job. CheckDeployment does not modify its arguments.
-func CheckDeployment(d *api.Deployment, job *api.Job, allocs []*api.Allocation, now time.Time) DeploymentChanges {
+// ComputeDeploymentChanges returns the changes that an active deployment needs. job is the job version that it
+// deploys, allocs are all allocations of the job. ComputeDeploymentChanges does not modify its arguments.
+func ComputeDeploymentChanges(d *api.Deployment, job *api.Job, allocs []*api.Allocation, now time.Time) DeploymentChanges {
 	w := newWatchedDeployment(d, job, allocs, now)
 	var v DeploymentChanges
-	progress := w.updateHealthCounts()
+	progress := w.updateHealthCountsAndDeadlines()
 	v.NeedsEvaluation = progress
 	if w.deployment.Status == api.DeploymentStatusRunning {
 		w.endOrAdvanceDeployment(&v)
 	}
-	if w.deployment.Status != d.Status || w.deployment.StatusDescription != d.StatusDescription || progress || !equalGroupProgress(d, w.deployment) {
+	if w.deployment.Status != d.Status || w.deployment.StatusDescription != d.StatusDescription || progress || !haveEqualGroupProgress(d, w.deployment) {
 		w.deployment.ModifyTime = now.UnixNano()
 		v.Deployment = w.deployment
 	}
@@ -63,7 +63,7 @@ func CheckDeployment(d *api.Deployment, job *api.Job, allocs []*api.Allocation, 
 }
 
 func newWatchedDeployment(d *api.Deployment, job *api.Job, allocs []*api.Allocation, now time.Time) *watchedDeployment {
-	w := &watchedDeployment{deployment: copyDeployment(d), job: job, now: now, allocsByGroup: make(map[string][]*api.Allocation)}
+	w := &watchedDeployment{deployment: copyDeployment(d), deployedVersion: job, now: now, allocsByGroup: make(map[string][]*api.Allocation)}
 	for _, a := range allocs {
 		if a.DeploymentID == d.ID {
 			w.allocsByGroup[a.TaskGroup] = append(w.allocsByGroup[a.TaskGroup], a)
@@ -73,35 +73,35 @@ func newWatchedDeployment(d *api.Deployment, job *api.Job, allocs []*api.Allocat
 }
 
 // endOrAdvanceDeployment ends the running deployment if one of the deploymentEndConditions holds. Otherwise it promotes
-// healthy canaries if auto_promote is set, allows failed allocations to be rescheduled, and sets v.NextCheck.
-func (w *watchedDeployment) endOrAdvanceDeployment(v *DeploymentChanges) {
+// healthy canaries if auto_promote is set, allows failed allocations to be rescheduled, and sets changes.NextCheckTime.
+func (w *watchedDeployment) endOrAdvanceDeployment(changes *DeploymentChanges) {
 	for _, e := range deploymentEndConditions {
 		if e.holds(w) {
 			w.deployment.Status, w.deployment.StatusDescription = e.status, e.text
-			v.NeedsEvaluation = true
+			changes.NeedsEvaluation = true
 			return
 		}
 	}
 	if w.canAutoPromote() {
-		v.Allocs = w.promoteGroups(nil)
-		v.NeedsEvaluation = true
+		changes.ChangedAllocs = w.promoteGroupCanaries(nil)
+		changes.NeedsEvaluation = true
 	}
-	for _, a := range w.unreplacedFailingAllocs() {
+	for _, a := range w.unreplacedFailedOrUnhealthyAllocs() {
 		if released := a.DesiredTransition.Reschedule; a.ClientStatus == api.AllocClientStatusFailed && (released == nil || !*released) {
 			c := *a
 			c.DesiredTransition.Reschedule = new(true)
-			v.Allocs = append(v.Allocs, &c)
-			v.NeedsEvaluation = true
+			changes.ChangedAllocs = append(changes.ChangedAllocs, &c)
+			changes.NeedsEvaluation = true
 		}
 	}
 	for name, state := range w.deployment.TaskGroups {
-		if at := state.RequireProgressBy; w.hasActiveProgressDeadline(name) && (v.NextCheck.IsZero() || at.Before(v.NextCheck)) {
-			v.NextCheck = at
+		if at := state.RequireProgressBy; w.hasActiveProgressDeadline(name) && (changes.NextCheckTime.IsZero() || at.Before(changes.NextCheckTime)) {
+			changes.NextCheckTime = at
 		}
 	}
 }
 
-func equalGroupProgress(a, b *api.Deployment) bool {
+func haveEqualGroupProgress(a, b *api.Deployment) bool {
 	for name, x := range a.TaskGroups {
 		y := b.TaskGroups[name]
 		if x.HealthyAllocs != y.HealthyAllocs || x.UnhealthyAllocs != y.UnhealthyAllocs || x.Promoted != y.Promoted || !x.RequireProgressBy.Equal(y.RequireProgressBy) {
@@ -111,10 +111,10 @@ func equalGroupProgress(a, b *api.Deployment) bool {
 	return true
 }
 
-// updateHealthCounts sets the numbers of healthy and unhealthy allocations in each group of the deployment, and moves the
-// progress deadline after each healthy allocation. It reports whether the number of healthy allocations of a group has
-// grown.
-func (w *watchedDeployment) updateHealthCounts() (progress bool) {
+// updateHealthCountsAndDeadlines sets the numbers of healthy and unhealthy allocations in each group of the deployment,
+// and moves the progress deadline after each healthy allocation. It reports whether the number of healthy allocations
+// of a group has grown.
+func (w *watchedDeployment) updateHealthCountsAndDeadlines() (healthyCountGrew bool) {
 	for name, state := range w.deployment.TaskGroups {
 		healthy, unhealthy := 0, 0
 		for _, a := range w.allocsByGroup[name] {
@@ -129,19 +129,19 @@ func (w *watchedDeployment) updateHealthCounts() (progress bool) {
 				unhealthy++
 			}
 		}
-		progress = progress || healthy > state.HealthyAllocs
+		healthyCountGrew = healthyCountGrew || healthy > state.HealthyAllocs
 		state.HealthyAllocs, state.UnhealthyAllocs = healthy, unhealthy
 	}
-	return progress
+	return healthyCountGrew
 }
 
-// unreplacedFailingAllocs returns the failed or unhealthy allocations of the deployment that have no replacement, sorted
-// by id.
-func (w *watchedDeployment) unreplacedFailingAllocs() []*api.Allocation {
+// unreplacedFailedOrUnhealthyAllocs returns the failed or unhealthy allocations of the deployment that have no
+// replacement, sorted by id.
+func (w *watchedDeployment) unreplacedFailedOrUnhealthyAllocs() []*api.Allocation {
 	var allFailing []*api.Allocation
 	for _, allocs := range w.allocsByGroup {
 		for _, a := range allocs {
-			if isUnreplaced(a) && (a.ClientStatus == api.AllocClientStatusFailed || isUnhealthy(a)) {
+			if isDesiredRunAndUnreplaced(a) && (a.ClientStatus == api.AllocClientStatusFailed || isUnhealthy(a)) {
 				allFailing = append(allFailing, a)
 			}
 		}
@@ -158,14 +158,14 @@ func isUnhealthy(a *api.Allocation) bool {
 	return a.DeploymentStatus != nil && a.DeploymentStatus.Healthy != nil && !*a.DeploymentStatus.Healthy
 }
 
-// hasFailed reports whether an allocation is failed or unhealthy and cannot be rescheduled, or its group has no progress
-// deadline.
-func (w *watchedDeployment) hasFailed() bool {
-	return slices.ContainsFunc(w.unreplacedFailingAllocs(), func(a *api.Allocation) bool {
+// hasUnreschedulableFailedAlloc reports whether an allocation is failed or unhealthy and cannot be rescheduled, or its
+// group has no progress deadline.
+func (w *watchedDeployment) hasUnreschedulableFailedAlloc() bool {
+	return slices.ContainsFunc(w.unreplacedFailedOrUnhealthyAllocs(), func(a *api.Allocation) bool {
 		if w.deployment.TaskGroups[a.TaskGroup] == nil || w.deployment.TaskGroups[a.TaskGroup].ProgressDeadline == 0 {
 			return true
 		}
-		_, again := model.NextReschedule(reschedulePolicyOf(a), a.RescheduleTracker, failureTime(a))
+		_, again := model.NextReschedule(reschedulePolicyOf(a), a.RescheduleTracker, lastTaskFinishTime(a))
 		return !again
 	})
 }
@@ -179,15 +179,15 @@ func (w *watchedDeployment) isComplete() bool {
 	return true
 }
 
-func (w *watchedDeployment) isGroupComplete(name string) bool {
-	state := w.deployment.TaskGroups[name]
-	return w.countHealthy(name, func(*api.Allocation) bool { return true }) >= state.DesiredTotal &&
+func (w *watchedDeployment) isGroupComplete(group string) bool {
+	state := w.deployment.TaskGroups[group]
+	return w.countHealthyNonTerminal(group, func(*api.Allocation) bool { return true }) >= state.DesiredTotal &&
 		(state.DesiredCanaries == 0 || state.Promoted)
 }
 
-// countHealthy returns the number of healthy allocations of the group that are not terminal and for
+// countHealthyNonTerminal returns the number of healthy allocations of the group that are not terminal and for
 // which filter returns true.
-func (w *watchedDeployment) countHealthy(group string, filter func(*api.Allocation) bool) int {
+func (w *watchedDeployment) countHealthyNonTerminal(group string, filter func(*api.Allocation) bool) int {
 	n := 0
 	for _, a := range w.allocsByGroup[group] {
 		if !model.AllocTerminal(a) && isHealthy(a) && filter(a) {
@@ -199,10 +199,10 @@ func (w *watchedDeployment) countHealthy(group string, filter func(*api.Allocati
 
 // hasActiveProgressDeadline reports whether the progress deadline of a group applies. It does not apply while the healthy
 // canaries wait for a promotion, and after the group is complete.
-func (w *watchedDeployment) hasActiveProgressDeadline(name string) bool {
-	state := w.deployment.TaskGroups[name]
-	waitsForPromotion := state.DesiredCanaries > 0 && !state.Promoted && w.countHealthy(name, isCanary) >= state.DesiredCanaries
-	return !state.RequireProgressBy.IsZero() && !waitsForPromotion && !w.isGroupComplete(name)
+func (w *watchedDeployment) hasActiveProgressDeadline(group string) bool {
+	state := w.deployment.TaskGroups[group]
+	waitsForPromotion := state.DesiredCanaries > 0 && !state.Promoted && w.countHealthyNonTerminal(group, isCanary) >= state.DesiredCanaries
+	return !state.RequireProgressBy.IsZero() && !waitsForPromotion && !w.isGroupComplete(group)
 }
 
 func (w *watchedDeployment) isProgressDeadlineExceeded() bool {
@@ -222,7 +222,7 @@ func (w *watchedDeployment) canAutoPromote() bool {
 		if state.DesiredCanaries == 0 || state.Promoted {
 			continue
 		}
-		if !model.AutoPromotes(w.job, name) || w.countHealthy(name, isCanary) < state.DesiredCanaries {
+		if !model.AutoPromotes(w.deployedVersion, name) || w.countHealthyNonTerminal(name, isCanary) < state.DesiredCanaries {
 			return false
 		}
 		some = true
@@ -230,8 +230,8 @@ func (w *watchedDeployment) canAutoPromote() bool {
 	return some
 }
 
-// promoteGroups promotes the canaries of the groups (nil means all), and returns the changed allocations.
-func (w *watchedDeployment) promoteGroups(groups []string) []*api.Allocation {
+// promoteGroupCanaries promotes the canaries of the groups (nil means all), and returns the changed allocations.
+func (w *watchedDeployment) promoteGroupCanaries(groups []string) []*api.Allocation {
 	var promotedAllocs []*api.Allocation
 	for name, state := range w.deployment.TaskGroups {
 		if state.DesiredCanaries == 0 || state.Promoted || groups != nil && !slices.Contains(groups, name) {
@@ -251,7 +251,7 @@ func (w *watchedDeployment) promoteGroups(groups []string) []*api.Allocation {
 		}
 	}
 	slices.SortFunc(promotedAllocs, func(a, b *api.Allocation) int { return strings.Compare(a.ID, b.ID) })
-	w.deployment.StatusDescription = runningDeploymentDescription(w.deployment, w.job)
+	w.deployment.StatusDescription = runningDeploymentDescription(w.deployment, w.deployedVersion)
 	if w.deployment.Status == api.DeploymentStatusPaused {
 		w.deployment.StatusDescription = model.DeploymentPaused
 	}
@@ -262,7 +262,7 @@ func (w *watchedDeployment) promoteGroups(groups []string) []*api.Allocation {
 // groups). It returns an error if a group has too few healthy canaries, or no group has canaries.
 func PromoteCanaries(d *api.Deployment, job *api.Job, allocs []*api.Allocation, groups []string, now time.Time) (DeploymentChanges, error) {
 	w := newWatchedDeployment(d, job, allocs, now)
-	w.updateHealthCounts()
+	w.updateHealthCountsAndDeadlines()
 	var errorLines []string
 	canaries := 0
 	for name, state := range w.deployment.TaskGroups {
@@ -270,7 +270,7 @@ func PromoteCanaries(d *api.Deployment, job *api.Job, allocs []*api.Allocation, 
 			continue
 		}
 		canaries++
-		if n := w.countHealthy(name, isCanary); !state.Promoted && n < state.DesiredCanaries {
+		if n := w.countHealthyNonTerminal(name, isCanary); !state.Promoted && n < state.DesiredCanaries {
 			errorLines = append(errorLines, fmt.Sprintf("Task group %q has %d/%d healthy allocations", name, n, state.DesiredCanaries))
 		}
 	}
@@ -281,7 +281,7 @@ func PromoteCanaries(d *api.Deployment, job *api.Job, allocs []*api.Allocation, 
 		slices.Sort(errorLines)
 		return DeploymentChanges{}, errors.New(model.FormatErrorList(errorLines))
 	}
-	v := DeploymentChanges{Allocs: w.promoteGroups(groups), Deployment: w.deployment, NeedsEvaluation: true}
+	v := DeploymentChanges{ChangedAllocs: w.promoteGroupCanaries(groups), Deployment: w.deployment, NeedsEvaluation: true}
 	w.deployment.ModifyTime = now.UnixNano()
 	return v, nil
 }

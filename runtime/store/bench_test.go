@@ -76,11 +76,11 @@ func BenchmarkPutTaskState(b *testing.B) {
 			s := openStore(b, tempStatePath(b))
 			mustUpdate(b, s, func(tx *Txn) {
 				for w := range writers {
-					tx.PutAllocation(&api.Allocation{ID: fmt.Sprint(w)})
+					tx.PutScheduledAllocation(&api.Allocation{ID: fmt.Sprint(w)})
 				}
 			})
 			took := make([][]time.Duration, writers)
-			commits := s.Commits()
+			commits := s.CommitCount()
 			b.ResetTimer()
 			var wg sync.WaitGroup
 			for w := range writers {
@@ -96,7 +96,7 @@ func BenchmarkPutTaskState(b *testing.B) {
 			}
 			wg.Wait()
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "writes/s")
-			b.ReportMetric(float64(s.Commits()-commits)/b.Elapsed().Seconds(), "commits/s")
+			b.ReportMetric(float64(s.CommitCount()-commits)/b.Elapsed().Seconds(), "commits/s")
 			reportLatencies(b, slices.Concat(took...))
 		})
 	}
@@ -106,10 +106,10 @@ func BenchmarkPutTaskState(b *testing.B) {
 func fillStore(b *testing.B, s *Store, n int) {
 	job := testJob("web", 0)
 	mustUpdate(b, s, func(tx *Txn) {
-		tx.PutJob(job)
+		tx.PutJobAndVersion(job)
 		for i := range n {
 			id := fmt.Sprintf("%08x-0000-0000-0000-000000000000", i)
-			tx.PutAllocation(&api.Allocation{
+			tx.PutScheduledAllocation(&api.Allocation{
 				ID: id, Namespace: "default", JobID: "web", Job: job, NodeID: "n", EvalID: "e", ClientStatus: "running",
 				TaskStates:         map[string]*api.TaskState{"web": newBenchTaskState(i)},
 				AllocatedResources: &api.AllocatedResources{Tasks: map[string]*api.AllocatedTaskResources{"web": {}}},
@@ -118,7 +118,7 @@ func fillStore(b *testing.B, s *Store, n int) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			tx.putLocalRecord(taskStatesTable, id, id+"\x00web", state, nil)
+			tx.putLocalRecordOfKnownAlloc(taskStatesTable, id, id+"\x00web", state, nil)
 		}
 	})
 }

@@ -14,16 +14,16 @@ import (
 
 // msgpackFormat encodes every field of a struct under the name in its tag "store", and without the tag under its Go
 // name, because the other struct tags of the API types omit fields.
-var msgpackFormat = newMsgpackFormat()
+var msgpackFormat = newMsgpackHandle()
 
 // strictFormat is msgpackFormat, but decoding a field that the type lacks is an error.
 var strictFormat = func() *codec.MsgpackHandle {
-	h := newMsgpackFormat()
+	h := newMsgpackHandle()
 	h.ErrorIfNoField = true
 	return h
 }()
 
-func newMsgpackFormat() *codec.MsgpackHandle {
+func newMsgpackHandle() *codec.MsgpackHandle {
 	h := &codec.MsgpackHandle{WriteExt: true} // WriteExt distinguishes bytes, strings and times
 	h.Raw = true
 	h.Canonical = true // Canonical encodes equal values to equal bytes
@@ -74,26 +74,26 @@ var (
 // decodeMsgpack decodes payload into the value that v points to, which must be zero. It ignores fields that the type of v
 // does not have.
 func decodeMsgpack(payload []byte, v any) error {
-	_, err := decodeFields(payload, v)
+	_, err := decodeAndListUnknownFields(payload, v)
 	return err
 }
 
-func decodeMsgpackWith(pool *sync.Pool, payload []byte, v any) error {
-	d := pool.Get().(*codec.Decoder)
+func decodeMsgpackWith(decoderPool *sync.Pool, payload []byte, v any) error {
+	d := decoderPool.Get().(*codec.Decoder)
 	d.ResetBytes(payload)
 	if err := d.Decode(v); err != nil {
 		return err // d is not reused: its state is undefined after an error
 	}
 	d.ResetBytes(nil)
-	pool.Put(d)
-	convertInt64sToInts(reflect.ValueOf(v))
+	decoderPool.Put(d)
+	convertInt64sInAnyToInts(reflect.ValueOf(v))
 	return nil
 }
 
-// convertInt64sToInts replaces each int64 in a field or element of type any by an int: msgpack decodes
+// convertInt64sInAnyToInts replaces each int64 in a field or element of type any by an int: msgpack decodes
 // integers to int64, but the rest of the program expects int, as from job files.
-func convertInt64sToInts(v reflect.Value) {
-	if !typeContainsAny(v.Type()) {
+func convertInt64sInAnyToInts(v reflect.Value) {
+	if !typeContainsInterface(v.Type()) {
 		return
 	}
 	switch v.Kind() {
@@ -101,46 +101,46 @@ func convertInt64sToInts(v reflect.Value) {
 		if i, ok := v.Interface().(int64); ok {
 			v.Set(reflect.ValueOf(int(i)))
 		} else if !v.IsNil() {
-			convertInt64sToInts(v.Elem())
+			convertInt64sInAnyToInts(v.Elem())
 		}
 	case reflect.Pointer:
 		if !v.IsNil() {
-			convertInt64sToInts(v.Elem())
+			convertInt64sInAnyToInts(v.Elem())
 		}
 	case reflect.Struct:
 		for i := range v.NumField() {
 			if v.Type().Field(i).IsExported() {
-				convertInt64sToInts(v.Field(i))
+				convertInt64sInAnyToInts(v.Field(i))
 			}
 		}
 	case reflect.Slice:
 		for i := range v.Len() {
-			convertInt64sToInts(v.Index(i))
+			convertInt64sInAnyToInts(v.Index(i))
 		}
 	case reflect.Map:
 		for _, key := range v.MapKeys() {
 			element := reflect.New(v.Type().Elem()).Elem() // values in a map are not addressable
 			element.Set(v.MapIndex(key))
-			convertInt64sToInts(element)
+			convertInt64sInAnyToInts(element)
 			v.SetMapIndex(key, element)
 		}
 	}
 }
 
-// containsAnyCache caches the results of typeContainsAny.
+// containsAnyCache caches the results of typeContainsInterface.
 var containsAnyCache sync.Map
 
-// typeContainsAny reports whether a value of the type can contain a value of type any.
-func typeContainsAny(t reflect.Type) bool {
+// typeContainsInterface reports whether a value of the type can contain a value of type any.
+func typeContainsInterface(t reflect.Type) bool {
 	if known, ok := containsAnyCache.Load(t); ok {
 		return known.(bool)
 	}
-	result := typeContainsAnyUncached(t, make(map[reflect.Type]bool))
+	result := typeContainsInterfaceUncached(t, make(map[reflect.Type]bool))
 	containsAnyCache.Store(t, result)
 	return result
 }
 
-func typeContainsAnyUncached(t reflect.Type, seen map[reflect.Type]bool) bool {
+func typeContainsInterfaceUncached(t reflect.Type, seen map[reflect.Type]bool) bool {
 	if seen[t] {
 		return false
 	}
@@ -149,10 +149,10 @@ func typeContainsAnyUncached(t reflect.Type, seen map[reflect.Type]bool) bool {
 	case reflect.Interface:
 		return true
 	case reflect.Pointer, reflect.Slice, reflect.Map:
-		return typeContainsAnyUncached(t.Elem(), seen)
+		return typeContainsInterfaceUncached(t.Elem(), seen)
 	case reflect.Struct:
 		for i := range t.NumField() {
-			if f := t.Field(i); f.IsExported() && typeContainsAnyUncached(f.Type, seen) {
+			if f := t.Field(i); f.IsExported() && typeContainsInterfaceUncached(f.Type, seen) {
 				return true
 			}
 		}
@@ -215,15 +215,15 @@ func decodeRecord(bucket, key string, b []byte) (fileRecord, error) {
 		return fileRecord{}, errChecksum
 	}
 	if r.schema != schemaVersion {
-		return r, &SchemaError{FoundVersion: r.schema}
+		return r, &UnsupportedSchemaError{FoundVersion: r.schema}
 	}
 	return r, nil
 }
 
-// SchemaError means that a record is intact, but has a schema version that this build
+// UnsupportedSchemaError means that a record is intact, but has a schema version that this build
 // does not support.
-type SchemaError struct{ FoundVersion byte }
+type UnsupportedSchemaError struct{ FoundVersion byte }
 
-func (e *SchemaError) Error() string {
+func (e *UnsupportedSchemaError) Error() string {
 	return fmt.Sprintf("record has schema version %d, this build reads %d", e.FoundVersion, schemaVersion)
 }

@@ -32,11 +32,11 @@ func newSampleStateFile(t testing.TB) ([]byte, map[recordKey]any) {
 	for i := range 6 {
 		mustUpdate(t, s, func(tx *Txn) {
 			job := testJob(fmt.Sprintf("job-%d", i), 0)
-			tx.PutJob(job)
+			tx.PutJobAndVersion(job)
 			tx.PutJobSubmission("default", *job.ID, 0, &api.JobSubmission{Source: strings.Repeat("# text\n", 1000), Format: "hcl2"})
 			for n := range 4 {
 				id := fmt.Sprintf("%08d-0000-0000-0000-00000000000%d", i, n)
-				tx.PutAllocation(&api.Allocation{ID: id, Namespace: "default", JobID: *job.ID, Job: job, EvalID: "eval"})
+				tx.PutScheduledAllocation(&api.Allocation{ID: id, Namespace: "default", JobID: *job.ID, Job: job, EvalID: "eval"})
 				tx.PutTaskLocal(id, "web", state.LocalState{StartID: "start", RunComplete: n == 0})
 			}
 			tx.PutEvaluation(&api.Evaluation{ID: fmt.Sprintf("eval-%d", i), Namespace: "default", JobID: *job.ID})
@@ -70,7 +70,7 @@ func storeContent(s *Store) map[recordKey]any {
 		}
 		for obj := it.Next(); obj != nil; obj = it.Next() {
 			if r, ok := obj.(*localRecord); ok {
-				obj = &localRecord{key: r.key, payload: r.payload, secret: r.secret, unopenedSecret: r.unopenedSecret}
+				obj = &localRecord{key: r.key, unencryptedPart: r.unencryptedPart, secretPart: r.secretPart, undecryptedSecret: r.undecryptedSecret}
 			}
 			all[recordKey{k.table, k.keyOf(obj)}] = obj
 		}
@@ -92,7 +92,7 @@ func openDamagedFile(t *testing.T, name string, text []byte, want map[recordKey]
 	if err := os.WriteFile(path, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s, err := Open(Config{Path: path, Logger: hclog.NewNullLogger()})
+	s, err := Open(t.Context(), Config{StateFilePath: path, Logger: hclog.NewNullLogger()})
 	if err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
@@ -117,7 +117,7 @@ func openDamagedFile(t *testing.T, name string, text []byte, want map[recordKey]
 	if err := s.Close(); err != nil {
 		t.Errorf("%s: close: %v", name, err)
 	}
-	again, err := Open(Config{Path: path, Logger: hclog.NewNullLogger()})
+	again, err := Open(t.Context(), Config{StateFilePath: path, Logger: hclog.NewNullLogger()})
 	if err != nil {
 		t.Fatalf("%s: second time: %v", name, err)
 	}
@@ -253,7 +253,7 @@ func TestDamagedFileIsKept(t *testing.T) {
 		if _, err := os.Stat(d[0].KeptIn); err != nil {
 			t.Error(err)
 		}
-		mustUpdate(t, s, func(tx *Txn) { tx.PutNode(&api.Node{ID: "n"}) })
+		mustUpdate(t, s, func(tx *Txn) { tx.PutNodeWithStorageEvents(&api.Node{ID: "n"}) })
 		events := s.Snapshot().Node(nil, "n").Events
 		if len(events) != 1 || events[0].Subsystem != "Storage" || !strings.Contains(events[0].Message, "neither of its two heads is valid") {
 			t.Errorf("events %v", events)
@@ -345,7 +345,7 @@ func TestBadRecordGoesToQuarantine(t *testing.T) {
 				t.Errorf("index %d", s.Index())
 			}
 			s.Close()
-			contents, err := Inspect(path)
+			contents, err := InspectFile(path)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -365,11 +365,11 @@ func TestUnreadableSharedJob(t *testing.T) {
 	s := openStore(t, tempStatePath(t))
 	job := testJob("a", 3)
 	mustUpdate(t, s, func(tx *Txn) {
-		tx.PutJob(job)
+		tx.PutJobAndVersion(job)
 		for i := range 3 {
-			tx.PutAllocation(&api.Allocation{ID: fmt.Sprintf("alloc-%d", i), Namespace: "default", JobID: "a", Job: job})
+			tx.PutScheduledAllocation(&api.Allocation{ID: fmt.Sprintf("alloc-%d", i), Namespace: "default", JobID: "a", Job: job})
 		}
-		tx.PutAllocation(&api.Allocation{ID: "purged", Namespace: "default", JobID: "b", Job: testJob("b", 0)})
+		tx.PutScheduledAllocation(&api.Allocation{ID: "purged", Namespace: "default", JobID: "b", Job: testJob("b", 0)})
 	})
 	s.Close()
 	path := s.file.path
@@ -403,8 +403,8 @@ func TestLostIndexNeverGoesBack(t *testing.T) {
 	s.Close()
 	editRecord(t, s.file.path, metaBucket, indexKey, func(b []byte) []byte { b[20] ^= 1; return b })
 	s = openStore(t, s.file.path)
-	if s.Index() < lostIndexIncrement || s.Snapshot().TableIndex(nil, Jobs) != s.Index() {
-		t.Errorf("index %d, of jobs %d", s.Index(), s.Snapshot().TableIndex(nil, Jobs))
+	if s.Index() < lostIndexIncrement || s.Snapshot().LatestTableIndex(nil, Jobs) != s.Index() {
+		t.Errorf("index %d, of jobs %d", s.Index(), s.Snapshot().LatestTableIndex(nil, Jobs))
 	}
 	was := s.Index()
 	s = reopenStore(t, s)
@@ -463,7 +463,7 @@ func TestFileInUse(t *testing.T) {
 	if _, err := out.Read(make([]byte, 4)); err != nil {
 		t.Fatal(err)
 	}
-	_, err = Open(Config{Path: path, Logger: hclog.NewNullLogger()})
+	_, err = Open(t.Context(), Config{StateFilePath: path, Logger: hclog.NewNullLogger()})
 	var lockedErr *LockedError
 	if !errors.As(err, &lockedErr) || lockedErr.OwnerPID != cmd.Process.Pid {
 		t.Errorf("error %v, want one that names process %d", err, cmd.Process.Pid)
@@ -471,7 +471,7 @@ func TestFileInUse(t *testing.T) {
 	if want := fmt.Sprintf("state file %s is in use by process %d", path, cmd.Process.Pid); err == nil || err.Error() != want {
 		t.Errorf("error %q, want %q", err, want)
 	}
-	if _, err := Inspect(path); !errors.As(err, &lockedErr) || lockedErr.OwnerPID != cmd.Process.Pid {
+	if _, err := InspectFile(path); !errors.As(err, &lockedErr) || lockedErr.OwnerPID != cmd.Process.Pid {
 		t.Errorf("inspect: %v", err)
 	}
 	in.Close()
@@ -489,7 +489,7 @@ func TestOpenWaitsForTheLock(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	file, err := openAndLock(path, true)
+	file, err := openAndLockStateFile(t.Context(), path, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -501,13 +501,13 @@ func TestFileDeletedWhileOpen(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, tempStatePath(t))
 	path := s.file.path
-	mustUpdate(t, s, func(tx *Txn) { tx.PutJob(testJob("a", 0)) })
+	mustUpdate(t, s, func(tx *Txn) { tx.PutJobAndVersion(testJob("a", 0)) })
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	mustUpdate(t, s, func(tx *Txn) { tx.PutJob(testJob("b", 0)) })
-	mustUpdate(t, s, func(tx *Txn) { tx.PutJob(testJob("c", 0)) })
-	if _, err := Open(Config{Path: path, Logger: hclog.NewNullLogger()}); !errors.As(err, new(*LockedError)) {
+	mustUpdate(t, s, func(tx *Txn) { tx.PutJobAndVersion(testJob("b", 0)) })
+	mustUpdate(t, s, func(tx *Txn) { tx.PutJobAndVersion(testJob("c", 0)) })
+	if _, err := Open(t.Context(), Config{StateFilePath: path, Logger: hclog.NewNullLogger()}); !errors.As(err, new(*LockedError)) {
 		t.Errorf("the new file is not locked: %v", err)
 	}
 	s = reopenStore(t, s)
@@ -520,14 +520,14 @@ func TestFileReplacedWhileOpen(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, tempStatePath(t))
 	path := s.file.path
-	mustUpdate(t, s, func(tx *Txn) { tx.PutJob(testJob("a", 0)) })
+	mustUpdate(t, s, func(tx *Txn) { tx.PutJobAndVersion(testJob("a", 0)) })
 	if err := os.WriteFile(path+".other", []byte("somebody else's"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Rename(path+".other", path); err != nil {
 		t.Fatal(err)
 	}
-	put := func(tx *Txn) error { tx.PutJob(testJob("b", 0)); return nil }
+	put := func(tx *Txn) error { tx.PutJobAndVersion(testJob("b", 0)); return nil }
 	if _, err := s.Update(t.Context(), put); !errors.Is(err, errFileReplaced) {
 		t.Errorf("error %v", err)
 	}
@@ -567,7 +567,7 @@ func TestConcurrentCreation(t *testing.T) {
 	var createdCount, lockedCount atomic.Int64
 	for range 8 {
 		wg.Go(func() {
-			s, err := Open(Config{Path: path, Logger: hclog.NewNullLogger()})
+			s, err := Open(t.Context(), Config{StateFilePath: path, Logger: hclog.NewNullLogger()})
 			switch {
 			case err == nil:
 				createdCount.Add(1)
@@ -596,7 +596,7 @@ func TestNotAFile(t *testing.T) {
 	}
 	for _, name := range []string{".", "fifo", "link", "missing/state.db"} {
 		path := filepath.Join(dir, name)
-		if _, err := Open(Config{Path: path, Logger: hclog.NewNullLogger()}); err == nil || !strings.Contains(err.Error(), path) {
+		if _, err := Open(t.Context(), Config{StateFilePath: path, Logger: hclog.NewNullLogger()}); err == nil || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s: error %v", name, err)
 		}
 	}
@@ -623,7 +623,7 @@ func mountSmallTmpfs(t *testing.T, size string) string {
 func TestDiskFull(t *testing.T) {
 	dir := mountSmallTmpfs(t, "512k")
 	counted := 0
-	s, err := Open(Config{Path: filepath.Join(dir, "state.db"), Logger: hclog.NewNullLogger(), OnWrite: func(_ time.Duration, _ int, err error) {
+	s, err := Open(t.Context(), Config{StateFilePath: filepath.Join(dir, "state.db"), Logger: hclog.NewNullLogger(), OnWrite: func(_ time.Duration, _ int, err error) {
 		if err != nil {
 			counted++
 		}
@@ -730,10 +730,10 @@ func TestReadOnlyDisk(t *testing.T) {
 	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(Config{Path: s.file.path, Logger: hclog.NewNullLogger()}); !errors.Is(err, unix.EROFS) {
+	if _, err := Open(t.Context(), Config{StateFilePath: s.file.path, Logger: hclog.NewNullLogger()}); !errors.Is(err, unix.EROFS) {
 		t.Errorf("error %v", err)
 	}
-	if _, err := Inspect(s.file.path); err != nil {
+	if _, err := InspectFile(s.file.path); err != nil {
 		t.Errorf("inspect: %v", err)
 	}
 	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_REMOUNT, ""); err != nil {
@@ -757,7 +757,7 @@ func TestAbandonedFileIsRebuilt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := openStore(t, tempStatePath(t))
-			mustUpdate(t, s, func(tx *Txn) { tx.PutJob(testJob("a", 0)) })
+			mustUpdate(t, s, func(tx *Txn) { tx.PutJobAndVersion(testJob("a", 0)) })
 			f, err := os.OpenFile(s.file.path, os.O_WRONLY, 0)
 			if err != nil {
 				t.Fatal(err)
@@ -769,11 +769,11 @@ func TestAbandonedFileIsRebuilt(t *testing.T) {
 			if err := errors.Join(err, f.Close()); err != nil {
 				t.Fatal(err)
 			}
-			_, err = s.Update(t.Context(), func(tx *Txn) error { tx.PutJob(testJob("b", 0)); return nil })
+			_, err = s.Update(t.Context(), func(tx *Txn) error { tx.PutJobAndVersion(testJob("b", 0)); return nil })
 			if err == nil || !strings.Contains(err.Error(), s.file.path) {
 				t.Fatalf("error %v", err)
 			}
-			mustUpdate(t, s, func(tx *Txn) { tx.PutJob(testJob("c", 0)) })
+			mustUpdate(t, s, func(tx *Txn) { tx.PutJobAndVersion(testJob("c", 0)) })
 			s = reopenStore(t, s)
 			jobs := s.Snapshot().Jobs(nil, "default", "")
 			if len(jobs) != 2 || *jobs[0].ID != "a" || *jobs[1].ID != "c" || len(s.Damage()) > 0 {
@@ -810,7 +810,7 @@ func FuzzScan(f *testing.F) {
 			binary.LittleEndian.PutUint64(m[56:], checksum.Sum64())
 		}
 		visited := 0
-		faults := scanPages(bytes.NewReader(bad), int64(len(bad)), func(string, []byte, []byte) { visited++ })
+		faults := visitRecordsAndVerifyPages(bytes.NewReader(bad), int64(len(bad)), func(string, []byte, []byte) { visited++ })
 		if visited > len(bad)/elementHeaderSize {
 			t.Errorf("%d records in %d bytes", visited, len(bad))
 		}
@@ -858,8 +858,8 @@ func TestUnreadableLocalRecordIsQuarantined(t *testing.T) {
 		{taskLocalsTable, allocID + "\x00web", func(r Reader) (bool, error) { _, ok, err := r.TaskLocalState(allocID, "web"); return ok, err }, false},
 		{taskStatesTable, allocID + "\x00web", func(r Reader) (bool, error) { s, err := r.TaskState(allocID, "web"); return s != nil, err }, false},
 		{allocLocalsTable, allocID, func(r Reader) (bool, error) { c, err := r.CheckResults(allocID); return c != nil, err }, false},
-		{agentMetaTable, "remains/x", func(r Reader) (bool, error) { return r.AgentRecord("remains/x", new(state.PendingRemoval)) }, false},
-		{agentMetaTable, "plugin/x", func(r Reader) (bool, error) { return r.AgentRecord("plugin/x", new(state.PluginProcess)) }, true},
+		{agentMetaTable, "remains/x", func(r Reader) (bool, error) { return r.ReadAgentRecord("remains/x", new(state.PendingRemoval)) }, false},
+		{agentMetaTable, "plugin/x", func(r Reader) (bool, error) { return r.ReadAgentRecord("plugin/x", new(state.PluginProcess)) }, true},
 	} {
 		t.Run(string(tc.table)+" "+readableKey(tc.key), func(t *testing.T) {
 			t.Parallel()
@@ -869,7 +869,7 @@ func TestUnreadableLocalRecordIsQuarantined(t *testing.T) {
 				content = map[string]string{"name": "x"}
 			}
 			mustUpdate(t, s, func(tx *Txn) {
-				tx.PutNode(&api.Node{ID: "node"})
+				tx.PutNodeWithStorageEvents(&api.Node{ID: "node"})
 				tx.PutAgentRecord(state.BootIDName, "x")
 				payload, err := encodeMsgpack(content)
 				if err != nil {
@@ -906,11 +906,11 @@ func TestUnreadableLocalRecordIsQuarantined(t *testing.T) {
 				t.Errorf("damage at the second open: %v", d)
 			}
 			var metaText string
-			if ok, err := s.Snapshot().AgentRecord(state.BootIDName, &metaText); !ok || err != nil {
+			if ok, err := s.Snapshot().ReadAgentRecord(state.BootIDName, &metaText); !ok || err != nil {
 				t.Errorf("another record: %t, %v", ok, err)
 			}
 			s.Close()
-			contents, err := Inspect(s.file.path)
+			contents, err := InspectFile(s.file.path)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -933,14 +933,14 @@ func TestRewrittenRecordIsNotQuarantined(t *testing.T) {
 	const name = state.PluginProcessPrefix + "x"
 	mustUpdate(t, s, func(tx *Txn) { tx.PutAgentRecord(name, "a string") })
 	mustUpdate(t, s, func(tx *Txn) {
-		if _, err := tx.AgentRecord(name, new(state.PluginProcess)); err == nil {
+		if _, err := tx.ReadAgentRecord(name, new(state.PluginProcess)); err == nil {
 			t.Error("it reads")
 		}
 		tx.PutAgentRecord(name, &state.PluginProcess{PID: 1, Addr: "new"})
 	})
 	mustUpdate(t, s, func(tx *Txn) {
 		var p state.PluginProcess
-		if ok, err := tx.AgentRecord(name, &p); !ok || err != nil || p.Addr != "new" {
+		if ok, err := tx.ReadAgentRecord(name, &p); !ok || err != nil || p.Addr != "new" {
 			t.Errorf("%v, %t, %v", p, ok, err)
 		}
 	})

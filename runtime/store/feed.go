@@ -26,16 +26,16 @@ var ErrLagged = errors.New("subscriber has missed events")
 
 // eventFeed holds the events of the latest changes, one slice per change.
 type eventFeed struct {
-	mu             sync.Mutex
-	maxChanges     int
-	eventsByChange [][]Event
-	eventCount     int           // number of events in eventsByChange
-	droppedChanges uint64        // number of changes that were removed from the feed
-	eventsAdded    chan struct{} // closed and replaced when a change is added
+	mu                 sync.Mutex
+	maxChanges         int
+	eventsByChange     [][]Event
+	eventCount         int           // number of events in eventsByChange
+	droppedChangeCount uint64        // number of changes that were removed from the feed
+	eventsAdded        chan struct{} // closed and replaced when a change is added
 }
 
-func newEventFeed(size int) *eventFeed {
-	return &eventFeed{maxChanges: size, eventsAdded: make(chan struct{})}
+func newEventFeed(maxChanges int) *eventFeed {
+	return &eventFeed{maxChanges: maxChanges, eventsAdded: make(chan struct{})}
 }
 
 func (f *eventFeed) addChanges(changes [][]Event) {
@@ -52,7 +52,7 @@ func (f *eventFeed) addChanges(changes [][]Event) {
 		f.eventCount -= len(f.eventsByChange[0])
 		f.eventsByChange[0] = nil // otherwise the array, which stays in use, would keep the events in memory
 		f.eventsByChange = f.eventsByChange[1:]
-		f.droppedChanges++
+		f.droppedChangeCount++
 	}
 	close(f.eventsAdded)
 	f.eventsAdded = make(chan struct{})
@@ -69,24 +69,24 @@ func (f *eventFeed) mustDropOldestChange() bool {
 
 // Subscription is the position of one reader in the feed of events. It need not be closed.
 type Subscription struct {
-	feed       *eventFeed
-	nextChange uint64 // number of the next change to read; the first change of this process has the number 0
+	feed             *eventFeed
+	nextChangeNumber uint64 // number of the next change to read; the first change of this process has the number 0
 }
 
 // Subscribe returns a reader of the events, which starts at the oldest kept change whose
-// index is at least from; 0 starts at the oldest kept change.
-func (s *Store) Subscribe(from uint64) *Subscription {
+// index is at least fromIndex; 0 starts at the oldest kept change.
+func (s *Store) Subscribe(fromIndex uint64) *Subscription {
 	f := s.feed
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	next := f.droppedChanges
+	next := f.droppedChangeCount
 	for _, events := range f.eventsByChange {
-		if events[0].Index >= from {
+		if events[0].Index >= fromIndex {
 			break
 		}
 		next++
 	}
-	return &Subscription{feed: f, nextChange: next}
+	return &Subscription{feed: f, nextChangeNumber: next}
 }
 
 // Next blocks until the feed has a change that this Subscription has not returned, and returns the events of the change: at
@@ -95,14 +95,14 @@ func (s *Store) Subscribe(from uint64) *Subscription {
 func (s *Subscription) Next(ctx context.Context) ([]Event, error) {
 	for {
 		s.feed.mu.Lock()
-		if s.nextChange < s.feed.droppedChanges {
-			s.nextChange = s.feed.droppedChanges
+		if s.nextChangeNumber < s.feed.droppedChangeCount {
+			s.nextChangeNumber = s.feed.droppedChangeCount
 			s.feed.mu.Unlock()
 			return nil, ErrLagged
 		}
-		if i := s.nextChange - s.feed.droppedChanges; i < uint64(len(s.feed.eventsByChange)) {
+		if i := s.nextChangeNumber - s.feed.droppedChangeCount; i < uint64(len(s.feed.eventsByChange)) {
 			events := s.feed.eventsByChange[i]
-			s.nextChange++
+			s.nextChangeNumber++
 			s.feed.mu.Unlock()
 			return events, nil
 		}

@@ -9,10 +9,10 @@ import (
 
 // storedField describes a field of a struct that is encoded in the state file.
 type storedField struct {
-	storedName  string // name of the field in the file
-	structIndex []int  // index of the field in the struct, for [reflect.Value.FieldByIndexErr]
-	goType      reflect.Type
-	isSecret    bool
+	storedName string // name of the field in the file
+	fieldIndex []int  // index of the field in the struct, for [reflect.Value.FieldByIndexErr]
+	goType     reflect.Type
+	isSecret   bool
 }
 
 // storedFields returns the encoded fields of a struct type. The name of a field in the file is the name in its tag
@@ -21,21 +21,21 @@ func storedFields(t reflect.Type) []storedField {
 	var fields []storedField
 	for _, f := range reflect.VisibleFields(t) {
 		name, options, _ := strings.Cut(f.Tag.Get("store"), ",")
-		if !f.IsExported() || name == "-" || f.Anonymous && name == "" && isStruct(f.Type) {
+		if !f.IsExported() || name == "-" || f.Anonymous && name == "" && isNonTimeStructOrPointerToIt(f.Type) {
 			continue
 		}
 		if name == "" {
 			name = f.Name
 		}
 		fields = append(fields, storedField{
-			storedName: name, structIndex: f.Index, goType: f.Type,
+			storedName: name, fieldIndex: f.Index, goType: f.Type,
 			isSecret: slices.Contains(strings.Split(options, ","), "secret") || secretAPIFields[t.String()+"."+name],
 		})
 	}
 	return fields
 }
 
-func isStruct(t reflect.Type) bool {
+func isNonTimeStructOrPointerToIt(t reflect.Type) bool {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}

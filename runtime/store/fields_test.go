@@ -30,11 +30,11 @@ func storedRecords() []goldenfields.Record {
 	}
 	for _, k := range tableDefs {
 		if k.table != agentMetaTable {
-			records = append(records, goldenfields.Record{Name: string(k.table), Type: reflect.TypeOf(k.newRecord("")).Elem()})
+			records = append(records, goldenfields.Record{Name: string(k.table), Type: reflect.TypeOf(k.newZeroRecord("")).Elem()})
 		}
 	}
 	for _, kind := range state.AgentRecordKinds {
-		records = append(records, goldenfields.Record{Name: string(agentMetaTable) + " " + kind.Name, Type: reflect.TypeOf(kind.NewRecord()).Elem()})
+		records = append(records, goldenfields.Record{Name: string(agentMetaTable) + " " + kind.NameOrPrefix, Type: reflect.TypeOf(kind.NewRecord()).Elem()})
 	}
 	return records
 }

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -51,17 +52,18 @@ type stateFile struct {
 	db                *bolt.DB // db is nil if the file must be rebuilt
 	openFile          *os.File // openFile is the open file of db; it holds the file lock
 	mappedBytes       int64    // lower bound of the number of bytes that db has mapped into memory
-	reservesSpace     bool     // Config.ReserveSpace
+	reservesSpace     bool     // Config.ReserveDiskSpace
 	reservedEndOffset int64    // disk space is allocated for the file up to this offset
 
 	migratesFromFormat int // earlier format of the file, which must be migrated; 0 for the current format
 }
 
-// openAndLock opens a state file and locks it: exclusively if write is set, otherwise shared. For an exclusive lock, it waits
-// up to [filelock.KilledOwnerTimeout] until the lock is free. It returns a LockedError if another process keeps the lock.
-func openAndLock(path string, write bool) (*os.File, error) {
+// openAndLockStateFile opens a state file and locks it: exclusively if forWriting is set, otherwise shared. For an
+// exclusive lock, it waits up to [filelock.KilledOwnerTimeout], or until ctx ends, for a lock that is not free. It returns a
+// LockedError if another process keeps the lock.
+func openAndLockStateFile(ctx context.Context, path string, forWriting bool) (*os.File, error) {
 	flags, lock, timeout := os.O_RDONLY, unix.LOCK_SH, time.Duration(0)
-	if write {
+	if forWriting {
 		flags, lock, timeout = os.O_RDWR, unix.LOCK_EX, filelock.KilledOwnerTimeout
 	}
 	for {
@@ -75,8 +77,8 @@ func openAndLock(path string, write bool) (*os.File, error) {
 			err = fmt.Errorf("open state file %s: not a regular file", path)
 		}
 		if err == nil {
-			if err = filelock.LockWithin(f, lock, timeout); errors.Is(err, filelock.ErrLocked) {
-				err = &LockedError{Path: path, OwnerPID: findLockOwner(info)}
+			if err = filelock.LockWithin(ctx, f, lock, timeout); errors.Is(err, filelock.ErrLocked) {
+				err = &LockedError{Path: path, OwnerPID: findLockOwnerPID(info)}
 			} else if err != nil {
 				err = fmt.Errorf("lock state file %s: %w", path, err)
 			}
@@ -93,9 +95,9 @@ func openAndLock(path string, write bool) (*os.File, error) {
 	}
 }
 
-// findLockOwner returns the pid of a process that has locked a file, or 0. It searches the open files
+// findLockOwnerPID returns the pid of a process that has locked a file, or 0. It searches the open files
 // of all processes: the inode numbers in /proc/locks are wrong on an overlay filesystem.
-func findLockOwner(info fs.FileInfo) int {
+func findLockOwnerPID(info fs.FileInfo) int {
 	names, err := filepath.Glob("/proc/[0-9]*/fd/*")
 	if err != nil {
 		return 0
@@ -139,9 +141,9 @@ func (f *stateFile) openDatabase(handle *os.File) (err error) {
 	return nil
 }
 
-// releasePages removes the mapped pages of the file from the memory of this process. The
+// releaseMappedPages removes the mapped pages of the file from the memory of this process. The
 // kernel maps them again on access.
-func (f *stateFile) releasePages() {
+func (f *stateFile) releaseMappedPages() {
 	if f.db == nil || f.mappedBytes == 0 {
 		return
 	}
@@ -149,38 +151,38 @@ func (f *stateFile) releasePages() {
 	_, _, _ = unix.Syscall(unix.SYS_MADVISE, f.db.Info().Data, uintptr(f.mappedBytes), unix.MADV_DONTNEED)
 }
 
-// writeRecords writes ops to the disk in one bbolt transaction. all yields every record of the state after ops: if the
-// database is not open or the file was removed, writeRecords writes a new file with these records instead. After an error,
-// the state on the disk is unchanged.
-func (f *stateFile) writeRecords(ops []bucketWrite, all func(yield func(bucketWrite) bool)) error {
-	if err := f.tryWriteRecords(ops, all); err != nil {
+// writeRecords makes the writes on the disk in one bbolt transaction. allRecords yields every record of the state after
+// them: if the database is not open or the file was removed, writeRecords writes a new file with these records instead.
+// After an error, the state on the disk is unchanged.
+func (f *stateFile) writeRecords(writes []bucketWrite, allRecords func(yield func(bucketWrite) bool)) error {
+	if err := f.writeOrRebuildFile(writes, allRecords); err != nil {
 		return fmt.Errorf("write state file %s: %w", f.path, err)
 	}
 	return nil
 }
 
-func (f *stateFile) tryWriteRecords(ops []bucketWrite, all func(yield func(bucketWrite) bool)) error {
-	atPath, err := f.isAtPath()
+func (f *stateFile) writeOrRebuildFile(writes []bucketWrite, allRecords func(yield func(bucketWrite) bool)) error {
+	atPath, err := f.isOpenFileAtPath()
 	if err != nil {
 		return err
 	}
 	if f.db == nil || !atPath {
-		return f.rebuildFile(all)
+		return f.rebuildFile(allRecords)
 	}
-	if err := f.applyWrites(ops); err != nil {
+	if err := f.applyWrites(writes); err != nil {
 		return err
 	}
-	if atPath, err = f.isAtPath(); err != nil {
+	if atPath, err = f.isOpenFileAtPath(); err != nil {
 		return err
 	}
 	if !atPath {
-		return f.rebuildFile(all) // the file was removed during the write, and ops with it
+		return f.rebuildFile(allRecords) // the file was removed during the write, and the writes with it
 	}
 	return nil
 }
 
-// isAtPath reports whether the path still refers to the open file.
-func (f *stateFile) isAtPath() (bool, error) {
+// isOpenFileAtPath reports whether the path still refers to the open file.
+func (f *stateFile) isOpenFileAtPath() (bool, error) {
 	info, err := os.Lstat(f.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
@@ -201,9 +203,9 @@ func (f *stateFile) isAtPath() (bool, error) {
 	return true, nil
 }
 
-// applyWrites writes ops in one bbolt transaction. After an error that leaves the content of the file
+// applyWrites makes the writes in one bbolt transaction. After an error that leaves the content of the file
 // uncertain, it sets f.db to nil, so that the next write rebuilds the file.
-func (f *stateFile) applyWrites(ops []bucketWrite) (err error) {
+func (f *stateFile) applyWrites(writes []bucketWrite) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // an I/O error on a mapped page causes a panic, which is recovered below
 	defer func() {
 		if p := recover(); p != nil {
@@ -217,8 +219,8 @@ func (f *stateFile) applyWrites(ops []bucketWrite) (err error) {
 	}
 	id := uint64(tx.ID())
 	f.mappedBytes = tx.Size() // pages that the transaction adds are not mapped yet
-	f.reserveSpace(tx.Size())
-	for _, o := range ops {
+	f.reserveDiskSpace(tx.Size())
+	for _, o := range writes {
 		if err := applyWrite(tx, o); err != nil {
 			return errors.Join(err, tx.Rollback())
 		}
@@ -255,10 +257,10 @@ const temporaryNameInfix = ".new-"
 // minCompactableSize is the size in bytes up to which a state file is not compacted.
 const minCompactableSize = 1 << 20
 
-// isMostlyFree reports whether less than a quarter of the file is in use, if it has at least minCompactableSize. bbolt reuses free pages, and never
-// makes the file smaller. A file that was just rebuilt is at least a quarter in use, because bbolt doubles the
-// size of a growing file, and fills at least half of each page.
-func (f *stateFile) isMostlyFree() bool {
+// isWorthCompacting reports whether less than a quarter of the file is in use, if it has at least minCompactableSize.
+// bbolt reuses free pages, and never makes the file smaller. A file that was just rebuilt is at least a quarter in use,
+// because bbolt doubles the size of a growing file, and fills at least half of each page.
+func (f *stateFile) isWorthCompacting() bool {
 	if f.db == nil {
 		return false
 	}
@@ -286,14 +288,14 @@ func (f *stateFile) removeTemporaryFiles() error {
 
 // rebuildFile writes all records into a new file, which then replaces the file at the path. If the old file has an earlier
 // format, it stays under the name that formatCopyName returns.
-func (f *stateFile) rebuildFile(all func(yield func(bucketWrite) bool)) error {
+func (f *stateFile) rebuildFile(allRecords func(yield func(bucketWrite) bool)) error {
 	if f.migratesFromFormat != 0 {
-		return f.migrateToNewFile(all)
+		return f.migrateToNewFile(allRecords)
 	}
-	return f.replaceFile(all)
+	return f.replaceWithNewFile(allRecords)
 }
 
-func (f *stateFile) replaceFile(all func(yield func(bucketWrite) bool)) (err error) {
+func (f *stateFile) replaceWithNewFile(allRecords func(yield func(bucketWrite) bool)) (err error) {
 	handle, err := os.CreateTemp(filepath.Dir(f.path), filepath.Base(f.path)+temporaryNameInfix+"*")
 	if err != nil {
 		return err
@@ -311,7 +313,7 @@ func (f *stateFile) replaceFile(all func(yield func(bucketWrite) bool)) (err err
 	if err := rebuilt.openDatabase(handle); err != nil {
 		return err
 	}
-	if err := rebuilt.writeAllRecords(all); err != nil {
+	if err := rebuilt.writeAllRecords(allRecords); err != nil {
 		return err
 	}
 	if err := f.renameToPath(temporary); err != nil {
@@ -334,15 +336,15 @@ func (f *stateFile) replaceFile(all func(yield func(bucketWrite) bool)) (err err
 
 // renameToPath renames the temporary file to the path. It fails if the path refers to a file other than the one
 // that f has open.
-func (f *stateFile) renameToPath(temporary string) error {
-	atPath, err := f.isAtPath()
+func (f *stateFile) renameToPath(temporaryPath string) error {
+	atPath, err := f.isOpenFileAtPath()
 	if err != nil {
 		return err
 	}
 	if atPath && f.openFile != nil {
-		err = os.Rename(temporary, f.path)
-	} else if err = os.Link(temporary, f.path); err == nil {
-		err = os.Remove(temporary)
+		err = os.Rename(temporaryPath, f.path)
+	} else if err = os.Link(temporaryPath, f.path); err == nil {
+		err = os.Remove(temporaryPath)
 	}
 	return err
 }
@@ -371,9 +373,9 @@ func (e *noSpaceError) Unwrap() error { return e.cause }
 
 // writeAllRecords writes all records to an empty file, in several transactions of at most maxRebuildBytes. The error is a
 // noSpaceError if the disk becomes full.
-func (f *stateFile) writeAllRecords(all func(yield func(bucketWrite) bool)) error {
+func (f *stateFile) writeAllRecords(allRecords func(yield func(bucketWrite) bool)) error {
 	var noRoom *noSpaceError
-	for ops := range splitWrites(all, maxRebuildBytes) {
+	for ops := range splitWritesBySize(allRecords, maxRebuildBytes) {
 		if noRoom == nil {
 			free, freeErr := freeBytes(filepath.Dir(f.path))
 			err := f.applyWrites(ops)
@@ -396,13 +398,13 @@ func (f *stateFile) writeAllRecords(all func(yield func(bucketWrite) bool)) erro
 	return noRoom
 }
 
-// splitWrites yields the writes in groups of at most maxBytes; a larger write is a group of its own. A yielded group must
-// not be used after the next one is yielded.
-func splitWrites(all iter.Seq[bucketWrite], maxBytes int) iter.Seq[[]bucketWrite] {
+// splitWritesBySize yields the writes in groups of at most maxBytes; a larger write is a group of its own. A yielded
+// group must not be used after the next one is yielded.
+func splitWritesBySize(writes iter.Seq[bucketWrite], maxBytes int) iter.Seq[[]bucketWrite] {
 	return func(yield func([]bucketWrite) bool) {
 		var ops []bucketWrite
 		var size int64
-		for o := range all {
+		for o := range writes {
 			n := o.recordSize()
 			if size+n > int64(maxBytes) && len(ops) > 0 {
 				if !yield(ops) {
@@ -416,28 +418,28 @@ func splitWrites(all iter.Seq[bucketWrite], maxBytes int) iter.Seq[[]bucketWrite
 	}
 }
 
-// keepDamagedFile links a damaged state file to a second name, which it returns. The file stays under this name after a
-// new file has replaced it. All but the last three damaged files are removed.
-func keepDamagedFile(path string, now time.Time) (string, error) {
+// linkDamagedFileAndRemoveOldest links a damaged state file to a second name, which it returns. The file stays under
+// this name after a new file has replaced it. All but the last three damaged files are removed.
+func linkDamagedFileAndRemoveOldest(path string, now time.Time) (keptPath string, err error) {
 	const maxKeptFiles = 3
-	name := path + ".damaged-" + now.UTC().Format(damagedTimeFormat)
-	if err := os.Link(path, name); err != nil {
+	keptPath = path + ".damaged-" + now.UTC().Format(damagedTimeFormat)
+	if err := os.Link(path, keptPath); err != nil {
 		return "", err
 	}
 	old := listKeptDamagedFiles(path)
 	for _, extra := range old[:max(0, len(old)-maxKeptFiles)] {
 		if err := os.Remove(extra); err != nil {
-			return name, err
+			return keptPath, err
 		}
 	}
-	return name, nil
+	return keptPath, nil
 }
 
 // damagedTimeFormat is the format of the time in the names of damaged files. It has nanoseconds, because two
 // files must not get the same name.
 const damagedTimeFormat = "20060102T150405.000000000"
 
-// listKeptDamagedFiles returns the damaged files that keepDamagedFile has kept, oldest first.
+// listKeptDamagedFiles returns the damaged files that linkDamagedFileAndRemoveOldest has kept, oldest first.
 func listKeptDamagedFiles(path string) []string {
 	names, err := filepath.Glob(escapeGlob(path) + ".damaged-*") // sorted
 	if err != nil {
@@ -460,11 +462,12 @@ func (f *stateFile) close() error {
 	return nil
 }
 
-// scanFile calls visit for every readable record of a locked state file, and returns the parts that cannot be read.
-func scanFile(f *os.File, visit func(bucket string, key, value []byte)) ([]unreadablePart, error) {
+// visitReadableRecords calls visit for every readable record of a locked state file, and returns the parts that cannot
+// be read.
+func visitReadableRecords(f *os.File, visit func(bucket string, key, value []byte)) ([]unreadablePart, error) {
 	size, err := f.Seek(0, io.SeekEnd)
 	if err != nil {
 		return nil, fmt.Errorf("read state file: %w", err)
 	}
-	return scanPages(f, size, visit), nil
+	return visitRecordsAndVerifyPages(f, size, visit), nil
 }

@@ -68,7 +68,7 @@ func (f fieldFiller) fill(v reflect.Value, name string) {
 	case reflect.Struct:
 		inner := fieldFiller{append(slices.Clone(f.types), v.Type())}
 		for _, field := range storedFields(v.Type()) {
-			if target, err := v.FieldByIndexErr(field.structIndex); err == nil {
+			if target, err := v.FieldByIndexErr(field.fieldIndex); err == nil {
 				inner.fill(target, field.storedName)
 			}
 		}
@@ -90,9 +90,9 @@ func putEveryKind(t *testing.T, s *Store) {
 		for _, k := range tableDefs {
 			switch {
 			case k.table == Allocations:
-				tx.PutAllocation(newFilled(new(api.Allocation)).(*api.Allocation))
-			case !k.isLocal:
-				tx.putObject(k, newFilled(k.newRecord("")))
+				tx.PutScheduledAllocation(newFilled(new(api.Allocation)).(*api.Allocation))
+			case !k.isReadByAgentOnly:
+				tx.putObjectSettingIndexes(k, newFilled(k.newZeroRecord("")))
 			}
 		}
 	})
@@ -103,12 +103,12 @@ func putEveryKind(t *testing.T, s *Store) {
 	mustUpdate(t, s, func(tx *Txn) {
 		tx.PutCheckResult(alloc.ID, newFilled(new(api.AllocCheckStatus)).(*api.AllocCheckStatus))
 		for _, kind := range state.AgentRecordKinds {
-			name := kind.Name
+			name := kind.NameOrPrefix
 			if strings.HasSuffix(name, "/") {
 				name += alloc.ID
 			}
 			value := newFilled(kind.NewRecord())
-			if key, ok := value.(*state.HookKey); ok {
+			if key, ok := value.(*state.HookTokenSigningKey); ok {
 				*key = []byte(strings.Repeat("k", state.HookKeySize))
 			}
 			tx.PutAgentRecord(name, value)
@@ -150,7 +150,7 @@ func TestStateFixtures(t *testing.T) {
 	}
 	s, err = openAs(t, dir, "next", currentFormat)
 	mustSucceed(t, err)
-	want, wantQuarantine := storeContent(s), len(s.quarantinedRecords)
+	want, wantQuarantine := storeContent(s), len(s.quarantinedRecordByName)
 
 	for _, from := range append(releasedStates(t), next) {
 		t.Run(filepath.Base(from), func(t *testing.T) {
@@ -158,13 +158,13 @@ func TestStateFixtures(t *testing.T) {
 				t.Errorf("COMMIT: %q, %v", commit, err)
 			}
 			dir := copyState(t, from)
-			contents, err := Inspect(filepath.Join(dir, FileName))
-			if err != nil || len(contents.Damage) > 0 || len(contents.Unknown) > 0 || len(contents.Quarantine) != wantQuarantine {
-				t.Fatalf("damage %v, unknown %v, quarantine %v, %v", contents.Damage, contents.Unknown, contents.Quarantine, err)
+			contents, err := InspectFile(filepath.Join(dir, FileName))
+			if err != nil || len(contents.Damage) > 0 || len(contents.UnknownParts) > 0 || len(contents.Quarantine) != wantQuarantine {
+				t.Fatalf("damage %v, unknown %v, quarantine %v, %v", contents.Damage, contents.UnknownParts, contents.Quarantine, err)
 			}
 			s := openWithKeys(t, dir)
-			if d := s.Damage(); len(d) > 0 || len(s.sealer.unopenedErrors) > 0 {
-				t.Errorf("damage %v, sealed %v", d, s.sealer.unopenedErrors)
+			if d := s.Damage(); len(d) > 0 || len(s.sealer.decryptErrors) > 0 {
+				t.Errorf("damage %v, sealed %v", d, s.sealer.decryptErrors)
 			}
 			content := storeContent(s)
 			for key, object := range content {
@@ -216,10 +216,10 @@ func TestStateFixtureIsComplete(t *testing.T) {
 	for key, object := range content {
 		name := string(key.table)
 		if kind := state.AgentRecordKindOf(key.key); key.table == agentMetaTable && kind != nil {
-			name += " " + kind.Name
+			name += " " + kind.NameOrPrefix
 		}
 		found[name] = true
-		if record, ok := object.(*localRecord); ok && record.secret != nil && key.table == taskLocalsTable {
+		if record, ok := object.(*localRecord); ok && record.secretPart != nil && key.table == taskLocalsTable {
 			found[name+" (sealed)"] = true
 		}
 	}

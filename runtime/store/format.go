@@ -21,53 +21,53 @@ const formatKey = "format"
 type formatRecord struct {
 	// Format is the number of the format.
 	Format int `json:"format"`
-	// OldestReader is the lowest format whose builds can read the file: they ignore what later formats have added.
-	OldestReader int `json:"oldest_reader"`
+	// OldestReaderFormat is the lowest format whose builds can read the file: they ignore what later formats have added.
+	OldestReaderFormat int `json:"oldest_reader"`
 	// WriterVersion is the version of the build that has written the file.
 	WriterVersion string `json:"writer"`
 }
 
 // A migration converts one part of a record from one format to the next format. A record with a secret part has two parts:
 // the secret part, for which isSealed is set, and the other one. The result is nil if the next format has no such record.
-type migration func(bucket, key string, isSealed bool, part []byte) ([]byte, error)
+type migration func(bucket, key string, isSealed bool, recordPart []byte) ([]byte, error)
 
 // fileFormat is the format in which a build writes state files.
 type fileFormat struct {
-	number       int
-	oldestReader int
-	migrations   map[int]migration // migrations by the number of the format that they convert
+	number                int
+	oldestReaderFormat    int
+	migrationByFromFormat map[int]migration // keyed by the number of the format that the migration converts
 }
 
 // currentFormat is the format of this build.
-var currentFormat = fileFormat{number: 1, oldestReader: 1}
+var currentFormat = fileFormat{number: 1, oldestReaderFormat: 1}
 
-// FormatError means that this build cannot read the format of a state file. The file was not changed.
-type FormatError struct {
-	Path          string
-	Format        int
-	WriterVersion string // version of the build that has written the file
-	CurrentFormat int
-	CopyPath      string // copy of the file in the current format, before a newer build migrated the file; empty if there is none
+// UnsupportedFormatError means that this build cannot read the format of a state file. The file was not changed.
+type UnsupportedFormatError struct {
+	Path                 string
+	FoundFormat          int
+	WriterVersion        string // version of the build that has written the file
+	CurrentFormat        int
+	PreMigrationCopyPath string // copy of the file in the current format, before a newer build migrated the file; empty if there is none
 }
 
-func (e *FormatError) Error() string {
-	if e.Format < e.CurrentFormat {
+func (e *UnsupportedFormatError) Error() string {
+	if e.FoundFormat < e.CurrentFormat {
 		return fmt.Sprintf("state file %s has format %d of nomad-lite %s, and this version has no migration from it to its format %d; nothing was changed: start a version that reads format %d first",
-			e.Path, e.Format, e.WriterVersion, e.CurrentFormat, e.Format)
+			e.Path, e.FoundFormat, e.WriterVersion, e.CurrentFormat, e.FoundFormat)
 	}
 	wayBack := "to go back, drain the node with that version, and start this version with another data directory"
-	if e.CopyPath != "" {
-		wayBack = fmt.Sprintf("to go back, drain the node with that version, and replace the state file by its copy from before the upgrade, %s", e.CopyPath)
+	if e.PreMigrationCopyPath != "" {
+		wayBack = fmt.Sprintf("to go back, drain the node with that version, and replace the state file by its copy from before the upgrade, %s", e.PreMigrationCopyPath)
 	}
 	return fmt.Sprintf("state file %s has format %d, which nomad-lite %s can read, and this version reads format %d; nothing was changed, and tasks continue to run: start nomad-lite %s again; %s",
-		e.Path, e.Format, e.WriterVersion, e.CurrentFormat, e.WriterVersion, wayBack)
+		e.Path, e.FoundFormat, e.WriterVersion, e.CurrentFormat, e.WriterVersion, wayBack)
 }
 
 // MigrationError means that a state file could not be migrated to the current format. The state can be read; each update
 // tries the migration again, and fails if the migration fails.
 type MigrationError struct {
 	Path             string
-	Format           int   // format of the file, which was not migrated
+	FoundFormat      int   // format of the file, which was not migrated
 	MissingDiskBytes int64 // lower bound of the missing free space; 0 if the cause is another one
 	Cause            error
 }
@@ -77,7 +77,7 @@ func (e *MigrationError) Error() string {
 	if e.MissingDiskBytes > 0 {
 		remedy = fmt.Sprintf("at least %d bytes are missing on its file system: free them", e.MissingDiskBytes)
 	}
-	return fmt.Sprintf("state file %s stays in format %d, and no change can be stored until it is migrated: %s", e.Path, e.Format, remedy)
+	return fmt.Sprintf("state file %s stays in format %d, and no change can be stored until it is migrated: %s", e.Path, e.FoundFormat, remedy)
 }
 
 // Unwrap returns the cause.
@@ -101,8 +101,8 @@ func decodeFormatRecord(payload []byte) (*formatRecord, error) {
 	if err := json.Unmarshal(payload, r); err != nil {
 		return nil, err
 	}
-	if r.Format < 1 || r.OldestReader < 1 || r.OldestReader > r.Format {
-		return nil, fmt.Errorf("format %d with oldest reader %d", r.Format, r.OldestReader)
+	if r.Format < 1 || r.OldestReaderFormat < 1 || r.OldestReaderFormat > r.Format {
+		return nil, fmt.Errorf("format %d with oldest reader %d", r.Format, r.OldestReaderFormat)
 	}
 	return r, nil
 }
@@ -113,7 +113,7 @@ func readFormatRecord(f *os.File) (found *formatRecord) {
 	if err != nil {
 		return nil
 	}
-	scanBucket(f, info.Size(), metaBucket, func(_ string, key, value []byte) {
+	visitRecordsOfBucket(f, info.Size(), metaBucket, func(_ string, key, value []byte) {
 		if string(key) != formatKey {
 			return
 		}
@@ -124,22 +124,23 @@ func readFormatRecord(f *os.File) (found *formatRecord) {
 	return found
 }
 
-// checkFormat returns a FormatError if this build cannot read the format of a locked state file. If the file has an earlier
-// format that this build can migrate, checkFormat sets s.file.migratesFromFormat.
-func (s *Store) checkFormat(handle *os.File) error {
+// checkFormatAndNoteMigration returns an UnsupportedFormatError if this build cannot read the format of a locked state
+// file. If the file has an earlier format that this build can migrate, checkFormatAndNoteMigration sets
+// s.file.migratesFromFormat.
+func (s *Store) checkFormatAndNoteMigration(handle *os.File) error {
 	found := readFormatRecord(handle)
 	if found == nil {
 		return nil // the loader reports the missing record
 	}
-	err := &FormatError{Path: s.file.path, Format: found.Format, WriterVersion: found.WriterVersion, CurrentFormat: s.currentFormat.number}
-	if found.OldestReader > s.currentFormat.number {
+	err := &UnsupportedFormatError{Path: s.file.path, FoundFormat: found.Format, WriterVersion: found.WriterVersion, CurrentFormat: s.currentFormat.number}
+	if found.OldestReaderFormat > s.currentFormat.number {
 		if name := formatCopyName(s.file.path, s.currentFormat.number); isRegularFile(name) {
-			err.CopyPath = name
+			err.PreMigrationCopyPath = name
 		}
 		return err
 	}
 	for n := found.Format; n < s.currentFormat.number; n++ {
-		if s.currentFormat.migrations[n] == nil {
+		if s.currentFormat.migrationByFromFormat[n] == nil {
 			return err
 		}
 		s.file.migratesFromFormat = found.Format
@@ -150,9 +151,9 @@ func (s *Store) checkFormat(handle *os.File) error {
 // formatToWrite returns the record of the file format that this build writes. found is the record in the file, or nil. A file
 // of a newer format that this build can read keeps its format: the records of this build are valid in the newer format.
 func (s *Store) formatToWrite(found *formatRecord) formatRecord {
-	r := formatRecord{Format: s.currentFormat.number, OldestReader: s.currentFormat.oldestReader, WriterVersion: s.buildVersion}
+	r := formatRecord{Format: s.currentFormat.number, OldestReaderFormat: s.currentFormat.oldestReaderFormat, WriterVersion: s.buildVersion}
 	if found != nil && found.Format > r.Format {
-		r.Format, r.OldestReader = found.Format, found.OldestReader
+		r.Format, r.OldestReaderFormat = found.Format, found.OldestReaderFormat
 	}
 	return r
 }
@@ -165,16 +166,16 @@ func (s *Store) migrateRecordPart(bucket, key string, isSealed bool, part []byte
 	}
 	for n := s.file.migratesFromFormat; n < s.currentFormat.number && part != nil; n++ {
 		var err error
-		if part, err = s.currentFormat.migrations[n](bucket, key, isSealed, part); err != nil {
+		if part, err = s.currentFormat.migrationByFromFormat[n](bucket, key, isSealed, part); err != nil {
 			return nil, fmt.Errorf("migrate it from format %d: %w", n, err)
 		}
 	}
 	return part, nil
 }
 
-// migrateFile writes the migrated records, which were loaded from a file of an earlier format, into a new file. If that
-// fails, it logs the error, and each update tries the migration again.
-func (s *Store) migrateFile() {
+// migrateFileOrLogError writes the migrated records, which were loaded from a file of an earlier format, into a new
+// file. If that fails, it logs the error, and each update tries the migration again.
+func (s *Store) migrateFileOrLogError() {
 	from := s.file.migratesFromFormat
 	err := s.file.rebuildFile(s.allRecords(s.memDB.Txn(false)))
 	if err == nil {
@@ -183,7 +184,7 @@ func (s *Store) migrateFile() {
 	}
 	s.logger.Error("state file not migrated", "error", err)
 	s.pendingNodeEvents = append(s.pendingNodeEvents, &api.NodeEvent{Message: "State cannot be changed: " + err.Error(), Subsystem: "Storage", Timestamp: time.Now()})
-	s.writeErr.Store(&err)
+	s.lastWriteErr.Store(&err)
 }
 
 // formatCopyName returns the name of the copy of a state file that is kept when the file is migrated from a format.
@@ -194,21 +195,21 @@ func isRegularFile(name string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// freeBytes is FreeBytes, or the replacement of a test.
-var freeBytes = FreeBytes
+// freeBytes is FreeDiskBytes, or the replacement of a test.
+var freeBytes = FreeDiskBytes
 
 // migrateToNewFile replaces a file of an earlier format by a new file with all records. The old file stays under the name
 // that formatCopyName returns. The error is a MigrationError.
-func (f *stateFile) migrateToNewFile(all func(yield func(bucketWrite) bool)) error {
-	if missing := f.missingBytesForCopy(); missing > 0 {
-		return &MigrationError{Path: f.path, Format: f.migratesFromFormat, MissingDiskBytes: missing, Cause: unix.ENOSPC}
+func (f *stateFile) migrateToNewFile(allRecords func(yield func(bucketWrite) bool)) error {
+	if missing := f.missingDiskBytesForCopy(); missing > 0 {
+		return &MigrationError{Path: f.path, FoundFormat: f.migratesFromFormat, MissingDiskBytes: missing, Cause: unix.ENOSPC}
 	}
-	err := f.linkCopyOfFormat(f.migratesFromFormat)
+	err := f.linkPreMigrationCopy(f.migratesFromFormat)
 	if err == nil {
-		err = f.replaceFile(all)
+		err = f.replaceWithNewFile(allRecords)
 	}
 	if err != nil {
-		migrationErr := &MigrationError{Path: f.path, Format: f.migratesFromFormat, Cause: err}
+		migrationErr := &MigrationError{Path: f.path, FoundFormat: f.migratesFromFormat, Cause: err}
 		// The new file is larger, or the file system needs a part of its free space itself.
 		var noRoom *noSpaceError
 		if errors.As(err, &noRoom) {
@@ -222,9 +223,9 @@ func (f *stateFile) migrateToNewFile(all func(yield func(bucketWrite) bool)) err
 	return nil
 }
 
-// missingBytesForCopy returns how many bytes of free space are missing for a second file of the same size. It returns 0 if
-// none are missing or the number is unknown.
-func (f *stateFile) missingBytesForCopy() int64 {
+// missingDiskBytesForCopy returns how many bytes of free space are missing for a second file of the same size. It
+// returns 0 if none are missing or the number is unknown.
+func (f *stateFile) missingDiskBytesForCopy() int64 {
 	info, err := f.openFile.Stat()
 	if err != nil {
 		return 0
@@ -236,8 +237,8 @@ func (f *stateFile) missingBytesForCopy() int64 {
 	return max(0, info.Size()-int64(free))
 }
 
-// linkCopyOfFormat links the state file to a second name, under which it stays when a new file replaces it.
-func (f *stateFile) linkCopyOfFormat(format int) error {
+// linkPreMigrationCopy links the state file to a second name, under which it stays when a new file replaces it.
+func (f *stateFile) linkPreMigrationCopy(format int) error {
 	name := formatCopyName(f.path, format)
 	if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

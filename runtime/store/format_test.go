@@ -23,7 +23,7 @@ func openAs(t *testing.T, dir, version string, format fileFormat) (*Store, error
 	t.Helper()
 	c := configWithKeys(dir)
 	c.BuildVersion = version
-	s, err := openWithFormat(c, format)
+	s, err := openWithFormat(t.Context(), c, format)
 	if err == nil {
 		t.Cleanup(func() { s.Close() })
 	}
@@ -74,7 +74,7 @@ func directoryContent(t *testing.T, dir string) map[string]string {
 }
 
 // futureFormat is a format of a newer build that no earlier build can read.
-var futureFormat = fileFormat{number: 2, oldestReader: 2}
+var futureFormat = fileFormat{number: 2, oldestReaderFormat: 2}
 
 func TestFileOfNewerFormatIsRefusedUntouched(t *testing.T) {
 	dir := t.TempDir()
@@ -89,7 +89,7 @@ func TestFileOfNewerFormatIsRefusedUntouched(t *testing.T) {
 
 	check := func(err error, parts ...string) {
 		t.Helper()
-		var formatErr *FormatError
+		var formatErr *UnsupportedFormatError
 		if !errors.As(err, &formatErr) {
 			t.Fatalf("got %v, want a FormatError", err)
 		}
@@ -104,7 +104,7 @@ func TestFileOfNewerFormatIsRefusedUntouched(t *testing.T) {
 	}
 	_, err = openAs(t, dir, "0.1.0", currentFormat)
 	check(err, "another data directory")
-	_, err = Inspect(s.file.path)
+	_, err = InspectFile(s.file.path)
 	check(err)
 	mustSucceed(t, os.WriteFile(formatCopyName(s.file.path, 1), nil, 0o600))
 	before = directoryContent(t, dir)
@@ -119,7 +119,7 @@ func TestFileOfNewerFormatIsRefusedUntouched(t *testing.T) {
 
 func TestFileOfNewerFormatForOldReaders(t *testing.T) {
 	dir := t.TempDir()
-	s, err := openAs(t, dir, "9.1.0", fileFormat{number: 2, oldestReader: 1})
+	s, err := openAs(t, dir, "9.1.0", fileFormat{number: 2, oldestReaderFormat: 1})
 	mustSucceed(t, err)
 	putSecrets(t, s)
 	mustSucceed(t, s.Close())
@@ -127,8 +127,8 @@ func TestFileOfNewerFormatForOldReaders(t *testing.T) {
 	mustSucceed(t, err)
 	checkSecrets(t, s)
 	mustUpdate(t, s, func(tx *Txn) { tx.PutAgentRecord(openName, "fact") })
-	mustUpdate(t, s, func(tx *Txn) { tx.PutNode(&api.Node{ID: "n"}) })
-	mustSucceed(t, s.runExclusive(t.Context(), func() error { return s.file.rebuildFile(s.allRecords(s.memDB.Txn(false))) }))
+	mustUpdate(t, s, func(tx *Txn) { tx.PutNodeWithStorageEvents(&api.Node{ID: "n"}) })
+	mustSucceed(t, s.runBetweenTransactions(t.Context(), func() error { return s.file.rebuildFile(s.allRecords(s.memDB.Txn(false))) }))
 	mustSucceed(t, s.Close())
 	if got, want := formatOf(t, s.file.path), (formatRecord{2, 1, "0.1.0"}); got != want {
 		t.Errorf("format %+v, want %+v", got, want)
@@ -141,12 +141,12 @@ func TestFileWithoutFormatIsRefused(t *testing.T) {
 	putSecrets(t, s)
 	mustSucceed(t, s.Close())
 	putRawRecords(t, dir, bucketWrite{metaBucket, formatKey, nil})
-	if _, err := Open(configWithKeys(dir)); !errors.Is(err, errNoFormat) {
+	if _, err := Open(t.Context(), configWithKeys(dir)); !errors.Is(err, errNoFormat) {
 		t.Errorf("got %v", err)
 	}
 	// The agent always starts on a damaged file.
 	putRawRecords(t, dir, bucketWrite{metaBucket, formatKey, []byte("damaged")})
-	s, err := Open(configWithKeys(dir))
+	s, err := Open(t.Context(), configWithKeys(dir))
 	mustSucceed(t, err)
 	if d := s.Damage(); len(d) != 1 || d[0].Key != formatKey {
 		t.Errorf("damage %v", d)
@@ -159,7 +159,7 @@ func TestFileWithoutFormatIsRefused(t *testing.T) {
 
 // nextFormat is a planted format, in which the start of a task, the JWT of tokens, the region of a job and the client status of an
 // allocation have other values. Evaluations have no place in it.
-var nextFormat = fileFormat{number: 2, oldestReader: 2, migrations: map[int]migration{1: func(bucket, key string, isSealed bool, part []byte) ([]byte, error) {
+var nextFormat = fileFormat{number: 2, oldestReaderFormat: 2, migrationByFromFormat: map[int]migration{1: func(bucket, key string, isSealed bool, part []byte) ([]byte, error) {
 	edit := func(path ...string) ([]byte, error) {
 		var v map[string]any
 		if err := decodeMsgpack(part, &v); err != nil {
@@ -195,10 +195,10 @@ func putOldState(t *testing.T, dir string) *Store {
 	putSecrets(t, s)
 	job := testJob("web", 0)
 	mustUpdate(t, s, func(tx *Txn) {
-		tx.PutJob(job)
-		tx.PutAllocation(&api.Allocation{ID: "x", Namespace: "default", JobID: "web", Job: job})
+		tx.PutJobAndVersion(job)
+		tx.PutScheduledAllocation(&api.Allocation{ID: "x", Namespace: "default", JobID: "web", Job: job})
 		tx.PutEvaluation(&api.Evaluation{ID: "e"})
-		tx.PutNode(&api.Node{ID: "n"})
+		tx.PutNodeWithStorageEvents(&api.Node{ID: "n"})
 	})
 	return s
 }
@@ -211,8 +211,8 @@ func checkMigrated(t *testing.T, s *Store) {
 	if err != nil || local.StartID != "migrated" || local.Handle.Config.Env["TOKEN"] == "" {
 		t.Errorf("task %+v, %v", local, err)
 	}
-	var tokens state.TaskTokens
-	if _, err := snap.AgentRecord(sealedName, &tokens); err != nil || tokens["t"].JWT != "migrated" {
+	var tokens state.TokenByIdentityName
+	if _, err := snap.ReadAgentRecord(sealedName, &tokens); err != nil || tokens["t"].JWT != "migrated" {
 		t.Errorf("tokens %v, %v", tokens, err)
 	}
 	if job := snap.Job(nil, "default", "web"); *job.Region != "migrated" {
@@ -251,7 +251,7 @@ func TestMigrationKeepsTheOldFileAsCopy(t *testing.T) {
 		mustUpdate(t, s, func(tx *Txn) {
 			a := *tx.Allocation(nil, "x")
 			a.DesiredStatus += "+"
-			tx.PutAllocation(&a)
+			tx.PutScheduledAllocation(&a)
 		})
 		mustSucceed(t, s.Close())
 		if got, want := formatOf(t, s.file.path), (formatRecord{2, 2, "0.2.0"}); got != want {
@@ -262,8 +262,8 @@ func TestMigrationKeepsTheOldFileAsCopy(t *testing.T) {
 		}
 	}
 	_, err = openAs(t, dir, "0.1.0", currentFormat)
-	var formatErr *FormatError
-	if !errors.As(err, &formatErr) || formatErr.CopyPath != copyName || formatErr.WriterVersion != "0.2.0" {
+	var formatErr *UnsupportedFormatError
+	if !errors.As(err, &formatErr) || formatErr.PreMigrationCopyPath != copyName || formatErr.WriterVersion != "0.2.0" {
 		t.Fatalf("the older build: %v", err)
 	}
 	// The way back.
@@ -298,8 +298,8 @@ func TestFormatWithoutMigrationIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	mustSucceed(t, putOldState(t, dir).Close())
 	before := directoryContent(t, dir)
-	_, err := openAs(t, dir, "0.3.0", fileFormat{number: 3, oldestReader: 3, migrations: map[int]migration{2: nextFormat.migrations[1]}})
-	var formatErr *FormatError
+	_, err := openAs(t, dir, "0.3.0", fileFormat{number: 3, oldestReaderFormat: 3, migrationByFromFormat: map[int]migration{2: nextFormat.migrationByFromFormat[1]}})
+	var formatErr *UnsupportedFormatError
 	if !errors.As(err, &formatErr) || !strings.Contains(err.Error(), "nomad-lite 0.1.0") || !reflect.DeepEqual(directoryContent(t, dir), before) {
 		t.Errorf("got %v", err)
 	}
@@ -313,13 +313,13 @@ func TestMigrationWithoutRoom(t *testing.T) {
 	info, err := os.Stat(s.file.path)
 	mustSucceed(t, err)
 
-	defer func() { freeBytes = FreeBytes }()
+	defer func() { freeBytes = FreeDiskBytes }()
 	freeBytes = func(string) (uint64, error) { return 1000, nil }
 	s, err = openAs(t, dir, "0.2.0", nextFormat)
 	mustSucceed(t, err)
 	checkMigrated(t, s) // the state can be read
 	s.UpdateInNextTransaction(func(tx *Txn) error { tx.PutAgentRecord(state.BootIDName, "b"); return nil })
-	for _, err := range []error{s.WriteErr(), func() error {
+	for _, err := range []error{s.LastWriteErr(), func() error {
 		_, err := s.Update(t.Context(), func(tx *Txn) error { tx.PutEvaluation(&api.Evaluation{ID: "f"}); return nil })
 		return err
 	}()} {
@@ -332,16 +332,16 @@ func TestMigrationWithoutRoom(t *testing.T) {
 	if !reflect.DeepEqual(directoryContent(t, dir), before) {
 		t.Error("a file was changed")
 	}
-	freeBytes = FreeBytes
+	freeBytes = FreeDiskBytes
 	mustUpdate(t, s, func(tx *Txn) {
 		n := *tx.Node(nil, "n")
-		tx.PutNode(&n)
+		tx.PutNodeWithStorageEvents(&n)
 	})
-	if events := s.Snapshot().Node(nil, "n").Events; s.WriteErr() != nil || len(events) != 1 || !strings.Contains(events[0].Message, "bytes are missing") {
-		t.Errorf("after there is room: %v, events %v", s.WriteErr(), events)
+	if events := s.Snapshot().Node(nil, "n").Events; s.LastWriteErr() != nil || len(events) != 1 || !strings.Contains(events[0].Message, "bytes are missing") {
+		t.Errorf("after there is room: %v, events %v", s.LastWriteErr(), events)
 	}
 	var boot string
-	if known, err := s.Snapshot().AgentRecord(state.BootIDName, &boot); !known || err != nil || boot != "b" {
+	if known, err := s.Snapshot().ReadAgentRecord(state.BootIDName, &boot); !known || err != nil || boot != "b" {
 		t.Errorf("the record that belongs to the first stored change: %q, %t, %v", boot, known, err)
 	}
 	mustSucceed(t, s.Close())
@@ -364,27 +364,27 @@ func TestMigrationRunsOutOfSpace(t *testing.T) {
 	s := putOldState(t, dir)
 	const bytes = 3 << 20
 	mustUpdate(t, s, func(tx *Txn) {
-		tx.PutNode(&api.Node{ID: "large", Attributes: map[string]string{"text": strings.Repeat("x", bytes)}})
+		tx.PutNodeWithStorageEvents(&api.Node{ID: "large", Attributes: map[string]string{"text": strings.Repeat("x", bytes)}})
 	})
 	mustSucceed(t, s.Close())
 	const free = 1 << 20
-	inDir, err := FreeBytes(dir)
+	inDir, err := FreeDiskBytes(dir)
 	mustSucceed(t, err)
 	mustSucceed(t, os.WriteFile(filepath.Join(dir, "ballast"), make([]byte, inDir-free), 0o600))
 
 	calls := 0
-	defer func() { freeBytes = FreeBytes }()
+	defer func() { freeBytes = FreeDiskBytes }()
 	freeBytes = func(dir string) (uint64, error) {
 		if calls++; calls == 1 {
 			return 1 << 30, nil
 		}
-		return FreeBytes(dir)
+		return FreeDiskBytes(dir)
 	}
 	s, err = openAs(t, dir, "0.2.0", nextFormat)
 	mustSucceed(t, err)
 	defer s.Close()
 	var migrationErr *MigrationError
-	if err := s.WriteErr(); !errors.As(err, &migrationErr) || migrationErr.MissingDiskBytes < bytes-free || migrationErr.MissingDiskBytes > bytes-free/2 {
+	if err := s.LastWriteErr(); !errors.As(err, &migrationErr) || migrationErr.MissingDiskBytes < bytes-free || migrationErr.MissingDiskBytes > bytes-free/2 {
 		t.Errorf("got %v, want a bit more than %d bytes", err, bytes-free)
 	}
 }
@@ -399,7 +399,7 @@ func TestRebuildWritesSmallTransactions(t *testing.T) {
 		}
 	}
 	var got [][]int
-	for ops := range splitWrites(all, 10) {
+	for ops := range splitWritesBySize(all, 10) {
 		var group []int
 		for _, o := range ops {
 			group = append(group, len(o.value))
@@ -432,9 +432,9 @@ func TestReadableRecordsAreTakenOutOfTheQuarantine(t *testing.T) {
 	putSecrets(t, s)
 	job := testJob("web", 0)
 	mustUpdate(t, s, func(tx *Txn) {
-		tx.PutAllocation(&api.Allocation{ID: "x", Namespace: "default", JobID: "web", Name: "web.app[0]", Job: job, ClientStatus: "running"})
+		tx.PutScheduledAllocation(&api.Allocation{ID: "x", Namespace: "default", JobID: "web", Name: "web.app[0]", Job: job, ClientStatus: "running"})
 		tx.PutAgentRecord(state.NetworkPrefix+"x", &state.NetworkRecord{AllocID: "x", Mode: "bridge"})
-		tx.PutNode(&api.Node{ID: "n"})
+		tx.PutNodeWithStorageEvents(&api.Node{ID: "n"})
 	})
 	spec := s.jobs.hashesByJob[s.Snapshot().Allocation(nil, "x").Job]
 	want := storeContent(s)
@@ -444,7 +444,7 @@ func TestReadableRecordsAreTakenOutOfTheQuarantine(t *testing.T) {
 		{agentMetaTable, state.NetworkPrefix + "x"}, {agentMetaTable, sealedName},
 	}
 	quarantine(t, dir, s, keys...)
-	contents, err := Inspect(s.file.path)
+	contents, err := InspectFile(s.file.path)
 	if err != nil || len(contents.Quarantine) != len(keys) || len(contents.Damage) > 0 {
 		t.Errorf("inspected %+v, %v", contents, err)
 	}
@@ -454,12 +454,12 @@ func TestReadableRecordsAreTakenOutOfTheQuarantine(t *testing.T) {
 			t.Errorf("%d objects, want %d", len(got), len(want))
 		}
 		checkSecrets(t, s)
-		if a := s.Snapshot().Allocation(nil, "x"); a == nil || a.Job == nil || len(s.quarantinedRecords) > 0 {
-			t.Errorf("allocation %v, quarantine %d", a, len(s.quarantinedRecords))
+		if a := s.Snapshot().Allocation(nil, "x"); a == nil || a.Job == nil || len(s.quarantinedRecordByName) > 0 {
+			t.Errorf("allocation %v, quarantine %d", a, len(s.quarantinedRecordByName))
 		}
 		mustUpdate(t, s, func(tx *Txn) {
 			n := *tx.Node(nil, "n")
-			tx.PutNode(&n)
+			tx.PutNodeWithStorageEvents(&n)
 		})
 		if events := s.Snapshot().Node(nil, "n").Events; len(events) != 1 || !strings.Contains(events[0].Message, `agent "`) && !strings.Contains(events[0].Message, "taken out of the quarantine") {
 			t.Errorf("events %v", events)
@@ -478,9 +478,9 @@ func TestRecordStaysInQuarantine(t *testing.T) {
 		}},
 		"task has another record": {recordKey{taskLocalsTable, "x\x00web"}, func(tx *Txn) { tx.PutTaskLocal("x", "web", state.LocalState{StartID: "new"}) }},
 		"allocation has ended":    {recordKey{taskLocalsTable, "x\x00web"}, func(tx *Txn) { tx.MarkAllocationEnded("x") }},
-		"allocation is deleted":   {recordKey{taskLocalsTable, "x\x00web"}, func(tx *Txn) { tx.DeleteAllocation("x") }},
+		"allocation is deleted":   {recordKey{taskLocalsTable, "x\x00web"}, func(tx *Txn) { tx.DeleteAllocationAndQueueRemoval("x") }},
 		"allocation is replaced": {recordKey{Allocations, "x"}, func(tx *Txn) {
-			tx.PutAllocation(&api.Allocation{ID: "y", Namespace: "default", JobID: "web", Name: "web.app[0]"})
+			tx.PutScheduledAllocation(&api.Allocation{ID: "y", Namespace: "default", JobID: "web", Name: "web.app[0]"})
 		}},
 		"record is unreadable": {recordKey{agentMetaTable, state.PluginProcessPrefix + "x"}, func(*Txn) {}},
 	} {
@@ -489,7 +489,7 @@ func TestRecordStaysInQuarantine(t *testing.T) {
 			s := openWithKeys(t, dir)
 			putSecrets(t, s)
 			mustUpdate(t, s, func(tx *Txn) {
-				tx.PutAllocation(&api.Allocation{ID: "x", Namespace: "default", JobID: "web", Name: "web.app[0]", ClientStatus: "running"})
+				tx.PutScheduledAllocation(&api.Allocation{ID: "x", Namespace: "default", JobID: "web", Name: "web.app[0]", ClientStatus: "running"})
 				tx.PutAgentRecord(state.PluginProcessPrefix+"x", &state.PluginProcess{Addr: "has no pid"})
 			})
 			mustSucceed(t, s.Close())
@@ -505,8 +505,8 @@ func TestRecordStaysInQuarantine(t *testing.T) {
 			putRawRecords(t, dir, bucketWrite{quarantineBucket, key, encodeRecord(quarantineBucket, key, 1, quarantined)})
 
 			s = openWithKeys(t, dir)
-			if got := storeContent(s); !reflect.DeepEqual(got, want) || len(s.quarantinedRecords) != 1 {
-				t.Errorf("%d objects, want %d; %d in quarantine", len(got), len(want), len(s.quarantinedRecords))
+			if got := storeContent(s); !reflect.DeepEqual(got, want) || len(s.quarantinedRecordByName) != 1 {
+				t.Errorf("%d objects, want %d; %d in quarantine", len(got), len(want), len(s.quarantinedRecordByName))
 			}
 			if d := s.Damage(); len(d) > 0 {
 				t.Errorf("damage %v", d)

@@ -2,6 +2,7 @@ package store
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -15,22 +16,23 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/runtime/store/keyring"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// FileContents is the content of a state file, as Inspect has read it.
+// FileContents is the content of a state file, as InspectFile has read it.
 type FileContents struct {
-	Size          int64
+	SizeBytes     int64
 	Format        int    // Format is the number of the file format; 0 if its record is damaged
 	WriterVersion string // WriterVersion is the version of nomad-lite that has written the file
 	Index         uint64 // Index is the index of the last visible change
 	Records       []*InspectedRecord
 	Quarantine    []QuarantinedEntry
 	Damage        []Damage // Damage is the damage that Open would report
-	// Unknown are the parts of the state that another build has written and this build does not support.
-	Unknown []UnknownPart
+	// UnknownParts are the parts of the state that another build has written and this build does not support.
+	UnknownParts []UnknownPart
 }
 
-// InspectedRecord is a record of a state file that Inspect could decode.
+// InspectedRecord is a record of a state file that InspectFile could decode.
 type InspectedRecord struct {
 	Table     Table
 	Key       string // Key is the key with slashes between its parts
@@ -52,19 +54,19 @@ type QuarantinedEntry struct {
 	ReadableByThisBuild bool
 }
 
-// Inspect reads a state file that no agent uses, and does not change it. It reports damage in the result, not as
+// InspectFile reads a state file that no agent uses, and does not change it. It reports damage in the result, not as
 // an error. It fails like [Open], and also if the file does not exist.
-func Inspect(path string) (*FileContents, error) {
-	handle, err := openAndLock(path, false)
+func InspectFile(path string) (*FileContents, error) {
+	handle, err := openAndLockStateFile(context.Background(), path, false)
 	if err != nil {
 		return nil, err
 	}
 	defer handle.Close()
-	s, err := newStore(Config{Path: path, Logger: hclog.NewNullLogger()}, currentFormat)
+	s, err := newStore(Config{StateFilePath: path, Logger: hclog.NewNullLogger()}, currentFormat)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.checkFormat(handle); err != nil {
+	if err := s.checkFormatAndNoteMigration(handle); err != nil {
 		return nil, err
 	}
 	if _, err := s.load(handle); err != nil {
@@ -72,18 +74,18 @@ func Inspect(path string) (*FileContents, error) {
 	}
 	c := &FileContents{Index: s.lastIndex, Damage: s.damagedParts}
 	if info, err := handle.Stat(); err == nil {
-		c.Size = info.Size()
+		c.SizeBytes = info.Size()
 	}
 	if format := readFormatRecord(handle); format != nil {
 		c.Format, c.WriterVersion = format.Format, format.WriterVersion
 	}
 	c.Quarantine = s.unquarantinedRecords
-	for _, name := range slices.Sorted(maps.Keys(s.quarantinedRecords)) {
-		c.Quarantine = append(c.Quarantine, s.sealer.inspectQuarantined(name, s.quarantinedRecords[name]))
+	for _, name := range slices.Sorted(maps.Keys(s.quarantinedRecordByName)) {
+		c.Quarantine = append(c.Quarantine, s.sealer.inspectQuarantined(name, s.quarantinedRecordByName[name]))
 	}
 	txn := s.memDB.Txn(false)
-	_, err = scanFile(handle, func(bucket string, k, value []byte) {
-		home, r, err := tableOfRecord(bucket, string(k), value)
+	_, err = visitReadableRecords(handle, func(bucket string, k, value []byte) {
+		home, r, err := decodeRecordAndFindTable(bucket, string(k), value)
 		kind := tableDefsByTable[Table(home)]
 		if kind == nil || err != nil {
 			return
@@ -101,24 +103,24 @@ func Inspect(path string) (*FileContents, error) {
 		box, _, err := decodeEnvelope(r.payload)
 		c.Records = append(c.Records, &InspectedRecord{
 			Table: kind.table, Key: readableKey(string(k)), Index: r.changeIndex, SizeBytes: len(value), object: object,
-			isSealed: err == nil && box != nil && !isPlaintextBox(box),
+			isSealed: err == nil && box != nil && !isUnencryptedSecretBox(box),
 		})
 	})
 	slices.SortStableFunc(c.Records, func(a, b *InspectedRecord) int {
 		return cmp.Or(cmp.Compare(a.Table, b.Table), cmp.Compare(a.Key, b.Key))
 	})
-	c.Unknown = s.listUnknownParts()
+	c.UnknownParts = s.listUnknownParts()
 	return c, err
 }
 
 // inspectQuarantined returns those fields of a quarantined record that can be read with the keys of s.
-func (s *sealer) inspectQuarantined(name string, sealed []byte) QuarantinedEntry {
+func (s *sealer) inspectQuarantined(name string, encodedRecord []byte) QuarantinedEntry {
 	table, key, _ := strings.Cut(name, "\x00")
 	q := QuarantinedEntry{Table: Table(table), Key: readableKey(key)}
 	var storedRecord quarantinedRecord
-	r, err := decodeRecord(quarantineBucket, name, sealed)
+	r, err := decodeRecord(quarantineBucket, name, encodedRecord)
 	if err == nil {
-		storedRecord, err = s.openQuarantined(name, r.payload)
+		storedRecord, err = s.decryptQuarantinedRecord(name, r.payload)
 	}
 	var missingKeyErr *keyring.MissingKeyError
 	if err != nil && !errors.As(err, &missingKeyErr) {
@@ -140,9 +142,27 @@ func (c *FileContents) Allocations() []*api.Allocation {
 	return allocs
 }
 
-// AgentRecords returns the records that PutAgentRecord has stored under names with the prefix. The keys of the result are
-// the names without the prefix.
-func (c *FileContents) AgentRecords(prefix string) map[string]*InspectedRecord {
+// TasksThatMayRun returns the tasks that may have a process or a container according to the state, as names by the id of
+// their allocation: the record of the task has a start, a handle or a pending destroy, or cannot be decoded.
+func (c *FileContents) TasksThatMayRun() map[string][]string {
+	tasks := make(map[string][]string)
+	for _, r := range c.Records {
+		local, ok := r.object.(*localRecord)
+		if !ok || r.Table != taskLocalsTable {
+			continue
+		}
+		var task state.TaskRecord
+		if err := r.DecodeUnencryptedPart(&task); err != nil || task.StartID != "" || task.Handle != nil || task.FirstPendingDestroy != nil {
+			allocID, name, _ := strings.Cut(local.key, "\x00")
+			tasks[allocID] = append(tasks[allocID], name)
+		}
+	}
+	return tasks
+}
+
+// AgentRecordsByNameSuffix returns the records that PutAgentRecord has stored under names with the prefix. The keys of
+// the result are the names without the prefix.
+func (c *FileContents) AgentRecordsByNameSuffix(prefix string) map[string]*InspectedRecord {
 	records := make(map[string]*InspectedRecord)
 	for _, r := range c.Records {
 		if local, ok := r.object.(*localRecord); ok && r.Table == agentMetaTable && strings.HasPrefix(local.key, prefix) {
@@ -152,13 +172,14 @@ func (c *FileContents) AgentRecords(prefix string) map[string]*InspectedRecord {
 	return records
 }
 
-// Decode decodes the unencrypted part of one of the agent's records into value, a pointer to a zero value.
-func (r *InspectedRecord) Decode(value any) error {
+// DecodeUnencryptedPart decodes the unencrypted part of one of the agent's records into value, a pointer to a zero
+// value.
+func (r *InspectedRecord) DecodeUnencryptedPart(value any) error {
 	local, ok := r.object.(*localRecord)
-	if !ok || local.payload == nil {
+	if !ok || local.unencryptedPart == nil {
 		return fmt.Errorf("read %s %q: the record has no unencrypted value", r.Table, r.Key)
 	}
-	if _, err := decodeLocalRecord(local.payload, value); err != nil {
+	if _, err := decodeAndCheckLocalRecord(local.unencryptedPart, value); err != nil {
 		return fmt.Errorf("read %s %q: %w", r.Table, r.Key, err)
 	}
 	return nil
@@ -168,16 +189,16 @@ func (r *InspectedRecord) Decode(value any) error {
 // [RedactedText] in place of secrets. The field Sealed replaces a part that is encrypted in the file.
 func (r *InspectedRecord) Redacted() (any, error) {
 	object := r.object
-	if record, ok := object.(*localRecord); ok && record.payload != nil { // without a payload, all of the record is encrypted
-		object = tableDefsByTable[r.Table].newRecord(record.key)
+	if record, ok := object.(*localRecord); ok && record.unencryptedPart != nil { // without a payload, all of the record is encrypted
+		object = tableDefsByTable[r.Table].newZeroRecord(record.key)
 		if object == nil {
 			return nil, fmt.Errorf("read %s %q: this build has no such record", r.Table, r.Key)
 		}
-		if err := decodeMsgpack(record.payload, object); err != nil {
+		if err := decodeMsgpack(record.unencryptedPart, object); err != nil {
 			return nil, fmt.Errorf("read %s %q: %w", r.Table, r.Key, err)
 		}
 	}
-	plain := redactValue(reflect.ValueOf(object))
+	plain := redactedJSONValue(reflect.ValueOf(object))
 	if !r.isSealed {
 		return plain, nil
 	}
@@ -195,8 +216,9 @@ const RedactedText = "(redacted)"
 // secretNamePattern matches the names of fields and keys that hold secrets and are not marked as secret.
 var secretNamePattern = regexp.MustCompile(`(?i)passw|secret|token|credential|private_?key|api_?key|^auth`)
 
-// redactValue returns v as encoding/json would decode it, with RedactedText in place of secrets, and nil if v is empty.
-func redactValue(v reflect.Value) any {
+// redactedJSONValue returns v as encoding/json would decode it, with RedactedText in place of secrets, and nil if v is
+// empty.
+func redactedJSONValue(v reflect.Value) any {
 	if t, ok := asTime(v); ok {
 		if t.IsZero() {
 			return nil
@@ -210,11 +232,11 @@ func redactValue(v reflect.Value) any {
 		if v.IsNil() {
 			return nil
 		}
-		return redactValue(v.Elem())
+		return redactedJSONValue(v.Elem())
 	case reflect.Struct:
 		fields := make(map[string]any)
 		for _, f := range storedFields(v.Type()) {
-			if value, err := v.FieldByIndexErr(f.structIndex); err == nil { // the error means that an embedded pointer is nil
+			if value, err := v.FieldByIndexErr(f.fieldIndex); err == nil { // the error means that an embedded pointer is nil
 				addRedacted(fields, f.storedName, value, f.isSecret)
 			}
 		}
@@ -231,7 +253,7 @@ func redactValue(v reflect.Value) any {
 		}
 		elements := make([]any, 0, v.Len())
 		for i := range v.Len() {
-			elements = append(elements, redactValue(v.Index(i)))
+			elements = append(elements, redactedJSONValue(v.Index(i)))
 		}
 		return valueOrNilIfEmpty(elements, len(elements))
 	case reflect.String:
@@ -251,17 +273,17 @@ func asTime(v reflect.Value) (time.Time, bool) {
 	return t, ok
 }
 
-func valueOrNilIfEmpty(v any, n int) any {
-	if n == 0 {
+func valueOrNilIfEmpty(v any, length int) any {
+	if length == 0 {
 		return nil
 	}
 	return v
 }
 
-// addRedacted stores the result of redactValue for v in fields under name, unless the result is nil. If v is secret, it
-// replaces the whole value by RedactedText. Of a secret map it replaces the values, not the keys.
+// addRedacted stores the result of redactedJSONValue for v in fields under name, unless the result is nil. If v is
+// secret, it replaces the whole value by RedactedText. Of a secret map it replaces the values, not the keys.
 func addRedacted(fields map[string]any, name string, v reflect.Value, isSecret bool) {
-	plain := redactValue(v)
+	plain := redactedJSONValue(v)
 	if plain == nil {
 		return
 	}

@@ -29,8 +29,8 @@ func (e *KeyFileError) Error() string {
 // Unwrap returns the cause.
 func (e *KeyFileError) Unwrap() error { return e.Cause }
 
-// loadKeys reads the key file, or makes temporary keys. It stores an error as result of KeyFileErr.
-func (s *sealer) loadKeys() {
+// loadKeyFileOrMakeKeys reads the key file, or makes temporary keys. It stores an error as result of KeyFileErr.
+func (s *sealer) loadKeyFileOrMakeKeys() {
 	switch {
 	case s.temporaryKeys:
 		s.keyring.Store(keyring.NewRing())
@@ -47,10 +47,10 @@ func (s *sealer) loadKeys() {
 	}
 }
 
-// createKeyFile makes the key file if it is missing and the state has no sealed records. The file must be on disk before
-// the first record is sealed.
-func (s *sealer) createKeyFile() {
-	if err := s.keyFileError(); err == nil || !errors.Is(err, fs.ErrNotExist) || len(s.unopenedErrors) > 0 {
+// createMissingKeyFile makes the key file if it is missing and the state has no sealed records. The file must be on
+// disk before the first record is sealed.
+func (s *sealer) createMissingKeyFile() {
+	if err := s.keyFileError(); err == nil || !errors.Is(err, fs.ErrNotExist) || len(s.decryptErrors) > 0 {
 		return
 	}
 	ring := keyring.NewRing()
@@ -65,9 +65,9 @@ func (s *sealer) createKeyFile() {
 // maxLoggedSealedErrors is the maximum number of log lines for records that cannot be opened.
 const maxLoggedSealedErrors = 20
 
-// logSealedErrors logs the sealed records that cannot be opened, and adds a node event.
-func (s *Store) logSealedErrors() {
-	failed, first := s.sealer.unopenedErrors, error(nil)
+// logDecryptErrors logs the sealed records that cannot be opened, and adds a node event.
+func (s *Store) logDecryptErrors() {
+	failed, first := s.sealer.decryptErrors, error(nil)
 	if len(failed) > 0 {
 		first = failed[0]
 	}
@@ -89,7 +89,7 @@ func (s *Store) logSealedErrors() {
 // encryptPlainRecords rebuilds the state file if it has secrets that are not encrypted. It does not write only these
 // records, because the free pages of the file would then contain the secrets for some time.
 func (s *Store) encryptPlainRecords() {
-	if !s.sealer.hasPlainSecrets || s.sealer.keyring.Load() == nil {
+	if !s.sealer.fileHasUnencryptedSecrets || s.sealer.keyring.Load() == nil {
 		return
 	}
 	if err := s.file.rebuildFile(s.allRecords(s.memDB.Txn(false))); err != nil {
@@ -97,18 +97,18 @@ func (s *Store) encryptPlainRecords() {
 		return
 	}
 	s.logger.Info("secrets in the state file are encrypted now", "key_file", s.sealer.keyFile)
-	s.warnUnencryptedCopies()
+	s.warnOfUnencryptedDamagedFiles()
 }
 
-// warnUnencryptedCopies logs the names of damaged files that were kept before the state was encrypted.
-func (s *Store) warnUnencryptedCopies() {
-	if kept := listKeptDamagedFiles(s.file.path); s.sealer.hasPlainSecrets && s.sealer.keyring.Load() != nil && len(kept) > 0 {
+// warnOfUnencryptedDamagedFiles logs the names of damaged files that were kept before the state was encrypted.
+func (s *Store) warnOfUnencryptedDamagedFiles() {
+	if kept := listKeptDamagedFiles(s.file.path); s.sealer.fileHasUnencryptedSecrets && s.sealer.keyring.Load() != nil && len(kept) > 0 {
 		s.logger.Warn("damaged state files that were kept can hold secrets that are not encrypted: remove them when they are no longer needed", "files", kept)
 	}
 }
 
-// keysOrError returns the ring of keys. The error is a [KeyFileError] or ErrNoKeyFile.
-func (s *sealer) keysOrError() (*keyring.Ring, error) {
+// keyringOrError returns the ring of keys. The error is a [KeyFileError] or ErrNoKeyFile.
+func (s *sealer) keyringOrError() (*keyring.Ring, error) {
 	if err := s.keyFileError(); err != nil {
 		return nil, err
 	}
@@ -122,14 +122,14 @@ func (s *sealer) keysOrError() (*keyring.Ring, error) {
 func (s *Store) KeyFileErr() error { return s.sealer.keyFileError() }
 
 func (s *sealer) keyFileError() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.keyFileErrMu.Lock()
+	defer s.keyFileErrMu.Unlock()
 	return s.keyFileErr
 }
 
 func (s *sealer) setKeyFileErr(err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.keyFileErrMu.Lock()
+	defer s.keyFileErrMu.Unlock()
 	s.keyFileErr = err
 }
 
@@ -138,7 +138,7 @@ var ErrNoKeyFile = errors.New("this state has no key file")
 
 // Keys returns the metadata of the keys, oldest first, without the secrets.
 func (s *Store) Keys() ([]*api.RootKeyMeta, error) {
-	ring, err := s.sealer.keysOrError()
+	ring, err := s.sealer.keyringOrError()
 	if err != nil {
 		return nil, err
 	}
@@ -149,9 +149,9 @@ func (s *Store) Keys() ([]*api.RootKeyMeta, error) {
 // file was missing or unreadable, it also seals all sealed records again, with the new key. If it returns a key and an
 // error, the new key is active, but the records could not be sealed or the RSA key could not be made.
 func (s *Store) RotateKeys(ctx context.Context, full bool) (*api.RootKeyMeta, error) {
-	_, signing, _ := s.sealer.signingKey() // an error is ignored: there is no RSA key then
+	_, signing, _ := s.sealer.activeSigningKey() // an error is ignored: there is no RSA key then
 	var newKey *api.RootKeyMeta
-	err := s.runExclusive(ctx, func() error {
+	err := s.runBetweenTransactions(ctx, func() error {
 		ring := s.sealer.keyring.Load()
 		lost := s.KeyFileErr()
 		switch {
@@ -165,7 +165,7 @@ func (s *Store) RotateKeys(ctx context.Context, full bool) (*api.RootKeyMeta, er
 			ring = new(keyring.Ring)
 		}
 		ring = ring.WithNewKey()
-		if err := s.sealer.saveKeys(ring); err != nil {
+		if err := s.sealer.saveAndUseKeyring(ring); err != nil {
 			return err
 		}
 		s.sealer.setKeyFileErr(nil)
@@ -179,7 +179,7 @@ func (s *Store) RotateKeys(ctx context.Context, full bool) (*api.RootKeyMeta, er
 		return nil
 	})
 	if err == nil && signing != nil {
-		_, _, err = s.SigningKeys().ActiveKey(ctx)
+		_, _, err = s.SigningKeys().EnsureActiveKey(ctx)
 	}
 	return newKey, err
 }
@@ -187,8 +187,8 @@ func (s *Store) RotateKeys(ctx context.Context, full bool) (*api.RootKeyMeta, er
 // RemoveKey removes the key with an id from the key file. It fails if records are sealed with the key, unless force is set.
 // With force, it first seals these records with the active key; records that cannot be decrypted are lost.
 func (s *Store) RemoveKey(ctx context.Context, id string, force bool) error {
-	return s.runExclusive(ctx, func() error {
-		ring, err := s.sealer.keysOrError()
+	return s.runBetweenTransactions(ctx, func() error {
+		ring, err := s.sealer.keyringOrError()
 		if err != nil {
 			return err
 		}
@@ -207,19 +207,19 @@ func (s *Store) RemoveKey(ctx context.Context, id string, force bool) error {
 		} else if err := s.file.rebuildFile(s.allRecords(s.memDB.Txn(false))); err != nil {
 			return err
 		}
-		return s.sealer.saveKeys(remaining)
+		return s.sealer.saveAndUseKeyring(remaining)
 	})
 }
 
 // KeyInUseError means that a key cannot be removed, because records are sealed with it.
-type KeyInUseError struct{ RecordCount int }
+type KeyInUseError struct{ SealedRecordCount int }
 
 func (e *KeyInUseError) Error() string {
-	return fmt.Sprintf("%d records are sealed with it: run 'nomad-lite operator root keyring rotate -full' before", e.RecordCount)
+	return fmt.Sprintf("%d records are sealed with it: run 'nomad-lite operator root keyring rotate -full' before", e.SealedRecordCount)
 }
 
-// saveKeys writes a ring of keys to the key file, if there is one, and then makes it the ring of the sealer.
-func (s *sealer) saveKeys(ring *keyring.Ring) error {
+// saveAndUseKeyring writes a ring of keys to the key file, if there is one, and then makes it the ring of the sealer.
+func (s *sealer) saveAndUseKeyring(ring *keyring.Ring) error {
 	if s.keyFile != "" {
 		if err := ring.Save(s.keyFile); err != nil {
 			return fmt.Errorf("write key file %s: %w", s.keyFile, err)
@@ -235,8 +235,8 @@ func (s *Store) countRecordsSealedWithKey(id string) (int, error) {
 		return 0, errors.New("the state file is not open")
 	}
 	n := 0
-	faults, err := scanFile(s.file.openFile, func(bucket string, key, value []byte) {
-		if _, r, err := tableOfRecord(bucket, string(key), value); err == nil {
+	faults, err := visitReadableRecords(s.file.openFile, func(bucket string, key, value []byte) {
+		if _, r, err := decodeRecordAndFindTable(bucket, string(key), value); err == nil {
 			if box, _, err := decodeEnvelope(r.payload); err == nil && keyring.SealingKeyID(box) == id {
 				n++
 			}
@@ -248,13 +248,13 @@ func (s *Store) countRecordsSealedWithKey(id string) (int, error) {
 	return n, err
 }
 
-// runExclusive runs f in the goroutine of the writer between two transactions, and blocks until f has
+// runBetweenTransactions runs f in the goroutine of the writer between two transactions, and blocks until f has
 // returned.
-func (s *Store) runExclusive(ctx context.Context, f func() error) error {
+func (s *Store) runBetweenTransactions(ctx context.Context, f func() error) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	r, err := s.queue.push(&updateRequest{exclusiveFn: f, writeDeadline: time.Now()})
+	r, err := s.queue.push(&updateRequest{betweenTxnsFn: f, writeDeadline: time.Now()})
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package store
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -79,24 +80,26 @@ type quarantinedRecord struct {
 
 // tableIndexRecord is the record with the index of the state and the last index of each table.
 type tableIndexRecord struct {
-	Index  uint64            `store:"index"`
-	Tables map[string]uint64 `store:"tables"`
+	Index        uint64            `store:"index"`
+	IndexByTable map[string]uint64 `store:"tables"`
 }
 
 // Open opens and reads a state file, or makes a new one if there is none. It does not fail if
 // the file is damaged: [Store.Damage] then returns the damage. It fails if the file is in use ([LockedError]), if it
-// cannot be opened for writing, or if this build cannot read its format ([FormatError]). It fails because of a full disk
-// only if it must make a new file.
-func Open(c Config) (*Store, error) { return openWithFormat(c, currentFormat) }
+// cannot be opened for writing, or if this build cannot read its format ([UnsupportedFormatError]). It fails because of
+// a full disk only if it must make a new file. The end of ctx ends the wait for a file in use.
+func Open(ctx context.Context, c Config) (*Store, error) {
+	return openWithFormat(ctx, c, currentFormat)
+}
 
-func openWithFormat(c Config, format fileFormat) (*Store, error) {
+func openWithFormat(ctx context.Context, c Config, format fileFormat) (*Store, error) {
 	s, err := newStore(c, format)
 	if err != nil {
 		return nil, err
 	}
-	err = s.open()
+	err = s.openOrCreateFile(ctx)
 	for errors.Is(err, errCreatedConcurrently) {
-		err = s.open()
+		err = s.openOrCreateFile(ctx)
 	}
 	if err != nil {
 		return nil, err
@@ -104,8 +107,8 @@ func openWithFormat(c Config, format fileFormat) (*Store, error) {
 	for _, d := range s.damagedParts {
 		s.logger.Error("state could not be read", "table", d.Table, "key", d.Key, "error", d.Cause, "kept", d.KeptIn)
 	}
-	s.logSealedErrors()
-	s.logUnknownParts()
+	s.logDecryptErrors()
+	s.reportAllUnknownParts()
 	s.logUnquarantinedRecords()
 	for _, d := range s.damagedParts[:min(len(s.damagedParts), maxNodeEvents)] {
 		s.pendingNodeEvents = append(s.pendingNodeEvents, d.nodeEvent())
@@ -120,7 +123,7 @@ func openWithFormat(c Config, format fileFormat) (*Store, error) {
 // OpenMemory makes an empty store without a file. Its state is lost when it is closed.
 // The store seals nothing: Path, KeyFile and TemporaryKeys have no effect.
 func OpenMemory(c Config) (*Store, error) {
-	c.Path, c.KeyFile, c.TemporaryKeys = "", "", false
+	c.StateFilePath, c.KeyFile, c.TemporaryKeys = "", "", false
 	s, err := newStore(c, currentFormat)
 	if err != nil {
 		return nil, err
@@ -140,15 +143,15 @@ func newStore(c Config, format fileFormat) (*Store, error) {
 		writerDone:                make(chan struct{}),
 		queue:                     requestQueue{writerWake: make(chan struct{}, 1)},
 		onWrite:                   c.OnWrite,
-		file:                      &stateFile{path: c.Path, reservesSpace: c.ReserveSpace},
+		file:                      &stateFile{path: c.StateFilePath, reservesSpace: c.ReserveDiskSpace},
 		jobs:                      newJobTable(),
-		quarantinedRecords:        make(map[string][]byte),
+		quarantinedRecordByName:   make(map[string][]byte),
 		recordCountByUnknownPart:  make(map[string]int),
 		payloadsWithUnknownFields: make(map[recordKey][]byte),
 	}
 	s.formatRecord = s.formatToWrite(nil)
 	var err error
-	if s.memDB, err = memdb.NewMemDB(memdbSchema()); err != nil {
+	if s.memDB, err = memdb.NewMemDB(newMemdbSchema()); err != nil {
 		return nil, fmt.Errorf("open state store: %w", err)
 	}
 	return s, nil
@@ -157,11 +160,11 @@ func newStore(c Config, format fileFormat) (*Store, error) {
 // errCreatedConcurrently means that another process has made the state file after this process had found none.
 var errCreatedConcurrently = errors.New("state file has just been made")
 
-func (s *Store) open() error {
-	handle, err := openAndLock(s.file.path, true)
+func (s *Store) openOrCreateFile(ctx context.Context) error {
+	handle, err := openAndLockStateFile(ctx, s.file.path, true)
 	if errors.Is(err, fs.ErrNotExist) {
-		s.sealer.loadKeys()
-		s.sealer.createKeyFile()
+		s.sealer.loadKeyFileOrMakeKeys()
+		s.sealer.createMissingKeyFile()
 		if err := s.file.rebuildFile(s.allRecords(s.memDB.Txn(false))); err != nil {
 			if _, statErr := os.Lstat(s.file.path); statErr == nil {
 				return errCreatedConcurrently
@@ -174,23 +177,23 @@ func (s *Store) open() error {
 		return err
 	}
 	s.file.openFile = handle
-	if err := s.checkFormat(handle); err != nil {
+	if err := s.checkFormatAndNoteMigration(handle); err != nil {
 		handle.Close()
 		return err
 	}
 	if err := s.file.removeTemporaryFiles(); err != nil {
 		s.logger.Warn("unfinished state file cannot be removed", "error", err)
 	}
-	s.sealer.loadKeys()
+	s.sealer.loadKeyFileOrMakeKeys()
 	faults, err := s.load(handle)
 	if err != nil {
 		handle.Close()
 		return err
 	}
-	s.sealer.createKeyFile()
+	s.sealer.createMissingKeyFile()
 	if len(s.damagedParts) == 0 {
 		if s.file.migratesFromFormat != 0 {
-			s.migrateFile()
+			s.migrateFileOrLogError()
 			return nil
 		}
 		err := s.file.openDatabase(handle)
@@ -203,15 +206,15 @@ func (s *Store) open() error {
 		s.addDamage(Damage{Cause: err.Error()})
 	}
 	s.rebuildDamagedFile(faults)
-	s.warnUnencryptedCopies()
+	s.warnOfUnencryptedDamagedFiles()
 	return nil
 }
 
 // rebuildDamagedFile replaces a damaged file by a new file with all readable records, and keeps the damaged file under
 // another name. If the new file cannot be written, each update tries it again.
-func (s *Store) rebuildDamagedFile(faults []unreadablePart) {
-	if len(faults) > 0 { // if the pages have no faults, the quarantine has every unreadable record
-		name, err := keepDamagedFile(s.file.path, time.Now())
+func (s *Store) rebuildDamagedFile(unreadableParts []unreadablePart) {
+	if len(unreadableParts) > 0 { // without unreadable pages, the quarantine has every unreadable record
+		name, err := linkDamagedFileAndRemoveOldest(s.file.path, time.Now())
 		if err != nil {
 			s.logger.Error("damaged state file cannot be kept", "error", err)
 		}
@@ -239,7 +242,7 @@ type stateLoader struct {
 	storedIndexes          *tableIndexRecord
 	formatRecord           *formatRecord   // nil until the record of the format is read
 	reportedUnknownBuckets map[string]bool // damaged table names that were already reported
-	highestIndex           uint64          // the highest index in any record
+	highestRecordIndex     uint64          // the highest index in any record
 }
 
 type loadedAllocation struct {
@@ -256,7 +259,7 @@ func (s *Store) load(handle *os.File) ([]unreadablePart, error) {
 		allocationsByID:        make(map[string]loadedAllocation),
 		reportedUnknownBuckets: make(map[string]bool),
 	}
-	faults, err := scanFile(handle, l.loadRecord)
+	faults, err := visitReadableRecords(handle, l.loadRecord)
 	if err != nil {
 		return nil, err
 	}
@@ -280,7 +283,7 @@ func (s *Store) load(handle *os.File) ([]unreadablePart, error) {
 // record whose table this build does not know.
 func (l *stateLoader) loadRecord(bucket string, k, value []byte) {
 	key := string(k)
-	home, r, err := tableOfRecord(bucket, key, value)
+	home, r, err := decodeRecordAndFindTable(bucket, key, value)
 	if home != bucket && !l.reportedUnknownBuckets[bucket] {
 		l.reportedUnknownBuckets[bucket] = true
 		l.store.addDamage(Damage{Table: Table(home), Cause: fmt.Sprintf("the file calls it %q", bucket)})
@@ -298,12 +301,12 @@ func (l *stateLoader) loadRecord(bucket string, k, value []byte) {
 		l.quarantineRecord(bucket, key, value, err)
 		return
 	}
-	l.highestIndex = max(l.highestIndex, r.changeIndex)
+	l.highestRecordIndex = max(l.highestRecordIndex, r.changeIndex)
 }
 
-// tableOfRecord returns the table that a record belongs to. A table name has no checksum, but the checksum of
-// a record includes the name: a record in an unknown table may belong to a table whose name is damaged.
-func tableOfRecord(bucket, key string, value []byte) (home string, r fileRecord, err error) {
+// decodeRecordAndFindTable returns the table that a record belongs to. A table name has no checksum, but the checksum
+// of a record includes the name: a record in an unknown table may belong to a table whose name is damaged.
+func decodeRecordAndFindTable(bucket, key string, value []byte) (tableName string, r fileRecord, err error) {
 	r, err = decodeRecord(bucket, key, value)
 	if isRecordIntact(err) || slices.Contains(bucketNames, bucket) {
 		return bucket, r, err
@@ -318,13 +321,13 @@ func tableOfRecord(bucket, key string, value []byte) (home string, r fileRecord,
 
 // isRecordIntact reports whether the error of [decodeRecord] means that the record is undamaged. Such a record may
 // have been written by a newer build.
-func isRecordIntact(err error) bool {
-	var schemaErr *SchemaError
-	return err == nil || errors.As(err, &schemaErr)
+func isRecordIntact(decodeErr error) bool {
+	var schemaErr *UnsupportedSchemaError
+	return decodeErr == nil || errors.As(decodeErr, &schemaErr)
 }
 
 // loadIntactRecord loads a record whose checksum is valid.
-func (l *stateLoader) loadIntactRecord(bucket, key string, k *tableDef, r fileRecord, value []byte) error {
+func (l *stateLoader) loadIntactRecord(bucket, key string, def *tableDef, r fileRecord, value []byte) error {
 	switch {
 	case bucket == metaBucket && key == formatKey:
 		var err error
@@ -347,14 +350,14 @@ func (l *stateLoader) loadIntactRecord(bucket, key string, k *tableDef, r fileRe
 		if err != nil {
 			return err
 		}
-		if isPlaintextBox(box) {
-			l.store.sealer.hasPlainSecrets = true
+		if isUnencryptedSecretBox(box) {
+			l.store.sealer.fileHasUnencryptedSecrets = true
 		} else if box != nil {
-			if _, err := l.store.sealer.openBox(bucket, key, box); err != nil {
-				l.store.sealer.recordUnopenedSecret(fmt.Sprintf("quarantined record %q", readableKey(key)), box, err)
+			if _, err := l.store.sealer.decryptSecretBox(bucket, key, box); err != nil {
+				l.store.sealer.addUndecryptedSecret(fmt.Sprintf("quarantined record %q", readableKey(key)), box, err)
 			}
 		}
-		l.store.quarantinedRecords[key] = slices.Clone(value)
+		l.store.quarantinedRecordByName[key] = slices.Clone(value)
 		return nil
 	case bucket == jobBucket:
 		payload, err := l.store.migrateRecordPart(bucket, key, false, r.payload)
@@ -362,18 +365,18 @@ func (l *stateLoader) loadIntactRecord(bucket, key string, k *tableDef, r fileRe
 			return err
 		}
 		job := new(api.Job)
-		if err := l.store.decodePublicTableRecord(jobBucket, key, payload, job); err != nil {
+		if err := l.store.decodeKeepingUnknownFields(jobBucket, key, payload, job); err != nil {
 			return err
 		}
 		l.jobsByHash[key] = job
 		return nil
-	case k.table == Allocations:
+	case def.table == Allocations:
 		payload, err := l.store.migrateRecordPart(bucket, key, false, r.payload)
 		if err != nil || payload == nil {
 			return err
 		}
 		var a allocationRecord
-		if err := l.store.decodePublicTableRecord(Allocations, key, payload, &a); err != nil {
+		if err := l.store.decodeKeepingUnknownFields(Allocations, key, payload, &a); err != nil {
 			return err
 		}
 		if a.Alloc == nil || a.Alloc.ID != key {
@@ -389,47 +392,48 @@ func (l *stateLoader) loadIntactRecord(bucket, key string, k *tableDef, r fileRe
 	if err != nil || open == nil {
 		return err
 	}
-	var obj any = &localRecord{key: key, payload: bytes.Clone(open)} // copied, because the record is used longer than the page
-	if !k.isLocal {
-		obj = k.newRecord(key)
-		if err := l.store.decodePublicTableRecord(k.table, key, open, obj); err != nil {
+	var obj any = &localRecord{key: key, unencryptedPart: bytes.Clone(open)} // copied, because the record is used longer than the page
+	if !def.isReadByAgentOnly {
+		obj = def.newZeroRecord(key)
+		if err := l.store.decodeKeepingUnknownFields(def.table, key, open, obj); err != nil {
 			return err
 		}
-	} else if k.newRecord(key) == nil {
-		l.store.countUnknownPart(fmt.Sprintf("record %s of %s", readableKey(key), k.table))
+	} else if def.newZeroRecord(key) == nil {
+		l.store.countUnknownPart(fmt.Sprintf("record %s of %s", readableKey(key), def.table))
 	}
-	if k.keyOf(obj) != key {
+	if def.keyOf(obj) != key {
 		return errRecordOfOtherKey
 	}
-	if err := l.openSecrets(k.table, key, obj, box); err != nil {
+	if err := l.decryptSecretsInto(def.table, key, obj, box); err != nil {
 		return err
 	}
-	return l.memTxn.Insert(string(k.table), obj)
+	return l.memTxn.Insert(string(def.table), obj)
 }
 
-// openSecrets decrypts box, the sealed part of a record, and adds the secrets to obj, the decoded rest of the record. If it
-// cannot decrypt the box, it adds the box itself, which later writes of the record store unchanged.
-func (l *stateLoader) openSecrets(t Table, key string, obj any, box []byte) error {
+// decryptSecretsInto decrypts secretBox, the sealed part of a record, and adds the secrets to obj, the decoded rest of
+// the record. If it cannot decrypt secretBox, it adds secretBox itself, which later writes of the record store
+// unchanged.
+func (l *stateLoader) decryptSecretsInto(t Table, key string, obj any, secretBox []byte) error {
 	s := l.store.sealer
 	var secret []byte
-	var unopened *unopenedSecret
-	if box != nil {
+	var unopened *undecryptedSecret
+	if secretBox != nil {
 		var err error
-		if secret, err = s.openBox(string(t), key, box); err == nil {
+		if secret, err = s.decryptSecretBox(string(t), key, secretBox); err == nil {
 			if secret, err = l.store.migrateRecordPart(string(t), key, true, secret); err != nil {
 				return err
 			}
 		} else {
-			unopened = s.recordUnopenedSecret(fmt.Sprintf("%s %q", recordKindText(t), readableKey(key)), box, err)
+			unopened = s.addUndecryptedSecret(fmt.Sprintf("%s %q", recordKindText(t), readableKey(key)), secretBox, err)
 		}
-		s.hasPlainSecrets = s.hasPlainSecrets || isPlaintextBox(box)
+		s.fileHasUnencryptedSecrets = s.fileHasUnencryptedSecrets || isUnencryptedSecretBox(secretBox)
 	}
 	switch o := obj.(type) {
 	case *api.Variable:
 		switch {
 		case unopened != nil:
-			s.unopenedVariables[o] = unopened
-		case box != nil:
+			s.undecryptedSecretByVariable[o] = unopened
+		case secretBox != nil:
 			var variableItems map[string]string
 			if err := decodeMsgpack(secret, &variableItems); err != nil {
 				return err
@@ -437,9 +441,9 @@ func (l *stateLoader) openSecrets(t Table, key string, obj any, box []byte) erro
 			o.Items = variableItems
 		}
 	case *localRecord:
-		o.secret, o.unopenedSecret = secret, unopened
+		o.secretPart, o.undecryptedSecret = secret, unopened
 	default:
-		if box != nil {
+		if secretBox != nil {
 			return errEnvelopeLength
 		}
 	}
@@ -454,7 +458,7 @@ func (l *stateLoader) quarantineRecord(bucket, key string, value []byte, cause e
 	if bucket != quarantineBucket && bucket != metaBucket {
 		name := bucket + "\x00" + key
 		if payload, err := l.store.sealer.encodeQuarantineRecord(name, quarantinedRecord{Cause: d.Cause, Time: time.Now(), Value: slices.Clone(value)}); err == nil {
-			l.store.quarantinedRecords[name] = encodeRecord(quarantineBucket, name, l.highestIndex, payload)
+			l.store.quarantinedRecordByName[name] = encodeRecord(quarantineBucket, name, l.highestRecordIndex, payload)
 			d.KeptIn = "quarantine"
 		}
 	}
@@ -465,13 +469,13 @@ func (l *stateLoader) quarantineRecord(bucket, key string, value []byte, cause e
 // strings, to save memory.
 func (l *stateLoader) loadAllocations() {
 	loaded := Reader{beginRead: func() *memdb.Txn { return l.memTxn }}
-	dedup := interner{internedStrings: make(map[string]string)}
+	dedup := allocationInterner{internedStrings: make(map[string]string)}
 	known := l.store.jobs
 	for _, id := range slices.Sorted(maps.Keys(l.allocationsByID)) {
 		r := l.allocationsByID[id]
 		a := r.Alloc
-		if r.Spec != "" {
-			a.Job = l.jobsByHash[r.Spec]
+		if r.JobHash != "" {
+			a.Job = l.jobsByHash[r.JobHash]
 			if a.Job == nil {
 				v := l.findJobVersionOf(r.allocationRecord)
 				if v == nil {
@@ -484,17 +488,17 @@ func (l *stateLoader) loadAllocations() {
 					l.quarantineRecord(string(Allocations), id, r.recordBytes, err)
 					continue
 				}
-				a.Job, r.Spec = v, hash
+				a.Job, r.JobHash = v, hash
 			}
-			if known.entriesByHash[r.Spec] == nil {
-				known.entriesByHash[r.Spec] = &jobEntry{job: a.Job}
-				known.hashesByJob[a.Job] = r.Spec
+			if known.entriesByHash[r.JobHash] == nil {
+				known.entriesByHash[r.JobHash] = &jobEntry{job: a.Job}
+				known.hashesByJob[a.Job] = r.JobHash
 			}
-			known.entriesByHash[r.Spec].shareValues(a)
-			known.entriesByHash[r.Spec].refCount++
+			known.entriesByHash[r.JobHash].shareJobAndLastValues(a)
+			known.entriesByHash[r.JobHash].refCount++
 		}
 		if !a.ClientTerminalStatus() {
-			addTaskStates(a, loaded)
+			replaceTaskStatesFromRecords(a, loaded)
 		}
 		dedup.internAllocation(a)
 		if err := l.memTxn.Insert(string(Allocations), a); err != nil {
@@ -513,12 +517,13 @@ func (l *stateLoader) findJobVersionOf(r allocationRecord) *api.Job {
 	return v
 }
 
-// addTaskStates replaces the task states of an allocation by the states in the records of its tasks. The agent restores
-// the tasks from these records, which can be older than the record of the allocation if the disk was full.
-func addTaskStates(a *api.Allocation, from Reader) {
+// replaceTaskStatesFromRecords replaces the task states of an allocation by the states in the records of its tasks. The
+// agent restores the tasks from these records, which can be older than the record of the allocation if the disk was
+// full.
+func replaceTaskStatesFromRecords(a *api.Allocation, from Reader) {
 	for _, r := range listRows[localRecord](from, nil, taskStatesTable, "id_prefix", a.ID+"\x00") {
 		state := new(api.TaskState)
-		if decodeMsgpack(r.payload, state) != nil {
+		if decodeMsgpack(r.unencryptedPart, state) != nil {
 			continue // the error is reported when the record is read
 		}
 		if a.TaskStates == nil {
@@ -534,15 +539,15 @@ func addTaskStates(a *api.Allocation, from Reader) {
 func (l *stateLoader) loadTableIndexes(isFileIntact bool) {
 	s := l.store
 	tables := make(map[Table]uint64)
-	if isFileIntact && l.storedIndexes != nil && l.storedIndexes.Index >= l.highestIndex {
+	if isFileIntact && l.storedIndexes != nil && l.storedIndexes.Index >= l.highestRecordIndex {
 		s.lastIndex = l.storedIndexes.Index
-		for name, index := range l.storedIndexes.Tables {
+		for name, index := range l.storedIndexes.IndexByTable {
 			tables[Table(name)] = index
 		}
-	} else if !isFileIntact || l.highestIndex > 0 || len(s.damagedParts) > 0 {
+	} else if !isFileIntact || l.highestRecordIndex > 0 || len(s.damagedParts) > 0 {
 		// The time in microseconds is higher than any index of an agent that makes less than a million
 		// changes per second.
-		s.lastIndex = max(l.highestIndex+lostIndexIncrement, uint64(time.Now().UnixMicro()))
+		s.lastIndex = max(l.highestRecordIndex+lostIndexIncrement, uint64(time.Now().UnixMicro()))
 		for _, k := range tableDefs {
 			if k.hasTableIndex {
 				tables[k.table] = s.lastIndex
@@ -562,12 +567,12 @@ func (l *stateLoader) loadTableIndexes(isFileIntact bool) {
 
 // encodeIndexRecord returns the write that stores the indexes in mem, of the state and of all tables, in one record.
 func encodeIndexRecord(mem *memdb.Txn) (bucketWrite, error) {
-	x := tableIndexRecord{Tables: make(map[string]uint64)}
+	x := tableIndexRecord{IndexByTable: make(map[string]uint64)}
 	for _, row := range listRows[tableIndexRow](Reader{beginRead: func() *memdb.Txn { return mem }}, nil, tableIndexTable, "id_prefix", "") {
 		if row.table == allTablesRow {
 			x.Index = row.index
 		} else {
-			x.Tables[string(row.table)] = row.index
+			x.IndexByTable[string(row.table)] = row.index
 		}
 	}
 	payload, err := encodeMsgpack(x)

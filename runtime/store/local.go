@@ -15,13 +15,13 @@ import (
 )
 
 // ErrRunnerRecordsDeleted means that a runner has tried to store a record of a deleted allocation, after
-// DeleteRunnerRecords has removed its records.
+// DeleteRunnerRecordsAndServices has removed its records.
 var ErrRunnerRecordsDeleted = errors.New("allocation has been forgotten")
 
 // allocLocalRecord has what the runner of an allocation stores for the next agent: the last check results. Its tasks have
 // records of their own.
 type allocLocalRecord struct {
-	Checks map[string]*api.AllocCheckStatus `store:"checks"`
+	CheckResultByID map[string]*api.AllocCheckStatus `store:"checks"`
 }
 
 // maxCommitDelay maps a durability to the maximum time that a write is delayed so that other writes can share its commit.
@@ -34,13 +34,13 @@ var maxCommitDelay = [...]time.Duration{
 // PutTaskState stores the state of a task with its events. An unchanged state is not
 // written again.
 func (s *Store) PutTaskState(allocID, task string, status *api.TaskState, durability state.Durability) state.WaitDurableFunc {
-	return s.putLocalRecords(allocID, task, durability, localValue{taskStatesTable, newTaskState(status)})
+	return s.putTaskLocalRecords(allocID, task, durability, localValue{taskStatesTable, newTaskStateRecord(status)})
 }
 
 // PutTask stores in one commit the local state of a task, which the next agent needs to restore the task, and
 // its task state: after a crash either both are stored or neither. Unchanged records are not written again.
 func (s *Store) PutTask(allocID, task string, local state.LocalState, status *api.TaskState, durability state.Durability) state.WaitDurableFunc {
-	return s.putLocalRecords(allocID, task, durability, localValue{taskLocalsTable, local}, localValue{taskStatesTable, newTaskState(status)})
+	return s.putTaskLocalRecords(allocID, task, durability, localValue{taskLocalsTable, local}, localValue{taskStatesTable, newTaskStateRecord(status)})
 }
 
 // localValue is a value that is stored as the record of a task in a local table.
@@ -49,7 +49,7 @@ type localValue struct {
 	value any
 }
 
-func (s *Store) putLocalRecords(allocID, task string, durability state.Durability, records ...localValue) state.WaitDurableFunc {
+func (s *Store) putTaskLocalRecords(allocID, task string, durability state.Durability, records ...localValue) state.WaitDurableFunc {
 	key := allocID + "\x00" + task
 	failed := func(err error) state.WaitDurableFunc { return func() error { return err } }
 	encoded := make([]localRecord, len(records))
@@ -57,9 +57,9 @@ func (s *Store) putLocalRecords(allocID, task string, durability state.Durabilit
 		var err error
 		e := &encoded[i]
 		if local, ok := r.value.(state.LocalState); ok {
-			e.payload, e.secret, err = encodeTaskLocal(local)
+			e.unencryptedPart, e.secretPart, err = encodeTaskLocalStateParts(local)
 		} else {
-			e.payload, err = encodeMsgpack(r.value)
+			e.unencryptedPart, err = encodeMsgpack(r.value)
 		}
 		if err != nil {
 			return failed(fmt.Errorf("store %s %q: %w", r.table, readableKey(key), err))
@@ -67,7 +67,7 @@ func (s *Store) putLocalRecords(allocID, task string, durability state.Durabilit
 	}
 	r, err := s.enqueue(func(tx *Txn) error {
 		for i, r := range records {
-			tx.putLocalRecord(r.table, allocID, key, encoded[i].payload, encoded[i].secret)
+			tx.putLocalRecordOfKnownAlloc(r.table, allocID, key, encoded[i].unencryptedPart, encoded[i].secretPart)
 		}
 		return nil
 	}, maxCommitDelay[durability])
@@ -83,46 +83,46 @@ func (s *Store) putLocalRecords(allocID, task string, durability state.Durabilit
 // PutTask is like [Store.PutTask], but stores the records in this transaction.
 func (tx *Txn) PutTask(allocID, task string, local state.LocalState, status *api.TaskState) {
 	key := allocID + "\x00" + task
-	payload, secret, err := encodeTaskLocal(local)
+	payload, secret, err := encodeTaskLocalStateParts(local)
 	if err == nil {
-		tx.putLocalRecord(taskLocalsTable, allocID, key, payload, secret)
-		payload, err = encodeMsgpack(newTaskState(status))
+		tx.putLocalRecordOfKnownAlloc(taskLocalsTable, allocID, key, payload, secret)
+		payload, err = encodeMsgpack(newTaskStateRecord(status))
 	}
 	if err != nil {
-		tx.setError(fmt.Errorf("store task %q: %w", readableKey(key), err))
+		tx.setFirstError(fmt.Errorf("store task %q: %w", readableKey(key), err))
 		return
 	}
-	tx.putLocalRecord(taskStatesTable, allocID, key, payload, nil)
+	tx.putLocalRecordOfKnownAlloc(taskStatesTable, allocID, key, payload, nil)
 }
 
 // PutCheckResult stores the last result of a check. The change does not increase the index.
 func (tx *Txn) PutCheckResult(allocID string, c *api.AllocCheckStatus) {
 	tx.editAllocLocalRecord(allocID, func(s *allocLocalRecord) {
-		if s.Checks == nil {
-			s.Checks = make(map[string]*api.AllocCheckStatus)
+		if s.CheckResultByID == nil {
+			s.CheckResultByID = make(map[string]*api.AllocCheckStatus)
 		}
-		s.Checks[c.ID] = c
+		s.CheckResultByID[c.ID] = c
 	})
 }
 
-func (tx *Txn) editAllocLocalRecord(allocID string, f func(*allocLocalRecord)) {
+func (tx *Txn) editAllocLocalRecord(allocID string, edit func(*allocLocalRecord)) {
 	state, err := tx.allocLocalRecord(allocID)
 	if err != nil {
-		tx.setError(err)
+		tx.setFirstError(err)
 		return
 	}
-	f(&state)
+	edit(&state)
 	payload, err := encodeMsgpack(state)
 	if err != nil {
-		tx.setError(fmt.Errorf("store %s %q: %w", allocLocalsTable, allocID, err))
+		tx.setFirstError(fmt.Errorf("store %s %q: %w", allocLocalsTable, allocID, err))
 		return
 	}
-	tx.putLocalRecord(allocLocalsTable, allocID, allocID, payload, nil)
+	tx.putLocalRecordOfKnownAlloc(allocLocalsTable, allocID, allocID, payload, nil)
 }
 
-func (tx *Txn) putLocalRecord(t Table, allocID, key string, payload, secret []byte) {
+func (tx *Txn) putLocalRecordOfKnownAlloc(t Table, allocID, key string, payload, secret []byte) {
 	if tx.Allocation(nil, allocID) == nil && !tx.hasLocalRecords(allocID) {
-		tx.setError(fmt.Errorf("store %s %q: %w", t, readableKey(key), ErrRunnerRecordsDeleted))
+		tx.setFirstError(fmt.Errorf("store %s %q: %w", t, readableKey(key), ErrRunnerRecordsDeleted))
 		return
 	}
 	tx.putLocalRecordIfChanged(t, key, payload, secret)
@@ -131,51 +131,51 @@ func (tx *Txn) putLocalRecord(t Table, allocID, key string, payload, secret []by
 // putLocalRecordIfChanged stores a record of a local table, unless it equals the stored one. If secret is nil, and the stored
 // record has a sealed part that could not be decrypted, the new record keeps that part.
 func (tx *Txn) putLocalRecordIfChanged(t Table, key string, payload, secret []byte) {
-	record := &localRecord{key: key, payload: payload, secret: secret}
+	record := &localRecord{key: key, unencryptedPart: payload, secretPart: secret}
 	record.hasOnlyKnownFields.Store(true)
-	if old := firstRow[localRecord](tx.Reader, nil, t, key); old != nil {
+	if old := rowByKey[localRecord](tx.Reader, nil, t, key); old != nil {
 		if err := record.keepUnknownFieldsOf(t, old); err != nil {
-			tx.setError(fmt.Errorf("store %s %q: %w", t, readableKey(key), err))
+			tx.setFirstError(fmt.Errorf("store %s %q: %w", t, readableKey(key), err))
 			return
 		}
 		if secret == nil {
-			record.unopenedSecret = old.unopenedSecret
+			record.undecryptedSecret = old.undecryptedSecret
 		}
-		if bytes.Equal(old.payload, record.payload) && bytes.Equal(old.secret, record.secret) && old.unopenedSecret == record.unopenedSecret {
+		if bytes.Equal(old.unencryptedPart, record.unencryptedPart) && bytes.Equal(old.secretPart, record.secretPart) && old.undecryptedSecret == record.undecryptedSecret {
 			return
 		}
 	}
-	tx.insertObject(tableDefsByTable[t], record)
+	tx.putObjectKeepingIndexes(tableDefsByTable[t], record)
 }
 
-// DeleteRunnerRecords removes what the runner of an allocation has stored for the next agent: its record and those of its
-// tasks. No task of the allocation may be running. It also removes the service registrations of the allocation, because
-// the runner may not have deregistered them.
-func (tx *Txn) DeleteRunnerRecords(allocID string) {
+// DeleteRunnerRecordsAndServices removes what the runner of an allocation has stored for the next agent: its record and
+// those of its tasks. No task of the allocation may be running. It also removes the service registrations of the
+// allocation, because the runner may not have deregistered them.
+func (tx *Txn) DeleteRunnerRecordsAndServices(allocID string) {
 	for _, s := range tx.ServicesByAllocation(nil, allocID) {
 		tx.DeleteService(s.Namespace, s.ID)
 	}
 	for _, t := range []Table{taskLocalsTable, taskStatesTable} {
 		for _, r := range listRows[localRecord](tx.Reader, nil, t, "id_prefix", allocID+"\x00") {
-			tx.deleteObject(t, r.key)
+			tx.deleteObjectIfExists(t, r.key)
 		}
 	}
-	tx.deleteObject(allocLocalsTable, allocID)
+	tx.deleteObjectIfExists(allocLocalsTable, allocID)
 }
 
 func (r Reader) hasLocalRecords(allocID string) bool {
-	return firstRow[localRecord](r, nil, allocLocalsTable, allocID) != nil ||
+	return rowByKey[localRecord](r, nil, allocLocalsTable, allocID) != nil ||
 		len(listRows[localRecord](r, nil, taskLocalsTable, "id_prefix", allocID+"\x00")) > 0 ||
 		len(listRows[localRecord](r, nil, taskStatesTable, "id_prefix", allocID+"\x00")) > 0
 }
 
 // TaskLocalState returns the local state that PutTask has stored, and false if none was stored.
-func (r Reader) TaskLocalState(allocID, task string) (state.LocalState, bool, error) {
+func (r Reader) TaskLocalState(allocID, task string) (localState state.LocalState, exists bool, err error) {
 	var record state.TaskRecord
 	var secrets state.TaskSecrets
-	ok, err := r.readLocalRecord(taskLocalsTable, allocID+"\x00"+task, &record, &secrets)
+	exists, err = r.readLocalRecord(taskLocalsTable, allocID+"\x00"+task, &record, &secrets)
 	record.JoinSecrets(secrets)
-	return record.LocalState(), ok, err
+	return record.LocalState(), exists, err
 }
 
 // TaskState returns the state that PutTaskState has stored, nil if there is none.
@@ -190,7 +190,7 @@ func (r Reader) TaskState(allocID, task string) (*api.TaskState, error) {
 // CheckResults returns the results that PutCheckResult has stored, by check id.
 func (r Reader) CheckResults(allocID string) (map[string]*api.AllocCheckStatus, error) {
 	s, err := r.allocLocalRecord(allocID)
-	return s.Checks, err
+	return s.CheckResultByID, err
 }
 
 func (r Reader) allocLocalRecord(allocID string) (allocLocalRecord, error) {
@@ -199,9 +199,9 @@ func (r Reader) allocLocalRecord(allocID string) (allocLocalRecord, error) {
 	return s, err
 }
 
-// AllocationsWithLocalRecords returns the ids of the allocations whose runners have stored records. It
+// AllocIDsWithLocalRecords returns the ids of the allocations whose runners have stored records. It
 // includes deleted allocations, because their tasks may still be running.
-func (r Reader) AllocationsWithLocalRecords() []string {
+func (r Reader) AllocIDsWithLocalRecords() []string {
 	var ids []string
 	for _, t := range []Table{taskLocalsTable, taskStatesTable, allocLocalsTable} {
 		for _, record := range listRows[localRecord](r, nil, t, "id_prefix", "") {
@@ -213,8 +213,8 @@ func (r Reader) AllocationsWithLocalRecords() []string {
 	return slices.Compact(ids)
 }
 
-// TasksWithLocalRecords returns the names of those tasks of an allocation for which its runner has stored a record.
-func (r Reader) TasksWithLocalRecords(allocID string) []string {
+// TaskNamesWithLocalRecords returns the names of those tasks of an allocation for which its runner has stored a record.
+func (r Reader) TaskNamesWithLocalRecords(allocID string) []string {
 	var names []string
 	for _, t := range []Table{taskLocalsTable, taskStatesTable} {
 		for _, record := range listRows[localRecord](r, nil, t, "id_prefix", allocID+"\x00") {
@@ -231,12 +231,12 @@ func (r Reader) TasksWithLocalRecords(allocID string) []string {
 func (tx *Txn) PutAgentRecord(name string, value any) {
 	kind := state.AgentRecordKindOf(name)
 	if kind == nil {
-		tx.setError(fmt.Errorf("store record %q: state.AgentRecordKinds has no such record", name))
+		tx.setFirstError(fmt.Errorf("store record %q: state.AgentRecordKinds has no such record", name))
 		return
 	}
 	payload, err := encodeMsgpack(value)
 	if err != nil {
-		tx.setError(fmt.Errorf("store record %q: %w", name, err))
+		tx.setFirstError(fmt.Errorf("store record %q: %w", name, err))
 		return
 	}
 	if kind.IsSealed {
@@ -247,30 +247,30 @@ func (tx *Txn) PutAgentRecord(name string, value any) {
 }
 
 // DeleteAgentRecord removes the value that PutAgentRecord has stored under the name, if there is one.
-func (tx *Txn) DeleteAgentRecord(name string) { tx.deleteObject(agentMetaTable, name) }
+func (tx *Txn) DeleteAgentRecord(name string) { tx.deleteObjectIfExists(agentMetaTable, name) }
 
-// AgentRecord decodes the value that PutAgentRecord has stored under a name into value, a pointer to a zero value of the
-// type that [state.AgentRecordKinds] has for the name. It returns false if there is no such record. A record is also
-// unreadable if value has a method CheckRecord() error that returns an error. The error is a [SealedError] if the record
-// is sealed and cannot be decrypted; the record is then kept.
-func (r Reader) AgentRecord(name string, value any) (bool, error) {
+// ReadAgentRecord decodes the value that PutAgentRecord has stored under a name. into is a pointer to a zero value of
+// the type that [state.AgentRecordKinds] has for the name. ReadAgentRecord returns false if there is no such record. A
+// record is also unreadable if into has a method CheckRecord() error that returns an error. The error is a
+// [SecretDecryptError] if the record is sealed and cannot be decrypted; the record is then kept.
+func (r Reader) ReadAgentRecord(name string, into any) (exists bool, err error) {
 	kind := state.AgentRecordKindOf(name)
-	if kind == nil || reflect.TypeOf(value) != reflect.TypeOf(kind.NewRecord()) {
-		return false, fmt.Errorf("read record %q: state.AgentRecordKinds has no such record of type %T", name, value)
+	if kind == nil || reflect.TypeOf(into) != reflect.TypeOf(kind.NewRecord()) {
+		return false, fmt.Errorf("read record %q: state.AgentRecordKinds has no such record of type %T", name, into)
 	}
-	record := firstRow[localRecord](r, nil, agentMetaTable, name)
+	record := rowByKey[localRecord](r, nil, agentMetaTable, name)
 	switch {
-	case record != nil && record.unopenedSecret != nil:
-		return false, record.unopenedSecret.err
-	case record != nil && record.secret != nil:
-		return r.readLocalRecord(agentMetaTable, name, nil, value)
+	case record != nil && record.undecryptedSecret != nil:
+		return false, record.undecryptedSecret.decryptErr
+	case record != nil && record.secretPart != nil:
+		return r.readLocalRecord(agentMetaTable, name, nil, into)
 	}
-	return r.readLocalRecord(agentMetaTable, name, value, nil)
+	return r.readLocalRecord(agentMetaTable, name, into, nil)
 }
 
 // HasAgentRecord reports whether PutAgentRecord has stored a value under the name. The record may be unreadable.
 func (r Reader) HasAgentRecord(name string) bool {
-	return firstRow[localRecord](r, nil, agentMetaTable, name) != nil
+	return rowByKey[localRecord](r, nil, agentMetaTable, name) != nil
 }
 
 // AgentRecordNames returns the names with the prefix under which PutAgentRecord has stored values.
@@ -282,47 +282,47 @@ func (r Reader) AgentRecordNames(prefix string) []string {
 	return names
 }
 
-// readLocalRecord decodes the unencrypted part of a record into open and the secret part into secret, unless these
-// are nil. It returns false if there is no record. It moves an unreadable record into the quarantine.
-func (r Reader) readLocalRecord(t Table, key string, open, secret any) (bool, error) {
-	record := firstRow[localRecord](r, nil, t, key)
+// readLocalRecord decodes the unencrypted part of a record into unencryptedInto and the secret part into secretInto,
+// unless these are nil. It returns false if there is no record. It moves an unreadable record into the quarantine.
+func (r Reader) readLocalRecord(t Table, key string, unencryptedInto, secretInto any) (exists bool, err error) {
+	record := rowByKey[localRecord](r, nil, t, key)
 	if record == nil {
 		return false, nil
 	}
-	unknown, err := record.decode(open, secret)
+	unknown, err := record.decode(unencryptedInto, secretInto)
 	if err != nil {
-		r.quarantineRecord(t, record, err)
+		r.quarantineRecordLater(t, record, err)
 		return false, fmt.Errorf("read %s %q: %w", t, readableKey(key), err)
 	}
 	for _, path := range unknown {
-		r.reportUnknownPart(unknownFieldName(t, path))
+		r.reportUnknownPartOnce(unknownFieldName(t, path))
 	}
 	return true, nil
 }
 
-// decode decodes the unencrypted part of a record into open and the secret part into secret, unless these are nil. It
-// returns the fields of the record that this build does not know.
-func (l *localRecord) decode(open, secret any) (unknown []string, err error) {
-	if open != nil {
-		unknown, err = decodeLocalRecord(l.payload, open)
+// decode decodes the unencrypted part of a record into unencryptedInto and the secret part into secretInto, unless
+// these are nil. It returns the fields of the record that this build does not know.
+func (l *localRecord) decode(unencryptedInto, secretInto any) (unknownFields []string, err error) {
+	if unencryptedInto != nil {
+		unknownFields, err = decodeAndCheckLocalRecord(l.unencryptedPart, unencryptedInto)
 	}
-	if err == nil && l.secret != nil {
+	if err == nil && l.secretPart != nil {
 		var inSecret []string
-		inSecret, err = decodeLocalRecord(l.secret, secret)
-		unknown = append(unknown, inSecret...)
+		inSecret, err = decodeAndCheckLocalRecord(l.secretPart, secretInto)
+		unknownFields = append(unknownFields, inSecret...)
 	}
-	if err == nil && len(unknown) == 0 && l.unopenedSecret == nil {
+	if err == nil && len(unknownFields) == 0 && l.undecryptedSecret == nil {
 		l.hasOnlyKnownFields.Store(true)
 	}
-	return unknown, err
+	return unknownFields, err
 }
 
-func decodeLocalRecord(b []byte, v any) (unknown []string, err error) {
-	unknown, err = decodeFields(b, v)
+func decodeAndCheckLocalRecord(b []byte, v any) (unknownFields []string, err error) {
+	unknownFields, err = decodeAndListUnknownFields(b, v)
 	if c, ok := v.(recordChecker); ok && err == nil {
 		err = c.CheckRecord()
 	}
-	return unknown, err
+	return unknownFields, err
 }
 
 // keepUnknownFieldsOf adds those fields of old, the record that is replaced, which this build does not know.
@@ -333,23 +333,23 @@ func (l *localRecord) keepUnknownFieldsOf(t Table, old *localRecord) error {
 	open, secret := newLocalRecordValues(t, l.key)
 	var openCarried, secretCarried bool
 	var err error
-	if l.payload, openCarried, err = keepUnknownFields(old.payload, l.payload, open); err != nil {
+	if l.unencryptedPart, openCarried, err = keepUnknownFields(old.unencryptedPart, l.unencryptedPart, open); err != nil {
 		return err
 	}
-	l.secret, secretCarried, err = keepUnknownFields(old.secret, l.secret, secret)
+	l.secretPart, secretCarried, err = keepUnknownFields(old.secretPart, l.secretPart, secret)
 	l.hasOnlyKnownFields.Store(!openCarried && !secretCarried)
 	return err
 }
 
 // newLocalRecordValues returns pointers to zero values into which the unencrypted and the secret part of a local record can be
 // decoded. A pointer is nil if records with this key have no such part in this build.
-func newLocalRecordValues(t Table, key string) (open, secret any) {
-	open = tableDefsByTable[t].newRecord(key)
+func newLocalRecordValues(t Table, key string) (unencrypted, secret any) {
+	unencrypted = tableDefsByTable[t].newZeroRecord(key)
 	switch kind := state.AgentRecordKindOf(key); {
 	case t == taskLocalsTable:
 		secret = new(state.TaskSecrets)
 	case t == agentMetaTable && kind != nil && kind.IsSealed:
-		open, secret = nil, open
+		unencrypted, secret = nil, unencrypted
 	}
-	return open, secret
+	return unencrypted, secret
 }

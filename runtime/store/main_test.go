@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"strconv"
@@ -34,7 +35,7 @@ func TestMain(m *testing.M) {
 
 // holdStoreOpen opens the state file, prints a line and blocks until the test closes stdin.
 func holdStoreOpen(path string) {
-	if _, err := Open(Config{Path: path, Logger: hclog.NewNullLogger()}); err != nil {
+	if _, err := Open(context.Background(), Config{StateFilePath: path, Logger: hclog.NewNullLogger()}); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -49,7 +50,7 @@ const writerCount = 8
 // writer w sets the variables w/a and w/b to n. It also adds an allocation, or removes the allocation of
 // change n-1.
 func writeUntilKilled(path string) {
-	s, err := Open(Config{Path: path, Logger: hclog.NewNullLogger()})
+	s, err := Open(context.Background(), Config{StateFilePath: path, Logger: hclog.NewNullLogger()})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -72,9 +73,9 @@ func writeUntilKilled(path string) {
 					value := strconv.Itoa(n)
 					tx.PutVariable(&api.Variable{Namespace: "default", Path: name + "/a", Items: api.VariableItems{"n": value}})
 					if n%2 == 1 {
-						tx.PutAllocation(&api.Allocation{ID: "alloc-" + name, Namespace: "default", JobID: "job" + value, Job: testJob("job"+value, uint64(n))})
+						tx.PutScheduledAllocation(&api.Allocation{ID: "alloc-" + name, Namespace: "default", JobID: "job" + value, Job: testJob("job"+value, uint64(n))})
 					} else {
-						tx.DeleteAllocation("alloc-" + name)
+						tx.DeleteAllocationAndQueueRemoval("alloc-" + name)
 					}
 					tx.PutVariable(&api.Variable{Namespace: "default", Path: name + "/b", Items: api.VariableItems{"n": value, "pad": strings.Repeat("x", n*97%5000)}})
 					return nil

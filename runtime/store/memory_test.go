@@ -20,7 +20,7 @@ func TestStoreInMemory(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)
 	synctest.Test(t, func(t *testing.T) {
-		s, err := OpenMemory(Config{Path: "state.db", KeyFile: "keyring.json", Logger: hclog.NewNullLogger()})
+		s, err := OpenMemory(Config{StateFilePath: "state.db", KeyFile: "keyring.json", Logger: hclog.NewNullLogger()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -28,8 +28,8 @@ func TestStoreInMemory(t *testing.T) {
 		s.Snapshot().Job(ws, "default", "web")
 		job := testJob("web", 0)
 		index := mustUpdate(t, s, func(tx *Txn) {
-			tx.PutJob(job)
-			tx.PutAllocation(&api.Allocation{ID: "a", Namespace: "default", JobID: "web", Job: job})
+			tx.PutJobAndVersion(job)
+			tx.PutScheduledAllocation(&api.Allocation{ID: "a", Namespace: "default", JobID: "web", Job: job})
 			tx.PutVariable(&api.Variable{Namespace: "default", Path: "v", Items: api.VariableItems{"k": "secret"}})
 			tx.PutAgentRecord(state.BootIDName, "value")
 		})
@@ -43,7 +43,7 @@ func TestStoreInMemory(t *testing.T) {
 			t.Error(err)
 		}
 		refused := errors.New("refused")
-		if _, err := s.Update(t.Context(), func(tx *Txn) error { tx.DeleteAllocation("a"); return refused }); err != refused {
+		if _, err := s.Update(t.Context(), func(tx *Txn) error { tx.DeleteAllocationAndQueueRemoval("a"); return refused }); err != refused {
 			t.Errorf("error %v", err)
 		}
 		snapshot := s.Snapshot()
@@ -52,7 +52,7 @@ func TestStoreInMemory(t *testing.T) {
 			t.Errorf("record of the task: %+v, %v", local, err)
 		}
 		fact := ""
-		if known, err := snapshot.AgentRecord(state.BootIDName, &fact); err != nil || !known || fact != "value" {
+		if known, err := snapshot.ReadAgentRecord(state.BootIDName, &fact); err != nil || !known || fact != "value" {
 			t.Errorf("fact %q, %v", fact, err)
 		}
 		if a := snapshot.Allocation(nil, "a"); a == nil || a.Job != job || a.CreateIndex != 1 {
@@ -68,7 +68,7 @@ func TestStoreInMemory(t *testing.T) {
 		if _, err := s.RotateKeys(t.Context(), true); !errors.Is(err, ErrNoKeyFile) {
 			t.Errorf("rotation of keys: %v", err)
 		}
-		if err := s.WriteErr(); err != nil {
+		if err := s.LastWriteErr(); err != nil {
 			t.Error(err)
 		}
 		time.Sleep(2 * idleReleaseDelay)
@@ -93,7 +93,7 @@ func TestUnreadableRecordInMemory(t *testing.T) {
 	defer s.Close()
 	mustUpdate(t, s, func(tx *Txn) { tx.PutAgentRecord(state.BootIDName, map[string]string{"a": "b"}) })
 	text := ""
-	if _, err := s.Snapshot().AgentRecord(state.BootIDName, &text); err == nil {
+	if _, err := s.Snapshot().ReadAgentRecord(state.BootIDName, &text); err == nil {
 		t.Fatal("a map was read as a text")
 	}
 	mustUpdate(t, s, func(*Txn) {}) // the writer runs this update after the removal of the record
@@ -108,9 +108,9 @@ func TestEndAndRemovalOfAnAllocation(t *testing.T) {
 	s := openStore(t, tempStatePath(t))
 	hooks := map[string]string{"hook": "config"}
 	mustUpdate(t, s, func(tx *Txn) {
-		tx.PutAllocation(&api.Allocation{ID: "a", Job: testJob("web", 0), TaskStates: map[string]*api.TaskState{"t": {}}})
+		tx.PutScheduledAllocation(&api.Allocation{ID: "a", Job: testJob("web", 0), TaskStates: map[string]*api.TaskState{"t": {}}})
 	})
-	if err := s.PutTask("a", "t", state.LocalState{AllocHooks: hooks}, &api.TaskState{}, state.DurabilitySync)(); err != nil {
+	if err := s.PutTask("a", "t", state.LocalState{AllocHookConfigByName: hooks}, &api.TaskState{}, state.DurabilitySync)(); err != nil {
 		t.Fatal(err)
 	}
 	check := func(step string, ended, collect, removal, attached bool) {
@@ -123,10 +123,10 @@ func TestEndAndRemovalOfAnAllocation(t *testing.T) {
 	check("running", false, false, false, true)
 	mustUpdate(t, s, func(tx *Txn) { tx.MarkAllocationDirForRemovalAtEnd("a"); tx.MarkAllocationEnded("a") })
 	check("ended", true, true, false, true)
-	if ids := s.Snapshot().AllocationsWithLocalRecords(); len(ids) > 0 {
+	if ids := s.Snapshot().AllocIDsWithLocalRecords(); len(ids) > 0 {
 		t.Errorf("records of the runner are left: %v", ids)
 	}
-	mustUpdate(t, s, func(tx *Txn) { tx.DeleteAllocation("a") })
+	mustUpdate(t, s, func(tx *Txn) { tx.DeleteAllocationAndQueueRemoval("a") })
 	check("deleted", false, false, true, true)
 	if p := s.Snapshot().AllocationsPendingRemoval()[0]; p.ID != "a" || p.TaskStates != nil {
 		t.Errorf("pending removal %+v", p)

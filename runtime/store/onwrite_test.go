@@ -11,7 +11,7 @@ import (
 
 func TestOnWriteGetsEachWrite(t *testing.T) {
 	var written []int
-	s, err := Open(Config{Path: tempStatePath(t), Logger: hclog.NewNullLogger(), OnWrite: func(d time.Duration, records int, err error) {
+	s, err := Open(t.Context(), Config{StateFilePath: tempStatePath(t), Logger: hclog.NewNullLogger(), OnWrite: func(d time.Duration, records int, err error) {
 		if d <= 0 || err != nil {
 			t.Errorf("a write took %s and returned %v", d, err)
 		}
@@ -32,7 +32,7 @@ func TestOnWriteGetsEachWrite(t *testing.T) {
 	if n := len(written) - before; n != 1 || written[before] != 2 {
 		t.Errorf("writes with %v records, want one write with 2", written[before:])
 	}
-	if s.FileSize() <= 0 {
-		t.Errorf("the state file has %d bytes", s.FileSize())
+	if s.FileSizeBytes() <= 0 {
+		t.Errorf("the state file has %d bytes", s.FileSizeBytes())
 	}
 }

@@ -87,16 +87,16 @@ func readMetaPage(f io.ReaderAt) (metaPageContent, error) {
 
 // pageScanner reads and verifies the pages of a bbolt file that are in use.
 type pageScanner struct {
-	file           io.ReaderAt
-	pageCount      uint64 // number of pages in the file
-	visitedPageIDs map[uint64]bool
-	faults         []unreadablePart
-	onlyBucket     string // the only bucket that is read; empty for all buckets
-	visitRecord    func(bucket string, key, value []byte)
+	file            io.ReaderAt
+	pageCount       uint64 // number of pages in the file
+	visitedPageIDs  map[uint64]bool
+	unreadableParts []unreadablePart
+	onlyBucket      string // the only bucket that is read; empty for all buckets
+	visitRecord     func(bucket string, key, value []byte)
 }
 
-// scanBucket calls visit for every readable record of one bucket. It reports no faults.
-func scanBucket(f io.ReaderAt, size int64, bucket string, visit func(bucket string, key, value []byte)) {
+// visitRecordsOfBucket calls visit for every readable record of one bucket. It reports no faults.
+func visitRecordsOfBucket(f io.ReaderAt, size int64, bucket string, visit func(bucket string, key, value []byte)) {
 	h, err := readMetaPage(f)
 	if err != nil {
 		return
@@ -105,151 +105,153 @@ func scanBucket(f io.ReaderAt, size int64, bucket string, visit func(bucket stri
 	s.walkPages("", h.rootPageID, 0, nil, nil)
 }
 
-// scanPages calls visit for every readable record of a bbolt file, and returns the unreadable parts. If there are none,
-// bbolt can open the file safely. The slices that visit receives are parts of pages and must not be changed.
-func scanPages(f io.ReaderAt, size int64, visit func(bucket string, key, value []byte)) []unreadablePart {
+// visitRecordsAndVerifyPages calls visit for every readable record of a bbolt file, and returns the unreadable parts.
+// If there are none, bbolt can open the file safely. The slices that visit receives are parts of pages and must not be
+// changed.
+func visitRecordsAndVerifyPages(f io.ReaderAt, size int64, visit func(bucket string, key, value []byte)) []unreadablePart {
 	h, err := readMetaPage(f)
 	if err != nil {
 		return []unreadablePart{{unreadableCause: err.Error()}}
 	}
 	s := &pageScanner{file: f, pageCount: uint64(size) / pageSize, visitedPageIDs: map[uint64]bool{0: true, 1: true}, visitRecord: visit}
 	if h.otherMetaInvalid {
-		s.faults = append(s.faults, unreadablePart{pageID: (h.txid + 1) % 2, unreadableCause: "one of the two heads is not valid, the last change may be lost"})
+		s.unreadableParts = append(s.unreadableParts, unreadablePart{pageID: (h.txid + 1) % 2, unreadableCause: "one of the two heads is not valid, the last change may be lost"})
 	}
 	if h.freelistPageID != noFreelist {
-		s.faults = append(s.faults, unreadablePart{pageID: h.freelistPageID, unreadableCause: "a list of free pages, which no build of this program stores"})
+		s.unreadableParts = append(s.unreadableParts, unreadablePart{pageID: h.freelistPageID, unreadableCause: "a list of free pages, which no build of this program stores"})
 	}
 	if h.pageCount > s.pageCount {
-		s.faults = append(s.faults, unreadablePart{pageID: s.pageCount, unreadableCause: fmt.Sprintf("the file ends here, %d pages are missing", h.pageCount-s.pageCount)})
+		s.unreadableParts = append(s.unreadableParts, unreadablePart{pageID: s.pageCount, unreadableCause: fmt.Sprintf("the file ends here, %d pages are missing", h.pageCount-s.pageCount)})
 	}
 	s.pageCount = min(s.pageCount, h.pageCount)
 	s.walkPages("", h.rootPageID, 0, nil, nil)
-	return s.faults
+	return s.unreadableParts
 }
 
-func (s *pageScanner) addFault(bucket string, page uint64, format string, args ...any) {
-	s.faults = append(s.faults, unreadablePart{bucket, page, fmt.Sprintf(format, args...)})
+func (s *pageScanner) addUnreadablePart(bucket string, pageID uint64, format string, args ...any) {
+	s.unreadableParts = append(s.unreadableParts, unreadablePart{bucket, pageID, fmt.Sprintf(format, args...)})
 }
 
 // walkPages calls visitRecord for the records in a page and in the pages below it in the tree. Records whose keys are not in
-// [low, high) are reported as faults; nil means no limit.
-func (s *pageScanner) walkPages(bucket string, id uint64, depth int, low, high []byte) {
-	page, err := s.readPage(id)
+// [lowKey, highKey) are reported as unreadable parts; nil means no limit.
+func (s *pageScanner) walkPages(bucket string, pageID uint64, depth int, lowKey, highKey []byte) {
+	page, err := s.readPageWithOverflow(pageID)
 	if err != nil {
-		s.addFault(bucket, id, "%v", err)
+		s.addUnreadablePart(bucket, pageID, "%v", err)
 		return
 	}
 	if depth > maxTreeDepth {
-		s.addFault(bucket, id, "too deep")
+		s.addUnreadablePart(bucket, pageID, "too deep")
 		return
 	}
 	le := binary.LittleEndian
 	count := int(le.Uint16(page[10:]))
 	if le.Uint16(page[8:]) == leafPageFlag {
-		s.scanLeaf(bucket, id, page, low, high)
+		s.visitRecordsOfLeaf(bucket, pageID, page, lowKey, highKey)
 		return
 	}
 	if count == 0 || pageHeaderSize+count*elementHeaderSize > len(page) {
-		s.addFault(bucket, id, "branch with %d elements", count)
+		s.addUnreadablePart(bucket, pageID, "branch with %d elements", count)
 		return
 	}
 	if !hasValidElementCount(page, 0, count) {
-		s.addFault(bucket, id, "it has other elements than the %d that it names", count)
+		s.addUnreadablePart(bucket, pageID, "it has other elements than the %d that it names", count)
 	}
 	keys := make([][]byte, count)
 	for i := range count {
 		at := pageHeaderSize + i*elementHeaderSize
-		keys[i] = pageSlice(page, at, le.Uint32(page[at:]), le.Uint32(page[at+4:]))
+		keys[i] = pageSliceOrNil(page, at, le.Uint32(page[at:]), le.Uint32(page[at+4:]))
 	}
 	for i := range count {
-		next := high
+		next := highKey
 		if i+1 < count {
 			next = keys[i+1]
 		}
-		if !isInKeyRange(low, keys[i], next) {
-			s.addFault(bucket, id, "element %d is out of order", i)
+		if !isInKeyRange(lowKey, keys[i], next) {
+			s.addUnreadablePart(bucket, pageID, "element %d is out of order", i)
 			continue
 		}
 		s.walkPages(bucket, le.Uint64(page[pageHeaderSize+i*elementHeaderSize+8:]), depth+1, keys[i], next)
-		low = keys[i]
+		lowKey = keys[i]
 	}
 }
 
-// scanLeaf calls visitRecord for the records of one leaf page.
-func (s *pageScanner) scanLeaf(bucket string, id uint64, page []byte, low, high []byte) {
+// visitRecordsOfLeaf calls visitRecord for the records of one leaf page.
+func (s *pageScanner) visitRecordsOfLeaf(bucket string, pageID uint64, page []byte, lowKey, highKey []byte) {
 	le := binary.LittleEndian
 	count := int(le.Uint16(page[10:]))
 	if pageHeaderSize+count*elementHeaderSize > len(page) {
-		s.addFault(bucket, id, "leaf with %d elements", count)
+		s.addUnreadablePart(bucket, pageID, "leaf with %d elements", count)
 		return
 	}
 	if count == 0 && len(page) > pageHeaderSize || count > 0 && !hasValidElementCount(page, 4, count) {
-		s.addFault(bucket, id, "it has other elements than the %d that it names", count)
+		s.addUnreadablePart(bucket, pageID, "it has other elements than the %d that it names", count)
 	}
 	for i := range count {
 		at := pageHeaderSize + i*elementHeaderSize
 		flags, pos, keySize, valueSize := le.Uint32(page[at:]), le.Uint32(page[at+4:]), le.Uint32(page[at+8:]), le.Uint32(page[at+12:])
-		key := pageSlice(page, at, pos, keySize)
-		value := pageSlice(page, at+int(keySize), pos, valueSize)
+		key := pageSliceOrNil(page, at, pos, keySize)
+		value := pageSliceOrNil(page, at+int(keySize), pos, valueSize)
 		if key == nil || value == nil && valueSize > 0 {
-			s.addFault(bucket, id, "element %d reaches out of the page", i)
+			s.addUnreadablePart(bucket, pageID, "element %d reaches out of the page", i)
 			continue
 		}
-		if !isInKeyRange(low, key, high) || i > 0 && bytes.Equal(low, key) {
-			s.addFault(bucket, id, "element %d is out of order", i)
+		if !isInKeyRange(lowKey, key, highKey) || i > 0 && bytes.Equal(lowKey, key) {
+			s.addUnreadablePart(bucket, pageID, "element %d is out of order", i)
 			// The record is visited although its key is out of order: its checksum covers the key and the
 			// table.
 		} else {
-			low = key
+			lowKey = key
 		}
 		isBucket := flags == bucketElementFlag
 		switch {
 		case flags != 0 && !isBucket, isBucket != (bucket == ""):
-			s.addFault(bucket, id, "element %d has flags %#x", i, flags)
+			s.addUnreadablePart(bucket, pageID, "element %d has flags %#x", i, flags)
 		case isBucket:
-			s.scanBucket(string(key), id, value)
+			s.visitBucketElement(string(key), pageID, value)
 		default:
 			s.visitRecord(bucket, key, value)
 		}
 	}
 }
 
-// scanBucket calls visitRecord for the records of the bucket whose element in the list of buckets has the given value.
-func (s *pageScanner) scanBucket(name string, id uint64, value []byte) {
-	if name == "" || len(value) < bucketHeaderSize {
-		s.addFault(name, id, "table without a name or a root")
+// visitBucketElement calls visitRecord for the records of the bucket whose element in the list of buckets has the given
+// value.
+func (s *pageScanner) visitBucketElement(name string, pageID uint64, elementValue []byte) {
+	if name == "" || len(elementValue) < bucketHeaderSize {
+		s.addUnreadablePart(name, pageID, "table without a name or a root")
 		return
 	}
 	if s.onlyBucket != "" && name != s.onlyBucket {
 		return
 	}
-	if root := binary.LittleEndian.Uint64(value); root != 0 {
+	if root := binary.LittleEndian.Uint64(elementValue); root != 0 {
 		s.walkPages(name, root, 0, nil, nil)
 		return
 	}
-	page := value[bucketHeaderSize:] // a small table is stored inline: its page follows the bucket header
+	page := elementValue[bucketHeaderSize:] // a small table is stored inline: its page follows the bucket header
 	if len(page) < pageHeaderSize || binary.LittleEndian.Uint16(page[8:]) != leafPageFlag {
-		s.addFault(name, id, "small table is not a leaf")
+		s.addUnreadablePart(name, pageID, "small table is not a leaf")
 		return
 	}
-	s.scanLeaf(name, id, page, nil, nil)
+	s.visitRecordsOfLeaf(name, pageID, page, nil, nil)
 }
 
-// readPage returns a page together with its overflow pages.
-func (s *pageScanner) readPage(id uint64) ([]byte, error) {
-	if id >= s.pageCount {
+// readPageWithOverflow returns a page together with its overflow pages.
+func (s *pageScanner) readPageWithOverflow(pageID uint64) ([]byte, error) {
+	if pageID >= s.pageCount {
 		return nil, errors.New("not in the file")
 	}
-	if s.visitedPageIDs[id] {
+	if s.visitedPageIDs[pageID] {
 		return nil, errors.New("used twice")
 	}
-	s.visitedPageIDs[id] = true
+	s.visitedPageIDs[pageID] = true
 	page := make([]byte, pageSize)
-	if _, err := s.file.ReadAt(page, int64(id)*pageSize); err != nil {
+	if _, err := s.file.ReadAt(page, int64(pageID)*pageSize); err != nil {
 		return nil, err
 	}
 	le := binary.LittleEndian
-	if have := le.Uint64(page); have != id {
+	if have := le.Uint64(page); have != pageID {
 		return nil, fmt.Errorf("its number is %d", have)
 	}
 	if flags := le.Uint16(page[8:]); flags != leafPageFlag && flags != branchPageFlag {
@@ -259,10 +261,10 @@ func (s *pageScanner) readPage(id uint64) ([]byte, error) {
 	if overflow == 0 {
 		return page, nil
 	}
-	if overflow >= s.pageCount-id {
+	if overflow >= s.pageCount-pageID {
 		return nil, fmt.Errorf("%d pages that follow are not in the file", overflow)
 	}
-	for i := id + 1; i <= id+overflow; i++ {
+	for i := pageID + 1; i <= pageID+overflow; i++ {
 		if s.visitedPageIDs[i] {
 			return nil, fmt.Errorf("page %d is used twice", i)
 		}
@@ -270,22 +272,22 @@ func (s *pageScanner) readPage(id uint64) ([]byte, error) {
 	}
 	whole := make([]byte, (overflow+1)*pageSize)
 	copy(whole, page)
-	if _, err := s.file.ReadAt(whole[pageSize:], int64(id+1)*pageSize); err != nil {
+	if _, err := s.file.ReadAt(whole[pageSize:], int64(pageID+1)*pageSize); err != nil {
 		return nil, err
 	}
 	return whole, nil
 }
 
 // hasValidElementCount reports whether the first key of a page directly follows the page's count elements. Otherwise the
-// stored number of elements is wrong, and records would be lost without an error. at is the offset of the key position
-// within an element.
-func hasValidElementCount(page []byte, at, count int) bool {
-	return binary.LittleEndian.Uint32(page[pageHeaderSize+at:]) == uint32(count*elementHeaderSize)
+// stored number of elements is wrong, and records would be lost without an error. keyPosOffset is the offset of the key
+// position within an element.
+func hasValidElementCount(page []byte, keyPosOffset, count int) bool {
+	return binary.LittleEndian.Uint32(page[pageHeaderSize+keyPosOffset:]) == uint32(count*elementHeaderSize)
 }
 
-// pageSlice returns a part of a page, or nil if the part exceeds the page.
-func pageSlice(page []byte, at int, pos, size uint32) []byte {
-	from := uint64(at) + uint64(pos)
+// pageSliceOrNil returns a part of a page, or nil if the part exceeds the page.
+func pageSliceOrNil(page []byte, elementOffset int, pos, size uint32) []byte {
+	from := uint64(elementOffset) + uint64(pos)
 	to := from + uint64(size)
 	if from > uint64(len(page)) || to > uint64(len(page)) {
 		return nil

@@ -32,20 +32,20 @@ func (u unreadableRecord) quarantineWrite(s *Store, index uint64) (bucketWrite, 
 	return bucketWrite{quarantineBucket, name, encodeRecord(quarantineBucket, name, index, payload)}, nil
 }
 
-// quarantineRecord enqueues an update that moves an unreadable record into the quarantine and reports the damage, unless
-// another update replaces the record before. It does not block, because a transaction may call it. If the store is
-// closed, the record stays in its table.
-func (s *Store) quarantineRecord(t Table, record *localRecord, cause error) {
+// quarantineRecordLater enqueues an update that moves an unreadable record into the quarantine and reports the damage,
+// unless another update replaces the record before. It does not block, because a transaction may call it. If the store
+// is closed, the record stays in its table.
+func (s *Store) quarantineRecordLater(t Table, record *localRecord, cause error) {
 	_, _ = s.enqueue(func(tx *Txn) error {
-		if firstRow[localRecord](tx.Reader, nil, t, record.key) == record {
-			tx.quarantine(t, record, cause)
+		if rowByKey[localRecord](tx.Reader, nil, t, record.key) == record {
+			tx.moveToQuarantine(t, record, cause)
 		}
 		return nil
 	}, 0)
 }
 
-// quarantine moves a record into the quarantine, and adds an event to the node.
-func (tx *Txn) quarantine(t Table, record *localRecord, cause error) {
+// moveToQuarantine moves a record into the quarantine, and adds an event to the node.
+func (tx *Txn) moveToQuarantine(t Table, record *localRecord, cause error) {
 	u := unreadableRecord{
 		damage: Damage{
 			Table: t, Key: readableKey(record.key), Cause: cause.Error(), KeptIn: "quarantine", Time: time.Now(),
@@ -56,30 +56,30 @@ func (tx *Txn) quarantine(t Table, record *localRecord, cause error) {
 		u.damage.KeptIn = ""
 	}
 	u.event = u.damage.nodeEvent()
-	tx.deleteObject(t, record.key)
+	tx.deleteObjectIfExists(t, record.key)
 	tx.quarantined = append(tx.quarantined, u)
-	tx.addStorageEvent(u.event)
+	tx.addNodeEvent(u.event)
 }
 
-// addStorageEvent adds an event to the node.
-func (tx *Txn) addStorageEvent(event *api.NodeEvent) {
-	tx.nodeEvents = append(tx.nodeEvents[:len(tx.nodeEvents):len(tx.nodeEvents)], event)
+// addNodeEvent adds an event to the node.
+func (tx *Txn) addNodeEvent(event *api.NodeEvent) {
+	tx.storageEvents = append(tx.storageEvents[:len(tx.storageEvents):len(tx.storageEvents)], event)
 	for _, node := range tx.Nodes(nil, "") {
 		n := *node
-		tx.PutNode(&n) // PutNode adds the event
+		tx.PutNodeWithStorageEvents(&n) // PutNodeWithStorageEvents adds the event
 	}
 }
 
-// reportUnreadable logs the records that a transaction has moved into the quarantine, and adds them to the result of
-// [Store.Damage].
-func (s *Store) reportUnreadable(list []unreadableRecord) {
+// reportQuarantinedRecords logs the records that a transaction has moved into the quarantine, and adds them to the
+// result of [Store.Damage].
+func (s *Store) reportQuarantinedRecords(list []unreadableRecord) {
 	for _, u := range list {
 		s.logger.Error("state could not be read", "table", u.damage.Table, "key", u.damage.Key, "error", u.damage.Cause, "kept", u.damage.KeptIn)
 		if len(s.pendingNodeEvents) <= 2*maxNodeEvents {
 			s.pendingNodeEvents = append(s.pendingNodeEvents, u.event)
 		}
-		s.mu.Lock()
+		s.damageMu.Lock()
 		s.damagedParts = append(s.damagedParts, u.damage)
-		s.mu.Unlock()
+		s.damageMu.Unlock()
 	}
 }

@@ -10,7 +10,7 @@ import (
 // updateRequest is one call of Update, or of another method whose function the goroutine of the writer must call.
 type updateRequest struct {
 	updateFn      func(*Txn) error
-	exclusiveFn   func() error // function that the writer calls between two transactions, instead of updateFn
+	betweenTxnsFn func() error // function that the writer calls between two transactions, instead of updateFn
 	writeDeadline time.Time    // the writer must start the write at this time, and may start it earlier
 	requestState  atomic.Int32
 	index         uint64
@@ -40,7 +40,7 @@ type requestQueue struct {
 	closed     bool
 }
 
-// push adds a request at the end of the queue and wakes the writer. After closeQueue it returns ErrClosed.
+// push adds a request at the end of the queue and wakes the writer. After closeIfOpen it returns ErrClosed.
 func (q *requestQueue) push(r *updateRequest) (*updateRequest, error) {
 	r.done = make(chan struct{})
 	q.mu.Lock()
@@ -75,8 +75,8 @@ func (q *requestQueue) removeNextTxnFns(n int) {
 	q.nextTxnFns = slices.Delete(slices.Clone(q.nextTxnFns), 0, n)
 }
 
-// closeQueue makes push reject further requests. It returns false if the queue was closed before.
-func (q *requestQueue) closeQueue() bool {
+// closeIfOpen makes push reject further requests. It returns false if the queue was closed before.
+func (q *requestQueue) closeIfOpen() bool {
 	q.mu.Lock()
 	was := q.closed
 	q.closed = true
@@ -93,14 +93,15 @@ func (q *requestQueue) wakeWriter() {
 }
 
 // takeDueRequests removes and returns up to maxBatchRequests requests if one of them must be written now, or if the queue is
-// closed. Otherwise it returns no requests, and delay is the time until one must be written, or 0 if the queue is empty.
-func (q *requestQueue) takeDueRequests() (requests []*updateRequest, delay time.Duration, closed bool) {
+// closed. Otherwise it returns no requests, and untilDue is the time until one must be written, or 0 if the queue is
+// empty.
+func (q *requestQueue) takeDueRequests() (requests []*updateRequest, untilDue time.Duration, closed bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.requests) > 0 && !q.closed {
 		first := slices.MinFunc(q.requests, func(a, b *updateRequest) int { return a.writeDeadline.Compare(b.writeDeadline) })
-		if delay = time.Until(first.writeDeadline); delay > 0 {
-			return nil, delay, false
+		if untilDue = time.Until(first.writeDeadline); untilDue > 0 {
+			return nil, untilDue, false
 		}
 	}
 	n := min(len(q.requests), maxBatchRequests)

@@ -30,10 +30,10 @@ const AnyNamespace = "*"
 //
 // It is large because it has typed methods for each table and each index.
 type Reader struct {
-	beginRead         func() *memdb.Txn
-	quarantineRecord  func(Table, *localRecord, error) // moves an unreadable record into the quarantine; it does not block
-	reportUnknownPart func(name string)                // reports a part of a record that this build does not know; it does not block
-	unopenedVariables map[*api.Variable]*unopenedSecret
+	beginRead                   func() *memdb.Txn
+	quarantineRecordLater       func(Table, *localRecord, error) // moves an unreadable record into the quarantine; it does not block
+	reportUnknownPartOnce       func(name string)                // reports a part of a record that this build does not know; it does not block
+	undecryptedSecretByVariable map[*api.Variable]*undecryptedSecret
 }
 
 // Snapshot is an immutable state at one index. Its methods may be called concurrently.
@@ -48,16 +48,16 @@ func (s *Snapshot) Index() uint64 { return s.index }
 // Snapshot returns the current state.
 func (s *Store) Snapshot() *Snapshot {
 	db := s.memDB.Snapshot()
-	r := Reader{beginRead: func() *memdb.Txn { return db.Txn(false) }, quarantineRecord: s.quarantineRecord, reportUnknownPart: s.reportUnknownPart, unopenedVariables: s.sealer.unopenedVariables}
-	return &Snapshot{Reader: r, index: r.TableIndex(nil, allTablesRow)}
+	r := Reader{beginRead: func() *memdb.Txn { return db.Txn(false) }, quarantineRecordLater: s.quarantineRecordLater, reportUnknownPartOnce: s.reportUnknownPartOnce, undecryptedSecretByVariable: s.sealer.undecryptedSecretByVariable}
+	return &Snapshot{Reader: r, index: r.LatestTableIndex(nil, allTablesRow)}
 }
 
-func firstRow[T any](r Reader, ws WatchSet, t Table, key string) *T {
-	found, _ := r.firstObject(ws, t, key).(*T)
+func rowByKey[T any](r Reader, ws WatchSet, t Table, key string) *T {
+	found, _ := r.objectByKey(ws, t, key).(*T)
 	return found
 }
 
-func (r Reader) firstObject(ws WatchSet, t Table, key string) any {
+func (r Reader) objectByKey(ws WatchSet, t Table, key string) any {
 	if key == "" {
 		return nil
 	}
@@ -69,40 +69,40 @@ func (r Reader) firstObject(ws WatchSet, t Table, key string) any {
 	return obj
 }
 
-func listRows[T any](r Reader, ws WatchSet, t Table, index, arg string) []*T {
+func listRows[T any](r Reader, ws WatchSet, t Table, indexName, indexArg string) []*T {
 	var foundRows []*T
-	it := r.iterateObjects(ws, t, index, arg)
+	it := r.iterateObjects(ws, t, indexName, indexArg)
 	for obj := it.Next(); obj != nil; obj = it.Next() {
 		foundRows = append(foundRows, obj.(*T))
 	}
 	return foundRows
 }
 
-func (r Reader) iterateObjects(ws WatchSet, t Table, index, arg string) memdb.ResultIterator {
-	it, err := r.beginRead().Get(string(t), index, arg)
+func (r Reader) iterateObjects(ws WatchSet, t Table, indexName, indexArg string) memdb.ResultIterator {
+	it, err := r.beginRead().Get(string(t), indexName, indexArg)
 	if err != nil {
-		panic(fmt.Sprintf("store: list %s by %s: %v", t, index, err))
+		panic(fmt.Sprintf("store: list %s by %s: %v", t, indexName, err))
 	}
 	ws.Add(it.WatchCh())
 	return it
 }
 
 // listInNamespace returns the objects of a namespace whose name has the prefix.
-func listInNamespace[T any](r Reader, ws WatchSet, t Table, namespace, prefix string, name func(*T) string) []*T {
+func listInNamespace[T any](r Reader, ws WatchSet, t Table, namespace, prefix string, nameOf func(*T) string) []*T {
 	if namespace != AnyNamespace {
 		return listRows[T](r, ws, t, "id_prefix", namespace+"\x00"+prefix)
 	}
 	found := listRows[T](r, ws, t, "id_prefix", "")
-	return slices.DeleteFunc(found, func(o *T) bool { return !strings.HasPrefix(name(o), prefix) })
+	return slices.DeleteFunc(found, func(o *T) bool { return !strings.HasPrefix(nameOf(o), prefix) })
 }
 
 // listByIDPrefix returns the objects whose id has the prefix.
 func listByIDPrefix[T any](r Reader, ws WatchSet, t Table, prefix string) []*T {
-	return listRows[T](r, ws, t, "id_prefix", uuidPrefix(prefix))
+	return listRows[T](r, ws, t, "id_prefix", normalizeUUIDPrefix(prefix))
 }
 
-// uuidPrefix returns a prefix of a UUID in lower case, with hyphens at the positions of a UUID.
-func uuidPrefix(s string) string {
+// normalizeUUIDPrefix returns a prefix of a UUID in lower case, with hyphens at the positions of a UUID.
+func normalizeUUIDPrefix(s string) string {
 	s = strings.ToLower(strings.ReplaceAll(s, "-", ""))
 	var b strings.Builder
 	for i, c := range s {
@@ -114,11 +114,11 @@ func uuidPrefix(s string) string {
 	return b.String()
 }
 
-// TableIndex returns the index of the last change in any of the tables.
-func (r Reader) TableIndex(ws WatchSet, tables ...Table) uint64 {
+// LatestTableIndex returns the index of the last change in any of the tables.
+func (r Reader) LatestTableIndex(ws WatchSet, tables ...Table) uint64 {
 	var lastIndex uint64
 	for _, t := range tables {
-		if row := firstRow[tableIndexRow](r, ws, tableIndexTable, string(t)); row != nil {
+		if row := rowByKey[tableIndexRow](r, ws, tableIndexTable, string(t)); row != nil {
 			lastIndex = max(lastIndex, row.index)
 		}
 	}
@@ -127,7 +127,7 @@ func (r Reader) TableIndex(ws WatchSet, tables ...Table) uint64 {
 
 // Job returns the latest version of a job.
 func (r Reader) Job(ws WatchSet, namespace, id string) *api.Job {
-	return firstRow[api.Job](r, ws, Jobs, namespacedKey(namespace, id))
+	return rowByKey[api.Job](r, ws, Jobs, namespacedKey(namespace, id))
 }
 
 // Jobs returns the jobs of a namespace, or of [AnyNamespace], whose id has the
@@ -143,7 +143,7 @@ func (r Reader) JobChildren(ws WatchSet, namespace, parentID string) []*api.Job 
 
 // JobVersion returns the version of a job with the given number, which can be the latest one.
 func (r Reader) JobVersion(ws WatchSet, namespace, id string, version uint64) *api.Job {
-	return firstRow[api.Job](r, ws, JobVersions, versionKey(namespace, id, version))
+	return rowByKey[api.Job](r, ws, JobVersions, jobVersionKey(namespace, id, version))
 }
 
 // JobVersions returns all kept versions of a job, newest first.
@@ -155,7 +155,7 @@ func (r Reader) JobVersions(ws WatchSet, namespace, id string) []*api.Job {
 
 // JobSubmission returns the source text of one version of a job.
 func (r Reader) JobSubmission(ws WatchSet, namespace, id string, version uint64) *api.JobSubmission {
-	if s := firstRow[jobSubmissionRow](r, ws, JobSubmissions, versionKey(namespace, id, version)); s != nil {
+	if s := rowByKey[jobSubmissionRow](r, ws, JobSubmissions, jobVersionKey(namespace, id, version)); s != nil {
 		return s.Submission
 	}
 	return nil
@@ -163,7 +163,7 @@ func (r Reader) JobSubmission(ws WatchSet, namespace, id string, version uint64)
 
 // Evaluation returns an evaluation.
 func (r Reader) Evaluation(ws WatchSet, id string) *api.Evaluation {
-	return firstRow[api.Evaluation](r, ws, Evaluations, id)
+	return rowByKey[api.Evaluation](r, ws, Evaluations, id)
 }
 
 // Evaluations returns the evaluations whose id has the prefix.
@@ -180,7 +180,7 @@ func (r Reader) EvaluationsByJob(ws WatchSet, namespace, jobID string) []*api.Ev
 
 // Allocation returns an allocation, with the job version that it runs.
 func (r Reader) Allocation(ws WatchSet, id string) *api.Allocation {
-	return firstRow[api.Allocation](r, ws, Allocations, id)
+	return rowByKey[api.Allocation](r, ws, Allocations, id)
 }
 
 // Allocations returns the allocations whose id has the prefix.
@@ -215,14 +215,14 @@ func (r Reader) AllocationsByNode(ws WatchSet, nodeID string) []*api.Allocation 
 	return r.allocationsWhere(ws, func(a *api.Allocation) bool { return a.NodeID == nodeID })
 }
 
-// allocationsWhere returns the allocations for which is returns true. It reads all allocations.
-func (r Reader) allocationsWhere(ws WatchSet, is func(*api.Allocation) bool) []*api.Allocation {
-	return slices.DeleteFunc(r.Allocations(ws, ""), func(a *api.Allocation) bool { return !is(a) })
+// allocationsWhere returns the allocations for which matches returns true. It reads all allocations.
+func (r Reader) allocationsWhere(ws WatchSet, matches func(*api.Allocation) bool) []*api.Allocation {
+	return slices.DeleteFunc(r.Allocations(ws, ""), func(a *api.Allocation) bool { return !matches(a) })
 }
 
 // Deployment returns a deployment.
 func (r Reader) Deployment(ws WatchSet, id string) *api.Deployment {
-	return firstRow[api.Deployment](r, ws, Deployments, id)
+	return rowByKey[api.Deployment](r, ws, Deployments, id)
 }
 
 // Deployments returns the deployments whose id has the prefix.
@@ -250,7 +250,7 @@ func (r Reader) LatestDeployment(ws WatchSet, namespace, jobID string) *api.Depl
 
 // Node returns a node.
 func (r Reader) Node(ws WatchSet, id string) *api.Node {
-	return firstRow[api.Node](r, ws, Nodes, id)
+	return rowByKey[api.Node](r, ws, Nodes, id)
 }
 
 // Nodes returns the nodes whose id has the prefix.
@@ -260,7 +260,7 @@ func (r Reader) Nodes(ws WatchSet, prefix string) []*api.Node {
 
 // Service returns one registration of a service.
 func (r Reader) Service(ws WatchSet, namespace, id string) *api.ServiceRegistration {
-	return firstRow[api.ServiceRegistration](r, ws, Services, namespacedKey(namespace, id))
+	return rowByKey[api.ServiceRegistration](r, ws, Services, namespacedKey(namespace, id))
 }
 
 // Services returns the registrations in a namespace, or in [AnyNamespace].
@@ -285,7 +285,7 @@ func (r Reader) ServicesByAllocation(ws WatchSet, allocID string) []*api.Service
 
 // Variable returns a variable with its items.
 func (r Reader) Variable(ws WatchSet, namespace, path string) *api.Variable {
-	return firstRow[api.Variable](r, ws, Variables, namespacedKey(namespace, path))
+	return rowByKey[api.Variable](r, ws, Variables, namespacedKey(namespace, path))
 }
 
 // Variables returns the variables of a namespace, or of [AnyNamespace], whose
@@ -296,7 +296,7 @@ func (r Reader) Variables(ws WatchSet, namespace, prefix string) []*api.Variable
 
 // Namespace returns a namespace.
 func (r Reader) Namespace(ws WatchSet, name string) *api.Namespace {
-	return firstRow[api.Namespace](r, ws, Namespaces, name)
+	return rowByKey[api.Namespace](r, ws, Namespaces, name)
 }
 
 // Namespaces returns the namespaces whose name has the prefix.
@@ -306,21 +306,21 @@ func (r Reader) Namespaces(ws WatchSet, prefix string) []*api.Namespace {
 
 // SchedulerConfig returns the stored scheduler configuration, or the default configuration if none is stored.
 func (r Reader) SchedulerConfig(ws WatchSet) *api.SchedulerConfiguration {
-	if c := firstRow[api.SchedulerConfiguration](r, ws, SchedulerConfig, schedulerConfigKey); c != nil {
+	if c := rowByKey[api.SchedulerConfiguration](r, ws, SchedulerConfig, schedulerConfigKey); c != nil {
 		return c
 	}
-	return model.NewSchedulerConfig()
+	return model.NewDefaultSchedulerConfig()
 }
 
 // ScalingEvents returns the scaling events of a job by group, newest first.
 func (r Reader) ScalingEvents(ws WatchSet, namespace, jobID string) map[string][]api.ScalingEvent {
-	if s := firstRow[scalingEventsRow](r, ws, ScalingEvents, namespacedKey(namespace, jobID)); s != nil {
-		return s.Groups
+	if s := rowByKey[scalingEventsRow](r, ws, ScalingEvents, namespacedKey(namespace, jobID)); s != nil {
+		return s.EventsByGroup
 	}
 	return nil
 }
 
 // PeriodicLaunch returns the last launch of a periodic job.
 func (r Reader) PeriodicLaunch(ws WatchSet, namespace, jobID string) *PeriodicLaunch {
-	return firstRow[PeriodicLaunch](r, ws, PeriodicLaunches, namespacedKey(namespace, jobID))
+	return rowByKey[PeriodicLaunch](r, ws, PeriodicLaunches, namespacedKey(namespace, jobID))
 }

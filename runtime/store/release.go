@@ -28,7 +28,7 @@ func (l *stateLoader) unquarantineReadableRecords() {
 		}
 		return 0
 	}
-	names := slices.SortedFunc(maps.Keys(l.store.quarantinedRecords), func(a, b string) int {
+	names := slices.SortedFunc(maps.Keys(l.store.quarantinedRecordByName), func(a, b string) int {
 		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a, b))
 	})
 	for _, name := range names {
@@ -40,27 +40,27 @@ func (l *stateLoader) unquarantineReadableRecords() {
 }
 
 // unquarantineIfReadable loads a quarantined record and removes it from the quarantine, if this build can read it.
-func (l *stateLoader) unquarantineIfReadable(k *tableDef, name, key string) {
-	q, r, ok := l.readQuarantined(name, string(k.table), key)
-	if !ok || k.isLocal && !l.isLocalRecordReadable(k.table, key, r.payload) { // an unreadable record would return to the quarantine when it is read
+func (l *stateLoader) unquarantineIfReadable(def *tableDef, quarantineKey, key string) {
+	q, r, ok := l.readQuarantined(quarantineKey, string(def.table), key)
+	if !ok || def.isReadByAgentOnly && !l.isLocalRecordReadable(def.table, key, r.payload) { // an unreadable record would return to the quarantine when it is read
 		return
 	}
-	if err := l.loadIntactRecord(string(k.table), key, k, r, q.Value); err != nil {
+	if err := l.loadIntactRecord(string(def.table), key, def, r, q.Value); err != nil {
 		return
 	}
-	if a, ok := l.allocationsByID[key]; ok && k.table == Allocations && (l.hasReplacementAlloc(a.Alloc) || !l.findOrUnquarantineJob(a.allocationRecord)) {
+	if a, ok := l.allocationsByID[key]; ok && def.table == Allocations && (l.isReplacedButNotTerminal(a.Alloc) || !l.findOrUnquarantineJob(a.allocationRecord)) {
 		delete(l.allocationsByID, key)
 		return
 	}
-	l.highestIndex = max(l.highestIndex, r.changeIndex)
-	l.removeFromQuarantine(name, q)
+	l.highestRecordIndex = max(l.highestRecordIndex, r.changeIndex)
+	l.removeFromQuarantine(quarantineKey, q)
 }
 
 // readQuarantined decodes a quarantined record. ok is false if it is damaged or cannot be decrypted.
-func (l *stateLoader) readQuarantined(name, bucket, key string) (q quarantinedRecord, r fileRecord, ok bool) {
-	stored, err := decodeRecord(quarantineBucket, name, l.store.quarantinedRecords[name])
+func (l *stateLoader) readQuarantined(quarantineKey, bucket, key string) (q quarantinedRecord, r fileRecord, ok bool) {
+	stored, err := decodeRecord(quarantineBucket, quarantineKey, l.store.quarantinedRecordByName[quarantineKey])
 	if err == nil {
-		q, err = l.store.sealer.openQuarantined(name, stored.payload)
+		q, err = l.store.sealer.decryptQuarantinedRecord(quarantineKey, stored.payload)
 	}
 	if err == nil {
 		r, err = decodeRecord(bucket, key, q.Value)
@@ -68,20 +68,20 @@ func (l *stateLoader) readQuarantined(name, bucket, key string) (q quarantinedRe
 	return q, r, err == nil
 }
 
-func (l *stateLoader) removeFromQuarantine(name string, q quarantinedRecord) {
-	table, key, _ := strings.Cut(name, "\x00")
-	delete(l.store.quarantinedRecords, name)
+func (l *stateLoader) removeFromQuarantine(quarantineKey string, q quarantinedRecord) {
+	table, key, _ := strings.Cut(quarantineKey, "\x00")
+	delete(l.store.quarantinedRecordByName, quarantineKey)
 	l.store.unquarantinedRecords = append(l.store.unquarantinedRecords, QuarantinedEntry{Table: Table(table), Key: readableKey(key), Cause: q.Cause, Time: q.Time, Value: q.Value, ReadableByThisBuild: true})
 }
 
 // findOrUnquarantineJob reports whether the job of an allocation is loaded. If not, it tries to load the job from the quarantine.
 func (l *stateLoader) findOrUnquarantineJob(a allocationRecord) bool {
-	if a.Spec == "" || l.jobsByHash[a.Spec] != nil || l.findJobVersionOf(a) != nil {
+	if a.JobHash == "" || l.jobsByHash[a.JobHash] != nil || l.findJobVersionOf(a) != nil {
 		return true
 	}
-	name := jobBucket + "\x00" + a.Spec
-	q, r, ok := l.readQuarantined(name, jobBucket, a.Spec)
-	if !ok || l.loadIntactRecord(jobBucket, a.Spec, nil, r, q.Value) != nil {
+	name := jobBucket + "\x00" + a.JobHash
+	q, r, ok := l.readQuarantined(name, jobBucket, a.JobHash)
+	if !ok || l.loadIntactRecord(jobBucket, a.JobHash, nil, r, q.Value) != nil {
 		return false
 	}
 	l.removeFromQuarantine(name, q)
@@ -119,12 +119,12 @@ func (l *stateLoader) canLoadQuarantinedRecord(t Table, key string) bool {
 // isLocalRecordReadable reports whether this build can decrypt and decode a record of a local table.
 func (l *stateLoader) isLocalRecordReadable(t Table, key string, payload []byte) bool {
 	box, open, err := decodeEnvelope(payload)
-	if err != nil || tableDefsByTable[t].newRecord(key) == nil {
+	if err != nil || tableDefsByTable[t].newZeroRecord(key) == nil {
 		return false
 	}
-	record := &localRecord{key: key, payload: open}
+	record := &localRecord{key: key, unencryptedPart: open}
 	if box != nil {
-		if record.secret, err = l.store.sealer.openBox(string(t), key, box); err != nil {
+		if record.secretPart, err = l.store.sealer.decryptSecretBox(string(t), key, box); err != nil {
 			return false
 		}
 	}
@@ -132,8 +132,9 @@ func (l *stateLoader) isLocalRecordReadable(t Table, key string, payload []byte)
 	return err == nil
 }
 
-// hasReplacementAlloc reports whether a newer allocation with the same name exists, and a itself may have running tasks.
-func (l *stateLoader) hasReplacementAlloc(a *api.Allocation) bool {
+// isReplacedButNotTerminal reports whether a newer allocation with the same name exists, and a itself may have running
+// tasks.
+func (l *stateLoader) isReplacedButNotTerminal(a *api.Allocation) bool {
 	if a.ClientTerminalStatus() {
 		return false
 	}

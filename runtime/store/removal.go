@@ -18,7 +18,7 @@ func (tx *Txn) MarkAllocationEnded(id string) {
 	if hooks := tx.AttachedHookConfigs(id); len(hooks) > 0 {
 		tx.PutAgentRecord(state.AttachedHooksPrefix+id, hooks)
 	}
-	tx.DeleteRunnerRecords(id)
+	tx.DeleteRunnerRecordsAndServices(id)
 }
 
 // AllocationEnded reports whether [Txn.MarkAllocationEnded] was called for an allocation. An allocation ends some time after its
@@ -27,17 +27,17 @@ func (r Reader) AllocationEnded(id string) bool { return r.HasAgentRecord(state.
 
 // AttachedHookConfigs returns the hooks that were attached to an allocation: hook name -> configuration. Until the allocation
 // has ended, it reads them from the records of the tasks.
-func (r Reader) AttachedHookConfigs(id string) (all map[string]string) {
-	if known, err := r.AgentRecord(state.AttachedHooksPrefix+id, &all); err == nil && known {
-		return all
+func (r Reader) AttachedHookConfigs(id string) (configByHook map[string]string) {
+	if known, err := r.ReadAgentRecord(state.AttachedHooksPrefix+id, &configByHook); err == nil && known {
+		return configByHook
 	}
-	all = make(map[string]string)
-	for _, task := range r.TasksWithLocalRecords(id) {
+	configByHook = make(map[string]string)
+	for _, task := range r.TaskNamesWithLocalRecords(id) {
 		if local, _, err := r.TaskLocalState(id, task); err == nil {
-			maps.Copy(all, local.AllocHooks)
+			maps.Copy(configByHook, local.AllocHookConfigByName)
 		}
 	}
-	return all
+	return configByHook
 }
 
 // MarkAllocationDirForRemovalAtEnd stores that the directory of an allocation must be removed when the
@@ -53,15 +53,15 @@ func (r Reader) IsAllocationDirMarkedForRemoval(id string) bool {
 	return r.HasAgentRecord(state.CollectAllocAtEndPrefix + id)
 }
 
-// DeleteAllocation deletes an allocation, if it exists, and stores that its files must be removed from the
-// disk. The records of its runner stay until [Txn.DeleteRunnerRecords].
-func (tx *Txn) DeleteAllocation(id string) {
+// DeleteAllocationAndQueueRemoval deletes an allocation, if it exists, and stores that its files must be removed from
+// the disk. The records of its runner stay until [Txn.DeleteRunnerRecordsAndServices].
+func (tx *Txn) DeleteAllocationAndQueueRemoval(id string) {
 	if a := tx.Allocation(nil, id); a != nil {
 		rest := *a
 		rest.TaskStates, rest.Metrics = nil, nil
 		tx.PutAgentRecord(state.PendingRemovalPrefix+id, (*state.PendingRemoval)(&rest))
 	}
-	tx.deleteObject(Allocations, id)
+	tx.deleteObjectIfExists(Allocations, id)
 	tx.DeleteAgentRecord(state.EndedAllocPrefix + id)
 	tx.DeleteAgentRecord(state.CollectAllocAtEndPrefix + id)
 }
@@ -71,7 +71,7 @@ func (tx *Txn) DeleteAllocation(id string) {
 func (r Reader) AllocationsPendingRemoval() (allocs []*api.Allocation) {
 	for _, name := range r.AgentRecordNames(state.PendingRemovalPrefix) {
 		var pendingRemoval state.PendingRemoval
-		if known, err := r.AgentRecord(name, &pendingRemoval); err == nil && known {
+		if known, err := r.ReadAgentRecord(name, &pendingRemoval); err == nil && known {
 			allocs = append(allocs, (*api.Allocation)(&pendingRemoval))
 		}
 	}
@@ -81,7 +81,7 @@ func (r Reader) AllocationsPendingRemoval() (allocs []*api.Allocation) {
 // FinishAllocationRemoval deletes the remaining records of a deleted allocation, after its files were removed from the
 // disk.
 func (tx *Txn) FinishAllocationRemoval(id string) {
-	tx.DeleteRunnerRecords(id)
+	tx.DeleteRunnerRecordsAndServices(id)
 	tx.DeleteAgentRecord(state.PendingRemovalPrefix + id)
 	tx.DeleteAgentRecord(state.AttachedHooksPrefix + id)
 }

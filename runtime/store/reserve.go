@@ -14,48 +14,47 @@ const (
 	// space, such as the stop and the purge of a job, can be stored on a full disk. bbolt reuses the pages of earlier
 	// transactions, so these changes need little space.
 	reservedBytes = 1 << 20
-	// minFreeBytes is the free disk space below which CheckSpaceForNewObjects fails. It is more than the space that an agent that starts on
-	// a full disk frees.
+	// minFreeBytes is the free disk space below which CheckDiskSpaceForNewObjects fails. It is more than the space that an
+	// agent that starts on a full disk frees.
 	minFreeBytes = 2 << 20
 )
 
-// reserveSpace allocates disk space for the first used+reservedBytes bytes of the file, if reservesSpace is set. It does not
-// change the size of the file. It ignores errors: the file then has less reserved space.
-func (f *stateFile) reserveSpace(used int64) {
-	if !f.reservesSpace || used+reservedBytes/2 <= f.reservedEndOffset {
+// reserveDiskSpace allocates disk space for the first usedBytes+reservedBytes bytes of the file, if reservesSpace is
+// set. It does not change the size of the file. It ignores errors: the file then has less reserved space.
+func (f *stateFile) reserveDiskSpace(usedBytes int64) {
+	if !f.reservesSpace || usedBytes+reservedBytes/2 <= f.reservedEndOffset {
 		return
 	}
-	end := used + reservedBytes
+	end := usedBytes + reservedBytes
 	if err := unix.Fallocate(int(f.openFile.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, end); !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
 		f.reservedEndOffset = end // also for a file system that does not support it
 	}
 }
 
-// CheckSpaceForNewObjects returns an error if the disk with the state file has less than minFreeBytes of free space. Callers that add
-// objects call it first: the remaining space is for changes that free space.
-func (s *Store) CheckSpaceForNewObjects() error {
+// CheckDiskSpaceForNewObjects returns an error if the disk with the state file has less than minFreeBytes of free
+// space. Callers that add objects call it first: the remaining space is for changes that free space.
+func (s *Store) CheckDiskSpaceForNewObjects() error {
 	if s.file == nil {
 		return nil
 	}
-	if err := CheckFreeSpace(filepath.Dir(s.file.path), minFreeBytes); err != nil {
+	if err := CheckFreeDiskSpace(filepath.Dir(s.file.path), minFreeBytes); err != nil {
 		return fmt.Errorf("%w; stop and purge jobs, or remove files", err)
 	}
 	return nil
 }
 
-// CheckFreeSpace returns an error that wraps ENOSPC if the current user cannot store size bytes on the file system of a
-// directory. It returns nil if it cannot find out.
-func CheckFreeSpace(dir string, size int64) error {
+// CheckFreeDiskSpace returns an error that wraps ENOSPC if the current user cannot store requiredBytes on the file
+// system of a directory. It returns nil if it cannot find out.
+func CheckFreeDiskSpace(dir string, requiredBytes int64) error {
 	var fs unix.Statfs_t
-	if err := unix.Statfs(dir, &fs); err != nil || fs.Bavail*uint64(fs.Bsize) >= uint64(size) {
+	if err := unix.Statfs(dir, &fs); err != nil || fs.Bavail*uint64(fs.Bsize) >= uint64(requiredBytes) {
 		return nil // if statfs has failed, the next write reports the error of the disk
 	}
 	// Root can use space that is reserved for it, but not all of the space that the file system counts as free.
-	f, err := os.CreateTemp(dir, ".space-*")
+	f, err := openUnnamedFile(dir)
 	if err == nil {
-		err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, size)
+		err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, requiredBytes)
 		f.Close()
-		err = errors.Join(err, os.Remove(f.Name()))
 	}
 	if err == nil {
 		return nil
@@ -63,9 +62,32 @@ func CheckFreeSpace(dir string, size int64) error {
 	return fmt.Errorf("the disk of %s is full: %w", dir, unix.ENOSPC)
 }
 
-// FreeBytes returns the free space on the file system of a directory. For root, it includes the space that is reserved for
-// root, and can include space that the file system needs itself.
-func FreeBytes(dir string) (uint64, error) {
+// openUnnamedFile creates a file without a name on the file system of a directory. The kernel frees the space of the file when
+// the file is closed, also if this process is killed.
+func openUnnamedFile(dir string) (*os.File, error) {
+	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return createAndUnlinkFile(dir) // the file system does not support O_TMPFILE
+	}
+	return os.NewFile(uintptr(fd), dir), nil
+}
+
+// createAndUnlinkFile creates a file in a directory, and removes its name.
+func createAndUnlinkFile(dir string) (*os.File, error) {
+	f, err := os.CreateTemp(dir, ".space-*")
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Remove(f.Name()); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// FreeDiskBytes returns the free space on the file system of a directory. For root, it includes the space that is
+// reserved for root, and can include space that the file system needs itself.
+func FreeDiskBytes(dir string) (uint64, error) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil {
 		return 0, &os.PathError{Op: "statfs", Path: dir, Err: err}

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Changes that free space can be stored on a full disk, and new objects are rejected by CheckSpaceForNewObjects.
+// Changes that free space can be stored on a full disk, and new objects are rejected by CheckDiskSpaceForNewObjects.
 func TestFullDiskHasSpaceForStops(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("mounts a tmpfs: needs root")
@@ -22,7 +22,7 @@ func TestFullDiskHasSpaceForStops(t *testing.T) {
 		t.Skip("cannot mount a tmpfs:", err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
-	s, err := Open(Config{Path: filepath.Join(dir, FileName), ReserveSpace: true, Logger: hclog.NewNullLogger()})
+	s, err := Open(t.Context(), Config{StateFilePath: filepath.Join(dir, FileName), ReserveDiskSpace: true, Logger: hclog.NewNullLogger()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,13 +34,13 @@ func TestFullDiskHasSpaceForStops(t *testing.T) {
 	put := func(stop bool) {
 		t.Helper()
 		for i := range jobs {
-			if _, err := s.Update(t.Context(), func(tx *Txn) error { tx.PutJob(job(i, stop)); return nil }); err != nil {
+			if _, err := s.Update(t.Context(), func(tx *Txn) error { tx.PutJobAndVersion(job(i, stop)); return nil }); err != nil {
 				t.Fatalf("job %d, stop %t: %v", i, stop, err)
 			}
 		}
 	}
 	put(false)
-	if err := s.CheckSpaceForNewObjects(); err != nil {
+	if err := s.CheckDiskSpaceForNewObjects(); err != nil {
 		t.Errorf("on a disk with space: %v", err)
 	}
 	file, err := os.Create(filepath.Join(dir, "ballast"))
@@ -56,11 +56,48 @@ func TestFullDiskHasSpaceForStops(t *testing.T) {
 	if !errors.Is(err, unix.ENOSPC) {
 		t.Fatal(err)
 	}
-	if err := s.CheckSpaceForNewObjects(); !errors.Is(err, unix.ENOSPC) {
+	if err := s.CheckDiskSpaceForNewObjects(); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("on a full disk: %v", err)
 	}
 	put(true)
-	if s.Snapshot().Job(nil, "default", "job-99").Stop == nil || s.WriteErr() != nil {
-		t.Errorf("stopped: %v", s.WriteErr())
+	if s.Snapshot().Job(nil, "default", "job-99").Stop == nil || s.LastWriteErr() != nil {
+		t.Errorf("stopped: %v", s.LastWriteErr())
+	}
+}
+
+// The file that CheckFreeDiskSpace makes has no name in the directory, in which a killed agent would leave it behind.
+func TestCheckOfDiskSpaceLeavesNoFile(t *testing.T) {
+	dir := t.TempDir()
+	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		t.Skip("the file system does not support O_TMPFILE:", err)
+	}
+	unix.Close(fd)
+	watch, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(watch)
+	if _, err := unix.InotifyAddWatch(watch, dir, unix.IN_CREATE); err != nil {
+		t.Fatal(err)
+	}
+	if err := CheckFreeDiskSpace(dir, 1<<60); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("an exbibyte is free: %v", err)
+	}
+	if n, err := unix.Read(watch, make([]byte, 4096)); !errors.Is(err, unix.EAGAIN) {
+		t.Errorf("a file was created in the directory: %d bytes of events, %v", n, err)
+	}
+}
+
+// Where O_TMPFILE is not supported, the name of the file is removed before the file gets space.
+func TestUnlinkedFile(t *testing.T) {
+	dir := t.TempDir()
+	f, err := createAndUnlinkFile(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
+		t.Errorf("files %v, %v", entries, err)
 	}
 }

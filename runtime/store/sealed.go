@@ -29,15 +29,15 @@ var plaintextBoxPrefix = make([]byte, 16)
 
 var errEnvelopeLength = errors.New("the length of its sealed part is wrong")
 
-func encodeEnvelope(box, open []byte) []byte {
-	b := make([]byte, 0, 1+binary.MaxVarintLen64+len(box)+len(open))
-	b = binary.AppendUvarint(append(b, envelopeFirstByte), uint64(len(box)))
-	return append(append(b, box...), open...)
+func encodeEnvelope(secretBox, unencrypted []byte) []byte {
+	b := make([]byte, 0, 1+binary.MaxVarintLen64+len(secretBox)+len(unencrypted))
+	b = binary.AppendUvarint(append(b, envelopeFirstByte), uint64(len(secretBox)))
+	return append(append(b, secretBox...), unencrypted...)
 }
 
-// decodeEnvelope returns the box and the open part of a payload. They share the memory of the payload. The box is nil if the
-// payload has no secret part.
-func decodeEnvelope(payload []byte) (box, open []byte, err error) {
+// decodeEnvelope returns the secret box and the unencrypted part of a payload. They share the memory of the payload.
+// secretBox is nil if the payload has no secret part.
+func decodeEnvelope(payload []byte) (secretBox, unencrypted []byte, err error) {
 	if len(payload) == 0 || payload[0] != envelopeFirstByte {
 		return nil, payload, nil
 	}
@@ -49,8 +49,8 @@ func decodeEnvelope(payload []byte) (box, open []byte, err error) {
 	return rest[:n:n], rest[n:], nil
 }
 
-// isPlaintextBox reports whether the secret part in a box is not encrypted.
-func isPlaintextBox(box []byte) bool { return bytes.HasPrefix(box, plaintextBoxPrefix) }
+// isUnencryptedSecretBox reports whether the secret part in a box is not encrypted.
+func isUnencryptedSecretBox(box []byte) bool { return bytes.HasPrefix(box, plaintextBoxPrefix) }
 
 // recordKindText returns the name in messages of the records of a table.
 func recordKindText(t Table) string {
@@ -77,141 +77,141 @@ type sealer struct {
 	keyring atomic.Pointer[keyring.Ring] // nil if there are no keys; only the writer replaces it
 
 	// The next fields do not change after Open.
-	unopenedVariables map[*api.Variable]*unopenedSecret // variables whose items cannot be decrypted
-	unopenedErrors    []error                           // one error for each record that cannot be decrypted
-	hasPlainSecrets   bool                              // the file has secrets that are not encrypted yet
+	undecryptedSecretByVariable map[*api.Variable]*undecryptedSecret // variables whose items cannot be decrypted
+	decryptErrors               []error                              // one error for each record that cannot be decrypted
+	fileHasUnencryptedSecrets   bool                                 // the file has secrets that are not encrypted yet
 
-	signingKeyMu sync.Mutex // held while an RSA key is made, so that concurrent requests make only one
+	signingKeyCreationMu sync.Mutex // held while an RSA key is made, so that concurrent requests make only one
 
-	mu         sync.Mutex
-	keyFileErr error // result of [Store.KeyFileErr]
+	keyFileErrMu sync.Mutex
+	keyFileErr   error // result of [Store.KeyFileErr]
 }
 
 func newSealer(c Config) *sealer {
 	return &sealer{
 		logger: c.Logger.Named("store"), keyFile: c.KeyFile, temporaryKeys: c.TemporaryKeys,
-		unopenedVariables: make(map[*api.Variable]*unopenedSecret),
+		undecryptedSecretByVariable: make(map[*api.Variable]*undecryptedSecret),
 	}
 }
 
-// sealPayload returns the payload of a record with a secret part. If secret is empty, the payload is the open
+// sealPayload returns the payload of a record with a secret part. If secret is empty, the payload is the unencrypted
 // part.
-func (s *sealer) sealPayload(bucket, key string, secret, open []byte) []byte {
+func (s *sealer) sealPayload(bucket, key string, secret, unencrypted []byte) []byte {
 	if len(secret) == 0 {
-		return open
+		return unencrypted
 	}
 	ring := s.keyring.Load()
 	if ring == nil {
-		return encodeEnvelope(append(bytes.Clone(plaintextBoxPrefix), secret...), open)
+		return encodeEnvelope(append(bytes.Clone(plaintextBoxPrefix), secret...), unencrypted)
 	}
-	return encodeEnvelope(ring.Seal(secret, sealContext(bucket, key)), open)
+	return encodeEnvelope(ring.Seal(secret, sealContext(bucket, key)), unencrypted)
 }
 
-// openBox decrypts a box and returns a copy of the secret part.
-func (s *sealer) openBox(bucket, key string, box []byte) ([]byte, error) {
-	if secret, ok := bytes.CutPrefix(box, plaintextBoxPrefix); ok {
-		return bytes.Clone(secret), nil
+// decryptSecretBox decrypts a secret box and returns a copy of the secret part.
+func (s *sealer) decryptSecretBox(bucket, key string, secretBox []byte) (secret []byte, err error) {
+	if plain, ok := bytes.CutPrefix(secretBox, plaintextBoxPrefix); ok {
+		return bytes.Clone(plain), nil
 	}
 	ring := s.keyring.Load()
 	if ring == nil {
-		return nil, &keyring.MissingKeyError{KeyID: keyring.SealingKeyID(box)}
+		return nil, &keyring.MissingKeyError{KeyID: keyring.SealingKeyID(secretBox)}
 	}
-	return ring.Open(box, sealContext(bucket, key))
+	return ring.Open(secretBox, sealContext(bucket, key))
 }
 
-// encodeVariable returns the unencrypted and the secret part of a variable.
-func encodeVariable(v *api.Variable) (open, secret []byte, err error) {
+// encodeVariableParts returns the unencrypted and the secret part of a variable.
+func encodeVariableParts(v *api.Variable) (unencrypted, secret []byte, err error) {
 	bare := *v
 	bare.Items = nil
-	open, err = encodeMsgpack(&bare)
+	unencrypted, err = encodeMsgpack(&bare)
 	if err == nil && len(v.Items) > 0 {
 		secret, err = encodeMsgpack(map[string]string(v.Items))
 	}
-	return open, secret, err
+	return unencrypted, secret, err
 }
 
-// encodeTaskLocal returns the unencrypted and the secret part of the record of a task.
-func encodeTaskLocal(local state.LocalState) (open, secret []byte, err error) {
+// encodeTaskLocalStateParts returns the unencrypted and the secret part of the record of a task.
+func encodeTaskLocalStateParts(local state.LocalState) (unencrypted, secret []byte, err error) {
 	record := state.NewTaskRecord(local)
 	secrets := record.SplitSecrets()
-	if open, err = encodeMsgpack(record); err == nil && secrets != nil {
+	if unencrypted, err = encodeMsgpack(record); err == nil && secrets != nil {
 		secret, err = encodeMsgpack(secrets)
 	}
-	return open, secret, err
+	return unencrypted, secret, err
 }
 
-// SealedError means that the secret part of a record cannot be decrypted.
-type SealedError struct {
+// SecretDecryptError means that the secret part of a record cannot be decrypted.
+type SecretDecryptError struct {
 	RecordName string // name of the record in messages, like `variable "nomad/jobs/web"`
 	KeyID      string
-	File       string // File is the key file; empty for a store without keys
+	KeyFile    string // KeyFile is the key file; empty for a store without keys
 	Cause      error  // Cause is a *keyring.MissingKeyError or keyring.ErrDecrypt
 }
 
-func (e *SealedError) Error() string {
+func (e *SecretDecryptError) Error() string {
 	var missingKeyErr *keyring.MissingKeyError
 	if !errors.As(e.Cause, &missingKeyErr) {
 		return fmt.Sprintf("%s cannot be opened with key %s: %v", e.RecordName, e.KeyID, e.Cause)
 	}
-	return fmt.Sprintf("%s is sealed with key %s, which is not in the key file %s: restore the file from a backup and restart the agent", e.RecordName, e.KeyID, e.File)
+	return fmt.Sprintf("%s is sealed with key %s, which is not in the key file %s: restore the file from a backup and restart the agent", e.RecordName, e.KeyID, e.KeyFile)
 }
 
 // Unwrap returns the cause.
-func (e *SealedError) Unwrap() error { return e.Cause }
+func (e *SecretDecryptError) Unwrap() error { return e.Cause }
 
-// unopenedSecret is the sealed part of a record that could not be decrypted. A later write of the record stores the box
-// unchanged.
-type unopenedSecret struct {
-	box []byte
-	err error
+// undecryptedSecret is the sealed part of a record that could not be decrypted. A later write of the record stores
+// secretBox unchanged.
+type undecryptedSecret struct {
+	secretBox  []byte
+	decryptErr error
 }
 
-func (s *sealer) recordUnopenedSecret(what string, box []byte, cause error) *unopenedSecret {
-	err := &SealedError{RecordName: what, KeyID: keyring.SealingKeyID(box), File: s.keyFile, Cause: cause}
-	s.unopenedErrors = append(s.unopenedErrors, err)
-	return &unopenedSecret{bytes.Clone(box), err}
+func (s *sealer) addUndecryptedSecret(recordName string, secretBox []byte, cause error) *undecryptedSecret {
+	err := &SecretDecryptError{RecordName: recordName, KeyID: keyring.SealingKeyID(secretBox), KeyFile: s.keyFile, Cause: cause}
+	s.decryptErrors = append(s.decryptErrors, err)
+	return &undecryptedSecret{bytes.Clone(secretBox), err}
 }
 
-// VariableDecryptErr returns a [SealedError] if the items of a variable cannot be decrypted, otherwise nil.
+// VariableDecryptErr returns a [SecretDecryptError] if the items of a variable cannot be decrypted, otherwise nil.
 func (r Reader) VariableDecryptErr(v *api.Variable) error {
-	if c := r.unopenedVariables[v]; c != nil {
-		return c.err
+	if c := r.undecryptedSecretByVariable[v]; c != nil {
+		return c.decryptErr
 	}
 	return nil
 }
 
 // encodeVariableRecord returns the payload of the record of a variable.
 func (s *Store) encodeVariableRecord(key string, v *api.Variable) ([]byte, error) {
-	open, secret, err := encodeVariable(v)
+	open, secret, err := encodeVariableParts(v)
 	if err == nil {
 		open, err = s.keepUnknownFieldsOf(Variables, key, open)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if c := s.sealer.unopenedVariables[v]; c != nil {
-		return encodeEnvelope(c.box, open), nil
+	if c := s.sealer.undecryptedSecretByVariable[v]; c != nil {
+		return encodeEnvelope(c.secretBox, open), nil
 	}
 	return s.sealer.sealPayload(string(Variables), key, secret, open), nil
 }
 
 // encodeLocalRecord returns the payload of a local record.
 func (s *sealer) encodeLocalRecord(t Table, r *localRecord) []byte {
-	if r.unopenedSecret != nil {
-		return encodeEnvelope(r.unopenedSecret.box, r.payload)
+	if r.undecryptedSecret != nil {
+		return encodeEnvelope(r.undecryptedSecret.secretBox, r.unencryptedPart)
 	}
-	return s.sealPayload(string(t), r.key, r.secret, r.payload)
+	return s.sealPayload(string(t), r.key, r.secretPart, r.unencryptedPart)
 }
 
-// openQuarantined decodes a quarantined record. If the key is missing, q has no value, and the error is a
+// decryptQuarantinedRecord decodes a quarantined record. If the key is missing, q has no value, and the error is a
 // MissingKeyError.
-func (s *sealer) openQuarantined(name string, payload []byte) (q quarantinedRecord, err error) {
+func (s *sealer) decryptQuarantinedRecord(quarantineKey string, payload []byte) (q quarantinedRecord, err error) {
 	box, open, err := decodeEnvelope(payload)
 	if err == nil {
 		err = decodeMsgpack(open, &q)
 	}
 	if err == nil && box != nil {
-		q.Value, err = s.openBox(quarantineBucket, name, box)
+		q.Value, err = s.decryptSecretBox(quarantineBucket, quarantineKey, box)
 	}
 	return q, err
 }
@@ -232,7 +232,7 @@ func (s *sealer) resealQuarantined(name string, value []byte) []byte {
 	if err != nil {
 		return value
 	}
-	q, err := s.openQuarantined(name, r.payload)
+	q, err := s.decryptQuarantinedRecord(name, r.payload)
 	if err != nil {
 		return value
 	}

@@ -29,13 +29,13 @@ import (
 // configWithKeys returns the config of a store with keys in a directory.
 func configWithKeys(dir string) Config {
 	return Config{
-		Path: filepath.Join(dir, FileName), KeyFile: filepath.Join(dir, "keyring.json"), Logger: hclog.NewNullLogger(),
+		StateFilePath: filepath.Join(dir, FileName), KeyFile: filepath.Join(dir, "keyring.json"), Logger: hclog.NewNullLogger(),
 	}
 }
 
 func openWithKeys(t *testing.T, dir string) *Store {
 	t.Helper()
-	s, err := Open(configWithKeys(dir))
+	s, err := Open(t.Context(), configWithKeys(dir))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,8 +50,8 @@ const (
 )
 
 // secretTokens returns tokens that contain a secret.
-func secretTokens(secret string) state.TaskTokens {
-	return state.TaskTokens{"t": {JWT: secret, IssuedAt: time.Unix(1, 0).UTC()}}
+func secretTokens(secret string) state.TokenByIdentityName {
+	return state.TokenByIdentityName{"t": {JWT: secret, IssuedAt: time.Unix(1, 0).UTC()}}
 }
 
 // plantedSecret is a part of each secret that these tests store.
@@ -71,10 +71,10 @@ func localStateWithSecrets() state.LocalState {
 		StartID:             "x/web/1",
 		Handle:              handle(),
 		FirstPendingDestroy: &state.PendingDestroy{StartID: "x/web/0", Handle: handle()},
-		Hooks: map[string]state.HookState{
-			"template": {Done: true, Env: map[string]string{"TOKEN": plantedSecret + "-template"}},
+		HookStateByName: map[string]state.HookState{
+			"template": {PrestartDone: true, Env: map[string]string{"TOKEN": plantedSecret + "-template"}},
 			"vault":    {Data: map[string]string{"lease": plantedSecret + "-lease"}},
-			"plain":    {Done: true},
+			"plain":    {PrestartDone: true},
 		},
 	}
 }
@@ -82,7 +82,7 @@ func localStateWithSecrets() state.LocalState {
 func putSecrets(t *testing.T, s *Store) {
 	t.Helper()
 	mustUpdate(t, s, func(tx *Txn) {
-		tx.PutAllocation(&api.Allocation{ID: "x", Namespace: "default", JobID: "web"})
+		tx.PutScheduledAllocation(&api.Allocation{ID: "x", Namespace: "default", JobID: "web"})
 		tx.PutVariable(&api.Variable{Namespace: "default", Path: "a", Items: api.VariableItems{"p": plantedSecret + "-a"}})
 		tx.PutVariable(&api.Variable{Namespace: "default", Path: "b", Items: api.VariableItems{"p": plantedSecret + "-b"}})
 		tx.PutAgentRecord(sealedName, secretTokens(plantedSecret+"-fact"))
@@ -104,12 +104,12 @@ func checkSecrets(t *testing.T, s *Store) {
 	if local, ok, err := snap.TaskLocalState("x", "web"); !ok || err != nil || !reflect.DeepEqual(local, localStateWithSecrets()) {
 		t.Errorf("task: %+v, %t, %v", local, ok, err)
 	}
-	var tokens state.TaskTokens
-	if ok, err := snap.AgentRecord(sealedName, &tokens); !ok || err != nil || !reflect.DeepEqual(tokens, secretTokens(plantedSecret+"-fact")) {
+	var tokens state.TokenByIdentityName
+	if ok, err := snap.ReadAgentRecord(sealedName, &tokens); !ok || err != nil || !reflect.DeepEqual(tokens, secretTokens(plantedSecret+"-fact")) {
 		t.Errorf("record %s: %v, %t, %v", sealedName, tokens, ok, err)
 	}
 	bootID := ""
-	if ok, err := snap.AgentRecord(openName, &bootID); !ok || err != nil || bootID != "fact" {
+	if ok, err := snap.ReadAgentRecord(openName, &bootID); !ok || err != nil || bootID != "fact" {
 		t.Errorf("record %s: %q, %t, %v", openName, bootID, ok, err)
 	}
 	if err := s.KeyFileErr(); err != nil {
@@ -217,7 +217,7 @@ func getRawPayload(t *testing.T, dir, bucket, key string) []byte {
 // writePlainState makes the state file of a store without keys.
 func writePlainState(t *testing.T, dir string) {
 	t.Helper()
-	s, err := Open(Config{Path: filepath.Join(dir, FileName), Logger: hclog.NewNullLogger()})
+	s, err := Open(t.Context(), Config{StateFilePath: filepath.Join(dir, FileName), Logger: hclog.NewNullLogger()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,7 +253,7 @@ func TestPlainStateIsSealedAtTheFirstStart(t *testing.T) {
 			mustSucceed(t, s.Close())
 			s = openWithKeys(t, dir)
 			checkSecrets(t, s)
-			q, err := s.sealer.openQuarantined("task_local\x00y\x00web", mustDecodeRecord(t, quarantineBucket, "task_local\x00y\x00web", s.quarantinedRecords["task_local\x00y\x00web"]))
+			q, err := s.sealer.decryptQuarantinedRecord("task_local\x00y\x00web", mustDecodeRecord(t, quarantineBucket, "task_local\x00y\x00web", s.quarantinedRecordByName["task_local\x00y\x00web"]))
 			if err != nil || string(q.Value) != plantedSecret || q.Cause != "damaged" {
 				t.Errorf("quarantine: %+v, %v", q, err)
 			}
@@ -280,7 +280,7 @@ func TestQuarantinedRecordsAreSealed(t *testing.T) {
 	s := openWithKeys(t, dir)
 	putSecrets(t, s)
 	mustUpdate(t, s, func(tx *Txn) { tx.PutAgentRecord(sealedName, plantedSecret) })
-	if _, err := s.Snapshot().AgentRecord(sealedName, new(state.TaskTokens)); err == nil {
+	if _, err := s.Snapshot().ReadAgentRecord(sealedName, new(state.TokenByIdentityName)); err == nil {
 		t.Fatal("a text was read as a map")
 	}
 	mustUpdate(t, s, func(tx *Txn) { tx.PutAgentRecord(openName, "later") }) // the writer runs this update after the one that quarantines the record
@@ -368,14 +368,14 @@ func TestMissingKeyFile(t *testing.T) {
 				if !ok || err != nil || local.StartID != "x/web/1" || local.Handle == nil || local.Handle.Config.ID != "x/web/1" || len(local.Handle.Config.Env) > 0 {
 					t.Errorf("task: %+v, %t, %v", local, ok, err)
 				}
-				var tokens state.TaskTokens
-				if _, err := snap.AgentRecord(sealedName, &tokens); err == nil {
+				var tokens state.TokenByIdentityName
+				if _, err := snap.ReadAgentRecord(sealedName, &tokens); err == nil {
 					t.Errorf("tokens: %v", tokens)
 				}
 				mustUpdate(t, s, func(tx *Txn) {
 					local.RunComplete = true
 					tx.PutTaskLocal("x", "web", local)
-					tx.PutNode(&api.Node{ID: "n"})
+					tx.PutNodeWithStorageEvents(&api.Node{ID: "n"})
 				})
 				if events := s.Snapshot().Node(nil, "n").Events; len(events) != 1 || !strings.Contains(events[0].Message, keyFile) {
 					t.Errorf("node events %v", events)
@@ -384,7 +384,7 @@ func TestMissingKeyFile(t *testing.T) {
 					t.Errorf("damage: %v", d)
 				}
 				mustUpdate(t, s, func(tx *Txn) { local.RunComplete = false; tx.PutTaskLocal("x", "web", local) })
-				mustSucceed(t, s.runExclusive(testContext, func() error { return s.file.rebuildFile(s.allRecords(s.memDB.Txn(false))) }))
+				mustSucceed(t, s.runBetweenTransactions(testContext, func() error { return s.file.rebuildFile(s.allRecords(s.memDB.Txn(false))) }))
 				mustSucceed(t, s.Close())
 			}
 
@@ -418,7 +418,7 @@ func TestKeyRotationMakesANewKeyWhenTheOldIsLost(t *testing.T) {
 		tx.PutVariable(&api.Variable{Namespace: "default", Path: "a"})
 		return nil
 	})
-	var sealedErr *SealedError
+	var sealedErr *SecretDecryptError
 	if !errors.As(err, &sealedErr) {
 		t.Errorf("a variable without items in the place of a sealed one: %v", err)
 	}
@@ -462,7 +462,7 @@ func TestKeyRotation(t *testing.T) {
 	s = openWithKeys(t, dir)
 	checkSecrets(t, s)
 	var keyInUseErr *KeyInUseError
-	if err := s.RemoveKey(testContext, first[0].KeyID, false); !errors.As(err, &keyInUseErr) || keyInUseErr.RecordCount != 4 {
+	if err := s.RemoveKey(testContext, first[0].KeyID, false); !errors.As(err, &keyInUseErr) || keyInUseErr.SealedRecordCount != 4 {
 		t.Errorf("remove a key that is used: %v", err)
 	}
 	if err := s.RemoveKey(testContext, second.KeyID, true); !errors.Is(err, keyring.ErrKeyActive) {
@@ -493,7 +493,7 @@ func TestTemporaryKeys(t *testing.T) {
 	dir := t.TempDir()
 	c := configWithKeys(dir)
 	c.KeyFile, c.TemporaryKeys = "", true
-	s, err := Open(c)
+	s, err := Open(t.Context(), c)
 	mustSucceed(t, err)
 	defer s.Close()
 	putSecrets(t, s)
@@ -524,7 +524,7 @@ func TestSigningKey(t *testing.T) {
 	results := make(chan result)
 	for range 4 {
 		go func() {
-			id, key, err := s.SigningKeys().ActiveKey(testContext)
+			id, key, err := s.SigningKeys().EnsureActiveKey(testContext)
 			results <- result{id, key, err}
 		}()
 	}
@@ -536,7 +536,7 @@ func TestSigningKey(t *testing.T) {
 	}
 	mustSucceed(t, s.Close())
 	s = openWithKeys(t, dir)
-	id, key, err := s.SigningKeys().ActiveKey(testContext)
+	id, key, err := s.SigningKeys().EnsureActiveKey(testContext)
 	if err != nil || id != first.id || !key.Equal(first.key) {
 		t.Errorf("the next agent has key %s, want %s: %v", id, first.id, err)
 	}
@@ -556,7 +556,7 @@ func TestSigningKey(t *testing.T) {
 // rotateKeysUntilKilled prints a line, waits for a line, and then changes a variable and rotates keys as
 // fast as it can.
 func rotateKeysUntilKilled(dir string) {
-	s, err := Open(configWithKeys(dir))
+	s, err := Open(context.Background(), configWithKeys(dir))
 	if err != nil || s.KeyFileErr() != nil || len(s.Damage()) > 0 {
 		fmt.Fprintln(os.Stderr, err, s.KeyFileErr(), s.Damage())
 		os.Exit(1)

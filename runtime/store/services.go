@@ -15,9 +15,9 @@ func (s *Store) ServicesByAllocation(allocID string) []*api.ServiceRegistration 
 	return s.Snapshot().ServicesByAllocation(nil, allocID)
 }
 
-// ChangeServices stores the registrations in put and then removes those in remove, in one change. It returns
+// PutAndRemoveServices stores the registrations in put and then removes those in remove, in one change. It returns
 // when the change is on disk.
-func (s *Store) ChangeServices(put, remove []*api.ServiceRegistration) error {
+func (s *Store) PutAndRemoveServices(put, remove []*api.ServiceRegistration) error {
 	_, err := s.Update(context.Background(), func(tx *Txn) error {
 		for _, r := range put {
 			tx.PutService(r)
@@ -33,9 +33,9 @@ func (s *Store) ChangeServices(put, remove []*api.ServiceRegistration) error {
 	return nil
 }
 
-// CheckResults returns the results that PutCheckResult has stored for an allocation, by
+// StoredResultByCheckID returns the results that PutCheckResult has stored for an allocation, by
 // check id.
-func (s *Store) CheckResults(allocID string) (map[string]*api.AllocCheckStatus, error) {
+func (s *Store) StoredResultByCheckID(allocID string) (map[string]*api.AllocCheckStatus, error) {
 	return s.Snapshot().CheckResults(allocID)
 }
 
@@ -49,9 +49,9 @@ func (s *Store) PutCheckResult(allocID string, result *api.AllocCheckStatus) err
 }
 
 // DeleteCheckResults removes the results of the checks with the given ids. It ignores missing results.
-func (s *Store) DeleteCheckResults(allocID string, ids []string) error {
+func (s *Store) DeleteCheckResults(allocID string, checkIDs []string) error {
 	_, err := s.Update(context.Background(), func(tx *Txn) error {
-		tx.DeleteCheckResults(allocID, ids)
+		tx.DeleteCheckResults(allocID, checkIDs)
 		return nil
 	})
 	return err
@@ -59,14 +59,14 @@ func (s *Store) DeleteCheckResults(allocID string, ids []string) error {
 
 // DeleteCheckResults removes the results of the checks with the given ids. It ignores missing results. The change does
 // not increase the index.
-func (tx *Txn) DeleteCheckResults(allocID string, ids []string) {
+func (tx *Txn) DeleteCheckResults(allocID string, checkIDs []string) {
 	have, err := tx.CheckResults(allocID)
 	if err != nil {
-		tx.setError(err)
+		tx.setFirstError(err)
 		return
 	}
 	some := false
-	for _, id := range ids {
+	for _, id := range checkIDs {
 		_, ok := have[id]
 		some = some || ok
 	}
@@ -74,8 +74,8 @@ func (tx *Txn) DeleteCheckResults(allocID string, ids []string) {
 		return
 	}
 	tx.editAllocLocalRecord(allocID, func(s *allocLocalRecord) {
-		for _, id := range ids {
-			delete(s.Checks, id)
+		for _, id := range checkIDs {
+			delete(s.CheckResultByID, id)
 		}
 	})
 }

@@ -27,7 +27,7 @@ func TestAllocationsShareValues(t *testing.T) {
 	s := openStore(t, tempStatePath(t))
 	for i, cpu := range []int64{1, 1, 2, 2} {
 		mustUpdate(t, s, func(tx *Txn) {
-			tx.PutAllocation(finishedAlloc(fmt.Sprint("a", i), &api.Job{ID: new("j"), Version: new(uint64)}, cpu))
+			tx.PutScheduledAllocation(finishedAlloc(fmt.Sprint("a", i), &api.Job{ID: new("j"), Version: new(uint64)}, cpu))
 		})
 	}
 	check := func(when string) {

@@ -21,39 +21,39 @@ type jobTable struct {
 }
 
 type jobEntry struct {
-	job           *api.Job
-	refCount      int                      // number of allocations of the job
-	valuesByGroup map[string]*sharedValues // keyed by group
+	job               *api.Job
+	refCount          int                         // number of allocations of the job
+	lastValuesByGroup map[string]*lastAllocValues // keyed by group
 }
 
-// sharedValues are the values of the last allocation of a group. Unless the group has ports, they are usually equal in all
-// its allocations, which then share them in memory.
-type sharedValues struct {
+// lastAllocValues are the values of the last allocation of a group. Unless the group has ports, they are usually equal
+// in all its allocations, which then share them in memory.
+type lastAllocValues struct {
 	allocatedResources *api.AllocatedResources
 	resources          *api.Resources
 	taskResources      map[string]*api.Resources
 	metrics            *api.AllocationMetric
 }
 
-// shareValues replaces the job of an allocation by the shared one, and those values that equal the values of the last
-// allocation of its group. No reader may have the allocation yet.
-func (e *jobEntry) shareValues(a *api.Allocation) {
+// shareJobAndLastValues replaces the job of an allocation by the shared one, and those values that equal the values of
+// the last allocation of its group. No reader may have the allocation yet.
+func (e *jobEntry) shareJobAndLastValues(a *api.Allocation) {
 	a.Job = e.job
-	c := e.valuesByGroup[a.TaskGroup]
+	c := e.lastValuesByGroup[a.TaskGroup]
 	if c == nil {
-		if e.valuesByGroup == nil {
-			e.valuesByGroup = make(map[string]*sharedValues)
+		if e.lastValuesByGroup == nil {
+			e.lastValuesByGroup = make(map[string]*lastAllocValues)
 		}
-		c = new(sharedValues)
-		e.valuesByGroup[a.TaskGroup] = c
+		c = new(lastAllocValues)
+		e.lastValuesByGroup[a.TaskGroup] = c
 	}
-	shareIfEqual(&a.AllocatedResources, &c.allocatedResources)
-	shareIfEqual(&a.Resources, &c.resources)
-	shareIfEqual(&a.TaskResources, &c.taskResources)
-	shareIfEqual(&a.Metrics, &c.metrics)
+	shareWithLastIfEqual(&a.AllocatedResources, &c.allocatedResources)
+	shareWithLastIfEqual(&a.Resources, &c.resources)
+	shareWithLastIfEqual(&a.TaskResources, &c.taskResources)
+	shareWithLastIfEqual(&a.Metrics, &c.metrics)
 }
 
-func shareIfEqual[T any](mine, last *T) {
+func shareWithLastIfEqual[T any](mine, last *T) {
 	if reflect.DeepEqual(*mine, *last) {
 		*mine = *last
 	} else {
@@ -65,19 +65,19 @@ func newJobTable() *jobTable {
 	return &jobTable{entriesByHash: make(map[string]*jobEntry), hashesByJob: make(map[*api.Job]string)}
 }
 
-// interner makes the allocations that are loaded from the file share equal strings and equal maps of event details, to
-// save memory.
-type interner struct {
-	internedStrings map[string]string
-	internedDetails []map[string]string // the first maps of event details that differ from each other
+// allocationInterner makes the allocations that are loaded from the file share equal strings and equal maps of event
+// details, to save memory.
+type allocationInterner struct {
+	internedStrings      map[string]string
+	internedEventDetails []map[string]string // the first maps of event details that differ from each other
 }
 
-// maxInternedDetails is the maximum number of maps in internedDetails.
+// maxInternedDetails is the maximum number of maps in internedEventDetails.
 const maxInternedDetails = 32
 
 // internAllocation replaces strings and event details of an allocation by equal ones that the interner has seen before. No
 // reader may have the allocation yet.
-func (i *interner) internAllocation(a *api.Allocation) {
+func (i *allocationInterner) internAllocation(a *api.Allocation) {
 	for _, s := range []*string{
 		&a.Namespace, &a.EvalID, &a.NodeID, &a.NodeName, &a.JobID, &a.TaskGroup, &a.DesiredStatus, &a.DesiredDescription,
 		&a.ClientStatus, &a.ClientDescription, &a.DeploymentID,
@@ -90,12 +90,12 @@ func (i *interner) internAllocation(a *api.Allocation) {
 			i.internString(&e.Type)
 			i.internString(&e.DisplayMessage)
 			i.internString(&e.Message)
-			i.internDetails(&e.Details)
+			i.internEventDetails(&e.Details)
 		}
 	}
 }
 
-func (i *interner) internString(s *string) {
+func (i *allocationInterner) internString(s *string) {
 	if known, ok := i.internedStrings[*s]; ok {
 		*s = known
 	} else {
@@ -103,57 +103,57 @@ func (i *interner) internString(s *string) {
 	}
 }
 
-func (i *interner) internDetails(mine *map[string]string) {
-	if *mine == nil {
+func (i *allocationInterner) internEventDetails(details *map[string]string) {
+	if *details == nil {
 		return
 	}
-	for _, known := range i.internedDetails {
-		if maps.Equal(known, *mine) {
-			*mine = known
+	for _, known := range i.internedEventDetails {
+		if maps.Equal(known, *details) {
+			*details = known
 			return
 		}
 	}
-	if len(i.internedDetails) < maxInternedDetails {
-		i.internedDetails = append(i.internedDetails, *mine)
+	if len(i.internedEventDetails) < maxInternedDetails {
+		i.internedEventDetails = append(i.internedEventDetails, *details)
 	}
 }
 
 // allocationRecord is the stored form of an allocation.
 type allocationRecord struct {
-	Alloc *api.Allocation `store:"alloc"` // Alloc has no job
-	Spec  string          `store:"spec"`  // hash of the job, which is the key of the job's record; empty if there is none
+	Alloc   *api.Allocation `store:"alloc"` // Alloc has no job
+	JobHash string          `store:"spec"`  // hash of the job, which is the key of the job's record; empty if there is none
 
 	// The version of the job that is used if the record of the job cannot be read.
 	JobVersion     uint64 `store:"job_version"`
 	JobCreateIndex uint64 `store:"job_create_index"`
 }
 
-// jobBatch collects changes of the jobTable that a batch of requests makes. They take effect in apply.
-type jobBatch struct {
-	table             *jobTable
-	newHashesByJob    map[*api.Job]string // hashes of jobs that are not in jobTable.hashesByJob
-	newEntriesByHash  map[string]*jobEntry
-	encodedJobsByHash map[string][]byte
-	refDeltasByHash   map[string]int
+// jobTableBatch collects changes of the jobTable that a batch of requests makes. They take effect in apply.
+type jobTableBatch struct {
+	table               *jobTable
+	newHashesByJob      map[*api.Job]string // hashes of jobs that are not in jobTable.hashesByJob
+	newEntriesByHash    map[string]*jobEntry
+	encodedJobsByHash   map[string][]byte
+	refCountDeltaByHash map[string]int
 }
 
-func (t *jobTable) newBatch() *jobBatch {
-	return &jobBatch{
-		table:             t,
-		newHashesByJob:    make(map[*api.Job]string),
-		newEntriesByHash:  make(map[string]*jobEntry),
-		encodedJobsByHash: make(map[string][]byte),
-		refDeltasByHash:   make(map[string]int),
+func (t *jobTable) newBatch() *jobTableBatch {
+	return &jobTableBatch{
+		table:               t,
+		newHashesByJob:      make(map[*api.Job]string),
+		newEntriesByHash:    make(map[string]*jobEntry),
+		encodedJobsByHash:   make(map[string][]byte),
+		refCountDeltaByHash: make(map[string]int),
 	}
 }
 
 // encodeAllocAndShareJob returns an allocation encoded without its job, and makes it share the job and other values with
 // other allocations in memory.
-func (b *jobBatch) encodeAllocAndShareJob(a *api.Allocation) ([]byte, error) {
+func (b *jobTableBatch) encodeAllocAndShareJob(a *api.Allocation) ([]byte, error) {
 	if a.Job == nil {
 		return encodeAllocation(a, "")
 	}
-	hash, err := b.jobHash(a.Job)
+	hash, err := b.jobHashEncodingNewJob(a.Job)
 	if err != nil {
 		return nil, err
 	}
@@ -165,21 +165,21 @@ func (b *jobBatch) encodeAllocAndShareJob(a *api.Allocation) ([]byte, error) {
 		known = &jobEntry{job: a.Job}
 		b.newEntriesByHash[hash] = known
 	}
-	known.shareValues(a)
+	known.shareJobAndLastValues(a)
 	return encodeAllocation(a, hash)
 }
 
-func encodeAllocation(a *api.Allocation, hash string) ([]byte, error) {
+func encodeAllocation(a *api.Allocation, jobHash string) ([]byte, error) {
 	bare := *a
 	bare.Job = nil
-	row := allocationRecord{Alloc: &bare, Spec: hash}
+	row := allocationRecord{Alloc: &bare, JobHash: jobHash}
 	if a.Job != nil {
 		row.JobVersion, row.JobCreateIndex = uint64OrZero(a.Job.Version), uint64OrZero(a.Job.CreateIndex)
 	}
 	return encodeMsgpack(row)
 }
 
-func (b *jobBatch) jobHash(job *api.Job) (string, error) {
+func (b *jobTableBatch) jobHashEncodingNewJob(job *api.Job) (string, error) {
 	if hash, ok := b.table.hashesByJob[job]; ok {
 		return hash, nil
 	}
@@ -202,8 +202,8 @@ func encodeJob(job *api.Job) (hash string, payload []byte, err error) {
 	return hex.EncodeToString(digest[:16]), payload, nil
 }
 
-// addRefs adds n to the number of allocations of the job of a: +1 if a is added, -1 if a is removed.
-func (b *jobBatch) addRefs(a *api.Allocation, n int) {
+// addJobRefs adds delta to the number of allocations of the job of a: +1 if a is added, -1 if a is removed.
+func (b *jobTableBatch) addJobRefs(a *api.Allocation, delta int) {
 	if a.Job == nil {
 		return
 	}
@@ -211,13 +211,13 @@ func (b *jobBatch) addRefs(a *api.Allocation, n int) {
 	if !ok {
 		hash = b.newHashesByJob[a.Job]
 	}
-	b.refDeltasByHash[hash] += n
+	b.refCountDeltaByHash[hash] += delta
 }
 
 // jobWrites returns the writes that store new jobs and delete the jobs that no allocation has after this batch.
-func (b *jobBatch) jobWrites(index uint64) []bucketWrite {
+func (b *jobTableBatch) jobWrites(index uint64) []bucketWrite {
 	var ops []bucketWrite
-	for hash, delta := range b.refDeltasByHash {
+	for hash, delta := range b.refCountDeltaByHash {
 		known := b.table.entriesByHash[hash]
 		switch {
 		case known == nil && delta > 0:
@@ -230,8 +230,8 @@ func (b *jobBatch) jobWrites(index uint64) []bucketWrite {
 }
 
 // applyToTable makes the collected changes in the jobTable.
-func (b *jobBatch) applyToTable() {
-	for hash, delta := range b.refDeltasByHash {
+func (b *jobTableBatch) applyToTable() {
+	for hash, delta := range b.refCountDeltaByHash {
 		known := b.table.entriesByHash[hash]
 		if known == nil {
 			if known = b.newEntriesByHash[hash]; known == nil || delta == 0 {

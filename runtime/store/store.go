@@ -24,19 +24,19 @@ const FileName = "state.db"
 
 // Config configures a Store.
 type Config struct {
-	// Path is the state file. Its directory must exist. A missing file is made, with mode
+	// StateFilePath is the state file. Its directory must exist. A missing file is made, with mode
 	// 0600.
-	Path   string
-	Logger hclog.Logger
+	StateFilePath string
+	Logger        hclog.Logger
 	// KeyFile is the path of the file with the keys that seal variables, and other records that can
 	// hold their items. A missing file is made if no record is sealed yet. If KeyFile is empty,
 	// nothing is sealed.
 	KeyFile string
 	// TemporaryKeys seals records with a key that is not stored, instead of the keys of KeyFile.
 	TemporaryKeys bool
-	// ReserveSpace makes the store allocate disk space for the state file in advance, so that changes that free space can be
-	// stored on a full disk.
-	ReserveSpace bool
+	// ReserveDiskSpace makes the store allocate disk space for the state file in advance, so that changes that free space
+	// can be stored on a full disk.
+	ReserveDiskSpace bool
 	// BuildVersion is the version of this build, which is stored in the file.
 	BuildVersion string
 	// MaxFeedChanges is the maximum number of changes whose events the feed keeps for subscribers; 0 means 100. The
@@ -44,7 +44,7 @@ type Config struct {
 	MaxFeedChanges int
 	// OnWrite is called after each write of the state file, with the duration of the write, the number of its records, and
 	// its error. The writer waits until it has returned. OnWrite may be nil.
-	OnWrite func(d time.Duration, records int, err error)
+	OnWrite func(writeDuration time.Duration, recordCount int, err error)
 }
 
 // Store is the state of one node, in memory and, unless [OpenMemory] has made it, in a
@@ -53,16 +53,16 @@ type Store struct {
 	logger     hclog.Logger
 	feed       *eventFeed
 	memDB      *memdb.MemDB  // memDB is the state that readers see; all of it is on disk
-	writerDone chan struct{} // done is closed when the writer has returned
+	writerDone chan struct{} // closed when the writer has returned
 
 	sealer  *sealer
 	queue   requestQueue
-	onWrite func(d time.Duration, records int, err error) // Config.OnWrite
+	onWrite func(writeDuration time.Duration, recordCount int, err error) // Config.OnWrite
 
-	commitCount atomic.Int64
-	writeErr    atomic.Pointer[error]
+	commitCount  atomic.Int64
+	lastWriteErr atomic.Pointer[error]
 
-	mu                       sync.Mutex
+	damageMu                 sync.Mutex
 	damagedParts             []Damage
 	recordCountByUnknownPart map[string]int // number of records by the name of a part that this build does not know
 
@@ -74,13 +74,13 @@ type Store struct {
 	isFormatRecordOutdated  bool         // the file does not have formatRecord yet, so the next write stores it
 	jobs                    *jobTable
 	lastIndex               uint64
-	quarantinedRecords      map[string][]byte  // name -> bytes of a record in the quarantine, as stored in the file
+	quarantinedRecordByName map[string][]byte  // name -> bytes of a record in the quarantine, as stored in the file
 	unquarantinedRecords    []QuarantinedEntry // records that Open has taken out of the quarantine
 	recordsInUnknownBuckets []bucketWrite      // records in buckets that this build does not know; they are kept
 	// payloadsWithUnknownFields has the unencrypted parts, as stored in the file, of those records in public tables that have fields
 	// which this build does not know.
 	payloadsWithUnknownFields map[recordKey][]byte
-	pendingNodeEvents         []*api.NodeEvent // pendingNodeEvents are node events that the next [Txn.PutNode] adds
+	pendingNodeEvents         []*api.NodeEvent // pendingNodeEvents are node events that the next [Txn.PutNodeWithStorageEvents] adds
 }
 
 // Index returns the index of the last visible change.
@@ -90,7 +90,7 @@ func (s *Store) Index() uint64 { return s.Snapshot().Index() }
 func (s *Store) WaitForIndex(ctx context.Context, min uint64) error {
 	for {
 		ws := NewWatchSet()
-		if s.Snapshot().TableIndex(ws, allTablesRow) >= min {
+		if s.Snapshot().LatestTableIndex(ws, allTablesRow) >= min {
 			return nil
 		}
 		if err := ws.WatchCtx(ctx); err != nil {
@@ -99,11 +99,11 @@ func (s *Store) WaitForIndex(ctx context.Context, min uint64) error {
 	}
 }
 
-// Commits returns the number of transactions that have changed the state since the store was opened.
-func (s *Store) Commits() int64 { return s.commitCount.Load() }
+// CommitCount returns the number of transactions that have changed the state since the store was opened.
+func (s *Store) CommitCount() int64 { return s.commitCount.Load() }
 
-// FileSize returns the size of the state file in bytes, or 0 if there is none.
-func (s *Store) FileSize() int64 {
+// FileSizeBytes returns the size of the state file in bytes, or 0 if there is none.
+func (s *Store) FileSizeBytes() int64 {
 	if s.file == nil {
 		return 0
 	}
@@ -114,10 +114,10 @@ func (s *Store) FileSize() int64 {
 	return info.Size()
 }
 
-// WriteErr returns the error of the last write, for example because the disk is full. It is
+// LastWriteErr returns the error of the last write, for example because the disk is full. It is
 // nil once a write has succeeded.
-func (s *Store) WriteErr() error {
-	if err := s.writeErr.Load(); err != nil {
+func (s *Store) LastWriteErr() error {
+	if err := s.lastWriteErr.Load(); err != nil {
 		return *err
 	}
 	return nil
@@ -125,8 +125,8 @@ func (s *Store) WriteErr() error {
 
 // Damage returns the parts of the state that could not be read by Open or later.
 func (s *Store) Damage() []Damage {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.damageMu.Lock()
+	defer s.damageMu.Unlock()
 	return slices.Clip(s.damagedParts)
 }
 
@@ -138,7 +138,7 @@ func (s *Store) Damage() []Damage {
 //
 // The goroutine of the writer calls fn, and no two such functions at the same time: fn must
 // not block, and must not call Update. If ctx ends before fn was called, fn is not called.
-func (s *Store) Update(ctx context.Context, fn func(*Txn) error) (uint64, error) {
+func (s *Store) Update(ctx context.Context, fn func(*Txn) error) (index uint64, err error) {
 	if err := context.Cause(ctx); err != nil {
 		return 0, err
 	}
@@ -165,15 +165,15 @@ func (s *Store) Update(ctx context.Context, fn func(*Txn) error) (uint64, error)
 // times, and must obey the rules of Update.
 func (s *Store) UpdateInNextTransaction(fn func(*Txn) error) { s.queue.addNextTxnFn(fn) }
 
-// enqueue makes the writer call fn after all earlier requests, when delay has passed, or before that together with another
-// request.
-func (s *Store) enqueue(fn func(*Txn) error, delay time.Duration) (*updateRequest, error) {
-	return s.queue.push(&updateRequest{updateFn: fn, writeDeadline: time.Now().Add(delay)})
+// enqueue makes the writer call fn after all earlier requests, when maxDelay has passed, or before that together with
+// another request.
+func (s *Store) enqueue(fn func(*Txn) error, maxDelay time.Duration) (*updateRequest, error) {
+	return s.queue.push(&updateRequest{updateFn: fn, writeDeadline: time.Now().Add(maxDelay)})
 }
 
 // Close blocks until the pending updates are stored, and closes the file. Later updates fail with ErrClosed.
 func (s *Store) Close() error {
-	if !s.queue.closeQueue() {
+	if !s.queue.closeIfOpen() {
 		return ErrClosed
 	}
 	<-s.writerDone
@@ -199,7 +199,7 @@ func (s *Store) runWriter() {
 			case <-time.After(delay):
 			}
 		default:
-			s.waitWhileIdle()
+			s.compactFileAndWaitWhileIdle()
 		}
 	}
 }
@@ -207,9 +207,9 @@ func (s *Store) runWriter() {
 // idleReleaseDelay is how long the writer must be idle before it releases the pages of the file.
 const idleReleaseDelay = time.Second
 
-// waitWhileIdle blocks until the queue has something to do. After idleReleaseDelay, it compacts the file, and releases the
-// memory of its mapped pages.
-func (s *Store) waitWhileIdle() {
+// compactFileAndWaitWhileIdle blocks until the queue has something to do. After idleReleaseDelay, it compacts the file,
+// and releases the memory of its mapped pages.
+func (s *Store) compactFileAndWaitWhileIdle() {
 	if s.file == nil {
 		<-s.queue.writerWake
 		return
@@ -217,23 +217,23 @@ func (s *Store) waitWhileIdle() {
 	select {
 	case <-s.queue.writerWake:
 	case <-time.After(idleReleaseDelay):
-		s.compactFile()
-		s.file.releasePages()
+		s.compactFileIfWorthwhile()
+		s.file.releaseMappedPages()
 		<-s.queue.writerWake
 	}
 }
 
-// compactFile replaces the state file by a smaller one if most of its pages are free.
-func (s *Store) compactFile() {
-	if !s.file.isMostlyFree() {
+// compactFileIfWorthwhile replaces the state file by a smaller one if most of its pages are free.
+func (s *Store) compactFileIfWorthwhile() {
+	if !s.file.isWorthCompacting() {
 		return
 	}
-	before := s.FileSize()
+	before := s.FileSizeBytes()
 	if err := s.file.rebuildFile(s.allRecords(s.memDB.Txn(false))); err != nil {
 		s.logger.Debug("state file not compacted", "error", err) // the old file is still complete, and the next update reports a full disk
 		return
 	}
-	s.logger.Debug("state file compacted", "bytes_before", before, "bytes", s.FileSize())
+	s.logger.Debug("state file compacted", "bytes_before", before, "bytes", s.FileSizeBytes())
 }
 
 // commitRequests calls the functions of the requests, writes their changes in one transaction, makes the changes visible to
@@ -244,7 +244,7 @@ func (s *Store) commitRequests(requests []*updateRequest) {
 	for _, r := range requests {
 		switch {
 		case !r.requestState.CompareAndSwap(requestStateQueued, requestStateTaken):
-		case r.exclusiveFn != nil:
+		case r.betweenTxnsFn != nil:
 			exclusiveRequests = append(exclusiveRequests, r)
 		default:
 			b.runRequest(r)
@@ -254,16 +254,16 @@ func (s *Store) commitRequests(requests []*updateRequest) {
 	for _, fn := range withNext {
 		b.runRequest(&updateRequest{updateFn: fn, done: make(chan struct{})})
 	}
-	err := b.writeToFile()
+	err := b.writeToFileAndIndexRow()
 	switch {
 	case err != nil:
 		b.memTxn.Abort() // without Abort, the next batch would wait for this memdb transaction forever
-		s.writeErr.Store(&err)
+		s.lastWriteErr.Store(&err)
 	default:
 		b.publish()
 		s.queue.removeNextTxnFns(len(withNext))
-		if len(b.mergedChanges) > 0 {
-			s.writeErr.Store(nil)
+		if len(b.mergedChangeByRecord) > 0 {
+			s.lastWriteErr.Store(nil)
 		}
 	}
 	for _, r := range b.requests {
@@ -278,20 +278,20 @@ func (s *Store) commitRequests(requests []*updateRequest) {
 		close(r.done)
 	}
 	for _, r := range exclusiveRequests {
-		r.err = r.exclusiveFn()
+		r.err = r.betweenTxnsFn()
 		close(r.done)
 	}
 }
 
 // writeBatch has the requests whose changes one transaction writes to the file, and these changes.
 type writeBatch struct {
-	store         *Store
-	memTxn        *memdb.Txn
-	index         uint64
-	requests      []*updateRequest
-	mergedChanges map[recordKey]*recordChange // the first before and the last after of each changed record
-	jobs          *jobBatch
-	events        [][]Event
+	store                *Store
+	memTxn               *memdb.Txn
+	index                uint64
+	requests             []*updateRequest
+	mergedChangeByRecord map[recordKey]*recordChange // the first before and the last after of each changed record
+	jobs                 *jobTableBatch
+	eventsByTxn          [][]Event
 
 	quarantined []unreadableRecord
 }
@@ -303,11 +303,11 @@ type recordKey struct {
 
 func (s *Store) newBatch() *writeBatch {
 	return &writeBatch{
-		store:         s,
-		memTxn:        s.memDB.Txn(true),
-		index:         s.lastIndex,
-		mergedChanges: make(map[recordKey]*recordChange),
-		jobs:          s.jobs.newBatch(),
+		store:                s,
+		memTxn:               s.memDB.Txn(true),
+		index:                s.lastIndex,
+		mergedChangeByRecord: make(map[recordKey]*recordChange),
+		jobs:                 s.jobs.newBatch(),
 	}
 }
 
@@ -315,12 +315,12 @@ func (s *Store) newBatch() *writeBatch {
 func (b *writeBatch) runRequest(r *updateRequest) {
 	b.requests = append(b.requests, r)
 	tx := &Txn{
-		Reader:        Reader{beginRead: func() *memdb.Txn { return b.memTxn }, quarantineRecord: b.store.quarantineRecord, reportUnknownPart: b.store.reportUnknownPart, unopenedVariables: b.store.sealer.unopenedVariables},
+		Reader:        Reader{beginRead: func() *memdb.Txn { return b.memTxn }, quarantineRecordLater: b.store.quarantineRecordLater, reportUnknownPartOnce: b.store.reportUnknownPartOnce, undecryptedSecretByVariable: b.store.sealer.undecryptedSecretByVariable},
 		store:         b.store,
 		memTxn:        b.memTxn,
 		index:         b.index + 1,
 		changedTables: make(map[Table]bool),
-		nodeEvents:    b.store.pendingNodeEvents,
+		storageEvents: b.store.pendingNodeEvents,
 	}
 	r.panicValue = tx.callUpdateFunc(r.updateFn)
 	var payloads [][]byte
@@ -335,22 +335,22 @@ func (b *writeBatch) runRequest(r *updateRequest) {
 		}
 		return
 	}
-	if tx.changesIndexedTable {
+	if tx.hasPublicTableChange {
 		b.index = tx.index
 	}
 	r.index, r.onCommit = b.index, tx.onCommit
 	for i, c := range tx.changes {
 		c.payload = payloads[i]
 		key := recordKey{c.tableDef.table, c.key}
-		if net := b.mergedChanges[key]; net != nil {
+		if net := b.mergedChangeByRecord[key]; net != nil {
 			net.after, net.payload = c.after, c.payload
 		} else {
-			b.mergedChanges[key] = &c
+			b.mergedChangeByRecord[key] = &c
 		}
 	}
 	b.quarantined = append(b.quarantined, tx.quarantined...)
 	if len(tx.events) > 0 {
-		b.events = append(b.events, tx.events)
+		b.eventsByTxn = append(b.eventsByTxn, tx.events)
 	}
 }
 
@@ -367,9 +367,9 @@ func (tx *Txn) callUpdateFunc(fn func(*Txn) error) (panicked any) {
 	return nil
 }
 
-// writeToFile writes the changes of the batch to the disk. After an error, the caller must abort memTxn.
-func (b *writeBatch) writeToFile() error {
-	if len(b.mergedChanges) == 0 {
+// writeToFileAndIndexRow writes the changes of the batch to the disk. After an error, the caller must abort memTxn.
+func (b *writeBatch) writeToFileAndIndexRow() error {
+	if len(b.mergedChangeByRecord) == 0 {
 		return nil
 	}
 	if b.index != b.store.lastIndex {
@@ -380,8 +380,8 @@ func (b *writeBatch) writeToFile() error {
 	if b.store.file == nil {
 		return nil
 	}
-	ops := make([]bucketWrite, 0, len(b.mergedChanges)+2)
-	for key, c := range b.mergedChanges {
+	ops := make([]bucketWrite, 0, len(b.mergedChangeByRecord)+2)
+	for key, c := range b.mergedChangeByRecord {
 		if c.before == nil && c.after == nil {
 			continue
 		}
@@ -390,10 +390,10 @@ func (b *writeBatch) writeToFile() error {
 			o.value = encodeRecord(o.bucket, o.key, b.index, c.payload)
 		}
 		if a, ok := c.after.(*api.Allocation); ok {
-			b.jobs.addRefs(a, +1)
+			b.jobs.addJobRefs(a, +1)
 		}
 		if a, ok := c.before.(*api.Allocation); ok {
-			b.jobs.addRefs(a, -1)
+			b.jobs.addJobRefs(a, -1)
 		}
 		ops = append(ops, o)
 	}
@@ -403,7 +403,7 @@ func (b *writeBatch) writeToFile() error {
 		if err != nil {
 			return err
 		}
-		b.store.quarantinedRecords[o.key] = o.value // kept for rebuildFile, which writes the quarantine to a new file
+		b.store.quarantinedRecordByName[o.key] = o.value // kept for rebuildFile, which writes the quarantine to a new file
 		ops = append(ops, o)
 	}
 	if b.store.isFormatRecordOutdated {
@@ -447,7 +447,7 @@ func (b *writeBatch) encodeChanges(tx *Txn) [][]byte {
 			payloads[i], err = b.store.keepUnknownFieldsOf(c.tableDef.table, c.key, payloads[i])
 		}
 		if err != nil {
-			tx.setError(fmt.Errorf("encode %s %q: %w", c.tableDef.table, readableKey(c.key), err))
+			tx.setFirstError(fmt.Errorf("encode %s %q: %w", c.tableDef.table, readableKey(c.key), err))
 		}
 	}
 	return payloads
@@ -465,7 +465,7 @@ func (s *Store) allRecords(mem *memdb.Txn) func(yield func(bucketWrite) bool) {
 		} else if !yield(o) {
 			return
 		}
-		for key, value := range s.quarantinedRecords {
+		for key, value := range s.quarantinedRecordByName {
 			if !yield(bucketWrite{quarantineBucket, key, s.sealer.resealQuarantined(key, value)}) {
 				return
 			}
@@ -482,7 +482,7 @@ func (s *Store) allRecords(mem *memdb.Txn) func(yield func(bucketWrite) bool) {
 				panic(fmt.Sprintf("store: list %s: %v", k.table, err)) // a bug: tableDefs lacks the table or the index
 			}
 			for obj := it.Next(); obj != nil; obj = it.Next() {
-				for _, o := range s.recordsOfObject(k, obj, hashes) {
+				for _, o := range s.recordWritesOfObject(k, obj, hashes) {
 					if !yield(o) {
 						return
 					}
@@ -492,9 +492,9 @@ func (s *Store) allRecords(mem *memdb.Txn) func(yield func(bucketWrite) bool) {
 	}
 }
 
-// recordsOfObject returns the write of the record of an object, for a new file. For the first allocation of a job, it also
-// returns the write of the job.
-func (s *Store) recordsOfObject(k *tableDef, obj any, hashes *jobBatch) []bucketWrite {
+// recordWritesOfObject returns the write of the record of an object, for a new file. For the first allocation of a job,
+// it also returns the write of the job.
+func (s *Store) recordWritesOfObject(def *tableDef, obj any, encodedJobs *jobTableBatch) []bucketWrite {
 	var ops []bucketWrite
 	var payload []byte
 	var err error
@@ -503,7 +503,7 @@ func (s *Store) recordsOfObject(k *tableDef, obj any, hashes *jobBatch) []bucket
 		var hash string
 		if o.Job != nil {
 			var spec []byte
-			if hash, spec, err = s.encodeJobOnce(o.Job, hashes); spec != nil {
+			if hash, spec, err = s.encodeJobOnce(o.Job, encodedJobs); spec != nil {
 				ops = append(ops, bucketWrite{jobBucket, hash, encodeRecord(jobBucket, hash, s.lastIndex, spec)})
 			}
 		}
@@ -511,58 +511,58 @@ func (s *Store) recordsOfObject(k *tableDef, obj any, hashes *jobBatch) []bucket
 			payload, err = encodeAllocation(o, hash)
 		}
 	case *localRecord:
-		payload = s.sealer.encodeLocalRecord(k.table, o)
+		payload = s.sealer.encodeLocalRecord(def.table, o)
 	case *api.Variable:
-		payload, err = s.encodeVariableRecord(k.keyOf(o), o)
+		payload, err = s.encodeVariableRecord(def.keyOf(o), o)
 	default:
 		payload, err = encodeMsgpack(obj)
 	}
-	key := k.keyOf(obj)
+	key := def.keyOf(obj)
 	if err == nil {
-		payload, err = s.keepUnknownFieldsOf(k.table, key, payload)
+		payload, err = s.keepUnknownFieldsOf(def.table, key, payload)
 	}
 	if err != nil { // impossible: the object was encoded or decoded before
-		s.logger.Error("record cannot be written anew", "table", k.table, "key", readableKey(key), "error", err)
+		s.logger.Error("record cannot be written anew", "table", def.table, "key", readableKey(key), "error", err)
 		return nil
 	}
-	return append(ops, bucketWrite{string(k.table), key, encodeRecord(string(k.table), key, s.lastIndex, payload)})
+	return append(ops, bucketWrite{string(def.table), key, encodeRecord(string(def.table), key, s.lastIndex, payload)})
 }
 
 // encodeJobOnce returns the key of the record of an allocation's job and, in the first call for the job, the payload. A job
 // that is already stored keeps its key, although this build may encode it differently.
-func (s *Store) encodeJobOnce(job *api.Job, hashes *jobBatch) (key string, payload []byte, err error) {
+func (s *Store) encodeJobOnce(job *api.Job, encodedJobs *jobTableBatch) (key string, payload []byte, err error) {
 	key, isStored := s.jobs.hashesByJob[job]
 	if !isStored {
-		if key, err = hashes.jobHash(job); err != nil {
+		if key, err = encodedJobs.jobHashEncodingNewJob(job); err != nil {
 			return "", nil, err
 		}
 	}
-	payload, isEncoded := hashes.encodedJobsByHash[key]
+	payload, isEncoded := encodedJobs.encodedJobsByHash[key]
 	if isStored && !isEncoded {
 		if _, payload, err = encodeJob(job); err == nil {
 			payload, err = s.keepUnknownFieldsOf(jobBucket, key, payload)
 		}
 	}
-	hashes.encodedJobsByHash[key] = nil
+	encodedJobs.encodedJobsByHash[key] = nil
 	return key, payload, err
 }
 
 // publish makes the changes of the batch, which are on disk, visible to readers, and adds their events to the feed.
 func (b *writeBatch) publish() {
 	s := b.store
-	if len(b.mergedChanges) == 0 {
+	if len(b.mergedChangeByRecord) == 0 {
 		b.memTxn.Abort()
 		return
 	}
 	s.commitCount.Add(1)
 	s.lastIndex, s.isFormatRecordOutdated = b.index, false
-	for key, c := range b.mergedChanges {
+	for key, c := range b.mergedChangeByRecord {
 		if c.after == nil {
 			delete(s.payloadsWithUnknownFields, key)
 		}
 	}
 	b.jobs.applyToTable()
 	b.memTxn.Commit()
-	s.reportUnreadable(b.quarantined)
-	s.feed.addChanges(b.events)
+	s.reportQuarantinedRecords(b.quarantined)
+	s.feed.addChanges(b.eventsByTxn)
 }

@@ -26,7 +26,7 @@ import (
 
 func openStore(t testing.TB, path string) *Store {
 	t.Helper()
-	s, err := Open(Config{Path: path, Logger: hclog.NewNullLogger()})
+	s, err := Open(t.Context(), Config{StateFilePath: path, Logger: hclog.NewNullLogger()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func TestChangeSetsIndexesAndPersists(t *testing.T) {
 	s := openStore(t, tempStatePath(t))
 	job := testJob("a", 0)
 	first := mustUpdate(t, s, func(tx *Txn) {
-		tx.PutJob(job)
+		tx.PutJobAndVersion(job)
 		tx.PutEvaluation(&api.Evaluation{ID: "e", JobID: "a", Namespace: "default"})
 		if tx.Job(nil, "default", "a") != job || tx.Index() != 1 {
 			t.Errorf("the change does not see itself: %v at %d", tx.Job(nil, "default", "a"), tx.Index())
@@ -79,8 +79,8 @@ func TestChangeSetsIndexesAndPersists(t *testing.T) {
 	second := mustUpdate(t, s, func(tx *Txn) {
 		newer := *tx.Job(nil, "default", "a")
 		newer.Version = new(uint64(1))
-		tx.PutJob(&newer)
-		tx.PutAllocation(&api.Allocation{ID: "x", Namespace: "default", JobID: "a", Job: &newer})
+		tx.PutJobAndVersion(&newer)
+		tx.PutScheduledAllocation(&api.Allocation{ID: "x", Namespace: "default", JobID: "a", Job: &newer})
 	})
 	third := mustUpdate(t, s, func(tx *Txn) {
 		alloc := *tx.Allocation(nil, "x")
@@ -106,11 +106,11 @@ func TestChangeSetsIndexesAndPersists(t *testing.T) {
 			t.Errorf("versions %v", versions)
 		}
 		for table, want := range map[Table]uint64{Jobs: 2, Evaluations: 1, Allocations: 3, Nodes: 0} {
-			if got := snap.TableIndex(nil, table); got != want {
+			if got := snap.LatestTableIndex(nil, table); got != want {
 				t.Errorf("index of %s is %d, want %d", table, got, want)
 			}
 		}
-		if got := snap.TableIndex(nil, Jobs, Evaluations, Nodes); got != 2 || snap.Index() != 3 {
+		if got := snap.LatestTableIndex(nil, Jobs, Evaluations, Nodes); got != 2 || snap.Index() != 3 {
 			t.Errorf("index of several tables %d, of all %d", got, snap.Index())
 		}
 		s = reopenStore(t, s)
@@ -121,23 +121,23 @@ func TestFailedChangeIsUndone(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, tempStatePath(t))
 	mustUpdate(t, s, func(tx *Txn) {
-		tx.PutJob(testJob("a", 0))
+		tx.PutJobAndVersion(testJob("a", 0))
 		tx.PutEvaluation(&api.Evaluation{ID: "old"})
 	})
-	before, commits := storeContent(s), s.Commits()
+	before, commits := storeContent(s), s.CommitCount()
 	refused := errors.New("refused")
 	_, err := s.Update(t.Context(), func(tx *Txn) error {
-		tx.PutJob(testJob("b", 0))
+		tx.PutJobAndVersion(testJob("b", 0))
 		tx.DeleteJob("default", "a")
-		tx.PutJob(testJob("a", 7))
+		tx.PutJobAndVersion(testJob("a", 7))
 		tx.DeleteEvaluation("old")
-		tx.PutAllocation(&api.Allocation{ID: "x", Job: testJob("b", 0)})
+		tx.PutScheduledAllocation(&api.Allocation{ID: "x", Job: testJob("b", 0)})
 		return refused
 	})
 	if err != refused {
 		t.Errorf("error %v", err)
 	}
-	if got := storeContent(s); !reflect.DeepEqual(got, before) || s.Index() != 1 || s.Commits() != commits {
+	if got := storeContent(s); !reflect.DeepEqual(got, before) || s.Index() != 1 || s.CommitCount() != commits {
 		t.Errorf("at index %d: %v", s.Index(), got)
 	}
 	if got := mustUpdate(t, s, func(tx *Txn) { tx.DeleteEvaluation("old") }); got != 2 {
@@ -151,7 +151,7 @@ func TestInvalidUpdates(t *testing.T) {
 	mustUpdate(t, s, func(tx *Txn) { tx.PutEvaluation(&api.Evaluation{ID: "e"}) })
 	for want, fn := range map[string]func(*Txn){
 		`put evaluations: object without a key`: func(tx *Txn) { tx.PutEvaluation(&api.Evaluation{}) },
-		`put job a: it has no version`:          func(tx *Txn) { tx.PutJob(&api.Job{ID: new("a")}) },
+		`put job a: it has no version`:          func(tx *Txn) { tx.PutJobAndVersion(&api.Job{ID: new("a")}) },
 		`put evaluations "e": it was changed in place`: func(tx *Txn) {
 			e := tx.Evaluation(nil, "e")
 			tx.PutEvaluation(e)
@@ -256,7 +256,7 @@ func TestConcurrentUpdatesShareACommit(t *testing.T) {
 	waitForQueuedRequests(s, n)
 	resume()
 	wg.Wait()
-	if got := s.Commits(); got != 1 {
+	if got := s.CommitCount(); got != 1 {
 		t.Errorf("%d commits for %d updates", got, n)
 	}
 	if failedUpdates.Load() != n/10 || s.Index() != n*9/10 {
@@ -360,7 +360,7 @@ func TestAllocationsShareTheirJob(t *testing.T) {
 	s := openStore(t, tempStatePath(t))
 	count := func() int {
 		s.Close()
-		contents, err := Inspect(s.file.path)
+		contents, err := InspectFile(s.file.path)
 		if err != nil || len(contents.Damage) > 0 {
 			t.Fatal(err, contents.Damage)
 		}
@@ -370,7 +370,7 @@ func TestAllocationsShareTheirJob(t *testing.T) {
 		}
 		defer f.Close()
 		n := 0
-		if _, err := scanFile(f, func(bucket string, _, _ []byte) {
+		if _, err := visitReadableRecords(f, func(bucket string, _, _ []byte) {
 			if bucket == jobBucket {
 				n++
 			}
@@ -385,7 +385,7 @@ func TestAllocationsShareTheirJob(t *testing.T) {
 	}
 	mustUpdate(t, s, func(tx *Txn) {
 		for i := range 10 {
-			tx.PutAllocation(alloc(i, testJob("a", 0))) // each allocation has its own job object, all equal
+			tx.PutScheduledAllocation(alloc(i, testJob("a", 0))) // each allocation has its own job object, all equal
 		}
 	})
 	snap := s.Snapshot()
@@ -401,28 +401,28 @@ func TestAllocationsShareTheirJob(t *testing.T) {
 	}
 	mustUpdate(t, s, func(tx *Txn) {
 		for i := range 5 {
-			tx.PutAllocation(alloc(i, testJob("a", 1)))
+			tx.PutScheduledAllocation(alloc(i, testJob("a", 1)))
 		}
-		tx.PutAllocation(alloc(99, testJob("b", 1)))
-		tx.DeleteAllocation("alloc-99")
+		tx.PutScheduledAllocation(alloc(99, testJob("b", 1)))
+		tx.DeleteAllocationAndQueueRemoval("alloc-99")
 	})
 	if got := count(); got != 2 {
 		t.Errorf("%d jobs in the file, want 2", got)
 	}
 	mustUpdate(t, s, func(tx *Txn) {
 		for i := range 5 {
-			tx.PutAllocation(alloc(i, nil))
+			tx.PutScheduledAllocation(alloc(i, nil))
 		}
 	})
 	mustUpdate(t, s, func(tx *Txn) {
 		for i := range 9 {
-			tx.DeleteAllocation(fmt.Sprintf("alloc-%d", i))
+			tx.DeleteAllocationAndQueueRemoval(fmt.Sprintf("alloc-%d", i))
 		}
 	})
 	if got := count(); got != 1 || s.Snapshot().Allocation(nil, "alloc-9").Job == nil {
 		t.Errorf("%d jobs in the file, want 1", got)
 	}
-	mustUpdate(t, s, func(tx *Txn) { tx.DeleteAllocation("alloc-9") })
+	mustUpdate(t, s, func(tx *Txn) { tx.DeleteAllocationAndQueueRemoval("alloc-9") })
 	if got := count(); got != 0 || len(s.jobs.entriesByHash) != 0 || len(s.jobs.hashesByJob) != 0 {
 		t.Errorf("%d jobs in the file, want none; in memory %v", got, s.jobs)
 	}
@@ -433,24 +433,24 @@ func TestLocalRecords(t *testing.T) {
 	s := openStore(t, tempStatePath(t))
 	local := state.LocalState{
 		StartID: "x/web/1", Handle: &driver.Handle{Version: 1, DriverState: []byte{1, 2}, Config: &driver.TaskConfig{ID: "x/web/1"}},
-		Hooks:      map[string]state.HookState{"a": {AttachmentJSON: "{}", Done: true, Env: map[string]string{"A": "1"}}, "b": {Data: map[string]string{"k": "v"}}},
-		AllocHooks: map[string]string{"c": `{"d": 1}`},
+		HookStateByName:       map[string]state.HookState{"a": {AttachmentJSON: "{}", PrestartDone: true, Env: map[string]string{"A": "1"}}, "b": {Data: map[string]string{"k": "v"}}},
+		AllocHookConfigByName: map[string]string{"c": `{"d": 1}`},
 	}
 	status := &api.TaskState{State: "running", Events: []*api.TaskEvent{{Type: "Started", Time: 5}}}
 	if err := s.PutTask("x", "web", local, status, state.DurabilitySync)(); !errors.Is(err, ErrRunnerRecordsDeleted) {
 		t.Errorf("record of an allocation that is not there: %v", err)
 	}
 	mustUpdate(t, s, func(tx *Txn) {
-		tx.PutAllocation(&api.Allocation{ID: "x"})
+		tx.PutScheduledAllocation(&api.Allocation{ID: "x"})
 		tx.PutTaskLocal("x", "web", state.LocalState{StartID: "x/web/1"}) // the changes of this update have one commit
 	})
-	commits := s.Commits()
+	commits := s.CommitCount()
 	for range 3 {
 		if err := s.PutTask("x", "web", local, status, state.DurabilitySync)(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if n := s.Commits() - commits; n != 1 {
+	if n := s.CommitCount() - commits; n != 1 {
 		t.Errorf("%d commits, want 1: the same is not written again", n)
 	}
 	mustUpdate(t, s, func(tx *Txn) {
@@ -474,8 +474,8 @@ func TestLocalRecords(t *testing.T) {
 		}
 		var bootID string
 		var process state.PluginProcess
-		ok1, err1 := snap.AgentRecord(state.BootIDName, &bootID)
-		ok2, err2 := snap.AgentRecord(state.PluginProcessPrefix+"raw_exec", &process)
+		ok1, err1 := snap.ReadAgentRecord(state.BootIDName, &bootID)
+		ok2, err2 := snap.ReadAgentRecord(state.PluginProcessPrefix+"raw_exec", &process)
 		if err := errors.Join(err1, err2); err != nil || !ok1 || !ok2 || bootID != "id" || process.PID != 7 {
 			t.Errorf("records %q, %v, %v", bootID, process, err)
 		}
@@ -485,21 +485,21 @@ func TestLocalRecords(t *testing.T) {
 		s = reopenStore(t, s)
 	}
 	// Tasks of an allocation may still run after the allocation was deleted.
-	mustUpdate(t, s, func(tx *Txn) { tx.DeleteAllocation("x") })
+	mustUpdate(t, s, func(tx *Txn) { tx.DeleteAllocationAndQueueRemoval("x") })
 	if err := s.PutTaskState("x", "web", &api.TaskState{State: "dead"}, state.DurabilitySync)(); err != nil {
 		t.Error(err)
 	}
-	if got := s.Snapshot().AllocationsWithLocalRecords(); !slices.Equal(got, []string{"x"}) {
+	if got := s.Snapshot().AllocIDsWithLocalRecords(); !slices.Equal(got, []string{"x"}) {
 		t.Errorf("allocations with records: %v", got)
 	}
-	if got := s.Snapshot().TasksWithLocalRecords("x"); !slices.Equal(got, []string{"web"}) {
+	if got := s.Snapshot().TaskNamesWithLocalRecords("x"); !slices.Equal(got, []string{"web"}) {
 		t.Errorf("tasks with records: %v", got)
 	}
-	mustUpdate(t, s, func(tx *Txn) { tx.DeleteRunnerRecords("x"); tx.DeleteAgentRecord(state.BootIDName) })
+	mustUpdate(t, s, func(tx *Txn) { tx.DeleteRunnerRecordsAndServices("x"); tx.DeleteAgentRecord(state.BootIDName) })
 	if err := s.PutTaskState("x", "web", status, state.DurabilitySync)(); !errors.Is(err, ErrRunnerRecordsDeleted) {
 		t.Errorf("a forgotten record came back: %v", err)
 	}
-	if got := s.Snapshot().AllocationsWithLocalRecords(); len(got) > 0 {
+	if got := s.Snapshot().AllocIDsWithLocalRecords(); len(got) > 0 {
 		t.Errorf("allocations with records: %v", got)
 	}
 }
@@ -513,7 +513,7 @@ func TestTaskStatesOfAllocations(t *testing.T) {
 	shown := &api.TaskState{State: "running", Events: append(slices.Clone(stored.Events), &api.TaskEvent{Type: "Started", Time: 2})}
 	for _, status := range []string{"pending", "running", "complete"} {
 		mustUpdate(t, s, func(tx *Txn) {
-			tx.PutAllocation(&api.Allocation{ID: status, Namespace: "default", JobID: "a", Job: testJob("a", 0)})
+			tx.PutScheduledAllocation(&api.Allocation{ID: status, Namespace: "default", JobID: "a", Job: testJob("a", 0)})
 		})
 		if err := s.PutTaskState(status, "web", stored, state.DurabilitySync)(); err != nil {
 			t.Fatal(err)
@@ -544,8 +544,8 @@ func TestTaskStatesOfAllocations(t *testing.T) {
 func TestDurabilityOfTaskStates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := openStore(t, tempStatePath(t))
-		mustUpdate(t, s, func(tx *Txn) { tx.PutAllocation(&api.Allocation{ID: "x"}) })
-		begin, commits := time.Now(), s.Commits()
+		mustUpdate(t, s, func(tx *Txn) { tx.PutScheduledAllocation(&api.Allocation{ID: "x"}) })
+		begin, commits := time.Now(), s.CommitCount()
 		check := func(what string, more int64, at time.Duration, state string) {
 			t.Helper()
 			synctest.Wait()
@@ -553,7 +553,7 @@ func TestDurabilityOfTaskStates(t *testing.T) {
 			if err != nil || got == nil || got.State != state {
 				t.Errorf("%s: stored is %+v, %v, want %q", what, got, err, state)
 			}
-			if n := s.Commits() - commits; n != more || time.Since(begin) != at {
+			if n := s.CommitCount() - commits; n != more || time.Since(begin) != at {
 				t.Errorf("%s: %d commits after %v, want %d after %v", what, n, time.Since(begin), more, at)
 			}
 		}
@@ -581,7 +581,7 @@ func TestDurabilityOfTaskStates(t *testing.T) {
 		check("shared", 4, 51*time.Millisecond, "f")
 		put("g", state.DurabilityAsync)
 		s = reopenStore(t, s)
-		commits = s.Commits()
+		commits = s.CommitCount()
 		check("the last one", 0, 51*time.Millisecond, "g")
 	})
 }
@@ -596,13 +596,13 @@ func TestListsAndPrefixes(t *testing.T) {
 				job := testJob(id, 0)
 				job.Namespace = new(ns)
 				job.ParentID = new("parent")
-				tx.PutJob(job)
+				tx.PutJobAndVersion(job)
 			}
 		}
 		for i, id := range ids {
-			tx.PutAllocation(&api.Allocation{ID: id, Namespace: "default", JobID: "web", EvalID: "e", DeploymentID: "d", NodeID: "n", PreviousAllocation: strings.Repeat("p", i)})
+			tx.PutScheduledAllocation(&api.Allocation{ID: id, Namespace: "default", JobID: "web", EvalID: "e", DeploymentID: "d", NodeID: "n", PreviousAllocation: strings.Repeat("p", i)})
 		}
-		tx.PutAllocation(&api.Allocation{ID: "ee000000-1111-2222-3333-444444444444", Namespace: "default2", JobID: "web"})
+		tx.PutScheduledAllocation(&api.Allocation{ID: "ee000000-1111-2222-3333-444444444444", Namespace: "default2", JobID: "web"})
 		for i := range 3 {
 			tx.PutDeployment(&api.Deployment{ID: fmt.Sprint("d", 9-i), Namespace: "default", JobID: "web"})
 		}
@@ -610,7 +610,7 @@ func TestListsAndPrefixes(t *testing.T) {
 		tx.PutService(&api.ServiceRegistration{ID: "s2", ServiceName: "http2", Namespace: "default", AllocID: ids[0], JobID: "web2"})
 		tx.PutVariable(&api.Variable{Namespace: "default", Path: "a/b"})
 		tx.PutVariable(&api.Variable{Namespace: "other", Path: "a/c"})
-		tx.PutPeriodicLaunch(&PeriodicLaunch{Namespace: "default", JobID: "web", Launch: time.Unix(7, 0)})
+		tx.PutPeriodicLaunch(&PeriodicLaunch{Namespace: "default", JobID: "web", LaunchTime: time.Unix(7, 0)})
 		for i := range 25 {
 			tx.AddScalingEvent("default", "web", "app", api.ScalingEvent{Time: uint64(i)})
 		}
@@ -752,12 +752,12 @@ func TestFailedBatchEndsItsTransaction(t *testing.T) {
 
 // PutTaskLocal stores the local state of a task as a part of a larger update.
 func (tx *Txn) PutTaskLocal(allocID, task string, state state.LocalState) {
-	open, secret, err := encodeTaskLocal(state)
+	open, secret, err := encodeTaskLocalStateParts(state)
 	if err != nil {
-		tx.setError(err)
+		tx.setFirstError(err)
 		return
 	}
-	tx.putLocalRecord(taskLocalsTable, allocID, allocID+"\x00"+task, open, secret)
+	tx.putLocalRecordOfKnownAlloc(taskLocalsTable, allocID, allocID+"\x00"+task, open, secret)
 }
 
 // bbolt reuses the pages of deleted records, and never makes its file smaller.
@@ -770,23 +770,23 @@ func TestIdleStoreCompactsItsFile(t *testing.T) {
 	const evals = 4000
 	id := func(i int) string { return fmt.Sprintf("eval-%04d", i) }
 	mustUpdate(t, s, func(tx *Txn) {
-		tx.PutJob(testJob("a", 0))
+		tx.PutJobAndVersion(testJob("a", 0))
 		for i := range evals {
 			tx.PutEvaluation(&api.Evaluation{ID: id(i), JobID: "a", Namespace: "default", StatusDescription: strings.Repeat("x", 1000)})
 		}
 	})
-	full := s.FileSize()
+	full := s.FileSizeBytes()
 	mustUpdate(t, s, func(tx *Txn) {
 		for i := range evals - 10 {
 			tx.DeleteEvaluation(id(i))
 		}
 	})
-	if size := s.FileSize(); size < full || full < 4<<20 {
+	if size := s.FileSizeBytes(); size < full || full < 4<<20 {
 		t.Fatalf("the file has %d bytes before and %d after the deletion", full, size)
 	}
-	for deadline := time.Now().Add(time.Minute); s.FileSize() > minCompactableSize; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); s.FileSizeBytes() > minCompactableSize; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("the file still has %d bytes", s.FileSize())
+			t.Fatalf("the file still has %d bytes", s.FileSizeBytes())
 		}
 	}
 	last := mustUpdate(t, s, func(tx *Txn) { tx.PutEvaluation(&api.Evaluation{ID: "later", JobID: "a", Namespace: "default"}) })
@@ -804,14 +804,14 @@ func TestFileInUseIsNotCompacted(t *testing.T) {
 			tx.PutEvaluation(&api.Evaluation{ID: fmt.Sprint(i), JobID: "a", Namespace: "default", StatusDescription: strings.Repeat("x", 1000)})
 		}
 	})
-	mustSucceed(t, s.runExclusive(t.Context(), func() error {
-		if s.file.isMostlyFree() {
+	mustSucceed(t, s.runBetweenTransactions(t.Context(), func() error {
+		if s.file.isWorthCompacting() {
 			t.Error("a file with as many records as ever counts as mostly free")
 		}
 		if err := s.file.rebuildFile(s.allRecords(s.memDB.Txn(false))); err != nil {
 			return err
 		}
-		if s.file.isMostlyFree() {
+		if s.file.isWorthCompacting() {
 			t.Error("a file that was just rebuilt counts as mostly free")
 		}
 		return nil

@@ -60,73 +60,73 @@ type tableIndexRow struct {
 
 // tableDef defines a table.
 type tableDef struct {
-	table         Table
-	hasTableIndex bool // the table is public: a change increases the index and wakes watchers
-	isLocal       bool // the objects are of type localRecord
-	keyOf         func(any) string
-	indexes       map[string]memdb.Indexer
-	setIndexes    func(obj, old any, index uint64) // sets the indexes of obj; old is nil for a new object
-	newRecord     func(key string) any             // returns a pointer to a zero value of the stored type, nil if this build has no record with the key
-	newEvent      func(any) Event                  // nil if changes of the table cause no events
+	table                   Table
+	hasTableIndex           bool // the table is public: a change increases the index and wakes watchers
+	isReadByAgentOnly       bool // the objects are of type localRecord
+	keyOf                   func(any) string
+	indexerByName           map[string]memdb.Indexer
+	setCreateAndModifyIndex func(obj, old any, index uint64) // sets the indexes of obj; old is nil for a new object
+	newZeroRecord           func(key string) any             // returns a pointer to a zero value of the stored type, nil if this build has no record with the key
+	newEvent                func(any) Event                  // nil if changes of the table cause no events
 }
 
 // tableDefs has all tables, in the order in which they are written to a new file.
 var tableDefs = []*tableDef{
-	defineTable(Jobs, jobKey, indexFields[api.Job]{
+	definePublicTable(Jobs, jobKey, secondaryIndexes[api.Job]{
 		"parent": func(j *api.Job) string {
 			return keyIfFieldSet(namespacedKey(stringOrEmpty(j.Namespace), stringOrEmpty(j.ParentID)), j.ParentID)
 		},
 	}, setJobIndexes, func(j *api.Job) Event {
 		return Event{Topic: api.TopicJob, Type: "JobRegistered", Key: stringOrEmpty(j.ID), Namespace: stringOrEmpty(j.Namespace)}
 	}),
-	defineTable(JobVersions, func(j *api.Job) string {
-		return versionKey(stringOrEmpty(j.Namespace), stringOrEmpty(j.ID), uint64OrZero(j.Version))
+	definePublicTable(JobVersions, func(j *api.Job) string {
+		return jobVersionKey(stringOrEmpty(j.Namespace), stringOrEmpty(j.ID), uint64OrZero(j.Version))
 	},
 		nil, setJobIndexes, nil),
-	defineTable(JobSubmissions, func(s *jobSubmissionRow) string { return versionKey(s.Namespace, s.JobID, s.Version) },
+	definePublicTable(JobSubmissions, func(s *jobSubmissionRow) string { return jobVersionKey(s.Namespace, s.JobID, s.Version) },
 		nil, nil, nil),
-	defineTable(Evaluations, func(e *api.Evaluation) string { return e.ID }, indexFields[api.Evaluation]{
+	definePublicTable(Evaluations, func(e *api.Evaluation) string { return e.ID }, secondaryIndexes[api.Evaluation]{
 		"job": func(e *api.Evaluation) string { return namespacedKey(e.Namespace, e.JobID) },
-	}, newSetIndexesFunc(func(e *api.Evaluation) (_, _ *uint64) { return &e.CreateIndex, &e.ModifyIndex }), func(e *api.Evaluation) Event {
+	}, newSetCreateAndModifyIndexFunc(func(e *api.Evaluation) (_, _ *uint64) { return &e.CreateIndex, &e.ModifyIndex }), func(e *api.Evaluation) Event {
 		return Event{Topic: api.TopicEvaluation, Type: "EvaluationUpdated", Key: e.ID, Namespace: e.Namespace, FilterKeys: []string{e.JobID, e.DeploymentID}}
 	}),
-	defineAllocations(),
-	defineTable(Deployments, func(d *api.Deployment) string { return d.ID }, indexFields[api.Deployment]{
+	defineAllocationsTable(),
+	definePublicTable(Deployments, func(d *api.Deployment) string { return d.ID }, secondaryIndexes[api.Deployment]{
 		"job": func(d *api.Deployment) string { return namespacedKey(d.Namespace, d.JobID) },
-	}, newSetIndexesFunc(func(d *api.Deployment) (_, _ *uint64) { return &d.CreateIndex, &d.ModifyIndex }), func(d *api.Deployment) Event {
+	}, newSetCreateAndModifyIndexFunc(func(d *api.Deployment) (_, _ *uint64) { return &d.CreateIndex, &d.ModifyIndex }), func(d *api.Deployment) Event {
 		return Event{Topic: api.TopicDeployment, Type: "DeploymentStatusUpdate", Key: d.ID, Namespace: d.Namespace, FilterKeys: []string{d.JobID}}
 	}),
-	defineTable(Nodes, func(n *api.Node) string { return n.ID }, nil,
-		newSetIndexesFunc(func(n *api.Node) (_, _ *uint64) { return &n.CreateIndex, &n.ModifyIndex }),
+	definePublicTable(Nodes, func(n *api.Node) string { return n.ID }, nil,
+		newSetCreateAndModifyIndexFunc(func(n *api.Node) (_, _ *uint64) { return &n.CreateIndex, &n.ModifyIndex }),
 		func(n *api.Node) Event {
 			return Event{Topic: api.TopicNode, Type: "NodeRegistration", Key: n.ID}
 		}),
-	defineTable(Services, func(s *api.ServiceRegistration) string { return namespacedKey(s.Namespace, s.ID) }, indexFields[api.ServiceRegistration]{
+	definePublicTable(Services, func(s *api.ServiceRegistration) string { return namespacedKey(s.Namespace, s.ID) }, secondaryIndexes[api.ServiceRegistration]{
 		"name":  func(s *api.ServiceRegistration) string { return namespacedKey(s.Namespace, s.ServiceName) },
 		"job":   func(s *api.ServiceRegistration) string { return namespacedKey(s.Namespace, s.JobID) },
 		"alloc": func(s *api.ServiceRegistration) string { return s.AllocID },
-	}, newSetIndexesFunc(func(s *api.ServiceRegistration) (_, _ *uint64) { return &s.CreateIndex, &s.ModifyIndex }), func(s *api.ServiceRegistration) Event {
+	}, newSetCreateAndModifyIndexFunc(func(s *api.ServiceRegistration) (_, _ *uint64) { return &s.CreateIndex, &s.ModifyIndex }), func(s *api.ServiceRegistration) Event {
 		return Event{Topic: api.TopicService, Type: "ServiceRegistration", Key: s.ID, Namespace: s.Namespace, FilterKeys: []string{s.JobID, s.ServiceName}}
 	}),
-	defineTable(Variables, func(v *api.Variable) string { return namespacedKey(v.Namespace, v.Path) }, nil,
-		newSetIndexesFunc(func(v *api.Variable) (_, _ *uint64) { return &v.CreateIndex, &v.ModifyIndex }),
+	definePublicTable(Variables, func(v *api.Variable) string { return namespacedKey(v.Namespace, v.Path) }, nil,
+		newSetCreateAndModifyIndexFunc(func(v *api.Variable) (_, _ *uint64) { return &v.CreateIndex, &v.ModifyIndex }),
 		func(v *api.Variable) Event {
 			return Event{Topic: "Variable", Type: "VariableUpdated", Key: v.Path, Namespace: v.Namespace}
 		}),
-	defineTable(Namespaces, func(n *api.Namespace) string { return n.Name }, nil,
-		newSetIndexesFunc(func(n *api.Namespace) (_, _ *uint64) { return &n.CreateIndex, &n.ModifyIndex }), nil),
-	defineTable(ScalingEvents, func(s *scalingEventsRow) string { return namespacedKey(s.Namespace, s.JobID) }, nil, nil, nil),
-	defineTable(PeriodicLaunches, func(p *PeriodicLaunch) string { return namespacedKey(p.Namespace, p.JobID) }, nil,
+	definePublicTable(Namespaces, func(n *api.Namespace) string { return n.Name }, nil,
+		newSetCreateAndModifyIndexFunc(func(n *api.Namespace) (_, _ *uint64) { return &n.CreateIndex, &n.ModifyIndex }), nil),
+	definePublicTable(ScalingEvents, func(s *scalingEventsRow) string { return namespacedKey(s.Namespace, s.JobID) }, nil, nil, nil),
+	definePublicTable(PeriodicLaunches, func(p *PeriodicLaunch) string { return namespacedKey(p.Namespace, p.JobID) }, nil,
 		func(p, _ *PeriodicLaunch, index uint64) { p.ModifyIndex = index }, nil),
-	defineTable(SchedulerConfig, func(*api.SchedulerConfiguration) string { return schedulerConfigKey }, nil,
-		newSetIndexesFunc(func(c *api.SchedulerConfiguration) (_, _ *uint64) { return &c.CreateIndex, &c.ModifyIndex }), nil),
-	defineTable(HostVolumes, func(v *state.HostVolume) string { return v.Volume.ID }, nil,
-		newSetIndexesFunc(func(v *state.HostVolume) (_, _ *uint64) { return &v.Volume.CreateIndex, &v.Volume.ModifyIndex }),
+	definePublicTable(SchedulerConfig, func(*api.SchedulerConfiguration) string { return schedulerConfigKey }, nil,
+		newSetCreateAndModifyIndexFunc(func(c *api.SchedulerConfiguration) (_, _ *uint64) { return &c.CreateIndex, &c.ModifyIndex }), nil),
+	definePublicTable(HostVolumes, func(v *state.HostVolume) string { return v.Volume.ID }, nil,
+		newSetCreateAndModifyIndexFunc(func(v *state.HostVolume) (_, _ *uint64) { return &v.Volume.CreateIndex, &v.Volume.ModifyIndex }),
 		func(v *state.HostVolume) Event {
 			return Event{Topic: TopicHostVolume, Type: "HostVolumeRegistered", Key: v.Volume.ID, Namespace: v.Volume.Namespace, FilterKeys: []string{v.Volume.ID, v.Volume.Name, v.Volume.PluginID}}
 		}),
-	defineTable(VolumeClaims, func(c *api.TaskGroupHostVolumeClaim) string { return c.ID }, nil,
-		newSetIndexesFunc(func(c *api.TaskGroupHostVolumeClaim) (_, _ *uint64) { return &c.CreateIndex, &c.ModifyIndex }), nil),
+	definePublicTable(VolumeClaims, func(c *api.TaskGroupHostVolumeClaim) string { return c.ID }, nil,
+		newSetCreateAndModifyIndexFunc(func(c *api.TaskGroupHostVolumeClaim) (_, _ *uint64) { return &c.CreateIndex, &c.ModifyIndex }), nil),
 	defineLocalTable(taskLocalsTable, func(string) any { return new(state.TaskRecord) }),
 	defineLocalTable(taskStatesTable, func(string) any { return new(api.TaskState) }),
 	defineLocalTable(allocLocalsTable, func(string) any { return new(allocLocalRecord) }),
@@ -156,36 +156,36 @@ var tableDefsByTable = func() map[Table]*tableDef {
 	return m
 }()
 
-// indexFields are the secondary indexes of a table: index name -> function that returns the index key of an object. An
-// object for which the function returns "" is not in the index.
-type indexFields[T any] map[string]func(*T) string
+// secondaryIndexes are the secondary indexes of a table: index name -> function that returns the index key of an
+// object. An object for which the function returns "" is not in the index.
+type secondaryIndexes[T any] map[string]func(*T) string
 
-// defineTable returns the definition of a public table.
-func defineTable[T any](table Table, key func(*T) string, indexes indexFields[T], stamp func(obj, old *T, index uint64), event func(*T) Event) *tableDef {
-	k := newTableDef(table, withUntypedArg(key), func(string) any { return new(T) })
+// definePublicTable returns the definition of a public table.
+func definePublicTable[T any](table Table, keyOf func(*T) string, indexes secondaryIndexes[T], setCreateAndModifyIndex func(obj, old *T, index uint64), newEvent func(*T) Event) *tableDef {
+	k := newTableDef(table, withUntypedArg(keyOf), func(string) any { return new(T) })
 	k.hasTableIndex = true
 	for name, value := range indexes {
-		k.indexes[name] = stringIndexer{keyOf: withUntypedArg(value)}
+		k.indexerByName[name] = stringIndexer{keyOf: withUntypedArg(value)}
 	}
-	if stamp != nil {
-		k.setIndexes = func(obj, old any, index uint64) {
+	if setCreateAndModifyIndex != nil {
+		k.setCreateAndModifyIndex = func(obj, old any, index uint64) {
 			before, _ := old.(*T)
-			stamp(obj.(*T), before, index)
+			setCreateAndModifyIndex(obj.(*T), before, index)
 		}
 	}
-	if event != nil {
-		k.newEvent = func(o any) Event { return event(o.(*T)) }
+	if newEvent != nil {
+		k.newEvent = func(o any) Event { return newEvent(o.(*T)) }
 	}
 	return k
 }
 
 // newTableDef returns the definition of a table whose only go-memdb index is the key.
-func newTableDef(table Table, key func(any) string, newRecord func(key string) any) *tableDef {
+func newTableDef(table Table, keyOf func(any) string, newRecord func(key string) any) *tableDef {
 	return &tableDef{
-		table:     table,
-		keyOf:     key,
-		indexes:   map[string]memdb.Indexer{"id": stringIndexer{keyOf: key, isPrimaryKey: true}},
-		newRecord: newRecord,
+		table:         table,
+		keyOf:         keyOf,
+		indexerByName: map[string]memdb.Indexer{"id": stringIndexer{keyOf: keyOf, isPrimaryKey: true}},
+		newZeroRecord: newRecord,
 	}
 }
 
@@ -193,25 +193,25 @@ func withUntypedArg[T any](value func(*T) string) func(any) string {
 	return func(o any) string { return value(o.(*T)) }
 }
 
-// defineAllocations returns the definition of the table Allocations. Allocations are stored without their job, which many
-// allocations share. A secondary index needs half a kilobyte of memory for each allocation, so lists that only users request
-// have no index.
-func defineAllocations() *tableDef {
-	k := defineTable(Allocations, func(a *api.Allocation) string { return a.ID }, indexFields[api.Allocation]{
+// defineAllocationsTable returns the definition of the table Allocations. Allocations are stored without their job,
+// which many allocations share. A secondary index needs half a kilobyte of memory for each allocation, so lists that
+// only users request have no index.
+func defineAllocationsTable() *tableDef {
+	k := definePublicTable(Allocations, func(a *api.Allocation) string { return a.ID }, secondaryIndexes[api.Allocation]{
 		"job": func(a *api.Allocation) string { return namespacedKey(a.Namespace, a.JobID) },
-	}, newSetIndexesFunc(func(a *api.Allocation) (_, _ *uint64) { return &a.CreateIndex, &a.ModifyIndex }), func(a *api.Allocation) Event {
+	}, newSetCreateAndModifyIndexFunc(func(a *api.Allocation) (_, _ *uint64) { return &a.CreateIndex, &a.ModifyIndex }), func(a *api.Allocation) Event {
 		return Event{Topic: api.TopicAllocation, Type: "AllocationUpdated", Key: a.ID, Namespace: a.Namespace, FilterKeys: []string{a.JobID, a.DeploymentID}}
 	})
-	k.newRecord = func(string) any { return new(allocationRecord) } // the loader reads the job, which is in jobTable
+	k.newZeroRecord = func(string) any { return new(allocationRecord) } // the loader reads the job, which is in jobTable
 	return k
 }
 
 // localRecord is a record of a local table. It is decoded when a caller reads it, not when the file is loaded.
 type localRecord struct {
-	key            string
-	payload        []byte
-	secret         []byte          // encoded secret part, which is sealed in the file; nil if there is none
-	unopenedSecret *unopenedSecret // sealed part that cannot be decrypted; nil if there is none
+	key               string
+	unencryptedPart   []byte
+	secretPart        []byte             // encoded secret part, which is sealed in the file; nil if there is none
+	undecryptedSecret *undecryptedSecret // sealed part that cannot be decrypted; nil if there is none
 	// hasOnlyKnownFields means that this build knows all fields of the record. It is false for a record that was loaded from
 	// the file and not decoded yet.
 	hasOnlyKnownFields atomic.Bool
@@ -219,7 +219,7 @@ type localRecord struct {
 
 func defineLocalTable(table Table, newRecord func(key string) any) *tableDef {
 	k := newTableDef(table, func(o any) string { return o.(*localRecord).key }, newRecord)
-	k.isLocal = true
+	k.isReadByAgentOnly = true
 	return k
 }
 
@@ -236,21 +236,21 @@ type jobSubmissionRow struct {
 
 // scalingEventsRow is an object in the table ScalingEvents: the events of one job by group, newest first.
 type scalingEventsRow struct {
-	Namespace string                        `store:"namespace"`
-	JobID     string                        `store:"job_id"`
-	Groups    map[string][]api.ScalingEvent `store:"groups"`
+	Namespace     string                        `store:"namespace"`
+	JobID         string                        `store:"job_id"`
+	EventsByGroup map[string][]api.ScalingEvent `store:"groups"`
 }
 
 func jobKey(j *api.Job) string { return namespacedKey(stringOrEmpty(j.Namespace), stringOrEmpty(j.ID)) }
 
-// newSetIndexesFunc returns a function that sets the create and modify index of an object. fields returns pointers to
-// these indexes.
-func newSetIndexesFunc[T any](fields func(*T) (create, modify *uint64)) func(obj, old *T, index uint64) {
+// newSetCreateAndModifyIndexFunc returns a function that sets the create and modify index of an object. indexPointers
+// returns pointers to these indexes.
+func newSetCreateAndModifyIndexFunc[T any](indexPointers func(*T) (create, modify *uint64)) func(obj, old *T, index uint64) {
 	return func(obj, old *T, index uint64) {
-		create, modify := fields(obj)
+		create, modify := indexPointers(obj)
 		*create, *modify = index, index
 		if old != nil {
-			before, _ := fields(old)
+			before, _ := indexPointers(old)
 			*create = *before
 		}
 	}
@@ -273,8 +273,8 @@ func namespacedKey(namespace, name string) string {
 	return namespace + "\x00" + name
 }
 
-// versionKey returns the key of a job version. Keys of the same job sort by version.
-func versionKey(namespace, id string, version uint64) string {
+// jobVersionKey returns the key of a job version. Keys of the same job sort by version.
+func jobVersionKey(namespace, id string, version uint64) string {
 	if id == "" {
 		return ""
 	}
@@ -330,7 +330,7 @@ func (s stringIndexer) PrefixFromArgs(args ...any) ([]byte, error) {
 	return []byte(args[0].(string)), nil
 }
 
-func memdbSchema() *memdb.DBSchema {
+func newMemdbSchema() *memdb.DBSchema {
 	s := &memdb.DBSchema{Tables: map[string]*memdb.TableSchema{
 		tableIndexTable: {
 			Name: tableIndexTable,
@@ -342,7 +342,7 @@ func memdbSchema() *memdb.DBSchema {
 	}}
 	for _, k := range tableDefs {
 		t := &memdb.TableSchema{Name: string(k.table), Indexes: make(map[string]*memdb.IndexSchema)}
-		for name, indexer := range k.indexes {
+		for name, indexer := range k.indexerByName {
 			t.Indexes[name] = &memdb.IndexSchema{Name: name, Indexer: indexer, Unique: name == "id", AllowMissing: name != "id"}
 		}
 		s.Tables[string(k.table)] = t

@@ -49,7 +49,7 @@ type taskEventRecord struct {
 	GenericSource    string            `store:",omitempty"`
 }
 
-func newTaskState(s *api.TaskState) *taskStateRecord {
+func newTaskStateRecord(s *api.TaskState) *taskStateRecord {
 	if s == nil {
 		return nil
 	}

@@ -46,7 +46,7 @@ func TestTaskStateKeepsEachField(t *testing.T) {
 	fillNonZero(reflect.ValueOf(full).Elem())
 	for name, state := range map[string]*api.TaskState{"empty": {}, "without events": {State: "running", Events: []*api.TaskEvent{}}, "without details": {Events: []*api.TaskEvent{{Details: map[string]string{}}}}, "full": full} {
 		t.Run(name, func(t *testing.T) {
-			payload, err := encodeMsgpack(newTaskState(state))
+			payload, err := encodeMsgpack(newTaskStateRecord(state))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -62,7 +62,7 @@ func TestTaskStateKeepsEachField(t *testing.T) {
 }
 
 func TestTaskStateOmitsEmptyFields(t *testing.T) {
-	payload, err := encodeMsgpack(newTaskState(&api.TaskState{State: "running", Events: []*api.TaskEvent{{Type: "Started", Time: 1}}}))
+	payload, err := encodeMsgpack(newTaskStateRecord(&api.TaskState{State: "running", Events: []*api.TaskEvent{{Type: "Started", Time: 1}}}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,17 +27,17 @@ const maxScalingEvents = 20
 // It is large because it has typed methods for each table.
 type Txn struct {
 	Reader
-	store               *Store
-	memTxn              *memdb.Txn
-	nodeEvents          []*api.NodeEvent
-	index               uint64
-	eventOperation      string
-	changesIndexedTable bool // a public table has changed, so the transaction needs a new index
-	changedTables       map[Table]bool
-	changes             []recordChange
-	events              []Event
-	onCommit            []func()
-	err                 error
+	store                *Store
+	memTxn               *memdb.Txn
+	storageEvents        []*api.NodeEvent
+	index                uint64
+	eventOperation       string
+	hasPublicTableChange bool // a public table has changed, so the transaction needs a new index
+	changedTables        map[Table]bool
+	changes              []recordChange
+	events               []Event
+	onCommit             []func()
+	err                  error
 
 	quarantined []unreadableRecord
 }
@@ -67,25 +67,25 @@ func (tx *Txn) SetEventOperation(name string) { tx.eventOperation = name }
 // AddEvaluationEvent adds an event of the current operation about an evaluation, without
 // storing the evaluation.
 func (tx *Txn) AddEvaluationEvent(e *api.Evaluation) {
-	tx.addEvent(recordChange{tableDef: tableDefsByTable[Evaluations], after: e})
+	tx.addOrReplaceEvent(recordChange{tableDef: tableDefsByTable[Evaluations], after: e})
 }
 
 // AddUnchangedNodeEvent adds an event of the current operation about a node that has not changed.
 func (tx *Txn) AddUnchangedNodeEvent(id string) {
 	if n := tx.Node(nil, id); n != nil {
-		tx.addEvent(recordChange{tableDef: tableDefsByTable[Nodes], after: n})
+		tx.addOrReplaceEvent(recordChange{tableDef: tableDefsByTable[Nodes], after: n})
 	}
 }
 
-// PutJob stores a job as the latest version, and under its Version in JobVersions.
-func (tx *Txn) PutJob(job *api.Job) {
+// PutJobAndVersion stores a job as the latest version, and under its Version in JobVersions.
+func (tx *Txn) PutJobAndVersion(job *api.Job) {
 	if job.Version == nil {
-		tx.setError(fmt.Errorf("put job %s: it has no version", stringOrEmpty(job.ID)))
+		tx.setFirstError(fmt.Errorf("put job %s: it has no version", stringOrEmpty(job.ID)))
 		return
 	}
-	tx.putObject(tableDefsByTable[Jobs], job)
+	tx.putObjectSettingIndexes(tableDefsByTable[Jobs], job)
 	if tx.err == nil {
-		tx.insertObject(tableDefsByTable[JobVersions], job)
+		tx.putObjectKeepingIndexes(tableDefsByTable[JobVersions], job)
 	}
 }
 
@@ -93,10 +93,10 @@ func (tx *Txn) PutJob(job *api.Job) {
 // the latest version, it also replaces the job.
 func (tx *Txn) PutJobVersion(job *api.Job) {
 	if latest := tx.Job(nil, stringOrEmpty(job.Namespace), stringOrEmpty(job.ID)); latest != nil && uint64OrZero(latest.Version) == uint64OrZero(job.Version) {
-		tx.PutJob(job)
+		tx.PutJobAndVersion(job)
 		return
 	}
-	tx.putObject(tableDefsByTable[JobVersions], job)
+	tx.putObjectSettingIndexes(tableDefsByTable[JobVersions], job)
 }
 
 // DeleteJob removes a job with its versions, their sources, its scaling events, its claims of
@@ -105,64 +105,69 @@ func (tx *Txn) DeleteJob(namespace, id string) {
 	for _, version := range tx.JobVersions(nil, namespace, id) {
 		tx.DeleteJobVersion(namespace, id, uint64OrZero(version.Version))
 	}
-	tx.deleteObject(ScalingEvents, namespacedKey(namespace, id))
-	tx.deleteObject(PeriodicLaunches, namespacedKey(namespace, id))
+	tx.deleteObjectIfExists(ScalingEvents, namespacedKey(namespace, id))
+	tx.deleteObjectIfExists(PeriodicLaunches, namespacedKey(namespace, id))
 	for _, c := range tx.VolumeClaims(nil) {
 		if c.Namespace == namespace && c.JobID == id {
 			tx.DeleteVolumeClaim(c.ID)
 		}
 	}
-	tx.deleteObject(Jobs, namespacedKey(namespace, id))
+	tx.deleteObjectIfExists(Jobs, namespacedKey(namespace, id))
 }
 
 // DeleteJobVersion removes one version of a job and its source.
 func (tx *Txn) DeleteJobVersion(namespace, id string, version uint64) {
-	tx.deleteObject(JobVersions, versionKey(namespace, id, version))
-	tx.deleteObject(JobSubmissions, versionKey(namespace, id, version))
+	tx.deleteObjectIfExists(JobVersions, jobVersionKey(namespace, id, version))
+	tx.deleteObjectIfExists(JobSubmissions, jobVersionKey(namespace, id, version))
 }
 
 // PutJobSubmission stores the source of one version of a job.
 func (tx *Txn) PutJobSubmission(namespace, id string, version uint64, s *api.JobSubmission) {
-	tx.putObject(tableDefsByTable[JobSubmissions], &jobSubmissionRow{Namespace: namespace, JobID: id, Version: version, Submission: s})
+	tx.putObjectSettingIndexes(tableDefsByTable[JobSubmissions], &jobSubmissionRow{Namespace: namespace, JobID: id, Version: version, Submission: s})
 }
 
 // PutEvaluation stores an evaluation.
-func (tx *Txn) PutEvaluation(e *api.Evaluation) { tx.putObject(tableDefsByTable[Evaluations], e) }
+func (tx *Txn) PutEvaluation(e *api.Evaluation) {
+	tx.putObjectSettingIndexes(tableDefsByTable[Evaluations], e)
+}
 
 // DeleteEvaluation removes an evaluation, if there is one.
-func (tx *Txn) DeleteEvaluation(id string) { tx.deleteObject(Evaluations, id) }
+func (tx *Txn) DeleteEvaluation(id string) { tx.deleteObjectIfExists(Evaluations, id) }
 
-// PutAllocation stores an allocation that the scheduler has placed or changed. It also sets AllocModifyIndex, by which the
-// node detects that its copy of the allocation is outdated.
-func (tx *Txn) PutAllocation(a *api.Allocation) {
-	if tx.canModify(tableDefsByTable[Allocations], a) {
+// PutScheduledAllocation stores an allocation that the scheduler has placed or changed. It also sets AllocModifyIndex,
+// by which the node detects that its copy of the allocation is outdated.
+func (tx *Txn) PutScheduledAllocation(a *api.Allocation) {
+	if tx.checkNotModifiedInPlace(tableDefsByTable[Allocations], a) {
 		a.AllocModifyIndex = tx.index
-		tx.putObject(tableDefsByTable[Allocations], a)
+		tx.putObjectSettingIndexes(tableDefsByTable[Allocations], a)
 	}
 }
 
 // PutReportedAllocation stores an allocation with the status that the node reports. It does not
 // change AllocModifyIndex.
 func (tx *Txn) PutReportedAllocation(a *api.Allocation) {
-	tx.putObject(tableDefsByTable[Allocations], a)
+	tx.putObjectSettingIndexes(tableDefsByTable[Allocations], a)
 }
 
 // PutDeployment stores a deployment.
-func (tx *Txn) PutDeployment(d *api.Deployment) { tx.putObject(tableDefsByTable[Deployments], d) }
+func (tx *Txn) PutDeployment(d *api.Deployment) {
+	tx.putObjectSettingIndexes(tableDefsByTable[Deployments], d)
+}
 
 // DeleteDeployment removes a deployment, if there is one.
-func (tx *Txn) DeleteDeployment(id string) { tx.deleteObject(Deployments, id) }
+func (tx *Txn) DeleteDeployment(id string) { tx.deleteObjectIfExists(Deployments, id) }
 
-// HasNodeEvents reports whether there are events about the state file that PutNode adds to the node.
-func (tx *Txn) HasNodeEvents() bool { return len(tx.nodeEvents) > 0 }
+// HasStorageEvents reports whether there are events about the state file that PutNodeWithStorageEvents adds to the
+// node.
+func (tx *Txn) HasStorageEvents() bool { return len(tx.storageEvents) > 0 }
 
-// PutNode stores a node. It adds the events about the state file, for example about damage, that n.Events does not have
-// yet.
-func (tx *Txn) PutNode(n *api.Node) {
-	if !tx.canModify(tableDefsByTable[Nodes], n) {
+// PutNodeWithStorageEvents stores a node. It adds the events about the state file, for example about damage, that
+// n.Events does not have yet.
+func (tx *Txn) PutNodeWithStorageEvents(n *api.Node) {
+	if !tx.checkNotModifiedInPlace(tableDefsByTable[Nodes], n) {
 		return
 	}
-	for _, event := range tx.nodeEvents {
+	for _, event := range tx.storageEvents {
 		if !slices.ContainsFunc(n.Events, func(e *api.NodeEvent) bool {
 			return e.Message == event.Message && e.Timestamp.Equal(event.Timestamp)
 		}) {
@@ -171,139 +176,143 @@ func (tx *Txn) PutNode(n *api.Node) {
 			n.Events = append(n.Events[:len(n.Events):len(n.Events)], &copied)
 		}
 	}
-	tx.putObject(tableDefsByTable[Nodes], n)
+	tx.putObjectSettingIndexes(tableDefsByTable[Nodes], n)
 }
 
 // PutService stores the registration of a service.
-func (tx *Txn) PutService(s *api.ServiceRegistration) { tx.putObject(tableDefsByTable[Services], s) }
+func (tx *Txn) PutService(s *api.ServiceRegistration) {
+	tx.putObjectSettingIndexes(tableDefsByTable[Services], s)
+}
 
 // DeleteService removes the registration of a service, if there is one.
 func (tx *Txn) DeleteService(namespace, id string) {
-	tx.deleteObject(Services, namespacedKey(namespace, id))
+	tx.deleteObjectIfExists(Services, namespacedKey(namespace, id))
 }
 
 // PutVariable stores a variable. The update fails with a [KeyFileError] if the key file cannot be
-// read, and with a [SealedError] if v has no items and would replace items that cannot be decrypted.
+// read, and with a [SecretDecryptError] if v has no items and would replace items that cannot be decrypted.
 func (tx *Txn) PutVariable(v *api.Variable) {
 	err := tx.store.KeyFileErr()
 	if err == nil && len(v.Items) == 0 {
 		err = tx.VariableDecryptErr(tx.Variable(nil, v.Namespace, v.Path))
 	}
 	if err != nil {
-		tx.setError(err)
+		tx.setFirstError(err)
 		return
 	}
-	tx.putObject(tableDefsByTable[Variables], v)
+	tx.putObjectSettingIndexes(tableDefsByTable[Variables], v)
 }
 
 // DeleteVariable removes a variable, if there is one. The update fails with a [KeyFileError] if the key
 // file cannot be read.
 func (tx *Txn) DeleteVariable(namespace, path string) {
 	if err := tx.store.KeyFileErr(); err != nil {
-		tx.setError(err)
+		tx.setFirstError(err)
 		return
 	}
-	tx.deleteObject(Variables, namespacedKey(namespace, path))
+	tx.deleteObjectIfExists(Variables, namespacedKey(namespace, path))
 }
 
 // PutSchedulerConfig stores the scheduler configuration.
 func (tx *Txn) PutSchedulerConfig(c *api.SchedulerConfiguration) {
-	tx.putObject(tableDefsByTable[SchedulerConfig], c)
+	tx.putObjectSettingIndexes(tableDefsByTable[SchedulerConfig], c)
 }
 
 // PutNamespace stores a namespace.
-func (tx *Txn) PutNamespace(n *api.Namespace) { tx.putObject(tableDefsByTable[Namespaces], n) }
+func (tx *Txn) PutNamespace(n *api.Namespace) {
+	tx.putObjectSettingIndexes(tableDefsByTable[Namespaces], n)
+}
 
 // DeleteNamespace removes a namespace, if there is one.
-func (tx *Txn) DeleteNamespace(name string) { tx.deleteObject(Namespaces, name) }
+func (tx *Txn) DeleteNamespace(name string) { tx.deleteObjectIfExists(Namespaces, name) }
 
 // AddScalingEvent adds an event of a group and sets its CreateIndex. The last 20 events of
 // each group are kept.
 func (tx *Txn) AddScalingEvent(namespace, jobID, group string, event api.ScalingEvent) {
 	event.CreateIndex = tx.index
-	row := &scalingEventsRow{Namespace: namespace, JobID: jobID, Groups: make(map[string][]api.ScalingEvent)}
+	row := &scalingEventsRow{Namespace: namespace, JobID: jobID, EventsByGroup: make(map[string][]api.ScalingEvent)}
 	for name, events := range tx.ScalingEvents(nil, namespace, jobID) {
-		row.Groups[name] = events
+		row.EventsByGroup[name] = events
 	}
-	events := append([]api.ScalingEvent{event}, row.Groups[group]...)
-	row.Groups[group] = events[:min(len(events), maxScalingEvents)]
-	tx.putObject(tableDefsByTable[ScalingEvents], row)
+	events := append([]api.ScalingEvent{event}, row.EventsByGroup[group]...)
+	row.EventsByGroup[group] = events[:min(len(events), maxScalingEvents)]
+	tx.putObjectSettingIndexes(tableDefsByTable[ScalingEvents], row)
 }
 
 // PeriodicLaunch is the time of the last launch of a periodic job.
 type PeriodicLaunch struct {
 	Namespace   string    `store:"namespace"`
 	JobID       string    `store:"job_id"`
-	Launch      time.Time `store:"launch"`
+	LaunchTime  time.Time `store:"launch"`
 	ModifyIndex uint64    `store:"modify_index"`
 }
 
 // PutPeriodicLaunch stores the last launch of a periodic job.
 func (tx *Txn) PutPeriodicLaunch(p *PeriodicLaunch) {
-	tx.putObject(tableDefsByTable[PeriodicLaunches], p)
+	tx.putObjectSettingIndexes(tableDefsByTable[PeriodicLaunches], p)
 }
 
-// setError makes the update fail with err, unless it already fails with an earlier error.
-func (tx *Txn) setError(err error) {
+// setFirstError makes the update fail with err, unless it already fails with an earlier error.
+func (tx *Txn) setFirstError(err error) {
 	if tx.err == nil {
 		tx.err = err
 	}
 }
 
-func (tx *Txn) getObject(k *tableDef, key string) any {
-	obj, err := tx.memTxn.First(string(k.table), "id", key)
+func (tx *Txn) getObject(def *tableDef, key string) any {
+	obj, err := tx.memTxn.First(string(def.table), "id", key)
 	if err != nil {
-		tx.setError(fmt.Errorf("read %s %q: %w", k.table, readableKey(key), err))
+		tx.setFirstError(fmt.Errorf("read %s %q: %w", def.table, readableKey(key), err))
 	}
 	return obj
 }
 
-// canModify reports whether a Put method may set the indexes of obj. It makes the update fail if obj is the stored object
-// itself, which readers may have.
-func (tx *Txn) canModify(k *tableDef, obj any) bool {
+// checkNotModifiedInPlace reports whether a Put method may set the indexes of obj. It makes the update fail if obj is
+// the stored object itself, which readers may have.
+func (tx *Txn) checkNotModifiedInPlace(def *tableDef, obj any) bool {
 	if tx.err != nil {
 		return false
 	}
-	key := k.keyOf(obj)
-	if old := tx.getObject(k, key); old == obj && !slices.ContainsFunc(tx.changes, func(c recordChange) bool { return c.after == obj }) {
-		tx.setError(fmt.Errorf("put %s %q: it was changed in place", k.table, readableKey(key)))
+	key := def.keyOf(obj)
+	if old := tx.getObject(def, key); old == obj && !slices.ContainsFunc(tx.changes, func(c recordChange) bool { return c.after == obj }) {
+		tx.setFirstError(fmt.Errorf("put %s %q: it was changed in place", def.table, readableKey(key)))
 	}
 	return tx.err == nil
 }
 
-// putObject sets the indexes of an object and stores it.
-func (tx *Txn) putObject(k *tableDef, obj any) {
-	if !tx.canModify(k, obj) {
+// putObjectSettingIndexes sets the indexes of an object and stores it.
+func (tx *Txn) putObjectSettingIndexes(def *tableDef, obj any) {
+	if !tx.checkNotModifiedInPlace(def, obj) {
 		return
 	}
-	if k.setIndexes != nil {
-		k.setIndexes(obj, tx.getObject(k, k.keyOf(obj)), tx.index)
+	if def.setCreateAndModifyIndex != nil {
+		def.setCreateAndModifyIndex(obj, tx.getObject(def, def.keyOf(obj)), tx.index)
 	}
-	tx.insertObject(k, obj)
+	tx.putObjectKeepingIndexes(def, obj)
 }
 
-func (tx *Txn) insertObject(k *tableDef, obj any) {
+func (tx *Txn) putObjectKeepingIndexes(def *tableDef, obj any) {
 	if tx.err != nil {
 		return
 	}
-	key := k.keyOf(obj)
+	key := def.keyOf(obj)
 	switch {
 	case key == "":
-		tx.setError(fmt.Errorf("put %s: %w", k.table, errObjectWithoutKey))
+		tx.setFirstError(fmt.Errorf("put %s: %w", def.table, errObjectWithoutKey))
 		return
 	case len(key) > maxKeySize:
-		tx.setError(fmt.Errorf("put %s %.40q…: the key has %d bytes, at most %d are possible", k.table, key, len(key), maxKeySize))
+		tx.setFirstError(fmt.Errorf("put %s %.40q…: the key has %d bytes, at most %d are possible", def.table, key, len(key), maxKeySize))
 		return
 	}
-	before := tx.getObject(k, key)
-	if err := tx.memTxn.Insert(string(k.table), obj); err != nil {
-		tx.setError(fmt.Errorf("put %s %q: %w", k.table, readableKey(key), err))
+	before := tx.getObject(def, key)
+	if err := tx.memTxn.Insert(string(def.table), obj); err != nil {
+		tx.setFirstError(fmt.Errorf("put %s %q: %w", def.table, readableKey(key), err))
 		return
 	}
-	tx.addChange(recordChange{tableDef: k, key: key, before: before, after: obj})
+	tx.addChangeAndEvent(recordChange{tableDef: def, key: key, before: before, after: obj})
 }
 
-func (tx *Txn) deleteObject(t Table, key string) {
+func (tx *Txn) deleteObjectIfExists(t Table, key string) {
 	if tx.err != nil || key == "" {
 		return
 	}
@@ -313,29 +322,29 @@ func (tx *Txn) deleteObject(t Table, key string) {
 		return
 	}
 	if err := tx.memTxn.Delete(string(t), before); err != nil {
-		tx.setError(fmt.Errorf("delete %s %q: %w", t, readableKey(key), err))
+		tx.setFirstError(fmt.Errorf("delete %s %q: %w", t, readableKey(key), err))
 		return
 	}
-	tx.addChange(recordChange{tableDef: k, key: key, before: before})
+	tx.addChangeAndEvent(recordChange{tableDef: k, key: key, before: before})
 }
 
-func (tx *Txn) addChange(c recordChange) {
+func (tx *Txn) addChangeAndEvent(c recordChange) {
 	tx.changes = append(tx.changes, c)
 	if c.tableDef.hasTableIndex {
-		tx.changesIndexedTable = true
+		tx.hasPublicTableChange = true
 		tx.changedTables[c.tableDef.table] = true
 	}
 	if c.tableDef.newEvent != nil {
-		tx.addEvent(c)
+		tx.addOrReplaceEvent(c)
 	}
-	if c.tableDef.table == Jobs && !sameScalingPolicies(c.before, c.after) {
+	if c.tableDef.table == Jobs && !jobsHaveSameScalingPolicies(c.before, c.after) {
 		tx.changedTables[ScalingPolicies] = true
 	}
 }
 
-// sameScalingPolicies reports whether two versions of a job, nil for none, have the same
+// jobsHaveSameScalingPolicies reports whether two versions of a job, nil for none, have the same
 // scaling policies.
-func sameScalingPolicies(before, after any) bool {
+func jobsHaveSameScalingPolicies(before, after any) bool {
 	policies := func(job any) map[string]*api.ScalingPolicy {
 		found := make(map[string]*api.ScalingPolicy)
 		if j, _ := job.(*api.Job); j != nil {
@@ -359,8 +368,9 @@ var deletionEventTypes = map[Table]string{
 	HostVolumes: "HostVolumeDeleted",
 }
 
-// addEvent adds the event of a change. It replaces an earlier event of the transaction for the same object and operation.
-func (tx *Txn) addEvent(c recordChange) {
+// addOrReplaceEvent adds the event of a change. It replaces an earlier event of the transaction for the same object and
+// operation.
+func (tx *Txn) addOrReplaceEvent(c recordChange) {
 	obj := c.after
 	if obj == nil {
 		obj = c.before
@@ -385,12 +395,12 @@ func (tx *Txn) addEvent(c recordChange) {
 
 // setTableIndexes sets the index of each changed public table to the index of the transaction.
 func (tx *Txn) setTableIndexes() {
-	if !tx.changesIndexedTable {
+	if !tx.hasPublicTableChange {
 		return
 	}
 	for table := range tx.changedTables {
 		if err := tx.memTxn.Insert(tableIndexTable, &tableIndexRow{table, tx.index}); err != nil {
-			tx.setError(fmt.Errorf("set index of %s: %w", table, err))
+			tx.setFirstError(fmt.Errorf("set index of %s: %w", table, err))
 		}
 	}
 }

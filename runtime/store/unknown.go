@@ -13,60 +13,60 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// decodeFields is like decodeMsgpack, and also returns the fields of the payload that the type of v does not have, as paths
-// like "handle.config.env".
-func decodeFields(payload []byte, v any) (unknown []string, err error) {
+// decodeAndListUnknownFields is like decodeMsgpack, and also returns the fields of the payload that the type of v does
+// not have, as paths like "handle.config.env".
+func decodeAndListUnknownFields(payload []byte, v any) (unknownPaths []string, err error) {
 	strictErr := decodeMsgpackWith(&strictDecoders, payload, v)
 	if strictErr == nil {
 		return nil, nil
 	}
-	resolved, unknown, err := resolveFields(reflect.TypeOf(v), payload)
+	resolved, unknownPaths, err := renameFieldsAndListUnknown(reflect.TypeOf(v), payload)
 	if err != nil {
 		return nil, strictErr
 	}
 	reflect.ValueOf(v).Elem().SetZero()
-	return unknown, decodeMsgpackWith(&decoders, resolved, v)
+	return unknownPaths, decodeMsgpackWith(&decoders, resolved, v)
 }
 
-// resolveFields replaces former names of fields in a payload by the current names (see fieldAliases), and returns the paths of
-// the fields that the type t does not have.
-func resolveFields(t reflect.Type, payload []byte) (resolved []byte, unknown []string, err error) {
-	r := fieldResolver{unknown: make(map[string]bool)}
-	resolved, err = r.resolveValue(t, payload, "")
-	return resolved, slices.Sorted(maps.Keys(r.unknown)), err
+// renameFieldsAndListUnknown replaces former names of fields in a payload by the current names (see fieldAliases), and
+// returns the paths of the fields that the type t does not have.
+func renameFieldsAndListUnknown(t reflect.Type, payload []byte) (renamedPayload []byte, unknownPaths []string, err error) {
+	r := fieldRenamer{unknownPaths: make(map[string]bool)}
+	renamedPayload, err = r.renameFieldsInValue(t, payload, "")
+	return renamedPayload, slices.Sorted(maps.Keys(r.unknownPaths)), err
 }
 
-// fieldResolver is the state of one call of resolveFields.
-type fieldResolver struct {
-	unknown map[string]bool // paths of the fields that the type does not have
+// fieldRenamer is the state of one call of renameFieldsAndListUnknown.
+type fieldRenamer struct {
+	unknownPaths map[string]bool // paths of the fields that the type does not have
 }
 
-func (r *fieldResolver) resolveValue(t reflect.Type, value codec.Raw, path string) (codec.Raw, error) {
+func (r *fieldRenamer) renameFieldsInValue(t reflect.Type, value codec.Raw, path string) (codec.Raw, error) {
 	switch {
 	case isEncodedNil(value):
 		return value, nil
 	case t.Kind() == reflect.Pointer:
-		return r.resolveValue(t.Elem(), value, path)
-	case isStruct(t):
-		return r.resolveStruct(t, value, path)
-	case t.Kind() == reflect.Map && t.Key().Kind() == reflect.String && containsStruct(t.Elem()):
+		return r.renameFieldsInValue(t.Elem(), value, path)
+	case isNonTimeStructOrPointerToIt(t):
+		return r.renameFieldsInStruct(t, value, path)
+	case t.Kind() == reflect.Map && t.Key().Kind() == reflect.String && isStructOrContainerOfStructs(t.Elem()):
 		elements, err := decodeRawMap(value)
 		if err != nil {
 			return nil, err
 		}
 		for key, element := range elements {
-			if elements[key], err = r.resolveValue(t.Elem(), element, path); err != nil {
+			if elements[key], err = r.renameFieldsInValue(t.Elem(), element, path); err != nil {
 				return nil, err
 			}
 		}
 		return encodeMsgpack(elements)
-	case t.Kind() == reflect.Slice && containsStruct(t.Elem()):
+	case t.Kind() == reflect.Slice && isStructOrContainerOfStructs(t.Elem()):
 		elements, err := decodeRawList(value)
 		if err != nil {
 			return nil, err
 		}
 		for i, element := range elements {
-			if elements[i], err = r.resolveValue(t.Elem(), element, path); err != nil {
+			if elements[i], err = r.renameFieldsInValue(t.Elem(), element, path); err != nil {
 				return nil, err
 			}
 		}
@@ -75,7 +75,7 @@ func (r *fieldResolver) resolveValue(t reflect.Type, value codec.Raw, path strin
 	return value, nil
 }
 
-func (r *fieldResolver) resolveStruct(t reflect.Type, value codec.Raw, path string) (codec.Raw, error) {
+func (r *fieldRenamer) renameFieldsInStruct(t reflect.Type, value codec.Raw, path string) (codec.Raw, error) {
 	values, err := decodeRawMap(value)
 	if err != nil {
 		return nil, err
@@ -97,22 +97,22 @@ func (r *fieldResolver) resolveStruct(t reflect.Type, value codec.Raw, path stri
 			at = path + "." + name
 		}
 		if types[name] == nil {
-			r.unknown[at] = true
+			r.unknownPaths[at] = true
 			resolved[name] = fieldValue
-		} else if resolved[name], err = r.resolveValue(types[name], fieldValue, at); err != nil {
+		} else if resolved[name], err = r.renameFieldsInValue(types[name], fieldValue, at); err != nil {
 			return nil, err
 		}
 	}
 	return encodeMsgpack(resolved)
 }
 
-// containsStruct reports whether the type is a struct, or a pointer, list or map of structs.
-func containsStruct(t reflect.Type) bool {
+// isStructOrContainerOfStructs reports whether the type is a struct, or a pointer, list or map of structs.
+func isStructOrContainerOfStructs(t reflect.Type) bool {
 	switch t.Kind() {
 	case reflect.Pointer, reflect.Slice, reflect.Map:
-		return containsStruct(t.Elem())
+		return isStructOrContainerOfStructs(t.Elem())
 	}
-	return isStruct(t)
+	return isNonTimeStructOrPointerToIt(t)
 }
 
 // msgpackNil is the encoded form of nil.
@@ -157,23 +157,23 @@ func decodeRawList(value codec.Raw) ([]codec.Raw, error) {
 }
 
 // keepUnknownFields returns the payload next together with those fields of the stored payload that this build does not know.
-// carried reports whether there are any. Both are payloads of the same type; zero points to a zero value of this type. An
-// element of a list keeps its unknown fields only if its other fields are unchanged.
-func keepUnknownFields(stored, next []byte, zero any) (payload []byte, carried bool, err error) {
-	if len(stored) == 0 || len(next) == 0 || zero == nil {
+// keptAny reports whether there are any. Both are payloads of the same type; zeroRecord points to a zero value of this
+// type. An element of a list keeps its unknown fields only if its other fields are unchanged.
+func keepUnknownFields(stored, next []byte, zeroRecord any) (payload []byte, keptAny bool, err error) {
+	if len(stored) == 0 || len(next) == 0 || zeroRecord == nil {
 		return next, false, nil
 	}
-	resolved, unknown, err := resolveFields(reflect.TypeOf(zero), stored)
+	resolved, unknown, err := renameFieldsAndListUnknown(reflect.TypeOf(zeroRecord), stored)
 	if err != nil || len(unknown) == 0 {
 		return next, false, nil // an unreadable record has no fields to keep
 	}
-	if err := decodeMsgpackWith(&decoders, resolved, zero); err != nil {
+	if err := decodeMsgpackWith(&decoders, resolved, zeroRecord); err != nil {
 		return next, false, nil
 	}
-	if s, ok := zero.(*api.TaskState); ok {
-		zero = newTaskState(s)
+	if s, ok := zeroRecord.(*api.TaskState); ok {
+		zeroRecord = newTaskStateRecord(s)
 	}
-	known, err := encodeMsgpack(zero)
+	known, err := encodeMsgpack(zeroRecord)
 	if err != nil {
 		return nil, false, err
 	}
@@ -181,13 +181,13 @@ func keepUnknownFields(stored, next []byte, zero any) (payload []byte, carried b
 	return payload, true, err
 }
 
-// mergeUnknownFields returns the value next together with the fields that stored has and known does not. All three are encoded.
-// known is stored without the fields that this build does not know.
-func mergeUnknownFields(stored, known, next codec.Raw) (codec.Raw, error) {
-	if bytes.Equal(known, next) {
+// mergeUnknownFields returns the value next together with the fields that stored has and storedKnownPart does not. All
+// three are encoded. storedKnownPart is stored without the fields that this build does not know.
+func mergeUnknownFields(stored, storedKnownPart, next codec.Raw) (codec.Raw, error) {
+	if bytes.Equal(storedKnownPart, next) {
 		return stored, nil
 	}
-	if s, k, n, ok := decodeThree(stored, known, next, decodeRawMap); ok {
+	if s, k, n, ok := decodeThree(stored, storedKnownPart, next, decodeRawMap); ok {
 		for name, value := range s {
 			_, isKnown := k[name]
 			_, isNext := n[name]
@@ -203,7 +203,7 @@ func mergeUnknownFields(stored, known, next codec.Raw) (codec.Raw, error) {
 		}
 		return encodeMsgpack(n)
 	}
-	if s, k, n, ok := decodeThree(stored, known, next, decodeRawList); ok && len(s) == len(k) {
+	if s, k, n, ok := decodeThree(stored, storedKnownPart, next, decodeRawList); ok && len(s) == len(k) {
 		for i, element := range n {
 			if j := slices.IndexFunc(k, func(other codec.Raw) bool { return bytes.Equal(other, element) }); j >= 0 {
 				n[i] = s[j]
@@ -230,10 +230,10 @@ type UnknownPart struct {
 
 func unknownFieldName(t Table, path string) string { return fmt.Sprintf("field %s of %s", path, t) }
 
-// decodePublicTableRecord decodes the unencrypted part of a record of a public table. If the record has fields that this build
-// does not know, later writes of the record keep them.
-func (s *Store) decodePublicTableRecord(t Table, key string, payload []byte, v any) error {
-	unknown, err := decodeFields(payload, v)
+// decodeKeepingUnknownFields decodes the unencrypted part of a record of a public table. If the record has fields that
+// this build does not know, later writes of the record keep them.
+func (s *Store) decodeKeepingUnknownFields(t Table, key string, payload []byte, v any) error {
+	unknown, err := decodeAndListUnknownFields(payload, v)
 	if err != nil || len(unknown) == 0 {
 		return err
 	}
@@ -249,11 +249,11 @@ func (s *Store) decodePublicTableRecord(t Table, key string, payload []byte, v a
 func (s *Store) keepUnknownFieldsOf(t Table, key string, payload []byte) ([]byte, error) {
 	stored := s.payloadsWithUnknownFields[recordKey{t, key}]
 	if stored == nil || payload == nil || t == Variables && payload[0] == envelopeFirstByte {
-		return payload, nil // the open part of a sealed variable has the fields already
+		return payload, nil // the unencrypted part of a sealed variable has the fields already
 	}
 	var zero any = new(api.Job)
 	if t != jobBucket {
-		zero = tableDefsByTable[t].newRecord(key)
+		zero = tableDefsByTable[t].newZeroRecord(key)
 	}
 	payload, _, err := keepUnknownFields(stored, payload, zero)
 	return payload, err
@@ -262,24 +262,24 @@ func (s *Store) keepUnknownFieldsOf(t Table, key string, payload []byte) ([]byte
 // countUnknownPart counts a record with a part that this build does not know. It returns true for the first record with the
 // part.
 func (s *Store) countUnknownPart(name string) (isNew bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.damageMu.Lock()
+	defer s.damageMu.Unlock()
 	s.recordCountByUnknownPart[name]++
 	return s.recordCountByUnknownPart[name] == 1
 }
 
 func (s *Store) listUnknownParts() (parts []UnknownPart) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.damageMu.Lock()
+	defer s.damageMu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(s.recordCountByUnknownPart)) {
 		parts = append(parts, UnknownPart{name, s.recordCountByUnknownPart[name]})
 	}
 	return parts
 }
 
-// logUnknownParts logs the parts of the state that Open has found and that this build does not know, and adds one
+// reportAllUnknownParts logs the parts of the state that Open has found and that this build does not know, and adds one
 // node event.
-func (s *Store) logUnknownParts() {
+func (s *Store) reportAllUnknownParts() {
 	parts := s.listUnknownParts()
 	if len(parts) == 0 {
 		return
@@ -304,9 +304,9 @@ func newUnknownPartEvent(name string) *api.NodeEvent {
 	}
 }
 
-// reportUnknownPart logs a part of a record that this build does not know, and adds a node event, unless it has reported the part
-// before. It does not block, because a transaction may call it.
-func (s *Store) reportUnknownPart(name string) {
+// reportUnknownPartOnce logs a part of a record that this build does not know, and adds a node event, unless it has
+// reported the part before. It does not block, because a transaction may call it.
+func (s *Store) reportUnknownPartOnce(name string) {
 	if !s.countUnknownPart(name) {
 		return
 	}
@@ -316,7 +316,7 @@ func (s *Store) reportUnknownPart(name string) {
 		if len(s.pendingNodeEvents) <= 2*maxNodeEvents {
 			s.pendingNodeEvents = append(s.pendingNodeEvents, event) // for a node that is stored later
 		}
-		tx.addStorageEvent(event)
+		tx.addNodeEvent(event)
 		return nil
 	}, 0)
 }

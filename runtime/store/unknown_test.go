@@ -68,7 +68,7 @@ func TestUnknownFieldsAreReported(t *testing.T) {
 		"new": map[string]any{"a": []any{1, "b"}}, "inner.new": 1, "by_key.a.new": nil, "list.1.new": 2.5, "lists.a.0.other": "x",
 	})
 	var got unknownRecord
-	unknown, err := decodeFields(payload, &got)
+	unknown, err := decodeAndListUnknownFields(payload, &got)
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v", got, err)
 	}
@@ -90,7 +90,7 @@ func TestFormerNamesAreRead(t *testing.T) {
 		payload, err := encodeMsgpack(test.stored)
 		mustSucceed(t, err)
 		var got unknownRecord
-		unknown, err := decodeFields(payload, &got)
+		unknown, err := decodeAndListUnknownFields(payload, &got)
 		if err != nil || len(unknown) > 0 || got.Inner == nil || got.Inner.N != test.want {
 			t.Errorf("%v: got %+v, unknown %q, %v", test.stored, got.Inner, unknown, err)
 		}
@@ -144,9 +144,9 @@ func TestPartsOfNewerBuildAreKeptAndReported(t *testing.T) {
 	status := &api.TaskState{State: "running", Events: []*api.TaskEvent{{Type: "Received"}}}
 	s := openWithKeys(t, dir)
 	mustUpdate(t, s, func(tx *Txn) {
-		tx.PutNode(&api.Node{ID: "node"})
-		tx.PutJob(job)
-		tx.PutAllocation(&api.Allocation{ID: "a", Namespace: "default", JobID: "web", Job: job})
+		tx.PutNodeWithStorageEvents(&api.Node{ID: "node"})
+		tx.PutJobAndVersion(job)
+		tx.PutScheduledAllocation(&api.Allocation{ID: "a", Namespace: "default", JobID: "web", Job: job})
 		tx.PutVariable(&api.Variable{Namespace: "default", Path: "v", Items: api.VariableItems{"k": "v"}})
 		tx.PutAgentRecord(state.PluginProcessPrefix+"x", &state.PluginProcess{PID: 1, Addr: "/x"})
 		tx.PutAgentRecord(state.IdentityPrefix+"a/web", secretTokens("jwt"))
@@ -174,7 +174,7 @@ func TestPartsOfNewerBuildAreKeptAndReported(t *testing.T) {
 		box, open, err := decodeEnvelope(payload)
 		mustSucceed(t, err)
 		if key.key == "identity/a/web" {
-			open, err = s.sealer.openBox(string(key.table), key.key, box)
+			open, err = s.sealer.decryptSecretBox(string(key.table), key.key, box)
 			mustSucceed(t, err)
 		}
 		return open
@@ -202,9 +202,9 @@ func TestPartsOfNewerBuildAreKeptAndReported(t *testing.T) {
 		{"field alloc.Score of allocations", 1}, {"field cgroup of agent", 1}, {"field handle.config.seccomp of task_local", 1},
 		{"record lease/x of agent", 1}, {"record shape of meta", 1}, {"table leases", 1},
 	}
-	contents, err := Inspect(filepath.Join(dir, FileName))
-	if err != nil || !slices.Equal(contents.Unknown, want) || len(contents.Damage) > 0 {
-		t.Errorf("inspected %v, damage %v, %v; want %v", contents.Unknown, contents.Damage, err, want)
+	contents, err := InspectFile(filepath.Join(dir, FileName))
+	if err != nil || !slices.Equal(contents.UnknownParts, want) || len(contents.Damage) > 0 {
+		t.Errorf("inspected %v, damage %v, %v; want %v", contents.UnknownParts, contents.Damage, err, want)
 	}
 
 	for round := range 2 {
@@ -214,8 +214,8 @@ func TestPartsOfNewerBuildAreKeptAndReported(t *testing.T) {
 		if err != nil || got.StartID != "a/web/1" {
 			t.Errorf("local state %+v, %v", got, err)
 		}
-		var tokens state.TaskTokens
-		if _, err := snap.AgentRecord("identity/a/web", &tokens); err != nil || tokens["t"].JWT != "jwt" {
+		var tokens state.TokenByIdentityName
+		if _, err := snap.ReadAgentRecord("identity/a/web", &tokens); err != nil || tokens["t"].JWT != "jwt" {
 			t.Errorf("tokens %v, %v", tokens, err)
 		}
 		if parts := s.listUnknownParts(); len(parts) < 9 {
@@ -225,24 +225,24 @@ func TestPartsOfNewerBuildAreKeptAndReported(t *testing.T) {
 		mustUpdate(t, s, func(tx *Txn) {
 			changed := *tx.Job(nil, "default", "web")
 			changed.Status = new("running")
-			tx.PutJob(&changed)
+			tx.PutJobAndVersion(&changed)
 			alloc := *tx.Allocation(nil, "a")
 			alloc.ClientStatus = "running"
-			tx.PutAllocation(&alloc)
+			tx.PutScheduledAllocation(&alloc)
 			tx.PutVariable(&api.Variable{Namespace: "default", Path: "v", Items: api.VariableItems{"k": "w"}})
 			tx.PutAgentRecord("plugin/x", &state.PluginProcess{PID: 2, Addr: "/x"})
 			tx.PutAgentRecord("identity/a/web", secretTokens("jwt"))
-			tx.PutNode(&api.Node{ID: "node"})
+			tx.PutNodeWithStorageEvents(&api.Node{ID: "node"})
 		})
 		got.KillRequested = true
 		status.Restarts++
 		mustSucceed(t, s.PutTask("a", "web", got, status, state.DurabilitySync)())
 		if round == 1 {
-			mustSucceed(t, s.runExclusive(t.Context(), func() error { return s.file.rebuildFile(s.allRecords(s.memDB.Txn(false))) }))
+			mustSucceed(t, s.runBetweenTransactions(t.Context(), func() error { return s.file.rebuildFile(s.allRecords(s.memDB.Txn(false))) }))
 			mustUpdate(t, s, func(tx *Txn) {
 				alloc := *tx.Allocation(nil, "a")
 				alloc.ClientDescription = "written after the job was written anew"
-				tx.PutAllocation(&alloc)
+				tx.PutScheduledAllocation(&alloc)
 			})
 		}
 		if events := s.Snapshot().Node(nil, "node").Events; !slices.ContainsFunc(events, func(e *api.NodeEvent) bool {

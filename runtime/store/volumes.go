@@ -8,7 +8,7 @@ import (
 
 // HostVolume returns the dynamic host volume with an id.
 func (r Reader) HostVolume(ws WatchSet, id string) *state.HostVolume {
-	return firstRow[state.HostVolume](r, ws, HostVolumes, id)
+	return rowByKey[state.HostVolume](r, ws, HostVolumes, id)
 }
 
 // HostVolumes returns the dynamic host volumes whose ids have the prefix.
@@ -17,10 +17,12 @@ func (r Reader) HostVolumes(ws WatchSet, prefix string) []*state.HostVolume {
 }
 
 // PutHostVolume stores a dynamic host volume.
-func (tx *Txn) PutHostVolume(v *state.HostVolume) { tx.putObject(tableDefsByTable[HostVolumes], v) }
+func (tx *Txn) PutHostVolume(v *state.HostVolume) {
+	tx.putObjectSettingIndexes(tableDefsByTable[HostVolumes], v)
+}
 
 // DeleteHostVolume removes a dynamic host volume.
-func (tx *Txn) DeleteHostVolume(id string) { tx.deleteObject(HostVolumes, id) }
+func (tx *Txn) DeleteHostVolume(id string) { tx.deleteObjectIfExists(HostVolumes, id) }
 
 // VolumeClaims returns the claims of groups to dynamic host volumes.
 func (r Reader) VolumeClaims(ws WatchSet) []*api.TaskGroupHostVolumeClaim {
@@ -29,8 +31,8 @@ func (r Reader) VolumeClaims(ws WatchSet) []*api.TaskGroupHostVolumeClaim {
 
 // PutVolumeClaim stores a claim.
 func (tx *Txn) PutVolumeClaim(c *api.TaskGroupHostVolumeClaim) {
-	tx.putObject(tableDefsByTable[VolumeClaims], c)
+	tx.putObjectSettingIndexes(tableDefsByTable[VolumeClaims], c)
 }
 
 // DeleteVolumeClaim removes a claim.
-func (tx *Txn) DeleteVolumeClaim(id string) { tx.deleteObject(VolumeClaims, id) }
+func (tx *Txn) DeleteVolumeClaim(id string) { tx.deleteObjectIfExists(VolumeClaims, id) }

@@ -37,8 +37,8 @@ func TestWatch(t *testing.T) {
 		"list of a job":    func(r Reader, ws WatchSet) { r.AllocationsByJob(ws, "default", "web") },
 		"list of another":  func(r Reader, ws WatchSet) { r.AllocationsByJob(ws, "default", "db") },
 		"whole list":       func(r Reader, ws WatchSet) { r.Allocations(ws, "") },
-		"index of a table": func(r Reader, ws WatchSet) { r.TableIndex(ws, Allocations) },
-		"index of another": func(r Reader, ws WatchSet) { r.TableIndex(ws, Jobs) },
+		"index of a table": func(r Reader, ws WatchSet) { r.LatestTableIndex(ws, Allocations) },
+		"index of another": func(r Reader, ws WatchSet) { r.LatestTableIndex(ws, Jobs) },
 		"other table":      func(r Reader, ws WatchSet) { r.Variable(ws, "default", "a") },
 	}
 	alloc := func(id, job string) *api.Allocation {
@@ -49,30 +49,30 @@ func TestWatch(t *testing.T) {
 		woken  []string
 	}{
 		"change of the object": {
-			func(tx *Txn) { tx.PutAllocation(alloc(id, "web")) },
+			func(tx *Txn) { tx.PutScheduledAllocation(alloc(id, "web")) },
 			[]string{"object", "list of a job", "whole list", "index of a table"},
 		},
 		"end of the object": {
-			func(tx *Txn) { tx.DeleteAllocation(id) },
+			func(tx *Txn) { tx.DeleteAllocationAndQueueRemoval(id) },
 			[]string{"object", "list of a job", "whole list", "index of a table"},
 		},
 		"the missing one comes": {
-			func(tx *Txn) { tx.PutAllocation(alloc("ff", "db")) },
+			func(tx *Txn) { tx.PutScheduledAllocation(alloc("ff", "db")) },
 			[]string{"missing object", "list of another", "whole list", "index of a table"},
 		},
 		"a record of a runner": {
 			func(tx *Txn) { tx.PutCheckResult(id, &api.AllocCheckStatus{ID: "c"}) },
 			nil,
 		},
-		"nothing": {func(tx *Txn) { tx.DeleteAllocation("not there") }, nil},
+		"nothing": {func(tx *Txn) { tx.DeleteAllocationAndQueueRemoval("not there") }, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := openStore(t, tempStatePath(t))
 			mustUpdate(t, s, func(tx *Txn) {
-				tx.PutAllocation(alloc(id, "web"))
-				tx.PutAllocation(alloc("0b", "db"))
-				tx.PutJob(testJob("web", 0))
+				tx.PutScheduledAllocation(alloc(id, "web"))
+				tx.PutScheduledAllocation(alloc("0b", "db"))
+				tx.PutJobAndVersion(testJob("web", 0))
 				setVariable(tx, "a", 1)
 			})
 			watches := make(map[string]WatchSet)
@@ -175,7 +175,7 @@ func TestEventSubscription(t *testing.T) {
 	mustUpdate(t, s, func(tx *Txn) {
 		tx.SetEventOperation("JobRegistered")
 		job := testJob("web", 0)
-		tx.PutJob(job)
+		tx.PutJobAndVersion(job)
 		tx.PutEvaluation(&api.Evaluation{ID: "e", Namespace: "default", JobID: "web"})
 		again := *tx.Evaluation(nil, "e")
 		again.Status = "complete"
@@ -183,13 +183,13 @@ func TestEventSubscription(t *testing.T) {
 		tx.SetEventOperation("PlanResult")
 		running := *job
 		running.Status = new("running")
-		tx.PutJob(&running)
+		tx.PutJobAndVersion(&running)
 	})
 	mustUpdate(t, s, func(tx *Txn) { tx.PutAgentRecord(state.BootIDName, "x") }) // metadata causes no event
 	mustUpdate(t, s, func(tx *Txn) {
-		tx.PutAllocation(&api.Allocation{ID: "a", Namespace: "default", JobID: "web", DeploymentID: "d"})
+		tx.PutScheduledAllocation(&api.Allocation{ID: "a", Namespace: "default", JobID: "web", DeploymentID: "d"})
 		tx.PutDeployment(&api.Deployment{ID: "d", Namespace: "default", JobID: "web"})
-		tx.PutNode(&api.Node{ID: "n"})
+		tx.PutNodeWithStorageEvents(&api.Node{ID: "n"})
 		tx.PutService(&api.ServiceRegistration{ID: "s", Namespace: "default", JobID: "web", ServiceName: "http"})
 		setVariable(tx, "v", 1)
 	})
@@ -197,7 +197,7 @@ func TestEventSubscription(t *testing.T) {
 		tx.DeleteJob("default", "web")
 		tx.DeleteService("default", "s")
 		tx.DeleteVariable("default", "v")
-		tx.DeleteAllocation("a")
+		tx.DeleteAllocationAndQueueRemoval("a")
 	})
 	want := []string{
 		"1 Job JobRegistered web default [] false",

@@ -14,6 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess/processtest"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -60,6 +61,26 @@ func leaveMark(t *testing.T, s *sdk.StartRequest, change func(*startMarkData)) {
 	}
 }
 
+// killMarked kills the process that the mark of a start names, and returns when it has ended.
+func killMarked(t *testing.T, s *sdk.StartRequest) {
+	t.Helper()
+	mark, err := findStartMark(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Kill(-mark.State.PID, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	waitUntil(t, "the process has ended", func() bool { return hasProcessEnded(mark.State.PID) })
+}
+
+// cgroupMountEnv makes the plugin of startOrphan use the cgroups that are mounted at this path.
+const cgroupMountEnv = "PROCESS_TEST_CGROUP_MOUNT"
+
+// leaveDaemonScript is a script that starts a session leader, which outlives it, and exits with code 7 when a file "go"
+// exists. Before that, another session leader has ended.
+const leaveDaemonScript = `(setsid true &); (setsid sh -c 'echo $$ >daemon; exec sleep 3600' &); until [ -s daemon ]; do sleep 0.01; done; ` + exitOnTriggerFileScript
+
 func forgetProcess(m *startMarkData) { m.State.PID, m.State.StartTime = 0, 0 }
 
 func TestAdopt(t *testing.T) {
@@ -68,24 +89,40 @@ func TestAdopt(t *testing.T) {
 		after func(*testing.T, *sdk.StartRequest) // what happens to the mark and the task before they are adopted
 		want  driver.ExitResult
 		err   error
+
+		knownWithCgroupV2 bool // in a cgroup of version 2 the exit status is known, see TestAdoptFindsEndedProcessByItsCgroupV2
 	}{
-		{"the process lives", func(*testing.T, *sdk.StartRequest) {}, exitCodeSeven, nil},
+		{"the process lives", func(*testing.T, *sdk.StartRequest) {}, exitCodeSeven, nil, false},
 		{"the process has exited", func(t *testing.T, s *sdk.StartRequest) {
 			mark, _ := findStartMark(s)
 			createTriggerFile(t, s)
 			waitUntil(t, "the task has ended", func() bool { return hasProcessEnded(mark.State.PID) })
-		}, exitCodeSeven, nil},
-		{"the mark does not name the process, which lives", func(t *testing.T, s *sdk.StartRequest) { leaveMark(t, s, forgetProcess) }, exitCodeSeven, nil},
+		}, exitCodeSeven, nil, false},
+		{"the mark does not name the process, which lives", func(t *testing.T, s *sdk.StartRequest) { leaveMark(t, s, forgetProcess) }, exitCodeSeven, nil, false},
 		{"the mark does not name the process, which has exited", func(t *testing.T, s *sdk.StartRequest) {
 			mark, _ := findStartMark(s)
 			leaveMark(t, s, forgetProcess)
 			createTriggerFile(t, s)
 			waitUntil(t, "the task has ended", func() bool { return hasProcessEnded(mark.State.PID) })
-		}, driver.ExitResult{}, errors.New("exit status unknown")},
+		}, driver.ExitResult{}, errors.New("exit status unknown"), true},
 		{"a stage was not released", func(t *testing.T, s *sdk.StartRequest) {
-			leaveMark(t, s, func(m *startMarkData) { forgetProcess(m); m.Staged = true })
-		}, driver.ExitResult{}, sdk.ErrNotExecuted},
-		{"another start", func(t *testing.T, s *sdk.StartRequest) { s.ID = filepath.Dir(s.ID) + "/ffffffff" }, driver.ExitResult{}, sdk.ErrNotExecuted},
+			leaveMark(t, s, func(m *startMarkData) { forgetProcess(m); m.StageWaitsForMark = true })
+		}, driver.ExitResult{}, sdk.ErrNotExecuted, false},
+		{"a stage was released, and has ended as only the program does", func(t *testing.T, s *sdk.StartRequest) {
+			mark, _ := findStartMark(s)
+			leaveMark(t, s, func(m *startMarkData) { m.StageWaitsForMark = true })
+			createTriggerFile(t, s)
+			waitUntil(t, "the task has ended", func() bool { return hasProcessEnded(mark.State.PID) })
+		}, exitCodeSeven, nil, false},
+		{"a stage was released, and was killed", func(t *testing.T, s *sdk.StartRequest) {
+			leaveMark(t, s, func(m *startMarkData) { m.StageWaitsForMark = true })
+			killMarked(t, s)
+		}, driver.ExitResult{}, errors.New("exit status unknown"), false},
+		{"a stage has executed the program, which was killed", func(t *testing.T, s *sdk.StartRequest) {
+			leaveMark(t, s, func(m *startMarkData) { m.StageWaitsForMark, m.StageHasExecuted = true, true })
+			killMarked(t, s)
+		}, driver.ExitResult{ExitCode: 137, Signal: 9}, nil, false},
+		{"another start", func(t *testing.T, s *sdk.StartRequest) { s.ID = filepath.Dir(s.ID) + "/ffffffff" }, driver.ExitResult{}, sdk.ErrNotExecuted, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			forEachMarkStorage(t, func(t *testing.T) {
@@ -100,17 +137,21 @@ func TestAdopt(t *testing.T) {
 						t.Error(err)
 					}
 				})
+				want, wantErr := test.want, test.err
+				if test.knownWithCgroupV2 && hostCgroupHierarchy().cgroupVersion == 2 {
+					want, wantErr = exitCodeSeven, nil
+				}
 				test.after(t, s)
 				p, err := Adopt(t.Context(), s)
 				switch {
-				case test.err == nil && err != nil, test.err != nil && err == nil, errors.Is(test.err, sdk.ErrNotExecuted) != errors.Is(err, sdk.ErrNotExecuted), driver.IsRecoverable(err):
-					t.Fatalf("Adopt returns %v, want %v", err, test.err)
+				case wantErr == nil && err != nil, wantErr != nil && err == nil, errors.Is(wantErr, sdk.ErrNotExecuted) != errors.Is(err, sdk.ErrNotExecuted), driver.IsRecoverable(err):
+					t.Fatalf("Adopt returns %v, want %v", err, wantErr)
 				case err != nil:
 					return
 				}
 				createTriggerFile(t, s)
-				if got := waitExit(t, p); got != test.want {
-					t.Errorf("exit result %+v, want %+v", got, test.want)
+				if got := waitExit(t, p); got != want {
+					t.Errorf("exit result %+v, want %+v", got, want)
 				}
 				if err := p.Destroy(t.Context()); err != nil {
 					t.Error(err)
@@ -120,6 +161,96 @@ func TestAdopt(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// adoptWithDaemon starts a task with leaveDaemonScript, and adopts it by a mark that does not name its process. If exited
+// is true, the process has exited before, and has left the daemon.
+func adoptWithDaemon(t *testing.T, k *keeper.Client, s *sdk.StartRequest, exited bool) (*Process, error) {
+	t.Helper()
+	state := startOrphan(t, k, testPluginIO{Config: s.TaskConfig, Command: shellCommand(leaveDaemonScript)})
+	t.Cleanup(func() {
+		if _, err := Sweep(context.Background(), s.AllocID, s.Name); err != nil {
+			t.Error(err)
+		}
+	})
+	waitForFile(t, s, "daemon")
+	leaveMark(t, s, forgetProcess)
+	if exited {
+		createTriggerFile(t, s)
+		waitUntil(t, "the task has ended", func() bool { return hasProcessEnded(state.PID) })
+	}
+	return Adopt(t.Context(), s)
+}
+
+// A session leader that a task has left running is not adopted as the process of the task.
+func TestAdoptTakesNoDaemonForTheTask(t *testing.T) {
+	forEachMarkStorage(t, func(t *testing.T) {
+		k := startKeeper(t)
+		if hostCgroupHierarchy().cgroupVersion == 0 {
+			t.Setenv(noCgroupsEnv, "1")
+		}
+		s := newStartRequest(t)
+		p, err := adoptWithDaemon(t, k, s, true)
+		if hostCgroupHierarchy().cgroupVersion == 2 { // the ended process is adopted, whose exit status is known
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := waitExit(t, p); got != exitCodeSeven {
+				t.Errorf("exit result %+v, want %+v", got, exitCodeSeven)
+			}
+			destroyProcess(t, p)
+		} else if err == nil {
+			t.Errorf("process %d was adopted, the daemon is %s", p.PID(), waitForFile(t, s, "daemon"))
+			destroyProcess(t, p)
+		} else if errors.Is(err, sdk.ErrNotExecuted) || driver.IsRecoverable(err) {
+			t.Errorf("Adopt returns %v, want an unknown exit status", err)
+		}
+
+		s = newStartRequest(t)
+		if p, err = adoptWithDaemon(t, k, s, false); err != nil {
+			t.Fatalf("adopt a running process that has started session leaders: %v", err)
+		}
+		createTriggerFile(t, s)
+		if got := waitExit(t, p); got != exitCodeSeven {
+			t.Errorf("exit result %+v, want %+v", got, exitCodeSeven)
+		}
+		destroyProcess(t, p)
+	})
+}
+
+// The exit status of a process that the mark does not name is known in a cgroup of version 2, although the process has
+// left a session leader.
+func TestAdoptFindsEndedProcessByItsCgroupV2(t *testing.T) {
+	h := cgroupV2Hierarchy(t)
+	useCgroupHierarchy(t, h)
+	t.Setenv(cgroupMountEnv, h.mountPath)
+	k := startKeeper(t)
+	s := newStartRequest(t)
+	group := possibleTaskCgroupPaths(s.AllocID, s.Name)[0]
+	if err := os.MkdirAll(group, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s.Resources = &driver.Resources{}
+	s.Resources.Linux.CpusetCgroup = group // the mark is found in it wherever version 2 is mounted
+	t.Cleanup(func() {
+		err := osprocess.Cgroup(group).Kill(context.Background())
+		if err := errors.Join(err, osprocess.Cgroup(group).Remove()); err != nil {
+			t.Error(err)
+		}
+	})
+	p, err := adoptWithDaemon(t, k, s, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := waitExit(t, p); got != exitCodeSeven {
+		t.Errorf("exit result %+v, want %+v", got, exitCodeSeven)
+	}
+	if err := p.Destroy(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if daemon := parseNumber(t, waitForFile(t, s, "daemon")); !hasProcessEnded(daemon) {
+		t.Errorf("Destroy has left process %d of the task", daemon)
 	}
 }
 
@@ -200,8 +331,8 @@ func TestAdoptTaskKeepsTheProcessAfterAnError(t *testing.T) {
 		}
 	})
 	denied := errors.New("denied user")
-	var core *Core
-	_, err := AdoptTask(t.Context(), s, func(p *Core) (*Process, error) {
+	var core *ProcessWithoutExec
+	_, err := AdoptTask(t.Context(), s, func(p *ProcessWithoutExec) (*Process, error) {
 		core = p
 		return nil, denied
 	})
@@ -211,7 +342,7 @@ func TestAdoptTaskKeepsTheProcessAfterAnError(t *testing.T) {
 	if core.isTaskOwner() || core.pidfd != nil && core.pidfd.Signal(unix.SIGKILL) == nil {
 		t.Error("the process is not released")
 	}
-	p, err := AdoptTask(t.Context(), s, func(p *Core) (*Process, error) { return &Process{p}, nil })
+	p, err := AdoptTask(t.Context(), s, func(p *ProcessWithoutExec) (*Process, error) { return &Process{p}, nil })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,4 +353,91 @@ func TestAdoptTaskKeepsTheProcessAfterAnError(t *testing.T) {
 	if err := p.Destroy(t.Context()); err != nil {
 		t.Error(err)
 	}
+}
+
+// The mark of a plugin process that was in another cgroup is found.
+func TestMarkInAnotherCgroup(t *testing.T) {
+	if hostCgroupHierarchy().cgroupVersion == 0 {
+		t.Skip(hostCgroupHierarchy().unavailableReason)
+	}
+	t.Setenv("NOMAD_LITE_KEEPER", "/nonexistent") // starts leave a mark only if there is a keeper
+	s := newStartRequest(t)
+	p := startProcess(t, s, shellCommand("sleep 1000"))
+	if _, err := os.Stat(filepath.Join(s.TaskDir(), ".start-00000000")); !errors.Is(err, os.ErrNotExist) {
+		t.Skipf("the cgroups of this machine have no attributes: %v", err)
+	}
+	useCgroupHierarchy(t, cgroupHierarchy{unavailableReason: "none for this plugin process"})
+	if mark, err := findStartMark(s); mark == nil || mark.State.PID != p.PID() {
+		t.Errorf("mark %+v, %v", mark, err)
+	}
+}
+
+// Few starts have a mark without a process at one time. A fork that hangs does not prevent others for ever.
+func TestMarkWaitsForItsFork(t *testing.T) {
+	t.Setenv("NOMAD_LITE_KEEPER", "/nonexistent")
+	for range cap(forkSlots) {
+		forkSlots <- struct{}{}
+	}
+	t.Cleanup(func() {
+		for range cap(forkSlots) {
+			<-forkSlots
+		}
+	})
+	s := newStartRequest(t)
+	ctx, cancel := context.WithTimeout(t.Context(), forkSlotTimeout/4)
+	defer cancel()
+	if p, err := Start(ctx, s, shellCommand("sleep 1000")); err == nil {
+		t.Error("the start has not waited for a fork slot")
+		destroyProcess(t, p)
+	} else if !driver.IsRecoverable(err) {
+		t.Errorf("Start returns %v, want a recoverable error", err)
+	}
+	if mark, err := findStartMark(s); mark != nil || err != nil {
+		t.Errorf("mark %+v, %v", mark, err)
+	}
+	startProcess(t, s, shellCommand("sleep 1000"))
+}
+
+// markReadingLauncher is a shellLauncher whose stages wait for their mark. It records the mark before the fork, and at the release.
+type markReadingLauncher struct {
+	shellLauncher
+	start             *sdk.StartRequest
+	prepared, forked  *startMarkData
+	stageIgnoresMarks bool
+}
+
+func (l *markReadingLauncher) PrepareLaunch(p Program) (*Launch, error) {
+	l.prepared, _ = findStartMark(l.start)
+	launch, err := l.shellLauncher.PrepareLaunch(p)
+	if !l.stageIgnoresMarks {
+		launch.ReleaseStage = func() { l.forked, _ = findStartMark(l.start) }
+	}
+	return launch, err
+}
+
+// The mark of a start with a stage says at each time whether the program can have been executed.
+func TestMarkOfAStage(t *testing.T) {
+	forEachMarkStorage(t, func(t *testing.T) {
+		t.Setenv("NOMAD_LITE_KEEPER", "/nonexistent")
+		s := newStartRequest(t)
+		l := &markReadingLauncher{shellLauncher: shellLauncher{script: becomesProgram}, start: s}
+		p := startProcess(t, s, Command{Path: "/bin/sleep", Args: []string{"1000"}, Launcher: l})
+		executed, _ := findStartMark(s)
+		for name, m := range map[string]struct {
+			mark     *startMarkData
+			pid      int
+			executed bool
+		}{"before the fork": {l.prepared, 0, false}, "at the release": {l.forked, p.PID(), false}, "after the start": {executed, p.PID(), true}} {
+			if m.mark == nil || m.mark.State.PID != m.pid || m.mark.StageHasExecuted != m.executed || !m.mark.StageWaitsForMark {
+				t.Errorf("mark %s: %+v", name, m.mark)
+			}
+		}
+
+		other := newStartRequest(t)
+		l = &markReadingLauncher{shellLauncher: shellLauncher{script: becomesProgram}, start: other, stageIgnoresMarks: true}
+		startProcess(t, other, Command{Path: "/bin/sleep", Args: []string{"1000"}, Launcher: l})
+		if mark, err := findStartMark(other); mark == nil || mark.StageWaitsForMark {
+			t.Errorf("mark of a stage that does not wait for it: %+v, %v", mark, err)
+		}
+	})
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -85,8 +84,8 @@ func UnenforcedLimits() (limits []string, reason string) {
 // taskLimits are the limits of tasks, by the names of their controllers.
 var taskLimits = []string{"memory", "cpu", "pids"}
 
-func limitsWithoutController(controllers []string) []string {
-	return slices.DeleteFunc(slices.Clone(taskLimits), func(c string) bool { return slices.Contains(controllers, c) })
+func limitsWithoutController(availableControllers []string) []string {
+	return slices.DeleteFunc(slices.Clone(taskLimits), func(c string) bool { return slices.Contains(availableControllers, c) })
 }
 
 // v1TaskCgroupDir returns the path of the task cgroup with the given name in the hierarchy of a v1 controller.
@@ -94,9 +93,9 @@ func (h cgroupHierarchy) v1TaskCgroupDir(controller, name string) string {
 	return filepath.Join(h.mountPath, controller, "nomad", name)
 }
 
-// cgroupPaths returns the paths at which the cgroup of a task can be, the path for a new cgroup first. It returns nil
-// if the names cannot be those of a cgroup, or if there are no cgroups.
-func cgroupPaths(allocID, taskName string) []string {
+// possibleTaskCgroupPaths returns the paths at which the cgroup of a task can be, the path for a new cgroup first. It
+// returns nil if the names cannot be those of a cgroup, or if there are no cgroups.
+func possibleTaskCgroupPaths(allocID, taskName string) []string {
 	h := hostCgroupHierarchy()
 	name := allocID + "." + taskName
 	if allocID == "" || taskName == "" || strings.Contains(name, "/") {
@@ -118,10 +117,10 @@ type cgroup struct {
 	path            string
 	isManagedByHost bool // the host made the cgroup and removes it
 
-	// v1DirsExceptPath are the task's cgroups in the other hierarchies of v1, besides path. v1MemoryDir is
+	// otherV1Dirs are the task's cgroups in the other hierarchies of v1, besides path. v1MemoryDir is
 	// the task's cgroup of the v1 controller "memory", which counts OOM kills; empty if there is none.
-	v1DirsExceptPath []string
-	v1MemoryDir      string
+	otherV1Dirs []string
+	v1MemoryDir string
 
 	initialOOMKills uint64 // result of oomKills before the process started
 
@@ -154,7 +153,7 @@ func v1TasksFileIn(dir string, mustEnter bool) v1TasksFile {
 
 // makeCgroupsForFork makes the cgroups of a process that is about to start, sets their limits, and returns where to fork
 // the process.
-func (co *Core) makeCgroupsForFork(ctx context.Context, c Command) (forkPlacement, error) {
+func (co *ProcessWithoutExec) makeCgroupsForFork(ctx context.Context, c Command) (forkPlacement, error) {
 	h := hostCgroupHierarchy()
 	l := co.resourceLimits(c)
 	pl := forkPlacement{netnsPath: netnsPath(co.startRequest), rlimits: co.rlimits}
@@ -163,10 +162,10 @@ func (co *Core) makeCgroupsForFork(ctx context.Context, c Command) (forkPlacemen
 		if c.CgroupV2 != "" {
 			dir, err := userConfiguredCgroupDir(h.mountPath, c.CgroupV2)
 			pl.cgroupDir, pl.cgroupRequired = dir, true
-			co.reportAllLimitsUnenforced(l, errors.New("cgroup_v2_override places the task into another cgroup"))
+			co.recordAllLimitsUnenforced(l, errors.New("cgroup_v2_override places the task into another cgroup"))
 			return pl, err
 		}
-		if err := co.makeCgroup(ctx, l, nil); err != nil {
+		if err := co.makeCgroupAndKillLeftovers(ctx, l, nil); err != nil {
 			return forkPlacement{}, err
 		}
 		if co.cgroup != nil {
@@ -181,29 +180,29 @@ func (co *Core) makeCgroupsForFork(ctx context.Context, c Command) (forkPlacemen
 			pl.v1TasksFiles = append(pl.v1TasksFiles, v1TasksFileIn(dir, true))
 		}
 		if c.CgroupV1[h.v1Controllers[0]] == "" {
-			if err := co.makeCgroup(ctx, l, c.CgroupV1); err != nil {
+			if err := co.makeCgroupAndKillLeftovers(ctx, l, c.CgroupV1); err != nil {
 				return forkPlacement{}, err
 			}
 		} else {
-			co.reportAllLimitsUnenforced(l, errors.New("cgroup_v1_override places the task into another cgroup"))
+			co.recordAllLimitsUnenforced(l, errors.New("cgroup_v1_override places the task into another cgroup"))
 		}
 		pl.v1TasksFiles = append(pl.v1TasksFiles, co.v1TasksFiles()...)
 		if dir := co.hostMadeCgroupDir(); dir != "" && c.CgroupV1["cpuset"] == "" {
 			pl.v1TasksFiles = append(pl.v1TasksFiles, v1TasksFileIn(dir, false))
 		}
 	default:
-		co.reportAllLimitsUnenforced(l, errors.New(h.unavailableReason))
+		co.recordAllLimitsUnenforced(l, errors.New(h.unavailableReason))
 	}
 	return pl, nil
 }
 
 // v1TasksFiles returns the files "tasks" of the task's cgroups v1. The forking thread writes to them to enter the
 // cgroups.
-func (co *Core) v1TasksFiles() (entries []v1TasksFile) {
+func (co *ProcessWithoutExec) v1TasksFiles() (entries []v1TasksFile) {
 	if co.cgroup == nil {
 		return nil
 	}
-	for _, dir := range append([]string{co.cgroup.path}, co.cgroup.v1DirsExceptPath...) {
+	for _, dir := range append([]string{co.cgroup.path}, co.cgroup.otherV1Dirs...) {
 		entries = append(entries, v1TasksFileIn(dir, false))
 	}
 	return entries
@@ -233,7 +232,7 @@ func userConfiguredCgroupDir(mount, path string) (string, error) {
 
 // hostMadeCgroupDir returns the directory of the cgroup that the host has made for the task (on v1 in the hierarchy of the
 // controller "cpuset"), or "" if it does not exist.
-func (co *Core) hostMadeCgroupDir() string {
+func (co *ProcessWithoutExec) hostMadeCgroupDir() string {
 	if co.startRequest.Resources == nil {
 		return ""
 	}
@@ -247,24 +246,24 @@ func (co *Core) hostMadeCgroupDir() string {
 	return dir
 }
 
-// makeCgroup sets co.cgroup to the new cgroup of the task, and sets its limits. It kills processes of an earlier
-// start in the cgroup. If the cgroup cannot be made, co.cgroup stays nil, and the task runs without limits. The keys
-// of overridden are the v1 controllers for which the user has configured other cgroups.
-func (co *Core) makeCgroup(ctx context.Context, l cgroupLimits, overridden map[string]string) error {
+// makeCgroupAndKillLeftovers sets co.cgroup to the new cgroup of the task, and sets its limits. It kills processes of
+// an earlier start in the cgroup. If the cgroup cannot be made, co.cgroup stays nil, and the task runs without limits.
+// The keys of overriddenPathByController are the v1 controllers for which the user has configured other cgroups.
+func (co *ProcessWithoutExec) makeCgroupAndKillLeftovers(ctx context.Context, l cgroupLimits, overriddenPathByController map[string]string) error {
 	var g *cgroup
 	if hostOwned := co.hostMadeCgroupDir(); hostOwned != "" && hostCgroupHierarchy().cgroupVersion == 2 {
 		g = &cgroup{path: hostOwned, isManagedByHost: true}
 	} else {
-		paths := cgroupPaths(co.startRequest.AllocID, co.startRequest.Name)
+		paths := possibleTaskCgroupPaths(co.startRequest.AllocID, co.startRequest.Name)
 		if len(paths) == 0 {
-			co.reportAllLimitsUnenforced(l, errors.New("the task has no names for a cgroup"))
+			co.recordAllLimitsUnenforced(l, errors.New("the task has no names for a cgroup"))
 			return nil
 		}
 		g = &cgroup{path: paths[0]}
 	}
 	existed, err := makeCgroupDir(g.path)
 	if err != nil {
-		co.reportAllLimitsUnenforced(l, err)
+		co.recordAllLimitsUnenforced(l, err)
 		return nil
 	}
 	if existed {
@@ -284,13 +283,13 @@ func (co *Core) makeCgroup(ctx context.Context, l cgroupLimits, overridden map[s
 	if hostCgroupHierarchy().cgroupVersion == 2 {
 		g.enableMemoryController()
 	}
-	g.setLimits(co, l, overridden)
+	g.setLimits(co, l, overriddenPathByController)
 	return nil
 }
 
 // openRecoveredCgroup returns the cgroup of a recovered process, with the path from its State, or nil if the cgroup no longer
 // exists.
-func openRecoveredCgroup(p *Core, path string) *cgroup {
+func openRecoveredCgroup(p *ProcessWithoutExec, path string) *cgroup {
 	g := openExistingCgroup(path)
 	if g != nil {
 		g.isManagedByHost = path == p.hostMadeCgroupDir()
@@ -311,7 +310,7 @@ func openExistingCgroup(path string) *cgroup {
 			continue // the task has no limit in this hierarchy
 		}
 		if dir != path {
-			g.v1DirsExceptPath = append(g.v1DirsExceptPath, dir)
+			g.otherV1Dirs = append(g.otherV1Dirs, dir)
 		}
 		if tree == "memory" {
 			g.v1MemoryDir = dir
@@ -336,7 +335,7 @@ func (c *cgroup) removeCgroups() error {
 		return errs[0]
 	}
 	errs = append(errs, c.osCgroup().Remove())
-	for _, dir := range c.v1DirsExceptPath {
+	for _, dir := range c.otherV1Dirs {
 		errs = append(errs, osprocess.Cgroup(dir).Remove())
 	}
 	return errors.Join(errs...)
@@ -382,16 +381,14 @@ func (c *cgroup) readNumber(file string) (n uint64, ok bool) {
 // must reap it.
 func (f forkPlacement) forkIntoPlacement(sys *syscall.SysProcAttr, fork func() (pid int, err error)) error {
 	if len(f.v1TasksFiles) == 0 && f.netnsPath == "" && len(f.rlimits) == 0 && f.beforeFork == nil {
-		return f.forkIntoCgroup(sys, fork)
+		return f.forkIntoCgroupWithRlimits(sys, fork)
 	}
-	done := make(chan error)
-	go func() { done <- f.enterCgroupsAndFork(sys, fork) }()
-	return <-done
+	return osprocess.RunOnNewThread(func() error { return f.enterCgroupsAndFork(sys, fork) })
 }
 
-// forkIntoCgroup forks a child into the cgroup v2 of the placement. If the child cannot be forked into the cgroup,
-// and the user has not configured the cgroup, forkIntoCgroup forks the child without it.
-func (f forkPlacement) forkIntoCgroup(sys *syscall.SysProcAttr, forkChild func() (pid int, err error)) error {
+// forkIntoCgroupWithRlimits forks a child into the cgroup v2 of the placement. If the child cannot be forked into the
+// cgroup, and the user has not configured the cgroup, forkIntoCgroupWithRlimits forks the child without it.
+func (f forkPlacement) forkIntoCgroupWithRlimits(sys *syscall.SysProcAttr, forkChild func() (pid int, err error)) error {
 	fork := func() error {
 		if len(f.rlimits) > 0 {
 			return forkWithRlimits(sys, f.rlimits, forkChild)
@@ -428,17 +425,8 @@ func mayBeCgroupError(err error) bool {
 }
 
 // enterCgroupsAndFork moves a thread into the cgroups v1 and the network namespace of the placement, and forks from
-// this thread, which then exits. It must run in a goroutine of its own.
+// this thread. It must run in osprocess.RunOnNewThread.
 func (f forkPlacement) enterCgroupsAndFork(sys *syscall.SysProcAttr, fork func() (pid int, err error)) error {
-	runtime.LockOSThread() // the thread stays locked, so that it exits with the goroutine
-	if unix.Gettid() == os.Getpid() {
-		// The main thread cannot exit. While this goroutine is locked to it, the new
-		// goroutine runs on another thread.
-		defer runtime.UnlockOSThread()
-		done := make(chan error)
-		go func() { done <- f.enterCgroupsAndFork(sys, fork) }()
-		return <-done
-	}
 	for _, t := range f.v1TasksFiles {
 		defer osprocess.Cgroup(filepath.Dir(t.path)).Enter()()
 		// "0" means the writing thread, which the kernel moves without a global lock. For a
@@ -457,7 +445,7 @@ func (f forkPlacement) enterCgroupsAndFork(sys *syscall.SysProcAttr, fork func()
 			return err
 		}
 	}
-	return f.forkIntoCgroup(sys, fork)
+	return f.forkIntoCgroupWithRlimits(sys, fork)
 }
 
 func enterNetns(path string) error {

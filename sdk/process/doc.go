@@ -3,7 +3,7 @@
 //
 // A [Process] is a complete sdk.Task: a driver that returns it from Start
 // supports signals, stop, exec, statistics, recovery and cleanup without code of
-// its own. A [Core] is the same without exec, for tasks into which no command
+// its own. A [ProcessWithoutExec] is the same without exec, for tasks into which no command
 // can be placed, such as virtual machines. The process is a child of the plugin,
 // in a session and process group of its own and, if one can be made, in a cgroup
 // of its own.

@@ -52,7 +52,7 @@ func Example() {
 }
 
 // proxyTask is a process that is stopped by a command of its own.
-type proxyTask struct{ *process.Core }
+type proxyTask struct{ *process.ProcessWithoutExec }
 
 // Stop implements sdk.Stopper: the proxy gets the kill timeout to close its connections.
 func (t *proxyTask) Stop(ctx context.Context, timeout time.Duration, _ string) error {
@@ -61,10 +61,10 @@ func (t *proxyTask) Stop(ctx context.Context, timeout time.Duration, _ string) e
 	})
 }
 
-// A task that embeds a Core adds its own Stop, and offers no exec.
-func ExampleCore_StopWith() {
+// A task that embeds a ProcessWithoutExec adds its own Stop, and offers no exec.
+func ExampleProcessWithoutExec_StopWith() {
 	start := func(ctx context.Context, start *sdk.StartRequest) (*proxyTask, error) {
-		core, err := process.StartCore(ctx, start, process.Command{Path: "proxy"})
+		core, err := process.StartWithoutExec(ctx, start, process.Command{Path: "proxy"})
 		if err != nil {
 			return nil, err
 		}

@@ -29,10 +29,10 @@ const (
 	exitCodeNotFound      = 127
 )
 
-// commandNotExecutedResult returns the result of a command that does not exist or is not executable: as a
+// reportCommandNotExecuted returns the result of a command that does not exist or is not executable: as a
 // shell does, it writes a line to the standard error of the command and returns an exit code. For any other
 // errno it returns errno as the error.
-func commandNotExecutedResult(e driver.Exec, errno error) (driver.ExitResult, error) {
+func reportCommandNotExecuted(e driver.Exec, errno error) (driver.ExitResult, error) {
 	code := 0
 	switch {
 	case errors.Is(errno, os.ErrNotExist):
@@ -67,9 +67,9 @@ func (p *Process) Exec(ctx context.Context, e driver.Exec) (driver.ExitResult, e
 	if p.userLookupErr != nil {
 		return driver.ExitResult{}, p.userLookupErr
 	}
-	path, err := findProgram(p.startRequest, e.Command[0])
+	path, err := findProgramOfTask(p.startRequest, e.Command[0])
 	if err != nil {
-		return commandNotExecutedResult(e, err)
+		return reportCommandNotExecuted(e, err)
 	}
 	cmd := &exec.Cmd{
 		Path:        path,
@@ -91,7 +91,7 @@ func (p *Process) Exec(ctx context.Context, e driver.Exec) (driver.ExitResult, e
 	if err := p.startExec(cmd, &streams, p.execPlacement()); err != nil {
 		return driver.ExitResult{}, p.explainExecError(path, err)
 	}
-	return p.finishExec(ctx, cmd, e, &streams)
+	return p.copyStreamsUntilExit(ctx, cmd, e, &streams)
 }
 
 // execByLauncher is Exec for a task whose programs are started by a Launcher.
@@ -128,14 +128,14 @@ func (p *Process) execByLauncher(ctx context.Context, e driver.Exec) (driver.Exi
 		unix.Kill(-cmd.Process.Pid, unix.SIGKILL)
 		_ = cmd.Wait() // the stage has not executed the command
 		streams.closeAll()
-		return commandNotExecutedResult(e, err)
+		return reportCommandNotExecuted(e, err)
 	}
-	return p.finishExec(ctx, cmd, e, &streams)
+	return p.copyStreamsUntilExit(ctx, cmd, e, &streams)
 }
 
 // execEnv returns the environment of a command in the task.
 func (p *Process) execEnv(e driver.Exec) []string {
-	env := envList(p.startRequest.Env)
+	env := sortedEnvList(p.startRequest.Env)
 	if _, ok := p.startRequest.Env["TERM"]; e.TTY && !ok {
 		env = append(env, "TERM=xterm") // programs need the type of their terminal
 	}
@@ -165,9 +165,9 @@ func (p *Process) startExec(cmd *exec.Cmd, streams *execStreams, place forkPlace
 	return nil
 }
 
-// finishExec copies the streams of a command that was started by startExec, until the command has exited, and
+// copyStreamsUntilExit copies the streams of a command that was started by startExec, until the command has exited, and
 // returns the exit status of the command.
-func (p *Process) finishExec(ctx context.Context, cmd *exec.Cmd, e driver.Exec, streams *execStreams) (driver.ExitResult, error) {
+func (p *Process) copyStreamsUntilExit(ctx context.Context, cmd *exec.Cmd, e driver.Exec, streams *execStreams) (driver.ExitResult, error) {
 	p.resetOOMScore(cmd.Process.Pid)
 	stop := context.AfterFunc(ctx, func() { unix.Kill(-cmd.Process.Pid, unix.SIGKILL) })
 	resized := make(chan struct{})
@@ -291,9 +291,9 @@ func (s *execStreams) connectToTerminal(cmd *exec.Cmd, e driver.Exec, master, sl
 	return nil
 }
 
-// startStreamCopies starts goroutines that copy the streams, and resize the terminal until end is closed. The
+// startStreamCopies starts goroutines that copy the streams, and resize the terminal until stopResize is closed. The
 // goroutine that copies the input returns only when the caller's reader returns EOF or an error.
-func (s *execStreams) startStreamCopies(e driver.Exec, end <-chan struct{}) {
+func (s *execStreams) startStreamCopies(e driver.Exec, stopResize <-chan struct{}) {
 	if s.stdinWriter != nil && e.Stdin != nil {
 		go func() {
 			io.Copy(s.stdinWriter, e.Stdin)
@@ -323,7 +323,7 @@ func (s *execStreams) startStreamCopies(e driver.Exec, end <-chan struct{}) {
 						return
 					}
 					pty.Setsize(s.terminalMaster, &pty.Winsize{Rows: uint16(size.Height), Cols: uint16(size.Width)})
-				case <-end:
+				case <-stopResize:
 					return
 				}
 			}

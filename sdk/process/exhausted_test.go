@@ -73,7 +73,7 @@ func TestStartWithFewDescriptors(t *testing.T) {
 
 // A fork returns EAGAIN when a limit of processes is reached.
 func TestForkWithoutFreeProcess(t *testing.T) {
-	err := (&Core{}).explainExecError("/bin/true", unix.EAGAIN)
+	err := (&ProcessWithoutExec{}).explainExecError("/bin/true", unix.EAGAIN)
 	if !osprocess.IsTableFull(err) || !driver.IsRecoverable(err) {
 		t.Errorf("error %v", err)
 	}
@@ -86,7 +86,7 @@ type blockingLauncher struct {
 	unblock chan struct{}
 }
 
-func (l *blockingLauncher) Launch(Program) (*Launch, error) {
+func (l *blockingLauncher) PrepareLaunch(Program) (*Launch, error) {
 	l.reached.Add(1)
 	<-l.unblock
 	return nil, errors.New("not today")
@@ -103,7 +103,7 @@ func TestStartsAtOneTimeAreBounded(t *testing.T) {
 		for range 5 {
 			s := newStartRequest(t)
 			wg.Go(func() {
-				if p, err := StartCore(t.Context(), s, Command{Path: "/bin/true", Launcher: l}); err == nil {
+				if p, err := StartWithoutExec(t.Context(), s, Command{Path: "/bin/true", Launcher: l}); err == nil {
 					t.Errorf("process %d was started", p.PID())
 				}
 			})

@@ -17,13 +17,13 @@ import (
 // its namespaces, and then executes the task's program by execve(2), so that no process of the stage remains.
 // Its methods must be safe for concurrent use.
 type Launcher interface {
-	// Launch returns the stage for a program: for the task's program, and for each command that
+	// PrepareLaunch returns the stage for a program: for the task's program, and for each command that
 	// runs in the task.
-	Launch(Program) (*Launch, error)
+	PrepareLaunch(Program) (*Launch, error)
 
 	// OpenTerminal opens a terminal for a command in the task that the pidfd refers to. The
 	// caller closes both files.
-	OpenTerminal(task *os.File) (master, slave *os.File, err error)
+	OpenTerminal(taskPidfd *os.File) (master, slave *os.File, err error)
 }
 
 // Program is what a stage executes.
@@ -34,14 +34,15 @@ type Program struct {
 	Env  []string // KEY=VALUE
 	User string   // as in the job; empty means the default of the Launcher
 
-	// Task is a pidfd of the task that the program joins, and nil for the task's own program.
+	// TaskPidfd is a pidfd of the task that the program joins, and nil for the task's own program.
 	// It is valid until Launch.Close.
-	Task *os.File
+	TaskPidfd *os.File
 
-	// Mark has the mark of the start (see ReadStartMark in package internal/osprocess), and is nil if there is none. The
-	// stage must wait for Launch.Release or the death of this process, and execute the program only if the mark is
-	// Forked then, because a start whose mark is not Forked counts as not executed. Mark is valid until Launch.Close.
-	Mark *os.File
+	// StartMarkFile has the mark of the start (see ReadStartMark in package internal/osprocess), and is nil if there is
+	// none. The stage must wait for Launch.ReleaseStage or the death of this process, and execute the program only if
+	// the mark is Forked then, because a start whose mark is not Forked counts as not executed. StartMarkFile is valid
+	// until Launch.Close.
+	StartMarkFile *os.File
 }
 
 // Launch is a stage that can be started once.
@@ -61,14 +62,14 @@ type Launch struct {
 	// this thread, which exits after the fork. It can be nil.
 	BeforeFork func() error
 
-	// Release is called after the fork, when the mark was updated. It is nil without Program.Mark.
-	Release func()
+	// ReleaseStage is called after the fork, when the mark was updated. It is nil without Program.StartMarkFile.
+	ReleaseStage func()
 
-	// Wait is called after the fork. It blocks until the stage has executed the program, or
+	// WaitForExec is called after the fork. It blocks until the stage has executed the program, or
 	// returns the reason why the stage did not; then the stage exits, or has exited. An error that
 	// is os.ErrNotExist means that the program does not exist, and os.ErrPermission that it is not
 	// executable.
-	Wait func() error
+	WaitForExec func() error
 
 	Close func() // Close releases the resources of the launch; it is called once
 }
@@ -89,7 +90,7 @@ func (l *Launch) SetAttributes(sys *syscall.SysProcAttr) {
 
 // newProgram returns a Program with the user and the environment of a task.
 func newProgram(s *sdk.StartRequest, dir, path string, args []string) Program {
-	return Program{Path: path, Args: args, Dir: dir, Env: envList(s.Env), User: s.User}
+	return Program{Path: path, Args: args, Dir: dir, Env: sortedEnvList(s.Env), User: s.User}
 }
 
 // waitForExecByStage waits until the stage has executed the program. If ctx ends first, it kills the process group of
@@ -100,7 +101,7 @@ func waitForExecByStage(ctx context.Context, l *Launch, pid int) error {
 		unix.Kill(-pid, unix.SIGKILL)
 		close(killed)
 	})
-	err := l.Wait()
+	err := l.WaitForExec()
 	if stop() {
 		return err
 	}
@@ -149,8 +150,8 @@ func (p *Process) newExecLaunch(e driver.Exec) (*execLaunch, error) {
 	}
 	if err == nil {
 		program := newProgram(p.startRequest, p.workDir, e.Command[0], e.Command[1:])
-		program.Env, program.Task = p.execEnv(e), l.taskPidfd
-		l.Launch, err = p.launcher.Launch(program)
+		program.Env, program.TaskPidfd = p.execEnv(e), l.taskPidfd
+		l.Launch, err = p.launcher.PrepareLaunch(program)
 	}
 	if err != nil {
 		l.Close()

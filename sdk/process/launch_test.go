@@ -18,18 +18,18 @@ import (
 // shellLauncher is a Launcher whose stage is a shell script.
 type shellLauncher struct {
 	script string
-	err    error         // result of Launch.Wait
-	block  chan struct{} // Launch.Wait blocks until it is closed; nil means that it does not block
+	err    error         // result of Launch.WaitForExec
+	block  chan struct{} // Launch.WaitForExec blocks until it is closed; nil means that it does not block
 	opened atomic.Int32  // launches that are not closed
 }
 
-func (l *shellLauncher) Launch(p Program) (*Launch, error) {
+func (l *shellLauncher) PrepareLaunch(p Program) (*Launch, error) {
 	l.opened.Add(1)
 	return &Launch{
 		Path: "/bin/sh",
 		Args: append([]string{"sh", "-c", l.script, p.Path}, p.Args...),
 		Env:  append(p.Env, "STAGE=1"),
-		Wait: func() error {
+		WaitForExec: func() error {
 			if l.block != nil {
 				<-l.block
 			}
@@ -88,7 +88,7 @@ func TestFailedLaunchLeavesNothing(t *testing.T) {
 	if err := unix.Kill(pid, 0); err != unix.ESRCH {
 		t.Errorf("the process of the stage remains: %v", err)
 	}
-	for _, path := range cgroupPaths(s.AllocID, s.Name) {
+	for _, path := range possibleTaskCgroupPaths(s.AllocID, s.Name) {
 		if _, err := os.Stat(path); err == nil {
 			t.Errorf("%s remains", path)
 		}

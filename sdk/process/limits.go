@@ -27,7 +27,7 @@ type cgroupLimits struct {
 	maxPIDs   int64 // processes and threads
 }
 
-func (co *Core) resourceLimits(c Command) cgroupLimits {
+func (co *ProcessWithoutExec) resourceLimits(c Command) cgroupLimits {
 	l := cgroupLimits{maxPIDs: c.PidsLimit}
 	if r := co.startRequest.Resources; r != nil {
 		l.memoryBytes, l.cpuShares = r.Linux.MemoryLimitBytes, r.Linux.CPUShares
@@ -38,8 +38,8 @@ func (co *Core) resourceLimits(c Command) cgroupLimits {
 			l.reservedMemoryBytes = r.MemoryMB << 20
 		}
 	}
-	if c.MemoryLimit > 0 {
-		l.memoryBytes = c.MemoryLimit
+	if c.MemoryLimitBytes > 0 {
+		l.memoryBytes = c.MemoryLimitBytes
 	}
 	return l
 }
@@ -103,14 +103,14 @@ const (
 )
 
 // setLimits sets the limits of a cgroup that has no process yet, except the CPU
-// shares, which applyDelayedCPUShares sets when the task runs. The keys of overridden
+// shares, which applyDelayedCPUShares sets when the task runs. The keys of overriddenPathByController
 // are the v1 controllers for which the user has configured other cgroups.
-func (c *cgroup) setLimits(p *Core, l cgroupLimits, overridden map[string]string) {
+func (c *cgroup) setLimits(p *ProcessWithoutExec, l cgroupLimits, overriddenPathByController map[string]string) {
 	for _, s := range l.limitSettings(hostCgroupHierarchy().cgroupVersion) {
 		write := func() error { return c.setLimitV2(s) }
 		var err error
 		switch {
-		case overridden[s.controller] != "":
+		case overriddenPathByController[s.controller] != "":
 			err = errors.New("cgroup_v1_override places the task into another cgroup")
 		case hostCgroupHierarchy().cgroupVersion == 1:
 			var dir string
@@ -122,7 +122,7 @@ func (c *cgroup) setLimits(p *Core, l cgroupLimits, overridden map[string]string
 				err = write()
 			}
 			if err != nil {
-				p.reportUnenforcedLimit(s, err)
+				p.recordUnenforcedLimit(s, err)
 			}
 		}
 		if s.controller == "cpu" {
@@ -180,7 +180,7 @@ func (c *cgroup) makeV1Cgroup(controller string) (dir string, err error) {
 		writeExistingFile(filepath.Join(dir, "memory.memsw.limit_in_bytes"), "-1")
 	}
 	if dir != c.path {
-		c.v1DirsExceptPath = append(c.v1DirsExceptPath, dir)
+		c.otherV1Dirs = append(c.otherV1Dirs, dir)
 	}
 	return dir, nil
 }
@@ -244,26 +244,26 @@ func (c *cgroup) enableController(controller string) error {
 	return nil
 }
 
-// reportUnenforcedLimit adds a message to unenforcedLimits. CPU shares are only logged: without them, tasks share
-// the CPU time equally.
-func (co *Core) reportUnenforcedLimit(s limitSetting, reason error) {
+// recordUnenforcedLimit adds a message to unenforcedLimitMessages. CPU shares are only logged: without them, tasks
+// share the CPU time equally.
+func (co *ProcessWithoutExec) recordUnenforcedLimit(s limitSetting, reason error) {
 	if s.controller == "cpu" {
 		co.logger.Debug("task without CPU shares", "error", reason)
 		return
 	}
-	co.unenforcedLimits = append(co.unenforcedLimits, fmt.Sprintf("%s limit not enforced here: %v", s.limitName, reason))
+	co.unenforcedLimitMessages = append(co.unenforcedLimitMessages, fmt.Sprintf("%s limit not enforced here: %v", s.limitName, reason))
 }
 
-// reportAllLimitsUnenforced is reportUnenforcedLimit for each limit of l that is not 0.
-func (co *Core) reportAllLimitsUnenforced(l cgroupLimits, reason error) {
+// recordAllLimitsUnenforced is recordUnenforcedLimit for each limit of l that is not 0.
+func (co *ProcessWithoutExec) recordAllLimitsUnenforced(l cgroupLimits, reason error) {
 	for _, s := range l.limitSettings(2) {
-		co.reportUnenforcedLimit(s, reason)
+		co.recordUnenforcedLimit(s, reason)
 	}
 }
 
 // emitUnenforcedLimits emits an event for each limit that is not enforced.
-func (co *Core) emitUnenforcedLimits() {
-	for _, message := range co.unenforcedLimits {
+func (co *ProcessWithoutExec) emitUnenforcedLimits() {
+	for _, message := range co.unenforcedLimitMessages {
 		co.startRequest.EventOnce(message)
 	}
 }

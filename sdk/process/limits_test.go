@@ -50,8 +50,8 @@ func TestMemoryLimit(t *testing.T) {
 			if got := waitExit(t, p); got != test.want {
 				t.Errorf("exit result %+v, want %+v", got, test.want)
 			}
-			if len(p.unenforcedLimits) > 0 {
-				t.Errorf("not enforced: %q", p.unenforcedLimits)
+			if len(p.unenforcedLimitMessages) > 0 {
+				t.Errorf("not enforced: %q", p.unenforcedLimitMessages)
 			}
 		})
 	}
@@ -87,8 +87,8 @@ func TestMemoryReservation(t *testing.T) {
 			if got := waitExit(t, p); got.OOMKilled != test.oomKilled {
 				t.Errorf("exit result %+v, want OOMKilled %v", got, test.oomKilled)
 			}
-			if len(p.unenforcedLimits) > 0 {
-				t.Errorf("not enforced: %q", p.unenforcedLimits)
+			if len(p.unenforcedLimitMessages) > 0 {
+				t.Errorf("not enforced: %q", p.unenforcedLimitMessages)
 			}
 		})
 	}
@@ -181,7 +181,7 @@ func TestMemoryLimitOfCommandReplacesResources(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := shellCommand("head -c 60000000 /dev/zero | tail -n 1 | wc -c")
-			c.MemoryLimit = test.command
+			c.MemoryLimitBytes = test.command
 			p := startProcess(t, newLimitedStartRequest(t, test.resources, 0), c)
 			if got := waitExit(t, p); got.OOMKilled != test.oomKilled {
 				t.Errorf("limit %d of the command, %d of the resources: %+v, want OOMKilled %v", test.command, test.resources, got, test.oomKilled)
@@ -189,7 +189,7 @@ func TestMemoryLimitOfCommandReplacesResources(t *testing.T) {
 		})
 	}
 	c := shellCommand("exit 0")
-	c.MemoryLimit = -1
+	c.MemoryLimitBytes = -1
 	if p, err := Start(t.Context(), newStartRequest(t), c); err == nil {
 		destroyProcess(t, p)
 		t.Error("a negative limit is accepted")
@@ -312,7 +312,7 @@ func TestTaskWithoutMemoryLimit(t *testing.T) {
 		{0, 64 << 20},
 		{driver.NoMemoryLimit, 0},
 	} {
-		p := &Core{startRequest: &sdk.StartRequest{}}
+		p := &ProcessWithoutExec{startRequest: &sdk.StartRequest{}}
 		p.startRequest.Resources = &driver.Resources{MemoryMaxMB: test.memoryMaxMB, Linux: driver.LinuxResources{MemoryLimitBytes: 64 << 20}}
 		if got := p.resourceLimits(Command{}).memoryBytes; got != test.want {
 			t.Errorf("MemoryMaxMB %d: limit %d, want %d", test.memoryMaxMB, got, test.want)
@@ -370,7 +370,7 @@ func TestLimitsThatAreNotEnforced(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer destroyProcess(t, p)
-			if got := strings.Join(p.unenforcedLimits, "\n"); got != strings.Join(test.want, "\n") {
+			if got := strings.Join(p.unenforcedLimitMessages, "\n"); got != strings.Join(test.want, "\n") {
 				t.Errorf("not enforced:\n%s\nwant\n%s", got, strings.Join(test.want, "\n"))
 			}
 		})
@@ -388,7 +388,7 @@ func TestLimitWithoutControllers(t *testing.T) {
 	s := newStartRequest(t)
 	s.Resources = &driver.Resources{Linux: driver.LinuxResources{MemoryLimitBytes: 64 * mebibyte, CPUShares: 100}}
 	p := startProcess(t, s, shellCommand("exit 0"))
-	if got := strings.Join(p.unenforcedLimits, "\n"); !strings.HasPrefix(got, `memory limit not enforced here: the cgroup controller "memory" is not available`) {
+	if got := strings.Join(p.unenforcedLimitMessages, "\n"); !strings.HasPrefix(got, `memory limit not enforced here: the cgroup controller "memory" is not available`) {
 		t.Errorf("not enforced: %q", got)
 	}
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// findProgram returns the path of a program of the task, from the name in the job. It uses the PATH and
+// findProgramOfTask returns the path of a program of the task, from the name in the job. It uses the PATH and
 // the directory of the task, and not those of the plugin.
-func findProgram(start *sdk.StartRequest, name string) (string, error) {
+func findProgramOfTask(start *sdk.StartRequest, name string) (string, error) {
 	return lookpath.Find(start.TaskDir(), start.Env["PATH"], name)
 }
 

@@ -73,6 +73,9 @@ func runTestPlugin(file string) {
 	if err == nil {
 		err = json.Unmarshal(text, &p)
 	}
+	if mount := os.Getenv(cgroupMountEnv); mount != "" {
+		hostCgroupHierarchy = func() cgroupHierarchy { return detectCgroupHierarchy(mount) }
+	}
 	if os.Getenv(noCgroupsEnv) != "" {
 		hostCgroupHierarchy = func() cgroupHierarchy { return cgroupHierarchy{unavailableReason: "none here"} }
 	}

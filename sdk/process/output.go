@@ -23,7 +23,7 @@ type taskStreams struct {
 func openTaskStreams(ctx context.Context, start *sdk.StartRequest, stdin *os.File) (*taskStreams, error) {
 	o := &taskStreams{stdinFD: -1, stdoutFD: -1, stderrFD: -1}
 	var err error
-	if o.stdinFD, err = openStdin(stdin); err != nil {
+	if o.stdinFD, err = duplicateStdinOrOpenNull(stdin); err != nil {
 		return nil, err
 	}
 	if o.stdoutFD, err = openOutputFIFO(ctx, start.AllocDir, start.StdoutPath); err != nil {
@@ -63,7 +63,7 @@ func OpenOutput(ctx context.Context, start *sdk.StartRequest) (stdout, stderr *o
 // wait for the next host.
 var outputReaderTimeout = 30 * time.Second
 
-func openStdin(stdin *os.File) (int, error) {
+func duplicateStdinOrOpenNull(stdin *os.File) (int, error) {
 	if stdin == nil {
 		fd, err := unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
@@ -134,8 +134,8 @@ func tryOpenOutputFIFO(allocDir, path string) (int, error) {
 	return openFIFO(int(dir.Fd()), filepath.Base(rel), openFlags)
 }
 
-func openFIFO(dir int, name string, flags int) (int, error) {
-	fd, err := unix.Openat(dir, name, flags, 0)
+func openFIFO(dirFD int, name string, flags int) (int, error) {
+	fd, err := unix.Openat(dirFD, name, flags, 0)
 	if err != nil {
 		if errors.Is(err, unix.ELOOP) {
 			return -1, fmt.Errorf("%s is a symbolic link", name)

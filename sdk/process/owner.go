@@ -15,14 +15,14 @@ import (
 // processes by these, so that cleanup after an earlier start does not kill the process of a later start.
 var taskOwners = struct {
 	sync.Mutex
-	byTask map[osprocess.TaskEnvID]*Core
+	byTask map[osprocess.TaskEnvID]*ProcessWithoutExec
 
 	// tasksWithLeftovers are the tasks that had running processes when this plugin
 	// process first searched for such processes; nil before the search.
 	tasksWithLeftovers map[osprocess.TaskEnvID]bool
-}{byTask: map[osprocess.TaskEnvID]*Core{}}
+}{byTask: map[osprocess.TaskEnvID]*ProcessWithoutExec{}}
 
-func (co *Core) taskEnvID() osprocess.TaskEnvID {
+func (co *ProcessWithoutExec) taskEnvID() osprocess.TaskEnvID {
 	return osprocess.TaskEnvID{AllocID: co.startRequest.AllocID, Task: co.startRequest.Name}
 }
 
@@ -30,7 +30,7 @@ func (co *Core) taskEnvID() osprocess.TaskEnvID {
 // has exited and was not destroyed. It returns an error if the earlier owner is running. A
 // start without an allocation ID or task name, which occurs only in tests of plugin authors,
 // has no owner.
-func (co *Core) acquireTaskOwnership() (earlier *Core, err error) {
+func (co *ProcessWithoutExec) acquireTaskOwnership() (earlier *ProcessWithoutExec, err error) {
 	if !co.hasAllocAndTaskName() {
 		return nil, nil
 	}
@@ -44,11 +44,11 @@ func (co *Core) acquireTaskOwnership() (earlier *Core, err error) {
 	return earlier, nil
 }
 
-func (co *Core) hasAllocAndTaskName() bool {
+func (co *ProcessWithoutExec) hasAllocAndTaskName() bool {
 	return co.startRequest.AllocID != "" && co.startRequest.Name != ""
 }
 
-func (co *Core) isTaskOwner() bool {
+func (co *ProcessWithoutExec) isTaskOwner() bool {
 	if !co.hasAllocAndTaskName() {
 		return true
 	}
@@ -57,15 +57,15 @@ func (co *Core) isTaskOwner() bool {
 	return taskOwners.byTask[co.taskEnvID()] == co
 }
 
-// releaseTaskOwnership makes earlier the owner of the task again, or leaves the task
-// without an owner if earlier is nil. It does nothing if co is not the owner.
-func (co *Core) releaseTaskOwnership(earlier *Core) {
+// releaseTaskOwnership makes restoredOwner the owner of the task again, or leaves the task
+// without an owner if restoredOwner is nil. It does nothing if co is not the owner.
+func (co *ProcessWithoutExec) releaseTaskOwnership(restoredOwner *ProcessWithoutExec) {
 	taskOwners.Lock()
 	defer taskOwners.Unlock()
 	switch {
 	case taskOwners.byTask[co.taskEnvID()] != co:
-	case earlier != nil:
-		taskOwners.byTask[co.taskEnvID()] = earlier
+	case restoredOwner != nil:
+		taskOwners.byTask[co.taskEnvID()] = restoredOwner
 	default:
 		delete(taskOwners.byTask, co.taskEnvID())
 	}
@@ -76,7 +76,7 @@ func (co *Core) releaseTaskOwnership(earlier *Core) {
 // task. A search of all processes of the machine takes milliseconds, so one search
 // finds the processes of all tasks, and only a task that had running processes in that
 // search, or whose earlier process was not destroyed, is searched for again.
-func (co *Core) killProcessesOfEarlierStart(ctx context.Context, earlier *Core) error {
+func (co *ProcessWithoutExec) killProcessesOfEarlierStart(ctx context.Context, earlier *ProcessWithoutExec) error {
 	taskOwners.Lock()
 	if taskOwners.tasksWithLeftovers == nil {
 		ids, err := osprocess.AllTaskEnvIDs()
@@ -104,14 +104,14 @@ func (co *Core) killProcessesOfEarlierStart(ctx context.Context, earlier *Core) 
 	return nil
 }
 
-func (co *Core) killLeftoverError(err error) error {
+func (co *ProcessWithoutExec) killLeftoverError(err error) error {
 	return sdk.Recoverable(fmt.Errorf("end what an earlier start of task %q has left running: %w", co.startRequest.Name, err))
 }
 
 // killAllProcesses kills the process and all processes that it has started: its process group and, if co owns
 // its task, the processes in the task's cgroup or, without a cgroup, those that have the names of allocation and
 // task in their environment.
-func (co *Core) killAllProcesses(ctx context.Context) error {
+func (co *ProcessWithoutExec) killAllProcesses(ctx context.Context) error {
 	err := co.killProcessGroup()
 	switch {
 	case !co.isTaskOwner():

@@ -51,10 +51,10 @@ type Command struct {
 	// in the task inherit none of the files.
 	ExtraFiles []*os.File
 
-	// MemoryLimit is how many bytes of memory, swap included, the task can use; 0 means
+	// MemoryLimitBytes is how many bytes of memory, swap included, the task can use; 0 means
 	// the limit of the task's resources. A driver that needs memory of its own beside the
 	// memory of the job, such as an emulator, adds it here.
-	MemoryLimit int64
+	MemoryLimitBytes int64
 
 	// PidsLimit is how many processes and threads the task can have at a time; 0
 	// means no limit.
@@ -82,17 +82,17 @@ type Command struct {
 	Launcher Launcher
 }
 
-// Process is a [Core] in whose environment other commands can run. It implements the
-// interfaces of a Core, and sdk.Execer. A driver that does not offer other commands returns
-// a Core, or does not declare driver.Capabilities.Exec.
-type Process struct{ *Core }
+// Process is a [ProcessWithoutExec] in whose environment other commands can run. It implements the
+// interfaces of a ProcessWithoutExec, and sdk.Execer. A driver that does not offer other commands returns
+// a ProcessWithoutExec, or does not declare driver.Capabilities.Exec.
+type Process struct{ *ProcessWithoutExec }
 
-// Core is a task that runs as an operating system process, in a session and process group
+// ProcessWithoutExec is a task that runs as an operating system process, in a session and process group
 // of its own. It includes all processes that the process has started. It implements
 // sdk.Task, sdk.Signaler, sdk.StatsProvider, sdk.StateProvider, sdk.AttributesProvider and
 // sdk.Destroyer. A driver's own task can embed it, and inherits no other method of package
 // sdk.
-type Core struct {
+type ProcessWithoutExec struct {
 	processID    osprocess.ID
 	startRequest *sdk.StartRequest
 	workDir      string
@@ -104,7 +104,7 @@ type Core struct {
 	logger       hclog.Logger
 	cpuSampler   cpuSampler
 
-	unenforcedLimits []string // unenforcedLimits are event messages about limits that are not enforced
+	unenforcedLimitMessages []string // unenforcedLimitMessages are event messages about limits that are not enforced
 
 	// userLookupErr is not nil if the user of a recovered process no longer resolves,
 	// and so no command can run as that user.
@@ -127,12 +127,12 @@ type Core struct {
 }
 
 var (
-	_ sdk.Task               = (*Core)(nil)
-	_ sdk.Signaler           = (*Core)(nil)
-	_ sdk.StatsProvider      = (*Core)(nil)
-	_ sdk.StateProvider      = (*Core)(nil)
-	_ sdk.AttributesProvider = (*Core)(nil)
-	_ sdk.Destroyer          = (*Core)(nil)
+	_ sdk.Task               = (*ProcessWithoutExec)(nil)
+	_ sdk.Signaler           = (*ProcessWithoutExec)(nil)
+	_ sdk.StatsProvider      = (*ProcessWithoutExec)(nil)
+	_ sdk.StateProvider      = (*ProcessWithoutExec)(nil)
+	_ sdk.AttributesProvider = (*ProcessWithoutExec)(nil)
+	_ sdk.Destroyer          = (*ProcessWithoutExec)(nil)
 	_ sdk.Execer             = (*Process)(nil)
 )
 
@@ -174,21 +174,21 @@ func (s State) HasOOMKill() bool {
 // shares right after it was executed. If cgroups are not available, the task
 // starts without limits, and has an event for each limit that is not enforced.
 func Start(ctx context.Context, start *sdk.StartRequest, c Command) (*Process, error) {
-	p, err := StartCore(ctx, start, c)
+	p, err := StartWithoutExec(ctx, start, c)
 	if err != nil {
 		return nil, err
 	}
 	return &Process{p}, nil
 }
 
-// StartCore is [Start] for a task that runs no other commands.
-func StartCore(ctx context.Context, start *sdk.StartRequest, c Command) (*Core, error) {
-	p, err := startCore(ctx, start, c)
-	return p, sdk.WaitIfExhausted(err)
+// StartWithoutExec is [Start] for a task that runs no other commands.
+func StartWithoutExec(ctx context.Context, start *sdk.StartRequest, c Command) (*ProcessWithoutExec, error) {
+	p, err := startWithoutExec(ctx, start, c)
+	return p, sdk.MarkIfResourceExhausted(err)
 }
 
-func startCore(ctx context.Context, start *sdk.StartRequest, c Command) (*Core, error) {
-	p := &Core{
+func startWithoutExec(ctx context.Context, start *sdk.StartRequest, c Command) (*ProcessWithoutExec, error) {
+	p := &ProcessWithoutExec{
 		startRequest:  start,
 		workDir:       c.Dir,
 		rlimits:       maps.Clone(c.Rlimits),
@@ -200,8 +200,8 @@ func startCore(ctx context.Context, start *sdk.StartRequest, c Command) (*Core, 
 	if c.OOMScoreAdj < 0 || c.OOMScoreAdj > 1000 {
 		return nil, fmt.Errorf("oom_score_adj is %d; 0 to 1000 is possible", c.OOMScoreAdj)
 	}
-	if c.MemoryLimit < 0 {
-		return nil, fmt.Errorf("memory limit is %d; it cannot be negative", c.MemoryLimit)
+	if c.MemoryLimitBytes < 0 {
+		return nil, fmt.Errorf("memory limit is %d; it cannot be negative", c.MemoryLimitBytes)
 	}
 	if c.PidsLimit < 0 {
 		return nil, fmt.Errorf("pids limit is %d; it cannot be negative", c.PidsLimit)
@@ -212,7 +212,7 @@ func startCore(ctx context.Context, start *sdk.StartRequest, c Command) (*Core, 
 	if _, err := osprocess.BootID(); err != nil {
 		return nil, sdk.Recoverable(err) // a process without a recorded boot ID could not be recovered
 	}
-	path, err := p.resolveProgram(c)
+	path, err := p.resolveProgramAndUser(c)
 	if err != nil {
 		return nil, err
 	}
@@ -239,12 +239,8 @@ func startCore(ctx context.Context, start *sdk.StartRequest, c Command) (*Core, 
 	if err == nil && p.cgroup == nil {
 		err = p.killProcessesOfEarlierStart(ctx, earlier)
 	}
-	var mark *startMark
 	if err == nil {
-		mark, err = newStartMark(p)
-	}
-	if err == nil {
-		err = p.startProgram(ctx, path, c, files, place, mark)
+		err = markAndStartProgram(ctx, p, path, c, files, place)
 	}
 	if err != nil {
 		err = errors.Join(err, removeStartMark(p))
@@ -280,9 +276,37 @@ var startSlots = sync.OnceValue(func() chan struct{} {
 	return make(chan struct{}, min(max(limit.Cur/descriptorsPerStart, 1), maxConcurrentStarts))
 })
 
-// resolveProgram returns the path of the program, and sets the working directory and the credential of the task. With a
-// launcher it returns Command.Path, because the stage looks these up.
-func (co *Core) resolveProgram(c Command) (path string, err error) {
+// forkSlots limits by its capacity the number of starts that have a mark without a process, because the exit status of such a
+// start may be unknown if this plugin process is killed. More concurrent forks are not faster.
+var forkSlots = make(chan struct{}, runtime.NumCPU())
+
+// forkSlotTimeout limits the wait for one of the forkSlots: a fork takes milliseconds, unless the file system of its program
+// hangs, which must not prevent the starts of other programs.
+const forkSlotTimeout = time.Second
+
+// markAndStartProgram writes the mark of the start, forks the process, and updates the mark.
+func markAndStartProgram(ctx context.Context, co *ProcessWithoutExec, path string, c Command, files *taskStreams, place forkPlacement) error {
+	if usesStartMark(co.startRequest) && co.launcher == nil { // with a launcher, the mark says that nothing was executed
+		timer := time.NewTimer(forkSlotTimeout)
+		defer timer.Stop()
+		select {
+		case forkSlots <- struct{}{}:
+			defer func() { <-forkSlots }()
+		case <-timer.C:
+		case <-ctx.Done():
+			return sdk.Recoverable(context.Cause(ctx))
+		}
+	}
+	mark, err := writeNewStartMark(co)
+	if err != nil {
+		return err
+	}
+	return co.startProgram(ctx, path, c, files, place, mark)
+}
+
+// resolveProgramAndUser returns the path of the program, and sets the working directory and the credential of the task.
+// With a launcher it returns Command.Path, because the stage looks these up.
+func (co *ProcessWithoutExec) resolveProgramAndUser(c Command) (path string, err error) {
 	if co.launcher != nil {
 		if len(c.ExtraFiles) > 0 {
 			return "", errors.New("extra files are not possible with a launcher")
@@ -295,7 +319,7 @@ func (co *Core) resolveProgram(c Command) (path string, err error) {
 	if err := checkWorkDir(co.workDir); err != nil {
 		return "", err
 	}
-	if path, err = findProgram(co.startRequest, c.Path); err != nil {
+	if path, err = findProgramOfTask(co.startRequest, c.Path); err != nil {
 		return "", err
 	}
 	co.credential, err = credentialIfDifferent(co.startRequest.User)
@@ -303,11 +327,11 @@ func (co *Core) resolveProgram(c Command) (path string, err error) {
 }
 
 // startProgram forks the process, by the launcher if there is one, and updates the mark of the start.
-func (co *Core) startProgram(ctx context.Context, path string, c Command, files *taskStreams, place forkPlacement, mark *startMark) error {
+func (co *ProcessWithoutExec) startProgram(ctx context.Context, path string, c Command, files *taskStreams, place forkPlacement, mark *startMark) error {
 	argv := append([]string{path}, c.Args...)
 	attr := &syscall.ProcAttr{
 		Dir:   co.workDir,
-		Env:   envList(co.startRequest.Env),
+		Env:   sortedEnvList(co.startRequest.Env),
 		Files: append(files.fds(), fdsForFork(c.ExtraFiles)...),
 		Sys:   &syscall.SysProcAttr{Setsid: true, Credential: co.credential},
 	}
@@ -323,21 +347,21 @@ func (co *Core) startProgram(ctx context.Context, path string, c Command, files 
 		return nil
 	}
 	program := newProgram(co.startRequest, co.workDir, path, c.Args)
-	markFile, err := mark.openForStage()
+	markFile, err := mark.openMarkForStage()
 	if err != nil {
 		return err
 	}
 	if markFile != nil {
 		defer markFile.Close()
-		program.Mark = markFile
+		program.StartMarkFile = markFile
 	}
-	launch, err := co.launcher.Launch(program)
+	launch, err := co.launcher.PrepareLaunch(program)
 	if err != nil {
 		return err
 	}
 	defer launch.Close()
-	if mark != nil && launch.Release != nil {
-		if err := mark.recordExecByStage(); err != nil {
+	if launch.ReleaseStage == nil {
+		if err := mark.recordStageDoesNotWait(); err != nil {
 			return err
 		}
 	}
@@ -347,8 +371,8 @@ func (co *Core) startProgram(ctx context.Context, path string, c Command, files 
 		return fmt.Errorf("start the stage: %w", err)
 	}
 	err = mark.recordFork()
-	if launch.Release != nil {
-		launch.Release() // if the mark was not updated, the stage exits
+	if launch.ReleaseStage != nil {
+		launch.ReleaseStage() // if the mark was not updated, the stage exits
 	}
 	if waitErr := waitForExecByStage(ctx, launch, co.processID.PID); waitErr != nil {
 		err = errors.Join(err, waitErr)
@@ -361,12 +385,15 @@ func (co *Core) startProgram(ctx context.Context, path string, c Command, files 
 		}
 		return err
 	}
+	if err := mark.recordExec(); err != nil {
+		co.logger.Warn("mark of the start not updated", "error", err) // no error of the start, because the process runs
+	}
 	return nil
 }
 
 // forkProcess starts the process. It retries after ETXTBSY, which is temporary: a concurrently
 // forked child of this process still has the program file open for writing.
-func (co *Core) forkProcess(ctx context.Context, path string, argv []string, attr *syscall.ProcAttr, place forkPlacement) error {
+func (co *ProcessWithoutExec) forkProcess(ctx context.Context, path string, argv []string, attr *syscall.ProcAttr, place forkPlacement) error {
 	for delay := time.Millisecond; ; delay *= 2 {
 		fd := -1
 		attr.Sys.PidFD = &fd
@@ -419,7 +446,7 @@ func lookupChildID(ctx context.Context, pid int) (osprocess.ID, error) {
 	}
 }
 
-func (co *Core) explainExecError(path string, err error) error {
+func (co *ProcessWithoutExec) explainExecError(path string, err error) error {
 	switch {
 	case errors.Is(err, unix.EAGAIN):
 		return sdk.Recoverable(fmt.Errorf("execute %s: %w: %w", path, osprocess.ErrNoFreeProcess, err))
@@ -440,7 +467,7 @@ func (co *Core) explainExecError(path string, err error) error {
 // setOOMScore sets the OOM score adjustment of the process. For 0 it resets a negative adjustment that the
 // process has inherited from the plugin: a service manager can protect the plugin from the OOM killer, but a
 // task must not have this protection.
-func (co *Core) setOOMScore(score int) {
+func (co *ProcessWithoutExec) setOOMScore(score int) {
 	if score == 0 {
 		co.resetOOMScore(co.processID.PID)
 		return
@@ -451,7 +478,7 @@ func (co *Core) setOOMScore(score int) {
 	}
 }
 
-func (co *Core) resetOOMScore(pid int) {
+func (co *ProcessWithoutExec) resetOOMScore(pid int) {
 	if err := osprocess.ResetOOMScore(pid); err != nil {
 		co.logger.Warn("process is protected from the lack of memory as the driver is", "protected_pid", pid, "error", err)
 	}
@@ -459,14 +486,14 @@ func (co *Core) resetOOMScore(pid int) {
 
 // PID returns the process id, which is also the id of the session and of the
 // process group.
-func (co *Core) PID() int { return co.processID.PID }
+func (co *ProcessWithoutExec) PID() int { return co.processID.PID }
 
 // State returns the data with which Recover finds the process. The data is valid until the next boot.
-func (co *Core) State() any { return co.Snapshot() }
+func (co *ProcessWithoutExec) State() any { return co.Snapshot() }
 
 // Snapshot returns the same data as State, as a typed value. A driver whose
 // tasks have further state stores both.
-func (co *Core) Snapshot() State {
+func (co *ProcessWithoutExec) Snapshot() State {
 	boot, _ := osprocess.BootID() // no error: Start and Recover have read the boot ID successfully
 	s := State{PID: co.processID.PID, StartTime: co.processID.StartTime, BootID: boot, Dir: co.workDir, Rlimits: co.rlimits}
 	if co.cgroup != nil {
@@ -476,14 +503,14 @@ func (co *Core) Snapshot() State {
 }
 
 // Attributes returns the pid.
-func (co *Core) Attributes() map[string]string {
+func (co *ProcessWithoutExec) Attributes() map[string]string {
 	return map[string]string{"pid": fmt.Sprint(co.processID.PID)}
 }
 
 // Wait blocks until the process has ended. It does not reap the process, so that the exit
 // status remains available to another plugin process until Destroy.
 // Wait may be called more than once, and concurrently.
-func (co *Core) Wait(ctx context.Context) (driver.ExitResult, error) {
+func (co *ProcessWithoutExec) Wait(ctx context.Context) (driver.ExitResult, error) {
 	select {
 	case co.waitSemaphore <- struct{}{}:
 		defer func() { <-co.waitSemaphore }()
@@ -515,7 +542,7 @@ var errOOM = errors.New("OOM Killed")
 // if only a child of the process was killed, because the process may have failed
 // because of that. If the process has succeeded, recordExit emits an event instead of
 // setting Err, which would make the task fail.
-func (co *Core) recordExit(status osprocess.ExitStatus, err error) {
+func (co *ProcessWithoutExec) recordExit(status osprocess.ExitStatus, err error) {
 	co.hasExited = true
 	co.exitResult = toExitResult(status, err)
 	if co.cgroup == nil || !co.cgroup.oomKilled() {
@@ -531,7 +558,7 @@ func (co *Core) recordExit(status osprocess.ExitStatus, err error) {
 
 // Signal sends a signal to the process only, not to its descendants. An empty
 // name is SIGINT.
-func (co *Core) Signal(_ context.Context, name string) error {
+func (co *ProcessWithoutExec) Signal(_ context.Context, name string) error {
 	sig, err := ParseSignal(name)
 	if err != nil {
 		return err
@@ -571,7 +598,7 @@ func ParseSignal(name string) (syscall.Signal, error) {
 
 // Kill kills the process and everything that it has started: its process group,
 // and all processes in its cgroup.
-func (co *Core) Kill(ctx context.Context) error {
+func (co *ProcessWithoutExec) Kill(ctx context.Context) error {
 	co.pidReleaseMu.RLock()
 	defer co.pidReleaseMu.RUnlock()
 	if co.isPIDReleased {
@@ -582,7 +609,7 @@ func (co *Core) Kill(ctx context.Context) error {
 
 // killProcessGroup kills the process group. It never kills a process that has the same pid as a process
 // that was reaped.
-func (co *Core) killProcessGroup() error {
+func (co *ProcessWithoutExec) killProcessGroup() error {
 	err := unix.ENOSYS
 	if co.pidfd != nil {
 		if err := co.pidfd.SignalGroup(unix.SIGKILL); err == nil || errors.Is(err, os.ErrProcessDone) {
@@ -605,7 +632,7 @@ func (co *Core) killProcessGroup() error {
 // removes its cgroup. The process itself must have ended. After an
 // error, processes or the cgroup may remain, and the caller must call Destroy
 // again; after a success a second Destroy does nothing.
-func (co *Core) Destroy(ctx context.Context) error {
+func (co *ProcessWithoutExec) Destroy(ctx context.Context) error {
 	co.pidReleaseMu.Lock()
 	defer co.pidReleaseMu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
@@ -649,8 +676,8 @@ func fdsForFork(files []*os.File) []uintptr {
 	return fds
 }
 
-// envList returns the environment as KEY=VALUE strings, in a stable order.
-func envList(env map[string]string) []string {
+// sortedEnvList returns the environment as KEY=VALUE strings, in a stable order.
+func sortedEnvList(env map[string]string) []string {
 	list := make([]string, 0, len(env))
 	for k, v := range env {
 		list = append(list, k+"="+v)

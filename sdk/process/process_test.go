@@ -170,7 +170,7 @@ func TestNestedCgroupsAreKilledAndRemoved(t *testing.T) {
 			s := newStartRequest(t)
 			// The child has an empty environment, so only the cgroup identifies it as part
 			// of the task.
-			s.Env["OWN"] = cgroupPaths(s.AllocID, s.Name)[0]
+			s.Env["OWN"] = possibleTaskCgroupPaths(s.AllocID, s.Name)[0]
 			p := startProcess(t, s, shellCommand(`mkdir -p $OWN/a/b && env -i setsid sh -c "echo \$\$ >$OWN/a/b/cgroup.procs; echo \$\$ >child; exec sleep 3600" & exec sleep 3600`))
 			child := parseNumber(t, waitForFile(t, s, "child"))
 			stats, err := p.Stats(t.Context())
@@ -437,7 +437,7 @@ func TestLookPath(t *testing.T) {
 		{"nothing", "", "", "no command"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			got, err := findProgram(s, test.command)
+			got, err := findProgramOfTask(s, test.command)
 			if got != test.want {
 				t.Errorf("%q is %q, want %q", test.command, got, test.want)
 			}
@@ -483,7 +483,7 @@ func TestStartFailures(t *testing.T) {
 			if !strings.Contains(err.Error(), test.want) {
 				t.Errorf("%v, want an error with %q", err, test.want)
 			}
-			for _, path := range cgroupPaths(s.AllocID, s.Name) {
+			for _, path := range possibleTaskCgroupPaths(s.AllocID, s.Name) {
 				if _, err := os.Stat(path); err == nil {
 					t.Errorf("%s is left behind", path)
 				}

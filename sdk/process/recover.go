@@ -31,7 +31,7 @@ func Recover(ctx context.Context, start *sdk.StartRequest, s State) (*Process, e
 // RecoverWithLauncher is [Recover] for a task that was started with a Command.Launcher. The
 // launcher starts the commands that run in the task later.
 func RecoverWithLauncher(ctx context.Context, start *sdk.StartRequest, s State, l Launcher) (*Process, error) {
-	p, err := RecoverCore(ctx, start, s)
+	p, err := RecoverWithoutExec(ctx, start, s)
 	if err != nil {
 		return nil, err
 	}
@@ -39,9 +39,9 @@ func RecoverWithLauncher(ctx context.Context, start *sdk.StartRequest, s State, 
 	return &Process{p}, nil
 }
 
-// RecoverCore is [Recover] for a task that runs no other commands.
-func RecoverCore(ctx context.Context, start *sdk.StartRequest, s State) (*Core, error) {
-	p, err := findProcessOfState(ctx, start, s)
+// RecoverWithoutExec is [Recover] for a task that runs no other commands.
+func RecoverWithoutExec(ctx context.Context, start *sdk.StartRequest, s State) (*ProcessWithoutExec, error) {
+	p, err := findProcessAndBecomeOwner(ctx, start, s)
 	if errors.Is(err, errExitStatusUnknown) {
 		if destroyErr := p.Destroy(context.WithoutCancel(ctx)); destroyErr != nil {
 			return nil, sdk.Recoverable(errors.Join(err, destroyErr))
@@ -53,13 +53,14 @@ func RecoverCore(ctx context.Context, start *sdk.StartRequest, s State) (*Core, 
 	return p, nil
 }
 
-// findProcessOfState returns the process with the given state, and makes it the owner of its task. With errExitStatusUnknown it
-// also returns the process, which has ended, because processes that it has started may still be running.
-func findProcessOfState(ctx context.Context, start *sdk.StartRequest, s State) (*Core, error) {
+// findProcessAndBecomeOwner returns the process with the given state, and makes it the owner of its task. With
+// errExitStatusUnknown it also returns the process, which has ended, because processes that it has started may still be
+// running.
+func findProcessAndBecomeOwner(ctx context.Context, start *sdk.StartRequest, s State) (*ProcessWithoutExec, error) {
 	if s.PID <= 1 {
 		return nil, fmt.Errorf("recover task %q: its state names no process", start.Name)
 	}
-	p := &Core{
+	p := &ProcessWithoutExec{
 		processID:     osprocess.ID{PID: s.PID, StartTime: s.StartTime},
 		startRequest:  start,
 		workDir:       s.Dir,
@@ -89,7 +90,7 @@ func findProcessOfState(ctx context.Context, start *sdk.StartRequest, s State) (
 		p.releaseTaskOwnership(earlier) // a repeated Recover must be able to become the owner
 		return nil, sdk.Recoverable(fmt.Errorf("recover process %d: %w", s.PID, err))
 	}
-	status, err := keeperExitStatus(ctx, p.processID)
+	status, err := askKeeperForExitStatus(ctx, p.processID)
 	if err != nil && ctx.Err() != nil {
 		return nil, sdk.Recoverable(fmt.Errorf("recover process %d: %w", s.PID, context.Cause(ctx))) // the next host calls again
 	}
@@ -123,11 +124,11 @@ func isChild(pid int) bool {
 
 // waitNonChild waits for a process that an earlier plugin process has started, and returns its exit status. Its parent
 // is now the keeper, or init.
-func (co *Core) waitNonChild(ctx context.Context) (osprocess.ExitStatus, error) {
+func (co *ProcessWithoutExec) waitNonChild(ctx context.Context) (osprocess.ExitStatus, error) {
 	if err := co.waitNonChildExit(ctx); err != nil {
 		return osprocess.ExitStatus{}, fmt.Errorf("wait for process %d: %w", co.processID.PID, err)
 	}
-	if status, err := keeperExitStatus(ctx, co.processID); err == nil {
+	if status, err := askKeeperForExitStatus(ctx, co.processID); err == nil {
 		return status, nil
 	}
 	// Without a keeper, the kernel can report the exit status: of a zombie to a privileged process, and of a
@@ -153,7 +154,7 @@ func (co *Core) waitNonChild(ctx context.Context) (osprocess.ExitStatus, error) 
 }
 
 // waitNonChildExit blocks until a process that is not a child of this process has ended.
-func (co *Core) waitNonChildExit(ctx context.Context) error {
+func (co *ProcessWithoutExec) waitNonChildExit(ctx context.Context) error {
 	if co.pidfd != nil {
 		return co.pidfd.Wait(ctx)
 	}
@@ -174,23 +175,35 @@ var keeperClient struct {
 	client *keeper.Client
 }
 
-func keeperExitStatus(ctx context.Context, id osprocess.ID) (osprocess.ExitStatus, error) {
+func askKeeperForExitStatus(ctx context.Context, id osprocess.ID) (osprocess.ExitStatus, error) {
+	return askKeeper(ctx, func(ctx context.Context, c *keeper.Client) (osprocess.ExitStatus, error) { return c.Wait(ctx, id) })
+}
+
+func askKeeperForEndedSessionLeaders(ctx context.Context, oldestStartTime uint64) ([]keeper.EndedProcess, error) {
+	return askKeeper(ctx, func(ctx context.Context, c *keeper.Client) ([]keeper.EndedProcess, error) {
+		return c.EndedSessionLeaders(ctx, oldestStartTime)
+	})
+}
+
+// askKeeper calls request with the client. It returns keeper.ErrExitStatusUnknown if there is no keeper.
+func askKeeper[T any](ctx context.Context, request func(context.Context, *keeper.Client) (T, error)) (T, error) {
+	var none T
 	socket := os.Getenv(keeper.EnvSocket)
 	if socket == "" {
-		return osprocess.ExitStatus{}, keeper.ErrExitStatusUnknown
+		return none, keeper.ErrExitStatusUnknown
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	keeperClient.mu.Lock()
 	if keeperClient.client == nil {
-		client, err := keeper.ConnectPlugin(ctx, socket)
+		client, err := keeper.ConnectFromPlugin(ctx, socket)
 		if err != nil {
 			keeperClient.mu.Unlock()
-			return osprocess.ExitStatus{}, err
+			return none, err
 		}
 		keeperClient.client = client
 	}
 	client := keeperClient.client
 	keeperClient.mu.Unlock()
-	return client.Wait(ctx, id)
+	return request(ctx, client)
 }

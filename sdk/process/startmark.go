@@ -1,6 +1,7 @@
 package process
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,10 +9,14 @@ import (
 	"os"
 	"path"
 	"slices"
+	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
@@ -23,11 +28,18 @@ type startMarkData struct {
 	StartID string `codec:"start_id"`
 	State   State  `codec:"process"` // State.PID is 0 in a mark that is not Forked
 
-	// OldestStartTime is the time of the mark, as a process start time: the process of the start is not older.
-	OldestStartTime uint64 `codec:"oldest_start_time"`
+	// OldestStartTimeTicks is the time of the mark, as a process start time: the process of the start is not older.
+	OldestStartTimeTicks uint64 `codec:"oldest_start_time"`
 
-	// Staged means that a stage executes the program, and only after the mark is Forked.
-	Staged bool `codec:"staged"`
+	// LastPID is the latest pid that the kernel had given to a process at the time of the mark; 0 if it is unknown.
+	LastPID int `codec:"last_pid"`
+
+	// StageWaitsForMark means that a stage executes the program, and only after the mark is Forked.
+	StageWaitsForMark bool `codec:"staged"`
+
+	// StageHasExecuted means that the stage has executed the program. If it is false, an exit status can be that of the
+	// stage.
+	StageHasExecuted bool `codec:"executed"`
 }
 
 // usesStartMark reports whether a start leaves a mark: only under nomad-lite, because Nomad requests no Adopt.
@@ -37,23 +49,31 @@ func usesStartMark(start *sdk.StartRequest) bool {
 
 // startMark is the mark of a start in progress; nil if the start leaves no mark.
 type startMark struct {
-	startedCore *Core
+	startedCore *ProcessWithoutExec
 	data        startMarkData
 }
 
-// newStartMark writes the mark of a start before the fork. Without the mark, the next process of the driver would start
-// the task a second time.
-func newStartMark(p *Core) (*startMark, error) {
+// writeNewStartMark writes the mark of a start before the fork. Without the mark, the next process of the driver would
+// start the task a second time.
+func writeNewStartMark(p *ProcessWithoutExec) (*startMark, error) {
 	if !usesStartMark(p.startRequest) {
 		return nil, nil
 	}
-	m := &startMark{startedCore: p, data: startMarkData{StartID: p.startRequest.ID, OldestStartTime: osprocess.StartTimeNow()}}
+	m := &startMark{startedCore: p, data: startMarkData{
+		StartID:              p.startRequest.ID,
+		OldestStartTimeTicks: osprocess.StartTimeNow(),
+		LastPID:              osprocess.LastPID(),
+		StageWaitsForMark:    p.launcher != nil, // the plugin process can die before there is a stage
+	}}
 	return m, m.writeBeforeFork()
 }
 
-// recordExecByStage marks the start as Staged.
-func (m *startMark) recordExecByStage() error {
-	m.data.Staged = true
+// recordStageDoesNotWait clears StageWaitsForMark in the mark. It must be called before the fork of the stage.
+func (m *startMark) recordStageDoesNotWait() error {
+	if m == nil {
+		return nil
+	}
+	m.data.StageWaitsForMark = false
 	return m.writeBeforeFork()
 }
 
@@ -75,6 +95,15 @@ func (m *startMark) recordFork() error {
 	return nil
 }
 
+// recordExec sets StageHasExecuted in the mark if StageWaitsForMark is set.
+func (m *startMark) recordExec() error {
+	if m == nil || !m.data.StageWaitsForMark {
+		return nil
+	}
+	m.data.StageHasExecuted = true
+	return m.writeMark()
+}
+
 func (m *startMark) writeMark() error {
 	m.data.State = m.startedCore.Snapshot()
 	data, err := hclspec.MarshalState(m.data)
@@ -92,8 +121,9 @@ func (m *startMark) writeMark() error {
 	return errors.Join(mark.WriteToFile(f), f.Close())
 }
 
-// openForStage opens the cgroup or the file that has the mark, for Program.Mark. It returns nil if the start leaves no mark.
-func (m *startMark) openForStage() (*os.File, error) {
+// openMarkForStage opens the cgroup or the file that has the mark, for Program.StartMarkFile. It returns nil if the
+// start leaves no mark.
+func (m *startMark) openMarkForStage() (*os.File, error) {
 	if m == nil {
 		return nil, nil
 	}
@@ -109,7 +139,7 @@ func (m *startMark) openForStage() (*os.File, error) {
 
 // removeStartMark removes the mark of a start whose processes have all ended. The mark on a cgroup is removed with the cgroup, or
 // here if the host owns the cgroup. It is not removed there if p is not the owner of the task: a later start has replaced it.
-func removeStartMark(p *Core) error {
+func removeStartMark(p *ProcessWithoutExec) error {
 	if !usesStartMark(p.startRequest) {
 		return nil
 	}
@@ -157,15 +187,20 @@ func removeStartMarkFile(start *sdk.StartRequest) error {
 
 // findStartMark returns the mark of a start, from a cgroup of the task or from the file, or nil if the start has left none.
 func findStartMark(start *sdk.StartRequest) (*startMarkData, error) {
-	paths := cgroupPaths(start.AllocID, start.Name)
-	if dir := (&Core{startRequest: start}).hostMadeCgroupDir(); dir != "" {
-		paths = append(paths, dir)
+	// The result of possibleTaskCgroupPaths is not sufficient: without root, it depends on the cgroup of this process,
+	// and the process that wrote the mark may have been in another one.
+	cgroups, err := osprocess.TaskCgroups(start.AllocID, start.Name)
+	if err != nil {
+		return nil, err
 	}
-	for _, cgroup := range paths {
-		f, err := os.Open(cgroup)
+	if dir := (&ProcessWithoutExec{startRequest: start}).hostMadeCgroupDir(); dir != "" {
+		cgroups = append(cgroups, osprocess.Cgroup(dir))
+	}
+	for _, cgroup := range cgroups {
+		f, err := os.Open(string(cgroup))
 		if err == nil {
 			var mark *startMarkData
-			if mark, err = readStartMarkFrom(f, start.ID); mark != nil {
+			if mark, err = readAndCloseStartMark(f, start.ID); mark != nil {
 				return mark, nil
 			}
 		}
@@ -176,7 +211,7 @@ func findStartMark(start *sdk.StartRequest) (*startMarkData, error) {
 	f, err := openStartMarkFile(start, os.O_RDONLY)
 	if err == nil {
 		var mark *startMarkData
-		if mark, err = readStartMarkFrom(f, start.ID); mark != nil {
+		if mark, err = readAndCloseStartMark(f, start.ID); mark != nil {
 			return mark, nil
 		}
 	}
@@ -213,8 +248,9 @@ func findStartMarkWithRetry(ctx context.Context, start *sdk.StartRequest) (*star
 	}
 }
 
-// readStartMarkFrom reads the mark of a cgroup or a file, which it closes. It returns nil for the mark of another start.
-func readStartMarkFrom(f *os.File, startID string) (*startMarkData, error) {
+// readAndCloseStartMark reads the mark of a cgroup or a file, which it closes. It returns nil for the mark of another
+// start.
+func readAndCloseStartMark(f *os.File, startID string) (*startMarkData, error) {
 	defer f.Close()
 	mark, err := osprocess.ReadStartMark(f)
 	if err != nil {
@@ -236,19 +272,19 @@ func readStartMarkFrom(f *os.File, startID string) (*startMarkData, error) {
 // Adopt finds the process of a start during which the plugin process died. It implements the
 // contract of [sdk.Adopter]: the process that [Start] has forked is found by the mark that Start writes before the fork.
 func Adopt(ctx context.Context, start *sdk.StartRequest) (*Process, error) {
-	p, err := AdoptCore(ctx, start)
+	p, err := AdoptWithoutExec(ctx, start)
 	if err != nil {
 		return nil, err
 	}
 	return NewProcess(p, nil), nil
 }
 
-// AdoptTask is [AdoptCore] for a driver that makes its task from the Core, by newTask. If newTask returns an error,
+// AdoptTask is [AdoptWithoutExec] for a driver that makes its task from the ProcessWithoutExec, by newTask. If newTask returns an error,
 // AdoptTask leaves the process unchanged, and returns the error marked by [sdk.Recoverable]: the host calls
 // again, and loses neither a running task nor its exit status.
-func AdoptTask[T any](ctx context.Context, start *sdk.StartRequest, newTask func(*Core) (T, error)) (T, error) {
+func AdoptTask[T any](ctx context.Context, start *sdk.StartRequest, newTask func(*ProcessWithoutExec) (T, error)) (T, error) {
 	var none T
-	p, err := AdoptCore(ctx, start)
+	p, err := AdoptWithoutExec(ctx, start)
 	if err != nil {
 		return none, err
 	}
@@ -261,7 +297,7 @@ func AdoptTask[T any](ctx context.Context, start *sdk.StartRequest, newTask func
 }
 
 // abandonAdoption releases p without a change to its process, so that a later call can adopt the process.
-func abandonAdoption(p *Core) {
+func abandonAdoption(p *ProcessWithoutExec) {
 	p.pidReleaseMu.Lock()
 	defer p.pidReleaseMu.Unlock()
 	p.isPIDReleased = true
@@ -273,13 +309,13 @@ func abandonAdoption(p *Core) {
 
 // NewProcess returns a Process for an adopted task, whose Exec starts commands by the launcher. l is nil if the task was
 // started without a Command.Launcher.
-func NewProcess(p *Core, l Launcher) *Process {
+func NewProcess(p *ProcessWithoutExec, l Launcher) *Process {
 	p.launcher = l
 	return &Process{p}
 }
 
-// AdoptCore is [Adopt] for a task that runs no other commands.
-func AdoptCore(ctx context.Context, start *sdk.StartRequest) (*Core, error) {
+// AdoptWithoutExec is [Adopt] for a task that runs no other commands.
+func AdoptWithoutExec(ctx context.Context, start *sdk.StartRequest) (*ProcessWithoutExec, error) {
 	mark, err := findStartMarkWithRetry(ctx, start)
 	if err != nil {
 		return nil, err
@@ -287,7 +323,7 @@ func AdoptCore(ctx context.Context, start *sdk.StartRequest) (*Core, error) {
 	if mark == nil {
 		return nil, sdk.ErrNotExecuted
 	}
-	if mark.State.PID == 0 && mark.Staged {
+	if mark.State.PID == 0 && mark.StageWaitsForMark {
 		// A stage that is still running exits by itself, because the pipe of its plugin process is closed, and executes
 		// nothing.
 		if _, err := osprocess.EndLeftovers(ctx, start.AllocID, start.Name); err != nil {
@@ -299,7 +335,7 @@ func AdoptCore(ctx context.Context, start *sdk.StartRequest) (*Core, error) {
 		return nil, sdk.ErrNotExecuted
 	}
 	if mark.State.PID == 0 {
-		main, err := findUnrecordedProcess(start, mark)
+		main, err := findUnrecordedProcess(ctx, start, mark)
 		if err != nil {
 			return nil, sdk.Recoverable(err)
 		}
@@ -308,42 +344,126 @@ func AdoptCore(ctx context.Context, start *sdk.StartRequest) (*Core, error) {
 		}
 		mark.State.PID, mark.State.StartTime = main.PID, main.StartTime
 	}
-	p, err := findProcessOfState(ctx, start, mark.State)
+	p, err := findProcessAndBecomeOwner(ctx, start, mark.State)
 	if errors.Is(err, errExitStatusUnknown) {
 		p.releaseTaskOwnership(nil)
 		return nil, err // the host destroys the start after it has stored that its exit status is unknown
 	}
+	if err == nil && mark.StageWaitsForMark && !mark.StageHasExecuted && !p.processID.Alive() {
+		if _, err := p.Wait(ctx); err != nil { // the process has ended, and its parent may not have reaped it yet
+			abandonAdoption(p)
+			return nil, sdk.Recoverable(err)
+		}
+		if !mayBeStageExit(p.exitResult) {
+			return p, nil
+		}
+		abandonAdoption(p)
+		return nil, fmt.Errorf("exit status unknown: the driver exited while it started task %q, whose process has ended with exit code %d, perhaps before it executed the program", start.Name, p.exitResult.ExitCode)
+	}
 	return p, err
 }
 
-// findUnrecordedProcess returns the process of a start whose mark does not name it: the oldest session leader in the
-// task's cgroup or, without one, of the processes that have the task's names in their environment and are not older than
-// the mark. It returns the zero value if there is none.
-func findUnrecordedProcess(start *sdk.StartRequest, mark *startMarkData) (main osprocess.ID, err error) {
-	var candidates []int
+// mayBeStageExit reports whether a stage that has not executed the program can have ended with the result: it exits with code 1
+// after a failure, and with 2 if Go's runtime fails, and the plugin process kills it if the start is cancelled.
+func mayBeStageExit(r driver.ExitResult) bool {
+	return r.ExitCode == 1 || r.ExitCode == 2 || r.Signal != 0
+}
+
+// findUnrecordedProcess returns the process of a start whose mark does not name it, or the zero value if that cannot be
+// determined. The process was forked after the mark was written, before every other process of the task, and with a
+// session of its own. So it is the oldest of the session leaders of the task, of which the keeper knows those that have
+// ended. If the oldest one has ended and may belong to another task, the process cannot be determined.
+func findUnrecordedProcess(ctx context.Context, start *sdk.StartRequest, mark *startMarkData) (osprocess.ID, error) {
+	running, err := findRunningSessionLeaders(start, mark)
+	if err != nil {
+		return osprocess.ID{}, err
+	}
+	ended, err := findEndedSessionLeaders(ctx, mark)
+	if err != nil {
+		return osprocess.ID{}, err
+	}
+	candidates := append(running, ended...)
+	if len(candidates) == 0 {
+		return osprocess.ID{}, nil
+	}
+	oldest := slices.MinFunc(candidates, func(a, b taskProcess) int {
+		switch {
+		case a.StartTime != b.StartTime:
+			return cmp.Compare(a.StartTime, b.StartTime)
+		case a.PID == b.PID:
+			return 0
+		case osprocess.IsEarlierPID(a.PID, b.PID):
+			return -1
+		}
+		return 1
+	})
+	if oldest.mayBeOfAnotherTask {
+		return osprocess.ID{}, nil
+	}
+	return oldest.ID, nil
+}
+
+// taskProcess is a process that belongs to a task, or may belong to it.
+type taskProcess struct {
+	osprocess.ID
+	mayBeOfAnotherTask bool
+}
+
+// findRunningSessionLeaders returns the running session leaders that can be the process of a start: those in the task's
+// cgroup or, without one, those that have the task's names in their environment. The parent of the process has died, so
+// no other process of the task is its parent.
+func findRunningSessionLeaders(start *sdk.StartRequest, mark *startMarkData) (leaders []taskProcess, err error) {
+	var pids []int
 	if mark.State.Cgroup != "" {
-		candidates, err = osprocess.Cgroup(mark.State.Cgroup).PIDs()
+		pids, err = osprocess.Cgroup(mark.State.Cgroup).PIDs()
 	} else {
 		var found []osprocess.ID
 		found, err = osprocess.FindByTaskEnv(start.AllocID, start.Name)
 		for _, p := range found {
-			candidates = append(candidates, p.PID)
+			pids = append(pids, p.PID)
 		}
 	}
 	if err != nil {
-		return osprocess.ID{}, err
+		return nil, err
 	}
-	slices.Sort(candidates)
-	for _, pid := range candidates {
+	for _, pid := range pids {
 		st, err := osprocess.ReadStat(pid)
 		switch {
 		case errors.Is(err, os.ErrProcessDone):
 		case err != nil:
-			return osprocess.ID{}, err
-		case st.Session != pid, st.Ended(), st.StartTime < mark.OldestStartTime:
-		case main.PID == 0, st.StartTime < main.StartTime:
-			main = osprocess.ID{PID: pid, StartTime: st.StartTime}
+			return nil, err
+		case st.Session != pid, st.Ended(), st.StartTime < mark.OldestStartTimeTicks, slices.Contains(pids, st.PPID):
+		default:
+			leaders = append(leaders, taskProcess{ID: osprocess.ID{PID: pid, StartTime: st.StartTime}})
 		}
 	}
-	return main, nil
+	return leaders, nil
+}
+
+// findEndedSessionLeaders returns the session leaders that have ended and can be the process of a start, from the
+// keeper. The cgroup tells whether one belongs to the task, but only in version 2: in version 1, a process that has ended
+// is in no cgroup. Without a keeper, or if the keeper cannot tell, the result is empty.
+func findEndedSessionLeaders(ctx context.Context, mark *startMarkData) (leaders []taskProcess, err error) {
+	ended, err := askKeeperForEndedSessionLeaders(ctx, mark.OldestStartTimeTicks)
+	switch {
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx) // the next host calls again
+	case osprocess.IsResourceExhausted(err):
+		return nil, err
+	case err != nil:
+		return nil, nil
+	}
+	var fs unix.Statfs_t
+	cgroupIsV2 := unix.Statfs(mark.State.Cgroup, &fs) == nil && fs.Type == unix.CGROUP2_SUPER_MAGIC
+	for _, e := range ended {
+		switch {
+		case e.Process.StartTime == mark.OldestStartTimeTicks && mark.LastPID != 0 && !osprocess.IsEarlierPID(mark.LastPID, e.Process.PID):
+			// It was started before the mark.
+		case !cgroupIsV2:
+			leaders = append(leaders, taskProcess{e.Process, true})
+		case slices.Contains(strings.Split(e.Cgroup, "/"), path.Base(mark.State.Cgroup)):
+			leaders = append(leaders, taskProcess{e.Process, false})
+		}
+	}
+	return leaders, nil
 }

@@ -43,7 +43,7 @@ var (
 // Stats samples the CPU time and memory of the process and its descendants. The
 // total is their sum; with cgroups v2 the total is the kernel's count for the cgroup, which
 // includes processes that have ended.
-func (co *Core) Stats(context.Context) (driver.TaskStats, error) {
+func (co *ProcessWithoutExec) Stats(context.Context) (driver.TaskStats, error) {
 	pids := withDescendants(co.processID.PID)
 	if co.cgroup != nil {
 		var err error

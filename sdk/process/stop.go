@@ -12,7 +12,7 @@ import (
 // the process, as Kill does, if the process has not exited after timeout, or if request
 // returns an error, which is logged. It returns when the process has exited.
 //
-// A driver's task that embeds a [Core] or a [Process] calls StopWith in its Stop, by which it
+// A driver's task that embeds a [ProcessWithoutExec] or a [Process] calls StopWith in its Stop, by which it
 // implements sdk.Stopper:
 //
 //	func (t *task) Stop(ctx context.Context, timeout time.Duration, _ string) error {
@@ -24,7 +24,7 @@ import (
 // then return, and StopWith does not wait for it. A request that panics counts as an error.
 // request is not called if timeout is 0 or less, or for a process that has exited. If ctx
 // ends first, StopWith returns its error, and does not kill the process.
-func (co *Core) StopWith(ctx context.Context, timeout time.Duration, request func(context.Context) error) error {
+func (co *ProcessWithoutExec) StopWith(ctx context.Context, timeout time.Duration, request func(context.Context) error) error {
 	if timeout > 0 && co.processID.Alive() {
 		if co.stopByRequest(ctx, timeout, request) {
 			return nil
@@ -42,7 +42,7 @@ func (co *Core) StopWith(ctx context.Context, timeout time.Duration, request fun
 
 // stopByRequest calls request, and returns true when the process has exited, or false when the process must be
 // killed or ctx has ended.
-func (co *Core) stopByRequest(ctx context.Context, timeout time.Duration, request func(context.Context) error) bool {
+func (co *ProcessWithoutExec) stopByRequest(ctx context.Context, timeout time.Duration, request func(context.Context) error) bool {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	waited := make(chan error, 1)
@@ -70,6 +70,6 @@ func (co *Core) stopByRequest(ctx context.Context, timeout time.Duration, reques
 // callStopRequest calls request and converts a panic into an error, because a panic in a goroutine of this package
 // would end the plugin.
 func callStopRequest(ctx context.Context, request func(context.Context) error) (err error) {
-	defer basewire.Recover(request, "StopWith", &err)
+	defer basewire.RecoverAndLogPanic(request, "StopWith", &err)
 	return request(ctx)
 }

@@ -23,7 +23,7 @@ func toExitResult(status osprocess.ExitStatus, err error) driver.ExitResult {
 	return driver.ExitResult{ExitCode: status.ExitCode}
 }
 
-func (co *Core) waitChild(ctx context.Context) (status osprocess.ExitStatus, err error) {
+func (co *ProcessWithoutExec) waitChild(ctx context.Context) (status osprocess.ExitStatus, err error) {
 	if co.pidfd == nil {
 		return co.waitChildWithoutPidfd(ctx)
 	}
@@ -36,7 +36,7 @@ func (co *Core) waitChild(ctx context.Context) (status osprocess.ExitStatus, err
 
 // waitChildWithoutPidfd waits for a child on kernels without pidfds, with a blocked thread
 // per call.
-func (co *Core) waitChildWithoutPidfd(ctx context.Context) (osprocess.ExitStatus, error) {
+func (co *ProcessWithoutExec) waitChildWithoutPidfd(ctx context.Context) (osprocess.ExitStatus, error) {
 	type waitResult struct {
 		status osprocess.ExitStatus
 		err    error
@@ -55,7 +55,7 @@ func (co *Core) waitChildWithoutPidfd(ctx context.Context) (osprocess.ExitStatus
 }
 
 // reapEndedChild reaps a child that has ended, which drops its exit status.
-func (co *Core) reapEndedChild() error {
+func (co *ProcessWithoutExec) reapEndedChild() error {
 	pid, _, err := osprocess.Waitid(unix.P_PID, co.processID.PID, unix.WEXITED|unix.WNOHANG)
 	if err == nil && pid == 0 {
 		err = errors.New("it has not ended")

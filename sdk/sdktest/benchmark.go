@@ -56,7 +56,7 @@ func Benchmark(b *testing.B, p Plugin) {
 		}
 	})
 	b.Run("StartTask", func(b *testing.B) {
-		config, s := h.newTaskConfigWithoutOutput(b)
+		config, s := h.prepareTaskWithoutOutput(b)
 		for i := 0; b.Loop(); i++ {
 			config.ID = fmt.Sprintf("%s/task/%08x", config.AllocID, i)
 			s.start(config)
@@ -68,11 +68,11 @@ func Benchmark(b *testing.B, p Plugin) {
 	b.Run("memory", func(b *testing.B) {
 		const taskCount = 100
 		for b.Loop() {
-			before := pssKB(b, h.launchOrGetSharedProcess(b).pid)
+			before := readPSSKB(b, h.launchOrGetSharedProcess(b).pid)
 			ctx, cancel := context.WithCancel(b.Context())
-			var tasks []*startedTask
+			var tasks []*testTask
 			for range taskCount {
-				config, s := h.newTaskConfigWithoutOutput(b)
+				config, s := h.prepareTaskWithoutOutput(b)
 				s.start(config)
 				// A host also waits for each task and samples its statistics.
 				go s.host.sharedProcess.driverClient.WaitTask(ctx, config.ID)
@@ -85,7 +85,7 @@ func Benchmark(b *testing.B, p Plugin) {
 				tasks = append(tasks, s)
 			}
 			time.Sleep(2 * time.Second) // time for some samples
-			after := pssKB(b, h.launchOrGetSharedProcess(b).pid)
+			after := readPSSKB(b, h.launchOrGetSharedProcess(b).pid)
 			b.ReportMetric(float64(after-before)/taskCount, "KB/task")
 			b.ReportMetric(float64(before), "KB/plugin")
 			cancel()
@@ -96,16 +96,16 @@ func Benchmark(b *testing.B, p Plugin) {
 	})
 }
 
-// newTaskConfigWithoutOutput is newTaskConfig for the task Runs, with the null device as its outputs.
-func (h *testHost) newTaskConfigWithoutOutput(t tb) (*driver.TaskConfig, *startedTask) {
+// prepareTaskWithoutOutput is prepareTaskDirsAndConfig for the task LongRunning, with the null device as its outputs.
+func (h *testHost) prepareTaskWithoutOutput(t tb) (*driver.TaskConfig, *testTask) {
 	t.Helper()
-	config, s := h.newTaskConfig(t, h.testedPlugin.Tasks.Runs)
+	config, s := h.prepareTaskDirsAndConfig(t, h.testedPlugin.Tasks.LongRunning)
 	config.StdoutPath, config.StderrPath = os.DevNull, os.DevNull
 	return config, s
 }
 
-// pssKB returns the memory of a process in KB, as its proportional set size.
-func pssKB(t tb, pid int) int {
+// readPSSKB returns the memory of a process in KB, as its proportional set size.
+func readPSSKB(t tb, pid int) int {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "smaps_rollup"))
 	if err != nil {

@@ -26,62 +26,62 @@ func driverCases(p Plugin) []testCase {
 		}}
 	}
 	all := append([]testCase{
-		{"launch.without-host", Should, "a start without a host prints what the program is on standard error, and fails", consequenceWithoutHost, linkLaunch, testPluginStartWithoutHost},
-		{"launch.info", Must, "the handshake succeeds, and the plugin is a driver of a known protocol version", "A host cannot use a plugin whose handshake line or version it does not know.", linkLaunch, testPluginInfo(base.TypeDriver, driver.APIVersion)},
-		{"launch.two-processes", Must, "two processes of the plugin run at once", "Nomad starts a process for the name, another for the configuration, and another for the tasks.", linkLaunch, testTwoPluginProcesses},
-		{"launch.exit", Should, "the process exits when the host shuts it down", "A host waits 2s for each plugin and then kills it, without the end of its work.", linkLaunch, testPluginExitOnShutdown},
+		{"launch.without-host", Should, "a start without a host prints what the program is on standard error, and fails", consequenceWithoutHost, linkLaunch, testStartWithoutHostPrintsAndFails},
+		{"launch.info", Must, "the handshake succeeds, and the plugin is a driver of a known protocol version", "A host cannot use a plugin whose handshake line or version it does not know.", linkLaunch, newPluginInfoCase(base.TypeDriver, driver.APIVersion)},
+		{"launch.two-processes", Must, "two processes of the plugin run at once", "Nomad starts a process for the name, another for the configuration, and another for the tasks.", linkLaunch, testTwoPluginProcessesCanRun},
+		{"launch.exit", Should, "the process exits when the host shuts it down", "A host waits 2s for each plugin and then kills it, without the end of its work.", linkLaunch, testPluginExitsOnShutdown},
 		{"launch.interrupt", Should, "the process survives SIGINT", "Ctrl-C in the terminal of an agent ends the plugin before the agent.", linkLaunch, testPluginSurvivesSIGINT},
-		{"config.schema", Must, "the schemas of the plugin block and of the task config are valid", "A host rejects a job or the agent's configuration because of an error of the plugin.", linkConfig, testSchemas},
-		{"config.set-twice", Must, "SetConfig succeeds twice, without information about the host", "Hosts check the configuration in a process of its own and set it again; an error prevents the start of the agent.", linkConfig, testConfigureTwice},
-		{"config.task-schema", Must, "the configured tasks fit the schema of the task config", "Without a valid schema, no host can read the config block of a task.", linkConfig, testTaskSchema},
+		{"config.schema", Must, "the schemas of the plugin block and of the task config are valid", "A host rejects a job or the agent's configuration because of an error of the plugin.", linkConfig, testSchemasAreValid},
+		{"config.set-twice", Must, "SetConfig succeeds twice, without information about the host", "Hosts check the configuration in a process of its own and set it again; an error prevents the start of the agent.", linkConfig, testSetConfigSucceedsTwice},
+		{"config.task-schema", Must, "the configured tasks fit the schema of the task config", "Without a valid schema, no host can read the config block of a task.", linkConfig, testTasksFitConfigSchema},
 		{"config.round-trip", Must, "the handle has the task config as it was sent", "A host recovers a task with other settings than it has started.", linkStart, testHandleKeepsTaskConfig},
-		{"config.malformed", Should, "StartTask with a malformed task config returns an error", "A task runs with settings that no job requested.", linkConfig, testMalformedTaskConfig},
-		{"streams.open-twice", Must, "each Fingerprint and TaskEvents call opens a stream", "A host that restarts opens its streams while those of its predecessor are still open.", linkStreams, testStreamsOpenTwice},
-		{"fingerprint.first", Must, "the first fingerprint arrives at once", "A node is not ready until each driver has sent a fingerprint.", linkStreams, testFirstFingerprint},
-		{"start.handle", Must, "StartTask returns a handle with version, state and task config", "A host stores the handle, and recovers the task with it.", linkStart, testTaskHandle},
-		{"start.known-id", Must, "StartTask returns an error for the id of a known task", "A repeated call would run the task twice.", linkStart, testStartWithKnownID},
-		{"start.concurrent-id", Must, "of concurrent StartTask calls with the same id, one succeeds", "A repeated call would run the task twice.", linkStart, testConcurrentStartsOfOneID},
-		{"start.cancelled", Must, "after a cancelled StartTask, DestroyTask frees the id", "A user stops a task that is being started, and its processes run on without an owner.", linkStart, testCancelledStart},
-		{"wait.repeated", Must, "concurrent and later WaitTask calls return the same result", "A host waits from several places, and again after each reconnect.", linkWait, testConcurrentWaits},
-		{"wait.cancelled", Must, "a cancelled WaitTask does not affect the task", "A host cancels its calls when it shuts down, and the tasks must continue.", linkWait, testCancelledWait},
+		{"config.malformed", Should, "StartTask with a malformed task config returns an error", "A task runs with settings that no job requested.", linkConfig, testMalformedTaskConfigFails},
+		{"streams.open-twice", Must, "each Fingerprint and TaskEvents call opens a stream", "A host that restarts opens its streams while those of its predecessor are still open.", linkStreams, testStreamsCanBeOpenedTwice},
+		{"fingerprint.first", Must, "the first fingerprint arrives at once", "A node is not ready until each driver has sent a fingerprint.", linkStreams, testFirstFingerprintArrivesAtOnce},
+		{"start.handle", Must, "StartTask returns a handle with version, state and task config", "A host stores the handle, and recovers the task with it.", linkStart, testStartReturnsCompleteHandle},
+		{"start.known-id", Must, "StartTask returns an error for the id of a known task", "A repeated call would run the task twice.", linkStart, testStartWithKnownIDFails},
+		{"start.concurrent-id", Must, "of concurrent StartTask calls with the same id, one succeeds", "A repeated call would run the task twice.", linkStart, testOneOfConcurrentStartsSucceeds},
+		{"start.cancelled", Must, "after a cancelled StartTask, DestroyTask frees the id", "A user stops a task that is being started, and its processes run on without an owner.", linkStart, testDestroyFreesIDOfCancelledStart},
+		{"wait.repeated", Must, "concurrent and later WaitTask calls return the same result", "A host waits from several places, and again after each reconnect.", linkWait, testRepeatedWaitsReturnSameResult},
+		{"wait.cancelled", Must, "a cancelled WaitTask does not affect the task", "A host cancels its calls when it shuts down, and the tasks must continue.", linkWait, testCancelledWaitKeepsTaskRunning},
 		{"wait.failed-task", Must, "the result of a failed task is not a success", "The restart policy depends on the result; a batch job would be complete although it failed.", linkWait, testFailedTaskIsNoSuccess},
-		{"stop.running", Must, "StopTask returns when the task has exited, and WaitTask returns too", "A stopped allocation would keep its tasks, or remain pending.", linkStop, testStopTask},
-		{"stop.exited", Must, "StopTask of a task that has exited succeeds, and keeps the exit result", "A task can exit at any time; a host retries a StopTask that fails for minutes.", linkStop, testStopExitedTask},
-		{"stop.twice", Must, "concurrent and repeated StopTask calls succeed", "A host stops a task for a user while it stops its allocation.", linkStop, testStopTwice},
-		{"stop.unknown-signal", Quirk, "StopTask with an unknown signal stops the task", "Hosts do not check kill_signal; after the error, they retry for minutes.", linkStop, testUnknownStopSignal},
-		{"destroy.needs-force", Must, "DestroyTask without force returns an error for a running task", "The task would be killed, or would run on without an owner.", linkStop, testDestroyNeedsForce},
+		{"stop.running", Must, "StopTask returns when the task has exited, and WaitTask returns too", "A stopped allocation would keep its tasks, or remain pending.", linkStop, testStopTaskEndsTaskAndWait},
+		{"stop.exited", Must, "StopTask of a task that has exited succeeds, and keeps the exit result", "A task can exit at any time; a host retries a StopTask that fails for minutes.", linkStop, testStopOfExitedTaskKeepsResult},
+		{"stop.twice", Must, "concurrent and repeated StopTask calls succeed", "A host stops a task for a user while it stops its allocation.", linkStop, testConcurrentStopsSucceed},
+		{"stop.unknown-signal", Quirk, "StopTask with an unknown signal stops the task", "Hosts do not check kill_signal; after the error, they retry for minutes.", linkStop, testUnknownStopSignalStopsTask},
+		{"destroy.needs-force", Must, "DestroyTask without force returns an error for a running task", "The task would be killed, or would run on without an owner.", linkStop, testDestroyRunningTaskNeedsForce},
 		{"destroy.removes-id", Must, "after DestroyTask the id is unknown", "State of destroyed tasks accumulates in the plugin.", linkStop, testDestroyedTaskIsUnknown},
 		{"destroy.releases-wait", Must, "WaitTask returns when DestroyTask kills the task", "The task runner of the host waits for ever.", linkStop, testDestroyReleasesWait},
-		{"task.unknown-id", Must, "calls for an unknown id return \"task not found for given id\"", "By this text, hosts learn that a task no longer exists; another error is retried.", linkStop, testUnknownTask},
-		{"inspect.exited", Should, "InspectTask returns names, times and the exit result", "nomad-lite shows them.", linkWait, testInspectTask},
-		{"stats.samples", Should, "TaskStats sends a sample at once and then one per interval, until the task exits", "Usage of the task is missing in `alloc status -stats`.", linkStats, testTaskStats},
-		{"stats.reopened", Should, "TaskStats sends samples again after a cancelled stream", "Statistics end with the first reconnect of the host.", linkStats, testStatsReopened},
-		{"stats.exited-task", Should, "TaskStats of an exited task returns an error, or its stream ends", "A host samples a task that no longer exists.", linkStats, testStatsOfExitedTask},
-		{"events.task", Should, "events have a message and the allocation and the task to which they belong", "A host cannot show an event without its task.", linkStreams, testTaskEvents},
-		{"signal.exited-task", Should, "SignalTask of an exited task returns an error", "`alloc signal` reports a success without effect, and a reused pid could get the signal.", linkSignal, testSignalOfExitedTask},
-		{"exec.undeclared", Should, "exec returns an error if the driver does not declare it", "A script check passes although nothing was run.", linkSignal, testExecWithoutCapability},
-		{"exec.exited-task", Should, "ExecTask in an exited task does not succeed", "A command runs outside of the task.", linkSignal, testExecInExitedTask},
-		{"leaks.descriptors", Must, "the plugin closes the descriptors of destroyed tasks", "After some thousand tasks, the plugin cannot start another.", linkLaunch, testDescriptorLeaks},
-		{"leaks.processes", Must, "no child process of the plugin remains after DestroyTask, not even a zombie", "After some thousand tasks, the machine has no free pid.", linkCommand, testProcessLeaks},
-		{"limits.cgroup", Quirk, "the processes of a task are not in the cgroups of the plugin", "A task can use all memory and CPU time of the machine, whatever its job says.", linkLimits, testTaskCgroup},
-		{"limits.memory", Should, "the kernel limits the memory of a task to that in its resources", "A task that grows makes the kernel kill other tasks, or is killed although it has memory left.", linkLimits, testMemoryLimit},
-		{"limits.memory-max", Should, "the kernel limits the memory of a task with memory_max to memory_max", "A task cannot use the memory that its job allows, or takes that of other tasks.", linkLimits, testMaximumMemoryLimit},
-		{"limits.reservation", Should, "the kernel reserves the memory of a task with memory_max", "When memory runs out, the kernel takes it from tasks that use no more than was promised to them.", linkLimits, testMemoryReservation},
-		{"concurrency.tasks", Must, "many tasks start, stop and are destroyed concurrently", "A host makes calls for all its tasks at once.", linkStart, testConcurrentTasks},
-		{"recover.known-task", Must, "RecoverTask of a known task succeeds, and does not affect the task", "A host that restarts recovers the tasks of a plugin process that is still alive.", linkRecover, testRecoverKnownTask},
-		{"recover.after-kill", Must, "a task survives SIGKILL of the plugin, and can be recovered and stopped", "A crash of the plugin would end its tasks, or leave them without an owner.", linkRecover, testRecoverAfterCrash},
-		{"recover.after-shutdown", Must, "Shutdown stops no task", "An update of the agent would stop all tasks of the driver.", linkRecover, testRecoverAfterShutdown},
-		{"recover.destroyed-task", Must, "RecoverTask of a destroyed task does not lead to a success", "A host would record a task as successful, although it was killed.", linkRecover, testRecoverDestroyedTask},
-		{"recover.malformed-state", Must, "RecoverTask with malformed state returns an error, or finds the task", "A task of another version of the driver crashes the plugin, or is recorded with a wrong result.", linkRecover, testRecoverMalformedState},
-		{"recover.unknown-version", Should, "RecoverTask with a handle of an unknown version returns an error", "After a downgrade, the driver misreads its state.", linkRecover, testRecoverUnknownVersion},
-		{"crash.during-start", Must, "StartTask succeeds with the same id after SIGKILL of the plugin during StartTask", "A host makes the call again in the next process, and the task fails for good.", linkStart, testCrashDuringStart},
-		{"crash.before-destroy", Must, "DestroyTask succeeds, or does not find the task, after SIGKILL of the plugin between StopTask and DestroyTask", "A host retries, and the allocation is not removed.", linkRecover, testCrashBeforeDestroy},
-		{"host.old", Must, "a task runs with a host that sends no topology and does not call Init", "The driver does not work with older versions of Nomad.", linkHosts, testHostWithoutInitAndTopology},
-		{"host.init-again", Must, "Init succeeds again after Shutdown", "A host that restarts calls Init in the process of its predecessor.", linkHosts, testInitTwice},
-		{"host.sparse-task", Must, "a task runs without resources, namespace and node", "The driver does not work with hosts that do not send these.", linkHosts, testSparseTaskConfig},
+		{"task.unknown-id", Must, "calls for an unknown id return \"task not found for given id\"", "By this text, hosts learn that a task no longer exists; another error is retried.", linkStop, testUnknownIDGivesTaskNotFound},
+		{"inspect.exited", Should, "InspectTask returns names, times and the exit result", "nomad-lite shows them.", linkWait, testInspectExitedTask},
+		{"stats.samples", Should, "TaskStats sends a sample at once and then one per interval, until the task exits", "Usage of the task is missing in `alloc status -stats`.", linkStats, testStatsArriveUntilTaskExits},
+		{"stats.reopened", Should, "TaskStats sends samples again after a cancelled stream", "Statistics end with the first reconnect of the host.", linkStats, testStatsCanBeReopened},
+		{"stats.exited-task", Should, "TaskStats of an exited task returns an error, or its stream ends", "A host samples a task that no longer exists.", linkStats, testStatsOfExitedTaskEnd},
+		{"events.task", Should, "events have a message and the allocation and the task to which they belong", "A host cannot show an event without its task.", linkStreams, testTaskEventsNameTheirTask},
+		{"signal.exited-task", Should, "SignalTask of an exited task returns an error", "`alloc signal` reports a success without effect, and a reused pid could get the signal.", linkSignal, testSignalOfExitedTaskFails},
+		{"exec.undeclared", Should, "exec returns an error if the driver does not declare it", "A script check passes although nothing was run.", linkSignal, testUndeclaredExecFails},
+		{"exec.exited-task", Should, "ExecTask in an exited task does not succeed", "A command runs outside of the task.", linkSignal, testExecInExitedTaskFails},
+		{"leaks.descriptors", Must, "the plugin closes the descriptors of destroyed tasks", "After some thousand tasks, the plugin cannot start another.", linkLaunch, testDriverLeaksNoDescriptors},
+		{"leaks.processes", Must, "no child process of the plugin remains after DestroyTask, not even a zombie", "After some thousand tasks, the machine has no free pid.", linkCommand, testDriverLeaksNoProcesses},
+		{"limits.cgroup", Quirk, "the processes of a task are not in the cgroups of the plugin", "A task can use all memory and CPU time of the machine, whatever its job says.", linkLimits, testTaskHasOwnCgroup},
+		{"limits.memory", Should, "the kernel limits the memory of a task to that in its resources", "A task that grows makes the kernel kill other tasks, or is killed although it has memory left.", linkLimits, testKernelLimitsTaskMemory},
+		{"limits.memory-max", Should, "the kernel limits the memory of a task with memory_max to memory_max", "A task cannot use the memory that its job allows, or takes that of other tasks.", linkLimits, testKernelLimitsToMemoryMax},
+		{"limits.reservation", Should, "the kernel reserves the memory of a task with memory_max", "When memory runs out, the kernel takes it from tasks that use no more than was promised to them.", linkLimits, testKernelReservesTaskMemory},
+		{"concurrency.tasks", Must, "many tasks start, stop and are destroyed concurrently", "A host makes calls for all its tasks at once.", linkStart, testConcurrentTaskLifecycles},
+		{"recover.known-task", Must, "RecoverTask of a known task succeeds, and does not affect the task", "A host that restarts recovers the tasks of a plugin process that is still alive.", linkRecover, testRecoverKnownTaskSucceeds},
+		{"recover.after-kill", Must, "a task survives SIGKILL of the plugin, and can be recovered and stopped", "A crash of the plugin would end its tasks, or leave them without an owner.", linkRecover, testRecoverAfterPluginKill},
+		{"recover.after-shutdown", Must, "Shutdown stops no task", "An update of the agent would stop all tasks of the driver.", linkRecover, testShutdownStopsNoTask},
+		{"recover.destroyed-task", Must, "RecoverTask of a destroyed task does not lead to a success", "A host would record a task as successful, although it was killed.", linkRecover, testRecoverOfDestroyedIsNoSuccess},
+		{"recover.malformed-state", Must, "RecoverTask with malformed state returns an error, or finds the task", "A task of another version of the driver crashes the plugin, or is recorded with a wrong result.", linkRecover, testRecoverWithMalformedStateFails},
+		{"recover.unknown-version", Should, "RecoverTask with a handle of an unknown version returns an error", "After a downgrade, the driver misreads its state.", linkRecover, testRecoverUnknownVersionFails},
+		{"crash.during-start", Must, "StartTask succeeds with the same id after SIGKILL of the plugin during StartTask", "A host makes the call again in the next process, and the task fails for good.", linkStart, testRestartAfterKillDuringStart},
+		{"crash.before-destroy", Must, "DestroyTask succeeds, or does not find the task, after SIGKILL of the plugin between StopTask and DestroyTask", "A host retries, and the allocation is not removed.", linkRecover, testDestroyAfterPluginKill},
+		{"host.old", Must, "a task runs with a host that sends no topology and does not call Init", "The driver does not work with older versions of Nomad.", linkHosts, testWorksWithoutInitAndTopology},
+		{"host.init-again", Must, "Init succeeds again after Shutdown", "A host that restarts calls Init in the process of its predecessor.", linkHosts, testInitSucceedsAfterShutdown},
+		{"host.sparse-task", Must, "a task runs without resources, namespace and node", "The driver does not work with hosts that do not send these.", linkHosts, testSparseTaskConfigRuns},
 	}, shell...)
 	return append(all,
-		testCase{"fingerprint.cadence", Should, "each stream has a fingerprint, and at most two per second", "Each fingerprint can be an update of the node.", linkStreams, testFingerprintRate},
+		testCase{"fingerprint.cadence", Should, "each stream has a fingerprint, and at most two per second", "Each fingerprint can be an update of the node.", linkStreams, testFingerprintRateIsLimited},
 		testCase{"streams.stay-open", Must, "the streams remain open until the host closes them", "A host reopens an ended stream in a loop, and the driver is unhealthy meanwhile.", linkStreams, testDriverStreamsStayOpen},
 	)
 }
@@ -117,7 +117,7 @@ const (
 
 const consequenceWithoutHost = "A user who starts the program gets no explanation, or a process that never exits."
 
-func testPluginStartWithoutHost(t tb, h *testHost) {
+func testStartWithoutHostPrintsAndFails(t tb, h *testHost) {
 	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	stdout, stderr, code, err := h.runPluginWithoutHost(ctx)
@@ -139,9 +139,9 @@ func testPluginStartWithoutHost(t tb, h *testHost) {
 
 var versionPattern = regexp.MustCompile(`^v?\d+(\.\d+)*([-+].*)?$`)
 
-func testPluginInfo(kind base.Type, apiVersion string) func(tb, *testHost) {
+func newPluginInfoCase(kind base.Type, apiVersion string) func(tb, *testHost) {
 	return func(t tb, h *testHost) {
-		p, err := h.launchPlugin()
+		p, err := h.launchUnconfiguredPlugin()
 		if err != nil {
 			t.Fatalf("%v", err)
 		}
@@ -168,13 +168,13 @@ func testPluginInfo(kind base.Type, apiVersion string) func(tb, *testHost) {
 	}
 }
 
-func testConfigureTwice(t tb, h *testHost) {
-	p, err := h.launchPlugin()
+func testSetConfigSucceedsTwice(t tb, h *testHost) {
+	p, err := h.launchUnconfiguredPlugin()
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
 	defer p.shutDownOrKill()
-	config, err := h.pluginConfig(t.Context(), p)
+	config, err := h.encodePluginConfig(t.Context(), p)
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
@@ -185,7 +185,7 @@ func testConfigureTwice(t tb, h *testHost) {
 	}
 }
 
-func testTaskSchema(t tb, h *testHost) {
+func testTasksFitConfigSchema(t tb, h *testHost) {
 	p := h.launchOrGetSharedProcess(t)
 	schema, err := p.driverClient.TaskConfigSchema(t.Context())
 	if err != nil {
@@ -194,7 +194,7 @@ func testTaskSchema(t tb, h *testHost) {
 	if schema == nil {
 		t.Fatalf("TaskConfigSchema returns no schema")
 	}
-	for name, body := range map[string]map[string]any{"runs": h.testedPlugin.Tasks.Runs, "ends": h.testedPlugin.Tasks.Ends, "fails": h.testedPlugin.Tasks.Fails} {
+	for name, body := range map[string]map[string]any{"runs": h.testedPlugin.Tasks.LongRunning, "ends": h.testedPlugin.Tasks.Succeeds, "fails": h.testedPlugin.Tasks.Fails} {
 		if body == nil {
 			continue
 		}
@@ -204,7 +204,7 @@ func testTaskSchema(t tb, h *testHost) {
 	}
 }
 
-func testFirstFingerprint(t tb, h *testHost) {
+func testFirstFingerprintArrivesAtOnce(t tb, h *testHost) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	c, err := h.launchOrGetSharedProcess(t).driverClient.Fingerprint(ctx)
@@ -224,11 +224,11 @@ func testFirstFingerprint(t tb, h *testHost) {
 	}
 }
 
-// openStreams are the streams that a plugin must keep open: if they ended, a host
+// watchedStreams are the streams that a plugin must keep open: if they ended, a host
 // would reopen them in a loop, or stop the plugin. The suite watches them during the
 // other cases, in a separate plugin process, because a client needs some time to
 // distinguish the end of a stream from the end of the process.
-type openStreams struct {
+type watchedStreams struct {
 	pluginProcess *pluginProcess
 	cancel        context.CancelFunc
 	firstOpenedAt time.Time // before the first stream was opened
@@ -246,16 +246,16 @@ var minStreamOpenTime = 3500 * time.Millisecond
 // minFingerprintCountTime is the minimum time for which fingerprints are counted.
 var minFingerprintCountTime = time.Second
 
-// startOpenStreams launches the plugin process whose streams must stay open, and sets h.openStreams. The caller
-// opens the streams with the returned context, which ends when h is closed.
-func startOpenStreams(t tb, h *testHost) (*openStreams, context.Context) {
+// launchPluginForWatchedStreams launches the plugin process whose streams must stay open, and sets h.watchedStreams.
+// The caller opens the streams with the returned context, which ends when h is closed.
+func launchPluginForWatchedStreams(t tb, h *testHost) (*watchedStreams, context.Context) {
 	t.Helper()
-	p, err := h.launchPlugin()
+	p, err := h.launchUnconfiguredPlugin()
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	s := &openStreams{pluginProcess: p, firstOpenedAt: time.Now()}
-	h.openStreams = s
+	s := &watchedStreams{pluginProcess: p, firstOpenedAt: time.Now()}
+	h.watchedStreams = s
 	ctx, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel
 	if err := h.configurePlugin(t.Context(), p); err != nil {
@@ -264,8 +264,8 @@ func startOpenStreams(t tb, h *testHost) (*openStreams, context.Context) {
 	return s, ctx
 }
 
-func testStreamsOpenTwice(t tb, h *testHost) {
-	s, ctx := startOpenStreams(t, h)
+func testStreamsCanBeOpenedTwice(t tb, h *testHost) {
+	s, ctx := launchPluginForWatchedStreams(t, h)
 	p := s.pluginProcess
 	s.fingerprintCountsByStream = make([]int, 2)
 	for i := range s.fingerprintCountsByStream { // two streams, as for a host that restarts while its old streams are open
@@ -288,31 +288,31 @@ func testStreamsOpenTwice(t tb, h *testHost) {
 	s.allOpenedAt = time.Now()
 }
 
-// watchStream reads a stream until it is closed or good returns false for a value. If ctx has not
-// ended by then, it adds what, the name of the stream, to s.namesOfEndedStreams.
-func watchStream[V any](s *openStreams, ctx context.Context, what string, c <-chan V, good func(V) bool) {
+// watchStream reads a stream until it is closed or isValid returns false for a value. If ctx has not
+// ended by then, it adds streamName to s.namesOfEndedStreams.
+func watchStream[V any](s *watchedStreams, ctx context.Context, streamName string, c <-chan V, isValid func(V) bool) {
 	for v := range c {
-		if !good(v) {
+		if !isValid(v) {
 			break
 		}
 	}
 	if ctx.Err() == nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.namesOfEndedStreams = append(s.namesOfEndedStreams, what)
+		s.namesOfEndedStreams = append(s.namesOfEndedStreams, streamName)
 	}
 }
 
 func testDriverStreamsStayOpen(t tb, h *testHost) {
-	if h.openStreams == nil {
-		testStreamsOpenTwice(t, h)
+	if h.watchedStreams == nil {
+		testStreamsCanBeOpenedTwice(t, h)
 	}
-	checkStreamsStayOpen(t, h.openStreams)
+	checkStreamsStayOpen(t, h.watchedStreams)
 }
 
 // checkStreamsStayOpen waits until all streams have been open for minStreamOpenTime, and fails the case for each stream
 // that has ended.
-func checkStreamsStayOpen(t tb, s *openStreams) {
+func checkStreamsStayOpen(t tb, s *watchedStreams) {
 	t.Helper()
 	if err := wait.Sleep(t.Context(), time.Until(s.allOpenedAt.Add(minStreamOpenTime))); err != nil {
 		t.Fatalf("%v", err)
@@ -322,7 +322,7 @@ func checkStreamsStayOpen(t tb, s *openStreams) {
 	if s.pluginProcess.isKilledBySuite.Load() {
 		t.Skipf("the streams ended when another case exceeded its timeout")
 	}
-	if s.pluginProcess.client.Exited() {
+	if s.pluginProcess.goPluginClient.Exited() {
 		t.Fatalf("%s", s.pluginProcess.crashReport())
 	}
 	for _, what := range s.namesOfEndedStreams {
@@ -330,8 +330,8 @@ func checkStreamsStayOpen(t tb, s *openStreams) {
 	}
 }
 
-func testTaskHandle(t tb, h *testHost) {
-	s := h.startTask(t, h.testedPlugin.Tasks.Runs)
+func testStartReturnsCompleteHandle(t tb, h *testHost) {
+	s := h.startTask(t, h.testedPlugin.Tasks.LongRunning)
 	switch {
 	case s.handle == nil:
 		t.Fatalf("StartTask returned no handle")
@@ -346,8 +346,8 @@ func testTaskHandle(t tb, h *testHost) {
 	}
 }
 
-func testStartWithKnownID(t tb, h *testHost) {
-	s := h.startTask(t, h.testedPlugin.Tasks.Runs)
+func testStartWithKnownIDFails(t tb, h *testHost) {
+	s := h.startTask(t, h.testedPlugin.Tasks.LongRunning)
 	if _, _, err := s.currentDriver().StartTask(t.Context(), s.config); err == nil {
 		t.Errorf("a second StartTask with the same id succeeded")
 	}
@@ -356,8 +356,8 @@ func testStartWithKnownID(t tb, h *testHost) {
 	}
 }
 
-func testConcurrentWaits(t tb, h *testHost) {
-	s := h.startTask(t, h.testedPlugin.Tasks.Ends)
+func testRepeatedWaitsReturnSameResult(t tb, h *testHost) {
+	s := h.startTask(t, h.testedPlugin.Tasks.Succeeds)
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
@@ -375,11 +375,11 @@ func testConcurrentWaits(t tb, h *testHost) {
 	}
 }
 
-// testCancelledStart cancels StartTask before or after the task has started. A plugin can complete the start
-// afterwards, so DestroyTask is repeated until StartTask accepts the id again.
-func testCancelledStart(t tb, h *testHost) {
+// testDestroyFreesIDOfCancelledStart cancels StartTask before or after the task has started. A plugin can complete the
+// start afterwards, so DestroyTask is repeated until StartTask accepts the id again.
+func testDestroyFreesIDOfCancelledStart(t tb, h *testHost) {
 	for _, timeout := range []time.Duration{0, time.Millisecond, 20 * time.Millisecond, 300 * time.Millisecond} {
-		config, s := h.newTaskConfigWithoutOutput(t)
+		config, s := h.prepareTaskWithoutOutput(t)
 		s.config = config
 		t.Cleanup(s.cleanUp)
 		d := h.launchOrGetSharedProcess(t).driverClient
@@ -407,8 +407,8 @@ func testCancelledStart(t tb, h *testHost) {
 // cancelledStartTimeout is how long a plugin can take to end a cancelled StartTask.
 var cancelledStartTimeout = 10 * time.Second
 
-func testCancelledWait(t tb, h *testHost) {
-	s := h.startTask(t, h.testedPlugin.Tasks.Runs)
+func testCancelledWaitKeepsTaskRunning(t tb, h *testHost) {
+	s := h.startTask(t, h.testedPlugin.Tasks.LongRunning)
 	// If the cancelled first call ends the task, the second call returns its exit.
 	for _, timeout := range []time.Duration{50 * time.Millisecond, 500 * time.Millisecond} {
 		ctx, cancel := context.WithTimeout(t.Context(), timeout)
@@ -434,8 +434,8 @@ func testFailedTaskIsNoSuccess(t tb, h *testHost) {
 // just started has no signal handler and can ignore the signal, so that StopTask waits for the timeout.
 const stopKillTimeout = 200 * time.Millisecond
 
-func testStopTask(t tb, h *testHost) {
-	s := h.startTask(t, h.testedPlugin.Tasks.Runs)
+func testStopTaskEndsTaskAndWait(t tb, h *testHost) {
+	s := h.startTask(t, h.testedPlugin.Tasks.LongRunning)
 	waited := make(chan error, 1)
 	go func() {
 		_, err := s.currentDriver().WaitTask(t.Context(), s.config.ID)
@@ -457,8 +457,8 @@ func testStopTask(t tb, h *testHost) {
 	}
 }
 
-func testStopExitedTask(t tb, h *testHost) {
-	s := h.startTask(t, h.testedPlugin.Tasks.Ends)
+func testStopOfExitedTaskKeepsResult(t tb, h *testHost) {
+	s := h.startTask(t, h.testedPlugin.Tasks.Succeeds)
 	s.waitForExit()
 	if err := s.currentDriver().StopTask(t.Context(), s.config.ID, time.Second, ""); err != nil {
 		t.Errorf("StopTask: %v", err)
@@ -468,8 +468,8 @@ func testStopExitedTask(t tb, h *testHost) {
 	}
 }
 
-func testDestroyNeedsForce(t tb, h *testHost) {
-	s := h.startTask(t, h.testedPlugin.Tasks.Runs)
+func testDestroyRunningTaskNeedsForce(t tb, h *testHost) {
+	s := h.startTask(t, h.testedPlugin.Tasks.LongRunning)
 	if err := s.currentDriver().DestroyTask(t.Context(), s.config.ID, false); err == nil {
 		t.Fatalf("DestroyTask without force succeeded")
 	}
@@ -482,7 +482,7 @@ func testDestroyNeedsForce(t tb, h *testHost) {
 }
 
 func testDestroyedTaskIsUnknown(t tb, h *testHost) {
-	s := h.startTask(t, h.testedPlugin.Tasks.Ends)
+	s := h.startTask(t, h.testedPlugin.Tasks.Succeeds)
 	s.waitForExit()
 	if err := s.currentDriver().DestroyTask(t.Context(), s.config.ID, false); err != nil {
 		t.Errorf("DestroyTask of an exited task: %v", err)
@@ -495,7 +495,7 @@ func testDestroyedTaskIsUnknown(t tb, h *testHost) {
 	}
 }
 
-func testUnknownTask(t tb, h *testHost) {
+func testUnknownIDGivesTaskNotFound(t tb, h *testHost) {
 	d := h.launchOrGetSharedProcess(t).driverClient
 	id := newUUID() + "/task/00000000"
 	for name, call := range map[string]func() error{
@@ -519,11 +519,11 @@ func testUnknownTask(t tb, h *testHost) {
 	}
 }
 
-func testInspectTask(t tb, h *testHost) {
+func testInspectExitedTask(t tb, h *testHost) {
 	before := time.Now().Add(-time.Second)
 	body := h.testedPlugin.Tasks.Fails
 	if body == nil {
-		body = h.testedPlugin.Tasks.Ends
+		body = h.testedPlugin.Tasks.Succeeds
 	}
 	s := h.startTask(t, body)
 	exit := s.waitForExit()
@@ -545,8 +545,8 @@ func testInspectTask(t tb, h *testHost) {
 	}
 }
 
-func testTaskStats(t tb, h *testHost) {
-	s := h.startTask(t, h.testedPlugin.Tasks.Runs)
+func testStatsArriveUntilTaskExits(t tb, h *testHost) {
+	s := h.startTask(t, h.testedPlugin.Tasks.LongRunning)
 	const statsInterval = 50 * time.Millisecond
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -585,15 +585,15 @@ func testTaskStats(t tb, h *testHost) {
 	})
 }
 
-func testConcurrentTasks(t tb, h *testHost) {
+func testConcurrentTaskLifecycles(t tb, h *testHost) {
 	const taskCount = 12
-	var tasks []*startedTask
+	var tasks []*testTask
 	for i := range taskCount {
-		body := h.testedPlugin.Tasks.Runs
-		if i%2 == 0 && h.testedPlugin.Tasks.Ends != nil {
-			body = h.testedPlugin.Tasks.Ends
+		body := h.testedPlugin.Tasks.LongRunning
+		if i%2 == 0 && h.testedPlugin.Tasks.Succeeds != nil {
+			body = h.testedPlugin.Tasks.Succeeds
 		}
-		config, s := h.newTaskConfig(t, body)
+		config, s := h.prepareTaskDirsAndConfig(t, body)
 		t.Cleanup(s.cleanUp)
 		s.config = config
 		tasks = append(tasks, s)
@@ -637,8 +637,8 @@ func testConcurrentTasks(t tb, h *testHost) {
 	wg.Wait()
 }
 
-func testRecoverKnownTask(t tb, h *testHost) {
-	s := h.startTask(t, h.testedPlugin.Tasks.Runs)
+func testRecoverKnownTaskSucceeds(t tb, h *testHost) {
+	s := h.startTask(t, h.testedPlugin.Tasks.LongRunning)
 	if err := s.callRecoverTask(); err != nil {
 		t.Errorf("RecoverTask: %v", err)
 	}
@@ -647,9 +647,9 @@ func testRecoverKnownTask(t tb, h *testHost) {
 	}
 }
 
-func testRecoverAfterCrash(t tb, h *testHost) {
-	s := h.startTask(t, h.testedPlugin.Tasks.Runs)
-	h.crashPlugin(t)
+func testRecoverAfterPluginKill(t tb, h *testHost) {
+	s := h.startTask(t, h.testedPlugin.Tasks.LongRunning)
+	h.killSharedProcess(t)
 	if err := s.callRecoverTask(); err != nil {
 		t.Skipf("the driver cannot recover tasks, so that hosts start them again: %v", err)
 	}
@@ -664,8 +664,8 @@ func testRecoverAfterCrash(t tb, h *testHost) {
 	s.destroy()
 }
 
-func testRecoverAfterShutdown(t tb, h *testHost) {
-	s := h.startTask(t, h.testedPlugin.Tasks.Runs)
+func testShutdownStopsNoTask(t tb, h *testHost) {
+	s := h.startTask(t, h.testedPlugin.Tasks.LongRunning)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	if err := s.currentDriver().Shutdown(ctx); err != nil {
@@ -683,10 +683,10 @@ func testRecoverAfterShutdown(t tb, h *testHost) {
 	}
 }
 
-func testRecoverDestroyedTask(t tb, h *testHost) {
-	s := h.startTask(t, h.testedPlugin.Tasks.Runs)
+func testRecoverOfDestroyedIsNoSuccess(t tb, h *testHost) {
+	s := h.startTask(t, h.testedPlugin.Tasks.LongRunning)
 	s.destroy()
-	h.crashPlugin(t)
+	h.killSharedProcess(t)
 	if err := s.callRecoverTask(); err != nil {
 		return
 	}

@@ -30,11 +30,11 @@ func buildChroot(t tb, c *driver.TaskConfig) {
 		}
 		target := root + source
 		if err == nil && info.Mode()&fs.ModeSymlink != 0 {
-			err = copyLink(source, target)
+			err = copySymlink(source, target)
 		} else if err == nil && os.Geteuid() != 0 {
 			c.Mounts = append(c.Mounts, driver.Mount{TaskPath: source, HostPath: source, Readonly: true, PropagationMode: "private"})
 		} else if err == nil {
-			err = bindMount(t, source, target, unix.MOUNT_ATTR_RDONLY)
+			err = bindMountUntilCaseEnds(t, source, target, unix.MOUNT_ATTR_RDONLY)
 		}
 		if err != nil {
 			t.Fatalf("make the root directory of a task: %s: %v", source, err)
@@ -43,13 +43,13 @@ func buildChroot(t tb, c *driver.TaskConfig) {
 	shared := filepath.Join(c.AllocDir, "alloc")
 	if os.Geteuid() != 0 {
 		c.Mounts = append(c.Mounts, driver.Mount{TaskPath: "/alloc", HostPath: shared, PropagationMode: "private"})
-	} else if err := bindMount(t, shared, filepath.Join(root, "alloc"), 0); err != nil {
+	} else if err := bindMountUntilCaseEnds(t, shared, filepath.Join(root, "alloc"), 0); err != nil {
 		t.Fatalf("make the root directory of a task: %v", err)
 	}
 	c.Env["NOMAD_ALLOC_DIR"], c.Env["NOMAD_TASK_DIR"], c.Env["NOMAD_SECRETS_DIR"] = "/alloc", "/local", "/secrets"
 }
 
-func copyLink(source, target string) error {
+func copySymlink(source, target string) error {
 	to, err := os.Readlink(source)
 	if err != nil {
 		return err
@@ -57,9 +57,9 @@ func copyLink(source, target string) error {
 	return os.Symlink(to, target)
 }
 
-// bindMount mounts source at target until the end of the case. The attributes are set before the mount has a
-// path: a removal of the target must not delete the files of source.
-func bindMount(t tb, source, target string, attributes uint64) error {
+// bindMountUntilCaseEnds mounts source at target until the end of the case. The attributes are set before the mount has
+// a path: a removal of the target must not delete the files of source.
+func bindMountUntilCaseEnds(t tb, source, target string, attributes uint64) error {
 	if err := os.Mkdir(target, 0o755); err != nil {
 		return err
 	}

@@ -101,7 +101,7 @@ func serveDefectiveDriver(defect string) {
 	if err != nil {
 		panic(err)
 	}
-	own, err := readCgroups(os.Getpid()) // later, this thread may be in the cgroups of a task, for a fork
+	own, err := readCgroupsOfProcess(os.Getpid()) // later, this thread may be in the cgroups of a task, for a fork
 	if err != nil {
 		panic(err)
 	}
@@ -120,7 +120,7 @@ func serveDefectiveDriver(defect string) {
 			basewire.PluginName:   &basewire.GRPCPlugin{Impl: d},
 			driverwire.PluginName: &driverwire.GRPCPlugin{Impl: d},
 		},
-		GRPCServer: basewire.NewServer,
+		GRPCServer: basewire.NewServerWithoutSizeLimits,
 	})
 	if defect == "does not exit" {
 		select {}
@@ -742,7 +742,7 @@ func findings(t *testing.T, p Plugin) (ids []string, text string) {
 
 func TestQuirkIsNoFailure(t *testing.T) {
 	p := faultyDriverPlugin("")
-	p.Env, p.Only = []string{envDefect + "=rejects unknown signals"}, "launch.info,stop.unknown-signal"
+	p.Env, p.OnlyCasePatterns = []string{envDefect + "=rejects unknown signals"}, "launch.info,stop.unknown-signal"
 	var out strings.Builder
 	if err := Check(t.Context(), &out, p); err != nil {
 		t.Errorf("error %v", err)
@@ -757,7 +757,7 @@ func TestQuirkIsNoFailure(t *testing.T) {
 // A driver that makes no cgroups for its tasks has a quirk, and its limits are not checked.
 func TestDriverWithoutCgroups(t *testing.T) {
 	p := faultyDriverPlugin("")
-	p.Env, p.Only = []string{envDefect + "=leaves tasks in its own cgroups"}, "limits.*"
+	p.Env, p.OnlyCasePatterns = []string{envDefect + "=leaves tasks in its own cgroups"}, "limits.*"
 	got := map[string]Verdict{}
 	if err := CheckEach(t.Context(), t.Context(), p, func(r Result) { got[r.ID] = r.Verdict }); err != nil {
 		t.Error(err)
@@ -864,7 +864,7 @@ func TestDriverDefects(t *testing.T) {
 			p.Env, p.CaseTimeout = []string{envDefect + "=" + test.defect}, 20*time.Second
 			// With all cases, the table takes minutes: make test-defects.
 			if os.Getenv("NOMAD_LITE_ALL_CASES") == "" {
-				p.Only = strings.Join(slices.Concat(test.want, test.maybe, test.passes, []string{"launch.info", "start.*"}), ",")
+				p.OnlyCasePatterns = strings.Join(slices.Concat(test.want, test.maybe, test.passes, []string{"launch.info", "start.*"}), ",")
 			}
 			// A case waits half a second for the late effect of a defect. On a machine with other load that can be too short.
 			var ids []string

@@ -70,7 +70,7 @@ func serveDefectiveDevice(defect string) {
 			devicewire.PluginName: &devicewire.GRPCPlugin{Impl: d},
 		},
 		GRPCServer: func(opts []grpc.ServerOption) *grpc.Server {
-			return basewire.NewServer(append(opts, grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+			return basewire.NewServerWithoutSizeLimits(append(opts, grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 				if defect == "sends statistics without a timestamp" && strings.HasSuffix(info.FullMethod, "/Stats") {
 					stream = undatedStream{stream}
 				}
@@ -142,7 +142,7 @@ func (d *defectiveDevice) SetConfig(_ context.Context, c *base.Config) error {
 	var config struct {
 		Count int `codec:"count"`
 	}
-	if err := hclspec.Unmarshal(c.Plugin, &config); err != nil && d.defect != "accepts a malformed configuration" {
+	if err := hclspec.Unmarshal(c.MsgpackConfig, &config); err != nil && d.defect != "accepts a malformed configuration" {
 		return err
 	}
 	return nil
@@ -361,7 +361,7 @@ func TestDeviceDefects(t *testing.T) {
 			p.CaseTimeout = 40 * time.Second
 			// With all cases, the table takes minutes: make test-defects.
 			if os.Getenv("NOMAD_LITE_ALL_CASES") == "" {
-				p.Only = strings.Join(slices.Concat(test.want, []string{"launch.info", "config.set-twice", "fingerprint.groups"}), ",")
+				p.OnlyCasePatterns = strings.Join(slices.Concat(test.want, []string{"launch.info", "config.set-twice", "fingerprint.groups"}), ",")
 			}
 			ids, text := findings(t, p)
 			if !slices.Equal(ids, test.want) {

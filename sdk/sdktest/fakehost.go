@@ -25,25 +25,25 @@ type fakeHost struct {
 
 var _ hook.Host = (*fakeHost)(nil)
 
-func (f *fakeHost) addToken(capability string) {
+func (f *fakeHost) addToken(token string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.isTokenActive == nil {
 		f.isTokenActive = map[string]bool{}
 	}
-	f.isTokenActive[capability] = true
+	f.isTokenActive[token] = true
 }
 
-func (f *fakeHost) expireToken(capability string) {
+func (f *fakeHost) expireToken(token string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.isTokenActive[capability] = false
+	f.isTokenActive[token] = false
 }
 
 // serveOnSocket serves the host on a new unix socket in dir. stop blocks until the server has stopped.
-func (f *fakeHost) serveOnSocket(dir string) (socket string, stop func(), err error) {
-	socket = filepath.Join(dir, newUUID()[:8]+".sock")
-	listener, err := net.Listen("unix", socket)
+func (f *fakeHost) serveOnSocket(dir string) (socketPath string, stop func(), err error) {
+	socketPath = filepath.Join(dir, newUUID()[:8]+".sock")
+	listener, err := net.Listen("unix", socketPath)
 	if err != nil {
 		return "", nil, err
 	}
@@ -54,7 +54,7 @@ func (f *fakeHost) serveOnSocket(dir string) (socket string, stop func(), err er
 		defer close(served)
 		_ = server.Serve(listener) // blocks until the server is stopped
 	}()
-	return socket, func() { server.Stop(); <-served }, nil
+	return socketPath, func() { server.Stop(); <-served }, nil
 }
 
 // checkToken returns an error if the capability token of a call is unknown or
@@ -132,7 +132,7 @@ func (f *fakeHost) EmitEvent(_ context.Context, s hook.Scope, event hook.Event) 
 	if err := f.checkToken(s); err != nil {
 		return err
 	}
-	return event.Fault()
+	return event.Validate()
 }
 
 func (f *fakeHost) Restart(_ context.Context, s hook.Scope, _ string, _ bool) error {
@@ -150,26 +150,26 @@ func (f *fakeHost) SetHealth(_ context.Context, s hook.Scope, _ bool, _ string) 
 // fakeHostDataIndex is the constant index in the responses of fakeHost.
 const fakeHostDataIndex = 1
 
-// blockUntilChange blocks until the data has a higher index than after, as a blocking query does. The data of
+// blockIfIndexIsCurrent blocks until the data has a higher index than afterIndex, as a blocking query does. The data of
 // fakeHost never changes, so that a call with the current index blocks until ctx ends.
-func (f *fakeHost) blockUntilChange(ctx context.Context, s hook.Scope, after uint64) error {
+func (f *fakeHost) blockIfIndexIsCurrent(ctx context.Context, s hook.Scope, afterIndex uint64) error {
 	if err := f.checkToken(s); err != nil {
 		return err
 	}
-	if after >= fakeHostDataIndex {
+	if afterIndex >= fakeHostDataIndex {
 		<-ctx.Done()
 	}
 	return ctx.Err()
 }
 
-func (f *fakeHost) Variable(ctx context.Context, s hook.Scope, _ string, after uint64) (map[string]string, uint64, error) {
-	return nil, fakeHostDataIndex, f.blockUntilChange(ctx, s, after)
+func (f *fakeHost) Variable(ctx context.Context, s hook.Scope, _ string, afterIndex uint64) (map[string]string, uint64, error) {
+	return nil, fakeHostDataIndex, f.blockIfIndexIsCurrent(ctx, s, afterIndex)
 }
 
 func (f *fakeHost) Variables(ctx context.Context, s hook.Scope, _ string, after uint64) ([]string, uint64, error) {
-	return nil, fakeHostDataIndex, f.blockUntilChange(ctx, s, after)
+	return nil, fakeHostDataIndex, f.blockIfIndexIsCurrent(ctx, s, after)
 }
 
 func (f *fakeHost) Services(ctx context.Context, s hook.Scope, _ string, after uint64) ([]hook.Service, uint64, error) {
-	return nil, fakeHostDataIndex, f.blockUntilChange(ctx, s, after)
+	return nil, fakeHostDataIndex, f.blockIfIndexIsCurrent(ctx, s, after)
 }

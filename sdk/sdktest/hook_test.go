@@ -63,9 +63,9 @@ func serveFaultyHook(fault string) {
 		HandshakeConfig: basewire.Handshake,
 		Plugins: plugin.PluginSet{
 			basewire.PluginName: &basewire.GRPCPlugin{Impl: n},
-			hookwire.PluginName: &hookwire.GRPCPlugin{Impl: n, Hook: n},
+			hookwire.PluginName: &hookwire.GRPCPlugin{Impl: n, PointHandler: n},
 		},
-		GRPCServer: basewire.NewServer,
+		GRPCServer: basewire.NewServerWithoutSizeLimits,
 	})
 	if fault == "does not exit" {
 		select {}
@@ -102,7 +102,7 @@ func (h *faultyHook) SetConfig(context.Context, *base.Config) error {
 }
 
 func (h *faultyHook) Describe(context.Context) (*hook.Description, error) {
-	d := &hook.Description{Schema: hclspec.Object(map[string]*hclspec.Spec{
+	d := &hook.Description{AttachmentSchema: hclspec.Object(map[string]*hclspec.Spec{
 		"name": hclspec.Default(hclspec.Attr("name", "string", false), hclspec.Literal(`"nobody"`)),
 		"must": hclspec.Attr("must", "bool", h.fault == "wants more"),
 	})}
@@ -111,7 +111,7 @@ func (h *faultyHook) Describe(context.Context) (*hook.Description, error) {
 	}
 	switch h.fault {
 	case "wants what is not":
-		d.Schema = hclspec.Object(map[string]*hclspec.Spec{"must": hclspec.Attr("must", "boole", true)})
+		d.AttachmentSchema = hclspec.Object(map[string]*hclspec.Spec{"must": hclspec.Attr("must", "boole", true)})
 	case "takes part in nothing":
 		d.Subscriptions = nil
 	case "names a hook point twice":
@@ -173,7 +173,7 @@ func (h *faultyHook) Prestart(ctx context.Context, req hook.TaskPrestartRequest)
 	case "keeps a descriptor":
 		_, _ = unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	case "exits for a malformed attachment":
-		if !json.Valid(req.Attachment) {
+		if !json.Valid(req.AttachmentJSON) {
 			os.Exit(3)
 		}
 	case "returns two megabytes":
@@ -353,7 +353,7 @@ func TestHookDefects(t *testing.T) {
 			p.CaseTimeout = 20 * time.Second
 			// With all cases, the table takes minutes: make test-defects.
 			if os.Getenv("NOMAD_LITE_ALL_CASES") == "" {
-				p.Only = strings.Join(append(slices.Clone(test.want), "launch.info", "describe.points", "points.once"), ",")
+				p.OnlyCasePatterns = strings.Join(append(slices.Clone(test.want), "launch.info", "describe.points", "points.once"), ",")
 			}
 			ids, text := findings(t, p)
 			if !slices.Equal(ids, slices.Sorted(slices.Values(test.want))) || !strings.Contains(text, test.says) {

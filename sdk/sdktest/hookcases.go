@@ -16,30 +16,30 @@ import (
 // hookCases returns the test cases for a hook, in the order in which they run.
 func hookCases() []testCase {
 	return []testCase{
-		{"launch.without-host", Should, "a start without a host prints what the program is on standard error, and fails", consequenceWithoutHost, linkLaunch, testPluginStartWithoutHost},
-		{"launch.info", Must, "the handshake succeeds, and the plugin is a hook of a known protocol version", "A host cannot use a plugin whose handshake line or version it does not know.", linkLaunch, testPluginInfo(base.TypeHook, hook.APIVersion)},
-		{"launch.two-processes", Must, "two processes of the plugin run at once", "A host checks a new version of the plugin beside the running one.", linkLaunch, testTwoPluginProcesses},
-		{"launch.exit", Should, "the process exits when the host shuts it down", "A host waits 2s for each plugin and then kills it, without the end of its work.", linkLaunch, testPluginExitOnShutdown},
+		{"launch.without-host", Should, "a start without a host prints what the program is on standard error, and fails", consequenceWithoutHost, linkLaunch, testStartWithoutHostPrintsAndFails},
+		{"launch.info", Must, "the handshake succeeds, and the plugin is a hook of a known protocol version", "A host cannot use a plugin whose handshake line or version it does not know.", linkLaunch, newPluginInfoCase(base.TypeHook, hook.APIVersion)},
+		{"launch.two-processes", Must, "two processes of the plugin run at once", "A host checks a new version of the plugin beside the running one.", linkLaunch, testTwoPluginProcessesCanRun},
+		{"launch.exit", Should, "the process exits when the host shuts it down", "A host waits 2s for each plugin and then kills it, without the end of its work.", linkLaunch, testPluginExitsOnShutdown},
 		{"launch.interrupt", Should, "the process survives SIGINT", "Ctrl-C in the terminal of an agent ends the plugin before the agent.", linkLaunch, testPluginSurvivesSIGINT},
-		{"config.set-twice", Must, "SetConfig succeeds twice, without information about the host", "Hosts check the configuration in a process of its own and set it again; an error prevents the start of the agent.", linkConfig, testConfigureTwice},
-		{"describe.points", Must, "Describe returns each hook point once, and always the same", "Hosts call only the described hook points, and cache them.", linkHookLife, testHookDescription},
-		{"attachment.schema", Must, "the configured attachment fits a valid schema", "Jobs cannot attach the hook.", linkHookAttach, testAttachmentSchema},
-		{"attachment.malformed", Should, "a malformed attachment does not end the process", "One job ends the plugin for all jobs.", linkHookAttach, testMalformedAttachment},
-		{"points.once", Must, "each hook point succeeds in the life of a task", "An error fails tasks, or is an event of each task.", linkHookLife, testEachHookPoint},
-		{"points.twice", Must, "each hook point succeeds when it is repeated", "Hosts repeat a call whose result they do not know.", linkHookRules, testEachHookPointTwice},
-		{"poststart.repeated", Must, "Poststart succeeds again for a running task", "After a restart of the plugin or the agent, the hook loses its running tasks.", linkHookPoststart, testRepeatedPoststart},
-		{"cleanup.unknown-task", Must, "the hook points at the end succeed for an unknown task", "Hosts retry a failed cleanup, and allocations are not removed.", linkHookRules, testCleanupOfUnknownTask},
-		{"call.cancelled", Must, "cancelled calls do not affect later ones", "A killed task or a timeout would break the hook for all tasks.", linkHookRules, testCancelledHookCalls},
-		{"crash.each-point", Must, "each hook point succeeds in a new process of the plugin", "State in memory is lost in a crash, an update and a reboot.", linkHookPrestart, testCrashBeforeEachHookPoint},
-		{"host.restart", Must, "the hook works with another agent", "Tasks outlive the agent.", linkHookPoststart, testHookWithRestartedHost},
-		{"concurrency.allocs", Must, "concurrent calls for many allocations succeed", "Hosts call for all tasks at once.", linkHookRules, testConcurrentAllocs},
-		{"leaks.descriptors", Must, "the plugin closes the descriptors of destroyed allocations", "After some thousand allocations, the plugin fails.", linkLaunch, testHookDescriptorLeaks},
+		{"config.set-twice", Must, "SetConfig succeeds twice, without information about the host", "Hosts check the configuration in a process of its own and set it again; an error prevents the start of the agent.", linkConfig, testSetConfigSucceedsTwice},
+		{"describe.points", Must, "Describe returns each hook point once, and always the same", "Hosts call only the described hook points, and cache them.", linkHookLife, testDescribeIsStableAndUnique},
+		{"attachment.schema", Must, "the configured attachment fits a valid schema", "Jobs cannot attach the hook.", linkHookAttach, testAttachmentFitsSchema},
+		{"attachment.malformed", Should, "a malformed attachment does not end the process", "One job ends the plugin for all jobs.", linkHookAttach, testMalformedAttachmentIsNoCrash},
+		{"points.once", Must, "each hook point succeeds in the life of a task", "An error fails tasks, or is an event of each task.", linkHookLife, testEachHookPointSucceeds},
+		{"points.twice", Must, "each hook point succeeds when it is repeated", "Hosts repeat a call whose result they do not know.", linkHookRules, testEachHookPointCanBeRepeated},
+		{"poststart.repeated", Must, "Poststart succeeds again for a running task", "After a restart of the plugin or the agent, the hook loses its running tasks.", linkHookPoststart, testPoststartCanBeRepeated},
+		{"cleanup.unknown-task", Must, "the hook points at the end succeed for an unknown task", "Hosts retry a failed cleanup, and allocations are not removed.", linkHookRules, testCleanupOfUnknownTaskSucceeds},
+		{"call.cancelled", Must, "cancelled calls do not affect later ones", "A killed task or a timeout would break the hook for all tasks.", linkHookRules, testCancelledHookCallsAreHarmless},
+		{"crash.each-point", Must, "each hook point succeeds in a new process of the plugin", "State in memory is lost in a crash, an update and a reboot.", linkHookPrestart, testHookPointsSucceedAfterKill},
+		{"host.restart", Must, "the hook works with another agent", "Tasks outlive the agent.", linkHookPoststart, testHookWorksWithRestartedHost},
+		{"concurrency.allocs", Must, "concurrent calls for many allocations succeed", "Hosts call for all tasks at once.", linkHookRules, testConcurrentAllocsSucceed},
+		{"leaks.descriptors", Must, "the plugin closes the descriptors of destroyed allocations", "After some thousand allocations, the plugin fails.", linkLaunch, testHookLeaksNoDescriptors},
 		{"host.denied-calls", Must, "the hook returns when the host denies its calls", "Tasks wait for the timeout of each hook point.", linkHookHost, testHookReturnsWhenHostDenies},
-		{"host.token", Must, "calls to the host have the token of a request", "The host denies calls with another token.", linkHookHost, testCapabilityTokens},
+		{"host.token", Must, "calls to the host have the token of a request", "The host denies calls with another token.", linkHookHost, testHostCallsHaveKnownTokens},
 	}
 }
 
-func testHookDescription(t tb, h *testHost) {
+func testDescribeIsStableAndUnique(t tb, h *testHost) {
 	d, err := h.launchOrGetSharedProcess(t).hookClient.Describe(t.Context())
 	if err != nil {
 		t.Fatalf("Describe: %v", err)
@@ -59,21 +59,21 @@ func testHookDescription(t tb, h *testHost) {
 	}
 }
 
-func testAttachmentSchema(t tb, h *testHost) {
+func testAttachmentFitsSchema(t tb, h *testHost) {
 	d, err := h.launchOrGetSharedProcess(t).hookClient.Describe(t.Context())
 	if err != nil {
 		t.Fatalf("Describe: %v", err)
 	}
-	if err := block.Fault(d.Schema); err != nil {
+	if err := block.Fault(d.AttachmentSchema); err != nil {
 		t.Errorf("the schema of its attachment: %v", err)
-	} else if _, err := encodeAttachment(d.Schema, h.testedPlugin.Attachment); err != nil {
+	} else if _, err := encodeAttachment(d.AttachmentSchema, h.testedPlugin.Attachment); err != nil {
 		t.Errorf("the attachment does not fit: %v\nset Plugin.Attachment, or attachment = { … } in plugin_test.hcl", err)
 	}
 }
 
-func testMalformedAttachment(t tb, h *testHost) {
+func testMalformedAttachmentIsNoCrash(t tb, h *testHost) {
 	l := h.newScenario(t)
-	l.requestMeta.Attachment = []byte(`{"name":`)
+	l.requestMeta.AttachmentJSON = []byte(`{"name":`)
 	for _, m := range lifecyclePoints {
 		if _, ok := l.description.Subscription(m); !ok {
 			continue
@@ -88,16 +88,16 @@ func testMalformedAttachment(t tb, h *testHost) {
 	}
 }
 
-func testEachHookPoint(t tb, h *testHost) {
+func testEachHookPointSucceeds(t tb, h *testHost) {
 	l := h.newScenario(t)
 	for _, m := range lifecyclePoints {
 		l.callHookIfSubscribed(t, m)
 	}
 }
 
-// testEachHookPointTwice calls the hook twice for each hook point: a host repeats a call if it
+// testEachHookPointCanBeRepeated calls the hook twice for each hook point: a host repeats a call if it
 // crashed before it recorded the result.
-func testEachHookPointTwice(t tb, h *testHost) {
+func testEachHookPointCanBeRepeated(t tb, h *testHost) {
 	l := h.newScenario(t)
 	for _, m := range lifecyclePoints {
 		exits := l.taskExitCount
@@ -107,9 +107,9 @@ func testEachHookPointTwice(t tb, h *testHost) {
 	}
 }
 
-// testRepeatedPoststart repeats Poststart, as after a restart of the plugin process
+// testPoststartCanBeRepeated repeats Poststart, as after a restart of the plugin process
 // or of the agent while the task runs.
-func testRepeatedPoststart(t tb, h *testHost) {
+func testPoststartCanBeRepeated(t tb, h *testHost) {
 	l := h.newScenario(t)
 	for _, m := range []hook.Point{hook.Prerun, hook.Prestart, hook.Poststart} {
 		l.callHookIfSubscribed(t, m)
@@ -118,7 +118,7 @@ func testRepeatedPoststart(t tb, h *testHost) {
 	l.callHookIfSubscribed(t, hook.Poststart) // as by an agent that has restarted
 	if _, ok := l.description.Subscription(hook.Poststart); ok {
 		h.launchOrGetSharedProcess(t)
-		h.crashPlugin(t)
+		h.killSharedProcess(t)
 	}
 	for range 2 {
 		l.callHookIfSubscribed(t, hook.Poststart)
@@ -129,7 +129,7 @@ func testRepeatedPoststart(t tb, h *testHost) {
 	}
 }
 
-func testCleanupOfUnknownTask(t tb, h *testHost) {
+func testCleanupOfUnknownTaskSucceeds(t tb, h *testHost) {
 	l := h.newScenario(t)
 	for _, m := range []hook.Point{hook.PreKill, hook.PreKilling, hook.Stop, hook.Postrun, hook.Destroy} {
 		l.callHookIfSubscribed(t, m)
@@ -140,7 +140,7 @@ func testCleanupOfUnknownTask(t tb, h *testHost) {
 // plugin, the last when a call has reached it, even on a busy machine.
 var shortCallTimeouts = []time.Duration{200 * time.Microsecond, 2 * time.Millisecond, 20 * time.Millisecond}
 
-func testCancelledHookCalls(t tb, h *testHost) {
+func testCancelledHookCallsAreHarmless(t tb, h *testHost) {
 	l := h.newScenario(t)
 	for _, m := range lifecyclePoints {
 		if _, ok := l.description.Subscription(m); !ok {
@@ -157,19 +157,19 @@ func testCancelledHookCalls(t tb, h *testHost) {
 	}
 }
 
-func testCrashBeforeEachHookPoint(t tb, h *testHost) {
+func testHookPointsSucceedAfterKill(t tb, h *testHost) {
 	l := h.newScenario(t)
 	for _, m := range lifecyclePoints {
 		if _, ok := l.description.Subscription(m); !ok {
 			continue
 		}
 		h.launchOrGetSharedProcess(t)
-		h.crashPlugin(t)
+		h.killSharedProcess(t)
 		l.callHookIfSubscribed(t, m)
 	}
 }
 
-func testHookWithRestartedHost(t tb, h *testHost) {
+func testHookWorksWithRestartedHost(t tb, h *testHost) {
 	l := h.newScenario(t)
 	for _, m := range []hook.Point{hook.Prerun, hook.Prestart, hook.Poststart, hook.ShutdownAlloc, hook.Shutdown} {
 		l.callHookIfSubscribed(t, m)
@@ -184,7 +184,7 @@ func testHookWithRestartedHost(t tb, h *testHost) {
 	}
 }
 
-func testConcurrentAllocs(t tb, h *testHost) {
+func testConcurrentAllocsSucceed(t tb, h *testHost) {
 	const scenarioCount = 16
 	var scenarios []*allocScenario
 	for range scenarioCount {
@@ -237,9 +237,9 @@ func testHookReturnsWhenHostDenies(t tb, h *testHost) {
 	h.launchOrGetSharedProcess(t)
 }
 
-// testCapabilityTokens fails if the hook has called the host with an unknown
+// testHostCallsHaveKnownTokens fails if the hook has called the host with an unknown
 // capability token in any case of the suite.
-func testCapabilityTokens(t tb, h *testHost) {
+func testHostCallsHaveKnownTokens(t tb, h *testHost) {
 	h.hookHost.mu.Lock()
 	defer h.hookHost.mu.Unlock()
 	for capability, count := range h.hookHost.callsByUnknownToken {

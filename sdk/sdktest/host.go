@@ -47,7 +47,7 @@ type testHost struct {
 	socketDir            string     // directory for the sockets of plugins, which a killed plugin does not remove; "" until it is made
 	sharedProcessStartMu sync.Mutex // serializes starts of the shared process
 	sharedProcess        *pluginProcess
-	openStreams          *openStreams // nil until a case opens the streams
+	watchedStreams       *watchedStreams // nil until a case opens the streams
 
 	processEnvEntry string // KEY=VALUE in the environment of all plugin processes of this host, and of no other process
 
@@ -56,7 +56,7 @@ type testHost struct {
 	allocIDsOfCase    []string         // ids of the allocations of tasks that this case has made
 	allocIDsOfSuite   map[string]bool  // ids of the allocations of tasks that any case has made
 	caseAborted       bool             // the case was aborted, and its processes were killed
-	suiteKilled       bool             // no further process may be started, because the suite was killed
+	launchesRefused   bool             // no further process may be started, because the suite was killed
 
 	taskCgroups taskCgroups
 
@@ -76,16 +76,16 @@ func newTestHost(p Plugin) *testHost {
 // envProcessMarker is the environment variable by which a testHost finds its plugin processes.
 const envProcessMarker = "NOMAD_LITE_SDKTEST"
 
-// addShellTasks sets Runs, Ends and Fails, if they are nil, to tasks that run shell scripts, if t.Shell
+// addShellTasks sets LongRunning, Succeeds and Fails, if they are nil, to tasks that run shell scripts, if t.Shell
 // is set.
 func (t *Tasks) addShellTasks() {
 	if t.Shell == nil {
 		return
 	}
 	for body, script := range map[*map[string]any]string{
-		&t.Runs:  "exec sleep 3600",
-		&t.Ends:  "exit 0",
-		&t.Fails: "exit 3",
+		&t.LongRunning: "exec sleep 3600",
+		&t.Succeeds:    "exit 0",
+		&t.Fails:       "exit 3",
 	} {
 		if *body == nil {
 			*body = t.Shell(script)
@@ -93,11 +93,11 @@ func (t *Tasks) addShellTasks() {
 	}
 }
 
-// detectPluginType determines the type of the plugin. For a driver without configured tasks it also calls
+// detectTypeAndAddShellTasks determines the type of the plugin. For a driver without configured tasks it also calls
 // addShellTasksIfSupported. It ignores errors of the driver's calls, because a case of the suite
 // reports them.
-func (h *testHost) detectPluginType(ctx context.Context) (kind base.Type, err error) {
-	p, err := h.launchPlugin()
+func (h *testHost) detectTypeAndAddShellTasks(ctx context.Context) (kind base.Type, err error) {
+	p, err := h.launchUnconfiguredPlugin()
 	if err != nil {
 		return base.TypeUnknown, err
 	}
@@ -114,7 +114,7 @@ func (h *testHost) detectPluginType(ctx context.Context) (kind base.Type, err er
 
 func (h *testHost) addShellTasksIfSupported(ctx context.Context, p *pluginProcess) {
 	t := &h.testedPlugin.Tasks
-	if t.Runs != nil || t.Ends != nil || t.Fails != nil || t.Shell != nil {
+	if t.LongRunning != nil || t.Succeeds != nil || t.Fails != nil || t.Shell != nil {
 		return
 	}
 	schema, err := p.driverClient.TaskConfigSchema(ctx)
@@ -132,9 +132,9 @@ func (h *testHost) addShellTasksIfSupported(ctx context.Context, p *pluginProces
 
 func (h *testHost) closeHostAndPlugins() {
 	h.stopSharedProcess()
-	if h.openStreams != nil {
-		h.openStreams.cancel()
-		h.openStreams.pluginProcess.shutDownOrKill()
+	if h.watchedStreams != nil {
+		h.watchedStreams.cancel()
+		h.watchedStreams.pluginProcess.shutDownOrKill()
 	}
 	h.closeHookHost()
 	if h.socketDir != "" {
@@ -152,21 +152,21 @@ func (h *testHost) stopSharedProcess() {
 
 // pluginProcess is one plugin process.
 type pluginProcess struct {
-	baseClient   base.Plugin
-	driverClient driver.Driver // usable only for a driver, as hook is only for a hook, and device only for a device plugin
-	hookClient   *hookwire.Client
-	deviceClient device.Plugin
-	pid          int
-	cmd          *exec.Cmd
-	client       *plugin.Client
-	stderr       *lockedBuffer
+	baseClient     base.Plugin
+	driverClient   driver.Driver // usable only for a driver, as hook is only for a hook, and device only for a device plugin
+	hookClient     *hookwire.Client
+	deviceClient   device.Plugin
+	pid            int
+	cmd            *exec.Cmd
+	goPluginClient *plugin.Client
+	stderr         *lockedBuffer
 
 	isKilledBySuite    atomic.Bool // the suite has killed the process, because it aborted a case
 	stderrBytesChecked int         // number of bytes of stderr that were searched for panics
 }
 
-// launchPlugin starts a plugin process as Nomad does, and does not configure it.
-func (h *testHost) launchPlugin() (*pluginProcess, error) {
+// launchUnconfiguredPlugin starts a plugin process as Nomad does, and does not configure it.
+func (h *testHost) launchUnconfiguredPlugin() (*pluginProcess, error) {
 	if h.isSuiteKilled() {
 		return nil, errSuiteKilled
 	}
@@ -197,11 +197,11 @@ func (h *testHost) launchPlugin() (*pluginProcess, error) {
 		Stderr:           stderr,
 		StartTimeout:     waitTimeout,
 	})
-	p := &pluginProcess{cmd: cmd, client: client, stderr: stderr}
+	p := &pluginProcess{cmd: cmd, goPluginClient: client, stderr: stderr}
 	rpc, err := client.Client()
 	if err != nil {
 		client.Kill()
-		why := handshakeError(err)
+		why := shortenHandshakeError(err)
 		if text := strings.TrimSpace(stderr.String()); text != "" {
 			return nil, fmt.Errorf("launch %s: %w; standard error:\n%s", path, why, text)
 		}
@@ -232,9 +232,9 @@ func (h *testHost) launchPlugin() (*pluginProcess, error) {
 	return p, nil
 }
 
-// handshakeError returns err, the error of go-plugin for a plugin that could not be started. It replaces the
+// shortenHandshakeError returns err, the error of go-plugin for a plugin that could not be started. It replaces the
 // long error about an invalid handshake line by a short one.
-func handshakeError(err error) error {
+func shortenHandshakeError(err error) error {
 	text, strange := strings.CutPrefix(err.Error(), "Unrecognized remote plugin message: ")
 	line, _, _ := strings.Cut(text, "\n")
 	switch {
@@ -249,7 +249,7 @@ func handshakeError(err error) error {
 // configurePlugin makes the calls that a host makes before it uses a plugin: SetConfig, and Configure of a hook or
 // Init of a driver.
 func (h *testHost) configurePlugin(ctx context.Context, p *pluginProcess) error {
-	config, err := h.pluginConfig(ctx, p)
+	config, err := h.encodePluginConfig(ctx, p)
 	if err != nil {
 		return err
 	}
@@ -274,8 +274,8 @@ func (h *testHost) configurePlugin(ctx context.Context, p *pluginProcess) error 
 
 // newDriverHostConfig returns the port range and the topology of the machine, which a host sends to a driver with its
 // configuration.
-func newDriverHostConfig() *base.DriverConfig {
-	return &base.DriverConfig{ClientMinPort: 14000, ClientMaxPort: 14512, Topology: &base.Topology{
+func newDriverHostConfig() *base.ClientDriverConfig {
+	return &base.ClientDriverConfig{ClientMinPort: 14000, ClientMaxPort: 14512, Topology: &base.Topology{
 		NodeIDs: []uint32{0}, Distances: [][]uint32{{10}}, Cores: []base.Core{{GuessSpeed: 1000}},
 	}}
 }
@@ -310,7 +310,7 @@ func (h *testHost) closeHookHost() {
 	}
 }
 
-func (h *testHost) pluginConfig(ctx context.Context, p *pluginProcess) (*base.Config, error) {
+func (h *testHost) encodePluginConfig(ctx context.Context, p *pluginProcess) (*base.Config, error) {
 	info, err := p.baseClient.PluginInfo(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("PluginInfo: %w", err)
@@ -329,7 +329,7 @@ func (h *testHost) pluginConfig(ctx context.Context, p *pluginProcess) (*base.Co
 		}
 		return c, nil
 	}
-	if c.Plugin, err = encodeConfig(schema, h.testedPlugin.Config); err != nil {
+	if c.MsgpackConfig, err = encodeConfig(schema, h.testedPlugin.Config); err != nil {
 		return nil, fmt.Errorf("the configuration of the plugin: %w", err)
 	}
 	return c, nil
@@ -349,7 +349,7 @@ func (h *testHost) launchOrGetSharedProcess(t tb) *pluginProcess {
 	h.sharedProcessStartMu.Lock()
 	defer h.sharedProcessStartMu.Unlock()
 	if h.sharedProcess != nil {
-		if !h.sharedProcess.client.Exited() {
+		if !h.sharedProcess.goPluginClient.Exited() {
 			return h.sharedProcess
 		}
 		died := h.sharedProcess
@@ -358,7 +358,7 @@ func (h *testHost) launchOrGetSharedProcess(t tb) *pluginProcess {
 			t.Errorf("%s", died.crashReport())
 		}
 	}
-	p, err := h.launchPlugin()
+	p, err := h.launchUnconfiguredPlugin()
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
@@ -375,38 +375,38 @@ func (h *testHost) launchOrGetSharedProcess(t tb) *pluginProcess {
 	return p
 }
 
-// crashPlugin kills the shared plugin process with SIGKILL, and waits until its client has detected the exit.
-func (h *testHost) crashPlugin(t tb) {
+// killSharedProcess kills the shared plugin process with SIGKILL, and waits until its client has detected the exit.
+func (h *testHost) killSharedProcess(t tb) {
 	t.Helper()
 	p := h.sharedProcess
 	h.sharedProcess = nil
 	if err := unix.Kill(p.pid, unix.SIGKILL); err != nil {
 		t.Fatalf("kill the plugin: %v", err)
 	}
-	waitUntil(t, "the host detects the exit of the plugin (a task could hold its standard output or error)", p.client.Exited)
-	p.client.Kill()
+	waitUntil(t, "the host detects the exit of the plugin (a task could hold its standard output or error)", p.goPluginClient.Exited)
+	p.goPluginClient.Kill()
 }
 
 // crashReport describes an unexpected exit of the plugin process, for messages.
 func (p *pluginProcess) crashReport() string {
 	died := "the plugin exited by itself"
 	// The client may see the end of the connection before the exit of the process.
-	for deadline := time.Now().Add(time.Second); !p.client.Exited() && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(time.Second); !p.goPluginClient.Exited() && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
 	}
-	if p.client.Exited() {
+	if p.goPluginClient.Exited() {
 		died += ", " + p.cmd.ProcessState.String()
 	}
-	words := p.stderrTail()
+	words := p.stderrTailOrPanic()
 	if words == "" {
 		return died + ", and its standard error is empty"
 	}
 	return died + "; the end of its standard error:\n" + words
 }
 
-// stderrTail returns the start of the panic message if the process panicked, else
+// stderrTailOrPanic returns the start of the panic message if the process panicked, else
 // the end of its standard error.
-func (p *pluginProcess) stderrTail() string {
+func (p *pluginProcess) stderrTailOrPanic() string {
 	const maxLines = 40
 	text := strings.TrimSpace(p.stderr.String())
 	if i := findPanicIndex(text); i >= 0 {
@@ -417,8 +417,8 @@ func (p *pluginProcess) stderrTail() string {
 	return strings.Join(lines[max(0, len(lines)-maxLines):], "\n")
 }
 
-// startedTask is one start of a task.
-type startedTask struct {
+// testTask is one start of a task.
+type testTask struct {
 	t                    tb
 	host                 *testHost
 	config               *driver.TaskConfig
@@ -431,11 +431,10 @@ type startedTask struct {
 	isDestroyed bool
 }
 
-// newTaskConfig makes the directories, the FIFOs and the config of a task, as a host does before StartTask. body is the
-// config block of the task.
-func (h *testHost) newTaskConfig(t tb, body map[string]any) (*driver.TaskConfig, *startedTask) {
+// prepareTaskDirsAndConfig makes the directories, the FIFOs and the config of a task, as a host does before StartTask.
+func (h *testHost) prepareTaskDirsAndConfig(t tb, configBlock map[string]any) (*driver.TaskConfig, *testTask) {
 	t.Helper()
-	if body == nil {
+	if configBlock == nil {
 		t.Skipf("no such task is configured: set Plugin.Tasks, or runs, ends and fails in plugin_test.hcl")
 	}
 	p := h.launchOrGetSharedProcess(t)
@@ -443,7 +442,7 @@ func (h *testHost) newTaskConfig(t tb, body map[string]any) (*driver.TaskConfig,
 	if err != nil {
 		t.Fatalf("TaskConfigSchema: %v", err)
 	}
-	encoded, err := encodeConfig(schema, body)
+	encoded, err := encodeConfig(schema, configBlock)
 	if err != nil {
 		t.Fatalf("the config of a task does not fit the driver's schema: %v", err)
 	}
@@ -492,20 +491,21 @@ func (h *testHost) newTaskConfig(t tb, body map[string]any) (*driver.TaskConfig,
 		buildChroot(t, config)
 	}
 	h.taskCgroups.makeForTask(t, config)
-	s := &startedTask{t: t, host: h, config: config, stdout: &lockedBuffer{}, stderr: &lockedBuffer{}}
-	t.Cleanup(s.closeOutput)
+	s := &testTask{t: t, host: h, config: config, stdout: &lockedBuffer{}, stderr: &lockedBuffer{}}
+	t.Cleanup(s.closeOutputFIFOWriters)
 	for path, to := range map[string]*lockedBuffer{config.StdoutPath: s.stdout, config.StderrPath: s.stderr} {
 		if err := unix.Mkfifo(path, 0o600); err != nil {
 			t.Fatalf("make FIFO: %v", err)
 		}
-		s.readFIFO(path, to)
+		s.startReadingFIFO(path, to)
 	}
 	return config, s
 }
 
-// readFIFO starts a goroutine that copies a FIFO until all writers have closed it. The suite also has the FIFO open for
-// writing, until closeOutput, so that the FIFO still has a reader when another plugin process recovers the task.
-func (s *startedTask) readFIFO(path string, to io.Writer) {
+// startReadingFIFO starts a goroutine that copies a FIFO until all writers have closed it. The suite also has the FIFO
+// open for writing, until closeOutputFIFOWriters, so that the FIFO still has a reader when another plugin process
+// recovers the task.
+func (s *testTask) startReadingFIFO(path string, to io.Writer) {
 	s.t.Helper()
 	reader, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -523,23 +523,23 @@ func (s *startedTask) readFIFO(path string, to io.Writer) {
 	})
 }
 
-// closeOutput closes the FIFOs of the outputs for writing. The output ends when no other process has them open. It can be
-// called twice.
-func (s *startedTask) closeOutput() {
+// closeOutputFIFOWriters closes the FIFOs of the outputs for writing. The output ends when no other process has them
+// open. It can be called twice.
+func (s *testTask) closeOutputFIFOWriters() {
 	for _, w := range s.outputFIFOWriters {
 		w.Close()
 	}
 }
 
 // startTask starts a task with the given config block, and destroys the task at the end of the case.
-func (h *testHost) startTask(t tb, body map[string]any) *startedTask {
+func (h *testHost) startTask(t tb, configBlock map[string]any) *testTask {
 	t.Helper()
-	config, s := h.newTaskConfig(t, body)
+	config, s := h.prepareTaskDirsAndConfig(t, configBlock)
 	s.start(config)
 	return s
 }
 
-func (s *startedTask) start(config *driver.TaskConfig) {
+func (s *testTask) start(config *driver.TaskConfig) {
 	s.t.Helper()
 	s.t.Cleanup(s.cleanUp)
 	handle, _, err := s.host.launchOrGetSharedProcess(s.t).driverClient.StartTask(s.t.Context(), config)
@@ -551,7 +551,7 @@ func (s *startedTask) start(config *driver.TaskConfig) {
 
 // cleanUp destroys a task that the case has not destroyed, if necessary after a recovery by the current
 // plugin process, and kills the processes that a faulty driver has left running.
-func (s *startedTask) cleanUp() {
+func (s *testTask) cleanUp() {
 	defer killProcessesByEnv("NOMAD_ALLOC_ID=" + s.config.AllocID)
 	if s.handle == nil || s.isDestroyed || s.host.isCaseAborted() {
 		return
@@ -607,13 +607,13 @@ func (h *testHost) isAllocOfSuite(id string) bool {
 	return h.allocIDsOfSuite[id]
 }
 
-func (s *startedTask) currentDriver() driver.Driver {
+func (s *testTask) currentDriver() driver.Driver {
 	s.t.Helper()
 	return s.host.launchOrGetSharedProcess(s.t).driverClient
 }
 
 // waitForExit waits for the task and returns its exit result.
-func (s *startedTask) waitForExit() *driver.ExitResult {
+func (s *testTask) waitForExit() *driver.ExitResult {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), waitTimeout)
 	defer cancel()
@@ -624,7 +624,7 @@ func (s *startedTask) waitForExit() *driver.ExitResult {
 	return exit
 }
 
-func (s *startedTask) destroy() {
+func (s *testTask) destroy() {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), waitTimeout)
 	defer cancel()
@@ -634,9 +634,9 @@ func (s *startedTask) destroy() {
 	s.isDestroyed = true
 }
 
-// waitForLine waits until the task has written a line with the prefix, and returns the
+// waitForLineWithPrefix waits until the task has written a line with the prefix, and returns the
 // rest of the line.
-func (s *startedTask) waitForLine(prefix string) string {
+func (s *testTask) waitForLineWithPrefix(prefix string) string {
 	s.t.Helper()
 	var restOfLine string
 	waitUntil(s.t, fmt.Sprintf("the task writes %q; it has written %q", prefix, s.stdout.String()), func() bool {
@@ -653,7 +653,7 @@ func (s *startedTask) waitForLine(prefix string) string {
 
 // callRecoverTask calls RecoverTask of the current plugin process with the stored handle, as a
 // restarted host does: without the config block, which a host does not store.
-func (s *startedTask) callRecoverTask() error {
+func (s *testTask) callRecoverTask() error {
 	handle := *s.handle
 	config := *handle.Config
 	config.DriverConfig = nil
@@ -661,18 +661,18 @@ func (s *startedTask) callRecoverTask() error {
 	return s.currentDriver().RecoverTask(s.t.Context(), &handle)
 }
 
-// waitUntil waits until ok returns true, and fails the case after waitTimeout. what describes the awaited state.
-func waitUntil(t tb, what string, ok func() bool) {
+// waitUntil waits until condition returns true, and fails the case after waitTimeout.
+func waitUntil(t tb, awaitedState string, condition func() bool) {
 	t.Helper()
-	waitUntilWithin(t, waitTimeout, what, ok)
+	waitUntilWithin(t, waitTimeout, awaitedState, condition)
 }
 
-func waitUntilWithin(t tb, limit time.Duration, what string, ok func() bool) {
+func waitUntilWithin(t tb, limit time.Duration, awaitedState string, condition func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(limit)
-	for !ok() {
+	for !condition() {
 		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", limit, what)
+			t.Fatalf("not within %v: %s", limit, awaitedState)
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
@@ -711,7 +711,7 @@ func (l *lockedBuffer) String() string {
 }
 
 // runPluginWithoutHost runs the plugin without a host, as a user in a shell would.
-func (h *testHost) runPluginWithoutHost(ctx context.Context) (stdout, stderr string, code int, err error) {
+func (h *testHost) runPluginWithoutHost(ctx context.Context) (stdout, stderr string, exitCode int, err error) {
 	cmd := exec.CommandContext(ctx, h.testedPlugin.Path, h.testedPlugin.Args...)
 	cmd.Env = append(os.Environ(), envServeWithoutHandshake+"=1")
 	cmd.Env = append(append(cmd.Env, h.testedPlugin.Env...), h.processEnvEntry)

@@ -51,8 +51,8 @@ func (contextWithoutDeadline) Deadline() (deadline time.Time, ok bool) { return 
 
 // runStandaloneCase runs one case outside of go test. ended is false if the case did not
 // return although its plugin was killed; its goroutine is leaked then.
-func (h *testHost) runStandaloneCase(kill context.Context, c testCase) (r *caseResult, ended bool) {
-	ctx, cancel := h.newCaseContext(kill)
+func (h *testHost) runStandaloneCase(untilKill context.Context, c testCase) (r *caseResult, ended bool) {
+	ctx, cancel := h.newCaseContext(untilKill)
 	defer cancel()
 	h.resetCaseState()
 	r, done := startCase(ctx, c.withPanicReports(), h)
@@ -63,7 +63,7 @@ func (h *testHost) runStandaloneCase(kill context.Context, c testCase) (r *caseR
 		}
 	case <-ctx.Done():
 	}
-	if kill.Err() == nil {
+	if untilKill.Err() == nil {
 		select {
 		case <-done:
 		case <-time.After(callReturnGracePeriod):
@@ -79,8 +79,8 @@ func (h *testHost) runStandaloneCase(kill context.Context, c testCase) (r *caseR
 	}
 }
 
-// runSubtest runs one case as a subtest.
-func (h *testHost) runSubtest(t *testing.T, c testCase) {
+// runCaseAsSubtest runs one case as a subtest.
+func (h *testHost) runCaseAsSubtest(t *testing.T, c testCase) {
 	ctx, cancel := h.newCaseContext(t.Context())
 	defer cancel()
 	h.resetCaseState()
@@ -126,13 +126,13 @@ func (h *testHost) resetCaseState() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.allocIDsOfCase, h.caseAborted = nil, false
-	h.launchedProcesses = slices.DeleteFunc(h.launchedProcesses, func(p *pluginProcess) bool { return p.client.Exited() })
+	h.launchedProcesses = slices.DeleteFunc(h.launchedProcesses, func(p *pluginProcess) bool { return p.goPluginClient.Exited() })
 }
 
 func (h *testHost) isSuiteKilled() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.suiteKilled
+	return h.launchesRefused
 }
 
 // isCaseAborted reports whether the processes of the case were killed.
@@ -142,10 +142,10 @@ func (h *testHost) isCaseAborted() bool {
 	return h.caseAborted
 }
 
-// killSuite kills the plugin processes and the tasks of the case, and makes further launches fail.
-func (h *testHost) killSuite() {
+// killProcessesOfCase kills the plugin processes and the tasks of the case, and makes further launches fail.
+func (h *testHost) killProcessesOfCase() {
 	h.mu.Lock()
-	h.suiteKilled = true
+	h.launchesRefused = true
 	h.mu.Unlock()
 	h.abortCase()
 }
@@ -173,18 +173,18 @@ const shutdownTimeout = 5 * time.Second
 func (p *pluginProcess) shutDownOrKill() {
 	timer := time.AfterFunc(shutdownTimeout, p.sendSIGKILL)
 	defer timer.Stop()
-	p.client.Kill()
+	p.goPluginClient.Kill()
 }
 
 // kill kills the process with SIGKILL at once, while go-plugin's Kill would first
 // wait for a response of the process.
 func (p *pluginProcess) kill() {
 	p.sendSIGKILL()
-	p.client.Kill()
+	p.goPluginClient.Kill()
 }
 
 func (p *pluginProcess) sendSIGKILL() {
-	if !p.client.Exited() {
+	if !p.goPluginClient.Exited() {
 		_ = unix.Kill(p.pid, unix.SIGKILL) // fails if the process has ended
 	}
 }
@@ -229,7 +229,7 @@ func (h *testHost) reportPanics(t tb) {
 
 // hasExitedOrDisconnected reports whether the process has exited, or its connection has closed.
 func (p *pluginProcess) hasExitedOrDisconnected() bool {
-	if p.client.Exited() {
+	if p.goPluginClient.Exited() {
 		return true
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), callReturnGracePeriod)

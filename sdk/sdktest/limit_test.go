@@ -66,7 +66,7 @@ func TestStopKillsProcessThatHangs(t *testing.T) {
 	}
 	h := newTestHost(faultyDriverPlugin(""))
 	defer h.closeHostAndPlugins()
-	p, err := h.launchPlugin()
+	p, err := h.launchUnconfiguredPlugin()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,32 +23,32 @@ const (
 	largeMemoryMB = 193
 )
 
-func testTaskCgroup(t tb, h *testHost) {
-	if !h.startTaskWithMemory(t, smallMemoryMB, 0).hasOwnCgroup {
+func testTaskHasOwnCgroup(t tb, h *testHost) {
+	if !h.startTaskAndReadMemoryLimits(t, smallMemoryMB, 0).hasOwnCgroup {
 		t.Errorf("the processes of a task are in the cgroups of the plugin")
 	}
 }
 
-// testMemoryLimit compares two tasks, because a driver can add the memory that it needs itself for each task,
-// such as that of an emulator.
-func testMemoryLimit(t tb, h *testHost) {
-	small := h.startTaskWithMemory(t, smallMemoryMB, 0)
+// testKernelLimitsTaskMemory compares two tasks, because a driver can add the memory that it needs itself for each
+// task, such as that of an emulator.
+func testKernelLimitsTaskMemory(t tb, h *testHost) {
+	small := h.startTaskAndReadMemoryLimits(t, smallMemoryMB, 0)
 	small.skipUnlessOwnCgroup(t)
 	if small.limitBytes < smallMemoryMB<<20 {
 		t.Errorf("%s of %s is %s, want at least %d bytes: %s", small.limitFile, small.taskDescription, formatMemoryLimit(small.limitBytes), smallMemoryMB<<20, small.cgroupDir)
 	}
-	large := h.startTaskWithMemory(t, largeMemoryMB, 0)
-	large.checkLimit(t, largeMemoryMB, small.limitOverhead())
+	large := h.startTaskAndReadMemoryLimits(t, largeMemoryMB, 0)
+	large.checkLimit(t, largeMemoryMB, small.limitOverheadBytes())
 }
 
-func testMaximumMemoryLimit(t tb, h *testHost) {
-	small := h.startTaskWithMemory(t, smallMemoryMB, 0)
+func testKernelLimitsToMemoryMax(t tb, h *testHost) {
+	small := h.startTaskAndReadMemoryLimits(t, smallMemoryMB, 0)
 	small.skipUnlessOwnCgroup(t)
-	h.startTaskWithMemory(t, smallMemoryMB, largeMemoryMB).checkLimit(t, largeMemoryMB, small.limitOverhead())
+	h.startTaskAndReadMemoryLimits(t, smallMemoryMB, largeMemoryMB).checkLimit(t, largeMemoryMB, small.limitOverheadBytes())
 }
 
-func testMemoryReservation(t tb, h *testHost) {
-	m := h.startTaskWithMemory(t, smallMemoryMB, largeMemoryMB)
+func testKernelReservesTaskMemory(t tb, h *testHost) {
+	m := h.startTaskAndReadMemoryLimits(t, smallMemoryMB, largeMemoryMB)
 	m.skipUnlessOwnCgroup(t)
 	if m.reservationBytes != smallMemoryMB<<20 {
 		t.Errorf("%s of %s is %s, want %d bytes: %s", m.reservationFile, m.taskDescription, formatMemoryLimit(m.reservationBytes), smallMemoryMB<<20, m.cgroupDir)
@@ -66,18 +66,18 @@ type taskMemory struct {
 	limitBytes, reservationBytes int64
 }
 
-// startTaskWithMemory starts a task with the given memory and memory_max, and reads the limits of its processes from the
-// kernel. It skips the case if they cannot be read.
-func (h *testHost) startTaskWithMemory(t tb, memoryMB, maxMB int64) (m taskMemory) {
+// startTaskAndReadMemoryLimits starts a task with the given memory and memory_max, and reads the limits of its
+// processes from the kernel. It skips the case if they cannot be read.
+func (h *testHost) startTaskAndReadMemoryLimits(t tb, memoryMB, maxMB int64) (m taskMemory) {
 	t.Helper()
-	config, s := h.newTaskConfig(t, h.testedPlugin.Tasks.Runs)
+	config, s := h.prepareTaskDirsAndConfig(t, h.testedPlugin.Tasks.LongRunning)
 	if h.taskCgroups.skipLimitsReason != "" {
 		t.Skipf("the limits of a task cannot be read: %s", h.taskCgroups.skipLimitsReason)
 	}
 	config.Resources.MemoryMB, config.Resources.MemoryMaxMB = memoryMB, maxMB
 	config.Resources.Linux.MemoryLimitBytes = max(memoryMB, maxMB) << 20
 	s.start(config)
-	plugin, err := readCgroups(h.launchOrGetSharedProcess(t).pid)
+	plugin, err := readCgroupsOfProcess(h.launchOrGetSharedProcess(t).pid)
 	if err != nil {
 		t.Fatalf("read the cgroups of the plugin: %v", err)
 	}
@@ -86,7 +86,7 @@ func (h *testHost) startTaskWithMemory(t tb, memoryMB, maxMB int64) (m taskMemor
 		task += fmt.Sprintf(" and memory_max %d MB", maxMB)
 	}
 	first := 0
-	for _, pid := range h.taskCgroups.findTaskProcesses(t, config) {
+	for _, pid := range h.taskCgroups.findTaskPIDsOrSkip(t, config) {
 		read := taskMemory{taskDescription: task, requestedMB: memoryMB}
 		err := read.readLimits(pid, plugin)
 		if !isProcessAlive(pid) {
@@ -127,15 +127,15 @@ func (c *taskCgroups) makeForTask(t tb, config *driver.TaskConfig) {
 	}
 	config.Resources.Linux.CpusetCgroup = group.Path
 	t.Cleanup(func() {
-		if err := c.hierarchy.Remove(config.AllocID, config.Name); err != nil {
+		if err := c.hierarchy.KillAndRemove(config.AllocID, config.Name); err != nil {
 			t.Errorf("remove the cgroups of a task: %v", err)
 		}
 	})
 }
 
-// findTaskProcesses returns the pids of a running task. If it finds none, it skips this case and all others for
+// findTaskPIDsOrSkip returns the pids of a running task. If it finds none, it skips this case and all others for
 // limits: the task is not a process, or has another environment, or runs on another machine.
-func (c *taskCgroups) findTaskProcesses(t tb, config *driver.TaskConfig) (pids []int) {
+func (c *taskCgroups) findTaskPIDsOrSkip(t tb, config *driver.TaskConfig) (pids []int) {
 	t.Helper()
 	const startTimeout = 2 * time.Second // for a task to get its environment after StartTask has returned
 	for deadline := time.Now().Add(startTimeout); ; time.Sleep(10 * time.Millisecond) {
@@ -160,7 +160,7 @@ func (c *taskCgroups) findTaskProcesses(t tb, config *driver.TaskConfig) (pids [
 // "cpu,cpuacct", or "" for cgroup version 2.
 type cgroupPathsByController map[string]string
 
-func readCgroups(pid int) (cgroupPathsByController, error) {
+func readCgroupsOfProcess(pid int) (cgroupPathsByController, error) {
 	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cgroup"))
 	if err != nil {
 		return nil, err
@@ -177,12 +177,12 @@ func readCgroups(pid int) (cgroupPathsByController, error) {
 // readLimits reads the limits of a process of the task. It also reads the cgroups above that of the process,
 // because a container can have cgroups of its own, but not those that contain the plugin, whose limits are not
 // those of the task.
-func (m *taskMemory) readLimits(pid int, plugin cgroupPathsByController) error {
-	of, err := readCgroups(pid)
+func (m *taskMemory) readLimits(pid int, pluginCgroups cgroupPathsByController) error {
+	of, err := readCgroupsOfProcess(pid)
 	if err != nil {
 		return err
 	}
-	m.hasOwnCgroup = !maps.Equal(of, plugin)
+	m.hasOwnCgroup = !maps.Equal(of, pluginCgroups)
 	key, mount := "", proc.CgroupMount
 	m.limitFile, m.reservationFile = "memory.max", "memory.low"
 	if _, ok := of["memory"]; ok {
@@ -193,7 +193,7 @@ func (m *taskMemory) readLimits(pid int, plugin cgroupPathsByController) error {
 		return err
 	}
 	m.cgroupDir = filepath.Join(mount, of[key])
-	for path := of[key]; !strings.HasPrefix(plugin[key]+"/", strings.TrimSuffix(path, "/")+"/"); path = filepath.Dir(path) {
+	for path := of[key]; !strings.HasPrefix(pluginCgroups[key]+"/", strings.TrimSuffix(path, "/")+"/"); path = filepath.Dir(path) {
 		dir := filepath.Join(mount, path)
 		limit, err := readCgroupMemoryFile(dir, m.limitFile)
 		if err != nil {
@@ -235,8 +235,8 @@ func readCgroupMemoryFile(dir, name string) (int64, error) {
 	return bytes, err
 }
 
-// limitOverhead returns by how many bytes the limit exceeds the memory in the task's resources.
-func (m taskMemory) limitOverhead() int64 { return max(0, m.limitBytes-m.requestedMB<<20) }
+// limitOverheadBytes returns by how many bytes the limit exceeds the memory in the task's resources.
+func (m taskMemory) limitOverheadBytes() int64 { return max(0, m.limitBytes-m.requestedMB<<20) }
 
 func (m taskMemory) skipUnlessOwnCgroup(t tb) {
 	t.Helper()
@@ -245,15 +245,15 @@ func (m taskMemory) skipUnlessOwnCgroup(t tb) {
 	}
 }
 
-func (m taskMemory) checkLimit(t tb, memoryMB, overhead int64) {
+func (m taskMemory) checkLimit(t tb, memoryMB, overheadBytes int64) {
 	t.Helper()
-	want := memoryMB<<20 + overhead
+	want := memoryMB<<20 + overheadBytes
 	if m.limitBytes == want {
 		return
 	}
 	text := fmt.Sprintf("%d bytes", want)
-	if overhead > 0 {
-		text += fmt.Sprintf(", with the %d bytes by which the limit of a task with memory %d MB exceeds its memory", overhead, smallMemoryMB)
+	if overheadBytes > 0 {
+		text += fmt.Sprintf(", with the %d bytes by which the limit of a task with memory %d MB exceeds its memory", overheadBytes, smallMemoryMB)
 	}
 	t.Errorf("%s of %s is %s, want %s: %s", m.limitFile, m.taskDescription, formatMemoryLimit(m.limitBytes), text, m.cgroupDir)
 }

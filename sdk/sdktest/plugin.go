@@ -36,17 +36,17 @@ type Plugin struct {
 	// exceeds it fails, and the plugin is killed.
 	CaseTimeout time.Duration
 
-	// Only selects cases by id: patterns of path.Match, separated by commas, such as
+	// OnlyCasePatterns selects cases by id: patterns of path.Match, separated by commas, such as
 	// "exec.*,recover.*". Empty means all cases.
-	Only string
+	OnlyCasePatterns string
 }
 
-// selectCases returns the cases that p.Only selects.
+// selectCases returns the cases that p.OnlyCasePatterns selects.
 func (p Plugin) selectCases(cases []testCase) (selected []testCase, err error) {
-	if p.Only == "" {
+	if p.OnlyCasePatterns == "" {
 		return cases, nil
 	}
-	patterns := strings.Split(p.Only, ",")
+	patterns := strings.Split(p.OnlyCasePatterns, ",")
 	for _, c := range cases {
 		for _, pattern := range patterns {
 			ok, err := path.Match(strings.TrimSpace(pattern), c.id)
@@ -60,20 +60,20 @@ func (p Plugin) selectCases(cases []testCase) (selected []testCase, err error) {
 		}
 	}
 	if len(selected) == 0 {
-		return nil, fmt.Errorf("no case has an id that matches %q; an id is for example %s", p.Only, cases[0].id)
+		return nil, fmt.Errorf("no case has an id that matches %q; an id is for example %s", p.OnlyCasePatterns, cases[0].id)
 	}
 	return selected, nil
 }
 
 // Tasks are bodies of a task's config block. Cases for a nil task are skipped.
 type Tasks struct {
-	Runs  map[string]any // a task that runs until it is stopped
-	Ends  map[string]any // a task that exits successfully within seconds
-	Fails map[string]any // a task that fails within seconds
+	LongRunning map[string]any // a task that runs until it is stopped
+	Succeeds    map[string]any // a task that exits successfully within seconds
+	Fails       map[string]any // a task that fails within seconds
 
 	// Shell returns the body of a task that runs the script with /bin/sh. It is for
 	// drivers that run commands: most cases need it. The suite also uses it for
-	// Runs, Ends and Fails if they are nil.
+	// LongRunning, Succeeds and Fails if they are nil.
 	Shell func(script string) map[string]any
 }
 
@@ -126,7 +126,7 @@ func runSuite(t *testing.T, p Plugin, cases []testCase) {
 			if testing.Short() && slices.Contains(slowCases, c.id) {
 				t.Skip("takes seconds")
 			}
-			h.runSubtest(t, c)
+			h.runCaseAsSubtest(t, c)
 		})
 	}
 }
@@ -142,12 +142,12 @@ func Check(ctx context.Context, out io.Writer, p Plugin) error {
 	return CheckUntil(ctx, context.Background(), out, p)
 }
 
-// CheckUntil is Check with a second context: when kill ends, CheckUntil kills the processes
+// CheckUntil is Check with a second context: when untilKill ends, CheckUntil kills the processes
 // of the plugin and of its tasks, and returns without waiting for the end of the current
 // case.
-func CheckUntil(ctx, kill context.Context, out io.Writer, p Plugin) error {
+func CheckUntil(ctx, untilKill context.Context, out io.Writer, p Plugin) error {
 	counts := make(map[Verdict]int)
-	err := CheckEach(ctx, kill, p, func(r Result) {
+	err := CheckEach(ctx, untilKill, p, func(r Result) {
 		counts[r.Verdict]++
 		r.Write(out)
 	})
@@ -162,19 +162,19 @@ func CheckUntil(ctx, kill context.Context, out io.Writer, p Plugin) error {
 }
 
 // failedCasesError is the error of a suite that has run all cases, of which some have failed.
-type failedCasesError struct{ failed, total int }
+type failedCasesError struct{ failedCount, totalCount int }
 
 func (e *failedCasesError) Error() string {
-	return fmt.Sprintf("%d of %d cases failed", e.failed, e.total)
+	return fmt.Sprintf("%d of %d cases failed", e.failedCount, e.totalCount)
 }
 
 // CheckEach is CheckUntil without text: it calls onResult after each case.
-func CheckEach(ctx, kill context.Context, p Plugin, onResult func(Result)) error {
+func CheckEach(ctx, untilKill context.Context, p Plugin, onResult func(Result)) error {
 	h := newTestHost(p)
 	defer h.closeHostAndPlugins()
-	defer context.AfterFunc(kill, h.killSuite)()
+	defer context.AfterFunc(untilKill, h.killProcessesOfCase)()
 	var cases []testCase
-	switch kind, err := h.detectPluginType(kill); {
+	switch kind, err := h.detectTypeAndAddShellTasks(untilKill); {
 	case err != nil:
 		cases = []testCase{{"launch.info", Must, "the handshake succeeds", "A host cannot use the plugin.", linkLaunch, func(t tb, _ *testHost) { t.Fatalf("%v", err) }}}
 	case kind == base.TypeHook:
@@ -193,25 +193,25 @@ func CheckEach(ctx, kill context.Context, p Plugin, onResult func(Result)) error
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		r, ended := h.runStandaloneCase(kill, c)
-		if kill.Err() != nil {
-			h.killSuite() // second kill, of a plugin process that was being started during the first one
-			return context.Cause(kill)
+		r, ended := h.runStandaloneCase(untilKill, c)
+		if untilKill.Err() != nil {
+			h.killProcessesOfCase() // second kill, of a plugin process that was being started during the first one
+			return context.Cause(untilKill)
 		}
 		result := r.publicResult()
 		onResult(result)
 		switch result.Verdict {
 		case Fail:
-			counts.failed++
-			counts.total++
+			counts.failedCount++
+			counts.totalCount++
 		case Pass, Differs:
-			counts.total++
+			counts.totalCount++
 		}
 		if !ended {
 			return fmt.Errorf("the case %s did not end, although its plugin was killed", c.id)
 		}
 	}
-	if counts.failed > 0 {
+	if counts.failedCount > 0 {
 		return &counts
 	}
 	return nil

@@ -14,10 +14,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// launchConfigured launches and configures a plugin process for this case only.
-func (h *testHost) launchConfigured(t tb) *pluginProcess {
+// launchConfiguredPlugin launches and configures a plugin process for this case only.
+func (h *testHost) launchConfiguredPlugin(t tb) *pluginProcess {
 	t.Helper()
-	p, err := h.launchPlugin()
+	p, err := h.launchUnconfiguredPlugin()
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
@@ -28,8 +28,8 @@ func (h *testHost) launchConfigured(t tb) *pluginProcess {
 	return p
 }
 
-func testTwoPluginProcesses(t tb, h *testHost) {
-	first, second := h.launchConfigured(t), h.launchConfigured(t)
+func testTwoPluginProcessesCanRun(t tb, h *testHost) {
+	first, second := h.launchConfiguredPlugin(t), h.launchConfiguredPlugin(t)
 	for _, p := range []*pluginProcess{first, second} {
 		if _, err := p.baseClient.PluginInfo(t.Context()); err != nil {
 			t.Errorf("PluginInfo while two processes run: %v", err)
@@ -37,8 +37,8 @@ func testTwoPluginProcesses(t tb, h *testHost) {
 	}
 }
 
-func testPluginExitOnShutdown(t tb, h *testHost) {
-	p := h.launchConfigured(t)
+func testPluginExitsOnShutdown(t tb, h *testHost) {
+	p := h.launchConfiguredPlugin(t)
 	p.shutDownOrKill() // kills the process if it has not exited after some seconds
 	if status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() && status.Signal() == unix.SIGKILL {
 		t.Errorf("the process did not exit within 2s, and was killed")
@@ -46,7 +46,7 @@ func testPluginExitOnShutdown(t tb, h *testHost) {
 }
 
 func testPluginSurvivesSIGINT(t tb, h *testHost) {
-	p := h.launchConfigured(t)
+	p := h.launchConfiguredPlugin(t)
 	if err := unix.Kill(p.pid, unix.SIGINT); err != nil {
 		t.Fatalf("send SIGINT: %v", err)
 	}
@@ -61,24 +61,24 @@ func testPluginSurvivesSIGINT(t tb, h *testHost) {
 // at least as many.
 const leakCycles = 5
 
-// checkLeaks runs the cycle leakCycles times, and fails the case if count, which returns the number of
-// objects in use, has increased by at least one per cycle. what names the objects.
-func checkLeaks(t tb, what string, count func() (int, error), cycle func()) {
+// checkLeaks runs the operation leakCycles times, and fails the case if countObjects, which returns the number of
+// objects in use, has increased by at least one per operation.
+func checkLeaks(t tb, objectNames string, countObjects func() (int, error), operation func()) {
 	t.Helper()
-	cycle() // the plugin may allocate on first use
-	before, err := count()
+	operation() // the plugin may allocate on first use
+	before, err := countObjects()
 	if err != nil {
-		t.Skipf("count %s: %v", what, err)
+		t.Skipf("count %s: %v", objectNames, err)
 	}
 	for range leakCycles {
-		cycle()
+		operation()
 	}
 	const releaseTimeout = 3 * time.Second
 	var after int
 	for deadline := time.Now().Add(releaseTimeout); ; time.Sleep(10 * time.Millisecond) {
-		after, err = count()
+		after, err = countObjects()
 		if err != nil {
-			t.Fatalf("count %s: %v", what, err)
+			t.Fatalf("count %s: %v", objectNames, err)
 		}
 		if after < before+leakCycles {
 			return
@@ -87,17 +87,17 @@ func checkLeaks(t tb, what string, count func() (int, error), cycle func()) {
 			break
 		}
 	}
-	t.Errorf("%d %s after the first cycle, %d after %d more", before, what, after, leakCycles)
+	t.Errorf("%d %s after the first cycle, %d after %d more", before, objectNames, after, leakCycles)
 }
 
-// countDescriptors returns the number of descriptors of the shared plugin process.
-func (h *testHost) countDescriptors(t tb) (int, error) {
+// countDescriptorsOfPlugin returns the number of descriptors of the shared plugin process.
+func (h *testHost) countDescriptorsOfPlugin(t tb) (int, error) {
 	entries, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(h.launchOrGetSharedProcess(t).pid), "fd"))
 	return len(entries), err
 }
 
-// countChildren returns the number of child processes of the shared plugin process, zombies included.
-func (h *testHost) countChildren(t tb) (count int, err error) {
+// countChildrenOfPlugin returns the number of child processes of the shared plugin process, zombies included.
+func (h *testHost) countChildrenOfPlugin(t tb) (count int, err error) {
 	parent := h.launchOrGetSharedProcess(t).pid
 	paths, err := filepath.Glob("/proc/[0-9]*")
 	for _, path := range paths {
@@ -115,7 +115,7 @@ func (h *testHost) countChildren(t tb) (count int, err error) {
 // startStopDestroyTask starts a task, stops the task, and destroys it.
 func (h *testHost) startStopDestroyTask(t tb) {
 	t.Helper()
-	s := h.startTask(t, h.testedPlugin.Tasks.Runs)
+	s := h.startTask(t, h.testedPlugin.Tasks.LongRunning)
 	if err := s.currentDriver().StopTask(t.Context(), s.config.ID, stopKillTimeout, ""); err != nil {
 		t.Fatalf("StopTask: %v", err)
 	}
@@ -123,16 +123,16 @@ func (h *testHost) startStopDestroyTask(t tb) {
 	s.destroy()
 }
 
-func testDescriptorLeaks(t tb, h *testHost) {
-	checkLeaks(t, "descriptors", func() (int, error) { return h.countDescriptors(t) }, func() { h.startStopDestroyTask(t) })
+func testDriverLeaksNoDescriptors(t tb, h *testHost) {
+	checkLeaks(t, "descriptors", func() (int, error) { return h.countDescriptorsOfPlugin(t) }, func() { h.startStopDestroyTask(t) })
 }
 
-func testProcessLeaks(t tb, h *testHost) {
-	checkLeaks(t, "child processes", func() (int, error) { return h.countChildren(t) }, func() { h.startStopDestroyTask(t) })
+func testDriverLeaksNoProcesses(t tb, h *testHost) {
+	checkLeaks(t, "child processes", func() (int, error) { return h.countChildrenOfPlugin(t) }, func() { h.startStopDestroyTask(t) })
 }
 
-func testHookDescriptorLeaks(t tb, h *testHost) {
-	checkLeaks(t, "descriptors", func() (int, error) { return h.countDescriptors(t) }, func() {
+func testHookLeaksNoDescriptors(t tb, h *testHost) {
+	checkLeaks(t, "descriptors", func() (int, error) { return h.countDescriptorsOfPlugin(t) }, func() {
 		l := h.newScenario(t)
 		for _, m := range lifecyclePoints {
 			l.callHookIfSubscribed(t, m)
@@ -141,7 +141,7 @@ func testHookDescriptorLeaks(t tb, h *testHost) {
 }
 
 // checkRunStopDestroy starts, stops and destroys a task by the plugin process p instead of the shared one.
-func (h *testHost) checkRunStopDestroy(t tb, p *pluginProcess, config *driver.TaskConfig, s *startedTask) {
+func (h *testHost) checkRunStopDestroy(t tb, p *pluginProcess, config *driver.TaskConfig, s *testTask) {
 	t.Helper()
 	s.config = config
 	t.Cleanup(func() { killProcessesByEnv("NOMAD_ALLOC_ID=" + config.AllocID) })
@@ -156,15 +156,15 @@ func (h *testHost) checkRunStopDestroy(t tb, p *pluginProcess, config *driver.Ta
 	}
 }
 
-// testHostWithoutInitAndTopology acts as a host that calls neither Init nor Shutdown, and sends no topology.
-func testHostWithoutInitAndTopology(t tb, h *testHost) {
-	config, s := h.newTaskConfig(t, h.testedPlugin.Tasks.Runs)
-	p, err := h.launchPlugin()
+// testWorksWithoutInitAndTopology acts as a host that calls neither Init nor Shutdown, and sends no topology.
+func testWorksWithoutInitAndTopology(t tb, h *testHost) {
+	config, s := h.prepareTaskDirsAndConfig(t, h.testedPlugin.Tasks.LongRunning)
+	p, err := h.launchUnconfiguredPlugin()
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	t.Cleanup(p.client.Kill)
-	pluginConfig, err := h.pluginConfig(t.Context(), p)
+	t.Cleanup(p.goPluginClient.Kill)
+	pluginConfig, err := h.encodePluginConfig(t.Context(), p)
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
@@ -176,16 +176,16 @@ func testHostWithoutInitAndTopology(t tb, h *testHost) {
 	h.checkRunStopDestroy(t, p, config, s)
 }
 
-func testSparseTaskConfig(t tb, h *testHost) {
-	config, s := h.newTaskConfig(t, h.testedPlugin.Tasks.Runs)
+func testSparseTaskConfigRuns(t tb, h *testHost) {
+	config, s := h.prepareTaskDirsAndConfig(t, h.testedPlugin.Tasks.LongRunning)
 	config.Resources, config.JobID, config.Namespace, config.NodeName, config.NodeID = nil, "", "", "", ""
-	h.checkRunStopDestroy(t, h.launchConfigured(t), config, s)
+	h.checkRunStopDestroy(t, h.launchConfiguredPlugin(t), config, s)
 }
 
-// testInitTwice acts as a host that reattaches to the process of its predecessor.
-func testInitTwice(t tb, h *testHost) {
-	config, s := h.newTaskConfig(t, h.testedPlugin.Tasks.Runs)
-	p := h.launchConfigured(t)
+// testInitSucceedsAfterShutdown acts as a host that reattaches to the process of its predecessor.
+func testInitSucceedsAfterShutdown(t tb, h *testHost) {
+	config, s := h.prepareTaskDirsAndConfig(t, h.testedPlugin.Tasks.LongRunning)
+	p := h.launchConfiguredPlugin(t)
 	if err := p.driverClient.Shutdown(t.Context()); err != nil {
 		t.Errorf("Shutdown: %v", err)
 	}
@@ -195,11 +195,11 @@ func testInitTwice(t tb, h *testHost) {
 	h.checkRunStopDestroy(t, p, config, s)
 }
 
-// testCrashDuringStart kills the plugin during StartTask, and starts the task with the same
+// testRestartAfterKillDuringStart kills the plugin during StartTask, and starts the task with the same
 // id in another process, as a host does.
-func testCrashDuringStart(t tb, h *testHost) {
+func testRestartAfterKillDuringStart(t tb, h *testHost) {
 	for _, delay := range []time.Duration{0, 5 * time.Millisecond, 50 * time.Millisecond} {
-		config, s := h.newTaskConfigWithoutOutput(t)
+		config, s := h.prepareTaskWithoutOutput(t)
 		s.config = config
 		t.Cleanup(s.cleanUp)
 		d := h.launchOrGetSharedProcess(t).driverClient
@@ -209,7 +209,7 @@ func testCrashDuringStart(t tb, h *testHost) {
 			_, _, _ = d.StartTask(t.Context(), config) // succeeds or not, depending on timing
 		}()
 		time.Sleep(delay)
-		h.crashPlugin(t)
+		h.killSharedProcess(t)
 		<-returned
 		killProcessesByEnv("NOMAD_ALLOC_ID=" + config.AllocID) // nomad-lite also does this before the second call
 		handle, _, err := s.currentDriver().StartTask(t.Context(), config)
@@ -224,12 +224,12 @@ func testCrashDuringStart(t tb, h *testHost) {
 	}
 }
 
-func testCrashBeforeDestroy(t tb, h *testHost) {
-	s := h.startTask(t, h.testedPlugin.Tasks.Runs)
+func testDestroyAfterPluginKill(t tb, h *testHost) {
+	s := h.startTask(t, h.testedPlugin.Tasks.LongRunning)
 	if err := s.currentDriver().StopTask(t.Context(), s.config.ID, stopKillTimeout, ""); err != nil {
 		t.Fatalf("StopTask: %v", err)
 	}
-	h.crashPlugin(t)
+	h.killSharedProcess(t)
 	recoverErr := s.callRecoverTask()
 	if err := s.currentDriver().DestroyTask(t.Context(), s.config.ID, true); err != nil && !errors.Is(err, driver.ErrTaskNotFound) {
 		t.Errorf("RecoverTask in another process: %v; DestroyTask: %v, want success or %v", recoverErr, err, driver.ErrTaskNotFound)
@@ -237,11 +237,11 @@ func testCrashBeforeDestroy(t tb, h *testHost) {
 	s.isDestroyed = true
 }
 
-// testCrashDuringStop kills the plugin while StopTask waits for the task.
-func testCrashDuringStop(t tb, h *testHost) {
+// testStopAfterKillDuringStop kills the plugin while StopTask waits for the task.
+func testStopAfterKillDuringStop(t tb, h *testHost) {
 	h.skipUnlessHostFilesVisible(t)
 	s := h.startShellTask(t, `trap "" INT TERM; echo pid $$; while :; do sleep 0.02; done`)
-	pid, err := strconv.Atoi(s.waitForLine("pid "))
+	pid, err := strconv.Atoi(s.waitForLineWithPrefix("pid "))
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
@@ -252,7 +252,7 @@ func testCrashDuringStop(t tb, h *testHost) {
 		_ = d.StopTask(t.Context(), s.config.ID, time.Minute, "") // fails when the plugin is killed
 	}()
 	time.Sleep(50 * time.Millisecond) // time for the call to reach the plugin
-	h.crashPlugin(t)
+	h.killSharedProcess(t)
 	<-returned
 	if err := s.callRecoverTask(); err != nil {
 		t.Skipf("the driver cannot recover tasks, so that hosts start them again: %v", err)

@@ -77,7 +77,7 @@ func startCase(ctx context.Context, c testCase, h *testHost) (r *caseResult, don
 	go func() {
 		defer close(ended)
 		defer func() { r.duration = time.Since(began) }()
-		defer r.cleanUp()
+		defer r.runCleanups()
 		defer cancel() // the context ends before the cleanups, as in package testing
 		defer func() {
 			if p := recover(); p != nil {
@@ -89,15 +89,15 @@ func startCase(ctx context.Context, c testCase, h *testHost) (r *caseResult, don
 	return r, ended
 }
 
-// cleanUp calls the functions of Cleanup, the last one first.
-func (r *caseResult) cleanUp() {
+// runCleanups calls the functions of Cleanup, the last one first.
+func (r *caseResult) runCleanups() {
 	last := len(r.cleanups) - 1
 	if last < 0 {
 		return
 	}
 	f := r.cleanups[last]
 	r.cleanups = r.cleanups[:last]
-	defer r.cleanUp() // deferred, because f can call Fatalf, which ends the goroutine
+	defer r.runCleanups() // deferred, because f can call Fatalf, which ends the goroutine
 	f()
 }
 

@@ -58,11 +58,11 @@ func (h *testHost) newScenario(t tb) *allocScenario {
 	if err != nil {
 		t.Fatalf("Describe: %v", err)
 	}
-	attachment, err := encodeAttachment(d.Schema, h.testedPlugin.Attachment)
+	attachment, err := encodeAttachment(d.AttachmentSchema, h.testedPlugin.Attachment)
 	if err != nil {
 		t.Skipf("the attachment does not fit the schema")
 	}
-	l := &allocScenario{host: h, description: d, requestMeta: hook.RequestMeta{Token: newUUID(), Attachment: attachment}}
+	l := &allocScenario{host: h, description: d, requestMeta: hook.RequestMeta{Token: newUUID(), AttachmentJSON: attachment}}
 	h.hookHost.addToken(l.requestMeta.Token)
 	t.Cleanup(func() { h.hookHost.expireToken(l.requestMeta.Token) })
 
@@ -133,9 +133,9 @@ func hookCallTimeout(p hook.Subscription) time.Duration {
 
 // callHookIfSubscribed calls the hook at a hook point to which it subscribes. An error of
 // the hook fails the case.
-func (s *allocScenario) callHookIfSubscribed(t tb, m hook.Point) {
+func (s *allocScenario) callHookIfSubscribed(t tb, point hook.Point) {
 	t.Helper()
-	part, ok := s.description.Subscription(m)
+	part, ok := s.description.Subscription(point)
 	if !ok {
 		return
 	}
@@ -143,22 +143,22 @@ func (s *allocScenario) callHookIfSubscribed(t tb, m hook.Point) {
 	limit := hookCallTimeout(part)
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	switch err := s.callHookPointWithoutDeadline(ctx, t, m); {
+	switch err := s.callHookPointWithoutDeadline(ctx, t, point); {
 	case ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded): // a plugin whose clock is ahead returns DeadlineExceeded before ctx ends
-		t.Fatalf("%v: no answer within %v", m, limit)
+		t.Fatalf("%v: no answer within %v", point, limit)
 	case errors.Is(err, hook.ErrPluginDown):
-		t.Fatalf("%v: %s", m, process.crashReport())
+		t.Fatalf("%v: %s", point, process.crashReport())
 	case err != nil:
-		t.Fatalf("%v: %v", m, err)
+		t.Fatalf("%v: %v", point, err)
 	}
 }
 
 // callHookPointWithoutDeadline calls the hook at a hook point, and returns its error. It adds no timeout to ctx.
-func (s *allocScenario) callHookPointWithoutDeadline(ctx context.Context, t tb, m hook.Point) (err error) {
+func (s *allocScenario) callHookPointWithoutDeadline(ctx context.Context, t tb, point hook.Point) (err error) {
 	t.Helper()
 	c := s.host.launchOrGetSharedProcess(t).hookClient
 	g, a, task := s.requestMeta, s.alloc, s.task
-	switch m {
+	switch point {
 	case hook.Prerun:
 		_, err = c.Prerun(ctx, hook.AllocPrerunRequest{RequestMeta: g, Alloc: a, Env: s.taskEnv})
 	case hook.UpdateAlloc:
@@ -190,7 +190,7 @@ func (s *allocScenario) callHookPointWithoutDeadline(ctx context.Context, t tb, 
 	case hook.Shutdown:
 		_, err = c.Shutdown(ctx, hook.TaskShutdownRequest{RequestMeta: g, Alloc: a, Task: task})
 	default:
-		err = fmt.Errorf("the suite does not know the hook point %v", m)
+		err = fmt.Errorf("the suite does not know the hook point %v", point)
 	}
 	return err
 }
@@ -214,5 +214,5 @@ func (s *allocScenario) callPrestart(ctx context.Context, c *hookwire.Client) er
 		return err
 	}
 	s.isPrestartDone = answer.Done
-	return answer.Fault()
+	return answer.Validate()
 }

@@ -19,33 +19,33 @@ import (
 // is visible only inside of a task.
 func shellCases() []testCase {
 	return []testCase{
-		{"output.streams", Must, "the output of both streams arrives, and ends when the task is destroyed", "Logs are incomplete, or the log collector waits for ever.", linkOutput, testTaskOutput},
-		{"output.null-device", Must, "a task runs with the null device as output", "Jobs with disabled log collection do not start.", linkOutput, testNullDeviceOutput},
-		{"output.after-kill", Must, "output arrives after SIGKILL of the plugin", "Logs end with the first crash or update of the plugin.", linkOutput, testOutputAfterCrash},
-		{"command.environment", Must, "the environment is exactly the environment of the task config", "Tasks would depend on the plugin, and would get its secrets.", linkCommand, testTaskEnvironment},
-		{"command.directory", Should, "the command starts in the directory of the task", "Relative paths in jobs fail.", linkCommand, testWorkingDirectory},
-		{"command.descriptors", Must, "the command has only the three standard descriptors", "Tasks can use files and sockets of the plugin; the host cannot detect the end of the plugin.", linkCommand, testInheritedDescriptors},
+		{"output.streams", Must, "the output of both streams arrives, and ends when the task is destroyed", "Logs are incomplete, or the log collector waits for ever.", linkOutput, testOutputArrivesCompletely},
+		{"output.null-device", Must, "a task runs with the null device as output", "Jobs with disabled log collection do not start.", linkOutput, testTaskRunsWithNullDeviceOutput},
+		{"output.after-kill", Must, "output arrives after SIGKILL of the plugin", "Logs end with the first crash or update of the plugin.", linkOutput, testOutputArrivesAfterPluginKill},
+		{"command.environment", Must, "the environment is exactly the environment of the task config", "Tasks would depend on the plugin, and would get its secrets.", linkCommand, testTaskEnvironmentIsExact},
+		{"command.directory", Should, "the command starts in the directory of the task", "Relative paths in jobs fail.", linkCommand, testTaskStartsInTaskDir},
+		{"command.descriptors", Must, "the command has only the three standard descriptors", "Tasks can use files and sockets of the plugin; the host cannot detect the end of the plugin.", linkCommand, testTaskInheritsNoDescriptors},
 		{"command.session", Must, "the command is in a session of its own", "Signals for the plugin reach its tasks.", linkCommand, testTaskHasOwnSession},
-		{"command.children", Must, "remaining child processes are killed when the task is destroyed", "Processes without an owner keep ports, files and memory.", linkCommand, testChildrenAreKilled},
-		{"wait.exit-status", Must, "the exit result has the exit code and the signal", "The restart policy and the user depend on them.", linkWait, testExitStatus},
-		{"stop.signal", Must, "StopTask sends the signal of the job", "Tasks cannot shut down in order.", linkStop, testStopSignal},
+		{"command.children", Must, "remaining child processes are killed when the task is destroyed", "Processes without an owner keep ports, files and memory.", linkCommand, testDestroyKillsChildren},
+		{"wait.exit-status", Must, "the exit result has the exit code and the signal", "The restart policy and the user depend on them.", linkWait, testExitStatusIsReported},
+		{"stop.signal", Must, "StopTask sends the signal of the job", "Tasks cannot shut down in order.", linkStop, testStopSendsJobSignal},
 		{"stop.timeout", Must, "StopTask kills a task that ignores the signal, after the timeout and not earlier", "Tasks lose data, or are never stopped.", linkStop, testKillAfterStopTimeout},
-		{"stop.cancelled", Must, "StopTask works after a cancelled StopTask", "A host that restarts while it stops a task cannot stop it.", linkStop, testCancelledStop},
-		{"crash.during-stop", Must, "StopTask works after SIGKILL of the plugin during StopTask", "The task runs on, although its job was stopped.", linkStop, testCrashDuringStop},
-		{"start.missing-command", Should, "StartTask of a missing command returns an error with its name, which is not recoverable", "The user cannot see the reason, or the task restarts in vain.", linkStart, testMissingCommand},
-		{"signal.delivery", Should, "SignalTask delivers a signal, and returns an error for an unknown one", "`alloc signal` and change_mode do not work.", linkSignal, testSignals},
-		{"exec.output", Should, "ExecTask returns output and exit code", "Script checks report wrong results.", linkSignal, testExec},
-		{"exec.timeout", Should, "ExecTask returns after its timeout", "A script check that hangs is never reported.", linkSignal, testExecTimeout},
-		{"exec.streaming", Should, "ExecTaskStreaming passes on input, output and exit code", "`alloc exec` loses data.", linkSignal, testExecStreaming},
-		{"exec.terminal", Should, "ExecTaskStreaming with TTY has a terminal of the requested size", "Shells and editors do not work in `alloc exec`.", linkSignal, testExecTerminal},
-		{"exec.cancelled", Should, "a cancelled ExecTaskStreaming ends its command", "Commands remain in the task when a user disconnects.", linkSignal, testExecCancelled},
+		{"stop.cancelled", Must, "StopTask works after a cancelled StopTask", "A host that restarts while it stops a task cannot stop it.", linkStop, testStopWorksAfterCancelledStop},
+		{"crash.during-stop", Must, "StopTask works after SIGKILL of the plugin during StopTask", "The task runs on, although its job was stopped.", linkStop, testStopAfterKillDuringStop},
+		{"start.missing-command", Should, "StartTask of a missing command returns an error with its name, which is not recoverable", "The user cannot see the reason, or the task restarts in vain.", linkStart, testMissingCommandFailsStart},
+		{"signal.delivery", Should, "SignalTask delivers a signal, and returns an error for an unknown one", "`alloc signal` and change_mode do not work.", linkSignal, testSignalsAreDelivered},
+		{"exec.output", Should, "ExecTask returns output and exit code", "Script checks report wrong results.", linkSignal, testExecReturnsOutputAndExitCode},
+		{"exec.timeout", Should, "ExecTask returns after its timeout", "A script check that hangs is never reported.", linkSignal, testExecReturnsAfterTimeout},
+		{"exec.streaming", Should, "ExecTaskStreaming passes on input, output and exit code", "`alloc exec` loses data.", linkSignal, testExecStreamingPassesStreams},
+		{"exec.terminal", Should, "ExecTaskStreaming with TTY has a terminal of the requested size", "Shells and editors do not work in `alloc exec`.", linkSignal, testExecTerminalHasRequestedSize},
+		{"exec.cancelled", Should, "a cancelled ExecTaskStreaming ends its command", "Commands remain in the task when a user disconnects.", linkSignal, testCancelledExecEndsCommand},
 		{"recover.exit-status", Must, "a recovered task keeps its process, and its exit code is correct or unknown", "A restart policy that acts on a wrong exit code restarts or completes the wrong tasks.", linkRecover, testTaskOutlivesPlugin},
-		{"recover.exit-without-plugin", Must, "the exit code of a task that exited without a plugin process is correct or unknown", "A failed task would be complete, or a successful one would run again.", linkRecover, testTaskExitWithoutPlugin},
-		{"recover.exit-before-kill", Must, "the exit code of a task that exited before SIGKILL of the plugin is correct or unknown", "A failed task would be complete, or a successful one would run again.", linkRecover, testTaskExitBeforePluginCrash},
+		{"recover.exit-without-plugin", Must, "the exit code of a task that exited without a plugin process is correct or unknown", "A failed task would be complete, or a successful one would run again.", linkRecover, testExitCodeAfterExitWithoutPlugin},
+		{"recover.exit-before-kill", Must, "the exit code of a task that exited before SIGKILL of the plugin is correct or unknown", "A failed task would be complete, or a successful one would run again.", linkRecover, testExitCodeAfterLaterPluginKill},
 	}
 }
 
-func (h *testHost) startShellTask(t tb, script string) *startedTask {
+func (h *testHost) startShellTask(t tb, script string) *testTask {
 	t.Helper()
 	return h.startTask(t, h.testedPlugin.Tasks.Shell(script))
 }
@@ -67,11 +67,11 @@ func (h *testHost) skipUnlessHostFilesVisible(t tb) {
 	}
 }
 
-func testTaskOutput(t tb, h *testHost) {
+func testOutputArrivesCompletely(t tb, h *testHost) {
 	s := h.startShellTask(t, "echo out; echo err >&2; i=0; while [ $i -lt 2000 ]; do echo line $i of many; i=$((i+1)); done; exec sleep 0.05")
 	s.waitForExit()
 	s.destroy()
-	s.closeOutput()
+	s.closeOutputFIFOWriters()
 	done := make(chan struct{})
 	go func() { s.outputReadGoroutines.Wait(); close(done) }()
 	select {
@@ -87,8 +87,8 @@ func testTaskOutput(t tb, h *testHost) {
 	}
 }
 
-func testNullDeviceOutput(t tb, h *testHost) {
-	config, s := h.newTaskConfig(t, h.testedPlugin.Tasks.Shell("echo lost; exit 4"))
+func testTaskRunsWithNullDeviceOutput(t tb, h *testHost) {
+	config, s := h.prepareTaskDirsAndConfig(t, h.testedPlugin.Tasks.Shell("echo lost; exit 4"))
 	config.StdoutPath, config.StderrPath = os.DevNull, os.DevNull
 	s.start(config)
 	if exit := s.waitForExit(); exit.ExitCode != 4 {
@@ -96,12 +96,12 @@ func testNullDeviceOutput(t tb, h *testHost) {
 	}
 }
 
-func testTaskEnvironment(t tb, h *testHost) {
+func testTaskEnvironmentIsExact(t tb, h *testHost) {
 	h.skipUnlessHostFilesVisible(t)
 	s := h.startShellTask(t, `cat /proc/$$/environ; exit 0`)
 	s.waitForExit()
 	s.destroy()
-	s.closeOutput()
+	s.closeOutputFIFOWriters()
 	s.outputReadGoroutines.Wait()
 	got := map[string]string{}
 	for _, entry := range strings.Split(strings.TrimSuffix(s.stdout.String(), "\x00"), "\x00") {
@@ -123,22 +123,22 @@ func testTaskEnvironment(t tb, h *testHost) {
 	}
 }
 
-func testWorkingDirectory(t tb, h *testHost) {
+func testTaskStartsInTaskDir(t tb, h *testHost) {
 	h.skipUnlessHostFilesVisible(t)
 	s := h.startShellTask(t, `pwd -P; exec sleep 60`)
 	want, err := filepath.EvalSymlinks(filepath.Join(s.config.AllocDir, s.config.Name))
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	if got := s.waitForLine("/"); "/"+got != want {
+	if got := s.waitForLineWithPrefix("/"); "/"+got != want {
 		t.Errorf("the directory is /%s, want %s", got, want)
 	}
 }
 
-func testInheritedDescriptors(t tb, h *testHost) {
+func testTaskInheritsNoDescriptors(t tb, h *testHost) {
 	h.skipUnlessHostFilesVisible(t)
 	s := h.startShellTask(t, `echo pid $$; exec sleep 60`)
-	pid := s.waitForLine("pid ")
+	pid := s.waitForLineWithPrefix("pid ")
 	// After the start, the shell has its script open for some time, and the dynamic loader its
 	// libraries. A leaked descriptor remains open.
 	const maxWait = 5 * time.Second
@@ -170,7 +170,7 @@ func testInheritedDescriptors(t tb, h *testHost) {
 func testTaskHasOwnSession(t tb, h *testHost) {
 	h.skipUnlessHostFilesVisible(t)
 	s := h.startShellTask(t, `echo pid $$; exec sleep 60`)
-	pid, err := strconv.Atoi(s.waitForLine("pid "))
+	pid, err := strconv.Atoi(s.waitForLineWithPrefix("pid "))
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
@@ -183,7 +183,7 @@ func testTaskHasOwnSession(t tb, h *testHost) {
 	}
 }
 
-func testExitStatus(t tb, h *testHost) {
+func testExitStatusIsReported(t tb, h *testHost) {
 	s := h.startShellTask(t, "exit 7")
 	if got, want := *s.waitForExit(), (driver.ExitResult{ExitCode: 7}); got != want {
 		t.Errorf("exit 7: %+v, want %+v", got, want)
@@ -199,9 +199,9 @@ func testExitStatus(t tb, h *testHost) {
 	}
 }
 
-func testStopSignal(t tb, h *testHost) {
+func testStopSendsJobSignal(t tb, h *testHost) {
 	s := h.startShellTask(t, `trap "exit 9" USR1; echo ready; while :; do sleep 0.02; done`)
-	s.waitForLine("ready")
+	s.waitForLineWithPrefix("ready")
 	if err := s.currentDriver().StopTask(t.Context(), s.config.ID, waitTimeout, "SIGUSR1"); err != nil {
 		t.Fatalf("StopTask: %v", err)
 	}
@@ -212,7 +212,7 @@ func testStopSignal(t tb, h *testHost) {
 
 func testKillAfterStopTimeout(t tb, h *testHost) {
 	s := h.startShellTask(t, `trap "" INT TERM; echo ready; while :; do sleep 0.02; done`)
-	s.waitForLine("ready")
+	s.waitForLineWithPrefix("ready")
 	const stopTimeout = 900 * time.Millisecond // on a loaded machine, an immediate kill can take 250 ms
 	began := time.Now()
 	if err := s.currentDriver().StopTask(t.Context(), s.config.ID, stopTimeout, ""); err != nil {
@@ -229,7 +229,7 @@ func testKillAfterStopTimeout(t tb, h *testHost) {
 // childKillTimeout limits how long the processes of a task can take to exit after a kill. Tests change it.
 var childKillTimeout = waitTimeout
 
-func testChildrenAreKilled(t tb, h *testHost) {
+func testDestroyKillsChildren(t tb, h *testHost) {
 	h.skipUnlessHostFilesVisible(t)
 	// The task exits after both children have written their pids, because its
 	// exit may kill them.
@@ -237,11 +237,11 @@ func testChildrenAreKilled(t tb, h *testHost) {
 		`(trap "" INT TERM HUP; echo child $(exec sh -c 'echo $PPID'); kill -USR1 $$; exec sleep 3600) & `+
 		`setsid sh -c 'echo own $$; kill -USR2 $1; exec sleep 3600' sh $$ & `+
 		`until [ "$a$b" = 11 ]; do sleep 0.02; done; exit 0`)
-	child, err := strconv.Atoi(s.waitForLine("child "))
+	child, err := strconv.Atoi(s.waitForLineWithPrefix("child "))
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	own, err := strconv.Atoi(s.waitForLine("own "))
+	own, err := strconv.Atoi(s.waitForLineWithPrefix("own "))
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
@@ -253,13 +253,13 @@ func testChildrenAreKilled(t tb, h *testHost) {
 	waitUntilWithin(t, childKillTimeout, "a child in a session of its own has exited", func() bool { return !isProcessAlive(own) })
 }
 
-func testMissingCommand(t tb, h *testHost) {
+func testMissingCommandFailsStart(t tb, h *testHost) {
 	body := h.testedPlugin.Tasks.Shell("true")
 	if _, ok := body["command"]; !ok {
 		t.Skipf("the task config has no command")
 	}
 	body["command"] = "/no/such/command"
-	config, s := h.newTaskConfig(t, body)
+	config, s := h.prepareTaskDirsAndConfig(t, body)
 	s.config = config
 	t.Cleanup(s.cleanUp)
 	handle, _, err := s.currentDriver().StartTask(t.Context(), config)
@@ -274,16 +274,16 @@ func testMissingCommand(t tb, h *testHost) {
 	}
 }
 
-func testSignals(t tb, h *testHost) {
+func testSignalsAreDelivered(t tb, h *testHost) {
 	if !h.capabilities(t).SendSignals {
 		t.Skipf("the driver does not declare signals")
 	}
 	s := h.startShellTask(t, `trap "echo got hup" HUP; echo ready; while :; do sleep 0.02; done`)
-	s.waitForLine("ready")
+	s.waitForLineWithPrefix("ready")
 	if err := s.currentDriver().SignalTask(t.Context(), s.config.ID, "SIGHUP"); err != nil {
 		t.Fatalf("SignalTask: %v", err)
 	}
-	s.waitForLine("got hup")
+	s.waitForLineWithPrefix("got hup")
 	if err := s.currentDriver().SignalTask(t.Context(), s.config.ID, "SIGFOO"); err == nil {
 		t.Errorf("SignalTask with SIGFOO succeeded")
 	}
@@ -292,8 +292,9 @@ func testSignals(t tb, h *testHost) {
 	}
 }
 
-// startSleepTask starts a task in which exec calls run commands. It skips the case if the driver has no exec.
-func (h *testHost) startSleepTask(t tb) *startedTask {
+// startSleepTaskForExecOrSkip starts a task in which exec calls run commands. It skips the case if the driver has no
+// exec.
+func (h *testHost) startSleepTaskForExecOrSkip(t tb) *testTask {
 	t.Helper()
 	if !h.capabilities(t).Exec {
 		t.Skipf("the driver does not declare exec")
@@ -301,8 +302,8 @@ func (h *testHost) startSleepTask(t tb) *startedTask {
 	return h.startShellTask(t, "exec sleep 3600")
 }
 
-func testExec(t tb, h *testHost) {
-	s := h.startSleepTask(t)
+func testExecReturnsOutputAndExitCode(t tb, h *testHost) {
+	s := h.startSleepTaskForExecOrSkip(t)
 	result, err := s.currentDriver().ExecTask(t.Context(), s.config.ID, []string{"/bin/sh", "-c", `echo "$NOMAD_ALLOC_ID"; exit 7`}, waitTimeout)
 	if err != nil {
 		t.Fatalf("ExecTask: %v", err)
@@ -330,8 +331,8 @@ func testExec(t tb, h *testHost) {
 	}
 }
 
-func testExecTimeout(t tb, h *testHost) {
-	s := h.startSleepTask(t)
+func testExecReturnsAfterTimeout(t tb, h *testHost) {
+	s := h.startSleepTaskForExecOrSkip(t)
 	began := time.Now()
 	result, err := s.currentDriver().ExecTask(t.Context(), s.config.ID, []string{"/bin/sh", "-c", "sleep 60"}, 100*time.Millisecond)
 	if err == nil && result.Exit.Successful() {
@@ -342,8 +343,8 @@ func testExecTimeout(t tb, h *testHost) {
 	}
 }
 
-func testExecStreaming(t tb, h *testHost) {
-	s := h.startSleepTask(t)
+func testExecStreamingPassesStreams(t tb, h *testHost) {
+	s := h.startSleepTaskForExecOrSkip(t)
 	var stdout, stderr lockedBuffer
 	exit, err := s.currentDriver().ExecTaskStreaming(t.Context(), s.config.ID, driver.Exec{
 		Command: []string{"/bin/sh", "-c", "cat; echo oops >&2; exit 7"},
@@ -369,8 +370,8 @@ func testExecStreaming(t tb, h *testHost) {
 	}
 }
 
-func testExecTerminal(t tb, h *testHost) {
-	s := h.startSleepTask(t)
+func testExecTerminalHasRequestedSize(t tb, h *testHost) {
+	s := h.startSleepTaskForExecOrSkip(t)
 	resize := make(chan driver.TerminalSize, 1)
 	resize <- driver.TerminalSize{Height: 33, Width: 77}
 	var stdout lockedBuffer
@@ -393,9 +394,9 @@ func testExecTerminal(t tb, h *testHost) {
 	}
 }
 
-func testExecCancelled(t tb, h *testHost) {
+func testCancelledExecEndsCommand(t tb, h *testHost) {
 	h.skipUnlessHostFilesVisible(t)
-	s := h.startSleepTask(t)
+	s := h.startSleepTaskForExecOrSkip(t)
 	var stdout lockedBuffer
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -423,10 +424,10 @@ func testExecCancelled(t tb, h *testHost) {
 // reads from the file "code" in its directory.
 const exitScript = `echo pid $$; until [ -s local/code ]; do sleep 0.01; done; exit $(cat local/code)`
 
-func (s *startedTask) requestExit(code int) {
+func (s *testTask) writeExitCodeForScript(exitCode int) {
 	s.t.Helper()
 	path := filepath.Join(s.config.AllocDir, s.config.Name, "local", "code")
-	if err := os.WriteFile(path+".new", fmt.Appendf(nil, "%d\n", code), 0o644); err != nil {
+	if err := os.WriteFile(path+".new", fmt.Appendf(nil, "%d\n", exitCode), 0o644); err != nil {
 		s.t.Fatalf("%v", err)
 	}
 	if err := os.Rename(path+".new", path); err != nil {
@@ -437,11 +438,11 @@ func (s *startedTask) requestExit(code int) {
 func testTaskOutlivesPlugin(t tb, h *testHost) {
 	h.skipUnlessHostFilesVisible(t)
 	s := h.startShellTask(t, exitScript)
-	pid, err := strconv.Atoi(s.waitForLine("pid "))
+	pid, err := strconv.Atoi(s.waitForLineWithPrefix("pid "))
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	h.crashPlugin(t)
+	h.killSharedProcess(t)
 	err = s.callRecoverTask()
 	// A task that depends on its plugin process may exit some time after that process.
 	for wait := time.Now().Add(time.Second); err != nil && isProcessAlive(pid) && time.Now().Before(wait); {
@@ -453,7 +454,7 @@ func testTaskOutlivesPlugin(t tb, h *testHost) {
 	if err != nil {
 		t.Skipf("the driver cannot recover tasks, so that hosts start them again: %v", err)
 	}
-	s.requestExit(7)
+	s.writeExitCodeForScript(7)
 	exit := s.waitForExit()
 	switch {
 	case exit.Err != nil && strings.Contains(exit.Err.Error(), "unknown"):
@@ -464,32 +465,32 @@ func testTaskOutlivesPlugin(t tb, h *testHost) {
 	s.destroy()
 }
 
-func testTaskExitWithoutPlugin(t tb, h *testHost) {
+func testExitCodeAfterExitWithoutPlugin(t tb, h *testHost) {
 	h.skipUnlessHostFilesVisible(t)
 	s := h.startShellTask(t, exitScript)
-	pid, err := strconv.Atoi(s.waitForLine("pid "))
+	pid, err := strconv.Atoi(s.waitForLineWithPrefix("pid "))
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	h.crashPlugin(t)
-	s.requestExit(7)
+	h.killSharedProcess(t)
+	s.writeExitCodeForScript(7)
 	waitUntil(t, "the task has exited", func() bool { return !isProcessAlive(pid) })
-	s.checkRecoveredExit()
+	s.checkRecoveredExitCode()
 }
 
-func testTaskExitBeforePluginCrash(t tb, h *testHost) {
+func testExitCodeAfterLaterPluginKill(t tb, h *testHost) {
 	h.skipUnlessHostFilesVisible(t)
 	s := h.startShellTask(t, exitScript)
-	s.waitForLine("pid ")
-	s.requestExit(7)
+	s.waitForLineWithPrefix("pid ")
+	s.writeExitCodeForScript(7)
 	s.waitForExit()
-	h.crashPlugin(t)
-	s.checkRecoveredExit()
+	h.killSharedProcess(t)
+	s.checkRecoveredExitCode()
 }
 
-// checkRecoveredExit recovers a task that has exited with code 7, and fails if the
+// checkRecoveredExitCode recovers a task that has exited with code 7, and fails if the
 // driver reports another exit status. An error of the recovery is accepted.
-func (s *startedTask) checkRecoveredExit() {
+func (s *testTask) checkRecoveredExitCode() {
 	s.t.Helper()
 	if err := s.callRecoverTask(); err != nil {
 		return // accepted: a host then starts the task again, and emits an event

@@ -16,8 +16,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// testSchemas checks that the schemas are valid. The case config.task-schema checks that the configured tasks fit.
-func testSchemas(t tb, h *testHost) {
+// testSchemasAreValid checks that the schemas are valid. The case config.task-schema checks that the configured tasks
+// fit.
+func testSchemasAreValid(t tb, h *testHost) {
 	p := h.launchOrGetSharedProcess(t)
 	pluginSchema, err := p.baseClient.ConfigSchema(t.Context())
 	if err != nil {
@@ -34,11 +35,11 @@ func testSchemas(t tb, h *testHost) {
 }
 
 func testHandleKeepsTaskConfig(t tb, h *testHost) {
-	s := h.startTask(t, h.testedPlugin.Tasks.Runs)
+	s := h.startTask(t, h.testedPlugin.Tasks.LongRunning)
 	if s.handle == nil || s.handle.Config == nil {
 		t.Skipf("the handle has no task config")
 	}
-	got, want := pruneEmpty(t, s.handle.Config), pruneEmpty(t, s.config)
+	got, want := collectNonEmptyFields(t, s.handle.Config), collectNonEmptyFields(t, s.config)
 	for name := range want {
 		if !reflect.DeepEqual(got[name], want[name]) {
 			t.Errorf("%s in the handle is %v, want %v as sent", name, got[name], want[name])
@@ -50,9 +51,9 @@ func testHandleKeepsTaskConfig(t tb, h *testHost) {
 	}
 }
 
-// pruneEmpty returns the fields of a task config that are not empty, because the protocol does not distinguish an empty
-// field from a missing one.
-func pruneEmpty(t tb, config *driver.TaskConfig) map[string]any {
+// collectNonEmptyFields returns the fields of a task config that are not empty, because the protocol does not
+// distinguish an empty field from a missing one.
+func collectNonEmptyFields(t tb, config *driver.TaskConfig) map[string]any {
 	t.Helper()
 	var fields map[string]any
 	text, err := json.Marshal(config)
@@ -80,11 +81,11 @@ func pruneEmpty(t tb, config *driver.TaskConfig) map[string]any {
 	return fields
 }
 
-func testMalformedTaskConfig(t tb, h *testHost) {
-	if len(h.testedPlugin.Tasks.Runs) == 0 {
+func testMalformedTaskConfigFails(t tb, h *testHost) {
+	if len(h.testedPlugin.Tasks.LongRunning) == 0 {
 		t.Skipf("the task config is empty, so that the driver need not decode it")
 	}
-	config, s := h.newTaskConfig(t, h.testedPlugin.Tasks.Runs)
+	config, s := h.prepareTaskDirsAndConfig(t, h.testedPlugin.Tasks.LongRunning)
 	config.DriverConfig = []byte{0xc1, 0xff} // 0xc1 is not used in msgpack
 	s.config = config
 	t.Cleanup(s.cleanUp)
@@ -95,11 +96,11 @@ func testMalformedTaskConfig(t tb, h *testHost) {
 	}
 }
 
-func testFingerprintRate(t tb, h *testHost) {
-	if h.openStreams == nil {
-		testStreamsOpenTwice(t, h)
+func testFingerprintRateIsLimited(t tb, h *testHost) {
+	if h.watchedStreams == nil {
+		testStreamsCanBeOpenedTwice(t, h)
 	}
-	s := h.openStreams
+	s := h.watchedStreams
 	if err := wait.Sleep(t.Context(), time.Until(s.firstOpenedAt.Add(minFingerprintCountTime))); err != nil {
 		t.Fatalf("%v", err)
 	}
@@ -117,14 +118,14 @@ func testFingerprintRate(t tb, h *testHost) {
 	}
 }
 
-func testTaskEvents(t tb, h *testHost) {
+func testTaskEventsNameTheirTask(t tb, h *testHost) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	events, err := h.launchOrGetSharedProcess(t).driverClient.TaskEvents(ctx)
 	if err != nil {
 		t.Fatalf("TaskEvents: %v", err)
 	}
-	s := h.startTask(t, h.testedPlugin.Tasks.Runs)
+	s := h.startTask(t, h.testedPlugin.Tasks.LongRunning)
 	if err := s.currentDriver().StopTask(t.Context(), s.config.ID, stopKillTimeout, ""); err != nil {
 		t.Fatalf("StopTask: %v", err)
 	}
@@ -151,8 +152,8 @@ func testTaskEvents(t tb, h *testHost) {
 	}
 }
 
-func testConcurrentStartsOfOneID(t tb, h *testHost) {
-	config, s := h.newTaskConfigWithoutOutput(t)
+func testOneOfConcurrentStartsSucceeds(t tb, h *testHost) {
+	config, s := h.prepareTaskWithoutOutput(t)
 	s.config = config
 	t.Cleanup(s.cleanUp)
 	d := s.currentDriver()
@@ -176,7 +177,7 @@ func testConcurrentStartsOfOneID(t tb, h *testHost) {
 }
 
 func testDestroyReleasesWait(t tb, h *testHost) {
-	s := h.startTask(t, h.testedPlugin.Tasks.Runs)
+	s := h.startTask(t, h.testedPlugin.Tasks.LongRunning)
 	d := s.currentDriver()
 	returned := make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -198,8 +199,8 @@ func testDestroyReleasesWait(t tb, h *testHost) {
 // change it.
 var waitReleaseTimeout = 5 * time.Second
 
-func testStopTwice(t tb, h *testHost) {
-	s := h.startTask(t, h.testedPlugin.Tasks.Runs)
+func testConcurrentStopsSucceed(t tb, h *testHost) {
+	s := h.startTask(t, h.testedPlugin.Tasks.LongRunning)
 	d := s.currentDriver()
 	var wg sync.WaitGroup
 	for range 2 {
@@ -215,8 +216,8 @@ func testStopTwice(t tb, h *testHost) {
 	}
 }
 
-func testStatsReopened(t tb, h *testHost) {
-	s := h.startTask(t, h.testedPlugin.Tasks.Runs)
+func testStatsCanBeReopened(t tb, h *testHost) {
+	s := h.startTask(t, h.testedPlugin.Tasks.LongRunning)
 	for i := range 2 {
 		ctx, cancel := context.WithCancel(t.Context())
 		c, err := s.currentDriver().TaskStats(ctx, s.config.ID, 20*time.Millisecond)
@@ -239,8 +240,8 @@ func testStatsReopened(t tb, h *testHost) {
 	}
 }
 
-func testStatsOfExitedTask(t tb, h *testHost) {
-	s := h.startTask(t, h.testedPlugin.Tasks.Ends)
+func testStatsOfExitedTaskEnd(t tb, h *testHost) {
+	s := h.startTask(t, h.testedPlugin.Tasks.Succeeds)
 	s.waitForExit()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -268,11 +269,11 @@ func receiveWithin[V any](limit time.Duration, c <-chan V) (v V, ok bool) {
 	return v, ok
 }
 
-func testExecWithoutCapability(t tb, h *testHost) {
+func testUndeclaredExecFails(t tb, h *testHost) {
 	if h.capabilities(t).Exec {
 		t.Skipf("the driver declares exec")
 	}
-	s := h.startTask(t, h.testedPlugin.Tasks.Runs)
+	s := h.startTask(t, h.testedPlugin.Tasks.LongRunning)
 	if _, err := s.currentDriver().ExecTask(t.Context(), s.config.ID, []string{"true"}, time.Second); err == nil {
 		t.Errorf("ExecTask succeeded, and the driver does not declare it")
 	}
@@ -283,22 +284,22 @@ func testExecWithoutCapability(t tb, h *testHost) {
 	}
 }
 
-func testSignalOfExitedTask(t tb, h *testHost) {
+func testSignalOfExitedTaskFails(t tb, h *testHost) {
 	if !h.capabilities(t).SendSignals {
 		t.Skipf("the driver does not declare signals")
 	}
-	s := h.startTask(t, h.testedPlugin.Tasks.Ends)
+	s := h.startTask(t, h.testedPlugin.Tasks.Succeeds)
 	s.waitForExit()
 	if err := s.currentDriver().SignalTask(t.Context(), s.config.ID, "SIGHUP"); err == nil {
 		t.Errorf("SignalTask of an exited task succeeded")
 	}
 }
 
-func testExecInExitedTask(t tb, h *testHost) {
+func testExecInExitedTaskFails(t tb, h *testHost) {
 	if !h.capabilities(t).Exec {
 		t.Skipf("the driver does not declare exec")
 	}
-	s := h.startTask(t, h.testedPlugin.Tasks.Ends)
+	s := h.startTask(t, h.testedPlugin.Tasks.Succeeds)
 	s.waitForExit()
 	result, err := s.currentDriver().ExecTask(t.Context(), s.config.ID, []string{"/bin/sh", "-c", "exit 0"}, time.Second)
 	if err == nil && result.Exit.Successful() {
@@ -306,12 +307,12 @@ func testExecInExitedTask(t tb, h *testHost) {
 	}
 }
 
-func testRecoverMalformedState(t tb, h *testHost) {
-	s := h.startTask(t, h.testedPlugin.Tasks.Runs)
+func testRecoverWithMalformedStateFails(t tb, h *testHost) {
+	s := h.startTask(t, h.testedPlugin.Tasks.LongRunning)
 	if s.handle == nil || len(s.handle.DriverState) == 0 {
 		t.Skipf("the handle has no driver state")
 	}
-	h.crashPlugin(t)
+	h.killSharedProcess(t)
 	malformed := *s.handle
 	malformed.DriverState = []byte{0xc1, 0xff} // 0xc1 is not used in msgpack
 	if err := s.currentDriver().RecoverTask(t.Context(), &malformed); err != nil {
@@ -323,9 +324,9 @@ func testRecoverMalformedState(t tb, h *testHost) {
 	}
 }
 
-func testRecoverUnknownVersion(t tb, h *testHost) {
-	s := h.startTask(t, h.testedPlugin.Tasks.Runs)
-	h.crashPlugin(t)
+func testRecoverUnknownVersionFails(t tb, h *testHost) {
+	s := h.startTask(t, h.testedPlugin.Tasks.LongRunning)
+	h.killSharedProcess(t)
 	unknown := *s.handle
 	unknown.Version = 1000
 	if err := s.currentDriver().RecoverTask(t.Context(), &unknown); err == nil {
@@ -333,9 +334,9 @@ func testRecoverUnknownVersion(t tb, h *testHost) {
 	}
 }
 
-func testCancelledStop(t tb, h *testHost) {
+func testStopWorksAfterCancelledStop(t tb, h *testHost) {
 	s := h.startShellTask(t, `trap "" INT TERM; echo ready; while :; do sleep 0.02; done`)
-	s.waitForLine("ready")
+	s.waitForLineWithPrefix("ready")
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if err := s.currentDriver().StopTask(ctx, s.config.ID, time.Minute, ""); err == nil {
@@ -351,8 +352,8 @@ func testCancelledStop(t tb, h *testHost) {
 	}
 }
 
-func testUnknownStopSignal(t tb, h *testHost) {
-	s := h.startTask(t, h.testedPlugin.Tasks.Runs)
+func testUnknownStopSignalStopsTask(t tb, h *testHost) {
+	s := h.startTask(t, h.testedPlugin.Tasks.LongRunning)
 	if err := s.currentDriver().StopTask(t.Context(), s.config.ID, 200*time.Millisecond, "SIGFOO"); err != nil {
 		t.Errorf("StopTask with the signal SIGFOO: %v", err)
 	}
@@ -361,15 +362,15 @@ func testUnknownStopSignal(t tb, h *testHost) {
 	}
 }
 
-func testOutputAfterCrash(t tb, h *testHost) {
+func testOutputArrivesAfterPluginKill(t tb, h *testHost) {
 	h.skipUnlessHostFilesVisible(t)
 	s := h.startShellTask(t, `echo first; until [ -s local/code ]; do sleep 0.01; done; echo second; exec sleep 60`)
-	s.waitForLine("first")
-	h.crashPlugin(t)
+	s.waitForLineWithPrefix("first")
+	h.killSharedProcess(t)
 	if err := s.callRecoverTask(); err != nil {
 		t.Skipf("the driver cannot recover tasks, so that hosts start them again: %v", err)
 	}
-	s.requestExit(0)
+	s.writeExitCodeForScript(0)
 	deadline := time.Now().Add(waitReleaseTimeout)
 	for !strings.Contains(s.stdout.String(), "second\n") {
 		if time.Now().After(deadline) {

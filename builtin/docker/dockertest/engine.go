@@ -40,27 +40,27 @@ type Engine struct {
 // startTimeout is the time within which a started engine must answer.
 const startTimeout = 60 * time.Second
 
-// Start starts a Docker engine. The engine and its containers are removed when the test ends. Start
+// StartOrSkip starts a Docker engine. The engine and its containers are removed when the test ends. StartOrSkip
 // skips the test with -short, without root, or if a program is not installed; with NOMAD_LITE_CI
 // set, a missing program fails the test. Only one engine of tests runs at a time, because engines
 // share the bridge of the machine.
-func Start(t testing.TB) *Engine {
+func StartOrSkip(t testing.TB) *Engine {
 	t.Helper()
 	skipOrLockEngine(t)
 	return startDocker(t)
 }
 
-// StartPodman is like Start, and starts podman with its Docker API. It uses runc, because crun
+// StartPodmanOrSkip is like Start, and starts podman with its Docker API. It uses runc, because crun
 // refuses hybrid cgroups.
-func StartPodman(t testing.TB) *Engine {
+func StartPodmanOrSkip(t testing.TB) *Engine {
 	t.Helper()
 	skipOrLockEngine(t)
 	return startPodman(t)
 }
 
-// StartDockerAndPodman starts both engines, for a test that needs both. Their containers are in
+// StartDockerAndPodmanOrSkip starts both engines, for a test that needs both. Their containers are in
 // different networks.
-func StartDockerAndPodman(t testing.TB) (docker, podman *Engine) {
+func StartDockerAndPodmanOrSkip(t testing.TB) (docker, podman *Engine) {
 	t.Helper()
 	skipOrLockEngine(t)
 	return startDocker(t), startPodman(t)
@@ -72,26 +72,26 @@ func startDocker(t testing.TB) *Engine {
 		return []string{"--data-root", filepath.Join(dir, "data"), "--exec-root", filepath.Join(dir, "exec"), "--pidfile", filepath.Join(dir, "pid"),
 			"--host", host, "--iptables=false", "--ip-masq=false", "--ip-forward=false"}
 	})
-	e.Import(t, Image, nil)
+	e.ImportBusyboxImage(t, Image, nil)
 	return e
 }
 
 func startPodman(t testing.TB) *Engine {
 	t.Helper()
 	e := startEngine(t, "podman", "podman", func(dir, host string) []string {
-		writePodmanConfig(t, filepath.Join(dir, "containers.conf"))
+		writeAndUsePodmanConfig(t, filepath.Join(dir, "containers.conf"))
 		return []string{"--root", filepath.Join(dir, "data"), "--runroot", filepath.Join(dir, "exec"), "--tmpdir", filepath.Join(dir, "tmp"),
 			"--storage-driver", "vfs", "--cgroup-manager", "cgroupfs", "--runtime", "runc", "--network-backend", "cni", "system", "service", "--time", "0", host}
 	})
-	e.Import(t, Image, nil)
+	e.ImportBusyboxImage(t, Image, nil)
 	return e
 }
 
-// writePodmanConfig writes a configuration, which podman uses instead of the configuration of the
+// writeAndUsePodmanConfig writes a configuration, which podman uses instead of the configuration of the
 // machine. Without CAP_SYS_RESOURCE, podman cannot set limits of containers above its own limits,
 // which it lowers to kernel.pid_max when it starts. The limits in the written configuration exceed
 // neither limit.
-func writePodmanConfig(t testing.TB, path string) {
+func writeAndUsePodmanConfig(t testing.TB, path string) {
 	t.Helper()
 	var limits []string
 	for name, resource := range map[string]int{"nofile": unix.RLIMIT_NOFILE, "nproc": unix.RLIMIT_NPROC} {
@@ -119,11 +119,11 @@ func skipOrLockEngine(t testing.TB) {
 	if testing.Short() {
 		t.Skip("starts a Docker engine")
 	}
-	lockEngine(t)
+	lockEngineUntilTestEnds(t)
 }
 
 // startEngine starts the program of a Debian package, with the arguments for its directory and its address.
-func startEngine(t testing.TB, program, debianPackage string, args func(dir, host string) []string) *Engine {
+func startEngine(t testing.TB, program, debianPackage string, buildArgs func(dir, host string) []string) *Engine {
 	t.Helper()
 	unavailable := t.Skipf
 	if os.Getenv("NOMAD_LITE_CI") != "" {
@@ -132,7 +132,7 @@ func startEngine(t testing.TB, program, debianPackage string, args func(dir, hos
 	if _, err := exec.LookPath(program); err != nil {
 		unavailable("install %s: %v", debianPackage, err)
 	}
-	busybox, err := findBusybox()
+	busybox, err := findStaticBusybox()
 	if err != nil {
 		unavailable("install busybox-static: %v", err)
 	}
@@ -142,7 +142,7 @@ func startEngine(t testing.TB, program, debianPackage string, args func(dir, hos
 		t.Fatal(err)
 	}
 	e := &Engine{Host: "unix://" + filepath.Join(dir, "docker.sock"), dataDir: dir, busyboxPath: busybox}
-	e.startCommand = append([]string{program}, args(dir, e.Host)...)
+	e.startCommand = append([]string{program}, buildArgs(dir, e.Host)...)
 	if e.Client, err = client.New(client.WithHost(e.Host)); err != nil {
 		t.Fatal(err)
 	}
@@ -198,8 +198,8 @@ func unmountBelow(t testing.TB, dir string) {
 	}
 }
 
-// lockEngine waits until no other test has an engine.
-func lockEngine(t testing.TB) {
+// lockEngineUntilTestEnds waits until no other test has an engine.
+func lockEngineUntilTestEnds(t testing.TB) {
 	f, err := os.OpenFile(filepath.Join(os.TempDir(), "nomad-lite-engine.lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		t.Fatal(err)
@@ -294,8 +294,8 @@ func (e *Engine) removeAllContainers(t testing.TB) {
 	}
 }
 
-// findBusybox returns the path of a static busybox.
-func findBusybox() (string, error) {
+// findStaticBusybox returns the path of a static busybox.
+func findStaticBusybox() (string, error) {
 	path, err := exec.LookPath("busybox")
 	if err != nil {
 		return "", err
@@ -306,17 +306,17 @@ func findBusybox() (string, error) {
 	return path, nil
 }
 
-// Import makes an image of a static busybox and of executable files, by their paths. The changes
-// are instructions of a Dockerfile, such as ENV and ENTRYPOINT.
-func (e *Engine) Import(t testing.TB, image string, files map[string][]byte, changes ...string) {
+// ImportBusyboxImage makes an image of a static busybox and of the executable files in
+// contentByPath. The instructions have the form of a Dockerfile, such as ENV and ENTRYPOINT.
+func (e *Engine) ImportBusyboxImage(t testing.TB, image string, contentByPath map[string][]byte, dockerfileInstructions ...string) {
 	t.Helper()
-	archive, err := imageArchive(e.busyboxPath, files)
+	archive, err := buildImageArchive(e.busyboxPath, contentByPath)
 	if err != nil {
 		t.Fatal(err)
 	}
 	name, tag, _ := strings.Cut(image, ":")
 	source := client.ImageImportSource{Source: bytes.NewReader(archive), SourceName: "-"}
-	result, err := e.Client.ImageImport(context.Background(), source, name, client.ImageImportOptions{Tag: tag, Changes: changes})
+	result, err := e.Client.ImageImport(context.Background(), source, name, client.ImageImportOptions{Tag: tag, Changes: dockerfileInstructions})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -332,13 +332,13 @@ func (e *Engine) Import(t testing.TB, image string, files map[string][]byte, cha
 	}
 }
 
-// imageArchive returns the file system of the image as a tar archive.
-func imageArchive(busybox string, files map[string][]byte) ([]byte, error) {
-	program, err := os.ReadFile(busybox)
+// buildImageArchive returns the file system of the image as a tar archive.
+func buildImageArchive(busyboxPath string, contentByPath map[string][]byte) ([]byte, error) {
+	program, err := os.ReadFile(busyboxPath)
 	if err != nil {
 		return nil, err
 	}
-	applets, err := exec.Command(busybox, "--list").Output()
+	applets, err := exec.Command(busyboxPath, "--list").Output()
 	if err != nil {
 		return nil, err
 	}
@@ -366,8 +366,8 @@ func imageArchive(busybox string, files map[string][]byte) ([]byte, error) {
 	add(tar.Header{Name: "etc/passwd", Typeflag: tar.TypeReg, Mode: 0o644}, []byte("root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n"))
 	add(tar.Header{Name: "etc/group", Typeflag: tar.TypeReg, Mode: 0o644}, []byte("root:x:0:\nnogroup:x:65534:\n"))
 	add(tar.Header{Name: "www/index.html", Typeflag: tar.TypeReg, Mode: 0o644}, []byte("hello\n"))
-	for _, name := range slices.Sorted(maps.Keys(files)) {
-		add(tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o755}, files[name])
+	for _, name := range slices.Sorted(maps.Keys(contentByPath)) {
+		add(tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o755}, contentByPath[name])
 	}
 	if err != nil {
 		return nil, err

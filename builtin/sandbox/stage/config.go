@@ -26,20 +26,20 @@ const (
 
 // Config describes what the stage does.
 type Config struct {
-	Join    bool              // true to join the namespaces of the task of TaskFD instead of making mounts
-	Probe   bool              // true to exit after a mount that every task needs, instead of executing a program
-	Root    *Root             // root directory of the task; nil if Join is true
-	Program Program           // program that the stage executes
-	User    User              // user of the program
-	Private PrivateNamespaces // namespaces that the task does not share with the host
+	JoinsTask         bool              // true to join the namespaces of the task of TaskFD instead of making mounts
+	ProbeOnly         bool              // true to exit after a mount that every task needs, instead of executing a program
+	Root              *Root             // root directory of the task; nil if JoinsTask is true
+	Program           Program           // program that the stage executes
+	User              User              // user of the program
+	PrivateNamespaces PrivateNamespaces // namespaces that the task does not share with the host
 
-	// WaitForMark means that the stage blocks until ReleaseFD is closed, and executes the program
+	// WaitForStartMark means that the stage blocks until ReleaseFD is closed, and executes the program
 	// only if the start mark in MarkFD then records that the process was forked.
-	WaitForMark bool
+	WaitForStartMark bool
 
-	// UserNamespace means that the driver is not root: the task is in a user namespace that has only
+	// InUserNamespace means that the driver is not root: the task is in a user namespace that has only
 	// the user and the group of the driver, in which the stage has the capabilities that it needs.
-	UserNamespace bool
+	InUserNamespace bool
 }
 
 // PrivateNamespaces are the namespaces that a task does not share with the host.
@@ -47,56 +47,56 @@ type PrivateNamespaces struct{ PID, IPC, Net, UTS bool }
 
 // Program is the program that the stage executes.
 type Program struct {
-	Path string // looked up in the root directory of the task
-	Args []string
-	Dir  string
-	Env  []string
+	Path    string // looked up in the root directory of the task
+	Args    []string
+	WorkDir string
+	Env     []string
 }
 
 // User is the user of a task with its privileges.
 type User struct {
-	UID, GID uint32
-	Groups   []uint32
-	SameIDs  bool // true to keep the ids and groups of the stage, which cannot change them in a user namespace
+	UID, GID     uint32
+	Groups       []uint32
+	KeepStageIDs bool // true to keep the ids and groups of the stage, which cannot change them in a user namespace
 
 	// The sets of capabilities have bit n for capability n. A program can have no
-	// capability outside of Bounding. It starts with those of Ambient or, as root, with
-	// those of Bounding.
-	Bounding, Ambient uint64
+	// capability outside of BoundingCaps. It starts with the capabilities of AmbientCaps or, as root, of
+	// BoundingCaps.
+	BoundingCaps, AmbientCaps uint64
 
-	Filter []byte // system call filter: the bytes of an array of struct sock_filter; empty means none
+	SyscallFilter []byte // system call filter: the bytes of an array of struct sock_filter; empty means none
 }
 
 // Root describes the root directory of a task. Paths, except for paths on the host, are paths in
 // this root directory.
 type Root struct {
-	Dir      string // path on the host
-	NoPivot  bool   // true to move the mount to / instead of calling pivot_root(2), which an initramfs does not support
-	Mounts   []Mount
-	Devices  []Device
-	Files    []ReplacementFile // files that replace files of the host
-	Hostname string            // hostname of the task, if Private.UTS is true
+	HostDir          string // path on the host
+	NoPivotRoot      bool   // true to move the mount to / instead of calling pivot_root(2), which an initramfs does not support
+	Mounts           []Mount
+	Devices          []Device
+	ReplacementFiles []ReplacementFile // files that replace files of the host
+	Hostname         string            // hostname of the task, if PrivateNamespaces.UTS is true
 }
 
 // Mount is a bind mount of a file or directory of the host.
 type Mount struct {
-	Source, Target string
-	Resolved       bool // true if Source had no symbolic links when it was resolved: a link that is there now was made by a task, and is an error
-	ReadOnly       bool
-	Propagation    uintptr // MS_PRIVATE, MS_SLAVE or MS_SHARED
+	Source, Target      string
+	SourceHasNoSymlinks bool // true if Source had no symbolic links when it was resolved: a link that is there now was made by a task, and is an error
+	ReadOnly            bool
+	PropagationFlag     uintptr // MS_PRIVATE, MS_SLAVE or MS_SHARED
 }
 
 // ReplacementFile is a read-only file in the root directory of the task.
 type ReplacementFile struct {
 	Path, Text string
 
-	mountFD int // descriptor of the detached mount of the file; 0 before the file is made
+	detachedMountFD int // descriptor of the detached mount of the file; 0 before the file is made
 }
 
 // Device is a device of the host, as a path below /dev of the task.
 type Device struct {
-	Source, Target string
-	Mode           uint32 // permissions of the owner, which is the user of the task; ignored in a user namespace, where the permissions on the host apply
+	Source, Target   string
+	OwnerPermissions uint32 // permissions of the owner, which is the user of the task; ignored in a user namespace, where the permissions on the host apply
 }
 
 // Failure is the reason why the stage has not executed the program. It is os.ErrNotExist or
@@ -105,7 +105,7 @@ type Failure struct {
 	Text  string
 	Errno syscall.Errno // 0 if no system call has failed
 
-	IsProgram bool // true if the error is about the program, and not about the directories of the task
+	IsAboutJobProgram bool // true if the error is about the program, and not about the directories of the task
 }
 
 func (f *Failure) Error() string { return f.Text }
@@ -113,7 +113,7 @@ func (f *Failure) Error() string { return f.Text }
 // Unwrap returns the error number, unless a caller would take it for an error of the program that
 // it is not.
 func (f *Failure) Unwrap() error {
-	if f.Errno == 0 || !f.IsProgram && (f.Errno.Is(os.ErrNotExist) || f.Errno.Is(os.ErrPermission)) {
+	if f.Errno == 0 || !f.IsAboutJobProgram && (f.Errno.Is(os.ErrNotExist) || f.Errno.Is(os.ErrPermission)) {
 		return nil
 	}
 	return f.Errno

@@ -11,25 +11,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// makeTaskRoot makes the mounts of the task in the stage's own mount namespace, and changes the root
+// makeAndEnterTaskRoot makes the mounts of the task in the stage's own mount namespace, and changes the root
 // directory of the stage to the root directory of the task.
-func (c *Config) makeTaskRoot() error {
+func (c *Config) makeAndEnterTaskRoot() error {
 	r := c.Root
-	root, err := cloneMount(r.Dir)
+	root, err := cloneMount(r.HostDir)
 	if err != nil {
 		return err
 	}
-	mounts, err := r.openMounts()
+	mounts, err := r.cloneHostMounts()
 	if err != nil {
 		return err
 	}
 	shm := detachedMount(-1)
-	if !c.Private.IPC {
+	if !c.PrivateNamespaces.IPC {
 		if shm, err = cloneMount("/dev/shm"); err != nil {
 			return err
 		}
 	}
-	devices, err := c.openDevices()
+	devices, err := c.collectDeviceNodes()
 	if err != nil {
 		return err
 	}
@@ -55,8 +55,8 @@ func (c *Config) makeTaskRoot() error {
 	// From here on, no path of the host exists.
 	for _, step := range []func() error{
 		func() error { return c.mountDev(devices, shm) },
-		func() error { return mountProc(proc) },
-		func() error { return c.mountSysFS(sys) },
+		func() error { return mountRestrictedProc(proc) },
+		func() error { return c.mountRestrictedSysFS(sys) },
 		hideTaskPrivateDir,
 		func() error { return r.attachMounts(mounts) },
 		r.attachReplacementFiles,
@@ -106,8 +106,8 @@ func (d detachedMount) setAttributes(attributes, propagation uint64) error {
 	return nil
 }
 
-// attach mounts the tree on a path, and closes the file descriptor.
-func (d detachedMount) attach(path string) error {
+// attachAndClose mounts the tree on a path, and closes the file descriptor.
+func (d detachedMount) attachAndClose(path string) error {
 	err := unix.MoveMount(int(d), "", unix.AT_FDCWD, path, unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_SYMLINKS)
 	unix.Close(int(d))
 	if err != nil {
@@ -119,28 +119,28 @@ func (d detachedMount) attach(path string) error {
 // switchRoot makes the mount the root directory of the stage, and unmounts the root directory of
 // the host.
 func (r *Root) switchRoot(root detachedMount) error {
-	if r.NoPivot {
+	if r.NoPivotRoot {
 		if err := unix.Fchdir(int(root)); err != nil {
 			return err
 		}
-		if err := root.attach("/"); err != nil {
+		if err := root.attachAndClose("/"); err != nil {
 			return err
 		}
 		if err := unix.Chroot("."); err != nil {
-			return fmt.Errorf("chroot to %s: %w", r.Dir, err)
+			return fmt.Errorf("chroot to %s: %w", r.HostDir, err)
 		}
 		return unix.Chdir("/")
 	}
-	if err := root.attach(r.Dir); err != nil {
+	if err := root.attachAndClose(r.HostDir); err != nil {
 		return err
 	}
-	if err := unix.Chdir(r.Dir); err != nil {
-		return fmt.Errorf("enter %s: %w", r.Dir, err)
+	if err := unix.Chdir(r.HostDir); err != nil {
+		return fmt.Errorf("enter %s: %w", r.HostDir, err)
 	}
 	// pivot_root mounts the old root directory on the new root directory. Unmount then removes it
 	// with all mounts of the host.
 	if err := unix.PivotRoot(".", "."); err != nil {
-		return fmt.Errorf("pivot_root to %s: %w", r.Dir, err)
+		return fmt.Errorf("pivot_root to %s: %w", r.HostDir, err)
 	}
 	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
 		return fmt.Errorf("unmount the root directory of the host: %w", err)
@@ -172,12 +172,12 @@ func newDetachedFileSystem(kind string, attributes int) (detachedMount, error) {
 	return detachedMount(fd), nil
 }
 
-// attachToDir mounts the tree on a directory of the root directory, which is made if necessary.
-func (d detachedMount) attachToDir(path string) error {
+// makeDirAndAttach mounts the tree on a directory of the root directory, which is made if necessary.
+func (d detachedMount) makeDirAndAttach(path string) error {
 	if err := os.Mkdir(path, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
-	return d.attach(path)
+	return d.attachAndClose(path)
 }
 
 // hiddenPaths are paths in /proc that reveal data of the machine or its kernel, or change them,
@@ -190,9 +190,9 @@ var hiddenPaths = []string{
 // readOnlyPaths are paths in /proc through which root could change the machine.
 var readOnlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 
-// mountProc mounts /proc, which shows the processes of the PID namespace of the stage.
-func mountProc(proc detachedMount) error {
-	if err := proc.attachToDir("/proc"); err != nil {
+// mountRestrictedProc mounts /proc, which shows the processes of the PID namespace of the stage.
+func mountRestrictedProc(proc detachedMount) error {
+	if err := proc.makeDirAndAttach("/proc"); err != nil {
 		return err
 	}
 	for _, path := range readOnlyPaths {
@@ -223,13 +223,13 @@ func hidePaths(paths ...string) error {
 }
 
 // bindReadOnly mounts a file or directory read-only on another path.
-func bindReadOnly(source, path string) error {
+func bindReadOnly(source, target string) error {
 	t, err := cloneMount(source)
 	if err == nil {
 		err = t.setAttributes(unix.MOUNT_ATTR_RDONLY, 0)
 	}
 	if err == nil {
-		err = t.attach(path)
+		err = t.attachAndClose(target)
 	}
 	return err
 }
@@ -242,7 +242,7 @@ var hiddenSysPaths = []string{"/sys/firmware", "/sys/devices/virtual/powercap"}
 // host, openSysFS returns /sys of the host.
 func (c *Config) openSysFS() (detachedMount, error) {
 	const attributes = restrictedAttributes | unix.MOUNT_ATTR_RDONLY
-	if !c.UserNamespace || c.Private.Net {
+	if !c.InUserNamespace || c.PrivateNamespaces.Net {
 		return newDetachedFileSystem("sysfs", attributes)
 	}
 	t, err := cloneMount("/sys")
@@ -258,11 +258,11 @@ var mountedInSys = []string{
 	"/sys/kernel/config", "/sys/kernel/debug", "/sys/kernel/security", "/sys/kernel/tracing",
 }
 
-func (c *Config) mountSysFS(sys detachedMount) error {
-	if err := sys.attachToDir("/sys"); err != nil {
+func (c *Config) mountRestrictedSysFS(sys detachedMount) error {
+	if err := sys.makeDirAndAttach("/sys"); err != nil {
 		return err
 	}
-	if c.UserNamespace && !c.Private.Net {
+	if c.InUserNamespace && !c.PrivateNamespaces.Net {
 		if err := hidePaths(mountedInSys...); err != nil {
 			return err
 		}
@@ -283,21 +283,21 @@ func mountNewFileSystem(source, path, kind string, flags uintptr, options string
 
 // deviceNode is a device that is made in /dev of the task.
 type deviceNode struct {
-	path         string
-	mode         uint32 // file type and permissions, as in st_mode
-	deviceNumber uint64
-	uid, gid     uint32
-	hostDevice   detachedMount // device of the host that is mounted on path; -1 means that a node is made with mknod(2)
+	path            string
+	mode            uint32 // file type and permissions, as in st_mode
+	deviceNumber    uint64
+	uid, gid        uint32
+	hostDeviceMount detachedMount // device of the host that is mounted on path; -1 means that a node is made with mknod(2)
 }
 
 // standardDevices are the devices that every task has, by name.
 var standardDevices = []string{"null", "zero", "full", "random", "urandom", "tty"}
 
-// openDevices returns the devices of the task.
-func (c *Config) openDevices() ([]deviceNode, error) {
+// collectDeviceNodes returns the devices of the task.
+func (c *Config) collectDeviceNodes() ([]deviceNode, error) {
 	var nodes []deviceNode
 	for _, name := range standardDevices {
-		node, err := c.openDevice("/dev/" + name)
+		node, err := c.readHostDevice("/dev/" + name)
 		if err != nil {
 			return nil, err
 		}
@@ -305,7 +305,7 @@ func (c *Config) openDevices() ([]deviceNode, error) {
 		nodes = append(nodes, node)
 	}
 	for _, d := range c.Root.Devices {
-		node, err := c.openDevice(d.Source)
+		node, err := c.readHostDevice(d.Source)
 		if err != nil {
 			return nil, err
 		}
@@ -316,23 +316,23 @@ func (c *Config) openDevices() ([]deviceNode, error) {
 			return nil, fmt.Errorf("device %s: its path for the task, %s, is not below /dev", d.Source, d.Target)
 		}
 		node.path, node.uid, node.gid = path.Clean(d.Target), c.User.UID, c.User.GID
-		node.mode |= d.Mode
+		node.mode |= d.OwnerPermissions
 		nodes = append(nodes, node)
 	}
 	return nodes, nil
 }
 
-// openDevice returns the type and number of a device of the host. The caller sets the path and the
+// readHostDevice returns the type and number of a device of the host. The caller sets the path and the
 // permissions.
-func (c *Config) openDevice(source string) (deviceNode, error) {
+func (c *Config) readHostDevice(source string) (deviceNode, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(source, &st); err != nil {
 		return deviceNode{}, fmt.Errorf("device %s: %w", source, err)
 	}
-	node := deviceNode{mode: st.Mode & unix.S_IFMT, deviceNumber: uint64(st.Rdev), hostDevice: -1}
+	node := deviceNode{mode: st.Mode & unix.S_IFMT, deviceNumber: uint64(st.Rdev), hostDeviceMount: -1}
 	var err error
-	if c.UserNamespace { // a user namespace cannot make devices
-		node.hostDevice, err = cloneMount(source)
+	if c.InUserNamespace { // a user namespace cannot make devices
+		node.hostDeviceMount, err = cloneMount(source)
 	}
 	return node, err
 }
@@ -358,7 +358,7 @@ func (c *Config) mountDev(devices []deviceNode, shm detachedMount) error {
 		}
 	}
 	terminals := "newinstance,ptmxmode=0666,mode=0620"
-	if !c.UserNamespace { // a user namespace does not have the group tty
+	if !c.InUserNamespace { // a user namespace does not have the group tty
 		terminals += ",gid=5"
 	}
 	if err := mountNewFileSystem("devpts", "/dev/pts", "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, terminals); err != nil {
@@ -370,7 +370,7 @@ func (c *Config) mountDev(devices []deviceNode, shm detachedMount) error {
 	if err := mountShm(shm); err != nil {
 		return err
 	}
-	if err := c.Root.makeReplacementFiles(); err != nil {
+	if err := c.Root.makeReplacementFilesInDev(); err != nil {
 		return err
 	}
 	return unix.MountSetattr(unix.AT_FDCWD, "/dev", 0, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
@@ -380,13 +380,13 @@ func (d *deviceNode) makeInDev() error {
 	if err := os.MkdirAll(path.Dir(d.path), 0o755); err != nil {
 		return err
 	}
-	if d.hostDevice >= 0 {
+	if d.hostDeviceMount >= 0 {
 		f, err := os.OpenFile(d.path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 		if err != nil {
 			return err
 		}
 		f.Close()
-		return d.hostDevice.attach(d.path)
+		return d.hostDeviceMount.attachAndClose(d.path)
 	}
 	// The umask can remove permissions in mknod(2), so Chmod sets them again.
 	if err := unix.Mknod(d.path, d.mode, int(d.deviceNumber)); err != nil {
@@ -410,27 +410,27 @@ func mountShm(shm detachedMount) error {
 	if err := shm.setAttributes(unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC, unix.MS_PRIVATE); err != nil {
 		return err
 	}
-	return shm.attach("/dev/shm")
+	return shm.attachAndClose("/dev/shm")
 }
 
-// makeReplacementFiles makes the files that attachReplacementFiles mounts. It makes them in /dev while /dev is
+// makeReplacementFilesInDev makes the files that attachReplacementFiles mounts. It makes them in /dev while /dev is
 // writable, because no task can have put another file there.
-func (r *Root) makeReplacementFiles() error {
-	for i := range r.Files {
-		f := &r.Files[i]
+func (r *Root) makeReplacementFilesInDev() error {
+	for i := range r.ReplacementFiles {
+		f := &r.ReplacementFiles[i]
 		if r.hasJobMountOn(f.Path) {
 			continue // a mount of the task takes precedence
 		}
-		if err := f.makeBelowDev(); err != nil {
+		if err := f.makeAndCloneInDev(); err != nil {
 			return fmt.Errorf("%s of the task: %w", f.Path, err)
 		}
 	}
 	return nil
 }
 
-// makeBelowDev makes the file below /dev. The file remains there, because a file without a name cannot be
+// makeAndCloneInDev makes the file below /dev. The file remains there, because a file without a name cannot be
 // mounted.
-func (f *ReplacementFile) makeBelowDev() error {
+func (f *ReplacementFile) makeAndCloneInDev() error {
 	name := path.Join("/dev", path.Base(f.Path))
 	if err := os.WriteFile(name, []byte(f.Text), 0o644); err != nil {
 		return err
@@ -442,23 +442,23 @@ func (f *ReplacementFile) makeBelowDev() error {
 	if err != nil {
 		return err
 	}
-	f.mountFD = int(t)
+	f.detachedMountFD = int(t)
 	return t.setAttributes(unix.MOUNT_ATTR_RDONLY, 0)
 }
 
 // attachReplacementFiles mounts the files on their paths, and makes missing paths. A path can be in a mount of
 // the task.
 func (r *Root) attachReplacementFiles() error {
-	for _, f := range r.Files {
-		if f.mountFD == 0 {
+	for _, f := range r.ReplacementFiles {
+		if f.detachedMountFD == 0 {
 			continue
 		}
-		err := makeMountPoint(f.Path, detachedMount(f.mountFD))
+		err := makeMountPoint(f.Path, detachedMount(f.detachedMountFD))
 		if errors.Is(err, unix.EROFS) {
 			err = fmt.Errorf("the machine has no such file, create it there: %w", err)
 		}
 		if err == nil {
-			err = detachedMount(f.mountFD).attach(f.Path)
+			err = detachedMount(f.detachedMountFD).attachAndClose(f.Path)
 		}
 		if err != nil {
 			return fmt.Errorf("%s of the task: %w", f.Path, err)
@@ -476,12 +476,12 @@ func (r *Root) hasJobMountOn(file string) bool {
 // only.
 func hideTaskPrivateDir() error { return hidePaths("/private") }
 
-// openMounts clones the mounts of the host's files and directories. It must be called before the
+// cloneHostMounts clones the mounts of the host's files and directories. It must be called before the
 // root directory is changed.
-func (r *Root) openMounts() (trees []detachedMount, err error) {
+func (r *Root) cloneHostMounts() (trees []detachedMount, err error) {
 	for _, m := range r.Mounts {
 		open := cloneMount
-		if m.Resolved {
+		if m.SourceHasNoSymlinks {
 			open = cloneMountWithoutLinks
 		}
 		t, err := open(m.Source)
@@ -492,7 +492,7 @@ func (r *Root) openMounts() (trees []detachedMount, err error) {
 		if m.ReadOnly {
 			attributes |= unix.MOUNT_ATTR_RDONLY
 		}
-		propagation := uint64(m.Propagation)
+		propagation := uint64(m.PropagationFlag)
 		if propagation == unix.MS_SHARED {
 			propagation = 0 // 0 keeps the propagation of the host's mount: MS_SHARED would make a new peer group for a private mount
 		}
@@ -510,7 +510,7 @@ func (r *Root) attachMounts(trees []detachedMount) error {
 		if err := makeMountPoint(target, t); err != nil {
 			return fmt.Errorf("make %s, the path of a mount: %w", target, err)
 		}
-		if err := t.attach(target); err != nil {
+		if err := t.attachAndClose(target); err != nil {
 			return err
 		}
 	}
@@ -541,7 +541,7 @@ func makeMountPoint(target string, t detachedMount) error {
 
 // setHostname sets the hostname of the task.
 func (c *Config) setHostname() error {
-	if !c.Private.UTS {
+	if !c.PrivateNamespaces.UTS {
 		return nil // the call would change the hostname of the machine
 	}
 	if err := unix.Sethostname([]byte(c.Root.Hostname)); err != nil {
@@ -552,7 +552,7 @@ func (c *Config) setHostname() error {
 
 // bringLoopbackUp sets the loopback interface up in a network namespace that was made for the task.
 func (c *Config) bringLoopbackUp() error {
-	if !c.Private.Net {
+	if !c.PrivateNamespaces.Net {
 		return nil
 	}
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)

@@ -36,8 +36,8 @@ type jobProgramError struct{ error }
 func (e jobProgramError) Unwrap() error { return e.error }
 
 func newFailure(err error) Failure {
-	f := Failure{Text: err.Error(), IsProgram: errors.As(err, new(jobProgramError))}
-	if !errors.As(err, &f.Errno) && f.IsProgram && errors.Is(err, os.ErrNotExist) {
+	f := Failure{Text: err.Error(), IsAboutJobProgram: errors.As(err, new(jobProgramError))}
+	if !errors.As(err, &f.Errno) && f.IsAboutJobProgram && errors.Is(err, os.ErrNotExist) {
 		f.Errno = unix.ENOENT
 	}
 	return f
@@ -49,10 +49,10 @@ func runStage(status io.Writer) error {
 	if err := json.NewDecoder(os.NewFile(ConfigFD, "config")).Decode(&c); err != nil {
 		return fmt.Errorf("read the configuration of the stage: %w", err)
 	}
-	if err := c.enterNamespaces(); err != nil {
+	if err := c.setUpOrJoinNamespaces(); err != nil {
 		return err
 	}
-	if c.Probe {
+	if c.ProbeOnly {
 		status.Write([]byte{'.'})
 		os.Exit(0)
 	}
@@ -60,35 +60,35 @@ func runStage(status io.Writer) error {
 	if err != nil {
 		return jobProgramError{err}
 	}
-	if c.WaitForMark {
-		if err := waitForStartMark(); err != nil {
+	if c.WaitForStartMark {
+		if err := waitForReleaseAndCheckMark(); err != nil {
 			return err
 		}
 	}
 	if err := c.User.dropPrivileges(); err != nil {
 		return err
 	}
-	if err := os.Chdir(c.Program.Dir); err != nil {
+	if err := os.Chdir(c.Program.WorkDir); err != nil {
 		return fmt.Errorf("work_dir: %w", err)
 	}
 	if err := unix.CloseRange(ConfigFD, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return fmt.Errorf("close descriptors: %w", err)
 	}
-	if err := c.User.filterSystemCalls(); err != nil {
+	if err := c.User.installSyscallFilter(); err != nil {
 		return err
 	}
 	// EPIPE is ignored after the start mark was read, because then the next driver process adopts
 	// this process if the driver has died.
-	if _, err := status.Write([]byte{'.'}); err != nil && !(c.WaitForMark && errors.Is(err, unix.EPIPE)) {
+	if _, err := status.Write([]byte{'.'}); err != nil && !(c.WaitForStartMark && errors.Is(err, unix.EPIPE)) {
 		return err
 	}
 	return jobProgramError{explainExecError(path, syscall.Exec(path, append([]string{path}, c.Program.Args...), c.Program.Env))}
 }
 
-// waitForStartMark blocks until the driver has closed the other end of ReleaseFD, or has died. It returns
+// waitForReleaseAndCheckMark blocks until the driver has closed the other end of ReleaseFD, or has died. It returns
 // an error if the start mark does not record this process: the next driver process then reads from
 // the mark that the program was not executed.
-func waitForStartMark() error {
+func waitForReleaseAndCheckMark() error {
 	if _, err := os.NewFile(ReleaseFD, "release").Read(make([]byte, 1)); err != io.EOF {
 		return fmt.Errorf("wait for the driver: %v", err)
 	}
@@ -102,15 +102,15 @@ func waitForStartMark() error {
 	return nil
 }
 
-// enterNamespaces puts the stage into the namespaces of the task, which it makes or joins.
-func (c *Config) enterNamespaces() error {
+// setUpOrJoinNamespaces puts the stage into the namespaces of the task, which it makes or joins.
+func (c *Config) setUpOrJoinNamespaces() error {
 	switch {
-	case c.Probe:
+	case c.ProbeOnly:
 		return probeMounts()
-	case !c.Join:
-		return c.makeTaskRoot()
-	case c.UserNamespace && os.Getenv(EnvName) != envJoined:
-		return joinUserNamespace()
+	case !c.JoinsTask:
+		return c.makeAndEnterTaskRoot()
+	case c.InUserNamespace && os.Getenv(EnvName) != envJoined:
+		return reexecStageInUserNamespace()
 	}
 	return c.joinTaskNamespaces()
 }
@@ -138,13 +138,13 @@ func pathVariable(env []string) string {
 // started.
 func (c *Config) joinTaskNamespaces() error {
 	flags := unix.CLONE_NEWNS
-	if c.Private.IPC {
+	if c.PrivateNamespaces.IPC {
 		flags |= unix.CLONE_NEWIPC
 	}
-	if c.Private.Net {
+	if c.PrivateNamespaces.Net {
 		flags |= unix.CLONE_NEWNET
 	}
-	if c.Private.UTS {
+	if c.PrivateNamespaces.UTS {
 		flags |= unix.CLONE_NEWUTS
 	}
 	// A thread that shares its root directory with other threads cannot enter a mount namespace.

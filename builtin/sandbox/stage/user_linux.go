@@ -13,7 +13,7 @@ import (
 // afterwards by executing a program.
 func (u *User) dropPrivileges() error {
 	for c := range uintptr(64) {
-		if u.Bounding&(1<<c) != 0 {
+		if u.BoundingCaps&(1<<c) != 0 {
 			continue
 		}
 		if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err == unix.EINVAL {
@@ -25,10 +25,10 @@ func (u *User) dropPrivileges() error {
 	if err := unix.Prctl(unix.PR_SET_KEEPCAPS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("keep capabilities: %w", err)
 	}
-	if err := u.setIDs(); err != nil {
+	if err := u.setThreadIDs(); err != nil {
 		return fmt.Errorf("become user %d, group %d: %w", u.UID, u.GID, err)
 	}
-	if err := u.setCapabilities(); err != nil {
+	if err := u.setThreadCapabilities(); err != nil {
 		return fmt.Errorf("set capabilities: %w", err)
 	}
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
@@ -37,10 +37,10 @@ func (u *User) dropPrivileges() error {
 	return nil
 }
 
-// setIDs changes the ids of this thread only: package syscall would change those of all threads,
+// setThreadIDs changes the ids of this thread only: package syscall would change the ids of all threads,
 // with a signal to each.
-func (u *User) setIDs() error {
-	if u.SameIDs {
+func (u *User) setThreadIDs() error {
+	if u.KeepStageIDs {
 		return nil
 	}
 	var groups unsafe.Pointer
@@ -60,10 +60,10 @@ func (u *User) setIDs() error {
 	return nil
 }
 
-func (u *User) setCapabilities() error {
-	start := u.Ambient
+func (u *User) setThreadCapabilities() error {
+	start := u.AmbientCaps
 	if u.UID == 0 {
-		start = u.Bounding
+		start = u.BoundingCaps
 	}
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var sets [2]unix.CapUserData // each element holds 32 capabilities
@@ -73,12 +73,12 @@ func (u *User) setCapabilities() error {
 	for i := range sets {
 		sets[i].Permitted &= uint32(start >> (32 * i))
 		sets[i].Effective = sets[i].Permitted
-		sets[i].Inheritable = sets[i].Permitted & uint32(u.Ambient>>(32*i))
+		sets[i].Inheritable = sets[i].Permitted & uint32(u.AmbientCaps>>(32*i))
 	}
 	if err := unix.Capset(&header, &sets[0]); err != nil {
 		return err
 	}
-	for rest := u.Ambient; rest != 0; rest &= rest - 1 {
+	for rest := u.AmbientCaps; rest != 0; rest &= rest - 1 {
 		c := bits.TrailingZeros64(rest)
 		if sets[c/32].Permitted&(1<<(c%32)) == 0 {
 			continue // the driver itself does not have this capability
@@ -90,15 +90,15 @@ func (u *User) setCapabilities() error {
 	return nil
 }
 
-// filterSystemCalls installs the filter for the calling thread.
-func (u *User) filterSystemCalls() error {
-	if len(u.Filter) == 0 {
+// installSyscallFilter installs the filter for the calling thread.
+func (u *User) installSyscallFilter() error {
+	if len(u.SyscallFilter) == 0 {
 		return nil
 	}
 	const size = int(unsafe.Sizeof(unix.SockFilter{}))
-	program := unix.SockFprog{Len: uint16(len(u.Filter) / size), Filter: (*unix.SockFilter)(unsafe.Pointer(&u.Filter[0]))}
+	program := unix.SockFprog{Len: uint16(len(u.SyscallFilter) / size), Filter: (*unix.SockFilter)(unsafe.Pointer(&u.SyscallFilter[0]))}
 	_, _, errno := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&program)))
-	runtime.KeepAlive(u.Filter)
+	runtime.KeepAlive(u.SyscallFilter)
 	if errno != 0 {
 		return fmt.Errorf("filter system calls: %w", errno)
 	}

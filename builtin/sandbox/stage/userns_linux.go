@@ -22,11 +22,11 @@ func probeMounts() error {
 	return err
 }
 
-// joinUserNamespace runs the stage again in the user and PID namespace of the task, and exits with
+// reexecStageInUserNamespace runs the stage again in the user and PID namespace of the task, and exits with
 // the exit status of that process. This process itself can enter neither namespace: a process with
 // several threads cannot enter a user namespace, and setns(2) with a PID namespace affects only
 // children.
-func joinUserNamespace() error {
+func reexecStageInUserNamespace() error {
 	j, err := newNamespaceJoiner()
 	if err != nil {
 		return err
@@ -88,7 +88,7 @@ func newNamespaceJoiner() (*namespaceJoiner, error) {
 //
 //go:norace
 //go:noinline
-func (j *namespaceJoiner) forkHelper() (helper int, errno syscall.Errno) {
+func (j *namespaceJoiner) forkHelper() (helperPID int, errno syscall.Errno) {
 	pid, _, errno := syscall.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
 	if pid != 0 || errno != 0 {
 		return int(pid), errno
@@ -148,7 +148,7 @@ func setSignalHandler(sig unix.Signal, handler uint64) {
 
 // exitWithCommandStatus waits for all children, and exits with the exit status of the child that is not the
 // helper: the stage that the helper has forked. It returns an error if the helper fails.
-func exitWithCommandStatus(helper int) error {
+func exitWithCommandStatus(helperPID int) error {
 	var command unix.WaitStatus
 	for {
 		var status unix.WaitStatus
@@ -156,8 +156,8 @@ func exitWithCommandStatus(helper int) error {
 		switch {
 		case err == unix.EINTR:
 		case err != nil: // ECHILD: all children have exited
-			exitWithStatus(command)
-		case pid != helper:
+			exitOrKillSelfWithStatus(command)
+		case pid != helperPID:
 			command = status
 		case status.Signaled():
 			return fmt.Errorf("enter the namespaces of the task: killed by %s", status.Signal())
@@ -167,9 +167,9 @@ func exitWithCommandStatus(helper int) error {
 	}
 }
 
-// exitWithStatus exits with the exit code of the status, or kills this process with the signal of the
+// exitOrKillSelfWithStatus exits with the exit code of the status, or kills this process with the signal of the
 // status.
-func exitWithStatus(status unix.WaitStatus) {
+func exitOrKillSelfWithStatus(status unix.WaitStatus) {
 	if status.Signaled() {
 		setSignalHandler(status.Signal(), sigDefault)
 		unix.Kill(os.Getpid(), status.Signal())

@@ -47,25 +47,25 @@ Configuration files are Nomad's, in HCL or JSON. A directory stands for the
 files in it. What has no meaning on one machine is named and ignored.`
 
 type options struct {
-	devMode               bool
-	configPaths           []string
-	dataDir               string
-	bindAddr              string
-	nodeName              string
-	datacenter            string
-	region                string
-	nodeClass             string
-	nodePool              string
-	nodeMeta              map[string]string
-	networkInterface      string
-	pluginDir             string
-	logLevel              string
-	logJSON               bool
-	logSourceLocation     bool
-	printSystemdUnit      bool
-	endUnknownTasks       bool
-	adoptUnknownTasks     bool
-	claimTasksOfCopiedDir bool
+	devMode                 bool
+	configPaths             []string
+	dataDir                 string
+	bindAddr                string
+	nodeName                string
+	datacenter              string
+	region                  string
+	nodeClass               string
+	nodePool                string
+	nodeMeta                map[string]string
+	networkInterface        string
+	pluginDir               string
+	logLevel                string
+	logJSON                 bool
+	logSourceLocation       bool
+	printSystemdUnit        bool
+	endTasksWithoutRecord   bool
+	adoptTasksWithoutRecord bool
+	claimTasksOfCopiedDir   bool
 }
 
 // NewCommand returns the command "agent".
@@ -103,8 +103,8 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	f.BoolVar(&o.logJSON, "log-json", false, "log in JSON")
 	f.BoolVar(&o.logSourceLocation, "log-include-location", false, "say where in the program each line of the log comes from")
 	f.BoolVar(&o.claimTasksOfCopiedDir, "claim-tasks", false, "make a data directory that is a copy the owner of the running tasks in its state")
-	f.BoolVar(&o.adoptUnknownTasks, "adopt-unknown", false, "take over the tasks that run in the data directory and have no record because the state file was lost")
-	f.BoolVar(&o.endUnknownTasks, "end-unknown", false, "end the tasks that run in the data directory and have no record because the state file was lost")
+	f.BoolVar(&o.adoptTasksWithoutRecord, "adopt-unknown", false, "take over the tasks that run in the data directory and have no record because the state file was lost")
+	f.BoolVar(&o.endTasksWithoutRecord, "end-unknown", false, "end the tasks that run in the data directory and have no record because the state file was lost")
 	f.BoolVar(&o.printSystemdUnit, "print-unit", false, "print a systemd unit that starts this agent, with these flags")
 	cmd.MarkFlagsMutuallyExclusive("adopt-unknown", "end-unknown")
 	for _, name := range []string{"dev", "adopt-unknown", "end-unknown", "claim-tasks"} {
@@ -124,29 +124,32 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer signal.Stop(signals)
+	// A signal also ends the waits for what a killed agent still has: its port and its locks.
+	waiting, release := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	defer release()
 
 	logger := newLogger(c, s)
 	plugins, err := agentconfig.NewPluginCatalog(c, o.devMode, logger)
 	if err != nil {
 		return err
 	}
-	l, err := listenTCP(c, o.devMode, logger)
+	l, err := listenTCPIfEnabled(waiting, c, o.devMode, logger)
 	if err != nil {
 		return err
 	}
-	defer l.close()
+	defer l.closeAndRemoveSocketFiles()
 	open := agentconfig.New(c, plugins, logger)
 	traces, exportedMetrics := agentconfig.TraceAndMetricExportConfigs(c, logger)
-	open.OTLP, open.EndUnknownTasks, open.AdoptUnknownTasks, open.ClaimTasksAsCopy = traces, o.endUnknownTasks, o.adoptUnknownTasks, o.claimTasksOfCopiedDir
-	open.Node.HTTPAddr, open.Node.TLS = l.advertisedAddress(c), l.certificates != nil
-	a, err := agent.Open(ctx, open)
+	open.OTLP, open.EndTasksWithoutRecord, open.AdoptTasksWithoutRecord, open.ClaimTasksOfCopiedDataDir = traces, o.endTasksWithoutRecord, o.adoptTasksWithoutRecord, o.claimTasksOfCopiedDir
+	open.Node.AdvertisedHTTPAddr, open.Node.APIUsesTLS = l.advertisedTCPAddress(c), l.certificates != nil
+	a, err := agent.Open(waiting, open)
 	if err != nil {
 		return addRemedyForCopiedDataDir(err)
 	}
 	defer func() { err = errors.Join(err, a.Close()) }()
-	if open.Node.HTTPAddr == "" {
-		open.Node.HTTPAddr = l.tcpAddressWithIP(a.Host().IP)
-		a.Node().AdvertiseHTTPAddr(open.Node.HTTPAddr)
+	if open.Node.AdvertisedHTTPAddr == "" {
+		open.Node.AdvertisedHTTPAddr = l.tcpAddressWithIP(a.Host().IP)
+		a.Node().SetAdvertisedHTTPAddr(open.Node.AdvertisedHTTPAddr)
 	}
 	if err := l.addUnixSocket(a.DataDir(), c.SocketGroup, logger); err != nil {
 		return err
@@ -155,18 +158,18 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 		dir := datadir.Temporary(os.Geteuid())
 		if err := safepath.CheckDir(dir); err != nil {
 			logger.Warn("commands find this agent only with NOMAD_ADDR", "error", err)
-		} else if err := l.addSocketLink(filepath.Join(dir, agentsocket.FileName)); err != nil {
+		} else if err := l.addSocketLinkUnlessServed(filepath.Join(dir, agentsocket.FileName)); err != nil {
 			return err
 		}
 	}
-	l.taskAPISocketListener = l.connLimiter.Listen(a.TaskAPI())
+	l.taskAPISocketListener = l.connLimiter.LimitListener(a.TaskAPIListener())
 	token, readToken, err := l.loadOrMakeTokens(c, o.devMode, a.DataDir(), s, logger)
 	if err != nil {
 		return err
 	}
 	r := &runningAgent{
-		agent: a, flags: o, advertisedTCPAddress: open.Node.HTTPAddr, listeners: l, config: c, streams: s, logger: logger,
-		systemdNotifier: systemdNotifierFromEnv(), receivedSignals: signals,
+		agent: a, flags: o, advertisedTCPAddress: open.Node.AdvertisedHTTPAddr, listeners: l, config: c, streams: s, logger: logger,
+		systemdNotifier: takeSystemdNotifierFromEnv(), receivedSignals: signals,
 	}
 	r.metricsCollector = collect.New(a.Store(), a, a.Node().ID())
 	r.metricsCollector.SetSettings(c.Telemetry)
@@ -184,16 +187,16 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 		Store:             a.Store(),
 		Scheduler:         a.Scheduler(),
 		Node:              a,
-		Volumes:           a.Node().Volumes(),
+		Volumes:           a.Node().VolumeManager(),
 		Metrics:           r.metricsCollector,
-		JobParser:         confined.NewParser("nomad-lite", JobParserCommand),
+		JobParser:         confined.NewChildProcessParser("nomad-lite", JobParserCommand),
 		NodeID:            a.Node().ID(),
 		Region:            a.Node().TaskEnvNode().Region,
-		AdvertiseAddr:     open.Node.HTTPAddr,
-		AgentFuncs:        httpapi.AgentFuncs{Config: r.configForAPI, Reload: r.reloadConfig, Plugins: func() any { return r.pluginReport() }, PluginsChanged: a.PluginsChanged},
+		AdvertiseAddr:     open.Node.AdvertisedHTTPAddr,
+		AgentFuncs:        httpapi.AgentFuncs{ConfigWithoutSecrets: r.configForAPI, Reload: r.reloadConfig, DescribePlugins: func() any { return r.pluginReport() }, PluginsChanged: a.PluginsChanged},
 		MonitoredLog:      logger,
 		OptionalRoutes:    httpapi.OptionalRoutes{EnableDebug: c.EnableDebug, DisableWebPage: c.DisableWebPage},
-		Version:           fingerprint.NomadVersion,
+		NomadAPIVersion:   fingerprint.NomadVersion,
 		OperatorToken:     token,
 		ReadOnlyToken:     readToken,
 		Identities:        a.Identities(),

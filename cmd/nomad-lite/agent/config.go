@@ -91,14 +91,14 @@ func (r *runningAgent) configForAPI() map[string]any {
 	return map[string]any{
 		"Region": node.Region, "Datacenter": node.Datacenter, "NodeName": node.Name, "BindAddr": c.BindAddr,
 		"DataDir": r.agent.DataDir(), "LogLevel": c.LogLevel, "LogJson": c.LogJSON, "DevMode": r.flags.devMode,
-		"EnableDebug": c.EnableDebug, "PluginDir": c.PluginDir, "Plugins": r.pluginProcesses(), "Hooks": r.hookStatuses(),
+		"EnableDebug": c.EnableDebug, "PluginDir": c.PluginDir, "Plugins": r.describePluginProcesses(), "Hooks": r.hookStatuses(),
 		"LeaveOnInt": c.LeaveOnInterrupt, "LeaveOnTerm": c.LeaveOnTerminate,
 		"ACL":            map[string]any{"Enabled": false},
 		"AdvertiseAddrs": map[string]any{"HTTP": r.advertisedTCPAddress, "RPC": "", "Serf": ""},
 		"Client": map[string]any{
 			"Enabled": true, "NodeClass": node.Class, "NodePool": node.Pool, "Meta": node.Meta,
-			"GCInterval": c.GC.DiskCheckInterval, "GCMaxAllocs": c.GC.MaxAllocs, "GCDiskUsageThreshold": c.GC.MaxDiskUsagePercent,
-			"GCDiskUsageMinAge": c.GC.DiskUsageMinAge,
+			"GCInterval": c.GC.DiskCheckInterval, "GCMaxAllocs": c.GC.MaxAllocsOnDisk, "GCDiskUsageThreshold": c.GC.MaxDiskUsagePercent,
+			"GCDiskUsageMinAge": c.GC.MinEndedTimeForDiskUsageGC,
 		},
 		"Ports":  map[string]any{"HTTP": number, "RPC": 0, "Serf": 0},
 		"Server": map[string]any{"Enabled": true},
@@ -106,7 +106,7 @@ func (r *runningAgent) configForAPI() map[string]any {
 			"EnableHTTP": c.TLS.ServeHTTPS, "VerifyHTTPSClient": c.TLS.VerifyClient, "CAFile": c.TLS.CAFile, "CertFile": c.TLS.CertFile,
 			"KeyFile": c.TLS.KeyFile,
 		},
-		"Telemetry": telemetryConfig(&c.Telemetry),
+		"Telemetry": telemetryConfigForAPI(&c.Telemetry),
 		// Browsers cannot open the address of a unix socket, so it is no hint.
 		"UI":      map[string]any{"Enabled": !c.DisableWebPage, "ShowCLIHints": !c.DisableWebPage && !c.HideWebPageURLs && r.advertisedTCPAddress != ""},
 		"Version": map[string]any{"Version": fingerprint.NomadVersion, "VersionPrerelease": "", "VersionMetadata": b.SemverMetadata(), "Revision": b.Revision},
@@ -115,11 +115,11 @@ func (r *runningAgent) configForAPI() map[string]any {
 
 // pluginReport returns the states of the plugin processes and hooks of the agent, for the API.
 func (r *runningAgent) pluginReport() pluginstatus.Report {
-	return pluginstatus.Report{Hooks: r.hookStatuses(), Processes: r.pluginProcesses()}
+	return pluginstatus.Report{Hooks: r.hookStatuses(), Processes: r.describePluginProcesses()}
 }
 
-// telemetryConfig returns the settings of the telemetry block, by the field names of Nomad's API.
-func telemetryConfig(s *metrics.Settings) map[string]any {
+// telemetryConfigForAPI returns the settings of the telemetry block, by the field names of Nomad's API.
+func telemetryConfigForAPI(s *metrics.Settings) map[string]any {
 	t := map[string]any{
 		"PrometheusMetrics":             !s.OmitPrometheusFormat,
 		"PublishAllocationMetrics":      !s.OmitAllocationMetrics,
@@ -138,27 +138,27 @@ func telemetryConfig(s *metrics.Settings) map[string]any {
 	return t
 }
 
-// describePluginsTimeout limits how long pluginProcesses waits for the descriptions of the running plugins.
+// describePluginsTimeout limits how long describePluginProcesses waits for the descriptions of the running plugins.
 const describePluginsTimeout = time.Second
 
-// pluginProcesses returns the states of the plugins of the agent, with the descriptions of those that run. It does not
-// start a plugin that has no process.
-func (r *runningAgent) pluginProcesses() []pluginstatus.Process {
+// describePluginProcesses returns the states of the plugins of the agent, with the descriptions of those that run. It
+// does not start a plugin that has no process.
+func (r *runningAgent) describePluginProcesses() []pluginstatus.Process {
 	ctx, cancel := context.WithTimeout(context.Background(), describePluginsTimeout)
 	defer cancel()
-	plugins, fingerprints := r.agent.Plugins(), pluginreport.LatestFingerprints{Drivers: r.agent.Drivers(), Devices: r.agent.DeviceGroups()}
+	plugins, fingerprints := r.agent.Plugins(), pluginreport.LatestFingerprints{DriverInfoByName: r.agent.Drivers(), DeviceGroups: r.agent.DeviceGroups()}
 	processes := make([]pluginstatus.Process, len(plugins))
 	var described sync.WaitGroup
 	running := make(map[int]bool)
 	for i, p := range plugins {
-		processes[i] = pluginreport.DescribeProcess(p, fingerprints)
+		processes[i] = pluginreport.DescribePluginProcess(p, fingerprints)
 		if p.PID == 0 || p.Serves.Name == "" || p.SupersededBy != "" {
 			continue
 		}
 		running[p.PID] = true
 		described.Go(func() {
-			if d := r.describePlugin(ctx, p); d != nil {
-				pluginreport.AddDescription(&processes[i], d, os.Geteuid() == 0)
+			if d := r.describePluginCached(ctx, p); d != nil {
+				pluginreport.AddSchemasAndCapabilities(&processes[i], d, os.Geteuid() == 0)
 			}
 		})
 	}
@@ -172,9 +172,9 @@ func (r *runningAgent) pluginProcesses() []pluginstatus.Process {
 	return processes
 }
 
-// describePlugin returns the description that a plugin gives of itself, or nil if the call fails. It caches the
+// describePluginCached returns the description that a plugin gives of itself, or nil if the call fails. It caches the
 // description by pid, because commands read the configuration of the agent often, and a call wakes an idle plugin.
-func (r *runningAgent) describePlugin(ctx context.Context, p supervisor.Plugin) *supervisor.Description {
+func (r *runningAgent) describePluginCached(ctx context.Context, p supervisor.PluginStatus) *supervisor.Description {
 	if known, ok := r.descriptionsByPluginPID.Load(p.PID); ok {
 		return known.(*supervisor.Description)
 	}

@@ -15,7 +15,7 @@ import (
 // that have a hook block in the agent's configuration but no plugin.
 func (r *runningAgent) hookStatuses() []pluginstatus.Hook {
 	list := []pluginstatus.Hook{}
-	rules := r.currentConfig().Hooks
+	rules := r.currentConfig().HookRules
 	for _, p := range r.agent.Plugins() {
 		name := p.Serves.Name
 		switch {
@@ -48,19 +48,19 @@ func (r *runningAgent) hookStatuses() []pluginstatus.Hook {
 			at = len(list)
 			list = append(list, pluginstatus.Hook{Name: rule.Name, Health: "missing", Description: "there is a hook block, and no plugin"})
 		}
-		list[at].Rule = newHookRule(rule)
+		list[at].Rule = describeHookRule(rule)
 	}
 	for i, h := range list {
-		list[i].Allocs = r.agent.AllocsUsingHook(h.Name)
+		list[i].Allocs = r.agent.RunningAllocIDsUsingHook(h.Name)
 	}
 	return list
 }
 
-func hasHookRuleNamed(rules []pluginhooks.Rule, name string) bool {
-	return slices.ContainsFunc(rules, func(r pluginhooks.Rule) bool { return r.Name == name })
+func hasHookRuleNamed(rules []pluginhooks.OperatorRule, name string) bool {
+	return slices.ContainsFunc(rules, func(r pluginhooks.OperatorRule) bool { return r.Name == name })
 }
 
-func newHookRule(rule pluginhooks.Rule) *pluginstatus.HookRule {
+func describeHookRule(rule pluginhooks.OperatorRule) *pluginstatus.HookRule {
 	shown := &pluginstatus.HookRule{Order: rule.Order, OnError: "fail", Matches: rule.Match != nil, Place: rule.ConfigRange.String()}
 	if shown.Order == 0 {
 		shown.Order = runnerhooks.OrderPlugin

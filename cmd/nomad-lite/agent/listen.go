@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentsocket"
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/connlimit"
@@ -33,18 +35,18 @@ type apiListeners struct {
 	certificates          *reloadableCertificates // nil if the TCP listener does not use TLS
 	unixListener          net.Listener
 	taskAPISocketListener net.Listener // accepts connections on the API sockets in the tasks' directories
-	socketPath            string
-	socketLinkPath        string // symbolic link to socketPath, at a path where commands look for a socket; "" if there is no link
+	unixSocketPath        string
+	unixSocketLinkPath    string // symbolic link to unixSocketPath, at a path where commands look for a socket; "" if there is no link
 }
 
 // shouldServeTCP reports whether the API is served over TCP. An agent in development mode needs no
 // token, so as root it serves TCP only if the operator has requested that explicitly.
 func shouldServeTCP(c *config.Config, dev bool) bool {
-	return !dev || os.Geteuid() != 0 || c.HTTPPort != nil || c.HTTPAddr != "" || c.BindAddr != "" || c.DisableAccessControl
+	return !dev || os.Geteuid() != 0 || c.HTTPPort != nil || c.HTTPListenAddr != "" || c.BindAddr != "" || c.DisableAccessControl
 }
 
-// listenTCP opens the TCP listener, unless shouldServeTCP returns false. The other listeners are added later.
-func listenTCP(c *config.Config, dev bool, logger hclog.Logger) (*apiListeners, error) {
+// listenTCPIfEnabled opens the TCP listener, unless shouldServeTCP returns false. The other listeners are added later.
+func listenTCPIfEnabled(ctx context.Context, c *config.Config, dev bool, logger hclog.Logger) (*apiListeners, error) {
 	l := &apiListeners{connLimiter: connlimit.New(connlimit.Config{MaxConnsPerClient: c.MaxHTTPConnsPerClient, Logger: logger})}
 	if !shouldServeTCP(c, dev) {
 		return l, nil
@@ -57,8 +59,8 @@ func listenTCP(c *config.Config, dev bool, logger hclog.Logger) (*apiListeners, 
 	}
 	host, port := loopbackAddress, defaultHTTPPort
 	switch {
-	case c.HTTPAddr != "":
-		host = c.HTTPAddr
+	case c.HTTPListenAddr != "":
+		host = c.HTTPListenAddr
 	case c.BindAddr != "":
 		host = c.BindAddr
 	}
@@ -66,7 +68,7 @@ func listenTCP(c *config.Config, dev bool, logger hclog.Logger) (*apiListeners, 
 		port = *c.HTTPPort
 	}
 	address := net.JoinHostPort(host, strconv.Itoa(port))
-	tcp, err := listenAfterKilledAgent(address)
+	tcp, err := listenTCPRetryingIfInUse(ctx, address)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return nil, fmt.Errorf("%w: another agent may be running; ports { http = … } in a configuration file chooses another port", err)
 	}
@@ -76,22 +78,23 @@ func listenTCP(c *config.Config, dev bool, logger hclog.Logger) (*apiListeners, 
 	if err != nil {
 		return nil, err
 	}
-	l.tcpListener = l.connLimiter.Listen(tcp)
+	l.tcpListener = l.connLimiter.LimitListener(tcp)
 	if l.certificates != nil {
 		l.tcpListener = tls.NewListener(l.tcpListener, l.certificates.listenerTLSConfig())
 	}
 	return l, nil
 }
 
-// killedAgentTimeout is how long listenAfterKilledAgent waits.
+// killedAgentTimeout is how long listenTCPRetryingIfInUse waits.
 const killedAgentTimeout = 2 * time.Second
 
-// listenAfterKilledAgent listens on a TCP address. If the address is in use it tries again for killedAgentTimeout, because an agent
-// that has just been killed can still be dying, and its children hold its listener until they have executed their program. It polls, because the kernel does not report that an address is free.
-func listenAfterKilledAgent(address string) (net.Listener, error) {
-	for end := time.Now().Add(killedAgentTimeout); ; time.Sleep(10 * time.Millisecond) {
+// listenTCPRetryingIfInUse listens on a TCP address. If the address is in use it tries again for killedAgentTimeout,
+// because an agent that has just been killed can still be dying, and its children hold its listener until they have
+// executed their program. It polls, because the kernel does not report that an address is free. The end of ctx ends the wait.
+func listenTCPRetryingIfInUse(ctx context.Context, address string) (net.Listener, error) {
+	for end := time.Now().Add(killedAgentTimeout); ; {
 		l, err := net.Listen("tcp", address)
-		if !errors.Is(err, syscall.EADDRINUSE) || time.Now().After(end) {
+		if !errors.Is(err, syscall.EADDRINUSE) || time.Now().After(end) || wait.Sleep(ctx, 10*time.Millisecond) != nil {
 			return l, err
 		}
 	}
@@ -105,12 +108,12 @@ func (l *apiListeners) addUnixSocket(dataDir, group string, logger hclog.Logger)
 	if err != nil {
 		return err
 	}
-	dir, err := keeper.OpenDataDir(dataDir)
+	dir, err := keeper.OpenOrCreateDataDir(dataDir)
 	if err != nil {
 		return fmt.Errorf("make unix socket: %w", err)
 	}
 	defer dir.Close()
-	unix, err := dir.Listen("unix", agentsocket.FileName)
+	unix, err := dir.ListenReplacingSocket("unix", agentsocket.FileName)
 	if err != nil {
 		return fmt.Errorf("make unix socket: %w", err)
 	}
@@ -120,7 +123,7 @@ func (l *apiListeners) addUnixSocket(dataDir, group string, logger hclog.Logger)
 		unix.Close()
 		return fmt.Errorf("make unix socket: %w", errors.Join(err, os.Remove(made)))
 	}
-	l.unixListener, l.socketPath = l.connLimiter.Listen(unix), socket
+	l.unixListener, l.unixSocketPath = l.connLimiter.LimitListener(unix), socket
 	return nil
 }
 
@@ -156,25 +159,25 @@ func socketModeAndGroup(dataDir, group string, logger hclog.Logger) (fs.FileMode
 	return 0o660, gid, nil
 }
 
-// addSocketLink creates the symbolic link by which commands find the socket of an agent in development
+// addSocketLinkUnlessServed creates the symbolic link by which commands find the socket of an agent in development
 // mode, unless the link already leads to the socket of another running agent.
-func (l *apiListeners) addSocketLink(link string) error {
-	if c, err := net.DialTimeout("unix", link, time.Second); err == nil {
+func (l *apiListeners) addSocketLinkUnlessServed(linkPath string) error {
+	if c, err := net.DialTimeout("unix", linkPath, time.Second); err == nil {
 		return c.Close()
 	}
-	dir, err := os.MkdirTemp(filepath.Dir(link), ".socket-")
+	dir, err := os.MkdirTemp(filepath.Dir(linkPath), ".socket-")
 	if err != nil {
 		return fmt.Errorf("make link to unix socket: %w", err)
 	}
 	defer os.RemoveAll(dir)
 	made := filepath.Join(dir, agentsocket.FileName)
-	if err := os.Symlink(l.socketPath, made); err != nil {
+	if err := os.Symlink(l.unixSocketPath, made); err != nil {
 		return fmt.Errorf("make link to unix socket: %w", err)
 	}
-	if err := os.Rename(made, link); err != nil {
+	if err := os.Rename(made, linkPath); err != nil {
 		return fmt.Errorf("make link to unix socket: %w", err)
 	}
-	l.socketLinkPath = link
+	l.unixSocketLinkPath = linkPath
 	return nil
 }
 
@@ -186,23 +189,23 @@ func (l *apiListeners) allListeners() []net.Listener {
 	return all
 }
 
-func (l *apiListeners) close() {
+func (l *apiListeners) closeAndRemoveSocketFiles() {
 	if l.tcpListener != nil {
 		l.tcpListener.Close()
 	}
 	if l.unixListener != nil {
 		l.unixListener.Close()
-		os.Remove(l.socketPath)
+		os.Remove(l.unixSocketPath)
 	}
-	if target, err := os.Readlink(l.socketLinkPath); err == nil && target == l.socketPath {
-		os.Remove(l.socketLinkPath)
+	if target, err := os.Readlink(l.unixSocketLinkPath); err == nil && target == l.unixSocketPath {
+		os.Remove(l.unixSocketLinkPath)
 	}
 }
 
 // String returns the URL of the API: the TCP address or, without TCP, the unix socket.
 func (l *apiListeners) String() string {
 	if l.tcpListener == nil {
-		return "unix://" + l.socketPath
+		return "unix://" + l.unixSocketPath
 	}
 	if l.certificates != nil {
 		return "https://" + l.tcpListener.Addr().String()
@@ -219,10 +222,10 @@ func (l *apiListeners) tcpPort() string {
 	return port
 }
 
-// advertisedAddress returns the address by which clients reach the API over TCP: the configured
+// advertisedTCPAddress returns the address by which clients reach the API over TCP: the configured
 // address, or the address of the listener. It is empty without TCP, or if the agent listens
 // on all addresses.
-func (l *apiListeners) advertisedAddress(c *config.Config) string {
+func (l *apiListeners) advertisedTCPAddress(c *config.Config) string {
 	switch {
 	case l.tcpListener == nil:
 		return ""
@@ -249,16 +252,16 @@ func (l *apiListeners) tcpAddressWithIP(ip string) string {
 
 // acceptedHostNames returns the names that the API accepts in the Host header of requests.
 func (l *apiListeners) acceptedHostNames(c *config.Config, hostname string) []string {
-	names := []string{hostname, c.Node.Name, c.HTTPAddr, c.BindAddr, c.HTTPAdvertiseAddr}
+	names := []string{hostname, c.Node.Name, c.HTTPListenAddr, c.BindAddr, c.HTTPAdvertiseAddr}
 	if host, _, err := net.SplitHostPort(c.HTTPAdvertiseAddr); err == nil {
 		names = append(names, host)
 	}
 	return names
 }
 
-// isLoopback reports whether no other machine can connect to the API: it has no TCP listener, or one on a loopback
-// address.
-func (l *apiListeners) isLoopback() bool {
+// onlyLocalCanConnect reports whether no other machine can connect to the API: it has no TCP listener, or one on a
+// loopback address.
+func (l *apiListeners) onlyLocalCanConnect() bool {
 	if l.tcpListener == nil {
 		return true
 	}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -67,7 +68,7 @@ func TestSocketIsForTheGroupOfTheConfiguration(t *testing.T) {
 			if err := l.addUnixSocket(dir, group, hclog.NewNullLogger()); err != nil {
 				t.Fatal(err)
 			}
-			defer l.close()
+			defer l.closeAndRemoveSocketFiles()
 			socket := filepath.Join(dir, agentsocket.FileName)
 			if err := connectAsUser(socket, otherUserID, otherUserID, otherUserID); !errors.Is(err, unix.EACCES) {
 				t.Errorf("a stranger connects: %v", err)
@@ -91,12 +92,18 @@ func TestListenWaitsForKilledAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	time.AfterFunc(100*time.Millisecond, func() { held.Close() })
-	l, err := listenAfterKilledAgent(held.Addr().String())
+	l, err := listenTCPRetryingIfInUse(t.Context(), held.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	if _, err := listenAfterKilledAgent(l.Addr().String()); !errors.Is(err, syscall.EADDRINUSE) {
+	interrupted, cancel := context.WithCancel(t.Context())
+	cancel()
+	began := time.Now()
+	if _, err := listenTCPRetryingIfInUse(interrupted, l.Addr().String()); !errors.Is(err, syscall.EADDRINUSE) || time.Since(began) >= killedAgentTimeout {
+		t.Errorf("interrupted: %v after %v", err, time.Since(began))
+	}
+	if _, err := listenTCPRetryingIfInUse(t.Context(), l.Addr().String()); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("an address that stays in use: %v", err)
 	}
 }

@@ -16,10 +16,10 @@ import (
 // colours on a terminal. A log in JSON has whole ids.
 func newLogger(c *config.Config, s *cli.Streams) hclog.InterceptLogger {
 	options := &hclog.LoggerOptions{
-		Name: "nomad-lite", Level: hclog.LevelFromString(c.LogLevel), Output: terminal.JSONWriter(s.Err), JSONFormat: c.LogJSON, IncludeLocation: c.LogSourceLocation,
+		Name: "nomad-lite", Level: hclog.LevelFromString(c.LogLevel), Output: terminal.EscapeJSONIfTerminal(s.Err), JSONFormat: c.LogJSON, IncludeLocation: c.LogSourceLocation,
 	}
 	if !c.LogJSON {
-		options.Output = shortIDWriter{s.Err}
+		options.Output = idTruncatingWriter{s.Err}
 		if s.SupportsColours(s.Err) {
 			options.Color, options.ColorHeaderAndFields = hclog.ForceColor, true
 		}
@@ -27,14 +27,14 @@ func newLogger(c *config.Config, s *cli.Streams) hclog.InterceptLogger {
 	return hclog.NewInterceptLogger(options)
 }
 
-// shortIDWriter truncates the ids in log lines. It does not truncate an id that is part of a path, so that the
+// idTruncatingWriter truncates the ids in log lines. It does not truncate an id that is part of a path, so that the
 // path stays valid. Each call of Write must have whole lines.
-type shortIDWriter struct{ out io.Writer }
+type idTruncatingWriter struct{ out io.Writer }
 
 var idPattern = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
 
 // Write implements io.Writer.
-func (s shortIDWriter) Write(p []byte) (int, error) {
+func (s idTruncatingWriter) Write(p []byte) (int, error) {
 	var short []byte
 	written := 0 // number of bytes of p that are processed
 	for _, at := range idPattern.FindAllIndex(p, -1) {

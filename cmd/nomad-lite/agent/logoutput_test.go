@@ -20,7 +20,7 @@ func TestLogHasShortIDs(t *testing.T) {
 		"checksum=0b6d2a527c364b4e9a2f5c1d3e4f5a6b01234\n": "checksum=0b6d2a527c364b4e9a2f5c1d3e4f5a6b01234\n",
 	} {
 		var out strings.Builder
-		if n, err := (shortIDWriter{&out}).Write([]byte(line)); n != len(line) || err != nil {
+		if n, err := (idTruncatingWriter{&out}).Write([]byte(line)); n != len(line) || err != nil {
 			t.Errorf("%q: wrote %d bytes, %v", line, n, err)
 		}
 		if out.String() != want {

@@ -32,7 +32,7 @@ import (
 type runningAgent struct {
 	agent                *agent.Agent
 	api                  *httpapi.API
-	metricsCollector     *collect.Collector
+	metricsCollector     *collect.MetricsCollector
 	metricsExporter      *otlp.MetricsExporter // nil if no metrics are exported
 	flags                options
 	advertisedTCPAddress string // TCP address at which clients reach the API; "" without TCP
@@ -118,21 +118,21 @@ func (r *runningAgent) pushMetrics(ctx context.Context) {
 // nomadAddrToExport returns the agent's address for NOMAD_ADDR, or "" if commands find the agent without it.
 func (r *runningAgent) nomadAddrToExport() string {
 	switch {
-	case slices.Contains(agentsocket.DefaultSocketPaths(), r.listeners.socketPath):
+	case slices.Contains(agentsocket.DefaultSocketPaths(), r.listeners.unixSocketPath):
 		return ""
-	case r.listeners.socketLinkPath != "" && agentsocket.FindSocket() == r.listeners.socketLinkPath:
+	case r.listeners.unixSocketLinkPath != "" && agentsocket.FindConnectableSocket() == r.listeners.unixSocketLinkPath:
 		return ""
 	case !r.flags.devMode || r.listeners.tcpListener == nil: // over the socket, commands need no token
-		return "unix://" + r.listeners.socketPath
-	case r.listeners.String() == "http://"+net.JoinHostPort(loopbackAddress, strconv.Itoa(defaultHTTPPort)) && agentsocket.FindSocket() == "":
+		return "unix://" + r.listeners.unixSocketPath
+	case r.listeners.String() == "http://"+net.JoinHostPort(loopbackAddress, strconv.Itoa(defaultHTTPPort)) && agentsocket.FindConnectableSocket() == "":
 		return ""
 	}
 	return r.listeners.String()
 }
 
 // handleSignals reloads the configuration for SIGHUP, and shuts the agent down by stop for any other signal. It returns
-// when ended is closed.
-func (r *runningAgent) handleSignals(stop context.CancelCauseFunc, ended <-chan struct{}) {
+// when agentEnded is closed.
+func (r *runningAgent) handleSignals(stop context.CancelCauseFunc, agentEnded <-chan struct{}) {
 	for {
 		select {
 		case s := <-r.receivedSignals:
@@ -144,14 +144,14 @@ func (r *runningAgent) handleSignals(stop context.CancelCauseFunc, ended <-chan 
 			if !r.shutdownStopsTasks(s) {
 				r.logger.Info("agent is shutting down, tasks continue", "signal", s.String())
 				stop(allocrunner.ErrShutdown)
-				<-ended
+				<-agentEnded
 				return
 			}
 			r.logger.Info("agent is shutting down and stops its tasks; another signal kills them", "signal", s.String())
 			stop(errors.New("agent stopped"))
-			r.forceKillOnSignalOrDeadline(ended)
+			r.forceKillOnSignalOrDeadline(agentEnded)
 			return
-		case <-ended:
+		case <-agentEnded:
 			return
 		}
 	}
@@ -166,8 +166,8 @@ func (r *runningAgent) shutdownStopsTasks(s os.Signal) bool {
 }
 
 // forceKillOnSignalOrDeadline force kills the tasks at the next signal, or when the deadline of drain_on_shutdown has
-// passed. It returns when ended is closed.
-func (r *runningAgent) forceKillOnSignalOrDeadline(ended <-chan struct{}) {
+// passed. It returns when agentEnded is closed.
+func (r *runningAgent) forceKillOnSignalOrDeadline(agentEnded <-chan struct{}) {
 	var drainDeadline <-chan time.Time
 	if d := r.currentConfig().DrainOnExit; d != nil && !r.flags.devMode {
 		if d.StopAllAtOnce {
@@ -181,7 +181,7 @@ func (r *runningAgent) forceKillOnSignalOrDeadline(ended <-chan struct{}) {
 	}
 	select {
 	case <-time.After(cli.DuplicateSignalWindow): // a signal before this time is a duplicate of the first one
-	case <-ended:
+	case <-agentEnded:
 		return
 	}
 	for len(r.receivedSignals) > 0 {
@@ -190,11 +190,11 @@ func (r *runningAgent) forceKillOnSignalOrDeadline(ended <-chan struct{}) {
 	select {
 	case <-r.receivedSignals:
 	case <-drainDeadline:
-	case <-ended:
+	case <-agentEnded:
 		return
 	}
 	r.agent.ForceKillAllocs()
-	<-ended
+	<-agentEnded
 }
 
 // reloadConfig reads the configuration again, and applies the settings that can change while the agent runs. If the
@@ -208,7 +208,7 @@ func (r *runningAgent) reloadConfig() error {
 		pluginCatalog, err = agentconfig.NewPluginCatalog(c, r.flags.devMode, r.logger)
 	}
 	if err == nil {
-		err = pluginhooks.CheckRulesAgainstCatalog(c.Hooks, pluginCatalog.Entries())
+		err = pluginhooks.CheckRulesAgainstCatalog(c.HookRules, pluginCatalog.Entries())
 	}
 	if err == nil && r.listeners.certificates != nil {
 		err = r.listeners.certificates.loadFiles(c.TLS, r.logger)
@@ -222,7 +222,7 @@ func (r *runningAgent) reloadConfig() error {
 	if !reflect.DeepEqual(c.OTLP, changed.OTLP) {
 		r.logger.Warn("the change of the block otlp in telemetry has an effect after a restart of the agent")
 	}
-	changed.LogLevel, changed.Telemetry, changed.GC, changed.Hooks = c.LogLevel, c.Telemetry, c.GC, c.Hooks
+	changed.LogLevel, changed.Telemetry, changed.GC, changed.HookRules = c.LogLevel, c.Telemetry, c.GC, c.HookRules
 	changed.PluginDir, changed.Plugins = c.PluginDir, c.Plugins
 	c.TLS.ServeHTTPS = changed.TLS.ServeHTTPS // TLS cannot be turned on or off on an open listener
 	changed.TLS = c.TLS
@@ -231,7 +231,7 @@ func (r *runningAgent) reloadConfig() error {
 	r.configMu.Unlock()
 	r.logger.SetLevel(hclog.LevelFromString(c.LogLevel))
 	r.metricsCollector.SetSettings(c.Telemetry)
-	r.agent.Reload(c.Node, c.GC, pluginCatalog, c.Hooks)
+	r.agent.Reload(c.Node, c.GC, pluginCatalog, c.HookRules)
 	r.logger.Info("configuration reloaded")
 	return nil
 }

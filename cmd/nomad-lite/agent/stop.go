@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -25,7 +26,8 @@ without kill_signal and kill_timeout, and their jobs stay: the next agent starts
 again. To stop them in order, run 'nomad-lite job stop' for each job before. A container
 or virtual machine that another program runs for a task, such as the Docker engine, is
 left to the next agent, and its allocation is printed. In a copy of a data directory, the
-tasks of the original are not killed.
+tasks of the original are not killed. After Ctrl-C, processes that the command has not
+killed continue.
 
 A service manager may start the agent again: under systemd, stop the unit first.
 The command is run by the user of the agent.
@@ -53,15 +55,15 @@ func newStopCommand(s *cli.Streams) *cobra.Command {
 			}
 			return nil, cobra.ShellCompDirectiveFilterDirs
 		},
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
-				return stopAgent(args[0], o, s)
+				return stopAgent(cmd.Context(), args[0], o, s)
 			}
 			dir, err := datadir.Default()
 			if err != nil {
 				return err
 			}
-			return stopAgent(dir, o, s)
+			return stopAgent(cmd.Context(), dir, o, s)
 		},
 	}
 	cmd.Flags().BoolVar(&o.killAll, "all", false, "also kill tasks, plugins, log collector and keeper")
@@ -69,11 +71,14 @@ func newStopCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-func stopAgent(dir string, o stopOptions, s *cli.Streams) error {
+func stopAgent(ctx context.Context, dataDir string, o stopOptions, s *cli.Streams) error {
+	// The default action of a signal would end the command while it has stopped processes by SIGSTOP.
+	ctx, release := cli.ContextUntilInterrupted(ctx)
+	defer release()
 	ended := 0
-	remaining, err := agent.Stop(dir, agent.StopOptions{
-		AllProcesses: o.killAll,
-		Timeout:      o.shutdownTimeout,
+	remaining, err := agent.Stop(ctx, dataDir, agent.StopOptions{
+		KillAllProcesses:     o.killAll,
+		AgentShutdownTimeout: o.shutdownTimeout,
 		OnProcessEnd: func(p agent.DataDirProcess) {
 			ended++
 			how := "shut down"
@@ -84,24 +89,24 @@ func stopAgent(dir string, o stopOptions, s *cli.Streams) error {
 		},
 	})
 	if errors.Is(err, agent.ErrNotShutDown) {
-		return fmt.Errorf("%w\nIt may still stop tasks. To kill it and all other processes of the data directory: nomad-lite agent stop -all %s", err, cli.ShellQuote(dir))
+		return fmt.Errorf("%w\nIt may still stop tasks. To kill it and all other processes of the data directory: nomad-lite agent stop -all %s", err, cli.ShellQuote(dataDir))
 	}
 	if err != nil {
 		return err
 	}
 	if ended == 0 && len(remaining.Processes) == 0 {
-		fmt.Fprintf(s.Out, "No process runs for %s.\n", dir)
+		fmt.Fprintf(s.Out, "No process runs for %s.\n", dataDir)
 	}
 	if remaining.TasksOwnerDir != "" {
-		fmt.Fprintf(s.Out, "%s is a copy: its tasks belong to %s.\n", dir, remaining.TasksOwnerDir)
+		fmt.Fprintf(s.Out, "%s is a copy: its tasks belong to %s.\n", dataDir, remaining.TasksOwnerDir)
 	}
-	printRemainingProcesses(remaining, dir, o, s)
+	printRemainingProcesses(remaining, dataDir, o, s)
 	return nil
 }
 
 // printRemainingProcesses prints the processes that still run after the stop and, with -all, the allocations that may
 // still have a container or virtual machine.
-func printRemainingProcesses(r *agent.RemainingAfterStop, dir string, o stopOptions, s *cli.Streams) {
+func printRemainingProcesses(r *agent.RemainingAfterStop, dataDir string, o stopOptions, s *cli.Streams) {
 	var names []string
 	tasks := 0
 	for _, p := range r.Processes {
@@ -115,12 +120,12 @@ func printRemainingProcesses(r *agent.RemainingAfterStop, dir string, o stopOpti
 		names = append(names, fmt.Sprintf("processes of tasks (%d)", tasks))
 	}
 	if len(names) > 0 {
-		fmt.Fprintf(s.Out, "Still running: %s.\nTo end them too: nomad-lite agent stop -all %s\n", strings.Join(names, ", "), cli.ShellQuote(dir))
+		fmt.Fprintf(s.Out, "Still running: %s.\nTo end them too: nomad-lite agent stop -all %s\n", strings.Join(names, ", "), cli.ShellQuote(dataDir))
 	}
 	if !o.killAll {
 		return
 	}
-	for _, id := range r.AllocIDs {
+	for _, id := range r.AllocIDsWithoutProcess {
 		fmt.Fprintf(s.Out, "Allocation %.8s had no process here: a container or virtual machine of it may still run.\n", id)
 	}
 }

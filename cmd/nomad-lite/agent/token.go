@@ -29,22 +29,22 @@ const (
 // A client over TCP must send one of them, because access to the API of an agent that runs as root gives root to
 // every user of the machine, or of the network. Both are empty if only this machine can connect, and the operator has
 // disabled tokens or the agent is in development mode.
-func (l *apiListeners) loadOrMakeTokens(c *config.Config, dev bool, dataDir string, s *cli.Streams, logger hclog.Logger) (token, readOnly httpapi.Secret, err error) {
-	if (dev || c.DisableAccessControl) && l.isLoopback() {
+func (l *apiListeners) loadOrMakeTokens(c *config.Config, dev bool, dataDir string, s *cli.Streams, logger hclog.Logger) (operatorToken, readOnlyToken httpapi.Secret, err error) {
+	if (dev || c.DisableAccessControl) && l.onlyLocalCanConnect() {
 		if os.Geteuid() == 0 && l.tcpListener != nil {
 			logger.Warn("the API asks for no token, and this agent is root: each account of this machine can become root through it", "address", l.tcpListener.Addr().String())
 		}
 		return "", "", nil
 	}
 	switch {
-	case l.isLoopback():
+	case l.onlyLocalCanConnect():
 	case c.DisableAccessControl || dev:
 		logger.Warn("clients must show the token all the same: the API listens on more than the loopback address", "address", l.tcpListener.Addr().String())
 	case l.certificates == nil:
 		logger.Warn("the token goes over the network in the clear: a tls block in the configuration encrypts it", "address", l.tcpListener.Addr().String())
 	}
 	path := filepath.Join(dataDir, TokenFile)
-	token, made, err := readOrMakeToken(path, logger)
+	operatorToken, made, err := readOrMakeToken(path, logger)
 	// The message has the name of the file and not the token, because the journal would store the token.
 	switch {
 	case made && c.LogJSON:
@@ -53,18 +53,18 @@ func (l *apiListeners) loadOrMakeTokens(c *config.Config, dev bool, dataDir stri
 		fmt.Fprintf(s.Err, "==> clients over TCP must show the token in %s:\n    export NOMAD_TOKEN=$(cat %s)\n", path, cli.ShellQuote(path))
 	}
 	if err == nil {
-		readOnly, _, err = readOrMakeToken(filepath.Join(dataDir, readOnlyTokenFile), logger)
+		readOnlyToken, _, err = readOrMakeToken(filepath.Join(dataDir, readOnlyTokenFile), logger)
 	}
-	if err == nil && readOnly == token {
+	if err == nil && readOnlyToken == operatorToken {
 		err = fmt.Errorf("%s and %s in %s have the same token: remove one, and the next agent makes another", TokenFile, readOnlyTokenFile, dataDir)
 	}
-	return token, readOnly, err
+	return operatorToken, readOnlyToken, err
 }
 
 // readOrMakeToken returns the token in a file. A missing file is created with mode 0600; an existing file keeps its
 // owner and mode. An empty file gets a new token: a power failure or a full disk can have emptied it, and the
-// agent must start nevertheless. On a full disk the token is not stored. made reports whether the file has a new token.
-func readOrMakeToken(path string, logger hclog.Logger) (token httpapi.Secret, made bool, err error) {
+// agent must start nevertheless. On a full disk the token is not stored, and fileHasNewToken is false.
+func readOrMakeToken(path string, logger hclog.Logger) (token httpapi.Secret, fileHasNewToken bool, err error) {
 	text, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", false, fmt.Errorf("read token: %w", err)
@@ -91,9 +91,9 @@ func readOrMakeToken(path string, logger hclog.Logger) (token httpapi.Secret, ma
 }
 
 // writeToken writes a token to a file that must be created, or to an existing file.
-func writeToken(path, text string, create bool) error {
+func writeToken(path, text string, mustCreate bool) error {
 	flags := os.O_WRONLY
-	if create {
+	if mustCreate {
 		flags |= os.O_CREATE | os.O_EXCL
 	}
 	f, err := os.OpenFile(path, flags, 0o600)
@@ -107,7 +107,7 @@ func writeToken(path, text string, create bool) error {
 	if err = f.Truncate(0); err == nil {
 		_, err = f.WriteString(text)
 	}
-	if err = errors.Join(err, f.Sync()); err != nil && create {
+	if err = errors.Join(err, f.Sync()); err != nil && mustCreate {
 		err = errors.Join(err, os.Remove(path))
 	}
 	return err

@@ -104,9 +104,9 @@ WantedBy=multi-user.target
 // systemdNotifier notifies systemd of the agent's state. Without a socket path it does nothing.
 type systemdNotifier struct{ socketPath string }
 
-// systemdNotifierFromEnv returns the notifier for the socket in NOTIFY_SOCKET, and removes the variable from the
+// takeSystemdNotifierFromEnv returns the notifier for the socket in NOTIFY_SOCKET, and removes the variable from the
 // environment, so that tasks do not inherit it.
-func systemdNotifierFromEnv() systemdNotifier {
+func takeSystemdNotifierFromEnv() systemdNotifier {
 	const notifySocketVar = "NOTIFY_SOCKET"
 	defer os.Unsetenv(notifySocketVar)
 	return systemdNotifier{os.Getenv(notifySocketVar)}

@@ -21,12 +21,12 @@ const monitorExamples = `  nomad-lite monitor
   nomad-lite monitor -json | jq 'select(.["@level"] == "warn")'`
 
 type monitorOptions struct {
-	clientFlags     apiclient.Flags
-	logLevel        string
-	printJSON       bool
-	includeLocation bool
-	nodeID          string
-	serverID        string
+	clientFlags           apiclient.Flags
+	logLevel              string
+	printJSON             bool
+	includeSourceLocation bool
+	nodeID                string
+	serverID              string
 }
 
 // NewMonitorCommand returns the command "monitor", which follows the log of an agent.
@@ -47,11 +47,11 @@ func NewMonitorCommand(s *cli.Streams) *cobra.Command {
 	o.clientFlags.Register(cmd)
 	cmd.Flags().StringVar(&o.logLevel, "log-level", "INFO", "`level` to show: TRACE, DEBUG, INFO, WARN or ERROR")
 	cmd.Flags().BoolVar(&o.printJSON, "json", false, "print JSON")
-	cmd.Flags().BoolVar(&o.includeLocation, "log-include-location", false, "say where in the program each line comes from")
+	cmd.Flags().BoolVar(&o.includeSourceLocation, "log-include-location", false, "say where in the program each line comes from")
 	cmd.Flags().StringVar(&o.nodeID, "node-id", "", "`id` of a node whose log to show")
 	cmd.Flags().StringVar(&o.serverID, "server-id", "", "`name` of a server whose log to show, or leader")
-	cli.SetFlagCompletion(cmd, "log-level", cobra.FixedCompletions([]string{"TRACE", "DEBUG", "INFO", "WARN", "ERROR"}, cobra.ShellCompDirectiveNoFileComp))
-	cli.SetFlagCompletion(cmd, "node-id", apiclient.CompleteID(&o.clientFlags, &apiclient.NodeLookup))
+	cli.MustSetFlagCompletion(cmd, "log-level", cobra.FixedCompletions([]string{"TRACE", "DEBUG", "INFO", "WARN", "ERROR"}, cobra.ShellCompDirectiveNoFileComp))
+	cli.MustSetFlagCompletion(cmd, "node-id", apiclient.CompleteID(&o.clientFlags, &apiclient.NodeLookup))
 	cmd.AddCommand(cli.NewUnsupportedCommand("export", "the service manager stores the log of the agent, for example: journalctl -u nomad-lite"))
 	return cmd
 }
@@ -73,7 +73,7 @@ func monitorAgent(ctx context.Context, o monitorOptions, s *cli.Streams) error {
 	q.Params = map[string]string{
 		"log_level":            o.logLevel,
 		"log_json":             strconv.FormatBool(o.printJSON),
-		"log_include_location": strconv.FormatBool(o.includeLocation),
+		"log_include_location": strconv.FormatBool(o.includeSourceLocation),
 		"node_id":              node,
 		"server_id":            o.serverID,
 	}
@@ -87,7 +87,7 @@ func monitorAgent(ctx context.Context, o monitorOptions, s *cli.Streams) error {
 		return err
 	}}.ReadFrames(ctx, frames, errs)
 	if err != nil {
-		return apiclient.WrapError(fmt.Sprintf("follow the log of the agent at level %s", o.logLevel), err)
+		return apiclient.WrapErrorWithAdvice(fmt.Sprintf("follow the log of the agent at level %s", o.logLevel), err)
 	}
 	return nil
 }

@@ -30,9 +30,9 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	)
 }
 
-// resolveTaskName returns name if the allocation has a task with this name. If name is empty, it returns the name of
-// the allocation's only task.
-func resolveTaskName(alloc *api.Allocation, name string) (string, error) {
+// checkTaskNameOrUseOnlyTask returns name if the allocation has a task with this name. If name is empty, it returns the
+// name of the allocation's only task.
+func checkTaskNameOrUseOnlyTask(alloc *api.Allocation, name string) (string, error) {
 	var taskNames []string
 	for _, task := range apiclient.TasksInDisplayOrder(alloc) {
 		taskNames = append(taskNames, task.Name)
@@ -50,31 +50,31 @@ func resolveTaskName(alloc *api.Allocation, name string) (string, error) {
 	return "", fmt.Errorf("allocation %q has several tasks; name one with -task: %s", output.TruncateID(alloc.ID), strings.Join(taskNames, ", "))
 }
 
-// taskNameFromArgs returns the name of a task from the flag -task or from the arguments after the allocation. It
+// taskNameFromFlagOrArgs returns the name of a task from the flag -task or from the arguments after the allocation. It
 // returns an error if they differ.
-func taskNameFromArgs(flag string, args []string) (string, error) {
+func taskNameFromFlagOrArgs(taskFlag string, argsAfterAlloc []string) (string, error) {
 	switch {
-	case len(args) == 0:
-		return flag, nil
-	case flag == "" || flag == args[0]:
-		return args[0], nil
+	case len(argsAfterAlloc) == 0:
+		return taskFlag, nil
+	case taskFlag == "" || taskFlag == argsAfterAlloc[0]:
+		return argsAfterAlloc[0], nil
 	}
-	return "", fmt.Errorf("-task says %q and the argument %q; leave one out", flag, args[0])
+	return "", fmt.Errorf("-task says %q and the argument %q; leave one out", taskFlag, argsAfterAlloc[0])
 }
 
-// findAllocAndTask finds an allocation by its id or prefix, and checks that the named task exists
-// in it; an empty name means all tasks. what describes the allocation, or the task, for messages.
-func findAllocAndTask(ctx context.Context, f *apiclient.Flags, id, task string) (c *api.Client, alloc *api.Allocation, what string, err error) {
-	c, alloc, err = f.FindAlloc(ctx, id)
+// findAllocAndCheckTask finds an allocation by its id or prefix, and checks that the allocation has the task. An empty
+// optionalTask means all tasks. description describes the allocation, or the task, for messages.
+func findAllocAndCheckTask(ctx context.Context, f *apiclient.Flags, allocIDPrefix, optionalTask string) (c *api.Client, alloc *api.Allocation, description string, err error) {
+	c, alloc, err = f.FindAlloc(ctx, allocIDPrefix)
 	if err != nil {
 		return nil, nil, "", err
 	}
-	what = fmt.Sprintf("allocation %q", output.TruncateID(alloc.ID))
-	if task != "" {
-		_, err = resolveTaskName(alloc, task)
-		what = fmt.Sprintf("task %q of %s", task, what)
+	description = fmt.Sprintf("allocation %q", output.TruncateID(alloc.ID))
+	if optionalTask != "" {
+		_, err = checkTaskNameOrUseOnlyTask(alloc, optionalTask)
+		description = fmt.Sprintf("task %q of %s", optionalTask, description)
 	}
-	return c, alloc, what, err
+	return c, alloc, description, err
 }
 
 var (

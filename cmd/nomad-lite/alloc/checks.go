@@ -43,25 +43,25 @@ func newChecksCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-func showAllocChecks(ctx context.Context, o checksOptions, id string, s *cli.Streams) error {
+func showAllocChecks(ctx context.Context, o checksOptions, allocIDPrefix string, s *cli.Streams) error {
 	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
-	found, err := apiclient.FindOneByPrefix(ctx, c, &apiclient.AllocationLookup, id)
+	found, err := apiclient.FindOneByPrefix(ctx, c, &apiclient.AllocationLookup, allocIDPrefix)
 	if err != nil {
 		return err
 	}
 	checks, err := c.Allocations().Checks(found.ID, apiclient.QueryOptions(ctx, found.Namespace))
 	if err != nil {
-		return apiclient.WrapError(fmt.Sprintf("read the checks of allocation %q", output.TruncateID(found.ID)), err)
+		return apiclient.WrapErrorWithAdvice(fmt.Sprintf("read the checks of allocation %q", output.TruncateID(found.ID)), err)
 	}
 	if o.formatFlags.IsSet() {
 		return o.formatFlags.Print(s, checks)
 	}
 	p := output.NewPage(s)
 	p.AddLine("Status of %d Nomad Service Checks", len(checks))
-	for _, check := range sortChecks(checks) {
+	for _, check := range sortChecksByService(checks) {
 		rows := output.Pairs{
 			{"ID", check.ID},
 			{"Name", check.Check},
@@ -76,12 +76,12 @@ func showAllocChecks(ctx context.Context, o checksOptions, id string, s *cli.Str
 			rows = append(rows, [2]any{"StatusCode", check.StatusCode})
 		}
 		p.AddLine("")
-		p.AddPairsWithGap(" =  ", append(rows, [2]any{"Output", check.Output}))
+		p.AddPairsWithSeparator(" =  ", append(rows, [2]any{"Output", check.Output}))
 	}
-	return output.Print(s, p)
+	return output.PrintPage(s, p)
 }
 
-func sortChecks(checks api.AllocCheckStatuses) []*api.AllocCheckStatus {
+func sortChecksByService(checks api.AllocCheckStatuses) []*api.AllocCheckStatus {
 	sorted := make([]*api.AllocCheckStatus, 0, len(checks))
 	for _, check := range checks {
 		sorted = append(sorted, &check)

@@ -48,7 +48,7 @@ func NewExecCommand(s *cli.Streams) *cobra.Command {
 		Example: execExamples,
 		Args:    cli.RequireArgCount(2, -1, "an allocation and a command, such as sh"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			command, err := commandToExec(cmd, args[1:])
+			command, err := parseExecCommand(cmd, args[1:])
 			if err != nil {
 				return err
 			}
@@ -62,29 +62,29 @@ func NewExecCommand(s *cli.Streams) *cobra.Command {
 	o.clientFlags.Register(cmd)
 	o.allocFlags.Register(cmd)
 	cmd.Flags().StringVar(&o.task, "task", "", "`task` to run it in; not needed if there is only one")
-	cli.SetFlagCompletion(cmd, "task", apiclient.CompleteTask(&o.clientFlags))
+	cli.MustSetFlagCompletion(cmd, "task", apiclient.CompleteTask(&o.clientFlags))
 	o.sessionFlags.Register(cmd)
-	return cli.PassFlagsToProgram(cmd)
+	return cli.PassFlagsAfterFirstArg(cmd)
 }
 
-// commandToExec returns the command from the words after the allocation. It skips a "--", which kubectl and
+// parseExecCommand returns the command from the words after the allocation. It skips a "--", which kubectl and
 // docker need there, and returns an error if the first word looks like a flag, because no program has such a name.
-func commandToExec(cmd *cobra.Command, words []string) ([]string, error) {
-	if words[0] == "--" && len(words) > 1 {
-		words = words[1:]
+func parseExecCommand(cmd *cobra.Command, argsAfterAlloc []string) ([]string, error) {
+	if argsAfterAlloc[0] == "--" && len(argsAfterAlloc) > 1 {
+		argsAfterAlloc = argsAfterAlloc[1:]
 	}
-	if strings.HasPrefix(words[0], "-") {
-		return nil, cli.UsageError(cmd, fmt.Errorf("%s: flags come before the allocation, and the command after it: %s [flags] ALLOC COMMAND", words[0], cmd.CommandPath()))
+	if strings.HasPrefix(argsAfterAlloc[0], "-") {
+		return nil, cli.UsageError(cmd, fmt.Errorf("%s: flags come before the allocation, and the command after it: %s [flags] ALLOC COMMAND", argsAfterAlloc[0], cmd.CommandPath()))
 	}
-	return words, nil
+	return argsAfterAlloc, nil
 }
 
-func execInTask(ctx context.Context, o execOptions, name string, command []string, s *cli.Streams) error {
-	c, alloc, err := o.allocFlags.FindAlloc(ctx, &o.clientFlags, name)
+func execInTask(ctx context.Context, o execOptions, allocOrJobID string, command []string, s *cli.Streams) error {
+	c, alloc, err := o.allocFlags.FindAlloc(ctx, &o.clientFlags, allocOrJobID)
 	if err != nil {
 		return err
 	}
-	task, err := resolveTaskName(alloc, o.task)
+	task, err := checkTaskNameOrUseOnlyTask(alloc, o.task)
 	if err != nil {
 		return err
 	}

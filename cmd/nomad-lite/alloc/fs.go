@@ -48,7 +48,7 @@ func NewFSCommand(s *cli.Streams) *cobra.Command {
 		Example: fsExamples,
 		Args:    cli.RequireArgCount(1, 2, "an allocation, and perhaps a path in it"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.tailFlags.validateAndSetDefault(cmd, o.follow); err != nil {
+			if err := o.tailFlags.validateAndSetDefaultLineCount(cmd, o.follow); err != nil {
 				return err
 			}
 			ctx, stop := cli.ContextUntilInterrupted(cmd.Context())
@@ -71,44 +71,44 @@ func NewFSCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-func showAllocFiles(ctx context.Context, o fsOptions, name, path string, s *cli.Streams) error {
-	c, alloc, err := o.allocFlags.FindAlloc(ctx, &o.clientFlags, name)
+func showAllocFiles(ctx context.Context, o fsOptions, allocOrJobID, path string, s *cli.Streams) error {
+	c, alloc, err := o.allocFlags.FindAlloc(ctx, &o.clientFlags, allocOrJobID)
 	if err != nil {
 		return err
 	}
 	where := fmt.Sprintf("%q of allocation %q", path, output.TruncateID(alloc.ID))
 	file, _, err := c.AllocFS().Stat(alloc, path, apiclient.QueryOptions(ctx, alloc.Namespace))
 	if err != nil {
-		return apiclient.WrapError("look at "+where, err)
+		return apiclient.WrapErrorWithAdvice("look at "+where, err)
 	}
 	switch {
 	case o.showStat:
 		if o.formatFlags.IsSet() {
 			return o.formatFlags.Print(s, file)
 		}
-		return output.Print(s, o.newFilesPage(s, []*api.AllocFileInfo{file}, true))
+		return output.PrintPage(s, o.newFilesPage(s, []*api.AllocFileInfo{file}, true))
 	case file.IsDir && (o.follow || o.tailFlags.onlyTail):
 		return fmt.Errorf("%s is a directory; leave out -f and -tail to list it", where)
 	case file.IsDir:
 		files, _, err := c.AllocFS().List(alloc, path, apiclient.QueryOptions(ctx, alloc.Namespace))
 		if err != nil {
-			return apiclient.WrapError("list "+where, err)
+			return apiclient.WrapErrorWithAdvice("list "+where, err)
 		}
 		if o.formatFlags.IsSet() {
 			return o.formatFlags.Print(s, files)
 		}
-		return output.Print(s, o.newFilesPage(s, files, false))
+		return output.PrintPage(s, o.newFilesPage(s, files, false))
 	}
-	if err := o.printFile(ctx, c, alloc, path, file.Size, s.Out); err != nil {
-		return apiclient.WrapError("read "+where, err)
+	if err := o.printOrFollowFile(ctx, c, alloc, path, file.Size, s.Out); err != nil {
+		return apiclient.WrapErrorWithAdvice("read "+where, err)
 	}
 	return nil
 }
 
 // newFilesPage returns a page with a table of files.
-func (o fsOptions) newFilesPage(s *cli.Streams, files []*api.AllocFileInfo, contentType bool) *output.Page {
+func (o fsOptions) newFilesPage(s *cli.Streams, files []*api.AllocFileInfo, withContentType bool) *output.Page {
 	head := []string{"Mode", "Size", "Modified Time"}
-	if contentType {
+	if withContentType {
 		head = append(head, "Content Type")
 	}
 	t := output.NewTable(append(head, "Name")...)
@@ -122,7 +122,7 @@ func (o fsOptions) newFilesPage(s *cli.Streams, files []*api.AllocFileInfo, cont
 			name += "/"
 		}
 		row := []any{f.FileMode, size, output.FormatTimestamp(f.ModTime)}
-		if contentType {
+		if withContentType {
 			row = append(row, f.ContentType)
 		}
 		t.AddRow(append(row, name)...)
@@ -132,8 +132,8 @@ func (o fsOptions) newFilesPage(s *cli.Streams, files []*api.AllocFileInfo, cont
 	return p
 }
 
-// printFile prints a file, or its end if the flags select that. With -f it also prints what is appended later.
-func (o fsOptions) printFile(ctx context.Context, c *api.Client, alloc *api.Allocation, path string, size int64, out io.Writer) error {
+// printOrFollowFile prints a file, or its end if the flags select that. With -f it also prints what is appended later.
+func (o fsOptions) printOrFollowFile(ctx context.Context, c *api.Client, alloc *api.Allocation, path string, fileSizeBytes int64, out io.Writer) error {
 	print := func(data []byte) error {
 		_, err := out.Write(data)
 		return err
@@ -141,10 +141,10 @@ func (o fsOptions) printFile(ctx context.Context, c *api.Client, alloc *api.Allo
 	from := int64(-1)
 	switch {
 	case o.tailFlags.byteCount >= 0:
-		from = max(size-o.tailFlags.byteCount, 0)
+		from = max(fileSizeBytes-o.tailFlags.byteCount, 0)
 	case o.tailFlags.lineCount >= 0:
 		var err error
-		if from, err = o.lastLinesOffset(ctx, c, alloc, path, size); err != nil {
+		if from, err = o.lastLinesOffset(ctx, c, alloc, path, fileSizeBytes); err != nil {
 			return err
 		}
 	}
@@ -169,18 +169,17 @@ func (o fsOptions) printFile(ctx context.Context, c *api.Client, alloc *api.Allo
 	return streaming.IgnoreStreamEnd(ctx, err)
 }
 
-// lastLinesOffset returns the offset at which the last tailFlags.lineCount lines of a file start. size is the size of the
-// file.
-func (o fsOptions) lastLinesOffset(ctx context.Context, c *api.Client, alloc *api.Allocation, path string, size int64) (int64, error) {
+// lastLinesOffset returns the offset at which the last tailFlags.lineCount lines of a file start.
+func (o fsOptions) lastLinesOffset(ctx context.Context, c *api.Client, alloc *api.Allocation, path string, fileSizeBytes int64) (int64, error) {
 	if o.tailFlags.lineCount == 0 {
-		return size, nil
+		return fileSizeBytes, nil
 	}
 	for back := int64(o.tailFlags.lineCount) * streaming.AssumedLineLength; ; back *= 8 {
-		from := max(size-back, 0)
-		if from == size {
-			return size, nil
+		from := max(fileSizeBytes-back, 0)
+		if from == fileSizeBytes {
+			return fileSizeBytes, nil
 		}
-		file, err := c.AllocFS().ReadAt(alloc, path, from, size-from, apiclient.QueryOptions(ctx, alloc.Namespace))
+		file, err := c.AllocFS().ReadAt(alloc, path, from, fileSizeBytes-from, apiclient.QueryOptions(ctx, alloc.Namespace))
 		if err != nil {
 			return 0, err
 		}

@@ -34,8 +34,8 @@ type logsOptions struct {
 	clientFlags apiclient.Flags
 	allocFlags  apiclient.AllocFlags
 	task        string
-	stdout      bool
-	stderr      bool
+	printStdout bool
+	printStderr bool
 	follow      bool
 	tailFlags   tailFlags
 }
@@ -55,8 +55,8 @@ func (f *tailFlags) register(cmd *cobra.Command) {
 	cmd.MarkFlagsMutuallyExclusive("n", "c")
 }
 
-// validateAndSetDefault returns an error for contradictory flags, and sets the default of lineCount for -tail.
-func (f *tailFlags) validateAndSetDefault(cmd *cobra.Command, follow bool) error {
+// validateAndSetDefaultLineCount returns an error for contradictory flags, and sets the default of lineCount for -tail.
+func (f *tailFlags) validateAndSetDefaultLineCount(cmd *cobra.Command, follow bool) error {
 	given := cmd.Flags().Changed("n") || cmd.Flags().Changed("c")
 	switch {
 	case given && !f.onlyTail && !follow:
@@ -78,46 +78,46 @@ func newLogsCommand(s *cli.Streams) *cobra.Command {
 		Example: logsExamples,
 		Args:    allocAndTaskArgs,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			if err := o.tailFlags.validateAndSetDefault(cmd, o.follow); err != nil {
+			if err := o.tailFlags.validateAndSetDefaultLineCount(cmd, o.follow); err != nil {
 				return err
 			}
-			if o.task, err = taskNameFromArgs(o.task, args[1:]); err != nil {
+			if o.task, err = taskNameFromFlagOrArgs(o.task, args[1:]); err != nil {
 				return err
 			}
 			ctx, stop := cli.ContextUntilInterrupted(cmd.Context())
 			defer stop()
-			return printAllocLogs(ctx, o, args[0], s)
+			return printTaskLogs(ctx, o, args[0], s)
 		},
 		ValidArgsFunction: apiclient.CompleteAllocAndTask(&o.clientFlags),
 	}
 	o.clientFlags.Register(cmd)
 	o.allocFlags.Register(cmd)
 	cmd.Flags().StringVar(&o.task, "task", "", "`task` to print; may be the last argument as well")
-	cli.SetFlagCompletion(cmd, "task", apiclient.CompleteTask(&o.clientFlags))
-	cmd.Flags().BoolVar(&o.stdout, "stdout", false, "print standard output; the default without -f")
-	cmd.Flags().BoolVar(&o.stderr, "stderr", false, "print standard error")
+	cli.MustSetFlagCompletion(cmd, "task", apiclient.CompleteTask(&o.clientFlags))
+	cmd.Flags().BoolVar(&o.printStdout, "stdout", false, "print standard output; the default without -f")
+	cmd.Flags().BoolVar(&o.printStderr, "stderr", false, "print standard error")
 	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "go on with what is written from now on")
 	o.tailFlags.register(cmd)
 	return cmd
 }
 
-func printAllocLogs(ctx context.Context, o logsOptions, name string, s *cli.Streams) error {
-	c, alloc, err := o.allocFlags.FindAlloc(ctx, &o.clientFlags, name)
+func printTaskLogs(ctx context.Context, o logsOptions, allocOrJobID string, s *cli.Streams) error {
+	c, alloc, err := o.allocFlags.FindAlloc(ctx, &o.clientFlags, allocOrJobID)
 	if err != nil {
 		return err
 	}
-	task, err := resolveTaskName(alloc, o.task)
+	task, err := checkTaskNameOrUseOnlyTask(alloc, o.task)
 	if err != nil {
 		return err
 	}
 	outputs := map[string]io.Writer{}
-	if o.stdout || !o.stderr {
+	if o.printStdout || !o.printStderr {
 		outputs[api.FSLogNameStdout] = s.Out
 	}
 	switch {
-	case o.stderr && !o.stdout:
+	case o.printStderr && !o.printStdout:
 		outputs[api.FSLogNameStderr] = s.Out
-	case o.stderr, o.follow && !o.stdout:
+	case o.printStderr, o.follow && !o.printStdout:
 		outputs[api.FSLogNameStderr] = s.Err
 	}
 	var wg sync.WaitGroup
@@ -134,7 +134,7 @@ func printAllocLogs(ctx context.Context, o logsOptions, name string, s *cli.Stre
 	wg.Wait()
 	for range outputs {
 		if err := <-errs; err != nil {
-			return apiclient.WrapError(fmt.Sprintf("read the output of task %q of allocation %q", task, output.TruncateID(alloc.ID)), err)
+			return apiclient.WrapErrorWithAdvice(fmt.Sprintf("read the output of task %q of allocation %q", task, output.TruncateID(alloc.ID)), err)
 		}
 	}
 	return nil

@@ -29,10 +29,10 @@ func newPauseCommand(s *cli.Streams) *cobra.Command {
 		Long:  pauseHelp,
 		Args:  allocAndTaskArgs,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			if o.task, err = taskNameFromArgs(o.task, args[1:]); err != nil {
+			if o.task, err = taskNameFromFlagOrArgs(o.task, args[1:]); err != nil {
 				return err
 			}
-			return pauseTask(cmd.Context(), o, args[0], s)
+			return changeOrShowPauseState(cmd.Context(), o, args[0], s)
 		},
 	}
 	o.clientFlags.Register(cmd)
@@ -42,12 +42,12 @@ func newPauseCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-func pauseTask(ctx context.Context, o pauseOptions, id string, s *cli.Streams) error {
-	c, alloc, err := o.clientFlags.FindAlloc(ctx, id)
+func changeOrShowPauseState(ctx context.Context, o pauseOptions, allocIDPrefix string, s *cli.Streams) error {
+	c, alloc, err := o.clientFlags.FindAlloc(ctx, allocIDPrefix)
 	if err != nil {
 		return err
 	}
-	task, err := resolveTaskName(alloc, o.task)
+	task, err := checkTaskNameOrUseOnlyTask(alloc, o.task)
 	if err != nil {
 		return err
 	}
@@ -55,7 +55,7 @@ func pauseTask(ctx context.Context, o pauseOptions, id string, s *cli.Streams) e
 	if o.onlyShowState {
 		state, _, err := c.Allocations().GetPauseState(alloc, apiclient.QueryOptions(ctx, alloc.Namespace), task)
 		if err != nil {
-			return apiclient.WrapError("read "+what, err)
+			return apiclient.WrapErrorWithAdvice("read "+what, err)
 		}
 		if state == "" {
 			state = "run"
@@ -64,7 +64,7 @@ func pauseTask(ctx context.Context, o pauseOptions, id string, s *cli.Streams) e
 		return err
 	}
 	if err := c.Allocations().SetPauseState(alloc, apiclient.QueryOptions(ctx, alloc.Namespace), task, o.newState); err != nil {
-		return apiclient.WrapError("change "+what, err)
+		return apiclient.WrapErrorWithAdvice("change "+what, err)
 	}
 	return nil
 }

@@ -36,7 +36,7 @@ func newRestartCommand() *cobra.Command {
 		Example: restartExamples,
 		Args:    allocAndTaskArgs,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			if o.task, err = taskNameFromArgs(o.task, args[1:]); err != nil {
+			if o.task, err = taskNameFromFlagOrArgs(o.task, args[1:]); err != nil {
 				return err
 			}
 			if o.task != "" && o.allTasks {
@@ -48,13 +48,13 @@ func newRestartCommand() *cobra.Command {
 	}
 	o.clientFlags.Register(cmd)
 	cmd.Flags().StringVar(&o.task, "task", "", "`task` to restart; may be the last argument as well")
-	cli.SetFlagCompletion(cmd, "task", apiclient.CompleteTask(&o.clientFlags))
+	cli.MustSetFlagCompletion(cmd, "task", apiclient.CompleteTask(&o.clientFlags))
 	cmd.Flags().BoolVar(&o.allTasks, "all-tasks", false, "restart all tasks, those that have ended as well")
 	return cmd
 }
 
-func restartAlloc(ctx context.Context, o restartOptions, id string) error {
-	c, alloc, what, err := findAllocAndTask(ctx, &o.clientFlags, id, o.task)
+func restartAlloc(ctx context.Context, o restartOptions, allocIDPrefix string) error {
+	c, alloc, what, err := findAllocAndCheckTask(ctx, &o.clientFlags, allocIDPrefix, o.task)
 	if err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func restartAlloc(ctx context.Context, o restartOptions, id string) error {
 		err = c.Allocations().Restart(alloc, o.task, apiclient.QueryOptions(ctx, alloc.Namespace))
 	}
 	if err != nil {
-		return apiclient.WrapError("restart "+what, err)
+		return apiclient.WrapErrorWithAdvice("restart "+what, err)
 	}
 	return nil
 }

@@ -33,7 +33,7 @@ func newSignalCommand() *cobra.Command {
 		Example: signalExamples,
 		Args:    allocAndTaskArgs,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			if o.task, err = taskNameFromArgs(o.task, args[1:]); err != nil {
+			if o.task, err = taskNameFromFlagOrArgs(o.task, args[1:]); err != nil {
 				return err
 			}
 			return signalAlloc(cmd.Context(), o, args[0])
@@ -42,18 +42,18 @@ func newSignalCommand() *cobra.Command {
 	}
 	o.clientFlags.Register(cmd)
 	cmd.Flags().StringVar(&o.task, "task", "", "`task` to signal; may be the last argument as well")
-	cli.SetFlagCompletion(cmd, "task", apiclient.CompleteTask(&o.clientFlags))
+	cli.MustSetFlagCompletion(cmd, "task", apiclient.CompleteTask(&o.clientFlags))
 	cmd.Flags().StringVarP(&o.signal, "signal", "s", "SIGKILL", "`signal` to send, such as SIGHUP")
 	return cmd
 }
 
-func signalAlloc(ctx context.Context, o signalOptions, id string) error {
-	c, alloc, what, err := findAllocAndTask(ctx, &o.clientFlags, id, o.task)
+func signalAlloc(ctx context.Context, o signalOptions, allocIDPrefix string) error {
+	c, alloc, what, err := findAllocAndCheckTask(ctx, &o.clientFlags, allocIDPrefix, o.task)
 	if err != nil {
 		return err
 	}
 	if err := c.Allocations().Signal(alloc, apiclient.QueryOptions(ctx, alloc.Namespace), o.task, o.signal); err != nil {
-		return apiclient.WrapError(fmt.Sprintf("send %s to %s", o.signal, what), err)
+		return apiclient.WrapErrorWithAdvice(fmt.Sprintf("send %s to %s", o.signal, what), err)
 	}
 	return nil
 }

@@ -47,21 +47,21 @@ func newStatsCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-func showAllocStats(ctx context.Context, o statsOptions, id string, s *cli.Streams) error {
-	c, alloc, err := o.clientFlags.FindAlloc(ctx, id)
+func showAllocStats(ctx context.Context, o statsOptions, allocIDPrefix string, s *cli.Streams) error {
+	c, alloc, err := o.clientFlags.FindAlloc(ctx, allocIDPrefix)
 	if err != nil {
 		return err
 	}
 	tasks := apiclient.TasksInDisplayOrder(alloc)
 	if o.task != "" {
-		if _, err := resolveTaskName(alloc, o.task); err != nil {
+		if _, err := checkTaskNameOrUseOnlyTask(alloc, o.task); err != nil {
 			return err
 		}
 		tasks = slices.DeleteFunc(tasks, func(t *api.Task) bool { return t.Name != o.task })
 	}
 	usage, err := c.Allocations().Stats(alloc, apiclient.QueryOptions(ctx, alloc.Namespace))
 	if err != nil {
-		return apiclient.WrapError(fmt.Sprintf("read what allocation %q uses (it is %s)", output.TruncateID(alloc.ID), alloc.ClientStatus), err)
+		return apiclient.WrapErrorWithAdvice(fmt.Sprintf("read what allocation %q uses (it is %s)", output.TruncateID(alloc.ID), alloc.ClientStatus), err)
 	}
 	if o.formatFlags.IsSet() {
 		if o.task != "" {
@@ -78,16 +78,16 @@ func showAllocStats(ctx context.Context, o statsOptions, id string, s *cli.Strea
 			continue
 		}
 		cpu, memory := pointer.Value(used.ResourceUsage.CpuStats), pointer.Value(used.ResourceUsage.MemoryStats)
-		t.AddRow(task.Name, fmt.Sprintf("%.0f MHz", cpu.TotalTicks), fmt.Sprintf("%.1f %%", cpu.Percent), output.FormatBytes(tables.ResidentMemory(&memory)), len(used.Pids))
+		t.AddRow(task.Name, fmt.Sprintf("%.0f MHz", cpu.TotalTicks), fmt.Sprintf("%.1f %%", cpu.Percent), output.FormatBytes(tables.ResidentOrUsedMemoryBytes(&memory)), len(used.Pids))
 	}
 	p.AddTable(t)
 	for _, task := range tasks {
 		if used := usage.Tasks[task.Name]; used != nil && used.ResourceUsage != nil {
-			p.AddSection(fmt.Sprintf("Task %q", task.Name))
+			p.AddSectionTitle(fmt.Sprintf("Task %q", task.Name))
 			printResourceUsage(p, used.ResourceUsage)
 		}
 	}
-	return output.Print(s, p)
+	return output.PrintPage(s, p)
 }
 
 // printResourceUsage adds the measured resource usage of a task to the page.
@@ -112,20 +112,20 @@ func printResourceUsage(p *output.Page, used *api.ResourceUsage) {
 			"Throttled Time":    fmt.Sprint(c.ThrottledTime),
 		})
 	}
-	if devices := tables.NewDeviceStats(used.DeviceStats); len(devices) > 0 {
+	if devices := tables.NewDeviceStatsByName(used.DeviceStats); len(devices) > 0 {
 		p.AddLine("Device Stats")
-		devices.PrintAll(p, devices.Names())
+		devices.PrintStatsOf(p, devices.Names())
 		p.AddLine("")
 	}
 }
 
-// printMeasuredValues adds a table with one row to the page: the values whose names are in names, which the driver has
-// measured.
-func printMeasuredValues(p *output.Page, title string, names []string, values map[string]string) {
+// printMeasuredValues adds a table with one row to the page: the values that the driver has measured, whose names are
+// in measuredNames.
+func printMeasuredValues(p *output.Page, title string, measuredNames []string, formattedValueByName map[string]string) {
 	t := output.NewTable()
 	var row []any
-	for _, name := range names {
-		if value, known := values[name]; known {
+	for _, name := range measuredNames {
+		if value, known := formattedValueByName[name]; known {
 			t.Titles = append(t.Titles, name)
 			row = append(row, value)
 		}

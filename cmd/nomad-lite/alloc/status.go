@@ -34,6 +34,7 @@ const statusExamples = `  nomad-lite alloc status                  all allocatio
   nomad-lite alloc status 8ba85cef         one of them
   nomad-lite alloc status -stats 8ba85cef  with what its tasks use
   nomad-lite alloc status -timeline 8ba85cef  what happened, and how long it took
+  nomad-lite alloc status -transitions 8ba85cef  what each task waits for
   nomad-lite alloc status -t '{{.ClientStatus}}' 8ba85cef`
 
 type statusOptions struct {
@@ -44,7 +45,8 @@ type statusOptions struct {
 	verbose     bool
 	filter      string
 
-	showTimeline bool
+	showTimeline    bool
+	showTransitions bool
 }
 
 func newStatusCommand(s *cli.Streams) *cobra.Command {
@@ -69,6 +71,8 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 	cmd.Flags().BoolVar(&o.showStats, "stats", false, "show in detail what the tasks use")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "whole ids, points in time, and how the allocation was placed")
 	cmd.Flags().BoolVar(&o.showTimeline, "timeline", false, "show what happened in the allocation and how long it took: hooks, driver calls, waits, runs of tasks, events")
+	cmd.Flags().BoolVar(&o.showTransitions, "transitions", false, "show the last steps of each task: which step has ended how, and which one followed")
+	cmd.MarkFlagsMutuallyExclusive("timeline", "transitions")
 	cmd.Flags().StringVar(&o.filter, "filter", "", "list those only for which this `expression` is true")
 	return cmd
 }
@@ -82,20 +86,20 @@ func listAllocs(ctx context.Context, o statusOptions, s *cli.Streams) error {
 	q.Filter = o.filter
 	allocs, _, err := c.Allocations().List(q)
 	if err != nil {
-		return apiclient.WrapError("list allocations", err)
+		return apiclient.WrapErrorWithAdvice("list allocations", err)
 	}
 	return o.formatFlags.PrintValueOrPage(s, allocs, func(p *output.Page) {
 		t := output.NewTable("ID", "Job ID", "Task Group", "Node ID", "Version", "Desired", "Status", "Created", "Modified")
 		for _, a := range allocs {
-			t.AddRow(output.ShortID(a.ID, o.verbose), a.JobID, a.TaskGroup, output.ShortID(a.NodeID, o.verbose), a.JobVersion, a.DesiredStatus,
-				output.StatusCell(a.ClientStatus), output.FormatAge(a.CreateTime, o.verbose), output.FormatAge(a.ModifyTime, o.verbose))
+			t.AddRow(output.ShortIDUnlessVerbose(a.ID, o.verbose), a.JobID, a.TaskGroup, output.ShortIDUnlessVerbose(a.NodeID, o.verbose), a.JobVersion, a.DesiredStatus,
+				output.StatusCell(a.ClientStatus), output.FormatAgeUnlessVerbose(a.CreateTime, o.verbose), output.FormatAgeUnlessVerbose(a.ModifyTime, o.verbose))
 		}
 		p.AddTableOrMessage(t, "No allocations")
 	})
 }
 
-func showAlloc(ctx context.Context, o statusOptions, id string, s *cli.Streams) error {
-	c, alloc, err := o.clientFlags.FindAlloc(ctx, id)
+func showAlloc(ctx context.Context, o statusOptions, allocIDPrefix string, s *cli.Streams) error {
+	c, alloc, err := o.clientFlags.FindAlloc(ctx, allocIDPrefix)
 	if errors.Is(err, apiclient.ErrAmbiguousPrefix) {
 		_, err := fmt.Fprintln(s.Out, err) // the exit code is 0 in this command, as in Nomad
 		return err
@@ -107,6 +111,9 @@ func showAlloc(ctx context.Context, o statusOptions, id string, s *cli.Streams) 
 	if o.showTimeline {
 		return showTimeline(ctx, c, alloc, o, s)
 	}
+	if o.showTransitions {
+		return showTransitions(ctx, c, alloc, o, s)
+	}
 	if o.formatFlags.IsSet() {
 		return o.formatFlags.Print(s, alloc)
 	}
@@ -116,25 +123,25 @@ func showAlloc(ctx context.Context, o statusOptions, id string, s *cli.Streams) 
 		p.AddPairs(output.Pairs{
 			{"ID", alloc.ID},
 			{"Name", alloc.Name},
-			{"Created", output.FormatAge(alloc.CreateTime, o.verbose)},
-			{"Modified", output.FormatAge(alloc.ModifyTime, o.verbose)},
+			{"Created", output.FormatAgeUnlessVerbose(alloc.CreateTime, o.verbose)},
+			{"Modified", output.FormatAgeUnlessVerbose(alloc.ModifyTime, o.verbose)},
 		})
-		p.AddSection("Tasks")
+		p.AddSectionTitle("Tasks")
 		p.AddTable(taskTable(alloc, o.verbose))
-		return output.Print(s, p)
+		return output.PrintPage(s, p)
 	}
-	p.AddPairs(allocFields(ctx, c, alloc, o.verbose))
-	printAddresses(p, alloc)
+	p.AddPairs(allocOverviewFields(ctx, c, alloc, o.verbose))
+	printGroupPortAddresses(p, alloc)
 
 	// An error of the services or the checks does not prevent the output of the rest of the status.
 	if services, _, err := c.Allocations().Services(alloc.ID, q); err == nil && len(services) > 0 {
-		p.AddSection("Services")
+		p.AddSectionTitle("Services")
 		p.AddTable(tables.NewServiceTable(services, o.verbose))
 	}
 	if checks, err := c.Allocations().Checks(alloc.ID, q); err == nil && len(checks) > 0 {
-		p.AddSection("Nomad Service Checks:")
+		p.AddSectionTitle("Nomad Service Checks:")
 		t := output.NewTable("Service", "Task", "Name", "Mode", "Status")
-		for _, check := range sortChecks(checks) {
+		for _, check := range sortChecksByService(checks) {
 			t.AddRow(check.Service, cmp.Or(check.Task, "(group)"), check.Check, check.Mode, output.StatusCell(check.Status))
 		}
 		p.AddTable(t)
@@ -144,30 +151,30 @@ func showAlloc(ctx context.Context, o statusOptions, id string, s *cli.Streams) 
 	if alloc.ClientStatus == api.AllocClientStatusRunning && alloc.DesiredStatus == api.AllocDesiredStatusRun {
 		if usage, err = c.Allocations().Stats(alloc, q); err != nil {
 			usage = nil
-			fmt.Fprintln(s.Err, apiclient.WrapError("what the tasks use is not known", err))
+			fmt.Fprintln(s.Err, apiclient.WrapErrorWithAdvice("what the tasks use is not known", err))
 		}
 	}
 	for _, task := range apiclient.TasksInDisplayOrder(alloc) {
 		printTask(p, alloc, task, usage, o)
 	}
 	if o.verbose && alloc.Metrics != nil {
-		p.AddSection("Placement Metrics")
+		p.AddSectionTitle("Placement Metrics")
 		printPlacementMetrics(p, alloc.Metrics)
 	}
-	return output.Print(s, p)
+	return output.PrintPage(s, p)
 }
 
-// allocFields returns the fields of an allocation that are not about one of its tasks.
-func allocFields(ctx context.Context, c *api.Client, alloc *api.Allocation, verbose bool) output.Pairs {
+// allocOverviewFields returns the fields of an allocation that are not about one of its tasks.
+func allocOverviewFields(ctx context.Context, c *api.Client, alloc *api.Allocation, verbose bool) output.Pairs {
 	var jobVersion any = "<unknown>"
 	if alloc.Job != nil && alloc.Job.Version != nil {
 		jobVersion = *alloc.Job.Version
 	}
 	head := output.Pairs{
 		{"ID", alloc.ID},
-		{"Eval ID", output.ShortID(alloc.EvalID, verbose)},
+		{"Eval ID", output.ShortIDUnlessVerbose(alloc.EvalID, verbose)},
 		{"Name", alloc.Name},
-		{"Node ID", output.ShortID(alloc.NodeID, verbose)},
+		{"Node ID", output.ShortIDUnlessVerbose(alloc.NodeID, verbose)},
 		{"Node Name", alloc.NodeName},
 		{"Job ID", alloc.JobID},
 		{"Job Version", jobVersion},
@@ -175,12 +182,12 @@ func allocFields(ctx context.Context, c *api.Client, alloc *api.Allocation, verb
 		{"Client Description", alloc.ClientDescription},
 		{"Desired Status", alloc.DesiredStatus},
 		{"Desired Description", alloc.DesiredDescription},
-		{"Created", output.FormatAge(alloc.CreateTime, verbose)},
-		{"Modified", output.FormatAge(alloc.ModifyTime, verbose)},
+		{"Created", output.FormatAgeUnlessVerbose(alloc.CreateTime, verbose)},
+		{"Modified", output.FormatAgeUnlessVerbose(alloc.ModifyTime, verbose)},
 	}
 	add := func(name string, value any) { head = append(head, [2]any{name, value}) }
 	if alloc.DeploymentID != "" {
-		add("Deployment ID", output.ShortID(alloc.DeploymentID, verbose))
+		add("Deployment ID", output.ShortIDUnlessVerbose(alloc.DeploymentID, verbose))
 		if d := alloc.DeploymentStatus; d != nil && d.Canary {
 			add("Canary", true)
 		}
@@ -192,7 +199,7 @@ func allocFields(ctx context.Context, c *api.Client, alloc *api.Allocation, verb
 	if alloc.FollowupEvalID != "" {
 		q := apiclient.QueryOptions(ctx, alloc.Namespace)
 		if eval, _, err := c.Evaluations().Info(alloc.FollowupEvalID, q); err == nil && time.Until(eval.WaitUntil) > 0 {
-			add("Reschedule Eligibility", output.FormatAge(eval.WaitUntil.UnixNano(), verbose))
+			add("Reschedule Eligibility", output.FormatAgeUnlessVerbose(eval.WaitUntil.UnixNano(), verbose))
 		}
 	}
 	if m := alloc.Metrics; m != nil && verbose {
@@ -213,7 +220,7 @@ func allocFields(ctx context.Context, c *api.Client, alloc *api.Allocation, verb
 		{"Preempted by Alloc ID", alloc.PreemptedByAllocation},
 	} {
 		if other[1] != "" {
-			add(other[0], output.ShortID(other[1], verbose))
+			add(other[0], output.ShortIDUnlessVerbose(other[1], verbose))
 		}
 	}
 	return head
@@ -234,7 +241,7 @@ func hookNamesWithHealth(c *api.Client, alloc *api.Allocation) (names []string) 
 	if alloc.ClientStatus != api.AllocClientStatusRunning && alloc.ClientStatus != api.AllocClientStatusPending {
 		return nil
 	}
-	for _, h := range pluginstatus.ReadReport(c).Hooks {
+	for _, h := range pluginstatus.ReadReportOrEmpty(c).Hooks {
 		if slices.Contains(h.Allocs, alloc.ID) {
 			names = append(names, fmt.Sprintf("%s (%s)", h.Name, h.Health))
 		}
@@ -254,9 +261,9 @@ func formatRescheduleAttempts(alloc *api.Allocation) string {
 	return fmt.Sprint(len(alloc.RescheduleTracker.Events))
 }
 
-// printAddresses adds the ports of an allocation's group to the page. As in Nomad, an asterisk marks them as
+// printGroupPortAddresses adds the ports of an allocation's group to the page. As in Nomad, an asterisk marks them as
 // ports of the group.
-func printAddresses(p *output.Page, alloc *api.Allocation) {
+func printGroupPortAddresses(p *output.Page, alloc *api.Allocation) {
 	if alloc.AllocatedResources == nil {
 		return
 	}
@@ -278,7 +285,7 @@ func printAddresses(p *output.Page, alloc *api.Allocation) {
 	if mode != "" && mode != "host" {
 		title += fmt.Sprintf(" (mode = %q)", mode)
 	}
-	p.AddSection(title + ":")
+	p.AddSectionTitle(title + ":")
 	t := output.NewTable("Label", "Dynamic", "Address")
 	for _, port := range mappings {
 		address := fmt.Sprintf("%s:%d", port.HostIP, port.Value)
@@ -310,7 +317,7 @@ func taskTable(alloc *api.Allocation, verbose bool) *output.Table {
 		if n := len(state.Events); n > 0 {
 			lastEvent = pointer.Value(state.Events[n-1])
 		}
-		row := []any{task.Name, output.StatusCell(formatTaskState(state)), lastEvent.Type, output.FormatAge(lastEvent.Time, verbose), cmp.Or(formatLifecycle(task), "main")}
+		row := []any{task.Name, output.StatusCell(formatTaskState(state)), lastEvent.Type, output.FormatAgeUnlessVerbose(lastEvent.Time, verbose), cmp.Or(formatLifecycle(task), "main")}
 		if hasPorts {
 			row = append(row, ports.FormatTaskPorts(alloc, task))
 		}
@@ -339,18 +346,18 @@ func printTask(p *output.Page, alloc *api.Allocation, task *api.Task, usage *api
 	if lifecycle := formatLifecycle(task); lifecycle != "" {
 		title = fmt.Sprintf("Task %q (%s) is %q", task.Name, lifecycle, formatTaskState(state))
 	}
-	p.AddSection(title)
+	p.AddSectionTitle(title)
 
 	var used *api.ResourceUsage
 	if usage != nil && usage.Tasks[task.Name] != nil {
 		used = usage.Tasks[task.Name].ResourceUsage
 	}
 	p.AddLine("Task Resources:")
-	p.AddTable(resourceTable(alloc, task.Name, used))
+	p.AddTable(taskResourceTable(alloc, task.Name, used))
 	p.AddLine("")
-	if devices := tables.AllocatedDevices(alloc, task.Name); len(devices) > 0 {
+	if devices := tables.AllocatedDeviceNames(alloc, task.Name); len(devices) > 0 {
 		p.AddLine("Devices:")
-		p.AddPairs(tables.NewDeviceStats(pointer.Value(used).DeviceStats).SummaryPairs(devices))
+		p.AddPairs(tables.NewDeviceStatsByName(pointer.Value(used).DeviceStats).SummaryPairs(devices))
 		p.AddLine("")
 	}
 	if o.showStats && used != nil {
@@ -382,16 +389,16 @@ func printTask(p *output.Page, alloc *api.Allocation, task *api.Task, usage *api
 // maxTaskEvents is the number of events of a task that are shown, as in Nomad.
 const maxTaskEvents = 10
 
-// resourceTable returns a table of the resources of a task, with its current usage if that was
+// taskResourceTable returns a table of the resources of a task, with its current usage if that was
 // measured.
-func resourceTable(alloc *api.Allocation, name string, used *api.ResourceUsage) *output.Table {
+func taskResourceTable(alloc *api.Allocation, taskName string, used *api.ResourceUsage) *output.Table {
 	var cpu, memory, memoryMax, disk int64
 	if all := alloc.AllocatedResources; all != nil {
 		disk = all.Shared.DiskMB
-		if r := all.Tasks[name]; r != nil {
+		if r := all.Tasks[taskName]; r != nil {
 			cpu, memory, memoryMax = r.Cpu.CpuShares, r.Memory.MemoryMB, r.Memory.MemoryMaxMB
 		}
-	} else if r := alloc.TaskResources[name]; r != nil {
+	} else if r := alloc.TaskResources[taskName]; r != nil {
 		cpu, memory, memoryMax = int64(pointer.Value(r.CPU)), int64(pointer.Value(r.MemoryMB)), int64(pointer.Value(r.MemoryMaxMB))
 		if alloc.Resources != nil {
 			disk = int64(pointer.Value(alloc.Resources.DiskMB))
@@ -402,10 +409,10 @@ func resourceTable(alloc *api.Allocation, name string, used *api.ResourceUsage) 
 		cpuText = fmt.Sprintf("%.0f/%s", used.CpuStats.TotalTicks, cpuText)
 	}
 	if used != nil && used.MemoryStats != nil {
-		memoryText = output.FormatBytes(tables.ResidentMemory(used.MemoryStats)) + "/" + memoryText
+		memoryText = output.FormatBytes(tables.ResidentOrUsedMemoryBytes(used.MemoryStats)) + "/" + memoryText
 	}
 	var addresses any = output.BlankCell
-	if text := formatTaskAddresses(alloc, name); text != "" {
+	if text := formatTaskNetworkPorts(alloc, taskName); text != "" {
 		addresses = text
 	}
 	t := output.NewTable("CPU", "Memory", "Disk", "Addresses")
@@ -416,14 +423,14 @@ func resourceTable(alloc *api.Allocation, name string, used *api.ResourceUsage) 
 	return t
 }
 
-// formatTaskAddresses returns the addresses of the ports in a network block of the task. Such a block is deprecated:
+// formatTaskNetworkPorts returns the addresses of the ports in a network block of the task. Such a block is deprecated:
 // the network block of the group replaces it.
-func formatTaskAddresses(alloc *api.Allocation, name string) string {
+func formatTaskNetworkPorts(alloc *api.Allocation, taskName string) string {
 	if alloc.AllocatedResources == nil {
 		return ""
 	}
 	var addresses []string
-	for _, network := range pointer.Value(alloc.AllocatedResources.Tasks[name]).Networks {
+	for _, network := range pointer.Value(alloc.AllocatedResources.Tasks[taskName]).Networks {
 		for _, port := range slices.Concat(network.ReservedPorts, network.DynamicPorts) {
 			addresses = append(addresses, fmt.Sprintf("%s: %s:%d", port.Label, network.IP, port.Value))
 		}

@@ -50,8 +50,8 @@ func newStopCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-func stopAlloc(ctx context.Context, o stopOptions, id string, s *cli.Streams) error {
-	c, alloc, err := o.clientFlags.FindAlloc(ctx, id)
+func stopAlloc(ctx context.Context, o stopOptions, allocIDPrefix string, s *cli.Streams) error {
+	c, alloc, err := o.clientFlags.FindAlloc(ctx, allocIDPrefix)
 	if err != nil {
 		return err
 	}
@@ -65,11 +65,11 @@ func stopAlloc(ctx context.Context, o stopOptions, id string, s *cli.Streams) er
 	}
 	answer, err := c.Allocations().Stop(alloc, q)
 	if err != nil {
-		return apiclient.WrapError(fmt.Sprintf("stop allocation %q", output.TruncateID(alloc.ID)), err)
+		return apiclient.WrapErrorWithAdvice(fmt.Sprintf("stop allocation %q", output.TruncateID(alloc.ID)), err)
 	}
 	if o.monitorFlags.Detach {
 		_, err := fmt.Fprintln(s.Out, answer.EvalID)
 		return err
 	}
-	return o.monitorFlags.WatchOrPrintEvaluation(ctx, s, c, alloc.Namespace, answer.EvalID)
+	return o.monitorFlags.WatchEvaluationOrPrintID(ctx, s, c, alloc.Namespace, answer.EvalID)
 }

@@ -10,6 +10,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/tables"
 )
 
+func showTransitions(ctx context.Context, c *api.Client, alloc *api.Allocation, o statusOptions, s *cli.Streams) error {
+	reply, err := tables.ReadTransitions(ctx, c, alloc.ID, alloc.Namespace)
+	if err != nil {
+		return err
+	}
+	return o.formatFlags.PrintValueOrPage(s, reply, func(p *output.Page) { reply.Print(p, o.verbose) })
+}
+
 func showTimeline(ctx context.Context, c *api.Client, alloc *api.Allocation, o statusOptions, s *cli.Streams) error {
 	reply, err := tables.ReadTimeline(ctx, c, alloc.ID, alloc.Namespace)
 	if err != nil {

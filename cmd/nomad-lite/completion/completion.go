@@ -45,7 +45,6 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-// writeCompletionScript writes the completion script of a shell.
 func writeCompletionScript(w io.Writer, root *cobra.Command, shell string) error {
 	switch shell {
 	case "bash":
@@ -67,7 +66,7 @@ type installOptions struct{ shell string }
 
 func (o *installOptions) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&o.shell, "shell", "", "`name` of the shell: bash, zsh or fish; the default is the shell of the variable SHELL")
-	cli.SetFlagCompletion(cmd, "shell", cobra.FixedCompletions(shells, cobra.ShellCompDirectiveNoFileComp))
+	cli.MustSetFlagCompletion(cmd, "shell", cobra.FixedCompletions(shells, cobra.ShellCompDirectiveNoFileComp))
 }
 
 func newInstallCommand(s *cli.Streams) *cobra.Command {
@@ -83,7 +82,7 @@ Exit codes: 0; 1 if the shell is unknown, or a file cannot be written.`,
 		Example: "  nomad-lite completion install\n  nomad-lite completion install -shell zsh",
 		Args:    cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			i, err := findInstallation(o.shell)
+			i, err := resolveInstallationPaths(o.shell)
 			if err != nil {
 				return err
 			}
@@ -106,7 +105,7 @@ func newUninstallCommand(s *cli.Streams) *cobra.Command {
 		Example: "  nomad-lite completion uninstall",
 		Args:    cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			i, err := findInstallation(o.shell)
+			i, err := resolveInstallationPaths(o.shell)
 			if err != nil {
 				return err
 			}

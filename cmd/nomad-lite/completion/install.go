@@ -21,9 +21,9 @@ type installation struct {
 	shellStartFile string // file such as .bashrc, which must read the script; empty if the shell finds the script by itself
 }
 
-// findInstallation returns the installation paths for a shell, by the XDG base directory
+// resolveInstallationPaths returns the installation paths for a shell, by the XDG base directory
 // specification. An empty name means the shell of the variable SHELL.
-func findInstallation(shell string) (installation, error) {
+func resolveInstallationPaths(shell string) (installation, error) {
 	shell = cmp.Or(shell, filepath.Base(os.Getenv("SHELL")))
 	if err := checkShellSupported(shell); err != nil {
 		return installation{}, err
@@ -46,8 +46,8 @@ func findInstallation(shell string) (installation, error) {
 	return i, nil
 }
 
-// startFileLine returns the line for the start file of the shell. The line reads the script if the script exists.
-func (i installation) startFileLine() string {
+// startFileSourceLine returns the line for the start file of the shell. The line reads the script if the script exists.
+func (i installation) startFileSourceLine() string {
 	path := "'" + strings.ReplaceAll(i.scriptPath, "'", `'\''`) + "'"
 	return fmt.Sprintf("[ ! -r %s ] || . %s # completion of nomad-lite", path, path)
 }
@@ -67,11 +67,11 @@ func (i installation) install(script []byte, report io.Writer) error {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		if !bytes.Contains(text, []byte(i.startFileLine()+"\n")) {
+		if !bytes.Contains(text, []byte(i.startFileSourceLine()+"\n")) {
 			if len(text) > 0 && text[len(text)-1] != '\n' {
 				text = append(text, '\n')
 			}
-			if err := writeStartFile(i.shellStartFile, append(text, i.startFileLine()+"\n"...)); err != nil {
+			if err := replaceStartFileKeepingMode(i.shellStartFile, append(text, i.startFileSourceLine()+"\n"...)); err != nil {
 				return err
 			}
 			fmt.Fprintf(report, "One line added: %s\n", i.shellStartFile)
@@ -99,23 +99,23 @@ func (i installation) uninstall(report io.Writer) error {
 	if err != nil {
 		return err
 	}
-	without := bytes.ReplaceAll(text, []byte(i.startFileLine()+"\n"), nil)
+	without := bytes.ReplaceAll(text, []byte(i.startFileSourceLine()+"\n"), nil)
 	if len(without) == len(text) {
 		return nil
 	}
-	if err := writeStartFile(i.shellStartFile, without); err != nil {
+	if err := replaceStartFileKeepingMode(i.shellStartFile, without); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(report, "One line removed: %s\n", i.shellStartFile)
 	return err
 }
 
-// writeStartFile replaces the content of a start file, and keeps its mode. If the start file is a symbolic link, for
-// example into a directory under version control, it replaces the content of the target.
-func writeStartFile(path string, text []byte) error {
+// replaceStartFileKeepingMode replaces the content of a start file, and keeps its mode. If the start file is a symbolic
+// link, for example into a directory under version control, it replaces the content of the target.
+func replaceStartFileKeepingMode(path string, text []byte) error {
 	mode := fs.FileMode(0o644)
 	if info, err := os.Stat(path); err == nil {
 		mode = info.Mode().Perm()
 	}
-	return cli.ReplaceFile(path, text, mode)
+	return cli.ReplaceFileAtomically(path, text, mode)
 }

@@ -28,14 +28,14 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 // changeSubcommand describes a subcommand that changes one deployment.
 type changeSubcommand struct {
 	name, shortHelp, longHelp string
-	successText               string // past participle for the message after a success, such as "paused"
+	pastParticiple            string // past participle for the message after a success, such as "paused"
 	hasGroupFlag              bool   // the subcommand has the flag -group
-	callAPI                   func(*api.Deployments, *api.Deployment, []string, *api.WriteOptions) (*api.DeploymentUpdateResponse, *api.WriteMeta, error)
+	callAPI                   func(deployments *api.Deployments, d *api.Deployment, groups []string, w *api.WriteOptions) (*api.DeploymentUpdateResponse, *api.WriteMeta, error)
 }
 
 var changeSubcommands = []changeSubcommand{
 	{
-		name: "fail", shortHelp: "Mark a deployment as failed", successText: "failed",
+		name: "fail", shortHelp: "Mark a deployment as failed", pastParticiple: "failed",
 		longHelp: `Mark a deployment as failed. With auto_revert in the update block of a group, the
 job is reverted to its last stable version.`,
 		callAPI: func(a *api.Deployments, d *api.Deployment, _ []string, w *api.WriteOptions) (*api.DeploymentUpdateResponse, *api.WriteMeta, error) {
@@ -43,27 +43,27 @@ job is reverted to its last stable version.`,
 		},
 	},
 	{
-		name: "pause", shortHelp: "Pause a deployment", successText: "paused",
+		name: "pause", shortHelp: "Pause a deployment", pastParticiple: "paused",
 		longHelp: `Pause a deployment: no further allocations are placed. Placed allocations continue.`,
 		callAPI: func(a *api.Deployments, d *api.Deployment, _ []string, w *api.WriteOptions) (*api.DeploymentUpdateResponse, *api.WriteMeta, error) {
 			return a.Pause(d.ID, true, w)
 		},
 	},
 	{
-		name: "promote", shortHelp: "Promote the canaries of a deployment", successText: "promoted", hasGroupFlag: true,
+		name: "promote", shortHelp: "Promote the canaries of a deployment", pastParticiple: "promoted", hasGroupFlag: true,
 		longHelp: `Promote the canaries of a deployment: the old allocations are replaced by
 the new version. All canaries must be healthy.`,
-		callAPI: apiclient.PromoteDeployment,
+		callAPI: apiclient.PromoteDeploymentGroupsOrAll,
 	},
 	{
-		name: "resume", shortHelp: "Resume a paused deployment", successText: "resumed",
+		name: "resume", shortHelp: "Resume a paused deployment", pastParticiple: "resumed",
 		longHelp: `Resume a paused deployment.`,
 		callAPI: func(a *api.Deployments, d *api.Deployment, _ []string, w *api.WriteOptions) (*api.DeploymentUpdateResponse, *api.WriteMeta, error) {
 			return a.Pause(d.ID, false, w)
 		},
 	},
 	{
-		name: "unblock", shortHelp: "Unblock a deployment that waits for other regions", successText: "unblocked",
+		name: "unblock", shortHelp: "Unblock a deployment that waits for other regions", pastParticiple: "unblocked",
 		longHelp: `Unblock a deployment of a multi-region job that waits for other regions. A single
 machine has no such deployments.`,
 		callAPI: func(a *api.Deployments, d *api.Deployment, _ []string, w *api.WriteOptions) (*api.DeploymentUpdateResponse, *api.WriteMeta, error) {
@@ -99,30 +99,30 @@ func newChangeCommand(s *cli.Streams, command changeSubcommand) *cobra.Command {
 	return cmd
 }
 
-func changeDeployment(ctx context.Context, o changeOptions, command changeSubcommand, prefix string, s *cli.Streams) error {
+func changeDeployment(ctx context.Context, o changeOptions, command changeSubcommand, deploymentIDPrefix string, s *cli.Streams) error {
 	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
-	d, err := apiclient.FindOneByPrefix(ctx, c, &apiclient.DeploymentLookup, prefix)
+	d, err := apiclient.FindOneByPrefix(ctx, c, &apiclient.DeploymentLookup, deploymentIDPrefix)
 	if err != nil {
 		return err
 	}
 	out, _, err := command.callAPI(c.Deployments(), d, o.groups, apiclient.WriteOptions(ctx, d.Namespace))
 	if err != nil {
-		return apiclient.WrapError(fmt.Sprintf("%s deployment %q", command.name, d.ID), err)
+		return apiclient.WrapErrorWithAdvice(fmt.Sprintf("%s deployment %q", command.name, d.ID), err)
 	}
 	p := output.NewPage(s)
 	if out.RevertedJobVersion != nil {
-		p.AddLine("Deployment %q %s. Auto-reverted to job version %d.", d.ID, command.successText, *out.RevertedJobVersion)
+		p.AddLine("Deployment %q %s. Auto-reverted to job version %d.", d.ID, command.pastParticiple, *out.RevertedJobVersion)
 	} else {
-		p.AddLine("Deployment %q %s", d.ID, command.successText)
+		p.AddLine("Deployment %q %s", d.ID, command.pastParticiple)
 	}
-	if err := output.Print(s, p); err != nil {
+	if err := output.PrintPage(s, p); err != nil {
 		return err
 	}
 	if command.name == "pause" || command.name == "unblock" && o.monitorFlags.Detach {
 		return nil // pausing a deployment creates no evaluation, and Nomad prints none for unblock
 	}
-	return o.monitorFlags.WatchOrPrintEvaluation(ctx, s, c, d.Namespace, out.EvalID)
+	return o.monitorFlags.WatchEvaluationOrPrintID(ctx, s, c, d.Namespace, out.EvalID)
 }

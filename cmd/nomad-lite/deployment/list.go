@@ -46,7 +46,7 @@ func listDeployments(ctx context.Context, o listOptions, s *cli.Streams) error {
 	}
 	all, meta, err := c.Deployments().List(o.pageFlags.QueryOptions(ctx))
 	if err != nil {
-		return apiclient.WrapError("list deployments", err)
+		return apiclient.WrapErrorWithAdvice("list deployments", err)
 	}
 	return o.formatFlags.PrintValueOrPage(s, all, func(p *output.Page) {
 		tables.PrintDeployments(p, all, o.verbose)

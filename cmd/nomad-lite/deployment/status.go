@@ -46,12 +46,12 @@ succeeded, else 1.`,
 	return cmd
 }
 
-func showDeployment(ctx context.Context, o statusOptions, prefix string, s *cli.Streams) error {
+func showDeployment(ctx context.Context, o statusOptions, deploymentIDPrefix string, s *cli.Streams) error {
 	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
-	d, err := apiclient.FindOneByPrefix(ctx, c, &apiclient.DeploymentLookup, prefix)
+	d, err := apiclient.FindOneByPrefix(ctx, c, &apiclient.DeploymentLookup, deploymentIDPrefix)
 	if err != nil {
 		return err
 	}
@@ -61,11 +61,11 @@ func showDeployment(ctx context.Context, o statusOptions, prefix string, s *cli.
 	}
 	m := monitor.New(s, c, d.Namespace, o.verbose)
 	if o.monitor {
-		return m.WatchDeployment(ctx, d.ID)
+		return m.WatchDeploymentAndRollback(ctx, d.ID)
 	}
 	p := output.NewPage(s)
 	if err := m.AddDeploymentState(ctx, p, d, time.Now()); err != nil {
 		return err
 	}
-	return output.Print(s, p)
+	return output.PrintPage(s, p)
 }

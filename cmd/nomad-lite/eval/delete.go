@@ -14,9 +14,9 @@ import (
 )
 
 type deleteOptions struct {
-	clientFlags apiclient.Flags
-	filter      string
-	yes         bool
+	clientFlags      apiclient.Flags
+	filter           string
+	skipConfirmation bool
 }
 
 func newDeleteCommand(s *cli.Streams) *cobra.Command {
@@ -43,29 +43,29 @@ evaluations some time after they have ended, and at once with
 	}
 	o.clientFlags.Register(cmd)
 	cmd.Flags().StringVar(&o.filter, "filter", "", "delete what this `expression` is true of")
-	cmd.Flags().BoolVar(&o.yes, "yes", false, "do not ask")
+	cmd.Flags().BoolVar(&o.skipConfirmation, "yes", false, "do not ask")
 	return cmd
 }
 
-func deleteEvals(ctx context.Context, o deleteOptions, args []string, s *cli.Streams) error {
+func deleteEvals(ctx context.Context, o deleteOptions, evalIDArgs []string, s *cli.Streams) error {
 	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
 	config, _, err := c.Operator().SchedulerGetConfiguration(apiclient.QueryOptions(ctx, ""))
 	if err != nil {
-		return apiclient.WrapError("read the configuration of the scheduler", err)
+		return apiclient.WrapErrorWithAdvice("read the configuration of the scheduler", err)
 	}
 	if config.SchedulerConfig == nil || !config.SchedulerConfig.PauseEvalBroker {
 		return errors.New("delete evaluations: the scheduler is not paused, so it may be processing them\nAn agent of nomad-lite deletes evaluations that have ended: nomad-lite system gc\nIn a cluster, pause the scheduler with Nomad's own command line")
 	}
 	if o.filter == "" {
-		eval, err := apiclient.FindOneByPrefix(ctx, c, &apiclient.EvaluationLookup, args[0])
+		eval, err := apiclient.FindOneByPrefix(ctx, c, &apiclient.EvaluationLookup, evalIDArgs[0])
 		if err != nil {
 			return err
 		}
 		if _, err := c.Evaluations().Delete([]string{eval.ID}, apiclient.WriteOptions(ctx, eval.Namespace)); err != nil {
-			return apiclient.WrapError(fmt.Sprintf("delete evaluation %q", eval.ID), err)
+			return apiclient.WrapErrorWithAdvice(fmt.Sprintf("delete evaluation %q", eval.ID), err)
 		}
 		_, err = fmt.Fprintln(s.Out, "Successfully deleted 1 evaluation")
 		return err
@@ -74,9 +74,9 @@ func deleteEvals(ctx context.Context, o deleteOptions, args []string, s *cli.Str
 	q.Filter = o.filter
 	count, _, err := c.Evaluations().Count(q)
 	if err != nil {
-		return apiclient.WrapError("count evaluations", err)
+		return apiclient.WrapErrorWithAdvice("count evaluations", err)
 	}
-	if !o.yes {
+	if !o.skipConfirmation {
 		question := fmt.Sprintf("Are you sure you want to delete %s?", output.FormatCount(count.Count, "evaluation"))
 		if err := s.Confirm(question, "Cancelling eval deletion"); err != nil {
 			return err
@@ -84,7 +84,7 @@ func deleteEvals(ctx context.Context, o deleteOptions, args []string, s *cli.Str
 	}
 	out, _, err := c.Evaluations().DeleteOpts(&api.EvalDeleteRequest{Filter: o.filter}, apiclient.WriteOptions(ctx, ""))
 	if err != nil {
-		return apiclient.WrapError("delete evaluations", err)
+		return apiclient.WrapErrorWithAdvice("delete evaluations", err)
 	}
 	_, err = fmt.Fprintf(s.Out, "Successfully deleted %s\n", output.FormatCount(out.Count, "evaluation"))
 	return err

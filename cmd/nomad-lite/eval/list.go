@@ -39,8 +39,8 @@ func newListCommand(s *cli.Streams) *cobra.Command {
 	cmd.Flags().StringVar(&o.job, "job", "", "list only evaluations of the job with this `id`")
 	cmd.Flags().StringVar(&o.status, "status", "", "list only those with this `status`: pending, complete, failed, blocked or canceled")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "print whole ids")
-	cli.SetFlagCompletion(cmd, "job", o.clientFlags.CompleteJobs(""))
-	cli.SetFlagCompletion(cmd, "status", cobra.FixedCompletions([]string{"pending", "complete", "failed", "blocked", "canceled"}, cobra.ShellCompDirectiveNoFileComp))
+	cli.MustSetFlagCompletion(cmd, "job", o.clientFlags.CompleteJobs(""))
+	cli.MustSetFlagCompletion(cmd, "status", cobra.FixedCompletions([]string{"pending", "complete", "failed", "blocked", "canceled"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
@@ -58,12 +58,12 @@ func listEvals(ctx context.Context, o listOptions, s *cli.Streams) error {
 	}
 	evals, meta, err := c.Evaluations().List(q)
 	if err != nil {
-		return apiclient.WrapError("list evaluations", err)
+		return apiclient.WrapErrorWithAdvice("list evaluations", err)
 	}
 	return o.formatFlags.PrintValueOrPage(s, evals, func(p *output.Page) {
 		t := output.NewTable("ID", "Priority", "Triggered By", "Job ID", "Namespace", "Node ID", "Status", "Placement Failures")
 		for _, e := range evals {
-			t.AddRow(output.ShortID(e.ID, o.verbose), e.Priority, e.TriggeredBy, e.JobID, e.Namespace, output.ShortID(e.NodeID, o.verbose), output.StatusCell(e.Status), apiclient.PlacementFailureCell(e))
+			t.AddRow(output.ShortIDUnlessVerbose(e.ID, o.verbose), e.Priority, e.TriggeredBy, e.JobID, e.Namespace, output.ShortIDUnlessVerbose(e.NodeID, o.verbose), output.StatusCell(e.Status), apiclient.PlacementFailureCell(e))
 		}
 		p.AddTableOrMessage(t, "No evals found")
 		p.AddNextPageHint(meta)

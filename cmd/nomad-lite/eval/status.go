@@ -49,47 +49,47 @@ be placed.`,
 	return cmd
 }
 
-func showEval(ctx context.Context, o statusOptions, prefix string, s *cli.Streams) error {
+func showEval(ctx context.Context, o statusOptions, evalIDPrefix string, s *cli.Streams) error {
 	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
-	stub, err := apiclient.FindOneByPrefix(ctx, c, &apiclient.EvaluationLookup, prefix)
+	stub, err := apiclient.FindOneByPrefix(ctx, c, &apiclient.EvaluationLookup, evalIDPrefix)
 	if err != nil {
 		return err
 	}
 	cli.SetPageForUIFlag(ctx, "evaluations/"+stub.ID)
 	if o.monitor {
-		return monitor.New(s, c, stub.Namespace, o.verbose).WatchEvaluation(ctx, stub.ID)
+		return monitor.New(s, c, stub.Namespace, o.verbose).WatchEvaluationAndDeployment(ctx, stub.ID)
 	}
 	q := apiclient.QueryOptions(ctx, stub.Namespace)
 	q.Params = map[string]string{"related": "true"}
 	eval, _, err := c.Evaluations().Info(stub.ID, q)
 	if err != nil {
-		return apiclient.WrapError(fmt.Sprintf("read evaluation %q", stub.ID), err)
+		return apiclient.WrapErrorWithAdvice(fmt.Sprintf("read evaluation %q", stub.ID), err)
 	}
 	if o.formatFlags.IsSet() {
 		return o.formatFlags.Print(s, eval)
 	}
 	allocs, _, err := c.Evaluations().Allocations(stub.ID, apiclient.QueryOptions(ctx, stub.Namespace))
 	if err != nil {
-		return apiclient.WrapError(fmt.Sprintf("read allocations of evaluation %q", stub.ID), err)
+		return apiclient.WrapErrorWithAdvice(fmt.Sprintf("read allocations of evaluation %q", stub.ID), err)
 	}
 	p := output.NewPage(s)
 	printEvaluation(p, eval, allocs, o.verbose)
-	return output.Print(s, p)
+	return output.PrintPage(s, p)
 }
 
 // printEvaluation adds one evaluation, the allocations that it placed, and its placement failures to the page.
 func printEvaluation(p *output.Page, e *api.Evaluation, allocs []*api.AllocationListStub, verbose bool) {
 	subject := [2]any{"Job ID", e.JobID}
 	if e.JobID == "" && e.NodeID != "" {
-		subject = [2]any{"Node ID", output.ShortID(e.NodeID, verbose)}
+		subject = [2]any{"Node ID", output.ShortIDUnlessVerbose(e.NodeID, verbose)}
 	}
 	all := output.Pairs{
-		{"ID", output.ShortID(e.ID, verbose)},
-		{"Create Time", output.FormatAge(e.CreateTime, verbose)},
-		{"Modify Time", output.FormatAge(e.ModifyTime, verbose)},
+		{"ID", output.ShortIDUnlessVerbose(e.ID, verbose)},
+		{"Create Time", output.FormatAgeUnlessVerbose(e.CreateTime, verbose)},
+		{"Modify Time", output.FormatAgeUnlessVerbose(e.ModifyTime, verbose)},
 		{"Status", output.StatusCell(e.Status)},
 		{"Status Description", e.StatusDescription},
 		{"Type", e.Type},
@@ -103,7 +103,7 @@ func printEvaluation(p *output.Page, e *api.Evaluation, allocs []*api.Allocation
 		{"Previous Eval", e.PreviousEval}, {"Next Eval", e.NextEval}, {"Blocked Eval", e.BlockedEval}, {"Deployment ID", e.DeploymentID},
 	} {
 		if part[1] != "" {
-			all = append(all, [2]any{part[0], output.ShortID(part[1], verbose)})
+			all = append(all, [2]any{part[0], output.ShortIDUnlessVerbose(part[1], verbose)})
 		}
 	}
 	if !e.WaitUntil.IsZero() {
@@ -111,24 +111,24 @@ func printEvaluation(p *output.Page, e *api.Evaluation, allocs []*api.Allocation
 	}
 	p.AddPairs(all)
 	if len(e.RelatedEvals) > 0 {
-		p.AddSection("Related Evaluations")
+		p.AddSectionTitle("Related Evaluations")
 		t := output.NewTable("ID", "Priority", "Triggered By", "Node ID", "Status", "Description")
 		for _, r := range e.RelatedEvals {
-			t.AddRow(output.ShortID(r.ID, verbose), r.Priority, r.TriggeredBy, output.ShortID(r.NodeID, verbose), output.StatusCell(r.Status), r.StatusDescription)
+			t.AddRow(output.ShortIDUnlessVerbose(r.ID, verbose), r.Priority, r.TriggeredBy, output.ShortIDUnlessVerbose(r.NodeID, verbose), output.StatusCell(r.Status), r.StatusDescription)
 		}
 		p.AddTable(t)
 	}
 	printPlanAnnotations(p, e.PlanAnnotations, verbose)
 	if len(allocs) > 0 {
-		p.AddSection("Placed Allocations")
+		p.AddSectionTitle("Placed Allocations")
 		tables.AllocationTable{Verbose: verbose}.Print(p, allocs)
 	}
 	if len(e.FailedTGAllocs) > 0 {
-		p.AddSection("Failed Placements")
+		p.AddSectionTitle("Failed Placements")
 		tables.PrintPlacementFailures(p, "", e.FailedTGAllocs, nil)
 		if e.BlockedEval != "" {
 			p.AddLine("")
-			p.AddLine("Evaluation %q waiting for additional capacity to place remainder", output.ShortID(e.BlockedEval, verbose))
+			p.AddLine("Evaluation %q waiting for additional capacity to place remainder", output.ShortIDUnlessVerbose(e.BlockedEval, verbose))
 		}
 	}
 }
@@ -139,7 +139,7 @@ func printPlanAnnotations(p *output.Page, a *api.PlanAnnotations, verbose bool) 
 	if a == nil || len(a.DesiredTGUpdates) == 0 {
 		return
 	}
-	p.AddSection("Plan Annotations")
+	p.AddSectionTitle("Plan Annotations")
 	t := output.NewTable("Task Group", "Ignore", "Place", "Stop", "InPlace", "Destructive")
 	if verbose {
 		t.Titles = append(t.Titles, "Migrate", "Canary", "Preemptions", "Reschedule Now", "Reschedule Later", "Disconnect", "Reconnect")

@@ -30,8 +30,8 @@ type eventObject struct {
 	eventType string
 }
 
-// decodeEventObject returns the object of an event, or an empty eventObject if the JSON has an unexpected form.
-func decodeEventObject(event json.RawMessage) *eventObject {
+// decodeEventObjectOrEmpty returns the object of an event, or an empty eventObject if the JSON has an unexpected form.
+func decodeEventObjectOrEmpty(event json.RawMessage) *eventObject {
 	var e struct {
 		Type    string
 		Payload eventObject
@@ -70,26 +70,26 @@ func (o *eventObject) describeChange(previous *eventObject) []string {
 	}
 	switch {
 	case o.Job != nil:
-		return o.describeJob(previous.Job)
+		return o.describeJobChange(previous.Job)
 	case o.Evaluation != nil:
-		return describeEvaluation(o.Evaluation, previous.Evaluation)
+		return describeEvaluationChange(o.Evaluation, previous.Evaluation)
 	case o.Allocation != nil:
-		return describeAllocation(o.Allocation, previous.Allocation)
+		return describeAllocationChange(o.Allocation, previous.Allocation)
 	case o.Deployment != nil:
-		return describeDeployment(o.Deployment, previous.Deployment)
+		return describeDeploymentChange(o.Deployment, previous.Deployment)
 	case o.Node != nil:
-		return describeNode(o.Node, previous.Node)
+		return describeNodeChange(o.Node, previous.Node)
 	case o.Service != nil:
-		return []string{describeService(o)}
+		return []string{describeServiceChange(o)}
 	case o.Variable != nil:
-		return []string{describeVariable(o)}
+		return []string{describeVariableChange(o)}
 	}
 	return nil
 }
 
-// changesOnlyOperationProgress reports whether the object is an allocation in which only the progress of operations,
+// changesOnlyTaskEventProgress reports whether the object is an allocation in which only the progress of operations,
 // such as downloads, has changed since the previous version.
-func (o *eventObject) changesOnlyOperationProgress(previous *eventObject) bool {
+func (o *eventObject) changesOnlyTaskEventProgress(previous *eventObject) bool {
 	if o.Allocation == nil || previous == nil || previous.Allocation == nil {
 		return false
 	}
@@ -101,7 +101,7 @@ func (o *eventObject) changesOnlyOperationProgress(previous *eventObject) bool {
 		switch {
 		case newest == nil || old == nil || old.State != state.State:
 			return false
-		case model.IsEventOngoing(newest):
+		case model.IsEventOfOngoingOperation(newest):
 			found = true
 		case !isSameTaskEvent(newestTaskEvent(old), newest):
 			return false
@@ -119,7 +119,7 @@ func formatTransition(before, after string) string {
 	return before + " -> " + after
 }
 
-func (o *eventObject) describeJob(before *api.Job) []string {
+func (o *eventObject) describeJobChange(before *api.Job) []string {
 	job := o.Job
 	version := fmt.Sprintf("version %d", pointer.Value(job.Version))
 	if o.Deleted {
@@ -147,7 +147,7 @@ func (o *eventObject) describeJob(before *api.Job) []string {
 	return changes
 }
 
-func describeEvaluation(eval, before *api.Evaluation) []string {
+func describeEvaluationChange(eval, before *api.Evaluation) []string {
 	changes := []string{fmt.Sprintf("%s of job %s %s", eval.TriggeredBy, eval.JobID, formatTransition(pointer.Value(before).Status, eval.Status))}
 	for _, group := range slices.Sorted(maps.Keys(eval.FailedTGAllocs)) {
 		text := fmt.Sprintf("group %s not placed", group)
@@ -162,7 +162,7 @@ func describeEvaluation(eval, before *api.Evaluation) []string {
 	return changes
 }
 
-func describeAllocation(alloc, before *api.Allocation) []string {
+func describeAllocationChange(alloc, before *api.Allocation) []string {
 	previous := pointer.Value(before)
 	changes := []string{fmt.Sprintf("%s %s, wanted %s", alloc.Name,
 		formatTransition(previous.ClientStatus, alloc.ClientStatus), formatTransition(previous.DesiredStatus, alloc.DesiredStatus))}
@@ -170,23 +170,23 @@ func describeAllocation(alloc, before *api.Allocation) []string {
 		changes = append(changes, formatHealth(*healthy))
 	}
 	for _, name := range slices.Sorted(maps.Keys(alloc.TaskStates)) {
-		if text := describeTask(alloc.TaskStates[name], previous.TaskStates[name], before != nil); text != "" {
+		if text := describeTaskReasonOrNewEvent(alloc.TaskStates[name], previous.TaskStates[name], before != nil); text != "" {
 			changes = append(changes, fmt.Sprintf("task %s: %s", name, text))
 		}
 	}
 	return changes
 }
 
-// describeTask returns why a task does not run or, if it is being set up or runs, the type of its newest event if that
-// event is new. It returns "" if there is neither. hasBefore is false if the previous version of the allocation is
-// unknown.
-func describeTask(state, before *api.TaskState, hasBefore bool) string {
+// describeTaskReasonOrNewEvent returns why a task does not run or, if it is being set up or runs, the type of its
+// newest event if that event is new. It returns "" if there is neither. allocWasKnown is false if the previous version
+// of the allocation is unknown.
+func describeTaskReasonOrNewEvent(state, before *api.TaskState, allocWasKnown bool) string {
 	if reason := taskreason.FromTaskState(state, time.Time{}); !reason.IsBeingSetUp() && reason.Cause != "" {
-		reason.OperationProgress = "" // events that change only the progress are not printed, so no line shows it
+		reason.ProgressText = "" // events that change only the progress are not printed, so no line shows it
 		return reason.String()
 	}
 	newest := newestTaskEvent(state)
-	if !hasBefore || newest == nil {
+	if !allocWasKnown || newest == nil {
 		return ""
 	}
 	if isSameTaskEvent(newestTaskEvent(before), newest) {
@@ -211,7 +211,7 @@ func newestTaskEvent(state *api.TaskState) *api.TaskEvent {
 	return state.Events[len(state.Events)-1]
 }
 
-func describeDeployment(d, before *api.Deployment) []string {
+func describeDeploymentChange(d, before *api.Deployment) []string {
 	changes := []string{fmt.Sprintf("of job %s %s: %s", d.JobID, formatTransition(pointer.Value(before).Status, d.Status), d.StatusDescription)}
 	for _, name := range slices.Sorted(maps.Keys(d.TaskGroups)) {
 		if group := d.TaskGroups[name]; group != nil {
@@ -221,7 +221,7 @@ func describeDeployment(d, before *api.Deployment) []string {
 	return changes
 }
 
-func describeNode(node, before *api.Node) []string {
+func describeNodeChange(node, before *api.Node) []string {
 	previous := pointer.Value(before)
 	changes := []string{fmt.Sprintf("%s %s, %s", node.Name,
 		formatTransition(previous.Status, node.Status), formatTransition(previous.SchedulingEligibility, node.SchedulingEligibility))}
@@ -244,7 +244,7 @@ func formatHealth(healthy bool) string {
 	return "unhealthy"
 }
 
-func describeService(o *eventObject) string {
+func describeServiceChange(o *eventObject) string {
 	text := strings.TrimSpace(fmt.Sprintf("%s %s", o.Service.ServiceName, tables.ServiceAddress(o.Service)))
 	if o.eventType == "ServiceDeregistration" {
 		return text + " removed"
@@ -252,7 +252,7 @@ func describeService(o *eventObject) string {
 	return text
 }
 
-func describeVariable(o *eventObject) string {
+func describeVariableChange(o *eventObject) string {
 	switch {
 	case o.Deleted:
 		return "deleted"

@@ -44,13 +44,13 @@ const streamExamples = `  nomad-lite event stream
   nomad-lite event stream -json -topic Node | jq .Payload.Node.Status`
 
 type streamOptions struct {
-	clientFlags        apiclient.Flags
-	topics             []string
-	hasIndexFlag       bool
-	startIndex         uint64
-	printedStoredCount int
-	filter             string
-	printJSON          bool
+	clientFlags          apiclient.Flags
+	topics               []string
+	hasIndexFlag         bool
+	startIndex           uint64
+	lastStoredEventCount int
+	filter               string
+	printJSON            bool
 }
 
 // NewCommand returns the command "event" with its subcommands.
@@ -69,9 +69,9 @@ func newStreamCommand(s *cli.Streams) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.hasIndexFlag = cmd.Flags().Changed("index")
 			switch {
-			case o.printedStoredCount < 0:
+			case o.lastStoredEventCount < 0:
 				return cli.UsageError(cmd, errors.New("-last takes a number that is not negative"))
-			case o.hasIndexFlag && o.printedStoredCount > 0:
+			case o.hasIndexFlag && o.lastStoredEventCount > 0:
 				return cli.UsageError(cmd, errors.New("-index and -last exclude each other: leave one out"))
 			}
 			ctx, stop := cli.ContextUntilInterrupted(cmd.Context())
@@ -82,11 +82,11 @@ func newStreamCommand(s *cli.Streams) *cobra.Command {
 	o.clientFlags.Register(cmd)
 	cmd.Flags().StringArrayVar(&o.topics, "topic", nil, "show this `topic` only, such as Job or Job:web; may be given several times")
 	cmd.Flags().Uint64Var(&o.startIndex, "index", 0, "start with the stored events of this `index`")
-	cmd.Flags().IntVar(&o.printedStoredCount, "last", 0, "start with the last `count` stored events")
+	cmd.Flags().IntVar(&o.lastStoredEventCount, "last", 0, "start with the last `count` stored events")
 	cmd.Flags().StringVar(&o.filter, "filter", "", "show those only for which this `expression` is true")
 	cmd.Flags().BoolVar(&o.printJSON, "json", false, "print each event as one line of JSON")
 	topics := []string{"Job", "Evaluation", "Allocation", "Deployment", "Node", "Service", "Variable"}
-	cli.SetFlagCompletion(cmd, "topic", cobra.FixedCompletions(topics, cobra.ShellCompDirectiveNoFileComp))
+	cli.MustSetFlagCompletion(cmd, "topic", cobra.FixedCompletions(topics, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
@@ -122,7 +122,7 @@ func streamEvents(ctx context.Context, o streamOptions, s *cli.Streams) error {
 	params := url.Values{"index": {fmt.Sprint(o.startIndex)}, "topic": o.topics}
 	body, err := c.Raw().Response("/v1/event/stream?"+params.Encode(), apiclient.QueryOptions(ctx, ""))
 	if err != nil {
-		return apiclient.WrapError("follow events", err)
+		return apiclient.WrapErrorWithAdvice("follow events", err)
 	}
 
 	lines, done := make(chan []byte), make(chan struct{})
@@ -133,7 +133,7 @@ func streamEvents(ctx context.Context, o streamOptions, s *cli.Streams) error {
 	defer close(done)
 	wg.Go(func() {
 		defer close(lines)
-		readErr = readLines(body, lines, done)
+		readErr = sendLinesUntilDone(body, lines, done)
 	})
 
 	silence := time.NewTimer(storedEventsDelay)
@@ -143,9 +143,9 @@ func streamEvents(ctx context.Context, o streamOptions, s *cli.Streams) error {
 		case line, ok := <-lines:
 			switch {
 			case ok:
-				err = p.printBatch(line)
+				err = p.printEventBatch(line)
 			case streaming.IgnoreStreamEnd(ctx, readErr) != nil:
-				return errors.Join(p.printLastStoredEvents(), apiclient.WrapError("follow events", readErr))
+				return errors.Join(p.printLastStoredEvents(), apiclient.WrapErrorWithAdvice("follow events", readErr))
 			default:
 				return p.printLastStoredEvents()
 			}
@@ -174,8 +174,8 @@ func newestChangeIndex(ctx context.Context, c *api.Client) uint64 {
 	return newest
 }
 
-// readLines sends each line of a stream to lines, until the stream ends or done is closed.
-func readLines(stream io.Reader, lines chan<- []byte, done <-chan struct{}) error {
+// sendLinesUntilDone sends each line of a stream to lines, until the stream ends or done is closed.
+func sendLinesUntilDone(stream io.Reader, lines chan<- []byte, done <-chan struct{}) error {
 	r := bufio.NewReader(stream)
 	for {
 		line, err := r.ReadBytes('\n')
@@ -204,25 +204,25 @@ type eventPrinter struct {
 	lastObjectByKey         map[string]*eventObject
 }
 
-func (p *eventPrinter) printBatch(line []byte) error {
+func (p *eventPrinter) printEventBatch(jsonLine []byte) error {
 	var batch struct{ Events []json.RawMessage }
-	if err := json.Unmarshal(line, &batch); err != nil {
-		return fmt.Errorf("follow events: read %q: %w", terminal.TruncateToWidth(string(line), 80), err)
+	if err := json.Unmarshal(jsonLine, &batch); err != nil {
+		return fmt.Errorf("follow events: read %q: %w", terminal.TruncateToWidth(string(jsonLine), 80), err)
 	}
 	for _, text := range batch.Events {
-		if err := p.printEvent(text); err != nil {
+		if err := p.printOrBufferEvent(text); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (p *eventPrinter) printEvent(text json.RawMessage) error {
+func (p *eventPrinter) printOrBufferEvent(eventJSON json.RawMessage) error {
 	var e streamEvent
-	if err := json.Unmarshal(text, &e); err != nil {
-		return fmt.Errorf("follow events: read %q: %w", terminal.TruncateToWidth(string(text), 80), err)
+	if err := json.Unmarshal(eventJSON, &e); err != nil {
+		return fmt.Errorf("follow events: read %q: %w", terminal.TruncateToWidth(string(eventJSON), 80), err)
 	}
-	object := decodeEventObject(text)
+	object := decodeEventObjectOrEmpty(eventJSON)
 	previous := p.swapLastObject(e, object)
 	if p.filter != nil {
 		if wanted, err := p.filter.Evaluate(e); err != nil {
@@ -231,11 +231,11 @@ func (p *eventPrinter) printEvent(text json.RawMessage) error {
 			return nil
 		}
 	}
-	if !p.options.printJSON && object.changesOnlyOperationProgress(previous) {
+	if !p.options.printJSON && object.changesOnlyTaskEventProgress(previous) {
 		return nil
 	}
 	stored := e.Index <= p.newestIndexAtStart
-	line := string(text) + "\n"
+	line := string(eventJSON) + "\n"
 	if !p.options.printJSON {
 		at := time.Now()
 		if stored {
@@ -245,7 +245,7 @@ func (p *eventPrinter) printEvent(text json.RawMessage) error {
 	}
 	if stored && !p.options.hasIndexFlag && !p.printsLaterStoredEvents {
 		p.unprintedStoredLines = append(p.unprintedStoredLines, line)
-		p.unprintedStoredLines = p.unprintedStoredLines[max(0, len(p.unprintedStoredLines)-p.options.printedStoredCount):]
+		p.unprintedStoredLines = p.unprintedStoredLines[max(0, len(p.unprintedStoredLines)-p.options.lastStoredEventCount):]
 		return nil
 	}
 	if err := p.printLastStoredEvents(); err != nil {
@@ -258,7 +258,7 @@ func (p *eventPrinter) printEvent(text json.RawMessage) error {
 // printLastStoredEvents prints the lines in unprintedStoredLines. Stored events that arrive later are printed at once
 // with -last, and not at all without it.
 func (p *eventPrinter) printLastStoredEvents() error {
-	p.printsLaterStoredEvents = p.options.printedStoredCount > 0
+	p.printsLaterStoredEvents = p.options.lastStoredEventCount > 0
 	text := strings.Join(p.unprintedStoredLines, "")
 	p.unprintedStoredLines = nil
 	_, err := io.WriteString(p.outputWriter(), text)
@@ -275,19 +275,19 @@ func (p *eventPrinter) outputWriter() io.Writer {
 // timeWidth is the number of columns of a timestamp.
 const timeWidth = len("2006-01-02T15:04:05-07:00")
 
-// formatLine returns the line for an event. at is the time of the event; the zero time is shown as "-".
-func (p *eventPrinter) formatLine(e streamEvent, at time.Time, change string) string {
+// formatLine returns the line for an event. A zero eventTime is shown as "-".
+func (p *eventPrinter) formatLine(e streamEvent, eventTime time.Time, change string) string {
 	text := "-"
-	if !at.IsZero() {
-		text = output.FormatTimestamp(at)
+	if !eventTime.IsZero() {
+		text = output.FormatTimestamp(eventTime)
 	}
 	page := output.NewPage(p.streams)
-	page.AddLine("%-*s  %6d  %-10s  %-24s  %s", timeWidth, text, e.Index, e.Topic, e.Type, strings.TrimSpace(truncateEventKey(e.Key)+"  "+change))
+	page.AddLine("%-*s  %6d  %-10s  %-24s  %s", timeWidth, text, e.Index, e.Topic, e.Type, strings.TrimSpace(truncateKeyIfUUID(e.Key)+"  "+change))
 	return page.Text.String()
 }
 
-// truncateEventKey truncates a key that is a UUID, and returns any other key unchanged.
-func truncateEventKey(key string) string {
+// truncateKeyIfUUID truncates a key that is a UUID, and returns any other key unchanged.
+func truncateKeyIfUUID(key string) string {
 	if len(key) == 36 && strings.Count(key, "-") == 4 {
 		return output.TruncateID(key)
 	}

@@ -18,7 +18,7 @@ func printEvents(t *testing.T, topic, eventType string, payloads ...string) []st
 	p := &eventPrinter{streams: &cli.Streams{Out: &out}, lastObjectByKey: map[string]*eventObject{}}
 	for i, payload := range payloads {
 		event := fmt.Sprintf(`{"Topic": %q, "Type": %q, "Key": "KEY", "Index": %d, "Payload": %s}`, topic, eventType, i+1, payload)
-		if err := p.printBatch([]byte(`{"Events": [` + event + `]}`)); err != nil {
+		if err := p.printEventBatch([]byte(`{"Events": [` + event + `]}`)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -125,13 +125,13 @@ func TestStoredEvents(t *testing.T) {
 		want    []string
 	}{
 		"from now":           {streamOptions{}, []string{"e5"}},
-		"the last two first": {streamOptions{printedStoredCount: 2}, []string{"e3", "e4", "e5"}},
-		"more than stored":   {streamOptions{printedStoredCount: 20}, []string{"e1", "e2", "e3", "e4", "e5"}},
+		"the last two first": {streamOptions{lastStoredEventCount: 2}, []string{"e3", "e4", "e5"}},
+		"more than stored":   {streamOptions{lastStoredEventCount: 20}, []string{"e1", "e2", "e3", "e4", "e5"}},
 		"from an index":      {streamOptions{hasIndexFlag: true}, []string{"e1", "e2", "e3", "e4", "e5"}},
 	} {
 		var out bytes.Buffer
 		p := &eventPrinter{options: test.options, streams: &cli.Streams{Out: &out}, newestIndexAtStart: 4, lastObjectByKey: map[string]*eventObject{}}
-		if err := p.printBatch(events(1, 5)); err != nil {
+		if err := p.printEventBatch(events(1, 5)); err != nil {
 			t.Fatal(err)
 		}
 		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
@@ -157,11 +157,11 @@ func TestStoredEventThatArrivesLate(t *testing.T) {
 	t.Parallel()
 	for last, want := range []int{0, 1} {
 		var out bytes.Buffer
-		p := &eventPrinter{options: streamOptions{printedStoredCount: last}, streams: &cli.Streams{Out: &out}, newestIndexAtStart: 9, lastObjectByKey: map[string]*eventObject{}}
+		p := &eventPrinter{options: streamOptions{lastStoredEventCount: last}, streams: &cli.Streams{Out: &out}, newestIndexAtStart: 9, lastObjectByKey: map[string]*eventObject{}}
 		if err := p.printLastStoredEvents(); err != nil {
 			t.Fatal(err)
 		}
-		if err := p.printBatch([]byte(`{"Events": [{"Topic": "Job", "Index": 9}]}`)); err != nil {
+		if err := p.printEventBatch([]byte(`{"Events": [{"Topic": "Job", "Index": 9}]}`)); err != nil {
 			t.Fatal(err)
 		}
 		if got := strings.Count(out.String(), "\n"); got != want {

@@ -67,7 +67,7 @@ func (f *formatter) formatPaths(args []string) error {
 		return f.formatStdin()
 	}
 	for _, arg := range args {
-		if err := f.formatPath(arg); err != nil {
+		if err := f.formatFileOrDir(arg); err != nil {
 			f.anyFileFailed = true
 			fmt.Fprintln(f.Err, err)
 		}
@@ -113,13 +113,13 @@ func (f *formatter) formatText(text []byte, name string) ([]byte, error) {
 //lint:ignore ST1005 Nomad's text
 var errNotHCL = errors.New("Only .nomad and .hcl files can be processed using nomad fmt")
 
-func isHCLName(name string) bool {
+func hasJobFileExtension(name string) bool {
 	ext := filepath.Ext(name)
 	return ext == ".nomad" || ext == ".hcl"
 }
 
-// formatPath formats a file, or the files of a directory.
-func (f *formatter) formatPath(path string) error {
+// formatFileOrDir formats a file, or the files of a directory.
+func (f *formatter) formatFileOrDir(path string) error {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		//lint:ignore ST1005 the text is Nomad's
@@ -129,7 +129,7 @@ func (f *formatter) formatPath(path string) error {
 		return fmt.Errorf("fmt: %w", err)
 	}
 	if !info.IsDir() {
-		if !isHCLName(path) {
+		if !hasJobFileExtension(path) {
 			return fmt.Errorf("%s: %w", path, errNotHCL)
 		}
 		return f.formatFile(path)
@@ -140,7 +140,7 @@ func (f *formatter) formatPath(path string) error {
 			return fmt.Errorf("fmt: %w", err)
 		case entry.IsDir() && at != path && (!f.flags.recursive || strings.HasPrefix(entry.Name(), ".")):
 			return fs.SkipDir
-		case !entry.Type().IsRegular() || !isHCLName(at):
+		case !entry.Type().IsRegular() || !hasJobFileExtension(at):
 			return nil
 		}
 		// An error of one file does not end the walk.
@@ -176,7 +176,7 @@ func (f *formatter) formatFile(path string) error {
 	if f.flags.checkOnly || !f.flags.writeFiles {
 		return nil
 	}
-	if err := cli.ReplaceFile(path, formatted, info.Mode().Perm()); err != nil {
+	if err := cli.ReplaceFileAtomically(path, formatted, info.Mode().Perm()); err != nil {
 		return fmt.Errorf("fmt: %w", err)
 	}
 	return nil

@@ -18,8 +18,8 @@ import (
 
 type actionOptions struct {
 	clientFlags  apiclient.Flags
-	job          string
-	alloc        string
+	jobID        string
+	allocID      string
 	group        string
 	task         string
 	sessionFlags execsession.Flags
@@ -40,10 +40,10 @@ Exit codes: the exit code of the command; 1 when it could not be run.`,
   nomad-lite job action -alloc 8ba85cef flush-cache`,
 		Args: cli.RequireArgCount(1, 1, "one argument: the name of an action"),
 		ValidArgsFunction: cli.CompleteArgsByPosition(func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-			return completeActions(&o.clientFlags, cmd, o.job)
+			return completeActions(&o.clientFlags, cmd, o.jobID)
 		}),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if (o.job == "") == (o.alloc == "") {
+			if (o.jobID == "") == (o.allocID == "") {
 				return cli.UsageError(cmd, errors.New("of which job? Give -job or -alloc"))
 			}
 			if err := o.sessionFlags.SetDefaultsAndValidate(cmd, s); err != nil {
@@ -54,18 +54,18 @@ Exit codes: the exit code of the command; 1 when it could not be run.`,
 	}
 	o.clientFlags.Register(cmd)
 	o.sessionFlags.Register(cmd)
-	cmd.Flags().StringVar(&o.job, "job", "", "`id` of the job")
-	cmd.Flags().StringVar(&o.alloc, "alloc", "", "`id` of an allocation, instead of a job")
+	cmd.Flags().StringVar(&o.jobID, "job", "", "`id` of the job")
+	cmd.Flags().StringVar(&o.allocID, "alloc", "", "`id` of an allocation, instead of a job")
 	cmd.Flags().StringVar(&o.group, "group", "", "with -job: in an allocation of this `group`")
 	cmd.Flags().StringVar(&o.task, "task", "", "`task` that offers it; not needed if there is only one")
-	cli.SetFlagCompletion(cmd, "job", o.clientFlags.CompleteJobs("Stop == false"))
-	cli.SetFlagCompletion(cmd, "alloc", apiclient.CompleteID(&o.clientFlags, &apiclient.AllocationLookup))
+	cli.MustSetFlagCompletion(cmd, "job", o.clientFlags.CompleteJobs("Stop == false"))
+	cli.MustSetFlagCompletion(cmd, "alloc", apiclient.CompleteID(&o.clientFlags, &apiclient.AllocationLookup))
 	return cmd
 }
 
 func runAction(ctx context.Context, o actionOptions, action string, s *cli.Streams) error {
-	find := apiclient.AllocFlags{ArgIsJobID: o.job != "", Group: o.group}
-	c, alloc, err := find.FindAlloc(ctx, &o.clientFlags, cmp.Or(o.job, o.alloc))
+	find := apiclient.AllocFlags{ArgIsJobID: o.jobID != "", Group: o.group}
+	c, alloc, err := find.FindAlloc(ctx, &o.clientFlags, cmp.Or(o.jobID, o.allocID))
 	if err != nil {
 		return err
 	}
@@ -79,13 +79,13 @@ func runAction(ctx context.Context, o actionOptions, action string, s *cli.Strea
 	})
 }
 
-// findTaskWithAction returns the name of the only task that has the action. If named is not empty, it considers only
-// the task with this name.
-func findTaskWithAction(alloc *api.Allocation, named, action string) (string, error) {
+// findTaskWithAction returns the name of the only task that has the action. If onlyTaskName is not empty, it considers
+// only the task with this name.
+func findTaskWithAction(alloc *api.Allocation, onlyTaskName, action string) (string, error) {
 	var tasksWithAction, descriptions []string
 	for _, task := range apiclient.TasksInDisplayOrder(alloc) {
 		for _, a := range task.Actions {
-			if a == nil || named != "" && named != task.Name {
+			if a == nil || onlyTaskName != "" && onlyTaskName != task.Name {
 				continue
 			}
 			descriptions = append(descriptions, a.Name)
@@ -106,12 +106,12 @@ func findTaskWithAction(alloc *api.Allocation, named, action string) (string, er
 }
 
 // completeActions returns the actions of a job's tasks as completions, with the names of the tasks.
-func completeActions(f *apiclient.Flags, cmd *cobra.Command, job string) ([]string, cobra.ShellCompDirective) {
+func completeActions(f *apiclient.Flags, cmd *cobra.Command, jobID string) ([]string, cobra.ShellCompDirective) {
 	return f.CompleteFromAgent(cmd.Context(), func(ctx context.Context, c *api.Client) (names []string, err error) {
-		if job == "" {
+		if jobID == "" {
 			return nil, nil
 		}
-		j, _, err := c.Jobs().Info(job, apiclient.QueryOptions(ctx, ""))
+		j, _, err := c.Jobs().Info(jobID, apiclient.QueryOptions(ctx, ""))
 		if err != nil {
 			return nil, err
 		}

@@ -15,10 +15,10 @@ import (
 )
 
 type allocsOptions struct {
-	clientFlags        apiclient.Flags
-	formatFlags        output.FormatFlags
-	includeEarlierJobs bool
-	verbose            bool
+	clientFlags              apiclient.Flags
+	formatFlags              output.FormatFlags
+	includeEarlierSameIDJobs bool
+	verbose                  bool
 }
 
 func newAllocsCommand(s *cli.Streams) *cobra.Command {
@@ -39,19 +39,19 @@ Allocations of an earlier job with the same name are listed only with -all.`,
 	}
 	o.clientFlags.Register(cmd)
 	o.formatFlags.Register(cmd)
-	cmd.Flags().BoolVar(&o.includeEarlierJobs, "all", false, "list also the allocations of an earlier job with this id")
+	cmd.Flags().BoolVar(&o.includeEarlierSameIDJobs, "all", false, "list also the allocations of an earlier job with this id")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "print whole ids and times")
 	return cmd
 }
 
-func listJobAllocs(ctx context.Context, o allocsOptions, prefix string, s *cli.Streams) error {
-	c, id, namespace, err := o.clientFlags.FindJob(ctx, prefix, "")
+func listJobAllocs(ctx context.Context, o allocsOptions, jobIDPrefix string, s *cli.Streams) error {
+	c, id, namespace, err := o.clientFlags.FindJob(ctx, jobIDPrefix, "")
 	if err != nil {
 		return err
 	}
-	allocs, _, err := c.Jobs().Allocations(id, o.includeEarlierJobs, apiclient.QueryOptions(ctx, namespace))
+	allocs, _, err := c.Jobs().Allocations(id, o.includeEarlierSameIDJobs, apiclient.QueryOptions(ctx, namespace))
 	if err != nil {
-		return apiclient.WrapError(fmt.Sprintf("list allocations of job %q", id), err)
+		return apiclient.WrapErrorWithAdvice(fmt.Sprintf("list allocations of job %q", id), err)
 	}
 	return o.formatFlags.PrintValueOrPage(s, allocs, func(p *output.Page) {
 		tables.PrintAllocations(p, allocs, o.verbose)
@@ -62,6 +62,6 @@ func listJobAllocs(ctx context.Context, o allocsOptions, prefix string, s *cli.S
 		if evals, _, err := c.Jobs().Evaluations(id, apiclient.QueryOptions(ctx, namespace)); err == nil { // without evaluations, the page has only the list
 			taskreason.PrintPlacementFailure(ctx, p, c, job, evals)
 		}
-		taskreason.PrintReasonsForJob(ctx, p, c, job, allocs, time.Now(), o.verbose)
+		taskreason.PrintTasksNotRunningAndChecks(ctx, p, c, job, allocs, time.Now(), o.verbose)
 	})
 }

@@ -13,11 +13,11 @@ import (
 )
 
 type deploymentsOptions struct {
-	clientFlags        apiclient.Flags
-	formatFlags        output.FormatFlags
-	onlyLatest         bool
-	includeEarlierJobs bool
-	verbose            bool
+	clientFlags              apiclient.Flags
+	formatFlags              output.FormatFlags
+	onlyLatest               bool
+	includeEarlierSameIDJobs bool
+	verbose                  bool
 }
 
 func newDeploymentsCommand(s *cli.Streams) *cobra.Command {
@@ -37,13 +37,13 @@ func newDeploymentsCommand(s *cli.Streams) *cobra.Command {
 	o.clientFlags.Register(cmd)
 	o.formatFlags.Register(cmd)
 	cmd.Flags().BoolVar(&o.onlyLatest, "latest", false, "show the latest one only, and how far it is")
-	cmd.Flags().BoolVar(&o.includeEarlierJobs, "all", false, "list also the deployments of an earlier job with this id")
+	cmd.Flags().BoolVar(&o.includeEarlierSameIDJobs, "all", false, "list also the deployments of an earlier job with this id")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "print whole ids")
 	return cmd
 }
 
-func listJobDeployments(ctx context.Context, o deploymentsOptions, prefix string, s *cli.Streams) error {
-	c, id, namespace, err := o.clientFlags.FindJob(ctx, prefix, "")
+func listJobDeployments(ctx context.Context, o deploymentsOptions, jobIDPrefix string, s *cli.Streams) error {
+	c, id, namespace, err := o.clientFlags.FindJob(ctx, jobIDPrefix, "")
 	if err != nil {
 		return err
 	}
@@ -52,7 +52,7 @@ func listJobDeployments(ctx context.Context, o deploymentsOptions, prefix string
 		d, _, err := c.Jobs().LatestDeployment(id, apiclient.QueryOptions(ctx, namespace))
 		switch {
 		case err != nil:
-			return apiclient.WrapError(fmt.Sprintf("read deployment of job %q", id), err)
+			return apiclient.WrapErrorWithAdvice(fmt.Sprintf("read deployment of job %q", id), err)
 		case o.formatFlags.IsSet():
 			return o.formatFlags.Print(s, d)
 		case d == nil || d.ID == "":
@@ -60,15 +60,15 @@ func listJobDeployments(ctx context.Context, o deploymentsOptions, prefix string
 		default:
 			tables.PrintDeployment(p, d, o.verbose)
 		}
-		return output.Print(s, p)
+		return output.PrintPage(s, p)
 	}
-	all, _, err := c.Jobs().Deployments(id, o.includeEarlierJobs, apiclient.QueryOptions(ctx, namespace))
+	all, _, err := c.Jobs().Deployments(id, o.includeEarlierSameIDJobs, apiclient.QueryOptions(ctx, namespace))
 	if err != nil {
-		return apiclient.WrapError(fmt.Sprintf("list deployments of job %q", id), err)
+		return apiclient.WrapErrorWithAdvice(fmt.Sprintf("list deployments of job %q", id), err)
 	}
 	if o.formatFlags.IsSet() {
 		return o.formatFlags.Print(s, all)
 	}
 	tables.PrintDeployments(p, all, o.verbose)
-	return output.Print(s, p)
+	return output.PrintPage(s, p)
 }

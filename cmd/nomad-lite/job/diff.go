@@ -22,9 +22,9 @@ const (
 
 // markByDiffType has the mark in front of a line for each type of change, as in Nomad's output.
 var markByDiffType = map[string]output.ColouredCell{
-	diffAdded:   {Colour: terminal.ColourGreen, Text: "+"},
-	diffDeleted: {Colour: terminal.ColourRed, Text: "-"},
-	diffEdited:  {Colour: terminal.ColourYellow, Text: "+/-"},
+	diffAdded:   {ColourEscape: terminal.ColourGreen, Text: "+"},
+	diffDeleted: {ColourEscape: terminal.ColourRed, Text: "-"},
+	diffEdited:  {ColourEscape: terminal.ColourYellow, Text: "+/-"},
 }
 
 // colourByPlanUpdate has the colours for the kinds of updates that the scheduler plans for allocations.
@@ -38,10 +38,10 @@ var colourByPlanUpdate = map[string]string{
 }
 
 // diffPage writes the diff of a job to a page. For a group or task that was added or removed it writes only
-// the name, unless showsUneditedParts is set.
+// the name, unless showsAddedAndRemovedInFull is set.
 type diffPage struct {
 	*output.Page
-	showsUneditedParts bool
+	showsAddedAndRemovedInFull bool
 }
 
 func (d diffPage) writeJob(diff *api.JobDiff) {
@@ -74,9 +74,9 @@ func (d diffPage) writeGroup(group *api.TaskGroupDiff) {
 	}
 }
 
-// writeNameLine writes the line with the mark and the name of a job, a group or a task. kind is the type of change.
-func (d diffPage) writeNameLine(indent int, kind, noun, name, notes string) {
-	mark := d.formatChangeMark(kind, 0)
+// writeNameLine writes the line with the mark and the name of a job, a group or a task.
+func (d diffPage) writeNameLine(indent int, changeType, noun, name, notes string) {
+	mark := d.formatChangeMark(changeType, 0)
 	if notes != "" {
 		notes = " (" + notes + ")"
 	}
@@ -84,18 +84,18 @@ func (d diffPage) writeNameLine(indent int, kind, noun, name, notes string) {
 }
 
 // formatChangeMark returns the mark for a type of change, padded to width. A width of 0 means no padding.
-func (d diffPage) formatChangeMark(kind string, width int) string {
-	mark, ok := markByDiffType[kind]
+func (d diffPage) formatChangeMark(changeType string, width int) string {
+	mark, ok := markByDiffType[changeType]
 	if !ok && width == 0 {
 		return ""
 	}
-	return d.Colourize(mark.Colour, mark.Text) + strings.Repeat(" ", max(width, len(mark.Text)+1)-len(mark.Text))
+	return d.Colourize(mark.ColourEscape, mark.Text) + strings.Repeat(" ", max(width, len(mark.Text)+1)-len(mark.Text))
 }
 
 // writeFieldsIfEditedOrShowAll writes the fields and objects of a job, a group or a task, if that was edited or
-// showsUneditedParts is set.
-func (d diffPage) writeFieldsIfEditedOrShowAll(indent int, kind string, fields []*api.FieldDiff, objects []*api.ObjectDiff) {
-	if kind == diffEdited || d.showsUneditedParts {
+// showsAddedAndRemovedInFull is set.
+func (d diffPage) writeFieldsIfEditedOrShowAll(indent int, changeType string, fields []*api.FieldDiff, objects []*api.ObjectDiff) {
+	if changeType == diffEdited || d.showsAddedAndRemovedInFull {
 		d.writeFields(indent, fields, objects)
 	}
 }
@@ -116,7 +116,7 @@ func (d diffPage) writeFields(indent int, fields []*api.FieldDiff, objects []*ap
 	}
 	space := strings.Repeat(" ", indent)
 	for _, f := range fields {
-		fmt.Fprintf(&d.Text, "%s%s%-*s %s%s\n", space, d.formatChangeMark(f.Type, marks), names+1, d.FormatCell(f.Name)+":", d.formatValues(f), d.formatAnnotations(f.Annotations))
+		fmt.Fprintf(&d.Text, "%s%s%-*s %s%s\n", space, d.formatChangeMark(f.Type, marks), names+1, d.FormatCell(f.Name)+":", d.formatOldAndNewValue(f), d.formatAnnotations(f.Annotations))
 	}
 	for _, o := range objects {
 		fmt.Fprintf(&d.Text, "%s%s%s {\n", space, d.formatChangeMark(o.Type, marks), d.FormatCell(o.Name))
@@ -138,7 +138,7 @@ func withoutEmptyObjects(objects []*api.ObjectDiff) []*api.ObjectDiff {
 	})
 }
 
-func (d diffPage) formatValues(f *api.FieldDiff) string {
+func (d diffPage) formatOldAndNewValue(f *api.FieldDiff) string {
 	switch f.Type {
 	case diffAdded:
 		return fmt.Sprintf("%q", f.New)

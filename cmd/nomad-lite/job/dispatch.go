@@ -17,13 +17,13 @@ type dispatchOptions struct {
 	clientFlags      apiclient.Flags
 	monitorFlags     monitor.Flags
 	waitFlags        monitor.WaitFlags
-	meta             []string
+	metaAssignments  []string
 	idempotencyToken string
-	idPrefix         string
+	idPrefixTemplate string
 	priority         int
 }
 
-func newDispatchCommand(s *cli.Streams, printLogs monitor.PrintLogsFunc) *cobra.Command {
+func newDispatchCommand(s *cli.Streams, printLogs monitor.FollowLogsFunc) *cobra.Command {
 	var o dispatchOptions
 	cmd := &cobra.Command{
 		Use:   "dispatch [flags] JOB [FILE]",
@@ -45,7 +45,7 @@ Exit codes: as for 'job run', also with -wait.`,
 			if err := o.waitFlags.CheckCombination(o.monitorFlags.Detach); err != nil {
 				return cli.UsageError(cmd, err)
 			}
-			meta, err := cli.ParseKeyValues(o.meta)
+			meta, err := cli.ParseKeyValues(o.metaAssignments)
 			if err != nil {
 				return cli.UsageError(cmd, fmt.Errorf("-meta %w", err))
 			}
@@ -55,45 +55,45 @@ Exit codes: as for 'job run', also with -wait.`,
 	o.clientFlags.Register(cmd)
 	o.monitorFlags.Register(cmd)
 	o.waitFlags.Register(cmd)
-	cmd.Flags().StringArrayVar(&o.meta, "meta", nil, "metadata of the instance, as `name=value`; may be repeated")
+	cmd.Flags().StringArrayVar(&o.metaAssignments, "meta", nil, "metadata of the instance, as `name=value`; may be repeated")
 	cmd.Flags().StringVar(&o.idempotencyToken, "idempotency-token", "", "run no second instance with this `token` while one with it runs")
-	cmd.Flags().StringVar(&o.idPrefix, "id-prefix-template", "", "`text` to put into the id of the instance")
+	cmd.Flags().StringVar(&o.idPrefixTemplate, "id-prefix-template", "", "`text` to put into the id of the instance")
 	cmd.Flags().IntVar(&o.priority, "priority", 0, "`priority` of the instance (default: the priority of the job)")
 	return cmd
 }
 
-func dispatchJob(ctx context.Context, o dispatchOptions, args []string, meta map[string]string, s *cli.Streams, printLogs monitor.PrintLogsFunc) error {
+func dispatchJob(ctx context.Context, o dispatchOptions, jobAndPayloadArgs []string, meta map[string]string, s *cli.Streams, printLogs monitor.FollowLogsFunc) error {
 	var payload []byte
 	var err error
-	if len(args) == 2 {
-		if payload, err = s.ReadPayload(args[1]); err != nil {
+	if len(jobAndPayloadArgs) == 2 {
+		if payload, err = s.ReadFileOrStdin(jobAndPayloadArgs[1]); err != nil {
 			return err
 		}
 	}
-	c, id, namespace, err := o.clientFlags.FindJob(ctx, args[0], apiclient.ParameterizedJobsFilter)
+	c, id, namespace, err := o.clientFlags.FindJob(ctx, jobAndPayloadArgs[0], apiclient.ParameterizedJobsFilter)
 	if err != nil {
 		return err
 	}
 	w := apiclient.WriteOptions(ctx, namespace)
 	w.IdempotencyToken = o.idempotencyToken
 	out, _, err := c.Jobs().DispatchOpts(&api.DispatchOptions{
-		JobID: id, Meta: meta, Payload: payload, IdPrefixTemplate: o.idPrefix, Priority: o.priority,
+		JobID: id, Meta: meta, Payload: payload, IdPrefixTemplate: o.idPrefixTemplate, Priority: o.priority,
 	}, w)
 	if err != nil {
-		return apiclient.WrapError(fmt.Sprintf("dispatch job %q", id), err)
+		return apiclient.WrapErrorWithAdvice(fmt.Sprintf("dispatch job %q", id), err)
 	}
 	cli.SetPageForUIFlag(ctx, cli.JobWebPagePath(out.DispatchedJobID, namespace))
 	p := output.NewPage(s)
 	all := output.Pairs{{"Dispatched Job ID", out.DispatchedJobID}}
 	if out.EvalID != "" {
-		all = append(all, [2]any{"Evaluation ID", output.ShortID(out.EvalID, o.monitorFlags.Verbose)})
+		all = append(all, [2]any{"Evaluation ID", output.ShortIDUnlessVerbose(out.EvalID, o.monitorFlags.Verbose)})
 	}
 	p.AddPairs(all)
-	if err := output.Print(s, p); err != nil || o.monitorFlags.Detach {
+	if err := output.PrintPage(s, p); err != nil || o.monitorFlags.Detach {
 		return err
 	}
 	if o.waitFlags.UntilEnded {
-		return o.waitFlags.WaitForJob(ctx, monitor.New(s, c, namespace, o.monitorFlags.Verbose), out.DispatchedJobID, out.EvalID, printLogs)
+		return o.waitFlags.WaitUntilJobEnded(ctx, monitor.New(s, c, namespace, o.monitorFlags.Verbose), out.DispatchedJobID, out.EvalID, printLogs)
 	}
-	return o.monitorFlags.WatchOrPrintEvaluation(ctx, s, c, namespace, out.EvalID)
+	return o.monitorFlags.WatchEvaluationOrPrintID(ctx, s, c, namespace, out.EvalID)
 }

@@ -34,7 +34,7 @@ Exit codes: as for 'job run'.`,
 		Args:              apiclient.RequireOneJobArg,
 		ValidArgsFunction: cli.CompleteArgsByPosition(o.clientFlags.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return evalJob(cmd.Context(), o, args[0], s)
+			return createJobEvaluation(cmd.Context(), o, args[0], s)
 		},
 	}
 	o.clientFlags.Register(cmd)
@@ -43,18 +43,18 @@ Exit codes: as for 'job run'.`,
 	return cmd
 }
 
-func evalJob(ctx context.Context, o evalOptions, prefix string, s *cli.Streams) error {
-	c, id, namespace, err := o.clientFlags.FindJob(ctx, prefix, "")
+func createJobEvaluation(ctx context.Context, o evalOptions, jobIDPrefix string, s *cli.Streams) error {
+	c, id, namespace, err := o.clientFlags.FindJob(ctx, jobIDPrefix, "")
 	if err != nil {
 		return err
 	}
 	evalID, _, err := c.Jobs().EvaluateWithOpts(id, api.EvalOptions{ForceReschedule: o.forceReschedule}, apiclient.WriteOptions(ctx, namespace))
 	if err != nil {
-		return apiclient.WrapError(fmt.Sprintf("evaluate job %q", id), err)
+		return apiclient.WrapErrorWithAdvice(fmt.Sprintf("evaluate job %q", id), err)
 	}
 	if o.monitorFlags.Detach {
 		_, err := fmt.Fprintf(s.Out, "Created eval ID: %q \n", output.TruncateID(evalID)) // the space is Nomad's
 		return err
 	}
-	return o.monitorFlags.WatchOrPrintEvaluation(ctx, s, c, namespace, evalID)
+	return o.monitorFlags.WatchEvaluationOrPrintID(ctx, s, c, namespace, evalID)
 }

@@ -12,8 +12,8 @@ import (
 )
 
 type exportOptions struct {
-	clientFlags apiclient.Flags
-	version     int64
+	clientFlags       apiclient.Flags
+	versionOrNegative int64
 }
 
 func newExportCommand(s *cli.Streams) *cobra.Command {
@@ -29,21 +29,21 @@ another agent, or a Nomad cluster, can run it with 'job run -json -'.`,
 		Args:              apiclient.RequireOneJobArg,
 		ValidArgsFunction: cli.CompleteArgsByPosition(o.clientFlags.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return exportJob(cmd.Context(), o, args[0], s)
+			return printJobForImport(cmd.Context(), o, args[0], s)
 		},
 	}
 	o.clientFlags.Register(cmd)
-	cmd.Flags().Int64Var(&o.version, "version", -1, "the job as it was in this `version`")
+	cmd.Flags().Int64Var(&o.versionOrNegative, "version", -1, "the job as it was in this `version`")
 	return cmd
 }
 
-func exportJob(ctx context.Context, o exportOptions, prefix string, s *cli.Streams) error {
-	_, job, err := findJobVersion(ctx, &o.clientFlags, prefix, o.version)
+func printJobForImport(ctx context.Context, o exportOptions, jobIDPrefix string, s *cli.Streams) error {
+	_, job, err := findJobVersion(ctx, &o.clientFlags, jobIDPrefix, o.versionOrNegative)
 	if err != nil {
 		return err
 	}
 	clearFieldsSetByServer(job)
-	return jobspec.EncodeJSON(s.JSONOutput(), job)
+	return jobspec.EncodeJobRunOutput(s.JSONOutput(), job)
 }
 
 // clearFieldsSetByServer clears the fields of a job that an agent sets, so that another agent accepts the job.

@@ -15,13 +15,13 @@ import (
 )
 
 type historyOptions struct {
-	clientFlags apiclient.Flags
-	formatFlags output.FormatFlags
-	showDiffs   bool
-	showFullJob bool
-	onlyVersion int64
-	diffVersion int64
-	diffTag     string
+	clientFlags           apiclient.Flags
+	formatFlags           output.FormatFlags
+	showDiffs             bool
+	showFullJob           bool
+	onlyVersionOrNegative int64
+	diffVersionOrNegative int64
+	diffTag               string
 }
 
 func newHistoryCommand(s *cli.Streams) *cobra.Command {
@@ -38,7 +38,7 @@ func newHistoryCommand(s *cli.Streams) *cobra.Command {
 		Args:              apiclient.RequireOneJobArg,
 		ValidArgsFunction: cli.CompleteArgsByPosition(o.clientFlags.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if o.diffVersion >= 0 && o.diffTag != "" {
+			if o.diffVersionOrNegative >= 0 && o.diffTag != "" {
 				return cli.UsageError(cmd, errors.New("-diff-version and -diff-tag exclude each other"))
 			}
 			return showJobHistory(cmd.Context(), o, args[0], s)
@@ -48,8 +48,8 @@ func newHistoryCommand(s *cli.Streams) *cobra.Command {
 	o.formatFlags.Register(cmd)
 	cmd.Flags().BoolVarP(&o.showDiffs, "p", "p", false, "show what each version has changed")
 	cmd.Flags().BoolVar(&o.showFullJob, "full", false, "show the whole job of each version")
-	cmd.Flags().Int64Var(&o.onlyVersion, "version", -1, "show only this `version`")
-	cmd.Flags().Int64Var(&o.diffVersion, "diff-version", -1, "compare each version with this `version`")
+	cmd.Flags().Int64Var(&o.onlyVersionOrNegative, "version", -1, "show only this `version`")
+	cmd.Flags().Int64Var(&o.diffVersionOrNegative, "diff-version", -1, "compare each version with this `version`")
 	cmd.Flags().StringVar(&o.diffTag, "diff-tag", "", "compare each version with the version that has this `tag`")
 	return cmd
 }
@@ -61,18 +61,18 @@ type jobWithDiff struct {
 	Diff *api.JobDiff
 }
 
-func showJobHistory(ctx context.Context, o historyOptions, prefix string, s *cli.Streams) error {
-	c, id, namespace, err := o.clientFlags.FindJob(ctx, prefix, "")
+func showJobHistory(ctx context.Context, o historyOptions, jobIDPrefix string, s *cli.Streams) error {
+	c, id, namespace, err := o.clientFlags.FindJob(ctx, jobIDPrefix, "")
 	if err != nil {
 		return err
 	}
-	options := &api.VersionsOptions{Diffs: o.showDiffs || o.diffVersion >= 0 || o.diffTag != "", DiffTag: o.diffTag}
-	if o.diffVersion >= 0 {
-		options.DiffVersion = new(uint64(o.diffVersion))
+	options := &api.VersionsOptions{Diffs: o.showDiffs || o.diffVersionOrNegative >= 0 || o.diffTag != "", DiffTag: o.diffTag}
+	if o.diffVersionOrNegative >= 0 {
+		options.DiffVersion = new(uint64(o.diffVersionOrNegative))
 	}
 	jobs, diffs, _, err := c.Jobs().VersionsOpts(id, options, apiclient.QueryOptions(ctx, namespace))
 	if err != nil {
-		return apiclient.WrapError(fmt.Sprintf("read versions of job %q", id), err)
+		return apiclient.WrapErrorWithAdvice(fmt.Sprintf("read versions of job %q", id), err)
 	}
 	var versions []jobWithDiff
 	for i, job := range jobs {
@@ -80,13 +80,13 @@ func showJobHistory(ctx context.Context, o historyOptions, prefix string, s *cli
 		if i < len(diffs) {
 			v.Diff = diffs[i]
 		}
-		if job != nil && (o.onlyVersion < 0 || pointer.Value(job.Version) == uint64(o.onlyVersion)) {
+		if job != nil && (o.onlyVersionOrNegative < 0 || pointer.Value(job.Version) == uint64(o.onlyVersionOrNegative)) {
 			versions = append(versions, v)
 		}
 	}
-	if len(versions) == 0 && o.onlyVersion >= 0 {
+	if len(versions) == 0 && o.onlyVersionOrNegative >= 0 {
 		//lint:ignore ST1005 the text is Nomad's
-		return fmt.Errorf("Error printing job history for non-existing job or job version: job %q has no version %d\nList its versions: nomad-lite job history %s", id, o.onlyVersion, id)
+		return fmt.Errorf("Error printing job history for non-existing job or job version: job %q has no version %d\nList its versions: nomad-lite job history %s", id, o.onlyVersionOrNegative, id)
 	}
 	if o.formatFlags.IsSet() {
 		if options.Diffs {
@@ -107,7 +107,7 @@ func showJobHistory(ctx context.Context, o historyOptions, prefix string, s *cli
 			return err
 		}
 	}
-	return output.Print(s, p)
+	return output.PrintPage(s, p)
 }
 
 // printJobVersion adds a version of a job to the page: its fields and, depending on the flags, its diff or the whole
@@ -139,6 +139,6 @@ func (o historyOptions) printJobVersion(p *output.Page, version jobWithDiff) err
 		return err
 	}
 	p.AddPairs(append(all, [2]any{"Full", "JSON Job:"}))
-	p.AddLines(text)
+	p.AddSanitizedLines(text)
 	return nil
 }

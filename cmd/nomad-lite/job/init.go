@@ -34,11 +34,11 @@ const (
 )
 
 type initOptions struct {
-	clientFlags   apiclient.Flags
-	shortExample  bool
-	consulConnect bool
-	templateName  string
-	listTemplates bool
+	clientFlags          apiclient.Flags
+	shortExample         bool
+	consulConnectExample bool
+	templateName         string
+	listTemplates        bool
 }
 
 // NewInitCommand returns the command "init".
@@ -59,12 +59,12 @@ of an agent.`,
 		Args: cli.RequireArgCount(0, 1, "the name of a file, or nothing for "+exampleFileName),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
-			case o.consulConnect:
+			case o.consulConnectExample:
 				return errors.New("job init: nomad-lite has no example with Consul Connect: Consul is not a part of it")
 			case o.listTemplates:
-				return printJobTemplates(cmd.Context(), o, s)
+				return printJobTemplateNames(cmd.Context(), o, s)
 			}
-			text, err := o.readExampleJobFile(cmd.Context())
+			text, err := o.readExampleOrTemplate(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -75,20 +75,20 @@ of an agent.`,
 	cmd.Flags().BoolVar(&o.shortExample, "short", false, "without explanations")
 	cmd.Flags().StringVar(&o.templateName, "template", "", "write the template with this `name`, which an agent stores")
 	cmd.Flags().BoolVar(&o.listTemplates, "list-templates", false, "list the templates that an agent stores, and write no file")
-	cmd.Flags().BoolVar(&o.consulConnect, "connect", false, "write an example with Consul Connect")
+	cmd.Flags().BoolVar(&o.consulConnectExample, "connect", false, "write an example with Consul Connect")
 	_ = cmd.Flags().MarkHidden("connect") // MarkHidden fails only for an unknown flag
 	return cmd
 }
 
-// printJobTemplates prints the names of the templates that an agent stores.
-func printJobTemplates(ctx context.Context, o initOptions, s *cli.Streams) error {
+// printJobTemplateNames prints the names of the templates that an agent stores.
+func printJobTemplateNames(ctx context.Context, o initOptions, s *cli.Streams) error {
 	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
 	all, _, err := c.Variables().PrefixList(templateDir+"/", apiclient.QueryOptions(ctx, ""))
 	if err != nil {
-		return apiclient.WrapError("list job templates", err)
+		return apiclient.WrapErrorWithAdvice("list job templates", err)
 	}
 	if len(all) == 0 {
 		//lint:ignore ST1005 the text is Nomad's
@@ -99,17 +99,17 @@ func printJobTemplates(ctx context.Context, o initOptions, s *cli.Streams) error
 	for _, stub := range all {
 		v, _, err := c.Variables().Read(stub.Path, apiclient.QueryOptions(ctx, stub.Namespace))
 		if err != nil {
-			return apiclient.WrapError(fmt.Sprintf("read job template %q", stub.Path), err)
+			return apiclient.WrapErrorWithAdvice(fmt.Sprintf("read job template %q", stub.Path), err)
 		}
 		t.AddRow(strings.TrimPrefix(stub.Path, templateDir+"/"), v.Items[templateDescriptionItem])
 	}
 	p.AddTable(t)
-	return output.Print(s, p)
+	return output.PrintPage(s, p)
 }
 
-// readExampleJobFile returns the text of an example job file: a built-in example or, with -template, a variable of the
-// agent.
-func (o initOptions) readExampleJobFile(ctx context.Context) (string, error) {
+// readExampleOrTemplate returns the text of an example job file: a built-in example or, with -template, a variable of
+// the agent.
+func (o initOptions) readExampleOrTemplate(ctx context.Context) (string, error) {
 	switch {
 	case o.templateName != "":
 	case o.shortExample:
@@ -127,7 +127,7 @@ func (o initOptions) readExampleJobFile(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("there is no job template %q\nList the job templates: nomad-lite job init -list-templates", o.templateName)
 	}
 	if err != nil {
-		return "", apiclient.WrapError(fmt.Sprintf("read job template %q", o.templateName), err)
+		return "", apiclient.WrapErrorWithAdvice(fmt.Sprintf("read job template %q", o.templateName), err)
 	}
 	text := v.Items[templateItem]
 	if text == "" {

@@ -20,11 +20,11 @@ import (
 )
 
 type inspectOptions struct {
-	clientFlags apiclient.Flags
-	formatFlags output.FormatFlags
-	version     int64
-	printSource bool
-	includeVars bool
+	clientFlags       apiclient.Flags
+	formatFlags       output.FormatFlags
+	versionOrNegative int64
+	printSource       bool
+	includeVars       bool
 }
 
 // NewInspectCommand returns the command "inspect".
@@ -49,14 +49,14 @@ kept it.`,
 	}
 	o.clientFlags.Register(cmd)
 	o.formatFlags.Register(cmd)
-	cmd.Flags().Int64Var(&o.version, "version", -1, "the job as it was in this `version`")
+	cmd.Flags().Int64Var(&o.versionOrNegative, "version", -1, "the job as it was in this `version`")
 	cmd.Flags().BoolVar(&o.printSource, "hcl", false, "print the source")
 	cmd.Flags().BoolVar(&o.includeVars, "with-vars", false, "with -hcl: print the values of its variables to standard error")
 	return cmd
 }
 
-func inspectJob(ctx context.Context, o inspectOptions, prefix string, s *cli.Streams) error {
-	c, job, err := findJobVersion(ctx, &o.clientFlags, prefix, o.version)
+func inspectJob(ctx context.Context, o inspectOptions, jobIDPrefix string, s *cli.Streams) error {
+	c, job, err := findJobVersion(ctx, &o.clientFlags, jobIDPrefix, o.versionOrNegative)
 	if err != nil {
 		return err
 	}
@@ -73,34 +73,34 @@ func inspectJob(ctx context.Context, o inspectOptions, prefix string, s *cli.Str
 
 // findJobVersion finds a job by its id or prefix, and reads the given version; a negative version means the current
 // one.
-func findJobVersion(ctx context.Context, f *apiclient.Flags, prefix string, version int64) (*api.Client, *api.Job, error) {
-	c, id, namespace, err := f.FindJob(ctx, prefix, "")
+func findJobVersion(ctx context.Context, f *apiclient.Flags, jobIDPrefix string, versionOrNegative int64) (*api.Client, *api.Job, error) {
+	c, id, namespace, err := f.FindJob(ctx, jobIDPrefix, "")
 	if err != nil {
 		return nil, nil, err
 	}
-	job, err := readJobVersion(ctx, c, id, namespace, version)
+	job, err := readJobVersion(ctx, c, id, namespace, versionOrNegative)
 	return c, job, err
 }
 
 // readJobVersion reads the given version of a job; a negative version means the current one.
-func readJobVersion(ctx context.Context, c *api.Client, id, namespace string, version int64) (*api.Job, error) {
-	if version < 0 {
+func readJobVersion(ctx context.Context, c *api.Client, id, namespace string, versionOrNegative int64) (*api.Job, error) {
+	if versionOrNegative < 0 {
 		job, _, err := c.Jobs().Info(id, apiclient.QueryOptions(ctx, namespace))
 		if err != nil {
-			return nil, apiclient.WrapError(fmt.Sprintf("read job %q", id), err)
+			return nil, apiclient.WrapErrorWithAdvice(fmt.Sprintf("read job %q", id), err)
 		}
 		return job, nil
 	}
 	versions, _, _, err := c.Jobs().Versions(id, false, apiclient.QueryOptions(ctx, namespace))
 	if err != nil {
-		return nil, apiclient.WrapError(fmt.Sprintf("read versions of job %q", id), err)
+		return nil, apiclient.WrapErrorWithAdvice(fmt.Sprintf("read versions of job %q", id), err)
 	}
 	for _, job := range versions {
-		if job != nil && pointer.Value(job.Version) == uint64(version) {
+		if job != nil && pointer.Value(job.Version) == uint64(versionOrNegative) {
 			return job, nil
 		}
 	}
-	return nil, fmt.Errorf("job %q has no version %d\nSee those that there are: nomad-lite job history %s", id, version, id)
+	return nil, fmt.Errorf("job %q has no version %d\nSee those that there are: nomad-lite job history %s", id, versionOrNegative, id)
 }
 
 func printJobSource(ctx context.Context, o inspectOptions, c *api.Client, job *api.Job, s *cli.Streams) error {
@@ -110,18 +110,18 @@ func printJobSource(ctx context.Context, o inspectOptions, c *api.Client, job *a
 	case errors.As(err, answer) && answer.StatusCode() == 404, err == nil && (source == nil || source.Source == ""):
 		return fmt.Errorf("the agent has not kept the source of version %d of job %q: it was not run from a file, or that was too large\nPrint the job without -hcl", version, id)
 	case err != nil:
-		return apiclient.WrapError(fmt.Sprintf("read the source of job %q", id), err)
+		return apiclient.WrapErrorWithAdvice(fmt.Sprintf("read the source of job %q", id), err)
 	}
 	if o.includeVars {
-		printVariableFlags(source, s)
+		printSubmittedVariables(source, s)
 	}
 	_, err = io.WriteString(s.Out, source.Source)
 	return err
 }
 
-// printVariableFlags prints the variables with which a job file was run to standard error: the text of the variable
-// files, and then the values of -var as flags. Standard output has only the job file.
-func printVariableFlags(source *api.JobSubmission, s *cli.Streams) {
+// printSubmittedVariables prints the variables with which a job file was run to standard error: the text of the
+// variable files, and then the values of -var as flags. Standard output has only the job file.
+func printSubmittedVariables(source *api.JobSubmission, s *cli.Streams) {
 	if source.Variables != "" {
 		fmt.Fprintf(s.Err, "%s\n", terminal.SanitizeText([]byte(strings.TrimRight(source.Variables, "\n")), false))
 	}

@@ -9,7 +9,7 @@ import (
 
 // NewCommand returns the command "job" with the subcommands that send requests to an agent; package root adds the others.
 // printLogs is called for the flag -logs.
-func NewCommand(s *cli.Streams, printLogs monitor.PrintLogsFunc) *cobra.Command {
+func NewCommand(s *cli.Streams, printLogs monitor.FollowLogsFunc) *cobra.Command {
 	return cli.NewGroupCommand("job", "Run, update and inspect jobs on an agent",
 		NewActionCommand(s),
 		newAllocsCommand(s),

@@ -32,7 +32,7 @@ Exit codes: as for 'job run'.`,
 		Args:              apiclient.RequireOneJobArg,
 		ValidArgsFunction: cli.CompleteArgsByPosition(o.clientFlags.CompleteJobs(apiclient.PeriodicJobsFilter)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return forcePeriodicJob(cmd.Context(), o, args[0], s)
+			return forcePeriodicLaunch(cmd.Context(), o, args[0], s)
 		},
 	}
 	o.clientFlags.Register(cmd)
@@ -40,17 +40,17 @@ Exit codes: as for 'job run'.`,
 	return cmd
 }
 
-func forcePeriodicJob(ctx context.Context, o periodicForceOptions, prefix string, s *cli.Streams) error {
-	c, id, namespace, err := o.clientFlags.FindJob(ctx, prefix, apiclient.PeriodicJobsFilter)
+func forcePeriodicLaunch(ctx context.Context, o periodicForceOptions, jobIDPrefix string, s *cli.Streams) error {
+	c, id, namespace, err := o.clientFlags.FindJob(ctx, jobIDPrefix, apiclient.PeriodicJobsFilter)
 	if err != nil {
 		return err
 	}
 	evalID, _, err := c.Jobs().PeriodicForce(id, apiclient.WriteOptions(ctx, namespace))
 	if err != nil {
-		return apiclient.WrapError(fmt.Sprintf("force periodic job %q", id), err)
+		return apiclient.WrapErrorWithAdvice(fmt.Sprintf("force periodic job %q", id), err)
 	}
 	if o.monitorFlags.Detach {
 		fmt.Fprintln(s.Out, "Force periodic successful")
 	}
-	return o.monitorFlags.WatchOrPrintEvaluation(ctx, s, c, namespace, evalID)
+	return o.monitorFlags.WatchEvaluationOrPrintID(ctx, s, c, namespace, evalID)
 }

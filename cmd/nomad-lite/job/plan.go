@@ -57,7 +57,7 @@ func NewPlanCommand(s *cli.Streams) *cobra.Command {
 			return withPlanExitCode(jobfile.RequireOneFileArg(cmd, args))
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			changes, err := planJob(cmd.Context(), o, args[0], s)
+			changes, err := printJobPlan(cmd.Context(), o, args[0], s)
 			if err != nil {
 				return withPlanExitCode(err)
 			}
@@ -70,7 +70,7 @@ func NewPlanCommand(s *cli.Streams) *cobra.Command {
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return withPlanExitCode(cli.FlagError(cmd, err)) })
 	o.jobFileFlags.Register(cmd)
 	o.clientFlags.Register(cmd)
-	o.formatFlags.RegisterTemplate(cmd)
+	o.formatFlags.RegisterTemplateFlag(cmd)
 	cmd.Flags().BoolVar(&o.formatFlags.JSON, "json-output", false, "print the plan as the API gives it")
 	cmd.Flags().BoolVar(&o.showDiff, "diff", true, "show what is different")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "show all of what is new or gone")
@@ -89,9 +89,9 @@ func withPlanExitCode(err error) error {
 	return &cli.ExitError{Code: planErrorExitCode, Err: err}
 }
 
-// planJob prints the plan of a job file, and reports whether running the job would place or stop an allocation.
-func planJob(ctx context.Context, o planOptions, path string, s *cli.Streams) (changes bool, err error) {
-	file, err := o.jobFileFlags.Read(s, path, planErrorExitCode)
+// printJobPlan prints the plan of a job file, and reports whether running the job would place or stop an allocation.
+func printJobPlan(ctx context.Context, o planOptions, pathOrURL string, s *cli.Streams) (hasChanges bool, err error) {
+	file, err := o.jobFileFlags.Read(s, pathOrURL, planErrorExitCode)
 	if err != nil {
 		return false, err
 	}
@@ -99,60 +99,60 @@ func planJob(ctx context.Context, o planOptions, path string, s *cli.Streams) (c
 	if err != nil {
 		return false, err
 	}
-	if good, err := file.CheckBeforeSubmit(s); err != nil || !good {
+	if good, err := file.CheckUnknownPortLabels(s); err != nil || !good {
 		return false, errors.Join(&cli.ExitError{Code: planErrorExitCode}, err)
 	}
 	o.clientFlags.UseJobRegion(c, file.Job)
 	plan, _, err := c.Jobs().PlanOpts(file.Job, &api.PlanOptions{Diff: o.showDiff, PolicyOverride: o.policyOverride}, apiclient.WriteOptions(ctx, pointer.Value(file.Job.Namespace)))
 	if err != nil {
-		return false, file.AddSourcePositions(apiclient.WrapError("plan job "+path, err))
+		return false, file.AddSourceLinesToError(apiclient.WrapErrorWithAdvice("plan job "+pathOrURL, err))
 	}
 	model.Canonicalize(file.Job)
 	var node *api.Node // the only node; set if a group cannot be placed
 	if len(plan.FailedTGAllocs) > 0 {
 		node = apiclient.FindOnlyNode(ctx, c)
 		if node != nil {
-			features := jobfile.FeaturesOf(node)
+			features := jobfile.NodeFeaturesOf(node)
 			if err := file.PrintRefusals(s, fmt.Sprintf("Node %q does not satisfy:", node.Name), features.UnmetRequirements(file.Job)); err != nil {
 				return false, err
 			}
 		}
 	}
 	if o.formatFlags.IsSet() {
-		return planHasChanges(plan), o.formatFlags.Print(s, plan)
+		return planPlacesOrStopsAllocs(plan), o.formatFlags.Print(s, plan)
 	}
 	p := output.NewPage(s)
 	if o.showDiff && plan.Diff != nil {
 		diffPage{p, o.verbose}.writeJob(plan.Diff)
 		p.AddLine("")
 	}
-	if gates := model.DescribeStartOrder(file.Job); gates != "" {
-		p.AddLines(gates)
+	if gates := model.DescribeExtendedStartOrder(file.Job); gates != "" {
+		p.AddSanitizedLines(gates)
 		p.AddLine("")
 	}
-	printDryRun(p, plan, taskreason.MissingDriverReasons(node, file.Job))
+	printSchedulerDryRun(p, plan, taskreason.MissingDriverReasonsByGroup(node, file.Job))
 	if plan.Warnings != "" {
 		p.AddLine("")
-		p.AddLine("%s", output.ColouredCell{Colour: terminal.ColourYellow, Text: "Job Warnings:"})
-		p.AddLines(jobfile.FormatWarnings(plan.Warnings))
+		p.AddLine("%s", output.ColouredCell{ColourEscape: terminal.ColourYellow, Text: "Job Warnings:"})
+		p.AddSanitizedLines(jobfile.FormatAPIWarnings(plan.Warnings))
 	}
 	p.AddLine("")
 	p.AddLine("Job Modify Index: %d", plan.JobModifyIndex)
 	p.AddLine("To run the job only if it has not changed since this plan:")
 	p.AddLine("")
-	p.AddLine("  nomad-lite job run -check-index %d %s", plan.JobModifyIndex, strings.Join(append(formatFlagArgs(&o.jobFileFlags), path), " "))
-	return planHasChanges(plan), output.Print(s, p)
+	p.AddLine("  nomad-lite job run -check-index %d %s", plan.JobModifyIndex, strings.Join(append(formatJobFileFlagArgs(&o.jobFileFlags), pathOrURL), " "))
+	return planPlacesOrStopsAllocs(plan), output.PrintPage(s, p)
 }
 
-// printDryRun adds the result of the scheduler's plan to the page: whether all groups can be placed, the next launch,
-// and preempted allocations. missingDrivers has the drivers that the node does not have, by group.
-func printDryRun(p *output.Page, plan *api.JobPlanResponse, missingDrivers map[string][]string) {
-	p.AddLine("%s", output.ColouredCell{Colour: terminal.ColourBold, Text: "Scheduler dry-run:"})
+// printSchedulerDryRun adds the result of the scheduler's plan to the page: whether all groups can be placed, the next
+// launch, and preempted allocations. missingDriverReasonsByGroup has the drivers that the node does not have, by group.
+func printSchedulerDryRun(p *output.Page, plan *api.JobPlanResponse, missingDriverReasonsByGroup map[string][]string) {
+	p.AddLine("%s", output.ColouredCell{ColourEscape: terminal.ColourBold, Text: "Scheduler dry-run:"})
 	if len(plan.FailedTGAllocs) == 0 {
-		p.AddLine("%s", output.ColouredCell{Colour: terminal.ColourGreen, Text: "- All tasks successfully allocated."})
+		p.AddLine("%s", output.ColouredCell{ColourEscape: terminal.ColourGreen, Text: "- All tasks successfully allocated."})
 	} else {
-		p.AddLine("%s", output.ColouredCell{Colour: terminal.ColourYellow, Text: "- WARNING: Failed to place all allocations."})
-		tables.PrintPlacementFailures(p, "  ", plan.FailedTGAllocs, missingDrivers)
+		p.AddLine("%s", output.ColouredCell{ColourEscape: terminal.ColourYellow, Text: "- WARNING: Failed to place all allocations."})
+		tables.PrintPlacementFailures(p, "  ", plan.FailedTGAllocs, missingDriverReasonsByGroup)
 	}
 	for _, e := range plan.CreatedEvals {
 		if e != nil && e.TriggeredBy == "rolling-update" {
@@ -163,12 +163,12 @@ func printDryRun(p *output.Page, plan *api.JobPlanResponse, missingDrivers map[s
 		p.AddLine("- If submitted now, next periodic launch would be at %s (%s).", next.Local().Format(time.RFC3339), output.FormatRelativeTime(time.Since(next)))
 	}
 	if a := plan.Annotations; a != nil && len(a.PreemptedAllocs) > 0 {
-		p.AddSection("Preempted Allocations")
+		p.AddSectionTitle("Preempted Allocations")
 		tables.PrintAllocations(p, a.PreemptedAllocs, false)
 	}
 }
 
-func planHasChanges(plan *api.JobPlanResponse) bool {
+func planPlacesOrStopsAllocs(plan *api.JobPlanResponse) bool {
 	if plan.Annotations == nil || plan.Diff != nil && plan.Diff.Type == diffNone {
 		return false
 	}
@@ -177,13 +177,13 @@ func planHasChanges(plan *api.JobPlanResponse) bool {
 	})
 }
 
-// formatFlagArgs returns the flags of a job file as quoted arguments of a command line.
-func formatFlagArgs(f *jobfile.Flags) []string {
+// formatJobFileFlagArgs returns the flags of a job file as quoted arguments of a command line.
+func formatJobFileFlagArgs(f *jobfile.Flags) []string {
 	var flagArgs []string
-	if f.JSON {
+	if f.FileIsJSON {
 		flagArgs = append(flagArgs, "-json")
 	}
-	if !f.Strict {
+	if !f.HCL2Strict {
 		flagArgs = append(flagArgs, "-hcl2-strict=false")
 	}
 	for _, v := range f.Vars {

@@ -32,7 +32,7 @@ Exit codes: as for 'job run'.`,
 		Args:              apiclient.RequireOneJobArg,
 		ValidArgsFunction: cli.CompleteArgsByPosition(o.clientFlags.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return promoteJob(cmd.Context(), o, args[0], s)
+			return promoteLatestDeployment(cmd.Context(), o, args[0], s)
 		},
 	}
 	o.clientFlags.Register(cmd)
@@ -41,21 +41,21 @@ Exit codes: as for 'job run'.`,
 	return cmd
 }
 
-func promoteJob(ctx context.Context, o promoteOptions, prefix string, s *cli.Streams) error {
-	c, id, namespace, err := o.clientFlags.FindJob(ctx, prefix, "")
+func promoteLatestDeployment(ctx context.Context, o promoteOptions, jobIDPrefix string, s *cli.Streams) error {
+	c, id, namespace, err := o.clientFlags.FindJob(ctx, jobIDPrefix, "")
 	if err != nil {
 		return err
 	}
 	d, _, err := c.Jobs().LatestDeployment(id, apiclient.QueryOptions(ctx, namespace))
 	if err != nil {
-		return apiclient.WrapError(fmt.Sprintf("read deployment of job %q", id), err)
+		return apiclient.WrapErrorWithAdvice(fmt.Sprintf("read deployment of job %q", id), err)
 	}
 	if d == nil || d.ID == "" {
 		return fmt.Errorf("job %q has no deployment to promote\nCanaries come from 'canary' in an update block of the job", id)
 	}
-	out, _, err := apiclient.PromoteDeployment(c.Deployments(), d, o.groups, apiclient.WriteOptions(ctx, namespace))
+	out, _, err := apiclient.PromoteDeploymentGroupsOrAll(c.Deployments(), d, o.groups, apiclient.WriteOptions(ctx, namespace))
 	if err != nil {
-		return apiclient.WrapError(fmt.Sprintf("promote deployment %q of job %q", output.TruncateID(d.ID), id), err)
+		return apiclient.WrapErrorWithAdvice(fmt.Sprintf("promote deployment %q of job %q", output.TruncateID(d.ID), id), err)
 	}
-	return o.monitorFlags.WatchOrPrintEvaluation(ctx, s, c, namespace, out.EvalID)
+	return o.monitorFlags.WatchEvaluationOrPrintID(ctx, s, c, namespace, out.EvalID)
 }

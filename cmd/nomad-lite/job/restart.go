@@ -31,16 +31,16 @@ new ones run.
 Exit codes: 0 all was restarted, 1 something was not.`
 
 type restartOptions struct {
-	clientFlags     apiclient.Flags
-	allTasks        bool
-	reschedule      bool
-	groups, tasks   []string
-	batchSizeText   string
-	batchWaitText   string
-	onError         string
-	noShutdownDelay bool
-	yes             bool
-	verbose         bool
+	clientFlags      apiclient.Flags
+	allTasks         bool
+	reschedule       bool
+	groups, tasks    []string
+	batchSizeText    string
+	batchWaitText    string
+	onError          string
+	noShutdownDelay  bool
+	skipConfirmation bool
+	verbose          bool
 }
 
 func newRestartCommand(s *cli.Streams) *cobra.Command {
@@ -72,7 +72,7 @@ func newRestartCommand(s *cli.Streams) *cobra.Command {
 	flags.StringVar(&o.batchWaitText, "batch-wait", "0s", "`time` to wait between two batches, or 'ask' to be asked")
 	flags.StringVar(&o.onError, "on-error", "ask", "'ask' or 'fail' when an allocation could not be restarted")
 	flags.BoolVar(&o.noShutdownDelay, "no-shutdown-delay", false, "with -reschedule: do not wait for the shutdown_delay of groups and tasks")
-	flags.BoolVar(&o.yes, "yes", false, "do not ask after errors")
+	flags.BoolVar(&o.skipConfirmation, "yes", false, "do not ask after errors")
 	flags.BoolVar(&o.verbose, "verbose", false, "print whole ids")
 	return cmd
 }
@@ -82,7 +82,7 @@ type batchRestart struct {
 	restartOptions
 	streams            *cli.Streams
 	client             *api.Client
-	allocsPerBatch     int
+	batchSize          int
 	isBatchSizePercent bool
 	batchWait          time.Duration
 	confirmBatches     bool // the user must confirm each batch after the first
@@ -99,7 +99,7 @@ func (o restartOptions) newBatchRestart(s *cli.Streams) (*batchRestart, error) {
 	if err != nil || n < 1 || percent && n > 100 {
 		return nil, fmt.Errorf("-batch-size %q: use a number from 1 on, or a percentage such as 25%%", o.batchSizeText)
 	}
-	r.allocsPerBatch, r.isBatchSizePercent = n, percent
+	r.batchSize, r.isBatchSizePercent = n, percent
 	if r.confirmBatches = o.batchWaitText == "ask"; !r.confirmBatches {
 		if r.batchWait, err = time.ParseDuration(o.batchWaitText); err != nil || r.batchWait < 0 {
 			return nil, fmt.Errorf("-batch-wait %q: use a time such as 30s, or ask", o.batchWaitText)
@@ -131,11 +131,11 @@ func (r *batchRestart) printLinesOnPage(add func(*output.Page)) {
 	add(p)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	_ = output.Print(r.streams, p) // a failed write to the output must not interrupt the restart
+	_ = output.PrintPage(r.streams, p) // a failed write to the output must not interrupt the restart
 }
 
-func (r *batchRestart) restartJob(ctx context.Context, prefix string) error {
-	c, id, namespace, err := r.restartOptions.clientFlags.FindJob(ctx, prefix, "")
+func (r *batchRestart) restartJob(ctx context.Context, jobIDPrefix string) error {
+	c, id, namespace, err := r.restartOptions.clientFlags.FindJob(ctx, jobIDPrefix, "")
 	if err != nil {
 		return err
 	}
@@ -147,7 +147,7 @@ func (r *batchRestart) restartJob(ctx context.Context, prefix string) error {
 	if err := r.checkGroupAndTaskNames(job); err != nil {
 		return err
 	}
-	allocs, err := r.selectAllocs(ctx, job)
+	allocs, err := r.listSelectedRunningAllocs(ctx, job)
 	if err != nil {
 		return err
 	}
@@ -156,7 +156,7 @@ func (r *batchRestart) restartJob(ctx context.Context, prefix string) error {
 		return nil
 	}
 	if r.isBatchSizePercent {
-		r.allocsPerBatch = max(1, len(allocs)*r.allocsPerBatch/100)
+		r.batchSize = max(1, len(allocs)*r.batchSize/100)
 	}
 	r.printLinesOnPage(func(p *output.Page) {
 		p.AddTimedHeading("Restarting %s", output.FormatCount(len(allocs), "allocation"))
@@ -202,11 +202,11 @@ func (r *batchRestart) includesGroup(group string) bool {
 	return len(r.groups) == 0 || slices.Contains(r.groups, group)
 }
 
-// selectAllocs returns the running allocations that the flags select.
-func (r *batchRestart) selectAllocs(ctx context.Context, job *api.Job) ([]*api.AllocationListStub, error) {
+// listSelectedRunningAllocs returns the running allocations that the flags select.
+func (r *batchRestart) listSelectedRunningAllocs(ctx context.Context, job *api.Job) ([]*api.AllocationListStub, error) {
 	all, _, err := r.client.Jobs().Allocations(pointer.Value(job.ID), true, apiclient.QueryOptions(ctx, pointer.Value(job.Namespace)))
 	if err != nil {
-		return nil, apiclient.WrapError(fmt.Sprintf("list allocations of job %q", pointer.Value(job.ID)), err)
+		return nil, apiclient.WrapErrorWithAdvice(fmt.Sprintf("list allocations of job %q", pointer.Value(job.ID)), err)
 	}
 	all = slices.DeleteFunc(all, func(a *api.AllocationListStub) bool {
 		return a.ClientStatus != api.AllocClientStatusRunning || a.DesiredStatus != api.AllocDesiredStatusRun || !r.includesGroup(a.TaskGroup)
@@ -217,19 +217,19 @@ func (r *batchRestart) selectAllocs(ctx context.Context, job *api.Job) ([]*api.A
 
 func (r *batchRestart) restartBatches(ctx context.Context, job *api.Job, allocs []*api.AllocationListStub) error {
 	number := 0
-	for batch := range slices.Chunk(allocs, r.allocsPerBatch) {
+	for batch := range slices.Chunk(allocs, r.batchSize) {
 		if number++; number > 1 {
-			if err := r.waitBetweenBatches(ctx); err != nil {
+			if err := r.waitOrConfirmNextBatch(ctx); err != nil {
 				return err
 			}
 		}
-		if err := r.checkNoDeployment(ctx, job); err != nil {
+		if err := r.checkNoActiveDeployment(ctx, job); err != nil {
 			return err
 		}
 		var wg sync.WaitGroup
 		errs := make([]error, len(batch))
 		for i, a := range batch {
-			wg.Go(func() { errs[i] = r.restartAlloc(ctx, job, a) })
+			wg.Go(func() { errs[i] = r.restartOrReplaceAlloc(ctx, job, a) })
 		}
 		wg.Wait()
 		err := errors.Join(errs...)
@@ -237,11 +237,11 @@ func (r *batchRestart) restartBatches(ctx context.Context, job *api.Job, allocs 
 			continue
 		}
 		r.anyRestartFailed = true
-		if r.onError == "fail" && !r.yes {
+		if r.onError == "fail" && !r.skipConfirmation {
 			return err
 		}
-		r.printLinesOnPage(func(p *output.Page) { p.AddLines(err.Error()) })
-		if !r.yes {
+		r.printLinesOnPage(func(p *output.Page) { p.AddSanitizedLines(err.Error()) })
+		if !r.skipConfirmation {
 			if err := r.streams.Confirm("Restart the other allocations?", "Restart cancelled"); err != nil {
 				return err
 			}
@@ -250,7 +250,7 @@ func (r *batchRestart) restartBatches(ctx context.Context, job *api.Job, allocs 
 	return nil
 }
 
-func (r *batchRestart) waitBetweenBatches(ctx context.Context) error {
+func (r *batchRestart) waitOrConfirmNextBatch(ctx context.Context) error {
 	if r.confirmBatches {
 		return r.streams.Confirm("Restart the next batch?", "Restart cancelled")
 	}
@@ -260,11 +260,10 @@ func (r *batchRestart) waitBetweenBatches(ctx context.Context) error {
 	return monitor.Sleep(ctx, r.batchWait)
 }
 
-// checkNoDeployment returns an error if the job has an active deployment.
-func (r *batchRestart) checkNoDeployment(ctx context.Context, job *api.Job) error {
+func (r *batchRestart) checkNoActiveDeployment(ctx context.Context, job *api.Job) error {
 	all, _, err := r.client.Jobs().Deployments(pointer.Value(job.ID), true, apiclient.QueryOptions(ctx, pointer.Value(job.Namespace)))
 	if err != nil {
-		return apiclient.WrapError(fmt.Sprintf("list deployments of job %q", pointer.Value(job.ID)), err)
+		return apiclient.WrapErrorWithAdvice(fmt.Sprintf("list deployments of job %q", pointer.Value(job.ID)), err)
 	}
 	for _, d := range all {
 		switch d.Status {
@@ -276,11 +275,12 @@ func (r *batchRestart) checkNoDeployment(ctx context.Context, job *api.Job) erro
 	return nil
 }
 
-// restartAlloc restarts the selected tasks of one allocation, or replaces the allocation if -reschedule is set.
-func (r *batchRestart) restartAlloc(ctx context.Context, job *api.Job, stub *api.AllocationListStub) error {
+// restartOrReplaceAlloc restarts the selected tasks of one allocation, or replaces the allocation if -reschedule is
+// set.
+func (r *batchRestart) restartOrReplaceAlloc(ctx context.Context, job *api.Job, stub *api.AllocationListStub) error {
 	alloc := &api.Allocation{ID: stub.ID, Namespace: stub.Namespace, NodeID: stub.NodeID}
 	q := apiclient.QueryOptions(ctx, stub.Namespace)
-	id := output.ShortID(stub.ID, r.verbose)
+	id := output.ShortIDUnlessVerbose(stub.ID, r.verbose)
 	where := fmt.Sprintf("restart allocation %q", id)
 	var err error
 	switch {
@@ -288,7 +288,7 @@ func (r *batchRestart) restartAlloc(ctx context.Context, job *api.Job, stub *api
 		r.printLinesOnPage(func(p *output.Page) {
 			p.AddTimedDetailLine("Rescheduling allocation %q for group %q", id, stub.TaskGroup)
 		})
-		return r.replaceAlloc(ctx, job, alloc, stub.TaskGroup)
+		return r.replaceAllocAndWait(ctx, job, alloc, stub.TaskGroup)
 	case r.allTasks:
 		r.printLinesOnPage(func(p *output.Page) {
 			p.AddTimedDetailLine("Restarting all tasks in allocation %q for group %q", id, stub.TaskGroup)
@@ -303,7 +303,7 @@ func (r *batchRestart) restartAlloc(ctx context.Context, job *api.Job, stub *api
 				p.AddTimedDetailLine("Restarting task %q in allocation %q for group %q", task, id, stub.TaskGroup)
 			})
 			if e := r.client.Allocations().Restart(alloc, task, q); e != nil {
-				err = errors.Join(err, apiclient.WrapError(fmt.Sprintf("restart task %q of allocation %q", task, id), e))
+				err = errors.Join(err, apiclient.WrapErrorWithAdvice(fmt.Sprintf("restart task %q of allocation %q", task, id), e))
 			}
 		}
 		return err
@@ -314,14 +314,14 @@ func (r *batchRestart) restartAlloc(ctx context.Context, job *api.Job, stub *api
 		err = r.client.Allocations().Restart(alloc, "", q)
 	}
 	if err != nil {
-		return apiclient.WrapError(where, err)
+		return apiclient.WrapErrorWithAdvice(where, err)
 	}
 	return nil
 }
 
-// replaceAlloc stops an allocation and waits until its replacement runs.
-func (r *batchRestart) replaceAlloc(ctx context.Context, job *api.Job, alloc *api.Allocation, group string) error {
-	id := output.ShortID(alloc.ID, r.verbose)
+// replaceAllocAndWait stops an allocation and waits until its replacement runs.
+func (r *batchRestart) replaceAllocAndWait(ctx context.Context, job *api.Job, alloc *api.Allocation, group string) error {
+	id := output.ShortIDUnlessVerbose(alloc.ID, r.verbose)
 	q := apiclient.QueryOptions(ctx, alloc.Namespace)
 	q.Params = map[string]string{}
 	if r.noShutdownDelay {
@@ -332,62 +332,62 @@ func (r *batchRestart) replaceAlloc(ctx context.Context, job *api.Job, alloc *ap
 	}
 	stopped, err := r.client.Allocations().Stop(alloc, q)
 	if err != nil {
-		return apiclient.WrapError(fmt.Sprintf("stop allocation %q", id), err)
+		return apiclient.WrapErrorWithAdvice(fmt.Sprintf("stop allocation %q", id), err)
 	}
 	if kind := pointer.Value(job.Type); kind == api.JobTypeSystem || kind == api.JobTypeSysbatch {
 		// Without ForceReschedule, the scheduler does not place an allocation of a system job again
 		// on the node where the user has stopped it.
 		if _, _, err := r.client.Jobs().EvaluateWithOpts(pointer.Value(job.ID), api.EvalOptions{ForceReschedule: true}, apiclient.WriteOptions(ctx, alloc.Namespace)); err != nil {
-			return apiclient.WrapError(fmt.Sprintf("evaluate job %q", pointer.Value(job.ID)), err)
+			return apiclient.WrapErrorWithAdvice(fmt.Sprintf("evaluate job %q", pointer.Value(job.ID)), err)
 		}
 	}
-	next, err := r.waitForAlloc(ctx, alloc, func(a *api.Allocation) bool { return a.NextAllocation != "" }, stopped.EvalID)
+	next, err := r.pollAllocUntil(ctx, alloc, func(a *api.Allocation) bool { return a.NextAllocation != "" }, stopped.EvalID)
 	if err != nil {
 		return fmt.Errorf("wait for what follows allocation %q: %w", id, err)
 	}
 	follower := &api.Allocation{ID: next.NextAllocation, Namespace: alloc.Namespace}
 	r.printLinesOnPage(func(p *output.Page) {
-		p.AddTimedDetailLine("Allocation %q replaced by %q for group %q", id, output.ShortID(follower.ID, r.verbose), group)
+		p.AddTimedDetailLine("Allocation %q replaced by %q for group %q", id, output.ShortIDUnlessVerbose(follower.ID, r.verbose), group)
 	})
-	running, err := r.waitForAlloc(ctx, follower, func(a *api.Allocation) bool {
+	running, err := r.pollAllocUntil(ctx, follower, func(a *api.Allocation) bool {
 		return a.ClientStatus != api.AllocClientStatusPending
 	}, "")
 	switch {
 	case err != nil:
-		return fmt.Errorf("wait for allocation %q: %w", output.ShortID(follower.ID, r.verbose), err)
+		return fmt.Errorf("wait for allocation %q: %w", output.ShortIDUnlessVerbose(follower.ID, r.verbose), err)
 	case running.ClientStatus == api.AllocClientStatusFailed || running.ClientStatus == api.AllocClientStatusLost:
-		return fmt.Errorf("allocation %q, which replaces %q, is %s\nSee why: nomad-lite alloc status %s", output.ShortID(follower.ID, r.verbose), id, running.ClientStatus, output.TruncateID(follower.ID))
+		return fmt.Errorf("allocation %q, which replaces %q, is %s\nSee why: nomad-lite alloc status %s", output.ShortIDUnlessVerbose(follower.ID, r.verbose), id, running.ClientStatus, output.TruncateID(follower.ID))
 	}
 	r.printLinesOnPage(func(p *output.Page) {
-		p.AddTimedDetailLine("Allocation %q is %s", output.ShortID(follower.ID, r.verbose), output.StatusCell(running.ClientStatus))
+		p.AddTimedDetailLine("Allocation %q is %s", output.ShortIDUnlessVerbose(follower.ID, r.verbose), output.StatusCell(running.ClientStatus))
 	})
 	return nil
 }
 
-// placementCheckInterval is the interval at which waitForAlloc checks whether the evaluation has failed to place the
+// placementCheckInterval is the interval at which pollAllocUntil checks whether the evaluation has failed to place the
 // replacement.
 const placementCheckInterval = 10 * time.Second
 
-// waitForAlloc reads an allocation repeatedly until reached returns true for it. If evalID is not empty, it returns an
-// error when that evaluation could not place all allocations.
-func (r *batchRestart) waitForAlloc(ctx context.Context, alloc *api.Allocation, reached func(*api.Allocation) bool, evalID string) (*api.Allocation, error) {
+// pollAllocUntil reads an allocation repeatedly until reached returns true for it. If optionalEvalID is not empty, it
+// returns an error when that evaluation could not place all allocations.
+func (r *batchRestart) pollAllocUntil(ctx context.Context, alloc *api.Allocation, reached func(*api.Allocation) bool, optionalEvalID string) (*api.Allocation, error) {
 	q := apiclient.QueryOptions(ctx, alloc.Namespace)
 	q.WaitTime = placementCheckInterval
 	for {
 		a, meta, err := r.client.Allocations().Info(alloc.ID, q)
 		if err != nil {
-			return nil, apiclient.WrapError(fmt.Sprintf("read allocation %q", alloc.ID), err)
+			return nil, apiclient.WrapErrorWithAdvice(fmt.Sprintf("read allocation %q", alloc.ID), err)
 		}
 		if reached(a) {
 			return a, nil
 		}
-		if evalID != "" {
-			eval, _, err := r.client.Evaluations().Info(evalID, apiclient.QueryOptions(ctx, alloc.Namespace))
+		if optionalEvalID != "" {
+			eval, _, err := r.client.Evaluations().Info(optionalEvalID, apiclient.QueryOptions(ctx, alloc.Namespace))
 			if err == nil && (eval.BlockedEval != "" || len(eval.FailedTGAllocs) > 0) {
-				return nil, fmt.Errorf("there is no room for it\nSee why: nomad-lite eval status %s", output.TruncateID(evalID))
+				return nil, fmt.Errorf("there is no room for it\nSee why: nomad-lite eval status %s", output.TruncateID(optionalEvalID))
 			}
 		}
-		if err := monitor.MakeNextQueryBlock(ctx, q, meta); err != nil {
+		if err := monitor.MakeNextQueryBlockOrSleep(ctx, q, meta); err != nil {
 			return nil, err
 		}
 	}

@@ -42,29 +42,29 @@ Exit codes: as for 'job run'.`,
 	return cmd
 }
 
-func revertJob(ctx context.Context, o revertOptions, prefix, to string, s *cli.Streams) error {
-	c, id, namespace, err := o.clientFlags.FindJob(ctx, prefix, "")
+func revertJob(ctx context.Context, o revertOptions, jobIDPrefix, versionOrTag string, s *cli.Streams) error {
+	c, id, namespace, err := o.clientFlags.FindJob(ctx, jobIDPrefix, "")
 	if err != nil {
 		return err
 	}
-	version, err := strconv.ParseUint(to, 10, 64)
+	version, err := strconv.ParseUint(versionOrTag, 10, 64)
 	if err != nil {
-		if version, err = findTaggedVersion(ctx, c, id, namespace, to); err != nil {
+		if version, err = findTaggedVersion(ctx, c, id, namespace, versionOrTag); err != nil {
 			return err
 		}
 	}
 	out, _, err := c.Jobs().Revert(id, version, nil, apiclient.WriteOptions(ctx, namespace), "", "")
 	if err != nil {
-		return apiclient.WrapError(fmt.Sprintf("revert job %q to version %d", id, version), err)
+		return apiclient.WrapErrorWithAdvice(fmt.Sprintf("revert job %q to version %d", id, version), err)
 	}
-	return o.monitorFlags.WatchOrPrintEvaluation(ctx, s, c, namespace, out.EvalID)
+	return o.monitorFlags.WatchEvaluationOrPrintID(ctx, s, c, namespace, out.EvalID)
 }
 
 // findTaggedVersion returns the number of the job version that has the tag.
 func findTaggedVersion(ctx context.Context, c *api.Client, id, namespace, tag string) (uint64, error) {
 	versions, _, _, err := c.Jobs().Versions(id, false, apiclient.QueryOptions(ctx, namespace))
 	if err != nil {
-		return 0, apiclient.WrapError(fmt.Sprintf("read versions of job %q", id), err)
+		return 0, apiclient.WrapErrorWithAdvice(fmt.Sprintf("read versions of job %q", id), err)
 	}
 	for _, job := range versions {
 		if job != nil && job.VersionTag != nil && job.VersionTag.Name == tag {

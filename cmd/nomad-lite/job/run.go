@@ -49,7 +49,7 @@ type runOptions struct {
 	registerOptions api.RegisterOptions
 }
 
-func newRunCommand(s *cli.Streams, printLogs monitor.PrintLogsFunc) *cobra.Command {
+func newRunCommand(s *cli.Streams, printLogs monitor.FollowLogsFunc) *cobra.Command {
 	var o runOptions
 	cmd := &cobra.Command{
 		Use:   "run [flags] FILE",
@@ -71,7 +71,7 @@ func newRunCommand(s *cli.Streams, printLogs monitor.PrintLogsFunc) *cobra.Comma
 				return err
 			}
 			if o.printJSON {
-				return jobspec.EncodeJSON(s.JSONOutput(), job.Job)
+				return jobspec.EncodeJobRunOutput(s.JSONOutput(), job.Job)
 			}
 			return submitJob(cmd.Context(), o, job, args[0], s, printLogs)
 		},
@@ -90,13 +90,13 @@ func newRunCommand(s *cli.Streams, printLogs monitor.PrintLogsFunc) *cobra.Comma
 	return cmd
 }
 
-func submitJob(ctx context.Context, o runOptions, job *jobfile.File, path string, s *cli.Streams, printLogs monitor.PrintLogsFunc) error {
+func submitJob(ctx context.Context, o runOptions, job *jobfile.File, path string, s *cli.Streams, printLogs monitor.FollowLogsFunc) error {
 	if o.waitFlags.UntilEnded {
-		if err := checkJobIsFinite(job.Job); err != nil {
+		if err := checkJobEndsByItself(job.Job); err != nil {
 			return err
 		}
 	}
-	if good, err := job.CheckBeforeSubmit(s); err != nil || !good {
+	if good, err := job.CheckUnknownPortLabels(s); err != nil || !good {
 		return errors.Join(&cli.ExitError{Code: 1}, err)
 	}
 	client, err := o.clientFlags.Client()
@@ -112,10 +112,10 @@ func submitJob(ctx context.Context, o runOptions, job *jobfile.File, path string
 		if _, reason, found := strings.Cut(err.Error(), enforceIndexErrPrefix); found {
 			return fmt.Errorf("%s%s\nJob not updated", enforceIndexErrPrefix, strings.TrimSuffix(reason, ")"))
 		}
-		return job.AddSourcePositions(apiclient.WrapError("submit job "+path, err))
+		return job.AddSourceLinesToError(apiclient.WrapErrorWithAdvice("submit job "+path, err))
 	}
 	cli.SetPageForUIFlag(ctx, cli.JobWebPagePath(pointer.Value(job.Job.ID), cmp.Or(namespace, o.clientFlags.ClientConfig().Namespace, api.DefaultNamespace)))
-	jobfile.PrintWarnings(s.Out, out.Warnings)
+	jobfile.PrintAPIWarnings(s.Out, out.Warnings)
 	if out.EvalID == "" {
 		return printWhenJobStarts(job.Job, s)
 	}
@@ -123,21 +123,21 @@ func submitJob(ctx context.Context, o runOptions, job *jobfile.File, path string
 		fmt.Fprintln(s.Out, "Job registration successful")
 	}
 	if o.waitFlags.UntilEnded {
-		return o.waitFlags.WaitForJob(ctx, monitor.New(s, client, namespace, o.monitorFlags.Verbose), pointer.Value(job.Job.ID), out.EvalID, printLogs)
+		return o.waitFlags.WaitUntilJobEnded(ctx, monitor.New(s, client, namespace, o.monitorFlags.Verbose), pointer.Value(job.Job.ID), out.EvalID, printLogs)
 	}
-	return o.monitorFlags.WatchOrPrintEvaluation(ctx, s, client, namespace, out.EvalID)
+	return o.monitorFlags.WatchEvaluationOrPrintID(ctx, s, client, namespace, out.EvalID)
 }
 
-// checkJobIsFinite returns an error for a job for which -wait would never end: a service or system job, and a periodic
-// or parameterized job, of which only child jobs run.
-func checkJobIsFinite(job *api.Job) error {
+// checkJobEndsByItself returns an error for a job for which -wait would never end: a service or system job, and a
+// periodic or parameterized job, of which only child jobs run.
+func checkJobEndsByItself(job *api.Job) error {
 	id := pointer.Value(job.ID)
 	switch {
 	case job.Periodic != nil:
 		return fmt.Errorf("-wait: job %q is periodic, and does not end; to run it once: nomad-lite job periodic force %s", id, id)
 	case job.IsParameterized():
 		return fmt.Errorf("-wait: job %q is parameterized, and does not end; to run an instance of it: nomad-lite job dispatch -wait %s", id, id)
-	case !taskreason.IsFiniteJob(job):
+	case !taskreason.IsBatchOrSysbatch(job):
 		return fmt.Errorf("-wait: job %q is of type %q, and does not end by itself: leave -wait out, or set type = \"batch\"", id, cmp.Or(pointer.Value(job.Type), api.JobTypeService))
 	}
 	return nil
@@ -163,7 +163,7 @@ func (o runOptions) newSubmission(job *jobfile.File) *api.JobSubmission {
 		return nil
 	}
 	submission := &api.JobSubmission{Source: string(job.SourceText), Format: "hcl2"}
-	if o.jobFileFlags.JSON {
+	if o.jobFileFlags.FileIsJSON {
 		submission.Format = "json"
 	}
 	flags := make(map[string]string)
@@ -175,9 +175,9 @@ func (o runOptions) newSubmission(job *jobfile.File) *api.JobSubmission {
 		submission.VariableFlags = flags
 	}
 	var varFileTexts []string
-	for _, name := range slices.Sorted(maps.Keys(job.Parsed.SourceTexts)) {
+	for _, name := range slices.Sorted(maps.Keys(job.Parsed.SourceTextByFileName)) {
 		if slices.Contains(o.jobFileFlags.VarFiles, name) {
-			varFileTexts = append(varFileTexts, string(job.Parsed.SourceTexts[name]))
+			varFileTexts = append(varFileTexts, string(job.Parsed.SourceTextByFileName[name]))
 		}
 	}
 	submission.Variables = strings.Join(varFileTexts, "\n")

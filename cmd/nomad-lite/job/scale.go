@@ -18,9 +18,9 @@ import (
 )
 
 type scaleOptions struct {
-	clientFlags  apiclient.Flags
-	monitorFlags monitor.Flags
-	checkIndex   uint64
+	clientFlags            apiclient.Flags
+	monitorFlags           monitor.Flags
+	requiredJobModifyIndex uint64
 }
 
 func newScaleCommand(s *cli.Streams) *cobra.Command {
@@ -50,18 +50,18 @@ Exit codes: as for 'job run'.`,
 	}
 	o.clientFlags.Register(cmd)
 	o.monitorFlags.Register(cmd)
-	cmd.Flags().Uint64Var(&o.checkIndex, "check-index", 0, "change nothing unless the modify `index` of the job is this one")
+	cmd.Flags().Uint64Var(&o.requiredJobModifyIndex, "check-index", 0, "change nothing unless the modify `index` of the job is this one")
 	return cmd
 }
 
-func scaleJob(ctx context.Context, o scaleOptions, prefix, group string, count int64, s *cli.Streams) error {
-	c, id, namespace, err := o.clientFlags.FindJob(ctx, prefix, "")
+func scaleJob(ctx context.Context, o scaleOptions, jobIDPrefix, group string, count int64, s *cli.Streams) error {
+	c, id, namespace, err := o.clientFlags.FindJob(ctx, jobIDPrefix, "")
 	if err != nil {
 		return err
 	}
 	state, _, err := c.Jobs().ScaleStatus(id, apiclient.QueryOptions(ctx, namespace))
 	if err != nil {
-		return apiclient.WrapError(fmt.Sprintf("read scale of job %q", id), err)
+		return apiclient.WrapErrorWithAdvice(fmt.Sprintf("read scale of job %q", id), err)
 	}
 	groups := slices.Sorted(maps.Keys(state.TaskGroups))
 	switch {
@@ -77,16 +77,16 @@ func scaleJob(ctx context.Context, o scaleOptions, prefix, group string, count i
 		Count:          &count,
 		Target:         map[string]string{"Job": id, "Group": group},
 		Message:        "submitted using the Nomad CLI",
-		JobModifyIndex: o.checkIndex,
+		JobModifyIndex: o.requiredJobModifyIndex,
 	}, apiclient.WriteOptions(ctx, namespace))
 	if err != nil {
-		return apiclient.WrapError(fmt.Sprintf("scale group %q of job %q", group, id), err)
+		return apiclient.WrapErrorWithAdvice(fmt.Sprintf("scale group %q of job %q", group, id), err)
 	}
-	jobfile.PrintWarnings(s.Out, out.Warnings)
+	jobfile.PrintAPIWarnings(s.Out, out.Warnings)
 	if o.monitorFlags.Detach {
 		fmt.Fprintln(s.Out, "Job scale successful")
 	}
-	return o.monitorFlags.WatchOrPrintEvaluation(ctx, s, c, namespace, out.EvalID)
+	return o.monitorFlags.WatchEvaluationOrPrintID(ctx, s, c, namespace, out.EvalID)
 }
 
 func firstNameOrEmpty(names []string) string {

@@ -47,14 +47,14 @@ type scalingEvent struct {
 	api.ScalingEvent
 }
 
-func listScalingEvents(ctx context.Context, o scalingEventsOptions, prefix string, s *cli.Streams) error {
-	c, id, namespace, err := o.clientFlags.FindJob(ctx, prefix, "")
+func listScalingEvents(ctx context.Context, o scalingEventsOptions, jobIDPrefix string, s *cli.Streams) error {
+	c, id, namespace, err := o.clientFlags.FindJob(ctx, jobIDPrefix, "")
 	if err != nil {
 		return err
 	}
 	state, _, err := c.Jobs().ScaleStatus(id, apiclient.QueryOptions(ctx, namespace))
 	if err != nil {
-		return apiclient.WrapError(fmt.Sprintf("read scale of job %q", id), err)
+		return apiclient.WrapErrorWithAdvice(fmt.Sprintf("read scale of job %q", id), err)
 	}
 	events := []*scalingEvent{}
 	for _, group := range slices.Sorted(maps.Keys(state.TaskGroups)) {
@@ -70,7 +70,7 @@ func listScalingEvents(ctx context.Context, o scalingEventsOptions, prefix strin
 			if e.Count != nil {
 				count = fmt.Sprint(*e.Count)
 			}
-			t.AddRow(e.TaskGroup, count, e.PreviousCount, e.Error, e.Message, output.ShortID(pointer.Value(e.EvalID), o.verbose), output.FormatDate(int64(e.Time)))
+			t.AddRow(e.TaskGroup, count, e.PreviousCount, e.Error, e.Message, output.ShortIDUnlessVerbose(pointer.Value(e.EvalID), o.verbose), output.FormatDate(int64(e.Time)))
 		}
 		p.AddTableOrMessage(t, "No events found")
 	})

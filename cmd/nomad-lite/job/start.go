@@ -39,8 +39,8 @@ Exit codes: as for 'job run'.`,
 	return cmd
 }
 
-func startJob(ctx context.Context, o startOptions, prefix string, s *cli.Streams) error {
-	c, job, err := findJobVersion(ctx, &o.clientFlags, prefix, -1)
+func startJob(ctx context.Context, o startOptions, jobIDPrefix string, s *cli.Streams) error {
+	c, job, err := findJobVersion(ctx, &o.clientFlags, jobIDPrefix, -1)
 	if err != nil {
 		return err
 	}
@@ -61,10 +61,10 @@ func startJob(ctx context.Context, o startOptions, prefix string, s *cli.Streams
 	job.Stop = new(false)
 	out, _, err := c.Jobs().RegisterOpts(job, &api.RegisterOptions{Submission: source}, apiclient.WriteOptions(ctx, namespace))
 	if err != nil {
-		return apiclient.WrapError(fmt.Sprintf("start job %q", id), err)
+		return apiclient.WrapErrorWithAdvice(fmt.Sprintf("start job %q", id), err)
 	}
 	if o.monitorFlags.Detach {
 		fmt.Fprintln(s.Out, "Job start successful")
 	}
-	return o.monitorFlags.WatchOrPrintEvaluation(ctx, s, c, namespace, out.EvalID)
+	return o.monitorFlags.WatchEvaluationOrPrintID(ctx, s, c, namespace, out.EvalID)
 }

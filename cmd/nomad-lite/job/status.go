@@ -27,12 +27,12 @@ deployment, and its placement failures.
 The beginning of a job's id is enough, as long as no other begins so.`
 
 type statusOptions struct {
-	clientFlags apiclient.Flags
-	formatFlags output.FormatFlags
-	short       bool
-	showEvals   bool
-	allAllocs   bool
-	verbose     bool
+	clientFlags              apiclient.Flags
+	formatFlags              output.FormatFlags
+	short                    bool
+	showEvals                bool
+	includeEarlierSameIDJobs bool
+	verbose                  bool
 }
 
 func newStatusCommand(s *cli.Streams) *cobra.Command {
@@ -61,7 +61,7 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 	o.formatFlags.Register(cmd)
 	cmd.Flags().BoolVar(&o.short, "short", false, "show only what the job is")
 	cmd.Flags().BoolVar(&o.showEvals, "evals", false, "list the evaluations of the job")
-	cmd.Flags().BoolVar(&o.allAllocs, "all-allocs", false, "list also allocations of an earlier job with this id")
+	cmd.Flags().BoolVar(&o.includeEarlierSameIDJobs, "all-allocs", false, "list also allocations of an earlier job with this id")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "print whole ids and times")
 	return cmd
 }
@@ -69,12 +69,12 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 func listJobs(ctx context.Context, o statusOptions, c *api.Client, s *cli.Streams) error {
 	jobs, _, err := c.Jobs().List(apiclient.QueryOptions(ctx, ""))
 	if err != nil {
-		return apiclient.WrapError("list jobs", err)
+		return apiclient.WrapErrorWithAdvice("list jobs", err)
 	}
 	if o.formatFlags.IsSet() {
 		all := make([]*jobWithDetails, len(jobs))
 		for i, j := range jobs {
-			if all[i], err = readJobDetails(ctx, c, j.ID, apiclient.JobNamespace(j), o.allAllocs); err != nil {
+			if all[i], err = readJobDetails(ctx, c, j.ID, apiclient.JobNamespace(j), o.includeEarlierSameIDJobs); err != nil {
 				return err
 			}
 		}
@@ -82,7 +82,7 @@ func listJobs(ctx context.Context, o statusOptions, c *api.Client, s *cli.Stream
 	}
 	p := output.NewPage(s)
 	tables.PrintJobs(p, jobs, o.clientFlags.ReadsAllNamespaces(), "No running jobs")
-	return output.Print(s, p)
+	return output.PrintPage(s, p)
 }
 
 // jobWithDetails is a job with its summary, allocations, latest deployment and evaluations. It is the output of -json.
@@ -94,39 +94,39 @@ type jobWithDetails struct {
 	Evaluations      []*api.Evaluation
 }
 
-func readJobDetails(ctx context.Context, c *api.Client, id, namespace string, allAllocs bool) (state *jobWithDetails, err error) {
-	state = new(jobWithDetails)
+func readJobDetails(ctx context.Context, c *api.Client, id, namespace string, includeEarlierSameIDJobs bool) (details *jobWithDetails, err error) {
+	details = new(jobWithDetails)
 	for _, part := range []struct {
 		name string
 		read func(q *api.QueryOptions) error
 	}{
-		{"", func(q *api.QueryOptions) error { state.Job, _, err = c.Jobs().Info(id, q); return err }},
-		{"summary of ", func(q *api.QueryOptions) error { state.Summary, _, err = c.Jobs().Summary(id, q); return err }},
+		{"", func(q *api.QueryOptions) error { details.Job, _, err = c.Jobs().Info(id, q); return err }},
+		{"summary of ", func(q *api.QueryOptions) error { details.Summary, _, err = c.Jobs().Summary(id, q); return err }},
 		{"allocations of ", func(q *api.QueryOptions) error {
-			state.Allocations, _, err = c.Jobs().Allocations(id, allAllocs, q)
+			details.Allocations, _, err = c.Jobs().Allocations(id, includeEarlierSameIDJobs, q)
 			return err
 		}},
 		{"deployment of ", func(q *api.QueryOptions) error {
-			state.LatestDeployment, _, err = c.Jobs().LatestDeployment(id, q)
+			details.LatestDeployment, _, err = c.Jobs().LatestDeployment(id, q)
 			return err
 		}},
-		{"evaluations of ", func(q *api.QueryOptions) error { state.Evaluations, _, err = c.Jobs().Evaluations(id, q); return err }},
+		{"evaluations of ", func(q *api.QueryOptions) error { details.Evaluations, _, err = c.Jobs().Evaluations(id, q); return err }},
 	} {
 		if err := part.read(apiclient.QueryOptions(ctx, namespace)); err != nil {
-			return nil, apiclient.WrapError(fmt.Sprintf("read %sjob %q", part.name, id), err)
+			return nil, apiclient.WrapErrorWithAdvice(fmt.Sprintf("read %sjob %q", part.name, id), err)
 		}
 	}
-	return state, nil
+	return details, nil
 }
 
-func showJob(ctx context.Context, o statusOptions, c *api.Client, prefix string, s *cli.Streams) error {
-	id, namespace, err := apiclient.FindJob(ctx, c, prefix, "")
+func showJob(ctx context.Context, o statusOptions, c *api.Client, jobIDPrefix string, s *cli.Streams) error {
+	id, namespace, err := apiclient.FindJob(ctx, c, jobIDPrefix, "")
 	if err != nil {
 		return err
 	}
 	cli.SetPageForUIFlag(ctx, cli.JobWebPagePath(id, namespace))
 	if o.formatFlags.IsSet() {
-		state, err := readJobDetails(ctx, c, id, namespace, o.allAllocs)
+		state, err := readJobDetails(ctx, c, id, namespace, o.includeEarlierSameIDJobs)
 		if err != nil {
 			return err
 		}
@@ -136,12 +136,12 @@ func showJob(ctx context.Context, o statusOptions, c *api.Client, prefix string,
 	if o.short {
 		job, _, err := c.Jobs().Info(id, apiclient.QueryOptions(ctx, namespace))
 		if err != nil {
-			return apiclient.WrapError(fmt.Sprintf("read job %q", id), err)
+			return apiclient.WrapErrorWithAdvice(fmt.Sprintf("read job %q", id), err)
 		}
 		printJobFields(p, job)
-		return output.Print(s, p)
+		return output.PrintPage(s, p)
 	}
-	state, err := readJobDetails(ctx, c, id, namespace, o.allAllocs)
+	state, err := readJobDetails(ctx, c, id, namespace, o.includeEarlierSameIDJobs)
 	if err != nil {
 		return err
 	}
@@ -158,10 +158,9 @@ func showJob(ctx context.Context, o statusOptions, c *api.Client, prefix string,
 	if err != nil {
 		return err
 	}
-	return output.Print(s, p)
+	return output.PrintPage(s, p)
 }
 
-// printJobFields adds the fields of a job to the page.
 func printJobFields(p *output.Page, j *api.Job) {
 	all := output.Pairs{
 		{"ID", pointer.Value(j.ID)},
@@ -211,7 +210,7 @@ func formatNextLaunch(periodic *api.PeriodicConfig) string {
 }
 
 func printParameterizedConfig(p *output.Page, config *api.ParameterizedJobConfig) {
-	p.AddSection("Parameterized Job")
+	p.AddSectionTitle("Parameterized Job")
 	p.AddPairs(output.Pairs{
 		{"Payload", cmp.Or(config.Payload, "optional")},
 		{"Required Metadata", strings.Join(config.MetaRequired, ", ")},
@@ -232,20 +231,20 @@ var (
 )
 
 // printChildJobs adds a summary and a list of the children of a job to the page.
-func printChildJobs(ctx context.Context, p *output.Page, c *api.Client, state *jobWithDetails, kind childJobKind) error {
-	if state.Summary != nil && state.Summary.Children != nil {
-		p.AddSection(kind.summaryTitle)
+func printChildJobs(ctx context.Context, p *output.Page, c *api.Client, details *jobWithDetails, kind childJobKind) error {
+	if details.Summary != nil && details.Summary.Children != nil {
+		p.AddSectionTitle(kind.summaryTitle)
 		t := output.NewTable("Pending", "Running", "Dead")
-		t.AddRow(state.Summary.Children.Pending, state.Summary.Children.Running, state.Summary.Children.Dead)
+		t.AddRow(details.Summary.Children.Pending, details.Summary.Children.Running, details.Summary.Children.Dead)
 		p.AddTable(t)
 	}
-	q := apiclient.QueryOptions(ctx, pointer.Value(state.Job.Namespace))
-	q.Prefix = pointer.Value(state.Job.ID) + kind.idInfix
+	q := apiclient.QueryOptions(ctx, pointer.Value(details.Job.Namespace))
+	q.Prefix = pointer.Value(details.Job.ID) + kind.idInfix
 	jobs, _, err := c.Jobs().List(q)
 	if err != nil {
-		return apiclient.WrapError("list jobs", err)
+		return apiclient.WrapErrorWithAdvice("list jobs", err)
 	}
-	p.AddSection(kind.listTitle)
+	p.AddSectionTitle(kind.listTitle)
 	t := output.NewTable("ID", "Status", "Submit Date")
 	for _, j := range jobs {
 		t.AddRow(j.ID, tables.JobStatusCell(j.Status, j.Stop), output.FormatDate(j.SubmitTime))
@@ -256,57 +255,57 @@ func printChildJobs(ctx context.Context, p *output.Page, c *api.Client, state *j
 
 // printGroupsAndAllocs adds the state of a job without children to the page: groups, evaluations, deployment,
 // allocations, and why tasks do not run.
-func printGroupsAndAllocs(ctx context.Context, p *output.Page, c *api.Client, state *jobWithDetails, o statusOptions) {
-	if state.Summary != nil {
-		p.AddSection("Summary")
+func printGroupsAndAllocs(ctx context.Context, p *output.Page, c *api.Client, details *jobWithDetails, o statusOptions) {
+	if details.Summary != nil {
+		p.AddSectionTitle("Summary")
 		t := output.NewTable("Task Group", "Queued", "Starting", "Running", "Failed", "Complete", "Lost", "Unknown")
-		for _, name := range slices.Sorted(maps.Keys(state.Summary.Summary)) {
-			g := state.Summary.Summary[name]
+		for _, name := range slices.Sorted(maps.Keys(details.Summary.Summary)) {
+			g := details.Summary.Summary[name]
 			t.AddRow(name, g.Queued, g.Starting, g.Running, g.Failed, g.Complete, g.Lost, g.Unknown)
 		}
 		p.AddTable(t)
 	}
-	evals := slices.Clone(state.Evaluations)
+	evals := slices.Clone(details.Evaluations)
 	slices.SortStableFunc(evals, func(a, b *api.Evaluation) int { return cmp.Compare(b.CreateIndex, a.CreateIndex) })
 	if (o.showEvals || o.verbose) && len(evals) > 0 {
-		p.AddSection("Evaluations")
+		p.AddSectionTitle("Evaluations")
 		tables.PrintEvaluations(p, evals, o.verbose)
 	}
-	printReschedules(ctx, p, c, state, o.verbose)
-	taskreason.PrintPlacementFailure(ctx, p, c, state.Job, evals)
-	if d := state.LatestDeployment; d != nil && d.ID != "" {
-		p.AddSection("Latest Deployment")
-		p.AddPairs(output.Pairs{{"ID", output.ShortID(d.ID, o.verbose)}, {"Status", output.StatusCell(d.Status)}, {"Description", d.StatusDescription}})
+	printReschedules(ctx, p, c, details, o.verbose)
+	taskreason.PrintPlacementFailure(ctx, p, c, details.Job, evals)
+	if d := details.LatestDeployment; d != nil && d.ID != "" {
+		p.AddSectionTitle("Latest Deployment")
+		p.AddPairs(output.Pairs{{"ID", output.ShortIDUnlessVerbose(d.ID, o.verbose)}, {"Status", output.StatusCell(d.Status)}, {"Description", d.StatusDescription}})
 		if len(d.TaskGroups) > 0 {
-			p.AddSection("Deployed")
+			p.AddSectionTitle("Deployed")
 			tables.PrintDeployedGroups(p, d.TaskGroups)
 		}
 	}
-	if t := actionTable(state.Job); len(t.Rows) > 0 {
-		p.AddSection("Actions")
+	if t := actionTable(details.Job); len(t.Rows) > 0 {
+		p.AddSectionTitle("Actions")
 		p.AddTable(t)
 	}
-	p.AddSection("Allocations")
-	tables.PrintAllocationsWithPorts(p, state.Allocations, readPortsByAllocID(ctx, c, state), o.verbose)
-	taskreason.PrintReasonsForJob(ctx, p, c, state.Job, state.Allocations, time.Now(), o.verbose)
+	p.AddSectionTitle("Allocations")
+	tables.PrintAllocationsWithPorts(p, details.Allocations, readPortsByAllocID(ctx, c, details), o.verbose)
+	taskreason.PrintTasksNotRunningAndChecks(ctx, p, c, details.Job, details.Allocations, time.Now(), o.verbose)
 }
 
 // readPortsByAllocID returns the ports of the pending and running allocations of a job, as text by allocation id. It
 // returns nil if the request fails, because the rest of the status can be shown without ports.
-func readPortsByAllocID(ctx context.Context, c *api.Client, state *jobWithDetails) map[string]string {
-	if !slices.ContainsFunc(state.Allocations, isPendingOrRunning) {
+func readPortsByAllocID(ctx context.Context, c *api.Client, details *jobWithDetails) map[string]string {
+	if !slices.ContainsFunc(details.Allocations, isPendingOrRunning) {
 		return nil
 	}
-	q := apiclient.QueryOptions(ctx, pointer.Value(state.Job.Namespace))
+	q := apiclient.QueryOptions(ctx, pointer.Value(details.Job.Namespace))
 	q.Params = map[string]string{"resources": "true", "task_states": "false"}
-	q.Filter = fmt.Sprintf("JobID == %q", pointer.Value(state.Job.ID))
+	q.Filter = fmt.Sprintf("JobID == %q", pointer.Value(details.Job.ID))
 	allocs, _, err := c.Allocations().List(q)
 	if err != nil {
 		return nil
 	}
 	byID := map[string]string{}
 	for _, a := range allocs {
-		if text := ports.FormatAllocationPorts(a.AllocatedResources, apiclient.FindTaskGroup(state.Job, a.TaskGroup)); text != "" && isPendingOrRunning(a) {
+		if text := ports.FormatAllocationPorts(a.AllocatedResources, apiclient.FindTaskGroup(details.Job, a.TaskGroup)); text != "" && isPendingOrRunning(a) {
 			byID[a.ID] = text
 		}
 	}
@@ -318,9 +317,9 @@ func isPendingOrRunning(a *api.AllocationListStub) bool {
 }
 
 // printReschedules adds a table to the page, with the times at which failed allocations will be rescheduled.
-func printReschedules(ctx context.Context, p *output.Page, c *api.Client, state *jobWithDetails, verbose bool) {
+func printReschedules(ctx context.Context, p *output.Page, c *api.Client, details *jobWithDetails, verbose bool) {
 	t := output.NewTable("Task Group", "Reschedule Policy", "Eval ID", "Eval Time")
-	for _, a := range state.Allocations {
+	for _, a := range details.Allocations {
 		if a.FollowupEvalID == "" || a.NextAllocation != "" {
 			continue
 		}
@@ -329,13 +328,13 @@ func printReschedules(ctx context.Context, p *output.Page, c *api.Client, state 
 			continue // the evaluation can be garbage collected by now
 		}
 		policy := ""
-		if g := apiclient.FindTaskGroup(state.Job, a.TaskGroup); g != nil && g.ReschedulePolicy != nil {
+		if g := apiclient.FindTaskGroup(details.Job, a.TaskGroup); g != nil && g.ReschedulePolicy != nil {
 			policy = formatReschedulePolicy(g.ReschedulePolicy)
 		}
-		t.AddRow(a.TaskGroup, policy, output.ShortID(eval.ID, verbose), output.FormatRelativeTime(time.Since(eval.WaitUntil)))
+		t.AddRow(a.TaskGroup, policy, output.ShortIDUnlessVerbose(eval.ID, verbose), output.FormatRelativeTime(time.Since(eval.WaitUntil)))
 	}
 	if len(t.Rows) > 0 {
-		p.AddSection("Future Rescheduling Attempts")
+		p.AddSectionTitle("Future Rescheduling Attempts")
 		p.AddTable(t)
 	}
 }

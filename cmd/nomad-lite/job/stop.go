@@ -23,13 +23,13 @@ the evaluations, one per line. Ctrl-C ends only the command: the agent stops the
 jobs all the same.`
 
 type stopOptions struct {
-	clientFlags     apiclient.Flags
-	monitorFlags    monitor.Flags
-	purge           bool
-	allRegions      bool
-	yes             bool
-	noShutdownDelay bool
-	evalPriority    int
+	clientFlags      apiclient.Flags
+	monitorFlags     monitor.Flags
+	purge            bool
+	allRegions       bool
+	skipConfirmation bool
+	noShutdownDelay  bool
+	evalPriority     int
 }
 
 // NewStopCommand returns the command "stop".
@@ -51,36 +51,36 @@ func NewStopCommand(s *cli.Streams) *cobra.Command {
 	o.monitorFlags.Register(cmd)
 	cmd.Flags().BoolVar(&o.purge, "purge", false, "forget the job as well")
 	cmd.Flags().BoolVar(&o.allRegions, "global", false, "stop a job of several regions in all of them")
-	cmd.Flags().BoolVar(&o.yes, "yes", false, "do not ask when an argument is only the beginning of an id")
+	cmd.Flags().BoolVar(&o.skipConfirmation, "yes", false, "do not ask when an argument is only the beginning of an id")
 	cmd.Flags().BoolVar(&o.noShutdownDelay, "no-shutdown-delay", false, "do not wait for the shutdown_delay of groups and tasks")
 	cmd.Flags().IntVar(&o.evalPriority, "eval-priority", 0, "`priority` of the evaluation (default: the priority of the job)")
 	return cmd
 }
 
-func stopJobs(ctx context.Context, o stopOptions, prefixes []string, s *cli.Streams) error {
+func stopJobs(ctx context.Context, o stopOptions, jobIDPrefixes []string, s *cli.Streams) error {
 	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
 	// All jobs are looked up before the first is stopped, so that an unknown name stops no job.
 	var jobs []jobBeingStopped
-	for _, prefix := range slices.Compact(slices.Sorted(slices.Values(prefixes))) {
+	for _, prefix := range slices.Compact(slices.Sorted(slices.Values(jobIDPrefixes))) {
 		id, namespace, err := apiclient.FindJob(ctx, c, prefix, "")
 		if err != nil {
 			return err
 		}
-		if id != prefix && !o.yes {
+		if id != prefix && !o.skipConfirmation {
 			if err := s.Confirm(fmt.Sprintf("Are you sure you want to stop job %q?", id), "Cancelling job stop"); err != nil {
 				return err
 			}
 		}
 		job, _, err := c.Jobs().Info(id, apiclient.QueryOptions(ctx, namespace))
 		if err != nil {
-			return apiclient.WrapError(fmt.Sprintf("stop job %q", id), err)
+			return apiclient.WrapErrorWithAdvice(fmt.Sprintf("stop job %q", id), err)
 		}
 		j := jobBeingStopped{id: id, namespace: pointer.Value(job.Namespace)}
 		if !o.monitorFlags.Detach {
-			if j.allocsToWatch, err = monitor.AllocsToStop(ctx, c, j.namespace, id); err != nil {
+			if j.allocsToWatch, err = monitor.ListAllocsWithUnendedTasks(ctx, c, j.namespace, id); err != nil {
 				return err
 			}
 		}
@@ -91,11 +91,11 @@ func stopJobs(ctx context.Context, o stopOptions, prefixes []string, s *cli.Stre
 			Purge: o.purge, Global: o.allRegions, NoShutdownDelay: o.noShutdownDelay, EvalPriority: o.evalPriority,
 		}, apiclient.WriteOptions(ctx, j.namespace))
 		if err != nil {
-			return apiclient.WrapError(fmt.Sprintf("stop job %q", j.id), err)
+			return apiclient.WrapErrorWithAdvice(fmt.Sprintf("stop job %q", j.id), err)
 		}
 	}
 	for _, j := range jobs {
-		if err := j.watchUntilStopped(ctx, o, c, s); err != nil {
+		if err := j.watchStopOrPrintEvalID(ctx, o, c, s); err != nil {
 			return err
 		}
 	}
@@ -109,9 +109,9 @@ type jobBeingStopped struct {
 	evalID        string                    // evaluation of the stop; empty if there is none
 }
 
-// watchUntilStopped prints how the tasks of the job end, until the last one has ended. With -detach, it prints the id of
-// the evaluation instead.
-func (j *jobBeingStopped) watchUntilStopped(ctx context.Context, o stopOptions, c *api.Client, s *cli.Streams) error {
+// watchStopOrPrintEvalID prints how the tasks of the job end, until the last one has ended. With -detach, it prints the
+// id of the evaluation instead.
+func (j *jobBeingStopped) watchStopOrPrintEvalID(ctx context.Context, o stopOptions, c *api.Client, s *cli.Streams) error {
 	if o.monitorFlags.Detach {
 		if j.evalID == "" {
 			return nil
@@ -119,5 +119,5 @@ func (j *jobBeingStopped) watchUntilStopped(ctx context.Context, o stopOptions, 
 		_, err := fmt.Fprintln(s.Out, j.evalID)
 		return err
 	}
-	return monitor.New(s, c, j.namespace, o.monitorFlags.Verbose).WatchStop(ctx, j.id, j.evalID, j.allocsToWatch)
+	return monitor.New(s, c, j.namespace, o.monitorFlags.Verbose).WatchJobStop(ctx, j.id, j.evalID, j.allocsToWatch)
 }

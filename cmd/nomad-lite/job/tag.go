@@ -17,10 +17,10 @@ func newTagCommand(s *cli.Streams) *cobra.Command {
 }
 
 type tagOptions struct {
-	clientFlags apiclient.Flags
-	tagName     string
-	description string
-	version     int64
+	clientFlags       apiclient.Flags
+	tagName           string
+	description       string
+	versionOrNegative int64
 }
 
 func newTagApplyCommand(s *cli.Streams) *cobra.Command {
@@ -33,7 +33,7 @@ know it. A version with a name is not forgotten when there are many newer ones.`
 	cmd.Example = `  nomad-lite job tag apply -name golden -description "before the rewrite" web
   nomad-lite job tag apply -name golden -version 3 web`
 	cmd.Flags().StringVar(&o.description, "description", "", "`text` about the version")
-	cmd.Flags().Int64Var(&o.version, "version", -1, "number of the `version`; without it the current one")
+	cmd.Flags().Int64Var(&o.versionOrNegative, "version", -1, "number of the `version`; without it the current one")
 	return cmd
 }
 
@@ -66,26 +66,26 @@ func newTagChangeCommand(o *tagOptions, use, short string, run func(*cobra.Comma
 	return cmd
 }
 
-func tagJob(ctx context.Context, o tagOptions, prefix string, s *cli.Streams) error {
-	c, job, err := findJobVersion(ctx, &o.clientFlags, prefix, o.version)
+func tagJob(ctx context.Context, o tagOptions, jobIDPrefix string, s *cli.Streams) error {
+	c, job, err := findJobVersion(ctx, &o.clientFlags, jobIDPrefix, o.versionOrNegative)
 	if err != nil {
 		return err
 	}
 	id, version := pointer.Value(job.ID), pointer.Value(job.Version)
 	if _, err := c.Jobs().TagVersion(id, version, o.tagName, o.description, apiclient.WriteOptions(ctx, pointer.Value(job.Namespace))); err != nil {
-		return apiclient.WrapError(fmt.Sprintf("tag version %d of job %q", version, id), err)
+		return apiclient.WrapErrorWithAdvice(fmt.Sprintf("tag version %d of job %q", version, id), err)
 	}
 	_, err = fmt.Fprintf(s.Out, "Job version %d tagged with name %q\n", version, o.tagName)
 	return err
 }
 
-func untagJob(ctx context.Context, o tagOptions, prefix string, s *cli.Streams) error {
-	c, id, namespace, err := o.clientFlags.FindJob(ctx, prefix, "")
+func untagJob(ctx context.Context, o tagOptions, jobIDPrefix string, s *cli.Streams) error {
+	c, id, namespace, err := o.clientFlags.FindJob(ctx, jobIDPrefix, "")
 	if err != nil {
 		return err
 	}
 	if _, err := c.Jobs().UntagVersion(id, o.tagName, apiclient.WriteOptions(ctx, namespace)); err != nil {
-		return apiclient.WrapError(fmt.Sprintf("untag job %q", id), err)
+		return apiclient.WrapErrorWithAdvice(fmt.Sprintf("untag job %q", id), err)
 	}
 	_, err = fmt.Fprintf(s.Out, "Tag %q removed from job %q\n", o.tagName, id)
 	return err

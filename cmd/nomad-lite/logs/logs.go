@@ -43,16 +43,16 @@ const logsExamples = `  nomad-lite logs                     the stored output of
   nomad-lite logs -timestamps -task server web`
 
 type options struct {
-	clientFlags     apiclient.Flags
-	follow          bool
-	tailLines       int
-	sinceText       string
-	printTimestamps bool
-	allAllocs       bool
-	task            string
-	group           string
-	stdout          bool
-	stderr          bool
+	clientFlags          apiclient.Flags
+	follow               bool
+	tailLines            int
+	sinceText            string
+	printTimestamps      bool
+	includeEarlierAllocs bool
+	task                 string
+	group                string
+	selectStdout         bool
+	selectStderr         bool
 }
 
 // NewCommand returns the command "logs".
@@ -84,11 +84,11 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	cli.HideFlagDefaults(cmd, "tail")
 	cmd.Flags().StringVar(&o.sinceText, "since", "", "begin with output that arrived after this `time`: a duration before now, such as 10m, or a time such as 2026-05-04T12:00:00Z")
 	cmd.Flags().BoolVar(&o.printTimestamps, "timestamps", false, "print the time at which each line arrived")
-	cmd.Flags().BoolVar(&o.allAllocs, "all", false, "show earlier allocations as well")
+	cmd.Flags().BoolVar(&o.includeEarlierAllocs, "all", false, "show earlier allocations as well")
 	cmd.Flags().StringVar(&o.task, "task", "", "show this `task` only")
 	cmd.Flags().StringVar(&o.group, "group", "", "show this `group` only")
-	cmd.Flags().BoolVar(&o.stdout, "stdout", false, "show standard output only")
-	cmd.Flags().BoolVar(&o.stderr, "stderr", false, "show standard error only")
+	cmd.Flags().BoolVar(&o.selectStdout, "stdout", false, "show standard output only")
+	cmd.Flags().BoolVar(&o.selectStderr, "stderr", false, "show standard error only")
 	return cmd
 }
 
@@ -120,42 +120,42 @@ type logPrinter struct {
 	taskView              *taskview.View
 	followGoroutines      sync.WaitGroup
 	isShownByAllocAndTask map[string]bool          // key: allocation id + task name; true if the output of the task is or was shown
-	allocEndedByID        map[string]chan struct{} // allocation id -> channel that is closed when the allocation has ended
-	jobsByKey             map[string]*api.Job      // jobKey -> job, or nil if the job was purged; a child job is represented by its parent
+	allocEndedChanByID    map[string]chan struct{} // allocation id -> channel that is closed when the allocation has ended
+	jobByNamespaceAndID   map[string]*api.Job      // jobKey -> job, or nil if the job was purged; a child job is represented by its parent
 	labelledTaskCount     int
 }
 
 // outputStream is one of the two outputs of a task in an allocation.
 type outputStream struct {
-	alloc               *api.Allocation // only ID, NodeID and Namespace are set
-	taskName            string
-	streamName          string // "stdout" or "stderr"
-	taskView            *taskview.Task
-	allocEnded          <-chan struct{}
-	startedAfterCommand bool           // the task has started after the command, so all of its output is shown, whatever -tail says
-	position            streamPosition // position of the first line that was not shown
+	alloc                *api.Allocation // only ID, NodeID and Namespace are set
+	taskName             string
+	streamName           string // "stdout" or "stderr"
+	taskInView           *taskview.Task
+	allocEnded           <-chan struct{}
+	startedAfterCommand  bool           // the task has started after the command, so all of its output is shown, whatever -tail says
+	firstUnshownPosition streamPosition // position of the first line that was not shown
 }
 
-func printLogs(ctx context.Context, o options, since time.Time, args []string, s *cli.Streams) error {
+func printLogs(ctx context.Context, o options, since time.Time, optionalJobArg []string, s *cli.Streams) error {
 	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
 	p := newLogPrinter(o, since, c)
 	p.scope.namespace = o.clientFlags.ClientConfig().Namespace
-	if len(args) > 0 {
-		id, namespace, err := apiclient.FindJob(ctx, c, args[0], "")
+	if len(optionalJobArg) > 0 {
+		id, namespace, err := apiclient.FindJob(ctx, c, optionalJobArg[0], "")
 		if err != nil {
 			return err
 		}
 		job, _, err := c.Jobs().Info(id, apiclient.QueryOptions(ctx, namespace))
 		if err != nil {
-			return apiclient.WrapError(fmt.Sprintf("read job %q", id), err)
+			return apiclient.WrapErrorWithAdvice(fmt.Sprintf("read job %q", id), err)
 		}
-		if err := checkTaskExists(job, o.group, o.task); err != nil {
+		if err := checkGroupAndTaskExist(job, o.group, o.task); err != nil {
 			return err
 		}
-		p.limitToJob(job)
+		p.limitToJobOrItsChildren(job)
 	}
 	return p.showSelectedTasks(ctx, s)
 }
@@ -163,19 +163,19 @@ func printLogs(ctx context.Context, o options, since time.Time, args []string, s
 // FollowJob shows the output of a job's tasks until the job has ended or ctx ends.
 func FollowJob(ctx context.Context, c *api.Client, job *api.Job, s *cli.Streams) error {
 	p := newLogPrinter(options{follow: true, tailLines: -1}, time.Time{}, c)
-	p.limitToJob(job)
+	p.limitToJobOrItsChildren(job)
 	return p.showSelectedTasks(ctx, s)
 }
 
 func newLogPrinter(o options, since time.Time, c *api.Client) *logPrinter {
-	return &logPrinter{options: o, since: since, client: c, isShownByAllocAndTask: map[string]bool{}, allocEndedByID: map[string]chan struct{}{}, jobsByKey: map[string]*api.Job{}}
+	return &logPrinter{options: o, since: since, client: c, isShownByAllocAndTask: map[string]bool{}, allocEndedChanByID: map[string]chan struct{}{}, jobByNamespaceAndID: map[string]*api.Job{}}
 }
 
-// limitToJob limits the output to one job or, if the job is periodic or parameterized, to its children.
-func (p *logPrinter) limitToJob(job *api.Job) {
+// limitToJobOrItsChildren limits the output to one job or, if the job is periodic or parameterized, to its children.
+func (p *logPrinter) limitToJobOrItsChildren(job *api.Job) {
 	id, namespace := pointer.Value(job.ID), pointer.Value(job.Namespace)
 	p.scope = allocScope{jobID: id, namespace: namespace, selectsChildJobs: pointer.Value(job.ParentID) == "" && (job.IsPeriodic() || job.IsParameterized())}
-	p.jobsByKey[jobKey(namespace, id)] = job
+	p.jobByNamespaceAndID[jobKey(namespace, id)] = job
 }
 
 // showSelectedTasks shows the output of the selected tasks, and returns when it is complete, the output is closed or ctx
@@ -211,12 +211,12 @@ func (p *logPrinter) showTasksAsTheyStart(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
-			return apiclient.WrapError("list allocations of "+p.scope.String(), err)
+			return apiclient.WrapErrorWithAdvice("list allocations of "+p.scope.String(), err)
 		case !p.options.follow && len(allocs) == 0:
 			return p.scope.noAllocsError()
 		}
 		shown := allocs
-		if !p.options.allAllocs {
+		if !p.options.includeEarlierAllocs {
 			shown = newestAllocPerName(allocs)
 		}
 		isFirst := initialIndex == 0
@@ -228,10 +228,10 @@ func (p *logPrinter) showTasksAsTheyStart(ctx context.Context) error {
 		slices.SortFunc(allocs, compareByAge)
 		for _, a := range allocs {
 			late := a.CreateIndex > initialIndex
-			if late || p.allocEndedByID[a.ID] != nil || slices.Contains(shown, a) {
-				added = append(added, p.streamsOfNewlyStartedTasks(ctx, a, late || !isFirst)...)
+			if late || p.allocEndedChanByID[a.ID] != nil || slices.Contains(shown, a) {
+				added = append(added, p.takeStreamsOfNewlyStartedTasks(ctx, a, late || !isFirst)...)
 			}
-			ended = ended && p.notifyIfAllocEnded(a)
+			ended = ended && p.notifyFollowersIfAllocEnded(a)
 		}
 		if isFirst {
 			p.taskView.RaiseLabelWidth(p.maxLabelWidth(added))
@@ -241,7 +241,7 @@ func (p *logPrinter) showTasksAsTheyStart(ctx context.Context) error {
 		}
 		if !p.options.follow {
 			if len(p.isShownByAllocAndTask) == 0 {
-				p.taskView.PrintMessage(fmt.Sprintf("none of these tasks of %s has started yet; -f waits for them", p.scope))
+				p.taskView.QueueMessage(fmt.Sprintf("none of these tasks of %s has started yet; -f waits for them", p.scope))
 			}
 			return nil
 		}
@@ -283,26 +283,26 @@ func newestAllocPerName(allocs []*api.AllocationListStub) []*api.AllocationListS
 	})
 }
 
-// notifyIfAllocEnded reports whether an allocation has ended. If it has, notifyIfAllocEnded closes its channel in
-// allocEndedByID, so that the followers of its output return.
-func (p *logPrinter) notifyIfAllocEnded(a *api.AllocationListStub) bool {
-	if !apiclient.HasTerminalStatus(a) {
+// notifyFollowersIfAllocEnded reports whether an allocation has ended. If it has, notifyFollowersIfAllocEnded closes
+// its channel in allocEndedChanByID, so that the followers of its output return.
+func (p *logPrinter) notifyFollowersIfAllocEnded(a *api.AllocationListStub) (hasEnded bool) {
+	if !apiclient.HasTerminalClientStatus(a) {
 		return false
 	}
-	if ended := p.allocEndedByID[a.ID]; ended != nil && !streaming.IsChannelClosed(ended) {
+	if ended := p.allocEndedChanByID[a.ID]; ended != nil && !streaming.IsChannelClosed(ended) {
 		close(ended)
 	}
 	return true
 }
 
-// streamsOfNewlyStartedTasks returns the selected streams of those tasks of an allocation that have started since the
-// last call, in the order of their start. late becomes startedAfterCommand of the streams.
-func (p *logPrinter) streamsOfNewlyStartedTasks(ctx context.Context, a *api.AllocationListStub, late bool) []*outputStream {
+// takeStreamsOfNewlyStartedTasks returns the selected streams of those tasks of an allocation that have started since
+// the last call, in the order of their start. It stores startedAfterCommand in the streams.
+func (p *logPrinter) takeStreamsOfNewlyStartedTasks(ctx context.Context, a *api.AllocationListStub, startedAfterCommand bool) []*outputStream {
 	if p.options.group != "" && a.TaskGroup != p.options.group {
 		return nil
 	}
-	if p.allocEndedByID[a.ID] == nil {
-		p.allocEndedByID[a.ID] = make(chan struct{})
+	if p.allocEndedChanByID[a.ID] == nil {
+		p.allocEndedChanByID[a.ID] = make(chan struct{})
 	}
 	var taskNames []string
 	for name, state := range a.TaskStates {
@@ -316,15 +316,15 @@ func (p *logPrinter) streamsOfNewlyStartedTasks(ctx context.Context, a *api.Allo
 	var streams []*outputStream
 	for _, name := range taskNames {
 		p.isShownByAllocAndTask[a.ID+name] = true
-		view := &taskview.Task{Label: p.taskLabel(ctx, a, name), Colour: taskview.TaskColours[p.labelledTaskCount%len(taskview.TaskColours)]}
+		view := &taskview.Task{Label: p.taskLabel(ctx, a, name), ColourEscape: taskview.TaskColours[p.labelledTaskCount%len(taskview.TaskColours)]}
 		p.labelledTaskCount++
 		for _, stream := range []string{api.FSLogNameStdout, api.FSLogNameStderr} {
-			if stream == api.FSLogNameStdout && p.options.stderr && !p.options.stdout || stream == api.FSLogNameStderr && p.options.stdout && !p.options.stderr {
+			if stream == api.FSLogNameStdout && p.options.selectStderr && !p.options.selectStdout || stream == api.FSLogNameStderr && p.options.selectStdout && !p.options.selectStderr {
 				continue
 			}
 			streams = append(streams, &outputStream{
 				alloc:    &api.Allocation{ID: a.ID, NodeID: a.NodeID, Namespace: a.Namespace},
-				taskName: name, streamName: stream, taskView: view, allocEnded: p.allocEndedByID[a.ID], startedAfterCommand: late,
+				taskName: name, streamName: stream, taskInView: view, allocEnded: p.allocEndedChanByID[a.ID], startedAfterCommand: startedAfterCommand,
 			})
 		}
 	}
@@ -333,11 +333,11 @@ func (p *logPrinter) streamsOfNewlyStartedTasks(ctx context.Context, a *api.Allo
 
 // taskLabel returns the label of a task: "server", or "web[1].server" if the job has several allocations.
 // If the scope has several jobs, the label starts with the id of the job.
-func (p *logPrinter) taskLabel(ctx context.Context, a *api.AllocationListStub, task string) string {
-	job := p.readJob(ctx, a.Namespace, parentIDOrSelf(a.JobID))
-	label := task
+func (p *logPrinter) taskLabel(ctx context.Context, a *api.AllocationListStub, taskName string) string {
+	job := p.readJobCachedOrNil(ctx, a.Namespace, parentJobIDOrSelf(a.JobID))
+	label := taskName
 	if job == nil || apiclient.DesiredAllocCount(job) > 1 {
-		label = strings.TrimPrefix(a.Name, a.JobID+".") + "." + task
+		label = strings.TrimPrefix(a.Name, a.JobID+".") + "." + taskName
 		if a.JobType == api.JobTypeSystem || a.JobType == api.JobTypeSysbatch {
 			label += "@" + cmp.Or(a.NodeName, output.TruncateID(a.NodeID))
 		}
@@ -345,17 +345,18 @@ func (p *logPrinter) taskLabel(ctx context.Context, a *api.AllocationListStub, t
 	return p.scope.jobLabelPrefix(a) + label
 }
 
-// readJob returns a job from jobsByKey or from the agent, or nil if the job cannot be read, as after a purge.
-func (p *logPrinter) readJob(ctx context.Context, namespace, id string) *api.Job {
+// readJobCachedOrNil returns a job from jobByNamespaceAndID or from the agent, or nil if the job cannot be read, as
+// after a purge.
+func (p *logPrinter) readJobCachedOrNil(ctx context.Context, namespace, id string) *api.Job {
 	key := jobKey(namespace, id)
-	if _, known := p.jobsByKey[key]; !known {
+	if _, known := p.jobByNamespaceAndID[key]; !known {
 		job, _, err := p.client.Jobs().Info(id, apiclient.QueryOptions(ctx, namespace))
 		if err != nil {
 			job = nil
 		}
-		p.jobsByKey[key] = job
+		p.jobByNamespaceAndID[key] = job
 	}
-	return p.jobsByKey[key]
+	return p.jobByNamespaceAndID[key]
 }
 
 // maxLabelWidth returns the maximum width of the labels of these streams and, if one job is selected, of the labels that
@@ -363,9 +364,9 @@ func (p *logPrinter) readJob(ctx context.Context, namespace, id string) *api.Job
 func (p *logPrinter) maxLabelWidth(streams []*outputStream) int {
 	widest := 0
 	for _, s := range streams {
-		widest = max(widest, utf8.RuneCountInString(s.taskView.Label))
+		widest = max(widest, utf8.RuneCountInString(s.taskInView.Label))
 	}
-	if job := p.jobsByKey[jobKey(p.scope.namespace, p.scope.jobID)]; job != nil && !p.scope.selectsChildJobs {
+	if job := p.jobByNamespaceAndID[jobKey(p.scope.namespace, p.scope.jobID)]; job != nil && !p.scope.selectsChildJobs {
 		apiclient.ForEachTask(job, func(group *api.TaskGroup, task *api.Task) {
 			label := task.Name
 			if apiclient.DesiredAllocCount(job) > 1 {
@@ -377,9 +378,9 @@ func (p *logPrinter) maxLabelWidth(streams []*outputStream) int {
 	return widest
 }
 
-// checkTaskExists returns an error if the job does not have the group, or no task with this name in it. Empty names are
-// not checked.
-func checkTaskExists(job *api.Job, group, task string) error {
+// checkGroupAndTaskExist returns an error if the job does not have the group, or no task with this name in it. Empty
+// names are not checked.
+func checkGroupAndTaskExist(job *api.Job, group, task string) error {
 	var taskNames []string
 	apiclient.ForEachTask(job, func(g *api.TaskGroup, t *api.Task) {
 		if group == "" || pointer.Value(g.Name) == group {

@@ -95,7 +95,7 @@ func newTestPrinter(t *testing.T, agent http.Handler, o options) (*logPrinter, *
 	var out bytes.Buffer
 	p := newLogPrinter(o, time.Time{}, client)
 	p.taskView = taskview.New(&cli.Streams{Out: &out, Err: &out}, nil)
-	s := &outputStream{alloc: &api.Allocation{ID: "a"}, taskName: "t", streamName: "stdout", taskView: &taskview.Task{Label: "t"}, allocEnded: make(chan struct{})}
+	s := &outputStream{alloc: &api.Allocation{ID: "a"}, taskName: "t", streamName: "stdout", taskInView: &taskview.Task{Label: "t"}, allocEnded: make(chan struct{})}
 	return p, s, func() string {
 		p.taskView.Close()
 		return out.String()
@@ -158,16 +158,16 @@ func TestStoredLines(t *testing.T) {
 			if test.since > 0 {
 				p.since = time.Unix(test.since, 0)
 			}
-			s.position = test.from
+			s.firstUnshownPosition = test.from
 			listed, err := p.logDirOf(s).listFiles(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
-			files := filesOfStream(listed, "t", "stdout")
+			files := logFilesOfStreamOldestFirst(listed, "t", "stdout")
 			source := p.newStoredLineSource(s, files)
 			if test.last != 0 {
 				p.options.tailLines = max(0, test.last)
-				lines, err := p.lastLinesOfTask(t.Context(), []*outputStream{s}, listed)
+				lines, err := p.lastLinesOfFirstTask(t.Context(), []*outputStream{s}, listed)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -182,14 +182,14 @@ func TestStoredLines(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				mark := map[bool]string{true: "@", false: "?"}[l.hasArrivalTime]
+				mark := map[bool]string{true: "@", false: "?"}[l.sortTimeIsArrivalTime]
 				got += fmt.Sprintf("%s%s%d ", bytes.TrimSuffix(l.text, []byte("\n")), mark, l.sortTime.Unix())
 			}
 			if got != test.want {
 				t.Errorf("got %.80q, want %.80q", got, test.want)
 			}
-			if end := (streamPosition{4, 10}); strings.Contains(test.want, "four") && s.position != end {
-				t.Errorf("position %v after the last line, want %v", s.position, end)
+			if end := (streamPosition{4, 10}); strings.Contains(test.want, "four") && s.firstUnshownPosition != end {
+				t.Errorf("position %v after the last line, want %v", s.firstUnshownPosition, end)
 			}
 		})
 	}
@@ -208,7 +208,7 @@ func TestMergeLines(t *testing.T) {
 		return []lineSource{source("a", 1, 5, 5, 9), source("b"), source("c", 2, 5, 4, 9), source("d", 1)}
 	}
 	got := ""
-	if err := mergeLines(t.Context(), sources(), func(l outputLine) error { got += string(l.text); return nil }); err != nil || got != "adcaaccac" {
+	if err := mergeLinesByTime(t.Context(), sources(), func(l outputLine) error { got += string(l.text); return nil }); err != nil || got != "adcaaccac" {
 		t.Errorf("got %s, %v", got, err)
 	}
 	lines, err := lastMergedLines(t.Context(), sources(), 2)
@@ -281,15 +281,15 @@ func TestFollow(t *testing.T) {
 				<-ctx.Done()
 			}
 			p, s, printed := newTestPrinter(t, agent, options{follow: true, tailLines: -1})
-			s.position, s.allocEnded = test.from, ended
-			p.followStream(ctx, s)
+			s.firstUnshownPosition, s.allocEnded = test.from, ended
+			p.followStreamUntilAllocEnded(ctx, s)
 			cancel()
 			if got := strings.Join(strings.Fields(strings.ReplaceAll(printed(), "t |", "")), " "); got != test.want {
 				t.Errorf("got %q, want %q", got, test.want)
 			}
 			agent.mu.Lock()
 			defer agent.mu.Unlock()
-			if want := test.from.offset; len(agent.offsets) == 0 || agent.offsets[0] != want {
+			if want := test.from.byteOffset; len(agent.offsets) == 0 || agent.offsets[0] != want {
 				t.Errorf("followed from offsets %v, want %d", agent.offsets, want)
 			}
 		})
@@ -300,10 +300,10 @@ func TestTimestamps(t *testing.T) {
 	t.Parallel()
 	p := &logPrinter{options: options{printTimestamps: true}}
 	at := time.Date(2026, 5, 4, 12, 0, 0, 7_000_000, time.Local)
-	if got, want := string(p.appendLine(nil, at, []byte("a"))), at.Format(timestampLayout)+" a\n"; got != want {
+	if got, want := string(p.appendFormattedLine(nil, at, []byte("a"))), at.Format(timestampLayout)+" a\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	unknown := string(p.appendLine(nil, time.Time{}, []byte("a\n")))
+	unknown := string(p.appendFormattedLine(nil, time.Time{}, []byte("a\n")))
 	if want := len(time.Now().Format(timestampLayout)) + len(" a\n"); strings.TrimSpace(unknown) != "a" || len(unknown) != want {
 		t.Errorf("unknown time: %q", unknown)
 	}
@@ -340,7 +340,7 @@ func TestScope(t *testing.T) {
 	for id, want := range map[string]string{
 		"web": "web", "greet/dispatch-1763762400-0a1b2c3d": "greet", "clean/periodic-1763762400": "clean", "a/b": "a/b", "/dispatch-1": "/dispatch-1",
 	} {
-		if got := parentIDOrSelf(id); got != want {
+		if got := parentJobIDOrSelf(id); got != want {
 			t.Errorf("root of %s: %s, want %s", id, got, want)
 		}
 	}

@@ -23,9 +23,9 @@ func newSliceLineSource(lines []outputLine) lineSource {
 	}
 }
 
-// mergeLines calls emit with the lines of all sources in the order of their times. The lines of one source
+// mergeLinesByTime calls emit with the lines of all sources in the order of their times. The lines of one source
 // keep their order. Of lines with the same time, the line of the source with the lower index is first.
-func mergeLines(ctx context.Context, sources []lineSource, emit func(outputLine) error) error {
+func mergeLinesByTime(ctx context.Context, sources []lineSource, emit func(outputLine) error) error {
 	var heads lineHeap
 	for i, source := range sources {
 		l, err := source(ctx)
@@ -57,17 +57,17 @@ func mergeLines(ctx context.Context, sources []lineSource, emit func(outputLine)
 	return nil
 }
 
-// lastMergedLines merges the lines of all sources by time, and returns the last n of them.
-func lastMergedLines(ctx context.Context, sources []lineSource, n int) ([]outputLine, error) {
+// lastMergedLines merges the lines of all sources by time, and returns the last lineCount of them.
+func lastMergedLines(ctx context.Context, sources []lineSource, lineCount int) ([]outputLine, error) {
 	var lines []outputLine
-	err := mergeLines(ctx, sources, func(l outputLine) error {
+	err := mergeLinesByTime(ctx, sources, func(l outputLine) error {
 		lines = append(lines, l)
 		return nil
 	})
-	return slices.Clip(lines[max(0, len(lines)-n):]), err
+	return slices.Clip(lines[max(0, len(lines)-lineCount):]), err
 }
 
-// nextLineOfSource is the next line of a source, in mergeLines.
+// nextLineOfSource is the next line of a source, in mergeLinesByTime.
 type nextLineOfSource struct {
 	line        outputLine
 	sourceIndex int

@@ -13,20 +13,20 @@ import (
 type allocScope struct {
 	namespace        string
 	jobID            string // id of the selected job; "" means all jobs
-	selectsChildJobs bool   // the children of the job are selected
+	selectsChildJobs bool
 }
 
 // childInfixes are the texts that follow the id of a periodic or parameterized job in the ids of its children.
 var childInfixes = []string{"/periodic-", "/dispatch-"}
 
-// parentIDOrSelf returns the id of the parent of a child job, or id itself if the job is no child.
-func parentIDOrSelf(id string) string {
+// parentJobIDOrSelf returns the id of the parent of a child job, or jobID itself if the job is no child.
+func parentJobIDOrSelf(jobID string) string {
 	for _, infix := range childInfixes {
-		if i := strings.LastIndex(id, infix); i > 0 {
-			return id[:i]
+		if i := strings.LastIndex(jobID, infix); i > 0 {
+			return jobID[:i]
 		}
 	}
-	return id
+	return jobID
 }
 
 func jobKey(namespace, id string) string { return namespace + " " + id }
@@ -49,7 +49,7 @@ func (s allocScope) listAllocs(c *api.Client, q *api.QueryOptions) ([]*api.Alloc
 	}
 	allocs, meta, err := c.Allocations().List(q)
 	return slices.DeleteFunc(allocs, func(a *api.AllocationListStub) bool {
-		return s.selectsChildJobs && (a.JobID == s.jobID || parentIDOrSelf(a.JobID) != s.jobID)
+		return s.selectsChildJobs && (a.JobID == s.jobID || parentJobIDOrSelf(a.JobID) != s.jobID)
 	}), meta, err
 }
 

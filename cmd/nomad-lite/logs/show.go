@@ -31,24 +31,24 @@ func (p *logPrinter) showStoredAndStartFollowing(ctx context.Context, streams []
 			files[s.alloc.ID] = listed
 		}
 		if p.options.tailLines < 0 || s.startedAfterCommand {
-			sources = append(sources, p.newStoredLineSource(s, filesOfStream(listed, s.taskName, s.streamName)))
+			sources = append(sources, p.newStoredLineSource(s, logFilesOfStreamOldestFirst(listed, s.taskName, s.streamName)))
 			continue
 		}
-		if i > 0 && streams[i-1].taskView == s.taskView {
-			continue // lastLinesOfTask has read this stream together with the previous stream of the task
+		if i > 0 && streams[i-1].taskInView == s.taskInView {
+			continue // lastLinesOfFirstTask has read this stream together with the previous stream of the task
 		}
-		lines, err := p.lastLinesOfTask(ctx, streams[i:], listed)
+		lines, err := p.lastLinesOfFirstTask(ctx, streams[i:], listed)
 		if err != nil {
 			return err
 		}
 		sources = append(sources, newSliceLineSource(lines))
 	}
-	if err := p.showLines(ctx, sources); err != nil {
+	if err := p.showLinesMergedByTime(ctx, sources); err != nil {
 		return err
 	}
 	if p.options.follow {
 		for _, s := range streams {
-			p.followGoroutines.Go(func() { p.followStream(ctx, s) })
+			p.followGoroutines.Go(func() { p.followStreamUntilAllocEnded(ctx, s) })
 		}
 	}
 	return nil
@@ -61,20 +61,20 @@ func (p *logPrinter) logDirOf(s *outputStream) allocLogDir {
 // printStreamError prints a message that the output of a task cannot be shown, unless ctx has ended.
 func (p *logPrinter) printStreamError(ctx context.Context, s *outputStream, err error) {
 	if ctx.Err() == nil {
-		p.taskView.PrintMessage(apiclient.WrapError("output of task "+s.taskView.Label+" is not shown", err).Error())
+		p.taskView.QueueMessage(apiclient.WrapErrorWithAdvice("output of task "+s.taskInView.Label+" is not shown", err).Error())
 	}
 }
 
 // newStoredLineSource returns a source of the lines in a stream's files, from the stream's position on. At its end it
 // sets the position to the end of the last line.
 func (p *logPrinter) newStoredLineSource(s *outputStream, files []logFile) lineSource {
-	r := p.newReader(s, files, s.position)
+	r := p.newReader(s, files, s.firstUnshownPosition)
 	return func(ctx context.Context) (outputLine, error) {
 		l, err := r.nextLine(ctx)
 		if err == nil {
 			return l, nil
 		}
-		s.position = r.position
+		s.firstUnshownPosition = r.nextLinePosition
 		if !errors.Is(err, io.EOF) {
 			p.printStreamError(ctx, s, err)
 		}
@@ -88,30 +88,30 @@ func (p *logPrinter) newReader(s *outputStream, files []logFile, from streamPosi
 	return r
 }
 
-// lastLinesOfTask returns the last tailLines lines of the task of the first stream, from all of its streams, which must
-// be the first elements of streams.
-func (p *logPrinter) lastLinesOfTask(ctx context.Context, streams []*outputStream, listed []*api.AllocFileInfo) ([]outputLine, error) {
+// lastLinesOfFirstTask returns the last tailLines lines of the task of the first stream, from all of its streams, which
+// must be the first elements of streams.
+func (p *logPrinter) lastLinesOfFirstTask(ctx context.Context, streams []*outputStream, listedFiles []*api.AllocFileInfo) ([]outputLine, error) {
 	var sources []lineSource
 	for _, s := range streams {
-		if s.taskView != streams[0].taskView {
+		if s.taskInView != streams[0].taskInView {
 			break
 		}
-		files := filesOfStream(listed, s.taskName, s.streamName)
+		files := logFilesOfStreamOldestFirst(listedFiles, s.taskName, s.streamName)
 		lines, end, err := readLastLines(ctx, files, func(from streamPosition) *lineReader { return p.newReader(s, files, from) }, p.options.tailLines)
 		if err != nil {
 			p.printStreamError(ctx, s, err)
 		}
-		s.position = end
+		s.firstUnshownPosition = end
 		sources = append(sources, newSliceLineSource(lines))
 	}
 	return lastMergedLines(ctx, sources, p.options.tailLines)
 }
 
-// maxBatchSize is the number of bytes after which showLines writes the collected lines of one stream.
+// maxBatchSize is the number of bytes after which showLinesMergedByTime writes the collected lines of one stream.
 const maxBatchSize = 64 << 10
 
-// showLines shows the lines of all sources in the order of their times.
-func (p *logPrinter) showLines(ctx context.Context, sources []lineSource) error {
+// showLinesMergedByTime shows the lines of all sources in the order of their times.
+func (p *logPrinter) showLinesMergedByTime(ctx context.Context, sources []lineSource) error {
 	var batch []byte
 	var stream *outputStream
 	flush := func() {
@@ -120,16 +120,16 @@ func (p *logPrinter) showLines(ctx context.Context, sources []lineSource) error 
 			batch = batch[:0]
 		}
 	}
-	err := mergeLines(ctx, sources, func(l outputLine) error {
+	err := mergeLinesByTime(ctx, sources, func(l outputLine) error {
 		if l.stream != stream || len(batch) >= maxBatchSize {
 			flush()
 			stream = l.stream
 		}
 		at := l.sortTime
-		if !l.hasArrivalTime {
+		if !l.sortTimeIsArrivalTime {
 			at = time.Time{}
 		}
-		batch = p.appendLine(batch, at, l.text)
+		batch = p.appendFormattedLine(batch, at, l.text)
 		return ctx.Err()
 	})
 	flush()
@@ -140,20 +140,20 @@ func (p *logPrinter) showLines(ctx context.Context, sources []lineSource) error 
 }
 
 func (p *logPrinter) printLines(s *outputStream, lines []byte) {
-	p.taskView.PrintTaskOutput(s.taskView, s.streamName == api.FSLogNameStderr, lines)
+	p.taskView.PrintTaskOutput(s.taskInView, s.streamName == api.FSLogNameStderr, lines)
 }
 
 // timestampLayout is the format of -timestamps. It has a fixed width, and milliseconds as the stored arrival times.
 const timestampLayout = "2006-01-02T15:04:05.000Z07:00"
 
-// appendLine appends a line, with a line end and, with -timestamps, the time in front of it. The zero time means that the
-// time is unknown.
-func (p *logPrinter) appendLine(b []byte, at time.Time, text []byte) []byte {
+// appendFormattedLine appends a line, with a line end and, with -timestamps, the time in front of it. The zero time
+// means that the time is unknown.
+func (p *logPrinter) appendFormattedLine(b []byte, arrivedAtOrZero time.Time, text []byte) []byte {
 	if p.options.printTimestamps {
-		if at.IsZero() {
+		if arrivedAtOrZero.IsZero() {
 			b = append(b, strings.Repeat(" ", len(time.Now().Format(timestampLayout)))...)
 		} else {
-			b = at.Local().AppendFormat(b, timestampLayout)
+			b = arrivedAtOrZero.Local().AppendFormat(b, timestampLayout)
 		}
 		b = append(b, ' ')
 	}
@@ -170,9 +170,9 @@ const maxPartialLineSize = 64 << 10
 // errGap means that a followed stream starts after the position up to which the output was shown.
 var errGap = errors.New("output is missing")
 
-// followStream shows new output of a stream until its allocation has ended. It then reads the rest of the output from the
-// log files, because a busy agent may not have sent the end of the output.
-func (p *logPrinter) followStream(ctx context.Context, s *outputStream) {
+// followStreamUntilAllocEnded shows new output of a stream until its allocation has ended. It then reads the rest of
+// the output from the log files, because a busy agent may not have sent the end of the output.
+func (p *logPrinter) followStreamUntilAllocEnded(ctx context.Context, s *outputStream) {
 	for {
 		err := p.followFrames(ctx, s)
 		switch {
@@ -197,7 +197,7 @@ func (p *logPrinter) followStream(ctx context.Context, s *outputStream) {
 			return
 		}
 		ended := streaming.IsChannelClosed(s.allocEnded)
-		if err := p.showLines(ctx, []lineSource{p.newStoredLineSource(s, filesOfStream(listed, s.taskName, s.streamName))}); err != nil || ended {
+		if err := p.showLinesMergedByTime(ctx, []lineSource{p.newStoredLineSource(s, logFilesOfStreamOldestFirst(listed, s.taskName, s.streamName))}); err != nil || ended {
 			return
 		}
 	}
@@ -213,17 +213,17 @@ func (p *logPrinter) followFrames(ctx context.Context, s *outputStream) error {
 	if err != nil {
 		return err
 	}
-	offset := s.position.offset
-	for _, f := range filesOfStream(listed, s.taskName, s.streamName) {
-		if f.rotationIndex < s.position.fileIndex {
-			offset += f.size
+	offset := s.firstUnshownPosition.byteOffset
+	for _, f := range logFilesOfStreamOldestFirst(listed, s.taskName, s.streamName) {
+		if f.rotationIndex < s.firstUnshownPosition.rotationIndex {
+			offset += f.sizeBytes
 		}
 	}
-	f := frameFollower{printer: p, stream: s, endOfReceivedOutput: s.position}
+	f := frameFollower{printer: p, stream: s, endOfReceivedOutput: s.firstUnshownPosition}
 	request := streaming.LogRequest{Alloc: s.alloc, Task: s.taskName, Stream: s.streamName, Follow: true, TaskEnded: s.allocEnded}
-	err = request.FollowFrames(ctx, p.client, offset, f.addFrame)
+	err = request.FollowFramesUntilTaskEnded(ctx, p.client, offset, f.printCompleteLinesOfFrame)
 	if ctx.Err() != nil {
-		f.showPartialLine()
+		f.printAndClearPartialLine()
 	}
 	return err
 }
@@ -237,9 +237,9 @@ type frameFollower struct {
 	partialLine         []byte         // received start of a line whose end was not received
 }
 
-// addFrame prints the complete lines of a frame, and keeps the rest in partialLine. It skips output that was shown before
-// the stream was followed.
-func (f *frameFollower) addFrame(frame *api.StreamFrame) error {
+// printCompleteLinesOfFrame prints the complete lines of a frame, and keeps the rest in partialLine. It skips output
+// that was shown before the stream was followed.
+func (f *frameFollower) printCompleteLinesOfFrame(frame *api.StreamFrame) error {
 	s := f.stream
 	index, ok := logfile.Index(path.Base(frame.File), logfile.Prefix(s.taskName, s.streamName))
 	if !ok || len(frame.Data) == 0 {
@@ -252,13 +252,13 @@ func (f *frameFollower) addFrame(frame *api.StreamFrame) error {
 			return errGap
 		case end.compare(f.endOfReceivedOutput) <= 0:
 			return nil
-		case index == f.endOfReceivedOutput.fileIndex:
-			data = data[f.endOfReceivedOutput.offset-start.offset:]
+		case index == f.endOfReceivedOutput.rotationIndex:
+			data = data[f.endOfReceivedOutput.byteOffset-start.byteOffset:]
 		}
 		f.hasReachedNewOutput = true
 	}
-	if index != f.endOfReceivedOutput.fileIndex {
-		f.showPartialLine() // a line does not continue in the next log file
+	if index != f.endOfReceivedOutput.rotationIndex {
+		f.printAndClearPartialLine() // a line does not continue in the next log file
 	}
 	f.endOfReceivedOutput = end
 	f.partialLine = append(f.partialLine, data...)
@@ -266,24 +266,24 @@ func (f *frameFollower) addFrame(frame *api.StreamFrame) error {
 	if len(f.partialLine)-complete >= maxPartialLineSize {
 		complete = len(f.partialLine)
 	}
-	f.printNewLines(f.partialLine[:complete])
+	f.printLinesWithCurrentTime(f.partialLine[:complete])
 	f.partialLine = append([]byte(nil), f.partialLine[complete:]...)
-	s.position = streamPosition{index, end.offset - int64(len(f.partialLine))}
+	s.firstUnshownPosition = streamPosition{index, end.byteOffset - int64(len(f.partialLine))}
 	return nil
 }
 
-// showPartialLine prints partialLine as a line.
-func (f *frameFollower) showPartialLine() {
-	f.printNewLines(f.partialLine)
+// printAndClearPartialLine prints partialLine as a line.
+func (f *frameFollower) printAndClearPartialLine() {
+	f.printLinesWithCurrentTime(f.partialLine)
 	f.partialLine = nil
-	f.stream.position = f.endOfReceivedOutput
+	f.stream.firstUnshownPosition = f.endOfReceivedOutput
 }
 
-func (f *frameFollower) printNewLines(text []byte) {
+func (f *frameFollower) printLinesWithCurrentTime(text []byte) {
 	now := time.Now()
 	var lines []byte
 	for text := range bytes.Lines(text) {
-		lines = f.printer.appendLine(lines, now, text)
+		lines = f.printer.appendFormattedLine(lines, now, text)
 	}
 	if len(lines) > 0 {
 		f.printer.printLines(f.stream, lines)

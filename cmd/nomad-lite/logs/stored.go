@@ -22,30 +22,30 @@ import (
 
 // outputLine is a line of a task's output.
 type outputLine struct {
-	text           []byte // includes the line end, which the last line of a file can lack
-	sortTime       time.Time
-	hasArrivalTime bool // sortTime is the time at which the line arrived at the agent; else it is the modification time of its file
-	position       streamPosition
-	stream         *outputStream
+	text                  []byte // includes the line end, which the last line of a file can lack
+	sortTime              time.Time
+	sortTimeIsArrivalTime bool // sortTime is the time at which the line arrived at the agent; else it is the modification time of its file
+	position              streamPosition
+	stream                *outputStream
 }
 
 // streamPosition is an offset in one of the log files of a stream.
 type streamPosition struct {
-	fileIndex int64
-	offset    int64
+	rotationIndex int64
+	byteOffset    int64
 }
 
 func (p streamPosition) compare(q streamPosition) int {
-	return cmp.Or(cmp.Compare(p.fileIndex, q.fileIndex), cmp.Compare(p.offset, q.offset))
+	return cmp.Or(cmp.Compare(p.rotationIndex, q.rotationIndex), cmp.Compare(p.byteOffset, q.byteOffset))
 }
 
 // logFile is a log file of a stream, as the agent has listed it.
 type logFile struct {
-	rotationIndex   int64
-	name            string
-	size            int64
-	modifiedAt      time.Time
-	hasArrivalTimes bool
+	rotationIndex       int64
+	name                string
+	sizeBytes           int64
+	modifiedAt          time.Time
+	hasArrivalTimesFile bool
 }
 
 // allocLogDir lists and reads the log files of an allocation through the HTTP API.
@@ -60,9 +60,9 @@ func (l allocLogDir) listFiles(ctx context.Context) ([]*api.AllocFileInfo, error
 	return files, err
 }
 
-// readFile returns up to limit bytes of a file. A limit of 0 means the whole file.
-func (l allocLogDir) readFile(ctx context.Context, name string, offset, limit int64) ([]byte, error) {
-	params := url.Values{"path": {path.Join(streaming.LogDir, name)}, "offset": {strconv.FormatInt(offset, 10)}, "limit": {strconv.FormatInt(limit, 10)}}
+// readFile returns up to maxBytesOrZero bytes of a file from byteOffset on. A maxBytesOrZero of 0 means all of them.
+func (l allocLogDir) readFile(ctx context.Context, name string, byteOffset, maxBytesOrZero int64) ([]byte, error) {
+	params := url.Values{"path": {path.Join(streaming.LogDir, name)}, "offset": {strconv.FormatInt(byteOffset, 10)}, "limit": {strconv.FormatInt(maxBytesOrZero, 10)}}
 	// AllocFS().ReadAt would try to connect to the node for each call before it sends the request to the agent.
 	body, err := l.client.Raw().Response("/v1/client/fs/readat/"+l.alloc.ID+"?"+params.Encode(), apiclient.QueryOptions(ctx, l.alloc.Namespace))
 	if err != nil {
@@ -72,8 +72,8 @@ func (l allocLogDir) readFile(ctx context.Context, name string, offset, limit in
 	return io.ReadAll(body)
 }
 
-// filesOfStream selects the files of a stream from all files of a log directory, oldest first.
-func filesOfStream(all []*api.AllocFileInfo, task, stream string) []logFile {
+// logFilesOfStreamOldestFirst selects the files of a stream from all files of a log directory, oldest first.
+func logFilesOfStreamOldestFirst(all []*api.AllocFileInfo, taskName, stream string) []logFile {
 	var files []logFile
 	names := map[string]bool{}
 	for _, f := range all {
@@ -81,12 +81,12 @@ func filesOfStream(all []*api.AllocFileInfo, task, stream string) []logFile {
 			continue
 		}
 		names[f.Name] = true
-		if index, ok := logfile.Index(f.Name, logfile.Prefix(task, stream)); ok && !f.IsDir {
-			files = append(files, logFile{rotationIndex: index, name: f.Name, size: f.Size, modifiedAt: f.ModTime})
+		if index, ok := logfile.Index(f.Name, logfile.Prefix(taskName, stream)); ok && !f.IsDir {
+			files = append(files, logFile{rotationIndex: index, name: f.Name, sizeBytes: f.Size, modifiedAt: f.ModTime})
 		}
 	}
 	for i := range files {
-		files[i].hasArrivalTimes = names[logfile.ArrivalTimesFile(files[i].name)]
+		files[i].hasArrivalTimesFile = names[logfile.ArrivalTimesFile(files[i].name)]
 	}
 	sort.Slice(files, func(i, j int) bool { return files[i].rotationIndex < files[j].rotationIndex })
 	return files
@@ -95,15 +95,15 @@ func filesOfStream(all []*api.AllocFileInfo, task, stream string) []logFile {
 // lineReader reads the lines of a stream's log files, from a position to the end that the files had when they were
 // listed.
 type lineReader struct {
-	dir                allocLogDir
-	stream             *outputStream
-	unreadFiles        []logFile      // the first of these files is being read
-	since              time.Time      // lines that arrived earlier are skipped; the zero time skips none
-	position           streamPosition // position of the next line
-	unreadText         []byte         // output that was read from position on
-	arrivalTimes       []logfile.ArrivalTime
-	hasOpenedFirstFile bool // openFirstFile was called for unreadFiles[0]
-	isOutputComplete   bool // no output will follow, so the last line is complete even without a line end
+	dir                  allocLogDir
+	stream               *outputStream
+	unreadFiles          []logFile // the first of these files is being read
+	since                time.Time // lines that arrived earlier are skipped; the zero time skips none
+	nextLinePosition     streamPosition
+	unreadText           []byte // output that was read from nextLinePosition on
+	arrivalTimes         []logfile.ArrivalTime
+	hasPreparedFirstFile bool // prepareFirstUnreadFile was called for unreadFiles[0]
+	isOutputComplete     bool // no output will follow, so the last line is complete even without a line end
 }
 
 const (
@@ -112,13 +112,13 @@ const (
 )
 
 // newLineReader returns a reader of a stream's files from a position on.
-func newLineReader(lister allocLogDir, stream *outputStream, files []logFile, from streamPosition, ended bool) *lineReader {
-	r := &lineReader{dir: lister, stream: stream, unreadFiles: files, position: from, isOutputComplete: ended}
-	for len(r.unreadFiles) > 0 && r.unreadFiles[0].rotationIndex < from.fileIndex {
+func newLineReader(dir allocLogDir, stream *outputStream, files []logFile, from streamPosition, isOutputComplete bool) *lineReader {
+	r := &lineReader{dir: dir, stream: stream, unreadFiles: files, nextLinePosition: from, isOutputComplete: isOutputComplete}
+	for len(r.unreadFiles) > 0 && r.unreadFiles[0].rotationIndex < from.rotationIndex {
 		r.unreadFiles = r.unreadFiles[1:]
 	}
-	if len(r.unreadFiles) > 0 && r.unreadFiles[0].rotationIndex > from.fileIndex {
-		r.position = streamPosition{r.unreadFiles[0].rotationIndex, 0}
+	if len(r.unreadFiles) > 0 && r.unreadFiles[0].rotationIndex > from.rotationIndex {
+		r.nextLinePosition = streamPosition{r.unreadFiles[0].rotationIndex, 0}
 	}
 	return r
 }
@@ -129,42 +129,42 @@ func (r *lineReader) nextLine(ctx context.Context) (outputLine, error) {
 		if len(r.unreadFiles) == 0 {
 			return outputLine{}, io.EOF
 		}
-		if !r.hasOpenedFirstFile {
-			if err := r.openFirstFile(ctx); err != nil {
+		if !r.hasPreparedFirstFile {
+			if err := r.prepareFirstUnreadFile(ctx); err != nil {
 				return outputLine{}, err
 			}
 		}
-		text, err := r.readLine(ctx)
+		text, err := r.readLineWithoutAdvancing(ctx)
 		if err != nil {
 			return outputLine{}, err
 		}
 		if len(text) == 0 {
 			if len(r.unreadFiles) > 1 {
-				r.position = streamPosition{r.unreadFiles[1].rotationIndex, 0}
+				r.nextLinePosition = streamPosition{r.unreadFiles[1].rotationIndex, 0}
 			}
-			r.unreadFiles, r.hasOpenedFirstFile, r.unreadText = r.unreadFiles[1:], false, nil
+			r.unreadFiles, r.hasPreparedFirstFile, r.unreadText = r.unreadFiles[1:], false, nil
 			continue
 		}
-		l := outputLine{text: text, sortTime: r.unreadFiles[0].modifiedAt, position: r.position, stream: r.stream}
-		if at, ok := logfile.FindArrivalTime(r.arrivalTimes, r.position.offset); ok {
-			l.sortTime, l.hasArrivalTime = at, true
+		l := outputLine{text: text, sortTime: r.unreadFiles[0].modifiedAt, position: r.nextLinePosition, stream: r.stream}
+		if at, ok := logfile.FindArrivalTime(r.arrivalTimes, r.nextLinePosition.byteOffset); ok {
+			l.sortTime, l.sortTimeIsArrivalTime = at, true
 		}
-		r.position.offset += int64(len(text))
+		r.nextLinePosition.byteOffset += int64(len(text))
 		if !l.sortTime.Before(r.since) {
 			return l, nil
 		}
 	}
 }
 
-// openFirstFile reads the arrival times of the first file, and skips lines that arrived before r.since.
-func (r *lineReader) openFirstFile(ctx context.Context) error {
+// prepareFirstUnreadFile reads the arrival times of the first file, and skips lines that arrived before r.since.
+func (r *lineReader) prepareFirstUnreadFile(ctx context.Context) error {
 	f := r.unreadFiles[0]
-	r.hasOpenedFirstFile, r.arrivalTimes = true, nil
+	r.hasPreparedFirstFile, r.arrivalTimes = true, nil
 	if f.modifiedAt.Before(r.since) {
-		r.position.offset, r.unreadText = f.size, nil
+		r.nextLinePosition.byteOffset, r.unreadText = f.sizeBytes, nil
 		return nil
 	}
-	if !f.hasArrivalTimes {
+	if !f.hasArrivalTimesFile {
 		return nil
 	}
 	content, err := r.dir.readFile(ctx, logfile.ArrivalTimesFile(f.name), 0, 0)
@@ -179,29 +179,29 @@ func (r *lineReader) openFirstFile(ctx context.Context) error {
 		}
 		skipped = at.Offset // output before this offset arrived before r.since; its last line can continue after the offset
 	}
-	return r.skipToLineStart(ctx, skipped)
+	return r.skipToLineStartAtOrAfter(ctx, skipped)
 }
 
-// skipToLineStart moves the position forward to the first start of a line at or after the offset. It does nothing if the
-// position is already at or after the offset.
-func (r *lineReader) skipToLineStart(ctx context.Context, offset int64) error {
-	if offset <= r.position.offset {
+// skipToLineStartAtOrAfter moves the position forward to the first start of a line at or after the offset. It does
+// nothing if the position is already at or after the offset.
+func (r *lineReader) skipToLineStartAtOrAfter(ctx context.Context, byteOffset int64) error {
+	if byteOffset <= r.nextLinePosition.byteOffset {
 		return nil
 	}
-	r.position.offset, r.unreadText = offset-1, nil
-	skipped, err := r.readLine(ctx)
-	r.position.offset += int64(len(skipped))
+	r.nextLinePosition.byteOffset, r.unreadText = byteOffset-1, nil
+	skipped, err := r.readLineWithoutAdvancing(ctx)
+	r.nextLinePosition.byteOffset += int64(len(skipped))
 	return err
 }
 
-// readLine returns the line at the position. It returns nil at the end of the file, and for a line that the task has not
-// completed. It does not change the position.
-func (r *lineReader) readLine(ctx context.Context) ([]byte, error) {
+// readLineWithoutAdvancing returns the line at the position. It returns nil at the end of the file, and for a line that
+// the task has not completed. It does not change the position.
+func (r *lineReader) readLineWithoutAdvancing(ctx context.Context) ([]byte, error) {
 	f := r.unreadFiles[0]
 	for {
 		end := bytes.IndexByte(r.unreadText, '\n') + 1
-		offset := r.position.offset + int64(len(r.unreadText))
-		atEnd := offset >= f.size
+		offset := r.nextLinePosition.byteOffset + int64(len(r.unreadText))
+		atEnd := offset >= f.sizeBytes
 		if end == 0 && (len(r.unreadText) >= maxLineSize || atEnd && (r.isOutputComplete || len(r.unreadFiles) > 1)) {
 			end = len(r.unreadText)
 		}
@@ -210,10 +210,10 @@ func (r *lineReader) readLine(ctx context.Context) ([]byte, error) {
 			r.unreadText = r.unreadText[end:]
 			return text, nil
 		}
-		data, err := r.dir.readFile(ctx, f.name, offset, min(readSize, f.size-offset))
+		data, err := r.dir.readFile(ctx, f.name, offset, min(readSize, f.sizeBytes-offset))
 		switch {
 		case apiclient.IsNotFound(err), err == nil && len(data) == 0:
-			r.unreadFiles[0].size = offset // the file was removed or truncated
+			r.unreadFiles[0].sizeBytes = offset // the file was removed or truncated
 			f = r.unreadFiles[0]
 		case err != nil:
 			return nil, err
@@ -222,14 +222,14 @@ func (r *lineReader) readLine(ctx context.Context) ([]byte, error) {
 	}
 }
 
-// readLastLines returns the last n lines of a stream's files, and the position after them. It starts with a guess where
-// they begin, and reads more if that gave fewer lines.
-func readLastLines(ctx context.Context, files []logFile, newReader func(streamPosition) *lineReader, n int) (lines []outputLine, end streamPosition, err error) {
-	for size := int64(n) * streaming.AssumedLineLength; ; size *= 8 {
+// readLastLines returns the last lineCount lines of a stream's files, and the position after them. It starts with a
+// guess where they begin, and reads more if that gave fewer lines.
+func readLastLines(ctx context.Context, files []logFile, newReader func(streamPosition) *lineReader, lineCount int) (lines []outputLine, end streamPosition, err error) {
+	for size := int64(lineCount) * streaming.AssumedLineLength; ; size *= 8 {
 		from, isStart := positionBytesBeforeEnd(files, size)
 		r := newReader(from)
 		if !isStart {
-			if err := r.skipToLineStart(ctx, from.offset+1); err != nil {
+			if err := r.skipToLineStartAtOrAfter(ctx, from.byteOffset+1); err != nil {
 				return nil, streamPosition{}, err
 			}
 		}
@@ -244,20 +244,20 @@ func readLastLines(ctx context.Context, files []logFile, newReader func(streamPo
 			}
 			lines = append(lines, l)
 		}
-		if len(lines) >= n || isStart {
-			return lines[max(0, len(lines)-n):], r.position, nil
+		if len(lines) >= lineCount || isStart {
+			return lines[max(0, len(lines)-lineCount):], r.nextLinePosition, nil
 		}
 	}
 }
 
-// positionBytesBeforeEnd returns the position that is size bytes before the end of the last file. isStart means that
-// the files have at most size bytes, so that the position is their start.
-func positionBytesBeforeEnd(files []logFile, size int64) (from streamPosition, isStart bool) {
+// positionBytesBeforeEnd returns the position that is byteCount bytes before the end of the last file. isStart means
+// that the files have at most byteCount bytes, so that the position is their start.
+func positionBytesBeforeEnd(files []logFile, byteCount int64) (from streamPosition, isStart bool) {
 	for _, f := range slices.Backward(files) {
-		if size < f.size {
-			return streamPosition{f.rotationIndex, f.size - size}, false
+		if byteCount < f.sizeBytes {
+			return streamPosition{f.rotationIndex, f.sizeBytes - byteCount}, false
 		}
-		size -= f.size
+		byteCount -= f.sizeBytes
 	}
 	return streamPosition{}, true
 }

@@ -46,9 +46,9 @@ type options struct {
 	clientFlags apiclient.Flags
 	formatFlags output.FormatFlags
 	description string
-	meta        []string
+	metaPairs   []string
 	quota       string
-	json        bool
+	fileIsJSON  bool
 }
 
 func newListCommand(s *cli.Streams) *cobra.Command {
@@ -64,7 +64,7 @@ func newListCommand(s *cli.Streams) *cobra.Command {
 			}
 			all, _, err := c.Namespaces().List(apiclient.QueryOptions(cmd.Context(), ""))
 			if err != nil {
-				return apiclient.WrapError("list namespaces", err)
+				return apiclient.WrapErrorWithAdvice("list namespaces", err)
 			}
 			slices.SortFunc(all, func(a, b *api.Namespace) int { return cmp.Compare(a.Name, b.Name) })
 			return o.formatFlags.PrintValueOrPage(s, all, func(p *output.Page) {
@@ -100,16 +100,16 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-func showNamespace(ctx context.Context, o options, name string, inspect bool, s *cli.Streams) error {
+func showNamespace(ctx context.Context, o options, nameOrPrefix string, asJSON bool, s *cli.Streams) error {
 	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
-	n, err := findNamespace(ctx, c, name)
+	n, err := findNamespace(ctx, c, nameOrPrefix)
 	if err != nil {
 		return err
 	}
-	if o.formatFlags.IsSet() || inspect {
+	if o.formatFlags.IsSet() || asJSON {
 		return o.formatFlags.Print(s, n)
 	}
 	p := output.NewPage(s)
@@ -124,25 +124,25 @@ func showNamespace(ctx context.Context, o options, name string, inspect bool, s 
 		{"Disabled Network Modes", strings.Join(capabilities.DisabledNetworkModes, ",")},
 	})
 	if len(n.Meta) > 0 {
-		p.AddSection("Metadata")
+		p.AddSectionTitle("Metadata")
 		p.AddPairs(output.SortedPairs(n.Meta))
 	}
-	return output.Print(s, p)
+	return output.PrintPage(s, p)
 }
 
 // findNamespace returns the namespace with this name, or the only one with this prefix.
-func findNamespace(ctx context.Context, c *api.Client, name string) (*api.Namespace, error) {
-	all, _, err := c.Namespaces().PrefixList(name, apiclient.QueryOptions(ctx, ""))
+func findNamespace(ctx context.Context, c *api.Client, nameOrPrefix string) (*api.Namespace, error) {
+	all, _, err := c.Namespaces().PrefixList(nameOrPrefix, apiclient.QueryOptions(ctx, ""))
 	if err != nil {
-		return nil, apiclient.WrapError(fmt.Sprintf("look for namespace %q", name), err)
+		return nil, apiclient.WrapErrorWithAdvice(fmt.Sprintf("look for namespace %q", nameOrPrefix), err)
 	}
-	if i := slices.IndexFunc(all, func(n *api.Namespace) bool { return n.Name == name }); i >= 0 {
+	if i := slices.IndexFunc(all, func(n *api.Namespace) bool { return n.Name == nameOrPrefix }); i >= 0 {
 		return all[i], nil
 	}
 	switch len(all) {
 	case 0:
 		//lint:ignore ST1005 the text is Nomad's
-		return nil, fmt.Errorf("Namespace %q matched no namespaces\nList the namespaces: nomad-lite namespace list", name)
+		return nil, fmt.Errorf("Namespace %q matched no namespaces\nList the namespaces: nomad-lite namespace list", nameOrPrefix)
 	case 1:
 		return all[0], nil
 	}
@@ -167,30 +167,30 @@ func newApplyCommand(s *cli.Streams) *cobra.Command {
 	}
 	o.clientFlags.Register(cmd)
 	cmd.Flags().StringVar(&o.description, "description", "", "`text` about it")
-	cmd.Flags().StringArrayVar(&o.meta, "meta", nil, "`key=value` to keep with it; may be given several times")
+	cmd.Flags().StringArrayVar(&o.metaPairs, "meta", nil, "`key=value` to keep with it; may be given several times")
 	cmd.Flags().StringVar(&o.quota, "quota", "", "`quota` to apply (Nomad Enterprise)")
-	cmd.Flags().BoolVar(&o.json, "json", false, "the file is JSON")
+	cmd.Flags().BoolVar(&o.fileIsJSON, "json", false, "the file is JSON")
 	return cmd
 }
 
-func applyNamespace(cmd *cobra.Command, o options, name string, s *cli.Streams) error {
+func applyNamespace(cmd *cobra.Command, o options, nameOrFile string, s *cli.Streams) error {
 	ctx := cmd.Context()
 	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
-	n, err := o.readSpecFile(name, s.In)
+	n, err := o.readSpecIfFile(nameOrFile, s.In)
 	if err != nil {
 		return err
 	}
 	if n == nil {
 		// Fields of an existing namespace keep their values if no flag sets them.
-		n, _, err = c.Namespaces().Info(name, apiclient.QueryOptions(ctx, ""))
+		n, _, err = c.Namespaces().Info(nameOrFile, apiclient.QueryOptions(ctx, ""))
 		if apiclient.IsNotFound(err) {
-			n, err = &api.Namespace{Name: name}, nil
+			n, err = &api.Namespace{Name: nameOrFile}, nil
 		}
 		if err != nil {
-			return apiclient.WrapError(fmt.Sprintf("read namespace %q", name), err)
+			return apiclient.WrapErrorWithAdvice(fmt.Sprintf("read namespace %q", nameOrFile), err)
 		}
 	}
 	if cmd.Flags().Changed("description") {
@@ -199,7 +199,7 @@ func applyNamespace(cmd *cobra.Command, o options, name string, s *cli.Streams) 
 	if cmd.Flags().Changed("quota") {
 		n.Quota = o.quota
 	}
-	for _, pair := range o.meta {
+	for _, pair := range o.metaPairs {
 		key, value, found := strings.Cut(pair, "=")
 		if !found || key == "" {
 			return cli.UsageError(cmd, fmt.Errorf("-meta %q: want key=value", pair))
@@ -210,41 +210,41 @@ func applyNamespace(cmd *cobra.Command, o options, name string, s *cli.Streams) 
 		n.Meta[key] = value
 	}
 	if _, err := c.Namespaces().Register(n, apiclient.WriteOptions(ctx, "")); err != nil {
-		return apiclient.WrapError(fmt.Sprintf("apply namespace %q", n.Name), err)
+		return apiclient.WrapErrorWithAdvice(fmt.Sprintf("apply namespace %q", n.Name), err)
 	}
 	_, err = fmt.Fprintf(s.Out, "Successfully applied namespace %q!\n", n.Name)
 	return err
 }
 
-// readSpecFile returns the namespace that a file or, for "-", standard input describes. It returns nil if name is the
-// name of a namespace and not of a file.
-func (o options) readSpecFile(name string, stdin io.Reader) (*api.Namespace, error) {
+// readSpecIfFile returns the namespace that a file or, for "-", standard input describes. It returns nil if nameOrFile
+// is the name of a namespace and not of a file.
+func (o options) readSpecIfFile(nameOrFile string, stdin io.Reader) (*api.Namespace, error) {
 	var specText []byte
 	var err error
-	if name == "-" {
+	if nameOrFile == "-" {
 		specText, err = io.ReadAll(stdin)
-	} else if info, statErr := os.Stat(name); statErr == nil && info.Mode().IsRegular() {
-		specText, err = os.ReadFile(name)
-	} else if strings.ContainsAny(name, "./") {
-		return nil, fmt.Errorf("there is no file %s, and a namespace cannot be called that", name)
+	} else if info, statErr := os.Stat(nameOrFile); statErr == nil && info.Mode().IsRegular() {
+		specText, err = os.ReadFile(nameOrFile)
+	} else if strings.ContainsAny(nameOrFile, "./") {
+		return nil, fmt.Errorf("there is no file %s, and a namespace cannot be called that", nameOrFile)
 	}
 	if specText == nil || err != nil {
 		return nil, err
 	}
 	n := new(api.Namespace)
-	if o.json || strings.HasSuffix(name, ".json") {
+	if o.fileIsJSON || strings.HasSuffix(nameOrFile, ".json") {
 		if err := json.Unmarshal(specText, n); err != nil {
-			return nil, fmt.Errorf("read %s: %w", name, err)
+			return nil, fmt.Errorf("read %s: %w", nameOrFile, err)
 		}
 	} else {
 		var spec namespaceSpec
 		if err := hclsimple.Decode("namespace.hcl", specText, nil, &spec); err != nil {
-			return nil, fmt.Errorf("read %s: %w", name, err)
+			return nil, fmt.Errorf("read %s: %w", nameOrFile, err)
 		}
 		*n = spec.toNamespace()
 	}
 	if n.Name == "" {
-		return nil, fmt.Errorf("%s does not name the namespace: it needs name = \"…\"", name)
+		return nil, fmt.Errorf("%s does not name the namespace: it needs name = \"…\"", nameOrFile)
 	}
 	return n, nil
 }
@@ -294,7 +294,7 @@ func newDeleteCommand(s *cli.Streams) *cobra.Command {
 				return err
 			}
 			if _, err := c.Namespaces().Delete(args[0], apiclient.WriteOptions(cmd.Context(), "")); err != nil {
-				return apiclient.WrapError(fmt.Sprintf("delete namespace %q", args[0]), err)
+				return apiclient.WrapErrorWithAdvice(fmt.Sprintf("delete namespace %q", args[0]), err)
 			}
 			_, err = fmt.Fprintf(s.Out, "Successfully deleted namespace %q!\n", args[0])
 			return err

@@ -29,20 +29,20 @@ const drainExamples = `  nomad-lite node drain -enable -self -deadline 1m
   nomad-lite node drain -monitor -self          watch a drain that has started earlier`
 
 type drainOptions struct {
-	clientFlags    apiclient.Flags
-	nodeFlags      nodeFlags
-	enable         bool
-	disable        bool
-	monitor        bool
-	detach         bool
-	force          bool
-	noDeadline     bool
-	deadline       time.Duration
-	ignoreSystem   bool
-	keepIneligible bool
-	yes            bool
-	message        string
-	meta           []string
+	clientFlags      apiclient.Flags
+	nodeFlags        nodeFlags
+	enable           bool
+	disable          bool
+	monitorOnly      bool
+	detach           bool
+	force            bool
+	noDeadline       bool
+	deadline         time.Duration
+	ignoreSystem     bool
+	keepIneligible   bool
+	skipConfirmation bool
+	message          string
+	metaPairs        []string
 }
 
 func newDrainCommand(s *cli.Streams) *cobra.Command {
@@ -56,12 +56,12 @@ func newDrainCommand(s *cli.Streams) *cobra.Command {
 			if err := o.checkFlags(cmd); err != nil {
 				return err
 			}
-			if err := o.nodeFlags.checkArgs(cmd, args); err != nil {
+			if err := o.nodeFlags.requireSelfOrNodeArg(cmd, args); err != nil {
 				return err
 			}
 			ctx, stop := cli.ContextUntilInterrupted(cmd.Context())
 			defer stop()
-			return drainNode(ctx, o, args, s)
+			return changeOrWatchDrain(ctx, o, args, s)
 		},
 		ValidArgsFunction: cli.CompleteArgsByPosition(apiclient.CompleteID(&o.clientFlags, &apiclient.NodeLookup)),
 	}
@@ -70,22 +70,22 @@ func newDrainCommand(s *cli.Streams) *cobra.Command {
 	f := cmd.Flags()
 	f.BoolVar(&o.enable, "enable", false, "begin to drain")
 	f.BoolVar(&o.disable, "disable", false, "stop draining, and make the node eligible again")
-	f.BoolVar(&o.monitor, "monitor", false, "watch a drain that has started earlier")
+	f.BoolVar(&o.monitorOnly, "monitor", false, "watch a drain that has started earlier")
 	f.BoolVar(&o.detach, "detach", false, "do not watch")
 	f.BoolVar(&o.force, "force", false, "stop all allocations at once")
 	f.BoolVar(&o.noDeadline, "no-deadline", false, "wait for allocations as long as it takes")
 	f.DurationVar(&o.deadline, "deadline", time.Hour, "stop what has not moved after this `time`")
 	f.BoolVar(&o.ignoreSystem, "ignore-system", false, "leave allocations of system jobs running")
 	f.BoolVar(&o.keepIneligible, "keep-ineligible", false, "with -disable, place no new allocations on it all the same")
-	f.BoolVar(&o.yes, "yes", false, "do not ask when the argument is only the beginning of an id")
+	f.BoolVar(&o.skipConfirmation, "yes", false, "do not ask when the argument is only the beginning of an id")
 	f.StringVarP(&o.message, "message", "m", "", "`text` that says why, kept with the drain")
-	f.StringArrayVar(&o.meta, "meta", nil, "`key=value` to keep with the drain; may be given several times")
+	f.StringArrayVar(&o.metaPairs, "meta", nil, "`key=value` to keep with the drain; may be given several times")
 	return cmd
 }
 
 func (o drainOptions) checkFlags(cmd *cobra.Command) error {
 	chosen := 0
-	for _, on := range []bool{o.enable, o.disable, o.monitor} {
+	for _, on := range []bool{o.enable, o.disable, o.monitorOnly} {
 		if on {
 			chosen++
 		}
@@ -103,28 +103,28 @@ func (o drainOptions) checkFlags(cmd *cobra.Command) error {
 	return nil
 }
 
-func drainNode(ctx context.Context, o drainOptions, args []string, s *cli.Streams) error {
-	c, node, err := o.nodeFlags.findNode(ctx, &o.clientFlags, args)
+func changeOrWatchDrain(ctx context.Context, o drainOptions, args []string, s *cli.Streams) error {
+	c, node, err := o.nodeFlags.connectAndFindNode(ctx, &o.clientFlags, args)
 	if err != nil {
 		return err
 	}
 	index := uint64(1)
-	if o.monitor {
+	if o.monitorOnly {
 		if node.DrainStrategy == nil {
 			_, err := fmt.Fprintf(s.Out, "Node %q does not drain\n", node.ID)
 			return err
 		}
 	} else {
-		options, err := o.newDrainOptions()
+		options, err := o.toAPIDrainOptions()
 		if err != nil {
 			return err
 		}
-		if err := o.confirmPrefix(node, args, s); err != nil {
+		if err := o.confirmIfArgIsIDPrefix(node, args, s); err != nil {
 			return err
 		}
 		answer, err := c.Nodes().UpdateDrainOpts(node.ID, options, apiclient.WriteOptions(ctx, ""))
 		if err != nil {
-			return apiclient.WrapError(fmt.Sprintf("change drain of node %q", output.TruncateID(node.ID)), err)
+			return apiclient.WrapErrorWithAdvice(fmt.Sprintf("change drain of node %q", output.TruncateID(node.ID)), err)
 		}
 		index = answer.LastIndex
 		if o.disable {
@@ -139,9 +139,9 @@ func drainNode(ctx context.Context, o drainOptions, args []string, s *cli.Stream
 	return o.watchDrain(ctx, c, node.ID, index, s)
 }
 
-// confirmPrefix asks the user for confirmation if the argument is only a prefix of the node's ID.
-func (o drainOptions) confirmPrefix(node *api.Node, args []string, s *cli.Streams) error {
-	if o.yes || len(args) == 0 || args[0] == node.ID {
+// confirmIfArgIsIDPrefix asks the user for confirmation if the argument is only a prefix of the node's ID.
+func (o drainOptions) confirmIfArgIsIDPrefix(node *api.Node, args []string, s *cli.Streams) error {
+	if o.skipConfirmation || len(args) == 0 || args[0] == node.ID {
 		return nil
 	}
 	verb := "enable"
@@ -151,10 +151,10 @@ func (o drainOptions) confirmPrefix(node *api.Node, args []string, s *cli.Stream
 	return s.Confirm(fmt.Sprintf("Are you sure you want to %s drain mode for node %q?", verb, node.ID), "Canceling drain toggle")
 }
 
-// newDrainOptions returns the body of the drain request that the flags describe.
-func (o drainOptions) newDrainOptions() (*api.DrainOptions, error) {
+// toAPIDrainOptions returns the body of the drain request that the flags describe.
+func (o drainOptions) toAPIDrainOptions() (*api.DrainOptions, error) {
 	options := &api.DrainOptions{MarkEligible: o.disable && !o.keepIneligible}
-	for _, pair := range o.meta {
+	for _, pair := range o.metaPairs {
 		name, value, found := strings.Cut(pair, "=")
 		if !found || name == "" {
 			return nil, fmt.Errorf("-meta %q: want key=value", pair)
@@ -183,16 +183,16 @@ func (o drainOptions) newDrainOptions() (*api.DrainOptions, error) {
 	return options, nil
 }
 
-func (o drainOptions) watchDrain(ctx context.Context, c *api.Client, id string, index uint64, s *cli.Streams) error {
+func (o drainOptions) watchDrain(ctx context.Context, c *api.Client, nodeID string, waitIndex uint64, s *cli.Streams) error {
 	printMessage := func(text string) {
 		fmt.Fprintf(s.Out, "%s: %s\n", time.Now().Format(time.RFC3339), text)
 	}
 	printMessage("Ctrl-C to stop monitoring: will not cancel the node drain")
-	if !o.monitor {
-		printMessage(fmt.Sprintf("Node %q drain strategy set", id))
+	if !o.monitorOnly {
+		printMessage(fmt.Sprintf("Node %q drain strategy set", nodeID))
 	}
 	var lastMessage *api.MonitorMessage
-	for message := range c.Nodes().MonitorDrain(ctx, id, index, o.ignoreSystem) {
+	for message := range c.Nodes().MonitorDrain(ctx, nodeID, waitIndex, o.ignoreSystem) {
 		lastMessage = message
 		printMessage(message.String())
 	}

@@ -38,7 +38,7 @@ func newEligibilityCommand(s *cli.Streams) *cobra.Command {
 			if o.enable == o.disable {
 				return cli.UsageError(cmd, errors.New("takes either -enable or -disable"))
 			}
-			if err := o.nodeFlags.checkArgs(cmd, args); err != nil {
+			if err := o.nodeFlags.requireSelfOrNodeArg(cmd, args); err != nil {
 				return err
 			}
 			return setEligibility(cmd.Context(), o, args, s)
@@ -53,12 +53,12 @@ func newEligibilityCommand(s *cli.Streams) *cobra.Command {
 }
 
 func setEligibility(ctx context.Context, o eligibilityOptions, args []string, s *cli.Streams) error {
-	c, node, err := o.nodeFlags.findNode(ctx, &o.clientFlags, args)
+	c, node, err := o.nodeFlags.connectAndFindNode(ctx, &o.clientFlags, args)
 	if err != nil {
 		return err
 	}
 	if _, err := c.Nodes().ToggleEligibility(node.ID, o.enable, apiclient.WriteOptions(ctx, "")); err != nil {
-		return apiclient.WrapError(fmt.Sprintf("change eligibility of node %q", output.TruncateID(node.ID)), err)
+		return apiclient.WrapErrorWithAdvice(fmt.Sprintf("change eligibility of node %q", output.TruncateID(node.ID)), err)
 	}
 	is := "eligible"
 	if o.disable {

@@ -32,10 +32,10 @@ const metaApplyExamples = `  nomad-lite node meta apply rack=r7 owner=ops
   nomad-lite node meta apply -unset owner`
 
 type metaOptions struct {
-	clientFlags apiclient.Flags
-	formatFlags output.FormatFlags
-	nodeID      string
-	unsetKeys   []string
+	clientFlags    apiclient.Flags
+	formatFlags    output.FormatFlags
+	nodeIDOrPrefix string
+	unsetKeys      []string
 }
 
 func newMetaCommand(s *cli.Streams) *cobra.Command {
@@ -53,7 +53,7 @@ func newMetaReadCommand(s *cli.Streams) *cobra.Command {
 			return readNodeMeta(cmd.Context(), o, s)
 		},
 	}
-	o.register(cmd)
+	o.registerNodeFlags(cmd)
 	o.formatFlags.Register(cmd)
 	return cmd
 }
@@ -66,39 +66,39 @@ func newMetaApplyCommand() *cobra.Command {
 		Long:    metaApplyHelp,
 		Example: metaApplyExamples,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			meta, err := o.parseChanges(args)
+			meta, err := o.parseMetaChanges(args)
 			if err != nil {
 				return cli.UsageError(cmd, err)
 			}
 			return applyNodeMeta(cmd.Context(), o, meta)
 		},
 	}
-	o.register(cmd)
+	o.registerNodeFlags(cmd)
 	cmd.Flags().StringSliceVar(&o.unsetKeys, "unset", nil, "`names` to remove, separated by commas")
 	return cmd
 }
 
-func (o *metaOptions) register(cmd *cobra.Command) {
+func (o *metaOptions) registerNodeFlags(cmd *cobra.Command) {
 	o.clientFlags.Register(cmd)
-	cmd.Flags().StringVar(&o.nodeID, "node-id", "", "`id` of the node")
-	cli.SetFlagCompletion(cmd, "node-id", apiclient.CompleteID(&o.clientFlags, &apiclient.NodeLookup))
+	cmd.Flags().StringVar(&o.nodeIDOrPrefix, "node-id", "", "`id` of the node")
+	cli.MustSetFlagCompletion(cmd, "node-id", apiclient.CompleteID(&o.clientFlags, &apiclient.NodeLookup))
 }
 
-// selectedNodeID returns the ID of the node that -node-id selects. "" stands for the agent's own node.
-func (o metaOptions) selectedNodeID(ctx context.Context, c *api.Client) (string, error) {
-	if o.nodeID == "" {
+// resolveNodeID returns the ID of the node that -node-id selects. "" stands for the agent's own node.
+func (o metaOptions) resolveNodeID(ctx context.Context, c *api.Client) (string, error) {
+	if o.nodeIDOrPrefix == "" {
 		return "", nil
 	}
-	found, err := apiclient.FindOneByPrefix(ctx, c, &apiclient.NodeLookup, o.nodeID)
+	found, err := apiclient.FindOneByPrefix(ctx, c, &apiclient.NodeLookup, o.nodeIDOrPrefix)
 	if err != nil {
 		return "", err
 	}
 	return found.ID, nil
 }
 
-// parseChanges returns the changes of node metadata that the arguments and -unset describe. A nil value removes the
+// parseMetaChanges returns the changes of node metadata that the arguments and -unset describe. A nil value removes the
 // key.
-func (o metaOptions) parseChanges(args []string) (map[string]*string, error) {
+func (o metaOptions) parseMetaChanges(args []string) (map[string]*string, error) {
 	meta := map[string]*string{}
 	for _, name := range o.unsetKeys {
 		meta[name] = nil
@@ -121,13 +121,13 @@ func readNodeMeta(ctx context.Context, o metaOptions, s *cli.Streams) error {
 	if err != nil {
 		return err
 	}
-	id, err := o.selectedNodeID(ctx, c)
+	id, err := o.resolveNodeID(ctx, c)
 	if err != nil {
 		return err
 	}
 	meta, err := c.Nodes().Meta().Read(id, apiclient.QueryOptions(ctx, ""))
 	if err != nil {
-		return apiclient.WrapError("read metadata of the node", err)
+		return apiclient.WrapErrorWithAdvice("read metadata of the node", err)
 	}
 	if o.formatFlags.IsSet() {
 		return o.formatFlags.Print(s, meta)
@@ -141,17 +141,17 @@ func readNodeMeta(ctx context.Context, o metaOptions, s *cli.Streams) error {
 		{"Dynamic Meta", dynamicMetaPairs(meta.Dynamic)},
 		{"Static Meta", output.SortedPairs(meta.Static)},
 	} {
-		p.AddSection(section.title)
+		p.AddSectionTitle(section.title)
 		p.AddPairs(section.pairs)
 	}
-	return output.Print(s, p)
+	return output.PrintPage(s, p)
 }
 
 // dynamicMetaPairs returns the dynamic metadata of a node as sorted pairs. A nil value stands for a removed key and is
 // shown as "<unset>".
-func dynamicMetaPairs(m map[string]*string) output.Pairs {
+func dynamicMetaPairs(valueByKey map[string]*string) output.Pairs {
 	flat := map[string]string{}
-	for name, value := range m {
+	for name, value := range valueByKey {
 		if value == nil {
 			flat[name] = "<unset>"
 		} else {
@@ -166,12 +166,12 @@ func applyNodeMeta(ctx context.Context, o metaOptions, meta map[string]*string) 
 	if err != nil {
 		return err
 	}
-	id, err := o.selectedNodeID(ctx, c)
+	id, err := o.resolveNodeID(ctx, c)
 	if err != nil {
 		return err
 	}
 	if _, err := c.Nodes().Meta().Apply(&api.NodeMetaApplyRequest{NodeID: id, Meta: meta}, apiclient.QueryOptions(ctx, "")); err != nil {
-		return apiclient.WrapError("change metadata of the node", err)
+		return apiclient.WrapErrorWithAdvice("change metadata of the node", err)
 	}
 	return nil
 }

@@ -36,8 +36,8 @@ func (f *nodeFlags) register(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.self, "self", false, "take the node of the agent that is asked")
 }
 
-// checkArgs returns an error unless the command line has either -self or the id of a node.
-func (f *nodeFlags) checkArgs(cmd *cobra.Command, args []string) error {
+// requireSelfOrNodeArg returns an error unless the command line has either -self or the id of a node.
+func (f *nodeFlags) requireSelfOrNodeArg(cmd *cobra.Command, args []string) error {
 	switch {
 	case f.self && len(args) > 0:
 		return cli.UsageError(cmd, errors.New("-self and a node exclude each other"))
@@ -47,9 +47,9 @@ func (f *nodeFlags) checkArgs(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// findNode returns the selected node, and a client of the agent.
-func (f *nodeFlags) findNode(ctx context.Context, client *apiclient.Flags, args []string) (*api.Client, *api.Node, error) {
-	c, err := client.Client()
+// connectAndFindNode returns the selected node, and a client of the agent.
+func (f *nodeFlags) connectAndFindNode(ctx context.Context, clientFlags *apiclient.Flags, args []string) (*api.Client, *api.Node, error) {
+	c, err := clientFlags.Client()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -67,7 +67,7 @@ func (f *nodeFlags) findNode(ctx context.Context, client *apiclient.Flags, args 
 	}
 	node, _, err := c.Nodes().Info(id, apiclient.QueryOptions(ctx, ""))
 	if err != nil {
-		return nil, nil, apiclient.WrapError(fmt.Sprintf("read node %q", output.TruncateID(id)), err)
+		return nil, nil, apiclient.WrapErrorWithAdvice(fmt.Sprintf("read node %q", output.TruncateID(id)), err)
 	}
 	return c, node, nil
 }

@@ -42,7 +42,7 @@ func newPoolListCommand(s *cli.Streams) *cobra.Command {
 			}
 			all, meta, err := c.NodePools().List(pageFlags.QueryOptions(cmd.Context()))
 			if err != nil {
-				return apiclient.WrapError("list node pools", err)
+				return apiclient.WrapErrorWithAdvice("list node pools", err)
 			}
 			if format.JSON && format.Template == "" {
 				return printPoolsJSON(s, all)
@@ -102,24 +102,24 @@ func completePoolNames(f *apiclient.Flags) cli.Completer {
 	}
 }
 
-// findPoolName returns the name of the node pool that is called name, or else of the only one whose name has this
-// prefix.
-func findPoolName(ctx context.Context, c *api.Client, name string) (string, error) {
-	all, _, err := c.NodePools().PrefixList(name, apiclient.QueryOptions(ctx, ""))
+// resolvePoolName returns the name of the node pool that is called nameOrPrefix, or else of the only one whose name has
+// this prefix.
+func resolvePoolName(ctx context.Context, c *api.Client, nameOrPrefix string) (string, error) {
+	all, _, err := c.NodePools().PrefixList(nameOrPrefix, apiclient.QueryOptions(ctx, ""))
 	if err != nil {
-		return "", apiclient.WrapError(fmt.Sprintf("look for node pool %q", name), err)
+		return "", apiclient.WrapErrorWithAdvice(fmt.Sprintf("look for node pool %q", nameOrPrefix), err)
 	}
 	t := output.NewTable("Name", "Description")
 	for _, pool := range all {
-		if pool.Name == name {
-			return name, nil
+		if pool.Name == nameOrPrefix {
+			return nameOrPrefix, nil
 		}
 		t.AddRow(pool.Name, pool.Description)
 	}
 	switch len(all) {
 	case 0:
 		//lint:ignore ST1005 the text is Nomad's
-		return "", fmt.Errorf("No node pool with prefix %q found\nList the node pools: nomad-lite node pool list", name)
+		return "", fmt.Errorf("No node pool with prefix %q found\nList the node pools: nomad-lite node pool list", nameOrPrefix)
 	case 1:
 		return all[0].Name, nil
 	}
@@ -127,8 +127,8 @@ func findPoolName(ctx context.Context, c *api.Client, name string) (string, erro
 }
 
 // newPoolViewCommand returns a command about one node pool. read requests an object from the agent and returns it with
-// a function that prints it for people. doing is the operation in error texts.
-func newPoolViewCommand(s *cli.Streams, use, short, doing string, read func(ctx context.Context, f *apiclient.Flags, c *api.Client, name string) (found any, show func(*output.Page), err error)) *cobra.Command {
+// a function that prints it for people. operationForErrors is the operation in error texts.
+func newPoolViewCommand(s *cli.Streams, use, short, operationForErrors string, read func(ctx context.Context, f *apiclient.Flags, c *api.Client, name string) (response any, printText func(*output.Page), err error)) *cobra.Command {
 	var client apiclient.Flags
 	var format output.FormatFlags
 	cmd := &cobra.Command{
@@ -141,13 +141,13 @@ func newPoolViewCommand(s *cli.Streams, use, short, doing string, read func(ctx 
 			if err != nil {
 				return err
 			}
-			name, err := findPoolName(cmd.Context(), c, args[0])
+			name, err := resolvePoolName(cmd.Context(), c, args[0])
 			if err != nil {
 				return err
 			}
 			found, show, err := read(cmd.Context(), &client, c, name)
 			if err != nil {
-				return apiclient.WrapError(fmt.Sprintf("%s %q", doing, name), err)
+				return apiclient.WrapErrorWithAdvice(fmt.Sprintf("%s %q", operationForErrors, name), err)
 			}
 			return format.PrintValueOrPage(s, found, show)
 		},
@@ -162,12 +162,12 @@ func newPoolInfoCommand(s *cli.Streams) *cobra.Command {
 		pool, _, err := c.NodePools().Info(name, apiclient.QueryOptions(ctx, ""))
 		return pool, func(p *output.Page) {
 			p.AddPairs(output.Pairs{{"Name", pool.Name}, {"Description", pool.Description}, {"Node Identity TTL", pool.NodeIdentityTTL}})
-			p.AddSection("Metadata")
+			p.AddSectionTitle("Metadata")
 			if len(pool.Meta) == 0 {
 				p.AddLine("No metadata")
 			}
 			p.AddPairs(output.SortedPairs(pool.Meta))
-			p.AddSection("Scheduler Configuration")
+			p.AddSectionTitle("Scheduler Configuration")
 			if c := pool.SchedulerConfiguration; c == nil {
 				p.AddLine("No scheduler configuration")
 			} else {
@@ -185,7 +185,7 @@ func newPoolNodesCommand(s *cli.Streams) *cobra.Command {
 		return nodes, func(p *output.Page) {
 			t := output.NewTable("ID", "DC", "Name", "Class", "Drain", "Eligibility", "Status")
 			for _, n := range nodes {
-				t.AddRow(output.ShortID(n.ID, verbose), n.Datacenter, n.Name, n.NodeClass, n.Drain, output.StatusCell(n.SchedulingEligibility), output.StatusCell(n.Status))
+				t.AddRow(output.ShortIDUnlessVerbose(n.ID, verbose), n.Datacenter, n.Name, n.NodeClass, n.Drain, output.StatusCell(n.SchedulingEligibility), output.StatusCell(n.Status))
 			}
 			p.AddTableOrMessage(t, "No nodes registered")
 			p.AddNextPageHint(meta)

@@ -26,16 +26,16 @@ const statusExamples = `  nomad-lite node status                the nodes
   nomad-lite node status -t '{{range .}}{{println .ID .Status}}{{end}}'`
 
 type statusOptions struct {
-	clientFlags apiclient.Flags
-	formatFlags output.FormatFlags
-	nodeFlags   nodeFlags
-	short       bool
-	showStats   bool
-	showAllocs  bool
-	showOS      bool
-	idsOnly     bool
-	verbose     bool
-	pageFlags   apiclient.PageFlags
+	clientFlags           apiclient.Flags
+	formatFlags           output.FormatFlags
+	nodeFlags             nodeFlags
+	short                 bool
+	showHostStats         bool
+	showRunningAllocCount bool
+	showOS                bool
+	idsOnly               bool
+	verbose               bool
+	pageFlags             apiclient.PageFlags
 }
 
 func newStatusCommand(s *cli.Streams) *cobra.Command {
@@ -49,7 +49,7 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			one := o.nodeFlags.self || len(args) > 0
 			if one {
-				if err := o.nodeFlags.checkArgs(cmd, args); err != nil {
+				if err := o.nodeFlags.requireSelfOrNodeArg(cmd, args); err != nil {
 					return err
 				}
 			}
@@ -65,8 +65,8 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 	o.nodeFlags.register(cmd)
 	o.pageFlags.Register(cmd)
 	cmd.Flags().BoolVar(&o.short, "short", false, "leave out resources and events")
-	cmd.Flags().BoolVar(&o.showStats, "stats", false, "show what each processor and each disk does")
-	cmd.Flags().BoolVar(&o.showAllocs, "allocs", false, "count the running allocations of each node")
+	cmd.Flags().BoolVar(&o.showHostStats, "stats", false, "show what each processor and each disk does")
+	cmd.Flags().BoolVar(&o.showRunningAllocCount, "allocs", false, "count the running allocations of each node")
 	cmd.Flags().BoolVar(&o.showOS, "os", false, "show the operating system of each node")
 	cmd.Flags().BoolVarP(&o.idsOnly, "quiet", "q", false, "print only the ids of the nodes, whole; not with a node")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "whole ids, points in time, attributes and metadata")
@@ -84,7 +84,7 @@ func listNodes(ctx context.Context, o statusOptions, s *cli.Streams) error {
 	}
 	all, meta, err := c.Nodes().List(q)
 	if err != nil {
-		return apiclient.WrapError("list nodes", err)
+		return apiclient.WrapErrorWithAdvice("list nodes", err)
 	}
 	if o.formatFlags.IsSet() {
 		return o.formatFlags.Print(s, all)
@@ -94,7 +94,7 @@ func listNodes(ctx context.Context, o statusOptions, s *cli.Streams) error {
 		for _, n := range all {
 			p.AddLine("%s", n.ID)
 		}
-		return output.Print(s, p)
+		return output.PrintPage(s, p)
 	}
 	head := []string{"ID", "Node Pool", "DC", "Name", "Class"}
 	if o.showOS {
@@ -104,12 +104,12 @@ func listNodes(ctx context.Context, o statusOptions, s *cli.Streams) error {
 		head = append(head, "Address", "Version")
 	}
 	head = append(head, "Drain", "Eligibility", "Status")
-	if o.showAllocs {
+	if o.showRunningAllocCount {
 		head = append(head, "Running Allocs")
 	}
 	t := output.NewTable(head...)
 	for _, n := range all {
-		row := []any{output.ShortID(n.ID, o.verbose), n.NodePool, n.Datacenter, n.Name, n.NodeClass}
+		row := []any{output.ShortIDUnlessVerbose(n.ID, o.verbose), n.NodePool, n.Datacenter, n.Name, n.NodeClass}
 		if o.showOS {
 			row = append(row, n.Attributes["os.name"])
 		}
@@ -117,10 +117,10 @@ func listNodes(ctx context.Context, o statusOptions, s *cli.Streams) error {
 			row = append(row, n.Address, n.Version)
 		}
 		row = append(row, n.Drain, output.StatusCell(n.SchedulingEligibility), output.StatusCell(n.Status))
-		if o.showAllocs {
+		if o.showRunningAllocCount {
 			allocs, _, err := c.Nodes().Allocations(n.ID, apiclient.QueryOptions(ctx, ""))
 			if err != nil {
-				return apiclient.WrapError(fmt.Sprintf("list allocations of node %q", output.TruncateID(n.ID)), err)
+				return apiclient.WrapErrorWithAdvice(fmt.Sprintf("list allocations of node %q", output.TruncateID(n.ID)), err)
 			}
 			row = append(row, len(filterRunningAllocs(allocs)))
 		}
@@ -128,7 +128,7 @@ func listNodes(ctx context.Context, o statusOptions, s *cli.Streams) error {
 	}
 	p.AddTableOrMessage(t, "No nodes registered")
 	p.AddNextPageHint(meta)
-	return output.Print(s, p)
+	return output.PrintPage(s, p)
 }
 
 func filterRunningAllocs(allocs []*api.Allocation) []*api.Allocation {
@@ -138,7 +138,7 @@ func filterRunningAllocs(allocs []*api.Allocation) []*api.Allocation {
 }
 
 func showNode(ctx context.Context, o statusOptions, args []string, s *cli.Streams) error {
-	c, node, err := o.nodeFlags.findNode(ctx, &o.clientFlags, args)
+	c, node, err := o.nodeFlags.connectAndFindNode(ctx, &o.clientFlags, args)
 	if err != nil {
 		return err
 	}
@@ -149,17 +149,17 @@ func showNode(ctx context.Context, o statusOptions, args []string, s *cli.Stream
 	p := output.NewPage(s)
 	allocs, _, err := c.Nodes().Allocations(node.ID, apiclient.QueryOptions(ctx, ""))
 	if err != nil {
-		return apiclient.WrapError(fmt.Sprintf("list allocations of node %q", output.TruncateID(node.ID)), err)
+		return apiclient.WrapErrorWithAdvice(fmt.Sprintf("list allocations of node %q", output.TruncateID(node.ID)), err)
 	}
 	// The resource usage of the host is optional: if it cannot be read, showNode prints the other parts of the status.
 	host, err := c.Nodes().Stats(node.ID, apiclient.QueryOptions(ctx, ""))
 	if err != nil {
 		host = nil
-		fmt.Fprintln(s.Err, apiclient.WrapError("what the host uses is not known", err))
+		fmt.Fprintln(s.Err, apiclient.WrapErrorWithAdvice("what the host uses is not known", err))
 	}
 	p.AddPairs(nodeStatusPairs(node, host, o.short))
 
-	if o.verbose || !o.short && hasUnusableDriver(node) {
+	if o.verbose || !o.short && hasUnhealthyDriverWithReason(node) {
 		printDrivers(p, node)
 	}
 	if o.verbose && len(node.HostVolumes) > 0 {
@@ -171,21 +171,21 @@ func showNode(ctx context.Context, o statusOptions, args []string, s *cli.Stream
 	if !o.short {
 		printNodeEvents(p, node, o.verbose)
 		printNodeResources(ctx, p, c, node, allocs, host, s)
-		if host != nil && o.showStats {
+		if host != nil && o.showHostStats {
 			printHostStats(p, host)
 		}
 	}
-	p.AddSection("Allocations")
+	p.AddSectionTitle("Allocations")
 	stubs := make([]*api.AllocationListStub, len(allocs))
 	for i, a := range allocs {
 		stubs[i] = a.Stub()
 	}
 	tables.AllocationTable{Verbose: o.verbose, ShowEvalID: o.verbose, ShowJobID: true}.Print(p, stubs)
 	if o.verbose {
-		p.AddSection("Attributes")
+		p.AddSectionTitle("Attributes")
 		p.AddPairs(output.SortedPairs(node.Attributes))
-		p.AddSection("Meta")
+		p.AddSectionTitle("Meta")
 		p.AddPairs(output.SortedPairs(node.Meta))
 	}
-	return output.Print(s, p)
+	return output.PrintPage(s, p)
 }

@@ -44,7 +44,7 @@ func nodeStatusPairs(node *api.Node, host *api.HostStats, short bool) output.Pai
 		{"Host Volumes", output.JoinSortedKeys(node.HostVolumes)},
 		{"Host Networks", output.JoinSortedKeys(node.HostNetworks)},
 		{"CSI Volumes", ""},
-		{drivers, formatDrivers(node)},
+		{drivers, formatDetectedDrivers(node)},
 	}...)
 	if node.StatusDescription != "" {
 		head = append(head, [2]any{"Status Description", node.StatusDescription})
@@ -75,8 +75,8 @@ func formatDrain(node *api.Node) string {
 	return drainStatus
 }
 
-// formatDrivers lists the drivers of a node, and marks the unhealthy ones.
-func formatDrivers(node *api.Node) string {
+// formatDetectedDrivers lists the drivers of a node, and marks the unhealthy ones.
+func formatDetectedDrivers(node *api.Node) string {
 	var drivers []string
 	for _, name := range slices.Sorted(maps.Keys(node.Drivers)) {
 		switch d := node.Drivers[name]; {
@@ -91,7 +91,7 @@ func formatDrivers(node *api.Node) string {
 }
 
 func printHostVolumes(p *output.Page, node *api.Node) {
-	p.AddSection("Host Volumes")
+	p.AddSectionTitle("Host Volumes")
 	t := output.NewTable("Name", "ID", "ReadOnly", "Source")
 	for _, name := range slices.Sorted(maps.Keys(node.HostVolumes)) {
 		if v := node.HostVolumes[name]; v != nil {
@@ -102,7 +102,7 @@ func printHostVolumes(p *output.Page, node *api.Node) {
 }
 
 func printNodeEvents(p *output.Page, node *api.Node, verbose bool) {
-	p.AddSection("Node Events")
+	p.AddSectionTitle("Node Events")
 	head := []string{"Time", "Subsystem", "Message"}
 	if verbose {
 		head = append(head, "Details")
@@ -144,7 +144,7 @@ func printNodeResources(ctx context.Context, p *output.Page, c *api.Client, node
 	cpu := node.NodeResources.Cpu.CpuShares - int64(reserved.Cpu.CpuShares)
 	memory := node.NodeResources.Memory.MemoryMB - int64(reserved.Memory.MemoryMB)
 	disk := node.NodeResources.Disk.DiskMB - int64(reserved.Disk.DiskMB)
-	p.AddSection("Allocated Resources")
+	p.AddSectionTitle("Allocated Resources")
 	var usedCPU, usedMemory, usedDisk int64
 	for _, a := range running {
 		c, m, d := allocatedResources(a)
@@ -154,19 +154,19 @@ func printNodeResources(ctx context.Context, p *output.Page, c *api.Client, node
 	t.AddRow(fmt.Sprintf("%d/%d MHz", usedCPU, cpu), output.FormatMebibytes(usedMemory)+"/"+output.FormatMebibytes(memory), output.FormatMebibytes(usedDisk)+"/"+output.FormatMebibytes(disk), len(running), node.NodeResources.Cpu.TotalCpuCores)
 	p.AddTable(t)
 
-	p.AddSection("Allocation Resource Utilization")
+	p.AddSectionTitle("Allocation Resource Utilization")
 	var cpuTicks float64
 	var memoryBytes uint64
 	for _, a := range running {
 		usage, err := c.Allocations().Stats(a, apiclient.QueryOptions(ctx, a.Namespace))
 		if err != nil {
-			fmt.Fprintln(s.Err, apiclient.WrapError(fmt.Sprintf("what allocation %q uses is not known", output.TruncateID(a.ID)), err))
+			fmt.Fprintln(s.Err, apiclient.WrapErrorWithAdvice(fmt.Sprintf("what allocation %q uses is not known", output.TruncateID(a.ID)), err))
 			continue
 		}
 		used := pointer.Value(usage.ResourceUsage)
 		cpuTicks += pointer.Value(used.CpuStats).TotalTicks
 		memory := pointer.Value(used.MemoryStats)
-		memoryBytes += tables.ResidentMemory(&memory)
+		memoryBytes += tables.ResidentOrUsedMemoryBytes(&memory)
 	}
 	t = output.NewTable("CPU", "Memory")
 	t.AddRow(fmt.Sprintf("%.0f/%d MHz", cpuTicks, cpu), output.FormatBytes(memoryBytes)+"/"+output.FormatMebibytes(memory))
@@ -175,7 +175,7 @@ func printNodeResources(ctx context.Context, p *output.Page, c *api.Client, node
 	if host == nil {
 		return
 	}
-	p.AddSection("Host Resource Utilization")
+	p.AddSectionTitle("Host Resource Utilization")
 	row := []any{fmt.Sprintf("%.0f/%d MHz", host.CPUTicksConsumed, node.NodeResources.Cpu.CpuShares), "-", "-"}
 	if m := host.Memory; m != nil {
 		row[1] = output.FormatBytes(m.Used) + "/" + output.FormatBytes(m.Total)
@@ -189,29 +189,29 @@ func printNodeResources(ctx context.Context, p *output.Page, c *api.Client, node
 	t.AddRow(row...)
 	p.AddTable(t)
 
-	if devices := tables.NewDeviceStats(host.DeviceStats); len(devices) > 0 {
-		p.AddSection("Device Resource Utilization")
+	if devices := tables.NewDeviceStatsByName(host.DeviceStats); len(devices) > 0 {
+		p.AddSectionTitle("Device Resource Utilization")
 		p.AddPairs(devices.SummaryPairs(devices.Names()))
 	}
 }
 
 // allocatedResources returns the resources reserved for an allocation: CPU in MHz, memory and disk
 // in MB.
-func allocatedResources(a *api.Allocation) (cpu, memory, disk int64) {
+func allocatedResources(a *api.Allocation) (cpuMHz, memoryMB, diskMB int64) {
 	if r := a.AllocatedResources; r != nil {
 		for _, task := range r.Tasks {
 			if task != nil {
-				cpu, memory = cpu+task.Cpu.CpuShares, memory+task.Memory.MemoryMB
+				cpuMHz, memoryMB = cpuMHz+task.Cpu.CpuShares, memoryMB+task.Memory.MemoryMB
 			}
 		}
-		return cpu, memory, r.Shared.DiskMB
+		return cpuMHz, memoryMB, r.Shared.DiskMB
 	}
 	r := pointer.Value(a.Resources)
 	return int64(pointer.Value(r.CPU)), int64(pointer.Value(r.MemoryMB)), int64(pointer.Value(r.DiskMB))
 }
 
 func printHostStats(p *output.Page, host *api.HostStats) {
-	p.AddSection("CPU Stats")
+	p.AddSectionTitle("CPU Stats")
 	t := output.NewTable("CPU", "User", "System", "Idle")
 	for _, c := range host.CPU {
 		if c != nil {
@@ -220,10 +220,10 @@ func printHostStats(p *output.Page, host *api.HostStats) {
 	}
 	p.AddTable(t)
 	if m := host.Memory; m != nil {
-		p.AddSection("Memory Stats")
+		p.AddSectionTitle("Memory Stats")
 		p.AddPairs(output.Pairs{{"Total", output.FormatBytes(m.Total)}, {"Available", output.FormatBytes(m.Available)}, {"Used", output.FormatBytes(m.Used)}, {"Free", output.FormatBytes(m.Free)}})
 	}
-	p.AddSection("Disk Stats")
+	p.AddSectionTitle("Disk Stats")
 	t = output.NewTable("Device", "MountPoint", "Size", "Used", "Available", "Used Percent", "Inodes Percent")
 	for _, d := range host.DiskStats {
 		if d != nil {
@@ -231,9 +231,9 @@ func printHostStats(p *output.Page, host *api.HostStats) {
 		}
 	}
 	p.AddTable(t)
-	if devices := tables.NewDeviceStats(host.DeviceStats); len(devices) > 0 {
-		p.AddSection("Device Stats")
-		devices.PrintAll(p, devices.Names())
+	if devices := tables.NewDeviceStatsByName(host.DeviceStats); len(devices) > 0 {
+		p.AddSectionTitle("Device Stats")
+		devices.PrintStatsOf(p, devices.Names())
 	}
 }
 
@@ -247,8 +247,7 @@ func hasUnhealthyDevice(node *api.Node) bool {
 	return false
 }
 
-// hasUnusableDriver reports whether an unhealthy driver of the node reports a reason.
-func hasUnusableDriver(node *api.Node) bool {
+func hasUnhealthyDriverWithReason(node *api.Node) bool {
 	for _, d := range node.Drivers {
 		if d != nil && !d.Healthy && d.HealthDescription != "" {
 			return true
@@ -259,7 +258,7 @@ func hasUnusableDriver(node *api.Node) bool {
 
 // printDrivers adds a table of the drivers of a node: which are detected, which are healthy, and why not.
 func printDrivers(p *output.Page, node *api.Node) {
-	p.AddSection("Drivers")
+	p.AddSectionTitle("Drivers")
 	t := output.NewTable("Driver", "Detected", "Healthy", "Message", "Time")
 	for _, name := range slices.Sorted(maps.Keys(node.Drivers)) {
 		d := pointer.Value(node.Drivers[name])

@@ -37,13 +37,13 @@ const apiExamples = `  nomad-lite operator api jobs
   nomad-lite operator api -dryrun jobs       print the command of curl instead`
 
 type apiOptions struct {
-	clientFlags apiclient.Flags
-	method      string
-	bodyData    string
-	headers     []string
-	filter      string
-	dryRun      bool
-	verbose     bool
+	clientFlags   apiclient.Flags
+	method        string
+	bodyOrAtFile  string
+	headers       []string
+	filter        string
+	printCurlOnly bool
+	verbose       bool
 }
 
 func newAPICommand(s *cli.Streams) *cobra.Command {
@@ -55,20 +55,20 @@ func newAPICommand(s *cli.Streams) *cobra.Command {
 		Example: apiExamples,
 		Args:    cli.RequireArgCount(1, 1, "the path of a request, such as /v1/jobs"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return sendAPIRequest(cmd.Context(), o, args[0], s)
+			return sendOrPrintAPIRequest(cmd.Context(), o, args[0], s)
 		},
 	}
 	o.clientFlags.Register(cmd)
 	cmd.Flags().StringVarP(&o.method, "method", "X", "", "`method`: GET, PUT, POST or DELETE")
-	cmd.Flags().StringVarP(&o.bodyData, "data", "d", "", "`body` to send; @FILE reads a file and @- standard input")
+	cmd.Flags().StringVarP(&o.bodyOrAtFile, "data", "d", "", "`body` to send; @FILE reads a file and @- standard input")
 	cmd.Flags().StringArrayVarP(&o.headers, "header", "H", nil, "`header` to send, as 'Name: value'; may be given several times")
 	cmd.Flags().StringVar(&o.filter, "filter", "", "`expression` that chooses from a list")
-	cmd.Flags().BoolVar(&o.dryRun, "dryrun", false, "print the command of curl that does the same, and do nothing")
+	cmd.Flags().BoolVar(&o.printCurlOnly, "dryrun", false, "print the command of curl that does the same, and do nothing")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "show the request and the headers of the answer on standard error")
 	return cmd
 }
 
-func sendAPIRequest(ctx context.Context, o apiOptions, path string, s *cli.Streams) error {
+func sendOrPrintAPIRequest(ctx context.Context, o apiOptions, path string, s *cli.Streams) error {
 	config := o.clientFlags.ClientConfig()
 	socket, _ := strings.CutPrefix(config.Address, "unix://")
 	c, err := api.NewClient(config) // NewClient replaces a unix:// address in config by an http:// address
@@ -83,7 +83,7 @@ func sendAPIRequest(ctx context.Context, o apiOptions, path string, s *cli.Strea
 	if err != nil {
 		return err
 	}
-	if o.dryRun {
+	if o.printCurlOnly {
 		if socket == config.Address {
 			socket = ""
 		}
@@ -98,12 +98,12 @@ func sendAPIRequest(ctx context.Context, o apiOptions, path string, s *cli.Strea
 	}
 	answer, err := c.Raw().Do(request)
 	if err != nil {
-		return apiclient.WrapError("ask the agent", err)
+		return apiclient.WrapErrorWithAdvice("ask the agent", err)
 	}
 	defer answer.Body.Close()
 	if o.verbose {
 		fmt.Fprintf(s.Err, "< %s %s\n", answer.Proto, answer.Status)
-		for _, pair := range output.SortedPairs(flattenHeader(answer.Header)) {
+		for _, pair := range output.SortedPairs(joinHeaderValues(answer.Header)) {
 			fmt.Fprintf(s.Err, "< %s: %s\n", pair[0], pair[1])
 		}
 	}
@@ -113,7 +113,7 @@ func sendAPIRequest(ctx context.Context, o apiOptions, path string, s *cli.Strea
 	}
 	last := &lastByteWriter{w: out}
 	if _, err := io.Copy(last, answer.Body); err != nil {
-		return apiclient.WrapError("read the answer", err)
+		return apiclient.WrapErrorWithAdvice("read the answer", err)
 	}
 	if last.lastByte != '\n' && last.lastByte != 0 && terminal.IsTerminal(s.Out) {
 		fmt.Fprintln(s.Out)
@@ -126,9 +126,9 @@ func sendAPIRequest(ctx context.Context, o apiOptions, path string, s *cli.Strea
 
 // readBody returns the request body that -data describes. It returns nil for a request without a body.
 func (o apiOptions) readBody(stdin io.Reader) ([]byte, error) {
-	name, fromFile := strings.CutPrefix(o.bodyData, "@")
+	name, fromFile := strings.CutPrefix(o.bodyOrAtFile, "@")
 	switch {
-	case o.bodyData == "" && isPipe(stdin), fromFile && name == "-":
+	case o.bodyOrAtFile == "" && isPipeOrRegularFile(stdin), fromFile && name == "-":
 		text, err := io.ReadAll(stdin)
 		if err != nil {
 			return nil, fmt.Errorf("read standard input: %w", err)
@@ -139,14 +139,14 @@ func (o apiOptions) readBody(stdin io.Reader) ([]byte, error) {
 		return text, nil
 	case fromFile:
 		return os.ReadFile(name)
-	case o.bodyData == "":
+	case o.bodyOrAtFile == "":
 		return nil, nil
 	}
-	return []byte(o.bodyData), nil
+	return []byte(o.bodyOrAtFile), nil
 }
 
-// isPipe reports whether r is a pipe or a regular file, which can contain a request body.
-func isPipe(r io.Reader) bool {
+// isPipeOrRegularFile reports whether r is a pipe or a regular file, which can contain a request body.
+func isPipeOrRegularFile(r io.Reader) bool {
 	file, ok := r.(*os.File)
 	if !ok {
 		return false
@@ -208,14 +208,14 @@ func (o apiOptions) newRequest(ctx context.Context, config *api.Config, path str
 
 // curlCommand returns the curl command line that sends the request. It contains the environment variable of the token
 // in place of the token.
-func curlCommand(request *http.Request, socket string, config *api.Config, body []byte) string {
+func curlCommand(request *http.Request, socketPath string, config *api.Config, body []byte) string {
 	words := []string{"curl"}
 	add := func(flag, value string) {
 		if value != "" {
 			words = append(words, flag, cli.ShellQuote(value))
 		}
 	}
-	add("--unix-socket", socket)
+	add("--unix-socket", socketPath)
 	if tls := config.TLSConfig; tls != nil {
 		add("--cacert", tls.CACert)
 		add("--capath", tls.CAPath)
@@ -228,7 +228,7 @@ func curlCommand(request *http.Request, socket string, config *api.Config, body 
 	if request.Method != http.MethodGet {
 		add("-X", request.Method)
 	}
-	for _, pair := range output.SortedPairs(flattenHeader(request.Header)) {
+	for _, pair := range output.SortedPairs(joinHeaderValues(request.Header)) {
 		if pair[0] != "Authorization" {
 			add("-H", fmt.Sprintf("%s: %s", pair[0], pair[1]))
 		}
@@ -242,7 +242,7 @@ func curlCommand(request *http.Request, socket string, config *api.Config, body 
 	return strings.Join(append(words, cli.ShellQuote(request.URL.String())), " ")
 }
 
-func flattenHeader(h http.Header) map[string]string {
+func joinHeaderValues(h http.Header) map[string]string {
 	flat := map[string]string{}
 	for name, values := range h {
 		flat[name] = strings.Join(values, ", ")

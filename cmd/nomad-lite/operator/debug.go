@@ -42,17 +42,17 @@ bundle before you publish it.
 Exit codes: 0, or 1 when the agent cannot be reached or nothing can be written.`
 
 type debugOptions struct {
-	clientFlags       apiclient.Flags
-	duration          time.Duration
-	interval          time.Duration
-	profileDuration   time.Duration
-	logLevel          string
-	logSourceLocation bool
-	eventTopics       string
-	eventIndex        uint64
-	maxNodes          int
-	nodeIDPrefixes    string
-	outputPath        string
+	clientFlags         apiclient.Flags
+	captureDuration     time.Duration
+	captureInterval     time.Duration
+	profileDuration     time.Duration
+	logLevel            string
+	logSourceLocation   bool
+	eventTopics         string
+	firstEventIndex     uint64
+	maxNodes            int
+	nodeIDPrefixes      string
+	unarchivedOutputDir string
 }
 
 func newDebugCommand(s *cli.Streams) *cobra.Command {
@@ -65,26 +65,26 @@ func newDebugCommand(s *cli.Streams) *cobra.Command {
   nomad-lite operator debug -duration 10s -interval 2s -event-topic Job:web,Allocation`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if o.duration < 0 || o.interval <= 0 || o.profileDuration < 0 {
+			if o.captureDuration < 0 || o.captureInterval <= 0 || o.profileDuration < 0 {
 				return cli.UsageError(cmd, errors.New("-duration, -pprof-duration and -interval take a time; -interval may not be zero"))
 			}
 			ctx, stop := cli.ContextUntilInterrupted(cmd.Context())
 			defer stop()
-			return captureDebug(ctx, o, s)
+			return captureDebugBundle(ctx, o, s)
 		},
 	}
 	o.clientFlags.Register(cmd)
 	f := cmd.Flags()
-	f.DurationVar(&o.duration, "duration", 2*time.Minute, "how `long` to capture")
-	f.DurationVar(&o.interval, "interval", 30*time.Second, "capture what there is each `time`")
+	f.DurationVar(&o.captureDuration, "duration", 2*time.Minute, "how `long` to capture")
+	f.DurationVar(&o.captureInterval, "interval", 30*time.Second, "capture what there is each `time`")
 	f.DurationVar(&o.profileDuration, "pprof-duration", time.Second, "how `long` to look at what the processors do")
 	f.StringVar(&o.logLevel, "log-level", "DEBUG", "`level` to log at: TRACE, DEBUG, INFO, WARN or ERROR")
 	f.BoolVar(&o.logSourceLocation, "log-include-location", false, "say where in the program each line of the log comes from")
 	f.StringVar(&o.eventTopics, "event-topic", "none", "`topics` of events, with commas, such as Job:web,Allocation; all or none")
-	f.Uint64Var(&o.eventIndex, "event-index", 0, "begin with the events of this `index`")
+	f.Uint64Var(&o.firstEventIndex, "event-index", 0, "begin with the events of this `index`")
 	f.IntVar(&o.maxNodes, "max-nodes", 10, "capture at most so `many` nodes; 0 means all")
 	f.StringVar(&o.nodeIDPrefixes, "node-id", "all", "capture only the nodes whose ids begin with one of these `ids`, with commas")
-	f.StringVar(&o.outputPath, "output", "", "make a directory in this `directory`, and no archive")
+	f.StringVar(&o.unarchivedOutputDir, "output", "", "make a directory in this `directory`, and no archive")
 	return cmd
 }
 
@@ -112,6 +112,7 @@ var (
 		{"evaluations.json", "/v1/evaluations?namespace=*"},
 		{"deployments.json", "/v1/deployments?namespace=*"},
 		{"allocations.json", "/v1/allocations?namespace=*&resources=true"},
+		{"transitions.json", "/v1/client/transitions?namespace=*"},
 		{"services.json", "/v1/services?namespace=*"},
 		{"nodes.json", "/v1/nodes?resources=true"},
 		{"namespaces.json", "/v1/namespaces"},
@@ -133,18 +134,18 @@ type debugCapture struct {
 	errorsByFile map[string]string // file name -> why the file is missing or incomplete
 }
 
-func captureDebug(ctx context.Context, o debugOptions, s *cli.Streams) (err error) {
+func captureDebugBundle(ctx context.Context, o debugOptions, s *cli.Streams) (err error) {
 	client, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
 	self, err := client.Agent().Self()
 	if err != nil {
-		return apiclient.WrapError("ask the agent who it is", err)
+		return apiclient.WrapErrorWithAdvice("ask the agent who it is", err)
 	}
 	name := "nomad-debug-" + time.Now().UTC().Format("2006-01-02-150405Z")
-	parent, result := o.outputPath, filepath.Join(o.outputPath, name)
-	if o.outputPath == "" {
+	parent, result := o.unarchivedOutputDir, filepath.Join(o.unarchivedOutputDir, name)
+	if o.unarchivedOutputDir == "" {
 		// The archive is created first, so that a missing permission is reported before the
 		// capture.
 		result = name + ".tar.gz"
@@ -157,7 +158,7 @@ func captureDebug(ctx context.Context, o debugOptions, s *cli.Streams) (err erro
 		}
 		defer func() {
 			if err == nil {
-				err = writeArchive(archive, parent)
+				err = writeTarGz(archive, parent)
 			}
 			err = errors.Join(err, archive.Close(), os.RemoveAll(parent))
 			if err != nil {
@@ -182,14 +183,14 @@ func captureDebug(ctx context.Context, o debugOptions, s *cli.Streams) (err erro
 	if _, err := fmt.Fprintf(s.Out, "Starting debugger...\n\n"+strings.Repeat("%17s: %v\n", 8)+"\nCapturing cluster data...\n",
 		"Nomad CLI Version", "nomad-lite "+version.String(), "Region", o.clientFlags.ClientConfig().Region, "Namespace", o.clientFlags.ClientConfig().Namespace,
 		"Servers", fmt.Sprintf("(1/1) [%s]", self.Member.Name), "Clients", fmt.Sprintf("(%d/%d) %v", len(nodeIDs), nodeCount, nodeIDs),
-		"Interval", o.interval, "Duration", o.duration, "pprof Interval", "<none>"); err != nil {
+		"Interval", o.captureInterval, "Duration", o.captureDuration, "pprof Interval", "<none>"); err != nil {
 		return err
 	}
 	begun := time.Now().UTC()
-	c.captureUntilDone(ctx, o, nodeIDs)
+	c.captureForDuration(ctx, o, nodeIDs)
 	index := map[string]any{
 		"Captured": begun, "Took": time.Since(begun).Round(time.Millisecond).String(), "By": "nomad-lite " + version.String(),
-		"Agent": o.clientFlags.ClientConfig().Address, "Interval": o.interval.String(), "Missing": c.errorsByFile,
+		"Agent": o.clientFlags.ClientConfig().Address, "Interval": o.captureInterval.String(), "Missing": c.errorsByFile,
 	}
 	text, err := json.MarshalIndent(index, "", "    ")
 	if err != nil {
@@ -199,16 +200,16 @@ func captureDebug(ctx context.Context, o debugOptions, s *cli.Streams) (err erro
 		return err
 	}
 	c.printErrors(s)
-	if o.outputPath != "" {
+	if o.unarchivedOutputDir != "" {
 		_, err = fmt.Fprintf(s.Out, "Created debug directory: %s\n", result)
 	}
 	return err
 }
 
-// captureUntilDone saves the responses of all requests, and those of stateCaptureRequests again each interval, until
+// captureForDuration saves the responses of all requests, and those of stateCaptureRequests again each interval, until
 // the duration has passed or ctx ends.
-func (c *debugCapture) captureUntilDone(ctx context.Context, o debugOptions, nodeIDs []string) {
-	during, stop := context.WithTimeout(ctx, o.duration)
+func (c *debugCapture) captureForDuration(ctx context.Context, o debugOptions, nodeIDs []string) {
+	during, stop := context.WithTimeout(ctx, o.captureDuration)
 	defer stop()
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -217,7 +218,7 @@ func (c *debugCapture) captureUntilDone(ctx context.Context, o debugOptions, nod
 		c.saveResponse(during, captureRequest{"agent/monitor.log", "/v1/agent/monitor?" + log.Encode()})
 	})
 	if o.eventTopics != "none" {
-		events := url.Values{"index": {fmt.Sprint(o.eventIndex)}, "namespace": {"*"}}
+		events := url.Values{"index": {fmt.Sprint(o.firstEventIndex)}, "namespace": {"*"}}
 		if o.eventTopics != "all" {
 			events["topic"] = strings.Split(o.eventTopics, ",")
 		}
@@ -229,7 +230,7 @@ func (c *debugCapture) captureUntilDone(ctx context.Context, o debugOptions, nod
 	for _, id := range nodeIDs {
 		c.saveResponses(ctx, nodeCaptureRequests, "nodes/"+id, "ID", id)
 	}
-	ticker := time.NewTicker(o.interval)
+	ticker := time.NewTicker(o.captureInterval)
 	defer ticker.Stop()
 	for i := 0; ; i++ {
 		c.saveResponses(ctx, stateCaptureRequests, fmt.Sprintf("state/%04d", i), "", "")
@@ -242,7 +243,7 @@ func (c *debugCapture) captureUntilDone(ctx context.Context, o debugOptions, nod
 }
 
 // selectNodes returns the ids of the nodes to capture, and the number of all nodes.
-func (c *debugCapture) selectNodes(ctx context.Context, o debugOptions) (ids []string, count int) {
+func (c *debugCapture) selectNodes(ctx context.Context, o debugOptions) (ids []string, totalNodes int) {
 	nodes, _, err := c.client.Nodes().List(apiclient.QueryOptions(ctx, ""))
 	if err != nil {
 		c.recordError("nodes", err)
@@ -260,12 +261,12 @@ func (c *debugCapture) selectNodes(ctx context.Context, o debugOptions) (ids []s
 	return ids, len(nodes)
 }
 
-// saveResponses saves the response to each request in a file below dir. In the API paths, value replaces the
-// placeholder name.
-func (c *debugCapture) saveResponses(ctx context.Context, all []captureRequest, dir, name, value string) {
+// saveResponses saves the response to each request in a file below dir. In the API paths, replacement replaces
+// placeholder.
+func (c *debugCapture) saveResponses(ctx context.Context, all []captureRequest, dir, placeholder, replacement string) {
 	for _, r := range all {
-		if name != "" {
-			r.apiPath = strings.ReplaceAll(r.apiPath, name, url.PathEscape(value))
+		if placeholder != "" {
+			r.apiPath = strings.ReplaceAll(r.apiPath, placeholder, url.PathEscape(replacement))
 		}
 		c.saveResponse(ctx, captureRequest{filepath.Join(dir, r.fileName), r.apiPath})
 	}
@@ -299,14 +300,14 @@ func (c *debugCapture) writeResponse(ctx context.Context, r captureRequest) (err
 	return errors.Join(err, f.Close())
 }
 
-func (c *debugCapture) recordError(file string, err error) {
+func (c *debugCapture) recordError(fileName string, err error) {
 	text := err.Error()
 	if answer := new(api.UnexpectedResponseError); errors.As(err, answer) {
 		text = cmp.Or(strings.TrimSpace(answer.Body()), answer.StatusText(), text)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.errorsByFile[file] = text
+	c.errorsByFile[fileName] = text
 }
 
 // printErrors prints the names of the files that were not captured, in one line for each reason.
@@ -323,8 +324,8 @@ func (c *debugCapture) printErrors(s *cli.Streams) {
 	}
 }
 
-// writeArchive writes the content of a directory as a gzipped tar archive.
-func writeArchive(to io.Writer, dir string) error {
+// writeTarGz writes the content of a directory as a gzipped tar archive.
+func writeTarGz(to io.Writer, dir string) error {
 	compressed := gzip.NewWriter(to)
 	archive := tar.NewWriter(compressed)
 	return errors.Join(archive.AddFS(os.DirFS(dir)), archive.Close(), compressed.Close())

@@ -54,7 +54,7 @@ func printMetrics(ctx context.Context, o metricsOptions, s *cli.Streams) error {
 	if o.formatFlags.IsSet() {
 		summary, _, err := c.Operator().MetricsSummary(apiclient.QueryOptions(ctx, ""))
 		if err != nil {
-			return apiclient.WrapError("read metrics", err)
+			return apiclient.WrapErrorWithAdvice("read metrics", err)
 		}
 		return o.formatFlags.Print(s, summary)
 	}
@@ -68,7 +68,7 @@ func printMetrics(ctx context.Context, o metricsOptions, s *cli.Streams) error {
 	}
 	metrics, err := c.Operator().Metrics(q)
 	if err != nil {
-		return apiclient.WrapError("read metrics", err)
+		return apiclient.WrapErrorWithAdvice("read metrics", err)
 	}
 	out := s.JSONOutput()
 	if o.outputFormat == "prometheus" {

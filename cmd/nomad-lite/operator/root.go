@@ -49,10 +49,10 @@ func printRootKeys(s *cli.Streams, verbose bool, keys ...*api.RootKeyMeta) error
 		if k.PublishTime > 0 {
 			published = output.FormatDate(k.PublishTime)
 		}
-		t.AddRow(output.ShortID(k.KeyID, verbose), string(k.State), output.FormatDate(k.CreateTime), published)
+		t.AddRow(output.ShortIDUnlessVerbose(k.KeyID, verbose), string(k.State), output.FormatDate(k.CreateTime), published)
 	}
 	p.AddTableOrMessage(t, "No keys found")
-	return output.Print(s, p)
+	return output.PrintPage(s, p)
 }
 
 func newKeyringListCommand(s *cli.Streams) *cobra.Command {
@@ -70,7 +70,7 @@ func newKeyringListCommand(s *cli.Streams) *cobra.Command {
 			}
 			keys, _, err := c.Keyring().List(apiclient.QueryOptions(cmd.Context(), ""))
 			if err != nil {
-				return apiclient.WrapError("list keys", err)
+				return apiclient.WrapErrorWithAdvice("list keys", err)
 			}
 			return printRootKeys(s, verbose, keys...)
 		},
@@ -101,7 +101,7 @@ func newKeyringRotateCommand(s *cli.Streams) *cobra.Command {
 			}
 			key, _, err := c.Keyring().Rotate(&o, apiclient.WriteOptions(cmd.Context(), ""))
 			if err != nil {
-				return apiclient.WrapError("rotate keys", err)
+				return apiclient.WrapErrorWithAdvice("rotate keys", err)
 			}
 			return printRootKeys(s, verbose, key)
 		},
@@ -129,11 +129,11 @@ func newKeyringRemoveCommand(s *cli.Streams) *cobra.Command {
 				return err
 			}
 			if _, err := c.Keyring().Delete(&api.KeyringDeleteOptions{KeyID: args[0], Force: force}, apiclient.WriteOptions(cmd.Context(), "")); err != nil {
-				return apiclient.WrapError("remove key", err)
+				return apiclient.WrapErrorWithAdvice("remove key", err)
 			}
 			p := output.NewPage(s)
 			p.AddLine("Removed key %s", args[0])
-			return output.Print(s, p)
+			return output.PrintPage(s, p)
 		},
 	}
 	client.Register(cmd)

@@ -52,7 +52,7 @@ func newGetSchedulerConfigCommand(s *cli.Streams) *cobra.Command {
 func readSchedulerConfig(ctx context.Context, c *api.Client) (*api.SchedulerConfigurationResponse, error) {
 	answer, _, err := c.Operator().SchedulerGetConfiguration(apiclient.QueryOptions(ctx, ""))
 	if err != nil {
-		return nil, apiclient.WrapError("read the scheduler configuration", err)
+		return nil, apiclient.WrapErrorWithAdvice("read the scheduler configuration", err)
 	}
 	if answer.SchedulerConfig == nil {
 		return nil, errors.New("read the scheduler configuration: the answer has none")
@@ -151,7 +151,7 @@ func setSchedulerConfig(cmd *cobra.Command, o setSchedulerConfigOptions, s *cli.
 	// configuration since, the agent rejects the request.
 	result, _, err := c.Operator().SchedulerCASConfiguration(next, apiclient.WriteOptions(cmd.Context(), ""))
 	if err != nil {
-		return apiclient.WrapError("change the scheduler configuration", err)
+		return apiclient.WrapErrorWithAdvice("change the scheduler configuration", err)
 	}
 	if !result.Updated {
 		return errors.New("the scheduler configuration has changed and has another modify index: see 'nomad-lite operator scheduler get-config', and try again")

@@ -27,10 +27,10 @@ func TestContractTestsAcceptLimitsOfNomad(t *testing.T) {
 			}
 			passed := 0
 			err := sdktest.CheckEach(t.Context(), t.Context(), sdktest.Plugin{
-				Path:   filepath.Join(dir, file),
-				Config: config,
-				Tasks:  sdktest.Tasks{Runs: map[string]any{"command": "/bin/sleep", "args": []any{"3600"}}},
-				Only:   "limits.*",
+				Path:             filepath.Join(dir, file),
+				Config:           config,
+				Tasks:            sdktest.Tasks{LongRunning: map[string]any{"command": "/bin/sleep", "args": []any{"3600"}}},
+				OnlyCasePatterns: "limits.*",
 			}, func(r sdktest.Result) {
 				if r.Verdict == sdktest.Pass {
 					passed++

@@ -31,7 +31,7 @@ func runNomadLite() {
 type sharedHostTests struct{ tests testscript.TestingM }
 
 func (s sharedHostTests) Run() int {
-	reports := racereport.Collect()
+	reports := racereport.CollectInNewDir()
 	code := s.tests.Run()
 	if err := errors.Join(sharedNomad.stop(), sharedLite.stop(), removePeers()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -43,5 +43,5 @@ func (s sharedHostTests) Run() int {
 			code = 1
 		}
 	}
-	return max(code, reports.Print(os.Stderr))
+	return max(code, reports.PrintAndRemove(os.Stderr))
 }

@@ -18,7 +18,7 @@ func TestPodmanDriverLimitsMemory(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("the stock agent needs root")
 	}
-	engine := dockertest.StartPodman(t)
+	engine := dockertest.StartPodmanOrSkip(t)
 	image, err := engine.ImageInspect(t.Context(), dockertest.Image)
 	if err != nil {
 		t.Fatal(err)

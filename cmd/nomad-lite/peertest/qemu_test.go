@@ -81,13 +81,13 @@ func writeGuest(t testing.TB, kernel, path string) {
 	defer f.Close()
 	w := vmimage.New(f)
 	for _, dir := range []string{"dev", "proc", "bin"} {
-		w.WriteDir(dir)
+		w.WriteDirAndParents(dir)
 	}
-	w.WriteProgram(busybox, "bin/busybox")
+	w.WriteProgramAndLibraries(busybox, "bin/busybox")
 	for _, name := range []string{"sh", "mount", "insmod", "ip", "httpd", "mkfifo", "dd", "poweroff"} {
 		w.WriteSymlink("busybox", "bin/"+name)
 	}
-	w.WriteModules(kernel, "modules", "virtio_pci", "virtio_net", "button", "evdev")
+	w.WriteKernelModules(kernel, "modules", "virtio_pci", "virtio_net", "button", "evdev")
 	w.WriteFile("www/index.html", 0o644, []byte(guestPage))
 	w.WriteFile("init", 0o755, []byte(guestInit))
 	if err := w.Close(); err != nil {
@@ -115,7 +115,7 @@ func writeDisk(t testing.TB, dir string) {
 // stopped.
 func TestQemuMachine(t *testing.T) {
 	requireProgram(t, "qemu-system-x86_64", "qemu-system-x86")
-	kernel, err := vmimage.FindKernel()
+	kernel, err := vmimage.FindReadableKernel()
 	if err != nil && os.Getenv("NOMAD_LITE_CI") != "" {
 		t.Fatal(err)
 	} else if err != nil {

@@ -30,7 +30,7 @@ func serveWireProbe() {
 	plugin.Serve(&plugin.ServeConfig{
 		HandshakeConfig: basewire.Handshake,
 		Plugins:         plugin.PluginSet{basewire.PluginName: &basewire.GRPCPlugin{Impl: p}, driverwire.PluginName: &driverwire.GRPCPlugin{Impl: p}},
-		GRPCServer:      basewire.NewServer,
+		GRPCServer:      basewire.NewServerWithoutSizeLimits,
 		Logger:          hclog.NewNullLogger(),
 	})
 }

@@ -63,29 +63,29 @@ func newInspectCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-func inspectPlugin(ctx context.Context, flags localplugins.Flags, target string, asJSON bool, s *cli.Streams) error {
+func inspectPlugin(ctx context.Context, flags localplugins.Flags, nameOrFile string, asJSON bool, s *cli.Streams) error {
 	local, err := flags.ReadConfig(s)
 	if err != nil {
 		return err
 	}
-	wanted := []string{target}
-	find := func(p supervisor.Plugin) bool {
-		return p.Serves.Name == target || p.Name == target || strings.TrimPrefix(p.Name, catalog.DriverPrefix) == target
+	wanted := []string{nameOrFile}
+	find := func(p supervisor.PluginStatus) bool {
+		return p.Serves.Name == nameOrFile || p.Name == nameOrFile || strings.TrimPrefix(p.Name, catalog.DriverPrefix) == nameOrFile
 	}
-	if strings.Contains(target, "/") {
-		path, err := keepOnlyPluginFile(&local, target)
+	if strings.Contains(nameOrFile, "/") {
+		path, err := keepOnlyPluginFile(&local, nameOrFile)
 		if err != nil {
 			return err
 		}
 		wanted = []string{}
-		find = func(p supervisor.Plugin) bool { return p.Path == path }
+		find = func(p supervisor.PluginStatus) bool { return p.Path == path }
 	}
 	var found *inspectedPlugin
-	runErr := localplugins.RunWithAgent(ctx, local, wanted, func(a *agent.Agent) {
-		found, err = describePlugin(ctx, a, target, find)
+	runErr := localplugins.RunWithTemporaryAgent(ctx, local, wanted, func(a *agent.Agent) {
+		found, err = describePlugin(ctx, a, nameOrFile, find)
 	})
 	if err = errors.Join(err, runErr); err != nil {
-		err = fmt.Errorf("inspect %s: %w", target, err)
+		err = fmt.Errorf("inspect %s: %w", nameOrFile, err)
 	}
 	switch {
 	case found == nil:
@@ -100,40 +100,40 @@ func inspectPlugin(ctx context.Context, flags localplugins.Flags, target string,
 
 // keepOnlyPluginFile makes file the only plugin of local, and keeps only the plugin block for that file. It returns the
 // file's absolute path, which the catalog uses.
-func keepOnlyPluginFile(local *localplugins.Plugins, file string) (string, error) {
-	path, err := filepath.Abs(file)
+func keepOnlyPluginFile(local *localplugins.PluginConfig, file string) (absPath string, err error) {
+	absPath, err = filepath.Abs(file)
 	if err != nil {
 		return "", err
 	}
-	info, err := os.Stat(path)
+	info, err := os.Stat(absPath)
 	switch {
 	case err != nil:
 		return "", fmt.Errorf("inspect %w", err)
 	case !info.Mode().IsRegular():
 		return "", fmt.Errorf("inspect %s: it is not a file; give the path of the plugin's program", file)
 	}
-	name := strings.TrimSuffix(filepath.Base(path), ".exe")
+	name := strings.TrimSuffix(filepath.Base(absPath), ".exe")
 	blocks := slices.DeleteFunc(slices.Clone(local.Config.Plugins), func(b catalog.PluginBlock) bool { return b.Name != name })
 	if len(blocks) == 0 {
 		blocks = append(blocks, catalog.PluginBlock{Name: name})
 	}
-	local.Config.PluginDir, local.Config.Plugins, local.Config.Hooks = filepath.Dir(path), blocks, nil
-	return path, nil
+	local.Config.PluginDir, local.Config.Plugins, local.Config.HookRules = filepath.Dir(absPath), blocks, nil
+	return absPath, nil
 }
 
-// describePlugin waits for the plugins of a temporary agent, and returns the description of the plugin that find
-// accepts. If that plugin has rejected its configuration, describePlugin returns both an error and what the plugin
-// reports about itself.
-func describePlugin(ctx context.Context, a *agent.Agent, target string, find func(supervisor.Plugin) bool) (*inspectedPlugin, error) {
-	if err := localplugins.WaitPluginsLaunched(ctx, a); err != nil {
+// describePlugin waits for the plugins of a temporary agent, and returns the description of the plugin for which
+// matches returns true. If that plugin has rejected its configuration, describePlugin returns both an error and what
+// the plugin reports about itself.
+func describePlugin(ctx context.Context, a *agent.Agent, targetForError string, matches func(supervisor.PluginStatus) bool) (*inspectedPlugin, error) {
+	if err := localplugins.WaitPluginsLaunchedOrFailed(ctx, a); err != nil {
 		return nil, err
 	}
-	plugins := slices.DeleteFunc(a.Plugins(), func(p supervisor.Plugin) bool { return !find(p) })
+	plugins := slices.DeleteFunc(a.Plugins(), func(p supervisor.PluginStatus) bool { return !matches(p) })
 	if len(plugins) == 0 {
-		return nil, fmt.Errorf("there is no such plugin; nomad-lite plugin list shows all, and ./%s is a file in this directory", target)
+		return nil, fmt.Errorf("there is no such plugin; nomad-lite plugin list shows all, and ./%s is a file in this directory", targetForError)
 	}
-	plugin := slices.MinFunc(plugins, func(a, b supervisor.Plugin) int { return cmp.Compare(inspectionSortKey(a), inspectionSortKey(b)) })
-	if rejected := new(launch.SettingsError); errors.As(plugin.Err, &rejected) {
+	plugin := slices.MinFunc(plugins, func(a, b supervisor.PluginStatus) int { return cmp.Compare(inspectionSortKey(a), inspectionSortKey(b)) })
+	if rejected := new(launch.ConfigBlockError); errors.As(plugin.Err, &rejected) {
 		// The user needs the schema to write the config block that the plugin accepts.
 		return newInspectedPlugin(plugin.Path, &supervisor.Description{Info: rejected.Info, ConfigSchema: rejected.Schema}), plugin.Err
 	}
@@ -150,15 +150,15 @@ func describePlugin(ctx context.Context, a *agent.Agent, target string, find fun
 	}
 	p := newInspectedPlugin(plugin.Path, d)
 	if d.Info.Type == base.TypeDevice {
-		groups := slices.DeleteFunc(a.DeviceGroups(), func(g supervisor.DeviceGroup) bool { return g.Plugin != d.Info.Name })
-		p.Devices = devices.NodeResources(groups)
+		groups := slices.DeleteFunc(a.DeviceGroups(), func(g supervisor.DeviceGroup) bool { return g.PluginName != d.Info.Name })
+		p.Devices = devices.ToAPINodeDevices(groups)
 	}
 	return p, nil
 }
 
 // inspectionSortKey returns the sort key by which the most useful of several plugins with one name is selected. The
 // lowest comes first.
-func inspectionSortKey(p supervisor.Plugin) int {
+func inspectionSortKey(p supervisor.PluginStatus) int {
 	switch {
 	case p.Err != nil:
 		return 2
@@ -227,7 +227,7 @@ func newInspectedPlugin(path string, d *supervisor.Description) *inspectedPlugin
 		}
 	}
 	if h := d.Hook; h != nil {
-		p.AttachmentSchema = h.Schema
+		p.AttachmentSchema = h.AttachmentSchema
 		p.Hook = &hookCapabilities{AllAllocs: h.AllAllocs, IncludeAllocJSON: h.IncludeAllocJSON, ReportsHealth: h.ReportsHealth}
 		for _, subscription := range h.Subscriptions {
 			point := hookPoint{Name: subscription.Point.String()}
@@ -246,7 +246,7 @@ func (p *inspectedPlugin) print(s *cli.Streams) error {
 		{"Type", p.Type}, {"Name", p.Name}, {"Version", p.Version}, {"API Versions", strings.Join(p.APIVersions, ", ")}, {"File", cmp.Or(p.Path, "builtin")},
 	})
 	if c := p.Capabilities; c != nil {
-		page.AddSection("Capabilities")
+		page.AddSectionTitle("Capabilities")
 		page.AddPairs(output.Pairs{
 			{"Send Signals", c.SendSignals},
 			{"Exec", c.Exec},
@@ -259,9 +259,9 @@ func (p *inspectedPlugin) print(s *cli.Streams) error {
 		})
 	}
 	if h := p.Hook; h != nil {
-		page.AddSection("Hook")
+		page.AddSectionTitle("Hook")
 		page.AddPairs(output.Pairs{{"All Allocations", h.AllAllocs}, {"Includes Allocation JSON", h.IncludeAllocJSON}, {"Reports Health", h.ReportsHealth}})
-		page.AddSection("Hook Points")
+		page.AddSectionTitle("Hook Points")
 		t := output.NewTable("Hook Point", "Timeout")
 		for _, point := range h.HookPoints {
 			t.AddRow(point.Name, cmp.Or(point.Timeout, "default"))
@@ -278,15 +278,15 @@ func (p *inspectedPlugin) print(s *cli.Streams) error {
 	if p.Capabilities != nil {
 		printSchema(page, "Task Schema", p.TaskSchema)
 	}
-	return output.Print(s, page)
+	return output.PrintPage(s, page)
 }
 
 func printSchema(page *output.Page, title string, schema *hclspec.Spec) {
-	page.AddSection(title)
+	page.AddSectionTitle(title)
 	text := schema.Text()
 	if text == "" {
 		page.AddLine("<none>")
 		return
 	}
-	page.AddLines(text)
+	page.AddSanitizedLines(text)
 }

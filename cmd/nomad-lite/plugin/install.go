@@ -37,32 +37,32 @@ func newInstallCommand(s *cli.Streams) *cobra.Command {
 			if name == "" {
 				name = filepath.Base(args[0])
 			}
-			return installPlugin(cmd.Context(), plugins, args[0], name, s)
+			return tryStartAndInstallPlugin(cmd.Context(), plugins, args[0], name, s)
 		},
 	}
-	plugins.RegisterForInstall(cmd)
+	plugins.RegisterPluginDirFlags(cmd)
 	cmd.Flags().StringVar(&name, "name", "", "`name` of the file in the plugin directory; default: the name of FILE")
 	return cmd
 }
 
-func installPlugin(ctx context.Context, flags localplugins.Flags, source, name string, s *cli.Streams) error {
-	local, err := flags.ReadConfigForInstall(s)
+func tryStartAndInstallPlugin(ctx context.Context, flags localplugins.Flags, sourceFile, installedName string, s *cli.Streams) error {
+	local, err := flags.ReadConfigWithoutPluginBlocks(s)
 	if err != nil {
 		return err
 	}
 	dir := local.Config.PluginDir
-	i, err := catalog.PrepareInstall(dir, source, name)
+	i, err := catalog.StageInstallation(dir, sourceFile, installedName)
 	if err != nil {
-		return fmt.Errorf("install %s: %w", source, err)
+		return fmt.Errorf("install %s: %w", sourceFile, err)
 	}
 	local.Config.PluginDir = i.StagingDir()
-	local.Config.Plugins = append(local.Config.Plugins, catalog.PluginBlock{Name: name})
-	started, err := localplugins.TryStartPlugin(ctx, local, name)
+	local.Config.Plugins = append(local.Config.Plugins, catalog.PluginBlock{Name: installedName})
+	started, err := localplugins.TryStartPlugin(ctx, local, installedName)
 	if err != nil {
-		return errors.Join(fmt.Errorf("install %s: %w", source, err), i.Discard())
+		return errors.Join(fmt.Errorf("install %s: %w", sourceFile, err), i.Discard())
 	}
 	if err := i.Commit(); err != nil {
-		return errors.Join(fmt.Errorf("install %s: %w", source, err), i.Discard())
+		return errors.Join(fmt.Errorf("install %s: %w", sourceFile, err), i.Discard())
 	}
 	status := pluginreport.DescribePlugin(started, pluginreport.LatestFingerprints{})
 	_, err = fmt.Fprintf(s.Out, `Installed %s, version %s, as %s
@@ -71,7 +71,7 @@ SHA-256: %s
 The agent starts it when its configuration has:
 
 plugin %q {}
-`, status.TypeAndName(), status.Version, filepath.Join(dir, name), i.SHA256, name)
+`, status.TypeAndName(), status.Version, filepath.Join(dir, installedName), i.SHA256, installedName)
 	return err
 }
 
@@ -91,23 +91,23 @@ func newVerifyCommand(s *cli.Streams) *cobra.Command {
 		Example: "  nomad-lite plugin verify -plugin-dir /opt/nomad-lite/plugins",
 		Args:    cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			local, err := plugins.ReadConfigForInstall(s)
+			local, err := plugins.ReadConfigWithoutPluginBlocks(s)
 			if err != nil {
 				return err
 			}
-			files, err := catalog.VerifyFiles(local.Config.PluginDir)
+			files, err := catalog.CompareFilesWithLock(local.Config.PluginDir)
 			if err != nil {
 				return fmt.Errorf("verify %s: %w", local.Config.PluginDir, err)
 			}
-			return printVerifiedFiles(files, asJSON, s)
+			return printFilesErrIfChanged(files, asJSON, s)
 		},
 	}
-	plugins.RegisterForInstall(cmd)
+	plugins.RegisterPluginDirFlags(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
 
-func printVerifiedFiles(files []catalog.VerifiedFile, asJSON bool, s *cli.Streams) error {
+func printFilesErrIfChanged(files []catalog.FileVerification, asJSON bool, s *cli.Streams) error {
 	var exitErr error
 	t := output.NewTable("Plugin", "State", "SHA-256", "Installed", "From")
 	for _, f := range files {
@@ -131,5 +131,5 @@ func printVerifiedFiles(files []catalog.VerifiedFile, asJSON bool, s *cli.Stream
 	} else {
 		p.AddTable(t)
 	}
-	return errors.Join(output.Print(s, p), exitErr)
+	return errors.Join(output.PrintPage(s, p), exitErr)
 }

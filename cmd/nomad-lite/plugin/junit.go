@@ -21,7 +21,7 @@ type junitSuite struct {
 type junitCase struct {
 	ClassName string        `xml:"classname,attr"`
 	Name      string        `xml:"name,attr"`
-	Time      float64       `xml:"time,attr"`
+	Seconds   float64       `xml:"time,attr"`
 	Failure   *junitMessage `xml:"failure"`
 	Skipped   *junitMessage `xml:"skipped"`
 	Output    string        `xml:"system-out,omitempty"`
@@ -33,10 +33,10 @@ type junitMessage struct {
 }
 
 // writeJUnit writes the results of `plugin test` to a file in JUnit's XML format, which CI systems read.
-func writeJUnit(path, plugin string, results []sdktest.Result) error {
-	suite := junitSuite{Name: plugin, Tests: len(results)}
+func writeJUnit(path, pluginPath string, results []sdktest.Result) error {
+	suite := junitSuite{Name: pluginPath, Tests: len(results)}
 	for _, r := range results {
-		c := junitCase{ClassName: string(r.Severity), Name: r.ID, Time: r.Seconds}
+		c := junitCase{ClassName: string(r.Severity), Name: r.ID, Seconds: r.Seconds}
 		text := strings.Join(r.Messages, "\n")
 		switch r.Verdict {
 		case sdktest.Fail:

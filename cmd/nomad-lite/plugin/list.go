@@ -38,11 +38,11 @@ func newListCommand(s *cli.Streams) *cobra.Command {
 		Long:  listHelp,
 		Args:  cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			list, err := listPlugins(cmd.Context(), plugins, s)
+			list, err := startAndListPlugins(cmd.Context(), plugins, s)
 			if err != nil {
 				return err
 			}
-			return printPlugins(s, list, asJSON)
+			return printPluginsErrIfFailed(s, list, asJSON)
 		},
 	}
 	plugins.Register(cmd)
@@ -50,9 +50,9 @@ func newListCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-func listPlugins(ctx context.Context, plugins localplugins.Flags, s *cli.Streams) (rows []*pluginstatus.Plugin, err error) {
+func startAndListPlugins(ctx context.Context, pluginFlags localplugins.Flags, s *cli.Streams) (rows []*pluginstatus.Plugin, err error) {
 	logger := hclog.New(&hclog.LoggerOptions{Name: "nomad-lite", Level: hclog.Error, Output: s.Err})
-	local, err := plugins.ReadConfig(s)
+	local, err := pluginFlags.ReadConfig(s)
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +64,7 @@ func listPlugins(ctx context.Context, plugins localplugins.Flags, s *cli.Streams
 	if err != nil {
 		return nil, err
 	}
-	if err := waitPluginsReady(ctx, a, s); err == nil {
+	if err := waitPluginsLaunchedOrFailed(ctx, a, s); err == nil {
 		rows = newPluginRows(a)
 	}
 	rows = append(rows, unstartedPluginRows(local.Config.PluginDir, rows)...)
@@ -72,10 +72,10 @@ func listPlugins(ctx context.Context, plugins localplugins.Flags, s *cli.Streams
 	return rows, a.Close()
 }
 
-// waitPluginsReady waits until the plugins have launched or failed, and prints the names of slow ones. It returns an
-// error only if ctx ends.
-func waitPluginsReady(ctx context.Context, a *agent.Agent, s *cli.Streams) error {
-	if err := a.WaitDriversReady(ctx); err != nil {
+// waitPluginsLaunchedOrFailed waits until the plugins have launched or failed, and prints the names of slow ones. It
+// returns an error only if ctx ends.
+func waitPluginsLaunchedOrFailed(ctx context.Context, a *agent.Agent, s *cli.Streams) error {
+	if err := a.WaitBrieflyForDriverHealth(ctx); err != nil {
 		return err
 	}
 	for _, row := range newPluginRows(a) {
@@ -83,12 +83,12 @@ func waitPluginsReady(ctx context.Context, a *agent.Agent, s *cli.Streams) error
 			fmt.Fprintf(s.Err, "Waiting for plugin %q\n", row.Name)
 		}
 	}
-	_ = localplugins.WaitPluginsLaunched(ctx, a) // not an error here, because the list shows the state of a plugin that has not launched
+	_ = localplugins.WaitPluginsLaunchedOrFailed(ctx, a) // not an error here, because the list shows the state of a plugin that has not launched
 	return ctx.Err()
 }
 
 func newPluginRows(a *agent.Agent) (rows []*pluginstatus.Plugin) {
-	fingerprints := pluginreport.LatestFingerprints{Drivers: a.Drivers(), Devices: a.DeviceGroups()}
+	fingerprints := pluginreport.LatestFingerprints{DriverInfoByName: a.Drivers(), DeviceGroups: a.DeviceGroups()}
 	for _, p := range a.Plugins() {
 		rows = append(rows, pluginreport.DescribePlugin(p, fingerprints))
 	}
@@ -114,7 +114,7 @@ func unstartedPluginRows(dir string, startedRows []*pluginstatus.Plugin) (rows [
 	return rows
 }
 
-func printPlugins(s *cli.Streams, rows []*pluginstatus.Plugin, asJSON bool) error {
+func printPluginsErrIfFailed(s *cli.Streams, rows []*pluginstatus.Plugin, asJSON bool) error {
 	var failedErr error
 	for _, row := range rows {
 		if row.Failed {

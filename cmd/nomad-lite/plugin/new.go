@@ -60,13 +60,13 @@ func newNewCommand(s *cli.Streams) *cobra.Command {
 	)
 }
 
-// newNewPluginCommand returns the command `plugin new KIND`. what names the kind in messages.
-func newNewPluginCommand(s *cli.Streams, kind, what string) *cobra.Command {
+// newNewPluginCommand returns the command `plugin new KIND`.
+func newNewPluginCommand(s *cli.Streams, kind, kindInMessages string) *cobra.Command {
 	var lang, replaceDir string
 	cmd := &cobra.Command{
 		Use:   kind + " [flags] NAME",
-		Short: "Create the source code of a " + what,
-		Long:  fmt.Sprintf(newHelp, what),
+		Short: "Create the source code of a " + kindInMessages,
+		Long:  fmt.Sprintf(newHelp, kindInMessages),
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return fmt.Errorf("plugin new %[1]s: give the %[1]s one name, such as hello", kind)
@@ -92,9 +92,9 @@ var requirableVersionPattern = regexp.MustCompile(`^v[^+]*$`)
 var pluginNamePattern = regexp.MustCompile(`^[a-z][a-z0-9_-]*$`)
 
 // templateLanguages returns the programming languages for which there are templates of a kind of plugin.
-func templateLanguages(kind string) (names []string) {
+func templateLanguages(pluginKind string) (names []string) {
 	for key := range templateDirs {
-		if lang, ok := strings.CutPrefix(key, kind+" "); ok {
+		if lang, ok := strings.CutPrefix(key, pluginKind+" "); ok {
 			names = append(names, lang)
 		}
 	}
@@ -102,11 +102,11 @@ func templateLanguages(kind string) (names []string) {
 	return names
 }
 
-func createPluginSource(s *cli.Streams, kind, lang, name, replace string) error {
+func createPluginSource(s *cli.Streams, kind, lang, name, replaceDir string) error {
 	if !slices.Contains(templateLanguages(kind), lang) {
 		return fmt.Errorf("-lang %s: a new %s is written in %s", lang, kind, strings.Join(templateLanguages(kind), " or "))
 	}
-	if lang != "go" && replace != "" {
+	if lang != "go" && replaceDir != "" {
 		return fmt.Errorf("-replace is for programs in Go, not in %s", lang)
 	}
 	if len(name) > 63 || !pluginNamePattern.MatchString(name) {
@@ -118,9 +118,9 @@ func createPluginSource(s *cli.Streams, kind, lang, name, replace string) error 
 	if _, err := os.Lstat(name); err == nil {
 		return fmt.Errorf("%s exists already; choose another name, or move it away", name)
 	}
-	mod := &moduleData{Name: name, templateDirs: templateDirs[kind+" "+lang]}
+	mod := &sourceTemplateData{Name: name, templateDirs: templateDirs[kind+" "+lang]}
 	if lang == "go" {
-		if err := mod.setGoModuleFields(replace); err != nil {
+		if err := mod.setGoModuleFields(replaceDir); err != nil {
 			return err
 		}
 	}
@@ -129,7 +129,7 @@ func createPluginSource(s *cli.Streams, kind, lang, name, replace string) error 
 	}
 	files, err := renderTemplates(mod)
 	if err == nil {
-		err = mod.writeFiles(files, name)
+		err = mod.writeFilesAndGoSum(files, name)
 	}
 	if err != nil {
 		return errors.Join(err, os.RemoveAll(name))
@@ -140,7 +140,7 @@ func createPluginSource(s *cli.Streams, kind, lang, name, replace string) error 
 		}
 	}
 	for _, file := range files {
-		fmt.Fprintf(s.Out, "%s/%s\n", name, file.name)
+		fmt.Fprintf(s.Out, "%s/%s\n", name, file.relativePath)
 	}
 	build, config := "go build", ""
 	if kind == "device" {
@@ -159,7 +159,7 @@ Next:
 To build and run it again after each change: nomad-lite plugin dev%[3]s
 `, name, build, config)
 	if lang == "go" && mod.Replace == "" {
-		if err := runModTidy(name); err != nil {
+		if err := runGoModTidy(name); err != nil {
 			fmt.Fprintf(s.Err, `
 It does not build yet: the sdk of this nomad-lite (%s) could not be had.
 Run go mod tidy in %s when it can be, or remove %[2]s and begin again with
@@ -170,8 +170,8 @@ Run go mod tidy in %s when it can be, or remove %[2]s and begin again with
 	return nil
 }
 
-// moduleData is the data of the templates. For a program that is not in Go, the templates use only Name.
-type moduleData struct {
+// sourceTemplateData is the data of the templates. For a program that is not in Go, the templates use only Name.
+type sourceTemplateData struct {
 	Name    string
 	Go      string
 	Version string // version of nomad-lite that go.mod requires
@@ -187,11 +187,11 @@ type moduleRequirement struct {
 	Path, Version string
 }
 
-// setGoModuleFields sets the fields that the templates of a Go module need. replace is the value of -replace.
-func (m *moduleData) setGoModuleFields(replace string) error {
-	m.Go, m.Version, m.Replace = strings.TrimPrefix(runtime.Version(), "go"), version.String(), replace
+// setGoModuleFields sets the fields that the templates of a Go module need. replaceDir is the value of -replace.
+func (m *sourceTemplateData) setGoModuleFields(replaceDir string) error {
+	m.Go, m.Version, m.Replace = strings.TrimPrefix(runtime.Version(), "go"), version.String(), replaceDir
 	if m.Replace == "" && version.Release == "" {
-		m.Replace = checkoutOfThisBuild()
+		m.Replace = findBuildCheckoutDir()
 		if m.Replace == "" && !requirableVersionPattern.MatchString(m.Version) {
 			return errors.New("this nomad-lite is no release, and the checkout that it was built from is not there; name one with -replace DIR")
 		}
@@ -209,7 +209,7 @@ func (m *moduleData) setGoModuleFields(replace string) error {
 
 // copyCheckoutRequirements copies the requirements and go.sum of the checkout into the module, so that it builds
 // without requests for versions or checksums.
-func (m *moduleData) copyCheckoutRequirements() error {
+func (m *sourceTemplateData) copyCheckoutRequirements() error {
 	cmd := exec.Command("go", "mod", "edit", "-json", filepath.Join(m.Replace, "go.mod"))
 	out, err := cmd.Output()
 	if err != nil {
@@ -237,7 +237,7 @@ func (m *moduleData) copyCheckoutRequirements() error {
 
 // removeUnlinkedRequirements removes from go.mod the checkout's requirements that are not linked into the plugin. It
 // does not run go mod tidy, which would download the modules of tests. The copied go.sum stays larger than necessary.
-func (m *moduleData) removeUnlinkedRequirements(dir string) error {
+func (m *sourceTemplateData) removeUnlinkedRequirements(dir string) error {
 	cmd := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}", ".")
 	cmd.Dir = dir
 	out, err := cmd.Output()
@@ -255,13 +255,13 @@ func (m *moduleData) removeUnlinkedRequirements(dir string) error {
 	if err != nil {
 		return err
 	}
-	i := slices.IndexFunc(files, func(file renderedFile) bool { return file.name == "go.mod" })
-	return m.writeFiles(files[i:i+1], dir)
+	i := slices.IndexFunc(files, func(file renderedFile) bool { return file.relativePath == "go.mod" })
+	return m.writeFilesAndGoSum(files[i:i+1], dir)
 }
 
-// checkoutOfThisBuild returns the directory of the checkout from which this program was built, or "" if the directory
+// findBuildCheckoutDir returns the directory of the checkout from which this program was built, or "" if the directory
 // no longer exists.
-func checkoutOfThisBuild() string {
+func findBuildCheckoutDir() string {
 	_, file, _, ok := runtime.Caller(0)
 	dir := filepath.Join(filepath.Dir(file), "..", "..", "..")
 	if !ok || !filepath.IsAbs(file) { // the program was built with -trimpath
@@ -275,8 +275,8 @@ func checkoutOfThisBuild() string {
 }
 
 type renderedFile struct {
-	name string
-	text []byte
+	relativePath string
+	text         []byte
 }
 
 // renderedFileNames maps the name of a template to the name of its file where they differ. They differ because git
@@ -290,7 +290,7 @@ var renderedFileNames = map[string]string{
 
 // renderTemplates returns the files of a new plugin: the results of the templates, and the other embedded files
 // unchanged. "NAME" in the path of a template stands for the plugin's name.
-func renderTemplates(m *moduleData) (files []renderedFile, err error) {
+func renderTemplates(m *sourceTemplateData) (files []renderedFile, err error) {
 	for _, dir := range m.templateDirs {
 		dir = "template/" + dir
 		err := fs.WalkDir(pluginTemplates, dir, func(path string, entry fs.DirEntry, err error) error {
@@ -327,12 +327,12 @@ func renderTemplates(m *moduleData) (files []renderedFile, err error) {
 	return files, nil
 }
 
-func (m *moduleData) writeFiles(files []renderedFile, dir string) error {
+func (m *sourceTemplateData) writeFilesAndGoSum(files []renderedFile, dir string) error {
 	if len(m.goSum) > 0 {
 		files = append(files, renderedFile{"go.sum", m.goSum})
 	}
 	for _, file := range files {
-		path := filepath.Join(dir, file.name)
+		path := filepath.Join(dir, file.relativePath)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return err
 		}
@@ -343,9 +343,9 @@ func (m *moduleData) writeFiles(files []renderedFile, dir string) error {
 	return nil
 }
 
-// runModTidy runs go mod tidy, which adds the versions and checksums of the dependencies to a module that was not
+// runGoModTidy runs go mod tidy, which adds the versions and checksums of the dependencies to a module that was not
 // copied from a checkout.
-func runModTidy(dir string) error {
+func runGoModTidy(dir string) error {
 	cmd := exec.Command("go", "mod", "tidy")
 	cmd.Dir = dir
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -356,7 +356,7 @@ func runModTidy(dir string) error {
 
 // GoLine returns the version for the go line of go.mod. For a development build of Go, whose version the go command
 // rejects there, it returns a released version.
-func (m *moduleData) GoLine() string {
+func (m *sourceTemplateData) GoLine() string {
 	if goversion.IsValid("go" + m.Go) {
 		return m.Go
 	}

@@ -6,12 +6,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 )
 
-// NewCommand returns the command "plugin" with its subcommands. dev is the subcommand "plugin dev", which package run
-// provides because it runs a job.
-func NewCommand(s *cli.Streams, dev *cobra.Command) *cobra.Command {
+// NewCommand returns the command "plugin" with its subcommands. devCommand is the subcommand "plugin dev", which
+// package run provides because it runs a job.
+func NewCommand(s *cli.Streams, devCommand *cobra.Command) *cobra.Command {
 	return cli.NewGroupCommand("plugin", "Write, check, install and list plugins",
 		newNewCommand(s),
-		dev,
+		devCommand,
 		newTestCommand(s),
 		newInstallCommand(s),
 		newVerifyCommand(s),

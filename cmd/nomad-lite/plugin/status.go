@@ -59,27 +59,27 @@ type nodeDriver struct {
 	*api.DriverInfo
 }
 
-func showPluginStatus(ctx context.Context, o statusOptions, name string, s *cli.Streams) error {
+func showPluginStatus(ctx context.Context, o statusOptions, nameFilter string, s *cli.Streams) error {
 	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
-	drivers, err := listNodeDrivers(ctx, c, name)
+	drivers, err := listNodeDrivers(ctx, c, nameFilter)
 	if err != nil {
 		return err
 	}
 	csi, _, err := c.CSIPlugins().List(apiclient.QueryOptions(ctx, ""))
 	if err != nil && !apiclient.IsNotFound(err) {
-		return apiclient.WrapError("list CSI plugins", err)
+		return apiclient.WrapErrorWithAdvice("list CSI plugins", err)
 	}
-	csi = slices.DeleteFunc(csi, func(p *api.CSIPluginListStub) bool { return name != "" && p.ID != name })
-	report := pluginstatus.ReadReport(c)
-	if name != "" {
-		report = report.FilterByName(name)
+	csi = slices.DeleteFunc(csi, func(p *api.CSIPluginListStub) bool { return nameFilter != "" && p.ID != nameFilter })
+	report := pluginstatus.ReadReportOrEmpty(c)
+	if nameFilter != "" {
+		report = report.FilterByName(nameFilter)
 	}
 	hooks, processes := report.Hooks, report.Processes
-	if name != "" && len(drivers)+len(csi)+len(hooks)+len(processes) == 0 {
-		return fmt.Errorf("no node has a plugin %q\nTo list all plugins: nomad-lite plugin status", name)
+	if nameFilter != "" && len(drivers)+len(csi)+len(hooks)+len(processes) == 0 {
+		return fmt.Errorf("no node has a plugin %q\nTo list all plugins: nomad-lite plugin status", nameFilter)
 	}
 	if o.formatFlags.IsSet() {
 		return o.formatFlags.Print(s, struct {
@@ -91,44 +91,44 @@ func showPluginStatus(ctx context.Context, o statusOptions, name string, s *cli.
 		}{drivers, hooks, csi, processes})
 	}
 	p := output.NewPage(s)
-	if name == "" || len(drivers) > 0 {
+	if nameFilter == "" || len(drivers) > 0 {
 		t := output.NewTable("Driver", "Node ID", "Node Name", "Detected", "Healthy", "Message", "Since")
 		for _, d := range drivers {
-			t.AddRow(d.Driver, output.ShortID(d.NodeID, o.verbose), d.NodeName, d.Detected, d.Healthy, d.HealthDescription, output.FormatTimestamp(d.UpdateTime))
+			t.AddRow(d.Driver, output.ShortIDUnlessVerbose(d.NodeID, o.verbose), d.NodeName, d.Detected, d.Healthy, d.HealthDescription, output.FormatTimestamp(d.UpdateTime))
 		}
 		p.AddTable(t)
 	}
-	if name != "" {
+	if nameFilter != "" {
 		for _, d := range drivers {
 			if len(d.Attributes) > 0 {
-				p.AddSection(fmt.Sprintf("Attributes of %q on node %q", d.Driver, d.NodeName))
+				p.AddSectionTitle(fmt.Sprintf("Attributes of %q on node %q", d.Driver, d.NodeName))
 				p.AddPairs(output.SortedPairs(d.Attributes))
 			}
 		}
 	}
 	switch {
-	case name == "" && len(hooks) > 0:
-		p.AddSection("Hooks")
+	case nameFilter == "" && len(hooks) > 0:
+		p.AddSectionTitle("Hooks")
 		p.AddTable(pluginstatus.NewHookTable(hooks))
 	case len(hooks) > 0:
 		pluginstatus.PrintHook(p, hooks[0], o.verbose)
 	}
-	if t := pluginstatus.NewDeviceTable(processes); name == "" && t != nil {
-		p.AddSection("Device plugins")
+	if t := pluginstatus.NewDevicePluginTable(processes); nameFilter == "" && t != nil {
+		p.AddSectionTitle("Device plugins")
 		p.AddTable(t)
 	}
-	if name != "" {
+	if nameFilter != "" {
 		for _, process := range processes {
 			pluginstatus.PrintProcess(p, process)
 		}
 	} else if t := pluginstatus.NewUnstartedPluginTable(processes); t != nil {
-		p.AddSection("Plugins that have not started")
+		p.AddSectionTitle("Plugins that have not started")
 		p.AddTable(t)
 	}
-	if name == "" {
-		p.AddSection("Container Storage Interface")
+	if nameFilter == "" {
+		p.AddSectionTitle("Container Storage Interface")
 	}
-	if name == "" && len(csi) == 0 {
+	if nameFilter == "" && len(csi) == 0 {
 		fmt.Fprintln(s.Err, "No CSI plugins") // on standard error, as in Nomad
 	}
 	if len(csi) > 0 {
@@ -139,19 +139,19 @@ func showPluginStatus(ctx context.Context, o statusOptions, name string, s *cli.
 		}
 		p.AddTable(t)
 	}
-	return output.Print(s, p)
+	return output.PrintPage(s, p)
 }
 
 // listNodeDrivers returns the drivers of all nodes, or only the driver with this name.
-func listNodeDrivers(ctx context.Context, c *api.Client, name string) ([]nodeDriver, error) {
+func listNodeDrivers(ctx context.Context, c *api.Client, nameFilter string) ([]nodeDriver, error) {
 	nodes, _, err := c.Nodes().List(apiclient.QueryOptions(ctx, ""))
 	if err != nil {
-		return nil, apiclient.WrapError("list nodes", err)
+		return nil, apiclient.WrapErrorWithAdvice("list nodes", err)
 	}
 	var drivers []nodeDriver
 	for _, n := range nodes {
 		for _, driver := range slices.Sorted(maps.Keys(n.Drivers)) {
-			if info := n.Drivers[driver]; info != nil && (name == "" || name == driver) {
+			if info := n.Drivers[driver]; info != nil && (nameFilter == "" || nameFilter == driver) {
 				drivers = append(drivers, nodeDriver{driver, n.ID, n.Name, info})
 			}
 		}

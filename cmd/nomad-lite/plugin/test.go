@@ -72,7 +72,7 @@ const pluginTestFile = "plugin_test.hcl"
 type testOptions struct {
 	suiteConfigFile, pluginConfigFile, runningTaskConfigFile string // paths of HCL files; empty without the flag
 	junitFile                                                string
-	casePattern                                              string
+	caseIDPatterns                                           string
 	caseTimeout                                              time.Duration
 	printJSON                                                bool
 }
@@ -97,38 +97,39 @@ func newTestCommand(s *cli.Streams) *cobra.Command {
 	cmd.Flags().DurationVar(&o.caseTimeout, "timeout", 2*time.Minute, "fail a case that takes longer than this `duration`, and kill the plugin")
 	cmd.Flags().StringVar(&o.pluginConfigFile, "config", "", "read the body of the plugin block's config from this `file`")
 	cmd.Flags().StringVar(&o.runningTaskConfigFile, "task", "", "read the config of a task that runs until it is stopped from this `file`")
-	cmd.Flags().StringVar(&o.casePattern, "only", "", "run the cases whose ids match this `pattern`, such as 'exec.*'; several are separated by commas")
+	cmd.Flags().StringVar(&o.caseIDPatterns, "only", "", "run the cases whose ids match this `pattern`, such as 'exec.*'; several are separated by commas")
 	cmd.Flags().StringVar(&o.junitFile, "junit", "", "write the results as JUnit XML to this `file`")
 	cmd.Flags().BoolVar(&o.printJSON, "json", false, "print a JSON object for each case")
 	return cmd
 }
 
-// testPlugin tests the program at path, which it starts with args, or the builtin plugin of this name.
-func testPlugin(ctx context.Context, o testOptions, path string, args []string, s *cli.Streams) error {
+// testPlugin tests the program at the path pathOrBuiltin, which it starts with pluginArgs, or the builtin plugin of
+// this name.
+func testPlugin(ctx context.Context, o testOptions, pathOrBuiltin string, pluginArgs []string, s *cli.Streams) error {
 	if o.caseTimeout <= 0 {
 		return fmt.Errorf("plugin test: -timeout=%v: the time for a case must be longer than 0", o.caseTimeout)
 	}
-	p := sdktest.Plugin{Path: path, Args: args, CaseTimeout: o.caseTimeout, Only: o.casePattern}
-	info, err := os.Stat(path)
-	_, isBuiltin := builtins.All[path]
+	p := sdktest.Plugin{Path: pathOrBuiltin, Args: pluginArgs, CaseTimeout: o.caseTimeout, OnlyCasePatterns: o.caseIDPatterns}
+	info, err := os.Stat(pathOrBuiltin)
+	_, isBuiltin := builtins.All[pathOrBuiltin]
 	if isBuiltin = isBuiltin && errors.Is(err, os.ErrNotExist); isBuiltin {
-		p.Args, p.Config = []string{"plugin", "serve", path}, builtins.DevPluginConfigs[path]
+		p.Args, p.Config = []string{"plugin", "serve", pathOrBuiltin}, builtins.DevPluginConfigs[pathOrBuiltin]
 		if p.Path, err = os.Executable(); err == nil {
 			info, err = os.Stat(p.Path)
 		}
 	}
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		return fmt.Errorf("plugin test %s: there is no such file; is the plugin built?", path)
+		return fmt.Errorf("plugin test %s: there is no such file; is the plugin built?", pathOrBuiltin)
 	case err != nil:
 		return fmt.Errorf("plugin test: %w", err)
 	case info.IsDir():
-		return fmt.Errorf("plugin test %s: that is a directory; give the path of the program in it", path)
+		return fmt.Errorf("plugin test %s: that is a directory; give the path of the program in it", pathOrBuiltin)
 	case info.Mode()&0o111 == 0:
-		return fmt.Errorf("plugin test %s: that file is not executable", path)
+		return fmt.Errorf("plugin test %s: that file is not executable", pathOrBuiltin)
 	}
 	if o.suiteConfigFile == "" && !isBuiltin {
-		beside := filepath.Join(filepath.Dir(path), pluginTestFile)
+		beside := filepath.Join(filepath.Dir(pathOrBuiltin), pluginTestFile)
 		if _, err := os.Stat(beside); err == nil {
 			o.suiteConfigFile = beside
 		}
@@ -138,7 +139,7 @@ func testPlugin(ctx context.Context, o testOptions, path string, args []string, 
 			return err
 		}
 	}
-	for file, body := range map[string]*map[string]any{o.pluginConfigFile: &p.Config, o.runningTaskConfigFile: &p.Tasks.Runs} {
+	for file, body := range map[string]*map[string]any{o.pluginConfigFile: &p.Config, o.runningTaskConfigFile: &p.Tasks.LongRunning} {
 		if file != "" {
 			if err := readConfigBody(s, file, body); err != nil {
 				return err
@@ -148,21 +149,21 @@ func testPlugin(ctx context.Context, o testOptions, path string, args []string, 
 	ctx, kill, stop := contextsUntilInterrupts(ctx, s)
 	defer stop()
 	if err := runTestSuite(ctx, kill, o, p, s); err != nil {
-		return &cli.ExitError{Code: 1, Err: fmt.Errorf("plugin test %s: %w", path, err)}
+		return &cli.ExitError{Code: 1, Err: fmt.Errorf("plugin test %s: %w", pathOrBuiltin, err)}
 	}
 	return nil
 }
 
 // runTestSuite runs the test suite for p and prints the results. The end of ctx stops the suite after the current case,
-// and the end of kill kills the plugin.
-func runTestSuite(ctx, kill context.Context, o testOptions, p sdktest.Plugin, s *cli.Streams) error {
+// and the end of untilKill kills the plugin.
+func runTestSuite(ctx, untilKill context.Context, o testOptions, p sdktest.Plugin, s *cli.Streams) error {
 	if !o.printJSON && o.junitFile == "" {
-		return sdktest.CheckUntil(ctx, kill, s.Out, p)
+		return sdktest.CheckUntil(ctx, untilKill, s.Out, p)
 	}
 	var printErr error
 	var results []sdktest.Result
 	encoder := json.NewEncoder(s.JSONOutput())
-	err := sdktest.CheckEach(ctx, kill, p, func(r sdktest.Result) {
+	err := sdktest.CheckEach(ctx, untilKill, p, func(r sdktest.Result) {
 		results = append(results, r)
 		if !o.printJSON {
 			r.Write(s.Out)
@@ -176,11 +177,12 @@ func runTestSuite(ctx, kill context.Context, o testOptions, p sdktest.Plugin, s 
 	return errors.Join(err, printErr)
 }
 
-// contextsUntilInterrupts returns two contexts: the first interrupt ends first, so that the suite stops after the
-// current case, and the second interrupt ends kill. stop ends both and releases the signal handler.
-func contextsUntilInterrupts(ctx context.Context, s *cli.Streams) (first, kill context.Context, stop func()) {
-	first, endFirst := context.WithCancelCause(ctx)
-	kill, endKill := context.WithCancelCause(context.WithoutCancel(ctx))
+// contextsUntilInterrupts returns two contexts: the first interrupt ends untilFirstInterrupt, so that the suite stops
+// after the current case, and the second interrupt ends untilSecondInterrupt. stop ends both and releases the signal
+// handler.
+func contextsUntilInterrupts(ctx context.Context, s *cli.Streams) (untilFirstInterrupt, untilSecondInterrupt context.Context, stop func()) {
+	untilFirstInterrupt, endFirst := context.WithCancelCause(ctx)
+	untilSecondInterrupt, endKill := context.WithCancelCause(context.WithoutCancel(ctx))
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	stopped := make(chan struct{})
@@ -192,7 +194,7 @@ func contextsUntilInterrupts(ctx context.Context, s *cli.Streams) (first, kill c
 			case <-stopped:
 				return
 			}
-			if first.Err() != nil {
+			if untilFirstInterrupt.Err() != nil {
 				endKill(errors.New("interrupted twice, the plugin was killed"))
 				return
 			}
@@ -200,7 +202,7 @@ func contextsUntilInterrupts(ctx context.Context, s *cli.Streams) (first, kill c
 			endFirst(errors.New("interrupted"))
 		}
 	})
-	return first, kill, func() {
+	return untilFirstInterrupt, untilSecondInterrupt, func() {
 		signal.Stop(signals)
 		close(stopped)
 		wg.Wait()
@@ -253,9 +255,9 @@ func readTestConfig(s *cli.Streams, path string, p *sdktest.Plugin) error {
 	for name, attribute := range attributes {
 		switch name {
 		case "runs":
-			p.Tasks.Runs, diags = evalConfigBody(attribute, "")
+			p.Tasks.LongRunning, diags = evalConfigBody(attribute, "")
 		case "ends":
-			p.Tasks.Ends, diags = evalConfigBody(attribute, "")
+			p.Tasks.Succeeds, diags = evalConfigBody(attribute, "")
 		case "fails":
 			p.Tasks.Fails, diags = evalConfigBody(attribute, "")
 		case "attachment":
@@ -284,12 +286,12 @@ func readTestConfig(s *cli.Streams, path string, p *sdktest.Plugin) error {
 }
 
 // evalConfigBody evaluates an attribute and returns its value, which must be an object, in the form of a config block.
-// script is the value of the variable script, or "" if the attribute cannot use the variable.
-func evalConfigBody(attribute *hcl.Attribute, script string) (map[string]any, hcl.Diagnostics) {
+// scriptVariable is the value of the variable script, or "" if the attribute cannot use the variable.
+func evalConfigBody(attribute *hcl.Attribute, scriptVariable string) (map[string]any, hcl.Diagnostics) {
 	var variables map[string]cty.Value
-	if script != "" {
+	if scriptVariable != "" {
 		// The host interpolates the returned config block, so interpolations in the script are escaped.
-		variables = map[string]cty.Value{"script": cty.StringVal(hclspec.Verbatim(script))}
+		variables = map[string]cty.Value{"script": cty.StringVal(hclspec.Verbatim(scriptVariable))}
 	}
 	value, diags := attribute.Expr.Value(&hcl.EvalContext{Variables: variables})
 	if diags.HasErrors() {

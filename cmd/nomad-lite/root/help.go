@@ -34,7 +34,7 @@ func printUsage(cmd *cobra.Command) error {
 		rest.Title = "Other commands:"
 	}
 	for _, group := range append(cmd.Groups(), rest) {
-		writeCommandList(&b, cmd, group)
+		writeCommandsOfGroup(&b, cmd, group)
 	}
 	var own, commonFlags pflag.FlagSet
 	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
@@ -49,10 +49,10 @@ func printUsage(cmd *cobra.Command) error {
 	})
 	cmd.InheritedFlags().VisitAll(commonFlags.AddFlag)
 	if own.HasFlags() {
-		fmt.Fprintf(&b, "\nFlags:\n%s", formatFlags(&own))
+		fmt.Fprintf(&b, "\nFlags:\n%s", formatFlagsSingleDash(&own))
 	}
 	if commonFlags.HasFlags() {
-		fmt.Fprintf(&b, "\nCommon flags:\n%s", formatFlags(&commonFlags))
+		fmt.Fprintf(&b, "\nCommon flags:\n%s", formatFlagsSingleDash(&commonFlags))
 	}
 	if cmd.HasAvailableSubCommands() {
 		fmt.Fprintf(&b, "\nRun '%s COMMAND -help' for more about a command.\n", cmd.CommandPath())
@@ -61,9 +61,9 @@ func printUsage(cmd *cobra.Command) error {
 	return err
 }
 
-// writeCommandList writes the subcommands of cmd that belong to group. A group with an empty ID holds the subcommands
-// without a group.
-func writeCommandList(b *strings.Builder, cmd *cobra.Command, group *cobra.Group) {
+// writeCommandsOfGroup writes the subcommands of cmd that belong to group. A group with an empty ID holds the
+// subcommands without a group.
+func writeCommandsOfGroup(b *strings.Builder, cmd *cobra.Command, group *cobra.Group) {
 	title := "\n" + group.Title + "\n"
 	for _, c := range cmd.Commands() {
 		if c.GroupID == group.ID && c.IsAvailableCommand() {
@@ -77,8 +77,9 @@ func writeCommandList(b *strings.Builder, cmd *cobra.Command, group *cobra.Group
 // the name of the flag.
 var pflagUsagePattern = regexp.MustCompile(`(?m)^  (?:-(\w), |    )--(\S+)`)
 
-// formatFlags returns pflag's help text of flags, with one dash before each name, as Nomad's users type flags.
-func formatFlags(flags *pflag.FlagSet) string {
+// formatFlagsSingleDash returns pflag's help text of flags, with one dash before each name, as Nomad's users type
+// flags.
+func formatFlagsSingleDash(flags *pflag.FlagSet) string {
 	return pflagUsagePattern.ReplaceAllStringFunc(flags.FlagUsages(), func(start string) string {
 		switch part := pflagUsagePattern.FindStringSubmatch(start); part[1] {
 		case "", part[2]:

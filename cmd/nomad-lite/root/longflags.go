@@ -9,10 +9,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 )
 
-// toLongFlags rewrites Nomad's long flags with one dash (-var, -plugin-dir) to the form with two dashes that cobra
-// reads. It joins the two words of a flag with cli.TwoWordsAnnotation. It does not change values of other flags,
+// toDoubleDashFlags rewrites Nomad's long flags with one dash (-var, -plugin-dir) to the form with two dashes that
+// cobra reads. It joins the two words of a flag with cli.TwoWordsAnnotation. It does not change values of other flags,
 // arguments after "--", and, for a command with cli.RunsProgramAnnotation, the arguments from the program on.
-func toLongFlags(root *cobra.Command, args []string) []string {
+func toDoubleDashFlags(root *cobra.Command, args []string) []string {
 	cmd := root
 	completes := isCompletionRequest(args)
 	out := make([]string, 0, len(args))
@@ -31,7 +31,7 @@ func toLongFlags(root *cobra.Command, args []string) []string {
 			}
 			out = append(out, arg)
 			continue
-		case isLongFlag(cmd, arg), completes && i == len(args)-1 && arg[1] != '-':
+		case isSingleDashLongFlag(cmd, arg), completes && i == len(args)-1 && arg[1] != '-':
 			arg = "-" + arg
 		}
 		out = append(out, arg)
@@ -57,9 +57,9 @@ func findSubcommand(cmd *cobra.Command, name string) *cobra.Command {
 	return nil
 }
 
-// isLongFlag reports whether a word with one dash is a long flag such as -var, and neither several shorthands such as
-// -it nor a shorthand with its value such as -n5.
-func isLongFlag(cmd *cobra.Command, arg string) bool {
+// isSingleDashLongFlag reports whether a word with one dash is a long flag such as -var, and neither several shorthands
+// such as -it nor a shorthand with its value such as -n5.
+func isSingleDashLongFlag(cmd *cobra.Command, arg string) bool {
 	if len(arg) < 3 || arg[1] == '-' || strings.ContainsAny(arg[1:2], "0123456789.=") {
 		return false
 	}

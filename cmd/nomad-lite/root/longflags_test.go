@@ -37,13 +37,13 @@ func TestLongFlags(t *testing.T) {
 			run := &cobra.Command{Use: "run"}
 			run.Flags().Bool("detach", false, "")
 			run.Flags().StringArray("var", nil, "")
-			exec := cli.PassFlagsToProgram(&cobra.Command{Use: "exec"})
+			exec := cli.PassFlagsAfterFirstArg(&cobra.Command{Use: "exec"})
 			exec.Flags().String("task", "", "")
 			exec.Flags().BoolP("interactive", "i", true, "")
 			exec.Flags().BoolP("tty", "t", true, "")
 			exec.Flags().StringP("escape", "e", "~", "")
 			root.AddCommand(cli.NewGroupCommand("job", "", run), cli.NewGroupCommand("task", "", exec))
-			if got, want := toLongFlags(root, strings.Split(line[0], " ")), strings.Split(line[1], " "); !slices.Equal(got, want) {
+			if got, want := toDoubleDashFlags(root, strings.Split(line[0], " ")), strings.Split(line[1], " "); !slices.Equal(got, want) {
 				t.Errorf("got %q, want %q", got, want)
 			}
 		})
@@ -63,7 +63,7 @@ func TestFlagOfTwoWords(t *testing.T) {
 		"two words in one":   {{"run", "-pair", "a b=c", "f"}, {"run", "--pair", "a b=c", "f"}},
 		"the second is lost": {{"run", "-pair", "a"}, {"run", "--pair", "a"}},
 	} {
-		if got := toLongFlags(root, line[0]); !slices.Equal(got, line[1]) {
+		if got := toDoubleDashFlags(root, line[0]); !slices.Equal(got, line[1]) {
 			t.Errorf("%s: got %q, want %q", name, got, line[1])
 		}
 	}

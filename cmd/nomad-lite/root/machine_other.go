@@ -13,15 +13,15 @@ import (
 
 func newLinuxOnlyCommands(*cli.Streams) linuxOnlyCommands {
 	return linuxOnlyCommands{
-		agent: newLinuxOnlyCommand("agent"), config: newLinuxOnlyCommand("config"), plugin: newLinuxOnlyCommand("plugin"), run: newLinuxOnlyCommand("run"),
-		state: newLinuxOnlyCommand("state"), validate: newLinuxOnlyCommand("validate"),
-		jobSubcommands: []*cobra.Command{newLinuxOnlyCommand("schema"), newLinuxOnlyCommand("validate")},
+		agent: newLinuxOnlyStub("agent"), config: newLinuxOnlyStub("config"), plugin: newLinuxOnlyStub("plugin"), run: newLinuxOnlyStub("run"),
+		state: newLinuxOnlyStub("state"), validate: newLinuxOnlyStub("validate"),
+		jobSubcommands: []*cobra.Command{newLinuxOnlyStub("schema"), newLinuxOnlyStub("validate")},
 	}
 }
 
-// newLinuxOnlyCommand returns a command that fails and says where to run it, for a system on which nomad-lite can only
+// newLinuxOnlyStub returns a command that fails and says where to run it, for a system on which nomad-lite can only
 // send requests to an agent.
-func newLinuxOnlyCommand(name string) *cobra.Command {
+func newLinuxOnlyStub(name string) *cobra.Command {
 	return &cobra.Command{
 		Use:                name,
 		Short:              "Only on Linux",
@@ -32,5 +32,5 @@ func newLinuxOnlyCommand(name string) *cobra.Command {
 	}
 }
 
-// findHelperProcess returns nil, because only agents, which run on Linux, start helper processes.
-func findHelperProcess([]string, *cli.Streams) func() error { return nil }
+// findHelperProcessMain returns nil, because only agents, which run on Linux, start helper processes.
+func findHelperProcessMain([]string, *cli.Streams) func() error { return nil }

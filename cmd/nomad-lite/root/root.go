@@ -54,7 +54,7 @@ To complete commands, flags and ids in a shell: nomad-lite completion install`,
 		Args:          cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return cli.MissingCommandError(cmd)
+				return cli.PrintHelpForMissingSubcommand(cmd)
 			}
 			return cli.UnknownCommandError(cmd, args[0])
 		},
@@ -112,7 +112,7 @@ To complete commands, flags and ids in a shell: nomad-lite completion install`,
 		machine.plugin,
 	)
 	root.AddCommand(version.NewCommand(s), completion.NewCommand(s))
-	root.AddCommand(unsupportedCommands()...)
+	root.AddCommand(newUnsupportedCommands()...)
 	addUIFlags(root, s)
 	addIgnoredFlags(root, s)
 	return root
@@ -129,27 +129,27 @@ func addCommandGroup(root *cobra.Command, title string, commands ...*cobra.Comma
 
 // Execute runs one command line and returns its exit code.
 func Execute(args []string, s *cli.Streams) int {
-	if serve := findHelperProcess(args, s); serve != nil {
-		return printErrorAndExitCode(serve(), s)
+	if serve := findHelperProcessMain(args, s); serve != nil {
+		return printErrorAndGetExitCode(serve(), s)
 	}
 	safe := *s
 	s = &safe
-	s.Out, s.Err = terminal.NewSanitizingWriter(s.Out), terminal.NewSanitizingWriter(s.Err) // they sanitize all text that agents and tasks have written
-	s.CommandLine = args
+	s.Out, s.Err = terminal.SanitizeIfTerminal(s.Out), terminal.SanitizeIfTerminal(s.Err) // they sanitize all text that agents and tasks have written
+	s.CommandLineArgs = args
 	root := newRootCommand(s)
-	root.SetArgs(toLongFlags(root, args))
+	root.SetArgs(toDoubleDashFlags(root, args))
 	if isCompletionRequest(args) {
 		removeBackquotesFromFlagUsages(root)
 	}
 	if isCompletionOfSingleDashWord(args) {
 		root.SetOut(singleDashFlagWriter{s.Out})
 	}
-	return printErrorAndExitCode(root.ExecuteContext(context.Background()), s)
+	return printErrorAndGetExitCode(root.ExecuteContext(context.Background()), s)
 }
 
-// printErrorAndExitCode returns the exit code for the error of a command. It prints the error unless the command has already printed
-// the reason.
-func printErrorAndExitCode(err error, s *cli.Streams) int {
+// printErrorAndGetExitCode returns the exit code for the error of a command. It prints the error unless the command has
+// already printed the reason.
+func printErrorAndGetExitCode(err error, s *cli.Streams) int {
 	if err == nil {
 		return 0
 	}

@@ -16,21 +16,21 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 )
 
-// findHelperProcess returns the function of the helper process that these arguments start, or nil. It is called before
-// any command is constructed, because the commands and their flags would be a third of the memory of an idle helper
-// process.
-func findHelperProcess(args []string, s *cli.Streams) func() error {
+// findHelperProcessMain returns the function of the helper process that these arguments start, or nil. It is called
+// before any command is constructed, because the commands and their flags would be a third of the memory of an idle
+// helper process.
+func findHelperProcessMain(args []string, s *cli.Streams) func() error {
 	switch {
 	case slices.Equal(args, []string{"keeper"}):
 		return func() error { return keeper.Serve(context.Background()) }
 	case slices.Equal(args, []string{"log-collector"}):
-		return func() error { return logs.Serve(context.Background()) }
+		return func() error { return logs.RunCollectorProcess(context.Background()) }
 	case slices.Equal(args, []string{agent.JobParserCommand}):
 		return exitCodeToError(func() int { return confined.ServeParseRequest(s.In, s.Out, s.Err) })
 	case slices.Equal(args, []string{builtins.ArtifactDownloadCommand}):
-		return exitCodeToError(func() int { return artifact.Download(s.In, s.Out, s.Err) })
+		return exitCodeToError(func() int { return artifact.DownloadProcessMain(s.In, s.Out, s.Err) })
 	case slices.Equal(args, []string{builtins.TemplateEvaluatorCommand}):
-		return exitCodeToError(func() int { return template.ServeEvaluator(os.Stdin, s.Err) })
+		return exitCodeToError(func() int { return template.EvaluatorProcessMain(os.Stdin, s.Err) })
 	case len(args) >= 3 && args[0] == "plugin" && args[1] == "serve":
 		return func() error { return builtins.ServePlugin(args[2], args[3:]...) }
 	}

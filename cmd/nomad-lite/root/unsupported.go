@@ -6,8 +6,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 )
 
-// unsupportedCommands returns the commands of Nomad that need a cluster.
-func unsupportedCommands() []*cobra.Command {
+// newUnsupportedCommands returns the commands of Nomad that need a cluster.
+func newUnsupportedCommands() []*cobra.Command {
 	return []*cobra.Command{
 		cli.NewUnsupportedCommand("acl", "an agent has one operator, whose token is in the file token of its data directory; for a cluster use Nomad's own command line"),
 		cli.NewUnsupportedCommand("license", cli.EnterpriseOnlyReason),

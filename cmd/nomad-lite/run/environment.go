@@ -16,22 +16,22 @@ import (
 
 // environmentFlags set environment variables of all tasks, and Nomad variables that templates read.
 type environmentFlags struct {
-	envFiles  []string
-	nomadVars []string
+	envFiles     []string
+	nomadVarArgs []string
 }
 
 func (f *environmentFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVar(&f.envFiles, "env-file", nil, "environment variables of all tasks, from the lines NAME=VALUE of a `file`; may be repeated")
-	cmd.Flags().StringArrayVar(&f.nomadVars, "nomad-var", nil, "an item of a variable for templates, as `PATH KEY=VALUE`; may be repeated")
+	cmd.Flags().StringArrayVar(&f.nomadVarArgs, "nomad-var", nil, "an item of a variable for templates, as `PATH KEY=VALUE`; may be repeated")
 	_ = cmd.Flags().SetAnnotation("nomad-var", cli.TwoWordsAnnotation, nil) // SetAnnotation fails only for an unknown flag
 }
 
-// addEnvToTasks adds the environment variables of the files to the env blocks of all tasks of a job. They replace
+// addEnvFilesToTasks adds the environment variables of the files to the env blocks of all tasks of a job. They replace
 // variables with the same names.
-func (f *environmentFlags) addEnvToTasks(job *api.Job) error {
+func (f *environmentFlags) addEnvFilesToTasks(job *api.Job) error {
 	env := make(map[string]string)
 	for _, path := range f.envFiles {
-		if err := readEnvFile(path, env); err != nil {
+		if err := readEnvFileInto(path, env); err != nil {
 			return fmt.Errorf("-env-file: %w", err)
 		}
 	}
@@ -44,10 +44,10 @@ func (f *environmentFlags) addEnvToTasks(job *api.Job) error {
 	return nil
 }
 
-// readEnvFile adds the variables of a file to env. A line is NAME=VALUE, with or without quotes around the value, or
-// NAME for a variable that has its value from this process's environment. Empty lines and lines that start with # have
-// no effect.
-func readEnvFile(path string, env map[string]string) error {
+// readEnvFileInto adds the variables of a file to env. A line is NAME=VALUE, with or without quotes around the value,
+// or NAME for a variable that has its value from this process's environment. Empty lines and lines that start with #
+// have no effect.
+func readEnvFileInto(path string, env map[string]string) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return err
@@ -59,7 +59,7 @@ func readEnvFile(path string, env map[string]string) error {
 		if line == "" || line[0] == '#' {
 			continue
 		}
-		name, value, err := parseEnvLine(strings.TrimPrefix(line, "export "))
+		name, value, err := parseOrInheritEnvLine(strings.TrimPrefix(line, "export "))
 		if err != nil {
 			return fmt.Errorf("%s:%d: %w", path, number, err)
 		}
@@ -68,7 +68,7 @@ func readEnvFile(path string, env map[string]string) error {
 	return nil
 }
 
-func parseEnvLine(line string) (name, value string, err error) {
+func parseOrInheritEnvLine(line string) (name, value string, err error) {
 	name, value, hasValue := strings.Cut(line, "=")
 	switch {
 	case name == "" || strings.ContainsAny(name, " \t'\""):
@@ -101,7 +101,7 @@ func unquoteEnvValue(value string) (string, error) {
 func (f *environmentFlags) parseNomadVars() ([]*api.Variable, error) {
 	var all []*api.Variable
 	byPath := make(map[string]*api.Variable)
-	for _, text := range f.nomadVars {
+	for _, text := range f.nomadVarArgs {
 		path, item, _ := strings.Cut(text, " ")
 		key, value, found := strings.Cut(item, "=")
 		if !found || key == "" {
@@ -118,7 +118,7 @@ func (f *environmentFlags) parseNomadVars() ([]*api.Variable, error) {
 		v.Items[key] = value
 	}
 	for _, v := range all {
-		if err := model.ValidateVariableItems(v.Items); err != nil {
+		if err := model.CheckVariableSize(v.Items); err != nil {
 			return nil, fmt.Errorf("-nomad-var %s: %w", v.Path, err)
 		}
 	}

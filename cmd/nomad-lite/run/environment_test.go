@@ -37,7 +37,7 @@ func TestEnvFile(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := map[string]string{}
-			err := readEnvFile(path, got)
+			err := readEnvFileInto(path, got)
 			switch {
 			case c.err == "" && (err != nil || !maps.Equal(got, c.want)):
 				t.Errorf("got %q and %v, want %q", got, err, c.want)
@@ -60,7 +60,7 @@ func TestEnvFileOverridesEnvBlocks(t *testing.T) {
 	}
 	flags.envFiles = []string{filepath.Join(dir, "first"), filepath.Join(dir, "second")}
 	job := &api.Job{TaskGroups: []*api.TaskGroup{{Tasks: []*api.Task{{Env: map[string]string{"A": "file", "C": "file"}}, {}}}}}
-	if err := flags.addEnvToTasks(job); err != nil {
+	if err := flags.addEnvFilesToTasks(job); err != nil {
 		t.Fatal(err)
 	}
 	tasks := job.TaskGroups[0].Tasks
@@ -73,7 +73,7 @@ func TestEnvFileOverridesEnvBlocks(t *testing.T) {
 }
 
 func TestNomadVarFlags(t *testing.T) {
-	flags := environmentFlags{nomadVars: []string{"db a=1", "nomad/jobs/x k=v w", "db b=x=y"}}
+	flags := environmentFlags{nomadVarArgs: []string{"db a=1", "nomad/jobs/x k=v w", "db b=x=y"}}
 	got, err := flags.parseNomadVars()
 	if err != nil || len(got) != 2 || got[0].Path != "db" || got[1].Path != "nomad/jobs/x" {
 		t.Fatalf("got %v and %v, want variables db and nomad/jobs/x", got, err)
@@ -92,7 +92,7 @@ func TestNomadVarFlags(t *testing.T) {
 		"nomad/x k=v": `only paths at "nomad/jobs"`,
 		"db k=" + strings.Repeat("secret", 20_000): "-nomad-var db: the keys and values of a variable must not be longer",
 	} {
-		flags := environmentFlags{nomadVars: []string{text}}
+		flags := environmentFlags{nomadVarArgs: []string{text}}
 		if _, err := flags.parseNomadVars(); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%.20s: got %v, want %q", text, err, want)
 		}

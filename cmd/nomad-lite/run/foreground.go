@@ -42,35 +42,35 @@ type foregroundRun struct {
 	streams      *cli.Streams
 	signals      <-chan os.Signal
 
-	optionalHooks []string        // names of the hooks whose failure does not prevent tasks from running
-	nomadVars     []*api.Variable // variables for templates
-	logger        hclog.Logger
-	isWatching    bool // the run watches files, and ends only when it is stopped
-	watchedPaths  []watchedPath
-	devPlugin     *devPlugin // nil unless the command is `plugin dev`
+	optionalHookNames []string        // names of the hooks whose failure does not prevent tasks from running
+	nomadVars         []*api.Variable // variables for templates
+	logger            hclog.Logger
+	isWatchingFiles   bool // the run watches files, and ends only when it is stopped
+	watchedPaths      []watchedPath
+	devPlugin         *devPlugin // nil unless the command is `plugin dev`
 
-	registerMu      sync.Mutex             // held while a new version of a job is registered, and while all jobs are deregistered
-	stopReason      atomic.Pointer[string] // why all allocations are being stopped; nil if they are not
-	allAllocsEnded  chan struct{}          // closed when all allocations of the jobs have ended
-	jobsWithResults []*foregroundJob       // jobs with results; nil until all of them have ended
+	registerMu     sync.Mutex             // held while a new version of a job is registered, and while all jobs are deregistered
+	stopReason     atomic.Pointer[string] // why all allocations are being stopped; nil if they are not
+	allAllocsEnded chan struct{}          // closed when all allocations of the jobs have ended
+	endedJobs      []*foregroundJob       // jobs with results; nil until all of them have ended
 }
 
 func (r *foregroundRun) runJobs(ctx context.Context) error {
-	if err := r.agent.WaitDriversReady(ctx); err != nil {
+	if err := r.agent.WaitBrieflyForDriverHealth(ctx); err != nil {
 		return err
 	}
-	if err := r.waitPluginsReady(ctx); err != nil {
+	if err := r.waitNeededPluginsReady(ctx); err != nil {
 		return err
 	}
-	if err := r.checkPlugins(ctx); err != nil {
+	if err := r.checkPluginsUsable(ctx); err != nil {
 		return err
 	}
-	if err := r.checkCapacity(); err != nil {
+	if err := r.checkJobsFitTogether(); err != nil {
 		return err
 	}
 	jobs := newForegroundJobs(r.jobFiles, r.jobFilePaths)
 	if !slices.ContainsFunc(jobs, func(j *foregroundJob) bool { return j.placementInView.AllocCount > 0 }) {
-		r.jobsWithResults = jobs
+		r.endedJobs = jobs
 		return nil
 	}
 
@@ -88,20 +88,20 @@ func (r *foregroundRun) runJobs(ctx context.Context) error {
 	// The watcher must exist before the tasks start, because a user can change a file as soon as the tasks' output is
 	// shown.
 	var watcher *filewatch.Watcher
-	if r.isWatching {
+	if r.isWatchingFiles {
 		watcher = filewatch.New(r.allWatchedPaths(jobs), nil)
 	}
 	if err := r.registerJobs(ctx, jobs); err != nil {
 		return err
 	}
-	if r.isWatching {
-		wg.Go(func() { r.watchFiles(agentCtx, watcher, jobs) })
+	if r.isWatchingFiles {
+		wg.Go(func() { r.updateJobsOnFileChanges(agentCtx, watcher, jobs) })
 	}
 	if r.devPlugin != nil {
-		wg.Go(func() { r.replacePluginOnChanges(agentCtx, jobs) })
+		wg.Go(func() { r.rebuildAndReplaceOnChanges(agentCtx, jobs) })
 	}
-	wg.Go(func() { r.handleSignals(ctx) })
-	return r.watchAllocs(ctx, jobs)
+	wg.Go(func() { r.stopThenKillOnSignals(ctx) })
+	return r.showAllocsUntilEnded(ctx, jobs)
 }
 
 // serveTaskAPI serves the HTTP API on the sockets in the tasks' directories, and to no other client.
@@ -109,9 +109,9 @@ func (r *foregroundRun) serveTaskAPI(ctx context.Context) {
 	node := r.agent.Node()
 	tasks := httpapi.New(httpapi.Config{
 		Store: r.agent.Store(), Scheduler: r.agent.Scheduler(), Node: r.agent, NodeID: node.ID(), Region: node.TaskEnvNode().Region,
-		Version: fingerprint.NomadVersion, Identities: r.agent.Identities(), Logger: r.logger,
+		NomadAPIVersion: fingerprint.NomadVersion, Identities: r.agent.Identities(), Logger: r.logger,
 	})
-	if err := tasks.Serve(ctx, connlimit.New(connlimit.Config{Logger: r.logger}).Listen(r.agent.TaskAPI())); err != nil {
+	if err := tasks.Serve(ctx, connlimit.New(connlimit.Config{Logger: r.logger}).LimitListener(r.agent.TaskAPIListener())); err != nil {
 		r.logger.Warn("tasks cannot reach the API", "error", err)
 	}
 }
@@ -120,13 +120,13 @@ func (r *foregroundRun) serveTaskAPI(ctx context.Context) {
 // at once.
 func (r *foregroundRun) registerJobs(ctx context.Context, jobs []*foregroundJob) error {
 	for _, j := range jobs {
-		if err := r.prepareNamespace(ctx, *j.initialJob.Namespace); err != nil {
+		if err := r.createNamespaceWithVars(ctx, *j.initialJob.Namespace); err != nil {
 			return err
 		}
 	}
 	for _, j := range jobs {
 		if err := r.registerJob(ctx, j, j.registeredFile); err != nil {
-			return withExitCodeOfStartError(err)
+			return withExitCode2(err)
 		}
 	}
 	return nil
@@ -134,7 +134,7 @@ func (r *foregroundRun) registerJobs(ctx context.Context, jobs []*foregroundJob)
 
 // registerJob registers a version of a job with the scheduler.
 func (r *foregroundRun) registerJob(ctx context.Context, j *foregroundJob, file *jobfile.File) error {
-	if _, err := r.agent.Scheduler().Register(ctx, jobWithForegroundPolicies(file.Job, r.isWatching), scheduler.RegisterOptions{}); err != nil {
+	if _, err := r.agent.Scheduler().RegisterAndEvaluateJob(ctx, withoutDefaultReschedule(file.Job, r.isWatchingFiles), scheduler.RegisterOptions{}); err != nil {
 		return err
 	}
 	stored := r.agent.Store().Snapshot().Job(nil, *j.initialJob.Namespace, *j.initialJob.ID)
@@ -142,8 +142,8 @@ func (r *foregroundRun) registerJob(ctx context.Context, j *foregroundJob, file 
 	return nil
 }
 
-// prepareNamespace creates a namespace, which a new store does not have, and the Nomad variables in it.
-func (r *foregroundRun) prepareNamespace(ctx context.Context, name string) error {
+// createNamespaceWithVars creates a namespace, which a new store does not have, and the Nomad variables in it.
+func (r *foregroundRun) createNamespaceWithVars(ctx context.Context, name string) error {
 	if _, err := r.agent.Store().Update(ctx, func(tx *store.Txn) error {
 		tx.PutNamespace(&api.Namespace{Name: name})
 		return nil
@@ -161,29 +161,29 @@ func (r *foregroundRun) prepareNamespace(ctx context.Context, name string) error
 	return nil
 }
 
-// checkCapacity rejects jobs that do not fit on this machine together, because a foreground run does not wait for free
-// resources.
-func (r *foregroundRun) checkCapacity() error {
+// checkJobsFitTogether rejects jobs that do not fit on this machine together, because a foreground run does not wait
+// for free resources.
+func (r *foregroundRun) checkJobsFitTogether() error {
 	checks := r.jobFiles
 	if len(r.jobFiles) > 1 {
 		checks = append(slices.Clip(checks), combineGroupsOfJobs(r.jobFiles))
 	}
 	for _, f := range checks {
-		if fits, err := jobcheck.CheckCapacity(f, r.streams, r.agent, r.agent.IsPortFree); err != nil || !fits {
+		if fits, err := jobcheck.CheckFitsEmptyAgentNode(f, r.streams, r.agent, r.agent.IsPortFree); err != nil || !fits {
 			return errors.Join(errNotStarted, err)
 		}
 	}
 	return nil
 }
 
-// jobWithForegroundPolicies returns a copy of a job with changed policies. Unless the file has a reschedule block, a
+// withoutDefaultReschedule returns a copy of a job with changed policies. Unless the file has a reschedule block, a
 // failed allocation is not replaced, because Nomad's default attempts would delay the report of the failure. With
-// allAtOnce, a new version replaces all allocations at once, instead of one after the other when each is healthy.
-func jobWithForegroundPolicies(job *api.Job, allAtOnce bool) *api.Job {
+// updateAllAtOnce, a new version replaces all allocations at once, instead of one after the other when each is healthy.
+func withoutDefaultReschedule(job *api.Job, updateAllAtOnce bool) *api.Job {
 	next := *job
 	next.TaskGroups = slices.Clone(job.TaskGroups)
 	for i, g := range next.TaskGroups {
-		if allAtOnce && g.Update != nil {
+		if updateAllAtOnce && g.Update != nil {
 			group, update := *g, *g.Update
 			update.MaxParallel, update.Canary, update.AutoPromote, update.AutoRevert = new(0), new(0), new(false), new(false)
 			group.Update = &update
@@ -200,8 +200,8 @@ func jobWithForegroundPolicies(job *api.Job, allAtOnce bool) *api.Job {
 	return &next
 }
 
-// logDir returns the directory with the output of an allocation's tasks.
-func (r *foregroundRun) logDir(allocID string) string {
+// allocLogDir returns the directory with the output of an allocation's tasks.
+func (r *foregroundRun) allocLogDir(allocID string) string {
 	dir, err := r.agent.AllocDir(allocID)
 	if err != nil {
 		return "" // AllocDir fails only for an invalid ID, which a scheduler does not create
@@ -209,9 +209,9 @@ func (r *foregroundRun) logDir(allocID string) string {
 	return dir.LogDir()
 }
 
-// watchAllocs shows the updates of the jobs' allocations until all allocations have ended and none will be replaced. It
-// returns an error if the jobs had to be stopped for lack of resources.
-func (r *foregroundRun) watchAllocs(ctx context.Context, jobs []*foregroundJob) error {
+// showAllocsUntilEnded shows the updates of the jobs' allocations until all allocations have ended and none will be
+// replaced. It returns an error if the jobs had to be stopped for lack of resources.
+func (r *foregroundRun) showAllocsUntilEnded(ctx context.Context, jobs []*foregroundJob) error {
 	shown := make(chan struct{}) // closed when the view has shown all updates
 	var outputReaders sync.WaitGroup
 	var blockedErr error
@@ -222,26 +222,26 @@ func (r *foregroundRun) watchAllocs(ctx context.Context, jobs []*foregroundJob) 
 		allEnded := true
 		for _, j := range jobs {
 			j.readAllocsAndEvals(ws, state)
-			for _, task := range r.taskView.AddTasks(j.allocsNotYetShown(), j.placementInView, r.logDir) {
+			for _, task := range r.taskView.AddTasks(j.allocsNotYetShown(), j.placementInView, r.allocLogDir) {
 				outputReaders.Go(func() { r.showTaskOutput(ctx, task, shown) })
 			}
-			j.showUpdates(r.taskView)
+			j.queueChangedAllocs(r.taskView)
 			allEnded = allEnded && j.hasEnded(state)
 			if blockedErr == nil {
 				blockedErr = j.errorIfUnplaced(state)
 			}
 		}
 		if blockedErr != nil && r.stopReason.Load() == nil {
-			// checkCapacity has found that the jobs fit on the machine, so another process has taken resources since
-			// then.
-			r.stopAllocs(ctx, "they do not fit on this machine")
+			// checkJobsFitTogether has found that the jobs fit on the machine, so another process has taken resources
+			// since then.
+			r.deregisterJobsOrKillAllocs(ctx, "they do not fit on this machine")
 			continue
 		}
-		if allEnded && !idle && r.isWatching && r.stopReason.Load() == nil {
-			r.printWaitingForChanges(jobs)
+		if allEnded && !idle && r.isWatchingFiles && r.stopReason.Load() == nil {
+			r.printResultsAndWaiting(jobs)
 		}
 		idle = allEnded
-		if !allEnded || r.isWatching && r.stopReason.Load() == nil {
+		if !allEnded || r.isWatchingFiles && r.stopReason.Load() == nil {
 			if err := ws.WatchCtx(ctx); err != nil {
 				return context.Cause(ctx)
 			}
@@ -249,37 +249,37 @@ func (r *foregroundRun) watchAllocs(ctx context.Context, jobs []*foregroundJob) 
 		}
 		close(r.allAllocsEnded)
 		r.writeOutputOrDiscardOnSignal(func() {
-			r.taskView.ShowUpdates()
+			r.taskView.ShowQueuedUpdates()
 			close(shown)
 			outputReaders.Wait()
 		})
-		r.jobsWithResults = jobs
+		r.endedJobs = jobs
 		return blockedErr
 	}
 }
 
-// printWaitingForChanges shows the results of the jobs in a run that then waits for a change of a watched file.
-func (r *foregroundRun) printWaitingForChanges(jobs []*foregroundJob) {
+// printResultsAndWaiting shows the results of the jobs in a run that then waits for a change of a watched file.
+func (r *foregroundRun) printResultsAndWaiting(jobs []*foregroundJob) {
 	for _, j := range jobs {
 		text := taskreason.JobSuccessText(*j.initialJob.ID)
 		if err := taskreason.JobError(j.initialJob, j.findFailures(false)); err != nil {
 			text = err.Error()
 		}
-		r.taskView.PrintMessage(text)
+		r.taskView.QueueMessage(text)
 	}
-	r.taskView.PrintMessage("waiting for changes of files; Ctrl-C ends the run")
+	r.taskView.QueueMessage("waiting for changes of files; Ctrl-C ends the run")
 }
 
-// showResults shows the results of the jobs, and returns the errors of those that were not successful.
-func (r *foregroundRun) showResults() error {
+// showResultsAndJoinFailures shows the results of the jobs, and returns the errors of those that were not successful.
+func (r *foregroundRun) showResultsAndJoinFailures() error {
 	var errs []error
-	for _, j := range r.jobsWithResults {
-		errs = append(errs, r.showResult(j))
+	for _, j := range r.endedJobs {
+		errs = append(errs, r.showResultAndReturnFailure(j))
 	}
 	return errors.Join(errs...)
 }
 
-func (r *foregroundRun) showResult(j *foregroundJob) error {
+func (r *foregroundRun) showResultAndReturnFailure(j *foregroundJob) error {
 	stopReason := r.stopReason.Load()
 	failures := j.findFailures(stopReason != nil)
 	reason := taskreason.JobSuccessText(*j.initialJob.ID)
@@ -292,21 +292,22 @@ func (r *foregroundRun) showResult(j *foregroundJob) error {
 		reason = err.Error()
 	case j.placementInView.AllocCount == 0:
 		reason = fmt.Sprintf("job %q has nothing to run: the count of each group is 0", *j.initialJob.ID)
-	case stopReason != nil && !(taskreason.IsFiniteJob(j.initialJob) && len(j.allocs) >= j.placementInView.AllocCount): // a finite job whose allocations all exist has completed in spite of the stop
+	case stopReason != nil && !(taskreason.IsBatchOrSysbatch(j.initialJob) && len(j.allocs) >= j.placementInView.AllocCount): // a finite job whose allocations all exist has completed in spite of the stop
 		reason = fmt.Sprintf("job %q was stopped: %s", *j.initialJob.ID, *stopReason)
 	}
-	r.taskView.PrintResult(*j.initialJob.ID, failures, reason)
+	r.taskView.QueueResult(*j.initialJob.ID, failures, reason)
 	return err
 }
 
-// stopAllocs stops all allocations by deregistering the jobs. If that fails, it force kills the allocations.
-func (r *foregroundRun) stopAllocs(ctx context.Context, reason string) {
+// deregisterJobsOrKillAllocs stops all allocations by deregistering the jobs. If that fails, it force kills the
+// allocations.
+func (r *foregroundRun) deregisterJobsOrKillAllocs(ctx context.Context, reason string) {
 	r.registerMu.Lock()
 	defer r.registerMu.Unlock()
 	r.stopReason.CompareAndSwap(nil, &reason)
 	for _, f := range r.jobFiles {
-		if _, err := r.agent.Scheduler().Deregister(ctx, scheduler.JobKeyOf(f.Job), scheduler.DeregisterOptions{}); err != nil {
-			r.taskView.PrintMessage("the job cannot be stopped in order: " + err.Error())
+		if _, err := r.agent.Scheduler().DeregisterJob(ctx, scheduler.JobKeyOf(f.Job), scheduler.DeregisterOptions{}); err != nil {
+			r.taskView.QueueMessage("the job cannot be stopped in order: " + err.Error())
 			r.agent.ForceKillAllocs()
 			return
 		}
@@ -333,17 +334,17 @@ func (r *foregroundRun) writeOutputOrDiscardOnSignal(writeOutput func()) {
 	for len(r.signals) > 0 {
 		<-r.signals
 	}
-	r.taskView.PrintMessage("output is blocked; press Ctrl-C again to discard it")
+	r.taskView.QueueMessage("output is blocked; press Ctrl-C again to discard it")
 	select {
 	case <-read:
 	case <-r.signals:
-		r.taskView.DiscardOutput()
+		r.taskView.DiscardFurtherOutput()
 	}
 }
 
-// handleSignals stops the jobs at the first signal, and force kills them at the second. It resets the signal handlers
-// before the kill, so that a third signal exits nomad-lite.
-func (r *foregroundRun) handleSignals(ctx context.Context) {
+// stopThenKillOnSignals stops the jobs at the first signal, and force kills them at the second. It resets the signal
+// handlers before the kill, so that a third signal exits nomad-lite.
+func (r *foregroundRun) stopThenKillOnSignals(ctx context.Context) {
 	var reason string
 	select {
 	case s := <-r.signals:
@@ -353,15 +354,15 @@ func (r *foregroundRun) handleSignals(ctx context.Context) {
 	case <-r.allAllocsEnded:
 		return
 	}
-	r.taskView.PrintMessage("stopping the job; press Ctrl-C again to kill it")
-	r.stopAllocs(ctx, reason)
+	r.taskView.QueueMessage("stopping the job; press Ctrl-C again to kill it")
+	r.deregisterJobsOrKillAllocs(ctx, reason)
 	var destroyWG sync.WaitGroup
 	defer destroyWG.Wait()
 	untilEnded, cancel := context.WithCancel(ctx)
 	defer cancel()
 	destroyWG.Go(func() {
-		r.agent.KillUndestroyedAllocs(untilEnded, func() {
-			r.taskView.PrintMessage("a driver has not destroyed its ended tasks; the run ends without it")
+		r.agent.KillAllocsNotDestroyedInTime(untilEnded, func() {
+			r.taskView.QueueMessage("a driver has not destroyed its ended tasks; the run ends without it")
 		})
 	})
 	select {
@@ -378,6 +379,6 @@ func (r *foregroundRun) handleSignals(ctx context.Context) {
 		return
 	}
 	signal.Reset(stopSignals...)
-	r.taskView.PrintMessage("killing the job")
+	r.taskView.QueueMessage("killing the job")
 	r.agent.ForceKillAllocs()
 }

@@ -25,18 +25,18 @@ import (
 
 // jobReader reads the job files of a run, and applies the run's flags to the jobs.
 type jobReader struct {
-	jobFileFlags      jobfile.Flags
-	immediateLauncher *immediateLauncher
-	environmentFlags  environmentFlags
-	streams           *cli.Streams
+	jobFileFlags     jobfile.Flags
+	runNowRewriter   *runNowRewriter
+	environmentFlags environmentFlags
+	streams          *cli.Streams
 }
 
-// readJobs reads all job files before it returns an error, so that the user sees the errors of each file.
-func (r *jobReader) readJobs(ctx context.Context, paths []string) ([]*jobfile.File, error) {
+// readAndAdaptJobs reads all job files before it returns an error, so that the user sees the errors of each file.
+func (r *jobReader) readAndAdaptJobs(ctx context.Context, paths []string) ([]*jobfile.File, error) {
 	var files []*jobfile.File
 	var refusals []error
 	for _, path := range paths {
-		file, err := r.readJob(ctx, path)
+		file, err := r.readAndAdaptJob(ctx, path)
 		if err == nil && slices.ContainsFunc(files, func(f *jobfile.File) bool { return scheduler.JobKeyOf(f.Job) == scheduler.JobKeyOf(file.Job) }) {
 			err = fmt.Errorf("%s: job %q is in another file, too", path, *file.Job.ID)
 		}
@@ -65,32 +65,32 @@ func joinUnprintedStartErrors(refusals []error) error {
 	return &cli.ExitError{Code: 2, Err: errors.Join(unprinted...)}
 }
 
-// readJob reads a job file and changes the job so that it runs once, now, and with the environment of the flags. If the
-// reason of an error was printed, the error is an ExitError without a text.
-func (r *jobReader) readJob(ctx context.Context, path string) (*jobfile.File, error) {
+// readAndAdaptJob reads a job file and changes the job so that it runs once, now, and with the environment of the
+// flags. If the reason of an error was printed, the error is an ExitError without a text.
+func (r *jobReader) readAndAdaptJob(ctx context.Context, path string) (*jobfile.File, error) {
 	file, err := r.jobFileFlags.Read(r.streams, path, 2)
 	if err != nil {
 		return nil, err
 	}
-	answer := file.CheckAdmission(ctx, admission.Node{}, r.admissionFlags())
-	if err := file.PrintWarnings(r.streams.Err, model.FormatWarnings(answer.Warnings)); err != nil {
+	answer := file.CanonicalizeAndCheckAdmission(ctx, admission.Node{}, r.admissionFlags())
+	if err := file.PrintAPIWarningsWithPositions(r.streams.Err, model.FormatWarnings(answer.Warnings)); err != nil {
 		return nil, err
 	}
 	if good, err := file.PrintAdmissionAnswer(r.streams, "", &answer); err != nil || !good {
 		return nil, errors.Join(errNotStarted, err)
 	}
-	if err := errors.Join(r.immediateLauncher.makeRunnableNow(file.Job), r.environmentFlags.addEnvToTasks(file.Job)); err != nil {
+	if err := errors.Join(r.runNowRewriter.makeRunnableNow(file.Job), r.environmentFlags.addEnvFilesToTasks(file.Job)); err != nil {
 		return nil, err
 	}
 	if good, err := jobcheck.CheckTemplatesUsersCommands(file, r.streams, true); err != nil || !good {
 		return nil, errors.Join(errNotStarted, err)
 	}
-	return file, file.PrintIgnoredParts(r.streams, &answer)
+	return file, file.WarnOfPartsIgnoredByRun(r.streams, &answer)
 }
 
 // admissionFlags returns the settings of the run that decide which jobs package admission accepts.
-func (r *jobReader) admissionFlags() admission.Flags {
-	return admission.Flags{Caller: admission.Foreground, RunsPeriodicJobNow: r.immediateLauncher.runPeriodicNow, HasVariables: len(r.environmentFlags.nomadVars) > 0}
+func (r *jobReader) admissionFlags() admission.CheckOptions {
+	return admission.CheckOptions{Caller: admission.Foreground, RunsPeriodicJobNow: r.runNowRewriter.runPeriodicNow, HasTemplateVariables: len(r.environmentFlags.nomadVarArgs) > 0}
 }
 
 // combineGroupsOfJobs returns a job that has the groups of all files, for a check whether they fit on the machine
@@ -108,7 +108,7 @@ func combineGroupsOfJobs(files []*jobfile.File) *jobfile.File {
 		}
 	}
 	combined.ID = new(strings.Join(ids, ", "))
-	return &jobfile.File{Job: &combined, Parsed: &jobspec.File{}}
+	return &jobfile.File{Job: &combined, Parsed: &jobspec.ParsedFile{}}
 }
 
 // foregroundJob is one job of a run, with its allocations and evaluations in the last snapshot that was read.
@@ -173,12 +173,12 @@ func (j *foregroundJob) allocsNotYetShown() []*api.Allocation {
 	})
 }
 
-// showUpdates queues the allocations that have changed since the last call, for the view.
-func (j *foregroundJob) showUpdates(v *taskview.View) {
+// queueChangedAllocs queues the allocations that have changed since the last call, for the view.
+func (j *foregroundJob) queueChangedAllocs(v *taskview.View) {
 	for _, a := range j.allocs {
 		if j.shownModifyIndexByAllocID[a.ID] != a.ModifyIndex {
 			j.shownModifyIndexByAllocID[a.ID] = a.ModifyIndex
-			v.QueueUpdate(a.ID, a.TaskStates)
+			v.QueueTaskStates(a.ID, a.TaskStates)
 		}
 	}
 }
@@ -199,9 +199,8 @@ func (j *foregroundJob) errorIfUnplaced(state *store.Snapshot) error {
 	return nil
 }
 
-// findFailures returns why the registered version of the job, whose allocations have ended, was not successful. stopped
-// means that the user has stopped the job.
-func (j *foregroundJob) findFailures(stopped bool) []taskreason.Task {
+// findFailures returns why the registered version of the job, whose allocations have ended, was not successful.
+func (j *foregroundJob) findFailures(stoppedByUser bool) []taskreason.TaskWithReason {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	var stubs []*api.AllocationListStub
@@ -210,5 +209,5 @@ func (j *foregroundJob) findFailures(stopped bool) []taskreason.Task {
 			stubs = append(stubs, stub)
 		}
 	}
-	return taskreason.FindFailures(j.registeredFile.Job, stubs, stopped)
+	return taskreason.FindFailures(j.registeredFile.Job, stubs, stoppedByUser)
 }

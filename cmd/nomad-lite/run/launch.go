@@ -12,29 +12,29 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
 
-// launchFlags are the flags by which a run starts periodic and parameterized jobs, which an agent would start at
+// runNowFlags are the flags by which a run starts periodic and parameterized jobs, which an agent would start at
 // certain times or on request.
-type launchFlags struct {
+type runNowFlags struct {
 	runPeriodicNow bool
-	meta           []string
+	metaPairs      []string
 	payloadPath    string
 }
 
-func (f *launchFlags) register(cmd *cobra.Command) {
+func (f *runNowFlags) register(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.runPeriodicNow, "now", false, "run a periodic job once, now")
-	cmd.Flags().StringArrayVar(&f.meta, "meta", nil, "metadata for a parameterized job, as `name=value`; may be repeated")
+	cmd.Flags().StringArrayVar(&f.metaPairs, "meta", nil, "metadata for a parameterized job, as `name=value`; may be repeated")
 	cmd.Flags().StringVar(&f.payloadPath, "payload", "", "payload for a parameterized job: a `file`, or - for standard input")
 }
 
-// newImmediateLauncher returns an immediateLauncher with the values of the flags. It reads the file of the payload.
-func (f *launchFlags) newImmediateLauncher(s *cli.Streams) (*immediateLauncher, error) {
-	l := &immediateLauncher{runPeriodicNow: f.runPeriodicNow}
+// newRunNowRewriter returns an runNowRewriter with the values of the flags. It reads the file of the payload.
+func (f *runNowFlags) newRunNowRewriter(s *cli.Streams) (*runNowRewriter, error) {
+	l := &runNowRewriter{runPeriodicNow: f.runPeriodicNow}
 	var err error
-	if l.dispatchRequest.Meta, err = cli.ParseKeyValues(f.meta); err != nil {
+	if l.dispatchRequest.Meta, err = cli.ParseKeyValues(f.metaPairs); err != nil {
 		return nil, fmt.Errorf("-meta %w", err)
 	}
 	if f.payloadPath != "" {
-		if l.dispatchRequest.Payload, err = s.ReadPayload(f.payloadPath); err != nil {
+		if l.dispatchRequest.Payload, err = s.ReadFileOrStdin(f.payloadPath); err != nil {
 			return nil, err
 		}
 	}
@@ -42,8 +42,8 @@ func (f *launchFlags) newImmediateLauncher(s *cli.Streams) (*immediateLauncher, 
 	return l, nil
 }
 
-// immediateLauncher changes periodic and parameterized jobs so that they run once and at once.
-type immediateLauncher struct {
+// runNowRewriter changes periodic and parameterized jobs so that they run once and at once.
+type runNowRewriter struct {
 	runPeriodicNow  bool
 	hasPayload      bool
 	dispatchRequest scheduler.DispatchRequest
@@ -53,7 +53,7 @@ type immediateLauncher struct {
 
 // makeRunnableNow removes the periodic block of a job if -now is set, and dispatches a parameterized job. It returns
 // an error with advice if the flags do not suit the job's parameterized block.
-func (l *immediateLauncher) makeRunnableNow(job *api.Job) error {
+func (l *runNowRewriter) makeRunnableNow(job *api.Job) error {
 	if l.runPeriodicNow && job.Periodic != nil {
 		l.sawPeriodicJob = true
 		job.Periodic = nil
@@ -63,14 +63,14 @@ func (l *immediateLauncher) makeRunnableNow(job *api.Job) error {
 	}
 	l.sawParameterizedJob = true
 	if err := scheduler.CheckDispatch(job, l.dispatchRequest); err != nil {
-		return errors.New(err.Error() + l.dispatchAdvice(job.ParameterizedJob))
+		return errors.New(err.Error() + l.adviseMissingDispatchFlags(job.ParameterizedJob))
 	}
-	scheduler.ApplyDispatch(job, l.dispatchRequest)
+	scheduler.SetDispatchPayloadAndMeta(job, l.dispatchRequest)
 	return nil
 }
 
 // rejectUnusedFlags rejects flags that apply to none of the jobs for which makeRunnableNow was called.
-func (l *immediateLauncher) rejectUnusedFlags() error {
+func (l *runNowRewriter) rejectUnusedFlags() error {
 	switch {
 	case l.runPeriodicNow && !l.sawPeriodicJob:
 		return errors.New("-now: there is no job with a periodic block: leave -now out")
@@ -82,8 +82,9 @@ func (l *immediateLauncher) rejectUnusedFlags() error {
 	return nil
 }
 
-// dispatchAdvice returns the flags that a parameterized job requires and that were not given, as a line of advice.
-func (l *immediateLauncher) dispatchAdvice(config *api.ParameterizedJobConfig) string {
+// adviseMissingDispatchFlags returns the flags that a parameterized job requires and that were not given, as a line of
+// advice.
+func (l *runNowRewriter) adviseMissingDispatchFlags(config *api.ParameterizedJobConfig) string {
 	var flags []string
 	for _, name := range config.MetaRequired {
 		if _, given := l.dispatchRequest.Meta[name]; !given {

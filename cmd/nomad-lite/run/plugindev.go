@@ -68,7 +68,7 @@ func NewPluginDevCommand(s *cli.Streams) *cobra.Command {
 			if count := cmd.ArgsLenAtDash(); count != 0 && len(args) > 0 {
 				target, args = args[0], args[1:]
 				if count < 0 && len(args) > 0 || count > 1 {
-					return withExitCodeOfStartError(errors.New("plugin dev: give one directory or program; arguments of the program come after --"))
+					return withExitCode2(errors.New("plugin dev: give one directory or program; arguments of the program come after --"))
 				}
 			}
 			return runPluginDev(cmd.Context(), o, target, args, s)
@@ -83,22 +83,22 @@ func NewPluginDevCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-func runPluginDev(ctx context.Context, o pluginDevOptions, target string, args []string, s *cli.Streams) (err error) {
+func runPluginDev(ctx context.Context, o pluginDevOptions, dirOrProgram string, pluginArgs []string, s *cli.Streams) (err error) {
 	level := hclog.LevelFromString(o.logLevel)
 	if level == hclog.NoLevel {
-		return withExitCodeOfStartError(fmt.Errorf("log-level %q: use trace, debug, info, warn or error", o.logLevel))
+		return withExitCode2(fmt.Errorf("log-level %q: use trace, debug, info, warn or error", o.logLevel))
 	}
-	project, err := plugindev.OpenProject(target)
+	project, err := plugindev.OpenProject(dirOrProgram)
 	if err != nil {
-		return withExitCodeOfStartError(fmt.Errorf("plugin dev: %w", err))
+		return withExitCode2(fmt.Errorf("plugin dev: %w", err))
 	}
 	local, err := o.pluginConfigFlags.ReadConfig(s)
 	if err != nil {
-		return withExitCodeOfStartError(err)
+		return withExitCode2(err)
 	}
-	pluginDir, err := plugindev.NewDevPluginDir(project, local, args)
+	pluginDir, err := plugindev.NewDevPluginDir(project, local, pluginArgs)
 	if err != nil {
-		return withExitCodeOfStartError(err)
+		return withExitCode2(err)
 	}
 	defer func() { err = errors.Join(err, pluginDir.Close()) }()
 	pluginDir.Debuggable = o.useDebugger
@@ -111,19 +111,19 @@ func runPluginDev(ctx context.Context, o pluginDevOptions, target string, args [
 	// first.
 	starting, releaseStarting := signal.NotifyContext(ctx, stopSignals...)
 	defer releaseStarting()
-	p := &devPlugin{pluginDir: pluginDir, watcher: filewatch.New(project.WatchPaths(), project.IsIgnored), taskView: v}
-	if !p.buildUntilStarts(starting) {
+	p := &devPlugin{pluginDir: pluginDir, watcher: filewatch.New(project.WatchPaths(), project.IsIgnoredByWatch), taskView: v}
+	if !p.buildUntilProgramStarts(starting) {
 		return nil
 	}
 	if o.useDebugger {
 		p.debugger = &plugindev.Debugger{
-			Name: pluginDir.PluginKey().Name, Socket: pluginDir.DebugSocketPath(), Args: args, UserInput: s.In, Print: v.PrintMessage,
+			PluginName: pluginDir.PluginKey().Name, SocketPath: pluginDir.DebugSocketPath(), ProgramArgs: pluginArgs, UserInput: s.In, Print: v.QueueMessage,
 		}
 		if err := p.debugger.Start(starting, pluginDir.ProgramPath()); err != nil {
 			if starting.Err() != nil {
 				return nil
 			}
-			return withExitCodeOfStartError(err)
+			return withExitCode2(err)
 		}
 		defer func() { err = errors.Join(err, p.debugger.Stop()) }()
 		name, value := p.debugger.AttachEnvVar()
@@ -134,36 +134,36 @@ func runPluginDev(ctx context.Context, o pluginDevOptions, target string, args [
 	if starting.Err() != nil {
 		return nil
 	}
-	return o.runJob(ctx, p, signals, &pluginLogWriter{view: v, agentLogLevel: level, pluginLinePrefix: "nomad-lite." + pluginDir.ProgramName() + ":"}, s)
+	return o.runJobUntilSignal(ctx, p, signals, &pluginDevLogWriter{view: v, minAgentLogLevel: level, pluginLineMarker: "nomad-lite." + pluginDir.ProgramFileName() + ":"}, s)
 }
 
-// runJob runs the job with the plugin until a signal stops it.
-func (o *pluginDevOptions) runJob(ctx context.Context, p *devPlugin, signals chan os.Signal, log *pluginLogWriter, s *cli.Streams) error {
+// runJobUntilSignal runs the job with the plugin until a signal stops it.
+func (o *pluginDevOptions) runJobUntilSignal(ctx context.Context, p *devPlugin, signals chan os.Signal, log *pluginDevLogWriter, s *cli.Streams) error {
 	path := o.jobPath
 	if path == "" {
 		found, err := p.pluginDir.Project.FindJobFile(p.pluginDir.PluginKey().Name)
 		if err != nil {
-			return withExitCodeOfStartError(fmt.Errorf("plugin dev: %w", err))
+			return withExitCode2(fmt.Errorf("plugin dev: %w", err))
 		}
 		path = found
 	}
 	nomadVars, err := o.environmentFlags.parseNomadVars()
 	if err != nil {
-		return withExitCodeOfStartError(err)
+		return withExitCode2(err)
 	}
 	reader, err := o.newJobReader(s, 1)
 	if err != nil {
-		return withExitCodeOfStartError(err)
+		return withExitCode2(err)
 	}
-	files, err := reader.readJobs(ctx, []string{path})
+	files, err := reader.readAndAdaptJobs(ctx, []string{path})
 	if err != nil {
 		return err
 	}
 	local := p.pluginDir.PluginsForAgent()
-	logger := hclog.New(&hclog.LoggerOptions{Name: "nomad-lite", Level: min(log.agentLogLevel, hclog.Debug), Output: log})
+	logger := hclog.New(&hclog.LoggerOptions{Name: "nomad-lite", Level: min(log.minAgentLogLevel, hclog.Debug), Output: log})
 	a, err := openAgent(ctx, local, files, logger, func(c *agent.Config) {
 		// The cache identifies a program by its content, which changes while this agent runs.
-		c.PluginCacheFile = ""
+		c.PluginDescriptionCacheFile = ""
 		c.NoPluginTimeouts = o.useDebugger
 	})
 	if err != nil {
@@ -171,31 +171,31 @@ func (o *pluginDevOptions) runJob(ctx context.Context, p *devPlugin, signals cha
 	}
 	r := &foregroundRun{
 		agent: a, jobFiles: files, jobFilePaths: []string{path}, jobReader: *reader, taskView: p.taskView, streams: s, logger: logger, signals: signals,
-		optionalHooks: local.OptionalHookNames(), nomadVars: nomadVars,
-		isWatching: true, devPlugin: p,
+		optionalHookNames: local.OptionalHookNames(), nomadVars: nomadVars,
+		isWatchingFiles: true, devPlugin: p,
 		allAllocsEnded: make(chan struct{}),
 	}
 	if err := errors.Join(r.runJobs(ctx), a.Close()); err != nil {
 		return err
 	}
-	_ = r.showResults() // the error is ignored, because the user has stopped the job
+	_ = r.showResultsAndJoinFailures() // the error is ignored, because the user has stopped the job
 	return nil
 }
 
-// pluginLogWriter is the output of the agent's logger. It shows the plugin's log lines from the level debug, and
+// pluginDevLogWriter is the output of the agent's logger. It shows the plugin's log lines from the level debug, and
 // nomad-lite's own from the level of -log-level.
-type pluginLogWriter struct {
+type pluginDevLogWriter struct {
 	view             *taskview.View
-	agentLogLevel    hclog.Level
-	pluginLinePrefix string // text after the level in the plugin's log lines
+	minAgentLogLevel hclog.Level
+	pluginLineMarker string // text after the level in the plugin's log lines
 }
 
 // Write implements io.Writer.
-func (w *pluginLogWriter) Write(line []byte) (int, error) { return w.view.Write(line) }
+func (w *pluginDevLogWriter) Write(line []byte) (int, error) { return w.view.Write(line) }
 
 // LevelWrite implements hclog.LevelWriter.
-func (w *pluginLogWriter) LevelWrite(level hclog.Level, line []byte) (int, error) {
-	if level < w.agentLogLevel && !strings.Contains(string(line), " "+w.pluginLinePrefix) {
+func (w *pluginDevLogWriter) LevelWrite(level hclog.Level, line []byte) (int, error) {
+	if level < w.minAgentLogLevel && !strings.Contains(string(line), " "+w.pluginLineMarker) {
 		return len(line), nil
 	}
 	return w.view.Write(line)
@@ -211,58 +211,58 @@ type devPlugin struct {
 
 // waitForSourceChange blocks until the sources have changed. It returns false when ctx ends.
 func (p *devPlugin) waitForSourceChange(ctx context.Context) bool {
-	return p.watcher.WaitForChange(ctx, p.pluginDir.Project.WatchPaths()) != nil
+	return p.watcher.WaitForSettledChange(ctx, p.pluginDir.Project.WatchPaths()) != nil
 }
 
-// buildUntilStarts builds the program after each change of its sources, until a build succeeds and the program starts.
-// It returns false when ctx ends.
-func (p *devPlugin) buildUntilStarts(ctx context.Context) bool {
+// buildUntilProgramStarts builds the program after each change of its sources, until a build succeeds and the program
+// starts. It returns false when ctx ends.
+func (p *devPlugin) buildUntilProgramStarts(ctx context.Context) bool {
 	for {
-		_, err := p.pluginDir.BuildAndInstall(ctx)
+		_, err := p.pluginDir.BuildTryStartAndInstall(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return false
 		case err == nil:
 			return true
 		}
-		p.taskView.PrintMessage(err.Error())
-		p.taskView.PrintMessage("waiting for changes of files; Ctrl-C ends the command")
+		p.taskView.QueueMessage(err.Error())
+		p.taskView.QueueMessage("waiting for changes of files; Ctrl-C ends the command")
 		if !p.waitForSourceChange(ctx) {
 			return false
 		}
 	}
 }
 
-// replacePluginOnChanges builds the program and replaces the plugin's process each time the sources change, until ctx
-// ends.
-func (r *foregroundRun) replacePluginOnChanges(ctx context.Context, jobs []*foregroundJob) {
+// rebuildAndReplaceOnChanges builds the program and replaces the plugin's process each time the sources change, until
+// ctx ends.
+func (r *foregroundRun) rebuildAndReplaceOnChanges(ctx context.Context, jobs []*foregroundJob) {
 	p := r.devPlugin
 	for p.waitForSourceChange(ctx) {
-		changed, err := p.pluginDir.BuildAndInstall(ctx)
+		changed, err := p.pluginDir.BuildTryStartAndInstall(ctx)
 		if err == nil && changed {
-			err = r.replacePlugin(ctx, jobs)
+			err = r.replacePluginAndRerunJobs(ctx, jobs)
 		} else if err != nil && ctx.Err() == nil {
-			p.taskView.PrintMessage(err.Error())
-			p.taskView.PrintMessage(p.pluginDir.ProgramName() + ": the old program continues")
+			p.taskView.QueueMessage(err.Error())
+			p.taskView.QueueMessage(p.pluginDir.ProgramFileName() + ": the old program continues")
 			continue
 		}
 		if err != nil && ctx.Err() == nil {
-			p.taskView.PrintMessage(fmt.Sprintf("%s: %v", p.pluginDir.ProgramName(), err))
+			p.taskView.QueueMessage(fmt.Sprintf("%s: %v", p.pluginDir.ProgramFileName(), err))
 		}
 	}
 }
 
-// replacePlugin replaces the plugin's process by one of the new program, shows whether the running tasks were
-// recovered, and runs ended jobs again.
-func (r *foregroundRun) replacePlugin(ctx context.Context, jobs []*foregroundJob) error {
+// replacePluginAndRerunJobs replaces the plugin's process by one of the new program, shows whether the running tasks
+// were recovered, and runs ended jobs again.
+func (r *foregroundRun) replacePluginAndRerunJobs(ctx context.Context, jobs []*foregroundJob) error {
 	p := r.devPlugin
 	before, err := r.readPluginState()
 	if err != nil {
 		return err
 	}
-	tasks := r.runningPluginTasks(jobs)
+	tasks := r.runningTasksUsingPlugin(jobs)
 	if p.debugger != nil {
-		p.taskView.PrintMessage(p.pluginDir.ProgramName() + " has changed: the debugger starts again")
+		p.taskView.QueueMessage(p.pluginDir.ProgramFileName() + " has changed: the debugger starts again")
 		if err := p.debugger.Stop(); err != nil {
 			return err
 		}
@@ -270,21 +270,21 @@ func (r *foregroundRun) replacePlugin(ctx context.Context, jobs []*foregroundJob
 			return err
 		}
 	}
-	if err := r.agent.RestartPlugin(ctx, p.pluginDir.ProgramName()); err != nil {
+	if err := r.agent.RestartPlugin(ctx, p.pluginDir.ProgramFileName()); err != nil {
 		return err
 	}
 	after, err := r.waitPluginReplaced(ctx, before.PID)
 	if err != nil {
 		return err
 	}
-	p.taskView.PrintMessage(fmt.Sprintf("%s: process %d is replaced by %d%s", p.pluginDir.ProgramName(), before.PID, after.PID, r.describeRecovery(ctx, after, tasks)))
+	p.taskView.QueueMessage(fmt.Sprintf("%s: process %d is replaced by %d%s", p.pluginDir.ProgramFileName(), before.PID, after.PID, r.waitAndDescribeRecovery(ctx, after, tasks)))
 	state := r.agent.Store().Snapshot()
 	for _, j := range jobs {
 		ended := !slices.ContainsFunc(state.AllocationsByJob(nil, *j.initialJob.Namespace, *j.initialJob.ID), func(a *api.Allocation) bool { return !state.AllocationEnded(a.ID) })
 		if !ended {
 			continue
 		}
-		if err := r.rerunJob(ctx, j); err != nil && !errors.Is(err, errStopped) {
+		if err := r.rereadAndRerunJob(ctx, j); err != nil && !errors.Is(err, errStopped) {
 			return fmt.Errorf("job %q is not started again%s", *j.initialJob.ID, formatReasonUnlessPrinted(err))
 		}
 	}
@@ -292,24 +292,26 @@ func (r *foregroundRun) replacePlugin(ctx context.Context, jobs []*foregroundJob
 }
 
 // readPluginState returns the agent's state of the plugin.
-func (r *foregroundRun) readPluginState() (supervisor.Plugin, error) {
+func (r *foregroundRun) readPluginState() (supervisor.PluginStatus, error) {
 	plugins := r.agent.Plugins()
-	i := slices.IndexFunc(plugins, func(p supervisor.Plugin) bool { return p.Name == r.devPlugin.pluginDir.ProgramName() && !p.Builtin })
+	i := slices.IndexFunc(plugins, func(p supervisor.PluginStatus) bool {
+		return p.Name == r.devPlugin.pluginDir.ProgramFileName() && !p.Builtin
+	})
 	if i < 0 {
-		return supervisor.Plugin{}, fmt.Errorf("the agent has no plugin %s", r.devPlugin.pluginDir.ProgramName())
+		return supervisor.PluginStatus{}, fmt.Errorf("the agent has no plugin %s", r.devPlugin.pluginDir.ProgramFileName())
 	}
 	return plugins[i], nil
 }
 
 // waitPluginReplaced blocks until the plugin has a process with another PID.
-func (r *foregroundRun) waitPluginReplaced(ctx context.Context, pid int) (supervisor.Plugin, error) {
+func (r *foregroundRun) waitPluginReplaced(ctx context.Context, oldPID int) (supervisor.PluginStatus, error) {
 	for {
 		changed := r.agent.PluginsChanged()
 		p, err := r.readPluginState()
 		switch {
 		case err != nil || p.Err != nil:
 			return p, cmp.Or(err, p.Err)
-		case p.PID != 0 && p.PID != pid:
+		case p.PID != 0 && p.PID != oldPID:
 			return p, nil
 		}
 		select {

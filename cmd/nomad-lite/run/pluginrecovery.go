@@ -19,37 +19,38 @@ import (
 )
 
 const (
-	// recoveryReportTimeout limits how long describeRecovery waits until the new process has recovered the tasks.
+	// recoveryReportTimeout limits how long waitAndDescribeRecovery waits until the new process has recovered the
+	// tasks.
 	recoveryReportTimeout = 10 * time.Second
 	// methodStatsInterval is the time between two reads of the call statistics of the plugin.
 	methodStatsInterval = 20 * time.Millisecond
 )
 
-// pluginTask is a running task that uses the plugin.
-type pluginTask struct {
-	taskName string
-	devices  []*api.AllocatedDeviceResource // devices that the task has from the device plugin
+// taskUsingPlugin is a running task that uses the plugin.
+type taskUsingPlugin struct {
+	taskName      string
+	pluginDevices []*api.AllocatedDeviceResource // devices that the task has from the device plugin
 }
 
-// runningPluginTasks returns the running tasks that use the plugin as their driver, as a hook, or for a device.
-func (r *foregroundRun) runningPluginTasks(jobs []*foregroundJob) (tasks []pluginTask) {
+// runningTasksUsingPlugin returns the running tasks that use the plugin as their driver, as a hook, or for a device.
+func (r *foregroundRun) runningTasksUsingPlugin(jobs []*foregroundJob) (tasks []taskUsingPlugin) {
 	key, state := r.devPlugin.pluginDir.PluginKey(), r.agent.Store().Snapshot()
-	hooked := r.agent.AllocsUsingHook(key.Name)
+	hooked := r.agent.RunningAllocIDsUsingHook(key.Name)
 	for _, j := range jobs {
 		for _, a := range state.AllocationsByJob(nil, *j.initialJob.Namespace, *j.initialJob.ID) {
 			for _, task := range a.Job.LookupTaskGroup(a.TaskGroup).Tasks {
 				if s := a.TaskStates[task.Name]; s == nil || s.State != model.TaskRunning {
 					continue
 				}
-				t, isUser := pluginTask{taskName: task.Name}, false
+				t, isUser := taskUsingPlugin{taskName: task.Name}, false
 				switch key.Type {
 				case base.TypeDriver:
 					isUser = task.Driver == key.Name
 				case base.TypeHook:
 					isUser = slices.Contains(hooked, a.ID)
 				case base.TypeDevice:
-					t.devices = r.devicesFromDevPlugin(a, task.Name)
-					isUser = len(t.devices) > 0
+					t.pluginDevices = r.devicesFromDevPlugin(a, task.Name)
+					isUser = len(t.pluginDevices) > 0
 				}
 				if isUser {
 					tasks = append(tasks, t)
@@ -65,57 +66,58 @@ func (r *foregroundRun) devicesFromDevPlugin(a *api.Allocation, task string) []*
 	if a.AllocatedResources == nil || a.AllocatedResources.Tasks[task] == nil {
 		return nil
 	}
-	groups := r.reportedDeviceGroups()
+	groups := r.reportedDevicesByGroup()
 	return slices.DeleteFunc(slices.Clone(a.AllocatedResources.Tasks[task].Devices), func(d *api.AllocatedDeviceResource) bool {
 		_, ok := groups[devices.GroupIDOf(d)]
 		return !ok
 	})
 }
 
-// reportedDeviceGroups returns the devices that the plugin has reported last, by group.
-func (r *foregroundRun) reportedDeviceGroups() map[device.GroupID][]device.Device {
+// reportedDevicesByGroup returns the devices that the plugin has reported last, by group.
+func (r *foregroundRun) reportedDevicesByGroup() map[device.GroupID][]device.Device {
 	groups := make(map[device.GroupID][]device.Device)
 	for _, g := range r.agent.DeviceGroups() {
-		if g.Plugin == r.devPlugin.pluginDir.PluginKey().Name {
+		if g.PluginName == r.devPlugin.pluginDir.PluginKey().Name {
 			groups[g.ID] = g.Devices
 		}
 	}
 	return groups
 }
 
-// describeRecovery waits until the new process of a plugin has recovered the running tasks, and describes the result.
-func (r *foregroundRun) describeRecovery(ctx context.Context, p supervisor.Plugin, tasks []pluginTask) string {
+// waitAndDescribeRecovery waits until the new process of a plugin has recovered the running tasks, and describes the
+// result.
+func (r *foregroundRun) waitAndDescribeRecovery(ctx context.Context, p supervisor.PluginStatus, tasks []taskUsingPlugin) string {
 	switch p.Serves.Type {
 	case base.TypeDevice:
-		return r.describeDeviceRecovery(ctx, p, tasks)
+		return r.waitAndDescribeDeviceRecovery(ctx, p, tasks)
 	case base.TypeHook:
 		if p.HookDescription == nil || !slices.ContainsFunc(p.HookDescription.Subscriptions, func(s hook.Subscription) bool { return s.Point == hook.Poststart }) {
 			return "; a hook without Poststart is not called for running tasks"
 		}
-		return r.describeRecoveryCalls(ctx, p, "Poststart", len(tasks))
+		return r.waitAndDescribeRecoveryCalls(ctx, p, "Poststart", len(tasks))
 	default:
-		return r.describeRecoveryCalls(ctx, p, "RecoverTask", len(tasks))
+		return r.waitAndDescribeRecoveryCalls(ctx, p, "RecoverTask", len(tasks))
 	}
 }
 
-// describeRecoveryCalls waits until the agent has called a method of the new process for each running task, and
+// waitAndDescribeRecoveryCalls waits until the agent has called a method of the new process for each running task, and
 // describes the results of the calls.
-func (r *foregroundRun) describeRecoveryCalls(ctx context.Context, p supervisor.Plugin, method string, tasks int) string {
-	if tasks == 0 {
+func (r *foregroundRun) waitAndDescribeRecoveryCalls(ctx context.Context, p supervisor.PluginStatus, method string, taskCount int) string {
+	if taskCount == 0 {
 		return "; no task is running"
 	}
 	limit := time.NewTimer(recoveryReportTimeout)
 	defer limit.Stop()
 	for {
 		stats := findMethodStats(p, method)
-		if stats.Calls >= tasks && stats.InProgress == 0 {
+		if stats.Calls >= taskCount && stats.InProgress == 0 {
 			return fmt.Sprintf("; %d of %d running tasks recovered (%s: %d calls, %d errors, %v)",
-				tasks-min(tasks, stats.Errors), tasks, method, stats.Calls, stats.Errors, stats.Total.Round(time.Microsecond))
+				taskCount-min(taskCount, stats.Errors), taskCount, method, stats.Calls, stats.Errors, stats.Total.Round(time.Microsecond))
 		}
 		select {
 		case <-time.After(methodStatsInterval):
 		case <-limit.C:
-			return fmt.Sprintf("; %d of %d running tasks: %s has not returned within %v", tasks-min(tasks, stats.Calls), tasks, method, recoveryReportTimeout)
+			return fmt.Sprintf("; %d of %d running tasks: %s has not returned within %v", taskCount-min(taskCount, stats.Calls), taskCount, method, recoveryReportTimeout)
 		case <-ctx.Done():
 			return ""
 		}
@@ -125,7 +127,7 @@ func (r *foregroundRun) describeRecoveryCalls(ctx context.Context, p supervisor.
 	}
 }
 
-func findMethodStats(p supervisor.Plugin, method string) callstats.Method {
+func findMethodStats(p supervisor.PluginStatus, method string) callstats.Method {
 	for _, stats := range p.MethodStats {
 		if stats.Method == method {
 			return stats
@@ -134,9 +136,9 @@ func findMethodStats(p supervisor.Plugin, method string) callstats.Method {
 	return callstats.Method{}
 }
 
-// describeDeviceRecovery waits until a new process has reported its devices, and describes whether the devices
+// waitAndDescribeDeviceRecovery waits until a new process has reported its devices, and describes whether the devices
 // of the running tasks are among them.
-func (r *foregroundRun) describeDeviceRecovery(ctx context.Context, p supervisor.Plugin, tasks []pluginTask) string {
+func (r *foregroundRun) waitAndDescribeDeviceRecovery(ctx context.Context, p supervisor.PluginStatus, tasks []taskUsingPlugin) string {
 	limited, cancel := context.WithTimeout(ctx, recoveryReportTimeout)
 	defer cancel()
 	if _, err := r.agent.DescribePlugin(limited, p.Serves); err != nil { // DescribePlugin blocks until the process has reported its devices
@@ -145,7 +147,7 @@ func (r *foregroundRun) describeDeviceRecovery(ctx context.Context, p supervisor
 		}
 		return fmt.Sprintf("; it has not reported its devices within %v: %v", recoveryReportTimeout, err)
 	}
-	groups, count := r.reportedDeviceGroups(), 0
+	groups, count := r.reportedDevicesByGroup(), 0
 	for _, g := range groups {
 		count += len(g)
 	}
@@ -155,16 +157,16 @@ func (r *foregroundRun) describeDeviceRecovery(ctx context.Context, p supervisor
 	}
 	var losses []string
 	for _, t := range tasks {
-		if lost := t.lostDevices(groups); len(lost) > 0 {
+		if lost := t.describeLostDevices(groups); len(lost) > 0 {
 			losses = append(losses, fmt.Sprintf("; task %q: %s", t.taskName, strings.Join(lost, ", ")))
 		}
 	}
 	return fmt.Sprintf("%s; %d of %d running tasks keep their devices%s", text, len(tasks)-len(losses), len(tasks), strings.Join(losses, ""))
 }
 
-// lostDevices describes those devices of the task that are unhealthy or not in groups.
-func (t pluginTask) lostDevices(groups map[device.GroupID][]device.Device) (lost []string) {
-	for _, allocated := range t.devices {
+// describeLostDevices describes those devices of the task that are unhealthy or not in groups.
+func (t taskUsingPlugin) describeLostDevices(groups map[device.GroupID][]device.Device) (lost []string) {
+	for _, allocated := range t.pluginDevices {
 		group := devices.GroupIDOf(allocated)
 		for _, id := range allocated.DeviceIDs {
 			i := slices.IndexFunc(groups[group], func(d device.Device) bool { return d.ID == id })

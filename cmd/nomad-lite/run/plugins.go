@@ -17,18 +17,19 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
 )
 
-// waitPluginsReady waits until all plugins that the jobs may need are ready. These include plugins for which the
-// agent's WaitDriversReady does not wait because they start slowly. The launch timeout of each plugin limits the wait.
-func (r *foregroundRun) waitPluginsReady(ctx context.Context) error {
+// waitNeededPluginsReady waits until all plugins that the jobs may need are ready. These include plugins for which the
+// agent's WaitBrieflyForDriverHealth does not wait because they start slowly. The launch timeout of each plugin limits
+// the wait.
+func (r *foregroundRun) waitNeededPluginsReady(ctx context.Context) error {
 	reported := false
 	for {
 		changed := r.agent.PluginsChanged()
-		slow := r.findUnreadyPlugins()
+		slow := r.findUnreadyNeededPlugins()
 		if len(slow) == 0 {
 			return nil
 		}
 		if !reported {
-			r.taskView.PrintMessage("waiting for plugin " + strings.Join(slow, ", "))
+			r.taskView.QueueMessage("waiting for plugin " + strings.Join(slow, ", "))
 			reported = true
 		}
 		select {
@@ -41,14 +42,14 @@ func (r *foregroundRun) waitPluginsReady(ctx context.Context) error {
 	}
 }
 
-// findUnreadyPlugins returns the names of the plugins that are not ready and that the jobs may need. A plugin may be
-// needed if its name is that of a driver of the jobs, if it provides such a driver, or if it has not launched and a
+// findUnreadyNeededPlugins returns the names of the plugins that are not ready and that the jobs may need. A plugin may
+// be needed if its name is that of a driver of the jobs, if it provides such a driver, or if it has not launched and a
 // driver is missing. If a job requests devices, each device plugin and each plugin that has not launched may be needed.
-func (r *foregroundRun) findUnreadyPlugins() []string {
+func (r *foregroundRun) findUnreadyNeededPlugins() []string {
 	wanted := driverNamesOfJobs(r.jobFiles)
 	plugins := r.agent.Plugins()
 	missing := slices.ContainsFunc(wanted, func(driver string) bool {
-		return !slices.ContainsFunc(plugins, func(p supervisor.Plugin) bool {
+		return !slices.ContainsFunc(plugins, func(p supervisor.PluginStatus) bool {
 			return p.Serves == supervisor.PluginKey{Type: base.TypeDriver, Name: driver}
 		})
 	})
@@ -69,9 +70,9 @@ func (r *foregroundRun) findUnreadyPlugins() []string {
 	return slowNames
 }
 
-// checkPlugins rejects the jobs if a driver or hook that they need is missing, cannot be started, or rejects a job's
-// configuration.
-func (r *foregroundRun) checkPlugins(ctx context.Context) error {
+// checkPluginsUsable rejects the jobs if a driver or hook that they need is missing, cannot be started, or rejects a
+// job's configuration.
+func (r *foregroundRun) checkPluginsUsable(ctx context.Context) error {
 	wanted := driverNamesOfJobs(r.jobFiles)
 	drivers := r.agent.Drivers()
 	var pluginErrs []error
@@ -86,34 +87,34 @@ func (r *foregroundRun) checkPlugins(ctx context.Context) error {
 		}
 	}
 	if len(pluginErrs) > 0 {
-		return withExitCodeOfStartError(errors.Join(pluginErrs...))
+		return withExitCode2(errors.Join(pluginErrs...))
 	}
 	var hookErrs []error
 	for _, f := range r.jobFiles {
-		errs, err := r.checkPluginConfigs(ctx, f, r.streams)
+		errs, err := r.checkAdmissionWithPlugins(ctx, f, r.streams)
 		if err != nil {
 			return err
 		}
 		hookErrs = append(hookErrs, errs...)
 	}
 	for _, p := range r.agent.Plugins() {
-		if p.Err != nil && slices.Contains(hookNamesOfJobs(r.jobFiles), p.Name) && !slices.Contains(r.optionalHooks, p.Name) {
+		if p.Err != nil && slices.Contains(hookNamesOfJobs(r.jobFiles), p.Name) && !slices.Contains(r.optionalHookNames, p.Name) {
 			pluginErrs = append(pluginErrs, fmt.Errorf("hook %q cannot be used: %w", p.Name, p.Err))
 		}
 	}
 	if len(pluginErrs) > 0 {
-		return withExitCodeOfStartError(errors.Join(pluginErrs...))
+		return withExitCode2(errors.Join(pluginErrs...))
 	}
-	jobcheck.PrintHookErrors(r.streams, hookErrs)
+	jobcheck.PrintDistinctHookWarnings(r.streams, hookErrs)
 	return nil
 }
 
-// checkPluginConfigs rejects a job whose drivers are missing, whose configuration a driver or hook rejects, or whose
-// requirements the machine does not meet. hookErrs are the errors of hooks that could not be started.
-func (r *foregroundRun) checkPluginConfigs(ctx context.Context, f *jobfile.File, s *cli.Streams) (hookErrs []error, err error) {
+// checkAdmissionWithPlugins rejects a job whose drivers are missing, whose configuration a driver or hook rejects, or
+// whose requirements the machine does not meet. hookErrs are the errors of hooks that could not be started.
+func (r *foregroundRun) checkAdmissionWithPlugins(ctx context.Context, f *jobfile.File, s *cli.Streams) (hookErrs []error, err error) {
 	names := slices.AppendSeq(builtins.DriverNames(), maps.Keys(r.agent.Drivers()))
 	node := jobcheck.NewAdmissionNode(ctx, f, r.agent, names, s)
-	answer := f.CheckAdmission(ctx, node, r.jobReader.admissionFlags())
+	answer := f.CanonicalizeAndCheckAdmission(ctx, node, r.jobReader.admissionFlags())
 	if good, err := f.PrintAdmissionAnswer(s, f.HeadingForUnplacedGroups(), &answer); err != nil || !good {
 		return nil, errors.Join(errNotStarted, err)
 	}
@@ -125,7 +126,7 @@ func driverNamesOfJobs(files []*jobfile.File) []string {
 }
 
 func hookNamesOfJobs(files []*jobfile.File) []string {
-	return sortedUniqueNames(files, jobcheck.HookNames)
+	return sortedUniqueNames(files, jobcheck.HookNamesNeededByJob)
 }
 
 func sortedUniqueNames(files []*jobfile.File, namesOf func(*jobfile.File) []string) []string {

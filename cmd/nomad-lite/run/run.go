@@ -47,7 +47,7 @@ line made no sense, and nothing of it has run.`
 type options struct {
 	jobFileFlags     jobfile.Flags
 	pluginFlags      localplugins.Flags
-	launchFlags      launchFlags
+	runNowFlags      runNowFlags
 	environmentFlags environmentFlags
 	watchFlags       watchFlags
 	jsonOutput       bool
@@ -74,10 +74,10 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 		Args: func(cmd *cobra.Command, args []string) error {
 			// The flag -nomad-var can have taken the file as its second word.
 			if _, err := o.environmentFlags.parseNomadVars(); err != nil {
-				return withExitCodeOfStartError(err)
+				return withExitCode2(err)
 			}
 			if err := checkFileArgs(cmd, args); err != nil {
-				return withExitCodeOfStartError(err)
+				return withExitCode2(err)
 			}
 			return nil
 		},
@@ -90,11 +90,11 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 		if missing := new(pflag.NotExistError); errors.As(err, &missing) {
 			exitErr = fmt.Errorf("%w\nTo give a job to an agent: nomad-lite job run", exitErr)
 		}
-		return withExitCodeOfStartError(exitErr)
+		return withExitCode2(exitErr)
 	})
 	o.jobFileFlags.Register(cmd)
 	o.pluginFlags.Register(cmd)
-	o.launchFlags.register(cmd)
+	o.runNowFlags.register(cmd)
 	o.environmentFlags.register(cmd)
 	o.watchFlags.register(cmd)
 	cmd.Flags().BoolVar(&o.jsonOutput, "json-output", false, "print a JSON object for each line of output, each event and each result")
@@ -110,8 +110,8 @@ var stopSignals = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, s
 // errNotStarted is the error of a run that did not start because of a reason that was printed.
 var errNotStarted = &cli.ExitError{Code: 2}
 
-// withExitCodeOfStartError returns err with the exit code of a run that did not start.
-func withExitCodeOfStartError(err error) error {
+// withExitCode2 returns err with the exit code of a run that did not start.
+func withExitCode2(err error) error {
 	var exitErr *cli.ExitError
 	if errors.As(err, &exitErr) {
 		return &cli.ExitError{Code: 2, Err: exitErr.Err}
@@ -133,26 +133,26 @@ func checkFileArgs(cmd *cobra.Command, args []string) error {
 func run(ctx context.Context, o options, paths []string, s *cli.Streams) error {
 	level := hclog.LevelFromString(o.logLevel)
 	if level == hclog.NoLevel {
-		return withExitCodeOfStartError(fmt.Errorf("log-level %q: use trace, debug, info, warn or error", o.logLevel))
+		return withExitCode2(fmt.Errorf("log-level %q: use trace, debug, info, warn or error", o.logLevel))
 	}
 	nomadVars, err := o.environmentFlags.parseNomadVars()
 	if err != nil {
-		return withExitCodeOfStartError(err)
+		return withExitCode2(err)
 	}
 	reader, err := o.newJobReader(s, len(paths))
 	if err != nil {
-		return withExitCodeOfStartError(err)
+		return withExitCode2(err)
 	}
-	files, err := reader.readJobs(ctx, paths)
+	files, err := reader.readAndAdaptJobs(ctx, paths)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(reader.immediateLauncher.rejectUnusedFlags(), o.watchFlags.checkPaths(paths, files)); err != nil {
-		return withExitCodeOfStartError(err)
+	if err := errors.Join(reader.runNowRewriter.rejectUnusedFlags(), o.watchFlags.checkWatchedPaths(paths, files)); err != nil {
+		return withExitCode2(err)
 	}
 	if o.dataDir != "" {
 		if o.dataDir, err = filepath.Abs(o.dataDir); err != nil {
-			return withExitCodeOfStartError(err)
+			return withExitCode2(err)
 		}
 	}
 	v := o.newView(s)
@@ -160,7 +160,7 @@ func run(ctx context.Context, o options, paths []string, s *cli.Streams) error {
 	logger := hclog.New(&hclog.LoggerOptions{Name: "nomad-lite", Level: level, Output: v})
 	local, err := o.pluginFlags.ReadConfig(s)
 	if err != nil {
-		return withExitCodeOfStartError(err)
+		return withExitCode2(err)
 	}
 
 	// Signals are caught before the agent starts, so that even an early signal shuts the agent down in order.
@@ -179,28 +179,31 @@ func run(ctx context.Context, o options, paths []string, s *cli.Streams) error {
 	}
 	r := &foregroundRun{
 		agent: a, jobFiles: files, jobFilePaths: paths, jobReader: *reader, taskView: v, streams: s, logger: logger, signals: signals,
-		optionalHooks: local.OptionalHookNames(), nomadVars: nomadVars,
-		isWatching: o.watchFlags.watchesFiles(), watchedPaths: o.watchFlags.parsePaths(),
+		optionalHookNames: local.OptionalHookNames(), nomadVars: nomadVars,
+		isWatchingFiles: o.watchFlags.watchesFiles(), watchedPaths: o.watchFlags.parseWatchPathArgs(),
 		allAllocsEnded: make(chan struct{}),
 	}
 	err = errors.Join(r.runJobs(ctx), a.Close())
-	return errors.Join(err, r.showResults())
+	return errors.Join(err, r.showResultsAndJoinFailures())
 }
 
 // openAgent opens an agent that has the drivers and hooks of the jobs. configure can change the agent's configuration.
-func openAgent(ctx context.Context, local localplugins.Plugins, files []*jobfile.File, logger hclog.Logger, configure func(*agent.Config)) (*agent.Agent, error) {
+func openAgent(ctx context.Context, local localplugins.PluginConfig, files []*jobfile.File, logger hclog.Logger, configure func(*agent.Config)) (*agent.Agent, error) {
 	plugins, err := local.NewCatalog(append(driverNamesOfJobs(files), hookNamesOfJobs(files)...), logger)
 	if err != nil {
-		return nil, withExitCodeOfStartError(err)
+		return nil, withExitCode2(err)
 	}
 	config := local.NewAgentConfig(plugins, logger)
 	config.EphemeralState = true
 	// The directories of ended allocations are kept while their output is shown.
 	config.GC = noderunner.GCLimits{MaxDiskUsagePercent: 100, MaxInodeUsagePercent: 100}
 	configure(&config)
-	a, err := agent.Open(ctx, config)
+	// A signal ends the waits for the locks of other runs. It also is in the channel of catchStopSignals.
+	waiting, release := signal.NotifyContext(ctx, slices.DeleteFunc(slices.Clone(stopSignals), signal.Ignored)...)
+	defer release()
+	a, err := agent.Open(waiting, config)
 	if err != nil {
-		return nil, withExitCodeOfStartError(err)
+		return nil, withExitCode2(err)
 	}
 	return a, nil
 }
@@ -228,20 +231,19 @@ func catchStopSignals() (signals chan os.Signal, release func()) {
 // newView returns the view that the flags select, which the caller must close.
 func (o *options) newView(s *cli.Streams) *taskview.View {
 	if o.jsonOutput {
-		return taskview.NewJSON(s)
+		return taskview.NewJSONView(s)
 	}
-	return taskview.New(s, terminal.NewScreen(s.Out, s.Err))
+	return taskview.New(s, terminal.NewLiveScreenOrNil(s.Out, s.Err))
 }
 
-// newJobReader returns a reader for count job files.
-func (o *options) newJobReader(s *cli.Streams, count int) (*jobReader, error) {
-	l, err := o.launchFlags.newImmediateLauncher(s)
+func (o *options) newJobReader(s *cli.Streams, fileCount int) (*jobReader, error) {
+	l, err := o.runNowFlags.newRunNowRewriter(s)
 	if err != nil {
 		return nil, err
 	}
-	r := &jobReader{jobFileFlags: o.jobFileFlags, immediateLauncher: l, environmentFlags: o.environmentFlags, streams: s}
-	if count > 1 {
-		r.jobFileFlags.Strict = false // a variable that one file declares need not be declared by the others
+	r := &jobReader{jobFileFlags: o.jobFileFlags, runNowRewriter: l, environmentFlags: o.environmentFlags, streams: s}
+	if fileCount > 1 {
+		r.jobFileFlags.HCL2Strict = false // a variable that one file declares need not be declared by the others
 	}
 	return r, nil
 }

@@ -19,14 +19,14 @@ func TestForegroundIsNotRescheduled(t *testing.T) {
 	}
 	for _, kind := range []string{api.JobTypeService, api.JobTypeBatch} {
 		job := newJob(kind, nil)
-		p := jobWithForegroundPolicies(job, false).TaskGroups[0].ReschedulePolicy
+		p := withoutDefaultReschedule(job, false).TaskGroups[0].ReschedulePolicy
 		if *p.Attempts != 0 || *p.Unlimited {
 			t.Errorf("%s: the default is kept: %+v", kind, p)
 		}
 		if p := job.TaskGroups[0].ReschedulePolicy; *p.Attempts == 0 && !*p.Unlimited {
 			t.Errorf("%s: the job of the file was changed", kind)
 		}
-		p = jobWithForegroundPolicies(newJob(kind, &api.ReschedulePolicy{Attempts: new(3), Unlimited: new(false)}), false).TaskGroups[0].ReschedulePolicy
+		p = withoutDefaultReschedule(newJob(kind, &api.ReschedulePolicy{Attempts: new(3), Unlimited: new(false)}), false).TaskGroups[0].ReschedulePolicy
 		if *p.Attempts != 3 {
 			t.Errorf("%s: what the file says is not kept: %+v", kind, p)
 		}

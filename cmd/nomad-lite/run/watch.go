@@ -35,38 +35,38 @@ func (f *watchFlags) register(cmd *cobra.Command) {
 // watchesFiles reports whether the run watches files.
 func (f *watchFlags) watchesFiles() bool { return f.watchJobFiles || len(f.watchPathArgs) > 0 }
 
-// parsePaths returns the paths of -watch-path, each with the name of the task that a change restarts, or "" for all
-// tasks.
-func (f *watchFlags) parsePaths() []watchedPath {
+// parseWatchPathArgs returns the paths of -watch-path, each with the name of the task that a change restarts, or "" for
+// all tasks.
+func (f *watchFlags) parseWatchPathArgs() []watchedPath {
 	watched := make([]watchedPath, len(f.watchPathArgs))
 	for i, text := range f.watchPathArgs {
 		task, path, found := strings.Cut(text, "=")
 		if !found {
 			task, path = "", text
 		}
-		watched[i] = watchedPath{path: path, restartedTask: task}
+		watched[i] = watchedPath{path: path, restartedTaskOrAll: task}
 	}
 	return watched
 }
 
 // watchedPath is a file or a directory whose change restarts tasks.
 type watchedPath struct {
-	path          string
-	restartedTask string // name of the task that is restarted; empty for all tasks
+	path               string
+	restartedTaskOrAll string // name of the task that is restarted; empty for all tasks
 	// isTemplateSource means that the path is the source of a template. Its change replaces the whole allocation,
 	// because a task that is only restarted keeps its rendered templates.
 	isTemplateSource bool
 }
 
-// checkPaths rejects watched paths that do not exist, names of tasks that no job has, and a job file that is standard
-// input.
-func (f *watchFlags) checkPaths(paths []string, files []*jobfile.File) error {
-	if f.watchesFiles() && slices.Contains(paths, "-") {
+// checkWatchedPaths rejects watched paths that do not exist, names of tasks that no job has, and a job file that is
+// standard input.
+func (f *watchFlags) checkWatchedPaths(jobFilePaths []string, files []*jobfile.File) error {
+	if f.watchesFiles() && slices.Contains(jobFilePaths, "-") {
 		return errors.New("-watch: standard input cannot be read again: write the job into a file")
 	}
-	for _, w := range f.parsePaths() {
-		if w.restartedTask != "" && !slices.ContainsFunc(files, func(f *jobfile.File) bool { return jobHasTask(f.Job, w.restartedTask) }) {
-			return fmt.Errorf("-watch-path %s=%s: no job has a task %q", w.restartedTask, w.path, w.restartedTask)
+	for _, w := range f.parseWatchPathArgs() {
+		if w.restartedTaskOrAll != "" && !slices.ContainsFunc(files, func(f *jobfile.File) bool { return jobHasTask(f.Job, w.restartedTaskOrAll) }) {
+			return fmt.Errorf("-watch-path %s=%s: no job has a task %q", w.restartedTaskOrAll, w.path, w.restartedTaskOrAll)
 		}
 		if _, err := filepath.EvalSymlinks(w.path); err != nil {
 			return fmt.Errorf("-watch-path: %w", err)
@@ -75,16 +75,16 @@ func (f *watchFlags) checkPaths(paths []string, files []*jobfile.File) error {
 	return nil
 }
 
-// watchFiles updates jobs and restarts tasks when their files change, until ctx ends.
-func (r *foregroundRun) watchFiles(ctx context.Context, watcher *filewatch.Watcher, jobs []*foregroundJob) {
+// updateJobsOnFileChanges updates jobs and restarts tasks when their files change, until ctx ends.
+func (r *foregroundRun) updateJobsOnFileChanges(ctx context.Context, watcher *filewatch.Watcher, jobs []*foregroundJob) {
 	for {
-		changed := watcher.WaitForChange(ctx, r.allWatchedPaths(jobs))
+		changed := watcher.WaitForSettledChange(ctx, r.allWatchedPaths(jobs))
 		if changed == nil {
 			return
 		}
 		for _, j := range jobs {
-			if text := r.applyChanges(ctx, j, changed); text != "" {
-				r.taskView.PrintMessage(strings.Join(changed, ", ") + " changed: " + text)
+			if text := r.applyChangesAndDescribe(ctx, j, changed); text != "" {
+				r.taskView.QueueMessage(strings.Join(changed, ", ") + " changed: " + text)
 			}
 		}
 	}
@@ -94,7 +94,7 @@ func (r *foregroundRun) allWatchedPaths(jobs []*foregroundJob) []string {
 	var paths []string
 	for _, j := range jobs {
 		paths = append(paths, r.jobReader.pathsReadForJob(j)...)
-		for _, w := range j.templateSources() {
+		for _, w := range j.watchedTemplateSources() {
 			paths = append(paths, w.path)
 		}
 	}
@@ -108,16 +108,16 @@ func (r *foregroundRun) allWatchedPaths(jobs []*foregroundJob) []string {
 // pathsReadForJob returns the paths of all files that are read to make a job: variable files, environment files, and
 // the job file with the files that it reads.
 func (r *jobReader) pathsReadForJob(j *foregroundJob) []string {
-	paths := slices.Concat(r.jobFileFlags.VarFiles, r.environmentFlags.envFiles, j.lastRegisteredFile().Parsed.ReadPaths)
+	paths := slices.Concat(r.jobFileFlags.VarFiles, r.environmentFlags.envFiles, j.lastRegisteredFile().Parsed.PathsReadByFunctions)
 	if j.filePath != "-" {
 		paths = append(paths, j.filePath)
 	}
 	return paths
 }
 
-// templateSources returns the sources of a job's templates that are files of this machine, and not files in the
+// watchedTemplateSources returns the sources of a job's templates that are files of this machine, and not files in the
 // directory of a task.
-func (j *foregroundJob) templateSources() []watchedPath {
+func (j *foregroundJob) watchedTemplateSources() []watchedPath {
 	var sources []watchedPath
 	apiclient.ForEachTask(j.lastRegisteredFile().Job, func(_ *api.TaskGroup, t *api.Task) {
 		for _, template := range t.Templates {
@@ -129,20 +129,20 @@ func (j *foregroundJob) templateSources() []watchedPath {
 	return sources
 }
 
-// applyChanges updates a job if one of its input files has changed, and otherwise restarts the tasks to which the
-// changed paths belong. It returns a description of the effect, or "" if the paths do not concern the job.
-func (r *foregroundRun) applyChanges(ctx context.Context, j *foregroundJob, changed []string) string {
-	isChanged := func(path string) bool { return slices.Contains(changed, path) }
+// applyChangesAndDescribe updates a job if one of its input files has changed, and otherwise restarts the tasks to
+// which the changed paths belong. It returns a description of the effect, or "" if the paths do not concern the job.
+func (r *foregroundRun) applyChangesAndDescribe(ctx context.Context, j *foregroundJob, changedPaths []string) string {
+	isChanged := func(path string) bool { return slices.Contains(changedPaths, path) }
 	if slices.ContainsFunc(r.jobReader.pathsReadForJob(j), isChanged) {
-		return r.registerChangedJobFile(ctx, j)
+		return r.reregisterAndDescribe(ctx, j)
 	}
-	causes := slices.DeleteFunc(slices.Concat(r.watchedPaths, j.templateSources()), func(w watchedPath) bool {
-		return !isChanged(w.path) || w.restartedTask != "" && !jobHasTask(j.lastRegisteredFile().Job, w.restartedTask)
+	causes := slices.DeleteFunc(slices.Concat(r.watchedPaths, j.watchedTemplateSources()), func(w watchedPath) bool {
+		return !isChanged(w.path) || w.restartedTaskOrAll != "" && !jobHasTask(j.lastRegisteredFile().Job, w.restartedTaskOrAll)
 	})
 	if len(causes) == 0 {
 		return ""
 	}
-	return r.restartTasks(ctx, j, causes)
+	return r.restartTasksAndDescribe(ctx, j, causes)
 }
 
 func jobHasTask(job *api.Job, name string) bool {
@@ -151,11 +151,11 @@ func jobHasTask(job *api.Job, name string) bool {
 	return found
 }
 
-// registerChangedJobFile reads a job's file again and registers the job with the scheduler, which replaces the
+// reregisterAndDescribe reads a job's file again and registers the job with the scheduler, which replaces the
 // allocations of the changed groups. A file with errors changes nothing. It returns a description of the effect.
-func (r *foregroundRun) registerChangedJobFile(ctx context.Context, j *foregroundJob) string {
+func (r *foregroundRun) reregisterAndDescribe(ctx context.Context, j *foregroundJob) string {
 	before := j.lastRegisteredVersion()
-	file, err := r.readChangedJobFile(ctx, j)
+	file, err := r.readAndCheckChangedJob(ctx, j)
 	if err == nil {
 		err = r.registerUnlessStopped(func() error { return r.registerJob(ctx, j, file) })
 	}
@@ -181,12 +181,12 @@ func formatReasonUnlessPrinted(err error) string {
 	return ": " + err.Error()
 }
 
-// readChangedJobFile reads the file of a job again, and checks that this run can execute the job. It prints errors and
-// warnings to the view.
-func (r *foregroundRun) readChangedJobFile(ctx context.Context, j *foregroundJob) (*jobfile.File, error) {
+// readAndCheckChangedJob reads the file of a job again, and checks that this run can execute the job. It prints errors
+// and warnings to the view.
+func (r *foregroundRun) readAndCheckChangedJob(ctx context.Context, j *foregroundJob) (*jobfile.File, error) {
 	reader := r.jobReader
 	reader.streams = &cli.Streams{Out: r.taskView, Err: r.taskView, NoColour: true}
-	file, err := reader.readJob(ctx, j.filePath)
+	file, err := reader.readAndAdaptJob(ctx, j.filePath)
 	if err != nil {
 		return nil, err
 	}
@@ -199,34 +199,34 @@ func (r *foregroundRun) checkChangedJob(ctx context.Context, j *foregroundJob, f
 		return fmt.Errorf("the file has job %q of namespace %q now: start another run", *file.Job.ID, *file.Job.Namespace)
 	}
 	started := append(driverNamesOfJobs(r.jobFiles), hookNamesOfJobs(r.jobFiles)...)
-	for _, name := range append(file.DriverNames(), jobcheck.HookNames(file)...) {
+	for _, name := range append(file.DriverNames(), jobcheck.HookNamesNeededByJob(file)...) {
 		if !slices.Contains(started, name) {
 			return fmt.Errorf("plugin %q was not started with this run: start another run", name)
 		}
 	}
-	if _, err := r.checkPluginConfigs(ctx, file, s); err != nil {
+	if _, err := r.checkAdmissionWithPlugins(ctx, file, s); err != nil {
 		return err
 	}
 	// All ports count as free, because the present allocations of this run can use them.
-	if fits, err := jobcheck.CheckCapacity(file, s, r.agent, func(scheduler.HostPort) bool { return true }); err != nil || !fits {
+	if fits, err := jobcheck.CheckFitsEmptyAgentNode(file, s, r.agent, func(scheduler.HostPort) bool { return true }); err != nil || !fits {
 		return errors.Join(errNotStarted, err)
 	}
 	return nil
 }
 
-// restartTasks restarts the tasks of changed paths. If no allocation of the job runs, it runs the job again.
-func (r *foregroundRun) restartTasks(ctx context.Context, j *foregroundJob, causes []watchedPath) string {
+// restartTasksAndDescribe restarts the tasks of changed paths. If no allocation of the job runs, it runs the job again.
+func (r *foregroundRun) restartTasksAndDescribe(ctx context.Context, j *foregroundJob, causes []watchedPath) string {
 	state := r.agent.Store().Snapshot()
 	running := false
 	var errs []error
 	for _, a := range state.AllocationsByJob(nil, *j.initialJob.Namespace, *j.initialJob.ID) {
 		if !state.AllocationEnded(a.ID) {
 			running = true
-			errs = append(errs, r.restartTasksOfAlloc(ctx, a, causes))
+			errs = append(errs, r.restartTasksOrReplaceAlloc(ctx, a, causes))
 		}
 	}
 	if !running {
-		errs = append(errs, r.rerunJob(ctx, j))
+		errs = append(errs, r.rereadAndRerunJob(ctx, j))
 	}
 	switch err := errors.Join(errs...); {
 	case errors.Is(err, errStopped):
@@ -244,19 +244,21 @@ func (r *foregroundRun) restartTasks(ctx context.Context, j *foregroundJob, caus
 func restartedTaskNames(causes []watchedPath) []string {
 	names := make([]string, len(causes))
 	for i, w := range causes {
-		names[i] = w.restartedTask
+		names[i] = w.restartedTaskOrAll
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
 }
 
-// restartTasksOfAlloc restarts the tasks of changed paths in one allocation. If a path is the source of a template, it
-// replaces the allocation.
-func (r *foregroundRun) restartTasksOfAlloc(ctx context.Context, a *api.Allocation, causes []watchedPath) error {
-	causes = slices.DeleteFunc(slices.Clone(causes), func(w watchedPath) bool { return w.restartedTask != "" && a.TaskStates[w.restartedTask] == nil })
+// restartTasksOrReplaceAlloc restarts the tasks of changed paths in one allocation. If a path is the source of a
+// template, it replaces the allocation.
+func (r *foregroundRun) restartTasksOrReplaceAlloc(ctx context.Context, a *api.Allocation, causes []watchedPath) error {
+	causes = slices.DeleteFunc(slices.Clone(causes), func(w watchedPath) bool {
+		return w.restartedTaskOrAll != "" && a.TaskStates[w.restartedTaskOrAll] == nil
+	})
 	if slices.ContainsFunc(causes, func(w watchedPath) bool { return w.isTemplateSource }) {
 		return r.registerUnlessStopped(func() error {
-			_, err := r.agent.Scheduler().StopAlloc(ctx, a.ID, scheduler.StopOptions{Reschedule: taskreason.IsFiniteJob(a.Job)})
+			_, err := r.agent.Scheduler().StopAndReplaceAlloc(ctx, a.ID, scheduler.StopOptions{Reschedule: taskreason.IsBatchOrSysbatch(a.Job)})
 			return err
 		})
 	}
@@ -270,20 +272,20 @@ func (r *foregroundRun) restartTasksOfAlloc(ctx context.Context, a *api.Allocati
 	}
 	var errs []error
 	for _, task := range tasks {
-		errs = append(errs, runner.RestartWithReason(task, "a watched file has changed", false))
+		errs = append(errs, runner.RestartAsyncWithReason(task, "a watched file has changed", false))
 	}
 	return errors.Join(errs...)
 }
 
-// rerunJob runs a job again whose allocations have ended. It deregisters the job first, because the scheduler replaces
-// ended allocations only for a new version, and the registration of a stopped job creates one.
-func (r *foregroundRun) rerunJob(ctx context.Context, j *foregroundJob) error {
-	file, err := r.readChangedJobFile(ctx, j)
+// rereadAndRerunJob runs a job again whose allocations have ended. It deregisters the job first, because the scheduler
+// replaces ended allocations only for a new version, and the registration of a stopped job creates one.
+func (r *foregroundRun) rereadAndRerunJob(ctx context.Context, j *foregroundJob) error {
+	file, err := r.readAndCheckChangedJob(ctx, j)
 	if err != nil {
 		return err
 	}
 	return r.registerUnlessStopped(func() error {
-		if _, err := r.agent.Scheduler().Deregister(ctx, scheduler.JobKeyOf(j.initialJob), scheduler.DeregisterOptions{}); err != nil {
+		if _, err := r.agent.Scheduler().DeregisterJob(ctx, scheduler.JobKeyOf(j.initialJob), scheduler.DeregisterOptions{}); err != nil {
 			return err
 		}
 		return r.registerJob(ctx, j, file)

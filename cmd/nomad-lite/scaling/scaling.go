@@ -27,10 +27,10 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 }
 
 type policyOptions struct {
-	clientFlags     apiclient.Flags
-	formatFlags     output.FormatFlags
-	job, policyType string
-	verbose         bool
+	clientFlags                 apiclient.Flags
+	formatFlags                 output.FormatFlags
+	jobFilter, policyTypeFilter string
+	verbose                     bool
 }
 
 func newPolicyListCommand(s *cli.Streams) *cobra.Command {
@@ -55,8 +55,8 @@ func newPolicyListCommand(s *cli.Streams) *cobra.Command {
 	}
 	o.clientFlags.Register(cmd)
 	o.formatFlags.Register(cmd)
-	cmd.Flags().StringVar(&o.job, "job", "", "list only policies of this `job`")
-	cmd.Flags().StringVar(&o.policyType, "type", "", "list only policies of this `type`, such as horizontal")
+	cmd.Flags().StringVar(&o.jobFilter, "job", "", "list only policies of this `job`")
+	cmd.Flags().StringVar(&o.policyTypeFilter, "type", "", "list only policies of this `type`, such as horizontal")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "print whole ids")
 	return cmd
 }
@@ -68,15 +68,15 @@ func (o *policyOptions) listPolicies(ctx context.Context) ([]*api.ScalingPolicyL
 	}
 	q := apiclient.QueryOptions(ctx, "")
 	q.Params = map[string]string{}
-	if o.job != "" {
-		q.Params["job"] = o.job
+	if o.jobFilter != "" {
+		q.Params["job"] = o.jobFilter
 	}
-	if o.policyType != "" {
-		q.Params["type"] = o.policyType
+	if o.policyTypeFilter != "" {
+		q.Params["type"] = o.policyTypeFilter
 	}
 	all, _, err := c.Scaling().ListPolicies(q)
 	if err != nil {
-		return nil, apiclient.WrapError("list scaling policies", err)
+		return nil, apiclient.WrapErrorWithAdvice("list scaling policies", err)
 	}
 	return all, nil
 }
@@ -84,7 +84,7 @@ func (o *policyOptions) listPolicies(ctx context.Context) ([]*api.ScalingPolicyL
 func newPolicyTable(all []*api.ScalingPolicyListStub, verbose bool) *output.Table {
 	t := output.NewTable("ID", "Enabled", "Type", "Target")
 	for _, policy := range all {
-		t.AddRow(output.ShortID(policy.ID, verbose), policy.Enabled, policy.Type, formatTarget(policy.Target))
+		t.AddRow(output.ShortIDUnlessVerbose(policy.ID, verbose), policy.Enabled, policy.Type, formatTarget(policy.Target))
 	}
 	return t
 }
@@ -118,7 +118,7 @@ func newPolicyInfoCommand(s *cli.Streams) *cobra.Command {
 		Example: `  nomad-lite scaling policy info 8fd7b6dd`,
 		Args:    cli.RequireArgCount(1, 1, "the id of a scaling policy, or its beginning; 'nomad-lite scaling policy list' lists them"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			policy, err := o.findPolicy(cmd.Context(), args[0])
+			policy, err := o.findPolicyByPrefix(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
@@ -131,12 +131,12 @@ func newPolicyInfoCommand(s *cli.Streams) *cobra.Command {
 			}
 			p := output.NewPage(s)
 			p.AddPairs(output.Pairs{
-				{"ID", output.ShortID(policy.ID, o.verbose)}, {"Enabled", pointer.Value(policy.Enabled)}, {"Target", formatTarget(policy.Target)},
+				{"ID", output.ShortIDUnlessVerbose(policy.ID, o.verbose)}, {"Enabled", pointer.Value(policy.Enabled)}, {"Target", formatTarget(policy.Target)},
 				{"Min", pointer.Value(policy.Min)}, {"Max", pointer.Value(policy.Max)}, {"Type", policy.Type},
 			})
-			p.AddSection("Policy:")
-			p.AddLines(string(rule))
-			return output.Print(s, p)
+			p.AddSectionTitle("Policy:")
+			p.AddSanitizedLines(string(rule))
+			return output.PrintPage(s, p)
 		},
 	}
 	o.clientFlags.Register(cmd)
@@ -145,8 +145,8 @@ func newPolicyInfoCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-// findPolicy returns the only policy whose ID has this prefix.
-func (o *policyOptions) findPolicy(ctx context.Context, prefix string) (*api.ScalingPolicy, error) {
+// findPolicyByPrefix returns the only policy whose ID has this prefix.
+func (o *policyOptions) findPolicyByPrefix(ctx context.Context, prefix string) (*api.ScalingPolicy, error) {
 	all, err := o.listPolicies(ctx)
 	if err != nil {
 		return nil, err
@@ -167,7 +167,7 @@ func (o *policyOptions) findPolicy(ctx context.Context, prefix string) (*api.Sca
 		}
 		policy, _, err := c.Scaling().GetPolicy(matches[0].ID, apiclient.QueryOptions(ctx, ""))
 		if err != nil {
-			return nil, apiclient.WrapError(fmt.Sprintf("read scaling policy %q", prefix), err)
+			return nil, apiclient.WrapErrorWithAdvice(fmt.Sprintf("read scaling policy %q", prefix), err)
 		}
 		return policy, nil
 	}

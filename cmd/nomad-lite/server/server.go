@@ -41,7 +41,7 @@ func newMembersCommand(s *cli.Streams) *cobra.Command {
 		Long:  membersHelp,
 		Args:  cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return listMembers(cmd.Context(), o, s)
+			return printServerMembers(cmd.Context(), o, s)
 		},
 	}
 	o.clientFlags.Register(cmd)
@@ -51,14 +51,14 @@ func newMembersCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-func listMembers(ctx context.Context, o membersOptions, s *cli.Streams) error {
+func printServerMembers(ctx context.Context, o membersOptions, s *cli.Streams) error {
 	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
 	answer, err := c.Agent().MembersOpts(apiclient.QueryOptions(ctx, ""))
 	if err != nil {
-		return apiclient.WrapError("list servers", err)
+		return apiclient.WrapErrorWithAdvice("list servers", err)
 	}
 	var members []*api.AgentMember
 	if answer != nil {
@@ -102,7 +102,7 @@ func listMembers(ctx context.Context, o membersOptions, s *cli.Streams) error {
 		}
 		p.AddTable(t)
 	}
-	return output.Print(s, p)
+	return output.PrintPage(s, p)
 }
 
 func formatTags(tags map[string]string) string {

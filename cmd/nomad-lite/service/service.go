@@ -67,7 +67,7 @@ func newInfoCommand(s *cli.Streams) *cobra.Command {
 		Example: infoExamples,
 		Args:    cli.RequireArgCount(1, 1, "the name of a service; 'nomad-lite service list' lists them"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return showService(cmd.Context(), o, args[0], s)
+			return showServiceInstances(cmd.Context(), o, args[0], s)
 		},
 		ValidArgsFunction: cli.CompleteArgsByPosition(completeServices(&o.clientFlags)),
 	}
@@ -91,7 +91,7 @@ func newDeleteCommand(s *cli.Streams) *cobra.Command {
 				return err
 			}
 			if _, err := c.Services().Delete(args[0], args[1], apiclient.WriteOptions(cmd.Context(), "")); err != nil {
-				return apiclient.WrapError(fmt.Sprintf("delete registration %q of service %q", args[1], args[0]), err)
+				return apiclient.WrapErrorWithAdvice(fmt.Sprintf("delete registration %q of service %q", args[1], args[0]), err)
 			}
 			_, err = fmt.Fprintln(s.Out, "Successfully deleted service registration")
 			return err
@@ -123,7 +123,7 @@ func listServices(ctx context.Context, o options, s *cli.Streams) error {
 	}
 	all, _, err := c.Services().List(apiclient.QueryOptions(ctx, ""))
 	if err != nil {
-		return apiclient.WrapError("list services", err)
+		return apiclient.WrapErrorWithAdvice("list services", err)
 	}
 	if o.formatFlags.IsSet() {
 		return o.formatFlags.Print(s, all)
@@ -145,17 +145,17 @@ func listServices(ctx context.Context, o options, s *cli.Streams) error {
 	}
 	p := output.NewPage(s)
 	p.AddTableOrMessage(t, "No service registrations found")
-	return output.Print(s, p)
+	return output.PrintPage(s, p)
 }
 
-func showService(ctx context.Context, o options, name string, s *cli.Streams) error {
+func showServiceInstances(ctx context.Context, o options, name string, s *cli.Streams) error {
 	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
 	instances, meta, err := c.Services().Get(name, o.pageFlags.QueryOptions(ctx))
 	if err != nil {
-		return apiclient.WrapError(fmt.Sprintf("read service %q", name), err)
+		return apiclient.WrapErrorWithAdvice(fmt.Sprintf("read service %q", name), err)
 	}
 	if len(instances) == 0 && o.pageFlags.Filter == "" {
 		//lint:ignore ST1005 the text is Nomad's
@@ -167,12 +167,12 @@ func showService(ctx context.Context, o options, name string, s *cli.Streams) er
 	p := output.NewPage(s)
 	if len(instances) == 0 {
 		p.AddLine("No registration matches the filter")
-		return output.Print(s, p)
+		return output.PrintPage(s, p)
 	}
 	if !o.verbose {
 		p.AddTable(tables.NewServiceTable(instances, false))
 		p.AddNextPageHint(meta)
-		return output.Print(s, p)
+		return output.PrintPage(s, p)
 	}
 	for i, r := range instances {
 		if i > 0 {
@@ -191,5 +191,5 @@ func showService(ctx context.Context, o options, name string, s *cli.Streams) er
 		})
 	}
 	p.AddNextPageHint(meta)
-	return output.Print(s, p)
+	return output.PrintPage(s, p)
 }

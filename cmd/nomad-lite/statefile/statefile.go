@@ -58,7 +58,7 @@ func newInspectCommand(s *cli.Streams) *cobra.Command {
 			return nil
 		},
 		RunE: func(_ *cobra.Command, args []string) error {
-			contents, err := store.Inspect(stateFilePath(args[0]))
+			contents, err := store.InspectFile(resolveStateFilePath(args[0]))
 			if err != nil {
 				return err
 			}
@@ -66,9 +66,9 @@ func newInspectCommand(s *cli.Streams) *cobra.Command {
 			case 1:
 				return printStateSummary(s, contents, asJSON)
 			case 2:
-				return printTable(s, contents, args[1], asJSON)
+				return printRecordsOfTable(s, contents, args[1], asJSON)
 			default:
-				return printRecord(s, contents, args[1], args[2])
+				return printRedactedRecord(s, contents, args[1], args[2])
 			}
 		},
 	}
@@ -88,15 +88,15 @@ func newVerifyCommand(s *cli.Streams) *cobra.Command {
 			return nil
 		},
 		RunE: func(_ *cobra.Command, args []string) error {
-			path := stateFilePath(args[0])
-			contents, err := store.Inspect(path)
+			path := resolveStateFilePath(args[0])
+			contents, err := store.InspectFile(path)
 			if err != nil {
 				return err
 			}
 			for _, q := range contents.Quarantine {
-				fmt.Fprintf(s.Out, "in quarantine since %s: %s %q: %s%s\n", q.Time.UTC().Format(time.RFC3339), q.Table, q.Key, q.Cause, quarantineHint(q))
+				fmt.Fprintf(s.Out, "in quarantine since %s: %s %q: %s%s\n", q.Time.UTC().Format(time.RFC3339), q.Table, q.Key, q.Cause, readableByThisBuildHint(q))
 			}
-			for _, u := range contents.Unknown {
+			for _, u := range contents.UnknownParts {
 				fmt.Fprintf(s.Out, "unknown to this version, and kept: %s (%d records)\n", u.Name, u.RecordCount)
 			}
 			for _, d := range contents.Damage {
@@ -116,20 +116,21 @@ func newVerifyCommand(s *cli.Streams) *cobra.Command {
 	}
 }
 
-// quarantineHint returns the text after a line about a quarantined record that this version can read, or "".
-func quarantineHint(q store.QuarantinedEntry) string {
+// readableByThisBuildHint returns the text after a line about a quarantined record that this version can read, or "".
+func readableByThisBuildHint(q store.QuarantinedEntry) string {
 	if q.ReadableByThisBuild {
 		return "; this version can read it, and takes it back at the next start of an agent"
 	}
 	return ""
 }
 
-// stateFilePath returns the path of the state file in a data directory, or arg itself if arg is not a directory.
-func stateFilePath(arg string) string {
-	if info, err := os.Stat(arg); err == nil && info.IsDir() {
-		return filepath.Join(arg, store.FileName)
+// resolveStateFilePath returns the path of the state file in a data directory, or dataDirOrFile itself if dataDirOrFile
+// is not a directory.
+func resolveStateFilePath(dataDirOrFile string) string {
+	if info, err := os.Stat(dataDirOrFile); err == nil && info.IsDir() {
+		return filepath.Join(dataDirOrFile, store.FileName)
 	}
-	return arg
+	return dataDirOrFile
 }
 
 // tableSummary is the number and the size of the records in one table of a state file.
@@ -166,7 +167,7 @@ func printStateSummary(s *cli.Streams, c *store.FileContents, asJSON bool) error
 			Quarantine []quarantinedRecord
 			Unknown    []store.UnknownPart
 			Damage     []string
-		}{Size: c.Size, Format: c.Format, Writer: c.WriterVersion, Index: c.Index, Tables: tableSummaries, Unknown: c.Unknown}
+		}{Size: c.SizeBytes, Format: c.Format, Writer: c.WriterVersion, Index: c.Index, Tables: tableSummaries, Unknown: c.UnknownParts}
 		for _, q := range c.Quarantine {
 			out.Quarantine = append(out.Quarantine, quarantinedRecord{q.Table, q.Key, q.Cause, q.Time, len(q.Value)})
 		}
@@ -175,7 +176,7 @@ func printStateSummary(s *cli.Streams, c *store.FileContents, asJSON bool) error
 		}
 		return printStateJSON(s, out)
 	}
-	fmt.Fprintf(s.Out, "Size    %d\nFormat  %d, written by version %s\nIndex   %d\n\n", c.Size, c.Format, c.WriterVersion, c.Index)
+	fmt.Fprintf(s.Out, "Size    %d\nFormat  %d, written by version %s\nIndex   %d\n\n", c.SizeBytes, c.Format, c.WriterVersion, c.Index)
 	tab := tabwriter.NewWriter(s.Out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tab, "Table\tRecords\tBytes")
 	for _, row := range tableSummaries {
@@ -187,12 +188,12 @@ func printStateSummary(s *cli.Streams, c *store.FileContents, asJSON bool) error
 	if len(c.Quarantine) > 0 {
 		fmt.Fprintln(s.Out, "\nQuarantine")
 		for _, q := range c.Quarantine {
-			fmt.Fprintf(s.Out, "%s %q: %s (%d bytes, %s)%s\n", q.Table, q.Key, q.Cause, len(q.Value), q.Time.UTC().Format(time.RFC3339), quarantineHint(q))
+			fmt.Fprintf(s.Out, "%s %q: %s (%d bytes, %s)%s\n", q.Table, q.Key, q.Cause, len(q.Value), q.Time.UTC().Format(time.RFC3339), readableByThisBuildHint(q))
 		}
 	}
-	if len(c.Unknown) > 0 {
+	if len(c.UnknownParts) > 0 {
 		fmt.Fprintln(s.Out, "\nUnknown to this version, and kept")
-		for _, u := range c.Unknown {
+		for _, u := range c.UnknownParts {
 			fmt.Fprintf(s.Out, "%s (%d records)\n", u.Name, u.RecordCount)
 		}
 	}
@@ -205,7 +206,7 @@ func printStateSummary(s *cli.Streams, c *store.FileContents, asJSON bool) error
 	return nil
 }
 
-func printTable(s *cli.Streams, c *store.FileContents, table string, asJSON bool) error {
+func printRecordsOfTable(s *cli.Streams, c *store.FileContents, table string, asJSON bool) error {
 	records, err := recordsOfTable(c, table)
 	if err != nil {
 		return err
@@ -227,20 +228,20 @@ func printTable(s *cli.Streams, c *store.FileContents, table string, asJSON bool
 	return tab.Flush()
 }
 
-func printRecord(s *cli.Streams, c *store.FileContents, table, key string) error {
+func printRedactedRecord(s *cli.Streams, c *store.FileContents, table, keyOrPrefix string) error {
 	records, err := recordsOfTable(c, table)
 	if err != nil {
 		return err
 	}
-	matches := slices.DeleteFunc(records, func(r *store.InspectedRecord) bool { return !strings.HasPrefix(r.Key, key) })
-	exact := slices.IndexFunc(matches, func(r *store.InspectedRecord) bool { return r.Key == key })
+	matches := slices.DeleteFunc(records, func(r *store.InspectedRecord) bool { return !strings.HasPrefix(r.Key, keyOrPrefix) })
+	exact := slices.IndexFunc(matches, func(r *store.InspectedRecord) bool { return r.Key == keyOrPrefix })
 	switch {
 	case exact >= 0:
 		matches = matches[exact:]
 	case len(matches) == 0:
-		return fmt.Errorf("table %s has no record %q; 'inspect' without it lists them", table, key)
+		return fmt.Errorf("table %s has no record %q; 'inspect' without it lists them", table, keyOrPrefix)
 	case len(matches) > 1:
-		return fmt.Errorf("table %s has %d records that begin with %q: %s, %s …", table, len(matches), key, matches[0].Key, matches[1].Key)
+		return fmt.Errorf("table %s has %d records that begin with %q: %s, %s …", table, len(matches), keyOrPrefix, matches[0].Key, matches[1].Key)
 	}
 	object, err := matches[0].Redacted()
 	if err != nil {

@@ -49,17 +49,17 @@ an evaluation, a deployment, a node… Without an id, list the jobs.`,
 		ValidArgsFunction: cli.CompleteArgsByPosition(completeObjectIDs(&o.client)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return runCommandInPlaceOf(cmd, statusCommands[contexts.Jobs], nil)
+				return runOtherCommandWithFlagsOf(cmd, statusCommands[contexts.Jobs], nil)
 			}
 			c, err := o.client.Client()
 			if err != nil {
 				return err
 			}
-			kind, err := findObjectKind(cmd.Context(), c, args[0])
+			kind, err := findKindByIDPrefix(cmd.Context(), c, args[0])
 			if err != nil {
 				return err
 			}
-			return runCommandInPlaceOf(cmd, statusCommands[kind], args)
+			return runOtherCommandWithFlagsOf(cmd, statusCommands[kind], args)
 		},
 	}
 	o.client.Register(cmd)
@@ -69,9 +69,10 @@ an evaluation, a deployment, a node… Without an id, list the jobs.`,
 	return cmd
 }
 
-// runCommandInPlaceOf runs the command with this path in place of the status command, with its flags and with args.
-func runCommandInPlaceOf(cmd *cobra.Command, path, args []string) error {
-	other, _, err := cmd.Root().Find(path)
+// runOtherCommandWithFlagsOf runs the command with this path in place of the status command, with its flags and with
+// args.
+func runOtherCommandWithFlagsOf(cmd *cobra.Command, otherCommandPath, args []string) error {
+	other, _, err := cmd.Root().Find(otherCommandPath)
 	if err != nil {
 		return err
 	}
@@ -87,12 +88,12 @@ func runCommandInPlaceOf(cmd *cobra.Command, path, args []string) error {
 	return other.RunE(other, args)
 }
 
-// findObjectKind returns the kind of the only object whose ID has this prefix. An object with exactly this ID takes
+// findKindByIDPrefix returns the kind of the only object whose ID has this prefix. An object with exactly this ID takes
 // precedence.
-func findObjectKind(ctx context.Context, c *api.Client, prefix string) (contexts.Context, error) {
+func findKindByIDPrefix(ctx context.Context, c *api.Client, prefix string) (contexts.Context, error) {
 	answer, _, err := c.Search().PrefixSearch(prefix, contexts.All, apiclient.QueryOptions(ctx, ""))
 	if err != nil {
-		return "", apiclient.WrapError(fmt.Sprintf("look for %q", prefix), err)
+		return "", apiclient.WrapErrorWithAdvice(fmt.Sprintf("look for %q", prefix), err)
 	}
 	var prefixMatches, exactMatches []contexts.Context
 	for _, kind := range slices.Sorted(maps.Keys(answer.Matches)) {
@@ -112,16 +113,16 @@ func findObjectKind(ctx context.Context, c *api.Client, prefix string) (contexts
 		//lint:ignore ST1005 the text is Nomad's
 		return "", fmt.Errorf("Unable to resolve ID: %q\nList the jobs: nomad-lite job status%s", prefix, apiclient.AllNamespacesFlag)
 	}
-	return "", ambiguousIDError(prefix, prefixMatches, answer.Matches)
+	return "", newAmbiguousIDError(prefix, prefixMatches, answer.Matches)
 }
 
-// ambiguousIDError returns the error for a prefix that several IDs have. It lists the IDs by kind, as Nomad's command
-// line does.
-func ambiguousIDError(prefix string, kinds []contexts.Context, matches map[contexts.Context][]string) error {
+// newAmbiguousIDError returns the error for a prefix that several IDs have. It lists the IDs by kind, as Nomad's
+// command line does.
+func newAmbiguousIDError(prefix string, kinds []contexts.Context, idsByKind map[contexts.Context][]string) error {
 	text := fmt.Sprintf("Multiple matches found for id %q\n", prefix)
 	for _, kind := range kinds {
 		title := string(kind)
-		text += fmt.Sprintf("\n%s:\n%s\n", strings.ToUpper(title[:1])+title[1:], strings.Join(matches[kind], ", "))
+		text += fmt.Sprintf("\n%s:\n%s\n", strings.ToUpper(title[:1])+title[1:], strings.Join(idsByKind[kind], ", "))
 	}
 	return errors.New(strings.TrimSuffix(text, "\n"))
 }

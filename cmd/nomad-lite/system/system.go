@@ -17,19 +17,19 @@ the summaries at each request.`
 // NewCommand returns the command "system" with its subcommands.
 func NewCommand() *cobra.Command {
 	return cli.NewGroupCommand("system", "Force garbage collection",
-		newActionCommand("gc", "Garbage collect terminal jobs, evaluations, deployments and allocations", gCHelp, (*api.System).GarbageCollect),
+		newSystemActionCommand("gc", "Garbage collect terminal jobs, evaluations, deployments and allocations", gCHelp, (*api.System).GarbageCollect),
 		cli.NewGroupCommand("reconcile", "Reconcile stored data",
-			newActionCommand("summaries", "Reconcile the summaries of all jobs", reconcileHelp, (*api.System).ReconcileSummaries)),
+			newSystemActionCommand("summaries", "Reconcile the summaries of all jobs", reconcileHelp, (*api.System).ReconcileSummaries)),
 	)
 }
 
-// newActionCommand returns a command that starts an action of the agent. The action continues in the background, and
-// the command prints nothing, like Nomad's.
-func newActionCommand(name, about, help string, action func(*api.System) error) *cobra.Command {
+// newSystemActionCommand returns a command that starts an action of the agent. The action continues in the background,
+// and the command prints nothing, like Nomad's.
+func newSystemActionCommand(name, short, help string, action func(*api.System) error) *cobra.Command {
 	var client apiclient.Flags
 	cmd := &cobra.Command{
 		Use:   name + " [flags]",
-		Short: about,
+		Short: short,
 		Long:  help,
 		Args:  cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -38,7 +38,7 @@ func newActionCommand(name, about, help string, action func(*api.System) error) 
 				return err
 			}
 			if err := action(c.System()); err != nil {
-				return apiclient.WrapError("system "+name, err)
+				return apiclient.WrapErrorWithAdvice("system "+name, err)
 			}
 			return nil
 		},

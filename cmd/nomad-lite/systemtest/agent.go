@@ -24,17 +24,17 @@ import (
 // TestAgent is an agent in a process of its own that starts with an empty state, and a client of the agent.
 type TestAgent struct {
 	*api.Client
-	T          testing.TB
-	HTTPClient *http.Client // uses the same UsesTLS configuration as the API client
-	Address    string
-	UsesTLS    bool
-	WorkDir    string
-	NodeID     string
+	T                testing.TB
+	HTTPClient       *http.Client // uses the same UsesTLS configuration as the API client
+	Address          string
+	UsesTLS          bool
+	ProcessMarkerDir string
+	NodeID           string
 }
 
-// checkAgentLog fails the test if a line of an agent's log reports a panic, and prints that line and all that follow.
-// The reports of the race detector are not in the log; see package racereport.
-func checkAgentLog(t testing.TB, lines iter.Seq[string]) {
+// failOnAgentPanic fails the test if a line of an agent's log reports a panic, and prints that line and all that
+// follow. The reports of the race detector are not in the log; see package racereport.
+func failOnAgentPanic(t testing.TB, lines iter.Seq[string]) {
 	t.Helper()
 	hasPanicked := false
 	for line := range lines {
@@ -45,9 +45,9 @@ func checkAgentLog(t testing.TB, lines iter.Seq[string]) {
 	}
 }
 
-// ForPlainTCPAndTLS runs a test with an agent over plain TCP, and with an agent that requires client certificates.
+// RunWithPlainTCPAndTLS runs a test with an agent over plain TCP, and with an agent that requires client certificates.
 // Scripts test the unix socket.
-func ForPlainTCPAndTLS(t *testing.T, test func(t *testing.T, s *TestAgent)) {
+func RunWithPlainTCPAndTLS(t *testing.T, test func(t *testing.T, s *TestAgent)) {
 	t.Parallel()
 	for name, secure := range map[string]bool{"in the clear": false, "over TLS": true} {
 		t.Run(name, func(t *testing.T) {
@@ -83,13 +83,13 @@ tls {
 }
 `
 
-// StartTestAgent starts an agent that shuts down at the end of the test. secure means that the agent requires client
-// certificates. The strings in more are appended to its configuration.
-func StartTestAgent(t testing.TB, secure bool, more ...string) *TestAgent {
+// StartTestAgent starts an agent that shuts down at the end of the test. The strings in extraConfig are appended to its
+// configuration.
+func StartTestAgent(t testing.TB, requireClientCerts bool, extraConfig ...string) *TestAgent {
 	t.Helper()
 	dir := t.TempDir()
-	text := testAgentConfig + strings.Join(more, "")
-	if secure {
+	text := testAgentConfig + strings.Join(extraConfig, "")
+	if requireClientCerts {
 		certificates := exec.Command("mint", "ca", "server", "client")
 		certificates.Dir = dir
 		if out, err := certificates.CombinedOutput(); err != nil {
@@ -121,7 +121,7 @@ func StartTestAgent(t testing.TB, secure bool, more ...string) *TestAgent {
 	logged, lastLine := make(chan struct{}), ""
 	go func() {
 		defer close(logged)
-		checkAgentLog(t, func(yield func(string) bool) {
+		failOnAgentPanic(t, func(yield func(string) bool) {
 			for log.Scan() && yield(log.Text()) {
 				lastLine = log.Text()
 			}
@@ -140,7 +140,7 @@ func StartTestAgent(t testing.TB, secure bool, more ...string) *TestAgent {
 	c := &api.Config{Address: address}
 	base := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{}}}
 	t.Cleanup(base.CloseIdleConnections)
-	if secure {
+	if requireClientCerts {
 		c.TLSConfig = &api.TLSConfig{
 			CACert: filepath.Join(dir, "ca.pem"), ClientCert: filepath.Join(dir, "client.pem"), ClientKey: filepath.Join(dir, "client.key"),
 		}
@@ -157,11 +157,11 @@ func StartTestAgent(t testing.TB, secure bool, more ...string) *TestAgent {
 	if err != nil || len(nodes) != 1 {
 		t.Fatalf("nodes %v, %v", nodes, err)
 	}
-	return &TestAgent{client, t, base, address, secure, work, nodes[0].ID}
+	return &TestAgent{client, t, base, address, requireClientCerts, work, nodes[0].ID}
 }
 
-// NewShellTask returns a task of raw_exec that runs a shell script.
-func NewShellTask(name, script string, edit ...func(*api.Task)) *api.Task {
+// NewRawExecShellTask returns a task of raw_exec that runs a shell script.
+func NewRawExecShellTask(name, script string, edit ...func(*api.Task)) *api.Task {
 	task := api.NewTask(name, "raw_exec").SetConfig("command", "/bin/sh").SetConfig("args", []string{"-c", script})
 	task.Resources = &api.Resources{CPU: new(1), MemoryMB: new(10)}
 	for _, e := range edit {
@@ -189,42 +189,42 @@ func WithoutRestart(t *api.Task) {
 // SleepForeverScript is a script that runs until it receives SIGTERM or SIGINT.
 const SleepForeverScript = `trap 'exit 0' TERM INT; while :; do sleep 1000 & wait; done`
 
-// RunJob registers a job of the type kind with one group that has the tasks, waits until its allocation has the client
-// status, and returns the allocation.
-func (t *TestAgent) RunJob(id, kind, status string, tasks ...*api.Task) *api.Allocation {
+// RunJobUntilStatus registers a job of the type jobType with one group that has the tasks, waits until its allocation
+// has the client status, and returns the allocation.
+func (t *TestAgent) RunJobUntilStatus(id, jobType, clientStatus string, tasks ...*api.Task) *api.Allocation {
 	t.T.Helper()
 	group := api.NewTaskGroup("g", 1)
 	for _, task := range tasks {
 		group.AddTask(task)
 	}
-	return t.RunGroup(id, kind, status, group)
+	return t.RunGroupUntilStatus(id, jobType, clientStatus, group)
 }
 
-// RunGroup registers a job of the type kind with one group, waits until its allocation has the client status, and
-// returns the allocation.
-func (t *TestAgent) RunGroup(id, kind, status string, group *api.TaskGroup) *api.Allocation {
+// RunGroupUntilStatus registers a job of the type jobType with one group, waits until its allocation has the client
+// status, and returns the allocation.
+func (t *TestAgent) RunGroupUntilStatus(id, jobType, clientStatus string, group *api.TaskGroup) *api.Allocation {
 	t.T.Helper()
-	t.RegisterGroup(id, kind, group)
-	return t.WaitAlloc(id, status)
+	t.RegisterJobWithGroup(id, jobType, group)
+	return t.WaitAllocStatus(id, clientStatus)
 }
 
-// RegisterGroup registers a job of the type kind with one group.
-func (t *TestAgent) RegisterGroup(id, kind string, group *api.TaskGroup) {
+// RegisterJobWithGroup registers a job of the type jobType with one group.
+func (t *TestAgent) RegisterJobWithGroup(id, jobType string, group *api.TaskGroup) {
 	t.T.Helper()
 	job := api.NewServiceJob(id, id, api.GlobalRegion, 50)
-	job.Type = &kind
+	job.Type = &jobType
 	job.AddTaskGroup(group)
 	if _, _, err := t.Jobs().Register(job, nil); err != nil {
 		t.T.Fatal(err)
 	}
 }
 
-// WaitAlloc waits until the allocation of a job has the client status, and returns the allocation.
-func (t *TestAgent) WaitAlloc(jobID, status string) *api.Allocation {
+// WaitAllocStatus waits until the allocation of a job has the client status, and returns the allocation.
+func (t *TestAgent) WaitAllocStatus(jobID, clientStatus string) *api.Allocation {
 	t.T.Helper()
 	var alloc *api.Allocation
 	change := &api.QueryOptions{WaitTime: time.Second} // the agent responds when the allocations have changed
-	t.WaitUntil(jobID+" is "+status, func() (string, bool) {
+	t.WaitUntil(jobID+" is "+clientStatus, func() (string, bool) {
 		stubs, meta, err := t.Jobs().Allocations(jobID, false, change)
 		if err != nil {
 			return fmt.Sprint(err), false
@@ -233,7 +233,7 @@ func (t *TestAgent) WaitAlloc(jobID, status string) *api.Allocation {
 		if len(stubs) == 0 {
 			return "no allocation", false
 		}
-		if now := stubs[0]; now.ClientStatus != status {
+		if now := stubs[0]; now.ClientStatus != clientStatus {
 			text := now.ClientStatus + " " + now.ClientDescription
 			for name, state := range now.TaskStates {
 				text += fmt.Sprintf("\n%s: %s", name, FormatEvents(state))
@@ -241,7 +241,7 @@ func (t *TestAgent) WaitAlloc(jobID, status string) *api.Allocation {
 			return text, false
 		}
 		alloc = t.ReadAlloc(stubs[0].ID)
-		return alloc.ClientStatus + " " + alloc.ClientDescription, alloc.ClientStatus == status
+		return alloc.ClientStatus + " " + alloc.ClientDescription, alloc.ClientStatus == clientStatus
 	})
 	return alloc
 }
@@ -265,30 +265,30 @@ func (t *TestAgent) ReadAlloc(id string) *api.Allocation {
 	return alloc
 }
 
-// sleepBetweenChecks sleeps between two checks of a condition for which a test has waited since began. It sleeps for at
-// least least, and longer the longer the test has waited, because checks take CPU time from the processes under test.
-func sleepBetweenChecks(began time.Time, least time.Duration) {
-	time.Sleep(max(least, min(time.Since(began)/8, 20*least)))
+// sleepBetweenChecks sleeps between two checks of a condition for which a test has waited since waitStart. It sleeps
+// for at least minSleep, and longer the longer the test has waited, because checks take CPU time from the processes
+// under test.
+func sleepBetweenChecks(waitStart time.Time, minSleep time.Duration) {
+	time.Sleep(max(minSleep, min(time.Since(waitStart)/8, 20*minSleep)))
 }
 
-// WaitUntil calls is until it returns true. After WaitTimeout, the test fails with what and the text that is has
-// returned last.
-func (t *TestAgent) WaitUntil(what string, is func() (string, bool)) {
+// WaitUntil calls check until ok is true. After WaitTimeout, the test fails with description and the last state.
+func (t *TestAgent) WaitUntil(description string, check func() (state string, ok bool)) {
 	t.T.Helper()
-	last, ok := "", false
+	lastState, ok := "", false
 	for began := time.Now(); ; sleepBetweenChecks(began, 5*time.Millisecond) {
-		if last, ok = is(); ok {
+		if lastState, ok = check(); ok {
 			return
 		}
 		if time.Since(began) > WaitTimeout {
-			t.T.Fatalf("%s: not within %v, but: %s", what, WaitTimeout, last)
+			t.T.Fatalf("%s: not within %v, but: %s", description, WaitTimeout, lastState)
 		}
 	}
 }
 
 // IsErrorResponse reports whether an error of the API client is a response with this status code and body.
-func IsErrorResponse(err error, code int, text string) bool {
-	return err != nil && strings.Contains(err.Error(), fmt.Sprintf("Unexpected response code: %d (%s)", code, text))
+func IsErrorResponse(err error, statusCode int, body string) bool {
+	return err != nil && strings.Contains(err.Error(), fmt.Sprintf("Unexpected response code: %d (%s)", statusCode, body))
 }
 
 // ReadStoredLog reads the existing log of a task from an offset relative to origin, "start" or "end".
@@ -310,9 +310,9 @@ func (t *TestAgent) ReadStoredLog(alloc *api.Allocation, task, stream, origin st
 
 // rawResponse is an HTTP response of the agent.
 type rawResponse struct {
-	Code   int
-	Header http.Header
-	Body   string
+	StatusCode int
+	Header     http.Header
+	Body       string
 }
 
 // SendGet sends a GET request for a path with its query.
@@ -330,8 +330,8 @@ func (t *TestAgent) SendGet(path string) rawResponse {
 	return rawResponse{r.StatusCode, r.Header, string(body)}
 }
 
-// ExecScript runs a script in the task "web" and returns the output of the script.
-func (t *TestAgent) ExecScript(alloc *api.Allocation, script string) string {
+// ExecScriptInWebTask runs a script in the task "web" and returns the output of the script.
+func (t *TestAgent) ExecScriptInWebTask(alloc *api.Allocation, script string) string {
 	t.T.Helper()
 	var out, stderrText bytes.Buffer
 	code, err := t.Allocations().Exec(t.T.Context(), alloc, "web", false, []string{"/bin/sh", "-c", script}, strings.NewReader(""), &out, &stderrText, nil, nil)
@@ -346,19 +346,19 @@ type EndlessReader struct{}
 
 func (EndlessReader) Read(p []byte) (int, error) { return len(p), nil }
 
-// resourceUsage is the resource usage of an agent: the number of open descriptors of all its processes, and the
+// agentResourceUsage is the resource usage of an agent: the number of open descriptors of all its processes, and the
 // goroutines and the heap bytes of the agent process.
-type resourceUsage struct {
+type agentResourceUsage struct {
 	OpenDescriptors int
 	Goroutines      float64
 	HeapBytes       float64
 }
 
 // ReadResourceUsage returns the present resource usage of the agent.
-func (t *TestAgent) ReadResourceUsage() resourceUsage {
+func (t *TestAgent) ReadResourceUsage() agentResourceUsage {
 	t.T.Helper()
-	var l resourceUsage
-	for pid, command := range ScriptProcesses(t.WorkDir) {
+	var l agentResourceUsage
+	for pid, command := range ScriptCommandLineByPID(t.ProcessMarkerDir) {
 		if !strings.HasPrefix(command, "nomad-lite") {
 			continue
 		}
@@ -380,9 +380,9 @@ func (t *TestAgent) ReadResourceUsage() resourceUsage {
 	return l
 }
 
-// DisconnectAfterText requests path over a new connection, reads until a line of the response contains until, and
+// RequestAndResetAfterText requests path over a new connection, reads until a line of the response contains text, and
 // resets the connection.
-func (t *TestAgent) DisconnectAfterText(path, until string) error {
+func (t *TestAgent) RequestAndResetAfterText(path, text string) error {
 	conn, err := net.Dial("tcp", strings.TrimPrefix(t.Address, "http://"))
 	if err != nil {
 		return err
@@ -394,7 +394,7 @@ func (t *TestAgent) DisconnectAfterText(path, until string) error {
 	seen := bufio.NewScanner(conn)
 	seen.Split(bufio.ScanLines)
 	for seen.Scan() {
-		if strings.Contains(seen.Text(), until) {
+		if strings.Contains(seen.Text(), text) {
 			return conn.(*net.TCPConn).SetLinger(0)
 		}
 	}
@@ -412,11 +412,11 @@ func (t *TestAgent) ReadNode() *api.Node {
 }
 
 // WaitRunningAllocID waits until a job has a running allocation, and returns its ID.
-func (t *TestAgent) WaitRunningAllocID(job string) string {
+func (t *TestAgent) WaitRunningAllocID(jobID string) string {
 	t.T.Helper()
 	id := ""
-	t.WaitUntil(job+" runs", func() (string, bool) {
-		stubs, _, err := t.Jobs().Allocations(job, false, nil)
+	t.WaitUntil(jobID+" runs", func() (string, bool) {
+		stubs, _, err := t.Jobs().Allocations(jobID, false, nil)
 		for _, stub := range stubs {
 			if stub.ClientStatus == "running" {
 				id = stub.ID

@@ -28,11 +28,11 @@ type Browser struct {
 // ForSubtest returns the browser for a subtest, so that a failed operation of the browser fails the subtest.
 func (b *Browser) ForSubtest(t testing.TB) *Browser { return &Browser{t: t, Ctx: b.Ctx} }
 
-// StartBrowser starts Chromium. It skips the test if Chromium is not installed; with NOMAD_LITE_CI set, it fails
-// the test instead.
-func StartBrowser(t testing.TB) *Browser {
+// StartDedicatedChromium starts Chromium. It skips the test if Chromium is not installed; with NOMAD_LITE_CI set, it
+// fails the test instead.
+func StartDedicatedChromium(t testing.TB) *Browser {
 	t.Helper()
-	ctx, stop, err := startChromium(chromiumPath(t))
+	ctx, stop, err := startChromium(findChromiumOrSkip(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,10 +40,11 @@ func StartBrowser(t testing.TB) *Browser {
 	return &Browser{t, ctx}
 }
 
-// OpenBrowser returns a browser context in a Chromium that all tests of the package share. Main stops that Chromium.
-func OpenBrowser(t testing.TB) *Browser {
+// OpenSharedBrowser returns a browser context in a Chromium that all tests of the package share.
+// RunTestsOrProgram stops that Chromium.
+func OpenSharedBrowser(t testing.TB) *Browser {
 	t.Helper()
-	path := chromiumPath(t)
+	path := findChromiumOrSkip(t)
 	sharedChromium.start.Do(func() { sharedChromium.ctx, sharedChromium.stop, sharedChromium.err = startChromium(path) })
 	if err := sharedChromium.err; err != nil {
 		t.Fatal(err)
@@ -56,7 +57,7 @@ func OpenBrowser(t testing.TB) *Browser {
 	return &Browser{t, ctx}
 }
 
-// sharedChromium is the process whose browser contexts OpenBrowser returns.
+// sharedChromium is the process whose browser contexts OpenSharedBrowser returns.
 var sharedChromium struct {
 	start sync.Once
 	ctx   context.Context
@@ -70,7 +71,7 @@ func stopSharedChromium() {
 	}
 }
 
-func chromiumPath(t testing.TB) string {
+func findChromiumOrSkip(t testing.TB) string {
 	t.Helper()
 	path, err := exec.LookPath("chromium")
 	if err != nil {
@@ -82,7 +83,7 @@ func chromiumPath(t testing.TB) string {
 	return path
 }
 
-func startChromium(path string) (_ context.Context, stop func(), err error) {
+func startChromium(path string) (browserCtx context.Context, stop func(), err error) {
 	ctx, stopProcess := chromedp.NewExecAllocator(context.Background(),
 		append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.IgnoreCertErrors, chromedp.WindowSize(1280, 900))...)
 	ctx, closeBrowser := chromedp.NewContext(ctx)
@@ -98,10 +99,10 @@ func startChromium(path string) (_ context.Context, stop func(), err error) {
 type WebPage struct {
 	T            testing.TB
 	Ctx          context.Context
-	agentAddress string // address of the agent
+	agentAddress string
 
 	mu                      sync.Mutex
-	allowedErrors           []string
+	allowedErrorTexts       []string
 	networkChangeErrorCount int
 }
 
@@ -114,13 +115,13 @@ const networkChanged = "net::ERR_NETWORK_CHANGED"
 const PageTimeout = 30 * time.Second
 
 // OpenTab opens a tab with its own session storage, and shows a page of the agent in it. path starts with "/ui/". For
-// allowedErrors see AllowError.
-func (b *Browser) OpenTab(address, path string, allowedErrors ...string) *WebPage {
+// allowedErrorTexts see AllowError.
+func (b *Browser) OpenTab(agentAddress, path string, allowedErrorTexts ...string) *WebPage {
 	b.t.Helper()
 	ctx, closeTab := chromedp.NewContext(b.Ctx)
 	b.t.Cleanup(closeTab)
-	p := &WebPage{T: b.t, Ctx: ctx, agentAddress: address, allowedErrors: allowedErrors}
-	if err := chromedp.Listen(ctx, p.onEvent); err != nil {
+	p := &WebPage{T: b.t, Ctx: ctx, agentAddress: agentAddress, allowedErrorTexts: allowedErrorTexts}
+	if err := chromedp.Listen(ctx, p.reportErrorEvent); err != nil {
 		b.t.Fatalf("open a tab: %v", err)
 	}
 	// Only one tab of a browser has the focus, and the page does not update while its tab is hidden.
@@ -131,29 +132,29 @@ func (b *Browser) OpenTab(address, path string, allowedErrors ...string) *WebPag
 	return p
 }
 
-func (p *WebPage) onEvent(event any) {
+func (p *WebPage) reportErrorEvent(event any) {
 	switch e := event.(type) {
 	case *runtime.EventExceptionThrown:
-		p.reportError(e.ExceptionDetails.Text + " " + fmt.Sprint(e.ExceptionDetails.Exception))
+		p.failTestUnlessAllowed(e.ExceptionDetails.Text + " " + fmt.Sprint(e.ExceptionDetails.Exception))
 	case *log.EventEntryAdded:
 		if e.Entry.Level == log.EntryLevelError {
-			p.reportError(e.Entry.Text + " " + e.Entry.URL)
+			p.failTestUnlessAllowed(e.Entry.Text + " " + e.Entry.URL)
 		}
 	case *runtime.EventConsoleAPICalled:
 		if e.Type == runtime.ConsoleAPICalledTypeError {
-			p.reportError(fmt.Sprint("console.error ", e.Args))
+			p.failTestUnlessAllowed(fmt.Sprint("console.error ", e.Args))
 		}
 	}
 }
 
-func (p *WebPage) reportError(text string) {
+func (p *WebPage) failTestUnlessAllowed(text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if strings.Contains(text, networkChanged) {
 		p.networkChangeErrorCount++
 		return
 	}
-	for _, allowed := range p.allowedErrors {
+	for _, allowed := range p.allowedErrorTexts {
 		if strings.Contains(text, allowed) {
 			return
 		}
@@ -166,16 +167,16 @@ func (p *WebPage) reportError(text string) {
 func (p *WebPage) AllowError(text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.allowedErrors = append(p.allowedErrors, text)
+	p.allowedErrorTexts = append(p.allowedErrorTexts, text)
 }
 
-// RunSteps executes steps in the tab. If one fails, the test fails with the description what and the text of the page.
-func (p *WebPage) RunSteps(what string, steps ...chromedp.Action[chromedp.Void]) {
+// RunSteps executes steps in the tab. If one fails, the test fails with description and the text of the page.
+func (p *WebPage) RunSteps(description string, steps ...chromedp.Action[chromedp.Void]) {
 	p.T.Helper()
 	ctx, cancel := context.WithTimeout(p.Ctx, PageTimeout)
 	defer cancel()
 	if err := chromedp.Do(ctx, steps...); err != nil {
-		p.T.Fatalf("%s: %v\n%s", what, err, p.Text())
+		p.T.Fatalf("%s: %v\n%s", description, err, p.Text())
 	}
 }
 
@@ -204,23 +205,23 @@ func (p *WebPage) countNetworkChangeErrors() int {
 
 // Eval evaluates a JavaScript expression in the page and returns its value. If the value is a promise, Eval waits for
 // its result.
-func Eval[T any](p *WebPage, expression string) T {
+func Eval[T any](p *WebPage, jsExpression string) T {
 	p.T.Helper()
 	ctx, cancel := context.WithTimeout(p.Ctx, PageTimeout)
 	defer cancel()
-	value, err := chromedp.Run(ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
+	value, err := chromedp.Run(ctx, chromedp.Evaluate[T](jsExpression, chromedp.EvalAwaitPromise))
 	if err != nil {
-		p.T.Fatalf("%s: %v", expression, err)
+		p.T.Fatalf("%s: %v", jsExpression, err)
 	}
 	return value
 }
 
 // WaitFor waits until a JavaScript expression is true.
-func (p *WebPage) WaitFor(expression string) {
+func (p *WebPage) WaitFor(jsExpression string) {
 	p.T.Helper()
-	for began := time.Now(); !Eval[bool](p, "Boolean("+expression+")"); sleepBetweenChecks(began, 10*time.Millisecond) {
+	for began := time.Now(); !Eval[bool](p, "Boolean("+jsExpression+")"); sleepBetweenChecks(began, 10*time.Millisecond) {
 		if time.Since(began) > PageTimeout {
-			p.T.Fatalf("%s is not true on the page:\n%s", expression, p.Text())
+			p.T.Fatalf("%s is not true on the page:\n%s", jsExpression, p.Text())
 		}
 	}
 }
@@ -231,18 +232,18 @@ func (p *WebPage) WaitText(selector, text string) {
 	p.WaitFor(fmt.Sprintf("[...document.querySelectorAll(%q)].some((e) => e.textContent.includes(%q))", selector, text))
 }
 
-// Click clicks the first button or link whose text or label contains a text. Like a mouse, it requires that the element
-// is visible and not covered. While a dialog is open, it clicks only elements of the dialog.
-func (p *WebPage) Click(text string) {
+// Click clicks the first button or link whose text or label contains textOrLabel. Like a mouse, it requires that the
+// element is visible and not covered. While a dialog is open, it clicks only elements of the dialog.
+func (p *WebPage) Click(textOrLabel string) {
 	p.T.Helper()
 	// The page can replace the element while it redraws, so chromedp evaluates the expression again.
 	found := fmt.Sprintf(`(() => {
 		const shown = [...(document.querySelector("dialog[open]") ?? document).querySelectorAll("button, a, [role=button], [role=tab], summary, input[type=checkbox]")].filter((e) => e.checkVisibility() && !e.disabled);
 		const has = (e) => e.textContent.includes(%[1]q) || e.getAttribute("aria-label")?.includes(%[1]q);
 		return shown.find((e) => e.textContent.trim() === %[1]q) ?? shown.find(has);
-	})()`, text)
+	})()`, textOrLabel)
 	p.WaitFor(found)
-	p.RunSteps("click "+text, chromedp.Click(chromedp.JSPath(found)))
+	p.RunSteps("click "+textOrLabel, chromedp.Click(chromedp.JSPath(found)))
 }
 
 // EnterText replaces the text of the input that a CSS selector matches, by key events.
@@ -265,14 +266,14 @@ func (p *WebPage) PressKeys(keys string) {
 	p.RunSteps("press "+keys, chromedp.KeyEvent(keys))
 }
 
-// SetHidden makes the page detect that its tab is hidden, or shown again.
-func (p *WebPage) SetHidden(hidden bool) {
+// SimulateHidden makes the page detect that its tab is hidden, or shown again.
+func (p *WebPage) SimulateHidden(hidden bool) {
 	p.T.Helper()
 	Eval[chromedp.Void](p, fmt.Sprintf(`{ Object.defineProperty(document, "hidden", { value: %v, configurable: true }); document.dispatchEvent(new Event("visibilitychange")) }`, hidden))
 }
 
-// SetSize sets the size of the tab's window, in pixels.
-func (p *WebPage) SetSize(width, height int64) {
+// SetViewportSize sets the size of the tab's window, in pixels.
+func (p *WebPage) SetViewportSize(width, height int64) {
 	p.T.Helper()
 	_, err := chromedp.Call(p.Ctx, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: width, Height: height, DeviceScaleFactor: 1})
 	if err != nil {
@@ -308,9 +309,9 @@ func (p *WebPage) Text() string {
 	return text
 }
 
-// Screenshot writes a picture of the page to the directory that NOMAD_LITE_SCREENSHOTS names, if that is set. The
-// pictures are for a comparison by eye and for the documents.
-func (p *WebPage) Screenshot(name string) {
+// ScreenshotIfEnabled writes a picture of the page to the directory that NOMAD_LITE_SCREENSHOTS names, if that is set.
+// The pictures are for a comparison by eye and for the documents.
+func (p *WebPage) ScreenshotIfEnabled(name string) {
 	p.T.Helper()
 	dir := os.Getenv("NOMAD_LITE_SCREENSHOTS")
 	if dir == "" {
@@ -325,9 +326,9 @@ func (p *WebPage) Screenshot(name string) {
 	}
 }
 
-// RecordTimeUntilJobShown makes each page that the tab loads from now on store in window.jobShownAt the time, in
+// InstallJobShownTimer makes each page that the tab loads from now on store in window.jobShownAt the time, in
 // milliseconds after the start of the load, at which a table of the page shows a job. It disables the cache of the tab.
-func (p *WebPage) RecordTimeUntilJobShown(job string) {
+func (p *WebPage) InstallJobShownTimer(job string) {
 	p.T.Helper()
 	script := fmt.Sprintf(`new MutationObserver((_, observer) => {
 		if (![...document.querySelectorAll("td")].some((e) => e.textContent.includes(%q))) return;
@@ -350,13 +351,13 @@ func (p *WebPage) ShowEmptyPage() {
 const PhoneWidth, PhoneHeight = 360, 740
 
 // CheckFitsPhone checks that the page needs no horizontal scrolling on a phone, and takes a screenshot with this name.
-func (p *WebPage) CheckFitsPhone(screenshot string) {
+func (p *WebPage) CheckFitsPhone(screenshotName string) {
 	p.T.Helper()
-	p.SetSize(PhoneWidth, PhoneHeight)
+	p.SetViewportSize(PhoneWidth, PhoneHeight)
 	p.WaitFor(fmt.Sprintf("innerWidth === %d", PhoneWidth))
 	if Eval[bool](p, `document.documentElement.scrollWidth > innerWidth`) {
-		p.T.Errorf("%s: the page is wider than the screen", screenshot)
+		p.T.Errorf("%s: the page is wider than the screen", screenshotName)
 	}
-	p.Screenshot(screenshot)
-	p.SetSize(1280, 900)
+	p.ScreenshotIfEnabled(screenshotName)
+	p.SetViewportSize(1280, 900)
 }

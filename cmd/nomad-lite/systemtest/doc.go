@@ -4,6 +4,6 @@
 //
 // A test binary of such a package is also the program under test: executed as nomad-lite it runs package root, and
 // executed under another name it is a driver with faults, a hook that exits, or another helper of a test (package
-// programs). A test must leave no process, mount, cgroup or file behind. Main checks for the last three, and the script
-// command "alone" for processes.
+// programs). A test must leave no process, mount, cgroup or file behind. RunTestsOrProgram checks for the last three,
+// and the script command "alone" for processes.
 package systemtest

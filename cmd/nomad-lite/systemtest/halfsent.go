@@ -31,10 +31,10 @@ const (
 const PartialTLSHandshake = "half of a TLS handshake"
 
 // StartSlowlorisAttack starts a process of an unprivileged user that keeps incomplete requests of a kind open, from a
-// number of source addresses. end kills the process.
-func StartSlowlorisAttack(t testing.TB, kind, address string, sources int) (end func()) {
+// number of source addresses. kill also waits for the exit of the process.
+func StartSlowlorisAttack(t testing.TB, requestKind, address string, sourceAddressCount int) (kill func()) {
 	t.Helper()
-	cmd := exec.Command("/proc/self/exe", kind, address, strconv.Itoa(sources), strconv.Itoa(halfSentRequestCount))
+	cmd := exec.Command("/proc/self/exe", requestKind, address, strconv.Itoa(sourceAddressCount), strconv.Itoa(halfSentRequestCount))
 	cmd.Args[0] = "half-sender"
 	cmd.Dir = "/"
 	if os.Geteuid() == 0 {
@@ -48,33 +48,33 @@ func StartSlowlorisAttack(t testing.TB, kind, address string, sources int) (end 
 	if err != nil {
 		t.Fatal(err)
 	}
-	end = sync.OnceFunc(func() {
+	kill = sync.OnceFunc(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	t.Cleanup(end)
+	t.Cleanup(kill)
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "sent\n" {
 		t.Fatalf("the attack has not begun: %q, %v", line, err)
 	}
-	return end
+	return kill
 }
 
 // TokenProtectedAgent is an agent that requires its token.
 type TokenProtectedAgent struct {
-	PID     int
-	DataDir string
-	Socket  string
-	Address string
-	UsesTLS bool
+	PID        int
+	DataDir    string
+	SocketPath string
+	Address    string
+	UsesTLS    bool
 }
 
-// StartTokenProtectedAgent starts an agent that requires a token. If launcher is not empty, it is a command that
+// StartTokenProtectedAgent starts an agent that requires a token. If launcherCommand is not empty, it is a command that
 // executes its further arguments as a command, and starts the agent.
-func StartTokenProtectedAgent(t *testing.T, secure bool, launcher ...string) *TokenProtectedAgent {
+func StartTokenProtectedAgent(t *testing.T, useTLS bool, launcherCommand ...string) *TokenProtectedAgent {
 	t.Helper()
 	dir := t.TempDir()
 	config, text := filepath.Join(dir, "agent.hcl"), "ports {\n http = 0\n}\n"
-	if secure {
+	if useTLS {
 		certificates := exec.Command("mint", "ca", "server")
 		certificates.Dir = dir
 		if out, err := certificates.CombinedOutput(); err != nil {
@@ -86,20 +86,20 @@ func StartTokenProtectedAgent(t *testing.T, secure bool, launcher ...string) *To
 		t.Fatal(err)
 	}
 	data := filepath.Join(dir, "data")
-	command := append(launcher, "nomad-lite", "agent", "-config", config, "-data-dir", data)
+	command := append(launcherCommand, "nomad-lite", "agent", "-config", config, "-data-dir", data)
 	cmd := exec.Command(command[0], command[1:]...)
 	t.Cleanup(func() { // cleanups run in reverse order, so this one runs after the agent has exited
-		for _, p := range FindNodeProcesses(data) {
+		for _, p := range FindDataDirProcesses(data) {
 			_ = p.Signal(syscall.SIGKILL) // the keeper and the log collector outlive the agent, so the test kills them
 		}
-		AssertNodeExited(t, data)
+		AssertDataDirProcessesExit(t, data)
 	})
-	address := StartAgentCommand(t, cmd, regexp.MustCompile(`agent is ready: https?://([^,]+)`))
-	return &TokenProtectedAgent{cmd.Process.Pid, data, filepath.Join(data, agentsocket.FileName), address, secure}
+	address := StartAgentAndMatchLog(t, cmd, regexp.MustCompile(`agent is ready: https?://([^,]+)`))
+	return &TokenProtectedAgent{cmd.Process.Pid, data, filepath.Join(data, agentsocket.FileName), address, useTLS}
 }
 
-// StartAgentCommand starts an agent, waits until a line of its log matches ready, and returns the first submatch.
-func StartAgentCommand(t *testing.T, cmd *exec.Cmd, ready *regexp.Regexp) string {
+// StartAgentAndMatchLog starts an agent, waits until a line of its log matches ready, and returns the first submatch.
+func StartAgentAndMatchLog(t *testing.T, cmd *exec.Cmd, ready *regexp.Regexp) (firstSubmatch string) {
 	t.Helper()
 	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
 	if err != nil {
@@ -127,20 +127,20 @@ func StartAgentCommand(t *testing.T, cmd *exec.Cmd, ready *regexp.Regexp) string
 	}
 }
 
-// MeasureHealthRequest requests the health of the agent over a new connection, and returns the duration. from is a
-// local IP address; if from is nil, the request goes over the unix socket.
-func MeasureHealthRequest(ctx context.Context, socket, address string, from net.IP, secure bool) (time.Duration, error) {
+// MeasureHealthRequest requests the health of the agent over a new connection, and returns the duration. sourceIPOrUnix
+// is a local IP address; if sourceIPOrUnix is nil, the request goes over the unix socket.
+func MeasureHealthRequest(ctx context.Context, socketPath, address string, sourceIPOrUnix net.IP, useTLS bool) (time.Duration, error) {
 	began := time.Now()
-	transport := insecureTransport()
+	transport := newTransportWithoutVerify()
 	defer transport.CloseIdleConnections()
 	transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
-		if from == nil {
-			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		if sourceIPOrUnix == nil {
+			return (&net.Dialer{}).DialContext(ctx, "unix", socketPath)
 		}
-		return (&net.Dialer{LocalAddr: &net.TCPAddr{IP: from}}).DialContext(ctx, "tcp", address)
+		return (&net.Dialer{LocalAddr: &net.TCPAddr{IP: sourceIPOrUnix}}).DialContext(ctx, "tcp", address)
 	}
 	scheme := "http"
-	if secure && from != nil {
+	if useTLS && sourceIPOrUnix != nil {
 		scheme = "https"
 	}
 	r, err := http.NewRequestWithContext(ctx, "GET", scheme+"://"+address+"/v1/agent/health", nil)
@@ -158,7 +158,7 @@ func MeasureHealthRequest(ctx context.Context, socket, address string, from net.
 	return time.Since(began), nil
 }
 
-func insecureTransport() *http.Transport {
+func newTransportWithoutVerify() *http.Transport {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	if err := api.ConfigureTLS(&http.Client{Transport: t}, &api.TLSConfig{Insecure: true}); err != nil {
 		panic(err)

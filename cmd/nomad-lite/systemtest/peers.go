@@ -6,9 +6,9 @@ import (
 	"path/filepath"
 )
 
-// FindPeerProgram returns the path of a compressed program of another project, which is no part of the repository. The
-// error is an os.ErrNotExist if the machine does not have the program.
-func FindPeerProgram(name string) (string, error) {
+// FindThirdPartyProgramArchive returns the path of a compressed program of another project, which is no part of the
+// repository. The error is an os.ErrNotExist if the machine does not have the program.
+func FindThirdPartyProgramArchive(name string) (string, error) {
 	folder := os.Getenv("NOMAD_LITE_PEERS")
 	if folder == "" {
 		folder = filepath.Join(RepositoryDir(), "..", "shared", "peers")
@@ -18,9 +18,9 @@ func FindPeerProgram(name string) (string, error) {
 	return packed, err
 }
 
-// UnpackPeerProgram decompresses a program of another project to a path.
-func UnpackPeerProgram(name, path string) error {
-	packed, err := FindPeerProgram(name)
+// UnpackThirdPartyProgram decompresses a program of another project to a path.
+func UnpackThirdPartyProgram(name, path string) error {
+	packed, err := FindThirdPartyProgramArchive(name)
 	if err != nil {
 		return err
 	}

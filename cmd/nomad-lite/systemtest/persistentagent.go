@@ -17,11 +17,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ProcessesOfOtherUsers returns the PIDs of the agent and its tasks whose user is none of the given ones.
-func (t *TestAgent) ProcessesOfOtherUsers(users ...int) (found []int) {
-	for pid := range ScriptProcesses(t.WorkDir) {
+// PIDsOfOtherUsers returns the PIDs of the agent and its tasks whose user is none of the given ones.
+func (t *TestAgent) PIDsOfOtherUsers(excludedUIDs ...int) (found []int) {
+	for pid := range ScriptCommandLineByPID(t.ProcessMarkerDir) {
 		var st unix.Stat_t
-		if unix.Stat(fmt.Sprintf("/proc/%d", pid), &st) == nil && !slices.Contains(users, int(st.Uid)) {
+		if unix.Stat(fmt.Sprintf("/proc/%d", pid), &st) == nil && !slices.Contains(excludedUIDs, int(st.Uid)) {
 			found = append(found, pid)
 		}
 	}
@@ -41,25 +41,25 @@ data_dir   = %q
 plugin_dir = %q
 `
 
-// StartPersistentAgent starts an agent with plugins. pluginCommands maps the name of a plugin's file to the command
-// line of its program. Other users can enter the parent of the data directory. The strings in more are appended to the
-// configuration.
-func StartPersistentAgent(t *testing.T, pluginCommands map[string]string, more ...string) *PersistentAgent {
+// StartPersistentAgent starts an agent with plugins. commandByPluginFile maps the name of a plugin's file to the
+// command line of its program. Other users can enter the parent of the data directory. The strings in extraConfig are
+// appended to the configuration.
+func StartPersistentAgent(t *testing.T, commandByPluginFile map[string]string, extraConfig ...string) *PersistentAgent {
 	t.Helper()
 	dir := NewLeakCheckedAgentDir(t)
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	s := &PersistentAgent{
-		TestAgent:  &TestAgent{T: t, WorkDir: dir},
+		TestAgent:  &TestAgent{T: t, ProcessMarkerDir: dir},
 		configFile: filepath.Join(dir, "agent.hcl"), DataDir: filepath.Join(dir, "data"), LogFile: filepath.Join(dir, "log"),
 	}
 	plugins := filepath.Join(dir, "plugins")
 	if err := os.Mkdir(plugins, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	config := testAgentConfig + fmt.Sprintf(persistentAgentConfig, s.DataDir, plugins) + strings.Join(more, "")
-	for name, command := range pluginCommands {
+	config := testAgentConfig + fmt.Sprintf(persistentAgentConfig, s.DataDir, plugins) + strings.Join(extraConfig, "")
+	for name, command := range commandByPluginFile {
 		program, args, _ := strings.Cut(command, " ")
 		path, err := exec.LookPath(program)
 		if err != nil {
@@ -77,25 +77,25 @@ func StartPersistentAgent(t *testing.T, pluginCommands map[string]string, more .
 	if s.Client, err = api.NewClient(&api.Config{Address: "unix://" + filepath.Join(s.DataDir, agentsocket.FileName)}); err != nil {
 		t.Fatal(err)
 	}
-	s.Start()
+	s.StartAndWaitReady()
 	t.Cleanup(func() {
-		s.deregisterRemainingJobs()
+		s.purgeJobsAndWaitEnded()
 		s.SignalAndWait(unix.SIGTERM)
-		for _, p := range FindNodeProcesses(s.DataDir) {
+		for _, p := range FindDataDirProcesses(s.DataDir) {
 			_ = p.Signal(unix.SIGKILL) // the keeper and the log collector outlive the agent, so the test kills them
 		}
 		text, err := os.ReadFile(s.LogFile)
 		if err != nil {
 			t.Error(err)
 		}
-		checkAgentLog(t, strings.Lines(string(text)))
+		failOnAgentPanic(t, strings.Lines(string(text)))
 	})
 	return s
 }
 
-// Start starts the agent and waits until it is ready. The agent gets a session of its own, because the attackers of
-// tests run in the session of the test.
-func (p *PersistentAgent) Start() {
+// StartAndWaitReady starts the agent and waits until it is ready. The agent gets a session of its own, because the
+// attackers of tests run in the session of the test.
+func (p *PersistentAgent) StartAndWaitReady() {
 	p.T.Helper()
 	log, err := os.OpenFile(p.LogFile, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -103,7 +103,7 @@ func (p *PersistentAgent) Start() {
 	}
 	defer log.Close()
 	p.agentCmd = exec.Command("nomad-lite", "agent", "-config", p.configFile)
-	p.agentCmd.Env = append(os.Environ(), TestConfigEnvVar+"="+testConfigPath(), WorkDirEnvVar+"="+p.WorkDir)
+	p.agentCmd.Env = append(os.Environ(), TestConfigEnvVar+"="+testConfigPath(), WorkDirEnvVar+"="+p.ProcessMarkerDir)
 	p.agentCmd.Stderr = log
 	p.agentCmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := p.agentCmd.Start(); err != nil {
@@ -117,19 +117,19 @@ func (p *PersistentAgent) Start() {
 }
 
 // SignalAndWait sends a signal to the agent and waits until the agent exits.
-func (p *PersistentAgent) SignalAndWait(how unix.Signal) {
+func (p *PersistentAgent) SignalAndWait(sig unix.Signal) {
 	p.T.Helper()
-	if err := p.agentCmd.Process.Signal(how); err != nil {
+	if err := p.agentCmd.Process.Signal(sig); err != nil {
 		p.T.Errorf("the agent has ended before it was told to: %v", err)
 	}
-	if err := p.agentCmd.Wait(); err != nil && how != unix.SIGKILL {
+	if err := p.agentCmd.Wait(); err != nil && sig != unix.SIGKILL {
 		p.T.Error("the agent: ", err)
 	}
 }
 
-// deregisterRemainingJobs deregisters the jobs that the test has left registered, and waits until their allocations
+// purgeJobsAndWaitEnded deregisters the jobs that the test has left registered, and waits until their allocations
 // have ended.
-func (p *PersistentAgent) deregisterRemainingJobs() {
+func (p *PersistentAgent) purgeJobsAndWaitEnded() {
 	jobs, _, err := p.Jobs().List(nil)
 	if err != nil {
 		p.T.Error(err)
@@ -150,7 +150,7 @@ var readyPattern = regexp.MustCompile(`agent is ready: (https?://([^,]+))`)
 
 // PinHTTPPort changes the configuration such that later agents listen on the port of the running one, and returns the
 // address.
-func (p *PersistentAgent) PinHTTPPort() string {
+func (p *PersistentAgent) PinHTTPPort() (address string) {
 	p.T.Helper()
 	log, err := os.ReadFile(p.LogFile)
 	if err != nil {

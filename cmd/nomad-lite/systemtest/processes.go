@@ -28,12 +28,12 @@ import (
 type TaskReport struct {
 	TasksWithProcess int   // number of tasks that have a process
 	StateFileWrites  int64 // number of writes to the state file
-	Allocs           map[string]*api.Allocation
+	AllocByID        map[string]*api.Allocation
 }
 
 // RunningTaskCount returns the number of tasks whose state is running.
 func (t TaskReport) RunningTaskCount() (n int) {
-	for _, alloc := range t.Allocs {
+	for _, alloc := range t.AllocByID {
 		for _, s := range alloc.TaskStates {
 			if s.State == model.TaskRunning {
 				n++
@@ -51,18 +51,19 @@ type KillableAgent struct {
 	AnswerDecoder *json.Decoder
 }
 
-// StartKillableAgent starts program, a test binary, as a killable agent. args are its data directory and its plugin
-// directory.
-func StartKillableAgent(t testing.TB, program string, args ...string) *KillableAgent {
+// StartKillableAgent starts program, a test binary, as a killable agent. dataAndPluginDirs are the agent's data
+// directory and, if it has plugins, its plugin directory.
+func StartKillableAgent(t testing.TB, program string, dataAndPluginDirs ...string) *KillableAgent {
 	t.Helper()
-	cmd := exec.Command(program, args...)
+	cmd := exec.Command(program, dataAndPluginDirs...)
 	cmd.Args[0] = "mortal-agent"
 	cmd.Stderr = os.Stderr
-	return LaunchKillableAgent(t, cmd)
+	return StartKillableAgentCommand(t, cmd)
 }
 
-// LaunchKillableAgent starts cmd, an agent that reads commands from its standard input and writes answers as JSON.
-func LaunchKillableAgent(t testing.TB, cmd *exec.Cmd) *KillableAgent {
+// StartKillableAgentCommand starts cmd, an agent that reads commands from its standard input and writes answers as
+// JSON.
+func StartKillableAgentCommand(t testing.TB, cmd *exec.Cmd) *KillableAgent {
 	t.Helper()
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -79,24 +80,24 @@ func LaunchKillableAgent(t testing.TB, cmd *exec.Cmd) *KillableAgent {
 }
 
 // SendCommand sends a command to the agent, and decodes the answer unless answer is nil.
-func (k *KillableAgent) SendCommand(what string, answer any) {
+func (k *KillableAgent) SendCommand(command string, answer any) {
 	k.t.Helper()
-	if _, err := fmt.Fprintln(k.CommandInput, what); err != nil {
+	if _, err := fmt.Fprintln(k.CommandInput, command); err != nil {
 		k.t.Fatal(err)
 	}
 	if answer == nil {
 		return
 	}
 	if err := k.AnswerDecoder.Decode(answer); err != nil {
-		k.t.Fatalf("%s: %v", what, err)
+		k.t.Fatalf("%s: %v", command, err)
 	}
 }
 
-// RegisterJobs registers the jobs with these texts. It writes each text to a job file in dir.
-func (k *KillableAgent) RegisterJobs(dir string, jobs ...string) {
+// RegisterJobs registers the jobs with these texts. It writes each text to a job file in jobFileDir.
+func (k *KillableAgent) RegisterJobs(jobFileDir string, jobTexts ...string) {
 	k.t.Helper()
-	file := filepath.Join(dir, "job.nomad.hcl")
-	for _, text := range jobs {
+	file := filepath.Join(jobFileDir, "job.nomad.hcl")
+	for _, text := range jobTexts {
 		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 			k.t.Fatal(err)
 		}
@@ -104,35 +105,35 @@ func (k *KillableAgent) RegisterJobs(dir string, jobs ...string) {
 	}
 }
 
-// WaitTaskReport requests reports from the agent until ok accepts one, and returns it.
-func (k *KillableAgent) WaitTaskReport(what string, ok func(TaskReport) bool) TaskReport {
+// WaitTaskReport requests reports from the agent until accept returns true for one, and returns that report.
+func (k *KillableAgent) WaitTaskReport(description string, accept func(TaskReport) bool) TaskReport {
 	k.t.Helper()
 	var v TaskReport
 	for deadline := time.Now().Add(WaitTimeout); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		v = TaskReport{}
 		k.SendCommand("states", &v)
-		if ok(v) {
+		if accept(v) {
 			return v
 		}
 	}
 	text, _ := json.MarshalIndent(v, "", " ")
-	k.t.Fatalf("%s: not within %v: %s", what, WaitTimeout, text)
+	k.t.Fatalf("%s: not within %v: %s", description, WaitTimeout, text)
 	return v
 }
 
-// Kill kills the agent with SIGKILL, and waits for its exit.
-func (k *KillableAgent) Kill() {
+// KillAndWait kills the agent with SIGKILL, and waits for its exit.
+func (k *KillableAgent) KillAndWait() {
 	_ = k.Cmd.Process.Kill()
 	_ = k.Cmd.Wait()
 }
 
-// SendExitCommand sends a command that makes the agent exit, "leave" or "stop", and waits for the exit.
-func (k *KillableAgent) SendExitCommand(how string) {
+// SendExitCommandAndWait sends a command that makes the agent exit, "leave" or "stop", and waits for the exit.
+func (k *KillableAgent) SendExitCommandAndWait(leaveOrStop string) {
 	k.t.Helper()
-	k.SendCommand(how, nil)
+	k.SendCommand(leaveOrStop, nil)
 	k.CommandInput.Close()
 	if err := k.Cmd.Wait(); err != nil {
-		k.t.Errorf("%s: %v", how, err)
+		k.t.Errorf("%s: %v", leaveOrStop, err)
 	}
 }
 
@@ -150,17 +151,18 @@ const OnDemandPluginKind = "on-demand-plugin"
 // process.
 const ExecutorKind = "executor"
 
-// FindNodeProcesses returns the processes whose environment contains the data directory. It leaves out child processes
-// of tasks.
-func FindNodeProcesses(data string) (found []DataDirProcess) {
+// FindDataDirProcesses returns the processes whose environment contains the data directory. It leaves out child
+// processes of tasks, and children of the node's own programs that have not executed their program yet.
+func FindDataDirProcesses(dataDir string) (found []DataDirProcess) {
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil || pid == os.Getpid() {
 			continue
 		}
+		forked := hasNotExecutedSinceFork(pid) // read first: after its execve(2), the process has its own environment and arguments
 		environ, err := osprocess.ReadEnv(pid)
-		if err != nil || !bytes.Contains(environ, []byte(data)) {
+		if err != nil || !bytes.Contains(environ, []byte(dataDir)) {
 			continue
 		}
 		p, err := osprocess.LookupID(pid)
@@ -200,17 +202,34 @@ func FindNodeProcesses(data string) (found []DataDirProcess) {
 		} else if sid, _, _ := syscall.Syscall(syscall.SYS_GETSID, uintptr(pid), 0, 0); int(sid) != pid {
 			continue // a child of a task
 		}
+		if forked && kind != VolumePluginKind && kind != allocID+"/"+taskName {
+			continue // a test that kills plugins would also kill a task that a plugin is starting
+		}
 		found = append(found, DataDirProcess{p, kind})
 	}
 	return found
 }
 
-// AssertNodeExited waits until all processes of a data directory have exited. After a timeout it fails the test and
-// kills them.
-func AssertNodeExited(t testing.TB, data string) {
+// hasNotExecutedSinceFork reports whether a process has not executed a program since its fork, so that it has the
+// environment and the arguments of its parent.
+func hasNotExecutedSinceFork(pid int) bool {
+	const flagsField, forkNoExec = 9, 0x40 // PF_FORKNOEXEC of linux/sched.h
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	const firstField = 3 // of the text after the name
+	if err != nil || len(fields) <= flagsField-firstField {
+		return false
+	}
+	flags, err := strconv.ParseUint(fields[flagsField-firstField], 10, 32)
+	return err == nil && flags&forkNoExec != 0
+}
+
+// AssertDataDirProcessesExit waits until all processes of a data directory have exited. After a timeout it fails the
+// test and kills them.
+func AssertDataDirProcessesExit(t testing.TB, dataDir string) {
 	t.Helper()
-	left := FindNodeProcesses(data)
-	for began := time.Now(); len(left) > 0 && time.Since(began) < WaitTimeout; left = FindNodeProcesses(data) {
+	left := FindDataDirProcesses(dataDir)
+	for began := time.Now(); len(left) > 0 && time.Since(began) < WaitTimeout; left = FindDataDirProcesses(dataDir) {
 		sleepBetweenChecks(began, 5*time.Millisecond)
 	}
 	for _, p := range left {
@@ -281,16 +300,17 @@ func NewLeakCheckedAgentDir(t *testing.T) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		AssertNodeExited(t, filepath.Join(dir, "data"))
-		if err := allocdir.UnmountAndRemoveDir(dir); err != nil {
+		AssertDataDirProcessesExit(t, filepath.Join(dir, "data"))
+		if err := allocdir.UnmountAndRemoveOwnDir(dir); err != nil {
 			t.Error(err)
 		}
 	})
 	return dir
 }
 
-// EventTypes returns the types of the events, without those for which IsUnenforcedLimitEvent is true.
-func EventTypes(events []*api.TaskEvent) (list []string) {
+// EventTypesWithoutLimitWarnings returns the types of the events, without those for which IsUnenforcedLimitEvent is
+// true.
+func EventTypesWithoutLimitWarnings(events []*api.TaskEvent) (list []string) {
 	for _, e := range events {
 		if !IsUnenforcedLimitEvent(e) {
 			list = append(list, e.Type)
@@ -305,9 +325,9 @@ func IsUnenforcedLimitEvent(e *api.TaskEvent) bool {
 	return e.Type == api.TaskDriverMessage && strings.Contains(e.DisplayMessage, " limit not enforced here: ")
 }
 
-// ProcessesOfAlloc returns the PIDs of the processes that have the ID of an allocation in their environment or in their
+// PIDsOfAlloc returns the PIDs of the processes that have the ID of an allocation in their environment or in their
 // command line.
-func ProcessesOfAlloc(t *testing.T, id string) (found []int) {
+func PIDsOfAlloc(t *testing.T, allocID string) (found []int) {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -320,17 +340,17 @@ func ProcessesOfAlloc(t *testing.T, id string) (found []int) {
 		}
 		environ, _ := osprocess.ReadEnv(pid)
 		args, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline")
-		if bytes.Contains(environ, []byte("NOMAD_ALLOC_ID="+id)) || bytes.Contains(args, []byte(id)) {
+		if bytes.Contains(environ, []byte("NOMAD_ALLOC_ID="+allocID)) || bytes.Contains(args, []byte(allocID)) {
 			found = append(found, pid)
 		}
 	}
 	return found
 }
 
-// TaskOfJob returns the allocation of a job and the state of its only task, or nil if there is none.
-func (t TaskReport) TaskOfJob(job string) (alloc *api.Allocation, task *api.TaskState) {
-	for _, a := range t.Allocs {
-		if a.JobID == job {
+// OnlyTaskOfJob returns the allocation of a job and the state of its only task, or nil if there is none.
+func (t TaskReport) OnlyTaskOfJob(jobID string) (alloc *api.Allocation, task *api.TaskState) {
+	for _, a := range t.AllocByID {
+		if a.JobID == jobID {
 			for _, s := range a.TaskStates {
 				return a, s
 			}

@@ -22,38 +22,39 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/slowtest"
 )
 
-// ScriptParams returns the parameters with which testscript runs the scripts of a directory, with the commands and the
-// environment that all scripts of the tests have.
-func ScriptParams(dir string) testscript.Params {
+// NewScriptParams returns the parameters with which testscript runs the scripts of a directory, with the commands and
+// the environment that all scripts of the tests have.
+func NewScriptParams(scriptDir string) testscript.Params {
 	return testscript.Params{
-		Dir:                 dir,
+		Dir:                 scriptDir,
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		UpdateScripts:       os.Getenv("UPDATE_SCRIPTS") != "",
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"await":     awaitFile,
-			"slay":      killProcesses,
-			"raise":     signalProcesses,
-			"statefile": editStateFile,
-			"alone":     assertProcessesGone,
+			"await":     awaitFileWithMatch,
+			"slay":      killMatchingProcesses,
+			"raise":     signalMatchingProcesses,
+			"statefile": createOrEditStateFile,
+			"alone":     waitScriptProcessesGone,
 			"settled":   awaitUnmounted,
-			"normal":    normalizeOutput,
-			"terminal":  startTerminal,
-			"type":      typeText,
+			"normal":    writeNormalizedOutput,
+			"terminal":  startProgramOnTerminal,
+			"type":      typeIntoTerminal,
 			"resize":    resizeTerminal,
-			"hangup":    waitTerminalExit,
-			"soon":      retryProgram,
+			"hangup":    assertTerminalExitCode,
+			"soon":      retryProgramUntilOutputMatches,
+			"replay":    checkTransitionsFile,
 		},
-		Condition: scriptCondition,
+		Condition: evalScriptCondition,
 		Setup: func(env *testscript.Env) error {
 			// A failed script does not stop its agent and its tasks, so they are killed here.
 			work := env.Getenv("WORK")
 			scriptDirs.Store(work, nil)
 			env.Defer(func() {
-				for pid := range ScriptProcesses(work) {
+				for pid := range ScriptCommandLineByPID(work) {
 					_ = syscall.Kill(pid, syscall.SIGKILL) // an error means that the process has exited
 				}
-				unmountAllocsRoots(work)
+				unmountAllocRootDirs(work)
 			})
 			// The go command in a script uses this checkout and the caches of the machine.
 			for _, name := range []string{"GOCACHE", "GOMODCACHE", "GOPROXY", "GONOSUMDB", "GOTOOLCHAIN"} {
@@ -81,10 +82,10 @@ func ScriptParams(dir string) testscript.Params {
 	}
 }
 
-// awaitFile is the script command "await FILE [REGEXP]". It waits until a file exists and one of its lines matches. A
-// script uses it before it signals a background process, to wait for the output that the process writes when it is
-// ready.
-func awaitFile(ts *testscript.TestScript, neg bool, args []string) {
+// awaitFileWithMatch is the script command "await FILE [REGEXP]". It waits until a file exists and one of its lines
+// matches. A script uses it before it signals a background process, to wait for the output that the process writes when
+// it is ready.
+func awaitFileWithMatch(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 1 || len(args) > 2 {
 		ts.Fatalf("usage: await file [regexp]")
 	}
@@ -103,8 +104,8 @@ func awaitFile(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// scriptCondition evaluates a condition of a script, such as root, that testscript does not have.
-func scriptCondition(name string) (bool, error) {
+// evalScriptCondition evaluates a condition of a script, such as root, that testscript does not have.
+func evalScriptCondition(name string) (bool, error) {
 	switch name {
 	case "python-grpc":
 		// In CI the condition is true without a check, so that a missing Python module is a
@@ -132,9 +133,9 @@ func scriptCondition(name string) (bool, error) {
 	return false, fmt.Errorf("unknown condition %q", name)
 }
 
-// retryProgram is the script command "soon REGEXP PROGRAM [ARGUMENT...]". It runs a program repeatedly until the
-// program succeeds and its output matches.
-func retryProgram(ts *testscript.TestScript, neg bool, args []string) {
+// retryProgramUntilOutputMatches is the script command "soon REGEXP PROGRAM [ARGUMENT...]". It runs a program
+// repeatedly until the program succeeds and its output matches.
+func retryProgramUntilOutputMatches(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: soon regexp program [argument...]")
 	}
@@ -150,10 +151,10 @@ func retryProgram(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// normalizeOutput is the script command "normal". It writes the output of the last program to the file "normal", with
-// constants in place of IDs, times, addresses and host names. It also replaces several spaces by one, because the
+// writeNormalizedOutput is the script command "normal". It writes the output of the last program to the file "normal",
+// with constants in place of IDs, times, addresses and host names. It also replaces several spaces by one, because the
 // replaced values have different widths.
-func normalizeOutput(ts *testscript.TestScript, neg bool, args []string) {
+func writeNormalizedOutput(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) > 0 {
 		ts.Fatalf("usage: normal")
 	}
@@ -188,15 +189,15 @@ func normalizeOutput(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(os.WriteFile(ts.MkAbs("normal"), []byte(text), 0o644))
 }
 
-// signalProcesses is the script command "raise SIGNAL REGEXP". It sends a signal to the processes of this script whose
-// command line matches. There must be at least one.
-func signalProcesses(ts *testscript.TestScript, neg bool, args []string) {
+// signalMatchingProcesses is the script command "raise SIGNAL REGEXP". It sends a signal to the processes of this
+// script whose command line matches. There must be at least one.
+func signalMatchingProcesses(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 || unix.SignalNum(args[0]) == 0 {
 		ts.Fatalf("usage: raise signal regexp")
 	}
 	pattern := regexp.MustCompile(args[1])
 	found := 0
-	for pid, command := range ScriptProcesses(ts.Getenv("WORK")) {
+	for pid, command := range ScriptCommandLineByPID(ts.Getenv("WORK")) {
 		if pattern.MatchString(command) {
 			ts.Check(syscall.Kill(pid, unix.SignalNum(args[0])))
 			ts.Logf("%s to %d: %s", args[0], pid, command)
@@ -208,15 +209,15 @@ func signalProcesses(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// killProcesses is the script command "slay REGEXP". It sends SIGKILL to the processes of this script whose command
-// line matches. There must be at least one.
-func killProcesses(ts *testscript.TestScript, neg bool, args []string) {
+// killMatchingProcesses is the script command "slay REGEXP". It sends SIGKILL to the processes of this script whose
+// command line matches. There must be at least one.
+func killMatchingProcesses(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: slay regexp")
 	}
 	pattern := regexp.MustCompile(args[0])
 	killed := 0
-	for pid, command := range ScriptProcesses(ts.Getenv("WORK")) {
+	for pid, command := range ScriptCommandLineByPID(ts.Getenv("WORK")) {
 		if pattern.MatchString(command) {
 			ts.Check(syscall.Kill(pid, syscall.SIGKILL))
 			ts.Logf("killed %d: %s", pid, command)
@@ -228,19 +229,19 @@ func killProcesses(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// assertProcessesGone is the script command "alone". It waits until no process of this script runs, and fails if
+// waitScriptProcessesGone is the script command "alone". It waits until no process of this script runs, and fails if
 // temporary directories of runs are left. "alone processes" does not check directories. "! alone" asserts that a
 // process runs.
-func assertProcessesGone(ts *testscript.TestScript, neg bool, args []string) {
+func waitScriptProcessesGone(ts *testscript.TestScript, neg bool, args []string) {
 	work := ts.Getenv("WORK")
 	if neg {
-		if len(ScriptProcesses(work)) == 0 {
+		if len(ScriptCommandLineByPID(work)) == 0 {
 			ts.Fatalf("no process of this script runs")
 		}
 		return
 	}
 	for began := time.Now(); ; sleepBetweenChecks(began, 5*time.Millisecond) {
-		left := ScriptProcesses(work)
+		left := ScriptCommandLineByPID(work)
 		if len(left) == 0 {
 			break
 		}
@@ -267,7 +268,7 @@ func awaitUnmounted(ts *testscript.TestScript, neg bool, args []string) {
 	below := filepath.Join(append([]string{ts.Getenv("WORK")}, args...)...) + "/"
 	for deadline := time.Now().Add(WaitTimeout); ; time.Sleep(5 * time.Millisecond) {
 		points := mountPointsBelow(below)
-		if !slices.ContainsFunc(points, func(point string) bool { return !isAllocsRoot(point) }) {
+		if !slices.ContainsFunc(points, func(point string) bool { return !isAllocRootDir(point) }) {
 			return
 		}
 		if time.Now().After(deadline) {
@@ -276,12 +277,12 @@ func awaitUnmounted(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// unmountAllocsRoots does what a next agent would do: an agent that ends while one of its processes is still exiting
+// unmountAllocRootDirs does what a next agent would do: an agent that ends while one of its processes is still exiting
 // leaves its directory of allocations mounted.
-func unmountAllocsRoots(work string) {
-	for _, point := range mountPointsBelow(work + "/") {
-		if isAllocsRoot(point) {
-			_ = unix.Unmount(point, unix.MNT_DETACH) // Main reports what stays mounted
+func unmountAllocRootDirs(workDir string) {
+	for _, point := range mountPointsBelow(workDir + "/") {
+		if isAllocRootDir(point) {
+			_ = unix.Unmount(point, unix.MNT_DETACH) // RunTestsOrProgram reports what stays mounted
 		}
 	}
 }
@@ -299,19 +300,19 @@ func mountPointsBelow(prefix string) []string {
 	return points
 }
 
-// isAllocsRoot reports whether a mount point is the directory of all allocations in a data directory.
-func isAllocsRoot(point string) bool {
-	_, err := os.Lstat(filepath.Join(filepath.Dir(point), "lock"))
-	return err == nil && filepath.Base(point) == "alloc"
+// isAllocRootDir reports whether a mount point is the directory of all allocations in a data directory.
+func isAllocRootDir(mountPoint string) bool {
+	_, err := os.Lstat(filepath.Join(filepath.Dir(mountPoint), "lock"))
+	return err == nil && filepath.Base(mountPoint) == "alloc"
 }
 
 // WorkDirEnvVar is the environment variable by which the processes of a test are found. Its value is the test's working
 // directory. Plugins inherit it.
 const WorkDirEnvVar = "NOMAD_LITE_PLUGIN_WORK"
 
-// ScriptProcesses returns the processes that have this working directory in WorkDirEnvVar, and all their descendants,
-// as a map from the PID to the command line.
-func ScriptProcesses(work string) map[int]string {
+// ScriptCommandLineByPID returns the processes that have this working directory in WorkDirEnvVar, and all their
+// descendants, as a map from the PID to the command line.
+func ScriptCommandLineByPID(workDir string) map[int]string {
 	found := map[int]string{}
 	parents := map[int]int{}
 	commands := map[int]string{}
@@ -328,7 +329,7 @@ func ScriptProcesses(work string) map[int]string {
 		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 		parents[pid], _ = strconv.Atoi(fields[1])
 		commands[pid] = strings.ReplaceAll(strings.TrimRight(string(command), "\x00"), "\x00", " ")
-		if bytes.Contains(environ, []byte(WorkDirEnvVar+"="+work+"\x00")) {
+		if bytes.Contains(environ, []byte(WorkDirEnvVar+"="+workDir+"\x00")) {
 			found[pid] = commands[pid]
 		}
 	}

@@ -17,10 +17,10 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// editStateFile is the script command "statefile". With the argument FILE it creates a state file. With FILE OLD NEW it
-// replaces bytes anywhere in a state file. With -newer FILE it changes the format of a state file to 9, which only
-// version 9.9.0 can read.
-func editStateFile(ts *testscript.TestScript, neg bool, args []string) {
+// createOrEditStateFile is the script command "statefile". With the argument FILE it creates a state file. With FILE
+// OLD NEW it replaces bytes anywhere in a state file. With -newer FILE it changes the format of a state file to 9,
+// which only version 9.9.0 can read.
+func createOrEditStateFile(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) == 2 && args[0] == "-newer" && !neg {
 		ts.Check(writeNewerStateFormat(ts.MkAbs(args[1])))
 		return
@@ -38,10 +38,10 @@ func editStateFile(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Check(os.WriteFile(path, bytes.ReplaceAll(text, []byte(args[1]), []byte(args[2])), 0o600))
 		return
 	}
-	s, err := store.Open(store.Config{Path: path, Logger: hclog.NewNullLogger()})
+	s, err := store.Open(context.Background(), store.Config{StateFilePath: path, Logger: hclog.NewNullLogger()})
 	ts.Check(err)
 	_, err = s.Update(context.Background(), func(tx *store.Txn) error {
-		tx.PutJob(&api.Job{
+		tx.PutJobAndVersion(&api.Job{
 			ID: new("web"), Namespace: new("default"), Version: new(uint64(0)), Meta: map[string]string{"api_token": "hvs.0123456789"},
 			TaskGroups: []*api.TaskGroup{{Name: new("app"), Tasks: []*api.Task{{
 				Name: "server", Driver: "docker",

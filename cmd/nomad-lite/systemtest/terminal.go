@@ -24,9 +24,9 @@ func findScriptTerminal(ts *testscript.TestScript) *ptyTerminal {
 	return ts.Value(ptyTerminal{}).(*ptyTerminal)
 }
 
-// startTerminal is the script command "terminal PROGRAM [ARGUMENT...]". It starts a program on a terminal of 80 columns
-// and 24 rows.
-func startTerminal(ts *testscript.TestScript, neg bool, args []string) {
+// startProgramOnTerminal is the script command "terminal PROGRAM [ARGUMENT...]". It starts a program on a terminal of
+// 80 columns and 24 rows.
+func startProgramOnTerminal(ts *testscript.TestScript, neg bool, args []string) {
 	t := findScriptTerminal(ts)
 	if neg || len(args) == 0 || t.cmd != nil {
 		ts.Fatalf("usage: terminal program [argument...], one at a time")
@@ -47,28 +47,28 @@ func startTerminal(ts *testscript.TestScript, neg bool, args []string) {
 		_, _ = io.Copy(screen, t.ptyMaster) // the read of a terminal fails when the program has exited
 	}()
 	cmd, master, shown := t.cmd, t.ptyMaster, t.outputDone
-	ts.Defer(func() { // a script that has failed has not waited for the program
+	ts.Defer(func() { // if the script fails before it waits for the program, the program still runs
 		_ = cmd.Process.Kill()
 		master.Close()
 		<-shown
 	})
 }
 
-// typeText is the script command "type TEXT". It sends a text to the terminal, in which escape sequences such as \r
-// stand for keys.
-func typeText(ts *testscript.TestScript, neg bool, args []string) {
+// typeIntoTerminal is the script command "type TEXT". It sends a text to the terminal, in which escape sequences such
+// as \r stand for keys.
+func typeIntoTerminal(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: type text")
 	}
 	text, err := strconv.Unquote("`" + args[0] + "`")
 	ts.Check(err)
-	keys, err := strconv.Unquote(`"` + escapeQuotes(text) + `"`)
+	keys, err := strconv.Unquote(`"` + escapeDoubleQuotes(text) + `"`)
 	ts.Check(err)
 	_, err = findScriptTerminal(ts).ptyMaster.WriteString(keys)
 	ts.Check(err)
 }
 
-func escapeQuotes(text string) string {
+func escapeDoubleQuotes(text string) string {
 	quoted := ""
 	for _, r := range text {
 		if r == '"' {
@@ -91,9 +91,9 @@ func resizeTerminal(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(pty.Setsize(findScriptTerminal(ts).ptyMaster, &pty.Winsize{Rows: uint16(rows), Cols: uint16(columns)}))
 }
 
-// waitTerminalExit is the script command "hangup CODE". It waits until the program on the terminal exits, and fails
-// unless the exit code is CODE.
-func waitTerminalExit(ts *testscript.TestScript, neg bool, args []string) {
+// assertTerminalExitCode is the script command "hangup CODE". It waits until the program on the terminal exits, and
+// fails unless the exit code is CODE.
+func assertTerminalExitCode(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: hangup code")
 	}

@@ -28,8 +28,8 @@ const shownLogLines = 500
 
 func (u *ui) showError(text string) { u.lastLineMessage = cell{terminal.ColourRed, text} }
 
-// selectTask returns the task of a row, or the only task of an allocation.
-func (u *ui) selectTask(r row) (task, bool) {
+// taskOfRowOrShowError returns the task of a row, or the only task of an allocation.
+func (u *ui) taskOfRowOrShowError(r row) (task, bool) {
 	switch {
 	case r.task != nil:
 		return *r.task, true
@@ -43,14 +43,14 @@ func (u *ui) selectTask(r row) (task, bool) {
 	return task{}, false
 }
 
-// allocWithRequestFields returns a copy of an allocation that has only the fields that requests to the agent need.
-func allocWithRequestFields(a *alloc) *api.Allocation {
+// copyAllocForRequests returns a copy of an allocation that has only the fields that requests to the agent need.
+func copyAllocForRequests(a *alloc) *api.Allocation {
 	return &api.Allocation{ID: a.ID, NodeID: a.NodeID, Namespace: a.Namespace, TaskGroup: a.TaskGroup, JobID: a.JobID}
 }
 
-// openLogs opens a page that shows the output of a task until the user leaves the page.
-func (u *ui) openLogs(ctx context.Context, r row) {
-	t, ok := u.selectTask(r)
+// openLogsPage opens a page that shows the output of a task until the user leaves the page.
+func (u *ui) openLogsPage(ctx context.Context, r row) {
+	t, ok := u.taskOfRowOrShowError(r)
 	if !ok {
 		return
 	}
@@ -58,30 +58,30 @@ func (u *ui) openLogs(ctx context.Context, r row) {
 	p.followsEnd = true
 	ctx, cancel := context.WithCancel(ctx)
 	p.onClose = cancel
-	u.openTextPage = p
-	alloc := allocWithRequestFields(r.alloc)
+	u.shownTextPage = p
+	alloc := copyAllocForRequests(r.alloc)
 	var streams sync.WaitGroup
 	for stream, colour := range map[string]string{api.FSLogNameStdout: "", api.FSLogNameStderr: terminal.ColourRed} {
 		streams.Add(1)
 		u.startGoroutine(func() {
 			defer streams.Done()
 			request := streaming.LogRequest{Alloc: alloc, Task: t.name, Stream: stream, Follow: true, TailLines: shownLogLines, TailBytes: -1}
-			u.followLog(ctx, p, request, colour)
+			u.followLogIntoPage(ctx, p, request, colour)
 		})
 	}
 	u.startGoroutine(func() {
 		streams.Wait()
 		if ctx.Err() == nil {
-			u.callInMainLoop(ctx, func() { p.addLines(terminal.ColourDim, "(no more output)") })
+			u.callInMainLoop(ctx, func() { p.addSanitizedLines(terminal.ColourDim, "(no more output)") })
 		}
 	})
 }
 
-func (u *ui) followLog(ctx context.Context, p *textPage, request streaming.LogRequest, colour string) {
+func (u *ui) followLogIntoPage(ctx context.Context, p *textPage, request streaming.LogRequest, colour string) {
 	var buffer taskview.LineBuffer
 	show := func(data []byte) {
 		lines := strings.Split(strings.TrimSuffix(string(data), "\n"), "\n")
-		u.callInMainLoop(ctx, func() { p.addLines(colour, lines...) })
+		u.callInMainLoop(ctx, func() { p.addSanitizedLines(colour, lines...) })
 	}
 	err := request.StreamLog(ctx, u.client, func(data []byte) error {
 		buffer.AddData(data, show)
@@ -93,19 +93,19 @@ func (u *ui) followLog(ctx context.Context, p *textPage, request streaming.LogRe
 	buffer.Flush(show)
 	if err != nil {
 		u.callInMainLoop(ctx, func() {
-			p.addLines(terminal.ColourYellow, "The output cannot be read: "+apiclient.WrapError(request.Stream, err).Error())
+			p.addSanitizedLines(terminal.ColourYellow, "The output cannot be read: "+apiclient.WrapErrorWithAdvice(request.Stream, err).Error())
 		})
 	}
 }
 
-// openTimeline opens a page with the timeline of an allocation.
-func (u *ui) openTimeline(ctx context.Context, r row) {
+// openTimelinePage opens a page with the timeline of an allocation.
+func (u *ui) openTimelinePage(ctx context.Context, r row) {
 	if r.alloc == nil {
 		u.showError("Select an allocation or a task: a job has no time line")
 		return
 	}
 	id, namespace, ended := r.alloc.ID, r.alloc.Namespace, r.alloc.isTerminal()
-	u.runInBackground(ctx, func(ctx context.Context) func() {
+	u.runThenCallInMainLoop(ctx, func(ctx context.Context) func() {
 		reply, err := tables.ReadTimeline(ctx, u.client, id, namespace)
 		return func() {
 			if err != nil {
@@ -114,34 +114,34 @@ func (u *ui) openTimeline(ctx context.Context, r row) {
 			}
 			text := output.NewPage(&cli.Streams{NoColour: true})
 			reply.Print(text, ended, false)
-			u.openTextPage = newTextPage("Time line of allocation " + output.TruncateID(id))
-			u.openTextPage.addLines("", strings.Split(strings.TrimSpace(text.Text.String()), "\n")...)
+			u.shownTextPage = newTextPage("Time line of allocation " + output.TruncateID(id))
+			u.shownTextPage.addSanitizedLines("", strings.Split(strings.TrimSpace(text.Text.String()), "\n")...)
 		}
 	})
 }
 
 // openShell runs a shell in a task. The shell controls the terminal until it exits.
 func (u *ui) openShell(ctx context.Context, r row) {
-	t, ok := u.selectTask(r)
+	t, ok := u.taskOfRowOrShowError(r)
 	if !ok {
 		return
 	}
 	u.keyReader.stopReading()
 	u.screen.Leave()
 	u.isShellRunning = true
-	alloc := allocWithRequestFields(r.alloc)
+	alloc := copyAllocForRequests(r.alloc)
 	what := fmt.Sprintf("run %s in task %q of allocation %q", shellCommand, t.name, output.TruncateID(alloc.ID))
-	u.runInBackground(ctx, func(ctx context.Context) func() {
-		fmt.Fprintf(u.streams.Out, "Task %s of allocation %s. To go back: exit, or ~. at the start of a line\n", terminal.SingleLine(t.name), output.TruncateID(alloc.ID))
+	u.runThenCallInMainLoop(ctx, func(ctx context.Context) func() {
+		fmt.Fprintf(u.streams.Out, "Task %s of allocation %s. To go back: exit, or ~. at the start of a line\n", terminal.SanitizeAndTrimLine(t.name), output.TruncateID(alloc.ID))
 		flags := execsession.FlagsForUserTerminal()
 		err := flags.Run(ctx, u.streams, what, func(ctx context.Context, e execsession.Session) (int, error) {
 			return u.client.Allocations().Exec(ctx, alloc, t.name, true, []string{shellCommand}, e.Stdin, e.Stdout, e.Stderr, e.TerminalSizes, apiclient.QueryOptions(ctx, alloc.Namespace))
 		})
-		return func() { u.returnFromShell(err) }
+		return func() { u.resumeAfterShell(err) }
 	})
 }
 
-func (u *ui) returnFromShell(err error) {
+func (u *ui) resumeAfterShell(err error) {
 	u.isShellRunning = false
 	exit := new(cli.ExitError)
 	switch {
@@ -151,54 +151,54 @@ func (u *ui) returnFromShell(err error) {
 	default:
 		u.showError(err.Error())
 	}
-	if err := u.enterFullScreen(); err != nil {
+	if err := u.enterFullScreenAndReadKeys(); err != nil {
 		u.showError(err.Error())
 	}
 }
 
-// sendRequest calls send, which sends a request to the agent, in another goroutine, and shows the result as a message.
-// what names the operation.
-func (u *ui) sendRequest(ctx context.Context, what string, send func(context.Context) error) {
-	u.lastLineMessage = cell{"", what + " .."}
-	u.runInBackground(ctx, func(ctx context.Context) func() {
+// sendInBackgroundAndReport calls send, which sends a request to the agent, in another goroutine, and shows the result
+// as a message.
+func (u *ui) sendInBackgroundAndReport(ctx context.Context, operation string, send func(context.Context) error) {
+	u.lastLineMessage = cell{"", operation + " .."}
+	u.runThenCallInMainLoop(ctx, func(ctx context.Context) func() {
 		err := send(ctx)
 		return func() {
 			if err != nil {
-				u.showError(apiclient.WrapError(what, err).Error())
+				u.showError(apiclient.WrapErrorWithAdvice(operation, err).Error())
 				return
 			}
-			u.lastLineMessage = cell{terminal.ColourGreen, what + ": done"}
+			u.lastLineMessage = cell{terminal.ColourGreen, operation + ": done"}
 		}
 	})
 }
 
-func (u *ui) confirmRestart(ctx context.Context, r row) {
+func (u *ui) askAndRestart(ctx context.Context, r row) {
 	if r.alloc == nil {
 		u.showError("Select an allocation or a task. To restart a job: nomad-lite job restart " + r.job.id)
 		return
 	}
-	alloc, name := allocWithRequestFields(r.alloc), ""
+	alloc, name := copyAllocForRequests(r.alloc), ""
 	what := "restart allocation " + output.TruncateID(alloc.ID)
 	if r.task != nil {
 		name = r.task.name
 		what = fmt.Sprintf("restart task %s of allocation %s", name, output.TruncateID(alloc.ID))
 	}
 	u.askYesNo(capitalize(what)+"?", func() {
-		u.sendRequest(ctx, what, func(ctx context.Context) error {
+		u.sendInBackgroundAndReport(ctx, what, func(ctx context.Context) error {
 			return u.client.Allocations().Restart(alloc, name, apiclient.QueryOptions(ctx, alloc.Namespace))
 		})
 	})
 }
 
-func (u *ui) confirmStop(ctx context.Context, r row) {
+func (u *ui) askAndStop(ctx context.Context, r row) {
 	switch {
 	case r.task != nil:
 		u.showError("Select the allocation or the job: a task is stopped with its allocation")
 	case r.alloc != nil:
-		alloc, batch := allocWithRequestFields(r.alloc), cmp.Or(r.job.jobType, r.alloc.JobType) == api.JobTypeBatch
+		alloc, batch := copyAllocForRequests(r.alloc), cmp.Or(r.job.jobType, r.alloc.JobType) == api.JobTypeBatch
 		what := "stop allocation " + output.TruncateID(alloc.ID)
 		u.askYesNo(capitalize(what)+" of job "+alloc.JobID+"? Another takes its place.", func() {
-			u.sendRequest(ctx, what, func(ctx context.Context) error {
+			u.sendInBackgroundAndReport(ctx, what, func(ctx context.Context) error {
 				q := apiclient.QueryOptions(ctx, alloc.Namespace)
 				if batch {
 					q.Params = map[string]string{"reschedule": "true"} // without it, the allocation is not replaced
@@ -211,7 +211,7 @@ func (u *ui) confirmStop(ctx context.Context, r row) {
 		key := r.job.jobKey
 		what := "stop job " + key.id
 		u.askYesNo(capitalize(what)+" with all its allocations?", func() {
-			u.sendRequest(ctx, what, func(ctx context.Context) error {
+			u.sendInBackgroundAndReport(ctx, what, func(ctx context.Context) error {
 				_, _, err := u.client.Jobs().Deregister(key.id, false, apiclient.WriteOptions(ctx, key.namespace))
 				return err
 			})

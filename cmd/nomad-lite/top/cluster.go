@@ -16,8 +16,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// cluster is the last known state of the agent's jobs and allocations. A single goroutine uses it.
-type cluster struct {
+// knownJobsAndAllocs is the last known state of the agent's jobs and allocations. A single goroutine uses it.
+type knownJobsAndAllocs struct {
 	jobsByKey map[jobKey]*job
 	// allocsByID maps the ID of an allocation to the allocation, which is also in the list of its job.
 	allocsByID map[string]*alloc
@@ -27,12 +27,12 @@ type jobKey struct{ namespace, id string }
 
 type job struct {
 	jobKey
-	status      string // empty if the job was purged and only its allocations remain
-	description string
-	jobType     string // type of the job, such as "service"
-	isStopped   bool
-	modifyIndex uint64
-	allocs      []*alloc // sorted by compareAllocNames
+	status            string // empty if the job was purged and only its allocations remain
+	statusDescription string
+	jobType           string // type of the job, such as "service"
+	isStopped         bool
+	modifyIndex       uint64
+	allocs            []*alloc // sorted by compareAllocsByGroupAndName
 }
 
 type alloc struct {
@@ -50,15 +50,16 @@ type task struct {
 // resourceUsage is the resource resourceUsage of a task.
 type resourceUsage struct {
 	cpuMHz, cpuPercent float64
-	memoryBytes        uint64 // bytes
+	memoryBytes        uint64
 }
 
-func newCluster() *cluster {
-	return &cluster{jobsByKey: map[jobKey]*job{}, allocsByID: map[string]*alloc{}}
+func newCluster() *knownJobsAndAllocs {
+	return &knownJobsAndAllocs{jobsByKey: map[jobKey]*job{}, allocsByID: map[string]*alloc{}}
 }
 
-// replaceAll replaces all jobs and allocations by those of the lists. An allocation that is in both keeps its usage.
-func (c *cluster) replaceAll(jobs []*api.JobListStub, allocs []*api.AllocationListStub) {
+// replaceAllKeepingUsage replaces all jobs and allocations by those of the lists. An allocation that is in both keeps
+// its usage.
+func (c *knownJobsAndAllocs) replaceAllKeepingUsage(jobs []*api.JobListStub, allocs []*api.AllocationListStub) {
 	before := c.allocsByID
 	c.jobsByKey, c.allocsByID = make(map[jobKey]*job, len(jobs)), make(map[string]*alloc, len(allocs))
 	for _, j := range jobs {
@@ -66,7 +67,7 @@ func (c *cluster) replaceAll(jobs []*api.JobListStub, allocs []*api.AllocationLi
 			continue
 		}
 		key := jobKey{apiclient.JobNamespace(j), j.ID}
-		c.jobsByKey[key] = &job{jobKey: key, status: j.Status, description: j.StatusDescription, jobType: j.Type, isStopped: j.Stop, modifyIndex: j.ModifyIndex}
+		c.jobsByKey[key] = &job{jobKey: key, status: j.Status, statusDescription: j.StatusDescription, jobType: j.Type, isStopped: j.Stop, modifyIndex: j.ModifyIndex}
 	}
 	for _, stub := range allocs {
 		if stub == nil || c.allocsByID[stub.ID] != nil {
@@ -77,11 +78,11 @@ func (c *cluster) replaceAll(jobs []*api.JobListStub, allocs []*api.AllocationLi
 			a.usageByTask = old.usageByTask
 		}
 		c.allocsByID[a.ID] = a
-		j := c.jobOfAlloc(a)
+		j := c.findOrAddJobOfAlloc(a)
 		j.allocs = append(j.allocs, a)
 	}
 	for _, j := range c.jobsByKey {
-		slices.SortFunc(j.allocs, compareAllocNames)
+		slices.SortFunc(j.allocs, compareAllocsByGroupAndName)
 	}
 }
 
@@ -99,18 +100,18 @@ func newAlloc(stub *api.AllocationListStub) *alloc {
 	return a
 }
 
-// compareAllocNames orders allocations by group and name, such that [9] precedes [10], and an allocation before its
-// replacement.
-func compareAllocNames(a, b *alloc) int {
+// compareAllocsByGroupAndName orders allocations by group and name, such that [9] precedes [10], and an allocation
+// before its replacement.
+func compareAllocsByGroupAndName(a, b *alloc) int {
 	return cmp.Or(
 		cmp.Compare(a.TaskGroup, b.TaskGroup), cmp.Compare(len(a.Name), len(b.Name)), cmp.Compare(a.Name, b.Name),
 		cmp.Compare(a.CreateIndex, b.CreateIndex), cmp.Compare(a.ID, b.ID),
 	)
 }
 
-// jobOfAlloc returns the job of an allocation. If the job is unknown, jobOfAlloc adds it: a job can be purged before
-// its allocations have ended.
-func (c *cluster) jobOfAlloc(a *alloc) *job {
+// findOrAddJobOfAlloc returns the job of an allocation. If the job is unknown, findOrAddJobOfAlloc adds it: a job can
+// be purged before its allocations have ended.
+func (c *knownJobsAndAllocs) findOrAddJobOfAlloc(a *alloc) *job {
 	key := jobKey{a.Namespace, a.JobID}
 	if c.jobsByKey[key] == nil {
 		c.jobsByKey[key] = &job{jobKey: key}
@@ -129,21 +130,21 @@ type streamedEvent struct {
 }
 
 // applyEvent updates the job or the allocation of an event. It ignores an event that is older than the stored object.
-func (c *cluster) applyEvent(e streamedEvent) {
+func (c *knownJobsAndAllocs) applyEvent(e streamedEvent) {
 	switch {
 	case e.Topic == api.TopicJob && e.Payload.Job != nil:
-		c.applyJob(e.Payload.Job, e.Payload.Deleted)
+		c.applyJobEvent(e.Payload.Job, e.Payload.Deleted)
 	case e.Topic == api.TopicAllocation && e.Payload.Allocation != nil:
-		c.applyAlloc(e.Payload.Allocation)
+		c.applyAllocEvent(e.Payload.Allocation)
 	}
 }
 
-func (c *cluster) applyJob(j *api.Job, deleted bool) {
+func (c *knownJobsAndAllocs) applyJobEvent(j *api.Job, deleted bool) {
 	key := jobKey{cmp.Or(pointer.Value(j.Namespace), api.DefaultNamespace), pointer.Value(j.ID)}
 	known := c.jobsByKey[key]
 	if deleted {
 		if known != nil {
-			c.deleteJob(known)
+			c.deleteJobAndTerminalAllocs(known)
 		}
 		return
 	}
@@ -155,26 +156,26 @@ func (c *cluster) applyJob(j *api.Job, deleted bool) {
 	if index < known.modifyIndex {
 		return
 	}
-	known.status, known.description = pointer.Value(j.Status), pointer.Value(j.StatusDescription)
+	known.status, known.statusDescription = pointer.Value(j.Status), pointer.Value(j.StatusDescription)
 	known.jobType, known.isStopped, known.modifyIndex = pointer.Value(j.Type), pointer.Value(j.Stop), index
 }
 
-// deleteJob removes a purged job and its terminal allocations. While other allocations remain, the job stays in the
-// table with an empty status.
-func (c *cluster) deleteJob(j *job) {
+// deleteJobAndTerminalAllocs removes a purged job and its terminal allocations. While other allocations remain, the job
+// stays in the table with an empty status.
+func (c *knownJobsAndAllocs) deleteJobAndTerminalAllocs(j *job) {
 	j.allocs = slices.DeleteFunc(j.allocs, func(a *alloc) bool {
 		if a.isTerminal() {
 			delete(c.allocsByID, a.ID)
 		}
 		return a.isTerminal()
 	})
-	j.status, j.description, j.isStopped = "", "", true
+	j.status, j.statusDescription, j.isStopped = "", "", true
 	if len(j.allocs) == 0 {
 		delete(c.jobsByKey, j.jobKey)
 	}
 }
 
-func (c *cluster) applyAlloc(changed *api.Allocation) {
+func (c *knownJobsAndAllocs) applyAllocEvent(changed *api.Allocation) {
 	old := c.allocsByID[changed.ID]
 	if old != nil && changed.ModifyIndex < old.ModifyIndex {
 		return
@@ -184,9 +185,9 @@ func (c *cluster) applyAlloc(changed *api.Allocation) {
 	stub := changed.Stub()
 	stub.AllocatedResources = resources
 	a := newAlloc(stub)
-	j := c.jobOfAlloc(a)
+	j := c.findOrAddJobOfAlloc(a)
 	if old == nil {
-		at, _ := slices.BinarySearchFunc(j.allocs, a, compareAllocNames)
+		at, _ := slices.BinarySearchFunc(j.allocs, a, compareAllocsByGroupAndName)
 		j.allocs = slices.Insert(j.allocs, at, a)
 		c.allocsByID[a.ID] = a
 		return
@@ -194,33 +195,33 @@ func (c *cluster) applyAlloc(changed *api.Allocation) {
 	a.usageByTask = old.usageByTask
 	*old = *a
 	if j.status == "" && old.isTerminal() {
-		c.deleteJob(j)
+		c.deleteJobAndTerminalAllocs(j)
 	}
 }
 
 // countObjects returns the numbers of all jobs, allocations, running allocations and tasks.
-func (c *cluster) countObjects() (jobs, allocs, running, tasks int) {
+func (c *knownJobsAndAllocs) countObjects() (jobs, allocs, runningAllocs, tasks int) {
 	for _, a := range c.allocsByID {
 		if a.isRunning() {
-			running++
+			runningAllocs++
 		}
 		tasks += len(a.tasks)
 	}
-	return len(c.jobsByKey), len(c.allocsByID), running, tasks
+	return len(c.jobsByKey), len(c.allocsByID), runningAllocs, tasks
 }
 
-func (a *alloc) isTerminal() bool { return apiclient.HasTerminalStatus(a.AllocationListStub) }
+func (a *alloc) isTerminal() bool { return apiclient.HasTerminalClientStatus(a.AllocationListStub) }
 
 func (a *alloc) isRunning() bool { return a.ClientStatus == api.AllocClientStatusRunning }
 
-// isShownOnlyWithAll reports whether the table shows the allocation only with "all": it has ended, and was stopped or
-// replaced.
-func (a *alloc) isShownOnlyWithAll() bool {
+// isHiddenUnlessShowAll reports whether the table shows the allocation only with "all": it has ended, and was stopped
+// or replaced.
+func (a *alloc) isHiddenUnlessShowAll() bool {
 	return a.isTerminal() && (a.DesiredStatus != api.AllocDesiredStatusRun || a.NextAllocation != "")
 }
 
-// status returns the client status, or "stopping" for an allocation that must stop and has not ended.
-func (a *alloc) status() string {
+// displayedStatus returns the client status, or "stopping" for an allocation that must stop and has not ended.
+func (a *alloc) displayedStatus() string {
 	if !a.isTerminal() && a.DesiredStatus != "" && a.DesiredStatus != api.AllocDesiredStatusRun {
 		return "stopping"
 	}
@@ -232,8 +233,8 @@ func (a *alloc) shortName() string { return strings.TrimPrefix(a.Name, a.JobID+"
 
 func (t task) isRunning() bool { return t.state.State == model.TaskRunning }
 
-// status returns the state of the task, or "failed" for a dead task that has failed.
-func (t task) status() string {
+// displayedStatus returns the state of the task, or "failed" for a dead task that has failed.
+func (t task) displayedStatus() string {
 	if t.state.State == model.TaskDead && t.state.Failed {
 		return "failed"
 	}
@@ -243,10 +244,10 @@ func (t task) status() string {
 // totals are the sums over the tasks of a job or an allocation, or the values of one task.
 type totals struct {
 	resourceUsage
-	hasUsageOfAllTasks bool // every running task has a usage sample
-	restarts           uint64
-	oldestStart        time.Time // start of the oldest running task; zero if none runs
-	runningTasks       int       // number of running tasks
+	hasUsageOfRunningTasks bool // every running task has a usage sample
+	restarts               uint64
+	oldestStart            time.Time // start of the oldest running task; zero if none runs
+	runningTasks           int       // number of running tasks
 }
 
 func (t *totals) addTotals(o totals) {
@@ -254,7 +255,7 @@ func (t *totals) addTotals(o totals) {
 	if o.runningTasks == 0 {
 		return
 	}
-	t.hasUsageOfAllTasks = o.hasUsageOfAllTasks && (t.hasUsageOfAllTasks || t.runningTasks == 0)
+	t.hasUsageOfRunningTasks = o.hasUsageOfRunningTasks && (t.hasUsageOfRunningTasks || t.runningTasks == 0)
 	t.runningTasks += o.runningTasks
 	if t.oldestStart.IsZero() || o.oldestStart.Before(t.oldestStart) {
 		t.oldestStart = o.oldestStart
@@ -264,7 +265,7 @@ func (t *totals) addTotals(o totals) {
 func (a *alloc) taskTotals(t task) totals {
 	sum := totals{restarts: t.state.Restarts}
 	if t.isRunning() && a.isRunning() {
-		sum.resourceUsage, sum.hasUsageOfAllTasks = a.usageByTask[t.name]
+		sum.resourceUsage, sum.hasUsageOfRunningTasks = a.usageByTask[t.name]
 		sum.oldestStart, sum.runningTasks = t.state.StartedAt, 1
 	}
 	return sum
@@ -287,8 +288,8 @@ func (j *job) totals() totals {
 }
 
 // setAllocUsage stores the usage of an allocation's tasks. It ignores an allocation that is no longer known.
-func (c *cluster) setAllocUsage(id string, stats *api.AllocResourceUsage) {
-	a := c.allocsByID[id]
+func (c *knownJobsAndAllocs) setAllocUsage(allocID string, stats *api.AllocResourceUsage) {
+	a := c.allocsByID[allocID]
 	if a == nil {
 		return
 	}
@@ -302,6 +303,6 @@ func (c *cluster) setAllocUsage(id string, stats *api.AllocResourceUsage) {
 			continue
 		}
 		cpu, memory := pointer.Value(used.ResourceUsage.CpuStats), pointer.Value(used.ResourceUsage.MemoryStats)
-		a.usageByTask[name] = resourceUsage{cpuMHz: cpu.TotalTicks, cpuPercent: cpu.Percent, memoryBytes: tables.ResidentMemory(&memory)}
+		a.usageByTask[name] = resourceUsage{cpuMHz: cpu.TotalTicks, cpuPercent: cpu.Percent, memoryBytes: tables.ResidentOrUsedMemoryBytes(&memory)}
 	}
 }

@@ -14,7 +14,7 @@ import (
 
 // cell is the text of a row in one column, with its colour. The text can come from the agent and is not safe for a
 // terminal.
-type cell struct{ colour, text string }
+type cell struct{ ansiColour, text string }
 
 // column is a column of the table.
 type column struct {
@@ -22,7 +22,7 @@ type column struct {
 	minWidth   int
 	maxWidth   int // not applied to the last column on the screen
 	rightAlign bool
-	formatCell func(row, totals, time.Time) cell
+	formatCell func(r row, sum totals, now time.Time) cell
 }
 
 // The columns in the order on the screen.
@@ -57,14 +57,14 @@ type placedColumn struct {
 	startColumn, width int
 }
 
-// layOutFittingColumns chooses the columns that fit into width, and distributes the remaining width among them.
-func layOutFittingColumns(width int) []placedColumn {
+// layOutFittingColumns chooses the columns that fit into screenWidth, and distributes the remaining width among them.
+func layOutFittingColumns(screenWidth int) []placedColumn {
 	shown := columnPriority
-	for len(shown) > 1 && minTableWidth(shown) > width {
+	for len(shown) > 1 && minTableWidth(shown) > screenWidth {
 		shown = shown[:len(shown)-1]
 	}
 	shown = slices.Sorted(slices.Values(shown))
-	left := width - minTableWidth(shown)
+	left := screenWidth - minTableWidth(shown)
 	placed := make([]placedColumn, len(shown))
 	for i, index := range shown {
 		placed[i] = placedColumn{column: &columns[index], width: columns[index].minWidth}
@@ -84,12 +84,12 @@ func layOutFittingColumns(width int) []placedColumn {
 }
 
 // layOutAllColumns places all columns, each as wide as its widest cell.
-func layOutAllColumns(rows [][]string) []placedColumn {
+func layOutAllColumns(cellTexts [][]string) []placedColumn {
 	placed := make([]placedColumn, len(columns))
 	at := 0
 	for i := range columns {
 		width := len(columns[i].title)
-		for _, cells := range rows {
+		for _, cells := range cellTexts {
 			width = max(width, terminal.DisplayWidth(cells[i]))
 		}
 		placed[i] = placedColumn{&columns[i], at, width}
@@ -99,9 +99,9 @@ func layOutAllColumns(rows [][]string) []placedColumn {
 }
 
 // minTableWidth returns the sum of the minimum widths of these columns, with a space between them.
-func minTableWidth(shown []int) int {
-	width := len(shown) - 1
-	for _, i := range shown {
+func minTableWidth(columnIndexes []int) int {
+	width := len(columnIndexes) - 1
+	for _, i := range columnIndexes {
 		width += columns[i].minWidth
 	}
 	return width
@@ -123,20 +123,20 @@ type lineWriter struct {
 	currentColumn int
 }
 
-func newLine(s lineStyle) *lineWriter {
+func newLineWriter(s lineStyle) *lineWriter {
 	l := &lineWriter{lineStyle: s}
 	l.text.WriteString(s.lineColour)
 	return l
 }
 
-// addCell adds a cell of at most width columns at the column at, which counts from 0. It sanitizes and truncates the
-// text.
-func (l *lineWriter) addCell(at, width int, rightAlign bool, c cell) {
-	l.addSanitizedCell(at, width, rightAlign, c.colour, truncateWithMark(terminal.SingleLine(c.text), width))
+// sanitizeAndAddCell adds a cell of at most width columns at startColumn, which counts from 0. It sanitizes and
+// truncates the text.
+func (l *lineWriter) sanitizeAndAddCell(startColumn, width int, rightAlign bool, c cell) {
+	l.addSanitizedCell(startColumn, width, rightAlign, c.ansiColour, truncateWithDots(terminal.SanitizeAndTrimLine(c.text), width))
 }
 
-// truncateWithMark returns the start of a text that fits into width columns, with ".." in place of a missing end.
-func truncateWithMark(text string, width int) string {
+// truncateWithDots returns the start of a text that fits into width columns, with ".." in place of a missing end.
+func truncateWithDots(text string, width int) string {
 	if width < 3 || terminal.DisplayWidth(text) <= width {
 		return terminal.TruncateToWidth(text, width)
 	}
@@ -144,18 +144,18 @@ func truncateWithMark(text string, width int) string {
 }
 
 // addSanitizedCell adds a cell whose text is sanitized and fits.
-func (l *lineWriter) addSanitizedCell(at, width int, rightAlign bool, colour, text string) {
+func (l *lineWriter) addSanitizedCell(startColumn, width int, rightAlign bool, colour, text string) {
 	used := terminal.DisplayWidth(text)
 	if rightAlign {
-		at += width - used
+		startColumn += width - used
 	}
-	if at > l.currentColumn {
-		l.text.WriteString(strings.Repeat(" ", at-l.currentColumn))
+	if startColumn > l.currentColumn {
+		l.text.WriteString(strings.Repeat(" ", startColumn-l.currentColumn))
 	}
-	if at > 0 && l.movesCursorToCells {
+	if startColumn > 0 && l.movesCursorToCells {
 		// The terminal can draw a character with another width than DisplayWidth assumes. The absolute position keeps
 		// the next cells in their columns.
-		fmt.Fprintf(&l.text, "\x1b[%dG", at+1)
+		fmt.Fprintf(&l.text, "\x1b[%dG", startColumn+1)
 	}
 	coloured := colour != "" && l.useColours && l.lineColour == ""
 	if coloured {
@@ -165,11 +165,11 @@ func (l *lineWriter) addSanitizedCell(at, width int, rightAlign bool, colour, te
 	if coloured {
 		l.text.WriteString(terminal.ColourReset)
 	}
-	l.currentColumn = at + used
+	l.currentColumn = startColumn + used
 }
 
-// paddedLine returns the line. If it has a base colour, it is padded to width.
-func (l *lineWriter) paddedLine(width int) string {
+// finishAndPadColouredLine returns the line. If it has a base colour, it is padded to width.
+func (l *lineWriter) finishAndPadColouredLine(width int) string {
 	if l.lineColour == "" {
 		return l.text.String()
 	}
@@ -182,28 +182,27 @@ func (l *lineWriter) paddedLine(width int) string {
 
 // formatRow returns the line of the screen for a row of the table.
 func formatRow(r row, placed []placedColumn, width int, now time.Time, s lineStyle) string {
-	line := newLine(s)
+	line := newLineWriter(s)
 	sum := r.totals()
 	for _, c := range placed {
 		shown := c.formatCell(r, sum, now)
 		if c.column == &columns[nameColumn] {
 			indent, marker := r.indent()
 			line.addSanitizedCell(c.startColumn, c.width, false, "", terminal.TruncateToWidth(strings.Repeat(" ", indent)+marker, c.width))
-			line.addCell(c.startColumn+indent+len(marker), max(c.width-indent-len(marker), 0), false, shown)
+			line.sanitizeAndAddCell(c.startColumn+indent+len(marker), max(c.width-indent-len(marker), 0), false, shown)
 			continue
 		}
-		line.addCell(c.startColumn, c.width, c.rightAlign, shown)
+		line.sanitizeAndAddCell(c.startColumn, c.width, c.rightAlign, shown)
 	}
-	return line.paddedLine(width)
+	return line.finishAndPadColouredLine(width)
 }
 
-// formatTitles returns the line with the titles of the columns.
-func formatTitles(placed []placedColumn, width int, s lineStyle) string {
-	line := newLine(s)
+func formatColumnTitles(placed []placedColumn, width int, s lineStyle) string {
+	line := newLineWriter(s)
 	for _, c := range placed {
-		line.addCell(c.startColumn, c.width, c.rightAlign, cell{"", c.title})
+		line.sanitizeAndAddCell(c.startColumn, c.width, c.rightAlign, cell{"", c.title})
 	}
-	return line.paddedLine(width)
+	return line.finishAndPadColouredLine(width)
 }
 
 // indent returns the number of spaces before the name of a row, and the marker of a row that can be expanded or
@@ -238,9 +237,9 @@ func (r row) name() string {
 func (r row) state() string {
 	switch {
 	case r.task != nil:
-		return cmp.Or(r.task.status(), "-")
+		return cmp.Or(r.task.displayedStatus(), "-")
 	case r.alloc != nil:
-		return cmp.Or(r.alloc.status(), "-")
+		return cmp.Or(r.alloc.displayedStatus(), "-")
 	case r.job.status == "":
 		return "purged"
 	case r.job.isStopped && r.job.status != "dead":
@@ -256,14 +255,14 @@ func stateCell(state string) cell {
 	case "dead", "purged":
 		return cell{terminal.ColourDim, state}
 	}
-	return cell{output.StatusCell(state).Colour, state}
+	return cell{output.StatusCell(state).ColourEscape, state}
 }
 
 // noText is shown for a value that is unknown, or that objects of this kind do not have.
 const noText = "-"
 
 func cpuCell(_ row, t totals, _ time.Time) cell {
-	if !t.hasUsageOfAllTasks || t.runningTasks == 0 {
+	if !t.hasUsageOfRunningTasks || t.runningTasks == 0 {
 		return cell{"", noText}
 	}
 	if t.cpuMHz < 10 {
@@ -273,7 +272,7 @@ func cpuCell(_ row, t totals, _ time.Time) cell {
 }
 
 func memoryCell(_ row, t totals, _ time.Time) cell {
-	if !t.hasUsageOfAllTasks || t.runningTasks == 0 {
+	if !t.hasUsageOfRunningTasks || t.runningTasks == 0 {
 		return cell{"", noText}
 	}
 	return cell{"", output.FormatBytes(t.memoryBytes)}
@@ -296,19 +295,20 @@ func portsCell(r row, _ totals, _ time.Time) cell {
 func eventCell(r row, _ totals, now time.Time) cell {
 	switch {
 	case r.task != nil:
-		return taskEventCell(*r.task, now)
+		return taskReasonOrEventCell(*r.task, now)
 	case r.alloc != nil:
-		return allocEventCell(r, now)
+		return allocReasonOrEventCell(r, now)
 	}
-	return cell{"", describeJob(r.job)}
+	return cell{"", formatAllocCountsOrDescription(r.job)}
 }
 
-// describeJob returns the number of the job's allocations in each state, such as "2 running, 1 pending".
-func describeJob(j *job) string {
+// formatAllocCountsOrDescription returns the number of the job's allocations in each state, such as "2 running, 1
+// pending".
+func formatAllocCountsOrDescription(j *job) string {
 	counts := map[string]int{}
 	for _, a := range j.allocs {
-		if !a.isShownOnlyWithAll() {
-			counts[a.status()]++
+		if !a.isHiddenUnlessShowAll() {
+			counts[a.displayedStatus()]++
 		}
 	}
 	var parts []string
@@ -318,13 +318,13 @@ func describeJob(j *job) string {
 		}
 	}
 	if len(parts) == 0 {
-		return j.description
+		return j.statusDescription
 	}
 	return strings.Join(parts, ", ")
 }
 
-// taskEventCell returns a cell with the reason why a task does not run, or with the task's last event.
-func taskEventCell(t task, now time.Time) cell {
+// taskReasonOrEventCell returns a cell with the reason why a task does not run, or with the task's last event.
+func taskReasonOrEventCell(t task, now time.Time) cell {
 	if reason := taskreason.FromTaskState(t.state, now); reason.Cause != "" && !reason.IsBeingSetUp() {
 		colour := terminal.ColourYellow
 		if t.state.Failed {
@@ -342,19 +342,19 @@ func taskEventCell(t task, now time.Time) cell {
 	return cell{"", last.Type + ": " + last.DisplayMessage}
 }
 
-// allocEventCell returns a cell with the reason why an allocation does not run. For a collapsed allocation it returns
-// the cell of the task with the most important event.
-func allocEventCell(r row, now time.Time) cell {
+// allocReasonOrEventCell returns a cell with the reason why an allocation does not run. For a collapsed allocation it
+// returns the cell of the task with the most important event.
+func allocReasonOrEventCell(r row, now time.Time) cell {
 	a := r.alloc
 	switch {
 	case r.isCollapsed && len(a.tasks) > 0:
 		newest := slices.MaxFunc(a.tasks, compareEventImportance)
-		c := taskEventCell(newest, now)
+		c := taskReasonOrEventCell(newest, now)
 		c.text = newest.name + ": " + c.text
 		return c
 	case !a.isRunning() && a.ClientDescription != "":
 		return cell{"", a.ClientDescription}
-	case a.status() == "stopping":
+	case a.displayedStatus() == "stopping":
 		return cell{"", a.DesiredDescription}
 	}
 	return cell{}

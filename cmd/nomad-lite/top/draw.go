@@ -16,63 +16,63 @@ import (
 // line.
 const frameRows = 3
 
-func (u *ui) drawScreen(ctx context.Context) error {
+func (u *ui) drawScreenAndRequestUsage(ctx context.Context) error {
 	if u.isShellRunning {
 		return nil
 	}
 	columns, rows := u.screen.Size()
-	lines := []string{u.summaryLine(columns)}
-	if u.openTextPage != nil {
-		lines = append(lines, newTitleLine(u.openTextPage.title, columns))
-		lines = append(lines, u.openTextPage.screenRows(columns, max(rows-frameRows, 1), u.useColours)...)
+	lines := []string{u.summaryOrConnectionErrorLine(columns)}
+	if u.shownTextPage != nil {
+		lines = append(lines, newTitleLine(u.shownTextPage.title, columns))
+		lines = append(lines, u.shownTextPage.screenRows(columns, max(rows-frameRows, 1), u.useColours)...)
 	} else {
 		placed := layOutFittingColumns(columns)
-		lines = append(lines, formatTitles(placed, columns, lineStyle{lineColour: reverseVideo, movesCursorToCells: true}))
-		lines = append(lines, u.tableLines(placed, columns, max(rows-frameRows, 1))...)
+		lines = append(lines, formatColumnTitles(placed, columns, lineStyle{lineColour: reverseVideo, movesCursorToCells: true}))
+		lines = append(lines, u.visibleTableLines(placed, columns, max(rows-frameRows, 1))...)
 	}
 	for len(lines) < rows-1 {
 		lines = append(lines, "")
 	}
-	lines = append(lines[:max(min(len(lines), rows-1), 0)], u.promptOrMessageLine(columns))
-	if err := u.screen.Draw(lines); err != nil {
+	lines = append(lines[:max(min(len(lines), rows-1), 0)], u.promptMessageOrKeyHintLine(columns))
+	if err := u.screen.DrawChangedLines(lines); err != nil {
 		return err
 	}
 	if u.tableView.needsUsageRequest {
-		u.requestUsage(ctx)
+		u.requestUsageOfVisibleAllocs(ctx)
 	}
 	return nil
 }
 
-// tableLines returns the lines of those rows of the table that are on the screen.
-func (u *ui) tableLines(placed []placedColumn, columns, height int) []string {
+// visibleTableLines returns the lines of those rows of the table that are on the screen.
+func (u *ui) visibleTableLines(placed []placedColumn, screenWidth, height int) []string {
 	v := &u.tableView
-	v.recomputeRowsAndScroll(u.cluster, height)
+	v.recomputeStaleRowsAndScroll(u.cluster, height)
 	now := time.Now()
 	var lines []string
 	for i, r := range v.visibleRows() {
 		s := lineStyle{useColours: u.useColours, movesCursorToCells: true}
 		switch {
-		case v.firstOnScreen+i == v.selectedIndex:
+		case v.firstRowOnScreen+i == v.selectedIndex:
 			s.lineColour = reverseVideo
-		case u.useColours && (u.connectionErr != nil || r.hasEnded()):
+		case u.useColours && (u.connectionErr != nil || r.hasEndedWithoutFailure()):
 			s.lineColour = terminal.ColourDim
 		case u.useColours && r.alloc == nil:
 			s.lineColour = terminal.ColourBold
 		}
-		lines = append(lines, formatRow(r, placed, columns, now, s))
+		lines = append(lines, formatRow(r, placed, screenWidth, now, s))
 	}
 	if len(lines) == 0 {
 		text := "No jobs. To run one: nomad-lite job run FILE"
-		if v.filter != "" {
+		if v.lowerCaseFilter != "" {
 			text = "No row contains this text. Press / and Escape to show all."
 		}
-		lines = append(lines, terminal.TruncateToWidth(text, columns))
+		lines = append(lines, terminal.TruncateToWidth(text, screenWidth))
 	}
 	return lines
 }
 
-// hasEnded reports whether the object of a row has ended without a failure.
-func (r row) hasEnded() bool {
+// hasEndedWithoutFailure reports whether the object of a row has ended without a failure.
+func (r row) hasEndedWithoutFailure() bool {
 	switch {
 	case r.task != nil:
 		return r.alloc.isTerminal() && !r.task.state.Failed
@@ -83,9 +83,9 @@ func (r row) hasEnded() bool {
 }
 
 func newTitleLine(title string, columns int) string {
-	line := newLine(lineStyle{lineColour: reverseVideo, movesCursorToCells: true})
-	line.addCell(0, columns, false, cell{"", title})
-	return line.paddedLine(columns)
+	line := newLineWriter(lineStyle{lineColour: reverseVideo, movesCursorToCells: true})
+	line.sanitizeAndAddCell(0, columns, false, cell{"", title})
+	return line.finishAndPadColouredLine(columns)
 }
 
 func (u *ui) colourize(colour, text string) string {
@@ -95,12 +95,12 @@ func (u *ui) colourize(colour, text string) string {
 	return colour + text + terminal.ColourReset
 }
 
-// summaryLine returns the first line of the screen: the numbers of objects and the settings of the table, or the error
-// if the agent cannot be reached.
-func (u *ui) summaryLine(columns int) string {
+// summaryOrConnectionErrorLine returns the first line of the screen: the numbers of objects and the settings of the
+// table, or the error if the agent cannot be reached.
+func (u *ui) summaryOrConnectionErrorLine(screenWidth int) string {
 	if u.connectionErr != nil {
-		text := "AGENT LOST, retrying: " + terminal.SingleLine(u.connectionErr.Error())
-		return u.colourize(terminal.ColourRed, truncateWithMark(text, columns))
+		text := "AGENT LOST, retrying: " + terminal.SanitizeAndTrimLine(u.connectionErr.Error())
+		return u.colourize(terminal.ColourRed, truncateWithDots(text, screenWidth))
 	}
 	jobs, allocs, running, tasks := u.cluster.countObjects()
 	text := fmt.Sprintf("%s  %s, %d running  %s  sort: %s", output.FormatCount(jobs, "job"), output.FormatCount(allocs, "alloc"), running,
@@ -108,40 +108,40 @@ func (u *ui) summaryLine(columns int) string {
 	if u.tableView.isReversed {
 		text += " reversed"
 	}
-	if u.tableView.showAll {
+	if u.tableView.showStoppedAndReplaced {
 		text += "  all"
 	}
-	if u.tableView.filter != "" {
-		text += "  filter: " + terminal.SingleLine(u.tableView.filter)
+	if u.tableView.lowerCaseFilter != "" {
+		text += "  filter: " + terminal.SanitizeAndTrimLine(u.tableView.lowerCaseFilter)
 	}
-	return terminal.TruncateToWidth(text, columns)
+	return terminal.TruncateToWidth(text, screenWidth)
 }
 
-// promptOrMessageLine returns the last line of the screen: a question, a message, or the hint at keys.
-func (u *ui) promptOrMessageLine(columns int) string {
+// promptMessageOrKeyHintLine returns the last line of the screen: a question, a message, or the hint at keys.
+func (u *ui) promptMessageOrKeyHintLine(screenWidth int) string {
 	switch {
 	case u.prompt != nil:
-		text := terminal.SanitizeLine(u.prompt.label) + u.prompt.text
-		for text != "" && terminal.DisplayWidth(text) >= columns { // shows the end of a text that is too long
+		text := terminal.SanitizeToOneLine(u.prompt.label) + u.prompt.enteredText
+		for text != "" && terminal.DisplayWidth(text) >= screenWidth { // shows the end of a text that is too long
 			_, size := utf8.DecodeRuneInString(text)
 			text = text[size:]
 		}
 		return u.colourize(terminal.ColourBold, text+"_")
 	case u.lastLineMessage.text != "":
-		return u.colourize(u.lastLineMessage.colour, truncateWithMark(terminal.SingleLine(u.lastLineMessage.text), columns))
-	case u.openTextPage != nil:
-		return terminal.TruncateToWidth("q back  up/down scroll  G end", columns)
+		return u.colourize(u.lastLineMessage.ansiColour, truncateWithDots(terminal.SanitizeAndTrimLine(u.lastLineMessage.text), screenWidth))
+	case u.shownTextPage != nil:
+		return terminal.TruncateToWidth("q back  up/down scroll  G end", screenWidth)
 	}
-	return terminal.TruncateToWidth("? help  q quit  / filter  l logs  t time line  e shell  r restart  s stop", columns)
+	return terminal.TruncateToWidth("? help  q quit  / filter  l logs  t time line  e shell  r restart  s stop", screenWidth)
 }
 
-// recomputeRowsAndScroll recomputes outdated rows, keeps the selection, and scrolls such that the selected row is on
-// the screen.
-func (v *tableView) recomputeRowsAndScroll(c *cluster, height int) {
-	firstBefore := v.firstOnScreen
+// recomputeStaleRowsAndScroll recomputes outdated rows, keeps the selection, and scrolls such that the selected row is
+// on the screen.
+func (v *tableView) recomputeStaleRowsAndScroll(c *knownJobsAndAllocs, height int) {
+	firstBefore := v.firstRowOnScreen
 	if v.areRowsStale {
-		v.allRows = v.rows(c)
-		v.selectedIndex = v.findSelected()
+		v.allRows = v.selectAndSortRows(c)
+		v.selectedIndex = v.findSelectedOrNearestIndex()
 		v.areRowsStale = false
 	}
 	v.rowsOnScreen = height
@@ -149,14 +149,14 @@ func (v *tableView) recomputeRowsAndScroll(c *cluster, height int) {
 	if len(v.allRows) > 0 {
 		v.selectedID = v.allRows[v.selectedIndex].id()
 	}
-	v.firstOnScreen = min(v.firstOnScreen, v.selectedIndex, max(len(v.allRows)-height, 0))
-	v.firstOnScreen = max(v.firstOnScreen, v.selectedIndex-height+1)
-	v.needsUsageRequest = v.needsUsageRequest || v.firstOnScreen != firstBefore
+	v.firstRowOnScreen = min(v.firstRowOnScreen, v.selectedIndex, max(len(v.allRows)-height, 0))
+	v.firstRowOnScreen = max(v.firstRowOnScreen, v.selectedIndex-height+1)
+	v.needsUsageRequest = v.needsUsageRequest || v.firstRowOnScreen != firstBefore
 }
 
-// findSelected returns the index of the selected row. If that row no longer exists, it returns the row of its
-// allocation or job, or else the index of the cursor.
-func (v *tableView) findSelected() int {
+// findSelectedOrNearestIndex returns the index of the selected row. If that row no longer exists, it returns the row of
+// its allocation or job, or else the index of the cursor.
+func (v *tableView) findSelectedOrNearestIndex() int {
 	best, place := -1, v.selectedIndex
 	for i, r := range v.allRows {
 		switch id := r.id(); {
@@ -174,18 +174,18 @@ func (v *tableView) findSelected() int {
 
 // visibleRows returns the rows that are on the screen.
 func (v *tableView) visibleRows() []row {
-	return v.allRows[min(v.firstOnScreen, len(v.allRows)):min(v.firstOnScreen+v.rowsOnScreen, len(v.allRows))]
+	return v.allRows[min(v.firstRowOnScreen, len(v.allRows)):min(v.firstRowOnScreen+v.rowsOnScreen, len(v.allRows))]
 }
 
-// visibleAllocs returns at most maxSampled running allocations of the rows on the screen, including the allocations of
-// collapsed jobs.
-func (v *tableView) visibleAllocs() []*api.Allocation {
+// visibleRunningAllocs returns at most maxSampled running allocations of the rows on the screen, including the
+// allocations of collapsed jobs.
+func (v *tableView) visibleRunningAllocs() []*api.Allocation {
 	var found []*api.Allocation
 	seen := map[string]bool{}
 	add := func(a *alloc) {
 		if a.isRunning() && !seen[a.ID] && len(found) < maxSampled {
 			seen[a.ID] = true
-			found = append(found, allocWithRequestFields(a))
+			found = append(found, copyAllocForRequests(a))
 		}
 	}
 	for _, r := range v.visibleRows() {
@@ -209,9 +209,8 @@ func (v *tableView) selectedRow() (row, bool) {
 	return v.allRows[v.selectedIndex], true
 }
 
-// moveSelection moves the selection by a number of rows.
-func (v *tableView) moveSelection(by int) {
-	v.selectedIndex = min(max(v.selectedIndex+by, 0), max(len(v.allRows)-1, 0))
+func (v *tableView) moveSelection(deltaRows int) {
+	v.selectedIndex = min(max(v.selectedIndex+deltaRows, 0), max(len(v.allRows)-1, 0))
 	if len(v.allRows) > 0 {
 		v.selectedID = v.allRows[v.selectedIndex].id()
 	}
@@ -227,8 +226,8 @@ func (v *tableView) setCollapsed(id rowID, collapsed bool) {
 	v.areRowsStale, v.needsUsageRequest = true, true
 }
 
-// sortBy sorts the rows by a key. If they are already sorted by this key, it reverses the order.
-func (v *tableView) sortBy(key sortKey) {
+// sortByOrReverse sorts the rows by a key. If they are already sorted by this key, it reverses the order.
+func (v *tableView) sortByOrReverse(key sortKey) {
 	v.isReversed = v.sortedBy == key && !v.isReversed
 	v.sortedBy, v.areRowsStale = key, true
 }

@@ -226,7 +226,7 @@ func newFilledAgent(t *testing.T) *fakeAgent {
 // session is a running command on a pseudo-terminal.
 type session struct {
 	t      *testing.T
-	grid   *terminaltest.FullScreenTerminal
+	grid   *terminaltest.FakeFullScreenTerminal
 	master *os.File
 	tty    *os.File
 	saved  *term.State
@@ -242,7 +242,7 @@ func startSession(t *testing.T, f *fakeAgent, columns, rows int) *session {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &session{t: t, grid: terminaltest.NewFullScreenTerminal(columns, rows), master: master, tty: tty, ended: make(chan error, 1)}
+	s := &session{t: t, grid: terminaltest.NewFakeFullScreenTerminal(columns, rows), master: master, tty: tty, ended: make(chan error, 1)}
 	if err := pty.Setsize(master, &pty.Winsize{Rows: uint16(rows), Cols: uint16(columns)}); err != nil {
 		t.Fatal(err)
 	}
@@ -257,11 +257,11 @@ func startSession(t *testing.T, f *fakeAgent, columns, rows int) *session {
 	ctx, cancel := context.WithCancel(t.Context())
 	s.cancel = cancel
 	c := f.client()
-	listed, err := readLists(ctx, c)
+	listed, err := readJobAndAllocLists(ctx, c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	u := newUI(c, &cli.Streams{In: tty, Out: tty, Err: tty}, tty, tty, options{interval: time.Hour})
+	u := newUI(c, &cli.Streams{In: tty, Out: tty, Err: tty}, tty, tty, options{usageInterval: time.Hour})
 	go func() { s.ended <- u.runUntilQuit(ctx, listed) }()
 	t.Cleanup(func() {
 		if _, err := master.WriteString("\x03"); err == nil {

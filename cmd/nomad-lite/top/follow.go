@@ -27,7 +27,7 @@ type jobAndAllocLists struct {
 type stateUpdate struct {
 	newLists      *jobAndAllocLists // nil, or the new state that replaces the known one
 	events        []streamedEvent   // changes since the last update
-	connectionErr error             // why the connection has failed; followChanges connects again
+	connectionErr error             // why the connection has failed; followChangesReconnecting connects again
 }
 
 const (
@@ -42,26 +42,26 @@ const (
 // minRetryDelay is the delay before the first attempt to connect to the agent again. Tests change it.
 var minRetryDelay = 250 * time.Millisecond
 
-// readLists requests all jobs and allocations.
-func readLists(ctx context.Context, c *api.Client) (*jobAndAllocLists, error) {
+// readJobAndAllocLists requests all jobs and allocations.
+func readJobAndAllocLists(ctx context.Context, c *api.Client) (*jobAndAllocLists, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	jobs, jobsMeta, err := c.Jobs().List(apiclient.QueryOptions(ctx, ""))
 	if err != nil {
-		return nil, apiclient.WrapError("list jobs", err)
+		return nil, apiclient.WrapErrorWithAdvice("list jobs", err)
 	}
 	q := apiclient.QueryOptions(ctx, "")
 	q.Params = map[string]string{"resources": "true"}
 	allocs, allocsMeta, err := c.Allocations().List(q)
 	if err != nil {
-		return nil, apiclient.WrapError("list allocations", err)
+		return nil, apiclient.WrapErrorWithAdvice("list allocations", err)
 	}
 	return &jobAndAllocLists{jobs, allocs, min(jobsMeta.LastIndex, allocsMeta.LastIndex)}, nil
 }
 
-// followChanges sends the changes since the lists from were read, until ctx ends. When the connection fails, it sends
-// the error, connects again, and then sends new lists first.
-func followChanges(ctx context.Context, c *api.Client, from *jobAndAllocLists, updates chan<- stateUpdate) {
+// followChangesReconnecting sends the changes since initialLists were read, until ctx ends. When the connection fails,
+// it sends the error, connects again, and then sends new lists first.
+func followChangesReconnecting(ctx context.Context, c *api.Client, initialLists *jobAndAllocLists, updates chan<- stateUpdate) {
 	send := func(u stateUpdate) bool {
 		select {
 		case updates <- u:
@@ -73,14 +73,14 @@ func followChanges(ctx context.Context, c *api.Client, from *jobAndAllocLists, u
 	delay := minRetryDelay
 	for {
 		var err error
-		if from == nil {
-			if from, err = readLists(ctx, c); err == nil && !send(stateUpdate{newLists: from}) {
+		if initialLists == nil {
+			if initialLists, err = readJobAndAllocLists(ctx, c); err == nil && !send(stateUpdate{newLists: initialLists}) {
 				return
 			}
 		}
 		if err == nil {
 			began := time.Now()
-			err = followEvents(ctx, c, from.containsUpToIndex, func(events []streamedEvent) bool { return send(stateUpdate{events: events}) })
+			err = followEvents(ctx, c, initialLists.containsUpToIndex, func(events []streamedEvent) bool { return send(stateUpdate{events: events}) })
 			if time.Since(began) > maxRetryDelay {
 				delay = minRetryDelay
 			}
@@ -93,21 +93,21 @@ func followChanges(ctx context.Context, c *api.Client, from *jobAndAllocLists, u
 		case <-ctx.Done():
 			return
 		}
-		from, delay = nil, min(2*delay, maxRetryDelay)
+		initialLists, delay = nil, min(2*delay, maxRetryDelay)
 	}
 }
 
-// followEvents calls each with the events after index. It returns an error when the stream ends, or nil when each
-// returns false.
-func followEvents(ctx context.Context, c *api.Client, index uint64, each func([]streamedEvent) bool) error {
+// followEvents calls handleUntilFalse with the events after afterIndex. It returns an error when the stream ends, or
+// nil when handleUntilFalse returns false.
+func followEvents(ctx context.Context, c *api.Client, afterIndex uint64, handleUntilFalse func([]streamedEvent) bool) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	silence := time.AfterFunc(streamTimeout, func() { cancel(errors.New("the agent does not answer")) })
 	defer silence.Stop()
-	params := url.Values{"index": {fmt.Sprint(index + 1)}, "topic": {string(api.TopicJob), string(api.TopicAllocation)}}
+	params := url.Values{"index": {fmt.Sprint(afterIndex + 1)}, "topic": {string(api.TopicJob), string(api.TopicAllocation)}}
 	body, err := c.Raw().Response("/v1/event/stream?"+params.Encode(), apiclient.QueryOptions(ctx, ""))
 	if err != nil {
-		return apiclient.WrapError("follow events", err)
+		return apiclient.WrapErrorWithAdvice("follow events", err)
 	}
 	// Close blocks while the scanner reads, so another goroutine calls it after the end of the context, which ends the
 	// read.
@@ -124,7 +124,7 @@ func followEvents(ctx context.Context, c *api.Client, index uint64, each func([]
 		if err := json.Unmarshal(lines.Bytes(), &batch); err != nil {
 			return fmt.Errorf("follow events: %w", err)
 		}
-		if len(batch.Events) > 0 && !each(batch.Events) {
+		if len(batch.Events) > 0 && !handleUntilFalse(batch.Events) {
 			return nil
 		}
 	}
@@ -132,7 +132,7 @@ func followEvents(ctx context.Context, c *api.Client, index uint64, each func([]
 		return fmt.Errorf("follow events: %w", cause)
 	}
 	if err := lines.Err(); err != nil {
-		return fmt.Errorf("follow events: %w", streaming.DescribeStreamError(err))
+		return fmt.Errorf("follow events: %w", streaming.RewriteBrokenStreamError(err))
 	}
 	return errors.New("follow events: the agent has ended the stream")
 }
@@ -147,8 +147,8 @@ type allocSample struct {
 const parallelSamples = 4
 
 // readAllocUsage requests the resource usage of allocations. If one of its goroutines panics, readAllocUsage calls
-// cleanup before the panic ends the process.
-func readAllocUsage(ctx context.Context, c *api.Client, allocs []*api.Allocation, cleanup func()) []allocSample {
+// cleanupOnPanic before the panic ends the process.
+func readAllocUsage(ctx context.Context, c *api.Client, allocs []*api.Allocation, cleanupOnPanic func()) []allocSample {
 	samples := make([]allocSample, len(allocs))
 	next := make(chan int)
 	var wg sync.WaitGroup
@@ -163,7 +163,7 @@ func readAllocUsage(ctx context.Context, c *api.Client, allocs []*api.Allocation
 		}
 	}
 	for range min(parallelSamples, len(allocs)) {
-		wg.Go(func() { callWithPanicCleanup(work, cleanup) })
+		wg.Go(func() { callWithPanicCleanup(work, cleanupOnPanic) })
 	}
 	for i := range allocs {
 		next <- i

@@ -18,13 +18,13 @@ func (u *ui) handleKey(ctx context.Context, key terminal.Key) (quit bool) {
 	case key == terminal.KeyCtrlZ: // in raw mode the terminal sends no signal for Ctrl-Z
 		return u.suspend() != nil // an error means that the terminal was closed
 	case key == terminal.KeyCtrlL:
-		u.screen.ForgetDrawnLines()
+		u.screen.RedrawAllAtNextDraw()
 	case u.prompt != nil:
 		u.handlePromptKey(key)
-	case u.openTextPage != nil:
-		u.handlePageKey(key)
+	case u.shownTextPage != nil:
+		u.handleTextPageKey(key)
 	default:
-		u.tableView.recomputeRowsAndScroll(u.cluster, u.tableView.rowsOnScreen) // so that the key applies to a row that still exists
+		u.tableView.recomputeStaleRowsAndScroll(u.cluster, u.tableView.rowsOnScreen) // so that the key applies to a row that still exists
 		return u.handleTableKey(ctx, key)
 	}
 	return false
@@ -39,15 +39,15 @@ func (u *ui) handleTableKey(ctx context.Context, key terminal.Key) (quit bool) {
 	case 'q':
 		return true
 	case '?':
-		u.openHelp()
+		u.openHelpPage()
 	case '/':
 		u.promptForFilter()
 	case 'a':
-		u.tableView.showAll, u.tableView.areRowsStale = !u.tableView.showAll, true
+		u.tableView.showStoppedAndReplaced, u.tableView.areRowsStale = !u.tableView.showStoppedAndReplaced, true
 	case terminal.KeyEscape:
 		u.setFilter("")
 	case terminal.Key(byName), terminal.Key(byState), terminal.Key(byCPU), terminal.Key(byMemory), terminal.Key(byRestarts), terminal.Key(byUptime):
-		u.tableView.sortBy(sortKey(key))
+		u.tableView.sortByOrReverse(sortKey(key))
 	default:
 		if r, ok := u.tableView.selectedRow(); ok {
 			u.handleRowKey(ctx, key, r)
@@ -68,15 +68,15 @@ func (u *ui) handleRowKey(ctx context.Context, key terminal.Key, r row) {
 	case terminal.KeyRight:
 		u.tableView.setCollapsed(r.id(), false)
 	case 'l':
-		u.openLogs(ctx, r)
+		u.openLogsPage(ctx, r)
 	case 't':
-		u.openTimeline(ctx, r)
+		u.openTimelinePage(ctx, r)
 	case 'e':
 		u.openShell(ctx, r)
 	case 'r':
-		u.confirmRestart(ctx, r)
+		u.askAndRestart(ctx, r)
 	case 's':
-		u.confirmStop(ctx, r)
+		u.askAndStop(ctx, r)
 	}
 }
 
@@ -96,9 +96,9 @@ func (u *ui) collapseOrSelectParent(r row) {
 	u.tableView.selectedID, u.tableView.areRowsStale = id, true
 }
 
-// movementOfKey returns the number of lines by which a key moves the selection or scrolls a page. height is the number
-// of lines on the screen. ok is false for a key that does not move.
-func movementOfKey(key terminal.Key, height int) (by int, ok bool) {
+// movementOfKey returns the number of lines by which a key moves the selection or scrolls a page. ok is false for a key
+// that does not move.
+func movementOfKey(key terminal.Key, screenLines int) (by int, ok bool) {
 	const all = 1 << 30
 	switch key {
 	case terminal.KeyUp, 'k':
@@ -106,9 +106,9 @@ func movementOfKey(key terminal.Key, height int) (by int, ok bool) {
 	case terminal.KeyDown, 'j':
 		return 1, true
 	case terminal.KeyPageUp:
-		return -max(height-1, 1), true
+		return -max(screenLines-1, 1), true
 	case terminal.KeyPageDown:
-		return max(height-1, 1), true
+		return max(screenLines-1, 1), true
 	case terminal.KeyHome, 'g':
 		return -all, true
 	case terminal.KeyEnd, 'G':
@@ -117,23 +117,23 @@ func movementOfKey(key terminal.Key, height int) (by int, ok bool) {
 	return 0, false
 }
 
-func (u *ui) handlePageKey(key terminal.Key) {
+func (u *ui) handleTextPageKey(key terminal.Key) {
 	_, rows := u.screen.Size()
 	height := max(rows-frameRows, 1)
 	if by, ok := movementOfKey(key, height); ok {
-		u.openTextPage.scrollBy(by, height)
+		u.shownTextPage.scrollBy(by, height)
 		return
 	}
 	switch key {
 	case 'q', terminal.KeyEscape, '?', terminal.KeyLeft:
-		u.openTextPage.onClose()
-		u.openTextPage, u.tableView.needsUsageRequest = nil, true
+		u.shownTextPage.onClose()
+		u.shownTextPage, u.tableView.needsUsageRequest = nil, true
 	}
 }
 
 func (u *ui) handlePromptKey(key terminal.Key) {
 	p := u.prompt
-	before := p.text
+	before := p.enteredText
 	switch {
 	case p.nextKeyIsAnswer:
 		u.prompt = nil
@@ -141,46 +141,46 @@ func (u *ui) handlePromptKey(key terminal.Key) {
 		return
 	case key == terminal.KeyEnter:
 		u.prompt = nil
-		p.onAnswer(p.text)
+		p.onAnswer(p.enteredText)
 		return
 	case key == terminal.KeyEscape:
 		u.prompt = nil
 		p.onAnswer("")
 		return
 	case key == terminal.KeyBackspace, key == terminal.KeyCtrlH:
-		_, size := utf8.DecodeLastRuneInString(p.text)
-		p.text = p.text[:len(p.text)-size]
+		_, size := utf8.DecodeLastRuneInString(p.enteredText)
+		p.enteredText = p.enteredText[:len(p.enteredText)-size]
 	case key == terminal.KeyCtrlU:
-		p.text = ""
+		p.enteredText = ""
 	case key <= unicode.MaxRune && unicode.IsPrint(rune(key)):
-		p.text += string(rune(key))
+		p.enteredText += string(rune(key))
 	}
-	if p.text != before {
-		p.onChange(p.text)
+	if p.enteredText != before {
+		p.onChange(p.enteredText)
 	}
 }
 
 // promptForFilter shows a prompt for the filter, which applies while the user types.
 func (u *ui) promptForFilter() {
-	u.prompt = &prompt{label: "Filter: ", text: u.tableView.filter, onChange: u.setFilter, onAnswer: u.setFilter}
+	u.prompt = &prompt{label: "Filter: ", enteredText: u.tableView.lowerCaseFilter, onChange: u.setFilter, onAnswer: u.setFilter}
 }
 
 func (u *ui) setFilter(text string) {
-	u.tableView.filter, u.tableView.areRowsStale, u.tableView.needsUsageRequest = strings.ToLower(text), true, true
+	u.tableView.lowerCaseFilter, u.tableView.areRowsStale, u.tableView.needsUsageRequest = strings.ToLower(text), true, true
 }
 
-// askYesNo asks a question in the last line, and calls do if the user presses y.
-func (u *ui) askYesNo(question string, do func()) {
+// askYesNo asks a question in the last line, and calls onYes if the user presses y.
+func (u *ui) askYesNo(question string, onYes func()) {
 	u.prompt = &prompt{label: question + " [y/N] ", nextKeyIsAnswer: true, onAnswer: func(answer string) {
 		if answer == "y" {
-			do()
+			onYes()
 			return
 		}
 		u.lastLineMessage = cell{"", "Nothing was done. Only y is a yes."}
 	}}
 }
 
-func (u *ui) openHelp() {
-	u.openTextPage = newTextPage("nomad-lite top: keys")
-	u.openTextPage.addLines("", strings.Split(helpLines, "\n")...)
+func (u *ui) openHelpPage() {
+	u.shownTextPage = newTextPage("nomad-lite top: keys")
+	u.shownTextPage.addSanitizedLines("", strings.Split(helpLines, "\n")...)
 }

@@ -8,15 +8,15 @@ import (
 
 // textPage is a text that is shown in place of the table: the help, the output of a task, or a timeline.
 type textPage struct {
-	title         string
-	lines         []pageLine
-	firstOnScreen int  // index of the first line on the screen
-	followsEnd    bool // the screen shows the last lines, also after lines are added
-	onClose       func()
+	title             string
+	lines             []pageLine
+	firstLineOnScreen int  // index of the first line on the screen
+	followsEnd        bool // the screen shows the last lines, also after lines are added
+	onClose           func()
 }
 
 // pageLine is one line of a page. Its text is sanitized.
-type pageLine struct{ colour, text string }
+type pageLine struct{ ansiColour, text string }
 
 const (
 	maxPageLines  = 5000     // lines of a page; the oldest are dropped
@@ -25,15 +25,15 @@ const (
 
 func newTextPage(title string) *textPage { return &textPage{title: title, onClose: func() {}} }
 
-// addLines sanitizes and appends lines. It drops the oldest lines above maxPageLines.
-func (p *textPage) addLines(colour string, texts ...string) {
+// addSanitizedLines sanitizes and appends lines. It drops the oldest lines above maxPageLines.
+func (p *textPage) addSanitizedLines(colour string, texts ...string) {
 	for _, text := range texts {
 		text = expandTabs(string(terminal.SanitizeText([]byte(text[:min(len(text), maxLineLength)]), false)))
-		p.lines = append(p.lines, pageLine{colour, terminal.SanitizeLine(text)})
+		p.lines = append(p.lines, pageLine{colour, terminal.SanitizeToOneLine(text)})
 	}
 	if drop := len(p.lines) - maxPageLines; drop > 0 {
 		p.lines = append([]pageLine(nil), p.lines[drop:]...)
-		p.firstOnScreen = max(p.firstOnScreen-drop, 0)
+		p.firstLineOnScreen = max(p.firstLineOnScreen-drop, 0)
 	}
 }
 
@@ -53,39 +53,40 @@ func expandTabs(text string) string {
 	return b.String()
 }
 
-// scrollBy scrolls the page by a number of lines. rows is the height of the screen.
-func (p *textPage) scrollBy(by, rows int) {
+func (p *textPage) scrollBy(deltaLines, screenHeight int) {
 	if p.followsEnd {
-		p.firstOnScreen = p.lastScreenStart(rows)
+		p.firstLineOnScreen = p.lastScreenFirstLine(screenHeight)
 	}
-	p.firstOnScreen = min(max(p.firstOnScreen+by, 0), p.lastScreenStart(rows))
-	p.followsEnd = p.firstOnScreen == p.lastScreenStart(rows) && by > 0
+	p.firstLineOnScreen = min(max(p.firstLineOnScreen+deltaLines, 0), p.lastScreenFirstLine(screenHeight))
+	p.followsEnd = p.firstLineOnScreen == p.lastScreenFirstLine(screenHeight) && deltaLines > 0
 }
 
-// lastScreenStart returns the index of the first line on the screen when the page is scrolled to its end.
-func (p *textPage) lastScreenStart(rows int) int { return max(len(p.lines)-rows, 0) }
+// lastScreenFirstLine returns the index of the first line on the screen when the page is scrolled to its end.
+func (p *textPage) lastScreenFirstLine(screenHeight int) int {
+	return max(len(p.lines)-screenHeight, 0)
+}
 
 // screenRows returns the rows of the screen. It wraps lines that are wider than the screen.
-func (p *textPage) screenRows(columns, rows int, colours bool) []string {
+func (p *textPage) screenRows(columns, rows int, useColours bool) []string {
 	if p.followsEnd {
-		return p.lastScreenRows(columns, rows, colours)
+		return p.lastScreenRows(columns, rows, useColours)
 	}
 	var shown []string
-	for _, line := range p.lines[min(p.firstOnScreen, len(p.lines)):] {
+	for _, line := range p.lines[min(p.firstLineOnScreen, len(p.lines)):] {
 		if len(shown) >= rows {
 			break
 		}
-		shown = append(shown, line.wrapToRows(columns, colours)...)
+		shown = append(shown, line.wrapToRows(columns, useColours)...)
 	}
 	return shown[:min(len(shown), rows)]
 }
 
 // lastScreenRows returns the rows of the screen when the page is scrolled to its end.
-func (p *textPage) lastScreenRows(columns, rows int, colours bool) []string {
+func (p *textPage) lastScreenRows(columns, rows int, useColours bool) []string {
 	var reversed [][]string
 	count := 0
 	for i := len(p.lines) - 1; i >= 0 && count < rows; i-- {
-		wrapped := p.lines[i].wrapToRows(columns, colours)
+		wrapped := p.lines[i].wrapToRows(columns, useColours)
 		reversed = append(reversed, wrapped)
 		count += len(wrapped)
 	}
@@ -96,7 +97,7 @@ func (p *textPage) lastScreenRows(columns, rows int, colours bool) []string {
 	return shown[max(len(shown)-rows, 0):]
 }
 
-func (l pageLine) wrapToRows(columns int, colours bool) []string {
+func (l pageLine) wrapToRows(columns int, useColours bool) []string {
 	var rows []string
 	for rest := l.text; ; {
 		part := terminal.TruncateToWidth(rest, columns)
@@ -104,8 +105,8 @@ func (l pageLine) wrapToRows(columns int, colours bool) []string {
 			return rows
 		}
 		rest = rest[len(part):]
-		if colours && l.colour != "" && part != "" {
-			part = l.colour + part + terminal.ColourReset
+		if useColours && l.ansiColour != "" && part != "" {
+			part = l.ansiColour + part + terminal.ColourReset
 		}
 		rows = append(rows, part)
 		if rest == "" {

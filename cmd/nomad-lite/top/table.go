@@ -62,15 +62,14 @@ func (r row) totals() totals {
 
 // table has the settings by which the rows of a cluster are selected and sorted. It formats no text.
 type table struct {
-	collapsedRows map[rowID]bool
-	sortedBy      sortKey
-	isReversed    bool
-	filter        string // in lower case; selects rows that contain it, and the rows above and below these
-	showAll       bool   // show stopped jobs and replaced allocations, too
+	collapsedRows          map[rowID]bool
+	sortedBy               sortKey
+	isReversed             bool
+	lowerCaseFilter        string // in lower case; selects rows that contain it, and the rows above and below these
+	showStoppedAndReplaced bool   // show stopped jobs and replaced allocations, too
 }
 
-// rows returns the selected rows of a cluster, sorted.
-func (t *table) rows(c *cluster) []row {
+func (t *table) selectAndSortRows(c *knownJobsAndAllocs) []row {
 	var rows []row
 	for _, j := range t.sortedJobs(c) {
 		rows = t.appendJobRows(rows, j)
@@ -85,7 +84,7 @@ func (t *table) appendJobRows(rows []row, j *job) []row {
 	below := !t.matchesFilter(j.id, j.namespace, j.status)
 	shown := 0
 	for _, a := range t.sortedAllocs(j) {
-		if a.isShownOnlyWithAll() && !t.showAll {
+		if a.isHiddenUnlessShowAll() && !t.showStoppedAndReplaced {
 			continue
 		}
 		before := len(rows)
@@ -97,23 +96,23 @@ func (t *table) appendJobRows(rows []row, j *job) []row {
 		}
 	}
 	unmatched := below && shown == 0
-	ended := shown == 0 && !t.showAll && (j.isStopped || j.status == "" || j.status == "dead")
+	ended := shown == 0 && !t.showStoppedAndReplaced && (j.isStopped || j.status == "" || j.status == "dead")
 	if unmatched || ended {
 		return rows[:start]
 	}
 	return rows
 }
 
-// appendAllocRows appends the rows of an allocation and its tasks. mustMatch means that the job does not match the
-// filter: then it appends only matching rows.
-func (t *table) appendAllocRows(rows []row, j *job, a *alloc, mustMatch bool) []row {
-	mustMatch = mustMatch && !t.matchesFilter(a.ID, a.shortName(), a.status())
+// appendAllocRows appends the rows of an allocation and its tasks. onlyMatchingRows means that the job does not match
+// the filter: then it appends only matching rows.
+func (t *table) appendAllocRows(rows []row, j *job, a *alloc, onlyMatchingRows bool) []row {
+	onlyMatchingRows = onlyMatchingRows && !t.matchesFilter(a.ID, a.shortName(), a.displayedStatus())
 	start := len(rows)
 	head := row{job: j, alloc: a, isCollapsed: t.collapsedRows[rowID{j.jobKey, a.ID, ""}]}
 	rows = append(rows, head)
 	matching := false
 	for i := range a.tasks {
-		if mustMatch && !t.matchesFilter(a.tasks[i].name, a.tasks[i].status()) {
+		if onlyMatchingRows && !t.matchesFilter(a.tasks[i].name, a.tasks[i].displayedStatus()) {
 			continue
 		}
 		matching = true
@@ -121,14 +120,14 @@ func (t *table) appendAllocRows(rows []row, j *job, a *alloc, mustMatch bool) []
 			rows = append(rows, row{job: j, alloc: a, task: &a.tasks[i]})
 		}
 	}
-	if mustMatch && !matching {
+	if onlyMatchingRows && !matching {
 		return rows[:start]
 	}
 	return rows
 }
 
 func (t *table) matchesFilter(texts ...string) bool {
-	return t.filter == "" || slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(strings.ToLower(text), t.filter) })
+	return t.lowerCaseFilter == "" || slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(strings.ToLower(text), t.lowerCaseFilter) })
 }
 
 // sortableObject is a job or an allocation with the values that the order depends on.
@@ -138,19 +137,21 @@ type sortableObject[T any] struct {
 	totals totals
 }
 
-func (t *table) sortedJobs(c *cluster) []*job {
+func (t *table) sortedJobs(c *knownJobsAndAllocs) []*job {
 	jobs := slices.SortedFunc(maps.Values(c.jobsByKey), func(a, b *job) int {
 		return cmp.Or(cmp.Compare(a.id, b.id), cmp.Compare(a.namespace, b.namespace))
 	})
-	return sortObjects(t, jobs, func(j *job) sortableObject[*job] { return sortableObject[*job]{j, j.status, j.totals()} })
+	return sortObjectsByTableKey(t, jobs, func(j *job) sortableObject[*job] { return sortableObject[*job]{j, j.status, j.totals()} })
 }
 
 func (t *table) sortedAllocs(j *job) []*alloc {
-	return sortObjects(t, j.allocs, func(a *alloc) sortableObject[*alloc] { return sortableObject[*alloc]{a, a.status(), a.totals()} })
+	return sortObjectsByTableKey(t, j.allocs, func(a *alloc) sortableObject[*alloc] {
+		return sortableObject[*alloc]{a, a.displayedStatus(), a.totals()}
+	})
 }
 
-// sortObjects sorts objects by the sort key of the table. The objects must be sorted by name.
-func sortObjects[T any](t *table, objects []T, newEntry func(T) sortableObject[T]) []T {
+// sortObjectsByTableKey sorts objects by the sort key of the table. The objects must be sorted by name.
+func sortObjectsByTableKey[T any](t *table, objects []T, newEntry func(T) sortableObject[T]) []T {
 	if t.sortedBy == byName {
 		if t.isReversed {
 			objects = slices.Clone(objects)

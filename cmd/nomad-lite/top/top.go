@@ -34,11 +34,11 @@ const topExamples = `  nomad-lite top
   nomad-lite top -t '{{range .}}{{println .ID .Status}}{{end}}'`
 
 type options struct {
-	clientFlags apiclient.Flags
-	formatFlags output.FormatFlags
-	interval    time.Duration
-	printsOnce  bool
-	showAll     bool
+	clientFlags            apiclient.Flags
+	formatFlags            output.FormatFlags
+	usageInterval          time.Duration
+	printOnce              bool
+	showStoppedAndReplaced bool
 }
 
 // minInterval is the least time between two requests for the usage of an allocation.
@@ -54,7 +54,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 		Example: topExamples,
 		Args:    cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if o.interval < minInterval {
+			if o.usageInterval < minInterval {
 				return cli.UsageError(cmd, fmt.Errorf("-interval takes a duration of at least %v", minInterval))
 			}
 			return runTop(cmd.Context(), o, s)
@@ -62,9 +62,9 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	}
 	o.clientFlags.Register(cmd)
 	o.formatFlags.Register(cmd)
-	cmd.Flags().DurationVar(&o.interval, "interval", 2*time.Second, "`duration` between two measurements of processor and memory")
-	cmd.Flags().BoolVar(&o.printsOnce, "once", false, "print the table once; the default without a terminal")
-	cmd.Flags().BoolVar(&o.showAll, "all", false, "show stopped jobs and replaced allocations, too")
+	cmd.Flags().DurationVar(&o.usageInterval, "interval", 2*time.Second, "`duration` between two measurements of processor and memory")
+	cmd.Flags().BoolVar(&o.printOnce, "once", false, "print the table once; the default without a terminal")
+	cmd.Flags().BoolVar(&o.showStoppedAndReplaced, "all", false, "show stopped jobs and replaced allocations, too")
 	return cmd
 }
 
@@ -73,35 +73,35 @@ func runTop(ctx context.Context, o options, s *cli.Streams) error {
 	if err != nil {
 		return err
 	}
-	listed, err := readLists(ctx, c)
+	listed, err := readJobAndAllocLists(ctx, c)
 	if err != nil {
 		return err
 	}
 	in, hasInput := s.In.(*os.File)
 	out, hasOutput := terminal.FileOfStream(s.Out)
-	if o.printsOnce || o.formatFlags.IsSet() || !hasInput || !hasOutput || !terminal.IsTerminal(in) || !terminal.SupportsCursor(out) {
-		return printTableOnce(ctx, c, listed, o, s)
+	if o.printOnce || o.formatFlags.IsSet() || !hasInput || !hasOutput || !terminal.IsTerminal(in) || !terminal.SupportsCursor(out) {
+		return printTableOrJSONOnce(ctx, c, listed, o, s)
 	}
 	return newUI(c, s, in, out, o).runUntilQuit(ctx, listed)
 }
 
-// printTableOnce prints all rows with the usage of all running allocations, for a terminal that cannot show the live
-// table and for programs.
-func printTableOnce(ctx context.Context, c *api.Client, listed *jobAndAllocLists, o options, s *cli.Streams) error {
+// printTableOrJSONOnce prints all rows with the usage of all running allocations, for a terminal that cannot show the
+// live table and for programs.
+func printTableOrJSONOnce(ctx context.Context, c *api.Client, listed *jobAndAllocLists, o options, s *cli.Streams) error {
 	state := newCluster()
-	state.replaceAll(listed.jobs, listed.allocs)
+	state.replaceAllKeepingUsage(listed.jobs, listed.allocs)
 	var running []*api.Allocation
 	for _, a := range state.allocsByID {
 		if a.isRunning() {
-			running = append(running, allocWithRequestFields(a))
+			running = append(running, copyAllocForRequests(a))
 		}
 	}
 	for _, used := range readAllocUsage(ctx, c, running, func() {}) {
 		state.setAllocUsage(used.allocID, used.usage)
 	}
-	rows := (&table{sortedBy: byName, showAll: o.showAll}).rows(state)
+	rows := (&table{sortedBy: byName, showStoppedAndReplaced: o.showStoppedAndReplaced}).selectAndSortRows(state)
 	if o.formatFlags.IsSet() {
-		return o.formatFlags.Print(s, newJobUsages(rows))
+		return o.formatFlags.Print(s, newJobJSONOutputs(rows))
 	}
 	return printTable(s, rows)
 }
@@ -125,7 +125,7 @@ func printTable(s *cli.Streams, rows []row) error {
 		sum := r.totals()
 		for k := range columns {
 			shown := columns[k].formatCell(r, sum, now)
-			cells[k], colours[i+1][k] = terminal.SingleLine(shown.text), shown.colour
+			cells[k], colours[i+1][k] = terminal.SanitizeAndTrimLine(shown.text), shown.ansiColour
 		}
 		indent, marker := r.indent()
 		cells[nameColumn] = strings.Repeat(" ", indent) + marker + cells[nameColumn]
@@ -134,7 +134,7 @@ func printTable(s *cli.Streams, rows []row) error {
 	placed := layOutAllColumns(texts)
 	var b strings.Builder
 	for i, cells := range texts {
-		line := newLine(lineStyle{useColours: s.SupportsColours(s.Out)})
+		line := newLineWriter(lineStyle{useColours: s.SupportsColours(s.Out)})
 		for k, text := range cells {
 			colour := terminal.ColourBold
 			if i > 0 {
@@ -144,22 +144,22 @@ func printTable(s *cli.Streams, rows []row) error {
 				line.addSanitizedCell(placed[k].startColumn, placed[k].width, placed[k].rightAlign, colour, text)
 			}
 		}
-		b.WriteString(line.paddedLine(0) + "\n")
+		b.WriteString(line.finishAndPadColouredLine(0) + "\n")
 	}
 	_, err := s.Out.Write([]byte(b.String()))
 	return err
 }
 
-// jobUsage is a job in the JSON output.
-type jobUsage struct {
+// jobJSONOutput is a job in the JSON output.
+type jobJSONOutput struct {
 	ID          string
 	Namespace   string
 	Status      string
 	Stop        bool
-	Allocations []*allocUsage
+	Allocations []*allocJSONOutput
 }
 
-type allocUsage struct {
+type allocJSONOutput struct {
 	ID            string
 	Name          string
 	TaskGroup     string
@@ -167,11 +167,11 @@ type allocUsage struct {
 	ClientStatus  string
 	DesiredStatus string
 	Ports         string
-	Tasks         []*taskUsage
+	Tasks         []*taskJSONOutput
 }
 
-// taskUsage is a task in the JSON output. The usage is null if it was not measured.
-type taskUsage struct {
+// taskJSONOutput is a task in the JSON output. The usage is null if it was not measured.
+type taskJSONOutput struct {
 	Name       string
 	State      string
 	Failed     bool
@@ -183,36 +183,36 @@ type taskUsage struct {
 	LastEvent  string
 }
 
-func newJobUsages(rows []row) []*jobUsage {
-	jobs := []*jobUsage{}
+func newJobJSONOutputs(rows []row) []*jobJSONOutput {
+	jobs := []*jobJSONOutput{}
 	now := time.Now()
 	for _, r := range rows {
 		switch {
 		case r.alloc == nil:
-			jobs = append(jobs, &jobUsage{ID: r.job.id, Namespace: r.job.namespace, Status: r.job.status, Stop: r.job.isStopped, Allocations: []*allocUsage{}})
+			jobs = append(jobs, &jobJSONOutput{ID: r.job.id, Namespace: r.job.namespace, Status: r.job.status, Stop: r.job.isStopped, Allocations: []*allocJSONOutput{}})
 		case r.task == nil:
 			a := r.alloc
 			j := jobs[len(jobs)-1]
-			j.Allocations = append(j.Allocations, &allocUsage{
+			j.Allocations = append(j.Allocations, &allocJSONOutput{
 				ID: a.ID, Name: a.Name, TaskGroup: a.TaskGroup, NodeID: a.NodeID, ClientStatus: a.ClientStatus, DesiredStatus: a.DesiredStatus,
-				Ports: a.formattedPorts, Tasks: []*taskUsage{},
+				Ports: a.formattedPorts, Tasks: []*taskJSONOutput{},
 			})
 		default:
 			allocs := jobs[len(jobs)-1].Allocations
 			a := allocs[len(allocs)-1]
-			a.Tasks = append(a.Tasks, newTaskUsage(r, now))
+			a.Tasks = append(a.Tasks, newTaskJSONOutput(r, now))
 		}
 	}
 	return jobs
 }
 
-func newTaskUsage(r row, now time.Time) *taskUsage {
+func newTaskJSONOutput(r row, now time.Time) *taskJSONOutput {
 	t := r.task
-	shown := &taskUsage{Name: t.name, State: t.state.State, Failed: t.state.Failed, Restarts: t.state.Restarts, LastEvent: taskEventCell(*t, now).text}
+	shown := &taskJSONOutput{Name: t.name, State: t.state.State, Failed: t.state.Failed, Restarts: t.state.Restarts, LastEvent: taskReasonOrEventCell(*t, now).text}
 	if !t.state.StartedAt.IsZero() {
 		shown.StartedAt = &t.state.StartedAt
 	}
-	if sum := r.totals(); sum.hasUsageOfAllTasks {
+	if sum := r.totals(); sum.hasUsageOfRunningTasks {
 		shown.TotalTicks, shown.Percent, shown.Memory = &sum.cpuMHz, &sum.cpuPercent, &sum.memoryBytes
 	}
 	return shown

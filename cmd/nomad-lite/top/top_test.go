@@ -67,7 +67,7 @@ func lastRow(screen string) string {
 
 func (s *session) resize(columns, rows int) {
 	s.t.Helper()
-	s.grid.Resize(columns, rows)
+	s.grid.ResizeAndErase(columns, rows)
 	if err := pty.Setsize(s.master, &pty.Winsize{Rows: uint16(rows), Cols: uint16(columns)}); err != nil {
 		s.t.Fatal(err)
 	}
@@ -380,7 +380,7 @@ func runPanicking(at string) {
 	if err != nil {
 		panic(err)
 	}
-	u := newUI(c, &cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}, os.Stdin, os.Stdout, options{interval: 100 * time.Millisecond})
+	u := newUI(c, &cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}, os.Stdin, os.Stdout, options{usageInterval: 100 * time.Millisecond})
 	from := &jobAndAllocLists{}
 	if at == "loop" {
 		from.jobs = []*api.JobListStub{nil, newJobStub("x", "running")}
@@ -411,7 +411,7 @@ func TestPanicRestoresTerminal(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			grid := terminaltest.NewFullScreenTerminal(80, 24)
+			grid := terminaltest.NewFakeFullScreenTerminal(80, 24)
 			go func() { _, _ = io.Copy(grid, master) }() // the end of the terminal ends it
 			var stderr bytes.Buffer
 			cmd := exec.Command(os.Args[0])
@@ -508,7 +508,7 @@ func BenchmarkDraw(b *testing.B) {
 			u := newBenchmarkUI(count)
 			for b.Loop() {
 				u.tableView.moveSelection(1)
-				u.tableLines(layOutFittingColumns(160), 160, 50)
+				u.visibleTableLines(layOutFittingColumns(160), 160, 50)
 			}
 		})
 	}
@@ -522,7 +522,7 @@ func BenchmarkChange(b *testing.B) {
 			u.tableView.sortedBy = key
 			for b.Loop() {
 				u.tableView.areRowsStale = true
-				u.tableLines(layOutFittingColumns(160), 160, 50)
+				u.visibleTableLines(layOutFittingColumns(160), 160, 50)
 			}
 		})
 	}
@@ -531,7 +531,7 @@ func BenchmarkChange(b *testing.B) {
 func newBenchmarkUI(count int) *ui {
 	f := new(fakeAgent)
 	fillMany(f, count)
-	u := newUI(nil, &cli.Streams{}, os.Stdin, os.Stdout, options{interval: time.Second})
+	u := newUI(nil, &cli.Streams{}, os.Stdin, os.Stdout, options{usageInterval: time.Second})
 	u.useColours = true
 	u.replaceJobsAndAllocs(&jobAndAllocLists{jobs: f.jobs, allocs: f.allocs})
 	return u

@@ -42,18 +42,18 @@ type ui struct {
 	usageInterval time.Duration
 
 	wg            sync.WaitGroup
-	mainLoopCalls chan func() // functions that other goroutines send to the goroutine of mainLoop
+	mainLoopCalls chan func() // functions that other goroutines send to the goroutine of runMainLoop
 	keyReader     keyReader
 
-	cluster         *cluster
+	cluster         *knownJobsAndAllocs
 	tableView       tableView
 	prompt          *prompt   // nil unless the last line takes text
-	openTextPage    *textPage // nil while the table is shown
+	shownTextPage   *textPage // nil while the table is shown
 	lastLineMessage cell      // shown in the last line until the next key
 	connectionErr   error     // why the agent cannot be reached; nil while it is reachable
 	isShellRunning  bool      // a shell in a task controls the terminal
 
-	isUsageRequested bool // usage was requested, and the responses have not arrived
+	isUsageRequestPending bool // usage was requested, and the responses have not arrived
 }
 
 // tableView is the table with its rows, the selection, and the position of the screen in the rows.
@@ -64,30 +64,30 @@ type tableView struct {
 	needsUsageRequest bool // usage must be requested for the visible rows
 	selectedID        rowID
 	selectedIndex     int // index of the selected row
-	firstOnScreen     int // index of the first row on the screen
+	firstRowOnScreen  int // index of the first row on the screen
 	rowsOnScreen      int // number of rows on the screen
 }
 
 // prompt is a question in the last line of the screen.
 type prompt struct {
 	label           string
-	text            string
-	nextKeyIsAnswer bool              // the next key is the answer
+	enteredText     string
+	nextKeyIsAnswer bool
 	onChange        func(text string) // called for each change; can be nil
 	onAnswer        func(text string) // called with the answer; after Escape, with ""
 }
 
 func newUI(client *api.Client, s *cli.Streams, in, out *os.File, o options) *ui {
 	return &ui{
-		client: client, streams: s, screen: terminal.NewFullScreen(in, out), terminalInput: in, useColours: s.SupportsColours(out), usageInterval: o.interval,
+		client: client, streams: s, screen: terminal.NewFullScreen(in, out), terminalInput: in, useColours: s.SupportsColours(out), usageInterval: o.usageInterval,
 		mainLoopCalls: make(chan func()), keyReader: keyReader{inputChunks: make(chan []byte)},
-		cluster: newCluster(), tableView: tableView{table: table{collapsedRows: map[rowID]bool{}, sortedBy: byName, showAll: o.showAll}},
+		cluster: newCluster(), tableView: tableView{table: table{collapsedRows: map[rowID]bool{}, sortedBy: byName, showStoppedAndReplaced: o.showStoppedAndReplaced}},
 	}
 }
 
 // runUntilQuit shows the table until the user quits, a signal ends the command, or the terminal is closed. It restores
 // the terminal.
-func (u *ui) runUntilQuit(ctx context.Context, from *jobAndAllocLists) error {
+func (u *ui) runUntilQuit(ctx context.Context, initialLists *jobAndAllocLists) error {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, append(cli.TerminationSignals(), terminal.Resized, terminal.Continued)...)
 	defer signal.Stop(signals)
@@ -96,17 +96,17 @@ func (u *ui) runUntilQuit(ctx context.Context, from *jobAndAllocLists) error {
 	defer u.keyReader.stopReading()
 	defer cancel()
 	defer u.screen.Leave()
-	if err := u.enterFullScreen(); err != nil {
+	if err := u.enterFullScreenAndReadKeys(); err != nil {
 		return err
 	}
 
 	updates := make(chan stateUpdate)
-	u.startGoroutine(func() { followChanges(ctx, u.client, from, updates) })
-	u.replaceJobsAndAllocs(from)
-	return u.mainLoop(ctx, signals, updates)
+	u.startGoroutine(func() { followChangesReconnecting(ctx, u.client, initialLists, updates) })
+	u.replaceJobsAndAllocs(initialLists)
+	return u.runMainLoop(ctx, signals, updates)
 }
 
-func (u *ui) mainLoop(ctx context.Context, signals <-chan os.Signal, updates <-chan stateUpdate) error {
+func (u *ui) runMainLoop(ctx context.Context, signals <-chan os.Signal, updates <-chan stateUpdate) error {
 	tick := time.NewTicker(u.usageInterval)
 	defer tick.Stop()
 	var drawTime, escapeTime <-chan time.Time // nil while nothing is due
@@ -114,7 +114,7 @@ func (u *ui) mainLoop(ctx context.Context, signals <-chan os.Signal, updates <-c
 	dirty := true
 	for {
 		if dirty {
-			if err := u.drawScreen(ctx); err != nil {
+			if err := u.drawScreenAndRequestUsage(ctx); err != nil {
 				return err
 			}
 			dirty, drawTime = false, nil
@@ -164,11 +164,11 @@ func (u *ui) mainLoop(ctx context.Context, signals <-chan os.Signal, updates <-c
 	}
 }
 
-// handleInput handles all complete keys of the input, and returns the incomplete remainder. complete means that no more
-// input follows for now. quit is true if the user quits.
-func (u *ui) handleInput(ctx context.Context, input []byte, complete bool) (rest []byte, quit bool) {
+// handleInput handles all complete keys of the input, and returns the incomplete remainder. noMoreInput means that no
+// more input follows for now. quit is true if the user quits.
+func (u *ui) handleInput(ctx context.Context, input []byte, noMoreInput bool) (rest []byte, quit bool) {
 	for {
-		key, n := terminal.DecodeKey(input, complete)
+		key, n := terminal.DecodeKey(input, noMoreInput)
 		if n == 0 {
 			return input, false
 		}
@@ -184,7 +184,7 @@ func (u *ui) handleInput(ctx context.Context, input []byte, complete bool) (rest
 func (u *ui) handleSignal(sig os.Signal) (quit bool, err error) {
 	switch sig {
 	case terminal.Resized:
-		u.screen.ForgetDrawnLines()
+		u.screen.RedrawAllAtNextDraw()
 	case terminal.Continued: // a shell has used the terminal
 		if u.isShellRunning {
 			return false, nil
@@ -202,15 +202,15 @@ func (u *ui) handleSignal(sig os.Signal) (quit bool, err error) {
 func (u *ui) suspend() error {
 	u.keyReader.stopReading()
 	u.screen.Leave()
-	if err := terminal.Suspend(); err != nil {
+	if err := terminal.SuspendProcessGroup(); err != nil {
 		return err
 	}
 	time.Sleep(suspendDelay)
-	return u.enterFullScreen()
+	return u.enterFullScreenAndReadKeys()
 }
 
-// enterFullScreen shows the table on the whole terminal, and starts to read keys.
-func (u *ui) enterFullScreen() error {
+// enterFullScreenAndReadKeys shows the table on the whole terminal, and starts to read keys.
+func (u *ui) enterFullScreenAndReadKeys() error {
 	if err := u.screen.Enter(); err != nil {
 		return err
 	}
@@ -236,8 +236,8 @@ func callWithPanicCleanup(f, cleanup func()) {
 	returned = true
 }
 
-// runInBackground calls f in another goroutine, and then the function that f returns in the goroutine of run.
-func (u *ui) runInBackground(ctx context.Context, f func(context.Context) func()) {
+// runThenCallInMainLoop calls f in another goroutine, and then the function that f returns in the goroutine of run.
+func (u *ui) runThenCallInMainLoop(ctx context.Context, f func(context.Context) func()) {
 	u.startGoroutine(func() { u.callInMainLoop(ctx, f(ctx)) })
 }
 
@@ -250,39 +250,39 @@ func (u *ui) callInMainLoop(ctx context.Context, f func()) {
 }
 
 func (u *ui) replaceJobsAndAllocs(l *jobAndAllocLists) {
-	u.cluster.replaceAll(l.jobs, l.allocs)
+	u.cluster.replaceAllKeepingUsage(l.jobs, l.allocs)
 	u.tableView.areRowsStale, u.tableView.needsUsageRequest = true, true
 }
 
-func (u *ui) applyUpdate(up stateUpdate) {
-	u.connectionErr = up.connectionErr
-	if up.newLists != nil {
-		u.replaceJobsAndAllocs(up.newLists)
+func (u *ui) applyUpdate(update stateUpdate) {
+	u.connectionErr = update.connectionErr
+	if update.newLists != nil {
+		u.replaceJobsAndAllocs(update.newLists)
 	}
-	for _, e := range up.events {
+	for _, e := range update.events {
 		u.cluster.applyEvent(e)
 	}
 	u.tableView.areRowsStale = true
 }
 
-// requestUsage requests the usage of the allocations on the screen, unless a request is in progress or the table is not
-// shown.
-func (u *ui) requestUsage(ctx context.Context) {
-	if u.isUsageRequested || u.isShellRunning || u.connectionErr != nil || u.openTextPage != nil {
+// requestUsageOfVisibleAllocs requests the usage of the allocations on the screen, unless a request is in progress or
+// the table is not shown.
+func (u *ui) requestUsageOfVisibleAllocs(ctx context.Context) {
+	if u.isUsageRequestPending || u.isShellRunning || u.connectionErr != nil || u.shownTextPage != nil {
 		return
 	}
 	u.tableView.needsUsageRequest = false
-	allocs := u.tableView.visibleAllocs()
+	allocs := u.tableView.visibleRunningAllocs()
 	if len(allocs) == 0 {
 		return
 	}
-	u.isUsageRequested = true
-	u.runInBackground(ctx, func(ctx context.Context) func() {
+	u.isUsageRequestPending = true
+	u.runThenCallInMainLoop(ctx, func(ctx context.Context) func() {
 		ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
 		defer cancel()
 		samples := readAllocUsage(ctx, u.client, allocs, u.screen.Leave)
 		return func() {
-			u.isUsageRequested = false
+			u.isUsageRequestPending = false
 			for _, s := range samples {
 				u.cluster.setAllocUsage(s.allocID, s.usage)
 			}
@@ -294,13 +294,13 @@ func (u *ui) requestUsage(ctx context.Context) {
 // keyReader reads the input of the terminal in a goroutine.
 type keyReader struct {
 	inputChunks   chan []byte // input bytes; a nil chunk means that the terminal was closed
-	input         *terminal.Input
+	input         *terminal.InterruptibleInput
 	stopRequested chan struct{} // closed by stopReading
 	readerExited  chan struct{} // closed when the goroutine has exited
 }
 
 func (k *keyReader) startReading(u *ui) error {
-	input, err := terminal.NewInput(u.terminalInput)
+	input, err := terminal.NewInterruptibleInput(u.terminalInput)
 	if err != nil {
 		return err
 	}

@@ -19,7 +19,7 @@ var errNoBrowser = errors.New("no browser")
 // openBrowser opens an address in the browser that BROWSER names, or in the browser of the desktop. It does not wait
 // for the end of the browser. It returns errNoBrowser if there is no browser.
 func openBrowser(address string) error {
-	argv, err := browserCommand(address)
+	argv, err := browserCommandLine(address)
 	if err != nil {
 		return err
 	}
@@ -40,9 +40,9 @@ func openBrowser(address string) error {
 	return nil
 }
 
-// browserCommand returns the command line that opens an address. BROWSER is a list of commands, separated by colons, in
-// which %s stands for the address; the first command is used.
-func browserCommand(address string) ([]string, error) {
+// browserCommandLine returns the command line that opens an address. BROWSER is a list of commands, separated by
+// colons, in which %s stands for the address; the first command is used.
+func browserCommandLine(address string) ([]string, error) {
 	first, _, _ := strings.Cut(os.Getenv("BROWSER"), ":")
 	if argv := strings.Fields(first); len(argv) > 0 {
 		if !strings.Contains(first, "%s") {
@@ -53,7 +53,7 @@ func browserCommand(address string) ([]string, error) {
 		}
 		return argv, nil
 	}
-	argv := desktopBrowser()
+	argv := desktopBrowserCommand()
 	if len(argv) == 0 {
 		return nil, errNoBrowser
 	}

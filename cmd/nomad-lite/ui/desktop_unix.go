@@ -10,9 +10,9 @@ import (
 
 func sysProcAttrOfNewSession() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }
 
-// desktopBrowser returns the command that opens an address in the browser of the desktop, or nil if there is no
+// desktopBrowserCommand returns the command that opens an address in the browser of the desktop, or nil if there is no
 // desktop.
-func desktopBrowser() []string {
+func desktopBrowserCommand() []string {
 	switch {
 	case runtime.GOOS == "darwin":
 		return []string{"open"}

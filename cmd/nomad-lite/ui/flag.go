@@ -12,9 +12,9 @@ import (
 
 // AddUIFlag adds the flag -ui to a command with connection flags. After the command has run, the flag opens the page
 // that the command has set with cli.SetPageForUIFlag, even if the command has failed since. If the command has set none
-// and was successful, the flag opens listPage, unless that is empty. The flag prints to standard error, and does not
-// change the exit code of the command.
-func AddUIFlag(cmd *cobra.Command, listPage string, s *cli.Streams) {
+// and was successful, the flag opens defaultPagePath, unless that is empty. The flag prints to standard error, and does
+// not change the exit code of the command.
+func AddUIFlag(cmd *cobra.Command, defaultPagePath string, s *cli.Streams) {
 	open := cmd.Flags().Bool("ui", false, "open the web page about it in a browser")
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -25,7 +25,7 @@ func AddUIFlag(cmd *cobra.Command, listPage string, s *cli.Streams) {
 		cmd.SetContext(cli.WithPageForUIFlag(cmd.Context(), &path))
 		err := run(cmd, args)
 		if path == "" && err == nil {
-			path = listPage
+			path = defaultPagePath
 		}
 		if path == "" {
 			return err

@@ -29,7 +29,7 @@ type browserGateway struct {
 	secretPathReused chan struct{} // closed by the second request for secretPath
 }
 
-func newBrowserGateway() (*browserGateway, error) {
+func listenBrowserGateway() (*browserGateway, error) {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
@@ -40,14 +40,14 @@ func newBrowserGateway() (*browserGateway, error) {
 	}, nil
 }
 
-// baseAddress returns the address of the gateway without a path.
-func (g *browserGateway) baseAddress() string { return "http://" + g.hostPort }
+// baseURL returns the address of the gateway without a path.
+func (g *browserGateway) baseURL() string { return "http://" + g.hostPort }
 
-// secretAddress returns the secret address whose first visitor is sent to target.
-func (g *browserGateway) secretAddress() string { return g.baseAddress() + "/" + g.secretPath }
+// secretURL returns the secret address whose first visitor is sent to target.
+func (g *browserGateway) secretURL() string { return g.baseURL() + "/" + g.secretPath }
 
-// allowedPeerKey is the context key of a bool: whether the connection of a request belongs to an allowed user.
-type allowedPeerKey struct{}
+// allowedPeerContextKey is the context key of a bool: whether the connection of a request belongs to an allowed user.
+type allowedPeerContextKey struct{}
 
 // serve serves HTTP until ctx ends. next replies to all admitted requests except those for code.
 func (g *browserGateway) serve(ctx context.Context, next http.Handler) error {
@@ -56,7 +56,7 @@ func (g *browserGateway) serve(ctx context.Context, next http.Handler) error {
 		MaxHeaderBytes:    16 << 10,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			return context.WithValue(ctx, allowedPeerKey{}, isAllowedPeer(c, g.allowedUIDs))
+			return context.WithValue(ctx, allowedPeerContextKey{}, peerRunsAsOneOf(c, g.allowedUIDs))
 		},
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			switch {
@@ -91,14 +91,14 @@ func (g *browserGateway) serve(ctx context.Context, next http.Handler) error {
 // admitsClient reports whether a request comes from a process of an allowed user, and has the gateway's own address as
 // Host.
 func (g *browserGateway) admitsClient(r *http.Request) bool {
-	allowed, _ := r.Context().Value(allowedPeerKey{}).(bool)
+	allowed, _ := r.Context().Value(allowedPeerContextKey{}).(bool)
 	return allowed && r.Host == g.hostPort
 }
 
 // admitsRequestOrigin reports whether the browser's headers show that no other web site has caused the request.
 func (g *browserGateway) admitsRequestOrigin(r *http.Request) bool {
 	site, origin := r.Header.Get("Sec-Fetch-Site"), r.Header.Get("Origin")
-	return (site == "" || site == "none" || site == "same-origin") && (origin == "" || origin == g.baseAddress())
+	return (site == "" || site == "none" || site == "same-origin") && (origin == "" || origin == g.baseURL())
 }
 
 // forwardFirstVisitor sends the first visitor to targetAddress by a page with a refresh. A redirect by status would
@@ -119,7 +119,7 @@ func (g *browserGateway) forwardFirstVisitor(w http.ResponseWriter) {
 		return
 	}
 	h.Set("Content-Type", "text/html; charset=utf-8")
-	_, _ = io.WriteString(w, forwardingPage(g.targetAddress)) // the browser can have disconnected
+	_, _ = io.WriteString(w, newForwardingHTML(g.targetAddress)) // the browser can have disconnected
 	close(g.secretPathUsed)
 }
 

@@ -70,7 +70,7 @@ func socketAgent(t *testing.T) (socket string) {
 // startSession starts a gateway with a session.
 func startSession(t *testing.T) (*browserGateway, *browserSession) {
 	t.Helper()
-	g, err := newBrowserGateway()
+	g, err := listenBrowserGateway()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +91,7 @@ func startSession(t *testing.T) (*browserGateway, *browserSession) {
 // fetch sends a request to the gateway, and returns the status and the body.
 func (g *browserGateway) fetch(t *testing.T, method, path string, header ...string) (int, string) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), method, g.baseAddress()+path, nil)
+	r, err := http.NewRequestWithContext(t.Context(), method, g.baseURL()+path, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +210,7 @@ func TestOtherUsersAreRejected(t *testing.T) {
 		t.Helper()
 		cmd := exec.Command(program)
 		cmd.Dir = "/"
-		cmd.Env = []string{fetchEnvVar + "=" + strings.TrimSuffix(g.baseAddress(), "/") + path}
+		cmd.Env = []string{fetchEnvVar + "=" + strings.TrimSuffix(g.baseURL(), "/") + path}
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 		out, err := cmd.CombinedOutput()
 		if err != nil {
@@ -279,13 +279,13 @@ func TestWebsocketNeedsTheTokenOfTheSession(t *testing.T) {
 func TestIdleSessionEnds(t *testing.T) {
 	ended := make(chan struct{})
 	page := newBrowserSession("/nowhere", 50*time.Millisecond, func() { close(ended) }, nil)
-	page.beginRequest()
+	page.trackRequestStart()
 	select {
 	case <-ended:
 		t.Fatal("the session has ended during a request")
 	case <-time.After(200 * time.Millisecond):
 	}
-	page.endRequest()
+	page.trackRequestEnd()
 	<-ended
 }
 
@@ -305,7 +305,7 @@ func TestBrowserCommand(t *testing.T) {
 	} {
 		t.Setenv("BROWSER", c.browser)
 		t.Setenv("DISPLAY", c.display)
-		argv, err := browserCommand("URL")
+		argv, err := browserCommandLine("URL")
 		if got := strings.Join(argv, " "); got != c.want || (err != nil) != (c.want == "") {
 			t.Errorf("BROWSER=%q DISPLAY=%q: %q, %v", c.browser, c.display, got, err)
 		}

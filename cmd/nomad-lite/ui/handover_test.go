@@ -330,7 +330,7 @@ func TestHandoverFileIsClosedToOthers(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
 	t.Setenv("HOME", t.TempDir())
-	file, err := newHandoverFile("http://127.0.0.1:1/CODE?a=1&b=<x>")
+	file, err := writeForwardingFile("http://127.0.0.1:1/CODE?a=1&b=<x>")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -353,7 +353,7 @@ func TestHandoverFileIsClosedToOthers(t *testing.T) {
 		{t.TempDir(), "/run/user/1", os.Getenv("HOME") + " /run/user/1 " + os.TempDir()},
 	} {
 		t.Setenv("XDG_RUNTIME_DIR", c.runtimeDir)
-		if got := strings.Join(handoverParentDirs(c.snaps), " "); got != c.want {
+		if got := strings.Join(forwardingParentDirs(c.snaps), " "); got != c.want {
 			t.Errorf("%+v: got %s", c, got)
 		}
 	}

@@ -13,8 +13,8 @@ import (
 // reports no user.
 const tcpEstablished = 1
 
-// isAllowedPeer reports whether the process at the other end of a loopback connection runs as one of the users.
-func isAllowedPeer(c net.Conn, uids []int) bool {
+// peerRunsAsOneOf reports whether the process at the other end of a loopback connection runs as one of the users.
+func peerRunsAsOneOf(c net.Conn, uids []int) bool {
 	local, isLocalTCP := c.LocalAddr().(*net.TCPAddr)
 	remote, isRemoteTCP := c.RemoteAddr().(*net.TCPAddr)
 	if !isLocalTCP || !isRemoteTCP {

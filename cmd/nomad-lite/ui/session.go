@@ -35,25 +35,25 @@ type browserSession struct {
 	idleTimeout        time.Duration
 	onLoginSecretReuse func() // called when the one-time secret is used for the second time
 
-	mu              sync.Mutex
-	loginSecret     string
-	loginSecretUses int // number of uses of loginSecret, accepted or not
-	loginExpires    time.Time
-	openRequests    int // number of requests in progress
-	idleTimer       *time.Timer
+	mu               sync.Mutex
+	loginSecret      string
+	loginSecretUses  int // number of uses of loginSecret, accepted or not
+	loginExpires     time.Time
+	openRequestCount int // number of requests in progress
+	idleTimer        *time.Timer
 }
 
-// newBrowserSession returns a browserSession for the agent at a socket. It calls end when no request was in progress
-// for idleTimeout, and onLoginSecretReuse when the one-time secret is used for the second time.
-func newBrowserSession(socket string, idleTime time.Duration, end, onReuse func()) *browserSession {
+// newBrowserSession returns a browserSession for the agent at a socket. It calls onIdle when no request was in progress
+// for idleTime, and onLoginSecretReuse when the one-time secret is used for the second time.
+func newBrowserSession(agentSocketPath string, idleTime time.Duration, onIdle, onLoginSecretReuse func()) *browserSession {
 	transport := &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", socket)
+			return new(net.Dialer).DialContext(ctx, "unix", agentSocketPath)
 		},
 	}
 	s := &browserSession{
-		sessionToken: newSecret(), loginSecret: newSecret(), loginExpires: time.Now().Add(loginLifetime), idleTimeout: idleTime, onLoginSecretReuse: onReuse,
-		agentClient: &http.Client{Transport: transport}, idleTimer: time.AfterFunc(idleTime, end),
+		sessionToken: newSecret(), loginSecret: newSecret(), loginExpires: time.Now().Add(loginLifetime), idleTimeout: idleTime, onLoginSecretReuse: onLoginSecretReuse,
+		agentClient: &http.Client{Transport: transport}, idleTimer: time.AfterFunc(idleTime, onIdle),
 	}
 	s.agentProxy = &httputil.ReverseProxy{
 		Transport:     transport,
@@ -75,11 +75,11 @@ func newBrowserSession(socket string, idleTime time.Duration, end, onReuse func(
 }
 
 func (s *browserSession) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	s.beginRequest()
-	defer s.endRequest()
+	s.trackRequestStart()
+	defer s.trackRequestEnd()
 	switch {
 	case r.URL.Path == "/v1/agent/login" && (r.Method == http.MethodPost || r.Method == http.MethodPut):
-		s.exchangeLoginSecret(w, r)
+		s.exchangeLoginSecretForToken(w, r)
 	case strings.EqualFold(r.Header.Get("Upgrade"), "websocket"):
 		s.relayWebSocket(w, r)
 	case strings.HasPrefix(r.URL.Path, "/ui/"), equalSecrets(r.Header.Get("X-Nomad-Token"), s.sessionToken):
@@ -89,24 +89,24 @@ func (s *browserSession) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// beginRequest and end count the requests in progress. While there are none, the idle timer runs.
-func (s *browserSession) beginRequest() {
+// trackRequestStart and end count the requests in progress. While there are none, the idle timer runs.
+func (s *browserSession) trackRequestStart() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.openRequests++
+	s.openRequestCount++
 	s.idleTimer.Stop()
 }
 
-func (s *browserSession) endRequest() {
+func (s *browserSession) trackRequestEnd() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.openRequests--; s.openRequests == 0 {
+	if s.openRequestCount--; s.openRequestCount == 0 {
 		s.idleTimer.Reset(s.idleTimeout)
 	}
 }
 
-// exchangeLoginSecret replies to the one-time secret with the token of the session.
-func (s *browserSession) exchangeLoginSecret(w http.ResponseWriter, r *http.Request) {
+// exchangeLoginSecretForToken replies to the one-time secret with the token of the session.
+func (s *browserSession) exchangeLoginSecretForToken(w http.ResponseWriter, r *http.Request) {
 	known, uses := equalSecrets(r.Header.Get("X-Nomad-Token"), s.loginSecret), 0
 	s.mu.Lock()
 	if known {
@@ -143,7 +143,7 @@ func (s *browserSession) relayWebSocket(w http.ResponseWriter, r *http.Request) 
 	}
 	defer browser.CloseNow()
 	// Errors of Close are ignored: CloseNow follows.
-	if err := s.checkHandshake(r, browser); err != nil {
+	if err := s.readAndCheckHandshakeToken(r, browser); err != nil {
 		_ = browser.Close(websocket.StatusPolicyViolation, err.Error())
 		return
 	}
@@ -172,7 +172,7 @@ func (s *browserSession) relayWebSocket(w http.ResponseWriter, r *http.Request) 
 
 var errNoSessionToken = errors.New("permission denied")
 
-func (s *browserSession) checkHandshake(r *http.Request, browser *websocket.Conn) error {
+func (s *browserSession) readAndCheckHandshakeToken(r *http.Request, browser *websocket.Conn) error {
 	if r.URL.Query().Get("ws_handshake") != "true" {
 		return errNoSessionToken
 	}

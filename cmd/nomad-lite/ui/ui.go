@@ -37,7 +37,7 @@ Exit codes: 0, or 1 when nothing or several things have this id.`
 
 type options struct {
 	clientFlags  apiclient.Flags
-	showURL      bool
+	printURLOnly bool
 	authenticate bool
 }
 
@@ -59,19 +59,19 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 		},
 	}
 	o.clientFlags.Register(cmd)
-	cmd.Flags().BoolVar(&o.showURL, "show-url", false, "print the address, and open no browser")
+	cmd.Flags().BoolVar(&o.printURLOnly, "show-url", false, "print the address, and open no browser")
 	cmd.Flags().BoolVar(&o.authenticate, "authenticate", false, "log the browser in, with a secret that is valid once and for a minute")
 	return cmd
 }
 
-func openUI(ctx context.Context, o options, id string, s *cli.Streams) error {
+func openUI(ctx context.Context, o options, idPrefix string, s *cli.Streams) error {
 	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
 	path := "/ui/"
-	if id != "" {
-		page, err := findUIPath(ctx, c, o.clientFlags.ClientConfig().Namespace, id)
+	if idPrefix != "" {
+		page, err := findUIPath(ctx, c, o.clientFlags.ClientConfig().Namespace, idPrefix)
 		if err != nil {
 			return err
 		}
@@ -95,7 +95,7 @@ func openAgentPage(ctx context.Context, o options, c *api.Client, path string, s
 			return err
 		}
 		if secret != "" {
-			return openAddressWithSecret(ctx, o, base+path, secret, s)
+			return openWithSecretAndWait(ctx, o, base+path, secret, s)
 		}
 	}
 	return openOrPrintAddress(o, base+path, s)
@@ -103,7 +103,7 @@ func openAgentPage(ctx context.Context, o options, c *api.Client, path string, s
 
 // openOrPrintAddress opens an address without a secret, or prints it.
 func openOrPrintAddress(o options, address string, s *cli.Streams) error {
-	if o.showURL || !openBrowserOrWarn(address, s) {
+	if o.printURLOnly || !openBrowserOrWarn(address, s) {
 		return printAddress(o, address, s)
 	}
 	_, err := fmt.Fprintf(s.Out, "Opening URL %q\n", address)
@@ -112,7 +112,7 @@ func openOrPrintAddress(o options, address string, s *cli.Streams) error {
 
 // openBrowserOrWarn opens an address in the browser, and reports whether that was successful. It prints a warning if
 // the browser has failed.
-func openBrowserOrWarn(address string, s *cli.Streams) bool {
+func openBrowserOrWarn(address string, s *cli.Streams) (opened bool) {
 	err := openBrowser(address)
 	if err != nil && !errors.Is(err, errNoBrowser) {
 		fmt.Fprintln(s.Err, "warning:", err)
@@ -121,7 +121,7 @@ func openBrowserOrWarn(address string, s *cli.Streams) bool {
 }
 
 func printAddress(o options, address string, s *cli.Streams) error {
-	if o.showURL {
+	if o.printURLOnly {
 		address = "URL for web UI: " + address
 	}
 	_, err := fmt.Fprintln(s.Out, address)
@@ -132,10 +132,10 @@ func printAddress(o options, address string, s *cli.Streams) error {
 // address.
 const loginFragment = "#login="
 
-// openAddressWithSecret opens an address with a one-time secret in its fragment. It blocks until the browser has
+// openWithSecretAndWait opens an address with a one-time secret in its fragment. It blocks until the browser has
 // requested the address, or until the secret expires.
-func openAddressWithSecret(ctx context.Context, o options, address, secret string, s *cli.Streams) error {
-	g, err := newBrowserGateway()
+func openWithSecretAndWait(ctx context.Context, o options, address, secret string, s *cli.Streams) error {
+	g, err := listenBrowserGateway()
 	if err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ func openAddressWithSecret(ctx context.Context, o options, address, secret strin
 		cancel() // if the server has failed, the browser cannot open the page
 		served <- err
 	}()
-	err = openTargetInBrowser(ctx, o, g, address, s)
+	err = openGatewayTargetAndWait(ctx, o, g, address, s)
 	cancel()
 	return errors.Join(<-served, err)
 }
@@ -156,21 +156,21 @@ func openAddressWithSecret(ctx context.Context, o options, address, secret strin
 // errNotOpened is the error for a browser that was started and has not requested the page.
 var errNotOpened = errors.New("the browser did not open the page: nomad-lite ui -show-url prints its address, with -authenticate if the agent requires a token")
 
-// openTargetInBrowser starts the browser with a file that forwards it to the gateway, and blocks until the browser has
-// requested the secret path or ctx ends. Without a browser it prints the target. shown is the printed address, which
-// contains no secret.
-func openTargetInBrowser(ctx context.Context, o options, g *browserGateway, shown string, s *cli.Streams) error {
-	if o.showURL {
+// openGatewayTargetAndWait starts the browser with a file that forwards it to the gateway, and blocks until the browser
+// has requested the secret path or ctx ends. Without a browser it prints the target. displayedAddress is the printed
+// address, which contains no secret.
+func openGatewayTargetAndWait(ctx context.Context, o options, g *browserGateway, displayedAddress string, s *cli.Streams) error {
+	if o.printURLOnly {
 		return printAddress(o, g.targetAddress, s)
 	}
-	file, err := newHandoverFile(g.secretAddress())
+	file, err := writeForwardingFile(g.secretURL())
 	if err != nil {
 		return err
 	}
 	if !openBrowserOrWarn(file.fileURL(), s) {
 		return errors.Join(file.remove(), printAddress(o, g.targetAddress, s))
 	}
-	fmt.Fprintf(s.Out, "Opening URL %q\n", shown)
+	fmt.Fprintf(s.Out, "Opening URL %q\n", displayedAddress)
 	select {
 	case <-g.secretPathUsed:
 		return file.remove()
@@ -189,14 +189,14 @@ func openTargetInBrowser(ctx context.Context, o options, g *browserGateway, show
 	}
 }
 
-// slowBrowserTime is how long openTargetInBrowser waits for the browser before it prints the address. A browser that
-// cannot read the file reports no error to the command.
+// slowBrowserTime is how long openGatewayTargetAndWait waits for the browser before it prints the address. A browser
+// that cannot read the file reports no error to the command.
 const slowBrowserTime = 5 * time.Second
 
 // servePageOfUnixSocketAgent serves the page of an agent that listens only on its unix socket, until ctx ends, the
 // session is idle, or the one-time secret is used twice.
 func servePageOfUnixSocketAgent(ctx context.Context, o options, path string, s *cli.Streams) error {
-	g, err := newBrowserGateway()
+	g, err := listenBrowserGateway()
 	if err != nil {
 		return err
 	}
@@ -208,7 +208,7 @@ func servePageOfUnixSocketAgent(ctx context.Context, o options, path string, s *
 	page := newBrowserSession(socket, sessionIdleTime, func() { cancel(errIdle) }, func() {
 		fmt.Fprintln(s.Err, "warning: the one-time secret of the page was used twice: if you have not opened the address twice, press Ctrl-C, which ends the session")
 	})
-	g.targetAddress = g.baseAddress() + path + loginFragment + page.loginSecret
+	g.targetAddress = g.baseURL() + path + loginFragment + page.loginSecret
 	served := make(chan error, 1)
 	go func() {
 		err := g.serve(ctx, page)
@@ -221,7 +221,7 @@ func servePageOfUnixSocketAgent(ctx context.Context, o options, path string, s *
 	opening.Go(func() {
 		openCtx, cancelOpening := context.WithTimeout(ctx, loginLifetime)
 		defer cancelOpening()
-		openErr = openTargetInBrowser(openCtx, o, g, g.baseAddress()+path, s)
+		openErr = openGatewayTargetAndWait(openCtx, o, g, g.baseURL()+path, s)
 		if errors.Is(openErr, errNotOpened) {
 			openErr = nil // the user can have opened the printed address
 		} else if openErr != nil {
@@ -253,7 +253,7 @@ var (
 func createLoginSecret(ctx context.Context, c *api.Client) (string, error) {
 	var made struct{ Secret string }
 	if _, err := c.Raw().Write("/v1/agent/login/secret", nil, &made, apiclient.WriteOptions(ctx, "")); err != nil {
-		return "", apiclient.WrapError("log the browser in", err)
+		return "", apiclient.WrapErrorWithAdvice("log the browser in", err)
 	}
 	return made.Secret, nil
 }
@@ -271,7 +271,7 @@ func findUIAddress(ctx context.Context, o options, c *api.Client) (string, error
 	}
 	node, _, err := c.Nodes().Info(id, apiclient.QueryOptions(ctx, ""))
 	if err != nil {
-		return "", apiclient.WrapError("ask the agent where it listens", err)
+		return "", apiclient.WrapErrorWithAdvice("ask the agent where it listens", err)
 	}
 	listens := node.Attributes["unique.advertise.address"] // HTTPAddr is empty in answers over a unix socket
 	switch {
@@ -291,11 +291,11 @@ var uiPathPrefixes = map[contexts.Context]string{
 }
 
 // findUIPath returns the path, relative to /ui/, of the page of the only job, allocation or node whose ID starts with
-// id. The path of a job contains its namespace, unless that is the default one.
-func findUIPath(ctx context.Context, c *api.Client, namespace, id string) (string, error) {
-	answer, _, err := c.Search().PrefixSearch(id, contexts.All, apiclient.QueryOptions(ctx, ""))
+// idPrefix. The path of a job contains its namespace, unless that is the default one.
+func findUIPath(ctx context.Context, c *api.Client, namespace, idPrefix string) (string, error) {
+	answer, _, err := c.Search().PrefixSearch(idPrefix, contexts.All, apiclient.QueryOptions(ctx, ""))
 	if err != nil {
-		return "", apiclient.WrapError(fmt.Sprintf("look for %q", id), err)
+		return "", apiclient.WrapErrorWithAdvice(fmt.Sprintf("look for %q", idPrefix), err)
 	}
 	var matchingPaths []string
 	for context, page := range uiPathPrefixes {
@@ -304,7 +304,7 @@ func findUIPath(ctx context.Context, c *api.Client, namespace, id string) (strin
 			if context == contexts.Jobs && !slices.Contains([]string{"", "*", api.DefaultNamespace}, namespace) {
 				path = cli.JobWebPagePath(match, namespace)
 			}
-			if match == id {
+			if match == idPrefix {
 				return path, nil
 			}
 			matchingPaths = append(matchingPaths, path)
@@ -313,10 +313,10 @@ func findUIPath(ctx context.Context, c *api.Client, namespace, id string) (strin
 	switch len(matchingPaths) {
 	case 0:
 		//lint:ignore ST1005 the text is Nomad's
-		return "", fmt.Errorf("Unable to resolve ID: %q\nNo job, allocation or node has an id with this beginning", id)
+		return "", fmt.Errorf("Unable to resolve ID: %q\nNo job, allocation or node has an id with this beginning", idPrefix)
 	case 1:
 		return matchingPaths[0], nil
 	}
 	//lint:ignore ST1005 the text is Nomad's
-	return "", fmt.Errorf("Multiple matches found for id %q: give more of it", id)
+	return "", fmt.Errorf("Multiple matches found for id %q: give more of it", idPrefix)
 }

@@ -41,21 +41,21 @@ func NewSchemaCommand(s *cli.Streams) *cobra.Command {
   nomad-lite job validate -schema nomad-job.schema.json web.nomad.hcl`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return printJobFileSchema(cmd.Context(), plugins, s)
+			return startPluginsAndPrintSchema(cmd.Context(), plugins, s)
 		},
 	}
 	plugins.Register(cmd)
 	return cmd
 }
 
-func printJobFileSchema(ctx context.Context, flags localplugins.Flags, s *cli.Streams) error {
+func startPluginsAndPrintSchema(ctx context.Context, flags localplugins.Flags, s *cli.Streams) error {
 	local, err := flags.ReadConfig(s)
 	if err != nil {
 		return err
 	}
 	var schemas map[string]*hclspec.Spec
 	var pluginErrs []error
-	err = localplugins.RunWithAgent(ctx, local, local.AllPluginNames(), func(a *agent.Agent) {
+	err = localplugins.RunWithTemporaryAgent(ctx, local, local.AllPluginNames(), func(a *agent.Agent) {
 		schemas, pluginErrs = readDriverSchemas(ctx, a)
 	})
 	if err := errors.Join(err, ctx.Err()); err != nil {
@@ -78,11 +78,11 @@ func printJobFileSchema(ctx context.Context, flags localplugins.Flags, s *cli.St
 
 // readDriverSchemas returns the task config schema of each driver of an agent, and the errors of plugins that cannot be
 // started.
-func readDriverSchemas(ctx context.Context, a *agent.Agent) (schemas map[string]*hclspec.Spec, pluginErrs []error) {
-	if err := localplugins.WaitPluginsLaunched(ctx, a); err != nil {
+func readDriverSchemas(ctx context.Context, a *agent.Agent) (schemaByDriver map[string]*hclspec.Spec, pluginErrs []error) {
+	if err := localplugins.WaitPluginsLaunchedOrFailed(ctx, a); err != nil {
 		pluginErrs = append(pluginErrs, err)
 	}
-	schemas = make(map[string]*hclspec.Spec)
+	schemaByDriver = make(map[string]*hclspec.Spec)
 	for _, p := range a.Plugins() {
 		if p.Err != nil {
 			pluginErrs = append(pluginErrs, p.Err)
@@ -95,14 +95,14 @@ func readDriverSchemas(ctx context.Context, a *agent.Agent) (schemas map[string]
 			pluginErrs = append(pluginErrs, err)
 			continue
 		}
-		schemas[p.Serves.Name] = schema
+		schemaByDriver[p.Serves.Name] = schema
 	}
-	return schemas, pluginErrs
+	return schemaByDriver, pluginErrs
 }
 
-// readSchemaFile returns the task config schemas of drivers in a file that `job schema` has written. It returns nil
-// if path is empty.
-func readSchemaFile(path string) (map[string]*hclspec.Spec, error) {
+// readDriverSchemaFile returns the task config schemas of drivers in a file that `job schema` has written. It returns
+// nil if path is empty.
+func readDriverSchemaFile(path string) (map[string]*hclspec.Spec, error) {
 	if path == "" {
 		return nil, nil
 	}

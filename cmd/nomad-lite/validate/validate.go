@@ -69,8 +69,8 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 				_, err := fmt.Fprintln(s.Out, "Job validation successful")
 				return err
 			}
-			report := jobfile.NewReport()
-			return report.Print(s, validateJob(cmd.Context(), o, args[0], report.StreamsWritingToReport(s)))
+			report := jobfile.NewCheckReport()
+			return report.PrintJSON(s, validateJob(cmd.Context(), o, args[0], report.StreamsWritingToReport(s)))
 		},
 	}
 	o.jobFileFlags.Register(cmd)
@@ -87,17 +87,17 @@ func validateJob(ctx context.Context, o validateOptions, path string, s *cli.Str
 		return err
 	}
 	model.Canonicalize(job.Job)
-	answer, err := o.validateWithAgent(ctx, job, s)
+	answer, err := o.validateWithAgentIfReachable(ctx, job, s)
 	if err != nil {
 		return err
 	}
 	var warnings string
 	var good bool
 	if answer == nil {
-		warnings, good, err = o.checkLocally(ctx, job, s)
+		warnings, good, err = o.checkWithLocalPlugins(ctx, job, s)
 	} else {
 		warnings = answer.Warnings()
-		good, err = jobcheck.CheckWithAgent(ctx, job, s, answer)
+		good, err = jobcheck.PrintValidationErrorsAndFit(ctx, job, s, answer)
 	}
 	if err != nil {
 		return err
@@ -107,24 +107,25 @@ func validateJob(ctx context.Context, o validateOptions, path string, s *cli.Str
 		return err
 	}
 	if !good || !runnable {
-		if err := job.PrintWarnings(s.Err, warnings); err != nil { // on standard error, because the command fails
+		if err := job.PrintAPIWarningsWithPositions(s.Err, warnings); err != nil { // on standard error, because the command fails
 			return err
 		}
 		return &cli.ExitError{Code: 1}
 	}
-	if err := job.PrintWarnings(s.Out, warnings); err != nil {
+	if err := job.PrintAPIWarningsWithPositions(s.Out, warnings); err != nil {
 		return err
 	}
-	if gates := model.DescribeStartOrder(job.Job); gates != "" {
+	if gates := model.DescribeExtendedStartOrder(job.Job); gates != "" {
 		fmt.Fprintf(s.Out, "%s\n", terminal.SanitizeText([]byte(gates), false))
 	}
 	return nil
 }
 
-// validateWithAgent lets the agent validate the job. It returns nil if there is no agent, or if flags name plugins or
-// schemas to use instead. If the flags name an agent that cannot be reached, it prints a warning and returns nil.
-func (o *validateOptions) validateWithAgent(ctx context.Context, job *jobfile.File, s *cli.Streams) (*jobfile.AgentValidation, error) {
-	if o.schemaFile != "" || o.pluginFlags.AreSet() || !o.clientFlags.CanFindAgent() {
+// validateWithAgentIfReachable lets the agent validate the job. It returns nil if there is no agent, or if flags name
+// plugins or schemas to use instead. If the flags name an agent that cannot be reached, it prints a warning and returns
+// nil.
+func (o *validateOptions) validateWithAgentIfReachable(ctx context.Context, job *jobfile.File, s *cli.Streams) (*jobfile.AgentValidation, error) {
+	if o.schemaFile != "" || o.pluginFlags.IsAnySet() || !o.clientFlags.CanFindAgent() {
 		return nil, nil
 	}
 	c, err := o.clientFlags.Client()
@@ -133,9 +134,9 @@ func (o *validateOptions) validateWithAgent(ctx context.Context, job *jobfile.Fi
 	}
 	o.clientFlags.UseJobRegion(c, job.Job)
 	answer, err := job.ValidateWithAgent(ctx, c)
-	if err != nil && o.clientFlags.SelectsAgent() {
+	if err != nil && o.clientFlags.HasAgentAddress() {
 		fmt.Fprintln(s.Err, "Driver configuration not validated since connection to Nomad agent couldn't be established.")
-		fmt.Fprintf(s.Err, "warning: the builtin drivers of this machine count: %v\n", apiclient.WrapError("ask the agent about the job", err))
+		fmt.Fprintf(s.Err, "warning: the builtin drivers of this machine count: %v\n", apiclient.WrapErrorWithAdvice("ask the agent about the job", err))
 	}
 	if err != nil {
 		return nil, nil
@@ -143,22 +144,22 @@ func (o *validateOptions) validateWithAgent(ctx context.Context, job *jobfile.Fi
 	return answer, nil
 }
 
-// checkLocally checks a job against the builtin plugins and those that the flags name, and against this
+// checkWithLocalPlugins checks a job against the builtin plugins and those that the flags name, and against this
 // machine. It returns the warnings in the form of Nomad's API.
-func (o *validateOptions) checkLocally(ctx context.Context, job *jobfile.File, s *cli.Streams) (warnings string, good bool, err error) {
+func (o *validateOptions) checkWithLocalPlugins(ctx context.Context, job *jobfile.File, s *cli.Streams) (warnings string, accepted bool, err error) {
 	local, err := o.pluginFlags.ReadConfig(s)
 	if err != nil {
 		return "", false, err
 	}
-	drivers, err := local.DriverNames(job.DriverNames())
+	drivers, err := local.BuiltinAndRequestedDriverNames(job.DriverNames())
 	if err != nil {
 		return "", false, err
 	}
-	saved, err := readSchemaFile(o.schemaFile)
+	saved, err := readDriverSchemaFile(o.schemaFile)
 	if err != nil {
 		return "", false, err
 	}
 	drivers = slices.AppendSeq(drivers, maps.Keys(saved))
-	answer, good, err := jobcheck.CheckLocally(ctx, job, local, drivers, saved, s)
-	return model.FormatWarnings(answer.Warnings), good, err
+	answer, accepted, err := jobcheck.CheckWithLocalPlugins(ctx, job, local, drivers, saved, s)
+	return model.FormatWarnings(answer.Warnings), accepted, err
 }

@@ -36,17 +36,17 @@ func newGetCommand(s *cli.Streams) *cobra.Command {
 		Example: getExamples,
 		Args:    onePathArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return getVariable(cmd.Context(), o, args[0], s)
+			return getAndPrintVariable(cmd.Context(), o, args[0], s)
 		},
 		ValidArgsFunction: cli.CompleteArgsByPosition(completeVariables(&o.clientFlags)),
 	}
 	o.clientFlags.Register(cmd)
-	o.outputFlags.register(cmd, "table", "hcl", "json", "go-template", "none")
+	o.outputFlags.registerAndCheckBeforeRun(cmd, "table", "hcl", "json", "go-template", "none")
 	cmd.Flags().StringVar(&o.itemName, "item", "", "print the value of this `item` only")
 	return cmd
 }
 
-func getVariable(ctx context.Context, o getOptions, path string, s *cli.Streams) error {
+func getAndPrintVariable(ctx context.Context, o getOptions, path string, s *cli.Streams) error {
 	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
@@ -57,7 +57,7 @@ func getVariable(ctx context.Context, o getOptions, path string, s *cli.Streams)
 		return fmt.Errorf("Variable not found: %q\nList the variables: nomad-lite var list", path)
 	}
 	if err != nil {
-		return apiclient.WrapError(fmt.Sprintf("read variable %q", path), err)
+		return apiclient.WrapErrorWithAdvice(fmt.Sprintf("read variable %q", path), err)
 	}
 	cli.SetPageForUIFlag(ctx, cli.VariableWebPagePath(v.Path, v.Namespace))
 	if o.itemName == "" {

@@ -39,9 +39,9 @@ const varExampleJSON = `{
 `
 
 type initOptions struct {
-	json   bool
-	format string
-	quiet  bool
+	asJSON    bool
+	outFormat string
+	quiet     bool
 }
 
 func newInitCommand(s *cli.Streams) *cobra.Command {
@@ -54,32 +54,32 @@ func newInitCommand(s *cli.Streams) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, text := "spec.nv.hcl", varExample
 			switch {
-			case o.format != "hcl" && o.format != "json":
+			case o.outFormat != "hcl" && o.outFormat != "json":
 				return cli.UsageError(cmd, errors.New("-out takes hcl or json"))
-			case o.json || o.format == "json":
+			case o.asJSON || o.outFormat == "json":
 				name, text = "spec.nv.json", varExampleJSON
 			}
 			if len(args) > 0 {
 				name = args[0]
 			}
-			return o.writeExample(name, text, s)
+			return o.writeExampleFile(name, text, s)
 		},
 	}
-	cmd.Flags().BoolVar(&o.json, "json", false, "write JSON, the same as -out json")
-	cmd.Flags().StringVar(&o.format, "out", "hcl", "`format` to write: hcl or json")
+	cmd.Flags().BoolVar(&o.asJSON, "json", false, "write JSON, the same as -out json")
+	cmd.Flags().StringVar(&o.outFormat, "out", "hcl", "`format` to write: hcl or json")
 	cmd.Flags().BoolVar(&o.quiet, "quiet", false, "say nothing")
 	return cmd
 }
 
-func (o initOptions) writeExample(name, text string, s *cli.Streams) error {
-	err := cli.WriteNewFile(name, text, 0o600) // the user will write secrets into the file
+func (o initOptions) writeExampleFile(fileName, text string, s *cli.Streams) error {
+	err := cli.WriteNewFile(fileName, text, 0o600) // the user will write secrets into the file
 	if errors.Is(err, fs.ErrExist) {
 		//lint:ignore ST1005 the text is Nomad's
-		return fmt.Errorf("File %q already exists; name another file as the argument", name)
+		return fmt.Errorf("File %q already exists; name another file as the argument", fileName)
 	}
 	if err != nil || o.quiet {
 		return err
 	}
-	_, err = fmt.Fprintf(s.Out, "Example variable specification written to %s\nEdit it, and write the variable with: nomad-lite var put @%s\n", name, name)
+	_, err = fmt.Fprintf(s.Out, "Example variable specification written to %s\nEdit it, and write the variable with: nomad-lite var put @%s\n", fileName, fileName)
 	return err
 }

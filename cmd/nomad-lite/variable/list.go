@@ -46,7 +46,7 @@ func newListCommand(s *cli.Streams) *cobra.Command {
 		ValidArgsFunction: cli.CompleteArgsByPosition(completeVariables(&o.clientFlags)),
 	}
 	o.clientFlags.Register(cmd)
-	o.outputFlags.register(cmd, "table", "terse", "json", "go-template")
+	o.outputFlags.registerAndCheckBeforeRun(cmd, "table", "terse", "json", "go-template")
 	cmd.Flags().StringVar(&o.filter, "filter", "", "list those only for which this `expression` is true")
 	cmd.Flags().Int32Var(&o.perPage, "per-page", 0, "list so `many` at most")
 	cmd.Flags().StringVar(&o.pageToken, "page-token", "", "go on from this `token`")
@@ -62,16 +62,16 @@ func listVariables(ctx context.Context, o listOptions, prefix string, s *cli.Str
 	q.Filter, q.PerPage, q.NextToken = o.filter, o.perPage, o.pageToken
 	all, meta, err := c.Variables().PrefixList(prefix, q)
 	if err != nil {
-		return apiclient.WrapError("list variables", err)
+		return apiclient.WrapErrorWithAdvice("list variables", err)
 	}
 	if meta.NextToken != "" {
 		fmt.Fprintf(s.Err, "Next page token: %s\n", meta.NextToken)
 	}
-	switch o.outputFlags.selectedFormatOr(s, "table") {
+	switch o.outputFlags.selectOutputFormat(s, "table") {
 	case "json":
 		return printVariableJSON(s, all)
 	case "go-template":
-		return o.outputFlags.executeTemplate(s, all)
+		return o.outputFlags.printWithTemplate(s, all)
 	case "terse":
 		t := new(output.Table)
 		for _, v := range all {
@@ -83,7 +83,7 @@ func listVariables(ctx context.Context, o listOptions, prefix string, s *cli.Str
 		}
 		p := output.NewPage(s)
 		p.AddTable(t)
-		return output.Print(s, p)
+		return output.PrintPage(s, p)
 	}
 	p := output.NewPage(s)
 	t := output.NewTable("Namespace", "Path", "Last Updated")
@@ -91,5 +91,5 @@ func listVariables(ctx context.Context, o listOptions, prefix string, s *cli.Str
 		t.AddRow(v.Namespace, v.Path, output.FormatDate(v.ModifyTime))
 	}
 	p.AddTableOrMessage(t, "No matching variables found")
-	return output.Print(s, p)
+	return output.PrintPage(s, p)
 }

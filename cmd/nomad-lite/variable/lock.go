@@ -33,13 +33,13 @@ Exit codes: the exit code of the command, or 1 when there was no lock, or it was
 const commandShutdownTimeout = 5 * time.Second
 
 type lockOptions struct {
-	clientFlags      apiclient.Flags
-	ttl, lockDelay   time.Duration
-	maxRetry         int64
-	failIfLockIsHeld bool
-	backoff          time.Duration
-	useShell         bool
-	verbose          bool
+	clientFlags       apiclient.Flags
+	ttl, lockDelay    time.Duration
+	maxRetries        int64
+	failIfLockIsHeld  bool
+	lockRetryInterval time.Duration
+	useShell          bool
+	verbose           bool
 }
 
 func newLockCommand(s *cli.Streams) *cobra.Command {
@@ -52,7 +52,7 @@ func newLockCommand(s *cli.Streams) *cobra.Command {
   nomad-lite var lock -ttl 1m -shell=false locks/backup rsync -a /srv /backup`,
 		Args: cli.RequireArgCount(2, -1, "the path of a variable, and a command"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if o.backoff <= 0 {
+			if o.lockRetryInterval <= 0 {
 				return cli.UsageError(cmd, errors.New("-backoff takes a positive time, such as 1s"))
 			}
 			return runWithLock(cmd.Context(), o, args[0], args[1:], s)
@@ -62,19 +62,19 @@ func newLockCommand(s *cli.Streams) *cobra.Command {
 	o.clientFlags.Register(cmd)
 	cmd.Flags().DurationVar(&o.ttl, "ttl", 15*time.Second, "how long the lock outlives a holder that is gone, from 10s to 24h")
 	cmd.Flags().DurationVar(&o.lockDelay, "delay", 15*time.Second, "how long nobody gets it after that")
-	cmd.Flags().Int64Var(&o.maxRetry, "max-retry", 5, "how often a request is tried again that the agent did not answer")
+	cmd.Flags().Int64Var(&o.maxRetries, "max-retry", 5, "how often a request is tried again that the agent did not answer")
 	cmd.Flags().BoolVar(&o.failIfLockIsHeld, "early-return", false, "do not wait for a lock that another holder has")
-	cmd.Flags().DurationVar(&o.backoff, "backoff", time.Second, "`time` between two requests for a lock that another holder has")
+	cmd.Flags().DurationVar(&o.lockRetryInterval, "backoff", time.Second, "`time` between two requests for a lock that another holder has")
 	cmd.Flags().BoolVar(&o.useShell, "shell", true, "let a shell read the command")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "say what is done")
-	return cli.PassFlagsToProgram(cmd)
+	return cli.PassFlagsAfterFirstArg(cmd)
 }
 
-func runWithLock(ctx context.Context, o lockOptions, path string, command []string, s *cli.Streams) error {
-	v := &api.Variable{Path: path}
-	if isSpecFile(path) {
+func runWithLock(ctx context.Context, o lockOptions, pathOrSpecFile string, command []string, s *cli.Streams) error {
+	v := &api.Variable{Path: pathOrSpecFile}
+	if isFileReference(pathOrSpecFile) {
 		var err error
-		if v, err = (&putOptions{clientFlags: o.clientFlags}).readSpec(path, &specFileReader{stdin: s.In}); err != nil {
+		if v, err = (&putOptions{clientFlags: o.clientFlags}).readSpec(pathOrSpecFile, &referencedFileReader{stdin: s.In}); err != nil {
 			return err
 		}
 	}
@@ -83,7 +83,7 @@ func runWithLock(ctx context.Context, o lockOptions, path string, command []stri
 	if err != nil {
 		return err
 	}
-	lock, err := c.Locks(*apiclient.WriteOptions(ctx, v.Namespace), *v, api.LocksOptionWithMaxRetries(o.maxRetry))
+	lock, err := c.Locks(*apiclient.WriteOptions(ctx, v.Namespace), *v, api.LocksOptionWithMaxRetries(o.maxRetries))
 	if err != nil {
 		return err
 	}
@@ -95,20 +95,20 @@ func runWithLock(ctx context.Context, o lockOptions, path string, command []stri
 	ctx, stop := cli.ContextUntilInterrupted(ctx)
 	defer stop()
 	say("Waiting for the lock of variable")
-	if err := o.acquireLock(ctx, lock); err != nil {
-		return apiclient.WrapError(fmt.Sprintf("lock variable %q", v.Path), err)
+	if err := o.waitAndAcquireLock(ctx, lock); err != nil {
+		return apiclient.WrapErrorWithAdvice(fmt.Sprintf("lock variable %q", v.Path), err)
 	}
 	say("Holding the lock of variable")
-	err = runWhileLockHeld(ctx, lock, func(ctx context.Context) error { return o.runCommand(ctx, command, s) })
+	err = runAndRenewLock(ctx, lock, func(ctx context.Context) error { return o.runCommand(ctx, command, s) })
 	if free := lock.Release(context.WithoutCancel(ctx)); free != nil && !errors.Is(free, api.ErrLockConflict) {
-		err = errors.Join(err, apiclient.WrapError(fmt.Sprintf("release the lock of variable %q", v.Path), free))
+		err = errors.Join(err, apiclient.WrapErrorWithAdvice(fmt.Sprintf("release the lock of variable %q", v.Path), free))
 	}
 	return err
 }
 
-// acquireLock requests the lock again each -backoff until the agent grants it. With -early-return it requests the lock
-// once.
-func (o lockOptions) acquireLock(ctx context.Context, lock *api.Locks) error {
+// waitAndAcquireLock requests the lock again each -backoff until the agent grants it. With -early-return it requests
+// the lock once.
+func (o lockOptions) waitAndAcquireLock(ctx context.Context, lock *api.Locks) error {
 	for {
 		_, err := lock.Acquire(ctx)
 		switch {
@@ -118,15 +118,15 @@ func (o lockOptions) acquireLock(ctx context.Context, lock *api.Locks) error {
 			return errors.New("another holder has the lock")
 		}
 		select {
-		case <-time.After(o.backoff):
+		case <-time.After(o.lockRetryInterval):
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
 }
 
-// runWhileLockHeld calls do, and renews the lock while do runs. If the lock is lost, it cancels the context of do.
-func runWhileLockHeld(ctx context.Context, lock *api.Locks, do func(context.Context) error) error {
+// runAndRenewLock calls do, and renews the lock while do runs. If the lock is lost, it cancels the context of do.
+func runAndRenewLock(ctx context.Context, lock *api.Locks, do func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ended := make(chan error, 1)

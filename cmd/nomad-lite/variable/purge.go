@@ -53,7 +53,7 @@ func purgeVariable(ctx context.Context, o purgeOptions, path string, checkIndexS
 		return newConflictError(path, conflict)
 	}
 	if err != nil {
-		return apiclient.WrapError(fmt.Sprintf("delete variable %q", path), err)
+		return apiclient.WrapErrorWithAdvice(fmt.Sprintf("delete variable %q", path), err)
 	}
 	_, err = fmt.Fprintf(s.Out, "Successfully purged variable %q!\n", path)
 	return err

@@ -71,7 +71,7 @@ func newPutCommand(s *cli.Streams) *cobra.Command {
 			case o.specFormat != "" && o.specFormat != "hcl" && o.specFormat != "json":
 				return cli.UsageError(cmd, errors.New("-in takes hcl or json"))
 			}
-			v, err := o.variableFromArgs(args, s.In)
+			v, err := o.readVariableFromArgs(args, s.In)
 			if err != nil {
 				return err
 			}
@@ -80,7 +80,7 @@ func newPutCommand(s *cli.Streams) *cobra.Command {
 		ValidArgsFunction: cli.CompleteArgsByPosition(completeVariables(&o.clientFlags)),
 	}
 	o.clientFlags.Register(cmd)
-	o.outputFlags.register(cmd, "table", "hcl", "json", "go-template", "none")
+	o.outputFlags.registerAndCheckBeforeRun(cmd, "table", "hcl", "json", "go-template", "none")
 	cmd.Flags().Uint64Var(&o.checkIndex, "check-index", 0, "write it only if its modify `index` is this one; 0 means that it must be new")
 	cmd.Flags().BoolVar(&o.force, "force", false, "overwrite what is there")
 	cmd.Flags().StringVar(&o.specFormat, "in", "", "`format` of a specification whose name does not tell: hcl or json")
@@ -88,16 +88,16 @@ func newPutCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-// variableFromArgs returns the variable that the arguments of the command and the specification, if one is named,
+// readVariableFromArgs returns the variable that the arguments of the command and the specification, if one is named,
 // describe.
-func (o *putOptions) variableFromArgs(args []string, stdin io.Reader) (*api.Variable, error) {
+func (o *putOptions) readVariableFromArgs(args []string, stdin io.Reader) (*api.Variable, error) {
 	v := &api.Variable{}
 	path := ""
-	if !isSpecFile(args[0]) {
+	if !isFileReference(args[0]) {
 		path, args = args[0], args[1:]
 	}
-	read := &specFileReader{stdin: stdin}
-	if len(args) > 0 && isSpecFile(args[0]) {
+	read := &referencedFileReader{stdin: stdin}
+	if len(args) > 0 && isFileReference(args[0]) {
 		var err error
 		if v, err = o.readSpec(args[0], read); err != nil {
 			return nil, err
@@ -122,8 +122,8 @@ func (o *putOptions) variableFromArgs(args []string, stdin io.Reader) (*api.Vari
 		switch {
 		case strings.HasPrefix(value, `\@`), strings.HasPrefix(value, `\-`):
 			value = value[1:]
-		case isSpecFile(value):
-			text, err := read.readSpecText(value)
+		case isFileReference(value):
+			text, err := read.readReferencedText(value)
 			if err != nil {
 				return nil, err
 			}
@@ -139,14 +139,14 @@ func (o *putOptions) variableFromArgs(args []string, stdin io.Reader) (*api.Vari
 		return nil, fmt.Errorf("variable %q would have no items: add NAME=VALUE", v.Path)
 	}
 	if err := model.ValidateVariablePath(v.Path); err != nil {
-		return nil, fmt.Errorf("%w%s", err, describeInvalidPath(v.Path))
+		return nil, fmt.Errorf("%w%s", err, explainInvalidPath(v.Path))
 	}
 	return v, nil
 }
 
-// describeInvalidPath returns which characters of a path are not allowed, or that the path is too long, as the end of
+// explainInvalidPath returns which characters of a path are not allowed, or that the path is too long, as the end of
 // an error text. It returns "" for a valid path.
-func describeInvalidPath(path string) string {
+func explainInvalidPath(path string) string {
 	var invalid []string
 	for _, c := range path {
 		isAllowed := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune("-_~/", c)
@@ -165,31 +165,32 @@ func describeInvalidPath(path string) string {
 }
 
 // readSpec reads a variable from the file that an argument refers to, or from standard input.
-func (o *putOptions) readSpec(reference string, read *specFileReader) (*api.Variable, error) {
-	text, err := read.readSpecText(reference)
+func (o *putOptions) readSpec(fileRefOrStdin string, fileReader *referencedFileReader) (*api.Variable, error) {
+	text, err := fileReader.readReferencedText(fileRefOrStdin)
 	if err != nil {
 		return nil, err
 	}
-	return o.parseSpec(text, reference)
+	return o.parseSpec(text, fileRefOrStdin)
 }
 
-// isSpecFile reports whether an argument refers to a file (@file) or to standard input (-).
-func isSpecFile(arg string) bool { return arg == "-" || len(arg) > 1 && arg[0] == '@' }
+// isFileReference reports whether an argument refers to a file (@file) or to standard input (-).
+func isFileReference(arg string) bool { return arg == "-" || len(arg) > 1 && arg[0] == '@' }
 
-// specFileReader reads the files to which arguments refer. It returns an error for the second use of standard input.
-type specFileReader struct {
-	stdin     io.Reader
-	stdinRead bool
+// referencedFileReader reads the files to which arguments refer. It returns an error for the second use of standard
+// input.
+type referencedFileReader struct {
+	stdin        io.Reader
+	stdinWasRead bool
 }
 
-func (i *specFileReader) readSpecText(reference string) ([]byte, error) {
-	if reference != "-" {
-		return os.ReadFile(reference[1:])
+func (i *referencedFileReader) readReferencedText(fileRefOrStdin string) ([]byte, error) {
+	if fileRefOrStdin != "-" {
+		return os.ReadFile(fileRefOrStdin[1:])
 	}
-	if i.stdinRead {
+	if i.stdinWasRead {
 		return nil, errors.New("standard input is named twice with -")
 	}
-	i.stdinRead = true
+	i.stdinWasRead = true
 	text, err := io.ReadAll(i.stdin)
 	if err != nil {
 		return nil, fmt.Errorf("read standard input: %w", err)
@@ -199,18 +200,18 @@ func (i *specFileReader) readSpecText(reference string) ([]byte, error) {
 
 // parseSpec parses a variable in JSON or HCL. The format is that of -in, or else depends on the file name and the first
 // character.
-func (o *putOptions) parseSpec(text []byte, reference string) (*api.Variable, error) {
+func (o *putOptions) parseSpec(text []byte, fileRefOrStdin string) (*api.Variable, error) {
 	format := o.specFormat
 	switch {
 	case format != "":
-	case strings.HasSuffix(reference, ".json"):
+	case strings.HasSuffix(fileRefOrStdin, ".json"):
 		format = "json"
-	case strings.HasSuffix(reference, ".hcl"):
+	case strings.HasSuffix(fileRefOrStdin, ".hcl"):
 		format = "hcl"
 	case bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")):
 		format = "json"
 	}
-	name := strings.TrimPrefix(reference, "@")
+	name := strings.TrimPrefix(fileRefOrStdin, "@")
 	if format == "json" {
 		v := new(api.Variable)
 		if err := json.Unmarshal(text, v); err != nil {
@@ -222,8 +223,8 @@ func (o *putOptions) parseSpec(text []byte, reference string) (*api.Variable, er
 }
 
 // parseVariableHCL parses a variable in HCL.
-func parseVariableHCL(text []byte, name string) (*api.Variable, error) {
-	file, diags := hclsyntax.ParseConfig(text, name, hcl.InitialPos)
+func parseVariableHCL(text []byte, fileName string) (*api.Variable, error) {
+	file, diags := hclsyntax.ParseConfig(text, fileName, hcl.InitialPos)
 	if diags.HasErrors() {
 		return nil, fmt.Errorf("read specification: %w", diags)
 	}
@@ -268,7 +269,7 @@ func parseVariableHCL(text []byte, name string) (*api.Variable, error) {
 	for key, value := range items {
 		text, err := convert.Convert(value, cty.String)
 		if err != nil || text.IsNull() {
-			return nil, fmt.Errorf("%s: item %q must be a string", name, key)
+			return nil, fmt.Errorf("%s: item %q must be a string", fileName, key)
 		}
 		v.Items[key] = text.AsString()
 	}
@@ -296,10 +297,10 @@ func putVariable(ctx context.Context, o putOptions, v *api.Variable, s *cli.Stre
 		return newConflictError(v.Path, conflict)
 	}
 	if err != nil {
-		return apiclient.WrapError(fmt.Sprintf("write variable %q", v.Path), err)
+		return apiclient.WrapErrorWithAdvice(fmt.Sprintf("write variable %q", v.Path), err)
 	}
 	cli.SetPageForUIFlag(ctx, cli.VariableWebPagePath(storedVariable.Path, storedVariable.Namespace))
-	if o.outputFlags.selectedFormatOr(s, "none") != "none" {
+	if o.outputFlags.selectOutputFormat(s, "none") != "none" {
 		return o.outputFlags.printVariable(s, storedVariable, "none")
 	}
 	verb := "Updated"

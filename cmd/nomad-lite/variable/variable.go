@@ -51,23 +51,23 @@ func completeVariables(f *apiclient.Flags) cli.Completer {
 // outputFlags select the format in which a command prints variables. -json is short for Nomad's -out json, and -t for
 // -out go-template.
 type outputFlags struct {
-	formatFlags   output.FormatFlags
-	outFlagFormat string
-	template      string
+	formatFlags output.FormatFlags
+	outFormat   string
+	template    string
 }
 
-// register adds the flags to a command, and lets the command check them before it runs. formats are the values that
-// -out accepts.
-func (o *outputFlags) register(cmd *cobra.Command, formats ...string) {
+// registerAndCheckBeforeRun adds the flags to a command, and lets the command check them before it runs. formats are
+// the values that -out accepts.
+func (o *outputFlags) registerAndCheckBeforeRun(cmd *cobra.Command, formats ...string) {
 	o.formatFlags.Register(cmd)
-	cmd.Flags().StringVar(&o.outFlagFormat, "out", "", "`format` to print: "+strings.Join(formats, ", "))
+	cmd.Flags().StringVar(&o.outFormat, "out", "", "`format` to print: "+strings.Join(formats, ", "))
 	cmd.Flags().StringVar(&o.template, "template", "", "Go `template` for -out go-template, the same as -t")
-	cli.SetFlagCompletion(cmd, "out", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
+	cli.MustSetFlagCompletion(cmd, "out", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
 	check := func(cmd *cobra.Command) error {
 		switch {
-		case o.outFlagFormat != "" && !slices.Contains(formats, o.outFlagFormat):
+		case o.outFormat != "" && !slices.Contains(formats, o.outFormat):
 			return cli.UsageError(cmd, fmt.Errorf("-out takes one of %s", strings.Join(formats, ", ")))
-		case (o.template != "") != (o.outFlagFormat == "go-template"):
+		case (o.template != "") != (o.outFormat == "go-template"):
 			return cli.UsageError(cmd, errors.New("-template and -out go-template belong together; -t TEMPLATE is short for both"))
 		}
 		return nil
@@ -81,37 +81,37 @@ func (o *outputFlags) register(cmd *cobra.Command, formats ...string) {
 	}
 }
 
-// selectedFormatOr returns the format that the flags select. Without such a flag it returns onTerminal if standard
-// output is a terminal, and "json" otherwise.
-func (o *outputFlags) selectedFormatOr(s *cli.Streams, onTerminal string) string {
+// selectOutputFormat returns the format that the flags select. Without such a flag it returns terminalDefault if
+// standard output is a terminal, and "json" otherwise.
+func (o *outputFlags) selectOutputFormat(s *cli.Streams, terminalDefault string) string {
 	switch {
 	case o.formatFlags.JSON:
 		return "json"
 	case o.formatFlags.Template != "":
 		return "go-template"
-	case o.outFlagFormat != "":
-		return o.outFlagFormat
+	case o.outFormat != "":
+		return o.outFormat
 	case terminal.IsTerminal(s.Out):
-		return onTerminal
+		return terminalDefault
 	}
 	return "json"
 }
 
-func (o *outputFlags) executeTemplate(s *cli.Streams, value any) error {
+func (o *outputFlags) printWithTemplate(s *cli.Streams, value any) error {
 	return (&output.FormatFlags{Template: cmp.Or(o.template, o.formatFlags.Template)}).Print(s, value)
 }
 
-func (o *outputFlags) printVariable(s *cli.Streams, v *api.Variable, onTerminal string) error {
-	switch o.selectedFormatOr(s, onTerminal) {
+func (o *outputFlags) printVariable(s *cli.Streams, v *api.Variable, terminalDefault string) error {
+	switch o.selectOutputFormat(s, terminalDefault) {
 	case "none":
 		return nil
 	case "json":
 		return printVariableJSON(s, v)
 	case "hcl":
-		_, err := s.Out.Write(formatHCL(v))
+		_, err := s.Out.Write(formatVariableHCL(v))
 		return err
 	case "go-template":
-		return o.executeTemplate(s, v)
+		return o.printWithTemplate(s, v)
 	}
 	p := output.NewPage(s)
 	rows := output.Pairs{
@@ -127,9 +127,9 @@ func (o *outputFlags) printVariable(s *cli.Streams, v *api.Variable, onTerminal 
 		rows = append(rows, output.Pairs{{"Lock ID", v.Lock.ID}, {"Lock TTL", v.Lock.TTL}, {"Lock Delay", v.Lock.LockDelay}}...)
 	}
 	p.AddPairs(rows)
-	p.AddSection("Items")
+	p.AddSectionTitle("Items")
 	p.AddPairs(output.SortedPairs(v.Items))
-	return output.Print(s, p)
+	return output.PrintPage(s, p)
 }
 
 // printVariableJSON writes a variable, or a list of variables, as JSON. Indentation and order of fields are those of
@@ -141,8 +141,8 @@ func printVariableJSON(s *cli.Streams, value any) error {
 	return encoder.Encode(value)
 }
 
-// formatHCL returns a variable in HCL, as `var put` reads it.
-func formatHCL(v *api.Variable) []byte {
+// formatVariableHCL returns a variable in HCL, as `var put` reads it.
+func formatVariableHCL(v *api.Variable) []byte {
 	var hclText bytes.Buffer
 	attribute := func(name string, value cty.Value) {
 		fmt.Fprintf(&hclText, "%s = %s\n", name, hclwrite.TokensForValue(value).Bytes())

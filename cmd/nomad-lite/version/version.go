@@ -32,10 +32,10 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 
 // Build is the version and the source revision of this binary, as the Go tool has recorded them.
 type Build struct {
-	Version  string // the release, the module version, "devel+REVISION", or "devel"
-	Revision string // commit; "" if the Go tool has not recorded it
-	Time     string // time of the commit, RFC 3339
-	Modified bool   // the work tree had uncommitted changes
+	Version          string // the release, the module version, "devel+REVISION", or "devel"
+	Revision         string // commit; "" if the Go tool has not recorded it
+	CommitTime       string // time of the commit, RFC 3339
+	WorkTreeModified bool   // the work tree had uncommitted changes
 }
 
 // String returns the version of this binary.
@@ -58,9 +58,9 @@ func newBuild(release string, info *debug.BuildInfo) Build {
 		case "vcs.revision":
 			b.Revision = setting.Value
 		case "vcs.time":
-			b.Time = setting.Value
+			b.CommitTime = setting.Value
 		case "vcs.modified":
-			b.Modified = setting.Value == "true"
+			b.WorkTreeModified = setting.Value == "true"
 		}
 	}
 	b.Version = cmp.Or(release, strings.TrimPrefix(info.Main.Version, "(devel)"))
@@ -69,7 +69,7 @@ func newBuild(release string, info *debug.BuildInfo) Build {
 		if b.Revision != "" {
 			b.Version += "+" + b.Revision[:min(12, len(b.Revision))]
 		}
-		if b.Modified {
+		if b.WorkTreeModified {
 			b.Version += ".dirty"
 		}
 	}
@@ -85,13 +85,13 @@ func (b Build) writeVersion(w io.Writer) error {
 	text := "nomad-lite " + b.Version + "\n"
 	if b.Revision != "" {
 		text += "Revision " + b.Revision
-		if b.Modified {
+		if b.WorkTreeModified {
 			text += " (modified)"
 		}
 		text += "\n"
 	}
-	if b.Time != "" {
-		text += "Date " + b.Time + "\n"
+	if b.CommitTime != "" {
+		text += "Date " + b.CommitTime + "\n"
 	}
 	_, err := io.WriteString(w, text)
 	return err

@@ -51,12 +51,12 @@ func (o *claimListOptions) listClaims(ctx context.Context, s *cli.Streams) error
 	}
 	claims, _, err := c.TaskGroupHostVolumeClaims().List(&o.listRequest, apiclient.QueryOptions(ctx, ""))
 	if err != nil {
-		return apiclient.WrapError("list claims", err)
+		return apiclient.WrapErrorWithAdvice("list claims", err)
 	}
 	return o.formatFlags.PrintValueOrPage(s, claims, func(p *output.Page) {
 		t := output.NewTable("ID", "Namespace", "Job ID", "Volume ID", "Volume Name")
 		for _, claim := range claims {
-			t.AddRow(output.ShortID(claim.ID, o.verbose), claim.Namespace, claim.JobID, output.ShortID(claim.VolumeID, o.verbose), claim.VolumeName)
+			t.AddRow(output.ShortIDUnlessVerbose(claim.ID, o.verbose), claim.Namespace, claim.JobID, output.ShortIDUnlessVerbose(claim.VolumeID, o.verbose), claim.VolumeName)
 		}
 		p.AddTableOrMessage(t, "No task group host volume claims found")
 	})
@@ -78,17 +78,17 @@ func newClaimDeleteCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-func deleteClaim(ctx context.Context, client *apiclient.Flags, id string, s *cli.Streams) error {
-	c, err := client.Client()
+func deleteClaim(ctx context.Context, clientFlags *apiclient.Flags, claimIDPrefix string, s *cli.Streams) error {
+	c, err := clientFlags.Client()
 	if err != nil {
 		return err
 	}
-	claim, err := apiclient.FindOneByPrefix(ctx, c, &apiclient.VolumeClaimLookup, id)
+	claim, err := apiclient.FindOneByPrefix(ctx, c, &apiclient.VolumeClaimLookup, claimIDPrefix)
 	if err != nil {
 		return err
 	}
 	if _, err := c.TaskGroupHostVolumeClaims().Delete(claim.ID, apiclient.WriteOptions(ctx, claim.Namespace)); err != nil {
-		return apiclient.WrapError("delete claim", err)
+		return apiclient.WrapErrorWithAdvice("delete claim", err)
 	}
 	_, err = fmt.Fprintf(s.Out, "Task group host volume claim %s successfully deleted\n", claim.ID)
 	return err

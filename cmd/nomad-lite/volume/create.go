@@ -24,11 +24,11 @@ unless the volume names a plugin.`
 const oneSpecification = `one argument: the file with the specification of a volume, or "-"`
 
 type createOrRegisterOptions struct {
-	clientFlags    apiclient.Flags
-	volumeID       string
-	detach         bool
-	policyOverride bool
-	verbose        bool
+	clientFlags      apiclient.Flags
+	overrideVolumeID string
+	detach           bool
+	policyOverride   bool
+	verbose          bool
 }
 
 func newCreateCommand(s *cli.Streams) *cobra.Command {
@@ -40,7 +40,7 @@ func newCreateCommand(s *cli.Streams) *cobra.Command {
 		Args:  cli.RequireArgCount(1, 1, oneSpecification),
 		RunE:  func(cmd *cobra.Command, args []string) error { return o.createVolume(cmd.Context(), args[0], s) },
 	}
-	o.register(cmd)
+	o.registerSharedFlags(cmd)
 	cmd.Flags().BoolVar(&o.detach, "detach", false, "do not wait until the volume is ready")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "print whole ids")
 	return cmd
@@ -55,37 +55,37 @@ func newRegisterCommand(s *cli.Streams) *cobra.Command {
 		Args:  cli.RequireArgCount(1, 1, oneSpecification),
 		RunE:  func(cmd *cobra.Command, args []string) error { return o.registerVolume(cmd.Context(), args[0], s) },
 	}
-	o.register(cmd)
+	o.registerSharedFlags(cmd)
 	return cmd
 }
 
-func (o *createOrRegisterOptions) register(cmd *cobra.Command) {
+func (o *createOrRegisterOptions) registerSharedFlags(cmd *cobra.Command) {
 	o.clientFlags.Register(cmd)
-	cmd.Flags().StringVar(&o.volumeID, "id", "", "change the volume with this `id`")
+	cmd.Flags().StringVar(&o.overrideVolumeID, "id", "", "change the volume with this `id`")
 	cmd.Flags().BoolVar(&o.policyOverride, "policy-override", false, "has no effect: there are no policies")
 }
 
-// readVolume reads a volume from a specification. The flag -id overrides the ID in the specification.
-func (o *createOrRegisterOptions) readVolume(path string, s *cli.Streams) (*api.Client, *api.HostVolume, error) {
+// connectAndReadVolume reads a volume from a specification. The flag -id overrides the ID in the specification.
+func (o *createOrRegisterOptions) connectAndReadVolume(path string, s *cli.Streams) (*api.Client, *api.HostVolume, error) {
 	v, err := readSpecification(path, s)
 	if err != nil {
 		return nil, nil, err
 	}
-	if o.volumeID != "" {
-		v.ID = o.volumeID
+	if o.overrideVolumeID != "" {
+		v.ID = o.overrideVolumeID
 	}
 	c, err := o.clientFlags.Client()
 	return c, v, err
 }
 
 func (o *createOrRegisterOptions) createVolume(ctx context.Context, path string, s *cli.Streams) error {
-	c, v, err := o.readVolume(path, s)
+	c, v, err := o.connectAndReadVolume(path, s)
 	if err != nil {
 		return err
 	}
 	reply, _, err := c.HostVolumes().Create(&api.HostVolumeCreateRequest{Volume: v, PolicyOverride: o.policyOverride}, apiclient.WriteOptions(ctx, v.Namespace))
 	if err != nil {
-		return apiclient.WrapError("create volume", err)
+		return apiclient.WrapErrorWithAdvice("create volume", err)
 	}
 	v = reply.Volume
 	if _, err := fmt.Fprintf(s.Out, "==> Created host volume %s with ID %s\n", v.Name, v.ID); err != nil || o.detach {
@@ -94,7 +94,7 @@ func (o *createOrRegisterOptions) createVolume(ctx context.Context, path string,
 	if v, err = waitVolumeReady(ctx, c, v); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(s.Out, "  ✓ Host volume %q %s\n", output.ShortID(v.ID, o.verbose), v.State)
+	_, err = fmt.Fprintf(s.Out, "  ✓ Host volume %q %s\n", output.ShortIDUnlessVerbose(v.ID, o.verbose), v.State)
 	return err
 }
 
@@ -105,7 +105,7 @@ func waitVolumeReady(ctx context.Context, c *api.Client, v *api.HostVolume) (*ap
 		q.WaitIndex, q.WaitTime = v.ModifyIndex, time.Minute
 		next, _, err := c.HostVolumes().Get(v.ID, q)
 		if err != nil {
-			return nil, apiclient.WrapError(fmt.Sprintf("read volume %q", v.ID), err)
+			return nil, apiclient.WrapErrorWithAdvice(fmt.Sprintf("read volume %q", v.ID), err)
 		}
 		v = next
 	}
@@ -116,13 +116,13 @@ func waitVolumeReady(ctx context.Context, c *api.Client, v *api.HostVolume) (*ap
 }
 
 func (o *createOrRegisterOptions) registerVolume(ctx context.Context, path string, s *cli.Streams) error {
-	c, v, err := o.readVolume(path, s)
+	c, v, err := o.connectAndReadVolume(path, s)
 	if err != nil {
 		return err
 	}
 	reply, _, err := c.HostVolumes().Register(&api.HostVolumeRegisterRequest{Volume: v, PolicyOverride: o.policyOverride}, apiclient.WriteOptions(ctx, v.Namespace))
 	if err != nil {
-		return apiclient.WrapError("register volume", err)
+		return apiclient.WrapErrorWithAdvice("register volume", err)
 	}
 	_, err = fmt.Fprintf(s.Out, "==> Registered host volume %s with ID %s\n", reply.Volume.Name, reply.Volume.ID)
 	return err

@@ -44,17 +44,17 @@ func newDeleteCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-func (o *deleteOptions) deleteVolume(ctx context.Context, id string, s *cli.Streams) error {
+func (o *deleteOptions) deleteVolume(ctx context.Context, volumeIDPrefix string, s *cli.Streams) error {
 	c, err := o.clientFlags.Client()
 	if err != nil {
 		return err
 	}
-	v, err := apiclient.FindOneByPrefix(ctx, c, &apiclient.HostVolumeLookup, id)
+	v, err := apiclient.FindOneByPrefix(ctx, c, &apiclient.HostVolumeLookup, volumeIDPrefix)
 	if err != nil {
 		return err
 	}
 	if _, _, err := c.HostVolumes().Delete(&api.HostVolumeDeleteRequest{ID: v.ID, Force: o.force}, apiclient.WriteOptions(ctx, v.Namespace)); err != nil {
-		return apiclient.WrapError("delete volume", err)
+		return apiclient.WrapErrorWithAdvice("delete volume", err)
 	}
 	_, err = fmt.Fprintf(s.Out, "Successfully deleted volume %q!\n", v.ID)
 	return err

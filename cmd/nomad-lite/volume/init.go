@@ -75,7 +75,7 @@ func newInitCommand(s *cli.Streams) *cobra.Command {
 			if len(args) > 0 {
 				name = args[0]
 			}
-			return writeExample(name, text, s)
+			return writeExampleFile(name, text, s)
 		},
 	}
 	cmd.Flags().BoolVar(&json, "json", false, "write JSON")
@@ -83,15 +83,15 @@ func newInitCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-func writeExample(name, text string, s *cli.Streams) error {
-	err := cli.WriteNewFile(name, text, 0o644)
+func writeExampleFile(fileName, text string, s *cli.Streams) error {
+	err := cli.WriteNewFile(fileName, text, 0o644)
 	if errors.Is(err, fs.ErrExist) {
 		//lint:ignore ST1005 the text is Nomad's
-		return fmt.Errorf("File %q already exists; name another file as the argument", name)
+		return fmt.Errorf("File %q already exists; name another file as the argument", fileName)
 	}
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(s.Out, "Example volume specification written to %s\nEdit it, and create the volume with: nomad-lite volume create %s\n", name, name)
+	_, err = fmt.Fprintf(s.Out, "Example volume specification written to %s\nEdit it, and create the volume with: nomad-lite volume create %s\n", fileName, fileName)
 	return err
 }

@@ -52,33 +52,33 @@ type parameterSpec struct {
 	Body hcl.Body `hcl:",remain"`
 }
 
-// readSpecification reads a volume specification from a file, or from standard input if path is "-".
-func readSpecification(path string, s *cli.Streams) (*api.HostVolume, error) {
+// readSpecification reads a volume specification from a file, or from standard input if pathOrStdin is "-".
+func readSpecification(pathOrStdin string, s *cli.Streams) (*api.HostVolume, error) {
 	var text []byte
 	var err error
-	if path == "-" {
-		path = "stdin"
+	if pathOrStdin == "-" {
+		pathOrStdin = "stdin"
 		text, err = io.ReadAll(s.In)
 	} else {
-		text, err = os.ReadFile(path)
+		text, err = os.ReadFile(pathOrStdin)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return parseSpecification(path, text)
+	return parseSpecification(pathOrStdin, text)
 }
 
 // parseSpecification parses a volume specification in HCL, or in JSON if the text starts with a brace.
-func parseSpecification(path string, text []byte) (*api.HostVolume, error) {
+func parseSpecification(pathForErrors string, text []byte) (*api.HostVolume, error) {
 	parser := hclparse.NewParser()
 	var file *hcl.File
 	var diags hcl.Diagnostics
 	if bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
-		file, diags = parser.ParseJSON(text, path)
+		file, diags = parser.ParseJSON(text, pathForErrors)
 	} else {
 		// The values of constraints contain interpolations such as ${attr.kernel.name}, which the agent evaluates, so
 		// HCL must not.
-		file, diags = parser.ParseHCL(bytes.ReplaceAll(text, []byte("${"), []byte("$${")), path)
+		file, diags = parser.ParseHCL(bytes.ReplaceAll(text, []byte("${"), []byte("$${")), pathForErrors)
 	}
 	if diags.HasErrors() {
 		return nil, diags
@@ -87,16 +87,16 @@ func parseSpecification(path string, text []byte) (*api.HostVolume, error) {
 	if diags := gohcl.DecodeBody(file.Body, nil, &spec); diags.HasErrors() {
 		return nil, diags
 	}
-	return spec.toHostVolume(path)
+	return spec.toHostVolume(pathForErrors)
 }
 
-func (s *volumeSpecification) toHostVolume(path string) (*api.HostVolume, error) {
+func (s *volumeSpecification) toHostVolume(pathForErrors string) (*api.HostVolume, error) {
 	switch s.Type {
 	case "host":
 	case "csi":
-		return nil, fmt.Errorf(`%s: a CSI volume is not supported: storage plugins need a cluster. Write type = "host"`, path)
+		return nil, fmt.Errorf(`%s: a CSI volume is not supported: storage plugins need a cluster. Write type = "host"`, pathForErrors)
 	default:
-		return nil, fmt.Errorf(`%s: type is %q: write type = "host"`, path, s.Type)
+		return nil, fmt.Errorf(`%s: type is %q: write type = "host"`, pathForErrors, s.Type)
 	}
 	v := &api.HostVolume{
 		ID: s.ID, Name: s.Name, Namespace: s.Namespace, PluginID: s.PluginID, NodePool: s.NodePool, NodeID: s.NodeID, HostPath: s.HostPath,
@@ -111,8 +111,8 @@ func (s *volumeSpecification) toHostVolume(path string) (*api.HostVolume, error)
 		{"capacity_max", s.CapacityMax, &v.RequestedCapacityMaxBytes},
 	} {
 		var err error
-		if *c.field, err = parseCapacity(c.value); err != nil {
-			return nil, fmt.Errorf("%s: %s: %w", path, c.name, err)
+		if *c.field, err = parseCapacityBytes(c.value); err != nil {
+			return nil, fmt.Errorf("%s: %s: %w", pathForErrors, c.name, err)
 		}
 	}
 	for _, c := range s.Capabilities {
@@ -151,9 +151,9 @@ var unitBytes = map[string]float64{
 	"KI": 1 << 10, "KIB": 1 << 10, "MI": 1 << 20, "MIB": 1 << 20, "GI": 1 << 30, "GIB": 1 << 30, "TI": 1 << 40, "TIB": 1 << 40, "PI": 1 << 50, "PIB": 1 << 50,
 }
 
-// parseCapacity returns the number of bytes of a capacity, which is a number or a text like "10GiB". A missing value is
-// 0.
-func parseCapacity(value cty.Value) (int64, error) {
+// parseCapacityBytes returns the number of bytes of a capacity, which is a number or a text like "10GiB". A missing
+// value is 0.
+func parseCapacityBytes(value cty.Value) (int64, error) {
 	if value == cty.NilVal || value.IsNull() {
 		return 0, nil
 	}

@@ -10,6 +10,15 @@ import (
 // to their directory can.
 func ExchangePaths(t testing.TB, directory, link string) {
 	t.Helper()
+	Repeat(t, func() error {
+		return unix.Renameat2(unix.AT_FDCWD, directory, unix.AT_FDCWD, link, unix.RENAME_EXCHANGE)
+	})
+}
+
+// Repeat calls f again and again in another goroutine until the test ends. An error ends the calls, and fails the test.
+// Cleanup functions that the test has registered before are called after the last call of f.
+func Repeat(t testing.TB, f func() error) {
+	t.Helper()
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)
@@ -19,7 +28,7 @@ func ExchangePaths(t testing.TB, directory, link string) {
 				return
 			default:
 			}
-			if err := unix.Renameat2(unix.AT_FDCWD, directory, unix.AT_FDCWD, link, unix.RENAME_EXCHANGE); err != nil {
+			if err := f(); err != nil {
 				t.Error(err)
 				return
 			}

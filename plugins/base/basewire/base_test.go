@@ -36,7 +36,7 @@ func serveOnSocket(t *testing.T, register func(grpc.ServiceRegistrar)) *grpc.Cli
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := NewServer(nil)
+	server := NewServerWithoutSizeLimits(nil)
 	register(server)
 	served := make(chan struct{})
 	go func() {
@@ -77,9 +77,9 @@ func (f *fakePlugin) SetConfig(_ context.Context, c *base.Config) error {
 
 func TestFieldsSurviveBothDirections(t *testing.T) {
 	full := &base.Config{
-		Plugin:     []byte{0x80},
-		APIVersion: "0.1.0",
-		Driver: &base.DriverConfig{
+		MsgpackConfig: []byte{0x80},
+		APIVersion:    "0.1.0",
+		Driver: &base.ClientDriverConfig{
 			ClientMinPort: 14000,
 			ClientMaxPort: 14512,
 			Topology: &base.Topology{
@@ -111,9 +111,9 @@ func TestFieldsSurviveBothDirections(t *testing.T) {
 	}
 	for name, config := range map[string]*base.Config{
 		"full":             full,
-		"only checked":     {Plugin: []byte{0x80}, APIVersion: "v0.1.0"},
+		"only checked":     {MsgpackConfig: []byte{0x80}, APIVersion: "v0.1.0"},
 		"nothing":          {},
-		"without topology": {Driver: &base.DriverConfig{ClientMinPort: 1}},
+		"without topology": {Driver: &base.ClientDriverConfig{ClientMinPort: 1}},
 	} {
 		if err := p.SetConfig(t.Context(), config); err != nil {
 			t.Fatal(err)
@@ -306,7 +306,7 @@ func TestErrorMessageKeepsWrappingText(t *testing.T) {
 		{fmt.Errorf("pull: %w", grpcErr), "pull: no such image"},
 		{status.Error(codes.Unavailable, ""), "rpc error: code = Unavailable desc = "},
 	} {
-		if got := ErrorMessage(c.err); got != c.want {
+		if got := ErrorMessageWithoutGRPCPrefix(c.err); got != c.want {
 			t.Errorf("%q, want %q", got, c.want)
 		}
 	}

@@ -18,9 +18,9 @@ import (
 // CallStatsCollector counts the unary calls to a plugin process. The zero value is ready. All methods can be called
 // concurrently.
 type CallStatsCollector struct {
-	// OnCall is called after each call with the full name of the method. It is set before the first call, and may be
+	// AfterCall is called after each call with the full name of the method. It is set before the first call, and may be
 	// called concurrently. Nil means that no function is called.
-	OnCall func(method string, d time.Duration, failed bool)
+	AfterCall func(method string, d time.Duration, failed bool)
 
 	mu            sync.Mutex
 	statsByMethod map[string]*callstats.Method
@@ -33,8 +33,8 @@ func (r *CallStatsCollector) Intercept(ctx context.Context, method string, reque
 	err := invoke(ctx, method, request, response, conn, opts...)
 	duration := time.Since(start)
 	failed := err != nil && status.Code(err) != codes.Canceled
-	if r.OnCall != nil {
-		r.OnCall(method, duration, failed)
+	if r.AfterCall != nil {
+		r.AfterCall(method, duration, failed)
 	}
 
 	r.mu.Lock()

@@ -25,7 +25,7 @@ const maxExitDelay = 3 * time.Second
 type Conn struct {
 	conn          grpc.ClientConnInterface
 	processExited <-chan struct{} // closed when the plugin process has exited
-	maxRecvSize   int             // maximum size of a response, in bytes
+	maxRecvBytes  int             // maximum size of a response, in bytes
 	callOptions   []grpc.CallOption
 }
 
@@ -40,8 +40,8 @@ func (c *Conn) Done() <-chan struct{} { return c.processExited }
 
 // WithMaxRecvSize returns the connection with a limit for responses, in bytes. A call
 // with a larger response returns an error.
-func (c *Conn) WithMaxRecvSize(maxRecvSize int) *Conn {
-	return newLimitedConn(c.conn, c.processExited, maxRecvSize)
+func (c *Conn) WithMaxRecvSize(maxRecvBytes int) *Conn {
+	return newLimitedConn(c.conn, c.processExited, maxRecvBytes)
 }
 
 // Invoke makes a unary call.
@@ -55,8 +55,8 @@ func (c *Conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method stri
 }
 
 // newLimitedConn returns a Conn that limits the size of responses. Requests may have any size.
-func newLimitedConn(conn grpc.ClientConnInterface, processExited <-chan struct{}, maxRecvSize int) *Conn {
-	return &Conn{conn: conn, processExited: processExited, maxRecvSize: maxRecvSize, callOptions: []grpc.CallOption{grpc.MaxCallRecvMsgSize(maxRecvSize), grpc.MaxCallSendMsgSize(math.MaxInt32)}}
+func newLimitedConn(conn grpc.ClientConnInterface, processExited <-chan struct{}, maxRecvBytes int) *Conn {
+	return &Conn{conn: conn, processExited: processExited, maxRecvBytes: maxRecvBytes, callOptions: []grpc.CallOption{grpc.MaxCallRecvMsgSize(maxRecvBytes), grpc.MaxCallSendMsgSize(math.MaxInt32)}}
 }
 
 // ConvertErr returns the error for the caller of a call that was made with ctx and has returned err:
@@ -87,14 +87,14 @@ func (c *Conn) ConvertErr(ctx context.Context, err error) error {
 			return err // ctx has no deadline: an operation of the plugin timed out
 		}
 	case codes.ResourceExhausted:
-		if strings.HasPrefix(ErrorMessage(err), "grpc: received message larger than max") {
-			return fmt.Errorf("its answer has more than the %d bytes that are taken", c.maxRecvSize)
+		if strings.HasPrefix(ErrorMessageWithoutGRPCPrefix(err), "grpc: received message larger than max") {
+			return fmt.Errorf("its answer has more than the %d bytes that are taken", c.maxRecvBytes)
 		}
 		return err
 	default:
 		return err
 	}
-	if c.WaitPluginExited(ctx) || !c.isConnected() {
+	if c.ExitsWithinMaxDelay(ctx) || !c.isConnected() {
 		return base.ErrPluginDown
 	}
 	if ctx.Err() != nil {
@@ -103,9 +103,9 @@ func (c *Conn) ConvertErr(ctx context.Context, err error) error {
 	return err // the plugin is connected: Unavailable describes a service that the plugin uses
 }
 
-// ErrorMessage returns the text of an error that a gRPC call has returned, without
+// ErrorMessageWithoutGRPCPrefix returns the text of an error that a gRPC call has returned, without
 // the prefix of the gRPC library.
-func ErrorMessage(err error) string {
+func ErrorMessageWithoutGRPCPrefix(err error) string {
 	var grpcErr interface {
 		error
 		GRPCStatus() *status.Status
@@ -118,10 +118,10 @@ func ErrorMessage(err error) string {
 	return strings.Replace(text, grpcErr.Error(), grpcErr.GRPCStatus().Message(), 1)
 }
 
-// WaitPluginExited reports whether the process has exited. It blocks for up to maxExitDelay,
+// ExitsWithinMaxDelay reports whether the process has exited. It blocks for up to maxExitDelay,
 // or until ctx ends, because the exit of a process can be seen later than the end of
 // its connection.
-func (c *Conn) WaitPluginExited(ctx context.Context) bool {
+func (c *Conn) ExitsWithinMaxDelay(ctx context.Context) bool {
 	timer := time.NewTimer(maxExitDelay)
 	defer timer.Stop()
 	select {

@@ -42,8 +42,8 @@ func (p *GRPCPlugin) GRPCClient(ctx context.Context, _ *plugin.GRPCBroker, conn 
 	return NewClient(conn, ctx.Done()), nil
 }
 
-// NewServer is the GRPCServer of a plugin.ServeConfig. It accepts messages of any size:
+// NewServerWithoutSizeLimits is the GRPCServer of a plugin.ServeConfig. It accepts messages of any size:
 // with the library's limit of 4 MiB a task with a large environment does not start.
-func NewServer(opts []grpc.ServerOption) *grpc.Server {
+func NewServerWithoutSizeLimits(opts []grpc.ServerOption) *grpc.Server {
 	return grpc.NewServer(append(opts, grpc.MaxRecvMsgSize(math.MaxInt32), grpc.MaxSendMsgSize(math.MaxInt32))...)
 }

@@ -50,7 +50,7 @@ func (c *client) ConfigSchema(ctx context.Context) (*hclspec.Spec, error) {
 }
 
 func (c *client) SetConfig(ctx context.Context, config *base.Config) error {
-	req := &basepb.SetConfigRequest{MsgpackConfig: config.Plugin, PluginApiVersion: config.APIVersion}
+	req := &basepb.SetConfigRequest{MsgpackConfig: config.MsgpackConfig, PluginApiVersion: config.APIVersion}
 	if config.Driver != nil {
 		req.NomadConfig = &basepb.NomadConfig{Driver: driverConfigProto(config.Driver)}
 	}
@@ -91,9 +91,9 @@ func (s *server) ConfigSchema(ctx context.Context, _ *basepb.ConfigSchemaRequest
 
 func (s *server) SetConfig(ctx context.Context, req *basepb.SetConfigRequest) (*basepb.SetConfigResponse, error) {
 	config := &base.Config{
-		Plugin:     req.GetMsgpackConfig(),
-		APIVersion: req.GetPluginApiVersion(),
-		Driver:     driverConfigFromProto(req.GetNomadConfig().GetDriver()),
+		MsgpackConfig: req.GetMsgpackConfig(),
+		APIVersion:    req.GetPluginApiVersion(),
+		Driver:        driverConfigFromProto(req.GetNomadConfig().GetDriver()),
 	}
 	if err := s.impl.SetConfig(ctx, config); err != nil {
 		// The prefix "SetConfig failed" is part of the protocol: hosts and their tests
@@ -103,7 +103,7 @@ func (s *server) SetConfig(ctx context.Context, req *basepb.SetConfigRequest) (*
 	return &basepb.SetConfigResponse{}, nil
 }
 
-func driverConfigProto(c *base.DriverConfig) *basepb.NomadDriverConfig {
+func driverConfigProto(c *base.ClientDriverConfig) *basepb.NomadDriverConfig {
 	return &basepb.NomadDriverConfig{
 		ClientMaxPort: c.ClientMaxPort,
 		ClientMinPort: c.ClientMinPort,
@@ -111,11 +111,11 @@ func driverConfigProto(c *base.DriverConfig) *basepb.NomadDriverConfig {
 	}
 }
 
-func driverConfigFromProto(p *basepb.NomadDriverConfig) *base.DriverConfig {
+func driverConfigFromProto(p *basepb.NomadDriverConfig) *base.ClientDriverConfig {
 	if p == nil {
 		return nil
 	}
-	return &base.DriverConfig{
+	return &base.ClientDriverConfig{
 		ClientMaxPort: p.GetClientMaxPort(),
 		ClientMinPort: p.GetClientMinPort(),
 		Topology:      topologyFromProto(p.GetTopology()),

@@ -34,22 +34,22 @@ type client struct {
 }
 
 // convertErr converts the error of a call to device.ErrPluginDown, the error of ctx, device.ErrDisabled, or an error
-// that names the plugin and the call.
-func (c *client) convertErr(ctx context.Context, call string, err error) error {
+// that names the plugin and the method.
+func (c *client) convertErr(ctx context.Context, method string, err error) error {
 	err = c.conn.ConvertErr(ctx, err)
 	if errors.Is(err, device.ErrPluginDown) || ctx.Err() != nil {
 		return err
 	}
-	text := basewire.ErrorMessage(err)
+	text := basewire.ErrorMessageWithoutGRPCPrefix(err)
 	if strings.Contains(text, device.ErrDisabled.Error()) {
 		return fmt.Errorf("device plugin %q: %w", c.pluginName, device.ErrDisabled)
 	}
-	return fmt.Errorf("device plugin %q: %s: %s", c.pluginName, call, text)
+	return fmt.Errorf("device plugin %q: %s: %s", c.pluginName, method, text)
 }
 
 // invalidMessageError returns the error for a message that Validate has rejected with err.
-func (c *client) invalidMessageError(call string, err error) error {
-	return fmt.Errorf("device plugin %q: invalid answer of %s: %w", c.pluginName, call, err)
+func (c *client) invalidMessageError(method string, err error) error {
+	return fmt.Errorf("device plugin %q: invalid answer of %s: %w", c.pluginName, method, err)
 }
 
 func (c *client) Fingerprint(ctx context.Context) (<-chan device.Fingerprint, error) {
@@ -75,7 +75,7 @@ func (c *client) Fingerprint(ctx context.Context) (<-chan device.Fingerprint, er
 			return sendValue(ctx, ch, f)
 		})
 		if err == io.EOF {
-			if err = device.ErrStreamEnded; c.conn.WaitPluginExited(ctx) { // a plugin also ends its stream while it exits
+			if err = device.ErrStreamEnded; c.conn.ExitsWithinMaxDelay(ctx) { // a plugin also ends its stream while it exits
 				err = device.ErrPluginDown
 			}
 		}
@@ -102,7 +102,7 @@ func (c *client) Stats(ctx context.Context, interval time.Duration) (<-chan devi
 			if err != nil {
 				return err
 			}
-			s := statsFromProto(p)
+			s := timestampedStatsFromProto(p)
 			if err := s.Validate(); err != nil {
 				return &validationError{err}
 			}
@@ -118,20 +118,20 @@ func (c *client) Stats(ctx context.Context, interval time.Duration) (<-chan devi
 // validationError is an error of Validate. Other errors that receiveUntilError gets are errors of a stream.
 type validationError struct{ error }
 
-// receiveUntilError calls next, which receives one message, until next returns an error. It returns io.EOF for a stream
-// that the plugin has ended, and otherwise the error for the caller of the client.
-func (c *client) receiveUntilError(ctx context.Context, call string, next func() error) error {
+// receiveUntilError calls receiveMessage, which receives one message, until it returns an error. It returns io.EOF for
+// a stream that the plugin has ended, and otherwise the error for the caller of the client.
+func (c *client) receiveUntilError(ctx context.Context, method string, receiveMessage func() error) error {
 	for {
-		err := next()
+		err := receiveMessage()
 		var invalid *validationError
 		switch {
 		case err == nil:
 		case errors.As(err, &invalid):
-			return c.invalidMessageError(call, invalid.error)
+			return c.invalidMessageError(method, invalid.error)
 		case err == io.EOF:
 			return err
 		default:
-			return c.convertErr(ctx, call, err)
+			return c.convertErr(ctx, method, err)
 		}
 	}
 }

@@ -89,8 +89,9 @@ func reservationFromProto(p *devicepb.ContainerReservation) *device.Reservation 
 	return r
 }
 
-// statsProto converts statistics that Validate has accepted. It sets a missing timestamp to the current time.
-func statsProto(s device.Stats) *devicepb.StatsResponse {
+// timestampedStatsProto converts statistics that Validate has accepted. It sets a missing timestamp to the current
+// time.
+func timestampedStatsProto(s device.Stats) *devicepb.StatsResponse {
 	p := &devicepb.StatsResponse{}
 	for _, g := range s.Groups {
 		group := &devicepb.DeviceGroupStats{
@@ -110,9 +111,9 @@ func statsProto(s device.Stats) *devicepb.StatsResponse {
 	return p
 }
 
-// statsFromProto converts statistics. It drops the statistics of a device that have no timestamp, and adds the id of the
-// device to Undated.
-func statsFromProto(p *devicepb.StatsResponse) device.Stats {
+// timestampedStatsFromProto converts statistics. It drops the statistics of a device that have no timestamp, and adds
+// the id of the device to DeviceIDsWithoutTimestamp.
+func timestampedStatsFromProto(p *devicepb.StatsResponse) device.Stats {
 	var s device.Stats
 	for _, group := range p.GetGroups() {
 		g := device.GroupStats{
@@ -121,14 +122,14 @@ func statsFromProto(p *devicepb.StatsResponse) device.Stats {
 		}
 		for id, d := range group.GetInstanceStats() {
 			if d.GetTimestamp() == nil || d.GetTimestamp().AsTime().IsZero() {
-				g.Undated = append(g.Undated, id)
+				g.DeviceIDsWithoutTimestamp = append(g.DeviceIDsWithoutTimestamp, id)
 				continue
 			}
 			g.Instances[id] = device.DeviceStats{
 				Summary: statValueFromProto(d.GetSummary()), Stats: statObjectFromProto(d.GetStats()), Timestamp: d.GetTimestamp().AsTime(),
 			}
 		}
-		slices.Sort(g.Undated)
+		slices.Sort(g.DeviceIDsWithoutTimestamp)
 		s.Groups = append(s.Groups, g)
 	}
 	return s

@@ -22,7 +22,7 @@ func FuzzMessages(f *testing.F) {
 	for _, m := range []proto.Message{
 		fingerprint,
 		reservationProto(&device.Reservation{Env: map[string]string{"A": "1"}, Mounts: []device.Mount{{TaskPath: "/a", HostPath: "/b"}}, Devices: []device.HostDevice{{TaskPath: "/a", HostPath: "/b"}}}),
-		statsProto(device.Stats{Groups: []device.GroupStats{{ID: device.GroupID{Vendor: "v", Type: "t", Name: "n"}, Instances: map[string]device.DeviceStats{"1": {
+		timestampedStatsProto(device.Stats{Groups: []device.GroupStats{{ID: device.GroupID{Vendor: "v", Type: "t", Name: "n"}, Instances: map[string]device.DeviceStats{"1": {
 			Summary: device.StatValue{Value: 1, Max: 2}, Stats: device.StatObject{Nested: map[string]device.StatObject{"x": {Attributes: map[string]device.StatValue{"y": {Value: 1.5}}}}},
 		}}}}}),
 	} {
@@ -49,8 +49,8 @@ func FuzzMessages(f *testing.F) {
 			return reservationProto(r), r.Validate() == nil
 		})
 		checkRoundTripIsStable(t, b, &devicepb.StatsResponse{}, func(p *devicepb.StatsResponse) (*devicepb.StatsResponse, bool) {
-			s := statsFromProto(p)
-			return statsProto(s), s.Validate() == nil
+			s := timestampedStatsFromProto(p)
+			return timestampedStatsProto(s), s.Validate() == nil
 		})
 	})
 }

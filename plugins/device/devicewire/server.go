@@ -74,6 +74,6 @@ func (s *server) Stats(req *devicepb.StatsRequest, stream grpc.ServerStreamingSe
 		if err := stats.Validate(); err != nil {
 			return fmt.Errorf("stats: %w", err)
 		}
-		return stream.Send(statsProto(stats))
+		return stream.Send(timestampedStatsProto(stats))
 	})
 }

@@ -435,7 +435,7 @@ func TestClientRejectsInvalidStats(t *testing.T) {
 		devicepb.RegisterDevicePluginServer(s, &rawServer{stats: stats("1", &devicepb.DeviceStats{})})
 	})
 	ch, err := client.Stats(t.Context(), time.Second)
-	if got := receive(t, ch, err); len(got) != 1 || got[0].Err != nil || len(got[0].Groups[0].Instances) != 0 || !reflect.DeepEqual(got[0].Groups[0].Undated, []string{"1"}) {
+	if got := receive(t, ch, err); len(got) != 1 || got[0].Err != nil || len(got[0].Groups[0].Instances) != 0 || !reflect.DeepEqual(got[0].Groups[0].DeviceIDsWithoutTimestamp, []string{"1"}) {
 		t.Errorf("statistics without a timestamp are kept: %+v", got)
 	}
 }
@@ -446,7 +446,7 @@ func TestMessagesAreComplete(t *testing.T) {
 	if err != nil || f.DeviceGroup[0].Devices[0].HwLocality == nil {
 		t.Errorf("fingerprint: %v, %v", f, err)
 	}
-	s := statsProto(device.Stats{Groups: []device.GroupStats{{Instances: map[string]device.DeviceStats{"1": {}}}}}).Groups[0].InstanceStats["1"]
+	s := timestampedStatsProto(device.Stats{Groups: []device.GroupStats{{Instances: map[string]device.DeviceStats{"1": {}}}}}).Groups[0].InstanceStats["1"]
 	if s.Summary == nil || s.Stats == nil || s.Timestamp == nil {
 		t.Errorf("statistics: %v", s)
 	}

@@ -29,17 +29,17 @@ var (
 	errExecutorDown = errors.New("plugin is shut down")
 )
 
-// dialectDriver is a driver of any dialect. Each task is a shell script.
-type dialectDriver struct {
+// protocolDialectDriver is a driver of any dialect. Each task is a shell script.
+type protocolDialectDriver struct {
 	basepb.UnimplementedBasePluginServer
 	driverpb.UnimplementedDriverServer
-	dialect         Dialect
-	name            string
-	faultFile       faultFile
-	onceFaults      onceFaults
-	logger          hclog.Logger
-	pendingEvents   chan *driverpb.DriverTaskEvent
-	startResponseMu sync.RWMutex // read-locked from the call of StartTask until its response was sent
+	dialect               ProtocolDialect
+	name                  string
+	faultFile             faultFilePath
+	occurredFaults        occurredFaultSet
+	logger                hclog.Logger
+	pendingEvents         chan *driverpb.DriverTaskEvent
+	startTaskInProgressMu sync.RWMutex // read-locked from the call of StartTask until its response was sent
 
 	mu                sync.Mutex
 	executorPorts     portRange
@@ -48,8 +48,8 @@ type dialectDriver struct {
 	taskByID          map[string]*driverTask
 }
 
-func newDialectDriver(d Dialect) *dialectDriver {
-	return &dialectDriver{
+func newProtocolDialectDriver(d ProtocolDialect) *protocolDialectDriver {
+	return &protocolDialectDriver{
 		dialect:       d,
 		name:          d.DriverName(),
 		logger:        hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, JSONFormat: true, Output: stderr}),
@@ -58,7 +58,7 @@ func newDialectDriver(d Dialect) *dialectDriver {
 	}
 }
 
-// driverTask is a task that a dialectDriver has started or recovered.
+// driverTask is a task that a protocolDialectDriver has started or recovered.
 type driverTask struct {
 	config  *driverpb.TaskConfig
 	state   taskHandleState
@@ -77,7 +77,7 @@ type taskHandleState struct {
 }
 
 // findTask returns the task with an id, or errTaskNotFound.
-func (d *dialectDriver) findTask(id string) (*driverTask, error) {
+func (d *protocolDialectDriver) findTask(id string) (*driverTask, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if t := d.taskByID[id]; t != nil {
@@ -87,7 +87,7 @@ func (d *dialectDriver) findTask(id string) (*driverTask, error) {
 }
 
 // addAndWatchTask adds a task to taskByID, and starts a goroutine that waits for the exit of the task's process.
-func (d *dialectDriver) addAndWatchTask(t *driverTask) {
+func (d *protocolDialectDriver) addAndWatchTask(t *driverTask) {
 	t.exited = make(chan struct{})
 	d.mu.Lock()
 	d.taskByID[t.config.Id] = t
@@ -99,7 +99,7 @@ func (d *dialectDriver) addAndWatchTask(t *driverTask) {
 }
 
 // Init implements the gRPC service Driver, like all exported methods below.
-func (d *dialectDriver) Init(ctx context.Context, r *driverpb.InitRequest) (*driverpb.InitResponse, error) {
+func (d *protocolDialectDriver) Init(ctx context.Context, r *driverpb.InitRequest) (*driverpb.InitResponse, error) {
 	if d.dialect != Newest {
 		return d.UnimplementedDriverServer.Init(ctx, r)
 	}
@@ -109,7 +109,7 @@ func (d *dialectDriver) Init(ctx context.Context, r *driverpb.InitRequest) (*dri
 	return &driverpb.InitResponse{}, nil
 }
 
-func (d *dialectDriver) Shutdown(ctx context.Context, r *driverpb.ShutdownRequest) (*driverpb.ShutdownResponse, error) {
+func (d *protocolDialectDriver) Shutdown(ctx context.Context, r *driverpb.ShutdownRequest) (*driverpb.ShutdownResponse, error) {
 	if d.dialect != Newest {
 		return d.UnimplementedDriverServer.Shutdown(ctx, r)
 	}
@@ -117,18 +117,18 @@ func (d *dialectDriver) Shutdown(ctx context.Context, r *driverpb.ShutdownReques
 	return &driverpb.ShutdownResponse{}, nil
 }
 
-func (d *dialectDriver) TaskConfigSchema(context.Context, *driverpb.TaskConfigSchemaRequest) (*driverpb.TaskConfigSchemaResponse, error) {
+func (d *protocolDialectDriver) TaskConfigSchema(context.Context, *driverpb.TaskConfigSchemaRequest) (*driverpb.TaskConfigSchemaResponse, error) {
 	if _, set := d.faultFile.faultArgs("other-schema"); set {
 		return &driverpb.TaskConfigSchemaResponse{Spec: singleAttrSpec("other", true)}, nil
 	}
 	return &driverpb.TaskConfigSchemaResponse{Spec: singleAttrSpec("script", true)}, nil
 }
 
-func (d *dialectDriver) Capabilities(context.Context, *driverpb.CapabilitiesRequest) (*driverpb.CapabilitiesResponse, error) {
+func (d *protocolDialectDriver) Capabilities(context.Context, *driverpb.CapabilitiesRequest) (*driverpb.CapabilitiesResponse, error) {
 	return &driverpb.CapabilitiesResponse{Capabilities: d.dialect.capabilities()}, nil
 }
 
-func (d *dialectDriver) Fingerprint(_ *driverpb.FingerprintRequest, stream grpc.ServerStreamingServer[driverpb.FingerprintResponse]) error {
+func (d *protocolDialectDriver) Fingerprint(_ *driverpb.FingerprintRequest, stream grpc.ServerStreamingServer[driverpb.FingerprintResponse]) error {
 	for {
 		response := &driverpb.FingerprintResponse{Health: driverpb.FingerprintResponse_HEALTHY}
 		if d.dialect != Old {
@@ -148,7 +148,7 @@ func (d *dialectDriver) Fingerprint(_ *driverpb.FingerprintRequest, stream grpc.
 	}
 }
 
-func (d *dialectDriver) StartTask(_ context.Context, r *driverpb.StartTaskRequest) (*driverpb.StartTaskResponse, error) {
+func (d *protocolDialectDriver) StartTask(_ context.Context, r *driverpb.StartTaskRequest) (*driverpb.StartTaskResponse, error) {
 	config := r.Task
 	if _, err := d.findTask(config.Id); err == nil {
 		return nil, fmt.Errorf("task with ID %q already started", config.Id)
@@ -160,7 +160,7 @@ func (d *dialectDriver) StartTask(_ context.Context, r *driverpb.StartTaskReques
 		return nil, err
 	}
 	t := &driverTask{config: config, state: taskHandleState{StartedAt: time.Now(), Script: settings.Script}}
-	command, err := d.newTaskCommand(config, settings.Script)
+	command, err := d.checkHostAndBuildTaskCommand(config, settings.Script)
 	if err != nil {
 		return nil, err
 	}
@@ -180,35 +180,35 @@ func (d *dialectDriver) StartTask(_ context.Context, r *driverpb.StartTaskReques
 		return nil, err
 	}
 	d.addAndWatchTask(t)
-	d.sendEvent(t, "started")
+	d.trySendEvent(t, "started")
 	handle := &driverpb.TaskHandle{Version: 1, Config: config, DriverState: state}
 	if d.dialect != Old {
 		handle.State = driverpb.TaskState_RUNNING
 	}
-	d.faultFile.corruptHandle(handle)
+	d.faultFile.injectHandleFault(handle)
 	return &driverpb.StartTaskResponse{Handle: handle}, nil
 }
 
-// newTaskCommand returns the command of a task. It returns an error if the host has not prepared what a driver of the
-// dialect needs, such as a filled task directory.
-func (d *dialectDriver) newTaskCommand(config *driverpb.TaskConfig, script string) (taskCommand, error) {
+// checkHostAndBuildTaskCommand returns the command of a task. It returns an error if the host has not prepared what a
+// driver of the dialect needs, such as a filled task directory.
+func (d *protocolDialectDriver) checkHostAndBuildTaskCommand(config *driverpb.TaskConfig, script string) (taskCommand, error) {
 	c, err := d.commandInTask(config, []string{"/bin/sh", "-c", script})
 	if err != nil {
 		return c, err
 	}
-	c.Stdout, c.Stderr = config.StdoutPath, config.StderrPath
+	c.StdoutPath, c.StderrPath = config.StdoutPath, config.StderrPath
 	switch d.dialect {
 	case Chroot:
-		if _, err := os.Stat(filepath.Join(c.Root, "bin/sh")); err != nil {
+		if _, err := os.Stat(filepath.Join(c.RootDir, "bin/sh")); err != nil {
 			return c, fmt.Errorf("the host has not filled the task directory: %w", err)
 		}
 		// With cgroups v1, drivers compute the paths of all controllers but one.
 		scope := config.AllocId + "." + config.Name
 		if group := config.GetResources().GetLinuxResources().GetCpusetCgroup(); group != "" {
-			c.Cgroups = []string{group}
+			c.CgroupDirs = []string{group}
 		}
 		for _, controller := range []string{"freezer", "cpu", "memory"} {
-			c.Cgroups = append(c.Cgroups, filepath.Join("/sys/fs/cgroup", controller, "nomad", scope))
+			c.CgroupDirs = append(c.CgroupDirs, filepath.Join("/sys/fs/cgroup", controller, "nomad", scope))
 		}
 	case Newest:
 		d.mu.Lock()
@@ -221,8 +221,8 @@ func (d *dialectDriver) newTaskCommand(config *driverpb.TaskConfig, script strin
 			return c, fmt.Errorf("the host has created %s for a driver that collects the output itself", config.StdoutPath)
 		}
 		logs := filepath.Join(config.AllocDir, "alloc", "logs", config.Name)
-		c.Stdout, c.Stderr = logs+".stdout.0", logs+".stderr.0"
-		for _, path := range []string{c.Stdout, c.Stderr} {
+		c.StdoutPath, c.StderrPath = logs+".stdout.0", logs+".stderr.0"
+		for _, path := range []string{c.StdoutPath, c.StderrPath} {
 			file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 			if err != nil {
 				return c, err
@@ -233,14 +233,15 @@ func (d *dialectDriver) newTaskCommand(config *driverpb.TaskConfig, script strin
 	return c, nil
 }
 
-// commandInTask returns a command without output that runs in the directories and as the user of a task.
-func (d *dialectDriver) commandInTask(config *driverpb.TaskConfig, args []string) (taskCommand, error) {
-	c := taskCommand{Args: args, Dir: filepath.Join(config.AllocDir, config.Name), Env: config.Env}
+// commandInTask returns a command with the work directory, the root directory and the user of a task. The caller sets the
+// files for the output.
+func (d *protocolDialectDriver) commandInTask(config *driverpb.TaskConfig, args []string) (taskCommand, error) {
+	c := taskCommand{Args: args, WorkDir: filepath.Join(config.AllocDir, config.Name), Env: config.Env}
 	switch d.dialect {
 	case Chroot:
-		c.Root, c.Dir = c.Dir, "/"
+		c.RootDir, c.WorkDir = c.WorkDir, "/"
 	case Newest:
-		c.Dir = config.Env["NOMAD_TASK_DIR"]
+		c.WorkDir = config.Env["NOMAD_TASK_DIR"]
 		if _, err := fmt.Sscanf(config.User, "nomad-%d", &c.UID); err != nil {
 			return c, fmt.Errorf("user %q has not the form nomad-UID: %w", config.User, err)
 		}
@@ -248,8 +249,8 @@ func (d *dialectDriver) commandInTask(config *driverpb.TaskConfig, args []string
 	return c, nil
 }
 
-// sendEvent sends an event of a task to the host. Old drivers send neither a time nor annotations.
-func (d *dialectDriver) sendEvent(t *driverTask, message string) {
+// trySendEvent sends an event of a task to the host. Old drivers send neither a time nor annotations.
+func (d *protocolDialectDriver) trySendEvent(t *driverTask, message string) {
 	e := &driverpb.DriverTaskEvent{TaskId: t.config.Id, AllocId: t.config.AllocId, TaskName: t.config.Name, Message: message}
 	if d.dialect != Old {
 		e.Timestamp = timestamppb.Now()
@@ -276,7 +277,7 @@ func encodeHandleState(state taskHandleState) (encoded []byte, err error) {
 	return buffer.Bytes(), err
 }
 
-func (d *dialectDriver) RecoverTask(_ context.Context, r *driverpb.RecoverTaskRequest) (*driverpb.RecoverTaskResponse, error) {
+func (d *protocolDialectDriver) RecoverTask(_ context.Context, r *driverpb.RecoverTaskRequest) (*driverpb.RecoverTaskResponse, error) {
 	config := r.GetHandle().GetConfig()
 	if _, err := d.findTask(config.GetId()); err == nil {
 		return &driverpb.RecoverTaskResponse{}, nil
@@ -308,7 +309,7 @@ func (d *dialectDriver) RecoverTask(_ context.Context, r *driverpb.RecoverTaskRe
 }
 
 // InspectTask is missing in old drivers.
-func (d *dialectDriver) InspectTask(ctx context.Context, r *driverpb.InspectTaskRequest) (*driverpb.InspectTaskResponse, error) {
+func (d *protocolDialectDriver) InspectTask(ctx context.Context, r *driverpb.InspectTaskRequest) (*driverpb.InspectTaskResponse, error) {
 	if d.dialect == Old {
 		return d.UnimplementedDriverServer.InspectTask(ctx, r)
 	}
@@ -325,12 +326,12 @@ func (d *dialectDriver) InspectTask(ctx context.Context, r *driverpb.InspectTask
 	return &driverpb.InspectTaskResponse{Task: status, Driver: &driverpb.TaskDriverStatus{Attributes: map[string]string{"pid": fmt.Sprint(t.state.PID)}}}, nil
 }
 
-func (d *dialectDriver) WaitTask(ctx context.Context, r *driverpb.WaitTaskRequest) (*driverpb.WaitTaskResponse, error) {
+func (d *protocolDialectDriver) WaitTask(ctx context.Context, r *driverpb.WaitTaskRequest) (*driverpb.WaitTaskResponse, error) {
 	t, err := d.findTask(r.TaskId)
 	if err != nil {
 		return nil, err
 	}
-	if response, err := d.faultyWaitResponse(); response != nil || err != nil {
+	if response, err := d.faultyWaitResponseOrNil(); response != nil || err != nil {
 		return response, err
 	}
 	select {
@@ -348,7 +349,7 @@ func (d *dialectDriver) WaitTask(ctx context.Context, r *driverpb.WaitTaskReques
 	return &driverpb.WaitTaskResponse{Result: &driverpb.ExitResult{ExitCode: int32(t.result.ExitCode), Signal: int32(t.result.Signal)}}, nil
 }
 
-func (d *dialectDriver) StopTask(_ context.Context, r *driverpb.StopTaskRequest) (*driverpb.StopTaskResponse, error) {
+func (d *protocolDialectDriver) StopTask(_ context.Context, r *driverpb.StopTaskRequest) (*driverpb.StopTaskResponse, error) {
 	t, err := d.findTask(r.TaskId)
 	if err != nil {
 		return nil, err
@@ -375,7 +376,7 @@ func (d *dialectDriver) StopTask(_ context.Context, r *driverpb.StopTaskRequest)
 	return &driverpb.StopTaskResponse{}, nil
 }
 
-func (d *dialectDriver) DestroyTask(_ context.Context, r *driverpb.DestroyTaskRequest) (*driverpb.DestroyTaskResponse, error) {
+func (d *protocolDialectDriver) DestroyTask(_ context.Context, r *driverpb.DestroyTaskRequest) (*driverpb.DestroyTaskResponse, error) {
 	t, err := d.findTask(r.TaskId)
 	if err != nil {
 		return nil, err
@@ -394,19 +395,19 @@ func (d *dialectDriver) DestroyTask(_ context.Context, r *driverpb.DestroyTaskRe
 		_ = t.process.signal(syscall.SIGKILL) // the process can have exited
 		<-t.exited
 	}
-	t.process.release()
+	t.process.releaseExecutor()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.taskByID, r.TaskId)
 	return &driverpb.DestroyTaskResponse{}, nil
 }
 
-func (d *dialectDriver) TaskStats(r *driverpb.TaskStatsRequest, stream grpc.ServerStreamingServer[driverpb.TaskStatsResponse]) error {
+func (d *protocolDialectDriver) TaskStats(r *driverpb.TaskStatsRequest, stream grpc.ServerStreamingServer[driverpb.TaskStatsResponse]) error {
 	t, err := d.findTask(r.TaskId)
 	if err != nil {
 		return err
 	}
-	if err := d.sendFaultyStats(stream); err != nil {
+	if err := d.injectStatsFaults(stream); err != nil {
 		return err
 	}
 	for {
@@ -433,8 +434,8 @@ func (d *dialectDriver) TaskStats(r *driverpb.TaskStatsRequest, stream grpc.Serv
 	}
 }
 
-func (d *dialectDriver) TaskEvents(_ *driverpb.TaskEventsRequest, stream grpc.ServerStreamingServer[driverpb.DriverTaskEvent]) error {
-	if err := d.sendEventsOfUnknownTasks(stream); err != nil {
+func (d *protocolDialectDriver) TaskEvents(_ *driverpb.TaskEventsRequest, stream grpc.ServerStreamingServer[driverpb.DriverTaskEvent]) error {
+	if err := d.injectUnknownTaskEvents(stream); err != nil {
 		return err
 	}
 	for {
@@ -449,7 +450,7 @@ func (d *dialectDriver) TaskEvents(_ *driverpb.TaskEventsRequest, stream grpc.Se
 	}
 }
 
-func (d *dialectDriver) SignalTask(_ context.Context, r *driverpb.SignalTaskRequest) (*driverpb.SignalTaskResponse, error) {
+func (d *protocolDialectDriver) SignalTask(_ context.Context, r *driverpb.SignalTaskRequest) (*driverpb.SignalTaskResponse, error) {
 	t, err := d.findTask(r.TaskId)
 	if err != nil {
 		return nil, err
@@ -462,7 +463,7 @@ func (d *dialectDriver) SignalTask(_ context.Context, r *driverpb.SignalTaskRequ
 }
 
 // ExecTaskStreaming runs a command without a terminal in the task.
-func (d *dialectDriver) ExecTaskStreaming(stream grpc.BidiStreamingServer[driverpb.ExecTaskStreamingRequest, driverpb.ExecTaskStreamingResponse]) error {
+func (d *protocolDialectDriver) ExecTaskStreaming(stream grpc.BidiStreamingServer[driverpb.ExecTaskStreamingRequest, driverpb.ExecTaskStreamingResponse]) error {
 	first, err := stream.Recv()
 	if err != nil {
 		return err

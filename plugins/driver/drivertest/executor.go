@@ -89,7 +89,7 @@ func (p executorTaskProcess) signal(s syscall.Signal) error {
 	return p.client.Call("Executor.Signal", s, new(bool))
 }
 
-func (p executorTaskProcess) release() {
+func (p executorTaskProcess) releaseExecutor() {
 	_ = p.client.Call("Executor.Exit", false, new(bool)) // the error is ignored: the executor exits before it responds
 	_ = p.client.Close()
 }
@@ -130,7 +130,7 @@ func runExecutor() error {
 	if err := json.NewDecoder(os.Stdin).Decode(&request); err != nil {
 		return err
 	}
-	e, listener, err := startExecutorProcess(request)
+	e, listener, err := listenAndStartTask(request)
 	answer := map[string]string{}
 	if err != nil {
 		answer["Error"] = err.Error()
@@ -154,7 +154,7 @@ func runExecutor() error {
 	return nil
 }
 
-func startExecutorProcess(request executorRequest) (*Executor, net.Listener, error) {
+func listenAndStartTask(request executorRequest) (*Executor, net.Listener, error) {
 	listener, err := listenInRange(request.Ports)
 	if err != nil {
 		return nil, nil, err

@@ -20,13 +20,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/proto/driverpb"
 )
 
-// faultFile is the path of a file with the faults that a driver shall have, separated by semicolons. Each fault is a name
-// with arguments. The driver reads the file at each call, so that a test can remove the faults. An empty path means no
-// faults.
-type faultFile string
+// faultFilePath is the path of a file with the faults that a driver shall have, separated by semicolons. Each fault is
+// a name with arguments. The driver reads the file at each call, so that a test can remove the faults. An empty path
+// means no faults.
+type faultFilePath string
 
 // faultArgs returns the arguments of a fault, and whether the file names that fault.
-func (f faultFile) faultArgs(name string) (args []string, set bool) {
+func (f faultFilePath) faultArgs(name string) (args []string, set bool) {
 	if f == "" {
 		return nil, false
 	}
@@ -44,33 +44,33 @@ func (f faultFile) faultArgs(name string) (args []string, set bool) {
 
 // methodFaultArgs returns the arguments of a fault after the first one, which is a method, and whether the file names
 // the fault with that method.
-func (f faultFile) methodFaultArgs(name, method string) (args []string, set bool) {
+func (f faultFilePath) methodFaultArgs(name, method string) (args []string, set bool) {
 	if args, set = f.faultArgs(name); !set || len(args) == 0 || args[0] != method {
 		return nil, false
 	}
 	return args[1:], true
 }
 
-// onceFaults records which faults that occur only once per process have occurred.
-type onceFaults struct {
-	mu         sync.Mutex
-	usedFaults map[string]bool
+// occurredFaultSet records which faults that occur only once per process have occurred.
+type occurredFaultSet struct {
+	mu             sync.Mutex
+	occurredByName map[string]bool
 }
 
-func (o *onceFaults) isFirstUse(name string) bool {
+func (o *occurredFaultSet) recordIfFirstOccurrence(name string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.usedFaults[name] {
+	if o.occurredByName[name] {
 		return false
 	}
-	if o.usedFaults == nil {
-		o.usedFaults = map[string]bool{}
+	if o.occurredByName == nil {
+		o.occurredByName = map[string]bool{}
 	}
-	o.usedFaults[name] = true
+	o.occurredByName[name] = true
 	return true
 }
 
-// serverOptions returns options that insert the faults of calls:
+// faultInjectingServerOptions returns options that insert the faults of calls:
 //
 //	slow DURATION          each call has a delay
 //	code METHOD NUMBER     the call fails with a gRPC code
@@ -79,18 +79,18 @@ func (o *onceFaults) isFirstUse(name string) bool {
 //	exit-after METHOD      the process exits after the response
 //	endless-fingerprints   the health changes each millisecond
 //	short-streams          each stream ends at once
-func (d *dialectDriver) serverOptions() []grpc.ServerOption {
-	return []grpc.ServerOption{grpc.UnaryInterceptor(d.interceptUnary), grpc.StreamInterceptor(d.interceptStream)}
+func (d *protocolDialectDriver) faultInjectingServerOptions() []grpc.ServerOption {
+	return []grpc.ServerOption{grpc.UnaryInterceptor(d.injectUnaryFaults), grpc.StreamInterceptor(d.injectStreamFaults)}
 }
 
-func (d *dialectDriver) interceptUnary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (d *protocolDialectDriver) injectUnaryFaults(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	method := path.Base(info.FullMethod)
 	if err := d.faultFile.injectDelayOrError(method); err != nil {
 		return nil, err
 	}
 	if method == "StartTask" {
-		d.startResponseMu.RLock()
-		defer time.AfterFunc(responseDelay, d.startResponseMu.RUnlock)
+		d.startTaskInProgressMu.RLock()
+		defer time.AfterFunc(responseDelay, d.startTaskInProgressMu.RUnlock)
 	}
 	response, err := handler(ctx, request)
 	if _, set := d.faultFile.methodFaultArgs("exit-after", method); set && method != "Shutdown" {
@@ -114,12 +114,12 @@ const responseDelay = 20 * time.Millisecond
 
 // exitAfterStartResponses exits the process, but not during StartTask: the host could not determine whether the task
 // was started.
-func (d *dialectDriver) exitAfterStartResponses() {
-	d.startResponseMu.Lock()
+func (d *protocolDialectDriver) exitAfterStartResponses() {
+	d.startTaskInProgressMu.Lock()
 	os.Exit(5)
 }
 
-func (d *dialectDriver) interceptStream(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+func (d *protocolDialectDriver) injectStreamFaults(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	method := path.Base(info.FullMethod)
 	if err := d.faultFile.injectDelayOrError(method); err != nil {
 		return err
@@ -143,7 +143,7 @@ func (d *dialectDriver) interceptStream(server any, stream grpc.ServerStream, in
 	return handler(server, stream)
 }
 
-func (f faultFile) injectDelayOrError(method string) error {
+func (f faultFilePath) injectDelayOrError(method string) error {
 	if args, set := f.faultArgs("slow"); set {
 		delay, err := time.ParseDuration(args[0])
 		if err != nil {
@@ -161,7 +161,7 @@ func (f faultFile) injectDelayOrError(method string) error {
 	return nil
 }
 
-// The methods of dialectDriver have further faults:
+// The methods of protocolDialectDriver have further faults:
 //
 //	other-schema       the driver has another task schema
 //	recover-nothing    RecoverTask fails for running tasks
@@ -169,11 +169,11 @@ func (f faultFile) injectDelayOrError(method string) error {
 //	runs-forever       WaitTask does not return after the end of a task
 //	destroy-nothing    DestroyTask succeeds and does nothing
 
-// corruptHandle changes the handle of a started task.
+// injectHandleFault changes the handle of a started task.
 //
 //	foreign-handle   the handle is for another task
 //	future-handle    the handle has a version that the driver has not seen yet
-func (f faultFile) corruptHandle(h *driverpb.TaskHandle) {
+func (f faultFilePath) injectHandleFault(h *driverpb.TaskHandle) {
 	if _, set := f.faultArgs("foreign-handle"); set {
 		h.Config = proto.Clone(h.Config).(*driverpb.TaskConfig)
 		h.Config.Id, h.Config.Name, h.Config.AllocId = "another/task/0", "task", "another"
@@ -183,16 +183,16 @@ func (f faultFile) corruptHandle(h *driverpb.TaskHandle) {
 	}
 }
 
-// faultyWaitResponse returns a false response of WaitTask, or none.
+// faultyWaitResponseOrNil returns a false response of WaitTask, or none.
 //
 //	wait-at-once       the task has ended, although it runs
 //	wait-error-once    the first call fails
 //	wait-everything    the response has an exit code, a signal and an error
-func (d *dialectDriver) faultyWaitResponse() (*driverpb.WaitTaskResponse, error) {
+func (d *protocolDialectDriver) faultyWaitResponseOrNil() (*driverpb.WaitTaskResponse, error) {
 	if _, set := d.faultFile.faultArgs("wait-at-once"); set {
 		return &driverpb.WaitTaskResponse{Result: &driverpb.ExitResult{}}, nil
 	}
-	if _, set := d.faultFile.faultArgs("wait-error-once"); set && d.onceFaults.isFirstUse("wait-error-once") {
+	if _, set := d.faultFile.faultArgs("wait-error-once"); set && d.occurredFaults.recordIfFirstOccurrence("wait-error-once") {
 		return nil, errors.New("refused by the driver")
 	}
 	if _, set := d.faultFile.faultArgs("wait-everything"); set {
@@ -201,9 +201,9 @@ func (d *dialectDriver) faultyWaitResponse() (*driverpb.WaitTaskResponse, error)
 	return nil, nil
 }
 
-// sendFaultyStats sends statistics without pause (stats-flood), or none after the first (stats-stop), until
+// injectStatsFaults sends statistics without pause (stats-flood), or none after the first (stats-stop), until
 // the stream or the fault ends.
-func (d *dialectDriver) sendFaultyStats(stream grpc.ServerStreamingServer[driverpb.TaskStatsResponse]) error {
+func (d *protocolDialectDriver) injectStatsFaults(stream grpc.ServerStreamingServer[driverpb.TaskStatsResponse]) error {
 	for {
 		_, flood := d.faultFile.faultArgs("stats-flood")
 		_, stop := d.faultFile.faultArgs("stats-stop")
@@ -224,8 +224,8 @@ func (d *dialectDriver) sendFaultyStats(stream grpc.ServerStreamingServer[driver
 	}
 }
 
-// sendEventsOfUnknownTasks sends events of unknown tasks (strange-events) until the stream or the fault ends.
-func (d *dialectDriver) sendEventsOfUnknownTasks(stream grpc.ServerStreamingServer[driverpb.DriverTaskEvent]) error {
+// injectUnknownTaskEvents sends events of unknown tasks (strange-events) until the stream or the fault ends.
+func (d *protocolDialectDriver) injectUnknownTaskEvents(stream grpc.ServerStreamingServer[driverpb.DriverTaskEvent]) error {
 	for n := 0; stream.Context().Err() == nil; n++ {
 		if _, set := d.faultFile.faultArgs("strange-events"); !set {
 			return nil

@@ -14,21 +14,21 @@ import (
 
 // taskCommand describes the process of a task. An executor receives it as JSON.
 type taskCommand struct {
-	Args           []string
-	Root, Dir      string // root directory (empty means the host's) and working directory of the process
-	UID            uint32 // user of the process; 0 means the user of the plugin
-	Env            map[string]string
-	Stdout, Stderr string // paths of existing files or FIFOs, which are opened for writing
-	Cgroups        []string
+	Args                   []string
+	RootDir, WorkDir       string // root directory (empty means the host's) and working directory of the process
+	UID                    uint32 // user of the process; 0 means the user of the plugin
+	Env                    map[string]string
+	StdoutPath, StderrPath string // paths of existing files or FIFOs, which are opened for writing
+	CgroupDirs             []string
 }
 
 func (c *taskCommand) newCmd() *exec.Cmd {
 	cmd := exec.Command(c.Args[0], c.Args[1:]...)
-	cmd.Dir = c.Dir
+	cmd.Dir = c.WorkDir
 	for name, value := range c.Env {
 		cmd.Env = append(cmd.Env, name+"="+value)
 	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Chroot: c.Root}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Chroot: c.RootDir}
 	if c.UID != 0 {
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: c.UID, Gid: c.UID}
 	}
@@ -37,12 +37,12 @@ func (c *taskCommand) newCmd() *exec.Cmd {
 
 // start starts the process of the task. The caller must call Wait of the returned command.
 func (c *taskCommand) start() (*exec.Cmd, error) {
-	stdout, err := os.OpenFile(c.Stdout, os.O_WRONLY|os.O_APPEND, 0)
+	stdout, err := os.OpenFile(c.StdoutPath, os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer stdout.Close()
-	stderr, err := os.OpenFile(c.Stderr, os.O_WRONLY|os.O_APPEND, 0)
+	stderr, err := os.OpenFile(c.StderrPath, os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +52,7 @@ func (c *taskCommand) start() (*exec.Cmd, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	for _, group := range c.Cgroups {
+	for _, group := range c.CgroupDirs {
 		// The write fails if the cgroup does not exist: then the task stays in the cgroup of the plugin.
 		_ = os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte(strconv.Itoa(cmd.Process.Pid)), 0)
 	}
@@ -86,14 +86,14 @@ type taskProcess interface {
 	// wait blocks until the process has exited. It is called once.
 	wait() ProcessResult
 	signal(syscall.Signal) error
-	// release releases the resources of an ended process, such as its executor.
-	release()
+	// releaseExecutor releases the resources of an ended process, such as its executor.
+	releaseExecutor()
 }
 
 // childProcess is a task that this plugin process has started.
 type childProcess struct{ cmd *exec.Cmd }
 
-func startChild(c taskCommand) (taskProcess, int, error) {
+func startChild(c taskCommand) (p taskProcess, pid int, err error) {
 	cmd, err := c.start()
 	if err != nil {
 		return nil, 0, err
@@ -113,7 +113,7 @@ func (p childProcess) signal(s syscall.Signal) error {
 	return nil
 }
 
-func (childProcess) release() {}
+func (childProcess) releaseExecutor() {}
 
 // adoptedProcess is the pid of a task that an earlier plugin process has started. The exit code of the task is unknown.
 type adoptedProcess int
@@ -144,7 +144,7 @@ func (p adoptedProcess) wait() ProcessResult {
 
 func (p adoptedProcess) signal(s syscall.Signal) error { return syscall.Kill(int(p), s) }
 
-func (adoptedProcess) release() {}
+func (adoptedProcess) releaseExecutor() {}
 
 // nonexistentProcess is a task without a process. The driver reports that the task runs.
 type nonexistentProcess struct{}
@@ -153,4 +153,4 @@ func (nonexistentProcess) wait() ProcessResult { select {} }
 
 func (nonexistentProcess) signal(syscall.Signal) error { return nil }
 
-func (nonexistentProcess) release() {}
+func (nonexistentProcess) releaseExecutor() {}

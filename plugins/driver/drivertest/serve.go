@@ -30,9 +30,9 @@ func Main() {
 	if len(os.Args) != 2 && len(os.Args) != 4 {
 		exitOnError(errors.New("usage: wire-driver dialect [name file]"))
 	}
-	d := newDialectDriver(Dialect(os.Args[1]))
+	d := newProtocolDialectDriver(ProtocolDialect(os.Args[1]))
 	if len(os.Args) == 4 {
-		d.name, d.faultFile = os.Args[2], faultFile(os.Args[3])
+		d.name, d.faultFile = os.Args[2], faultFilePath(os.Args[3])
 	}
 	if d.dialect == Old {
 		exitOnError(d.serveWithoutGoPlugin())
@@ -45,7 +45,7 @@ func Main() {
 		},
 		Plugins: plugin.PluginSet{"driver": &grpcServicesPlugin{driver: d}},
 		GRPCServer: func(options []grpc.ServerOption) *grpc.Server {
-			return grpc.NewServer(append(options, d.serverOptions()...)...)
+			return grpc.NewServer(append(options, d.faultInjectingServerOptions()...)...)
 		},
 		Logger: hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, JSONFormat: true, Output: stderr}),
 	})
@@ -63,7 +63,7 @@ var stderr = os.Stderr
 
 // serveWithoutGoPlugin serves the driver without go-plugin's server, and so without its services broker, stdio and
 // controller.
-func (d *dialectDriver) serveWithoutGoPlugin() error {
+func (d *protocolDialectDriver) serveWithoutGoPlugin() error {
 	dir, err := os.MkdirTemp("", "wire-driver")
 	if err != nil {
 		return err
@@ -73,7 +73,7 @@ func (d *dialectDriver) serveWithoutGoPlugin() error {
 	if err != nil {
 		return err
 	}
-	server := grpc.NewServer(d.serverOptions()...)
+	server := grpc.NewServer(d.faultInjectingServerOptions()...)
 	healthServer := health.NewServer()
 	healthServer.SetServingStatus("plugin", healthpb.HealthCheckResponse_SERVING)
 	healthpb.RegisterHealthServer(server, healthServer)
@@ -85,7 +85,7 @@ func (d *dialectDriver) serveWithoutGoPlugin() error {
 // grpcServicesPlugin registers the services with go-plugin's server.
 type grpcServicesPlugin struct {
 	plugin.NetRPCUnsupportedPlugin
-	driver *dialectDriver
+	driver *protocolDialectDriver
 }
 
 func (p *grpcServicesPlugin) GRPCServer(_ *plugin.GRPCBroker, server *grpc.Server) error {
@@ -97,19 +97,19 @@ func (*grpcServicesPlugin) GRPCClient(context.Context, *plugin.GRPCBroker, *grpc
 	return nil, errors.New("this program has no client")
 }
 
-func (d *dialectDriver) registerServices(server *grpc.Server) {
+func (d *protocolDialectDriver) registerServices(server *grpc.Server) {
 	basepb.RegisterBasePluginServer(server, d)
 	driverpb.RegisterDriverServer(server, d)
 }
 
 // PluginInfo implements the gRPC service BasePlugin, like ConfigSchema and SetConfig.
-func (d *dialectDriver) PluginInfo(context.Context, *basepb.PluginInfoRequest) (*basepb.PluginInfoResponse, error) {
+func (d *protocolDialectDriver) PluginInfo(context.Context, *basepb.PluginInfoRequest) (*basepb.PluginInfoResponse, error) {
 	return &basepb.PluginInfoResponse{
 		Type: basepb.PluginType_DRIVER, PluginApiVersions: []string{"v0.1.0"}, PluginVersion: "v0.1.0", Name: d.name,
 	}, nil
 }
 
-func (d *dialectDriver) ConfigSchema(context.Context, *basepb.ConfigSchemaRequest) (*basepb.ConfigSchemaResponse, error) {
+func (d *protocolDialectDriver) ConfigSchema(context.Context, *basepb.ConfigSchemaRequest) (*basepb.ConfigSchemaResponse, error) {
 	return &basepb.ConfigSchemaResponse{Spec: singleAttrSpec("label", false)}, nil
 }
 
@@ -119,7 +119,7 @@ func singleAttrSpec(attr string, required bool) *specpb.Spec {
 	}}}}
 }
 
-func (d *dialectDriver) SetConfig(_ context.Context, r *basepb.SetConfigRequest) (*basepb.SetConfigResponse, error) {
+func (d *protocolDialectDriver) SetConfig(_ context.Context, r *basepb.SetConfigRequest) (*basepb.SetConfigResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch d.dialect {

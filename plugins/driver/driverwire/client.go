@@ -51,7 +51,7 @@ func (c *client) convertErr(ctx context.Context, err error) error {
 // pluginDownIfExited returns the error for a stream or a call that the driver has ended without a result: err, or
 // driver.ErrPluginDown if the plugin process has exited, because a driver ends its streams while its process exits.
 func (c *client) pluginDownIfExited(ctx context.Context, err error) error {
-	if c.conn.WaitPluginExited(ctx) {
+	if c.conn.ExitsWithinMaxDelay(ctx) {
 		return driver.ErrPluginDown
 	}
 	if ctx.Err() != nil {
@@ -60,9 +60,9 @@ func (c *client) pluginDownIfExited(ctx context.Context, err error) error {
 	return err
 }
 
-// ignoreUnimplemented converts the error of a call like convertErr. It returns nil if the driver
+// convertErrIgnoringUnimplemented converts the error of a call like convertErr. It returns nil if the driver
 // does not implement the call, which older drivers do not have.
-func (c *client) ignoreUnimplemented(ctx context.Context, err error) error {
+func (c *client) convertErrIgnoringUnimplemented(ctx context.Context, err error) error {
 	if status.Code(err) == codes.Unimplemented {
 		return nil
 	}
@@ -71,12 +71,12 @@ func (c *client) ignoreUnimplemented(ctx context.Context, err error) error {
 
 func (c *client) Init(ctx context.Context) error {
 	_, err := c.pb.Init(ctx, &driverpb.InitRequest{})
-	return c.ignoreUnimplemented(ctx, err)
+	return c.convertErrIgnoringUnimplemented(ctx, err)
 }
 
 func (c *client) Shutdown(ctx context.Context) error {
 	_, err := c.pb.Shutdown(ctx, &driverpb.ShutdownRequest{})
-	return c.ignoreUnimplemented(ctx, err)
+	return c.convertErrIgnoringUnimplemented(ctx, err)
 }
 
 func (c *client) TaskConfigSchema(ctx context.Context) (*hclspec.Spec, error) {
@@ -123,13 +123,13 @@ func (c *client) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint, er
 		default:
 			err = c.convertErr(ctx, err)
 		}
-		sendValue(ctx, ch, driver.Fingerprint{Err: err})
+		sendValueUnlessDone(ctx, ch, driver.Fingerprint{Err: err})
 	}()
 	return ch, nil
 }
 
 func (c *client) StartTask(ctx context.Context, config *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
-	if err := checkUTF8(config); err != nil {
+	if err := checkEnvUTF8(config); err != nil {
 		return nil, nil, err
 	}
 	task := taskConfigProto(config)
@@ -148,9 +148,9 @@ func (c *client) StartTask(ctx context.Context, config *driver.TaskConfig) (*dri
 	return handle, networkOverrideFromProto(resp.GetNetworkOverride()), nil
 }
 
-// checkUTF8 returns an error that names an environment variable that is not valid UTF-8. The error of
+// checkEnvUTF8 returns an error that names an environment variable that is not valid UTF-8. The error of
 // protobuf would not name the variable.
-func checkUTF8(config *driver.TaskConfig) error {
+func checkEnvUTF8(config *driver.TaskConfig) error {
 	for _, env := range []map[string]string{config.Env, config.DeviceEnv} {
 		for _, name := range slices.Sorted(maps.Keys(env)) {
 			if !utf8.ValidString(name) || !utf8.ValidString(env[name]) {
@@ -226,7 +226,7 @@ func (c *client) TaskStats(ctx context.Context, taskID string, interval time.Dur
 		defer close(ch)
 		defer cancel()
 		read := func(p *driverpb.TaskStatsResponse) *driver.TaskStats { return taskStatsFromProto(p.GetStats()) }
-		if err == nil && sendValue(ctx, ch, read(first)) {
+		if err == nil && sendValueUnlessDone(ctx, ch, read(first)) {
 			_ = forwardValues(ctx, stream, ch, read) // a stream error only closes ch
 		}
 	}()
@@ -246,20 +246,20 @@ func (c *client) TaskEvents(ctx context.Context) (<-chan *driver.TaskEvent, erro
 	return ch, nil
 }
 
-// forwardValues sends the values of a stream to ch, converted by read, until the stream or ctx ends.
-func forwardValues[P, V any](ctx context.Context, stream grpc.ServerStreamingClient[P], ch chan<- V, read func(*P) V) error {
+// forwardValues sends the values of a stream to ch, converted by convert, until the stream or ctx ends.
+func forwardValues[P, V any](ctx context.Context, stream grpc.ServerStreamingClient[P], ch chan<- V, convert func(*P) V) error {
 	for {
 		p, err := stream.Recv()
 		if err != nil {
 			return err
 		}
-		if !sendValue(ctx, ch, read(p)) {
+		if !sendValueUnlessDone(ctx, ch, convert(p)) {
 			return ctx.Err()
 		}
 	}
 }
 
-func sendValue[V any](ctx context.Context, ch chan<- V, v V) bool {
+func sendValueUnlessDone[V any](ctx context.Context, ch chan<- V, v V) bool {
 	select {
 	case ch <- v:
 		return true
@@ -298,10 +298,10 @@ func (c *client) DestroyNetwork(ctx context.Context, allocID string, isolation *
 }
 
 // convertNetworkErr converts the error of a call like convertErr. If the driver does not have the call, as old drivers,
-// the error wraps unsupported.
-func (c *client) convertNetworkErr(ctx context.Context, err, unsupported error) error {
+// the error wraps errIfUnimplemented.
+func (c *client) convertNetworkErr(ctx context.Context, err, errIfUnimplemented error) error {
 	if status.Code(err) == codes.Unimplemented {
-		return &remoteError{err, unsupported}
+		return &remoteError{err, errIfUnimplemented}
 	}
 	return c.convertErr(ctx, err)
 }

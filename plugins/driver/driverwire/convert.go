@@ -390,7 +390,7 @@ func taskStatusProto(s *driver.TaskStatus) (*driverpb.InspectTaskResponse, error
 	if err != nil {
 		return nil, err
 	}
-	attributes, err := withStartAttribute(s.DriverAttributes, s.Start)
+	attributes, err := withStartAttribute(s.DriverAttributes, s.StartStatus)
 	if err != nil {
 		return nil, err
 	}
@@ -425,7 +425,7 @@ func taskStatusFromProto(p *driverpb.InspectTaskResponse) *driver.TaskStatus {
 	}
 	if value, ok := s.DriverAttributes[startAttribute]; ok {
 		delete(s.DriverAttributes, startAttribute) // users see the other attributes
-		s.Start = startStatusFromText(value)
+		s.StartStatus = startStatusFromText(value)
 	}
 	return s
 }
@@ -528,7 +528,7 @@ func usageProto(u driver.Usage) *driverpb.TaskResourceUsage {
 			ThrottledPeriods: u.CPU.ThrottledPeriods,
 			ThrottledTime:    u.CPU.ThrottledTime,
 			Percent:          u.CPU.Percent,
-			MeasuredFields:   measuredFieldsToProto[driverpb.CPUUsage_Fields](u.CPU.Measured, driver.MeasuredCPUFields()),
+			MeasuredFields:   measuredFieldsToProto[driverpb.CPUUsage_Fields](u.CPU.Measured, driver.MeasurableCPUFields()),
 		},
 		Memory: &driverpb.MemoryUsage{
 			Rss:            u.Memory.RSS,
@@ -538,7 +538,7 @@ func usageProto(u driver.Usage) *driverpb.TaskResourceUsage {
 			KernelMaxUsage: u.Memory.KernelMaxUsage,
 			Usage:          u.Memory.Usage,
 			Swap:           u.Memory.Swap,
-			MeasuredFields: measuredFieldsToProto[driverpb.MemoryUsage_Fields](u.Memory.Measured, driver.MeasuredMemoryFields()),
+			MeasuredFields: measuredFieldsToProto[driverpb.MemoryUsage_Fields](u.Memory.Measured, driver.MeasurableMemoryFields()),
 		},
 	}
 }
@@ -553,7 +553,7 @@ func usageFromProto(p *driverpb.TaskResourceUsage) driver.Usage {
 			TotalTicks:       cpu.GetTotalTicks(),
 			ThrottledPeriods: cpu.GetThrottledPeriods(),
 			ThrottledTime:    cpu.GetThrottledTime(),
-			Measured:         measuredFieldsFromProto(cpu.GetMeasuredFields(), driver.MeasuredCPUFields()),
+			Measured:         measuredFieldsFromProto(cpu.GetMeasuredFields(), driver.MeasurableCPUFields()),
 		},
 		Memory: driver.MemoryUsage{
 			RSS:            memory.GetRss(),
@@ -563,16 +563,16 @@ func usageFromProto(p *driverpb.TaskResourceUsage) driver.Usage {
 			MaxUsage:       memory.GetMaxUsage(),
 			KernelUsage:    memory.GetKernelUsage(),
 			KernelMaxUsage: memory.GetKernelMaxUsage(),
-			Measured:       measuredFieldsFromProto(memory.GetMeasuredFields(), driver.MeasuredMemoryFields()),
+			Measured:       measuredFieldsFromProto(memory.GetMeasuredFields(), driver.MeasurableMemoryFields()),
 		},
 	}
 }
 
-func measuredFieldsToProto[N ~int32](measured, names []string) []N {
+func measuredFieldsToProto[N ~int32](measured, namesByNumber []string) []N {
 	var fieldNumbers []N
 	for _, name := range measured {
-		for n := range names {
-			if names[n] == name {
+		for n := range namesByNumber {
+			if namesByNumber[n] == name {
 				fieldNumbers = append(fieldNumbers, N(n))
 			}
 		}
@@ -580,11 +580,11 @@ func measuredFieldsToProto[N ~int32](measured, names []string) []N {
 	return fieldNumbers
 }
 
-func measuredFieldsFromProto[N ~int32](numbers []N, names []string) []string {
+func measuredFieldsFromProto[N ~int32](numbers []N, namesByNumber []string) []string {
 	var fieldNames []string
 	for _, n := range numbers {
-		if n >= 0 && int(n) < len(names) {
-			fieldNames = append(fieldNames, names[n])
+		if n >= 0 && int(n) < len(namesByNumber) {
+			fieldNames = append(fieldNames, namesByNumber[n])
 		}
 	}
 	return fieldNames

@@ -39,7 +39,7 @@ func (c *client) ExecTaskStreaming(ctx context.Context, taskID string, exec driv
 		return nil, c.convertErr(ctx, err)
 	}
 	in := &execInputSender{stream: stream}
-	in.sendFrame(&driverpb.ExecTaskStreamingRequest{
+	in.trySendFrame(&driverpb.ExecTaskStreamingRequest{
 		Setup: &driverpb.ExecTaskStreamingRequest_Setup{TaskId: taskID, Command: exec.Command, Tty: exec.TTY},
 	})
 
@@ -105,12 +105,12 @@ func (e *outputWriteError) Error() string { return fmt.Sprintf("write %s: %v", e
 
 func (e *outputWriteError) Unwrap() error { return e.err }
 
-func writeFrameData(name string, w io.Writer, op *driverpb.ExecTaskStreamingIOOperation) error {
+func writeFrameData(streamName string, w io.Writer, op *driverpb.ExecTaskStreamingIOOperation) error {
 	if w == nil || len(op.GetData()) == 0 {
 		return nil
 	}
 	if _, err := w.Write(op.GetData()); err != nil {
-		return &outputWriteError{name, err}
+		return &outputWriteError{streamName, err}
 	}
 	return nil
 }
@@ -122,9 +122,9 @@ type execInputSender struct {
 	stream execClientStream
 }
 
-// sendFrame returns false if the stream no longer accepts frames. The receiver of the
+// trySendFrame returns false if the stream no longer accepts frames. The receiver of the
 // stream gets the error.
-func (e *execInputSender) sendFrame(frame *driverpb.ExecTaskStreamingRequest) bool {
+func (e *execInputSender) trySendFrame(frame *driverpb.ExecTaskStreamingRequest) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.stream.Send(frame) == nil
@@ -135,7 +135,7 @@ func (e *execInputSender) copyStdin(r io.Reader) error {
 	buf := make([]byte, maxFrameSize)
 	for r != nil {
 		n, err := r.Read(buf)
-		if n > 0 && !e.sendFrame(stdinFrame(buf[:n], false)) {
+		if n > 0 && !e.trySendFrame(stdinFrame(buf[:n], false)) {
 			return nil
 		}
 		if err == io.EOF {
@@ -145,7 +145,7 @@ func (e *execInputSender) copyStdin(r io.Reader) error {
 			return err
 		}
 	}
-	e.sendFrame(stdinFrame(nil, true))
+	e.trySendFrame(stdinFrame(nil, true))
 	return nil
 }
 
@@ -160,7 +160,7 @@ func (e *execInputSender) sendTerminalSizes(ctx context.Context, sizes <-chan dr
 			if !ok {
 				return
 			}
-			e.sendFrame(&driverpb.ExecTaskStreamingRequest{
+			e.trySendFrame(&driverpb.ExecTaskStreamingRequest{
 				TtySize: &driverpb.ExecTaskStreamingRequest_TerminalSize{Height: int32(size.Height), Width: int32(size.Width)},
 			})
 		case <-ctx.Done():
@@ -263,9 +263,9 @@ type execOutputSender struct {
 	isClosed bool
 }
 
-// sendFinalFrames sends the last frames of the stream. It returns the error of a failed send, and err otherwise. Each
-// later Write to the command's stdout or stderr fails.
-func (o *execOutputSender) sendFinalFrames(err error, frames ...*driverpb.ExecTaskStreamingResponse) error {
+// sendFinalFrames sends the last frames of the stream. It returns the error of a failed send, and callErr otherwise.
+// Each later Write to the command's stdout or stderr fails.
+func (o *execOutputSender) sendFinalFrames(callErr error, frames ...*driverpb.ExecTaskStreamingResponse) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.isClosed = true
@@ -274,7 +274,7 @@ func (o *execOutputSender) sendFinalFrames(err error, frames ...*driverpb.ExecTa
 			return sendErr
 		}
 	}
-	return err
+	return callErr
 }
 
 // execOutputWriter is the command's stdout or stderr: Write sends data as frames.

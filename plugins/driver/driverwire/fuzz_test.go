@@ -19,7 +19,7 @@ func FuzzMessages(f *testing.F) {
 	for _, m := range []proto.Message{
 		taskConfigProto(&driver.TaskConfig{ID: "id", Env: map[string]string{"A": "1"}, Mounts: []driver.Mount{{}}, DNS: &driver.DNSConfig{}}),
 		handleProto(&driver.Handle{Version: 1, Config: &driver.TaskConfig{NetworkIsolation: &driver.NetworkIsolation{Hosts: &driver.HostsConfig{}}}}),
-		taskStatsProto("id", &driver.TaskStats{ByPID: map[string]driver.Usage{"1": {CPU: driver.CPUUsage{Measured: driver.MeasuredCPUFields()}}}}),
+		taskStatsProto("id", &driver.TaskStats{ByPID: map[string]driver.Usage{"1": {CPU: driver.CPUUsage{Measured: driver.MeasurableCPUFields()}}}}),
 		capabilitiesProto(&driver.Capabilities{NetworkIsolationModes: []driver.NetworkMode{driver.NetworkNone}}),
 		&driverpb.FingerprintResponse{Err: "x"},
 	} {

@@ -31,7 +31,7 @@ func servePlugin() {
 			basewire.PluginName: &basewire.GRPCPlugin{Impl: fakeBasePlugin{}},
 			PluginName:          &GRPCPlugin{Impl: f},
 		},
-		GRPCServer: basewire.NewServer,
+		GRPCServer: basewire.NewServerWithoutSizeLimits,
 		Logger:     hclog.NewNullLogger(),
 	})
 }

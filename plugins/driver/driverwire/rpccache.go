@@ -13,8 +13,8 @@ import (
 // callers share one request, and all callers get the same result. Errors are not
 // cached.
 type rpcCache[T any] struct {
-	mu            sync.Mutex
-	sharedRequest *inflightRequest[T] // the request in flight or the successful one; nil if there is none
+	mu                         sync.Mutex
+	inflightOrSucceededRequest *inflightRequest[T] // the request in flight or the successful one; nil if there is none
 }
 
 // inflightRequest is one request, which is made by its first caller and shared by all
@@ -23,9 +23,9 @@ type inflightRequest[T any] struct {
 	done     chan struct{} // closed when the other fields are set
 	response *T
 	err      error
-	// cancelled means that the request failed because the context of its first caller ended; the
+	// callerCancelled means that the request failed because the context of its first caller ended; the
 	// waiting callers retry.
-	cancelled bool
+	callerCancelled bool
 }
 
 // get returns the cached value, or requests it. Callers that wait for a failed request get
@@ -37,7 +37,7 @@ func (r *rpcCache[T]) get(ctx context.Context, conn *basewire.Conn, fetch func()
 			return nil, driver.ErrPluginDown
 		default:
 		}
-		q, leader := r.findOrStartRequest()
+		q, leader := r.findOrAddRequest()
 		if leader {
 			q.response, q.err = fetch()
 			// The plugin can return DeadlineExceeded before ctx has ended in this process.
@@ -49,28 +49,28 @@ func (r *rpcCache[T]) get(ctx context.Context, conn *basewire.Conn, fetch func()
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
-		if q.err == nil || !q.cancelled {
+		if q.err == nil || !q.callerCancelled {
 			return q.response, q.err
 		}
 	}
 }
 
-// findOrStartRequest returns the request in flight or the successful one. If there is none,
+// findOrAddRequest returns the request in flight or the successful one. If there is none,
 // it returns a new request, which the caller must make because leader is true.
-func (r *rpcCache[T]) findOrStartRequest() (q *inflightRequest[T], leader bool) {
+func (r *rpcCache[T]) findOrAddRequest() (q *inflightRequest[T], leader bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.sharedRequest == nil {
-		r.sharedRequest, leader = &inflightRequest[T]{done: make(chan struct{})}, true
+	if r.inflightOrSucceededRequest == nil {
+		r.inflightOrSucceededRequest, leader = &inflightRequest[T]{done: make(chan struct{})}, true
 	}
-	return r.sharedRequest, leader
+	return r.inflightOrSucceededRequest, leader
 }
 
-func (r *rpcCache[T]) finishRequest(q *inflightRequest[T], cancelled bool) {
+func (r *rpcCache[T]) finishRequest(q *inflightRequest[T], callerCancelled bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if q.err != nil {
-		q.cancelled, r.sharedRequest = cancelled, nil
+		q.callerCancelled, r.inflightOrSucceededRequest = callerCancelled, nil
 	}
 	close(q.done)
 }

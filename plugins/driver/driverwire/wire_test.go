@@ -75,7 +75,7 @@ func serveInMemory(t testing.TB, register func(grpc.ServiceRegistrar)) *fakePlug
 
 func serveListener(t testing.TB, listener net.Listener, target string, register func(grpc.ServiceRegistrar), opts ...grpc.DialOption) *fakePluginProcess {
 	t.Helper()
-	p := &fakePluginProcess{server: basewire.NewServer(nil), done: make(chan struct{})}
+	p := &fakePluginProcess{server: basewire.NewServerWithoutSizeLimits(nil), done: make(chan struct{})}
 	register(p.server)
 	served := make(chan struct{})
 	go func() {
@@ -318,15 +318,15 @@ func expectEqual(t *testing.T, what string, got, want any) {
 func TestEveryFieldSurvivesBothDirections(t *testing.T) {
 	stats := newFilledValue[driver.TaskStats](t)
 	for _, usage := range stats.ByPID {
-		copy(usage.CPU.Measured, driver.MeasuredCPUFields())
-		copy(usage.Memory.Measured, driver.MeasuredMemoryFields())
+		copy(usage.CPU.Measured, driver.MeasurableCPUFields())
+		copy(usage.Memory.Measured, driver.MeasurableMemoryFields())
 	}
-	stats.Total.CPU.Measured, stats.Total.Memory.Measured = driver.MeasuredCPUFields(), driver.MeasuredMemoryFields()
+	stats.Total.CPU.Measured, stats.Total.Memory.Measured = driver.MeasurableCPUFields(), driver.MeasurableMemoryFields()
 	event := newFilledValue[driver.TaskEvent](t)
 	exitResult := newFilledValue[driver.ExitResult](t)
 	exitResult.Err = errors.New("the driver's own")
 	handle, override, inspect := newFilledValue[driver.Handle](t), newFilledValue[driver.NetworkOverride](t), newFilledValue[driver.TaskStatus](t)
-	inspect.Start.Phase = driver.StartReturned // the only phase with a handle
+	inspect.StartStatus.Phase = driver.StartReturned // the only phase with a handle
 	capabilities, isolation, result := newFilledValue[driver.Capabilities](t), newFilledValue[driver.NetworkIsolation](t), newFilledValue[driver.ExecResult](t)
 	fingerprint := driver.Fingerprint{
 		Attributes: map[string]driver.Attribute{
@@ -818,7 +818,7 @@ func TestUnknownMeasuredFieldIsAnError(t *testing.T) {
 		stats driver.TaskStats
 		want  string // part of the error; empty means no error
 	}{
-		{"all fields", driver.TaskStats{Total: driver.Usage{CPU: driver.CPUUsage{Measured: driver.MeasuredCPUFields()}, Memory: driver.MemoryUsage{Measured: driver.MeasuredMemoryFields()}}}, ""},
+		{"all fields", driver.TaskStats{Total: driver.Usage{CPU: driver.CPUUsage{Measured: driver.MeasurableCPUFields()}, Memory: driver.MemoryUsage{Measured: driver.MeasurableMemoryFields()}}}, ""},
 		{"a CPU field", driver.TaskStats{Total: driver.Usage{CPU: driver.CPUUsage{Measured: []string{"Percent", "percent"}}}}, `Total.CPU.Measured: no field is named "percent"`},
 		{"a memory field", driver.TaskStats{Total: driver.Usage{Memory: driver.MemoryUsage{Measured: []string{"Rss"}}}}, `Total.Memory.Measured: no field is named "Rss"`},
 		{"a field of a process", driver.TaskStats{ByPID: map[string]driver.Usage{"7": {Memory: driver.MemoryUsage{Measured: []string{"Percent"}}}}}, `ByPID["7"].Memory.Measured: no field is named "Percent"`},

@@ -17,7 +17,8 @@ import (
 )
 
 // maxResponseSize is the maximum size of a plugin's response, in bytes. The limit protects the
-// host's memory. The response of Prestart, which the host stores, has the lower limit of hook.TaskPrestartResponse.Fault.
+// host's memory. The response of Prestart, which the host stores, has the lower limit of
+// hook.TaskPrestartResponse.Validate.
 const maxResponseSize = 4 << 20
 
 // Client is the host's client of a hook plugin. It implements all hook points, also
@@ -54,7 +55,7 @@ func (c *Client) Describe(ctx context.Context) (*hook.Description, error) {
 		}
 	}
 	if p.GetAttachmentSchema() != nil {
-		if d.Schema, err = specwire.FromProto(p.GetAttachmentSchema()); err != nil {
+		if d.AttachmentSchema, err = specwire.FromProto(p.GetAttachmentSchema()); err != nil {
 			return nil, fmt.Errorf("attachment schema: %w", err)
 		}
 	}
@@ -85,7 +86,7 @@ func (c *Client) Configure(ctx context.Context, config hook.Config) error {
 // gRPC library. It returns other errors unchanged.
 func pluginErrorFromStatus(err error) error {
 	if _, ok := err.(interface{ GRPCStatus() *status.Status }); ok {
-		return &remoteError{err, basewire.ErrorMessage(err)}
+		return &remoteError{err, basewire.ErrorMessageWithoutGRPCPrefix(err)}
 	}
 	return err
 }

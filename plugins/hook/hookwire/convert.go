@@ -28,7 +28,7 @@ func requestMetaFromProto(r interface {
 	GetAttachment() []byte
 	GetTraceparent() string
 }) hook.RequestMeta {
-	return hook.RequestMeta{Token: r.GetToken(), Attachment: r.GetAttachment(), Traceparent: r.GetTraceparent()}
+	return hook.RequestMeta{Token: r.GetToken(), AttachmentJSON: r.GetAttachment(), Traceparent: r.GetTraceparent()}
 }
 
 func allocProto(a hook.Alloc) *hookpb.Alloc {
@@ -60,14 +60,14 @@ func taskFromProto(p *hookpb.Task) hook.Task {
 func taskDirProto(d hook.TaskDir) *hookpb.TaskDir {
 	return &hookpb.TaskDir{
 		AllocDir: d.AllocDir, Dir: d.Dir, SharedAllocDir: d.SharedAllocDir, SharedTaskDir: d.SharedTaskDir, LocalDir: d.LocalDir, LogDir: d.LogDir,
-		SecretsDir: d.SecretsDir, PrivateDir: d.PrivateDir, MountsAllocDir: d.MountsAllocDir, MountsTaskDir: d.MountsTaskDir, MountsSecretsDir: d.MountsSecretsDir,
+		SecretsDir: d.SecretsDir, PrivateDir: d.PrivateDir, MountsAllocDir: d.UnveiledAllocDir, MountsTaskDir: d.UnveiledTaskDir, MountsSecretsDir: d.UnveiledSecretsDir,
 	}
 }
 
 func taskDirFromProto(p *hookpb.TaskDir) hook.TaskDir {
 	return hook.TaskDir{
 		AllocDir: p.GetAllocDir(), Dir: p.GetDir(), SharedAllocDir: p.GetSharedAllocDir(), SharedTaskDir: p.GetSharedTaskDir(), LocalDir: p.GetLocalDir(), LogDir: p.GetLogDir(),
-		SecretsDir: p.GetSecretsDir(), PrivateDir: p.GetPrivateDir(), MountsAllocDir: p.GetMountsAllocDir(), MountsTaskDir: p.GetMountsTaskDir(), MountsSecretsDir: p.GetMountsSecretsDir(),
+		SecretsDir: p.GetSecretsDir(), PrivateDir: p.GetPrivateDir(), UnveiledAllocDir: p.GetMountsAllocDir(), UnveiledTaskDir: p.GetMountsTaskDir(), UnveiledSecretsDir: p.GetMountsSecretsDir(),
 	}
 }
 
@@ -121,16 +121,16 @@ func networkFromProto(p *hookpb.Network) *driver.NetworkOverride {
 }
 
 func allocRequestProto(m hook.RequestMeta, a hook.Alloc, env map[string]string) *hookpb.AllocRequest {
-	return &hookpb.AllocRequest{Alloc: allocProto(a), Token: m.Token, Attachment: m.Attachment, Traceparent: m.Traceparent, Env: env}
+	return &hookpb.AllocRequest{Alloc: allocProto(a), Token: m.Token, Attachment: m.AttachmentJSON, Traceparent: m.Traceparent, Env: env}
 }
 
 func taskRequestProto(m hook.RequestMeta, a hook.Alloc, t hook.Task, env map[string]string) *hookpb.TaskRequest {
-	return &hookpb.TaskRequest{Alloc: allocProto(a), Token: m.Token, Attachment: m.Attachment, Traceparent: m.Traceparent, Task: taskProto(t), Env: env}
+	return &hookpb.TaskRequest{Alloc: allocProto(a), Token: m.Token, Attachment: m.AttachmentJSON, Traceparent: m.Traceparent, Task: taskProto(t), Env: env}
 }
 
 func prestartRequestProto(r hook.TaskPrestartRequest) *hookpb.PrestartRequest {
 	return &hookpb.PrestartRequest{
-		Alloc: allocProto(r.Alloc), Token: r.Token, Attachment: r.Attachment, Traceparent: r.Traceparent, Task: taskProto(r.Task), Dir: taskDirProto(r.Dir),
+		Alloc: allocProto(r.Alloc), Token: r.Token, Attachment: r.AttachmentJSON, Traceparent: r.Traceparent, Task: taskProto(r.Task), Dir: taskDirProto(r.Dir),
 		Env: r.Env, Resources: resourcesProto(r.Resources), PreviousState: r.PreviousState, Running: r.Running,
 	}
 }
@@ -164,14 +164,14 @@ func prestartResponseProto(r hook.TaskPrestartResponse) *hookpb.PrestartResponse
 
 func poststartRequestProto(r hook.TaskPoststartRequest) *hookpb.PoststartRequest {
 	return &hookpb.PoststartRequest{
-		Alloc: allocProto(r.Alloc), Token: r.Token, Attachment: r.Attachment, Traceparent: r.Traceparent, Task: taskProto(r.Task), Dir: taskDirProto(r.Dir),
+		Alloc: allocProto(r.Alloc), Token: r.Token, Attachment: r.AttachmentJSON, Traceparent: r.Traceparent, Task: taskProto(r.Task), Dir: taskDirProto(r.Dir),
 		Env: r.Env, Network: networkProto(r.Network), Repeated: r.Repeated,
 	}
 }
 
 func exitedRequestProto(r hook.TaskExitedRequest) *hookpb.ExitedRequest {
 	p := &hookpb.ExitedRequest{
-		Alloc: allocProto(r.Alloc), Token: r.Token, Attachment: r.Attachment, Traceparent: r.Traceparent, Task: taskProto(r.Task),
+		Alloc: allocProto(r.Alloc), Token: r.Token, Attachment: r.AttachmentJSON, Traceparent: r.Traceparent, Task: taskProto(r.Task),
 		ExitCode: int32(r.Exit.ExitCode), Signal: int32(r.Exit.Signal), OomKilled: r.Exit.OOMKilled, WillRestart: r.WillRestart,
 	}
 	if r.Exit.Err != nil {
@@ -182,7 +182,7 @@ func exitedRequestProto(r hook.TaskExitedRequest) *hookpb.ExitedRequest {
 
 func stopRequestProto(r hook.TaskStopRequest) *hookpb.StopRequest {
 	return &hookpb.StopRequest{
-		Alloc: allocProto(r.Alloc), Token: r.Token, Attachment: r.Attachment, Traceparent: r.Traceparent, Task: taskProto(r.Task), Dir: taskDirProto(r.Dir),
+		Alloc: allocProto(r.Alloc), Token: r.Token, Attachment: r.AttachmentJSON, Traceparent: r.Traceparent, Task: taskProto(r.Task), Dir: taskDirProto(r.Dir),
 		PreviousState: r.PreviousState,
 	}
 }

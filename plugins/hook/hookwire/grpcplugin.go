@@ -16,15 +16,15 @@ const PluginName = "hook"
 // plugin, and creates the client in a host. A host leaves both fields nil, and gets a *Client from Dispense.
 type GRPCPlugin struct {
 	plugin.NetRPCUnsupportedPlugin
-	Impl hook.Plugin
-	Hook any // implements the interfaces of the hook points at which it is called
+	Impl         hook.Plugin
+	PointHandler any // implements the interfaces of the hook points at which it is called
 }
 
 var _ plugin.GRPCPlugin = (*GRPCPlugin)(nil)
 
-// GRPCServer registers Impl and Hook.
+// GRPCServer registers Impl and PointHandler.
 func (p *GRPCPlugin) GRPCServer(_ *plugin.GRPCBroker, s *grpc.Server) error {
-	RegisterServer(s, p.Impl, p.Hook)
+	RegisterServer(s, p.Impl, p.PointHandler)
 	return nil
 }
 

@@ -266,7 +266,7 @@ func TestCallsAfterMoveReachTheNextHost(t *testing.T) {
 
 		for _, socket := range sockets[1:] {
 			next := &fakeHost{}
-			host.SetAgentSocket(serve(socket, next))
+			host.SwitchAgentSocket(serve(socket, next))
 			if err := host.Kill(t.Context(), hook.Scope{}, "why"); err != nil || next.lastCall == nil {
 				t.Errorf("sockets %v: after Move: %v, the next host got %v", sockets, err, next.lastCall)
 			}

@@ -30,19 +30,19 @@ var hostBackoff = backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1
 
 // HostClient is a hook's client of the Host service.
 type HostClient struct {
-	resolver       *manual.Resolver
-	socketSetCount atomic.Int64 // number of calls of SetAgentSocket
-	conn           *grpc.ClientConn
-	pb             hookpb.HostClient
+	resolver         *manual.Resolver
+	socketGeneration atomic.Int64 // number of calls of SwitchAgentSocket
+	conn             *grpc.ClientConn
+	pb               hookpb.HostClient
 }
 
 var _ hook.Host = (*HostClient)(nil)
 
 // DialHost returns a client of the service on a unix socket. It does not wait for a
 // server on the socket. The caller must call Close.
-func DialHost(socket string) (*HostClient, error) {
+func DialHost(socketPath string) (*HostClient, error) {
 	c := &HostClient{resolver: manual.NewBuilderWithScheme("agent")}
-	c.SetAgentSocket(socket)
+	c.SwitchAgentSocket(socketPath)
 	conn, err := grpc.NewClient("agent:///host",
 		grpc.WithResolvers(c.resolver),
 		grpc.WithContextDialer(func(ctx context.Context, socket string) (net.Conn, error) {
@@ -54,23 +54,23 @@ func DialHost(socket string) (*HostClient, error) {
 		grpc.WithDefaultCallOptions(grpc.WaitForReady(true), grpc.MaxCallRecvMsgSize(math.MaxInt32)),
 	)
 	if err != nil {
-		return nil, fmt.Errorf("host %s: %w", socket, err)
+		return nil, fmt.Errorf("host %s: %w", socketPath, err)
 	}
 	c.conn, c.pb = conn, hookpb.NewHostClient(conn)
 	return c, nil
 }
 
-// agentAddressKey is the key of the attribute of a gRPC address that makes the addresses of two agents with one
+// socketGenerationKey is the key of the attribute of a gRPC address that makes the addresses of two agents with one
 // socket differ.
-type agentAddressKey struct{}
+type socketGenerationKey struct{}
 
-// SetAgentSocket sets the socket of the agent that has replaced the current agent; both can have the same socket. No
-// call that starts after SetAgentSocket uses the connection to the earlier agent. Calls in flight continue on that
+// SwitchAgentSocket sets the socket of the agent that has replaced the current agent; both can have the same socket. No
+// call that starts after SwitchAgentSocket uses the connection to the earlier agent. Calls in flight continue on that
 // connection.
-func (c *HostClient) SetAgentSocket(socket string) {
+func (c *HostClient) SwitchAgentSocket(socketPath string) {
 	// gRPC notices the end of a connection after some time, and until then a call on that connection fails with
 	// hook.ErrHostUnavailable. With another address, gRPC immediately stops to use the connection.
-	address := resolver.Address{Addr: socket, Attributes: attributes.New(agentAddressKey{}, c.socketSetCount.Add(1))}
+	address := resolver.Address{Addr: socketPath, Attributes: attributes.New(socketGenerationKey{}, c.socketGeneration.Add(1))}
 	c.resolver.UpdateState(resolver.State{Addresses: []resolver.Address{address}})
 }
 
@@ -212,8 +212,8 @@ func (c *HostClient) EmitEvent(ctx context.Context, s hook.Scope, event hook.Eve
 }
 
 // Restart implements hook.Host.
-func (c *HostClient) Restart(ctx context.Context, s hook.Scope, reason string, failure bool) error {
-	_, err := c.pb.Restart(ctx, &hookpb.RestartRequest{Token: s.Token, Task: s.Task, Reason: sanitizeUTF8(reason), Failure: failure})
+func (c *HostClient) Restart(ctx context.Context, s hook.Scope, reason string, countAsFailure bool) error {
+	_, err := c.pb.Restart(ctx, &hookpb.RestartRequest{Token: s.Token, Task: s.Task, Reason: sanitizeUTF8(reason), Failure: countAsFailure})
 	return hostErrorFromStatus(ctx, err)
 }
 
@@ -236,12 +236,12 @@ func (c *HostClient) SetHealth(ctx context.Context, s hook.Scope, healthy bool, 
 }
 
 // Variable implements hook.Host.
-func (c *HostClient) Variable(ctx context.Context, s hook.Scope, path string, after uint64) (map[string]string, uint64, error) {
-	p, err := retryWhileUnavailable(ctx, c.pb.Variable, &hookpb.VariableRequest{Token: s.Token, Path: path, After: after})
+func (c *HostClient) Variable(ctx context.Context, s hook.Scope, path string, afterIndex uint64) (items map[string]string, index uint64, err error) {
+	p, err := retryWhileUnavailable(ctx, c.pb.Variable, &hookpb.VariableRequest{Token: s.Token, Path: path, After: afterIndex})
 	if err != nil || !p.GetFound() {
 		return nil, p.GetIndex(), err
 	}
-	items := p.GetItems()
+	items = p.GetItems()
 	if items == nil {
 		items = map[string]string{}
 	}
@@ -249,18 +249,18 @@ func (c *HostClient) Variable(ctx context.Context, s hook.Scope, path string, af
 }
 
 // Variables implements hook.Host.
-func (c *HostClient) Variables(ctx context.Context, s hook.Scope, prefix string, after uint64) ([]string, uint64, error) {
-	p, err := retryWhileUnavailable(ctx, c.pb.Variables, &hookpb.VariablesRequest{Token: s.Token, Prefix: prefix, After: after})
+func (c *HostClient) Variables(ctx context.Context, s hook.Scope, prefix string, afterIndex uint64) (paths []string, index uint64, err error) {
+	p, err := retryWhileUnavailable(ctx, c.pb.Variables, &hookpb.VariablesRequest{Token: s.Token, Prefix: prefix, After: afterIndex})
 	return p.GetPaths(), p.GetIndex(), err
 }
 
 // Services implements hook.Host.
-func (c *HostClient) Services(ctx context.Context, s hook.Scope, name string, after uint64) ([]hook.Service, uint64, error) {
-	p, err := retryWhileUnavailable(ctx, c.pb.Services, &hookpb.ServicesRequest{Token: s.Token, Name: name, After: after})
+func (c *HostClient) Services(ctx context.Context, s hook.Scope, name string, afterIndex uint64) (instances []hook.Service, index uint64, err error) {
+	p, err := retryWhileUnavailable(ctx, c.pb.Services, &hookpb.ServicesRequest{Token: s.Token, Name: name, After: afterIndex})
 	if err != nil {
 		return nil, 0, err
 	}
-	instances := make([]hook.Service, 0, len(p.GetInstances()))
+	instances = make([]hook.Service, 0, len(p.GetInstances()))
 	for _, i := range p.GetInstances() {
 		instances = append(instances, hook.Service{
 			ID: i.GetId(), Name: i.GetName(), Address: i.GetAddress(), Port: int(i.GetPort()), Tags: i.GetTags(), AllocID: i.GetAllocId(),

@@ -37,7 +37,7 @@ func statusFromHostError(err error) error {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return status.FromContextError(err).Err()
 	}
-	return status.Error(codes.Unknown, basewire.ErrorMessage(err))
+	return status.Error(codes.Unknown, basewire.ErrorMessageWithoutGRPCPrefix(err))
 }
 
 // scopeFromProto returns the Scope of a request.

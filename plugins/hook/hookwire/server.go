@@ -17,17 +17,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/proto/hookpb"
 )
 
-// RegisterServer registers a hook plugin on s. It passes calls for a hook point to h as
-// they arrive, also concurrently, if h implements the interface of the hook point; calls
+// RegisterServer registers a hook plugin on s. It passes calls for a hook point to pointHandler as
+// they arrive, also concurrently, if pointHandler implements the interface of the hook point; calls
 // for any other hook point return the status Unimplemented.
-func RegisterServer(s grpc.ServiceRegistrar, p hook.Plugin, h any) {
-	hookpb.RegisterHookServer(s, &server{plugin: p, hook: h})
+func RegisterServer(s grpc.ServiceRegistrar, p hook.Plugin, pointHandler any) {
+	hookpb.RegisterHookServer(s, &server{plugin: p, pointHandler: pointHandler})
 }
 
 type server struct {
 	hookpb.UnimplementedHookServer
-	plugin hook.Plugin
-	hook   any
+	plugin       hook.Plugin
+	pointHandler any
 }
 
 func (s *server) Describe(ctx context.Context, _ *hookpb.DescribeRequest) (*hookpb.Description, error) {
@@ -43,8 +43,8 @@ func (s *server) Describe(ctx context.Context, _ *hookpb.DescribeRequest) (*hook
 		}
 		p.Subscriptions = append(p.Subscriptions, row)
 	}
-	if d.Schema != nil {
-		p.AttachmentSchema = specwire.Proto(d.Schema)
+	if d.AttachmentSchema != nil {
+		p.AttachmentSchema = specwire.Proto(d.AttachmentSchema)
 	}
 	return p, nil
 }
@@ -53,9 +53,9 @@ func (s *server) Configure(ctx context.Context, r *hookpb.ConfigureRequest) (*ho
 	return &hookpb.ConfigureResponse{}, s.plugin.Configure(ctx, hook.Config{HostSocket: r.GetHostSocket(), Node: nodeFromProto(r.GetNode())})
 }
 
-// failureProto converts an error of a hook to a Failure message. If the hook has failed because
-// the host has cancelled the call, failureProto returns the status of ctx as an error instead.
-func failureProto(ctx context.Context, err error) (*hookpb.Failure, error) {
+// failureProtoUnlessCancelled converts an error of a hook to a Failure message. If the hook has failed because
+// the host has cancelled the call, failureProtoUnlessCancelled returns the status of ctx as an error instead.
+func failureProtoUnlessCancelled(ctx context.Context, err error) (*hookpb.Failure, error) {
 	switch {
 	case err == nil:
 		return nil, nil
@@ -68,11 +68,11 @@ func failureProto(ctx context.Context, err error) (*hookpb.Failure, error) {
 // callHookPoint calls a hook point whose response is only an error. It returns the status Unimplemented if the hook does
 // not implement I, the interface of the hook point.
 func callHookPoint[I, Q, R any](ctx context.Context, s *server, point hook.Point, call func(I, context.Context, Q) (R, error), request Q) (*hookpb.Response, error) {
-	h, ok := s.hook.(I)
+	h, ok := s.pointHandler.(I)
 	if !ok {
 		return nil, unimplementedError(point)
 	}
-	f, err := failureProto(ctx, callRecoveringPanic(s.hook, point, func() error {
+	f, err := failureProtoUnlessCancelled(ctx, callRecoveringPanic(s.pointHandler, point, func() error {
 		_, err := call(h, ctx, request)
 		return err
 	}))
@@ -83,8 +83,8 @@ func callHookPoint[I, Q, R any](ctx context.Context, s *server, point hook.Point
 }
 
 // callRecoveringPanic calls a method of the hook, and converts a panic of the method to a basewire.PanicError.
-func callRecoveringPanic(hook any, point hook.Point, call func() error) (err error) {
-	defer basewire.Recover(hook, point.Interface().Method(0).Name, &err)
+func callRecoveringPanic(pointHandler any, point hook.Point, call func() error) (err error) {
+	defer basewire.RecoverAndLogPanic(pointHandler, point.Interface().Method(0).Name, &err)
 	return call()
 }
 
@@ -121,7 +121,7 @@ func (s *server) ShutdownAlloc(ctx context.Context, r *hookpb.AllocRequest) (*ho
 }
 
 func (s *server) Prestart(ctx context.Context, r *hookpb.PrestartRequest) (*hookpb.PrestartResponse, error) {
-	h, ok := s.hook.(hook.TaskPrestart)
+	h, ok := s.pointHandler.(hook.TaskPrestart)
 	if !ok {
 		return nil, unimplementedError(hook.Prestart)
 	}
@@ -136,7 +136,7 @@ func (s *server) Prestart(ctx context.Context, r *hookpb.PrestartRequest) (*hook
 		Running:       r.GetRunning(),
 	}
 	var response hook.TaskPrestartResponse
-	f, err := failureProto(ctx, callRecoveringPanic(s.hook, hook.Prestart, func() (err error) {
+	f, err := failureProtoUnlessCancelled(ctx, callRecoveringPanic(s.pointHandler, hook.Prestart, func() (err error) {
 		response, err = h.Prestart(ctx, request)
 		return err
 	}))

@@ -261,7 +261,7 @@ func TestDescribe(t *testing.T) {
 	want := hook.Description{
 		Subscriptions: []hook.Subscription{{Point: hook.Stop, Timeout: 3 * time.Second}, {Point: hook.Prerun}},
 		AllAllocs:     true, IncludeAllocJSON: true,
-		Schema: hclspec.Object(map[string]*hclspec.Spec{"who": hclspec.Attr("who", "string", true)}),
+		AttachmentSchema: hclspec.Object(map[string]*hclspec.Spec{"who": hclspec.Attr("who", "string", true)}),
 	}
 	l := &stopOnlyHook{description: want}
 	l.description.Subscriptions = append(slices.Clone(want.Subscriptions), hook.Subscription{Point: 1000})

@@ -18,8 +18,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 )
 
-// Binary is an open plugin file that has passed the checks. The caller must call Close.
-type Binary struct {
+// CheckedPluginFile is an open plugin file that has passed the checks. The caller must call Close.
+type CheckedPluginFile struct {
 	// File is the open file that was checked.
 	File *os.File
 
@@ -35,11 +35,11 @@ type Binary struct {
 }
 
 // Close closes the file.
-func (b *Binary) Close() error { return b.File.Close() }
+func (b *CheckedPluginFile) Close() error { return b.File.Close() }
 
-// Open opens the plugin's file and checks it. Each call checks again, because
+// OpenAndCheck opens the plugin's file and checks it. Each call checks again, because
 // files change.
-func (e Entry) Open(logger hclog.Logger) (*Binary, error) {
+func (e Entry) OpenAndCheck(logger hclog.Logger) (*CheckedPluginFile, error) {
 	if e.Err != nil {
 		return nil, e.Err
 	}
@@ -50,7 +50,7 @@ func (e Entry) Open(logger hclog.Logger) (*Binary, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &Binary{File: f, Path: "/proc/self/exe", Argv: append([]string{builtinArgv0}, e.Args...)}, nil
+		return &CheckedPluginFile{File: f, Path: "/proc/self/exe", Argv: append([]string{builtinArgv0}, e.Args...)}, nil
 	}
 
 	root, err := os.OpenRoot(e.pluginDir)
@@ -66,17 +66,17 @@ func (e Entry) Open(logger hclog.Logger) (*Binary, error) {
 	if err != nil {
 		return nil, explainStatError(root, e.fileName, err)
 	}
-	b := &Binary{File: f, Path: e.Path, Argv: append([]string{e.Path}, e.Args...)}
-	if err := b.checkStartable(e, logger); err != nil {
+	b := &CheckedPluginFile{File: f, Path: e.Path, Argv: append([]string{e.Path}, e.Args...)}
+	if err := b.checkAndSetIsScript(e, logger); err != nil {
 		f.Close()
 		return nil, err
 	}
 	return b, nil
 }
 
-// checkStartable sets IsScript, and returns an error if the file must not be started: it is not a regular file, other
-// users can replace or write it, or its checksum is not the required one.
-func (b *Binary) checkStartable(e Entry, logger hclog.Logger) error {
+// checkAndSetIsScript sets IsScript, and returns an error if the file must not be started: it is not a regular file,
+// other users can replace or write it, or its checksum is not the required one.
+func (b *CheckedPluginFile) checkAndSetIsScript(e Entry, logger hclog.Logger) error {
 	info, err := b.File.Stat()
 	if err != nil {
 		return err
@@ -105,7 +105,7 @@ func (b *Binary) checkStartable(e Entry, logger hclog.Logger) error {
 
 // checkSHA256 returns an error if the checksum of the file is not the one in the plugin block or in the lock file. It
 // does not read the file if neither has a checksum.
-func (b *Binary) checkSHA256(e Entry) error {
+func (b *CheckedPluginFile) checkSHA256(e Entry) error {
 	required := ""
 	if e.Block != nil {
 		required = e.Block.SHA256
@@ -126,11 +126,11 @@ func (b *Binary) checkSHA256(e Entry) error {
 }
 
 // SHA256 reads the whole open file and returns its checksum, in hex.
-func (b *Binary) SHA256() (string, error) { return hashContent(b.File) }
+func (b *CheckedPluginFile) SHA256() (string, error) { return sha256HexOfFile(b.File) }
 
-// HashFile returns the SHA-256 checksum of the file at path, in hex. It returns an error if
-// the file's metadata differs from stat before or after the file is read.
-func HashFile(path string, stat FileStat) (string, error) {
+// HashUnchangedFile returns the SHA-256 checksum of the file at path, in hex. It returns an error if
+// the file's metadata differs from expectedStat before or after the file is read.
+func HashUnchangedFile(path string, expectedStat FileStat) (string, error) {
 	// Without O_NONBLOCK the open of a FIFO would block.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -139,7 +139,7 @@ func HashFile(path string, stat FileStat) (string, error) {
 	defer f.Close()
 	unchanged := func() error {
 		info, err := f.Stat()
-		if err == nil && fileStat(info) != stat {
+		if err == nil && fileStat(info) != expectedStat {
 			err = fmt.Errorf("%s has changed", path)
 		}
 		return err
@@ -147,15 +147,15 @@ func HashFile(path string, stat FileStat) (string, error) {
 	if err := unchanged(); err != nil {
 		return "", err
 	}
-	sum, err := hashContent(f)
+	sum, err := sha256HexOfFile(f)
 	if err != nil {
 		return "", err
 	}
 	return sum, unchanged()
 }
 
-// hashContent returns the SHA-256 checksum of the whole file, in hex.
-func hashContent(f *os.File) (string, error) {
+// sha256HexOfFile returns the SHA-256 checksum of the whole file, in hex.
+func sha256HexOfFile(f *os.File) (string, error) {
 	sum := sha256.New()
 	if _, err := io.Copy(sum, io.NewSectionReader(f, 0, math.MaxInt64)); err != nil {
 		return "", err
@@ -180,23 +180,23 @@ func checkPluginDirPermissions(root *os.Root, dir string, logger hclog.Logger) e
 }
 
 // checkFilePermissions returns an error if users other than root and the agent's user may write to
-// the file. subject names the file in errors.
-func checkFilePermissions(info fs.FileInfo, subject string, logger hclog.Logger) error {
-	return checkOwnerAndMode(subject, info.Mode().Perm(), int(info.Sys().(*syscall.Stat_t).Uid), os.Geteuid(), logger)
+// the file.
+func checkFilePermissions(info fs.FileInfo, nameInErrors string, logger hclog.Logger) error {
+	return checkOwnerAndMode(nameInErrors, info.Mode().Perm(), int(info.Sys().(*syscall.Stat_t).Uid), os.Geteuid(), logger)
 }
 
-// checkOwnerAndMode returns an error if users other than root and the agent's user self may
-// write to a file with the given mode and owner. subject names the file in errors.
-func checkOwnerAndMode(subject string, mode fs.FileMode, owner, self int, logger hclog.Logger) error {
+// checkOwnerAndMode returns an error if users other than root and agentUID may write to a file with the given
+// mode and owner.
+func checkOwnerAndMode(nameInErrors string, mode fs.FileMode, ownerUID, agentUID int, logger hclog.Logger) error {
 	switch {
-	case owner != 0 && owner != self:
-		return fmt.Errorf("%s belongs to uid %d; it must belong to root or to uid %d, who runs it", subject, owner, self)
+	case ownerUID != 0 && ownerUID != agentUID:
+		return fmt.Errorf("%s belongs to uid %d; it must belong to root or to uid %d, who runs it", nameInErrors, ownerUID, agentUID)
 	case mode&0o002 != 0:
-		return fmt.Errorf("other users may write to %s (mode %04o); chmod o-w makes it safe", subject, mode)
-	case mode&0o020 != 0 && self == 0:
-		return fmt.Errorf("its group may write to %s (mode %04o); chmod g-w makes it safe", subject, mode)
+		return fmt.Errorf("other users may write to %s (mode %04o); chmod o-w makes it safe", nameInErrors, mode)
+	case mode&0o020 != 0 && agentUID == 0:
+		return fmt.Errorf("its group may write to %s (mode %04o); chmod g-w makes it safe", nameInErrors, mode)
 	case mode&0o020 != 0 && logger != nil:
-		logger.Warn("a group may write where plugins come from", "what", subject, "mode", fmt.Sprintf("%04o", mode))
+		logger.Warn("a group may write where plugins come from", "what", nameInErrors, "mode", fmt.Sprintf("%04o", mode))
 	}
 	return nil
 }

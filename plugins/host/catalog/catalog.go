@@ -39,26 +39,27 @@ type Builtin struct {
 	Args    []string  // arguments of the process after argv[0]; nil means "plugin serve NAME"
 	Version string    // the version that the plugin reports; "" means DefaultBuiltinVersion
 
-	// DefaultConfig is the configuration of the plugin if no plugin block has a config block.
-	DefaultConfig map[string]any
+	// ConfigWithoutBlock is the configuration of the plugin if no plugin block has a config block.
+	ConfigWithoutBlock map[string]any
 
-	// DefaultOptions are added to the configuration, which is DefaultConfig or comes from a plugin block. An option that
-	// the configuration sets keeps the value of the configuration.
-	DefaultOptions map[string]any
+	// OptionDefaults are added to the configuration, which is ConfigWithoutBlock or comes from a plugin block. An
+	// option that the configuration sets keeps the value of the configuration.
+	OptionDefaults map[string]any
 
 	// StopsAfterFingerprint means that the process is stopped soon after the first fingerprint, and runs again when a task
 	// needs it. Without it an unused process runs for a minute.
 	StopsAfterFingerprint bool
 
-	// SlowFingerprint means that a node is ready without the first fingerprint.
-	SlowFingerprint bool
+	// NodeReadyWithoutFingerprint means that a node is ready without the first fingerprint.
+	NodeReadyWithoutFingerprint bool
 
 	// TasksAreHostProcesses means that the tasks of the driver are processes of this machine, so that an agent can end them without
 	// the driver. Containers need their engine.
 	TasksAreHostProcesses bool
 
-	// NeverHasTasks means that no child of the process is a task, so that an agent that shuts down can stop the process.
-	NeverHasTasks bool
+	// ChildrenAreNeverTasks means that no child of the process is a task, so that an agent that shuts down can stop the
+	// process.
+	ChildrenAreNeverTasks bool
 
 	// NotStartedReason is the reason why the driver has no entry in the catalog, and is not started; "" means that it
 	// has one.
@@ -88,8 +89,8 @@ type Config struct {
 
 // Catalog is the set of plugins that may be started. It is immutable.
 type Catalog struct {
-	entries           []Entry
-	notStartedReasons map[string]string
+	entries                  []Entry
+	notStartedReasonByDriver map[string]string
 }
 
 // Entry is one plugin that may be started, or one requested plugin that may not.
@@ -102,10 +103,10 @@ type Entry struct {
 	Version string       // version of a builtin; "" for an external plugin
 	Block   *PluginBlock // merged plugin block of the plugin; nil if it has no block and no default configuration
 
-	StopsAfterFingerprint bool // the field StopsAfterFingerprint of the Builtin; false for an external plugin
-	TasksAreHostProcesses bool // the field TasksAreHostProcesses of the Builtin; false for an external plugin
-	NeverHasTasks         bool // the field NeverHasTasks of the Builtin; false for an external plugin
-	SlowFingerprint       bool // the field SlowFingerprint of the Builtin; false for an external plugin
+	StopsAfterFingerprint       bool // the field StopsAfterFingerprint of the Builtin; false for an external plugin
+	TasksAreHostProcesses       bool // the field TasksAreHostProcesses of the Builtin; false for an external plugin
+	ChildrenAreNeverTasks       bool // the field ChildrenAreNeverTasks of the Builtin; false for an external plugin
+	NodeReadyWithoutFingerprint bool // the field NodeReadyWithoutFingerprint of the Builtin; false for an external plugin
 
 	// ProgramID identifies the file and how it is started. It is zero for a builtin, and if
 	// there is no file.
@@ -122,8 +123,8 @@ type Entry struct {
 // ProgramID identifies the file of a plugin and how the file is started. A plugin with another
 // ProgramID may describe itself differently.
 type ProgramID struct {
-	File         FileStat
-	SettingsHash string // hash of the arguments and the configuration, in hex
+	File              FileStat
+	ArgsAndConfigHash string // hash of the arguments and the configuration, in hex
 }
 
 // FileStat is the part of a file's metadata that changes when the content changes. Other
@@ -193,7 +194,7 @@ func New(cfg Config) (*Catalog, error) {
 	if err != nil {
 		return nil, err
 	}
-	builtins, err := builtinNames(cfg.Builtins)
+	builtins, err := validateBuiltinNames(cfg.Builtins)
 	if err != nil {
 		return nil, err
 	}
@@ -205,7 +206,7 @@ func New(cfg Config) (*Catalog, error) {
 		}
 	}
 
-	c := &Catalog{notStartedReasons: make(map[string]string)}
+	c := &Catalog{notStartedReasonByDriver: make(map[string]string)}
 	used := make(map[string]bool) // names of plugin blocks for which an entry was made
 	for _, f := range scanPluginDir(cfg.PluginDir, cfg.Logger) {
 		block := blocks[f.pluginName]
@@ -224,7 +225,7 @@ func New(cfg Config) (*Catalog, error) {
 	}
 	for _, b := range cfg.Builtins {
 		if b.NotStartedReason != "" {
-			c.notStartedReasons[b.Name] = b.NotStartedReason
+			c.notStartedReasonByDriver[b.Name] = b.NotStartedReason
 			continue
 		}
 		block := blocks[b.Name]
@@ -240,15 +241,15 @@ func New(cfg Config) (*Catalog, error) {
 	}
 	for _, name := range order {
 		if !used[name] {
-			c.entries = append(c.entries, blocks[name].entryWithoutFile(cfg.PluginDir))
+			c.entries = append(c.entries, blocks[name].entryWithMissingFileErr(cfg.PluginDir))
 		}
 	}
 	sort.SliceStable(c.entries, func(i, j int) bool { return c.entries[i].Compare(&c.entries[j]) < 0 })
 	return c, nil
 }
 
-// builtinNames returns the set of the names, or an error if a name is invalid or not unique.
-func builtinNames(builtins []Builtin) (map[string]bool, error) {
+// validateBuiltinNames returns the set of the names, or an error if a name is invalid or not unique.
+func validateBuiltinNames(builtins []Builtin) (map[string]bool, error) {
 	names := make(map[string]bool)
 	for _, b := range builtins {
 		switch {
@@ -262,23 +263,23 @@ func builtinNames(builtins []Builtin) (map[string]bool, error) {
 	return names, nil
 }
 
-// entryWithoutFile returns the entry of a plugin that has a block but no file and no builtin.
-func (b *PluginBlock) entryWithoutFile(dir string) Entry {
+// entryWithMissingFileErr returns the entry of a plugin that has a block but no file and no builtin.
+func (b *PluginBlock) entryWithMissingFileErr(pluginDir string) Entry {
 	where := "no plugin directory is given"
-	if dir != "" {
-		where = "no such file in " + dir
+	if pluginDir != "" {
+		where = "no such file in " + pluginDir
 	}
 	return Entry{Name: b.Name, Block: b, Err: fmt.Errorf("named at %s: %s", b.Range, where)}
 }
 
 // shouldStartWithoutBlock reports whether a file without a plugin block is started.
-func (c *Config) shouldStartWithoutBlock(f scannedFile, builtins map[string]bool) bool {
+func (c *Config) shouldStartWithoutBlock(f scannedFile, isBuiltinName map[string]bool) bool {
 	bare := strings.TrimPrefix(f.pluginName, DriverPrefix)
 	switch {
 	case !slices.Contains(c.RequestedNames, f.pluginName) && !slices.Contains(c.RequestedNames, bare):
 		c.Logger.Debug("plugin file is not named by a plugin block, not started", "plugin", f.pluginName, "path", f.path)
 		return false
-	case builtins[bare]:
+	case isBuiltinName[bare]:
 		// A job must not be able to choose a file over a builtin.
 		c.Logger.Info("plugin file has the name of a builtin and no plugin block, the builtin is used", "plugin", f.pluginName, "path", f.path)
 		return false
@@ -290,7 +291,7 @@ func (c *Config) shouldStartWithoutBlock(f scannedFile, builtins map[string]bool
 func (b Builtin) newEntry(block *PluginBlock) Entry {
 	e := Entry{
 		Name: b.Name, Args: b.Args, Builtin: true, Type: b.Type, Version: cmp.Or(b.Version, DefaultBuiltinVersion), Block: block,
-		StopsAfterFingerprint: b.StopsAfterFingerprint, SlowFingerprint: b.SlowFingerprint, NeverHasTasks: b.NeverHasTasks, TasksAreHostProcesses: b.TasksAreHostProcesses,
+		StopsAfterFingerprint: b.StopsAfterFingerprint, NodeReadyWithoutFingerprint: b.NodeReadyWithoutFingerprint, ChildrenAreNeverTasks: b.ChildrenAreNeverTasks, TasksAreHostProcesses: b.TasksAreHostProcesses,
 	}
 	if e.Type == base.TypeUnknown {
 		e.Type = base.TypeDriver
@@ -298,12 +299,12 @@ func (b Builtin) newEntry(block *PluginBlock) Entry {
 	if e.Args == nil {
 		e.Args = []string{"plugin", "serve", b.Name}
 	}
-	own := b.DefaultConfig
+	own := b.ConfigWithoutBlock
 	if block != nil && block.Config != nil {
 		own = block.Config
 	}
-	if b.DefaultOptions != nil {
-		options := maps.Clone(b.DefaultOptions)
+	if b.OptionDefaults != nil {
+		options := maps.Clone(b.OptionDefaults)
 		maps.Copy(options, own)
 		own = options
 	}
@@ -322,11 +323,14 @@ func (b Builtin) newEntry(block *PluginBlock) Entry {
 // the same name, the builtin comes first.
 func (c *Catalog) Entries() []Entry { return slices.Clone(c.entries) }
 
-// NotStartedReasons returns the builtin drivers without an entry, with the reasons.
-func (c *Catalog) NotStartedReasons() map[string]string { return maps.Clone(c.notStartedReasons) }
+// NotStartedReasonByDriver returns the builtin drivers without an entry, with the reasons.
+func (c *Catalog) NotStartedReasonByDriver() map[string]string {
+	return maps.Clone(c.notStartedReasonByDriver)
+}
 
-// mergeBlocks merges the plugin blocks of each name into one block. order has the names in the order of their first blocks.
-func mergeBlocks(blocks []PluginBlock) (byName map[string]*PluginBlock, order []string, err error) {
+// mergeBlocks merges the plugin blocks of each name into one block. namesInOrder has the names in the order of their
+// first blocks.
+func mergeBlocks(blocks []PluginBlock) (byName map[string]*PluginBlock, namesInOrder []string, err error) {
 	byName = map[string]*PluginBlock{}
 	for _, b := range blocks {
 		if !base.ValidName(b.Name) {
@@ -334,7 +338,7 @@ func mergeBlocks(blocks []PluginBlock) (byName map[string]*PluginBlock, order []
 		}
 		old := byName[b.Name]
 		if old == nil {
-			order = append(order, b.Name)
+			namesInOrder = append(namesInOrder, b.Name)
 			byName[b.Name] = &b
 			continue
 		}
@@ -354,7 +358,7 @@ func mergeBlocks(blocks []PluginBlock) (byName map[string]*PluginBlock, order []
 		}
 		byName[b.Name] = &merged
 	}
-	return byName, order, nil
+	return byName, namesInOrder, nil
 }
 
 // builtinEnv are the variables of the agent's environment that a builtin plugin
@@ -399,7 +403,7 @@ func (e Entry) newProgramID(file fs.FileInfo) (ProgramID, error) {
 		return ProgramID{}, fmt.Errorf("%s: %w", e, err)
 	}
 	sum := sha256.Sum256(b)
-	return ProgramID{File: fileStat(file), SettingsHash: hex.EncodeToString(sum[:])}, nil
+	return ProgramID{File: fileStat(file), ArgsAndConfigHash: hex.EncodeToString(sum[:])}, nil
 }
 
 // scannedFile is one file of the plugin directory.
@@ -413,18 +417,18 @@ type scannedFile struct {
 	lockedSHA256 string // checksum of the file in the lock file; "" if it has no entry
 }
 
-// scanPluginDir lists the files in the plugin directory dir that could be plugins. It logs problems of the directory,
+// scanPluginDir lists the files in pluginDir that could be plugins. It logs problems of the directory,
 // and sets refuseReason for each file that must not be started.
-func scanPluginDir(dir string, logger hclog.Logger) []scannedFile {
-	if dir == "" {
+func scanPluginDir(pluginDir string, logger hclog.Logger) []scannedFile {
+	if pluginDir == "" {
 		return nil
 	}
-	root, err := os.OpenRoot(dir)
+	root, err := os.OpenRoot(pluginDir)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
-			logger.Warn("plugin directory does not exist, no external plugins", "dir", dir)
+			logger.Warn("plugin directory does not exist, no external plugins", "dir", pluginDir)
 		} else {
-			logger.Error("plugin directory cannot be opened, no external plugins", "dir", dir, "error", err)
+			logger.Error("plugin directory cannot be opened, no external plugins", "dir", pluginDir, "error", err)
 		}
 		return nil
 	}
@@ -432,24 +436,24 @@ func scanPluginDir(dir string, logger hclog.Logger) []scannedFile {
 
 	list, err := fs.ReadDir(root.FS(), ".")
 	if err != nil {
-		logger.Error("plugin directory cannot be read", "dir", dir, "error", err)
+		logger.Error("plugin directory cannot be read", "dir", pluginDir, "error", err)
 	}
-	dirErr := checkPluginDirPermissions(root, dir, logger)
+	dirErr := checkPluginDirPermissions(root, pluginDir, logger)
 	if dirErr != nil {
 		logger.Error("plugin directory is not safe, its plugins are refused", "error", dirErr)
 	}
 
-	lock := &LockFile{}
+	lock := &ChecksumLockFile{}
 	if dirErr == nil {
-		if lock, dirErr = readLockFile(root, dir); dirErr != nil {
+		if lock, dirErr = readChecksumLockFile(root, pluginDir); dirErr != nil {
 			logger.Error("lock file of the plugin directory cannot be read, its plugins are refused", "error", dirErr)
-			lock = &LockFile{}
+			lock = &ChecksumLockFile{}
 		}
 	}
 
 	var out []scannedFile
 	for _, de := range list {
-		f := scannedFile{fileName: de.Name(), path: filepath.Join(dir, de.Name()), refuseReason: dirErr, lockedSHA256: lock.Plugins[de.Name()].SHA256}
+		f := scannedFile{fileName: de.Name(), path: filepath.Join(pluginDir, de.Name()), refuseReason: dirErr, lockedSHA256: lock.Plugins[de.Name()].SHA256}
 		f.pluginName = strings.TrimSuffix(f.fileName, ".exe")
 		if !base.ValidName(f.pluginName) {
 			if strings.HasPrefix(f.pluginName, ".") {

@@ -142,7 +142,7 @@ func TestEntryFields(t *testing.T) {
 		t.Errorf("merged block %+v", hello.Block)
 	}
 
-	b, err := mock.Open(nil)
+	b, err := mock.OpenAndCheck(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +154,7 @@ func TestEntryFields(t *testing.T) {
 	if info, _ := b.File.Stat(); !os.SameFile(info, self) {
 		t.Error("a builtin is not this program")
 	}
-	b, err = hello.Open(nil)
+	b, err = hello.OpenAndCheck(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,7 +178,7 @@ func TestBuiltinConfig(t *testing.T) {
 		"a block without config": {[]PluginBlock{{Name: "raw_exec", Args: []string{"x"}}}, "map[enabled:true]"},
 		"a block with config":    {[]PluginBlock{{Name: "raw_exec", Config: map[string]any{}}}, "map[]"},
 	} {
-		c, err := New(Config{Builtins: []Builtin{{Name: "raw_exec", DefaultConfig: own}}, Blocks: tt.blocks, PluginDir: makePluginDir(t, "raw_exec"), RequestedNames: []string{"raw_exec"}})
+		c, err := New(Config{Builtins: []Builtin{{Name: "raw_exec", ConfigWithoutBlock: own}}, Blocks: tt.blocks, PluginDir: makePluginDir(t, "raw_exec"), RequestedNames: []string{"raw_exec"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -201,7 +201,7 @@ func TestBuiltinOptions(t *testing.T) {
 		"a block without config": {[]PluginBlock{{Name: "exec"}}, "map[a:1 b:2]"},
 		"a block with config":    {[]PluginBlock{{Name: "exec", Config: map[string]any{"b": 3, "c": 4}}}, "map[a:1 b:3 c:4]"},
 	} {
-		c, err := New(Config{Builtins: []Builtin{{Name: "exec", DefaultOptions: options}}, Blocks: tt.blocks})
+		c, err := New(Config{Builtins: []Builtin{{Name: "exec", OptionDefaults: options}}, Blocks: tt.blocks})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -222,7 +222,7 @@ func TestRelativeDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Chdir("/")
-	b, err := c.Entries()[0].Open(nil)
+	b, err := c.Entries()[0].OpenAndCheck(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -241,7 +241,7 @@ func TestElfIsExecutedByHandle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := c.Entries()[0].Open(nil)
+	b, err := c.Entries()[0].OpenAndCheck(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -333,7 +333,7 @@ func TestUnsafePluginIsRefused(t *testing.T) {
 			if tt.name == "not executable" {
 				return // Open does not check the mode for execution: execve(2) fails
 			}
-			b, err := c.Entries()[0].Open(nil)
+			b, err := c.Entries()[0].OpenAndCheck(nil)
 			if err == nil {
 				b.Close()
 			}
@@ -351,7 +351,7 @@ func openRequestedPlugin(t *testing.T, dir string) error {
 	if got := c.Entries(); len(got) != 1 {
 		t.Fatalf("entries %v", got)
 	}
-	b, err := c.Entries()[0].Open(nil)
+	b, err := c.Entries()[0].OpenAndCheck(nil)
 	if err == nil {
 		b.Close()
 	}
@@ -408,7 +408,7 @@ func TestPinnedChecksum(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b, err := c.Entries()[0].Open(nil)
+		b, err := c.Entries()[0].OpenAndCheck(nil)
 		if err == nil {
 			b.Close()
 		}
@@ -514,7 +514,7 @@ func TestBuiltinThatIsNotStarted(t *testing.T) {
 	if entries := c.Entries(); len(entries) != 1 || entries[0].Name != "exec" {
 		t.Errorf("entries %v", entries)
 	}
-	if got := c.NotStartedReasons(); len(got) != 1 || got["docker"] != "no engine" {
+	if got := c.NotStartedReasonByDriver(); len(got) != 1 || got["docker"] != "no engine" {
 		t.Errorf("not started: %v", got)
 	}
 }

@@ -23,9 +23,9 @@ import (
 // LockFileName is the name of the lock file in a plugin directory. Hidden files are never plugins.
 const LockFileName = ".plugins.lock.json"
 
-// LockFile records which plugins were installed in a directory. A file with an entry is started only with the
+// ChecksumLockFile records which plugins were installed in a directory. A file with an entry is started only with the
 // recorded content; files without an entry are not restricted.
-type LockFile struct {
+type ChecksumLockFile struct {
 	Plugins map[string]LockedPlugin // keys are file names
 }
 
@@ -36,19 +36,19 @@ type LockedPlugin struct {
 	InstalledAt time.Time
 }
 
-// ReadLockFile reads the lock file of a plugin directory. It returns an empty LockFile if there is none, and an
-// error if the file is invalid or other users can write to it.
-func ReadLockFile(dir string) (*LockFile, error) {
-	root, err := os.OpenRoot(dir)
+// ReadChecksumLockFile reads the lock file of a plugin directory. It returns an empty ChecksumLockFile if there is
+// none, and an error if the file is invalid or other users can write to it.
+func ReadChecksumLockFile(pluginDir string) (*ChecksumLockFile, error) {
+	root, err := os.OpenRoot(pluginDir)
 	if err != nil {
 		return nil, err
 	}
 	defer root.Close()
-	return readLockFile(root, dir)
+	return readChecksumLockFile(root, pluginDir)
 }
 
-func readLockFile(root *os.Root, dir string) (*LockFile, error) {
-	lock := &LockFile{Plugins: map[string]LockedPlugin{}}
+func readChecksumLockFile(root *os.Root, dir string) (*ChecksumLockFile, error) {
+	lock := &ChecksumLockFile{Plugins: map[string]LockedPlugin{}}
 	path := filepath.Join(dir, LockFileName)
 	// Without O_NONBLOCK the open of a FIFO would block.
 	f, err := root.OpenFile(LockFileName, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
@@ -77,7 +77,7 @@ func readLockFile(root *os.Root, dir string) (*LockFile, error) {
 }
 
 // writeToDir replaces the lock file of a plugin directory.
-func (l *LockFile) writeToDir(dir string) error {
+func (l *ChecksumLockFile) writeToDir(dir string) error {
 	text, err := json.MarshalIndent(l, "", "  ")
 	if err != nil {
 		return err
@@ -108,21 +108,22 @@ const (
 	FileNotInstalled InstalledFileState = "not installed" // the lock file has no entry: the file is started with any content
 )
 
-// VerifiedFile is a file of a plugin directory, or an entry of its lock file.
-type VerifiedFile struct {
+// FileVerification is a file of a plugin directory, or an entry of its lock file.
+type FileVerification struct {
 	Name   string
 	State  InstalledFileState
 	SHA256 string // checksum of the file, in hex; empty if it is missing
 	LockedPlugin
 }
 
-// VerifyFiles compares all executable files of a plugin directory with the lock file. The result is sorted by name.
-func VerifyFiles(dir string) ([]VerifiedFile, error) {
-	lock, err := ReadLockFile(dir)
+// CompareFilesWithLock compares all executable files of a plugin directory with the lock file. The result is sorted by
+// name.
+func CompareFilesWithLock(pluginDir string) ([]FileVerification, error) {
+	lock, err := ReadChecksumLockFile(pluginDir)
 	if err != nil {
 		return nil, err
 	}
-	entries, err := os.ReadDir(dir)
+	entries, err := os.ReadDir(pluginDir)
 	if err != nil {
 		return nil, err
 	}
@@ -130,19 +131,19 @@ func VerifyFiles(dir string) ([]VerifiedFile, error) {
 	for name := range lock.Plugins {
 		missing[name] = true
 	}
-	var files []VerifiedFile
+	var files []FileVerification
 	for _, entry := range entries {
 		name := entry.Name()
-		path := filepath.Join(dir, name)
+		path := filepath.Join(pluginDir, name)
 		info, err := os.Stat(path)
 		if err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 || !base.ValidName(name) {
 			continue
 		}
-		sum, err := HashFile(path, fileStat(info))
+		sum, err := HashUnchangedFile(path, fileStat(info))
 		if err != nil {
 			return nil, err
 		}
-		f := VerifiedFile{Name: name, State: FileNotInstalled, SHA256: sum, LockedPlugin: lock.Plugins[name]}
+		f := FileVerification{Name: name, State: FileNotInstalled, SHA256: sum, LockedPlugin: lock.Plugins[name]}
 		if missing[name] {
 			f.State = FileUnchanged
 			if f.LockedPlugin.SHA256 != sum {
@@ -153,15 +154,15 @@ func VerifyFiles(dir string) ([]VerifiedFile, error) {
 		files = append(files, f)
 	}
 	for name := range missing {
-		files = append(files, VerifiedFile{Name: name, State: FileMissing, LockedPlugin: lock.Plugins[name]})
+		files = append(files, FileVerification{Name: name, State: FileMissing, LockedPlugin: lock.Plugins[name]})
 	}
 	sort.Slice(files, func(i, j int) bool { return files[i].Name < files[j].Name })
 	return files, nil
 }
 
-// Installation is the copy of a plugin file in a staging directory inside the plugin directory. The caller must call
-// Commit, which installs the copy, or Discard.
-type Installation struct {
+// StagedInstallation is the copy of a plugin file in a staging directory inside the plugin directory. The caller must
+// call Commit, which installs the copy, or Discard.
+type StagedInstallation struct {
 	FileName string // name of the file in the plugin directory
 	SHA256   string // checksum of the copy, in hex
 
@@ -170,18 +171,18 @@ type Installation struct {
 	sourcePath string
 }
 
-// PrepareInstall copies the file source to a new staging directory inside the plugin directory dir. It creates dir if
-// dir is missing, and returns an error if other users can write to dir.
-func PrepareInstall(dir, source, name string) (*Installation, error) {
-	if !base.ValidName(name) {
-		return nil, fmt.Errorf("%q is no name for a plugin: it has letters, digits, dots, dashes and underscores, and starts with a letter or digit; choose one with -name", name)
+// StageInstallation copies the file sourcePath to a new staging directory inside pluginDir. It creates pluginDir if it
+// is missing, and returns an error if other users can write to it.
+func StageInstallation(pluginDir, sourcePath, fileName string) (*StagedInstallation, error) {
+	if !base.ValidName(fileName) {
+		return nil, fmt.Errorf("%q is no name for a plugin: it has letters, digits, dots, dashes and underscores, and starts with a letter or digit; choose one with -name", fileName)
 	}
 	var err error
-	i := &Installation{FileName: name}
-	if i.sourcePath, err = filepath.Abs(source); err != nil {
+	i := &StagedInstallation{FileName: fileName}
+	if i.sourcePath, err = filepath.Abs(sourcePath); err != nil {
 		return nil, err
 	}
-	if i.pluginDir, err = filepath.Abs(dir); err != nil {
+	if i.pluginDir, err = filepath.Abs(pluginDir); err != nil {
 		return nil, err
 	}
 	if err := os.MkdirAll(i.pluginDir, 0o755); err != nil {
@@ -204,7 +205,7 @@ func PrepareInstall(dir, source, name string) (*Installation, error) {
 	return i, nil
 }
 
-func (i *Installation) copyToStagingDir() error {
+func (i *StagedInstallation) copyToStagingDir() error {
 	from, err := os.OpenFile(i.sourcePath, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return err
@@ -227,11 +228,11 @@ func (i *Installation) copyToStagingDir() error {
 
 // StagingDir returns the directory with the copy, and no other file: a caller can use it as plugin directory to test
 // the plugin.
-func (i *Installation) StagingDir() string { return i.stagingDir }
+func (i *StagedInstallation) StagingDir() string { return i.stagingDir }
 
 // Commit moves the copy into the plugin directory, where it replaces a file of the same name, and records its
 // checksum in the lock file. It blocks while another process commits an installation there.
-func (i *Installation) Commit() error {
+func (i *StagedInstallation) Commit() error {
 	dir, err := os.Open(i.pluginDir)
 	if err != nil {
 		return err
@@ -240,7 +241,7 @@ func (i *Installation) Commit() error {
 	if err := filelock.Lock(dir, unix.LOCK_EX); err != nil {
 		return fmt.Errorf("lock %s: %w", i.pluginDir, err)
 	}
-	lock, err := ReadLockFile(i.pluginDir)
+	lock, err := ReadChecksumLockFile(i.pluginDir)
 	if err != nil {
 		return err
 	}
@@ -253,5 +254,6 @@ func (i *Installation) Commit() error {
 	return errors.Join(lock.writeToDir(i.pluginDir), dir.Sync(), i.Discard())
 }
 
-// Discard removes the staging directory with the copy. The plugin directory stays, also if PrepareInstall has created it.
-func (i *Installation) Discard() error { return os.RemoveAll(i.stagingDir) }
+// Discard removes the staging directory with the copy. The plugin directory stays, also if StageInstallation has
+// created it.
+func (i *StagedInstallation) Discard() error { return os.RemoveAll(i.stagingDir) }

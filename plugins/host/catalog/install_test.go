@@ -10,13 +10,13 @@ import (
 )
 
 // install installs a file with this content.
-func install(t *testing.T, dir, name, content string) *Installation {
+func install(t *testing.T, dir, name, content string) *StagedInstallation {
 	t.Helper()
 	source := filepath.Join(t.TempDir(), name)
 	if err := os.WriteFile(source, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	i, err := PrepareInstall(dir, source, name)
+	i, err := StageInstallation(dir, source, name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func openPlugin(t *testing.T, dir, name string) error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := c.Entries()[0].Open(hclog.NewNullLogger())
+	b, err := c.Entries()[0].OpenAndCheck(hclog.NewNullLogger())
 	if err == nil {
 		b.Close()
 	}
@@ -83,7 +83,7 @@ func TestVerify(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	files, err := VerifyFiles(dir)
+	files, err := CompareFilesWithLock(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +143,7 @@ func TestRefusedInstallations(t *testing.T) {
 		{t.TempDir(), source + "x", "hello", "no such file"},
 		{shared, source, "hello", "other users may write"},
 	} {
-		_, err := PrepareInstall(c.dir, c.source, c.name)
+		_, err := StageInstallation(c.dir, c.source, c.name)
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v: got %v", c, err)
 		}

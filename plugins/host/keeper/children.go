@@ -2,9 +2,11 @@ package keeper
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -17,14 +19,15 @@ func hasChildren() bool {
 	return !errors.Is(err, unix.ECHILD)
 }
 
-// processesWithTasks returns the keeper and its spawned or adopted processes, but only
-// those with a living child that is not itself such a process. The child can be a task.
-func (se *server) processesWithTasks() []osprocess.ID {
+// processesThatMayHaveTasks returns the keeper and its spawned or adopted processes, but only
+// those with a living child that is not itself such a process. The child can be a task. Each error satisfies
+// [osprocess.IsResourceExhausted].
+func (se *server) processesThatMayHaveTasks() ([]osprocess.ID, error) {
 	se.forkMu.Lock() // without forkMu, spawnedProcs could lack a child that has just been forked
 	defer se.forkMu.Unlock()
 	se.mu.Lock()
-	own := append([]osprocess.ID{se.hello.Process}, se.spawnedProcs...)
-	own = append(own, se.adoptedProcs...)
+	// The keeper is the last, because it becomes the parent of the children of a process that exits meanwhile.
+	own := slices.Concat(se.spawnedProcs, se.adoptedProcs, []osprocess.ID{se.hello.Process})
 	se.mu.Unlock()
 	started := make(map[int]bool, len(own))
 	for _, p := range own {
@@ -35,11 +38,15 @@ func (se *server) processesWithTasks() []osprocess.ID {
 		if !started[p.PID] {
 			continue
 		}
-		if slices.ContainsFunc(osprocess.Children(p.PID), func(pid int) bool { return !started[pid] && isAlive(pid) }) {
+		children, err := osprocess.ReadChildren(p.PID)
+		if err != nil {
+			return nil, fmt.Errorf("children of process %d: %w", p.PID, err)
+		}
+		if slices.ContainsFunc(children, func(pid int) bool { return !started[pid] && isAlive(pid) }) {
 			parents = append(parents, p)
 		}
 	}
-	return parents
+	return parents, nil
 }
 
 // isAlive reports whether a process has not ended. A process of another user that /proc does not
@@ -52,16 +59,21 @@ func isAlive(pid int) bool {
 	return !st.Ended()
 }
 
-// killDescendants kills every process below this one and reaps it. The children of a killed
-// process are reparented to this process, so killDescendants repeats until no child is left. A
+// killAndReapDescendants kills every process below this one and reaps it. The children of a killed
+// process are reparented to this process, so killAndReapDescendants repeats until no child is left. A
 // child of another user that this process may not kill is left alone.
-func killDescendants() {
+func killAndReapDescendants() {
 	for {
 		killed := 0
-		for _, pid := range osprocess.Children(os.Getpid()) {
+		children, err := osprocess.ReadChildren(os.Getpid())
+		if err != nil {
+			time.Sleep(exhaustedRetryDelay)
+			continue
+		}
+		for _, pid := range children {
 			if unix.Kill(pid, unix.SIGKILL) == nil {
 				killed++
-				UnfreezeCgroup(strconv.Itoa(pid))
+				UnfreezeCgroupV1Of(strconv.Itoa(pid))
 			}
 		}
 		var waitStatus unix.WaitStatus

@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/internal/filelock"
 	"github.com/nomad-lite/nomad-lite/internal/framing"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/internal/rpcmux"
@@ -40,7 +41,7 @@ type Config struct {
 
 	Logger hclog.Logger
 
-	protocolVersion int // protocol version; only tests set it; 0 means protocolVersion
+	testProtocolVersion int // protocol version; only tests set it; 0 means protocolVersion
 }
 
 // Client is a connection to a keeper. All methods may be called concurrently. When the keeper
@@ -82,23 +83,23 @@ func ConnectOrStart(ctx context.Context, cfg Config) (*Client, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.NewNullLogger()
 	}
-	dir, err := OpenDataDir(cfg.DataDir)
+	dir, err := OpenOrCreateDataDir(cfg.DataDir)
 	if err != nil {
 		return nil, fmt.Errorf("keeper in %s: %w", cfg.DataDir, err)
 	}
-	c, err := connectClient(ctx, &Client{cfg: cfg, isAgent: true, dataDir: dir})
+	c, err := connectAndKeepConnected(ctx, &Client{cfg: cfg, isAgent: true, dataDir: dir})
 	if err != nil {
 		dir.Close()
 	}
 	return c, err
 }
 
-// ConnectPlugin connects a plugin to the keeper that listens on a socket; the path of the socket is the value of the
-// environment variable EnvSocket. It never starts a keeper. The plugin may only call Wait and Close.
-func ConnectPlugin(ctx context.Context, socket string) (*Client, error) {
-	found := &keeperDialer{socketPath: socket}
-	c, err := connectClient(ctx, &Client{
-		cfg:          Config{DataDir: filepath.Dir(filepath.Dir(socket)), Logger: hclog.NewNullLogger()},
+// ConnectFromPlugin connects a plugin to the keeper that listens on socketPath, the value of the environment variable
+// EnvSocket. It never starts a keeper. The plugin may only call Wait, EndedSessionLeaders and Close.
+func ConnectFromPlugin(ctx context.Context, socketPath string) (*Client, error) {
+	found := &keeperDialer{socketPath: socketPath}
+	c, err := connectAndKeepConnected(ctx, &Client{
+		cfg:          Config{DataDir: filepath.Dir(filepath.Dir(socketPath)), Logger: hclog.NewNullLogger()},
 		pluginDialer: found,
 	})
 	if err != nil {
@@ -112,15 +113,15 @@ func ConnectPlugin(ctx context.Context, socket string) (*Client, error) {
 const maxDeathsDuringStart = 5
 
 // isKeeperExitError reports whether an error of connectOrStartKeeper means that the keeper has exited while the client
-// connected to it, or has not answered: then the next call kills it.
+// connected to it, or has not answered: then the next call kills it. It is also true if a killed keeper has not ended yet.
 func isKeeperExitError(err error) bool {
-	return slices.ContainsFunc([]error{errConnDown, framing.ErrDown, io.EOF, unix.ECONNRESET, unix.ECONNREFUSED, os.ErrDeadlineExceeded}, func(end error) bool {
+	return slices.ContainsFunc([]error{errConnDown, framing.ErrDown, io.EOF, unix.ECONNRESET, unix.ECONNREFUSED, os.ErrDeadlineExceeded, filelock.ErrLocked, osprocess.ErrStillRunning}, func(end error) bool {
 		return errors.Is(err, end)
 	})
 }
 
-// connectClient connects a client and starts the goroutine that reconnects it.
-func connectClient(ctx context.Context, c *Client) (*Client, error) {
+// connectAndKeepConnected connects a client and starts the goroutine that reconnects it.
+func connectAndKeepConnected(ctx context.Context, c *Client) (*Client, error) {
 	life, stop := context.WithCancel(context.Background())
 	c.stopReconnecting = stop
 	c.conns = rpcmux.NewReconnector[*clientConn](life.Done(), ErrClosed)
@@ -143,29 +144,22 @@ func connectClient(ctx context.Context, c *Client) (*Client, error) {
 
 // SocketPath returns the path of the keeper's socket, which the environment variable EnvSocket
 // passes to plugins.
-func (c *Client) SocketPath() string { return filepath.Join(SocketDir(c.cfg.DataDir), socketName) }
+func (c *Client) SocketPath() string { return SocketPath(c.cfg.DataDir) }
 
-// RestoreSocket creates the directory for sockets if it is missing, and makes the keeper
+// RequestSocketRecreation creates the directory for sockets if it is missing, and makes the keeper
 // create its socket again if that is missing. It does not wait for the keeper.
-func (c *Client) RestoreSocket() error {
-	if err := c.dataDir.MakeSocketDir(); err != nil {
+func (c *Client) RequestSocketRecreation() error {
+	if err := c.dataDir.EnsurePrivateSocketDir(); err != nil {
 		return err
 	}
 	if c.dataDir.HasSocket(socketName) {
 		return nil
 	}
-	err := c.KeeperProcess().Signal(unix.SIGHUP)
+	err := c.Status().KeeperProcess.Signal(unix.SIGHUP)
 	if errors.Is(err, os.ErrProcessDone) {
 		return nil // the keeper has exited: the client starts another keeper, which creates a socket
 	}
 	return err
-}
-
-// KeeperProcess returns the process of the last connected keeper.
-func (c *Client) KeeperProcess() osprocess.ID {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.keeperID
 }
 
 // Status is the state of the keeper from the point of view of its client.
@@ -184,8 +178,8 @@ func (c *Client) Status() Status {
 	return Status{KeeperProcess: c.keeperID, Connected: l != nil && !l.Ended(), KeeperStarts: c.keeperStarts, StoredFDs: len(c.fdCopyByKey)}
 }
 
-// Ephemeral reports whether the keeper shuts down with its agent: see Config.Ephemeral.
-func (c *Client) Ephemeral() bool {
+// KeeperIsEphemeral reports whether the keeper shuts down with its agent: see Config.Ephemeral.
+func (c *Client) KeeperIsEphemeral() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.keeperIsEphemeral
@@ -294,10 +288,10 @@ func (c *Client) KeepProcessAfterDisconnect(ctx context.Context, p osprocess.ID)
 	return nil
 }
 
-// AdoptProcess adds a process, which an earlier keeper started for another agent, to the processes
+// AdoptProcessOfEarlierKeeper adds a process, which an earlier keeper started for another agent, to the processes
 // that an ephemeral keeper kills. A process that was added before, or has ended, is no
 // error.
-func (c *Client) AdoptProcess(ctx context.Context, p osprocess.ID) error {
+func (c *Client) AdoptProcessOfEarlierKeeper(ctx context.Context, p osprocess.ID) error {
 	c.mu.Lock()
 	known := c.managedProcs[p]
 	c.managedProcs[p] = true
@@ -305,14 +299,14 @@ func (c *Client) AdoptProcess(ctx context.Context, p osprocess.ID) error {
 	if known {
 		return nil
 	}
-	if _, err := c.retryIdempotentCall(ctx, &request{Op: opAdoptProcesses, ManagedProcs: c.aliveManagedProcs()}); err != nil {
+	if _, err := c.retryIdempotentCall(ctx, &request{Op: opAdoptProcesses, ManagedProcs: c.pruneAndListManagedProcs()}); err != nil {
 		return fmt.Errorf("adopt process %d: %w", p.PID, err)
 	}
 	return nil
 }
 
-// aliveManagedProcs returns the spawned and adopted processes that are still alive.
-func (c *Client) aliveManagedProcs() []osprocess.ID {
+// pruneAndListManagedProcs returns the spawned and adopted processes that are still alive.
+func (c *Client) pruneAndListManagedProcs() []osprocess.ID {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var aliveProcs []osprocess.ID
@@ -328,11 +322,12 @@ func (c *Client) aliveManagedProcs() []osprocess.ID {
 
 // Wait blocks until a process has ended and returns its exit status. It works for children of
 // the keeper, for orphans that the keeper has adopted, and for other processes as far as the
-// kernel reports their status. The error is ErrExitStatusUnknown if the exit status is unknown. Any
+// kernel reports their status. The error is ErrExitStatusUnknown if the exit status is unknown. An
+// error that satisfies [osprocess.IsResourceExhausted] means that the caller can repeat the call. Any
 // number of callers may wait for the same process, also after it has ended.
 func (c *Client) Wait(ctx context.Context, p osprocess.ID) (osprocess.ExitStatus, error) {
 	for {
-		l, err := c.waitForConn(ctx, p)
+		l, err := c.waitForConnOrProcessEnd(ctx, p)
 		if err != nil {
 			return osprocess.ExitStatus{}, err
 		}
@@ -353,9 +348,21 @@ func (c *Client) Wait(ctx context.Context, p osprocess.ID) (osprocess.ExitStatus
 	}
 }
 
-// waitForConn returns the connection. A client that cannot start a keeper returns ErrExitStatusUnknown
+// EndedSessionLeaders returns the session leaders whose exits the keeper has recorded, and that were not started before
+// startTime, which has the unit of [osprocess.ID]. Some are missing if the keeper has replaced a
+// keeper that died, or has recorded the exits of thousands of other processes since. An error that satisfies
+// [osprocess.IsResourceExhausted] means that the caller can repeat the call.
+func (c *Client) EndedSessionLeaders(ctx context.Context, startTime uint64) ([]EndedProcess, error) {
+	resp, err := c.retryIdempotentCall(ctx, &request{Op: opListEndedSessionLeaders, StartTime: startTime})
+	if err != nil {
+		return nil, fmt.Errorf("list the session leaders that have ended: %w", err)
+	}
+	return resp.EndedProcesses, nil
+}
+
+// waitForConnOrProcessEnd returns the connection. A client that cannot start a keeper returns ErrExitStatusUnknown
 // once the process has ended and no keeper was reachable for five seconds.
-func (c *Client) waitForConn(ctx context.Context, p osprocess.ID) (*clientConn, error) {
+func (c *Client) waitForConnOrProcessEnd(ctx context.Context, p osprocess.ID) (*clientConn, error) {
 	if c.isAgent {
 		return c.conns.WaitForConn(ctx)
 	}
@@ -387,7 +394,7 @@ func (c *Client) StoreFDDrainedWithoutAgent(ctx context.Context, key string, f *
 	return c.storeFD(ctx, key, f, true)
 }
 
-func (c *Client) storeFD(ctx context.Context, key string, f *os.File, drain bool) error {
+func (c *Client) storeFD(ctx context.Context, key string, f *os.File, drainWithoutAgent bool) error {
 	own, err := duplicateFile(f)
 	if err != nil {
 		return fmt.Errorf("hold %q: %w", key, err)
@@ -405,10 +412,10 @@ func (c *Client) storeFD(ctx context.Context, key string, f *os.File, drain bool
 	if old, ok := c.fdCopyByKey[key]; ok {
 		unix.Close(old.fd)
 	}
-	c.fdCopyByKey[key] = fdCopy{own, drain}
+	c.fdCopyByKey[key] = fdCopy{own, drainWithoutAgent}
 	c.mu.Unlock()
 
-	_, err = c.retryIdempotentCall(ctx, &request{Op: opStoreFD, Keys: []string{key}, DrainWithoutAgent: []bool{drain}}, fd)
+	_, err = c.retryIdempotentCall(ctx, &request{Op: opStoreFD, Keys: []string{key}, DrainWithoutAgent: []bool{drainWithoutAgent}}, fd)
 	if err != nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -421,11 +428,11 @@ func (c *Client) storeFD(ctx context.Context, key string, f *os.File, drain bool
 	return nil
 }
 
-// GetFD returns a duplicate of the descriptor that is stored under a key; the keeper still stores its
+// DuplicateStoredFD returns a duplicate of the descriptor that is stored under a key; the keeper still stores its
 // own. The caller closes the file. The error is ErrFDNotStored if no descriptor is stored under the
-// key. GetFD does not call the keeper: the client of an agent has a copy of every stored
+// key. DuplicateStoredFD does not call the keeper: the client of an agent has a copy of every stored
 // descriptor.
-func (c *Client) GetFD(key string) (*os.File, error) {
+func (c *Client) DuplicateStoredFD(key string) (*os.File, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	own, ok := c.fdCopyByKey[key]
@@ -439,7 +446,7 @@ func (c *Client) GetFD(key string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), key), nil
 }
 
-// StoredFDKeys returns the keys of the stored descriptors. Like GetFD it does not call the keeper.
+// StoredFDKeys returns the keys of the stored descriptors. Like DuplicateStoredFD it does not call the keeper.
 func (c *Client) StoredFDKeys() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -461,8 +468,8 @@ func (c *Client) RemoveFD(ctx context.Context, key string) error {
 	return nil
 }
 
-// ListFDs returns the keys of the stored descriptors, sorted.
-func (c *Client) ListFDs(ctx context.Context) ([]string, error) {
+// FetchStoredFDKeys returns the keys of the stored descriptors, sorted.
+func (c *Client) FetchStoredFDKeys(ctx context.Context) ([]string, error) {
 	resp, err := c.retryIdempotentCall(ctx, &request{Op: opListFDs})
 	if err != nil {
 		return nil, fmt.Errorf("list held descriptors: %w", err)
@@ -470,10 +477,10 @@ func (c *Client) ListFDs(ctx context.Context) ([]string, error) {
 	return resp.Keys, nil
 }
 
-// ListProcessesWithLivingChildren returns the keeper and its spawned or adopted processes, but only
+// ListProcessesThatMayHaveTasks returns the keeper and its spawned or adopted processes, but only
 // those with a living child that is not itself such a process. The child can be a task: an
 // empty list without an error means that no task runs below the keeper.
-func (c *Client) ListProcessesWithLivingChildren(ctx context.Context) ([]osprocess.ID, error) {
+func (c *Client) ListProcessesThatMayHaveTasks(ctx context.Context) ([]osprocess.ID, error) {
 	resp, err := c.retryIdempotentCall(ctx, &request{Op: opListParentProcesses})
 	if err != nil {
 		return nil, fmt.Errorf("list processes below the keeper: %w", err)
@@ -494,10 +501,10 @@ func (c *Client) SetEphemeral(ctx context.Context) error {
 	return nil
 }
 
-// ExitWhenNoTasks makes the keeper exit as soon as this client is closed and ListProcessesWithLivingChildren would return an
-// empty list; the keeper then kills its spawned processes. ExitWhenNoTasks returns before the keeper exits. The
-// keeper discards the request when another agent connects.
-func (c *Client) ExitWhenNoTasks(ctx context.Context) error {
+// RequestExitWhenNoTasks makes the keeper exit as soon as this client is closed and ListProcessesThatMayHaveTasks would
+// return an empty list; the keeper then kills its spawned processes. RequestExitWhenNoTasks returns before the keeper
+// exits. The keeper discards the request when another agent connects.
+func (c *Client) RequestExitWhenNoTasks(ctx context.Context) error {
 	if _, err := c.retryIdempotentCall(ctx, &request{Op: opEndWithoutTasks}); err != nil {
 		return fmt.Errorf("end without tasks: %w", err)
 	}

@@ -21,8 +21,8 @@ type clientConn struct {
 	*rpcmux.PendingCalls[callResult]
 	conn              *framing.Conn
 	keeperHello       framing.Hello
-	keeperIsEphemeral bool // set by Client.syncWithKeeper
-	wg                sync.WaitGroup
+	keeperIsEphemeral bool // set by Client.syncFDsAndProcsWithKeeper
+	responseReaderWG  sync.WaitGroup
 }
 
 type callResult struct {
@@ -32,28 +32,28 @@ type callResult struct {
 
 // newClientConn exchanges the hello messages on a socket that is connected to a keeper. The clientConn owns the socket,
 // which newClientConn closes after an error.
-func newClientConn(ctx context.Context, socket *net.UnixConn, own framing.Hello) (*clientConn, error) {
+func newClientConn(ctx context.Context, socket *net.UnixConn, clientHello framing.Hello) (*clientConn, error) {
 	conn := framing.NewConn(socket, messageLimits)
-	keeper, err := conn.ExchangeHello(ctx, own)
+	keeper, err := conn.ExchangeHello(ctx, clientHello)
 	if err != nil {
 		conn.Close()
 		return nil, fmt.Errorf("introduce to keeper: %w", err)
 	}
 	unwanted := func(r callResult) { framing.CloseAll(r.fds) }
 	l := &clientConn{PendingCalls: rpcmux.New(errConnDown, unwanted), conn: conn, keeperHello: keeper}
-	l.wg.Go(l.readResponses)
+	l.responseReaderWG.Go(l.readResponses)
 	return l, nil
 }
 
 // closeAndWait closes the connection and waits until readResponses has returned.
 func (c *clientConn) closeAndWait() {
 	c.conn.Close()
-	c.wg.Wait()
+	c.responseReaderWG.Wait()
 }
 
 // call sends a request and waits for its response. The caller must close the received
 // descriptors, and remains the owner of the passed ones.
-func (c *clientConn) call(ctx context.Context, req *request, fds ...int) (*response, []int, error) {
+func (c *clientConn) call(ctx context.Context, req *request, fds ...int) (resp *response, receivedFDs []int, err error) {
 	r := *req
 	res, err := c.Call(ctx, func(id uint64) error {
 		r.ID = id

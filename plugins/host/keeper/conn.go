@@ -11,8 +11,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/nomad-lite/nomad-lite/internal/framing"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 )
@@ -27,7 +25,7 @@ func (se *server) acceptConns(listener *net.UnixListener) {
 			}
 			// Accept can fail because the process has no free descriptors. The keeper must
 			// not exit then: it would lose its children and the stored descriptors.
-			time.Sleep(50 * time.Millisecond)
+			time.Sleep(exhaustedRetryDelay)
 			continue
 		}
 		if osprocess.CheckPeerUser(conn) != nil {
@@ -36,8 +34,15 @@ func (se *server) acceptConns(listener *net.UnixListener) {
 		}
 		c := &serverConn{server: se, conn: framing.NewConn(conn, messageLimits), procByWaitRequestID: map[uint64]osprocess.ID{}, killOnDisconnect: map[osprocess.ID]bool{}, responseReady: make(chan struct{}, 1)}
 		se.mu.Lock()
-		se.conns[c] = true
+		stopped := se.conns == nil
+		if !stopped {
+			se.conns[c] = true
+		}
 		se.mu.Unlock()
+		if stopped {
+			conn.Close() // the connection was accepted before shutDown has closed the listener
+			return
+		}
 		se.wg.Go(c.serveRequests)
 	}
 }
@@ -49,7 +54,7 @@ type serverConn struct {
 	clientHello   framing.Hello // hello message of the client; used only by serveRequests
 	responseReady chan struct{} // capacity 1; a value means that responseQueue is not empty
 
-	// killOnDisconnect has the children that are killed when the connection ends; used only by
+	// killOnDisconnect has the children that are killed with their sessions when the connection ends; used only by
 	// serveRequests.
 	killOnDisconnect map[osprocess.ID]bool
 
@@ -86,15 +91,17 @@ func (c *serverConn) serveRequests() {
 	stop := make(chan struct{})
 	responseWriter.Go(func() { c.writeResponses(stop) })
 
-	for err := c.exchangeHello(); err == nil; {
+	for err := c.exchangeHelloAndRegisterAgent(); err == nil; {
 		var req request
 		var fds []int
 		fds, err = c.conn.Receive(&req)
 		if errors.Is(err, framing.ErrNoFreeDescriptors) {
 			// The connection stays open: otherwise the client would repeat the request on
 			// new connections forever.
+			resp := responseFromErrorOrNil(fmt.Errorf("keeper: %w", err))
+			resp.ID = req.ID
 			k.mu.Lock()
-			c.queueResponse(&response{ID: req.ID, Error: "keeper: " + err.Error()}, nil)
+			c.queueResponse(resp, nil)
 			k.mu.Unlock()
 			err = nil
 		} else if err == nil {
@@ -103,7 +110,10 @@ func (c *serverConn) serveRequests() {
 	}
 
 	for p := range c.killOnDisconnect {
-		_ = p.Signal(unix.SIGKILL) // Signal fails only if the process has ended
+		// After a launch that failed earlier, the client has killed the session, and the kernel may have reused its id.
+		if now, err := osprocess.LookupID(p.PID); err == nil && now == p {
+			p.KillSession() // a script has started the program of the plugin in the same session
+		}
 	}
 	c.conn.Close()
 	close(stop)
@@ -165,11 +175,19 @@ func (c *serverConn) handleRequest(req *request, fds []int) {
 		delete(c.killOnDisconnect, req.Process)
 		resp = &response{}
 	case req.Op == opListParentProcesses:
-		resp = &response{ParentProcesses: k.processesWithTasks()}
+		parents, err := k.processesThatMayHaveTasks()
+		if resp = responseFromErrorOrNil(err); err == nil {
+			resp.ParentProcesses = parents
+		}
+	case req.Op == opListEndedSessionLeaders:
+		ended, err := k.endedSessionLeaders(req.StartTime)
+		if resp = responseFromErrorOrNil(err); err == nil {
+			resp.EndedProcesses = ended
+		}
 	case req.Op == opReplaceProgram:
-		resp = errorResponse(k.execNewProgram(req.Args, fds))
+		resp = responseFromErrorOrNil(k.execNewProgram(req.Args, fds))
 	default:
-		c.handleRequestUnderLock(req, fds)
+		c.lockAndHandleRequest(req, fds)
 		return
 	}
 	framing.CloseAll(fds)
@@ -184,7 +202,7 @@ func (c *serverConn) handleRequest(req *request, fds []int) {
 func (c *serverConn) checkOpAllowed(o op) error {
 	version := c.server.hello.Version
 	switch {
-	case o == opWait || o == opCancelWait:
+	case o == opWait || o == opCancelWait || o == opListEndedSessionLeaders:
 		return nil
 	case c.clientHello.Role != framing.RoleAgent:
 		return fmt.Errorf("operation %q is the agent's", o)
@@ -194,8 +212,11 @@ func (c *serverConn) checkOpAllowed(o op) error {
 	return nil
 }
 
-// errorResponse returns the response to a request that has failed with err.
-func errorResponse(err error) *response {
+// responseFromErrorOrNil returns the response to a request that has failed with err, or has succeeded if err is nil.
+func responseFromErrorOrNil(err error) *response {
+	if err == nil {
+		return &response{}
+	}
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
 		return &response{Error: strings.TrimSuffix(err.Error(), ": "+errno.Error()), Errno: int(errno)}
@@ -203,8 +224,8 @@ func errorResponse(err error) *response {
 	return &response{Error: err.Error()}
 }
 
-// handleRequestUnderLock executes a request whose operation needs server.mu.
-func (c *serverConn) handleRequestUnderLock(req *request, fds []int) {
+// lockAndHandleRequest executes a request whose operation needs server.mu.
+func (c *serverConn) lockAndHandleRequest(req *request, fds []int) {
 	k := c.server
 	if req.Op == opWait {
 		// forkMu is held because a child that is being reaped is no longer in /proc, but
@@ -249,9 +270,9 @@ func (c *serverConn) handleRequestUnderLock(req *request, fds []int) {
 		k.adoptedProcs = req.ManagedProcs
 	case opListFDs:
 		resp.Ephemeral = k.ephemeral.Load()
-		resp.Keys = slices.Sorted(maps.Keys(k.storedFDs))
+		resp.Keys = slices.Sorted(maps.Keys(k.storedFDByKey))
 		for _, key := range resp.Keys {
-			resp.DrainWithoutAgent = append(resp.DrainWithoutAgent, k.storedFDs[key].drainWithoutAgent)
+			resp.DrainWithoutAgent = append(resp.DrainWithoutAgent, k.storedFDByKey[key].drainWithoutAgent)
 		}
 	default:
 		resp.Error = fmt.Sprintf("operation %q is unknown", req.Op)
@@ -263,9 +284,9 @@ func (c *serverConn) handleRequestUnderLock(req *request, fds []int) {
 	}
 }
 
-// exchangeHello receives the hello message of the client and sends that of the keeper. If the client is an agent, the
-// keeper first stops to drain the output of the plugins, which the agent reads from then on.
-func (c *serverConn) exchangeHello() error {
+// exchangeHelloAndRegisterAgent receives the hello message of the client and sends that of the keeper. If the client is
+// an agent, the keeper first stops to drain the output of the plugins, which the agent reads from then on.
+func (c *serverConn) exchangeHelloAndRegisterAgent() error {
 	fds, err := c.conn.Receive(&c.clientHello)
 	framing.CloseAll(fds)
 	if err != nil {

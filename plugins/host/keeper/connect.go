@@ -64,14 +64,14 @@ func (c *Client) connectOrStartKeeper(ctx context.Context) (*clientConn, error) 
 		return newClientConn(ctx, conn, c.hello())
 	}
 
-	lock, err := c.dataDir.Lock(lockFileName, unix.LOCK_EX)
+	lock, err := c.dataDir.LockFile(lockFileName, unix.LOCK_EX)
 	if err != nil {
 		return nil, err
 	}
 	defer lock.Close()
-	l, err := c.connectRunningKeeper(ctx)
+	l, err := c.connectUpgradeOrKillKeeper(ctx)
 	if err == nil && l == nil {
-		l, err = c.startKeeper(ctx)
+		l, err = c.startAndConnectKeeper(ctx)
 	}
 	if err != nil {
 		return nil, err
@@ -80,7 +80,7 @@ func (c *Client) connectOrStartKeeper(ctx context.Context) (*clientConn, error) 
 	if _, err := l.keeperHello.Process.RaiseDescriptorLimit(); err != nil {
 		c.cfg.Logger.Warn("the keeper keeps a lower limit of open files than the agent", "pid", l.keeperHello.Process.PID, "error", err)
 	}
-	if err := c.syncWithKeeper(ctx, l); err != nil {
+	if err := c.syncFDsAndProcsWithKeeper(ctx, l); err != nil {
 		l.closeAndWait()
 		return nil, fmt.Errorf("hand over descriptors: %w", err)
 	}
@@ -93,20 +93,22 @@ func (c *Client) hello() framing.Hello {
 	if c.isAgent {
 		role = framing.RoleAgent
 	}
-	return framing.NewHello(role, cmp.Or(c.cfg.protocolVersion, protocolVersion))
+	return framing.NewHello(role, cmp.Or(c.cfg.testProtocolVersion, protocolVersion))
 }
 
-func (c *Client) dialKeeper() (*net.UnixConn, error) { return c.dataDir.Dial("unix", socketName) }
+func (c *Client) dialKeeper() (*net.UnixConn, error) {
+	return c.dataDir.DialAndCheckPeerUser("unix", socketName)
+}
 
-// connectRunningKeeper returns a connection to the keeper of the directory, or nil if none runs.
+// connectUpgradeOrKillKeeper returns a connection to the keeper of the directory, or nil if none runs.
 // A keeper runs as long as a process holds the lock of its PID file, even if its socket is
-// missing. connectRunningKeeper makes a keeper without a socket listen again, and kills a keeper
-// that does not respond. If this process has no free descriptors, connectRunningKeeper returns
+// missing. connectUpgradeOrKillKeeper makes a keeper without a socket listen again, and kills a keeper
+// that does not respond. If this process has no free descriptors, connectUpgradeOrKillKeeper returns
 // that error and kills nothing. The caller holds the lock of the directory.
-func (c *Client) connectRunningKeeper(ctx context.Context) (*clientConn, error) {
+func (c *Client) connectUpgradeOrKillKeeper(ctx context.Context) (*clientConn, error) {
 	logger := c.cfg.Logger.With("dir", c.cfg.DataDir)
 	conn, err := c.dialKeeper()
-	if err != nil && !isUnreachable(err) {
+	if err != nil && !isNotListeningError(err) {
 		return nil, err
 	}
 	if err != nil {
@@ -115,16 +117,16 @@ func (c *Client) connectRunningKeeper(ctx context.Context) (*clientConn, error) 
 			return nil, err
 		}
 		logger.Warn("the socket of the keeper is missing, the keeper listens again", "pid", p.PID)
-		if conn, err = c.signalAndDialKeeper(ctx, p); osprocess.IsResourceExhausted(err) || ctx.Err() != nil {
+		if conn, err = c.recreateSocketAndDialKeeper(ctx, p); osprocess.IsResourceExhausted(err) || ctx.Err() != nil {
 			return nil, errors.Join(err, ctx.Err())
 		} else if err != nil {
 			logger.Warn("keeper cannot be reached, killing it", "pid", p.PID, "error", err)
-			return nil, p.KillAndWait()
+			return nil, p.KillAndWait(ctx)
 		}
 	}
 	l, err := newClientConn(ctx, conn, c.hello())
 	if err == nil {
-		return c.upgradeKeeper(ctx, l)
+		return c.upgradeOrKillKeeper(ctx, l)
 	}
 	if ctx.Err() != nil || osprocess.IsResourceExhausted(err) {
 		return nil, err
@@ -135,20 +137,20 @@ func (c *Client) connectRunningKeeper(ctx context.Context) (*clientConn, error) 
 	}
 	if running {
 		logger.Warn("keeper does not answer, killing it", "pid", p.PID, "error", err)
-		return nil, p.KillAndWait()
+		return nil, p.KillAndWait(ctx)
 	}
 	logger.Debug("keeper does not answer", "error", err)
 	return nil, nil
 }
 
-// isUnreachable reports whether an error of Dial means that no process listens.
-func isUnreachable(err error) bool {
+// isNotListeningError reports whether an error of net.Dial means that no process listens.
+func isNotListeningError(err error) bool {
 	return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED)
 }
 
-// signalAndDialKeeper makes a keeper whose socket is missing listen again, and connects to the keeper.
-func (c *Client) signalAndDialKeeper(ctx context.Context, p osprocess.ID) (*net.UnixConn, error) {
-	if err := c.dataDir.MakeSocketDir(); err != nil {
+// recreateSocketAndDialKeeper makes a keeper whose socket is missing listen again, and connects to the keeper.
+func (c *Client) recreateSocketAndDialKeeper(ctx context.Context, p osprocess.ID) (*net.UnixConn, error) {
+	if err := c.dataDir.EnsurePrivateSocketDir(); err != nil {
 		return nil, err
 	}
 	if err := p.Signal(unix.SIGHUP); err != nil {
@@ -156,7 +158,7 @@ func (c *Client) signalAndDialKeeper(ctx context.Context, p osprocess.ID) (*net.
 	}
 	for end := time.Now().Add(listenTimeout); ; {
 		conn, err := c.dialKeeper()
-		if err == nil || !isUnreachable(err) || time.Now().After(end) || !p.Alive() {
+		if err == nil || !isNotListeningError(err) || time.Now().After(end) || !p.Alive() {
 			return conn, err
 		}
 		select {
@@ -167,14 +169,14 @@ func (c *Client) signalAndDialKeeper(ctx context.Context, p osprocess.ID) (*net.
 	}
 }
 
-// listenTimeout is the maximum time that signalAndDialKeeper waits for the keeper to listen.
+// listenTimeout is the maximum time that recreateSocketAndDialKeeper waits for the keeper to listen.
 const listenTimeout = 2 * time.Second
 
-// upgradeKeeper makes a keeper of another build execute this program in its place. It returns the
+// upgradeOrKillKeeper makes a keeper of another build execute this program in its place. It returns the
 // connection to the resulting keeper, or nil if none runs. If a keeper of this version cannot execute
-// the program, the keeper continues, and upgradeKeeper returns the connection l. A keeper of another version is then
-// killed, because the agent cannot use it; the tasks continue, and their drivers find them in /proc.
-func (c *Client) upgradeKeeper(ctx context.Context, l *clientConn) (*clientConn, error) {
+// the program, the keeper continues, and upgradeOrKillKeeper returns the connection l. A keeper of another version is
+// then killed, because the agent cannot use it; the tasks continue, and their drivers find them in /proc.
+func (c *Client) upgradeOrKillKeeper(ctx context.Context, l *clientConn) (*clientConn, error) {
 	otherVersion := l.keeperHello.Version != c.hello().Version
 	exe, err := os.Open(selfExePath)
 	if err != nil && otherVersion {
@@ -205,7 +207,7 @@ func (c *Client) upgradeKeeper(ctx context.Context, l *clientConn) (*clientConn,
 			return nil, fmt.Errorf("replace keeper of version %d: %w", l.keeperHello.Version, err)
 		}
 		logger.Error("keeper of another version cannot be replaced, killing it", "error", err)
-		return nil, l.keeperHello.Process.KillAndWait()
+		return nil, l.keeperHello.Process.KillAndWait(ctx)
 	}
 	l.closeAndWait()
 	logger.Info("keeper was replaced by this build")
@@ -223,12 +225,16 @@ func (c *Client) upgradeKeeper(ctx context.Context, l *clientConn) (*clientConn,
 	}
 }
 
-// syncWithKeeper sends a new keeper the processes and descriptors of earlier keepers that
+// syncFDsAndProcsWithKeeper sends a new keeper the processes and descriptors of earlier keepers that
 // the new keeper lacks, and copies to the client the descriptors that an earlier agent has stored in
 // the keeper.
-func (c *Client) syncWithKeeper(ctx context.Context, l *clientConn) error {
-	if managedProcs := c.aliveManagedProcs(); len(managedProcs) > 0 {
-		if _, _, err := l.call(ctx, &request{Op: opAdoptProcesses, ManagedProcs: managedProcs}); err != nil {
+func (c *Client) syncFDsAndProcsWithKeeper(ctx context.Context, l *clientConn) error {
+	if managedProcs := c.pruneAndListManagedProcs(); len(managedProcs) > 0 {
+		resp, _, err := l.call(ctx, &request{Op: opAdoptProcesses, ManagedProcs: managedProcs})
+		if err == nil {
+			err = resp.err()
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -323,16 +329,16 @@ func (c *Client) storeFDsInKeeper(ctx context.Context, l *clientConn, keys []str
 
 const selfExePath = "/proc/self/exe"
 
-// startKeeper starts a keeper process and connects to it. The caller holds the lock of the
+// startAndConnectKeeper starts a keeper process and connects to it. The caller holds the lock of the
 // directory.
-func (c *Client) startKeeper(ctx context.Context) (*clientConn, error) {
+func (c *Client) startAndConnectKeeper(ctx context.Context) (*clientConn, error) {
 	c.mu.Lock()
 	old, childProc, ephemeral := c.keeperChild, c.keeperChildID, c.cfg.Ephemeral
 	c.keeperChild = nil
 	c.mu.Unlock()
 	reapKeeperChild(old, childProc, 2*time.Second)
-	crashes := CrashLog(filepath.Join(c.cfg.DataDir, logFileName))
-	if said := crashes.Read(); said != "" {
+	crashes := CrashLogPath(filepath.Join(c.cfg.DataDir, logFileName))
+	if said := crashes.ReadBeginning(); said != "" {
 		c.cfg.Logger.Error("the last keeper crashed", "stderr", said)
 	}
 
@@ -391,7 +397,7 @@ func (c *Client) startKeeper(ctx context.Context) (*clientConn, error) {
 // lives. It retries for ten seconds, because a keeper that has just been killed may still hold the lock.
 func (c *Client) lockPIDFile(ctx context.Context) (*os.File, error) {
 	for end := time.Now().Add(10 * time.Second); ; {
-		lock, err := c.dataDir.Lock(pidFileName, unix.LOCK_EX|unix.LOCK_NB)
+		lock, err := c.dataDir.LockFile(pidFileName, unix.LOCK_EX|unix.LOCK_NB)
 		if !errors.Is(err, filelock.ErrLocked) || time.Now().After(end) {
 			return lock, err
 		}
@@ -406,7 +412,7 @@ func (c *Client) lockPIDFile(ctx context.Context) (*os.File, error) {
 // listenForKeeper returns a listening socket for a keeper that is started next, so that
 // clients can connect before the keeper is ready.
 func (c *Client) listenForKeeper() (*os.File, error) {
-	listener, err := c.dataDir.Listen("unix", socketName)
+	listener, err := c.dataDir.ListenReplacingSocket("unix", socketName)
 	if err != nil {
 		return nil, err
 	}
@@ -416,10 +422,10 @@ func (c *Client) listenForKeeper() (*os.File, error) {
 
 // reapKeeperChild reaps a keeper that this process has started, if it exits within timeout.
 // Otherwise the exited keeper stays a zombie until this process exits.
-func reapKeeperChild(child *os.Process, p osprocess.ID, timeout time.Duration) {
+func reapKeeperChild(child *os.Process, childID osprocess.ID, timeout time.Duration) {
 	switch {
 	case child == nil:
-	case p.EndsWithin(timeout):
+	case childID.EndsWithin(timeout):
 		_, _ = child.Wait()
 	default:
 		_ = child.Release()

@@ -7,13 +7,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CrashLog is the path of a file with the stderr of a helper process. The file is empty unless
+// CrashLogPath is the path of a file with the stderr of a helper process. The file is empty unless
 // the process has crashed.
-type CrashLog string
+type CrashLogPath string
 
-// Read returns the first 4 KiB of the file, which contain the message of a panic. It returns an empty
+// ReadBeginning returns the first 4 KiB of the file, which contain the message of a panic. It returns an empty
 // string if the file cannot be read.
-func (l CrashLog) Read() string {
+func (l CrashLogPath) ReadBeginning() string {
 	b, err := os.ReadFile(string(l))
 	if err != nil {
 		return ""
@@ -23,6 +23,6 @@ func (l CrashLog) Read() string {
 
 // Create opens the empty file for the stderr of the next process, and truncates an existing file. It does not follow
 // symbolic links.
-func (l CrashLog) Create() (*os.File, error) {
+func (l CrashLogPath) Create() (*os.File, error) {
 	return os.OpenFile(string(l), os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
 }

@@ -23,6 +23,10 @@ const socketDirName = "sockets"
 // may exceed the length limit of a socket address.
 func SocketDir(dataDir string) string { return filepath.Join(dataDir, socketDirName) }
 
+// SocketPath returns the path of the socket of the keeper of a data directory, which plugins have in the environment
+// variable EnvSocket.
+func SocketPath(dataDir string) string { return filepath.Join(SocketDir(dataDir), socketName) }
+
 // DataDir is an open data directory. The helper processes of a data directory listen in it
 // and lock files in it. All operations are relative to the open directory, so the directory
 // may be renamed and its path may have any length. Its methods may be called concurrently.
@@ -31,11 +35,11 @@ type DataDir struct {
 	handle *os.File // the directory, opened with O_PATH
 }
 
-// OpenDataDir opens a data directory, and creates it if it is missing. It does not check
+// OpenOrCreateDataDir opens a data directory, and creates it if it is missing. It does not check
 // which users can write to the directory: that is left to the caller. No method follows a
 // symbolic link, uses a file of another user, or connects to a process of another user. The
 // caller must call Close.
-func OpenDataDir(path string) (*DataDir, error) {
+func OpenOrCreateDataDir(path string) (*DataDir, error) {
 	if err := os.MkdirAll(path, 0o711); err != nil {
 		return nil, err
 	}
@@ -58,17 +62,23 @@ func openDirHandle(path string) (*os.File, error) {
 // Close closes the handle.
 func (d *DataDir) Close() error { return d.handle.Close() }
 
-// MakeSocketDir creates the directory for sockets if it is missing. It returns an error if
+// EnsurePrivateSocketDir creates the directory for sockets if it is missing. It returns an error if
 // other users can enter the directory.
-func (d *DataDir) MakeSocketDir() error {
+func (d *DataDir) EnsurePrivateSocketDir() error {
 	path := SocketDir(d.path)
-	err := unix.Mkdirat(int(d.handle.Fd()), socketDirName, 0o700)
-	if err != nil && !errors.Is(err, unix.EEXIST) {
-		return &fs.PathError{Op: "mkdir", Path: path, Err: err}
-	}
-	st, err := safepath.StatAt(int(d.handle.Fd()), socketDirName)
-	if err != nil {
-		return &fs.PathError{Op: "stat", Path: path, Err: err}
+	var st unix.Stat_t
+	for {
+		err := unix.Mkdirat(int(d.handle.Fd()), socketDirName, 0o700)
+		if err != nil && !errors.Is(err, unix.EEXIST) {
+			return &fs.PathError{Op: "mkdir", Path: path, Err: err}
+		}
+		st, err = safepath.StatAt(int(d.handle.Fd()), socketDirName)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, unix.ENOENT) { // ENOENT: an ephemeral keeper that shuts down has removed the directory
+			return &fs.PathError{Op: "stat", Path: path, Err: err}
+		}
 	}
 	switch {
 	case st.Mode&unix.S_IFMT != unix.S_IFDIR:
@@ -91,17 +101,17 @@ func (d *DataDir) openSocketDir() (*os.File, error) {
 	return os.NewFile(uintptr(fd), SocketDir(d.path)), nil
 }
 
-// unixAddr returns a short address of a socket in an open directory: the address contains the directory's
+// unixAddrInDir returns a short address of a socket in an open directory: the address contains the directory's
 // descriptor, and is valid in this process while the directory is open.
-func unixAddr(network string, dir *os.File, name string) *net.UnixAddr {
+func unixAddrInDir(network string, dir *os.File, name string) *net.UnixAddr {
 	return &net.UnixAddr{Net: network, Name: safepath.ProcPathAt(int(dir.Fd()), name)}
 }
 
-// Listen listens on a socket in the directory for sockets, which is created if it is missing.
+// ListenReplacingSocket listens on a socket in the directory for sockets, which is created if it is missing.
 // An existing socket is replaced. Closing the listener does not remove the socket. The network
 // is "unix" or "unixpacket".
-func (d *DataDir) Listen(network, name string) (*net.UnixListener, error) {
-	if err := d.MakeSocketDir(); err != nil {
+func (d *DataDir) ListenReplacingSocket(network, socketFileName string) (*net.UnixListener, error) {
+	if err := d.EnsurePrivateSocketDir(); err != nil {
 		return nil, err
 	}
 	dir, err := d.openSocketDir()
@@ -109,11 +119,11 @@ func (d *DataDir) Listen(network, name string) (*net.UnixListener, error) {
 		return nil, err
 	}
 	defer dir.Close()
-	path := filepath.Join(SocketDir(d.path), name)
-	if err := unix.Unlinkat(int(dir.Fd()), name, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+	path := filepath.Join(SocketDir(d.path), socketFileName)
+	if err := unix.Unlinkat(int(dir.Fd()), socketFileName, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 		return nil, &fs.PathError{Op: "remove", Path: path, Err: err}
 	}
-	listener, err := net.ListenUnix(network, unixAddr(network, dir, name))
+	listener, err := net.ListenUnix(network, unixAddrInDir(network, dir, socketFileName))
 	if err != nil {
 		var errno unix.Errno
 		if errors.As(err, &errno) {
@@ -128,29 +138,29 @@ func (d *DataDir) Listen(network, name string) (*net.UnixListener, error) {
 	}
 	listener.SetUnlinkOnClose(false)
 	// Before the chmod only the mode of the directory denies access to other users.
-	if err := unix.Fchmodat(int(dir.Fd()), name, 0o600, 0); err != nil {
+	if err := unix.Fchmodat(int(dir.Fd()), socketFileName, 0o600, 0); err != nil {
 		listener.Close()
 		return nil, &fs.PathError{Op: "chmod", Path: path, Err: err}
 	}
 	return listener, nil
 }
 
-// Dial connects to a socket in the directory for sockets, and verifies that the listening
+// DialAndCheckPeerUser connects to a socket in the directory for sockets, and verifies that the listening
 // process belongs to this user. The error is fs.ErrNotExist without a socket, and ECONNREFUSED
 // without a listener.
-func (d *DataDir) Dial(network, name string) (*net.UnixConn, error) {
+func (d *DataDir) DialAndCheckPeerUser(network, socketFileName string) (*net.UnixConn, error) {
 	dir, err := d.openSocketDir()
 	if err != nil {
 		return nil, err
 	}
 	defer dir.Close()
-	conn, err := net.DialUnix(network, nil, unixAddr(network, dir, name))
+	conn, err := net.DialUnix(network, nil, unixAddrInDir(network, dir, socketFileName))
 	if err != nil {
 		return nil, err
 	}
 	if err := osprocess.CheckPeerUser(conn); err != nil {
 		conn.Close()
-		return nil, fmt.Errorf("socket %s: %w", filepath.Join(SocketDir(d.path), name), err)
+		return nil, fmt.Errorf("socket %s: %w", filepath.Join(SocketDir(d.path), socketFileName), err)
 	}
 	return conn, nil
 }
@@ -184,17 +194,17 @@ func (d *DataDir) RemoveSocketDir() {
 	_ = unix.Unlinkat(int(d.handle.Fd()), socketDirName, unix.AT_REMOVEDIR)
 }
 
-// Lock locks a file of the data directory, which is created if it is missing. The lock is
-// released when all copies of the file are closed. With unix.LOCK_EX Lock blocks until it
+// LockFile locks a file of the data directory, which is created if it is missing. The lock is
+// released when all copies of the file are closed. With unix.LOCK_EX LockFile blocks until it
 // has the lock; with unix.LOCK_NB the error is filelock.ErrLocked when another process has
 // it.
-func (d *DataDir) Lock(name string, how int) (*os.File, error) {
+func (d *DataDir) LockFile(fileName string, flockFlags int) (*os.File, error) {
 	for {
-		f, err := d.tryLock(name, how)
+		f, err := d.openAndLockFile(fileName, flockFlags)
 		if err != nil {
-			return nil, &fs.PathError{Op: "lock", Path: filepath.Join(d.path, name), Err: err}
+			return nil, &fs.PathError{Op: "lock", Path: filepath.Join(d.path, fileName), Err: err}
 		}
-		// The previous owner of the lock may have removed the file before Lock returned.
+		// The previous owner of the lock may have removed the file before LockFile returned.
 		var st unix.Stat_t
 		if err := unix.Fstat(int(f.Fd()), &st); err != nil || st.Nlink > 0 {
 			return f, err
@@ -203,12 +213,12 @@ func (d *DataDir) Lock(name string, how int) (*os.File, error) {
 	}
 }
 
-func (d *DataDir) tryLock(name string, how int) (*os.File, error) {
+func (d *DataDir) openAndLockFile(name string, flockFlags int) (*os.File, error) {
 	f, err := d.openLockFile(name, unix.O_CREAT)
 	if err != nil {
 		return nil, err
 	}
-	if err := filelock.Lock(f, how); err != nil {
+	if err := filelock.Lock(f, flockFlags); err != nil {
 		f.Close()
 		return nil, err
 	}
@@ -253,13 +263,13 @@ func (d *DataDir) Keeper() (keeper osprocess.ID, running bool, err error) {
 }
 
 // LockOwner returns the process that holds the lock of a file and is recorded in the file.
-// The result is false if no process holds the lock, or the recorded process is not alive.
+// running is false if no process holds the lock, or the recorded process is not alive.
 // Each error satisfies [osprocess.IsResourceExhausted]; after an error it is unknown
 // whether a process holds the lock.
-func (d *DataDir) LockOwner(name string) (osprocess.ID, bool, error) {
-	f, err := d.openLockFile(name, 0)
+func (d *DataDir) LockOwner(fileName string) (owner osprocess.ID, running bool, err error) {
+	f, err := d.openLockFile(fileName, 0)
 	if osprocess.IsResourceExhausted(err) {
-		return osprocess.ID{}, false, &fs.PathError{Op: "open", Path: filepath.Join(d.path, name), Err: err}
+		return osprocess.ID{}, false, &fs.PathError{Op: "open", Path: filepath.Join(d.path, fileName), Err: err}
 	}
 	if err != nil {
 		return osprocess.ID{}, false, nil
@@ -268,9 +278,8 @@ func (d *DataDir) LockOwner(name string) (osprocess.ID, bool, error) {
 	if err := filelock.Lock(f, unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, filelock.ErrLocked) {
 		return osprocess.ID{}, false, nil
 	}
-	var p osprocess.ID
-	if err := json.NewDecoder(f).Decode(&p); err != nil || !p.Alive() {
+	if err := json.NewDecoder(f).Decode(&owner); err != nil || !owner.Alive() {
 		return osprocess.ID{}, false, nil
 	}
-	return p, true, nil
+	return owner, true, nil
 }

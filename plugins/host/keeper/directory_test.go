@@ -11,7 +11,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/internal/filelock"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess/processtest"
 )
 
 // The path of a data directory, its sockets and the environment may change while no agent
@@ -55,13 +57,13 @@ func TestAgentFindsKeeperAfterPathChange(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "data")
 			task, keeper := startAndKillAgent(t, dir, "persistent")
 			c := startClient(t, Config{DataDir: tt.change(t, dir)})
-			if got := c.KeeperProcess(); got != keeper {
+			if got := c.Status().KeeperProcess; got != keeper {
 				t.Errorf("the keeper is %v, was %v", got, keeper)
 			}
 			if dir := findRunningDir(keeper); !sameFile(dir, c.cfg.DataDir) {
 				t.Errorf("the keeper is found in %q, want the directory %s", dir, c.cfg.DataDir)
 			}
-			plugin, err := ConnectPlugin(t.Context(), c.SocketPath())
+			plugin, err := ConnectFromPlugin(t.Context(), c.SocketPath())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -119,8 +121,8 @@ func TestKeeperThatCannotBeReachedIsReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := startClient(t, Config{DataDir: dir})
-	if keeper.Alive() || c.KeeperProcess() == keeper {
-		t.Errorf("keepers %v and %v serve one directory", keeper, c.KeeperProcess())
+	if keeper.Alive() || c.Status().KeeperProcess == keeper {
+		t.Errorf("keepers %v and %v serve one directory", keeper, c.Status().KeeperProcess)
 	}
 }
 
@@ -131,13 +133,13 @@ func TestRestoreSocket(t *testing.T) {
 	if err := os.RemoveAll(SocketDir(c.cfg.DataDir)); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.RestoreSocket(); err != nil {
+	if err := c.RequestSocketRecreation(); err != nil {
 		t.Fatal(err)
 	}
 	var pluginClient *Client
 	for end := time.Now().Add(time.Minute); pluginClient == nil; time.Sleep(time.Millisecond) {
 		var err error
-		if pluginClient, err = ConnectPlugin(t.Context(), c.SocketPath()); err != nil && time.Now().After(end) {
+		if pluginClient, err = ConnectFromPlugin(t.Context(), c.SocketPath()); err != nil && time.Now().After(end) {
 			t.Fatal(err)
 		}
 	}
@@ -158,7 +160,7 @@ func TestPluginReconnectsAfterTheDirectoryWasMoved(t *testing.T) {
 	base := t.TempDir()
 	dir, moved := filepath.Join(base, "data"), filepath.Join(base, "moved")
 	first := startClient(t, Config{DataDir: dir})
-	plugin, err := ConnectPlugin(t.Context(), first.SocketPath())
+	plugin, err := ConnectFromPlugin(t.Context(), first.SocketPath())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,10 +171,10 @@ func TestPluginReconnectsAfterTheDirectoryWasMoved(t *testing.T) {
 	}
 	startClient(t, Config{DataDir: dir})
 	own := startClient(t, Config{DataDir: moved})
-	if err := first.KeeperProcess().Signal(unix.SIGKILL); err != nil {
+	if err := first.Status().KeeperProcess.Signal(unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if !first.KeeperProcess().EndsWithin(time.Minute) {
+	if !first.Status().KeeperProcess.EndsWithin(time.Minute) {
 		t.Fatal("the keeper does not end")
 	}
 	p, err := own.Spawn(t.Context(), sh("exit 6"))
@@ -185,29 +187,29 @@ func TestPluginReconnectsAfterTheDirectoryWasMoved(t *testing.T) {
 	if st, err := plugin.Wait(t.Context(), p); err != nil || st.ExitCode != 6 {
 		t.Errorf("Wait = %v, %v", st, err)
 	}
-	if got, want := plugin.KeeperProcess(), own.KeeperProcess(); got != want || got == first.KeeperProcess() {
+	if got, want := plugin.Status().KeeperProcess, own.Status().KeeperProcess; got != want || got == first.Status().KeeperProcess {
 		t.Errorf("the plugin is connected to %v, its keeper is %v", got, want)
 	}
 }
 
-// DataDir.Lock does not return a file that was removed while Lock waited for it.
+// DataDir.LockFile does not return a file that was removed while LockFile waited for it.
 func TestLockOfARemovedFile(t *testing.T) {
 	t.Parallel()
-	d, err := OpenDataDir(t.TempDir())
+	d, err := OpenOrCreateDataDir(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	first, err := d.Lock("l", unix.LOCK_EX)
+	first, err := d.LockFile("l", unix.LOCK_EX)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.Lock("l", unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
+	if _, err := d.LockFile("l", unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
 		t.Errorf("a second lock: %v", err)
 	}
 	locked := make(chan *os.File)
 	go func() {
-		f, err := d.Lock("l", unix.LOCK_EX)
+		f, err := d.LockFile("l", unix.LOCK_EX)
 		if err != nil {
 			t.Error(err)
 		}
@@ -217,7 +219,7 @@ func TestLockOfARemovedFile(t *testing.T) {
 	first.Close()
 	second := <-locked
 	defer second.Close()
-	if _, err := d.Lock("l", unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
+	if _, err := d.LockFile("l", unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
 		t.Errorf("two processes have the lock: %v", err)
 	}
 }
@@ -227,7 +229,7 @@ func TestLockOfARemovedFile(t *testing.T) {
 func TestLockThatIsALinkIsRefused(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	d, err := OpenDataDir(dir)
+	d, err := OpenOrCreateDataDir(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,7 +242,7 @@ func TestLockThatIsALinkIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"soft", "hard", "fifo"} {
-		if f, err := d.Lock(name, unix.LOCK_EX|unix.LOCK_NB); err == nil {
+		if f, err := d.LockFile(name, unix.LOCK_EX|unix.LOCK_NB); err == nil {
 			f.Close()
 			t.Errorf("%s is locked", name)
 		}
@@ -249,7 +251,7 @@ func TestLockThatIsALinkIsRefused(t *testing.T) {
 
 func TestLockedBy(t *testing.T) {
 	t.Parallel()
-	d, err := OpenDataDir(t.TempDir())
+	d, err := OpenOrCreateDataDir(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -261,7 +263,7 @@ func TestLockedBy(t *testing.T) {
 	if p, ok, _ := d.LockOwner("l"); ok {
 		t.Errorf("without a file: %v", p)
 	}
-	lock, err := d.Lock("l", unix.LOCK_EX)
+	lock, err := d.LockFile("l", unix.LOCK_EX)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -293,7 +295,7 @@ func TestFileSystemWithoutSockets(t *testing.T) {
 		t.Skip("needs a file system without sockets: ", err)
 	}
 	defer os.Remove(group)
-	d, err := OpenDataDir(group)
+	d, err := OpenOrCreateDataDir(group)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -305,8 +307,42 @@ func TestFileSystemWithoutSockets(t *testing.T) {
 	if err := os.Chmod(SocketDir(group), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	_, err = d.Listen("unix", "s")
+	_, err = d.ListenReplacingSocket("unix", "s")
 	if err == nil || !strings.Contains(err.Error(), "choose a data directory on another one") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// An agent that starts while an ephemeral keeper shuts down creates the directory for sockets again.
+func TestSocketDirIsRemovedMeanwhile(t *testing.T) {
+	t.Parallel()
+	dir, err := OpenOrCreateDataDir(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { dir.Close() })
+	processtest.Repeat(t, func() error { dir.RemoveSocketDir(); return nil })
+	for range 2000 {
+		if err := dir.EnsurePrivateSocketDir(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestIsKeeperExitError(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		err  error
+		want bool
+	}{
+		{"the connection has ended", errConnDown, true},
+		{"a killed keeper still has its lock", fmt.Errorf("lock: %w", filelock.ErrLocked), true},
+		{"a killed keeper still runs", fmt.Errorf("process 7 %w", osprocess.ErrStillRunning), true},
+		{"the directory cannot be used", os.ErrPermission, false},
+	} {
+		if got := isKeeperExitError(tt.err); got != tt.want {
+			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+		}
 	}
 }

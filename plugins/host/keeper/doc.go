@@ -10,6 +10,6 @@
 //
 // The keeper parses only its own messages, restarts nothing, and has no notion of jobs. Its
 // clients decide what runs: the agent (ConnectOrStart), which replaces a keeper that has died and hands
-// the new keeper all state, and the drivers (ConnectPlugin), which request the exit status of a task
-// that an earlier driver process started.
+// the new keeper all state, and the drivers (ConnectFromPlugin), which request the exit status of a task
+// that an earlier driver process started, and the processes that such a task may have been.
 package keeper

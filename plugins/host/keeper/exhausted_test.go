@@ -2,8 +2,12 @@ package keeper
 
 import (
 	"os"
+	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/framing"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess/processtest"
 )
@@ -18,7 +22,7 @@ func TestAgentWithoutDescriptorsKeepsKeeper(t *testing.T) {
 			if err := c.StoreFD(t.Context(), "a", r); err != nil {
 				t.Fatal(err)
 			}
-			keeper := c.KeeperProcess()
+			keeper := c.Status().KeeperProcess
 			failed, connected := 0, 0
 			for free := range 12 {
 				if !socket {
@@ -48,11 +52,39 @@ func TestAgentWithoutDescriptorsKeepsKeeper(t *testing.T) {
 			if failed == 0 || connected == 0 {
 				t.Errorf("%d attempts failed, %d succeeded: the test proves nothing", failed, connected)
 			}
-			if f, err := c.GetFD("a"); err != nil {
+			if f, err := c.DuplicateStoredFD("a"); err != nil {
 				t.Errorf("what the keeper holds: %v", err)
 			} else {
 				f.Close()
 			}
 		})
+	}
+}
+
+// A keeper that has no free descriptors when a child ends reaps the child later, and records its exit status.
+func TestExitStatusIsRecordedAfterLackOfDescriptors(t *testing.T) {
+	pid, err := syscall.ForkExec("/bin/sh", []string{"sh", "-c", "exit 6"}, &syscall.ProcAttr{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	child, err := osprocess.LookupID(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := osprocess.Waitid(unix.P_PID, pid, unix.WEXITED|unix.WNOWAIT); err != nil {
+		t.Fatal(err)
+	}
+	k := newServer(keeperSetup{}, framing.Hello{})
+	restore := processtest.LimitDescriptors(t, 0)
+	err = k.reapChildren()
+	restore()
+	if err == nil {
+		t.Error("without descriptors, reapChildren reports that no child is left")
+	}
+	if err := k.reapChildren(); err != nil {
+		t.Errorf("with descriptors, reapChildren returns %v", err)
+	}
+	if status, known := k.exitStatuses.get(child); !known || status.ExitCode != 6 {
+		t.Errorf("recorded status %v, %v; want exit code 6", status, known)
 	}
 }

@@ -52,6 +52,7 @@ type programFDRecord struct {
 type exitStatusRecord struct {
 	Process osprocess.ID
 	Status  osprocess.ExitStatus
+	Cgroup  string `json:",omitempty"` // see EndedProcess.Cgroup
 }
 
 // drainDelay is the time after execNewProgram during which the keeper does not drain the plugins' output, because the
@@ -61,9 +62,9 @@ const drainDelay = 2 * time.Second
 // execNewProgram executes another program in place of this one. The children, the listening socket,
 // the stored descriptors and the recorded statuses are kept. execNewProgram returns only on failure,
 // and then the keeper continues unchanged. Clients reconnect.
-func (se *server) execNewProgram(args []string, fds []int) error {
-	if len(fds) != 1 || len(args) == 0 {
-		return fmt.Errorf("replace keeper: %d descriptors and %d arguments came", len(fds), len(args))
+func (se *server) execNewProgram(args []string, programFDs []int) error {
+	if len(programFDs) != 1 || len(args) == 0 {
+		return fmt.Errorf("replace keeper: %d descriptors and %d arguments came", len(programFDs), len(args))
 	}
 	// While the locks are held, no goroutine forks, reaps a child or changes the state.
 	se.forkMu.Lock()
@@ -99,10 +100,10 @@ func (se *server) execNewProgram(args []string, fds []int) error {
 	defer stateFile.Close()
 	next := execHandoff{ListenerFD: socket, StateFD: int(stateFile.Fd()), LockFD: int(se.endpoint.lockedPIDFile.Fd()), DirFD: int(se.endpoint.dataDir.handle.Fd())}
 	errs := []error{keep(next.ListenerFD), keep(next.StateFD), keep(next.LockFD), keep(next.DirFD)}
-	for _, h := range se.storedFDs {
+	for _, h := range se.storedFDByKey {
 		errs = append(errs, keep(h.fd))
 	}
-	for _, fd := range se.executableFDs {
+	for _, fd := range se.executableFDByProc {
 		errs = append(errs, keep(fd))
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -118,16 +119,16 @@ func (se *server) execNewProgram(args []string, fds []int) error {
 	env := append(GoRuntimeEnv(), envSetup+"="+string(conf), "GOMAXPROCS=1")
 	setOOMScore(se.childOOMScore) // the new program protects itself, and uses the score that it inherits for its children
 	defer lowerOOMScoreAgain(se.childOOMScore)
-	err = syscall.Exec(safepath.ProcPath(fds[0]), args, env)
+	err = syscall.Exec(safepath.ProcPath(programFDs[0]), args, env)
 	return fmt.Errorf("replace keeper: execute: %w", err)
 }
 
 func (se *server) newHandoffStateLocked() *handoffState {
 	e := &handoffState{Version: se.hello.Version, ManagedProcs: se.adoptedProcs, SpawnedProcs: se.spawnedProcs, SessionLeaderStatuses: se.exitStatuses.sessionLeaders.recordsOldestFirst(), NonLeaderStatuses: se.exitStatuses.nonSessionLeaders.recordsOldestFirst()}
-	for key, h := range se.storedFDs {
+	for key, h := range se.storedFDByKey {
 		e.StoredFDs = append(e.StoredFDs, storedFDRecord{key, h.fd, h.drainWithoutAgent})
 	}
-	for p, fd := range se.executableFDs {
+	for p, fd := range se.executableFDByProc {
 		e.Programs = append(e.Programs, programFDRecord{p, fd})
 	}
 	return e
@@ -156,7 +157,7 @@ func (ha *handoffState) writeMemfd() (*os.File, error) {
 	return f, nil
 }
 
-// readState reads the handoffState, and sets close-on-exec on the descriptors in it, because [closeInheritedFDs]
+// readState reads the handoffState, and sets close-on-exec on the descriptors in it, because [closeFDsWithoutCloexec]
 // closes every inherited descriptor without that flag.
 func (ex *execHandoff) readState() (*handoffState, error) {
 	if ex == nil {
@@ -184,19 +185,19 @@ func (ex *execHandoff) readState() (*handoffState, error) {
 func (ha *handoffState) restoreTo(k *server) {
 	k.adoptedProcs, k.spawnedProcs = ha.ManagedProcs, ha.SpawnedProcs
 	for _, r := range ha.Programs {
-		k.executableFDs[r.Process] = r.FD
+		k.executableFDByProc[r.Process] = r.FD
 	}
 	for _, s := range ha.SessionLeaderStatuses {
-		k.exitStatuses.add(s.Process, s.Status, true)
+		k.exitStatuses.add(s.Process, recordedExit{s.Status, s.Cgroup}, true)
 	}
 	for _, s := range ha.NonLeaderStatuses {
-		k.exitStatuses.add(s.Process, s.Status, false)
+		k.exitStatuses.add(s.Process, recordedExit{status: s.Status}, false)
 	}
 	if len(ha.StoredFDs) == 0 {
 		return
 	}
 	for _, h := range ha.StoredFDs {
-		k.storedFDs[h.Key] = &storedFD{fd: h.FD, drainWithoutAgent: h.DrainWithoutAgent}
+		k.storedFDByKey[h.Key] = &storedFD{fd: h.FD, drainWithoutAgent: h.DrainWithoutAgent}
 	}
 	time.AfterFunc(drainDelay, func() {
 		k.mu.Lock()
@@ -212,7 +213,8 @@ func (r *exitStatusRing) recordsOldestFirst() []exitStatusRecord {
 	var list []exitStatusRecord
 	for i := range r.processes {
 		p := r.processes[(r.oldestIndex+i)%len(r.processes)]
-		list = append(list, exitStatusRecord{p, r.statuses[p]})
+		exit := r.exitByProc[p]
+		list = append(list, exitStatusRecord{p, exit.status, exit.cgroup})
 	}
 	return list
 }

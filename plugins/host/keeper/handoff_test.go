@@ -31,7 +31,7 @@ type startedProcesses struct {
 func oldBuildAgentMain(dir string, args []string) int {
 	err := func() error {
 		ctx := context.Background()
-		c, err := ConnectOrStart(ctx, Config{DataDir: dir, KeeperArgv: append([]string{"nomad-lite", "keeper"}, args...), protocolVersion: versionOf(args)})
+		c, err := ConnectOrStart(ctx, Config{DataDir: dir, KeeperArgv: append([]string{"nomad-lite", "keeper"}, args...), testProtocolVersion: versionOf(args)})
 		if err != nil {
 			return err
 		}
@@ -43,7 +43,7 @@ func oldBuildAgentMain(dir string, args []string) int {
 		if err != nil {
 			return err
 		}
-		l := startedProcesses{Keeper: c.KeeperProcess()}
+		l := startedProcesses{Keeper: c.Status().KeeperProcess}
 		if err := c.StoreFD(ctx, "fifo", held); err != nil {
 			return err
 		}
@@ -145,8 +145,8 @@ func testReplacement(t *testing.T, program string, version ...string) {
 	begin := time.Now()
 	c := startClient(t, Config{DataDir: dir})
 	t.Logf("joined and replaced in %v", time.Since(begin))
-	if c.KeeperProcess() != l.Keeper {
-		t.Errorf("keeper is %v, was %v", c.KeeperProcess(), l.Keeper)
+	if c.Status().KeeperProcess != l.Keeper {
+		t.Errorf("keeper is %v, was %v", c.Status().KeeperProcess, l.Keeper)
 	}
 	if same, err := l.Keeper.SameExecutable(self); !same || err != nil {
 		t.Errorf("the keeper runs this build: %v, %v", same, err)
@@ -157,10 +157,17 @@ func testReplacement(t *testing.T, program string, version ...string) {
 	if status, err := c.Wait(t.Context(), l.Ended); err != nil || status.ExitCode != 7 {
 		t.Errorf("status from before: %v, %v", status, err)
 	}
-	if keys, err := c.ListFDs(t.Context()); err != nil || !slices.Equal(keys, []string{"fifo", "sink"}) {
+	own, err := osprocess.OwnCgroup()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ended, err := c.EndedSessionLeaders(t.Context(), l.Ended.StartTime); err != nil || !slices.Contains(ended, EndedProcess{l.Ended, own}) {
+		t.Errorf("ended session leaders %v, %v; want %v in cgroup %q", ended, err, l.Ended, own)
+	}
+	if keys, err := c.FetchStoredFDKeys(t.Context()); err != nil || !slices.Equal(keys, []string{"fifo", "sink"}) {
 		t.Errorf("held: %v, %v", keys, err)
 	}
-	held, err := c.GetFD("fifo")
+	held, err := c.DuplicateStoredFD("fifo")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +181,7 @@ func testReplacement(t *testing.T, program string, version ...string) {
 	if !l.Task.Alive() {
 		t.Error("the task is gone")
 	}
-	if parents, err := c.ListProcessesWithLivingChildren(t.Context()); err != nil || len(parents) > 0 {
+	if parents, err := c.ListProcessesThatMayHaveTasks(t.Context()); err != nil || len(parents) > 0 {
 		t.Errorf("what the keeper has started before it was replaced counts as a task: %v, %v", parents, err)
 	}
 	// The task must still be a child of the keeper.
@@ -224,7 +231,7 @@ func TestKeeperThatCannotBeReplacedContinues(t *testing.T) {
 	if err != nil || !strings.Contains(resp.Error, "replace keeper: execute") {
 		t.Fatalf("answer %+v, %v", resp, err)
 	}
-	plugin, err := ConnectPlugin(t.Context(), c.SocketPath())
+	plugin, err := ConnectFromPlugin(t.Context(), c.SocketPath())
 	if err != nil {
 		t.Fatal(err)
 	}

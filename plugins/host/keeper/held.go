@@ -18,23 +18,23 @@ type storedFD struct {
 	drainReader       *os.File // duplicate of fd from which the keeper reads while it drains fd; nil otherwise
 }
 
-func (se *server) storeFDLocked(key string, fd int, drain bool) {
+func (se *server) storeFDLocked(key string, fd int, drainWithoutAgent bool) {
 	se.removeFDLocked(key)
-	h := &storedFD{fd: fd, drainWithoutAgent: drain}
-	se.storedFDs[key] = h
+	h := &storedFD{fd: fd, drainWithoutAgent: drainWithoutAgent}
+	se.storedFDByKey[key] = h
 	if se.agentConns.connectedCount == 0 {
 		se.startDrainLocked(h)
 	}
 }
 
 func (se *server) removeFDLocked(key string) {
-	h := se.storedFDs[key]
+	h := se.storedFDByKey[key]
 	if h == nil {
 		return
 	}
 	stopDrain(h)
 	unix.Close(h.fd)
-	delete(se.storedFDs, key)
+	delete(se.storedFDByKey, key)
 }
 
 // duplicateStoredFDsLocked returns duplicates of the descriptors under the requested keys. If one key
@@ -47,7 +47,7 @@ func (se *server) duplicateStoredFDsLocked(req *request) ([]int, *response) {
 	}
 	var fds []int
 	for _, key := range req.Keys {
-		h := se.storedFDs[key]
+		h := se.storedFDByKey[key]
 		if h == nil {
 			framing.CloseAll(fds)
 			resp.Code = codeFDNotStored
@@ -56,17 +56,16 @@ func (se *server) duplicateStoredFDsLocked(req *request) ([]int, *response) {
 		fd, err := duplicateFD(h.fd)
 		if err != nil {
 			framing.CloseAll(fds)
-			resp.Error = fmt.Sprintf("take %q: %v", key, err)
-			return nil, resp
+			return nil, responseFromErrorOrNil(fmt.Errorf("take %q: %w", key, err))
 		}
 		fds = append(fds, fd)
 	}
 	return fds, resp
 }
 
-// storedFDsInUseLocked reports whether the other end of any stored descriptor is open.
-func (se *server) storedFDsInUseLocked() bool {
-	for _, h := range se.storedFDs {
+// anyStoredFDHasOpenPeerLocked reports whether the other end of any stored descriptor is open.
+func (se *server) anyStoredFDHasOpenPeerLocked() bool {
+	for _, h := range se.storedFDByKey {
 		poll := []unix.PollFd{{Fd: int32(h.fd), Events: unix.POLLIN}}
 		if _, err := unix.Poll(poll, 0); err != nil {
 			continue
@@ -85,14 +84,14 @@ func (se *server) storedFDsInUseLocked() bool {
 // startAllDrainsLocked starts to drain the stored descriptors that have drainWithoutAgent. It is called when no agent is
 // connected.
 func (se *server) startAllDrainsLocked() {
-	for _, h := range se.storedFDs {
+	for _, h := range se.storedFDByKey {
 		se.startDrainLocked(h)
 	}
 }
 
 // stopAllDrainsLocked stops draining all descriptors. It is called when an agent has connected, which reads the data.
 func (se *server) stopAllDrainsLocked() {
-	for _, h := range se.storedFDs {
+	for _, h := range se.storedFDByKey {
 		stopDrain(h)
 	}
 }

@@ -3,6 +3,8 @@ package keeper
 import (
 	"errors"
 	"os"
+
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 )
 
 // EnvSocket is the name of the environment variable with the path of the keeper's socket,
@@ -52,8 +54,14 @@ type Command struct {
 	// descriptor is inherited. The caller closes its copies.
 	Stdin, Stdout, Stderr *os.File
 
-	// KillOnDisconnect makes the keeper kill the child, but not the child's descendants, if
+	// KillOnDisconnect makes the keeper kill the child and the other processes in its session, if
 	// this client disconnects before it has called KeepProcessAfterDisconnect, because no other client could
-	// find the child.
+	// find the child. Descendants in other sessions continue.
 	KillOnDisconnect bool
+}
+
+// EndedProcess is a process whose exit the keeper has recorded.
+type EndedProcess struct {
+	Process osprocess.ID
+	Cgroup  string // path of its last cgroup of version 2, relative to the mount point; empty if it is unknown
 }

@@ -155,7 +155,7 @@ func agentMain(args []string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	fmt.Println(p.PID, c.KeeperProcess().PID)
+	fmt.Println(p.PID, c.Status().KeeperProcess.PID)
 	select {}
 }
 
@@ -180,7 +180,7 @@ func end(t *testing.T, c *Client) {
 	if err := c.Close(); err != nil {
 		t.Error(err)
 	}
-	keeper := c.KeeperProcess()
+	keeper := c.Status().KeeperProcess
 	_ = keeper.Signal(unix.SIGTERM) // the keeper can have exited
 	if !keeper.EndsWithin(10 * time.Second) {
 		t.Errorf("keeper %d does not end", keeper.PID)
@@ -351,7 +351,7 @@ func TestOrphanStatusIsRemembered(t *testing.T) {
 			}
 
 			// plugin is the client of the driver process that replaces the killed one.
-			plugin, err := ConnectPlugin(t.Context(), c.SocketPath())
+			plugin, err := ConnectFromPlugin(t.Context(), c.SocketPath())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -373,6 +373,12 @@ func TestOrphanStatusIsRemembered(t *testing.T) {
 			}
 			if got, err := plugin.Wait(t.Context(), task); err != nil || got != (osprocess.ExitStatus{ExitCode: 9}) {
 				t.Errorf("Wait = %v, %v; want exit code 9", got, err)
+			}
+			for startTime, want := range map[uint64]bool{0: true, task.StartTime: true, task.StartTime + 1: false} {
+				ended, err := plugin.EndedSessionLeaders(t.Context(), startTime)
+				if found := slices.ContainsFunc(ended, func(e EndedProcess) bool { return e.Process == task }); found != want || err != nil {
+					t.Errorf("EndedSessionLeaders(%d) = %v, %v; want the task: %v", startTime, ended, err, want)
+				}
 			}
 		})
 	}
@@ -409,6 +415,57 @@ func TestWaitForUnknownExitStatus(t *testing.T) {
 	})
 }
 
+// The keeper records the exit status of a process that is not its child, also after the only client that has waited for
+// the process is gone: the next driver waits when the process has already been reaped.
+func TestExitStatusIsRecordedWithoutWaiter(t *testing.T) {
+	t.Parallel()
+	c := startClient(t, Config{Ephemeral: true})
+	cmd := exec.Command("/bin/sh", "-c", "read x; exit 7")
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p, err := osprocess.LookupID(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, err := p.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer fd.Close()
+
+	socket, err := c.dialKeeper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	introduce(t, socket)
+	first := framing.NewConn(socket, messageLimits)
+	defer first.Close()
+	for _, req := range []*request{{ID: 1, Op: opWait, Process: p}, {ID: 1, Op: opCancelWait}, {ID: 2, Op: opListFDs}} {
+		if err := first.Send(req); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The keeper handles the requests of a connection one after the other.
+	var resp response
+	if _, err := first.Receive(&resp); err != nil || resp.ID != 2 {
+		t.Fatalf("response %d, %v; want response 2", resp.ID, err)
+	}
+
+	stdin.Close()
+	_ = cmd.Wait() // returns the exit code as an error
+	if _, known := p.ExitStatus(fd); !known {
+		t.Skip("the kernel has no exit status of a process that was reaped")
+	}
+	if got, err := c.Wait(t.Context(), p); err != nil || got.ExitCode != 7 {
+		t.Errorf("Wait = %v, %v; want exit code 7", got, err)
+	}
+}
+
 func TestStoreGetRemoveFD(t *testing.T) {
 	t.Parallel()
 	c := startClient(t, Config{Ephemeral: true})
@@ -420,10 +477,10 @@ func TestStoreGetRemoveFD(t *testing.T) {
 	if _, err := w.WriteString("kept"); err != nil {
 		t.Fatal(err)
 	}
-	if keys, err := c.ListFDs(t.Context()); err != nil || len(keys) != 1 || keys[0] != "a/b" {
+	if keys, err := c.FetchStoredFDKeys(t.Context()); err != nil || len(keys) != 1 || keys[0] != "a/b" {
 		t.Errorf("Keys = %v, %v", keys, err)
 	}
-	f, err := c.GetFD("a/b")
+	f, err := c.DuplicateStoredFD("a/b")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -435,7 +492,7 @@ func TestStoreGetRemoveFD(t *testing.T) {
 	if err := c.RemoveFD(t.Context(), "a/b"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.GetFD("a/b"); !errors.Is(err, ErrFDNotStored) {
+	if _, err := c.DuplicateStoredFD("a/b"); !errors.Is(err, ErrFDNotStored) {
 		t.Errorf("Take error %v, want ErrFDNotStored", err)
 	}
 	f.Close()
@@ -457,7 +514,7 @@ func TestKeeperWithoutDescriptors(t *testing.T) {
 	t.Parallel()
 	c := startClient(t, Config{Ephemeral: true})
 	r, _ := newPipe(t)
-	keeper := c.KeeperProcess()
+	keeper := c.Status().KeeperProcess
 	var was unix.Rlimit
 	if err := unix.Prlimit(keeper.PID, unix.RLIMIT_NOFILE, nil, &was); err != nil {
 		t.Fatal(err)
@@ -468,8 +525,24 @@ func TestKeeperWithoutDescriptors(t *testing.T) {
 	if err := c.StoreFD(t.Context(), "a", r); err == nil || !strings.Contains(err.Error(), "no free file descriptors") {
 		t.Errorf("hold: %v", err)
 	}
-	if _, err := c.GetFD("a"); !errors.Is(err, ErrFDNotStored) {
+	if _, err := c.DuplicateStoredFD("a"); !errors.Is(err, ErrFDNotStored) {
 		t.Errorf("take: %v", err)
+	}
+	self, err := osprocess.LookupID(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Wait(t.Context(), self); !osprocess.IsResourceExhausted(err) {
+		t.Errorf("wait for a living process: %v, want an error of the descriptors", err)
+	}
+	if parents, err := c.ListProcessesThatMayHaveTasks(t.Context()); !osprocess.IsResourceExhausted(err) {
+		t.Errorf("processes with living children: %v, %v; want an error of the descriptors", parents, err)
+	}
+	if _, err := c.retryIdempotentCall(t.Context(), &request{Op: opGetProgram, Process: keeper}); !osprocess.IsResourceExhausted(err) {
+		t.Errorf("program: %v, want an error of the descriptors", err)
+	}
+	if _, err := c.Spawn(t.Context(), sh("exit 0")); !osprocess.IsResourceExhausted(err) {
+		t.Errorf("spawn: %v, want an error of the descriptors", err)
 	}
 	if err := unix.Prlimit(keeper.PID, unix.RLIMIT_NOFILE, &was, nil); err != nil {
 		t.Fatal(err)
@@ -477,7 +550,7 @@ func TestKeeperWithoutDescriptors(t *testing.T) {
 	if err := c.StoreFD(t.Context(), "a", r); err != nil {
 		t.Errorf("afterwards: %v", err)
 	}
-	if c.KeeperProcess() != keeper {
+	if c.Status().KeeperProcess != keeper {
 		t.Error("it is another keeper")
 	}
 }
@@ -494,7 +567,7 @@ func TestStoredFDIsDrainedOnlyWithoutAgent(t *testing.T) {
 	if _, err := w.WriteString("for the agent"); err != nil {
 		t.Fatal(err)
 	}
-	f, err := c.GetFD("stderr")
+	f, err := c.DuplicateStoredFD("stderr")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -522,7 +595,7 @@ func TestStoredFDIsDrainedOnlyWithoutAgent(t *testing.T) {
 
 	// Output that the keeper has not drained may fill the pipe: the next agent reads it.
 	c = startClient(t, Config{DataDir: dir})
-	f, err = c.GetFD("stderr")
+	f, err = c.DuplicateStoredFD("stderr")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -577,13 +650,13 @@ func TestKeeperDeathIsRepaired(t *testing.T) {
 		waited <- waitResult{st, err}
 	}()
 
-	first := c.KeeperProcess()
+	first := c.Status().KeeperProcess
 	for range 3 {
-		old := c.KeeperProcess()
+		old := c.Status().KeeperProcess
 		if err := old.Signal(unix.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		for c.KeeperProcess() == old || !c.KeeperProcess().Alive() {
+		for c.Status().KeeperProcess == old || !c.Status().KeeperProcess.Alive() {
 			time.Sleep(time.Millisecond)
 		}
 		// While the keeper is replaced, the agent's copy is a reader of the pipe: a write
@@ -592,13 +665,13 @@ func TestKeeperDeathIsRepaired(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if c.KeeperProcess() == first {
+	if c.Status().KeeperProcess == first {
 		t.Fatal("the keeper is still the first one")
 	}
-	if status := c.Status(); status.KeeperStarts != 4 || status.StoredFDs != 1 || !status.Connected || status.KeeperProcess != c.KeeperProcess() {
+	if status := c.Status(); status.KeeperStarts != 4 || status.StoredFDs != 1 || !status.Connected || status.KeeperProcess != c.Status().KeeperProcess {
 		t.Errorf("status %+v after three kills", status)
 	}
-	f, err := c.GetFD("fifo")
+	f, err := c.DuplicateStoredFD("fifo")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -695,8 +768,8 @@ func TestKeeperOutlivesAgent(t *testing.T) {
 		t.Fatalf("task alive: %v, keeper alive: %v", task.Alive(), keeper.Alive())
 	}
 	c := startClient(t, Config{DataDir: dir})
-	if c.KeeperProcess() != keeper {
-		t.Errorf("the next agent has keeper %v, want %v", c.KeeperProcess(), keeper)
+	if c.Status().KeeperProcess != keeper {
+		t.Errorf("the next agent has keeper %v, want %v", c.Status().KeeperProcess, keeper)
 	}
 	if err := unix.Kill(-task.PID, unix.SIGTERM); err != nil {
 		t.Fatal(err)
@@ -724,11 +797,11 @@ func TestEphemeralKeeperEndsWhatAnotherOneStarted(t *testing.T) {
 	for len(children) == 0 {
 		children = descendants(p.PID)
 	}
-	old := c.KeeperProcess()
+	old := c.Status().KeeperProcess
 	if err := old.Signal(unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	for c.KeeperProcess() == old {
+	for c.Status().KeeperProcess == old {
 		time.Sleep(time.Millisecond)
 	}
 	if err := c.Close(); err != nil {
@@ -799,7 +872,7 @@ func TestKeeperMadeEphemeralEndsWithItsAgent(t *testing.T) {
 	if err := c.SetEphemeral(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	keeper := c.KeeperProcess()
+	keeper := c.Status().KeeperProcess
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -811,8 +884,8 @@ func TestKeeperMadeEphemeralEndsWithItsAgent(t *testing.T) {
 	}
 }
 
-// After ExitWhenNoTasks and Close, the keeper exits with the last process that can be a task, unless another agent has
-// connected.
+// After RequestExitWhenNoTasks and Close, the keeper exits with the last process that can be a task, unless another
+// agent has connected.
 func TestKeeperEndsWithoutTasks(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits 300 ms three times for a keeper that must not end")
@@ -821,17 +894,17 @@ func TestKeeperEndsWithoutTasks(t *testing.T) {
 	for _, anotherAgent := range []bool{false, true} {
 		dir := filepath.Join(t.TempDir(), "run")
 		c := startClient(t, Config{DataDir: dir})
-		keeper := c.KeeperProcess()
+		keeper := c.Status().KeeperProcess
 		plugin, task := spawnPluginWithTask(t, c, false)
 		collector, err := c.Spawn(t.Context(), Command{Path: "/bin/sleep", Args: []string{"sleep", "1000"}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = collector.Signal(unix.SIGKILL) }) // the keeper can have killed it
-		if err := plugin.KillAndWait(); err != nil {
+		if err := plugin.KillAndWait(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		err = c.ExitWhenNoTasks(t.Context())
+		err = c.RequestExitWhenNoTasks(t.Context())
 		if err := errors.Join(err, c.Close()); err != nil {
 			t.Fatal(err)
 		}
@@ -843,7 +916,7 @@ func TestKeeperEndsWithoutTasks(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := task.KillAndWait(); err != nil {
+		if err := task.KillAndWait(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if anotherAgent {
@@ -913,7 +986,7 @@ func TestIdleKeeperEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Close()
-	keeper := c.KeeperProcess()
+	keeper := c.Status().KeeperProcess
 	c.Close()
 	if keeper.EndsWithin(400 * time.Millisecond) {
 		t.Fatal("the keeper ended although a writer holds the other end of its descriptor")
@@ -950,7 +1023,7 @@ func TestConcurrentStartsShareOneKeeper(t *testing.T) {
 			t.Error(s.err)
 			continue
 		}
-		seen[s.c.KeeperProcess()] = true
+		seen[s.c.Status().KeeperProcess] = true
 		clients = append(clients, s.c)
 	}
 	for _, c := range clients[1:] {
@@ -986,7 +1059,7 @@ func TestSocketDirThatOthersCanEnterIsRefused(t *testing.T) {
 func TestLongDirectoryName(t *testing.T) {
 	t.Parallel()
 	c := startClient(t, Config{DataDir: filepath.Join(t.TempDir(), strings.Repeat("d", 120), "run"), Ephemeral: true})
-	plugin, err := ConnectPlugin(t.Context(), c.SocketPath())
+	plugin, err := ConnectFromPlugin(t.Context(), c.SocketPath())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -1067,6 +1140,34 @@ func TestProvisionalChildEndsWithItsClient(t *testing.T) {
 	}
 }
 
+// A plugin can be a script. If its agent is killed before it has confirmed the plugin, the program that the script has
+// started ends with the script.
+func TestProvisionalScriptEndsWithItsProgram(t *testing.T) {
+	t.Parallel()
+	c := startClient(t, Config{DataDir: filepath.Join(t.TempDir(), "run")})
+	r, w := newPipe(t)
+	cmd := sh("sleep 1000 & echo $!; wait")
+	cmd.Stdout, cmd.KillOnDisconnect = w, true
+	script, err := c.Spawn(t.Context(), cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pid int
+	if _, err := fmt.Fscan(r, &pid); err != nil {
+		t.Fatal(err)
+	}
+	program, err := osprocess.LookupID(pid)
+	if err := errors.Join(err, c.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []osprocess.ID{script, program} {
+		if !p.EndsWithin(10 * time.Second) {
+			t.Errorf("process %d of script %d has outlived the client", p.PID, script.PID)
+			_ = p.Signal(unix.SIGKILL) // an error means that the process has ended meanwhile
+		}
+	}
+}
+
 // TestListParentProcesses checks that a process counts as a task only if the keeper has not
 // spawned it, and that the parents of such processes are listed.
 func TestListParentProcesses(t *testing.T) {
@@ -1074,7 +1175,7 @@ func TestListParentProcesses(t *testing.T) {
 	c := startClient(t, Config{Ephemeral: true})
 	expect := func(want ...osprocess.ID) {
 		t.Helper()
-		if got, err := c.ListProcessesWithLivingChildren(t.Context()); err != nil || !slices.Equal(got, want) {
+		if got, err := c.ListProcessesThatMayHaveTasks(t.Context()); err != nil || !slices.Equal(got, want) {
 			t.Errorf("parents %v, %v; want %v", got, err, want)
 		}
 	}
@@ -1094,7 +1195,7 @@ func TestListParentProcesses(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	expect(c.KeeperProcess()) // the task has become a child of the keeper
+	expect(c.Status().KeeperProcess) // the task has become a child of the keeper
 	if err := task.Signal(unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}

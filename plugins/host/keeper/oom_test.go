@@ -40,7 +40,7 @@ func expectOOMProtection(t *testing.T, c *Client) {
 	if own := readOOMScore(t, "self"); childScore != own {
 		t.Errorf("a child has the score %s, want %s", childScore, own)
 	}
-	if got := readOOMScore(t, fmt.Sprint(c.KeeperProcess().PID)); got != "-999" {
+	if got := readOOMScore(t, fmt.Sprint(c.Status().KeeperProcess.PID)); got != "-999" {
 		t.Errorf("the keeper has the score %s, want -999", got)
 	}
 }

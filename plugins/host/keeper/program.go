@@ -17,7 +17,7 @@ import (
 // process that the keeper has started from a descriptor; for other processes the response is an error.
 func (se *server) openExecutableLocked(p osprocess.ID) ([]int, *response) {
 	fd, err := -1, error(nil)
-	held, found := se.executableFDs[p]
+	held, found := se.executableFDByProc[p]
 	switch {
 	case p == se.hello.Process:
 		fd, err = unix.Open(selfExePath, unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -27,7 +27,7 @@ func (se *server) openExecutableLocked(p osprocess.ID) ([]int, *response) {
 		return nil, &response{Code: codeFDNotStored}
 	}
 	if err != nil {
-		return nil, &response{Error: fmt.Sprintf("program of process %d: %v", p.PID, err)}
+		return nil, responseFromErrorOrNil(fmt.Errorf("program of process %d: %w", p.PID, err))
 	}
 	return []int{fd}, &response{}
 }

@@ -114,8 +114,8 @@ func TestSameExecutableWithoutTracing(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	expectHeldProgram(t, c, c.KeeperProcess(), "/proc/self/exe")
-	if err := p.KillAndWait(); err != nil {
+	expectHeldProgram(t, c, c.Status().KeeperProcess, "/proc/self/exe")
+	if err := p.KillAndWait(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.Wait(t.Context(), p); err != nil {

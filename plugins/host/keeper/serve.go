@@ -79,7 +79,7 @@ func serve(ctx context.Context, version int) error {
 	if err != nil {
 		return err
 	}
-	endpoint, err := s.openInheritedEndpoint()
+	endpoint, err := s.openEndpointAndCloseOtherFDs()
 	if err != nil {
 		return err
 	}
@@ -118,15 +118,15 @@ func (k *keeperEndpoint) writePIDFile(self osprocess.ID) error {
 	return WriteLockOwner(k.lockedPIDFile, self)
 }
 
-// openInheritedEndpoint takes ownership of the inherited descriptors and closes all others.
-func (s *keeperSetup) openInheritedEndpoint() (*keeperEndpoint, error) {
+// openEndpointAndCloseOtherFDs takes ownership of the inherited descriptors and closes all others.
+func (s *keeperSetup) openEndpointAndCloseOtherFDs() (*keeperEndpoint, error) {
 	fds := execHandoff{ListenerFD: listenerFD, LockFD: lockFD, DirFD: dirFD}
 	if s.Handoff != nil {
 		fds = *s.Handoff
 	}
 	unix.CloseOnExec(fds.LockFD)
 	unix.CloseOnExec(fds.DirFD)
-	listener, err := openInheritedListener(fds.ListenerFD)
+	listener, err := openListenerAndCloseOtherFDs(fds.ListenerFD)
 	return &keeperEndpoint{
 		listener:      listener,
 		lockedPIDFile: os.NewFile(uintptr(fds.LockFD), pidFileName),
@@ -134,11 +134,11 @@ func (s *keeperSetup) openInheritedEndpoint() (*keeperEndpoint, error) {
 	}, err
 }
 
-// openInheritedListener takes ownership of the inherited socket. It closes all other inherited descriptors, because a
-// pipe has no end of file as long as this process has its write end.
-func openInheritedListener(fd int) (*net.UnixListener, error) {
+// openListenerAndCloseOtherFDs takes ownership of the inherited socket. It closes all other inherited descriptors,
+// because a pipe has no end of file as long as this process has its write end.
+func openListenerAndCloseOtherFDs(fd int) (*net.UnixListener, error) {
 	unix.CloseOnExec(fd)
-	if err := closeInheritedFDs(); err != nil {
+	if err := closeFDsWithoutCloexec(); err != nil {
 		return nil, err
 	}
 	return listenerFromFD(fd)
@@ -161,9 +161,9 @@ func listenerFromFD(fd int) (*net.UnixListener, error) {
 	return ul, nil
 }
 
-// closeInheritedFDs closes the descriptors above stderr that lack close-on-exec. Every descriptor
+// closeFDsWithoutCloexec closes the descriptors above stderr that lack close-on-exec. Every descriptor
 // that this process has opened has the flag.
-func closeInheritedFDs() error {
+func closeFDsWithoutCloexec() error {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		return fmt.Errorf("list inherited descriptors: %w", err)
@@ -207,31 +207,31 @@ type server struct {
 	forkMu       sync.Mutex
 	rejectSpawns bool // requests to start a process are rejected, because the keeper shuts down
 
-	mu            sync.Mutex
-	endpoint      keeperEndpoint
-	conns         map[*serverConn]bool
-	agentConns    agentConnState
-	storedFDs     map[string]*storedFD
-	adoptedProcs  []osprocess.ID       // processes of an earlier keeper, which the agent has passed to AdoptProcess
-	spawnedProcs  []osprocess.ID       // processes that this keeper started on request: plugins and the log collector
-	executableFDs map[osprocess.ID]int // descriptors of the programs of spawnedProcs that were started from a descriptor
-	exitStatuses  exitStatusCache
-	memoryTrimmer *memtrim.Trimmer
-	exitWaiters   map[osprocess.ID][]exitWaiter
-	watchedPidfds map[osprocess.ID]*osprocess.Pidfd // a pidfd for each process in exitWaiters that has one
+	mu                 sync.Mutex
+	endpoint           keeperEndpoint
+	conns              map[*serverConn]bool // nil after shutDown has closed the connections
+	agentConns         agentConnState
+	storedFDByKey      map[string]*storedFD
+	adoptedProcs       []osprocess.ID       // processes of an earlier keeper, which the agent has passed to AdoptProcessOfEarlierKeeper
+	spawnedProcs       []osprocess.ID       // processes that this keeper started on request: plugins and the log collector
+	executableFDByProc map[osprocess.ID]int // descriptors of the programs of spawnedProcs that were started from a descriptor
+	exitStatuses       exitStatusCache
+	memoryTrimmer      *memtrim.Trimmer
+	exitWaitersByProc  map[osprocess.ID][]exitWaiter
+	watchedPidfdByProc map[osprocess.ID]*osprocess.Pidfd // pidfds of the processes that clients have waited for, until the processes have ended
 }
 
 func newServer(s keeperSetup, hello framing.Hello) *server {
 	k := &server{
-		setup:         s,
-		hello:         hello,
-		wakeRun:       make(chan struct{}, 1),
-		conns:         map[*serverConn]bool{},
-		agentConns:    agentConnState{lastDisconnectAt: time.Now()},
-		storedFDs:     map[string]*storedFD{},
-		executableFDs: map[osprocess.ID]int{},
-		exitWaiters:   map[osprocess.ID][]exitWaiter{},
-		watchedPidfds: map[osprocess.ID]*osprocess.Pidfd{},
+		setup:              s,
+		hello:              hello,
+		wakeRun:            make(chan struct{}, 1),
+		conns:              map[*serverConn]bool{},
+		agentConns:         agentConnState{lastDisconnectAt: time.Now()},
+		storedFDByKey:      map[string]*storedFD{},
+		executableFDByProc: map[osprocess.ID]int{},
+		exitWaitersByProc:  map[osprocess.ID][]exitWaiter{},
+		watchedPidfdByProc: map[osprocess.ID]*osprocess.Pidfd{},
 	}
 	k.ephemeral.Store(s.Ephemeral)
 	return k
@@ -250,9 +250,13 @@ func (se *server) run(ctx context.Context) error {
 	defer timer.Stop()
 	listener := se.endpoint.listener
 	se.wg.Go(func() { se.acceptConns(listener) })
-	se.reapChildren() // reaps children that have ended before signal.Notify
 	terminated := false
 	for {
+		delay := se.idleTimeout()
+		if se.reapChildren() != nil { // at first reaps the children that have ended before signal.Notify
+			delay = min(delay, exhaustedRetryDelay)
+		}
+		timer.Reset(delay)
 		if exit, _ := se.shouldExit(terminated); exit {
 			// A client that starts a keeper holds the lock until it has connected.
 			// Therefore the condition is checked again under the lock.
@@ -270,9 +274,7 @@ func (se *server) run(ctx context.Context) error {
 		case <-ctx.Done():
 			terminated = true
 		case sig := <-sigs:
-			switch sig {
-			case unix.SIGCHLD:
-				se.reapChildren()
+			switch sig { // after SIGCHLD, the next iteration reaps the child
 			case unix.SIGHUP:
 				se.recreateSocket()
 			case unix.SIGTERM:
@@ -283,15 +285,20 @@ func (se *server) run(ctx context.Context) error {
 		case <-timer.C:
 		case <-se.wakeRun:
 		}
-		timer.Reset(se.idleTimeout())
 	}
 }
+
+// exhaustedRetryDelay is the time after which the keeper repeats an operation that has failed because the keeper has no
+// free descriptors or memory.
+const exhaustedRetryDelay = 50 * time.Millisecond
 
 // shouldExit reports whether the keeper must shut down, and whether it must then kill all its descendants. terminated
 // means that the keeper has received SIGTERM, or that the context of Serve has ended.
 func (se *server) shouldExit(terminated bool) (exit, killAll bool) {
-	if se.mustExitWhenNoTasks() && len(se.processesWithTasks()) == 0 {
-		return true, true
+	if se.mustExitWhenNoTasks() {
+		if parents, err := se.processesThatMayHaveTasks(); err == nil && len(parents) == 0 {
+			return true, true
+		}
 	}
 	se.mu.Lock()
 	defer se.mu.Unlock()
@@ -302,7 +309,7 @@ func (se *server) shouldExit(terminated bool) (exit, killAll bool) {
 	if se.ephemeral.Load() {
 		return se.agentConns.everConnected || terminated || idle, true
 	}
-	return terminated || idle && !hasChildren() && !se.storedFDsInUseLocked(), false
+	return terminated || idle && !hasChildren() && !se.anyStoredFDHasOpenPeerLocked(), false
 }
 
 // mustExitWhenNoTasks reports whether no agent is connected, and the last agent has sent opEndWithoutTasks.
@@ -323,7 +330,7 @@ func (se *server) idleTimeout() time.Duration {
 
 // lockDataDir returns the lock that a client holds while it starts a keeper, or nil if locking fails.
 func (se *server) lockDataDir() *os.File {
-	lock, err := se.endpoint.dataDir.Lock(lockFileName, unix.LOCK_EX)
+	lock, err := se.endpoint.dataDir.LockFile(lockFileName, unix.LOCK_EX)
 	if err != nil {
 		return nil
 	}
@@ -335,7 +342,7 @@ func (se *server) lockDataDir() *os.File {
 func (se *server) recreateSocket() {
 	se.mu.Lock()
 	defer se.mu.Unlock()
-	listener, err := se.endpoint.dataDir.Listen("unix", socketName)
+	listener, err := se.endpoint.dataDir.ListenReplacingSocket("unix", socketName)
 	if err != nil {
 		return // a SIGHUP has no response; a client that waits for the socket gives up after listenTimeout
 	}
@@ -359,7 +366,7 @@ func (se *server) shutDown(dataDirLocked, killAll bool) {
 		for _, p := range adoptedProcs {
 			killProcessTree(p)
 		}
-		killDescendants()
+		killAndReapDescendants()
 	}
 	se.forkMu.Unlock()
 	if dataDirLocked {
@@ -370,7 +377,11 @@ func (se *server) shutDown(dataDirLocked, killAll bool) {
 	for c := range se.conns {
 		c.conn.Close()
 	}
-	for key := range se.storedFDs {
+	se.conns = nil
+	for _, fd := range se.watchedPidfdByProc {
+		fd.Close()
+	}
+	for key := range se.storedFDByKey {
 		se.removeFDLocked(key)
 	}
 	se.mu.Unlock()

@@ -18,19 +18,14 @@ func (se *server) handleSpawn(p *spawnParams, fds []int) *response {
 		return &response{Error: "spawn: no command"}
 	}
 	child, err := se.startChild(p, fds)
-	var errno syscall.Errno
-	switch {
-	case errors.As(err, &errno):
-		return &response{Errno: int(errno), Error: fmt.Sprintf("spawn %q", p.Name)}
-	case err != nil:
-		return &response{Process: child, Error: fmt.Sprintf("spawn %q: %v", p.Name, err)}
+	if err != nil {
+		return responseFromErrorOrNil(fmt.Errorf("spawn %q: %w", p.Name, err))
 	}
 	return &response{Process: child}
 }
 
-// startChild starts a child of the keeper. Its error is a syscall.Errno only if the program
-// could not be executed.
-func (se *server) startChild(p *spawnParams, fds []int) (osprocess.ID, error) {
+// startChild starts a child of the keeper.
+func (se *server) startChild(p *spawnParams, fds []int) (child osprocess.ID, err error) {
 	exec, stdio, err := p.assignFDs(fds)
 	if err != nil {
 		return osprocess.ID{}, err
@@ -47,7 +42,7 @@ func (se *server) startChild(p *spawnParams, fds []int) (osprocess.ID, error) {
 	for _, fd := range stdio {
 		if fd < 0 && null < 0 {
 			if null, err = unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
-				return osprocess.ID{}, fmt.Errorf("open /dev/null: %v", err)
+				return osprocess.ID{}, fmt.Errorf("open /dev/null: %w", err)
 			}
 			defer unix.Close(null)
 		}
@@ -62,6 +57,17 @@ func (se *server) startChild(p *spawnParams, fds []int) (osprocess.ID, error) {
 	if len(argv) == 0 {
 		argv = []string{path}
 	}
+	keptExec := -1
+	if exec >= 0 {
+		if keptExec, err = duplicateFD(exec); err != nil {
+			return osprocess.ID{}, fmt.Errorf("duplicate descriptor of the program: %w", err)
+		}
+		defer func() {
+			if err != nil {
+				unix.Close(keptExec)
+			}
+		}()
+	}
 
 	se.forkMu.Lock()
 	defer se.forkMu.Unlock()
@@ -74,22 +80,17 @@ func (se *server) startChild(p *spawnParams, fds []int) (osprocess.ID, error) {
 	if err != nil {
 		return osprocess.ID{}, err
 	}
-	child, err := osprocess.LookupID(pid)
-	if err != nil {
+	if child, err = osprocess.LookupID(pid); err != nil {
 		// LookupID failed because /proc cannot be read: the child cannot have been reaped
 		// while forkMu is held.
 		_ = unix.Kill(pid, unix.SIGKILL)
-		return child, fmt.Errorf("read start time of pid %d: %v", pid, err)
+		return child, fmt.Errorf("read start time of pid %d: %w", pid, err)
 	}
 	se.mu.Lock()
 	defer se.mu.Unlock()
 	se.spawnedProcs = append(se.spawnedProcs, child)
-	if exec >= 0 {
-		// An error means that no descriptor is free. The keeper then does not record the program, and an agent that
-		// cannot read the program from /proc replaces the process.
-		if fd, err := duplicateFD(exec); err == nil {
-			se.executableFDs[child] = fd
-		}
+	if keptExec >= 0 {
+		se.executableFDByProc[child] = keptExec
 	}
 	return child, nil
 }

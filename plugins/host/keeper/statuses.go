@@ -15,11 +15,17 @@ type exitStatusCache struct {
 	sessionLeaders, nonSessionLeaders exitStatusRing
 }
 
-func (s *exitStatusCache) add(p osprocess.ID, status osprocess.ExitStatus, isSessionLeader bool) {
+// recordedExit is what exitStatusCache stores about a process that has ended.
+type recordedExit struct {
+	status osprocess.ExitStatus
+	cgroup string // see EndedProcess.Cgroup
+}
+
+func (s *exitStatusCache) add(p osprocess.ID, exit recordedExit, isSessionLeader bool) {
 	if isSessionLeader {
-		s.sessionLeaders.add(p, status, maxSessionLeaderStatuses)
+		s.sessionLeaders.add(p, exit, maxSessionLeaderStatuses)
 	} else {
-		s.nonSessionLeaders.add(p, status, maxNonSessionLeaderStatuses)
+		s.nonSessionLeaders.add(p, exit, maxNonSessionLeaderStatuses)
 	}
 }
 
@@ -34,27 +40,27 @@ func (s *exitStatusCache) get(p osprocess.ID) (osprocess.ExitStatus, bool) {
 type exitStatusRing struct {
 	processes   []osprocess.ID
 	oldestIndex int // index of the oldest process in processes once the ring is full
-	statuses    map[osprocess.ID]osprocess.ExitStatus
+	exitByProc  map[osprocess.ID]recordedExit
 }
 
-func (r *exitStatusRing) add(p osprocess.ID, status osprocess.ExitStatus, limit int) {
-	if r.statuses == nil {
-		r.statuses = map[osprocess.ID]osprocess.ExitStatus{}
+func (r *exitStatusRing) add(p osprocess.ID, exit recordedExit, limit int) {
+	if r.exitByProc == nil {
+		r.exitByProc = map[osprocess.ID]recordedExit{}
 	}
-	if _, ok := r.statuses[p]; ok {
+	if _, ok := r.exitByProc[p]; ok {
 		return
 	}
-	r.statuses[p] = status
+	r.exitByProc[p] = exit
 	if len(r.processes) < limit {
 		r.processes = append(r.processes, p)
 		return
 	}
-	delete(r.statuses, r.processes[r.oldestIndex])
+	delete(r.exitByProc, r.processes[r.oldestIndex])
 	r.processes[r.oldestIndex] = p
 	r.oldestIndex = (r.oldestIndex + 1) % limit
 }
 
 func (r *exitStatusRing) get(p osprocess.ID) (osprocess.ExitStatus, bool) {
-	status, ok := r.statuses[p]
-	return status, ok
+	exit, ok := r.exitByProc[p]
+	return exit.status, ok
 }

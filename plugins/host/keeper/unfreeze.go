@@ -6,10 +6,10 @@ import (
 	"path/filepath"
 )
 
-// UnfreezeCgroup thaws the cgroup of a frozen process, so that the process can be killed: with
+// UnfreezeCgroupV1Of thaws the cgroup of a frozen process, so that the process can be killed: with
 // cgroups v1 the kernel delivers a signal only after the thaw. A driver freezes the processes
 // of a task while it kills them, and may be killed before it thaws them.
-func UnfreezeCgroup(pid string) {
+func UnfreezeCgroupV1Of(pid string) {
 	text, err := os.ReadFile(filepath.Join("/proc", pid, "cgroup"))
 	if err != nil {
 		return // the process no longer exists

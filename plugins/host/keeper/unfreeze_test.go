@@ -45,7 +45,7 @@ func TestFrozenProcessesAreKilled(t *testing.T) {
 		t.Fatal("this kernel kills what is frozen: thaw is not needed")
 	case <-time.After(50 * time.Millisecond):
 	}
-	UnfreezeCgroup(pid)
+	UnfreezeCgroupV1Of(pid)
 	select {
 	case <-ended:
 	case <-time.After(time.Minute):

@@ -26,7 +26,7 @@ import (
 // "received" in its directory. If mode is "refuse", it does not execute another program.
 func foreignKeeperMain(path, mode string) int {
 	err := func() error {
-		dir, err := OpenDataDir(path)
+		dir, err := OpenOrCreateDataDir(path)
 		if err != nil {
 			return err
 		}
@@ -34,14 +34,14 @@ func foreignKeeperMain(path, mode string) int {
 		if err != nil {
 			return err
 		}
-		lock, err := dir.Lock("keeper.pid", unix.LOCK_EX)
+		lock, err := dir.LockFile("keeper.pid", unix.LOCK_EX)
 		if err != nil {
 			return err
 		}
 		if _, err := fmt.Fprintf(lock, `{"PID":%d,"StartTime":%d}`, self.PID, self.StartTime); err != nil {
 			return err
 		}
-		listener, err := dir.Listen("unix", "keeper.sock")
+		listener, err := dir.ListenReplacingSocket("unix", "keeper.sock")
 		if err != nil {
 			return err
 		}
@@ -178,15 +178,15 @@ func TestForeignKeeperIsReplacedInPlace(t *testing.T) {
 	keeper, dir := startForeignKeeper(t, "execute")
 	c := startClient(t, Config{DataDir: dir})
 	expectStableMessages(t, dir, "ReplaceProgram")
-	if c.KeeperProcess() != keeper {
-		t.Errorf("the keeper is %v, was %v", c.KeeperProcess(), keeper)
+	if c.Status().KeeperProcess != keeper {
+		t.Errorf("the keeper is %v, was %v", c.Status().KeeperProcess, keeper)
 	}
 	for p, want := range map[osprocess.ID]osprocess.ExitStatus{{PID: 4000002, StartTime: 2}: {ExitCode: 7}, {PID: 4000003, StartTime: 3}: {Signal: 9}} {
 		if got, err := c.Wait(t.Context(), p); got != want || err != nil {
 			t.Errorf("status of process %d: %v, %v; want %v", p.PID, got, err, want)
 		}
 	}
-	held, err := c.GetFD("fifo")
+	held, err := c.DuplicateStoredFD("fifo")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,7 +209,7 @@ func TestForeignKeeperThatCannotBeReplacedIsKilled(t *testing.T) {
 	c := startClient(t, Config{DataDir: dir})
 	<-done
 	expectStableMessages(t, dir, "ReplaceProgram")
-	if c.KeeperProcess() == keeper || keeper.Alive() {
+	if c.Status().KeeperProcess == keeper || keeper.Alive() {
 		t.Errorf("the keeper of another version is still there: %v", keeper)
 	}
 }
@@ -223,7 +223,7 @@ func TestClientsOfAnotherVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, version := range []int{protocolVersion - 1, protocolVersion + 1} {
-		agent := &Client{isAgent: true, cfg: Config{protocolVersion: version}}
+		agent := &Client{isAgent: true, cfg: Config{testProtocolVersion: version}}
 		socket, err := c.dialKeeper()
 		if err != nil {
 			t.Fatal(err)
@@ -242,7 +242,7 @@ func TestClientsOfAnotherVersion(t *testing.T) {
 		}
 		l.closeAndWait()
 
-		plugin := &Client{cfg: Config{protocolVersion: version}}
+		plugin := &Client{cfg: Config{testProtocolVersion: version}}
 		if socket, err = c.dialKeeper(); err != nil {
 			t.Fatal(err)
 		}
@@ -252,18 +252,22 @@ func TestClientsOfAnotherVersion(t *testing.T) {
 		if resp, _, err := l.call(t.Context(), &request{Op: opWait, Process: ended}); err != nil || resp.err() != nil || resp.Status.ExitCode != 6 {
 			t.Errorf("Wait of version %d: %+v, %v", version, resp, err)
 		}
+		if resp, _, err := l.call(t.Context(), &request{Op: opListEndedSessionLeaders}); err != nil || resp.err() != nil || len(resp.EndedProcesses) != 1 || resp.EndedProcesses[0].Process != ended {
+			t.Errorf("ListEndedSessionLeaders of version %d: %+v, %v", version, resp, err)
+		}
 		l.closeAndWait()
 	}
 }
 
 // The messages belong to their version: a change of their form needs another version, and then this list is
-// changed with it. Stable messages are checked by TestForeignKeeperIsReplacedInPlace.
+// changed with it, except for a further field of a stable message. Stable messages are checked by
+// TestForeignKeeperIsReplacedInPlace.
 func TestMessagesOfTheVersion(t *testing.T) {
 	want := []string{
 		"version 2",
-		"request ID uint64, Op keeper.op, Spawn *keeper.spawnParams, Process osprocess.ID, Keys []string, DrainWithoutAgent []bool, ManagedProcs []osprocess.ID, Args []string",
+		"request ID uint64, Op keeper.op, Spawn *keeper.spawnParams, Process osprocess.ID, Keys []string, DrainWithoutAgent []bool, ManagedProcs []osprocess.ID, Args []string, StartTime uint64",
 		"spawnParams Name string, Path string, Args []string, Env []string, Dir string, HasExec bool, HasStdin bool, HasStdout bool, HasStderr bool, KillOnDisconnect bool",
-		"response ID uint64, Error string, Code keeper.responseCode, Errno int, Process osprocess.ID, Status osprocess.ExitStatus, Keys []string, DrainWithoutAgent []bool, ParentProcesses []osprocess.ID, Ephemeral bool",
+		"response ID uint64, Error string, Code keeper.responseCode, Errno int, Process osprocess.ID, Status osprocess.ExitStatus, Keys []string, DrainWithoutAgent []bool, ParentProcesses []osprocess.ID, EndedProcesses []keeper.EndedProcess, Ephemeral bool",
 	}
 	got := []string{fmt.Sprintf("version %d", protocolVersion)}
 	for _, v := range []any{request{}, spawnParams{}, response{}} {

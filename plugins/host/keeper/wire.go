@@ -17,8 +17,8 @@ import (
 // protocolVersion is the version of the messages between keeper and clients. A change of their form or
 // meaning needs another version, except in the stable messages:
 //
-//   - the requests Wait and CancelWait of a plugin, and their responses: a plugin is linked with the
-//     SDK of its own version, and the agent cannot replace it by one of another version;
+//   - the requests Wait, CancelWait and ListEndedSessionLeaders of a plugin, and their responses: a plugin is
+//     linked with the SDK of its own version, and the agent cannot replace it by one of another version;
 //   - the request ReplaceProgram of an agent and its response, and the state that a keeper hands to
 //     the program that replaces it ([keeperSetup], [handoffState]): this is how a keeper of another
 //     version is replaced;
@@ -52,6 +52,8 @@ const (
 	opSetEphemeral        op = "SetEphemeral"
 	// opEndWithoutTasks makes the keeper exit once this agent has disconnected and no task runs below the keeper.
 	opEndWithoutTasks op = "EndWithoutTasks"
+	// opListEndedSessionLeaders returns the session leaders whose exits the keeper has recorded.
+	opListEndedSessionLeaders op = "ListEndedSessionLeaders"
 	// opListParentProcesses returns the keeper and its spawned processes, if tasks run below them.
 	opListParentProcesses op = "ListParentProcesses"
 	opReplaceProgram      op = "ReplaceProgram" // the request contains the program to execute; no response on success
@@ -65,10 +67,11 @@ type request struct {
 	Process osprocess.ID `json:",omitzero"` // in Wait, KeepAfterDisconnect and GetProgram: the process
 	// in StoreFD, GetFDs and RemoveFD: one key per descriptor.
 	Keys []string `json:",omitempty"`
-	// in StoreFD: whether the keeper drains each descriptor.
+	// in StoreFD, for each descriptor: whether the keeper reads and drops the data while no agent is connected.
 	DrainWithoutAgent []bool         `json:",omitempty"`
 	ManagedProcs      []osprocess.ID `json:",omitempty"` // in AdoptProcesses: the processes
 	Args              []string       `json:",omitempty"` // in ReplaceProgram: argv
+	StartTime         uint64         `json:",omitempty"` // in ListEndedSessionLeaders: the lowest start time of a process
 }
 
 // spawnParams is a Command without its files. HasExec, HasStdin, HasStdout and HasStderr
@@ -94,14 +97,15 @@ type response struct {
 	Error string `json:",omitempty"`
 	// Code identifies an error that the client handles; Error is empty then.
 	Code              responseCode         `json:",omitempty"`
-	Errno             int                  `json:",omitempty"` // in the response to Spawn and ReplaceProgram: the kernel's error number
+	Errno             int                  `json:",omitempty"` // the kernel's error number, if a call of the kernel has failed
 	Process           osprocess.ID         `json:",omitzero"`  // in the response to Spawn: the started child
 	Status            osprocess.ExitStatus `json:",omitzero"`
 	Keys              []string             `json:",omitempty"`
 	DrainWithoutAgent []bool               `json:",omitempty"`
 
 	ParentProcesses []osprocess.ID `json:",omitempty"`
-	Ephemeral       bool           `json:",omitempty"` // in the response to ListFDs: the keeper is ephemeral, see Config.Ephemeral
+	EndedProcesses  []EndedProcess `json:",omitempty"`
+	Ephemeral       bool           `json:",omitempty"` // in the response to FetchStoredFDKeys: the keeper is ephemeral, see Config.Ephemeral
 }
 
 // responseCode is an error that the client handles.
@@ -172,17 +176,17 @@ func (s *keeperDialer) dial() (*net.UnixConn, error) {
 	return conn, nil
 }
 
-// dialInDir connects to the socket whose path, relative to the open directory home, has the last two elements of
-// path. The address of a socket is short, and path may be longer.
-func dialInDir(home *os.File, path string) (*net.UnixConn, error) {
-	name := filepath.Join(filepath.Base(filepath.Dir(path)), filepath.Base(path))
-	conn, err := net.DialUnix("unix", nil, unixAddr("unix", home, name))
+// dialInDir connects to the socket whose path, relative to the open directory dataDir, has the last two elements of
+// socketPath. The address of a socket is short, and socketPath may be longer.
+func dialInDir(dataDir *os.File, socketPath string) (*net.UnixConn, error) {
+	name := filepath.Join(filepath.Base(filepath.Dir(socketPath)), filepath.Base(socketPath))
+	conn, err := net.DialUnix("unix", nil, unixAddrInDir("unix", dataDir, name))
 	if err != nil {
 		return nil, err
 	}
 	if err := osprocess.CheckPeerUser(conn); err != nil {
 		conn.Close()
-		return nil, fmt.Errorf("keeper socket %s: %w", path, err)
+		return nil, fmt.Errorf("keeper socket %s: %w", socketPath, err)
 	}
 	return conn, nil
 }

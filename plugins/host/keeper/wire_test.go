@@ -36,7 +36,7 @@ func TestHostileClients(t *testing.T) {
 	t.Parallel()
 	c := startClient(t, Config{Ephemeral: true})
 	open := func() int {
-		entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", c.KeeperProcess().PID))
+		entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", c.Status().KeeperProcess.PID))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -153,9 +153,9 @@ func mustJSON(v any) []byte {
 func TestExitStatusCacheIsLimited(t *testing.T) {
 	t.Parallel()
 	var s exitStatusCache
-	s.add(osprocess.ID{PID: 1}, osprocess.ExitStatus{ExitCode: 1}, true)
+	s.add(osprocess.ID{PID: 1}, recordedExit{status: osprocess.ExitStatus{ExitCode: 1}}, true)
 	for i := range 10 * maxNonSessionLeaderStatuses { // orphans of one task
-		s.add(osprocess.ID{PID: 100 + i}, osprocess.ExitStatus{}, false)
+		s.add(osprocess.ID{PID: 100 + i}, recordedExit{}, false)
 	}
 	if st, ok := s.get(osprocess.ID{PID: 1}); !ok || st.ExitCode != 1 {
 		t.Error("orphans push out the status of a session leader")
@@ -167,12 +167,12 @@ func TestExitStatusCacheIsLimited(t *testing.T) {
 		t.Error("the last orphan is forgotten")
 	}
 	for i := range maxSessionLeaderStatuses {
-		s.add(osprocess.ID{PID: 100_000 + i}, osprocess.ExitStatus{}, true)
+		s.add(osprocess.ID{PID: 100_000 + i}, recordedExit{}, true)
 	}
 	if _, ok := s.get(osprocess.ID{PID: 1}); ok {
 		t.Error("leaders are remembered without a limit")
 	}
-	if n := len(s.sessionLeaders.statuses) + len(s.nonSessionLeaders.statuses); n != maxSessionLeaderStatuses+maxNonSessionLeaderStatuses {
+	if n := len(s.sessionLeaders.exitByProc) + len(s.nonSessionLeaders.exitByProc); n != maxSessionLeaderStatuses+maxNonSessionLeaderStatuses {
 		t.Errorf("%d statuses are kept, want %d", n, maxSessionLeaderStatuses+maxNonSessionLeaderStatuses)
 	}
 }
@@ -215,7 +215,7 @@ func FuzzRequests(f *testing.F) {
 		for id, p := range c.procByWaitRequestID {
 			k.removeWaiterLocked(c, id, p)
 		}
-		for key := range k.storedFDs {
+		for key := range k.storedFDByKey {
 			k.removeFDLocked(key)
 		}
 	})

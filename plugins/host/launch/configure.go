@@ -27,8 +27,8 @@ var supportedAPIVersions = map[base.Type][]string{
 	base.TypeHook:   {hook.APIVersion},
 }
 
-// fetchInfo fetches the plugin's type, name and version, and chooses the API version.
-func (p *Plugin) fetchInfo(ctx context.Context) error {
+// fetchInfoAndChooseAPIVersion fetches the plugin's type, name and version, and chooses the API version.
+func (p *Plugin) fetchInfoAndChooseAPIVersion(ctx context.Context) error {
 	ctx, cancel := p.withCallTimeout(ctx)
 	defer cancel()
 	info, err := basewire.NewClient(p.conn, p.proc.done).PluginInfo(ctx)
@@ -36,12 +36,12 @@ func (p *Plugin) fetchInfo(ctx context.Context) error {
 		return p.explainCallError(ctx, "PluginInfo", err)
 	}
 	p.info = *info
-	p.apiVersion, err = validatePluginInfo(p.info)
+	p.apiVersion, err = validateInfoAndChooseAPIVersion(p.info)
 	return err
 }
 
-// validatePluginInfo returns the API version to use, or an error if the host must refuse the plugin.
-func validatePluginInfo(info base.Info) (apiVersion string, err error) {
+// validateInfoAndChooseAPIVersion returns the API version to use, or an error if the host must refuse the plugin.
+func validateInfoAndChooseAPIVersion(info base.Info) (apiVersion string, err error) {
 	offered, ok := supportedAPIVersions[info.Type]
 	if !ok {
 		return "", fmt.Errorf("plugin is of unknown type: %q", info.Type)
@@ -87,15 +87,15 @@ func (p *Plugin) sendConfig(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	settings, err := encodeSettings(schema, p.cfg.Settings)
+	settings, err := encodeConfigBlock(schema, p.cfg.ConfigBlock)
 	if err != nil {
-		if p.cfg.SettingsBlockPosition != "" {
-			err = fmt.Errorf("%s: %w", p.cfg.SettingsBlockPosition, err)
+		if p.cfg.ConfigBlockPosition != "" {
+			err = fmt.Errorf("%s: %w", p.cfg.ConfigBlockPosition, err)
 		}
-		return &SettingsError{Info: p.info, Schema: schema, err: err}
+		return &ConfigBlockError{Info: p.info, Schema: schema, err: err}
 	}
 
-	config := &base.Config{Plugin: settings, APIVersion: p.apiVersion}
+	config := &base.Config{MsgpackConfig: settings, APIVersion: p.apiVersion}
 	if p.info.Type == base.TypeDriver {
 		config.Driver = p.cfg.DriverConfig
 	}
@@ -107,27 +107,27 @@ func (p *Plugin) sendConfig(ctx context.Context) error {
 	return nil
 }
 
-// SettingsError means that the config block of a plugin does not fit the plugin's schema. It contains what the plugin has
-// reported about itself before.
-type SettingsError struct {
+// ConfigBlockError means that the config block of a plugin does not fit the plugin's schema. It contains what the
+// plugin has reported about itself before.
+type ConfigBlockError struct {
 	Info   base.Info
 	Schema *hclspec.Spec
 	err    error
 }
 
-func (e *SettingsError) Error() string { return e.err.Error() }
-func (e *SettingsError) Unwrap() error { return e.err }
+func (e *ConfigBlockError) Error() string { return e.err.Error() }
+func (e *ConfigBlockError) Unwrap() error { return e.err }
 
-// encodeSettings decodes the config block by the schema and encodes it for SetConfig. Equal
+// encodeConfigBlock decodes the config block by the schema and encodes it for SetConfig. Equal
 // arguments have equal results.
-func encodeSettings(schema *hclspec.Spec, settings map[string]any) ([]byte, error) {
+func encodeConfigBlock(schema *hclspec.Spec, configBlock map[string]any) ([]byte, error) {
 	if schema == nil {
-		if settings != nil {
+		if configBlock != nil {
 			return nil, errors.New("configuration not allowed but config passed: the plugin takes none, remove the config block")
 		}
 		return nil, nil
 	}
-	value, diags := block.Decode(schema, settings, nil)
+	value, diags := block.Decode(schema, configBlock, nil)
 	if diags.HasErrors() {
 		return nil, fmt.Errorf("failed to parse config: %s", strings.Join(block.Messages(diags), "; "))
 	}
@@ -142,18 +142,18 @@ func encodeSettings(schema *hclspec.Spec, settings map[string]any) ([]byte, erro
 func (p *Plugin) initServiceClient(ctx context.Context) error {
 	switch p.info.Type {
 	case base.TypeDriver:
-		return p.initDriverClient(ctx)
+		return p.createDriverClientAndInit(ctx)
 	case base.TypeDevice:
 		p.serviceClients.device = devicewire.NewClient(p.info.Name, p.conn, p.proc.done)
 	case base.TypeHook:
-		return p.initHookClient(ctx)
+		return p.describeAndConfigureHook(ctx)
 	}
 	return nil
 }
 
-// initDriverClient creates the client of the driver and calls the driver's Init. The client ignores that a driver has
-// no Init.
-func (p *Plugin) initDriverClient(ctx context.Context) error {
+// createDriverClientAndInit creates the client of the driver and calls the driver's Init. The client ignores that a
+// driver has no Init.
+func (p *Plugin) createDriverClientAndInit(ctx context.Context) error {
 	p.serviceClients.driver = driverwire.NewClient(p.conn, p.proc.done)
 	ctx, cancel := p.withCallTimeout(ctx)
 	defer cancel()
@@ -163,8 +163,8 @@ func (p *Plugin) initDriverClient(ctx context.Context) error {
 	return nil
 }
 
-// initHookClient fetches the hook's description, and sends the hook the address of its host.
-func (p *Plugin) initHookClient(ctx context.Context) error {
+// describeAndConfigureHook fetches the hook's description, and sends the hook the address of its host.
+func (p *Plugin) describeAndConfigureHook(ctx context.Context) error {
 	p.serviceClients.hook = hookwire.NewClient(p.conn, p.proc.done)
 	call, cancel := p.withCallTimeout(ctx)
 	defer cancel()
@@ -180,6 +180,6 @@ func (p *Plugin) initHookClient(ctx context.Context) error {
 	if err := p.serviceClients.hook.Configure(call, p.cfg.HookConfig); err != nil {
 		return p.explainCallError(call, "Configure", err)
 	}
-	p.serviceClients.description = description
+	p.serviceClients.hookDescription = description
 	return nil
 }

@@ -55,10 +55,10 @@ func describeUnexecutableFile(path string, file *os.File) string {
 	if f.Type != elf.ET_EXEC && f.Type != elf.ET_DYN {
 		return "the file is an ELF file but no program"
 	}
-	return fmt.Sprintf("the file is built for %s, this machine is %s", machineName(f.Machine), runtime.GOARCH)
+	return fmt.Sprintf("the file is built for %s, this machine is %s", goarchOfELFMachine(f.Machine), runtime.GOARCH)
 }
 
-func machineName(m elf.Machine) string {
+func goarchOfELFMachine(m elf.Machine) string {
 	switch m {
 	case elf.EM_X86_64:
 		return "amd64"
@@ -114,7 +114,7 @@ func findMissingInterpreter(path string, file *os.File) string {
 
 // openExecutableReader returns a reader of the file, or of the file at path if file is nil, and a function
 // that releases the reader. Both are nil if the file cannot be opened.
-func openExecutableReader(path string, file *os.File) (io.ReaderAt, func()) {
+func openExecutableReader(path string, file *os.File) (r io.ReaderAt, release func()) {
 	if file != nil {
 		return file, func() {}
 	}
@@ -132,7 +132,7 @@ func errorWithStderr(reason string, t *stderrTail) error {
 	case len(lines) == 0:
 		return errors.New(reason)
 	case isPanic:
-		return &PanicError{reason, lines}
+		return &ProcessPanicError{reason, lines}
 	case strings.Contains(strings.Join(lines, " "), magicCookieNotice):
 		return fmt.Errorf("%s: it is a plugin of another program than Nomad (it refuses the magic cookie)", reason)
 	case len(lines) == 1:

@@ -26,33 +26,33 @@ const (
 	pluginEnvPrefix = "NOMAD_LITE_PLUGIN_"
 )
 
-// PluginEnviron returns the environment of a plugin: those variables of the agent's environment environ whose names
-// are in allow, the path of the keeper's socket, and the id of the data directory. NAME* in allow matches every name
-// with the prefix NAME. A nil allow permits all variables but those in [base.EnvDenylist]. Variables for the agent
-// only (agentEnvPrefix) and handshakeVars are never included.
-func PluginEnviron(environ, allow []string, keeperSocket, directoryID string) []string {
+// PluginEnviron returns the environment of a plugin: those variables of agentEnviron whose names match
+// allowPatterns, the path of the keeper's socket, and the id of the data directory. The pattern NAME* matches every
+// name with the prefix NAME. A nil allowPatterns permits all variables but those in [base.DefaultEnvDenylist].
+// Variables for the agent only (agentEnvPrefix) and handshakeVars are never included.
+func PluginEnviron(agentEnviron, allowPatterns []string, keeperSocket, dataDirID string) []string {
 	var env []string
-	for _, v := range environ {
+	for _, v := range agentEnviron {
 		name, _, _ := strings.Cut(v, "=")
 		own := strings.HasPrefix(name, agentEnvPrefix) && !strings.HasPrefix(name, pluginEnvPrefix)
-		if !own && !slices.Contains(handshakeVars, name) && isAllowedEnv(name, allow) {
+		if !own && !slices.Contains(handshakeVars, name) && isAllowedEnv(name, allowPatterns) {
 			env = append(env, v)
 		}
 	}
 	if keeperSocket != "" {
 		env = append(env, keeper.EnvSocket+"="+keeperSocket)
 	}
-	if directoryID != "" {
-		env = append(env, keeper.EnvDirectoryID+"="+directoryID)
+	if dataDirID != "" {
+		env = append(env, keeper.EnvDirectoryID+"="+dataDirID)
 	}
 	return env
 }
 
-func isAllowedEnv(name string, allow []string) bool {
-	if allow == nil {
-		return !slices.Contains(base.EnvDenylist(), name)
+func isAllowedEnv(name string, allowPatterns []string) bool {
+	if allowPatterns == nil {
+		return !slices.Contains(base.DefaultEnvDenylist(), name)
 	}
-	return slices.ContainsFunc(allow, func(pattern string) bool {
+	return slices.ContainsFunc(allowPatterns, func(pattern string) bool {
 		prefix, open := strings.CutSuffix(pattern, "*")
 		return name == pattern || open && strings.HasPrefix(name, prefix)
 	})

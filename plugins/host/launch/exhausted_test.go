@@ -15,11 +15,11 @@ func TestReattachWithoutDescriptorsKeepsThePlugin(t *testing.T) {
 	first := mustStartPlugin(t, cfg)
 	rec := first.ReattachConfig()
 	first.Detach()
-	id := osprocess.ID{PID: rec.Pid, StartTime: rec.StartTime}
+	id := osprocess.ID{PID: rec.Pid, StartTime: rec.StartTimeTicks}
 	failed, reattached := 0, 0
 	for free := range 12 {
 		restore := processtest.LimitDescriptors(t, free)
-		p, err := Reattach(t.Context(), cfg, rec)
+		p, err := ReattachOrKill(t.Context(), cfg, rec)
 		restore()
 		switch {
 		case err == nil:
@@ -37,7 +37,7 @@ func TestReattachWithoutDescriptorsKeepsThePlugin(t *testing.T) {
 	if failed == 0 || reattached == 0 {
 		t.Errorf("%d attempts failed, %d succeeded: the test proves nothing", failed, reattached)
 	}
-	p, err := Reattach(t.Context(), cfg, rec)
+	p, err := ReattachOrKill(t.Context(), cfg, rec)
 	if err != nil {
 		t.Fatal(err)
 	}

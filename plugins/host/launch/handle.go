@@ -2,8 +2,9 @@ package launch
 
 import (
 	"context"
+	"fmt"
 	"os"
-	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -35,7 +36,7 @@ func newEndedProcessHandle(id osprocess.ID) *processHandle {
 
 // waitAndCloseDone blocks until the process has exited, closes done and returns true. It returns false, and does not
 // close done, if close is called before the process has exited.
-func (h *processHandle) waitAndCloseDone() bool {
+func (h *processHandle) waitAndCloseDone() (exited bool) {
 	if h.pidfd != nil && h.pidfd.Wait(context.Background()) != nil {
 		return false
 	}
@@ -49,31 +50,40 @@ func (h *processHandle) kill() {
 	}
 }
 
-// killSession kills the process and the processes in its session. It is only for a failed
-// launch, when no task can be running.
-func (h *processHandle) killSession() {
-	h.kill()
-	all, err := os.ReadDir("/proc")
+// reopenOutputPipe opens the read end of the pipe that is the stdout (fd 1) or stderr (2) of the process. It returns an
+// error if that is no pipe, or if another process has the read end: the process may have redirected its output.
+func (h *processHandle) reopenOutputPipe(fd int) (*os.File, error) {
+	link := fmt.Sprintf("/proc/%d/fd/%d", h.PID, fd)
+	target, err := os.Readlink(link)
 	if err != nil {
-		return
+		return nil, err
 	}
-	// The kernel does not reuse a session id while the session has a member, so all members
-	// belong to the plugin, even if the session leader has ended.
-	for _, entry := range all {
-		pid, err := strconv.Atoi(entry.Name())
-		if err != nil || pid == h.PID || !inSession(pid, h.PID) {
-			continue
-		}
-		member, err := osprocess.LookupID(pid)
-		if err == nil && member.StartTime >= h.StartTime && inSession(pid, h.PID) {
-			_ = member.Signal(unix.SIGKILL) // Signal fails only if the process has ended
-		}
+	if !strings.HasPrefix(target, "pipe:[") {
+		return nil, fmt.Errorf("%s is %s and no pipe", link, target)
 	}
-}
-
-func inSession(pid, session int) bool {
-	sid, err := unix.Getsid(pid)
-	return err == nil && sid == session
+	writeEnd, err := unix.Open(link, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: link, Err: err}
+	}
+	poll := []unix.PollFd{{Fd: int32(writeEnd)}}
+	_, err = unix.Poll(poll, 0)
+	unix.Close(writeEnd)
+	if err != nil {
+		return nil, os.NewSyscallError("poll", err)
+	}
+	if poll[0].Revents&unix.POLLERR == 0 { // POLLERR: no process has the read end
+		return nil, fmt.Errorf("another process reads %s", target)
+	}
+	f, err := os.OpenFile(link, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	// Alive is checked after the open: otherwise the pipe could be that of a later process with the same pid.
+	if !h.Alive() {
+		f.Close()
+		return nil, os.ErrProcessDone
+	}
+	return f, nil
 }
 
 func (h *processHandle) close() {

@@ -322,7 +322,7 @@ func (d *testDriver) SetConfig(ctx context.Context, c *base.Config) error {
 	if c.Driver != nil {
 		ports = fmt.Sprint(c.Driver.ClientMinPort, "-", c.Driver.ClientMaxPort)
 	}
-	fmt.Fprintf(originalStderr, "config %d %x %s %s\n", d.setConfigCount, c.Plugin, c.APIVersion, ports)
+	fmt.Fprintf(originalStderr, "config %d %x %s %s\n", d.setConfigCount, c.MsgpackConfig, c.APIVersion, ports)
 	if d.configErr != "" {
 		return fmt.Errorf("%s", d.configErr)
 	}

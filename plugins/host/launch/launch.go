@@ -43,7 +43,7 @@ type Keeper interface {
 	KeepProcessAfterDisconnect(context.Context, osprocess.ID) error
 	Wait(context.Context, osprocess.ID) (osprocess.ExitStatus, error)
 	StoreFDDrainedWithoutAgent(ctx context.Context, key string, f *os.File) error
-	GetFD(key string) (*os.File, error)
+	DuplicateStoredFD(key string) (*os.File, error)
 	RemoveFD(ctx context.Context, key string) error
 	SameExecutable(context.Context, osprocess.ID, *os.File) (bool, error)
 }
@@ -69,14 +69,14 @@ type Config struct {
 
 	Keeper Keeper
 
-	// Settings is the plugin's config block, in the form that hclspec decodes; nil means that
-	// there is none. SettingsBlockPosition is the position of the block, for errors.
-	Settings              map[string]any
-	SettingsBlockPosition string
+	// ConfigBlock is the plugin's config block, in the form that hclspec decodes; nil means that
+	// there is none. ConfigBlockPosition is the position of the block, for errors.
+	ConfigBlock         map[string]any
+	ConfigBlockPosition string
 
 	// DriverConfig is the information about this machine that a driver gets; nil means that it
 	// gets none.
-	DriverConfig *base.DriverConfig
+	DriverConfig *base.ClientDriverConfig
 
 	// HookConfig is the configuration that a hook gets: the socket of the agent, and data about the node.
 	HookConfig hook.Config
@@ -88,13 +88,17 @@ type Config struct {
 	// stack.
 	LoggedPanics *LoggedPanics
 
-	// OnCall is called after each unary call of the plugin: see basewire.CallStatsCollector. It may be nil.
-	OnCall func(method string, d time.Duration, failed bool)
+	// OnSpawn is called when the process has been started, before it is used, with the data that KillRecorded needs if this
+	// process and the keeper die during the launch. It may be nil.
+	OnSpawn func(ReattachConfig)
 
-	// StartTimeout is the maximum time until the plugin writes its handshake line; 0 means
+	// AfterCall is called after each unary call of the plugin: see basewire.CallStatsCollector. It may be nil.
+	AfterCall func(method string, d time.Duration, failed bool)
+
+	// HandshakeTimeout is the maximum time until the plugin writes its handshake line; 0 means
 	// one minute. LaunchCallTimeout is the timeout of each call during the launch; 0 means 30
 	// seconds.
-	StartTimeout      time.Duration
+	HandshakeTimeout  time.Duration
 	LaunchCallTimeout time.Duration
 }
 
@@ -115,27 +119,27 @@ const MaxSocketDirLen = 80
 // Plugin is one running plugin process. Its methods may be called concurrently. The caller
 // must call Stop, Close or Detach in the end.
 type Plugin struct {
-	cfg            Config
-	logger         hclog.Logger
-	goPluginClient *plugin.Client
-	conn           *grpc.ClientConn
-	proc           *processHandle
-	handshake      handshake
-	peerVerified   atomic.Bool // handshake.addr is a unix socket on which the plugin itself listens
-	info           base.Info
-	apiVersion     string
-	serviceClients serviceClients
-	output         processOutput
-	callRecorder   basewire.CallStatsCollector
+	cfg                Config
+	logger             hclog.Logger
+	goPluginClient     *plugin.Client
+	conn               *grpc.ClientConn
+	proc               *processHandle
+	handshake          handshake
+	peerVerified       atomic.Bool // handshake.addr is a unix socket on which the plugin itself listens
+	info               base.Info
+	apiVersion         string
+	serviceClients     serviceClients
+	output             processOutput
+	callStatsCollector basewire.CallStatsCollector
 
-	detached chan struct{} // closed by releaseResources; go-plugin's runner then stops waiting for the process
+	released chan struct{} // closed by releaseResources; go-plugin's runner then stops waiting for the process
 	exit     processExit
 
 	wg          sync.WaitGroup
 	releaseOnce sync.Once
 
 	mu          sync.Mutex
-	initialConn net.Conn // the verified connection, which dial returns to gRPC first
+	initialConn net.Conn // the verified connection, which takeInitialConnOrDial returns to gRPC first
 }
 
 // processExit has the reason why a plugin process has exited.
@@ -146,10 +150,10 @@ type processExit struct {
 
 // processOutput holds the stdout and stderr of a plugin process.
 type processOutput struct {
-	pipeReadEnds      [2]*os.File   // the agent's read ends of the pipes for stdout and stderr
-	keeperFDKeyPrefix string        // prefix of the keys under which the keeper stores the read ends
-	stderrTail        stderrTail    // last lines of stderr
-	stderrEOF         chan struct{} // closed when stderr has ended
+	stdoutAndStderrReadEnds [2]*os.File   // the agent's read ends of the pipes for stdout and stderr
+	keeperFDKeyPrefix       string        // prefix of the keys under which the keeper stores the read ends
+	stderrTail              stderrTail    // last lines of stderr
+	stderrEOF               chan struct{} // closed when stderr has ended
 
 	mu              sync.Mutex
 	firstStdoutLine []byte // the first line of stdout, as far as the plugin has written it
@@ -182,8 +186,8 @@ func attemptStart(ctx context.Context, cfg Config) (*Plugin, error) {
 }
 
 func newPlugin(cfg Config) *Plugin {
-	if cfg.StartTimeout == 0 {
-		cfg.StartTimeout = defaultStartTimeout
+	if cfg.HandshakeTimeout == 0 {
+		cfg.HandshakeTimeout = defaultStartTimeout
 	}
 	if cfg.LaunchCallTimeout == 0 {
 		cfg.LaunchCallTimeout = defaultCallTimeout
@@ -192,12 +196,12 @@ func newPlugin(cfg Config) *Plugin {
 		cfg.Logger = hclog.NewNullLogger()
 	}
 	return &Plugin{
-		cfg:          cfg,
-		logger:       cfg.Logger.Named(cfg.Name),
-		detached:     make(chan struct{}),
-		output:       processOutput{stderrEOF: make(chan struct{})},
-		exit:         processExit{errSet: make(chan struct{})},
-		callRecorder: basewire.CallStatsCollector{OnCall: cfg.OnCall},
+		cfg:                cfg,
+		logger:             cfg.Logger.Named(cfg.Name),
+		released:           make(chan struct{}),
+		output:             processOutput{stderrEOF: make(chan struct{})},
+		exit:               processExit{errSet: make(chan struct{})},
+		callStatsCollector: basewire.CallStatsCollector{AfterCall: cfg.AfterCall},
 	}
 }
 
@@ -216,7 +220,7 @@ func (p *Plugin) start(ctx context.Context) error {
 		return err // a ReattachConfig contains the boot id, so a plugin without it could not be reattached
 	}
 	began := time.Now()
-	p.goPluginClient = plugin.NewClient(p.clientConfig(&plugin.ClientConfig{
+	p.goPluginClient = plugin.NewClient(p.fillClientConfig(&plugin.ClientConfig{
 		RunnerFunc: func(_ hclog.Logger, cmd *exec.Cmd, tmp string) (runner.Runner, error) {
 			// go-plugin does not remove its temporary directory after a failure.
 			if err := os.Remove(tmp); err != nil {
@@ -225,10 +229,10 @@ func (p *Plugin) start(ctx context.Context) error {
 			return &spawnRunner{attachedRunner: attachedRunner{p}, launchCtx: ctx, goPluginEnv: cmd.Env}, nil
 		},
 		UnixSocketConfig: &plugin.UnixSocketConfig{TempDir: p.cfg.SocketDir},
-		// spawnRunner enforces Config.StartTimeout; go-plugin's own timeout must be longer
-		StartTimeout: 2 * p.cfg.StartTimeout,
+		// spawnRunner enforces Config.HandshakeTimeout; go-plugin's own timeout must be longer
+		StartTimeout: 2 * p.cfg.HandshakeTimeout,
 	}))
-	if err := runSteps(ctx, p.startAndConnect, p.fetchInfo, p.sendConfig, p.initServiceClient); err != nil {
+	if err := runSteps(ctx, p.startAndConnect, p.fetchInfoAndChooseAPIVersion, p.sendConfig, p.initServiceClient); err != nil {
 		return err
 	}
 	raiseDescriptorLimit(p.proc, p.logger)
@@ -254,14 +258,14 @@ func runSteps(ctx context.Context, steps ...func(context.Context) error) error {
 	return nil
 }
 
-// clientConfig sets the options of go-plugin that are the same for a launch and a reattach.
-func (p *Plugin) clientConfig(c *plugin.ClientConfig) *plugin.ClientConfig {
+// fillClientConfig sets the options of go-plugin that are the same for a launch and a reattach.
+func (p *Plugin) fillClientConfig(c *plugin.ClientConfig) *plugin.ClientConfig {
 	c.HandshakeConfig = basewire.Handshake
 	c.Plugins = plugin.PluginSet{}
 	c.AllowedProtocols = []plugin.Protocol{plugin.ProtocolGRPC}
 	c.SkipHostEnv = true
 	c.Logger = hclog.NewNullLogger() // this package logs the plugin's output itself, under the plugin's name
-	c.GRPCDialOptions = []grpc.DialOption{grpc.WithContextDialer(p.dial), grpc.WithStreamInterceptor(tolerateStdioFailure), grpc.WithUnaryInterceptor(p.callRecorder.Intercept),
+	c.GRPCDialOptions = []grpc.DialOption{grpc.WithContextDialer(p.takeInitialConnOrDial), grpc.WithStreamInterceptor(tolerateStdioFailure), grpc.WithUnaryInterceptor(p.callStatsCollector.Intercept),
 		// gRPC's connect timeout must be longer than that of the calls, whose error names
 		// the call.
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: 2 * p.cfg.LaunchCallTimeout}),
@@ -323,7 +327,7 @@ func (p *Plugin) PID() int { return p.proc.PID }
 func (p *Plugin) StartedAt() time.Time { return p.proc.StartedAt() }
 
 // MethodStats returns the number and duration of the calls that this agent has made to the process, for each method.
-func (p *Plugin) MethodStats() []callstats.Method { return p.callRecorder.MethodStats() }
+func (p *Plugin) MethodStats() []callstats.Method { return p.callStatsCollector.MethodStats() }
 
 // KeepAfterAgentExit lets the process continue when the agent dies. Without that call the keeper
 // kills the process when the agent dies, because no later agent could find the process.
@@ -334,10 +338,10 @@ func (p *Plugin) KeepAfterAgentExit(ctx context.Context) error {
 
 // serviceClients has the gRPC client for the type of the plugin. The clients for the other types are nil.
 type serviceClients struct {
-	driver      driver.Driver
-	device      device.Plugin
-	hook        *hookwire.Client
-	description *hook.Description // description of hook
+	driver          driver.Driver
+	device          device.Plugin
+	hook            *hookwire.Client
+	hookDescription *hook.Description
 }
 
 // Driver returns the plugin's driver; nil if the plugin is not a driver.
@@ -348,15 +352,15 @@ func (p *Plugin) Device() device.Plugin { return p.serviceClients.device }
 
 // Hook returns the plugin's hook and its description; nil if the plugin is not a hook.
 func (p *Plugin) Hook() (*hookwire.Client, *hook.Description) {
-	return p.serviceClients.hook, p.serviceClients.description
+	return p.serviceClients.hook, p.serviceClients.hookDescription
 }
 
 // Done is closed as soon as the process has ended, even if its children still run.
 func (p *Plugin) Done() <-chan struct{} { return p.proc.done }
 
-// WaitExit blocks until the process has ended, and returns an error with the exit status and the
+// WaitForExitReason blocks until the process has ended, and returns an error with the exit status and the
 // last output. It returns an error also after exit code 0: a plugin must not exit by itself.
-func (p *Plugin) WaitExit() error {
+func (p *Plugin) WaitForExitReason() error {
 	<-p.exit.errSet
 	return fmt.Errorf("%s: %w", p.cfg.errorPrefix(), p.exit.err)
 }
@@ -404,16 +408,16 @@ func (p *Plugin) Stop(ctx context.Context) {
 	cancel()
 	p.conn.Close() // a plugin without the controller service may exit when its last connection is closed
 
-	if !p.waitDone(ctx, exitGracePeriod) {
+	if !p.exitsWithin(ctx, exitGracePeriod) {
 		p.logger.Warn("plugin failed to exit gracefully, killed", "pid", p.proc.PID)
 	}
-	p.Close()
+	p.KillAndRelease()
 }
 
-// waitDone blocks until the process has exited, the duration d has passed or ctx ends. It
+// exitsWithin blocks until the process has exited, the timeout has passed or ctx ends. It
 // reports whether the process has exited.
-func (p *Plugin) waitDone(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
+func (p *Plugin) exitsWithin(ctx context.Context, timeout time.Duration) bool {
+	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {
 	case <-p.proc.done:
@@ -434,17 +438,17 @@ func (p *Plugin) waitDone(ctx context.Context, d time.Duration) bool {
 // possible, because after Close the child is killed by SIGPIPE when it writes to stderr.
 func (p *Plugin) StderrClosed() <-chan struct{} { return p.output.stderrEOF }
 
-// Close kills the process if the process is alive, and releases all resources. It may be called twice,
+// KillAndRelease kills the process if the process is alive, and releases all resources. It may be called twice,
 // also after Detach, and blocks until all resources are released.
-func (p *Plugin) Close() {
+func (p *Plugin) KillAndRelease() {
 	select {
-	case <-p.detached:
+	case <-p.released:
 		p.wg.Wait()
 		return
 	default:
 	}
 	p.proc.kill()
-	if !p.waitDone(context.Background(), exitGracePeriod) {
+	if !p.exitsWithin(context.Background(), exitGracePeriod) {
 		p.logger.Error("plugin process does not die", "pid", p.proc.PID)
 	} else {
 		<-p.exit.errSet
@@ -452,14 +456,15 @@ func (p *Plugin) Close() {
 	p.releaseResources(false)
 }
 
-// abortLaunch closes the plugin after a failed launch, and kills all processes in the plugin's session.
+// abortLaunch closes the plugin after a failed launch, and kills all processes in the plugin's session: no task can be
+// running.
 func (p *Plugin) abortLaunch() {
 	if p.proc == nil {
 		p.releaseResources(false)
 		return
 	}
-	p.proc.killSession()
-	p.Close()
+	p.proc.KillSession()
+	p.KillAndRelease()
 }
 
 // Detach releases the plugin and leaves it running for another agent, which reattaches it with
@@ -470,7 +475,7 @@ func (p *Plugin) Detach() { p.releaseResources(true) }
 // continues, and the keeper still stores the read ends of its stdout and stderr.
 func (p *Plugin) releaseResources(keepRunning bool) {
 	p.releaseOnce.Do(func() {
-		close(p.detached) // go-plugin's goroutines wait for detached
+		close(p.released) // go-plugin's goroutines wait for detached
 		if p.conn != nil {
 			p.conn.Close()
 		}
@@ -496,7 +501,7 @@ func (p *Plugin) releaseResources(keepRunning bool) {
 				p.goPluginClient.Kill() // the process has exited; go-plugin's Kill waits for its goroutines
 			}
 		}
-		for _, f := range p.output.pipeReadEnds {
+		for _, f := range p.output.stdoutAndStderrReadEnds {
 			if f != nil {
 				f.Close()
 			}
@@ -509,31 +514,31 @@ func (p *Plugin) releaseResources(keepRunning bool) {
 }
 
 // pipeNames are the suffixes of the keys under which the keeper stores stdout and stderr of a plugin, in the order of
-// processOutput.pipeReadEnds.
+// processOutput.stdoutAndStderrReadEnds.
 var pipeNames = [2]string{"stdout", "stderr"}
 
-// watchProcess starts the goroutines that wait for the process and relay its stderr.
-func (p *Plugin) watchProcess() {
+// startProcessWatchers starts the goroutines that wait for the process and relay its stderr.
+func (p *Plugin) startProcessWatchers() {
 	p.wg.Go(func() {
 		if !p.proc.waitAndCloseDone() {
 			return // detached
 		}
-		p.exit.err = p.exitError()
+		p.exit.err = p.fetchExitError()
 		close(p.exit.errSet)
 	})
-	if p.output.pipeReadEnds[1] != nil {
+	if p.output.stdoutAndStderrReadEnds[1] != nil {
 		p.wg.Go(func() {
 			defer close(p.output.stderrEOF)
-			relayStderr(p.output.pipeReadEnds[1], p.logger, &p.output.stderrTail, &panicLogger{loggedPanics: p.cfg.LoggedPanics, pluginName: p.cfg.Name, logger: p.logger})
+			relayStderrToLog(p.output.stdoutAndStderrReadEnds[1], p.logger, &p.output.stderrTail, &panicLogger{loggedPanics: p.cfg.LoggedPanics, pluginName: p.cfg.Name, logger: p.logger})
 		})
 	} else {
 		close(p.output.stderrEOF)
 	}
 }
 
-// exitError requests the exit status of the dead process from the keeper, and returns an error with the status and the
-// last lines of stderr.
-func (p *Plugin) exitError() error {
+// fetchExitError requests the exit status of the dead process from the keeper, and returns an error with the status and
+// the last lines of stderr.
+func (p *Plugin) fetchExitError() error {
 	ctx, cancel := context.WithTimeout(context.Background(), reapTimeout)
 	defer cancel()
 	reason := ""
@@ -548,7 +553,7 @@ func (p *Plugin) exitError() error {
 	}
 	select {
 	case <-p.output.stderrEOF:
-	case <-p.detached:
+	case <-p.released:
 	case <-time.After(drainTimeout):
 	}
 	return errorWithStderr(reason, &p.output.stderrTail)
@@ -563,32 +568,33 @@ func (p *Plugin) withCallTimeout(ctx context.Context) (context.Context, context.
 var errNoAnswer = errors.New("no answer")
 
 // explainCallError returns an error that describes why a call during the launch failed.
-func (p *Plugin) explainCallError(ctx context.Context, call string, err error) error {
+func (p *Plugin) explainCallError(ctx context.Context, method string, err error) error {
 	cause := context.Cause(ctx)
 	switch {
 	// The plugin also gets the deadline, and can return DeadlineExceeded before ctx has
 	// ended.
 	case errors.Is(cause, errNoAnswer), cause == nil && errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("%s: no answer within %s", call, p.cfg.LaunchCallTimeout)
+		return fmt.Errorf("%s: no answer within %s", method, p.cfg.LaunchCallTimeout)
 	case cause != nil:
-		return fmt.Errorf("%s: %w", call, cause)
+		return fmt.Errorf("%s: %w", method, cause)
 	}
 	if status.Code(err) == codes.Unavailable || errors.Is(err, driver.ErrPluginDown) {
 		// The connection can break shortly before this process notices the exit of the
 		// plugin.
-		if p.waitDone(ctx, time.Second) {
+		if p.exitsWithin(ctx, time.Second) {
 			<-p.exit.errSet
-			return fmt.Errorf("%s: %w", call, p.exit.err)
+			return fmt.Errorf("%s: %w", method, p.exit.err)
 		}
 		if cause := context.Cause(ctx); cause == nil {
-			return fmt.Errorf("%s: the process runs, and nothing answers gRPC on its socket %s", call, p.handshake.addr)
+			return fmt.Errorf("%s: the process runs, and nothing answers gRPC on its socket %s", method, p.handshake.addr)
 		}
 	}
-	return fmt.Errorf("%s: %w", call, err)
+	return fmt.Errorf("%s: %w", method, err)
 }
 
-// dial returns a connection for gRPC. The first call returns initialConn, and each later call connects again.
-func (p *Plugin) dial(ctx context.Context, _ string) (net.Conn, error) {
+// takeInitialConnOrDial returns a connection for gRPC. The first call returns initialConn, and each later call connects
+// again.
+func (p *Plugin) takeInitialConnOrDial(ctx context.Context, _ string) (net.Conn, error) {
 	p.mu.Lock()
 	conn := p.initialConn
 	p.initialConn = nil
@@ -608,7 +614,7 @@ func (p *Plugin) dialAndVerifyPeer(ctx context.Context) (net.Conn, error) {
 		return nil, err
 	}
 	if uc, ok := conn.(*net.UnixConn); ok {
-		if err := checkPeer(uc, p.proc.PID); err != nil {
+		if err := checkPeerInSession(uc, p.proc.PID); err != nil {
 			conn.Close()
 			return nil, fmt.Errorf("socket %s: %w", p.handshake.addr, err)
 		}

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -16,6 +17,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,6 +27,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 )
 
 // logBuffer stores the output of a logger.
@@ -98,7 +101,7 @@ func newConfig(t testing.TB, mode string) (Config, *logBuffer) {
 		SocketDir:         dir,
 		Keeper:            newInProcessKeeper(t),
 		Logger:            hclog.New(&hclog.LoggerOptions{Output: out, Level: hclog.Trace, Name: "host"}),
-		StartTimeout:      time.Minute,
+		HandshakeTimeout:  time.Minute,
 		LaunchCallTimeout: time.Minute,
 	}, out
 }
@@ -109,7 +112,7 @@ func mustStartPlugin(t testing.TB, cfg Config) *Plugin {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(p.Close)
+	t.Cleanup(p.KillAndRelease)
 	return p
 }
 
@@ -118,7 +121,7 @@ func mustStartPlugin(t testing.TB, cfg Config) *Plugin {
 func TestLaunchErrors(t *testing.T) {
 	t.Parallel()
 	// Each test shortens only the timeout that it checks, because the machine may be slow.
-	short := func(c *Config) { c.StartTimeout = 5 * time.Second }
+	short := func(c *Config) { c.HandshakeTimeout = 5 * time.Second }
 	shortCall := func(c *Config) { c.LaunchCallTimeout = 3 * time.Second }
 	tests := []struct {
 		mode  string
@@ -174,13 +177,13 @@ func TestLaunchErrors(t *testing.T) {
 		{"holder=exit", []string{"wrote no handshake line and exited with code 4"}, nil},
 		{"config-error", []string{"SetConfig", "the root is full"}, nil},
 		{"good", []string{"agent.hcl:3,1-9: configuration not allowed but config passed"}, func(c *Config) {
-			c.Settings, c.SettingsBlockPosition = map[string]any{}, "agent.hcl:3,1-9"
+			c.ConfigBlock, c.ConfigBlockPosition = map[string]any{}, "agent.hcl:3,1-9"
 		}},
 		{"schema", []string{`agent.hcl:3,1-9: failed to parse config: Invalid label: No argument or block type is named "bogus"`}, func(c *Config) {
-			c.Settings, c.SettingsBlockPosition = map[string]any{"bogus": 1}, "agent.hcl:3,1-9"
+			c.ConfigBlock, c.ConfigBlockPosition = map[string]any{"bogus": 1}, "agent.hcl:3,1-9"
 		}},
 		{"schema", []string{"Variables not allowed"}, func(c *Config) {
-			c.Settings = map[string]any{"root": "${env.HOME}"}
+			c.ConfigBlock = map[string]any{"root": "${env.HOME}"}
 		}},
 		{"good", []string{"a unix socket in it cannot be named"}, func(c *Config) {
 			c.SocketDir = "/" + strings.Repeat("long", 30)
@@ -196,12 +199,12 @@ func TestLaunchErrors(t *testing.T) {
 			if tt.setup != nil {
 				tt.setup(&cfg)
 			}
-			if testing.Short() && min(cfg.StartTimeout, cfg.LaunchCallTimeout) < time.Minute {
+			if testing.Short() && min(cfg.HandshakeTimeout, cfg.LaunchCallTimeout) < time.Minute {
 				t.Skip("waits until a timeout of seconds has passed")
 			}
 			p, err := Start(t.Context(), cfg)
 			if err == nil {
-				p.Close()
+				p.KillAndRelease()
 				t.Fatal("started")
 			}
 			if !strings.HasPrefix(err.Error(), `plugin "tester" (/plugins/tester): `) {
@@ -266,7 +269,7 @@ func TestPanicPosition(t *testing.T) {
 		{"panic: runtime error: index out of range [5] with length 3\ngoroutine 1 [running]:\npanic({0x1, 0x2})\n\t/go/panic.go:9 +0x1\nruntime.goPanicIndex()\n\t/go/panic.go:7 +0x1\nmain.run(...)\n\t/a/main.go:4", "/a/main.go:4"},
 		{"panic: no", ""},
 	} {
-		if got := panicPosition(strings.Split(test.text, "\n")); got != test.want {
+		if got := panicSourcePosition(strings.Split(test.text, "\n")); got != test.want {
 			t.Errorf("%q: %q, want %q", test.text, got, test.want)
 		}
 	}
@@ -315,7 +318,7 @@ func TestBusyExecutable(t *testing.T) {
 			cfg.Argv, cfg.Executable = []string{cfg.Path}, nil
 			p, err := Start(t.Context(), cfg)
 			if err == nil {
-				p.Close()
+				p.KillAndRelease()
 				t.Fatal("started")
 			}
 			if !strings.Contains(err.Error(), tt.want) {
@@ -383,7 +386,7 @@ func TestExecutableErrors(t *testing.T) {
 			}
 			p, err := Start(t.Context(), cfg)
 			if err == nil {
-				p.Close()
+				p.KillAndRelease()
 				t.Fatal("started")
 			}
 			if !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), cfg.Path) {
@@ -406,8 +409,8 @@ func patchBinTrue(t *testing.T, from, to string) []byte {
 func TestStart(t *testing.T) {
 	t.Parallel()
 	cfg, out := newConfig(t, "schema")
-	cfg.Settings = map[string]any{"root": "${upper(\"/srv\")}"}
-	cfg.DriverConfig = &base.DriverConfig{ClientMinPort: 14000, ClientMaxPort: 14512}
+	cfg.ConfigBlock = map[string]any{"root": "${upper(\"/srv\")}"}
+	cfg.DriverConfig = &base.ClientDriverConfig{ClientMinPort: 14000, ClientMaxPort: 14512}
 	p := mustStartPlugin(t, cfg)
 
 	if got := p.Info(); got.Name != "good" || got.Type != base.TypeDriver || got.Version != "1.2.3" {
@@ -429,14 +432,14 @@ func TestStart(t *testing.T) {
 
 	p.Stop(t.Context())
 	out.awaitLine(t, "host.tester", "shutdown")
-	if err := p.WaitExit(); !strings.Contains(err.Error(), "exited with code 0") {
+	if err := p.WaitForExitReason(); !strings.Contains(err.Error(), "exited with code 0") {
 		t.Errorf("exit: %v", err)
 	}
 	if _, err := p.Driver().Capabilities(t.Context()); !errors.Is(err, driver.ErrPluginDown) {
 		t.Errorf("call after the end: %v, want %v", err, driver.ErrPluginDown)
 	}
 	p.Stop(t.Context())
-	p.Close()
+	p.KillAndRelease()
 }
 
 // Start accepts a handshake line with a certificate that was not requested, or with
@@ -473,7 +476,7 @@ func TestSocketOfAnotherProcessIsRefused(t *testing.T) {
 	defer l.Close()
 	cfg.Argv[2] = "line=1|2|unix|" + socket + "|grpc|"
 	if p, err := Start(t.Context(), cfg); err == nil {
-		p.Close()
+		p.KillAndRelease()
 		t.Error("started")
 	} else if !strings.Contains(err.Error(), "listens on it, not the plugin") {
 		t.Error(err)
@@ -507,7 +510,7 @@ func TestChildHoldsStreams(t *testing.T) {
 	p := mustStartPlugin(t, cfg)
 	p.Kill()
 	<-p.Done()
-	if err := p.WaitExit(); !strings.Contains(err.Error(), "killed by signal 9") {
+	if err := p.WaitForExitReason(); !strings.Contains(err.Error(), "killed by signal 9") {
 		t.Errorf("exit: %v", err)
 	}
 	select {
@@ -561,7 +564,7 @@ func TestStubbornPluginIsKilled(t *testing.T) {
 	p = mustStartPlugin(t, cfg)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if p.waitDone(ctx, time.Hour) {
+	if p.exitsWithin(ctx, time.Hour) {
 		t.Error("it has ended by itself")
 	}
 	p.Stop(ctx)
@@ -741,11 +744,11 @@ func TestReattach(t *testing.T) {
 
 	out := &logBuffer{}
 	cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: out, Level: hclog.Trace, Name: "second"})
-	p, err := Reattach(t.Context(), cfg, rec)
+	p, err := ReattachOrKill(t.Context(), cfg, rec)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(p.Close)
+	t.Cleanup(p.KillAndRelease)
 	if p.PID() != rec.Pid || p.Info().Name != "good" || p.apiVersion != "0.1.0" {
 		t.Errorf("reattached to pid %d, %+v", p.PID(), p.Info())
 	}
@@ -758,11 +761,11 @@ func TestReattach(t *testing.T) {
 	}
 	p.Stop(t.Context())
 	out.awaitLine(t, "second.tester", "shutdown")
-	if err := p.WaitExit(); !strings.Contains(err.Error(), "exited with code 0") {
+	if err := p.WaitForExitReason(); !strings.Contains(err.Error(), "exited with code 0") {
 		t.Errorf("exit: %v", err)
 	}
 
-	if _, err := Reattach(t.Context(), cfg, rec); !errors.Is(err, ErrProcessChanged) {
+	if _, err := ReattachOrKill(t.Context(), cfg, rec); !errors.Is(err, ErrProcessChanged) {
 		t.Errorf("reattach to a dead plugin: %v, want %v", err, ErrProcessChanged)
 	}
 }
@@ -783,9 +786,9 @@ func TestForeignProcessIsNotReattached(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	good := ReattachConfig{Protocol: "grpc", Network: "unix", Addr: "/tmp/none", Pid: real.PID, StartTime: real.StartTime, BootID: boot}
+	good := ReattachConfig{Protocol: "grpc", Network: "unix", Addr: "/tmp/none", Pid: real.PID, StartTimeTicks: real.StartTime, BootID: boot}
 	for name, change := range map[string]func(*ReattachConfig){
-		"another start time": func(r *ReattachConfig) { r.StartTime-- },
+		"another start time": func(r *ReattachConfig) { r.StartTimeTicks-- },
 		"another boot":       func(r *ReattachConfig) { r.BootID = "x" },
 		"no boot id":         func(r *ReattachConfig) { r.BootID = "" },
 		"no pid":             func(r *ReattachConfig) { r.Pid = 0 },
@@ -796,7 +799,7 @@ func TestForeignProcessIsNotReattached(t *testing.T) {
 		rec := good
 		change(&rec)
 		cfg, _ := newConfig(t, "good")
-		if _, err := Reattach(t.Context(), cfg, rec); !errors.Is(err, ErrProcessChanged) {
+		if _, err := ReattachOrKill(t.Context(), cfg, rec); !errors.Is(err, ErrProcessChanged) {
 			t.Errorf("%s: %v, want %v", name, err, ErrProcessChanged)
 		}
 	}
@@ -816,4 +819,139 @@ func TestUnansweredCallNamesTheSocket(t *testing.T) {
 			t.Errorf("error %q, want %q", err, want)
 		}
 	})
+}
+
+// A plugin has died together with the agent, or is killed by the next agent. The keeper then stores none of its streams, and
+// its socket is removed; newConfig checks both.
+func TestDeadPluginLeavesNothing(t *testing.T) {
+	t.Parallel()
+	for name, release := range map[string]func(Config, ReattachConfig){
+		"killed before the reattach": func(cfg Config, rec ReattachConfig) {
+			id := osprocess.ID{PID: rec.Pid, StartTime: rec.StartTimeTicks}
+			if err := id.Signal(syscall.SIGKILL); err != nil || !id.EndsWithin(time.Minute) {
+				t.Errorf("kill: %v", err)
+			}
+			if _, err := ReattachOrKill(t.Context(), cfg, rec); err == nil {
+				t.Error("reattached")
+			}
+		},
+		"killed by the next agent": func(cfg Config, rec ReattachConfig) {
+			if !KillRecorded(rec, true, cfg.Keeper, cfg.SocketDir, cfg.Logger) {
+				t.Error("the process did not exist")
+			}
+		},
+		"killed after an interrupted launch": func(cfg Config, rec ReattachConfig) {
+			rec.Protocol, rec.Network, rec.Addr = "", "", ""
+			if !KillRecorded(rec, false, cfg.Keeper, cfg.SocketDir, cfg.Logger) {
+				t.Error("the process did not exist")
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg, _ := newConfig(t, "schema")
+			var spawned ReattachConfig
+			cfg.OnSpawn = func(rec ReattachConfig) { spawned = rec }
+			p := mustStartPlugin(t, cfg)
+			rec := p.ReattachConfig()
+			if want := (ReattachConfig{Pid: rec.Pid, StartTimeTicks: rec.StartTimeTicks, BootID: rec.BootID, StreamKeyPrefix: rec.StreamKeyPrefix}); spawned != want {
+				t.Errorf("OnSpawn got %+v, want %+v", spawned, want)
+			}
+			p.Detach()
+			release(cfg, rec)
+		})
+	}
+}
+
+// A plugin whose agent and keeper have both died has no reader of its output. The next agent reads the output again, before
+// the plugin writes and is killed by SIGPIPE.
+func TestReattachReopensOutput(t *testing.T) {
+	t.Parallel()
+	cfg, _ := newConfig(t, "stdout-later") // writes to stdout and stderr when it is initialised
+	p := mustStartPlugin(t, cfg)
+	rec := p.ReattachConfig()
+	for _, stream := range pipeNames {
+		if err := cfg.Keeper.RemoveFD(t.Context(), rec.StreamKeyPrefix+stream); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.Detach()
+
+	out := &logBuffer{}
+	cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: out, Level: hclog.Trace, Name: "next"})
+	p, err := ReattachOrKill(t.Context(), cfg, rec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.KillAndRelease)
+	out.awaitLine(t, "stdout is written")
+	for _, stream := range pipeNames {
+		f, err := cfg.Keeper.DuplicateStoredFD(rec.StreamKeyPrefix + stream)
+		if err != nil {
+			t.Errorf("the keeper has no %s for the agent after the next: %v", stream, err)
+			continue
+		}
+		f.Close()
+	}
+}
+
+// The output of a plugin that has redirected it is not taken from its reader.
+func TestRedirectedOutputIsNotReopened(t *testing.T) {
+	t.Parallel()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	cmd := exec.Command("sleep", "1000")
+	cmd.Stdout = w // stderr is the null device
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = cmd.Process.Kill() // the process can have exited
+		_ = cmd.Wait()         // the status of a killed process is an error
+	}()
+	id, err := osprocess.LookupID(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := openProcessHandle(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.close()
+	for fd, want := range map[int]string{1: "another process reads", 2: "no pipe"} {
+		if f, err := h.reopenOutputPipe(fd); err == nil {
+			f.Close()
+			t.Errorf("descriptor %d is opened", fd)
+		} else if !strings.Contains(err.Error(), want) {
+			t.Errorf("descriptor %d: %v, want %q", fd, err, want)
+		}
+	}
+}
+
+// The plugin of an interrupted launch cannot have tasks, so its children are killed with it.
+func TestInterruptedLaunchOfScriptIsKilledWithItsChildren(t *testing.T) {
+	t.Parallel()
+	cfg, _ := newConfig(t, "good")
+	stdout, child, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stdout.Close()
+	id, err := cfg.Keeper.Spawn(t.Context(), keeper.Command{Path: "/bin/sh", Args: []string{"sh", "-c", "sleep 1000 & echo ready; wait"}, Stdout: child})
+	child.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(stdout, make([]byte, len("ready\n"))); err != nil {
+		t.Fatal(err)
+	}
+	if !KillRecorded(ReattachConfig{Pid: id.PID, StartTimeTicks: id.StartTime}, false, cfg.Keeper, cfg.SocketDir, cfg.Logger) {
+		t.Error("the process did not exist")
+	}
+	if n, err := stdout.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("stdout of the child: %d bytes, %v", n, err)
+	}
 }

@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 )
@@ -162,7 +164,7 @@ func (i *inProcessKeeper) Wait(ctx context.Context, p osprocess.ID) (osprocess.E
 }
 
 func (i *inProcessKeeper) StoreFDDrainedWithoutAgent(_ context.Context, key string, f *os.File) error {
-	fd, err := syscall.Dup(int(f.Fd()))
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
 		return err
 	}
@@ -176,14 +178,14 @@ func (i *inProcessKeeper) StoreFDDrainedWithoutAgent(_ context.Context, key stri
 	return nil
 }
 
-func (i *inProcessKeeper) GetFD(key string) (*os.File, error) {
+func (i *inProcessKeeper) DuplicateStoredFD(key string) (*os.File, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	f := i.storedFDs[key]
 	if f == nil {
 		return nil, keeper.ErrFDNotStored
 	}
-	fd, err := syscall.Dup(int(f.Fd()))
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
 		return nil, err
 	}

@@ -11,34 +11,34 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// PanicError means that the process of a plugin has ended with a panic. Its text is one line, because the same
+// ProcessPanicError means that the process of a plugin has ended with a panic. Its text is one line, because the same
 // error is an event of each task that waits for the plugin; the log has the stack.
-type PanicError struct {
+type ProcessPanicError struct {
 	exitReason string   // how the process has ended
 	panicLines []string // first lines of the panic on stderr: the message, and a part of the stack
 }
 
 // Error returns how the process has ended, the message of the panic, and the position in the source.
-func (e *PanicError) Error() string {
+func (e *ProcessPanicError) Error() string {
 	message := strings.TrimPrefix(e.panicLines[0], "panic: ")
-	if position := panicPosition(e.panicLines); position != "" {
+	if position := panicSourcePosition(e.panicLines); position != "" {
 		message += " (" + position + ")"
 	}
 	return e.exitReason + ", after a panic: " + message
 }
 
-// WithPanicLines returns the error with the first lines of the panic if it is a [PanicError], for a program that
+// WithPanicLines returns the error with the first lines of the panic if it is a [ProcessPanicError], for a program that
 // has no log. Other errors are returned unchanged.
 func WithPanicLines(err error) error {
-	if p := new(PanicError); errors.As(err, &p) {
+	if p := new(ProcessPanicError); errors.As(err, &p) {
 		return fmt.Errorf("%w\n\t%s", err, strings.Join(p.panicLines, "\n\t"))
 	}
 	return err
 }
 
-// panicPosition returns the position of the first call in the stack that is not one of the Go runtime, and "" if
+// panicSourcePosition returns the position of the first call in the stack that is not one of the Go runtime, and "" if
 // there is none.
-func panicPosition(lines []string) string {
+func panicSourcePosition(lines []string) string {
 	function := ""
 	for _, line := range lines {
 		position, isPosition := strings.CutPrefix(line, "\t")

@@ -29,9 +29,9 @@ const (
 	maxPanicLines   = 10  // lines of a panic in an error, and lines that identify a panic
 )
 
-// relayStderr logs the lines of a plugin's stderr, and returns when r ends. It uses a limited amount of memory, however
-// much the plugin writes.
-func relayStderr(r io.Reader, logger hclog.Logger, t *stderrTail, panics *panicLogger) {
+// relayStderrToLog logs the lines of a plugin's stderr, and returns when r ends. It uses a limited amount of memory,
+// however much the plugin writes.
+func relayStderrToLog(r io.Reader, logger hclog.Logger, t *stderrTail, panics *panicLogger) {
 	defer panics.flush()
 	br := bufio.NewReaderSize(r, maxLineSize)
 	inPanic := false
@@ -56,14 +56,14 @@ func relayStderr(r io.Reader, logger hclog.Logger, t *stderrTail, panics *panicL
 	}
 }
 
-// logStderrLine logs one line of stderr, and reports whether the following lines are part of a panic. inPanic means
-// that the line is part of a panic, and dropped is the number of bytes by which it was shortened.
-func logStderrLine(line string, dropped int, inPanic bool, logger hclog.Logger, t *stderrTail, panics *panicLogger) bool {
-	if line == "" && dropped == 0 {
+// logStderrLine logs one line of stderr, and reports whether the next line is part of a panic. inPanic means
+// that the line is part of a panic, and droppedBytes is the number of bytes by which it was shortened.
+func logStderrLine(line string, droppedBytes int, inPanic bool, logger hclog.Logger, t *stderrTail, panics *panicLogger) (nextInPanic bool) {
+	if line == "" && droppedBytes == 0 {
 		return inPanic
 	}
-	if dropped == 0 && strings.HasPrefix(line, "{") {
-		if rec, ok := parseLogRecord(line); ok {
+	if droppedBytes == 0 && strings.HasPrefix(line, "{") {
+		if rec, ok := parseHclogRecord(line); ok {
 			t.addLine(rec.String(), false)
 			rec.logTo(logger)
 			return inPanic
@@ -75,7 +75,7 @@ func logStderrLine(line string, dropped int, inPanic bool, logger hclog.Logger, 
 	}
 	t.addLine(line, inPanic)
 	if len(line) > maxNonJSONLineSize {
-		dropped += len(line) - maxNonJSONLineSize
+		droppedBytes += len(line) - maxNonJSONLineSize
 		line = line[:maxNonJSONLineSize]
 	}
 	if inPanic {
@@ -94,8 +94,8 @@ func logStderrLine(line string, dropped int, inPanic bool, logger hclog.Logger, 
 	if level < logger.GetLevel() {
 		return false
 	}
-	if dropped > 0 {
-		logger.Log(level, escapeNonGraphic(line), "dropped_bytes", dropped)
+	if droppedBytes > 0 {
+		logger.Log(level, escapeNonGraphic(line), "dropped_bytes", droppedBytes)
 	} else {
 		logger.Log(level, escapeNonGraphic(line))
 	}
@@ -109,8 +109,8 @@ var levelPrefixes = []struct {
 	{"[TRACE]", hclog.Trace}, {"[DEBUG]", hclog.Debug}, {"[INFO]", hclog.Info}, {"[WARN]", hclog.Warn}, {"[ERROR]", hclog.Error},
 }
 
-// logRecord is one line in hclog's JSON form.
-type logRecord struct {
+// hclogRecord is one line in hclog's JSON form.
+type hclogRecord struct {
 	level     hclog.Level
 	module    string
 	timestamp string
@@ -120,7 +120,7 @@ type logRecord struct {
 
 // logTo logs the record. It adds the record's module or time as an attribute only if they
 // differ from the logger's name or the current time.
-func (r logRecord) logTo(logger hclog.Logger) {
+func (r hclogRecord) logTo(logger hclog.Logger) {
 	pairs := r.keyValues
 	if plugin, part, parts := strings.Cut(r.module, "."); r.module != "" && !strings.HasSuffix(logger.Name(), "."+plugin) {
 		pairs = append(pairs, "@module", escapeNonGraphic(r.module))
@@ -133,28 +133,28 @@ func (r logRecord) logTo(logger hclog.Logger) {
 	logger.Log(r.level, escapeNonGraphic(r.message), pairs...)
 }
 
-// parseLogRecord parses a line in hclog's JSON format. It returns false for other lines,
+// parseHclogRecord parses a line in hclog's JSON format. It returns false for other lines,
 // including JSON whose fields have other types.
-func parseLogRecord(line string) (logRecord, bool) {
+func parseHclogRecord(line string) (hclogRecord, bool) {
 	var raw map[string]any
 	dec := json.NewDecoder(strings.NewReader(line))
 	dec.UseNumber()
 	if dec.Decode(&raw) != nil || dec.InputOffset() != int64(len(line)) {
-		return logRecord{}, false
+		return hclogRecord{}, false
 	}
 	name, ok := raw["@level"].(string)
 	if !ok {
-		return logRecord{}, false
+		return hclogRecord{}, false
 	}
 	level := hclog.LevelFromString(name)
 	if level == hclog.NoLevel || level == hclog.Off {
-		return logRecord{}, false
+		return hclogRecord{}, false
 	}
 	message, ok := raw["@message"].(string)
 	if !ok && raw["@message"] != nil {
-		return logRecord{}, false
+		return hclogRecord{}, false
 	}
-	rec := logRecord{level: level, message: message}
+	rec := hclogRecord{level: level, message: message}
 	rec.module, _ = raw["@module"].(string)
 	rec.timestamp, _ = raw["@timestamp"].(string)
 	delete(raw, "@level")
@@ -183,7 +183,7 @@ func formatLogValue(v any) any {
 }
 
 // String returns the message, with the value of the key "error" if there is one.
-func (r logRecord) String() string {
+func (r hclogRecord) String() string {
 	s := r.message
 	for i := 0; i+1 < len(r.keyValues); i += 2 {
 		if r.keyValues[i] == "error" {

@@ -35,7 +35,7 @@ type attachedRunner struct{ plugin *Plugin }
 func (a attachedRunner) Wait(context.Context) error {
 	select {
 	case <-a.plugin.proc.done:
-	case <-a.plugin.detached:
+	case <-a.plugin.released:
 	}
 	return nil
 }
@@ -72,21 +72,21 @@ type spawnRunner struct {
 // accepts a connection. go-plugin returns the error unchanged.
 func (r *spawnRunner) Start(context.Context) error {
 	p := r.plugin
-	ctx, cancel := context.WithTimeoutCause(r.launchCtx, p.cfg.StartTimeout, errNoAnswer)
+	ctx, cancel := context.WithTimeoutCause(r.launchCtx, p.cfg.HandshakeTimeout, errNoAnswer)
 	defer cancel()
 	if err := r.spawnProcess(ctx); err != nil {
 		return err
 	}
 	lineRead := make(chan struct{})
-	p.watchProcess()
-	p.wg.Go(func() { p.readStdout(lineRead) })
+	p.startProcessWatchers()
+	p.wg.Go(func() { p.readFirstLineAndDrainStdout(lineRead) })
 
 	line, err := p.awaitHandshakeLine(ctx, lineRead)
 	if err != nil {
 		return err
 	}
 	if p.handshake, err = parseHandshake(line); err != nil {
-		if p.waitDone(ctx, 100*time.Millisecond) {
+		if p.exitsWithin(ctx, 100*time.Millisecond) {
 			<-p.exit.errSet
 			return fmt.Errorf("%w; it %w", err, p.exit.err)
 		}
@@ -94,7 +94,7 @@ func (r *spawnRunner) Start(context.Context) error {
 	}
 	conn, err := p.dialAndVerifyPeer(ctx)
 	if err != nil {
-		if p.waitDone(ctx, 100*time.Millisecond) {
+		if p.exitsWithin(ctx, 100*time.Millisecond) {
 			<-p.exit.errSet
 			return fmt.Errorf("after its handshake line it %w", p.exit.err)
 		}
@@ -114,19 +114,19 @@ func (r *spawnRunner) spawnProcess(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		p.output.pipeReadEnds[i], pipeWriters[i] = reader, writer
+		p.output.stdoutAndStderrReadEnds[i], pipeWriters[i] = reader, writer
 		defer writer.Close()
 	}
 	// The keeper gets the read ends before the plugin starts: a plugin that writes to a
 	// pipe without a reader is killed by SIGPIPE.
 	p.output.keeperFDKeyPrefix = fmt.Sprintf("plugin/%s/%s/", p.cfg.Name, rand.Text()[:8])
 	for i, stream := range pipeNames {
-		if err := p.cfg.Keeper.StoreFDDrainedWithoutAgent(ctx, p.output.keeperFDKeyPrefix+stream, p.output.pipeReadEnds[i]); err != nil {
+		if err := p.cfg.Keeper.StoreFDDrainedWithoutAgent(ctx, p.output.keeperFDKeyPrefix+stream, p.output.stdoutAndStderrReadEnds[i]); err != nil {
 			return fmt.Errorf("hold %s: %w", stream, err)
 		}
 	}
 	env := slices.Concat(p.cfg.Env, r.goPluginEnv)
-	id, err := spawnWithRetry(ctx, p.cfg.Keeper, keeper.Command{
+	id, err := spawnRetryingTextBusy(ctx, p.cfg.Keeper, keeper.Command{
 		Name:       p.cfg.Name,
 		Executable: p.cfg.Executable,
 		Path:       p.cfg.Path,
@@ -140,10 +140,14 @@ func (r *spawnRunner) spawnProcess(ctx context.Context) error {
 	})
 	if errors.Is(err, keeper.ErrKeeperDied) {
 		pipeWriters[0].Close() // now only the plugin can have the write end of its stdout
-		return errors.Join(err, killPluginOfDeadKeeper(p.output.pipeReadEnds[0], p.cfg.SocketDir))
+		return errors.Join(err, killPluginOfDeadKeeper(p.output.stdoutAndStderrReadEnds[0], p.cfg.SocketDir))
 	}
 	if err != nil {
 		return explainSpawnError(err, p.cfg.Path, p.cfg.Executable)
+	}
+	if p.cfg.OnSpawn != nil {
+		boot, _ := osprocess.BootID() // no error is possible: Start has cached the boot id
+		p.cfg.OnSpawn(ReattachConfig{Pid: id.PID, StartTimeTicks: id.StartTime, BootID: boot, StreamKeyPrefix: p.output.keeperFDKeyPrefix})
 	}
 	p.proc, err = openProcessHandle(id)
 	switch {
@@ -151,7 +155,7 @@ func (r *spawnRunner) spawnProcess(ctx context.Context) error {
 		p.proc = newEndedProcessHandle(id) // the process has exited, and the keeper has reaped it
 		return nil
 	case err != nil:
-		_ = id.Signal(unix.SIGKILL) // Signal fails only if the process has ended
+		id.KillSession()
 		return err
 	}
 	// The plugin inherits the protection of agent and keeper from the OOM killer, and would
@@ -162,10 +166,10 @@ func (r *spawnRunner) spawnProcess(ctx context.Context) error {
 	return nil
 }
 
-// spawnWithRetry starts a program. As long as its file is open for writing (ETXTBSY), it
+// spawnRetryingTextBusy starts a program. As long as its file is open for writing (ETXTBSY), it
 // retries for a quarter of a second: an installer may be writing the file, or a child that
 // the installer has forked has not called exec yet, and still has the file open.
-func spawnWithRetry(ctx context.Context, k Keeper, command keeper.Command) (osprocess.ID, error) {
+func spawnRetryingTextBusy(ctx context.Context, k Keeper, command keeper.Command) (osprocess.ID, error) {
 	for delay := time.Millisecond; ; delay *= 2 {
 		id, err := k.Spawn(ctx, command)
 		if !errors.Is(err, unix.ETXTBSY) || delay > 128*time.Millisecond {
@@ -182,9 +186,9 @@ func spawnWithRetry(ctx context.Context, k Keeper, command keeper.Command) (ospr
 // killPluginOfDeadKeeper kills the plugin that a dead keeper may have started: the process whose stdout
 // is the pipe with the given read end. It repeats that until no process has the write end, for at most a
 // second, because a child that was being forked when the keeper died gets the pipe as its
-// stdout later. It removes the plugin's socket from dir.
-func killPluginOfDeadKeeper(stdout *os.File, dir string) error {
-	conn, err := stdout.SyscallConn()
+// stdout later. It removes the plugin's socket from socketDir.
+func killPluginOfDeadKeeper(stdoutReadEnd *os.File, socketDir string) error {
+	conn, err := stdoutReadEnd.SyscallConn()
 	if err != nil {
 		return err
 	}
@@ -210,15 +214,15 @@ func killPluginOfDeadKeeper(stdout *os.File, dir string) error {
 		}
 	}
 	if killed {
-		return removeUnboundSockets(dir)
+		return removeUnboundSockets(socketDir, "")
 	}
 	return nil
 }
 
-// killProcessesWithStdout kills the processes whose stdout is a pipe, given as
-// "pipe:[inode]", and waits up to a second for each to end. It reports whether it has
+// killProcessesWithStdout kills the processes whose stdout is the pipe of pipeLinkTarget, which has
+// the form "pipe:[inode]", and waits up to a second for each to end. It reports whether it has
 // killed any.
-func killProcessesWithStdout(pipe string) (killed bool, err error) {
+func killProcessesWithStdout(pipeLinkTarget string) (killed bool, err error) {
 	links, err := filepath.Glob("/proc/[0-9]*/fd/1")
 	if err != nil {
 		return false, err
@@ -231,7 +235,7 @@ func killProcessesWithStdout(pipe string) (killed bool, err error) {
 		// The ID is read before the link to stdout. If the pid is reused in between, Signal returns an error, because the
 		// later process has another ID.
 		p, err := osprocess.LookupID(pid)
-		if target, linkErr := os.Readlink(link); linkErr != nil || target != pipe {
+		if target, linkErr := os.Readlink(link); linkErr != nil || target != pipeLinkTarget {
 			continue // the process has another stdout, belongs to another user, or has ended
 		}
 		if err == nil {
@@ -245,8 +249,9 @@ func killProcessesWithStdout(pipe string) (killed bool, err error) {
 	return killed, nil
 }
 
-// removeUnboundSockets removes the sockets in a directory that no process is bound to.
-func removeUnboundSockets(dir string) error {
+// removeUnboundSockets removes the sockets in a directory whose names start with namePrefix and that no process is
+// bound to.
+func removeUnboundSockets(dir, namePrefix string) error {
 	// entries is read before the bound sockets, so that a socket of a plugin that starts
 	// meanwhile is not removed.
 	entries, err := os.ReadDir(dir)
@@ -259,7 +264,7 @@ func removeUnboundSockets(dir string) error {
 	}
 	var errs []error
 	for _, e := range entries {
-		if e.Type()&os.ModeSocket == 0 || bytes.Contains(bound, []byte("/"+e.Name()+"\n")) {
+		if e.Type()&os.ModeSocket == 0 || !strings.HasPrefix(e.Name(), namePrefix) || bytes.Contains(bound, []byte("/"+e.Name()+"\n")) {
 			continue
 		}
 		if err := os.Remove(filepath.Join(dir, e.Name())); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -300,13 +305,13 @@ func (p *processOutput) copyFirstStdoutLine() string {
 	return string(p.firstStdoutLine)
 }
 
-// readStdout reads the first line of stdout, closes lineRead, and then discards the output
+// readFirstLineAndDrainStdout reads the first line of stdout, closes lineRead, and then discards the output
 // until stdout ends.
-func (p *Plugin) readStdout(lineRead chan<- struct{}) {
+func (p *Plugin) readFirstLineAndDrainStdout(lineRead chan<- struct{}) {
 	buf := make([]byte, maxHandshakeSize)
 	complete := false
 	for {
-		n, err := p.output.pipeReadEnds[0].Read(buf)
+		n, err := p.output.stdoutAndStderrReadEnds[0].Read(buf)
 		if !complete {
 			complete = p.output.appendFirstStdoutLine(buf[:n]) || err != nil
 			if complete {
@@ -338,12 +343,12 @@ func (p *Plugin) awaitHandshakeLine(ctx context.Context, lineRead <-chan struct{
 		if line != "" {
 			return line, nil
 		}
-		if !p.waitDone(ctx, time.Second) {
+		if !p.exitsWithin(ctx, time.Second) {
 			return "", errorWithStderr("closed its stdout without a handshake line", &p.output.stderrTail)
 		}
 	default:
 	}
-	if p.waitDone(ctx, 0) {
+	if p.exitsWithin(ctx, 0) {
 		<-p.exit.errSet
 		if line != "" {
 			return "", fmt.Errorf("wrote %s on stdout instead of a handshake line and %w", quoteTruncated(line), p.exit.err)
@@ -353,7 +358,7 @@ func (p *Plugin) awaitHandshakeLine(ctx context.Context, lineRead <-chan struct{
 	if cause := context.Cause(ctx); !errors.Is(cause, errNoAnswer) {
 		return "", cause
 	}
-	reason := fmt.Sprintf("timeout while waiting for plugin to start: no handshake line within %s", p.cfg.StartTimeout)
+	reason := fmt.Sprintf("timeout while waiting for plugin to start: no handshake line within %s", p.cfg.HandshakeTimeout)
 	if line != "" {
 		reason += fmt.Sprintf(", only %s without a line end", quoteTruncated(line))
 	}
@@ -405,10 +410,10 @@ func explainDialError(h handshake, err error) error {
 	return fmt.Errorf("connect: %w", err)
 }
 
-// checkPeer returns an error if a process outside the plugin's session listens on the socket.
+// checkPeerInSession returns an error if a process outside the plugin's session listens on the socket.
 // The session is checked, not the pid, because a script may have started the program that
 // listens.
-func checkPeer(conn *net.UnixConn, pid int) error {
+func checkPeerInSession(conn *net.UnixConn, sessionLeaderPID int) error {
 	cred, err := osprocess.PeerCredentials(conn)
 	if err != nil {
 		return err
@@ -419,8 +424,13 @@ func checkPeer(conn *net.UnixConn, pid int) error {
 		}
 		return nil
 	}
-	if int(cred.Pid) != pid && !inSession(int(cred.Pid), pid) {
+	if int(cred.Pid) != sessionLeaderPID && !inSession(int(cred.Pid), sessionLeaderPID) {
 		return fmt.Errorf("process %d of uid %d listens on it, not the plugin", cred.Pid, cred.Uid)
 	}
 	return nil
+}
+
+func inSession(pid, sessionID int) bool {
+	sid, err := unix.Getsid(pid)
+	return err == nil && sid == sessionID
 }

@@ -19,17 +19,17 @@ type pluginCandidate struct {
 // compares claimant with each rival, and returns the indexes of the rivals that claimant
 // replaces, and the index of the first rival that takes precedence over claimant, -1 if
 // there is none.
-func arbitratePlugins(claimant pluginCandidate, rivals []pluginCandidate) (replaced []int, winner int) {
+func arbitratePlugins(claimant pluginCandidate, rivals []pluginCandidate) (replacedIndexes []int, winnerIndex int) {
 	for i, rival := range rivals {
 		switch {
 		case servedKey(rival.info) != servedKey(claimant.info):
 		case rival.inUse || !takesPrecedence(claimant, rival):
-			return replaced, i
+			return replacedIndexes, i
 		default:
-			replaced = append(replaced, i)
+			replacedIndexes = append(replacedIndexes, i)
 		}
 	}
-	return replaced, -1
+	return replacedIndexes, -1
 }
 
 // takesPrecedence reports whether plugin a, and not plugin b, must serve a driver or hook that both

@@ -63,9 +63,9 @@ type pluginRunResult struct {
 // failureCounter counts the consecutive early exits and failed starts of a plugin.
 type failureCounter int
 
-// nextLaunchDelay updates the failure count after a failed launch or an exit, and returns the delay before the
+// countFailureAndNextDelay updates the failure count after a failed launch or an exit, and returns the delay before the
 // next launch.
-func (f *failureCounter) nextLaunchDelay(result pluginRunResult) time.Duration {
+func (f *failureCounter) countFailureAndNextDelay(result pluginRunResult) time.Duration {
 	switch {
 	case !result.processStarted:
 		*f = max(*f, 1) // at least one, because an immediate retry of a failed start would fail too

@@ -24,14 +24,14 @@ const (
 	slowCallTimeout = time.Minute
 )
 
-// callWatchdog detects calls that the driver in one plugin process does not answer. A late
+// lateCallMonitor detects calls that the driver in one plugin process does not answer. A late
 // call is logged as a warning, sent as an event to its task, and makes the driver unhealthy
 // until the call is answered. If the caller of a late call cancels it, and no other call is
-// answered, callWatchdog calls InspectTask for the task until the driver responds.
+// answered, lateCallMonitor calls InspectTask for the task until the driver responds.
 //
-// callWatchdog neither cancels calls nor kills the process: a driver that hangs in one call
+// lateCallMonitor neither cancels calls nor kills the process: a driver that hangs in one call
 // can be the parent of tasks that run well.
-type callWatchdog struct {
+type lateCallMonitor struct {
 	supervisor *Supervisor
 	plugin     *managedPlugin
 	inst       pluginInstance
@@ -61,25 +61,25 @@ type watchedCall struct {
 	isAbandoned bool // the caller has cancelled the call before the driver answered
 }
 
-func (s *Supervisor) newCallWatchdog(m *managedPlugin, inst pluginInstance) *callWatchdog {
-	return &callWatchdog{
+func (s *Supervisor) newLateCallMonitor(m *managedPlugin, inst pluginInstance) *lateCallMonitor {
+	return &lateCallMonitor{
 		supervisor: s, plugin: m, inst: inst, driverName: inst.Info().Name,
 		unansweredCalls: map[*watchedCall]struct{}{}, wakeRun: make(chan struct{}, 1),
 	}
 }
 
-// beginCall registers a call that is late after the given timeout. The caller must call endCall when the call has
+// beginCall registers a call that is late after the duration lateAfter. The caller must call endCall when the call has
 // returned.
-func (w *callWatchdog) beginCall(ctx context.Context, method, taskID string, timeout time.Duration) *watchedCall {
+func (w *lateCallMonitor) beginCall(ctx context.Context, method, taskID string, lateAfter time.Duration) *watchedCall {
 	now := time.Now()
-	c := &watchedCall{callerCtx: ctx, method: method, taskID: taskID, startedAt: now, deadline: now.Add(timeout)}
+	c := &watchedCall{callerCtx: ctx, method: method, taskID: taskID, startedAt: now, deadline: now.Add(lateAfter)}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.addCallLocked(c)
 	return c
 }
 
-func (w *callWatchdog) addCallLocked(c *watchedCall) {
+func (w *lateCallMonitor) addCallLocked(c *watchedCall) {
 	w.unansweredCalls[c] = struct{}{}
 	if w.nextCheckAt.IsZero() || c.deadline.Before(w.nextCheckAt) {
 		w.wakeRunLocked()
@@ -88,7 +88,7 @@ func (w *callWatchdog) addCallLocked(c *watchedCall) {
 
 // endCall records that a registered call has returned with err. A call that its caller has cancelled stays registered for
 // up to answerTimeout, in which the driver can respond to another call.
-func (w *callWatchdog) endCall(c *watchedCall, err error) {
+func (w *lateCallMonitor) endCall(c *watchedCall, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.unansweredCalls, c)
@@ -117,7 +117,7 @@ func isAbandonedCall(ctx context.Context, err error) bool {
 	return err != nil && (ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded))
 }
 
-func (w *callWatchdog) wakeRunLocked() {
+func (w *lateCallMonitor) wakeRunLocked() {
 	select {
 	case w.wakeRun <- struct{}{}:
 	default: // wakeRun already has a value that run has not received
@@ -125,7 +125,7 @@ func (w *callWatchdog) wakeRunLocked() {
 }
 
 // run watches the calls until ctx ends, which is when the plugin process ends.
-func (w *callWatchdog) run(ctx context.Context) {
+func (w *lateCallMonitor) run(ctx context.Context) {
 	defer w.setUnresponsiveReason("")
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -140,7 +140,7 @@ func (w *callWatchdog) run(ctx context.Context) {
 		if !anyLate && abandoned == nil {
 			w.setUnresponsiveReason("")
 		}
-		timer.Reset(w.durationUntilNextCheck(!anyLate && abandoned != nil))
+		timer.Reset(w.updateNextCheckDelay(!anyLate && abandoned != nil))
 		select {
 		case <-timer.C:
 		case <-w.wakeRun:
@@ -152,7 +152,7 @@ func (w *callWatchdog) run(ctx context.Context) {
 
 // findLateCalls returns the calls that have become late since its last call, whether any call is late, and the abandoned
 // call for probeDriver, or nil.
-func (w *callWatchdog) findLateCalls() (late []*watchedCall, anyLate bool, abandoned *watchedCall) {
+func (w *lateCallMonitor) findLateCalls() (newlyLate []*watchedCall, anyLate bool, abandoned *watchedCall) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := time.Now()
@@ -166,16 +166,16 @@ func (w *callWatchdog) findLateCalls() (late []*watchedCall, anyLate bool, aband
 			}
 		case !c.isLate && !c.isAbandoned && expired:
 			c.isLate = true
-			late = append(late, c)
+			newlyLate = append(newlyLate, c)
 		}
 		anyLate = anyLate || c.isLate
 	}
-	return late, anyLate, w.abandonedCall
+	return newlyLate, anyLate, w.abandonedCall
 }
 
-// durationUntilNextCheck returns the time until run must call findLateCalls again. If probing is true, that is at most
+// updateNextCheckDelay returns the time until run must call findLateCalls again. If probing is true, that is at most
 // answerTimeout, because run must also call probeDriver again.
-func (w *callWatchdog) durationUntilNextCheck(probing bool) time.Duration {
+func (w *lateCallMonitor) updateNextCheckDelay(probing bool) time.Duration {
 	const idleSleep = time.Hour
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -197,7 +197,7 @@ func (w *callWatchdog) durationUntilNextCheck(probing bool) time.Duration {
 
 // probeDriver calls InspectTask for the task of the abandoned call c, to find out whether the driver answers. It returns
 // nil after any response, and c if the driver does not respond.
-func (w *callWatchdog) probeDriver(ctx context.Context, c *watchedCall) *watchedCall {
+func (w *lateCallMonitor) probeDriver(ctx context.Context, c *watchedCall) (stillUnanswered *watchedCall) {
 	probeCtx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	_, err := w.inst.Driver().InspectTask(probeCtx, c.taskID)
@@ -219,7 +219,7 @@ func (w *callWatchdog) probeDriver(ctx context.Context, c *watchedCall) *watched
 }
 
 // reportLateCall logs a late call, makes the driver unhealthy and sends an event to the task.
-func (w *callWatchdog) reportLateCall(c *watchedCall) {
+func (w *lateCallMonitor) reportLateCall(c *watchedCall) {
 	after := time.Since(c.startedAt).Round(time.Second)
 	name, pid := w.plugin.entry.Name, w.inst.PID()
 	w.supervisor.logger.Warn("driver does not answer", "driver", w.driverName, "plugin", name, "pid", pid, "call", c.method, "task_id", c.taskID, "after", after)
@@ -238,7 +238,7 @@ func (w *callWatchdog) reportLateCall(c *watchedCall) {
 
 // setUnresponsiveReason makes the driver unhealthy for the given reason. With an empty reason the
 // driver has the health of its fingerprint again.
-func (w *callWatchdog) setUnresponsiveReason(reason string) {
+func (w *lateCallMonitor) setUnresponsiveReason(reason string) {
 	s := w.supervisor
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -258,17 +258,17 @@ func (w *callWatchdog) setUnresponsiveReason(reason string) {
 }
 
 // overrideHealthIfLateLocked sets the driver to unhealthy in info if a call is late.
-func (w *callWatchdog) overrideHealthIfLateLocked(info *DriverInfo) {
+func (w *lateCallMonitor) overrideHealthIfLateLocked(info *DriverInfo) {
 	if w.unresponsiveReason != "" {
 		info.Healthy, info.Description = false, w.unresponsiveReason
 	}
 }
 
-// watchedDriver is a driver whose calls are watched by a callWatchdog.
+// watchedDriver is a driver whose calls are watched by a lateCallMonitor.
 type watchedDriver struct {
 	driver.Driver
-	watchdog     *callWatchdog
-	mayHaveTasks atomic.Bool // the process was called to start or recover a task, or to create a network
+	lateCallMonitor *lateCallMonitor
+	mayHaveTasks    atomic.Bool // the process was called to start or recover a task, or to create a network
 }
 
 func (d *watchedDriver) StartTask(ctx context.Context, c *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
@@ -277,14 +277,14 @@ func (d *watchedDriver) StartTask(ctx context.Context, c *driver.TaskConfig) (*d
 }
 
 func (d *watchedDriver) TaskConfigSchema(ctx context.Context) (_ *hclspec.Spec, err error) {
-	c := d.watchdog.beginCall(ctx, "TaskConfigSchema", "", answerTimeout)
-	defer func() { d.watchdog.endCall(c, err) }()
+	c := d.lateCallMonitor.beginCall(ctx, "TaskConfigSchema", "", answerTimeout)
+	defer func() { d.lateCallMonitor.endCall(c, err) }()
 	return d.Driver.TaskConfigSchema(ctx)
 }
 
 func (d *watchedDriver) Capabilities(ctx context.Context) (_ *driver.Capabilities, err error) {
-	c := d.watchdog.beginCall(ctx, "Capabilities", "", answerTimeout)
-	defer func() { d.watchdog.endCall(c, err) }()
+	c := d.lateCallMonitor.beginCall(ctx, "Capabilities", "", answerTimeout)
+	defer func() { d.lateCallMonitor.endCall(c, err) }()
 	return d.Driver.Capabilities(ctx)
 }
 
@@ -294,44 +294,44 @@ func (d *watchedDriver) RecoverTask(ctx context.Context, handle *driver.Handle) 
 	if handle != nil && handle.Config != nil {
 		id = handle.Config.ID
 	}
-	c := d.watchdog.beginCall(ctx, "RecoverTask", id, slowCallTimeout)
-	defer func() { d.watchdog.endCall(c, err) }()
+	c := d.lateCallMonitor.beginCall(ctx, "RecoverTask", id, slowCallTimeout)
+	defer func() { d.lateCallMonitor.endCall(c, err) }()
 	return d.Driver.RecoverTask(ctx, handle)
 }
 
 func (d *watchedDriver) StopTask(ctx context.Context, taskID string, timeout time.Duration, signal string) (err error) {
-	c := d.watchdog.beginCall(ctx, "StopTask", taskID, max(timeout, 0)+answerTimeout)
-	defer func() { d.watchdog.endCall(c, err) }()
+	c := d.lateCallMonitor.beginCall(ctx, "StopTask", taskID, max(timeout, 0)+answerTimeout)
+	defer func() { d.lateCallMonitor.endCall(c, err) }()
 	return d.Driver.StopTask(ctx, taskID, timeout, signal)
 }
 
 func (d *watchedDriver) DestroyTask(ctx context.Context, taskID string, force bool) (err error) {
-	c := d.watchdog.beginCall(ctx, "DestroyTask", taskID, slowCallTimeout)
-	defer func() { d.watchdog.endCall(c, err) }()
+	c := d.lateCallMonitor.beginCall(ctx, "DestroyTask", taskID, slowCallTimeout)
+	defer func() { d.lateCallMonitor.endCall(c, err) }()
 	return d.Driver.DestroyTask(ctx, taskID, force)
 }
 
 func (d *watchedDriver) InspectTask(ctx context.Context, taskID string) (_ *driver.TaskStatus, err error) {
-	c := d.watchdog.beginCall(ctx, "InspectTask", taskID, answerTimeout)
-	defer func() { d.watchdog.endCall(c, err) }()
+	c := d.lateCallMonitor.beginCall(ctx, "InspectTask", taskID, answerTimeout)
+	defer func() { d.lateCallMonitor.endCall(c, err) }()
 	return d.Driver.InspectTask(ctx, taskID)
 }
 
 func (d *watchedDriver) SignalTask(ctx context.Context, taskID, signal string) (err error) {
-	c := d.watchdog.beginCall(ctx, "SignalTask", taskID, answerTimeout)
-	defer func() { d.watchdog.endCall(c, err) }()
+	c := d.lateCallMonitor.beginCall(ctx, "SignalTask", taskID, answerTimeout)
+	defer func() { d.lateCallMonitor.endCall(c, err) }()
 	return d.Driver.SignalTask(ctx, taskID, signal)
 }
 
 func (d *watchedDriver) CreateNetwork(ctx context.Context, allocID, hostname string) (_ *driver.NetworkIsolation, _ bool, err error) {
 	d.mayHaveTasks.Store(true)
-	c := d.watchdog.beginCall(ctx, "CreateNetwork", "", slowCallTimeout)
-	defer func() { d.watchdog.endCall(c, err) }()
+	c := d.lateCallMonitor.beginCall(ctx, "CreateNetwork", "", slowCallTimeout)
+	defer func() { d.lateCallMonitor.endCall(c, err) }()
 	return d.Driver.CreateNetwork(ctx, allocID, hostname)
 }
 
 func (d *watchedDriver) DestroyNetwork(ctx context.Context, allocID string, isolation *driver.NetworkIsolation) (err error) {
-	c := d.watchdog.beginCall(ctx, "DestroyNetwork", "", slowCallTimeout)
-	defer func() { d.watchdog.endCall(c, err) }()
+	c := d.lateCallMonitor.beginCall(ctx, "DestroyNetwork", "", slowCallTimeout)
+	defer func() { d.lateCallMonitor.endCall(c, err) }()
 	return d.Driver.DestroyNetwork(ctx, allocID, isolation)
 }

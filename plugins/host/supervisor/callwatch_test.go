@@ -133,7 +133,7 @@ func startSupervisorOfHangingDriver(t *testing.T) (*Supervisor, driver.Driver, *
 
 func describeDriverHealth(s *Supervisor) string {
 	synctest.Wait()
-	info := s.Drivers()["slow"]
+	info := s.DriverInfoByName()["slow"]
 	return fmt.Sprintf("%v %v %s", info.Detected, info.Healthy, info.Description)
 }
 
@@ -151,7 +151,7 @@ func TestHangingStopMakesTheDriverUnhealthyUntilItAnswers(t *testing.T) {
 		if got := describeDriverHealth(s); got != healthyStatus || len(events()) > 0 {
 			t.Errorf("before its time: %s, %q", got, events())
 		}
-		infoChanged := s.Changed()
+		infoChanged := s.InfoChanged()
 		time.Sleep(time.Millisecond)
 		if got, want := describeDriverHealth(s), "true false no answer to StopTask for 30s (plugin slow, pid 42)"; got != want {
 			t.Errorf("late: %s, want %s", got, want)

@@ -112,7 +112,7 @@ func TestSetEntries(t *testing.T) {
 				if runs != c.runs {
 					t.Errorf("it is run by %q, want %q", runs, c.runs)
 				}
-				if _, there := s.Drivers()["db"]; there != (c.runs != "") {
+				if _, there := s.DriverInfoByName()["db"]; there != (c.runs != "") {
 					t.Errorf("the driver is there: %v", there)
 				}
 				if fmt.Sprint(launchCounts) != fmt.Sprint(c.launches) {
@@ -140,25 +140,25 @@ func TestDriversNotStarted(t *testing.T) {
 		})
 		s.SetCatalog(newCatalog("no engine"))
 		synctest.Wait()
-		info, ok := s.DriversNotStarted()["docker"]
+		info, ok := s.NotStartedDriverInfoByName()["docker"]
 		if !ok || info.Detected || info.Healthy || info.Description != "no engine" || info.UpdatedAt.IsZero() || launches != 0 {
 			t.Errorf("driver %+v, %d launches", info, launches)
 		}
 		time.Sleep(time.Second)
 		s.SetCatalog(newCatalog("no engine"))
-		if got := s.DriversNotStarted()["docker"].UpdatedAt; !got.Equal(info.UpdatedAt) {
+		if got := s.NotStartedDriverInfoByName()["docker"].UpdatedAt; !got.Equal(info.UpdatedAt) {
 			t.Errorf("updated at %v by a catalog with the same reason, want %v", got, info.UpdatedAt)
 		}
 		if _, err := s.Driver(t.Context(), "docker"); !errors.Is(err, ErrNoDriver) || !strings.Contains(err.Error(), "no engine") {
 			t.Errorf("error %v, want the reason", err)
 		}
-		if len(s.Drivers()) != 0 || len(s.Plugins()) != 0 {
-			t.Errorf("drivers %v, plugins %v", s.Drivers(), s.Plugins())
+		if len(s.DriverInfoByName()) != 0 || len(s.Plugins()) != 0 {
+			t.Errorf("drivers %v, plugins %v", s.DriverInfoByName(), s.Plugins())
 		}
 
 		s.SetCatalog(newCatalog(""))
 		synctest.Wait()
-		if got := s.DriversNotStarted(); len(got) != 0 || launches != 1 {
+		if got := s.NotStartedDriverInfoByName(); len(got) != 0 || launches != 1 {
 			t.Errorf("not started: %v, %d launches", got, launches)
 		}
 		if _, err := s.Driver(t.Context(), "docker"); err != nil {

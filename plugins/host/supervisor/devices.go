@@ -28,7 +28,7 @@ type deviceStream struct {
 func (d *deviceStream) run(ctx context.Context) error {
 	stream, err := d.inst.Device().Fingerprint(ctx)
 	if err == nil {
-		err = d.readFingerprints(ctx, stream)
+		err = d.readFingerprintsThrottled(ctx, stream)
 	}
 	switch {
 	case ctx.Err() != nil, hasExited(d.inst):
@@ -39,9 +39,10 @@ func (d *deviceStream) run(ctx context.Context) error {
 	return err
 }
 
-// readFingerprints calls onDevices with the devices of each fingerprint, for the first fingerprint immediately, and then
-// at most once per deviceUpdateInterval, with the latest fingerprint. It returns the reason why the stream has ended.
-func (d *deviceStream) readFingerprints(ctx context.Context, stream <-chan device.Fingerprint) error {
+// readFingerprintsThrottled calls onDevices with the devices of each fingerprint, for the first fingerprint
+// immediately, and then at most once per deviceUpdateInterval, with the latest fingerprint. It returns the reason why
+// the stream has ended.
+func (d *deviceStream) readFingerprintsThrottled(ctx context.Context, stream <-chan device.Fingerprint) error {
 	var latest *device.Fingerprint     // latest fingerprint that was not passed to onDevices
 	var intervalEnded <-chan time.Time // nil if the next fingerprint is passed immediately
 	for {

@@ -76,7 +76,7 @@ func widgets(name string, ids ...string) device.Group {
 func devicesState(s *Supervisor) string {
 	var all []string
 	for _, g := range s.DeviceGroups() {
-		text := g.Plugin + ":" + g.ID.Name
+		text := g.PluginName + ":" + g.ID.Name
 		for _, d := range g.Devices {
 			text += " " + d.ID
 			if !d.Healthy {
@@ -179,10 +179,10 @@ func TestNodeIsReadyWithTheFirstDevices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeDevices("one")
 		<-f.devices.(*fakeDevices).fingerprints
-		s := startSupervisor(t, Config{LastServedKey: func(catalog.Entry) PluginKey { return PluginKey{base.TypeDevice, "one"} }},
+		s := startSupervisor(t, Config{LastServedKey: func(catalog.Entry) (PluginKey, bool) { return PluginKey{base.TypeDevice, "one"}, true }},
 			[]catalog.Entry{externalEntry("one")}, func(context.Context, string, int) (*fakePlugin, error) { return f, nil })
 		time.AfterFunc(time.Second, func() { f.sendDevices(device.Fingerprint{Groups: []device.Group{widgets("w", "a")}}) })
-		if err := s.Ready(t.Context()); err != nil {
+		if err := s.WaitBrieflyForFirstReports(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if got := devicesState(s); got != "one:w a" {
@@ -228,7 +228,7 @@ func TestFlappingDevicesChangeOncePerSecond(t *testing.T) {
 		wg.Go(func() {
 			for {
 				select {
-				case <-s.Changed():
+				case <-s.InfoChanged():
 					changes++
 				case <-stop:
 					return

@@ -64,7 +64,7 @@ func (f *fakePlugin) StartedAt() time.Time                        { return time.
 func (f *fakePlugin) MethodStats() []callstats.Method             { return nil }
 func (f *fakePlugin) Hook() (*hookwire.Client, *hook.Description) { return f.hook, f.description }
 func (f *fakePlugin) Done() <-chan struct{}                       { return f.done }
-func (f *fakePlugin) WaitExit() error {
+func (f *fakePlugin) WaitForExitReason() error {
 	<-f.done
 	return fmt.Errorf("plugin %q: exited", f.info.Name)
 }
@@ -78,7 +78,7 @@ func (f *fakePlugin) Stop(context.Context) {
 	f.die()
 }
 func (f *fakePlugin) Detach() {}
-func (f *fakePlugin) Close() {
+func (f *fakePlugin) KillAndRelease() {
 	f.mu.Lock()
 	f.closed = true
 	f.mu.Unlock()

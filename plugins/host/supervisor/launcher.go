@@ -6,21 +6,20 @@ import (
 	"os"
 	"time"
 
-	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/host/launch"
 )
 
 // launcher starts the processes of plugins, or reattaches those that an earlier supervisor has started.
 type launcher struct {
-	cfg           Config
-	pluginRecords *pluginRecords
-	loggedPanics  launch.LoggedPanics
+	cfg             Config
+	recordedPlugins *recordedPlugins
+	loggedPanics    launch.LoggedPanics
 }
 
 // launchOrReattach starts or reattaches the process of one catalog entry.
 func (l *launcher) launchOrReattach(ctx context.Context, e catalog.Entry) (pluginInstance, error) {
-	binary, err := e.Open(l.cfg.Logger)
+	binary, err := e.OpenAndCheck(l.cfg.Logger)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", e, err)
 	}
@@ -29,7 +28,7 @@ func (l *launcher) launchOrReattach(ctx context.Context, e catalog.Entry) (plugi
 	if err != nil {
 		dir = "/"
 	}
-	sockets, err := l.cfg.SocketDir()
+	sockets, err := l.cfg.EnsureSocketDir()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", e, err)
 	}
@@ -37,7 +36,7 @@ func (l *launcher) launchOrReattach(ctx context.Context, e catalog.Entry) (plugi
 		Name:         e.Name,
 		Path:         binary.Path,
 		Argv:         binary.Argv,
-		Env:          launch.PluginEnviron(os.Environ(), e.InheritedEnvPatterns(), l.cfg.KeeperSocket, l.cfg.DirectoryID),
+		Env:          launch.PluginEnviron(os.Environ(), e.InheritedEnvPatterns(), l.cfg.KeeperSocketPath, l.cfg.DataDirID),
 		WorkDir:      dir,
 		SocketDir:    sockets,
 		Keeper:       l.cfg.Keeper,
@@ -46,30 +45,30 @@ func (l *launcher) launchOrReattach(ctx context.Context, e catalog.Entry) (plugi
 		LoggedPanics: &l.loggedPanics,
 		Logger:       l.cfg.Logger,
 	}
-	if onCall := l.cfg.OnCall; onCall != nil {
-		cfg.OnCall = func(method string, d time.Duration, failed bool) { onCall(e.Name, method, d, failed) }
+	if onCall := l.cfg.AfterCall; onCall != nil {
+		cfg.AfterCall = func(method string, d time.Duration, failed bool) { onCall(e.Name, method, d, failed) }
 	}
 	if !binary.IsScript {
 		cfg.Executable = binary.File
 	}
 	if e.Block != nil {
-		cfg.Settings = e.Block.Config
+		cfg.ConfigBlock = e.Block.Config
 		if e.Block.Range.Filename != "" {
-			cfg.SettingsBlockPosition = e.Block.Range.String()
+			cfg.ConfigBlockPosition = e.Block.Range.String()
 		}
 	}
-	if l.pluginRecords.store == nil {
+	if l.recordedPlugins.store == nil {
 		p, err := launch.Start(ctx, cfg)
 		if err != nil {
 			return nil, err
 		}
 		return p, nil
 	}
-	identity, err := pluginIdentity(e, binary)
+	identity, err := pluginIdentityHash(e, binary)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", e, err)
 	}
-	p, err := l.pluginRecords.reattach(ctx, e, cfg, binary, identity)
+	p, err := l.recordedPlugins.reattachCurrentOrStop(ctx, e, cfg, binary, identity)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", e, err)
@@ -77,12 +76,12 @@ func (l *launcher) launchOrReattach(ctx context.Context, e catalog.Entry) (plugi
 		return reattachedPlugin{p}, nil
 	}
 	key := recordKey(e)
-	cfg.Keeper = recordingKeeper{cfg.Keeper, func(id osprocess.ID) { l.pluginRecords.storeLaunchRecord(key, id, identity) }}
+	cfg.OnSpawn = func(c launch.ReattachConfig) { l.recordedPlugins.storeLaunchRecord(key, c, identity) }
 	p, err = launch.Start(ctx, cfg)
 	if err != nil {
-		l.pluginRecords.deleteRecord(key)
+		l.recordedPlugins.deleteRecord(key)
 		return nil, err
 	}
-	l.pluginRecords.storeRecord(ctx, e, p, identity)
+	l.recordedPlugins.storeRecordAndKeepRunning(ctx, e, p, identity)
 	return p, nil
 }

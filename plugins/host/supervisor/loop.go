@@ -29,10 +29,10 @@ func (l *pluginLoop) run(ctx context.Context, wg *sync.WaitGroup) {
 	defer l.supervisor.updateAndNotify(func() {
 		m.loopRunning = false
 		if m.mustStopWhenUnused {
-			l.supervisor.registry.deleteRemovedPlugin(m)
+			l.supervisor.registry.deletePluginAndAddReplacement(m)
 		}
 	})
-	if !l.waitForConfiguredReplacement(ctx) {
+	if !l.waitWhileReplacementExpected(ctx) {
 		return
 	}
 	if err := m.entry.Err; err != nil {
@@ -41,12 +41,12 @@ func (l *pluginLoop) run(ctx context.Context, wg *sync.WaitGroup) {
 		l.recordFailure(eventLaunchRejected, err, time.Time{})
 		return
 	}
-	if !l.waitBeforeSlowFingerprint(ctx) || !l.waitForFirstRequest(ctx) {
+	if !l.waitBeforeSlowFingerprint(ctx) || !l.waitForFirstBuiltinHookRequest(ctx) {
 		return
 	}
 	var consecutiveFailures failureCounter
 	for ctx.Err() == nil && !l.hasReplacement() {
-		result := l.runOnce(ctx, wg)
+		result := l.launchAndWatchOnce(ctx, wg)
 		switch {
 		case ctx.Err() != nil, l.hasReplacement():
 		case result.deviceStreamErr != nil:
@@ -62,15 +62,16 @@ func (l *pluginLoop) run(ctx context.Context, wg *sync.WaitGroup) {
 		case result.restartRequested:
 			consecutiveFailures = 0
 		default:
-			l.backOff(ctx, result, consecutiveFailures.nextLaunchDelay(result))
+			l.backOff(ctx, result, consecutiveFailures.countFailureAndNextDelay(result))
 		}
 	}
 }
 
-// runOnce launches the plugin, and returns when the process has exited or is unused, or ctx
+// launchAndWatchOnce launches the plugin, and returns when the process has exited or is unused, or ctx
 // has ended. When ctx ends, a process with tasks is detached and continues.
-func (l *pluginLoop) runOnce(ctx context.Context, wg *sync.WaitGroup) pluginRunResult {
+func (l *pluginLoop) launchAndWatchOnce(ctx context.Context, wg *sync.WaitGroup) pluginRunResult {
 	launched := time.Now()
+	l.takeRestartRequest() // a request that was made for the former process must not stop the next one
 	inst, err := l.launchProcess(ctx)
 	if err != nil {
 		l.updateDriverInfo((*DriverInfo).markFingerprintFailed)
@@ -79,14 +80,14 @@ func (l *pluginLoop) runOnce(ctx context.Context, wg *sync.WaitGroup) pluginRunR
 	stopped := l.watchProcess(ctx, inst)
 	switch {
 	case stopped.relaunchRequested != nil, stopped.deviceStreamErr != nil:
-		l.stopPlugin(ctx, inst)
+		l.stopAndDeleteRecord(ctx, inst)
 		return stopped
 	case stopped.restartRequested:
 		l.supervisor.updateAndNotify(func() {
 			l.plugin.applyEvent(eventExited)
 			l.plugin.inst = nil
 		})
-		l.stopPlugin(ctx, inst)
+		l.stopAndDeleteRecord(ctx, inst)
 		return stopped
 	}
 	if !hasExited(inst) {
@@ -94,7 +95,7 @@ func (l *pluginLoop) runOnce(ctx context.Context, wg *sync.WaitGroup) pluginRunR
 		l.stopOrDetach(ctx, inst)
 		return pluginRunResult{}
 	}
-	result := pluginRunResult{exitOrLaunchErr: inst.WaitExit(), processStarted: true, uptime: time.Since(launched), mayHaveCrashedInCall: l.mayHaveCrashedInCall(launched)}
+	result := pluginRunResult{exitOrLaunchErr: inst.WaitForExitReason(), processStarted: true, uptime: time.Since(launched), mayHaveCrashedInCall: l.mayHaveCrashedInCall(launched)}
 	l.supervisor.updateAndNotify(func() { l.plugin.exits = processExits{l.plugin.exits.count + 1, result.exitOrLaunchErr, time.Now()} })
 	// Close is called later, because a child of the plugin may still write to the plugin's
 	// stderr.
@@ -103,7 +104,7 @@ func (l *pluginLoop) runOnce(ctx context.Context, wg *sync.WaitGroup) pluginRunR
 		case <-inst.StderrClosed():
 		case <-ctx.Done():
 		}
-		inst.Close()
+		inst.KillAndRelease()
 	})
 	return result
 }
@@ -135,7 +136,7 @@ func (l *pluginLoop) backOff(ctx context.Context, result pluginRunResult, delay 
 	l.supervisor.updateAndNotify(func() { m.applyEvent(eventLaunchStarted) })
 }
 
-// takeRestartRequest reports whether Restart was called during the launch.
+// takeRestartRequest takes the pending request for a restart, and reports whether there was one.
 func (l *pluginLoop) takeRestartRequest() bool {
 	select {
 	case <-l.plugin.launchRequests.restartRequested:
@@ -153,7 +154,7 @@ func (l *pluginLoop) recordFailure(e pluginEvent, err error, retryAt time.Time) 
 		m.applyEvent(e)
 		m.inst = nil
 		l.supervisor.registry.setReportedDevices(m, nil, nil)
-		m.launchAttempted = true
+		m.firstLaunchDoneOrDeferred = true
 		if m.state != stateSuperseded {
 			m.lastFailure = launchFailure{err, retryAt}
 		}
@@ -161,13 +162,13 @@ func (l *pluginLoop) recordFailure(e pluginEvent, err error, retryAt time.Time) 
 	})
 }
 
-// mayHaveCrashedInCall reports whether the plugin is a hook that Hook has returned to a caller since the time
-// launched. Such a hook may have died in a call for one allocation, and calls for other
+// mayHaveCrashedInCall reports whether the plugin is a hook that Hook has returned to a caller since
+// launchedAt. Such a hook may have died in a call for one allocation, and calls for other
 // allocations must not wait long for the next launch.
-func (l *pluginLoop) mayHaveCrashedInCall(launched time.Time) bool {
+func (l *pluginLoop) mayHaveCrashedInCall(launchedAt time.Time) bool {
 	l.supervisor.mu.Lock()
 	defer l.supervisor.mu.Unlock()
-	return l.plugin.reportedInfo.Type == base.TypeHook && !l.plugin.lastAcquiredAt.Before(launched)
+	return l.plugin.reportedInfo.Type == base.TypeHook && !l.plugin.lastAcquiredAt.Before(launchedAt)
 }
 
 // hasReplacement reports whether this plugin has changed: then its changed version replaces it after the exit of its
@@ -178,9 +179,9 @@ func (l *pluginLoop) hasReplacement() bool {
 	return l.plugin.replacement != nil
 }
 
-// waitForConfiguredReplacement blocks a builtin as long as an external plugin of the configuration may replace it. It
+// waitWhileReplacementExpected blocks a builtin as long as an external plugin of the configuration may replace it. It
 // returns false when ctx has ended.
-func (l *pluginLoop) waitForConfiguredReplacement(ctx context.Context) bool {
+func (l *pluginLoop) waitWhileReplacementExpected(ctx context.Context) (ctxActive bool) {
 	for {
 		l.supervisor.mu.Lock()
 		awaiting, stateChanged := l.supervisor.registry.awaitsConfiguredReplacement(l.plugin), l.supervisor.stateChanged
@@ -199,13 +200,13 @@ func (l *pluginLoop) waitForConfiguredReplacement(ctx context.Context) bool {
 // waitBeforeSlowFingerprint blocks before the launch of a builtin with a slow fingerprint until the other plugins have
 // reported their state, or for readyTimeout: the fingerprint uses the processor, and the node is ready without it. It does
 // not block for a plugin that an earlier supervisor has left running. It returns false when ctx has ended.
-func (l *pluginLoop) waitBeforeSlowFingerprint(ctx context.Context) bool {
+func (l *pluginLoop) waitBeforeSlowFingerprint(ctx context.Context) (ctxActive bool) {
 	m := l.plugin
-	if !m.entry.SlowFingerprint || l.supervisor.pluginRecords.mayBeRunning(m.entry) {
+	if !m.entry.NodeReadyWithoutFingerprint || l.supervisor.recordedPlugins.mayBeRunning(m.entry) {
 		return true
 	}
 	l.supervisor.updateAndNotify(func() {
-		m.launchAttempted = true
+		m.firstLaunchDoneOrDeferred = true
 		l.supervisor.registry.updateFirstLaunchesDone()
 	})
 	limit := time.NewTimer(readyTimeout)
@@ -213,12 +214,12 @@ func (l *pluginLoop) waitBeforeSlowFingerprint(ctx context.Context) bool {
 	return l.supervisor.waitForCondition(ctx, (*registry).allButSlowReportedOrFailed, limit.C) == nil
 }
 
-// waitForFirstRequest blocks until a builtin hook is requested, because most nodes never need it.
+// waitForFirstBuiltinHookRequest blocks until a builtin hook is requested, because most nodes never need it.
 // It does not block for other plugins, and for a hook that an earlier supervisor has left
 // running. It returns false when ctx has ended.
-func (l *pluginLoop) waitForFirstRequest(ctx context.Context) bool {
+func (l *pluginLoop) waitForFirstBuiltinHookRequest(ctx context.Context) (ctxActive bool) {
 	m := l.plugin
-	if !m.entry.Builtin || m.entry.Type != base.TypeHook || l.supervisor.pluginRecords.mayBeRunning(m.entry) {
+	if !m.entry.Builtin || m.entry.Type != base.TypeHook || l.supervisor.recordedPlugins.mayBeRunning(m.entry) {
 		l.supervisor.mu.Lock()
 		defer l.supervisor.mu.Unlock()
 		m.applyEvent(eventLaunchStarted)
@@ -227,7 +228,7 @@ func (l *pluginLoop) waitForFirstRequest(ctx context.Context) bool {
 	requested := make(chan struct{})
 	l.supervisor.updateAndNotify(func() {
 		m.applyEvent(eventPluginUnused)
-		m.launchAttempted, m.fingerprinted, m.launchRequests.idleLaunchRequested = true, true, requested // a hook has no fingerprint
+		m.firstLaunchDoneOrDeferred, m.fingerprinted, m.launchRequests.idleLaunchRequested = true, true, requested // a hook has no fingerprint
 		l.supervisor.registry.updateFirstLaunchesDone()
 	})
 	select {
@@ -242,19 +243,19 @@ func (l *pluginLoop) waitForFirstRequest(ctx context.Context) bool {
 // serves.
 func (l *pluginLoop) launchProcess(ctx context.Context) (pluginInstance, error) {
 	m := l.plugin
-	if err := l.supervisor.pluginRecords.killOrphans(); err != nil {
+	if err := l.supervisor.recordedPlugins.killOrphans(); err != nil {
 		return nil, fmt.Errorf("%s: %w", m.entry, err)
 	}
 	inst, err := l.supervisor.launchPlugin(ctx, m.entry)
 	if err != nil {
 		return nil, err
 	}
-	if err := l.supervisor.pluginRecords.killUnmanagedPlugin(servedKey(inst.Info())); err != nil {
+	if err := l.supervisor.recordedPlugins.killUnmanagedPlugin(servedKey(inst.Info())); err != nil {
 		inst.Detach() // the process can have tasks, and is not killed; the next launch reattaches it
 		return nil, fmt.Errorf("%s: %w", m.entry, err)
 	}
 	if err := l.registerProcess(inst); err != nil {
-		l.stopPlugin(context.WithoutCancel(ctx), inst)
+		l.stopAndDeleteRecord(context.WithoutCancel(ctx), inst)
 		return nil, err
 	}
 	return inst, nil
@@ -272,9 +273,9 @@ func (l *pluginLoop) registerProcess(inst pluginInstance) (err error) {
 		if m.mustStopWhenUnused {
 			m.applyEvent(eventPluginRemoved)
 		}
-		m.inst, m.reportedInfo, m.lastFailure, m.launchAttempted = inst, info, launchFailure{}, true
+		m.inst, m.reportedInfo, m.lastFailure, m.firstLaunchDoneOrDeferred = inst, info, launchFailure{}, true
 		if m.driver = nil; info.Type == base.TypeDriver {
-			m.driver = &watchedDriver{Driver: inst.Driver(), watchdog: l.supervisor.newCallWatchdog(m, inst)}
+			m.driver = &watchedDriver{Driver: inst.Driver(), lateCallMonitor: l.supervisor.newLateCallMonitor(m, inst)}
 		}
 		_, m.hookDescription = inst.Hook()
 		m.fingerprinted = m.fingerprinted || info.Type == base.TypeHook // a hook has no fingerprint
@@ -305,11 +306,11 @@ func (l *pluginLoop) watchProcess(ctx context.Context, inst pluginInstance) (sto
 		fingerprints := fingerprintStream{inst: inst, driverName: served.Name, pluginName: m.entry.Name, updateDriverInfo: l.updateDriverInfo, logger: l.logger}
 		events := taskEventStream{inst: inst, driverName: served.Name, onEvent: l.supervisor.cfg.OnTaskEvent, logger: l.logger}
 		l.supervisor.mu.Lock()
-		calls := m.driver.watchdog
+		calls := m.driver.lateCallMonitor
 		l.supervisor.mu.Unlock()
 		wg.Go(func() { fingerprints.run(ctx) })
 		wg.Go(func() { events.run(ctx) })
-		if !l.supervisor.cfg.NoCallTimeouts {
+		if !l.supervisor.cfg.IgnoreLateCalls {
 			wg.Go(func() { calls.run(ctx) })
 		}
 	}
@@ -356,7 +357,7 @@ func (l *pluginLoop) watchProcess(ctx context.Context, inst pluginInstance) (sto
 // releaseIfIdle checks whether a process is unused. If it is, Driver and Hook no longer
 // return it, and releaseIfIdle returns a channel that is closed when the plugin is
 // requested again. Otherwise releaseIfIdle returns nil.
-func (l *pluginLoop) releaseIfIdle(served PluginKey) (requested chan struct{}) {
+func (l *pluginLoop) releaseIfIdle(served PluginKey) (requestedAgain chan struct{}) {
 	if l.supervisor.cfg.HasTasks(served) {
 		return nil
 	}
@@ -364,12 +365,12 @@ func (l *pluginLoop) releaseIfIdle(served PluginKey) (requested chan struct{}) {
 	// requests the driver after this update, and the request starts a new process.
 	l.supervisor.updateAndNotify(func() {
 		if m := l.plugin; time.Since(m.lastAcquiredAt) >= idleTimeout {
-			requested = make(chan struct{})
+			requestedAgain = make(chan struct{})
 			m.applyEvent(eventPluginUnused)
-			m.inst, m.launchRequests.idleLaunchRequested = nil, requested
+			m.inst, m.launchRequests.idleLaunchRequested = nil, requestedAgain
 		}
 	})
-	return requested
+	return requestedAgain
 }
 
 // driverIsHealthy reports whether the driver that the plugin serves has reported that it is healthy.
@@ -410,14 +411,14 @@ func (l *pluginLoop) stopOrDetach(ctx context.Context, inst pluginInstance) {
 		inst.Detach()
 		return
 	}
-	l.stopPlugin(ctx, inst)
+	l.stopAndDeleteRecord(ctx, inst)
 }
 
-// stopPlugin stops a plugin gracefully and deletes its record.
-func (l *pluginLoop) stopPlugin(ctx context.Context, inst pluginInstance) {
+// stopAndDeleteRecord stops a plugin gracefully and deletes its record.
+func (l *pluginLoop) stopAndDeleteRecord(ctx context.Context, inst pluginInstance) {
 	inst.Stop(ctx)
 	if l.supervisor.cfg.RecordStore != nil {
-		l.supervisor.pluginRecords.deleteRecord(recordKey(l.plugin.entry))
+		l.supervisor.recordedPlugins.deleteRecord(recordKey(l.plugin.entry))
 	}
 }
 

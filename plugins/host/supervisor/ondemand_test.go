@@ -57,8 +57,8 @@ func TestOnDemandProcessIsStoppedAfterItsFingerprint(t *testing.T) {
 					return
 				}
 				synctest.Wait()
-				if p := s.Plugins()[0]; !p.Idle || p.PID != 0 || !c.unhealthy && !s.Drivers()["a"].Healthy {
-					t.Errorf("plugin %+v, driver %+v", p, s.Drivers()["a"])
+				if p := s.Plugins()[0]; !p.Idle || p.PID != 0 || !c.unhealthy && !s.DriverInfoByName()["a"].Healthy {
+					t.Errorf("plugin %+v, driver %+v", p, s.DriverInfoByName()["a"])
 				}
 				mustDriver(t, s, "a")
 				time.Sleep(demandTimeout + time.Second)
@@ -74,7 +74,7 @@ func TestSlowFingerprintDoesNotDelayReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const launchDuration, fingerprintDuration = 300 * time.Millisecond, 500 * time.Millisecond
 		slow := onDemandEntry("slow")
-		slow.SlowFingerprint = true
+		slow.NodeReadyWithoutFingerprint = true
 		var slowLaunchedAt atomic.Pointer[time.Time]
 		s := startSupervisor(t, Config{}, []catalog.Entry{builtinEntry("a"), slow}, func(_ context.Context, key string, _ int) (*fakePlugin, error) {
 			f := newFakePlugin(strings.TrimPrefix(key, "builtin "), "1")
@@ -87,7 +87,7 @@ func TestSlowFingerprintDoesNotDelayReady(t *testing.T) {
 			return f, nil
 		})
 		began := time.Now()
-		if err := s.Ready(t.Context()); err != nil || time.Since(began) != launchDuration {
+		if err := s.WaitBrieflyForFirstReports(t.Context()); err != nil || time.Since(began) != launchDuration {
 			t.Errorf("ready after %v, %v; want %v", time.Since(began), err, launchDuration)
 		}
 		if err := s.WaitAllReportedOrFailed(t.Context()); err != nil || time.Since(began) != launchDuration+fingerprintDuration {
@@ -115,7 +115,7 @@ func TestPIDsWithoutTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, _ := newHangingPlugin()
 		e := externalEntry("slow")
-		e.NeverHasTasks = true
+		e.ChildrenAreNeverTasks = true
 		s := startSupervisor(t, Config{}, []catalog.Entry{e}, func(context.Context, string, int) (*fakePlugin, error) { return f, nil })
 		d, err := s.Driver(t.Context(), "slow")
 		if err == nil {

@@ -215,7 +215,7 @@ func (legacyDriver) TaskEvents(_ *driverpb.TaskEventsRequest, stream grpc.Server
 	return nil
 }
 
-// socketDirFunc returns a function for Config.SocketDir that always returns the same
+// socketDirFunc returns a function for Config.EnsureSocketDir that always returns the same
 // existing directory.
 func socketDirFunc(dir string) func() (string, error) {
 	return func() (string, error) { return dir, nil }
@@ -241,7 +241,7 @@ func newSupervisorWithKeeper(t testing.TB, cc catalog.Config, onEvent func(strin
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := New(Config{Catalog: c, Keeper: k, KeeperSocket: k.SocketPath(), SocketDir: socketDirFunc(sockets), OnTaskEvent: onEvent})
+	s := New(Config{Catalog: c, Keeper: k, KeeperSocketPath: k.SocketPath(), EnsureSocketDir: socketDirFunc(sockets), OnTaskEvent: onEvent})
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = s.Run(ctx) })
@@ -252,7 +252,7 @@ func newSupervisorWithKeeper(t testing.TB, cc catalog.Config, onEvent func(strin
 		if d := time.Since(began); d > time.Minute {
 			t.Errorf("the end took %v", d)
 		}
-		if keys, err := k.ListFDs(context.Background()); err != nil || len(keys) > 0 {
+		if keys, err := k.FetchStoredFDKeys(context.Background()); err != nil || len(keys) > 0 {
 			t.Errorf("the keeper still holds %v, %v", keys, err)
 		}
 		procs, _ := filepath.Glob("/proc/[0-9]*/environ")
@@ -316,13 +316,13 @@ func installPlugins(t testing.TB, names ...string) string {
 	return dir
 }
 
-// awaitHealthy waits for the fingerprints of drivers, for longer than Ready does, because the
+// awaitHealthy waits for the fingerprints of drivers, for longer than WaitBrieflyForFirstReports does, because the
 // machine may be slow.
 func awaitHealthy(t *testing.T, s *Supervisor, names []string) {
 	t.Helper()
 	limit := time.After(time.Minute)
 	for {
-		infoChanged, drivers := s.Changed(), s.Drivers()
+		infoChanged, drivers := s.InfoChanged(), s.DriverInfoByName()
 		sick := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return drivers[name].Healthy })
 		if len(sick) == 0 {
 			return
@@ -390,7 +390,7 @@ func TestPluginKilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Ready(t.Context()); err != nil {
+	if err := s.WaitBrieflyForFirstReports(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	pid := s.Plugins()[0].PID
@@ -415,7 +415,7 @@ func TestPluginKilled(t *testing.T) {
 	if now := s.Plugins()[0].PID; now == pid || now == 0 {
 		t.Errorf("pid %d, was %d", now, pid)
 	}
-	eventually(t, "it is healthy again", func() bool { return s.Drivers()["one"].Healthy })
+	eventually(t, "it is healthy again", func() bool { return s.DriverInfoByName()["one"].Healthy })
 }
 
 // eventuallyTimeout is the time after which a test has failed. It is long, because the
@@ -442,11 +442,11 @@ func TestKeeperKilled(t *testing.T) {
 	}
 	pid := s.Plugins()[0].PID
 	k := s.cfg.Keeper.(*keeper.Client)
-	reattached := k.KeeperProcess()
+	reattached := k.Status().KeeperProcess
 	if err := reattached.Signal(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	for k.KeeperProcess() == reattached {
+	for k.Status().KeeperProcess == reattached {
 		time.Sleep(10 * time.Millisecond)
 	}
 	if _, err := d.Capabilities(t.Context()); err != nil || s.Plugins()[0].PID != pid {
@@ -516,16 +516,16 @@ func BenchmarkLaunchToFingerprint(b *testing.B) {
 	defer os.RemoveAll(sockets)
 	var totalLaunchTime time.Duration
 	for b.Loop() {
-		s := New(Config{Catalog: c, Keeper: k, SocketDir: socketDirFunc(sockets)})
+		s := New(Config{Catalog: c, Keeper: k, EnsureSocketDir: socketDirFunc(sockets)})
 		ctx, cancel := context.WithCancel(b.Context())
 		var wg sync.WaitGroup
 		began := time.Now()
 		wg.Go(func() { _ = s.Run(ctx) })
-		if err := s.Ready(ctx); err != nil {
+		if err := s.WaitBrieflyForFirstReports(ctx); err != nil {
 			b.Fatal(err)
 		}
 		totalLaunchTime += time.Since(began)
-		if !s.Drivers()["one"].Healthy {
+		if !s.DriverInfoByName()["one"].Healthy {
 			b.Fatal("not healthy")
 		}
 		cancel()

@@ -10,32 +10,30 @@ import (
 	"sync"
 
 	"github.com/hashicorp/go-hclog"
-	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
-	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/host/launch"
 )
 
 // Record is the data with which another supervisor reattaches a running plugin.
 type Record struct {
 	launch.ReattachConfig
-	// Identity is a hash of the command line, the configuration and, for a script, the
+	// IdentityHash is a hash of the command line, the configuration and, for a script, the
 	// content of the file. A change of any of them requires a new process, and cannot be
 	// read from the running process.
-	Identity string
+	IdentityHash string
 	// Serves is the driver or hook that the plugin serves.
 	Serves PluginKey
 }
 
 // RecordStore stores records for the next supervisor. A record is stored when PutPlugin
-// returns. The supervisor chooses the keys. While Plugins returns an error, no plugin is
+// returns. The supervisor chooses the keys. While PluginRecordByKey returns an error, no plugin is
 // started: a recorded process may run, and two processes of one driver must not have the
 // same tasks.
 type RecordStore interface {
-	Plugins() (map[string]Record, error)
+	PluginRecordByKey() (map[string]Record, error)
 	PutPlugin(key string, r Record) error
 	DeletePlugin(key string) error
 }
@@ -55,9 +53,9 @@ func recordKey(e catalog.Entry) string {
 	return e.Path
 }
 
-// pluginIdentity returns the Record.Identity of a plugin that is started now. It does not
+// pluginIdentityHash returns the Record.IdentityHash of a plugin that is started now. It does not
 // depend on the executable; see [launch.ReattachConfig.RunsExecutable].
-func pluginIdentity(e catalog.Entry, binary *catalog.Binary) (string, error) {
+func pluginIdentityHash(e catalog.Entry, binary *catalog.CheckedPluginFile) (string, error) {
 	parts := struct {
 		Argv   []string
 		Config map[string]any
@@ -81,12 +79,14 @@ func pluginIdentity(e catalog.Entry, binary *catalog.Binary) (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// pluginRecords reattaches plugins that an earlier supervisor has started, and kills
+// recordedPlugins reattaches plugins that an earlier supervisor has started, and kills
 // those that are no longer in the catalog.
-type pluginRecords struct {
-	store             RecordStore               // nil if plugins are not recorded
-	keepRunning       func(PluginKey, int) bool // see Config.KeepRunning
-	catalogRecordKeys func() []string           // returns the record keys of the plugins in the catalog
+type recordedPlugins struct {
+	store             RecordStore // nil if plugins are not recorded
+	keeper            launch.Keeper
+	ensureSocketDir   func() (string, error)            // see Config.EnsureSocketDir
+	keepRunning       func(key PluginKey, pid int) bool // see Config.KeepRunning
+	catalogRecordKeys func() []string                   // returns the record keys of the plugins in the catalog
 	logger            hclog.Logger
 
 	// replaceMu is held while a plugin of another build is replaced, so that only one
@@ -96,50 +96,30 @@ type pluginRecords struct {
 	orphansMu     sync.Mutex // locked while killOrphans runs
 	orphansKilled bool       // killOrphans has succeeded, and does nothing in further calls
 
-	mu                   sync.Mutex
-	recordKeyOfUnmanaged map[PluginKey]string // keys of the records of plugins that run and are not in the catalog
+	mu                         sync.Mutex
+	recordKeyByUnmanagedPlugin map[PluginKey]string // keys of the records of plugins that run and are not in the catalog
 }
 
-func newPluginRecords(cfg Config, catalogRecordKeys func() []string) *pluginRecords {
-	return &pluginRecords{
-		store: cfg.RecordStore, keepRunning: cfg.KeepRunning, catalogRecordKeys: catalogRecordKeys, logger: cfg.Logger,
-		recordKeyOfUnmanaged: map[PluginKey]string{},
+func newRecordedPlugins(cfg Config, catalogRecordKeys func() []string) *recordedPlugins {
+	return &recordedPlugins{
+		store: cfg.RecordStore, keeper: cfg.Keeper, ensureSocketDir: cfg.EnsureSocketDir, keepRunning: cfg.KeepRunning, catalogRecordKeys: catalogRecordKeys, logger: cfg.Logger,
+		recordKeyByUnmanagedPlugin: map[PluginKey]string{},
 	}
-}
-
-// recordingKeeper is a keeper that records each process as soon as the keeper has started it.
-type recordingKeeper struct {
-	launch.Keeper
-	onSpawn func(osprocess.ID)
-}
-
-func (k recordingKeeper) Spawn(ctx context.Context, command keeper.Command) (osprocess.ID, error) {
-	id, err := k.Keeper.Spawn(ctx, command)
-	if err == nil {
-		k.onSpawn(id)
-	}
-	return id, err
 }
 
 // storeLaunchRecord stores the record of a plugin that does not serve yet. If this process and the keeper die before
-// storeRecord, the next supervisor kills the plugin. An error is only logged: a keeper that lives kills the plugin,
-// too.
-func (r *pluginRecords) storeLaunchRecord(key string, id osprocess.ID, identity string) {
-	boot, err := osprocess.BootID()
-	if err == nil {
-		err = r.store.PutPlugin(key, Record{
-			ReattachConfig: launch.ReattachConfig{Pid: id.PID, StartTime: id.StartTime, BootID: boot}, Identity: identity,
-		})
-	}
-	if err != nil {
+// storeRecordAndKeepRunning, the next supervisor kills the plugin. An error is only logged: a keeper that lives kills
+// the plugin, too.
+func (r *recordedPlugins) storeLaunchRecord(key string, c launch.ReattachConfig, identity string) {
+	if err := r.store.PutPlugin(key, Record{ReattachConfig: c, IdentityHash: identity}); err != nil {
 		r.logger.Debug("launch of a plugin not recorded", "plugin", key, "error", err)
 	}
 }
 
-// storeRecord stores the record of a started plugin. Then it calls KeepAfterAgentExit, so that the
+// storeRecordAndKeepRunning stores the record of a started plugin. Then it calls KeepAfterAgentExit, so that the
 // process outlives the agent.
-func (r *pluginRecords) storeRecord(ctx context.Context, e catalog.Entry, p *launch.Plugin, identity string) {
-	rec := Record{ReattachConfig: p.ReattachConfig(), Identity: identity, Serves: servedKey(p.Info())}
+func (r *recordedPlugins) storeRecordAndKeepRunning(ctx context.Context, e catalog.Entry, p *launch.Plugin, identity string) {
+	rec := Record{ReattachConfig: p.ReattachConfig(), IdentityHash: identity, Serves: servedKey(p.Info())}
 	if err := r.store.PutPlugin(recordKey(e), rec); err != nil {
 		r.logger.Error("record of a plugin not written, the next agent cannot reattach it", "plugin", e.Name, "error", err)
 	} else if err := p.KeepAfterAgentExit(ctx); err != nil {
@@ -148,11 +128,11 @@ func (r *pluginRecords) storeRecord(ctx context.Context, e catalog.Entry, p *lau
 }
 
 // mayBeRunning reports whether an earlier supervisor may have left the plugin running.
-func (r *pluginRecords) mayBeRunning(e catalog.Entry) bool {
+func (r *recordedPlugins) mayBeRunning(e catalog.Entry) bool {
 	if r.store == nil {
 		return false
 	}
-	records, err := r.store.Plugins()
+	records, err := r.store.PluginRecordByKey()
 	rec, found := records[recordKey(e)]
 	if err != nil || !found {
 		return err != nil
@@ -161,13 +141,13 @@ func (r *pluginRecords) mayBeRunning(e catalog.Entry) bool {
 	return err != nil || thisBoot
 }
 
-// reattach connects to the process that an earlier supervisor has started, if its
-// executable and Identity are current. Otherwise it stops the process: the tasks continue,
+// reattachCurrentOrStop connects to the process that an earlier supervisor has started, if its
+// executable and IdentityHash are current. Otherwise it stops the process: the tasks continue,
 // and the next process recovers them. It returns nil if the caller must start a process.
 // After an error the caller must not start a process, because the recorded one runs, and
 // can be reattached later.
-func (r *pluginRecords) reattach(ctx context.Context, e catalog.Entry, cfg launch.Config, binary *catalog.Binary, identity string) (*launch.Plugin, error) {
-	records, err := r.store.Plugins()
+func (r *recordedPlugins) reattachCurrentOrStop(ctx context.Context, e catalog.Entry, cfg launch.Config, binary *catalog.CheckedPluginFile, identity string) (*launch.Plugin, error) {
+	records, err := r.store.PluginRecordByKey()
 	if err != nil {
 		return nil, fmt.Errorf("read the records of running plugins: %w", err)
 	}
@@ -184,11 +164,11 @@ func (r *pluginRecords) reattach(ctx context.Context, e catalog.Entry, cfg launc
 		if thisBoot, err := rec.IsFromThisBoot(); err != nil || !thisBoot {
 			return nil, err
 		}
-		r.killRecordedProcess(recordKey(e), rec)
+		r.killProcessAndDeleteRecord(recordKey(e), rec)
 		return nil, nil
 	}
 	logger := r.logger.With("plugin", e.Name, "pid", rec.Pid)
-	same := rec.Identity == identity
+	same := rec.IdentityHash == identity
 	if same && !binary.IsScript {
 		if same, err = rec.RunsExecutable(ctx, cfg.Keeper, binary.File); errors.Is(err, launch.ErrResourceExhausted) {
 			return nil, err
@@ -200,7 +180,7 @@ func (r *pluginRecords) reattach(ctx context.Context, e catalog.Entry, cfg launc
 		r.replaceMu.Lock()
 		defer r.replaceMu.Unlock()
 	}
-	p, err := launch.Reattach(ctx, cfg, rec.ReattachConfig)
+	p, err := launch.ReattachOrKill(ctx, cfg, rec.ReattachConfig)
 	switch {
 	case errors.Is(err, launch.ErrProcessChanged):
 		return nil, nil
@@ -223,13 +203,13 @@ func (r *pluginRecords) reattach(ctx context.Context, e catalog.Entry, cfg launc
 // killOrphans kills the plugins of an earlier supervisor that are no longer in the catalog.
 // A plugin with tasks continues, unmanaged, until another plugin serves the same driver or
 // hook. After the first success killOrphans does nothing.
-func (r *pluginRecords) killOrphans() error {
+func (r *recordedPlugins) killOrphans() error {
 	r.orphansMu.Lock()
 	defer r.orphansMu.Unlock()
 	if r.store == nil || r.orphansKilled {
 		return nil
 	}
-	records, err := r.store.Plugins()
+	records, err := r.store.PluginRecordByKey()
 	if err != nil {
 		return fmt.Errorf("read the records of running plugins: %w", err)
 	}
@@ -251,11 +231,11 @@ func (r *pluginRecords) killOrphans() error {
 			r.logger.Warn("plugin was removed from the configuration and continues, because its tasks may run; configure it again to manage them",
 				"plugin", key, "pid", rec.Pid, "serves", rec.Serves)
 			r.mu.Lock()
-			r.recordKeyOfUnmanaged[rec.Serves] = key
+			r.recordKeyByUnmanagedPlugin[rec.Serves] = key
 			r.mu.Unlock()
 			continue
 		}
-		r.killRecordedProcess(key, rec)
+		r.killProcessAndDeleteRecord(key, rec)
 	}
 	return nil
 }
@@ -263,28 +243,35 @@ func (r *pluginRecords) killOrphans() error {
 // killUnmanagedPlugin kills the plugin of a driver or hook that killOrphans has left running. It
 // is called before another plugin serves the driver or hook: two processes of one driver
 // must not have the same tasks. After an error the plugin may still run.
-func (r *pluginRecords) killUnmanagedPlugin(served PluginKey) error {
+func (r *recordedPlugins) killUnmanagedPlugin(served PluginKey) error {
 	r.mu.Lock()
-	key, found := r.recordKeyOfUnmanaged[served]
+	key, found := r.recordKeyByUnmanagedPlugin[served]
 	r.mu.Unlock()
 	if !found {
 		return nil
 	}
-	records, err := r.store.Plugins()
+	records, err := r.store.PluginRecordByKey()
 	if err != nil {
 		return fmt.Errorf("read the record of running plugin %q: %w", key, err)
 	}
 	if rec, found := records[key]; found {
-		r.killRecordedProcess(key, rec)
+		r.killProcessAndDeleteRecord(key, rec)
 	}
 	r.mu.Lock()
-	delete(r.recordKeyOfUnmanaged, served)
+	delete(r.recordKeyByUnmanagedPlugin, served)
 	r.mu.Unlock()
 	return nil
 }
 
-func (r *pluginRecords) killRecordedProcess(key string, rec Record) {
-	if rec.processID().Signal(unix.SIGKILL) == nil {
+// killProcessAndDeleteRecord kills the process of a record from this boot, removes what it has left behind, and deletes
+// the record.
+func (r *recordedPlugins) killProcessAndDeleteRecord(key string, rec Record) {
+	dir, err := r.ensureSocketDir()
+	if err != nil {
+		r.logger.Debug("socket of a plugin not removed", "plugin", key, "error", err)
+	}
+	mayHaveTasks := rec.isLaunchCompleted() && rec.Serves.Type != base.TypeDevice
+	if launch.KillRecorded(rec.ReattachConfig, mayHaveTasks, r.keeper, dir, r.logger) {
 		r.logger.Info("stopped the plugin process of an earlier agent", "plugin", key, "pid", rec.Pid)
 	}
 	r.deleteRecord(key)
@@ -293,10 +280,10 @@ func (r *pluginRecords) killRecordedProcess(key string, rec Record) {
 // processID returns the ID of the recorded process. It is valid only if IsFromThisBoot returns
 // true.
 func (r Record) processID() osprocess.ID {
-	return osprocess.ID{PID: r.Pid, StartTime: r.StartTime}
+	return osprocess.ID{PID: r.Pid, StartTime: r.StartTimeTicks}
 }
 
-func (r *pluginRecords) deleteRecord(key string) {
+func (r *recordedPlugins) deleteRecord(key string) {
 	if err := r.store.DeletePlugin(key); err != nil {
 		r.logger.Warn("record of a plugin not deleted", "plugin", key, "error", err)
 	}

@@ -28,7 +28,7 @@ type memoryRecordStore struct {
 	readError func(call int) error // fails: returns the error of the given call of Plugins; may be nil
 }
 
-func (m *memoryRecordStore) Plugins() (map[string]Record, error) {
+func (m *memoryRecordStore) PluginRecordByKey() (map[string]Record, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.readCount++
@@ -117,7 +117,7 @@ func (n *restartableNode) run(cc catalog.Config, keep bool, f func(*Supervisor))
 	wg.Go(func() { _ = s.Run(ctx) })
 	defer wg.Wait()
 	defer cancel()
-	if err := s.Ready(n.t.Context()); err != nil {
+	if err := s.WaitBrieflyForFirstReports(n.t.Context()); err != nil {
 		n.t.Fatal(err)
 	}
 	f(s)
@@ -125,7 +125,7 @@ func (n *restartableNode) run(cc catalog.Config, keep bool, f func(*Supervisor))
 
 func (n *restartableNode) newSupervisor(c *catalog.Catalog, keep bool) *Supervisor {
 	return New(Config{
-		Catalog: c, Keeper: n.keeper, KeeperSocket: n.keeper.SocketPath(), SocketDir: socketDirFunc(n.socketDir),
+		Catalog: c, Keeper: n.keeper, KeeperSocketPath: n.keeper.SocketPath(), EnsureSocketDir: socketDirFunc(n.socketDir),
 		RecordStore: &n.recordStore, KeepRunning: func(PluginKey, int) bool { return keep },
 	})
 }
@@ -156,8 +156,8 @@ func TestPluginWithTasksOutlivesTheSupervisor(t *testing.T) {
 	first := 0
 	n.run(cc, true, func(s *Supervisor) { first = n.pid(s, "one") })
 	n.run(cc, true, func(s *Supervisor) {
-		if pid := n.pid(s, "one"); pid != first || !s.Drivers()["one"].Healthy {
-			t.Errorf("pid %d, was %d, healthy %v", pid, first, s.Drivers()["one"].Healthy)
+		if pid := n.pid(s, "one"); pid != first || !s.DriverInfoByName()["one"].Healthy {
+			t.Errorf("pid %d, was %d, healthy %v", pid, first, s.DriverInfoByName()["one"].Healthy)
 		}
 		if !s.DriverKnowsInterruptedStarts("one") || s.DriverKnowsInterruptedStarts("other") {
 			t.Error("what is remembered")
@@ -166,7 +166,7 @@ func TestPluginWithTasksOutlivesTheSupervisor(t *testing.T) {
 		if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		p := osprocess.ID{PID: first, StartTime: n.recordStore.records["builtin one"].StartTime}
+		p := osprocess.ID{PID: first, StartTime: n.recordStore.records["builtin one"].StartTimeTicks}
 		if status, err := n.keeper.Wait(t.Context(), p); err != nil || status.Signal != 9 {
 			t.Errorf("status %v, %v", status, err)
 		}
@@ -180,7 +180,7 @@ func TestPluginWithTasksOutlivesTheSupervisor(t *testing.T) {
 			t.Errorf("pid %d, was %d", pid, first)
 		}
 	})
-	if records, _ := n.recordStore.Plugins(); len(records) > 0 {
+	if records, _ := n.recordStore.PluginRecordByKey(); len(records) > 0 {
 		t.Errorf("records stay: %v", records)
 	}
 	n.run(cc, false, func(s *Supervisor) {
@@ -188,6 +188,45 @@ func TestPluginWithTasksOutlivesTheSupervisor(t *testing.T) {
 			t.Error("the plugin was not ended")
 		}
 	})
+}
+
+func TestRestartReattachedReplacesOnlyProcessesOfEarlierSupervisors(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("ends a plugin without Shutdown, which is killed after two seconds")
+	}
+	n := newRestartableNode(t)
+	for driverName, test := range map[string]struct {
+		catalog  catalog.Config
+		replaced bool
+	}{
+		"one": {catalog.Config{Builtins: newCatalogBuiltins("one")}, false},
+		"hello-world-example": {catalog.Config{
+			PluginDir: installPlugins(t, "file"),
+			Blocks:    []catalog.PluginBlock{{Name: "file", Args: []string{"plugin", "serve", "legacy"}}},
+		}, true},
+	} {
+		first := 0
+		n.run(test.catalog, true, func(s *Supervisor) { first = n.pid(s, driverName) })
+		n.run(test.catalog, false, func(s *Supervisor) {
+			if pid := n.pid(s, driverName); pid != first {
+				t.Fatalf("%s: pid %d, was %d", driverName, pid, first)
+			}
+			second := 0
+			for range 2 {
+				if err := s.RestartReattachedPlugin(t.Context(), driverName); err != nil {
+					t.Fatal(err)
+				}
+				pid := n.pid(s, driverName)
+				if second == 0 {
+					second = pid
+				}
+				if (second != first) != test.replaced || pid != second {
+					t.Errorf("%s: pid %d, was %d and %d; want a new process: %v, once", driverName, pid, first, second, test.replaced)
+				}
+			}
+		})
+	}
 }
 
 // A plugin whose agent and keeper died during its launch is found by its record.
@@ -209,7 +248,7 @@ func TestPluginWhoseLaunchWasInterruptedIsKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 		record := n.recordStore.history[0]
-		record.Pid, record.StartTime = id.PID, id.StartTime
+		record.Pid, record.StartTimeTicks = id.PID, id.StartTime
 		_ = n.recordStore.PutPlugin(key, record)
 		n.run(cc, true, func(s *Supervisor) { n.pid(s, "one") })
 		if err := cmd.Wait(); err == nil || err.Error() != "signal: killed" {
@@ -224,11 +263,11 @@ func TestPluginWithChangedIdentityIsReplaced(t *testing.T) {
 	cc := catalog.Config{Builtins: newCatalogBuiltins("one")}
 	first := 0
 	n.run(cc, true, func(s *Supervisor) { first = n.pid(s, "one") })
-	reattached := osprocess.ID{PID: first, StartTime: n.recordStore.records["builtin one"].StartTime}
+	reattached := osprocess.ID{PID: first, StartTime: n.recordStore.records["builtin one"].StartTimeTicks}
 
 	// The recorded plugin has another configuration.
 	infoChanged := n.recordStore.records["builtin one"]
-	infoChanged.Identity = "of another configuration"
+	infoChanged.IdentityHash = "of another configuration"
 	_ = n.recordStore.PutPlugin("builtin one", infoChanged)
 	second := 0
 	n.run(cc, true, func(s *Supervisor) { second = n.pid(s, "one") })
@@ -238,7 +277,7 @@ func TestPluginWithChangedIdentityIsReplaced(t *testing.T) {
 
 	// If another process has reused the recorded pid, it is not killed.
 	stranger := n.recordStore.records["builtin one"]
-	stranger.StartTime++
+	stranger.StartTimeTicks++
 	_ = n.recordStore.PutPlugin("builtin one", stranger)
 	n.run(cc, false, func(s *Supervisor) {
 		if pid := n.pid(s, "one"); pid == second {
@@ -261,7 +300,7 @@ func TestPluginThatIsNotWantedAnyMoreIsEnded(t *testing.T) {
 	other.BootID = "another"
 	_ = n.recordStore.PutPlugin("builtin one", other)
 	n.run(catalog.Config{Builtins: newCatalogBuiltins("two")}, false, func(s *Supervisor) { n.pid(s, "two") })
-	p := osprocess.ID{PID: rec.Pid, StartTime: rec.StartTime}
+	p := osprocess.ID{PID: rec.Pid, StartTime: rec.StartTimeTicks}
 	if !p.Alive() {
 		t.Fatal("a process of another boot was killed")
 	}

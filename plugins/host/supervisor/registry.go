@@ -19,11 +19,11 @@ import (
 )
 
 // managedPlugin is one plugin of the catalog. The fields are guarded by Supervisor.mu, except
-// entry, catalogPosition and lastServedKey, which never change.
+// entry and catalogPosition, which never change.
 type managedPlugin struct {
 	entry           catalog.Entry
-	catalogPosition int                     // position in the catalog
-	lastServedKey   PluginKey               // driver or hook that the plugin served when it last ran; see Config.LastServedKey
+	catalogPosition int // position in the catalog
+	lastServed      lastServed
 	cancelLoop      context.CancelCauseFunc // ends the context of pluginLoop.run; nil before the plugin's goroutine is started
 
 	state                 pluginState
@@ -36,14 +36,20 @@ type managedPlugin struct {
 	driver          *watchedDriver    // driver of the latest process; nil for a hook
 	reportedInfo    base.Info         // info of the latest process; zero before the first
 	hookDescription *hook.Description // description of the latest process; nil for a driver
-	// launchAttempted: the first launch has succeeded or failed, or waits for a request or for other plugins.
-	launchAttempted bool
-	fingerprinted   bool // the first fingerprint of a driver or device plugin has arrived; true for a hook, which has none
-	exits           processExits
-	lastAcquiredAt  time.Time // time when Driver or Hook last returned the plugin
-	lastFailure     launchFailure
-	supersededBy    string // describes the plugin that is used instead of this one; "" if there is none
-	launchRequests  launchRequests
+	// firstLaunchDoneOrDeferred: the first launch has succeeded or failed, or waits for a request or for other plugins.
+	firstLaunchDoneOrDeferred bool
+	fingerprinted             bool // the first fingerprint of a driver or device plugin has arrived; true for a hook, which has none
+	exits                     processExits
+	lastAcquiredAt            time.Time // time when Driver or Hook last returned the plugin
+	lastFailure               launchFailure
+	supersededBy              string // describes the plugin that is used instead of this one; "" if there is none
+	launchRequests            launchRequests
+}
+
+// lastServed is the result of Config.LastServedKey for a plugin.
+type lastServed struct {
+	key              PluginKey // driver or hook that the plugin served when it last ran
+	programUnchanged bool      // the plugin ran with the same content and settings
 }
 
 // launchRequests has the channels by which the supervisor requests a process of a plugin from its pluginLoop.
@@ -93,7 +99,19 @@ func (m *managedPlugin) mayServe(key PluginKey) bool {
 	case m.entry.Builtin:
 		return m.entry.Type == key.Type && m.entry.Name == key.Name
 	}
-	return m.lastServedKey == PluginKey{} || m.lastServedKey == key || m.entry.ExpectedDriverName() == key.Name
+	return !m.lastServed.programUnchanged || m.lastServed.key == key || m.entry.ExpectedDriverName() == key.Name
+}
+
+// inheritLastServed sets lastServed of the changed version m of a plugin, unless m has run before or the earlier version
+// was superseded.
+func (m *managedPlugin) inheritLastServed(earlier *managedPlugin) {
+	switch {
+	case m.lastServed.programUnchanged, earlier.supersededBy != "":
+	case earlier.reportedInfo.Name != "":
+		m.lastServed.key = servedKey(earlier.reportedInfo)
+	case earlier.lastServed.key != PluginKey{}:
+		m.lastServed.key = earlier.lastServed.key
+	}
 }
 
 // asCandidate returns the plugin's pluginCandidate for the arbitration.
@@ -109,28 +127,29 @@ func (m *managedPlugin) asCandidate() pluginCandidate {
 // registry contains the managed plugins, and records which of them serves which driver, hook or devices, and what they
 // have reported. Supervisor.mu guards it.
 type registry struct {
-	plugins           []*managedPlugin             // in the order of the catalog
-	ownerByKey        map[PluginKey]*managedPlugin // the plugin that serves each driver, hook or device plugin name
-	driverInfoByName  map[string]DriverInfo
-	notStartedDrivers map[string]DriverInfo      // builtin drivers that the catalog does not start, by name
-	devicesByPlugin   map[string]reportedDevices // last report of each device plugin, by its name
-	firstLaunchesDone bool                       // no first launch is pending, or readyTimeout has passed
-	logger            hclog.Logger
+	plugins                []*managedPlugin             // in the order of the catalog
+	ownerByKey             map[PluginKey]*managedPlugin // the plugin that serves each driver, hook or device plugin name
+	driverInfoByName       map[string]DriverInfo
+	notStartedDriverByName map[string]DriverInfo      // builtin drivers that the catalog does not start, by name
+	devicesByPlugin        map[string]reportedDevices // last report of each device plugin, by its name
+	firstLaunchesDone      bool                       // no first launch is pending, or readyTimeout has passed
+	logger                 hclog.Logger
 }
 
 // awaitsConfiguredReplacement reports whether plugin m is a builtin that a configured plugin is
-// expected to replace. If the configured plugin cannot be started, the builtin is not
-// started either.
+// expected to replace, because of its file name or because it served the same driver or hook when
+// it last ran. If the configured plugin cannot be started, the builtin is not started either.
 func (r *registry) awaitsConfiguredReplacement(m *managedPlugin) bool {
 	return m.entry.Builtin && slices.ContainsFunc(r.plugins, func(other *managedPlugin) bool {
+		servedIt := other.entry.Block != nil && other.lastServed.key == PluginKey{m.entry.Type, m.entry.Name}
 		return !other.entry.Builtin && other.entry.Path != "" && other.state != stateSuperseded &&
-			other.reportedInfo.Name == "" && other.entry.ExpectedDriverName() == m.entry.Name
+			other.reportedInfo.Name == "" && (servedIt || other.entry.ExpectedDriverName() == m.entry.Name)
 	})
 }
 
 // findPlugin returns the plugin that serves a driver, a hook or devices. For a plugin whose first process has not
-// reported a name yet, it uses the name that the catalog expects, and then what the plugin served when it last ran. It
-// returns nil if there is no such plugin.
+// reported a name yet, it uses the name that the catalog expects, and then what the plugin served when it last ran,
+// for unchanged plugins before changed ones. It returns nil if there is no such plugin.
 func (r *registry) findPlugin(key PluginKey) *managedPlugin {
 	if m := r.ownerByKey[key]; m != nil {
 		return m
@@ -143,9 +162,11 @@ func (r *registry) findPlugin(key PluginKey) *managedPlugin {
 			return m
 		}
 	}
-	for _, m := range r.plugins {
-		if m.state != stateSuperseded && m.reportedInfo.Name == "" && m.lastServedKey == key {
-			return m
+	for _, unchanged := range []bool{true, false} {
+		for _, m := range r.plugins {
+			if m.state != stateSuperseded && m.reportedInfo.Name == "" && m.lastServed.key == key && m.lastServed.programUnchanged == unchanged {
+				return m
+			}
 		}
 	}
 	return nil
@@ -172,8 +193,8 @@ func (r *registry) notFoundError(key PluginKey) error {
 		case m.reportedInfo.Name != "" || m.state == stateSuperseded:
 		case m.entry.Builtin && m.entry.Type == key.Type:
 			available = append(available, m.entry.Name) // a builtin that was not started yet
-		case m.lastServedKey.Type == key.Type && m.err() == nil:
-			available = append(available, m.lastServedKey.Name) // an external plugin that is being started
+		case m.lastServed.programUnchanged && m.lastServed.key.Type == key.Type && m.err() == nil:
+			available = append(available, m.lastServed.key.Name) // an external plugin that is being started
 		}
 	}
 	slices.Sort(available)
@@ -190,7 +211,7 @@ func (r *registry) notFoundError(key PluginKey) error {
 	}
 	if len(misnamedPlugins) > 0 {
 		failureReasons = misnamedPlugins
-	} else if info, ok := r.notStartedDrivers[key.Name]; ok && key.Type == base.TypeDriver {
+	} else if info, ok := r.notStartedDriverByName[key.Name]; ok && key.Type == base.TypeDriver {
 		failureReasons = []string{info.Description}
 	}
 	msg := "no plugin serves it"
@@ -247,7 +268,7 @@ func (r *registry) supersedePlugin(loser, winner *managedPlugin, loserInfo, winn
 	loser.applyEvent(eventPluginReplaced)
 	loser.supersededBy = fmt.Sprintf("%s is served by %s, version %s", servedKey(winnerInfo), winner.entry, winnerInfo.Version)
 	loser.inst = nil
-	loser.reportedInfo = loserInfo // so that deleteRemovedPlugin finds loser by its served driver or hook when winner is removed
+	loser.reportedInfo = loserInfo // so that deletePluginAndAddReplacement finds loser by its served driver or hook when winner is removed
 	if loser.cancelLoop != nil {
 		loser.cancelLoop(errSuperseded)
 	}
@@ -260,7 +281,7 @@ func (r *registry) supersedePlugin(loser, winner *managedPlugin, loserInfo, winn
 // isFirstLaunchPending reports whether the first launch of plugin m has neither succeeded nor
 // failed.
 func (r *registry) isFirstLaunchPending(m *managedPlugin) bool {
-	return !m.launchAttempted && m.state != stateSuperseded && !r.awaitsConfiguredReplacement(m)
+	return !m.firstLaunchDoneOrDeferred && m.state != stateSuperseded && !r.awaitsConfiguredReplacement(m)
 }
 
 // mayOwnerChange reports whether a plugin whose first launch is pending may become the owner of
@@ -282,14 +303,14 @@ func (r *registry) allReportedOrFailed() bool {
 // allButSlowReportedOrFailed reports the same as allReportedOrFailed, but ignores the builtins whose fingerprint is
 // slow.
 func (r *registry) allButSlowReportedOrFailed() bool {
-	return r.firstLaunchesDone && r.haveReportedOrFailed(func(m *managedPlugin) bool { return !m.entry.SlowFingerprint })
+	return r.firstLaunchesDone && r.haveReportedOrFailed(func(m *managedPlugin) bool { return !m.entry.NodeReadyWithoutFingerprint })
 }
 
-// provenReportedOrFailed reports whether each builtin without a slow fingerprint, and each external plugin that is
+// knownGoodReportedOrFailed reports whether each builtin without a slow fingerprint, and each external plugin that is
 // known to have worked before, has reported its state or has failed to start.
-func (r *registry) provenReportedOrFailed() bool {
+func (r *registry) knownGoodReportedOrFailed() bool {
 	return r.haveReportedOrFailed(func(m *managedPlugin) bool {
-		return m.entry.Builtin && !m.entry.SlowFingerprint || m.lastServedKey != PluginKey{}
+		return m.entry.Builtin && !m.entry.NodeReadyWithoutFingerprint || m.lastServed.programUnchanged
 	})
 }
 
@@ -333,17 +354,17 @@ func (r *registry) setReportedDevices(m *managedPlugin, reporter pluginInstance,
 	if reflect.DeepEqual(before.groups, groups) {
 		return reporter != before.reporter
 	}
-	all := r.allDeviceGroups()
+	all := r.uniqueDeviceGroups()
 	for _, g := range groups {
-		if i := slices.IndexFunc(all, func(o DeviceGroup) bool { return o.ID == g.ID }); all[i].Plugin != name {
-			r.logger.Warn("devices are ignored, because another plugin reports devices with the same name", "devices", g.ID.String(), "plugin", name, "used_plugin", all[i].Plugin)
+		if i := slices.IndexFunc(all, func(o DeviceGroup) bool { return o.ID == g.ID }); all[i].PluginName != name {
+			r.logger.Warn("devices are ignored, because another plugin reports devices with the same name", "devices", g.ID.String(), "plugin", name, "used_plugin", all[i].PluginName)
 		}
 	}
 	return true
 }
 
-// allDeviceGroups implements Supervisor.DeviceGroups.
-func (r *registry) allDeviceGroups() []DeviceGroup {
+// uniqueDeviceGroups implements Supervisor.DeviceGroups.
+func (r *registry) uniqueDeviceGroups() []DeviceGroup {
 	var all []DeviceGroup
 	known := make(map[device.GroupID]bool)
 	for _, name := range slices.Sorted(maps.Keys(r.devicesByPlugin)) {
@@ -357,57 +378,65 @@ func (r *registry) allDeviceGroups() []DeviceGroup {
 	return all
 }
 
-func newManagedPlugin(e catalog.Entry, position int) *managedPlugin {
-	return &managedPlugin{entry: e, catalogPosition: position, launchRequests: launchRequests{restartRequested: make(chan struct{}, 1)}}
+func newManagedPlugin(e catalog.Entry, catalogPosition int) *managedPlugin {
+	return &managedPlugin{entry: e, catalogPosition: catalogPosition, launchRequests: launchRequests{restartRequested: make(chan struct{}, 1)}}
 }
 
-// newManagedPlugins returns a managedPlugin for each entry of a catalog. lastServed is Config.LastServedKey, and may
+// requestRestart stops the process of the plugin, and ends the delay before the next launch. It does not block.
+func (m *managedPlugin) requestRestart() {
+	select {
+	case m.launchRequests.restartRequested <- struct{}{}:
+	default: // an earlier request is pending
+	}
+}
+
+// newManagedPlugins returns a managedPlugin for each entry of a catalog. lastServedKey is Config.LastServedKey, and may
 // be nil.
-func newManagedPlugins(entries []catalog.Entry, lastServed func(catalog.Entry) PluginKey) []*managedPlugin {
+func newManagedPlugins(entries []catalog.Entry, lastServedKey func(catalog.Entry) (PluginKey, bool)) []*managedPlugin {
 	plugins := make([]*managedPlugin, len(entries))
 	for i, e := range entries {
 		plugins[i] = newManagedPlugin(e, i)
-		if lastServed != nil && !e.Builtin {
-			plugins[i].lastServedKey = lastServed(e)
+		if lastServedKey != nil && !e.Builtin {
+			plugins[i].lastServed.key, plugins[i].lastServed.programUnchanged = lastServedKey(e)
 		}
 	}
 	return plugins
 }
 
-// setPlugins changes the registry to the plugins fresh of another catalog. A plugin with an equal
+// replaceCatalogPlugins changes the registry to catalogPlugins, the plugins of another catalog. A plugin with an equal
 // entry continues; a plugin whose entry is missing or has changed is removed.
-func (r *registry) setPlugins(fresh []*managedPlugin) {
+func (r *registry) replaceCatalogPlugins(catalogPlugins []*managedPlugin) {
 	before := slices.Clone(r.plugins)
 	for _, m := range before {
 		var replacement *managedPlugin
-		if i := slices.IndexFunc(fresh, func(f *managedPlugin) bool { return f.entry.SameID(m.entry) }); i >= 0 {
-			replacement = fresh[i]
-			fresh = slices.Delete(fresh, i, i+1)
+		if i := slices.IndexFunc(catalogPlugins, func(f *managedPlugin) bool { return f.entry.SameID(m.entry) }); i >= 0 {
+			replacement = catalogPlugins[i]
+			catalogPlugins = slices.Delete(catalogPlugins, i, i+1)
 		}
 		if m.mustStopWhenUnused || replacement == nil || !replacement.entry.Equal(m.entry) {
-			r.markRemoved(m, replacement)
+			r.removeOrReplaceWhenUnused(m, replacement)
 		}
 	}
-	r.plugins = append(r.plugins, fresh...)
+	r.plugins = append(r.plugins, catalogPlugins...)
 	if len(before) == 0 {
 		return // no log at the start, when every plugin is new
 	}
 	r.sortPlugins()
-	for _, m := range fresh {
+	for _, m := range catalogPlugins {
 		r.logger.Info("plugin is new", "plugin", m.entry.Name)
 	}
 }
 
 // setNotStartedDrivers sets the builtin drivers that the catalog does not start, with the reasons.
-func (r *registry) setNotStartedDrivers(reasons map[string]string) {
-	before := r.notStartedDrivers
-	r.notStartedDrivers = make(map[string]DriverInfo, len(reasons))
-	for name, reason := range reasons {
+func (r *registry) setNotStartedDrivers(reasonByDriver map[string]string) {
+	before := r.notStartedDriverByName
+	r.notStartedDriverByName = make(map[string]DriverInfo, len(reasonByDriver))
+	for name, reason := range reasonByDriver {
 		info := DriverInfo{Description: reason, UpdatedAt: time.Now()}
 		if old, ok := before[name]; ok && old.Description == reason {
 			info = old
 		}
-		r.notStartedDrivers[name] = info
+		r.notStartedDriverByName[name] = info
 	}
 }
 
@@ -416,25 +445,25 @@ func (r *registry) sortPlugins() {
 	slices.SortStableFunc(r.plugins, func(a, b *managedPlugin) int { return a.entry.Compare(&b.entry) })
 }
 
-// markRemoved makes plugin m stop as soon as no task needs its process. If next is not nil, it is the changed version
-// of m, and replaces m then.
-func (r *registry) markRemoved(m, next *managedPlugin) {
+// removeOrReplaceWhenUnused makes plugin m stop as soon as no task needs its process. If replacement is not nil, it is
+// the changed version of m, and replaces m then.
+func (r *registry) removeOrReplaceWhenUnused(m, replacement *managedPlugin) {
 	switch {
-	case next == nil:
+	case replacement == nil:
 		r.logger.Info("plugin was removed from the configuration", "plugin", m.entry.Name)
 	case m.replacement == nil:
 		r.logger.Info("plugin has changed", "plugin", m.entry.Name)
 	}
-	m.mustStopWhenUnused, m.replacement = true, next
+	m.mustStopWhenUnused, m.replacement = true, replacement
 	m.applyEvent(eventPluginRemoved)
 	if !m.loopRunning {
-		r.deleteRemovedPlugin(m)
+		r.deletePluginAndAddReplacement(m)
 	}
 }
 
-// deleteRemovedPlugin deletes a removed plugin from the registry, and adds the replacement if there is one. Plugins that
-// the removed plugin has superseded are launched again, and one of them can serve its driver or hook.
-func (r *registry) deleteRemovedPlugin(m *managedPlugin) {
+// deletePluginAndAddReplacement deletes a removed plugin from the registry, and adds the replacement if there is one.
+// Plugins that the removed plugin has superseded are launched again, and one of them can serve its driver or hook.
+func (r *registry) deletePluginAndAddReplacement(m *managedPlugin) {
 	m.applyEvent(eventPluginDiscarded)
 	r.plugins = slices.DeleteFunc(r.plugins, func(other *managedPlugin) bool { return other == m })
 	if served := servedKey(m.reportedInfo); r.ownerByKey[served] == m {
@@ -449,11 +478,12 @@ func (r *registry) deleteRemovedPlugin(m *managedPlugin) {
 			if loser.state == stateSuperseded && !loser.loopRunning && servedKey(loser.reportedInfo) == served {
 				loser.applyEvent(eventPluginDiscarded)
 				r.plugins[i] = newManagedPlugin(loser.entry, loser.catalogPosition)
-				r.plugins[i].lastServedKey = loser.lastServedKey
+				r.plugins[i].lastServed = loser.lastServed
 			}
 		}
 	}
 	if m.replacement != nil {
+		m.replacement.inheritLastServed(m)
 		r.plugins = append(r.plugins, m.replacement)
 		r.sortPlugins()
 	}

@@ -14,7 +14,7 @@ import (
 // reports a higher version than the catalog has.
 func TestSupersededPluginIsNotRegistered(t *testing.T) {
 	r := registry{ownerByKey: map[PluginKey]*managedPlugin{}, driverInfoByName: map[string]DriverInfo{}, logger: hclog.NewNullLogger()}
-	r.setPlugins(newManagedPlugins([]catalog.Entry{builtinEntry("x"), externalEntry("a")}, nil))
+	r.replaceCatalogPlugins(newManagedPlugins([]catalog.Entry{builtinEntry("x"), externalEntry("a")}, nil))
 	late, owner := r.plugins[0], r.plugins[1]
 	if err := r.registerOwner(owner, base.Info{Type: base.TypeDriver, Name: "x", Version: "0.2.0"}); err != nil {
 		t.Fatal(err)

@@ -70,9 +70,9 @@ func (e *taskEventStream) run(ctx context.Context) {
 }
 
 // keepStreamOpen reads a stream of a plugin, and reopens it when it breaks, until ctx or the
-// process ends, or onBreak returns false. It passes the error of the stream, or nil, to
-// onBreak.
-func keepStreamOpen[T any](ctx context.Context, inst pluginInstance, open func(context.Context) (<-chan T, error), onItem func(T) error, onBreak func(error) bool) {
+// process ends, or shouldReopen returns false. It passes the error of the stream, or nil, to
+// shouldReopen.
+func keepStreamOpen[T any](ctx context.Context, inst pluginInstance, open func(context.Context) (<-chan T, error), onItem func(T) error, shouldReopen func(error) bool) {
 	for failureCount := 1; ; {
 		opened := time.Now()
 		stream, err := open(ctx)
@@ -81,7 +81,7 @@ func keepStreamOpen[T any](ctx context.Context, inst pluginInstance, open func(c
 				err = cmp.Or(onItem(item), err)
 			}
 		}
-		if ctx.Err() != nil || hasExited(inst) || !onBreak(err) {
+		if ctx.Err() != nil || hasExited(inst) || !shouldReopen(err) {
 			return
 		}
 		if failureCount++; time.Since(opened) >= stableStreamUptime {

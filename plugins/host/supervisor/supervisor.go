@@ -64,17 +64,17 @@ type Config struct {
 	Catalog *catalog.Catalog
 	Keeper  launch.Keeper
 
-	// KeeperSocket is the path of the keeper's socket, and DirectoryID the random id of the data
+	// KeeperSocketPath is the path of the keeper's socket, and DataDirID the random id of the data
 	// directory. Plugins get both in their environment.
-	KeeperSocket, DirectoryID string
+	KeeperSocketPath, DataDirID string
 
-	// SocketDir returns a private directory (0700) for the plugins' sockets, not longer than
+	// EnsureSocketDir returns a private directory (0700) for the plugins' sockets, not longer than
 	// launch.MaxSocketDirLen. It is called before each start of a plugin, and must create the
 	// directory if it is missing.
-	SocketDir func() (string, error)
+	EnsureSocketDir func() (string, error)
 
 	// DriverConfig is the information about this machine that drivers get; nil is allowed.
-	DriverConfig *base.DriverConfig
+	DriverConfig *base.ClientDriverConfig
 
 	// HookConfig is the configuration that hooks get: the address of the agent.
 	HookConfig hook.Config
@@ -95,24 +95,25 @@ type Config struct {
 	// if its driver is healthy by then. Nil keeps builtins running.
 	HasTasks func(PluginKey) bool
 
-	// LastServedKey returns the driver or hook that the plugin of an entry served when it last ran
-	// with the same file content, arguments and configuration, and zero if that is unknown. While
-	// a plugin is slow to start, Driver and Hook block only for the drivers and hooks that the
-	// plugin may serve. New and SetCatalog call LastServedKey for each external plugin. Nil means
-	// that no driver or hook is known.
-	LastServedKey func(catalog.Entry) PluginKey
+	// LastServedKey returns the driver or hook that the plugin of an entry served when it last ran,
+	// and zero if that is unknown. The plugin is unchanged if it ran with the same file content,
+	// arguments and configuration. While a plugin is slow to start, Driver and Hook block only for
+	// the drivers and hooks that the plugin may serve; a changed plugin may serve any. New and
+	// SetCatalog call LastServedKey for each external plugin. Nil means that no driver or hook is
+	// known.
+	LastServedKey func(catalog.Entry) (key PluginKey, unchanged bool)
 
 	// OnTaskEvent receives the task events of drivers, in sequence for each driver. Nil
 	// discards them.
 	OnTaskEvent func(driver string, event driver.TaskEvent)
 
-	// OnCall is called after each unary call of a plugin process, concurrently, with the name of
+	// AfterCall is called after each unary call of a plugin process, concurrently, with the name of
 	// the plugin and the full name of the method. Nil means that no function is called.
-	OnCall func(plugin, method string, d time.Duration, failed bool)
+	AfterCall func(plugin, method string, d time.Duration, failed bool)
 
-	// NoCallTimeouts means that a driver stays healthy however long it takes to answer a call: a
+	// IgnoreLateCalls means that a driver stays healthy however long it takes to answer a call: a
 	// debugger may have stopped its process.
-	NoCallTimeouts bool
+	IgnoreLateCalls bool
 
 	Logger hclog.Logger // logger of the supervisor; nil discards the log
 }
@@ -138,25 +139,25 @@ func (k PluginKey) String() string { return fmt.Sprintf("%s %q", k.Type, k.Name)
 
 func driverKey(name string) PluginKey { return PluginKey{base.TypeDriver, name} }
 
-// Plugin is the state of one plugin of the catalog.
-type Plugin struct {
+// PluginStatus is the state of one plugin of the catalog.
+type PluginStatus struct {
 	Name      string // name of the file or the builtin
 	Path      string // path of the file; "" for a builtin
 	Builtin   bool
 	ProgramID catalog.ProgramID
 	// Serves identifies the driver, hook or device plugin that the plugin serves; its Name is "" until the plugin has
 	// reported it.
-	Serves          PluginKey
-	Version         string
-	HookDescription *hook.Description // description of the hook; nil for other types, and before the first start
-	Idle            bool              // the plugin is an unused builtin without a process
-	LaunchAttempted bool              // the first launch has succeeded or failed, or waits for a request or for other plugins
+	Serves                    PluginKey
+	Version                   string
+	HookDescription           *hook.Description // description of the hook; nil for other types, and before the first start
+	Idle                      bool              // the plugin is an unused builtin without a process
+	FirstLaunchDoneOrDeferred bool              // the first launch has succeeded or failed, or waits for a request or for other plugins
 	// HasReportedOrFailed means that the plugin has sent its first fingerprint or the hook has started, that the
 	// plugin has failed to start, or that it is not used.
 	HasReportedOrFailed bool
 	PID                 int                // pid of the process; 0 when no process runs
 	StartedAt           time.Time          // start time of the process; zero when no process runs
-	Restarts            int                // number of processes of the plugin that have exited since this supervisor was created
+	ExitCount           int                // number of processes of the plugin that have exited since this supervisor was created
 	LastExitErr         error              // why the last process has exited, with the last lines of its stderr; nil before the first exit
 	LastExitAt          time.Time          // time of the last exit; zero before the first exit
 	MethodStats         []callstats.Method // calls to the process, for each method; nil when no process runs
@@ -166,17 +167,17 @@ type Plugin struct {
 
 // Supervisor keeps plugins running. Its methods may be called concurrently.
 type Supervisor struct {
-	cfg           Config
-	logger        hclog.Logger
-	launchPlugin  func(context.Context, catalog.Entry) (pluginInstance, error)
-	pluginRecords *pluginRecords
-	createdAt     time.Time
+	cfg             Config
+	logger          hclog.Logger
+	launchPlugin    func(context.Context, catalog.Entry) (pluginInstance, error)
+	recordedPlugins *recordedPlugins
+	createdAt       time.Time
 
 	mu           sync.Mutex
 	registry     registry
 	stopped      bool
 	stateChanged chan struct{} // closed and replaced when a process starts or exits, or the plugins change
-	infoChanged  chan struct{} // closed and replaced when a result of Drivers, DeviceGroups or Plugins changes
+	infoChanged  chan struct{} // closed and replaced when a result of DriverInfoByName, DeviceGroups or Plugins changes
 }
 
 // pluginInstance is one running plugin. *launch.Plugin implements it.
@@ -190,14 +191,14 @@ type pluginInstance interface {
 	StartedAt() time.Time
 	MethodStats() []callstats.Method
 	Done() <-chan struct{}
-	WaitExit() error
+	WaitForExitReason() error
 	Connected() bool
 	CheckHealth(context.Context) error
 	StderrClosed() <-chan struct{}
 	Kill()
 	Stop(context.Context)
 	Detach()
-	Close()
+	KillAndRelease()
 }
 
 // New returns a supervisor. Run starts the plugins.
@@ -213,8 +214,8 @@ func New(cfg Config) *Supervisor {
 		stateChanged: make(chan struct{}),
 		infoChanged:  make(chan struct{}),
 	}
-	s.pluginRecords = newPluginRecords(cfg, s.catalogRecordKeys)
-	s.launchPlugin = (&launcher{cfg: cfg, pluginRecords: s.pluginRecords}).launchOrReattach
+	s.recordedPlugins = newRecordedPlugins(cfg, s.catalogRecordKeys)
+	s.launchPlugin = (&launcher{cfg: cfg, recordedPlugins: s.recordedPlugins}).launchOrReattach
 	if cfg.Catalog != nil {
 		s.SetCatalog(cfg.Catalog)
 	}
@@ -237,43 +238,64 @@ func (s *Supervisor) catalogRecordKeys() []string {
 // soon as its process has no tasks or has died.
 func (s *Supervisor) SetCatalog(c *catalog.Catalog) {
 	s.setCatalogEntries(c.Entries())
-	s.updateAndNotify(func() { s.registry.setNotStartedDrivers(c.NotStartedReasons()) })
+	s.updateAndNotify(func() { s.registry.setNotStartedDrivers(c.NotStartedReasonByDriver()) })
 }
 
 func (s *Supervisor) setCatalogEntries(entries []catalog.Entry) {
 	plugins := newManagedPlugins(entries, s.cfg.LastServedKey)
-	s.updateAndNotify(func() { s.registry.setPlugins(plugins) })
+	s.updateAndNotify(func() { s.registry.replaceCatalogPlugins(plugins) })
 }
 
 // ErrNoPlugin means that the catalog has no plugin of that name.
 var ErrNoPlugin = errors.New("no such plugin")
 
 // Restart shuts down the process of a plugin, which need not run, and launches the plugin again at once, also
-// if the last launch has failed. Tasks continue, and the next process recovers them. name is the name of
+// if the last launch has failed. Tasks continue, and the next process recovers them. pluginName is the name of
 // the file or the builtin. Restart blocks until the process has exited, and does not wait for the launch: see
-// Changed. An error is ErrNoPlugin, or the cause of the end of ctx.
-func (s *Supervisor) Restart(ctx context.Context, name string) error {
+// InfoChanged. An error is ErrNoPlugin, or the cause of the end of ctx.
+func (s *Supervisor) Restart(ctx context.Context, pluginName string) error {
 	var inst pluginInstance
 	found := false
 	s.updateAndNotify(func() {
 		for _, m := range s.registry.plugins {
-			if m.entry.Name != name || m.state == stateSuperseded {
+			if m.entry.Name != pluginName || m.state == stateSuperseded {
 				continue
 			}
 			inst, found = m.inst, true
 			if m.state == stateBackingOff {
 				m.applyEvent(eventLaunchStarted) // the error of the last launch no longer counts
 			}
-			select {
-			case m.launchRequests.restartRequested <- struct{}{}:
-			default: // an earlier request is pending
-			}
+			m.requestRestart()
 			return
 		}
 	})
 	if !found {
-		return fmt.Errorf("plugin %q: %w", name, ErrNoPlugin)
+		return fmt.Errorf("plugin %q: %w", pluginName, ErrNoPlugin)
 	}
+	return waitExited(ctx, inst)
+}
+
+// RestartReattachedPlugin shuts down the process of a driver's plugin if an earlier supervisor has launched the
+// process, and launches the plugin again at once. It does so once, and does nothing for a builtin. Tasks continue, and
+// the next process recovers them. RestartReattachedPlugin blocks until the process has exited. An error is the cause of
+// the end of ctx.
+func (s *Supervisor) RestartReattachedPlugin(ctx context.Context, driverName string) error {
+	var inst pluginInstance
+	s.updateAndNotify(func() {
+		m := s.registry.findPlugin(driverKey(driverName))
+		if m == nil || m.entry.Builtin {
+			return
+		}
+		if _, reattached := m.inst.(reattachedPlugin); reattached {
+			inst = m.inst
+			m.requestRestart()
+		}
+	})
+	return waitExited(ctx, inst)
+}
+
+// waitExited blocks until the process of inst has exited. inst may be nil. An error is the cause of the end of ctx.
+func waitExited(ctx context.Context, inst pluginInstance) error {
 	if inst == nil {
 		return nil
 	}
@@ -289,7 +311,7 @@ func (s *Supervisor) Restart(ctx context.Context, name string) error {
 // stops the plugins for which Config.KeepRunning returns false, and returns nil. Tasks
 // continue to run. Run must be called once.
 func (s *Supervisor) Run(ctx context.Context) error {
-	if err := s.pluginRecords.killOrphans(); err != nil {
+	if err := s.recordedPlugins.killOrphans(); err != nil {
 		s.logger.Error("plugins not started", "error", err)
 	}
 	waiting := time.AfterFunc(readyTimeout, s.endFirstLaunchWait)
@@ -344,10 +366,10 @@ func (s *Supervisor) Driver(ctx context.Context, name string) (driver.Driver, er
 }
 
 // Hook returns the hook of that name and its description. It blocks and fails like Driver,
-// with one difference: if the retry of a failed launch is due before the time until, Hook
+// with one difference: if the retry of a failed launch is due before waitForRetryUntil, Hook
 // waits for it. If no plugin serves the name, the error is ErrNoHook.
-func (s *Supervisor) Hook(ctx context.Context, name string, until time.Time) (*hookwire.Client, *hook.Description, error) {
-	inst, _, err := s.waitForPlugin(ctx, PluginKey{base.TypeHook, name}, until)
+func (s *Supervisor) Hook(ctx context.Context, name string, waitForRetryUntil time.Time) (*hookwire.Client, *hook.Description, error) {
+	inst, _, err := s.waitForPlugin(ctx, PluginKey{base.TypeHook, name}, waitForRetryUntil)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -358,8 +380,8 @@ func (s *Supervisor) Hook(ctx context.Context, name string, until time.Time) (*h
 // Device returns the device plugin of that name. It blocks and fails like Hook, and also blocks
 // until the process has reported its devices: a plugin may reserve only devices that it has
 // reported. If there is no such plugin, the error is ErrNoDevicePlugin.
-func (s *Supervisor) Device(ctx context.Context, name string, until time.Time) (device.Plugin, error) {
-	inst, _, err := s.waitForPlugin(ctx, PluginKey{base.TypeDevice, name}, until)
+func (s *Supervisor) Device(ctx context.Context, name string, waitForRetryUntil time.Time) (device.Plugin, error) {
+	inst, _, err := s.waitForPlugin(ctx, PluginKey{base.TypeDevice, name}, waitForRetryUntil)
 	if err != nil {
 		return nil, err
 	}
@@ -367,11 +389,11 @@ func (s *Supervisor) Device(ctx context.Context, name string, until time.Time) (
 }
 
 // waitForPlugin returns a plugin whose process runs. It blocks during a launch, and during a
-// backoff that ends before the time until.
-func (s *Supervisor) waitForPlugin(ctx context.Context, key PluginKey, until time.Time) (pluginInstance, *watchedDriver, error) {
+// backoff that ends before waitForRetryUntil.
+func (s *Supervisor) waitForPlugin(ctx context.Context, key PluginKey, waitForRetryUntil time.Time) (pluginInstance, *watchedDriver, error) {
 	for {
 		s.mu.Lock()
-		inst, d, err := s.findLivePluginLocked(key, until)
+		inst, d, err := s.acquireLivePluginLocked(key, waitForRetryUntil)
 		stateChanged := s.stateChanged
 		s.mu.Unlock()
 		if err != nil {
@@ -404,9 +426,9 @@ func (s *Supervisor) interruptedWaitError(key PluginKey, cause error) error {
 	return fmt.Errorf("%s: %w: %w (%w)", key, ErrUnavailable, m.lastFailure.err, cause)
 }
 
-// findLivePluginLocked returns an instance whose process runs, or an error. It returns neither if
-// the caller must call it again after stateChanged is closed. See waitForPlugin for until.
-func (s *Supervisor) findLivePluginLocked(key PluginKey, until time.Time) (pluginInstance, *watchedDriver, error) {
+// acquireLivePluginLocked returns an instance whose process runs, or an error. It returns neither if
+// the caller must call it again after stateChanged is closed. See waitForPlugin for waitForRetryUntil.
+func (s *Supervisor) acquireLivePluginLocked(key PluginKey, waitForRetryUntil time.Time) (pluginInstance, *watchedDriver, error) {
 	if s.stopped {
 		return nil, nil, fmt.Errorf("%s: %w", key, ErrStopped)
 	}
@@ -418,17 +440,17 @@ func (s *Supervisor) findLivePluginLocked(key PluginKey, until time.Time) (plugi
 	case m == nil && s.registry.isCandidateStarting(key):
 		return nil, nil, nil
 	case m == nil:
-		return nil, nil, &driver.UnavailableError{Err: s.registry.notFoundError(key), Changed: s.stateChanged}
+		return nil, nil, &driver.UnavailableError{Err: s.registry.notFoundError(key), RetryOnClose: s.stateChanged}
 	}
 	if err := m.err(); err != nil {
-		if !m.lastFailure.retryAt.IsZero() && m.lastFailure.retryAt.Before(until) {
+		if !m.lastFailure.retryAt.IsZero() && m.lastFailure.retryAt.Before(waitForRetryUntil) {
 			return nil, nil, nil
 		}
 		err = fmt.Errorf("%s: %w: %w", key, ErrUnavailable, err)
 		if !m.lastFailure.retryAt.IsZero() {
 			err = fmt.Errorf("%w (next try in %s)", err, time.Until(m.lastFailure.retryAt).Round(time.Second))
 		}
-		return nil, nil, &driver.UnavailableError{Plugin: m.entry.String(), TasksAreHostProcesses: m.entry.TasksAreHostProcesses, Err: err, Changed: s.stateChanged}
+		return nil, nil, &driver.UnavailableError{Plugin: m.entry.String(), TasksAreHostProcesses: m.entry.TasksAreHostProcesses, NotLaunchedAgain: m.lastFailure.retryAt.IsZero(), Err: err, RetryOnClose: s.stateChanged}
 	}
 	if m.state == stateIdle {
 		m.applyEvent(eventLaunchStarted)
@@ -445,28 +467,28 @@ func (s *Supervisor) findLivePluginLocked(key PluginKey, until time.Time) (plugi
 	return m.inst, m.driver, nil
 }
 
-// Drivers returns the state of all drivers that were ever started, by name.
-func (s *Supervisor) Drivers() map[string]DriverInfo {
+// DriverInfoByName returns the state of all drivers that were ever started, by name.
+func (s *Supervisor) DriverInfoByName() map[string]DriverInfo {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := make(map[string]DriverInfo, len(s.registry.driverInfoByName))
 	for name, info := range s.registry.driverInfoByName {
 		info.Attributes = maps.Clone(info.Attributes)
 		if m := s.registry.ownerByKey[driverKey(name)]; m != nil && m.driver != nil {
-			m.driver.watchdog.overrideHealthIfLateLocked(&info)
+			m.driver.lateCallMonitor.overrideHealthIfLateLocked(&info)
 		}
 		out[name] = info
 	}
 	return out
 }
 
-// DriversNotStarted returns the state of the builtin drivers that the catalog does not start and that no other plugin has
-// served, by name. They are undetected, and Driver does not return them.
-func (s *Supervisor) DriversNotStarted() map[string]DriverInfo {
+// NotStartedDriverInfoByName returns, by name, the state of the builtin drivers that have no entry in the catalog, see
+// catalog.Builtin.NotStartedReason, and that no other plugin has served. They are undetected, and Driver does not return them.
+func (s *Supervisor) NotStartedDriverInfoByName() map[string]DriverInfo {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := make(map[string]DriverInfo, len(s.registry.notStartedDrivers))
-	for name, info := range s.registry.notStartedDrivers {
+	out := make(map[string]DriverInfo, len(s.registry.notStartedDriverByName))
+	for name, info := range s.registry.notStartedDriverByName {
 		if _, served := s.registry.driverInfoByName[name]; !served {
 			out[name] = info
 		}
@@ -476,7 +498,7 @@ func (s *Supervisor) DriversNotStarted() map[string]DriverInfo {
 
 // DeviceGroup is a group of devices with the name of the plugin that reports it.
 type DeviceGroup struct {
-	Plugin string
+	PluginName string
 	device.Group
 }
 
@@ -486,19 +508,19 @@ type DeviceGroup struct {
 func (s *Supervisor) DeviceGroups() []DeviceGroup {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.registry.allDeviceGroups()
+	return s.registry.uniqueDeviceGroups()
 }
 
 // Plugins returns the state of all plugins of the catalog, in the catalog's order.
-func (s *Supervisor) Plugins() []Plugin {
+func (s *Supervisor) Plugins() []PluginStatus {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var out []Plugin
+	var out []PluginStatus
 	for _, m := range s.registry.plugins {
-		p := Plugin{
+		p := PluginStatus{
 			Name: m.entry.Name, Path: m.entry.Path, Builtin: m.entry.Builtin, ProgramID: m.entry.ProgramID,
 			Serves: servedKey(m.reportedInfo), Version: m.reportedInfo.Version, HookDescription: m.hookDescription,
-			Idle: m.state == stateIdle, LaunchAttempted: m.launchAttempted, HasReportedOrFailed: m.hasReportedOrFailed(), SupersededBy: m.supersededBy, Restarts: m.exits.count, LastExitErr: m.exits.lastErr, LastExitAt: m.exits.lastAt, Err: m.err(),
+			Idle: m.state == stateIdle, FirstLaunchDoneOrDeferred: m.firstLaunchDoneOrDeferred, HasReportedOrFailed: m.hasReportedOrFailed(), SupersededBy: m.supersededBy, ExitCount: m.exits.count, LastExitErr: m.exits.lastErr, LastExitAt: m.exits.lastAt, Err: m.err(),
 		}
 		if m.inst != nil && !hasExited(m.inst) {
 			p.PID, p.StartedAt, p.MethodStats = m.inst.PID(), m.inst.StartedAt(), m.inst.MethodStats()
@@ -508,33 +530,34 @@ func (s *Supervisor) Plugins() []Plugin {
 	return out
 }
 
-// PIDsWithoutTasks returns the pids of the processes that cannot have tasks: plugins whose entries have NeverHasTasks, and
-// drivers that this supervisor has launched and in which no caller has started or recovered a task.
+// PIDsWithoutTasks returns the pids of the processes that cannot have tasks: plugins whose entries have
+// ChildrenAreNeverTasks, and drivers that this supervisor has launched and in which no caller has started or recovered
+// a task.
 func (s *Supervisor) PIDsWithoutTasks() (pids []int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, m := range s.registry.plugins {
 		_, reattached := m.inst.(reattachedPlugin)
 		unusedDriver := !reattached && m.driver != nil && !m.driver.mayHaveTasks.Load()
-		if m.inst != nil && (m.entry.NeverHasTasks || unusedDriver) {
+		if m.inst != nil && (m.entry.ChildrenAreNeverTasks || unusedDriver) {
 			pids = append(pids, m.inst.PID())
 		}
 	}
 	return pids
 }
 
-// Changed returns a channel that is closed when the results of Drivers, DeviceGroups or Plugins
-// next change. Callers must call Changed before these methods, to miss no change.
-func (s *Supervisor) Changed() <-chan struct{} {
+// InfoChanged returns a channel that is closed when the results of DriverInfoByName, DeviceGroups or Plugins
+// next change. Callers must call InfoChanged before these methods, to miss no change.
+func (s *Supervisor) InfoChanged() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.infoChanged
 }
 
-// Ready blocks until every driver has reported its first fingerprint, except builtins with a slow one, but at most
-// until two seconds after New, and 800 ms if the others are external plugins that are not known to Config.LastServedKey.
-// For a later fingerprint see Changed. An error is the cause of the end of ctx.
-func (s *Supervisor) Ready(ctx context.Context) error {
+// WaitBrieflyForFirstReports blocks until every driver has reported its first fingerprint, except builtins with a slow
+// one, but at most until two seconds after New, and 800 ms if the others are external plugins that are not known to
+// Config.LastServedKey. For a later fingerprint see InfoChanged. An error is the cause of the end of ctx.
+func (s *Supervisor) WaitBrieflyForFirstReports(ctx context.Context) error {
 	unknownLimit := time.NewTimer(time.Until(s.createdAt.Add(unknownPluginTimeout)))
 	defer unknownLimit.Stop()
 	if err := s.waitForCondition(ctx, (*registry).allButSlowReportedOrFailed, unknownLimit.C); err != nil {
@@ -542,11 +565,11 @@ func (s *Supervisor) Ready(ctx context.Context) error {
 	}
 	limit := time.NewTimer(time.Until(s.createdAt.Add(readyTimeout)))
 	defer limit.Stop()
-	return s.waitForCondition(ctx, (*registry).provenReportedOrFailed, limit.C)
+	return s.waitForCondition(ctx, (*registry).knownGoodReportedOrFailed, limit.C)
 }
 
 // WaitAllReportedOrFailed blocks until each plugin has reported its state or has failed to
-// start. Unlike Ready it has no time limit.
+// start. Unlike WaitBrieflyForFirstReports it has no time limit.
 func (s *Supervisor) WaitAllReportedOrFailed(ctx context.Context) error {
 	return s.waitForCondition(ctx, (*registry).allReportedOrFailed, nil)
 }

@@ -116,7 +116,7 @@ func TestFailureDelays(t *testing.T) {
 		var consecutiveFailures failureCounter
 		var got []time.Duration
 		for _, l := range c.lives {
-			got = append(got, consecutiveFailures.nextLaunchDelay(l))
+			got = append(got, consecutiveFailures.countFailureAndNextDelay(l))
 		}
 		if !slices.Equal(got, c.want) {
 			t.Errorf("%s: delays %v, want %v", c.name, got, c.want)
@@ -190,8 +190,8 @@ func TestRelaunchThenBackoff(t *testing.T) {
 		if !slices.Equal(at, want) {
 			t.Errorf("launches at\n%v, want\n%v", at, want)
 		}
-		if p := s.Plugins()[0]; p.PID == 0 || p.LastExitErr == nil || p.LastExitAt.Sub(began) != 138*time.Second || p.Restarts != 4 {
-			t.Errorf("while the next process runs: pid %d, last exit %v after %v, %d restarts", p.PID, p.LastExitErr, p.LastExitAt.Sub(began), p.Restarts)
+		if p := s.Plugins()[0]; p.PID == 0 || p.LastExitErr == nil || p.LastExitAt.Sub(began) != 138*time.Second || p.ExitCount != 4 {
+			t.Errorf("while the next process runs: pid %d, last exit %v after %v, %d restarts", p.PID, p.LastExitErr, p.LastExitAt.Sub(began), p.ExitCount)
 		}
 	})
 }
@@ -280,10 +280,10 @@ func TestUnavailableDriverAnnouncesTheNextAttempt(t *testing.T) {
 				_, err := s.Driver(t.Context(), "x")
 				for err != nil {
 					var unavailableErr *driver.UnavailableError
-					if !errors.As(err, &unavailableErr) || unavailableErr.Plugin != entry.String() || unavailableErr.TasksAreHostProcesses != entry.TasksAreHostProcesses {
+					if !errors.As(err, &unavailableErr) || unavailableErr.Plugin != entry.String() || unavailableErr.TasksAreHostProcesses != entry.TasksAreHostProcesses || unavailableErr.NotLaunchedAgain {
 						t.Fatalf("got %v (%+v)", err, unavailableErr)
 					}
-					<-unavailableErr.Changed
+					<-unavailableErr.RetryOnClose
 					_, err = s.Driver(t.Context(), "x")
 				}
 				if took := time.Since(began); took != 15*time.Second {
@@ -292,6 +292,16 @@ func TestUnavailableDriverAnnouncesTheNextAttempt(t *testing.T) {
 			})
 		})
 	}
+	t.Run("not launched again", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := startSupervisor(t, Config{}, []catalog.Entry{{Name: "x", Err: errors.New("no such file")}}, nil)
+			_, err := s.Driver(t.Context(), "x")
+			var unavailableErr *driver.UnavailableError
+			if !errors.As(err, &unavailableErr) || unavailableErr.Plugin == "" || !unavailableErr.NotLaunchedAgain {
+				t.Errorf("got %v (%+v)", err, unavailableErr)
+			}
+		})
+	})
 	t.Run("no plugin", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := startSupervisor(t, Config{}, nil, nil)
@@ -447,8 +457,8 @@ func TestPluginArbitration(t *testing.T) {
 						t.Errorf("%s was launched", key)
 					}
 				}
-				if tt.want != "" && !s.Drivers()[tt.driver].Healthy {
-					t.Errorf("driver info %+v", s.Drivers()[tt.driver])
+				if tt.want != "" && !s.DriverInfoByName()[tt.driver].Healthy {
+					t.Errorf("driver info %+v", s.DriverInfoByName()[tt.driver])
 				}
 			})
 		})
@@ -498,7 +508,7 @@ func TestSlowPluginDelaysOnlyWhatItMayServe(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				entries := []catalog.Entry{builtinEntry("raw_exec"), externalEntry("audit"), externalEntry("other"), tt.entry}
 				served := map[string]PluginKey{"audit": {base.TypeHook, "audit"}, "other": driverKey("second"), tt.entry.Name: tt.lastServed}
-				cfg := Config{LastServedKey: func(e catalog.Entry) PluginKey { return served[e.Name] }}
+				cfg := Config{LastServedKey: func(e catalog.Entry) (PluginKey, bool) { return served[e.Name], served[e.Name] != PluginKey{} }}
 				s := startSupervisor(t, cfg, entries, func(_ context.Context, name string, _ int) (*fakePlugin, error) {
 					switch name {
 					case "builtin raw_exec":
@@ -534,8 +544,8 @@ func TestFingerprints(t *testing.T) {
 		s := startSupervisor(t, Config{}, []catalog.Entry{builtinEntry("x")}, func(context.Context, string, int) (*fakePlugin, error) {
 			return newFakePlugin("x", "1"), nil
 		})
-		infoChanged := s.Changed()
-		if err := s.Ready(t.Context()); err != nil {
+		infoChanged := s.InfoChanged()
+		if err := s.WaitBrieflyForFirstReports(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		<-infoChanged
@@ -543,7 +553,7 @@ func TestFingerprints(t *testing.T) {
 		expect := func(what string, detected, healthy bool, description string, attributes ...string) {
 			t.Helper()
 			synctest.Wait()
-			info := s.Drivers()["x"]
+			info := s.DriverInfoByName()["x"]
 			var attributeTexts []string
 			for k, v := range info.Attributes {
 				attributeTexts = append(attributeTexts, fmt.Sprint(k, "=", v.Value))
@@ -600,7 +610,7 @@ func TestStreamsThatEndAtOnceAreReopened(t *testing.T) {
 		})
 		time.Sleep(streamBackoff.maxDelay)
 		synctest.Wait()
-		if !s.Drivers()["x"].Healthy {
+		if !s.DriverInfoByName()["x"].Healthy {
 			t.Error("not healthy after the stream has recovered")
 		}
 	})
@@ -667,11 +677,11 @@ func TestReadyWaitsForFingerprints(t *testing.T) {
 			return newFakePlugin(strings.TrimPrefix(key, "builtin "), "1"), nil
 		})
 		began := time.Now()
-		if err := s.Ready(t.Context()); err != nil || time.Since(began) != 300*time.Millisecond {
+		if err := s.WaitBrieflyForFirstReports(t.Context()); err != nil || time.Since(began) != 300*time.Millisecond {
 			t.Errorf("ready after %v, %v; want the slowest that starts", time.Since(began), err)
 		}
-		if len(s.Drivers()) != 2 {
-			t.Errorf("drivers %v", s.Drivers())
+		if len(s.DriverInfoByName()) != 2 {
+			t.Errorf("drivers %v", s.DriverInfoByName())
 		}
 		if got := s.Plugins()[2]; got.Err == nil || got.PID != 0 || got.Name != "c" {
 			t.Errorf("plugin %+v", got)
@@ -685,7 +695,7 @@ func TestReadyWaitsForFingerprints(t *testing.T) {
 		f.drv.omitsFirstFingerprint = true
 		s := startSupervisor(t, Config{}, []catalog.Entry{builtinEntry("a")}, func(context.Context, string, int) (*fakePlugin, error) { return f, nil })
 		began := time.Now()
-		if err := s.Ready(t.Context()); err != nil || time.Since(began) != readyTimeout {
+		if err := s.WaitBrieflyForFirstReports(t.Context()); err != nil || time.Since(began) != readyTimeout {
 			t.Errorf("ready after %v, %v; want %v", time.Since(began), err, readyTimeout)
 		}
 		short, cancel := context.WithTimeout(t.Context(), time.Hour)
@@ -700,7 +710,7 @@ func TestReadyWaitsForFingerprints(t *testing.T) {
 			return nil, errors.New("does not start")
 		})
 		began := time.Now()
-		if err := s.Ready(t.Context()); err != nil || s.Plugins()[0].Err != nil || s.Plugins()[0].HasReportedOrFailed {
+		if err := s.WaitBrieflyForFirstReports(t.Context()); err != nil || s.Plugins()[0].Err != nil || s.Plugins()[0].HasReportedOrFailed {
 			t.Errorf("ready: %v with %v", err, s.Plugins()[0].Err)
 		}
 		if err := s.WaitAllReportedOrFailed(t.Context()); err != nil || s.Plugins()[0].Err == nil || !s.Plugins()[0].HasReportedOrFailed || time.Since(began) != time.Minute {
@@ -713,7 +723,7 @@ func TestReadyWaitsForFingerprints(t *testing.T) {
 		want   time.Duration
 	}{{PluginKey{}, unknownPluginTimeout}, {driverKey("c"), readyTimeout}} {
 		synctest.Test(t, func(t *testing.T) {
-			cfg := Config{LastServedKey: func(catalog.Entry) PluginKey { return c.served }}
+			cfg := Config{LastServedKey: func(catalog.Entry) (PluginKey, bool) { return c.served, c.served != PluginKey{} }}
 			s := startSupervisor(t, cfg, []catalog.Entry{builtinEntry("a"), externalEntry("c")}, func(_ context.Context, key string, _ int) (*fakePlugin, error) {
 				if key == "c" {
 					time.Sleep(time.Minute)
@@ -721,7 +731,7 @@ func TestReadyWaitsForFingerprints(t *testing.T) {
 				return newFakePlugin(strings.TrimPrefix(key, "builtin "), "1"), nil
 			})
 			began := time.Now()
-			if err := s.Ready(t.Context()); err != nil || time.Since(began) != c.want {
+			if err := s.WaitBrieflyForFirstReports(t.Context()); err != nil || time.Since(began) != c.want {
 				t.Errorf("ready after %v, %v; want %v", time.Since(began), err, c.want)
 			}
 		})
@@ -729,7 +739,7 @@ func TestReadyWaitsForFingerprints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := startSupervisor(t, Config{}, nil, nil)
 		began := time.Now()
-		if err := s.Ready(t.Context()); err != nil || time.Since(began) != 0 {
+		if err := s.WaitBrieflyForFirstReports(t.Context()); err != nil || time.Since(began) != 0 {
 			t.Errorf("ready without plugins after %v, %v", time.Since(began), err)
 		}
 		if _, err := s.Driver(t.Context(), "x"); !errors.Is(err, ErrNoDriver) || !strings.Contains(err.Error(), "no plugin serves it") {
@@ -738,30 +748,103 @@ func TestReadyWaitsForFingerprints(t *testing.T) {
 	})
 }
 
-// The first process of an external plugin dies before it has reported what it serves. Because an earlier agent knew that, its
-// driver is unavailable and not unknown: a task waits for it, and does not fail.
-func TestDriverOfPluginThatServedItBeforeIsUnavailable(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		cfg := Config{LastServedKey: func(catalog.Entry) PluginKey { return driverKey("podman") }}
-		s := startSupervisor(t, cfg, []catalog.Entry{externalEntry("containers")}, func(_ context.Context, _ string, n int) (*fakePlugin, error) {
-			if n == 1 {
-				return nil, errors.New("PluginInfo: was killed by signal 9 (SIGKILL)")
+// The first process of an external plugin dies before it has reported what it serves. Because an earlier agent or the process of
+// an earlier version of the file has reported that, its driver or hook is unavailable and not unknown: a task waits for it, and does
+// not fail. If the next process serves something else, there is no such driver or hook any longer.
+func TestPluginThatServedDriverOrHookBeforeIsUnavailable(t *testing.T) {
+	for _, key := range []PluginKey{driverKey("podman"), {base.TypeHook, "audit"}} {
+		for _, before := range []string{"unchanged", "changed while no agent ran", "changed under this agent"} {
+			for _, servesOther := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s %s, serves something else %v", key, before, servesOther), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) { checkUnavailableBeforeReport(t, key, before, servesOther) })
+				})
 			}
-			return newFakePlugin("podman", "1.0.0"), nil
-		})
-		_, err := s.Driver(t.Context(), "podman")
-		unavailable, ok := errors.AsType[*driver.UnavailableError](err)
-		if !ok || unavailable.Plugin == "" || !errors.Is(err, ErrUnavailable) {
-			t.Fatalf("driver after the failed launch: %v", err)
 		}
-		if _, err := s.Driver(t.Context(), "docker"); !errors.Is(err, ErrNoDriver) {
-			t.Errorf("driver that the plugin has never served: %v", err)
+	}
+}
+
+func checkUnavailableBeforeReport(t *testing.T, key PluginKey, before string, servesOther bool) {
+	cfg := Config{LastServedKey: func(catalog.Entry) (PluginKey, bool) { return key, before == "unchanged" }}
+	firstKilled := 1
+	if before == "changed under this agent" {
+		cfg, firstKilled = Config{}, 2
+	}
+	s := startSupervisor(t, cfg, []catalog.Entry{externalEntry("plugin")}, func(_ context.Context, _ string, n int) (*fakePlugin, error) {
+		switch {
+		case n == firstKilled:
+			return nil, errors.New("PluginInfo: was killed by signal 9 (SIGKILL)")
+		case n > firstKilled && servesOther:
+			return newFakePlugin("other", "1.0.0"), nil
+		case key.Type == base.TypeHook:
+			return newFakeHook(key.Name), nil
 		}
-		time.Sleep(time.Minute)
-		if _, err := s.Driver(t.Context(), "podman"); err != nil {
-			t.Errorf("driver after the next launch: %v", err)
-		}
+		return newFakePlugin(key.Name, "1.0.0"), nil
 	})
+	get := func(key PluginKey) error {
+		if key.Type == base.TypeHook {
+			_, _, err := s.Hook(t.Context(), key.Name, time.Time{})
+			return err
+		}
+		_, err := s.Driver(t.Context(), key.Name)
+		return err
+	}
+	if before == "changed under this agent" {
+		if err := get(key); err != nil {
+			t.Fatal(err)
+		}
+		changed := externalEntry("plugin")
+		changed.Block.Config = map[string]any{"a": "b"}
+		s.setCatalogEntries([]catalog.Entry{changed})
+		time.Sleep(time.Second) // the process of the earlier version exits, and the first launch of the changed version fails
+	}
+	err := get(key)
+	unavailable, ok := errors.AsType[*driver.UnavailableError](err)
+	if !ok || unavailable.Plugin == "" || !errors.Is(err, ErrUnavailable) {
+		t.Fatalf("after the failed launch: %v", err)
+	}
+	none := ErrNoDriver
+	if key.Type == base.TypeHook {
+		none = ErrNoHook
+	}
+	if err := get(PluginKey{key.Type, "docker"}); !errors.Is(err, none) {
+		t.Errorf("driver or hook that the plugin has never served: %v", err)
+	}
+	time.Sleep(time.Minute)
+	if err := get(key); servesOther != errors.Is(err, none) || servesOther != (err != nil) {
+		t.Errorf("after the next launch: %v", err)
+	}
+}
+
+// A configured plugin with another file name has replaced a builtin. Its first process dies under this agent before it has
+// reported anything. The builtin does not get the tasks meanwhile, and is launched if the plugin serves something else.
+func TestBuiltinWaitsForPluginThatReplacedItBefore(t *testing.T) {
+	for _, unchanged := range []bool{false, true} {
+		for served, version := range map[string]string{"db": "9.0.0", "other": "0.1.0"} {
+			synctest.Test(t, func(t *testing.T) {
+				cfg := Config{LastServedKey: func(catalog.Entry) (PluginKey, bool) { return driverKey("db"), unchanged }}
+				s := startSupervisor(t, cfg, []catalog.Entry{builtinEntry("db"), externalEntry("mine")}, func(_ context.Context, name string, n int) (*fakePlugin, error) {
+					switch {
+					case name != "mine":
+						return newFakePlugin("db", "0.1.0"), nil
+					case n == 1:
+						return nil, errors.New("PluginInfo: was killed by signal 9 (SIGKILL)")
+					}
+					return newFakePlugin(served, "9.0.0"), nil
+				})
+				if _, err := s.Driver(t.Context(), "db"); !errors.Is(err, ErrUnavailable) {
+					t.Errorf("driver after the failed launch: %v", err)
+				}
+				time.Sleep(time.Minute)
+				d, err := s.Driver(t.Context(), "db")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := unwrapFakeDriver(d).plugin.info.Version; got != version {
+					t.Errorf("unchanged %v, the plugin serves %s: version %s of the driver, want %s", unchanged, served, got, version)
+				}
+			})
+		}
+	}
 }
 
 // An unused builtin is stopped after a minute and started again on request; meanwhile the
@@ -787,7 +870,7 @@ func TestIdleBuiltinIsStopped(t *testing.T) {
 				return f, nil
 			})
 		rested := func() bool {
-			if d := s.Drivers()["b"]; !d.Healthy || d.Description != "Healthy" {
+			if d := s.DriverInfoByName()["b"]; !d.Healthy || d.Description != "Healthy" {
 				t.Errorf("driver %+v", d)
 			}
 			return hasExited(currentPlugin.Load())
@@ -826,7 +909,7 @@ func TestIdleBuiltinIsStopped(t *testing.T) {
 		if _, err := s.Driver(t.Context(), "b"); !errors.Is(err, ErrUnavailable) {
 			t.Errorf("a builtin that does not start again: %v", err)
 		}
-		if d := s.Drivers()["b"]; d.Healthy {
+		if d := s.DriverInfoByName()["b"]; d.Healthy {
 			t.Errorf("and is %+v", d)
 		}
 		if d := mustDriver(t, s, "x"); hasExited(d.plugin) {
@@ -909,7 +992,7 @@ func TestHooks(t *testing.T) {
 				lastPlugin = newFakeHook(strings.TrimPrefix(name, "builtin "))
 				return lastPlugin, nil
 			})
-		if err := s.Ready(t.Context()); err != nil {
+		if err := s.WaitBrieflyForFirstReports(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
@@ -926,7 +1009,7 @@ func TestHooks(t *testing.T) {
 				t.Errorf("hook %s: %v %v", name, description, err)
 			}
 		}
-		if _, ok := s.Drivers()["artifact"]; ok {
+		if _, ok := s.DriverInfoByName()["artifact"]; ok {
 			t.Error("a hook is a driver")
 		}
 		lastPlugin.die()

@@ -21,23 +21,23 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// Node is the part of the node whose metrics are collected. runtime/agent implements it.
-type Node interface {
+// MetricsSource is the part of the node whose metrics are collected. runtime/agent implements it.
+type MetricsSource interface {
 	// Alloc returns the runner of an allocation, or nil if the node has no runner of the allocation.
 	Alloc(id string) *allocrunner.Runner
 	// HostStats returns the resource usage of the machine.
 	HostStats(context.Context) hoststats.Stats
 	// Plugins returns the plugins.
-	Plugins() []supervisor.Plugin
-	// Keeper and Logs return the clients of the keeper and of the log collector, or nil if these do not run.
+	Plugins() []supervisor.PluginStatus
+	// Keeper and LogCollector return the clients of the keeper and of the log collector, or nil if these do not run.
 	Keeper() *keeper.Client
-	Logs() *logs.Collector
+	LogCollector() *logs.CollectorClient
 }
 
-// Collector collects the metrics of a node. All methods may be called concurrently.
-type Collector struct {
+// MetricsCollector collects the metrics of a node. All methods may be called concurrently.
+type MetricsCollector struct {
 	store          *store.Store
-	node           Node
+	node           MetricsSource
 	nodeID         string
 	settings       atomic.Pointer[metrics.Settings]
 	settingsChange atomic.Pointer[chan struct{}] // closed and replaced when the settings change
@@ -61,15 +61,15 @@ type taskUsage struct {
 }
 
 // New returns a collector with the zero settings.
-func New(s *store.Store, n Node, nodeID string) *Collector {
-	c := &Collector{store: s, node: n, nodeID: nodeID}
+func New(s *store.Store, n MetricsSource, nodeID string) *MetricsCollector {
+	c := &MetricsCollector{store: s, node: n, nodeID: nodeID}
 	c.settingsChange.Store(new(make(chan struct{})))
 	c.SetSettings(metrics.Settings{})
 	return c
 }
 
 // SetSettings changes the settings from the next call of Gather on.
-func (c *Collector) SetSettings(s metrics.Settings) {
+func (c *MetricsCollector) SetSettings(s metrics.Settings) {
 	c.settings.Store(&s)
 	close(*c.settingsChange.Swap(new(make(chan struct{}))))
 	c.mu.Lock()
@@ -78,14 +78,14 @@ func (c *Collector) SetSettings(s metrics.Settings) {
 }
 
 // settingsChanged returns a channel that is closed when the settings change.
-func (c *Collector) settingsChanged() <-chan struct{} { return *c.settingsChange.Load() }
+func (c *MetricsCollector) settingsChanged() <-chan struct{} { return *c.settingsChange.Load() }
 
 // Settings returns the current settings, which must not be changed.
-func (c *Collector) Settings() *metrics.Settings { return c.settings.Load() }
+func (c *MetricsCollector) Settings() *metrics.Settings { return c.settings.Load() }
 
 // Gather returns all metrics that the settings select, with the current states of jobs, allocations and tasks. It samples
 // resource usage at most once per collection interval. Gather blocks while drivers sample tasks, two seconds at most.
-func (c *Collector) Gather(ctx context.Context) []*dto.MetricFamily {
+func (c *MetricsCollector) Gather(ctx context.Context) []*dto.MetricFamily {
 	settings := c.settings.Load()
 	s := c.store.Snapshot()
 	node := s.Node(nil, c.nodeID)
@@ -103,8 +103,8 @@ func (c *Collector) Gather(ctx context.Context) []*dto.MetricFamily {
 	}
 	r.addPlugins(c.node.Plugins())
 	r.addKeeper(c.node.Keeper())
-	r.addLogCollector(ctx, c.node.Logs())
-	if size := c.store.FileSize(); size > 0 {
+	r.addLogCollector(ctx, c.node.LogCollector())
+	if size := c.store.FileSizeBytes(); size > 0 {
 		r.Add("nomad_lite_store_size_bytes", float64(size), nil)
 	}
 	r.AddInstruments(node.Name)
@@ -127,7 +127,7 @@ func isTaskRunning(alloc *api.Allocation, task string) bool {
 }
 
 // sampleUsage returns the usage of the machine and of running tasks, from the last sample if that is recent.
-func (c *Collector) sampleUsage(ctx context.Context, settings *metrics.Settings, allocs []*api.Allocation) usageSample {
+func (c *MetricsCollector) sampleUsage(ctx context.Context, settings *metrics.Settings, allocs []*api.Allocation) usageSample {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.lastUsage.sampledAt.IsZero() && time.Since(c.lastUsage.sampledAt) < settings.Interval() {
@@ -148,7 +148,7 @@ func (c *Collector) sampleUsage(ctx context.Context, settings *metrics.Settings,
 }
 
 // sampleTaskUsages requests the usage of all tasks in parallel, and omits tasks without a timely reply.
-func (c *Collector) sampleTaskUsages(ctx context.Context, allocs []*api.Allocation) []taskUsage {
+func (c *MetricsCollector) sampleTaskUsages(ctx context.Context, allocs []*api.Allocation) []taskUsage {
 	stats := make([]allocrunner.Stats, len(allocs))
 	var statsWG sync.WaitGroup
 	for i, alloc := range allocs {
@@ -159,7 +159,7 @@ func (c *Collector) sampleTaskUsages(ctx context.Context, allocs []*api.Allocati
 	statsWG.Wait()
 	var all []taskUsage
 	for i, alloc := range allocs {
-		for task, sample := range stats[i].Tasks {
+		for task, sample := range stats[i].SampleByTask {
 			all = append(all, taskUsage{alloc, task, sample.Total})
 		}
 	}

@@ -41,10 +41,10 @@ func (n *fakeNode) HostStats(context.Context) hoststats.Stats {
 	return n.host
 }
 
-func (*fakeNode) Plugins() []supervisor.Plugin {
+func (*fakeNode) Plugins() []supervisor.PluginStatus {
 	key := supervisor.PluginKey{Type: base.TypeDriver, Name: "docker"}
-	return []supervisor.Plugin{
-		{Name: "docker", Serves: key, PID: 7, Restarts: 2},
+	return []supervisor.PluginStatus{
+		{Name: "docker", Serves: key, PID: 7, ExitCount: 2},
 		{Name: "old-docker", Serves: key, SupersededBy: "docker"},
 		{Name: "exec", Serves: supervisor.PluginKey{Type: base.TypeDriver, Name: "exec"}, Idle: true},
 		{Name: "crashing", Serves: supervisor.PluginKey{Type: base.TypeHook, Name: "crashing"}},
@@ -52,11 +52,11 @@ func (*fakeNode) Plugins() []supervisor.Plugin {
 	}
 }
 
-func (*fakeNode) Keeper() *keeper.Client { return nil }
-func (*fakeNode) Logs() *logs.Collector  { return nil }
+func (*fakeNode) Keeper() *keeper.Client              { return nil }
+func (*fakeNode) LogCollector() *logs.CollectorClient { return nil }
 
 // newCollector returns a collector of a node with allocations in several states.
-func newCollector(t testing.TB, n *fakeNode) *Collector {
+func newCollector(t testing.TB, n *fakeNode) *MetricsCollector {
 	t.Helper()
 	s, err := store.OpenMemory(store.Config{Logger: hclog.NewNullLogger()})
 	if err != nil {
@@ -84,15 +84,15 @@ func newCollector(t testing.TB, n *fakeNode) *Collector {
 		return a
 	}
 	if _, err := s.Update(t.Context(), func(tx *store.Txn) error {
-		tx.PutNode(&api.Node{
+		tx.PutNodeWithStorageEvents(&api.Node{
 			ID: nodeID, Name: "n1", Datacenter: "dc1", Status: api.NodeStatusReady, NodePool: "default", SchedulingEligibility: "eligible",
 			NodeResources: &api.NodeResources{Cpu: api.NodeCpuResources{CpuShares: 4000}, Memory: api.NodeMemoryResources{MemoryMB: 1000}}, ReservedResources: &api.NodeReservedResources{},
 		})
-		tx.PutJob(job)
-		tx.PutAllocation(alloc("a1", api.AllocClientStatusRunning, "", "running", "dead"))
-		tx.PutAllocation(alloc("a2", api.AllocClientStatusPending, "a1", "pending"))
-		tx.PutAllocation(alloc("a3", api.AllocClientStatusPending, "", "pending"))
-		tx.PutAllocation(alloc("a4", api.AllocClientStatusFailed, "", "dead"))
+		tx.PutJobAndVersion(job)
+		tx.PutScheduledAllocation(alloc("a1", api.AllocClientStatusRunning, "", "running", "dead"))
+		tx.PutScheduledAllocation(alloc("a2", api.AllocClientStatusPending, "a1", "pending"))
+		tx.PutScheduledAllocation(alloc("a3", api.AllocClientStatusPending, "", "pending"))
+		tx.PutScheduledAllocation(alloc("a4", api.AllocClientStatusFailed, "", "dead"))
 		for id, status := range map[string]string{"e1": api.EvalStatusBlocked, "e2": api.EvalStatusPending, "e3": api.EvalStatusComplete} {
 			tx.PutEvaluation(&api.Evaluation{ID: id, Namespace: "default", JobID: "web", Status: status})
 		}
@@ -278,7 +278,7 @@ func BenchmarkGather(b *testing.B) {
 		for i := range 1000 {
 			alloc := *first
 			alloc.ID = fmt.Sprintf("b%d", i)
-			tx.PutAllocation(&alloc)
+			tx.PutScheduledAllocation(&alloc)
 		}
 		return nil
 	}); err != nil {

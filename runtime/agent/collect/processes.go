@@ -16,14 +16,14 @@ import (
 
 // addPlugins adds the states of the plugins. It omits plugins that another plugin supersedes, and plugins that have never run,
 // because their type is unknown.
-func (r *metricSetBuilder) addPlugins(plugins []supervisor.Plugin) {
+func (r *metricSetBuilder) addPlugins(plugins []supervisor.PluginStatus) {
 	for _, p := range plugins {
 		if p.Serves.Name == "" || p.SupersededBy != "" {
 			continue
 		}
 		labels := metrics.NewLabels("plugin", p.Name, "type", p.Serves.Type.String())
 		r.Add("nomad_lite_plugin_up", boolToFloat(p.PID != 0 || p.Idle), labels)
-		r.Add("nomad_lite_plugin_restarts_total", float64(p.Restarts), labels)
+		r.Add("nomad_lite_plugin_restarts_total", float64(p.ExitCount), labels)
 	}
 }
 
@@ -36,14 +36,14 @@ func (r *metricSetBuilder) addKeeper(k *keeper.Client) {
 	r.Add("nomad_lite_helper_starts_total", float64(status.KeeperStarts), labels)
 	r.Add("nomad_lite_keeper_descriptors", float64(status.StoredFDs), nil)
 	if status.Connected {
-		r.addResidentMemory(status.KeeperProcess.PID, labels)
+		r.addHelperResidentMemory(status.KeeperProcess.PID, labels)
 	}
 }
 
 // helperTimeout is the timeout of a request to a helper process.
 const helperTimeout = time.Second
 
-func (r *metricSetBuilder) addLogCollector(ctx context.Context, c *logs.Collector) {
+func (r *metricSetBuilder) addLogCollector(ctx context.Context, c *logs.CollectorClient) {
 	if c == nil {
 		return
 	}
@@ -53,7 +53,7 @@ func (r *metricSetBuilder) addLogCollector(ctx context.Context, c *logs.Collecto
 	r.Add("nomad_lite_helper_up", boolToFloat(status.Connected), labels)
 	r.Add("nomad_lite_helper_starts_total", float64(status.ProcessStarts), labels)
 	if status.Connected {
-		r.addResidentMemory(status.Process.PID, labels)
+		r.addHelperResidentMemory(status.Process.PID, labels)
 	}
 	if status.HasCounts {
 		r.Add("nomad_lite_log_collector_streams", float64(status.Streams), nil)
@@ -62,8 +62,8 @@ func (r *metricSetBuilder) addLogCollector(ctx context.Context, c *logs.Collecto
 	}
 }
 
-// addResidentMemory adds the memory of a helper process, unless the process has just exited.
-func (r *metricSetBuilder) addResidentMemory(pid int, labels metrics.Labels) {
+// addHelperResidentMemory adds the memory of a helper process, unless the process has just exited.
+func (r *metricSetBuilder) addHelperResidentMemory(pid int, labels metrics.Labels) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
 	if err != nil {
 		return

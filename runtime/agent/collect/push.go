@@ -15,7 +15,7 @@ import (
 
 // PushToSinks sends the metrics to the sinks of the settings once per collection interval, until ctx ends. Without sinks it
 // collects nothing. A sink that cannot be reached loses the metrics of the interval; nothing else waits for it.
-func (c *Collector) PushToSinks(ctx context.Context, logger hclog.Logger) {
+func (c *MetricsCollector) PushToSinks(ctx context.Context, logger hclog.Logger) {
 	var senders []*sinkSender
 	defer func() { closeSenders(senders) }()
 	for ctx.Err() == nil {
@@ -27,7 +27,7 @@ func (c *Collector) PushToSinks(ctx context.Context, logger hclog.Logger) {
 			families := c.Gather(ctx)
 			for _, s := range senders {
 				if err := s.sendPackets(ctx, metrics.Packets(s.encoder.Lines(families))); ctx.Err() == nil {
-					s.reportFailure(err, logger)
+					s.countFailureAndWarnRarely(err, logger)
 				}
 			}
 		}
@@ -41,23 +41,23 @@ func (c *Collector) PushToSinks(ctx context.Context, logger hclog.Logger) {
 
 // PushOTLP sends the metrics to an OpenTelemetry collector once per interval of the exporter, until ctx ends, and then
 // once more, for two seconds at most. Values that cannot be sent before the next interval starts are lost.
-func (c *Collector) PushOTLP(ctx context.Context, e *otlp.MetricsExporter) {
+func (c *MetricsCollector) PushOTLP(ctx context.Context, e *otlp.MetricsExporter) {
 	ticker := time.NewTicker(e.Interval())
 	defer ticker.Stop()
 	for ctx.Err() == nil {
-		c.exportOTLP(ctx, e, e.Interval())
+		c.gatherAndExportOTLP(ctx, e, e.Interval())
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
 		}
 	}
-	c.exportOTLP(context.WithoutCancel(ctx), e, lastExportTimeout)
+	c.gatherAndExportOTLP(context.WithoutCancel(ctx), e, lastExportTimeout)
 }
 
 // lastExportTimeout is how long an agent that shuts down waits for the OpenTelemetry collector.
 const lastExportTimeout = 2 * time.Second
 
-func (c *Collector) exportOTLP(ctx context.Context, e *otlp.MetricsExporter, timeout time.Duration) {
+func (c *MetricsCollector) gatherAndExportOTLP(ctx context.Context, e *otlp.MetricsExporter, timeout time.Duration) {
 	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	if exported := e.Export(limited, c.Gather(limited), time.Now()); !exported && ctx.Err() == nil {
@@ -132,8 +132,8 @@ func (s *sinkSender) close() {
 // UDP socket returns an error for only some of the packets to an unreachable port.
 const minWarningInterval = 10 * time.Minute
 
-// reportFailure counts a failure, and logs it if the last warning was long ago.
-func (s *sinkSender) reportFailure(err error, logger hclog.Logger) {
+// countFailureAndWarnRarely counts a failure, and logs it if the last warning was long ago.
+func (s *sinkSender) countFailureAndWarnRarely(err error, logger hclog.Logger) {
 	if err == nil {
 		return
 	}

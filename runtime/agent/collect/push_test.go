@@ -17,7 +17,7 @@ import (
 )
 
 // startPush runs Push until the test ends.
-func startPush(t *testing.T, c *Collector) {
+func startPush(t *testing.T, c *MetricsCollector) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -119,7 +119,7 @@ func TestPushSurvivesUnreachableSinks(t *testing.T) {
 
 func openExporter(t *testing.T, url string, interval time.Duration) *otlp.MetricsExporter {
 	t.Helper()
-	e, err := otlp.NewMetricsExporter(otlp.Config{URL: url + "/v1/metrics", Protocol: otlp.ProtocolHTTP, MetricsInterval: interval}, otlp.AgentFacts{}, time.Now(), hclog.NewNullLogger())
+	e, err := otlp.NewMetricsExporter(otlp.Config{CollectorURL: url + "/v1/metrics", Protocol: otlp.ProtocolHTTP, MetricsExportInterval: interval}, otlp.AgentFacts{}, time.Now(), hclog.NewNullLogger())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,13 +35,14 @@ func (r *metricSetBuilder) addAllocation(alloc *api.Allocation) {
 func (r *metricSetBuilder) newTaskLabels(alloc *api.Allocation, task string) metrics.Labels {
 	labels := r.hostLabel.With("alloc_id", alloc.ID, "namespace", alloc.Namespace, "job", alloc.JobID, "task_group", alloc.TaskGroup, "task", task)
 	if r.settings.IncludeAllocMetadata {
-		labels = labels.With(metadataLabels(taskMetadata(alloc, task), r.settings.AllowedMetadataKeys)...)
+		labels = labels.With(metadataLabelPairs(mergedTaskMetadata(alloc, task), r.settings.AllowedMetadataKeys)...)
 	}
 	return labels
 }
 
-// taskMetadata returns the merged metadata of a job, a group and a task, without a group or task that the job lacks.
-func taskMetadata(alloc *api.Allocation, name string) map[string]string {
+// mergedTaskMetadata returns the merged metadata of a job, a group and a task, without a group or task that the job
+// lacks.
+func mergedTaskMetadata(alloc *api.Allocation, task string) map[string]string {
 	if alloc.Job == nil {
 		return nil
 	}
@@ -49,11 +50,11 @@ func taskMetadata(alloc *api.Allocation, name string) map[string]string {
 	if group == nil {
 		return alloc.Job.Meta
 	}
-	i := slices.IndexFunc(group.Tasks, func(t *api.Task) bool { return t.Name == name })
+	i := slices.IndexFunc(group.Tasks, func(t *api.Task) bool { return t.Name == task })
 	if i < 0 {
-		return model.MergedMeta(alloc.Job.Meta, group.Meta)
+		return model.MergeMetaLaterWins(alloc.Job.Meta, group.Meta)
 	}
-	return model.MergedMeta(alloc.Job.Meta, group.Meta, group.Tasks[i].Meta)
+	return model.MergeMetaLaterWins(alloc.Job.Meta, group.Meta, group.Tasks[i].Meta)
 }
 
 // Limits of the labels from the metadata of a job.
@@ -62,21 +63,21 @@ const (
 	maxMetadataName   = 128 // length of a label name in bytes
 )
 
-// metadataLabels returns a list of label names and values, alternately, for the allowed keys of meta; if allowed is empty, all keys
-// are allowed. Keys are omitted if their label names are too long or already in use.
-func metadataLabels(meta map[string]string, allowed []string) (labels []string) {
+// metadataLabelPairs returns a list of label names and values, alternately, for the allowed keys of meta; if
+// allowedKeys is empty, all keys are allowed. Keys are omitted if their label names are too long or already in use.
+func metadataLabelPairs(meta map[string]string, allowedKeys []string) (alternatingNamesAndValues []string) {
 	used := map[string]bool{"": true, "host": true, "alloc_id": true, "namespace": true, "job": true, "task_group": true, "task": true}
 	for _, key := range slices.Sorted(maps.Keys(meta)) {
 		name := labelNameOfMetadataKey(key)
-		if used[name] || len(name) > maxMetadataName || len(allowed) > 0 && !slices.Contains(allowed, key) {
+		if used[name] || len(name) > maxMetadataName || len(allowedKeys) > 0 && !slices.Contains(allowedKeys, key) {
 			continue
 		}
 		used[name] = true
-		if labels = append(labels, name, meta[key]); len(labels) == 2*maxMetadataLabels {
+		if alternatingNamesAndValues = append(alternatingNamesAndValues, name, meta[key]); len(alternatingNamesAndValues) == 2*maxMetadataLabels {
 			break
 		}
 	}
-	return labels
+	return alternatingNamesAndValues
 }
 
 // labelNameOfMetadataKey turns a metadata key into the name of a label. Characters that a label name cannot have become underscores. The

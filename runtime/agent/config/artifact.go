@@ -24,10 +24,10 @@ var artifactSettings = map[string]settingSpec{
 	"decompression_limit_size":         artifactHookSetting(configItem.parseByteSize),
 	"decompression_limit_ratio":        artifactHookSetting(configItem.parseWholeNumber),
 	"set_environment_variables":        artifactHookSetting(configItem.parseCommaSeparatedNames),
-	"filesystem_isolation_extra_paths": artifactHookSetting(configItem.parseExtraIsolationPaths),
+	"filesystem_isolation_extra_paths": artifactHookSetting(configItem.parseFilesystemIsolationPaths),
 	"disable_filesystem_isolation":     artifactHookSetting(configItem.parseBoolean),
 
-	"download_uids": artifactHookSetting(configItem.parseDownloadUIDs),
+	"download_uids": artifactHookSetting(configItem.parseAndCheckDownloadUIDText),
 
 	"disable_artifact_inspection": {ignoredReason: "what was downloaded is always looked through"},
 	"gcs_timeout":                 {ignoredReason: "objects of Google are downloaded by https here"},
@@ -37,7 +37,7 @@ var artifactSettings = map[string]settingSpec{
 // run as one of them.
 func (c *Config) DownloadUIDs() idrange.Set {
 	text, _ := c.ArtifactSettings["download_uids"].(string)
-	set, _ := idrange.ParseDownloadUIDs(text) // cannot fail, because parseDownloadUIDs has checked the text
+	set, _ := idrange.ParseDownloadUIDs(text) // cannot fail, because parseAndCheckDownloadUIDText has checked the text
 	return set
 }
 
@@ -75,7 +75,7 @@ func (i configItem) parseWholeNumber() (int, error) {
 
 // parseByteSize parses a number of bytes, given as a number or as a text like "100GB" or "64MiB".
 func (i configItem) parseByteSize() (int64, error) {
-	text, err := i.parseString()
+	text, err := i.parseScalarAsString()
 	if err != nil {
 		return 0, err
 	}
@@ -99,11 +99,11 @@ func (i configItem) parseByteSize() (int64, error) {
 
 // parseCommaSeparatedNames parses a comma-separated list of names. It omits empty names.
 func (i configItem) parseCommaSeparatedNames() ([]string, error) {
-	text, err := i.parseString()
+	text, err := i.parseScalarAsString()
 	return splitCommaList(text), err
 }
 
-func (i configItem) parseExtraIsolationPaths() ([]string, error) {
+func (i configItem) parseFilesystemIsolationPaths() ([]string, error) {
 	paths, err := i.parseStringList()
 	extraPath := regexp.MustCompile(`^[fd]:[rwcx]+:/`)
 	if err != nil || slices.ContainsFunc(paths, func(p string) bool { return !extraPath.MatchString(p) }) {
@@ -112,10 +112,10 @@ func (i configItem) parseExtraIsolationPaths() ([]string, error) {
 	return paths, nil
 }
 
-// parseDownloadUIDs checks only the syntax of the user ids. The artifact hook checks the ids again, because
+// parseAndCheckDownloadUIDText checks only the syntax of the user ids. The artifact hook checks the ids again, because
 // it has access to the accounts of the machine.
-func (i configItem) parseDownloadUIDs() (string, error) {
-	text, err := i.parseString()
+func (i configItem) parseAndCheckDownloadUIDText() (string, error) {
+	text, err := i.parseScalarAsString()
 	if err != nil {
 		return "", err
 	}

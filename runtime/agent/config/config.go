@@ -33,13 +33,13 @@ type Config struct {
 
 	PluginDir           string
 	Plugins             []catalog.PluginBlock
-	Hooks               []pluginhooks.Rule // rules of the hook blocks, in the order of the files
-	HostVolumePluginDir string             // directory of host volume plugins; empty means the default
-	ArtifactSettings    map[string]any     // settings of the client's artifact block, by name; nil if there are none
-	TemplateSettings    map[string]any     // settings of the client's template block, by name; nil if there are none
+	HookRules           []pluginhooks.OperatorRule // rules of the hook blocks, in the order of the files
+	HostVolumePluginDir string                     // directory of host volume plugins; empty means the default
+	ArtifactSettings    map[string]any             // settings of the client's artifact block, by name; nil if there are none
+	TemplateSettings    map[string]any             // settings of the client's template block, by name; nil if there are none
 
 	BindAddr              string // default for listen addresses that are not set
-	HTTPAddr              string // listen address of the API
+	HTTPListenAddr        string // listen address of the API
 	HTTPAdvertiseAddr     string // address of the API for other machines; the port is optional
 	HTTPPort              *int   // port of the API; nil: not set; 0: any free port
 	HTTPHeaders           map[string]string
@@ -60,22 +60,22 @@ type Config struct {
 	LeaveOnTerminate bool
 	DrainOnExit      *DrainOnExit // stop tasks when the agent shuts down; nil: tasks continue
 
-	Node                localnode.Settings
-	HostVolumesDir      string // directory in which plugins make dynamic host volumes; empty means the default
-	MaxKillTimeout      time.Duration
-	DynamicUserRange    DynamicUserRange
-	EnvDenylist         []string          // environment variables of the agent that no task inherits; nil: Nomad's default
-	EnvAllowlist        []string          // environment variables of the agent that tasks inherit; nil: all except EnvDenylist
-	UserDenylist        []string          // users as which no task may run
-	UserCheckedDrivers  []string          // drivers for which UserDenylist applies
-	ChrootEnv           map[string]string // source path on the host -> path in the chroot of a task; nil means Nomad's default
-	AllowNomadFileModes bool              // the agent uses Nomad's file modes if it cannot make alloc directories inaccessible to other accounts
-	AllowSetuid         bool              // set-user-id programs and devices in alloc directories have an effect
-	DriverAllowlist     []string          // drivers that the agent starts; nil: all drivers
-	DriverDenylist      []string
-	EnableRawExec       *bool // legacy client option that enables raw_exec without a plugin block; nil: not set
-	GC                  noderunner.GCLimits
-	SchedulerGC         scheduler.GCConfig
+	Node                          localnode.Settings
+	HostVolumesDir                string // directory in which plugins make dynamic host volumes; empty means the default
+	MaxKillTimeout                time.Duration
+	DynamicUserRange              DynamicUserRange
+	EnvDenylist                   []string          // environment variables of the agent that no task inherits; nil: Nomad's default
+	EnvAllowlist                  []string          // environment variables of the agent that tasks inherit; nil: all except EnvDenylist
+	UserDenylist                  []string          // users as which no task may run
+	UserCheckedDrivers            []string          // drivers for which UserDenylist applies
+	ChrootEnv                     map[string]string // source path on the host -> path in the chroot of a task; nil means Nomad's default
+	FallBackToNomadFileModes      bool              // the agent uses Nomad's file modes if it cannot make alloc directories inaccessible to other accounts
+	AllowSetuidAndDevicesInAllocs bool              // set-user-id programs and devices in alloc directories have an effect
+	DriverAllowlist               []string          // drivers that the agent starts; nil: all drivers
+	DriverDenylist                []string
+	LegacyEnableRawExec           *bool // legacy client option that enables raw_exec without a plugin block; nil: not set
+	GC                            noderunner.GCLimits
+	SchedulerGC                   scheduler.GCConfig
 }
 
 // DynamicUserRange is the range of the user ids for tasks that name no user. 0 means Nomad's default, and a
@@ -181,9 +181,9 @@ func (c *Config) Parse(filename string, src []byte) hcl.Diagnostics {
 	}
 	var configItems []*configItem
 	if filepath.Ext(filename) == ".json" {
-		configItems = r.parseJSON(filename, src)
+		configItems = r.parseJSONAndAddPlugins(filename, src)
 	} else {
-		configItems = r.parseHCL(filename, src)
+		configItems = r.parseHCLAndAddPlugins(filename, src)
 	}
 	if !r.diags.HasErrors() {
 		r.applySettings("", configItems, topLevelSettings)
@@ -202,18 +202,18 @@ func (r *configFileReader) addDiagnostic(severity hcl.DiagnosticSeverity, rng hc
 	r.diags = append(r.diags, &hcl.Diagnostic{Severity: severity, Summary: fmt.Sprintf(format, args...), Subject: &rng})
 }
 
-// applySettings stores the items of a block in the Config, in the order of the file. within is the dotted name of the block,
-// and "" at the top level. known has the settings of the block.
-func (r *configFileReader) applySettings(within string, items []*configItem, known map[string]settingSpec) {
+// applySettings stores the items of a block in the Config, in the order of the file. blockPath is the dotted name of
+// the block, and "" at the top level. specByName has the settings of the block.
+func (r *configFileReader) applySettings(blockPath string, items []*configItem, specByName map[string]settingSpec) {
 	for _, i := range items {
-		s, ok := known[i.name]
+		s, ok := specByName[i.name]
 		switch {
-		case !ok && within == "":
+		case !ok && blockPath == "":
 			r.addDiagnostic(hcl.DiagWarning, i.sourceRange, "%s is not a setting that is known here, and is ignored", i.name)
 		case !ok:
-			r.addDiagnostic(hcl.DiagWarning, i.sourceRange, "%s is not a setting of %s that is known here, and is ignored", i.name, within)
+			r.addDiagnostic(hcl.DiagWarning, i.sourceRange, "%s is not a setting of %s that is known here, and is ignored", i.name, blockPath)
 		case s.ignoredReason != "":
-			r.addDiagnostic(hcl.DiagWarning, i.sourceRange, "%s is ignored: %s", strings.TrimPrefix(within+"."+i.name, "."), s.ignoredReason)
+			r.addDiagnostic(hcl.DiagWarning, i.sourceRange, "%s is ignored: %s", strings.TrimPrefix(blockPath+"."+i.name, "."), s.ignoredReason)
 		case s.blockSettings != nil:
 			if !i.isBlock() {
 				r.addDiagnostic(hcl.DiagError, i.sourceRange, "%s is a block: %s { … }", i.name, i.name)
@@ -222,7 +222,7 @@ func (r *configFileReader) applySettings(within string, items []*configItem, kno
 			if s.initBlock != nil {
 				s.initBlock(r.config)
 			}
-			r.applySettings(strings.TrimPrefix(within+"."+i.name, "."), i.children, s.blockSettings)
+			r.applySettings(strings.TrimPrefix(blockPath+"."+i.name, "."), i.children, s.blockSettings)
 		default:
 			err := s.setInConfig(r.config, *i)
 			var unusedErr *unknownLegacyOptionsError
@@ -233,7 +233,7 @@ func (r *configFileReader) applySettings(within string, items []*configItem, kno
 				r.addDiagnostic(hcl.DiagWarning, i.sourceRange, "%s: %v", i.name, weakSettingErr)
 			case errors.As(err, &unusedErr):
 				for _, name := range unusedErr.optionNames {
-					r.addDiagnostic(hcl.DiagWarning, i.rangeOfSetting(name), "option %q is ignored: it has no meaning here", name)
+					r.addDiagnostic(hcl.DiagWarning, i.rangeOfSettingOrBlock(name), "option %q is ignored: it has no meaning here", name)
 				}
 			case errors.As(err, &positionedErr):
 				r.addDiagnostic(hcl.DiagError, positionedErr.sourceRange, "%v", positionedErr.err)

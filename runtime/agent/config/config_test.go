@@ -128,21 +128,21 @@ ui {
 		{"leave_on_terminate", c.LeaveOnTerminate, true},
 		{"ports.http", *c.HTTPPort, 5656},
 		{"advertise.http", c.HTTPAdvertiseAddr, "10.0.0.1"},
-		{"job_gc_threshold", c.SchedulerGC.MinJobAge, 2 * time.Hour},
+		{"job_gc_threshold", c.SchedulerGC.MinDeadJobAge, 2 * time.Hour},
 		{"node_class", c.Node.Class, "big"},
 		{"meta", c.Node.Meta["rack"], "r1"},
-		{"raw_exec option", *c.EnableRawExec, true},
+		{"raw_exec option", *c.LegacyEnableRawExec, true},
 		{"user.denylist", strings.Join(c.UserDenylist, "+"), "root+admin"},
-		{"alloc_dir.nomad_modes", c.AllowNomadFileModes, true},
-		{"alloc_dir.allow_setuid", c.AllowSetuid, true},
+		{"alloc_dir.nomad_modes", c.FallBackToNomadFileModes, true},
+		{"alloc_dir.allow_setuid", c.AllowSetuidAndDevicesInAllocs, true},
 		{"env.denylist", strings.Join(c.EnvDenylist, "+"), "DB_PASSWORD+TOKEN"},
 		{"env.allowlist", c.EnvAllowlist != nil && len(c.EnvAllowlist) == 0, true},
 		{"reserved.cpu", c.Node.Reserved.CPUMHz, uint64(500)},
-		{"reserved.cores", fmt.Sprint(c.Node.Reserved.Cores), "[0 2 3]"},
+		{"reserved.cores", fmt.Sprint(c.Node.Reserved.CoreIDs), "[0 2 3]"},
 		{"reserved_ports", c.Node.Reserved.Ports, "22,80-90"},
-		{"gc_max_allocs", c.GC.MaxAllocs, 7},
+		{"gc_max_allocs", c.GC.MaxAllocsOnDisk, 7},
 		{"gc_interval", c.GC.DiskCheckInterval, 10 * time.Second},
-		{"gc_disk_usage_min_age", c.GC.DiskUsageMinAge, 3 * time.Minute},
+		{"gc_disk_usage_min_age", c.GC.MinEndedTimeForDiskUsageGC, 3 * time.Minute},
 		{"max_kill_timeout", c.MaxKillTimeout, 2 * time.Minute},
 		{"drain deadline", c.DrainOnExit.Deadline, time.Minute},
 		{"plugins", c.Plugins[0].Name, "raw_exec"},
@@ -228,7 +228,7 @@ func TestJSONConfig(t *testing.T) {
 		t.Errorf("warnings %q, want %q", got, want)
 	}
 	p := c.Plugins[0]
-	if c.Node.Datacenter != "east" || c.Node.Meta["a"] != "b" || c.GC.MaxAllocs != 3 || !slices.Equal(c.DriverAllowlist, []string{"raw_exec"}) ||
+	if c.Node.Datacenter != "east" || c.Node.Meta["a"] != "b" || c.GC.MaxAllocsOnDisk != 3 || !slices.Equal(c.DriverAllowlist, []string{"raw_exec"}) ||
 		p.Name != "raw_exec" || p.Config["enabled"] != true || p.Config["n"] != 3.0 || !slices.Equal(p.Args, []string{"-x"}) {
 		t.Errorf("read %+v", c)
 	}
@@ -275,11 +275,11 @@ func TestInvalidSettingValues(t *testing.T) {
 func TestTwoHookBlocksOfAName(t *testing.T) {
 	var c Config
 	diags := c.Parse("a.hcl", []byte("hook \"x\" { order = 200 }\n\nhook \"x\" { order = 300 }"))
-	if got := diagnosticLines(diags); diags.HasErrors() || !slices.Equal(got, []string{`a.hcl:3: hook: "x" replaces the block of the same name at a.hcl:1,1-9`}) || c.Hooks[0].Order != 300 {
-		t.Errorf("in one file: %q, %+v", got, c.Hooks)
+	if got := diagnosticLines(diags); diags.HasErrors() || !slices.Equal(got, []string{`a.hcl:3: hook: "x" replaces the block of the same name at a.hcl:1,1-9`}) || c.HookRules[0].Order != 300 {
+		t.Errorf("in one file: %q, %+v", got, c.HookRules)
 	}
-	if got := diagnosticLines(c.Parse("b.hcl", []byte(`hook "x" { order = 400 }`))); len(got) > 0 || len(c.Hooks) != 1 || c.Hooks[0].Order != 400 {
-		t.Errorf("in another file: %q, %+v", got, c.Hooks)
+	if got := diagnosticLines(c.Parse("b.hcl", []byte(`hook "x" { order = 400 }`))); len(got) > 0 || len(c.HookRules) != 1 || c.HookRules[0].Order != 400 {
+		t.Errorf("in another file: %q, %+v", got, c.HookRules)
 	}
 }
 
@@ -315,22 +315,22 @@ hook "stamp" {
 		if diags := c.Parse(name, []byte(text)); len(diags) > 0 {
 			t.Fatalf("%s: %q", name, diagnosticLines(diags))
 		}
-		want := []pluginhooks.Rule{{Name: "a"}, {
+		want := []pluginhooks.OperatorRule{{Name: "a"}, {
 			Name: "stamp", Order: 650, Timeout: 2 * time.Second, WarnOnError: true,
-			Match:  &pluginhooks.Match{Job: "web-*", Driver: "raw_exec", Meta: map[string]string{"team": "red"}},
+			Match:  &pluginhooks.RuleMatch{JobPattern: "web-*", DriverPattern: "raw_exec", PatternByMetaKey: map[string]string{"team": "red"}},
 			Config: map[string]any{"ledger": "x", "count": 3.0, "rule": []any{map[string]any{"word": "one"}, map[string]any{"word": "two"}}},
 		}}
-		if at := c.Hooks[1].ConfigRange.String(); at != places[name] {
+		if at := c.HookRules[1].ConfigRange.String(); at != places[name] {
 			t.Errorf("%s: it stands at %s, want %s", name, at, places[name])
 		}
-		for i := range c.Hooks {
-			c.Hooks[i].ConfigRange = hcl.Range{}
+		for i := range c.HookRules {
+			c.HookRules[i].ConfigRange = hcl.Range{}
 		}
-		if !reflect.DeepEqual(c.Hooks, want) {
-			t.Errorf("%s: read %+v", name, c.Hooks)
+		if !reflect.DeepEqual(c.HookRules, want) {
+			t.Errorf("%s: read %+v", name, c.HookRules)
 		}
-		if diags := c.Parse("later.hcl", []byte(`hook "stamp" { order = 200 }`)); len(diags) > 0 || c.Hooks[1].Order != 200 || c.Hooks[1].WarnOnError || len(c.Hooks) != 2 {
-			t.Errorf("a later block: %q, %+v", diagnosticLines(diags), c.Hooks)
+		if diags := c.Parse("later.hcl", []byte(`hook "stamp" { order = 200 }`)); len(diags) > 0 || c.HookRules[1].Order != 200 || c.HookRules[1].WarnOnError || len(c.HookRules) != 2 {
+			t.Errorf("a later block: %q, %+v", diagnosticLines(diags), c.HookRules)
 		}
 	}
 }

@@ -98,7 +98,7 @@ func (d *hclDocument) checkTokensBeforeParse(text []byte) hcl.Diagnostics {
 			continue
 		}
 		if last.Type == token.ASSIGN && !canStartValue(t) {
-			return syntaxError(d.tokenRange(t), `not HCL: %s is not a value: write a number, true, false, a text in quotes, [ … ] or { … }; an expression for a plugin is written in quotes, "${ … }"`, quotedTokenText(t))
+			return syntaxError(d.tokenRange(t), `not HCL: %s is not a value: write a number, true, false, a text in quotes, [ … ] or { … }; an expression for a plugin is written in quotes, "${ … }"`, quoteTokenForErrorMessage(t))
 		}
 		last = t
 		switch t.Type {
@@ -124,8 +124,8 @@ func (d *hclDocument) checkTokensBeforeParse(text []byte) hcl.Diagnostics {
 	}
 }
 
-// quotedTokenText returns the first 40 characters of a token in quotes, for an error message.
-func quotedTokenText(t token.Token) string {
+// quoteTokenForErrorMessage returns the first 40 characters of a token in quotes, for an error message.
+func quoteTokenForErrorMessage(t token.Token) string {
 	if t.Type == token.EOF {
 		return "the end of the file"
 	}
@@ -138,7 +138,7 @@ func firstCharacter(text []byte) string {
 }
 
 // explainScanError converts an error message of the scanner to a message for the user.
-func explainScanError(msg, text string) string {
+func explainScanError(msg, tokenText string) string {
 	switch msg {
 	case "literal not terminated":
 		return "this text has no closing quote on its line"
@@ -147,7 +147,7 @@ func explainScanError(msg, text string) string {
 	case "comment not terminated":
 		return "this comment has no closing */"
 	}
-	return fmt.Sprintf("%s at %q", msg, text)
+	return fmt.Sprintf("%s at %q", msg, tokenText)
 }
 
 func canStartValue(t token.Token) bool {
@@ -164,7 +164,7 @@ func (d *hclDocument) newParserErrorDiagnostics(text []byte, err error) hcl.Diag
 	s := scanner.New(text)
 	for t := s.Scan(); ; t = s.Scan() {
 		if t.Type == token.EOF || t.Pos.Offset >= posErr.Pos.Offset {
-			return syntaxError(d.tokenRange(t), `not HCL: %s is not expected here: settings are written NAME = VALUE, blocks NAME "LABEL" { … }, and a comma follows each element of a list (%v)`, quotedTokenText(t), posErr.Err)
+			return syntaxError(d.tokenRange(t), `not HCL: %s is not expected here: settings are written NAME = VALUE, blocks NAME "LABEL" { … }, and a comma follows each element of a list (%v)`, quoteTokenForErrorMessage(t), posErr.Err)
 		}
 	}
 }

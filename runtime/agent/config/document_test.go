@@ -33,8 +33,8 @@ func TestFormsThatNomadAccepts(t *testing.T) {
 		if c.Node.Name != "" {
 			got = append(got, c.Node.Name)
 		}
-		if c.GC.MaxAllocs != 0 {
-			got = append(got, fmt.Sprint(c.GC.MaxAllocs))
+		if c.GC.MaxAllocsOnDisk != 0 {
+			got = append(got, fmt.Sprint(c.GC.MaxAllocsOnDisk))
 		}
 		for name, v := range c.Node.HostVolumes {
 			got = append(got, fmt.Sprintf("%s:%s:%t", name, v.Path, v.ReadOnly))
@@ -48,7 +48,7 @@ func TestFormsThatNomadAccepts(t *testing.T) {
 		for _, p := range c.Plugins {
 			got = append(got, p.Name, fmt.Sprint(p.Config))
 		}
-		for _, h := range c.Hooks {
+		for _, h := range c.HookRules {
 			got = append(got, fmt.Sprint(h.Config))
 		}
 		if s := strings.Join(got, " "); len(diags) > 0 || s != want {

@@ -12,9 +12,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
 )
 
-// setHook stores a block hook "NAME" { … } in c.Hooks. A later block with the same name replaces the earlier block;
-// two blocks with the same name in one file cause a warning.
-func setHook(c *Config, i configItem) (err error) {
+// addOrReplaceHookRules stores a block hook "NAME" { … } in c.HookRules. A later block with the same name replaces the
+// earlier block; two blocks with the same name in one file cause a warning.
+func addOrReplaceHookRules(c *Config, i configItem) (err error) {
 	if len(i.children) == 0 && i.objectJSONValue == nil {
 		return errInvalidHookName
 	}
@@ -26,22 +26,22 @@ func setHook(c *Config, i configItem) (err error) {
 		if wrong != nil {
 			return wrong
 		}
-		at := slices.IndexFunc(c.Hooks, func(r pluginhooks.Rule) bool { return r.Name == rule.Name })
+		at := slices.IndexFunc(c.HookRules, func(r pluginhooks.OperatorRule) bool { return r.Name == rule.Name })
 		if at < 0 {
-			c.Hooks = append(c.Hooks, rule)
+			c.HookRules = append(c.HookRules, rule)
 			continue
 		}
-		if before := c.Hooks[at].ConfigRange; before.Filename == rule.ConfigRange.Filename {
+		if before := c.HookRules[at].ConfigRange; before.Filename == rule.ConfigRange.Filename {
 			err = &settingWarning{fmt.Sprintf("%q replaces the block of the same name at %s", rule.Name, before)}
 		}
-		c.Hooks[at] = rule
+		c.HookRules[at] = rule
 	}
 	return err
 }
 
 var errInvalidHookName = errors.New(`is a block with the name of a plugin: hook "NAME" { … }`)
 
-func parseHookRule(block *configItem) (rule pluginhooks.Rule, err error) {
+func parseHookRule(block *configItem) (rule pluginhooks.OperatorRule, err error) {
 	rule.Name, rule.ConfigRange = block.name, block.sourceRange
 	for _, i := range block.children {
 		switch i.name {
@@ -53,7 +53,7 @@ func parseHookRule(block *configItem) (rule pluginhooks.Rule, err error) {
 			}
 		case "on_error":
 			var onErrorText string
-			onErrorText, err = i.parseString()
+			onErrorText, err = i.parseScalarAsString()
 			if rule.WarnOnError = onErrorText == "warn"; err == nil && !rule.WarnOnError && onErrorText != "fail" {
 				err = errors.New("must be fail or warn")
 			}
@@ -78,16 +78,16 @@ func parseHookRule(block *configItem) (rule pluginhooks.Rule, err error) {
 
 // hookSettingError returns an error with the range of the setting in a hook block that caused it, or, in JSON, with the range of
 // the block.
-func (i *configItem) hookSettingError(setting *configItem, err error) error {
+func (hookBlock *configItem) hookSettingError(setting *configItem, err error) error {
 	var innerErr *errorWithRange
-	at := i.sourceRange
+	at := hookBlock.sourceRange
 	switch {
 	case errors.As(err, &innerErr):
 		at, err = innerErr.sourceRange, innerErr.err
-	case i.objectJSONValue == nil && setting.sourceRange.Filename != "":
+	case hookBlock.objectJSONValue == nil && setting.sourceRange.Filename != "":
 		at = setting.sourceRange
 	}
-	return &errorWithRange{at, fmt.Errorf("hook %q: %s %w", i.name, setting.name, err)}
+	return &errorWithRange{at, fmt.Errorf("hook %q: %s %w", hookBlock.name, setting.name, err)}
 }
 
 // parseHookOrder parses a hook order, which must be greater than runnerhooks.OrderFirst and less than runnerhooks.OrderLast.
@@ -99,8 +99,8 @@ func (i configItem) parseHookOrder() (int, error) {
 	return 0, fmt.Errorf("must be a whole number from %d to %d", runnerhooks.OrderFirst+1, runnerhooks.OrderLast-1)
 }
 
-func (i configItem) parseHookMatch() (*pluginhooks.Match, error) {
-	m := &pluginhooks.Match{}
+func (i configItem) parseHookMatch() (*pluginhooks.RuleMatch, error) {
+	m := &pluginhooks.RuleMatch{}
 	if !i.isBlock() {
 		return nil, errors.New("is a block: match { … }")
 	}
@@ -108,14 +108,14 @@ func (i configItem) parseHookMatch() (*pluginhooks.Match, error) {
 		var err error
 		switch child.name {
 		case "job":
-			m.Job, err = child.parseGlobPattern()
+			m.JobPattern, err = child.parseGlobPattern()
 		case "group":
-			m.Group, err = child.parseGlobPattern()
+			m.GroupPattern, err = child.parseGlobPattern()
 		case "driver":
-			m.Driver, err = child.parseGlobPattern()
+			m.DriverPattern, err = child.parseGlobPattern()
 		case "meta":
-			m.Meta, err = child.parseStringMap()
-			for _, pattern := range m.Meta {
+			m.PatternByMetaKey, err = child.parseStringMap()
+			for _, pattern := range m.PatternByMetaKey {
 				if _, bad := path.Match(pattern, ""); bad != nil && err == nil {
 					err = errInvalidPattern
 				}
@@ -137,7 +137,7 @@ func (i configItem) parseHookMatch() (*pluginhooks.Match, error) {
 var errInvalidPattern = errors.New(`must be a name, or a pattern such as "web-*"`)
 
 func (i configItem) parseGlobPattern() (string, error) {
-	text, err := i.parseString()
+	text, err := i.parseScalarAsString()
 	if _, bad := path.Match(text, ""); bad != nil && err == nil {
 		err = errInvalidPattern
 	}

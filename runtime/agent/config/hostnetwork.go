@@ -42,10 +42,10 @@ func parseHostNetwork(block configItem) (n hostnet.HostNetwork, err error) {
 		case "cidr":
 			n.CIDR, err = parseCIDR(*s)
 		case "interface":
-			n.Interface, err = s.parseString()
+			n.Interface, err = s.parseScalarAsString()
 		case "reserved_ports":
-			if n.ReservedPorts, err = s.parseString(); err == nil {
-				_, err = scheduler.ParsePorts(n.ReservedPorts)
+			if n.ReservedPorts, err = s.parseScalarAsString(); err == nil {
+				_, err = scheduler.ParsePortRanges(n.ReservedPorts)
 			}
 		default:
 			err = errors.New("is not a setting of a host_network block: it has cidr, interface and reserved_ports")
@@ -61,7 +61,7 @@ func parseHostNetwork(block configItem) (n hostnet.HostNetwork, err error) {
 }
 
 func parseCIDR(i configItem) (netip.Prefix, error) {
-	text, err := i.parseString()
+	text, err := i.parseScalarAsString()
 	if err != nil || text == "" {
 		return netip.Prefix{}, err
 	}

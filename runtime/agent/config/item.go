@@ -27,8 +27,8 @@ type configItem struct {
 	objectJSONValue   any           // the value as encoding/json decodes it, if it is an object or a list of objects
 }
 
-// rangeOfSetting returns the position of the named setting in the block.
-func (i configItem) rangeOfSetting(name string) hcl.Range {
+// rangeOfSettingOrBlock returns the position of the named setting in the block.
+func (i configItem) rangeOfSettingOrBlock(name string) hcl.Range {
 	for _, child := range i.children {
 		if child.name == name && child.sourceRange.Filename != "" {
 			return child.sourceRange
@@ -39,8 +39,8 @@ func (i configItem) rangeOfSetting(name string) hcl.Range {
 
 func (i configItem) isBlock() bool { return i.children != nil }
 
-// parseHCL parses a file in HCL, not JSON. Its plugin blocks are added to the reader's plugins.
-func (r *configFileReader) parseHCL(filename string, src []byte) []*configItem {
+// parseHCLAndAddPlugins parses a file in HCL, not JSON. Its plugin blocks are added to the reader's plugins.
+func (r *configFileReader) parseHCLAndAddPlugins(filename string, src []byte) []*configItem {
 	d, diags := parseDocument(filename, src)
 	r.diags = append(r.diags, diags...)
 	if d == nil {
@@ -149,9 +149,9 @@ func (r *configFileReader) setItemValue(d *hclDocument, i *configItem, value ast
 	return true
 }
 
-// parseJSON parses a configuration file in JSON, where a block is an object or a list of objects. The position of a
-// setting is the first place in the file where its name is written.
-func (r *configFileReader) parseJSON(filename string, src []byte) []*configItem {
+// parseJSONAndAddPlugins parses a configuration file in JSON, where a block is an object or a list of objects. The
+// position of a setting is the first place in the file where its name is written.
+func (r *configFileReader) parseJSONAndAddPlugins(filename string, src []byte) []*configItem {
 	d := json.NewDecoder(bytes.NewReader(src))
 	var top map[string]any
 	err := d.Decode(&top)
@@ -173,14 +173,14 @@ func (r *configFileReader) parseJSON(filename string, src []byte) []*configItem 
 	}
 	if plugins, ok := top["plugin"]; ok {
 		delete(top, "plugin")
-		r.parseJSONPlugins(plugins, rangeOfName)
+		r.addJSONPluginBlocks(plugins, rangeOfName)
 	}
 	return itemsOfJSONObject(top, rangeOfName)
 }
 
-// parseJSONPlugins reads plugin blocks in JSON: {"NAME": {"args": […], "config": {…}}}, or a list of such
+// addJSONPluginBlocks reads plugin blocks in JSON: {"NAME": {"args": […], "config": {…}}}, or a list of such
 // objects.
-func (r *configFileReader) parseJSONPlugins(v any, rangeOfName func(string) hcl.Range) {
+func (r *configFileReader) addJSONPluginBlocks(v any, rangeOfName func(string) hcl.Range) {
 	for _, plugins := range jsonObjectsOrNil(v) {
 		for _, name := range slices.Sorted(maps.Keys(plugins)) {
 			block := catalog.PluginBlock{Name: name, Range: rangeOfName(name)}
@@ -238,8 +238,8 @@ func jsonListOrNil(v any) []any {
 	return l
 }
 
-func positionOfOffset(src []byte, at int) hcl.Pos {
-	text := src[:min(at, len(src))]
+func positionOfOffset(src []byte, byteOffset int) hcl.Pos {
+	text := src[:min(byteOffset, len(src))]
 	return hcl.Pos{
 		Byte:   len(text),
 		Line:   1 + bytes.Count(text, []byte("\n")),
@@ -247,7 +247,7 @@ func positionOfOffset(src []byte, at int) hcl.Pos {
 	}
 }
 
-func (i configItem) parseString() (string, error) {
+func (i configItem) parseScalarAsString() (string, error) {
 	switch v := i.scalarOrListValue.(type) {
 	case string:
 		return v, nil
@@ -305,7 +305,7 @@ func (i configItem) parseStringMap() (map[string]string, error) {
 	}
 	all := make(map[string]string)
 	for _, child := range i.children {
-		text, err := child.parseString()
+		text, err := child.parseScalarAsString()
 		if err != nil {
 			return nil, fmt.Errorf("%s %w", child.name, err)
 		}

@@ -28,7 +28,7 @@ telemetry {
 	if diags := c.Parse("b.json", []byte(`{"telemetry": {"otlp": {"endpoint": "https://collector:4318"}}}`)); len(diags) > 0 {
 		t.Fatal(diags)
 	}
-	want := otlp.Settings{Endpoint: "https://collector:4318", Protocol: "grpc", Headers: map[string]string{"authorization": "Bearer x"}, TaskTraceparent: true, Metrics: true}
+	want := otlp.Settings{Endpoint: "https://collector:4318", Protocol: "grpc", Headers: map[string]string{"authorization": "Bearer x"}, TasksGetTraceparent: true, ExportMetrics: true}
 	if !reflect.DeepEqual(c.OTLP, want) {
 		t.Errorf("got %+v, want %+v", c.OTLP, want)
 	}

@@ -223,7 +223,7 @@ func convertNumberOrBool(val cty.Value) any {
 }
 
 // literalString returns the value of a string literal or heredoc. It returns false for another value, or if the string has references.
-func (p *pluginParser) literalString(value ast.Node) (string, bool) {
+func (p *pluginParser) literalString(value ast.Node) (text string, isLiteral bool) {
 	literal, ok := value.(*ast.LiteralType)
 	if !ok || literal.Token.Type != token.STRING && literal.Token.Type != token.HEREDOC {
 		return "", false

@@ -52,10 +52,10 @@ func parsedSetting[T any](read func(configItem) (T, error), field func(*Config) 
 	}}
 }
 
-// parseAndCheck returns a function that reads a value and rejects it if check returns an error.
+// newCheckedParser returns a function that reads a value and rejects it if check returns an error.
 //
 //go:noinline
-func parseAndCheck[T any](read func(configItem) (T, error), check func(T) error) func(configItem) (T, error) {
+func newCheckedParser[T any](read func(configItem) (T, error), check func(T) error) func(configItem) (T, error) {
 	return func(i configItem) (T, error) {
 		v, err := read(i)
 		if err == nil {
@@ -66,7 +66,7 @@ func parseAndCheck[T any](read func(configItem) (T, error), check func(T) error)
 }
 
 func stringSetting(field func(*Config) *string) settingSpec {
-	return parsedSetting(configItem.parseString, field)
+	return parsedSetting(configItem.parseScalarAsString, field)
 }
 func booleanSetting(field func(*Config) *bool) settingSpec {
 	return parsedSetting(configItem.parseBoolean, field)
@@ -101,7 +101,7 @@ func wholeNumberSetting[T int | uint64](low, high float64, field func(*Config) *
 //go:noinline
 func bridgeNetworkSetting(set func(*Config, string) error) settingSpec {
 	return settingSpec{setInConfig: func(c *Config, i configItem) error {
-		value, err := i.parseString()
+		value, err := i.parseScalarAsString()
 		if err == nil {
 			err = set(c, value)
 		}
@@ -138,7 +138,7 @@ type settingWarning struct{ text string }
 func (r *settingWarning) Error() string { return r.text }
 
 func setMinTLSVersion(c *Config, i configItem) error {
-	name, err := i.parseString()
+	name, err := i.parseScalarAsString()
 	if err != nil {
 		return err
 	}
@@ -159,7 +159,7 @@ func setMinTLSVersion(c *Config, i configItem) error {
 // setCipherSuites accepts the names of the cipher suites that Go considers secure. They apply to TLS 1.2: for TLS 1.3 Go
 // chooses the suites.
 func setCipherSuites(c *Config, i configItem) error {
-	names, err := i.parseString()
+	names, err := i.parseScalarAsString()
 	if err != nil {
 		return err
 	}
@@ -178,7 +178,7 @@ func setCipherSuites(c *Config, i configItem) error {
 // authenticated during the TLS handshake.
 const maxHandshakeTimeout = time.Minute
 
-func setHandshakeTimeout(c *Config, i configItem) error {
+func setTLSHandshakeTimeout(c *Config, i configItem) error {
 	d, err := i.parseDuration()
 	if err != nil {
 		return err
@@ -223,7 +223,7 @@ var topLevelSettings = map[string]settingSpec{
 	"plugin_dir": stringSetting(func(c *Config) *string { return &c.PluginDir }),
 	"bind_addr":  stringSetting(func(c *Config) *string { return &c.BindAddr }),
 	"log_level": {setInConfig: func(c *Config, i configItem) error {
-		level, err := i.parseString()
+		level, err := i.parseScalarAsString()
 		if err == nil && hclog.LevelFromString(level) == hclog.NoLevel {
 			err = errors.New("must be trace, debug, info, warn or error")
 		}
@@ -243,7 +243,7 @@ var topLevelSettings = map[string]settingSpec{
 		"serf": {ignoredReason: noServersReason},
 	}},
 	"addresses": {blockSettings: map[string]settingSpec{
-		"http": stringSetting(func(c *Config) *string { return &c.HTTPAddr }),
+		"http": stringSetting(func(c *Config) *string { return &c.HTTPListenAddr }),
 		"rpc":  {ignoredReason: noServersReason},
 		"serf": {ignoredReason: noServersReason},
 	}},
@@ -287,7 +287,7 @@ var topLevelSettings = map[string]settingSpec{
 	},
 	"limits": {blockSettings: map[string]settingSpec{
 		"http_max_conns_per_client": wholeNumberSetting(0, maxSettingNumber, func(c *Config) *int { return &c.MaxHTTPConnsPerClient }),
-		"https_handshake_timeout":   {setInConfig: setHandshakeTimeout},
+		"https_handshake_timeout":   {setInConfig: setTLSHandshakeTimeout},
 		"rpc_handshake_timeout":     {ignoredReason: noServersReason},
 		"rpc_max_conns_per_client":  {ignoredReason: noServersReason},
 	}},
@@ -307,7 +307,7 @@ var topLevelSettings = map[string]settingSpec{
 	}},
 	"enable_debug": booleanSetting(func(c *Config) *bool { return &c.EnableDebug }),
 
-	"hook":   {setInConfig: setHook},
+	"hook":   {setInConfig: addOrReplaceHookRules},
 	"client": {blockSettings: clientSettings},
 	"server": {blockSettings: serverSettings},
 
@@ -348,38 +348,38 @@ var clientSettings = map[string]settingSpec{
 	"network_interface": stringSetting(func(c *Config) *string { return &c.Node.Interface.Name }),
 	"network_speed":     wholeNumberSetting(0, maxSettingNumber, func(c *Config) *int { return &c.Node.Interface.MBits }),
 	"node_max_allocs":   wholeNumberSetting(0, maxSettingNumber, func(c *Config) *int { return &c.Node.MaxAllocs }),
-	"cpu_total_compute": wholeNumberSetting(0, maxSettingNumber, func(c *Config) *int { return &c.Node.CPUMHz }),
-	"memory_total_mb":   wholeNumberSetting(0, maxSettingNumber, func(c *Config) *int { return &c.Node.MemoryMB }),
-	"disk_total_mb":     wholeNumberSetting(0, maxSettingNumber, func(c *Config) *int { return &c.Node.DiskMB }),
+	"cpu_total_compute": wholeNumberSetting(0, maxSettingNumber, func(c *Config) *int { return &c.Node.CPUMHzOverride }),
+	"memory_total_mb":   wholeNumberSetting(0, maxSettingNumber, func(c *Config) *int { return &c.Node.MemoryMBOverride }),
+	"disk_total_mb":     wholeNumberSetting(0, maxSettingNumber, func(c *Config) *int { return &c.Node.DiskMBOverride }),
 	"min_dynamic_port":  wholeNumberSetting(1, 65535, func(c *Config) *int { return &c.Node.MinDynamicPort }),
 	"max_dynamic_port":  wholeNumberSetting(1, 65535, func(c *Config) *int { return &c.Node.MaxDynamicPort }),
 	"client_min_port":   wholeNumberSetting(1, 65535, func(c *Config) *int { return &c.Node.ClientMinPort }),
 	"client_max_port":   wholeNumberSetting(1, 65535, func(c *Config) *int { return &c.Node.ClientMaxPort }),
 	"max_kill_timeout":  durationSetting(func(c *Config) *time.Duration { return &c.MaxKillTimeout }),
 	"gc_interval":       durationSetting(func(c *Config) *time.Duration { return &c.GC.DiskCheckInterval }),
-	"gc_max_allocs":     wholeNumberSetting(1, maxSettingNumber, func(c *Config) *int { return &c.GC.MaxAllocs }),
+	"gc_max_allocs":     wholeNumberSetting(1, maxSettingNumber, func(c *Config) *int { return &c.GC.MaxAllocsOnDisk }),
 	"gc_parallel_destroys": wholeNumberSetting(1, 1000, func(c *Config) *int {
 		return &c.GC.MaxParallelRemovals
 	}),
 	"gc_disk_usage_threshold":  percentSetting(func(c *Config) *float64 { return &c.GC.MaxDiskUsagePercent }),
 	"gc_inode_usage_threshold": percentSetting(func(c *Config) *float64 { return &c.GC.MaxInodeUsagePercent }),
-	"gc_disk_usage_min_age":    durationSetting(func(c *Config) *time.Duration { return &c.GC.DiskUsageMinAge }),
+	"gc_disk_usage_min_age":    durationSetting(func(c *Config) *time.Duration { return &c.GC.MinEndedTimeForDiskUsageGC }),
 	"reserved": {blockSettings: map[string]settingSpec{
 		"cpu":    wholeNumberSetting(0, maxSettingNumber, func(c *Config) *uint64 { return &c.Node.Reserved.CPUMHz }),
 		"memory": wholeNumberSetting(0, maxSettingNumber, func(c *Config) *uint64 { return &c.Node.Reserved.MemoryMB }),
 		"disk":   wholeNumberSetting(0, maxSettingNumber, func(c *Config) *uint64 { return &c.Node.Reserved.DiskMB }),
 		"reserved_ports": {setInConfig: func(c *Config, i configItem) (err error) {
-			if c.Node.Reserved.Ports, err = i.parseString(); err == nil {
-				_, err = scheduler.ParsePorts(c.Node.Reserved.Ports)
+			if c.Node.Reserved.Ports, err = i.parseScalarAsString(); err == nil {
+				_, err = scheduler.ParsePortRanges(c.Node.Reserved.Ports)
 			}
 			return err
 		}},
 		"cores": {setInConfig: func(c *Config, i configItem) error {
-			list, err := i.parseString()
+			list, err := i.parseScalarAsString()
 			if err != nil {
 				return err
 			}
-			if c.Node.Reserved.Cores = cgroup.ParseCPUList(list); c.Node.Reserved.Cores == nil && list != "" {
+			if c.Node.Reserved.CoreIDs = cgroup.ParseCPUList(list); c.Node.Reserved.CoreIDs == nil && list != "" {
 				return fmt.Errorf("%q is no list of cores: write them like \"0,2-3\"", list)
 			}
 			return nil
@@ -407,9 +407,13 @@ var clientSettings = map[string]settingSpec{
 	"alloc_mounts_dir":            {ignoredReason: "allocations are in the data directory"},
 	"bridge_network_hairpin_mode": invertedBooleanSetting(func(c *Config) *bool { return &c.Node.Networks.Bridge.NoHairpin }),
 	"bridge_network_name":         bridgeNetworkSetting(func(c *Config, value string) error { c.Node.Networks.Bridge.Name = value; return nil }),
-	"bridge_network_subnet":       bridgeNetworkSetting(func(c *Config, value string) error { return setNetworkPrefix(&c.Node.Networks.Bridge.Subnet, value) }),
-	"bridge_network_subnet_ipv6":  bridgeNetworkSetting(func(c *Config, value string) error { return setNetworkPrefix(&c.Node.Networks.Bridge.Subnet6, value) }),
-	"cgroup_parent":               {ignoredReason: notImplementedReason},
+	"bridge_network_subnet": bridgeNetworkSetting(func(c *Config, value string) error {
+		return setNetworkPrefix(&c.Node.Networks.Bridge.IPv4Subnet, value)
+	}),
+	"bridge_network_subnet_ipv6": bridgeNetworkSetting(func(c *Config, value string) error {
+		return setNetworkPrefix(&c.Node.Networks.Bridge.IPv6Subnet, value)
+	}),
+	"cgroup_parent": {ignoredReason: notImplementedReason},
 	"chroot_env": {setInConfig: func(c *Config, i configItem) (err error) {
 		if c.ChrootEnv, err = i.parseStringMap(); err == nil {
 			err = allocdir.ValidateChrootEnv(c.ChrootEnv)
@@ -418,7 +422,7 @@ var clientSettings = map[string]settingSpec{
 	}},
 	"cni_config_dir": stringSetting(func(c *Config) *string { return &c.Node.Networks.CNI.ConfigDir }),
 	"cni_path": {setInConfig: func(c *Config, i configItem) error {
-		list, err := i.parseString()
+		list, err := i.parseScalarAsString()
 		c.Node.Networks.CNI.PluginDirs = filepath.SplitList(list)
 		if slices.ContainsFunc(c.Node.Networks.CNI.PluginDirs, func(dir string) bool { return !filepath.IsAbs(dir) }) {
 			return fmt.Errorf("%q has a directory that is not an absolute path: the agent would run programs of its working directory", list)
@@ -456,9 +460,9 @@ var clientSettings = map[string]settingSpec{
 var serverSettings = map[string]settingSpec{
 	"enabled":                 {setInConfig: func(_ *Config, i configItem) error { _, err := i.parseBoolean(); return err }},
 	"job_gc_interval":         durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.SweepInterval }),
-	"job_gc_threshold":        durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.MinJobAge }),
-	"eval_gc_threshold":       durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.MinEvalAge }),
-	"batch_eval_gc_threshold": durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.MinBatchEvalAge }),
+	"job_gc_threshold":        durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.MinDeadJobAge }),
+	"eval_gc_threshold":       durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.MinEvalAndAllocAge }),
+	"batch_eval_gc_threshold": durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.MinBatchEvalAndAllocAge }),
 	"deployment_gc_threshold": durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.MinDeploymentAge }),
 	"oidc_issuer":             {setInConfig: setOIDCIssuer},
 }
@@ -482,7 +486,7 @@ func init() {
 
 // setOIDCIssuer stores the URL below which other services find the public keys of workload identities.
 func setOIDCIssuer(c *Config, i configItem) error {
-	text, err := i.parseString()
+	text, err := i.parseScalarAsString()
 	if err != nil {
 		return err
 	}
@@ -505,7 +509,7 @@ func setLegacyOptions(c *Config, i configItem) error {
 		value := options[name]
 		switch name {
 		case "driver.raw_exec.enable":
-			c.EnableRawExec = new(isTrue(value))
+			c.LegacyEnableRawExec = new(isTrue(value))
 		case "driver.allowlist", "driver.whitelist":
 			c.DriverAllowlist = splitCommaList(value)
 		case "driver.denylist", "driver.blacklist":
@@ -519,9 +523,9 @@ func setLegacyOptions(c *Config, i configItem) error {
 		case "user.checked_drivers":
 			c.UserCheckedDrivers = splitCommaList(value)
 		case "alloc_dir.nomad_modes":
-			c.AllowNomadFileModes = isTrue(value)
+			c.FallBackToNomadFileModes = isTrue(value)
 		case "alloc_dir.allow_setuid":
-			c.AllowSetuid = isTrue(value)
+			c.AllowSetuidAndDevicesInAllocs = isTrue(value)
 		default:
 			unknownOptions = append(unknownOptions, name)
 		}

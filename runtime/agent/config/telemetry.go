@@ -26,13 +26,13 @@ var telemetrySettings = map[string]settingSpec{
 	"disable_dispatched_job_summary_metrics": booleanSetting(func(c *Config) *bool { return &c.Telemetry.OmitDispatchedJobSummary }),
 	"disable_hostname":                       booleanSetting(func(c *Config) *bool { return &c.Telemetry.OmitHost }),
 	"filter_default":                         invertedBooleanSetting(func(c *Config) *bool { return &c.Telemetry.Filter.OmitDefault }),
-	"prefix_filter":                          {setInConfig: setPrefixFilter},
-	"collection_interval":                    parsedSetting(parseAndCheck(configItem.parseDuration, checkCollectionInterval), func(c *Config) *time.Duration { return &c.Telemetry.CollectionInterval }),
+	"prefix_filter":                          {setInConfig: setMetricsPrefixFilter},
+	"collection_interval":                    parsedSetting(newCheckedParser(configItem.parseDuration, checkCollectionInterval), func(c *Config) *time.Duration { return &c.Telemetry.CollectionInterval }),
 	"include_alloc_metadata_in_metrics":      booleanSetting(func(c *Config) *bool { return &c.Telemetry.IncludeAllocMetadata }),
 	"allowed_metadata_keys_in_metrics":       parsedSetting(configItem.parseStringList, func(c *Config) *[]string { return &c.Telemetry.AllowedMetadataKeys }),
-	"statsd_address":                         sinkAddressSetting(metrics.Statsd),
-	"statsite_address":                       sinkAddressSetting(metrics.Statsite),
-	"datadog_address":                        sinkAddressSetting(metrics.Datadog),
+	"statsd_address":                         metricsSinkAddressSetting(metrics.Statsd),
+	"statsite_address":                       metricsSinkAddressSetting(metrics.Statsite),
+	"datadog_address":                        metricsSinkAddressSetting(metrics.Datadog),
 	"datadog_tags":                           {setInConfig: setDatadogTags},
 	"otlp":                                   {blockSettings: otlpSettings},
 
@@ -67,7 +67,7 @@ func checkCollectionInterval(d time.Duration) error {
 	return nil
 }
 
-func setPrefixFilter(c *Config, i configItem) error {
+func setMetricsPrefixFilter(c *Config, i configItem) error {
 	rules, err := i.parseStringList()
 	if err != nil {
 		return err
@@ -90,17 +90,17 @@ func setPrefixFilter(c *Config, i configItem) error {
 	return nil
 }
 
-// sinkAddressSetting returns a setting for the address of the service to which metrics are sent with a protocol. An empty
-// address disables the sending.
+// metricsSinkAddressSetting returns a setting for the address of the service to which metrics are sent with a protocol.
+// An empty address disables the sending.
 //
 //go:noinline
-func sinkAddressSetting(p metrics.Protocol) settingSpec {
+func metricsSinkAddressSetting(p metrics.Protocol) settingSpec {
 	return settingSpec{setInConfig: func(c *Config, i configItem) error {
-		address, err := i.parseString()
+		address, err := i.parseScalarAsString()
 		if err != nil {
 			return err
 		}
-		sink := c.telemetrySink(p)
+		sink := c.findOrAddTelemetrySink(p)
 		if address == "" {
 			sink.Address = ""
 			return nil
@@ -123,12 +123,12 @@ func setDatadogTags(c *Config, i configItem) error {
 	if n := slices.IndexFunc(tags, func(tag string) bool { return tag == "" || strings.ContainsAny(tag, "|,# \t\r\n") }); n >= 0 {
 		return fmt.Errorf("%q is not a tag such as \"env:production\"", tags[n])
 	}
-	c.telemetrySink(metrics.Datadog).Tags = tags
+	c.findOrAddTelemetrySink(metrics.Datadog).Tags = tags
 	return nil
 }
 
-// telemetrySink returns the settings of the sink for a protocol. It adds a sink if there is none.
-func (c *Config) telemetrySink(p metrics.Protocol) *metrics.Sink {
+// findOrAddTelemetrySink returns the settings of the sink for a protocol. It adds a sink if there is none.
+func (c *Config) findOrAddTelemetrySink(p metrics.Protocol) *metrics.Sink {
 	n := slices.IndexFunc(c.Telemetry.Sinks, func(s metrics.Sink) bool { return s.Protocol == p })
 	if n < 0 {
 		n = len(c.Telemetry.Sinks)

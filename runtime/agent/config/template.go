@@ -13,7 +13,7 @@ import (
 var templateSettings = map[string]settingSpec{
 	"wait":                 templateHookSetting(configItem.parseMinMaxDurations),
 	"wait_bounds":          templateHookSetting(configItem.parseMinMaxDurations),
-	"function_denylist":    {setInConfig: setFunctionDenylist},
+	"function_denylist":    {setInConfig: setTemplateFunctionDenylist},
 	"disable_file_sandbox": templateHookSetting(configItem.parseBoolean),
 
 	"block_query_wait": {ignoredReason: localTemplatesReason},
@@ -54,7 +54,7 @@ func (i configItem) parseMinMaxDurations() (map[string]time.Duration, error) {
 // missingTemplateFunctions are template functions that nomad-lite does not implement. Nomad denies them by default.
 var missingTemplateFunctions = []string{"executeTemplate", "plugin", "writeToFile"}
 
-func setFunctionDenylist(c *Config, i configItem) error {
+func setTemplateFunctionDenylist(c *Config, i configItem) error {
 	if err := templateHookSetting(configItem.parseStringList).setInConfig(c, i); err != nil {
 		return err
 	}

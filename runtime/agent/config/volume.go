@@ -34,7 +34,7 @@ func parseHostVolume(block configItem) (v *api.HostVolumeInfo, err error) {
 	for _, s := range block.children {
 		switch s.name {
 		case "path":
-			v.Path, err = s.parseString()
+			v.Path, err = s.parseScalarAsString()
 		case "read_only":
 			v.ReadOnly, err = s.parseBoolean()
 		default:
@@ -53,7 +53,7 @@ func parseHostVolume(block configItem) (v *api.HostVolumeInfo, err error) {
 
 func absolutePathSetting(field func(*Config) *string) settingSpec {
 	return settingSpec{setInConfig: func(c *Config, i configItem) error {
-		path, err := i.parseString()
+		path, err := i.parseScalarAsString()
 		if err == nil && !filepath.IsAbs(path) {
 			err = fmt.Errorf("%q must be an absolute path", path)
 		}

@@ -47,26 +47,26 @@ type classConns struct {
 // addConn adds a connection of a client. If the class is full, addConn first removes and returns a connection of the client
 // with most connections: the oldest idle connection, or the newest if none is idle. If the client with most connections is the
 // one whose connection is new, and none of its connections is idle, addConn returns false and changes nothing.
-func (co *classConns) addConn(c *Conn, name string) (evicted *Conn, ok bool) {
+func (co *classConns) addConn(c *Conn, clientName string) (evicted *Conn, ok bool) {
 	if co.connCount >= co.maxConns {
-		if evicted = co.connToEvict(name); evicted == nil {
+		if evicted = co.connToEvict(clientName); evicted == nil {
 			return nil, false
 		}
 		co.removeConn(evicted)
 	}
-	co.connsByClient[name] = append(co.connsByClient[name], c)
+	co.connsByClient[clientName] = append(co.connsByClient[clientName], c)
 	co.connCount++
 	return evicted, true
 }
 
-// connToEvict returns the connection that addConn removes for a new connection of the client newcomer, or nil if there is
+// connToEvict returns the connection that addConn removes for a new connection of clientOfNewConn, or nil if there is
 // none. If several clients have most connections, it selects the client whose first connection is the oldest.
-func (co *classConns) connToEvict(newcomer string) *Conn {
+func (co *classConns) connToEvict(clientOfNewConn string) *Conn {
 	var client string
 	var most int // connections of client, including the new connection
 	for name, conns := range co.connsByClient {
 		n := len(conns)
-		if name == newcomer {
+		if name == clientOfNewConn {
 			n++
 		}
 		if n > most || n == most && conns[0].acceptedAt.Before(co.connsByClient[client][0].acceptedAt) {
@@ -77,7 +77,7 @@ func (co *classConns) connToEvict(newcomer string) *Conn {
 	if i := slices.IndexFunc(conns, (*Conn).isIdleLocked); i >= 0 {
 		return conns[i]
 	}
-	if client == newcomer {
+	if client == clientOfNewConn {
 		return nil
 	}
 	return conns[len(conns)-1]
@@ -85,7 +85,7 @@ func (co *classConns) connToEvict(newcomer string) *Conn {
 
 // removeConn removes a connection of the class.
 func (co *classConns) removeConn(c *Conn) {
-	name := c.client.Name
+	name := c.countedClient.Name
 	if co.connsByClient[name] = slices.DeleteFunc(co.connsByClient[name], func(other *Conn) bool { return other == c }); len(co.connsByClient[name]) == 0 {
 		delete(co.connsByClient, name)
 	}
@@ -93,15 +93,15 @@ func (co *classConns) removeConn(c *Conn) {
 	co.forgetHeaderBytes(c)
 }
 
-// connWithMostHeaderBytes selects the client whose incomplete requests have most bytes in total, and returns that client's
-// connection with most bytes.
-func (co *classConns) connWithMostHeaderBytes() (most *Conn) {
+// connToEvictForHeaderBytes selects the client whose incomplete requests have most bytes in total, and returns that
+// client's connection with most bytes.
+func (co *classConns) connToEvictForHeaderBytes() (most *Conn) {
 	sums := make(map[string]int)
 	for c, n := range co.headerBytesByConn {
-		sums[c.client.Name] += n
+		sums[c.countedClient.Name] += n
 	}
 	for c, n := range co.headerBytesByConn {
-		if most == nil || cmp.Or(cmp.Compare(sums[c.client.Name], sums[most.client.Name]), cmp.Compare(n, co.headerBytesByConn[most])) > 0 {
+		if most == nil || cmp.Or(cmp.Compare(sums[c.countedClient.Name], sums[most.countedClient.Name]), cmp.Compare(n, co.headerBytesByConn[most])) > 0 {
 			most = c
 		}
 	}
@@ -116,13 +116,13 @@ func (co *classConns) forgetHeaderBytes(c *Conn) {
 
 // isWithinClientLimit reports whether a connection is within the limit of connections of its client. The class may already have
 // counted the connection for the client.
-func (co *classConns) isWithinClientLimit(c *Conn, name string) bool {
+func (co *classConns) isWithinClientLimit(c *Conn, clientName string) bool {
 	if co.maxConnsPerClient == 0 {
 		return true
 	}
-	earlier := slices.Index(co.connsByClient[name], c)
+	earlier := slices.Index(co.connsByClient[clientName], c)
 	if earlier < 0 {
-		earlier = len(co.connsByClient[name])
+		earlier = len(co.connsByClient[clientName])
 	}
 	return earlier < co.maxConnsPerClient
 }

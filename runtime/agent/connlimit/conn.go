@@ -26,8 +26,8 @@ type Conn struct {
 	readStartUnixNano     atomic.Int64 // Unix time in nanoseconds at which the current Read has started; 0 while no Read is in progress
 
 	// Guarded by limiter.mu.
-	client                       ClientIdentity
-	isCounted                    bool      // the class of client has the connection
+	countedClient                ClientIdentity
+	isCounted                    bool      // the class of countedClient has the connection
 	isAuthenticated              bool      // CountForClient has succeeded
 	isAuthenticatedRequestActive bool      // a request of a client that has authenticated is in progress
 	requestDoneAt                time.Time // end of the last request of an authenticated client
@@ -67,14 +67,14 @@ func (c *Conn) CountForClient(id ClientIdentity) (withinLimit bool) {
 	to := &l.connsByClass[id.Class]
 	ok := to.isWithinClientLimit(c, id.Name)
 	var evicted *Conn
-	if ok && c.client != id {
-		from := &l.connsByClass[c.client.Class]
+	if ok && c.countedClient != id {
+		from := &l.connsByClass[c.countedClient.Class]
 		from.removeConn(c) // called before addConn, because from and to can be the same class
 		if evicted, ok = to.addConn(c, id.Name); ok {
-			l.uncountLocked(evicted)
-			c.client = id
+			l.markUncountedLocked(evicted)
+			c.countedClient = id
 		} else {
-			from.addConn(c, c.client.Name)
+			from.addConn(c, c.countedClient.Name)
 		}
 	}
 	if ok {
@@ -87,10 +87,10 @@ func (c *Conn) CountForClient(id ClientIdentity) (withinLimit bool) {
 	return ok
 }
 
-// OnHeaderRead must be called when the server has read the header of a request of a client that has not authenticated. It
-// resets the count of header bytes. If the request has a body, no more bytes are counted, because the server either discards
-// the body or limits its size itself.
-func (c *Conn) OnHeaderRead(hasBody bool) {
+// OnUnauthenticatedHeaderRead must be called when the server has read the header of a request of a client that has not
+// authenticated. It resets the count of header bytes. If the request has a body, no more bytes are counted, because the
+// server either discards the body or limits its size itself.
+func (c *Conn) OnUnauthenticatedHeaderRead(hasBody bool) {
 	if c == nil {
 		return
 	}
@@ -100,7 +100,7 @@ func (c *Conn) OnHeaderRead(hasBody bool) {
 	}
 	c.limiter.mu.Lock()
 	defer c.limiter.mu.Unlock()
-	c.limiter.connsByClass[c.client.Class].forgetHeaderBytes(c)
+	c.limiter.connsByClass[c.countedClient.Class].forgetHeaderBytes(c)
 	if hasBody {
 		c.countsHeaderBytes.Store(false)
 	}
@@ -152,7 +152,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	c.readStartUnixNano.Store(0)
 	if c.countsHeaderBytes.Load() {
-		c.limiter.countHeaderBytes(c, n)
+		c.limiter.countHeaderBytesAndThrottle(c, n)
 	}
 	select {
 	case <-c.closedOrEvicted:
@@ -185,7 +185,7 @@ func (c *Conn) CloseWrite() error {
 
 // Close implements net.Conn. The server calls it when it no longer needs the connection.
 func (c *Conn) Close() error {
-	c.uncountAndFailReads()
+	c.uncountAndFailReadsAndWrites()
 	c.freeLargeRequestSlot()
 	if c.isEvicted.Load() {
 		return nil
@@ -193,15 +193,15 @@ func (c *Conn) Close() error {
 	return c.Conn.Close()
 }
 
-// uncountAndFailReads removes the connection from the counts of the limiter. From then on Read and Write fail.
-func (c *Conn) uncountAndFailReads() {
+// uncountAndFailReadsAndWrites removes the connection from the counts of the limiter. From then on Read and Write fail.
+func (c *Conn) uncountAndFailReadsAndWrites() {
 	c.uncountOnce.Do(func() {
 		close(c.closedOrEvicted)
 		c.limiter.mu.Lock()
 		defer c.limiter.mu.Unlock()
 		if c.isCounted {
-			c.limiter.connsByClass[c.client.Class].removeConn(c)
-			c.limiter.uncountLocked(c)
+			c.limiter.connsByClass[c.countedClient.Class].removeConn(c)
+			c.limiter.markUncountedLocked(c)
 		}
 	})
 }
@@ -213,7 +213,7 @@ func (c *Conn) Evict() {
 		return
 	}
 	c.isEvicted.Store(true)
-	c.uncountAndFailReads()
+	c.uncountAndFailReadsAndWrites()
 	l := c.limiter
 	l.mu.Lock()
 	delay := !c.isAuthenticated && l.delayedCloseCount < l.connsByClass[Unauthenticated].maxConns

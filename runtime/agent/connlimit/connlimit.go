@@ -74,10 +74,11 @@ func defaultMaxConns() int {
 	return int(min(maxConns, openFileLimit.Cur/2))
 }
 
-// Listen returns a listener on inner whose connections the Limiter counts. The connections have the type *Conn; see [ConnOf].
-func (l *Limiter) Listen(inner net.Listener) net.Listener {
+// LimitListener returns a listener on inner whose connections the Limiter counts. The connections have the type *Conn;
+// see [ConnOf].
+func (l *Limiter) LimitListener(inner net.Listener) net.Listener {
 	if address, err := netip.ParseAddrPort(inner.Addr().String()); err == nil {
-		if _, err := queryTCPSocket(address, netip.AddrPort{}); err != nil {
+		if _, err := querySockDiag(address, netip.AddrPort{}); err != nil {
 			l.logger.Warn("clients of this machine share one limit of connections over TCP, because the kernel does not report their users: load its module tcp_diag", "error", err)
 		}
 	}
@@ -109,28 +110,28 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 // countNewConn counts a new connection. It returns false if the connection is not within the limits.
 func (l *Limiter) countNewConn(c *Conn) (withinLimits bool) {
 	l.mu.Lock()
-	c.client = c.peerIdentity
+	c.countedClient = c.peerIdentity
 	evicted, ok := l.connsByClass[c.peerIdentity.Class].addConn(c, c.peerIdentity.Name)
 	c.isCounted = ok
-	l.uncountLocked(evicted)
+	l.markUncountedLocked(evicted)
 	l.mu.Unlock()
 	evicted.Evict()
 	return ok
 }
 
-// uncountLocked marks a connection as removed from its class. c may be nil.
-func (l *Limiter) uncountLocked(c *Conn) {
+// markUncountedLocked marks a connection as removed from its class. c may be nil.
+func (l *Limiter) markUncountedLocked(c *Conn) {
 	if c != nil {
 		c.isCounted = false
 		c.countsHeaderBytes.Store(false)
 	}
 }
 
-// countHeaderBytes counts n bytes that a client which has not authenticated has sent. If the client's request is large,
-// countHeaderBytes blocks until the request gets a slot, or the connection has ended.
-func (l *Limiter) countHeaderBytes(c *Conn, n int) {
+// countHeaderBytesAndThrottle counts n bytes that a client which has not authenticated has sent. If the client's
+// request is large, countHeaderBytesAndThrottle blocks until the request gets a slot, or the connection has ended.
+func (l *Limiter) countHeaderBytesAndThrottle(c *Conn, n int) {
 	l.mu.Lock()
-	large := l.connsByClass[c.client.Class].headerBytesByConn[c]+n > smallRequestBytes
+	large := l.connsByClass[c.countedClient.Class].headerBytesByConn[c]+n > smallRequestBytes
 	l.mu.Unlock()
 	if large {
 		select {
@@ -141,15 +142,15 @@ func (l *Limiter) countHeaderBytes(c *Conn, n int) {
 	}
 	var evicted []*Conn
 	l.mu.Lock()
-	s := &l.connsByClass[c.client.Class]
+	s := &l.connsByClass[c.countedClient.Class]
 	if c.countsHeaderBytes.Load() {
 		s.headerBytesByConn[c] += n
 		s.totalHeaderBytes += n
 	}
 	for s.totalHeaderBytes > maxHeaderBytes {
-		largest := s.connWithMostHeaderBytes()
+		largest := s.connToEvictForHeaderBytes()
 		s.removeConn(largest)
-		l.uncountLocked(largest)
+		l.markUncountedLocked(largest)
 		evicted = append(evicted, largest)
 	}
 	l.mu.Unlock()

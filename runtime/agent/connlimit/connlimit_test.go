@@ -91,7 +91,7 @@ func (s *simulation) serve(r *record, ids []ClientIdentity) {
 			r.ended = true
 			return
 		}
-		r.conn.OnHeaderRead(false)
+		r.conn.OnUnauthenticatedHeaderRead(false)
 		r.refused = !r.conn.CountForClient(ids[b[0]])
 	}
 }
@@ -159,7 +159,7 @@ func (s *simulation) fail(format string, args ...any) {
 
 func (s *simulation) run(seed uint64) {
 	limiter := newLimiter(40, s.perClient)
-	listener := limiter.Listen(s.inner)
+	listener := limiter.LimitListener(s.inner)
 	accepted := make(chan net.Conn)
 	go func() {
 		defer close(accepted)
@@ -316,7 +316,7 @@ func (s *server) connect(t *testing.T, peer address, wrap func(peerConn) net.Con
 	ours, theirs := net.Pipe()
 	c := &client{Conn: ours, closed: make(chan struct{})}
 	begin := time.Now()
-	listener := s.Listen(s.inner)
+	listener := s.LimitListener(s.inner)
 	go func() { s.inner <- wrap(peerConn{theirs, peer}) }()
 	accepted, err := listener.Accept()
 	if err != nil {
@@ -372,7 +372,7 @@ func TestIncompleteRequestsAreLimitedInTotal(t *testing.T) {
 			// A complete request, and a client that has authenticated, count no bytes.
 			for i, c := range s.conns {
 				if i%2 == 0 {
-					c.OnHeaderRead(false)
+					c.OnUnauthenticatedHeaderRead(false)
 				} else {
 					c.CountForClient(ClientIdentity{Operator, "token"})
 				}
@@ -399,10 +399,10 @@ func TestIncompleteRequestsDoNotEvictOperators(t *testing.T) {
 		return c
 	}
 	for i := range 1000 { // each from another address
-		l.countHeaderBytes(admit(ClientIdentity{Unauthenticated, fmt.Sprint(i)}), maxHeaderBytes/1000)
+		l.countHeaderBytesAndThrottle(admit(ClientIdentity{Unauthenticated, fmt.Sprint(i)}), maxHeaderBytes/1000)
 	}
 	operator := admit(ClientIdentity{Operator, "uid 0"})
-	if l.countHeaderBytes(operator, smallRequestBytes); !operator.isCounted {
+	if l.countHeaderBytesAndThrottle(operator, smallRequestBytes); !operator.isCounted {
 		t.Error("the request of the operator is evicted")
 	}
 }
@@ -446,7 +446,7 @@ func TestLargeRequestsAreProcessedOneAfterTheOther(t *testing.T) {
 		for name, next := range map[string]func(){
 			"another Read":                                func() { go conns[0].Read(make([]byte, 1)) },
 			"the end of the connection":                   func() { conns[1].Close() },
-			"an evicted connection whose header was read": func() { conns[2].Evict(); conns[2].OnHeaderRead(false) },
+			"an evicted connection whose header was read": func() { conns[2].Evict(); conns[2].OnUnauthenticatedHeaderRead(false) },
 		} {
 			next()
 			want++

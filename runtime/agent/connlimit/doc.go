@@ -4,5 +4,5 @@
 // identified by the user or the address that has connected, and, as soon as the server has read a token, by the
 // task or the rights of the token. Clients are divided into classes, each with a number of connections that no other class
 // can use. The package reads no request: package httpapi authenticates requests and reports the result with
-// [Conn.Identify].
+// [Conn.CountForClient].
 package connlimit

@@ -85,10 +85,10 @@ const (
 // errNoOwner is the error for a TCP socket that no process has, or no longer has.
 var errNoOwner = errors.New("the socket belongs to no process")
 
-// tcpSocketUID returns the user of the TCP socket of this machine that is connected from the address own to the address
-// other. The kernel finds the socket in a table of hashes, and replies before the send returns.
-func tcpSocketUID(own, other netip.AddrPort) (uint32, error) {
-	reply, err := queryTCPSocket(own, other)
+// tcpSocketUID returns the user of the TCP socket of this machine that is connected from socketAddr to
+// connectedTo. The kernel finds the socket in a table of hashes, and replies before the send returns.
+func tcpSocketUID(socketAddr, connectedTo netip.AddrPort) (uint32, error) {
+	reply, err := querySockDiag(socketAddr, connectedTo)
 	if err != nil {
 		return 0, err
 	}
@@ -100,8 +100,8 @@ func tcpSocketUID(own, other netip.AddrPort) (uint32, error) {
 	return binary.NativeEndian.Uint32(reply[diagUID:]), nil
 }
 
-// queryTCPSocket returns the kernel's description of a TCP socket.
-func queryTCPSocket(own, other netip.AddrPort) (reply [diagReplySize]byte, err error) {
+// querySockDiag returns the kernel's description of a TCP socket.
+func querySockDiag(own, other netip.AddrPort) (reply [diagReplySize]byte, err error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
 	if err != nil {
 		return reply, os.NewSyscallError("socket", err)

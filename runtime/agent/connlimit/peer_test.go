@@ -43,7 +43,7 @@ func TestAddressesOfPeers(t *testing.T) {
 			t.Errorf("%s: %v, want %s", text, got, want)
 		}
 	}
-	task := taskapi.Addr{AllocID: "alloc", Task: "task"}
+	task := taskapi.TaskAddr{AllocID: "alloc", Task: "task"}
 	if got, want := identifyPeer(addressedConn{nil, task, task}), (ClientIdentity{Task, "alloc/task"}); got != want {
 		t.Errorf("socket of a task: %v, want %v", got, want)
 	}
@@ -80,7 +80,7 @@ func connectTCP(to netip.AddrPort) (fd int, err error) {
 // requireSockDiag skips a test on a kernel that does not report the users of TCP sockets.
 func requireSockDiag(t testing.TB, l net.Listener) {
 	t.Helper()
-	if _, err := queryTCPSocket(netip.MustParseAddrPort(l.Addr().String()), netip.AddrPort{}); err != nil {
+	if _, err := querySockDiag(netip.MustParseAddrPort(l.Addr().String()), netip.AddrPort{}); err != nil {
 		t.Skip("the kernel does not report users of sockets: ", err)
 	}
 }
@@ -174,7 +174,7 @@ func TestUnreadBytesAreNotIdle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	limited := newLimiter(maxConns, 0).Listen(l)
+	limited := newLimiter(maxConns, 0).LimitListener(l)
 	defer limited.Close()
 	client, err := net.Dial("tcp", l.Addr().String())
 	if err != nil {
@@ -231,7 +231,7 @@ func BenchmarkRequest(b *testing.B) {
 			answer.Body.Close()
 		}
 	}
-	b.Run("limited", func(b *testing.B) { serve(b, newLimiter(maxConns, 0).Listen) })
+	b.Run("limited", func(b *testing.B) { serve(b, newLimiter(maxConns, 0).LimitListener) })
 	b.Run("floor", func(b *testing.B) { serve(b, func(l net.Listener) net.Listener { return l }) })
 	b.Run("identify", func(b *testing.B) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")

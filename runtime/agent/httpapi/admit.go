@@ -14,13 +14,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
 )
 
-// statusError is an error to which the API replies with a status code. text is the complete body of the reply.
+// statusError is an error to which the API replies with statusCode. replyBody is the complete body of the reply.
 type statusError struct {
-	code int
-	text string
+	statusCode int
+	replyBody  string
 }
 
-func (e *statusError) Error() string { return e.text }
+func (e *statusError) Error() string { return e.replyBody }
 
 func badRequestError(text string) error { return &statusError{http.StatusBadRequest, text} }
 
@@ -52,23 +52,23 @@ var errPermissionDenied = &statusError{http.StatusForbidden, "Permission denied"
 // of the socket; a client of the socket of a task needs a token for each route. workload is the task whose token the
 // request has, nil if the rights of the request do not depend on such a token.
 func (p *accessPolicy) authorize(r *http.Request) (authenticated bool, workload *identity.Workload, err error) {
-	local := r.Context().Value(unixSocketContextKey{}) != nil || isFromTask(r)
+	local := r.Context().Value(unixSocketContextKey{}) != nil || isFromTaskSocket(r)
 	// A TLS client has verified that the certificate is valid for the host name, so that the name needs no
 	// check.
 	if !local && r.TLS == nil && !p.isAcceptedHost(r.Host) {
-		return false, nil, &statusError{http.StatusForbidden, "Host " + stripUnprintable(r.Host) + " is not a name of this agent"}
+		return false, nil, &statusError{http.StatusForbidden, "Host " + keepPrintableASCII(r.Host) + " is not a name of this agent"}
 	}
 	token := p.operatorToken != "" && equalSecrets(requestToken(r), string(p.operatorToken))
 	switch {
 	case !isSameOrigin(r) && !isWebUINavigation(r) && !(p.allowsCORS(r) && (token || isCORSPreflight(r))):
 		return false, nil, &statusError{http.StatusForbidden, "requests of other web sites are not answered"}
-	case p.needsNoTokenForRequest(r), token, p.hasReadOnlyToken(r):
+	case p.needsNoTokenForRequest(r), token, p.hasOnlyReadOnlyToken(r):
 		return true, nil, nil
 	}
 	if workload := p.authenticateWorkload(r); workload != nil {
 		return true, workload, nil
 	}
-	if !isFromTask(r) && (p.isPublicPath(r.URL.Path) || sendsTokenInExecSession(r) || isCORSPreflight(r) && p.allowsCORS(r)) {
+	if !isFromTaskSocket(r) && (p.isPublicPath(r.URL.Path) || sendsTokenInExecSession(r) || isCORSPreflight(r) && p.allowsCORS(r)) {
 		return false, nil, nil
 	}
 	return false, nil, errPermissionDenied
@@ -78,12 +78,12 @@ func (p *accessPolicy) authorize(r *http.Request) (authenticated bool, workload 
 var errTooManyConns = &statusError{http.StatusTooManyRequests, "Your IP is issuing too many concurrent connections, please rate limit your calls. " +
 	"Close connections that are not needed, or raise http_max_conns_per_client in the limits block of the agent's configuration"}
 
-// clientOfRequest returns the client that the connection of an authenticated request counts for.
-func (p *accessPolicy) clientOfRequest(r *request) connlimit.ClientIdentity {
+// clientToCountConnFor returns the client that the connection of an authenticated request counts for.
+func (p *accessPolicy) clientToCountConnFor(r *request) connlimit.ClientIdentity {
 	id := r.conn.PeerIdentity()
 	switch {
 	case r.rights.workload != nil:
-		task := taskapi.Addr{AllocID: r.rights.workload.AllocID, Task: r.rights.workload.Task}
+		task := taskapi.TaskAddr{AllocID: r.rights.workload.AllocID, Task: r.rights.workload.Task}
 		return connlimit.ClientIdentity{Class: connlimit.Task, Name: task.String()}
 	case id.Class == connlimit.Operator, p.operatorToken != "" && !r.rights.isReadOnly:
 		id.Class = connlimit.Operator
@@ -96,7 +96,7 @@ func (p *accessPolicy) clientOfRequest(r *request) connlimit.ClientIdentity {
 // countConnNowOrAfterBody counts the connection of an authenticated request for its client. A client that needs no token is
 // counted only if it sends a complete request: after the body was read, if there is one.
 func (a *API) countConnNowOrAfterBody(r *request) error {
-	client := a.access.clientOfRequest(r)
+	client := a.access.clientToCountConnFor(r)
 	if client.Class == connlimit.Guest && r.ContentLength != 0 {
 		r.clientToCountAfterBody = client
 		return nil
@@ -113,9 +113,9 @@ var corsPaths = []struct{ prefix, methods string }{
 	{"/v1/var/", "GET, HEAD, PUT, DELETE"},
 }
 
-// corsMethods returns the methods with which pages of other web sites may request a path, "" if they may
+// allowedCORSMethods returns the methods with which pages of other web sites may request a path, "" if they may
 // not.
-func (p *accessPolicy) corsMethods(r *http.Request) string {
+func (p *accessPolicy) allowedCORSMethods(r *http.Request) string {
 	for _, s := range corsPaths {
 		if strings.HasPrefix(r.URL.Path, s.prefix) && p.operatorToken != "" && r.Header.Get("Origin") != "" {
 			return s.methods
@@ -124,7 +124,7 @@ func (p *accessPolicy) corsMethods(r *http.Request) string {
 	return ""
 }
 
-func (p *accessPolicy) allowsCORS(r *http.Request) bool { return p.corsMethods(r) != "" }
+func (p *accessPolicy) allowsCORS(r *http.Request) bool { return p.allowedCORSMethods(r) != "" }
 
 // isCORSPreflight reports whether a request is a CORS preflight request.
 func isCORSPreflight(r *http.Request) bool {
@@ -134,7 +134,7 @@ func isCORSPreflight(r *http.Request) bool {
 // handleCORS sets the CORS headers of a response. answered reports that the request is a preflight request, so that the
 // reply is complete.
 func (p *accessPolicy) handleCORS(r *request) (answered bool) {
-	methods := p.corsMethods(r.Request)
+	methods := p.allowedCORSMethods(r.Request)
 	if methods == "" {
 		return false
 	}
@@ -151,7 +151,7 @@ func (p *accessPolicy) handleCORS(r *request) (answered bool) {
 // needsNoTokenForRequest reports whether a request needs no token. A verified client certificate replaces the
 // token.
 func (p *accessPolicy) needsNoTokenForRequest(r *http.Request) bool {
-	if isFromTask(r) {
+	if isFromTaskSocket(r) {
 		return false
 	}
 	return p.operatorToken == "" || r.Context().Value(unixSocketContextKey{}) != nil || r.TLS != nil && len(r.TLS.VerifiedChains) > 0
@@ -210,7 +210,7 @@ func equalSecrets(got, want string) bool {
 	return subtle.ConstantTimeCompare(a[:], b[:]) == 1
 }
 
-func stripUnprintable(s string) string {
+func keepPrintableASCII(s string) string {
 	return strings.Map(func(c rune) rune {
 		if c < ' ' || c > '~' {
 			return -1

@@ -18,20 +18,20 @@ import (
 
 // localAgent is the agent that serves the API: one server and one node.
 type localAgent struct {
-	store         *store.Store
-	nodeID        string
-	region        string
-	advertiseAddr string // host:port that other programs use to reach the agent
-	version       string // the Nomad version whose API is implemented
+	store           *store.Store
+	nodeID          string
+	region          string
+	advertiseAddr   string // host:port that other programs use to reach the agent
+	nomadAPIVersion string // the Nomad version whose API is implemented
 }
 
 // checkNodeAndServerParams returns an error if a request has the parameter node_id or server_id for another node or server.
 func (l *localAgent) checkNodeAndServerParams(r *request) error {
 	if id := r.query.Get("node_id"); id != "" && id != l.nodeID {
-		return notFoundError("Unknown node " + stripUnprintable(id))
+		return notFoundError("Unknown node " + keepPrintableASCII(id))
 	}
 	switch id := r.query.Get("server_id"); id {
-	case "", "leader", l.nodeID, l.member().Name:
+	case "", "leader", l.nodeID, l.newSerfMember().Name:
 		return nil
 	default:
 		return notFoundError("Unknown server " + strconv.Quote(id))
@@ -47,9 +47,9 @@ type agentHandler struct {
 	funcs     AgentFuncs
 }
 
-// health is the health of one part of the agent: of the client, which runs tasks, or of the server, which
+// componentHealth is the health of one part of the agent: of the client, which runs tasks, or of the server, which
 // stores the state.
-type health struct {
+type componentHealth struct {
 	Message string `json:"message"`
 	OK      bool   `json:"ok"`
 }
@@ -62,18 +62,18 @@ func (h *agentHandler) health(r *request) (any, error) {
 			if n == nil || n.Status != api.NodeStatusReady {
 				return fmt.Errorf("the node is not ready")
 			}
-			return h.node.OutputLossErr()
+			return h.node.TaskOutputLossErr()
 		},
-		"server": func() error { return cmp.Or(h.store.WriteErr(), h.store.CheckSpaceForNewObjects()) },
+		"server": func() error { return cmp.Or(h.store.LastWriteErr(), h.store.CheckDiskSpaceForNewObjects()) },
 	}
-	answer, allHealthy := make(map[string]health), true
+	answer, allHealthy := make(map[string]componentHealth), true
 	for kind, check := range parts {
 		if asked := r.query.Get("type"); asked != "" && asked != kind {
 			continue
 		}
-		answer[kind] = health{"ok", true}
+		answer[kind] = componentHealth{"ok", true}
 		if err := check(); err != nil {
-			answer[kind], allHealthy = health{err.Error(), false}, false
+			answer[kind], allHealthy = componentHealth{err.Error(), false}, false
 		}
 	}
 	if !allHealthy {
@@ -110,8 +110,8 @@ func (l *localAgent) currentNode() *api.Node {
 	return &api.Node{ID: l.nodeID}
 }
 
-// member is the agent as a member of its region.
-type member struct {
+// serfMember is the agent as a member of its region.
+type serfMember struct {
 	Name, Addr, Status       string
 	Port                     int
 	Tags                     map[string]string
@@ -120,34 +120,34 @@ type member struct {
 	DelegateMax, DelegateCur int
 }
 
-func (l *localAgent) member() member {
+func (l *localAgent) newSerfMember() serfMember {
 	n := l.currentNode()
 	host, port := l.fakeRPCAddress()
-	return member{
+	return serfMember{
 		Name: n.Name + "." + l.region, Addr: host, Port: port + 1, Status: "alive",
 		ProtocolMin: 1, ProtocolMax: 5, ProtocolCur: 2, DelegateMin: 2, DelegateMax: 5, DelegateCur: 4,
 		Tags: map[string]string{
-			"role": "nomad", "region": l.region, "dc": n.Datacenter, "build": l.version, "id": n.ID,
+			"role": "nomad", "region": l.region, "dc": n.Datacenter, "build": l.nomadAPIVersion, "id": n.ID,
 			"port": strconv.Itoa(port), "rpc_addr": host, "raft_vsn": "3", "vsn": "1", "expect": "1", "bootstrap": "1",
 		},
 	}
 }
 
-// members are all agents of the region. The only agent is this one.
-type members struct {
+// serfMembers are all agents of the region. The only agent is this one.
+type serfMembers struct {
 	ServerName, ServerRegion, ServerDC string
-	Members                            []member
+	Members                            []serfMember
 }
 
 func (h *agentHandler) members(*request) (any, error) {
 	n := h.agent.currentNode()
-	return members{n.Name, h.agent.region, n.Datacenter, []member{h.agent.member()}}, nil
+	return serfMembers{n.Name, h.agent.region, n.Datacenter, []serfMember{h.agent.newSerfMember()}}, nil
 }
 
-// agentState is the reply of /v1/agent/self: configuration, member and statistics, without secrets.
-type agentState struct {
+// agentSelfReply is the reply of /v1/agent/self: configuration, member and statistics, without secrets.
+type agentSelfReply struct {
 	Config map[string]any               `json:"config"`
-	Member member                       `json:"member"`
+	Member serfMember                   `json:"member"`
 	Stats  map[string]map[string]string `json:"stats"`
 }
 
@@ -158,7 +158,7 @@ func (h *agentHandler) readSelf(*request) (any, error) {
 			running++
 		}
 	}
-	state := agentState{Member: h.agent.member(), Stats: map[string]map[string]string{
+	state := agentSelfReply{Member: h.agent.newSerfMember(), Stats: map[string]map[string]string{
 		"client": {"node_id": h.agent.nodeID, "known_servers": h.agent.fakeRPCHostPort(), "num_allocations": strconv.Itoa(running)},
 		"nomad":  {"server": "true", "leader": "true", "leader_addr": h.agent.fakeRPCHostPort(), "bootstrap": "true", "known_regions": "1"},
 		"runtime": {
@@ -167,8 +167,8 @@ func (h *agentHandler) readSelf(*request) (any, error) {
 			"kernel.name": runtime.GOOS,
 		},
 	}}
-	if h.funcs.Config != nil {
-		state.Config = h.funcs.Config()
+	if h.funcs.ConfigWithoutSecrets != nil {
+		state.Config = h.funcs.ConfigWithoutSecrets()
 	}
 	return state, nil
 }
@@ -194,7 +194,7 @@ func (h *agentHandler) peers(*request) (any, error) { return []string{h.agent.fa
 // forceGC collects garbage. The collection continues after the client has disconnected, as documented.
 func (h *agentHandler) forceGC(r *request) (any, error) {
 	h.node.GCEndedAllocs()
-	if _, err := h.scheduler.CollectGarbage(context.WithoutCancel(r.Context())); err != nil {
+	if _, err := h.scheduler.DeleteUnneededRecordsOfAnyAge(context.WithoutCancel(r.Context())); err != nil {
 		return nil, err
 	}
 	return noContent{}, nil

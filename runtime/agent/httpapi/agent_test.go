@@ -29,7 +29,7 @@ import (
 func (f *fixture) putNode(t testing.TB) {
 	t.Helper()
 	if _, err := f.store.Update(t.Context(), func(tx *store.Txn) error {
-		tx.PutNode(&api.Node{
+		tx.PutNodeWithStorageEvents(&api.Node{
 			ID: f.config.NodeID, Name: "n1", Datacenter: "dc1", Status: api.NodeStatusReady, NodePool: "default",
 			NodeResources:     &api.NodeResources{Memory: api.NodeMemoryResources{MemoryMB: 1000}},
 			ReservedResources: &api.NodeReservedResources{Memory: api.NodeReservedMemoryResources{MemoryMB: 100}},
@@ -45,7 +45,7 @@ func (f *fixture) putAlloc(t testing.TB, job string) string {
 	t.Helper()
 	id := uuid.NewString()
 	if _, err := f.store.Update(t.Context(), func(tx *store.Txn) error {
-		tx.PutAllocation(&api.Allocation{
+		tx.PutScheduledAllocation(&api.Allocation{
 			ID: id, Namespace: "default", JobID: job, Job: tx.Job(nil, "default", job), TaskGroup: "g", NodeID: f.config.NodeID,
 			Name: job + ".g[0]", ClientStatus: api.AllocClientStatusRunning, DesiredStatus: api.AllocDesiredStatusRun,
 			AllocatedResources: &api.AllocatedResources{
@@ -282,7 +282,7 @@ func TestClusterRoutes(t *testing.T) {
 func TestAgentSelf(t *testing.T) {
 	reloads := 0
 	f := newFixture(t, func(c *Config) {
-		c.AgentFuncs.Config = func() map[string]any {
+		c.AgentFuncs.ConfigWithoutSecrets = func() map[string]any {
 			return map[string]any{"Region": "global", "Datacenter": "dc1", "Token": c.OperatorToken, "UI": map[string]any{"ShowCLIHints": false}}
 		}
 		c.AgentFuncs.Reload = func() error { reloads++; return errors.New("not today") }
@@ -320,7 +320,7 @@ func TestHealth(t *testing.T) {
 	f.runRequests(t, []requestCase{
 		{"all is well", "GET", "/v1/agent/health", "", 200, `{"client":{"message":"ok","ok":true},"server":{"message":"ok","ok":true}}`},
 	})
-	f = newFixture(t, func(c *Config) { c.Node = stubNode{errors.New("output of tasks is lost")} })
+	f = newFixture(t, func(c *Config) { c.Node = stubNode{outputLossErr: errors.New("output of tasks is lost")} })
 	f.putNode(t)
 	f.runRequests(t, []requestCase{
 		{"output of tasks is lost", "GET", "/v1/agent/health?type=client", "", 500, `{"client":{"message":"output of tasks is lost","ok":false}}`},

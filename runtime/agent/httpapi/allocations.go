@@ -31,26 +31,26 @@ type allocHandler struct {
 // lacks.
 type allocStub struct {
 	*api.AllocationListStub
-	DesiredTransition api.DesiredTransition
-	rescheduleDelays  map[*api.RescheduleEvent]time.Duration
+	DesiredTransition      api.DesiredTransition
+	delayByRescheduleEvent map[*api.RescheduleEvent]time.Duration
 }
 
-func newAllocStub(a *api.Allocation, states, resources bool) allocStub {
+func newAllocStub(a *api.Allocation, withTaskStates, withResources bool) allocStub {
 	stub := a.Stub()
-	if !states {
+	if !withTaskStates {
 		stub.TaskStates = nil
 	}
-	if resources {
+	if withResources {
 		stub.AllocatedResources = a.AllocatedResources
 	}
 	return allocStub{stub, a.DesiredTransition, rescheduleDelays(a)}
 }
 
-// allocWithoutJob is an allocation in an event. The reschedule delays, which depend on the job, are separate, because the
-// allocation in an event has no job.
-type allocWithoutJob struct {
+// eventAllocation is an allocation in an event. The reschedule delays, which depend on the job, are separate, because
+// the allocation in an event has no job.
+type eventAllocation struct {
 	*api.Allocation
-	rescheduleDelays map[*api.RescheduleEvent]time.Duration
+	delayByRescheduleEvent map[*api.RescheduleEvent]time.Duration
 }
 
 // rescheduleDelays returns the delays of the events of an allocation's reschedule tracker, according to the
@@ -63,13 +63,13 @@ func rescheduleDelays(a *api.Allocation) map[*api.RescheduleEvent]time.Duration 
 	if g == nil {
 		return nil
 	}
-	return model.RescheduleDelays(g.ReschedulePolicy, a.RescheduleTracker)
+	return model.DelayByRescheduleEvent(g.ReschedulePolicy, a.RescheduleTracker)
 }
 
 // checkIDIsUUID rejects an invalid id with Nomad's error message.
-func checkIDIsUUID(what, id string) error {
+func checkIDIsUUID(objectType, id string) error {
 	if len(id) != 36 || uuid.Validate(id) != nil {
-		return fmt.Errorf("%s lookup failed: index error: UUID must be 36 characters", what)
+		return fmt.Errorf("%s lookup failed: index error: UUID must be 36 characters", objectType)
 	}
 	return nil
 }
@@ -89,7 +89,7 @@ func (h *allocHandler) list(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		found := slices.DeleteFunc(s.Allocations(ws, r.query.Get("prefix")), func(alloc *api.Allocation) bool { return !r.includesNamespace(alloc.Namespace) })
 		stubs, err := listPage(r, found, r.allocSortKey, func(alloc *api.Allocation) allocStub { return newAllocStub(alloc, states, resources) })
-		return stubs, s.TableIndex(ws, store.Allocations), err
+		return stubs, s.LatestTableIndex(ws, store.Allocations), err
 	})
 }
 
@@ -109,7 +109,7 @@ func (h *allocHandler) read(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		alloc := s.Allocation(ws, r.pathID)
 		if alloc == nil {
-			return nil, s.TableIndex(ws, store.Allocations), notFoundError("alloc not found")
+			return nil, s.LatestTableIndex(ws, store.Allocations), notFoundError("alloc not found")
 		}
 		return alloc, alloc.ModifyIndex, nil
 	})
@@ -124,7 +124,7 @@ func (h *allocHandler) stop(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	out, err := h.scheduler.StopAlloc(r.Context(), r.pathID, scheduler.StopOptions{Reschedule: reschedule, NoShutdownDelay: skipDelay})
+	out, err := h.scheduler.StopAndReplaceAlloc(r.Context(), r.pathID, scheduler.StopOptions{Reschedule: reschedule, NoShutdownDelay: skipDelay})
 	if err != nil {
 		return nil, err
 	}
@@ -142,9 +142,9 @@ func findAllocation(s *store.Store, id string) (*api.Allocation, error) {
 	return nil, notFoundError(fmt.Sprintf("Unknown allocation %q", id))
 }
 
-// findRunner returns the runner of an allocation for a request about a task, or about all tasks if
+// findAllocRunner returns the runner of an allocation for a request about a task, or about all tasks if
 // task is empty. An allocation that has ended has no runner.
-func (h *allocHandler) findRunner(id, task string, unknownTaskErr, endedErr error) (*allocrunner.Runner, error) {
+func (h *allocHandler) findAllocRunner(id, task string, unknownTaskErr, endedErr error) (*allocrunner.Runner, error) {
 	alloc, err := findAllocation(h.store, id)
 	if err != nil {
 		return nil, err
@@ -167,10 +167,10 @@ func (h *allocHandler) restart(r *request) (any, error) {
 	if err := r.decodeBody(&restartBody, maxBodyBytes, true); err != nil {
 		return nil, err
 	}
-	runner, err := h.findRunner(r.pathID, restartBody.TaskName, allocrunner.UnknownTaskError(restartBody.TaskName), allocrunner.ErrShouldNotRun)
+	runner, err := h.findAllocRunner(r.pathID, restartBody.TaskName, allocrunner.UnknownTaskError(restartBody.TaskName), allocrunner.ErrShouldNotRun)
 	switch {
 	case err != nil:
-	case h.isAdopted(r.pathID):
+	case h.isAllocOfAdoptedJob(r.pathID):
 		err = errors.New("the config of the tasks was lost with the state of the agent, so that they cannot start again: register the job again")
 	case restartBody.AllTasks && restartBody.TaskName != "":
 		err = errors.New("task name cannot be set when restarting all tasks")
@@ -187,10 +187,10 @@ func (h *allocHandler) restart(r *request) (any, error) {
 	return replyMeta{}, nil
 }
 
-// isAdopted reports whether the agent has adopted the tasks of an allocation whose records were lost.
-func (h *allocHandler) isAdopted(id string) bool {
+// isAllocOfAdoptedJob reports whether the agent has adopted the tasks of an allocation whose records were lost.
+func (h *allocHandler) isAllocOfAdoptedJob(id string) bool {
 	alloc, err := findAllocation(h.store, id)
-	return err == nil && model.IsAdoptedJob(alloc.Job)
+	return err == nil && model.IsJobMadeForOrphanTasks(alloc.Job)
 }
 
 func (h *allocHandler) signal(r *request) (any, error) {
@@ -198,7 +198,7 @@ func (h *allocHandler) signal(r *request) (any, error) {
 	if err := r.decodeBody(&body, maxBodyBytes, true); err != nil {
 		return nil, err
 	}
-	runner, err := h.findRunner(r.pathID, body.Task, allocrunner.ErrTaskNotFound, allocrunner.ErrNotRunning)
+	runner, err := h.findAllocRunner(r.pathID, body.Task, allocrunner.ErrTaskNotFound, allocrunner.ErrNotRunning)
 	if err == nil {
 		err = runner.Signal(r.Context(), body.Task, body.Signal)
 	}

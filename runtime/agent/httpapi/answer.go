@@ -63,7 +63,7 @@ const maxPooledBuffer = 4 << 20
 
 // writeReply writes the reply of a successful request: the value as JSON, compressed if the client accepts that.
 func (a *API) writeReply(r *request, value any) {
-	r.setIndexHeaders()
+	r.setReplyMetaHeaders()
 	if _, empty := value.(noContent); empty {
 		if r.statusCode != http.StatusNoContent {
 			r.w.Header().Set("Content-Length", "0")
@@ -122,18 +122,18 @@ func acceptsGzip(r *http.Request) bool {
 // writeError writes the reply of a failed request: the text of the error, with a status code that depends on the error's
 // type.
 func (a *API) writeError(r *request, err error) {
-	r.setIndexHeaders()
+	r.setReplyMetaHeaders()
 	code := http.StatusInternalServerError
 	var statusErr *statusError
 	var requestErr *scheduler.RequestError
 	switch {
 	case errors.As(err, &statusErr):
-		code = statusErr.code
+		code = statusErr.statusCode
 	case errors.As(err, &requestErr) && requestErr.Kind == scheduler.RequestInvalid:
 		code = http.StatusBadRequest
 	case errors.As(err, &requestErr) && requestErr.Kind == scheduler.RequestNotFound && r.repliesNotFoundWith404():
 		code = http.StatusNotFound
-	case len(model.Faults(err)) > 0:
+	case len(model.LeafFaults(err)) > 0:
 	default:
 		a.logger.Debug("request failed", "method", r.Method, "path", r.URL.Path, "error", err)
 	}
@@ -147,8 +147,8 @@ func (r *request) repliesNotFoundWith404() bool {
 	return strings.HasPrefix(r.URL.Path, "/v1/allocation/")
 }
 
-// setIndexHeaders sets the headers of a reply that clients use for blocking queries and for the next page.
-func (r *request) setIndexHeaders() {
+// setReplyMetaHeaders sets the headers of a reply that clients use for blocking queries and for the next page.
+func (r *request) setReplyMetaHeaders() {
 	h := r.w.Header()
 	if r.replyIndex > 0 {
 		h.Set("X-Nomad-Index", strconv.FormatUint(r.replyIndex, 10))

@@ -24,6 +24,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/taskapi"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/taskfiles"
 	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/tasksteps"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
@@ -34,21 +35,24 @@ import (
 type Node interface {
 	// Alloc returns the runner of an allocation, or nil if the node has no runner of the allocation.
 	Alloc(id string) *allocrunner.Runner
+	// TransitionsByTask returns the last transitions of each task of an allocation that runs or ended recently. It
+	// returns nil if the node has no transitions of the allocation.
+	TransitionsByTask(allocID string) map[string][]tasksteps.Transition
 	// GCAlloc removes an ended allocation from the disk, GCEndedAllocs all ended allocations.
 	GCAlloc(ctx context.Context, id string) error
 	GCEndedAllocs()
 	// CheckHookAttachments checks the hooks that a canonical job attaches. It returns the mistakes in the
 	// attachments, and the errors of hooks that cannot be checked now.
-	CheckHookAttachments(context.Context, *api.Job) (faults []admission.HookFault, unreachable []error)
-	// Logs returns the client of the log collector, which reads the output of tasks.
-	Logs() *logs.Collector
-	// OutputLossErr returns an error if output of tasks cannot be written at present.
-	OutputLossErr() error
+	CheckHookAttachments(context.Context, *api.Job) (faults []admission.HookAttachmentFault, unreachable []error)
+	// LogCollector returns the client of the log collector, which reads the output of tasks.
+	LogCollector() *logs.CollectorClient
+	// TaskOutputLossErr returns an error if output of tasks cannot be written at present.
+	TaskOutputLossErr() error
 	// AllocDir returns the directory of an allocation, which may not exist. It fails only if the id is not valid.
 	AllocDir(allocID string) (*allocdir.Dir, error)
 	// OpenAllocFiles opens the directory of an allocation, whether or not it runs. The error is
 	// fs.ErrNotExist if the directory does not exist.
-	OpenAllocFiles(allocID string) (*taskfiles.Dir, error)
+	OpenAllocFiles(allocID string) (*taskfiles.AllocDir, error)
 	// Host returns the properties of the machine. They must not be changed.
 	Host() fingerprint.Host
 	// HostStats returns the resource usage of the machine.
@@ -64,22 +68,22 @@ type Node interface {
 
 // VolumeManager manages dynamic host volumes. volumes.Manager implements it.
 type VolumeManager interface {
-	Create(context.Context, *api.HostVolume) (*api.HostVolume, error)
-	Register(context.Context, *api.HostVolume) (*api.HostVolume, error)
-	Delete(ctx context.Context, namespace, id string, force bool) error
+	CreateOrChangeVolume(context.Context, *api.HostVolume) (*api.HostVolume, error)
+	RegisterOrChangeVolume(context.Context, *api.HostVolume) (*api.HostVolume, error)
+	DeleteUnusedVolume(ctx context.Context, namespace, id string, force bool) error
 	DeleteClaim(ctx context.Context, namespace, id string) error
 }
 
 // AgentFuncs are functions of the agent for routes about the agent itself. Each may be nil.
 type AgentFuncs struct {
-	// Config returns the configuration without secrets, because all clients may read the result.
-	Config func() map[string]any
+	// ConfigWithoutSecrets returns the configuration without secrets, because all clients may read the result.
+	ConfigWithoutSecrets func() map[string]any
 	// Reload reloads the configuration.
 	Reload func() error
-	// Plugins describes the plugins without secrets, as a value for the JSON of the reply. PluginsChanged returns a
-	// channel that is closed when the description changes; it is nil only if Plugins is.
-	Plugins        func() any
-	PluginsChanged func() <-chan struct{}
+	// DescribePlugins returns a description of the plugins without secrets, as a value for the JSON of the reply.
+	// PluginsChanged returns a channel that is closed when the description changes; it is nil only if DescribePlugins is.
+	DescribePlugins func() any
+	PluginsChanged  func() <-chan struct{}
 }
 
 // OptionalRoutes selects routes that the configuration of an agent enables or disables.
@@ -103,8 +107,8 @@ type Config struct {
 	// MonitoredLog is the logger whose lines the monitor streams; nil disables the monitor.
 	MonitoredLog   hclog.InterceptLogger
 	OptionalRoutes OptionalRoutes
-	// Version is the Nomad version whose API is implemented.
-	Version string
+	// NomadAPIVersion is the Nomad version whose API is implemented.
+	NomadAPIVersion string
 
 	// OperatorToken is the secret that a client must send, except over a unix socket or with a
 	// certificate. An empty token allows all clients.
@@ -221,7 +225,7 @@ func (a *API) Serve(ctx context.Context, listeners ...net.Listener) error {
 	if err := server.Shutdown(shutdownCtx); err != nil {
 		server.Close()
 	}
-	a.execSessions.rejectAndWait()
+	a.execSessions.rejectNewAndWaitForSessions()
 	servingWG.Wait()
 	return errors.Join(errs...)
 }
@@ -265,10 +269,10 @@ func (a *API) authorizeAndRoute(r *request) (value any, err error) {
 			err = errors.New("this request has met a fault of nomad-lite, which the log of the agent describes")
 		}
 	}()
-	r.conn.OnHeaderRead(r.ContentLength != 0)
+	r.conn.OnUnauthenticatedHeaderRead(r.ContentLength != 0)
 	authenticated, workload, err := a.access.authorize(r.Request)
 	r.rights.workload = workload
-	r.rights.isReadOnly = a.access.hasReadOnlyToken(r.Request)
+	r.rights.isReadOnly = a.access.hasOnlyReadOnlyToken(r.Request)
 	if !authenticated {
 		r.discardBody()
 	} else {
@@ -299,7 +303,7 @@ func (a *API) authorizeAndRoute(r *request) (value any, err error) {
 			return nil, err
 		}
 	}
-	if err := r.parseParams(a.config.Region); err != nil {
+	if err := r.parseCommonParams(a.config.Region); err != nil {
 		return nil, err
 	}
 	if r.rights.workload != nil {

@@ -33,6 +33,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/taskfiles"
 	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/tasksteps"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -44,19 +45,25 @@ func TestMain(m *testing.M) {
 }
 
 // stubNode is a node without running tasks.
-type stubNode struct{ outputLossErr error }
+type stubNode struct {
+	outputLossErr     error
+	transitionsByTask map[string][]tasksteps.Transition // of each allocation
+}
 
-func (stubNode) Alloc(string) *allocrunner.Runner      { return nil }
+func (stubNode) Alloc(string) *allocrunner.Runner { return nil }
+func (n stubNode) TransitionsByTask(string) map[string][]tasksteps.Transition {
+	return n.transitionsByTask
+}
 func (stubNode) GCAlloc(context.Context, string) error { return errors.New("not here") }
 func (stubNode) GCEndedAllocs()                        {}
-func (stubNode) CheckHookAttachments(context.Context, *api.Job) ([]admission.HookFault, []error) {
+func (stubNode) CheckHookAttachments(context.Context, *api.Job) ([]admission.HookAttachmentFault, []error) {
 	return nil, nil
 }
 
-func (n stubNode) OutputLossErr() error                              { return n.outputLossErr }
-func (stubNode) Logs() *logs.Collector                               { return nil }
+func (n stubNode) TaskOutputLossErr() error                          { return n.outputLossErr }
+func (stubNode) LogCollector() *logs.CollectorClient                 { return nil }
 func (stubNode) AllocDir(id string) (*allocdir.Dir, error)           { return allocdir.New(os.DevNull, id) }
-func (stubNode) OpenAllocFiles(string) (*taskfiles.Dir, error)       { return nil, fs.ErrNotExist }
+func (stubNode) OpenAllocFiles(string) (*taskfiles.AllocDir, error)  { return nil, fs.ErrNotExist }
 func (stubNode) Host() (h fingerprint.Host)                          { return h }
 func (stubNode) HostStats(context.Context) (s hoststats.Stats)       { return s }
 func (stubNode) DeviceStats(context.Context) []*api.DeviceGroupStats { return nil }
@@ -78,20 +85,20 @@ func (stubNode) SetMeta(context.Context, map[string]*string) error { return erro
 // metricsNode is a Node without processes.
 type metricsNode struct{ Node }
 
-func (metricsNode) Plugins() []supervisor.Plugin { return nil }
-func (metricsNode) Keeper() *keeper.Client       { return nil }
+func (metricsNode) Plugins() []supervisor.PluginStatus { return nil }
+func (metricsNode) Keeper() *keeper.Client             { return nil }
 
 // fixture is an API with a store and without an agent.
 type fixture struct {
 	*API
 	store   *store.Store
-	metrics *collect.Collector
+	metrics *collect.MetricsCollector
 }
 
 func newFixture(t testing.TB, edit func(*Config)) *fixture {
 	t.Helper()
 	dir := t.TempDir()
-	s, err := store.Open(store.Config{Path: filepath.Join(dir, "state.db"), KeyFile: filepath.Join(dir, "keyring.json"), Logger: hclog.NewNullLogger()})
+	s, err := store.Open(t.Context(), store.Config{StateFilePath: filepath.Join(dir, "state.db"), KeyFile: filepath.Join(dir, "keyring.json"), Logger: hclog.NewNullLogger()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +123,7 @@ func (rejectingStore) Update(context.Context, func(*store.Txn) error) (uint64, e
 func (f *fixture) putJob(t *testing.T, id string) uint64 {
 	t.Helper()
 	index, err := f.store.Update(t.Context(), func(tx *store.Txn) error {
-		tx.PutJob(&api.Job{ID: &id, Name: &id, Namespace: new("default"), Version: new(uint64(0)), Type: new("service")})
+		tx.PutJobAndVersion(&api.Job{ID: &id, Name: &id, Namespace: new("default"), Version: new(uint64(0)), Type: new("service")})
 		return nil
 	})
 	if err != nil {
@@ -178,7 +185,7 @@ func TestEachRouteIsFound(t *testing.T) {
 	seen := make(map[string]bool)
 	for _, rt := range f.routes {
 		path := strings.NewReplacer("{id...}", "a/b", "{id}", "x").Replace(rt.pattern)
-		for method := range strings.FieldsSeq(rt.methods) {
+		for method := range strings.FieldsSeq(rt.spaceSeparatedMethods) {
 			got, id, found, _ := findRoute(f.routes, method, path)
 			if !found || got.pattern != rt.pattern {
 				t.Errorf("%s %s leads to %q", method, path, got.pattern)
@@ -347,7 +354,7 @@ func TestServeEndsBlockingRequests(t *testing.T) {
 	asked := make(chan struct{})
 	f.routes = []route{{"GET", "/v1/job/{id...}", func(r *request) (any, error) {
 		close(asked)
-		return (&jobReader{f.store}).read(r)
+		return (&jobReadHandler{f.store}).read(r)
 	}, routeDoc{}}}
 	index := f.putJob(t, "web")
 	l, err := net.Listen("tcp", "127.0.0.1:0")

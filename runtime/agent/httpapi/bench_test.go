@@ -29,24 +29,24 @@ type clientFixture struct {
 // newClientFixture starts a clientFixture. lives has, by the name of the task group, the times at which an
 // allocation changes its state. With the zero value an allocation is healthy at once and runs until it is
 // stopped.
-func newClientFixture(t testing.TB, lives map[string]schedtest.AllocTimes) *clientFixture {
+func newClientFixture(t testing.TB, lives map[string]schedtest.SimulatedAllocBehaviour) *clientFixture {
 	t.Helper()
-	node := schedtest.NewAPINode(4096)
+	node := schedtest.NewReadyNodeWithMockDriver(4096)
 	var testScheduler *scheduler.Scheduler
 	f := newFixture(t, func(c *Config) {
-		testScheduler = scheduler.New(scheduler.Config{Store: c.Store, NodeID: node.ID, Logger: hclog.NewNullLogger(), Env: scheduler.Env{
-			NewID: uuid.NewString, PortFree: func(scheduler.HostPort) bool { return true }, RandIntN: func(int) int { return 0 }, Now: time.Now,
+		testScheduler = scheduler.New(scheduler.Config{Store: c.Store, NodeID: node.ID, Logger: hclog.NewNullLogger(), HostEnv: scheduler.Env{
+			NewID: uuid.NewString, IsPortFree: func(scheduler.HostPort) bool { return true }, RandIntN: func(int) int { return 0 }, Now: time.Now,
 		}})
 		c.Scheduler, c.NodeID, c.JobParser = testScheduler, node.ID, inProcessParser{}
 	})
-	if _, err := f.store.Update(t.Context(), func(tx *store.Txn) error { tx.PutNode(node); return nil }); err != nil {
+	if _, err := f.store.Update(t.Context(), func(tx *store.Txn) error { tx.PutNodeWithStorageEvents(node); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var runningWG sync.WaitGroup
 	runningWG.Go(func() { testScheduler.Run(ctx) })
 	runningWG.Go(func() {
-		n := &schedtest.SimulatedNode{Store: f.store, Scheduler: testScheduler, AllocTimes: func(a *api.Allocation) schedtest.AllocTimes { return lives[a.TaskGroup] }}
+		n := &schedtest.SimulatedNode{Store: f.store, Scheduler: testScheduler, BehaviourOf: func(a *api.Allocation) schedtest.SimulatedAllocBehaviour { return lives[a.TaskGroup] }}
 		n.Run(ctx)
 	})
 	server := httptest.NewServer(f)
@@ -67,7 +67,7 @@ func newClientFixture(t testing.TB, lives map[string]schedtest.AllocTimes) *clie
 type inProcessParser struct{}
 
 func (inProcessParser) Parse(_ context.Context, text, variables string) (*api.Job, error) {
-	file, diags := jobspec.Parse(jobspec.Source{Name: "input.hcl", Text: []byte(text), VarFileText: variables})
+	file, diags := jobspec.Parse(jobspec.ParseInput{DiagnosticFileName: "input.hcl", Text: []byte(text), VarFileText: variables})
 	if err := jobspec.Err(diags); err != nil {
 		return nil, &confined.ParseError{Text: err.Error()}
 	}

@@ -78,7 +78,7 @@ func (h *clusterHandler) readSchedulerWorkerConfig(*request) (any, error) {
 
 func (h *clusterHandler) raftConfiguration(*request) (any, error) {
 	return api.RaftConfiguration{Index: 1, Servers: []*api.RaftServer{{
-		ID: h.agent.nodeID, Node: h.agent.member().Name, Address: h.agent.fakeRPCHostPort(), Leader: true, Voter: true, RaftProtocol: "3",
+		ID: h.agent.nodeID, Node: h.agent.newSerfMember().Name, Address: h.agent.fakeRPCHostPort(), Leader: true, Voter: true, RaftProtocol: "3",
 	}}}, nil
 }
 
@@ -95,7 +95,7 @@ func (h *clusterHandler) autopilotHealth(*request) (any, error) {
 	return jsonObject{
 		"Healthy": true, "FailureTolerance": 0, "Leader": h.agent.nodeID, "Voters": []string{h.agent.nodeID},
 		"Servers": []jsonObject{{
-			"ID": h.agent.nodeID, "Name": h.agent.member().Name, "Address": h.agent.fakeRPCHostPort(), "SerfStatus": "alive", "Version": h.agent.version,
+			"ID": h.agent.nodeID, "Name": h.agent.newSerfMember().Name, "Address": h.agent.fakeRPCHostPort(), "SerfStatus": "alive", "Version": h.agent.nomadAPIVersion,
 			"Leader": true, "Voter": true, "Healthy": true, "StableSince": h.startTime, "LastContact": "0s", "LastTerm": 1,
 			"LastIndex": h.store.Index(),
 		}},
@@ -109,8 +109,8 @@ func replyNoLicense(r *request) (any, error) {
 	return nil, nil
 }
 
-// vaultUpgrade lists the obstacles to an upgrade of the Vault integration.
-type vaultUpgrade struct {
+// vaultUpgradeObstacles lists the obstacles to an upgrade of the Vault integration.
+type vaultUpgradeObstacles struct {
 	JobsWithoutVaultIdentity, OutdatedNodes, VaultTokens []string
 }
 

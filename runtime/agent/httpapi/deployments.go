@@ -10,36 +10,36 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// deployment adds the fields that a server sends and the client's type lacks. Their values come from the
+// deploymentView adds the fields that a server sends and the client's type lacks. Their values come from the
 // deployment's job version, as long as that version is stored.
-type deployment struct {
+type deploymentView struct {
 	*api.Deployment
 	EvalPriority int
-	TaskGroups   map[string]deploymentState
+	TaskGroups   map[string]deploymentStateView
 }
 
-type deploymentState struct {
+type deploymentStateView struct {
 	*api.DeploymentState
 	AutoPromote bool
 }
 
 // newDeploymentView adds the server's fields to a deployment.
-func newDeploymentView(s *store.Snapshot, d *api.Deployment) deployment {
+func newDeploymentView(s *store.Snapshot, d *api.Deployment) deploymentView {
 	job := s.JobVersion(nil, d.Namespace, d.JobID, d.JobVersion)
-	whole := deployment{
+	whole := deploymentView{
 		Deployment:   d,
-		EvalPriority: model.DeploymentPriority(d, job, s.EvaluationsByJob(nil, d.Namespace, d.JobID)),
-		TaskGroups:   make(map[string]deploymentState, len(d.TaskGroups)),
+		EvalPriority: model.DeploymentEvalPriority(d, job, s.EvaluationsByJob(nil, d.Namespace, d.JobID)),
+		TaskGroups:   make(map[string]deploymentStateView, len(d.TaskGroups)),
 	}
 	for name, state := range d.TaskGroups {
-		whole.TaskGroups[name] = deploymentState{state, model.AutoPromotes(job, name)}
+		whole.TaskGroups[name] = deploymentStateView{state, model.AutoPromotes(job, name)}
 	}
 	return whole
 }
 
 // pageOfDeployments returns the page of deployments that a request asks for.
-func (r *request) pageOfDeployments(s *store.Snapshot, found []*api.Deployment) ([]deployment, error) {
-	return listPage(r, found, r.deploymentSortKey, func(d *api.Deployment) deployment { return newDeploymentView(s, d) })
+func (r *request) pageOfDeployments(s *store.Snapshot, found []*api.Deployment) ([]deploymentView, error) {
+	return listPage(r, found, r.deploymentSortKey, func(d *api.Deployment) deploymentView { return newDeploymentView(s, d) })
 }
 
 // deploymentHandler serves the routes of deployments.
@@ -58,7 +58,7 @@ func (h *deploymentHandler) list(r *request) (any, error) {
 			return !r.includesNamespace(d.Namespace)
 		})
 		deployments, err := r.pageOfDeployments(s, found)
-		return deployments, s.TableIndex(ws, store.Deployments), err
+		return deployments, s.LatestTableIndex(ws, store.Deployments), err
 	})
 }
 
@@ -69,7 +69,7 @@ func (h *deploymentHandler) read(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		d := s.Deployment(ws, r.pathID)
 		if d == nil {
-			return nil, s.TableIndex(ws, store.Deployments), notFoundError("deployment not found")
+			return nil, s.LatestTableIndex(ws, store.Deployments), notFoundError("deployment not found")
 		}
 		return newDeploymentView(s, d), d.ModifyIndex, nil
 	})
@@ -78,7 +78,7 @@ func (h *deploymentHandler) read(r *request) (any, error) {
 func (h *deploymentHandler) allocations(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		stubs, err := r.pageOfAllocStubs(s.AllocationsByDeployment(ws, r.pathID))
-		return stubs, s.TableIndex(ws, store.Allocations), err
+		return stubs, s.LatestTableIndex(ws, store.Allocations), err
 	})
 }
 
@@ -93,14 +93,14 @@ func (r *request) newDeploymentWriteReply(o scheduler.RequestOutcome, err error)
 		DeploymentModifyIndex uint64
 		RevertedJobVersion    *uint64
 		replyMeta
-	}{o.EvalID, o.EvalCreateIndex, o.DeploymentModifyIndex, o.RevertedJobVersion, r.replyMetaOfWrite(o.Index)}, nil
+	}{o.EvalID, o.EvalCreateIndex, o.DeploymentModifyIndex, o.RevertedToJobVersion, r.replyMetaOfWrite(o.Index)}, nil
 }
 
 // deploymentIDBody is the part that the bodies of all requests to change a deployment have.
 type deploymentIDBody struct{ DeploymentID string }
 
-// checkID checks that the deployment ID in the body is the deployment ID in the path.
-func (b deploymentIDBody) checkID(r *request) error {
+// checkIDMatchesPath checks that the deployment ID in the body is the deployment ID in the path.
+func (b deploymentIDBody) checkIDMatchesPath(r *request) error {
 	switch b.DeploymentID {
 	case "":
 		return badRequestError("DeploymentID must be specified")
@@ -116,7 +116,7 @@ func (h *deploymentHandler) fail(r *request) (any, error) {
 		return nil, err
 	}
 	if body.DeploymentID != "" && body.DeploymentID != r.pathID {
-		return nil, body.checkID(r)
+		return nil, body.checkIDMatchesPath(r)
 	}
 	return r.newDeploymentWriteReply(h.scheduler.FailDeployment(r.Context(), r.pathID))
 }
@@ -124,10 +124,10 @@ func (h *deploymentHandler) fail(r *request) (any, error) {
 // unblock does nothing: it is for deployments in several regions, and there is one region.
 func (h *deploymentHandler) unblock(r *request) (any, error) {
 	var body deploymentIDBody
-	if err := r.decodeBodyWithID(&body, false); err != nil {
+	if err := r.decodeBodyAndCheckID(&body, false); err != nil {
 		return nil, err
 	}
-	return r.newDeploymentWriteReply(h.scheduler.UnblockDeployment(r.Context(), r.pathID))
+	return r.newDeploymentWriteReply(h.scheduler.CheckDeploymentForUnblock(r.Context(), r.pathID))
 }
 
 func (h *deploymentHandler) pause(r *request) (any, error) {
@@ -135,10 +135,10 @@ func (h *deploymentHandler) pause(r *request) (any, error) {
 		deploymentIDBody
 		Pause bool
 	}
-	if err := r.decodeBodyWithID(&body, false); err != nil {
+	if err := r.decodeBodyAndCheckID(&body, false); err != nil {
 		return nil, err
 	}
-	return r.newDeploymentWriteReply(h.scheduler.PauseDeployment(r.Context(), r.pathID, body.Pause))
+	return r.newDeploymentWriteReply(h.scheduler.PauseOrResumeDeployment(r.Context(), r.pathID, body.Pause))
 }
 
 func (h *deploymentHandler) promote(r *request) (any, error) {
@@ -147,7 +147,7 @@ func (h *deploymentHandler) promote(r *request) (any, error) {
 		All    bool
 		Groups []string
 	}
-	if err := r.decodeBodyWithID(&body, false); err != nil {
+	if err := r.decodeBodyAndCheckID(&body, false); err != nil {
 		return nil, err
 	}
 	switch {
@@ -166,7 +166,7 @@ func (h *deploymentHandler) setAllocationHealth(r *request) (any, error) {
 		deploymentIDBody
 		HealthyAllocationIDs, UnhealthyAllocationIDs []string
 	}
-	if err := r.decodeBodyWithID(&body, false); err != nil {
+	if err := r.decodeBodyAndCheckID(&body, false); err != nil {
 		return nil, err
 	}
 	return r.newDeploymentWriteReply(h.scheduler.SetAllocHealth(r.Context(), r.pathID, body.HealthyAllocationIDs, body.UnhealthyAllocationIDs))

@@ -18,10 +18,10 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// encodeJSON returns the JSON of a value in the format of Nomad's API, which differs from
+// encodeNomadJSON returns the JSON of a value in the format of Nomad's API, which differs from
 // encoding/json: names are sorted, a zero time is null, empty fields are present (except for a few
 // types), floating-point numbers always have a point, and HTML is not escaped.
-func encodeJSON(value any) ([]byte, error) {
+func encodeNomadJSON(value any) ([]byte, error) {
 	return appendNomadJSON(nil, reflect.ValueOf(value), false)
 }
 
@@ -31,9 +31,9 @@ var (
 	jobType             = reflect.TypeFor[api.Job]()
 	allocType           = reflect.TypeFor[api.Allocation]()
 	allocStubType       = reflect.TypeFor[allocStub]()
-	allocWithoutJobType = reflect.TypeFor[allocWithoutJob]()
+	allocWithoutJobType = reflect.TypeFor[eventAllocation]()
 	textMarshalerType   = reflect.TypeFor[encoding.TextMarshaler]()
-	omitEmptyTypes      = []reflect.Type{reflect.TypeFor[api.Evaluation](), reflect.TypeFor[api.Allocation](), reflect.TypeFor[allocWithoutJob](), reflect.TypeFor[api.NetworkResource](), reflect.TypeFor[api.Port](), reflect.TypeFor[api.PortMapping]()}
+	omitEmptyTypes      = []reflect.Type{reflect.TypeFor[api.Evaluation](), reflect.TypeFor[api.Allocation](), reflect.TypeFor[eventAllocation](), reflect.TypeFor[api.NetworkResource](), reflect.TypeFor[api.Port](), reflect.TypeFor[api.PortMapping]()}
 	structFieldCache    sync.Map // maps each reflect.Type to its []*jsonField
 	maxEncodeDepth      = 200
 )
@@ -81,15 +81,15 @@ var nilAsZeroTypes = map[reflect.Type]bool{reflect.TypeFor[api.Resources](): tru
 
 // jsonField describes how a field of a struct is encoded.
 type jsonField struct {
-	name               string
-	quotedName         string // the field's name in JSON, with quotation marks and the colon
-	encoding           valueEncoding
-	hiddenFromReadOnly bool  // the field is hidden from clients that use the read-only token
-	reflectIndex       []int // nil if the field has a constant value
-	constantJSON       string
-	omitEmpty          bool
-	encodedAsString    bool
-	encodesNilAsZero   bool
+	name                    string
+	quotedNameAndColon      string // the field's name in JSON, with quotation marks and the colon
+	encoding                valueEncoding
+	hiddenFromReadOnlyToken bool  // the field is hidden from clients that use the read-only token
+	reflectIndex            []int // nil if the field has a constant value
+	constantJSON            string
+	omitEmpty               bool
+	encodedAsString         bool
+	encodesNilAsZero        bool
 }
 
 // jsonFieldsOf returns the fields of a struct in the order of their names.
@@ -109,27 +109,27 @@ func jsonFieldsOf(t reflect.Type) []*jsonField {
 			continue
 		}
 		fields = append(fields, &jsonField{
-			name:               cmp.Or(name, tag, f.Name),
-			encoding:           encodingOfType(f.Type),
-			hiddenFromReadOnly: isFieldHiddenFromReadOnly(t, cmp.Or(name, tag, f.Name)),
-			reflectIndex:       f.Index,
-			omitEmpty:          !named && (strings.Contains(options, "omitempty") || slices.Contains(omitEmptyTypes, t) || omitEmptyFields[t] == f.Name),
-			encodedAsString:    strings.Contains(options, "string"),
-			encodesNilAsZero:   nilAsZeroTypes[t] && slices.Contains([]reflect.Kind{reflect.Bool, reflect.Int, reflect.String}, derefType(f.Type).Kind()),
+			name:                    cmp.Or(name, tag, f.Name),
+			encoding:                encodingOfType(f.Type),
+			hiddenFromReadOnlyToken: isFieldHiddenFromReadOnlyToken(t, cmp.Or(name, tag, f.Name)),
+			reflectIndex:            f.Index,
+			omitEmpty:               !named && (strings.Contains(options, "omitempty") || slices.Contains(omitEmptyTypes, t) || omitEmptyFields[t] == f.Name),
+			encodedAsString:         strings.Contains(options, "string"),
+			encodesNilAsZero:        nilAsZeroTypes[t] && slices.Contains([]reflect.Kind{reflect.Bool, reflect.Int, reflect.String}, derefType(f.Type).Kind()),
 		})
 	}
 	for name, text := range serverOnlyFields[t] {
 		fields = append(fields, &jsonField{name: name, constantJSON: text})
 	}
 	for _, f := range fields {
-		f.quotedName = string(appendJSONString(nil, f.name)) + ":"
+		f.quotedNameAndColon = string(appendJSONString(nil, f.name)) + ":"
 	}
 	slices.SortStableFunc(fields, func(a, b *jsonField) int { return strings.Compare(a.name, b.name) })
 	structFieldCache.Store(t, fields)
 	return fields
 }
 
-func isFieldHiddenFromReadOnly(t reflect.Type, name string) bool {
+func isFieldHiddenFromReadOnlyToken(t reflect.Type, name string) bool {
 	shown, limited := readOnlyShownFields[t]
 	return limited && !slices.Contains(shown, name) || slices.Contains(readOnlyHiddenFields[t], name)
 }
@@ -166,16 +166,16 @@ func encodingOfType(t reflect.Type) valueEncoding {
 // jsonEncoder has the access rights of the client, and data of the job and of the allocation that are being
 // encoded.
 type jsonEncoder struct {
-	clientIsReadOnly        bool                                   // fields that the read-only token may not read are encoded as unset
-	currentJobNamespace     string                                 // namespace of the job that is being encoded
-	currentRescheduleDelays map[*api.RescheduleEvent]time.Duration // delays of the allocation that is being encoded
+	clientIsReadOnly              bool                                   // fields that the read-only token may not read are encoded as unset
+	currentJobNamespace           string                                 // namespace of the job that is being encoded
+	currentDelayByRescheduleEvent map[*api.RescheduleEvent]time.Duration // delays of the allocation that is being encoded
 }
 
-func appendNomadJSON(b []byte, v reflect.Value, readOnly bool) ([]byte, error) {
+func appendNomadJSON(b []byte, v reflect.Value, clientIsReadOnly bool) ([]byte, error) {
 	if !v.IsValid() {
 		return append(b, "null"...), nil
 	}
-	return (&jsonEncoder{clientIsReadOnly: readOnly}).appendJSON(b, v, encodingOfType(v.Type()), 0)
+	return (&jsonEncoder{clientIsReadOnly: clientIsReadOnly}).appendJSON(b, v, encodingOfType(v.Type()), 0)
 }
 
 func (e *jsonEncoder) appendJSON(b []byte, v reflect.Value, how valueEncoding, depth int) ([]byte, error) {
@@ -242,19 +242,19 @@ func (e *jsonEncoder) appendStruct(b []byte, v reflect.Value, depth int) ([]byte
 	case allocType:
 		if v.CanAddr() {
 			if alloc := v.Addr().Interface().(*api.Allocation); alloc.Job != nil {
-				e.currentRescheduleDelays = rescheduleDelays(alloc)
+				e.currentDelayByRescheduleEvent = rescheduleDelays(alloc)
 			}
 		}
 	case allocStubType:
-		e.currentRescheduleDelays = v.Interface().(allocStub).rescheduleDelays
+		e.currentDelayByRescheduleEvent = v.Interface().(allocStub).delayByRescheduleEvent
 	case allocWithoutJobType:
-		e.currentRescheduleDelays = v.Interface().(allocWithoutJob).rescheduleDelays
+		e.currentDelayByRescheduleEvent = v.Interface().(eventAllocation).delayByRescheduleEvent
 	}
 	b = append(b, '{')
 	first := true
 	for _, f := range jsonFieldsOf(v.Type()) {
 		value, err := v.FieldByIndexErr(f.reflectIndex)
-		if err == nil && f.hiddenFromReadOnly && e.clientIsReadOnly {
+		if err == nil && f.hiddenFromReadOnlyToken && e.clientIsReadOnly {
 			value = reflect.Zero(value.Type())
 		}
 		if err != nil || f.omitEmpty && isEmptyJSONValue(value) {
@@ -267,7 +267,7 @@ func (e *jsonEncoder) appendStruct(b []byte, v reflect.Value, depth int) ([]byte
 			b = append(b, ',')
 		}
 		first = false
-		b = append(b, f.quotedName...)
+		b = append(b, f.quotedNameAndColon...)
 		if f.reflectIndex == nil {
 			switch f.constantJSON {
 			case jobNamespacePlaceholder:
@@ -275,7 +275,7 @@ func (e *jsonEncoder) appendStruct(b []byte, v reflect.Value, depth int) ([]byte
 			case rescheduleDelayPlaceholder:
 				delay := time.Duration(0)
 				if v.CanAddr() {
-					delay = e.currentRescheduleDelays[v.Addr().Interface().(*api.RescheduleEvent)]
+					delay = e.currentDelayByRescheduleEvent[v.Addr().Interface().(*api.RescheduleEvent)]
 				}
 				b = strconv.AppendInt(b, int64(delay), 10)
 			default:

@@ -40,7 +40,7 @@ func TestEncode(t *testing.T) {
 		{"a tag decides too", api.AllocationListStub{}.AllocatedResources, `null`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, err := encodeJSON(c.value)
+			got, err := encodeNomadJSON(c.value)
 			if err != nil || string(got) != c.want {
 				t.Errorf("got %s, %v; want %s", got, err, c.want)
 			}
@@ -49,7 +49,7 @@ func TestEncode(t *testing.T) {
 			}
 		})
 	}
-	if _, err := encodeJSON(func() {}); err == nil {
+	if _, err := encodeNomadJSON(func() {}); err == nil {
 		t.Error("a function is no error")
 	}
 }
@@ -64,7 +64,7 @@ func FuzzEncode(f *testing.F) {
 		if json.Unmarshal([]byte(text), &decodedValue) != nil {
 			return
 		}
-		got, err := encodeJSON(decodedValue)
+		got, err := encodeNomadJSON(decodedValue)
 		if err != nil {
 			return // nested too deep
 		}

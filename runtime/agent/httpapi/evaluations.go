@@ -29,12 +29,12 @@ func (r *request) evalSortKey(e *api.Evaluation) sortKey {
 
 func (h *evaluationHandler) list(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		index := s.TableIndex(ws, store.Evaluations)
+		index := s.LatestTableIndex(ws, store.Evaluations)
 		found, err := r.listedEvaluations(s, ws)
 		if err != nil {
 			return nil, index, err
 		}
-		evals, err := listPage(r, found, r.evalSortKey, unchangedStub)
+		evals, err := listPage(r, found, r.evalSortKey, objectAsStub)
 		return evals, index, err
 	})
 }
@@ -47,7 +47,7 @@ type evaluationCount struct {
 // count counts the evaluations on all pages of a list.
 func (h *evaluationHandler) count(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		index := s.TableIndex(ws, store.Evaluations)
+		index := s.LatestTableIndex(ws, store.Evaluations)
 		found, err := r.listedEvaluations(s, ws)
 		if err != nil {
 			return nil, index, err
@@ -70,7 +70,7 @@ func (h *evaluationHandler) count(r *request) (any, error) {
 	})
 }
 
-func (h *evaluationHandler) delete(*request) (any, error) {
+func (h *evaluationHandler) rejectDelete(*request) (any, error) {
 	return nil, errors.New("eval broker is enabled; eval broker must be paused to delete evals")
 }
 
@@ -85,7 +85,7 @@ func (h *evaluationHandler) read(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		e := s.Evaluation(ws, r.pathID)
 		if e == nil {
-			return nil, s.TableIndex(ws, store.Evaluations), notFoundError("eval not found")
+			return nil, s.LatestTableIndex(ws, store.Evaluations), notFoundError("eval not found")
 		}
 		if related {
 			copied := *e
@@ -123,6 +123,6 @@ func relatedEvaluations(e *api.Evaluation, all []*api.Evaluation) (stubs []*api.
 func (h *evaluationHandler) allocations(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		stubs, err := r.pageOfAllocStubs(s.AllocationsByEvaluation(ws, r.pathID))
-		return stubs, s.TableIndex(ws, store.Allocations), err
+		return stubs, s.LatestTableIndex(ws, store.Allocations), err
 	})
 }

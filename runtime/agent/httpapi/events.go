@@ -33,7 +33,7 @@ func (h *eventHandler) streamEvents(r *request) (any, error) {
 	}
 	r.w.Header().Set("Cache-Control", "no-cache")
 	s := r.startStream("application/json")
-	err = events.Follow(r.Context(), h.store.Subscribe(r.minIndex), filter, func(c events.Batch) error {
+	err = events.StreamWithHeartbeats(r.Context(), h.store.Subscribe(r.minIndex), filter, func(c events.Batch) error {
 		if r.rights.isReadOnly {
 			of := len(c.Events)
 			c.Events = slices.DeleteFunc(c.Events, func(e events.Event) bool { return !readOnlyTopics[e.Topic] })
@@ -43,11 +43,11 @@ func (h *eventHandler) streamEvents(r *request) (any, error) {
 		}
 		for _, e := range c.Events {
 			if alloc, ok := e.Payload["Allocation"].(*api.Allocation); ok && alloc.RescheduleTracker != nil {
-				shown := allocWithoutJob{Allocation: alloc}
+				shown := eventAllocation{Allocation: alloc}
 				if stored := h.store.Snapshot().Allocation(nil, alloc.ID); stored != nil {
 					known := *stored
 					known.RescheduleTracker = alloc.RescheduleTracker
-					shown.rescheduleDelays = rescheduleDelays(&known)
+					shown.delayByRescheduleEvent = rescheduleDelays(&known)
 				}
 				e.Payload["Allocation"] = shown
 			}

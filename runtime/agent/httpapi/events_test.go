@@ -173,9 +173,9 @@ func TestEventStream(t *testing.T) {
 	f.putJob(t, "web")
 	f.updateStore(t, func(tx *store.Txn) {
 		tx.SetEventOperation("PlanResult")
-		tx.PutAllocation(&api.Allocation{ID: "a", Namespace: "default", JobID: "web", Job: &api.Job{ID: new("web"), Namespace: new("default")}})
+		tx.PutScheduledAllocation(&api.Allocation{ID: "a", Namespace: "default", JobID: "web", Job: &api.Job{ID: new("web"), Namespace: new("default")}})
 		tx.PutEvaluation(&api.Evaluation{ID: "e", Namespace: "default", JobID: "web"})
-		tx.PutNode(&api.Node{ID: "n"})
+		tx.PutNodeWithStorageEvents(&api.Node{ID: "n"})
 	})
 	f.putVariable(t, "v")
 

@@ -31,11 +31,11 @@ func (h *execHandler) execTask(r *request) (any, error) {
 	return h.serveExecSession(r, func() (execCommand, error) {
 		var command []string
 		if err := json.Unmarshal([]byte(r.query.Get("command")), &command); err != nil || len(command) == 0 {
-			return execCommand{}, execError("command is not present")
+			return execCommand{}, newExecRequestError("command is not present")
 		}
 		alloc := h.store.Snapshot().Allocation(nil, r.pathID)
 		if alloc == nil {
-			return execCommand{}, execError("Unknown allocation %q", r.pathID)
+			return execCommand{}, newExecRequestError("Unknown allocation %q", r.pathID)
 		}
 		return h.newExecCommand(r, alloc, command)
 	})
@@ -46,23 +46,23 @@ func (h *execHandler) runJobAction(r *request) (any, error) {
 	return h.serveExecSession(r, func() (execCommand, error) {
 		s, allocID := h.store.Snapshot(), r.query.Get("allocID")
 		if s.Job(nil, r.namespace, r.pathID) == nil {
-			return execCommand{}, execError("Unknown job %q", r.pathID)
+			return execCommand{}, newExecRequestError("Unknown job %q", r.pathID)
 		}
 		alloc := s.Allocation(nil, allocID)
 		if alloc == nil || alloc.JobID != r.pathID || alloc.Namespace != r.namespace {
-			return execCommand{}, execError("job %s does not have allocation %s", r.pathID, allocID)
+			return execCommand{}, newExecRequestError("job %s does not have allocation %s", r.pathID, allocID)
 		}
 		name, action := r.query.Get("task"), r.query.Get("action")
 		task := findTask(alloc, name)
 		if task == nil {
-			return execCommand{}, execError("unknown task name %q", name)
+			return execCommand{}, newExecRequestError("unknown task name %q", name)
 		}
 		for _, known := range task.Actions {
 			if known.Name == action {
 				return h.newExecCommand(r, alloc, append([]string{known.Command}, known.Args...))
 			}
 		}
-		return execCommand{}, execError("action %s not found in task %s", action, name)
+		return execCommand{}, newExecRequestError("action %s not found in task %s", action, name)
 	})
 }
 
@@ -73,11 +73,11 @@ func (h *execHandler) newExecCommand(r *request, alloc *api.Allocation, command 
 	task := r.query.Get("task")
 	switch state := alloc.TaskStates[task]; {
 	case err != nil:
-		return execCommand{}, execError("%v", err)
+		return execCommand{}, newExecRequestError("%v", err)
 	case findTask(alloc, task) == nil:
-		return execCommand{}, execError("unknown task name %q", task)
+		return execCommand{}, newExecRequestError("unknown task name %q", task)
 	case state == nil || state.StartedAt.IsZero():
-		return execCommand{}, execError("task %q not started yet.", task)
+		return execCommand{}, newExecRequestError("task %q not started yet.", task)
 	}
 	runner := h.node.Alloc(alloc.ID)
 	if runner == nil {
@@ -92,4 +92,6 @@ func (h *execHandler) newExecCommand(r *request, alloc *api.Allocation, command 
 	}}, nil
 }
 
-func taskNotRunningError(task string) error { return execError("task %q is not running.", task) }
+func taskNotRunningError(task string) error {
+	return newExecRequestError("task %q is not running.", task)
+}

@@ -142,11 +142,11 @@ func TestExecSessionEnds(t *testing.T) {
 		err  error
 		want []string
 	}{
-		{"a refusal", execError("task %q is not running.", "x"), []string{`closed 1008 task "x" is not running.`}},
+		{"a refusal", newExecRequestError("task %q is not running.", "x"), []string{`closed 1008 task "x" is not running.`}},
 		{"a failure", errors.New("failed to start command: no such file"), []string{"closed 1011 failed to start command: no such file"}},
 		{"a failure of the plugin", fmt.Errorf("exec: %w", status.Error(codes.Unknown, "no pty")), []string{"closed 1011 exec: no pty"}},
 		{"a long failure is told as a whole before it is cut", errors.New(long), []string{whole, "closed 1011 " + long[:120] + "…"}},
-		{"a long refusal", execError("%s", long), []string{whole, "closed 1008 " + long[:120] + "…"}},
+		{"a long refusal", newExecRequestError("%s", long), []string{whole, "closed 1008 " + long[:120] + "…"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

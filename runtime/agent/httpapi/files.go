@@ -28,7 +28,7 @@ type fileHandler struct {
 
 // openAllocDir opens the directory of the allocation in the path. The directory exists until it is
 // removed, whether or not a task runs.
-func (h *fileHandler) openAllocDir(r *request) (*taskfiles.Dir, error) {
+func (h *fileHandler) openAllocDir(r *request) (*taskfiles.AllocDir, error) {
 	alloc, err := findAllocation(h.store, r.pathID)
 	if err != nil {
 		return nil, err
@@ -90,7 +90,7 @@ func newAllocFileInfo(i taskfiles.EntryInfo) api.AllocFileInfo {
 
 // replyFromAllocDir opens the directory of the allocation in the path and replies with the result of read for
 // this directory.
-func (h *fileHandler) replyFromAllocDir(r *request, read func(*taskfiles.Dir) (any, error)) (any, error) {
+func (h *fileHandler) replyFromAllocDir(r *request, read func(*taskfiles.AllocDir) (any, error)) (any, error) {
 	dir, err := h.openAllocDir(r)
 	if err != nil {
 		return nil, err
@@ -104,7 +104,7 @@ func (h *fileHandler) replyFromAllocDir(r *request, read func(*taskfiles.Dir) (a
 }
 
 func (h *fileHandler) list(r *request) (any, error) {
-	return h.replyFromAllocDir(r, func(dir *taskfiles.Dir) (any, error) {
+	return h.replyFromAllocDir(r, func(dir *taskfiles.AllocDir) (any, error) {
 		infos, err := dir.List(cmp.Or(r.query.Get("path"), "/"))
 		list := make([]api.AllocFileInfo, len(infos))
 		for i, info := range infos {
@@ -121,7 +121,7 @@ func (h *fileHandler) stat(r *request) (any, error) {
 	if path == "" {
 		return nil, errNoFile
 	}
-	return h.replyFromAllocDir(r, func(dir *taskfiles.Dir) (any, error) {
+	return h.replyFromAllocDir(r, func(dir *taskfiles.AllocDir) (any, error) {
 		info, err := dir.Stat(path)
 		if err != nil {
 			return nil, err
@@ -141,7 +141,7 @@ func (h *fileHandler) openRequestedFile(r *request, codes fileErrorStatusCodes) 
 		return nil, err
 	}
 	defer dir.Close()
-	f, err := dir.Open(path)
+	f, err := dir.OpenUnprotectedFile(path)
 	if err != nil {
 		return nil, codes.toStatusError(err)
 	}
@@ -187,7 +187,7 @@ func (h *fileHandler) read(r *request) (any, error) {
 
 // stream replies with a stream of frames with the content of a file, and with what is appended to the file later.
 func (h *fileHandler) stream(r *request) (any, error) {
-	end, offset, err := r.readStreamPosition()
+	end, offset, err := r.parseStreamPositionParams()
 	if err != nil {
 		return nil, err
 	}
@@ -200,20 +200,20 @@ func (h *fileHandler) stream(r *request) (any, error) {
 		return nil, err
 	}
 	defer f.Close()
-	ask := taskfiles.FollowRequest{Offset: offset, StopAtEnd: !follow}
+	ask := taskfiles.FollowRequest{OffsetFromOrigin: offset, StopAtEnd: !follow}
 	if end {
 		ask.Origin = taskfiles.FromEnd
 	}
 	r.streamFrames(func(ctx context.Context, emit func(api.StreamFrame) error) error {
-		return f.Follow(ctx, ask, func(c taskfiles.Chunk) error {
+		return f.Follow(ctx, ask, func(c taskfiles.FollowChunk) error {
 			return emit(api.StreamFrame{File: f.Path(), Offset: c.EndOffset, Data: c.Data, FileEvent: c.Event})
 		})
 	})
 	return nil, nil
 }
 
-// unknownOperation replies with an error to a path below /v1/client/fs/ that has no other route.
-func (h *fileHandler) unknownOperation(r *request) (any, error) {
+// rejectUnknownOperation replies with an error to a path below /v1/client/fs/ that has no other route.
+func (h *fileHandler) rejectUnknownOperation(r *request) (any, error) {
 	if verb, id, _ := strings.Cut(r.pathID, "/"); id == "" {
 		for _, known := range []string{"ls", "stat", "readat", "cat", "stream", "logs"} {
 			if verb == known {

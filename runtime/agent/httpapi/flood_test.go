@@ -230,12 +230,12 @@ func newFlood(t *testing.T, seed uint64) *flood {
 		name := fmt.Sprint("task", i)
 		group.Tasks = append(group.Tasks, &api.Task{Name: name})
 		w := identity.Workload{Namespace: "apps", JobID: "shop", Group: "web", AllocID: workloadAllocID, Task: name}
-		token, err := identities.Issue(t.Context(), w, &api.WorkloadIdentity{Name: "x", Audience: []string{"nomadproject.io"}})
+		token, err := identities.IssueToken(t.Context(), w, &api.WorkloadIdentity{Name: "x", Audience: []string{"nomadproject.io"}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		path := filepath.Join(dir, name)
-		if err := tasks.AddSocket(taskapi.Addr{AllocID: workloadAllocID, Task: name}, listenOnSocket(t, path)); err != nil {
+		if err := tasks.AddOrReplaceSocket(taskapi.TaskAddr{AllocID: workloadAllocID, Task: name}, listenOnSocket(t, path)); err != nil {
 			t.Fatal(err)
 		}
 		taskClients = append(taskClients, floodClient{
@@ -243,12 +243,12 @@ func newFlood(t *testing.T, seed uint64) *flood {
 		})
 	}
 	f.change(func(tx *store.Txn) {
-		tx.PutAllocation(&api.Allocation{
+		tx.PutScheduledAllocation(&api.Allocation{
 			ID: workloadAllocID, Namespace: "apps", JobID: "shop", TaskGroup: "web", ClientStatus: api.AllocClientStatusRunning,
 			Job: &api.Job{TaskGroups: []*api.TaskGroup{group}},
 		})
 	})
-	listeners := []net.Listener{limiter.Listen(unixListener), limiter.Listen(tcpListener), limiter.Listen(tasks)}
+	listeners := []net.Listener{limiter.LimitListener(unixListener), limiter.LimitListener(tcpListener), limiter.LimitListener(tasks)}
 	f.serve(t, listeners...)
 
 	// One task floods at its socket, and perhaps over TCP, and others do not attack.

@@ -53,7 +53,7 @@ func (r *request) streamFrames(follow func(ctx context.Context, emit func(api.St
 	})
 }
 
-// appendFrame encodes a frame as [encodeJSON] does, without empty fields.
+// appendFrame encodes a frame as [encodeNomadJSON] does, without empty fields.
 func appendFrame(b []byte, f api.StreamFrame) []byte {
 	b = append(b, '{')
 	field := func(name string) {

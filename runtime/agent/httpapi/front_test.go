@@ -81,7 +81,7 @@ func TestHandlerPanic(t *testing.T) {
 }
 
 func TestSecret(t *testing.T) {
-	b, err := encodeJSON(map[string]any{"a": Secret("x"), "b": []Secret{"x"}})
+	b, err := encodeNomadJSON(map[string]any{"a": Secret("x"), "b": []Secret{"x"}})
 	if err != nil || string(b) != `{"a":"<redacted>","b":["<redacted>"]}` {
 		t.Errorf("%s %v", b, err)
 	}
@@ -210,7 +210,7 @@ func TestConnectionFloods(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.serve(t, newLimiter(3).Listen(l))
+	f.serve(t, newLimiter(3).LimitListener(l))
 	get := func(conn net.Conn, header string) int {
 		t.Helper()
 		go io.WriteString(conn, "GET /v1/regions HTTP/1.1\r\nHost: localhost\r\n"+header+"\r\n") // the write fails if the server closes the connection early

@@ -24,8 +24,8 @@ func (h *debugHandler) readHostData(r *request) (any, error) {
 	n := h.agent.currentNode()
 	host := &api.HostData{
 		OS:          strings.TrimSpace(n.Attributes["os.name"] + " " + n.Attributes["os.version"] + " " + n.Attributes["kernel.version"]),
-		ResolvConf:  readFileText("/etc/resolv.conf"),
-		Hosts:       readFileText("/etc/hosts"),
+		ResolvConf:  readFileTextOrEmpty("/etc/resolv.conf"),
+		Hosts:       readFileTextOrEmpty("/etc/hosts"),
 		Environment: make(map[string]string),
 		Disk:        make(map[string]api.DiskUsage),
 	}
@@ -57,8 +57,8 @@ func (h *debugHandler) readHostData(r *request) (any, error) {
 	return api.HostDataResponse{AgentID: h.agent.nodeID, HostData: host}, nil
 }
 
-// readFileText returns the content of a file, or "" if it cannot be read.
-func readFileText(path string) string {
+// readFileTextOrEmpty returns the content of a file, or "" if it cannot be read.
+func readFileTextOrEmpty(path string) string {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return ""

@@ -31,13 +31,13 @@ type submittedJob struct {
 	Namespace string
 }
 
-// decodeCanonicalJob decodes the body of a request and returns the canonical form of its job. sent points to the
+// decodeCanonicalJob decodes the body of a request and returns the canonical form of its job. jobInBody points to the
 // part of body that has the job.
-func (c *jobChecker) decodeCanonicalJob(r *request, body any, sent *submittedJob) (*api.Job, error) {
+func (c *jobChecker) decodeCanonicalJob(r *request, body any, jobInBody *submittedJob) (*api.Job, error) {
 	if err := r.decodeBody(body, maxJobBytes, false); err != nil {
 		return nil, err
 	}
-	job := sent.Job
+	job := jobInBody.Job
 	switch {
 	case job == nil:
 		return nil, badRequestError("Job must be specified")
@@ -46,10 +46,10 @@ func (c *jobChecker) decodeCanonicalJob(r *request, body any, sent *submittedJob
 	case r.pathID != "" && r.pathID != *job.ID:
 		return nil, badRequestError("Job ID does not match name")
 	}
-	if namespace := cmp.Or(r.query.Get("namespace"), sent.Namespace); namespace != "" {
+	if namespace := cmp.Or(r.query.Get("namespace"), jobInBody.Namespace); namespace != "" {
 		job.Namespace = &namespace
 	}
-	region := cmp.Or(r.query.Get("region"), sent.Region, pointer.Value(job.Region), api.GlobalRegion)
+	region := cmp.Or(r.query.Get("region"), jobInBody.Region, pointer.Value(job.Region), api.GlobalRegion)
 	if region == api.GlobalRegion {
 		region = c.region // the region of this agent may have another name than "global"
 	}
@@ -70,13 +70,13 @@ const (
 
 // checkAdmission returns whether the node can run a canonical job. The error is the reply to a request whose job is
 // invalid, or whose job the node cannot run.
-func (c *jobChecker) checkAdmission(ctx context.Context, job *api.Job) (admission.Answer, error) {
+func (c *jobChecker) checkAdmission(ctx context.Context, job *api.Job) (admission.CheckResult, error) {
 	node := c.newAdmissionNode()
-	if admission.ValidationErr(job, node.Namespaces) == nil { // the answer about an invalid job does not wait for a hook
+	if admission.ValidateInNamespaces(job, node.Namespaces) == nil { // the answer about an invalid job does not wait for a hook
 		c.addHookFaults(ctx, job, &node)
 	}
 	c.addTaskConfigSchemas(ctx, job, &node)
-	answer := admission.Check(ctx, job, node, admission.Flags{Caller: admission.API})
+	answer := admission.Check(ctx, job, node, admission.CheckOptions{Caller: admission.API})
 	switch {
 	case answer.IsMalformedRequest:
 		return answer, badRequestError(answer.ValidationErr.Error())
@@ -97,7 +97,7 @@ func (c *jobChecker) checkAdmission(ctx context.Context, job *api.Job) (admissio
 // facts, because both can change before the job is placed.
 func (c *jobChecker) newAdmissionNode() admission.Node {
 	state := c.store.Snapshot()
-	node := admission.Node{Region: c.region, Namespaces: []string{}, Schemas: make(map[string]admission.ConfigSchema), SchedulerConfig: state.SchedulerConfig(nil)}
+	node := admission.Node{Region: c.region, Namespaces: []string{}, ConfigSchemaByDriver: make(map[string]admission.DriverConfigSchema), SchedulerConfig: state.SchedulerConfig(nil)}
 	for _, n := range state.Namespaces(nil, "") {
 		node.Namespaces = append(node.Namespaces, n.Name)
 	}
@@ -123,7 +123,7 @@ func (c *jobChecker) addTaskConfigSchemas(ctx context.Context, job *api.Job, nod
 		if err != nil {
 			c.logger.Debug("config blocks not checked", "driver", driver, "error", err)
 		}
-		node.Schemas[driver] = admission.ConfigSchema{Spec: spec, Err: err}
+		node.ConfigSchemaByDriver[driver] = admission.DriverConfigSchema{Spec: spec, Err: err}
 	}
 }
 

@@ -10,8 +10,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/jobsummary"
 )
 
-// jobReader serves the routes that read jobs and the objects of a job.
-type jobReader struct{ store *store.Store }
+// jobReadHandler serves the routes that read jobs and the objects of a job.
+type jobReadHandler struct{ store *store.Store }
 
 // jobStub is an entry of a list of jobs.
 type jobStub struct {
@@ -26,12 +26,12 @@ type jobStub struct {
 	Meta                                                                     map[string]string `json:",omitempty"`
 }
 
-func (jo *jobReader) list(r *request) (any, error) {
+func (jo *jobReadHandler) list(r *request) (any, error) {
 	return jo.listMatching(r, func(*api.Job) bool { return true })
 }
 
 // listMatching replies with a page of the jobs for which the function matches returns true.
-func (jo *jobReader) listMatching(r *request, matches func(*api.Job) bool) (any, error) {
+func (jo *jobReadHandler) listMatching(r *request, matches func(*api.Job) bool) (any, error) {
 	return r.blockingQuery(jo.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		found := slices.DeleteFunc(s.Jobs(ws, r.namespace, r.query.Get("prefix")), func(j *api.Job) bool { return !matches(j) })
 		stubs, err := listPage(r, found, jobSortKey, func(j *api.Job) jobStub {
@@ -47,7 +47,7 @@ func (jo *jobReader) listMatching(r *request, matches func(*api.Job) bool) (any,
 			}
 			return stub
 		})
-		return stubs, s.TableIndex(ws, store.Jobs, store.Allocations), err
+		return stubs, s.LatestTableIndex(ws, store.Jobs, store.Allocations), err
 	})
 }
 

@@ -12,12 +12,12 @@ import (
 )
 
 // jobParser parses the text of a job file. It returns a confined.ParseError for an error in the text.
-// confined.Parser implements it.
+// confined.ChildProcessParser implements it.
 type jobParser interface {
-	Parse(ctx context.Context, text, variables string) (*api.Job, error)
+	Parse(ctx context.Context, text, hclVariables string) (*api.Job, error)
 }
 
-func (j *jobWriter) parse(r *request) (any, error) {
+func (j *jobWriteHandler) parse(r *request) (any, error) {
 	var body struct {
 		JobHCL, Variables string
 		Canonicalize      bool

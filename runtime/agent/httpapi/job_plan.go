@@ -18,7 +18,7 @@ type planRequest struct {
 }
 
 // plan returns what the registration of a job would change. It changes nothing.
-func (j *jobWriter) plan(r *request) (any, error) {
+func (j *jobWriteHandler) plan(r *request) (any, error) {
 	var body planRequest
 	job, err := j.checker.decodeCanonicalJob(r, &body, &body.submittedJob)
 	if err != nil {
@@ -28,8 +28,8 @@ func (j *jobWriter) plan(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	index := max(j.store.Snapshot().TableIndex(nil, store.Jobs), 1)
-	plan, current := j.scheduler.DryRun(job)
+	index := max(j.store.Snapshot().LatestTableIndex(nil, store.Jobs), 1)
+	plan, current := j.scheduler.DryRunRegister(job)
 	answer := struct {
 		Annotations        *api.PlanAnnotations
 		FailedTGAllocs     map[string]*api.AllocationMetric
@@ -40,7 +40,7 @@ func (j *jobWriter) plan(r *request) (any, error) {
 		Warnings           string
 		replyMeta
 	}{
-		Annotations: plan.Eval.PlanAnnotations, FailedTGAllocs: plan.Eval.FailedTGAllocs, CreatedEvals: plan.CreatedAndCancelledEvals,
+		Annotations: plan.ProcessedEval.PlanAnnotations, FailedTGAllocs: plan.ProcessedEval.FailedTGAllocs, CreatedEvals: plan.CreatedAndCancelledEvals,
 		replyMeta: r.replyMetaOfWrite(index),
 	}
 	warnings := admitted.Warnings
@@ -55,7 +55,7 @@ func (j *jobWriter) plan(r *request) (any, error) {
 		model.AnnotateDiff(answer.Diff, current, job, answer.Annotations.DesiredTGUpdates)
 	}
 	if job.Periodic != nil && pointer.Value(job.Periodic.Enabled) {
-		answer.NextPeriodicLaunch = model.NextLaunch(job, time.Now())
+		answer.NextPeriodicLaunch = model.NextPeriodicLaunch(job, time.Now())
 	}
 	answer.Warnings = model.FormatWarnings(slices.Concat(warnings, configFaultWarnings(admitted.ConfigFaults)))
 	return answer, nil

@@ -18,33 +18,33 @@ func replyWithJobData(r *request, state *store.Store, read func(s *store.Snapsho
 	return r.blockingQuery(state, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		j := s.Job(ws, r.namespace, r.pathID)
 		if j == nil {
-			return nil, s.TableIndex(ws, store.Jobs), notFoundError("job not found")
+			return nil, s.LatestTableIndex(ws, store.Jobs), notFoundError("job not found")
 		}
 		value, index := read(s, ws, j)
 		return value, index, nil
 	})
 }
 
-func (jo *jobReader) read(r *request) (any, error) {
+func (jo *jobReadHandler) read(r *request) (any, error) {
 	return replyWithJobData(r, jo.store, func(_ *store.Snapshot, _ store.WatchSet, j *api.Job) (any, uint64) {
 		return j, pointer.Value(j.ModifyIndex)
 	})
 }
 
-func (jo *jobReader) summary(r *request) (any, error) {
+func (jo *jobReadHandler) summary(r *request) (any, error) {
 	return replyWithJobData(r, jo.store, func(s *store.Snapshot, ws store.WatchSet, j *api.Job) (any, uint64) {
 		sum := jobsummary.New(s, ws, j)
 		return sum, sum.ModifyIndex
 	})
 }
 
-func (jo *jobReader) submission(r *request) (any, error) {
+func (jo *jobReadHandler) submission(r *request) (any, error) {
 	version, err := strconv.ParseUint(r.query.Get("version"), 10, 64)
 	if err != nil {
 		return nil, badRequestError("Unable to parse job submission version parameter")
 	}
 	return r.blockingQuery(jo.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		index := s.TableIndex(ws, store.JobSubmissions)
+		index := s.LatestTableIndex(ws, store.JobSubmissions)
 		submission := s.JobSubmission(ws, r.namespace, r.pathID, version)
 		if submission == nil {
 			return nil, index, notFoundError("job source not found")
@@ -61,55 +61,55 @@ func (jo *jobReader) submission(r *request) (any, error) {
 	})
 }
 
-// isOfCurrentJobOrAllListed reports whether an object of a job with this name is listed: without the parameter
+// includesObjectOfJob reports whether an object of a job with this name is listed: without the parameter
 // "all", only objects of the current job with the name are listed.
-func (r *request) isOfCurrentJobOrAllListed(j *api.Job, jobCreateIndex uint64) bool {
+func (r *request) includesObjectOfJob(currentJob *api.Job, jobCreateIndex uint64) bool {
 	all, err := strconv.ParseBool(r.query.Get("all"))
-	return err == nil && all || j != nil && jobCreateIndex == pointer.Value(j.CreateIndex)
+	return err == nil && all || currentJob != nil && jobCreateIndex == pointer.Value(currentJob.CreateIndex)
 }
 
-func (jo *jobReader) allocations(r *request) (any, error) {
+func (jo *jobReadHandler) allocations(r *request) (any, error) {
 	return r.blockingQuery(jo.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		j := s.Job(ws, r.namespace, r.pathID)
 		found := slices.DeleteFunc(s.AllocationsByJob(ws, r.namespace, r.pathID), func(alloc *api.Allocation) bool {
-			return !r.isOfCurrentJobOrAllListed(j, pointer.Value(alloc.Job.CreateIndex))
+			return !r.includesObjectOfJob(j, pointer.Value(alloc.Job.CreateIndex))
 		})
 		stubs, err := r.pageOfAllocStubs(found)
-		return stubs, s.TableIndex(ws, store.Allocations), err
+		return stubs, s.LatestTableIndex(ws, store.Allocations), err
 	})
 }
 
-func (jo *jobReader) evaluations(r *request) (any, error) {
+func (jo *jobReadHandler) evaluations(r *request) (any, error) {
 	return r.blockingQuery(jo.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		evals, err := listPage(r, s.EvaluationsByJob(ws, r.namespace, r.pathID), r.evalSortKey, unchangedStub)
-		return evals, s.TableIndex(ws, store.Evaluations), err
+		evals, err := listPage(r, s.EvaluationsByJob(ws, r.namespace, r.pathID), r.evalSortKey, objectAsStub)
+		return evals, s.LatestTableIndex(ws, store.Evaluations), err
 	})
 }
 
-func (jo *jobReader) deployments(r *request) (any, error) {
+func (jo *jobReadHandler) deployments(r *request) (any, error) {
 	return r.blockingQuery(jo.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		j := s.Job(ws, r.namespace, r.pathID)
 		found := slices.DeleteFunc(s.DeploymentsByJob(ws, r.namespace, r.pathID), func(d *api.Deployment) bool {
-			return !r.isOfCurrentJobOrAllListed(j, d.JobCreateIndex)
+			return !r.includesObjectOfJob(j, d.JobCreateIndex)
 		})
 		deployments, err := r.pageOfDeployments(s, found)
-		return deployments, s.TableIndex(ws, store.Deployments), err
+		return deployments, s.LatestTableIndex(ws, store.Deployments), err
 	})
 }
 
-func (jo *jobReader) latestDeployment(r *request) (any, error) {
+func (jo *jobReadHandler) latestDeployment(r *request) (any, error) {
 	return r.blockingQuery(jo.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		d := s.LatestDeployment(ws, r.namespace, r.pathID)
 		if d == nil {
-			return nil, s.TableIndex(ws, store.Deployments), nil
+			return nil, s.LatestTableIndex(ws, store.Deployments), nil
 		}
 		return newDeploymentView(s, d), d.ModifyIndex, nil
 	})
 }
 
-func (jo *jobReader) services(r *request) (any, error) {
+func (jo *jobReadHandler) services(r *request) (any, error) {
 	return replyWithJobData(r, jo.store, func(s *store.Snapshot, ws store.WatchSet, _ *api.Job) (any, uint64) {
-		return emptyIfNil(s.ServicesByJob(ws, r.namespace, r.pathID)), s.TableIndex(ws, store.Services)
+		return emptyIfNil(s.ServicesByJob(ws, r.namespace, r.pathID)), s.LatestTableIndex(ws, store.Services)
 	})
 }
 
@@ -119,12 +119,12 @@ type jobAction struct {
 	TaskName, TaskGroupName string
 }
 
-func (jo *jobReader) actions(r *request) (any, error) {
+func (jo *jobReadHandler) actions(r *request) (any, error) {
 	return r.blockingQuery(jo.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		j := s.Job(ws, r.namespace, r.pathID)
 		if j == nil {
 			//lint:ignore ST1005 the text is Nomad's
-			return nil, s.TableIndex(ws, store.Jobs), fmt.Errorf("Unknown job %q", r.pathID)
+			return nil, s.LatestTableIndex(ws, store.Jobs), fmt.Errorf("Unknown job %q", r.pathID)
 		}
 		actions := []jobAction{}
 		for _, g := range j.TaskGroups {

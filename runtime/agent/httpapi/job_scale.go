@@ -29,8 +29,8 @@ func (h *scalingHandler) status(r *request) (any, error) {
 		for _, g := range j.TaskGroups {
 			status.TaskGroups[pointer.Value(g.Name)] = api.TaskGroupScaleStatus{Desired: pointer.Value(g.Count), Events: emptyIfNil(events[pointer.Value(g.Name)])}
 		}
-		index := max(pointer.Value(j.ModifyIndex), s.TableIndex(ws, store.ScalingEvents))
-		for _, alloc := range jobsummary.AllocationsOfJob(s, ws, j) {
+		index := max(pointer.Value(j.ModifyIndex), s.LatestTableIndex(ws, store.ScalingEvents))
+		for _, alloc := range jobsummary.AllocationsWithoutPurgedJob(s, ws, j) {
 			index = max(index, alloc.ModifyIndex)
 			g, known := status.TaskGroups[alloc.TaskGroup]
 			if !known || model.AllocTerminal(alloc) {
@@ -71,8 +71,8 @@ func (h *scalingHandler) scale(r *request) (any, error) {
 	if body.Target["Group"] == "" {
 		return nil, badRequestError("missing task group name for scaling action")
 	}
-	out, err := h.scheduler.Scale(r.Context(), r.jobKey(), scheduler.ScaleRequest{
-		Group: body.Target["Group"], Count: body.Count, Message: body.Message, Error: body.Error, Meta: body.Meta,
+	out, err := h.scheduler.ScaleGroup(r.Context(), r.jobKey(), scheduler.ScaleRequest{
+		Group: body.Target["Group"], Count: body.Count, Message: body.Message, IsErrorEvent: body.Error, Meta: body.Meta,
 		JobModifyIndex: body.JobModifyIndex,
 	})
 	var requestErr *scheduler.RequestError
@@ -124,7 +124,7 @@ func (h *scalingHandler) listPolicies(r *request) (any, error) {
 // scalingPoliciesIndex is the index of the last change of a scaling policy. It is the highest index of the
 // policies if the record of the indexes was damaged.
 func scalingPoliciesIndex(s *store.Snapshot, ws store.WatchSet) uint64 {
-	index := s.TableIndex(ws, store.ScalingPolicies)
+	index := s.LatestTableIndex(ws, store.ScalingPolicies)
 	if index == 0 {
 		for _, p := range scalingPolicies(s, ws, store.AnyNamespace) {
 			index = max(index, p.ModifyIndex)

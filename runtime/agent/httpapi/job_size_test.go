@@ -61,11 +61,11 @@ func TestConfigCheckEndsWhenClientDisconnects(t *testing.T) {
 	checker := &jobChecker{f.store, node, api.GlobalRegion, hclog.NewNullLogger()}
 	job := newJobWithThreeDrivers()
 	model.Canonicalize(job)
-	if answer, err := checker.checkAdmission(ctx, job); err != nil || len(answer.ConfigFaults) != 3 || !answer.ConfigsChecked || len(node.requestedDrivers) != 3 {
+	if answer, err := checker.checkAdmission(ctx, job); err != nil || len(answer.ConfigFaults) != 3 || !answer.AllConfigsChecked || len(node.requestedDrivers) != 3 {
 		t.Fatalf("with a client: %+v, %v, asked %q", answer, err, node.requestedDrivers)
 	}
 	node.requestedDrivers, node.onRequest = nil, cancel
-	if answer, err := checker.checkAdmission(ctx, job); err != nil || len(answer.ConfigFaults) > 1 || answer.ConfigsChecked || len(node.requestedDrivers) != 1 {
+	if answer, err := checker.checkAdmission(ctx, job); err != nil || len(answer.ConfigFaults) > 1 || answer.AllConfigsChecked || len(node.requestedDrivers) != 1 {
 		t.Errorf("the client has disconnected while the first driver was asked: %+v, %v, asked %q", answer, err, node.requestedDrivers)
 	}
 }
@@ -175,7 +175,7 @@ func BenchmarkJobsWithLongLists(b *testing.B) {
 // waitingHookNode is a node whose hook plugins never start.
 type waitingHookNode struct{ schemaStubNode }
 
-func (*waitingHookNode) CheckHookAttachments(ctx context.Context, _ *api.Job) ([]admission.HookFault, []error) {
+func (*waitingHookNode) CheckHookAttachments(ctx context.Context, _ *api.Job) ([]admission.HookAttachmentFault, []error) {
 	<-ctx.Done()
 	return nil, []error{ctx.Err()}
 }

@@ -41,7 +41,7 @@ type jobStatusDeployment struct {
 	JobVersion                                  uint64
 }
 
-func (jo *jobReader) statuses(r *request) (any, error) {
+func (jo *jobReadHandler) statuses(r *request) (any, error) {
 	var body api.JobStatusesRequest
 	if r.Method != "GET" {
 		if err := r.decodeBody(&body, maxBodyBytes, true); err != nil {
@@ -69,7 +69,7 @@ func (jo *jobReader) statuses(r *request) (any, error) {
 			return sortKey{createIndex: pointer.Value(j.ModifyIndex), name: pointer.Value(j.Namespace) + "/" + pointer.Value(j.ID)}
 		}
 		statuses, err := listPage(r, jobs, byChange, func(j *api.Job) jobStatus { return newJobStatus(s, ws, j) })
-		return statuses, s.TableIndex(ws, store.Jobs, store.Allocations, store.Deployments), err
+		return statuses, s.LatestTableIndex(ws, store.Jobs, store.Allocations, store.Deployments), err
 	})
 }
 
@@ -89,7 +89,7 @@ func newJobStatus(s *store.Snapshot, ws store.WatchSet, j *api.Job) jobStatus {
 			status.ChildStatuses = append(status.ChildStatuses, pointer.Value(child.Status))
 		}
 	}
-	for _, alloc := range sortByCreation(jobsummary.AllocationsOfJob(s, ws, j)) {
+	for _, alloc := range sortByCreation(jobsummary.AllocationsWithoutPurgedJob(s, ws, j)) {
 		one := jobStatusAlloc{
 			ID: alloc.ID, Group: alloc.TaskGroup, ClientStatus: alloc.ClientStatus, NodeID: alloc.NodeID,
 			FollowupEvalID: alloc.FollowupEvalID, JobVersion: pointer.Value(alloc.Job.Version),

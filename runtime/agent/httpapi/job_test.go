@@ -35,7 +35,7 @@ func TestJobIDWithSlashes(t *testing.T) {
 // the reason. (checklist 6)
 func TestRegisterReturnsEvaluation(t *testing.T) {
 	t.Parallel()
-	b := newClientFixture(t, map[string]schedtest.AllocTimes{"quick": {RunDuration: time.Millisecond}})
+	b := newClientFixture(t, map[string]schedtest.SimulatedAllocBehaviour{"quick": {RunDuration: time.Millisecond}})
 	_, eval, _ := b.registerAndWait(t, newJob("quick", "batch", "quick"))
 	if eval.DeploymentID != "" || eval.BlockedEval != "" {
 		t.Errorf("%+v", eval)
@@ -63,7 +63,7 @@ func TestRegisterReturnsEvaluation(t *testing.T) {
 // (checklist 7)
 func TestDeploymentOfRegisteredJobSucceeds(t *testing.T) {
 	t.Parallel()
-	b := newClientFixture(t, map[string]schedtest.AllocTimes{"bad": {IsUnhealthy: true}})
+	b := newClientFixture(t, map[string]schedtest.SimulatedAllocBehaviour{"bad": {ReportsUnhealthy: true}})
 	if _, _, d := b.registerAndWait(t, newJob("good", "service", "app", withCount(2))); d.Status != "successful" || d.TaskGroups["app"].HealthyAllocs != 2 {
 		t.Errorf("%+v", d)
 	}

@@ -9,15 +9,15 @@ import (
 // jobIDBody is the part that the bodies of all requests for a job have.
 type jobIDBody struct{ JobID string }
 
-// checkID checks that the job ID in the body, if there is one, is the job ID in the path.
-func (b jobIDBody) checkID(r *request) error {
+// checkIDMatchesPath checks that the job ID in the body, if there is one, is the job ID in the path.
+func (b jobIDBody) checkIDMatchesPath(r *request) error {
 	if b.JobID != "" && b.JobID != r.pathID {
 		return badRequestError("Job ID does not match")
 	}
 	return nil
 }
 
-func (j *jobWriter) dispatch(r *request) (any, error) {
+func (j *jobWriteHandler) dispatch(r *request) (any, error) {
 	var body struct {
 		jobIDBody
 		Payload          []byte
@@ -25,7 +25,7 @@ func (j *jobWriter) dispatch(r *request) (any, error) {
 		IdPrefixTemplate string
 		Priority         int
 	}
-	if err := r.decodeBodyWithID(&body, true); err != nil {
+	if err := r.decodeBodyAndCheckID(&body, true); err != nil {
 		return nil, err
 	}
 	return j.dispatchChild(r, scheduler.DispatchRequest{
@@ -34,7 +34,7 @@ func (j *jobWriter) dispatch(r *request) (any, error) {
 }
 
 // dispatchBodyAsPayload dispatches a job. Its payload is the complete body of the request, not a field of JSON.
-func (j *jobWriter) dispatchBodyAsPayload(r *request) (any, error) {
+func (j *jobWriteHandler) dispatchBodyAsPayload(r *request) (any, error) {
 	payload, err := r.readBodyBytes(maxBodyBytes)
 	if err != nil {
 		return nil, err
@@ -42,9 +42,9 @@ func (j *jobWriter) dispatchBodyAsPayload(r *request) (any, error) {
 	return j.dispatchChild(r, scheduler.DispatchRequest{Payload: payload})
 }
 
-func (j *jobWriter) dispatchChild(r *request, d scheduler.DispatchRequest) (any, error) {
+func (j *jobWriteHandler) dispatchChild(r *request, d scheduler.DispatchRequest) (any, error) {
 	d.IdempotencyToken = r.query.Get("idempotency_token")
-	out, err := j.scheduler.Dispatch(r.Context(), r.jobKey(), d)
+	out, err := j.scheduler.DispatchJob(r.Context(), r.jobKey(), d)
 	if err != nil {
 		return nil, err
 	}
@@ -54,29 +54,29 @@ func (j *jobWriter) dispatchChild(r *request, d scheduler.DispatchRequest) (any,
 		EvalCreateIndex uint64
 		JobCreateIndex  uint64
 		replyMeta
-	}{out.JobID, out.EvalID, out.EvalCreateIndex, out.JobCreateIndex, r.replyMetaOfWrite(out.Index)}, nil
+	}{out.ChildJobID, out.EvalID, out.EvalCreateIndex, out.ChildJobCreateIndex, r.replyMetaOfWrite(out.Index)}, nil
 }
 
-func (j *jobWriter) evaluate(r *request) (any, error) {
+func (j *jobWriteHandler) evaluate(r *request) (any, error) {
 	var body struct {
 		jobIDBody
 		EvalOptions api.EvalOptions
 	}
-	if err := r.decodeBodyWithID(&body, true); err != nil {
+	if err := r.decodeBodyAndCheckID(&body, true); err != nil {
 		return nil, err
 	}
-	out, err := j.scheduler.Evaluate(r.Context(), r.jobKey(), body.EvalOptions.ForceReschedule)
+	out, err := j.scheduler.EvaluateJob(r.Context(), r.jobKey(), body.EvalOptions.ForceReschedule)
 	if err != nil {
 		return nil, err
 	}
 	return r.newJobWriteReply(out), nil
 }
 
-func (j *jobWriter) forcePeriodicLaunch(r *request) (any, error) {
+func (j *jobWriteHandler) forcePeriodicLaunch(r *request) (any, error) {
 	if _, err := r.readBodyBytes(maxBodyBytes); err != nil { // the content of the body is not used
 		return nil, err
 	}
-	out, err := j.scheduler.ForceLaunch(r.Context(), r.jobKey())
+	out, err := j.scheduler.ForceLaunchPeriodicJob(r.Context(), r.jobKey())
 	if err != nil {
 		return nil, err
 	}
@@ -87,32 +87,32 @@ func (j *jobWriter) forcePeriodicLaunch(r *request) (any, error) {
 	}{out.EvalID, out.EvalCreateIndex, r.replyMetaOfWrite(out.Index)}, nil
 }
 
-func (j *jobWriter) revert(r *request) (any, error) {
+func (j *jobWriteHandler) revert(r *request) (any, error) {
 	var body struct {
 		jobIDBody
 		JobVersion          uint64
 		EnforcePriorVersion *uint64
 	}
-	if err := r.decodeBodyWithID(&body, false); err != nil {
+	if err := r.decodeBodyAndCheckID(&body, false); err != nil {
 		return nil, err
 	}
-	out, err := j.scheduler.Revert(r.Context(), r.jobKey(), body.JobVersion, body.EnforcePriorVersion)
+	out, err := j.scheduler.RevertToVersion(r.Context(), r.jobKey(), body.JobVersion, body.EnforcePriorVersion)
 	if err != nil {
 		return nil, err
 	}
 	return r.newJobWriteReply(out), nil
 }
 
-func (j *jobWriter) setStable(r *request) (any, error) {
+func (j *jobWriteHandler) setStable(r *request) (any, error) {
 	var body struct {
 		jobIDBody
 		JobVersion uint64
 		Stable     bool
 	}
-	if err := r.decodeBodyWithID(&body, false); err != nil {
+	if err := r.decodeBodyAndCheckID(&body, false); err != nil {
 		return nil, err
 	}
-	index, err := j.scheduler.SetStable(r.Context(), r.jobKey(), body.JobVersion, body.Stable)
+	index, err := j.scheduler.SetVersionStable(r.Context(), r.jobKey(), body.JobVersion, body.Stable)
 	if err != nil {
 		return nil, err
 	}

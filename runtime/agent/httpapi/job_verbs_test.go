@@ -237,7 +237,7 @@ func TestRevertJob(t *testing.T) {
 // A purged job does not exist, and a new job of its name does not inherit its data.
 func TestPurgeJob(t *testing.T) {
 	t.Parallel()
-	b := newClientFixture(t, map[string]schedtest.AllocTimes{"slow": {StopDuration: time.Hour}})
+	b := newClientFixture(t, map[string]schedtest.SimulatedAllocBehaviour{"slow": {StopDuration: time.Hour}})
 	b.registerAndWait(t, newJob("web", "service", "slow"))
 	if _, _, err := b.Jobs().DeregisterOpts("web", &api.DeregisterOptions{Purge: true, EvalPriority: 60, NoShutdownDelay: true}, nil); err != nil {
 		t.Fatal(err)
@@ -366,7 +366,7 @@ func TestValidateJob(t *testing.T) {
 // A deployment with a canary is paused, resumed, marked and promoted on request.
 func TestManualDeployment(t *testing.T) {
 	t.Parallel()
-	b := newClientFixture(t, map[string]schedtest.AllocTimes{"slow": {TimeToHealth: time.Hour}})
+	b := newClientFixture(t, map[string]schedtest.SimulatedAllocBehaviour{"slow": {TimeToHealthReport: time.Hour}})
 	canary := func(j *api.Job) { j.Update.Canary = new(1) }
 	written, _, err := b.Jobs().Register(newJob("web", "service", "slow", withCount(2), canary), nil)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-func (jo *jobReader) versions(r *request) (any, error) {
+func (jo *jobReadHandler) versions(r *request) (any, error) {
 	diffs, err := r.boolParam("diffs")
 	if err != nil {
 		return nil, err
@@ -25,7 +25,7 @@ func (jo *jobReader) versions(r *request) (any, error) {
 	return r.blockingQuery(jo.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		versions := s.JobVersions(ws, r.namespace, r.pathID)
 		if len(versions) == 0 {
-			return nil, s.TableIndex(ws, store.Jobs), notFoundError("job versions not found")
+			return nil, s.LatestTableIndex(ws, store.Jobs), notFoundError("job versions not found")
 		}
 		answer := struct {
 			Versions []*api.Job
@@ -65,11 +65,11 @@ func (r *request) diffBaseSelector() (func(*api.Job) bool, error) {
 }
 
 // versionDiffs returns the differences of all versions but the oldest, the newest first. Each is compared
-// with its predecessor, or with the version that base selects.
-func versionDiffs(versions []*api.Job, base func(*api.Job) bool) ([]*api.JobDiff, error) {
+// with its predecessor, or, if isBase is not nil, with the version for which isBase returns true.
+func versionDiffs(versions []*api.Job, isBase func(*api.Job) bool) ([]*api.JobDiff, error) {
 	at := -1
-	if base != nil {
-		if at = slices.IndexFunc(versions, base); at < 0 {
+	if isBase != nil {
+		if at = slices.IndexFunc(versions, isBase); at < 0 {
 			return nil, notFoundError("the version of the job to compare with was not found")
 		}
 	}
@@ -85,15 +85,15 @@ func versionDiffs(versions []*api.Job, base func(*api.Job) bool) ([]*api.JobDiff
 }
 
 // splitVersionTagPath splits the path of a tag into the job and the name of the tag.
-func (r *request) splitVersionTagPath() (key scheduler.JobKey, name string, err error) {
-	id, name, found := strings.Cut(r.pathID, "/versions/")
-	if !found || name == "" || strings.Contains(name, "/") {
+func (r *request) splitVersionTagPath() (key scheduler.JobKey, tagName string, err error) {
+	id, tagName, found := strings.Cut(r.pathID, "/versions/")
+	if !found || tagName == "" || strings.Contains(tagName, "/") {
 		return key, "", notFoundError("")
 	}
-	return scheduler.JobKey{Namespace: r.namespace, ID: id}, name, nil
+	return scheduler.JobKey{Namespace: r.namespace, ID: id}, tagName, nil
 }
 
-func (j *jobWriter) tagVersion(r *request) (any, error) {
+func (j *jobWriteHandler) tagVersion(r *request) (any, error) {
 	key, name, err := r.splitVersionTagPath()
 	if err != nil {
 		return nil, err
@@ -115,7 +115,7 @@ func (j *jobWriter) tagVersion(r *request) (any, error) {
 	return replyWithVersionTag(r, tag, index, err)
 }
 
-func (j *jobWriter) untagVersion(r *request) (any, error) {
+func (j *jobWriteHandler) untagVersion(r *request) (any, error) {
 	key, name, err := r.splitVersionTagPath()
 	if err != nil {
 		return nil, err

@@ -13,8 +13,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// jobWriter serves the routes that register, plan and change jobs.
-type jobWriter struct {
+// jobWriteHandler serves the routes that register, plan and change jobs.
+type jobWriteHandler struct {
 	store     *store.Store
 	scheduler *scheduler.Scheduler
 	jobParser jobParser
@@ -40,8 +40,8 @@ func (r *request) newJobWriteReply(o scheduler.RequestOutcome, warnings ...strin
 // maxSubmissionBytes is the maximum length of a job source that is stored.
 const maxSubmissionBytes = 1_000_000
 
-// submissionWithinLimit returns the submission to store, or nil and a warning if it is too large.
-func submissionWithinLimit(s *api.JobSubmission) (*api.JobSubmission, []string) {
+// submissionOrSizeWarning returns the submission to store, or nil and a warning if it is too large.
+func submissionOrSizeWarning(s *api.JobSubmission) (stored *api.JobSubmission, warnings []string) {
 	if s == nil {
 		return nil, nil
 	}
@@ -67,7 +67,7 @@ type registerRequest struct {
 	EvalPriority      int
 }
 
-func (j *jobWriter) register(r *request) (any, error) {
+func (j *jobWriteHandler) register(r *request) (any, error) {
 	var body registerRequest
 	job, err := j.checker.decodeCanonicalJob(r, &body, &body.submittedJob)
 	if err != nil {
@@ -77,8 +77,8 @@ func (j *jobWriter) register(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	submission, warnings := submissionWithinLimit(body.Submission)
-	out, err := j.scheduler.Register(r.Context(), job, scheduler.RegisterOptions{
+	submission, warnings := submissionOrSizeWarning(body.Submission)
+	out, err := j.scheduler.RegisterAndEvaluateJob(r.Context(), job, scheduler.RegisterOptions{
 		EnforceIndex: body.EnforceIndex, JobModifyIndex: body.JobModifyIndex, PreserveCounts: body.PreserveCounts,
 		PreserveResources: body.PreserveResources, EvalPriority: body.EvalPriority, Submission: submission,
 	})
@@ -88,17 +88,17 @@ func (j *jobWriter) register(r *request) (any, error) {
 	return r.newJobWriteReply(out, slices.Concat(answer.Warnings, warnings, configFaultWarnings(answer.ConfigFaults))...), nil
 }
 
-func (j *jobWriter) validate(r *request) (any, error) {
+func (j *jobWriteHandler) validate(r *request) (any, error) {
 	var body submittedJob
 	job, err := j.checker.decodeCanonicalJob(r, &body, &body)
 	if err != nil {
 		return nil, err
 	}
 	answer, err := j.checker.checkAdmission(r.Context(), job)
-	reply := api.JobValidateResponse{Warnings: model.FormatWarnings(answer.Warnings), DriverConfigValidated: answer.ConfigsChecked}
+	reply := api.JobValidateResponse{Warnings: model.FormatWarnings(answer.Warnings), DriverConfigValidated: answer.AllConfigsChecked}
 	if err != nil {
 		reply.Error = err.Error()
-		reply.ValidationErrors = splitJoinedError(err)
+		reply.ValidationErrors = joinedErrorMessages(err)
 	}
 	if len(answer.ConfigFaults) > 0 {
 		reply.ValidationErrors = append(reply.ValidationErrors, configFaultLines(answer.ConfigFaults)...)
@@ -107,8 +107,8 @@ func (j *jobWriter) validate(r *request) (any, error) {
 	return reply, nil
 }
 
-// splitJoinedError returns the messages of the errors that were joined.
-func splitJoinedError(err error) []string {
+// joinedErrorMessages returns the messages of the errors that were joined.
+func joinedErrorMessages(err error) []string {
 	var joinedErr interface{ Unwrap() []error }
 	if !errors.As(err, &joinedErr) || len(joinedErr.Unwrap()) == 0 {
 		return []string{err.Error()}
@@ -120,7 +120,7 @@ func splitJoinedError(err error) []string {
 	return all
 }
 
-func (j *jobWriter) deregister(r *request) (any, error) {
+func (j *jobWriteHandler) deregister(r *request) (any, error) {
 	purge, err := r.boolParam("purge")
 	if err != nil {
 		return nil, err
@@ -138,7 +138,7 @@ func (j *jobWriter) deregister(r *request) (any, error) {
 			return nil, parameterError("eval_priority", text, "an int", err)
 		}
 	}
-	out, err := j.scheduler.Deregister(r.Context(), r.jobKey(), scheduler.DeregisterOptions{
+	out, err := j.scheduler.DeregisterJob(r.Context(), r.jobKey(), scheduler.DeregisterOptions{
 		Purge: purge, EvalPriority: priority, NoShutdownDelay: skipDelay,
 	})
 	if err != nil {

@@ -62,7 +62,7 @@ func (h *keyringHandler) remove(r *request) (any, error) {
 		return nil, err
 	}
 	if h.identities != nil && !force {
-		tasks, err := h.identities.CountTokensSignedWith(r.pathID)
+		tasks, err := h.identities.CountTasksWithTokenSignedBy(r.pathID)
 		if err != nil {
 			return nil, err
 		}

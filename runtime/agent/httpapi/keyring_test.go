@@ -48,9 +48,9 @@ func TestKeyring(t *testing.T) {
 
 func TestVariablesWithoutTheirKey(t *testing.T) {
 	dir := t.TempDir()
-	config := store.Config{Path: filepath.Join(dir, "state.db"), KeyFile: filepath.Join(dir, "keyring.json"), Logger: hclog.NewNullLogger()}
+	config := store.Config{StateFilePath: filepath.Join(dir, "state.db"), KeyFile: filepath.Join(dir, "keyring.json"), Logger: hclog.NewNullLogger()}
 	open := func() *fixture {
-		s, err := store.Open(config)
+		s, err := store.Open(t.Context(), config)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -103,7 +103,7 @@ func newLimiter(perClient int) *connlimit.Limiter {
 func serveLimited(t *testing.T, perClient int) pipeListener {
 	f := newFixture(t, func(c *Config) { c.OperatorToken = "secret" })
 	l := make(pipeListener)
-	f.serve(t, newLimiter(perClient).Listen(l))
+	f.serve(t, newLimiter(perClient).LimitListener(l))
 	return l
 }
 
@@ -134,7 +134,7 @@ func TestIdleConnectionsThatHaveNotAuthenticatedAreReplaced(t *testing.T) {
 			const maxUnauthenticated = 100
 			f := newFixture(t, func(c *Config) { c.OperatorToken = "secret" })
 			l := make(pipeListener)
-			f.serve(t, connlimit.New(connlimit.Config{MaxConns: 8 * maxUnauthenticated, Logger: hclog.NewNullLogger()}).Listen(l))
+			f.serve(t, connlimit.New(connlimit.Config{MaxConns: 8 * maxUnauthenticated, Logger: hclog.NewNullLogger()}).LimitListener(l))
 			var all []*readingClient
 			for range maxUnauthenticated {
 				all = append(all, startReadingClient(l.dialFrom(attackerIP), says))
@@ -216,7 +216,7 @@ func TestConnectionsOfUnixSocketAreLimitedOnlyByConfiguration(t *testing.T) {
 		t.Fatal(err)
 	}
 	const perClient = 120
-	f.serve(t, newLimiter(perClient).Listen(listener))
+	f.serve(t, newLimiter(perClient).LimitListener(listener))
 	var statusCodes [600]int
 	for range perClient + 1 {
 		conn, err := net.Dial("unix", path)
@@ -236,7 +236,7 @@ func TestConnectionsOfUnixSocketAreLimitedOnlyByConfiguration(t *testing.T) {
 func TestConnectionsCountForTheClientOfTheirToken(t *testing.T) {
 	f := newWorkloadFixture(t, nil)
 	l := make(pipeListener)
-	f.serve(t, newLimiter(1).Listen(l))
+	f.serve(t, newLimiter(1).LimitListener(l))
 	connect := func(ip net.IP) net.Conn {
 		conn := l.dialFrom(ip)
 		t.Cleanup(func() { conn.Close() })
@@ -271,7 +271,7 @@ func TestCompleteRequestAuthenticatesWithoutTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, nil)
 		l := make(pipeListener)
-		f.serve(t, newLimiter(2).Listen(l))
+		f.serve(t, newLimiter(2).LimitListener(l))
 		var conns []net.Conn
 		var incomplete []*readingClient
 		for _, says := range []string{
@@ -460,7 +460,7 @@ func TestHeadersHaveALimit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.serve(t, newLimiter(0).Listen(listener))
+	f.serve(t, newLimiter(0).LimitListener(listener))
 	for size, want := range map[int]int{maxHeaderBytes - 200: 200, maxHeaderBytes + 1: http.StatusRequestHeaderFieldsTooLarge} {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()

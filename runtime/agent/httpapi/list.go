@@ -20,11 +20,11 @@ type sortKey struct {
 
 // newCreationSortKey returns the sort key of objects that are listed by creation or, if the request has a
 // prefix, by id.
-func (r *request) newCreationSortKey(index uint64, id string) sortKey {
+func (r *request) newCreationSortKey(createIndex uint64, id string) sortKey {
 	if r.query.Get("prefix") != "" {
 		return sortKey{name: id}
 	}
-	return sortKey{createIndex: index, name: id}
+	return sortKey{createIndex: createIndex, name: id}
 }
 
 // newNameSortKey returns the sort key of objects that are listed by name. The namespace may be empty.
@@ -44,8 +44,9 @@ func (s sortKey) pageToken() string {
 	return s.name
 }
 
-// parsePageToken parses a page token. The result has the same fields as s. An invalid token is used as a name.
-func (s sortKey) parsePageToken(token string) sortKey {
+// parsePageTokenOfSameKind parses a page token. The result has the same fields as s. An invalid token is used as a
+// name.
+func (s sortKey) parsePageTokenOfSameKind(token string) sortKey {
 	before, name, cut := strings.Cut(token, ".")
 	switch {
 	case !cut:
@@ -61,32 +62,32 @@ func (s sortKey) parsePageToken(token string) sortKey {
 
 // listPage makes the reply to a list request from stored objects: sorted, filtered by the expression,
 // starting at the token, and at most one page. The filter is applied to the stored objects, and
-// only the objects on the page are converted to stubs. The result is never nil. paginate sets the
+// only the objects on the page are converted to stubs. The result is never nil. sortFilterAndPaginate sets the
 // token of the next page.
-func listPage[T, S any](r *request, objects []T, key func(T) sortKey, stub func(T) S) ([]S, error) {
-	entries := make([]keyedObject, len(objects))
+func listPage[T, S any](r *request, objects []T, sortKeyOf func(T) sortKey, toStub func(T) S) ([]S, error) {
+	entries := make([]objectWithSortKey, len(objects))
 	for i, o := range objects {
-		entries[i] = keyedObject{key(o), o}
+		entries[i] = objectWithSortKey{sortKeyOf(o), o}
 	}
-	entries, err := r.paginate(entries)
+	entries, err := r.sortFilterAndPaginate(entries)
 	if err != nil {
 		return nil, err
 	}
 	stubs := make([]S, len(entries))
 	for i, e := range entries {
-		stubs[i] = stub(e.object.(T))
+		stubs[i] = toStub(e.object.(T))
 	}
 	return stubs, nil
 }
 
-// keyedObject is an object with its sort key.
-type keyedObject struct {
+// objectWithSortKey is an object with its sort key.
+type objectWithSortKey struct {
 	sortKey
 	object any
 }
 
-// paginate sorts entries and returns the entries of the page, in the same array.
-func (r *request) paginate(entries []keyedObject) ([]keyedObject, error) {
+// sortFilterAndPaginate sorts entries and returns the entries of the page, in the same array.
+func (r *request) sortFilterAndPaginate(entries []objectWithSortKey) ([]objectWithSortKey, error) {
 	matches, err := r.newObjectFilter()
 	if err != nil {
 		return nil, err
@@ -95,10 +96,10 @@ func (r *request) paginate(entries []keyedObject) ([]keyedObject, error) {
 	if r.query.Get("reverse") == "true" {
 		direction = -1
 	}
-	slices.SortStableFunc(entries, func(a, b keyedObject) int { return direction * a.compare(b.sortKey) })
+	slices.SortStableFunc(entries, func(a, b objectWithSortKey) int { return direction * a.compare(b.sortKey) })
 	if token := r.query.Get("next_token"); token != "" && len(entries) > 0 {
-		from := entries[0].parsePageToken(token)
-		first, _ := slices.BinarySearchFunc(entries, from, func(e keyedObject, from sortKey) int { return direction * e.compare(from) })
+		from := entries[0].parsePageTokenOfSameKind(token)
+		first, _ := slices.BinarySearchFunc(entries, from, func(e objectWithSortKey, from sortKey) int { return direction * e.compare(from) })
 		entries = entries[first:]
 	}
 	r.nextToken = ""
@@ -118,11 +119,11 @@ func (r *request) paginate(entries []keyedObject) ([]keyedObject, error) {
 	return onPage, nil
 }
 
-// unchangedStub converts list entries of kinds that are listed completely: it returns the object itself.
-func unchangedStub[T any](o T) T { return o }
+// objectAsStub converts list entries of kinds that are listed completely: it returns the object itself.
+func objectAsStub[T any](o T) T { return o }
 
-// Limits of a filter expression. The parser's time doubles with each nested parenthesis; an expression of
-// the maximum length takes 100,000 steps.
+// Limits of a filter expression. The number of steps of the parser doubles with each nested parenthesis. Without
+// parentheses, an expression of maxFilterBytes takes 100,000 steps.
 const (
 	maxFilterBytes = 8 << 10
 	maxFilterSteps = 200_000
@@ -138,7 +139,7 @@ func (r *request) newObjectFilter() (func(object any) (bool, error), error) {
 		return nil, badRequestError(fmt.Sprintf("failed to create result paginator: failed to read filter expression: longer than %d bytes", maxFilterBytes))
 	}
 	if r.filterEvaluator == nil {
-		filter, err := bexpr.CreateEvaluator(text, bexpr.WithMaxExpressions(maxFilterSteps), bexpr.WithHookFn(derefValue))
+		filter, err := bexpr.CreateEvaluator(text, bexpr.WithMaxExpressions(maxFilterSteps), bexpr.WithHookFn(derefScalarPointerOrZero))
 		if err != nil {
 			// Nomad's client continues without the filter if the error starts with the same words as this
 			// one.
@@ -150,7 +151,7 @@ func (r *request) newObjectFilter() (func(object any) (bool, error), error) {
 		if err := r.Context().Err(); err != nil {
 			return false, err // the client has disconnected
 		}
-		ok, err := evaluateFilter(r.filterEvaluator, object)
+		ok, err := evaluateFilterRecoveringPanic(r.filterEvaluator, object)
 		if err != nil {
 			return false, badRequestError("failed to read result page: " + err.Error())
 		}
@@ -158,9 +159,9 @@ func (r *request) newObjectFilter() (func(object any) (bool, error), error) {
 	}, nil
 }
 
-// evaluateFilter evaluates a filter. It returns a panic of the go-bexpr library as an error: the
+// evaluateFilterRecoveringPanic evaluates a filter. It returns a panic of the go-bexpr library as an error: the
 // library compares values without checking their kinds.
-func evaluateFilter(filter *bexpr.Evaluator, object any) (ok bool, err error) {
+func evaluateFilterRecoveringPanic(filter *bexpr.Evaluator, object any) (ok bool, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			ok, err = false, fmt.Errorf("filter %q does not fit: %v", filter.Expression(), p)
@@ -169,8 +170,8 @@ func evaluateFilter(filter *bexpr.Evaluator, object any) (ok bool, err error) {
 	return filter.Evaluate(object)
 }
 
-// derefValue dereferences pointers to scalars for filters, because they are not pointers in Nomad.
-func derefValue(v reflect.Value) reflect.Value {
+// derefScalarPointerOrZero dereferences pointers to scalars for filters, because they are not pointers in Nomad.
+func derefScalarPointerOrZero(v reflect.Value) reflect.Value {
 	if v.Kind() != reflect.Pointer || v.Type().Elem().Kind() == reflect.Struct {
 		return v
 	}

@@ -23,7 +23,7 @@ func listRequest(t testing.TB, query string) *request {
 		t.Fatal(err)
 	}
 	r := &request{Request: hr, query: values}
-	if err := r.parseParams(api.GlobalRegion); err != nil {
+	if err := r.parseCommonParams(api.GlobalRegion); err != nil {
 		t.Fatal(err)
 	}
 	return r
@@ -146,7 +146,7 @@ func FuzzFilter(f *testing.F) {
 	f.Fuzz(func(t *testing.T, expression string) {
 		r := listRequest(t, "filter="+url.QueryEscape(expression))
 		begin := time.Now()
-		got, err := listPage(r, []*api.Job{job, job}, func(j *api.Job) sortKey { return newNameSortKey("", *j.ID) }, unchangedStub)
+		got, err := listPage(r, []*api.Job{job, job}, func(j *api.Job) sortKey { return newNameSortKey("", *j.ID) }, objectAsStub)
 		if took := time.Since(begin); took > time.Minute {
 			t.Errorf("%q takes %v", expression, took)
 		}

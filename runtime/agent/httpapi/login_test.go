@@ -10,7 +10,7 @@ import (
 
 func (f *fixture) createLoginSecret(t *testing.T) string {
 	t.Helper()
-	var made loginSecret
+	var made loginSecretReply
 	if err := json.NewDecoder(f.send("POST", "/v1/agent/login/secret", nil, "X-Nomad-Token", "operator").Body).Decode(&made); err != nil {
 		t.Fatal(err)
 	}

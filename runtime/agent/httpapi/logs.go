@@ -12,8 +12,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 )
 
-// readStreamPosition reads the position in a stream at which the response starts.
-func (r *request) readStreamPosition() (fromEnd bool, offset int64, err error) {
+// parseStreamPositionParams reads the position in a stream at which the response starts.
+func (r *request) parseStreamPositionParams() (fromEnd bool, offset int64, err error) {
 	if text := r.query.Get("offset"); text != "" {
 		if offset, err = strconv.ParseInt(text, 10, 64); err != nil {
 			return false, 0, badRequestError("error parsing offset: " + err.Error())
@@ -56,14 +56,14 @@ func (h *fileHandler) taskLogs(r *request) (any, error) {
 	}
 	if !plain {
 		r.streamFrames(func(ctx context.Context, emit func(api.StreamFrame) error) error {
-			return h.node.Logs().Follow(ctx, ask, func(c logs.Chunk) error {
-				return emit(api.StreamFrame{File: path.Join("alloc/logs", c.File), Offset: c.Offset + int64(len(c.Data)), Data: c.Data})
+			return h.node.LogCollector().Follow(ctx, ask, func(c logs.OutputChunk) error {
+				return emit(api.StreamFrame{File: path.Join("alloc/logs", c.FileName), Offset: c.FileOffset + int64(len(c.Data)), Data: c.Data})
 			})
 		})
 		return nil, nil
 	}
 	s := r.startStream("text/plain; charset=utf-8")
-	_ = h.node.Logs().Follow(r.Context(), ask, func(c logs.Chunk) error { // the response has started, so the error cannot be sent
+	_ = h.node.LogCollector().Follow(r.Context(), ask, func(c logs.OutputChunk) error { // the response has started, so the error cannot be sent
 		_, err := s.Write(c.Data)
 		return err
 	})
@@ -73,7 +73,7 @@ func (h *fileHandler) taskLogs(r *request) (any, error) {
 // newLogFollowRequest reads the parameters, and checks that the requested output exists.
 func (h *fileHandler) newLogFollowRequest(r *request) (logs.FollowRequest, error) {
 	ask := logs.FollowRequest{AllocID: r.pathID, Task: r.query.Get("task"), Stream: logs.Stream(r.query.Get("type"))}
-	end, offset, err := r.readStreamPosition()
+	end, offset, err := r.parseStreamPositionParams()
 	if err != nil {
 		return ask, err
 	}
@@ -102,14 +102,14 @@ func (h *fileHandler) newLogFollowRequest(r *request) (logs.FollowRequest, error
 		return ask, err
 	}
 	ask.LogDir = dir.LogDir()
-	if kept, err := h.node.Logs().HasLogs(ask); err != nil || !kept {
+	if kept, err := h.node.LogCollector().HasLogsOrIsCollected(ask); err != nil || !kept {
 		text := fmt.Sprintf("log entry for task %q and log type %q not found", ask.Task, ask.Stream)
 		if hint := allocDirRemovalReason(alloc); hint != "" {
 			text += ": " + hint
 		}
 		return ask, notFoundError(text)
 	}
-	ask.StopAtEnd, ask.AcrossRestarts, ask.Offset = !follow, follow, offset
+	ask.StopAtEnd, ask.AcrossRestarts, ask.OffsetFromOrigin = !follow, follow, offset
 	switch {
 	case end && offset == 0:
 		ask.Origin = logs.FromNewestFile

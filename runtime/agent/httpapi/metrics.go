@@ -12,7 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/metrics"
 )
 
-// metricsSource collects the metrics of the agent. *collect.Collector implements it.
+// metricsSource collects the metrics of the agent. *collect.MetricsCollector implements it.
 type metricsSource interface {
 	Gather(context.Context) []*dto.MetricFamily
 	Settings() *metrics.Settings

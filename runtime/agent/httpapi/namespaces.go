@@ -20,8 +20,8 @@ type namespaceHandler struct{ store *store.Store }
 // defaultNamespace is the namespace "default", which always exists.
 var defaultNamespace = &api.Namespace{Name: api.DefaultNamespace, Description: "Default shared namespace", CreateIndex: 1, ModifyIndex: 1}
 
-// findNamespace returns the stored namespace, or the default namespace.
-func findNamespace(s store.Reader, ws store.WatchSet, name string) *api.Namespace {
+// findStoredOrDefaultNamespace returns the stored namespace, or the default namespace.
+func findStoredOrDefaultNamespace(s store.Reader, ws store.WatchSet, name string) *api.Namespace {
 	if n := s.Namespace(ws, name); n != nil || name != api.DefaultNamespace {
 		return n
 	}
@@ -51,7 +51,7 @@ func newNamespaceView(n *api.Namespace) namespaceWithHash {
 
 // hashJSON returns a hash of the JSON of an object.
 func hashJSON(object any) []byte {
-	text, err := encodeJSON(object)
+	text, err := encodeNomadJSON(object)
 	if err != nil {
 		panic(err) // the object was decoded from JSON, so it can be encoded
 	}
@@ -63,15 +63,15 @@ func (h *namespaceHandler) list(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		byName := func(n *api.Namespace) sortKey { return newNameSortKey("", n.Name) }
 		list, err := listPage(r, listNamespaces(s.Reader, ws, r.query.Get("prefix")), byName, newNamespaceView)
-		return list, s.TableIndex(ws, store.Namespaces), err
+		return list, s.LatestTableIndex(ws, store.Namespaces), err
 	})
 }
 
 func (h *namespaceHandler) read(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		n := findNamespace(s.Reader, ws, r.pathID)
+		n := findStoredOrDefaultNamespace(s.Reader, ws, r.pathID)
 		if n == nil {
-			return nil, s.TableIndex(ws, store.Namespaces), notFoundError("Namespace not found")
+			return nil, s.LatestTableIndex(ws, store.Namespaces), notFoundError("Namespace not found")
 		}
 		return newNamespaceView(n), n.ModifyIndex, nil
 	})

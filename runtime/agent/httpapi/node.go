@@ -26,8 +26,8 @@ type nodeHandler struct {
 type nodeStub struct {
 	*api.NodeListStub
 	HostVolumes       map[string]hostVolumeView
-	NodeResources     *nodeResources         `json:",omitempty"`
-	ReservedResources *nodeReservedResources `json:",omitempty"`
+	NodeResources     *nodeResourcesView         `json:",omitempty"`
+	ReservedResources *nodeReservedResourcesView `json:",omitempty"`
 }
 
 func (h *nodeHandler) list(r *request) (any, error) { return h.listNodesOfPool(r, api.NodePoolAll) }
@@ -63,7 +63,7 @@ func (h *nodeHandler) listNodesOfPool(r *request, pool string) (any, error) {
 			}
 			return stub
 		})
-		return stubs, s.TableIndex(ws, store.Nodes), err
+		return stubs, s.LatestTableIndex(ws, store.Nodes), err
 	})
 }
 
@@ -74,7 +74,7 @@ func (h *nodeHandler) read(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		n := s.Node(ws, r.pathID)
 		if n == nil {
-			return nil, s.TableIndex(ws, store.Nodes), notFoundError("node not found")
+			return nil, s.LatestTableIndex(ws, store.Nodes), notFoundError("node not found")
 		}
 		if h.operatorToken != "" && r.Context().Value(unixSocketContextKey{}) != nil {
 			// A client that has an address of the node connects to it for logs and exec sessions. Without
@@ -90,7 +90,7 @@ func (h *nodeHandler) read(r *request) (any, error) {
 
 func (h *nodeHandler) allocations(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		return emptyIfNil(sortByCreation(s.AllocationsByNode(ws, r.pathID))), s.TableIndex(ws, store.Allocations), nil
+		return emptyIfNil(sortByCreation(s.AllocationsByNode(ws, r.pathID))), s.LatestTableIndex(ws, store.Allocations), nil
 	})
 }
 
@@ -110,8 +110,8 @@ func (r *request) newNodeWriteReply(out scheduler.NodeRequestOutcome, err error)
 	return nodeWriteReply{out.EvalIDs, out.EvalCreateIndex, out.NodeModifyIndex, r.replyMetaOfWrite(out.Index)}, nil
 }
 
-// checkNodeID rejects a change of a node other than this one.
-func (h *nodeHandler) checkNodeID(r *request) error {
+// checkNodeIDIsThisNode rejects a change of a node other than this one.
+func (h *nodeHandler) checkNodeIDIsThisNode(r *request) error {
 	if r.pathID != h.agent.nodeID {
 		return &statusError{http.StatusInternalServerError, "node not found"}
 	}
@@ -123,10 +123,10 @@ func (h *nodeHandler) setEligibility(r *request) (any, error) {
 	if err := r.decodeBody(&body, maxBodyBytes, false); err != nil {
 		return nil, err
 	}
-	if err := h.checkNodeID(r); err != nil {
+	if err := h.checkNodeIDIsThisNode(r); err != nil {
 		return nil, err
 	}
-	return r.newNodeWriteReply(h.scheduler.SetEligibility(r.Context(), body.Eligibility))
+	return r.newNodeWriteReply(h.scheduler.SetNodeEligibility(r.Context(), body.Eligibility))
 }
 
 func (h *nodeHandler) drain(r *request) (any, error) {
@@ -134,15 +134,15 @@ func (h *nodeHandler) drain(r *request) (any, error) {
 	if err := r.decodeBody(&body, maxBodyBytes, false); err != nil {
 		return nil, err
 	}
-	if err := h.checkNodeID(r); err != nil {
+	if err := h.checkNodeIDIsThisNode(r); err != nil {
 		return nil, err
 	}
-	return r.newNodeWriteReply(h.scheduler.Drain(r.Context(), scheduler.DrainRequest{Spec: body.DrainSpec, MarkEligible: body.MarkEligible, Meta: body.Meta}))
+	return r.newNodeWriteReply(h.scheduler.StartOrEndDrain(r.Context(), scheduler.DrainRequest{Spec: body.DrainSpec, MarkEligible: body.MarkEligible, Meta: body.Meta}))
 }
 
-// evaluate does nothing: blocked evaluations are processed whenever the node changes.
-func (h *nodeHandler) evaluate(r *request) (any, error) {
-	if err := h.checkNodeID(r); err != nil {
+// acceptEvaluateWithoutEffect does nothing: blocked evaluations are processed whenever the node changes.
+func (h *nodeHandler) acceptEvaluateWithoutEffect(r *request) (any, error) {
+	if err := h.checkNodeIDIsThisNode(r); err != nil {
 		return nil, err
 	}
 	n := h.store.Snapshot().Node(nil, r.pathID)
@@ -152,8 +152,8 @@ func (h *nodeHandler) evaluate(r *request) (any, error) {
 	return nodeWriteReply{EvalIDs: []string{}, NodeModifyIndex: n.ModifyIndex}, nil
 }
 
-func (h *nodeHandler) purge(r *request) (any, error) {
-	if err := h.checkNodeID(r); err != nil {
+func (h *nodeHandler) rejectPurge(r *request) (any, error) {
+	if err := h.checkNodeIDIsThisNode(r); err != nil {
 		return nil, err
 	}
 	return nil, &statusError{http.StatusInternalServerError, "this agent is its only node, which cannot be purged: stop the agent and remove its data directory"}
@@ -195,7 +195,7 @@ func (h *nodeHandler) setMetadata(r *request) (any, error) {
 type nodePoolHandler struct {
 	store       *store.Store
 	nodeHandler *nodeHandler
-	jobReader   *jobReader
+	jobReader   *jobReadHandler
 }
 
 // isInNodePool reports whether a node is in a pool; all nodes are in "all".
@@ -238,7 +238,7 @@ func (h *nodePoolHandler) list(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		found := slices.DeleteFunc(listNodePools(s, ws), func(p *api.NodePool) bool { return !strings.HasPrefix(p.Name, r.query.Get("prefix")) })
 		all, err := listPage(r, found, func(p *api.NodePool) sortKey { return newNameSortKey("", p.Name) }, newNodePoolView)
-		return all, s.TableIndex(ws, store.Nodes), err
+		return all, s.LatestTableIndex(ws, store.Nodes), err
 	})
 }
 
@@ -256,9 +256,9 @@ func (h *nodePoolHandler) read(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		p, err := findNodePool(r, s, ws)
 		if err != nil {
-			return nil, s.TableIndex(ws, store.Nodes), err
+			return nil, s.LatestTableIndex(ws, store.Nodes), err
 		}
-		return newNodePoolView(p), s.TableIndex(ws, store.Nodes), nil
+		return newNodePoolView(p), s.LatestTableIndex(ws, store.Nodes), nil
 	})
 }
 

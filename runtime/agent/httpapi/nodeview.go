@@ -10,8 +10,8 @@ import (
 // nodeView is a node in the server's JSON format. It adds the fields about the machine that the client's type lacks.
 type nodeView struct {
 	*api.Node
-	NodeResources     *nodeResources
-	ReservedResources *nodeReservedResources
+	NodeResources     *nodeResourcesView
+	ReservedResources *nodeReservedResourcesView
 	HostVolumes       map[string]hostVolumeView
 }
 
@@ -33,7 +33,7 @@ func newHostVolumeViews(volumes map[string]*api.HostVolumeInfo) map[string]hostV
 	return views
 }
 
-type nodeResources struct {
+type nodeResourcesView struct {
 	*api.NodeResources
 	Networks     []*api.NetworkResource // without addresses that only host networks have, which are in NodeNetworks
 	NodeNetworks []fingerprint.NodeNetwork
@@ -58,13 +58,13 @@ type coreView struct {
 }
 
 // newNodeResourcesView returns nil if r is nil.
-func newNodeResourcesView(r *api.NodeResources, host fingerprint.Host) *nodeResources {
+func newNodeResourcesView(r *api.NodeResources, host fingerprint.Host) *nodeResourcesView {
 	if r == nil {
 		return nil
 	}
-	view := &nodeResources{NodeResources: r, NodeNetworks: host.NodeNetworks}
+	view := &nodeResourcesView{NodeResources: r, NodeNetworks: host.NodeNetworks}
 	for _, n := range r.Networks {
-		if n.Mode != "host" || n.Device == host.Interface {
+		if n.Mode != "host" || n.Device == host.InterfaceOfIP {
 			view.Networks = append(view.Networks, n)
 		}
 	}
@@ -88,7 +88,7 @@ func newTopologyView(t *base.Topology) *topologyView {
 	return view
 }
 
-type nodeReservedResources struct {
+type nodeReservedResourcesView struct {
 	*api.NodeReservedResources
 	Cpu struct {
 		CpuShares        uint64
@@ -97,11 +97,11 @@ type nodeReservedResources struct {
 }
 
 // newNodeReservedResourcesView returns nil if r is nil.
-func newNodeReservedResourcesView(r *api.NodeReservedResources, host fingerprint.Host) *nodeReservedResources {
+func newNodeReservedResourcesView(r *api.NodeReservedResources, host fingerprint.Host) *nodeReservedResourcesView {
 	if r == nil {
 		return nil
 	}
-	view := &nodeReservedResources{NodeReservedResources: r}
-	view.Cpu.CpuShares, view.Cpu.ReservedCpuCores = r.Cpu.CpuShares, host.ReservedCores
+	view := &nodeReservedResourcesView{NodeReservedResources: r}
+	view.Cpu.CpuShares, view.Cpu.ReservedCpuCores = r.Cpu.CpuShares, host.ReservedCoreIDs
 	return view
 }

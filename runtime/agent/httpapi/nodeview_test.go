@@ -16,8 +16,8 @@ type machineNode struct{ stubNode }
 
 func (machineNode) Host() fingerprint.Host {
 	return fingerprint.Host{
-		Interface:     "eth0",
-		ReservedCores: []uint16{1},
+		InterfaceOfIP:   "eth0",
+		ReservedCoreIDs: []uint16{1},
 		NodeNetworks: []fingerprint.NodeNetwork{{Mode: "bridge"}, {Mode: "host", Device: "eth0", MacAddress: "02:00:00:00:00:01", Speed: 1000, Addresses: []fingerprint.NodeNetworkAddress{
 			{Family: "ipv6", Alias: "default", Address: "fd00::2"},
 		}}},
@@ -33,7 +33,7 @@ func TestNodeHasFieldsAboutTheMachine(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, func(c *Config) { c.Node = machineNode{} })
 	f.updateStore(t, func(tx *store.Txn) {
-		tx.PutNode(&api.Node{
+		tx.PutNodeWithStorageEvents(&api.Node{
 			ID: f.config.NodeID, Name: "n1", Datacenter: "dc1", Status: api.NodeStatusReady, NodePool: "default",
 			HostVolumes: map[string]*api.HostVolumeInfo{"data": {Path: "/srv"}},
 			NodeResources: &api.NodeResources{
@@ -72,7 +72,7 @@ func TestNodeHasFieldsAboutTheMachine(t *testing.T) {
 
 // A machine with one memory node has no distances.
 func TestTopologyOfOneMemoryNode(t *testing.T) {
-	got, err := encodeJSON(newTopologyView(&base.Topology{NodeIDs: []uint32{0}, Distances: [][]uint32{{10}}}))
+	got, err := encodeNomadJSON(newTopologyView(&base.Topology{NodeIDs: []uint32{0}, Distances: [][]uint32{{10}}}))
 	if want := `{"Cores":null,"Distances":null,"Nodes":[0],"OverrideTotalCompute":0,"OverrideWitholdCompute":0}`; err != nil || string(got) != want {
 		t.Errorf("%s, %v, want %s", got, err, want)
 	}

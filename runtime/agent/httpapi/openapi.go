@@ -98,7 +98,7 @@ func newOpenAPIDocument(routes []route) jsonObject {
 			item = jsonObject{}
 			paths[path] = item
 		}
-		for method := range strings.FieldsSeq(rt.methods) {
+		for method := range strings.FieldsSeq(rt.spaceSeparatedMethods) {
 			item[strings.ToLower(method)] = s.newOperation(rt)
 		}
 	}
@@ -160,7 +160,7 @@ func (s openAPISchemas) newOperation(rt route) jsonObject {
 	return op
 }
 
-// schemaOf returns the schema of a type as [encodeJSON] writes it.
+// schemaOf returns the schema of a type as [encodeNomadJSON] writes it.
 func (s openAPISchemas) schemaOf(t reflect.Type) jsonObject {
 	switch {
 	case t == timeType:
@@ -189,15 +189,15 @@ func (s openAPISchemas) schemaOf(t reflect.Type) jsonObject {
 	case reflect.Map:
 		return jsonObject{"type": []string{"object", "null"}, "additionalProperties": s.schemaOf(t.Elem())}
 	case reflect.Struct:
-		return s.structSchema(t)
+		return s.addStructSchema(t)
 	case reflect.Interface:
 		return jsonObject{}
 	}
 	return jsonObject{"type": "integer"}
 }
 
-// structSchema describes a struct once, under its name, because some structs are recursive.
-func (s openAPISchemas) structSchema(t reflect.Type) jsonObject {
+// addStructSchema describes a struct once, under its name, because some structs are recursive.
+func (s openAPISchemas) addStructSchema(t reflect.Type) jsonObject {
 	name := t.Name()
 	if name != "" {
 		name = strings.TrimPrefix(t.String(), "api.")

@@ -10,8 +10,8 @@ import (
 // pluginHandler serves the route of the plugins of the agent, an extension of Nomad's API: Nomad's routes of plugins are
 // about storage plugins.
 type pluginHandler struct {
-	store *store.Store
-	agent AgentFuncs
+	store      *store.Store
+	agentFuncs AgentFuncs
 
 	mu             sync.Mutex
 	pluginsIndex   uint64          // increases when the plugins change; 0 before the first request
@@ -22,7 +22,7 @@ type pluginHandler struct {
 // the state. Calls of plugins do not change the index.
 func (h *pluginHandler) list(r *request) (any, error) {
 	r.isReplyReadFromState, r.replyIndex = true, 1
-	if h.agent.Plugins == nil {
+	if h.agentFuncs.DescribePlugins == nil {
 		return nil, notFoundError("this agent does not report its plugins")
 	}
 	_, err := r.blockingQuery(h.store, func(_ *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
@@ -33,21 +33,21 @@ func (h *pluginHandler) list(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return h.agent.Plugins(), nil
+	return h.agentFuncs.DescribePlugins(), nil
 }
 
 // currentPluginsIndex returns the index of the plugins, and a channel that is closed when they change. The first index is
 // the time, so that it is higher than the indexes of earlier agents.
-func (h *pluginHandler) currentPluginsIndex() (uint64, <-chan struct{}) {
+func (h *pluginHandler) currentPluginsIndex() (index uint64, changed <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.pluginsIndex == 0 {
-		h.pluginsIndex, h.pluginsChanged = uint64(time.Now().UnixMilli()), h.agent.PluginsChanged()
+		h.pluginsIndex, h.pluginsChanged = uint64(time.Now().UnixMilli()), h.agentFuncs.PluginsChanged()
 	}
 	select {
 	case <-h.pluginsChanged:
 		h.pluginsIndex++
-		h.pluginsChanged = h.agent.PluginsChanged()
+		h.pluginsChanged = h.agentFuncs.PluginsChanged()
 	default:
 	}
 	return h.pluginsIndex, h.pluginsChanged

@@ -11,7 +11,7 @@ func TestPluginsBlockUntilAChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		changed, report := make(chan struct{}), "first"
 		f := newFixture(t, func(c *Config) {
-			c.AgentFuncs.Plugins = func() any { return report }
+			c.AgentFuncs.DescribePlugins = func() any { return report }
 			c.AgentFuncs.PluginsChanged = func() <-chan struct{} { return changed }
 		})
 		first := f.send("GET", "/v1/agent/plugins", nil)

@@ -86,8 +86,8 @@ var readOnlyHiddenFields = map[reflect.Type][]string{
 	reflect.TypeFor[api.ScalingEvent]():    {"Meta", "Message"},
 }
 
-// hasReadOnlyToken reports whether the read-only token is the only authentication of a request.
-func (p *accessPolicy) hasReadOnlyToken(r *http.Request) bool {
+// hasOnlyReadOnlyToken reports whether the read-only token is the only authentication of a request.
+func (p *accessPolicy) hasOnlyReadOnlyToken(r *http.Request) bool {
 	if p.needsNoTokenForRequest(r) || p.readToken == "" {
 		return false
 	}

@@ -107,9 +107,9 @@ func TestReadOnlyTokenHidesSecrets(t *testing.T) {
 	const gotAlloc, gotNode = "11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-222222222222"
 	job := newJobWithSecrets()
 	f.updateStore(t, func(tx *store.Txn) {
-		tx.PutJob(job)
-		tx.PutNode(&api.Node{ID: gotNode, Name: "n", Meta: map[string]string{"word": secretValue}, Events: []*api.NodeEvent{{Message: secretValue}}})
-		tx.PutAllocation(&api.Allocation{
+		tx.PutJobAndVersion(job)
+		tx.PutNodeWithStorageEvents(&api.Node{ID: gotNode, Name: "n", Meta: map[string]string{"word": secretValue}, Events: []*api.NodeEvent{{Message: secretValue}}})
+		tx.PutScheduledAllocation(&api.Allocation{
 			ID: gotAlloc, Namespace: "default", JobID: "web", NodeID: gotNode, TaskGroup: "g", Job: job, EvalID: "33333333-3333-3333-3333-333333333333",
 			TaskStates: map[string]*api.TaskState{"t": {State: "running", Events: []*api.TaskEvent{{
 				Type: "Terminated", DisplayMessage: secretValue, Message: secretValue, DriverError: secretValue, DriverMessage: secretValue, DownloadError: secretValue,
@@ -164,7 +164,7 @@ func TestReadOnlyTokenSeesEventsWithoutSecrets(t *testing.T) {
 	f.updateStore(t, func(tx *store.Txn) {
 		tx.PutVariable(&api.Variable{Namespace: "default", Path: "path-of-a-variable", Items: api.VariableItems{"word": secretValue}})
 	})
-	f.updateStore(t, func(tx *store.Txn) { tx.PutJob(job) })
+	f.updateStore(t, func(tx *store.Txn) { tx.PutJobAndVersion(job) })
 	body := f.readUntil(t, eventsPath+"?topic=*&index=0", "reader", `"JobRegistered"`) // is after the event of the variable
 	if !strings.Contains(body, `"JobRegistered"`) || !strings.Contains(body, "shown-tag") {
 		t.Errorf("the event of the job is missing: %s", body)

@@ -63,9 +63,9 @@ const (
 //lint:ignore ST1005 Nomad's clients match on the text
 var errNoRegion = errors.New("No path to region")
 
-// parseParams reads the query parameters that all routes accept.
-func (r *request) parseParams(region string) error {
-	if other := r.query.Get("region"); other != "" && other != region && other != api.GlobalRegion && !strings.HasPrefix(r.URL.Path, "/v1/client/") {
+// parseCommonParams reads the query parameters that all routes accept.
+func (r *request) parseCommonParams(agentRegion string) error {
+	if other := r.query.Get("region"); other != "" && other != agentRegion && other != api.GlobalRegion && !strings.HasPrefix(r.URL.Path, "/v1/client/") {
 		return errNoRegion
 	}
 	r.namespace = r.query.Get("namespace")
@@ -251,12 +251,12 @@ func (r *request) decodeBody(into any, limit int64, mayBeEmpty bool) error {
 	return nil
 }
 
-// decodeBodyWithID decodes a body that repeats the id in the path.
-func (r *request) decodeBodyWithID(into interface{ checkID(*request) error }, mayBeEmpty bool) error {
+// decodeBodyAndCheckID decodes a body that repeats the id in the path.
+func (r *request) decodeBodyAndCheckID(into interface{ checkIDMatchesPath(*request) error }, mayBeEmpty bool) error {
 	if err := r.decodeBody(into, maxBodyBytes, mayBeEmpty); err != nil {
 		return err
 	}
-	return into.checkID(r)
+	return into.checkIDMatchesPath(r)
 }
 
 // readSnapshotFunc makes a reply from a snapshot. It adds to ws, which may be nil, the channels that report
@@ -289,5 +289,5 @@ func (r *request) blockingQuery(state *store.Store, read readSnapshotFunc) (any,
 // change.
 func isBadRequest(err error) bool {
 	var statusErr *statusError
-	return errors.As(err, &statusErr) && statusErr.code == http.StatusBadRequest
+	return errors.As(err, &statusErr) && statusErr.statusCode == http.StatusBadRequest
 }

@@ -27,9 +27,9 @@ func TestRescheduleEventsHaveTheirDelay(t *testing.T) {
 		"an allocation":           alloc,
 		"a list":                  []allocStub{newAllocStub(alloc, true, true)},
 		"an allocation in a list": []*api.Allocation{alloc},
-		"an event":                map[string]any{"Allocation": allocWithoutJob{&jobless, rescheduleDelays(alloc)}},
+		"an event":                map[string]any{"Allocation": eventAllocation{&jobless, rescheduleDelays(alloc)}},
 	} {
-		text, err := encodeJSON(value)
+		text, err := encodeNomadJSON(value)
 		if err != nil {
 			t.Fatal(err)
 		}

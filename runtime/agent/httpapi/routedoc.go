@@ -28,8 +28,8 @@ func routeDocWithBody[In, Out any](summary string, params ...string) routeDoc {
 }
 
 // routeDocOfStream describes a route whose response is not JSON, or has no end.
-func routeDocOfStream(kind, summary string, params ...string) routeDoc {
-	return routeDoc{summary: summary, params: params, contentType: kind}
+func routeDocOfStream(contentType, summary string, params ...string) routeDoc {
+	return routeDoc{summary: summary, params: params, contentType: contentType}
 }
 
 // pageParams are the parameters of lists; see [listPage].

@@ -9,12 +9,13 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/hoststats"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/tasksteps"
 	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
 )
 
 // route is one route of the API: a row of the table that newRoutes returns.
 type route struct {
-	methods string // HTTP methods, separated by spaces
+	spaceSeparatedMethods string // HTTP methods, such as "PUT POST"
 	// pattern is a path, in which {id} matches one segment and {id...} one or more, because the ids of jobs can have
 	// slashes.
 	pattern string
@@ -26,9 +27,9 @@ type route struct {
 // pattern is used.
 func (a *API) newRoutes() []route {
 	c := &a.config
-	agent := &localAgent{c.Store, c.NodeID, c.Region, c.AdvertiseAddr, c.Version}
-	jobs := &jobReader{c.Store}
-	jobWriter := &jobWriter{c.Store, c.Scheduler, c.JobParser, &jobChecker{c.Store, c.Node, c.Region, a.logger}}
+	agent := &localAgent{c.Store, c.NodeID, c.Region, c.AdvertiseAddr, c.NomadAPIVersion}
+	jobs := &jobReadHandler{c.Store}
+	jobWriter := &jobWriteHandler{c.Store, c.Scheduler, c.JobParser, &jobChecker{c.Store, c.Node, c.Region, a.logger}}
 	scaling := &scalingHandler{c.Store, c.Scheduler}
 	allocs := &allocHandler{c.Store, c.Scheduler, c.Node, a.logger}
 	files := &fileHandler{c.Store, c.Node}
@@ -46,7 +47,7 @@ func (a *API) newRoutes() []route {
 	events := &eventHandler{c.Store, c.Node, a.logger}
 	metrics := &metricsHandler{c.Metrics}
 	agents := &agentHandler{agent, c.Store, c.Scheduler, c.Node, c.AgentFuncs}
-	plugins := &pluginHandler{store: c.Store, agent: c.AgentFuncs}
+	plugins := &pluginHandler{store: c.Store, agentFuncs: c.AgentFuncs}
 	login := &loginHandler{operatorToken: c.OperatorToken}
 	debug := &debugHandler{agent, c.Node, c.MonitoredLog, c.OptionalRoutes.EnableDebug}
 	volumes := &volumeHandler{c.Store, c.Volumes}
@@ -65,8 +66,8 @@ func (a *API) newRoutes() []route {
 		{"GET", "/v1/job/{id...}/actions", jobs.actions, routeDocOfStateRead[[]jobAction]("list the actions of the tasks of a job")},
 		{"GET", "/v1/job/{id...}/action", exec.runJobAction, routeDocOfStream("application/json", "run an action of a job in a task, over a websocket", "task group allocID action tty ws_handshake")},
 		{"GET", "/v1/job/{id...}/allocations", jobs.allocations, routeDocOfStateRead[[]allocStub]("list the allocations of a job", "all")},
-		{"GET", "/v1/job/{id...}/deployment", jobs.latestDeployment, routeDocOfStateRead[*deployment]("read the latest deployment of a job")},
-		{"GET", "/v1/job/{id...}/deployments", jobs.deployments, routeDocOfStateRead[[]deployment]("list the deployments of a job", "all")},
+		{"GET", "/v1/job/{id...}/deployment", jobs.latestDeployment, routeDocOfStateRead[*deploymentView]("read the latest deployment of a job")},
+		{"GET", "/v1/job/{id...}/deployments", jobs.deployments, routeDocOfStateRead[[]deploymentView]("list the deployments of a job", "all")},
 		{"PUT POST", "/v1/job/{id...}/dispatch", jobWriter.dispatch, routeDocWithBody[api.JobDispatchRequest, api.JobDispatchResponse]("dispatch a parameterized job", "idempotency_token")},
 		{"PUT POST", "/v1/job/{id...}/dispatch/payload", jobWriter.dispatchBodyAsPayload, routeDocWithoutBody[api.JobDispatchResponse]("dispatch a parameterized job with the request body as its payload", "idempotency_token")},
 		{"PUT POST", "/v1/job/{id...}/evaluate", jobWriter.evaluate, routeDocWithBody[api.JobEvaluateRequest, jobWriteReply]("create an evaluation for a job")},
@@ -91,7 +92,9 @@ func (a *API) newRoutes() []route {
 		{"GET", "/v1/allocation/{id}/checks", allocs.checks, routeDocWithoutBody[map[string]checkStatus]("read the status of the service checks of an allocation")},
 		{"GET", "/v1/allocation/{id}/services", allocs.services, routeDocOfStateRead[[]api.ServiceRegistration]("list the service registrations of an allocation", "filter per_page next_token reverse")},
 		{"GET", "/v1/allocation/{id}/timeline", allocs.timeline, routeDocOfStateRead[allocTimeline]("read the timeline of an allocation: hook, driver and task operations with their durations")},
+		{"GET", "/v1/allocation/{id}/transitions", allocs.transitions, routeDocWithoutBody[tasksteps.AllocTransitions]("read the last transitions of the tasks of an allocation: which step has ended how, and which one follows")},
 		{"PUT POST", "/v1/allocation/{id}/stop", allocs.stop, routeDocWithoutBody[api.AllocStopResponse]("stop an allocation", "reschedule no_shutdown_delay")},
+		{"GET", "/v1/client/transitions", allocs.listTransitions, routeDocWithoutBody[[]tasksteps.AllocTransitions]("list the last transitions of the tasks of all allocations that run or have ended under this agent")},
 		{"GET", "/v1/client/allocation/{id}/checks", allocs.checks, routeDocWithoutBody[map[string]checkStatus]("read the status of the service checks of an allocation")},
 		{"GET", "/v1/client/allocation/{id}/exec", exec.execTask, routeDocOfStream("application/json", "run a command in a task, over a websocket", "task command tty ws_handshake")},
 		{"GET PUT POST", "/v1/client/allocation/{id}/gc", allocs.gcAllocation, routeDocWithoutBody[any]("garbage collect the directory of a terminal allocation")},
@@ -107,7 +110,7 @@ func (a *API) newRoutes() []route {
 		{"GET", "/v1/client/fs/readat/{id}", files.read, routeDocOfStream("text/plain", "read a range of bytes of a file of an allocation", "path offset limit")},
 		{"GET", "/v1/client/fs/stream/{id}", files.stream, routeDocOfStream("application/json", "stream a file of an allocation", "path origin offset follow")},
 		{"GET", "/v1/client/fs/logs/{id}", files.taskLogs, routeDocOfStream("application/json", "stream the stdout or stderr of a task", "task type origin offset follow plain")},
-		{"GET", "/v1/client/fs/{id...}", files.unknownOperation, routeDocWithoutBody[noContent]("unknown operation on a file: 404")},
+		{"GET", "/v1/client/fs/{id...}", files.rejectUnknownOperation, routeDocWithoutBody[noContent]("unknown operation on a file: 404")},
 		{"GET PUT", "/v1/client/gc", allocs.gcAllocations, routeDocWithoutBody[noContent]("garbage collect the directories of all terminal allocations")},
 		{"GET", "/v1/client/stats", agents.hostStats, routeDocWithoutBody[hoststats.Stats]("read the CPU, memory, disk and device usage of the host", "node_id")},
 		{"GET", "/v1/client/metadata", nodes.readMetadata, routeDocWithoutBody[api.NodeMetaResponse]("read the dynamic and static metadata of the node", "node_id")},
@@ -116,13 +119,13 @@ func (a *API) newRoutes() []route {
 		{"POST", "/v1/client/identity/renew", noClusterHandler, routeDocWithoutBody[noContent]("not supported: a node identity requires a cluster")},
 
 		{"GET", "/v1/evaluations", evals.list, routeDocOfStateRead[[]api.Evaluation]("list evaluations", pageParams, "status job")},
-		{"DELETE", "/v1/evaluations", evals.delete, routeDocWithoutBody[noContent]("not supported: deleting evaluations")},
+		{"DELETE", "/v1/evaluations", evals.rejectDelete, routeDocWithoutBody[noContent]("not supported: deleting evaluations")},
 		{"GET", "/v1/evaluations/count", evals.count, routeDocOfStateRead[evaluationCount]("count evaluations", "filter prefix status job")},
 		{"GET", "/v1/evaluation/{id}", evals.read, routeDocOfStateRead[api.Evaluation]("read an evaluation", "related")},
 		{"GET", "/v1/evaluation/{id}/allocations", evals.allocations, routeDocOfStateRead[[]allocStub]("list the allocations of an evaluation")},
 
-		{"GET", "/v1/deployments", deployments.list, routeDocOfStateRead[[]deployment]("list deployments", pageParams)},
-		{"GET", "/v1/deployment/{id}", deployments.read, routeDocOfStateRead[deployment]("read a deployment")},
+		{"GET", "/v1/deployments", deployments.list, routeDocOfStateRead[[]deploymentView]("list deployments", pageParams)},
+		{"GET", "/v1/deployment/{id}", deployments.read, routeDocOfStateRead[deploymentView]("read a deployment")},
 		{"GET", "/v1/deployment/allocations/{id}", deployments.allocations, routeDocOfStateRead[[]allocStub]("list the allocations of a deployment")},
 		{"PUT POST", "/v1/deployment/fail/{id}", deployments.fail, routeDocWithoutBody[api.DeploymentUpdateResponse]("fail a deployment")},
 		{"PUT POST", "/v1/deployment/pause/{id}", deployments.pause, routeDocWithBody[api.DeploymentPauseRequest, api.DeploymentUpdateResponse]("pause or resume a deployment")},
@@ -135,8 +138,8 @@ func (a *API) newRoutes() []route {
 		{"GET", "/v1/node/{id}/allocations", nodes.allocations, routeDocOfStateRead[[]api.Allocation]("list the allocations of a node")},
 		{"PUT POST", "/v1/node/{id}/drain", nodes.drain, routeDocWithBody[api.NodeUpdateDrainRequest, nodeWriteReply]("start or stop draining a node")},
 		{"PUT POST", "/v1/node/{id}/eligibility", nodes.setEligibility, routeDocWithBody[api.NodeUpdateEligibilityRequest, nodeWriteReply]("change the scheduling eligibility of a node")},
-		{"PUT POST", "/v1/node/{id}/evaluate", nodes.evaluate, routeDocWithoutBody[nodeWriteReply]("accepted without effect: blocked evaluations are processed when the node changes")},
-		{"PUT POST", "/v1/node/{id}/purge", nodes.purge, routeDocWithoutBody[noContent]("not supported: the agent's own node cannot be purged")},
+		{"PUT POST", "/v1/node/{id}/evaluate", nodes.acceptEvaluateWithoutEffect, routeDocWithoutBody[nodeWriteReply]("accepted without effect: blocked evaluations are processed when the node changes")},
+		{"PUT POST", "/v1/node/{id}/purge", nodes.rejectPurge, routeDocWithoutBody[noContent]("not supported: the agent's own node cannot be purged")},
 		{"GET", "/v1/node/pools", pools.list, routeDocOfStateRead[[]poolWithHash]("list node pools", pageParams)},
 		{"PUT POST", "/v1/node/pools", nodePoolChangeHandler, routeDocWithoutBody[noContent]("not supported: node pools follow from the configuration of the agent")},
 		{"GET", "/v1/node/pool/{id}", pools.read, routeDocOfStateRead[poolWithHash]("read a node pool")},
@@ -164,16 +167,16 @@ func (a *API) newRoutes() []route {
 		{"PUT POST", "/v1/search/fuzzy", search.searchFuzzy, routeDocWithBody[api.FuzzySearchRequest, api.FuzzySearchResponse]("search for objects by a part of the name")},
 		{"GET", eventsPath, events.streamEvents, routeDocOfStream("application/json", "stream events", "topic index")},
 
-		{"GET", "/v1/agent/health", agents.health, routeDocWithoutBody[map[string]health]("read the health of the agent; status 500 if it is unhealthy", "type")},
+		{"GET", "/v1/agent/health", agents.health, routeDocWithoutBody[map[string]componentHealth]("read the health of the agent; status 500 if it is unhealthy", "type")},
 		{"GET", "/v1/agent/host", debug.readHostData, routeDocWithoutBody[api.HostDataResponse]("read host data for troubleshooting; requires enable_debug")},
-		{"GET", "/v1/agent/members", agents.members, routeDocWithoutBody[members]("list the members of the cluster: only this agent")},
+		{"GET", "/v1/agent/members", agents.members, routeDocWithoutBody[serfMembers]("list the members of the cluster: only this agent")},
 		{"GET", "/v1/agent/monitor", debug.monitor, routeDocOfStream("application/json", "stream the log of the agent", "log_level log_json log_include_location plain node_id server_id")},
 		{"GET", "/v1/agent/pprof/{id}", debug.profile, routeDocOfStream("application/octet-stream", "read a pprof profile of the agent; requires enable_debug", "seconds debug gc node_id server_id")},
-		{"PUT POST", loginPath, login.logIn, routeDocWithoutBody[loginToken]("exchange a one-time login secret for the API token")},
-		{"PUT POST", loginPath + "/secret", login.createSecret, routeDocWithoutBody[loginSecret]("create a one-time login secret for a browser")},
+		{"PUT POST", loginPath, login.exchangeSecretForToken, routeDocWithoutBody[loginTokenReply]("exchange a one-time login secret for the API token")},
+		{"PUT POST", loginPath + "/secret", login.createSecret, routeDocWithoutBody[loginSecretReply]("create a one-time login secret for a browser")},
 		{"GET", "/v1/agent/plugins", plugins.list, routeDocWithoutBody[any]("list the plugins and hooks of the agent", "index wait")},
 		{"PUT POST", "/v1/agent/reload", agents.reloadConfig, routeDocWithoutBody[noContent]("reload the configuration")},
-		{"GET", "/v1/agent/self", agents.readSelf, routeDocWithoutBody[agentState]("read the configuration and the runtime statistics of the agent")},
+		{"GET", "/v1/agent/self", agents.readSelf, routeDocWithoutBody[agentSelfReply]("read the configuration and the runtime statistics of the agent")},
 		{"GET", "/v1/metrics", metrics.read, routeDocWithoutBody[api.MetricsSummary]("read the metrics of the agent", "format")},
 		{"GET", "/v1/openapi.json", a.serveOpenAPI, routeDocWithoutBody[any]("read this OpenAPI document")},
 		{"GET", "/v1/regions", agents.regions, routeDocWithoutBody[[]string]("list regions")},
@@ -182,7 +185,7 @@ func (a *API) newRoutes() []route {
 		{"PUT", "/v1/system/gc", agents.forceGC, routeDocWithoutBody[noContent]("force garbage collection of terminal jobs, evaluations, deployments and allocations")},
 		{"PUT", "/v1/system/reconcile/summaries", constantHandler(noContent{}), routeDocWithoutBody[noContent]("accepted without effect: job summaries are computed at each request")},
 		{"GET", keySetPath, identities.keySet, routeDocWithoutBody[identity.KeySet]("read the JSON Web Key Set that verifies workload identity tokens")},
-		{"GET", discoveryPath, identities.readDiscoveryDocument, routeDocWithoutBody[discovery]("read the OpenID Connect discovery document")},
+		{"GET", discoveryPath, identities.readDiscoveryDocument, routeDocWithoutBody[oidcDiscoveryDocument]("read the OpenID Connect discovery document")},
 		{"GET", "/", redirectToUI, routeDocOfStream("text/html", "redirect to the web UI")},
 		{"GET", "/ui/", a.serveWebUI, routeDocOfStream("text/html", "serve the web UI")},
 		{"GET", "/ui/{id...}", a.serveWebUI, routeDocOfStream("text/html", "serve the web UI")},
@@ -212,7 +215,7 @@ func (a *API) newRoutes() []route {
 		{"GET", "/v1/operator/scheduler/configuration", schedulerConfig.read, routeDocOfStateRead[api.SchedulerConfigurationResponse]("read the scheduler configuration")},
 		{"PUT POST", "/v1/operator/scheduler/configuration", schedulerConfig.put, routeDocWithBody[api.SchedulerConfiguration, api.SchedulerSetConfigurationResponse]("update the scheduler configuration", "cas")},
 		{"GET PUT POST", "/v1/operator/snapshot", errorHandler(http.StatusNotImplemented, "the state cannot be copied through the API: see nomad-lite operator state"), routeDocWithoutBody[noContent]("not supported: snapshots of the state")},
-		{"GET", "/v1/operator/upgrade-check/vault-workload-identity", constantHandler(vaultUpgrade{[]string{}, []string{}, []string{}}), routeDocWithoutBody[vaultUpgrade]("list the jobs, nodes and tokens that an upgrade to Vault workload identities affects: none")},
+		{"GET", "/v1/operator/upgrade-check/vault-workload-identity", constantHandler(vaultUpgradeObstacles{[]string{}, []string{}, []string{}}), routeDocWithoutBody[vaultUpgradeObstacles]("list the jobs, nodes and tokens that an upgrade to Vault workload identities affects: none")},
 		{"GET POST", "/v1/operator/utilization", noEnterpriseHandler, routeDocWithoutBody[noContent]("not supported: utilization reports require Nomad Enterprise")},
 		{"GET", "/v1/plugins", constantHandler([]any{}), routeDocWithoutBody[[]any]("list CSI plugins: there are none", "type")},
 		{"GET", "/v1/plugin/csi/{id...}", errorHandler(http.StatusNotFound, "plugin not found"), routeDocWithoutBody[noContent]("read a CSI plugin: there are none")},
@@ -258,7 +261,7 @@ func (r route) matchPath(path string) (id string, ok bool) {
 
 // allowsMethod reports whether the route supports the method.
 func (r route) allowsMethod(method string) bool {
-	return slices.Contains(strings.Fields(r.methods), method)
+	return slices.Contains(strings.Fields(r.spaceSeparatedMethods), method)
 }
 
 // patternLengthWithoutVariable returns the length of the pattern without its variables.

@@ -16,7 +16,7 @@ type schedulerConfigHandler struct{ store *store.Store }
 
 func (h *schedulerConfigHandler) read(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		index := max(s.TableIndex(ws, store.SchedulerConfig), 1)
+		index := max(s.LatestTableIndex(ws, store.SchedulerConfig), 1)
 		return struct {
 			SchedulerConfig *api.SchedulerConfiguration
 			replyMeta
@@ -41,7 +41,7 @@ func (h *schedulerConfigHandler) put(r *request) (any, error) {
 		return nil, err
 	}
 	if next.SchedulerAlgorithm == "" {
-		next.SchedulerAlgorithm = model.NewSchedulerConfig().SchedulerAlgorithm
+		next.SchedulerAlgorithm = model.NewDefaultSchedulerConfig().SchedulerAlgorithm
 	}
 	updated := false
 	index, err := h.store.Update(r.Context(), func(tx *store.Txn) error {

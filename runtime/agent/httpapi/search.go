@@ -24,8 +24,8 @@ const minFuzzyLen = 2
 
 // searchCandidate is an object that a search may return.
 type searchCandidate struct {
-	name      string
-	parentIDs []string // the scope of the object in the format of Nomad's search results
+	name  string
+	scope []string // the scope of the object in the format of Nomad's search results
 }
 
 // findCandidatesFunc returns the objects of one search context that match a text.
@@ -89,11 +89,11 @@ var fuzzyContexts = map[contexts.Context]findCandidatesFunc{
 		return newCandidates(s.Variables(nil, s.namespace, ""), func(v *api.Variable) *searchCandidate { return &searchCandidate{v.Path, []string{v.Namespace, v.Path}} })
 	}),
 	contexts.Jobs: newFuzzyFinder(func(s *searchSnapshot) []*searchCandidate {
-		return newCandidates(s.Jobs(nil, s.namespace, ""), func(j *api.Job) *searchCandidate { return &searchCandidate{pointer.Value(j.Name), jobParentIDs(j)} })
+		return newCandidates(s.Jobs(nil, s.namespace, ""), func(j *api.Job) *searchCandidate { return &searchCandidate{pointer.Value(j.Name), jobScope(j)} })
 	}),
 	contexts.Groups: newFuzzyFinder(func(s *searchSnapshot) (found []*searchCandidate) {
 		s.forEachGroup(func(j *api.Job, g *api.TaskGroup) {
-			found = append(found, &searchCandidate{pointer.Value(g.Name), jobParentIDs(j)})
+			found = append(found, &searchCandidate{pointer.Value(g.Name), jobScope(j)})
 		})
 		return found
 	}),
@@ -104,9 +104,9 @@ var fuzzyContexts = map[contexts.Context]findCandidatesFunc{
 			}
 		}
 		s.forEachGroup(func(j *api.Job, g *api.TaskGroup) {
-			add(g.Services, append(jobParentIDs(j), pointer.Value(g.Name))...)
+			add(g.Services, append(jobScope(j), pointer.Value(g.Name))...)
 			for _, t := range g.Tasks {
-				add(t.Services, append(jobParentIDs(j), pointer.Value(g.Name), t.Name)...)
+				add(t.Services, append(jobScope(j), pointer.Value(g.Name), t.Name)...)
 			}
 		})
 		return found
@@ -136,13 +136,13 @@ func findNoCandidates(*searchSnapshot, string) []*searchCandidate { return nil }
 // newFuzzyFinder returns a function that calls all, and returns the candidates whose names contain the text, the
 // closest first.
 func newFuzzyFinder(all func(*searchSnapshot) []*searchCandidate) findCandidatesFunc {
-	return func(s *searchSnapshot, text string) []*searchCandidate { return closestCandidates(all(s), text) }
+	return func(s *searchSnapshot, text string) []*searchCandidate { return filterAndSortCandidates(all(s), text) }
 }
 
-func newCandidates[T any](all []T, of func(T) *searchCandidate) []*searchCandidate {
+func newCandidates[T any](all []T, toCandidate func(T) *searchCandidate) []*searchCandidate {
 	found := make([]*searchCandidate, len(all))
 	for i, o := range all {
-		found[i] = of(o)
+		found[i] = toCandidate(o)
 	}
 	return found
 }
@@ -157,7 +157,7 @@ func candidatesByID[T any](s *searchSnapshot, prefix string, list func(store.Wat
 	return found
 }
 
-func jobParentIDs(j *api.Job) []string {
+func jobScope(j *api.Job) []string {
 	return []string{pointer.Value(j.Namespace), pointer.Value(j.ID)}
 }
 
@@ -170,10 +170,10 @@ func (s *searchSnapshot) forEachGroup(visit func(*api.Job, *api.TaskGroup)) {
 }
 
 // taskCandidates returns candidates for the tasks of all jobs.
-func (s *searchSnapshot) taskCandidates(of func(t *api.Task, group []string) *searchCandidate) (found []*searchCandidate) {
+func (s *searchSnapshot) taskCandidates(toCandidate func(t *api.Task, group []string) *searchCandidate) (found []*searchCandidate) {
 	s.forEachGroup(func(j *api.Job, g *api.TaskGroup) {
 		for _, t := range g.Tasks {
-			found = append(found, of(t, append(jobParentIDs(j), pointer.Value(g.Name))))
+			found = append(found, toCandidate(t, append(jobScope(j), pointer.Value(g.Name))))
 		}
 	})
 	return found
@@ -229,7 +229,7 @@ func (h *searchHandler) searchFuzzy(r *request) (any, error) {
 	return h.searchInContexts(r, fuzzyContexts, body.Context, body.Text, func(found []*searchCandidate) any {
 		matches := make([]api.FuzzyMatch, len(found))
 		for i, c := range found {
-			matches[i] = api.FuzzyMatch{ID: c.name, Scope: c.parentIDs}
+			matches[i] = api.FuzzyMatch{ID: c.name, Scope: c.scope}
 		}
 		return matches
 	})
@@ -258,9 +258,9 @@ func (h *searchHandler) searchInContexts(r *request, finders map[contexts.Contex
 	})
 }
 
-// closestCandidates returns the candidates whose names have the text, sorted by the position of the text and
+// filterAndSortCandidates returns the candidates whose names have the text, sorted by the position of the text and
 // then by the length of the name.
-func closestCandidates(found []*searchCandidate, text string) []*searchCandidate {
+func filterAndSortCandidates(found []*searchCandidate, text string) []*searchCandidate {
 	text = strings.ToLower(text)
 	at := func(c *searchCandidate) int { return strings.Index(strings.ToLower(c.name), text) }
 	found = slices.DeleteFunc(found, func(c *searchCandidate) bool { return at(c) < 0 })

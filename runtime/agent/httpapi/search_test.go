@@ -33,14 +33,14 @@ func newSearchFixture(t *testing.T) *fixture {
 				}},
 			}},
 		}
-		tx.PutJob(web)
-		tx.PutJob(&api.Job{ID: new("website"), Name: new("website"), Namespace: new("default"), Version: new(uint64(0))})
-		tx.PutJob(&api.Job{ID: new("web"), Name: new("web"), Namespace: new("prod"), Version: new(uint64(0))})
-		tx.PutAllocation(&api.Allocation{ID: searchAllocID, Name: "web.front[0]", Namespace: "default", JobID: "web", Job: web})
-		tx.PutAllocation(&api.Allocation{ID: searchOtherAllocID, Name: "web.front[0]", Namespace: "prod", JobID: "web", Job: web})
+		tx.PutJobAndVersion(web)
+		tx.PutJobAndVersion(&api.Job{ID: new("website"), Name: new("website"), Namespace: new("default"), Version: new(uint64(0))})
+		tx.PutJobAndVersion(&api.Job{ID: new("web"), Name: new("web"), Namespace: new("prod"), Version: new(uint64(0))})
+		tx.PutScheduledAllocation(&api.Allocation{ID: searchAllocID, Name: "web.front[0]", Namespace: "default", JobID: "web", Job: web})
+		tx.PutScheduledAllocation(&api.Allocation{ID: searchOtherAllocID, Name: "web.front[0]", Namespace: "prod", JobID: "web", Job: web})
 		tx.PutEvaluation(&api.Evaluation{ID: searchEvalID, Namespace: "default", JobID: "web"})
 		tx.PutDeployment(&api.Deployment{ID: searchDeploymentID, Namespace: "default", JobID: "web"})
-		tx.PutNode(&api.Node{ID: searchNodeID, Name: "web-01", NodeClass: "webbed"})
+		tx.PutNodeWithStorageEvents(&api.Node{ID: searchNodeID, Name: "web-01", NodeClass: "webbed"})
 		tx.PutNamespace(&api.Namespace{Name: "webspace"})
 		tx.PutVariable(&api.Variable{Namespace: "default", Path: "web/db", Items: api.VariableItems{"k": "v"}})
 	})
@@ -142,7 +142,7 @@ func TestEmptyListsAreNotNull(t *testing.T) {
 	f := newFixture(t, nil)
 	lists := 0
 	for _, rt := range f.routes {
-		if rt.responseType == nil || rt.responseType.Kind().String() != "slice" || !slices.Contains(strings.Fields(rt.methods), "GET") || strings.Contains(rt.pattern, "{") {
+		if rt.responseType == nil || rt.responseType.Kind().String() != "slice" || !slices.Contains(strings.Fields(rt.spaceSeparatedMethods), "GET") || strings.Contains(rt.pattern, "{") {
 			continue
 		}
 		r := f.send("GET", rt.pattern, nil)

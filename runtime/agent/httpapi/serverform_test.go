@@ -75,7 +75,7 @@ func TestServerOnlyFields(t *testing.T) {
 		}
 	}
 	job := &api.Job{Namespace: new("dev"), TaskGroups: []*api.TaskGroup{{Services: []*api.Service{{Name: "web"}}}}}
-	if got, err := encodeJSON([]*api.Job{newJob("first", "service", "app"), job}); err != nil || !strings.Contains(string(got), `"Name":"web","Namespace":"dev","OnUpdate":`) {
+	if got, err := encodeNomadJSON([]*api.Job{newJob("first", "service", "app"), job}); err != nil || !strings.Contains(string(got), `"Name":"web","Namespace":"dev","OnUpdate":`) {
 		t.Errorf("a service has not the namespace of its job: %s, %v", got, err)
 	}
 	if pool, _, err := b.NodePools().Info("all", nil); err != nil || pool.Name != "all" {

@@ -41,7 +41,7 @@ func (h *serviceHandler) list(r *request) (any, error) {
 			slices.Sort(service.Tags)
 			service.Tags = slices.Compact(service.Tags)
 		}
-		return lists, s.TableIndex(ws, store.Services), nil
+		return lists, s.LatestTableIndex(ws, store.Services), nil
 	})
 }
 
@@ -58,8 +58,8 @@ func (h *serviceHandler) read(r *request) (any, error) {
 		return nil, err
 	}
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		found, err := listPage(r, s.ServicesByName(ws, r.namespace, r.pathID), serviceSortKey, unchangedStub)
-		return choose.chooseInstances(found), s.TableIndex(ws, store.Services), err
+		found, err := listPage(r, s.ServicesByName(ws, r.namespace, r.pathID), serviceSortKey, objectAsStub)
+		return choose.chooseInstances(found), s.LatestTableIndex(ws, store.Services), err
 	})
 }
 
@@ -95,15 +95,15 @@ func (c serviceInstanceChoice) chooseInstances(found []*api.ServiceRegistration)
 	rank := func(reg *api.ServiceRegistration) uint64 {
 		h := fnv.New64a()
 		_, _ = h.Write([]byte(c.instanceRankKey + "\x00" + reg.AllocID + "\x00" + reg.ID)) // the Write of a hash never fails
-		return avalancheHash(h.Sum64())
+		return mixHashBits(h.Sum64())
 	}
 	slices.SortStableFunc(found, func(a, b *api.ServiceRegistration) int { return cmp.Compare(rank(b), rank(a)) })
 	return found[:min(c.maxInstances, len(found))]
 }
 
-// avalancheHash makes each bit of a hash depend on all bits: otherwise ids with the same prefix would have
+// mixHashBits makes each bit of a hash depend on all bits: otherwise ids with the same prefix would have
 // similar ranks.
-func avalancheHash(h uint64) uint64 {
+func mixHashBits(h uint64) uint64 {
 	h ^= h >> 33
 	h *= 0xff51afd7ed558ccd
 	h ^= h >> 33

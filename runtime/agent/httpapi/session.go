@@ -47,8 +47,8 @@ type sessionCloseError struct {
 
 func (c *sessionCloseError) Error() string { return c.text }
 
-// execError returns an error that would be a 4xx status before the upgrade to a websocket.
-func execError(format string, args ...any) error {
+// newExecRequestError returns an error that would be a 4xx status before the upgrade to a websocket.
+func newExecRequestError(format string, args ...any) error {
 	return &sessionCloseError{websocket.StatusPolicyViolation, fmt.Sprintf(format, args...)}
 }
 
@@ -61,9 +61,9 @@ type execSessionGroup struct {
 	sessionsWG      sync.WaitGroup
 }
 
-// startSession adds a session to the count; the session calls endSession when it ends. It returns false after rejectAndWait
-// was called.
-func (g *execSessionGroup) startSession() bool {
+// tryStartSession adds a session to the count; the session calls endSession when it ends. It returns false after
+// rejectNewAndWaitForSessions was called.
+func (g *execSessionGroup) tryStartSession() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.rejectsSessions {
@@ -74,8 +74,8 @@ func (g *execSessionGroup) startSession() bool {
 
 func (g *execSessionGroup) endSession() { g.sessionsWG.Done() }
 
-// rejectAndWait rejects further sessions and blocks until the running ones have ended.
-func (g *execSessionGroup) rejectAndWait() {
+// rejectNewAndWaitForSessions rejects further sessions and blocks until the running ones have ended.
+func (g *execSessionGroup) rejectNewAndWaitForSessions() {
 	g.mu.Lock()
 	g.rejectsSessions = true
 	g.mu.Unlock()
@@ -84,11 +84,11 @@ func (g *execSessionGroup) rejectAndWait() {
 
 // serveExecSession runs a command for a client over a websocket. It sends errors of the request in the session,
 // because clients do not show errors that precede the session.
-func (h *execHandler) serveExecSession(r *request, find func() (execCommand, error)) (any, error) {
+func (h *execHandler) serveExecSession(r *request, findCommand func() (execCommand, error)) (any, error) {
 	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
 		return nil, &statusError{http.StatusInternalServerError, "websocket connection not found in context"}
 	}
-	if !h.execSessions.startSession() {
+	if !h.execSessions.tryStartSession() {
 		return nil, &statusError{http.StatusServiceUnavailable, errAgentStopping.Error()}
 	}
 	defer h.execSessions.endSession()
@@ -103,7 +103,7 @@ func (h *execHandler) serveExecSession(r *request, find func() (execCommand, err
 	conn.SetReadLimit(maxInputBytes)
 	var command execCommand
 	if err == nil {
-		command, err = find()
+		command, err = findCommand()
 	}
 	if err != nil {
 		closeExecSession(conn, err)
@@ -119,7 +119,7 @@ func closeExecSession(conn *websocket.Conn, err error) {
 	if c := new(sessionCloseError); errors.As(err, &c) {
 		code, text = c.code, c.text
 	} else if err != nil {
-		text = basewire.ErrorMessage(err)
+		text = basewire.ErrorMessageWithoutGRPCPrefix(err)
 	}
 	switch {
 	case err == nil:
@@ -182,15 +182,15 @@ func (h *execHandler) authenticateExecSession(r *request, conn *websocket.Conn) 
 	}
 	switch err := json.Unmarshal(text, &helloMessage); {
 	case err != nil:
-		return execError("failed to decode the handshake: %v", err)
+		return newExecRequestError("failed to decode the handshake: %v", err)
 	case helloMessage.Version != 1:
-		return execError("unsupported handshake version: %d", helloMessage.Version)
+		return newExecRequestError("unsupported handshake version: %d", helloMessage.Version)
 	}
 	if !h.access.needsNoTokenForRequest(r.Request) && !equalSecrets(helloMessage.AuthToken, string(h.access.operatorToken)) {
-		return execError("%v", errPermissionDenied)
+		return newExecRequestError("%v", errPermissionDenied)
 	}
-	if !r.conn.CountForClient(h.access.clientOfRequest(r)) {
-		return execError("%v", errTooManyConns)
+	if !r.conn.CountForClient(h.access.clientToCountConnFor(r)) {
+		return newExecRequestError("%v", errTooManyConns)
 	}
 	return nil
 }
@@ -273,7 +273,7 @@ func (e *execInput) applyClientMessage(text []byte) error {
 	e.lastMessageTime.Store(time.Now().UnixNano())
 	var frame api.ExecStreamingInput
 	if err := json.Unmarshal(text, &frame); err != nil {
-		return execError("failed to decode input: %v", err)
+		return newExecRequestError("failed to decode input: %v", err)
 	}
 	if size := frame.TTYSize; size != nil && size.Height > 0 && size.Width > 0 {
 		select {

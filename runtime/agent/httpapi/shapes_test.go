@@ -56,7 +56,7 @@ func TestReplyFields(t *testing.T) {
 		"CheckRestart": reflect.TypeFor[api.CheckRestart](), "ChangeScript": reflect.TypeFor[api.ChangeScript](), "Evaluation": reflect.TypeFor[api.Evaluation](),
 		"EvaluationStub": reflect.TypeFor[api.EvaluationStub](), "AllocMetric": reflect.TypeFor[api.AllocationMetric](), "Allocation": reflect.TypeFor[api.Allocation](),
 		"AllocListStub": reflect.TypeFor[allocStub](), "TaskState": reflect.TypeFor[api.TaskState](), "TaskEvent": reflect.TypeFor[api.TaskEvent](),
-		"Deployment": reflect.TypeFor[deployment](), "DeploymentState": reflect.TypeFor[deploymentState](), "Node": reflect.TypeFor[nodeView](),
+		"Deployment": reflect.TypeFor[deploymentView](), "DeploymentState": reflect.TypeFor[deploymentStateView](), "Node": reflect.TypeFor[nodeView](),
 		"NodeListStub": reflect.TypeFor[api.NodeListStub](), "HostStats": reflect.TypeFor[hoststats.Stats](), "MemoryStats": reflect.TypeFor[api.MemoryStats](),
 		"CpuStats": reflect.TypeFor[api.CpuStats](), "ServiceRegistration": reflect.TypeFor[api.ServiceRegistration](),
 	}

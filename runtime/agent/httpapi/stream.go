@@ -13,7 +13,7 @@ type responseStream struct {
 // calling startStream, a handler returns nil as its reply and no error.
 func (r *request) startStream(contentType string) *responseStream {
 	r.isReplyWritten = true
-	r.setIndexHeaders()
+	r.setReplyMetaHeaders()
 	r.w.Header().Set("Content-Type", contentType)
 	r.setWriteDeadline()
 	r.w.WriteHeader(http.StatusOK)

@@ -20,13 +20,13 @@ func (h *allocHandler) timeline(r *request) (any, error) {
 	}
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		if s.Allocation(ws, r.pathID) == nil {
-			return nil, s.TableIndex(ws, store.Allocations), notFoundError("alloc not found")
+			return nil, s.LatestTableIndex(ws, store.Allocations), notFoundError("alloc not found")
 		}
 		file, err := h.findTimeline(r.pathID)
 		if err != nil {
 			return nil, 0, err
 		}
-		now, err := file.Read()
+		now, err := file.ReadSnapshot()
 		if err != nil {
 			return nil, 0, err
 		}

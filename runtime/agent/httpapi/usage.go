@@ -23,11 +23,11 @@ func (h *allocHandler) stats(r *request) (any, error) {
 	if runner := h.node.Alloc(r.pathID); runner != nil {
 		stats = runner.Stats(r.Context(), r.query.Get("task"))
 	}
-	all := api.AllocResourceUsage{ResourceUsage: toResourceUsage(stats.Total), Tasks: make(map[string]*api.TaskResourceUsage, len(stats.Tasks))}
-	if !stats.Timestamp.IsZero() {
-		all.Timestamp = stats.Timestamp.UnixNano()
+	all := api.AllocResourceUsage{ResourceUsage: toResourceUsage(stats.RunningTasksTotal), Tasks: make(map[string]*api.TaskResourceUsage, len(stats.SampleByTask))}
+	if !stats.NewestSampleTime.IsZero() {
+		all.Timestamp = stats.NewestSampleTime.UnixNano()
 	}
-	for name, sample := range stats.Tasks {
+	for name, sample := range stats.SampleByTask {
 		task := &api.TaskResourceUsage{
 			ResourceUsage: toResourceUsage(sample.Total), Timestamp: sample.Timestamp.UnixNano(), Pids: make(map[string]*api.ResourceUsage, len(sample.ByPID)),
 		}
@@ -120,11 +120,11 @@ func (h *allocHandler) services(r *request) (any, error) {
 		return nil, err
 	}
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		index := s.TableIndex(ws, store.Services)
+		index := s.LatestTableIndex(ws, store.Services)
 		if s.Allocation(ws, r.pathID) == nil {
 			return nil, index, notFoundError("allocation not found")
 		}
-		all, err := listPage(r, s.ServicesByAllocation(ws, r.pathID), serviceSortKey, unchangedStub)
+		all, err := listPage(r, s.ServicesByAllocation(ws, r.pathID), serviceSortKey, objectAsStub)
 		return all, index, err
 	})
 }

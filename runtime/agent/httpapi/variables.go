@@ -29,10 +29,10 @@ func (h *variableHandler) list(r *request) (any, error) {
 			if r.rights.workload != nil && !canReadVariable(r.rights.workload, v.Path) {
 				continue
 			}
-			found = append(found, model.VariableMetadata(v))
+			found = append(found, model.PublicVariableMetadata(v))
 		}
-		list, err := listPage(r, found, func(m *api.VariableMetadata) sortKey { return newNameSortKey(m.Namespace, m.Path) }, unchangedStub)
-		return list, s.TableIndex(ws, store.Variables), err
+		list, err := listPage(r, found, func(m *api.VariableMetadata) sortKey { return newNameSortKey(m.Namespace, m.Path) }, objectAsStub)
+		return list, s.LatestTableIndex(ws, store.Variables), err
 	})
 }
 
@@ -42,14 +42,14 @@ func (h *variableHandler) rejectMissingPath(*request) (any, error) {
 
 // rejectMethod replies to an unsupported method with Nomad's text and status.
 func (h *variableHandler) rejectMethod(*request) (any, error) {
-	return nil, badRequestError(errInvalidMethod.text)
+	return nil, badRequestError(errInvalidMethod.replyBody)
 }
 
 func (h *variableHandler) read(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		v := s.Variable(ws, r.namespace, r.pathID)
 		if v == nil {
-			return nil, s.TableIndex(ws, store.Variables), notFoundError("variable not found")
+			return nil, s.LatestTableIndex(ws, store.Variables), notFoundError("variable not found")
 		}
 		if err := s.VariableDecryptErr(v); err != nil {
 			return nil, v.ModifyIndex, err
@@ -107,7 +107,7 @@ func (h *variableHandler) delete(r *request) (any, error) {
 }
 
 // casIndex returns the check-and-set index of a request, nil if the request has none.
-func casIndex(r *request) (variables.ExpectedIndex, error) {
+func casIndex(r *request) (variables.ExpectedModifyIndex, error) {
 	text, asked := r.query["cas"]
 	if !asked {
 		return nil, nil
@@ -141,15 +141,15 @@ func lockOperation(r *request) (do func(*variables.Variables, context.Context, *
 
 // replyVariableConflict returns why a variable was not changed. If the request has a check-and-set index, the
 // reply is the current variable, which clients decode.
-func replyVariableConflict(r *request, err error, check variables.ExpectedIndex) (any, error) {
-	var invalidErr variables.InvalidError
+func replyVariableConflict(r *request, err error, check variables.ExpectedModifyIndex) (any, error) {
+	var invalidErr variables.InvalidRequestError
 	var conflictErr *variables.ConflictError
 	switch {
 	case errors.As(err, &invalidErr):
 		return nil, badRequestError(invalidErr.Error())
 	case errors.As(err, &conflictErr) && check != nil:
-		r.replyIndex, r.statusCode = conflictErr.Current.ModifyIndex, http.StatusConflict
-		return model.VariableWithoutLockID(conflictErr.Current), nil
+		r.replyIndex, r.statusCode = conflictErr.CurrentVariable.ModifyIndex, http.StatusConflict
+		return model.VariableWithoutLockID(conflictErr.CurrentVariable), nil
 	case errors.As(err, &conflictErr):
 		return nil, &statusError{http.StatusConflict, conflictErr.Text}
 	}

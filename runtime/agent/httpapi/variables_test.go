@@ -161,16 +161,16 @@ func TestNamespaceInUse(t *testing.T) {
 	}
 	f.updateStore(t, func(tx *store.Txn) {
 		tx.PutNamespace(&api.Namespace{Name: "prod"})
-		tx.PutJob(job("running"))
-		tx.PutAllocation(alloc("running"))
+		tx.PutJobAndVersion(job("running"))
+		tx.PutScheduledAllocation(alloc("running"))
 		tx.PutVariable(&api.Variable{Namespace: "prod", Path: "p"})
 	})
 	for _, c := range []struct {
 		want string
 		next func(*store.Txn)
 	}{
-		{`namespace "prod" has a job that is running, "web": stop it first`, func(tx *store.Txn) { tx.PutJob(job("dead")) }},
-		{`namespace "prod" has an allocation that is running, 11111111-2222-4333-8444-555555555555: stop it first`, func(tx *store.Txn) { tx.PutAllocation(alloc("complete")) }},
+		{`namespace "prod" has a job that is running, "web": stop it first`, func(tx *store.Txn) { tx.PutJobAndVersion(job("dead")) }},
+		{`namespace "prod" has an allocation that is running, 11111111-2222-4333-8444-555555555555: stop it first`, func(tx *store.Txn) { tx.PutScheduledAllocation(alloc("complete")) }},
 		{`namespace "prod" has a variable, "p": purge it first`, func(tx *store.Txn) { tx.DeleteVariable("prod", "p") }},
 	} {
 		if r := f.send("DELETE", "/v1/namespace/prod", nil); r.StatusCode != 500 || bodyText(r) != c.want {

@@ -40,7 +40,7 @@ func (h *volumeHandler) list(r *request) (any, error) {
 				State: o.State, CreateIndex: o.CreateIndex, CreateTime: o.CreateTime, ModifyIndex: o.ModifyIndex, ModifyTime: o.ModifyTime,
 			}
 		})
-		return stubs, s.TableIndex(ws, store.HostVolumes), err
+		return stubs, s.LatestTableIndex(ws, store.HostVolumes), err
 	})
 }
 
@@ -51,7 +51,7 @@ func (h *volumeHandler) read(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		v := s.HostVolume(ws, r.pathID)
 		if v == nil || !r.includesNamespace(v.Volume.Namespace) {
-			return nil, s.TableIndex(ws, store.HostVolumes), notFoundError(volumes.ErrNotFound.Error())
+			return nil, s.LatestTableIndex(ws, store.HostVolumes), notFoundError(volumes.ErrNotFound.Error())
 		}
 		shown, index := *v.Volume, v.Volume.ModifyIndex
 		for _, a := range volumes.AllocsUsingVolume(s.Reader, ws, v.Volume) {
@@ -71,7 +71,7 @@ func (h *volumeHandler) create(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	stored, err := h.manager.Create(r.Context(), v)
+	stored, err := h.manager.CreateOrChangeVolume(r.Context(), v)
 	if err != nil {
 		return nil, toVolumeStatusError(err)
 	}
@@ -88,7 +88,7 @@ func (h *volumeHandler) register(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	stored, err := h.manager.Register(r.Context(), v)
+	stored, err := h.manager.RegisterOrChangeVolume(r.Context(), v)
 	if err != nil {
 		return nil, toVolumeStatusError(err)
 	}
@@ -113,7 +113,7 @@ func (h *volumeHandler) delete(r *request) (any, error) {
 	if err != nil {
 		return nil, badRequestError(err.Error())
 	}
-	if err := h.manager.Delete(r.Context(), r.namespace, r.pathID, force); err != nil {
+	if err := h.manager.DeleteUnusedVolume(r.Context(), r.namespace, r.pathID, force); err != nil {
 		return nil, toVolumeStatusError(err)
 	}
 	return r.replyMetaOfWrite(h.store.Snapshot().Index()), nil // the client expects an object
@@ -137,8 +137,8 @@ func (h *volumeHandler) claims(r *request) (any, error) {
 		found := slices.DeleteFunc(s.VolumeClaims(ws), func(c *api.TaskGroupHostVolumeClaim) bool {
 			return !r.includesNamespace(c.Namespace) || jobID != "" && c.JobID != jobID || group != "" && c.TaskGroupName != group || name != "" && c.VolumeName != name
 		})
-		list, err := listPage(r, found, func(c *api.TaskGroupHostVolumeClaim) sortKey { return newNameSortKey(c.Namespace, c.ID) }, unchangedStub)
-		return list, s.TableIndex(ws, store.VolumeClaims), err
+		list, err := listPage(r, found, func(c *api.TaskGroupHostVolumeClaim) sortKey { return newNameSortKey(c.Namespace, c.ID) }, objectAsStub)
+		return list, s.LatestTableIndex(ws, store.VolumeClaims), err
 	})
 }
 

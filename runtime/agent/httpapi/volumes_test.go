@@ -18,16 +18,16 @@ func TestHostVolumesWithTheClient(t *testing.T) {
 	f := newFixture(t, func(c *Config) {
 		m := volumes.New(volumes.Config{
 			Store: c.Store, NodeID: c.NodeID, VolumesDir: filepath.Join(dir, "volumes"), Logger: hclog.NewNullLogger(),
-			IsNameInAgentConfig: func(string) bool { return false }, OnChange: func() {},
+			IsVolumeInAgentConfig: func(string) bool { return false }, OnVolumesOrPluginsChange: func() {},
 		})
 		if _, err := c.Store.Update(t.Context(), func(tx *store.Txn) error {
-			tx.PutNode(&api.Node{ID: c.NodeID, NodePool: "default"})
+			tx.PutNodeWithStorageEvents(&api.Node{ID: c.NodeID, NodePool: "default"})
 			tx.PutNamespace(&api.Namespace{Name: "other"})
 			return nil
 		}); err != nil {
 			t.Fatal(err)
 		}
-		m.Restore(t.Context())
+		m.RestoreVolumesAndPlugins(t.Context())
 		c.Volumes = m
 	})
 	c, err := api.NewClient(&api.Config{Address: "http://" + f.listen(t)})

@@ -17,8 +17,8 @@ const (
 // services request the keys again when they see an unknown one.
 const keySetMaxAge = "max-age=300"
 
-// isFromTask reports whether a request was sent to the socket of a task.
-func isFromTask(r *http.Request) bool { return r.Context().Value(taskSocketContextKey{}) != nil }
+// isFromTaskSocket reports whether a request was sent to the socket of a task.
+func isFromTaskSocket(r *http.Request) bool { return r.Context().Value(taskSocketContextKey{}) != nil }
 
 // authenticateWorkload returns the task whose token a request has, nil if it has none that is valid.
 func (p *accessPolicy) authenticateWorkload(r *http.Request) *identity.Workload {
@@ -87,8 +87,8 @@ func (h *identityHandler) keySet(r *request) (any, error) {
 	return set, err
 }
 
-// discovery is the reply of the discovery of OpenID Connect.
-type discovery struct {
+// oidcDiscoveryDocument is the reply of the discovery of OpenID Connect.
+type oidcDiscoveryDocument struct {
 	Issuer        string   `json:"issuer"`
 	KeySet        string   `json:"jwks_uri"`
 	ResponseTypes []string `json:"response_types_supported"`
@@ -101,7 +101,7 @@ func (h *identityHandler) readDiscoveryDocument(r *request) (any, error) {
 		return nil, notFoundError(`OpenID Connect discovery is disabled: set oidc_issuer in the server block of the agent's configuration`)
 	}
 	r.w.Header().Set("Cache-Control", keySetMaxAge)
-	return discovery{
+	return oidcDiscoveryDocument{
 		Issuer: h.identities.IssuerURL, KeySet: strings.TrimSuffix(h.identities.IssuerURL, "/") + keySetPath,
 		ResponseTypes: []string{"code"}, Subjects: []string{"public"}, Algorithms: []string{identity.Algorithm},
 	}, nil

@@ -63,7 +63,7 @@ func newWorkloadFixture(t *testing.T, edit func(*Config)) *workloadFixture {
 func (f *workloadFixture) issue(t *testing.T, audience string) string {
 	t.Helper()
 	w := identity.Workload{Namespace: "apps", JobID: "shop", Group: "web", AllocID: workloadAllocID, Task: "server"}
-	token, err := f.identities.Issue(t.Context(), w, &api.WorkloadIdentity{Name: "x", Audience: []string{audience}})
+	token, err := f.identities.IssueToken(t.Context(), w, &api.WorkloadIdentity{Name: "x", Audience: []string{audience}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +73,7 @@ func (f *workloadFixture) issue(t *testing.T, audience string) string {
 func (f *workloadFixture) putAlloc(t *testing.T, status string) {
 	t.Helper()
 	_, err := f.store.Update(t.Context(), func(tx *store.Txn) error {
-		tx.PutAllocation(&api.Allocation{
+		tx.PutScheduledAllocation(&api.Allocation{
 			ID: workloadAllocID, Namespace: "apps", JobID: "shop", TaskGroup: "web", ClientStatus: status,
 			Job: &api.Job{TaskGroups: []*api.TaskGroup{{Name: new("web"), Tasks: []*api.Task{{Name: "server"}}}}},
 		})
@@ -198,7 +198,7 @@ func TestDiscovery(t *testing.T) {
 
 func TestKeyWithTokensIsKept(t *testing.T) {
 	f := newWorkloadFixture(t, nil)
-	token, err := f.identities.Issue(t.Context(), identity.Workload{AllocID: workloadAllocID, Task: "server"}, &api.WorkloadIdentity{Name: "x"})
+	token, err := f.identities.IssueToken(t.Context(), identity.Workload{AllocID: workloadAllocID, Task: "server"}, &api.WorkloadIdentity{Name: "x"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -227,12 +227,12 @@ func TestTaskSocket(t *testing.T) {
 			t.Fatal(err)
 		}
 		path := filepath.Join(t.TempDir(), "api.sock")
-		if err := l.AddSocket(taskapi.Addr{AllocID: workloadAllocID, Task: "server"}, listenOnSocket(t, path)); err != nil {
+		if err := l.AddOrReplaceSocket(taskapi.TaskAddr{AllocID: workloadAllocID, Task: "server"}, listenOnSocket(t, path)); err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		served := make(chan error)
-		go func() { served <- f.Serve(ctx, newLimiter(3).Listen(l)) }()
+		go func() { served <- f.Serve(ctx, newLimiter(3).LimitListener(l)) }()
 		dial := func() net.Conn {
 			c, err := net.Dial("unix", path)
 			if err != nil {

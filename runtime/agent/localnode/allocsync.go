@@ -29,57 +29,56 @@ type AllocSync struct {
 
 	reportsAvailable chan struct{} // wakeWriter sends a value when there are reports to write
 
-	mu                         sync.Mutex
-	allocsChanged              chan struct{}                    // closed and replaced when the desired allocations change
-	pendingReports             map[string]scheduler.AllocReport // reports that are not written yet, by allocation id
-	reportsInWrite             map[string]scheduler.AllocReport // reports that writeReports is writing, by allocation id
-	pendingReportOrder         []string                         // keys of pendingReports, oldest report first
-	urgentReportIDs            map[string]bool                  // keys of the pendingReports that must be written at once
-	flushTimer                 *time.Timer                      // calls markAllReportsUrgent after maxReportDelay; nil if it is not set
-	removedAllocIDs            []string                         // allocations whose removal is not recorded in the store yet
-	gcReasonsByAlloc           map[string]string                // allocation id -> why its directory was removed; not stored yet
-	hasReturnedPendingRemovals bool                             // Allocs has returned the allocations of store.Reader.AllocationsPendingRemoval
+	mu                           sync.Mutex
+	allocsChanged                chan struct{}                    // closed and replaced when the desired allocations change
+	pendingReportByAllocID       map[string]scheduler.AllocReport // reports that are not written yet, by allocation id
+	writingReportByAllocID       map[string]scheduler.AllocReport // reports that writeReports is writing, by allocation id
+	pendingReportAllocIDs        []string                         // keys of pendingReportByAllocID, oldest report first
+	urgentReportAllocIDs         map[string]bool                  // keys of the pendingReportByAllocID that must be written at once
+	flushTimer                   *time.Timer                      // calls markAllReportsUrgent after maxReportDelay; nil if it is not set
+	removedAllocIDs              []string                         // allocations whose removal is not recorded in the store yet
+	unstoredGCReasonByAllocID    map[string]string                // allocation id -> why its directory was removed; not stored yet
+	allocsPendingRemovalReturned bool                             // Assignments has returned the allocations of store.Reader.AllocationsPendingRemoval
 }
 
 var _ noderunner.AssignmentSource = (*AllocSync)(nil)
 
 // allocReporter is the part of the scheduler that an AllocSync needs.
 type allocReporter interface {
-	Report(context.Context, ...scheduler.AllocReport) (index uint64, err error)
+	ApplyAllocReports(context.Context, ...scheduler.AllocReport) (index uint64, err error)
 }
 
 // NewAllocSync returns an AllocSync. An allocation counts as started by an earlier agent if the store s has records of
 // its tasks.
 func NewAllocSync(s *store.Store, logger hclog.Logger) *AllocSync {
 	started := make(map[string]bool)
-	for _, id := range s.Snapshot().AllocationsWithLocalRecords() {
+	for _, id := range s.Snapshot().AllocIDsWithLocalRecords() {
 		started[id] = true
 	}
 	return &AllocSync{
-		store:                s,
-		allocsOfEarlierAgent: started,
-		logger:               logger.Named("allocsync"),
-		reportsAvailable:     make(chan struct{}, 1),
-		allocsChanged:        make(chan struct{}),
-		pendingReports:       make(map[string]scheduler.AllocReport),
-		urgentReportIDs:      make(map[string]bool),
+		store:                  s,
+		allocsOfEarlierAgent:   started,
+		logger:                 logger.Named("allocsync"),
+		reportsAvailable:       make(chan struct{}, 1),
+		allocsChanged:          make(chan struct{}),
+		pendingReportByAllocID: make(map[string]scheduler.AllocReport),
+		urgentReportAllocIDs:   make(map[string]bool),
 	}
 }
 
-// Allocs implements noderunner.AssignmentSource. An allocation that was deleted before the
+// Assignments implements noderunner.AssignmentSource. An allocation that was deleted before the
 // first call, and is still on the disk, is assigned in the first call and missing
 // in the second call, so that the node runner removes its directory.
-func (al *AllocSync) Allocs() ([]noderunner.Assignment, <-chan struct{}) {
+func (al *AllocSync) Assignments() (assignments []noderunner.Assignment, changed <-chan struct{}) {
 	al.mu.Lock()
-	changed, first := al.allocsChanged, !al.hasReturnedPendingRemovals
-	al.hasReturnedPendingRemovals = true
+	changed, first := al.allocsChanged, !al.allocsPendingRemovalReturned
+	al.allocsPendingRemovalReturned = true
 	al.mu.Unlock()
 	s := al.store.Snapshot()
 	var pendingRemovals []*api.Allocation
 	if first { // AllocationsPendingRemoval also has allocations that were deleted since Open, which the node runner has not seen either
 		pendingRemovals = s.AllocationsPendingRemoval()
 	}
-	var assignments []noderunner.Assignment
 	for _, a := range scheduler.DesiredAllocs(s.Reader) {
 		assignments = append(assignments, noderunner.Assignment{
 			Alloc: a, AllocEnded: s.AllocationEnded(a.ID), StartedByEarlierAgent: al.allocsOfEarlierAgent[a.ID],
@@ -91,35 +90,35 @@ func (al *AllocSync) Allocs() ([]noderunner.Assignment, <-chan struct{}) {
 		assignments = append(assignments, noderunner.Assignment{Alloc: a, AllocEnded: true})
 	}
 	if len(pendingRemovals) > 0 {
-		al.AllocsChanged()
+		al.NotifyAllocsChanged()
 	}
 	return assignments, changed
 }
 
-// AllocsChanged wakes the node runner, which then calls Allocs again. The scheduler must call it when the desired allocations
-// have changed.
-func (al *AllocSync) AllocsChanged() {
+// NotifyAllocsChanged wakes the node runner, which then calls Assignments again. The scheduler must call it when the
+// desired allocations have changed.
+func (al *AllocSync) NotifyAllocsChanged() {
 	al.mu.Lock()
 	defer al.mu.Unlock()
 	close(al.allocsChanged)
 	al.allocsChanged = make(chan struct{})
 }
 
-// Report implements noderunner.AssignmentSource. It does not wait for the write.
-func (al *AllocSync) Report(u allocrunner.StatusUpdate) {
-	al.addReport(u.AllocID, func() bool { return al.isUrgentLocked(u) }, func(report *scheduler.AllocReport) {
+// ReportStatus implements noderunner.AssignmentSource. It does not wait for the write.
+func (al *AllocSync) ReportStatus(u allocrunner.StatusUpdate) {
+	al.editPendingReport(u.AllocID, func() bool { return al.isUrgentLocked(u) }, func(report *scheduler.AllocReport) {
 		report.ClientStatus, report.ClientDescription = u.ClientStatus, u.ClientDescription
 		report.TaskStates, report.NetworkStatus = u.TaskStates, u.NetworkStatus
 		if h := u.Health; h != nil {
-			report.Healthy, report.HealthyTime, report.DeploymentID = &h.Healthy, h.Time, h.DeploymentID
+			report.Healthy, report.HealthyTime, report.DeploymentID = &h.Healthy, h.DecidedAt, h.DeploymentID
 		}
 	})
 }
 
 // ReportEnded implements noderunner.AssignmentSource. It does not wait for the write.
 func (al *AllocSync) ReportEnded(allocID string, err error) {
-	al.addReport(allocID, func() bool { return true }, func(report *scheduler.AllocReport) {
-		report.TasksEnded = true
+	al.editPendingReport(allocID, func() bool { return true }, func(report *scheduler.AllocReport) {
+		report.TasksAndHooksEnded = true
 		if err != nil {
 			report.ClientStatus = api.AllocClientStatusFailed
 			report.ClientDescription = "Unable to add allocation due to error: " + err.Error()
@@ -127,8 +126,8 @@ func (al *AllocSync) ReportEnded(allocID string, err error) {
 	})
 }
 
-// RemoveDirAtEnd implements noderunner.AssignmentSource. It returns when the request is stored.
-func (al *AllocSync) RemoveDirAtEnd(ctx context.Context, allocID string) error {
+// StoreRemoveDirAtEnd implements noderunner.AssignmentSource. It returns when the request is stored.
+func (al *AllocSync) StoreRemoveDirAtEnd(ctx context.Context, allocID string) error {
 	_, err := al.store.Update(ctx, func(tx *store.Txn) error {
 		tx.MarkAllocationDirForRemovalAtEnd(allocID)
 		return nil
@@ -139,10 +138,10 @@ func (al *AllocSync) RemoveDirAtEnd(ctx context.Context, allocID string) error {
 // ReportDirRemoved implements noderunner.AssignmentSource. It does not wait for the write.
 func (al *AllocSync) ReportDirRemoved(allocID, reason string) {
 	al.mu.Lock()
-	if al.gcReasonsByAlloc == nil {
-		al.gcReasonsByAlloc = make(map[string]string)
+	if al.unstoredGCReasonByAllocID == nil {
+		al.unstoredGCReasonByAllocID = make(map[string]string)
 	}
-	al.gcReasonsByAlloc[allocID] = reason
+	al.unstoredGCReasonByAllocID[allocID] = reason
 	al.mu.Unlock()
 	al.wakeWriter()
 }
@@ -160,7 +159,7 @@ func (al *AllocSync) ReportAllocRemoved(allocID string) {
 // writing counts as stored.
 func (al *AllocSync) isUrgentLocked(u allocrunner.StatusUpdate) bool {
 	known := al.store.Snapshot().Allocation(nil, u.AllocID)
-	if w, found := al.reportsInWrite[u.AllocID]; found && known != nil && w.ClientStatus != "" {
+	if w, found := al.writingReportByAllocID[u.AllocID]; found && known != nil && w.ClientStatus != "" {
 		stored := *known
 		stored.ClientStatus, stored.TaskStates = w.ClientStatus, w.TaskStates
 		known = &stored
@@ -183,20 +182,20 @@ func (al *AllocSync) isUrgentLocked(u allocrunner.StatusUpdate) bool {
 	return false
 }
 
-// addReport calls edit with the pending report of an allocation, or with a new report if none is pending.
-func (al *AllocSync) addReport(allocID string, urgent func() bool, edit func(*scheduler.AllocReport)) {
+// editPendingReport calls edit with the pending report of an allocation, or with a new report if none is pending.
+func (al *AllocSync) editPendingReport(allocID string, isUrgent func() bool, edit func(*scheduler.AllocReport)) {
 	al.mu.Lock()
 	defer al.mu.Unlock()
-	report, waits := al.pendingReports[allocID]
+	report, waits := al.pendingReportByAllocID[allocID]
 	if !waits {
 		report.AllocID = allocID
-		al.pendingReportOrder = append(al.pendingReportOrder, allocID)
+		al.pendingReportAllocIDs = append(al.pendingReportAllocIDs, allocID)
 	}
 	edit(&report)
-	al.pendingReports[allocID] = report
+	al.pendingReportByAllocID[allocID] = report
 	switch {
-	case urgent():
-		al.urgentReportIDs[allocID] = true
+	case isUrgent():
+		al.urgentReportAllocIDs[allocID] = true
 		al.wakeWriter()
 	case al.flushTimer == nil:
 		al.flushTimer = time.AfterFunc(maxReportDelay, al.markAllReportsUrgent)
@@ -208,8 +207,8 @@ func (al *AllocSync) markAllReportsUrgent() {
 	al.mu.Lock()
 	defer al.mu.Unlock()
 	al.flushTimer = nil
-	for _, id := range al.pendingReportOrder {
-		al.urgentReportIDs[id] = true
+	for _, id := range al.pendingReportAllocIDs {
+		al.urgentReportAllocIDs[id] = true
 	}
 	al.wakeWriter()
 }
@@ -229,19 +228,19 @@ const retryDelay = time.Second
 
 // Run passes the reports to the scheduler until ctx ends. Then it tries once to pass the reports that are still pending, and
 // returns.
-func (al *AllocSync) Run(ctx context.Context, to allocReporter) {
+func (al *AllocSync) Run(ctx context.Context, reporter allocReporter) {
 	for {
 		select {
 		case <-al.reportsAvailable:
 		case <-ctx.Done():
 			al.markAllReportsUrgent()
-			if err := al.writeReports(context.WithoutCancel(ctx), to); err != nil {
+			if err := al.writeReports(context.WithoutCancel(ctx), reporter); err != nil {
 				al.logger.Error("last states of allocations not stored", "error", err)
 			}
 			return
 		}
 		for {
-			err := al.writeReports(ctx, to)
+			err := al.writeReports(ctx, reporter)
 			if err == nil || ctx.Err() != nil {
 				break
 			}
@@ -256,24 +255,24 @@ func (al *AllocSync) Run(ctx context.Context, to allocReporter) {
 
 // takeUrgentReports removes and returns the urgent reports and the ids of the removed allocations. Other reports stay pending,
 // so that they do not delay the urgent reports.
-func (al *AllocSync) takeUrgentReports() (reports []scheduler.AllocReport, removed []string) {
+func (al *AllocSync) takeUrgentReports() (reports []scheduler.AllocReport, removedAllocIDs []string) {
 	al.mu.Lock()
 	defer al.mu.Unlock()
 	var notUrgent []string
-	al.reportsInWrite = make(map[string]scheduler.AllocReport)
-	for _, id := range al.pendingReportOrder {
-		if al.urgentReportIDs[id] {
-			reports = append(reports, al.pendingReports[id])
-			al.reportsInWrite[id] = al.pendingReports[id]
-			delete(al.pendingReports, id)
+	al.writingReportByAllocID = make(map[string]scheduler.AllocReport)
+	for _, id := range al.pendingReportAllocIDs {
+		if al.urgentReportAllocIDs[id] {
+			reports = append(reports, al.pendingReportByAllocID[id])
+			al.writingReportByAllocID[id] = al.pendingReportByAllocID[id]
+			delete(al.pendingReportByAllocID, id)
 		} else {
 			notUrgent = append(notUrgent, id)
 		}
 	}
-	removed = al.removedAllocIDs
-	al.pendingReportOrder, al.removedAllocIDs = notUrgent, nil
-	clear(al.urgentReportIDs)
-	return reports, removed
+	removedAllocIDs = al.removedAllocIDs
+	al.pendingReportAllocIDs, al.removedAllocIDs = notUrgent, nil
+	clear(al.urgentReportAllocIDs)
+	return reports, removedAllocIDs
 }
 
 // writeReports stores the urgent reports. If they cannot be stored, it makes them pending again, except reports of
@@ -281,9 +280,9 @@ func (al *AllocSync) takeUrgentReports() (reports []scheduler.AllocReport, remov
 func (al *AllocSync) writeReports(ctx context.Context, to allocReporter) error {
 	reports, removed := al.takeUrgentReports()
 	if len(reports) > 0 {
-		_, err := to.Report(ctx, reports...)
+		_, err := to.ApplyAllocReports(ctx, reports...)
 		al.mu.Lock()
-		al.reportsInWrite = nil
+		al.writingReportByAllocID = nil
 		al.mu.Unlock()
 		if err != nil {
 			al.requeueReports(reports, removed)
@@ -311,8 +310,8 @@ func (al *AllocSync) writeReports(ctx context.Context, to allocReporter) error {
 // were stored, because the last report of an allocation replaces its events.
 func (al *AllocSync) writeGCEvents(ctx context.Context) error {
 	al.mu.Lock()
-	collected := al.gcReasonsByAlloc
-	al.gcReasonsByAlloc = nil
+	collected := al.unstoredGCReasonByAllocID
+	al.unstoredGCReasonByAllocID = nil
 	al.mu.Unlock()
 	if len(collected) == 0 {
 		return nil
@@ -328,10 +327,10 @@ func (al *AllocSync) writeGCEvents(ctx context.Context) error {
 	if err != nil {
 		al.mu.Lock()
 		defer al.mu.Unlock()
-		for id, reason := range al.gcReasonsByAlloc {
+		for id, reason := range al.unstoredGCReasonByAllocID {
 			collected[id] = reason
 		}
-		al.gcReasonsByAlloc = collected
+		al.unstoredGCReasonByAllocID = collected
 	}
 	return err
 }
@@ -349,23 +348,23 @@ func withDirRemovedEvent(old *api.Allocation, reason string, now time.Time) *api
 }
 
 // requeueReports makes reports and removals that were not stored pending and urgent again. A newer report of an allocation wins.
-func (al *AllocSync) requeueReports(reports []scheduler.AllocReport, removed []string) {
+func (al *AllocSync) requeueReports(reports []scheduler.AllocReport, removedAllocIDs []string) {
 	al.mu.Lock()
 	defer al.mu.Unlock()
-	al.removedAllocIDs = append(removed, al.removedAllocIDs...)
+	al.removedAllocIDs = append(removedAllocIDs, al.removedAllocIDs...)
 	var newOrder []string
 	for _, old := range reports {
 		id := old.AllocID
-		newer, waits := al.pendingReports[id]
+		newer, waits := al.pendingReportByAllocID[id]
 		if !waits {
 			newOrder = append(newOrder, id)
 		}
-		ended := old.TasksEnded || newer.TasksEnded
-		if newer.ClientStatus == "" { // the newer report is missing, or has only the field TasksEnded
+		ended := old.TasksAndHooksEnded || newer.TasksAndHooksEnded
+		if newer.ClientStatus == "" { // the newer report is missing, or has only the field TasksAndHooksEnded
 			newer = old
 		}
-		newer.TasksEnded = ended
-		al.pendingReports[id], al.urgentReportIDs[id] = newer, true
+		newer.TasksAndHooksEnded = ended
+		al.pendingReportByAllocID[id], al.urgentReportAllocIDs[id] = newer, true
 	}
-	al.pendingReportOrder = append(newOrder, al.pendingReportOrder...)
+	al.pendingReportAllocIDs = append(newOrder, al.pendingReportAllocIDs...)
 }

@@ -57,7 +57,7 @@ func (f *allocSyncFixture) writeReports(ctx context.Context) error {
 // openAllocSync returns an AllocSync on a store without a node.
 func openAllocSync(t testing.TB, path, nodeID string) (*allocSyncFixture, *flakyStore) {
 	t.Helper()
-	s, err := store.Open(store.Config{Path: path, Logger: hclog.NewNullLogger()})
+	s, err := store.Open(t.Context(), store.Config{StateFilePath: path, Logger: hclog.NewNullLogger()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,10 +66,10 @@ func openAllocSync(t testing.TB, path, nodeID string) (*allocSyncFixture, *flaky
 	f := &flakyStore{Store: s, path: path}
 	r.scheduler = scheduler.New(scheduler.Config{
 		Store:                  f,
-		Env:                    scheduler.Env{NewID: uuid.NewString, PortFree: func(scheduler.HostPort) bool { return true }, RandIntN: func(int) int { return 0 }, Now: time.Now},
+		HostEnv:                scheduler.Env{NewID: uuid.NewString, IsPortFree: func(scheduler.HostPort) bool { return true }, RandIntN: func(int) int { return 0 }, Now: time.Now},
 		NodeID:                 nodeID,
 		Logger:                 hclog.NewNullLogger(),
-		OnDesiredAllocsChanged: r.AllocsChanged,
+		OnDesiredAllocsChanged: r.NotifyAllocsChanged,
 	})
 	return r, f
 }
@@ -79,7 +79,7 @@ func newAllocSyncFixture(t testing.TB, count int) (*allocSyncFixture, *flakyStor
 	t.Helper()
 	r, f := openAllocSync(t, filepath.Join(t.TempDir(), "state.db"), uuid.NewString())
 	_, err := r.store.Update(t.Context(), func(tx *store.Txn) error {
-		tx.PutNode(&api.Node{
+		tx.PutNodeWithStorageEvents(&api.Node{
 			ID: r.nodeID, Name: "n", Datacenter: "dc1", NodePool: "default", Status: api.NodeStatusReady,
 			SchedulingEligibility: api.NodeSchedulingEligible, Attributes: map[string]string{"kernel.name": "linux"},
 			Drivers: map[string]*api.DriverInfo{"d": {Detected: true, Healthy: true}},
@@ -94,7 +94,7 @@ func newAllocSyncFixture(t testing.TB, count int) (*allocSyncFixture, *flakyStor
 		Tasks: []*api.Task{{Name: "t", Driver: "d", Config: map[string]any{}}},
 	}}}
 	model.Canonicalize(job)
-	if _, err := r.scheduler.Register(t.Context(), job, scheduler.RegisterOptions{}); err != nil {
+	if _, err := r.scheduler.RegisterAndEvaluateJob(t.Context(), job, scheduler.RegisterOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	return r, f
@@ -113,7 +113,7 @@ func (f *allocSyncFixture) startWriter(t testing.TB) (stop func()) {
 
 func (f *allocSyncFixture) ids(t testing.TB) []string {
 	t.Helper()
-	wanted, _ := f.Allocs()
+	wanted, _ := f.Assignments()
 	var ids []string
 	for _, a := range wanted {
 		if a.StartedByEarlierAgent {
@@ -136,11 +136,11 @@ func TestReportsShareWrites(t *testing.T) {
 	if len(ids) != allocCount {
 		t.Fatalf("%d allocations", len(ids))
 	}
-	before := r.store.Commits()
+	before := r.store.CommitCount()
 	stop := r.startWriter(t)
 	for _, status := range []string{api.AllocClientStatusRunning, api.AllocClientStatusComplete} {
 		for _, id := range ids {
-			r.Report(allocUpdate(id, status))
+			r.ReportStatus(allocUpdate(id, status))
 		}
 	}
 	for _, id := range ids {
@@ -153,7 +153,7 @@ func TestReportsShareWrites(t *testing.T) {
 			t.Fatalf("alloc %s is %s", id, a.ClientStatus)
 		}
 	}
-	if writes := r.store.Commits() - before; writes > allocCount/4 {
+	if writes := r.store.CommitCount() - before; writes > allocCount/4 {
 		t.Errorf("%d reports took %d writes", 3*allocCount, writes)
 	}
 	if job := r.store.Snapshot().Job(nil, "default", "job"); *job.Status != model.JobDead {
@@ -165,11 +165,11 @@ func TestReportsSurviveAFullDisk(t *testing.T) {
 	r, f := newAllocSyncFixture(t, 1)
 	id := r.ids(t)[0]
 	f.diskFull.Store(true)
-	r.Report(allocUpdate(id, api.AllocClientStatusRunning))
+	r.ReportStatus(allocUpdate(id, api.AllocClientStatusRunning))
 	if err := r.writeReports(t.Context()); err == nil {
 		t.Fatal("a full disk is no error")
 	}
-	r.Report(allocUpdate(id, api.AllocClientStatusComplete)) // newer report of the allocation
+	r.ReportStatus(allocUpdate(id, api.AllocClientStatusComplete)) // newer report of the allocation
 	if err := r.writeReports(t.Context()); err == nil {
 		t.Fatal("a full disk is no error")
 	}
@@ -184,8 +184,8 @@ func TestReportsSurviveAFullDisk(t *testing.T) {
 	if a := snapshot.Allocation(nil, id); a.ClientStatus != api.AllocClientStatusComplete || !snapshot.AllocationEnded(id) {
 		t.Errorf("alloc is %s, ended %v", a.ClientStatus, snapshot.AllocationEnded(id))
 	}
-	if len(r.pendingReports) > 0 {
-		t.Errorf("still to write: %v", r.pendingReports)
+	if len(r.pendingReportByAllocID) > 0 {
+		t.Errorf("still to write: %v", r.pendingReportByAllocID)
 	}
 }
 
@@ -195,15 +195,15 @@ func TestReportIsComparedWithTheOneThatIsBeingStored(t *testing.T) {
 	r, f := newAllocSyncFixture(t, 1)
 	id := r.ids(t)[0]
 	for _, status := range []string{api.AllocClientStatusRunning, api.AllocClientStatusPending} {
-		r.Report(allocUpdate(id, status))
+		r.ReportStatus(allocUpdate(id, status))
 		if status == api.AllocClientStatusPending {
-			f.beforeChange = func() { r.Report(allocUpdate(id, api.AllocClientStatusRunning)) }
+			f.beforeChange = func() { r.ReportStatus(allocUpdate(id, api.AllocClientStatusRunning)) }
 		}
 		if err := r.writeReports(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if !r.urgentReportIDs[id] {
+	if !r.urgentReportAllocIDs[id] {
 		t.Error("the task runs again, and the report of that waits")
 	}
 }
@@ -222,7 +222,7 @@ func TestReportsOfEventsWait(t *testing.T) {
 			for i := range u.TaskStates["t"].Events {
 				u.TaskStates["t"].Events[i] = &api.TaskEvent{Type: "x", Time: int64(i)}
 			}
-			r.Report(u)
+			r.ReportStatus(u)
 		}
 		check := func(state string, events int, at time.Duration) {
 			t.Helper()
@@ -243,7 +243,7 @@ func TestReportsOfEventsWait(t *testing.T) {
 		check(model.TaskRunning, 2, 0)
 		report(allocUpdate(id, api.AllocClientStatusRunning), 3)
 		check(model.TaskRunning, 2, 0)
-		r.Report(allocUpdate(ids[1], api.AllocClientStatusRunning)) // a change of state is written at once, without the events of the other allocation
+		r.ReportStatus(allocUpdate(ids[1], api.AllocClientStatusRunning)) // a change of state is written at once, without the events of the other allocation
 		check(model.TaskRunning, 2, 0)
 		if other := r.store.Snapshot().Allocation(nil, ids[1]); other.ClientStatus != api.AllocClientStatusRunning {
 			t.Errorf("the other one is %s", other.ClientStatus)
@@ -270,8 +270,8 @@ func TestUnchangedReportIsNotWritten(t *testing.T) {
 	}
 	u := allocUpdate(id, api.AllocClientStatusRunning)
 	u.TaskStates["t"] = status
-	u.Health = &allocrunner.Health{Healthy: true, Time: now}
-	r.Report(u)
+	u.Health = &allocrunner.DeploymentHealth{Healthy: true, DecidedAt: now}
+	r.ReportStatus(u)
 	if err := r.writeReports(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -285,12 +285,12 @@ func TestUnchangedReportIsNotWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	said := func() (commits int64, index uint64) {
-		r.Report(u)
+		r.ReportStatus(u)
 		r.markAllReportsUrgent()
 		if err := r.writeReports(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		return r.store.Commits(), r.store.Index()
+		return r.store.CommitCount(), r.store.Index()
 	}
 	before := r.store.Index()
 	if commits, index := said(); commits != 0 || index != before {
@@ -311,9 +311,9 @@ func TestUnchangedReportIsNotWritten(t *testing.T) {
 
 func TestReportsDoNotWakeTheNode(t *testing.T) {
 	r, _ := newAllocSyncFixture(t, 1)
-	wanted, changed := r.Allocs()
+	wanted, changed := r.Assignments()
 	id := wanted[0].Alloc.ID
-	r.Report(allocUpdate(id, api.AllocClientStatusRunning))
+	r.ReportStatus(allocUpdate(id, api.AllocClientStatusRunning))
 	if err := r.writeReports(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -322,7 +322,7 @@ func TestReportsDoNotWakeTheNode(t *testing.T) {
 		t.Fatal("a report of the node makes it look again")
 	default:
 	}
-	if _, err := r.scheduler.Deregister(t.Context(), scheduler.JobKey{Namespace: "default", ID: "job"}, scheduler.DeregisterOptions{}); err != nil {
+	if _, err := r.scheduler.DeregisterJob(t.Context(), scheduler.JobKey{Namespace: "default", ID: "job"}, scheduler.DeregisterOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	select {
@@ -330,7 +330,7 @@ func TestReportsDoNotWakeTheNode(t *testing.T) {
 	default:
 		t.Fatal("a stop does not")
 	}
-	if wanted, _ := r.Allocs(); wanted[0].Alloc.DesiredStatus != api.AllocDesiredStatusStop {
+	if wanted, _ := r.Assignments(); wanted[0].Alloc.DesiredStatus != api.AllocDesiredStatusStop {
 		t.Errorf("desired %s", wanted[0].Alloc.DesiredStatus)
 	}
 }
@@ -341,17 +341,17 @@ func TestPurgedAllocIsForgottenWhenItHasEnded(t *testing.T) {
 	if err := r.store.PutTaskState(id, "t", &api.TaskState{State: model.TaskRunning}, state.DurabilitySync)(); err != nil {
 		t.Fatal(err)
 	}
-	r.Report(allocUpdate(id, api.AllocClientStatusRunning))
+	r.ReportStatus(allocUpdate(id, api.AllocClientStatusRunning))
 	if err := r.writeReports(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.scheduler.Deregister(t.Context(), scheduler.JobKey{Namespace: "default", ID: "job"}, scheduler.DeregisterOptions{Purge: true}); err != nil {
+	if _, err := r.scheduler.DeregisterJob(t.Context(), scheduler.JobKey{Namespace: "default", ID: "job"}, scheduler.DeregisterOptions{Purge: true}); err != nil {
 		t.Fatal(err)
 	}
 	if got := r.ids(t); !slices.Equal(got, []string{id}) {
 		t.Fatalf("allocations %q: one runs", got)
 	}
-	r.Report(allocUpdate(id, api.AllocClientStatusComplete))
+	r.ReportStatus(allocUpdate(id, api.AllocClientStatusComplete))
 	r.ReportEnded(id, nil)
 	if err := r.writeReports(t.Context()); err != nil {
 		t.Fatal(err)
@@ -363,7 +363,7 @@ func TestPurgedAllocIsForgottenWhenItHasEnded(t *testing.T) {
 	if err := r.writeReports(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got := r.store.Snapshot().AllocationsWithLocalRecords(); len(got) > 0 || len(r.store.Snapshot().AgentRecordNames("")) > 0 {
+	if got := r.store.Snapshot().AllocIDsWithLocalRecords(); len(got) > 0 || len(r.store.Snapshot().AgentRecordNames("")) > 0 {
 		t.Errorf("records of %q are left", got)
 	}
 }
@@ -372,23 +372,23 @@ func TestPurgedAllocIsForgottenWhenItHasEnded(t *testing.T) {
 func TestRemoveDirAtEndIsStored(t *testing.T) {
 	r, _ := newAllocSyncFixture(t, 2)
 	first := r.ids(t)[0]
-	if err := r.RemoveDirAtEnd(t.Context(), first); err != nil {
+	if err := r.StoreRemoveDirAtEnd(t.Context(), first); err != nil {
 		t.Fatal(err)
 	}
-	assignments, _ := r.Allocs()
+	assignments, _ := r.Assignments()
 	for _, a := range assignments {
 		if want := a.Alloc.ID == first; a.RemoveDirWhenEnded != want {
 			t.Errorf("%s: Collect is %t, want %t", a.Alloc.ID, a.RemoveDirWhenEnded, want)
 		}
 	}
 	_, err := r.store.Update(t.Context(), func(tx *store.Txn) error {
-		tx.DeleteAllocation(first)
+		tx.DeleteAllocationAndQueueRemoval(first)
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.RemoveDirAtEnd(t.Context(), first); err != nil {
+	if err := r.StoreRemoveDirAtEnd(t.Context(), first); err != nil {
 		t.Fatal(err)
 	}
 	if left := r.store.Snapshot().AgentRecordNames("collect/"); len(left) > 0 {
@@ -402,13 +402,13 @@ func BenchmarkReports(b *testing.B) {
 			r, _ := newAllocSyncFixture(b, count)
 			ids := r.ids(b)
 			for b.Loop() {
-				before := r.store.Commits()
+				before := r.store.CommitCount()
 				stop := r.startWriter(b)
 				for _, id := range ids {
-					r.Report(allocUpdate(id, api.AllocClientStatusRunning))
+					r.ReportStatus(allocUpdate(id, api.AllocClientStatusRunning))
 				}
 				stop()
-				b.ReportMetric(float64(r.store.Commits()-before), "writes")
+				b.ReportMetric(float64(r.store.CommitCount()-before), "writes")
 			}
 		})
 	}
@@ -421,7 +421,7 @@ func TestCollectedDirectoryAddsEvent(t *testing.T) {
 	alloc := &api.Allocation{ID: "a", Job: &api.Job{}, TaskStates: map[string]*api.TaskState{
 		"one": {State: "dead", Events: []*api.TaskEvent{model.EventStarted()}}, "two": {State: "dead"},
 	}}
-	if _, err := s.Update(t.Context(), func(tx *store.Txn) error { tx.PutAllocation(alloc); return nil }); err != nil {
+	if _, err := s.Update(t.Context(), func(tx *store.Txn) error { tx.PutScheduledAllocation(alloc); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	r := NewAllocSync(s, hclog.NewNullLogger())
@@ -454,11 +454,11 @@ func TestDeletedAllocationIsAssignedOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	put(func(tx *store.Txn) { tx.PutAllocation(&api.Allocation{ID: "here", Job: &api.Job{}}) })
+	put(func(tx *store.Txn) { tx.PutScheduledAllocation(&api.Allocation{ID: "here", Job: &api.Job{}}) })
 	r := NewAllocSync(s, hclog.NewNullLogger())
-	put(func(tx *store.Txn) { tx.DeleteAllocation("here") })
+	put(func(tx *store.Txn) { tx.DeleteAllocationAndQueueRemoval("here") })
 
-	first, changed := r.Allocs()
+	first, changed := r.Assignments()
 	if len(first) != 1 || first[0].Alloc.ID != "here" || !first[0].AllocEnded {
 		t.Errorf("the node gets %+v, want the one that has to be removed", first)
 	}
@@ -467,7 +467,7 @@ func TestDeletedAllocationIsAssignedOnce(t *testing.T) {
 	default:
 		t.Error("the node is not told to look again")
 	}
-	if second, _ := r.Allocs(); len(second) != 0 {
+	if second, _ := r.Assignments(); len(second) != 0 {
 		t.Errorf("the node gets %+v again", second)
 	}
 	r.ReportAllocRemoved("here")

@@ -21,16 +21,16 @@ func TestEventsOfAJob(t *testing.T) {
 	job := func() *api.Job { return r.store.Snapshot().Job(nil, "default", "job") }
 	report := func(status string) {
 		t.Helper()
-		if _, err := r.scheduler.Report(t.Context(), scheduler.AllocReport{AllocID: alloc, ClientStatus: status, TasksEnded: status == api.AllocClientStatusComplete}); err != nil {
+		if _, err := r.scheduler.ApplyAllocReports(t.Context(), scheduler.AllocReport{AllocID: alloc, ClientStatus: status, TasksAndHooksEnded: status == api.AllocClientStatusComplete}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	report(api.AllocClientStatusRunning)
-	if _, err := r.scheduler.StopAlloc(t.Context(), alloc, scheduler.StopOptions{Reschedule: true}); err != nil {
+	if _, err := r.scheduler.StopAndReplaceAlloc(t.Context(), alloc, scheduler.StopOptions{Reschedule: true}); err != nil {
 		t.Fatal(err)
 	}
 	report(api.AllocClientStatusComplete)
-	if _, err := r.scheduler.Deregister(t.Context(), scheduler.JobKey{Namespace: "default", ID: "job"}, scheduler.DeregisterOptions{Purge: true}); err != nil {
+	if _, err := r.scheduler.DeregisterJob(t.Context(), scheduler.JobKey{Namespace: "default", ID: "job"}, scheduler.DeregisterOptions{Purge: true}); err != nil {
 		t.Fatal(err)
 	}
 	if job() != nil {
@@ -77,7 +77,7 @@ func TestJobsInNamespaces(t *testing.T) {
 			Name: new("g"), Tasks: []*api.Task{{Name: "t", Driver: "d", Config: map[string]any{}}},
 		}}}
 		model.Canonicalize(job)
-		_, err := r.scheduler.Register(t.Context(), job, scheduler.RegisterOptions{})
+		_, err := r.scheduler.RegisterAndEvaluateJob(t.Context(), job, scheduler.RegisterOptions{})
 		return err
 	}
 	change := func(f func(*store.Txn)) {

@@ -15,7 +15,7 @@ import (
 // of the key.
 func (n *Node) loadDynamicMeta() {
 	meta := make(map[string]*string)
-	if _, err := n.config.Store.Snapshot().AgentRecord(state.NodeMetaName, &meta); err != nil {
+	if _, err := n.config.Store.Snapshot().ReadAgentRecord(state.NodeMetaName, &meta); err != nil {
 		n.config.Logger.Warn("metadata of the node that was set through the API is lost", "error", err)
 	}
 	n.dynamicMeta = meta
@@ -54,7 +54,7 @@ func (n *Node) SetMeta(ctx context.Context, changes map[string]*string) error {
 		if old := tx.Node(nil, n.config.ID); old != nil {
 			changed := *old
 			changed.Meta = mergeMeta(now.Static, now.Dynamic)
-			tx.PutNode(&changed)
+			tx.PutNodeWithStorageEvents(&changed)
 		}
 		return nil
 	})

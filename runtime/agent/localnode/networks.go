@@ -13,13 +13,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
 )
 
-// nodeAddresses returns the addresses of the machine in the order in which host networks select them: the addresses of the
-// node's own interface precede all others.
-func nodeAddresses(host fingerprint.Host) []hostnet.HostAddress {
+// addressesOwnInterfaceFirst returns the addresses of the machine in the order in which host networks select them: the
+// addresses of the node's own interface precede all others.
+func addressesOwnInterfaceFirst(host fingerprint.Host) []hostnet.HostAddress {
 	var own, others []hostnet.HostAddress
 	for _, i := range host.Interfaces {
 		list := &others
-		if i.Name == host.Interface {
+		if i.Name == host.InterfaceOfIP {
 			list = &own
 		}
 		for _, address := range i.Addresses {
@@ -50,7 +50,7 @@ func newNodeNetworks(host fingerprint.Host, hostNetworks map[string]hostnet.Host
 					n.Addresses = append(n.Addresses, entry)
 				}
 			}
-			if i.Name == host.Interface {
+			if i.Name == host.InterfaceOfIP {
 				entry.Alias, entry.ReservedPorts = model.DefaultHostNetwork, ""
 				n.Addresses = append(n.Addresses, entry)
 			}
@@ -70,20 +70,20 @@ func newNetworkResources(host fingerprint.Host, interfaceMBits int) []*api.Netwo
 	for _, mode := range host.NetworkModes {
 		all = append(all, &api.NetworkResource{Mode: mode})
 	}
-	if host.Interface == "" {
+	if host.InterfaceOfIP == "" {
 		all = append(all, &api.NetworkResource{Mode: "host", IP: host.IP})
 	}
 	speeds := make(map[string]int, len(host.Interfaces))
 	for _, i := range host.Interfaces {
 		speeds[i.Name] = i.MBits
 	}
-	speeds[host.Interface] = cmp.Or(interfaceMBits, speeds[host.Interface])
+	speeds[host.InterfaceOfIP] = cmp.Or(interfaceMBits, speeds[host.InterfaceOfIP])
 	selected := make(map[fingerprint.HostNetwork]bool, len(host.HostNetworks))
 	for _, n := range host.HostNetworks {
 		selected[n] = true
 	}
-	for _, a := range nodeAddresses(host) {
-		if a.Interface == host.Interface || selected[fingerprint.HostNetwork{Interface: a.Interface, IP: a.Address.String()}] {
+	for _, a := range addressesOwnInterfaceFirst(host) {
+		if a.Interface == host.InterfaceOfIP || selected[fingerprint.HostNetwork{Interface: a.Interface, IP: a.Address.String()}] {
 			cidr, speed := netip.PrefixFrom(a.Address, a.Address.BitLen()).String(), speeds[a.Interface]
 			all = append(all, &api.NetworkResource{Mode: "host", Device: a.Interface, CIDR: cidr, IP: a.Address.String(), MBits: &speed})
 		}

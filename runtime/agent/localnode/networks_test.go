@@ -20,11 +20,11 @@ import (
 // fakePlugins has the drivers d, which is unhealthy, and missing, which is not started.
 type fakePlugins struct{ pluginLister }
 
-func (fakePlugins) Drivers() map[string]supervisor.DriverInfo {
+func (fakePlugins) DriverInfoByName() map[string]supervisor.DriverInfo {
 	return map[string]supervisor.DriverInfo{"d": {Detected: true, Description: "ill"}, "gone": {Description: "not here"}}
 }
 
-func (fakePlugins) DriversNotStarted() map[string]supervisor.DriverInfo {
+func (fakePlugins) NotStartedDriverInfoByName() map[string]supervisor.DriverInfo {
 	return map[string]supervisor.DriverInfo{"missing": {Description: "no such engine"}}
 }
 
@@ -47,7 +47,7 @@ func machine(t *testing.T, settings *Settings) fingerprint.Host {
 		"six":    {CIDR: cidr("fd00::/16")},
 	}
 	host := fingerprint.Host{
-		Attributes: map[string]string{}, Interface: "eth1", IP: "10.1.0.1", NetworkModes: []string{"bridge"},
+		Attributes: map[string]string{}, InterfaceOfIP: "eth1", IP: "10.1.0.1", NetworkModes: []string{"bridge"},
 		Interfaces: []fingerprint.Interface{
 			{Name: "lo", MBits: 1000, Addresses: addresses("127.0.0.1", "::1")},
 			{Name: "eth1", MAC: "02:00:00:00:00:01", MBits: 10000, Addresses: addresses("10.1.0.1", "10.1.0.2", "fd00::1")},
@@ -55,7 +55,7 @@ func machine(t *testing.T, settings *Settings) fingerprint.Host {
 		},
 		Topology: &base.Topology{},
 	}
-	selected, err := settings.Networks.SelectHostAddresses(nodeAddresses(host))
+	selected, err := settings.Networks.SelectHostAddressByNetworkName(addressesOwnInterfaceFirst(host))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +150,7 @@ func TestDriversThatAreNotStarted(t *testing.T) {
 	if missing == nil || missing.Detected || missing.Healthy || missing.HealthDescription != "no such engine" {
 		t.Errorf("driver %+v", missing)
 	}
-	if usable, listed := scheduler.PlacementNodeOf(record).HealthyDrivers["missing"]; usable || !listed {
+	if usable, listed := scheduler.PlacementNodeOf(record).HealthyByDriver["missing"]; usable || !listed {
 		t.Error("jobs can use a driver that is not started")
 	}
 	for name, want := range map[string]string{"d": "1", "gone": "", "missing": ""} {
@@ -169,7 +169,7 @@ func TestReservedCPU(t *testing.T) {
 	settings := Settings{Reserved: ReservedResources{CPUMHz: 300}, MaxAllocs: 7}
 	host := machine(t, &settings)
 	host.Attributes = map[string]string{"cpu.reservablecores": "3", "cpu.frequency": "1000", "cpu.usablecompute": "3000"}
-	host.UsableCores, host.TotalCPUMHz, host.ReservedCores, host.ReservableCores = 4, 4000, []uint16{0}, []uint16{1, 2, 3}
+	host.UsableCores, host.UsableCPUMHz, host.ReservedCoreIDs, host.ReservableCoreIDs = 4, 4000, []uint16{0}, []uint16{1, 2, 3}
 	n := newRecordFixture(t, settings, host)
 	check := func(usable string, reserved uint64) {
 		t.Helper()

@@ -21,21 +21,21 @@ import (
 
 // pluginLister is the part of the supervisor that a Node needs.
 type pluginLister interface {
-	// Drivers returns the drivers that are up, by name.
-	Drivers() map[string]supervisor.DriverInfo
-	// DriversNotStarted returns the builtin drivers that have no plugin, by name, with the reasons.
-	DriversNotStarted() map[string]supervisor.DriverInfo
+	// DriverInfoByName returns the drivers that are up, by name.
+	DriverInfoByName() map[string]supervisor.DriverInfo
+	// NotStartedDriverInfoByName returns the builtin drivers that have no plugin, by name, with the reasons.
+	NotStartedDriverInfoByName() map[string]supervisor.DriverInfo
 	// DeviceGroups returns the devices of this machine.
 	DeviceGroups() []supervisor.DeviceGroup
-	// Changed returns a channel that is closed when the result of Drivers or DeviceGroups changes.
-	Changed() <-chan struct{}
-	// Ready waits until the drivers have reported their health, and device plugins their devices.
-	Ready(context.Context) error
+	// InfoChanged returns a channel that is closed when the result of DriverInfoByName or DeviceGroups changes.
+	InfoChanged() <-chan struct{}
+	// WaitBrieflyForFirstReports waits until the drivers have reported their health, and device plugins their devices.
+	WaitBrieflyForFirstReports(context.Context) error
 }
 
 // Config configures a Node.
 type Config struct {
-	ID       string           // id of the node, the result of LoadNodeID
+	ID       string           // id of the node, the result of LoadOrNewNodeID
 	Settings Settings         // settings after Settings.WithDefaults
 	Host     fingerprint.Host // result of Settings.Fingerprint
 	Store    *store.Store
@@ -56,11 +56,11 @@ type Config struct {
 type Node struct {
 	config Config
 
-	registered            chan struct{}     // Run closes the channel when the node is registered
-	settingsChanged       chan struct{}     // triggerRecordUpdate sends a value
-	stateFileEventsStored bool              // Run has stored the node events about the state file; used by Run only
-	loggedVolumeErrors    map[string]string // volume name -> error that was logged last; used by Run only
-	volumePathResolver    *pathResolver     // checks the paths of host volumes
+	registered              chan struct{}     // Run closes the channel when the node is registered
+	recordUpdateRequested   chan struct{}     // triggerRecordUpdate sends a value
+	stateFileEventsStored   bool              // Run has stored the node events about the state file; used by Run only
+	lastLoggedErrorByVolume map[string]string // volume name -> error that was logged last; used by Run only
+	volumePathResolver      *pathResolver     // checks the paths of host volumes
 
 	metaUpdateMu sync.Mutex // SetMeta holds metaUpdateMu, and locks it before mu
 
@@ -70,9 +70,9 @@ type Node struct {
 	lastAttributes map[string]string // last result of reuseEqualAttributes; the map is replaced, never modified
 }
 
-// LoadNodeID returns the id of the node under earlier agents. If neither a node nor an allocation is stored, it returns a
-// new random id.
-func LoadNodeID(s *store.Store) string {
+// LoadOrNewNodeID returns the id of the node under earlier agents. If neither a node nor an allocation is stored, it
+// returns a new random id.
+func LoadOrNewNodeID(s *store.Store) string {
 	snapshot := s.Snapshot()
 	if nodes := snapshot.Nodes(nil, ""); len(nodes) > 0 {
 		return nodes[0].ID
@@ -86,10 +86,10 @@ func LoadNodeID(s *store.Store) string {
 // New returns a Node with the metadata that was set under earlier agents.
 func New(c Config) *Node {
 	n := &Node{
-		config:          c,
-		registered:      make(chan struct{}),
-		settingsChanged: make(chan struct{}, 1),
-		settings:        c.Settings,
+		config:                c,
+		registered:            make(chan struct{}),
+		recordUpdateRequested: make(chan struct{}, 1),
+		settings:              c.Settings,
 	}
 	n.volumePathResolver = newPathResolver(n.triggerRecordUpdate)
 	n.loadDynamicMeta()
@@ -107,7 +107,7 @@ func (n *Node) Registered() <-chan struct{} { return n.registered }
 // registered, it adds missing driver attributes from the stored node.
 func (n *Node) TaskEnvNode() taskenv.Node {
 	c := n.currentSettings()
-	attributes := n.collectNodeAttributes(n.config.Plugins.Drivers())
+	attributes := n.collectNodeAttributes(n.config.Plugins.DriverInfoByName())
 	select {
 	case <-n.registered:
 	default:
@@ -148,11 +148,11 @@ func (n *Node) currentSettings() Settings {
 	return s
 }
 
-// AdvertiseHTTPAddr sets the advertised address of the API, which can be unknown when the Node is created.
-func (n *Node) AdvertiseHTTPAddr(address string) {
+// SetAdvertisedHTTPAddr sets the advertised address of the API, which can be unknown when the Node is created.
+func (n *Node) SetAdvertisedHTTPAddr(address string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.settings.HTTPAddr = address
+	n.settings.AdvertisedHTTPAddr = address
 }
 
 // Reload applies the settings that can change while the agent runs: metadata, reservations and host
@@ -167,7 +167,7 @@ func (n *Node) Reload(s Settings) {
 // triggerRecordUpdate makes Run call updateRecord. It does not block.
 func (n *Node) triggerRecordUpdate() {
 	select {
-	case n.settingsChanged <- struct{}{}:
+	case n.recordUpdateRequested <- struct{}{}:
 	default:
 	}
 }
@@ -176,7 +176,7 @@ func (n *Node) triggerRecordUpdate() {
 // earlier agent has stored the node, the node counts as registered, and Run repeats the write. Run must be called at
 // most once.
 func (n *Node) Run(ctx context.Context) {
-	if err := n.config.Plugins.Ready(ctx); err != nil {
+	if err := n.config.Plugins.WaitBrieflyForFirstReports(ctx); err != nil {
 		return
 	}
 	n.config.BeforeRegister(ctx)
@@ -186,7 +186,7 @@ func (n *Node) Run(ctx context.Context) {
 	})
 	lastErr := ""
 	for {
-		driversChanged := n.config.Plugins.Changed()
+		driversChanged := n.config.Plugins.InfoChanged()
 		if err := n.updateRecord(ctx); err != nil && ctx.Err() == nil {
 			if err.Error() != lastErr {
 				lastErr = err.Error()
@@ -206,7 +206,7 @@ func (n *Node) Run(ctx context.Context) {
 		}
 		select {
 		case <-driversChanged:
-		case <-n.settingsChanged:
+		case <-n.recordUpdateRequested:
 		case <-ctx.Done():
 			return
 		}
@@ -224,7 +224,7 @@ func (n *Node) updateRecord(ctx context.Context) error {
 		old := tx.Node(nil, n.config.ID)
 		record := n.newNodeRecord(old, hostVolumes)
 		// An event about the state file is stored even if the record has not changed.
-		if sameNodeRecord(record, old) && (n.stateFileEventsStored || !tx.HasNodeEvents()) {
+		if equalNodesIgnoringDriverTimes(record, old) && (n.stateFileEventsStored || !tx.HasStorageEvents()) {
 			return errNodeUnchanged
 		}
 		putNodeWithEvents(tx, record, old, time.Now())

@@ -15,7 +15,7 @@ import (
 
 func openStore(t *testing.T) *store.Store {
 	t.Helper()
-	s, err := store.Open(store.Config{Path: filepath.Join(t.TempDir(), "state.db"), Logger: hclog.NewNullLogger()})
+	s, err := store.Open(t.Context(), store.Config{StateFilePath: filepath.Join(t.TempDir(), "state.db"), Logger: hclog.NewNullLogger()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,7 +25,7 @@ func openStore(t *testing.T) *store.Store {
 
 func TestNodeKeepsItsID(t *testing.T) {
 	s := openStore(t)
-	if a, b := LoadNodeID(s), LoadNodeID(s); a == b || a == "" {
+	if a, b := LoadOrNewNodeID(s), LoadOrNewNodeID(s); a == b || a == "" {
 		t.Errorf("ids of an empty state: %q and %q", a, b)
 	}
 	put := func(f func(*store.Txn)) {
@@ -35,12 +35,14 @@ func TestNodeKeepsItsID(t *testing.T) {
 		}
 	}
 	// A node whose record was lost gets its id from its allocations.
-	put(func(tx *store.Txn) { tx.PutAllocation(&api.Allocation{ID: "a", NodeID: "n1", Job: &api.Job{}}) })
-	if got := LoadNodeID(s); got != "n1" {
+	put(func(tx *store.Txn) {
+		tx.PutScheduledAllocation(&api.Allocation{ID: "a", NodeID: "n1", Job: &api.Job{}})
+	})
+	if got := LoadOrNewNodeID(s); got != "n1" {
 		t.Errorf("id %q, want that of the allocations", got)
 	}
-	put(func(tx *store.Txn) { tx.PutNode(&api.Node{ID: "n2"}) })
-	if got := LoadNodeID(s); got != "n2" {
+	put(func(tx *store.Txn) { tx.PutNodeWithStorageEvents(&api.Node{ID: "n2"}) })
+	if got := LoadOrNewNodeID(s); got != "n2" {
 		t.Errorf("id %q, want that of the node", got)
 	}
 }
@@ -53,11 +55,11 @@ func TestSameNode(t *testing.T) {
 	later.Drivers["d"].UpdateTime = later.Drivers["d"].UpdateTime.AddDate(1, 0, 0)
 	sick.Drivers["d"].Healthy = false
 	switch {
-	case !sameNodeRecord(node(), later):
+	case !equalNodesIgnoringDriverTimes(node(), later):
 		t.Error("a driver that says the same again makes another node")
-	case sameNodeRecord(node(), sick):
+	case equalNodesIgnoringDriverTimes(node(), sick):
 		t.Error("a driver that is unhealthy makes no other node")
-	case sameNodeRecord(node(), nil), !sameNodeRecord(nil, nil):
+	case equalNodesIgnoringDriverTimes(node(), nil), !equalNodesIgnoringDriverTimes(nil, nil):
 		t.Error("no node")
 	}
 	n := sick
@@ -118,14 +120,14 @@ func TestUnusableMetadataIsQuarantined(t *testing.T) {
 // unchangingPlugins are plugins that are ready and do not change.
 type unchangingPlugins struct{ fakePlugins }
 
-func (unchangingPlugins) Changed() <-chan struct{} { return nil }
+func (unchangingPlugins) InfoChanged() <-chan struct{} { return nil }
 
-func (unchangingPlugins) Ready(context.Context) error { return nil }
+func (unchangingPlugins) WaitBrieflyForFirstReports(context.Context) error { return nil }
 
 // An agent whose state cannot be changed becomes ready with the record of an earlier agent.
 func TestNodeRegistersWithUnchangeableState(t *testing.T) {
 	s := openStore(t)
-	if _, err := s.Update(t.Context(), func(tx *store.Txn) error { tx.PutNode(&api.Node{ID: "n"}); return nil }); err != nil {
+	if _, err := s.Update(t.Context(), func(tx *store.Txn) error { tx.PutNodeWithStorageEvents(&api.Node{ID: "n"}); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Close(); err != nil { // each later change fails

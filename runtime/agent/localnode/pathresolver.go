@@ -8,10 +8,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 )
 
-// pathTimeout is how long resolvePaths waits for the kernel. A local disk answers within milliseconds.
+// pathTimeout is how long resolvePathsWithTimeout waits for the kernel. A local disk answers within milliseconds.
 const pathTimeout = time.Second
 
-// errPathTimeout is the result of resolvePaths for a path whose resolution has not ended within pathTimeout.
+// errPathTimeout is the result of resolvePathsWithTimeout for a path whose resolution has not ended within pathTimeout.
 var errPathTimeout = fmt.Errorf("its file system has not answered within %v", pathTimeout)
 
 // pathResolver resolves the symbolic links of paths with a timeout. The system call for a path on a network file system
@@ -22,8 +22,8 @@ type pathResolver struct {
 	// onLateResolution is called after a resolution that was reported with errPathTimeout has ended. It must not block.
 	onLateResolution func()
 
-	mu                 sync.Mutex
-	pendingResolutions map[string]*pathResolution
+	mu                      sync.Mutex
+	pendingResolutionByPath map[string]*pathResolution
 }
 
 // pathResult is the location of a path, or the reason why the path is not usable.
@@ -37,20 +37,20 @@ type pathResolution struct {
 	done   chan struct{} // closed when result is set
 	result pathResult
 
-	hasTimedOut bool // resolvePaths has returned errPathTimeout for the path; guarded by pathResolver.mu
+	hasTimedOut bool // resolvePathsWithTimeout has returned errPathTimeout for the path; guarded by pathResolver.mu
 }
 
 func newPathResolver(onLateResolution func()) *pathResolver {
-	return &pathResolver{locate: safepath.Locate, onLateResolution: onLateResolution, pendingResolutions: map[string]*pathResolution{}}
+	return &pathResolver{locate: safepath.Locate, onLateResolution: onLateResolution, pendingResolutionByPath: map[string]*pathResolution{}}
 }
 
-// resolvePaths returns the results for paths; the keys are the paths. It blocks for pathTimeout at most. It does not wait for a
-// resolution that an earlier call has started and reported as errPathTimeout.
-func (c *pathResolver) resolvePaths(paths []string) map[string]pathResult {
+// resolvePathsWithTimeout returns the results for paths; the keys are the paths. It blocks for pathTimeout at most. It
+// does not wait for a resolution that an earlier call has started and reported as errPathTimeout.
+func (c *pathResolver) resolvePathsWithTimeout(paths []string) map[string]pathResult {
 	resolutions := make(map[string]*pathResolution, len(paths))
 	var toWait []*pathResolution
 	for _, path := range paths {
-		p, timedOut := c.startResolution(path)
+		p, timedOut := c.startOrJoinResolution(path)
 		resolutions[path] = p
 		if !timedOut {
 			toWait = append(toWait, p)
@@ -85,22 +85,22 @@ func waitForResolutions(resolutions []*pathResolution, timeout time.Duration) {
 	}
 }
 
-// startResolution starts the resolution of a path unless one is in progress. timedOut reports that an earlier call of resolvePaths
-// has returned errPathTimeout for the resolution.
-func (c *pathResolver) startResolution(path string) (p *pathResolution, timedOut bool) {
+// startOrJoinResolution starts the resolution of a path unless one is in progress. timedOut reports that an earlier
+// call of resolvePathsWithTimeout has returned errPathTimeout for the resolution.
+func (c *pathResolver) startOrJoinResolution(path string) (p *pathResolution, timedOut bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if p := c.pendingResolutions[path]; p != nil {
+	if p := c.pendingResolutionByPath[path]; p != nil {
 		return p, p.hasTimedOut
 	}
 	p = &pathResolution{done: make(chan struct{})}
-	c.pendingResolutions[path] = p
+	c.pendingResolutionByPath[path] = p
 	go func() { // no function waits for this goroutine, because the file system may never answer
 		location, err := c.locate(path)
 		c.mu.Lock()
 		p.result = pathResult{location, err}
 		close(p.done)
-		delete(c.pendingResolutions, path)
+		delete(c.pendingResolutionByPath, path)
 		late := p.hasTimedOut
 		c.mu.Unlock()
 		if late {

@@ -44,7 +44,7 @@ func TestHangingHostVolume(t *testing.T) {
 			t.Errorf("%d calls of stat at a time", n)
 		}
 		close(answer)
-		<-n.settingsChanged
+		<-n.recordUpdateRequested
 		if found := n.usableHostVolumes(); len(found) != 2 || found["remote"] == nil {
 			t.Errorf("after the answer: volumes %v", found)
 		}
@@ -55,7 +55,7 @@ func TestHangingHostVolume(t *testing.T) {
 func TestPathResolverReportsOnlyLateAnswers(t *testing.T) {
 	c := newPathResolver(func() { t.Error("a late answer was reported") })
 	for range 3 {
-		results := c.resolvePaths([]string{"/", "/no/such/path"})
+		results := c.resolvePathsWithTimeout([]string{"/", "/no/such/path"})
 		if results["/"].unusableReason != nil || results["/"].location.Path != "/" || !errors.Is(results["/no/such/path"].unusableReason, os.ErrNotExist) || len(results) != 2 {
 			t.Errorf("%v", results)
 		}

@@ -20,8 +20,8 @@ import (
 // collectNodeAttributes returns the attributes of the machine and its drivers.
 func (n *Node) collectNodeAttributes(drivers map[string]supervisor.DriverInfo) map[string]string {
 	attributes := maps.Clone(n.config.Host.Attributes)
-	if c := n.currentSettings(); c.HTTPAddr != "" {
-		attributes["unique.advertise.address"] = c.HTTPAddr
+	if c := n.currentSettings(); c.AdvertisedHTTPAddr != "" {
+		attributes["unique.advertise.address"] = c.AdvertisedHTTPAddr
 	}
 	for name, info := range drivers {
 		for key, value := range info.Attributes {
@@ -31,34 +31,35 @@ func (n *Node) collectNodeAttributes(drivers map[string]supervisor.DriverInfo) m
 			attributes["driver."+name] = "1"
 		}
 	}
-	if total := n.config.Host.TotalCPUMHz; total > 0 {
-		attributes["cpu.usablecompute"] = strconv.Itoa(max(1, total-n.reservedMHz())) // the scheduler reads 0 as no limit
+	if total := n.config.Host.UsableCPUMHz; total > 0 {
+		attributes["cpu.usablecompute"] = strconv.Itoa(max(1, total-n.reservedCPUMHz())) // the scheduler reads 0 as no limit
 	}
 	if n.config.Volumes != nil {
-		for name, version := range n.config.Volumes.PluginVersions() {
+		for name, version := range n.config.Volumes.PluginVersionByName() {
 			attributes["plugins.host_volume."+name+".version"] = version
 		}
 	}
 	return attributes
 }
 
-// reservedMHz returns the CPU that tasks do not get: the MHz of the reserved cores plus the CPU that the operator has reserved.
-func (n *Node) reservedMHz() int {
+// reservedCPUMHz returns the CPU that tasks do not get: the MHz of the reserved cores plus the CPU that the operator
+// has reserved.
+func (n *Node) reservedCPUMHz() int {
 	host := n.config.Host
-	return int(n.currentSettings().Reserved.CPUMHz) + host.TotalCPUMHz*len(host.ReservedCores)/max(1, host.UsableCores)
+	return int(n.currentSettings().Reserved.CPUMHz) + host.UsableCPUMHz*len(host.ReservedCoreIDs)/max(1, host.UsableCores)
 }
 
 // newNodeRecord returns the current record of the node with the given host volumes. Drain, eligibility and events are
 // copied from old, which may be nil.
 func (n *Node) newNodeRecord(old *api.Node, volumes map[string]*api.HostVolumeInfo) *api.Node {
-	c, drivers := n.currentSettings(), n.config.Plugins.DriversNotStarted()
-	maps.Copy(drivers, n.config.Plugins.Drivers())
+	c, drivers := n.currentSettings(), n.config.Plugins.NotStartedDriverInfoByName()
+	maps.Copy(drivers, n.config.Plugins.DriverInfoByName())
 	record := &api.Node{
 		ID:            n.config.ID,
 		Datacenter:    c.Datacenter,
 		Name:          c.Name,
-		HTTPAddr:      c.HTTPAddr,
-		TLSEnabled:    c.TLS,
+		HTTPAddr:      c.AdvertisedHTTPAddr,
+		TLSEnabled:    c.APIUsesTLS,
 		Attributes:    n.collectNodeAttributes(drivers),
 		Links:         map[string]string{},
 		Meta:          c.Meta,
@@ -88,17 +89,17 @@ func (n *Node) newNodeRecord(old *api.Node, volumes map[string]*api.HostVolumeIn
 	}
 	host := n.config.Host
 	record.NodeResources = &api.NodeResources{
-		Cpu:            api.NodeCpuResources{CpuShares: int64(host.TotalCPUMHz), TotalCpuCores: uint16(len(host.ReservableCores)), ReservableCpuCores: host.ReservableCores},
+		Cpu:            api.NodeCpuResources{CpuShares: int64(host.UsableCPUMHz), TotalCpuCores: uint16(len(host.ReservableCoreIDs)), ReservableCpuCores: host.ReservableCoreIDs},
 		Memory:         api.NodeMemoryResources{MemoryMB: int64(host.MemoryMB)},
-		Disk:           api.NodeDiskResources{DiskMB: int64(host.DiskMB)},
+		Disk:           api.NodeDiskResources{DiskMB: int64(host.DataDirFileSystemMB)},
 		Networks:       newNetworkResources(host, c.Interface.MBits),
-		Devices:        devices.NodeResources(n.config.Plugins.DeviceGroups()),
+		Devices:        devices.ToAPINodeDevices(n.config.Plugins.DeviceGroups()),
 		MinDynamicPort: c.MinDynamicPort,
 		MaxDynamicPort: c.MaxDynamicPort,
 	}
 	reserved := c.Reserved
 	record.ReservedResources = &api.NodeReservedResources{
-		Cpu:      api.NodeReservedCpuResources{CpuShares: uint64(n.reservedMHz())},
+		Cpu:      api.NodeReservedCpuResources{CpuShares: uint64(n.reservedCPUMHz())},
 		Memory:   api.NodeReservedMemoryResources{MemoryMB: reserved.MemoryMB},
 		Disk:     api.NodeReservedDiskResources{DiskMB: reserved.DiskMB},
 		Networks: api.NodeReservedNetworkResources{ReservedHostPorts: reserved.Ports},
@@ -141,7 +142,7 @@ func AddNodeEvent(ctx context.Context, s *store.Store, nodeID, subsystem, messag
 		n := *old
 		model.AppendNodeEvent(&n, subsystem, message, nil, time.Now())
 		tx.SetEventOperation(opNodeEvent)
-		tx.PutNode(&n)
+		tx.PutNodeWithStorageEvents(&n)
 		return nil
 	})
 	return err
@@ -168,8 +169,8 @@ func addChangeEvents(n, old *api.Node, now time.Time) (added bool) {
 	return added
 }
 
-// sameNodeRecord reports whether two records are equal. It ignores the update times of the drivers.
-func sameNodeRecord(a, b *api.Node) bool {
+// equalNodesIgnoringDriverTimes reports whether two records are equal. It ignores the update times of the drivers.
+func equalNodesIgnoringDriverTimes(a, b *api.Node) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
@@ -194,5 +195,5 @@ func putNodeWithEvents(tx *store.Txn, n, old *api.Node, now time.Time) {
 	if old == nil || old.Status != n.Status {
 		n.StatusUpdatedAt = now.Unix()
 	}
-	tx.PutNode(n)
+	tx.PutNodeWithStorageEvents(n)
 }

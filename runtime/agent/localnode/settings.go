@@ -16,24 +16,24 @@ import (
 
 // Settings are the operator's settings of the node. The zero value is valid.
 type Settings struct {
-	Name             string // default: the host name
-	Datacenter       string // default: dc1
-	Region           string // default: global
-	Class            string
-	Pool             string // default: default
-	Meta             map[string]string
-	Reserved         ReservedResources
-	CPUMHz           int // overrides the fingerprint if it is not 0
-	MemoryMB, DiskMB int // override the fingerprint if they are not 0
-	Interface        InterfaceSettings
-	MaxAllocs        int    // largest number of allocations at one time; 0 means no limit
-	MinDynamicPort   int    // default: 20000
-	MaxDynamicPort   int    // default: 32000
-	ClientMinPort    int    // default: 14000; first port for helper processes of drivers
-	ClientMaxPort    int    // default: 14512; last port for helper processes of drivers
-	HTTPAddr         string // advertised address of the API; empty if it has only the unix socket
-	TLS              bool   // the API uses TLS
-	Networks         hostnet.Config
+	Name                             string // default: the host name
+	Datacenter                       string // default: dc1
+	Region                           string // default: global
+	Class                            string
+	Pool                             string // default: default
+	Meta                             map[string]string
+	Reserved                         ReservedResources
+	CPUMHzOverride                   int // overrides the fingerprint if it is not 0
+	MemoryMBOverride, DiskMBOverride int // override the fingerprint if they are not 0
+	Interface                        InterfaceSettings
+	MaxAllocs                        int    // largest number of allocations at one time; 0 means no limit
+	MinDynamicPort                   int    // default: 20000
+	MaxDynamicPort                   int    // default: 32000
+	ClientMinPort                    int    // default: 14000; first port for helper processes of drivers
+	ClientMaxPort                    int    // default: 14512; last port for helper processes of drivers
+	AdvertisedHTTPAddr               string // advertised address of the API; empty if it has only the unix socket
+	APIUsesTLS                       bool
+	Networks                         hostnet.Config
 	// HostVolumes are the host volumes of the configuration, by name. The node does not offer a volume whose path does not exist.
 	HostVolumes map[string]*api.HostVolumeInfo
 }
@@ -48,7 +48,7 @@ type InterfaceSettings struct {
 type ReservedResources struct {
 	CPUMHz, MemoryMB, DiskMB uint64
 	Ports                    string // reserved ports, a list like "22,80,8000-8010"
-	Cores                    []int  // ids of reserved cores
+	CoreIDs                  []int  // ids of reserved cores
 }
 
 // ClientMinPort and ClientMaxPort are the default port range for helper processes
@@ -72,7 +72,7 @@ func (s Settings) WithDefaults(hostname string) Settings {
 // FingerprintNetworks adds the network modes of the machine, and the addresses of its host networks, to host.
 func (s Settings) FingerprintNetworks(ctx context.Context, host *fingerprint.Host, logger hclog.Logger) {
 	capabilities, err := hostnet.New(s.Networks).Fingerprint(ctx)
-	addresses, addressErr := s.Networks.SelectHostAddresses(nodeAddresses(*host))
+	addresses, addressErr := s.Networks.SelectHostAddressByNetworkName(addressesOwnInterfaceFirst(*host))
 	for _, err := range []error{err, addressErr} {
 		if err != nil {
 			logger.Info("degraded", "reason", err.Error())
@@ -85,12 +85,12 @@ func (s Settings) FingerprintNetworks(ctx context.Context, host *fingerprint.Hos
 	}
 	host.NetworkModes = capabilities.NetworkModes
 	host.NodeNetworks = newNodeNetworks(*host, s.Networks.HostNetworks)
-	maps.Copy(host.Attributes, capabilities.Attributes)
+	maps.Copy(host.Attributes, capabilities.NodeAttributes)
 }
 
 // Fingerprint reads the properties of the machine. The operator's settings override the properties.
 func (s Settings) Fingerprint(o fingerprint.Options, logger hclog.Logger) fingerprint.Host {
-	o.ReservedCores, o.NetworkInterface = s.Reserved.Cores, s.Interface.Name
+	o.ReservedCoreIDs, o.NetworkInterface = s.Reserved.CoreIDs, s.Interface.Name
 	host := fingerprint.ReadHost(o)
 	for _, o := range []struct {
 		value     int
@@ -98,16 +98,16 @@ func (s Settings) Fingerprint(o fingerprint.Options, logger hclog.Logger) finger
 		attribute string
 		unit      int
 	}{
-		{s.CPUMHz, &host.TotalCPUMHz, "cpu.totalcompute", 1},
-		{s.MemoryMB, &host.MemoryMB, "memory.totalbytes", 1 << 20},
-		{s.DiskMB, &host.DiskMB, "unique.storage.bytestotal", 1 << 20},
+		{s.CPUMHzOverride, &host.UsableCPUMHz, "cpu.totalcompute", 1},
+		{s.MemoryMBOverride, &host.MemoryMB, "memory.totalbytes", 1 << 20},
+		{s.DiskMBOverride, &host.DataDirFileSystemMB, "unique.storage.bytestotal", 1 << 20},
 	} {
 		if o.value > 0 {
 			*o.field = o.value
 			host.Attributes[o.attribute] = fmt.Sprint(o.value * o.unit)
 		}
 	}
-	host.Topology.OverrideTotalCompute, host.Topology.OverrideWithholdCompute = uint64(s.CPUMHz), s.Reserved.CPUMHz
+	host.Topology.OverrideTotalCompute, host.Topology.OverrideWithholdCompute = uint64(s.CPUMHzOverride), s.Reserved.CPUMHz
 	for _, lack := range host.Degradations {
 		logger.Info("degraded", "reason", lack)
 	}

@@ -8,23 +8,23 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// TaskRecords reads the stored records of tasks. Each call opens a new snapshot, because a snapshot that is kept would stay in
-// memory as long as the agent runs.
-type TaskRecords struct{ Store *store.Store }
+// TaskRecordReader reads the stored records of tasks. Each call opens a new snapshot, because a snapshot that is kept
+// would stay in memory as long as the agent runs.
+type TaskRecordReader struct{ Store *store.Store }
 
-var _ allocrunner.RecordReader = TaskRecords{}
+var _ allocrunner.RecordReader = TaskRecordReader{}
 
 // TaskLocalState implements allocrunner.RecordReader.
-func (r TaskRecords) TaskLocalState(allocID, task string) (state.LocalState, bool, error) {
+func (r TaskRecordReader) TaskLocalState(allocID, task string) (state.LocalState, bool, error) {
 	return r.Store.Snapshot().TaskLocalState(allocID, task)
 }
 
 // TaskState implements allocrunner.RecordReader.
-func (r TaskRecords) TaskState(allocID, task string) (*api.TaskState, error) {
+func (r TaskRecordReader) TaskState(allocID, task string) (*api.TaskState, error) {
 	return r.Store.Snapshot().TaskState(allocID, task)
 }
 
-// HookAttachmentsOfAlloc implements allocrunner.RecordReader.
-func (r TaskRecords) HookAttachmentsOfAlloc(allocID string) map[string]string {
+// AttachmentConfigByHook implements allocrunner.RecordReader.
+func (r TaskRecordReader) AttachmentConfigByHook(allocID string) map[string]string {
 	return r.Store.Snapshot().AttachedHookConfigs(allocID)
 }

@@ -15,13 +15,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/resources/volumes"
 )
 
-// Volumes returns the manager of dynamic host volumes, nil if there is none.
-func (n *Node) Volumes() *volumes.Manager { return n.config.Volumes }
+// VolumeManager returns the manager of dynamic host volumes, nil if there is none.
+func (n *Node) VolumeManager() *volumes.Manager { return n.config.Volumes }
 
 // HostVolumes returns the host volumes by name, including volumes whose paths do not exist. A volume of the configuration
 // hides a dynamic host volume with the same name.
 func (n *Node) HostVolumes() map[string]*api.HostVolumeInfo {
-	all := volumes.ReadyVolumes(n.config.Store.Snapshot().Reader)
+	all := volumes.ReadyVolumeByName(n.config.Store.Snapshot().Reader)
 	maps.Copy(all, n.currentSettings().HostVolumes)
 	return all
 }
@@ -37,7 +37,7 @@ func (n *Node) FindHostVolume(ctx context.Context, name string) (*api.HostVolume
 	v := n.currentSettings().HostVolumes[name]
 	if v == nil && n.config.Volumes != nil {
 		var err error
-		if v, err = n.config.Volumes.FindReady(ctx, name); err != nil {
+		if v, err = n.config.Volumes.FindReadyVolume(ctx, name); err != nil {
 			return nil, err
 		}
 	}
@@ -47,7 +47,7 @@ func (n *Node) FindHostVolume(ctx context.Context, name string) (*api.HostVolume
 	location, err := safepath.Locate(v.Path)
 	if err == nil {
 		all := n.HostVolumes()
-		err = checkNotBelowWritableVolume(location, all, n.volumePathResolver.resolvePaths(volumePaths(all)))
+		err = checkNotBelowWritableVolume(location, all, n.volumePathResolver.resolvePathsWithTimeout(volumePaths(all)))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("host volume %q: %w", name, err)
@@ -59,11 +59,11 @@ func (n *Node) FindHostVolume(ctx context.Context, name string) (*api.HostVolume
 
 // checkNotBelowWritableVolume returns an error if a location is below a volume in which tasks can write: a task could replace it, also if
 // the directories between them belong to root, because a task in a container can be root.
-func checkNotBelowWritableVolume(l *safepath.Location, volumes map[string]*api.HostVolumeInfo, located map[string]pathResult) error {
+func checkNotBelowWritableVolume(l *safepath.Location, volumes map[string]*api.HostVolumeInfo, resultByPath map[string]pathResult) error {
 	for _, name := range slices.Sorted(maps.Keys(volumes)) {
 		v := volumes[name]
 		below := strings.HasPrefix(l.Path, filepath.Clean(v.Path)+"/") // for a volume whose file system does not answer
-		if other := located[v.Path].location; other != nil {
+		if other := resultByPath[v.Path].location; other != nil {
 			below = l.IsBelow(other)
 		}
 		if below && !v.ReadOnly {
@@ -81,9 +81,9 @@ func volumePaths(volumes map[string]*api.HostVolumeInfo) []string {
 	return paths
 }
 
-// VolumesChanged updates the record of the node after dynamic host volumes or their plugins have changed. It does not
-// block.
-func (n *Node) VolumesChanged() {
+// NotifyVolumesChanged updates the record of the node after dynamic host volumes or their plugins have changed. It does
+// not block.
+func (n *Node) NotifyVolumesChanged() {
 	n.config.OnNodeStored() // called here too, because changed capabilities of a volume do not change the record
 	n.triggerRecordUpdate()
 }
@@ -93,7 +93,7 @@ func (n *Node) VolumesChanged() {
 // system answers later, pathResolver triggers another update.
 func (n *Node) usableHostVolumes() map[string]*api.HostVolumeInfo {
 	all := n.HostVolumes()
-	results := n.volumePathResolver.resolvePaths(volumePaths(all))
+	results := n.volumePathResolver.resolvePathsWithTimeout(volumePaths(all))
 	found := make(map[string]*api.HostVolumeInfo, len(all))
 	errs := make(map[string]string)
 	for _, name := range slices.Sorted(maps.Keys(all)) {
@@ -105,7 +105,7 @@ func (n *Node) usableHostVolumes() map[string]*api.HostVolumeInfo {
 		if err != nil {
 			errs[name] = err.Error()
 			switch {
-			case n.loggedVolumeErrors[name] == errs[name]:
+			case n.lastLoggedErrorByVolume[name] == errs[name]:
 			case errors.Is(err, errPathTimeout):
 				n.config.Logger.Warn("host volume is not offered to jobs until its file system answers", "volume", name, "path", v.Path, "error", err)
 			default:
@@ -115,6 +115,6 @@ func (n *Node) usableHostVolumes() map[string]*api.HostVolumeInfo {
 		}
 		found[name] = v
 	}
-	n.loggedVolumeErrors = errs
+	n.lastLoggedErrorByVolume = errs
 	return found
 }

@@ -22,20 +22,20 @@ const (
 // Settings are the settings of traces and metrics in a configuration file. Each setting replaces an environment
 // variable; see [Settings.TraceConfigWithEnv] and [Settings.MetricsConfigWithEnv].
 type Settings struct {
-	Endpoint        string            // base URL of the collector
-	Protocol        string            // ProtocolHTTP or ProtocolGRPC
-	Headers         map[string]string // headers of each request; the values can be secrets
-	TaskTraceparent bool              // tasks get the environment variable TRACEPARENT
-	Metrics         bool              // the agent exports metrics in addition to traces
+	Endpoint            string            // base URL of the collector
+	Protocol            string            // ProtocolHTTP or ProtocolGRPC
+	Headers             map[string]string // headers of each request; the values can be secrets
+	TasksGetTraceparent bool              // tasks get the environment variable TRACEPARENT
+	ExportMetrics       bool              // the agent exports metrics in addition to traces
 }
 
-// Config configures an Exporter or a MetricsExporter.
+// Config configures a TraceExporter or a MetricsExporter.
 type Config struct {
-	URL             string // URL of the collector, without secrets; gRPC uses only its scheme, host and port. Empty means that nothing is exported.
-	Protocol        string
-	Headers         map[string]string
-	TaskTraceparent bool          // tasks get the environment variable TRACEPARENT; false for metrics
-	MetricsInterval time.Duration // time between two exports of metrics; 0 for traces
+	CollectorURL          string // URL of the collector, without secrets; gRPC uses only its scheme, host and port. Empty means that nothing is exported.
+	Protocol              string
+	Headers               map[string]string
+	TasksGetTraceparent   bool          // tasks get the environment variable TRACEPARENT; false for metrics
+	MetricsExportInterval time.Duration // time between two exports of metrics; 0 for traces
 
 	// ServiceName and ResourceAttributes override the description of the agent in each request. They may be empty.
 	ServiceName        string
@@ -43,27 +43,27 @@ type Config struct {
 }
 
 // IsExportEnabled reports whether anything is exported.
-func (c *Config) IsExportEnabled() bool { return c.URL != "" }
+func (c *Config) IsExportEnabled() bool { return c.CollectorURL != "" }
 
-// signal describes how one signal of OpenTelemetry (traces or metrics) is exported.
-type signal struct {
-	displayName       string            // name of the signal in log texts
-	envSignalName     string            // part of the names of environment variables for the signal
-	urlPath           string            // path below the base URL of an HTTP collector
-	grpcMethod        string            // full name of the Export method of a gRPC collector
-	ignoredEnvReasons map[string]string // environment variables without effect, besides those of ignoredSuffixes -> reason
+// otelSignal describes how one signal of OpenTelemetry (traces or metrics) is exported.
+type otelSignal struct {
+	displayName           string            // name of the signal in log texts
+	envSignalName         string            // part of the names of environment variables for the signal
+	urlPath               string            // path below the base URL of an HTTP collector
+	grpcMethod            string            // full name of the Export method of a gRPC collector
+	ignoredReasonByEnvVar map[string]string // environment variables without effect, besides those of ignoredSuffixes -> reason
 }
 
-var traceSignal = signal{
+var traceSignal = otelSignal{
 	displayName: "traces", envSignalName: "TRACES", urlPath: "/v1/traces",
-	grpcMethod:        "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
-	ignoredEnvReasons: map[string]string{"OTEL_TRACES_SAMPLER": "all traces are exported"},
+	grpcMethod:            "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
+	ignoredReasonByEnvVar: map[string]string{"OTEL_TRACES_SAMPLER": "all traces are exported"},
 }
 
-var metricSignal = signal{
+var metricSignal = otelSignal{
 	displayName: "metrics", envSignalName: "METRICS", urlPath: "/v1/metrics",
 	grpcMethod: "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
-	ignoredEnvReasons: map[string]string{
+	ignoredReasonByEnvVar: map[string]string{
 		"OTEL_METRIC_EXPORT_TIMEOUT":                               "an export has the time until the next one",
 		"OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE":        "the values of counters are cumulative",
 		"OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION": "histograms have explicit buckets",
@@ -71,11 +71,11 @@ var metricSignal = signal{
 }
 
 // exporterEnvName returns the name of the environment variable whose value names the exporter.
-func (s *signal) exporterEnvName() string { return "OTEL_" + s.envSignalName + "_EXPORTER" }
+func (s *otelSignal) exporterEnvName() string { return "OTEL_" + s.envSignalName + "_EXPORTER" }
 
 // envNames returns the names of the environment variables with a suffix: the variable for this signal, then the variable for all
 // signals.
-func (s *signal) envNames(suffix string) []string {
+func (s *otelSignal) envNames(suffix string) []string {
 	return []string{"OTEL_EXPORTER_OTLP_" + s.envSignalName + "_" + suffix, "OTEL_EXPORTER_OTLP_" + suffix}
 }
 
@@ -92,14 +92,14 @@ func (s Settings) TraceConfigWithEnv(getenv func(string) string) (c Config, warn
 // MetricsConfigWithEnv is TraceConfigWithEnv for metrics. It enables the export if the setting Metrics or OTEL_METRICS_EXPORTER does, or
 // if an environment variable has an endpoint for metrics. An endpoint for all signals does not enable the export of metrics.
 func (s Settings) MetricsConfigWithEnv(getenv func(string) string) (c Config, warnings []string) {
-	if !s.Metrics && getenv(metricSignal.exporterEnvName()) == "" && getenv(metricSignal.envNames("ENDPOINT")[0]) == "" {
+	if !s.ExportMetrics && getenv(metricSignal.exporterEnvName()) == "" && getenv(metricSignal.envNames("ENDPOINT")[0]) == "" {
 		return Config{}, nil
 	}
-	s.TaskTraceparent = false
+	s.TasksGetTraceparent = false
 	return s.configForSignal(&metricSignal, getenv)
 }
 
-func (s Settings) configForSignal(g *signal, getenv func(string) string) (c Config, warnings []string) {
+func (s Settings) configForSignal(g *otelSignal, getenv func(string) string) (c Config, warnings []string) {
 	c, err := s.mergeWithEnv(g, getenv)
 	switch {
 	case err != nil:
@@ -110,7 +110,7 @@ func (s Settings) configForSignal(g *signal, getenv func(string) string) (c Conf
 	return c, ignoredVariableWarnings(g, getenv)
 }
 
-func (s Settings) mergeWithEnv(g *signal, getenv func(string) string) (c Config, err error) {
+func (s Settings) mergeWithEnv(g *otelSignal, getenv func(string) string) (c Config, err error) {
 	if disabled, _ := strconv.ParseBool(getenv("OTEL_SDK_DISABLED")); disabled { // an invalid value counts as false, as OpenTelemetry specifies
 		return Config{}, nil
 	}
@@ -118,7 +118,7 @@ func (s Settings) mergeWithEnv(g *signal, getenv func(string) string) (c Config,
 	if exporter == "none" {
 		return Config{}, nil
 	}
-	c = Config{Protocol: s.Protocol, Headers: s.Headers, TaskTraceparent: s.TaskTraceparent, ServiceName: getenv("OTEL_SERVICE_NAME")}
+	c = Config{Protocol: s.Protocol, Headers: s.Headers, TasksGetTraceparent: s.TasksGetTraceparent, ServiceName: getenv("OTEL_SERVICE_NAME")}
 	if c.Protocol == "" {
 		name, value := firstSetEnv(getenv, g.envNames("PROTOCOL")...)
 		if c.Protocol = ProtocolHTTP; value != "" {
@@ -128,7 +128,7 @@ func (s Settings) mergeWithEnv(g *signal, getenv func(string) string) (c Config,
 			c.Protocol = value
 		}
 	}
-	if c.URL, err = s.endpointURLWithEnv(g, getenv, c.Protocol, exporter); err != nil || c.URL == "" {
+	if c.CollectorURL, err = s.endpointURLWithEnv(g, getenv, c.Protocol, exporter); err != nil || c.CollectorURL == "" {
 		return c, err
 	}
 	if exporter != "" && exporter != "otlp" && !s.enablesSignal(g) {
@@ -144,7 +144,7 @@ func (s Settings) mergeWithEnv(g *signal, getenv func(string) string) (c Config,
 		}
 	}
 	if g == &metricSignal {
-		if c.MetricsInterval, err = metricsIntervalFromEnv(getenv); err != nil {
+		if c.MetricsExportInterval, err = metricsIntervalFromEnv(getenv); err != nil {
 			return c, err
 		}
 	}
@@ -155,9 +155,9 @@ func (s Settings) mergeWithEnv(g *signal, getenv func(string) string) (c Config,
 }
 
 // enablesSignal reports whether the configuration file enables the export of a signal.
-func (s Settings) enablesSignal(g *signal) bool {
+func (s Settings) enablesSignal(g *otelSignal) bool {
 	if g == &metricSignal {
-		return s.Metrics
+		return s.ExportMetrics
 	}
 	return s.Endpoint != ""
 }
@@ -180,7 +180,7 @@ func metricsIntervalFromEnv(getenv func(string) string) (time.Duration, error) {
 }
 
 // endpointURLWithEnv returns the URL of the collector for a signal, or "" if neither the settings nor the environment enable the export.
-func (s Settings) endpointURLWithEnv(g *signal, getenv func(string) string, protocol, exporter string) (string, error) {
+func (s Settings) endpointURLWithEnv(g *otelSignal, getenv func(string) string, protocol, exporter string) (string, error) {
 	if s.Endpoint != "" {
 		return g.collectorURL(s.Endpoint, protocol), nil
 	}
@@ -205,7 +205,7 @@ func (s Settings) endpointURLWithEnv(g *signal, getenv func(string) string, prot
 }
 
 // collectorURL returns the URL for the signal below the base URL of a collector.
-func (s *signal) collectorURL(baseURL, protocol string) string {
+func (s *otelSignal) collectorURL(baseURL, protocol string) string {
 	if protocol == ProtocolGRPC {
 		return baseURL
 	}
@@ -231,8 +231,8 @@ var ignoredSuffixes = map[string]string{
 	"TIMEOUT":            "a request has ten seconds",
 }
 
-func ignoredVariableWarnings(g *signal, getenv func(string) string) (warnings []string) {
-	ignored := maps.Clone(g.ignoredEnvReasons)
+func ignoredVariableWarnings(g *otelSignal, getenv func(string) string) (warnings []string) {
+	ignored := maps.Clone(g.ignoredReasonByEnvVar)
 	for suffix, reason := range ignoredSuffixes {
 		for _, name := range g.envNames(suffix) {
 			ignored[name] = reason

@@ -31,7 +31,7 @@ var (
 	// batchDelay is how long the first span of an incomplete batch waits for further spans. An agent that is killed loses the
 	// spans that wait.
 	batchDelay = time.Second
-	// closeTimeout is how long Exporter.Close waits for the collector.
+	// closeTimeout is how long TraceExporter.Close waits for the collector.
 	closeTimeout = 2 * time.Second
 
 	minRetryDelay = time.Second
@@ -43,24 +43,24 @@ type AgentFacts struct {
 	NodeID, NodeName, Datacenter, Region, HostName string
 }
 
-// Exporter sends spans to a collector. Its methods may be called concurrently.
-type Exporter struct {
+// TraceExporter sends spans to a collector. Its methods may be called concurrently.
+type TraceExporter struct {
 	config       Config
 	resource     *resourcepb.Resource
 	scopeVersion string // version of the instrumentation scope
 	sender       otlpSender
 	logger       hclog.Logger
 
-	batchAvailable chan struct{} // enqueue sends a value when it has added a span to an empty queue, or has completed a batch
+	batchAvailable chan struct{} // enqueueOrDrop sends a value when it has added a span to an empty queue, or has completed a batch
 	closing        chan struct{} // closed by Close
 	stopped        chan struct{} // closed when run has returned
 	cancelSends    context.CancelFunc
 	closeOnce      sync.Once
 
-	mu           sync.Mutex
-	spanQueue    []queuedSpan
-	droppedSpans int  // spans that were dropped because the queue was full, since the last call of takeDroppedSpans
-	isClosed     bool // Close was called, and enqueue ignores spans
+	mu               sync.Mutex
+	spanQueue        []queuedSpan
+	droppedSpanCount int  // spans that were dropped because the queue was full, since the last call of takeDroppedSpanCount
+	isClosed         bool // Close was called, and enqueueOrDrop ignores spans
 }
 
 type queuedSpan struct {
@@ -68,32 +68,32 @@ type queuedSpan struct {
 	span  tracespan.Span
 }
 
-// New returns an exporter for an enabled Config. The caller must close it. New does not connect to the
-// collector.
-func New(c Config, agent AgentFacts, logger hclog.Logger) (*Exporter, error) {
+// NewTraceExporter returns an exporter for an enabled Config. The caller must close it. NewTraceExporter does not
+// connect to the collector.
+func NewTraceExporter(c Config, agent AgentFacts, logger hclog.Logger) (*TraceExporter, error) {
 	s, err := newSender(c, &traceSignal)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	e := &Exporter{
+	e := &TraceExporter{
 		config: c, resource: newResource(c, agent), scopeVersion: agent.Version, sender: s, logger: logger.Named("otlp"),
 		batchAvailable: make(chan struct{}, 1), closing: make(chan struct{}), stopped: make(chan struct{}), cancelSends: cancel,
 	}
-	e.logger.Info("traces are exported", "endpoint", c.URL, "protocol", c.Protocol)
+	e.logger.Info("traces are exported", "endpoint", c.CollectorURL, "protocol", c.Protocol)
 	go e.run(ctx)
 	return e, nil
 }
 
-// enqueue puts a span into the queue. It drops the span if the queue is full.
-func (e *Exporter) enqueue(s queuedSpan) {
+// enqueueOrDrop puts a span into the queue. It drops the span if the queue is full.
+func (e *TraceExporter) enqueueOrDrop(s queuedSpan) {
 	e.mu.Lock()
 	switch {
 	case e.isClosed:
 		e.mu.Unlock()
 		return
 	case len(e.spanQueue) >= maxQueue:
-		e.droppedSpans++
+		e.droppedSpanCount++
 		e.mu.Unlock()
 		return
 	}
@@ -110,7 +110,7 @@ func (e *Exporter) enqueue(s queuedSpan) {
 
 // Close sends the spans in the queue. It returns when the spans are sent, when the collector has not accepted a batch,
 // or after two seconds. Later spans are ignored. Close may be called twice.
-func (e *Exporter) Close() {
+func (e *TraceExporter) Close() {
 	e.closeOnce.Do(func() {
 		e.mu.Lock()
 		e.isClosed = true
@@ -125,7 +125,7 @@ func (e *Exporter) Close() {
 }
 
 // run sends batches until Close is called, and then the remaining spans. ctx ends closeTimeout after Close is called.
-func (e *Exporter) run(ctx context.Context) {
+func (e *TraceExporter) run(ctx context.Context) {
 	defer close(e.stopped)
 	r := exportFailureLog{logger: e.logger}
 	for e.awaitBatch() {
@@ -135,8 +135,8 @@ func (e *Exporter) run(ctx context.Context) {
 		}
 	}
 	e.mu.Lock()
-	lost := len(e.spanQueue) + e.droppedSpans
-	e.spanQueue, e.droppedSpans = nil, 0
+	lost := len(e.spanQueue) + e.droppedSpanCount
+	e.spanQueue, e.droppedSpanCount = nil, 0
 	e.mu.Unlock()
 	r.countLostSpans(lost)
 	r.logLostSpans()
@@ -144,7 +144,7 @@ func (e *Exporter) run(ctx context.Context) {
 
 // awaitBatch waits until the queue has maxBatch spans, or its first span has waited for batchDelay. After Close is called it does
 // not wait. It returns false if no spans remain after Close.
-func (e *Exporter) awaitBatch() (hasSpans bool) {
+func (e *TraceExporter) awaitBatch() (hasSpans bool) {
 	var due <-chan time.Time
 	for {
 		n := e.queueLen()
@@ -165,13 +165,13 @@ func (e *Exporter) awaitBatch() (hasSpans bool) {
 	}
 }
 
-func (e *Exporter) queueLen() int {
+func (e *TraceExporter) queueLen() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return len(e.spanQueue)
 }
 
-func (e *Exporter) isClosing() bool {
+func (e *TraceExporter) isClosing() bool {
 	select {
 	case <-e.closing:
 		return true
@@ -180,7 +180,7 @@ func (e *Exporter) isClosing() bool {
 	}
 }
 
-func (e *Exporter) takeBatch() []queuedSpan {
+func (e *TraceExporter) takeBatch() []queuedSpan {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	n := min(len(e.spanQueue), maxBatch)
@@ -194,18 +194,18 @@ func (e *Exporter) takeBatch() []queuedSpan {
 
 // sendWithRetry sends a batch, and repeats this while the collector is unavailable, until Close is called. It reports
 // whether the collector has accepted the batch.
-func (e *Exporter) sendWithRetry(ctx context.Context, batch []queuedSpan, r *exportFailureLog) (accepted bool) {
+func (e *TraceExporter) sendWithRetry(ctx context.Context, batch []queuedSpan, r *exportFailureLog) (accepted bool) {
 	message := e.encodeSpans(batch)
 	for delay := minRetryDelay; ; delay = min(2*delay, maxRetryDelay) {
 		closing := e.isClosing()
 		rejected, err := e.sender.send(ctx, message)
-		r.countLostSpans(e.takeDroppedSpans())
+		r.countLostSpans(e.takeDroppedSpanCount())
 		if err == nil {
 			r.countLostSpans(min(rejected, len(batch)))
-			r.logSuccess()
+			r.logIfRecovered()
 			return true
 		}
-		r.logFailure(err)
+		r.logFirstFailure(err)
 		if !err.canRetry || closing || ctx.Err() != nil {
 			r.countLostSpans(len(batch))
 			r.logLostSpans()
@@ -218,15 +218,15 @@ func (e *Exporter) sendWithRetry(ctx context.Context, batch []queuedSpan, r *exp
 	}
 }
 
-func (e *Exporter) takeDroppedSpans() int {
+func (e *TraceExporter) takeDroppedSpanCount() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	n := e.droppedSpans
-	e.droppedSpans = 0
+	n := e.droppedSpanCount
+	e.droppedSpanCount = 0
 	return n
 }
 
-func (e *Exporter) encodeSpans(batch []queuedSpan) *tracepb.TracesData {
+func (e *TraceExporter) encodeSpans(batch []queuedSpan) *tracepb.TracesData {
 	spans := make([]*tracepb.Span, len(batch))
 	for i := range batch {
 		spans[i] = batch[i].trace.encodeSpan(&batch[i].span)
@@ -239,20 +239,20 @@ func (e *Exporter) encodeSpans(batch []queuedSpan) *tracepb.TracesData {
 type exportFailureLog struct {
 	logger            hclog.Logger
 	isFailing         bool
-	lostSpans         int // spans that were lost since lostSpansLoggedAt
+	lostSpanCount     int // spans that were lost since lostSpansLoggedAt
 	lostSpansLoggedAt time.Time
 }
 
-func (e *exportFailureLog) logSuccess() {
+func (e *exportFailureLog) logIfRecovered() {
 	if e.isFailing {
 		e.isFailing = false
-		e.logger.Info("traces are exported again", "lost_spans", e.lostSpans)
-		e.lostSpans = 0
+		e.logger.Info("traces are exported again", "lost_spans", e.lostSpanCount)
+		e.lostSpanCount = 0
 	}
 	e.logLostSpansIfDue(dropLogInterval)
 }
 
-func (e *exportFailureLog) logFailure(err *sendError) {
+func (e *exportFailureLog) logFirstFailure(err *sendError) {
 	if !e.isFailing {
 		e.isFailing = true
 		e.logger.Warn("traces are not exported", "error", err, "retry", err.canRetry)
@@ -261,7 +261,7 @@ func (e *exportFailureLog) logFailure(err *sendError) {
 }
 
 func (e *exportFailureLog) countLostSpans(spans int) {
-	e.lostSpans += spans
+	e.lostSpanCount += spans
 	metrics.LostSpans.Add(spans)
 }
 
@@ -272,9 +272,9 @@ func (e *exportFailureLog) logLostSpansIfDue(interval time.Duration) {
 }
 
 func (e *exportFailureLog) logLostSpans() {
-	if e.lostSpans == 0 {
+	if e.lostSpanCount == 0 {
 		return
 	}
-	e.logger.Warn("spans were lost: the collector has not accepted them", "lost_spans", e.lostSpans)
-	e.lostSpans, e.lostSpansLoggedAt = 0, time.Now()
+	e.logger.Warn("spans were lost: the collector has not accepted them", "lost_spans", e.lostSpanCount)
+	e.lostSpanCount, e.lostSpansLoggedAt = 0, time.Now()
 }

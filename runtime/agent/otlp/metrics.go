@@ -38,12 +38,12 @@ func NewMetricsExporter(c Config, agent AgentFacts, start time.Time, logger hclo
 	e := &MetricsExporter{
 		config: c, countersStart: start, resource: newResource(c, agent), scope: newScope(agent.Version), sender: s, logger: logger.Named("otlp"),
 	}
-	e.logger.Info("metrics are exported", "endpoint", c.URL, "protocol", c.Protocol, "interval", c.MetricsInterval)
+	e.logger.Info("metrics are exported", "endpoint", c.CollectorURL, "protocol", c.Protocol, "interval", c.MetricsExportInterval)
 	return e, nil
 }
 
 // Interval returns the time between two exports.
-func (e *MetricsExporter) Interval() time.Duration { return e.config.MetricsInterval }
+func (e *MetricsExporter) Interval() time.Duration { return e.config.MetricsExportInterval }
 
 // Close closes the connection to the collector.
 func (e *MetricsExporter) Close() { e.sender.close() }
@@ -102,7 +102,7 @@ func (e *MetricsExporter) splitIntoRequests(families []*dto.MetricFamily, at tim
 		var m *metricspb.Metric // the metric of f in the current request
 		for _, value := range f.GetMetric() {
 			if m == nil {
-				m = newMetric(f)
+				m = newEmptyMetric(f)
 				all = append(all, m)
 			}
 			size += e.addDataPoint(m, value, at)
@@ -116,8 +116,8 @@ func (e *MetricsExporter) splitIntoRequests(families []*dto.MetricFamily, at tim
 	return requests
 }
 
-// newMetric returns a metric without values. Its name and unit are those of package metrics, if it has the metric.
-func newMetric(f *dto.MetricFamily) *metricspb.Metric {
+// newEmptyMetric returns a metric without values. Its name and unit are those of package metrics, if it has the metric.
+func newEmptyMetric(f *dto.MetricFamily) *metricspb.Metric {
 	m := &metricspb.Metric{Name: f.GetName(), Description: f.GetHelp()}
 	if d := metrics.FindByPrometheusName(f.GetName()); d != nil {
 		m.Name, m.Unit = d.Name, d.Unit

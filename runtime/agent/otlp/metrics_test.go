@@ -51,7 +51,7 @@ func TestMetricsOfBothProtocols(t *testing.T) {
 	for _, protocol := range []string{ProtocolHTTP, ProtocolGRPC} {
 		t.Run(protocol, func(t *testing.T) {
 			c := otlptest.New(t, protocol)
-			config, warnings := Settings{Endpoint: c.URL, Protocol: protocol, Metrics: true, Headers: map[string]string{"X-Key": "secret"}}.MetricsConfigWithEnv(noEnv)
+			config, warnings := Settings{Endpoint: c.URL, Protocol: protocol, ExportMetrics: true, Headers: map[string]string{"X-Key": "secret"}}.MetricsConfigWithEnv(noEnv)
 			if warnings != nil {
 				t.Fatal(warnings)
 			}
@@ -90,7 +90,7 @@ func TestMetricsOfBothProtocols(t *testing.T) {
 			if resource["service.name"] != "nomad-lite" || resource["nomad.node.name"] != "node" || resource["service.version"] != "1.2.3" {
 				t.Errorf("resource %v", resource)
 			}
-			if key := c.Headers()[0]["x-key"]; len(key) != 1 || key[0] != "secret" {
+			if key := c.RequestHeaders()[0]["x-key"]; len(key) != 1 || key[0] != "secret" {
 				t.Errorf("header is %q", key)
 			}
 		})
@@ -103,7 +103,7 @@ func TestMetricsOfUnusableCollectors(t *testing.T) {
 		for _, protocol := range []string{ProtocolHTTP, ProtocolGRPC} {
 			t.Run(protocol+" "+url, func(t *testing.T) {
 				t.Parallel()
-				e := openMetricsExporter(t, Config{URL: url, Protocol: protocol}, hclog.NewNullLogger())
+				e := openMetricsExporter(t, Config{CollectorURL: url, Protocol: protocol}, hclog.NewNullLogger())
 				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 				defer cancel()
 				begin := time.Now()
@@ -134,7 +134,7 @@ func TestMetricsAfterAnswersOfCollector(t *testing.T) {
 		return true
 	})
 	var log bytes.Buffer
-	e := openMetricsExporter(t, Config{URL: c.URL + "/v1/metrics", Headers: map[string]string{"x-key": secret}}, hclog.New(&hclog.LoggerOptions{Output: &log}))
+	e := openMetricsExporter(t, Config{CollectorURL: c.URL + "/v1/metrics", Headers: map[string]string{"x-key": secret}}, hclog.New(&hclog.LoggerOptions{Output: &log}))
 	for i, want := range []bool{false, false, true} {
 		if got := e.Export(t.Context(), newReading(), time.Now()); got != want {
 			t.Errorf("export %d: got %v, want %v", i, got, want)
@@ -156,7 +156,7 @@ func TestMetricsAreSplit(t *testing.T) {
 	for i := range values {
 		set.Add("nomad.client.allocs.restart", 1, metrics.NewLabels("alloc_id", strconv.Itoa(i), "job", strings.Repeat("x", 256)))
 	}
-	e := openMetricsExporter(t, Config{URL: "http://localhost:1"}, hclog.NewNullLogger())
+	e := openMetricsExporter(t, Config{CollectorURL: "http://localhost:1"}, hclog.NewNullLogger())
 	found := 0
 	for _, r := range e.splitIntoRequests(append(set.Families(), newReading()...), time.Now()) {
 		if size := proto.Size(r); size > 4<<20 {
@@ -182,11 +182,11 @@ func TestMetricsWithEnv(t *testing.T) {
 	}{
 		{name: "nothing is exported by default"},
 		{name: "an endpoint alone exports traces", settings: Settings{Endpoint: base}, env: map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": base}},
-		{name: "setting", settings: Settings{Endpoint: base, Metrics: true}, want: Config{URL: base + "/v1/metrics", Protocol: ProtocolHTTP, MetricsInterval: time.Minute}},
-		{name: "default endpoint", settings: Settings{Metrics: true, Protocol: ProtocolGRPC}, want: Config{URL: "http://localhost:4317", Protocol: ProtocolGRPC, MetricsInterval: time.Minute}},
+		{name: "setting", settings: Settings{Endpoint: base, ExportMetrics: true}, want: Config{CollectorURL: base + "/v1/metrics", Protocol: ProtocolHTTP, MetricsExportInterval: time.Minute}},
+		{name: "default endpoint", settings: Settings{ExportMetrics: true, Protocol: ProtocolGRPC}, want: Config{CollectorURL: "http://localhost:4317", Protocol: ProtocolGRPC, MetricsExportInterval: time.Minute}},
 		{
 			name: "exporter", env: map[string]string{"OTEL_METRICS_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_ENDPOINT": base, "OTEL_METRIC_EXPORT_INTERVAL": "5000"},
-			want: Config{URL: base + "/v1/metrics", Protocol: ProtocolHTTP, MetricsInterval: 5 * time.Second},
+			want: Config{CollectorURL: base + "/v1/metrics", Protocol: ProtocolHTTP, MetricsExportInterval: 5 * time.Second},
 		},
 		{
 			name: "variables of metrics win",
@@ -194,24 +194,24 @@ func TestMetricsWithEnv(t *testing.T) {
 				"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "https://c/x", "OTEL_EXPORTER_OTLP_METRICS_HEADERS": "a=b", "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL": "grpc",
 				"OTEL_EXPORTER_OTLP_ENDPOINT": base, "OTEL_EXPORTER_OTLP_HEADERS": "a=c", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf", "OTEL_EXPORTER_OTLP_TRACES_HEADERS": "a=d",
 			},
-			want: Config{URL: "https://c/x", Protocol: ProtocolGRPC, Headers: map[string]string{"a": "b"}, MetricsInterval: time.Minute},
+			want: Config{CollectorURL: "https://c/x", Protocol: ProtocolGRPC, Headers: map[string]string{"a": "b"}, MetricsExportInterval: time.Minute},
 		},
-		{name: "no exporter", settings: Settings{Endpoint: base, Metrics: true}, env: map[string]string{"OTEL_METRICS_EXPORTER": "none"}},
-		{name: "switched off", settings: Settings{Endpoint: base, Metrics: true}, env: map[string]string{"OTEL_SDK_DISABLED": "true"}},
+		{name: "no exporter", settings: Settings{Endpoint: base, ExportMetrics: true}, env: map[string]string{"OTEL_METRICS_EXPORTER": "none"}},
+		{name: "switched off", settings: Settings{Endpoint: base, ExportMetrics: true}, env: map[string]string{"OTEL_SDK_DISABLED": "true"}},
 		{name: "another exporter", env: map[string]string{"OTEL_METRICS_EXPORTER": "prometheus", "OTEL_EXPORTER_OTLP_ENDPOINT": base}, warning: `no metrics are exported: OTEL_METRICS_EXPORTER is "prometheus"`},
 		{
 			name: "an endpoint of the file enables no other exporter", settings: Settings{Endpoint: base}, env: map[string]string{"OTEL_METRICS_EXPORTER": "prometheus"},
 			warning: `OTEL_METRICS_EXPORTER is "prometheus"`,
 		},
 		{
-			name: "the setting beats another exporter", settings: Settings{Metrics: true}, env: map[string]string{"OTEL_METRICS_EXPORTER": "prometheus"},
-			want: Config{URL: "http://localhost:4318/v1/metrics", Protocol: ProtocolHTTP, MetricsInterval: time.Minute},
+			name: "the setting beats another exporter", settings: Settings{ExportMetrics: true}, env: map[string]string{"OTEL_METRICS_EXPORTER": "prometheus"},
+			want: Config{CollectorURL: "http://localhost:4318/v1/metrics", Protocol: ProtocolHTTP, MetricsExportInterval: time.Minute},
 		},
-		{name: "no interval", settings: Settings{Endpoint: base, Metrics: true}, env: map[string]string{"OTEL_METRIC_EXPORT_INTERVAL": "1s"}, warning: "OTEL_METRIC_EXPORT_INTERVAL must be a number of milliseconds"},
-		{name: "short interval", settings: Settings{Endpoint: base, Metrics: true}, env: map[string]string{"OTEL_METRIC_EXPORT_INTERVAL": "1"}, warning: "at least 100"},
+		{name: "no interval", settings: Settings{Endpoint: base, ExportMetrics: true}, env: map[string]string{"OTEL_METRIC_EXPORT_INTERVAL": "1s"}, warning: "OTEL_METRIC_EXPORT_INTERVAL must be a number of milliseconds"},
+		{name: "short interval", settings: Settings{Endpoint: base, ExportMetrics: true}, env: map[string]string{"OTEL_METRIC_EXPORT_INTERVAL": "1"}, warning: "at least 100"},
 		{
-			name: "variable without an effect", settings: Settings{Endpoint: base, Metrics: true}, env: map[string]string{"OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": "delta"},
-			want: Config{URL: base + "/v1/metrics", Protocol: ProtocolHTTP, MetricsInterval: time.Minute}, warning: "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE is ignored",
+			name: "variable without an effect", settings: Settings{Endpoint: base, ExportMetrics: true}, env: map[string]string{"OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": "delta"},
+			want: Config{CollectorURL: base + "/v1/metrics", Protocol: ProtocolHTTP, MetricsExportInterval: time.Minute}, warning: "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE is ignored",
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {

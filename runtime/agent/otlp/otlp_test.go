@@ -38,9 +38,9 @@ var testAlloc = &api.Allocation{ID: "01020304-0506-4708-890a-0b0c0d0e0f10", Name
 
 var testAgent = AgentFacts{Version: "1.2.3", NodeID: "n", NodeName: "node"}
 
-func openExporter(t testing.TB, c Config) *Exporter {
+func openExporter(t testing.TB, c Config) *TraceExporter {
 	t.Helper()
-	e, err := New(c, testAgent, hclog.NewNullLogger())
+	e, err := NewTraceExporter(c, testAgent, hclog.NewNullLogger())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +49,7 @@ func openExporter(t testing.TB, c Config) *Exporter {
 }
 
 // newFile returns a time line that exports its spans.
-func newFile(t testing.TB, e *Exporter) *timeline.File {
+func newFile(t testing.TB, e *TraceExporter) *timeline.File {
 	dir := t.TempDir()
 	return timeline.NewFile(func() (*os.Root, error) { return os.OpenRoot(dir) }, e.NewAllocTrace(testAlloc), hclog.NewNullLogger())
 }
@@ -65,7 +65,7 @@ func TestSpansOfBothProtocols(t *testing.T) {
 			e := openExporter(t, config)
 			r := newFile(t, e).Recorder("web", nil)
 			begin := time.Now().Add(-time.Minute)
-			r.RecordAllocSpan(tracespan.Placement, begin, "", false)
+			r.RecordAllocSpanEndingNow(tracespan.Placement, begin, "", false)
 			hook := r.StartSpan(tracespan.KindHook, "prestart", "artifact")
 			hook.End("done", nil)
 			r.StartSpan(tracespan.KindDriver, "StartTask", "exec").End("", errors.New("no such file"))
@@ -114,7 +114,7 @@ func TestSpansOfBothProtocols(t *testing.T) {
 			if got := c.Spans()[0]; got.GetEndTimeUnixNano()-got.GetStartTimeUnixNano() < uint64(time.Minute) {
 				t.Errorf("the root lasted from %d to %d, want a minute", got.GetStartTimeUnixNano(), got.GetEndTimeUnixNano())
 			}
-			if got := c.Headers()[0]["x-key"]; len(got) != 1 || got[0] != "secret" {
+			if got := c.RequestHeaders()[0]["x-key"]; len(got) != 1 || got[0] != "secret" {
 				t.Errorf("header is %q", got)
 			}
 			for _, a := range c.ResourceSpans()[0].GetResource().GetAttributes() {
@@ -131,7 +131,7 @@ func TestTraceContinuesUnderNextAgent(t *testing.T) {
 	c := otlptest.NewHTTP(t, nil)
 	var contexts []string
 	for range 2 {
-		e := openExporter(t, Config{URL: c.URL + "/v1/traces", TaskTraceparent: true})
+		e := openExporter(t, Config{CollectorURL: c.URL + "/v1/traces", TasksGetTraceparent: true})
 		r := newFile(t, e).Recorder("web", nil)
 		contexts = append(contexts, r.TaskTraceparent("id/1"))
 		r.StartRunSpan("id/1", "exec", time.Now()).EndRun("Exit Code: 0", false)
@@ -149,10 +149,10 @@ func TestTraceContinuesUnderNextAgent(t *testing.T) {
 // A text that is not valid, or too large, does not make the whole batch invalid.
 func TestHostileTexts(t *testing.T) {
 	c := otlptest.NewHTTP(t, nil)
-	e := openExporter(t, Config{URL: c.URL + "/v1/traces", ResourceAttributes: map[string]string{"a": strings.Repeat("x", 1<<20)}})
+	e := openExporter(t, Config{CollectorURL: c.URL + "/v1/traces", ResourceAttributes: map[string]string{"a": strings.Repeat("x", 1<<20)}})
 	alloc := *testAlloc
 	alloc.ID, alloc.JobID, alloc.Name = "not a uuid", strings.Repeat("é", 1<<20), "\xff\x00\n"
-	e.NewAllocTrace(&alloc).Export(tracespan.Span{ID: "0102030405060708", Kind: "hook", Name: strings.Repeat("\xff", 1<<20), Error: strings.Repeat("世", 1<<20), End: time.Unix(-5, 0)})
+	e.NewAllocTrace(&alloc).ExportEndedSpan(tracespan.Span{ID: "0102030405060708", Kind: "hook", Name: strings.Repeat("\xff", 1<<20), Error: strings.Repeat("世", 1<<20), End: time.Unix(-5, 0)})
 	e.Close()
 	spans := c.Spans()
 	if len(spans) != 1 {
@@ -201,7 +201,7 @@ func TestAnswersOfCollector(t *testing.T) {
 				close(first)
 				return true
 			})
-			e := openExporter(t, Config{URL: c.URL + "/v1/traces", Headers: map[string]string{"x-key": "secret"}})
+			e := openExporter(t, Config{CollectorURL: c.URL + "/v1/traces", Headers: map[string]string{"x-key": "secret"}})
 			r := newFile(t, e).Recorder("", nil)
 			r.RecordEvent("first", "", time.Now())
 			<-first
@@ -211,7 +211,7 @@ func TestAnswersOfCollector(t *testing.T) {
 			if got := len(c.Spans()); got != test.want {
 				t.Errorf("%d spans, want %d", got, test.want)
 			}
-			if len(elsewhere.Headers()) > 0 {
+			if len(elsewhere.RequestHeaders()) > 0 {
 				t.Error("the redirect was followed")
 			}
 		})
@@ -235,11 +235,11 @@ func TestUnusableCollectors(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			before := runtime.NumGoroutine()
-			e := openExporter(t, Config{URL: test.url, Protocol: test.protocol})
+			e := openExporter(t, Config{CollectorURL: test.url, Protocol: test.protocol})
 			trace := e.NewAllocTrace(testAlloc)
 			begin := time.Now()
 			for range 10 * maxQueue {
-				trace.Export(tracespan.Span{ID: "0102030405060708", Kind: tracespan.KindEvent, Name: "Started"})
+				trace.ExportEndedSpan(tracespan.Span{ID: "0102030405060708", Kind: tracespan.KindEvent, Name: "Started"})
 			}
 			const limit = 20 * time.Second // less than if each span waited a millisecond for the collector
 			if took := time.Since(begin); took > limit {
@@ -247,7 +247,7 @@ func TestUnusableCollectors(t *testing.T) {
 			}
 			time.Sleep(2 * batchDelay) // a request is made
 			for range 10 * maxQueue {
-				trace.Export(tracespan.Span{ID: "0102030405060708", Kind: tracespan.KindEvent, Name: "Started"})
+				trace.ExportEndedSpan(tracespan.Span{ID: "0102030405060708", Kind: tracespan.KindEvent, Name: "Started"})
 			}
 			if n := e.queueLen(); n > maxQueue {
 				t.Errorf("%d spans are kept, want at most %d", n, maxQueue)
@@ -257,7 +257,7 @@ func TestUnusableCollectors(t *testing.T) {
 			if took := time.Since(begin); took > test.closeLimit {
 				t.Errorf("Close took %v, want at most %v", took, test.closeLimit)
 			}
-			trace.Export(tracespan.Span{ID: "0102030405060708"}) // is ignored
+			trace.ExportEndedSpan(tracespan.Span{ID: "0102030405060708"}) // is ignored
 			if n := e.queueLen(); n != 0 {
 				t.Errorf("%d spans are kept after Close", n)
 			}
@@ -287,10 +287,10 @@ func TestCollectorReturns(t *testing.T) {
 		}
 		return true
 	})
-	e := openExporter(t, Config{URL: c.URL + "/v1/traces"})
+	e := openExporter(t, Config{CollectorURL: c.URL + "/v1/traces"})
 	trace := e.NewAllocTrace(testAlloc)
 	for range maxQueue {
-		trace.Export(tracespan.Span{ID: "0102030405060708"})
+		trace.ExportEndedSpan(tracespan.Span{ID: "0102030405060708"})
 	}
 	<-refused
 	down.Store(false)
@@ -312,11 +312,11 @@ func TestLogHasNoSecrets(t *testing.T) {
 	logger := hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, Output: &log, Mutex: &mu})
 	env := mapEnv(map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": c.URL, "OTEL_EXPORTER_OTLP_HEADERS": "x-key=" + secret})
 	config, _ := Settings{}.TraceConfigWithEnv(env)
-	e, err := New(config, AgentFacts{}, logger)
+	e, err := NewTraceExporter(config, AgentFacts{}, logger)
 	if err != nil {
 		t.Fatal(err)
 	}
-	e.NewAllocTrace(testAlloc).Export(tracespan.Span{ID: "0102030405060708"})
+	e.NewAllocTrace(testAlloc).ExportEndedSpan(tracespan.Span{ID: "0102030405060708"})
 	e.Close()
 	if text := log.String(); strings.Contains(text, secret) || !strings.Contains(text, "403") {
 		t.Errorf("log:\n%s", text)
@@ -336,10 +336,10 @@ func lostSpans() float64 {
 
 func TestLostSpansAreCounted(t *testing.T) {
 	c := otlptest.NewHTTP(t, func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(500); return true })
-	e := openExporter(t, Config{URL: c.URL + "/v1/traces"})
+	e := openExporter(t, Config{CollectorURL: c.URL + "/v1/traces"})
 	before := lostSpans()
 	for range maxQueue + 5 {
-		e.NewAllocTrace(testAlloc).Export(tracespan.Span{ID: "0102030405060708"})
+		e.NewAllocTrace(testAlloc).ExportEndedSpan(tracespan.Span{ID: "0102030405060708"})
 	}
 	e.Close()
 	if n := lostSpans() - before; n != maxQueue+5 {
@@ -382,23 +382,23 @@ func TestSettingsWithEnv(t *testing.T) {
 	}{
 		{name: "nothing is exported by default"},
 		{name: "headers alone export nothing", env: map[string]string{"OTEL_EXPORTER_OTLP_HEADERS": "a=b"}},
-		{name: "endpoint of the file", settings: Settings{Endpoint: httpURL + "/"}, want: Config{URL: httpURL + "/v1/traces", Protocol: ProtocolHTTP}},
-		{name: "base path", settings: Settings{Endpoint: httpURL + "/x"}, want: Config{URL: httpURL + "/x/v1/traces", Protocol: ProtocolHTTP}},
-		{name: "endpoint of the environment", env: map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": httpURL}, want: Config{URL: httpURL + "/v1/traces", Protocol: ProtocolHTTP}},
-		{name: "the endpoint for traces is used as it is", env: map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": httpURL, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "https://c/x"}, want: Config{URL: "https://c/x", Protocol: ProtocolHTTP}},
-		{name: "gRPC", env: map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": grpcURL, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, want: Config{URL: grpcURL, Protocol: ProtocolGRPC}},
-		{name: "default endpoint", env: map[string]string{"OTEL_TRACES_EXPORTER": "otlp"}, want: Config{URL: "http://localhost:4318/v1/traces", Protocol: ProtocolHTTP}},
+		{name: "endpoint of the file", settings: Settings{Endpoint: httpURL + "/"}, want: Config{CollectorURL: httpURL + "/v1/traces", Protocol: ProtocolHTTP}},
+		{name: "base path", settings: Settings{Endpoint: httpURL + "/x"}, want: Config{CollectorURL: httpURL + "/x/v1/traces", Protocol: ProtocolHTTP}},
+		{name: "endpoint of the environment", env: map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": httpURL}, want: Config{CollectorURL: httpURL + "/v1/traces", Protocol: ProtocolHTTP}},
+		{name: "the endpoint for traces is used as it is", env: map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": httpURL, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "https://c/x"}, want: Config{CollectorURL: "https://c/x", Protocol: ProtocolHTTP}},
+		{name: "gRPC", env: map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": grpcURL, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, want: Config{CollectorURL: grpcURL, Protocol: ProtocolGRPC}},
+		{name: "default endpoint", env: map[string]string{"OTEL_TRACES_EXPORTER": "otlp"}, want: Config{CollectorURL: "http://localhost:4318/v1/traces", Protocol: ProtocolHTTP}},
 		{
 			name:     "the file beats the environment",
 			settings: Settings{Endpoint: httpURL, Protocol: ProtocolHTTP, Headers: map[string]string{"a": "file"}},
 			env:      map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": grpcURL, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", "OTEL_EXPORTER_OTLP_HEADERS": "a=env"},
-			want:     Config{URL: httpURL + "/v1/traces", Protocol: ProtocolHTTP, Headers: map[string]string{"a": "file"}},
+			want:     Config{CollectorURL: httpURL + "/v1/traces", Protocol: ProtocolHTTP, Headers: map[string]string{"a": "file"}},
 		},
 		{
 			name:     "the environment completes the file",
 			settings: Settings{Endpoint: httpURL},
 			env:      map[string]string{"OTEL_EXPORTER_OTLP_HEADERS": "Authorization=Bearer%20x , b = c", "OTEL_SERVICE_NAME": "n", "OTEL_RESOURCE_ATTRIBUTES": "k=v,service.name=m"},
-			want: Config{URL: httpURL + "/v1/traces", Protocol: ProtocolHTTP, Headers: map[string]string{"Authorization": "Bearer x", "b": "c"}, ServiceName: "n",
+			want: Config{CollectorURL: httpURL + "/v1/traces", Protocol: ProtocolHTTP, Headers: map[string]string{"Authorization": "Bearer x", "b": "c"}, ServiceName: "n",
 				ResourceAttributes: map[string]string{"k": "v", "service.name": "m"}},
 		},
 		{name: "switched off", settings: Settings{Endpoint: httpURL}, env: map[string]string{"OTEL_SDK_DISABLED": "true"}},
@@ -411,7 +411,7 @@ func TestSettingsWithEnv(t *testing.T) {
 		{name: "no header", env: map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": httpURL, "OTEL_EXPORTER_OTLP_HEADERS": "a=s3cr3t%0a"}, warning: `OTEL_EXPORTER_OTLP_HEADERS: the value of header "a"`},
 		{
 			name: "variable without an effect", env: map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": httpURL, "OTEL_EXPORTER_OTLP_COMPRESSION": "gzip"},
-			want: Config{URL: httpURL + "/v1/traces", Protocol: ProtocolHTTP}, warning: "OTEL_EXPORTER_OTLP_COMPRESSION is ignored",
+			want: Config{CollectorURL: httpURL + "/v1/traces", Protocol: ProtocolHTTP}, warning: "OTEL_EXPORTER_OTLP_COMPRESSION is ignored",
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -464,7 +464,7 @@ func BenchmarkSpan(b *testing.B) {
 		record(b, f.Recorder("web", nil))
 	})
 	b.Run("exported", func(b *testing.B) {
-		e := openExporter(b, Config{URL: otlptest.NewHTTP(b, nil).URL + "/v1/traces"})
+		e := openExporter(b, Config{CollectorURL: otlptest.NewHTTP(b, nil).URL + "/v1/traces"})
 		f := newFile(b, e)
 		defer f.Close()
 		record(b, f.Recorder("web", nil))

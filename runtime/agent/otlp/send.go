@@ -30,7 +30,7 @@ import (
 // otlpSender sends requests to a collector.
 type otlpSender interface {
 	// send returns how many spans or data points the collector has rejected.
-	send(ctx context.Context, message proto.Message) (rejected int, err *sendError)
+	send(ctx context.Context, message proto.Message) (rejectedItems int, err *sendError)
 	close()
 }
 
@@ -44,7 +44,7 @@ type sendError struct {
 
 func (e *sendError) Error() string { return e.text }
 
-func newSender(c Config, g *signal) (otlpSender, error) {
+func newSender(c Config, g *otelSignal) (otlpSender, error) {
 	if c.Protocol == ProtocolGRPC {
 		return newGRPCSender(c, g.grpcMethod)
 	}
@@ -61,7 +61,7 @@ type httpSender struct {
 func newHTTPSender(c Config) *httpSender {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConns, transport.MaxConnsPerHost = 1, 1
-	return &httpSender{c.URL, c.Headers, &http.Client{
+	return &httpSender{c.CollectorURL, c.Headers, &http.Client{
 		Transport: transport,
 		// A redirect would send the headers to another server.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -73,7 +73,7 @@ func (s *httpSender) close() { s.client.CloseIdleConnections() }
 // maxResponse limits how much of a response is read, in bytes.
 const maxResponse = 64 << 10
 
-func (s *httpSender) send(ctx context.Context, message proto.Message) (rejected int, _ *sendError) {
+func (s *httpSender) send(ctx context.Context, message proto.Message) (rejectedItems int, _ *sendError) {
 	body, err := proto.Marshal(message)
 	if err != nil {
 		return 0, &sendError{text: err.Error()}
@@ -145,7 +145,7 @@ type grpcSender struct {
 const defaultGRPCPort = "4317"
 
 func newGRPCSender(c Config, method string) (*grpcSender, error) {
-	u, err := url.Parse(c.URL)
+	u, err := url.Parse(c.CollectorURL)
 	if err != nil {
 		return nil, errors.New("the endpoint is not a URL") // err has the text of the URL, which can contain a secret
 	}
@@ -167,7 +167,7 @@ func newGRPCSender(c Config, method string) (*grpcSender, error) {
 
 func (s *grpcSender) close() { s.conn.Close() }
 
-func (s *grpcSender) send(ctx context.Context, message proto.Message) (rejected int, _ *sendError) {
+func (s *grpcSender) send(ctx context.Context, message proto.Message) (rejectedItems int, _ *sendError) {
 	ctx, cancel := context.WithTimeout(metadata.NewOutgoingContext(ctx, s.headers), requestTimeout)
 	defer cancel()
 	response := new(emptypb.Empty) // has the fields of the response as unknown fields
@@ -188,7 +188,7 @@ func (s *grpcSender) send(ctx context.Context, message proto.Message) (rejected 
 }
 
 // requestedRetryDelay returns the delay that a collector requests before the next request, and false if it requests none.
-func requestedRetryDelay(s *status.Status) (time.Duration, bool) {
+func requestedRetryDelay(s *status.Status) (delay time.Duration, isRequested bool) {
 	for _, detail := range s.Details() {
 		if retry, ok := detail.(*errdetails.RetryInfo); ok {
 			return retry.GetRetryDelay().AsDuration(), true
@@ -200,13 +200,14 @@ func requestedRetryDelay(s *status.Status) (time.Duration, bool) {
 // rejectedItemCount returns the number of rejected spans or data points in an encoded response of a collector. The response
 // has the field partial_success (1), which has the field rejected_spans or rejected_data_points (1).
 func rejectedItemCount(response []byte) int {
-	partial, _ := protowire.ConsumeBytes(findProtoField(response, 1, protowire.BytesType))
-	rejected, _ := protowire.ConsumeVarint(findProtoField(partial, 1, protowire.VarintType))
+	partial, _ := protowire.ConsumeBytes(skipToProtoFieldValue(response, 1, protowire.BytesType))
+	rejected, _ := protowire.ConsumeVarint(skipToProtoFieldValue(partial, 1, protowire.VarintType))
 	return int(min(rejected, math.MaxInt32))
 }
 
-// findProtoField returns the part of an encoded message that starts with the value of a field, or nil if the message lacks the field.
-func findProtoField(message []byte, number protowire.Number, wireType protowire.Type) []byte {
+// skipToProtoFieldValue returns the part of an encoded message that starts with the value of a field, or nil if the
+// message lacks the field.
+func skipToProtoFieldValue(message []byte, number protowire.Number, wireType protowire.Type) []byte {
 	for len(message) > 0 {
 		n, t, size := protowire.ConsumeTag(message)
 		if size < 0 {

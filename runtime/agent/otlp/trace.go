@@ -22,7 +22,7 @@ import (
 
 // AllocTrace is the trace of one allocation. It implements timeline.Trace.
 type AllocTrace struct {
-	exporter   *Exporter
+	exporter   *TraceExporter
 	traceID    [16]byte
 	attributes []*commonpb.KeyValue // attributes of each span of the allocation; never changed
 }
@@ -31,7 +31,7 @@ var _ timeline.Trace = (*AllocTrace)(nil)
 
 // NewAllocTrace returns the trace of an allocation. The trace id is the id of the allocation, so that each agent that
 // runs the allocation continues the trace.
-func (e *Exporter) NewAllocTrace(alloc *api.Allocation) *AllocTrace {
+func (e *TraceExporter) NewAllocTrace(alloc *api.Allocation) *AllocTrace {
 	t := &AllocTrace{exporter: e, attributes: []*commonpb.KeyValue{
 		newStringAttribute("nomad.alloc.id", alloc.ID),
 		newStringAttribute("nomad.alloc.name", alloc.Name),
@@ -56,11 +56,11 @@ func (e *Exporter) NewAllocTrace(alloc *api.Allocation) *AllocTrace {
 // so that spans of a later agent have the same parent.
 func (t *AllocTrace) rootSpanID() []byte { return t.traceID[8:] }
 
-// Export implements timeline.Trace.
-func (t *AllocTrace) Export(s tracespan.Span) { t.exporter.enqueue(queuedSpan{t, s}) }
+// ExportEndedSpan implements timeline.Trace.
+func (t *AllocTrace) ExportEndedSpan(s tracespan.Span) { t.exporter.enqueueOrDrop(queuedSpan{t, s}) }
 
 // TasksGetTraceparent implements timeline.Trace.
-func (t *AllocTrace) TasksGetTraceparent() bool { return t.exporter.config.TaskTraceparent }
+func (t *AllocTrace) TasksGetTraceparent() bool { return t.exporter.config.TasksGetTraceparent }
 
 // Traceparent implements timeline.Trace.
 func (t *AllocTrace) Traceparent(spanID string) string {

@@ -15,44 +15,45 @@ import (
 // Node has the facts about a node that decide whether it can run a job. A nil field means that the fact is unknown: Check
 // then refuses nothing because of it.
 type Node struct {
-	Region     string   // empty means the region "global"
-	Namespaces []string // the namespaces besides the default one; nil means that every valid name exists
-	Drivers    []string // the names of the drivers
-	// Schemas maps driver name to the schema of its config block. Check does not check the config blocks of other drivers.
-	Schemas map[string]ConfigSchema
+	Region      string   // empty means the region "global"
+	Namespaces  []string // the namespaces besides the default one; nil means that every valid name exists
+	DriverNames []string // the names of the drivers
+	// ConfigSchemaByDriver maps driver name to the schema of its config block. Check does not check the config blocks of
+	// other drivers.
+	ConfigSchemaByDriver map[string]DriverConfigSchema
 	// HookFaults are the attachments of the job that their hooks reject. HookCheckErrors are the errors of hooks that could
 	// not check their attachment.
-	HookFaults      []HookFault
+	HookFaults      []HookAttachmentFault
 	HookCheckErrors []error
 	Features        *NodeFeatures
 	// SchedulerConfig is the scheduler configuration; nil means the default.
 	SchedulerConfig *api.SchedulerConfiguration
 }
 
-// ConfigSchema is the schema of a driver's config block.
-type ConfigSchema struct {
+// DriverConfigSchema is the schema of a driver's config block.
+type DriverConfigSchema struct {
 	Spec *hclspec.Spec // nil means that the driver accepts every block
 	Err  error         // the reason why the schema is unknown
 }
 
-// HookFault is the attachment of a hook to a job that cannot be accepted: Err is the reason.
-type HookFault struct {
+// HookAttachmentFault is the attachment of a hook to a job that cannot be accepted: Err is the reason.
+type HookAttachmentFault struct {
 	Attachment    model.HookAttachment
 	IsHookMissing bool // the hook does not exist
 	Err           error
 }
 
-// Flags are the options of Check: who calls it, and how the job will run.
-type Flags struct {
-	Caller Caller
+// CheckOptions are the options of Check: who calls it, and how the job will run.
+type CheckOptions struct {
+	Caller CallerKind
 	// RunsPeriodicJobNow means that a periodic job is run once, now.
 	RunsPeriodicJobNow bool
-	// HasVariables means that a run in the foreground has variables for templates.
-	HasVariables bool
+	// HasTemplateVariables means that a run in the foreground has variables for templates.
+	HasTemplateVariables bool
 }
 
-// Answer is the result of Check.
-type Answer struct {
+// CheckResult is the result of Check.
+type CheckResult struct {
 	// ValidationErr is the error of an invalid job, in the form of model.Validate, or nil.
 	ValidationErr error
 	// IsMalformedRequest means that Nomad's HTTP API reports ValidationErr before a server validates the job.
@@ -61,10 +62,10 @@ type Answer struct {
 	// include requirements that the node does not meet only if the job is valid and has no other refusals of the scopes
 	// Everywhere, InFiles and NeverPlaced.
 	Refusals []Refusal
-	// ConfigFaults are the errors in config blocks of tasks. ConfigsChecked is false if a block was not checked because the
-	// schema of its driver is unknown.
-	ConfigFaults   []ConfigFault
-	ConfigsChecked bool
+	// ConfigFaults are the errors in config blocks of tasks. AllConfigsChecked is false if a block was not checked because
+	// the schema of its driver is unknown.
+	ConfigFaults      []ConfigFault
+	AllConfigsChecked bool
 	// Warnings are the warnings that Nomad's API returns for the job. They do not include the ConfigFaults.
 	Warnings []string
 	// IgnoredParts are the parts of the job that a run in the foreground ignores. It is set for the caller Foreground only.
@@ -72,25 +73,25 @@ type Answer struct {
 }
 
 // RefusalsWithEffect returns the refusals with an effect.
-func (a *Answer) RefusalsWithEffect(e Effect) []Refusal {
+func (a *CheckResult) RefusalsWithEffect(e RefusalEffect) []Refusal {
 	return slices.DeleteFunc(slices.Clone(a.Refusals), func(r Refusal) bool { return r.Effect != e })
 }
 
-// Rejected reports whether the caller must reject the job, because of a fault or a refusal. ConfigFaults do not count,
-// because another version of the driver can be installed before the job runs.
-func (a *Answer) Rejected() bool {
+// IsRejected reports whether the caller must reject the job, because of a fault or a refusal. ConfigFaults do not
+// count, because another version of the driver can be installed before the job runs.
+func (a *CheckResult) IsRejected() bool {
 	return a.ValidationErr != nil || len(a.RefusalsWithEffect(Rejects)) > 0
 }
 
 // IsNeverPlaced reports whether an agent would store the job but never place its allocations.
-func (a *Answer) IsNeverPlaced() bool {
+func (a *CheckResult) IsNeverPlaced() bool {
 	return slices.ContainsFunc(a.Refusals, func(r Refusal) bool { return r.Kind.Scope == NeverPlaced })
 }
 
 // Check returns whether a canonical job can run on a node. It does not modify its arguments and may be called
 // concurrently. If ctx ends, it leaves config blocks unchecked.
-func Check(ctx context.Context, job *api.Job, node Node, flags Flags) Answer {
-	var a Answer
+func Check(ctx context.Context, job *api.Job, node Node, flags CheckOptions) CheckResult {
+	var a CheckResult
 	a.ValidationErr, a.IsMalformedRequest = validateJob(job, node.Namespaces)
 	a.Refusals = unsupportedParts(job, node, flags)
 	a.Refusals = append(a.Refusals, refuseHookFaults(node.HookFaults)...)
@@ -101,23 +102,23 @@ func Check(ctx context.Context, job *api.Job, node Node, flags Flags) Answer {
 	for i := range a.Refusals {
 		a.Refusals[i].Effect = a.Refusals[i].Kind.EffectFor(flags.Caller)
 	}
-	a.ConfigFaults, a.ConfigsChecked = checkConfigs(ctx, job, node.Schemas)
+	a.ConfigFaults, a.AllConfigsChecked = checkConfigs(ctx, job, node.ConfigSchemaByDriver)
 	config := node.SchedulerConfig
 	if config == nil {
-		config = model.NewSchedulerConfig()
+		config = model.NewDefaultSchedulerConfig()
 	}
 	a.Warnings = model.Warnings(job, config)
 	for _, err := range node.HookCheckErrors {
 		a.Warnings = append(a.Warnings, fmt.Sprintf("What the job says to a hook was not checked: %v.", err))
 	}
 	if flags.Caller == Foreground {
-		a.IgnoredParts = model.ForegroundRunWarnings(job, flags.HasVariables)
+		a.IgnoredParts = model.ForegroundRunWarnings(job, flags.HasTemplateVariables)
 	}
 	return a
 }
 
-// ValidationErr returns only the field ValidationErr of the result of Check, for a node with these namespaces.
-func ValidationErr(job *api.Job, namespaces []string) error {
+// ValidateInNamespaces returns only the field ValidationErr of the result of Check, for a node with these namespaces.
+func ValidateInNamespaces(job *api.Job, namespaces []string) error {
 	fault, _ := validateJob(job, namespaces)
 	return fault
 }
@@ -127,7 +128,7 @@ func excludesPlacement(r Refusal) bool {
 	return r.Kind.Scope == Everywhere || r.Kind.Scope == InFiles || r.Kind.Scope == NeverPlaced
 }
 
-// validateJob returns the fields Fault and IsMalformedRequest of the result of Check.
+// validateJob returns the fields ValidationErr and IsMalformedRequest of the result of Check.
 func validateJob(job *api.Job, namespaces []string) (fault error, malformedRequest bool) {
 	if *job.Type == api.JobTypeSystem {
 		for _, g := range job.TaskGroups {
@@ -149,8 +150,8 @@ type ConfigFault struct {
 }
 
 // checkConfigs compares the config blocks of the tasks with the schemas of their drivers.
-func checkConfigs(ctx context.Context, job *api.Job, schemas map[string]ConfigSchema) (faults []ConfigFault, all bool) {
-	all = true
+func checkConfigs(ctx context.Context, job *api.Job, schemas map[string]DriverConfigSchema) (faults []ConfigFault, allChecked bool) {
+	allChecked = true
 	for _, g := range job.TaskGroups {
 		for _, t := range g.Tasks {
 			schema, known := schemas[t.Driver]
@@ -158,7 +159,7 @@ func checkConfigs(ctx context.Context, job *api.Job, schemas map[string]ConfigSc
 			case ctx.Err() != nil:
 				return nil, false
 			case !known || schema.Err != nil:
-				all = false
+				allChecked = false
 			case schema.Spec != nil:
 				for _, text := range block.Messages(block.Check(ctx, schema.Spec, t.Config)) {
 					faults = append(faults, ConfigFault{*g.Name, t.Name, t.Driver, text})
@@ -166,7 +167,7 @@ func checkConfigs(ctx context.Context, job *api.Job, schemas map[string]ConfigSc
 			}
 		}
 	}
-	return faults, all && ctx.Err() == nil
+	return faults, allChecked && ctx.Err() == nil
 }
 
 // DriverNames returns the sorted names of the drivers of the job's tasks.

@@ -120,7 +120,7 @@ func TestRefusedParts(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			job := newJob(c.edit)
 			for caller := range callers {
-				answer := Check(t.Context(), job, testNode(job), Flags{Caller: caller})
+				answer := Check(t.Context(), job, testNode(job), CheckOptions{Caller: caller})
 				if c.id == "" {
 					if len(answer.Refusals) > 0 {
 						t.Errorf("caller %d: refused: %+v", caller, answer.Refusals)
@@ -142,14 +142,14 @@ func TestRefusedParts(t *testing.T) {
 // testNode returns a node without networks, whose hook "absent" does not exist and whose hook "strict" accepts nothing.
 func testNode(job *api.Job) Node {
 	node := Node{
-		Drivers: []string{"e", "d"},
+		DriverNames: []string{"e", "d"},
 		Features: &NodeFeatures{
 			NodeFacts:    model.NodeFacts{Datacenter: "dc1", Pool: "default", Attributes: map[string]string{"kernel.name": "linux", "nomad.service_discovery": "true", "plugins.secrets.nomad.version": "1"}},
 			NetworkModes: []string{}, HostVolumes: map[string]*api.HostVolumeInfo{"data": {}},
 		},
 	}
 	for _, at := range model.HookAttachments(job) {
-		fault := HookFault{Attachment: at, IsHookMissing: at.Hook == "absent", Err: errors.New("bad value")}
+		fault := HookAttachmentFault{Attachment: at, IsHookMissing: at.Hook == "absent", Err: errors.New("bad value")}
 		if fault.IsHookMissing {
 			fault.Err = errors.New("no such hook")
 		}
@@ -162,14 +162,14 @@ func TestUnknownFactsRefuseNothing(t *testing.T) {
 	job := newJob(func(f *jobFixture) {
 		f.job.Namespace, f.job.Datacenters, f.task.Driver = new("any"), []string{"elsewhere"}, "nope"
 	})
-	answer := Check(t.Context(), job, Node{}, Flags{Caller: Foreground})
-	if answer.Rejected() || len(answer.Refusals) > 0 || answer.ConfigsChecked {
+	answer := Check(t.Context(), job, Node{}, CheckOptions{Caller: Foreground})
+	if answer.IsRejected() || len(answer.Refusals) > 0 || answer.AllConfigsChecked {
 		t.Errorf("answer %+v", answer)
 	}
 }
 
 func TestMissingDriverWithoutSuggestions(t *testing.T) {
-	answer := Check(t.Context(), newJob(nil), Node{Drivers: []string{}}, Flags{Caller: Validate})
+	answer := Check(t.Context(), newJob(nil), Node{DriverNames: []string{}}, CheckOptions{Caller: Validate})
 	if len(answer.Refusals) != 1 || strings.Contains(answer.Refusals[0].Text, "only") {
 		t.Errorf("refusals %+v", answer.Refusals)
 	}
@@ -177,7 +177,7 @@ func TestMissingDriverWithoutSuggestions(t *testing.T) {
 
 func TestPeriodicJobRunsNow(t *testing.T) {
 	job := newJob(func(f *jobFixture) { f.job.Periodic = &api.PeriodicConfig{} })
-	if answer := Check(t.Context(), job, Node{}, Flags{Caller: Foreground, RunsPeriodicJobNow: true}); len(answer.Refusals) > 0 {
+	if answer := Check(t.Context(), job, Node{}, CheckOptions{Caller: Foreground, RunsPeriodicJobNow: true}); len(answer.Refusals) > 0 {
 		t.Errorf("refusals %+v", answer.Refusals)
 	}
 }
@@ -189,8 +189,8 @@ func TestScalingOfASystemJobIsTheOnlyFault(t *testing.T) {
 		f.group.Scaling = &api.ScalingPolicy{}
 	})
 	for caller := range callers {
-		answer := Check(t.Context(), job, Node{}, Flags{Caller: caller})
-		faults := model.Faults(answer.ValidationErr)
+		answer := Check(t.Context(), job, Node{}, CheckOptions{Caller: caller})
+		faults := model.LeafFaults(answer.ValidationErr)
 		if !answer.IsMalformedRequest || len(faults) != 1 || faults[0].Text != "Task groups with job type system do not support scaling blocks" || strings.Join(faults[0].Path, " ") != "group g scaling" {
 			t.Errorf("caller %d: %+v", caller, answer)
 		}
@@ -204,7 +204,7 @@ func TestNamespaces(t *testing.T) {
 		namespaces []string
 		want       bool // the job is valid
 	}{{nil, true}, {[]string{}, false}, {[]string{"prod"}, true}} {
-		answer := Check(t.Context(), job, Node{Namespaces: c.namespaces}, Flags{})
+		answer := Check(t.Context(), job, Node{Namespaces: c.namespaces}, CheckOptions{})
 		if valid := answer.ValidationErr == nil; valid != c.want || !valid && !strings.Contains(answer.ValidationErr.Error(), missing) {
 			t.Errorf("namespaces %#v: %v", c.namespaces, answer.ValidationErr)
 		}
@@ -217,11 +217,11 @@ func TestConfigBlocks(t *testing.T) {
 		f.task.Config = map[string]any{"comand": "x"}
 		f.group.Tasks = append(f.group.Tasks, &api.Task{Name: "u", Driver: "free", Config: map[string]any{"a": 1}})
 	})
-	check := func(schemas map[string]ConfigSchema) Answer {
-		return Check(t.Context(), job, Node{Schemas: schemas}, Flags{Caller: API})
+	check := func(schemas map[string]DriverConfigSchema) CheckResult {
+		return Check(t.Context(), job, Node{ConfigSchemaByDriver: schemas}, CheckOptions{Caller: API})
 	}
-	answer := check(map[string]ConfigSchema{"d": {Spec: schema}, "free": {}})
-	if len(answer.ConfigFaults) == 0 || !answer.ConfigsChecked || answer.Rejected() {
+	answer := check(map[string]DriverConfigSchema{"d": {Spec: schema}, "free": {}})
+	if len(answer.ConfigFaults) == 0 || !answer.AllConfigsChecked || answer.IsRejected() {
 		t.Fatalf("answer %+v", answer)
 	}
 	for _, f := range answer.ConfigFaults {
@@ -229,7 +229,7 @@ func TestConfigBlocks(t *testing.T) {
 			t.Errorf("fault %+v", f)
 		}
 	}
-	if answer = check(map[string]ConfigSchema{"d": {Err: errors.New("starting")}, "free": {}}); len(answer.ConfigFaults) > 0 || answer.ConfigsChecked {
+	if answer = check(map[string]DriverConfigSchema{"d": {Err: errors.New("starting")}, "free": {}}); len(answer.ConfigFaults) > 0 || answer.AllConfigsChecked {
 		t.Errorf("unknown schema: %+v", answer)
 	}
 }
@@ -238,11 +238,11 @@ func TestWarningsOfHooksAndOfTheForeground(t *testing.T) {
 	job := newJob(func(f *jobFixture) { f.group.Scaling = &api.ScalingPolicy{Min: new(int64(1)), Max: new(int64(2))} })
 	node := Node{HookCheckErrors: []error{errors.New(`hook "h": not available`)}}
 	const want = `What the job says to a hook was not checked: hook "h": not available.`
-	answer := Check(t.Context(), job, node, Flags{Caller: API})
+	answer := Check(t.Context(), job, node, CheckOptions{Caller: API})
 	if !slices.Contains(answer.Warnings, want) || answer.IgnoredParts != nil {
 		t.Errorf("API: warnings %q, ignored %v", answer.Warnings, answer.IgnoredParts)
 	}
-	if answer = Check(t.Context(), job, node, Flags{Caller: Foreground}); len(answer.IgnoredParts) != 1 || answer.IgnoredParts[0].Path[2] != "scaling" {
+	if answer = Check(t.Context(), job, node, CheckOptions{Caller: Foreground}); len(answer.IgnoredParts) != 1 || answer.IgnoredParts[0].Path[2] != "scaling" {
 		t.Errorf("foreground: ignored %v", answer.IgnoredParts)
 	}
 }
@@ -275,7 +275,7 @@ func TestGlob(t *testing.T) {
 		{"a*a", "a", false},
 		{"a**b", "ab", true},
 	} {
-		if got := matchGlob(c.pattern, c.name); got != c.want {
+		if got := matchStarPattern(c.pattern, c.name); got != c.want {
 			t.Errorf("glob %q on %q: %v, want %v", c.pattern, c.name, got, c.want)
 		}
 	}

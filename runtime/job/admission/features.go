@@ -46,7 +46,7 @@ func newUnmetRequirement(kind refusalKindIndex, path []string, metric, text stri
 // on it. Datacenters and node pool count as requirements.
 func (f *NodeFeatures) UnmetRequirements(job *api.Job) []Refusal {
 	var all []*UnmetRequirement
-	if err := f.CheckDatacenter(job); err != nil {
+	if err := f.CheckDatacenterAndPool(job); err != nil {
 		all = append(all, newUnmetRequirement(datacenter, []string{"datacenters"}, "", err.Error()))
 	}
 	total := 0
@@ -70,19 +70,19 @@ func (f *NodeFeatures) UnmetRequirements(job *api.Job) []Refusal {
 	return refusals
 }
 
-// CheckDatacenter returns an error if the job's node pool or datacenters exclude the node.
-func (f *NodeFeatures) CheckDatacenter(job *api.Job) error {
+// CheckDatacenterAndPool returns an error if the job's node pool or datacenters exclude the node.
+func (f *NodeFeatures) CheckDatacenterAndPool(job *api.Job) error {
 	if pool := *job.NodePool; pool != api.NodePoolAll && pool != f.Pool {
 		return fmt.Errorf("job %q: node_pool %q: this node is in pool %q", *job.ID, pool, f.Pool)
 	}
-	if !slices.ContainsFunc(job.Datacenters, func(pattern string) bool { return matchGlob(pattern, f.Datacenter) }) {
+	if !slices.ContainsFunc(job.Datacenters, func(pattern string) bool { return matchStarPattern(pattern, f.Datacenter) }) {
 		return fmt.Errorf("job %q: datacenters %q: this node is in datacenter %q", *job.ID, job.Datacenters, f.Datacenter)
 	}
 	return nil
 }
 
-// matchGlob matches a pattern in which * stands for any text, including none.
-func matchGlob(pattern, name string) bool {
+// matchStarPattern matches a pattern in which * stands for any text, including none.
+func matchStarPattern(pattern, name string) bool {
 	parts := strings.Split(pattern, "*")
 	last := len(parts) - 1
 	if last == 0 {
@@ -155,18 +155,18 @@ func (f *NodeFeatures) unmetVolumes(path []string, job *api.Job, g *api.TaskGrou
 // CheckHostVolume returns an UnmetRequirement if the node does not have the host volume of a request, or the volume does not admit the
 // request, otherwise nil.
 func (f *NodeFeatures) CheckHostVolume(v model.HostVolumeRequest) *UnmetRequirement {
-	found := f.HostVolumes[v.Source]
+	found := f.HostVolumes[v.ResolvedSource]
 	text := ""
 	switch {
-	case v.Source == "":
+	case v.ResolvedSource == "":
 		text = fmt.Sprintf("the source %q is not set on this node", v.VolumeRequest.Source)
 	case found == nil && len(f.HostVolumes) == 0:
-		text = fmt.Sprintf("this node has no host volume %q, and no other: name an existing directory in a host_volume block of the agent's configuration", v.Source)
+		text = fmt.Sprintf("this node has no host volume %q, and no other: name an existing directory in a host_volume block of the agent's configuration", v.ResolvedSource)
 	case found == nil:
 		text = fmt.Sprintf("this node has no host volume %q, only %s: name an existing directory in a host_volume block of the agent's configuration",
-			v.Source, JoinTruncated(slices.Sorted(maps.Keys(f.HostVolumes))))
+			v.ResolvedSource, JoinTruncated(slices.Sorted(maps.Keys(f.HostVolumes))))
 	case found.ReadOnly && !v.ReadOnly:
-		text = fmt.Sprintf("the host volume %q is read-only on this node: write read_only = true in the volume block", v.Source)
+		text = fmt.Sprintf("the host volume %q is read-only on this node: write read_only = true in the volume block", v.ResolvedSource)
 	default:
 		return nil
 	}
@@ -183,29 +183,30 @@ func JoinTruncated(items []string) string {
 }
 
 // UnmetConstraints returns the constraints of the block at path that the node does not satisfy
-// for count allocations.
-func (f *NodeFeatures) UnmetConstraints(path []string, constraints []*api.Constraint, count int) (all []*UnmetRequirement) {
+// for allocCount allocations.
+func (f *NodeFeatures) UnmetConstraints(path []string, constraints []*api.Constraint, allocCount int) (all []*UnmetRequirement) {
 	for i, c := range constraints {
-		if model.IsBridgeConstraint(c) {
+		if model.IsImpliedBridgeConstraint(c) {
 			continue // the bridge needs no CNI plugins; UnmetNetworks checks it
 		}
-		if text := f.checkConstraint(c, count); text != "" {
+		if text := f.explainUnmetConstraint(c, allocCount); text != "" {
 			all = append(all, newUnmetRequirement(constraint, childPath(path, "constraint", strconv.Itoa(i)), ConstraintText(c), text))
 		}
 	}
 	return all
 }
 
-// checkConstraint returns why the node does not satisfy a constraint for a job or group with count allocations on it, or "".
-func (f *NodeFeatures) checkConstraint(c *api.Constraint, count int) string {
-	allowed := count
+// explainUnmetConstraint returns why the node does not satisfy a constraint for a job or group with allocCount
+// allocations on it, or "".
+func (f *NodeFeatures) explainUnmetConstraint(c *api.Constraint, allocCount int) string {
+	allowed := allocCount
 	switch c.Operand {
 	case api.ConstraintDistinctHosts:
 		if on, err := strconv.ParseBool(c.RTarget); on || err != nil {
 			allowed = 1
 		}
 	case api.ConstraintDistinctProperty:
-		if _, ok := f.ResolveTarget(c.LTarget); !ok {
+		if _, ok := f.ResolveConstraintTarget(c.LTarget); !ok {
 			return f.explainUnsatisfied(c)
 		}
 		allowed = 1
@@ -213,12 +214,12 @@ func (f *NodeFeatures) checkConstraint(c *api.Constraint, count int) string {
 			allowed = int(n)
 		}
 	default:
-		if !model.ConstraintHolds(c, f.ResolveTarget) {
+		if !model.ConstraintHolds(c, f.ResolveConstraintTarget) {
 			return f.explainUnsatisfied(c)
 		}
 	}
-	if count > allowed {
-		return fmt.Sprintf("constraint %q allows %d on one node, not %d", ConstraintText(c), allowed, count)
+	if allocCount > allowed {
+		return fmt.Sprintf("constraint %q allows %d on one node, not %d", ConstraintText(c), allowed, allocCount)
 	}
 	return ""
 }
@@ -232,7 +233,7 @@ var implicitConstraintReasons = map[string]string{
 
 func (f *NodeFeatures) explainUnsatisfied(c *api.Constraint) string {
 	here := "is not set here"
-	if value, ok := f.ResolveTarget(c.LTarget); ok {
+	if value, ok := f.ResolveConstraintTarget(c.LTarget); ok {
 		here = fmt.Sprintf("is %q here", value)
 	}
 	return fmt.Sprintf("constraint %q does not hold: %s %s%s", ConstraintText(c), c.LTarget, here, implicitConstraintReasons[c.LTarget])

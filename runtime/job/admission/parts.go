@@ -14,8 +14,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// partChecker walks a job and collects the refusals of parts that this program cannot run.
-type partChecker struct {
+// unsupportedPartCollector walks a job and collects the refusals of parts that this program cannot run.
+type unsupportedPartCollector struct {
 	drivers   []string // nil means unknown
 	namespace string
 	refusals  []Refusal
@@ -24,13 +24,13 @@ type partChecker struct {
 // childPath returns the path of a part of the block at path.
 func childPath(path []string, elements ...string) []string { return slices.Concat(path, elements) }
 
-func (c *partChecker) addRefusal(kind refusalKindIndex, path []string, args ...any) {
+func (c *unsupportedPartCollector) addRefusal(kind refusalKindIndex, path []string, args ...any) {
 	c.refusals = append(c.refusals, newRefusal(kind, path, args...))
 }
 
 // unsupportedParts returns the parts of a job that this program cannot run. It does not repeat errors of model.Validate.
-func unsupportedParts(job *api.Job, node Node, flags Flags) []Refusal {
-	c := &partChecker{drivers: node.Drivers, namespace: *job.Namespace}
+func unsupportedParts(job *api.Job, node Node, flags CheckOptions) []Refusal {
+	c := &unsupportedPartCollector{drivers: node.DriverNames, namespace: *job.Namespace}
 	if own := cmp.Or(node.Region, api.GlobalRegion); *job.Region != own {
 		c.addRefusal(otherRegion, []string{"region"}, *job.Region, own)
 	}
@@ -46,7 +46,7 @@ func unsupportedParts(job *api.Job, node Node, flags Flags) []Refusal {
 	return c.refusals
 }
 
-func (c *partChecker) checkGroup(g *api.TaskGroup) {
+func (c *unsupportedPartCollector) checkGroup(g *api.TaskGroup) {
 	path := []string{"group", *g.Name}
 	c.checkNetworks(path, g)
 	c.checkServices(path, g.Services)
@@ -62,7 +62,7 @@ func (c *partChecker) checkGroup(g *api.TaskGroup) {
 
 // checkNetworks refuses networks whose mode does not exist, and those that the first network of the group makes
 // ineffective.
-func (c *partChecker) checkNetworks(path []string, g *api.TaskGroup) {
+func (c *unsupportedPartCollector) checkNetworks(path []string, g *api.TaskGroup) {
 	for i, n := range g.Networks {
 		network := childPath(path, "network", strconv.Itoa(i))
 		switch {
@@ -78,7 +78,7 @@ func (c *partChecker) checkNetworks(path []string, g *api.TaskGroup) {
 
 // checkServices refuses services that would not be registered: a client that waits for such a service would wait forever. A
 // service is never registered with another provider than the job names.
-func (c *partChecker) checkServices(path []string, services []*api.Service) {
+func (c *unsupportedPartCollector) checkServices(path []string, services []*api.Service) {
 	for i, s := range services {
 		service := childPath(path, "service", strconv.Itoa(i))
 		switch {
@@ -90,7 +90,7 @@ func (c *partChecker) checkServices(path []string, services []*api.Service) {
 	}
 }
 
-func (c *partChecker) checkTask(path []string, t *api.Task) {
+func (c *unsupportedPartCollector) checkTask(path []string, t *api.Task) {
 	if t.Driver != "" && c.drivers != nil && !slices.Contains(c.drivers, t.Driver) {
 		c.refusals = append(c.refusals, newRefusalWithText(missingDriver, childPath(path, "driver"), missingDriverText(t.Driver, c.drivers)))
 	}
@@ -113,7 +113,7 @@ func (c *partChecker) checkTask(path []string, t *api.Task) {
 }
 
 // checkSecret refuses secrets that cannot be read from a variable of this node.
-func (c *partChecker) checkSecret(path []string, s *api.Secret) {
+func (c *unsupportedPartCollector) checkSecret(path []string, s *api.Secret) {
 	if s.Provider != "" && s.Provider != model.ProviderNomad {
 		c.addRefusal(secretProvider, childPath(path, "provider"), s.Provider)
 		return
@@ -151,14 +151,14 @@ var driverAlternatives = map[string]string{
 	"qemu":   "An agent has it if the program qemu-system-x86_64 is in its PATH and raw_exec is enabled, or with a plugin block \"qemu\" in its configuration",
 }
 
-// refuseHookFaults returns a Refusal for each HookFault.
-func refuseHookFaults(faults []HookFault) (refusals []Refusal) {
+// refuseHookFaults returns a Refusal for each HookAttachmentFault.
+func refuseHookFaults(faults []HookAttachmentFault) (refusals []Refusal) {
 	for _, f := range faults {
 		kind := hookAttachment
 		if f.IsHookMissing {
 			kind = missingHook
 		}
-		refusals = append(refusals, newRefusalWithText(kind, f.Attachment.Path, fmt.Sprintf("meta %s%s: %v", model.HookPrefix, f.Attachment.Hook, f.Err)))
+		refusals = append(refusals, newRefusalWithText(kind, f.Attachment.MetaKeyPath, fmt.Sprintf("meta %s%s: %v", model.HookPrefix, f.Attachment.Hook, f.Err)))
 	}
 	return refusals
 }
@@ -167,7 +167,7 @@ func refuseHookFaults(faults []HookFault) (refusals []Refusal) {
 // accepts such a job and registers the service without a port. The job need not be canonical. The effects are those for the
 // caller Submit.
 func RefuseUnknownPortLabels(job *api.Job) (refusals []Refusal) {
-	for _, f := range model.UnknownPortLabelFaults(job) {
+	for _, f := range model.UnknownGroupPortLabelFaults(job) {
 		r := newRefusalWithText(portLabel, f.Path, f.Text)
 		r.Effect = r.Kind.EffectFor(Submit)
 		refusals = append(refusals, r)

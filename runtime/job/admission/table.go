@@ -6,32 +6,32 @@ import (
 	"strings"
 )
 
-// Caller is a part of the program that asks whether a job can run.
-type Caller uint8
+// CallerKind is a part of the program that asks whether a job can run.
+type CallerKind uint8
 
 const (
-	API        Caller = iota // registers, plans or validates a job of a request
-	Submit                   // reads a job file and sends the job to an agent
-	Validate                 // reads a job file and runs nothing
-	Foreground               // runs a job file without an agent
+	API        CallerKind = iota // registers, plans or validates a job of a request
+	Submit                       // reads a job file and sends the job to an agent
+	Validate                     // reads a job file and runs nothing
+	Foreground                   // runs a job file without an agent
 	callers
 )
 
-// Effect is the consequence of a refusal for a caller.
-type Effect uint8
+// RefusalEffect is the consequence of a refusal for a caller.
+type RefusalEffect uint8
 
 const (
-	Accepts Effect = iota // the caller ignores the refusal
-	Warns                 // the caller prints the refusal and continues
-	Rejects               // the caller prints the refusal and rejects the job
+	Accepts RefusalEffect = iota // the caller ignores the refusal
+	Warns                        // the caller prints the refusal and continues
+	Rejects                      // the caller prints the refusal and rejects the job
 )
 
-// Scope decides the effect of a refusal for each caller.
-type Scope uint8
+// RefusalScope decides the effect of a refusal for each caller.
+type RefusalScope uint8
 
 const (
 	// Everywhere is the scope of parts that neither an agent nor a run in the foreground can run.
-	Everywhere Scope = iota
+	Everywhere RefusalScope = iota
 	// InFiles is the scope of mistakes that Nomad's API accepts and Nomad's command line rejects.
 	InFiles
 	// InForeground is the scope of parts that an agent runs and a run in the foreground cannot run.
@@ -46,15 +46,15 @@ const (
 
 // scopes has the effects of a refusal by its scope, and the start of the text of a warning.
 var scopes = [...]struct {
-	effects [callers]Effect
+	effects [callers]RefusalEffect
 	warning string
 }{
-	Everywhere:     {effects: [callers]Effect{API: Rejects, Submit: Rejects, Validate: Rejects, Foreground: Rejects}},
-	InFiles:        {effects: [callers]Effect{API: Accepts, Submit: Rejects, Validate: Rejects, Foreground: Rejects}},
-	InForeground:   {effects: [callers]Effect{API: Accepts, Submit: Accepts, Validate: Warns, Foreground: Rejects}, warning: "in the foreground (nomad-lite run), "},
-	UntilInstalled: {effects: [callers]Effect{API: Accepts, Submit: Accepts, Validate: Warns, Foreground: Rejects}},
-	NeverPlaced:    {effects: [callers]Effect{API: Accepts, Submit: Accepts, Validate: Warns, Foreground: Rejects}, warning: "an agent accepts this job and never places it: "},
-	OnNode:         {effects: [callers]Effect{API: Accepts, Submit: Warns, Validate: Rejects, Foreground: Rejects}},
+	Everywhere:     {effects: [callers]RefusalEffect{API: Rejects, Submit: Rejects, Validate: Rejects, Foreground: Rejects}},
+	InFiles:        {effects: [callers]RefusalEffect{API: Accepts, Submit: Rejects, Validate: Rejects, Foreground: Rejects}},
+	InForeground:   {effects: [callers]RefusalEffect{API: Accepts, Submit: Accepts, Validate: Warns, Foreground: Rejects}, warning: "in the foreground (nomad-lite run), "},
+	UntilInstalled: {effects: [callers]RefusalEffect{API: Accepts, Submit: Accepts, Validate: Warns, Foreground: Rejects}},
+	NeverPlaced:    {effects: [callers]RefusalEffect{API: Accepts, Submit: Accepts, Validate: Warns, Foreground: Rejects}, warning: "an agent accepts this job and never places it: "},
+	OnNode:         {effects: [callers]RefusalEffect{API: Accepts, Submit: Warns, Validate: Rejects, Foreground: Rejects}},
 }
 
 // RefusalKind is one kind of job part that this program or the node cannot run.
@@ -65,7 +65,7 @@ type RefusalKind struct {
 	RefusedPart string
 	// Remedy states what the user can do instead.
 	Remedy string
-	Scope  Scope
+	Scope  RefusalScope
 
 	// reason is the format of Refusal.Text before the remedy. It is empty if the code composes the whole text, because the
 	// text depends on the node or on a plugin.
@@ -73,7 +73,7 @@ type RefusalKind struct {
 }
 
 // EffectFor returns the effect of the refusal for a caller.
-func (r *RefusalKind) EffectFor(c Caller) Effect { return scopes[r.Scope].effects[c] }
+func (r *RefusalKind) EffectFor(c CallerKind) RefusalEffect { return scopes[r.Scope].effects[c] }
 
 // RefusalKinds returns all kinds of refusals in the order of their ids.
 func RefusalKinds() []RefusalKind {
@@ -230,10 +230,10 @@ var refusalKinds = [...]RefusalKind{
 // Refusal is a part of a job that cannot run, with its effect for the caller of Check.
 type Refusal struct {
 	Kind *RefusalKind
-	Path []string // of the block or attribute, in the form of model.ValidationErr.Path
+	Path []string // of the block or attribute, in the form of model.JobFault.Path
 	// Text states which part is refused, why, and what to do instead.
 	Text   string
-	Effect Effect
+	Effect RefusalEffect
 }
 
 // WarningText returns the text of the refusal as a warning, for a caller that accepts the job.

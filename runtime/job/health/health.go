@@ -80,9 +80,9 @@ type Verdict struct {
 	State State
 	// RecheckAt is when to call Evaluate again if nothing changes before that time.
 	RecheckAt time.Time
-	// ReasonsByTask contains the reason for each task that caused the verdict; only for
+	// UnhealthyReasonByTask contains the reason for each task that caused the verdict; only for
 	// Unhealthy.
-	ReasonsByTask map[string]string
+	UnhealthyReasonByTask map[string]string
 }
 
 // Evaluate returns the health of an allocation at the time s.Now. The first of its cases that applies decides.
@@ -90,19 +90,19 @@ func Evaluate(p Params, s Snapshot) Verdict {
 	at, known := healthyAt(p, s)
 	switch {
 	case s.hasFailedTask():
-		return Verdict{State: Unhealthy, ReasonsByTask: unhealthyTaskReasons(p, s)}
+		return Verdict{State: Unhealthy, UnhealthyReasonByTask: unhealthyReasonByTask(p, s)}
 	case s.StopRequested:
 		return Verdict{State: Stopped}
 	case s.hasDeadTask():
-		return Verdict{State: Unhealthy, ReasonsByTask: unhealthyTaskReasons(p, s)}
+		return Verdict{State: Unhealthy, UnhealthyReasonByTask: unhealthyReasonByTask(p, s)}
 	case s.AllocFailed:
 		return Verdict{State: Unhealthy}
 	case s.hasUnhealthyHook():
-		return Verdict{State: Unhealthy, ReasonsByTask: unhealthyTaskReasons(p, s)}
+		return Verdict{State: Unhealthy, UnhealthyReasonByTask: unhealthyReasonByTask(p, s)}
 	case known && !s.Now.Before(at):
 		return Verdict{State: Healthy}
 	case !s.Now.Before(p.MustBeHealthyBy):
-		return Verdict{State: Unhealthy, ReasonsByTask: unhealthyTaskReasons(p, s)}
+		return Verdict{State: Unhealthy, UnhealthyReasonByTask: unhealthyReasonByTask(p, s)}
 	case known && at.Before(p.MustBeHealthyBy):
 		return Verdict{RecheckAt: at}
 	}
@@ -167,7 +167,7 @@ func (s Snapshot) hasDeadTask() bool {
 }
 
 // lastTaskStart returns the latest start of a task, if all tasks have started.
-func (s Snapshot) lastTaskStart() (latest time.Time, all bool) {
+func (s Snapshot) lastTaskStart() (latest time.Time, allStarted bool) {
 	for _, t := range s.Tasks {
 		switch {
 		case !t.countsForHealth():
@@ -201,8 +201,8 @@ func (s Snapshot) unhealthyHookReasons(p Params) string {
 	return strings.Join(reasons, "; ")
 }
 
-// unhealthyTaskReasons maps each task that makes the allocation unhealthy to the reason.
-func unhealthyTaskReasons(p Params, s Snapshot) map[string]string {
+// unhealthyReasonByTask maps each task that makes the allocation unhealthy to the reason.
+func unhealthyReasonByTask(p Params, s Snapshot) map[string]string {
 	why := make(map[string]string)
 	failed := s.hasFailedTask()
 	for _, t := range s.Tasks {
@@ -265,7 +265,7 @@ func (c Check) unhealthyReason(p Params, now, start time.Time) string {
 	case c.NeverRun, c.Passing && c.LastRun.Before(start):
 		return "has not run since the task started"
 	case !c.Passing:
-		return "is failing: " + firstLine(c.Output)
+		return "is failing: " + firstLineForMessage(c.Output)
 	case c.LastStatusChange.Add(p.MinHealthyTime).After(now):
 		return fmt.Sprintf("has passed only for the last %v of min_healthy_time %v", now.Sub(c.LastStatusChange).Round(time.Second), p.MinHealthyTime)
 	}
@@ -275,8 +275,8 @@ func (c Check) unhealthyReason(p Params, now, start time.Time) string {
 // maxOutputLen is the maximum length of check output in an event.
 const maxOutputLen = 200
 
-// firstLine returns the first line of a check's output.
-func firstLine(output string) string {
+// firstLineForMessage returns the first line of a check's output.
+func firstLineForMessage(output string) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(output), "\n")
 	line = strings.TrimPrefix(strings.TrimSpace(line), "nomad: ")
 	if runes := []rune(line); len(runes) > maxOutputLen {

@@ -140,8 +140,8 @@ func formatVerdict(v Verdict) string {
 		return "stopped"
 	}
 	var why []string
-	for _, name := range slices.Sorted(maps.Keys(v.ReasonsByTask)) {
-		why = append(why, name+": "+v.ReasonsByTask[name])
+	for _, name := range slices.Sorted(maps.Keys(v.UnhealthyReasonByTask)) {
+		why = append(why, name+": "+v.UnhealthyReasonByTask[name])
 	}
 	return strings.TrimSpace("unhealthy " + strings.Join(why, "; "))
 }

@@ -21,13 +21,13 @@ var ErrVariablesWithJSON = errors.New("cannot use variables with JSON files.")
 // "Job" is the job. It ignores unknown keys. Durations are whole nanoseconds.
 func ParseJSON(text []byte) (*api.Job, error) {
 	if len(text) > MaxTextSize {
-		return nil, fmt.Errorf("%s", tooLargeDiagnostic(len(text), "input.json")[0].Detail)
+		return nil, fmt.Errorf("%s", textTooLargeDiagnostics(len(text), "input.json")[0].Detail)
 	}
 	if diags := nesting.CheckJSON(text, "input.json"); diags.HasErrors() {
 		return nil, diags
 	}
 	var jobEnvelope struct{ Job *api.Job }
-	if err := unmarshalJob(text, &jobEnvelope); err != nil {
+	if err := unmarshalJSONWithPosition(text, &jobEnvelope); err != nil {
 		//lint:ignore ST1005 Nomad's text
 		return nil, fmt.Errorf("Failed to parse JSON job: %w", err)
 	}
@@ -35,14 +35,14 @@ func ParseJSON(text []byte) (*api.Job, error) {
 		return jobEnvelope.Job, nil
 	}
 	job := &api.Job{}
-	if err := unmarshalJob(text, job); err != nil {
+	if err := unmarshalJSONWithPosition(text, job); err != nil {
 		//lint:ignore ST1005 Nomad's text
 		return nil, fmt.Errorf("Failed to parse JSON job: %w", err)
 	}
 	return job, nil
 }
 
-func unmarshalJob(text []byte, into any) error {
+func unmarshalJSONWithPosition(text []byte, into any) error {
 	err := json.Unmarshal(text, into)
 	if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {
 		at := nesting.Range(text, "", min(int(max(0, syntax.Offset-1)), len(text)), min(int(syntax.Offset), len(text))).Start
@@ -51,8 +51,8 @@ func unmarshalJob(text []byte, into any) error {
 	return err
 }
 
-// EncodeJSON writes the job in the format of `job run -output`.
-func EncodeJSON(w io.Writer, job *api.Job) error {
+// EncodeJobRunOutput writes the job in the format of `job run -output`.
+func EncodeJobRunOutput(w io.Writer, job *api.Job) error {
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)
 	encoder.SetIndent("", "    ")

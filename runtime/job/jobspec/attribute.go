@@ -110,15 +110,15 @@ var (
 	stringListMapType = reflect.TypeFor[map[string][]string]()
 )
 
-// decodeSchemalessBlock decodes a block without a schema into a map.
-func (d *decoder) decodeSchemalessBlock(body hcl.Body, field reflect.Value, path []string) hcl.Diagnostics {
+// decodeOrDeferSchemalessBlock decodes a block without a schema into a map.
+func (d *decoder) decodeOrDeferSchemalessBlock(body hcl.Body, field reflect.Value, path []string) hcl.Diagnostics {
 	scoped, diags := unwrapDynamicBlockBody(body, d.evalContext)
 	if diags.HasErrors() {
 		return diags
 	}
 	if field.Type() != stringMapType && field.Type() != stringListMapType {
 		d.deferredDecodes = append(d.deferredDecodes, func() hcl.Diagnostics {
-			scoped.body.addRanges(d.ranges, path)
+			scoped.body.addRangesTo(d.ranges, path)
 			data, diags := scoped.body.decodeSchemaless(scoped.ctx)
 			field.Set(reflect.ValueOf(data))
 			return diags
@@ -127,8 +127,8 @@ func (d *decoder) decodeSchemalessBlock(body hcl.Body, field reflect.Value, path
 	}
 	attrs, diags := scoped.body.JustAttributes()
 	out := reflect.MakeMapWithSize(field.Type(), len(attrs))
-	for _, attr := range sortedAttributes(attrs) {
-		d.ranges.addRange(joinPath(path, attr.Name), attr.Range)
+	for _, attr := range attributesInFileOrder(attrs) {
+		d.ranges.addRangeIfAbsent(joinPath(path, attr.Name), attr.Range)
 		val := reflect.New(field.Type().Elem())
 		diags = append(diags, decodeExpression(attr.Expr, scoped.ctx, val.Interface())...)
 		out.SetMapIndex(reflect.ValueOf(attr.Name), val.Elem())
@@ -158,7 +158,7 @@ func withMetaAndEnvAttributes(schema *hcl.BodySchema, t reflect.Type) *hcl.BodyS
 
 // decodeMapAttribute decodes meta = { … } or env = { … }.
 func (d *decoder) decodeMapAttribute(attr *hcl.Attribute, blocks hcl.Blocks, field reflect.Value, path []string) hcl.Diagnostics {
-	d.ranges.addRange(joinPath(path, attr.Name), attr.Range)
+	d.ranges.addRangeIfAbsent(joinPath(path, attr.Name), attr.Range)
 	if len(blocks) > 0 {
 		return hcl.Diagnostics{errorAt(fmt.Sprintf("Duplicate %s block", attr.Name),
 			fmt.Sprintf("%s may not be defined more than once. Another definition is defined at %s.", attr.Name, attr.Range), blocks[0].DefRange)}

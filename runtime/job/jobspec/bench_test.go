@@ -84,8 +84,8 @@ func BenchmarkParse(b *testing.B) {
 	b.Run("job", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			if _, diags := Parse(Source{Name: "in.hcl", Text: sixtyLineJob, EnablesFileFunctions: true, RejectsUndeclaredVariables: true}); diags.HasErrors() {
-				b.Fatal(DiagnosticsText(diags))
+			if _, diags := Parse(ParseInput{DiagnosticFileName: "in.hcl", Text: sixtyLineJob, EnablesFileFunctions: true, RejectsUndeclaredVariables: true}); diags.HasErrors() {
+				b.Fatal(NomadErrorText(diags))
 			}
 		}
 	})
@@ -104,7 +104,7 @@ func BenchmarkParseOversized(b *testing.B) {
 	text := []byte("job \"j\" {\n  meta {\n    a = " + repeatToMaxText("["))
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, diags := Parse(Source{Name: "in.hcl", Text: text}); !diags.HasErrors() {
+		if _, diags := Parse(ParseInput{DiagnosticFileName: "in.hcl", Text: text}); !diags.HasErrors() {
 			b.Fatal("accepted")
 		}
 	}

@@ -13,8 +13,8 @@ type schemalessBody interface {
 	hcl.Body
 	// decodeSchemaless returns the content of a body without a schema, as plain values.
 	decodeSchemaless(ctx *hcl.EvalContext) (map[string]any, hcl.Diagnostics)
-	// addRanges adds the source range of each attribute and block of the body, whose path is given.
-	addRanges(ranges sourceRanges, path []string)
+	// addRangesTo adds the source range of each attribute and block of the body, whose path is given.
+	addRangesTo(ranges sourceRangeByPath, path []string)
 }
 
 var (

@@ -55,12 +55,12 @@ func readExpectedJSON(t *testing.T, path string) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file, diags := Parse(Source{Name: filepath.Base(path), Text: text, RejectsUndeclaredVariables: true})
+	file, diags := Parse(ParseInput{DiagnosticFileName: filepath.Base(path), Text: text, RejectsUndeclaredVariables: true})
 	if diags.HasErrors() {
-		t.Fatal(DiagnosticsText(diags))
+		t.Fatal(NomadErrorText(diags))
 	}
 	var b bytes.Buffer
-	if err := EncodeJSON(&b, file.Job); err != nil {
+	if err := EncodeJobRunOutput(&b, file.Job); err != nil {
 		t.Fatal(err)
 	}
 	return b.Bytes()

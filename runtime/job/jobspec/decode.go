@@ -16,7 +16,7 @@ import (
 type decoder struct {
 	evalContext *hcl.EvalContext
 	budget      *evaluationBudget
-	ranges      sourceRanges
+	ranges      sourceRangeByPath
 	// deferredDecodes are functions that decode the bodies without a schema. They run only after all other parts were
 	// decoded without errors.
 	deferredDecodes []func() hcl.Diagnostics
@@ -24,7 +24,7 @@ type decoder struct {
 
 // decodeJob decodes the job block, whose body is passed with dynamic blocks expanded.
 func (d *decoder) decodeJob(block *hcl.Block, body hcl.Body) (*api.Job, hcl.Diagnostics) {
-	d.ranges.addRange(nil, block.DefRange)
+	d.ranges.addRangeIfAbsent(nil, block.DefRange)
 	job := &api.Job{}
 	diags := d.decodeStruct(body, reflect.ValueOf(job).Elem(), nil)
 	if diags.HasErrors() {
@@ -38,23 +38,23 @@ func (d *decoder) decodeJob(block *hcl.Block, body hcl.Body) (*api.Job, hcl.Diag
 	return job, append(diags, markPrintOnlyFirst(schemalessDiags, "")...)
 }
 
-// typeExtension defines how those attributes and blocks of a struct type are decoded that its hcl tags do
+// structDecodeExtension defines how those attributes and blocks of a struct type are decoded that its hcl tags do
 // not describe.
-type typeExtension struct {
+type structDecodeExtension struct {
 	extraAttributes []hcl.AttributeSchema
 	extraBlocks     []extensionBlock
-	// afterDecodeAttributes are the attributes of the type that afterDecode decodes.
-	afterDecodeAttributes []string
+	// attributesDecodedByAfterDecode are the attributes of the type that afterDecode decodes.
+	attributesDecodedByAfterDecode []string
 	// beforeDecode runs before the fields of the type are decoded, to set defaults.
 	beforeDecode func(target any)
 	// afterDecode runs when the fields are set, with the content of the body.
 	afterDecode func(d *decoder, content *hcl.BodyContent, target any, path []string) hcl.Diagnostics
 }
 
-// extensionBlock is a type of block that a typeExtension decodes, and the struct type of its content.
+// extensionBlock is a type of block that a structDecodeExtension decodes, and the struct type of its content.
 type extensionBlock struct {
 	hcl.BlockHeaderSchema
-	contentType reflect.Type
+	contentStructType reflect.Type
 }
 
 // decodeStruct decodes a body into a struct. path is the position of the body in the job.
@@ -74,8 +74,8 @@ func (d *decoder) decodeStruct(body hcl.Body, target reflect.Value, path []strin
 		if attr == nil {
 			continue
 		}
-		d.ranges.addRange(joinPath(path, f.hclName), attr.Range)
-		if !slices.Contains(ext.afterDecodeAttributes, f.hclName) {
+		d.ranges.addRangeIfAbsent(joinPath(path, f.hclName), attr.Range)
+		if !slices.Contains(ext.attributesDecodedByAfterDecode, f.hclName) {
 			diags = append(diags, d.decodeAttribute(attr.Expr, target.Field(f.structIndex))...)
 		}
 	}
@@ -128,14 +128,14 @@ func (d *decoder) decodeBlocks(blocks hcl.Blocks, field reflect.Value, path []st
 	case t.Kind() == reflect.Map && blockStructType(t) != nil:
 		return d.decodeLabelledMap(blocks, field, path)
 	}
-	d.ranges.addRange(path, blocks[0].DefRange)
+	d.ranges.addRangeIfAbsent(path, blocks[0].DefRange)
 	var diags hcl.Diagnostics
 	for _, other := range blocks[1:] {
-		diags = append(diags, duplicateBlock(other, blocks[0]))
+		diags = append(diags, duplicateBlockDiagnostic(other, blocks[0]))
 	}
 	body := blocks[0].Body
 	if t.Kind() == reflect.Map {
-		return append(diags, d.decodeSchemalessBlock(body, field, path)...)
+		return append(diags, d.decodeOrDeferSchemalessBlock(body, field, path)...)
 	}
 	element := reflect.New(t.Elem())
 	diags = append(diags, d.decodeStruct(body, element.Elem(), path)...)
@@ -143,7 +143,7 @@ func (d *decoder) decodeBlocks(blocks hcl.Blocks, field reflect.Value, path []st
 	return diags
 }
 
-func duplicateBlock(block, first *hcl.Block) *hcl.Diagnostic {
+func duplicateBlockDiagnostic(block, first *hcl.Block) *hcl.Diagnostic {
 	return errorAt(fmt.Sprintf("Duplicate %s block", block.Type),
 		fmt.Sprintf("Only one %s block is allowed. Another was defined at %s.", block.Type, first.DefRange), block.DefRange)
 }
@@ -165,16 +165,16 @@ func (d *decoder) decodeList(blocks hcl.Blocks, field reflect.Value, path []stri
 }
 
 // decodeElement decodes one block of a list into *element.
-func (d *decoder) decodeElement(block *hcl.Block, element reflect.Value, path []string, i int) hcl.Diagnostics {
-	key := strconv.Itoa(i)
-	if label := decodePlanOf(element.Elem().Type()).labelField; label >= 0 {
+func (d *decoder) decodeElement(block *hcl.Block, element reflect.Value, path []string, blockIndex int) hcl.Diagnostics {
+	key := strconv.Itoa(blockIndex)
+	if label := decodePlanOf(element.Elem().Type()).labelFieldIndex; label >= 0 {
 		key = block.Labels[0]
 		setLabel(element.Elem().Field(label), key)
-	} else if i == 0 {
-		d.ranges.addRange(path, block.DefRange)
+	} else if blockIndex == 0 {
+		d.ranges.addRangeIfAbsent(path, block.DefRange)
 	}
 	path = joinPath(path, key)
-	d.ranges.addRange(path, block.DefRange)
+	d.ranges.addRangeIfAbsent(path, block.DefRange)
 	return d.decodeStruct(block.Body, element.Elem(), path)
 }
 

@@ -15,24 +15,24 @@ import (
 // printOnlyFirstExtra marks a diagnostic, in its Extra field, with the parser step that found it. Nomad prints
 // the diagnostics of some steps in a shortened form, and clients show that text.
 type printOnlyFirstExtra struct {
-	// prefix precedes the text.
-	prefix string
+	// printPrefix precedes the text.
+	printPrefix string
 }
 
-// markPrintOnlyFirst marks diagnostics of a step of which DiagnosticsText prints only the first diagnostic and the number of
-// the other diagnostics.
-func markPrintOnlyFirst(diags hcl.Diagnostics, prefix string) hcl.Diagnostics {
-	mark := &printOnlyFirstExtra{prefix: prefix}
+// markPrintOnlyFirst marks diagnostics of a step of which NomadErrorText prints only the first diagnostic and the
+// number of the other diagnostics.
+func markPrintOnlyFirst(diags hcl.Diagnostics, printPrefix string) hcl.Diagnostics {
+	mark := &printOnlyFirstExtra{printPrefix: printPrefix}
 	for _, diag := range diags {
 		diag.Extra = mark
 	}
 	return diags
 }
 
-// DiagnosticsText returns the errors in diags as Nomad's API and command line print them: one line for each error. Of
+// NomadErrorText returns the errors in diags as Nomad's API and command line print them: one line for each error. Of
 // syntax errors, and of errors in bodies without a schema, it prints only the first and the number of the others. It omits
 // warnings.
-func DiagnosticsText(diags hcl.Diagnostics) string {
+func NomadErrorText(diags hcl.Diagnostics) string {
 	var lines []string
 	for i := 0; i < len(diags); {
 		mark, short := diags[i].Extra.(*printOnlyFirstExtra)
@@ -47,7 +47,7 @@ func DiagnosticsText(diags hcl.Diagnostics) string {
 		}
 		prefix := ""
 		if short {
-			prefix = mark.prefix
+			prefix = mark.printPrefix
 		}
 		lines = append(lines, prefix+line.Error())
 	}
@@ -69,7 +69,7 @@ func Err(diags hcl.Diagnostics) error {
 	if !diags.HasErrors() {
 		return nil
 	}
-	return errors.New(DiagnosticsText(diags))
+	return errors.New(NomadErrorText(diags))
 }
 
 const maxShownDiagnostics = 20
@@ -80,16 +80,16 @@ type DiagnosticSink interface {
 }
 
 // WriteDiagnostics prints each diagnostic for a terminal: the line that Nomad prints, and below it
-// the source line with the position marked. texts are the sources by file name, as in File.SourceTexts.
-// Beyond maxShownDiagnostics diagnostics it prints only the number of the rest. A DiagnosticSink gets all of
-// them as values.
-func WriteDiagnostics(w io.Writer, diags hcl.Diagnostics, texts map[string][]byte) error {
+// the source line with the position marked. sourceByFileName has the source texts, as in
+// ParsedFile.SourceTextByFileName. Beyond maxShownDiagnostics diagnostics it prints only the number of the rest. A
+// DiagnosticSink gets all of them as values.
+func WriteDiagnostics(w io.Writer, diags hcl.Diagnostics, sourceByFileName map[string][]byte) error {
 	var b strings.Builder
 	all := diags
 	diags = slices.DeleteFunc(slices.Clone(all), func(d *hcl.Diagnostic) bool { return isConsequentError(d, all) })
 	for i, diag := range diags {
 		if undeclared, ok := diag.Extra.(*undeclaredVariableExtra); ok {
-			diags[i] = undeclared.diagnostic(diag.Severity)
+			diags[i] = undeclared.terminalDiagnostic(diag.Severity)
 		}
 	}
 	if sink, ok := w.(DiagnosticSink); ok {
@@ -102,7 +102,7 @@ func WriteDiagnostics(w io.Writer, diags hcl.Diagnostics, texts map[string][]byt
 			break
 		}
 		if mark, ok := diag.Extra.(*printOnlyFirstExtra); ok {
-			b.WriteString(mark.prefix)
+			b.WriteString(mark.printPrefix)
 		}
 		if diag.Severity == hcl.DiagWarning {
 			b.WriteString("Warning: ")
@@ -110,7 +110,7 @@ func WriteDiagnostics(w io.Writer, diags hcl.Diagnostics, texts map[string][]byt
 		b.WriteString(diagnosticLine(diag))
 		b.WriteByte('\n')
 		if diag.Subject != nil {
-			writeSnippet(&b, texts[diag.Subject.Filename], *diag.Subject)
+			writeSnippet(&b, sourceByFileName[diag.Subject.Filename], *diag.Subject)
 		}
 	}
 	_, err := io.WriteString(w, b.String())

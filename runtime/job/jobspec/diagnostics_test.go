@@ -8,9 +8,9 @@ import (
 
 func TestWriteDiagnosticsOfGarbage(t *testing.T) {
 	text := []byte("job \"x\" {\n" + strings.Repeat("  nope\n", 200) + "}\n")
-	file, diags := Parse(Source{Name: "x.hcl", Text: text})
+	file, diags := Parse(ParseInput{DiagnosticFileName: "x.hcl", Text: text})
 	var out strings.Builder
-	if err := WriteDiagnostics(&out, diags, file.SourceTexts); err != nil {
+	if err := WriteDiagnostics(&out, diags, file.SourceTextByFileName); err != nil {
 		t.Fatal(err)
 	}
 	want := fmt.Sprintf("and %d more\n", len(diags)-maxShownDiagnostics)

@@ -44,15 +44,15 @@ const (
 	envPath    = taskPath + ".Env"
 )
 
-func (p parseCase) parse(t *testing.T) (*File, hcl.Diagnostics) {
+func (p parseCase) parse(t *testing.T) (*ParsedFile, hcl.Diagnostics) {
 	t.Helper()
-	src := Source{Name: "in.hcl", Text: []byte(p.text), VarAssignments: p.vars, Environ: p.environVars, EnablesFileFunctions: true, RejectsUndeclaredVariables: !p.lax}
+	src := ParseInput{DiagnosticFileName: "in.hcl", Text: []byte(p.text), VarAssignments: p.vars, Environ: p.environVars, EnablesFileFunctions: true, RejectsUndeclaredVariables: !p.lax}
 	for i, text := range p.files {
 		path := filepath.Join(t.TempDir(), []string{"one.hcl", "two.hcl"}[i])
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		src.VarFiles = append(src.VarFiles, path)
+		src.VarFilePaths = append(src.VarFilePaths, path)
 	}
 	return Parse(src)
 }
@@ -71,13 +71,13 @@ func (p parseCase) run(t *testing.T) {
 		return
 	}
 	if diags.HasErrors() {
-		t.Fatal(DiagnosticsText(diags))
+		t.Fatal(NomadErrorText(diags))
 	}
 	if p.at == "" {
 		return
 	}
 	var b bytes.Buffer
-	if err := EncodeJSON(&b, file.Job); err != nil {
+	if err := EncodeJobRunOutput(&b, file.Job); err != nil {
 		t.Fatal(err)
 	}
 	got := jsonValueAt(t, b.Bytes(), p.at)
@@ -97,7 +97,7 @@ func (p parseCase) run(t *testing.T) {
 // checkErrors compares the lines of Nomad's text with the expected lines, in any order.
 func (p parseCase) checkErrors(t *testing.T, diags hcl.Diagnostics) {
 	t.Helper()
-	text := DiagnosticsText(diags)
+	text := NomadErrorText(diags)
 	for _, want := range p.wantErrors {
 		if !strings.Contains(text, want) {
 			t.Errorf("got %s\nwant %s", text, want)
@@ -277,8 +277,8 @@ func TestVariables(t *testing.T) {
 		{name: "a rule without a message", text: with("default = 3\nvalidation {\n condition = var.x > 2\n}"), wantErrors: []string{`The argument "error_message" is required, but no definition was found.`}},
 		{name: "a rule may not read files", text: with("default = \"x\"\nvalidation {\n condition = fileexists(var.x)\n error_message = \"no\"\n}"), wantErrors: []string{`Call to function "fileexists" failed: filesystem function disabled.`}},
 	})
-	_, diags := Parse(Source{Name: "in.hcl", Text: []byte("job \"j\" {}\n"), VarFiles: []string{"nope.hcl"}})
-	if got, want := DiagnosticsText(diags), `unable to parse var file: <nil>: Failed to read file; failed to read "nope.hcl": open nope.hcl: no such file or directory`; got != want {
+	_, diags := Parse(ParseInput{DiagnosticFileName: "in.hcl", Text: []byte("job \"j\" {}\n"), VarFilePaths: []string{"nope.hcl"}})
+	if got, want := NomadErrorText(diags), `unable to parse var file: <nil>: Failed to read file; failed to read "nope.hcl": open nope.hcl: no such file or directory`; got != want {
 		t.Errorf("missing variable file: got %s, want %s", got, want)
 	}
 }
@@ -389,11 +389,11 @@ func TestDeviationsFromHCL(t *testing.T) {
 		{name: "1.9.1 a flush heredoc with directives at the margin", text: jobWithConfig("a = <<-EOF\n%{ if true }\n    x\n%{ endif }\n    EOF"), at: configPath + ".a", want: `"\n    x\n\n"`},
 	})
 
-	file, diags := Parse(Source{Name: "in.hcl", Text: []byte(jobWithConfig("a = 1/0"))})
+	file, diags := Parse(ParseInput{DiagnosticFileName: "in.hcl", Text: []byte(jobWithConfig("a = 1/0"))})
 	if diags.HasErrors() {
-		t.Fatal(DiagnosticsText(diags))
+		t.Fatal(NomadErrorText(diags))
 	}
-	if err := EncodeJSON(&bytes.Buffer{}, file.Job); err == nil || !strings.Contains(err.Error(), "+Inf") {
+	if err := EncodeJobRunOutput(&bytes.Buffer{}, file.Job); err == nil || !strings.Contains(err.Error(), "+Inf") {
 		t.Errorf("an infinite number in config: got %v, want an error of the output", err)
 	}
 }
@@ -550,7 +550,7 @@ in.hcl:1,1-1: Missing job block; A job block is required`},
 	} {
 		t.Run(e.name, func(t *testing.T) {
 			_, diags := e.parse(t)
-			if got := DiagnosticsText(diags); got != e.want {
+			if got := NomadErrorText(diags); got != e.want {
 				t.Errorf("got\n%s\nwant\n%s", got, e.want)
 			}
 		})
@@ -565,8 +565,8 @@ func TestDiagnosticText(t *testing.T) {
 		{"of errors in config too", jobWithConfig("a = local.x\nb = local.y"), `in.hcl:6,10-12: Unsupported attribute; This object does not have an attribute named "x"., and 3 other diagnostic(s)`},
 	}
 	for _, test := range tests {
-		_, diags := Parse(Source{Name: "in.hcl", Text: []byte(test.text)})
-		if got := DiagnosticsText(diags); got != test.want {
+		_, diags := Parse(ParseInput{DiagnosticFileName: "in.hcl", Text: []byte(test.text)})
+		if got := NomadErrorText(diags); got != test.want {
 			t.Errorf("%s:\ngot  %s\nwant %s", test.name, got, test.want)
 		}
 	}

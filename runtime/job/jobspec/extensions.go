@@ -22,41 +22,41 @@ var typesWithMapAttributes = map[reflect.Type]bool{
 }
 
 // typeExtensions has the extension of each type that needs one.
-var typeExtensions map[reflect.Type]typeExtension
+var typeExtensions map[reflect.Type]structDecodeExtension
 
 func init() { // typeExtensions is set in init to avoid an initialization cycle with the decoder
 	vault, secret := newExtensionBlock[api.Vault]("vault"), newExtensionBlock[api.Secret]("secret", "name")
-	typeExtensions = map[reflect.Type]typeExtension{
+	typeExtensions = map[reflect.Type]structDecodeExtension{
 		reflect.TypeFor[api.Job](): {
 			extraBlocks: []extensionBlock{newExtensionBlock[api.Task]("task", "name"), vault, secret},
-			afterDecode: expandJobShorthands,
+			afterDecode: expandJobTasksVaultAndSecrets,
 		},
 		reflect.TypeFor[api.TaskGroup](): {
 			extraBlocks: []extensionBlock{vault, secret},
-			afterDecode: expandGroupShorthands,
+			afterDecode: copyGroupVaultAndSecrets,
 		},
 		reflect.TypeFor[api.Task](): {
 			extraBlocks: []extensionBlock{newExtensionBlock[api.ScalingPolicy]("scaling", "name")},
-			afterDecode: completeTaskScalingAndIdentities,
+			afterDecode: decodeTaskScalingAndIdentity,
 		},
 		reflect.TypeFor[api.Constraint](): {
-			extraAttributes:       optionalAttributes(constraintShorthands),
-			afterDecodeAttributes: []string{"attribute", "operator", "value"},
-			beforeDecode:          func(target any) { target.(*api.Constraint).Operand = "=" },
-			afterDecode:           decodeConstraintShorthands,
+			extraAttributes:                optionalAttributes(constraintShorthands),
+			attributesDecodedByAfterDecode: []string{"attribute", "operator", "value"},
+			beforeDecode:                   func(target any) { target.(*api.Constraint).Operand = "=" },
+			afterDecode:                    decodeConstraintAndShorthands,
 		},
 		reflect.TypeFor[api.Affinity](): {
-			extraAttributes:       optionalAttributes(affinityShorthands),
-			afterDecodeAttributes: []string{"attribute", "operator", "value", "weight"},
-			beforeDecode:          func(target any) { target.(*api.Affinity).Operand = "=" },
-			afterDecode:           decodeAffinityShorthands,
+			extraAttributes:                optionalAttributes(affinityShorthands),
+			attributesDecodedByAfterDecode: []string{"attribute", "operator", "value", "weight"},
+			beforeDecode:                   func(target any) { target.(*api.Affinity).Operand = "=" },
+			afterDecode:                    decodeAffinityAndShorthands,
 		},
 		reflect.TypeFor[api.NetworkResource](): {afterDecode: splitStaticAndDynamicPorts},
 		reflect.TypeFor[api.PeriodicConfig]():  {afterDecode: setPeriodicDefaults},
 		reflect.TypeFor[api.Template]():        {afterDecode: setTemplateDefaults},
 		reflect.TypeFor[api.ChangeScript]():    {afterDecode: setChangeScriptDefaults},
 		reflect.TypeFor[api.Vault]():           {afterDecode: setVaultDefaults},
-		reflect.TypeFor[api.ScalingPolicy]():   {afterDecode: completeGroupScalingPolicy},
+		reflect.TypeFor[api.ScalingPolicy]():   {afterDecode: completeAndCheckGroupScaling},
 	}
 }
 
@@ -87,7 +87,7 @@ var (
 	affinityShorthands = []string{"version", "semver", "regexp", "set_contains", "set_contains_any", "set_contains_all"}
 )
 
-func decodeConstraintShorthands(d *decoder, content *hcl.BodyContent, target any, _ []string) hcl.Diagnostics {
+func decodeConstraintAndShorthands(d *decoder, content *hcl.BodyContent, target any, _ []string) hcl.Diagnostics {
 	c := target.(*api.Constraint)
 	diags := d.decodeStringAttributes(content, map[string]*string{"attribute": &c.LTarget, "operator": &c.Operand, "value": &c.RTarget})
 	for _, name := range constraintShorthands {
@@ -131,9 +131,9 @@ func (d *decoder) decodeIsSetConstraint(name string, attr *hcl.Attribute, c *api
 }
 
 // decodeStringAttributes decodes the texts of a constraint or affinity. A null text is not set.
-func (d *decoder) decodeStringAttributes(content *hcl.BodyContent, fields map[string]*string) hcl.Diagnostics {
+func (d *decoder) decodeStringAttributes(content *hcl.BodyContent, targetByAttribute map[string]*string) hcl.Diagnostics {
 	var diags hcl.Diagnostics
-	for _, name := range slices.Sorted(maps.Keys(fields)) {
+	for _, name := range slices.Sorted(maps.Keys(targetByAttribute)) {
 		attr := content.Attributes[name]
 		if attr == nil {
 			continue
@@ -141,13 +141,13 @@ func (d *decoder) decodeStringAttributes(content *hcl.BodyContent, fields map[st
 		var stringValue *string
 		diags = append(diags, gohcl.DecodeExpression(attr.Expr, d.evalContext, &stringValue)...)
 		if stringValue != nil {
-			*fields[name] = *stringValue
+			*targetByAttribute[name] = *stringValue
 		}
 	}
 	return diags
 }
 
-func decodeAffinityShorthands(d *decoder, content *hcl.BodyContent, target any, _ []string) hcl.Diagnostics {
+func decodeAffinityAndShorthands(d *decoder, content *hcl.BodyContent, target any, _ []string) hcl.Diagnostics {
 	a := target.(*api.Affinity)
 	diags := d.decodeStringAttributes(content, map[string]*string{"attribute": &a.LTarget, "operator": &a.Operand, "value": &a.RTarget})
 	for _, name := range affinityShorthands {
@@ -245,9 +245,9 @@ func setVaultDefaults(_ *decoder, _ *hcl.BodyContent, target any, _ []string) hc
 
 const horizontalScalingPolicy = "horizontal"
 
-// completeGroupScalingPolicy completes the policy of a group. decodeTaskScaling completes the policy of a task,
+// completeAndCheckGroupScaling completes the policy of a group. decodeTaskScaling completes the policy of a task,
 // because it has the label.
-func completeGroupScalingPolicy(d *decoder, content *hcl.BodyContent, target any, path []string) hcl.Diagnostics {
+func completeAndCheckGroupScaling(d *decoder, content *hcl.BodyContent, target any, path []string) hcl.Diagnostics {
 	s := target.(*api.ScalingPolicy)
 	if path[len(path)-1] != "scaling" {
 		return nil
@@ -286,7 +286,7 @@ func (d *decoder) decodeTaskScaling(blocks hcl.Blocks, path []string) ([]*api.Sc
 		seen[name] = block
 		policy := &api.ScalingPolicy{}
 		at := joinPath(path, "scaling", block.Labels[0])
-		d.ranges.addRange(at, block.DefRange)
+		d.ranges.addRangeIfAbsent(at, block.DefRange)
 		diags = append(diags, d.decodeStruct(block.Body, reflect.ValueOf(policy).Elem(), at)...)
 		kind := "vertical_" + name
 		if policy.Type != "" && policy.Type != kind {

@@ -10,14 +10,14 @@ import (
 
 // Format formats a native HCL text in the canonical style. It does not change a text with syntax
 // errors.
-func Format(text []byte, name string) ([]byte, hcl.Diagnostics) {
+func Format(text []byte, fileName string) ([]byte, hcl.Diagnostics) {
 	if len(text) > MaxTextSize {
-		return nil, tooLargeDiagnostic(len(text), name)
+		return nil, textTooLargeDiagnostics(len(text), fileName)
 	}
-	if diags := nesting.CheckConfig(text, name); diags.HasErrors() {
+	if diags := nesting.CheckConfig(text, fileName); diags.HasErrors() {
 		return nil, diags
 	}
-	if _, diags := hclsyntax.ParseConfig(text, name, hcl.InitialPos); diags.HasErrors() {
+	if _, diags := hclsyntax.ParseConfig(text, fileName, hcl.InitialPos); diags.HasErrors() {
 		return nil, diags
 	}
 	return hclwrite.Format(text), nil

@@ -118,41 +118,41 @@ var errFileFunctionDisabled = errors.New("filesystem function disabled.")
 // fileReaders are the functions whose argument is the path of a file.
 var fileReaders = []string{"file", "filebase64", "fileexists"}
 
-// functionTable returns the functions for one evaluation. It calls onRead with each path that a function reads.
-func functionTable(m *evaluationBudget, withFiles bool, onRead func(path string)) map[string]function.Function {
+// functionTable returns the functions for one evaluation. It calls onFileRead with each path that a function reads.
+func functionTable(budget *evaluationBudget, withFileFunctions bool, onFileRead func(path string)) map[string]function.Function {
 	table := make(map[string]function.Function, len(pureFunctions)+len(fileFunctions))
 	for name, f := range pureFunctions {
-		table[name] = guardedFunction(name, f, m)
+		table[name] = withCheckedAndChargedArgs(name, f, budget)
 	}
 	for name, f := range fileFunctions {
 		switch {
-		case withFiles && slices.Contains(fileReaders, name):
-			table[name] = guardedFunction(name, readReportingFunction(f, onRead), m)
-		case withFiles:
-			table[name] = guardedFunction(name, f, m)
+		case withFileFunctions && slices.Contains(fileReaders, name):
+			table[name] = withCheckedAndChargedArgs(name, readReportingFunction(f, onFileRead), budget)
+		case withFileFunctions:
+			table[name] = withCheckedAndChargedArgs(name, f, budget)
 		default:
-			table[name] = disabledFunction(f)
+			table[name] = disabledFileFunction(f)
 		}
 	}
 	return table
 }
 
-// readReportingFunction returns a function that calls onRead with its argument before it runs.
-func readReportingFunction(f function.Function, onRead func(path string)) function.Function {
+// readReportingFunction returns a function that calls onFileRead with its argument before it runs.
+func readReportingFunction(f function.Function, onFileRead func(path string)) function.Function {
 	return function.New(&function.Spec{
 		Description: f.Description(),
 		Params:      f.Params(),
 		Type:        f.ReturnTypeForValues,
 		Impl: func(args []cty.Value, _ cty.Type) (cty.Value, error) {
-			onRead(args[0].AsString())
+			onFileRead(args[0].AsString())
 			return f.Call(args)
 		},
 	})
 }
 
-// guardedFunction returns a function that checks and charges its arguments before it runs, and that
+// withCheckedAndChargedArgs returns a function that checks and charges its arguments before it runs, and that
 // returns panics as errors without a stack.
-func guardedFunction(name string, f function.Function, m *evaluationBudget) function.Function {
+func withCheckedAndChargedArgs(name string, f function.Function, budget *evaluationBudget) function.Function {
 	check := argumentGuards[name]
 	return function.New(&function.Spec{
 		Description: f.Description(),
@@ -160,7 +160,7 @@ func guardedFunction(name string, f function.Function, m *evaluationBudget) func
 		VarParam:    f.VarParam(),
 		Type: func(args []cty.Value) (cty.Type, error) {
 			for _, arg := range args {
-				if reason := m.measureValue(arg, 0); reason != "" {
+				if reason := budget.chargeValueAtDepth(arg, 0); reason != "" {
 					return cty.NilType, errors.New(reason)
 				}
 			}
@@ -187,7 +187,7 @@ func withoutStackTrace(err error) error {
 	return err
 }
 
-func disabledFunction(f function.Function) function.Function {
+func disabledFileFunction(f function.Function) function.Function {
 	return function.New(&function.Spec{
 		Params:   f.Params(),
 		VarParam: f.VarParam(),
@@ -196,9 +196,9 @@ func disabledFunction(f function.Function) function.Function {
 	})
 }
 
-// checkArgIsRegularFile rejects a file that may have no end.
-func checkArgIsRegularFile(args []cty.Value) error {
-	if !areAllKnown(args...) {
+// checkArgIsSmallRegularFile rejects a file that may have no end.
+func checkArgIsSmallRegularFile(args []cty.Value) error {
+	if !areAllKnownAndNotNull(args...) {
 		return nil
 	}
 	path, err := homedir.Expand(args[0].AsString())

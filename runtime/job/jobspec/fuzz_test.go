@@ -13,7 +13,7 @@ import (
 
 // Seeds are small, because the fuzzer minimizes its findings.
 
-func checkParse(t *testing.T, src Source) {
+func checkParse(t *testing.T, src ParseInput) {
 	t.Helper()
 	file, diags := Parse(src)
 	for _, diag := range diags {
@@ -21,14 +21,14 @@ func checkParse(t *testing.T, src Source) {
 			t.Fatalf("a stack: %s", diag.Detail)
 		}
 		if at := diag.Subject; at != nil && at.Start.Line > 0 {
-			text, ok := file.SourceTexts[at.Filename]
-			if !ok || at.Start.Byte > len(text) && !isJSON(text) {
+			text, ok := file.SourceTextByFileName[at.Filename]
+			if !ok || at.Start.Byte > len(text) && !startsLikeJSON(text) {
 				t.Fatalf("%s is in no text", at)
 			}
 		}
 	}
 	var printedDiagnostics bytes.Buffer
-	if err := WriteDiagnostics(&printedDiagnostics, diags, file.SourceTexts); err != nil {
+	if err := WriteDiagnostics(&printedDiagnostics, diags, file.SourceTextByFileName); err != nil {
 		t.Fatal(err)
 	}
 	if (file.Job == nil) != diags.HasErrors() {
@@ -38,7 +38,7 @@ func checkParse(t *testing.T, src Source) {
 		return
 	}
 	var firstJSON, secondJSON bytes.Buffer
-	if err := EncodeJSON(&firstJSON, file.Job); err != nil {
+	if err := EncodeJobRunOutput(&firstJSON, file.Job); err != nil {
 		return // an infinite number
 	}
 	job, err := ParseJSON(firstJSON.Bytes())
@@ -48,7 +48,7 @@ func checkParse(t *testing.T, src Source) {
 		}
 		t.Fatal(err)
 	}
-	if err := EncodeJSON(&secondJSON, job); err != nil {
+	if err := EncodeJobRunOutput(&secondJSON, job); err != nil {
 		t.Fatal(err)
 	}
 	if !sameJSON(t, firstJSON.Bytes(), secondJSON.Bytes()) {
@@ -91,7 +91,7 @@ func FuzzHCL(f *testing.F) {
 	f.Add([]byte("job \"j\" {\n  dynamic \"group\" {\n    for_each = [1]\n    labels = [\"a\"]\n    content {}\n  }\n}\n"))
 	f.Add([]byte("locals {\n  a = local.b\n  b = [for x in local.a : x...]\n}\njob j {}\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		checkParse(t, Source{Name: "in.hcl", Text: text})
+		checkParse(t, ParseInput{DiagnosticFileName: "in.hcl", Text: text})
 	})
 }
 
@@ -100,10 +100,10 @@ func FuzzHCLJSON(f *testing.F) {
 	f.Add([]byte(`{"job":{"j":{"group":{"g":{"network":{"port":{"p":{}}},"dynamic":{"task":{"for_each":[1],"labels":["t${task.value}"],"content":{"config":{"a":{"b":[1.5,null,"${c}"]}}}}}}}}}}`))
 	f.Add([]byte(`{"job":[{"a":[{"meta":{"x":"${y}"}}]}]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		if !isJSON(text) {
+		if !startsLikeJSON(text) {
 			text = append([]byte("{"), text...)
 		}
-		checkParse(t, Source{Name: "in.hcl", Text: text})
+		checkParse(t, ParseInput{DiagnosticFileName: "in.hcl", Text: text})
 	})
 }
 
@@ -115,7 +115,7 @@ func FuzzAPIJSON(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if err := EncodeJSON(&bytes.Buffer{}, job); err != nil {
+		if err := EncodeJobRunOutput(&bytes.Buffer{}, job); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -127,9 +127,9 @@ func FuzzVariableFile(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		checkParse(t, Source{Name: "in.hcl", Text: job, VarFileText: text})
+		checkParse(t, ParseInput{DiagnosticFileName: "in.hcl", Text: job, VarFileText: text})
 		if !strings.Contains(text, "\x00") {
-			checkParse(t, Source{Name: "in.hcl", Text: job, VarAssignments: []string{"x=" + text, "y=" + text}, Environ: []string{"NOMAD_VAR_x=" + text}, RejectsUndeclaredVariables: true})
+			checkParse(t, ParseInput{DiagnosticFileName: "in.hcl", Text: job, VarAssignments: []string{"x=" + text, "y=" + text}, Environ: []string{"NOMAD_VAR_x=" + text}, RejectsUndeclaredVariables: true})
 		}
 	})
 }
@@ -139,7 +139,7 @@ func FuzzDuration(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		checkParse(t, Source{Name: "in.hcl", Text: []byte(jobWithTaskBody("kill_timeout = " + text))})
+		checkParse(t, ParseInput{DiagnosticFileName: "in.hcl", Text: []byte(jobWithTaskBody("kill_timeout = " + text))})
 	})
 }
 
@@ -148,7 +148,7 @@ func FuzzSize(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		checkParse(t, Source{Name: "in.hcl", Text: []byte(jobWithTaskBody("resources {\nmemory = " + text + "\n}\nlogs {\nmax_file_size = " + text + "\n}"))})
+		checkParse(t, ParseInput{DiagnosticFileName: "in.hcl", Text: []byte(jobWithTaskBody("resources {\nmemory = " + text + "\n}\nlogs {\nmax_file_size = " + text + "\n}"))})
 	})
 }
 
@@ -166,7 +166,7 @@ func FuzzInterpolation(f *testing.F) {
 			jobWithConfig(`a = "` + text + `"`),
 			`{"job":{"j":{"task":{"t":{"config":{"a":` + string(quoted) + `},"env":{"A":` + string(quoted) + `}}}}}}`,
 		} {
-			checkParse(t, Source{Name: "in.hcl", Text: []byte(job)})
+			checkParse(t, ParseInput{DiagnosticFileName: "in.hcl", Text: []byte(job)})
 		}
 	})
 }

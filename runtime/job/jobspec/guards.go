@@ -25,61 +25,61 @@ var errTooLarge = errors.New("the result would be too large")
 // result could be measured.
 var argumentGuards = map[string]func(args []cty.Value) error{
 	"bcrypt": func(args []cty.Value) error {
-		if len(args) > 1 && areAllKnown(args[1]) && args[1].GreaterThan(cty.NumberIntVal(maxBcryptCost)).True() {
+		if len(args) > 1 && areAllKnownAndNotNull(args[1]) && args[1].GreaterThan(cty.NumberIntVal(maxBcryptCost)).True() {
 			return fmt.Errorf("the cost may be %d at most", maxBcryptCost)
 		}
 		return nil
 	},
 	"distinct": func(args []cty.Value) error {
-		if areAllKnown(args[0]) && args[0].CanIterateElements() && args[0].LengthInt() > maxDistinctElements {
+		if areAllKnownAndNotNull(args[0]) && args[0].CanIterateElements() && args[0].LengthInt() > maxDistinctElements {
 			return fmt.Errorf("the list may have %d elements at most", maxDistinctElements)
 		}
 		return nil
 	},
-	"file":       checkArgIsRegularFile,
-	"filebase64": checkArgIsRegularFile,
-	"format":     checkFormatArgs,
-	"formatlist": checkFormatArgs,
+	"file":       checkArgIsSmallRegularFile,
+	"filebase64": checkArgIsSmallRegularFile,
+	"format":     rejectHugeFormatOutput,
+	"formatlist": rejectHugeFormatOutput,
 	"indent": func(args []cty.Value) error {
-		if !areAllKnown(args...) {
+		if !areAllKnownAndNotNull(args...) {
 			return nil
 		}
 		spaces, _ := args[0].AsBigFloat().Int64()
-		return checkProductSize(spaces, int64(strings.Count(args[1].AsString(), "\n")))
+		return checkProductUnderMaxCost(spaces, int64(strings.Count(args[1].AsString(), "\n")))
 	},
 	"join": func(args []cty.Value) error {
-		if !areAllKnown(args...) {
+		if !areAllKnownAndNotNull(args...) {
 			return nil
 		}
 		elements := 0
 		for _, list := range args[1:] {
 			elements += list.LengthInt()
 		}
-		return checkProductSize(int64(len(args[0].AsString())), int64(elements))
+		return checkProductUnderMaxCost(int64(len(args[0].AsString())), int64(elements))
 	},
 	"jsondecode": func(args []cty.Value) error {
-		if !areAllKnown(args...) {
+		if !areAllKnownAndNotNull(args...) {
 			return nil
 		}
 		return Err(nesting.CheckJSON([]byte(args[0].AsString()), "argument"))
 	},
 	"regex_replace": func(args []cty.Value) error {
-		if !areAllKnown(args...) {
+		if !areAllKnownAndNotNull(args...) {
 			return nil
 		}
 		// Each match is replaced, and in the worst case there is a match at every position.
-		return checkProductSize(int64(len(args[0].AsString())), int64(1+len(args[2].AsString())))
+		return checkProductUnderMaxCost(int64(len(args[0].AsString())), int64(1+len(args[2].AsString())))
 	},
 	"replace": func(args []cty.Value) error {
-		if !areAllKnown(args...) {
+		if !areAllKnownAndNotNull(args...) {
 			return nil
 		}
-		return checkProductSize(int64(strings.Count(args[0].AsString(), args[1].AsString())), int64(len(args[2].AsString())))
+		return checkProductUnderMaxCost(int64(strings.Count(args[0].AsString(), args[1].AsString())), int64(len(args[2].AsString())))
 	},
 	"setproduct": func(args []cty.Value) error {
 		product := int64(1)
 		for _, set := range args {
-			if !areAllKnown(set) || !set.CanIterateElements() {
+			if !areAllKnownAndNotNull(set) || !set.CanIterateElements() {
 				return nil
 			}
 			if product *= int64(1 + set.LengthInt()); product > maxEvaluationCost/blockCost {
@@ -89,14 +89,14 @@ var argumentGuards = map[string]func(args []cty.Value) error{
 		return nil
 	},
 	"yamldecode": func(args []cty.Value) error {
-		if !areAllKnown(args...) {
+		if !areAllKnownAndNotNull(args...) {
 			return nil
 		}
-		return checkYAML(args[0].AsString())
+		return checkYAMLNesting(args[0].AsString())
 	},
 }
 
-func areAllKnown(args ...cty.Value) bool {
+func areAllKnownAndNotNull(args ...cty.Value) bool {
 	for _, arg := range args {
 		if !arg.IsKnown() || arg.IsNull() {
 			return false
@@ -105,8 +105,8 @@ func areAllKnown(args ...cty.Value) bool {
 	return true
 }
 
-// checkProductSize rejects a product that is larger than the maximum value size.
-func checkProductSize(a, b int64) error {
+// checkProductUnderMaxCost rejects a product that is larger than the maximum value size.
+func checkProductUnderMaxCost(a, b int64) error {
 	if a > 0 && b > 0 && a > maxEvaluationCost/b {
 		return errTooLarge
 	}
@@ -118,10 +118,10 @@ var (
 	hugeExponentPattern   = regexp.MustCompile(`[eE][+-]?0*[1-9][0-9]{4}`)
 )
 
-// checkFormatArgs rejects a width of millions, and a text that becomes a number with as many digits.
-func checkFormatArgs(args []cty.Value) error {
+// rejectHugeFormatOutput rejects a width of millions, and a text that becomes a number with as many digits.
+func rejectHugeFormatOutput(args []cty.Value) error {
 	for i, arg := range args {
-		if !areAllKnown(arg) || arg.Type() != cty.String {
+		if !areAllKnownAndNotNull(arg) || arg.Type() != cty.String {
 			continue
 		}
 		text := arg.AsString()
@@ -135,10 +135,10 @@ func checkFormatArgs(args []cty.Value) error {
 	return nil
 }
 
-// checkYAML rejects a text that could nest too deep for the recursive decoder: by brackets, or by
+// checkYAMLNesting rejects a text that could nest too deep for the recursive decoder: by brackets, or by
 // "- - - …" in one line. Nesting by indentation needs a text of quadratic length, so it has no
 // limit of its own.
-func checkYAML(text string) error {
+func checkYAMLNesting(text string) error {
 	flow := 0
 	for line := range strings.Lines(text) {
 		block, dashes := 0, true

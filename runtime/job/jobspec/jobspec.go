@@ -12,18 +12,18 @@ import (
 	"github.com/zclconf/go-cty/cty/function"
 )
 
-// Source is the text of a job and all other inputs of the parser.
-type Source struct {
-	// Name is the file name in diagnostics: a path, "stdin", or another name of the caller's choice.
-	Name string
+// ParseInput is the text of a job and all other inputs of the parser.
+type ParseInput struct {
+	// DiagnosticFileName is the file name in diagnostics: a path, "stdin", or another name of the caller's choice.
+	DiagnosticFileName string
 	// Text is native HCL, or HCL's JSON profile if its first byte that is not a space is '{'.
 	Text []byte
 
 	// VarAssignments are the values of -var, each "name=value".
 	VarAssignments []string
-	// VarFiles are the paths of variable files, lowest precedence first.
-	VarFiles []string
-	// VarFileText is the content of one more variable file, which takes precedence over VarFiles. The
+	// VarFilePaths are the paths of variable files, lowest precedence first.
+	VarFilePaths []string
+	// VarFileText is the content of one more variable file, which takes precedence over VarFilePaths. The
 	// parse endpoint of the HTTP API sets it.
 	VarFileText string
 	// Environ is searched for NOMAD_VAR_<name>, in the format of os.Environ. It may be nil.
@@ -36,35 +36,35 @@ type Source struct {
 	RejectsUndeclaredVariables bool
 }
 
-// File is a parsed job file.
-type File struct {
+// ParsedFile is a parsed job file.
+type ParsedFile struct {
 	// Job is the job as written. It is nil if there were errors.
 	Job *api.Job
-	// SourceTexts has every text to which a diagnostic may refer, by file name.
-	SourceTexts map[string][]byte
-	// ReadPaths has the paths of the files that functions of the job have read or have not found. A path
+	// SourceTextByFileName has every text to which a diagnostic may refer, by file name.
+	SourceTextByFileName map[string][]byte
+	// PathsReadByFunctions has the paths of the files that functions of the job have read or have not found. A path
 	// can occur more than once.
-	ReadPaths []string
+	PathsReadByFunctions []string
 
-	ranges sourceRanges
+	ranges sourceRangeByPath
 }
 
-// Parse parses a job file. It always returns a File, so that its SourceTexts can show the positions of
-// the diagnostics; File.Job is set if the diagnostics have no error. A valid job may have
+// Parse parses a job file. It always returns a ParsedFile, so that its SourceTextByFileName can show the positions of
+// the diagnostics; its Job is set if the diagnostics have no error. A valid job may have
 // warnings.
 //
 // Parse reads the variable files named in src and, with src.EnablesFileFunctions, the files that functions of the
 // job name. It keeps no state and may be called concurrently.
-func Parse(src Source) (*File, hcl.Diagnostics) {
+func Parse(src ParseInput) (*ParsedFile, hcl.Diagnostics) {
 	return parseWithBudget(maxEvaluationCost, src)
 }
 
 // parseWithBudget is Parse with a given budget.
-func parseWithBudget(limit int, src Source) (*File, hcl.Diagnostics) {
+func parseWithBudget(maxCost int, src ParseInput) (*ParsedFile, hcl.Diagnostics) {
 	p := &parser{
-		src:    src,
-		file:   &File{SourceTexts: map[string][]byte{src.Name: src.Text}, ranges: sourceRanges{}},
-		budget: &evaluationBudget{maxCost: limit},
+		input:  src,
+		file:   &ParsedFile{SourceTextByFileName: map[string][]byte{src.DiagnosticFileName: src.Text}, ranges: sourceRangeByPath{}},
+		budget: &evaluationBudget{maxCost: maxCost},
 	}
 	job, diags := p.parseJob()
 	if p.budget.exceededDiagnostic != nil {
@@ -80,8 +80,8 @@ func parseWithBudget(limit int, src Source) (*File, hcl.Diagnostics) {
 
 // parser is the shared state of the steps of one call of Parse.
 type parser struct {
-	src    Source
-	file   *File
+	input  ParseInput
+	file   *ParsedFile
 	budget *evaluationBudget
 }
 
@@ -97,7 +97,7 @@ var fileSchema = &hcl.BodySchema{
 // parseJob runs all steps. A step runs only if the previous steps found no errors; all errors of a
 // step are collected.
 func (p *parser) parseJob() (*api.Job, hcl.Diagnostics) {
-	body, diags := p.parseBody(p.src.Text, p.src.Name)
+	body, diags := p.parseBody(p.input.Text, p.input.DiagnosticFileName)
 	given, moreDiags := p.parseVarFiles()
 	diags = append(diags, moreDiags...)
 	if diags.HasErrors() {
@@ -108,7 +108,7 @@ func (p *parser) parseJob() (*api.Job, hcl.Diagnostics) {
 	diags = append(diags, moreDiags...)
 	vars, moreDiags := p.evaluateVariables(content.Blocks, given)
 	diags = append(diags, moreDiags...)
-	job, moreDiags := jobBlock(content)
+	job, moreDiags := onlyJobBlock(content)
 	if job == nil && diags.HasErrors() && hasBlock(body, "job") {
 		moreDiags = nil // the job block exists but has wrong labels, which a diagnostic already reports
 	}
@@ -118,7 +118,7 @@ func (p *parser) parseJob() (*api.Job, hcl.Diagnostics) {
 	}
 
 	ctx := &hcl.EvalContext{
-		Functions: p.functionTable(p.src.EnablesFileFunctions),
+		Functions: p.functionTable(p.input.EnablesFileFunctions),
 		Variables: map[string]cty.Value{"var": vars, "local": cty.EmptyObjectVal},
 	}
 	locals, moreDiags := p.evaluateLocals(content.Blocks, ctx)
@@ -129,7 +129,7 @@ func (p *parser) parseJob() (*api.Job, hcl.Diagnostics) {
 	ctx.Variables["local"] = locals
 
 	d := &decoder{evalContext: ctx, budget: p.budget, ranges: p.file.ranges}
-	decoded, moreDiags := d.decodeJob(job, dynblock.Expand(job.Body, ctx, dynblock.OptCheckForEach(p.budget.checkForEach)))
+	decoded, moreDiags := d.decodeJob(job, dynblock.Expand(job.Body, ctx, dynblock.OptCheckForEach(p.budget.checkForEachSize)))
 	return decoded, append(diags, moreDiags...)
 }
 
@@ -145,8 +145,8 @@ func hasBlock(body hcl.Body, name string) bool {
 	return false
 }
 
-// jobBlock returns the only job block of a file.
-func jobBlock(content *hcl.BodyContent) (*hcl.Block, hcl.Diagnostics) {
+// onlyJobBlock returns the only job block of a file.
+func onlyJobBlock(content *hcl.BodyContent) (*hcl.Block, hcl.Diagnostics) {
 	var job *hcl.Block
 	var diags hcl.Diagnostics
 	for _, block := range content.Blocks.OfType("job") {
@@ -173,6 +173,6 @@ func jobBlock(content *hcl.BodyContent) (*hcl.Block, hcl.Diagnostics) {
 }
 
 // functionTable returns the functions of an evaluation.
-func (p *parser) functionTable(files bool) map[string]function.Function {
-	return functionTable(p.budget, files, func(path string) { p.file.ReadPaths = append(p.file.ReadPaths, path) })
+func (p *parser) functionTable(withFileFunctions bool) map[string]function.Function {
+	return functionTable(p.budget, withFileFunctions, func(path string) { p.file.PathsReadByFunctions = append(p.file.PathsReadByFunctions, path) })
 }

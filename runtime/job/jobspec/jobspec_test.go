@@ -45,9 +45,9 @@ const rangesJob = `job "j" {
 `
 
 func TestRange(t *testing.T) {
-	file, diags := Parse(Source{Name: "in.hcl", Text: []byte(rangesJob)})
+	file, diags := Parse(ParseInput{DiagnosticFileName: "in.hcl", Text: []byte(rangesJob)})
 	if diags.HasErrors() {
-		t.Fatal(DiagnosticsText(diags))
+		t.Fatal(NomadErrorText(diags))
 	}
 	tests := []struct {
 		path string
@@ -76,12 +76,12 @@ func TestRange(t *testing.T) {
 		{"group none", "in.hcl:1,1-8"},
 	}
 	for _, test := range tests {
-		rng, ok := file.Range(strings.Fields(test.path)...)
+		rng, ok := file.InnermostRange(strings.Fields(test.path)...)
 		if got := rng.String(); !ok || got != test.want {
 			t.Errorf("%q: got %s %v, want %s", test.path, got, ok, test.want)
 		}
 	}
-	if rng, ok := (&File{}).Range("group", "g"); ok {
+	if rng, ok := (&ParsedFile{}).InnermostRange("group", "g"); ok {
 		t.Errorf("a file without ranges answers %s", rng)
 	}
 }
@@ -126,9 +126,9 @@ func TestWriteDiagnostics(t *testing.T) {
 		},
 	}
 	for _, test := range tests {
-		file, diags := Parse(Source{Name: "in.hcl", Text: []byte(test.text)})
+		file, diags := Parse(ParseInput{DiagnosticFileName: "in.hcl", Text: []byte(test.text)})
 		var b strings.Builder
-		if err := WriteDiagnostics(&b, diags, file.SourceTexts); err != nil {
+		if err := WriteDiagnostics(&b, diags, file.SourceTextByFileName); err != nil {
 			t.Fatal(err)
 		}
 		if b.String() != test.want {
@@ -144,9 +144,9 @@ func TestWriteDiagnostics(t *testing.T) {
 // TestSnippetOfVarArgument: diagnostics also show the position of an error in a -var
 // argument.
 func TestSnippetOfVarArgument(t *testing.T) {
-	file, diags := Parse(Source{Name: "in.hcl", Text: []byte("variable \"x\" {\n  type = bool\n}\njob \"j\" {}\n"), VarAssignments: []string{"x=yes"}})
+	file, diags := Parse(ParseInput{DiagnosticFileName: "in.hcl", Text: []byte("variable \"x\" {\n  type = bool\n}\njob \"j\" {}\n"), VarAssignments: []string{"x=yes"}})
 	var b strings.Builder
-	if err := WriteDiagnostics(&b, diags, file.SourceTexts); err != nil {
+	if err := WriteDiagnostics(&b, diags, file.SourceTextByFileName); err != nil {
 		t.Fatal(err)
 	}
 	if want := "    1 | yes\n      | ^^^\n"; !strings.Contains(b.String(), want) {
@@ -192,11 +192,11 @@ func TestFormat(t *testing.T) {
 func TestDisabledFileFunctions(t *testing.T) {
 	for _, call := range []string{`file("x")`, `basename("a/b")`, `dirname("a/b")`, `abspath("x")`, `filebase64("x")`, `fileexists("x")`, `length(fileset(".", "*"))`, `pathexpand("~")`} {
 		text := []byte("job \"j\" {\n  meta {\n    a = " + call + "\n  }\n}\n")
-		if _, diags := Parse(Source{Name: "input.hcl", Text: text}); !strings.Contains(DiagnosticsText(diags), "failed: filesystem function disabled.") {
-			t.Errorf("%s: got %s", call, DiagnosticsText(diags))
+		if _, diags := Parse(ParseInput{DiagnosticFileName: "input.hcl", Text: text}); !strings.Contains(NomadErrorText(diags), "failed: filesystem function disabled.") {
+			t.Errorf("%s: got %s", call, NomadErrorText(diags))
 		}
-		if _, diags := Parse(Source{Name: "input.hcl", Text: text, EnablesFileFunctions: true}); strings.Contains(DiagnosticsText(diags), "disabled") {
-			t.Errorf("%s: got %s", call, DiagnosticsText(diags))
+		if _, diags := Parse(ParseInput{DiagnosticFileName: "input.hcl", Text: text, EnablesFileFunctions: true}); strings.Contains(NomadErrorText(diags), "disabled") {
+			t.Errorf("%s: got %s", call, NomadErrorText(diags))
 		}
 	}
 }
@@ -221,7 +221,7 @@ func TestParseConcurrently(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
-			file, diags := Parse(Source{Name: "in.hcl", Text: []byte(rangesJob)})
+			file, diags := Parse(ParseInput{DiagnosticFileName: "in.hcl", Text: []byte(rangesJob)})
 			if diags.HasErrors() || *file.Job.ID != "j" {
 				t.Errorf("got %v", diags)
 			}

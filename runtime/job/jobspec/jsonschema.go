@@ -21,33 +21,33 @@ import (
 // form of hclspec. Other readers of the schema ignore it.
 const driverSchemasKeyword = "x-nomad-lite-drivers"
 
-// JSONSchema returns the JSON Schema of job files in HCL's JSON profile. drivers has the schemas of the config blocks of
-// tasks by the name of the driver. The config block of another driver, or of a driver whose schema is nil, can have
-// any content.
+// JSONSchema returns the JSON Schema of job files in HCL's JSON profile. configSpecByDriver has the schemas of the
+// config blocks of tasks by the name of the driver. The config block of another driver, or of a driver whose schema is
+// nil, can have any content.
 //
 // The schema accepts each file that Parse accepts, except for blocks in nested lists. It does not have the rules
 // about values, such as the checks of package model.
-func JSONSchema(drivers map[string]*hclspec.Spec) jsonschema.Schema {
+func JSONSchema(configSpecByDriver map[string]*hclspec.Spec) jsonschema.Schema {
 	g := &schemaGenerator{definitions: jsonschema.Definitions()}
-	files := map[string]jsonschema.Schema{"job": g.bodySchemaRef(reflect.TypeFor[api.Job]())}
+	files := map[string]jsonschema.Schema{"job": g.defineBodySchemaAndRef(reflect.TypeFor[api.Job]())}
 	for _, open := range []string{"variables", "locals"} {
 		files[open] = jsonschema.BodyOfAnyNames(jsonschema.Schema{})
 	}
 	validation := newBodySchema(validationSchema, nil, nil)
 	files["variable"] = newBodySchema(variableSchema, nil, map[string]jsonschema.Schema{"validation": validation})
-	g.addDriverConfigs(drivers)
+	g.addDriverConfigSchemas(configSpecByDriver)
 	schema := newBodySchema(fileSchema, nil, files)
 	schema["$schema"] = jsonschema.Draft
 	schema["title"] = "Nomad job file in the JSON syntax of HCL"
 	schema["$defs"] = g.definitions
-	schema[driverSchemasKeyword] = drivers
+	schema[driverSchemasKeyword] = configSpecByDriver
 	return schema
 }
 
-// ReadDriverSchemas returns the drivers of the JSON Schema in a text that was written from JSONSchema.
-func ReadDriverSchemas(text []byte) (map[string]*hclspec.Spec, error) {
+// ReadDriverSchemas returns the schemas of the config blocks of the drivers in an encoded result of JSONSchema.
+func ReadDriverSchemas(jsonSchema []byte) (map[string]*hclspec.Spec, error) {
 	var document map[string]json.RawMessage
-	if err := json.Unmarshal(text, &document); err != nil {
+	if err := json.Unmarshal(jsonSchema, &document); err != nil {
 		return nil, err
 	}
 	if document[driverSchemasKeyword] == nil {
@@ -70,8 +70,8 @@ func ReadDriverSchemas(text []byte) (map[string]*hclspec.Spec, error) {
 // schemaGenerator makes a definition for each struct type that the decoder decodes.
 type schemaGenerator struct{ definitions map[string]jsonschema.Schema }
 
-// bodySchemaRef returns a reference to the schema of a body that is decoded into a struct type.
-func (g *schemaGenerator) bodySchemaRef(t reflect.Type) jsonschema.Schema {
+// defineBodySchemaAndRef returns a reference to the schema of a body that is decoded into a struct type.
+func (g *schemaGenerator) defineBodySchemaAndRef(t reflect.Type) jsonschema.Schema {
 	if g.definitions[t.Name()] == nil {
 		g.definitions[t.Name()] = jsonschema.Schema{} // ends the recursion for a type that contains itself
 		g.definitions[t.Name()] = g.newStructBodySchema(t)
@@ -90,7 +90,7 @@ func (g *schemaGenerator) newStructBodySchema(t reflect.Type) jsonschema.Schema 
 		bodies[f.hclName] = g.blockContentSchema(t.Field(f.structIndex).Type)
 	}
 	for _, block := range typeExtensions[t].extraBlocks {
-		bodies[block.Type] = g.bodySchemaRef(block.contentType)
+		bodies[block.Type] = g.defineBodySchemaAndRef(block.contentStructType)
 	}
 	body := newBodySchema(preferBlocksToAttributes(schema), values, bodies)
 	if len(schema.Blocks) > 0 {
@@ -102,7 +102,7 @@ func (g *schemaGenerator) newStructBodySchema(t reflect.Type) jsonschema.Schema 
 // blockContentSchema returns the schema of the content of a block that is decoded into a field of this type.
 func (g *schemaGenerator) blockContentSchema(field reflect.Type) jsonschema.Schema {
 	if element := blockStructType(field); element != nil {
-		return g.bodySchemaRef(element)
+		return g.defineBodySchemaAndRef(element)
 	}
 	return jsonschema.BodyOfAnyNames(attributeSchema(field.Elem()))
 }
@@ -119,14 +119,14 @@ func attributeSchema(field reflect.Type) jsonschema.Schema {
 	return jsonschema.OfType(ty)
 }
 
-// newBodySchema returns the schema of a body. values and bodies have the schemas of its attributes and of the content
-// of its blocks. An attribute that is not in values can have any value.
-func newBodySchema(schema *hcl.BodySchema, values, bodies map[string]jsonschema.Schema) jsonschema.Schema {
+// newBodySchema returns the schema of a body. valueSchemaByAttribute and contentSchemaByBlock have the schemas of its
+// attributes and of the content of its blocks. An attribute that is not in valueSchemaByAttribute can have any value.
+func newBodySchema(schema *hcl.BodySchema, valueSchemaByAttribute, contentSchemaByBlock map[string]jsonschema.Schema) jsonschema.Schema {
 	properties := make(map[string]jsonschema.Schema)
 	var required []string
 	for _, attr := range schema.Attributes {
-		properties[attr.Name] = values[attr.Name]
-		if values[attr.Name] == nil {
+		properties[attr.Name] = valueSchemaByAttribute[attr.Name]
+		if valueSchemaByAttribute[attr.Name] == nil {
 			properties[attr.Name] = jsonschema.Schema{}
 		}
 		if attr.Required {
@@ -134,16 +134,16 @@ func newBodySchema(schema *hcl.BodySchema, values, bodies map[string]jsonschema.
 		}
 	}
 	for _, block := range schema.Blocks {
-		properties[block.Type] = jsonschema.Blocks(len(block.LabelNames), bodies[block.Type])
+		properties[block.Type] = jsonschema.Blocks(len(block.LabelNames), contentSchemaByBlock[block.Type])
 	}
 	return jsonschema.Body(properties, required)
 }
 
 // dynamicBlocksSchema returns the schema of the dynamic blocks that generate blocks of these types.
-func (g *schemaGenerator) dynamicBlocksSchema(blocks []hcl.BlockHeaderSchema, bodies map[string]jsonschema.Schema) jsonschema.Schema {
+func (g *schemaGenerator) dynamicBlocksSchema(blocks []hcl.BlockHeaderSchema, contentSchemaByBlock map[string]jsonschema.Schema) jsonschema.Schema {
 	generators := make(map[string]jsonschema.Schema)
 	for _, block := range blocks {
-		generators[block.Type] = g.dynamicBlockSchema(bodies[block.Type], len(block.LabelNames) > 0)
+		generators[block.Type] = g.dynamicBlockSchema(contentSchemaByBlock[block.Type], len(block.LabelNames) > 0)
 	}
 	labelled := jsonschema.Schema{"type": "object", "properties": generators, "additionalProperties": false}
 	return jsonschema.Schema{"anyOf": []jsonschema.Schema{labelled, {"type": "array", "items": labelled}}}
@@ -151,11 +151,11 @@ func (g *schemaGenerator) dynamicBlocksSchema(blocks []hcl.BlockHeaderSchema, bo
 
 // dynamicBlockSchema returns the schema of the dynamic blocks that generate blocks with this content. It is a definition if
 // the content is a definition, because many bodies have such blocks.
-func (g *schemaGenerator) dynamicBlockSchema(content jsonschema.Schema, labelled bool) jsonschema.Schema {
+func (g *schemaGenerator) dynamicBlockSchema(content jsonschema.Schema, hasLabels bool) jsonschema.Schema {
 	properties := map[string]jsonschema.Schema{"for_each": {}, "iterator": jsonschema.Ref("string"), "content": jsonschema.Blocks(0, content)}
 	required := []string{"for_each", "content"}
 	prefix := "dynamic."
-	if labelled {
+	if hasLabels {
 		properties["labels"] = jsonschema.Schema{"type": "array"}
 		required = append(required, "labels")
 		prefix = "dynamic.labelled."
@@ -169,15 +169,15 @@ func (g *schemaGenerator) dynamicBlockSchema(content jsonschema.Schema, labelled
 	return jsonschema.Ref(prefix + name)
 }
 
-// addDriverConfigs adds the schemas of config blocks to the definition of a task.
-func (g *schemaGenerator) addDriverConfigs(drivers map[string]*hclspec.Spec) {
+// addDriverConfigSchemas adds the schemas of config blocks to the definition of a task.
+func (g *schemaGenerator) addDriverConfigSchemas(configSpecByDriver map[string]*hclspec.Spec) {
 	var conditions []jsonschema.Schema
-	for _, name := range slices.Sorted(maps.Keys(drivers)) {
-		if drivers[name] == nil {
+	for _, name := range slices.Sorted(maps.Keys(configSpecByDriver)) {
+		if configSpecByDriver[name] == nil {
 			continue
 		}
 		definition := "config." + name
-		g.definitions[definition] = block.JSONSchema(drivers[name])
+		g.definitions[definition] = block.JSONSchema(configSpecByDriver[name])
 		isDriver := map[string]jsonschema.Schema{"driver": {"const": name}}
 		config := map[string]jsonschema.Schema{"config": jsonschema.Blocks(0, jsonschema.Ref(definition))}
 		conditions = append(conditions, jsonschema.Schema{

@@ -134,7 +134,7 @@ func TestJSONSchemaHasEachPartThatParserAccepts(t *testing.T) {
 	}
 	body := &bodyRecorder{t: t, document: document, path: []string{"job"}, bodies: new(int)}
 	body.schema = body.unwrap(document["properties"].(map[string]any)["job"], 1)
-	d := &decoder{budget: &evaluationBudget{maxCost: maxEvaluationCost}, ranges: sourceRanges{}}
+	d := &decoder{budget: &evaluationBudget{maxCost: maxEvaluationCost}, ranges: sourceRangeByPath{}}
 	d.decodeStruct(body, reflect.ValueOf(&api.Job{}).Elem(), nil)
 	if *body.bodies < 50 {
 		t.Errorf("the parser has requested only %d bodies", *body.bodies)
@@ -192,7 +192,7 @@ func TestJSONSchemaAgreesWithParser(t *testing.T) {
 			if name == "no job" {
 				return
 			}
-			if _, diags := Parse(Source{Name: "job.json", Text: []byte(test.file), RejectsUndeclaredVariables: true}); diags.HasErrors() == test.valid {
+			if _, diags := Parse(ParseInput{DiagnosticFileName: "job.json", Text: []byte(test.file), RejectsUndeclaredVariables: true}); diags.HasErrors() == test.valid {
 				t.Errorf("parser: %v, want valid %v", diags, test.valid)
 			}
 		})
@@ -228,7 +228,7 @@ func TestJSONSchemaAgreesWithSchemaOfDriver(t *testing.T) {
 			if err := validate([]byte(file)); (err == nil) != test.valid {
 				t.Errorf("schema: %v, want valid %v", err, test.valid)
 			}
-			parsed, diags := Parse(Source{Name: "job.json", Text: []byte(file), RejectsUndeclaredVariables: true})
+			parsed, diags := Parse(ParseInput{DiagnosticFileName: "job.json", Text: []byte(file), RejectsUndeclaredVariables: true})
 			if diags.HasErrors() {
 				t.Fatal(diags)
 			}

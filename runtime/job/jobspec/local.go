@@ -46,12 +46,12 @@ func (p *parser) evaluateLocals(blocks hcl.Blocks, ctx *hcl.EvalContext) (cty.Va
 	return e.objectOfLocals(order), diags
 }
 
-func declareLocals(blocks hcl.Blocks) (declared map[string]*localValue, order []string, diags hcl.Diagnostics) {
+func declareLocals(blocks hcl.Blocks) (declared map[string]*localValue, namesInOrder []string, diags hcl.Diagnostics) {
 	declared = map[string]*localValue{}
 	for _, block := range blocks.OfType("locals") {
 		attrs, moreDiags := block.Body.JustAttributes()
 		diags = append(diags, moreDiags...)
-		for _, attr := range sortedAttributes(attrs) {
+		for _, attr := range attributesInFileOrder(attrs) {
 			if first := declared[attr.Name]; first != nil {
 				diags = append(diags, &hcl.Diagnostic{
 					Severity: hcl.DiagWarning,
@@ -60,12 +60,12 @@ func declareLocals(blocks hcl.Blocks) (declared map[string]*localValue, order []
 					Subject:  attr.NameRange.Ptr(),
 				})
 			} else {
-				order = append(order, attr.Name)
+				namesInOrder = append(namesInOrder, attr.Name)
 			}
 			declared[attr.Name] = newLocal(attr)
 		}
 	}
-	return declared, order, diags
+	return declared, namesInOrder, diags
 }
 
 func newLocal(attr *hcl.Attribute) *localValue {
@@ -102,10 +102,10 @@ func attributeName(step hcl.Traverser) string {
 }
 
 type localEvaluation struct {
-	declared map[string]*localValue
-	ctx      *hcl.EvalContext
-	budget   *evaluationBudget
-	depth    int
+	declared        map[string]*localValue
+	ctx             *hcl.EvalContext
+	budget          *evaluationBudget
+	dependencyDepth int
 }
 
 // evaluateLocal evaluates one local after the locals that it needs. A local that is missing,
@@ -115,8 +115,8 @@ func (e *localEvaluation) evaluateLocal(name string) hcl.Diagnostics {
 	if l == nil || l.evaluationState != localPending {
 		return nil
 	}
-	if e.depth++; e.depth > nesting.MaxOperators {
-		e.depth--
+	if e.dependencyDepth++; e.dependencyDepth > nesting.MaxOperators {
+		e.dependencyDepth--
 		l.evaluationState = localFailed
 		return hcl.Diagnostics{errorAt("Locals too deep", fmt.Sprintf("Locals may build on each other %d times at most.", nesting.MaxOperators), l.attr.Range)}
 	}
@@ -125,7 +125,7 @@ func (e *localEvaluation) evaluateLocal(name string) hcl.Diagnostics {
 	for _, need := range l.dependencies {
 		diags = append(diags, e.evaluateLocal(need)...)
 	}
-	e.depth--
+	e.dependencyDepth--
 	for _, need := range l.dependencies {
 		if other := e.declared[need]; other != nil && other.evaluationState == localFailed {
 			l.evaluationState = localFailed

@@ -42,7 +42,7 @@ func (e *evaluationBudget) chargeValue(val cty.Value, rng hcl.Range) *hcl.Diagno
 	if e.exceededDiagnostic != nil {
 		return nil
 	}
-	if reason := e.measureValue(val, 0); reason != "" {
+	if reason := e.chargeValueAtDepth(val, 0); reason != "" {
 		e.exceededDiagnostic = errorAt("Evaluation too large", reason, rng)
 	}
 	return e.exceededDiagnostic
@@ -61,9 +61,9 @@ func (e *evaluationBudget) chargeCost(n int, rng hcl.Range) *hcl.Diagnostic {
 
 const overBudgetReason = "The expressions of this file make values that are too large. Are locals, for expressions or dynamic blocks multiplying each other?"
 
-// measureValue counts the size of a value. If the value is rejected, it returns the
+// chargeValueAtDepth counts the size of a value. If the value is rejected, it returns the
 // reason, otherwise "".
-func (e *evaluationBudget) measureValue(val cty.Value, depth int) string {
+func (e *evaluationBudget) chargeValueAtDepth(val cty.Value, depth int) (rejectReason string) {
 	e.usedCost += valueCost
 	switch {
 	case e.usedCost > e.maxCost:
@@ -78,14 +78,14 @@ func (e *evaluationBudget) measureValue(val cty.Value, depth int) string {
 	case ty == cty.String:
 		e.usedCost += len(val.AsString())
 	case ty == cty.Number:
-		return e.measureNumber(val)
+		return e.chargeNumber(val)
 	case ty.IsCollectionType() || ty.IsTupleType() || ty.IsObjectType():
 		for it := val.ElementIterator(); it.Next(); {
 			key, element := it.Element()
 			if key.Type() == cty.String && key.IsKnown() {
 				e.usedCost += len(key.AsString())
 			}
-			if reason := e.measureValue(element, depth+1); reason != "" {
+			if reason := e.chargeValueAtDepth(element, depth+1); reason != "" {
 				return reason
 			}
 		}
@@ -93,9 +93,9 @@ func (e *evaluationBudget) measureValue(val cty.Value, depth int) string {
 	return ""
 }
 
-// measureNumber rejects a number whose decimal text would be too long, and counts the length of the text
+// chargeNumber rejects a number whose decimal text would be too long, and counts the length of the text
 // otherwise.
-func (e *evaluationBudget) measureNumber(val cty.Value) string {
+func (e *evaluationBudget) chargeNumber(val cty.Value) (rejectReason string) {
 	f := val.AsBigFloat()
 	if f.IsInf() {
 		return ""
@@ -111,9 +111,9 @@ func (e *evaluationBudget) measureNumber(val cty.Value) string {
 	return ""
 }
 
-// checkForEach rejects the for_each value of a dynamic block with more than maxForEach elements, before the block is
-// expanded.
-func (e *evaluationBudget) checkForEach(val cty.Value, expr hcl.Expression, _ *hcl.EvalContext) hcl.Diagnostics {
+// checkForEachSize rejects the for_each value of a dynamic block with more than maxForEach elements, before the block
+// is expanded.
+func (e *evaluationBudget) checkForEachSize(val cty.Value, expr hcl.Expression, _ *hcl.EvalContext) hcl.Diagnostics {
 	val, _ = val.Unmark()
 	if !val.IsKnown() || val.IsNull() || !val.CanIterateElements() || val.LengthInt() <= maxForEach {
 		return nil

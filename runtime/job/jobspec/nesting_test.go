@@ -61,7 +61,7 @@ func TestDeepTextIsRefused(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			var memBefore, memAfter runtime.MemStats
 			runtime.ReadMemStats(&memBefore)
-			_, diags := Parse(Source{Name: "in.hcl", Text: []byte(test.text), VarAssignments: test.vars, RejectsUndeclaredVariables: true})
+			_, diags := Parse(ParseInput{DiagnosticFileName: "in.hcl", Text: []byte(test.text), VarAssignments: test.vars, RejectsUndeclaredVariables: true})
 			runtime.ReadMemStats(&memAfter)
 			if !diags.HasErrors() {
 				t.Fatal("accepted")
@@ -84,7 +84,7 @@ func TestVariableFileIsScanned(t *testing.T) {
 		"HCL JSON":  `{"x":` + repeatToMaxText("["),
 		"additions": "x = " + repeatToMaxText("1+") + "1",
 	} {
-		_, diags := Parse(Source{Name: "in.hcl", Text: []byte("variable \"x\" {}\njob \"j\" {}\n"), VarFileText: text})
+		_, diags := Parse(ParseInput{DiagnosticFileName: "in.hcl", Text: []byte("variable \"x\" {}\njob \"j\" {}\n"), VarFileText: text})
 		if !diags.HasErrors() || diags[0].Subject == nil || diags[0].Subject.Filename != varTextFileName {
 			t.Errorf("%s: got %v", name, diags)
 		}
@@ -124,9 +124,9 @@ func TestOrdinaryDepthIsAccepted(t *testing.T) {
 		}() + "  }\n}\n",
 	}
 	for name, text := range tests {
-		_, diags := Parse(Source{Name: "in.hcl", Text: []byte(text + "job \"j\" {}\n")})
+		_, diags := Parse(ParseInput{DiagnosticFileName: "in.hcl", Text: []byte(text + "job \"j\" {}\n")})
 		if diags.HasErrors() {
-			t.Errorf("%s: %s", name, DiagnosticsText(diags))
+			t.Errorf("%s: %s", name, NomadErrorText(diags))
 		}
 	}
 }
@@ -195,8 +195,8 @@ func TestEvaluationIsBounded(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			// A sixteenth of the budget is enough for a test that exceeds it.
-			_, diags := parseWithBudget(maxEvaluationCost/16, Source{Name: "in.hcl", Text: []byte(test.text), EnablesFileFunctions: true})
-			text := DiagnosticsText(diags)
+			_, diags := parseWithBudget(maxEvaluationCost/16, ParseInput{DiagnosticFileName: "in.hcl", Text: []byte(test.text), EnablesFileFunctions: true})
+			text := NomadErrorText(diags)
 			if !strings.Contains(text, test.want) {
 				t.Errorf("got %.300s\nwant %s", text, test.want)
 			}

@@ -8,12 +8,12 @@ import (
 	"github.com/hashicorp/hcl/v2"
 )
 
-// decodePlan describes how a struct type is decoded, according to its hcl tags.
-type decodePlan struct {
-	schema     *hcl.BodySchema
-	attrs      []plannedField
-	blocks     []plannedField
-	labelField int // index of the field for the label, or -1
+// structDecodePlan describes how a struct type is decoded, according to its hcl tags.
+type structDecodePlan struct {
+	schema          *hcl.BodySchema
+	attrs           []plannedField
+	blocks          []plannedField
+	labelFieldIndex int // index of the field for the label, or -1
 }
 
 // plannedField is one field of a plan: its index, and its name in the file.
@@ -22,25 +22,25 @@ type plannedField struct {
 	structIndex int
 }
 
-var decodePlans sync.Map // reflect.Type → *decodePlan
+var decodePlans sync.Map // reflect.Type → *structDecodePlan
 
 // decodePlanOf returns the cached plan of a struct type.
-func decodePlanOf(t reflect.Type) *decodePlan {
+func decodePlanOf(t reflect.Type) *structDecodePlan {
 	if p, ok := decodePlans.Load(t); ok {
-		return p.(*decodePlan)
+		return p.(*structDecodePlan)
 	}
 	p, _ := decodePlans.LoadOrStore(t, newDecodePlan(t))
-	return p.(*decodePlan)
+	return p.(*structDecodePlan)
 }
 
-func newDecodePlan(t reflect.Type) *decodePlan {
-	p := &decodePlan{schema: &hcl.BodySchema{}, labelField: -1}
+func newDecodePlan(t reflect.Type) *structDecodePlan {
+	p := &structDecodePlan{schema: &hcl.BodySchema{}, labelFieldIndex: -1}
 	for i := range t.NumField() {
 		field := t.Field(i)
 		name, kind, _ := strings.Cut(field.Tag.Get("hcl"), ",")
 		switch {
 		case kind == "label":
-			p.labelField = i
+			p.labelFieldIndex = i
 		case name == "" || name == "-":
 			// The decoder skips a block that the server sets, or that an extension decodes.
 		case kind == "block":
@@ -55,11 +55,11 @@ func newDecodePlan(t reflect.Type) *decodePlan {
 	return p
 }
 
-func (p *decodePlan) addBlock(name string, field int, t reflect.Type) {
-	p.blocks = append(p.blocks, plannedField{name, field})
+func (p *structDecodePlan) addBlock(name string, fieldIndex int, t reflect.Type) {
+	p.blocks = append(p.blocks, plannedField{name, fieldIndex})
 	header := hcl.BlockHeaderSchema{Type: name}
 	if element := blockStructType(t); element != nil {
-		if label := decodePlanOf(element).labelField; label >= 0 {
+		if label := decodePlanOf(element).labelFieldIndex; label >= 0 {
 			header.LabelNames = []string{labelName(element.Field(label))}
 		}
 	}
@@ -92,7 +92,7 @@ func bodySchemaOf(t reflect.Type) *hcl.BodySchema {
 }
 
 // extendedSchema returns the schema of the plan with more attributes and blocks.
-func (p *decodePlan) extendedSchema(attrs []hcl.AttributeSchema, blocks []extensionBlock) *hcl.BodySchema {
+func (p *structDecodePlan) extendedSchema(attrs []hcl.AttributeSchema, blocks []extensionBlock) *hcl.BodySchema {
 	if len(attrs)+len(blocks) == 0 {
 		return p.schema
 	}

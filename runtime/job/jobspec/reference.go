@@ -32,16 +32,16 @@ func isVariableDefined(ctx *hcl.EvalContext, name string) bool {
 	return false
 }
 
-// expressionRewriter replaces every traversal in parsed expressions by a runtimeReference, and wraps expressions whose values
-// can become large in a budgetedExpression.
-type expressionRewriter struct {
+// referenceAndBudgetRewriter replaces every traversal in parsed expressions by a runtimeReference, and wraps
+// expressions whose values can become large in a budgetedExpression.
+type referenceAndBudgetRewriter struct {
 	text          []byte // source text of the expressions
 	textStartByte int    // byte offset at which text starts
 	budget        *evaluationBudget
 	diags         hcl.Diagnostics
 }
 
-func (r *expressionRewriter) rewriteBody(body *hclsyntax.Body) {
+func (r *referenceAndBudgetRewriter) rewriteBody(body *hclsyntax.Body) {
 	for _, attr := range body.Attributes {
 		attr.Expr = r.rewriteTopLevelExpression(attr.Expr)
 	}
@@ -51,18 +51,18 @@ func (r *expressionRewriter) rewriteBody(body *hclsyntax.Body) {
 }
 
 // rewriteTopLevelExpression rewrites a whole expression.
-func (r *expressionRewriter) rewriteTopLevelExpression(expr hclsyntax.Expression) hclsyntax.Expression {
+func (r *referenceAndBudgetRewriter) rewriteTopLevelExpression(expr hclsyntax.Expression) hclsyntax.Expression {
 	return r.withBudget(r.rewriteExpr(expr, 0))
 }
 
-func (r *expressionRewriter) withBudget(expr hclsyntax.Expression) hclsyntax.Expression {
+func (r *referenceAndBudgetRewriter) withBudget(expr hclsyntax.Expression) hclsyntax.Expression {
 	if _, ok := expr.(*hclsyntax.LiteralValueExpr); ok || expr == nil {
 		return expr
 	}
 	return &budgetedExpression{Expression: expr, budget: r.budget}
 }
 
-func (r *expressionRewriter) rewriteExpr(expr hclsyntax.Expression, depth int) hclsyntax.Expression {
+func (r *referenceAndBudgetRewriter) rewriteExpr(expr hclsyntax.Expression, depth int) hclsyntax.Expression {
 	if depth++; depth > nesting.MaxOperators {
 		if len(r.diags) == 0 {
 			r.diags = append(r.diags, nesting.TooManyOperatorsDiag(expr.Range()))
@@ -128,7 +128,7 @@ func (r *expressionRewriter) rewriteExpr(expr hclsyntax.Expression, depth int) h
 	return expr
 }
 
-func (r *expressionRewriter) rewriteFor(e *hclsyntax.ForExpr, depth int) {
+func (r *referenceAndBudgetRewriter) rewriteFor(e *hclsyntax.ForExpr, depth int) {
 	e.CollExpr = r.rewriteExpr(e.CollExpr, depth)
 	for _, each := range []*hclsyntax.Expression{&e.KeyExpr, &e.ValExpr, &e.CondExpr} {
 		if *each != nil {
@@ -139,7 +139,7 @@ func (r *expressionRewriter) rewriteFor(e *hclsyntax.ForExpr, depth int) {
 
 // rewriteInterpolation rewrites the expression in ${ } of a template. A reference that is the whole
 // template keeps the spaces around it.
-func (r *expressionRewriter) rewriteInterpolation(expr hclsyntax.Expression, depth int) hclsyntax.Expression {
+func (r *referenceAndBudgetRewriter) rewriteInterpolation(expr hclsyntax.Expression, depth int) hclsyntax.Expression {
 	e, ok := expr.(*hclsyntax.ScopeTraversalExpr)
 	if !ok {
 		return r.rewriteExpr(expr, depth)
@@ -147,7 +147,7 @@ func (r *expressionRewriter) rewriteInterpolation(expr hclsyntax.Expression, dep
 	return &runtimeReference{ScopeTraversalExpr: e, text: "${" + r.spacesAfterInterpolationStart(e.SrcRange) + r.sourceText(e.SrcRange) + r.spacesBeforeInterpolationEnd(e.SrcRange) + "}"}
 }
 
-func (r *expressionRewriter) sourceText(rng hcl.Range) string {
+func (r *referenceAndBudgetRewriter) sourceText(rng hcl.Range) string {
 	start, end := rng.Start.Byte-r.textStartByte, rng.End.Byte-r.textStartByte
 	if start < 0 || end > len(r.text) || start > end {
 		return ""
@@ -156,7 +156,7 @@ func (r *expressionRewriter) sourceText(rng hcl.Range) string {
 }
 
 // spacesAfterInterpolationStart returns the spaces between ${ and the range, if there is nothing else.
-func (r *expressionRewriter) spacesAfterInterpolationStart(rng hcl.Range) string {
+func (r *referenceAndBudgetRewriter) spacesAfterInterpolationStart(rng hcl.Range) string {
 	end := rng.Start.Byte - r.textStartByte
 	start := end
 	for start > 0 && r.text[start-1] == ' ' {
@@ -169,7 +169,7 @@ func (r *expressionRewriter) spacesAfterInterpolationStart(rng hcl.Range) string
 }
 
 // spacesBeforeInterpolationEnd returns the spaces between the range and }, if there is nothing else.
-func (r *expressionRewriter) spacesBeforeInterpolationEnd(rng hcl.Range) string {
+func (r *referenceAndBudgetRewriter) spacesBeforeInterpolationEnd(rng hcl.Range) string {
 	start := rng.End.Byte - r.textStartByte
 	end := start
 	for end < len(r.text) && r.text[end] == ' ' {

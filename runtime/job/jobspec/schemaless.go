@@ -19,16 +19,16 @@ func (b *nativeBody) decodeSchemaless(ctx *hcl.EvalContext) (map[string]any, hcl
 	return decodeNativeSchemaless(b.syntax, ctx, true)
 }
 
-// decodeNativeSchemaless decodes a body at any depth. A null is dropped at the top level, and kept in
+// decodeNativeSchemaless decodes a body at any depth. dropNulls is set at the top level only: nulls are kept in
 // nested bodies.
-func decodeNativeSchemaless(body *hclsyntax.Body, ctx *hcl.EvalContext, top bool) (map[string]any, hcl.Diagnostics) {
+func decodeNativeSchemaless(body *hclsyntax.Body, ctx *hcl.EvalContext, dropNulls bool) (map[string]any, hcl.Diagnostics) {
 	out := make(map[string]any, len(body.Attributes)+len(body.Blocks))
 	var diags hcl.Diagnostics
-	for _, name := range sortedNames(body.Attributes) {
+	for _, name := range namesInFileOrder(body.Attributes) {
 		attr := body.Attributes[name]
 		val, moreDiags := evaluateToPlainValue(attr.Expr, ctx)
 		diags = append(diags, moreDiags...)
-		if top && val == nil {
+		if dropNulls && val == nil {
 			continue
 		}
 		if isObjectLiteral(attr.Expr) {
@@ -51,30 +51,30 @@ func decodeNativeSchemaless(body *hclsyntax.Body, ctx *hcl.EvalContext, top bool
 	return out, diags
 }
 
-func (b *nativeBody) addRanges(ranges sourceRanges, path []string) {
+func (b *nativeBody) addRangesTo(ranges sourceRangeByPath, path []string) {
 	addNativeRanges(b.syntax, ranges, path)
 }
 
 // addNativeRanges adds the ranges of a body at any depth. Blocks with labels are counted by type, like
 // blocks without labels.
-func addNativeRanges(body *hclsyntax.Body, ranges sourceRanges, path []string) {
+func addNativeRanges(body *hclsyntax.Body, ranges sourceRangeByPath, path []string) {
 	for name, attr := range body.Attributes {
-		ranges.addRange(joinPath(path, name), attr.SrcRange)
+		ranges.addRangeIfAbsent(joinPath(path, name), attr.SrcRange)
 	}
 	counts := make(map[string]int)
 	for _, block := range body.Blocks {
-		ranges.addRange(joinPath(path, block.Type), block.DefRange())
+		ranges.addRangeIfAbsent(joinPath(path, block.Type), block.DefRange())
 		at := joinPath(path, block.Type, strconv.Itoa(counts[block.Type]))
 		counts[block.Type]++
-		ranges.addRange(at, block.DefRange())
+		ranges.addRangeIfAbsent(at, block.DefRange())
 		addNativeRanges(block.Body, ranges, at)
 	}
 }
 
-func (b *jsonBody) addRanges(ranges sourceRanges, path []string) {
+func (b *jsonBody) addRangesTo(ranges sourceRangeByPath, path []string) {
 	attrs, _ := b.JustAttributes() // decodeSchemaless reports the errors
 	for name, attr := range attrs {
-		ranges.addRange(joinPath(path, name), attr.Range)
+		ranges.addRangeIfAbsent(joinPath(path, name), attr.Range)
 	}
 }
 
@@ -82,7 +82,7 @@ func (b *jsonBody) addRanges(ranges sourceRanges, path []string) {
 func (b *jsonBody) decodeSchemaless(ctx *hcl.EvalContext) (map[string]any, hcl.Diagnostics) {
 	attrs, diags := b.JustAttributes()
 	out := make(map[string]any, len(attrs))
-	for _, attr := range sortedAttributes(attrs) {
+	for _, attr := range attributesInFileOrder(attrs) {
 		val, moreDiags := evaluateToPlainValue(attr.Expr, ctx)
 		diags = append(diags, moreDiags...)
 		if val != nil {
@@ -92,8 +92,8 @@ func (b *jsonBody) decodeSchemaless(ctx *hcl.EvalContext) (map[string]any, hcl.D
 	return out, diags
 }
 
-// sortedNames lists attributes in the order of the file, so that diagnostics have a fixed order.
-func sortedNames(attrs hclsyntax.Attributes) []string {
+// namesInFileOrder lists attributes in the order of the file, so that diagnostics have a fixed order.
+func namesInFileOrder(attrs hclsyntax.Attributes) []string {
 	names := slices.Collect(maps.Keys(attrs))
 	slices.SortFunc(names, func(a, b string) int {
 		return cmp.Compare(attrs[a].SrcRange.Start.Byte, attrs[b].SrcRange.Start.Byte)
@@ -101,7 +101,7 @@ func sortedNames(attrs hclsyntax.Attributes) []string {
 	return names
 }
 
-func sortedAttributes(attrs hcl.Attributes) []*hcl.Attribute {
+func attributesInFileOrder(attrs hcl.Attributes) []*hcl.Attribute {
 	return slices.SortedFunc(maps.Values(attrs), func(a, b *hcl.Attribute) int {
 		return cmp.Or(cmp.Compare(a.Range.Start.Byte, b.Range.Start.Byte), cmp.Compare(a.Name, b.Name))
 	})

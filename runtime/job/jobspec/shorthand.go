@@ -13,10 +13,10 @@ func setJobIDAndName(job *api.Job, label string) {
 	setDefault(&job.Name, label)
 }
 
-// expandJobShorthands copies the blocks of a job that apply to its tasks to the tasks.
-func expandJobShorthands(d *decoder, content *hcl.BodyContent, target any, path []string) hcl.Diagnostics {
+// expandJobTasksVaultAndSecrets copies the blocks of a job that apply to its tasks to the tasks.
+func expandJobTasksVaultAndSecrets(d *decoder, content *hcl.BodyContent, target any, path []string) hcl.Diagnostics {
 	job := target.(*api.Job)
-	alone, diags := d.decodeJobTasks(content.Blocks.OfType("task"))
+	alone, diags := d.decodeJobTasksIntoGroups(content.Blocks.OfType("task"))
 	job.TaskGroups = append(alone, job.TaskGroups...)
 	vault, secrets, moreDiags := d.decodeVaultAndSecrets(content, path)
 	for _, group := range job.TaskGroups {
@@ -25,23 +25,23 @@ func expandJobShorthands(d *decoder, content *hcl.BodyContent, target any, path 
 	return append(diags, moreDiags...)
 }
 
-// decodeJobTasks makes a group for each task block directly in the job.
-func (d *decoder) decodeJobTasks(blocks hcl.Blocks) ([]*api.TaskGroup, hcl.Diagnostics) {
+// decodeJobTasksIntoGroups makes a group for each task block directly in the job.
+func (d *decoder) decodeJobTasksIntoGroups(blocks hcl.Blocks) ([]*api.TaskGroup, hcl.Diagnostics) {
 	var groups []*api.TaskGroup
 	var diags hcl.Diagnostics
 	for _, block := range blocks {
 		name := block.Labels[0]
 		task := &api.Task{Name: name}
-		d.ranges.addRange([]string{"group", name}, block.DefRange)
-		d.ranges.addRange([]string{"group", name, "task", name}, block.DefRange)
+		d.ranges.addRangeIfAbsent([]string{"group", name}, block.DefRange)
+		d.ranges.addRangeIfAbsent([]string{"group", name, "task", name}, block.DefRange)
 		diags = append(diags, d.decodeStruct(block.Body, reflect.ValueOf(task).Elem(), []string{"group", name, "task", name})...)
 		groups = append(groups, &api.TaskGroup{Name: &name, Tasks: []*api.Task{task}})
 	}
 	return groups, diags
 }
 
-// expandGroupShorthands copies the vault and secret blocks of a group to its tasks.
-func expandGroupShorthands(d *decoder, content *hcl.BodyContent, target any, path []string) hcl.Diagnostics {
+// copyGroupVaultAndSecrets copies the vault and secret blocks of a group to its tasks.
+func copyGroupVaultAndSecrets(d *decoder, content *hcl.BodyContent, target any, path []string) hcl.Diagnostics {
 	group := target.(*api.TaskGroup)
 	vault, secrets, diags := d.decodeVaultAndSecrets(content, path)
 	d.copyVaultAndSecretsToTasks(group, vault, secrets, path)
@@ -78,8 +78,8 @@ func (d *decoder) copyVaultAndSecretsToTasks(group *api.TaskGroup, vault *api.Va
 // defaultIdentity is the name of the identity that every task has.
 const defaultIdentity = "default"
 
-// completeTaskScalingAndIdentities completes the scaling policies and identities of a task.
-func completeTaskScalingAndIdentities(d *decoder, content *hcl.BodyContent, target any, path []string) hcl.Diagnostics {
+// decodeTaskScalingAndIdentity completes the scaling policies and identities of a task.
+func decodeTaskScalingAndIdentity(d *decoder, content *hcl.BodyContent, target any, path []string) hcl.Diagnostics {
 	task := target.(*api.Task)
 	var diags hcl.Diagnostics
 	task.ScalingPolicies, diags = d.decodeTaskScaling(content.Blocks.OfType("scaling"), path)

@@ -15,24 +15,24 @@ import (
 // for each token.
 const MaxTextSize = 2 << 20
 
-func tooLargeDiagnostic(size int, name string) hcl.Diagnostics {
-	start := hcl.Range{Filename: name, Start: hcl.InitialPos, End: hcl.InitialPos}
-	return hcl.Diagnostics{errorAt("Text too large", fmt.Sprintf("This text has %d bytes. The limit is %d.", size, MaxTextSize), start)}
+func textTooLargeDiagnostics(sizeBytes int, fileName string) hcl.Diagnostics {
+	start := hcl.Range{Filename: fileName, Start: hcl.InitialPos, End: hcl.InitialPos}
+	return hcl.Diagnostics{errorAt("Text too large", fmt.Sprintf("This text has %d bytes. The limit is %d.", sizeBytes, MaxTextSize), start)}
 }
 
-// isJSON reports whether a text is JSON. As in Nomad, the first byte that is not a space decides;
+// startsLikeJSON reports whether a text is JSON. As in Nomad, the first byte that is not a space decides;
 // line ends and tabs are not skipped.
-func isJSON(text []byte) bool {
+func startsLikeJSON(text []byte) bool {
 	return bytes.HasPrefix(bytes.TrimLeft(text, " "), []byte("{"))
 }
 
 // parseBody parses a text in either form. Nomad prints only its first error.
 func (p *parser) parseBody(text []byte, name string) (hcl.Body, hcl.Diagnostics) {
 	if len(text) > MaxTextSize {
-		return nil, markPrintOnlyFirst(tooLargeDiagnostic(len(text), name), "")
+		return nil, markPrintOnlyFirst(textTooLargeDiagnostics(len(text), name), "")
 	}
 	parse := p.parseNative
-	if isJSON(text) {
+	if startsLikeJSON(text) {
 		parse = p.parseJSON
 	}
 	body, diags := parse(text, name)
@@ -48,7 +48,7 @@ func (p *parser) parseNative(text []byte, name string) (hcl.Body, hcl.Diagnostic
 		return nil, diags
 	}
 	body := file.Body.(*hclsyntax.Body)
-	r := &expressionRewriter{text: text, budget: p.budget}
+	r := &referenceAndBudgetRewriter{text: text, budget: p.budget}
 	r.rewriteBody(body)
 	return &nativeBody{syntax: body, Body: body}, append(diags, r.diags...)
 }
@@ -67,7 +67,7 @@ func (p *parser) parseJSON(text []byte, name string) (hcl.Body, hcl.Diagnostics)
 // parseExpression parses one native expression, such as the text of -var.
 func (p *parser) parseExpression(text []byte, name string) (hcl.Expression, hcl.Diagnostics) {
 	if len(text) > MaxTextSize {
-		return nil, tooLargeDiagnostic(len(text), name)
+		return nil, textTooLargeDiagnostics(len(text), name)
 	}
 	if diags := nesting.CheckExpression(text, name); diags.HasErrors() {
 		return nil, diags
@@ -76,12 +76,12 @@ func (p *parser) parseExpression(text []byte, name string) (hcl.Expression, hcl.
 	if diags.HasErrors() {
 		return nil, diags
 	}
-	r := &expressionRewriter{text: text, budget: p.budget}
+	r := &referenceAndBudgetRewriter{text: text, budget: p.budget}
 	return r.rewriteTopLevelExpression(expr), append(diags, r.diags...)
 }
 
 // parseTemplate parses the content of a JSON string as a template.
-func parseTemplate(text []byte, m *evaluationBudget, name string, start hcl.Pos) (hclsyntax.Expression, hcl.Diagnostics) {
+func parseTemplate(text []byte, budget *evaluationBudget, name string, start hcl.Pos) (hclsyntax.Expression, hcl.Diagnostics) {
 	if diags := nesting.CheckTemplate(text, name, start); diags.HasErrors() {
 		return nil, diags
 	}
@@ -89,6 +89,6 @@ func parseTemplate(text []byte, m *evaluationBudget, name string, start hcl.Pos)
 	if diags.HasErrors() {
 		return nil, diags
 	}
-	r := &expressionRewriter{text: text, textStartByte: start.Byte, budget: m}
+	r := &referenceAndBudgetRewriter{text: text, textStartByte: start.Byte, budget: budget}
 	return r.rewriteTopLevelExpression(expr), append(diags, r.diags...)
 }

@@ -35,7 +35,7 @@ const varTextFileName = "input.hcl.variables"
 func (p *parser) parseVarFiles() ([]variableAssignment, hcl.Diagnostics) {
 	var all []variableAssignment
 	var diags hcl.Diagnostics
-	for _, path := range p.src.VarFiles {
+	for _, path := range p.input.VarFilePaths {
 		text, err := readFileUpToMaxSize(path)
 		if err != nil {
 			diags = append(diags, markPrintOnlyFirst(hcl.Diagnostics{{
@@ -49,8 +49,8 @@ func (p *parser) parseVarFiles() ([]variableAssignment, hcl.Diagnostics) {
 		all = append(all, parsed...)
 		diags = append(diags, moreDiags...)
 	}
-	if p.src.VarFileText != "" {
-		parsed, moreDiags := p.parseVarFile([]byte(p.src.VarFileText), varTextFileName)
+	if p.input.VarFileText != "" {
+		parsed, moreDiags := p.parseVarFile([]byte(p.input.VarFileText), varTextFileName)
 		all = append(all, parsed...)
 		diags = append(diags, moreDiags...)
 	}
@@ -68,18 +68,18 @@ func readFileUpToMaxSize(path string) ([]byte, error) {
 }
 
 func (p *parser) parseVarFile(text []byte, name string) ([]variableAssignment, hcl.Diagnostics) {
-	p.file.SourceTexts[name] = text
+	p.file.SourceTextByFileName[name] = text
 	body, diags := p.parseBody(text, name)
 	if diags.HasErrors() {
 		return nil, markPrintOnlyFirst(diags, varFileErrorPrefix)
 	}
-	if moreDiags := rejectDeclarations(body); moreDiags.HasErrors() {
+	if moreDiags := rejectVariableDeclarations(body); moreDiags.HasErrors() {
 		return nil, append(diags, moreDiags...)
 	}
 	attrs, moreDiags := body.JustAttributes()
 	diags = append(diags, moreDiags...)
 	var out []variableAssignment
-	for _, attr := range sortedAttributes(attrs) {
+	for _, attr := range attributesInFileOrder(attrs) {
 		val, moreDiags := attr.Expr.Value(nil)
 		diags = append(diags, moreDiags...)
 		if !moreDiags.HasErrors() {
@@ -89,8 +89,8 @@ func (p *parser) parseVarFile(text []byte, name string) ([]variableAssignment, h
 	return out, diags
 }
 
-// rejectDeclarations rejects a variable block in a variable file, which is a common mistake.
-func rejectDeclarations(body hcl.Body) hcl.Diagnostics {
+// rejectVariableDeclarations rejects a variable block in a variable file, which is a common mistake.
+func rejectVariableDeclarations(body hcl.Body) hcl.Diagnostics {
 	native, ok := body.(*nativeBody)
 	if !ok {
 		return nil
@@ -108,13 +108,13 @@ func rejectDeclarations(body hcl.Body) hcl.Diagnostics {
 }
 
 // assign sets a variable to a value, converted to its type.
-func (v *variable) assign(val cty.Value, from string, rng hcl.Range, summary, detail string) hcl.Diagnostics {
+func (v *variable) assign(val cty.Value, sourceName string, rng hcl.Range, errorSummary, errorDetailFormat string) hcl.Diagnostics {
 	val, err := convert.Convert(val, v.valueType)
 	if err != nil {
 		v.hasInvalidValue = true
-		return hcl.Diagnostics{errorAt(summary, fmt.Sprintf(detail, v.name, err), rng)}
+		return hcl.Diagnostics{errorAt(errorSummary, fmt.Sprintf(errorDetailFormat, v.name, err), rng)}
 	}
-	v.assignedValue, v.hasInvalidValue = &variableValue{val, from, rng}, false
+	v.assignedValue, v.hasInvalidValue = &variableValue{val, sourceName, rng}, false
 	return nil
 }
 
@@ -128,7 +128,7 @@ const (
 // assignFromEnvironment sets the declared variables from the environment.
 func (p *parser) assignFromEnvironment(declared map[string]*variable) hcl.Diagnostics {
 	given := map[string]string{}
-	for _, entry := range p.src.Environ {
+	for _, entry := range p.input.Environ {
 		if name, text, ok := strings.Cut(entry, "="); ok && strings.HasPrefix(name, environmentPrefix) {
 			given[strings.TrimPrefix(name, environmentPrefix)] = text
 		}
@@ -142,12 +142,12 @@ func (p *parser) assignFromEnvironment(declared map[string]*variable) hcl.Diagno
 	return diags
 }
 
-func (p *parser) assignFromFiles(declared map[string]*variable, files []variableAssignment) hcl.Diagnostics {
+func (p *parser) assignFromFiles(declared map[string]*variable, fileAssignments []variableAssignment) hcl.Diagnostics {
 	var diags hcl.Diagnostics
-	for _, a := range files {
+	for _, a := range fileAssignments {
 		v := declared[a.name]
 		if v == nil {
-			diags = append(diags, p.undeclaredDiagnostic(&undeclaredVariableExtra{a.name, p.src.Name, a.rng.Ptr()}, "Undefined variable",
+			diags = append(diags, p.undeclaredDiagnostic(&undeclaredVariableExtra{a.name, p.input.DiagnosticFileName, a.rng.Ptr()}, "Undefined variable",
 				fmt.Sprintf("A %q variable was set but was not found in known variables. To declare variable %q, place this block in your job files", a.name, a.name)))
 			continue
 		}
@@ -159,7 +159,7 @@ func (p *parser) assignFromFiles(declared map[string]*variable, files []variable
 // assignFromArguments sets variables from -var. As in Nomad, it skips arguments without "=".
 func (p *parser) assignFromArguments(declared map[string]*variable) hcl.Diagnostics {
 	given := map[string]string{}
-	for _, argument := range p.src.VarAssignments {
+	for _, argument := range p.input.VarAssignments {
 		if name, text, ok := strings.Cut(argument, "="); ok {
 			given[name] = text
 		}
@@ -168,7 +168,7 @@ func (p *parser) assignFromArguments(declared map[string]*variable) hcl.Diagnost
 	for _, name := range slices.Sorted(maps.Keys(given)) {
 		v := declared[name]
 		if v == nil {
-			diags = append(diags, p.undeclaredDiagnostic(&undeclaredVariableExtra{name, p.src.Name, nil}, "Undefined -var variable",
+			diags = append(diags, p.undeclaredDiagnostic(&undeclaredVariableExtra{name, p.input.DiagnosticFileName, nil}, "Undefined -var variable",
 				fmt.Sprintf("A %q variable was passed in the command line but was not found in known variables. To declare variable %q, place this block in your job file", name, name)))
 			continue
 		}
@@ -184,9 +184,9 @@ type undeclaredVariableExtra struct {
 	position *hcl.Range // in a variable file; nil if the value is an argument
 }
 
-// diagnostic returns the diagnostic for people. Nomad's text has no position, and ends before the block that
+// terminalDiagnostic returns the diagnostic for people. Nomad's text has no position, and ends before the block that
 // it announces.
-func (u *undeclaredVariableExtra) diagnostic(severity hcl.DiagnosticSeverity) *hcl.Diagnostic {
+func (u *undeclaredVariableExtra) terminalDiagnostic(severity hcl.DiagnosticSeverity) *hcl.Diagnostic {
 	text := fmt.Sprintf("Undefined variable %q: %s does not declare it. Correct the name, or add the block variable %q {} to the job file", u.name, u.jobFile, u.name)
 	if u.position == nil {
 		text = fmt.Sprintf("-var %s: %s", u.name, text)
@@ -196,7 +196,7 @@ func (u *undeclaredVariableExtra) diagnostic(severity hcl.DiagnosticSeverity) *h
 
 func (p *parser) undeclaredDiagnostic(extra *undeclaredVariableExtra, summary, detail string) *hcl.Diagnostic {
 	diag := &hcl.Diagnostic{Severity: hcl.DiagWarning, Summary: summary, Detail: detail, Extra: extra}
-	if p.src.RejectsUndeclaredVariables {
+	if p.input.RejectsUndeclaredVariables {
 		diag.Severity = hcl.DiagError
 	}
 	return diag
@@ -205,12 +205,12 @@ func (p *parser) undeclaredDiagnostic(extra *undeclaredVariableExtra, summary, d
 // assignFromText decodes the text of -var or of the environment. For a string or a
 // number, the text is the value; otherwise it is an expression that cannot refer to
 // names.
-func (p *parser) assignFromText(v *variable, text, from, where, summary, detail string) hcl.Diagnostics {
+func (p *parser) assignFromText(v *variable, text, sourceName, displayedSource, errorSummary, errorDetailFormat string) hcl.Diagnostics {
 	if v.acceptsLiteralText() {
-		return v.assign(cty.StringVal(text), from, hcl.Range{}, summary, detail)
+		return v.assign(cty.StringVal(text), sourceName, hcl.Range{}, errorSummary, errorDetailFormat)
 	}
-	name := fmt.Sprintf("<value for var.%s from %s>", v.name, where)
-	p.file.SourceTexts[name] = []byte(text)
+	name := fmt.Sprintf("<value for var.%s from %s>", v.name, displayedSource)
+	p.file.SourceTextByFileName[name] = []byte(text)
 	expr, diags := p.parseExpression([]byte(text), name)
 	if diags.HasErrors() {
 		v.hasInvalidValue = true
@@ -222,5 +222,5 @@ func (p *parser) assignFromText(v *variable, text, from, where, summary, detail 
 		v.hasInvalidValue = true
 		return diags
 	}
-	return append(diags, v.assign(val, from, expr.Range(), summary, detail)...)
+	return append(diags, v.assign(val, sourceName, expr.Range(), errorSummary, errorDetailFormat)...)
 }

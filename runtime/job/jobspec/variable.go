@@ -21,8 +21,8 @@ type variable struct {
 	validations   []validation
 	assignedValue *variableValue
 	// hasInvalidValue is set if a given value cannot be used.
-	hasInvalidValue bool
-	rng             hcl.Range // of the declaration
+	hasInvalidValue  bool
+	declarationRange hcl.Range // of the declaration
 }
 
 // variableValue is a value for a variable and its source.
@@ -47,7 +47,7 @@ func (v *variable) acceptsLiteralText() bool {
 }
 
 // evaluateVariables returns the object that expressions of the job file refer to as var: variable name -> value.
-func (p *parser) evaluateVariables(blocks hcl.Blocks, files []variableAssignment) (cty.Value, hcl.Diagnostics) {
+func (p *parser) evaluateVariables(blocks hcl.Blocks, fileAssignments []variableAssignment) (cty.Value, hcl.Diagnostics) {
 	declared, diags := p.parseDeclarations(blocks)
 	if diags.HasErrors() {
 		return cty.EmptyObjectVal, diags
@@ -57,7 +57,7 @@ func (p *parser) evaluateVariables(blocks hcl.Blocks, files []variableAssignment
 		byName[v.name] = v
 	}
 	diags = append(diags, p.assignFromEnvironment(byName)...)
-	diags = append(diags, p.assignFromFiles(byName, files)...)
+	diags = append(diags, p.assignFromFiles(byName, fileAssignments)...)
 	diags = append(diags, p.assignFromArguments(byName)...)
 
 	vals := make(map[string]cty.Value, len(declared))
@@ -69,7 +69,7 @@ func (p *parser) evaluateVariables(blocks hcl.Blocks, files []variableAssignment
 			diags = append(diags, &hcl.Diagnostic{
 				Severity: hcl.DiagError,
 				Extra:    unsetVariableExtra(v.name),
-				Subject:  v.rng.Ptr(),
+				Subject:  v.declarationRange.Ptr(),
 				Summary:  fmt.Sprintf("Unset variable %q", v.name),
 				Detail:   "A used variable must be set or have a default value; see https://developer.hashicorp.com/nomad/docs/reference/hcl2/variables  for details.",
 			})
@@ -126,7 +126,7 @@ func (p *parser) parseDeclarations(blocks hcl.Blocks) ([]*variable, hcl.Diagnost
 		case "variables":
 			attrs, moreDiags := block.Body.JustAttributes()
 			diags = append(diags, moreDiags...)
-			for _, attr := range sortedAttributes(attrs) {
+			for _, attr := range attributesInFileOrder(attrs) {
 				val, moreDiags := attr.Expr.Value(nil)
 				diags = append(diags, moreDiags...)
 				add(&variable{name: attr.Name, valueType: val.Type(), assignedValue: &variableValue{val, "default", attr.Expr.Range()}}, attr.NameRange)
@@ -137,7 +137,7 @@ func (p *parser) parseDeclarations(blocks hcl.Blocks) ([]*variable, hcl.Diagnost
 }
 
 func (p *parser) parseDeclaration(block *hcl.Block) (*variable, hcl.Diagnostics) {
-	v := &variable{name: block.Labels[0], valueType: cty.DynamicPseudoType, rng: block.DefRange}
+	v := &variable{name: block.Labels[0], valueType: cty.DynamicPseudoType, declarationRange: block.DefRange}
 	content, diags := block.Body.Content(variableSchema)
 	if !hclsyntax.ValidIdentifier(v.name) {
 		diags = append(diags, errorAt("Invalid variable name",
@@ -192,7 +192,7 @@ func (v *variable) parseValidation(block *hcl.Block) (*validation, hcl.Diagnosti
 	}
 	condition, message := content.Attributes["condition"], content.Attributes["error_message"]
 	rule := &validation{condition: condition.Expr, rng: condition.Expr.Range()}
-	diags = append(diags, v.checkReferences(condition.Expr)...)
+	diags = append(diags, v.checkRefersToItselfOnly(condition.Expr)...)
 	moreDiags := gohcl.DecodeExpression(message.Expr, nil, &rule.message)
 	diags = append(diags, moreDiags...)
 	if !moreDiags.HasErrors() && strings.TrimSpace(rule.message) == "" {
@@ -201,8 +201,8 @@ func (v *variable) parseValidation(block *hcl.Block) (*validation, hcl.Diagnosti
 	return rule, diags
 }
 
-// checkReferences checks that a condition refers to its own variable, and to nothing else.
-func (v *variable) checkReferences(condition hcl.Expression) hcl.Diagnostics {
+// checkRefersToItselfOnly checks that a condition refers to its own variable, and to nothing else.
+func (v *variable) checkRefersToItselfOnly(condition hcl.Expression) hcl.Diagnostics {
 	refersToItself := false
 	for _, traversal := range references(condition) {
 		var referencedName string

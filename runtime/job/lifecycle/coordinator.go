@@ -11,7 +11,7 @@ type Task struct {
 	Name  string
 	Stage Stage
 
-	// Dependencies and Rerun are used by a Group; a Coordinator ignores them.
+	// Dependencies and Rerun are used by an ExtendedGroup; a Coordinator ignores them.
 	Dependencies []Dependency // conditions of the task in addition to its stage
 	Rerun        RerunPolicy  // when an ephemeral prestart or poststart task runs again
 }
@@ -76,8 +76,8 @@ func (c *Coordinator) Restore(states map[string]State) {
 	c.enterPhaseLocked(PhasePrestart.Next(c.toStageStates(states)))
 }
 
-func (c *Coordinator) toStageStates(states map[string]State) StageStates {
-	var stageStates StageStates
+func (c *Coordinator) toStageStates(states map[string]State) StateSetByStage {
+	var stageStates StateSetByStage
 	for _, t := range c.tasks {
 		stageStates.AddTask(t.Stage, states[t.Name])
 	}

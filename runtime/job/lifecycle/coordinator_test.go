@@ -102,7 +102,7 @@ func replayTranscript(t *testing.T, transcript string) string {
 func tasksWithOpenGates(c *Coordinator, tasks []Task) string {
 	var openTaskNames string
 	for _, t := range tasks {
-		if c.Gate(t.Stage).openedChan() == nil {
+		if c.Gate(t.Stage).openedChanOrNilIfOpen() == nil {
 			openTaskNames += " " + t.Name
 		}
 	}
@@ -147,7 +147,7 @@ func TestConcurrentObservers(t *testing.T) {
 	}
 	wg.Wait()
 	for _, task := range tasks {
-		if got, want := c.Gate(task.Stage).openedChan() == nil, c.Phase().OpensStage(task.Stage); got != want {
+		if got, want := c.Gate(task.Stage).openedChanOrNilIfOpen() == nil, c.Phase().OpensStage(task.Stage); got != want {
 			t.Errorf("gate of %s open: %v, want %v in %v", task.Name, got, want, c.Phase())
 		}
 	}

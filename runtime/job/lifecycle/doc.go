@@ -5,5 +5,5 @@
 // the task states, and the package opens or closes gates.
 //
 // A group whose job uses lite_after, lite_rerun or lite_restart_group in meta is a
-// [Group]; [CheckGraph] returns its problems.
+// [ExtendedGroup]; [CheckGraph] returns its problems.
 package lifecycle

@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// Condition is a condition on another task.
-type Condition uint8
+// DependencyCondition is a condition on another task.
+type DependencyCondition uint8
 
 // The conditions on a task, in the order of the table conditions.
 const (
-	ConditionStarted Condition = iota
+	ConditionStarted DependencyCondition = iota
 	ConditionHealthy
 	ConditionSuccess
 	ConditionExited
@@ -25,22 +25,22 @@ var conditions = [...]struct {
 }{
 	ConditionStarted: {"started", "has started", TaskFacts.hasStarted},
 	ConditionHealthy: {"healthy", "is healthy", TaskFacts.isHealthy},
-	ConditionSuccess: {"success", "has ended well", TaskFacts.hasSucceeded},
+	ConditionSuccess: {"success", "has ended well", TaskFacts.hasSucceededUnkilled},
 	ConditionExited:  {"exited", "has ended", TaskFacts.hasEnded},
 }
 
-func (c Condition) String() string { return conditions[c].word }
+func (c DependencyCondition) String() string { return conditions[c].word }
 
 // Phrase returns the condition as part of a sentence: "db" is healthy.
-func (c Condition) Phrase() string { return conditions[c].text }
+func (c DependencyCondition) Phrase() string { return conditions[c].text }
 
-// TaskFacts has the properties of one task, besides its stage, that the rules of a Group use.
+// TaskFacts has the properties of one task, besides its stage, that the rules of an ExtendedGroup use.
 type TaskFacts struct {
 	State            State
 	StartedAt        time.Time // time of the last start; zero if the task never started
 	RestartDecidedAt time.Time // time of the last restart decision; zero if there was none
 	Healthy          bool      // the task's checks pass
-	Killed           bool      // the task was killed since its last start
+	KilledSinceStart bool      // the task was killed since its last start
 }
 
 func (f TaskFacts) isRunning() bool { return f.State == Running }
@@ -49,15 +49,15 @@ func (f TaskFacts) hasStarted() bool {
 }
 func (f TaskFacts) isHealthy() bool { return f.State == Running && f.Healthy }
 func (f TaskFacts) hasEnded() bool  { return f.State.Dead() }
-func (f TaskFacts) hasSucceeded() bool {
-	return f.State == Succeeded && !f.StartedAt.IsZero() && !f.Killed
+func (f TaskFacts) hasSucceededUnkilled() bool {
+	return f.State == Succeeded && !f.StartedAt.IsZero() && !f.KilledSinceStart
 }
 
 // Dependency is a rule by which a task may start only while a condition holds for another
 // task.
 type Dependency struct {
 	Task      string
-	Condition Condition
+	Condition DependencyCondition
 }
 
 func (d Dependency) String() string { return d.Task + ":" + d.Condition.String() }
@@ -65,16 +65,16 @@ func (d Dependency) String() string { return d.Task + ":" + d.Condition.String()
 // ParseDependencies parses a list like "migrate:success, db:healthy".
 func ParseDependencies(text string) ([]Dependency, error) {
 	var list []Dependency
-	for _, item := range splitList(text) {
+	for _, item := range splitCommaList(text) {
 		colon := strings.LastIndexByte(item, ':')
 		if colon < 1 {
 			return nil, fmt.Errorf("%q is no condition of a task: write TASK:CONDITION, like db:healthy", item)
 		}
-		c, err := parseKeyword(strings.TrimSpace(item[colon+1:]), "condition", conditionWords[:])
+		c, err := keywordIndex(strings.TrimSpace(item[colon+1:]), "condition", conditionWords[:])
 		if err != nil {
 			return nil, err
 		}
-		list = append(list, Dependency{strings.TrimSpace(item[:colon]), Condition(c)})
+		list = append(list, Dependency{strings.TrimSpace(item[:colon]), DependencyCondition(c)})
 	}
 	return list, nil
 }
@@ -88,8 +88,8 @@ type RerunPolicy struct {
 // ParseRerunPolicy parses a list like "restart, reboot".
 func ParseRerunPolicy(text string) (RerunPolicy, error) {
 	var r RerunPolicy
-	for _, word := range splitList(text) {
-		i, err := parseKeyword(word, "occasion", []string{"restart", "reboot"})
+	for _, word := range splitCommaList(text) {
+		i, err := keywordIndex(word, "occasion", []string{"restart", "reboot"})
 		if err != nil {
 			return RerunPolicy{}, err
 		}
@@ -114,7 +114,7 @@ func (g RestartGroup) String() string { return restartGroups[g] }
 
 // ParseRestartGroup parses the name of a restart group.
 func ParseRestartGroup(text string) (RestartGroup, error) {
-	i, err := parseKeyword(strings.TrimSpace(text), "restart group", restartGroups)
+	i, err := keywordIndex(strings.TrimSpace(text), "restart group", restartGroups)
 	return RestartGroup(i), err
 }
 
@@ -125,9 +125,9 @@ var conditionWords = func() (words [len(conditions)]string) {
 	return words
 }()
 
-// splitList splits a list at its commas. An empty list yields one empty word, which every
+// splitCommaList splits a list at its commas. An empty list yields one empty word, which every
 // parser rejects.
-func splitList(text string) []string {
+func splitCommaList(text string) []string {
 	list := strings.Split(text, ",")
 	for i, w := range list {
 		list[i] = strings.TrimSpace(w)
@@ -135,7 +135,7 @@ func splitList(text string) []string {
 	return list
 }
 
-func parseKeyword(word, kind string, allowed []string) (int, error) {
+func keywordIndex(word, kind string, allowed []string) (int, error) {
 	for i, w := range allowed {
 		if w == word {
 			return i, nil

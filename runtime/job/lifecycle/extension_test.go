@@ -77,8 +77,8 @@ func TestConditions(t *testing.T) {
 		{"runs", TaskFacts{State: Running, StartedAt: at}, "started"},
 		{"runs well", TaskFacts{State: Running, StartedAt: at, Healthy: true}, "started healthy"},
 		{"was well, and has ended", TaskFacts{State: Succeeded, StartedAt: at, Healthy: true}, "started success exited"},
-		{"was killed", TaskFacts{State: Succeeded, StartedAt: at, Killed: true}, "started exited"},
-		{"was killed before it began", TaskFacts{State: Succeeded, Killed: true}, "exited"},
+		{"was killed", TaskFacts{State: Succeeded, StartedAt: at, KilledSinceStart: true}, "started exited"},
+		{"was killed before it began", TaskFacts{State: Succeeded, KilledSinceStart: true}, "exited"},
 		{"will never begin", TaskFacts{State: Succeeded}, "exited"},
 		{"has failed", TaskFacts{State: Failed, StartedAt: at}, "started exited"},
 	} {
@@ -95,7 +95,7 @@ func TestConditions(t *testing.T) {
 }
 
 // newTestGroup creates a group of tasks, each written as in "web main db:started rerun".
-func newTestGroup(t *testing.T, restart RestartGroup, lines ...string) *Group {
+func newTestGroup(t *testing.T, restart RestartGroup, lines ...string) *ExtendedGroup {
 	t.Helper()
 	var tasks []Task
 	for _, line := range lines {
@@ -115,14 +115,14 @@ func newTestGroup(t *testing.T, restart RestartGroup, lines ...string) *Group {
 		}
 		tasks = append(tasks, task)
 	}
-	return NewGroup(tasks, restart)
+	return NewGroupIfExtended(tasks, restart)
 }
 
 func TestGroupWithoutExtensions(t *testing.T) {
 	if g := newTestGroup(t, OneForOne, "web main", "db prestart+"); g != nil {
 		t.Errorf("got %+v", g)
 	}
-	if (*Group)(nil).RerunsAfterReboot("web") {
+	if (*ExtendedGroup)(nil).RerunsAfterReboot("web") {
 		t.Error("it runs a task again")
 	}
 }
@@ -141,7 +141,7 @@ func TestMayStart(t *testing.T) {
 	rest := newTestGroup(t, RestForOne, "db prestart+", "web main", "log main web:started")
 	for _, c := range []struct {
 		name  string
-		g     *Group
+		g     *ExtendedGroup
 		phase Phase
 		task  string
 		facts map[string]TaskFacts
@@ -208,7 +208,7 @@ func TestTasksToRestart(t *testing.T) {
 		{RestForOne, "init", ""},
 	} {
 		g := newTestGroup(t, c.group, tasks...)
-		follow := g.TasksToRestart(facts(c.restarted))
+		follow := g.RestartCauseByTask(facts(c.restarted))
 		var got []string
 		for name, first := range follow {
 			got = append(got, name)
@@ -231,12 +231,12 @@ func TestTasksToRerunAndFailedDependency(t *testing.T) {
 		"warm": {State: Running, StartedAt: timeAt(3)},
 		"once": {State: Succeeded, StartedAt: timeAt(3)},
 	}
-	if got := fmt.Sprint(g.TasksToRerun(facts)); got != "map[init:web]" {
+	if got := fmt.Sprint(g.RerunCauseByTask(facts)); got != "map[init:web]" {
 		t.Errorf("Rerun = %s: what runs is asked when it has ended", got)
 	}
 	facts["warm"] = TaskFacts{State: Succeeded, StartedAt: timeAt(3)}
 	facts["init"] = TaskFacts{State: Succeeded, StartedAt: timeAt(6)}
-	if got := fmt.Sprint(g.TasksToRerun(facts)); got != "map[warm:web]" {
+	if got := fmt.Sprint(g.RerunCauseByTask(facts)); got != "map[warm:web]" {
 		t.Errorf("Rerun = %s: what has run since is done", got)
 	}
 	lost := func(p Phase, task string, web TaskFacts) bool {
@@ -253,7 +253,7 @@ func TestTasksToRerunAndFailedDependency(t *testing.T) {
 		{"a restart of all begins anew", lost(PhaseInit, "once", TaskFacts{State: Succeeded, StartedAt: timeAt(1)}), false},
 		{"success", lost(PhasePoststop, "tidy", TaskFacts{State: Succeeded, StartedAt: timeAt(1)}), false},
 		{"failure", lost(PhasePoststop, "tidy", TaskFacts{State: Failed, StartedAt: timeAt(1)}), true},
-		{"a kill", lost(PhasePoststop, "tidy", TaskFacts{State: Succeeded, StartedAt: timeAt(1), Killed: true}), true},
+		{"a kill", lost(PhasePoststop, "tidy", TaskFacts{State: Succeeded, StartedAt: timeAt(1), KilledSinceStart: true}), true},
 		{"nothing is decided before its time", lost(PhaseWaitAlloc, "tidy", TaskFacts{State: Failed, StartedAt: timeAt(1)}), false},
 	} {
 		if c.got != c.want {

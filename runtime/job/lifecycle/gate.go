@@ -32,7 +32,7 @@ func (g *Gate) Wait(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		opened := g.openedChan()
+		opened := g.openedChanOrNilIfOpen()
 		if opened == nil {
 			return nil
 		}
@@ -43,9 +43,9 @@ func (g *Gate) Wait(ctx context.Context) error {
 	}
 }
 
-// openedChan returns nil if the gate is open, else a channel that is closed when the gate
+// openedChanOrNilIfOpen returns nil if the gate is open, else a channel that is closed when the gate
 // opens.
-func (g *Gate) openedChan() <-chan struct{} {
+func (g *Gate) openedChanOrNilIfOpen() <-chan struct{} {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.isOpen {

@@ -33,7 +33,7 @@ func CheckGraph(nodes []GraphTask) []GraphProblem {
 		for _, a := range n.Dependencies {
 			on, ok := index[a.Task]
 			if !ok {
-				problems = append(problems, GraphProblem{n.Name, fmt.Sprintf("%v: there is no task %q in the group, only %s", a, a.Task, joinTaskNames(tasks))})
+				problems = append(problems, GraphProblem{n.Name, fmt.Sprintf("%v: there is no task %q in the group, only %s", a, a.Task, joinFirstTaskNames(tasks))})
 			} else if why := n.whyNeverSatisfied(nodes[on], a.Condition); why != "" {
 				problems = append(problems, GraphProblem{n.Name, fmt.Sprintf("%v can never hold: %s", a, why)})
 			}
@@ -43,7 +43,7 @@ func CheckGraph(nodes []GraphTask) []GraphProblem {
 		return problems
 	}
 	order := newStartGraph(tasks)
-	if cycle := order.findCycle(); cycle != nil {
+	if cycle := order.findCycleVertices(); cycle != nil {
 		return []GraphProblem{{tasks[cycle[0]].Name, "these tasks wait for each other: " + order.describeCycle(cycle)}}
 	}
 	// The loop below is quadratic in the number of tasks. It is skipped unless some tasks
@@ -52,31 +52,31 @@ func CheckGraph(nodes []GraphTask) []GraphProblem {
 		return nil
 	}
 	for i, n := range nodes {
-		if n.Stage == PoststartSidecar && order.dependsOnAllTaskEnds(order.ancestors(i)) {
+		if n.Stage == PoststartSidecar && order.dependsOnAllTaskEnds(order.ancestorsOrSelf(i)) {
 			problems = append(problems, GraphProblem{n.Name, "the gate can never open: a sidecar does not run when all that it is there for have ended"})
 		}
 	}
 	return problems
 }
 
-// whyNeverSatisfied returns why task g can never start if it waits for condition c
-// on the other task (the parameter of), or "". Cycles are found by findCycle.
-func (g GraphTask) whyNeverSatisfied(of GraphTask, c Condition) string {
+// whyNeverSatisfied returns why task g can never start if it waits for condition c of
+// dependency, or "". Cycles are found by findCycleVertices.
+func (g GraphTask) whyNeverSatisfied(dependency GraphTask, c DependencyCondition) string {
 	ends := c == ConditionSuccess || c == ConditionExited
-	last := g.Stage == PoststopTask && of.Stage != PoststopTask // a poststop task starts when all other tasks have ended
+	last := g.Stage == PoststopTask && dependency.Stage != PoststopTask // a poststop task starts when all other tasks have ended
 	switch {
-	case g.Name == of.Name:
+	case g.Name == dependency.Name:
 		return "it is the same task"
-	case c == ConditionSuccess && of.RunsUntilStopped && last:
-		return fmt.Sprintf("%q runs until it is stopped, and then has no result. Write exited or started", of.Name)
-	case ends && of.RunsUntilStopped && !last:
-		return fmt.Sprintf("%q runs as long as the allocation does. Write started or healthy", of.Name)
-	case ends && of.Leader && !last:
-		return fmt.Sprintf("%q is the leader, the others end with it. Write started or healthy", of.Name)
+	case c == ConditionSuccess && dependency.RunsUntilStopped && last:
+		return fmt.Sprintf("%q runs until it is stopped, and then has no result. Write exited or started", dependency.Name)
+	case ends && dependency.RunsUntilStopped && !last:
+		return fmt.Sprintf("%q runs as long as the allocation does. Write started or healthy", dependency.Name)
+	case ends && dependency.Leader && !last:
+		return fmt.Sprintf("%q is the leader, the others end with it. Write started or healthy", dependency.Name)
 	case c == ConditionHealthy && last:
-		return fmt.Sprintf("%q has ended before a poststop task starts. Write started, success or exited", of.Name)
-	case c == ConditionHealthy && !of.HasHealthCheck:
-		return fmt.Sprintf("no check says whether %q is healthy. Give it a service with a check, provider = \"nomad\", in its own block or in the group with task = %q; or write started", of.Name, of.Name)
+		return fmt.Sprintf("%q has ended before a poststop task starts. Write started, success or exited", dependency.Name)
+	case c == ConditionHealthy && !dependency.HasHealthCheck:
+		return fmt.Sprintf("no check says whether %q is healthy. Give it a service with a check, provider = \"nomad\", in its own block or in the group with task = %q; or write started", dependency.Name, dependency.Name)
 	}
 	return ""
 }
@@ -92,7 +92,7 @@ func indexTasksByName(tasks []Task) map[string]int {
 // maxNamesInError is the maximum number of names in an error.
 const maxNamesInError = 12
 
-func joinTaskNames(tasks []Task) string {
+func joinFirstTaskNames(tasks []Task) string {
 	var list []string
 	for _, t := range tasks[:min(len(tasks), maxNamesInError)] {
 		list = append(list, t.Name)
@@ -107,8 +107,8 @@ func joinTaskNames(tasks []Task) string {
 // followed by the entries of stagePredecessors. These extra vertices keep the number of edges
 // linear in the number of tasks.
 type startGraph struct {
-	tasks        []Task
-	predecessors [][]int // direct predecessors of each vertex
+	tasks                []Task
+	predecessorsByVertex [][]int // direct predecessors of each vertex
 }
 
 // stagePredecessors lists the starts of stages: the stages that start, and the stages that precede
@@ -125,30 +125,30 @@ func newStartGraph(tasks []Task) *startGraph {
 	for i, t := range tasks {
 		for m, moment := range stagePredecessors {
 			if t.Stage&moment.stages != 0 {
-				o.predecessors[i] = append(o.predecessors[i], len(tasks)+m)
+				o.predecessorsByVertex[i] = append(o.predecessorsByVertex[i], len(tasks)+m)
 			}
 			if t.Stage&moment.after != 0 {
-				o.predecessors[len(tasks)+m] = append(o.predecessors[len(tasks)+m], i)
+				o.predecessorsByVertex[len(tasks)+m] = append(o.predecessorsByVertex[len(tasks)+m], i)
 			}
 		}
 		for _, a := range t.Dependencies {
 			if on, ok := index[a.Task]; ok {
-				o.predecessors[i] = append(o.predecessors[i], on)
+				o.predecessorsByVertex[i] = append(o.predecessorsByVertex[i], on)
 			}
 		}
 	}
 	return o
 }
 
-// ancestors reports for each task whether it precedes task i or is task i.
-func (g *startGraph) ancestors(i int) []bool {
-	seen, todo := make([]bool, len(g.predecessors)), []int{i}
-	seen[i] = true
+// ancestorsOrSelf reports for each task whether it precedes the task at taskIndex or is that task.
+func (g *startGraph) ancestorsOrSelf(taskIndex int) []bool {
+	seen, todo := make([]bool, len(g.predecessorsByVertex)), []int{taskIndex}
+	seen[taskIndex] = true
 	for len(todo) > 0 {
 		last := len(todo) - 1
 		v := todo[last]
 		todo = todo[:last]
-		for _, b := range g.predecessors[v] {
+		for _, b := range g.predecessorsByVertex[v] {
 			if !seen[b] {
 				seen[b] = true
 				todo = append(todo, b)
@@ -158,27 +158,27 @@ func (g *startGraph) ancestors(i int) []bool {
 	return seen[:len(g.tasks)]
 }
 
-// findCycle returns the vertices of a cycle, each before the vertex that it waits for, or
+// findCycleVertices returns the vertices of a cycle, each before the vertex that it waits for, or
 // nil. The first vertex is a task that waits for the second.
-func (g *startGraph) findCycle() []int {
+func (g *startGraph) findCycleVertices() []int {
 	const (
 		nodeUnvisited = iota
 		nodeOnPath
 		nodeVisited
 	)
-	mark := make([]byte, len(g.predecessors))
-	next := make([]int, len(g.predecessors)) // number of followed edges of each vertex
+	mark := make([]byte, len(g.predecessorsByVertex))
+	next := make([]int, len(g.predecessorsByVertex)) // number of followed edges of each vertex
 	for start := range g.tasks {
 		path := []int{start}
 		for len(path) > 0 {
 			v := path[len(path)-1]
 			mark[v] = nodeOnPath
-			if next[v] == len(g.predecessors[v]) {
+			if next[v] == len(g.predecessorsByVertex[v]) {
 				mark[v] = nodeVisited
 				path = path[:len(path)-1]
 				continue
 			}
-			b := g.predecessors[v][next[v]]
+			b := g.predecessorsByVertex[v][next[v]]
 			next[v]++
 			switch mark[b] {
 			case nodeUnvisited:
@@ -216,9 +216,9 @@ func (g *startGraph) describeCycle(cycle []int) string {
 
 // dependsOnAllTaskEnds reports whether the chosen tasks together wait for the end of every main and
 // poststart task that is not a sidecar.
-func (g *startGraph) dependsOnAllTaskEnds(chosen []bool) bool {
+func (g *startGraph) dependsOnAllTaskEnds(chosenByTaskIndex []bool) bool {
 	ended := make(map[string]bool)
-	for v, is := range chosen {
+	for v, is := range chosenByTaskIndex {
 		if !is {
 			continue
 		}

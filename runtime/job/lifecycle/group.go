@@ -2,37 +2,37 @@ package lifecycle
 
 import "slices"
 
-// Group is a task group that uses the lifecycle extensions: tasks that wait for other
+// ExtendedGroup is a task group that uses the lifecycle extensions: tasks that wait for other
 // tasks, run again, or restart together. Its methods are pure functions of the current
 // facts about the tasks, so that the next agent gets the same results from the stored
 // task states. A task without a fact counts as pending.
-type Group struct {
+type ExtendedGroup struct {
 	Tasks        []Task
 	RestartGroup RestartGroup
 
-	indexByTaskName map[string]int
-	predecessors    [][]bool // predecessors has for each task whether each other task starts before it; nil in OneForOne
+	indexByTaskName         map[string]int
+	predecessorsByTaskIndex [][]bool // predecessorsByTaskIndex has for each task whether each other task starts before it; nil in OneForOne
 }
 
-// NewGroup returns nil if the group uses no extension. The tasks must have passed
-// CheckGraph; NewGroup keeps them.
-func NewGroup(tasks []Task, restart RestartGroup) *Group {
+// NewGroupIfExtended returns nil if the group uses no extension. The tasks must have passed
+// CheckGraph; NewGroupIfExtended keeps them.
+func NewGroupIfExtended(tasks []Task, restartGroup RestartGroup) *ExtendedGroup {
 	extended := func(t Task) bool { return len(t.Dependencies) > 0 || t.Rerun != RerunPolicy{} }
-	if restart == OneForOne && !slices.ContainsFunc(tasks, extended) {
+	if restartGroup == OneForOne && !slices.ContainsFunc(tasks, extended) {
 		return nil
 	}
-	g := &Group{Tasks: tasks, RestartGroup: restart, indexByTaskName: indexTasksByName(tasks)}
-	if restart != OneForOne {
+	g := &ExtendedGroup{Tasks: tasks, RestartGroup: restartGroup, indexByTaskName: indexTasksByName(tasks)}
+	if restartGroup != OneForOne {
 		order := newStartGraph(tasks)
 		for i := range tasks {
-			g.predecessors = append(g.predecessors, order.ancestors(i))
+			g.predecessorsByTaskIndex = append(g.predecessorsByTaskIndex, order.ancestorsOrSelf(i))
 		}
 	}
 	return g
 }
 
-// WaitsForHealth reports whether a task waits until another task is healthy.
-func (g *Group) WaitsForHealth() bool {
+// AnyTaskWaitsForHealth reports whether a task waits until another task is healthy.
+func (g *ExtendedGroup) AnyTaskWaitsForHealth() bool {
 	return slices.ContainsFunc(g.Tasks, func(t Task) bool {
 		return slices.ContainsFunc(t.Dependencies, func(a Dependency) bool { return a.Condition == ConditionHealthy })
 	})
@@ -40,7 +40,7 @@ func (g *Group) WaitsForHealth() bool {
 
 // MayStart reports whether a task may start in phase p. Callers must check it before
 // each start, restarts included.
-func (g *Group) MayStart(p Phase, task string, facts map[string]TaskFacts) bool {
+func (g *ExtendedGroup) MayStart(p Phase, task string, facts map[string]TaskFacts) bool {
 	i, ok := g.indexByTaskName[task]
 	if !ok {
 		return false
@@ -62,10 +62,10 @@ func (g *Group) MayStart(p Phase, task string, facts map[string]TaskFacts) bool 
 	return true
 }
 
-// isBlockedByRerunOf reports whether task i must wait because of the lite_rerun of task j or of
-// task i itself.
-func (g *Group) isBlockedByRerunOf(j, i int, facts map[string]TaskFacts) bool {
-	t, other := g.Tasks[i], g.Tasks[j]
+// isBlockedByRerunOf reports whether the task at taskIndex must wait because of the lite_rerun of the task at
+// otherIndex, or of itself.
+func (g *ExtendedGroup) isBlockedByRerunOf(otherIndex, taskIndex int, facts map[string]TaskFacts) bool {
+	t, other := g.Tasks[taskIndex], g.Tasks[otherIndex]
 	state := facts[other.Name].State
 	switch {
 	case t.Stage == MainTask && other.Stage == PrestartEphemeral && other.Rerun.OnMainTaskRestart:
@@ -73,22 +73,21 @@ func (g *Group) isBlockedByRerunOf(j, i int, facts map[string]TaskFacts) bool {
 	case t.Stage == PoststartEphemeral && t.Rerun.OnMainTaskRestart && other.Stage == MainTask:
 		return state == Pending
 	case t.Stage == PrestartEphemeral && t.Rerun.OnMainTaskRestart:
-		// Task i would have to run again if it ran before a restart of task j.
-		_, follows := g.restartCause(j, facts)
+		// The task would have to run again if it ran before a restart of the other task.
+		_, follows := g.restartCause(otherIndex, facts)
 		return follows
 	}
 	return false
 }
 
-// isBlockedByRestartOf reports whether task i must wait for task j because of the restart
-// group: tasks that restart together are all down before one starts, and start in
-// order.
-func (g *Group) isBlockedByRestartOf(j, i int, facts map[string]TaskFacts) bool {
-	if g.RestartGroup == OneForOne || !g.areBothLongRunning(i, j) {
+// isBlockedByRestartOf reports whether the task at taskIndex must wait for the task at otherIndex because of the
+// restart group: tasks that restart together are all down before one starts, and start in order.
+func (g *ExtendedGroup) isBlockedByRestartOf(otherIndex, taskIndex int, facts map[string]TaskFacts) bool {
+	if g.RestartGroup == OneForOne || !g.areBothMainOrSidecar(taskIndex, otherIndex) {
 		return false
 	}
-	of := facts[g.Tasks[j].Name]
-	return of.isRunning() && g.mustRestartWith(j, i, facts) || of.State == Pending && g.predecessors[i][j]
+	of := facts[g.Tasks[otherIndex].Name]
+	return of.isRunning() && g.mustRestartWith(otherIndex, taskIndex, facts) || of.State == Pending && g.predecessorsByTaskIndex[taskIndex][otherIndex]
 }
 
 // mayRerunIn reports whether the task may run again in a phase after the phase of its
@@ -105,7 +104,7 @@ func (t Task) mayRerunIn(p Phase) bool {
 
 // UnsatisfiableDependency returns a dependency of the task whose condition can no longer hold, because the task that it names
 // is dead. It returns false if there is none.
-func (g *Group) UnsatisfiableDependency(p Phase, task string, facts map[string]TaskFacts) (Dependency, bool) {
+func (g *ExtendedGroup) UnsatisfiableDependency(p Phase, task string, facts map[string]TaskFacts) (Dependency, bool) {
 	i, ok := g.indexByTaskName[task]
 	if !ok || !p.OpensStage(g.Tasks[i].Stage) || facts[task].State != Pending {
 		return Dependency{}, false
@@ -121,14 +120,14 @@ func (g *Group) UnsatisfiableDependency(p Phase, task string, facts map[string]T
 
 // RerunsAfterReboot reports whether a task that has completed runs again after a
 // reboot. A nil group has no such task.
-func (g *Group) RerunsAfterReboot(task string) bool {
+func (g *ExtendedGroup) RerunsAfterReboot(task string) bool {
 	return g != nil && slices.ContainsFunc(g.Tasks, func(t Task) bool { return t.Name == task && t.Rerun.OnReboot })
 }
 
-// TasksToRerun returns the completed tasks that must run again because a main task restarts: task name -> name
+// RerunCauseByTask returns the completed tasks that must run again because a main task restarts: task name -> name
 // of such a main task. Afterwards, the caller must treat these tasks as pending, also in the facts that it passes to
 // the other methods.
-func (g *Group) TasksToRerun(facts map[string]TaskFacts) map[string]string {
+func (g *ExtendedGroup) RerunCauseByTask(facts map[string]TaskFacts) map[string]string {
 	var names map[string]string
 	for _, t := range g.Tasks {
 		if f := facts[t.Name]; !t.Rerun.OnMainTaskRestart || f.State != Succeeded || f.StartedAt.IsZero() {
@@ -146,9 +145,9 @@ func (g *Group) TasksToRerun(facts map[string]TaskFacts) map[string]string {
 	return names
 }
 
-// TasksToRestart returns the running tasks that must restart because another task restarts: task name -> name
+// RestartCauseByTask returns the running tasks that must restart because another task restarts: task name -> name
 // of such another task.
-func (g *Group) TasksToRestart(facts map[string]TaskFacts) map[string]string {
+func (g *ExtendedGroup) RestartCauseByTask(facts map[string]TaskFacts) map[string]string {
 	var names map[string]string
 	for i, t := range g.Tasks {
 		if first, ok := g.restartCause(i, facts); ok {
@@ -158,19 +157,19 @@ func (g *Group) TasksToRestart(facts map[string]TaskFacts) map[string]string {
 	return names
 }
 
-func addCausingTask(names map[string]string, name, cause string) map[string]string {
-	if names == nil {
-		names = make(map[string]string)
+func addCausingTask(causeByTask map[string]string, task, cause string) map[string]string {
+	if causeByTask == nil {
+		causeByTask = make(map[string]string)
 	}
-	names[name] = cause
-	return names
+	causeByTask[task] = cause
+	return causeByTask
 }
 
-// restartCause returns a task with which the running task i must restart.
-func (g *Group) restartCause(i int, facts map[string]TaskFacts) (first int, ok bool) {
-	if g.RestartGroup != OneForOne && facts[g.Tasks[i].Name].isRunning() {
+// restartCause returns the index of a task with which the running task at taskIndex must restart.
+func (g *ExtendedGroup) restartCause(taskIndex int, facts map[string]TaskFacts) (causeIndex int, ok bool) {
+	if g.RestartGroup != OneForOne && facts[g.Tasks[taskIndex].Name].isRunning() {
 		for first := range g.Tasks {
-			if g.mustRestartWith(i, first, facts) {
+			if g.mustRestartWith(taskIndex, first, facts) {
 				return first, true
 			}
 		}
@@ -178,21 +177,21 @@ func (g *Group) restartCause(i int, facts map[string]TaskFacts) (first int, ok b
 	return 0, false
 }
 
-// mustRestartWith reports whether task i must restart with task first: task i was last started
-// before the restart of first was decided. It is false after task i has restarted.
-func (g *Group) mustRestartWith(i, first int, facts map[string]TaskFacts) bool {
-	if i == first || g.RestartGroup == OneForOne || !g.areBothLongRunning(i, first) {
+// mustRestartWith reports whether the task at taskIndex must restart with the task at causeIndex: it was last started
+// before that restart was decided. The result is false after the task has restarted.
+func (g *ExtendedGroup) mustRestartWith(taskIndex, causeIndex int, facts map[string]TaskFacts) bool {
+	if taskIndex == causeIndex || g.RestartGroup == OneForOne || !g.areBothMainOrSidecar(taskIndex, causeIndex) {
 		return false
 	}
-	if g.RestartGroup == RestForOne && !g.predecessors[i][first] {
+	if g.RestartGroup == RestForOne && !g.predecessorsByTaskIndex[taskIndex][causeIndex] {
 		return false
 	}
-	return facts[g.Tasks[first].Name].RestartDecidedAt.After(facts[g.Tasks[i].Name].StartedAt)
+	return facts[g.Tasks[causeIndex].Name].RestartDecidedAt.After(facts[g.Tasks[taskIndex].Name].StartedAt)
 }
 
-// areBothLongRunning reports whether i and j are both main tasks or sidecars, which restart
+// areBothMainOrSidecar reports whether the tasks at i and j are both main tasks or sidecars, which restart
 // groups apply to.
-func (g *Group) areBothLongRunning(i, j int) bool {
+func (g *ExtendedGroup) areBothMainOrSidecar(i, j int) bool {
 	lasting := func(s Stage) bool { return s == MainTask || s.Sidecar() }
 	return lasting(g.Tasks[i].Stage) && lasting(g.Tasks[j].Stage)
 }

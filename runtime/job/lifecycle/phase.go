@@ -21,23 +21,23 @@ func (p Phase) String() string {
 // ends it.
 var phaseTable = [...]struct {
 	open Stage
-	done func(StageStates) bool
+	done func(StateSetByStage) bool
 }{
-	PhaseInit:      {0, StageStates.allPending},
-	PhasePrestart:  {PrestartEphemeral | PrestartSidecar, StageStates.prestartDone},
-	PhaseMain:      {PrestartSidecar | MainTask, StageStates.mainStarted},
-	PhasePoststart: {PrestartSidecar | MainTask | PoststartEphemeral | PoststartSidecar, StageStates.poststartDone},
+	PhaseInit:      {0, StateSetByStage.allPending},
+	PhasePrestart:  {PrestartEphemeral | PrestartSidecar, StateSetByStage.prestartDone},
+	PhaseMain:      {PrestartSidecar | MainTask, StateSetByStage.mainStarted},
+	PhasePoststart: {PrestartSidecar | MainTask | PoststartEphemeral | PoststartSidecar, StateSetByStage.poststartDone},
 	PhaseWaitAlloc: {PrestartSidecar | MainTask | PoststartSidecar, phaseNeverDone},
 	PhasePoststop:  {PoststopTask, phaseNeverDone},
 }
 
 // Next returns the phase that follows p for the given tasks. It may skip phases, and
 // returns p if the phase does not change.
-func (p Phase) Next(t StageStates) Phase {
-	if t.allTasksIn(allStages&^PoststopTask, newStateSet(Succeeded, Failed)) {
+func (p Phase) Next(states StateSetByStage) Phase {
+	if states.allTasksIn(allStages&^PoststopTask, newStateSet(Succeeded, Failed)) {
 		return PhasePoststop // PhasePoststop follows any phase when all tasks but poststop tasks are dead
 	}
-	for phaseTable[p].done(t) {
+	for phaseTable[p].done(states) {
 		p++
 	}
 	return p
@@ -46,18 +46,18 @@ func (p Phase) Next(t StageStates) Phase {
 // OpensStage reports whether tasks of stage s may start in phase p.
 func (p Phase) OpensStage(s Stage) bool { return phaseTable[p].open&s != 0 }
 
-func (st StageStates) allPending() bool { return st.allTasksIn(allStages, newStateSet(Pending)) }
+func (st StateSetByStage) allPending() bool { return st.allTasksIn(allStages, newStateSet(Pending)) }
 
-func (st StageStates) prestartDone() bool {
+func (st StateSetByStage) prestartDone() bool {
 	return st.allTasksIn(PrestartEphemeral, newStateSet(Succeeded)) && st.allTasksIn(PrestartSidecar, newStateSet(Running))
 }
 
-func (st StageStates) mainStarted() bool {
+func (st StateSetByStage) mainStarted() bool {
 	return st.allTasksIn(MainTask, newStateSet(Running, Succeeded, Failed))
 }
 
-func (st StageStates) poststartDone() bool {
+func (st StateSetByStage) poststartDone() bool {
 	return st.allTasksIn(PoststartEphemeral, newStateSet(Succeeded, Failed))
 }
 
-func phaseNeverDone(StageStates) bool { return false }
+func phaseNeverDone(StateSetByStage) bool { return false }

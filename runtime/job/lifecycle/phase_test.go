@@ -84,7 +84,7 @@ func applySpecRule(p Phase, tasks []specTask) Phase {
 }
 
 func checkNextPhase(t *testing.T, p Phase, tasks []specTask) {
-	var set StageStates
+	var set StateSetByStage
 	for _, task := range tasks {
 		set.AddTask(task.stage, task.state)
 	}
@@ -183,7 +183,7 @@ func TestGatesAreThoseOfTheReference(t *testing.T) {
 func TestNextIsMonotonousAndIdempotent(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for range 20_000 {
-		var stageStates StageStates
+		var stageStates StateSetByStage
 		for i := range stageStates {
 			stageStates[i] = stateSet(rng.IntN(16))
 		}

@@ -102,20 +102,20 @@ func newStateSet(of ...State) stateSet {
 	return set
 }
 
-// StageStates has, for each stage, the set of states that its tasks have. The phase of an allocation depends on
+// StateSetByStage has, for each stage, the set of states that its tasks have. The phase of an allocation depends on
 // nothing else. The zero value has no tasks.
-type StageStates [6]stateSet
+type StateSetByStage [6]stateSet
 
 // AddTask adds one task.
-func (st *StageStates) AddTask(stage Stage, s State) {
+func (st *StateSetByStage) AddTask(stage Stage, s State) {
 	st[bits.TrailingZeros8(uint8(stage))] |= newStateSet(s)
 }
 
-// allTasksIn reports whether every task of the stages is in one of the states. It returns true
+// allTasksIn reports whether every task of the stages is in one of the allowed states. It returns true
 // for a stage without tasks.
-func (st StageStates) allTasksIn(stages Stage, of stateSet) bool {
+func (st StateSetByStage) allTasksIn(stages Stage, allowed stateSet) bool {
 	for i, have := range st {
-		if stages&(1<<i) != 0 && have&^of != 0 {
+		if stages&(1<<i) != 0 && have&^allowed != 0 {
 			return false
 		}
 	}

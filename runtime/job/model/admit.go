@@ -16,19 +16,19 @@ const maxTotalCount = 50000
 
 // checkServerAdmission reports errors that a server without Vault, Consul and a licence returns before
 // it validates the job.
-func checkServerAdmission(r *faultReport, job *api.Job, namespaces []string) {
+func checkServerAdmission(r *faultReport, job *api.Job, existingNamespaces []string) {
 	for _, g := range job.TaskGroups {
-		checkSidecarNetwork(r.atPath("group", pointer.Value(g.Name)), g)
+		checkConnectSidecarNetwork(r.atPath("group", pointer.Value(g.Name)), g)
 	}
-	checkVaultAvailable(r, job)
+	rejectVault(r, job)
 	for _, g := range job.TaskGroups {
 		at := r.atPath("group", pointer.Value(g.Name))
-		checkConsulCluster(at, g.Consul, g.Services)
+		rejectNonDefaultConsulCluster(at, g.Consul, g.Services)
 		for _, t := range g.Tasks {
-			checkConsulCluster(at.atPath("task", t.Name), t.Consul, t.Services)
+			rejectNonDefaultConsulCluster(at.atPath("task", t.Name), t.Consul, t.Services)
 		}
 	}
-	if ns := pointer.Value(job.Namespace); ns != api.DefaultNamespace && !slices.Contains(namespaces, ns) {
+	if ns := pointer.Value(job.Namespace); ns != api.DefaultNamespace && !slices.Contains(existingNamespaces, ns) {
 		r.atPath("namespace").addFault("job %q is in nonexistent namespace %q", pointer.Value(job.ID), ns)
 	}
 	if pool := pointer.Value(job.NodePool); pool != api.NodePoolDefault && pool != api.NodePoolAll {
@@ -36,13 +36,13 @@ func checkServerAdmission(r *faultReport, job *api.Job, namespaces []string) {
 			return fmt.Sprintf(": there is only the node pool %q here, remove the attribute", api.NodePoolDefault)
 		}
 	}
-	if total := totalCount(job); total > maxTotalCount {
+	if total := sumGroupCounts(job); total > maxTotalCount {
 		r.addFault("total count was greater than configured job_max_count: %d > %d", total, maxTotalCount)
 	}
 }
 
-// checkEnterpriseFeatures reports errors that the server returns after it has validated the job.
-func checkEnterpriseFeatures(r *faultReport, job *api.Job) {
+// rejectEnterpriseFeatures reports errors that the server returns after it has validated the job.
+func rejectEnterpriseFeatures(r *faultReport, job *api.Job) {
 	for _, g := range job.TaskGroups {
 		for _, t := range g.Tasks {
 			at := r.atPath("group", pointer.Value(g.Name), "task", t.Name)
@@ -56,8 +56,8 @@ func checkEnterpriseFeatures(r *faultReport, job *api.Job) {
 	}
 }
 
-// checkSidecarNetwork rejects sidecars in groups whose network they cannot join.
-func checkSidecarNetwork(r *faultReport, g *api.TaskGroup) {
+// checkConnectSidecarNetwork rejects sidecars in groups whose network they cannot join.
+func checkConnectSidecarNetwork(r *faultReport, g *api.TaskGroup) {
 	mode := ""
 	if len(g.Networks) > 0 {
 		mode = g.Networks[0].Mode
@@ -74,7 +74,7 @@ func checkSidecarNetwork(r *faultReport, g *api.TaskGroup) {
 	}
 }
 
-func checkVaultAvailable(r *faultReport, job *api.Job) {
+func rejectVault(r *faultReport, job *api.Job) {
 	missing := false
 	for _, g := range job.TaskGroups {
 		for _, t := range g.Tasks {
@@ -98,7 +98,7 @@ func checkVaultAvailable(r *faultReport, job *api.Job) {
 // licence.
 const defaultClusterName = "default"
 
-func checkConsulCluster(r *faultReport, block *api.Consul, services []*api.Service) {
+func rejectNonDefaultConsulCluster(r *faultReport, block *api.Consul, services []*api.Service) {
 	if block != nil && block.Cluster != defaultClusterName {
 		r.atPath("consul").addFault("non-default Consul cluster requires Nomad Enterprise")
 	}
@@ -109,7 +109,7 @@ func checkConsulCluster(r *faultReport, block *api.Consul, services []*api.Servi
 	}
 }
 
-func totalCount(job *api.Job) int {
+func sumGroupCounts(job *api.Job) int {
 	total := 0
 	for _, g := range job.TaskGroups {
 		count := max(pointer.Value(g.Count), 0)

@@ -35,7 +35,7 @@ func checkArtifact(r *faultReport, a *api.TaskArtifact) {
 		r.addFault("destination escapes allocation directory")
 	}
 	if sum, ok := a.GetterOptions["checksum"]; ok {
-		checkChecksum(r.atPath("options"), sum)
+		checkArtifactChecksum(r.atPath("options"), sum)
 	}
 }
 
@@ -47,8 +47,8 @@ var checksumSizes = map[string]int{
 	"sha512": sha512.Size,
 }
 
-// checkChecksum does not check a text with references, which are resolved at run time.
-func checkChecksum(r *faultReport, text string) {
+// checkArtifactChecksum does not check a text with references, which are resolved at run time.
+func checkArtifactChecksum(r *faultReport, text string) {
 	if strings.Contains(text, "${") {
 		return
 	}

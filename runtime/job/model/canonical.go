@@ -41,7 +41,7 @@ func Canonicalize(job *api.Job) {
 	if job.DispatchIdempotencyToken == nil {
 		job.DispatchIdempotencyToken = new("")
 	}
-	canonicalizeConstraints(job.Constraints, job.Affinities)
+	setDefaultOperands(job.Constraints, job.Affinities)
 	for _, g := range job.TaskGroups {
 		canonicalizeGroup(job, g)
 		addImpliedConstraints(g)
@@ -49,7 +49,7 @@ func Canonicalize(job *api.Job) {
 	// The groups have inherited the reschedule, migrate and update blocks of the job. The
 	// job keeps only a part of its update block.
 	job.Reschedule, job.Migrate = nil, nil
-	job.Update = jobLevelUpdate(job.Update)
+	job.Update = keepStaggerAndMaxParallel(job.Update)
 }
 
 // setDefaultIfZero sets an attribute for which the zero value means the same as an unset one.
@@ -59,7 +59,7 @@ func setDefaultIfZero[T comparable](p **T, value T) {
 	}
 }
 
-func jobLevelUpdate(u *api.UpdateStrategy) *api.UpdateStrategy {
+func keepStaggerAndMaxParallel(u *api.UpdateStrategy) *api.UpdateStrategy {
 	stored := &api.UpdateStrategy{
 		Stagger:          new(time.Duration(0)),
 		MaxParallel:      new(0),
@@ -78,8 +78,8 @@ func jobLevelUpdate(u *api.UpdateStrategy) *api.UpdateStrategy {
 }
 
 func canonicalizeGroup(job *api.Job, g *api.TaskGroup) {
-	canonicalizeConstraints(g.Constraints, g.Affinities)
-	canonicalizePorts(g.Networks)
+	setDefaultOperands(g.Constraints, g.Affinities)
+	setDefaultHostNetworks(g.Networks)
 	for _, s := range g.Services {
 		canonicalizeService(s, *job.Name, *g.Name, "")
 	}
@@ -104,10 +104,10 @@ func ScalingPolicyID(namespace, job, group string) string {
 }
 
 func canonicalizeTask(job *api.Job, g *api.TaskGroup, t *api.Task) {
-	canonicalizeConstraints(t.Constraints, t.Affinities)
-	canonicalizePorts(t.Resources.Networks)
+	setDefaultOperands(t.Constraints, t.Affinities)
+	setDefaultHostNetworks(t.Resources.Networks)
 	for _, d := range t.Resources.Devices {
-		canonicalizeConstraints(d.Constraints, d.Affinities)
+		setDefaultOperands(d.Constraints, d.Affinities)
 	}
 	for _, s := range t.Services {
 		canonicalizeService(s, *job.Name, *g.Name, t.Name)
@@ -139,7 +139,7 @@ func canonicalizeIdentities(t *api.Task) {
 	t.Identity.ChangeSignal = strings.ToUpper(t.Identity.ChangeSignal)
 }
 
-func canonicalizeConstraints(constraints []*api.Constraint, affinities []*api.Affinity) {
+func setDefaultOperands(constraints []*api.Constraint, affinities []*api.Affinity) {
 	for _, c := range constraints {
 		if c.Operand == "" {
 			c.Operand = "="
@@ -152,7 +152,7 @@ func canonicalizeConstraints(constraints []*api.Constraint, affinities []*api.Af
 	}
 }
 
-func canonicalizePorts(networks []*api.NetworkResource) {
+func setDefaultHostNetworks(networks []*api.NetworkResource) {
 	for _, n := range networks {
 		for _, ports := range [][]api.Port{n.ReservedPorts, n.DynamicPorts} {
 			for i := range ports {

@@ -324,7 +324,7 @@ func FuzzJob(f *testing.F) {
 		}
 		Canonicalize(&job)
 		Validate(&job)
-		FormatWarnings(Warnings(&job, NewSchedulerConfig()))
+		FormatWarnings(Warnings(&job, NewDefaultSchedulerConfig()))
 		ForegroundRunWarnings(&job, false)
 		once := asJSON(t, &job)
 		Canonicalize(&job)

@@ -37,8 +37,8 @@ func (l *serviceCheckFaults) addFault(format string, args ...any) {
 	*l = append(*l, fmt.Sprintf(format, args...))
 }
 
-// nomadCheckFaults returns the errors of a check of a service with provider nomad.
-func nomadCheckFaults(c api.ServiceCheck) []string {
+// nomadServiceCheckFaults returns the errors of a check of a service with provider nomad.
+func nomadServiceCheckFaults(c api.ServiceCheck) []string {
 	var l serviceCheckFaults
 	l.checkCommonFields(c, nomadCheckTypes)
 	if !slices.Contains(httpCheckMethods, strings.ToUpper(c.Method)) {
@@ -70,7 +70,7 @@ func nomadCheckFaults(c api.ServiceCheck) []string {
 	return l
 }
 
-func consulCheckFaults(c api.ServiceCheck) []string {
+func consulServiceCheckFaults(c api.ServiceCheck) []string {
 	var l serviceCheckFaults
 	l.checkCommonFields(c, consulCheckTypes)
 	if len(c.Notes) > maxCheckNotes {
@@ -79,10 +79,10 @@ func consulCheckFaults(c api.ServiceCheck) []string {
 	return l
 }
 
-func (l *serviceCheckFaults) checkCommonFields(c api.ServiceCheck, types []string) {
+func (l *serviceCheckFaults) checkCommonFields(c api.ServiceCheck, allowedTypes []string) {
 	kind := strings.ToLower(c.Type)
-	if !slices.Contains(types, kind) {
-		l.addFault("invalid check type (%q), must be one of %s", c.Type, strings.Join(types, ", "))
+	if !slices.Contains(allowedTypes, kind) {
+		l.addFault("invalid check type (%q), must be one of %s", c.Type, strings.Join(allowedTypes, ", "))
 	}
 	switch {
 	case c.Interval == 0:
@@ -135,7 +135,7 @@ func (l *serviceCheckFaults) checkRestartBlock(c api.ServiceCheck) {
 	}
 }
 
-func checkHasPort(r *faultReport, s *api.Service, c api.ServiceCheck) {
+func checkServiceCheckHasPort(r *faultReport, s *api.Service, c api.ServiceCheck) {
 	if strings.ToLower(c.Type) != "script" && c.Type != "" && c.PortLabel == "" && s.PortLabel == "" {
 		r.addFault("Check %s invalid: check requires a port but neither check nor service %q have a port", c.Name, s.Name)
 	}

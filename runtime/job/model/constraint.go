@@ -15,8 +15,8 @@ import (
 // A constraintOperator is an operator of constraints and affinities. It validates the right side, and
 // compares both sides.
 type constraintOperator struct {
-	// checkOperands reports an invalid value.
-	checkOperands func(r *faultReport, operand, value string)
+	// checkRTarget reports an invalid value.
+	checkRTarget func(r *faultReport, operand, value string)
 	// evaluate compares the resolved sides; it is only set for operators that need both.
 	evaluate func(left, right string) bool
 }
@@ -28,12 +28,12 @@ var commonOperators = map[string]constraintOperator{
 	"is":                         {checkHasRTarget, equalStrings},
 	"!=":                         {checkHasRTarget, nil},
 	"not":                        {checkHasRTarget, nil},
-	"<":                          {checkHasRTarget, func(l, r string) bool { return compareValues(l, r) < 0 }},
-	"<=":                         {checkHasRTarget, func(l, r string) bool { return compareValues(l, r) <= 0 }},
-	">":                          {checkHasRTarget, func(l, r string) bool { return compareValues(l, r) > 0 }},
-	">=":                         {checkHasRTarget, func(l, r string) bool { return compareValues(l, r) >= 0 }},
-	api.ConstraintVersion:        {checkVersion, matchesVersion},
-	api.ConstraintSemver:         {checkSemver, matchesSemver},
+	"<":                          {checkHasRTarget, func(l, r string) bool { return compareAsNumbersOrText(l, r) < 0 }},
+	"<=":                         {checkHasRTarget, func(l, r string) bool { return compareAsNumbersOrText(l, r) <= 0 }},
+	">":                          {checkHasRTarget, func(l, r string) bool { return compareAsNumbersOrText(l, r) > 0 }},
+	">=":                         {checkHasRTarget, func(l, r string) bool { return compareAsNumbersOrText(l, r) >= 0 }},
+	api.ConstraintVersion:        {checkVersionConstraint, matchesVersion},
+	api.ConstraintSemver:         {checkSemverConstraint, matchesSemver},
 	api.ConstraintRegex:          {checkRegexp, matchesRegexp},
 	api.ConstraintSetContains:    {checkSetContainsRTarget, setContainsAll},
 	api.ConstraintSetContainsAll: {checkSetContainsRTarget, setContainsAll},
@@ -45,52 +45,52 @@ var constraintOnlyOperators = map[string]constraintOperator{
 	api.ConstraintAttributeIsSet:    {checkNoRTarget, nil},
 	api.ConstraintAttributeIsNotSet: {checkNoRTarget, nil},
 	api.ConstraintDistinctHosts:     {func(*faultReport, string, string) {}, nil},
-	api.ConstraintDistinctProperty:  {checkDistinctProperty, nil},
+	api.ConstraintDistinctProperty:  {checkDistinctPropertyCount, nil},
 }
 
-func checkHasRTarget(r *faultReport, operand, value string) {
-	if value == "" {
+func checkHasRTarget(r *faultReport, operand, rTarget string) {
+	if rTarget == "" {
 		r.addFault("Operator %q requires an RTarget", operand)
 	}
 }
 
-func checkNoRTarget(r *faultReport, operand, value string) {
-	if value != "" {
+func checkNoRTarget(r *faultReport, operand, rTarget string) {
+	if rTarget != "" {
 		r.addFault("Operator %q does not support an RTarget", operand)
 	}
 }
 
-func checkVersion(r *faultReport, _, value string) {
-	if _, err := version.NewConstraint(value); err != nil {
+func checkVersionConstraint(r *faultReport, _, rTarget string) {
+	if _, err := version.NewConstraint(rTarget); err != nil {
 		r.addFault("Version constraint is invalid: %v", err)
 	}
 }
 
-func checkSemver(r *faultReport, _, value string) {
-	if _, err := parseSemverConstraint(value); err != nil {
+func checkSemverConstraint(r *faultReport, _, rTarget string) {
+	if _, err := parseSemverConstraint(rTarget); err != nil {
 		r.addFault("Semver constraint is invalid: %v", err)
 	}
 }
 
-func checkRegexp(r *faultReport, _, value string) {
-	if _, err := regexp.Compile(value); err != nil {
+func checkRegexp(r *faultReport, _, rTarget string) {
+	if _, err := regexp.Compile(rTarget); err != nil {
 		r.addFault("Regular expression failed to compile: %v", err)
 	}
 }
 
-func checkSetContainsRTarget(r *faultReport, _, value string) {
-	if value == "" {
+func checkSetContainsRTarget(r *faultReport, _, rTarget string) {
+	if rTarget == "" {
 		r.addFault("Set contains constraint requires an RTarget")
 	}
 }
 
-func checkDistinctProperty(r *faultReport, _, value string) {
-	if value == "" {
+func checkDistinctPropertyCount(r *faultReport, _, rTarget string) {
+	if rTarget == "" {
 		return
 	}
-	count, err := strconv.ParseUint(value, 10, 64)
+	count, err := strconv.ParseUint(rTarget, 10, 64)
 	if err != nil {
-		r.addFault("Failed to convert RTarget %q to uint64: %v", value, err)
+		r.addFault("Failed to convert RTarget %q to uint64: %v", rTarget, err)
 	} else if count < 1 {
 		r.addFault("Distinct Property must have an allowed count of 1 or greater: %d < 1", count)
 	}
@@ -117,19 +117,19 @@ func ConstraintHolds(c *api.Constraint, resolve func(target string) (string, boo
 
 func equalStrings(left, right string) bool { return left == right }
 
-// compareValues compares two texts as integers if both are integers, as floating point
+// compareAsNumbersOrText compares two texts as integers if both are integers, as floating point
 // numbers if both are numbers, and byte by byte otherwise.
-func compareValues(left, right string) int {
-	if l, r, ok := compareParsed(left, right, func(s string) (int64, error) { return strconv.ParseInt(s, 10, 64) }); ok {
+func compareAsNumbersOrText(left, right string) int {
+	if l, r, ok := parseBoth(left, right, func(s string) (int64, error) { return strconv.ParseInt(s, 10, 64) }); ok {
 		return compareNumbers(l, r)
 	}
-	if l, r, ok := compareParsed(left, right, func(s string) (float64, error) { return strconv.ParseFloat(s, 64) }); ok {
+	if l, r, ok := parseBoth(left, right, func(s string) (float64, error) { return strconv.ParseFloat(s, 64) }); ok {
 		return compareNumbers(l, r)
 	}
 	return strings.Compare(left, right)
 }
 
-func compareParsed[T any](left, right string, parse func(string) (T, error)) (l, r T, ok bool) {
+func parseBoth[T any](left, right string, parse func(string) (T, error)) (l, r T, ok bool) {
 	l, errLeft := parse(left)
 	r, errRight := parse(right)
 	return l, r, errLeft == nil && errRight == nil
@@ -145,18 +145,18 @@ func compareNumbers[T int64 | float64](l, r T) int {
 	return 0
 }
 
-func matchesVersion(left, right string) bool {
-	v, err := version.NewVersion(left)
+func matchesVersion(versionText, constraint string) bool {
+	v, err := version.NewVersion(versionText)
 	if err != nil {
 		return false
 	}
-	want, err := version.NewConstraint(right)
+	want, err := version.NewConstraint(constraint)
 	return err == nil && want.Check(v)
 }
 
-func matchesRegexp(left, right string) bool {
-	re, err := regexp.Compile(right)
-	return err == nil && re.MatchString(left)
+func matchesRegexp(text, pattern string) bool {
+	re, err := regexp.Compile(pattern)
+	return err == nil && re.MatchString(text)
 }
 
 func setContainsAll(left, right string) bool {
@@ -214,9 +214,9 @@ func checkConstraint(r *faultReport, c *api.Constraint) {
 		r.addFault("Unknown constraint type %q", c.Operand)
 		return
 	}
-	op.checkOperands(r, c.Operand, c.RTarget)
+	op.checkRTarget(r, c.Operand, c.RTarget)
 	if c.Operand != api.ConstraintDistinctHosts {
-		checkTarget(r, c.LTarget)
+		checkConstraintTarget(r, c.LTarget)
 	}
 }
 
@@ -227,7 +227,7 @@ var (
 	targetPrefixes = []string{"${attr.", "${meta.", "${device."}
 )
 
-func checkTarget(r *faultReport, target string) {
+func checkConstraintTarget(r *faultReport, target string) {
 	switch {
 	case target == "":
 		r.addFault("no attribute provided but is required by operator")
@@ -255,7 +255,7 @@ func checkAffinities(r *faultReport, jobType string, affinities []*api.Affinity)
 
 func checkAffinity(r *faultReport, a *api.Affinity) {
 	if op, ok := commonOperators[a.Operand]; ok {
-		op.checkOperands(r, a.Operand, a.RTarget)
+		op.checkRTarget(r, a.Operand, a.RTarget)
 	} else {
 		r.addFault("Unknown affinity operator %q", a.Operand)
 	}

@@ -52,10 +52,10 @@ func AutoPromotes(job *api.Job, group string) bool {
 	return g != nil && g.Update != nil && pointer.Value(g.Update.AutoPromote)
 }
 
-// DeploymentPriority returns the priority of the evaluations that a deployment creates: the
+// DeploymentEvalPriority returns the priority of the evaluations that a deployment creates: the
 // priority of the evaluation that created the deployment, or, if that was removed, of the
 // job. evals are the evaluations of the job; job has the deployment's version, or is nil.
-func DeploymentPriority(d *api.Deployment, job *api.Job, evals []*api.Evaluation) int {
+func DeploymentEvalPriority(d *api.Deployment, job *api.Job, evals []*api.Evaluation) int {
 	var firstEval *api.Evaluation
 	for _, e := range evals {
 		if e.DeploymentID == d.ID && (firstEval == nil || e.CreateIndex < firstEval.CreateIndex) {

@@ -22,7 +22,7 @@ func TestDeploymentPriority(t *testing.T) {
 		{"when that is gone, that of the job", job, []*api.Evaluation{{DeploymentID: "other", Priority: 1}}, 70},
 		{"when that is gone too, none", nil, nil, 0},
 	} {
-		if got := DeploymentPriority(&api.Deployment{ID: "d"}, test.job, test.evals); got != test.want {
+		if got := DeploymentEvalPriority(&api.Deployment{ID: "d"}, test.job, test.evals); got != test.want {
 			t.Errorf("%s: %d, want %d", test.name, got, test.want)
 		}
 	}

@@ -51,7 +51,7 @@ func DeviceGroupSatisfiesConstraint(c *api.Constraint, group *api.NodeDeviceReso
 	case "!=", "not":
 		return (left == nil) != (right == nil) || left != nil && !equalAttributes(left, right)
 	}
-	return left != nil && right != nil && compareAttributes(c.Operand, left, right)
+	return left != nil && right != nil && attributesSatisfyOperator(c.Operand, left, right)
 }
 
 // DeviceInstanceSatisfiesConstraint reports whether an instance may be used under a constraint that
@@ -62,7 +62,7 @@ func DeviceInstanceSatisfiesConstraint(c *api.Constraint, d *api.NodeDevice, nod
 	if c.LTarget != deviceIDsTarget {
 		return true
 	}
-	value, ok := node.ResolveTarget(c.RTarget)
+	value, ok := node.ResolveConstraintTarget(c.RTarget)
 	switch c.Operand {
 	case api.ConstraintSetContains, api.ConstraintSetContainsAll, api.ConstraintSetContainsAny:
 		return ok && slices.Contains(splitCommaSet(value), d.ID)
@@ -107,15 +107,15 @@ func resolveDeviceTarget(target string, group *api.NodeDeviceResource, node *Nod
 	if name, ok := strings.CutPrefix(target, deviceAttrPrefix); ok {
 		return group.Attributes[strings.TrimSuffix(name, "}")]
 	}
-	if text, ok := node.ResolveTarget(target); ok {
+	if text, ok := node.ResolveConstraintTarget(target); ok {
 		return &api.Attribute{StringVal: &text}
 	}
 	return nil
 }
 
-// compareAttributes evaluates an operator that needs both sides. The operators for versions,
+// attributesSatisfyOperator evaluates an operator that needs both sides. The operators for versions,
 // patterns and sets compare the sides as texts.
-func compareAttributes(operand string, left, right *api.Attribute) bool {
+func attributesSatisfyOperator(operand string, left, right *api.Attribute) bool {
 	switch operand {
 	case "=", "==", "is":
 		return equalAttributes(left, right)
@@ -154,40 +154,40 @@ func equalAttributes(left, right *api.Attribute) bool {
 // units measure different things, only one of them has a unit, or one is a bool.
 func orderAttributes(left, right *api.Attribute) (order int, ok bool) {
 	if left.StringVal != nil && right.StringVal != nil {
-		return compareValues(*left.StringVal, *right.StringVal), true
+		return compareAsNumbersOrText(*left.StringVal, *right.StringVal), true
 	}
 	l, okLeft := quantityOf(left)
 	r, okRight := quantityOf(right)
 	if !okLeft || !okRight || l.baseUnit != r.baseUnit {
 		return 0, false
 	}
-	if l.isInt && r.isInt {
+	if l.isIntExact && r.isIntExact {
 		return compareNumbers(l.intValue, r.intValue), true
 	}
-	return compareNumbers(l.value, r.value), true
+	return compareNumbers(l.floatValue, r.floatValue), true
 }
 
 // quantity is a number in its base unit.
 type quantity struct {
-	value    float64
-	isInt    bool // intValue is exact
-	intValue int64
-	baseUnit string // "" for a number without a unit
+	floatValue float64
+	isIntExact bool // intValue is exact
+	intValue   int64
+	baseUnit   string // "" for a number without a unit
 }
 
 func quantityOf(a *api.Attribute) (quantity, bool) {
 	switch {
 	case a.IntVal != nil:
-		return newQuantity(quantity{value: float64(*a.IntVal), isInt: true, intValue: *a.IntVal}, a.Unit)
+		return toBaseUnit(quantity{floatValue: float64(*a.IntVal), isIntExact: true, intValue: *a.IntVal}, a.Unit)
 	case a.FloatVal != nil:
-		return newQuantity(quantity{value: *a.FloatVal}, a.Unit)
+		return toBaseUnit(quantity{floatValue: *a.FloatVal}, a.Unit)
 	case a.StringVal != nil:
 		return parseQuantity(*a.StringVal)
 	}
 	return quantity{}, false
 }
 
-func newQuantity(q quantity, unit string) (quantity, bool) {
+func toBaseUnit(q quantity, unit string) (quantity, bool) {
 	if unit == "" {
 		return q, true
 	}
@@ -196,9 +196,9 @@ func newQuantity(q quantity, unit string) (quantity, bool) {
 		return quantity{}, false
 	}
 	product := q.intValue * u.Multiplier
-	q.isInt = q.isInt && product/u.Multiplier == q.intValue // false after an overflow
+	q.isIntExact = q.isIntExact && product/u.Multiplier == q.intValue // false after an overflow
 	q.intValue = product
-	q.value *= float64(u.Multiplier)
+	q.floatValue *= float64(u.Multiplier)
 	q.baseUnit = u.Base
 	return q, true
 }
@@ -209,13 +209,13 @@ func parseQuantity(text string) (quantity, bool) {
 	end := strings.LastIndexAny(text, "0123456789.") + 1
 	number, unit := text[:end], strings.TrimSpace(text[end:])
 	if n, err := strconv.ParseInt(number, 10, 64); err == nil {
-		return newQuantity(quantity{value: float64(n), isInt: true, intValue: n}, unit)
+		return toBaseUnit(quantity{floatValue: float64(n), isIntExact: true, intValue: n}, unit)
 	}
 	f, err := strconv.ParseFloat(number, 64)
 	if err != nil {
 		return quantity{}, false
 	}
-	return newQuantity(quantity{value: f}, unit)
+	return toBaseUnit(quantity{floatValue: f}, unit)
 }
 
 func boolAttribute(a *api.Attribute) (value, ok bool) {

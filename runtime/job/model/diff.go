@@ -23,7 +23,7 @@ const (
 // listed, changed or not; a changed block also lists its unchanged attributes. Fields that
 // the agent sets are left out.
 func Diff(old, new *api.Job) *api.JobDiff {
-	from, to := newDiffPart(old), newDiffPart(new)
+	from, to := newDiffedJobBlock(old), newDiffedJobBlock(new)
 	diff := &api.JobDiff{
 		Type: diffType(from, to), Fields: withoutUnchangedFields(diffFields(from, to)), Objects: diffObjects(from, to),
 		TaskGroups: diffByName(groupsOrNil(old), groupsOrNil(new), func(g *api.TaskGroup) string { return pointer.Value(g.Name) }, diffGroup),
@@ -47,7 +47,7 @@ func groupsOrNil(job *api.Job) []*api.TaskGroup {
 }
 
 func diffGroup(name string, old, new *api.TaskGroup) *api.TaskGroupDiff {
-	from, to := newDiffPart(old), newDiffPart(new)
+	from, to := newDiffedJobBlock(old), newDiffedJobBlock(new)
 	diff := &api.TaskGroupDiff{
 		Type: diffType(from, to), Name: name, Fields: withoutUnchangedFields(diffFields(from, to)), Objects: diffObjects(from, to),
 		Tasks: diffByName(tasksOrNil(old), tasksOrNil(new), func(t *api.Task) string { return t.Name }, diffTask),
@@ -66,7 +66,7 @@ func tasksOrNil(g *api.TaskGroup) []*api.Task {
 }
 
 func diffTask(name string, old, new *api.Task) *api.TaskDiff {
-	from, to := newDiffPart(old), newDiffPart(new)
+	from, to := newDiffedJobBlock(old), newDiffedJobBlock(new)
 	return &api.TaskDiff{Type: diffType(from, to), Name: name, Fields: withoutUnchangedFields(diffFields(from, to)), Objects: diffObjects(from, to)}
 }
 
@@ -136,20 +136,20 @@ func withoutUnchangedFields(diffs []*api.FieldDiff) []*api.FieldDiff {
 // diffObjects compares the blocks of two parts, of which one may be nil. Equal blocks are not
 // listed.
 func diffObjects(old, new *diffedJobBlock) []*api.ObjectDiff {
-	deleted, added := partsWithoutEqual(old.innerBlocksOrNil(), new.innerBlocksOrNil()), partsWithoutEqual(new.innerBlocksOrNil(), old.innerBlocksOrNil())
+	deleted, added := blocksWithoutEqual(old.innerBlocksOrNil(), new.innerBlocksOrNil()), blocksWithoutEqual(new.innerBlocksOrNil(), old.innerBlocksOrNil())
 	type id struct{ name, key string }
 	byID := make(map[id][]*diffedJobBlock)
 	for _, p := range deleted {
-		if p.key != "" {
-			byID[id{p.name, p.key}] = append(byID[id{p.name, p.key}], p)
+		if p.keyAmongSameName != "" {
+			byID[id{p.name, p.keyAmongSameName}] = append(byID[id{p.name, p.keyAmongSameName}], p)
 		}
 	}
 	paired := make(map[*diffedJobBlock]bool)
 	var diffs []*api.ObjectDiff
 	for _, to := range added {
 		var oldBlock *diffedJobBlock
-		if same := byID[id{to.name, to.key}]; len(same) > 0 {
-			oldBlock, byID[id{to.name, to.key}] = same[0], same[1:]
+		if same := byID[id{to.name, to.keyAmongSameName}]; len(same) > 0 {
+			oldBlock, byID[id{to.name, to.keyAmongSameName}] = same[0], same[1:]
 			paired[oldBlock] = true
 		}
 		diffs = append(diffs, diffObject(oldBlock, to))
@@ -167,15 +167,15 @@ func diffObject(old, new *diffedJobBlock) *api.ObjectDiff {
 	return &api.ObjectDiff{Type: diffType(old, new), Name: cmp.Or(old, new).name, Fields: diffFields(old, new), Objects: diffObjects(old, new)}
 }
 
-// partsWithoutEqual returns the parts that have no equal part among the others. Each of the others
-// matches one part only.
-func partsWithoutEqual(parts, others []*diffedJobBlock) []*diffedJobBlock {
+// blocksWithoutEqual returns the blocks that have no equal block among the others. Each of the others
+// matches one block only.
+func blocksWithoutEqual(blocks, others []*diffedJobBlock) []*diffedJobBlock {
 	left := make(map[string]int)
 	for _, p := range others {
 		left[p.name+p.fingerprint]++
 	}
 	var out []*diffedJobBlock
-	for _, p := range parts {
+	for _, p := range blocks {
 		if left[p.name+p.fingerprint]--; left[p.name+p.fingerprint] < 0 {
 			out = append(out, p)
 		}
@@ -183,15 +183,15 @@ func partsWithoutEqual(parts, others []*diffedJobBlock) []*diffedJobBlock {
 	return out
 }
 
-// AnnotateDiff adds annotations to the difference between two jobs: what a plan does with the allocations. updates has
-// the numbers of changed allocations in the plan, by group.
-func AnnotateDiff(diff *api.JobDiff, old, new *api.Job, updates map[string]*api.DesiredUpdates) {
+// AnnotateDiff adds annotations to the difference between two jobs: what a plan does with the allocations.
+// updatesByGroup has the numbers of changed allocations in the plan.
+func AnnotateDiff(diff *api.JobDiff, old, new *api.Job, updatesByGroup map[string]*api.DesiredUpdates) {
 	before, after := newTaskSpecIndex(old), newTaskSpecIndex(new)
 	for _, g := range diff.TaskGroups {
-		g.Updates = desiredUpdateCounts(updates[g.Name])
+		g.Updates = countByUpdateType(updatesByGroup[g.Name])
 		for _, f := range g.Fields {
 			if f.Name == "Count" {
-				f.Annotations = countAnnotation(f)
+				f.Annotations = groupCountAnnotations(f)
 			}
 		}
 		for _, t := range g.Tasks {
@@ -202,7 +202,7 @@ func AnnotateDiff(diff *api.JobDiff, old, new *api.Job, updates map[string]*api.
 	}
 }
 
-func desiredUpdateCounts(u *api.DesiredUpdates) map[string]uint64 {
+func countByUpdateType(u *api.DesiredUpdates) map[string]uint64 {
 	if u == nil {
 		return nil
 	}
@@ -214,7 +214,7 @@ func desiredUpdateCounts(u *api.DesiredUpdates) map[string]uint64 {
 	return counts
 }
 
-func countAnnotation(f *api.FieldDiff) []string {
+func groupCountAnnotations(f *api.FieldDiff) []string {
 	// Counts are decimal numbers that are not negative, so the longer text is the larger
 	// number.
 	grows := cmp.Or(cmp.Compare(len(f.Old), len(f.New)), strings.Compare(f.Old, f.New)) < 0
@@ -245,22 +245,22 @@ func taskAnnotation(g *api.TaskGroupDiff, t *api.TaskDiff, before, after taskSpe
 
 // taskSpecIndex finds the tasks of a job by the names of the group and of the task.
 type taskSpecIndex struct {
-	job    *api.Job
-	groups map[string]*api.TaskGroup
-	tasks  map[[2]string]*api.Task
+	job                *api.Job
+	groupByName        map[string]*api.TaskGroup
+	taskByGroupAndName map[[2]string]*api.Task
 }
 
 func newTaskSpecIndex(job *api.Job) taskSpecIndex {
 	ids := taskSpecIndex{job, make(map[string]*api.TaskGroup), make(map[[2]string]*api.Task)}
 	for _, g := range groupsOrNil(job) {
-		ids.groups[pointer.Value(g.Name)] = g
+		ids.groupByName[pointer.Value(g.Name)] = g
 		for _, t := range g.Tasks {
-			ids.tasks[[2]string{pointer.Value(g.Name), t.Name}] = t
+			ids.taskByGroupAndName[[2]string{pointer.Value(g.Name), t.Name}] = t
 		}
 	}
 	return ids
 }
 
 func (t taskSpecIndex) specOf(group, task string) immutableTaskSpec {
-	return immutableTaskSpecOf(t.job, t.groups[group], t.tasks[[2]string{group, task}])
+	return immutableTaskSpecOf(t.job, t.groupByName[group], t.taskByGroupAndName[[2]string{group, task}])
 }

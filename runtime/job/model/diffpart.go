@@ -15,12 +15,12 @@ import (
 // inner blocks.
 type diffedJobBlock struct {
 	name string
-	// key identifies the part among parts of the same name. Parts without a key form a
+	// keyAmongSameName identifies the block among blocks of the same name. Blocks without a key form a
 	// set: they are added or deleted, but never edited.
-	key         string
-	attrs       map[string]diffAttribute
-	innerBlocks []*diffedJobBlock
-	// fingerprint is the same text for equal parts.
+	keyAmongSameName string
+	attributeByKey   map[string]diffAttribute
+	innerBlocks      []*diffedJobBlock
+	// fingerprint is the same text for equal blocks.
 	fingerprint string
 }
 
@@ -30,7 +30,7 @@ func (p *diffedJobBlock) attributesOrNil() map[string]diffAttribute {
 	if p == nil {
 		return nil
 	}
-	return p.attrs
+	return p.attributeByKey
 }
 
 func (p *diffedJobBlock) innerBlocksOrNil() []*diffedJobBlock {
@@ -78,8 +78,8 @@ var blockKeyFields = map[reflect.Type]string{
 // singletonBlockKey is the key of a block that exists at most once.
 const singletonBlockKey = "the only"
 
-// newDiffPart returns the part of a job, a group or a task; nil for nil.
-func newDiffPart[T any](v *T) *diffedJobBlock {
+// newDiffedJobBlock returns the part of a job, a group or a task; nil for nil.
+func newDiffedJobBlock[T any](v *T) *diffedJobBlock {
 	if v == nil {
 		return nil
 	}
@@ -87,7 +87,7 @@ func newDiffPart[T any](v *T) *diffedJobBlock {
 }
 
 func newDiffBlockOfStruct(name, key string, v reflect.Value) *diffedJobBlock {
-	p := &diffedJobBlock{name: name, key: key, attrs: make(map[string]diffAttribute)}
+	p := &diffedJobBlock{name: name, keyAmongSameName: key, attributeByKey: make(map[string]diffAttribute)}
 	hidden := fieldsHiddenInDiff[v.Type()]
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
@@ -107,7 +107,7 @@ func (p *diffedJobBlock) addField(name string, v reflect.Value) {
 	switch kind {
 	case reflect.Struct:
 		if v = reflect.Indirect(v); v.IsValid() {
-			p.innerBlocks = append(p.innerBlocks, newDiffBlockOfStruct(diffFieldName(name), singletonBlockKey, v))
+			p.innerBlocks = append(p.innerBlocks, newDiffBlockOfStruct(diffBlockName(name), singletonBlockKey, v))
 		}
 	case reflect.Slice:
 		p.addList(name, v)
@@ -118,13 +118,15 @@ func (p *diffedJobBlock) addField(name string, v reflect.Value) {
 	}
 }
 
-func (p *diffedJobBlock) setAttribute(name, text string) { p.attrs[name] = diffAttribute{name, text} }
+func (p *diffedJobBlock) setAttribute(name, text string) {
+	p.attributeByKey[name] = diffAttribute{name, text}
+}
 
-func diffFieldName(field string) string {
-	if name, ok := diffBlockNames[field]; ok {
+func diffBlockName(fieldName string) string {
+	if name, ok := diffBlockNames[fieldName]; ok {
 		return name
 	}
-	return field
+	return fieldName
 }
 
 // addList adds a list of blocks, or a list of texts as one block in which each attribute
@@ -133,25 +135,25 @@ func (p *diffedJobBlock) addList(name string, v reflect.Value) {
 	if v.Len() == 0 {
 		return
 	}
-	set := &diffedJobBlock{name: name, key: singletonBlockKey, attrs: make(map[string]diffAttribute)}
+	set := &diffedJobBlock{name: name, keyAmongSameName: singletonBlockKey, attributeByKey: make(map[string]diffAttribute)}
 	for i := range v.Len() {
 		e := v.Index(i)
 		for e.Kind() == reflect.Pointer {
 			e = e.Elem()
 		}
 		if e.Kind() == reflect.Struct {
-			p.innerBlocks = append(p.innerBlocks, newDiffBlockOfStruct(diffFieldName(name), diffKeyOf(e), e))
+			p.innerBlocks = append(p.innerBlocks, newDiffBlockOfStruct(diffBlockName(name), diffBlockKey(e), e))
 			continue
 		}
 		text := formatScalar(e)
-		set.attrs[text] = diffAttribute{name, text}
+		set.attributeByKey[text] = diffAttribute{name, text}
 	}
-	if len(set.attrs) > 0 {
+	if len(set.attributeByKey) > 0 {
 		p.innerBlocks = append(p.innerBlocks, set.sortAndFingerprint())
 	}
 }
 
-func diffKeyOf(v reflect.Value) string {
+func diffBlockKey(v reflect.Value) string {
 	field, ok := blockKeyFields[v.Type()]
 	if !ok {
 		return ""
@@ -169,13 +171,13 @@ func (p *diffedJobBlock) addMap(name string, v reflect.Value) {
 		}
 	case reflect.Pointer:
 		for _, value := range v.Seq2() {
-			p.innerBlocks = append(p.innerBlocks, newDiffBlockOfStruct(diffFieldName(name), diffKeyOf(value.Elem()), value.Elem()))
+			p.innerBlocks = append(p.innerBlocks, newDiffBlockOfStruct(diffBlockName(name), diffBlockKey(value.Elem()), value.Elem()))
 		}
 	default:
 		if v.Len() == 0 {
 			return
 		}
-		free := &diffedJobBlock{name: name, key: singletonBlockKey, attrs: make(map[string]diffAttribute)}
+		free := &diffedJobBlock{name: name, keyAmongSameName: singletonBlockKey, attributeByKey: make(map[string]diffAttribute)}
 		for key, value := range v.Seq2() {
 			free.addFlattened(key.String(), value)
 		}
@@ -233,8 +235,8 @@ func (p *diffedJobBlock) sortAndFingerprint() *diffedJobBlock {
 	slices.SortStableFunc(p.innerBlocks, func(a, b *diffedJobBlock) int {
 		return strings.Compare(a.name+"\x00"+a.fingerprint, b.name+"\x00"+b.fingerprint)
 	})
-	lines := make([]string, 0, len(p.attrs))
-	for key, a := range p.attrs {
+	lines := make([]string, 0, len(p.attributeByKey))
+	for key, a := range p.attributeByKey {
 		lines = append(lines, strconv.Quote(key)+"="+strconv.Quote(a.text))
 	}
 	slices.Sort(lines)

@@ -48,15 +48,15 @@ func TaskDependencies(t *api.Task) ([]lifecycle.Dependency, error) {
 	return lifecycle.ParseDependencies(text)
 }
 
-// checkExtensions checks the meta keys that start with lite_.
-func checkExtensions(r *faultReport, job *api.Job) {
+// checkLiteExtensions checks the meta keys that start with lite_.
+func checkLiteExtensions(r *faultReport, job *api.Job) {
 	where := fmt.Sprintf("job %q", pointer.Value(job.ID))
-	checkMetaKeys(r, "job", where, job.Meta)
+	checkLiteMetaKeys(r, "job", where, job.Meta)
 	for _, g := range job.TaskGroups {
 		at, inGroup := r.atPath("group", pointer.Value(g.Name)), fmt.Sprintf("group %q of %s", pointer.Value(g.Name), where)
-		checkMetaKeys(at, "group", inGroup, g.Meta)
+		checkLiteMetaKeys(at, "group", inGroup, g.Meta)
 		for _, t := range g.Tasks {
-			checkMetaKeys(at.atPath("task", t.Name), "task", fmt.Sprintf("task %q in %s", t.Name, inGroup), t.Meta)
+			checkLiteMetaKeys(at.atPath("task", t.Name), "task", fmt.Sprintf("task %q in %s", t.Name, inGroup), t.Meta)
 		}
 		e := readExtensions(job, g)
 		for _, f := range e.faults {
@@ -69,24 +69,24 @@ func checkExtensions(r *faultReport, job *api.Job) {
 	}
 }
 
-func checkMetaKeys(r *faultReport, block, where string, meta map[string]string) {
+func checkLiteMetaKeys(r *faultReport, blockType, objectText string, meta map[string]string) {
 	for _, key := range slices.Sorted(maps.Keys(meta)) {
 		home, known := metaKeys[key]
 		switch {
-		case key == metaUsers && block == home && len(usersSwitchedToInMeta(meta)) == 0:
-			r.atPath("meta", key).addFault("%s of %s: it names no user: write names or uids, like \"www-data, postgres\"", key, where)
-		case !strings.HasPrefix(key, metaPrefix), strings.HasPrefix(key, HookPrefix), home == block:
+		case key == metaUsers && blockType == home && len(usersSwitchedToInMeta(meta)) == 0:
+			r.atPath("meta", key).addFault("%s of %s: it names no user: write names or uids, like \"www-data, postgres\"", key, objectText)
+		case !strings.HasPrefix(key, metaPrefix), strings.HasPrefix(key, HookPrefix), home == blockType:
 		case known:
-			r.atPath("meta", key).addFault("%s of %s: it belongs into the meta block of a %s", key, where, home)
+			r.atPath("meta", key).addFault("%s of %s: it belongs into the meta block of a %s", key, objectText, home)
 		default:
 			r.atPath("meta", key).addFault("%s of %s: keys that begin with %s switch on extensions, and there are only %s, %s, %s, %s and %sNAME",
-				key, where, metaPrefix, metaAfter, metaRerun, metaRestartGroup, metaUsers, HookPrefix)
+				key, objectText, metaPrefix, metaAfter, metaRerun, metaRestartGroup, metaUsers, HookPrefix)
 		}
 	}
 }
 
-// groupExtensions are the lifecycle extensions in the meta of a group and its tasks.
-type groupExtensions struct {
+// groupLifecycleExtensions are the lifecycle extensions in the meta of a group and its tasks.
+type groupLifecycleExtensions struct {
 	extensionsUsed bool
 	graphTasks     []lifecycle.GraphTask
 	restartGroup   lifecycle.RestartGroup
@@ -95,7 +95,7 @@ type groupExtensions struct {
 
 type metaFault struct{ task, key, text string }
 
-func readExtensions(job *api.Job, g *api.TaskGroup) (e groupExtensions) {
+func readExtensions(job *api.Job, g *api.TaskGroup) (e groupLifecycleExtensions) {
 	if !usesExtensions(g) {
 		return e
 	}
@@ -182,7 +182,7 @@ func TaskOfHealthCheck(s *api.Service, c api.ServiceCheck) string {
 
 // LifecycleExtensions returns the lifecycle extensions of a group of a canonical job, or nil if there
 // are none. An error means that the job is not valid.
-func LifecycleExtensions(job *api.Job, g *api.TaskGroup) (*lifecycle.Group, error) {
+func LifecycleExtensions(job *api.Job, g *api.TaskGroup) (*lifecycle.ExtendedGroup, error) {
 	e := readExtensions(job, g)
 	if len(e.faults) > 0 {
 		f := e.faults[0]
@@ -195,13 +195,13 @@ func LifecycleExtensions(job *api.Job, g *api.TaskGroup) (*lifecycle.Group, erro
 	for i, n := range e.graphTasks {
 		tasks[i] = n.Task
 	}
-	return lifecycle.NewGroup(tasks, e.restartGroup), nil
+	return lifecycle.NewGroupIfExtended(tasks, e.restartGroup), nil
 }
 
-// DescribeStartOrder describes to users the order in which the tasks of a valid job start: each
+// DescribeExtendedStartOrder describes to users the order in which the tasks of a valid job start: each
 // group that uses lifecycle extensions, stage by stage. It is empty for a job without
 // extensions.
-func DescribeStartOrder(job *api.Job) string {
+func DescribeExtendedStartOrder(job *api.Job) string {
 	var b strings.Builder
 	for _, g := range job.TaskGroups {
 		e := readExtensions(job, g)
@@ -222,7 +222,7 @@ func DescribeStartOrder(job *api.Job) string {
 			{"poststart", lifecycle.PoststartEphemeral | lifecycle.PoststartSidecar, "when all main tasks have started"},
 			{"poststop", lifecycle.PoststopTask, "when all other tasks have ended"},
 		} {
-			writeStage(&b, stage.name, stage.opens, slices.DeleteFunc(slices.Clone(e.graphTasks), func(n lifecycle.GraphTask) bool { return n.Stage&stage.stages == 0 }))
+			writeStageDescription(&b, stage.name, stage.opens, slices.DeleteFunc(slices.Clone(e.graphTasks), func(n lifecycle.GraphTask) bool { return n.Stage&stage.stages == 0 }))
 		}
 		if e.restartGroup != lifecycle.OneForOne {
 			fmt.Fprintf(&b, "  restarts: %v\n", e.restartGroup)
@@ -231,11 +231,11 @@ func DescribeStartOrder(job *api.Job) string {
 	return b.String()
 }
 
-func writeStage(b *strings.Builder, name, opens string, tasks []lifecycle.GraphTask) {
+func writeStageDescription(b *strings.Builder, name, opensWhen string, tasks []lifecycle.GraphTask) {
 	if len(tasks) == 0 {
 		return
 	}
-	fmt.Fprintf(b, "  %s: %s\n", name, opens)
+	fmt.Fprintf(b, "  %s: %s\n", name, opensWhen)
 	for _, n := range tasks {
 		fmt.Fprintf(b, "    %s", n.Name)
 		if n.Stage.Sidecar() {

@@ -116,14 +116,14 @@ func TestValidateExtensions(t *testing.T) {
 
 func TestExtensionFaultsHaveAPath(t *testing.T) {
 	f := newJobFixture(func(f *jobFixture) { f.addTask("web", "", "lite_after", "db:started") })
-	faults := Faults(Validate(f.job))
+	faults := LeafFaults(Validate(f.job))
 	if len(faults) != 1 || strings.Join(faults[0].Path, " ") != "group g task web meta lite_after" {
 		t.Errorf("faults %v", faults)
 	}
 }
 
 func TestGateGraph(t *testing.T) {
-	if got := DescribeStartOrder(newJobFixture().job); got != "" {
+	if got := DescribeExtendedStartOrder(newJobFixture().job); got != "" {
 		t.Errorf("a job without extensions has a graph:\n%s", got)
 	}
 	f := newJobFixture(func(f *jobFixture) {
@@ -146,7 +146,7 @@ func TestGateGraph(t *testing.T) {
     publish: after t has ended well
   restarts: one_for_all
 `
-	if got := DescribeStartOrder(f.job); got != wantGraph {
+	if got := DescribeExtendedStartOrder(f.job); got != wantGraph {
 		t.Errorf("got\n%s\nwant\n%s", got, wantGraph)
 	}
 }

@@ -26,14 +26,14 @@ func checkGroup(r *faultReport, job *api.Job, g *api.TaskGroup) {
 	if pointer.Value(g.Count) < 0 {
 		r.atPath("count").addFault("Task group count can't be negative")
 	}
-	if len(g.Tasks) == 0 && !hasGateway(g) {
+	if len(g.Tasks) == 0 && !hasConnectGateway(g) {
 		r.addFault("Missing tasks for task group")
 	}
 	checkMaxRunDuration(r.atPath("max_run_duration"), jobType, g.MaxRunDuration)
 	checkConstraints(r, g.Constraints)
 	checkAffinities(r, jobType, g.Affinities)
 	checkSpreads(r, jobType, g.Spreads)
-	checkRestart(r.atPath("restart"), g.RestartPolicy)
+	checkRestartPolicy(r.atPath("restart"), g.RestartPolicy)
 	checkReschedule(r.atPath("reschedule"), jobType, g.ReschedulePolicy)
 	if d := g.EphemeralDisk; d != nil && pointer.Value(d.SizeMB) < minEphemeralDiskMB {
 		r.atPath("ephemeral_disk").addFault("minimum DiskMB value is %d; got %d", minEphemeralDiskMB, pointer.Value(d.SizeMB))
@@ -41,7 +41,7 @@ func checkGroup(r *faultReport, job *api.Job, g *api.TaskGroup) {
 	checkUpdate(r.atPath("update"), jobType, g.Update)
 	checkMigrate(r.atPath("migrate"), jobType, g.Migrate)
 	checkDisconnect(r.atPath("disconnect"), jobType, g.Disconnect)
-	checkRulesAcrossTasks(r, g)
+	checkNamesLeaderAndMainTasks(r, g)
 	checkNetworks(r, g.Networks)
 	checkGroupServices(r, g)
 	checkVolumes(r, jobType, g)
@@ -53,9 +53,9 @@ func checkGroup(r *faultReport, job *api.Job, g *api.TaskGroup) {
 	}
 }
 
-// hasGateway reports whether a server would add a task to the group: the proxy of a Connect
+// hasConnectGateway reports whether a server would add a task to the group: the proxy of a Connect
 // gateway.
-func hasGateway(g *api.TaskGroup) bool {
+func hasConnectGateway(g *api.TaskGroup) bool {
 	return slices.ContainsFunc(g.Services, func(s *api.Service) bool { return s.Connect != nil && s.Connect.Gateway != nil })
 }
 
@@ -71,8 +71,8 @@ func checkMaxRunDuration(r *faultReport, jobType string, limit *time.Duration) {
 	}
 }
 
-// checkRulesAcrossTasks checks rules across the tasks of a group.
-func checkRulesAcrossTasks(r *faultReport, g *api.TaskGroup) {
+// checkNamesLeaderAndMainTasks checks rules across the tasks of a group.
+func checkNamesLeaderAndMainTasks(r *faultReport, g *api.TaskGroup) {
 	first := map[string]int{}
 	leaders, mains := 0, 0
 	for i, t := range g.Tasks {

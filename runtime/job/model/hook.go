@@ -16,11 +16,11 @@ const HookPrefix = "lite_hook_"
 
 // HookAttachment is one meta key by which a job attaches a hook.
 type HookAttachment struct {
-	Path   []string // Path has the form of JobFault.Path
-	Group  string   // Group is "" for the job
-	Task   string   // Task is "" for a group or the job
-	Hook   string
-	Config string
+	MetaKeyPath []string // has the form of JobFault.Path
+	Group       string   // Group is "" for the job
+	Task        string   // Task is "" for a group or the job
+	Hook        string
+	ConfigJSON  string
 }
 
 // HookAttachments returns the hook attachments of a canonical job.

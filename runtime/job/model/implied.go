@@ -25,7 +25,7 @@ func addImpliedConstraints(g *api.TaskGroup) {
 		}
 	}
 
-	if signals := signalsOf(g); len(signals) > 0 {
+	if signals := signalsSentToTasks(g); len(signals) > 0 {
 		unlessEqual(api.NewConstraint("${attr.os.signals}", api.ConstraintSetContains, strings.Join(signals, ",")))
 	}
 	use := serviceUsageOf(g)
@@ -36,15 +36,15 @@ func addImpliedConstraints(g *api.TaskGroup) {
 		unlessEqual(api.NewConstraint("${attr.nomad.version}", api.ConstraintSemver, ">= 1.4.0"))
 	}
 	if use.groupUsesConsul {
-		unlessAttribute(consulConstraint())
+		unlessAttribute(impliedConsulConstraint())
 	}
-	for _, t := range use.consulTasks {
-		if !slices.ContainsFunc(t.Constraints, func(c *api.Constraint) bool { return c.LTarget == consulConstraint().LTarget }) {
-			t.Constraints = append(t.Constraints, consulConstraint())
+	for _, t := range use.tasksUsingConsul {
+		if !slices.ContainsFunc(t.Constraints, func(c *api.Constraint) bool { return c.LTarget == impliedConsulConstraint().LTarget }) {
+			t.Constraints = append(t.Constraints, impliedConsulConstraint())
 		}
 	}
 	if len(g.Networks) > 0 && g.Networks[0].Mode == "bridge" {
-		for _, c := range bridgeConstraints() {
+		for _, c := range impliedBridgeConstraints() {
 			unlessAttribute(c)
 		}
 	}
@@ -59,26 +59,26 @@ func addImpliedConstraints(g *api.TaskGroup) {
 	}
 }
 
-// bridgeConstraints are the constraints that follow from the network mode "bridge".
-func bridgeConstraints() (all []*api.Constraint) {
+// impliedBridgeConstraints are the constraints that follow from the network mode "bridge".
+func impliedBridgeConstraints() (all []*api.Constraint) {
 	for _, plugin := range []string{"bridge", "firewall", "host-local", "loopback", "portmap"} {
 		all = append(all, api.NewConstraint("${attr.plugins.cni.version."+plugin+"}", api.ConstraintSemver, ">= 0.4.0"))
 	}
 	return all
 }
 
-// IsBridgeConstraint reports whether the constraint follows from the network mode "bridge". Every node with
+// IsImpliedBridgeConstraint reports whether the constraint follows from the network mode "bridge". Every node with
 // that mode satisfies it: the bridge of nomad-lite needs no CNI plugins.
-func IsBridgeConstraint(c *api.Constraint) bool {
-	return slices.ContainsFunc(bridgeConstraints(), func(implied *api.Constraint) bool { return *implied == *c })
+func IsImpliedBridgeConstraint(c *api.Constraint) bool {
+	return slices.ContainsFunc(impliedBridgeConstraints(), func(implied *api.Constraint) bool { return *implied == *c })
 }
 
-func consulConstraint() *api.Constraint {
+func impliedConsulConstraint() *api.Constraint {
 	return api.NewConstraint("${attr.consul.version}", api.ConstraintSemver, ">= 1.8.0")
 }
 
-// signalsOf returns the signals that may be sent to a task of the group, sorted.
-func signalsOf(g *api.TaskGroup) []string {
+// signalsSentToTasks returns the signals that may be sent to a task of the group, sorted.
+func signalsSentToTasks(g *api.TaskGroup) []string {
 	var usedSignals []string
 	for _, t := range g.Tasks {
 		if t.KillSignal != "" {
@@ -99,7 +99,7 @@ func signalsOf(g *api.TaskGroup) []string {
 
 type serviceUsage struct {
 	usesNomadProvider, usesNomadChecks, groupUsesConsul bool
-	consulTasks                                         []*api.Task
+	tasksUsingConsul                                    []*api.Task
 }
 
 func serviceUsageOf(g *api.TaskGroup) serviceUsage {
@@ -119,7 +119,7 @@ func serviceUsageOf(g *api.TaskGroup) serviceUsage {
 	use.groupUsesConsul = note(g.Services)
 	for _, t := range g.Tasks {
 		if note(t.Services) {
-			use.consulTasks = append(use.consulTasks, t)
+			use.tasksUsingConsul = append(use.tasksUsingConsul, t)
 		}
 	}
 	return use

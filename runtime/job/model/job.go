@@ -18,22 +18,22 @@ const (
 var jobTypes = []string{api.JobTypeService, api.JobTypeBatch, api.JobTypeSystem, api.JobTypeSysbatch}
 
 // Validate checks a canonical job. It returns nil, or all errors as one error, whose text is
-// nested as in Nomad. Faults returns the single errors of the result. namespaces are the
-// existing namespaces besides the default one. Package admission checks whether this build
+// nested as in Nomad. LeafFaults returns the single errors of the result. existingNamespaces are the
+// namespaces besides the default one. Package admission checks whether this build
 // can run the job.
-func Validate(job *api.Job, namespaces ...string) error {
+func Validate(job *api.Job, existingNamespaces ...string) error {
 	if job == nil {
 		return &JobFault{Text: "Job must be specified"}
 	}
 	r := newFaultReport()
-	checkServerAdmission(r, job, namespaces)
+	checkServerAdmission(r, job, existingNamespaces)
 	checkJob(r, job)
-	checkEnterpriseFeatures(r, job)
+	rejectEnterpriseFeatures(r, job)
 	return r.errOrNil()
 }
 
 func checkJob(r *faultReport, job *api.Job) {
-	checkJobNames(r, job)
+	checkJobIDAndName(r, job)
 	checkJobType(r.atPath("type"), pointer.Value(job.Type))
 	if p := pointer.Value(job.Priority); p < 1 || p > maxPriority {
 		r.atPath("priority").addFault("job priority must be between [1, %d]", maxPriority)
@@ -48,7 +48,7 @@ func checkJob(r *faultReport, job *api.Job) {
 	checkAffinities(r, pointer.Value(job.Type), job.Affinities)
 	checkSpreads(r, pointer.Value(job.Type), job.Spreads)
 	checkGroups(r, job)
-	checkExtensions(r, job)
+	checkLiteExtensions(r, job)
 	checkPeriodic(r.atPath("periodic"), job)
 	checkParameterized(r.atPath("parameterized"), job)
 	if job.Multiregion != nil {
@@ -59,7 +59,7 @@ func checkJob(r *faultReport, job *api.Job) {
 	}
 }
 
-func checkJobNames(r *faultReport, job *api.Job) {
+func checkJobIDAndName(r *faultReport, job *api.Job) {
 	switch id := pointer.Value(job.ID); {
 	case id == "":
 		r.addFault("Missing job ID")
@@ -118,8 +118,8 @@ func checkGroups(r *faultReport, job *api.Job) {
 	}
 }
 
-// MergedMeta merges the meta of job, group and task, in this order: later values win.
-func MergedMeta(metas ...map[string]string) map[string]string {
+// MergeMetaLaterWins merges the meta of job, group and task, in this order: later values win.
+func MergeMetaLaterWins(metas ...map[string]string) map[string]string {
 	merged := make(map[string]string)
 	for _, meta := range metas {
 		maps.Copy(merged, meta)

@@ -148,7 +148,7 @@ func TestFaultPaths(t *testing.T) {
 		f.task.Templates = []*api.Template{{EmbeddedTmpl: new("x"), DestPath: new("local/a")}, {EmbeddedTmpl: new("x")}}
 	})
 	var got []string
-	for _, fault := range Faults(Validate(f.job)) {
+	for _, fault := range LeafFaults(Validate(f.job)) {
 		got = append(got, strings.Join(fault.Path, " "))
 	}
 	want := "priority, group g task t template 1"

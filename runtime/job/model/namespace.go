@@ -37,8 +37,8 @@ func ValidateNamespace(n *api.Namespace) error {
 }
 
 // hasNonDefaultSettings reports whether a part of a namespace differs from the default.
-func hasNonDefaultSettings(chosen, usual string, allowed, denied []string) bool {
-	return chosen != "" && chosen != usual || len(allowed)+len(denied) > 0
+func hasNonDefaultSettings(chosen, defaultValue string, allowed, denied []string) bool {
+	return chosen != "" && chosen != defaultValue || len(allowed)+len(denied) > 0
 }
 
 // ValidateNamespaceName returns an error if the name of a namespace is invalid.

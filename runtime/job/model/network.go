@@ -29,8 +29,8 @@ var hostnamePattern = lazyRegexp(`^(?i:[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)(\.
 
 // hostPort is a static port on one of the networks of the host.
 type hostPort struct {
-	network string
-	number  int
+	hostNetwork string
+	port        int
 }
 
 func checkNetworks(r *faultReport, networks []*api.NetworkResource) {
@@ -48,7 +48,7 @@ func checkNetworks(r *faultReport, networks []*api.NetworkResource) {
 			checkPort(at.atPath("port", p.Label), labels, n.Mode, p)
 		}
 		checkDNS(at.atPath("dns"), n.DNS)
-		checkCNI(at.atPath("cni"), args, n.CNI)
+		checkCNIArgs(at.atPath("cni"), args, n.CNI)
 	}
 	r.addNested(all, "Task group network validation failed:")
 }
@@ -80,11 +80,11 @@ func checkDNS(r *faultReport, dns *api.DNSConfig) {
 	check("options", "option", dns.Options, func(s string) bool { return s != "" && !strings.ContainsFunc(s, unicode.IsSpace) })
 }
 
-func checkPort(r *faultReport, labels map[string]bool, mode string, p api.Port) {
-	if labels[p.Label] {
+func checkPort(r *faultReport, usedLabels map[string]bool, mode string, p api.Port) {
+	if usedLabels[p.Label] {
 		r.addFault("Port label %s already in use by taskgroup network", p.Label)
 	}
-	labels[p.Label] = true
+	usedLabels[p.Label] = true
 	if p.To > maxPort {
 		r.addFault("Port %q cannot be mapped to a port (%d) greater than %d", p.Label, p.To, maxPort)
 	}
@@ -96,12 +96,12 @@ func checkPort(r *faultReport, labels map[string]bool, mode string, p api.Port) 
 	}
 }
 
-func checkStaticPort(r *faultReport, static map[hostPort]string, p api.Port) {
+func checkStaticPort(r *faultReport, labelByStaticPort map[hostPort]string, p api.Port) {
 	key := hostPort{p.HostNetwork, p.Value}
-	if other, taken := static[key]; taken && !p.IgnoreCollision {
+	if other, taken := labelByStaticPort[key]; taken && !p.IgnoreCollision {
 		r.addFault("Static port %d already reserved by taskgroup network:%s", p.Value, other)
 	} else if !taken {
-		static[key] = p.Label
+		labelByStaticPort[key] = p.Label
 	}
 	if p.Value > maxPort {
 		r.addFault("Port %s (%d) cannot be greater than %d", p.Label, p.Value, maxPort)
@@ -119,16 +119,16 @@ func IsKnownNetworkMode(mode string) bool {
 
 // RequiredNodeNetworkMode returns the network mode that a node must have for the group, "" if every node has it.
 func RequiredNodeNetworkMode(g *api.TaskGroup) string {
-	n := GroupNetwork(g)
+	n := GroupNetworkUnlessHost(g)
 	if n == nil || n.Mode == "none" {
 		return ""
 	}
 	return n.Mode
 }
 
-// GroupNetwork returns the network that the tasks of a group share, or nil if they use the
+// GroupNetworkUnlessHost returns the network that the tasks of a group share, or nil if they use the
 // network of the host.
-func GroupNetwork(g *api.TaskGroup) *api.NetworkResource {
+func GroupNetworkUnlessHost(g *api.TaskGroup) *api.NetworkResource {
 	if len(g.Networks) == 0 || IsHostNetworkMode(g.Networks[0].Mode) {
 		return nil
 	}
@@ -138,7 +138,7 @@ func GroupNetwork(g *api.TaskGroup) *api.NetworkResource {
 // IsHostNetworkMode reports whether the tasks of a group with the network mode share the network of the machine.
 func IsHostNetworkMode(mode string) bool { return mode == "" || mode == "host" }
 
-func checkCNI(r *faultReport, args map[string]bool, cni *api.CNIConfig) {
+func checkCNIArgs(r *faultReport, usedArgKeys map[string]bool, cni *api.CNIConfig) {
 	if cni == nil {
 		return
 	}
@@ -149,9 +149,9 @@ func checkCNI(r *faultReport, args map[string]bool, cni *api.CNIConfig) {
 		if value := cni.Args[key]; strings.Contains(value, ";") {
 			r.addFault("invalid ';' character in CNI arg value %q", value)
 		}
-		if args[key] {
+		if usedArgKeys[key] {
 			r.addFault("duplicate CNI arg %q", key)
 		}
-		args[key] = true
+		usedArgKeys[key] = true
 	}
 }

@@ -46,9 +46,9 @@ func (n *NodeFacts) LookupProperty(name string) (value string, ok bool) {
 	return value, ok
 }
 
-// ResolveTarget returns the value of a target of a constraint: a literal, or a reference to the
+// ResolveConstraintTarget returns the value of a target of a constraint: a literal, or a reference to the
 // node.
-func (n *NodeFacts) ResolveTarget(target string) (value string, ok bool) {
+func (n *NodeFacts) ResolveConstraintTarget(target string) (value string, ok bool) {
 	name, reference := strings.CutPrefix(target, "${")
 	if !reference {
 		return target, true

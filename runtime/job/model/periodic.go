@@ -17,7 +17,7 @@ func checkPeriodic(r *faultReport, job *api.Job) {
 	if p == nil || !pointer.Value(p.Enabled) {
 		return
 	}
-	checkBatchOnly(r, job, "Periodic")
+	checkIsBatchJob(r, job, "Periodic")
 	spec := pointer.Value(p.Spec)
 	switch {
 	case spec == "" && len(p.Specs) == 0:
@@ -50,9 +50,9 @@ func checkCron(text string) (err error) {
 	return err
 }
 
-// NextLaunch returns the first time after the given one at which a valid periodic job is
+// NextPeriodicLaunch returns the first time after the given one at which a valid periodic job is
 // due: the earliest time of its cron lines in its time zone. The zero time means never.
-func NextLaunch(job *api.Job, after time.Time) time.Time {
+func NextPeriodicLaunch(job *api.Job, after time.Time) time.Time {
 	p := job.Periodic
 	if p == nil {
 		return time.Time{}
@@ -67,15 +67,15 @@ func NextLaunch(job *api.Job, after time.Time) time.Time {
 	}
 	var firstLaunch time.Time
 	for _, text := range specs {
-		if at := nextCronTime(text, after.In(zone)); !at.IsZero() && (firstLaunch.IsZero() || at.Before(firstLaunch)) {
+		if at := nextCronTimeOrZero(text, after.In(zone)); !at.IsZero() && (firstLaunch.IsZero() || at.Before(firstLaunch)) {
 			firstLaunch = at
 		}
 	}
 	return firstLaunch
 }
 
-// nextCronTime returns zero if the line has no later time or is invalid.
-func nextCronTime(text string, after time.Time) (at time.Time) {
+// nextCronTimeOrZero returns zero if the line has no later time or is invalid.
+func nextCronTimeOrZero(text string, after time.Time) (at time.Time) {
 	defer func() {
 		if recover() != nil {
 			at = time.Time{}
@@ -95,7 +95,7 @@ func checkParameterized(r *faultReport, job *api.Job) {
 	if p == nil {
 		return
 	}
-	checkBatchOnly(r, job, "Parameterized job")
+	checkIsBatchJob(r, job, "Parameterized job")
 	if !slices.Contains(payloadModes, p.Payload) {
 		r.addFault("Unknown payload requirement: %q", p.Payload)
 	}
@@ -110,8 +110,8 @@ func checkParameterized(r *faultReport, job *api.Job) {
 	}
 }
 
-func checkBatchOnly(r *faultReport, job *api.Job, subject string) {
+func checkIsBatchJob(r *faultReport, job *api.Job, blockName string) {
 	if t := pointer.Value(job.Type); t != api.JobTypeBatch && t != api.JobTypeSysbatch {
-		r.addFault("%s can only be used with %q or %q scheduler", subject, api.JobTypeBatch, api.JobTypeSysbatch)
+		r.addFault("%s can only be used with %q or %q scheduler", blockName, api.JobTypeBatch, api.JobTypeSysbatch)
 	}
 }

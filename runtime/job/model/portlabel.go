@@ -11,32 +11,32 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
-// UnknownPortLabelFaults returns the services and checks of groups that name a port label which the
+// UnknownGroupPortLabelFaults returns the services and checks of groups that name a port label which the
 // network of their group lacks. Nomad accepts such a job and registers the service without a
 // port. A number is a valid port, and a label with ${…} is resolved only when the task
 // starts.
 //
 // Validate checks the services of tasks.
-func UnknownPortLabelFaults(job *api.Job) []*JobFault {
+func UnknownGroupPortLabelFaults(job *api.Job) []*JobFault {
 	r := newFaultReport()
 	for _, g := range job.TaskGroups {
 		if g == nil {
 			continue
 		}
-		known := portLabels(g, &api.Task{})
+		known := portLabelsOfGroupAndTask(g, &api.Task{})
 		for i, s := range g.Services {
 			if s == nil {
 				continue
 			}
 			at := r.atPath("group", pointer.Value(g.Name), "service", positionText(i))
-			if reason := unknownPortText(fmt.Sprintf("service %q", s.Name), s.PortLabel, known); reason != "" {
+			if reason := unknownPortLabelReason(fmt.Sprintf("service %q", s.Name), s.PortLabel, known); reason != "" {
 				at.atPath("port").addFault("%s", reason)
 			}
 			for k, c := range s.Checks {
 				if c.PortLabel == s.PortLabel {
 					continue
 				}
-				if reason := unknownPortText(fmt.Sprintf("check %q of service %q", c.Name, s.Name), c.PortLabel, known); reason != "" {
+				if reason := unknownPortLabelReason(fmt.Sprintf("check %q of service %q", c.Name, s.Name), c.PortLabel, known); reason != "" {
 					at.atPath("check", positionText(k), "port").addFault("%s", reason)
 				}
 			}
@@ -45,12 +45,12 @@ func UnknownPortLabelFaults(job *api.Job) []*JobFault {
 	return *r.faults
 }
 
-// unknownPortText returns the reason why the label is unknown, or "".
-func unknownPortText(what, label string, known map[string]bool) string {
-	if label == "" || isNumeric(label) || strings.Contains(label, "${") || known[label] {
+// unknownPortLabelReason returns the reason why the label is unknown, or "".
+func unknownPortLabelReason(objectText, label string, known map[string]bool) string {
+	if label == "" || isInteger(label) || strings.Contains(label, "${") || known[label] {
 		return ""
 	}
-	return fmt.Sprintf("%s: port label %q does not exist%s", what, label, portHint(label, known))
+	return fmt.Sprintf("%s: port label %q does not exist%s", objectText, label, portLabelHint(label, known))
 }
 
 // maxPortHints and maxLabelLengthForHint limit the labels that are compared with an unknown label.
@@ -59,14 +59,14 @@ const (
 	maxLabelLengthForHint = 100
 )
 
-// portHint suggests a label, or lists the known ones.
-func portHint(label string, known map[string]bool) string {
+// portLabelHint suggests a label, or lists the known ones.
+func portLabelHint(label string, known map[string]bool) string {
 	labels := slices.Sorted(maps.Keys(known))
 	labels = labels[:min(len(labels), maxPortHints)]
 	if len(labels) == 0 {
 		return fmt.Sprintf(": the group has no ports, write port %q {} in its network block", label)
 	}
-	if near := closestName(label, labels); near != "" {
+	if near := closestSimilarName(label, labels); near != "" {
 		return fmt.Sprintf(". Did you mean %q?", near)
 	}
 	for i, l := range labels {
@@ -75,9 +75,9 @@ func portHint(label string, known map[string]bool) string {
 	return ": the group has " + strings.Join(labels, ", ")
 }
 
-// closestName returns the name with the smallest edit distance, or "" if every distance is
+// closestSimilarName returns the name with the smallest edit distance, or "" if every distance is
 // greater than two and greater than a third of the length of name.
-func closestName(name string, names []string) string {
+func closestSimilarName(name string, names []string) string {
 	if len(name) > maxLabelLengthForHint {
 		return ""
 	}

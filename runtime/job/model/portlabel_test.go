@@ -41,7 +41,7 @@ func TestUnknownPorts(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var got []string
-			for _, r := range UnknownPortLabelFaults(c.job) {
+			for _, r := range UnknownGroupPortLabelFaults(c.job) {
 				got = append(got, strings.Join(r.Path, " ")+": "+r.Text)
 			}
 			if !slices.Equal(got, c.want) {

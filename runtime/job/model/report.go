@@ -9,7 +9,7 @@ import (
 
 // JobFault is an error in a job: a sentence, or a block that contains further faults.
 type JobFault struct {
-	// Path is the path of the block, in the form of jobspec.File.Range: the block's type,
+	// Path is the path of the block, in the form of jobspec.ParsedFile.InnermostRange: the block's type,
 	// then its label (if it has one) or its index (if there may be several), and so on. The
 	// last element may be an attribute.
 	Path []string
@@ -50,9 +50,9 @@ func (f *JobFault) Unwrap() []error {
 	return errs
 }
 
-// Faults returns the single errors of a result of Validate, in the order of the checks, each
+// LeafFaults returns the single errors of a result of Validate, in the order of the checks, each
 // with the path of its own block.
-func Faults(err error) []*JobFault {
+func LeafFaults(err error) []*JobFault {
 	var f *JobFault
 	if !errors.As(err, &f) {
 		return nil

@@ -51,7 +51,7 @@ func checkReschedule(r *faultReport, jobType string, p *api.ReschedulePolicy) {
 		r.addFault("Interval cannot be less than %v (got %v)", minRescheduleInterval, interval)
 	}
 	if len(*r.faults) == before {
-		checkRescheduleWindow(r, p)
+		checkAttemptsFitInterval(r, p)
 	}
 }
 
@@ -75,9 +75,9 @@ func checkRescheduleDelay(r *faultReport, p *api.ReschedulePolicy) {
 	}
 }
 
-// checkRescheduleWindow checks that all attempts of an otherwise valid limited policy fit
+// checkAttemptsFitInterval checks that all attempts of an otherwise valid limited policy fit
 // into its interval.
-func checkRescheduleWindow(r *faultReport, p *api.ReschedulePolicy) {
+func checkAttemptsFitInterval(r *faultReport, p *api.ReschedulePolicy) {
 	attempts, interval, delay := pointer.Value(p.Attempts), pointer.Value(p.Interval), pointer.Value(p.Delay)
 	if attempts < 0 {
 		return
@@ -101,41 +101,41 @@ func checkRescheduleWindow(r *faultReport, p *api.ReschedulePolicy) {
 	r.addFault("Set the interval to at least %v to accommodate %d attempts", slots.timeOfAttempt(attempts-1), attempts)
 }
 
-// attemptTimes are the times of the attempts of a policy, as its check computes them:
-// first the times in timesInFirstInterval, then one attempt per interval.
-type attemptTimes struct {
+// rescheduleAttemptTimes are the times of the attempts of a policy, as its check computes them:
+// first the times in timesInFirstInterval, then one attempt after each laterInterval.
+type rescheduleAttemptTimes struct {
 	timesInFirstInterval []time.Duration
-	interval             time.Duration
+	laterInterval        time.Duration
 }
 
-func newAttemptTimes(function string, delay, ceiling time.Duration) attemptTimes {
-	switch function {
+func newAttemptTimes(delayFunction string, delay, ceiling time.Duration) rescheduleAttemptTimes {
+	switch delayFunction {
 	case delayExponential:
 		listed := []time.Duration{delay}
 		for last := delay; last <= ceiling/2; {
 			last *= 2
 			listed = append(listed, last)
 		}
-		return attemptTimes{listed, ceiling}
+		return rescheduleAttemptTimes{listed, ceiling}
 	case delayFibonacci:
 		listed := []time.Duration{delay, delay}
 		for a, b := delay, delay; a <= ceiling-b; {
 			a, b = b, a+b
 			listed = append(listed, b)
 		}
-		return attemptTimes{append(listed, ceiling), ceiling}
+		return rescheduleAttemptTimes{append(listed, ceiling), ceiling}
 	default:
-		return attemptTimes{[]time.Duration{delay}, delay}
+		return rescheduleAttemptTimes{[]time.Duration{delay}, delay}
 	}
 }
 
 // timeOfAttempt returns the time of attempt i, counted from 0.
-func (a attemptTimes) timeOfAttempt(i int) time.Duration {
+func (a rescheduleAttemptTimes) timeOfAttempt(i int) time.Duration {
 	if i < len(a.timesInFirstInterval) {
 		return a.timesInFirstInterval[i]
 	}
 	last := a.timesInFirstInterval[len(a.timesInFirstInterval)-1]
-	rest := saturatingMulDuration(i-len(a.timesInFirstInterval)+1, a.interval)
+	rest := saturatingMulDuration(i-len(a.timesInFirstInterval)+1, a.laterInterval)
 	if rest > 1<<63-1-last {
 		return 1<<63 - 1
 	}
@@ -143,12 +143,12 @@ func (a attemptTimes) timeOfAttempt(i int) time.Duration {
 }
 
 // countAttemptsUntil returns the number of attempts that are not later than limit.
-func (a attemptTimes) countAttemptsUntil(limit time.Duration) int {
+func (a rescheduleAttemptTimes) countAttemptsUntil(limit time.Duration) int {
 	for i, slot := range a.timesInFirstInterval {
 		if slot > limit {
 			return i
 		}
 	}
 	last := a.timesInFirstInterval[len(a.timesInFirstInterval)-1]
-	return len(a.timesInFirstInterval) + int((limit-last)/a.interval)
+	return len(a.timesInFirstInterval) + int((limit-last)/a.laterInterval)
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
-// NextReschedule returns when an allocation that failed at the given time may be replaced;
+// NextReschedule returns when an allocation that failed at failedAt may be replaced;
 // false means never.
-func NextReschedule(p *api.ReschedulePolicy, tracker *api.RescheduleTracker, failed time.Time) (time.Time, bool) {
+func NextReschedule(p *api.ReschedulePolicy, tracker *api.RescheduleTracker, failedAt time.Time) (time.Time, bool) {
 	if p == nil || pointer.Value(p.Attempts) <= 0 && !pointer.Value(p.Unlimited) {
 		return time.Time{}, false
 	}
@@ -18,14 +18,14 @@ func NextReschedule(p *api.ReschedulePolicy, tracker *api.RescheduleTracker, fai
 	if tracker != nil {
 		events = tracker.Events
 	}
-	if !pointer.Value(p.Unlimited) && attemptsSince(events, failed.Add(-pointer.Value(p.Interval))) >= pointer.Value(p.Attempts) {
+	if !pointer.Value(p.Unlimited) && countEventsSince(events, failedAt.Add(-pointer.Value(p.Interval))) >= pointer.Value(p.Attempts) {
 		return time.Time{}, false
 	}
 	steps := 0
-	if n := len(events); n > 0 && !lifetimeResetsDelay(p, failed.Sub(time.Unix(0, events[n-1].RescheduleTime))) {
+	if n := len(events); n > 0 && !lifetimeResetsDelay(p, failedAt.Sub(time.Unix(0, events[n-1].RescheduleTime))) {
 		steps = countEventsSinceDelayReset(p, events)
 	}
-	return failed.Add(rescheduleDelay(p, steps)), true
+	return failedAt.Add(rescheduleDelay(p, steps)), true
 }
 
 // AppendRescheduleEvent returns the tracker of an allocation that replaces another one. It keeps
@@ -48,7 +48,7 @@ func AppendRescheduleEvent(p *api.ReschedulePolicy, tracker *api.RescheduleTrack
 	return &api.RescheduleTracker{Events: all, LastReschedule: "ok"}
 }
 
-func attemptsSince(events []*api.RescheduleEvent, start time.Time) int {
+func countEventsSince(events []*api.RescheduleEvent, start time.Time) int {
 	n := 0
 	for _, e := range events {
 		if time.Unix(0, e.RescheduleTime).After(start) {
@@ -81,10 +81,10 @@ func countEventsSinceDelayReset(p *api.ReschedulePolicy, events []*api.Reschedul
 	return steps
 }
 
-// RescheduleDelays returns the delay before each event of a tracker, computed from the
+// DelayByRescheduleEvent returns the delay before each event of a tracker, computed from the
 // times of the events. The first delay of a tracker whose oldest events were dropped
 // counts as the first of a series.
-func RescheduleDelays(p *api.ReschedulePolicy, tracker *api.RescheduleTracker) map[*api.RescheduleEvent]time.Duration {
+func DelayByRescheduleEvent(p *api.ReschedulePolicy, tracker *api.RescheduleTracker) map[*api.RescheduleEvent]time.Duration {
 	if p == nil || tracker == nil {
 		return nil
 	}

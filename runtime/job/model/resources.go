@@ -87,7 +87,7 @@ func checkNUMA(r *faultReport, res *api.Resources) {
 	}
 }
 
-func checkLogs(r *faultReport, g *api.TaskGroup, t *api.Task) {
+func checkLogConfig(r *faultReport, g *api.TaskGroup, t *api.Task) {
 	if t.LogConfig == nil {
 		return
 	}

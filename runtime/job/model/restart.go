@@ -10,7 +10,7 @@ import (
 
 const minRestartInterval = 5 * time.Second
 
-func checkRestart(r *faultReport, p *api.RestartPolicy) {
+func checkRestartPolicy(r *faultReport, p *api.RestartPolicy) {
 	if p == nil {
 		r.addFault("Task Group should have a restart policy")
 		return

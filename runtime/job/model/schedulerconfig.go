@@ -7,9 +7,9 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// NewSchedulerConfig returns the scheduler configuration of a node on which none was stored. The values are
+// NewDefaultSchedulerConfig returns the scheduler configuration of a node on which none was stored. The values are
 // Nomad's defaults.
-func NewSchedulerConfig() *api.SchedulerConfiguration {
+func NewDefaultSchedulerConfig() *api.SchedulerConfiguration {
 	return &api.SchedulerConfiguration{
 		SchedulerAlgorithm: api.SchedulerAlgorithmBinpack,
 		PreemptionConfig:   api.PreemptionConfig{SystemSchedulerEnabled: true},

@@ -26,9 +26,9 @@ func TestSchedulerConfigChangeNamesRefusedSettings(t *testing.T) {
 		"two settings are named at once": {func(c *api.SchedulerConfiguration) { c.SchedulerAlgorithm, c.PauseEvalBroker = "spread", true }, "SchedulerAlgorithm is binpack and cannot become spread; PauseEvalBroker is false "},
 	} {
 		t.Run(name, func(t *testing.T) {
-			next := NewSchedulerConfig()
+			next := NewDefaultSchedulerConfig()
 			c.change(next)
-			err := ValidateSchedulerConfigChange(NewSchedulerConfig(), next)
+			err := ValidateSchedulerConfigChange(NewDefaultSchedulerConfig(), next)
 			if (err == nil) != (c.want == "") || err != nil && !strings.HasPrefix(err.Error(), c.want) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}

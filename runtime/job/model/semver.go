@@ -8,17 +8,17 @@ import (
 	"github.com/hashicorp/go-version"
 )
 
-// A semverConstraint is one comparison of the operator semver: strict ordering of versions,
+// A semverComparison is one comparison of the operator semver: strict ordering of versions,
 // prereleases included, without the "~>" of the operator version.
-type semverConstraint struct {
+type semverComparison struct {
 	operator string
 	version  *version.Version
 }
 
 var semverPattern = regexp.MustCompile(`^\s*(=|!=|<|<=|>|>=|)\s*([^\s<>=!~]+)\s*$`)
 
-func parseSemverConstraint(text string) ([]semverConstraint, error) {
-	var all []semverConstraint
+func parseSemverConstraint(text string) ([]semverComparison, error) {
+	var all []semverComparison
 	for _, part := range strings.Split(text, ",") {
 		m := semverPattern.FindStringSubmatch(part)
 		if m == nil {
@@ -29,17 +29,17 @@ func parseSemverConstraint(text string) ([]semverConstraint, error) {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, semverConstraint{m[1], v})
+		all = append(all, semverComparison{m[1], v})
 	}
 	return all, nil
 }
 
-func matchesSemver(left, right string) bool {
-	v, err := version.NewSemver(left)
+func matchesSemver(versionText, constraint string) bool {
+	v, err := version.NewSemver(versionText)
 	if err != nil {
 		return false
 	}
-	all, err := parseSemverConstraint(right)
+	all, err := parseSemverConstraint(constraint)
 	if err != nil {
 		return false
 	}
@@ -51,7 +51,7 @@ func matchesSemver(left, right string) bool {
 	return true
 }
 
-func (c semverConstraint) isSatisfiedBy(v *version.Version) bool {
+func (c semverComparison) isSatisfiedBy(v *version.Version) bool {
 	switch order := v.Compare(c.version); c.operator {
 	case "", "=":
 		return order == 0

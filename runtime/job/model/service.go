@@ -40,13 +40,13 @@ func checkGroupServices(r *faultReport, g *api.TaskGroup) {
 		}
 		unique[key] = true
 	}
-	tasks := taskNames(g)
+	tasks := taskNameSet(g)
 	for i, s := range g.Services {
 		note("group", s)
 		at := all.nestedReport("service", positionText(i))
 		checkService(at, s)
 		all.addNested(at, "Service[%d] %s validation failed:", i, s.Name)
-		checkGroupService(all.atPath("service", positionText(i)), tasks, s)
+		checkGroupOnlyServiceRules(all.atPath("service", positionText(i)), tasks, s)
 	}
 	for _, t := range g.Tasks {
 		for _, s := range t.Services {
@@ -64,12 +64,12 @@ func checkGroupServices(r *faultReport, g *api.TaskGroup) {
 
 	scripts := r.nestedReport()
 	for i, s := range g.Services {
-		checkScriptChecks(scripts.atPath("service", positionText(i)), pointer.Value(g.Name), s)
+		checkScriptChecksHaveTask(scripts.atPath("service", positionText(i)), pointer.Value(g.Name), s)
 	}
 	r.addNested(scripts, "Task group service check validation failed:")
 }
 
-func taskNames(g *api.TaskGroup) map[string]bool {
+func taskNameSet(g *api.TaskGroup) map[string]bool {
 	names := make(map[string]bool, len(g.Tasks))
 	for _, t := range g.Tasks {
 		names[t.Name] = true
@@ -77,21 +77,21 @@ func taskNames(g *api.TaskGroup) map[string]bool {
 	return names
 }
 
-// checkGroupService checks the rules for services of groups only.
-func checkGroupService(r *faultReport, tasks map[string]bool, s *api.Service) {
+// checkGroupOnlyServiceRules checks the rules for services of groups only.
+func checkGroupOnlyServiceRules(r *faultReport, knownTasks map[string]bool, s *api.Service) {
 	if s.AddressMode == "driver" {
 		r.addFault(`service %q cannot use address_mode="driver", only services defined in a "task" block can use this mode`, s.Name)
 	}
 	for i, c := range s.Checks {
 		at := r.atPath("check", positionText(i))
-		checkHasPort(at, s, c)
-		if c.TaskName != "" && !tasks[c.TaskName] {
+		checkServiceCheckHasPort(at, s, c)
+		if c.TaskName != "" && !knownTasks[c.TaskName] {
 			at.addFault("Check %s invalid: refers to non-existent task %s", c.Name, c.TaskName)
 		}
 	}
 }
 
-func checkScriptChecks(r *faultReport, group string, s *api.Service) {
+func checkScriptChecksHaveTask(r *faultReport, group string, s *api.Service) {
 	for i, c := range s.Checks {
 		if c.Type == "script" && s.TaskName == "" && c.TaskName == "" {
 			r.atPath("check", positionText(i)).addFault("Service [%s]->%s or Check %s must specify task parameter", group, s.Name, c.Name)
@@ -117,8 +117,8 @@ func checkTaskServices(r *faultReport, g *api.TaskGroup, t *api.Task) {
 			at.addFault("service %q is duplicate", s.Name)
 		}
 		names[s.Name] = true
-		checkTaskService(at, t, s)
-		for label, path := range servicePortLabels(s) {
+		checkTaskOnlyServiceRules(at, t, s)
+		for label, path := range servicePortLabelsWithPath(s) {
 			if place[label] == nil {
 				place[label] = append([]string{"service", positionText(i)}, path...)
 			}
@@ -128,45 +128,45 @@ func checkTaskServices(r *faultReport, g *api.TaskGroup, t *api.Task) {
 			}
 		}
 	}
-	known := portLabels(g, t)
+	known := portLabelsOfGroupAndTask(g, t)
 	for _, label := range slices.Sorted(maps.Keys(usedBy)) {
 		if !known[label] {
 			at := r.atPath(place[label]...)
-			at.addFault("port label %q referenced by services %s does not exist", label, strings.Join(usedBy[label], ", ")).hint = func() string { return portHint(label, known) }
+			at.addFault("port label %q referenced by services %s does not exist", label, strings.Join(usedBy[label], ", ")).hint = func() string { return portLabelHint(label, known) }
 		}
 	}
 }
 
-// servicePortLabels returns the port labels of a service and its checks, each with the path of the
+// servicePortLabelsWithPath returns the port labels of a service and its checks, each with the path of the
 // attribute. It includes a numeric port of the service, unless its address mode is driver,
 // and no numeric ports of checks, which have their own rule.
-func servicePortLabels(s *api.Service) iter.Seq2[string, []string] {
+func servicePortLabelsWithPath(s *api.Service) iter.Seq2[string, []string] {
 	return func(yield func(string, []string) bool) {
-		if s.PortLabel != "" && !(isNumeric(s.PortLabel) && s.AddressMode == "driver") && !yield(s.PortLabel, []string{"port"}) {
+		if s.PortLabel != "" && !(isInteger(s.PortLabel) && s.AddressMode == "driver") && !yield(s.PortLabel, []string{"port"}) {
 			return
 		}
 		for i, c := range s.Checks {
-			if c.PortLabel != "" && !isNumeric(c.PortLabel) && !yield(c.PortLabel, []string{"check", positionText(i), "port"}) {
+			if c.PortLabel != "" && !isInteger(c.PortLabel) && !yield(c.PortLabel, []string{"check", positionText(i), "port"}) {
 				return
 			}
 		}
 	}
 }
 
-func isNumeric(label string) bool {
+func isInteger(label string) bool {
 	_, err := strconv.Atoi(label)
 	return err == nil
 }
 
-// checkAddressMode returns the address mode of a check.
-func checkAddressMode(s *api.Service, c api.ServiceCheck) string {
+// addressModeOfCheck returns the address mode of a check.
+func addressModeOfCheck(s *api.Service, c api.ServiceCheck) string {
 	if c.AddressMode != "" {
 		return c.AddressMode
 	}
 	return s.AddressMode
 }
 
-func portLabels(g *api.TaskGroup, t *api.Task) map[string]bool {
+func portLabelsOfGroupAndTask(g *api.TaskGroup, t *api.Task) map[string]bool {
 	labels := map[string]bool{}
 	var networks []*api.NetworkResource
 	if len(g.Networks) > 0 {
@@ -186,8 +186,8 @@ func portLabels(g *api.TaskGroup, t *api.Task) map[string]bool {
 	return labels
 }
 
-// checkTaskService checks the rules for services of tasks only.
-func checkTaskService(r *faultReport, t *api.Task, s *api.Service) {
+// checkTaskOnlyServiceRules checks the rules for services of tasks only.
+func checkTaskOnlyServiceRules(r *faultReport, t *api.Task, s *api.Service) {
 	if s.AddressMode == "alloc" || s.AddressMode == "alloc_ipv6" {
 		r.addFault(`service %q cannot use address_mode=%q, only services defined in a "group" block can use this mode`, s.Name, s.AddressMode)
 	}
@@ -204,8 +204,8 @@ func checkTaskService(r *faultReport, t *api.Task, s *api.Service) {
 			at.addFault("check %q is duplicate", c.Name)
 		}
 		names[c.Name] = true
-		checkHasPort(at, s, c)
-		if isNumeric(c.PortLabel) && checkAddressMode(s, c) != "driver" {
+		checkServiceCheckHasPort(at, s, c)
+		if isInteger(c.PortLabel) && addressModeOfCheck(s, c) != "driver" {
 			at.addFault(`check %q cannot use a numeric port %s without setting address_mode="driver"`, c.Name, c.PortLabel)
 		}
 	}
@@ -233,13 +233,13 @@ func checkService(r *faultReport, s *api.Service) {
 			r.atPath("connect").addFault("Service with provider nomad cannot include Connect blocks")
 		}
 		for i, c := range s.Checks {
-			for _, fault := range nomadCheckFaults(c) {
+			for _, fault := range nomadServiceCheckFaults(c) {
 				r.atPath("check", positionText(i)).addFault("%s", fault)
 			}
 		}
 	case api.ServiceProviderConsul:
 		for i, c := range s.Checks {
-			for _, fault := range consulCheckFaults(c) {
+			for _, fault := range consulServiceCheckFaults(c) {
 				r.atPath("check", positionText(i)).addFault("Check %s invalid: %s", c.Name, fault)
 			}
 		}

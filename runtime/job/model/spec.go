@@ -69,9 +69,9 @@ func equalAsJSON(a, b any) bool {
 // AdoptedJobMeta is the name of the metadata of a job that the agent has made for running tasks whose job was lost.
 const AdoptedJobMeta = "nomad-lite.adopted"
 
-// IsAdoptedJob reports whether the agent has made a job for running tasks whose job was lost. The configs of its tasks are
-// unknown, so none of its tasks can be started.
-func IsAdoptedJob(job *api.Job) bool { return job != nil && job.Meta[AdoptedJobMeta] != "" }
+// IsJobMadeForOrphanTasks reports whether the agent has made a job for running tasks whose job was lost. The configs of
+// its tasks are unknown, so none of its tasks can be started.
+func IsJobMadeForOrphanTasks(job *api.Job) bool { return job != nil && job.Meta[AdoptedJobMeta] != "" }
 
 // ValidateJobUpdate returns an error if the canonical job from cannot be updated to the canonical job to.
 // The texts are Nomad's. A job that the agent has made for adopted tasks can be updated to any other, because its type is unknown.
@@ -79,7 +79,7 @@ func ValidateJobUpdate(from, to *api.Job) error {
 	periodic := func(j *api.Job) bool { return j.Periodic != nil }
 	parameterized := func(j *api.Job) bool { return j.ParameterizedJob != nil }
 	switch {
-	case IsAdoptedJob(from):
+	case IsJobMadeForOrphanTasks(from):
 	case pointer.Value(from.Type) != pointer.Value(to.Type):
 		return fmt.Errorf("cannot update job from type %q to %q", pointer.Value(from.Type), pointer.Value(to.Type))
 	case periodic(from) && !periodic(to):
@@ -117,12 +117,12 @@ func FindGroup(job *api.Job, name string) *api.TaskGroup {
 
 // immutableGroupSpec has the properties that a running allocation cannot change.
 type immutableGroupSpec struct {
-	Disk          *api.EphemeralDisk
-	Networks      []immutableNetworkSpec
-	Consul        *api.Consul
-	ConnectBlocks []any
-	Volumes       map[string]*api.VolumeRequest
-	Tasks         map[string]immutableTaskSpec
+	Disk                  *api.EphemeralDisk
+	Networks              []immutableNetworkSpec
+	Consul                *api.Consul
+	ConnectNamesAndBlocks []any
+	Volumes               map[string]*api.VolumeRequest
+	Tasks                 map[string]immutableTaskSpec
 }
 
 type immutableNetworkSpec struct {
@@ -130,31 +130,31 @@ type immutableNetworkSpec struct {
 	MBits          int
 	DNS            *api.DNSConfig
 	CNI            *api.CNIConfig
-	Static         []api.Port
-	Dynamic        []api.Port
+	StaticPorts    []api.Port
+	DynamicPorts   []api.Port
 }
 
 // immutableTaskSpec has the parts of a task that cannot change while it runs. It is large because it has
 // one field for each such part of api.Task, so that two of them can be compared.
 type immutableTaskSpec struct {
-	Driver, User    string
-	Config          map[string]any
-	Env, Meta       map[string]string
-	Artifacts       []*api.TaskArtifact
-	Templates       []*api.Template
-	RenderTemplates bool
-	Vault           *api.Vault
-	Consul          *api.Consul
-	Secrets         []*api.Secret
-	CSI             *api.TaskCSIPluginConfig
-	Mounts          []*api.VolumeMount
-	Identity        *api.WorkloadIdentity
-	Identities      []*api.WorkloadIdentity
-	Lifecycle       *api.TaskLifecycle
-	LogsDisabled    bool
-	Networks        []immutableNetworkSpec
+	Driver, User             string
+	Config                   map[string]any
+	Env, MergedMeta          map[string]string
+	Artifacts                []*api.TaskArtifact
+	Templates                []*api.Template
+	RenderTemplatesOnRestart bool
+	Vault                    *api.Vault
+	Consul                   *api.Consul
+	Secrets                  []*api.Secret
+	CSI                      *api.TaskCSIPluginConfig
+	Mounts                   []*api.VolumeMount
+	Identity                 *api.WorkloadIdentity
+	Identities               []*api.WorkloadIdentity
+	Lifecycle                *api.TaskLifecycle
+	LogsDisabled             bool
+	Networks                 []immutableNetworkSpec
 
-	CPU, Cores, Memory, MemoryMax, SecretsMB int
+	CPU, Cores, MemoryMB, MemoryMaxMB, SecretsMB int
 
 	Devices []*api.RequestedDevice
 	NUMA    *api.NUMAResource
@@ -170,7 +170,7 @@ func immutableGroupSpecOf(job *api.Job, g *api.TaskGroup) immutableGroupSpec {
 	}
 	for _, s := range g.Services {
 		if s.Connect != nil {
-			id.ConnectBlocks = append(id.ConnectBlocks, s.Name, s.Connect)
+			id.ConnectNamesAndBlocks = append(id.ConnectNamesAndBlocks, s.Name, s.Connect)
 		}
 	}
 	for _, t := range g.Tasks {
@@ -188,7 +188,7 @@ func immutableTaskSpecOf(job *api.Job, g *api.TaskGroup, t *api.Task) immutableT
 	}
 	id := immutableTaskSpec{
 		Driver: t.Driver, User: t.User,
-		Config: t.Config, Env: t.Env, Meta: meta,
+		Config: t.Config, Env: t.Env, MergedMeta: meta,
 		Artifacts: t.Artifacts, Templates: t.Templates,
 		Vault: t.Vault, Consul: t.Consul, Secrets: t.Secrets, CSI: t.CSIPluginConfig,
 		Mounts:   t.VolumeMounts,
@@ -198,10 +198,10 @@ func immutableTaskSpecOf(job *api.Job, g *api.TaskGroup, t *api.Task) immutableT
 		LogsDisabled: t.LogConfig != nil && pointer.Value(t.LogConfig.Disabled),
 	}
 	if t.RestartPolicy != nil {
-		id.RenderTemplates = pointer.Value(t.RestartPolicy.RenderTemplates)
+		id.RenderTemplatesOnRestart = pointer.Value(t.RestartPolicy.RenderTemplates)
 	}
 	if r := t.Resources; r != nil {
-		id.CPU, id.Cores, id.Memory, id.MemoryMax, id.SecretsMB = pointer.Value(r.CPU), pointer.Value(r.Cores), pointer.Value(r.MemoryMB), pointer.Value(r.MemoryMaxMB), pointer.Value(r.SecretsMB)
+		id.CPU, id.Cores, id.MemoryMB, id.MemoryMaxMB, id.SecretsMB = pointer.Value(r.CPU), pointer.Value(r.Cores), pointer.Value(r.MemoryMB), pointer.Value(r.MemoryMaxMB), pointer.Value(r.SecretsMB)
 		id.Devices, id.NUMA = r.Devices, r.NUMA
 		id.Networks = immutableNetworkSpecs(r.Networks)
 	}
@@ -213,10 +213,10 @@ func immutableNetworkSpecs(networks []*api.NetworkResource) []immutableNetworkSp
 	for _, n := range networks {
 		id := immutableNetworkSpec{
 			Mode: n.Mode, Hostname: n.Hostname, MBits: pointer.Value(n.MBits), DNS: n.DNS, CNI: n.CNI,
-			Static: slices.Clone(n.ReservedPorts), Dynamic: slices.Clone(n.DynamicPorts),
+			StaticPorts: slices.Clone(n.ReservedPorts), DynamicPorts: slices.Clone(n.DynamicPorts),
 		}
-		for i := range id.Dynamic {
-			id.Dynamic[i].Value = 0
+		for i := range id.DynamicPorts {
+			id.DynamicPorts[i].Value = 0
 		}
 		ids = append(ids, id)
 	}

@@ -256,14 +256,14 @@ func TestNextLaunch(t *testing.T) {
 		{"no line", api.PeriodicConfig{}, ""},
 	} {
 		got := ""
-		if at := NextLaunch(&api.Job{Periodic: &c.p}, after); !at.IsZero() {
+		if at := NextPeriodicLaunch(&api.Job{Periodic: &c.p}, after); !at.IsZero() {
 			got = at.UTC().Format(time.RFC3339)
 		}
 		if got != c.want {
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)
 		}
 	}
-	if at := NextLaunch(&api.Job{}, after); !at.IsZero() {
+	if at := NextPeriodicLaunch(&api.Job{}, after); !at.IsZero() {
 		t.Errorf("a job that is not periodic is launched at %v", at)
 	}
 }

@@ -20,12 +20,12 @@ const (
 // max_run_duration, and the reason in the Killing events of its tasks.
 const MaxRunDurationExceeded = "allocation exceeded max_run_duration"
 
-// ClientStatus computes the client status of an allocation and its description from the
+// AllocClientStatus computes the client status of an allocation and its description from the
 // states of all tasks, including poststop tasks and sidecars. The first case that matches
 // decides. Without tasks both are empty.
-func ClientStatus(tasks map[string]*api.TaskState) (status, description string) {
+func AllocClientStatus(taskStates map[string]*api.TaskState) (status, description string) {
 	any := func(holds func(*api.TaskState) bool) bool {
-		for _, t := range tasks {
+		for _, t := range taskStates {
 			if holds(t) {
 				return true
 			}

@@ -22,11 +22,11 @@ func checkTask(r *faultReport, jobType string, g *api.TaskGroup, t *api.Task) {
 	if t.Driver == "" {
 		r.addFault("Missing task driver")
 	}
-	checkTaskTimes(r, jobType, g, t)
+	checkKillTimeoutAndShutdownDelay(r, jobType, g, t)
 	resources := r.nestedReport("resources")
 	checkResources(resources, t.Resources)
 	r.addNested(resources, "")
-	checkLogs(r, g, t)
+	checkLogConfig(r, g, t)
 	checkTaskConstraints(r, t.Constraints)
 	checkAffinities(r, jobType, t.Affinities)
 	services := r.nestedReport()
@@ -49,7 +49,7 @@ func checkTask(r *faultReport, jobType string, g *api.TaskGroup, t *api.Task) {
 	if t.CSIPluginConfig != nil {
 		checkCSIPlugin(r.atPath("csi_plugin"), t.CSIPluginConfig)
 	}
-	checkTaskKind(r.atPath("kind"), g, t)
+	checkConnectProxyKind(r.atPath("kind"), g, t)
 	checkIdentities(r, t)
 	checkActions(r, t.Actions)
 	checkSecrets(r, t)
@@ -82,7 +82,7 @@ func checkTaskName(r *faultReport, name string) {
 // allows 255 bytes.
 const maxTaskName = 255 - 36 - len(".") - len(".scope")
 
-func checkTaskTimes(r *faultReport, jobType string, g *api.TaskGroup, t *api.Task) {
+func checkKillTimeoutAndShutdownDelay(r *faultReport, jobType string, g *api.TaskGroup, t *api.Task) {
 	timeout := pointer.Value(t.KillTimeout)
 	if timeout < 0 {
 		r.atPath("kill_timeout").addFault("KillTimeout must be a positive value")
@@ -96,10 +96,10 @@ func checkTaskTimes(r *faultReport, jobType string, g *api.TaskGroup, t *api.Tas
 	}
 }
 
-// isOutsideAllocDir reports whether a path below dir, itself a path below the allocation directory,
+// isOutsideAllocDir reports whether pathInDir, a path below dirInAlloc, itself a path below the allocation directory,
 // leaves the allocation directory. It checks only the text of the path.
-func isOutsideAllocDir(dir, name string) bool {
-	return !filepath.IsLocal(path.Join(dir, name))
+func isOutsideAllocDir(dirInAlloc, pathInDir string) bool {
+	return !filepath.IsLocal(path.Join(dirInAlloc, pathInDir))
 }
 
 func checkLifecycle(r *faultReport, l *api.TaskLifecycle) {
@@ -137,8 +137,8 @@ func checkCSIPlugin(r *faultReport, p *api.TaskCSIPluginConfig) {
 
 const connectProxyPrefix = "connect-proxy:"
 
-// checkTaskKind checks the kind of a Connect proxy. Other kinds have no meaning.
-func checkTaskKind(r *faultReport, g *api.TaskGroup, t *api.Task) {
+// checkConnectProxyKind checks the kind of a Connect proxy. Other kinds have no meaning.
+func checkConnectProxyKind(r *faultReport, g *api.TaskGroup, t *api.Task) {
 	proxied, ok := strings.CutPrefix(t.Kind, connectProxyPrefix)
 	if !ok {
 		return

@@ -70,8 +70,9 @@ func EventRestoreFailed(cause string) *api.TaskEvent {
 	return &api.TaskEvent{Type: TaskRestoreFailed, Message: "failed to restore task: " + cause, Details: map[string]string{}}
 }
 
-// EventTaskAdopted reports that the agent has adopted a running task whose records were lost with the state of the agent.
-func EventTaskAdopted() *api.TaskEvent {
+// EventOrphanTaskAdopted reports that the agent has adopted a running task whose records were lost with the state of
+// the agent.
+func EventOrphanTaskAdopted() *api.TaskEvent {
 	return &api.TaskEvent{Type: TaskAdopted, Message: "its records were lost and are made anew; register the job again to restore its config", Details: map[string]string{}}
 }
 
@@ -108,13 +109,13 @@ func EventWaitingForDriver(cause string) *api.TaskEvent {
 	return EventDriverMessage("waiting for the driver's plugin: "+cause, nil, time.Time{})
 }
 
-// EventWaitingForStart reports that the driver has not answered the call that starts the task.
-func EventWaitingForStart(driver string, after time.Duration) *api.TaskEvent {
-	return EventDriverMessage(fmt.Sprintf("driver %q has not answered StartTask for %s", driver, after), nil, time.Time{})
+// EventStartTaskNotAnswered reports that the driver has not answered the call that starts the task.
+func EventStartTaskNotAnswered(driver string, waited time.Duration) *api.TaskEvent {
+	return EventDriverMessage(fmt.Sprintf("driver %q has not answered StartTask for %s", driver, waited), nil, time.Time{})
 }
 
-// EventDriverExhausted reports that the driver starts the task only when descriptors or processes are free.
-func EventDriverExhausted(driver, cause string) *api.TaskEvent {
+// EventDriverOutOfFDsOrProcesses reports that the driver starts the task only when descriptors or processes are free.
+func EventDriverOutOfFDsOrProcesses(driver, cause string) *api.TaskEvent {
 	return EventDriverMessage(fmt.Sprintf("driver %q has no free file descriptors or processes, the start is repeated: %s", driver, cause), nil, time.Time{})
 }
 
@@ -142,23 +143,33 @@ func EventWaitingForPlugin(plugin string) *api.TaskEvent {
 	return EventHookMessage("", "waiting for "+plugin+" to start", nil)
 }
 
+// EventWaitingForHookPlugin reports that the task starts as soon as the plugin of a hook is available.
+func EventWaitingForHookPlugin(cause string) *api.TaskEvent {
+	return EventHookMessage("", "waiting for the plugin of a hook: "+cause, nil)
+}
+
+// EventWaitingForDevicePlugin reports that the task starts as soon as the plugin of its devices is available.
+func EventWaitingForDevicePlugin(cause string) *api.TaskEvent {
+	return EventHookMessage("", "waiting for the plugin of the task's devices: "+cause, nil)
+}
+
 // EventWaitingForFileDescriptors reports that the task starts only when other tasks have ended.
 func EventWaitingForFileDescriptors(cause string) *api.TaskEvent {
 	return EventHookMessage("", "waiting for file descriptors: "+cause, nil)
 }
 
-// EventOutputLost reports that output of the task cannot be written. bytes is the number of bytes lost so far.
-func EventOutputLost(stream string, bytes int64, reason string) *api.TaskEvent {
-	return newOutputEvent(fmt.Sprintf("%s is lost (%d bytes so far): %s", stream, bytes, reason), bytes)
+// EventOutputLost reports that output of the task cannot be written. lostBytes is the number of bytes lost so far.
+func EventOutputLost(stream string, lostBytes int64, reason string) *api.TaskEvent {
+	return newOutputLossEvent(fmt.Sprintf("%s is lost (%d bytes so far): %s", stream, lostBytes, reason), lostBytes)
 }
 
 // EventOutputResumed reports that output of the task is written again, after the loss of some bytes.
-func EventOutputResumed(stream string, bytes int64) *api.TaskEvent {
-	return newOutputEvent(fmt.Sprintf("%s is written again, %d bytes are lost", stream, bytes), bytes)
+func EventOutputResumed(stream string, lostBytes int64) *api.TaskEvent {
+	return newOutputLossEvent(fmt.Sprintf("%s is written again, %d bytes are lost", stream, lostBytes), lostBytes)
 }
 
-func newOutputEvent(text string, bytes int64) *api.TaskEvent {
-	return EventHookMessage("", text, map[string]string{"bytes": strconv.FormatInt(bytes, 10)})
+func newOutputLossEvent(text string, lostBytes int64) *api.TaskEvent {
+	return EventHookMessage("", text, map[string]string{"bytes": strconv.FormatInt(lostBytes, 10)})
 }
 
 // EventAllocDirCheckFailed reports that the agent could not open the allocation directory when it
@@ -240,8 +251,8 @@ const (
 
 // SetEventOperation makes an event report the progress of an operation, or its result unless ongoing is set.
 // AppendTaskEvent replaces the ongoing event of an operation by the next one.
-func SetEventOperation(e *api.TaskEvent, id string, ongoing bool) {
-	e.Details[detailOperationID] = id
+func SetEventOperation(e *api.TaskEvent, operationID string, ongoing bool) {
+	e.Details[detailOperationID] = operationID
 	if ongoing {
 		e.Details[detailOngoing] = "true"
 	}
@@ -250,37 +261,37 @@ func SetEventOperation(e *api.TaskEvent, id string, ongoing bool) {
 // EventOperationID returns the id of the operation that an event reports about, or "".
 func EventOperationID(e *api.TaskEvent) string { return e.Details[detailOperationID] }
 
-// IsEventOngoing reports whether an event is the progress of an operation that continued at its time.
-func IsEventOngoing(e *api.TaskEvent) bool { return e.Details[detailOngoing] == "true" }
+// IsEventOfOngoingOperation reports whether an event is the progress of an operation that continued at its time.
+func IsEventOfOngoingOperation(e *api.TaskEvent) bool { return e.Details[detailOngoing] == "true" }
 
-// EventKilling reports that the task has timeout to end by itself.
-func EventKilling(timeout time.Duration) *api.TaskEvent {
+// EventKilling reports that the task has killTimeout to end by itself.
+func EventKilling(killTimeout time.Duration) *api.TaskEvent {
 	return &api.TaskEvent{
-		Type: api.TaskKilling, KillTimeout: timeout,
-		Details: map[string]string{"kill_timeout": timeout.String()},
+		Type: api.TaskKilling, KillTimeout: killTimeout,
+		Details: map[string]string{"kill_timeout": killTimeout.String()},
 	}
 }
 
-// EventKillingReason reports why the task is killed; if failing is set, the event fails the
+// EventKillingReason reports why the task is killed; if failsTask is set, the event fails the
 // task.
-func EventKillingReason(reason string, failing bool) *api.TaskEvent {
+func EventKillingReason(reason string, failsTask bool) *api.TaskEvent {
 	event := &api.TaskEvent{
-		Type: api.TaskKilling, KillReason: reason, FailsTask: failing,
+		Type: api.TaskKilling, KillReason: reason, FailsTask: failsTask,
 		Details: map[string]string{"kill_reason": reason},
 	}
-	if failing {
+	if failsTask {
 		event.Details["fails_task"] = "true"
 	}
 	return event
 }
 
-// EventKilled reports that a task was killed. cause is the error of a kill that failed, otherwise empty.
-func EventKilled(cause string) *api.TaskEvent {
+// EventKilled reports that a task was killed. killError is the error of a kill that failed, otherwise empty.
+func EventKilled(killError string) *api.TaskEvent {
 	details := map[string]string{}
-	if cause != "" {
-		details["kill_error"] = cause
+	if killError != "" {
+		details["kill_error"] = killError
 	}
-	return &api.TaskEvent{Type: api.TaskKilled, KillError: cause, Details: details}
+	return &api.TaskEvent{Type: api.TaskKilled, KillError: killError, Details: details}
 }
 
 // EventWaitingShutdownDelay reports that the kill waits for the shutdown_delay.

@@ -23,8 +23,8 @@ func SetTaskState(t *api.TaskState, state string, now time.Time) {
 	t.State = state
 }
 
-// ResetTask clears FinishedAt and Failed of a dead task, before the task runs again.
-func ResetTask(t *api.TaskState) {
+// ResetTaskForRerun clears FinishedAt and Failed of a dead task, before the task runs again.
+func ResetTaskForRerun(t *api.TaskState) {
 	t.FinishedAt = time.Time{}
 	t.Failed = false
 }
@@ -50,7 +50,7 @@ func AppendTaskEvent(t *api.TaskState, event *api.TaskEvent, now time.Time) {
 	}
 	if id := EventOperationID(event); id != "" {
 		t.Events = slices.DeleteFunc(slices.Clone(t.Events), func(e *api.TaskEvent) bool {
-			return IsEventOngoing(e) && EventOperationID(e) == id
+			return IsEventOfOngoingOperation(e) && EventOperationID(e) == id
 		})
 	}
 	if drop := len(t.Events) + 1 - maxTaskEvents; drop > 0 {
@@ -74,11 +74,11 @@ func RedactTaskEvent(event *api.TaskEvent, redact func(string) string) {
 	}
 }
 
-// FindEventSinceStart returns the last event of a type since the last start, nil if there is
+// LastEventOfTypeSinceStart returns the last event of a type since the last start, nil if there is
 // none.
-func FindEventSinceStart(t *api.TaskState, event string) *api.TaskEvent {
+func LastEventOfTypeSinceStart(t *api.TaskState, eventType string) *api.TaskEvent {
 	for i := len(t.Events) - 1; i >= 0 && t.Events[i].Type != api.TaskStarted; i-- {
-		if t.Events[i].Type == event {
+		if t.Events[i].Type == eventType {
 			return t.Events[i]
 		}
 	}

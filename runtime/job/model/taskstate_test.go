@@ -30,7 +30,7 @@ func TestClientStatus(t *testing.T) {
 			for i, s := range c.tasks {
 				tasks[fmt.Sprint(i)] = s
 			}
-			status, description := ClientStatus(tasks)
+			status, description := AllocClientStatus(tasks)
 			if got := status + ", " + description; got != c.want {
 				t.Errorf("got %q, want %q", got, c.want)
 			}
@@ -64,7 +64,7 @@ func TestTaskEvents(t *testing.T) {
 			"restart_reason=Exceeded allowed attempts, applying a delay start_delay=2000000000"},
 		{EventNotRestarting("Policy allows no restarts"), "Policy allows no restarts", "fails_task=true restart_reason=Policy allows no restarts"},
 		{EventNotRestarting(""), "Task exceeded restart policy", "fails_task=true restart_reason="},
-		{EventTaskAdopted(), "its records were lost and are made anew; register the job again to restore its config", ""},
+		{EventOrphanTaskAdopted(), "its records were lost and are made anew; register the job again to restore its config", ""},
 		{EventRestartSignal(RestartTaskReason), "User requested task to restart", "restart_reason=User requested task to restart"},
 		{EventRestartSignal(""), "Task signaled to restart", "restart_reason="},
 		{EventSignaling("SIGHUP"), "Task being sent a signal", "signal=SIGHUP"},
@@ -122,7 +122,7 @@ func TestTaskStateRules(t *testing.T) {
 	if !s.FinishedAt.Equal(at(5)) || !s.Failed {
 		t.Errorf("after the end: %+v", s)
 	}
-	ResetTask(s)
+	ResetTaskForRerun(s)
 	if !s.FinishedAt.IsZero() || s.Failed {
 		t.Errorf("revived: %+v", s)
 	}

@@ -26,9 +26,9 @@ func ValidateVariablePath(path string) error {
 	return nil
 }
 
-// ValidateVariableItems returns an error if items are too large. The error does not contain
+// CheckVariableSize returns an error if items are too large. The error does not contain
 // their content.
-func ValidateVariableItems(items api.VariableItems) error {
+func CheckVariableSize(items api.VariableItems) error {
 	size := 0
 	for key, value := range items {
 		size += len(key) + len(value)
@@ -39,9 +39,9 @@ func ValidateVariableItems(items api.VariableItems) error {
 	return nil
 }
 
-// VariableMetadata returns the public metadata of a variable: without its items, and without
+// PublicVariableMetadata returns the public metadata of a variable: without its items, and without
 // the ID of its lock, which proves that a client holds the lock.
-func VariableMetadata(v *api.Variable) *api.VariableMetadata {
+func PublicVariableMetadata(v *api.Variable) *api.VariableMetadata {
 	m := v.Metadata()
 	m.Lock = withoutLockID(v.Lock)
 	return m

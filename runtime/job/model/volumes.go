@@ -30,8 +30,8 @@ var HostAccessModes = []string{SingleNodeReader, SingleNodeWriter, SingleNodeSin
 // HostVolumeRequest is a request of an allocation for a host volume.
 type HostVolumeRequest struct {
 	*api.VolumeRequest
-	Label  string // label of the volume block
-	Source string // name of the host volume; empty if the node lacks a property that the job names
+	Label          string // label of the volume block
+	ResolvedSource string // name of the host volume; empty if the node lacks a property that the job names
 }
 
 // HostVolumeRequests returns the requests of an allocation with the given name, sorted by label.
@@ -42,17 +42,17 @@ func HostVolumeRequests(g *api.TaskGroup, allocName string, node *NodeFacts) []H
 		if v.Type != VolumeTypeHost {
 			continue
 		}
-		source, known := node.ResolveTarget(v.Source)
+		source, known := node.ResolveConstraintTarget(v.Source)
 		if known && source != "" && v.PerAlloc {
-			source += allocNameSuffix(allocName)
+			source += allocIndexInBrackets(allocName)
 		}
 		requests = append(requests, HostVolumeRequest{v, label, source})
 	}
 	return requests
 }
 
-// allocNameSuffix returns the index at the end of an allocation's name, in brackets.
-func allocNameSuffix(name string) string {
+// allocIndexInBrackets returns the index at the end of an allocation's name, in brackets.
+func allocIndexInBrackets(name string) string {
 	if i := strings.LastIndexByte(name, '['); i >= 0 {
 		return name[i:]
 	}

@@ -28,8 +28,8 @@ func Warnings(job *api.Job, config *api.SchedulerConfiguration) []string {
 	return warnings
 }
 
-// WarningFaults returns the single warnings of Warnings, each with the path of its own block.
-func WarningFaults(job *api.Job, config *api.SchedulerConfiguration) []*JobFault {
+// LeafWarnings returns the single warnings of Warnings, each with the path of its own block.
+func LeafWarnings(job *api.Job, config *api.SchedulerConfiguration) []*JobFault {
 	var all []*JobFault
 	for _, f := range nestedWarningFaults(job, config) {
 		all = append(all, f.leafFaults()...)
@@ -44,7 +44,7 @@ func nestedWarningFaults(job *api.Job, config *api.SchedulerConfiguration) []*Jo
 	r := newFaultReport()
 	warnJob(r, job)
 	for _, g := range job.TaskGroups {
-		warnServices(r, g)
+		warnServicesWithoutShutdownDelay(r, g)
 		at := r.nestedReport("group", pointer.Value(g.Name))
 		warnGroup(at, g)
 		for _, t := range g.Tasks {
@@ -74,8 +74,8 @@ func FormatWarnings(warnings []string) string {
 }
 
 // warnIgnoredFields warns of blocks and attributes that are set but have no effect.
-func warnIgnoredFields(r *faultReport, why string, set []ignoredField) {
-	for _, i := range set {
+func warnIgnoredFields(r *faultReport, why string, fields []ignoredField) {
+	for _, i := range fields {
 		if i.isSet {
 			r.atPath(i.name, "0").addFault("%s %s", i.name, why) // "0" has no effect unless the block is repeatable
 		}
@@ -112,8 +112,8 @@ func warnJob(r *faultReport, job *api.Job) {
 	})
 }
 
-// warnServices warns of services that stay registered while their tasks end.
-func warnServices(r *faultReport, g *api.TaskGroup) {
+// warnServicesWithoutShutdownDelay warns of services that stay registered while their tasks end.
+func warnServicesWithoutShutdownDelay(r *faultReport, g *api.TaskGroup) {
 	name := pointer.Value(g.Name)
 	delayed := func(t *api.Task) bool { return t.ShutdownDelay > 0 }
 	if len(g.Services) > 0 && pointer.Value(g.ShutdownDelay) == 0 {
@@ -195,7 +195,7 @@ func warnTask(r *faultReport, g *api.TaskGroup, t *api.Task) {
 	if p := t.RestartPolicy; p != nil && g.RestartPolicy != nil && !reflect.DeepEqual(p, g.RestartPolicy) {
 		// Nomad accepts any restart policy of a task, so an unsound one cannot be an error.
 		policy := r.nestedReport("restart")
-		checkRestart(policy, p)
+		checkRestartPolicy(policy, p)
 		r.addNested(policy, "the restart policy of the task is not sound:")
 	}
 	if t.LogConfig != nil && t.LogConfig.Enabled != nil {
@@ -264,9 +264,9 @@ func readsNomadVariable(t *api.Template) bool {
 var nomadVarPattern = regexp.MustCompile(`\{\{[^}]*\bnomadVar\b`)
 
 // ForegroundRunWarnings returns the features of a canonical job that only an agent provides,
-// and that a run in the foreground ignores, such as updates and scaling. hasVariables means that the run
+// and that a run in the foreground ignores, such as updates and scaling. hasNomadVariables means that the run
 // has variables for templates.
-func ForegroundRunWarnings(job *api.Job, hasVariables bool) []*JobFault {
+func ForegroundRunWarnings(job *api.Job, hasNomadVariables bool) []*JobFault {
 	if job == nil {
 		return nil
 	}
@@ -286,7 +286,7 @@ func ForegroundRunWarnings(job *api.Job, hasVariables bool) []*JobFault {
 			}
 		}
 		for _, t := range g.Tasks {
-			if !hasVariables && slices.ContainsFunc(t.Templates, readsNomadVariable) {
+			if !hasNomadVariables && slices.ContainsFunc(t.Templates, readsNomadVariable) {
 				at.atPath("task", t.Name, "template", "0").addFault("task %q of group %q: a template waits for a variable (nomadVar), and a job that runs in the foreground has no variables: set it with -nomad-var PATH KEY=VALUE, or use the variables of the job file", t.Name, pointer.Value(g.Name))
 			}
 		}

@@ -99,7 +99,7 @@ func TestWarnings(t *testing.T) {
 		}, task("sidecar has no meaning for a poststop task", "a poststop task cannot lead: it runs when the other tasks have ended")},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if got := Warnings(newJobFixture(c.edit).job, NewSchedulerConfig()); !slices.Equal(got, c.want) {
+			if got := Warnings(newJobFixture(c.edit).job, NewDefaultSchedulerConfig()); !slices.Equal(got, c.want) {
 				t.Errorf("warnings\n got %q\nwant %q", got, c.want)
 			}
 		})

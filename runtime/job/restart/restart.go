@@ -36,9 +36,9 @@ func RestartsOnSuccess(jobType string, stage lifecycle.Stage) bool {
 	return stage == lifecycle.MainTask && (jobType == "service" || jobType == "system")
 }
 
-// Outcome is how a run of a task has ended. The zero value is a failure after which a restart can
+// RunOutcome is how a run of a task has ended. The zero value is a failure after which a restart can
 // help: a non-zero exit code, an unknown exit status, or a start error that can be retried.
-type Outcome struct {
+type RunOutcome struct {
 	Killed                    bool // the task was killed and must stay down
 	RestartRequested          bool // a user, a template or an identity requested a restart
 	UnhealthyRestartRequested bool // a check requested a restart; it counts as a failure, whatever the exit code
@@ -78,25 +78,25 @@ const (
 
 // State is the state of a Tracker that the task runner stores for the next agent.
 type State struct {
-	Count       int           // number of ends that counted in the current window
-	WindowStart time.Time     // start of the current window
-	NextStart   time.Time     // time at which the last delay ends; zero if there was none
-	Delay       time.Duration // the last delay
+	EndsInWindow int           // ends in the current window that count as attempts
+	WindowStart  time.Time     // start of the current window
+	NextStart    time.Time     // time at which the last delay ends; zero if there was none
+	Delay        time.Duration // the last delay
 }
 
 // Tracker decides for one task, each time that it has ended, whether it starts again under a Policy. It
 // is not safe for concurrent use.
 type Tracker struct {
-	policy Policy
-	jitter func(n int64) int64
-	state  State
+	policy       Policy
+	randomInt64N func(n int64) int64
+	state        State
 }
 
-// NewTracker returns a tracker whose first window starts now. jitter returns a random number
+// NewTracker returns a tracker whose first window starts now. randomInt64N returns a random number
 // in [0,n), n > 0, as [math/rand/v2.Int64N] does; it must not be seeded from the time,
 // or tasks that fail together restart together.
-func NewTracker(p Policy, now time.Time, jitter func(n int64) int64) *Tracker {
-	return &Tracker{policy: p, jitter: jitter, state: State{WindowStart: now}}
+func NewTracker(p Policy, now time.Time, randomInt64N func(n int64) int64) *Tracker {
+	return &Tracker{policy: p, randomInt64N: randomInt64N, state: State{WindowStart: now}}
 }
 
 // State returns the state for RestoreState.
@@ -122,16 +122,16 @@ func (t *Tracker) RemainingDelay(now time.Time) time.Duration {
 
 // Decide decides about a task that has just ended. For ActionRestart it also records the end of
 // the delay in the state.
-func (t *Tracker) Decide(now time.Time, o Outcome) Decision {
+func (t *Tracker) Decide(now time.Time, o RunOutcome) Decision {
 	t.state.NextStart, t.state.Delay = time.Time{}, 0
-	d := t.decideAction(now, o)
+	d := t.countAttemptAndDecide(now, o)
 	if d.Action == ActionRestart {
 		t.state.NextStart, t.state.Delay = now.Add(d.Delay), d.Delay
 	}
 	return d
 }
 
-func (t *Tracker) decideAction(now time.Time, o Outcome) Decision {
+func (t *Tracker) countAttemptAndDecide(now time.Time, o RunOutcome) Decision {
 	if o.Killed {
 		return Decision{Action: ActionKill}
 	}
@@ -153,8 +153,8 @@ func (t *Tracker) decideAction(now time.Time, o Outcome) Decision {
 		return Decision{Action: ActionGiveUp, Reason: ReasonUnrecoverable}
 	case finished:
 		return Decision{Action: ActionFinish}
-	case t.state.Count <= t.policy.Attempts:
-		return Decision{Action: ActionRestart, Reason: ReasonWithinPolicy, Delay: t.nextDelay()}
+	case t.state.EndsInWindow <= t.policy.Attempts:
+		return Decision{Action: ActionRestart, Reason: ReasonWithinPolicy, Delay: t.delayWithJitter()}
 	case t.policy.Mode == ModeDelay:
 		return Decision{Action: ActionRestart, Reason: ReasonDelay, Delay: t.remainingInterval(now)}
 	}
@@ -166,22 +166,22 @@ func (t *Tracker) decideAction(now time.Time, o Outcome) Decision {
 func (t *Tracker) countAttempt(now time.Time) {
 	switch age := now.Sub(t.state.WindowStart); {
 	case age > t.policy.Interval:
-		t.state.Count = 0
+		t.state.EndsInWindow = 0
 		t.state.WindowStart = now
 	case age < 0: // the clock was set back: the old window would last until the clock has caught up
 		t.state.WindowStart = now
 	}
-	t.state.Count++
+	t.state.EndsInWindow++
 }
 
-// nextDelay returns the policy's delay plus up to a quarter, so that tasks that failed
+// delayWithJitter returns the policy's delay plus up to a quarter, so that tasks that failed
 // together do not restart together.
-func (t *Tracker) nextDelay() time.Duration {
+func (t *Tracker) delayWithJitter() time.Duration {
 	d := t.policy.Delay
 	if d <= 0 {
 		return 0
 	}
-	return addSaturating(d, time.Duration(t.jitter(int64(d))/4))
+	return addSaturating(d, time.Duration(t.randomInt64N(int64(d))/4))
 }
 
 // remainingInterval returns the rest of the window, at least 1 ns: a task that ends at the

@@ -26,13 +26,13 @@ func testPolicy(change func(*Policy)) Policy {
 func TestNextDecision(t *testing.T) {
 	const exceededReason = `Exceeded allowed attempts 1 in interval 20s and mode is "fail"`
 	var (
-		failureOutcome       = Outcome{}
-		successOutcome       = Outcome{Success: true}
+		failureOutcome       = RunOutcome{}
+		successOutcome       = RunOutcome{Success: true}
 		withinPolicyDecision = Decision{ActionRestart, ReasonWithinPolicy, time.Second}
 	)
 	type testStep struct {
 		at      time.Duration // time since start
-		outcome Outcome
+		outcome RunOutcome
 		want    Decision
 	}
 	for _, c := range []struct {
@@ -68,7 +68,7 @@ func TestNextDecision(t *testing.T) {
 		{
 			"without attempts even an unrecoverable error gives the policy as the reason",
 			testPolicy(func(p *Policy) { p.Attempts = 0 }),
-			[]testStep{{0, Outcome{StartUnrecoverable: true}, Decision{ActionGiveUp, ReasonNoRestarts, 0}}},
+			[]testStep{{0, RunOutcome{StartUnrecoverable: true}, Decision{ActionGiveUp, ReasonNoRestarts, 0}}},
 		},
 		{
 			"RS-004 mode delay: clean exits over the attempts wait for the rest of the window",
@@ -117,39 +117,39 @@ func TestNextDecision(t *testing.T) {
 		{
 			"RS-047 an unrecoverable start error is the last",
 			testPolicy(nil),
-			[]testStep{{0, Outcome{StartUnrecoverable: true}, Decision{ActionGiveUp, ReasonUnrecoverable, 0}}},
+			[]testStep{{0, RunOutcome{StartUnrecoverable: true}, Decision{ActionGiveUp, ReasonUnrecoverable, 0}}},
 		},
 		{
 			"a killed task stays down, whatever else is true",
 			testPolicy(nil),
-			[]testStep{{0, Outcome{Killed: true, RestartRequested: true, Success: true, StartUnrecoverable: true}, Decision{ActionKill, "", 0}}},
+			[]testStep{{0, RunOutcome{Killed: true, RestartRequested: true, Success: true, StartUnrecoverable: true}, Decision{ActionKill, "", 0}}},
 		},
 		{
 			"RS-037 a requested restart costs no attempt",
 			testPolicy(func(p *Policy) { p.Attempts = 1 }),
 			[]testStep{
-				{0, Outcome{RestartRequested: true}, Decision{ActionRestart, "", 0}},
-				{0, Outcome{RestartRequested: true, Success: true}, Decision{ActionRestart, "", 0}},
+				{0, RunOutcome{RestartRequested: true}, Decision{ActionRestart, "", 0}},
+				{0, RunOutcome{RestartRequested: true, Success: true}, Decision{ActionRestart, "", 0}},
 				{0, failureOutcome, withinPolicyDecision},
 			},
 		},
 		{
 			"a requested restart needs no attempts",
 			testPolicy(func(p *Policy) { p.Attempts = 0 }),
-			[]testStep{{0, Outcome{RestartRequested: true}, Decision{ActionRestart, "", 0}}},
+			[]testStep{{0, RunOutcome{RestartRequested: true}, Decision{ActionRestart, "", 0}}},
 		},
 		{
 			"an unhealthy task follows the policy, also if it then exits cleanly and may finish",
 			testPolicy(func(p *Policy) { p.Attempts, p.RestartsOnSuccess = 1, false }),
 			[]testStep{
-				{0, Outcome{UnhealthyRestartRequested: true, Success: true}, withinPolicyDecision},
-				{0, Outcome{UnhealthyRestartRequested: true, Success: true}, Decision{ActionGiveUp, exceededReason, 0}},
+				{0, RunOutcome{UnhealthyRestartRequested: true, Success: true}, withinPolicyDecision},
+				{0, RunOutcome{UnhealthyRestartRequested: true, Success: true}, Decision{ActionGiveUp, exceededReason, 0}},
 			},
 		},
 		{
 			"an unhealthy task without attempts fails",
 			testPolicy(func(p *Policy) { p.Attempts, p.RestartsOnSuccess = 0, false }),
-			[]testStep{{0, Outcome{UnhealthyRestartRequested: true, Success: true}, Decision{ActionGiveUp, ReasonNoRestarts, 0}}},
+			[]testStep{{0, RunOutcome{UnhealthyRestartRequested: true, Success: true}, Decision{ActionGiveUp, ReasonNoRestarts, 0}}},
 		},
 		{
 			"no delay is none",
@@ -182,14 +182,14 @@ func TestDelayHasUpToAQuarterOfJitter(t *testing.T) {
 	for range 2000 {
 		delay := time.Duration(1 + rng.Int64N(int64(10*time.Second)))
 		tracker := NewTracker(testPolicy(func(p *Policy) { p.Delay = delay }), startTime, rng.Int64N)
-		got := tracker.Decide(startTime, Outcome{}).Delay
+		got := tracker.Decide(startTime, RunOutcome{}).Delay
 		if got < delay || got >= delay+delay/4+1 {
 			t.Fatalf("delay %v for a policy of %v", got, delay)
 		}
 	}
 	full := func(n int64) int64 { return n - 1 }
 	tracker := NewTracker(testPolicy(nil), startTime, full)
-	if got, want := tracker.Decide(startTime, Outcome{}).Delay, 1250*time.Millisecond-1; got != want {
+	if got, want := tracker.Decide(startTime, RunOutcome{}).Delay, 1250*time.Millisecond-1; got != want {
 		t.Errorf("longest delay %v, want %v", got, want)
 	}
 }
@@ -199,7 +199,7 @@ func TestDelayHasUpToAQuarterOfJitter(t *testing.T) {
 func TestJitterIsIndependent(t *testing.T) {
 	p := testPolicy(func(p *Policy) { p.Delay = time.Hour })
 	a, b := NewTracker(p, startTime, rand.Int64N), NewTracker(p, startTime, rand.Int64N)
-	if a.Decide(startTime, Outcome{}) == b.Decide(startTime, Outcome{}) {
+	if a.Decide(startTime, RunOutcome{}) == b.Decide(startTime, RunOutcome{}) {
 		t.Error("both drew the same delay")
 	}
 }
@@ -207,7 +207,7 @@ func TestJitterIsIndependent(t *testing.T) {
 func TestHugeDelaysDoNotOverflow(t *testing.T) {
 	full := func(n int64) int64 { return n - 1 }
 	tracker := NewTracker(testPolicy(func(p *Policy) { p.Delay = math.MaxInt64 }), startTime, full)
-	if got := tracker.Decide(startTime, Outcome{}).Delay; got != math.MaxInt64 {
+	if got := tracker.Decide(startTime, RunOutcome{}).Delay; got != math.MaxInt64 {
 		t.Errorf("delay %v", got)
 	}
 }
@@ -217,7 +217,7 @@ func TestHugeDelaysDoNotOverflow(t *testing.T) {
 func TestResume(t *testing.T) {
 	p := testPolicy(func(p *Policy) { p.Attempts, p.Interval, p.Delay = 2, 5*time.Minute, 58*time.Second })
 	before := NewTracker(p, startTime, noJitter)
-	before.Decide(startTime.Add(time.Second), Outcome{})
+	before.Decide(startTime.Add(time.Second), RunOutcome{})
 
 	after := NewTracker(p, startTime.Add(20*time.Second), noJitter)
 	after.RestoreState(before.State())
@@ -227,10 +227,10 @@ func TestResume(t *testing.T) {
 	if got := after.RemainingDelay(startTime.Add(time.Hour)); got != 0 {
 		t.Errorf("remaining delay after its end %v, want none", got)
 	}
-	if got := after.Decide(startTime.Add(time.Minute), Outcome{}); got.Action != ActionRestart {
+	if got := after.Decide(startTime.Add(time.Minute), RunOutcome{}); got.Action != ActionRestart {
 		t.Errorf("second failure: %+v", got)
 	}
-	if got := after.Decide(startTime.Add(2*time.Minute), Outcome{}); got.Action != ActionGiveUp {
+	if got := after.Decide(startTime.Add(2*time.Minute), RunOutcome{}); got.Action != ActionGiveUp {
 		t.Errorf("third failure, one of them before the agent's restart: %+v", got)
 	}
 	if got := after.RemainingDelay(startTime.Add(2 * time.Minute)); got != 0 {
@@ -240,7 +240,7 @@ func TestResume(t *testing.T) {
 
 func TestRemainingIsBoundedWhenTheClockIsSetBack(t *testing.T) {
 	tracker := NewTracker(testPolicy(nil), startTime, noJitter)
-	tracker.Decide(startTime, Outcome{})
+	tracker.Decide(startTime, RunOutcome{})
 	if got, want := tracker.RemainingDelay(startTime.Add(-time.Hour)), time.Second; got != want {
 		t.Errorf("remaining %v, want the delay, %v", got, want)
 	}
@@ -249,13 +249,13 @@ func TestRemainingIsBoundedWhenTheClockIsSetBack(t *testing.T) {
 // An updated policy applies from the next decision on.
 func TestSetPolicy(t *testing.T) {
 	tracker := NewTracker(testPolicy(func(p *Policy) { p.Attempts = 1 }), startTime, noJitter)
-	tracker.Decide(startTime, Outcome{})
+	tracker.Decide(startTime, RunOutcome{})
 	tracker.SetPolicy(testPolicy(func(p *Policy) { p.Attempts = 2 }))
-	if got := tracker.Decide(startTime, Outcome{}); got.Action != ActionRestart {
+	if got := tracker.Decide(startTime, RunOutcome{}); got.Action != ActionRestart {
 		t.Errorf("second failure under a policy of two attempts: %+v", got)
 	}
 	want := `Exceeded allowed attempts 2 in interval 20s and mode is "fail"`
-	if got := tracker.Decide(startTime, Outcome{}); got != (Decision{ActionGiveUp, want, 0}) {
+	if got := tracker.Decide(startTime, RunOutcome{}); got != (Decision{ActionGiveUp, want, 0}) {
 		t.Errorf("third failure: %+v, want what was counted to stay counted", got)
 	}
 }
@@ -297,7 +297,7 @@ func TestRandomSequences(t *testing.T) {
 		window := tracker.State().WindowStart
 		for range 50 {
 			now = now.Add(time.Duration(rng.Int64N(int64(10 * time.Second))))
-			d := tracker.Decide(now, Outcome{})
+			d := tracker.Decide(now, RunOutcome{})
 			if s := tracker.State(); !s.WindowStart.Equal(window) {
 				window, restarts = s.WindowStart, 0
 			}
@@ -327,13 +327,13 @@ func TestRandomSequences(t *testing.T) {
 func TestDelayMayExceedTheWindow(t *testing.T) {
 	now := time.Unix(0, 0)
 	tracker := NewTracker(Policy{Attempts: 1, Interval: 10 * time.Second, Mode: ModeDelay}, now, func(int64) int64 { return 0 })
-	tracker.Decide(now, Outcome{})
+	tracker.Decide(now, RunOutcome{})
 	now = now.Add(10 * time.Second) // the end of the window
-	d := tracker.Decide(now, Outcome{})
+	d := tracker.Decide(now, RunOutcome{})
 	if d.Reason != ReasonDelay || d.Delay <= 0 {
 		t.Fatalf("at the end of the window: %+v", d)
 	}
-	if d = tracker.Decide(now.Add(d.Delay), Outcome{}); d.Reason != ReasonWithinPolicy {
+	if d = tracker.Decide(now.Add(d.Delay), RunOutcome{}); d.Reason != ReasonWithinPolicy {
 		t.Errorf("after the delay: %+v", d)
 	}
 }

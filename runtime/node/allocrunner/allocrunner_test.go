@@ -146,7 +146,7 @@ func TestEnvironmentReachesDriver(t *testing.T) {
 				HOST = "of ${HOSTVAR}"
 			}
 		}`)), func(c *Config) {
-			c.HostEnv = taskenv.HostEnv([]string{"HOSTVAR=host", "AWS_SECRET_ACCESS_KEY=x"}, nil, nil)
+			c.InheritedHostEnv = taskenv.FilterHostEnv([]string{"HOSTVAR=host", "AWS_SECRET_ACCESS_KEY=x"}, nil, nil)
 		})
 		h.advance(time.Second)
 		env := h.drivers.lastConfig("web").Env
@@ -169,7 +169,7 @@ func TestEnvironmentReachesDriver(t *testing.T) {
 func TestIsolationDecidesAboutDirectories(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) {
-			c.HostEnv = map[string]string{"HOSTVAR": "host"}
+			c.InheritedHostEnv = map[string]string{"HOSTVAR": "host"}
 			c.Drivers.(*fakeDrivers).capabilities.FSIsolation = driver.FSIsolationImage
 		})
 		h.advance(time.Second)
@@ -319,20 +319,20 @@ func TestStatsAreSampledOnDemand(t *testing.T) {
 			}`)), nil)
 		h.advance(500 * time.Millisecond)
 		s := h.Stats(ctx, "") // the first call of Stats returns a fresh sample
-		wantEqual(t, "total at once", []any{len(s.Tasks), s.Total.Memory.RSS, s.Timestamp.Sub(h.startTime)}, "[2 2 500ms]")
+		wantEqual(t, "total at once", []any{len(s.SampleByTask), s.RunningTasksTotal.Memory.RSS, s.NewestSampleTime.Sub(h.startTime)}, "[2 2 500ms]")
 		h.advance(3 * time.Second)
 		s = h.Stats(ctx, "")
-		wantEqual(t, "total", []any{len(s.Tasks), s.Total.Memory.RSS, s.Timestamp.Sub(h.startTime)}, "[2 8 3.5s]")
-		wantEqual(t, "one", len(h.Stats(ctx, "a").Tasks), 1)
-		wantEqual(t, "unknown", len(h.Stats(ctx, "nope").Tasks), 0)
+		wantEqual(t, "total", []any{len(s.SampleByTask), s.RunningTasksTotal.Memory.RSS, s.NewestSampleTime.Sub(h.startTime)}, "[2 8 3.5s]")
+		wantEqual(t, "one", len(h.Stats(ctx, "a").SampleByTask), 1)
+		wantEqual(t, "unknown", len(h.Stats(ctx, "nope").SampleByTask), 0)
 
 		h.advance(4 * time.Second) // a has ended
 		s = h.Stats(ctx, "")
-		wantEqual(t, "total after a", []any{len(s.Tasks), s.Total.Memory.RSS}, "[2 8]")
+		wantEqual(t, "total after a", []any{len(s.SampleByTask), s.RunningTasksTotal.Memory.RSS}, "[2 8]")
 
 		h.drivers.killPlugin()
 		h.advance(2500 * time.Millisecond) // the next plugin process continues the samples
-		if got := h.Stats(ctx, "b").Timestamp.Sub(h.startTime); got < 8*time.Second {
+		if got := h.Stats(ctx, "b").NewestSampleTime.Sub(h.startTime); got < 8*time.Second {
 			t.Errorf("last sample at %v", got)
 		}
 	})
@@ -633,15 +633,23 @@ func TestRestartAsAFailureCounts(t *testing.T) {
 	})
 }
 
+// startDelayedRestart requests a restart of a task with a shutdown delay of 10 seconds, one second after its start. It
+// returns a channel that receives the result of the request.
+func startDelayedRestart(t *testing.T, ctx context.Context) (*harness, <-chan error) {
+	t.Helper()
+	h := startHarness(t, parseJob(t, job("service", `task "web" {
+		driver         = "fake"
+		shutdown_delay = "10s"
+	}`)), nil)
+	h.advance(time.Second)
+	restarted := make(chan error, 1)
+	go func() { restarted <- h.RestartTask(ctx, "web") }()
+	return h, restarted
+}
+
 func TestKillDuringTheShutdownDelayOfARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := startHarness(t, parseJob(t, job("service", `task "web" {
-			driver         = "fake"
-			shutdown_delay = "10s"
-		}`)), nil)
-		h.advance(time.Second)
-		restarted := make(chan error, 1)
-		go func() { restarted <- h.RestartTask(context.Background(), "web") }()
+		h, restarted := startDelayedRestart(t, context.Background())
 		h.advance(5 * time.Second)
 		h.Stop()
 		h.wait()
@@ -649,6 +657,96 @@ func TestKillDuringTheShutdownDelayOfARestart(t *testing.T) {
 		wantEqual(t, "restart", <-restarted, "<nil>")
 		wantEqual(t, "stops", h.drivers.recordedCalls("StopTask"), `[+16s StopTask web timeout=5s signal=""]`)
 		wantEqual(t, "restarts", h.taskState("web").Restarts, 0)
+	})
+}
+
+// A restart whose request is stored does not end with its caller.
+func TestRestartOutlastsItsCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancelCause(context.Background())
+		h, restarted := startDelayedRestart(t, ctx)
+		h.advance(5 * time.Second)
+		gone := errors.New("the caller is gone")
+		cancel(gone)
+		wantEqual(t, "restart", <-restarted, gone.Error())
+		h.advance(time.Minute)
+		wantEqual(t, "restarts", h.taskState("web").Restarts, 1)
+		wantEqual(t, "stops", h.drivers.recordedCalls("StopTask"), `[+11s StopTask web timeout=5s signal=""]`)
+		h.Stop()
+		h.wait()
+	})
+}
+
+// A restart whose stop the shutdown of the agent has interrupted is left to the next agent, and its caller gets an
+// answer.
+func TestShutdownAnswersTheCallerOfARestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, restarted := startDelayedRestart(t, context.Background())
+		h.advance(time.Second)
+		h.cancel(ErrShutdown)
+		h.wait()
+		wantEqual(t, "restart", <-restarted, ErrNotRunning.Error())
+		wantEqual(t, "took", time.Since(h.startTime), "2s")
+	})
+}
+
+// A force kill whose first way fails, and whose second way succeeds, is reported as a success.
+func TestForceKillWithASecondWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := startHarness(t, parseJob(t, job("service", `task "web" {
+			driver = "fake"
+			config { stop_errors = 1 }
+		}`)), nil)
+		h.advance(time.Second)
+		h.ForceKill()
+		h.wait()
+		events := h.taskState("web").Events
+		wantEqual(t, "last event", events[len(events)-1].DisplayMessage, "Task successfully killed")
+	})
+}
+
+// unfinishedStartText is a task whose StartTask call returns only when it is cancelled, and starts the task nevertheless.
+const unfinishedStartText = `task "web" {
+	driver       = "fake"
+	kill_timeout = "3s"
+	config {
+		start_for     = "1h"
+		starts_anyway = true
+	}
+}`
+
+// A start that has not returned kill_timeout after a kill is destroyed, because the driver may have started the task.
+func TestKillDestroysAnUnfinishedStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := startHarness(t, parseJob(t, job("service", unfinishedStartText)), nil)
+		h.advance(time.Second)
+		h.Stop()
+		h.wait()
+		wantEqual(t, "took", time.Since(h.startTime), "4s")
+		wantEqual(t, "starts", h.drivers.recordedCalls("StartTask"), "[+4s StartTask web]")
+		wantEqual(t, "destroyed", h.drivers.recordedCalls("DestroyTask"), "[+4s DestroyTask web]")
+	})
+}
+
+// A driver that has refused to stop a task for a restart is asked again for the next restart.
+func TestFailedRestartCanBeRequestedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := startHarness(t, parseJob(t, job("service", `task "web" {
+			driver = "fake"
+			config { stop_errors = 5 }
+		}`)), nil)
+		h.advance(time.Second)
+		first, second := make(chan error, 1), make(chan error, 1)
+		go func() { first <- h.RestartTask(t.Context(), "web") }()
+		h.advance(time.Minute)
+		go func() { second <- h.RestartTask(t.Context(), "web") }()
+		wantEqual(t, "both restarts", []error{<-first, <-second}, "[stop task: cannot stop stop task: cannot stop]")
+		wantEqual(t, "state", h.taskState("web").State, "running")
+		wantEqual(t, "next restart", h.RestartTask(t.Context(), "web"), "<nil>")
+		h.advance(time.Minute)
+		wantEqual(t, "restarts", h.taskState("web").Restarts, 1)
+		h.ForceKill() // the driver refuses the stop of the second process too
+		h.wait()
 	})
 }
 
@@ -703,7 +801,7 @@ func (c *recordingCgroups) Make(allocID, task string, cores int) (cgroup.Group, 
 	return cgroup.Group{Path: "/cgroup/" + allocID + "." + task, CPUs: strings.Repeat("7", cores)}, nil
 }
 
-func (c *recordingCgroups) Remove(_, task string) error {
+func (c *recordingCgroups) KillAndRemove(_, task string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.calls = append(c.calls, "remove "+task)
@@ -808,7 +906,7 @@ func TestNoGracefulStopWhileKillIsStored(t *testing.T) {
 				shutdown_delay = "1m"
 			}`)), func(c *Config) { c.Store = slowDiskStore{newFakeStore()} })
 		h.advance(time.Minute)
-		h.Kill()
+		h.ForceKill()
 		h.wait()
 		wantEqual(t, "calls", h.drivers.recordedCalls("StopTask"), `[+1m0s StopTask web timeout=0s signal="SIGKILL"]`)
 		wantEqual(t, "events", h.taskEventTypes("web"), "[Received Task Setup Started Killing Terminated Killed]")

@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/taskdriver"
 )
 
 // A process that runs although its start failed is destroyed before the next start.
@@ -72,9 +72,9 @@ func TestLostProcessIsEnded(t *testing.T) {
 		}
 		`)), func(c *Config) {
 			drivers := c.Drivers.(*fakeDrivers)
-			c.EndTaskWithoutDriver = func(_ context.Context, req taskrunner.EndTaskRequest) (taskrunner.EndTaskResult, error) {
+			c.EndTaskWithoutDriver = func(_ context.Context, req taskdriver.EndTaskRequest) (taskdriver.EndTaskResult, error) {
 				drivers.recordCall("EndTask %s builtin=%v", req.Task, req.TasksAreHostProcesses)
-				return taskrunner.EndTaskResult{FoundProcesses: true}, nil
+				return taskdriver.EndTaskResult{FoundProcesses: true}, nil
 			}
 		})
 		h.advance(time.Second)

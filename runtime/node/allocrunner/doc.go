@@ -3,9 +3,9 @@
 // tasks and the resulting status of the allocation. A restored allocation continues where an earlier
 // agent left it.
 //
-// Runner only connects small types, each of which has one responsibility and its own lock. None of them
-// refers to Runner, so that each can be read and tested alone. The rules are pure functions:
-// evaluateSiblingStop and taskSet.killOrder.
+// Data flows one way: allocState contains what any goroutine may read or change, allocTasks applies the
+// rules that concern several tasks, and Runner has the requests. The rules that stop tasks are pure
+// functions: evaluateSiblingStop and taskSet.killWaves.
 //
 // The package does not decide which allocations exist: package noderunner creates the runners, and
 // passes new versions of their allocations.

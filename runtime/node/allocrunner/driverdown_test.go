@@ -17,7 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
 	"github.com/nomad-lite/nomad-lite/runtime/node/network"
-	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/taskdriver"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
@@ -44,9 +44,9 @@ func (u *unavailableDrivers) Driver(ctx context.Context, name string) (driver.Dr
 	defer u.mu.Unlock()
 	switch {
 	case u.withoutPlugin:
-		return nil, &driver.UnavailableError{Err: errors.New("no such driver"), Changed: u.changed}
+		return nil, &driver.UnavailableError{Err: errors.New("no such driver"), RetryOnClose: u.changed}
 	case u.unavailable:
-		return nil, &driver.UnavailableError{Plugin: `plugin "fake"`, TasksAreHostProcesses: u.builtin, Err: fmt.Errorf("plugin %q: %w", "fake", errBackOff), Changed: u.changed}
+		return nil, &driver.UnavailableError{Plugin: `plugin "fake"`, TasksAreHostProcesses: u.builtin, Err: fmt.Errorf("plugin %q: %w", "fake", errBackOff), RetryOnClose: u.changed}
 	}
 	return u.fakeDrivers.Driver(ctx, name)
 }
@@ -71,9 +71,9 @@ func (u *unavailableDrivers) wakeWaiters() {
 	u.changed = make(chan struct{})
 }
 
-// endTask implements taskrunner.EndTaskFunc: it ends the fake processes of a task without the driver.
-func (u *unavailableDrivers) endTask(exit *driver.ExitResult) taskrunner.EndTaskFunc {
-	return func(_ context.Context, req taskrunner.EndTaskRequest) (result taskrunner.EndTaskResult, err error) {
+// endTask implements taskdriver.EndTaskWithoutDriverFunc: it ends the fake processes of a task without the driver.
+func (u *unavailableDrivers) endTask(exit *driver.ExitResult) taskdriver.EndTaskWithoutDriverFunc {
+	return func(_ context.Context, req taskdriver.EndTaskRequest) (result taskdriver.EndTaskResult, err error) {
 		u.fakeDrivers.recordCall("EndTask %s builtin=%v", req.Task, req.TasksAreHostProcesses)
 		u.fakeDrivers.mu.Lock()
 		defer u.fakeDrivers.mu.Unlock()
@@ -232,7 +232,7 @@ func TestPurgeEndsTasksWhoseDriverIsUnavailable(t *testing.T) {
 				a.Stop()
 				a.advance(time.Minute)
 				wantEqual(t, "alive before the purge", len(a.drivers.aliveTasks()), "1")
-				a.SetJobPurged()
+				a.AllowTaskEndWithoutDriver()
 				a.advance(time.Second)
 				wantEqual(t, "alive", len(a.drivers.aliveTasks()), "0")
 				wantEqual(t, "status", []any{a.taskState("web").State, a.lastUpdate().ClientStatus}, "[dead complete]")
@@ -257,7 +257,7 @@ func TestKillNowDoesNotWaitForTheDriver(t *testing.T) {
 		})
 		a.advance(time.Second)
 		o.set(true)
-		a.Kill()
+		a.ForceKill()
 		a.advance(time.Second)
 		wantEqual(t, "alive", []any{len(a.drivers.aliveTasks()), wait.IsClosed(a.Done())}, "[0 true]")
 	})
@@ -581,8 +581,8 @@ func TestSlowDestroyIsNotRepeated(t *testing.T) {
 	})
 }
 
-// Between the exit of its process and the state dead, a task can neither be restarted nor rerun. A restart of all tasks at
-// this time waits for the state: otherwise the task would stay dead, and the others would wait for it.
+// Between the exit of its process and the state dead, a task can neither be restarted nor rerun. A restart of all tasks
+// at this time waits for the state: otherwise the task would stay dead, and the others would wait for it.
 func TestRestartAllFindsTaskThatWasEnding(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, f := startWithFailingDestroys(t, 0, jobTextFromParts("service", `
@@ -700,7 +700,7 @@ func TestNextStartWaitsForThePendingDestroy(t *testing.T) {
 type crashingDrivers struct {
 	*unavailableDrivers
 	crashTimes []time.Time
-	callOrder  []string // calls of RecoverTask and StartTask, in their order
+	callOrder  []string // calls of StartTask and successful calls of RecoverTask, in their order
 }
 
 type crashingPlugin struct {
@@ -723,9 +723,13 @@ func (p crashingPlugin) recordCall(format string, args ...any) {
 }
 
 func (p crashingPlugin) RecoverTask(ctx context.Context, h *driver.Handle) error {
-	time.Sleep(100 * time.Millisecond)
+	if h.Config.Name != "bad" {
+		time.Sleep(1500 * time.Millisecond) // longer than the pause before the second start of "bad"
+	}
 	err := p.fakePlugin.RecoverTask(ctx, h)
-	p.recordCall("recover %s", h.Config.Name)
+	if err == nil {
+		p.recordCall("recover %s", h.Config.Name)
+	}
 	return err
 }
 
@@ -744,7 +748,7 @@ func (p crashingPlugin) StartTask(ctx context.Context, c *driver.TaskConfig) (*d
 func TestStartThatKillsThePluginComesAfterTheRecoveryOfRunningTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &crashingDrivers{}
-		recovery := taskrunner.NewRecoveryTracker()
+		recovery := taskdriver.NewRecoveryTracker()
 		good := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText, sidecarTask)), func(c *Config) {
 			c.Drivers.(*fakeDrivers).findsUnknownTasks = true
 			d.unavailableDrivers = newUnavailableDrivers(c.Drivers.(*fakeDrivers))
@@ -780,6 +784,53 @@ func TestStartThatKillsThePluginComesAfterTheRecoveryOfRunningTasks(t *testing.T
 	})
 }
 
+// lazyDrivers are drivers whose first StopTask call succeeds and stops nothing.
+type lazyDrivers struct {
+	*unavailableDrivers
+	stopCount int
+}
+
+type lazyPlugin struct {
+	driver.Driver
+	drivers *lazyDrivers
+}
+
+func (l *lazyDrivers) Driver(ctx context.Context, name string) (driver.Driver, error) {
+	d, err := l.unavailableDrivers.Driver(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	return lazyPlugin{d, l}, nil
+}
+
+func (p lazyPlugin) StopTask(ctx context.Context, id string, timeout time.Duration, signal string) error {
+	if p.drivers.stopCount++; p.drivers.stopCount == 1 {
+		return nil
+	}
+	return p.Driver.StopTask(ctx, id, timeout, signal)
+}
+
+// A stop whose plugin dies before the process has exited is repeated when the driver is available again, and not only
+// when the report of the exit is overdue.
+func TestStopIsRepeatedAfterAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var lazy *lazyDrivers
+		a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), func(c *Config) {
+			lazy = &lazyDrivers{unavailableDrivers: newUnavailableDrivers(c.Drivers.(*fakeDrivers))}
+			c.Drivers = lazy
+		})
+		a.advance(time.Second)
+		a.Stop()
+		a.advance(time.Second)
+		lazy.set(true)
+		a.advance(time.Second)
+		lazy.set(false)
+		a.wait()
+		wantEqual(t, "stops", lazy.stopCount, 2)
+		wantEqual(t, "took", time.Since(a.startTime), "3s")
+	})
+}
+
 // Records of an older agent, which lack the capabilities of drivers, can be read.
 func TestRestoreReadsRecordsWithoutCapabilities(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -787,7 +838,7 @@ func TestRestoreReadsRecordsWithoutCapabilities(t *testing.T) {
 		a.advance(time.Second)
 		a.die()
 		local := a.store.localStates["web"]
-		a.store.localStates["web"] = state.LocalState{Hooks: local.Hooks, StartID: local.StartID, Handle: local.Handle, RestartState: restart.State{}}
+		a.store.localStates["web"] = state.LocalState{HookStateByName: local.HookStateByName, StartID: local.StartID, Handle: local.Handle, RestartState: restart.State{}}
 		o.set(true)
 		b := a.startNextAgent(nil)
 		b.advance(time.Minute)
@@ -890,7 +941,8 @@ func TestNetworkHookWaitsForDriverInBackOff(t *testing.T) {
 	}
 }
 
-// driversDyingOnce are drivers whose plugin dies in the next call of TaskConfigSchema if dies is set, and is then in its back-off.
+// driversDyingOnce are drivers whose plugin dies in the next call of TaskConfigSchema if dies is set, and is then in
+// its back-off.
 type driversDyingOnce struct {
 	*unavailableDrivers
 	dies bool

@@ -117,6 +117,12 @@ func (f *fakeDrivers) DriverKnowsInterruptedStarts(string) bool { return !f.forg
 // DriverFindsTasksByName implements recoveryCapabilities.
 func (f *fakeDrivers) DriverFindsTasksByName(string) bool { return f.findsUnknownTasks }
 
+// RestartReattachedPlugin implements recoveryCapabilities.
+func (f *fakeDrivers) RestartReattachedPlugin(context.Context, string) error {
+	f.killPlugin()
+	return nil
+}
+
 // killPlugin simulates kill -9 of the plugin process. Tasks that cannot be recovered end too.
 func (f *fakeDrivers) killPlugin() {
 	f.mu.Lock()
@@ -252,19 +258,22 @@ func (p *fakePlugin) StartTask(ctx context.Context, config *driver.TaskConfig) (
 	if w.keepsStarts {
 		ctx = context.WithoutCancel(ctx)
 	}
+	failure := nth(b.StartErrors, n)
 	if b.StartFor != "" {
 		select {
 		case <-time.After(mustParseDuration(b.StartFor)):
 		case <-p.exited:
 			return nil, nil, driver.ErrPluginDown
 		case <-ctx.Done():
-			return nil, nil, ctx.Err()
+			if !b.StartsAnyway {
+				return nil, nil, ctx.Err()
+			}
+			failure = ctx.Err().Error()
 		}
 	}
 	if wait.IsClosed(p.exited) {
 		return nil, nil, driver.ErrPluginDown
 	}
-	failure := nth(b.StartErrors, n)
 	if failure != "" && !b.StartsAnyway {
 		return nil, nil, &driver.Error{Err: errors.New(failure), Recoverable: b.Recoverable, ResourceExhausted: b.Exhausted}
 	}
@@ -332,9 +341,9 @@ func (p *fakePlugin) InspectTask(_ context.Context, id string) (*driver.TaskStat
 	status := &driver.TaskStatus{ID: id}
 	switch {
 	case errors.Is(err, driver.ErrTaskNotFound) && p.pendingStarts[id] && !p.drivers.returnsNoHandles:
-		status.Start = &driver.StartStatus{Phase: driver.StartPending}
+		status.StartStatus = &driver.StartStatus{Phase: driver.StartPending}
 	case errors.Is(err, driver.ErrTaskNotFound) && p.drivers.findsUnknownTasks:
-		status.Start = &driver.StartStatus{Phase: driver.StartNotFound}
+		status.StartStatus = &driver.StartStatus{Phase: driver.StartNotFound}
 	case err != nil:
 		return nil, err
 	default:
@@ -344,7 +353,7 @@ func (p *fakePlugin) InspectTask(_ context.Context, id string) (*driver.TaskStat
 		}
 		if !p.drivers.returnsNoHandles {
 			handle := &driver.Handle{Version: 1, Config: &driver.TaskConfig{ID: id}, State: driver.TaskRunning}
-			status.Start = &driver.StartStatus{Phase: driver.StartReturned, Handle: handle}
+			status.StartStatus = &driver.StartStatus{Phase: driver.StartReturned, Handle: handle}
 		}
 	}
 	return status, nil
@@ -524,6 +533,8 @@ type fakeLogs struct {
 	stopCounts        map[string]int
 	endedTasks        map[string]bool // by task: the argument of the last call of Stop
 	remainingFailures int             // number of failing starts
+	failingStops      bool            // calls of Stop fail
+	stoppedAtDestroy  []string        // tasks with which StopUnlessStopped was called
 }
 
 func newFakeLogs() *fakeLogs {
@@ -546,10 +557,20 @@ func (l *fakeLogs) Stop(_ context.Context, _, task string, ended bool) error {
 	defer l.mu.Unlock()
 	l.endedTasks[task] = ended
 	l.stopCounts[task]++
+	if l.failingStops {
+		return errors.New("the collector does not answer")
+	}
 	return nil
 }
 
-func (l *fakeLogs) CollectLeftoverAndStop(ctx context.Context, t logs.Task, ended bool) error {
+func (l *fakeLogs) StopUnlessStopped(_ context.Context, _, task string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stoppedAtDestroy = append(l.stoppedAtDestroy, task)
+	return nil
+}
+
+func (l *fakeLogs) StopCollectionOfEarlierAgent(ctx context.Context, t logs.Task, ended bool) error {
 	return l.Stop(ctx, t.AllocID, t.Name, ended)
 }
 

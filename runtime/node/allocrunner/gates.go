@@ -13,41 +13,29 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
 )
 
-// startGates applies the rules of the task lifecycle and of its extensions. The rules determine which tasks may start, must
-// run again, must restart because of other tasks, or can no longer start.
-type startGates struct {
-	coordinator      *lifecycle.Coordinator
-	lifecycleGroup   *lifecycle.Group // lifecycle extensions of the group; nil if it uses none
-	tasks            taskSet
-	checkResults     func() (results []services.CheckResult, ready bool, changed <-chan struct{})
-	stopRequested    func() bool // reports whether a stop was requested
-	reconcileSignal  *reconcileSignal
-	runnerCreateTime time.Time // when the runner was created; see startTimeNotInFuture
-}
-
 // gateOf returns the gate that blocks a task before each start.
-func (g *startGates) gateOf(task taskrunner.Task) taskrunner.StartGate {
-	if g.lifecycleGroup == nil {
-		return g.coordinator.Gate(task.Stage())
+func (a *allocTasks) gateOf(task taskrunner.Task) taskrunner.StartGate {
+	if a.lifecycleGroup == nil {
+		return a.coordinator.Gate(task.Stage())
 	}
-	return startGate{g, task.Name}
+	return startGate{a, task.Name}
 }
 
-// startGate is the gate of one task of a group that uses lifecycle extensions. Wait evaluates the rules of the group itself,
-// with the latest states of the tasks. Otherwise a task that restarts without delay would start before reconcile has found
-// that other tasks must run first.
+// startGate is the gate of one task of a group that uses lifecycle extensions. Wait evaluates the rules of the group
+// itself, with the latest states of the tasks. Otherwise a task that restarts without delay would start before
+// reconcile has found that other tasks must run first.
 type startGate struct {
-	gates    *startGates
+	tasks    *allocTasks
 	taskName string
 }
 
 func (g startGate) Wait(ctx context.Context) error {
 	for {
-		reconciled := g.gates.reconcileSignal.nextReconcile()
+		reconciled := g.tasks.state.nextReconcileDone()
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if g.gates.mayStart(g.taskName) {
+		if g.tasks.mayStart(g.taskName) {
 			return nil
 		}
 		select {
@@ -57,36 +45,64 @@ func (g startGate) Wait(ctx context.Context) error {
 	}
 }
 
-func (g *startGates) mayStart(task string) bool {
-	facts, _ := g.taskFacts(g.snapshotWithPendingReruns())
-	phase := g.coordinator.Phase()
+func (a *allocTasks) mayStart(task string) bool {
+	facts := a.snapshot().facts
+	phase := a.coordinator.Phase()
 	// After a stop was requested, only poststop tasks may start.
-	return (!g.stopRequested() || phase == lifecycle.PhasePoststop) && g.lifecycleGroup.MayStart(phase, task, facts)
+	return (!a.state.isStopRequested() || phase == lifecycle.PhasePoststop) && a.lifecycleGroup.MayStart(phase, task, facts)
 }
 
-// taskFacts returns, by task name, the facts to which the rules of the group apply. checksChanged is closed when check results
-// change that the rules use; it is nil if they use none.
-func (g *startGates) taskFacts(now tasksSnapshot) (facts map[string]lifecycle.TaskFacts, checksChanged <-chan struct{}) {
-	var results []services.CheckResult
-	if g.lifecycleGroup.WaitsForHealth() {
-		results, _, checksChanged = g.checkResults()
+// tasksSnapshot contains the states of all tasks, read one after the other. The fields after taskStates are set only
+// for a group that uses lifecycle extensions.
+type tasksSnapshot struct {
+	taskStates       map[string]*api.TaskState
+	facts            map[string]lifecycle.TaskFacts // facts to which the rules of the group apply, by task name
+	rerunCauseByTask map[string]string              // task that must run again -> task whose restart causes the rerun
+	checksChanged    <-chan struct{}                // closed when check results change that the facts include; nil if they include none
+}
+
+// snapshot returns the current states of the tasks. A dead task that must run again has the state pending, because
+// otherwise a group whose main task has just ended would seem to be complete. The caller owns the result.
+func (a *allocTasks) snapshot() tasksSnapshot {
+	now := tasksSnapshot{taskStates: make(map[string]*api.TaskState, len(a.taskSet))}
+	killedSinceStart := make(map[string]bool, len(a.taskSet))
+	for _, t := range a.taskSet {
+		now.taskStates[t.Name()], killedSinceStart[t.Name()] = t.Snapshot()
 	}
-	facts = make(map[string]lifecycle.TaskFacts, len(now.taskStates))
+	if a.lifecycleGroup == nil {
+		return now
+	}
+	now.facts = make(map[string]lifecycle.TaskFacts, len(a.taskSet))
 	for name, s := range now.taskStates {
-		f := lifecycleFacts(s, now.killedTasks[name])
-		f.Healthy = passesChecks(results, name, startTimeNotInFuture(s, g.runnerCreateTime))
-		facts[name] = f
+		now.facts[name] = lifecycleFacts(s, killedSinceStart[name])
 	}
-	return facts, checksChanged
+	if !a.state.isStopRequested() {
+		now.rerunCauseByTask = a.lifecycleGroup.RerunCauseByTask(now.facts)
+	}
+	for name := range now.rerunCauseByTask {
+		s := now.taskStates[name]
+		model.ResetTaskForRerun(s)
+		s.State = model.TaskPending
+		now.facts[name] = lifecycleFacts(s, killedSinceStart[name])
+	}
+	if a.lifecycleGroup.AnyTaskWaitsForHealth() {
+		var results []services.CheckResult
+		results, _, now.checksChanged = a.services.CheckResults()
+		for name, f := range now.facts {
+			f.Healthy = hasPassedAllChecksSince(results, name, startTimeNotInFuture(now.taskStates[name], a.runnerCreateTime))
+			now.facts[name] = f
+		}
+	}
+	return now
 }
 
 func lifecycleFacts(s *api.TaskState, killed bool) lifecycle.TaskFacts {
-	return lifecycle.TaskFacts{State: lifecycle.StateOf(s.State, s.Failed), StartedAt: s.StartedAt, RestartDecidedAt: s.LastRestart, Killed: killed}
+	return lifecycle.TaskFacts{State: lifecycle.StateOf(s.State, s.Failed), StartedAt: s.StartedAt, RestartDecidedAt: s.LastRestart, KilledSinceStart: killed}
 }
 
-// passesChecks reports whether the task has health checks and all of them have passed since
+// hasPassedAllChecksSince reports whether the task has health checks and all of them have passed since
 // the task was started.
-func passesChecks(results []services.CheckResult, task string, since time.Time) bool {
+func hasPassedAllChecksSince(results []services.CheckResult, task string, since time.Time) bool {
 	hasCheck := false
 	for _, c := range results {
 		if c.AffectsHealthOfTask != task || c.IsReadiness() {
@@ -100,19 +116,6 @@ func passesChecks(results []services.CheckResult, task string, since time.Time) 
 	return hasCheck
 }
 
-// openReadyGates opens the gates of tasks that may start according to the states of the other tasks, and ends
-// the tasks whose start condition can no longer become true. checksChanged is closed when check results change on which a
-// gate depends.
-func (g *startGates) openReadyGates(now tasksSnapshot) (checksChanged <-chan struct{}) {
-	g.coordinator.ObserveTaskStates(lifecycleStates(now.taskStates))
-	if g.lifecycleGroup == nil {
-		return nil
-	}
-	facts, checksChanged := g.taskFacts(now)
-	g.endUnstartableTasks(facts)
-	return checksChanged
-}
-
 func lifecycleStates(tasks map[string]*api.TaskState) map[string]lifecycle.State {
 	states := make(map[string]lifecycle.State, len(tasks))
 	for name, s := range tasks {
@@ -121,58 +124,43 @@ func lifecycleStates(tasks map[string]*api.TaskState) map[string]lifecycle.State
 	return states
 }
 
-// endUnstartableTasks ends the tasks whose start condition can no longer become true: a
-// poststop task is skipped, any other task fails.
-func (g *startGates) endUnstartableTasks(facts map[string]lifecycle.TaskFacts) {
-	phase := g.coordinator.Phase()
-	for _, t := range g.tasks {
-		if after, lost := g.lifecycleGroup.UnsatisfiableDependency(phase, t.Name(), facts); lost {
+// openGatesAndEndUnstartable opens the gates of tasks that may start according to the states of the other tasks, and
+// ends the tasks whose start condition can no longer become true: a poststop task is skipped, any other task fails.
+func (a *allocTasks) openGatesAndEndUnstartable(now tasksSnapshot) {
+	a.coordinator.ObserveTaskStates(lifecycleStates(now.taskStates))
+	if a.lifecycleGroup == nil {
+		return
+	}
+	phase := a.coordinator.Phase()
+	for _, t := range a.taskSet {
+		if after, lost := a.lifecycleGroup.UnsatisfiableDependency(phase, t.Name(), now.facts); lost {
 			reason := fmt.Sprintf("Not started: lite_after asks for %v, and task %q has ended without that", after, after.Task)
 			t.Kill(model.EventKillingReason(reason, t.Task().Stage() != lifecycle.PoststopTask))
 		}
 	}
 }
 
-// snapshotWithPendingReruns returns the current states of the tasks. A dead task that must run again has the state pending, because otherwise a
-// group whose main task has just ended would seem to be complete.
-func (g *startGates) snapshotWithPendingReruns() tasksSnapshot {
-	now := g.tasks.snapshot()
-	if g.lifecycleGroup == nil || g.stopRequested() {
-		return now
-	}
-	facts := make(map[string]lifecycle.TaskFacts, len(now.taskStates))
-	for name, s := range now.taskStates {
-		facts[name] = lifecycleFacts(s, now.killedTasks[name])
-	}
-	now.rerunCauseByTask = g.lifecycleGroup.TasksToRerun(facts)
-	for name := range now.rerunCauseByTask {
-		model.ResetTask(now.taskStates[name])
-		now.taskStates[name].State = model.TaskPending
-	}
-	return now
-}
-
-// rerunTasks runs ended tasks again; causes has, for each of them, the task whose restart causes the rerun. While RestartAll
-// restarts all tasks, rerunTasks does nothing, because the restart includes these tasks.
-func (g *startGates) rerunTasks(causes map[string]string) {
-	if g.coordinator.Phase() == lifecycle.PhaseInit {
+// rerunTasks runs ended tasks again; causeByTask has, for each of them, the task whose restart causes the rerun. While
+// RestartAll restarts all tasks, rerunTasks does nothing, because the restart includes these tasks.
+func (a *allocTasks) rerunTasks(causeByTask map[string]string) {
+	if a.coordinator.Phase() == lifecycle.PhaseInit {
 		return
 	}
-	for _, t := range g.tasks {
-		if main, ok := causes[t.Name()]; ok {
-			t.Rerun(model.EventRestartSignal(fmt.Sprintf("Task %q restarts, and lite_rerun asks for this one to run again", main)))
+	for _, t := range a.taskSet {
+		if main, ok := causeByTask[t.Name()]; ok {
+			t.RequestRerunIfSucceeded(model.EventRestartSignal(fmt.Sprintf("Task %q restarts, and lite_rerun asks for this one to run again", main)))
 		}
 	}
 }
 
-// restartCauseByTask returns the running tasks that must restart because of another task: task name -> name of the other task.
-func (g *startGates) restartCauseByTask() map[string]string {
-	if g.lifecycleGroup == nil || g.lifecycleGroup.RestartGroup == lifecycle.OneForOne || g.stopRequested() {
+// restartCauseByTask returns the running tasks that must restart because of another task: task name -> name of the
+// other task.
+func (a *allocTasks) restartCauseByTask() map[string]string {
+	if a.lifecycleGroup == nil || a.lifecycleGroup.RestartGroup == lifecycle.OneForOne || a.state.isStopRequested() {
 		return nil
 	}
-	facts, _ := g.taskFacts(g.snapshotWithPendingReruns())
-	names := g.lifecycleGroup.TasksToRestart(facts)
-	for _, t := range g.tasks {
+	names := a.lifecycleGroup.RestartCauseByTask(a.snapshot().facts)
+	for _, t := range a.taskSet {
 		if !t.IsRestartable() {
 			delete(names, t.Name()) // the task is being stopped already, or the agent is shutting down
 		}

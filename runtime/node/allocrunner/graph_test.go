@@ -114,7 +114,7 @@ func randomLifecycleJob(t *testing.T, random *rand.Rand) *api.Job {
 
 func describeJob(job *api.Job) string {
 	var b strings.Builder
-	b.WriteString(*job.Type + "\n" + model.DescribeStartOrder(job))
+	b.WriteString(*job.Type + "\n" + model.DescribeExtendedStartOrder(job))
 	for _, t := range job.TaskGroups[0].Tasks {
 		fmt.Fprintf(&b, "%s: %v %v\n", t.Name, t.Meta, t.Config)
 	}
@@ -342,8 +342,8 @@ func runJobWithRandomActions(t *testing.T, job *api.Job, random *rand.Rand) {
 			t.Log(a.transcript())
 		}
 	}()
-	names := make([]string, len(a.tasks))
-	for i, r := range a.tasks {
+	names := make([]string, len(a.tasks.taskSet))
+	for i, r := range a.tasks.taskSet {
 		names[i] = r.Name()
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -383,7 +383,7 @@ func runJobWithRandomActions(t *testing.T, job *api.Job, random *rand.Rand) {
 		synctest.Wait()
 	case <-time.After(10 * time.Minute): // longer than any stop and any poststop task
 		t.Error("the stop does not end")
-		a.Kill()
+		a.ForceKill()
 		a.wait()
 	}
 	cancel()

@@ -18,6 +18,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/services/servicestest"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/tasksteps"
 )
 
 var nullLogger = hclog.NewNullLogger()
@@ -27,7 +28,7 @@ const testAllocID = "11111111-2222-3333-4444-555555555555"
 // parseJob parses a job whose tasks use the fake driver.
 func parseJob(t testing.TB, text string) *api.Job {
 	t.Helper()
-	file, diags := jobspec.Parse(jobspec.Source{Name: "job.nomad.hcl", Text: []byte(text)})
+	file, diags := jobspec.Parse(jobspec.ParseInput{DiagnosticFileName: "job.nomad.hcl", Text: []byte(text)})
 	if diags.HasErrors() {
 		t.Fatalf("parse job: %v\n%s", diags, text)
 	}
@@ -107,7 +108,7 @@ func startHarness(t *testing.T, job *api.Job, mangle func(*Config)) *harness {
 	h.cancel = cancel
 	go r.Run(ctx)
 	t.Cleanup(func() {
-		r.Kill()
+		r.ForceKill()
 		h.wait()
 		cancel(nil)
 		if err := r.Destroy(context.Background()); err != nil {
@@ -116,8 +117,19 @@ func startHarness(t *testing.T, job *api.Job, mangle func(*Config)) *harness {
 		if alive := h.drivers.aliveTasks(); len(alive) > 0 && context.Cause(ctx) != ErrShutdown {
 			t.Errorf("processes left: %v", alive)
 		}
+		checkTransitions(t, r)
 	})
 	return h
+}
+
+// checkTransitions replays the recorded transitions of each task.
+func checkTransitions(t *testing.T, r *Runner) {
+	t.Helper()
+	for task, list := range r.TransitionsByTask() {
+		if err := tasksteps.Check(list); err != nil {
+			t.Errorf("task %q: %v", task, err)
+		}
+	}
 }
 
 func (h *harness) report(u StatusUpdate) {
@@ -168,7 +180,7 @@ func (h *harness) transcript() string {
 		}
 	}
 	last := h.reportedUpdates[len(h.reportedUpdates)-1]
-	for _, t := range h.tasks {
+	for _, t := range h.tasks.taskSet {
 		h.describeTask(&b, t.Name(), last.TaskStates[t.Name()])
 	}
 	if calls := append(h.drivers.recordedCalls("StopTask"), h.drivers.recordedCalls("SignalTask")...); len(calls) > 0 {
@@ -236,7 +248,7 @@ func (f fixedHookFactory) NewTaskHooks(*api.Allocation, *api.Task, pluginhooks.A
 	return newHookEntries(f.task)
 }
 
-func (fixedHookFactory) PendingLaunchWaiter(*api.Allocation) func(context.Context, func(*api.TaskEvent)) {
+func (fixedHookFactory) PluginLaunchWaiterOrNil(*api.Allocation) func(context.Context, func(*api.TaskEvent)) {
 	return nil
 }
 

@@ -12,7 +12,7 @@ import (
 
 // healthReportingHook is a hook that may report health.
 type healthReportingHook struct {
-	runnerhooks.BuiltinHook
+	runnerhooks.BuiltinHookDefaults
 	name     string
 	required bool
 }
@@ -20,45 +20,52 @@ type healthReportingHook struct {
 func (r healthReportingHook) Name() string        { return r.name }
 func (r healthReportingHook) ReportsHealth() bool { return r.required }
 
-// newTestHealthTracker returns the tracker of an allocation without tasks in deployment "d1".
-func newTestHealthTracker() (*healthTracker, *api.Allocation) {
-	alloc := &api.Allocation{DeploymentID: "d1"}
-	return &healthTracker{alloc: func() *api.Allocation { return alloc }, reconcileSignal: newReconcileSignal(), logger: nullLogger}, alloc
+// newStateInDeployment returns the state of an allocation in a deployment.
+func newStateInDeployment(deploymentID string) *allocState {
+	alloc := allocVersion(1, api.AllocDesiredStatusRun)
+	alloc.DeploymentID = deploymentID
+	return newAllocState(alloc)
+}
+
+// healthWithStatus returns the health in a StatusUpdate with the given client status.
+func healthWithStatus(s *allocState, clientStatus string) *DeploymentHealth {
+	s.override = statusOverride{status: clientStatus}
+	return s.newStatusUpdate(nil).Health
 }
 
 func TestHookReportsBelongToAVersion(t *testing.T) {
-	h, alloc := newTestHealthTracker()
-	h.addHealthReporter(healthReportingHook{name: "required", required: true})
-	h.addHealthReporter(healthReportingHook{name: "optional"})
+	s := newStateInDeployment("d1")
+	s.addPluginHooks(newHookEntries([]runnerhooks.Hook{healthReportingHook{name: "required", required: true}, healthReportingHook{name: "optional"}}))
 	reports := func() (list []string) {
-		for _, r := range h.hookHealthReports() {
+		for _, r := range s.hookHealthReports() {
 			list = append(list, fmt.Sprint(r.Name, ":", r.ReportedHealthy, ":", r.ReportedUnhealthy))
 		}
 		return list
 	}
 	wantEqual(t, "before a report", reports(), "[required:false:false]")
-	h.setHookHealth("optional", true, "")
-	wantEqual(t, "requests a reconcile", len(h.reconcileSignal.reconcileRequested), 1)
+	s.setHookHealth("optional", true, "")
+	wantEqual(t, "requests a reconcile", len(s.reconcileRequested), 1)
 	wantEqual(t, "healthy", reports(), "[optional:true:false required:false:false]")
-	h.setHookHealth("required", false, "broken")
-	h.setHookHealth("required", true, "")
+	s.setHookHealth("required", false, "broken")
+	s.setHookHealth("required", true, "")
 	wantEqual(t, "unhealthy is final", reports(), "[optional:true:false required:false:true]")
-	alloc.DeploymentID = "d2"
+	s.setAlloc(&api.Allocation{DeploymentID: "d2"})
 	wantEqual(t, "another version", reports(), "[required:false:false]")
-	h.setHookHealth("required", true, "")
+	s.setHookHealth("required", true, "")
 	wantEqual(t, "its report", reports(), "[required:true:false]")
 }
 
 func TestHealthBelongsToADeployment(t *testing.T) {
-	h, alloc := newTestHealthTracker()
-	wantEqual(t, "unknown", h.healthForClientStatus(api.AllocClientStatusRunning), (*Health)(nil))
-	h.recordVerdict(health.Verdict{State: health.Healthy})
-	wantEqual(t, "healthy", h.healthForClientStatus(api.AllocClientStatusFailed).Healthy, true)
-	alloc.DeploymentID = "d2"
-	wantEqual(t, "another deployment", h.healthForClientStatus(api.AllocClientStatusRunning), (*Health)(nil))
-	alloc.DeploymentID = ""
-	h.recordVerdict(health.Verdict{State: health.Stopped})
-	wantEqual(t, "stopped without a deployment", h.recordedHealthOfVersion(alloc), (*Health)(nil))
+	s := newStateInDeployment("d1")
+	wantEqual(t, "unknown", healthWithStatus(s, api.AllocClientStatusRunning), (*DeploymentHealth)(nil))
+	s.recordHealth(health.Healthy)
+	wantEqual(t, "healthy", healthWithStatus(s, api.AllocClientStatusFailed).Healthy, true)
+	s.setAlloc(&api.Allocation{DeploymentID: "d2"})
+	wantEqual(t, "another deployment", healthWithStatus(s, api.AllocClientStatusRunning), (*DeploymentHealth)(nil))
+	s.setAlloc(&api.Allocation{})
+	_, recorded := s.recordHealth(health.Stopped)
+	wantEqual(t, "stopped without a deployment", recorded, false)
+	wantEqual(t, "health of it", healthWithStatus(s, api.AllocClientStatusRunning), (*DeploymentHealth)(nil))
 }
 
 func TestFailureBeforeAVerdictIsUnhealthy(t *testing.T) {
@@ -73,10 +80,10 @@ func TestFailureBeforeAVerdictIsUnhealthy(t *testing.T) {
 			a.DeploymentStatus = &api.AllocDeploymentStatus{Healthy: new(true)}
 		}, "unknown"},
 	} {
-		h, alloc := newTestHealthTracker()
-		c.change(alloc)
+		s := newStateInDeployment("d1")
+		c.change(s.alloc)
 		got := "unknown"
-		if v := h.healthForClientStatus(api.AllocClientStatusFailed); v != nil && !v.Healthy {
+		if v := healthWithStatus(s, api.AllocClientStatusFailed); v != nil && !v.Healthy {
 			got = "unhealthy"
 		}
 		wantEqual(t, c.name, got, c.want)

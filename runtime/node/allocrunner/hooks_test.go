@@ -27,7 +27,7 @@ import (
 
 // recordingHook is a hook for all hook points of an allocation and of a task. It records the calls.
 type recordingHook struct {
-	runnerhooks.BuiltinHook
+	runnerhooks.BuiltinHookDefaults
 	name string
 
 	mu               sync.Mutex
@@ -195,7 +195,7 @@ func TestPrerunIsCutShort(t *testing.T) {
 		state string
 	}{
 		{"by a stop", func(h *harness) { h.Stop() }, "postrun", "dead [Received Killing]"},
-		{"by a kill", func(h *harness) { h.Kill() }, "postrun", "dead [Received Killing]"},
+		{"by a kill", func(h *harness) { h.ForceKill() }, "postrun", "dead [Received Killing]"},
 		{"by a cancelled context", func(h *harness) { h.cancel(nil) }, "postrun", "dead [Received Killing]"},
 		{"by the shutdown of the agent", func(h *harness) { h.cancel(ErrShutdown) }, "shutdown", "pending [Received]"},
 	} {
@@ -330,7 +330,7 @@ func (m *memoryStore) PutTask(alloc, task string, local state.LocalState, s *api
 func (m *memoryStore) hookData(task, hook string) map[string]string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.localStates[task].Hooks[hook].Data
+	return m.localStates[task].HookStateByName[hook].Data
 }
 
 func TestHandleIsStoredBeforeTaskIsReportedRunning(t *testing.T) {
@@ -737,7 +737,7 @@ func TestStatusUpdatesAreOrdered(t *testing.T) {
 func TestKillDuringPrestart(t *testing.T) {
 	for name, kill := range map[string]func(*harness){
 		"stop": func(h *harness) { h.Stop() },
-		"kill": func(h *harness) { h.Kill() },
+		"kill": func(h *harness) { h.ForceKill() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -1032,7 +1032,7 @@ type lateHookFactory struct {
 	hooksKnown chan struct{}
 }
 
-func (l lateHookFactory) PendingLaunchWaiter(*api.Allocation) func(context.Context, func(*api.TaskEvent)) {
+func (l lateHookFactory) PluginLaunchWaiterOrNil(*api.Allocation) func(context.Context, func(*api.TaskEvent)) {
 	if wait.IsClosed(l.hooksKnown) {
 		return nil
 	}
@@ -1099,8 +1099,8 @@ type incompleteHookFactory struct {
 	hooksKnown chan struct{}
 }
 
-func (i incompleteHookFactory) PendingLaunchWaiter(a *api.Allocation) func(context.Context, func(*api.TaskEvent)) {
-	return lateHookFactory{i.fixedHookFactory, i.hooksKnown}.PendingLaunchWaiter(a)
+func (i incompleteHookFactory) PluginLaunchWaiterOrNil(a *api.Allocation) func(context.Context, func(*api.TaskEvent)) {
+	return lateHookFactory{i.fixedHookFactory, i.hooksKnown}.PluginLaunchWaiterOrNil(a)
 }
 
 // Under the next agent, the tasks are recovered before the hooks are known, and the wait for the hooks
@@ -1178,7 +1178,7 @@ func TestDestroyWhileHooksAreAwaited(t *testing.T) {
 		h := startHarness(t, parseJob(t, job("service", noRestartText+endlessTaskText)), func(c *Config) { c.HookFactory = late })
 		h.Stop()
 		h.wait()
-		again, err := New(h.hookBuilder.config)
+		again, err := New(h.config)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -1196,7 +1196,7 @@ func TestRunWaitsForRequestedRestarts(t *testing.T) {
 		slow := &recordingHook{name: "slow", callDurations: map[string]time.Duration{"prekilling": time.Minute}}
 		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), withHooks(nil, []runnerhooks.Hook{recordingTaskHook{slow}}))
 		h.advance(time.Second)
-		if err := h.RestartWithReason("web", "a reason", false); err != nil {
+		if err := h.RestartAsyncWithReason("web", "a reason", false); err != nil {
 			t.Fatal(err)
 		}
 		h.advance(time.Second)
@@ -1208,8 +1208,28 @@ func TestRunWaitsForRequestedRestarts(t *testing.T) {
 		if !slices.Contains(slow.returnedCalls, "prekilling") {
 			t.Errorf("Run has returned while a hook is being called: %v of %v have returned", slow.returnedCalls, slow.startedCalls)
 		}
-		if err := h.RestartWithReason("web", "a reason", false); !errors.Is(err, ErrNotRunning) {
+		if err := h.RestartAsyncWithReason("web", "a reason", false); !errors.Is(err, ErrNotRunning) {
 			t.Errorf("restart after Run: %v", err)
 		}
+	})
+}
+
+// When an allocation is destroyed, the collection of its output is ended, because the call of Stop can have failed. A
+// runner that is created only for Destroy does that too.
+func TestDestroyEndsLogCollection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := startHarness(t, parseJob(t, job("batch", noRestartText+endlessTaskText)), nil)
+		h.logs.failingStops = true
+		h.advance(time.Second)
+		h.Stop()
+		h.wait()
+		again, err := New(h.config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := again.Destroy(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		wantEqual(t, "stopped", h.logs.stoppedAtDestroy, "[web]")
 	})
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"sync/atomic"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -18,31 +17,24 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// allocNetwork is the network namespace that the tasks of an allocation share. Its methods may be called
-// concurrently.
-type allocNetwork struct {
-	groupDNS       *api.DNSConfig                     // dns block of the group
-	createdNetwork atomic.Pointer[state.AllocNetwork] // network that was created; nil before, and if the tasks use the network of the host
-}
-
-// networkStatusForAPI returns the network of the allocation as clients see it.
-func (n *allocNetwork) networkStatusForAPI() *api.AllocNetworkStatus {
-	status := &api.AllocNetworkStatus{DNS: n.groupDNS}
-	created := n.createdNetwork.Load()
+// newNetworkStatus returns the network of an allocation as clients see it, from the dns block of its group and from the
+// network that was created. The latter is nil before, and if the tasks use the network of the host.
+func newNetworkStatus(groupDNS *api.DNSConfig, created *state.AllocNetwork) *api.AllocNetworkStatus {
+	status := &api.AllocNetworkStatus{DNS: groupDNS}
 	if created == nil || created.Status == nil {
 		return status
 	}
 	status.InterfaceName, status.Address, status.AddressIPv6 = created.Status.Interface, created.Status.Address, created.Status.AddressIPv6
-	if dns := n.taskDNS(); dns != nil {
+	if dns := mergeTaskDNS(groupDNS, created); dns != nil {
 		status.DNS = &api.DNSConfig{Servers: dns.Servers, Searches: dns.Searches, Options: dns.Options}
 	}
 	return status
 }
 
-// taskDNS returns the DNS settings of the tasks: the settings of the group, in which lists of the created network replace
-// empty lists. It returns nil if the tasks use the settings of the machine.
-func (n *allocNetwork) taskDNS() *driver.DNSConfig {
-	own, created := toDriverDNSConfig(n.groupDNS), n.createdNetwork.Load()
+// mergeTaskDNS returns the DNS settings of the tasks: the settings of the group, in which lists of the created network
+// replace empty lists. It returns nil if the tasks use the settings of the machine.
+func mergeTaskDNS(groupDNS *api.DNSConfig, created *state.AllocNetwork) *driver.DNSConfig {
+	own := toDriverDNSConfig(groupDNS)
 	if created == nil || created.Status == nil || created.Status.DNS == nil {
 		return own
 	}
@@ -53,10 +45,9 @@ func (n *allocNetwork) taskDNS() *driver.DNSConfig {
 	return (*driver.DNSConfig)(&merged)
 }
 
-// networkStatusForEnv returns the network of the allocation for the environments of its tasks. It returns nil if the allocation
-// has no network of its own.
-func (n *allocNetwork) networkStatusForEnv() *taskenv.NetworkStatus {
-	created := n.createdNetwork.Load()
+// toEnvNetwork returns the created network for the environments of the tasks. It returns nil if the allocation has no
+// network of its own.
+func toEnvNetwork(created *state.AllocNetwork) *taskenv.NetworkStatus {
 	if created == nil || created.Status == nil {
 		return nil
 	}
@@ -65,35 +56,33 @@ func (n *allocNetwork) networkStatusForEnv() *taskenv.NetworkStatus {
 
 // newNetworkHook returns the hook for the network of the allocation, nil if its tasks use the network
 // of the host.
-func (b *hookBuilder) newNetworkHook() runnerhooks.Hook {
-	network := model.GroupNetwork(b.config.Alloc.GetTaskGroup())
-	if network == nil || b.config.Host.NetworkManager == nil {
+func newNetworkHook(c *Config, a *allocTasks) runnerhooks.Hook {
+	network := model.GroupNetworkUnlessHost(c.Alloc.GetTaskGroup())
+	if network == nil || c.Host.NetworkManager == nil {
 		return nil
 	}
-	tasks := make([]runnerhooks.NetworkTask, len(b.tasks))
-	for i, t := range b.tasks {
+	tasks := make([]runnerhooks.NetworkTask, len(a.taskSet))
+	for i, t := range a.taskSet {
 		tasks[i] = runnerhooks.NetworkTask{Name: t.Name(), Driver: t.Task().Driver, DriverCapabilities: func(ctx context.Context) (driver.Capabilities, error) {
 			err := t.FetchDriverDescription(ctx, true)
 			return t.DriverCapabilities(), err
 		}}
 	}
 	return runnerhooks.NewNetworkHook(runnerhooks.NetworkHookConfig{
-		Manager: b.config.Host.NetworkManager,
-		NewRequest: func() state.AllocNetwork {
-			return newNetworkRequest(b.alloc(), network, b.hooks.envBuilders.allocEnv())
-		},
+		Manager:       c.Host.NetworkManager,
+		NewRequest:    func() state.AllocNetwork { return newNetworkRequest(a.state.currentAlloc(), network, a.allocEnv()) },
 		Tasks:         tasks,
-		ReuseExisting: b.config.Restored && !b.config.Rebooted,
-		SetNetwork:    b.setNetwork,
-		EmitEvent:     b.tasks.emitEvent,
+		ReuseExisting: c.RanUnderEarlierAgent && !c.RebootedSinceEarlierAgent,
+		SetNetwork:    a.setNetwork,
+		EmitEvent:     a.emitEvent,
 	})
 }
 
 // newNetworkRequest returns the network that the network block of the group and the placement require, interpolated.
 func newNetworkRequest(a *api.Allocation, network *api.NetworkResource, env *taskenv.Env) state.AllocNetwork {
-	request := state.AllocNetwork{AllocID: a.ID, Mode: network.Mode, Hostname: env.Replace(network.Hostname)}
+	request := state.AllocNetwork{AllocID: a.ID, Mode: network.Mode, Hostname: env.ReplaceReferences(network.Hostname)}
 	if granted := a.AllocatedResources; granted != nil {
-		named := portsOnNamedHostNetworks(granted.Shared.Networks)
+		named := onNamedHostNetworkByPortLabel(granted.Shared.Networks)
 		for _, p := range granted.Shared.Ports {
 			to := p.To
 			if to <= 0 {
@@ -112,8 +101,9 @@ func newNetworkRequest(a *api.Allocation, network *api.NetworkResource, env *tas
 	return request
 }
 
-// portsOnNamedHostNetworks returns for each port label whether the port is on another host network than the default one.
-func portsOnNamedHostNetworks(networks []*api.NetworkResource) map[string]bool {
+// onNamedHostNetworkByPortLabel returns for each port label whether the port is on another host network than the
+// default one.
+func onNamedHostNetworkByPortLabel(networks []*api.NetworkResource) map[string]bool {
 	named := make(map[string]bool)
 	for _, n := range networks {
 		for _, port := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {
@@ -129,7 +119,7 @@ func newCNIArgs(a *api.Allocation, cni *api.CNIConfig, env *taskenv.Env) map[str
 	args := make(map[string]string)
 	if cni != nil {
 		for key, value := range cni.Args {
-			args[key] = env.Replace(value)
+			args[key] = env.ReplaceReferences(value)
 		}
 	}
 	maps.Copy(args, map[string]string{
@@ -142,27 +132,25 @@ func newCNIArgs(a *api.Allocation, cni *api.CNIConfig, env *taskenv.Env) map[str
 	return args
 }
 
-// restoreNetwork passes the network that an earlier agent has created to the tasks. Prerun hooks would do so too, but they
-// are not called for an allocation that is being stopped, whose poststop tasks need the network.
-func (b *hookBuilder) restoreNetwork() {
-	if b.config.Host.NetworkManager == nil || b.config.Rebooted || model.GroupNetwork(b.config.Alloc.GetTaskGroup()) == nil {
-		return
+// activeNetworkOfEarlierAgent returns the network that an earlier agent has created for the tasks; nil if there is none.
+func activeNetworkOfEarlierAgent(c *Config) *state.AllocNetwork {
+	if !c.RanUnderEarlierAgent || c.Host.NetworkManager == nil || c.RebootedSinceEarlierAgent || model.GroupNetworkUnlessHost(c.Alloc.GetTaskGroup()) == nil {
+		return nil
 	}
-	if existing := b.config.Host.NetworkManager.ActiveNetwork(b.config.Alloc.ID); existing != nil {
-		b.setNetwork(existing)
-	}
+	return c.Host.NetworkManager.ActiveNetwork(c.Alloc.ID)
 }
 
-// setNetwork passes a network to all tasks; nil means that they need no isolation.
-func (b *hookBuilder) setNetwork(network *state.AllocNetwork) {
+// setNetwork sets the network of all tasks; nil means that they need no isolation.
+func (a *allocTasks) setNetwork(network *state.AllocNetwork) {
 	var isolation *driver.NetworkIsolation
 	if network != nil {
 		isolation = network.Isolation
 	}
-	b.envBuilders.network.createdNetwork.Store(network)
-	dns := b.envBuilders.network.taskDNS()
-	for _, t := range b.tasks {
+	dns, alloc := a.state.setNetwork(network), a.state.currentAlloc()
+	for _, t := range a.taskSet {
 		t.SetNetwork(isolation, dns)
+		if _, err := findTask(alloc.GetTaskGroup(), t.Name()); err == nil {
+			a.rebuildTaskEnv(alloc, t.Name())
+		}
 	}
-	b.envBuilders.updateTaskEnvs()
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// networkRecords is a network.RecordStore, which agents of a test share.
+// networkRecords is a network.NetworkRecordStore, which agents of a test share.
 type networkRecords struct {
 	mu     sync.Mutex
 	record *state.AllocNetwork
@@ -53,22 +53,22 @@ func withNetworks(records *networkRecords, c driver.Capabilities) func(*Config) 
 	}
 }
 
-// fakeHostNetworks is a network.Host whose namespaces have the address 172.26.64.7.
+// fakeHostNetworks is a network.HostNamespaces whose namespaces have the address 172.26.64.7.
 type fakeHostNetworks struct{ calls []string }
 
 func (h *fakeHostNetworks) CreateNamespace(allocID string) (string, error) {
 	h.calls = append(h.calls, "create")
 	return "/run/netns/" + allocID, nil
 }
-func (*fakeHostNetworks) RemoveNamespace(string) error           { return nil }
-func (*fakeHostNetworks) SetCNIConfig(*state.AllocNetwork) error { return nil }
-func (h *fakeHostNetworks) Disconnect(context.Context, *state.AllocNetwork) error {
+func (*fakeHostNetworks) RemoveNamespace(string) error                      { return nil }
+func (*fakeHostNetworks) ReadCNIConfigIntoRecord(*state.AllocNetwork) error { return nil }
+func (h *fakeHostNetworks) DisconnectNamespace(context.Context, *state.AllocNetwork) error {
 	h.calls = append(h.calls, "disconnect")
 	return nil
 }
-func (*fakeHostNetworks) Repair([]state.AllocNetwork) error { return nil }
+func (*fakeHostNetworks) RestoreRulesAndSettings([]state.AllocNetwork) error { return nil }
 
-func (h *fakeHostNetworks) Connect(_ context.Context, n *state.AllocNetwork, _ string) (*state.NetworkStatus, error) {
+func (h *fakeHostNetworks) CheckPortsAndConnectNamespace(_ context.Context, n *state.AllocNetwork, _ string) (*state.NetworkStatus, error) {
 	h.calls = append(h.calls, "connect")
 	if n.Mode == "none" {
 		return nil, nil
@@ -143,7 +143,7 @@ func TestNetworkIsCreatedAfterReboot(t *testing.T) {
 				host.calls = nil
 				a = a.startNextAgent(func(config *Config) {
 					setNetworks(config)
-					config.Rebooted = true
+					config.RebootedSinceEarlierAgent = true
 				})
 				a.advance(time.Minute)
 				wantEqual(t, "calls", a.networkCalls(), c.want)

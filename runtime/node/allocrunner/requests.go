@@ -32,35 +32,34 @@ func UnknownTaskError(name string) error {
 	return fmt.Errorf("Could not find task runner for task: %s", name)
 }
 
-// RestartTask restarts one running task. It returns when the old process has exited.
-func (r *Runner) RestartTask(ctx context.Context, name string) error {
-	return r.taskRestarter.restartTask(ctx, name)
-}
-
-// RestartRunning restarts the running tasks concurrently. It returns when the old
-// processes have exited.
-func (r *Runner) RestartRunning(ctx context.Context) error {
-	return r.taskRestarter.restartRunningTasks(ctx)
-}
-
-// RestartAll runs all tasks except poststop tasks again, including tasks that have ended. It stops them
-// in kill order, and they start in the order of the lifecycle. It returns when the old processes have
-// exited. If a task does not exit, RestartAll fails the allocation.
-func (r *Runner) RestartAll(ctx context.Context) error { return r.taskRestarter.restartAllTasks(ctx) }
-
-// RestartWithReason restarts the named task, or all running tasks if task is empty. The task events show the reason. It does
-// not wait for the restarts. If failure is set, the restarts count as failures for the restart policy.
-func (r *Runner) RestartWithReason(task, reason string, failure bool) error {
-	tasks, err := r.tasks.runningTasks(task)
+// RestartAsyncWithReason restarts the named task, or all running tasks if task is empty. The task events show the
+// reason. It does not wait for the restarts. If countsAsFailure is set, the restarts count as failures for the restart
+// policy.
+func (r *Runner) RestartAsyncWithReason(task, reason string, countsAsFailure bool) error {
+	tasks, err := r.tasks.namedOrAllRunningTasks(task)
 	if err != nil {
 		return err
 	}
-	return r.asyncRestarts.startRestarts(tasks, reason, failure)
+	accepted := r.state.goInRun(&r.asyncRestartsWG, func(ctx context.Context) {
+		err := tasks.forEachParallel(func(t *taskrunner.Runner) error {
+			if err := ignoreNotRunning(t.Restart(ctx, model.EventRestartSignal(reason), countsAsFailure)); err != nil {
+				return fmt.Errorf("task %q: %w", t.Name(), err)
+			}
+			return nil
+		})
+		if err != nil && ctx.Err() == nil {
+			r.logger.Error("restart that a hook has asked for", "error", err)
+		}
+	})
+	if !accepted {
+		return ErrNotRunning // Run has returned, or is about to return
+	}
+	return nil
 }
 
 // Signal sends a signal to one task, or to all running tasks if task is empty.
 func (r *Runner) Signal(ctx context.Context, task, signal string) error {
-	if err := r.restorer.awaitRestored(ctx); err != nil {
+	if err := r.tasks.awaitRestored(ctx); err != nil {
 		return err
 	}
 	if task != "" {
@@ -72,7 +71,7 @@ func (r *Runner) Signal(ctx context.Context, task, signal string) error {
 	}
 	var errs []error
 	reached := 0
-	for _, t := range r.tasks {
+	for _, t := range r.tasks.taskSet {
 		err := t.Signal(ctx, model.EventSignaling(signal), signal)
 		switch {
 		case err == nil:
@@ -88,9 +87,10 @@ func (r *Runner) Signal(ctx context.Context, task, signal string) error {
 	return errors.Join(errs...)
 }
 
-// SignalWithReason sends a signal to the named task, or to all running tasks if task is empty. The task events show the reason.
+// SignalWithReason sends a signal to the named task, or to all running tasks if task is empty. The task events show the
+// reason.
 func (r *Runner) SignalWithReason(ctx context.Context, task, signal, reason string) error {
-	tasks, err := r.tasks.runningTasks(task)
+	tasks, err := r.tasks.namedOrAllRunningTasks(task)
 	if err != nil {
 		return err
 	}
@@ -99,11 +99,11 @@ func (r *Runner) SignalWithReason(ctx context.Context, task, signal, reason stri
 	})
 }
 
-// KillWithReason kills the named task, or all tasks if task is empty. A killed task counts as failed. The task events show the
-// reason.
-func (r *Runner) KillWithReason(task, reason string) error {
+// KillAsFailedWithReason kills the named task, or all tasks if task is empty. A killed task counts as failed. The task
+// events show the reason.
+func (r *Runner) KillAsFailedWithReason(task, reason string) error {
 	found := task == ""
-	for _, t := range r.tasks {
+	for _, t := range r.tasks.taskSet {
 		if task == "" || t.Name() == task {
 			found = true
 			t.Kill(model.EventKillingReason(reason, true))
@@ -121,7 +121,7 @@ func (r *Runner) Exec(ctx context.Context, task string, command []string, timeou
 	if !ok {
 		return nil, ErrTaskNotFound
 	}
-	if err := r.restorer.awaitRestored(ctx); err != nil {
+	if err := r.tasks.awaitRestored(ctx); err != nil {
 		return nil, err
 	}
 	return t.Exec(ctx, command, timeout)
@@ -134,15 +134,15 @@ func (r *Runner) ExecStreaming(ctx context.Context, task string, exec driver.Exe
 	if !ok {
 		return nil, ErrTaskNotFound
 	}
-	if err := r.restorer.awaitRestored(ctx); err != nil {
+	if err := r.tasks.awaitRestored(ctx); err != nil {
 		return nil, err
 	}
 	return t.ExecStreaming(ctx, exec)
 }
 
-// EmitDriverEvent adds an event that a driver has sent to the events of a task. It returns false if the allocation does not have the
-// task.
-func (r *Runner) EmitDriverEvent(e driver.TaskEvent) bool {
+// EmitDriverEvent adds an event that a driver has sent to the events of a task. It returns false if the allocation does
+// not have the task.
+func (r *Runner) EmitDriverEvent(e driver.TaskEvent) (taskFound bool) {
 	t, ok := r.tasks.findByName(e.TaskName)
 	if !ok || e.AllocID != r.Alloc().ID {
 		return false
@@ -153,7 +153,7 @@ func (r *Runner) EmitDriverEvent(e driver.TaskEvent) bool {
 	}
 	annotations := maps.Clone(e.Annotations)
 	delete(annotations, driver.OnceAnnotation)
-	t.EmitEventOnce(model.EventDriverMessage(e.Message, annotations, e.Timestamp))
+	t.EmitEventOncePerMessage(model.EventDriverMessage(e.Message, annotations, e.Timestamp))
 	return true
 }
 
@@ -183,16 +183,23 @@ func (r *Runner) TaskDone(task string) <-chan struct{} {
 // Interpolate replaces the variable references in a text by their values in the environment of the named task, or of the
 // allocation if there is no such task.
 func (r *Runner) Interpolate(task, text string) string {
-	return r.envBuilders.envOfTaskOrAlloc(task).Replace(text)
+	return r.tasks.envOfTaskOrAlloc(task).ReplaceReferences(text)
 }
 
 // Checks returns the results of the allocation's checks, always in the same order.
-func (r *Runner) Checks() []api.AllocCheckStatus { return r.services.checkStatuses() }
+func (r *Runner) Checks() []api.AllocCheckStatus {
+	results, _, _ := r.tasks.services.CheckResults()
+	list := make([]api.AllocCheckStatus, len(results))
+	for i, result := range results {
+		list[i] = result.AllocCheckStatus
+	}
+	return list
+}
 
 // SetHookHealth records a hook's report about the health of the current version of the allocation.
 // A later report cannot revoke unhealthy.
 func (r *Runner) SetHookHealth(name string, healthy bool, reason string) {
-	r.health.setHookHealth(name, healthy, reason)
+	r.state.setHookHealth(name, healthy, reason)
 }
 
 // Stats returns the latest samples of one task, or of all tasks if task is empty. For
@@ -200,14 +207,14 @@ func (r *Runner) SetHookHealth(name string, healthy bool, reason string) {
 // regularly, see [runnerhooks.StatsHook]: the first call after a pause waits up to two seconds for
 // the drivers.
 func (r *Runner) Stats(ctx context.Context, task string) Stats {
-	return r.statsHooks.latestStats(ctx, r.tasks, task)
+	return latestStats(ctx, r.tasks.taskSet, r.statsHooks, task)
 }
 
-// SampleTaskStats is [taskrunner.Runner.SampleStats] for the named task.
+// SampleTaskStats is [taskrunner.Runner.OpenStatsWithExitChannel] for the named task.
 func (r *Runner) SampleTaskStats(ctx context.Context, task string, interval time.Duration) (samples <-chan *driver.TaskStats, exited <-chan struct{}, err error) {
 	t, ok := r.tasks.findByName(task)
 	if !ok {
 		return nil, nil, ErrTaskNotFound
 	}
-	return t.SampleStats(ctx, interval)
+	return t.OpenStatsWithExitChannel(ctx, interval)
 }

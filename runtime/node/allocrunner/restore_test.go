@@ -88,7 +88,7 @@ func (fa *fakeStore) writeLocked() {
 	switch {
 	case len(fa.pendingWrites) == 0:
 	case wait.IsClosed(fa.agentDied), fa.maxWrites > 0 && fa.writeCount == fa.maxWrites:
-		closeOnce(fa.agentDied)
+		wait.CloseUnlessClosed(fa.agentDied)
 	default:
 		fa.writeCount++
 		for _, f := range fa.pendingWrites {
@@ -116,12 +116,12 @@ func (fa *fakeStore) TaskLocalState(_, task string) (state.LocalState, bool, err
 	return s, ok, nil
 }
 
-func (fa *fakeStore) HookAttachmentsOfAlloc(string) map[string]string {
+func (fa *fakeStore) AttachmentConfigByHook(string) map[string]string {
 	fa.mu.Lock()
 	defer fa.mu.Unlock()
 	all := make(map[string]string)
 	for _, local := range fa.localStates {
-		maps.Copy(all, local.AllocHooks)
+		maps.Copy(all, local.AllocHookConfigByName)
 	}
 	return all
 }
@@ -180,6 +180,9 @@ func (a *testAgent) awaitDeathOrEnd() bool {
 		time.Sleep(time.Second) // Async puts are written
 	}
 	if !wait.IsClosed(a.store.agentDied) {
+		a.store.mu.Lock()
+		defer a.store.mu.Unlock()
+		a.store.maxWrites = 0 // the end of the test may write, and nothing would end that write
 		return false
 	}
 	if synctest.Wait(); !wait.IsClosed(a.store.agentCanceled) {
@@ -203,7 +206,7 @@ func (a *testAgent) awaitDeath() {
 // die simulates kill -9 of the agent: from then on the store writes no more.
 func (a *testAgent) die() {
 	a.store.mu.Lock()
-	closeOnce(a.store.agentDied)
+	wait.CloseUnlessClosed(a.store.agentDied)
 	a.store.mu.Unlock()
 	synctest.Wait()
 	a.store.mu.Lock()
@@ -223,7 +226,7 @@ func (a *testAgent) startNextAgent(mangle func(*Config)) *testAgent {
 		alloc, report := *a.config.Alloc, c.ReportStatus
 		*c = a.config
 		c.Alloc, c.Store, c.ReportStatus = &alloc, next.store, report
-		c.EarlierRecords, c.Restored = next.store, true
+		c.EarlierRecords, c.RanUnderEarlierAgent = next.store, true
 		if mangle != nil {
 			mangle(c)
 		}
@@ -342,6 +345,19 @@ func TestShutdownLeavesTasksRunning(t *testing.T) {
 		b.wait()
 		wantEqual(t, "finished", b.EndedForGood(), "true")
 		wantEqual(t, "left running", b.PluginsNeededAfterShutdown(), "[]")
+	})
+}
+
+// A start that has not returned kill_timeout after a shutdown is left to the next agent, and with it the plugin process.
+func TestShutdownLeavesAnUnfinishedStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := startAgent(t, parseJob(t, jobTextFromParts("service", unfinishedStartText)), nil)
+		a.advance(time.Second)
+		a.cancel(ErrShutdown)
+		a.wait()
+		wantEqual(t, "took", time.Since(a.startTime), "4s")
+		wantEqual(t, "plugins", a.PluginsNeededAfterShutdown(), `[driver "fake"]`)
+		wantEqual(t, "destroyed", a.drivers.recordedCalls("DestroyTask"), "[]")
 	})
 }
 
@@ -592,16 +608,28 @@ func TestRestoreWithoutAllocDirectory(t *testing.T) {
 func TestAllocWithoutRecordIsNew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), func(c *Config) {
-			c.Restored, c.EarlierRecords = true, newFakeStore()
+			c.RanUnderEarlierAgent, c.EarlierRecords = true, newFakeStore()
 		})
 		a.advance(time.Second)
 		wantEqual(t, "events", a.taskEventTypes("web"), "[Received Task Setup Started]")
 	})
 }
 
+// slowDrivers is a world whose plugin takes longer to start than a recovery waits for it.
+type slowDrivers struct{ *fakeDrivers }
+
+func (s slowDrivers) Driver(ctx context.Context, name string) (driver.Driver, error) {
+	select {
+	case <-time.After(10 * time.Second):
+		return s.fakeDrivers.Driver(ctx, name)
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
 // RS-072.
 func TestRestoreAfterReboot(t *testing.T) {
-	reboot := func(t *testing.T, text string, meanwhile func(*testAgent)) *testAgent {
+	reboot := func(t *testing.T, text string, meanwhile func(*testAgent), mangle ...func(*Config)) *testAgent {
 		return runAndRestartAgent(t, parseJob(t, text), 5*time.Second, func(a *testAgent) {
 			a.drivers.mu.Lock()
 			for _, task := range a.drivers.tasks {
@@ -614,12 +642,36 @@ func TestRestoreAfterReboot(t *testing.T) {
 			if meanwhile != nil {
 				meanwhile(a)
 			}
-		}, func(c *Config) { c.Rebooted = true })
+		}, func(c *Config) {
+			c.RebootedSinceEarlierAgent = true
+			for _, m := range mangle {
+				m(c)
+			}
+		})
 	}
+	t.Run("tasks start again with a new id, although their plugin starts slowly", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			var before state.LocalState
+			a := reboot(t, jobTextFromParts("service", endlessTaskText), func(a *testAgent) {
+				var err error
+				if before, _, err = a.store.TaskLocalState(a.config.Alloc.ID, "web"); err != nil {
+					t.Fatal(err)
+				}
+			}, func(c *Config) { c.Drivers = slowDrivers{c.Drivers.(*fakeDrivers)} })
+			a.advance(5 * time.Second)
+			wantEqual(t, "state before the driver answers", a.taskState("web").State, "pending")
+			a.advance(time.Minute)
+			wantEqual(t, "events", a.taskEventTypes("web"), "[Received Task Setup Started Failed Restoring Task Started]")
+			after, _, err := a.store.TaskLocalState(a.config.Alloc.ID, "web")
+			if err != nil || before.StartID == "" || after.StartID == before.StartID {
+				t.Errorf("start %q, %v, before the reboot: %q", after.StartID, err, before.StartID)
+			}
+		})
+	})
 	t.Run("tasks start again, in memory is built again", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			a := reboot(t, jobTextFromParts("service", prestartTask, endlessTaskText), func(a *testAgent) {
-				if err := a.Dir().DropSecrets("web"); err != nil { // removing the secrets simulates the loss of the memory file system
+				if err := a.Dir().DropSecretsAndUnmount("web"); err != nil { // removing the secrets simulates the loss of the memory file system
 					t.Fatal(err)
 				}
 			})
@@ -648,10 +700,10 @@ func TestRestoreAfterReboot(t *testing.T) {
 			a.advance(time.Second)
 			a.die()
 			a.removeTaskProcess("web")
-			if err := a.Dir().DropSecrets("web"); err != nil {
+			if err := a.Dir().DropSecretsAndUnmount("web"); err != nil {
 				t.Fatal(err)
 			}
-			a = a.startNextAgent(func(c *Config) { c.Rebooted = true })
+			a = a.startNextAgent(func(c *Config) { c.RebootedSinceEarlierAgent = true })
 			a.advance(time.Minute)
 			wantEqual(t, "secrets in memory when the hook is called", mountResults, "[true true]")
 		})
@@ -692,7 +744,7 @@ func TestRestoreAfterReboot(t *testing.T) {
 			if err := a.Dir().Destroy(); err != nil {
 				t.Fatal(err)
 			}
-			a = a.startNextAgent(func(c *Config) { c.Rebooted = true })
+			a = a.startNextAgent(func(c *Config) { c.RebootedSinceEarlierAgent = true })
 			a.advance(time.Second)
 			wantEqual(t, "previous state", h.lastPrestart.PreviousState, "map[leased:10.0.0.7]")
 			_, has := a.drivers.lastConfig("web").Env["IP"]
@@ -709,7 +761,7 @@ type hookWithAttachment struct {
 	attachment string
 }
 
-func (h hookWithAttachment) Attachment() string { return h.attachment }
+func (h hookWithAttachment) AttachmentJSON() string { return h.attachment }
 
 // recordingHookFactory is a hook factory that records which hooks the previous agent had.
 type recordingHookFactory struct {
@@ -732,8 +784,8 @@ func (f *recordingHookFactory) recordPreviousHooks(whose string, c pluginhooks.A
 		f.previousHooks = make(map[string]string)
 	}
 	f.previousHooks[whose] = ""
-	if len(c.PreviousAttachments) > 0 {
-		f.previousHooks[whose] = fmt.Sprint(c.PreviousAttachments)
+	if len(c.PreviousAttachmentJSONByHook) > 0 {
+		f.previousHooks[whose] = fmt.Sprint(c.PreviousAttachmentJSONByHook)
 	}
 }
 
@@ -826,7 +878,7 @@ func TestRestore(t *testing.T) {
 			b := a.startNextAgent(nil)
 			b.wait()
 			short, _ = b.tasks.findByName("short")
-			wantEqual(t, "rerun of a task that is over", short.Rerun(model.EventRestartSignal("x")), "false")
+			wantEqual(t, "rerun of a task that is over", short.RequestRerunIfSucceeded(model.EventRestartSignal("x")), "false")
 			if err := short.Restart(t.Context(), model.EventRestartSignal("x"), false); !errors.Is(err, ErrNotRunning) {
 				t.Errorf("restart of a task that is over: %v", err)
 			}
@@ -839,13 +891,13 @@ func TestRestore(t *testing.T) {
 					driver = "fake"
 					lifecycle { hook = "poststart" }
 				}`)), 5*time.Second, nil, nil)
-			wantEqual(t, "phase", a.restorer.startGates.coordinator.Phase(), "poststart")
+			wantEqual(t, "phase", a.tasks.coordinator.Phase(), "poststart")
 			for stage, open := range map[lifecycle.Stage]bool{
 				lifecycle.PrestartEphemeral: false, lifecycle.PrestartSidecar: true,
 				lifecycle.MainTask: true, lifecycle.PoststartEphemeral: true,
 			} {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-				wantEqual(t, fmt.Sprint("gate ", stage), a.restorer.startGates.coordinator.Gate(stage).Wait(ctx) == nil, fmt.Sprint(open))
+				wantEqual(t, fmt.Sprint("gate ", stage), a.tasks.coordinator.Gate(stage).Wait(ctx) == nil, fmt.Sprint(open))
 				cancel()
 			}
 		})
@@ -938,7 +990,7 @@ func TestRestore(t *testing.T) {
 	})
 	t.Run("nobody is there to be asked on restore", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			away := &recordingHook{name: "away", errsByPoint: map[string]error{"prerun": fmt.Errorf("prerun: %w", &runnerhooks.UnavailableError{Err: errors.New("nobody is there")})}}
+			away := &recordingHook{name: "away", errsByPoint: map[string]error{"prerun": fmt.Errorf("prerun: %w", &runnerhooks.PluginUnavailableError{Err: errors.New("nobody is there")})}}
 			next := &recordingHook{name: "next"}
 			withHooks := func(c *Config) {
 				c.HookFactory = fixedHookFactory{alloc: []runnerhooks.Hook{recordingAllocHook{away}, recordingAllocHook{next}}}
@@ -1120,6 +1172,38 @@ func TestStartThatIsInProgressAtRestore(t *testing.T) {
 	}
 }
 
+// The agent is killed during StartTask of a driver that is not made with package sdk. The plugin process survives,
+// would complete the start later, and does not know the task until then.
+func TestStartInProgressIsNotCompletedBesideTheNextStart(t *testing.T) {
+	for group, want := range map[string]struct{ alive, starts, events string }{
+		`restart { attempts = 0 }`: {"0", "1", "[Received Task Setup Failed Restoring Task Driver Not Restarting]"},
+		`restart { delay = "1s" }`: {"1", "2", "[Received Task Setup Failed Restoring Task Driver Restarting Started]"},
+	} {
+		t.Run(group, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := startAgent(t, parseJob(t, jobTextFromParts("batch", group, `
+					task "web" {
+						driver = "fake"
+						config { start_for = "8s" }
+					}`)), func(c *Config) {
+					w := c.Drivers.(*fakeDrivers)
+					w.returnsNoHandles, w.keepsStarts = true, true
+				})
+				a.advance(time.Second)
+				a.die()
+				b := a.startNextAgent(nil)
+				b.advance(time.Minute)
+				wantEqual(t, "alive", len(b.drivers.aliveTasks()), want.alive)
+				wantEqual(t, "starts", b.startCount("web"), want.starts)
+				wantEqual(t, "events", b.taskEventTypes("web"), want.events)
+				b.Stop()
+				b.wait()
+				wantEqual(t, "left", len(b.drivers.aliveTasks()), "0")
+			})
+		})
+	}
+}
+
 // A driver that cannot find out about an interrupted start is asked again, and the task has one event with the reason.
 func TestInterruptedStartOfUndecidedDriverHasAnEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -1185,8 +1269,8 @@ func TestStartDuringWhichThePluginDies(t *testing.T) {
 	}
 }
 
-// A task that its driver cannot recover is awaited by its id. Its exit status is known if the plugin lives until then, also
-// for a further agent.
+// A task that its driver cannot recover is awaited by its id. Its exit status is known if the plugin lives until then,
+// also for a further agent.
 func TestTaskWithoutHandleIsAwaited(t *testing.T) {
 	for name, test := range map[string]struct {
 		pluginDies bool
@@ -1345,7 +1429,7 @@ func TestRestoreSendsNoSecondReceivedEvent(t *testing.T) {
 
 func TestDelayIsNotKeptPastAStart(t *testing.T) {
 	tracker := restart.NewTracker(restart.Policy{Attempts: 3, Interval: time.Hour, Delay: time.Minute}, time.Now(), func(int64) int64 { return 0 })
-	tracker.Decide(time.Now(), restart.Outcome{})
+	tracker.Decide(time.Now(), restart.RunOutcome{})
 	if tracker.RemainingDelay(time.Now()) == 0 {
 		t.Fatal("no delay")
 	}
@@ -1426,7 +1510,7 @@ func TestRestoreFinishesRequestedRestart(t *testing.T) {
 					web.EmitEvent(model.EventHookMessage("", "an event for people", nil))
 				}
 				a.advance(time.Second)
-				wantEqual(t, "pending in the events", model.FindEventSinceStart(web.State(), api.TaskRestartSignal) != nil, "false")
+				wantEqual(t, "pending in the events", model.LastEventOfTypeSinceStart(web.State(), api.TaskRestartSignal) != nil, "false")
 				a.die()
 				b := a.startNextAgent(nil)
 				b.advance(time.Minute)
@@ -1463,7 +1547,7 @@ func TestRestoreRunsRequestedTaskAgain(t *testing.T) {
 		}`)
 	request := func(a *testAgent) {
 		short, _ := a.tasks.findByName("short")
-		short.Rerun(model.EventRestartSignal(model.RestartAllReason))
+		short.RequestRerunIfSucceeded(model.EventRestartSignal(model.RestartAllReason))
 	}
 	for n := 1; ; n++ {
 		done := false
@@ -1510,7 +1594,7 @@ func TestRestoreReadsForcedStatusUnderLock(t *testing.T) {
 		a.wait()
 		a.die()
 		c := a.config
-		c.EarlierRecords, c.Restored = a.store.cloneForNextAgent(), true
+		c.EarlierRecords, c.RanUnderEarlierAgent = a.store.cloneForNextAgent(), true
 		r, err := New(c)
 		if err != nil {
 			t.Fatal(err)
@@ -1520,11 +1604,11 @@ func TestRestoreReadsForcedStatusUnderLock(t *testing.T) {
 		var forcingWG sync.WaitGroup
 		forcingWG.Go(func() {
 			for ctx.Err() == nil {
-				r.clientStatus.setOverride(statusOverride{api.AllocClientStatusComplete, model.MaxRunDurationExceeded})
+				r.state.setPermanentOverride(statusOverride{api.AllocClientStatusComplete, model.MaxRunDurationExceeded})
 			}
 		})
 		for range 200 {
-			wantEqual(t, "restored", r.restorer.restoreTasks(t.Context()), "true")
+			wantEqual(t, "restored", r.restoreTasks(t.Context()), "true")
 		}
 		stop()
 		forcingWG.Wait()
@@ -1533,7 +1617,7 @@ func TestRestoreReadsForcedStatusUnderLock(t *testing.T) {
 
 // recordingPluginHook is a hook in a plugin process. The process can be replaced by a new one.
 type recordingPluginHook struct {
-	runnerhooks.BuiltinHook
+	runnerhooks.BuiltinHookDefaults
 	mu                sync.Mutex
 	calls             []string
 	processNumber     int
@@ -1576,7 +1660,7 @@ func (p *recordingPluginHook) Exited(context.Context, hook.TaskExitedRequest) (h
 	return hook.TaskExitedResponse{}, nil
 }
 
-func (p *recordingPluginHook) PluginExited() <-chan struct{} {
+func (p *recordingPluginHook) PoststartPluginExited() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.pluginExited
@@ -1699,7 +1783,7 @@ func TestKilledTaskHasNotSucceeded(t *testing.T) {
 					web.EmitEvent(model.EventHookMessage("", "an event for people", nil))
 				}
 				a.advance(time.Second)
-				wantEqual(t, "killed in the events", model.FindEventSinceStart(web.State(), api.TaskKilled) != nil, "false")
+				wantEqual(t, "killed in the events", model.LastEventOfTypeSinceStart(web.State(), api.TaskKilled) != nil, "false")
 				if c.nextAgent {
 					a.die()
 					a = a.startNextAgent(nil)

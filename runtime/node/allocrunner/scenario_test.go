@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/txtar"
+
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/tasksteps"
 )
 
 var updateGolden = flag.Bool("update", false, "rewrite the transcripts in testdata")
@@ -59,7 +61,7 @@ func runScenario(t *testing.T, file string) {
 			}
 		}
 		h.wait()
-		got = actionLog.String() + h.transcript()
+		got = actionLog.String() + h.transcript() + h.stepsTranscript()
 	})
 	if *updateGolden {
 		part("want").Data = []byte(got)
@@ -71,6 +73,32 @@ func runScenario(t *testing.T, file string) {
 	if want := part("want").Data; !bytes.Equal([]byte(got), want) {
 		t.Errorf("transcript differs\n--- got\n%s--- want\n%s", got, want)
 	}
+}
+
+// stepsTranscript returns the last steps of each task, with each result other than done. Steps that end at the same time
+// share a line.
+func (h *harness) stepsTranscript() string {
+	var b strings.Builder
+	for _, task := range h.tasks.taskSet {
+		fmt.Fprintf(&b, "steps of %s", task.Name())
+		var lineTime time.Time
+		for _, t := range task.Transitions() {
+			if t.Step == tasksteps.None {
+				continue
+			}
+			separator := ", "
+			if !t.Time.Equal(lineTime) {
+				separator = fmt.Sprintf("\n  %-6s ", h.at(t.Time))
+				lineTime = t.Time
+			}
+			b.WriteString(separator + t.Step.String())
+			if t.Result != tasksteps.Done {
+				fmt.Fprintf(&b, " (%s)", t.Result)
+			}
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
 }
 
 // act runs one line of a script, which has a time, a verb and an argument. Verbs with a result add a
@@ -98,10 +126,10 @@ func (h *harness) act(out *strings.Builder, words []string) {
 	case "stop":
 		h.Stop()
 	case "stop-no-delay":
-		h.skipShutdownDelay()
+		h.tasks.skipShutdownDelay()
 		h.Stop()
 	case "kill":
-		h.Kill()
+		h.ForceKill()
 	case "shutdown":
 		h.cancel(ErrShutdown)
 	case "cancel":

@@ -114,7 +114,7 @@ type fakeServiceNetwork struct {
 	dialCount int
 }
 
-func (f *fakeServiceNetwork) ChangeServices(put, remove []*api.ServiceRegistration) error {
+func (f *fakeServiceNetwork) PutAndRemoveServices(put, remove []*api.ServiceRegistration) error {
 	f.mu.Lock()
 	var changeTexts []string
 	for _, s := range put {
@@ -125,7 +125,7 @@ func (f *fakeServiceNetwork) ChangeServices(put, remove []*api.ServiceRegistrati
 	}
 	f.log = append(f.log, fmt.Sprintf("  +%-5v %s\n", time.Since(f.startTime).Round(time.Millisecond), strings.Join(changeTexts, " ")))
 	f.mu.Unlock()
-	return f.Registry.ChangeServices(put, remove)
+	return f.Registry.PutAndRemoveServices(put, remove)
 }
 
 func shortID(s *api.ServiceRegistration) string {
@@ -193,13 +193,13 @@ func (h *harness) healthHistory() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var b strings.Builder
-	var lastHealth *Health
+	var lastHealth *DeploymentHealth
 	for _, u := range h.reportedUpdates {
 		if u.Health == nil && lastHealth != nil {
 			fmt.Fprintf(&b, "  %-6s unknown\n", h.at(u.Time))
 		}
 		if u.Health != nil && (lastHealth == nil || *u.Health != *lastHealth) {
-			fmt.Fprintf(&b, "  %-6s healthy %v in %s\n", h.at(u.Health.Time), u.Health.Healthy, u.Health.DeploymentID)
+			fmt.Fprintf(&b, "  %-6s healthy %v in %s\n", h.at(u.Health.DecidedAt), u.Health.Healthy, u.Health.DeploymentID)
 		}
 		lastHealth = u.Health
 	}
@@ -332,26 +332,26 @@ job "j" {
 	alloc.DeploymentStatus = &api.AllocDeploymentStatus{Canary: true}
 	alloc.AllocatedResources.Tasks["web"].Networks = []*api.NetworkResource{{IP: "10.0.0.2", DynamicPorts: []api.Port{{Label: "db", Value: 30000}}}}
 	port := taskenv.Port{Label: "http", HostPort: 20000, AllocPort: 8080, HostIP: "10.0.0.1"}
-	want := &services.Spec{
+	want := &services.AllocServicesSpec{
 		AllocID: testAllocID, AllocName: "j.g[0]", Namespace: "default", JobID: "j", Group: "g",
 		NodeID: "node-id", Datacenter: "dc1", IsCanary: true,
-		HostIP: "10.0.0.1", Ports: []taskenv.Port{port},
-		TaskNetworks:  map[string]services.TaskNetwork{"web": {IP: "10.0.0.2", Ports: []taskenv.Port{{Label: "db", HostPort: 30000, HostIP: "10.0.0.2"}}}},
+		GroupHostIP: "10.0.0.1", Ports: []taskenv.Port{port},
+		NetworkByTask: map[string]services.TaskNetwork{"web": {IP: "10.0.0.2", Ports: []taskenv.Port{{Label: "db", HostPort: 30000, HostIP: "10.0.0.2"}}}},
 		NamespaceIPv4: "172.26.0.2", NamespaceIPv6: "fd00::2",
 		Services: []services.Service{
 			{
-				Name: "j-g", Port: "http", Address: "example.com", AddressMode: "auto", Tags: []string{"a"}, CanaryTags: []string{"b"},
+				Name: "j-g", PortLabel: "http", Address: "example.com", AddressMode: "auto", Tags: []string{"a"}, CanaryTags: []string{"b"},
 				Checks: []services.Check{{
-					Name: `service: "j-g" check`, Type: "http", Port: "http", AddressMode: "alloc", OnUpdate: "ignore",
+					Name: `service: "j-g" check`, Type: "http", PortLabel: "http", AddressMode: "alloc", OnUpdate: "ignore",
 					Interval: 3 * time.Second, Timeout: 2 * time.Second, Protocol: "https", Method: "POST", Path: "/x", Body: "y",
 					Header: map[string][]string{"K": {"v"}}, TLSSkipVerify: true,
 					Restart: services.CheckRestart{Limit: 3, Grace: 4 * time.Second},
 				}},
 			},
-			{Task: "web", Name: "own", Port: "db", AddressMode: "auto"},
+			{Task: "web", Name: "own", PortLabel: "db", AddressMode: "auto"},
 		},
 	}
-	got := newServicesSpec(alloc, taskenv.Node{NodeFacts: model.NodeFacts{Datacenter: "dc1"}}, &api.AllocNetworkStatus{Address: "172.26.0.2", AddressIPv6: "fd00::2"})
+	got := newNomadServicesSpec(alloc, taskenv.Node{NodeFacts: model.NodeFacts{Datacenter: "dc1"}}, &api.AllocNetworkStatus{Address: "172.26.0.2", AddressIPv6: "fd00::2"})
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}

@@ -3,12 +3,14 @@ package allocrunner
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
@@ -22,20 +24,22 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// HookFactory creates the hooks in plugins, each with its order relative to the builtin hooks. *pluginhooks.Set implements it.
+// HookFactory creates the hooks in plugins, each with its order relative to the builtin hooks.
+// *pluginhooks.HookPluginSet implements it.
 type HookFactory interface {
 	NewAllocHooks(*api.Allocation, pluginhooks.AttachTarget) []runnerhooks.OrderedHook
 	NewTaskHooks(*api.Allocation, *api.Task, pluginhooks.AttachTarget) []runnerhooks.OrderedHook
 
-	// PendingLaunchWaiter returns a function that blocks until the plugins are launched that may be hooks of every
-	// allocation, and emits an event if that takes long. Before that, NewAllocHooks and NewTaskHooks can return incomplete
-	// lists. PendingLaunchWaiter returns nil if the lists are complete already. It is called before the other two methods.
-	PendingLaunchWaiter(*api.Allocation) func(ctx context.Context, emit func(*api.TaskEvent))
+	// PluginLaunchWaiterOrNil returns a function that blocks until the plugins are launched that may be hooks of every
+	// allocation, and emits an event if that takes long. Before that, NewAllocHooks and NewTaskHooks can return
+	// incomplete lists. PluginLaunchWaiterOrNil returns nil if the lists are complete already. It is called before the
+	// other two methods.
+	PluginLaunchWaiterOrNil(*api.Allocation) func(ctx context.Context, emit func(*api.TaskEvent))
 }
 
-// newLifecycle returns the coordinator for the tasks, which are given in the order of the job, and the lifecycle extensions of
-// the group, nil if it uses none.
-func newLifecycle(alloc *api.Allocation, tasks []taskrunner.Task, logger hclog.Logger) (*lifecycle.Coordinator, *lifecycle.Group) {
+// newLifecycle returns the coordinator for the tasks, which are given in the order of the job, and the lifecycle
+// extensions of the group, nil if it uses none.
+func newLifecycle(alloc *api.Allocation, tasks []taskrunner.Task, logger hclog.Logger) (*lifecycle.Coordinator, *lifecycle.ExtendedGroup) {
 	stages := make([]lifecycle.Task, len(tasks))
 	for i, task := range tasks {
 		stages[i] = lifecycle.Task{Name: task.Name, Stage: task.Stage()}
@@ -49,162 +53,169 @@ func newLifecycle(alloc *api.Allocation, tasks []taskrunner.Task, logger hclog.L
 	return lifecycle.NewCoordinator(logger, stages), extensions
 }
 
-// hookBuilder creates the hooks of an allocation and of its tasks.
-type hookBuilder struct {
-	config                    Config
-	limits                    Limits
-	dir                       *allocdir.Dir
-	tasks                     taskSet
-	envBuilders               *envBuilders
-	alloc                     func() *api.Allocation // returns the current version of the allocation
-	services                  *allocServices
-	health                    *healthTracker
-	statsHooks                statsHooksByTask
-	currentStatus             func() StatusUpdate          // returns the current status of the allocation
-	onMaxRunExceeded          func()                       // called when max_run_duration has passed
-	restoredAttachmentsOfTask map[string]map[string]string // task name -> hook name -> configuration of a hook that an earlier agent had attached
-	previousAllocDataPending  bool                         // this allocation replaces another one, whose data has not been copied or moved yet
-	hooks                     *allocHooks
-	logger                    hclog.Logger
-
-	// awaitHookPluginLaunches is the result of HookFactory.PendingLaunchWaiter; nil if the HookFactory knows all hooks already.
-	awaitHookPluginLaunches func(context.Context, func(*api.TaskEvent))
-
-	hooksAttached chan struct{} // closed by attachHooks
+// setUpAllocOrKill prepares the allocation so that its tasks can run. If that fails, all tasks are killed before they
+// start. Poststop tasks are killed too, because no task has run whose work they would clean up. restored means that an
+// earlier agent has started the allocation.
+func (a *allocTasks) setUpAllocOrKill(untilStop context.Context, restored bool) {
+	if restored && (a.state.isStopRequested() || a.onlyPoststopTasksRemain()) {
+		return // no task needs the setup: killInOrder kills the tasks, or only poststop tasks remain
+	}
+	kill := func(reason stopReason) {
+		for _, t := range a.taskSet {
+			t.Kill(reason.killingEvent(t.Task()))
+		}
+	}
+	noEvents := stopReason{omitEvents: true}
+	if a.state.currentAlloc().ServerTerminalStatus() {
+		kill(noEvents)
+		return
+	}
+	if !restored {
+		if err := a.fetchDriverDescriptions(untilStop); err != nil && untilStop.Err() == nil {
+			a.logger.Error("alloc not added", "error", err)
+			a.state.setPermanentOverride(statusOverride{api.AllocClientStatusFailed, fmt.Sprintf("Unable to add allocation due to error: %v", err)})
+			kill(noEvents)
+			return
+		}
+	}
+	err := callPrerunHooks(untilStop, a, restored)
+	switch {
+	case a.state.isStopRequested() && restored:
+	case a.state.isStopRequested():
+		reason, _ := a.state.currentStop()
+		kill(reason)
+	case err != nil && untilStop.Err() == nil:
+		a.logger.Error("alloc not set up", "error", err)
+		a.emitEvent(model.EventSetupFailure(fmt.Sprintf("failed to setup alloc: %v", err)))
+		kill(noEvents)
+	}
 }
 
 // awaitAndAttachHooks blocks until the HookFactory knows all hooks or untilStop is done, and attaches the hooks. It does
 // nothing if New has attached them.
-func (b *hookBuilder) awaitAndAttachHooks(untilStop context.Context) {
-	if b.awaitHookPluginLaunches == nil {
+func (r *Runner) awaitAndAttachHooks(untilStop context.Context) {
+	if wait.IsClosed(r.hooksAttached) {
 		return
 	}
-	if !b.alloc().ServerTerminalStatus() {
-		b.awaitHookPluginLaunches(untilStop, b.tasks.emitEvent)
+	awaitLaunches, emitEvent := r.config.HookFactory.PluginLaunchWaiterOrNil(r.config.Alloc), r.tasks.emitEvent
+	if r.startedByEarlierAgent {
+		limited, cancel := context.WithTimeout(untilStop, restoredHooksTimeout)
+		defer cancel()
+		untilStop, emitEvent = limited, func(*api.TaskEvent) {}
 	}
-	b.attachHooks()
+	if awaitLaunches != nil && (r.startedByEarlierAgent || !r.Alloc().ServerTerminalStatus()) {
+		awaitLaunches(untilStop, emitEvent)
+	}
+	r.attachHooks()
 }
 
-// restoredHooksTimeout is how long a restored allocation waits until the HookFactory knows all hooks. A longer wait is not
-// necessary, because its tasks run already and the records contain their hooks.
+// restoredHooksTimeout is how long a restored allocation waits until the HookFactory knows all hooks. A longer wait is
+// not necessary, because its tasks run already and the records contain their hooks.
 const restoredHooksTimeout = 2 * time.Second
 
-// awaitAndAttachRestoredHooks is like awaitAndAttachHooks, but for a restored allocation: the wait has a timeout, and emits no
-// event.
-func (b *hookBuilder) awaitAndAttachRestoredHooks(untilStop context.Context) {
-	if b.awaitHookPluginLaunches == nil {
-		return
+// attachHooks creates the hooks of the allocation and of its tasks, and sets them in their runners. It is called once,
+// before any hook is called.
+func (r *Runner) attachHooks() {
+	lists := make([][]runnerhooks.OrderedHook, len(r.tasks.taskSet))
+	for i, t := range r.config.Alloc.GetTaskGroup().Tasks {
+		lists[i] = newTaskHooks(r, r.tasks.taskSet[i], t)
 	}
-	limited, cancel := context.WithTimeout(untilStop, restoredHooksTimeout)
-	defer cancel()
-	b.awaitHookPluginLaunches(limited, func(*api.TaskEvent) {})
-	b.attachHooks()
+	chain := runnerhooks.NewChain(runnerhooks.ChainConfig{
+		Limits: r.config.Limits.hookCallLimits(), EmitEvent: r.tasks.emitEvent, Timeline: r.timeline.Recorder("", nil), Logger: r.logger,
+	}, newAllocHooks(r))
+	r.state.setHooks(chain)
+	for i, t := range r.tasks.taskSet {
+		t.SetHooks(lists[i], chain.AttachmentByHookName())
+	}
+	close(r.hooksAttached)
 }
 
-// attachHooks creates the hooks of the allocation and of its tasks, and sets them in their runners. It is called once, before
-// any hook is called.
-func (b *hookBuilder) attachHooks() {
-	lists := make([][]runnerhooks.OrderedHook, len(b.tasks))
-	for i, t := range b.config.Alloc.GetTaskGroup().Tasks {
-		lists[i] = b.newTaskHooks(b.tasks[i], t)
+// newTaskHooks returns the hooks of a task.
+func newTaskHooks(r *Runner, runner *taskrunner.Runner, t *api.Task) (list []runnerhooks.OrderedHook) {
+	c := &r.config
+	add := func(order int, h runnerhooks.Hook) {
+		list = append(list, runnerhooks.OrderedHook{Order: order, Hook: h})
 	}
-	attachments := b.hooks.setHooks(b.newAllocHooks())
-	for i, t := range b.tasks {
-		t.SetHooks(lists[i], attachments)
-	}
-	close(b.hooksAttached)
-}
+	dirOptions := func() allocdir.TaskDirOptions { return taskDirOptions(runner, t, c.Limits) }
 
-func (b *hookBuilder) newTaskHooks(runner *taskrunner.Runner, t *api.Task) []runnerhooks.OrderedHook {
-	list := []runnerhooks.OrderedHook{
-		{Order: runnerhooks.OrderFirst, Hook: runnerhooks.NewTaskValidationHook(b.limits.UserDenylist, b.limits.UserCheckedDrivers, b.limits.ReservedDownloadUIDs, model.UsersSwitchedToByTask(t), func() error { return b.services.serviceSet.ValidateServiceNames(t.Name) })},
+	add(runnerhooks.OrderFirst, runnerhooks.NewTaskValidationHook(c.Limits.UserDenylist, c.Limits.UserCheckedDrivers, c.Limits.ReservedDownloadUIDs, model.UsersSwitchedToByTask(t), func() error { return r.tasks.services.ValidateServiceNames(t.Name) }))
+	if users := c.Host.DynamicUserPool; users != nil && t.User == "" {
+		add(runnerhooks.OrderFirst, runnerhooks.NewWorkloadUserHook(users, runner.DriverCapabilities, runner.SetDynamicUser, r.dir.RevokeUserAccess, r.logger))
 	}
-	if users := b.config.Host.UserPool; users != nil && t.User == "" {
-		list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderFirst, Hook: runnerhooks.NewWorkloadUserHook(users, runner.DriverCapabilities, runner.SetDynamicUser, b.dir.RevokeUserAccess, b.logger)})
-	}
-	list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderFirst, Hook: runnerhooks.NewTaskDirHook(b.dir, func() allocdir.TaskOptions {
-		return taskDirOptions(runner, t, b.limits)
-	}, runner.EmitEvent, b.logger)})
-	if b.config.Host.NewCgroupManager != nil {
+	add(runnerhooks.OrderFirst, runnerhooks.NewTaskDirHook(r.dir, dirOptions, runner.EmitEvent, r.logger))
+	if c.Host.NewCgroupManager != nil {
 		cores := 0
 		if t.Resources != nil {
 			cores = pointer.Value(t.Resources.Cores)
 		}
-		if groups := b.config.Host.NewCgroupManager(t.Driver, cores); groups != nil {
-			list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderFirst, Hook: runnerhooks.NewCgroupHook(groups, cores, runner.SetCgroup, b.logger)})
+		if groups := c.Host.NewCgroupManager(t.Driver, cores); groups != nil {
+			add(runnerhooks.OrderFirst, runnerhooks.NewCgroupHook(groups, cores, runner.SetCgroup, r.logger))
 		}
 	}
-	list = append(list, b.newIdentityHooks(runner, t)...)
-	if factory := b.config.HookFactory; factory != nil {
-		list = append(list, b.recordPluginHooks(factory.NewTaskHooks(b.config.Alloc, t, b.newAttachTarget(t.Name, runner.EmitEvent, b.restoredAttachmentsOfTask[t.Name])))...)
+	if identities := runnerhooks.IdentitiesWithEnvOrFile(t); c.Identities != nil && len(identities) > 0 {
+		add(runnerhooks.OrderFirst, runnerhooks.NewIdentityHook(runnerhooks.IdentityHookConfig{
+			Issuer: c.Identities, Workload: identity.NewWorkload(c.Alloc, t.Name), IdentitiesWithEnvOrFile: identities,
+			WriteTaskFile:         func(path string, data []byte) error { return r.dir.WriteTaskFile(t.Name, path, dirOptions(), data) },
+			SetEnvTokenByIdentity: r.tasks.envBuilders[t.Name].SetIdentityTokens,
+			RestartTask: func(ctx context.Context, reason string) error {
+				return ignoreNotRunning(runner.Restart(ctx, model.EventRestartSignal(reason), false))
+			},
+			SignalTask: func(ctx context.Context, signal, reason string) error {
+				return ignoreNotRunning(runner.Signal(ctx, model.EventSignalingReason(signal, reason), signal))
+			},
+			EmitEvent: runner.EmitEvent, Logger: r.logger.With("task", t.Name),
+		}))
 	}
-	list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderLogs, Hook: runnerhooks.NewLogsHook(b.config.LogCollector, func() (logs.Task, runnerhooks.OutputMode) {
+	if read := c.Host.VariableReader; read != nil && len(t.Secrets) > 0 {
+		add(runnerhooks.OrderFirst, runnerhooks.NewSecretsHook(t, c.Alloc.Namespace, read, r.tasks.envBuilders[t.Name]))
+	}
+	if c.TaskAPI != nil {
+		add(runnerhooks.OrderFirst, runnerhooks.NewTaskAPIHook(c.TaskAPI, taskapi.TaskAddr{AllocID: c.Alloc.ID, Task: t.Name}, func() (int, error) {
+			return r.dir.ListenInSecretsDir(t.Name, taskenv.TaskAPISocketName, dirOptions())
+		}, r.logger))
+	}
+	if c.HookFactory != nil {
+		pluginHooks := c.HookFactory.NewTaskHooks(c.Alloc, t, newAttachTarget(r, t.Name, runner.EmitEvent, r.attachmentsByTaskAndHook[t.Name]))
+		r.state.addPluginHooks(pluginHooks)
+		list = append(list, pluginHooks...)
+	}
+	add(runnerhooks.OrderLogs, runnerhooks.NewLogsHook(c.LogCollector, func() (logs.Task, runnerhooks.OutputMode) {
 		mode := runnerhooks.OutputCollected
 		if runner.DriverCapabilities().DisableLogCollection {
 			mode = runnerhooks.OutputReadByDriver
 		}
-		if logsDisabled(t) {
+		if t.LogConfig != nil && pointer.Value(t.LogConfig.Disabled) {
 			mode = runnerhooks.OutputDiscarded
 		}
-		return b.newLogTask(t), mode
+		return newLogTask(c.Alloc.ID, r.dir, t), mode
 	}, func(stdout, stderr string) {
-		runner.SetOutput(taskrunner.Output{Stdout: stdout, Stderr: stderr})
-	}, runner.AllProcessesEnded, runner.EmitEvent)})
-	if p, job := t.DispatchPayload, b.config.Alloc.Job; p != nil && p.File != "" && (job.Dispatched || len(job.Payload) > 0) {
-		list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderPayload, Hook: runnerhooks.NewDispatchPayloadHook(b.dir, p.File, b.config.Alloc.Job.Payload)})
+		runner.SetOutput(taskrunner.OutputPaths{Stdout: stdout, Stderr: stderr})
+	}, runner.AllProcessesEnded, runner.EmitEvent))
+	if p, job := t.DispatchPayload, c.Alloc.Job; p != nil && p.File != "" && (job.Dispatched || len(job.Payload) > 0) {
+		add(runnerhooks.OrderPayload, runnerhooks.NewDispatchPayloadHook(r.dir, p.File, job.Payload))
 	}
-	if find := b.config.Host.FindVolume; find != nil && len(t.VolumeMounts) > 0 {
-		list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderVolumes, Hook: runnerhooks.NewVolumesHook(t.VolumeMounts, func() []model.HostVolumeRequest {
-			return model.HostVolumeRequests(b.alloc().GetTaskGroup(), b.config.Alloc.Name, &b.config.Node.NodeFacts)
-		}, find, func(text string) string { return b.envBuilders.envOfTaskOrAlloc(t.Name).Replace(text) })})
+	if find := c.Host.FindVolume; find != nil && len(t.VolumeMounts) > 0 {
+		add(runnerhooks.OrderVolumes, runnerhooks.NewVolumesHook(t.VolumeMounts, func() []model.HostVolumeRequest {
+			return model.HostVolumeRequests(r.Alloc().GetTaskGroup(), c.Alloc.Name, &c.Node.NodeFacts)
+		}, find, func(text string) string { return r.Interpolate(t.Name, text) }))
 	}
-	if allocated := allocatedDevices(b.config.Alloc, t.Name); len(allocated) > 0 {
-		list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderDevices, Hook: runnerhooks.NewDevicesHook(b.config.Host.DeviceReserver, allocated)})
+	if allocated := allocatedDevices(c.Alloc, t.Name); len(allocated) > 0 {
+		add(runnerhooks.OrderDevices, runnerhooks.NewDevicesHook(c.Host.DeviceReserver, allocated, runner.EmitEvent))
 	}
-	return append(list,
-		runnerhooks.OrderedHook{Order: runnerhooks.OrderLast, Hook: b.statsHooks[t.Name]},
-		runnerhooks.OrderedHook{Order: runnerhooks.OrderLast, Hook: runnerhooks.NewTaskServicesHook(b.services.serviceSet, t.Name)})
-}
-
-// newIdentityHooks returns the hooks for the identity tokens of a task, its secrets, and its socket of the agent's API.
-func (b *hookBuilder) newIdentityHooks(runner *taskrunner.Runner, t *api.Task) []runnerhooks.OrderedHook {
-	var list []runnerhooks.OrderedHook
-	alloc := b.config.Alloc
-	if identities := runnerhooks.ExposedIdentities(t); b.config.Identities != nil && len(identities) > 0 {
-		list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderFirst, Hook: runnerhooks.NewIdentityHook(runnerhooks.IdentityHookConfig{
-			Issuer: b.config.Identities, Workload: identity.NewWorkload(alloc, t.Name), Identities: identities,
-			WriteFile: func(path string, data []byte) error {
-				return b.dir.WriteTaskFile(t.Name, path, taskDirOptions(runner, t, b.limits), data)
-			},
-			SetTokens: b.envBuilders.builderOfTask[t.Name].SetTokens,
-			Restart: func(ctx context.Context, reason string) error {
-				return ignoreNotRunning(runner.Restart(ctx, model.EventRestartSignal(reason), false))
-			},
-			Signal: func(ctx context.Context, signal, reason string) error {
-				return ignoreNotRunning(runner.Signal(ctx, model.EventSignalingReason(signal, reason), signal))
-			},
-			EmitEvent: runner.EmitEvent, Logger: b.logger.With("task", t.Name),
-		})})
-	}
-	if read := b.config.Host.VariableReader; read != nil && len(t.Secrets) > 0 {
-		list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderFirst, Hook: runnerhooks.NewSecretsHook(t, alloc.Namespace, read, b.envBuilders.builderOfTask[t.Name])})
-	}
-	if b.config.TaskAPI != nil {
-		list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderFirst, Hook: runnerhooks.NewTaskAPIHook(b.config.TaskAPI, taskapi.Addr{AllocID: alloc.ID, Task: t.Name}, func() (int, error) {
-			return b.dir.ListenInSecrets(t.Name, taskenv.TaskAPISocketName, taskDirOptions(runner, t, b.limits))
-		}, b.logger)})
-	}
+	add(runnerhooks.OrderLast, r.statsHooks[t.Name])
+	add(runnerhooks.OrderLast, runnerhooks.NewTaskServicesHook(r.tasks.services, t.Name))
 	return list
 }
 
-// taskDirOptions returns the options for a task directory. They depend on the driver's capabilities, as far as they are known.
-func taskDirOptions(runner *taskrunner.Runner, t *api.Task, limits Limits) allocdir.TaskOptions {
-	o := allocdir.TaskOptions{
-		Isolation:           runner.DriverCapabilities().FSIsolation,
-		User:                runner.Task().User,
-		AdmittedUsers:       model.UsersSwitchedToByTask(t),
-		AllowNomadFileModes: limits.AllowNomadFileModes,
-		ChrootEnv:           limits.ChrootEnv,
+// taskDirOptions returns the options for a task directory. They depend on the driver's capabilities, as far as they are
+// known.
+func taskDirOptions(runner *taskrunner.Runner, t *api.Task, limits Limits) allocdir.TaskDirOptions {
+	o := allocdir.TaskDirOptions{
+		Isolation:               runner.DriverCapabilities().FSIsolation,
+		User:                    runner.Task().User,
+		AdmittedUsers:           model.UsersSwitchedToByTask(t),
+		AllowNomadOpenFileModes: limits.AllowNomadOpenFileModes,
+		ChrootEnv:               limits.ChrootEnv,
 	}
 	if t.Resources != nil {
 		o.SecretsMB = pointer.Value(t.Resources.SecretsMB)
@@ -212,86 +223,73 @@ func taskDirOptions(runner *taskrunner.Runner, t *api.Task, limits Limits) alloc
 	return o
 }
 
-// newAttachTarget returns the target to which the HookFactory attaches hooks: the allocation if task is empty, otherwise one of
-// its tasks. previous has the configurations of the hooks that the target had under an earlier agent, by hook name.
-func (b *hookBuilder) newAttachTarget(task string, emit func(*api.TaskEvent), previous map[string]string) pluginhooks.AttachTarget {
+// newAttachTarget returns the target to which the HookFactory attaches hooks: the allocation if task is empty,
+// otherwise one of its tasks. previousConfigByHook has the configurations of the hooks that the target had under an
+// earlier agent, by hook name.
+func newAttachTarget(r *Runner, task string, emit func(*api.TaskEvent), previousConfigByHook map[string]string) pluginhooks.AttachTarget {
 	return pluginhooks.AttachTarget{
-		AllocID: b.config.Alloc.ID, TaskName: task, EmitEvent: emit, PreviousAttachments: previous,
-		AllocJSON: func() ([]byte, error) { return json.Marshal(b.alloc()) },
+		AllocID: r.config.Alloc.ID, TaskName: task, EmitEvent: emit, PreviousAttachmentJSONByHook: previousConfigByHook,
+		AllocJSON: func() ([]byte, error) { return json.Marshal(r.Alloc()) },
+		TasksRun: func() bool {
+			_, err := r.tasks.namedOrAllRunningTasks(task)
+			return err == nil
+		},
 	}
 }
 
-// restoredAllocAttachments returns the configurations of the hooks that the allocation had under an earlier agent, by hook name.
-func (b *hookBuilder) restoredAllocAttachments() map[string]string {
-	if b.config.EarlierRecords == nil {
-		return nil
+// newAllocHooks returns the hooks of the allocation.
+func newAllocHooks(r *Runner) (list []runnerhooks.OrderedHook) {
+	c := &r.config
+	add := func(order int, h runnerhooks.Hook) {
+		list = append(list, runnerhooks.OrderedHook{Order: order, Hook: h})
 	}
-	return b.config.EarlierRecords.HookAttachmentsOfAlloc(b.config.Alloc.ID)
-}
-
-// recordPluginHooks records the hooks of list, which run in plugins, and returns list.
-func (b *hookBuilder) recordPluginHooks(list []runnerhooks.OrderedHook) []runnerhooks.OrderedHook {
-	for _, o := range list {
-		b.hooks.recordPluginHook(o.Hook.Name())
-		b.health.addHealthReporter(o.Hook)
+	add(runnerhooks.OrderFirst, runnerhooks.NewAllocDirHook(r.dir))
+	add(runnerhooks.OrderFirst, runnerhooks.NewMaxRunDurationHook(func() time.Time { return maxRunDeadline(r.Alloc()) }, r.tasks.completeForMaxRunDuration))
+	if id := c.Alloc.PreviousAllocation; id != "" && !r.startedByEarlierAgent { // otherwise an earlier agent has called these hooks
+		if c.AllocDone != nil {
+			add(runnerhooks.OrderFirst, runnerhooks.NewPreviousAllocWaitHook(func() <-chan struct{} { return c.AllocDone(id) }))
+		}
+		if disk := c.Alloc.GetTaskGroup().EphemeralDisk; disk != nil && (pointer.Value(disk.Sticky) || pointer.Value(disk.Migrate)) {
+			previousDir, err := allocdir.New(c.AllocDirRoot, id)
+			if err != nil {
+				r.logger.Error("data of the allocation before is left behind", "error", err)
+			} else {
+				add(runnerhooks.OrderFirst, runnerhooks.NewDiskMigrationHook(r.dir, previousDir, taskNames(c.Alloc), r.logger))
+			}
+		}
 	}
+	if network := newNetworkHook(c, r.tasks); network != nil {
+		add(runnerhooks.OrderFirst, network)
+	}
+	health := r.tasks.newHealthHook(r.timeline.Recorder("", nil))
+	add(runnerhooks.OrderFirst, health)
+	if c.HookFactory != nil {
+		var earlierConfigByHook map[string]string
+		if c.EarlierRecords != nil {
+			earlierConfigByHook = c.EarlierRecords.AttachmentConfigByHook(c.Alloc.ID)
+		}
+		pluginHooks := c.HookFactory.NewAllocHooks(c.Alloc, newAttachTarget(r, "", r.tasks.emitEvent, earlierConfigByHook))
+		r.state.addPluginHooks(pluginHooks)
+		list = append(list, pluginHooks...)
+	}
+	add(runnerhooks.OrderLogs, runnerhooks.NewAllocLogsHook(c.LogCollector, taskNames(c.Alloc)))
+	add(runnerhooks.OrderLast, r.tasks.groupServices)
+	add(runnerhooks.OrderLast, runnerhooks.NewChecksHook(r.tasks.services))
+	add(runnerhooks.OrderLast, health.WatchRestartHook())
 	return list
 }
 
-func (b *hookBuilder) newAllocHooks() []runnerhooks.OrderedHook {
-	first := []runnerhooks.Hook{
-		runnerhooks.NewAllocDirHook(b.dir),
-		runnerhooks.NewMaxRunDurationHook(func() time.Time { return maxRunDeadline(b.alloc()) }, b.onMaxRunExceeded),
+// taskNames returns the names of the tasks of an allocation.
+func taskNames(a *api.Allocation) []string {
+	var names []string
+	for _, t := range a.GetTaskGroup().Tasks {
+		names = append(names, t.Name)
 	}
-	first = append(first, b.newPreviousAllocHooks()...)
-	if network := b.newNetworkHook(); network != nil {
-		first = append(first, network)
-	}
-	health := b.health.newHealthHook(b.currentStatus)
-	first = append(first, health)
-	var hookEntries []runnerhooks.OrderedHook
-	for _, h := range first {
-		hookEntries = append(hookEntries, runnerhooks.OrderedHook{Order: runnerhooks.OrderFirst, Hook: h})
-	}
-	if factory := b.config.HookFactory; factory != nil {
-		hookEntries = append(hookEntries, b.recordPluginHooks(factory.NewAllocHooks(b.config.Alloc, b.newAttachTarget("", b.tasks.emitEvent, b.restoredAllocAttachments())))...)
-	}
-	return append(hookEntries,
-		runnerhooks.OrderedHook{Order: runnerhooks.OrderLast, Hook: b.services.groupServices},
-		runnerhooks.OrderedHook{Order: runnerhooks.OrderLast, Hook: runnerhooks.NewChecksHook(b.services.serviceSet)},
-		runnerhooks.OrderedHook{Order: runnerhooks.OrderLast, Hook: health.WatchRestartHook()})
+	return names
 }
 
-// newPreviousAllocHooks returns the hooks that wait for the allocation that this one replaces, and move its data here. It
-// returns none if an earlier agent has called these hooks.
-func (b *hookBuilder) newPreviousAllocHooks() []runnerhooks.Hook {
-	id := b.config.Alloc.PreviousAllocation
-	if id == "" || !b.previousAllocDataPending {
-		return nil
-	}
-	var previousHooks []runnerhooks.Hook
-	if previous := b.config.AllocDone; previous != nil {
-		previousHooks = append(previousHooks, runnerhooks.NewPreviousAllocWaitHook(func() <-chan struct{} { return previous(id) }))
-	}
-	group := b.config.Alloc.GetTaskGroup()
-	disk := group.EphemeralDisk
-	if disk == nil || !pointer.Value(disk.Sticky) && !pointer.Value(disk.Migrate) {
-		return previousHooks
-	}
-	dir, err := allocdir.New(b.config.AllocDirRoot, id)
-	if err != nil {
-		b.logger.Error("data of the allocation before is left behind", "error", err)
-		return previousHooks
-	}
-	var tasks []string
-	for _, t := range group.Tasks {
-		tasks = append(tasks, t.Name)
-	}
-	return append(previousHooks, runnerhooks.NewDiskMigrationHook(b.dir, dir, tasks, b.logger))
-}
-
-// maxRunDeadline returns the time at which max_run_duration has passed since the creation of the allocation. It returns the
-// zero time if the allocation has no such limit, which only batch and sysbatch jobs have.
+// maxRunDeadline returns the time at which max_run_duration has passed since the creation of the allocation. It returns
+// the zero time if the allocation has no such limit, which only batch and sysbatch jobs have.
 func maxRunDeadline(a *api.Allocation) time.Time {
 	limit := a.GetTaskGroup().MaxRunDuration
 	if jobType := pointer.Value(a.Job.Type); limit == nil || *limit <= 0 || jobType != "batch" && jobType != "sysbatch" {
@@ -304,26 +302,22 @@ func maxRunDeadline(a *api.Allocation) time.Time {
 	return created.Add(*limit)
 }
 
-func logsDisabled(t *api.Task) bool {
-	return t.LogConfig != nil && pointer.Value(t.LogConfig.Disabled)
-}
-
 const (
 	defaultLogFiles = 10
 	defaultLogSize  = 10 // MB
 )
 
-func (b *hookBuilder) newLogTask(t *api.Task) logs.Task {
-	limits := logs.Limits{MaxFiles: defaultLogFiles, MaxFileSize: defaultLogSize * mebibyte}
+func newLogTask(allocID string, dir *allocdir.Dir, t *api.Task) logs.Task {
+	limits := logs.StreamLimits{MaxFiles: defaultLogFiles, MaxFileBytes: defaultLogSize * mebibyte}
 	if c := t.LogConfig; c != nil {
 		if c.MaxFiles != nil {
 			limits.MaxFiles = *c.MaxFiles
 		}
 		if c.MaxFileSizeMB != nil {
-			limits.MaxFileSize = int64(*c.MaxFileSizeMB) * mebibyte
+			limits.MaxFileBytes = int64(*c.MaxFileSizeMB) * mebibyte
 		}
 	}
-	return logs.Task{AllocID: b.config.Alloc.ID, Name: t.Name, LogDir: b.dir.LogDir(), StdoutLimits: limits, StderrLimits: limits}
+	return logs.Task{AllocID: allocID, Name: t.Name, LogDir: dir.LogDir(), StdoutLimits: limits, StderrLimits: limits}
 }
 
 // taskStore implements taskrunner.Store for one task. If its store is nil, it discards the records.
@@ -334,16 +328,16 @@ type taskStore struct {
 
 func nopWaitFunc() error { return nil }
 
-func (s taskStore) PutState(state *api.TaskState, h state.Durability) state.WaitDurableFunc {
+func (s taskStore) PutTaskState(state *api.TaskState, durability state.Durability) state.WaitDurableFunc {
 	if s.store == nil {
 		return nopWaitFunc
 	}
-	return s.store.PutTaskState(s.allocID, s.task, state, h)
+	return s.store.PutTaskState(s.allocID, s.task, state, durability)
 }
 
-func (s taskStore) Put(local state.LocalState, state *api.TaskState, h state.Durability) state.WaitDurableFunc {
+func (s taskStore) PutBothRecords(localState state.LocalState, state *api.TaskState, durability state.Durability) state.WaitDurableFunc {
 	if s.store == nil {
 		return nopWaitFunc
 	}
-	return s.store.PutTask(s.allocID, s.task, local, state, h)
+	return s.store.PutTask(s.allocID, s.task, localState, state, durability)
 }

@@ -17,8 +17,9 @@ type siblingState struct {
 }
 
 // evaluateSiblingStop decides from the states of the tasks, given in the order of the job, whether the
-// allocation stops. newReasonEvent is nil while the tasks continue; otherwise it creates the event that tells the users of a
-// running or waiting task why it is stopped. finished means that only poststop tasks remain.
+// allocation stops. newStopReasonEvent is nil while the tasks continue; otherwise it creates the event that names the
+// reason of the stop for a running or waiting task. onlyPoststopRemains means that all tasks except poststop tasks have
+// ended.
 //
 // A failed task, or a leader that has succeeded, stops the other tasks. Sidecars are stopped when the
 // tasks for which they run have ended. Poststop tasks neither cause a stop nor are stopped here. A task

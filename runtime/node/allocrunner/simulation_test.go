@@ -56,8 +56,8 @@ func simulate(t *testing.T, random *rand.Rand) {
 			c.HookFactory = fixedHookFactory{alloc: []runnerhooks.Hook{alloc}, task: []runnerhooks.Hook{stops}}
 			c.Drivers.(*fakeDrivers).checkStart = newStartChecker(job)
 		})
-		names := make([]string, len(h.tasks))
-		for i, r := range h.tasks {
+		names := make([]string, len(h.tasks.taskSet))
+		for i, r := range h.tasks.taskSet {
 			names[i] = r.Name()
 		}
 		ctx := context.Background()
@@ -82,10 +82,10 @@ func simulate(t *testing.T, random *rand.Rand) {
 				case 13:
 					h.Stop()
 				case 14:
-					h.skipShutdownDelay()
+					h.tasks.skipShutdownDelay()
 					h.Stop()
 				case 15:
-					h.Kill()
+					h.ForceKill()
 				case 16:
 					h.cancel(nil)
 				case 17, 18:
@@ -108,7 +108,7 @@ func simulate(t *testing.T, random *rand.Rand) {
 			if poststop, ok := h.tasks.findByName("poststop"); !ok || poststop.State().Restarts == 0 {
 				t.Error("the stop does not end")
 			}
-			h.Kill() // a poststop task may fail and restart without end
+			h.ForceKill() // a poststop task may fail and restart without end
 		}
 		h.wait()
 		actionsWG.Wait()
@@ -156,7 +156,7 @@ func (h *harness) checkEnd(alloc recordingAllocHook, stops recordingTaskHook) {
 	}
 	calls := alloc.calls()
 	wantEqual(t, "prerun, prekill, postrun", []int{countCalls(calls, "prerun"), countCalls(calls, "prekill"), countCalls(calls, "postrun")}, "[1 1 1]")
-	wantEqual(t, "stop hooks", []int{countCalls(stops.calls(), "stop"), countCalls(stops.calls(), "stop too late")}, []int{len(h.tasks), 0})
+	wantEqual(t, "stop hooks", []int{countCalls(stops.calls(), "stop"), countCalls(stops.calls(), "stop too late")}, []int{len(h.tasks.taskSet), 0})
 	if t.Failed() {
 		t.Log(h.transcript())
 	}

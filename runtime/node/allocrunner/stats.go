@@ -12,38 +12,35 @@ import (
 
 // Stats is the resource usage of an allocation's tasks.
 type Stats struct {
-	Total     driver.Usage                 // sum of the latest samples of the running tasks
-	Tasks     map[string]*driver.TaskStats // latest sample of each task, by task name; a task without a sample is missing
-	Timestamp time.Time                    // time of the newest sample in Total
+	RunningTasksTotal driver.Usage                 // sum of the latest samples of the running tasks
+	SampleByTask      map[string]*driver.TaskStats // latest sample of each task, by task name; a task without a sample is missing
+	NewestSampleTime  time.Time                    // time of the newest sample in RunningTasksTotal
 }
 
-// statsHooksByTask holds the hook that samples the resource usage of each task, by task name.
-type statsHooksByTask map[string]*runnerhooks.StatsHook
-
-// latestStats implements [Runner.Stats].
-func (s statsHooksByTask) latestStats(ctx context.Context, tasks taskSet, task string) Stats {
+// latestStats implements [Runner.Stats]. hooks are the hooks that sample the resource usage, by task name.
+func latestStats(ctx context.Context, tasks taskSet, hooks map[string]*runnerhooks.StatsHook, task string) Stats {
 	samples := make([]*driver.TaskStats, len(tasks))
 	var callsWG sync.WaitGroup
 	for i, t := range tasks {
 		if task == "" || t.Name() == task {
-			callsWG.Go(func() { samples[i] = s[t.Name()].Latest(ctx) })
+			callsWG.Go(func() { samples[i] = hooks[t.Name()].StartSamplingAndGetLatest(ctx) })
 		}
 	}
 	callsWG.Wait()
 
-	now := Stats{Tasks: make(map[string]*driver.TaskStats)}
+	now := Stats{SampleByTask: make(map[string]*driver.TaskStats)}
 	for i, t := range tasks {
 		sample := samples[i]
 		if sample == nil {
 			continue
 		}
-		now.Tasks[t.Name()] = sample
-		if !t.Running() {
+		now.SampleByTask[t.Name()] = sample
+		if !t.HasRunningProcess() {
 			continue
 		}
-		addUsage(&now.Total, sample.Total)
-		if sample.Timestamp.After(now.Timestamp) {
-			now.Timestamp = sample.Timestamp
+		addUsage(&now.RunningTasksTotal, sample.Total)
+		if sample.Timestamp.After(now.NewestSampleTime) {
+			now.NewestSampleTime = sample.Timestamp
 		}
 	}
 	return now

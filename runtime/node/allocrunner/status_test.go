@@ -26,22 +26,14 @@ func TestForcedClientStatus(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			started := time.Now().Add(-time.Minute)
-			status := &clientStatusTracker{
-				allocID:       testAllocID,
-				networkStatus: new(allocNetwork).networkStatusForAPI,
-				takeTasksSnapshot: func() tasksSnapshot {
-					return tasksSnapshot{taskStates: map[string]*api.TaskState{"web": {State: model.TaskRunning, StartedAt: started}}}
-				},
-				healthForClientStatus: func(status string) *Health { return &Health{DeploymentID: status} },
-				reconcileSignal:       newReconcileSignal(),
-			}
+			status := newStateInDeployment("d1")
 			for _, f := range c.forced {
-				status.setOverride(f)
-				<-status.reconcileSignal.reconcileRequested // each call of force requests a reconcile
+				status.setPermanentOverride(f)
+				<-status.reconcileRequested // each call of force requests a reconcile
 			}
-			u := status.currentStatus()
+			u := status.newStatusUpdate(map[string]*api.TaskState{"web": {State: model.TaskRunning, StartedAt: started}})
 			wantEqual(t, "status", statusOverride{u.ClientStatus, u.ClientDescription}, c.want)
-			wantEqual(t, "health is that of the status", u.Health.DeploymentID, c.want.status)
+			wantEqual(t, "health is that of the status", u.Health != nil, c.want.status == api.AllocClientStatusFailed)
 			wantEqual(t, "the task has a time of its end", u.TaskStates["web"].FinishedAt.Equal(u.Time), u.Terminal())
 		})
 	}

@@ -7,77 +7,104 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
 )
+
+func newStateWithShutdownDelay(delay time.Duration) *allocState {
+	alloc := allocVersion(1, api.AllocDesiredStatusRun)
+	alloc.Job.TaskGroups[0].ShutdownDelay = &delay
+	return newAllocState(alloc)
+}
 
 func TestShutdownDelay(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		length time.Duration
-		during func(*shutdownDelay, context.CancelFunc) // called after a second
+		during func(*allocState, context.CancelFunc) // called after a second
 		took   time.Duration
 	}{
 		{"no delay", 0, nil, 0},
 		{"the whole delay", time.Minute, nil, time.Minute},
-		{"skipped", time.Minute, func(d *shutdownDelay, _ context.CancelFunc) { d.skipDelay() }, time.Second},
-		{"all tasks have ended", time.Minute, func(d *shutdownDelay, _ context.CancelFunc) { close(d.tasksEnded) }, time.Second},
-		{"killed", time.Minute, func(_ *shutdownDelay, cancel context.CancelFunc) { cancel() }, time.Second},
+		{"skipped", time.Minute, func(s *allocState, _ context.CancelFunc) { s.endShutdownDelay() }, time.Second},
+		{"killed", time.Minute, func(_ *allocState, cancel context.CancelFunc) { cancel() }, time.Second},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				d := newShutdownDelay(func() time.Duration { return c.length })
+				s := newStateWithShutdownDelay(c.length)
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				if c.during != nil {
-					time.AfterFunc(time.Second, func() { c.during(d, cancel) })
+					time.AfterFunc(time.Second, func() { c.during(s, cancel) })
 				}
 				begin := time.Now()
-				d.waitForDelay(ctx)
+				s.waitForShutdownDelay(ctx)
 				wantEqual(t, "took", time.Since(begin), c.took)
 			})
 		})
 	}
 }
 
+// A restart waits for the shutdown delay only as long as a task can run.
+func TestShutdownDelayEndsWithTheTasks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := startHarness(t, parseJob(t, job("batch", noRestartText+"shutdown_delay = \"1m\"\n"+`task "web" {
+			driver = "fake"
+			config { run_for = "3s" }
+		}`)), nil)
+		h.advance(time.Second)
+		wantEqual(t, "restart", h.RestartRunning(t.Context()), error(nil))
+		wantEqual(t, "took", time.Since(h.startTime), "3s")
+		h.wait()
+		wantEqual(t, "starts", h.taskState("web").Restarts, 0)
+	})
+}
+
 func TestSkippedShutdownDelayStaysSkipped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newShutdownDelay(func() time.Duration { return time.Minute })
-		d.skipDelay()
-		d.skipDelay()
+		s := newStateWithShutdownDelay(time.Minute)
+		s.endShutdownDelay()
+		s.endShutdownDelay()
 		begin := time.Now()
-		d.waitForDelay(t.Context())
+		s.waitForShutdownDelay(t.Context())
 		wantEqual(t, "took", time.Since(begin), "0s")
 	})
 }
 
 func TestStopCancelsTheContextsOfRun(t *testing.T) {
-	request := func(s *stopSequence) { s.requestStop(stopReason{}) }
+	request := func(s *allocState, _ context.CancelCauseFunc) { s.requestStop(stopReason{}) }
+	shutdown := func(_ *allocState, cancelUntilShutdown context.CancelCauseFunc) { cancelUntilShutdown(ErrShutdown) }
 	for _, c := range []struct {
 		name  string
-		do    func(*stopSequence)
+		do    func(s *allocState, cancelUntilShutdown context.CancelCauseFunc)
 		cause [3]error // causes of untilShutdown, untilKill and contextUntilStop
 	}{
-		{"nothing", func(*stopSequence) {}, [3]error{}},
+		{"nothing", func(*allocState, context.CancelCauseFunc) {}, [3]error{}},
 		{"request", request, [3]error{nil, nil, taskrunner.ErrKilled}},
-		{"force kill", (*stopSequence).forceKillTasks, [3]error{nil, taskrunner.ErrKilled, taskrunner.ErrKilled}},
-		{"shutdown", (*stopSequence).cancelForShutdown, [3]error{ErrShutdown, ErrShutdown, ErrShutdown}},
-		{"shutdown during a stop", func(s *stopSequence) {
-			request(s)
-			s.cancelForShutdown()
+		{"force kill", func(s *allocState, _ context.CancelCauseFunc) { s.requestForceKill() }, [3]error{nil, taskrunner.ErrKilled, taskrunner.ErrKilled}},
+		{"shutdown", shutdown, [3]error{ErrShutdown, ErrShutdown, ErrShutdown}},
+		{"shutdown during a stop", func(s *allocState, cancelUntilShutdown context.CancelCauseFunc) {
+			request(s, nil)
+			shutdown(s, cancelUntilShutdown)
 		}, [3]error{ErrShutdown, ErrShutdown, taskrunner.ErrKilled}},
-		{"end", (*stopSequence).releaseRunContexts, [3]error{context.Canceled, context.Canceled, context.Canceled}},
+		{"end", func(s *allocState, cancelUntilShutdown context.CancelCauseFunc) {
+			s.releaseRunContexts()
+			cancelUntilShutdown(nil)
+		}, [3]error{context.Canceled, context.Canceled, context.Canceled}},
 	} {
 		for _, before := range []bool{false, true} {
 			if before && (c.name == "end" || c.cause[0] != nil) {
 				continue // end is called only after begin, and a shutdown before begin cancels Run's context instead
 			}
-			s := newStopSequence(nil, nil, nil)
+			s := newAllocState(allocVersion(1, api.AllocDesiredStatusRun))
 			if before {
-				c.do(s)
+				c.do(s, nil)
 			}
-			untilShutdown, untilKill, untilStop := s.newRunContexts(t.Context())
+			untilShutdown, untilKill, untilStop, cancelUntilShutdown := s.newRunContexts(t.Context())
 			if !before {
-				c.do(s)
+				c.do(s, cancelUntilShutdown)
 			}
 			got := [3]error{context.Cause(untilShutdown), context.Cause(untilKill), context.Cause(untilStop)}
 			if got != c.cause {
@@ -88,18 +115,23 @@ func TestStopCancelsTheContextsOfRun(t *testing.T) {
 }
 
 func TestFirstReasonOfAStopCounts(t *testing.T) {
-	s := newStopSequence(nil, nil, nil)
-	wantEqual(t, "requested", s.isRequested(), false)
-	s.requestStop(stopReason{killingText: "first"})
-	s.requestStop(stopReason{killingText: "second"})
-	s.forceKillTasks()
-	wantEqual(t, "requested", s.isRequested(), true)
-	wantEqual(t, "reason", s.reason.killingText, "first")
+	s := newAllocState(allocVersion(1, api.AllocDesiredStatusRun))
+	wantEqual(t, "requested", s.isStopRequested(), false)
+	s.requestStop(stopReason{killingEventText: "first"})
+	s.requestStop(stopReason{killingEventText: "second"})
+	s.requestForceKill()
+	wantEqual(t, "requested", s.isStopRequested(), true)
+	reason, forceKilled := s.currentStop()
+	wantEqual(t, "reason", reason.killingEventText, "first")
+	wantEqual(t, "force kill", forceKilled, true)
 }
 
-func TestStopSequenceDoesNothingWithoutARequest(t *testing.T) {
-	s := newStopSequence(nil, nil, func(context.Context) { t.Error("PreKill hooks were called") })
-	wantEqual(t, "called PreKill", s.killTasks(t.Context()), false)
+func TestKillInOrderDoesNothingWithoutARequest(t *testing.T) {
+	hooks := &recordingHook{name: "hook"}
+	a := &allocTasks{state: newAllocState(allocVersion(1, api.AllocDesiredStatusRun))}
+	a.state.setHooks(runnerhooks.NewChain(runnerhooks.ChainConfig{}, newHookEntries([]runnerhooks.Hook{recordingAllocHook{hooks}})))
+	wantEqual(t, "called PreKill", a.killInOrder(t.Context()), false)
+	wantEqual(t, "calls", len(hooks.calls()), 0)
 }
 
 func TestCallAfterDone(t *testing.T) {

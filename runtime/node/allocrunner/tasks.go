@@ -13,6 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/taskdriver"
 )
 
 // taskSet holds the runners of some or all tasks of the allocation, in the order of the job.
@@ -28,16 +29,16 @@ func (s taskSet) findByName(name string) (*taskrunner.Runner, bool) {
 	return nil, false
 }
 
-// runningTasks returns the runner of the named task, or the runners of all running tasks if name is empty. It returns
-// ErrTaskNotFound or ErrNotRunning if no such task runs.
-func (s taskSet) runningTasks(name string) (list taskSet, err error) {
+// namedOrAllRunningTasks returns the runner of the named task, or the runners of all running tasks if name is empty. It
+// returns ErrTaskNotFound or ErrNotRunning if no such task runs.
+func (s taskSet) namedOrAllRunningTasks(name string) (list taskSet, err error) {
 	err = ErrTaskNotFound
 	for _, t := range s {
 		if name != "" && t.Name() != name {
 			continue
 		}
 		err = ErrNotRunning
-		if t.Running() {
+		if t.HasRunningProcess() {
 			list = append(list, t)
 		}
 	}
@@ -67,11 +68,11 @@ func (s taskSet) forEachParallel(f func(*taskrunner.Runner) error) error {
 	return errors.Join(errs...)
 }
 
-// fetchDriverDescriptions calls FetchDriverDescription of all tasks. It ignores the error of an unavailable driver, because the runner of the task
-// requests the same data again when the task starts.
+// fetchDriverDescriptions calls FetchDriverDescription of all tasks. It ignores the error of an unavailable driver,
+// because Run of the task fetches the description again before the start.
 func (s taskSet) fetchDriverDescriptions(ctx context.Context) error {
 	return s.forEachParallel(func(t *taskrunner.Runner) error {
-		if err := t.FetchDriverDescription(ctx, false); err != nil && !taskrunner.IsDriverTemporarilyUnavailable(err) {
+		if err := t.FetchDriverDescription(ctx, false); err != nil && !taskdriver.IsTemporarilyUnavailable(err) {
 			return fmt.Errorf("failed creating runner for task %q: %w", t.Name(), err)
 		}
 		return nil
@@ -83,10 +84,11 @@ func (s taskSet) allEnded() bool {
 	return !slices.ContainsFunc(s, func(t *taskrunner.Runner) bool { return !wait.IsClosed(t.Done()) })
 }
 
-// killOrder returns the tasks in the order in which they are stopped: the leader, then the other tasks, then the sidecars,
-// which the other tasks may need until they have ended. Each element of the result is a wave, which is stopped when the wave
-// before it has ended. Poststop tasks are in no wave, because they start when all waves have ended.
-func (s taskSet) killOrder() []taskSet {
+// killWaves returns the tasks in the order in which they are stopped: the leader, then the other tasks, then the
+// sidecars, which the other tasks may need until they have ended. Each element of the result is a wave, which is
+// stopped when the wave before it has ended. Poststop tasks are in no wave, because they start when all waves have
+// ended.
+func (s taskSet) killWaves() []taskSet {
 	order := make([]taskSet, 3)
 	for _, t := range s {
 		switch task := t.Task(); {
@@ -110,24 +112,4 @@ func (s taskSet) siblingStates(states map[string]*api.TaskState) []siblingState 
 		views[i] = siblingState{t.Name(), task.Stage(), task.Leader, lifecycle.StateOf(state.State, state.Failed)}
 	}
 	return views
-}
-
-// snapshot returns copies of the task states. The caller owns them.
-func (s taskSet) snapshot() tasksSnapshot {
-	now := tasksSnapshot{taskStates: make(map[string]*api.TaskState, len(s)), killedTasks: make(map[string]bool)}
-	for _, t := range s {
-		state, killed := t.Snapshot()
-		now.taskStates[t.Name()] = state
-		if killed {
-			now.killedTasks[t.Name()] = true
-		}
-	}
-	return now
-}
-
-// tasksSnapshot contains the states of all tasks, read one after the other.
-type tasksSnapshot struct {
-	taskStates       map[string]*api.TaskState
-	killedTasks      map[string]bool   // names of the tasks that were killed since their last start
-	rerunCauseByTask map[string]string // task that must run again -> task whose restart causes the rerun; see startGates.snapshotWithPendingReruns
 }

@@ -1,24 +1,22 @@
 package allocrunner
 
 import (
-	"context"
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/wait"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
 )
 
-// newTestUpdater returns the updates of an allocation without tasks, whose version is 1. calls counts the
-// calls of the Update hooks, stops counts the requests to stop the allocation.
-func newTestUpdater() (u *allocUpdater, calls, stops *int) {
-	r := new(Runner)
-	r.alloc.Store(allocVersion(1, api.AllocDesiredStatusRun))
-	calls, stops = new(int), new(int)
-	return &allocUpdater{
-		currentAlloc: &r.alloc, callUpdateHooks: func(context.Context) { *calls++ }, requestStop: func() { *stops++ }, logger: nullLogger,
-		nextAllocReceived: make(chan struct{}, 1), stopVersionReceived: make(chan struct{}),
-	}, calls, stops
+// newUpdatedTasks returns the tasks of an allocation without tasks, whose version is 1. updates records the calls of the
+// Update hooks, stops counts the requests to stop the allocation.
+func newUpdatedTasks() (a *allocTasks, updates *recordingHook, stops *int) {
+	state := newAllocState(allocVersion(1, api.AllocDesiredStatusRun))
+	updates, stops = &recordingHook{name: "hook"}, new(int)
+	state.setHooks(runnerhooks.NewChain(runnerhooks.ChainConfig{Logger: nullLogger}, newHookEntries([]runnerhooks.Hook{recordingAllocHook{updates}})))
+	state.cancelStopped = func() { *stops++ }
+	return &allocTasks{state: state, logger: nullLogger}, updates, stops
 }
 
 func allocVersion(index uint64, desired string) *api.Allocation {
@@ -29,36 +27,36 @@ func allocVersion(index uint64, desired string) *api.Allocation {
 }
 
 func TestNewestVersionIsApplied(t *testing.T) {
-	u, calls, _ := newTestUpdater()
+	a, updates, _ := newUpdatedTasks()
 	for _, index := range []uint64{2, 4, 3} {
-		u.putNextAlloc(allocVersion(index, api.AllocDesiredStatusRun))
+		a.state.putNextAlloc(allocVersion(index, api.AllocDesiredStatusRun))
 	}
-	wantEqual(t, "one tick", len(u.nextAllocReceived), 1)
-	u.applyNextAlloc(t.Context())
-	u.applyNextAlloc(t.Context())
-	wantEqual(t, "version and calls of the hooks", []any{u.currentAlloc.Load().AllocModifyIndex, *calls}, "[4 1]")
-	u.putNextAlloc(allocVersion(3, api.AllocDesiredStatusRun))
-	u.applyNextAlloc(t.Context())
-	wantEqual(t, "after an older version", []any{u.currentAlloc.Load().AllocModifyIndex, *calls}, "[4 1]")
+	apply := func() { a.applyVersionUnlessOlder(t.Context(), <-a.state.nextAlloc, Limits{}) }
+	apply()
+	wantEqual(t, "more versions", len(a.state.nextAlloc), 0)
+	wantEqual(t, "version and calls of the hooks", []any{a.state.currentAlloc().AllocModifyIndex, len(updates.calls())}, "[4 1]")
+	a.state.putNextAlloc(allocVersion(3, api.AllocDesiredStatusRun))
+	apply()
+	wantEqual(t, "after an older version", []any{a.state.currentAlloc().AllocModifyIndex, len(updates.calls())}, "[4 1]")
 }
 
 func TestVersionWithoutTheGroupIsIgnored(t *testing.T) {
-	u, calls, _ := newTestUpdater()
+	a, updates, _ := newUpdatedTasks()
 	renamed := allocVersion(2, api.AllocDesiredStatusRun)
 	renamed.TaskGroup = "other"
-	u.putNextAlloc(renamed)
-	u.applyNextAlloc(t.Context())
-	wantEqual(t, "version and calls of the hooks", []any{u.currentAlloc.Load().AllocModifyIndex, *calls}, "[1 0]")
+	a.state.putNextAlloc(renamed)
+	a.applyVersionUnlessOlder(t.Context(), <-a.state.nextAlloc, Limits{})
+	wantEqual(t, "version and calls of the hooks", []any{a.state.currentAlloc().AllocModifyIndex, len(updates.calls())}, "[1 0]")
 }
 
 func TestVersionThatStopsIsAnnounced(t *testing.T) {
-	u, calls, stops := newTestUpdater()
-	wantEqual(t, "announced", wait.IsClosed(u.stopVersionReceived), false)
-	u.putNextAlloc(allocVersion(2, api.AllocDesiredStatusStop))
-	wantEqual(t, "announced before it is applied", []any{wait.IsClosed(u.stopVersionReceived), *stops}, "[true 0]")
-	u.applyNextAlloc(t.Context())
-	wantEqual(t, "stops and calls of the hooks", []any{*stops, *calls}, "[1 0]")
-	u.putNextAlloc(allocVersion(3, api.AllocDesiredStatusStop))
-	u.applyNextAlloc(t.Context())
+	a, updates, stops := newUpdatedTasks()
+	wantEqual(t, "announced", wait.IsClosed(a.state.stopVersionReceived), false)
+	a.state.putNextAlloc(allocVersion(2, api.AllocDesiredStatusStop))
+	wantEqual(t, "announced before it is applied", []any{wait.IsClosed(a.state.stopVersionReceived), *stops}, "[true 0]")
+	a.applyVersionUnlessOlder(t.Context(), <-a.state.nextAlloc, Limits{})
+	wantEqual(t, "stops and calls of the hooks", []any{*stops, len(updates.calls())}, "[1 0]")
+	a.state.putNextAlloc(allocVersion(3, api.AllocDesiredStatusStop))
+	a.applyVersionUnlessOlder(t.Context(), <-a.state.nextAlloc, Limits{})
 	wantEqual(t, "stops after another such version", *stops, 1)
 }

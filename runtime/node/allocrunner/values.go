@@ -45,7 +45,7 @@ func toHookAlloc(a *api.Allocation) hook.Alloc {
 		TaskGroup: a.TaskGroup,
 		NodeID:    a.NodeID,
 		NodeName:  a.NodeName,
-		Meta:      model.MergedMeta(a.Job.Meta, a.GetTaskGroup().Meta),
+		Meta:      model.MergeMetaLaterWins(a.Job.Meta, a.GetTaskGroup().Meta),
 	}
 }
 
@@ -87,7 +87,7 @@ func toTaskRunnerTask(a *api.Allocation, group *api.TaskGroup, name string, limi
 		User:          t.User,
 		Leader:        t.Leader,
 		Config:        t.Config,
-		Meta:          model.MergedMeta(a.Job.Meta, group.Meta, t.Meta),
+		Meta:          model.MergeMetaLaterWins(a.Job.Meta, group.Meta, t.Meta),
 		Resources:     resources,
 		KillTimeout:   defaultKillTimeout,
 		KillSignal:    t.KillSignal,
@@ -197,10 +197,10 @@ func toEnvAlloc(a *api.Allocation) taskenv.Alloc {
 	}
 	for name, granted := range a.AllocatedResources.Tasks {
 		if ports := toEnvPorts(granted); ports != nil {
-			if env.TaskPorts == nil {
-				env.TaskPorts = make(map[string][]taskenv.Port)
+			if env.PortsByTask == nil {
+				env.PortsByTask = make(map[string][]taskenv.Port)
 			}
-			env.TaskPorts[name] = ports
+			env.PortsByTask[name] = ports
 		}
 	}
 	return env
@@ -228,18 +228,19 @@ func toEnvTask(a *api.Allocation, group *api.TaskGroup, name string) taskenv.Tas
 	return env
 }
 
-// newServicesSpec returns the services of the allocation whose provider is nomad, with the addresses of the allocation.
-func newServicesSpec(a *api.Allocation, node taskenv.Node, network *api.AllocNetworkStatus) *services.Spec {
-	spec := &services.Spec{
-		AllocID:      a.ID,
-		AllocName:    a.Name,
-		Namespace:    a.Namespace,
-		JobID:        a.JobID,
-		Group:        a.TaskGroup,
-		NodeID:       a.NodeID,
-		Datacenter:   node.Datacenter,
-		IsCanary:     a.DeploymentStatus != nil && a.DeploymentStatus.Canary,
-		TaskNetworks: make(map[string]services.TaskNetwork),
+// newNomadServicesSpec returns the services of the allocation whose provider is nomad, with the addresses of the
+// allocation.
+func newNomadServicesSpec(a *api.Allocation, node taskenv.Node, network *api.AllocNetworkStatus) *services.AllocServicesSpec {
+	spec := &services.AllocServicesSpec{
+		AllocID:       a.ID,
+		AllocName:     a.Name,
+		Namespace:     a.Namespace,
+		JobID:         a.JobID,
+		Group:         a.TaskGroup,
+		NodeID:        a.NodeID,
+		Datacenter:    node.Datacenter,
+		IsCanary:      a.DeploymentStatus != nil && a.DeploymentStatus.Canary,
+		NetworkByTask: make(map[string]services.TaskNetwork),
 	}
 	if network != nil {
 		spec.NamespaceIPv4, spec.NamespaceIPv6 = network.Address, network.AddressIPv6
@@ -248,11 +249,11 @@ func newServicesSpec(a *api.Allocation, node taskenv.Node, network *api.AllocNet
 	spec.Ports = env.Ports
 	if granted := a.AllocatedResources; granted != nil {
 		if len(granted.Shared.Networks) == 1 {
-			spec.HostIP = granted.Shared.Networks[0].IP
+			spec.GroupHostIP = granted.Shared.Networks[0].IP
 		}
 		for name, task := range granted.Tasks {
 			if len(task.Networks) == 1 {
-				spec.TaskNetworks[name] = services.TaskNetwork{IP: task.Networks[0].IP, Ports: env.TaskPorts[name]}
+				spec.NetworkByTask[name] = services.TaskNetwork{IP: task.Networks[0].IP, Ports: env.PortsByTask[name]}
 			}
 		}
 	}
@@ -276,7 +277,7 @@ func newService(s *api.Service, task string) services.Service {
 	service := services.Service{
 		Task:        task,
 		Name:        s.Name,
-		Port:        s.PortLabel,
+		PortLabel:   s.PortLabel,
 		Address:     s.Address,
 		AddressMode: s.AddressMode,
 		Tags:        s.Tags,
@@ -286,7 +287,7 @@ func newService(s *api.Service, task string) services.Service {
 		check := services.Check{
 			Name:                c.Name,
 			Type:                c.Type,
-			Port:                c.PortLabel,
+			PortLabel:           c.PortLabel,
 			AddressMode:         c.AddressMode,
 			OnUpdate:            c.OnUpdate,
 			Interval:            c.Interval,
@@ -310,7 +311,7 @@ func newService(s *api.Service, task string) services.Service {
 	return service
 }
 
-func hasServiceChecks(a *api.Allocation) bool {
+func hasNomadServiceChecks(a *api.Allocation) bool {
 	group := a.GetTaskGroup()
 	has := func(list []*api.Service) bool {
 		return slices.ContainsFunc(list, func(s *api.Service) bool { return s.Provider == model.ProviderNomad && len(s.Checks) > 0 })

@@ -17,8 +17,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// RecordStore stores a record for each network that was created or may exist. The methods may be called concurrently.
-type RecordStore interface {
+// NetworkRecordStore stores a record for each network that was created or may exist. The methods may be called
+// concurrently.
+type NetworkRecordStore interface {
 	// Networks returns all readable records.
 	Networks() []state.AllocNetwork
 	// Network returns the record of the network of an allocation, nil if there is none.
@@ -35,31 +36,32 @@ type Drivers interface {
 	Driver(ctx context.Context, name string) (driver.Driver, error)
 }
 
-// Host creates network namespaces of this machine, and connects them to networks. Calls for different allocations may be
-// concurrent. Each call can be repeated: what an earlier call has created or removed is no error, even if the agent
-// died during that call.
-type Host interface {
+// HostNamespaces creates network namespaces of this machine, and connects them to networks. Calls for different
+// allocations may be concurrent. Each call can be repeated: what an earlier call has created or removed is no error,
+// even if the agent died during that call.
+type HostNamespaces interface {
 	// CreateNamespace returns the path of the file of the namespace.
 	CreateNamespace(allocID string) (path string, err error)
 	// RemoveNamespace does nothing if the namespace does not exist.
 	RemoveNamespace(allocID string) error
-	// SetCNIConfig sets the copy of the CNI configuration in the record, which Disconnect needs.
-	SetCNIConfig(*state.AllocNetwork) error
-	// Connect connects the namespace at namespacePath to the network of its mode, and returns its addresses. The result is nil for a
-	// mode without a network, such as none.
-	Connect(ctx context.Context, network *state.AllocNetwork, namespacePath string) (*state.NetworkStatus, error)
-	// Disconnect does nothing if the namespace is not connected.
-	Disconnect(ctx context.Context, network *state.AllocNetwork) error
-	// Repair restores rules and interface settings of connected namespaces that other programs have removed.
-	Repair([]state.AllocNetwork) error
+	// ReadCNIConfigIntoRecord sets the copy of the CNI configuration in the record, which DisconnectNamespace needs.
+	ReadCNIConfigIntoRecord(*state.AllocNetwork) error
+	// CheckPortsAndConnectNamespace connects the namespace at namespacePath to the network of its mode, and returns its
+	// addresses. The result is nil for a mode without a network, such as none.
+	CheckPortsAndConnectNamespace(ctx context.Context, network *state.AllocNetwork, namespacePath string) (*state.NetworkStatus, error)
+	// DisconnectNamespace does nothing if the namespace is not connected.
+	DisconnectNamespace(ctx context.Context, network *state.AllocNetwork) error
+	// RestoreRulesAndSettings restores rules and interface settings of connected namespaces that other programs have
+	// removed.
+	RestoreRulesAndSettings([]state.AllocNetwork) error
 }
 
 // Manager creates and destroys the networks of allocations. Calls for different allocations may be
 // concurrent. Run must be called once.
 type Manager struct {
-	store   RecordStore
+	store   NetworkRecordStore
 	drivers Drivers
-	host    Host
+	host    HostNamespaces
 	logger  hclog.Logger
 
 	destroyFailed chan struct{} // receives a value when Destroy has failed, so that Run retries
@@ -69,7 +71,7 @@ type Manager struct {
 }
 
 // New returns a Manager of the networks in the store.
-func New(store RecordStore, drivers Drivers, host Host, logger hclog.Logger) *Manager {
+func New(store NetworkRecordStore, drivers Drivers, host HostNamespaces, logger hclog.Logger) *Manager {
 	return &Manager{
 		store: store, drivers: drivers, host: host, logger: logger.Named("network"),
 		destroyFailed: make(chan struct{}, 1), destroyingAllocIDs: make(map[string]bool),
@@ -79,7 +81,7 @@ func New(store RecordStore, drivers Drivers, host Host, logger hclog.Logger) *Ma
 // ActiveNetwork returns the network that was created for an allocation, nil if there is none or it is released.
 func (m *Manager) ActiveNetwork(allocID string) *state.AllocNetwork {
 	record := m.store.Network(allocID)
-	if record == nil || record.Released || record.Isolation == nil {
+	if record == nil || record.MustBeDestroyed || record.Isolation == nil {
 		return nil
 	}
 	return record
@@ -91,83 +93,99 @@ const driverStartTimeout = time.Minute
 // Create creates the network of an allocation: a driver or the host creates a namespace, and the host
 // connects it. A namespace that exists already is kept or replaced. The request has the fields up to CNIArgs; the
 // result has all fields. The result is nil if the tasks need no isolation. Create blocks as long as the
-// driver needs, or until ctx is done. If Create fails, Destroy must be called nevertheless.
-func (m *Manager) Create(ctx context.Context, request state.AllocNetwork) (*state.AllocNetwork, error) {
+// driver needs, also while its plugin is unavailable, or until ctx is done. It calls reportOutage once with the error of an
+// unavailable plugin. If Create fails, Destroy must be called nevertheless.
+func (m *Manager) Create(ctx context.Context, request state.AllocNetwork, reportOutage func(error)) (*state.AllocNetwork, error) {
 	record := &request
-	if former := m.store.Network(record.AllocID); former != nil {
+	former := m.store.Network(record.AllocID)
+	if former != nil {
 		// The machine was booted since the network was created, or an agent has died during Create.
-		if err := m.host.Disconnect(ctx, former); err != nil {
+		if err := m.host.DisconnectNamespace(ctx, former); err != nil {
 			return nil, err
 		}
 	}
-	if err := m.host.SetCNIConfig(record); err != nil {
+	if err := m.host.ReadCNIConfigIntoRecord(record); err != nil {
 		return nil, err
 	}
 	if err := m.store.PutNetwork(*record); err != nil {
 		return nil, fmt.Errorf("store the network: %w", err)
 	}
-	isolation, err := m.createNamespace(ctx, record)
+	isolation, mayExist, err := m.createNamespace(ctx, record, former != nil, reportOutage)
 	switch {
-	case err != nil && (record.NamespaceDriver == "" || mayHaveCreatedNetwork(err)):
-		return nil, err // the record stays, so that Destroy removes the namespace, which may exist
+	case err != nil && mayExist:
+		return nil, err // the record stays, so that Destroy removes the namespace
 	case err != nil || isolation == nil:
 		return nil, errors.Join(err, m.store.DeleteNetwork(record.AllocID))
 	}
-	if record.Status, err = m.host.Connect(ctx, record, isolation.Path); err != nil {
+	if record.Status, err = m.host.CheckPortsAndConnectNamespace(ctx, record, isolation.Path); err != nil {
 		return nil, err
 	}
-	record.Isolation = withHostsConfig(isolation, record)
+	record.Isolation = withDefaultHostsConfig(isolation, record)
 	if err := m.store.PutNetwork(*record); err != nil {
 		return nil, fmt.Errorf("store the network: %w", err)
 	}
 	return record, nil
 }
 
-// createNamespace creates the namespace of an allocation with the driver of the record, or else with the host.
-func (m *Manager) createNamespace(ctx context.Context, record *state.AllocNetwork) (*driver.NetworkIsolation, error) {
+// createNamespace creates the namespace of an allocation with the driver of the record, or else with the host. After an
+// error, mayExist reports whether the namespace may exist. The caller sets mayExistAlready if an earlier agent may have
+// created it.
+func (m *Manager) createNamespace(ctx context.Context, record *state.AllocNetwork, mayExistAlready bool, reportOutage func(error)) (isolation *driver.NetworkIsolation, mayExist bool, err error) {
 	if record.NamespaceDriver != "" {
-		return m.callCreateNetwork(ctx, record)
+		return m.callCreateNetworkWithRetry(ctx, record, mayExistAlready, reportOutage)
 	}
 	if record.Mode == "none" && os.Geteuid() != 0 {
-		return &driver.NetworkIsolation{Mode: driver.NetworkNone}, nil // without root, the driver of each task makes an empty namespace for it
+		return &driver.NetworkIsolation{Mode: driver.NetworkNone}, false, nil // without root, the driver of each task makes an empty namespace for it
 	}
 	point := failpoint.EnterStep(failpoint.StepNamespace)
 	path, err := m.host.CreateNamespace(record.AllocID)
 	point.Leave()
 	if err != nil {
-		return nil, err
+		return nil, true, err
 	}
-	return &driver.NetworkIsolation{Mode: driver.NetworkGroup, Path: path}, nil
+	return &driver.NetworkIsolation{Mode: driver.NetworkGroup, Path: path}, true, nil
 }
 
-// callCreateNetwork calls CreateNetwork of the driver. If the plugin exits during the call, it calls CreateNetwork once more.
-func (m *Manager) callCreateNetwork(ctx context.Context, record *state.AllocNetwork) (isolation *driver.NetworkIsolation, err error) {
+// callCreateNetworkWithRetry calls CreateNetwork of the driver, and blocks while the driver is unavailable. If the
+// plugin exits during the call, it calls CreateNetwork once more. For mayExistAlready and mayExist see createNamespace.
+func (m *Manager) callCreateNetworkWithRetry(ctx context.Context, record *state.AllocNetwork, mayExistAlready bool, reportOutage func(error)) (isolation *driver.NetworkIsolation, mayExist bool, err error) {
+	mayExist = mayExistAlready
 	for range 2 {
 		var d driver.Driver
-		if d, err = m.waitForDriver(ctx, record.NamespaceDriver); err != nil {
-			return nil, err
+		if d, err = m.awaitDriverOfAvailablePlugin(ctx, record.NamespaceDriver, reportOutage); err != nil {
+			return nil, mayExist, err
 		}
 		isolation, _, err = d.CreateNetwork(ctx, record.AllocID, record.Hostname)
+		mayExist = err == nil || callMayHaveExecuted(err)
 		if !errors.Is(err, driver.ErrPluginDown) || ctx.Err() != nil {
 			break
 		}
 	}
 	if errors.Is(err, driver.ErrCreateNetworkNotSupported) {
-		return nil, fmt.Errorf("driver %q declares must_create_network and does not implement CreateNetwork: its plugin must be fixed, or the group use the network of the host: %w", record.NamespaceDriver, err)
+		return nil, mayExist, fmt.Errorf("driver %q declares must_create_network and does not implement CreateNetwork: its plugin must be fixed, or the group use the network of the host: %w", record.NamespaceDriver, err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("driver %q: create network: %w", record.NamespaceDriver, err)
+		return nil, mayExist, fmt.Errorf("driver %q: create network: %w", record.NamespaceDriver, err)
 	}
-	return isolation, nil
+	return isolation, mayExist, nil
 }
 
-// mayHaveCreatedNetwork reports whether the driver may have created a network although its call failed.
-func mayHaveCreatedNetwork(err error) bool {
+// callMayHaveExecuted reports whether the driver may have executed a call although the call failed with err.
+func callMayHaveExecuted(err error) bool {
 	return errors.Is(err, driver.ErrPluginDown) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// waitForDriver returns a driver. It waits for the plugin of the driver, but no longer than driverStartTimeout.
-func (m *Manager) waitForDriver(ctx context.Context, name string) (driver.Driver, error) {
+// awaitDriverOfAvailablePlugin returns a driver. It blocks while a plugin that serves the driver is unavailable, and
+// calls reportOutage once.
+func (m *Manager) awaitDriverOfAvailablePlugin(ctx context.Context, name string, reportOutage func(error)) (driver.Driver, error) {
+	return driver.WaitWhileUnavailable(ctx, func(ctx context.Context) (driver.Driver, error) {
+		return m.getDriverWithinTimeout(ctx, name)
+	}, reportOutage)
+}
+
+// getDriverWithinTimeout returns a driver. It waits for the plugin of the driver, but no longer than
+// driverStartTimeout.
+func (m *Manager) getDriverWithinTimeout(ctx context.Context, name string) (driver.Driver, error) {
 	ctx, cancel := context.WithTimeout(ctx, driverStartTimeout)
 	defer cancel()
 	d, err := m.drivers.Driver(ctx, name)
@@ -185,10 +203,10 @@ const (
 	containerHostnameSize = 12 // characters of the container id that are its default hostname
 )
 
-// withHostsConfig returns the isolation with the hostname and the address for /etc/hosts of the tasks, unless the driver has
-// set them. The hostname is that of the container in the labels of the driver; without a driver, that of the job or else
-// that of the machine.
-func withHostsConfig(isolation *driver.NetworkIsolation, record *state.AllocNetwork) *driver.NetworkIsolation {
+// withDefaultHostsConfig returns the isolation with the hostname and the address for /etc/hosts of the tasks, unless
+// the driver has set them. The hostname is that of the container in the labels of the driver; without a driver, that of
+// the job or else that of the machine.
+func withDefaultHostsConfig(isolation *driver.NetworkIsolation, record *state.AllocNetwork) *driver.NetworkIsolation {
 	if isolation.Hosts != nil {
 		return isolation
 	}
@@ -226,8 +244,8 @@ func (m *Manager) Destroy(ctx context.Context, allocID string) error {
 		return nil
 	}
 	defer m.endDestroying(allocID)
-	if !record.Released {
-		record.Released = true
+	if !record.MustBeDestroyed {
+		record.MustBeDestroyed = true
 		if err := m.store.PutNetwork(*record); err != nil {
 			return fmt.Errorf("store that the network is released: %w", err)
 		}
@@ -262,7 +280,7 @@ func (m *Manager) endDestroying(allocID string) {
 
 // disconnectAndRemoveNetwork disconnects and removes the namespace of a network, and deletes the record.
 func (m *Manager) disconnectAndRemoveNetwork(ctx context.Context, record *state.AllocNetwork) error {
-	if err := m.host.Disconnect(ctx, record); err != nil {
+	if err := m.host.DisconnectNamespace(ctx, record); err != nil {
 		return err
 	}
 	var err error
@@ -279,7 +297,7 @@ func (m *Manager) disconnectAndRemoveNetwork(ctx context.Context, record *state.
 
 // callDestroyNetwork calls DestroyNetwork of the driver that has created a network.
 func (m *Manager) callDestroyNetwork(ctx context.Context, record *state.AllocNetwork) error {
-	d, err := m.waitForDriver(ctx, record.NamespaceDriver)
+	d, err := m.getDriverWithinTimeout(ctx, record.NamespaceDriver)
 	if err != nil {
 		return err
 	}
@@ -304,22 +322,22 @@ func (m *Manager) callDestroyNetwork(ctx context.Context, record *state.AllocNet
 	return nil
 }
 
-// repairInterval is the time between two calls of Host.Repair.
+// repairInterval is the time between two calls of HostNamespaces.RestoreRulesAndSettings.
 const repairInterval = 10 * time.Second
 
-// repairNetworksInUse repairs the networks in use. It logs an error unless its text is lastLoggedErr, and returns the text,
-// or "" without an error.
-func (m *Manager) repairNetworksInUse(lastLoggedErr string) string {
+// restoreRulesAndLogNewError repairs the networks in use. It logs an error unless its text is lastLoggedErr, and
+// returns the text, or "" without an error.
+func (m *Manager) restoreRulesAndLogNewError(lastLoggedErr string) string {
 	var connected []state.AllocNetwork
 	for _, record := range m.store.Networks() {
-		if record.Status != nil && !record.Released && m.store.HasAllocation(record.AllocID) {
+		if record.Status != nil && !record.MustBeDestroyed && m.store.HasAllocation(record.AllocID) {
 			connected = append(connected, record)
 		}
 	}
 	if len(connected) == 0 {
 		return ""
 	}
-	err := m.host.Repair(connected)
+	err := m.host.RestoreRulesAndSettings(connected)
 	if err == nil {
 		return ""
 	}
@@ -332,14 +350,14 @@ func (m *Manager) repairNetworksInUse(lastLoggedErr string) string {
 
 const minRetryDelay, maxRetryDelay = time.Second, 5 * time.Minute
 
-// Run destroys the networks that Destroy could not destroy, and those of allocations that no
+// RunDestroyRetriesAndRepairs destroys the networks that Destroy could not destroy, and those of allocations that no
 // longer exist. It retries with growing delays until ctx is done. Meanwhile it repairs the networks in use.
-func (m *Manager) Run(ctx context.Context) {
+func (m *Manager) RunDestroyRetriesAndRepairs(ctx context.Context) {
 	repaired := make(chan struct{})
 	defer func() { <-repaired }()
 	go func() {
 		defer close(repaired)
-		m.repairRegularly(ctx)
+		m.restoreRulesRegularly(ctx)
 	}()
 	delay := minRetryDelay
 	for ctx.Err() == nil {
@@ -363,15 +381,15 @@ func (m *Manager) Run(ctx context.Context) {
 	}
 }
 
-// repairRegularly calls repairNetworksInUse at each repairInterval until ctx is done.
-func (m *Manager) repairRegularly(ctx context.Context) {
+// restoreRulesRegularly calls restoreRulesAndLogNewError at each repairInterval until ctx is done.
+func (m *Manager) restoreRulesRegularly(ctx context.Context) {
 	ticker := time.NewTicker(repairInterval)
 	defer ticker.Stop()
 	lastLoggedErr := ""
 	for {
 		select {
 		case <-ticker.C:
-			lastLoggedErr = m.repairNetworksInUse(lastLoggedErr)
+			lastLoggedErr = m.restoreRulesAndLogNewError(lastLoggedErr)
 		case <-ctx.Done():
 			return
 		}
@@ -392,7 +410,7 @@ func (m *Manager) DestroyUnused(ctx context.Context) (failedCount int) {
 	var destroyWG sync.WaitGroup
 	running := make(chan struct{}, maxParallelDestroys)
 	for _, record := range m.store.Networks() {
-		if !record.Released && m.store.HasAllocation(record.AllocID) || !m.startDestroying(record.AllocID) {
+		if !record.MustBeDestroyed && m.store.HasAllocation(record.AllocID) || !m.startDestroying(record.AllocID) {
 			continue
 		}
 		running <- struct{}{}

@@ -20,7 +20,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// memoryStore is a RecordStore. Its allocations are the keys of allocs.
+// memoryStore is a NetworkRecordStore. Its allocations are the keys of allocs.
 type memoryStore struct {
 	mu      sync.Mutex
 	records map[string]state.AllocNetwork
@@ -86,6 +86,8 @@ func newFakeDriver() *fakeDriver {
 type fakeDrivers struct{ *fakeDriver }
 
 func (d fakeDrivers) Driver(context.Context, string) (driver.Driver, error) { return d.fakeDriver, nil }
+
+func ignoreOutage(error) {}
 
 func nextError(errs *[]error) (err error) {
 	if len(*errs) > 0 {
@@ -170,14 +172,14 @@ func (h *fakeHost) RemoveNamespace(allocID string) error {
 	return nil
 }
 
-func (*fakeHost) SetCNIConfig(n *state.AllocNetwork) error {
+func (*fakeHost) ReadCNIConfigIntoRecord(n *state.AllocNetwork) error {
 	if n.Mode == "cni/missing" {
 		return errors.New("there is no CNI network")
 	}
 	return nil
 }
 
-func (h *fakeHost) Connect(_ context.Context, n *state.AllocNetwork, path string) (*state.NetworkStatus, error) {
+func (h *fakeHost) CheckPortsAndConnectNamespace(_ context.Context, n *state.AllocNetwork, path string) (*state.NetworkStatus, error) {
 	h.call("connect " + path)
 	h.d.mu.Lock()
 	defer h.d.mu.Unlock()
@@ -185,7 +187,7 @@ func (h *fakeHost) Connect(_ context.Context, n *state.AllocNetwork, path string
 	return &state.NetworkStatus{Interface: "eth0", Address: "172.26.64.7"}, nextError(&h.connectErrs)
 }
 
-func (h *fakeHost) Disconnect(_ context.Context, n *state.AllocNetwork) error {
+func (h *fakeHost) DisconnectNamespace(_ context.Context, n *state.AllocNetwork) error {
 	if n.Mode != "" { // the host has not connected the other networks of these tests
 		h.call("disconnect")
 	}
@@ -195,7 +197,7 @@ func (h *fakeHost) Disconnect(_ context.Context, n *state.AllocNetwork) error {
 	return nil
 }
 
-func (h *fakeHost) Repair(networks []state.AllocNetwork) error {
+func (h *fakeHost) RestoreRulesAndSettings(networks []state.AllocNetwork) error {
 	h.call(fmt.Sprint("repair ", len(networks)))
 	return nil
 }
@@ -207,7 +209,7 @@ func newTestManager() (*Manager, *fakeDriver, *memoryStore) {
 
 func TestCreateAndDestroy(t *testing.T) {
 	m, d, s := newTestManager()
-	got, err := m.Create(t.Context(), state.AllocNetwork{AllocID: "a", NamespaceDriver: "pods", Hostname: "web"})
+	got, err := m.Create(t.Context(), state.AllocNetwork{AllocID: "a", NamespaceDriver: "pods", Hostname: "web"}, ignoreOutage)
 	if err != nil || !reflect.DeepEqual(got.Isolation, d.answer) || !reflect.DeepEqual(m.ActiveNetwork("a"), got) {
 		t.Fatal(got, err, m.ActiveNetwork("a"))
 	}
@@ -226,7 +228,7 @@ func TestCreateAndDestroy(t *testing.T) {
 func TestDriverWithoutIsolation(t *testing.T) {
 	m, d, s := newTestManager()
 	d.answer = nil
-	if got, err := m.Create(t.Context(), state.AllocNetwork{AllocID: "a", NamespaceDriver: "pods", Hostname: ""}); got != nil || err != nil {
+	if got, err := m.Create(t.Context(), state.AllocNetwork{AllocID: "a", NamespaceDriver: "pods", Hostname: ""}, ignoreOutage); got != nil || err != nil {
 		t.Error(got, err)
 	}
 	if err := m.Destroy(t.Context(), "a"); err != nil {
@@ -250,7 +252,7 @@ func TestCreateErrors(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m, d, s := newTestManager()
 			d.createErrs = c.errs
-			got, err := m.Create(t.Context(), state.AllocNetwork{AllocID: "a", NamespaceDriver: "pods", Hostname: "h"})
+			got, err := m.Create(t.Context(), state.AllocNetwork{AllocID: "a", NamespaceDriver: "pods", Hostname: "h"}, ignoreOutage)
 			if c.text == "" && (err != nil || got == nil) || c.text != "" && (err == nil || !strings.Contains(err.Error(), c.text)) {
 				t.Errorf("%v, %v, want %q", got, err, c.text)
 			}
@@ -262,6 +264,78 @@ func TestCreateErrors(t *testing.T) {
 	}
 }
 
+// driversInBackoff has one driver, which is unavailable for the calls of Driver with a non-nil channel.
+type driversInBackoff struct {
+	*fakeDriver
+	changed []chan struct{} // for the next calls
+}
+
+func (d *driversInBackoff) Driver(context.Context, string) (driver.Driver, error) {
+	if len(d.changed) > 0 {
+		var changed chan struct{}
+		if changed, d.changed = d.changed[0], d.changed[1:]; changed != nil {
+			return nil, &driver.UnavailableError{Plugin: "pods", Err: errors.New("killed"), RetryOnClose: changed}
+		}
+	}
+	return d.fakeDriver, nil
+}
+
+// Create waits while the plugin of the driver is unavailable, also after the plugin has exited during the first call. A stop
+// ends the wait, and a network that may exist is destroyed.
+func TestCreateWaitsForUnavailableDriver(t *testing.T) {
+	for name, c := range map[string]struct {
+		available   []bool // for each call of Driver
+		createErrs  []error
+		interrupted bool // an earlier agent has died during Create
+		stopped     bool
+		calls       []string
+	}{
+		"before the first call":                      {[]bool{false}, nil, false, false, []string{"create a h", "connect /run/netns/x", "destroy a /run/netns/x"}},
+		"after the first call":                       {[]bool{true, false}, []error{driver.ErrPluginDown}, false, false, []string{"create a h", "create a h", "connect /run/netns/x", "destroy a /run/netns/x"}},
+		"stopped before the first call":              {[]bool{false}, nil, false, true, nil},
+		"stopped after the first call":               {[]bool{true, false}, []error{driver.ErrPluginDown}, false, true, []string{"create a h", "create a h", "destroy a /run/netns/x"}},
+		"stopped after the call of an earlier agent": {[]bool{false}, nil, true, true, []string{"create a h", "destroy a /run/netns/x"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				_, d, s := newTestManager()
+				d.createErrs = c.createErrs
+				drivers, changed := &driversInBackoff{fakeDriver: d}, make(chan struct{})
+				for _, available := range c.available {
+					drivers.changed = append(drivers.changed, map[bool]chan struct{}{false: changed}[available])
+				}
+				m := New(s, drivers, newFakeHost(d), hclog.NewNullLogger())
+				request := state.AllocNetwork{AllocID: "a", NamespaceDriver: "pods", Hostname: "h"}
+				if c.interrupted {
+					s.records["a"] = request
+				}
+				stopErr := errors.New("stopped")
+				ctx, stop := context.WithCancelCause(t.Context())
+				outages := 0
+				var got *state.AllocNetwork
+				var err error
+				var wg sync.WaitGroup
+				wg.Go(func() { got, err = m.Create(ctx, request, func(error) { outages++ }) })
+				synctest.Wait()
+				if c.stopped {
+					stop(stopErr)
+				} else {
+					close(changed)
+				}
+				wg.Wait()
+				stop(nil)
+				if c.stopped && !errors.Is(err, stopErr) || !c.stopped && (err != nil || got == nil) || outages != 1 {
+					t.Errorf("%v, %v, %d outages", got, err, outages)
+				}
+				if err := m.Destroy(t.Context(), "a"); err != nil {
+					t.Error(err)
+				}
+				checkCalls(t, d, s, c.calls...)
+			})
+		})
+	}
+}
+
 // A network is destroyed although the agent died before the answer of CreateNetwork was stored,
 // and the allocation is gone when the next agent starts.
 func TestNetworkOfDeadAgentIsDestroyed(t *testing.T) {
@@ -269,7 +343,7 @@ func TestNetworkOfDeadAgentIsDestroyed(t *testing.T) {
 		m, d, s := newTestManager()
 		ctx, die := context.WithCancel(t.Context())
 		d.onCreated = die
-		if _, err := m.Create(ctx, state.AllocNetwork{AllocID: "a", NamespaceDriver: "pods", Hostname: "h"}); err == nil {
+		if _, err := m.Create(ctx, state.AllocNetwork{AllocID: "a", NamespaceDriver: "pods", Hostname: "h"}, ignoreOutage); err == nil {
 			t.Fatal("the agent has survived")
 		}
 		d.onCreated = nil
@@ -287,14 +361,14 @@ func TestNetworkOfDeadAgentIsDestroyed(t *testing.T) {
 func runManager(t *testing.T, m *Manager, d time.Duration) {
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	defer cancel()
-	m.Run(ctx)
+	m.RunDestroyRetriesAndRepairs(ctx)
 }
 
 // A failed DestroyNetwork is repeated until it succeeds, also by the next agent.
 func TestDestroyIsRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, d, s := newTestManager()
-		if _, err := m.Create(t.Context(), state.AllocNetwork{AllocID: "a", NamespaceDriver: "pods", Hostname: "h"}); err != nil {
+		if _, err := m.Create(t.Context(), state.AllocNetwork{AllocID: "a", NamespaceDriver: "pods", Hostname: "h"}, ignoreOutage); err != nil {
 			t.Fatal(err)
 		}
 		busy := errors.New("device busy")
@@ -316,7 +390,7 @@ func TestDestroyIsRepeated(t *testing.T) {
 
 func TestDestroyNotSupported(t *testing.T) {
 	m, d, s := newTestManager()
-	if _, err := m.Create(t.Context(), state.AllocNetwork{AllocID: "a", NamespaceDriver: "pods", Hostname: "h"}); err != nil {
+	if _, err := m.Create(t.Context(), state.AllocNetwork{AllocID: "a", NamespaceDriver: "pods", Hostname: "h"}, ignoreOutage); err != nil {
 		t.Fatal(err)
 	}
 	d.destroyErrs = []error{driver.ErrDestroyNetworkNotSupported}
@@ -339,7 +413,7 @@ func TestHostnameOfLabels(t *testing.T) {
 	} {
 		m, d, _ := newTestManager()
 		d.answer = &driver.NetworkIsolation{Labels: c.labels, Hosts: c.hosts}
-		got, err := m.Create(t.Context(), state.AllocNetwork{AllocID: "a", NamespaceDriver: "pods", Hostname: "h"})
+		got, err := m.Create(t.Context(), state.AllocNetwork{AllocID: "a", NamespaceDriver: "pods", Hostname: "h"}, ignoreOutage)
 		if err != nil || !reflect.DeepEqual(got.Isolation.Hosts, c.want) {
 			t.Errorf("%v: %+v, %v, want %+v", c.labels, got.Isolation.Hosts, err, c.want)
 		}
@@ -353,7 +427,7 @@ func TestHostnameOfMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	m, _, _ := newTestManager()
-	got, err := m.Create(t.Context(), state.AllocNetwork{AllocID: "a", Mode: "bridge"})
+	got, err := m.Create(t.Context(), state.AllocNetwork{AllocID: "a", Mode: "bridge"}, ignoreOutage)
 	if want := (driver.HostsConfig{Hostname: machine, Address: "172.26.64.7"}); err != nil || got.Isolation.Hosts == nil || *got.Isolation.Hosts != want {
 		t.Errorf("%+v, %v, want %+v", got, err, want)
 	}
@@ -363,13 +437,13 @@ func TestHostnameOfMachine(t *testing.T) {
 func TestHostCreatesNetwork(t *testing.T) {
 	m, d, s := newTestManager()
 	request := state.AllocNetwork{AllocID: "a", Mode: "bridge", Hostname: "web"}
-	got, err := m.Create(t.Context(), request)
+	got, err := m.Create(t.Context(), request, ignoreOutage)
 	want := &driver.NetworkIsolation{Mode: driver.NetworkGroup, Path: "/run/netns/a", Hosts: &driver.HostsConfig{Hostname: "web", Address: "172.26.64.7"}}
 	if err != nil || !reflect.DeepEqual(got.Isolation, want) || got.Status.Address != "172.26.64.7" || !reflect.DeepEqual(m.ActiveNetwork("a"), got) {
 		t.Fatalf("%+v, %v", got, err)
 	}
 	// After a reboot the former network is disconnected first.
-	if _, err := m.Create(t.Context(), request); err != nil {
+	if _, err := m.Create(t.Context(), request, ignoreOutage); err != nil {
 		t.Fatal(err)
 	}
 	if err := m.Destroy(t.Context(), "a"); err != nil {
@@ -383,7 +457,7 @@ func TestHostCreatesNetwork(t *testing.T) {
 func TestIncompleteNetworkIsRemoved(t *testing.T) {
 	m, d, s := newTestManager()
 	m.host.(*fakeHost).connectErrs = []error{errors.New("no address")}
-	if got, err := m.Create(t.Context(), state.AllocNetwork{AllocID: "a", Mode: "bridge"}); got != nil || err == nil || err.Error() != "no address" {
+	if got, err := m.Create(t.Context(), state.AllocNetwork{AllocID: "a", Mode: "bridge"}, ignoreOutage); got != nil || err == nil || err.Error() != "no address" {
 		t.Error(got, err)
 	}
 	if m.ActiveNetwork("a") != nil {
@@ -425,7 +499,7 @@ func TestReleasedNetworksAreDestroyedTogether(t *testing.T) {
 // Nothing is recorded for a network that does not exist.
 func TestUnknownNetwork(t *testing.T) {
 	m, d, s := newTestManager()
-	if _, err := m.Create(t.Context(), state.AllocNetwork{AllocID: "a", Mode: "cni/missing"}); err == nil {
+	if _, err := m.Create(t.Context(), state.AllocNetwork{AllocID: "a", Mode: "cni/missing"}, ignoreOutage); err == nil {
 		t.Error("created")
 	}
 	checkCalls(t, d, s)
@@ -435,7 +509,7 @@ func TestUnknownNetwork(t *testing.T) {
 func TestNetworksAreRepaired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, d, s := newTestManager()
-		if _, err := m.Create(t.Context(), state.AllocNetwork{AllocID: "a", Mode: "bridge"}); err != nil {
+		if _, err := m.Create(t.Context(), state.AllocNetwork{AllocID: "a", Mode: "bridge"}, ignoreOutage); err != nil {
 			t.Fatal(err)
 		}
 		runManager(t, m, 2*repairInterval+time.Second)

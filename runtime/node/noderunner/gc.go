@@ -21,27 +21,27 @@ import (
 // GCLimits has the limits for directories of ended allocations. Zero values mean the
 // defaults, which are Nomad's where Nomad has the limit.
 type GCLimits struct {
-	MaxAllocs            int           // maximum number of allocations on the disk, including running ones; default: 50
+	MaxAllocsOnDisk      int           // maximum number of allocations on the disk, including running ones; default: 50
 	MaxDiskUsagePercent  float64       // usage of the file system in percent above which directories are removed; default: 80
 	MaxInodeUsagePercent float64       // usage of inodes in percent above which directories are removed; default: 70
 	DiskCheckInterval    time.Duration // time between two checks of the disk; default: 1 minute
 	MaxParallelRemovals  int           // number of directories that are removed concurrently; default: 2
 
-	// DiskUsageMinAge is how long an allocation must have ended before MaxDiskUsagePercent
+	// MinEndedTimeForDiskUsageGC is how long an allocation must have ended before MaxDiskUsagePercent
 	// and MaxInodeUsagePercent can remove its directory; default: 10 minutes. Nomad has no
 	// such limit.
-	DiskUsageMinAge time.Duration
+	MinEndedTimeForDiskUsageGC time.Duration
 }
 
 func (g GCLimits) withDefaults() GCLimits {
 	return GCLimits{
-		MaxAllocs:            cmp.Or(g.MaxAllocs, 50),
+		MaxAllocsOnDisk:      cmp.Or(g.MaxAllocsOnDisk, 50),
 		MaxDiskUsagePercent:  cmp.Or(g.MaxDiskUsagePercent, 80),
 		MaxInodeUsagePercent: cmp.Or(g.MaxInodeUsagePercent, 70),
 		DiskCheckInterval:    cmp.Or(g.DiskCheckInterval, time.Minute),
 		MaxParallelRemovals:  cmp.Or(g.MaxParallelRemovals, 2),
 
-		DiskUsageMinAge: cmp.Or(g.DiskUsageMinAge, 10*time.Minute),
+		MinEndedTimeForDiskUsageGC: cmp.Or(g.MinEndedTimeForDiskUsageGC, 10*time.Minute),
 	}
 }
 
@@ -61,25 +61,25 @@ type gcCandidate struct {
 }
 
 // chooseAllocsToCollect returns the ended allocations whose directories must be removed next, and the
-// reason. onDisk is the number of all allocations on the disk. Above MaxAllocs it returns the
+// reason. allocsOnDisk counts all allocations, not only the ended ones. Above MaxAllocsOnDisk it returns the
 // allocations that ended first, as Nomad does. Above a usage threshold it returns one
 // allocation, because other programs may have filled the disk. It then never chooses an
-// allocation that ended less than DiskUsageMinAge ago, and a failed one only when no other is left.
-func (g GCLimits) chooseAllocsToCollect(ended []gcCandidate, onDisk int, u diskUsage, now time.Time) (chosen []gcCandidate, reason string) {
-	if surplus := onDisk - g.MaxAllocs; surplus > 0 {
+// allocation that ended less than MinEndedTimeForDiskUsageGC ago, and a failed one only when no other is left.
+func (g GCLimits) chooseAllocsToCollect(ended []gcCandidate, allocsOnDisk int, usage diskUsage, now time.Time) (chosen []gcCandidate, reason string) {
+	if surplus := allocsOnDisk - g.MaxAllocsOnDisk; surplus > 0 {
 		slices.SortFunc(ended, compareEndTimes)
 		n := min(surplus, g.MaxParallelRemovals, len(ended))
-		return ended[:n], fmt.Sprintf("%d allocations are on the disk, which is more than gc_max_allocs = %d", onDisk, g.MaxAllocs)
+		return ended[:n], fmt.Sprintf("%d allocations are on the disk, which is more than gc_max_allocs = %d", allocsOnDisk, g.MaxAllocsOnDisk)
 	}
 	switch {
-	case u.usedBlocksPercent > g.MaxDiskUsagePercent:
-		reason = fmt.Sprintf("disk usage of %.0f %% is above gc_disk_usage_threshold = %g", u.usedBlocksPercent, g.MaxDiskUsagePercent)
-	case u.usedInodesPercent > g.MaxInodeUsagePercent:
-		reason = fmt.Sprintf("inode usage of %.0f %% is above gc_inode_usage_threshold = %g", u.usedInodesPercent, g.MaxInodeUsagePercent)
+	case usage.usedBlocksPercent > g.MaxDiskUsagePercent:
+		reason = fmt.Sprintf("disk usage of %.0f %% is above gc_disk_usage_threshold = %g", usage.usedBlocksPercent, g.MaxDiskUsagePercent)
+	case usage.usedInodesPercent > g.MaxInodeUsagePercent:
+		reason = fmt.Sprintf("inode usage of %.0f %% is above gc_inode_usage_threshold = %g", usage.usedInodesPercent, g.MaxInodeUsagePercent)
 	default:
 		return nil, ""
 	}
-	ended = slices.DeleteFunc(ended, func(e gcCandidate) bool { return now.Sub(e.endTime) < g.DiskUsageMinAge })
+	ended = slices.DeleteFunc(ended, func(e gcCandidate) bool { return now.Sub(e.endTime) < g.MinEndedTimeForDiskUsageGC })
 	if len(ended) == 0 {
 		return nil, ""
 	}
@@ -98,8 +98,8 @@ func compareEndTimes(a, b gcCandidate) int {
 	return cmp.Or(a.endTime.Compare(b.endTime), strings.Compare(a.id, b.id))
 }
 
-// SetGCLimits replaces the limits.
-func (r *Runner) SetGCLimits(g GCLimits) {
+// SetGCLimitsAndCheck replaces the limits.
+func (r *Runner) SetGCLimitsAndCheck(g GCLimits) {
 	r.mu.Lock()
 	r.config.GCLimits = g
 	r.mu.Unlock()
@@ -113,7 +113,7 @@ func (r *Runner) runGarbageCollection(ctx context.Context) {
 		r.mu.Lock()
 		gc := r.config.GCLimits.withDefaults()
 		r.mu.Unlock()
-		r.collectExcessAllocs(ctx, gc)
+		r.removeExcessAllocDirs(ctx, gc)
 		timer := time.NewTimer(gc.DiskCheckInterval)
 		select {
 		case <-timer.C:
@@ -127,45 +127,46 @@ func (r *Runner) runGarbageCollection(ctx context.Context) {
 	}
 }
 
-// collectExcessAllocs removes directories of ended allocations until no limit is exceeded or no
+// removeExcessAllocDirs removes directories of ended allocations until no limit is exceeded or no
 // directory can be removed.
-func (r *Runner) collectExcessAllocs(ctx context.Context, gc GCLimits) {
+func (r *Runner) removeExcessAllocDirs(ctx context.Context, limits GCLimits) {
 	for ctx.Err() == nil {
 		ended, onDisk := r.findEndedAllocsOnDisk()
-		chosen, reason := gc.chooseAllocsToCollect(ended, onDisk, r.measureDiskUsage(), time.Now())
+		chosen, reason := limits.chooseAllocsToCollect(ended, onDisk, r.measureDiskUsage(), time.Now())
 		if len(chosen) == 0 {
 			return
 		}
-		r.collectAllocs(chosen, reason)
+		r.removeDirsOfEndedAllocs(chosen, reason)
 	}
 }
 
-// collectAllocs removes allocations concurrently. It reports the removals to the source
-// if there is a reason; for a request of a user, reason is empty.
-func (r *Runner) collectAllocs(list []gcCandidate, reason string) {
+// removeDirsOfEndedAllocs removes allocations concurrently. It reports the removals to the source
+// unless exceededLimit is empty, as for a request of a user.
+func (r *Runner) removeDirsOfEndedAllocs(candidates []gcCandidate, exceededLimit string) {
 	var collectWG sync.WaitGroup
-	for _, e := range list {
+	for _, e := range candidates {
 		collectWG.Go(func() {
-			if err := r.collectAlloc(e.allocEntry); err != nil {
+			if err := r.removeDirOfEndedAllocOnce(e.allocEntry); err != nil {
 				r.logger.Error("alloc directory not removed", "alloc_id", e.id, "error", err)
 				return
 			}
-			r.logger.Info("alloc directory removed", "alloc_id", e.id, "reason", cmp.Or(reason, "requested"))
-			if reason != "" {
-				r.config.Source.ReportDirRemoved(e.id, reason)
+			r.logger.Info("alloc directory removed", "alloc_id", e.id, "reason", cmp.Or(exceededLimit, "requested"))
+			if exceededLimit != "" {
+				r.config.Source.ReportDirRemoved(e.id, exceededLimit)
 			}
 		})
 	}
 	collectWG.Wait()
 }
 
-// collectAlloc removes an ended allocation from the disk. After a failure this agent does not repeat
+// removeDirOfEndedAllocOnce removes an ended allocation from the disk. After a failure this agent does not repeat
 // the removal, because it would repeat it forever; the next agent does. A removal that failed
 // because there was no free file descriptor can be repeated by this agent.
-func (r *Runner) collectAlloc(e *allocEntry) error {
+func (r *Runner) removeDirOfEndedAllocOnce(e *allocEntry) error {
 	r.mu.Lock()
 	done := e.dirRemovalAttempted
 	e.dirRemovalAttempted = true
+	r.endedTransitions.remove(e.id)
 	r.mu.Unlock()
 	if done {
 		return nil
@@ -182,19 +183,19 @@ func (r *Runner) collectAlloc(e *allocEntry) error {
 
 // findEndedAllocsOnDisk returns the ended allocations whose directories have not been removed, and the number
 // of all allocations whose directories have not been removed.
-func (r *Runner) findEndedAllocsOnDisk() (ended []gcCandidate, onDisk int) {
+func (r *Runner) findEndedAllocsOnDisk() (ended []gcCandidate, allocsOnDisk int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, e := range r.entryOfAlloc {
-		if e.dirRemovalAttempted || e.removalStarted {
+	for _, e := range r.entryByAllocID {
+		if e.dirRemovalAttempted || e.entryRemovalStarted {
 			continue
 		}
-		onDisk++
+		allocsOnDisk++
 		if !e.endTime.IsZero() {
 			ended = append(ended, gcCandidate{e, e.alloc.ClientStatus == api.AllocClientStatusFailed})
 		}
 	}
-	return ended, onDisk
+	return ended, allocsOnDisk
 }
 
 // measureDiskUsage returns the usage of the allocations' file system as df shows it:
@@ -202,7 +203,7 @@ func (r *Runner) findEndedAllocsOnDisk() (ended []gcCandidate, onDisk int) {
 // unknown value is 0.
 func (r *Runner) measureDiskUsage() diskUsage {
 	var st unix.Statfs_t
-	if err := unix.Statfs(r.config.AllocRunnerConfig.AllocDirRoot, &st); err != nil {
+	if err := unix.Statfs(r.config.AllocRunnerTemplate.AllocDirRoot, &st); err != nil {
 		return diskUsage{}
 	}
 	var u diskUsage
@@ -215,15 +216,15 @@ func (r *Runner) measureDiskUsage() diskUsage {
 	return u
 }
 
-// Collect removes an ended allocation from the disk. If its tasks have ended and only its hooks
-// still run, Collect waits until the hooks have returned or ctx is done, because callers cannot see
-// hooks. If a driver must still destroy an ended task, Collect stores the request and returns nil,
+// RemoveDirOfEndedAlloc removes an ended allocation from the disk. If its tasks have ended and only its hooks
+// still run, RemoveDirOfEndedAlloc waits until the hooks have returned or ctx is done, because callers cannot see
+// hooks. If a driver must still destroy an ended task, RemoveDirOfEndedAlloc stores the request and returns nil,
 // and the directory is removed when the allocation has ended. For an allocation that is already
-// removed, Collect returns nil.
-func (r *Runner) Collect(ctx context.Context, id string) error {
+// removed, RemoveDirOfEndedAlloc returns nil.
+func (r *Runner) RemoveDirOfEndedAlloc(ctx context.Context, allocID string) error {
 	r.mu.Lock()
-	e := r.entryOfAlloc[id]
-	if e == nil || e.removalStarted {
+	e := r.entryByAllocID[allocID]
+	if e == nil || e.entryRemovalStarted {
 		r.mu.Unlock()
 		return ErrNotCollectable
 	}
@@ -246,21 +247,21 @@ func (r *Runner) Collect(ctx context.Context, id string) error {
 			return context.Cause(ctx)
 		}
 	}
-	return r.collectAlloc(e)
+	return r.removeDirOfEndedAllocOnce(e)
 }
 
 // requestRemoveDirAtEnd stores that the directory of an allocation must be removed when the allocation
 // has ended. If it has ended in the meantime, requestRemoveDirAtEnd removes the directory.
 func (r *Runner) requestRemoveDirAtEnd(ctx context.Context, e *allocEntry) error {
-	if err := r.config.Source.RemoveDirAtEnd(ctx, e.id); err != nil {
+	if err := r.config.Source.StoreRemoveDirAtEnd(ctx, e.id); err != nil {
 		return err
 	}
 	r.mu.Lock()
-	e.collectWhenEnded = true
+	e.removeDirWhenEnded = true
 	ended := !e.endTime.IsZero()
 	r.mu.Unlock()
 	if ended {
-		return r.collectAlloc(e)
+		return r.removeDirOfEndedAllocOnce(e)
 	}
 	r.logger.Info("alloc directory not removed before the driver has destroyed a task", "alloc_id", e.id)
 	return nil
@@ -281,9 +282,9 @@ func onlyHooksCanRun(runner *allocrunner.Runner) bool {
 	return status.Terminal()
 }
 
-// CollectAll removes all ended allocations from the disk. It blocks until they are
+// RemoveDirsOfAllEndedAllocs removes all ended allocations from the disk. It blocks until they are
 // removed.
-func (r *Runner) CollectAll() {
+func (r *Runner) RemoveDirsOfAllEndedAllocs() {
 	ended, _ := r.findEndedAllocsOnDisk()
-	r.collectAllocs(ended, "")
+	r.removeDirsOfEndedAllocs(ended, "")
 }

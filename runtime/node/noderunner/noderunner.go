@@ -17,36 +17,37 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
-	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/taskdriver"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/tasksteps"
 )
 
 // AssignmentSource assigns allocations to this node and receives their reports.
 type AssignmentSource interface {
-	// Allocs returns the allocations that are assigned to this node, and a channel that is
-	// closed when the result changes. A new version of an allocation has a higher
-	// AllocModifyIndex. An allocation whose DesiredStatus is terminal is stopped and its
-	// files are kept; an allocation that is missing is stopped and removed from the disk.
-	Allocs() ([]Assignment, <-chan struct{})
+	// Assignments returns the allocations that are assigned to this node. changed is closed when the result
+	// changes. A new version of an allocation has a higher AllocModifyIndex. An allocation whose
+	// DesiredStatus is terminal is stopped and its files are kept; an allocation that is missing is
+	// stopped and removed from the disk.
+	Assignments() (assignments []Assignment, changed <-chan struct{})
 
-	// Report is called for each change of an allocation; the calls for one
-	// allocation do not overlap. Report must return soon.
-	Report(allocrunner.StatusUpdate)
+	// ReportStatus is called for each change of an allocation; the calls for one
+	// allocation do not overlap. ReportStatus must return soon.
+	ReportStatus(allocrunner.StatusUpdate)
 
-	// ReportEnded is called once for an allocation, after its last Report, when its tasks
-	// and hooks have ended. err is the reason why the allocation could not be run at
+	// ReportEnded is called once for an allocation, after its last ReportStatus, when its tasks
+	// and hooks have ended. notRunErr is the reason why the allocation could not be run at
 	// all; it is nil for an allocation that was run. ReportEnded is not called when the
 	// agent leaves the tasks running.
-	ReportEnded(allocID string, err error)
+	ReportEnded(allocID string, notRunErr error)
 
-	// RemoveDirAtEnd stores that the directory of an allocation must be removed when
+	// StoreRemoveDirAtEnd stores that the directory of an allocation must be removed when
 	// the allocation has ended. From then on Assignment.RemoveDirWhenEnded is true.
-	RemoveDirAtEnd(ctx context.Context, allocID string) error
+	StoreRemoveDirAtEnd(ctx context.Context, allocID string) error
 
 	// ReportDirRemoved is called when the directory of an ended allocation was removed
-	// because a limit of GCLimits was exceeded. reason names the limit.
-	ReportDirRemoved(allocID, reason string)
+	// because a limit of GCLimits was exceeded.
+	ReportDirRemoved(allocID, exceededLimit string)
 
-	// ReportAllocRemoved is called once for an allocation that was missing from Allocs, when
+	// ReportAllocRemoved is called once for an allocation that was missing from Assignments, when
 	// the allocation has been removed from the disk.
 	ReportAllocRemoved(allocID string)
 }
@@ -71,10 +72,10 @@ type Assignment struct {
 // Config configures a Runner.
 type Config struct {
 	Source AssignmentSource
-	// AllocRunnerConfig is the template for the runner of each allocation. The Runner sets
-	// its fields Alloc, Restored, AllocDone and ReportStatus, and Node if NodeForTasks is
+	// AllocRunnerTemplate is the template for the runner of each allocation. The Runner sets
+	// its fields Alloc, RanUnderEarlierAgent, AllocDone and ReportStatus, and Node if NodeForTasks is
 	// not nil.
-	AllocRunnerConfig allocrunner.Config
+	AllocRunnerTemplate allocrunner.Config
 	// NodeForTasks returns the facts about the node that tasks get when they start. It may
 	// be nil.
 	NodeForTasks func() taskenv.Node
@@ -90,14 +91,15 @@ type Config struct {
 
 // Runner runs the allocations of this node.
 type Runner struct {
-	config               Config
-	logger               hclog.Logger
-	previousAllocsLoaded chan struct{} // closed when entryOfAlloc has the allocations of an earlier agent
-	gcRequested          chan struct{} // receives a value when the GC limits must be checked; capacity 1
+	config             Config
+	logger             hclog.Logger
+	storedAllocsLoaded chan struct{} // closed when entryByAllocID has the allocations of an earlier agent
+	gcRequested        chan struct{} // receives a value when the GC limits must be checked; capacity 1
 
-	mu            sync.Mutex
-	entryOfAlloc  map[string]*allocEntry
-	killRequested bool // KillAllocs was called, so a runner that is being built must be killed too
+	mu               sync.Mutex
+	entryByAllocID   map[string]*allocEntry
+	endedTransitions endedTransitions
+	killRequested    bool // ForceKillAllAllocs was called, so a runner that is being built must be killed too
 }
 
 // allocEntry is one allocation of the Runner. To save memory, an ended entry has no runner, and its
@@ -107,11 +109,11 @@ type allocEntry struct {
 	alloc               *api.Allocation     // newest version that was passed to the runner; without a runner, the version of the source
 	runner              *allocrunner.Runner // runs the allocation; nil while it is being built, if building it failed, and after the end
 	endTime             time.Time           // time when the allocation ended; zero until then
-	allocEnded          chan struct{}       // closed by recordAllocEnd; nil after the end of the allocation
+	allocEnded          chan struct{}       // closed by recordAndReportAllocEnd; nil after the end of the allocation
 	runReturned         chan struct{}       // closed when Run of the runner has returned; nil after the end of the allocation
-	removalStarted      bool                // the removal of the entry has started
+	entryRemovalStarted bool                // the removal of the entry has started
 	dirRemovalAttempted bool                // the directory was removed, or its removal has failed
-	collectWhenEnded    bool                // the directory must be removed when the allocation has ended
+	removeDirWhenEnded  bool                // the directory must be removed when the allocation has ended
 
 	destroyCallMu  sync.Mutex // held during destroyEntryOnce; locked before Runner.mu
 	allocDestroyed bool       // destroyAlloc has succeeded; guarded by destroyCallMu
@@ -128,26 +130,26 @@ func New(c Config) *Runner {
 	if c.OnAllocDirRemoved == nil {
 		c.OnAllocDirRemoved = func() {}
 	}
-	if c.AllocRunnerConfig.RecoveryTracker == nil {
-		c.AllocRunnerConfig.RecoveryTracker = taskrunner.NewRecoveryTracker()
+	if c.AllocRunnerTemplate.RecoveryTracker == nil {
+		c.AllocRunnerTemplate.RecoveryTracker = taskdriver.NewRecoveryTracker()
 	}
 	return &Runner{
-		config:               c,
-		logger:               c.Logger.Named("noderunner"),
-		previousAllocsLoaded: make(chan struct{}),
-		gcRequested:          make(chan struct{}, 1),
-		entryOfAlloc:         make(map[string]*allocEntry),
+		config:             c,
+		logger:             c.Logger.Named("noderunner"),
+		storedAllocsLoaded: make(chan struct{}),
+		gcRequested:        make(chan struct{}, 1),
+		entryByAllocID:     make(map[string]*allocEntry),
 	}
 }
 
-// PreviousAllocsLoaded returns a channel that is closed when the allocations of an earlier agent
+// StoredAllocsLoaded returns a channel that is closed when the allocations of an earlier agent
 // are loaded, so that Alloc finds them.
-func (r *Runner) PreviousAllocsLoaded() <-chan struct{} { return r.previousAllocsLoaded }
+func (r *Runner) StoredAllocsLoaded() <-chan struct{} { return r.storedAllocsLoaded }
 
-// HasLoadedPreviousAllocs reports whether the channel of PreviousAllocsLoaded is closed.
-func (r *Runner) HasLoadedPreviousAllocs() bool {
+// HasLoadedStoredAllocs reports whether the channel of StoredAllocsLoaded is closed.
+func (r *Runner) HasLoadedStoredAllocs() bool {
 	select {
-	case <-r.previousAllocsLoaded:
+	case <-r.storedAllocsLoaded:
 		return true
 	default:
 		return false
@@ -161,9 +163,9 @@ func (r *Runner) Run(ctx context.Context) {
 	var runningWG sync.WaitGroup
 	defer runningWG.Wait()
 	runningWG.Go(func() { r.runGarbageCollection(ctx) })
-	closePreviousAllocsLoaded := sync.OnceFunc(func() { close(r.previousAllocsLoaded) })
+	closePreviousAllocsLoaded := sync.OnceFunc(func() { close(r.storedAllocsLoaded) })
 	for !errors.Is(context.Cause(ctx), allocrunner.ErrShutdown) { // a shutdown must not interrupt the restore
-		wanted, changed := r.config.Source.Allocs()
+		wanted, changed := r.config.Source.Assignments()
 		if r.applyAssignments(ctx, wanted, &runningWG) {
 			r.config.OnStopping()
 		}
@@ -179,22 +181,22 @@ func (r *Runner) Run(ctx context.Context) {
 // applyAssignments starts, updates and removes allocations so that they match the assignments
 // in wanted. It reports whether a running allocation must stop. Only Run calls it. It builds the
 // runners of new allocations without mu, because that opens directories and reads records.
-func (r *Runner) applyAssignments(ctx context.Context, wanted []Assignment, running *sync.WaitGroup) (stopsLiveAlloc bool) {
+func (r *Runner) applyAssignments(ctx context.Context, wanted []Assignment, runningWG *sync.WaitGroup) (stopsLiveAlloc bool) {
 	r.mu.Lock()
-	change := compareAssignments(wanted, r.entryOfAlloc)
+	change := compareAssignments(wanted, r.entryByAllocID)
 	r.mu.Unlock()
 
 	added := make([]*allocEntry, len(change.toStart))
 	for i, a := range change.toStart {
 		added[i] = r.newAllocEntry(a)
 	}
-	r.applyEntryChanges(ctx, change, added, running)
+	r.applyEntryChanges(ctx, change, added, runningWG)
 	for i, e := range added {
 		switch {
 		case !change.toStart[i].AllocEnded:
-			r.startAllocRunner(ctx, e, change.toStart[i], running)
-		case e.collectWhenEnded:
-			running.Go(func() { r.collectAllocs([]gcCandidate{{allocEntry: e}}, "") })
+			r.startAllocRunner(ctx, e, change.toStart[i], runningWG)
+		case e.removeDirWhenEnded:
+			runningWG.Go(func() { r.removeDirsOfEndedAllocs([]gcCandidate{{allocEntry: e}}, "") })
 		}
 	}
 	r.forwardJobPurges(wanted)
@@ -204,20 +206,20 @@ func (r *Runner) applyAssignments(ctx context.Context, wanted []Assignment, runn
 	return change.stopsLiveAlloc
 }
 
-// forwardJobPurges calls SetJobPurged of the runners whose jobs were purged.
-func (r *Runner) forwardJobPurges(wanted []Assignment) {
-	for _, a := range wanted {
+// forwardJobPurges calls AllowTaskEndWithoutDriver of the runners whose jobs were purged.
+func (r *Runner) forwardJobPurges(assignments []Assignment) {
+	for _, a := range assignments {
 		if !a.JobPurged {
 			continue
 		}
-		if runner := r.Alloc(a.Alloc.ID); runner != nil {
-			runner.SetJobPurged()
+		if runner := r.AllocRunner(a.Alloc.ID); runner != nil {
+			runner.AllowTaskEndWithoutDriver()
 		}
 	}
 }
 
 func (r *Runner) newAllocEntry(a Assignment) *allocEntry {
-	e := &allocEntry{id: a.Alloc.ID, alloc: a.Alloc, collectWhenEnded: a.RemoveDirWhenEnded}
+	e := &allocEntry{id: a.Alloc.ID, alloc: a.Alloc, removeDirWhenEnded: a.RemoveDirWhenEnded}
 	if a.AllocEnded {
 		// A time in the future comes from a clock that was ahead. It would make the entry the
 		// last one whose directory is collected.
@@ -233,59 +235,59 @@ func (r *Runner) newAllocEntry(a Assignment) *allocEntry {
 
 // applyEntryChanges adds the new entries, passes new versions to the runners of others, and starts the
 // removal of the entries that are no longer wanted.
-func (r *Runner) applyEntryChanges(ctx context.Context, change assignmentChanges, added []*allocEntry, running *sync.WaitGroup) {
+func (r *Runner) applyEntryChanges(ctx context.Context, change assignmentChanges, added []*allocEntry, runningWG *sync.WaitGroup) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, e := range added {
-		r.entryOfAlloc[e.id] = e
+		r.entryByAllocID[e.id] = e
 	}
 	for _, alloc := range change.allocsToUpdate {
-		e := r.entryOfAlloc[alloc.ID]
+		e := r.entryByAllocID[alloc.ID]
 		e.alloc = alloc
 		if e.runner != nil {
 			e.runner.Update(alloc)
 		}
 	}
 	for _, id := range change.idsToRemove {
-		e := r.entryOfAlloc[id]
-		e.removalStarted = true
-		running.Go(func() { r.stopAndRemoveEntry(ctx, e) })
+		e := r.entryByAllocID[id]
+		e.entryRemovalStarted = true
+		runningWG.Go(func() { r.stopAndRemoveEntry(ctx, e) })
 	}
 }
 
 // startAllocRunner builds the allocation runner of an entry and runs it.
-func (r *Runner) startAllocRunner(ctx context.Context, e *allocEntry, a Assignment, running *sync.WaitGroup) {
-	config := r.config.AllocRunnerConfig
+func (r *Runner) startAllocRunner(ctx context.Context, e *allocEntry, a Assignment, runningWG *sync.WaitGroup) {
+	config := r.config.AllocRunnerTemplate
 	config.Alloc = a.Alloc
 	if r.config.NodeForTasks != nil {
 		config.Node = r.config.NodeForTasks()
 	}
 	// If the records of a started allocation are lost, StartedByEarlierAgent is false, and the
 	// client status shows that the allocation was started.
-	config.Restored = a.StartedByEarlierAgent || a.Alloc.ClientStatus != api.AllocClientStatusPending
+	config.RanUnderEarlierAgent = a.StartedByEarlierAgent || a.Alloc.ClientStatus != api.AllocClientStatusPending
 	config.AllocDone = r.allocRunReturned
 	config.ReportStatus = func(u allocrunner.StatusUpdate) {
 		r.config.OnStatusReport(u)
-		r.config.Source.Report(u)
+		r.config.Source.ReportStatus(u)
 	}
 	runner, err := allocrunner.New(config)
 	if err != nil {
 		r.logger.Error("alloc cannot be run", "alloc_id", e.id, "error", err)
 		close(e.runReturned)
-		running.Go(func() { r.recordAllocEnd(e, err) })
+		runningWG.Go(func() { r.recordAndReportAllocEnd(e, nil, err) })
 		return
 	}
 	r.mu.Lock()
 	e.runner = runner
 	if r.killRequested {
-		runner.Kill()
+		runner.ForceKill()
 	}
 	r.mu.Unlock()
-	running.Go(func() {
+	runningWG.Go(func() {
 		runner.Run(ctx)
 		close(e.runReturned)
 		if runner.EndedForGood() {
-			r.recordAllocEnd(e, nil)
+			r.recordAndReportAllocEnd(e, runner.TransitionsByTask(), nil)
 		}
 	})
 }
@@ -296,7 +298,7 @@ func (r *Runner) startAllocRunner(ctx context.Context, e *allocEntry, a Assignme
 func (r *Runner) allocRunReturned(id string) <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if e := r.entryOfAlloc[id]; e != nil && e.runReturned != nil {
+	if e := r.entryByAllocID[id]; e != nil && e.runReturned != nil {
 		return e.runReturned
 	}
 	none := make(chan struct{})
@@ -310,7 +312,7 @@ func (r *Runner) PluginsNeededAfterShutdown() map[supervisor.PluginKey]bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	needed := make(map[supervisor.PluginKey]bool)
-	for _, e := range r.entryOfAlloc {
+	for _, e := range r.entryByAllocID {
 		if e.runner != nil {
 			for _, what := range e.runner.PluginsNeededAfterShutdown() {
 				needed[what] = true
@@ -330,7 +332,7 @@ func (r *Runner) UsesPlugin(key supervisor.PluginKey) bool {
 func (r *Runner) AllocsUsingPlugin(key supervisor.PluginKey) (ids []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for id, e := range r.entryOfAlloc {
+	for id, e := range r.entryByAllocID {
 		if e.runner != nil && e.endTime.IsZero() && e.runner.UsesPlugin(key) {
 			ids = append(ids, id)
 		}
@@ -338,18 +340,22 @@ func (r *Runner) AllocsUsingPlugin(key supervisor.PluginKey) (ids []string) {
 	return ids
 }
 
-// recordAllocEnd records that an allocation has ended, releases its runner, and reports the end to
-// the source. err is the reason why the allocation could not be run.
-func (r *Runner) recordAllocEnd(e *allocEntry, err error) {
+// recordAndReportAllocEnd records that an allocation has ended, releases its runner, and reports the end to
+// the source. notRunErr is the reason why the allocation could not be run.
+func (r *Runner) recordAndReportAllocEnd(e *allocEntry, transitionsByTask map[string][]tasksteps.Transition, notRunErr error) {
+	ended := packAllocTransitions(e.id, transitionsByTask)
 	r.mu.Lock()
 	e.endTime, e.runner = time.Now(), nil
+	if !e.entryRemovalStarted {
+		r.endedTransitions.add(ended)
+	}
 	close(e.allocEnded)
 	e.allocEnded, e.runReturned = nil, nil
-	collect := e.collectWhenEnded
+	collect := e.removeDirWhenEnded
 	r.mu.Unlock()
-	r.config.Source.ReportEnded(e.id, err)
+	r.config.Source.ReportEnded(e.id, notRunErr)
 	if collect {
-		r.collectAllocs([]gcCandidate{{allocEntry: e}}, "")
+		r.removeDirsOfEndedAllocs([]gcCandidate{{allocEntry: e}}, "")
 	}
 	sendWithoutBlocking(r.gcRequested)
 }
@@ -358,8 +364,8 @@ func (r *Runner) recordAllocEnd(e *allocEntry, err error) {
 // continues when ctx is done, because files that it leaves behind would stay forever. Only a removal
 // that finds no free file descriptor is then left to the next agent.
 func (r *Runner) stopAndRemoveEntry(ctx context.Context, e *allocEntry) {
-	if runner := r.Alloc(e.id); runner != nil {
-		runner.SetJobPurged()
+	if runner := r.AllocRunner(e.id); runner != nil {
+		runner.AllowTaskEndWithoutDriver()
 		runner.Stop()
 		<-runner.Done()
 	}
@@ -374,7 +380,8 @@ func (r *Runner) stopAndRemoveEntry(ctx context.Context, e *allocEntry) {
 		r.logger.Error("alloc left something behind", "alloc_id", e.id, "error", err)
 	}
 	r.mu.Lock()
-	delete(r.entryOfAlloc, e.id)
+	delete(r.entryByAllocID, e.id)
+	r.endedTransitions.remove(e.id)
 	r.mu.Unlock()
 	r.config.Source.ReportAllocRemoved(e.id)
 	r.config.OnAllocDirRemoved()
@@ -412,25 +419,25 @@ func removeEmptyCgroupsOfAlloc(alloc *api.Allocation) {
 	}
 }
 
-func (r *Runner) destroyAlloc(runner *allocrunner.Runner, alloc *api.Allocation) error {
-	if runner == nil {
-		config := r.config.AllocRunnerConfig
+func (r *Runner) destroyAlloc(runnerOrNil *allocrunner.Runner, alloc *api.Allocation) error {
+	if runnerOrNil == nil {
+		config := r.config.AllocRunnerTemplate
 		config.Alloc, config.ReportStatus = alloc, func(allocrunner.StatusUpdate) {}
 		var err error
-		if runner, err = allocrunner.New(config); err != nil {
+		if runnerOrNil, err = allocrunner.New(config); err != nil {
 			r.logger.Warn("removing an alloc without its hooks, because no runner can be built for it", "alloc_id", alloc.ID, "error", err)
-			dir, err := allocdir.New(r.config.AllocRunnerConfig.AllocDirRoot, alloc.ID)
+			dir, err := allocdir.New(r.config.AllocRunnerTemplate.AllocDirRoot, alloc.ID)
 			if err != nil {
 				return err
 			}
 			return dir.Destroy()
 		}
 	}
-	return runner.Destroy(context.Background())
+	return runnerOrNil.Destroy(context.Background())
 }
 
 func (r *Runner) mayHaveAllocDir(allocID string) bool {
-	dir, err := allocdir.New(r.config.AllocRunnerConfig.AllocDirRoot, allocID)
+	dir, err := allocdir.New(r.config.AllocRunnerTemplate.AllocDirRoot, allocID)
 	if err != nil {
 		return false
 	}
@@ -442,37 +449,37 @@ func (r *Runner) mayHaveAllocDir(allocID string) bool {
 	return true
 }
 
-// Alloc returns the runner of an allocation. It returns nil if the allocation is not on this node or
+// AllocRunner returns the runner of an allocation. It returns nil if the allocation is not on this node or
 // has ended, or if its runner is still being built.
-func (r *Runner) Alloc(id string) *allocrunner.Runner {
+func (r *Runner) AllocRunner(allocID string) *allocrunner.Runner {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if e := r.entryOfAlloc[id]; e != nil {
+	if e := r.entryByAllocID[allocID]; e != nil {
 		return e.runner
 	}
 	return nil
 }
 
-// KillAllocs force kills the tasks of all allocations at once, without hooks, kill order, delays and
+// ForceKillAllAllocs force kills the tasks of all allocations at once, without hooks, kill order, delays and
 // poststop tasks. It does not block.
-func (r *Runner) KillAllocs() {
+func (r *Runner) ForceKillAllAllocs() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.killRequested = true
-	for _, e := range r.entryOfAlloc {
+	for _, e := range r.entryByAllocID {
 		if e.runner != nil {
-			e.runner.Kill()
+			e.runner.ForceKill()
 		}
 	}
 }
 
-// destroyTimeout is how long KillAllocsNotDestroyedInTime waits for the drivers of ended tasks.
+// destroyTimeout is how long ForceKillAllocsIfDestroyTimesOut waits for the drivers of ended tasks.
 const destroyTimeout = 5 * time.Second
 
-// KillAllocsNotDestroyedInTime waits until all tasks have ended; the caller must have requested that. If a driver has
-// not destroyed an ended task within destroyTimeout after that, KillAllocsNotDestroyedInTime calls onTimeout and then
-// KillAllocs, so that Run does not wait for the driver. It returns early when ctx is done.
-func (r *Runner) KillAllocsNotDestroyedInTime(ctx context.Context, onTimeout func()) {
+// ForceKillAllocsIfDestroyTimesOut waits until all tasks have ended; the caller must have requested that. If a driver
+// has not destroyed an ended task within destroyTimeout after that, ForceKillAllocsIfDestroyTimesOut calls onTimeout
+// and then ForceKillAllAllocs, so that Run does not wait for the driver. It returns early when ctx is done.
+func (r *Runner) ForceKillAllocsIfDestroyTimesOut(ctx context.Context, onTimeout func()) {
 	if destroying, err := r.awaitAllTasksEnded(ctx); err != nil || !destroying {
 		return
 	}
@@ -483,7 +490,7 @@ func (r *Runner) KillAllocsNotDestroyedInTime(ctx context.Context, onTimeout fun
 	}
 	if destroying, err := r.awaitAllTasksEnded(ctx); err == nil && destroying {
 		onTimeout()
-		r.KillAllocs()
+		r.ForceKillAllAllocs()
 	}
 }
 
@@ -491,7 +498,7 @@ func (r *Runner) KillAllocsNotDestroyedInTime(ctx context.Context, onTimeout fun
 func (r *Runner) awaitAllTasksEnded(ctx context.Context) (destroyPending bool, err error) {
 	r.mu.Lock()
 	var runners []*allocrunner.Runner
-	for _, e := range r.entryOfAlloc {
+	for _, e := range r.entryByAllocID {
 		if e.runner != nil {
 			runners = append(runners, e.runner)
 		}
@@ -509,7 +516,7 @@ func (r *Runner) awaitAllTasksEnded(ctx context.Context) (destroyPending bool, e
 
 // ForwardTaskEvent forwards a driver's event to the allocation of the task.
 func (r *Runner) ForwardTaskEvent(driverName string, event driver.TaskEvent) {
-	runner := r.Alloc(event.AllocID)
+	runner := r.AllocRunner(event.AllocID)
 	if runner == nil || !runner.EmitDriverEvent(event) {
 		r.logger.Debug("event for a task that is not here", "driver", driverName, "alloc_id", event.AllocID, "task", event.TaskName)
 	}
@@ -528,24 +535,24 @@ type assignmentChanges struct {
 // version, and an allocation that is being removed starts again only after its removal. Reports do
 // not increase AllocModifyIndex, so an entry without a runner takes any version that differs from
 // its own, to have the last report.
-func compareAssignments(wanted []Assignment, have map[string]*allocEntry) assignmentChanges {
+func compareAssignments(wanted []Assignment, entryByAllocID map[string]*allocEntry) assignmentChanges {
 	var d assignmentChanges
 	keep := make(map[string]bool, len(wanted))
 	for _, a := range wanted {
 		id := a.Alloc.ID
 		keep[id] = true
-		e := have[id]
+		e := entryByAllocID[id]
 		switch {
 		case e == nil:
 			d.toStart = append(d.toStart, a)
-		case e.removalStarted, a.Alloc == e.alloc:
+		case e.entryRemovalStarted, a.Alloc == e.alloc:
 		case e.runner == nil, a.Alloc.AllocModifyIndex > e.alloc.AllocModifyIndex:
 			d.allocsToUpdate = append(d.allocsToUpdate, a.Alloc)
 			d.stopsLiveAlloc = d.stopsLiveAlloc || e.runner != nil && a.Alloc.ServerTerminalStatus()
 		}
 	}
-	for id, e := range have {
-		if !keep[id] && !e.removalStarted {
+	for id, e := range entryByAllocID {
+		if !keep[id] && !e.entryRemovalStarted {
 			d.idsToRemove = append(d.idsToRemove, id)
 			d.stopsLiveAlloc = d.stopsLiveAlloc || e.runner != nil
 		}

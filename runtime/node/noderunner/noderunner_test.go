@@ -45,7 +45,7 @@ func newAssignment(id string, index uint64) Assignment {
 
 func TestCompareAssignments(t *testing.T) {
 	has := func(index uint64, gone bool) *allocEntry {
-		return &allocEntry{alloc: &api.Allocation{AllocModifyIndex: index}, runner: new(allocrunner.Runner), removalStarted: gone}
+		return &allocEntry{alloc: &api.Allocation{AllocModifyIndex: index}, runner: new(allocrunner.Runner), entryRemovalStarted: gone}
 	}
 	stopped := newAssignment("a", 2)
 	stopped.Alloc.DesiredStatus = api.AllocDesiredStatusStop
@@ -109,7 +109,7 @@ func TestChooseCandidates(t *testing.T) {
 		{"the oldest that has not failed for a full disk", list, 5, diskUsage{usedBlocksPercent: 81}, "[older]", "disk usage of 81 % is above gc_disk_usage_threshold = 80"},
 		{"the same for a lack of inodes", list, 5, diskUsage{usedInodesPercent: 71}, "[older]", "inode usage of 71 % is above gc_inode_usage_threshold = 70"},
 		{"one that has ended just now stays", list[:1], 1, diskUsage{99, 99}, "[]", ""},
-		{"until it has its age", []gcCandidate{ended("a", g.DiskUsageMinAge, notFailed)}, 1, diskUsage{99, 99}, "[a]", "disk usage"},
+		{"until it has its age", []gcCandidate{ended("a", g.MinEndedTimeForDiskUsageGC, notFailed)}, 1, diskUsage{99, 99}, "[a]", "disk usage"},
 		{"failed ones last, the oldest first", []gcCandidate{list[4], list[1], list[0]}, 3, diskUsage{99, 0}, "[failed]", "disk usage"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -135,17 +135,17 @@ type fakeSource struct {
 	endErrors   map[string]error
 	removedIDs  []string
 
-	collectAtEndIDs []string          // ids for which RemoveDirAtEnd was called
+	collectAtEndIDs []string          // ids for which StoreRemoveDirAtEnd was called
 	collectReasons  map[string]string // reasons of the calls of ReportDirRemoved, by allocation id
 }
 
-func (f *fakeSource) Allocs() ([]Assignment, <-chan struct{}) {
+func (f *fakeSource) Assignments() ([]Assignment, <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.assignments, f.changed
 }
 
-func (f *fakeSource) Report(allocrunner.StatusUpdate) {}
+func (f *fakeSource) ReportStatus(allocrunner.StatusUpdate) {}
 
 func (f *fakeSource) ReportEnded(id string, err error) {
 	f.mu.Lock()
@@ -156,7 +156,7 @@ func (f *fakeSource) ReportEnded(id string, err error) {
 	f.endErrors[id] = err
 }
 
-func (f *fakeSource) RemoveDirAtEnd(_ context.Context, id string) error {
+func (f *fakeSource) StoreRemoveDirAtEnd(_ context.Context, id string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.collectAtEndIDs = append(f.collectAtEndIDs, id)
@@ -212,8 +212,9 @@ type failingLogs struct{}
 func (failingLogs) Start(context.Context, logs.Task) (string, string, error) {
 	return "", "", errors.New("no logs")
 }
-func (failingLogs) Stop(context.Context, string, string, bool) error              { return nil }
-func (failingLogs) CollectLeftoverAndStop(context.Context, logs.Task, bool) error { return nil }
+func (failingLogs) Stop(context.Context, string, string, bool) error                    { return nil }
+func (failingLogs) StopCollectionOfEarlierAgent(context.Context, logs.Task, bool) error { return nil }
+func (failingLogs) StopUnlessStopped(context.Context, string, string) error             { return nil }
 
 // discardLogs discards the output of tasks.
 type discardLogs struct{ failingLogs }
@@ -244,11 +245,11 @@ func startRunnerWith(t *testing.T, c allocrunner.Config, gc GCLimits, wanted ...
 	}
 	c.AllocDirRoot, c.Services, c.Logger = root, new(servicestest.Registry), hclog.NewNullLogger()
 	r := New(Config{
-		Source:            source,
-		AllocRunnerConfig: c,
-		OnAllocDirRemoved: func() { source.removalCount.Add(1) },
-		GCLimits:          gc,
-		Logger:            hclog.NewNullLogger(),
+		Source:              source,
+		AllocRunnerTemplate: c,
+		OnAllocDirRemoved:   func() { source.removalCount.Add(1) },
+		GCLimits:            gc,
+		Logger:              hclog.NewNullLogger(),
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -305,12 +306,12 @@ func TestOldestAllocationsAreCollectedFirst(t *testing.T) {
 	for i := range 6 {
 		wantedAssignments = append(wantedAssignments, endedAssignment(fmt.Sprint("a", i), time.Duration(i)*time.Minute))
 	}
-	_, _, root := startRunner(t, GCLimits{MaxAllocs: 3, MaxDiskUsagePercent: 101, MaxInodeUsagePercent: 101}, wantedAssignments...)
+	_, _, root := startRunner(t, GCLimits{MaxAllocsOnDisk: 3, MaxDiskUsagePercent: 101, MaxInodeUsagePercent: 101}, wantedAssignments...)
 	eventually(t, "three are left", func() bool { return slices.Equal(allocDirNames(t, root), []string{"a0", "a1", "a2"}) })
 }
 
 // On a disk that other programs have filled, the directory of an allocation stays
-// for DiskUsageMinAge after its end. The Source then gets the reason of the
+// for MinEndedTimeForDiskUsageGC after its end. The Source then gets the reason of the
 // removal.
 func TestDiskUsageSparesRecentlyEndedAllocations(t *testing.T) {
 	full := GCLimits{MaxDiskUsagePercent: 1e-9, MaxInodeUsagePercent: 101}
@@ -320,11 +321,11 @@ func TestDiskUsageSparesRecentlyEndedAllocations(t *testing.T) {
 		t.Errorf("reason %q", reason)
 	}
 	// Another check of the disk removes nothing.
-	r.collectExcessAllocs(t.Context(), full.withDefaults())
+	r.removeExcessAllocDirs(t.Context(), full.withDefaults())
 	if got := allocDirNames(t, root); !slices.Equal(got, []string{"young"}) {
 		t.Errorf("on disk: %q", got)
 	}
-	if err := r.Collect(t.Context(), "young"); err != nil || source.collectReason("young") != "" {
+	if err := r.RemoveDirOfEndedAlloc(t.Context(), "young"); err != nil || source.collectReason("young") != "" {
 		t.Errorf("collected on request: %v, reason %q", err, source.collectReason("young"))
 	}
 }
@@ -332,19 +333,19 @@ func TestDiskUsageSparesRecentlyEndedAllocations(t *testing.T) {
 // Below the limits, no directory is removed (rule RS-097 of docs/rules.md).
 func TestNoCollectionBelowLimits(t *testing.T) {
 	r, _, root := startRunner(t, GCLimits{MaxDiskUsagePercent: 101, MaxInodeUsagePercent: 101}, endedAssignment("a", time.Hour))
-	eventually(t, "it is known", func() bool { return r.Collect(t.Context(), "b") != nil && len(r.allocIDs()) == 1 })
+	eventually(t, "it is known", func() bool { return r.RemoveDirOfEndedAlloc(t.Context(), "b") != nil && len(r.allocIDs()) == 1 })
 	time.Sleep(20 * time.Millisecond)
 	if got := allocDirNames(t, root); len(got) != 1 {
 		t.Errorf("on disk: %q", got)
 	}
 	// Collect removes the directory on request, even below the limits.
-	if err := r.Collect(t.Context(), "a"); err != nil || len(allocDirNames(t, root)) != 0 {
+	if err := r.RemoveDirOfEndedAlloc(t.Context(), "a"); err != nil || len(allocDirNames(t, root)) != 0 {
 		t.Errorf("collect: %v", err)
 	}
-	if err := r.Collect(t.Context(), "a"); err != nil {
+	if err := r.RemoveDirOfEndedAlloc(t.Context(), "a"); err != nil {
 		t.Errorf("collect again: %v", err)
 	}
-	if err := r.Collect(t.Context(), "nope"); !errors.Is(err, ErrNotCollectable) {
+	if err := r.RemoveDirOfEndedAlloc(t.Context(), "nope"); !errors.Is(err, ErrNotCollectable) {
 		t.Errorf("collect what is not here: %v", err)
 	}
 	if len(r.allocIDs()) != 1 {
@@ -354,7 +355,7 @@ func TestNoCollectionBelowLimits(t *testing.T) {
 
 // blockingPlugins has a driver lookup and a hook that block until their channels are closed.
 type blockingPlugins struct {
-	runnerhooks.BuiltinHook
+	runnerhooks.BuiltinHookDefaults
 	releaseDriver, releaseHook chan struct{}
 }
 
@@ -373,7 +374,7 @@ func (b blockingPlugins) NewAllocHooks(*api.Allocation, pluginhooks.AttachTarget
 func (blockingPlugins) NewTaskHooks(*api.Allocation, *api.Task, pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
 	return nil
 }
-func (blockingPlugins) PendingLaunchWaiter(*api.Allocation) func(context.Context, func(*api.TaskEvent)) {
+func (blockingPlugins) PluginLaunchWaiterOrNil(*api.Allocation) func(context.Context, func(*api.TaskEvent)) {
 	return nil
 }
 
@@ -383,21 +384,21 @@ func TestCollectWaitsForHooksOnly(t *testing.T) {
 	r, _, root := startRunnerWith(t, allocrunner.Config{Drivers: s, HookFactory: s}, GCLimits{MaxDiskUsagePercent: 101, MaxInodeUsagePercent: 101}, newAssignment("a", 1))
 	t.Cleanup(findDriver)
 	t.Cleanup(endHook)
-	eventually(t, "it is there", func() bool { return r.Alloc("a") != nil })
-	if err := r.Collect(t.Context(), "a"); !errors.Is(err, ErrNotCollectable) {
+	eventually(t, "it is there", func() bool { return r.AllocRunner("a") != nil })
+	if err := r.RemoveDirOfEndedAlloc(t.Context(), "a"); !errors.Is(err, ErrNotCollectable) {
 		t.Errorf("collect what runs: %v", err)
 	}
 	findDriver()
-	eventually(t, "its task has failed", func() bool { return onlyHooksCanRun(r.Alloc("a")) })
+	eventually(t, "its task has failed", func() bool { return onlyHooksCanRun(r.AllocRunner("a")) })
 
 	ctx, cancel := context.WithCancelCause(t.Context())
 	gone := errors.New("the client has gone")
 	cancel(gone)
-	if err := r.Collect(ctx, "a"); !errors.Is(err, gone) {
+	if err := r.RemoveDirOfEndedAlloc(ctx, "a"); !errors.Is(err, gone) {
 		t.Errorf("collect for nobody: %v", err)
 	}
 	collected := make(chan error)
-	go func() { collected <- r.Collect(t.Context(), "a") }()
+	go func() { collected <- r.RemoveDirOfEndedAlloc(t.Context(), "a") }()
 	endHook()
 	if err := <-collected; err != nil || len(allocDirNames(t, root)) != 0 {
 		t.Errorf("collect what has ended: %v; on disk: %q", err, allocDirNames(t, root))
@@ -414,7 +415,7 @@ type vanishingDriver struct {
 
 func (d *vanishingDriver) lookUp(context.Context, string) (driver.Driver, error) {
 	if d.taskEnded.Load() && !wait.IsClosed(d.available) {
-		return nil, &driver.UnavailableError{Plugin: "lost", Err: errors.New("its plugin does not start"), Changed: d.available}
+		return nil, &driver.UnavailableError{Plugin: "lost", Err: errors.New("its plugin does not start"), RetryOnClose: d.available}
 	}
 	return d, nil
 }
@@ -454,11 +455,11 @@ func TestCollectDoesNotWaitForAPendingDestroy(t *testing.T) {
 	r, source, root := startRunnerWith(t, allocrunner.Config{Drivers: driversFunc(d.lookUp), LogCollector: discardLogs{}}, GCLimits{MaxDiskUsagePercent: 101, MaxInodeUsagePercent: 101}, a)
 	back := sync.OnceFunc(func() { close(d.available) })
 	t.Cleanup(back)
-	eventually(t, "its task is dead", func() bool { runner := r.Alloc("a"); return runner != nil && onlyHooksCanRun(runner) })
+	eventually(t, "its task is dead", func() bool { runner := r.AllocRunner("a"); return runner != nil && onlyHooksCanRun(runner) })
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	for range 2 {
-		if err := r.Collect(ctx, "a"); err != nil {
+		if err := r.RemoveDirOfEndedAlloc(ctx, "a"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -482,14 +483,14 @@ func TestUndestroyedTaskIsGivenUp(t *testing.T) {
 	a := newAssignment("a", 1)
 	model.Canonicalize(a.Alloc.Job)
 	r, source, _ := startRunnerWith(t, allocrunner.Config{Drivers: driversFunc(d.lookUp), LogCollector: discardLogs{}}, GCLimits{MaxDiskUsagePercent: 101, MaxInodeUsagePercent: 101}, a)
-	eventually(t, "its task is dead", func() bool { runner := r.Alloc("a"); return runner != nil && onlyHooksCanRun(runner) })
+	eventually(t, "its task is dead", func() bool { runner := r.AllocRunner("a"); return runner != nil && onlyHooksCanRun(runner) })
 	givenUp := false
-	r.KillAllocsNotDestroyedInTime(t.Context(), func() { givenUp = true })
+	r.ForceKillAllocsIfDestroyTimesOut(t.Context(), func() { givenUp = true })
 	if !givenUp {
 		t.Error("the task is destroyed although its driver is unavailable")
 	}
 	eventually(t, "the allocation has ended", func() bool { _, yes := source.endError("a"); return yes })
-	r.KillAllocsNotDestroyedInTime(t.Context(), func() { t.Error("an ended allocation is given up") })
+	r.ForceKillAllocsIfDestroyTimesOut(t.Context(), func() { t.Error("an ended allocation is given up") })
 }
 
 // A request that an earlier agent has stored takes effect as soon as the allocation
@@ -503,7 +504,7 @@ func TestStoredCollectRequest(t *testing.T) {
 		return yes && fmt.Sprint(allocDirNames(t, root)) == "[kept]"
 	})
 	for _, id := range []string{"over", "running"} {
-		if err := r.Collect(t.Context(), id); err != nil {
+		if err := r.RemoveDirOfEndedAlloc(t.Context(), id); err != nil {
 			t.Errorf("collect %s once more: %v", id, err)
 		}
 	}
@@ -517,7 +518,7 @@ func TestEndedAllocLeavesNoRunner(t *testing.T) {
 	t.Cleanup(findDriver)
 	t.Cleanup(endHook)
 	var runner weak.Pointer[allocrunner.Runner]
-	eventually(t, "it is there", func() bool { runner = weak.Make(r.Alloc("a")); return runner.Value() != nil })
+	eventually(t, "it is there", func() bool { runner = weak.Make(r.AllocRunner("a")); return runner.Value() != nil })
 	findDriver()
 	endHook()
 	eventually(t, "it has ended", func() bool { _, yes := source.endError("a"); return yes })
@@ -533,9 +534,9 @@ func TestEndedAllocLeavesNoRunner(t *testing.T) {
 	eventually(t, "it is the one to have", func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		return r.entryOfAlloc["a"].alloc == last.Alloc
+		return r.entryByAllocID["a"].alloc == last.Alloc
 	})
-	if err := r.Collect(t.Context(), "a"); err != nil || len(allocDirNames(t, root)) != 0 {
+	if err := r.RemoveDirOfEndedAlloc(t.Context(), "a"); err != nil || len(allocDirNames(t, root)) != 0 {
 		t.Errorf("collect: %v; on disk: %q", err, allocDirNames(t, root))
 	}
 	if got := <-destroyed; got != last.Alloc.Name {
@@ -562,7 +563,7 @@ func (r *Runner) allocIDs() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var ids []string
-	for id := range r.entryOfAlloc {
+	for id := range r.entryByAllocID {
 		ids = append(ids, id)
 	}
 	return ids
@@ -574,7 +575,7 @@ func TestEndIsReportedOnceBeforeRemoval(t *testing.T) {
 	if err, _ := source.endError("a"); err != nil {
 		t.Errorf("it was run, and ended with %v", err)
 	}
-	if r.Alloc("a") != nil || r.Alloc("b") != nil {
+	if r.AllocRunner("a") != nil || r.AllocRunner("b") != nil {
 		t.Error("it has a runner, though nothing runs")
 	}
 	source.setAssignments()
@@ -633,7 +634,7 @@ func TestRunnersAreBuiltWithoutTheLock(t *testing.T) {
 	built := 0
 	r = New(Config{
 		Source: source,
-		AllocRunnerConfig: allocrunner.Config{
+		AllocRunnerTemplate: allocrunner.Config{
 			Drivers: blockingDrivers{}, AllocDirRoot: t.TempDir(), LogCollector: failingLogs{},
 			Services: new(servicestest.Registry), Logger: hclog.NewNullLogger(),
 		},
@@ -648,7 +649,7 @@ func TestRunnersAreBuiltWithoutTheLock(t *testing.T) {
 				t.Error("an allocation that is being built counts as ended")
 			}
 			if built == 2 {
-				r.KillAllocs()
+				r.ForceKillAllAllocs()
 			}
 			return taskenv.Node{}
 		},

@@ -33,8 +33,8 @@ import (
 type AdoptedJob struct {
 	Job    *api.Job
 	Allocs []*api.Allocation // running allocations, without Job
-	// StoreRecords stores the records of the allocations' tasks in the transaction that stores the job.
-	StoreRecords func(*store.Txn)
+	// StoreTaskRecords stores the records of the allocations' tasks in the transaction that stores the job.
+	StoreTaskRecords func(*store.Txn)
 }
 
 // jobKey identifies a job.
@@ -42,28 +42,28 @@ type jobKey struct{ namespace, jobID string }
 
 // adoptedAlloc is an unknown allocation whose drivers have returned the handles of all of its running tasks.
 type adoptedAlloc struct {
-	allocID string
-	taskEnv taskEnvVars // environment of one of its tasks
-	tasks   []adoptedTask
+	allocID      string
+	envOfOneTask taskEnvVars // environment of one of its tasks
+	tasks        []adoptedTask
 }
 
 // adoptedTask is a running task of an adopted allocation, with the data from its processes and its driver.
 type adoptedTask struct {
 	unknownAllocTask
 	env           taskEnvVars
-	user          string // user of the processes; empty for the user of the agent
+	processUser   string // user of the processes; empty for the user of the agent
 	dynamicUserID uint32 // user id if an earlier agent has chosen it from DynamicUserIDs; otherwise 0
 	handle        *driver.Handle
 	network       *driver.NetworkOverride
 }
 
-// adoptUnknownAllocs stores records of jobs, allocations and tasks for the unknown allocations whose drivers find all of their running
-// tasks. It removes these allocations from the map unknown, and returns their ids. If one task of an allocation cannot be adopted, it
-// adopts no task of the allocation.
-func (c *Cleaner) adoptUnknownAllocs(ctx context.Context, drivers driverSource, unknown map[string]bool) map[string]bool {
-	adopted := make(map[string]bool)
+// adoptUnknownAllocs stores records of jobs, allocations and tasks for the unknown allocations whose drivers find all
+// of their running tasks. It removes these allocations from unknownAllocIDs, and returns their ids. If one task of an
+// allocation cannot be adopted, it adopts no task of the allocation.
+func (c *Cleaner) adoptUnknownAllocs(ctx context.Context, drivers driverSource, unknownAllocIDs map[string]bool) (adoptedAllocIDs map[string]bool) {
+	adoptedAllocIDs = make(map[string]bool)
 	jobs := make(map[jobKey][]*adoptedAlloc)
-	for id := range unknown {
+	for id := range unknownAllocIDs {
 		alloc, err := c.findAdoptableAlloc(ctx, drivers, id)
 		if err != nil {
 			c.Logger.Error("unknown allocation not adopted", "alloc_id", id, "error", err)
@@ -71,7 +71,7 @@ func (c *Cleaner) adoptUnknownAllocs(ctx context.Context, drivers driverSource, 
 		if err != nil || alloc == nil {
 			continue
 		}
-		key := jobKey{cmp.Or(alloc.taskEnv["NOMAD_NAMESPACE"], api.DefaultNamespace), alloc.taskEnv["NOMAD_JOB_ID"]}
+		key := jobKey{cmp.Or(alloc.envOfOneTask["NOMAD_NAMESPACE"], api.DefaultNamespace), alloc.envOfOneTask["NOMAD_JOB_ID"]}
 		jobs[key] = append(jobs[key], alloc)
 	}
 	for key, allocs := range jobs {
@@ -80,8 +80,8 @@ func (c *Cleaner) adoptUnknownAllocs(ctx context.Context, drivers driverSource, 
 			continue
 		}
 		for _, alloc := range allocs {
-			delete(unknown, alloc.allocID)
-			adopted[alloc.allocID] = true
+			delete(unknownAllocIDs, alloc.allocID)
+			adoptedAllocIDs[alloc.allocID] = true
 			for _, t := range alloc.tasks {
 				c.Logger.Warn("task of an unknown allocation adopted", "alloc_id", alloc.allocID, "job_id", key.jobID, "task", t.taskName, "driver", t.driverName, "task_id", t.startID)
 				for _, p := range t.processes {
@@ -90,7 +90,7 @@ func (c *Cleaner) adoptUnknownAllocs(ctx context.Context, drivers driverSource, 
 			}
 		}
 	}
-	return adopted
+	return adoptedAllocIDs
 }
 
 // findAdoptableAlloc returns an unknown allocation with the handles of its running tasks. It returns nil if no task of it runs.
@@ -106,20 +106,21 @@ func (c *Cleaner) findAdoptableAlloc(ctx context.Context, drivers driverSource, 
 	alloc := &adoptedAlloc{allocID: allocID}
 	for _, found := range tasks {
 		t := adoptedTask{unknownAllocTask: found}
-		if err := c.setHandleAndNetworkFromDriver(ctx, drivers, dir, &t); err != nil {
+		if err := c.recoverTaskAndSetHandle(ctx, drivers, dir, &t); err != nil {
 			return nil, fmt.Errorf("task %q: %w", t.taskName, err)
 		}
 		alloc.tasks = append(alloc.tasks, t)
 	}
-	alloc.taskEnv = alloc.tasks[0].env
+	alloc.envOfOneTask = alloc.tasks[0].env
 	return alloc, nil
 }
 
 // adoptTimeout limits how long the driver calls for one task may take together.
 const adoptTimeout = 30 * time.Second
 
-// setHandleAndNetworkFromDriver sets the handle and the network of a task from an answer of its driver, after it has read the processes of the task.
-func (c *Cleaner) setHandleAndNetworkFromDriver(ctx context.Context, drivers driverSource, dir *allocdir.Dir, t *adoptedTask) error {
+// recoverTaskAndSetHandle sets the handle and the network of a task from an answer of its driver, after it has read the
+// processes of the task.
+func (c *Cleaner) recoverTaskAndSetHandle(ctx context.Context, drivers driverSource, dir *allocdir.Dir, t *adoptedTask) error {
 	if t.startID == "" || t.driverName == "" {
 		return errors.New("its start is not in the time line of the allocation")
 	}
@@ -133,7 +134,7 @@ func (c *Cleaner) setHandleAndNetworkFromDriver(ctx context.Context, drivers dri
 		return err
 	}
 	status, err := d.InspectTask(ctx, t.startID)
-	if err == nil && status.Start != nil && status.Start.Phase == driver.StartNotFound {
+	if err == nil && status.StartStatus != nil && status.StartStatus.Phase == driver.StartNotFound {
 		// The former plugin process still waits for the task's process, and would take its exit status.
 		if err := c.EndPluginsOfEarlierAgent(ctx, t.driverName); err != nil {
 			return fmt.Errorf("end the former process of driver %q: %w", t.driverName, err)
@@ -146,10 +147,10 @@ func (c *Cleaner) setHandleAndNetworkFromDriver(ctx context.Context, drivers dri
 	if err != nil {
 		return fmt.Errorf("driver %q: %w", t.driverName, err)
 	}
-	if status.Start == nil || status.Start.Phase != driver.StartReturned {
+	if status.StartStatus == nil || status.StartStatus.Phase != driver.StartReturned {
 		return fmt.Errorf("driver %q returns no handle, because it is not made with the SDK of nomad-lite: its tasks are known only to the plugin process that has started them", t.driverName)
 	}
-	t.handle, t.network = status.Start.Handle, status.NetworkOverride
+	t.handle, t.network = status.StartStatus.Handle, status.NetworkOverride
 	return nil
 }
 
@@ -185,7 +186,7 @@ func (t *adoptedTask) readEnvAndUserOfOldestProcess(c *Cleaner) error {
 		case c.DynamicUserIDs.First <= st.Uid && st.Uid <= c.DynamicUserIDs.Last && st.Uid != 0:
 			t.dynamicUserID = st.Uid
 		case int(st.Uid) != os.Geteuid():
-			t.user = fmt.Sprintf("%d:%d", st.Uid, st.Gid)
+			t.processUser = fmt.Sprintf("%d:%d", st.Uid, st.Gid)
 		}
 		return nil
 	}
@@ -204,7 +205,7 @@ func (t *adoptedTask) newDriverConfig(dir *allocdir.Dir, node model.NodeFacts) *
 		ID: t.startID, Name: t.taskName, AllocID: t.allocID, AllocDir: dir.Path(), StdoutPath: stdout, StderrPath: stderr,
 		JobName: t.env["NOMAD_JOB_NAME"], JobID: t.env["NOMAD_JOB_ID"], ParentJobID: t.env["NOMAD_JOB_PARENT_ID"],
 		TaskGroupName: t.env["NOMAD_GROUP_NAME"], Namespace: t.env["NOMAD_NAMESPACE"],
-		NodeID: node.ID, NodeName: node.Name, NetworkIsolation: existingGroupNetwork(t.allocID), Env: t.env, User: cmp.Or(t.user, runnerhooks.WorkloadUserName(t.dynamicUserID)),
+		NodeID: node.ID, NodeName: node.Name, NetworkIsolation: existingGroupNetwork(t.allocID), Env: t.env, User: cmp.Or(t.processUser, runnerhooks.WorkloadUserNameOrEmpty(t.dynamicUserID)),
 		Resources: &driver.Resources{CPUShares: int64(t.env.intOrZero("NOMAD_CPU_LIMIT")), MemoryMB: int64(t.env.intOrZero("NOMAD_MEMORY_LIMIT")), MemoryMaxMB: int64(t.env.intOrZero("NOMAD_MEMORY_MAX_LIMIT"))},
 	}
 	if t.reservedCoreCount() > 0 {
@@ -233,7 +234,7 @@ func existingGroupNetwork(allocID string) *driver.NetworkIsolation {
 // newAdoptedJob returns a job with these allocations. It is a batch job without restarts, because the configs of its tasks are
 // lost, so that no task of it can be started.
 func (c *Cleaner) newAdoptedJob(key jobKey, allocs []*adoptedAlloc) AdoptedJob {
-	env := allocs[0].taskEnv
+	env := allocs[0].envOfOneTask
 	adopted := AdoptedJob{Job: &api.Job{
 		ID: new(key.jobID), Name: new(cmp.Or(env["NOMAD_JOB_NAME"], key.jobID)), Namespace: new(key.namespace), Region: new(env["NOMAD_REGION"]),
 		Type: new(api.JobTypeBatch), Datacenters: []string{"*"}, Meta: map[string]string{model.AdoptedJobMeta: "true"},
@@ -243,7 +244,7 @@ func (c *Cleaner) newAdoptedJob(key jobKey, allocs []*adoptedAlloc) AdoptedJob {
 	}
 	groups := make(map[string][]*adoptedAlloc)
 	for _, alloc := range allocs {
-		groups[alloc.taskEnv["NOMAD_GROUP_NAME"]] = append(groups[alloc.taskEnv["NOMAD_GROUP_NAME"]], alloc)
+		groups[alloc.envOfOneTask["NOMAD_GROUP_NAME"]] = append(groups[alloc.envOfOneTask["NOMAD_GROUP_NAME"]], alloc)
 	}
 	for _, name := range slices.Sorted(maps.Keys(groups)) {
 		adopted.Job.TaskGroups = append(adopted.Job.TaskGroups, newAdoptedGroup(name, groups[name]))
@@ -253,9 +254,9 @@ func (c *Cleaner) newAdoptedJob(key jobKey, allocs []*adoptedAlloc) AdoptedJob {
 		record.NodeID, record.NodeName = c.Node.ID, c.Node.Name
 		adopted.Allocs = append(adopted.Allocs, record)
 	}
-	adopted.StoreRecords = func(tx *store.Txn) {
+	adopted.StoreTaskRecords = func(tx *store.Txn) {
 		for _, alloc := range allocs {
-			alloc.storeRecords(tx, adopted.Job)
+			alloc.storeTaskAndNetworkRecords(tx, adopted.Job)
 		}
 	}
 	return adopted
@@ -278,7 +279,7 @@ func newAdoptedGroup(name string, allocs []*adoptedAlloc) *api.TaskGroup {
 				continue
 			}
 			known[t.taskName] = true
-			task := &api.Task{Name: t.taskName, Driver: t.driverName, User: t.user, Config: map[string]any{}, Resources: &api.Resources{}}
+			task := &api.Task{Name: t.taskName, Driver: t.driverName, User: t.processUser, Config: map[string]any{}, Resources: &api.Resources{}}
 			if cpu := t.env.intOrZero("NOMAD_CPU_LIMIT"); cpu > 0 && t.reservedCoreCount() == 0 {
 				task.Resources.CPU = &cpu
 			}
@@ -297,8 +298,8 @@ func newAdoptedGroup(name string, allocs []*adoptedAlloc) *api.TaskGroup {
 // newAllocation returns the api.Allocation for the adopted allocation, without its node.
 func (a *adoptedAlloc) newAllocation(key jobKey) *api.Allocation {
 	alloc := &api.Allocation{
-		ID: a.allocID, Name: cmp.Or(a.taskEnv["NOMAD_ALLOC_NAME"], fmt.Sprintf("%s.%s[0]", key.jobID, a.taskEnv["NOMAD_GROUP_NAME"])),
-		Namespace: key.namespace, JobID: key.jobID, TaskGroup: a.taskEnv["NOMAD_GROUP_NAME"],
+		ID: a.allocID, Name: cmp.Or(a.envOfOneTask["NOMAD_ALLOC_NAME"], fmt.Sprintf("%s.%s[0]", key.jobID, a.envOfOneTask["NOMAD_GROUP_NAME"])),
+		Namespace: key.namespace, JobID: key.jobID, TaskGroup: a.envOfOneTask["NOMAD_GROUP_NAME"],
 		DesiredStatus: api.AllocDesiredStatusRun, ClientStatus: api.AllocClientStatusRunning,
 		AllocatedResources: &api.AllocatedResources{Tasks: make(map[string]*api.AllocatedTaskResources)},
 		TaskStates:         make(map[string]*api.TaskState),
@@ -332,10 +333,10 @@ func (a *adoptedAlloc) newAllocation(key jobKey) *api.Allocation {
 	return alloc
 }
 
-// storeRecords stores the records from which the runner of the allocation restores the tasks. A task of the group that does not run
-// in this allocation counts as ended.
-func (a *adoptedAlloc) storeRecords(tx *store.Txn, job *api.Job) {
-	for _, t := range model.FindGroup(job, a.taskEnv["NOMAD_GROUP_NAME"]).Tasks {
+// storeTaskAndNetworkRecords stores the records from which the runner of the allocation restores the tasks. A task of
+// the group that does not run in this allocation counts as ended.
+func (a *adoptedAlloc) storeTaskAndNetworkRecords(tx *store.Txn, job *api.Job) {
+	for _, t := range model.FindGroup(job, a.envOfOneTask["NOMAD_GROUP_NAME"]).Tasks {
 		i := slices.IndexFunc(a.tasks, func(running adoptedTask) bool { return running.taskName == t.Name })
 		if i < 0 {
 			tx.PutTask(a.allocID, t.Name, state.LocalState{RunComplete: true}, &api.TaskState{State: model.TaskDead, FinishedAt: time.Now().UTC(), Events: []*api.TaskEvent{}})
@@ -350,15 +351,15 @@ func (a *adoptedAlloc) storeRecords(tx *store.Txn, job *api.Job) {
 }
 
 func (t *adoptedTask) newLocalState() state.LocalState {
-	local := state.LocalState{StartID: t.startID, Handle: t.handle, Network: t.network}
+	local := state.LocalState{StartID: t.startID, Handle: t.handle, NetworkOverride: t.network}
 	if t.dynamicUserID != 0 {
-		local.Hooks = map[string]state.HookState{runnerhooks.WorkloadUserHookName: {Data: runnerhooks.NewWorkloadUserState(t.dynamicUserID)}}
+		local.HookStateByName = map[string]state.HookState{runnerhooks.WorkloadUserHookName: {Data: runnerhooks.NewWorkloadUserState(t.dynamicUserID)}}
 	}
 	return local
 }
 
 func (t *adoptedTask) newTaskState() *api.TaskState {
 	s := &api.TaskState{State: model.TaskRunning, StartedAt: t.startedAt.UTC()}
-	model.AppendTaskEvent(s, model.EventTaskAdopted(), time.Now())
+	model.AppendTaskEvent(s, model.EventOrphanTaskAdopted(), time.Now())
 	return s
 }

@@ -61,7 +61,7 @@ func startUnknownTask(t *testing.T, allocDirs, allocID, task, driverName string,
 // namedDrivers are the drivers of a node.
 type namedDrivers map[string]driver.Driver
 
-func (d namedDrivers) Drivers() map[string]supervisor.DriverInfo {
+func (d namedDrivers) DriverInfoByName() map[string]supervisor.DriverInfo {
 	all := make(map[string]supervisor.DriverInfo)
 	for name := range d {
 		all[name] = supervisor.DriverInfo{}
@@ -83,11 +83,11 @@ type sdkDriver struct {
 func (d *sdkDriver) InspectTask(_ context.Context, id string) (*driver.TaskStatus, error) {
 	config := d.found[id]
 	if config == nil {
-		return &driver.TaskStatus{Start: &driver.StartStatus{Phase: driver.StartNotFound}}, nil
+		return &driver.TaskStatus{StartStatus: &driver.StartStatus{Phase: driver.StartNotFound}}, nil
 	}
 	return &driver.TaskStatus{
-		State: driver.TaskRunning,
-		Start: &driver.StartStatus{Phase: driver.StartReturned, Handle: &driver.Handle{Version: 1, Config: config, DriverState: []byte(id)}},
+		State:       driver.TaskRunning,
+		StartStatus: &driver.StartStatus{Phase: driver.StartReturned, Handle: &driver.Handle{Version: 1, Config: config, DriverState: []byte(id)}},
 	}, nil
 }
 
@@ -140,24 +140,24 @@ func TestUnknownTasksAreAdopted(t *testing.T) {
 			adopted = append(adopted, j)
 			_, err := s.Update(ctx, func(tx *store.Txn) error {
 				model.Canonicalize(j.Job)
-				tx.PutJob(j.Job)
+				tx.PutJobAndVersion(j.Job)
 				for _, a := range j.Allocs {
 					a.Job = j.Job
-					tx.PutAllocation(a)
+					tx.PutScheduledAllocation(a)
 				}
-				j.StoreRecords(tx)
+				j.StoreTaskRecords(tx)
 				return nil
 			})
 			return err
 		},
 	}
-	c.DestroyOrphans(t.Context(), namedDrivers{"sdk": own, "foreign": foreignDriver{}})
+	c.DestroyOrAdoptOrphans(t.Context(), namedDrivers{"sdk": own, "foreign": foreignDriver{}})
 
 	if len(adopted) != 1 {
 		t.Fatalf("adopted %+v, want one job\n%s", adopted, log.String())
 	}
 	job, group := adopted[0].Job, adopted[0].Job.TaskGroups[0]
-	if *job.ID != "web" || *job.Namespace != "team" || !model.IsAdoptedJob(job) || len(job.TaskGroups) != 1 || *group.Count != 2 || len(group.Tasks) != 2 || *group.RestartPolicy.Attempts != 0 {
+	if *job.ID != "web" || *job.Namespace != "team" || !model.IsJobMadeForOrphanTasks(job) || len(job.TaskGroups) != 1 || *group.Count != 2 || len(group.Tasks) != 2 || *group.RestartPolicy.Attempts != 0 {
 		t.Errorf("job %+v, group %+v", job, group)
 	}
 	snapshot := s.Snapshot()

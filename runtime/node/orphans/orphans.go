@@ -69,18 +69,18 @@ type Cleaner struct {
 
 	unknownTaskPorts processesOfHostPorts
 	mu               sync.Mutex
-	unknownAllocs    map[string]bool // ids of the unknown allocations, whose tasks are left running
-	orphansDestroyed atomic.Bool     // DestroyOrphans has completed
+	unknownAllocIDs  map[string]bool // ids of the unknown allocations, whose tasks are left running
+	orphansHandled   atomic.Bool     // DestroyOrAdoptOrphans has completed
 }
 
-// OrphansDestroyed reports whether DestroyOrphans has completed.
-func (c *Cleaner) OrphansDestroyed() bool { return c.orphansDestroyed.Load() }
+// OrphansHandled reports whether DestroyOrAdoptOrphans has completed.
+func (c *Cleaner) OrphansHandled() bool { return c.orphansHandled.Load() }
 
 // findOrphans returns the orphans, sorted by id.
 func (c *Cleaner) findOrphans() (orphans []orphan) {
 	snapshot := c.Store.Snapshot()
 	known := make(map[string]bool)
-	for _, id := range snapshot.AllocationsWithLocalRecords() {
+	for _, id := range snapshot.AllocIDsWithLocalRecords() {
 		known[id] = true
 	}
 	for _, fact := range snapshot.AgentRecordNames(state.PendingRemovalPrefix) {
@@ -117,23 +117,23 @@ const orphanCleanupTimeout = 10 * time.Second
 
 // driverSource is the part of the supervisor that a Cleaner needs.
 type driverSource interface {
-	Drivers() map[string]supervisor.DriverInfo
+	DriverInfoByName() map[string]supervisor.DriverInfo
 	Driver(ctx context.Context, name string) (driver.Driver, error)
 }
 
-// DestroyOrphans ends the tasks of orphans, because the scheduler may start second copies of these tasks. If the whole state
-// was lost, it leaves the tasks running and logs them, or adopts them if AdoptUnknownAllocs is set.
-func (c *Cleaner) DestroyOrphans(ctx context.Context, drivers driverSource) {
+// DestroyOrAdoptOrphans ends the tasks of orphans, because the scheduler may start second copies of these tasks. If the
+// whole state was lost, it leaves the tasks running and logs them, or adopts them if AdoptUnknownAllocs is set.
+func (c *Cleaner) DestroyOrAdoptOrphans(ctx context.Context, drivers driverSource) {
 	orphans := c.findOrphans()
 	unknown, err := c.findAndRecordUnknownAllocs(ctx, orphans)
 	if err != nil && ctx.Err() == nil {
 		c.Logger.Error("unknown allocations not recorded; the next agent may end their tasks", "error", err)
 	}
-	c.setUnknownAllocs(unknown)
+	c.setUnknownAllocIDs(unknown)
 	adopted := make(map[string]bool)
 	if c.AdoptUnknownAllocs {
 		adopted = c.adoptUnknownAllocs(ctx, drivers, unknown)
-		c.setUnknownAllocs(unknown)
+		c.setUnknownAllocIDs(unknown)
 	}
 	c.logUnknownAllocsAndRecordPorts(unknown)
 	for _, o := range orphans {
@@ -158,19 +158,19 @@ func (c *Cleaner) DestroyOrphans(ctx context.Context, drivers driverSource) {
 				"alloc_id", o.allocID, "dir", filepath.Join(c.AllocDirRoot, o.allocID))
 		}
 	}
-	c.orphansDestroyed.Store(ctx.Err() == nil)
+	c.orphansHandled.Store(ctx.Err() == nil)
 }
 
-func (c *Cleaner) setUnknownAllocs(ids map[string]bool) {
+func (c *Cleaner) setUnknownAllocIDs(ids map[string]bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.unknownAllocs = ids
+	c.unknownAllocIDs = ids
 }
 
 func (c *Cleaner) isUnknownAlloc(allocID string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.unknownAllocs[allocID]
+	return c.unknownAllocIDs[allocID]
 }
 
 func (c *Cleaner) endTasksAndCleanUpOrphan(ctx context.Context, drivers driverSource, o orphan) error {
@@ -178,11 +178,11 @@ func (c *Cleaner) endTasksAndCleanUpOrphan(ctx context.Context, drivers driverSo
 	defer cancel()
 	var errs []error
 	records := c.Store.Snapshot()
-	tasks := append(records.TasksWithLocalRecords(o.allocID), c.taskDirNames(o.allocID)...)
+	tasks := append(records.TaskNamesWithLocalRecords(o.allocID), c.taskDirNames(o.allocID)...)
 	slices.Sort(tasks)
 	for _, task := range slices.Compact(tasks) {
 		local, known, err := records.TaskLocalState(o.allocID, task)
-		starts := local.PendingDestroys()
+		starts := local.StartsToDestroy()
 		if err != nil || !known {
 			starts = []state.PendingDestroy{{StartID: o.allocID + "/" + task + "/" + driver.WildcardStart}}
 		}
@@ -192,6 +192,9 @@ func (c *Cleaner) endTasksAndCleanUpOrphan(ctx context.Context, drivers driverSo
 	}
 	if c.EndTasksOfUnknownAllocs {
 		errs = append(errs, c.endProcessesOfTasks(ctx, o.allocID, slices.Compact(tasks)))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err // the records stay, because the next agent destroys the tasks by them
 	}
 	errs = append(errs, hostnet.RemoveLeftoverNetwork(o.allocID))
 	if !o.hasRecords || o.nodeRunnerRemovesAlloc {
@@ -212,31 +215,49 @@ func (c *Cleaner) endTasksAndCleanUpOrphan(ctx context.Context, drivers driverSo
 	return nil
 }
 
-// destroyTaskStartInAllDrivers destroys a start of an orphan's task. The records do not name the driver, so it calls DestroyTask of each
-// driver; drivers that have not started the task do not find it.
+// destroyTaskStartInAllDrivers destroys a start of an orphan's task. The records do not name the driver, so it destroys the start in
+// each driver; drivers that have not started the task do not find it.
 func (c *Cleaner) destroyTaskStartInAllDrivers(ctx context.Context, drivers driverSource, start state.PendingDestroy) error {
 	var errs []error
-	for name := range drivers.Drivers() {
-		d, err := drivers.Driver(ctx, name)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		if !c.Rebooted && start.Handle != nil && d.RecoverTask(ctx, start.Handle) != nil {
-			continue
-		}
-		if err := d.DestroyTask(ctx, start.StartID, true); err != nil {
-			c.Logger.Debug("orphan is not a task of this driver", "driver", name, "task_id", start.StartID, "error", err)
+	for name := range drivers.DriverInfoByName() {
+		if err := c.destroyTaskStart(ctx, drivers, name, start); err != nil {
+			errs = append(errs, fmt.Errorf("destroy task %s in driver %q: %w", start.StartID, name, err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// CleanUpEndedAllocs cleans up after the ended allocations of the state: it denies other accounts access to their directories
-// and removes their empty cgroups.
-func (c *Cleaner) CleanUpEndedAllocs() {
+// destroyTaskStart destroys a start in one driver. If the plugin process exits during a call, destroyTaskStart repeats it in the next
+// process. It returns nil if the driver has destroyed the start or does not have it.
+func (c *Cleaner) destroyTaskStart(ctx context.Context, drivers driverSource, driverName string, start state.PendingDestroy) error {
+	for {
+		d, err := drivers.Driver(ctx, driverName)
+		if err != nil {
+			return err
+		}
+		if !c.Rebooted && start.Handle != nil {
+			err = d.RecoverTask(ctx, start.Handle)
+			if err != nil && !errors.Is(err, driver.ErrPluginDown) && !driver.IsRecoverable(err) && ctx.Err() == nil {
+				return nil // drivers return errors of their own for the handle of another driver
+			}
+		}
+		if err == nil {
+			err = d.DestroyTask(ctx, start.StartID, true)
+		}
+		switch {
+		case errors.Is(err, driver.ErrTaskNotFound):
+			return nil
+		case !errors.Is(err, driver.ErrPluginDown) || ctx.Err() != nil:
+			return err
+		}
+	}
+}
+
+// SecureDirsAndRemoveEmptyCgroups cleans up after the ended allocations of the state: it denies other accounts access
+// to their directories and removes their empty cgroups.
+func (c *Cleaner) SecureDirsAndRemoveEmptyCgroups() {
 	c.denyAccessToDirsOfEndedAllocs()
-	c.removeEmptyCgroups()
+	c.removeEmptyCgroupsOfEndedAllocs()
 }
 
 // denyAccessToDirsOfEndedAllocs denies other accounts access to the directories of ended allocations, which an earlier version
@@ -263,7 +284,7 @@ func (c *Cleaner) denyAccessToDirsOfEndedAllocs() {
 		}
 		dir, err := allocdir.New(c.AllocDirRoot, entry.Name())
 		if err == nil {
-			err = dir.DenyAccess()
+			err = dir.RestrictToRoot()
 		}
 		if err != nil {
 			c.Logger.Error("other accounts of this machine can enter the directory of an allocation", "alloc_id", entry.Name(), "error", err)
@@ -271,9 +292,10 @@ func (c *Cleaner) denyAccessToDirsOfEndedAllocs() {
 	}
 }
 
-// removeEmptyCgroups removes the empty cgroups of ended allocations, which stay when both the process of a driver and the agent
-// die. It keeps the cgroups of allocations that are not in the state, because they may belong to another agent.
-func (c *Cleaner) removeEmptyCgroups() {
+// removeEmptyCgroupsOfEndedAllocs removes the empty cgroups of ended allocations, which stay when both the process of a
+// driver and the agent die. It keeps the cgroups of allocations that are not in the state, because they may belong to
+// another agent.
+func (c *Cleaner) removeEmptyCgroupsOfEndedAllocs() {
 	snapshot := c.Store.Snapshot()
 	cgroup.RemoveEmptyOfEndedAllocs(func(allocID string) bool {
 		alloc := snapshot.Allocation(nil, allocID)
@@ -282,8 +304,8 @@ func (c *Cleaner) removeEmptyCgroups() {
 }
 
 // taskDirNames returns the names of the tasks that have a directory in the directory of an allocation.
-func (c *Cleaner) taskDirNames(id string) (names []string) {
-	entries, _ := os.ReadDir(filepath.Join(c.AllocDirRoot, id))
+func (c *Cleaner) taskDirNames(allocID string) (names []string) {
+	entries, _ := os.ReadDir(filepath.Join(c.AllocDirRoot, allocID))
 	for _, e := range entries {
 		if e.IsDir() && e.Name() != "alloc" {
 			names = append(names, e.Name())

@@ -2,6 +2,7 @@ package orphans
 
 import (
 	"context"
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -20,11 +21,21 @@ import (
 
 func openStore(t *testing.T, path string) *store.Store {
 	t.Helper()
-	s, err := store.Open(store.Config{Path: path, Logger: hclog.NewNullLogger()})
+	s, err := store.Open(t.Context(), store.Config{StateFilePath: path, Logger: hclog.NewNullLogger()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return s
+}
+
+// updater returns a function that stores what f writes.
+func updater(t *testing.T, s *store.Store) (put func(f func(*store.Txn))) {
+	return func(f func(*store.Txn)) {
+		t.Helper()
+		if _, err := s.Update(t.Context(), func(tx *store.Txn) error { f(tx); return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 func TestOrphansIncludeInterruptedRemovals(t *testing.T) {
@@ -37,23 +48,18 @@ func TestOrphansIncludeInterruptedRemovals(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	put := func(f func(*store.Txn)) {
-		t.Helper()
-		if _, err := s.Update(t.Context(), func(tx *store.Txn) error { f(tx); return nil }); err != nil {
-			t.Fatal(err)
-		}
-	}
-	put(func(tx *store.Txn) { tx.PutAllocation(&api.Allocation{ID: "here", Job: &api.Job{}}) })
+	put := updater(t, s)
+	put(func(tx *store.Txn) { tx.PutScheduledAllocation(&api.Allocation{ID: "here", Job: &api.Job{}}) })
 	if got := c.findOrphans(); !slices.Equal(got, []orphan{{allocID: "gone"}}) {
 		t.Errorf("orphans %v, want the one that has only a directory", got)
 	}
 	// The agent may receive a request to delete the allocation before the node
 	// runner first lists the allocations.
-	put(func(tx *store.Txn) { tx.DeleteAllocation("here") })
+	put(func(tx *store.Txn) { tx.DeleteAllocationAndQueueRemoval("here") })
 	if got := c.findOrphans(); !slices.Equal(got, []orphan{{allocID: "gone"}, {allocID: "here", hasRecords: true, nodeRunnerRemovesAlloc: true}}) {
 		t.Errorf("orphans %v, want the one that was being removed too", got)
 	}
-	c.DestroyOrphans(t.Context(), supervisor.New(supervisor.Config{Logger: c.Logger}))
+	c.DestroyOrAdoptOrphans(t.Context(), supervisor.New(supervisor.Config{Logger: c.Logger}))
 	if _, err := os.Stat(filepath.Join(c.AllocDirRoot, "here")); err != nil {
 		t.Error("its hooks were not told yet that it is removed:", err)
 	}
@@ -79,7 +85,7 @@ func TestDirectoriesOfEndedAllocationsAreClosed(t *testing.T) {
 		}
 		if id != "unknown" {
 			_, err := s.Update(t.Context(), func(tx *store.Txn) error {
-				tx.PutAllocation(&api.Allocation{ID: id, Job: &api.Job{}, ClientStatus: id})
+				tx.PutScheduledAllocation(&api.Allocation{ID: id, Job: &api.Job{}, ClientStatus: id})
 				return nil
 			})
 			if err != nil {
@@ -119,7 +125,7 @@ func TestOrphanWithQuarantinedRecordIsRemoved(t *testing.T) {
 	if got := c.findOrphans(); !slices.Equal(got, []orphan{{allocID: "gone", hasRecords: true}}) {
 		t.Errorf("orphans %v", got)
 	}
-	c.DestroyOrphans(t.Context(), supervisor.New(supervisor.Config{Logger: c.Logger}))
+	c.DestroyOrAdoptOrphans(t.Context(), supervisor.New(supervisor.Config{Logger: c.Logger}))
 	if _, err := os.Stat(filepath.Join(c.AllocDirRoot, "gone")); err == nil {
 		t.Error("its directory is left")
 	}
@@ -141,7 +147,7 @@ func (d *recordingDriver) DestroyTask(_ context.Context, id string, _ bool) erro
 // singleDriverSource is the only driver of a node.
 type singleDriverSource struct{ *recordingDriver }
 
-func (s singleDriverSource) Drivers() map[string]supervisor.DriverInfo {
+func (s singleDriverSource) DriverInfoByName() map[string]supervisor.DriverInfo {
 	return map[string]supervisor.DriverInfo{"recording": {}}
 }
 
@@ -158,28 +164,87 @@ func TestEachStartOfAnOrphanIsDestroyed(t *testing.T) {
 		{state.LocalState{}, ""},
 		{state.LocalState{StartID: "1"}, "1"},
 		{state.LocalState{StartID: "1", Handle: handle("1")}, "1"},
-		{state.LocalState{StartID: "1", Handle: handle("1"), Exit: &state.ProcessExit{}, NextStartID: "2"}, "1 2"},
+		{state.LocalState{StartID: "1", Handle: handle("1"), UnhandledExit: &state.ProcessExit{}, NextStartID: "2"}, "1 2"},
 		{state.LocalState{FirstPendingDestroy: &state.PendingDestroy{StartID: "1", Next: &state.PendingDestroy{StartID: "2"}}}, "1 2"},
 	} {
 		dir := t.TempDir()
 		s := openStore(t, filepath.Join(dir, "state.db"))
 		defer s.Close()
-		put := func(f func(*store.Txn)) {
-			t.Helper()
-			if _, err := s.Update(t.Context(), func(tx *store.Txn) error { f(tx); return nil }); err != nil {
-				t.Fatal(err)
-			}
-		}
-		put(func(tx *store.Txn) { tx.PutAllocation(&api.Allocation{ID: "gone", Job: &api.Job{}}) })
+		put := updater(t, s)
+		put(func(tx *store.Txn) { tx.PutScheduledAllocation(&api.Allocation{ID: "gone", Job: &api.Job{}}) })
 		if err := s.PutTask("gone", "web", tt.local, &api.TaskState{}, state.DurabilitySync)(); err != nil {
 			t.Fatal(err)
 		}
-		put(func(tx *store.Txn) { tx.DeleteAllocation("gone") })
+		put(func(tx *store.Txn) { tx.DeleteAllocationAndQueueRemoval("gone") })
 		c := &Cleaner{Logger: hclog.NewNullLogger(), AllocDirRoot: filepath.Join(dir, "alloc"), Store: s}
 		d := &recordingDriver{}
-		c.DestroyOrphans(t.Context(), singleDriverSource{d})
+		c.DestroyOrAdoptOrphans(t.Context(), singleDriverSource{d})
 		if got := strings.Join(d.destroyed, " "); got != tt.want {
 			t.Errorf("%+v: destroyed %q, want %q", tt.local, got, tt.want)
 		}
+	}
+}
+
+// failingDriver fails to destroy tasks.
+type failingDriver struct {
+	driver.Driver
+	err error
+}
+
+func (d failingDriver) DestroyTask(context.Context, string, bool) error { return d.err }
+
+// driverSequence is the only driver of a node. Each call of Driver returns the next element, a driver or an error.
+type driverSequence struct{ left []any }
+
+func (s *driverSequence) DriverInfoByName() map[string]supervisor.DriverInfo {
+	return map[string]supervisor.DriverInfo{"sequence": {}}
+}
+
+func (s *driverSequence) Driver(context.Context, string) (driver.Driver, error) {
+	next := s.left[0]
+	s.left = s.left[1:]
+	if err, ok := next.(error); ok {
+		return nil, err
+	}
+	return next.(driver.Driver), nil
+}
+
+func TestRecordsOfOrphanStayUntilItsTaskIsDestroyed(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		drivers []any
+		stay    bool
+	}{
+		{"the driver does not have the task", []any{failingDriver{err: driver.ErrTaskNotFound}}, false},
+		{"the plugin exits once", []any{failingDriver{err: driver.ErrPluginDown}, &recordingDriver{}}, false},
+		{"the plugin exits and is unavailable", []any{failingDriver{err: driver.ErrPluginDown}, &driver.UnavailableError{Err: driver.ErrPluginDown}}, true},
+		{"the driver fails", []any{failingDriver{err: errors.New("device busy")}}, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			s := openStore(t, filepath.Join(dir, "state.db"))
+			defer s.Close()
+			put := updater(t, s)
+			put(func(tx *store.Txn) { tx.PutScheduledAllocation(&api.Allocation{ID: "lost", Job: &api.Job{}}) })
+			if err := s.PutTask("lost", "web", state.LocalState{StartID: "1"}, &api.TaskState{State: "running"}, state.DurabilitySync)(); err != nil {
+				t.Fatal(err)
+			}
+			put(func(tx *store.Txn) {
+				tx.DeleteAllocationAndQueueRemoval("lost")
+				tx.DeleteAgentRecord(state.PendingRemovalPrefix + "lost")
+			})
+			c := &Cleaner{Logger: hclog.NewNullLogger(), AllocDirRoot: filepath.Join(dir, "alloc"), Store: s}
+			if err := os.MkdirAll(filepath.Join(c.AllocDirRoot, "lost", "alloc"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			drivers := &driverSequence{tt.drivers}
+			c.DestroyOrAdoptOrphans(t.Context(), drivers)
+			if left := s.Snapshot().AllocIDsWithLocalRecords(); slices.Contains(left, "lost") != tt.stay || len(drivers.left) > 0 {
+				t.Errorf("records left of %v, want that of the allocation: %v; driver processes not asked: %d", left, tt.stay, len(drivers.left))
+			}
+			if _, err := os.Stat(filepath.Join(c.AllocDirRoot, "lost")); (err == nil) != tt.stay {
+				t.Errorf("directory of the allocation: %v, want it to exist: %v", err, tt.stay)
+			}
+		})
 	}
 }

@@ -23,43 +23,44 @@ import (
 // unknownAllocTask is a running task of an unknown allocation.
 type unknownAllocTask struct {
 	allocID, taskName string
-	lastTaskRun
+	lastTaskRunInTimeline
 	processes []osprocess.ID
 }
 
-// lastTaskRun is the last run of a task's process according to the time line of the allocation. It is the zero value if the time
-// line has none.
-type lastTaskRun struct {
+// lastTaskRunInTimeline is the last run of a task's process according to the time line of the allocation. It is the
+// zero value if the time line has none.
+type lastTaskRunInTimeline struct {
 	startID, driverName string
 	startedAt           time.Time
 }
 
 // processesOfHostPorts holds the ports of the host that the processes of unknown tasks may use. Its methods may be called concurrently.
 type processesOfHostPorts struct {
-	mu              sync.Mutex
-	processesOfPort map[int][]osprocess.ID
+	mu                  sync.Mutex
+	processesByHostPort map[int][]osprocess.ID
 }
 
 func (u *processesOfHostPorts) addProcessOfPort(port int, p osprocess.ID) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.processesOfPort == nil {
-		u.processesOfPort = make(map[int][]osprocess.ID)
+	if u.processesByHostPort == nil {
+		u.processesByHostPort = make(map[int][]osprocess.ID)
 	}
-	u.processesOfPort[port] = append(u.processesOfPort[port], p)
+	u.processesByHostPort[port] = append(u.processesByHostPort[port], p)
 }
 
 // UnknownTaskUsesHostPort reports whether a port of the host was assigned to a running task of an unknown allocation.
 func (c *Cleaner) UnknownTaskUsesHostPort(port int) bool {
 	c.unknownTaskPorts.mu.Lock()
 	defer c.unknownTaskPorts.mu.Unlock()
-	return slices.ContainsFunc(c.unknownTaskPorts.processesOfPort[port], osprocess.ID.Alive)
+	return slices.ContainsFunc(c.unknownTaskPorts.processesByHostPort[port], osprocess.ID.Alive)
 }
 
-// isStateLost reports whether the state has no job, no allocation and no task record, so the state file was removed or emptied.
-func (c *Cleaner) isStateLost() bool {
+// isStateEmpty reports whether the state has no job, no allocation and no task record, so the state file was removed or
+// emptied.
+func (c *Cleaner) isStateEmpty() bool {
 	snapshot := c.Store.Snapshot()
-	return len(snapshot.Jobs(nil, store.AnyNamespace, "")) == 0 && len(snapshot.Allocations(nil, "")) == 0 && len(snapshot.AllocationsWithLocalRecords()) == 0
+	return len(snapshot.Jobs(nil, store.AnyNamespace, "")) == 0 && len(snapshot.Allocations(nil, "")) == 0 && len(snapshot.AllocIDsWithLocalRecords()) == 0
 }
 
 // findAndRecordUnknownAllocs returns the ids of the unknown allocations: the orphans whose tasks must be left running. It records the ids for
@@ -71,7 +72,7 @@ func (c *Cleaner) findAndRecordUnknownAllocs(ctx context.Context, orphans []orph
 		recorded[strings.TrimPrefix(name, state.UnknownAllocPrefix)] = true
 	}
 	if !c.StateWasEphemeral && !c.EndTasksOfUnknownAllocs {
-		lost := c.isStateLost()
+		lost := c.isStateEmpty()
 		for _, o := range orphans {
 			if !o.hasRecords && (lost || recorded[o.allocID]) {
 				unknown[o.allocID] = true
@@ -128,7 +129,7 @@ func (c *Cleaner) logUnknownAllocsAndRecordPorts(ids map[string]bool) {
 // findUnknownTasks returns the running tasks of an unknown allocation.
 func (c *Cleaner) findUnknownTasks(allocID string) (tasks []unknownAllocTask, err error) {
 	var errs []error
-	runs := c.lastRunsInTimeline(allocID)
+	runs := c.lastRunByTaskInTimeline(allocID)
 	for _, name := range c.taskDirNames(allocID) {
 		processes, err := osprocess.FindLeftovers(allocID, name)
 		errs = append(errs, err)
@@ -139,20 +140,20 @@ func (c *Cleaner) findUnknownTasks(allocID string) (tasks []unknownAllocTask, er
 	return tasks, errors.Join(errs...)
 }
 
-// lastRunsInTimeline returns the last run of each task in the time line of an allocation, by task name.
-func (c *Cleaner) lastRunsInTimeline(allocID string) map[string]lastTaskRun {
-	runs := make(map[string]lastTaskRun)
+// lastRunByTaskInTimeline returns the last run of each task in the time line of an allocation, by task name.
+func (c *Cleaner) lastRunByTaskInTimeline(allocID string) map[string]lastTaskRunInTimeline {
+	runs := make(map[string]lastTaskRunInTimeline)
 	dir, err := allocdir.New(c.AllocDirRoot, allocID)
 	if err != nil {
 		return runs
 	}
-	snapshot, err := timeline.NewFile(dir.Open, nil, c.Logger).Read()
+	snapshot, err := timeline.NewFile(dir.Open, nil, c.Logger).ReadSnapshot()
 	if err != nil {
 		c.Logger.Debug("time line of an unknown allocation not read", "alloc_id", allocID, "error", err)
 	}
 	for _, span := range snapshot.Spans {
 		if span.Kind == tracespan.KindRun && !span.Start.Before(runs[span.Task].startedAt) {
-			runs[span.Task] = lastTaskRun{span.Name, span.Plugin, span.Start}
+			runs[span.Task] = lastTaskRunInTimeline{span.Name, span.Plugin, span.Start}
 		}
 	}
 	return runs

@@ -31,7 +31,7 @@ func TestTasksOfALostStateContinue(t *testing.T) {
 		c = &Cleaner{Logger: hclog.New(&hclog.LoggerOptions{Output: &text}), AllocDirRoot: allocDirs, Store: s}
 		change(c)
 		d := &recordingDriver{}
-		c.DestroyOrphans(t.Context(), singleDriverSource{d})
+		c.DestroyOrAdoptOrphans(t.Context(), singleDriverSource{d})
 		c.denyAccessToDirsOfEndedAllocs()
 		return c, text.String(), d.destroyed
 	}
@@ -54,7 +54,7 @@ func TestTasksOfALostStateContinue(t *testing.T) {
 		}
 		s := openStore(t, path)
 		if _, err := s.Update(t.Context(), func(tx *store.Txn) error {
-			tx.PutJob(&api.Job{ID: new("new"), Namespace: new("default"), Version: new(uint64(0))})
+			tx.PutJobAndVersion(&api.Job{ID: new("new"), Namespace: new("default"), Version: new(uint64(0))})
 			return nil
 		}); err != nil {
 			t.Fatal(err)
@@ -79,7 +79,7 @@ func TestTasksOfAnEphemeralStateAreEnded(t *testing.T) {
 	defer s.Close()
 	c := &Cleaner{Logger: hclog.NewNullLogger(), AllocDirRoot: filepath.Join(dir, "alloc"), Store: s, StateWasEphemeral: true}
 	d := &recordingDriver{}
-	c.DestroyOrphans(t.Context(), singleDriverSource{d})
+	c.DestroyOrAdoptOrphans(t.Context(), singleDriverSource{d})
 	if len(d.destroyed) != 1 {
 		t.Errorf("destroyed %q", d.destroyed)
 	}

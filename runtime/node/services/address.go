@@ -22,45 +22,45 @@ const (
 
 // addressResolver resolves the address mode and the port label of a service or a check to an IP address and a port.
 type addressResolver struct {
-	spec           *Spec
+	spec           *AllocServicesSpec
 	task           string                  // task of the service; empty for a service of the group
 	driverNetwork  *driver.NetworkOverride // network that the driver has made for the task; nil if there is none
 	serviceAddress string                  // field address of the service block; may be empty
 }
 
-// resolve resolves an address mode and a port label. Port 0 means that the label is empty.
-func (a addressResolver) resolve(mode, label string) (ip string, port int, err error) {
-	switch mode {
+// resolveAddress resolves an address mode and a port label. Port 0 means that the label is empty.
+func (a addressResolver) resolveAddress(addressMode, portLabel string) (ip string, port int, err error) {
+	switch addressMode {
 	case "", addressModeAuto:
 		switch {
 		case a.serviceAddress != "":
-			_, port, err := a.resolveHostMode(label)
+			_, port, err := a.resolveHostMode(portLabel)
 			return a.serviceAddress, port, err
 		case a.driverNetwork != nil && a.driverNetwork.AutoAdvertise:
-			return a.resolveDriverMode(label)
+			return a.resolveDriverMode(portLabel)
 		}
-		return a.resolveHostMode(label)
+		return a.resolveHostMode(portLabel)
 	case addressModeHost:
-		return a.resolveHostMode(label)
+		return a.resolveHostMode(portLabel)
 	case addressModeDriver:
 		if a.driverNetwork == nil {
 			return "", 0, errors.New(`cannot use address_mode="driver": no driver network exists`)
 		}
-		return a.resolveDriverMode(label)
+		return a.resolveDriverMode(portLabel)
 	case addressModeAlloc:
-		return a.resolveAllocMode(mode, a.spec.NamespaceIPv4, label)
+		return a.resolveAllocMode(addressMode, a.spec.NamespaceIPv4, portLabel)
 	case addressModeAllocIPv6:
-		return a.resolveAllocMode(mode, a.spec.NamespaceIPv6, label)
+		return a.resolveAllocMode(addressMode, a.spec.NamespaceIPv6, portLabel)
 	}
-	return "", 0, fmt.Errorf("invalid address mode %q", mode)
+	return "", 0, fmt.Errorf("invalid address mode %q", addressMode)
 }
 
 func (a addressResolver) resolveHostMode(label string) (ip string, port int, err error) {
 	if m, ok := a.portByLabel(label); ok {
 		return m.HostIP, m.HostPort, nil
 	}
-	ip = a.spec.HostIP
-	if n, ok := a.spec.TaskNetworks[a.task]; ok && a.task != "" {
+	ip = a.spec.GroupHostIP
+	if n, ok := a.spec.NetworkByTask[a.task]; ok && a.task != "" {
 		ip = n.IP
 	}
 	port, err = parseLiteralPort(label)
@@ -100,7 +100,7 @@ func (a addressResolver) portByLabel(label string) (taskenv.Port, bool) {
 	if label == "" {
 		return taskenv.Port{}, false
 	}
-	for _, ports := range [][]taskenv.Port{a.spec.Ports, a.spec.TaskNetworks[a.task].Ports} {
+	for _, ports := range [][]taskenv.Port{a.spec.Ports, a.spec.NetworkByTask[a.task].Ports} {
 		if i := slices.IndexFunc(ports, func(m taskenv.Port) bool { return m.Label == label }); i >= 0 {
 			return ports[i], true
 		}
@@ -122,9 +122,9 @@ func parseLiteralPort(label string) (int, error) {
 
 // resolveCheckAddress returns the address that a check of a service connects to.
 func (a addressResolver) resolveCheckAddress(s *Service, c *Check) (hostPort string, err error) {
-	label, mode := c.Port, c.AddressMode
+	label, mode := c.PortLabel, c.AddressMode
 	if label == "" {
-		label = s.Port
+		label = s.PortLabel
 	}
 	if mode == "" {
 		mode = addressModeHost
@@ -132,7 +132,7 @@ func (a addressResolver) resolveCheckAddress(s *Service, c *Check) (hostPort str
 			mode = addressModeAuto
 		}
 	}
-	ip, port, err := a.resolve(mode, label)
+	ip, port, err := a.resolveAddress(mode, label)
 	if err != nil {
 		return "", err
 	}

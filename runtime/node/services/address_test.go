@@ -12,9 +12,9 @@ func TestAddress(t *testing.T) {
 	bridged := testSpec()
 	bridged.NamespaceIPv4, bridged.NamespaceIPv6 = "172.26.0.2", "fd00::2"
 	bare := testSpec()
-	bare.Ports, bare.HostIP = nil, ""
+	bare.Ports, bare.GroupHostIP = nil, ""
 	own := testSpec()
-	own.TaskNetworks = map[string]TaskNetwork{"t": {IP: "10.0.0.9", Ports: []taskenv.Port{{Label: "db", HostPort: 21000, HostIP: "10.0.0.9"}}}}
+	own.NetworkByTask = map[string]TaskNetwork{"t": {IP: "10.0.0.9", Ports: []taskenv.Port{{Label: "db", HostPort: 21000, HostIP: "10.0.0.9"}}}}
 	network := &driver.NetworkOverride{Addr: "172.17.0.5", PortMap: map[string]int{"admin": 9000}}
 	advertised := &driver.NetworkOverride{Addr: "172.17.0.5", AutoAdvertise: true}
 
@@ -56,7 +56,7 @@ func TestAddress(t *testing.T) {
 		{"alloc with an unknown label", addressResolver{spec: bridged}, "alloc", "x", `invalid port "x": port label not found`},
 		{"an unknown mode", addressResolver{spec: testSpec()}, "magic", "http", `invalid address mode "magic"`},
 	} {
-		ip, port, err := c.place.resolve(c.mode, c.label)
+		ip, port, err := c.place.resolveAddress(c.mode, c.label)
 		got := fmt.Sprintf("%s:%d", ip, port)
 		if err != nil {
 			got = err.Error()
@@ -78,13 +78,13 @@ func TestCheckAddress(t *testing.T) {
 		check   Check
 		want    string
 	}{
-		{"the port of the service on the host", addressResolver{spec: testSpec()}, Service{Port: "http"}, Check{}, "10.0.0.1:20000"},
-		{"a port of its own", addressResolver{spec: testSpec()}, Service{Port: "http"}, Check{Port: "admin"}, "10.0.0.2:20001"},
-		{"what the driver advertises has no say", addressResolver{spec: testSpec(), driverNetwork: advertised}, Service{Port: "http"}, Check{}, "10.0.0.1:20000"},
-		{"a custom address", addressResolver{spec: testSpec(), serviceAddress: "::1"}, Service{Port: "http"}, Check{}, "[::1]:20000"},
-		{"a mode of its own", addressResolver{spec: bridged}, Service{Port: "http"}, Check{AddressMode: "alloc"}, "172.26.0.2:8080"},
+		{"the port of the service on the host", addressResolver{spec: testSpec()}, Service{PortLabel: "http"}, Check{}, "10.0.0.1:20000"},
+		{"a port of its own", addressResolver{spec: testSpec()}, Service{PortLabel: "http"}, Check{PortLabel: "admin"}, "10.0.0.2:20001"},
+		{"what the driver advertises has no say", addressResolver{spec: testSpec(), driverNetwork: advertised}, Service{PortLabel: "http"}, Check{}, "10.0.0.1:20000"},
+		{"a custom address", addressResolver{spec: testSpec(), serviceAddress: "::1"}, Service{PortLabel: "http"}, Check{}, "[::1]:20000"},
+		{"a mode of its own", addressResolver{spec: bridged}, Service{PortLabel: "http"}, Check{AddressMode: "alloc"}, "172.26.0.2:8080"},
 		{"no port", addressResolver{spec: testSpec()}, Service{}, Check{Name: "c"}, `check "c" has no port`},
-		{"an unknown port", addressResolver{spec: testSpec()}, Service{Port: "x"}, Check{}, `invalid port "x": port label not found`},
+		{"an unknown port", addressResolver{spec: testSpec()}, Service{PortLabel: "x"}, Check{}, `invalid port "x": port label not found`},
 	} {
 		got, err := c.place.resolveCheckAddress(&c.service, &c.check)
 		if err != nil {

@@ -24,14 +24,14 @@ func BenchmarkCheckRun(b *testing.B) {
 		b.Run(kind, func(b *testing.B) {
 			c := &checkRunner{allocID: testAllocID, logger: hclog.NewNullLogger(), dial: new(net.Dialer).DialContext, resultsChanged: make(chan struct{})}
 			check := Check{Name: "c", Type: kind, Path: "/", Interval: time.Hour, Timeout: time.Second}
-			c.setChecks([]resolvedCheck{{checkID: "x", check: check, address: server.Listener.Addr().String()}}, func(string) bool { return true })
-			defer c.stop(true)
-			o := c.runningChecks["x"]
+			c.startAndStopChecksToMatch([]resolvedCheck{{checkID: "x", check: check, hostPort: server.Listener.Addr().String()}}, func(string) bool { return true })
+			defer c.stopAndWait(true)
+			o := c.runningCheckByID["x"]
 			run := o.target.newProbe(c.dial)
 			before := processCPUTime()
 			for b.Loop() {
 				began := time.Now()
-				if found := run(b.Context()); found.status != model.CheckSuccess || !c.recordOutcome(o, began, found) {
+				if found := run(b.Context()); found.status != model.CheckSuccess || !c.recordOutcomeIfCurrent(o, began, found) {
 					b.Fatal(found)
 				}
 			}
@@ -58,12 +58,12 @@ func BenchmarkIdleChecks(b *testing.B) {
 		s.Name += string(rune('a'+len(spec.Services)/26%26)) + string(rune('a'+len(spec.Services)%26)) + string(rune('a'+len(spec.Services)/676))
 		spec.Services = append(spec.Services, s)
 	}
-	var idleSets []*Set
+	var idleSets []*AllocServices
 	before := heapBytes()
 	for b.Loop() {
 		s := New(Config{
 			AllocID:     testAllocID,
-			CurrentSpec: func() *Spec { return spec },
+			CurrentSpec: func() *AllocServicesSpec { return spec },
 			CurrentEnv: func(string) *taskenv.Env {
 				return taskenv.NewBuilder(taskenv.Node{}, taskenv.Alloc{}, taskenv.Task{}).Build()
 			},

@@ -35,17 +35,17 @@ type resolvedCheck struct {
 	task        string // workload of the check: a task, or empty for the group
 	serviceName string
 	check       Check
-	address     string
+	hostPort    string
 	configError string // error that prevents a run
 }
 
-func newResolvedCheck(p addressResolver, s *Service, c Check) resolvedCheck {
-	t := resolvedCheck{checkID: checkID(p.spec, s, &c), task: s.Task, serviceName: s.Name, check: c}
-	address, err := p.resolveCheckAddress(s, &c)
+func newResolvedCheck(resolver addressResolver, s *Service, c Check) resolvedCheck {
+	t := resolvedCheck{checkID: hashCheckID(resolver.spec, s, &c), task: s.Task, serviceName: s.Name, check: c}
+	address, err := resolver.resolveCheckAddress(s, &c)
 	if err != nil {
 		t.configError = err.Error()
 	}
-	t.address = address
+	t.hostPort = address
 	return t
 }
 
@@ -53,15 +53,15 @@ func (r *resolvedCheck) newProbe(dial DialFunc) probe {
 	if r.configError != "" {
 		return alwaysFailingProbe(fmt.Errorf("%s", r.configError))
 	}
-	return newProbe(&r.check, r.address, dial)
+	return newProbe(&r.check, r.hostPort, dial)
 }
 
-// checkID returns a hash of the allocation and of the fields of a check, so that a check that has not changed keeps
+// hashCheckID returns a hash of the allocation and of the fields of a check, so that a check that has not changed keeps
 // its id after an update and after a restart of the agent.
-func checkID(spec *Spec, s *Service, c *Check) string {
-	port := c.Port
+func hashCheckID(spec *AllocServicesSpec, s *Service, c *Check) string {
+	port := c.PortLabel
 	if port == "" {
-		port = s.Port
+		port = s.PortLabel
 	}
 	h := sha256.New()
 	for _, field := range []string{
@@ -91,24 +91,24 @@ func (r CheckResult) IsReadiness() bool { return r.Mode == checkModeReadiness }
 
 // checkRunner runs the checks of one allocation regularly, keeps their latest results, and restarts workloads.
 type checkRunner struct {
-	allocID        string
-	allocName      string
-	dial           DialFunc
-	resultStore    CheckResultStore                               // nil if results are not stored
-	requestRestart func(ctx context.Context, task, reason string) // restarts a workload; blocks until it is restarted
-	logger         hclog.Logger
+	allocID         string
+	allocName       string
+	dial            DialFunc
+	resultStore     CheckResultStore                               // nil if results are not stored
+	restartWorkload func(ctx context.Context, task, reason string) // restarts a workload; blocks until it is restarted
+	logger          hclog.Logger
 
-	wg sync.WaitGroup // counts the goroutines of running checks and the calls of requestRestart
+	checksAndRestartsWG sync.WaitGroup // counts the goroutines of running checks and the calls of restartWorkload
 
 	// The mutex resultStoreMu keeps the writes to resultStore in order: unlike mu, it is held during
 	// each write.
 	resultStoreMu sync.Mutex // locked before mu
 
 	mu                    sync.Mutex
-	runningChecks         map[string]*runningCheck   // check id -> running check; nil before the first setChecks, and after stop
+	runningCheckByID      map[string]*runningCheck   // check id -> running check; nil before the first startAndStopChecksToMatch, and after stop
 	resultsChanged        chan struct{}              // channel, closed and replaced by each change of a result
-	cancelByRestartNumber map[int]context.CancelFunc // call number -> cancel function of an active call of requestRestart
-	lastRestartNumber     int                        // number of the latest call of requestRestart
+	cancelByRestartNumber map[int]context.CancelFunc // call number -> cancel function of an active call of restartWorkload
+	lastRestartNumber     int                        // number of the latest call of restartWorkload
 }
 
 // runningCheck is a running check: its goroutine, latest result and pending restart.
@@ -124,16 +124,16 @@ type runningCheck struct {
 	restartTimerNumber int         // identifies the current timer; an older timer has no effect
 }
 
-// setChecks starts, replaces and stops checks, so that exactly the targets run. A check that has not changed continues.
-// isRegistered reports whether a workload is registered, so that check_restart applies to its checks.
-func (c *checkRunner) setChecks(targets []resolvedCheck, isRegistered func(task string) bool) {
-	stored := c.resultsOfEarlierAgent()
+// startAndStopChecksToMatch starts, replaces and stops checks, so that exactly the targets run. A check that has not
+// changed continues. check_restart applies only to the checks of workloads for which isWorkloadRegistered returns true.
+func (c *checkRunner) startAndStopChecksToMatch(targets []resolvedCheck, isWorkloadRegistered func(task string) bool) {
+	stored := c.earlierAgentResultByCheckID()
 	c.resultStoreMu.Lock()
 	defer c.resultStoreMu.Unlock()
 
 	c.mu.Lock()
-	if c.runningChecks == nil {
-		c.runningChecks = make(map[string]*runningCheck)
+	if c.runningCheckByID == nil {
+		c.runningCheckByID = make(map[string]*runningCheck)
 	}
 	wanted := make(map[string]bool, len(targets))
 	var newObservers []*runningCheck
@@ -142,21 +142,21 @@ func (c *checkRunner) setChecks(targets []resolvedCheck, isRegistered func(task 
 			continue // equal checks run once
 		}
 		wanted[t.checkID] = true
-		old := c.runningChecks[t.checkID]
+		old := c.runningCheckByID[t.checkID]
 		if old != nil && reflect.DeepEqual(old.target, t) {
 			continue
 		}
-		o := c.startCheckLocked(t, old, stored[t.checkID])
-		if isRegistered(t.task) {
+		o := c.replaceCheckLocked(t, old, stored[t.checkID])
+		if isWorkloadRegistered(t.task) {
 			o.restartWatch.arm(time.Now(), t.check.Restart)
 		}
 		newObservers = append(newObservers, o)
 	}
 	var removedIDs []string
-	for id, o := range c.runningChecks {
+	for id, o := range c.runningCheckByID {
 		if !wanted[id] {
 			o.stopLocked()
-			delete(c.runningChecks, id)
+			delete(c.runningCheckByID, id)
 			removedIDs = append(removedIDs, id)
 		}
 	}
@@ -166,7 +166,7 @@ func (c *checkRunner) setChecks(targets []resolvedCheck, isRegistered func(task 
 		}
 	}
 	for _, o := range newObservers {
-		c.evaluateRestartLocked(o)
+		c.evaluateAndRestartLocked(o)
 	}
 	if len(newObservers) > 0 || len(removedIDs) > 0 {
 		c.notifyResultsChangedLocked()
@@ -174,29 +174,30 @@ func (c *checkRunner) setChecks(targets []resolvedCheck, isRegistered func(task 
 	c.mu.Unlock()
 
 	for _, o := range newObservers {
-		c.storeResult(o)
+		c.storeResultIfChanged(o)
 	}
 	c.deleteStoredResults(removedIDs)
 }
 
-// resultsOfEarlierAgent returns check id -> result of an earlier agent, or nil if setChecks was called before.
-func (c *checkRunner) resultsOfEarlierAgent() map[string]*api.AllocCheckStatus {
+// earlierAgentResultByCheckID returns check id -> result of an earlier agent, or nil if startAndStopChecksToMatch was
+// called before.
+func (c *checkRunner) earlierAgentResultByCheckID() map[string]*api.AllocCheckStatus {
 	c.mu.Lock()
-	started := c.runningChecks != nil
+	started := c.runningCheckByID != nil
 	c.mu.Unlock()
 	if started || c.resultStore == nil {
 		return nil
 	}
-	stored, err := c.resultStore.CheckResults(c.allocID)
+	stored, err := c.resultStore.StoredResultByCheckID(c.allocID)
 	if err != nil {
 		c.logger.Warn("results of checks not read", "error", err)
 	}
 	return stored
 }
 
-// startCheckLocked starts a check. It stops old, the running check with the same id, which may be nil. The first result is
-// stored, that of an earlier agent, or pending if stored is nil.
-func (c *checkRunner) startCheckLocked(t resolvedCheck, old *runningCheck, stored *api.AllocCheckStatus) *runningCheck {
+// replaceCheckLocked starts a check. It stops old, the running check with the same id, which may be nil. The first
+// result is storedResult, that of an earlier agent, or pending if storedResult is nil.
+func (c *checkRunner) replaceCheckLocked(t resolvedCheck, old *runningCheck, storedResult *api.AllocCheckStatus) *runningCheck {
 	if old != nil {
 		old.stopLocked()
 	}
@@ -217,11 +218,11 @@ func (c *checkRunner) startCheckLocked(t resolvedCheck, old *runningCheck, store
 	if t.check.OnUpdate == onUpdateIgnore {
 		o.result.Mode = checkModeReadiness
 	}
-	if stored != nil {
-		o.result.AllocCheckStatus, o.lastStoredStatus = *stored, withoutTimestamp(*stored)
+	if storedResult != nil {
+		o.result.AllocCheckStatus, o.lastStoredStatus = *storedResult, withoutTimestamp(*storedResult)
 	}
-	c.runningChecks[t.checkID] = o
-	c.wg.Go(func() { c.runCheckRegularly(ctx, o) })
+	c.runningCheckByID[t.checkID] = o
+	c.checksAndRestartsWG.Go(func() { c.runCheckRegularly(ctx, o) })
 	return o
 }
 
@@ -239,20 +240,21 @@ func (c *checkRunner) runCheckRegularly(ctx context.Context, o *runningCheck) {
 		}
 		runStart := time.Now()
 		outcome := run(ctx)
-		if !c.recordOutcome(o, runStart, outcome) {
+		if !c.recordOutcomeIfCurrent(o, runStart, outcome) {
 			return
 		}
 		timer.Reset(o.target.check.Interval)
 	}
 }
 
-// recordOutcome records the result of a run. isCurrent is false if the check was replaced or stopped during the run.
-func (c *checkRunner) recordOutcome(o *runningCheck, runStart time.Time, outcome probeResult) (isCurrent bool) {
+// recordOutcomeIfCurrent records the result of a run. isCurrent is false if the check was replaced or stopped during
+// the run.
+func (c *checkRunner) recordOutcomeIfCurrent(o *runningCheck, runStart time.Time, outcome probeResult) (isCurrent bool) {
 	c.resultStoreMu.Lock()
 	defer c.resultStoreMu.Unlock()
 
 	c.mu.Lock()
-	if c.runningChecks[o.target.checkID] != o {
+	if c.runningCheckByID[o.target.checkID] != o {
 		c.mu.Unlock()
 		return false
 	}
@@ -263,11 +265,11 @@ func (c *checkRunner) recordOutcome(o *runningCheck, runStart time.Time, outcome
 	}
 	r.Status, r.StatusCode, r.Output = outcome.status, outcome.httpStatusCode, outcome.output
 	r.LastRunStartedAt, r.Timestamp = runStart, now.Unix()
-	c.evaluateRestartLocked(o)
+	c.evaluateAndRestartLocked(o)
 	c.notifyResultsChangedLocked()
 	c.mu.Unlock()
 
-	c.storeResult(o)
+	c.storeResultIfChanged(o)
 	return true
 }
 
@@ -276,9 +278,9 @@ func (c *checkRunner) notifyResultsChangedLocked() {
 	c.resultsChanged = make(chan struct{})
 }
 
-// storeResult writes the latest result of a check to resultStore, unless only its timestamp has changed. The caller
-// must hold resultStoreMu.
-func (c *checkRunner) storeResult(o *runningCheck) {
+// storeResultIfChanged writes the latest result of a check to resultStore, unless only its timestamp has changed. The
+// caller must hold resultStoreMu.
+func (c *checkRunner) storeResultIfChanged(o *runningCheck) {
 	if c.resultStore == nil {
 		return
 	}
@@ -300,31 +302,31 @@ func withoutTimestamp(s api.AllocCheckStatus) api.AllocCheckStatus {
 	return s
 }
 
-func (c *checkRunner) deleteStoredResults(ids []string) {
-	if c.resultStore == nil || len(ids) == 0 {
+func (c *checkRunner) deleteStoredResults(checkIDs []string) {
+	if c.resultStore == nil || len(checkIDs) == 0 {
 		return
 	}
-	if err := c.resultStore.DeleteCheckResults(c.allocID, ids); err != nil {
+	if err := c.resultStore.DeleteCheckResults(c.allocID, checkIDs); err != nil {
 		c.logger.Warn("results of checks not removed", "error", err)
 	}
 }
 
-// stop stops all checks, and blocks until all goroutines have returned. With deleteResults it deletes the stored
+// stopAndWait stops all checks, and blocks until all goroutines have returned. With deleteResults it deletes the stored
 // results; otherwise the next agent uses them.
-func (c *checkRunner) stop(deleteResults bool) {
+func (c *checkRunner) stopAndWait(deleteResults bool) {
 	c.mu.Lock()
 	var ids []string
-	for id, o := range c.runningChecks {
+	for id, o := range c.runningCheckByID {
 		o.stopLocked()
 		ids = append(ids, id)
 	}
 	for _, cancel := range c.cancelByRestartNumber {
 		cancel()
 	}
-	c.runningChecks = nil
+	c.runningCheckByID = nil
 	c.notifyResultsChangedLocked()
 	c.mu.Unlock()
-	c.wg.Wait()
+	c.checksAndRestartsWG.Wait()
 	if deleteResults {
 		c.deleteStoredResults(ids)
 	}
@@ -333,27 +335,28 @@ func (c *checkRunner) stop(deleteResults bool) {
 func (r *runningCheck) stopLocked() {
 	r.cancel()
 	r.restartWatch.disarm()
-	r.setRestartTimerLocked(time.Time{}, nil)
+	r.replaceRestartTimerLocked(time.Time{}, nil)
 }
 
-// setRestartTimerLocked replaces the restart timer by one that calls onTimer at a time. A zero time only stops the timer.
-func (r *runningCheck) setRestartTimerLocked(at time.Time, onTimer func(attempt int)) {
+// replaceRestartTimerLocked replaces the restart timer by one that calls onTimer at dueAt. A zero dueAt only stops the
+// timer.
+func (r *runningCheck) replaceRestartTimerLocked(dueAt time.Time, onTimer func(timerNumber int)) {
 	r.restartTimerNumber++
 	if r.restartTimer != nil {
 		r.restartTimer.Stop()
 		r.restartTimer = nil
 	}
-	if !at.IsZero() {
+	if !dueAt.IsZero() {
 		attempt := r.restartTimerNumber
-		r.restartTimer = time.AfterFunc(time.Until(at), func() { onTimer(attempt) })
+		r.restartTimer = time.AfterFunc(time.Until(dueAt), func() { onTimer(attempt) })
 	}
 }
 
 // armRestarts starts a new grace period of check_restart for the checks of a workload.
-func (c *checkRunner) armRestarts(task string) {
-	c.forEachCheckOfWorkload(task, func(o *runningCheck) {
+func (c *checkRunner) armRestarts(taskOrGroup string) {
+	c.forEachCheckOfWorkload(taskOrGroup, func(o *runningCheck) {
 		o.restartWatch.arm(time.Now(), o.target.check.Restart)
-		c.evaluateRestartLocked(o)
+		c.evaluateAndRestartLocked(o)
 	})
 }
 
@@ -361,35 +364,35 @@ func (c *checkRunner) armRestarts(task string) {
 func (c *checkRunner) disarmRestarts(task string) {
 	c.forEachCheckOfWorkload(task, func(o *runningCheck) {
 		o.restartWatch.disarm()
-		c.evaluateRestartLocked(o)
+		c.evaluateAndRestartLocked(o)
 	})
 }
 
 func (c *checkRunner) forEachCheckOfWorkload(task string, f func(*runningCheck)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, o := range c.runningChecks {
+	for _, o := range c.runningCheckByID {
 		if o.target.task == task {
 			f(o)
 		}
 	}
 }
 
-// evaluateRestartLocked updates the restartWatch of a check after a new result or a timer, and restarts the workload
+// evaluateAndRestartLocked updates the restartWatch of a check after a new result or a timer, and restarts the workload
 // if a restart is due. It then disarms all checks of the workload until the workload
 // is registered again, so that the workload is restarted only once.
-func (c *checkRunner) evaluateRestartLocked(o *runningCheck) {
+func (c *checkRunner) evaluateAndRestartLocked(o *runningCheck) {
 	r := o.target.check.Restart
 	unhealthy := o.result.Status == model.CheckFailure && !o.result.LastRunStartedAt.IsZero() && !o.result.LastRunStartedAt.Before(o.restartWatch.armedAt)
-	due, next := o.restartWatch.evaluate(time.Now(), unhealthy, o.target.check.Interval, r.Limit)
-	o.setRestartTimerLocked(next, func(attempt int) { c.onRestartTimer(o, attempt) })
+	due, next := o.restartWatch.updateRestartDueTime(time.Now(), unhealthy, o.target.check.Interval, r.Limit)
+	o.replaceRestartTimerLocked(next, func(attempt int) { c.onRestartTimer(o, attempt) })
 	if !due {
 		return
 	}
-	for _, other := range c.runningChecks {
+	for _, other := range c.runningCheckByID {
 		if other.target.task == o.target.task {
 			other.restartWatch.disarm()
-			other.setRestartTimerLocked(time.Time{}, nil)
+			other.replaceRestartTimerLocked(time.Time{}, nil)
 		}
 	}
 	task, reason := o.target.task, fmt.Sprintf("healthcheck: check %q unhealthy", o.target.check.Name)
@@ -398,20 +401,20 @@ func (c *checkRunner) evaluateRestartLocked(o *runningCheck) {
 	c.lastRestartNumber++
 	number := c.lastRestartNumber
 	c.cancelByRestartNumber[number] = cancel
-	c.wg.Go(func() {
+	c.checksAndRestartsWG.Go(func() {
 		defer cancel()
-		c.requestRestart(ctx, task, reason)
+		c.restartWorkload(ctx, task, reason)
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		delete(c.cancelByRestartNumber, number)
 	})
 }
 
-func (c *checkRunner) onRestartTimer(o *runningCheck, attempt int) {
+func (c *checkRunner) onRestartTimer(o *runningCheck, timerNumber int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if o.restartTimerNumber == attempt && c.runningChecks[o.target.checkID] == o {
-		c.evaluateRestartLocked(o)
+	if o.restartTimerNumber == timerNumber && c.runningCheckByID[o.target.checkID] == o {
+		c.evaluateAndRestartLocked(o)
 	}
 }
 
@@ -421,7 +424,7 @@ func firstLine(s string) string {
 }
 
 // resultsSnapshot returns the results of all checks, sorted by task, service and name, and a channel that
-// is closed when a result changes. started is false before the first setChecks and after stop.
+// is closed when a result changes. started is false before the first startAndStopChecksToMatch and after stop.
 func (c *checkRunner) resultsSnapshot() (results []CheckResult, started bool, changed <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -429,8 +432,8 @@ func (c *checkRunner) resultsSnapshot() (results []CheckResult, started bool, ch
 		a, b := x.result, y.result
 		return slices.Compare([]string{a.Task, a.Service, a.Check, a.ID}, []string{b.Task, b.Service, b.Check, b.ID})
 	}
-	for _, o := range slices.SortedFunc(maps.Values(c.runningChecks), inOrder) {
+	for _, o := range slices.SortedFunc(maps.Values(c.runningCheckByID), inOrder) {
 		results = append(results, o.result)
 	}
-	return results, c.runningChecks != nil, c.resultsChanged
+	return results, c.runningCheckByID != nil, c.resultsChanged
 }

@@ -84,41 +84,41 @@ func TestCheckResult(t *testing.T) {
 
 func TestCheckID(t *testing.T) {
 	base := httpCheck("c", "/", time.Second)
-	of := func(edit func(*Spec, *Service, *Check)) string {
+	of := func(edit func(*AllocServicesSpec, *Service, *Check)) string {
 		spec, service, check := testSpec(), testService("t"), base
 		edit(spec, &service, &check)
-		return checkID(spec, &service, &check)
+		return hashCheckID(spec, &service, &check)
 	}
-	same := of(func(*Spec, *Service, *Check) {})
-	for name, edit := range map[string]func(*Spec, *Service, *Check){
-		"body":          func(_ *Spec, _ *Service, c *Check) { c.Body = "x" },
-		"header":        func(_ *Spec, _ *Service, c *Check) { c.Header = map[string][]string{"a": {"b"}} },
-		"check_restart": func(_ *Spec, _ *Service, c *Check) { c.Restart.Limit = 3 },
-		"tags":          func(_ *Spec, s *Service, _ *Check) { s.Tags = []string{"x"} },
-		"explicit port": func(_ *Spec, _ *Service, c *Check) { c.Port = "http" },
+	same := of(func(*AllocServicesSpec, *Service, *Check) {})
+	for name, edit := range map[string]func(*AllocServicesSpec, *Service, *Check){
+		"body":          func(_ *AllocServicesSpec, _ *Service, c *Check) { c.Body = "x" },
+		"header":        func(_ *AllocServicesSpec, _ *Service, c *Check) { c.Header = map[string][]string{"a": {"b"}} },
+		"check_restart": func(_ *AllocServicesSpec, _ *Service, c *Check) { c.Restart.Limit = 3 },
+		"tags":          func(_ *AllocServicesSpec, s *Service, _ *Check) { s.Tags = []string{"x"} },
+		"explicit port": func(_ *AllocServicesSpec, _ *Service, c *Check) { c.PortLabel = "http" },
 	} {
 		if of(edit) != same {
 			t.Errorf("%s makes another id", name)
 		}
 	}
 	seen := map[string]string{same: "nothing"}
-	for name, edit := range map[string]func(*Spec, *Service, *Check){
-		"alloc":           func(s *Spec, _ *Service, _ *Check) { s.AllocID = "x" },
-		"group":           func(s *Spec, _ *Service, _ *Check) { s.Group = "x" },
-		"task":            func(_ *Spec, s *Service, _ *Check) { s.Task = "x" },
-		"service":         func(_ *Spec, s *Service, _ *Check) { s.Name = "x" },
-		"name":            func(_ *Spec, _ *Service, c *Check) { c.Name = "x" },
-		"type":            func(_ *Spec, _ *Service, c *Check) { c.Type = "tcp" },
-		"port":            func(_ *Spec, _ *Service, c *Check) { c.Port = "admin" },
-		"on_update":       func(_ *Spec, _ *Service, c *Check) { c.OnUpdate = "ignore" },
-		"address_mode":    func(_ *Spec, _ *Service, c *Check) { c.AddressMode = "alloc" },
-		"interval":        func(_ *Spec, _ *Service, c *Check) { c.Interval = time.Minute },
-		"timeout":         func(_ *Spec, _ *Service, c *Check) { c.Timeout = time.Minute },
-		"protocol":        func(_ *Spec, _ *Service, c *Check) { c.Protocol = "https" },
-		"path":            func(_ *Spec, _ *Service, c *Check) { c.Path = "/x" },
-		"method":          func(_ *Spec, _ *Service, c *Check) { c.Method = "PUT" },
-		"tls_skip_verify": func(_ *Spec, _ *Service, c *Check) { c.TLSSkipVerify = true },
-		"a shifted border": func(_ *Spec, s *Service, c *Check) {
+	for name, edit := range map[string]func(*AllocServicesSpec, *Service, *Check){
+		"alloc":           func(s *AllocServicesSpec, _ *Service, _ *Check) { s.AllocID = "x" },
+		"group":           func(s *AllocServicesSpec, _ *Service, _ *Check) { s.Group = "x" },
+		"task":            func(_ *AllocServicesSpec, s *Service, _ *Check) { s.Task = "x" },
+		"service":         func(_ *AllocServicesSpec, s *Service, _ *Check) { s.Name = "x" },
+		"name":            func(_ *AllocServicesSpec, _ *Service, c *Check) { c.Name = "x" },
+		"type":            func(_ *AllocServicesSpec, _ *Service, c *Check) { c.Type = "tcp" },
+		"port":            func(_ *AllocServicesSpec, _ *Service, c *Check) { c.PortLabel = "admin" },
+		"on_update":       func(_ *AllocServicesSpec, _ *Service, c *Check) { c.OnUpdate = "ignore" },
+		"address_mode":    func(_ *AllocServicesSpec, _ *Service, c *Check) { c.AddressMode = "alloc" },
+		"interval":        func(_ *AllocServicesSpec, _ *Service, c *Check) { c.Interval = time.Minute },
+		"timeout":         func(_ *AllocServicesSpec, _ *Service, c *Check) { c.Timeout = time.Minute },
+		"protocol":        func(_ *AllocServicesSpec, _ *Service, c *Check) { c.Protocol = "https" },
+		"path":            func(_ *AllocServicesSpec, _ *Service, c *Check) { c.Path = "/x" },
+		"method":          func(_ *AllocServicesSpec, _ *Service, c *Check) { c.Method = "PUT" },
+		"tls_skip_verify": func(_ *AllocServicesSpec, _ *Service, c *Check) { c.TLSSkipVerify = true },
+		"a shifted border": func(_ *AllocServicesSpec, s *Service, c *Check) {
 			s.Name, c.Name = s.Name+c.Name[:1], c.Name[1:]
 		},
 	} {
@@ -136,7 +136,7 @@ func TestUpdatesDoNotMultiplyRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestSet(t, testService(GroupWorkload, tcpCheck("alive", 2*time.Second)))
 		w.net.serve(webAddress, statusHandler(200, ""))
-		if err := w.Register(GroupWorkload, nil); err != nil {
+		if err := w.RegisterServicesOf(GroupWorkload, nil); err != nil {
 			t.Fatal(err)
 		}
 		w.StartChecks()
@@ -144,7 +144,7 @@ func TestUpdatesDoNotMultiplyRuns(t *testing.T) {
 			advanceTime(700 * time.Millisecond)
 			w.setServices(testService(GroupWorkload, tcpCheck("alive", 2*time.Second)))
 			w.UpdateChecks()
-			if err := errors.Join(w.UpdateRegistrations(GroupWorkload), w.Register(GroupWorkload, nil)); err != nil {
+			if err := errors.Join(w.UpdateRegistrations(GroupWorkload), w.RegisterServicesOf(GroupWorkload, nil)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -278,7 +278,7 @@ func TestChecksAreInterpolated(t *testing.T) {
 		c := httpCheck("${NAME}", "/${NAME}", 2*time.Second)
 		c.Header = map[string][]string{"X-${NAME}": {"${attr.kernel.name}"}}
 		c.Body = "${NAME}"
-		w := newTestSet(t, Service{Task: "t", Name: "svc-${NAME}", Port: "http", Checks: []Check{c}})
+		w := newTestSet(t, Service{Task: "t", Name: "svc-${NAME}", PortLabel: "http", Checks: []Check{c}})
 		var interpolatedTasks []string
 		w.net.serve(webAddress, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 			body := make([]byte, 20)
@@ -289,7 +289,7 @@ func TestChecksAreInterpolated(t *testing.T) {
 		w.StartChecks()
 		advanceTime(time.Second)
 		w.setVar("t", "NAME", "two")
-		if err := w.Register("t", nil); err != nil {
+		if err := w.RegisterServicesOf("t", nil); err != nil {
 			t.Fatal(err)
 		}
 		advanceTime(time.Second)
@@ -304,7 +304,7 @@ func TestChecksAreInterpolated(t *testing.T) {
 func TestCheckWithoutAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := tcpCheck("alive", 2*time.Second)
-		c.Port = "nope"
+		c.PortLabel = "nope"
 		w := newTestSet(t, testService(GroupWorkload, c))
 		w.StartChecks()
 		advanceTime(time.Second)

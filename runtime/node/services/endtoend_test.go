@@ -32,12 +32,12 @@ const allocID = "11111111-2222-3333-4444-555555555555"
 // real store.
 func TestEndToEnd(t *testing.T) {
 	before := runtime.NumGoroutine()
-	db, err := store.Open(store.Config{Path: t.TempDir() + "/state.db", Logger: hclog.NewNullLogger()})
+	db, err := store.Open(t.Context(), store.Config{StateFilePath: t.TempDir() + "/state.db", Logger: hclog.NewNullLogger()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := db.Update(t.Context(), func(tx *store.Txn) error {
-		tx.PutAllocation(&api.Allocation{ID: allocID, Namespace: "default"})
+		tx.PutScheduledAllocation(&api.Allocation{ID: allocID, Namespace: "default"})
 		return nil
 	}); err != nil {
 		t.Fatal(err)
@@ -49,10 +49,10 @@ func TestEndToEnd(t *testing.T) {
 		}
 	}))
 	spec := localSpec(t, server.Listener.Addr())
-	newSet := func() *services.Set {
+	newSet := func() *services.AllocServices {
 		return services.New(services.Config{
 			AllocID: allocID, AllocName: "j.g[0]",
-			CurrentSpec: func() *services.Spec { return spec },
+			CurrentSpec: func() *services.AllocServicesSpec { return spec },
 			CurrentEnv: func(task string) *taskenv.Env {
 				return taskenv.NewBuilder(taskenv.Node{}, taskenv.Alloc{Ports: spec.Ports}, taskenv.Task{Name: task}).Build()
 			},
@@ -60,7 +60,7 @@ func TestEndToEnd(t *testing.T) {
 		})
 	}
 	set := newSet()
-	if err := set.Register("t", nil); err != nil {
+	if err := set.RegisterServicesOf("t", nil); err != nil {
 		t.Fatal(err)
 	}
 	set.StartChecks()
@@ -77,7 +77,7 @@ func TestEndToEnd(t *testing.T) {
 	// The next agent uses the same store.
 	set.StopChecks(false)
 	set = newSet()
-	if err := set.Register("t", nil); err != nil {
+	if err := set.RegisterServicesOf("t", nil); err != nil {
 		t.Fatal(err)
 	}
 	set.StartChecks()
@@ -91,20 +91,20 @@ func TestEndToEnd(t *testing.T) {
 	awaitResults(t, set, "http failure 0", "tcp failure 0")
 
 	set.StopChecks(true)
-	if err := set.Deregister(context.Background(), "t"); err != nil {
+	if err := set.DeregisterServicesOfWithRetry(context.Background(), "t"); err != nil {
 		t.Fatal(err)
 	}
-	results, err := db.CheckResults(allocID)
+	results, err := db.StoredResultByCheckID(allocID)
 	if left := db.ServicesByAllocation(allocID); len(left) > 0 || len(results) > 0 || err != nil {
 		t.Errorf("left: %v, %v, %v", left, results, err)
 	}
 
 	// Registrations that no runner removed are removed with the records of the allocation.
-	if err := newSet().Register("t", nil); err != nil {
+	if err := newSet().RegisterServicesOf("t", nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := db.Update(t.Context(), func(tx *store.Txn) error {
-		tx.DeleteRunnerRecords(allocID)
+		tx.DeleteRunnerRecordsAndServices(allocID)
 		return nil
 	}); err != nil {
 		t.Fatal(err)
@@ -118,7 +118,7 @@ func TestEndToEnd(t *testing.T) {
 	awaitGoroutines(t, before)
 }
 
-func localSpec(t *testing.T, addr net.Addr) *services.Spec {
+func localSpec(t *testing.T, addr net.Addr) *services.AllocServicesSpec {
 	host, port, err := net.SplitHostPort(addr.String())
 	number, err2 := strconv.Atoi(port)
 	if err := errors.Join(err, err2); err != nil {
@@ -130,14 +130,14 @@ func localSpec(t *testing.T, addr net.Addr) *services.Spec {
 			Header: map[string][]string{"Host": {"web.example"}},
 		}
 	}
-	return &services.Spec{
+	return &services.AllocServicesSpec{
 		AllocID: allocID, AllocName: "j.g[0]", Namespace: "default", JobID: "j", Group: "g",
 		Ports:    []taskenv.Port{{Label: "http", HostPort: number, HostIP: host}},
-		Services: []services.Service{{Task: "t", Name: "web", Port: "http", Checks: []services.Check{check("http"), check("tcp")}}},
+		Services: []services.Service{{Task: "t", Name: "web", PortLabel: "http", Checks: []services.Check{check("http"), check("tcp")}}},
 	}
 }
 
-func resultTexts(set *services.Set) []string {
+func resultTexts(set *services.AllocServices) []string {
 	results, _, _ := set.CheckResults()
 	var list []string
 	for _, r := range results {
@@ -147,7 +147,7 @@ func resultTexts(set *services.Set) []string {
 }
 
 // awaitResults waits until the results start with these words.
-func awaitResults(t *testing.T, set *services.Set, want ...string) {
+func awaitResults(t *testing.T, set *services.AllocServices, want ...string) {
 	t.Helper()
 	late := time.After(time.Minute)
 	for {

@@ -27,11 +27,11 @@ var nullLog = log.New(io.Discard, "", 0)
 const testAllocID = "11111111-2222-3333-4444-555555555555"
 
 // testSpec is an allocation with two ports and the services.
-func testSpec(services ...Service) *Spec {
-	return &Spec{
+func testSpec(services ...Service) *AllocServicesSpec {
+	return &AllocServicesSpec{
 		AllocID: testAllocID, AllocName: "j.g[0]", Namespace: "default", JobID: "j", Group: "g",
 		NodeID: "node-id", Datacenter: "dc1",
-		HostIP: "10.0.0.1",
+		GroupHostIP: "10.0.0.1",
 		Ports: []taskenv.Port{
 			{Label: "http", HostPort: 20000, AllocPort: 8080, HostIP: "10.0.0.1"},
 			{Label: "admin", HostPort: 20001, HostIP: "10.0.0.2"},
@@ -41,7 +41,7 @@ func testSpec(services ...Service) *Spec {
 }
 
 func testService(task string, checks ...Check) Service {
-	return Service{Task: task, Name: "web", Port: "http", AddressMode: "auto", Checks: checks}
+	return Service{Task: task, Name: "web", PortLabel: "http", AddressMode: "auto", Checks: checks}
 }
 
 func tcpCheck(name string, interval time.Duration) Check {
@@ -162,7 +162,7 @@ type recordingRegistry struct {
 	calls             []string
 }
 
-func (r *recordingRegistry) ChangeServices(put, remove []*api.ServiceRegistration) error {
+func (r *recordingRegistry) PutAndRemoveServices(put, remove []*api.ServiceRegistration) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.remainingFailures > 0 {
@@ -178,7 +178,7 @@ func (r *recordingRegistry) ChangeServices(put, remove []*api.ServiceRegistratio
 		changeTexts = append(changeTexts, "-"+strings.TrimPrefix(s.ID, "_nomad-task-"+testAllocID+"-"))
 	}
 	r.calls = append(r.calls, strings.Join(changeTexts, " "))
-	return r.Registry.ChangeServices(put, remove)
+	return r.Registry.PutAndRemoveServices(put, remove)
 }
 
 // takeCalls returns the changes since the last call.
@@ -197,7 +197,7 @@ type memoryCheckResultStore struct {
 	byID     map[string]*api.AllocCheckStatus
 }
 
-func (m *memoryCheckResultStore) CheckResults(string) (map[string]*api.AllocCheckStatus, error) {
+func (m *memoryCheckResultStore) StoredResultByCheckID(string) (map[string]*api.AllocCheckStatus, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	found := make(map[string]*api.AllocCheckStatus, len(m.byID))
@@ -250,14 +250,14 @@ func (r *restartRecorder) allRequests() []string {
 // setFixture is a set with its fake environment. Spec and vars may be changed between two calls of the
 // set.
 type setFixture struct {
-	*Set
+	*AllocServices
 	net             *fakeNetwork
 	registry        *recordingRegistry
 	results         *memoryCheckResultStore
 	restartRecorder *restartRecorder
 
 	mu       sync.Mutex
-	spec     *Spec
+	spec     *AllocServicesSpec
 	taskVars map[string]map[string]string // env of each task
 }
 
@@ -270,26 +270,26 @@ func newTestSet(t *testing.T, services ...Service) *setFixture {
 		spec:            testSpec(services...),
 		taskVars:        make(map[string]map[string]string),
 	}
-	w.Set = w.newSet()
+	w.AllocServices = w.newSet()
 	t.Cleanup(func() { w.StopChecks(true) })
 	return w
 }
 
 // newSet returns a set like that of the next agent.
-func (s *setFixture) newSet() *Set {
+func (s *setFixture) newSet() *AllocServices {
 	return New(Config{
 		AllocID: testAllocID, AllocName: "j.g[0]",
-		CurrentSpec: func() *Spec {
+		CurrentSpec: func() *AllocServicesSpec {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			return s.spec
 		},
-		CurrentEnv:       s.env,
-		Restart:          s.restartRecorder.restart,
-		Registry:         s.registry,
-		CheckResultStore: s.results,
-		Dial:             s.net.dial,
-		Logger:           hclog.NewNullLogger(),
+		CurrentEnv:         s.env,
+		RestartTaskOrGroup: s.restartRecorder.restart,
+		Registry:           s.registry,
+		CheckResultStore:   s.results,
+		Dial:               s.net.dial,
+		Logger:             hclog.NewNullLogger(),
 	})
 }
 

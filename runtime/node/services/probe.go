@@ -52,9 +52,9 @@ func newProbe(c *Check, address string, dial DialFunc) probe {
 	var run probe
 	switch strings.ToLower(c.Type) {
 	case "tcp":
-		run = probeTCP(address, dial)
+		run = newTCPProbe(address, dial)
 	case "http":
-		run = probeHTTP(c, address, dial)
+		run = newHTTPProbe(c, address, dial)
 	default:
 		return alwaysFailingProbe(fmt.Errorf("invalid check type (%q), must be one of tcp, http", c.Type))
 	}
@@ -82,7 +82,7 @@ func alwaysFailingProbe(err error) probe {
 	return func(context.Context) probeResult { return failureResult(err) }
 }
 
-func probeTCP(address string, dial DialFunc) probe {
+func newTCPProbe(address string, dial DialFunc) probe {
 	return func(ctx context.Context) probeResult {
 		conn, err := dial(ctx, "tcp", address)
 		if err != nil {
@@ -93,7 +93,7 @@ func probeTCP(address string, dial DialFunc) probe {
 	}
 }
 
-func probeHTTP(c *Check, address string, dial DialFunc) probe {
+func newHTTPProbe(c *Check, address string, dial DialFunc) probe {
 	target, err := newCheckURL(c.Protocol, address, c.Path)
 	if err != nil {
 		return alwaysFailingProbe(err)
@@ -145,10 +145,10 @@ func addRequestHeaders(req *http.Request, header map[string][]string) {
 	}
 }
 
-// newCheckURL returns the URL of an HTTP check. The path cannot change the host of the URL, which is the address:
+// newCheckURL returns the URL of an HTTP check. The path cannot change the host of the URL, which is hostPort:
 // "//host/" is a path, not another host.
-func newCheckURL(protocol, address, path string) (*url.URL, error) {
-	u := &url.URL{Scheme: strings.ToLower(protocol), Host: address}
+func newCheckURL(protocol, hostPort, path string) (*url.URL, error) {
+	u := &url.URL{Scheme: strings.ToLower(protocol), Host: hostPort}
 	switch u.Scheme {
 	case "":
 		u.Scheme = "http"

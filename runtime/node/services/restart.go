@@ -21,9 +21,10 @@ func (w *restartWatch) arm(now time.Time, r CheckRestart) {
 
 func (w *restartWatch) disarm() { *w = restartWatch{} }
 
-// evaluate updates the deadline with the present state of the check. It reports whether a restart is due. Otherwise next is
-// the time at which evaluate must be called again; zero means after the next result.
-func (w *restartWatch) evaluate(now time.Time, unhealthy bool, interval time.Duration, limit int) (due bool, next time.Time) {
+// updateRestartDueTime updates the deadline with the present state of the check. It reports whether a restart is due.
+// Otherwise nextCallAt is the time at which updateRestartDueTime must be called again; zero means after the next
+// result.
+func (w *restartWatch) updateRestartDueTime(now time.Time, unhealthy bool, checkInterval time.Duration, unhealthyLimit int) (due bool, nextCallAt time.Time) {
 	switch {
 	case !w.isArmed:
 		return false, time.Time{}
@@ -33,7 +34,7 @@ func (w *restartWatch) evaluate(now time.Time, unhealthy bool, interval time.Dur
 		w.restartDueAt = time.Time{}
 		return false, time.Time{}
 	case w.restartDueAt.IsZero():
-		w.restartDueAt = now.Add(interval * time.Duration(limit-1)) // this unhealthy result is the first of limit results
+		w.restartDueAt = now.Add(checkInterval * time.Duration(unhealthyLimit-1)) // this unhealthy result is the first of unhealthyLimit results
 	}
 	if now.Before(w.restartDueAt) {
 		return false, w.restartDueAt

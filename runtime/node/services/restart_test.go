@@ -32,7 +32,7 @@ func TestRestartWatch(t *testing.T) {
 		var w restartWatch
 		w.arm(begin, c.restart)
 		for _, l := range c.looks {
-			due, next := w.evaluate(begin.Add(time.Duration(l.at)*time.Second), l.unhealthy, time.Duration(c.interval)*time.Second, c.restart.Limit)
+			due, next := w.updateRestartDueTime(begin.Add(time.Duration(l.at)*time.Second), l.unhealthy, time.Duration(c.interval)*time.Second, c.restart.Limit)
 			got := "-"
 			switch {
 			case due:
@@ -62,13 +62,13 @@ func TestCheckRestart(t *testing.T) {
 		wantList(t, "before the task is registered", w.restartRecorder.allRequests())
 
 		w.restartRecorder.startTime = time.Now()
-		if err := w.Register("t", nil); err != nil {
+		if err := w.RegisterServicesOf("t", nil); err != nil {
 			t.Fatal(err)
 		}
 		advanceTime(10 * time.Second)
 		const firstRestart = `+3s t: healthcheck: check "alive" unhealthy`
 		wantList(t, "once", w.restartRecorder.allRequests(), firstRestart)
-		if err := errors.Join(w.Deregister(t.Context(), "t"), w.Register("t", nil)); err != nil {
+		if err := errors.Join(w.DeregisterServicesOfWithRetry(t.Context(), "t"), w.RegisterServicesOf("t", nil)); err != nil {
 			t.Fatal(err)
 		}
 		advanceTime(10 * time.Second)
@@ -76,16 +76,16 @@ func TestCheckRestart(t *testing.T) {
 		wantList(t, "again when it is back", w.restartRecorder.allRequests(), firstRestart, secondRestart)
 
 		// A healthy task is not restarted, and neither is a deregistered task.
-		if err := w.Register("t", nil); err != nil {
+		if err := w.RegisterServicesOf("t", nil); err != nil {
 			t.Fatal(err)
 		}
 		w.net.serve(webAddress, statusHandler(200, ""))
 		advanceTime(10 * time.Second)
-		if err := w.Register("t", nil); err != nil {
+		if err := w.RegisterServicesOf("t", nil); err != nil {
 			t.Fatal(err)
 		}
 		advanceTime(time.Second)
-		if err := w.Deregister(t.Context(), "t"); err != nil {
+		if err := w.DeregisterServicesOfWithRetry(t.Context(), "t"); err != nil {
 			t.Fatal(err)
 		}
 		advanceTime(time.Minute)
@@ -101,7 +101,7 @@ func TestOneRestartPerRound(t *testing.T) {
 		w := newTestSet(t, testService("t", fast, slow), testService("u", slow), testService(GroupWorkload, withRestart(tcpCheck("g", 6*time.Second), 3, time.Second)))
 		w.StartChecks()
 		for _, task := range []string{GroupWorkload, "t", "u"} {
-			if err := w.Register(task, nil); err != nil {
+			if err := w.RegisterServicesOf(task, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -111,7 +111,7 @@ func TestOneRestartPerRound(t *testing.T) {
 		wantList(t, "restarts", w.restartRecorder.allRequests()[2:], `+15s : healthcheck: check "g" unhealthy`)
 
 		// The registration of a task gives the group a new grace period.
-		if err := w.Register("t", nil); err != nil {
+		if err := w.RegisterServicesOf("t", nil); err != nil {
 			t.Fatal(err)
 		}
 		advanceTime(17500 * time.Millisecond)
@@ -127,7 +127,7 @@ func TestPendingIsNotUnhealthy(t *testing.T) {
 		w := newTestSet(t, testService("t", withRestart(tcpCheck("alive", 10*time.Second), 1, time.Second)))
 		stop := w.net.serve(webAddress, statusHandler(200, ""))
 		w.StartChecks()
-		if err := w.Register("t", nil); err != nil {
+		if err := w.RegisterServicesOf("t", nil); err != nil {
 			t.Fatal(err)
 		}
 		advanceTime(time.Minute)
@@ -137,7 +137,7 @@ func TestPendingIsNotUnhealthy(t *testing.T) {
 		advanceTime(10 * time.Second)
 		wantList(t, "restarts", w.restartRecorder.allRequests(), `+1m5s t: healthcheck: check "alive" unhealthy`)
 		w.net.serve(webAddress, statusHandler(200, ""))
-		if err := w.Register("t", nil); err != nil {
+		if err := w.RegisterServicesOf("t", nil); err != nil {
 			t.Fatal(err)
 		}
 		advanceTime(time.Minute)
@@ -153,14 +153,14 @@ func TestStopEndsRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestSet(t, testService("t", withRestart(tcpCheck("alive", time.Second), 1, 0)))
 		var restartTimes []time.Duration
-		w.Set.config.Restart = func(ctx context.Context, _, _ string) error {
+		w.AllocServices.config.RestartTaskOrGroup = func(ctx context.Context, _, _ string) error {
 			begin := time.Now()
 			<-ctx.Done()
 			restartTimes = append(restartTimes, time.Since(begin))
 			return ctx.Err()
 		}
 		w.StartChecks()
-		if err := w.Register("t", nil); err != nil {
+		if err := w.RegisterServicesOf("t", nil); err != nil {
 			t.Fatal(err)
 		}
 		advanceTime(100 * time.Second)

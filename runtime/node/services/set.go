@@ -34,13 +34,13 @@ type Config struct {
 	AllocName string
 
 	// CurrentSpec returns the services of the current version of the allocation. It must not block.
-	CurrentSpec func() *Spec
+	CurrentSpec func() *AllocServicesSpec
 	// CurrentEnv returns the current environment of a task, or of the allocation for GroupWorkload.
-	CurrentEnv func(task string) *taskenv.Env
-	// Restart restarts a task, or all running tasks for GroupWorkload, because a check has failed. The restart policy
-	// counts the restart as a failure. Restart blocks until the restart is complete; ctx ends when the
-	// checks are stopped. Restart may be nil.
-	Restart func(ctx context.Context, task, reason string) error
+	CurrentEnv func(taskOrGroup string) *taskenv.Env
+	// RestartTaskOrGroup restarts a task, or all running tasks for GroupWorkload, because a check has failed. The
+	// restart policy counts the restart as a failure. RestartTaskOrGroup blocks until the restart is complete; ctx ends
+	// when the checks are stopped. RestartTaskOrGroup may be nil.
+	RestartTaskOrGroup func(ctx context.Context, taskOrGroup, reason string) error
 
 	Registry         Registry
 	CheckResultStore CheckResultStore // store for the results of checks; nil keeps the results in memory
@@ -48,9 +48,9 @@ type Config struct {
 	Logger           hclog.Logger
 }
 
-// Set registers the services and runs the checks of one allocation. All methods may be called
+// AllocServices registers the services and runs the checks of one allocation. All methods may be called
 // concurrently.
-type Set struct {
+type AllocServices struct {
 	config   Config
 	registry Registry
 	checker  *checkRunner
@@ -58,16 +58,16 @@ type Set struct {
 
 	// The mutex registryMu keeps changes of the registry in order: unlike mu, it is held
 	// during each change.
-	registryMu              sync.Mutex                                     // locked before mu
-	registrationsInRegistry map[string]map[string]*api.ServiceRegistration // workload -> id -> registration in the registry; guarded by registryMu
+	registryMu                  sync.Mutex                                     // locked before mu
+	registrationByWorkloadAndID map[string]map[string]*api.ServiceRegistration // workload -> id -> registration in the registry; guarded by registryMu
 
 	// The mutex checkChangesMu is held while the checks are replaced or stopped, so that checks of an older version of the
 	// allocation cannot replace those of a newer version.
 	checkChangesMu sync.Mutex // locked before mu
 	checksStarted  bool       // set from StartChecks to StopChecks; guarded by checkChangesMu
 
-	mu                  sync.Mutex
-	registeredWorkloads map[string]*workloadRegistration // name of a task, or GroupWorkload -> registration
+	mu                     sync.Mutex
+	registrationByWorkload map[string]*workloadRegistration // name of a task, or GroupWorkload -> registration
 }
 
 // workloadRegistration is a registered task, or the registered group.
@@ -76,23 +76,23 @@ type workloadRegistration struct {
 }
 
 // New returns a set without registrations.
-func New(c Config) *Set {
+func New(c Config) *AllocServices {
 	if c.Dial == nil {
 		c.Dial = new(net.Dialer).DialContext
 	}
-	s := &Set{
-		config:                  c,
-		registry:                c.Registry,
-		logger:                  c.Logger.Named("services"),
-		registrationsInRegistry: make(map[string]map[string]*api.ServiceRegistration),
-		registeredWorkloads:     make(map[string]*workloadRegistration),
+	s := &AllocServices{
+		config:                      c,
+		registry:                    c.Registry,
+		logger:                      c.Logger.Named("services"),
+		registrationByWorkloadAndID: make(map[string]map[string]*api.ServiceRegistration),
+		registrationByWorkload:      make(map[string]*workloadRegistration),
 	}
 	s.checker = &checkRunner{
 		allocID:               c.AllocID,
 		allocName:             c.AllocName,
 		dial:                  c.Dial,
 		resultStore:           c.CheckResultStore,
-		requestRestart:        s.requestRestart,
+		restartWorkload:       s.restartWorkloadAndLogError,
 		logger:                s.logger,
 		resultsChanged:        make(chan struct{}),
 		cancelByRestartNumber: make(map[int]context.CancelFunc),
@@ -100,40 +100,40 @@ func New(c Config) *Set {
 	return s
 }
 
-func (s *Set) requestRestart(ctx context.Context, task, reason string) {
-	if s.config.Restart == nil {
+func (s *AllocServices) restartWorkloadAndLogError(ctx context.Context, taskOrGroup, reason string) {
+	if s.config.RestartTaskOrGroup == nil {
 		return
 	}
-	if err := s.config.Restart(ctx, task, reason); err != nil && ctx.Err() == nil {
-		s.logger.Warn("restart for a check", "task", task, "error", err)
+	if err := s.config.RestartTaskOrGroup(ctx, taskOrGroup, reason); err != nil && ctx.Err() == nil {
+		s.logger.Warn("restart for a check", "task", taskOrGroup, "error", err)
 	}
 }
 
 // ValidateServiceNames returns an error if a service of a workload has an invalid name after its references are resolved in
 // the current environment.
-func (s *Set) ValidateServiceNames(task string) error {
-	env := s.config.CurrentEnv(task)
+func (s *AllocServices) ValidateServiceNames(taskOrGroup string) error {
+	env := s.config.CurrentEnv(taskOrGroup)
 	var errs []error
 	for _, service := range s.config.CurrentSpec().Services {
-		if service.Task == task {
+		if service.Task == taskOrGroup {
 			errs = append(errs, validateServiceName(service.Interpolate(env).Name))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// Register registers the services of a workload that has started, and arms check_restart for its checks. network is the
-// network that the driver has made for a task, or nil. On an error no new service is registered.
-func (s *Set) Register(task string, network *driver.NetworkOverride) error {
+// RegisterServicesOf registers the services of a workload that has started, and arms check_restart for its checks.
+// driverNetwork is the network that the driver has made for a task, or nil. On an error no new service is registered.
+func (s *AllocServices) RegisterServicesOf(taskOrGroup string, driverNetwork *driver.NetworkOverride) error {
 	s.mu.Lock()
-	s.registeredWorkloads[task] = &workloadRegistration{network}
+	s.registrationByWorkload[taskOrGroup] = &workloadRegistration{driverNetwork}
 	s.mu.Unlock()
-	err := s.syncRegistrations(task)
+	err := s.syncRegistryWithServices(taskOrGroup)
 	// Checks that were started before the task are resolved again, because the environment and the
 	// network of a task are complete only after its start.
 	s.UpdateChecks()
-	s.checker.armRestarts(task)
-	if task != GroupWorkload && s.isRegistered(GroupWorkload) {
+	s.checker.armRestarts(taskOrGroup)
+	if taskOrGroup != GroupWorkload && s.isRegistered(GroupWorkload) {
 		s.checker.armRestarts(GroupWorkload) // the start of a task gives the checks of the group a new grace period
 	}
 	return err
@@ -141,42 +141,42 @@ func (s *Set) Register(task string, network *driver.NetworkOverride) error {
 
 // UpdateRegistrations changes the registrations of a registered workload to those of the current version of the allocation
 // and of the environment, in one transaction.
-func (s *Set) UpdateRegistrations(task string) error {
-	return s.syncRegistrations(task)
+func (s *AllocServices) UpdateRegistrations(taskOrGroup string) error {
+	return s.syncRegistryWithServices(taskOrGroup)
 }
 
-// Deregister removes the registrations of a workload, including registrations of an
+// DeregisterServicesOfWithRetry removes the registrations of a workload, including registrations of an
 // earlier agent. It makes at least one attempt, and retries until ctx ends. It does nothing
 // if the workload has no registrations.
-func (s *Set) Deregister(ctx context.Context, task string) error {
+func (s *AllocServices) DeregisterServicesOfWithRetry(ctx context.Context, taskOrGroup string) error {
 	s.mu.Lock()
-	delete(s.registeredWorkloads, task)
+	delete(s.registrationByWorkload, taskOrGroup)
 	s.mu.Unlock()
-	s.checker.disarmRestarts(task)
-	return s.retryUntilRemoved(ctx, func() error { return s.syncRegistrations(task) })
+	s.checker.disarmRestarts(taskOrGroup)
+	return s.retryUntilSuccess(ctx, func() error { return s.syncRegistryWithServices(taskOrGroup) })
 }
 
-// DeregisterAll removes all registrations of the allocation, including those of earlier agents.
-func (s *Set) DeregisterAll(ctx context.Context) error {
+// DeregisterAllWithRetry removes all registrations of the allocation, including those of earlier agents.
+func (s *AllocServices) DeregisterAllWithRetry(ctx context.Context) error {
 	s.mu.Lock()
-	clear(s.registeredWorkloads)
+	clear(s.registrationByWorkload)
 	s.mu.Unlock()
-	return s.retryUntilRemoved(ctx, func() error {
+	return s.retryUntilSuccess(ctx, func() error {
 		s.registryMu.Lock()
 		defer s.registryMu.Unlock()
 		left := s.registry.ServicesByAllocation(s.config.AllocID)
 		if len(left) == 0 {
 			return nil
 		}
-		if err := s.registry.ChangeServices(nil, left); err != nil {
+		if err := s.registry.PutAndRemoveServices(nil, left); err != nil {
 			return fmt.Errorf("deregister services: %w", err)
 		}
-		clear(s.registrationsInRegistry)
+		clear(s.registrationByWorkloadAndID)
 		return nil
 	})
 }
 
-func (s *Set) retryUntilRemoved(ctx context.Context, f func() error) error {
+func (s *AllocServices) retryUntilSuccess(ctx context.Context, f func() error) error {
 	for pause := minRemovalRetryDelay; ; pause = min(2*pause, maxRemovalRetryDelay) {
 		err := f()
 		if err == nil {
@@ -190,33 +190,35 @@ func (s *Set) retryUntilRemoved(ctx context.Context, f func() error) error {
 	}
 }
 
-func (s *Set) isRegistered(task string) bool { return s.registeredWorkload(task) != nil }
-
-func (s *Set) registeredWorkload(task string) *workloadRegistration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.registeredWorkloads[task]
+func (s *AllocServices) isRegistered(taskOrGroup string) bool {
+	return s.registeredWorkload(taskOrGroup) != nil
 }
 
-// syncRegistrations changes the registry so that a workload has exactly the registrations of its services, or none if the
-// workload is not registered.
-func (s *Set) syncRegistrations(task string) error {
+func (s *AllocServices) registeredWorkload(taskOrGroup string) *workloadRegistration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.registrationByWorkload[taskOrGroup]
+}
+
+// syncRegistryWithServices changes the registry so that a workload has exactly the registrations of its services, or
+// none if the workload is not registered.
+func (s *AllocServices) syncRegistryWithServices(taskOrGroup string) error {
 	s.registryMu.Lock()
 	defer s.registryMu.Unlock()
 	spec := s.config.CurrentSpec()
 	var wantedRegistrations []*api.ServiceRegistration
-	if w := s.registeredWorkload(task); w != nil {
+	if w := s.registeredWorkload(taskOrGroup); w != nil {
 		var err error
-		if wantedRegistrations, err = s.buildRegistrations(spec, task, w.taskNetwork); err != nil {
+		if wantedRegistrations, err = s.buildRegistrations(spec, taskOrGroup, w.taskNetwork); err != nil {
 			return fmt.Errorf("register services: %w", err)
 		}
 	}
-	have := s.currentRegistrations(spec, task)
+	have := s.registrationInRegistryByID(spec, taskOrGroup)
 	ids := make(map[string]*api.ServiceRegistration, len(wantedRegistrations))
 	var put, toRemove []*api.ServiceRegistration
 	for _, r := range wantedRegistrations {
 		ids[r.ID] = r
-		if old := have[r.ID]; old == nil || !sameRegistration(old, r) {
+		if old := have[r.ID]; old == nil || !equalExceptIndexes(old, r) {
 			put = append(put, r)
 		}
 	}
@@ -228,43 +230,43 @@ func (s *Set) syncRegistrations(task string) error {
 	if len(put) == 0 && len(toRemove) == 0 {
 		return nil
 	}
-	if err := s.registry.ChangeServices(put, toRemove); err != nil {
+	if err := s.registry.PutAndRemoveServices(put, toRemove); err != nil {
 		verb := "register"
 		if len(put) == 0 {
 			verb = "deregister"
 		}
 		return fmt.Errorf("%s services: %w", verb, err)
 	}
-	s.registrationsInRegistry[task] = ids
+	s.registrationByWorkloadAndID[taskOrGroup] = ids
 	return nil
 }
 
-// currentRegistrations returns id -> registration of a workload in the registry. The first call for a workload reads the
-// registry, where an earlier agent may have left registrations.
-func (s *Set) currentRegistrations(spec *Spec, task string) map[string]*api.ServiceRegistration {
-	if have, ok := s.registrationsInRegistry[task]; ok {
+// registrationInRegistryByID returns id -> registration of a workload in the registry. The first call for a workload
+// reads the registry, where an earlier agent may have left registrations.
+func (s *AllocServices) registrationInRegistryByID(spec *AllocServicesSpec, taskOrGroup string) map[string]*api.ServiceRegistration {
+	if have, ok := s.registrationByWorkloadAndID[taskOrGroup]; ok {
 		return have
 	}
 	have := make(map[string]*api.ServiceRegistration)
 	for _, r := range s.registry.ServicesByAllocation(spec.AllocID) {
-		if workloadOfRegistrationID(spec, r.ID) == task {
+		if workloadOfRegistrationID(spec, r.ID) == taskOrGroup {
 			have[r.ID] = r
 		}
 	}
-	s.registrationsInRegistry[task] = have
+	s.registrationByWorkloadAndID[taskOrGroup] = have
 	return have
 }
 
 // buildRegistrations returns the registrations that the services of a workload must have.
-func (s *Set) buildRegistrations(spec *Spec, task string, network *driver.NetworkOverride) ([]*api.ServiceRegistration, error) {
-	env := s.config.CurrentEnv(task)
+func (s *AllocServices) buildRegistrations(spec *AllocServicesSpec, taskOrGroup string, driverNetwork *driver.NetworkOverride) ([]*api.ServiceRegistration, error) {
+	env := s.config.CurrentEnv(taskOrGroup)
 	var list []*api.ServiceRegistration
 	var errs []error
 	for _, raw := range spec.Services {
-		if raw.Task != task {
+		if raw.Task != taskOrGroup {
 			continue
 		}
-		r, err := newRegistration(spec, raw.Interpolate(env), network)
+		r, err := newRegistration(spec, raw.Interpolate(env), driverNetwork)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("service %q: %w", raw.Name, err))
 			continue
@@ -274,12 +276,12 @@ func (s *Set) buildRegistrations(spec *Spec, task string, network *driver.Networ
 	return list, errors.Join(errs...)
 }
 
-func newRegistration(spec *Spec, service Service, network *driver.NetworkOverride) (*api.ServiceRegistration, error) {
+func newRegistration(spec *AllocServicesSpec, service Service, driverNetwork *driver.NetworkOverride) (*api.ServiceRegistration, error) {
 	if err := validateServiceName(service.Name); err != nil {
 		return nil, err
 	}
-	where := addressResolver{spec: spec, task: service.Task, driverNetwork: network, serviceAddress: service.Address}
-	ip, port, err := where.resolve(service.AddressMode, service.Port)
+	where := addressResolver{spec: spec, task: service.Task, driverNetwork: driverNetwork, serviceAddress: service.Address}
+	ip, port, err := where.resolveAddress(service.AddressMode, service.PortLabel)
 	if err != nil {
 		return nil, err
 	}
@@ -288,7 +290,7 @@ func newRegistration(spec *Spec, service Service, network *driver.NetworkOverrid
 		tags = service.CanaryTags
 	}
 	return &api.ServiceRegistration{
-		ID:          registrationIDPrefix(spec, service.Task) + service.Name + "-" + service.Port,
+		ID:          registrationIDPrefix(spec, service.Task) + service.Name + "-" + service.PortLabel,
 		ServiceName: service.Name,
 		Namespace:   spec.Namespace,
 		NodeID:      spec.NodeID,
@@ -302,9 +304,9 @@ func newRegistration(spec *Spec, service Service, network *driver.NetworkOverrid
 }
 
 // registrationIDPrefix is the prefix of the ids of all registrations of a workload.
-func registrationIDPrefix(spec *Spec, task string) string {
-	owner := task
-	if task == GroupWorkload {
+func registrationIDPrefix(spec *AllocServicesSpec, taskOrGroup string) string {
+	owner := taskOrGroup
+	if taskOrGroup == GroupWorkload {
 		owner = "group-" + spec.Group
 	}
 	return "_nomad-task-" + spec.AllocID + "-" + owner + "-"
@@ -312,7 +314,7 @@ func registrationIDPrefix(spec *Spec, task string) string {
 
 // workloadOfRegistrationID returns the workload whose registrationIDPrefix is the longest prefix of a registration's id;
 // GroupWorkload if there is none.
-func workloadOfRegistrationID(spec *Spec, id string) string {
+func workloadOfRegistrationID(spec *AllocServicesSpec, id string) string {
 	owner, length := GroupWorkload, 0
 	for _, service := range spec.Services {
 		prefix := registrationIDPrefix(spec, service.Task)
@@ -323,8 +325,8 @@ func workloadOfRegistrationID(spec *Spec, id string) string {
 	return owner
 }
 
-// sameRegistration reports whether two registrations are equal except in the indexes, which the registry sets.
-func sameRegistration(a, b *api.ServiceRegistration) bool {
+// equalExceptIndexes reports whether two registrations are equal except in the indexes, which the registry sets.
+func equalExceptIndexes(a, b *api.ServiceRegistration) bool {
 	x, y := *a, *b
 	x.CreateIndex, x.ModifyIndex, x.Tags = 0, 0, nil
 	y.CreateIndex, y.ModifyIndex, y.Tags = 0, 0, nil
@@ -333,32 +335,33 @@ func sameRegistration(a, b *api.ServiceRegistration) bool {
 
 // StartChecks starts the checks of all services. A check has the result of an earlier agent until its
 // first run has ended.
-func (s *Set) StartChecks() {
+func (s *AllocServices) StartChecks() {
 	s.checkChangesMu.Lock()
 	defer s.checkChangesMu.Unlock()
 	s.checksStarted = true
-	s.refreshChecksLocked()
+	s.replaceChecksIfStartedLocked()
 }
 
 // UpdateChecks changes the running checks to those of the current version of the allocation. A check that has not
 // changed continues. It does nothing before StartChecks and after StopChecks.
-func (s *Set) UpdateChecks() {
+func (s *AllocServices) UpdateChecks() {
 	s.checkChangesMu.Lock()
 	defer s.checkChangesMu.Unlock()
-	s.refreshChecksLocked()
+	s.replaceChecksIfStartedLocked()
 }
 
 // StopChecks stops all checks and blocks until their goroutines have returned. With deleteResults it deletes
 // their stored results. It may be called again.
-func (s *Set) StopChecks(deleteResults bool) {
+func (s *AllocServices) StopChecks(deleteResults bool) {
 	s.checkChangesMu.Lock()
 	defer s.checkChangesMu.Unlock()
 	s.checksStarted = false
-	s.checker.stop(deleteResults)
+	s.checker.stopAndWait(deleteResults)
 }
 
-// refreshChecksLocked replaces the running checks by those of the current version of the allocation, if checks are started.
-func (s *Set) refreshChecksLocked() {
+// replaceChecksIfStartedLocked replaces the running checks by those of the current version of the allocation, if checks
+// are started.
+func (s *AllocServices) replaceChecksIfStartedLocked() {
 	if !s.checksStarted {
 		return
 	}
@@ -383,11 +386,11 @@ func (s *Set) refreshChecksLocked() {
 			targets = append(targets, newResolvedCheck(where, &service, check))
 		}
 	}
-	s.checker.setChecks(targets, s.isRegistered)
+	s.checker.startAndStopChecksToMatch(targets, s.isRegistered)
 }
 
 // CheckResults returns the results of all checks, in a fixed order, and a channel that is closed when a
 // result changes. started is false before StartChecks and after StopChecks.
-func (s *Set) CheckResults() (results []CheckResult, started bool, changed <-chan struct{}) {
+func (s *AllocServices) CheckResults() (results []CheckResult, started bool, changed <-chan struct{}) {
 	return s.checker.resultsSnapshot()
 }

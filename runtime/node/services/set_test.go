@@ -20,16 +20,16 @@ func wantCalls(t *testing.T, r *recordingRegistry, when string, want ...string) 
 }
 
 func TestRegistration(t *testing.T) {
-	group := Service{Name: "${NOMAD_JOB_NAME}-api", Port: "http", Tags: []string{"${attr.kernel.name}", "b"}}
-	task := Service{Task: "t", Name: "db", Port: "5432", AddressMode: "driver", Tags: []string{"${COLOUR}"}, CanaryTags: []string{"canary-${COLOUR}"}}
+	group := Service{Name: "${NOMAD_JOB_NAME}-api", PortLabel: "http", Tags: []string{"${attr.kernel.name}", "b"}}
+	task := Service{Task: "t", Name: "db", PortLabel: "5432", AddressMode: "driver", Tags: []string{"${COLOUR}"}, CanaryTags: []string{"canary-${COLOUR}"}}
 	w := newTestSet(t, group, task)
 	w.setVar("t", "COLOUR", "red")
 
-	if err := w.Register(GroupWorkload, nil); err != nil {
+	if err := w.RegisterServicesOf(GroupWorkload, nil); err != nil {
 		t.Fatal(err)
 	}
 	wantCalls(t, w.registry, "the group", "+group-g-j-api-http")
-	if err := w.Register("t", &driver.NetworkOverride{Addr: "172.17.0.5"}); err != nil {
+	if err := w.RegisterServicesOf("t", &driver.NetworkOverride{Addr: "172.17.0.5"}); err != nil {
 		t.Fatal(err)
 	}
 	wantCalls(t, w.registry, "the task", "+t-db-5432")
@@ -50,8 +50,8 @@ func TestRegistration(t *testing.T) {
 }
 
 func TestCanaryTags(t *testing.T) {
-	tagged := Service{Task: "t", Name: "db", Port: "http", Tags: []string{"a"}, CanaryTags: []string{"c"}}
-	untagged := Service{Task: "t", Name: "web", Port: "http", Tags: []string{"a"}}
+	tagged := Service{Task: "t", Name: "db", PortLabel: "http", Tags: []string{"a"}, CanaryTags: []string{"c"}}
+	untagged := Service{Task: "t", Name: "web", PortLabel: "http", Tags: []string{"a"}}
 	w := newTestSet(t, tagged, untagged)
 	w.spec.IsCanary = true
 	tags := func() string {
@@ -61,7 +61,7 @@ func TestCanaryTags(t *testing.T) {
 		}
 		return strings.Join(all, " ")
 	}
-	if err := w.Register("t", nil); err != nil {
+	if err := w.RegisterServicesOf("t", nil); err != nil {
 		t.Fatal(err)
 	}
 	if got, want := tags(), "db=c web=a"; got != want {
@@ -84,12 +84,12 @@ func TestCanaryTags(t *testing.T) {
 // New services are registered before old services are removed, and unchanged services are not
 // written.
 func TestUpdateOfRegistrations(t *testing.T) {
-	w := newTestSet(t, Service{Name: "a", Port: "http"}, Service{Name: "b", Port: "http"})
+	w := newTestSet(t, Service{Name: "a", PortLabel: "http"}, Service{Name: "b", PortLabel: "http"})
 	if err := w.UpdateRegistrations(GroupWorkload); err != nil {
 		t.Fatal(err)
 	}
 	wantCalls(t, w.registry, "before it is up")
-	if err := w.Register(GroupWorkload, nil); err != nil {
+	if err := w.RegisterServicesOf(GroupWorkload, nil); err != nil {
 		t.Fatal(err)
 	}
 	wantCalls(t, w.registry, "start", "+group-g-a-http +group-g-b-http")
@@ -98,23 +98,23 @@ func TestUpdateOfRegistrations(t *testing.T) {
 	}
 	wantCalls(t, w.registry, "nothing new")
 
-	w.setServices(Service{Name: "b", Port: "http", Tags: []string{"new"}}, Service{Name: "c", Port: "http"})
+	w.setServices(Service{Name: "b", PortLabel: "http", Tags: []string{"new"}}, Service{Name: "c", PortLabel: "http"})
 	if err := w.UpdateRegistrations(GroupWorkload); err != nil {
 		t.Fatal(err)
 	}
 	wantCalls(t, w.registry, "a new version", "+group-g-b-http +group-g-c-http -group-g-a-http")
 
-	w.setServices(Service{Name: "b", Port: "nope"})
+	w.setServices(Service{Name: "b", PortLabel: "nope"})
 	if err := w.UpdateRegistrations(GroupWorkload); err == nil || err.Error() != `register services: service "b": invalid port "nope": port label not found` {
 		t.Errorf("a wrong port: %v", err)
 	}
 	wantCalls(t, w.registry, "a wrong version changes nothing")
 
-	if err := w.Deregister(t.Context(), GroupWorkload); err != nil {
+	if err := w.DeregisterServicesOfWithRetry(t.Context(), GroupWorkload); err != nil {
 		t.Fatal(err)
 	}
 	wantCalls(t, w.registry, "end", "-group-g-b-http -group-g-c-http")
-	if err := errors.Join(w.Deregister(t.Context(), GroupWorkload), w.UpdateRegistrations(GroupWorkload), w.DeregisterAll(t.Context())); err != nil {
+	if err := errors.Join(w.DeregisterServicesOfWithRetry(t.Context(), GroupWorkload), w.UpdateRegistrations(GroupWorkload), w.DeregisterAllWithRetry(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	wantCalls(t, w.registry, "after the end")
@@ -125,11 +125,11 @@ func TestUpdateOfRegistrations(t *testing.T) {
 func TestTaskRestartReregisters(t *testing.T) {
 	w := newTestSet(t, testService("t"), testService("u"))
 	for range 2 {
-		if err := w.Register("t", nil); err != nil {
+		if err := w.RegisterServicesOf("t", nil); err != nil {
 			t.Fatal(err)
 		}
 		wantCalls(t, w.registry, "start", "+t-web-http")
-		if err := errors.Join(w.Deregister(t.Context(), "t"), w.Deregister(t.Context(), "t")); err != nil {
+		if err := errors.Join(w.DeregisterServicesOfWithRetry(t.Context(), "t"), w.DeregisterServicesOfWithRetry(t.Context(), "t")); err != nil {
 			t.Fatal(err)
 		}
 		wantCalls(t, w.registry, "end, once each cycle", "-t-web-http")
@@ -137,8 +137,8 @@ func TestTaskRestartReregisters(t *testing.T) {
 }
 
 func TestRegistrationErrors(t *testing.T) {
-	bad := Service{Task: "t", Name: "svc-${BAD}", Port: "http"}
-	w := newTestSet(t, bad, Service{Name: "a", Port: "http", AddressMode: "alloc"})
+	bad := Service{Task: "t", Name: "svc-${BAD}", PortLabel: "http"}
+	w := newTestSet(t, bad, Service{Name: "a", PortLabel: "http", AddressMode: "alloc"})
 	w.setVar("t", "BAD", "a_b")
 	const invalidNameText = `service name must be valid per RFC 1123 and can contain only alphanumeric characters or dashes and must be no longer than 63 characters: "svc-a_b"`
 	if err := w.ValidateServiceNames("t"); err == nil || err.Error() != invalidNameText {
@@ -147,15 +147,15 @@ func TestRegistrationErrors(t *testing.T) {
 	if err := w.ValidateServiceNames(GroupWorkload); err != nil {
 		t.Errorf("validate group: %v", err)
 	}
-	if err := w.Register("t", nil); err == nil || err.Error() != `register services: service "svc-${BAD}": `+invalidNameText {
+	if err := w.RegisterServicesOf("t", nil); err == nil || err.Error() != `register services: service "svc-${BAD}": `+invalidNameText {
 		t.Errorf("register: %v", err)
 	}
-	if err := w.Register(GroupWorkload, nil); err == nil || err.Error() != `register services: service "a": cannot use address_mode="alloc": no allocation network status reported` {
+	if err := w.RegisterServicesOf(GroupWorkload, nil); err == nil || err.Error() != `register services: service "a": cannot use address_mode="alloc": no allocation network status reported` {
 		t.Errorf("register group: %v", err)
 	}
 	w.registry.remainingFailures = 1
-	w.setServices(Service{Name: "a", Port: "http"})
-	if err := w.Register(GroupWorkload, nil); err == nil || err.Error() != "register services: disk full" {
+	w.setServices(Service{Name: "a", PortLabel: "http"})
+	if err := w.RegisterServicesOf(GroupWorkload, nil); err == nil || err.Error() != "register services: disk full" {
 		t.Errorf("register with a full disk: %v", err)
 	}
 	wantCalls(t, w.registry, "errors", "fail")
@@ -169,12 +169,12 @@ func TestRegistrationErrors(t *testing.T) {
 func TestRemovalIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestSet(t, testService(GroupWorkload))
-		if err := w.Register(GroupWorkload, nil); err != nil {
+		if err := w.RegisterServicesOf(GroupWorkload, nil); err != nil {
 			t.Fatal(err)
 		}
 		w.registry.remainingFailures = 6
 		begin := time.Now()
-		if err := w.Deregister(t.Context(), GroupWorkload); err != nil {
+		if err := w.DeregisterServicesOfWithRetry(t.Context(), GroupWorkload); err != nil {
 			t.Fatal(err)
 		}
 		// the pauses are 100, 200, 400, 800, 1000 and 1000 ms
@@ -184,18 +184,18 @@ func TestRemovalIsRetried(t *testing.T) {
 
 		// Deregister makes at least one attempt, even if its context is done; the next call
 		// tries again.
-		if err := w.Register(GroupWorkload, nil); err != nil {
+		if err := w.RegisterServicesOf(GroupWorkload, nil); err != nil {
 			t.Fatal(err)
 		}
 		w.registry.takeCalls()
 		over, cancel := context.WithCancel(t.Context())
 		cancel()
 		w.registry.remainingFailures = 1
-		if err := w.Deregister(over, GroupWorkload); err == nil || err.Error() != "deregister services: disk full" {
+		if err := w.DeregisterServicesOfWithRetry(over, GroupWorkload); err == nil || err.Error() != "deregister services: disk full" {
 			t.Errorf("deregister: %v", err)
 		}
 		wantCalls(t, w.registry, "one attempt", "fail")
-		if err := w.DeregisterAll(over); err != nil {
+		if err := w.DeregisterAllWithRetry(over); err != nil {
 			t.Fatal(err)
 		}
 		wantCalls(t, w.registry, "clear", "-group-g-web-http")
@@ -205,27 +205,27 @@ func TestRemovalIsRetried(t *testing.T) {
 // The next agent keeps unchanged registrations of an earlier agent, and removes the
 // others.
 func TestRegistrationsOfAnEarlierAgent(t *testing.T) {
-	w := newTestSet(t, testService(GroupWorkload), testService("t"), Service{Task: "gone", Name: "x", Port: "http"})
+	w := newTestSet(t, testService(GroupWorkload), testService("t"), Service{Task: "gone", Name: "x", PortLabel: "http"})
 	for _, task := range []string{GroupWorkload, "t", "gone"} {
-		if err := w.Register(task, nil); err != nil {
+		if err := w.RegisterServicesOf(task, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
 	w.registry.takeCalls()
 
 	next := w.newSet()
-	if err := errors.Join(next.Register(GroupWorkload, nil), next.Register("t", nil)); err != nil {
+	if err := errors.Join(next.RegisterServicesOf(GroupWorkload, nil), next.RegisterServicesOf("t", nil)); err != nil {
 		t.Fatal(err)
 	}
 	wantCalls(t, w.registry, "nothing has changed")
 
-	w.setServices(Service{Name: "new", Port: "http"}, testService("t"))
+	w.setServices(Service{Name: "new", PortLabel: "http"}, testService("t"))
 	next = w.newSet()
-	if err := next.Register(GroupWorkload, nil); err != nil {
+	if err := next.RegisterServicesOf(GroupWorkload, nil); err != nil {
 		t.Fatal(err)
 	}
 	wantCalls(t, w.registry, "another version", "+group-g-new-http -gone-x-http -group-g-web-http")
-	if err := next.Deregister(t.Context(), "t"); err != nil {
+	if err := next.DeregisterServicesOfWithRetry(t.Context(), "t"); err != nil {
 		t.Fatal(err)
 	}
 	wantCalls(t, w.registry, "a task that has died meanwhile", "-t-web-http")

@@ -10,9 +10,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
 )
 
-// Spec has the services of one version of an allocation, and the fields of the allocation that their registrations
-// need. Maps and slices are shared with other values, so they must not be changed.
-type Spec struct {
+// AllocServicesSpec has the services of one version of an allocation, and the fields of the allocation that their
+// registrations need. Maps and slices are shared with other values, so they must not be changed.
+type AllocServicesSpec struct {
 	AllocID    string
 	AllocName  string // "<job>.<group>[<index>]"
 	Namespace  string
@@ -22,9 +22,9 @@ type Spec struct {
 	Datacenter string
 	IsCanary   bool // the allocation is a canary that is not promoted
 
-	HostIP        string                 // IP address of the group's network, if it has one
+	GroupHostIP   string                 // IP address of the group's network, if it has one
 	Ports         []taskenv.Port         // ports of the group
-	TaskNetworks  map[string]TaskNetwork // task -> network of its deprecated network block
+	NetworkByTask map[string]TaskNetwork // task -> network of its deprecated network block
 	NamespaceIPv4 string                 // IPv4 address of the allocation's network namespace; may be empty
 	NamespaceIPv6 string                 // IPv6 address of the allocation's network namespace; may be empty
 
@@ -41,7 +41,7 @@ type TaskNetwork struct {
 type Service struct {
 	Task        string // task of the service; empty for a service of the group
 	Name        string
-	Port        string // port label, port number, or empty
+	PortLabel   string // port label, port number, or empty
 	Address     string
 	AddressMode string
 	Tags        []string
@@ -53,7 +53,7 @@ type Service struct {
 type Check struct {
 	Name                string
 	Type                string // "tcp" or "http"
-	Port                string // port of the check; empty for the port of the service
+	PortLabel           string // port of the check; empty for the port of the service
 	AddressMode         string // address mode of the check; empty for the address mode of the service
 	OnUpdate            string
 	Interval            time.Duration
@@ -77,9 +77,9 @@ type CheckRestart struct {
 // Interpolate returns the service with all references to the environment resolved. env must be the environment of
 // the service's task, or that of the allocation for a service of the group.
 func (s Service) Interpolate(env *taskenv.Env) Service {
-	s.Name = env.Replace(s.Name)
-	s.Port = env.Replace(s.Port)
-	s.Address = env.Replace(s.Address)
+	s.Name = env.ReplaceReferences(s.Name)
+	s.PortLabel = env.ReplaceReferences(s.PortLabel)
+	s.Address = env.ReplaceReferences(s.Address)
 	s.Tags = interpolateStrings(env, s.Tags)
 	s.CanaryTags = interpolateStrings(env, s.CanaryTags)
 	s.Checks = slices.Clone(s.Checks)
@@ -90,13 +90,13 @@ func (s Service) Interpolate(env *taskenv.Env) Service {
 }
 
 func (c Check) interpolate(env *taskenv.Env) Check {
-	for _, field := range []*string{&c.Name, &c.Type, &c.Port, &c.Protocol, &c.Method, &c.Path} {
-		*field = env.Replace(*field)
+	for _, field := range []*string{&c.Name, &c.Type, &c.PortLabel, &c.Protocol, &c.Method, &c.Path} {
+		*field = env.ReplaceReferences(*field)
 	}
 	if c.Header != nil {
 		header := make(map[string][]string, len(c.Header))
 		for _, key := range slices.Sorted(maps.Keys(c.Header)) {
-			name := env.Replace(key)
+			name := env.ReplaceReferences(key)
 			header[name] = append(header[name], interpolateStrings(env, c.Header[key])...)
 		}
 		c.Header = header
@@ -110,7 +110,7 @@ func interpolateStrings(env *taskenv.Env, list []string) []string {
 	}
 	out := make([]string, len(list))
 	for i, s := range list {
-		out[i] = env.Replace(s)
+		out[i] = env.ReplaceReferences(s)
 	}
 	return out
 }

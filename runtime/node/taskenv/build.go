@@ -13,26 +13,27 @@ import (
 )
 
 // visibleTaskDirs are the paths of the task's directories in its environment variables.
-type visibleTaskDirs struct{ alloc, local, secrets string }
+type visibleTaskDirs struct{ allocPath, localPath, secretsPath string }
 
-// visibleDirs returns the paths at which the task sees its directories, which depend on the isolation of its driver.
-func (e *envInputs) visibleDirs() visibleTaskDirs {
+// dirsAsSeenByTask returns the paths at which the task sees its directories, which depend on the isolation of its
+// driver.
+func (e *envInputs) dirsAsSeenByTask() visibleTaskDirs {
 	if e.taskDir.AllocDir == "" {
 		return visibleTaskDirs{} // there is no task, or it has no directories yet
 	}
 	switch e.isolation {
 	case driver.FSIsolationChroot, driver.FSIsolationImage:
-		return visibleTaskDirs{alloc: "/alloc", local: "/local", secrets: "/secrets"}
+		return visibleTaskDirs{allocPath: "/alloc", localPath: "/local", secretsPath: "/secrets"}
 	case driver.FSIsolationUnveil:
-		return visibleTaskDirs{alloc: e.taskDir.MountsAllocDir, local: e.taskDir.MountsTaskDir, secrets: e.taskDir.MountsSecretsDir}
+		return visibleTaskDirs{allocPath: e.taskDir.UnveiledAllocDir, localPath: e.taskDir.UnveiledTaskDir, secretsPath: e.taskDir.UnveiledSecretsDir}
 	}
-	return visibleTaskDirs{alloc: e.taskDir.SharedAllocDir, local: e.taskDir.LocalDir, secrets: e.taskDir.SecretsDir}
+	return visibleTaskDirs{allocPath: e.taskDir.SharedAllocDir, localPath: e.taskDir.LocalDir, secretsPath: e.taskDir.SecretsDir}
 }
 
 // buildEnv returns all variables of an environment. It adds them in the order of ascending precedence.
 func buildEnv(in *envInputs) map[string]string {
 	v := &layeredVars{vars: make(map[string]string, 24+len(in.hostEnv)+len(in.task.EnvBlock)), inputs: in, remainingInsertBytes: maxInsertedBytes}
-	in.addBuiltinVars(v, in.visibleDirs())
+	in.addNomadVars(v, in.dirsAsSeenByTask())
 
 	meta := make(map[string]string)
 	for _, kv := range metaVars(in.mergedMeta(), func(key string) string { return expandReferences(key, &v.remainingInsertBytes, v.lookupReference) }) {
@@ -59,8 +60,8 @@ func buildEnv(in *envInputs) map[string]string {
 	return v.vars
 }
 
-// addBuiltinVars sets the NOMAD_ variables that come from the job and the placement, except those of the meta blocks.
-func (e *envInputs) addBuiltinVars(v *layeredVars, d visibleTaskDirs) {
+// addNomadVars sets the NOMAD_ variables that come from the job and the placement, except those of the meta blocks.
+func (e *envInputs) addNomadVars(v *layeredVars, d visibleTaskDirs) {
 	setUnlessEmpty := func(key, value string) {
 		if value != "" {
 			v.setVar(key, value)
@@ -72,15 +73,15 @@ func (e *envInputs) addBuiltinVars(v *layeredVars, d visibleTaskDirs) {
 		}
 	}
 
-	setUnlessEmpty("NOMAD_ALLOC_DIR", d.alloc)
-	setUnlessEmpty("NOMAD_TASK_DIR", d.local)
-	setUnlessEmpty("NOMAD_SECRETS_DIR", d.secrets)
+	setUnlessEmpty("NOMAD_ALLOC_DIR", d.allocPath)
+	setUnlessEmpty("NOMAD_TASK_DIR", d.localPath)
+	setUnlessEmpty("NOMAD_SECRETS_DIR", d.secretsPath)
 
 	a := &e.alloc
 	setUnlessEmpty("NOMAD_ALLOC_ID", a.ID)
 	setUnlessEmpty("NOMAD_SHORT_ALLOC_ID", a.ID[:min(8, len(a.ID))])
 	setUnlessEmpty("NOMAD_ALLOC_NAME", a.Name)
-	setUnlessEmpty("NOMAD_ALLOC_INDEX", allocIndex(a.Name))
+	setUnlessEmpty("NOMAD_ALLOC_INDEX", allocIndexFromName(a.Name))
 	setUnlessEmpty("NOMAD_GROUP_NAME", a.Group)
 	setUnlessEmpty("NOMAD_JOB_ID", a.JobID)
 	setUnlessEmpty("NOMAD_JOB_NAME", a.JobName)
@@ -92,7 +93,7 @@ func (e *envInputs) addBuiltinVars(v *layeredVars, d visibleTaskDirs) {
 
 	e.addGroupPorts(v)
 	e.addTaskPorts(v)
-	e.addIdentityTokens(v, d)
+	e.addTokensAndAPIAddress(v, d)
 
 	if t := &e.task; t.Name != "" {
 		v.setVar("NOMAD_TASK_NAME", t.Name)
@@ -100,35 +101,36 @@ func (e *envInputs) addBuiltinVars(v *layeredVars, d visibleTaskDirs) {
 		setUnlessZero("NOMAD_MEMORY_LIMIT", t.MemoryMB)
 		setUnlessZero("NOMAD_MEMORY_MAX_LIMIT", t.MemoryMaxMB)
 		// Without reserved cores, Nomad sets the value to one space, and existing scripts compare with it.
-		v.setVar("NOMAD_CPU_CORES", cmp.Or(t.ReservedCores, " "))
+		v.setVar("NOMAD_CPU_CORES", cmp.Or(t.ReservedCoresCPUSet, " "))
 	}
 }
 
 // TaskAPISocketName is the name of the socket in a task's secrets directory at which the task reaches the API.
 const TaskAPISocketName = "api.sock"
 
-// addIdentityTokens sets the variables with the tokens of workload identities. Only a task with a token gets the address of
-// the API.
-func (e *envInputs) addIdentityTokens(v *layeredVars, d visibleTaskDirs) {
-	for name, token := range e.tokensByIdentity {
+// addTokensAndAPIAddress sets the variables with the tokens of workload identities. Only a task with a token gets the
+// address of the API.
+func (e *envInputs) addTokensAndAPIAddress(v *layeredVars, d visibleTaskDirs) {
+	for name, token := range e.tokenByIdentity {
 		if name == model.DefaultIdentity {
 			v.setVar("NOMAD_TOKEN", token)
 		} else {
 			v.setVar("NOMAD_TOKEN_"+name, token)
 		}
 	}
-	if len(e.tokensByIdentity) > 0 && d.secrets != "" {
-		v.setVar("NOMAD_UNIX_ADDR", "unix://"+d.secrets+"/"+TaskAPISocketName)
+	if len(e.tokenByIdentity) > 0 && d.secretsPath != "" {
+		v.setVar("NOMAD_UNIX_ADDR", "unix://"+d.secretsPath+"/"+TaskAPISocketName)
 	}
 }
 
-// allocIndex returns the index in the name of an allocation: "3" for "job.group[3]". It returns "" for an invalid name.
-func allocIndex(name string) string {
-	open := strings.LastIndexByte(name, '[')
-	if open < 0 || !strings.HasSuffix(name, "]") {
+// allocIndexFromName returns the index in the name of an allocation: "3" for "job.group[3]". It returns "" for an
+// invalid name.
+func allocIndexFromName(allocName string) string {
+	open := strings.LastIndexByte(allocName, '[')
+	if open < 0 || !strings.HasSuffix(allocName, "]") {
 		return ""
 	}
-	index := name[open+1 : len(name)-1]
+	index := allocName[open+1 : len(allocName)-1]
 	if _, err := strconv.ParseUint(index, 10, 31); err != nil {
 		return ""
 	}
@@ -162,8 +164,8 @@ func (e *envInputs) addGroupPorts(v *layeredVars) {
 // addTaskPorts sets the variables for the ports of the deprecated networks of single tasks. The variables of another task's
 // ports contain the name of that task.
 func (e *envInputs) addTaskPorts(v *layeredVars) {
-	for _, task := range slices.Sorted(maps.Keys(e.alloc.TaskPorts)) {
-		for _, p := range e.alloc.TaskPorts[task] {
+	for _, task := range slices.Sorted(maps.Keys(e.alloc.PortsByTask)) {
+		for _, p := range e.alloc.PortsByTask[task] {
 			host := strconv.Itoa(p.HostPort)
 			addr := net.JoinHostPort(p.HostIP, host)
 			if task != e.task.Name {

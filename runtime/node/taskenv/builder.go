@@ -23,14 +23,14 @@ type envInputs struct {
 	alloc Alloc
 	task  Task
 
-	taskDir            hook.TaskDir
-	isolation          driver.FSIsolation
-	hostEnv            map[string]string
-	driverPortsByLabel map[string]int
-	tokensByIdentity   map[string]string
-	secretValues       map[string]string
-	hookEnvs           []hookEnv
-	templateEnv        map[string]string
+	taskDir                hook.TaskDir
+	isolation              driver.FSIsolation
+	hostEnv                map[string]string
+	driverPortsByLabel     map[string]int
+	tokenByIdentity        map[string]string
+	valueBySecretReference map[string]string
+	hookEnvs               []hookEnv
+	templateEnv            map[string]string
 }
 
 type hookEnv struct {
@@ -68,30 +68,30 @@ func (b *Builder) SetDirs(dir hook.TaskDir, isolation driver.FSIsolation) {
 	b.changeInputs(func(in *envInputs) { in.taskDir, in.isolation = dir, isolation })
 }
 
-// SetHostEnv sets the variables that the task inherits from the agent; see [HostEnv]. A task whose
+// SetHostEnv sets the variables that the task inherits from the agent; see [FilterHostEnv]. A task whose
 // driver isolates by image inherits none.
 func (b *Builder) SetHostEnv(env map[string]string) {
 	b.changeInputs(func(in *envInputs) { in.hostEnv = env })
 }
 
-// SetDriverPorts sets the ports to which the driver has mapped the ports of the task's own network, by label.
-func (b *Builder) SetDriverPorts(ports map[string]int) {
-	b.changeInputs(func(in *envInputs) { in.driverPortsByLabel = ports })
+// SetDriverPortByLabel sets the ports to which the driver has mapped the ports of the task's own network, by label.
+func (b *Builder) SetDriverPortByLabel(portByLabel map[string]int) {
+	b.changeInputs(func(in *envInputs) { in.driverPortsByLabel = portByLabel })
 }
 
-// SetTokens sets the tokens that the task gets as variables, by the name of the identity.
-func (b *Builder) SetTokens(tokens map[string]string) {
-	b.changeInputs(func(in *envInputs) { in.tokensByIdentity = tokens })
+// SetIdentityTokens sets the tokens that the task gets as variables, by the name of the identity.
+func (b *Builder) SetIdentityTokens(tokenByIdentity map[string]string) {
+	b.changeInputs(func(in *envInputs) { in.tokenByIdentity = tokenByIdentity })
 }
 
 // SetHookEnv replaces the variables of one hook; nil removes them. The order of the hooks is that of the first
 // calls of SetHookEnv; later hooks have precedence.
-func (b *Builder) SetHookEnv(hook string, env map[string]string) {
+func (b *Builder) SetHookEnv(hookName string, env map[string]string) {
 	b.changeInputs(func(in *envInputs) {
 		in.hookEnvs = slices.Clone(in.hookEnvs)
-		i := slices.IndexFunc(in.hookEnvs, func(h hookEnv) bool { return h.hookName == hook })
+		i := slices.IndexFunc(in.hookEnvs, func(h hookEnv) bool { return h.hookName == hookName })
 		if i < 0 {
-			in.hookEnvs = append(in.hookEnvs, hookEnv{hookName: hook})
+			in.hookEnvs = append(in.hookEnvs, hookEnv{hookName: hookName})
 			i = len(in.hookEnvs) - 1
 		}
 		in.hookEnvs[i].env = maps.Clone(env)

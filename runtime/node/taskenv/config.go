@@ -8,33 +8,33 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// ConfigVars returns the variables for the HCL engine, which evaluates a task's config:
+// TaskConfigHCLVars returns the variables for the HCL engine, which evaluates a task's config:
 // each variable as nested objects, one per part of its dotted name; the object env with
 // all variables by their full names; the object secret with the values of secret blocks;
 // and the objects node, attr and meta with the facts of the node.
 //
 // If a name is both a variable and the prefix of longer names, the object with the longer names has precedence. A name with
 // an empty part ("a..b"), or with more than 100 parts, is available only in env.
-func (e *Env) ConfigVars() map[string]cty.Value {
+func (e *Env) TaskConfigHCLVars() map[string]cty.Value {
 	root := make(dottedNameTree)
 	for key, value := range e.vars {
-		root.insertName(key, value)
+		root.insertNameUnlessInvalid(key, value)
 	}
-	for name, value := range e.inputs.secretValues {
-		root.insertName(name, value)
+	for name, value := range e.inputs.valueBySecretReference {
+		root.insertNameUnlessInvalid(name, value)
 	}
 	n := &e.inputs.node
 	for _, name := range model.NodePropertyNames {
 		value, _ := n.LookupProperty(name)
-		root.insertName(name, value)
+		root.insertNameUnlessInvalid(name, value)
 	}
 	for key, value := range n.Attributes {
-		root.insertName("attr."+key, value)
-		root.insertName("node.attr."+key, value)
+		root.insertNameUnlessInvalid("attr."+key, value)
+		root.insertNameUnlessInvalid("node.attr."+key, value)
 	}
 	for key, value := range n.Meta {
-		root.insertName("meta."+key, value)
-		root.insertName("node.meta."+key, value)
+		root.insertNameUnlessInvalid("meta."+key, value)
+		root.insertNameUnlessInvalid("node.meta."+key, value)
 	}
 
 	config := make(map[string]cty.Value, len(root)+1)
@@ -60,9 +60,9 @@ type dottedNameNode struct {
 	children dottedNameTree // nil for a leaf
 }
 
-// insertName adds one dotted name. It ignores a name with an empty part or with more than maxNameParts
+// insertNameUnlessInvalid adds one dotted name. It ignores a name with an empty part or with more than maxNameParts
 // parts.
-func (t dottedNameTree) insertName(name, value string) {
+func (t dottedNameTree) insertNameUnlessInvalid(name, value string) {
 	if strings.Count(name, ".") >= maxNameParts || strings.Contains("."+name+".", "..") {
 		return
 	}

@@ -16,8 +16,8 @@ func newEnv(in *envInputs) *Env { return &Env{inputs: in, vars: buildEnv(in)} }
 // Vars returns all variables. The map belongs to e and must not be changed.
 func (e *Env) Vars() map[string]string { return e.vars }
 
-// List returns all variables as "key=value", sorted.
-func (e *Env) List() []string {
+// SortedKeyValues returns all variables as "key=value", sorted.
+func (e *Env) SortedKeyValues() []string {
 	list := make([]string, 0, len(e.vars))
 	for key, value := range e.vars {
 		list = append(list, key+"="+value)
@@ -26,10 +26,10 @@ func (e *Env) List() []string {
 	return list
 }
 
-// Replace replaces every ${name} in s that is a variable, a value of a secret block
+// ReplaceReferences replaces every ${name} in s that is a variable, a value of a secret block
 // (secret.<name>.<key>) or an attribute of the node (node.*, attr.*, meta.*), and leaves the other text unchanged. It is
-// for all fields of a job except a task's config, for which see [Env.ConfigVars].
-func (e *Env) Replace(s string) string {
+// for all fields of a job except a task's config, for which see [Env.TaskConfigHCLVars].
+func (e *Env) ReplaceReferences(s string) string {
 	remaining := maxInsertedBytes
 	return expandReferences(s, &remaining, e.lookupReference)
 }

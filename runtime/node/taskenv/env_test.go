@@ -40,7 +40,7 @@ const allocPath = "/a/5a1ad3b8-0c2c-7d5e-3f4d-8d4f2a1b9c0e"
 func testDir() hook.TaskDir {
 	return hook.TaskDir{
 		AllocDir: allocPath, Dir: allocPath + "/app", SharedAllocDir: allocPath + "/alloc", LocalDir: allocPath + "/app/local", SecretsDir: allocPath + "/app/secrets",
-		MountsAllocDir: "/m/alloc", MountsTaskDir: "/m/local", MountsSecretsDir: "/m/secrets",
+		UnveiledAllocDir: "/m/alloc", UnveiledTaskDir: "/m/local", UnveiledSecretsDir: "/m/secrets",
 	}
 }
 
@@ -74,7 +74,7 @@ func TestBuiltinVariables(t *testing.T) {
 
 	alloc := testAlloc()
 	alloc.ParentJobID = "parent"
-	b.SetAlloc(alloc, Task{Name: "app", ReservedCores: "0-1,3", MemoryMaxMB: -1})
+	b.SetAlloc(alloc, Task{Name: "app", ReservedCoresCPUSet: "0-1,3", MemoryMaxMB: -1})
 	expectVars(t, b.Build(), map[string]string{
 		"NOMAD_CPU_LIMIT": "-", "NOMAD_MEMORY_LIMIT": "-", "NOMAD_MEMORY_MAX_LIMIT": "-1", "NOMAD_CPU_CORES": "0-1,3",
 		"NOMAD_JOB_PARENT_ID": "parent",
@@ -86,7 +86,7 @@ func TestAllocIndex(t *testing.T) {
 		"job.group[0]": "0", "job.group[12]": "12", "a[1].b[2]": "2",
 		"": "", "job.group": "", "job.group[]": "", "job.group[x]": "", "job.group[-1]": "", "job.group[1": "",
 	} {
-		if got := allocIndex(name); got != want {
+		if got := allocIndexFromName(name); got != want {
 			t.Errorf("index of %q = %q, want %q", name, got, want)
 		}
 	}
@@ -132,7 +132,7 @@ func TestGroupPorts(t *testing.T) {
 		"RAW": "192.0.2.2:20002 192.0.2.2", "CLEAN": "192.0.2.2:20002 192.0.2.2",
 	})
 	for _, name := range []string{"NOMAD_PORT_my-port", "NOMAD_PORT_my_port"} {
-		if got := b.Build().Replace("${" + name + "}"); got != "20002" {
+		if got := b.Build().ReplaceReferences("${" + name + "}"); got != "20002" {
 			t.Errorf("Replace of %s = %q", name, got)
 		}
 	}
@@ -147,12 +147,12 @@ func TestGroupPorts(t *testing.T) {
 
 func TestTaskPorts(t *testing.T) {
 	alloc := testAlloc()
-	alloc.TaskPorts = map[string][]Port{
+	alloc.PortsByTask = map[string][]Port{
 		"app": {{Label: "web", HostPort: 21000, HostIP: "192.0.2.2"}, {Label: "v6", HostPort: 21001, HostIP: "::1"}},
 		"db":  {{Label: "sql-1", HostPort: 22000, HostIP: "192.0.2.2"}},
 	}
 	b := NewBuilder(testNode(), alloc, Task{Name: "app"})
-	b.SetDriverPorts(map[string]int{"web": 80})
+	b.SetDriverPortByLabel(map[string]int{"web": 80})
 	expectVars(t, b.Build(), map[string]string{
 		"NOMAD_IP_web": "192.0.2.2", "NOMAD_IPv4_web": "192.0.2.2", "NOMAD_IPv6_web": "-",
 		"NOMAD_PORT_web": "80", "NOMAD_HOST_PORT_web": "21000", "NOMAD_ADDR_web": "192.0.2.2:21000",
@@ -222,7 +222,7 @@ func TestPrecedence(t *testing.T) {
 
 // RS-074
 func TestHostEnv(t *testing.T) {
-	host := HostEnv([]string{"HOSTVAR=h", "AWS_SECRET_ACCESS_KEY=s", "EMPTY=", "EQ=a=b", "=odd", "noequals", "REF=${HOSTVAR}"}, nil, nil)
+	host := FilterHostEnv([]string{"HOSTVAR=h", "AWS_SECRET_ACCESS_KEY=s", "EMPTY=", "EQ=a=b", "=odd", "noequals", "REF=${HOSTVAR}"}, nil, nil)
 	b := NewBuilder(testNode(), testAlloc(), Task{Name: "app", EnvBlock: map[string]string{"T": "<${HOSTVAR}>", "PATH": "/mine:${HOSTVAR}"}})
 	b.SetHostEnv(host)
 	expectVars(t, b.Build(), map[string]string{
@@ -240,7 +240,7 @@ func TestHostEnv(t *testing.T) {
 		{[]string{"A"}, []string{"A", "B"}, []string{"B"}},
 		{nil, []string{}, nil},
 	} {
-		if got := slices.Sorted(maps.Keys(HostEnv(environ, tt.deny, tt.allow))); !slices.Equal(got, tt.want) {
+		if got := slices.Sorted(maps.Keys(FilterHostEnv(environ, tt.deny, tt.allow))); !slices.Equal(got, tt.want) {
 			t.Errorf("HostEnv(%v, %v): %v, want %v", tt.deny, tt.allow, got, tt.want)
 		}
 	}
@@ -248,10 +248,10 @@ func TestHostEnv(t *testing.T) {
 
 func TestTasksInheritNoSecret(t *testing.T) {
 	environ := []string{"HOSTVAR=h", "NOMAD_TOKEN=x", "GOOGLE_OAUTH_ACCESS_TOKEN=x"}
-	for _, name := range base.EnvDenylist() {
+	for _, name := range base.DefaultEnvDenylist() {
 		environ = append(environ, name+"=x")
 	}
-	if got := HostEnv(environ, nil, nil); len(got) != 1 || got["HOSTVAR"] != "h" {
+	if got := FilterHostEnv(environ, nil, nil); len(got) != 1 || got["HOSTVAR"] != "h" {
 		t.Errorf("inherited: %v", got)
 	}
 }
@@ -292,7 +292,7 @@ func TestReplace(t *testing.T) {
 		"${meta.rack}":      "r1",
 		"\x00${X}\xff${X}$": "\x00x\xffx$",
 	} {
-		if got := e.Replace(text); got != want {
+		if got := e.ReplaceReferences(text); got != want {
 			t.Errorf("Replace(%q) = %q, want %q", text, got, want)
 		}
 	}
@@ -357,7 +357,7 @@ func TestExpansionIsBounded(t *testing.T) {
 	}
 	e := NewBuilder(testNode(), testAlloc(), Task{Name: "app", EnvBlock: env}).Build()
 	total := 0
-	for _, kv := range e.List() {
+	for _, kv := range e.SortedKeyValues() {
 		total += len(kv)
 	}
 	if total > 2*maxInsertedBytes {
@@ -369,7 +369,7 @@ func TestExpansionIsBounded(t *testing.T) {
 
 	long := NewBuilder(testNode(), testAlloc(), Task{Name: "app", EnvBlock: map[string]string{"L": strings.Repeat("x", 1<<20)}}).Build()
 	text := strings.Repeat("${L}", 1000)
-	if got := len(long.Replace(text)); got > maxInsertedBytes+len(text) {
+	if got := len(long.ReplaceReferences(text)); got > maxInsertedBytes+len(text) {
 		t.Errorf("a text has become %d bytes long", got)
 	}
 
@@ -378,7 +378,7 @@ func TestExpansionIsBounded(t *testing.T) {
 		deep[fmt.Sprint("D", i)] = fmt.Sprintf("${D%d}", i+1)
 	}
 	deep["D20000"] = "end"
-	if got := NewBuilder(testNode(), testAlloc(), Task{Name: "app", EnvBlock: deep}).Build().Replace("${D0}"); got != "end" {
+	if got := NewBuilder(testNode(), testAlloc(), Task{Name: "app", EnvBlock: deep}).Build().ReplaceReferences("${D0}"); got != "end" {
 		t.Errorf("the end of a long chain = %q", got)
 	}
 }
@@ -392,7 +392,7 @@ func TestEnvIsImmutable(t *testing.T) {
 	b.SetHookEnv("h", map[string]string{"H": "4"})
 	b.SetHookEnv("i", map[string]string{"I": "1"})
 	expectVars(t, e, map[string]string{"H": "1", "I": "-"})
-	list := e.List()
+	list := e.SortedKeyValues()
 	if !slices.IsSorted(list) || len(list) != len(e.Vars()) || !slices.Contains(list, "H=1") {
 		t.Errorf("List = %q", list)
 	}
@@ -405,7 +405,7 @@ func TestConfigVars(t *testing.T) {
 		"X": "x", "a.b.c": "deep", "a.b": "shadowed", "..bad": "b", "end.": "e", "env": "mine", "node": "mine", "dash-ed": "d",
 		strings.Repeat("d.", 200) + "d": "too deep",
 	}})
-	vars := b.Build().ConfigVars()
+	vars := b.Build().TaskConfigHCLVars()
 	path := func(names ...string) cty.Value {
 		v := vars[names[0]]
 		for _, name := range names[1:] {
@@ -441,13 +441,13 @@ func TestConfigVars(t *testing.T) {
 			t.Errorf("there is a variable %q", name)
 		}
 	}
-	bare := NewBuilder(Node{}, Alloc{}, Task{}).Build().ConfigVars()
+	bare := NewBuilder(Node{}, Alloc{}, Task{}).Build().TaskConfigHCLVars()
 	if !bare["env"].Type().IsMapType() || bare["env"].LengthInt() != 0 {
 		t.Errorf("env without variables = %#v", bare["env"])
 	}
 }
 
-// The HCL engine evaluates expressions with the variables of ConfigVars.
+// The HCL engine evaluates expressions with the variables of TaskConfigHCLVars.
 func TestConfigVarsInHCL(t *testing.T) {
 	alloc := testAlloc()
 	alloc.Ports = []Port{{Label: "http", HostPort: 20446, HostIP: "192.0.2.2"}, {Label: "my-port", HostPort: 20447, HostIP: "192.0.2.2"}}
@@ -472,7 +472,7 @@ func TestConfigVarsInHCL(t *testing.T) {
 		{text: "${NOMAD_PORT_my-port}", fault: `Did you mean "NOMAD_PORT_my_port"?`},
 		{text: "${attr.driver.mock}", fault: "string required, but have object"},
 	} {
-		value, diags := block.Decode(spec, map[string]any{"arg": c.text}, e.ConfigVars)
+		value, diags := block.Decode(spec, map[string]any{"arg": c.text}, e.TaskConfigHCLVars)
 		var diagTexts []string
 		for _, d := range diags {
 			diagTexts = append(diagTexts, d.Summary+": "+d.Detail)
@@ -516,20 +516,20 @@ func FuzzReplace(f *testing.F) {
 			return b.Build()
 		}
 		e := build()
-		if again := build(); !slices.Equal(e.List(), again.List()) {
-			t.Fatalf("two builds differ:\n%q\n%q", e.List(), again.List())
+		if again := build(); !slices.Equal(e.SortedKeyValues(), again.SortedKeyValues()) {
+			t.Fatalf("two builds differ:\n%q\n%q", e.SortedKeyValues(), again.SortedKeyValues())
 		}
-		got := e.Replace(text)
+		got := e.ReplaceReferences(text)
 		if len(got) > maxInsertedBytes+len(text) {
 			t.Fatalf("%d bytes became %d", len(text), len(got))
 		}
-		if !strings.Contains(got, "${") && e.Replace(got) != got {
-			t.Fatalf("Replace(%q) = %q, and then %q", text, got, e.Replace(got))
+		if !strings.Contains(got, "${") && e.ReplaceReferences(got) != got {
+			t.Fatalf("Replace(%q) = %q, and then %q", text, got, e.ReplaceReferences(got))
 		}
 		if !strings.Contains(text, "${") && got != text {
 			t.Fatalf("Replace(%q) = %q", text, got)
 		}
-		e.ConfigVars()
+		e.TaskConfigHCLVars()
 	})
 }
 
@@ -551,7 +551,7 @@ func BenchmarkBuild(b *testing.B) {
 	env := builder.Build()
 	b.Run("config", func(b *testing.B) {
 		for b.Loop() {
-			env.ConfigVars()
+			env.TaskConfigHCLVars()
 		}
 	})
 }

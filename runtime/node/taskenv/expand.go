@@ -8,8 +8,8 @@ const maxInsertedBytes = 8 << 20
 
 // expandReferences replaces each ${name} for which lookup returns a value, in one pass: it does not expand
 // the inserted text. Other text is unchanged, including references whose value is longer than
-// remaining. expandReferences subtracts the number of inserted bytes from remaining.
-func expandReferences(s string, remaining *int, lookup func(name string) (string, bool)) string {
+// remainingBytes. expandReferences subtracts the number of inserted bytes from remainingBytes.
+func expandReferences(s string, remainingBytes *int, lookup func(name string) (string, bool)) string {
 	var out strings.Builder
 	done := 0 // s[:done] is already written to out, with its references replaced
 	for i := 0; ; {
@@ -19,10 +19,10 @@ func expandReferences(s string, remaining *int, lookup func(name string) (string
 		}
 		i = end
 		value, ok := lookup(name)
-		if !ok || len(value) > *remaining {
+		if !ok || len(value) > *remainingBytes {
 			continue
 		}
-		*remaining -= len(value)
+		*remainingBytes -= len(value)
 		if start == 0 && end == len(s) {
 			return value // a value that is the whole text is returned without a copy
 		}

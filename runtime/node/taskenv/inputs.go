@@ -30,21 +30,21 @@ type Alloc struct {
 	JobMeta          map[string]string
 	GroupMeta        map[string]string
 
-	Ports     []Port            // ports of the group
-	Network   *NetworkStatus    // network of the allocation; nil unless it has its own network namespace
-	TaskPorts map[string][]Port // ports of the networks of single tasks, by task name; such networks are deprecated in job files
+	Ports       []Port            // ports of the group
+	Network     *NetworkStatus    // network of the allocation; nil unless it has its own network namespace
+	PortsByTask map[string][]Port // ports of the networks of single tasks, by task name; such networks are deprecated in job files
 }
 
 // Task is the data of one task, from the job and the placement, from which its environment is built.
 // The zero value means that the environment is that of the allocation, and not of a task.
 type Task struct {
-	Name          string
-	Meta          map[string]string
-	EnvBlock      map[string]string
-	CPUMHz        int64
-	ReservedCores string // reserved cores as a cpuset list
-	MemoryMB      int64
-	MemoryMaxMB   int64 // memory_max in MB: -1 for no limit, 0 if not set or oversubscription is off
+	Name                string
+	Meta                map[string]string
+	EnvBlock            map[string]string
+	CPUMHz              int64
+	ReservedCoresCPUSet string // reserved cores as a cpuset list
+	MemoryMB            int64
+	MemoryMaxMB         int64 // memory_max in MB: -1 for no limit, 0 if not set or oversubscription is off
 }
 
 // Port is a port that was assigned to a group or a task.
@@ -61,12 +61,12 @@ type NetworkStatus struct {
 	Address   string
 }
 
-// HostEnv returns the variables of environ ("key=value") that tasks may inherit: those whose names are in
-// allow and not in deny. A nil allow means all names, a nil deny means [base.EnvDenylist]. The agent calls
-// HostEnv once, and all builders share the result.
-func HostEnv(environ, deny, allow []string) map[string]string {
+// FilterHostEnv returns the variables of environ ("key=value") that tasks may inherit: those whose names are in
+// allow and not in deny. A nil allow means all names, a nil deny means [base.DefaultEnvDenylist]. The agent calls
+// FilterHostEnv once, and all builders share the result.
+func FilterHostEnv(environ, deny, allow []string) map[string]string {
 	if deny == nil {
-		deny = base.EnvDenylist()
+		deny = base.DefaultEnvDenylist()
 	}
 	env := make(map[string]string, len(environ))
 	for _, kv := range environ {

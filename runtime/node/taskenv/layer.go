@@ -29,7 +29,7 @@ func lookupReference(env map[string]string, in *envInputs, name string) (string,
 			return value, true
 		}
 	}
-	if value, ok := in.secretValues[name]; ok {
+	if value, ok := in.valueBySecretReference[name]; ok {
 		return value, true
 	}
 	return in.node.LookupProperty(name)
@@ -40,7 +40,7 @@ func lookupReference(env map[string]string, in *envInputs, name string) (string,
 // the earlier PATH; without an earlier value, the reference is unchanged.
 func (v *layeredVars) addLayer(layer map[string]string) {
 	layer = cleanPortAndMetaVarNames(layer)
-	if !hasReference(layer) { // most layers have no references
+	if !anyValueHasReference(layer) { // most layers have no references
 		maps.Copy(v.vars, layer)
 		return
 	}
@@ -57,8 +57,8 @@ func (v *layeredVars) addLayer(layer map[string]string) {
 	maps.Copy(v.vars, resolved)
 }
 
-// hasReference reports whether any value has a reference.
-func hasReference(layer map[string]string) bool {
+// anyValueHasReference reports whether any value has a reference.
+func anyValueHasReference(layer map[string]string) bool {
 	for _, value := range layer {
 		if _, _, end := nextReference(value, 0); end >= 0 {
 			return true

@@ -16,22 +16,22 @@ const redactedText = "<redacted>"
 
 // SetSecrets replaces the values of the task's secret blocks. The keys of the map are the names in references,
 // secret.<name>.<key>. The values do not become variables of the task.
-func (b *Builder) SetSecrets(values map[string]string) {
-	b.changeInputs(func(in *envInputs) { in.secretValues = values })
+func (b *Builder) SetSecrets(valueByReference map[string]string) {
+	b.changeInputs(func(in *envInputs) { in.valueBySecretReference = valueByReference })
 }
 
 // HasSecrets reports whether the task has values of secret blocks.
 func (b *Builder) HasSecrets() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return len(b.inputs.secretValues) > 0
+	return len(b.inputs.valueBySecretReference) > 0
 }
 
-// Redact returns the text with the values of the task's secret blocks replaced by redactedText. It must be called
-// for a text that is shown outside the task, such as an event.
-func (b *Builder) Redact(text string) string {
+// RedactSecrets returns the text with the values of the task's secret blocks replaced by redactedText. It must be
+// called for a text that is shown outside the task, such as an event.
+func (b *Builder) RedactSecrets(text string) string {
 	b.mu.Lock()
-	values := slices.Collect(maps.Values(b.inputs.secretValues))
+	values := slices.Collect(maps.Values(b.inputs.valueBySecretReference))
 	b.mu.Unlock()
 	if len(values) == 0 {
 		return text

@@ -19,10 +19,10 @@ func TestSecretsReplaceReferences(t *testing.T) {
 	expectVars(t, b.Build(), map[string]string{
 		"USER": "alice", "URL": "db://alice@host", "NONE": "${secret.db.none}", "secret.db.user": "-",
 	})
-	if got := b.Build().Replace("<${secret.db.user}>"); got != "<alice>" {
+	if got := b.Build().ReplaceReferences("<${secret.db.user}>"); got != "<alice>" {
 		t.Errorf("replaced: %q", got)
 	}
-	if got := b.Build().ConfigVars()["secret"].GetAttr("db").GetAttr("a key"); !got.RawEquals(cty.StringVal("two\nlines")) {
+	if got := b.Build().TaskConfigHCLVars()["secret"].GetAttr("db").GetAttr("a key"); !got.RawEquals(cty.StringVal("two\nlines")) {
 		t.Errorf("config: %#v", got)
 	}
 	b.SetSecrets(map[string]string{"secret.db.user": "bob"})
@@ -45,13 +45,13 @@ func TestFirstMissingSecretReference(t *testing.T) {
 
 func TestRedact(t *testing.T) {
 	b := NewBuilder(testNode(), testAlloc(), Task{})
-	if got := b.Redact("nothing"); got != "nothing" {
+	if got := b.RedactSecrets("nothing"); got != "nothing" {
 		t.Errorf("without secrets: %q", got)
 	}
 	b.SetSecrets(map[string]string{"secret.a.short": "pass", "secret.a.long": "password", "secret.a.lines": "two\n\"lines\"", "secret.a.empty": ""})
 	const text = "a password, a pass, two\n\"lines\" and \"two\\n\\\"lines\\\"\""
 	const want = `a <redacted>, a <redacted>, <redacted> and "<redacted>"`
-	if got := b.Redact(text); got != want {
+	if got := b.RedactSecrets(text); got != want {
 		t.Errorf("redacted: %q, want %q", got, want)
 	}
 }

@@ -6,72 +6,97 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/wait"
-	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/taskdriver"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// currentProcess holds the process of a running task, and restarts it on request. Its
-// methods may be called concurrently.
-type currentProcess struct {
-	records     *taskRecords
-	killRequest *killRequest
-	stopper     *stopper
-	env         *taskenv.Builder // receives the ports that the driver has mapped for the process
-	runReturned <-chan struct{}  // closed by Run
+// restartAttempt is one attempt to restart a process on request.
+type restartAttempt struct {
+	requested chan struct{} // closed when the request is stored
+	failed    chan struct{} // closed if the process was not stopped
+	err       error         // why the process was not stopped; set before failed is closed
+}
 
-	process *process // running process of the task; nil if none runs; guarded by mu of records
+func newRestartAttempt() *restartAttempt {
+	return &restartAttempt{requested: make(chan struct{}), failed: make(chan struct{})}
 }
 
 // getProcess returns the process of the task. It returns nil if no process was started or recovered since the last exit.
-func (c *currentProcess) getProcess() *process {
-	c.records.mu.Lock()
-	defer c.records.mu.Unlock()
-	return c.process
+func (q *taskRequests) getProcess() *taskdriver.Process {
+	q.records.mu.Lock()
+	defer q.records.mu.Unlock()
+	return q.process
+}
+
+// restartRequested returns a channel that is closed when a restart of the process is requested and stored. The process
+// must not be nil.
+func (q *taskRequests) restartRequested() <-chan struct{} {
+	q.records.mu.Lock()
+	defer q.records.mu.Unlock()
+	return q.restartAttempt.requested
 }
 
 // setStartedProcess sets a process that this agent has started. It drops a restart request for the previous process.
-func (c *currentProcess) setStartedProcess(p *process) {
-	c.setEnvPorts(p)
-	c.records.mu.Lock()
-	defer c.records.mu.Unlock()
-	c.process, c.records.restartRequest, c.killRequest.leakErr = p, nil, nil
-	c.records.killedSinceStart = c.killRequest.isRequested() // a kill during the start counts as a kill of this process
+func (q *taskRequests) setStartedProcess(p *taskdriver.Process) {
+	q.setDriverPortsInEnv(p)
+	q.records.mu.Lock()
+	defer q.records.mu.Unlock()
+	q.process, q.restartAttempt, q.records.restartRequest, q.leakErr = p, newRestartAttempt(), nil, nil
+	q.records.killedSinceStart = q.isKillRequested() // a kill during the start counts as a kill of this process
 }
 
-// setRecoveredProcess sets a process that an earlier agent has started. A restart that was requested under that agent becomes
-// the pending restart of the process.
-func (c *currentProcess) setRecoveredProcess(p *process) {
-	c.setEnvPorts(p)
-	c.records.mu.Lock()
-	defer c.records.mu.Unlock()
-	c.process, p.unfinishedEarlierRestart = p, c.records.restartRequest
+// setRecoveredProcess sets a process that an earlier agent has started. A restart that was requested under that agent is
+// requested again.
+func (q *taskRequests) setRecoveredProcess(p *taskdriver.Process) {
+	q.setDriverPortsInEnv(p)
+	q.records.mu.Lock()
+	defer q.records.mu.Unlock()
+	q.process, q.restartAttempt = p, newRestartAttempt()
+	if q.records.restartRequest != nil {
+		close(q.restartAttempt.requested)
+	}
 }
 
-func (c *currentProcess) setEnvPorts(p *process) {
-	if p.network != nil {
-		c.env.SetDriverPorts(p.network.PortMap)
+func (q *taskRequests) setDriverPortsInEnv(p *taskdriver.Process) {
+	if p.Network != nil {
+		q.records.env.SetDriverPortByLabel(p.Network.PortMap)
 	}
 }
 
 // clearExitedProcess removes the process, which has exited, and the restart request for it.
-func (c *currentProcess) clearExitedProcess() {
-	c.records.mu.Lock()
-	defer c.records.mu.Unlock()
-	c.process, c.records.restartRequest = nil, nil
+func (q *taskRequests) clearExitedProcess() {
+	q.records.mu.Lock()
+	defer q.records.mu.Unlock()
+	q.process, q.restartAttempt, q.records.restartRequest = nil, nil, nil
 }
 
-// restartAndWait implements [Runner.Restart].
-func (c *currentProcess) restartAndWait(ctx context.Context, event *api.TaskEvent, failure bool) error {
-	var p *process
+// failRestart ends a requested restart whose process was not stopped, so that another one can be requested.
+func (q *taskRequests) failRestart(err error) {
+	q.records.storeBothRecordsIfChanged(state.DurabilityAsync, func(*api.TaskState) bool {
+		q.restartAttempt.err = err
+		close(q.restartAttempt.failed)
+		q.restartAttempt, q.records.restartRequest = newRestartAttempt(), nil
+		return true
+	})
+}
+
+// Restart stops the running process and returns when it has exited; the runner then
+// starts the task again. If countsAsFailure is set, the restart counts as a failure for the
+// restart policy. Restart waits for the shutdown delay. A call during another restart of
+// the same process waits for that restart, and adds no event.
+func (r *Runner) Restart(ctx context.Context, event *api.TaskEvent, countsAsFailure bool) error {
+	q := r.requests
+	var p *taskdriver.Process
+	var attempt *restartAttempt
 	first := false
-	c.records.changeAndStoreBothRecords(state.DurabilitySync, func(s *api.TaskState) bool {
-		if !c.isRestartableLocked() {
+	q.records.storeBothRecordsIfChanged(state.DurabilitySync, func(s *api.TaskState) bool {
+		if !q.isRestartableLocked() {
 			return false
 		}
-		p, first = c.process, c.records.restartRequest == nil
+		p, attempt, first = q.process, q.restartAttempt, q.records.restartRequest == nil
 		if first {
-			c.records.restartRequest = &state.RestartRequest{Failure: failure, Reason: event.RestartReason}
-			c.records.appendEvent(s, event)
+			q.records.restartRequest = &state.RestartRequest{CountsAsFailure: countsAsFailure, Reason: event.RestartReason}
+			q.records.redactAndAppendEvent(s, event)
 		}
 		return first
 	})
@@ -79,25 +104,59 @@ func (c *currentProcess) restartAndWait(ctx context.Context, event *api.TaskEven
 		return ErrNotRunning
 	}
 	if first {
-		if err := c.stopper.stopForRestart(ctx, p); err != nil {
-			return err
-		}
+		close(attempt.requested)
 	}
 	select {
-	case <-p.exited:
+	case <-p.Exited():
 		return nil
+	case <-attempt.failed:
+		return attempt.err
+	case <-r.done: // the agent shuts down, and the next agent restarts the process
+		return ErrNotRunning
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 }
 
-// isRestartable implements [Runner.IsRestartable].
-func (c *currentProcess) isRestartable() bool {
-	c.records.mu.Lock()
-	defer c.records.mu.Unlock()
-	return c.isRestartableLocked()
+// IsRestartable reports whether the task has a process that Restart would stop: it has not exited and was not killed.
+func (r *Runner) IsRestartable() bool {
+	r.records.mu.Lock()
+	defer r.records.mu.Unlock()
+	return r.requests.isRestartableLocked()
 }
 
-func (c *currentProcess) isRestartableLocked() bool {
-	return c.process != nil && !wait.IsClosed(c.process.exited) && !c.killRequest.isRequested() && !wait.IsClosed(c.runReturned)
+func (q *taskRequests) isRestartableLocked() bool {
+	return q.process != nil && !wait.IsClosed(q.process.Exited()) && !q.isKillRequested() && !wait.IsClosed(q.records.runReturned)
+}
+
+// AllProcessesEnded reports whether no process of the task can be alive: the exit of each process was observed, or the
+// driver has destroyed the process. It is false for a task that this runner has not started or whose start has failed,
+// because such a task may have a process.
+func (r *Runner) AllProcessesEnded() bool {
+	r.records.mu.Lock()
+	defer r.records.mu.Unlock()
+	return r.requests.lastProcessEnded && !r.requests.earlierProcessMayRun
+}
+
+// recordStartAttempt records that the driver may start a new process of the task from now on.
+func (q *taskRequests) recordStartAttempt() {
+	q.records.mu.Lock()
+	defer q.records.mu.Unlock()
+	q.lastProcessEnded, q.lastExitUnobserved, q.earlierProcessMayRun = false, false, q.earlierProcessMayRun || q.lastExitUnobserved
+}
+
+// recordProcessEnd records the end of the last process; exitObserved is false if its exit status is
+// unknown.
+func (q *taskRequests) recordProcessEnd(exitObserved bool) {
+	q.records.mu.Lock()
+	defer q.records.mu.Unlock()
+	q.lastProcessEnded, q.lastExitUnobserved = exitObserved, !exitObserved
+}
+
+// recordProcessDestroyed records that the last process was destroyed, so it cannot be alive even if its exit status is
+// unknown.
+func (q *taskRequests) recordProcessDestroyed() {
+	q.records.mu.Lock()
+	defer q.records.mu.Unlock()
+	q.lastProcessEnded, q.lastExitUnobserved = true, false
 }

@@ -6,5 +6,5 @@
 // The runner owns the state and the events of the task, and the handle with which the
 // driver recovers the process. It does not access other tasks: package allocrunner
 // creates one runner per task, opens the gates and decides which task is killed when.
-// Read run.go first.
+// Package tasksteps has the order of the steps. Read it first, then run.go and steps.go.
 package taskrunner

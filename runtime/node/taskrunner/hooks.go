@@ -9,14 +9,12 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/hashicorp/go-hclog"
-
 	"github.com/nomad-lite/nomad-lite/internal/failpoint"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
-	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/taskdriver"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
@@ -24,24 +22,20 @@ import (
 // says otherwise, its methods belong to the goroutine of Run and, before Run, to the
 // callers that prepare it.
 type taskHooks struct {
-	alloc       *Alloc
-	dir         hook.TaskDir
-	env         *taskenv.Builder
-	task        func() Task
-	description *driverDescription
-	records     *taskRecords
-	callLimits  runnerhooks.CallLimits
-	timeline    timeline.Recorder
-	logger      hclog.Logger
+	dir        hook.TaskDir
+	records    *taskRecords
+	requests   *taskRequests
+	callLimits runnerhooks.CallLimits
 
-	hookChain        *runnerhooks.Chain // hooks of the task; nil before setHooks
-	allocAttachments map[string]string  // hook attachments of the allocation
+	hookChain                 *runnerhooks.Chain // hooks of the task; nil before setHooksAndRestoreEnvs
+	allocAttachmentByHookName map[string]string  // hook attachments of the allocation
+	updateWG                  sync.WaitGroup     // the goroutine of startUpdateHooksIfPending
 }
 
-// setHooks implements [Runner.SetHooks], and sets the variables of the stored hook responses.
-func (t *taskHooks) setHooks(list []runnerhooks.OrderedHook, allocAttachments map[string]string) {
-	t.hookChain = runnerhooks.NewChain(runnerhooks.ChainConfig{Limits: t.callLimits, EmitEvent: t.records.emitEvent, Timeline: t.timeline, Logger: t.logger}, list)
-	t.allocAttachments = allocAttachments
+// setHooksAndRestoreEnvs implements [Runner.SetHooks], and sets the variables of the stored hook responses.
+func (t *taskHooks) setHooksAndRestoreEnvs(list []runnerhooks.OrderedHook, allocAttachmentByHookName map[string]string) {
+	t.hookChain = runnerhooks.NewChain(runnerhooks.ChainConfig{Limits: t.callLimits, EmitEvent: t.records.emitEvent, Timeline: t.records.timeline, Logger: t.records.logger}, list)
+	t.allocAttachmentByHookName = allocAttachmentByHookName
 	t.restoreHookEnvs()
 }
 
@@ -49,40 +43,33 @@ func (t *taskHooks) setHooks(list []runnerhooks.OrderedHook, allocAttachments ma
 // response gets an empty set, so that it keeps its place in the order.
 func (t *taskHooks) restoreHookEnvs() {
 	for h := range runnerhooks.HooksImplementing[hook.TaskPrestart](t.hookChain) {
-		t.setEnvOfHook(h, t.records.localState.Hooks[h.Name()].Env)
+		t.setEnvOfHook(h, t.records.localState.HookStateByName[h.Name()].Env)
 	}
 }
 
-// callPrestartHooks calls the Prestart hooks that are not done, in order, and stores their responses. It emits an event for
-// an error unless killCtx is done. After an error it calls no further hooks, except for a running task: a task of an
-// earlier agent must not stop because a hook fails when it is called again.
-func (t *taskHooks) callPrestartHooks(killCtx context.Context, alreadyRunning bool) error {
-	return t.callPrestartHooksExcept(killCtx, alreadyRunning, func(runnerhooks.Hook) bool { return false })
-}
-
-// callBuiltinPrestartHooks calls the builtin Prestart hooks that are not done, as callPrestartHooks does for a running task.
-func (t *taskHooks) callBuiltinPrestartHooks(killCtx context.Context) {
-	// CallUntilError tolerates the errors of a running task and emits events for them.
-	_ = t.callPrestartHooksExcept(killCtx, true, func(h runnerhooks.Hook) bool { return !runnerhooks.IsBuiltin(h) })
-}
-
-func (t *taskHooks) callPrestartHooksExcept(killCtx context.Context, alreadyRunning bool, excluded func(runnerhooks.Hook) bool) error {
-	defer runtime.KeepAlive(t.env.Build()) // keeps the built environment in memory for all hooks, unless a hook changes it
-	chain := t.hookChain.WithoutHooks(func(h runnerhooks.Hook) bool { return t.records.localState.Hooks[h.Name()].Done || excluded(h) })
-	return runnerhooks.CallUntilError(killCtx, chain, hook.Prestart, func(ctx context.Context, h runnerhooks.Hook, at hook.TaskPrestart) (hook.TaskPrestartResponse, error) {
-		return t.callPrestartHook(ctx, h, at, alreadyRunning)
+// callPrestartHooks calls the Prestart hooks that are not done, in order, and stores their responses. It emits an event
+// for an error unless killCtx is done. After an error it calls no further hooks, except for a running task: a task of
+// an earlier agent must not stop because a hook fails when it is called again. If builtinOnly is set, it does not call
+// hooks in plugins.
+func (t *taskHooks) callPrestartHooks(killCtx context.Context, alreadyRunning, builtinOnly bool) error {
+	defer runtime.KeepAlive(t.records.env.Build()) // keeps the built environment in memory for all hooks, unless a hook changes it
+	chain := t.hookChain.WithoutHooks(func(h runnerhooks.Hook) bool {
+		return t.records.localState.HookStateByName[h.Name()].PrestartDone || builtinOnly && !runnerhooks.IsBuiltin(h)
+	})
+	return runnerhooks.CallStartHooksUntilError(killCtx, chain, hook.Prestart, func(ctx context.Context, h runnerhooks.Hook, at hook.TaskPrestart) (hook.TaskPrestartResponse, error) {
+		return t.callPrestartHookAndStoreResponse(ctx, h, at, alreadyRunning)
 	}, func(error) bool { return alreadyRunning })
 }
 
-func (t *taskHooks) callPrestartHook(ctx context.Context, h runnerhooks.Hook, at hook.TaskPrestart, alreadyRunning bool) (hook.TaskPrestartResponse, error) {
-	before := t.records.localState.Hooks[h.Name()]
-	task := t.task()
+func (t *taskHooks) callPrestartHookAndStoreResponse(ctx context.Context, h runnerhooks.Hook, impl hook.TaskPrestart, alreadyRunning bool) (hook.TaskPrestartResponse, error) {
+	before := t.records.localState.HookStateByName[h.Name()]
+	task := t.requests.currentTask()
 	point := failpoint.EnterStep(failpoint.StepPrestart)
-	response, err := at.Prestart(ctx, hook.TaskPrestartRequest{
-		Alloc:         t.alloc.Alloc,
+	response, err := impl.Prestart(ctx, hook.TaskPrestartRequest{
+		Alloc:         t.records.alloc.Alloc,
 		Task:          task.ToHookTask(),
 		Dir:           t.dir,
-		Env:           t.env.Build().Vars(),
+		Env:           t.records.env.Build().Vars(),
 		Resources:     task.Resources,
 		PreviousState: maps.Clone(before.Data),
 		Running:       alreadyRunning,
@@ -92,7 +79,7 @@ func (t *taskHooks) callPrestartHook(ctx context.Context, h runnerhooks.Hook, at
 
 	after := state.HookState{
 		AttachmentJSON: before.AttachmentJSON,
-		Done:           response.Done, Data: response.State,
+		PrestartDone:   response.Done, Data: response.State,
 		Env: response.Env, Mounts: response.Mounts, Devices: response.Devices,
 	}
 	if err != nil {
@@ -104,11 +91,11 @@ func (t *taskHooks) callPrestartHook(ctx context.Context, h runnerhooks.Hook, at
 		}
 	}
 	if !reflect.DeepEqual(before, after) {
-		t.records.localState.SetHook(h.Name(), after)
+		t.records.localState.SetHookState(h.Name(), after)
 		if !alreadyRunning {
 			t.records.localState.StartID = "" // the next start gets a new id, whose write also stores the response
 		}
-		t.records.putLocalState(state.DurabilityAsync) // stored with the id of the start at the latest
+		t.records.storeBothRecords(state.DurabilityAsync) // stored with the id of the start at the latest
 		t.setEnvOfHook(h, after.Env)
 	}
 	return response, err
@@ -118,63 +105,63 @@ func (t *taskHooks) callPrestartHook(ctx context.Context, h runnerhooks.Hook, at
 // the end of the task even if its configuration no longer attaches them. The local state is stored with the start of the
 // task at the latest.
 func (t *taskHooks) recordAttachments() {
-	t.records.localState.AllocHooks = t.allocAttachments
-	for name, attachment := range t.hookChain.Attachments() {
-		if state := t.records.localState.Hooks[name]; state.AttachmentJSON != attachment {
+	t.records.localState.AllocHookConfigByName = t.allocAttachmentByHookName
+	for name, attachment := range t.hookChain.AttachmentByHookName() {
+		if state := t.records.localState.HookStateByName[name]; state.AttachmentJSON != attachment {
 			state.AttachmentJSON = attachment
-			t.records.localState.SetHook(name, state)
+			t.records.localState.SetHookState(name, state)
 		}
 	}
 }
 
 func (t *taskHooks) setEnvOfHook(h runnerhooks.Hook, env map[string]string) {
-	if h.VerbatimEnv() {
-		t.env.SetTemplateEnv(env)
+	if h.EnvIsVerbatimAndOverrides() {
+		t.records.env.SetTemplateEnv(env)
 		return
 	}
-	t.env.SetHookEnv(h.Name(), env)
+	t.records.env.SetHookEnv(h.Name(), env)
 }
 
-// callPoststartHooks calls the Poststart hooks. repeated means that an earlier agent may already have called them for the
-// same process.
-func (t *taskHooks) callPoststartHooks(killCtx context.Context, p *process, repeated bool) {
-	runnerhooks.CallEachHook(killCtx, t.hookChain, hook.Poststart, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskPoststart) (hook.TaskPoststartResponse, error) {
+// callPoststartHooks calls the Poststart hooks. mayBeRepeated means that an earlier agent may already have called them
+// for the same process.
+func (t *taskHooks) callPoststartHooks(killCtx context.Context, p *taskdriver.Process, mayBeRepeated bool) {
+	runnerhooks.CallEachAndReportErrors(killCtx, t.hookChain, hook.Poststart, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskPoststart) (hook.TaskPoststartResponse, error) {
 		point := failpoint.EnterStep(failpoint.StepPoststart)
 		defer point.Leave()
-		return h.Poststart(ctx, t.newPoststartRequest(p, repeated))
+		return h.Poststart(ctx, t.newPoststartRequest(p, mayBeRepeated))
 	})
 }
 
-func (t *taskHooks) newPoststartRequest(p *process, repeated bool) hook.TaskPoststartRequest {
+func (t *taskHooks) newPoststartRequest(p *taskdriver.Process, repeated bool) hook.TaskPoststartRequest {
 	return hook.TaskPoststartRequest{
-		Alloc:    t.alloc.Alloc,
-		Task:     t.task().ToHookTask(),
+		Alloc:    t.records.alloc.Alloc,
+		Task:     t.requests.currentTask().ToHookTask(),
 		Dir:      t.dir,
-		Env:      t.env.Build().Vars(),
-		Network:  p.network,
+		Env:      t.records.env.Build().Vars(),
+		Network:  p.Network,
 		Repeated: repeated,
 	}
 }
 
-// repeatPoststartHooks calls Poststart again when the plugin process of a hook was replaced,
+// repeatPoststartAfterPluginRestart calls Poststart again when the plugin process of a hook was replaced,
 // until ctx is done or the process of the task has exited. Each hook has a goroutine in
 // wg.
-func (t *taskHooks) repeatPoststartHooks(ctx context.Context, wg *sync.WaitGroup, p *process) {
-	runnerhooks.CallAfterPluginRestarts(ctx, wg, t.hookChain, hook.Poststart, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskPoststart) (hook.TaskPoststartResponse, error) {
+func (t *taskHooks) repeatPoststartAfterPluginRestart(ctx context.Context, wg *sync.WaitGroup, p *taskdriver.Process) {
+	runnerhooks.StartCallsAfterPluginRestarts(ctx, wg, t.hookChain, hook.Poststart, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskPoststart) (hook.TaskPoststartResponse, error) {
 		return h.Poststart(ctx, t.newPoststartRequest(p, true))
 	})
 }
 
 // callPreKillingHooks calls the PreKilling hooks. It may be called from any goroutine.
 func (t *taskHooks) callPreKillingHooks(ctx context.Context) {
-	runnerhooks.CallEachHook(ctx, t.hookChain, hook.PreKilling, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskPreKilling) (hook.TaskPreKillingResponse, error) {
-		return h.PreKilling(ctx, hook.TaskPreKillingRequest{Alloc: t.alloc.Alloc, Task: t.task().ToHookTask()})
+	runnerhooks.CallEachAndReportErrors(ctx, t.hookChain, hook.PreKilling, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskPreKilling) (hook.TaskPreKillingResponse, error) {
+		return h.PreKilling(ctx, hook.TaskPreKillingRequest{Alloc: t.records.alloc.Alloc, Task: t.requests.currentTask().ToHookTask()})
 	})
 }
 
 // callExitedHooks calls the Exited hooks. A kill does not interrupt them, because they clean up after the process. A
 // shutdown of the agent does: then callExitedHooks returns false, and the next agent calls the hooks again.
-func (t *taskHooks) callExitedHooks(forceKillCtx context.Context, exit *state.ProcessExit, willRestart bool) bool {
+func (t *taskHooks) callExitedHooks(forceKillCtx context.Context, exit *state.ProcessExit, willRestart bool) (completed bool) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(forceKillCtx))
 	defer cancel()
 	defer context.AfterFunc(forceKillCtx, func() {
@@ -183,71 +170,61 @@ func (t *taskHooks) callExitedHooks(forceKillCtx context.Context, exit *state.Pr
 		}
 	})()
 	request := hook.TaskExitedRequest{
-		Alloc: t.alloc.Alloc, Task: t.task().ToHookTask(), Exit: exit.ExitResult(), WillRestart: willRestart,
+		Alloc: t.records.alloc.Alloc, Task: t.requests.currentTask().ToHookTask(), Exit: exit.ExitResult(), WillRestart: willRestart,
 	}
-	runnerhooks.CallEachHook(ctx, t.hookChain, hook.Exited, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskExited) (hook.TaskExitedResponse, error) {
+	runnerhooks.CallEachAndReportErrors(ctx, t.hookChain, hook.Exited, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskExited) (hook.TaskExitedResponse, error) {
 		return h.Exited(ctx, request)
 	})
 	return ctx.Err() == nil
 }
 
 func (t *taskHooks) callStopHooks(ctx context.Context) {
-	runnerhooks.CallEachHook(ctx, t.hookChain, hook.Stop, func(ctx context.Context, h runnerhooks.Hook, at hook.TaskStop) (hook.TaskStopResponse, error) {
+	runnerhooks.CallEachAndReportErrors(ctx, t.hookChain, hook.Stop, func(ctx context.Context, h runnerhooks.Hook, at hook.TaskStop) (hook.TaskStopResponse, error) {
 		return at.Stop(ctx, hook.TaskStopRequest{
-			Alloc:         t.alloc.Alloc,
-			Task:          t.task().ToHookTask(),
+			Alloc:         t.records.alloc.Alloc,
+			Task:          t.requests.currentTask().ToHookTask(),
 			Dir:           t.dir,
-			PreviousState: maps.Clone(t.records.localState.Hooks[h.Name()].Data),
+			PreviousState: maps.Clone(t.records.localState.HookStateByName[h.Name()].Data),
 		})
 	})
 }
 
 // callShutdownHooks calls the Shutdown hooks when the agent shuts down and the task stays.
 func (t *taskHooks) callShutdownHooks(ctx context.Context) {
-	runnerhooks.CallEachHook(context.WithoutCancel(ctx), t.hookChain, hook.Shutdown, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskShutdown) (hook.TaskShutdownResponse, error) {
-		return h.Shutdown(ctx, hook.TaskShutdownRequest{Alloc: t.alloc.Alloc, Task: t.task().ToHookTask()})
+	runnerhooks.CallEachAndReportErrors(context.WithoutCancel(ctx), t.hookChain, hook.Shutdown, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskShutdown) (hook.TaskShutdownResponse, error) {
+		return h.Shutdown(ctx, hook.TaskShutdownRequest{Alloc: t.records.alloc.Alloc, Task: t.requests.currentTask().ToHookTask()})
 	})
 }
 
-// callUpdateHooks calls the Update hooks. It may be called from any goroutine.
-func (t *taskHooks) callUpdateHooks(killCtx context.Context) {
-	runnerhooks.CallEachHook(killCtx, t.hookChain, hook.Update, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskUpdate) (hook.TaskUpdateResponse, error) {
-		return h.Update(ctx, hook.TaskUpdateRequest{Alloc: t.alloc.Alloc, Task: t.task().ToHookTask(), Env: t.env.Build().Vars()})
-	})
-}
-
-// deviceEnv returns the variables that the devices hook has set for the reserved devices, interpolated.
-func (t *taskHooks) deviceEnv(env *taskenv.Env) map[string]string {
-	reserved := t.records.localState.Hooks[runnerhooks.DevicesName].Env
+// interpolatedDeviceEnv returns the variables that the devices hook has set for the reserved devices, interpolated.
+func (t *taskHooks) interpolatedDeviceEnv(env *taskenv.Env) map[string]string {
+	reserved := t.records.localState.HookStateByName[runnerhooks.DevicesName].Env
 	if len(reserved) == 0 {
 		return nil
 	}
 	vars := make(map[string]string, len(reserved))
 	for name, value := range reserved {
-		vars[name] = env.Replace(value)
+		vars[name] = env.ReplaceReferences(value)
 	}
 	return vars
 }
 
-// mergeHookMountsAndDevices returns the mounts and devices of all hook responses, in the order of the hooks. If several hooks
-// use the same path in the task, the last one has precedence. It returns an error if a hook mounts a path and the driver
-// does not support mounts.
-func (t *taskHooks) mergeHookMountsAndDevices() (mounts []driver.Mount, devices []driver.Device, err error) {
-	supported := t.description.driverCapabilities().MountConfigs != driver.MountConfigsNone
+// mergeHookMountsAndDevices returns the mounts and devices of all hook responses, in the order of the hooks. If several
+// hooks use the same path in the task, the last one has precedence. It returns an error if a hook mounts a path and the
+// driver does not support mounts.
+func (t *taskHooks) mergeHookMountsAndDevices(mountsSupported bool) (mounts []driver.Mount, devices []driver.Device, err error) {
 	for _, h := range t.hookChain.Hooks() {
-		record := t.records.localState.Hooks[h.Name()]
+		record := t.records.localState.HookStateByName[h.Name()]
 		switch {
-		case supported || len(record.Mounts) == 0:
+		case mountsSupported || len(record.Mounts) == 0:
 		case h.Name() == runnerhooks.TaskDirName:
 			record.Mounts = nil // without mounts, the task uses the task directory on the host directly
 		case h.Name() == runnerhooks.DevicesName:
 			record.Mounts = nil // without mounts, the task sees the device files of the host
 		case h.Name() == runnerhooks.VolumesName:
-			task := t.task()
-			return nil, nil, fmt.Errorf("task driver %q for %q does not support host volumes: remove its volume_mount blocks, or use another driver", task.Driver, task.Name)
+			return nil, nil, fmt.Errorf("task driver %q for %q does not support host volumes: remove its volume_mount blocks, or use another driver", t.requests.currentTask().Driver, t.records.taskName)
 		default:
-			task := t.task()
-			return nil, nil, fmt.Errorf("task driver %q for %q does not support mounts: hook %q mounts %s, so detach the hook, or use another driver", task.Driver, task.Name, h.Name(), record.Mounts[0].TaskPath)
+			return nil, nil, fmt.Errorf("task driver %q for %q does not support mounts: hook %q mounts %s, so detach the hook, or use another driver", t.requests.currentTask().Driver, t.records.taskName, h.Name(), record.Mounts[0].TaskPath)
 		}
 		for _, m := range record.Mounts {
 			mounts = slices.DeleteFunc(mounts, func(o driver.Mount) bool { return o.TaskPath == m.TaskPath })

@@ -3,7 +3,7 @@ package taskrunner
 import (
 	"context"
 	"errors"
-	"sync"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -12,125 +12,130 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// killRequest is the request to end the task for good. It cancels killCtx and forceKillCtx, the contexts of Run. It may be
-// made before, during and after Run. mu is held to close the channels and to use the other fields.
-type killRequest struct {
-	records *taskRecords
-	mu      *sync.Mutex // mu of records
+func (q *taskRequests) isKillRequested() bool { return wait.IsClosed(q.killed) }
 
-	killed               chan struct{} // closed by the first Kill
-	forceKilled          chan struct{} // closed by the first ForceKill
-	jobPurged            chan struct{} // closed by the first SetJobPurged
-	shutdownDelaySkipped chan struct{} // closed by the first SkipShutdownDelay
+// killedUnlessAlready returns a channel that the first Kill closes, or nil if the task was killed already.
+func (q *taskRequests) killedUnlessAlready() <-chan struct{} { return nilIfClosed(q.killed) }
 
-	omitEvents      bool                    // the task gets no event when the kill starts or ends
-	leakErr         error                   // error of the kill, which may have leaked resources; nil if the kill succeeded
-	cancelKill      context.CancelCauseFunc // cancels killCtx; nil outside Run
-	cancelForceKill context.CancelCauseFunc // cancels forceKillCtx; nil outside Run
-}
+// jobPurgedUnlessAlready returns a channel that the first SetJobPurged closes, or nil if the job was purged already.
+func (q *taskRequests) jobPurgedUnlessAlready() <-chan struct{} { return nilIfClosed(q.jobPurged) }
 
-func newKillRequest(records *taskRecords) *killRequest {
-	return &killRequest{
-		records:              records,
-		mu:                   &records.mu,
-		killed:               make(chan struct{}),
-		forceKilled:          make(chan struct{}),
-		jobPurged:            make(chan struct{}),
-		shutdownDelaySkipped: make(chan struct{}),
+func nilIfClosed(c <-chan struct{}) <-chan struct{} {
+	if wait.IsClosed(c) {
+		return nil
 	}
+	return c
 }
 
-func (k *killRequest) isRequested() bool { return wait.IsClosed(k.killed) }
-func (k *killRequest) isForced() bool    { return wait.IsClosed(k.forceKilled) }
+func (q *taskRequests) isForceKillRequested() bool { return wait.IsClosed(q.forceKilled) }
 
 // requestKill implements [Runner.Kill] and, if force is set, [Runner.ForceKill].
-func (k *killRequest) requestKill(event *api.TaskEvent, force bool) {
-	k.records.changeAndStoreBothRecords(state.DurabilitySync, func(s *api.TaskState) bool {
-		first := !k.isRequested()
+func (q *taskRequests) requestKill(event *api.TaskEvent, force bool) {
+	q.records.storeBothRecordsIfChanged(state.DurabilitySync, func(s *api.TaskState) bool {
+		first := !q.isKillRequested()
 		if first {
 			// An existing event comes from an earlier agent, which died before it killed the
 			// task.
-			if event != nil && s.FinishedAt.IsZero() && model.FindEventSinceStart(s, event.Type) == nil {
-				k.records.appendEvent(s, event)
+			if event != nil && s.FinishedAt.IsZero() && model.LastEventOfTypeSinceStart(s, event.Type) == nil {
+				q.records.redactAndAppendEvent(s, event)
 			}
-			k.records.killedSinceStart = k.records.killedSinceStart || s.FinishedAt.IsZero()
-			k.omitEvents = event == nil
+			q.records.killedSinceStart = q.records.killedSinceStart || s.FinishedAt.IsZero()
+			q.omitKillEvents = event == nil
 		}
-		k.requestKillLocked(force)
+		q.requestKillLocked(force)
 		return first
 	})
 }
 
-// restoreEarlierKill requests the kill of an earlier agent again, which that agent did not finish and whose event is stored. It
-// must be called before any other method.
-func (k *killRequest) restoreEarlierKill() {
-	k.omitEvents = true
-	close(k.killed)
+// restoreEarlierKill requests the kill of an earlier agent again, which that agent did not finish and whose event is
+// stored. It must be called before any other method.
+func (q *taskRequests) restoreEarlierKill() {
+	q.omitKillEvents = true
+	close(q.killed)
 }
 
-// requestKillLocked closes killed, and forceKilled if force is set, and cancels the contexts. It cancels forceKillCtx before
-// killCtx, so that no goroutine starts a graceful stop after ForceKill. The caller holds mu.
-func (k *killRequest) requestKillLocked(force bool) {
+// requestKillLocked closes killed, and forceKilled if force is set, and cancels the contexts. The caller holds mu.
+func (q *taskRequests) requestKillLocked(force bool) {
 	if force {
-		closeOnce(k.forceKilled)
+		wait.CloseUnlessClosed(q.forceKilled)
 	}
-	closeOnce(k.killed)
-	if k.cancelForceKill != nil && k.isForced() {
-		k.cancelForceKill(errForceKilled)
-	}
-	if k.cancelKill != nil {
-		k.cancelKill(ErrKilled)
+	wait.CloseUnlessClosed(q.killed)
+	if q.cancelKilled != nil {
+		q.cancelKilled()
 	}
 }
 
-// newKillContexts returns killCtx and forceKillCtx. Both are canceled with ctx; killCtx also
-// by the first Kill, and forceKillCtx also by ForceKill. The cause of the cancellation
-// distinguishes a shutdown from a kill.
-func (k *killRequest) newKillContexts(ctx context.Context) (forceKillCtx, killCtx context.Context) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	forceKillCtx, k.cancelForceKill = context.WithCancelCause(ctx)
-	killCtx, k.cancelKill = context.WithCancelCause(forceKillCtx)
-	if k.isForced() {
-		k.cancelForceKill(errForceKilled)
+// newKillContexts returns killCtx and forceKillCtx for Run. Both are canceled with ctx; killCtx also by the first Kill,
+// and forceKillCtx also by ForceKill. The cause of the cancellation distinguishes a shutdown from a kill. Run must call
+// release at its end.
+func (q *taskRequests) newKillContexts(ctx context.Context) (forceKillCtx, killCtx context.Context, release func()) {
+	q.records.mu.Lock()
+	defer q.records.mu.Unlock()
+	forceKillCtx, cancelForceKill := context.WithCancelCause(ctx)
+	killCtx, cancelKill := context.WithCancelCause(forceKillCtx)
+	q.killCtx, q.cancelKilled = killCtx, func() {
+		// forceKillCtx is canceled first, so that no goroutine starts a graceful stop after ForceKill.
+		if q.isForceKillRequested() {
+			cancelForceKill(errForceKilled)
+		}
+		if q.isKillRequested() {
+			cancelKill(ErrKilled)
+		}
 	}
-	if k.isRequested() {
-		k.cancelKill(ErrKilled)
+	q.cancelKilled()
+	return forceKillCtx, killCtx, func() {
+		q.records.mu.Lock()
+		defer q.records.mu.Unlock()
+		q.killCtx, q.cancelKilled = nil, nil
+		cancelKill(nil)
+		cancelForceKill(nil)
 	}
-	return forceKillCtx, killCtx
 }
 
-// releaseKillContexts cancels the contexts that newKillContexts has returned, to free their resources.
-func (k *killRequest) releaseKillContexts() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.cancelKill(nil)
-	k.cancelForceKill(nil)
-	k.cancelKill, k.cancelForceKill = nil, nil
+// newContextWithGrace returns a context that is done when grace has passed since a kill or a shutdown of the agent, and
+// at once after ForceKill.
+func (q *taskRequests) newContextWithGrace(killCtx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(killCtx))
+	go func() {
+		select {
+		case <-killCtx.Done():
+		case <-ctx.Done():
+			return
+		}
+		timer := time.NewTimer(grace)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-q.forceKilled:
+		case <-ctx.Done():
+		}
+		cancel()
+	}()
+	return ctx, cancel
 }
 
-// closeChannel closes c, one of the channels of k, unless it is closed already.
-func (k *killRequest) closeChannel(c chan struct{}) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	closeOnce(c)
+// closeChannelOnce closes c, one of the channels of q, unless it is closed already.
+func (q *taskRequests) closeChannelOnce(c chan struct{}) {
+	q.records.mu.Lock()
+	defer q.records.mu.Unlock()
+	wait.CloseUnlessClosed(c)
 }
 
-func (k *killRequest) setLeakErr(err error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.leakErr = err
+func (q *taskRequests) setLeakErr(err error) {
+	q.records.mu.Lock()
+	defer q.records.mu.Unlock()
+	q.leakErr = err
 }
 
-// killedEvent returns the event for the end of a kill, or nil if the kill had no event.
-func (k *killRequest) killedEvent() *api.TaskEvent {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+// killedEventOrNil returns the event for the end of a kill, or nil if the kill had no event.
+func (q *taskRequests) killedEventOrNil() *api.TaskEvent {
+	q.records.mu.Lock()
+	defer q.records.mu.Unlock()
 	switch {
-	case k.omitEvents:
+	case q.omitKillEvents:
 		return nil
-	case k.leakErr != nil:
-		return model.EventKilled(k.leakErr.Error())
+	case q.leakErr != nil:
+		return model.EventKilled(q.leakErr.Error())
 	}
 	return model.EventKilled("")
 }
@@ -141,11 +146,4 @@ func isAgentShutdown(killCtx, forceKillCtx context.Context) bool {
 		return context.Cause(forceKillCtx) != errForceKilled
 	}
 	return killCtx.Err() != nil && !errors.Is(context.Cause(killCtx), ErrKilled)
-}
-
-// closeOnce closes c unless it is closed. All callers must hold the same lock.
-func closeOnce(c chan struct{}) {
-	if !wait.IsClosed(c) {
-		close(c)
-	}
 }

@@ -11,72 +11,66 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// rerunRequests holds the request to run a dead task again, at most one at a time. Its methods may be called concurrently.
-type rerunRequests struct {
-	records     *taskRecords
-	killRequest *killRequest
-	task        func() Task
-	runReturned <-chan struct{} // closed by Run
-
-	rerunRequested chan struct{} // contains a value while a rerun is requested; capacity 1
-}
-
-// requestRerun implements [Runner.Rerun].
-func (r *rerunRequests) requestRerun(event *api.TaskEvent) bool {
+// RequestRerunIfSucceeded runs a dead task again that has ended successfully and was not killed. It returns false for
+// any other task, and for a poststop task: a task that has failed for good fails its allocation, and does not run
+// again. RequestRerunIfSucceeded does not wait for the start of the task.
+func (r *Runner) RequestRerunIfSucceeded(event *api.TaskEvent) bool {
+	q := r.requests
 	dead, first := false, false
-	r.records.changeAndStoreBothRecords(state.DurabilitySync, func(s *api.TaskState) bool {
-		dead = r.mayRerun(s)
-		first = dead && r.records.restartRequest == nil
+	q.records.storeBothRecordsIfChanged(state.DurabilitySync, func(s *api.TaskState) bool {
+		dead = q.mayRerun(s)
+		first = dead && q.records.restartRequest == nil
 		if first {
-			r.records.restartRequest = &state.RestartRequest{Reason: event.RestartReason}
-			r.records.appendEvent(s, event)
+			q.records.restartRequest = &state.RestartRequest{Reason: event.RestartReason}
+			q.records.redactAndAppendEvent(s, event)
 		}
 		return first
 	})
 	if first {
-		r.rerunRequested <- struct{}{} // never blocks: the channel is empty unless a rerun was requested
+		q.rerunRequested <- struct{}{} // never blocks: the channel is empty unless a rerun was requested
 	}
 	return dead
 }
 
 // mayRerun reports whether a task with this state has ended successfully and may run again.
-func (r *rerunRequests) mayRerun(s *api.TaskState) bool {
-	return s.State == model.TaskDead && !s.Failed && !r.killRequest.isRequested() && !wait.IsClosed(r.runReturned)
+func (q *taskRequests) mayRerun(s *api.TaskState) bool {
+	return q.task.Stage() != lifecycle.PoststopTask && s.State == model.TaskDead && !s.Failed && !q.isKillRequested() && !wait.IsClosed(q.records.runReturned)
 }
 
-// isRerunnable implements [Runner.IsRerunnable].
-func (r *rerunRequests) isRerunnable() bool {
-	if r.task().Stage() == lifecycle.PoststopTask {
-		return false
-	}
-	r.records.mu.Lock()
-	defer r.records.mu.Unlock()
-	return r.mayRerun(r.records.taskState) && r.records.restartRequest == nil
+// IsRerunnable reports whether RequestRerunIfSucceeded would run the task again, and whether no rerun is requested yet.
+// It is false for a poststop task.
+func (r *Runner) IsRerunnable() bool {
+	q := r.requests
+	q.records.mu.Lock()
+	defer q.records.mu.Unlock()
+	return q.mayRerun(q.records.taskState) && q.records.restartRequest == nil
 }
 
-// restoreEarlierRequest sets a rerun request that was made under an earlier agent. It must be called before any other method.
-func (r *rerunRequests) restoreEarlierRequest(request *state.RestartRequest) {
-	r.records.restartRequest = request
-	r.rerunRequested <- struct{}{}
+// restoreEarlierRerunRequest sets a rerun request that was made under an earlier agent. It must be called before any
+// other method.
+func (q *taskRequests) restoreEarlierRerunRequest(request *state.RestartRequest) {
+	q.records.restartRequest = request
+	q.rerunRequested <- struct{}{}
 }
 
-// cancelRequest removes the request, if there is one.
-func (r *rerunRequests) cancelRequest() {
+// cancelRerunRequest removes the request, if there is one.
+func (q *taskRequests) cancelRerunRequest() {
 	select {
-	case <-r.rerunRequested:
+	case <-q.rerunRequested:
 	default:
 	}
-	r.records.clearRestartRequest()
+	q.records.clearRestartRequest()
 }
 
-// awaitRerun blocks until a rerun of the dead task is requested, or killCtx is done because the allocation no longer needs
-// the task. It reports whether a rerun was requested. For a poststop task, which runs only once, it returns false at once.
-func (r *rerunRequests) awaitRerun(killCtx context.Context) bool {
-	if r.task().Stage() == lifecycle.PoststopTask {
+// awaitRerunRequest blocks until a rerun of the dead task is requested, or killCtx is done because the allocation no
+// longer needs the task. It reports whether a rerun was requested. For a poststop task, which runs only once, it
+// returns false at once.
+func (q *taskRequests) awaitRerunRequest(killCtx context.Context) bool {
+	if q.currentTask().Stage() == lifecycle.PoststopTask {
 		return false
 	}
 	select {
-	case <-r.rerunRequested:
+	case <-q.rerunRequested:
 	case <-killCtx.Done():
 	}
 	return killCtx.Err() == nil

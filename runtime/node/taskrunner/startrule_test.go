@@ -1,14 +1,18 @@
 package taskrunner
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/taskdriver"
+)
 
 // TestStartRule has the action for each record with each answer.
 func TestStartRule(t *testing.T) {
-	answers := [startAnswerCount]string{"none", "task", "task alone", "not executed", "unknown", "reboot"}
+	answers := [taskdriver.AnswerCount]string{"none", "task", "task alone", "not executed", "unknown", "reboot"}
 	for _, row := range []struct {
-		record recordedStart
+		record recordedStartState
 		name   string
-		want   [startAnswerCount]startAction
+		want   [taskdriver.AnswerCount]startAction
 	}{
 		{recordNoStart, "no start", [...]startAction{actionStart, actionStart, actionStart, actionStart, actionStart, actionForget}},
 		{recordID, "id", [...]startAction{actionAsk, actionAdopt, actionAwait, actionStart, actionMarkLost, actionForget}},
@@ -19,7 +23,7 @@ func TestStartRule(t *testing.T) {
 		{recordNextID, "exit and next id", [...]startAction{actionAsk, actionAdopt, actionAwait, actionDestroy, actionMarkLost, actionForget}},
 	} {
 		for answer, name := range answers {
-			if got := startActionFor(row.record, startQueryAnswer(answer)); got != row.want[answer] {
+			if got := startActionFor(row.record, taskdriver.Answer(answer)); got != row.want[answer] {
 				t.Errorf("record %q, answer %q: action %d, want %d", row.name, name, got, row.want[answer])
 			}
 		}
@@ -30,13 +34,13 @@ func TestStartRule(t *testing.T) {
 // certainly executed nothing, and a start that nobody has answered for is neither repeated nor destroyed.
 func TestOnlyUnexecutedStartsAreRepeated(t *testing.T) {
 	for record := range startRecordCount {
-		for answer := range startAnswerCount {
+		for answer := range taskdriver.AnswerCount {
 			action := startActionFor(record, answer)
-			if action == actionStart && record != recordNoStart && answer != answerNotExecuted {
+			if action == actionStart && record != recordNoStart && answer != taskdriver.AnswerNotExecuted {
 				t.Errorf("record %d, answer %d: the task starts", record, answer)
 			}
 			undecided := record == recordID || record == recordRunningID || record == recordNextID || record == recordHandle
-			if undecided && answer == answerNone && action != actionAsk && action != actionKeep {
+			if undecided && answer == taskdriver.AnswerNone && action != actionAsk && action != actionKeep {
 				t.Errorf("record %d without an answer: action %d", record, action)
 			}
 		}

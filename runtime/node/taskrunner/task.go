@@ -1,9 +1,6 @@
 package taskrunner
 
 import (
-	"crypto/rand"
-	"encoding/hex"
-	"fmt"
 	"maps"
 	"time"
 
@@ -16,8 +13,8 @@ import (
 // nullDevice is the output of a task whose output is not collected.
 const nullDevice = "/dev/null"
 
-// Output is the destination of the task's output.
-type Output struct {
+// OutputPaths is the destination of the task's output.
+type OutputPaths struct {
 	Stdout, Stderr string
 }
 
@@ -62,20 +59,4 @@ type Alloc struct {
 	hook.Alloc
 	ParentJobID string
 	DNS         *driver.DNSConfig
-}
-
-// taskRef identifies a task on its node.
-type taskRef struct{ allocID, name string }
-
-// newStartID returns a new random id for one start of the task. Drivers use the id as a key, so an id must never repeat,
-// not even after a restart of the agent or of the plugin.
-func (t taskRef) newStartID() string {
-	var b [4]byte
-	rand.Read(b[:]) // never fails
-	return fmt.Sprintf("%s/%s/%s", t.allocID, t.name, hex.EncodeToString(b[:]))
-}
-
-// wildcardStartID returns the id with which DestroyTask destroys all starts of the task.
-func (t taskRef) wildcardStartID() string {
-	return t.allocID + "/" + t.name + "/" + driver.WildcardStart
 }

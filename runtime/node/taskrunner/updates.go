@@ -1,64 +1,69 @@
 package taskrunner
 
-import "sync"
+import (
+	"context"
 
-// taskUpdater holds the current version of the task, and starts the goroutine that calls the
-// Update hooks for a new version.
-type taskUpdater struct {
-	mu                 sync.Mutex
-	task               Task
-	dynamicUser        string // user of the task if its job names none; empty for the driver's default
-	updateHooksPending bool   // the Update hooks must still be called for the current version
-	updateHooksRunning bool   // a goroutine is calling the Update hooks
-	startUpdateHooks   func() // starts the goroutine that calls the Update hooks; nil outside Run
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
+)
+
+// currentTask returns the current version of the task.
+func (q *taskRequests) currentTask() Task {
+	q.records.mu.Lock()
+	defer q.records.mu.Unlock()
+	return q.currentTaskLocked()
 }
 
-func (u *taskUpdater) currentTask() Task {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	task := u.task
+func (q *taskRequests) currentTaskLocked() Task {
+	task := q.task
 	if task.User == "" {
-		task.User = u.dynamicUser
+		task.User = q.config.User
 	}
 	return task
 }
 
-func (u *taskUpdater) setDynamicUser(name string) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.dynamicUser = name
+// newTaskConfig returns the config for the next start, as far as it depends on neither hooks nor the schema of the
+// driver, and the current version of the task.
+func (q *taskRequests) newTaskConfig() (*driver.TaskConfig, Task) {
+	q.records.mu.Lock()
+	defer q.records.mu.Unlock()
+	config, task := q.config, q.currentTaskLocked()
+	resources := task.Resources
+	resources.Linux.CpusetCgroup, resources.Linux.CpusetCpus = q.cgroup.Path, q.cgroup.CPUs
+	config.User, config.Resources = task.User, &resources
+	return &config, task
 }
 
-func (u *taskUpdater) setTask(task Task, withHooks bool) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.task = task
-	u.updateHooksPending = u.updateHooksPending || withHooks
-	if withHooks {
-		u.startUpdateHooksLocked()
+// takePendingUpdateHooks reports whether the Update hooks must be called for a new version, and clears
+// updateHooksPending.
+func (q *taskRequests) takePendingUpdateHooks() bool {
+	q.records.mu.Lock()
+	defer q.records.mu.Unlock()
+	q.updateHooksRunning, q.updateHooksPending = q.updateHooksPending, false
+	return q.updateHooksRunning
+}
+
+// startUpdateHooksIfPending starts the goroutine that calls the Update hooks for a new version, unless it runs. Outside
+// Run it does nothing: Run calls startUpdateHooksIfPending at its start, and waits for the goroutine at its end. It may
+// be called concurrently.
+func (t *taskHooks) startUpdateHooksIfPending() {
+	q := t.requests
+	q.records.mu.Lock()
+	defer q.records.mu.Unlock()
+	if killCtx := q.killCtx; killCtx != nil && q.updateHooksPending && !q.updateHooksRunning {
+		q.updateHooksRunning = true
+		t.updateWG.Go(func() {
+			for killCtx.Err() == nil && q.takePendingUpdateHooks() {
+				t.callUpdateHooks(killCtx)
+			}
+		})
 	}
 }
 
-// setUpdateHooksStarter sets startUpdateHooks; nil means that Run has returned. The function must start a goroutine that calls
-// the Update hooks as long as takePendingUpdateHooks returns true.
-func (u *taskUpdater) setUpdateHooksStarter(call func()) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.startUpdateHooks = call
-	u.startUpdateHooksLocked()
-}
-
-func (u *taskUpdater) startUpdateHooksLocked() {
-	if u.updateHooksPending && u.startUpdateHooks != nil && !u.updateHooksRunning {
-		u.updateHooksRunning = true
-		u.startUpdateHooks()
-	}
-}
-
-// takePendingUpdateHooks reports whether the Update hooks must be called for a new version, and clears updateHooksPending.
-func (u *taskUpdater) takePendingUpdateHooks() bool {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.updateHooksRunning, u.updateHooksPending = u.updateHooksPending, false
-	return u.updateHooksRunning
+// callUpdateHooks calls the Update hooks. It may be called from any goroutine.
+func (t *taskHooks) callUpdateHooks(killCtx context.Context) {
+	runnerhooks.CallEachAndReportErrors(killCtx, t.hookChain, hook.Update, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskUpdate) (hook.TaskUpdateResponse, error) {
+		return h.Update(ctx, hook.TaskUpdateRequest{Alloc: t.records.alloc.Alloc, Task: t.requests.currentTask().ToHookTask(), Env: t.records.env.Build().Vars()})
+	})
 }

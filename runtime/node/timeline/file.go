@@ -54,7 +54,7 @@ type File struct {
 	fileIOMu sync.Mutex // held while the file is read or written; taken before mu
 
 	mu               sync.Mutex
-	activeSpans      map[string]tracespan.Span // spans that have not ended, by span id
+	activeSpanByID   map[string]tracespan.Span // spans that have not ended, by span id
 	unwrittenSpans   []tracespan.Span          // spans that are not in the file yet
 	flushTimer       *time.Timer               // not nil if a flush is scheduled
 	closed           bool
@@ -65,8 +65,8 @@ type File struct {
 // Trace exports the spans of an allocation as a distributed trace. Its methods are called concurrently, also
 // while locks are held, and must not block.
 type Trace interface {
-	// Export is called once with each span that has ended.
-	Export(tracespan.Span)
+	// ExportEndedSpan is called once with each span that has ended.
+	ExportEndedSpan(tracespan.Span)
 	// Traceparent returns, in the format of the HTTP header traceparent, the trace context in which the given span is the
 	// parent.
 	Traceparent(spanID string) string
@@ -77,7 +77,7 @@ type Trace interface {
 // NewFile returns the time line of an allocation. The function openDir opens the allocation's directory;
 // spans are kept in memory while the directory does not exist. The trace may be nil.
 func NewFile(openDir func() (*os.Root, error), trace Trace, logger hclog.Logger) *File {
-	return &File{openDir: openDir, trace: trace, logger: logger, activeSpans: make(map[string]tracespan.Span)}
+	return &File{openDir: openDir, trace: trace, logger: logger, activeSpanByID: make(map[string]tracespan.Span)}
 }
 
 func (f *File) addActiveSpan(s tracespan.Span) {
@@ -86,40 +86,40 @@ func (f *File) addActiveSpan(s tracespan.Span) {
 	if f.closed {
 		return
 	}
-	f.activeSpans[s.ID] = s
+	f.activeSpanByID[s.ID] = s
 	if s.Kind == tracespan.KindRun {
 		f.addUnwrittenAndScheduleFlushLocked(s) // the start is written too, because the process can outlive the agent
 	}
-	f.increaseVersionLocked(s.Start)
+	f.increaseVersionAndNotifyLocked(s.Start)
 }
 
 func (f *File) recordEndedSpan(s tracespan.Span) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	delete(f.activeSpans, s.ID)
+	delete(f.activeSpanByID, s.ID)
 	if f.closed {
 		return
 	}
 	f.addUnwrittenAndScheduleFlushLocked(s)
 	if f.trace != nil {
-		f.trace.Export(s)
+		f.trace.ExportEndedSpan(s)
 	}
 	at := s.End
 	if s.Kind == tracespan.KindEvent {
 		at = time.Now() // the time of an event can come from a plugin
 	}
-	f.increaseVersionLocked(at)
+	f.increaseVersionAndNotifyLocked(at)
 }
 
 // dropActiveSpan drops a span that has not ended, so that it is not recorded.
 func (f *File) dropActiveSpan(s tracespan.Span) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if _, found := f.activeSpans[s.ID]; !found {
+	if _, found := f.activeSpanByID[s.ID]; !found {
 		return
 	}
-	delete(f.activeSpans, s.ID)
-	f.increaseVersionLocked(time.Now())
+	delete(f.activeSpanByID, s.ID)
+	f.increaseVersionAndNotifyLocked(time.Now())
 }
 
 func (f *File) addUnwrittenAndScheduleFlushLocked(s tracespan.Span) {
@@ -129,10 +129,10 @@ func (f *File) addUnwrittenAndScheduleFlushLocked(s tracespan.Span) {
 	}
 }
 
-// increaseVersionLocked increases the version after a change, and closes changed. Versions are times in microseconds, so that
-// they increase across agents although they are not stored.
-func (f *File) increaseVersionLocked(at time.Time) {
-	f.version = max(f.version+1, uint64(at.UnixMicro()))
+// increaseVersionAndNotifyLocked increases the version after a change, and closes changed. Versions are times in
+// microseconds, so that they increase across agents although they are not stored.
+func (f *File) increaseVersionAndNotifyLocked(changedAt time.Time) {
+	f.version = max(f.version+1, uint64(changedAt.UnixMicro()))
 	if f.changedSinceRead != nil {
 		close(f.changedSinceRead)
 		f.changedSinceRead = nil
@@ -150,7 +150,7 @@ func (f *File) Flush() {
 	if len(spans) == 0 {
 		return
 	}
-	err := f.writeSpans(spans)
+	err := f.appendSpansAndLimitFileSize(spans)
 	if err == nil {
 		return
 	}
@@ -186,14 +186,14 @@ func (f *File) Close() {
 	f.Flush()
 }
 
-// writeSpans appends spans to the file. The caller holds fileIOMu.
-func (f *File) writeSpans(spans []tracespan.Span) error {
+// appendSpansAndLimitFileSize appends spans to the file. The caller holds fileIOMu.
+func (f *File) appendSpansAndLimitFileSize(spans []tracespan.Span) error {
 	dir, err := f.openDir()
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	size, err := appendToTimelineFile(dir, encodeSpans(spans))
+	size, err := appendToTimelineFile(dir, encodeSpansAsJSONLines(spans))
 	if err != nil || size <= maxFileSize {
 		return err
 	}
@@ -201,7 +201,7 @@ func (f *File) writeSpans(spans []tracespan.Span) error {
 	if err != nil {
 		return err
 	}
-	return replaceTimelineFile(dir, encodeSpans(replaceMiddleSpansByGap(all)))
+	return replaceTimelineFile(dir, encodeSpansAsJSONLines(replaceMiddleSpansByGap(all)))
 }
 
 // appendToTimelineFile appends content to the file in one write, and returns the new size of the file.
@@ -232,7 +232,7 @@ func replaceTimelineFile(dir *os.Root, content []byte) error {
 func replaceMiddleSpansByGap(spans []tracespan.Span) []tracespan.Span {
 	last, size := len(spans), 0
 	for last > keptFirstSpans {
-		if size += len(encodeSpans(spans[last-1 : last])); size > keptLastBytes {
+		if size += len(encodeSpansAsJSONLines(spans[last-1 : last])); size > keptLastBytes {
 			break
 		}
 		last--
@@ -256,7 +256,7 @@ func laterTime(a, b time.Time) time.Time {
 	return b
 }
 
-func encodeSpans(spans []tracespan.Span) []byte {
+func encodeSpansAsJSONLines(spans []tracespan.Span) []byte {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
@@ -281,10 +281,10 @@ func readSpansFromFile(dir *os.Root) ([]tracespan.Span, error) {
 	if err != nil {
 		return nil, err
 	}
-	return decodeSpans(content), nil
+	return decodeValidSpans(content), nil
 }
 
-func decodeSpans(content []byte) []tracespan.Span {
+func decodeValidSpans(content []byte) []tracespan.Span {
 	var spans []tracespan.Span
 	for line := range bytes.Lines(content) {
 		var s tracespan.Span
@@ -308,7 +308,7 @@ func sortAndKeepLastPerID(spans []tracespan.Span) []tracespan.Span {
 		at[s.ID] = len(merged)
 		merged = append(merged, s)
 	}
-	sortSpans(merged)
+	sortSpansByStart(merged)
 	return merged
 }
 
@@ -323,8 +323,8 @@ type Snapshot struct {
 // a file precedes its change by at most one tick.
 const fileTimeTick = 10 * time.Millisecond
 
-// Read returns all spans, those in the file and those in memory. Changed is closed at the next change.
-func (f *File) Read() (Snapshot, error) {
+// ReadSnapshot returns all spans, those in the file and those in memory. Changed is closed at the next change.
+func (f *File) ReadSnapshot() (Snapshot, error) {
 	f.fileIOMu.Lock()
 	defer f.fileIOMu.Unlock()
 	var stored []tracespan.Span
@@ -349,11 +349,11 @@ func (f *File) Read() (Snapshot, error) {
 	if f.changedSinceRead == nil {
 		f.changedSinceRead = make(chan struct{})
 	}
-	active := slices.SortedFunc(maps.Values(f.activeSpans), func(a, b tracespan.Span) int { return strings.Compare(a.ID, b.ID) })
+	active := slices.SortedFunc(maps.Values(f.activeSpanByID), func(a, b tracespan.Span) int { return strings.Compare(a.ID, b.ID) })
 	return Snapshot{Spans: sortAndKeepLastPerID(slices.Concat(stored, f.unwrittenSpans, active)), Version: f.version, Changed: f.changedSinceRead}, nil
 }
 
-// sortSpans sorts spans by their start. Spans with the same start keep their order.
-func sortSpans(spans []tracespan.Span) {
+// sortSpansByStart sorts spans by their start. Spans with the same start keep their order.
+func sortSpansByStart(spans []tracespan.Span) {
 	slices.SortStableFunc(spans, func(a, b tracespan.Span) int { return a.Start.Compare(b.Start) })
 }

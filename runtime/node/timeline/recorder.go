@@ -20,10 +20,10 @@ type Recorder struct {
 	redactSecrets func(string) string
 }
 
-// Recorder returns a recorder for a task, or for the allocation itself if task is empty. The function
-// redact replaces secrets in the results and errors of calls, waits and runs; nil replaces nothing.
-func (f *File) Recorder(task string, redact func(string) string) Recorder {
-	return Recorder{f, task, redact}
+// Recorder returns a recorder for a task, or for the allocation itself if taskName is empty. The function
+// redactSecrets replaces secrets in the results and errors of calls, waits and runs; nil replaces nothing.
+func (f *File) Recorder(taskName string, redactSecrets func(string) string) Recorder {
+	return Recorder{f, taskName, redactSecrets}
 }
 
 // ActiveSpan is a span that has started and has not ended. The methods of a nil ActiveSpan record nothing.
@@ -68,9 +68,9 @@ func (r Recorder) addActiveSpan(s tracespan.Span) *ActiveSpan {
 	return &ActiveSpan{r, s}
 }
 
-// Context returns the context for the call that the span records. If the allocation has a trace, a plugin that is called with
-// this context receives the span as the parent of its own spans.
-func (a *ActiveSpan) Context(ctx context.Context) context.Context {
+// ContextWithTraceparent returns the context for the call that the span records. If the allocation has a trace, a
+// plugin that is called with this context receives the span as the parent of its own spans.
+func (a *ActiveSpan) ContextWithTraceparent(ctx context.Context) context.Context {
 	if a == nil || a.recorder.file.trace == nil {
 		return ctx
 	}
@@ -78,12 +78,12 @@ func (a *ActiveSpan) Context(ctx context.Context) context.Context {
 }
 
 // End ends the span with a result, which is a text for users and may be empty, and an error, which may be nil.
-func (a *ActiveSpan) End(result string, err error) { a.endSpan(result, err, false) }
+func (a *ActiveSpan) End(result string, err error) { a.endOrDropSpan(result, err, false) }
 
 // EndRun ends the span that StartRunSpan has started. failed means that the process has failed, or that its exit status is unknown.
-func (a *ActiveSpan) EndRun(result string, failed bool) { a.endSpan(result, nil, failed) }
+func (a *ActiveSpan) EndRun(result string, failed bool) { a.endOrDropSpan(result, nil, failed) }
 
-func (a *ActiveSpan) endSpan(result string, err error, failed bool) {
+func (a *ActiveSpan) endOrDropSpan(result string, err error, failed bool) {
 	if a == nil {
 		return
 	}
@@ -103,10 +103,10 @@ func (a *ActiveSpan) endSpan(result string, err error, failed bool) {
 	a.recorder.file.recordEndedSpan(s)
 }
 
-// RecordCall calls the function call with the context of a new span, which it ends with the returned error.
-func (r Recorder) RecordCall(ctx context.Context, kind tracespan.Kind, name, plugin string, call func(context.Context) error) error {
+// CallWithSpan calls the function call with the context of a new span, which it ends with the returned error.
+func (r Recorder) CallWithSpan(ctx context.Context, kind tracespan.Kind, name, plugin string, call func(context.Context) error) error {
 	span := r.StartSpan(kind, name, plugin)
-	err := call(span.Context(ctx))
+	err := call(span.ContextWithTraceparent(ctx))
 	span.End("", err)
 	return err
 }
@@ -119,8 +119,9 @@ func (r Recorder) StartWaitSpan(reason string) *ActiveSpan {
 	return r.StartSpan(tracespan.KindWait, reason, "")
 }
 
-// RecordAllocSpan records a period of the allocation, such as its placement or its lifetime, as a span that ends now.
-func (r Recorder) RecordAllocSpan(name string, start time.Time, result string, failed bool) {
+// RecordAllocSpanEndingNow records a period of the allocation, such as its placement or its lifetime, as a span that
+// ends now.
+func (r Recorder) RecordAllocSpanEndingNow(name string, start time.Time, result string, failed bool) {
 	if r.file == nil {
 		return
 	}

@@ -24,7 +24,7 @@ func newTestFile(dir string) *File {
 
 func readSpans(t testing.TB, f *File) []tracespan.Span {
 	t.Helper()
-	s, err := f.Read()
+	s, err := f.ReadSnapshot()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +71,7 @@ func TestSpansAreKeptForTheNextAgent(t *testing.T) {
 func TestVersionIncreasesWithEachChange(t *testing.T) {
 	dir := t.TempDir()
 	f := newTestFile(dir)
-	before, err := f.Read()
+	before, err := f.ReadSnapshot()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func TestVersionIncreasesWithEachChange(t *testing.T) {
 	default:
 		t.Error("the channel is open after a change")
 	}
-	after, err := f.Read()
+	after, err := f.ReadSnapshot()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func TestVersionIncreasesWithEachChange(t *testing.T) {
 	if err := os.Chtimes(filepath.Join(dir, fileName), time.Time{}, lastTick); err != nil {
 		t.Fatal(err)
 	}
-	next, err := newTestFile(dir).Read()
+	next, err := newTestFile(dir).ReadSnapshot()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +213,7 @@ func TestZeroRecorderRecordsNothing(t *testing.T) {
 	r.RecordEvent("x", "", time.Now())
 	r.StartWaitSpan("x").End("", nil)
 	want := errors.New("failed")
-	if err := r.RecordCall(t.Context(), tracespan.KindDriver, "StopTask", "x", func(context.Context) error { return want }); err != want {
+	if err := r.CallWithSpan(t.Context(), tracespan.KindDriver, "StopTask", "x", func(context.Context) error { return want }); err != want {
 		t.Errorf("Record returned %v", err)
 	}
 }
@@ -231,7 +231,7 @@ func TestConcurrentUse(t *testing.T) {
 		wg.Go(func() {
 			for range 20 {
 				f.Flush()
-				if _, err := f.Read(); err != nil {
+				if _, err := f.ReadSnapshot(); err != nil {
 					t.Error(err)
 				}
 			}
@@ -249,7 +249,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"ID":"2","Kind":"gap","Dropped":-1}`))
 	f.Fuzz(func(t *testing.T, content []byte) {
 		ids := map[string]bool{}
-		for _, s := range decodeSpans(content) {
+		for _, s := range decodeValidSpans(content) {
 			if s.ID == "" || ids[s.ID] {
 				t.Errorf("id %q is empty or not unique", s.ID)
 			}

@@ -19,7 +19,7 @@ type testTrace struct {
 	forTasks bool
 }
 
-func (t *testTrace) Export(s tracespan.Span)          { t.spans = append(t.spans, s) }
+func (t *testTrace) ExportEndedSpan(s tracespan.Span) { t.spans = append(t.spans, s) }
 func (t *testTrace) Traceparent(spanID string) string { return "00-1-" + spanID }
 func (t *testTrace) TasksGetTraceparent() bool        { return t.forTasks }
 
@@ -31,9 +31,9 @@ func testTraceGetsSpansOfFile(t *testing.T) {
 	trace, dir := new(testTrace), t.TempDir()
 	f := NewFile(func() (*os.Root, error) { return os.OpenRoot(dir) }, trace, hclog.NewNullLogger())
 	r := f.Recorder("web", func(string) string { return "redacted" })
-	r.RecordAllocSpan(tracespan.Placement, time.Now(), "", false)
+	r.RecordAllocSpanEndingNow(tracespan.Placement, time.Now(), "", false)
 	call := r.StartSpan(tracespan.KindHook, "prestart", "x")
-	traceparent := base.Traceparent(call.Context(t.Context()))
+	traceparent := base.Traceparent(call.ContextWithTraceparent(t.Context()))
 	call.End("secret", nil)
 	run := r.StartRunSpan("id", "x", time.Now())
 	run.EndRun("secret", true)
@@ -43,7 +43,7 @@ func testTraceGetsSpansOfFile(t *testing.T) {
 	r.RecordEvent("Started", "", time.Now())
 	r.StartSpan(tracespan.KindHook, "stop", "x") // does not end
 
-	now, err := f.Read()
+	now, err := f.ReadSnapshot()
 	if err != nil {
 		t.Fatal(err)
 	}

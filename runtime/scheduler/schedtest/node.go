@@ -11,43 +11,43 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// AllocTimes has the durations of the phases of a simulated allocation. An allocation with the zero value starts
-// at once, is healthy at once, runs until it is stopped, and then stops at once.
-type AllocTimes struct {
+// SimulatedAllocBehaviour has the durations of the phases of a simulated allocation. An allocation with the zero value
+// starts at once, is healthy at once, runs until it is stopped, and then stops at once.
+type SimulatedAllocBehaviour struct {
 	// StartDuration is the time until the allocation runs.
 	StartDuration time.Duration
-	// TimeToHealth is the time between the start of the allocation and the report of its health. With IsUnhealthy, the
-	// report is that the allocation is unhealthy.
-	TimeToHealth time.Duration
-	IsUnhealthy  bool
-	// RunDuration is how long the allocation runs; zero means until it is stopped. With FailAtEnd, the allocation then
-	// fails. Otherwise it completes.
-	RunDuration time.Duration
-	FailAtEnd   bool
+	// TimeToHealthReport is the time between the start of the allocation and the report of its health. With
+	// ReportsUnhealthy, the report is that the allocation is unhealthy.
+	TimeToHealthReport time.Duration
+	ReportsUnhealthy   bool
+	// RunDuration is how long the allocation runs; zero means until it is stopped. With FailsAfterRunDuration, the
+	// allocation then fails. Otherwise it completes.
+	RunDuration           time.Duration
+	FailsAfterRunDuration bool
 	// StopDuration is how long a stop takes.
 	StopDuration time.Duration
-	// DelayAfterTerminalReport is the time between the report of a terminal status and the end of the allocation.
-	DelayAfterTerminalReport time.Duration
+	// DelayFromTerminalToEndedReport is the time between the report of a terminal status and the end of the allocation.
+	DelayFromTerminalToEndedReport time.Duration
 }
 
 // SimulatedNode runs the desired allocations of a scheduler as simulations, and reports their states to the scheduler.
 type SimulatedNode struct {
 	Store     scheduler.Store
 	Scheduler *scheduler.Scheduler
-	// AllocTimes returns the times of an allocation. If it is nil, all allocations have the zero value.
-	AllocTimes func(*api.Allocation) AllocTimes
-	mu         sync.Mutex // guards Scheduler while Run runs
+	// BehaviourOf returns the times of an allocation. If it is nil, all allocations have the zero value.
+	BehaviourOf func(*api.Allocation) SimulatedAllocBehaviour
+	schedulerMu sync.Mutex // guards Scheduler while Run runs
 
 	// Now returns the wall clock time. Nil means time.Now.
 	Now func() time.Time
 
-	// OnAllocStarted is called before an allocation starts its tasks, and OnAllocEnded before the node
+	// BeforeAllocStarts is called before an allocation starts its tasks, and BeforeAllocEndedReport before the node
 	// reports that it has ended. They may be nil.
-	OnAllocStarted, OnAllocEnded func(*api.Allocation)
+	BeforeAllocStarts, BeforeAllocEndedReport func(*api.Allocation)
 }
 
-// NewAPINode returns the record of a ready node with the given memory and a healthy driver "mock".
-func NewAPINode(memoryMB int) *api.Node {
+// NewReadyNodeWithMockDriver returns the record of a ready node with the given memory and a healthy driver "mock".
+func NewReadyNodeWithMockDriver(memoryMB int) *api.Node {
 	return &api.Node{
 		ID: "node", Name: "box", Datacenter: "dc1", NodePool: api.NodePoolDefault,
 		Attributes: map[string]string{
@@ -64,8 +64,8 @@ func NewAPINode(memoryMB int) *api.Node {
 
 // SetScheduler sets the scheduler to which the node reports.
 func (n *SimulatedNode) SetScheduler(s *scheduler.Scheduler) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	n.schedulerMu.Lock()
+	defer n.schedulerMu.Unlock()
 	n.Scheduler = s
 }
 
@@ -77,8 +77,8 @@ func (n *SimulatedNode) now() time.Time {
 }
 
 func (n *SimulatedNode) scheduler() *scheduler.Scheduler {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	n.schedulerMu.Lock()
+	defer n.schedulerMu.Unlock()
 	return n.Scheduler
 }
 
@@ -99,14 +99,14 @@ func (n *SimulatedNode) Run(ctx context.Context) {
 	actors := make(map[string]*simulatedAlloc)
 	for {
 		state, changed := n.Store.Snapshot(), store.NewWatchSet()
-		state.TableIndex(changed, store.Allocations)
+		state.LatestTableIndex(changed, store.Allocations)
 		for _, a := range scheduler.DesiredAllocs(state.Reader) {
 			if act := actors[a.ID]; act != nil {
 				act.notifyAllocChanged()
 			} else if !state.AllocationEnded(a.ID) {
 				act = &simulatedAlloc{node: n, allocID: a.ID, allocChanged: make(chan struct{}, 1)}
 				actors[a.ID] = act
-				runningWG.Go(func() { act.simulate(ctx, a) })
+				runningWG.Go(func() { act.simulateAndReport(ctx, a) })
 			}
 		}
 		for id, act := range actors {
@@ -127,16 +127,16 @@ func (a *simulatedAlloc) notifyAllocChanged() {
 	}
 }
 
-// simulate runs the allocation from start to end.
-func (a *simulatedAlloc) simulate(ctx context.Context, alloc *api.Allocation) {
-	times := AllocTimes{}
-	if a.node.AllocTimes != nil {
-		times = a.node.AllocTimes(alloc)
+// simulateAndReport runs the allocation from start to end.
+func (a *simulatedAlloc) simulateAndReport(ctx context.Context, alloc *api.Allocation) {
+	times := SimulatedAllocBehaviour{}
+	if a.node.BehaviourOf != nil {
+		times = a.node.BehaviourOf(alloc)
 	}
 	status := api.AllocClientStatusComplete
 	if !alloc.ServerTerminalStatus() && alloc.ClientStatus == api.AllocClientStatusPending {
-		if a.node.OnAllocStarted != nil {
-			a.node.OnAllocStarted(alloc)
+		if a.node.BeforeAllocStarts != nil {
+			a.node.BeforeAllocStarts(alloc)
 		}
 		status = a.simulateTasks(ctx, times)
 	}
@@ -148,61 +148,62 @@ func (a *simulatedAlloc) simulate(ctx context.Context, alloc *api.Allocation) {
 	if status == api.AllocClientStatusFailed {
 		text = "Failed tasks"
 	}
-	a.sendReport(ctx, scheduler.AllocReport{ClientStatus: status, ClientDescription: text,
+	a.sendReportWithRetry(ctx, scheduler.AllocReport{ClientStatus: status, ClientDescription: text,
 		TaskStates: map[string]*api.TaskState{"t": {State: "dead", Failed: status == api.AllocClientStatusFailed, FinishedAt: now}}})
-	a.sleep(ctx, times.DelayAfterTerminalReport)
-	if a.node.OnAllocEnded != nil && ctx.Err() == nil {
-		a.node.OnAllocEnded(alloc)
+	a.sleep(ctx, times.DelayFromTerminalToEndedReport)
+	if a.node.BeforeAllocEndedReport != nil && ctx.Err() == nil {
+		a.node.BeforeAllocEndedReport(alloc)
 	}
-	a.sendReport(ctx, scheduler.AllocReport{TasksEnded: true})
+	a.sendReportWithRetry(ctx, scheduler.AllocReport{TasksAndHooksEnded: true})
 }
 
 // simulateTasks simulates the tasks and returns the final client status.
-func (a *simulatedAlloc) simulateTasks(ctx context.Context, times AllocTimes) string {
-	if a.waitForTimeOrStop(ctx, time.Now().Add(times.StartDuration), nil) {
-		return a.simulateStop(ctx, times)
+func (a *simulatedAlloc) simulateTasks(ctx context.Context, behaviour SimulatedAllocBehaviour) (clientStatus string) {
+	if a.waitForTimeOrStop(ctx, time.Now().Add(behaviour.StartDuration), nil) {
+		return a.simulateStop(ctx, behaviour)
 	}
 	start := time.Now()
-	a.sendReport(ctx, scheduler.AllocReport{ClientStatus: api.AllocClientStatusRunning, ClientDescription: "Tasks are running",
+	a.sendReportWithRetry(ctx, scheduler.AllocReport{ClientStatus: api.AllocClientStatusRunning, ClientDescription: "Tasks are running",
 		TaskStates: map[string]*api.TaskState{"t": {State: "running", StartedAt: a.node.now()}}})
 	end := time.Time{}
-	if times.RunDuration > 0 {
-		end = start.Add(times.RunDuration)
+	if behaviour.RunDuration > 0 {
+		end = start.Add(behaviour.RunDuration)
 	}
-	if a.waitForTimeOrStop(ctx, end, func(alloc *api.Allocation) time.Duration { return a.reportHealth(ctx, alloc, times) }) {
-		return a.simulateStop(ctx, times)
+	if a.waitForTimeOrStop(ctx, end, func(alloc *api.Allocation) time.Duration { return a.reportHealthIfDue(ctx, alloc, behaviour) }) {
+		return a.simulateStop(ctx, behaviour)
 	}
-	if times.FailAtEnd {
+	if behaviour.FailsAfterRunDuration {
 		return api.AllocClientStatusFailed
 	}
 	return api.AllocClientStatusComplete
 }
 
-func (a *simulatedAlloc) simulateStop(ctx context.Context, times AllocTimes) string {
-	a.sleep(ctx, times.StopDuration)
+func (a *simulatedAlloc) simulateStop(ctx context.Context, behaviour SimulatedAllocBehaviour) (clientStatus string) {
+	a.sleep(ctx, behaviour.StopDuration)
 	return api.AllocClientStatusComplete
 }
 
-// reportHealth reports the health of the allocation in its deployment if TimeToHealth has passed.
+// reportHealthIfDue reports the health of the allocation in its deployment if TimeToHealthReport has passed.
 // Otherwise it returns the remaining time.
-func (a *simulatedAlloc) reportHealth(ctx context.Context, alloc *api.Allocation, times AllocTimes) (untilHealthy time.Duration) {
+func (a *simulatedAlloc) reportHealthIfDue(ctx context.Context, alloc *api.Allocation, behaviour SimulatedAllocBehaviour) (untilReport time.Duration) {
 	if alloc.DeploymentID == "" || alloc.DeploymentStatus != nil && alloc.DeploymentStatus.Healthy != nil {
 		return 0
 	}
 	if a.healthCheckDeploymentID != alloc.DeploymentID {
 		a.healthCheckDeploymentID, a.healthCheckStart = alloc.DeploymentID, time.Now()
 	}
-	if left := times.TimeToHealth - time.Since(a.healthCheckStart); left > 0 {
+	if left := behaviour.TimeToHealthReport - time.Since(a.healthCheckStart); left > 0 {
 		return left
 	}
-	healthy := !times.IsUnhealthy
-	a.sendReport(ctx, scheduler.AllocReport{Healthy: &healthy, HealthyTime: a.node.now(), DeploymentID: alloc.DeploymentID})
+	healthy := !behaviour.ReportsUnhealthy
+	a.sendReportWithRetry(ctx, scheduler.AllocReport{Healthy: &healthy, HealthyTime: a.node.now(), DeploymentID: alloc.DeploymentID})
 	return 0
 }
 
 // waitForTimeOrStop blocks until the time end; zero means forever. It returns true earlier if the allocation must stop or
-// ctx ends. It calls check at the start, after each change of the allocation, and after each duration that check returns.
-func (a *simulatedAlloc) waitForTimeOrStop(ctx context.Context, end time.Time, check func(*api.Allocation) time.Duration) (mustStop bool) {
+// ctx ends. It calls checkReturningNextDelay at the start, after each change of the allocation, and after the delay
+// that the last call has returned.
+func (a *simulatedAlloc) waitForTimeOrStop(ctx context.Context, end time.Time, checkReturningNextDelay func(*api.Allocation) time.Duration) (stoppedOrCtxDone bool) {
 	for ctx.Err() == nil {
 		alloc := a.node.Store.Snapshot().Allocation(nil, a.allocID)
 		if alloc == nil || alloc.ServerTerminalStatus() {
@@ -214,8 +215,8 @@ func (a *simulatedAlloc) waitForTimeOrStop(ctx context.Context, end time.Time, c
 				return false
 			}
 		}
-		if check != nil {
-			if d := check(alloc); d > 0 {
+		if checkReturningNextDelay != nil {
+			if d := checkReturningNextDelay(alloc); d > 0 {
 				wait = min(wait, d)
 			}
 		}
@@ -240,11 +241,11 @@ func (a *simulatedAlloc) sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// sendReport sends a report to the scheduler and retries until it succeeds or ctx ends.
-func (a *simulatedAlloc) sendReport(ctx context.Context, r scheduler.AllocReport) {
+// sendReportWithRetry sends a report to the scheduler and retries until it succeeds or ctx ends.
+func (a *simulatedAlloc) sendReportWithRetry(ctx context.Context, r scheduler.AllocReport) {
 	r.AllocID = a.allocID
 	for ctx.Err() == nil {
-		if _, err := a.node.scheduler().Report(ctx, r); err == nil {
+		if _, err := a.node.scheduler().ApplyAllocReports(ctx, r); err == nil {
 			return
 		}
 		a.sleep(ctx, time.Second)

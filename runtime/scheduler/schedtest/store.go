@@ -21,16 +21,16 @@ type FaultyStore struct {
 	// nil.
 	OnCommit func(*store.Snapshot)
 
-	// mu is held during a transaction and its OnCommit call, so that OnCommit sees each state, and sees it before callers
-	// of Snapshot do.
-	mu sync.Mutex
+	// commitOrderMu is held during a transaction and its OnCommit call, so that OnCommit sees each state, and sees it
+	// before callers of Snapshot do.
+	commitOrderMu sync.Mutex
 }
 
 // ErrFault is an error that InjectFault can return: the disk is full.
 var ErrFault = errors.New("no space left on device")
 
-// NewStore returns a store that contains only a node. It is closed when the test ends.
-func NewStore(t testing.TB, node *api.Node) *FaultyStore {
+// NewFaultyStoreWithNode returns a store that contains only a node. It is closed when the test ends.
+func NewFaultyStoreWithNode(t testing.TB, node *api.Node) *FaultyStore {
 	t.Helper()
 	s, err := store.OpenMemory(store.Config{Logger: hclog.NewNullLogger()})
 	if err != nil {
@@ -38,32 +38,32 @@ func NewStore(t testing.TB, node *api.Node) *FaultyStore {
 	}
 	t.Cleanup(func() { s.Close() })
 	m := &FaultyStore{Store: s}
-	m.SetNode(t, node)
+	m.PutNodeCopy(t, node)
 	return m
 }
 
-// SetNode replaces the stored node by a copy of n.
-func (s *FaultyStore) SetNode(t testing.TB, n *api.Node) {
+// PutNodeCopy replaces the stored node by a copy of n.
+func (s *FaultyStore) PutNodeCopy(t testing.TB, n *api.Node) {
 	t.Helper()
 	copied := *n
-	if _, err := s.Update(t.Context(), func(tx *store.Txn) error { tx.PutNode(&copied); return nil }); err != nil {
+	if _, err := s.Update(t.Context(), func(tx *store.Txn) error { tx.PutNodeWithStorageEvents(&copied); return nil }); err != nil {
 		t.Fatal(err)
 	}
 }
 
 // Snapshot implements scheduler.Store.
 func (s *FaultyStore) Snapshot() *store.Snapshot {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.commitOrderMu.Lock()
+	defer s.commitOrderMu.Unlock()
 	return s.Store.Snapshot()
 }
 
 // Update implements scheduler.Store.
-func (s *FaultyStore) Update(ctx context.Context, fn func(*store.Txn) error) (uint64, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (s *FaultyStore) Update(ctx context.Context, fn func(*store.Txn) error) (index uint64, err error) {
+	s.commitOrderMu.Lock()
+	defer s.commitOrderMu.Unlock()
 	before := s.Index()
-	index, err := s.Store.Update(ctx, func(tx *store.Txn) error {
+	index, err = s.Store.Update(ctx, func(tx *store.Txn) error {
 		if err := fn(tx); err != nil || s.InjectFault == nil {
 			return err
 		}

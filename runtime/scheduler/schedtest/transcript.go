@@ -17,42 +17,42 @@ import (
 
 func mebibytesInBytes(mebibytes int) string { return strconv.Itoa(mebibytes << 20) }
 
-// Transcript records the changes of a store: one line for each changed object, with the time since the
+// StoreTranscript records the changes of a store: one line for each changed object, with the time since the
 // transcript started. Numbers in the order of appearance replace the ids.
-type Transcript struct {
+type StoreTranscript struct {
 	start time.Time
 
-	mu                 sync.Mutex // held while lines are written, because the test and simulated nodes change the store concurrently
+	linesMu            sync.Mutex // held while lines are written, because the test and simulated nodes change the store concurrently
 	lines              strings.Builder
 	lastLineBySubject  map[string]string
 	sequenceNumberByID map[string]int
 }
 
-// NewTranscript starts to record the changes of a store.
-func NewTranscript(s *FaultyStore) *Transcript {
-	t := &Transcript{start: time.Now(), lastLineBySubject: make(map[string]string), sequenceNumberByID: make(map[string]int)}
+// StartStoreTranscript starts to record the changes of a store.
+func StartStoreTranscript(s *FaultyStore) *StoreTranscript {
+	t := &StoreTranscript{start: time.Now(), lastLineBySubject: make(map[string]string), sequenceNumberByID: make(map[string]int)}
 	s.OnCommit = t.recordChanges
 	return t
 }
 
 // String returns the recorded lines.
-func (t *Transcript) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (t *StoreTranscript) String() string {
+	t.linesMu.Lock()
+	defer t.linesMu.Unlock()
 	return t.lines.String()
 }
 
-// AddTestLine adds a line with a text of the test.
-func (t *Transcript) AddTestLine(format string, args ...any) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+// AddTestComment adds a line with a text of the test.
+func (t *StoreTranscript) AddTestComment(format string, args ...any) {
+	t.linesMu.Lock()
+	defer t.linesMu.Unlock()
 	fmt.Fprintf(&t.lines, "-- "+format+"\n", args...)
 }
 
-func (t *Transcript) recordChanges(state *store.Snapshot) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, job := range oldestFirst(state.Jobs(nil, store.AnyNamespace, ""), func(j *api.Job) uint64 { return *j.CreateIndex }) {
+func (t *StoreTranscript) recordChanges(state *store.Snapshot) {
+	t.linesMu.Lock()
+	defer t.linesMu.Unlock()
+	for _, job := range sortByCreateIndex(state.Jobs(nil, store.AnyNamespace, ""), func(j *api.Job) uint64 { return *j.CreateIndex }) {
 		stop, stable := "", ""
 		if *job.Stop {
 			stop = " stop"
@@ -62,24 +62,24 @@ func (t *Transcript) recordChanges(state *store.Snapshot) {
 		}
 		t.addLineIfChanged("job "+*job.ID, "v%d %s%s%s", *job.Version, *job.Status, stop, stable)
 	}
-	for _, e := range oldestFirst(state.Evaluations(nil, ""), func(e *api.Evaluation) uint64 { return e.CreateIndex }) {
-		t.addLineIfChanged("eval "+t.numberedIDText(e.ID), "%s %s%s", e.TriggeredBy, e.Status, t.evalText(e))
+	for _, e := range sortByCreateIndex(state.Evaluations(nil, ""), func(e *api.Evaluation) uint64 { return e.CreateIndex }) {
+		t.addLineIfChanged("eval "+t.assignedNumberText(e.ID), "%s %s%s", e.TriggeredBy, e.Status, t.evalText(e))
 	}
-	for _, d := range oldestFirst(state.Deployments(nil, ""), func(d *api.Deployment) uint64 { return d.CreateIndex }) {
-		t.addLineIfChanged("deployment "+t.numberedIDText(d.ID), "v%d %s: %s%s", d.JobVersion, d.Status, d.StatusDescription, deploymentGroupsText(d))
+	for _, d := range sortByCreateIndex(state.Deployments(nil, ""), func(d *api.Deployment) uint64 { return d.CreateIndex }) {
+		t.addLineIfChanged("deployment "+t.assignedNumberText(d.ID), "v%d %s: %s%s", d.JobVersion, d.Status, d.StatusDescription, deploymentGroupsText(d))
 	}
-	for _, a := range oldestFirst(state.Allocations(nil, ""), func(a *api.Allocation) uint64 { return a.CreateIndex }) {
-		t.addLineIfChanged("alloc "+a.Name+" "+t.numberedIDText(a.ID), "v%d %s %s%s", *a.Job.Version, a.DesiredStatus, a.ClientStatus, t.allocText(a, state.AllocationEnded(a.ID)))
+	for _, a := range sortByCreateIndex(state.Allocations(nil, ""), func(a *api.Allocation) uint64 { return a.CreateIndex }) {
+		t.addLineIfChanged("alloc "+a.Name+" "+t.assignedNumberText(a.ID), "v%d %s %s%s", *a.Job.Version, a.DesiredStatus, a.ClientStatus, t.allocText(a, state.AllocationEnded(a.ID)))
 	}
 }
 
-// oldestFirst sorts objects by their CreateIndex.
-func oldestFirst[T any](objects []*T, created func(*T) uint64) []*T {
-	slices.SortStableFunc(objects, func(a, b *T) int { return cmp.Compare(created(a), created(b)) })
+// sortByCreateIndex sorts objects by their CreateIndex.
+func sortByCreateIndex[T any](objects []*T, createIndex func(*T) uint64) []*T {
+	slices.SortStableFunc(objects, func(a, b *T) int { return cmp.Compare(createIndex(a), createIndex(b)) })
 	return objects
 }
 
-func (t *Transcript) numberedIDText(id string) string {
+func (t *StoreTranscript) assignedNumberText(id string) string {
 	if id == "" {
 		return "-"
 	}
@@ -90,7 +90,7 @@ func (t *Transcript) numberedIDText(id string) string {
 }
 
 // addLineIfChanged adds a line about the object subject if its text differs from the last line about this object.
-func (t *Transcript) addLineIfChanged(subject, format string, args ...any) {
+func (t *StoreTranscript) addLineIfChanged(subject, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if t.lastLineBySubject[subject] == text {
 		return
@@ -99,13 +99,13 @@ func (t *Transcript) addLineIfChanged(subject, format string, args ...any) {
 	fmt.Fprintf(&t.lines, "%-7s %s: %s\n", "+"+strconv.FormatFloat(time.Since(t.start).Seconds(), 'f', -1, 64)+"s", subject, text)
 }
 
-func (t *Transcript) evalText(e *api.Evaluation) string {
+func (t *StoreTranscript) evalText(e *api.Evaluation) string {
 	text := ""
 	if !e.WaitUntil.IsZero() {
 		text += fmt.Sprintf(", at +%vs", e.WaitUntil.Sub(t.start).Seconds())
 	}
 	if e.BlockedEval != "" {
-		text += ", then " + t.numberedIDText(e.BlockedEval)
+		text += ", then " + t.assignedNumberText(e.BlockedEval)
 	}
 	for _, group := range slices.Sorted(maps.Keys(e.FailedTGAllocs)) {
 		m := e.FailedTGAllocs[group]
@@ -126,7 +126,7 @@ func deploymentGroupsText(d *api.Deployment) string {
 	return text
 }
 
-func (t *Transcript) allocText(a *api.Allocation, ended bool) string {
+func (t *StoreTranscript) allocText(a *api.Allocation, ended bool) string {
 	var text strings.Builder
 	if s := a.DeploymentStatus; s != nil {
 		if s.Canary {
@@ -147,13 +147,13 @@ func (t *Transcript) allocText(a *api.Allocation, ended bool) string {
 		fmt.Fprintf(&text, " (%s)", a.DesiredDescription)
 	}
 	if a.PreviousAllocation != "" {
-		text.WriteString(" after " + t.numberedIDText(a.PreviousAllocation))
+		text.WriteString(" after " + t.assignedNumberText(a.PreviousAllocation))
 	}
 	if a.NextAllocation != "" {
-		text.WriteString(" next " + t.numberedIDText(a.NextAllocation))
+		text.WriteString(" next " + t.assignedNumberText(a.NextAllocation))
 	}
 	if a.FollowupEvalID != "" {
-		text.WriteString(" follow-up " + t.numberedIDText(a.FollowupEvalID))
+		text.WriteString(" follow-up " + t.assignedNumberText(a.FollowupEvalID))
 	}
 	return text.String()
 }

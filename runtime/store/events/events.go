@@ -38,26 +38,26 @@ type eventSource interface {
 	Next(context.Context) ([]store.Event, error)
 }
 
-// Follow calls send with a heartbeat, with each change that matches the filter, and with a
+// StreamWithHeartbeats calls send with a heartbeat, with each change that matches the filter, and with a
 // heartbeat after each HeartbeatInterval. It returns the error of send, the cause of ctx, or the error of the
 // feed: a follower that is too slow and has missed changes must start again.
-func Follow(ctx context.Context, from eventSource, f Filter, send func(Batch) error) error {
+func StreamWithHeartbeats(ctx context.Context, source eventSource, filter Filter, send func(Batch) error) error {
 	for {
 		if err := send(Batch{}); err != nil {
 			return err
 		}
-		if err := f.followForDuration(ctx, HeartbeatInterval, from, send); err != nil {
+		if err := filter.followForDuration(ctx, HeartbeatInterval, source, send); err != nil {
 			return err
 		}
 	}
 }
 
 // followForDuration sends the matching events of each change for the duration d, and then returns nil.
-func (f Filter) followForDuration(ctx context.Context, d time.Duration, from eventSource, send func(Batch) error) error {
+func (f Filter) followForDuration(ctx context.Context, d time.Duration, source eventSource, send func(Batch) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, d, errHeartbeatDue)
 	defer cancel()
 	for {
-		changed, err := from.Next(ctx)
+		changed, err := source.Next(ctx)
 		switch {
 		case errors.Is(err, errHeartbeatDue):
 			return nil
@@ -75,9 +75,9 @@ func (f Filter) followForDuration(ctx context.Context, d time.Duration, from eve
 var errHeartbeatDue = errors.New("time for a sign of life")
 
 // matchingBatch returns a Batch with those of the events of one change that match the filter.
-func (f Filter) matchingBatch(changed []store.Event) Batch {
+func (f Filter) matchingBatch(changeEvents []store.Event) Batch {
 	var c Batch
-	for _, e := range changed {
+	for _, e := range changeEvents {
 		if f.matchesEvent(e) {
 			c.Index = e.Index
 			c.Events = append(c.Events, Event{e.Topic, e.Type, e.Key, e.Namespace, e.FilterKeys, e.Index, eventPayload(e)})
@@ -104,7 +104,7 @@ func eventPayload(e store.Event) map[string]any {
 	case *state.HostVolume:
 		return map[string]any{"Volume": o.Volume}
 	case *api.Variable:
-		return map[string]any{"Metadata": model.VariableMetadata(o), "Deleted": e.Deleted}
+		return map[string]any{"Metadata": model.PublicVariableMetadata(o), "Deleted": e.Deleted}
 	}
 	return map[string]any{string(e.Topic): e.Object}
 }

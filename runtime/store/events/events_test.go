@@ -85,7 +85,7 @@ func TestEventPayload(t *testing.T) {
 		{"a service", store.Event{Topic: api.TopicService, Object: &api.ServiceRegistration{ID: "s"}, Deleted: true}, func(p map[string]any) bool {
 			return p["Service"].(*api.ServiceRegistration).ID == "s" && len(p) == 1
 		}},
-		{"a volume", store.Event{Topic: store.TopicHostVolume, Object: &state.HostVolume{Volume: &api.HostVolume{ID: "v"}, Pending: state.HostVolumeCreate}}, func(p map[string]any) bool {
+		{"a volume", store.Event{Topic: store.TopicHostVolume, Object: &state.HostVolume{Volume: &api.HostVolume{ID: "v"}, PendingOperation: state.HostVolumeCreate}}, func(p map[string]any) bool {
 			v, ok := p["Volume"].(*api.HostVolume)
 			return len(p) == 1 && ok && v.ID == "v"
 		}},
@@ -126,7 +126,7 @@ func TestFollowSendsHeartbeats(t *testing.T) {
 		ended := make(chan error)
 		f, _ := ParseFilter([]string{"Job"}, "default")
 		go func() {
-			ended <- Follow(t.Context(), feed, f, func(c Batch) error {
+			ended <- StreamWithHeartbeats(t.Context(), feed, f, func(c Batch) error {
 				got = append(got, fmt.Sprint(time.Since(begin), " ", c.Index, " ", len(c.Events)))
 				return nil
 			})
@@ -150,13 +150,13 @@ func TestFollowEnds(t *testing.T) {
 	gone, stopped := errors.New("client has gone"), errors.New("agent stops")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	everything, _ := ParseFilter(nil, "*")
-	if err := Follow(ctx, channelSource(nil), everything, func(Batch) error { return gone }); err != gone {
+	if err := StreamWithHeartbeats(ctx, channelSource(nil), everything, func(Batch) error { return gone }); err != gone {
 		t.Errorf("error %v", err)
 	}
 	feed := make(channelSource, 1)
 	feed <- []store.Event{{Topic: api.TopicJob}}
 	sent := 0
-	if err := Follow(ctx, feed, everything, func(Batch) error {
+	if err := StreamWithHeartbeats(ctx, feed, everything, func(Batch) error {
 		if sent++; sent == 2 {
 			return gone
 		}
@@ -165,14 +165,14 @@ func TestFollowEnds(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	cancel(stopped)
-	if err := Follow(ctx, make(channelSource), everything, func(Batch) error { return nil }); err != stopped {
+	if err := StreamWithHeartbeats(ctx, make(channelSource), everything, func(Batch) error { return nil }); err != stopped {
 		t.Errorf("error %v", err)
 	}
 }
 
 // A follower that has missed changes gets an error.
 func TestSlowFollower(t *testing.T) {
-	s, err := store.Open(store.Config{Path: filepath.Join(t.TempDir(), "state.db"), Logger: hclog.NewNullLogger(), MaxFeedChanges: 3})
+	s, err := store.Open(t.Context(), store.Config{StateFilePath: filepath.Join(t.TempDir(), "state.db"), Logger: hclog.NewNullLogger(), MaxFeedChanges: 3})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +188,7 @@ func TestSlowFollower(t *testing.T) {
 	change()
 	everything, _ := ParseFilter(nil, "*")
 	read := 0
-	err = Follow(t.Context(), s.Subscribe(0), everything, func(c Batch) error {
+	err = StreamWithHeartbeats(t.Context(), s.Subscribe(0), everything, func(c Batch) error {
 		if len(c.Events) == 0 {
 			return nil
 		}

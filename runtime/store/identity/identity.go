@@ -53,8 +53,8 @@ type Config struct {
 type Issuer struct {
 	Config
 
-	mu           sync.Mutex
-	clockStepped chan struct{} // closed and replaced by NotifyClockStep
+	clockSteppedMu sync.Mutex
+	clockStepped   chan struct{} // closed and replaced by NotifyClockStep
 }
 
 // NewIssuer returns an issuer.
@@ -74,19 +74,19 @@ const maxClockSetback = time.Minute
 // token is shorter.
 const minRenewalDelay = 10 * time.Second
 
-// Issue returns a new token for an identity of a workload. The error is that of [store.SigningKeys].
-func (i *Issuer) Issue(ctx context.Context, w Workload, id *api.WorkloadIdentity) (*state.IdentityToken, error) {
-	keyID, key, err := i.Store.SigningKeys().ActiveKey(ctx)
+// IssueToken returns a new token for an identity of a workload. The error is that of [store.SigningKeys].
+func (i *Issuer) IssueToken(ctx context.Context, workload Workload, id *api.WorkloadIdentity) (*state.IdentityToken, error) {
+	keyID, key, err := i.Store.SigningKeys().EnsureActiveKey(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("sign the token of identity %q: %w", id.Name, err)
 	}
 	now := i.Now().Truncate(time.Second) // the resolution of the claims
 	t := &state.IdentityToken{KeyID: keyID, IssuedAt: now}
 	claims := Claims{
-		Subject:  strings.Join([]string{i.Region, w.Namespace, w.JobID, w.Group, w.Task, id.Name}, ":"),
+		Subject:  strings.Join([]string{i.Region, workload.Namespace, workload.JobID, workload.Group, workload.Task, id.Name}, ":"),
 		Audience: id.Audience, Issuer: i.IssuerURL, ID: uuid.NewString(),
 		IssuedAt: now.Unix(), NotBefore: now.Unix(),
-		Namespace: w.Namespace, JobID: w.JobID, AllocID: w.AllocID, Task: w.Task,
+		Namespace: workload.Namespace, JobID: workload.JobID, AllocID: workload.AllocID, Task: workload.Task,
 	}
 	if id.TTL > 0 {
 		ttl := max(id.TTL, time.Second)
@@ -103,8 +103,8 @@ func (i *Issuer) Issue(ctx context.Context, w Workload, id *api.WorkloadIdentity
 }
 
 // RenewalDelay returns the time until a token must be renewed. If it is 0 or less, the token must be renewed
-// now. ok is false if the token is never renewed.
-func (i *Issuer) RenewalDelay(t *state.IdentityToken) (delay time.Duration, ok bool) {
+// now. isRenewable is false if the token is never renewed.
+func (i *Issuer) RenewalDelay(t *state.IdentityToken) (delay time.Duration, isRenewable bool) {
 	now := i.Now()
 	switch {
 	case t.RenewAt.IsZero():
@@ -127,14 +127,14 @@ func (i *Issuer) IsSignedByExistingKey(t *state.IdentityToken) bool {
 // IsSignedByActiveKey reports whether the active key has signed a token. It also returns true if the active
 // key cannot be read: then no other token can be issued.
 func (i *Issuer) IsSignedByActiveKey(ctx context.Context, t *state.IdentityToken) bool {
-	keyID, _, err := i.Store.SigningKeys().ActiveKey(ctx)
+	keyID, _, err := i.Store.SigningKeys().EnsureActiveKey(ctx)
 	return err != nil || keyID == t.KeyID
 }
 
 // NotifyClockStep closes the channel that ClockStepped has returned. The agent calls it when the wall clock was set.
 func (i *Issuer) NotifyClockStep() {
-	i.mu.Lock()
-	defer i.mu.Unlock()
+	i.clockSteppedMu.Lock()
+	defer i.clockSteppedMu.Unlock()
 	close(i.clockStepped)
 	i.clockStepped = make(chan struct{})
 }
@@ -142,8 +142,8 @@ func (i *Issuer) NotifyClockStep() {
 // ClockStepped returns a channel that is closed when the wall clock is set. A caller that sleeps for a RenewalDelay must
 // then call RenewalDelay again.
 func (i *Issuer) ClockStepped() <-chan struct{} {
-	i.mu.Lock()
-	defer i.mu.Unlock()
+	i.clockSteppedMu.Lock()
+	defer i.clockSteppedMu.Unlock()
 	return i.clockStepped
 }
 
@@ -154,7 +154,7 @@ func (i *Issuer) Authenticate(token string) (*Workload, error) {
 	if err != nil {
 		return nil, err
 	}
-	claims, err := verifySignature(token, keys)
+	claims, err := verifySignatureAndDecodeClaims(token, keys)
 	if err != nil {
 		return nil, err
 	}
@@ -181,7 +181,7 @@ func (i *Issuer) Authenticate(token string) (*Workload, error) {
 // KeySet returns the public keys with which all valid tokens, and the tokens that are issued next, can be verified.
 // The error is that of [store.SigningKeys].
 func (i *Issuer) KeySet(ctx context.Context) (*KeySet, error) {
-	if _, _, err := i.Store.SigningKeys().ActiveKey(ctx); err != nil {
+	if _, _, err := i.Store.SigningKeys().EnsureActiveKey(ctx); err != nil {
 		return nil, err
 	}
 	keys, err := i.Store.SigningKeys().PublicKeys()

@@ -36,8 +36,8 @@ type testIssuer struct {
 
 func newTestIssuer(t testing.TB) *testIssuer {
 	t.Helper()
-	s, err := store.Open(store.Config{
-		Path: filepath.Join(t.TempDir(), "state.db"), TemporaryKeys: true, Logger: hclog.NewNullLogger(),
+	s, err := store.Open(t.Context(), store.Config{
+		StateFilePath: filepath.Join(t.TempDir(), "state.db"), TemporaryKeys: true, Logger: hclog.NewNullLogger(),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -60,7 +60,7 @@ func testAlloc() *api.Allocation {
 func (i *testIssuer) putAlloc(t testing.TB, a *api.Allocation) {
 	t.Helper()
 	_, err := i.Store.Update(context.Background(), func(tx *store.Txn) error {
-		tx.PutAllocation(a)
+		tx.PutScheduledAllocation(a)
 		return nil
 	})
 	if err != nil {
@@ -70,7 +70,7 @@ func (i *testIssuer) putAlloc(t testing.TB, a *api.Allocation) {
 
 func (i *testIssuer) issue(t testing.TB, id *api.WorkloadIdentity) *state.IdentityToken {
 	t.Helper()
-	token, err := i.Issue(context.Background(), NewWorkload(testAlloc(), "server"), id)
+	token, err := i.IssueToken(context.Background(), NewWorkload(testAlloc(), "server"), id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func TestClaims(t *testing.T) {
 		})},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			token, err := i.Issue(t.Context(), NewWorkload(tc.alloc, "server"), tc.id)
+			token, err := i.IssueToken(t.Context(), NewWorkload(tc.alloc, "server"), tc.id)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -227,7 +227,7 @@ func TestAuthenticate(t *testing.T) {
 	if want := (Workload{"apps", "shop", "web", testAllocID, "server"}); err != nil || *w != want {
 		t.Fatalf("workload %v, want %v: %v", w, want, err)
 	}
-	keyID, key, err := i.Store.SigningKeys().ActiveKey(t.Context())
+	keyID, key, err := i.Store.SigningKeys().EnsureActiveKey(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -364,7 +364,7 @@ func TestRenewalDelay(t *testing.T) {
 
 func TestRecords(t *testing.T) {
 	i := newTestIssuer(t)
-	if got := i.StoredTokens(testAllocID, "server"); got != nil {
+	if got := i.StoredTokensByIdentity(testAllocID, "server"); got != nil {
 		t.Errorf("before the first token: %v", got)
 	}
 	want := map[string]*state.IdentityToken{"x": i.issue(t, &api.WorkloadIdentity{Name: "x", TTL: time.Hour})}
@@ -374,21 +374,21 @@ func TestRecords(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got := i.StoredTokens(testAllocID, "server")
+	got := i.StoredTokensByIdentity(testAllocID, "server")
 	if len(got) != 1 || got["x"].JWT != want["x"].JWT || !got["x"].RenewAt.Equal(want["x"].RenewAt) {
 		t.Errorf("tokens %v, want %v", got, want)
 	}
-	if n, err := i.CountTokensSignedWith(want["x"].KeyID); n != 2 || err != nil {
+	if n, err := i.CountTasksWithTokenSignedBy(want["x"].KeyID); n != 2 || err != nil {
 		t.Errorf("%d tasks have tokens of the key, want 2: %v", n, err)
 	}
-	if err := i.DeleteOrphanedTokens(t.Context()); err != nil || i.StoredTokens(gone, "server") != nil || i.StoredTokens(testAllocID, "server") == nil {
-		t.Errorf("after the removal of orphans: %v, %v, %v", err, i.StoredTokens(gone, "server"), i.StoredTokens(testAllocID, "server"))
+	if err := i.DeleteOrphanedTokens(t.Context()); err != nil || i.StoredTokensByIdentity(gone, "server") != nil || i.StoredTokensByIdentity(testAllocID, "server") == nil {
+		t.Errorf("after the removal of orphans: %v, %v, %v", err, i.StoredTokensByIdentity(gone, "server"), i.StoredTokensByIdentity(testAllocID, "server"))
 	}
 	i.now = i.now.Add(time.Hour)
-	if n, err := i.CountTokensSignedWith(want["x"].KeyID); n != 0 || err != nil {
+	if n, err := i.CountTasksWithTokenSignedBy(want["x"].KeyID); n != 0 || err != nil {
 		t.Errorf("%d tasks have tokens of the key after they have expired, want 0: %v", n, err)
 	}
-	if err := i.DeleteTokens(t.Context(), testAllocID, "server"); err != nil || i.StoredTokens(testAllocID, "server") != nil {
+	if err := i.DeleteTokens(t.Context(), testAllocID, "server"); err != nil || i.StoredTokensByIdentity(testAllocID, "server") != nil {
 		t.Errorf("after the removal: %v", err)
 	}
 }

@@ -90,8 +90,9 @@ func signToken(claims Claims, keyID string, key *rsa.PrivateKey) (string, error)
 
 var errMalformed = errors.New("it is not a JSON Web Token")
 
-// verifySignature returns the claims of a token if one of the keys has signed it. It does not check the claims.
-func verifySignature(token string, keys []keyring.PublicKey) (*Claims, error) {
+// verifySignatureAndDecodeClaims returns the claims of a token if one of the keys has signed it. It does not check the
+// claims.
+func verifySignatureAndDecodeClaims(token string, keys []keyring.PublicKey) (*Claims, error) {
 	parts := strings.Split(token, ".")
 	if len(token) > maxTokenSize || len(parts) != 3 || strings.ContainsAny(token, "\r\n") { // the base64 decoder skips line breaks
 		return nil, errMalformed

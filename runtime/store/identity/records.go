@@ -11,20 +11,20 @@ import (
 
 func tokenRecordName(allocID, task string) string { return state.IdentityPrefix + allocID + "/" + task }
 
-// StoredTokens returns the stored tokens of a task, by the name of the identity. The result is nil if there are none, or
-// if the record cannot be read.
-func (i *Issuer) StoredTokens(allocID, task string) map[string]*state.IdentityToken {
-	var tokens state.TaskTokens
-	if known, err := i.Store.Snapshot().AgentRecord(tokenRecordName(allocID, task), &tokens); err != nil || !known {
+// StoredTokensByIdentity returns the stored tokens of a task, by the name of the identity. The result is nil if there
+// are none, or if the record cannot be read.
+func (i *Issuer) StoredTokensByIdentity(allocID, task string) map[string]*state.IdentityToken {
+	var tokens state.TokenByIdentityName
+	if known, err := i.Store.Snapshot().ReadAgentRecord(tokenRecordName(allocID, task), &tokens); err != nil || !known {
 		return nil // the store reports an unreadable record
 	}
 	return tokens
 }
 
 // PutTokens stores the tokens of a task for the next agent. When it returns without an error, the tokens are on disk.
-func (i *Issuer) PutTokens(ctx context.Context, allocID, task string, tokens map[string]*state.IdentityToken) error {
+func (i *Issuer) PutTokens(ctx context.Context, allocID, task string, tokenByIdentity map[string]*state.IdentityToken) error {
 	_, err := i.Store.Update(ctx, func(tx *store.Txn) error {
-		tx.PutAgentRecord(tokenRecordName(allocID, task), state.TaskTokens(tokens))
+		tx.PutAgentRecord(tokenRecordName(allocID, task), state.TokenByIdentityName(tokenByIdentity))
 		return nil
 	})
 	return err
@@ -64,14 +64,14 @@ func (i *Issuer) DeleteOrphanedTokens(ctx context.Context) error {
 	return err
 }
 
-// CountTokensSignedWith returns the number of tasks that have an unexpired token which the key with the id keyID has signed. An
-// error means that some records cannot be read, and their tasks are not counted.
-func (i *Issuer) CountTokensSignedWith(keyID string) (int, error) {
+// CountTasksWithTokenSignedBy returns the number of tasks that have an unexpired token which the key with the id keyID
+// has signed. An error means that some records cannot be read, and their tasks are not counted.
+func (i *Issuer) CountTasksWithTokenSignedBy(keyID string) (int, error) {
 	snapshot, now := i.Store.Snapshot(), i.Now()
 	tasks, errs := 0, []error(nil)
 	for _, name := range snapshot.AgentRecordNames(state.IdentityPrefix) {
-		var tokens state.TaskTokens
-		if _, err := snapshot.AgentRecord(name, &tokens); err != nil {
+		var tokens state.TokenByIdentityName
+		if _, err := snapshot.ReadAgentRecord(name, &tokens); err != nil {
 			errs = append(errs, err)
 		}
 		for _, t := range tokens {

@@ -44,7 +44,7 @@ func New(s *store.Snapshot, ws store.WatchSet, j *api.Job) *api.JobSummary {
 			sum.Summary[group] = counts
 		}
 	}
-	for _, alloc := range AllocationsOfJob(s, ws, j) {
+	for _, alloc := range AllocationsWithoutPurgedJob(s, ws, j) {
 		counts := sum.Summary[alloc.TaskGroup]
 		switch alloc.ClientStatus {
 		case api.AllocClientStatusPending:
@@ -66,9 +66,9 @@ func New(s *store.Snapshot, ws store.WatchSet, j *api.Job) *api.JobSummary {
 	return sum
 }
 
-// AllocationsOfJob returns the allocations of a job, without the allocations of a purged job that had the
+// AllocationsWithoutPurgedJob returns the allocations of a job, without the allocations of a purged job that had the
 // same id.
-func AllocationsOfJob(s *store.Snapshot, ws store.WatchSet, j *api.Job) []*api.Allocation {
+func AllocationsWithoutPurgedJob(s *store.Snapshot, ws store.WatchSet, j *api.Job) []*api.Allocation {
 	return slices.DeleteFunc(s.AllocationsByJob(ws, pointer.Value(j.Namespace), pointer.Value(j.ID)), func(a *api.Allocation) bool {
 		return pointer.Value(a.Job.CreateIndex) != pointer.Value(j.CreateIndex)
 	})

@@ -36,9 +36,9 @@ const maxFileSize = 1 << 20
 const temporaryFileInfix = ".new-"
 
 // LoadRing reads a key file. The error is fs.ErrNotExist if there is none. The file must be a regular file of the current user
-// or of root. If its mode gives access to other users, LoadRing removes this access and returns wasAccessible as true. LoadRing
-// also removes temporary files that a crash of Save has left.
-func LoadRing(path string) (r *Ring, wasAccessible bool, err error) {
+// or of root. If its mode gives access to other users, LoadRing removes this access and returns wasAccessibleToOthers
+// as true. LoadRing also removes temporary files that a crash of Save has left.
+func LoadRing(path string) (r *Ring, wasAccessibleToOthers bool, err error) {
 	left, err := filepath.Glob(filepath.Join(escapeGlob(filepath.Dir(path)), escapeGlob(filepath.Base(path))+temporaryFileInfix+"*"))
 	for _, name := range left {
 		err = errors.Join(err, os.Remove(name))
@@ -67,14 +67,14 @@ func LoadRing(path string) (r *Ring, wasAccessible bool, err error) {
 		if err := f.Chmod(0o600); err != nil {
 			return nil, false, err
 		}
-		wasAccessible = true
+		wasAccessibleToOthers = true
 	}
 	text := make([]byte, stat.Size)
 	if _, err := f.ReadAt(text, 0); err != nil {
-		return nil, wasAccessible, err
+		return nil, wasAccessibleToOthers, err
 	}
 	r, err = parseKeyFile(text)
-	return r, wasAccessible, err
+	return r, wasAccessibleToOthers, err
 }
 
 func parseKeyFile(text []byte) (*Ring, error) {
@@ -123,7 +123,7 @@ func (r *Ring) Save(path string) (err error) {
 	var keyFileContent keyFile
 	for i, meta := range r.KeyMetadata() {
 		k := fileKey{
-			KeyID: meta.KeyID, Algorithm: meta.Algorithm, Key: r.keys[i].secret, CreateTime: r.keys[i].createTime.UTC(), State: meta.State,
+			KeyID: meta.KeyID, Algorithm: meta.Algorithm, Key: r.keys[i].aesKey, CreateTime: r.keys[i].createTime.UTC(), State: meta.State,
 		}
 		if signing := r.keys[i].signingKey; signing != nil {
 			k.RSAKey = x509.MarshalPKCS1PrivateKey(signing)

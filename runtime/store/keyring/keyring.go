@@ -17,7 +17,7 @@ import (
 // keySize is the size of an AES-256 key in bytes.
 const keySize = 32
 
-// ErrDecrypt means that sealed bytes were changed, or were sealed with another context.
+// ErrDecrypt means that sealed bytes were changed, or were sealed with other additional data.
 var ErrDecrypt = errors.New("the sealed bytes were changed, or moved from another place")
 
 // ErrKeyActive means that the key is the active key, which cannot be removed.
@@ -37,11 +37,11 @@ type Ring struct{ keys []key }
 
 type key struct {
 	id         uuid.UUID
-	secret     []byte
+	aesKey     []byte
 	createTime time.Time
 	isActive   bool
 	aead       cipher.AEAD
-	signingKey *rsa.PrivateKey // nil until WithSigningKey adds it
+	signingKey *rsa.PrivateKey // nil until WithActiveSigningKey adds it
 }
 
 // NewRing returns a ring with one new key.
@@ -63,13 +63,13 @@ func (r *Ring) WithNewKey() *Ring {
 	return &Ring{append(keys, k)}
 }
 
-func newKey(id uuid.UUID, secret []byte) (key, error) {
-	block, err := aes.NewCipher(secret)
+func newKey(id uuid.UUID, aesKey []byte) (key, error) {
+	block, err := aes.NewCipher(aesKey)
 	if err != nil {
 		return key{}, err
 	}
 	aead, err := cipher.NewGCMWithRandomNonce(block)
-	return key{id: id, secret: secret, aead: aead}, err
+	return key{id: id, aesKey: aesKey, aead: aead}, err
 }
 
 // WithoutKey returns a ring without the key of that id. The error is ErrKeyUnknown or ErrKeyActive.
@@ -105,15 +105,15 @@ func (r *Ring) ActiveKeyMetadata() *api.RootKeyMeta {
 }
 
 // SigningKey returns the id of the active key and its RSA key, which is nil if the active key has none.
-func (r *Ring) SigningKey() (id string, signing *rsa.PrivateKey) {
+func (r *Ring) SigningKey() (id string, rsaKeyOrNil *rsa.PrivateKey) {
 	k := r.keys[slices.IndexFunc(r.keys, func(k key) bool { return k.isActive })]
 	return k.id.String(), k.signingKey
 }
 
-// WithSigningKey returns a ring with the keys of r, in which the active key has the given RSA key.
-func (r *Ring) WithSigningKey(signing *rsa.PrivateKey) *Ring {
+// WithActiveSigningKey returns a ring with the keys of r, in which the active key has the given RSA key.
+func (r *Ring) WithActiveSigningKey(rsaKey *rsa.PrivateKey) *Ring {
 	keys := slices.Clone(r.keys)
-	keys[slices.IndexFunc(keys, func(k key) bool { return k.isActive })].signingKey = signing
+	keys[slices.IndexFunc(keys, func(k key) bool { return k.isActive })].signingKey = rsaKey
 	return &Ring{keys}
 }
 
@@ -134,15 +134,15 @@ func (r *Ring) PublicKeys() []PublicKey {
 	return list
 }
 
-// Seal encrypts bytes with the active key. Open decrypts them only if it is called with the same context.
-func (r *Ring) Seal(plain []byte, context string) []byte {
+// Seal encrypts bytes with the active key. Open decrypts them only if it is called with the same additionalData.
+func (r *Ring) Seal(plain []byte, additionalData string) (sealed []byte) {
 	k := r.keys[slices.IndexFunc(r.keys, func(k key) bool { return k.isActive })]
-	return k.aead.Seal(k.id[:], nil, plain, []byte(context))
+	return k.aead.Seal(k.id[:], nil, plain, []byte(additionalData))
 }
 
-// Open decrypts the result of a call of Seal with the same context. The error is a [MissingKeyError] or
+// Open decrypts the result of a call of Seal with the same additionalData. The error is a [MissingKeyError] or
 // ErrDecrypt.
-func (r *Ring) Open(sealed []byte, context string) ([]byte, error) {
+func (r *Ring) Open(sealed []byte, additionalData string) (plain []byte, err error) {
 	id, ok := keyIDOfSealed(sealed)
 	if !ok {
 		return nil, ErrDecrypt
@@ -151,7 +151,7 @@ func (r *Ring) Open(sealed []byte, context string) ([]byte, error) {
 	if i < 0 {
 		return nil, &MissingKeyError{id.String()}
 	}
-	plain, err := r.keys[i].aead.Open(nil, nil, sealed[len(id):], []byte(context))
+	plain, err = r.keys[i].aead.Open(nil, nil, sealed[len(id):], []byte(additionalData))
 	if err != nil {
 		return nil, ErrDecrypt
 	}

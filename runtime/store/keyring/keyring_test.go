@@ -124,7 +124,7 @@ func TestKeyFileKeepsSigningKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before := NewRing().WithSigningKey(signing).WithNewKey()
+	before := NewRing().WithActiveSigningKey(signing).WithNewKey()
 	if _, of := before.SigningKey(); of != nil {
 		t.Error("the new key has the RSA key of the former one")
 	}

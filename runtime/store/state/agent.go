@@ -13,19 +13,19 @@ import (
 // PluginInfo is the cached description of a plugin that has run. It applies to every file with the
 // same content that is started with the same settings, whatever the path of the file is.
 type PluginInfo struct {
-	SHA256    string    `store:"sha256"`   // checksum of the plugin's file, in hex; "" if the file could not be read
-	Settings  string    `store:"settings"` // Settings of the plugin's [catalog.ProgramID]
-	Type      base.Type `store:"type"`
-	Name      string    `store:"name"`       // name of the driver or hook
-	AllAllocs bool      `store:"all_allocs"` // the plugin is a hook that takes part in every allocation
+	FileSHA256Hex        string    `store:"sha256"`   // checksum of the plugin's file, in hex; "" if the file could not be read
+	SettingsHash         string    `store:"settings"` // ArgsAndConfigHash of the plugin's [catalog.ProgramID]
+	Type                 base.Type `store:"type"`
+	Name                 string    `store:"name"`       // name of the driver or hook
+	TakesPartInAllAllocs bool      `store:"all_allocs"` // the plugin is a hook that takes part in every allocation
 
-	// NeverStarted means that the plugin has failed to start, and that its type and name are unknown.
-	NeverStarted bool `store:"never_started"`
+	// FailedToStart means that the plugin has failed to start, and that its type and name are unknown.
+	FailedToStart bool `store:"never_started"`
 
-	Path string `store:"path"` // path of the plugin's file
-	// File is the metadata of the file with this SHA256. Its ChangeTime is zero if the file
+	FilePath string `store:"path"` // path of the plugin's file
+	// FileMetadata is the metadata of the file with this hash. Its ChangeTime is zero if the file
 	// was hashed so soon after a change that a later change might leave the metadata the same.
-	File FileRecord `store:"file"`
+	FileMetadata FileRecord `store:"file"`
 }
 
 // FileRecord is the stored form of a [catalog.FileStat].
@@ -42,16 +42,16 @@ func (r FileRecord) FileStat() catalog.FileStat { return catalog.FileStat(r) }
 
 // PluginProcess is the record of a running plugin process, to which the next agent reattaches.
 type PluginProcess struct {
-	Protocol  string    `store:"protocol"`
-	Network   string    `store:"network"`
-	Addr      string    `store:"addr"`
-	PID       int       `store:"pid"`
-	StartTime uint64    `store:"start_time"`
-	BootID    string    `store:"boot_id"`
-	Streams   string    `store:"streams"`
-	Identity  string    `store:"identity"`
-	Type      base.Type `store:"type"` // type of the driver or hook that the plugin serves
-	Name      string    `store:"name"` // name of the driver or hook
+	Protocol             string    `store:"protocol"`
+	Network              string    `store:"network"`
+	Addr                 string    `store:"addr"`
+	PID                  int       `store:"pid"`
+	StartTimeTicks       uint64    `store:"start_time"`
+	BootID               string    `store:"boot_id"`
+	KeeperFDKeyPrefix    string    `store:"streams"`
+	CommandAndConfigHash string    `store:"identity"`
+	Type                 base.Type `store:"type"` // type of the driver or hook that the plugin serves
+	Name                 string    `store:"name"` // name of the driver or hook
 }
 
 // CheckRecord returns an error if the record lacks the pid of the process. The address is missing until the process has sent its handshake.
@@ -65,13 +65,13 @@ func (p *PluginProcess) CheckRecord() error {
 // DirectoryOwner is the record of the data directory to which a state and its tasks belong. It detects a copy of the
 // directory.
 type DirectoryOwner struct {
-	ID     string        `store:"id"` // random, of the state; a copy of the directory has the same id
-	Boot   string        `store:"boot"`
-	Device uint64        `store:"device"`
-	Inode  uint64        `store:"inode"`
-	Path   string        `store:"path"`
-	Keeper ProcessRecord `store:"keeper"` // keeper of the directory when its last agent started
-	Agent  ProcessRecord `store:"agent"`  // last agent of the directory
+	StateID       string        `store:"id"` // random, of the state; a copy of the directory has the same id
+	BootID        string        `store:"boot"`
+	Device        uint64        `store:"device"`
+	Inode         uint64        `store:"inode"`
+	Path          string        `store:"path"`
+	KeeperProcess ProcessRecord `store:"keeper"` // keeper of the directory when its last agent started
+	AgentProcess  ProcessRecord `store:"agent"`  // last agent of the directory
 }
 
 // ProcessRecord is the stored form of the id of a process.
@@ -92,14 +92,14 @@ func (r *PendingRemoval) CheckRecord() error {
 	return nil
 }
 
-// HookKeySize is the size of a HookKey in bytes.
+// HookKeySize is the size of a HookTokenSigningKey in bytes.
 const HookKeySize = 32
 
-// HookKey signs the capability tokens of hooks.
-type HookKey []byte
+// HookTokenSigningKey signs the capability tokens of hooks.
+type HookTokenSigningKey []byte
 
 // CheckRecord returns an error if the size of the key is wrong.
-func (k HookKey) CheckRecord() error {
+func (k HookTokenSigningKey) CheckRecord() error {
 	if len(k) != HookKeySize {
 		return fmt.Errorf("the key has %d bytes, want %d", len(k), HookKeySize)
 	}

@@ -26,8 +26,8 @@ const (
 
 // AgentRecordKind defines one record of the agent, or all its records with one prefix.
 type AgentRecordKind struct {
-	// Name is the name of the record, or, if it ends with a slash, the prefix of the names.
-	Name string
+	// NameOrPrefix is the name of the record, or, if it ends with a slash, the prefix of the names.
+	NameOrPrefix string
 	// NewRecord returns a pointer to a zero record.
 	NewRecord func() any
 	// IsSealed means that the whole record is encrypted in the state file.
@@ -38,14 +38,14 @@ type AgentRecordKind struct {
 var AgentRecordKinds = []AgentRecordKind{
 	newAgentRecordKind[string](BootIDName),
 	newAgentRecordKind[map[string]*string](NodeMetaName),
-	newAgentRecordKind[HookKey](HookKeyName),
+	newAgentRecordKind[HookTokenSigningKey](HookKeyName),
 	newAgentRecordKind[[]PluginInfo](PluginInfoName),
 	newAgentRecordKind[DirectoryOwner](DirectoryOwnerName),
 	newAgentRecordKind[string](VolumeCallName),
 	newAgentRecordKind[PluginProcess](PluginProcessPrefix),
 	newAgentRecordKind[NetworkRecord](NetworkPrefix),
 	newSealedAgentRecordKind[CleanupRecord](CleanupPrefix),
-	newSealedAgentRecordKind[TaskTokens](IdentityPrefix),
+	newSealedAgentRecordKind[TokenByIdentityName](IdentityPrefix),
 	newAgentRecordKind[bool](EndedAllocPrefix),
 	newAgentRecordKind[bool](CollectAllocAtEndPrefix),
 	newAgentRecordKind[map[string]string](AttachedHooksPrefix),
@@ -53,12 +53,12 @@ var AgentRecordKinds = []AgentRecordKind{
 	newAgentRecordKind[bool](UnknownAllocPrefix),
 }
 
-func newAgentRecordKind[T any](name string) AgentRecordKind {
-	return AgentRecordKind{Name: name, NewRecord: func() any { return new(T) }}
+func newAgentRecordKind[T any](nameOrPrefix string) AgentRecordKind {
+	return AgentRecordKind{NameOrPrefix: nameOrPrefix, NewRecord: func() any { return new(T) }}
 }
 
-func newSealedAgentRecordKind[T any](name string) AgentRecordKind {
-	r := newAgentRecordKind[T](name)
+func newSealedAgentRecordKind[T any](nameOrPrefix string) AgentRecordKind {
+	r := newAgentRecordKind[T](nameOrPrefix)
 	r.IsSealed = true
 	return r
 }
@@ -70,7 +70,7 @@ func AgentRecordKindOf(name string) *AgentRecordKind {
 		name = prefix + "/"
 	}
 	for i := range AgentRecordKinds {
-		if AgentRecordKinds[i].Name == name {
+		if AgentRecordKinds[i].NameOrPrefix == name {
 			return &AgentRecordKinds[i]
 		}
 	}

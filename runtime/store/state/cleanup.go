@@ -44,10 +44,10 @@ type CleanupRecord struct {
 	Stop    *StopRequestRecord  `store:"stop"`
 	Destroy *AllocRequestRecord `store:"destroy"`
 
-	Until time.Time `store:"until"`
+	RetryUntil time.Time `store:"until"`
 
-	Job string `store:"job"`
-	Raw []byte `store:"raw"`
+	JobAttachmentJSON     string `store:"job"`
+	BuiltinAttachmentJSON []byte `store:"raw"`
 }
 
 // AllocRequestRecord is the stored form of a [hook.AllocPostrunRequest] and of a [hook.AllocDestroyRequest].
@@ -91,22 +91,22 @@ type HookTaskRecord struct {
 
 // TaskDirRecord is the stored form of a [hook.TaskDir].
 type TaskDirRecord struct {
-	AllocDir         string `store:"alloc_dir"`
-	Dir              string `store:"dir"`
-	SharedAllocDir   string `store:"shared_alloc_dir"`
-	SharedTaskDir    string `store:"shared_task_dir"`
-	LocalDir         string `store:"local_dir"`
-	LogDir           string `store:"log_dir"`
-	SecretsDir       string `store:"secrets_dir"`
-	PrivateDir       string `store:"private_dir"`
-	MountsAllocDir   string `store:"mounts_alloc_dir"`
-	MountsTaskDir    string `store:"mounts_task_dir"`
-	MountsSecretsDir string `store:"mounts_secrets_dir"`
+	AllocDir           string `store:"alloc_dir"`
+	Dir                string `store:"dir"`
+	SharedAllocDir     string `store:"shared_alloc_dir"`
+	SharedTaskDir      string `store:"shared_task_dir"`
+	LocalDir           string `store:"local_dir"`
+	LogDir             string `store:"log_dir"`
+	SecretsDir         string `store:"secrets_dir"`
+	PrivateDir         string `store:"private_dir"`
+	UnveiledAllocDir   string `store:"mounts_alloc_dir"`
+	UnveiledTaskDir    string `store:"mounts_task_dir"`
+	UnveiledSecretsDir string `store:"mounts_secrets_dir"`
 }
 
 // NewCleanupRecord returns the record of a pending cleanup.
 func NewCleanupRecord(d PendingCleanup) *CleanupRecord {
-	r := &CleanupRecord{Hook: d.Hook, AllocID: d.AllocID, Task: d.Task, Until: d.RetryUntil, Job: d.JobAttachmentJSON, Raw: d.BuiltinAttachmentJSON}
+	r := &CleanupRecord{Hook: d.Hook, AllocID: d.AllocID, Task: d.Task, RetryUntil: d.RetryUntil, JobAttachmentJSON: d.JobAttachmentJSON, BuiltinAttachmentJSON: d.BuiltinAttachmentJSON}
 	switch {
 	case d.Postrun != nil:
 		r.Postrun = &AllocRequestRecord{HookAllocRecord(d.Postrun.Alloc)}
@@ -123,7 +123,7 @@ func NewCleanupRecord(d PendingCleanup) *CleanupRecord {
 
 // PendingCleanup returns the pending cleanup of a record that CheckRecord accepts.
 func (r *CleanupRecord) PendingCleanup() PendingCleanup {
-	d := PendingCleanup{Hook: r.Hook, AllocID: r.AllocID, Task: r.Task, RetryUntil: r.Until, JobAttachmentJSON: r.Job, BuiltinAttachmentJSON: r.Raw}
+	d := PendingCleanup{Hook: r.Hook, AllocID: r.AllocID, Task: r.Task, RetryUntil: r.RetryUntil, JobAttachmentJSON: r.JobAttachmentJSON, BuiltinAttachmentJSON: r.BuiltinAttachmentJSON}
 	switch {
 	case r.Postrun != nil:
 		d.Point, d.Postrun = hook.Postrun, &hook.AllocPostrunRequest{Alloc: hook.Alloc(r.Postrun.Alloc)}

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TaskTokens are the tokens that were issued to a task, by the name of the identity.
-type TaskTokens map[string]*IdentityToken
+// TokenByIdentityName are the tokens that were issued to a task, by the name of the identity.
+type TokenByIdentityName map[string]*IdentityToken
 
 // IdentityToken is the token of a workload identity. It is secret.
 type IdentityToken struct {
@@ -15,13 +15,13 @@ type IdentityToken struct {
 	IssuedAt  time.Time `store:"issued_at"`
 	ExpiresAt time.Time `store:"expires_at"` // zero means never
 	RenewAt   time.Time `store:"renew_at"`   // zero means never
-	// ChangePending means that the token was renewed for a running task, and that its file or the
+	// ChangeModePending means that the token was renewed for a running task, and that its file or the
 	// change_mode of the identity may still be missing.
-	ChangePending bool `store:"change_pending"`
+	ChangeModePending bool `store:"change_pending"`
 }
 
 // CheckRecord returns an error if a token is missing.
-func (t TaskTokens) CheckRecord() error {
+func (t TokenByIdentityName) CheckRecord() error {
 	for _, token := range t {
 		if token == nil || token.JWT == "" || token.IssuedAt.IsZero() {
 			return errors.New("the record of a task's identities lacks a token")

@@ -22,8 +22,8 @@ type AllocNetwork struct {
 	Isolation *driver.NetworkIsolation
 	// Status has the addresses; nil until the namespace is connected, and if it has none.
 	Status *NetworkStatus
-	// Released means that no task uses the network, so that it must be destroyed.
-	Released bool
+	// MustBeDestroyed means that no task uses the network, so that it must be destroyed.
+	MustBeDestroyed bool
 }
 
 // NetworkPort is a port of the machine that is forwarded to a network.
@@ -46,16 +46,16 @@ type NetworkStatus struct {
 
 // NetworkRecord is the stored form of an [AllocNetwork].
 type NetworkRecord struct {
-	AllocID   string                  `store:"alloc_id"`
-	Driver    string                  `store:"driver"`
-	Hostname  string                  `store:"hostname"`
-	Mode      string                  `store:"mode"`
-	Ports     []NetworkPort           `store:"ports"`
-	CNIArgs   map[string]string       `store:"cni_args"`
-	CNIConfig []byte                  `store:"cni_config,secret"`
-	Isolation *NetworkIsolationRecord `store:"isolation"`
-	Status    *NetworkStatusRecord    `store:"status"`
-	Released  bool                    `store:"released"`
+	AllocID         string                  `store:"alloc_id"`
+	NamespaceDriver string                  `store:"driver"`
+	Hostname        string                  `store:"hostname"`
+	Mode            string                  `store:"mode"`
+	Ports           []NetworkPort           `store:"ports"`
+	CNIArgs         map[string]string       `store:"cni_args"`
+	CNIConfig       []byte                  `store:"cni_config,secret"`
+	Isolation       *NetworkIsolationRecord `store:"isolation"`
+	Status          *NetworkStatusRecord    `store:"status"`
+	MustBeDestroyed bool                    `store:"released"`
 }
 
 // NetworkStatusRecord is the stored form of a [NetworkStatus].
@@ -69,8 +69,8 @@ type NetworkStatusRecord struct {
 // NewNetworkRecord returns the record of a network.
 func NewNetworkRecord(n AllocNetwork) *NetworkRecord {
 	r := &NetworkRecord{
-		AllocID: n.AllocID, Driver: n.NamespaceDriver, Hostname: n.Hostname, Mode: n.Mode, Ports: n.Ports,
-		CNIArgs: n.CNIArgs, CNIConfig: n.CNIConfig, Isolation: newNetworkIsolationRecord(n.Isolation), Released: n.Released,
+		AllocID: n.AllocID, NamespaceDriver: n.NamespaceDriver, Hostname: n.Hostname, Mode: n.Mode, Ports: n.Ports,
+		CNIArgs: n.CNIArgs, CNIConfig: n.CNIConfig, Isolation: newNetworkIsolationRecord(n.Isolation), MustBeDestroyed: n.MustBeDestroyed,
 	}
 	if s := n.Status; s != nil {
 		r.Status = &NetworkStatusRecord{Interface: s.Interface, Address: s.Address, AddressIPv6: s.AddressIPv6, DNS: (*DNSRecord)(s.DNS)}
@@ -81,8 +81,8 @@ func NewNetworkRecord(n AllocNetwork) *NetworkRecord {
 // AllocNetwork returns the network of a record.
 func (r *NetworkRecord) AllocNetwork() AllocNetwork {
 	n := AllocNetwork{
-		AllocID: r.AllocID, NamespaceDriver: r.Driver, Hostname: r.Hostname, Mode: r.Mode, Ports: r.Ports,
-		CNIArgs: r.CNIArgs, CNIConfig: r.CNIConfig, Isolation: r.Isolation.networkIsolation(), Released: r.Released,
+		AllocID: r.AllocID, NamespaceDriver: r.NamespaceDriver, Hostname: r.Hostname, Mode: r.Mode, Ports: r.Ports,
+		CNIArgs: r.CNIArgs, CNIConfig: r.CNIConfig, Isolation: r.Isolation.networkIsolation(), MustBeDestroyed: r.MustBeDestroyed,
 	}
 	if s := r.Status; s != nil {
 		n.Status = &NetworkStatus{Interface: s.Interface, Address: s.Address, AddressIPv6: s.AddressIPv6, DNS: (*driver.DNSConfig)(s.DNS)}

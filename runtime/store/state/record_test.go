@@ -88,7 +88,7 @@ func TestSplitSecretsChangesNoLocalState(t *testing.T) {
 	s.Handle.DriverState = []byte("A=b NOMAD_ALLOC_ID=x")
 	record := NewTaskRecord(s)
 	secrets := record.SplitSecrets()
-	if record.Handle.Config.Env != nil || record.Handle.DriverState != nil || secrets == nil || secrets.Handle.Env == nil || secrets.Destroy.Env == nil {
+	if record.Handle.Config.Env != nil || record.Handle.DriverState != nil || secrets == nil || secrets.Handle.Env == nil || secrets.FirstPendingDestroy.Env == nil {
 		t.Errorf("record %+v, secrets %+v", record.Handle, secrets)
 	}
 	if s.Handle.Config.Env == nil || s.Handle.DriverState == nil {

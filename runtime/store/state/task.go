@@ -10,24 +10,24 @@ import (
 
 // LocalState is the state of a task runner that the next agent needs to continue the task.
 type LocalState struct {
-	Hooks      map[string]HookState // keyed by hook name
-	AllocHooks map[string]string    // configurations of the hooks that the allocation has had, keyed by hook name
-	StartID    string               // id of the current start: set before StartTask is called; empty after the exit is handled, unless NextStartID replaces it
-	Handle     *driver.Handle       // handle of the task; nil unless the task runs or its exit is not handled yet
-	Network    *driver.NetworkOverride
+	HookStateByName       map[string]HookState // keyed by hook name
+	AllocHookConfigByName map[string]string    // configurations of the hooks that the allocation has had, keyed by hook name
+	StartID               string               // id of the current start: set before StartTask is called; empty after the exit is handled, unless NextStartID replaces it
+	Handle                *driver.Handle       // handle of the task; nil unless the task runs or its exit is not handled yet
+	NetworkOverride       *driver.NetworkOverride
 	// HandleUnrecoverable means that Handle has no state of the driver, because the agent that started the task has not
 	// received it: only the plugin process that has the task can report its exit.
 	HandleUnrecoverable bool
-	Exit                *ProcessExit // exit of the process of Handle; nil after the restart policy has decided
-	NextStartID         string       // StartID of the restart that is expected to follow Exit without a delay; empty if none is
+	UnhandledExit       *ProcessExit // exit of the process of Handle; nil after the restart policy has decided
+	NextStartID         string       // StartID of the restart that is expected to follow UnhandledExit without a delay; empty if none is
 	RestartState        restart.State
 	RunComplete         bool // the task will never run again
 
 	// FirstPendingDestroy is the start that the driver must still destroy; nil if there is none.
 	FirstPendingDestroy *PendingDestroy
-	// Capabilities are the driver's capabilities as last reported, used while the
+	// LastKnownCapabilities are the driver's capabilities as last reported, used while the
 	// driver is unavailable. It is nil until the driver has reported them.
-	Capabilities *driver.Capabilities
+	LastKnownCapabilities *driver.Capabilities
 
 	// RestartRequest is set from the request for a restart until the task has ended or
 	// runs again.
@@ -36,26 +36,26 @@ type LocalState struct {
 	// KillRequested is set by a kill of an unfinished task, until the task starts again.
 	KillRequested bool
 
-	// ReportedMessages are the messages of the events that the task gets only once.
-	ReportedMessages []string
+	// ReportedOnceOnlyMessages are the messages of the events that the task gets only once.
+	ReportedOnceOnlyMessages []string
 }
 
 // RestartRequest is a restart that a caller requested. It applies only to the process or the finished run
 // of the task for which it was requested, not to a later one.
 type RestartRequest struct {
-	Failure bool   `store:"failure"` // the restart counts as a failed attempt of the restart policy
-	Reason  string `store:"reason"`  // reason of the restart, for the log
+	CountsAsFailure bool   `store:"failure"` // the restart counts as a failed attempt of the restart policy
+	Reason          string `store:"reason"`  // reason of the restart, for the log
 }
 
 // ProcessExit is the exit of the process of a task, from which the restart policy decides whether to restart the task.
 type ProcessExit struct {
-	Lost    bool `store:"lost"` // exit status unknown
-	Success bool `store:"success"`
-	Asked   bool `store:"asked"`   // a restart was requested
-	Failure bool `store:"failure"` // the requested restart counts as a failure of the task
+	StatusUnknown          bool `store:"lost"` // exit status unknown
+	Success                bool `store:"success"`
+	RestartRequested       bool `store:"asked"`   // a restart was requested
+	RestartCountsAsFailure bool `store:"failure"` // the requested restart counts as a failure of the task
 
 	// The fields below are passed to hooks.
-	Code      int    `store:"code"`
+	ExitCode  int    `store:"code"`
 	Signal    int    `store:"signal"`
 	OOMKilled bool   `store:"oom_killed"`
 	Error     string `store:"error"` // error of the driver, or why the exit status is unknown
@@ -63,7 +63,7 @@ type ProcessExit struct {
 
 // ExitResult returns the exit as reported by the driver.
 func (e *ProcessExit) ExitResult() driver.ExitResult {
-	result := driver.ExitResult{ExitCode: e.Code, Signal: e.Signal, OOMKilled: e.OOMKilled}
+	result := driver.ExitResult{ExitCode: e.ExitCode, Signal: e.Signal, OOMKilled: e.OOMKilled}
 	if e.Error != "" {
 		result.Err = errors.New(e.Error)
 	}
@@ -71,10 +71,10 @@ func (e *ProcessExit) ExitResult() driver.ExitResult {
 }
 
 // RestartOutcome returns the input of the restart policy.
-func (e *ProcessExit) RestartOutcome() restart.Outcome {
-	return restart.Outcome{
-		RestartRequested:          e.Asked && !e.Failure,
-		UnhealthyRestartRequested: e.Asked && e.Failure,
+func (e *ProcessExit) RestartOutcome() restart.RunOutcome {
+	return restart.RunOutcome{
+		RestartRequested:          e.RestartRequested && !e.RestartCountsAsFailure,
+		UnhealthyRestartRequested: e.RestartRequested && e.RestartCountsAsFailure,
 		Success:                   e.Success,
 	}
 }
@@ -85,11 +85,11 @@ type HookState struct {
 	// JSON. It is empty for a hook that needs no attachment.
 	AttachmentJSON string
 
-	Done    bool
-	Data    map[string]string
-	Env     map[string]string
-	Mounts  []driver.Mount
-	Devices []driver.Device
+	PrestartDone bool
+	Data         map[string]string
+	Env          map[string]string
+	Mounts       []driver.Mount
+	Devices      []driver.Device
 }
 
 // PendingDestroy is a start of a task for which the driver call DestroyTask has not succeeded yet, so processes of this
@@ -105,9 +105,9 @@ type PendingDestroy struct {
 	Next *PendingDestroy
 }
 
-// PendingDestroys returns the starts whose processes may still run, in the order in which the
+// StartsToDestroy returns the starts whose processes may still run, in the order in which the
 // driver must destroy them.
-func (s *LocalState) PendingDestroys() (starts []PendingDestroy) {
+func (s *LocalState) StartsToDestroy() (starts []PendingDestroy) {
 	for d := s.FirstPendingDestroy; d != nil; d = d.Next {
 		starts = append(starts, *d)
 	}
@@ -120,13 +120,13 @@ func (s *LocalState) PendingDestroys() (starts []PendingDestroy) {
 	return starts
 }
 
-// SetHook sets the response of a hook. It replaces the map Hooks by a copy, because a pending write to the store may still
-// use the old map.
-func (s *LocalState) SetHook(name string, state HookState) {
-	hooks := maps.Clone(s.Hooks)
+// SetHookState sets the response of a hook. It replaces the map HookStateByName by a copy, because a pending write to
+// the store may still use the old map.
+func (s *LocalState) SetHookState(name string, state HookState) {
+	hooks := maps.Clone(s.HookStateByName)
 	if hooks == nil {
 		hooks = make(map[string]HookState)
 	}
 	hooks[name] = state
-	s.Hooks = hooks
+	s.HookStateByName = hooks
 }

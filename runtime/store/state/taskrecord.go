@@ -11,57 +11,57 @@ import (
 // TaskRecord is the stored form of a [LocalState]. Its lists and maps have pointers, because go-msgpack mixes up the
 // values of a map of structs when it decodes.
 type TaskRecord struct {
-	Hooks         map[string]*HookRecord `store:"hooks"`
-	AllocHooks    map[string]string      `store:"alloc_hooks"`
-	StartID       string                 `store:"start_id"`
-	Handle        *HandleRecord          `store:"handle"`
-	Network       *NetworkOverrideRecord `store:"network"`
-	Unrecoverable bool                   `store:"unrecoverable"`
-	Exit          *ProcessExit           `store:"exit"`
-	NextStartID   string                 `store:"next_start_id"`
-	Restart       RestartRecord          `store:"restart"`
-	RunComplete   bool                   `store:"run_complete"`
+	HookRecordByName      map[string]*HookRecord `store:"hooks"`
+	AllocHookConfigByName map[string]string      `store:"alloc_hooks"`
+	StartID               string                 `store:"start_id"`
+	Handle                *HandleRecord          `store:"handle"`
+	NetworkOverride       *NetworkOverrideRecord `store:"network"`
+	HandleUnrecoverable   bool                   `store:"unrecoverable"`
+	UnhandledExit         *ProcessExit           `store:"exit"`
+	NextStartID           string                 `store:"next_start_id"`
+	RestartState          RestartRecord          `store:"restart"`
+	RunComplete           bool                   `store:"run_complete"`
 
-	Destroy      *PendingDestroyRecord `store:"destroy"`
-	Capabilities *CapabilitiesRecord   `store:"capabilities"`
+	FirstPendingDestroy   *PendingDestroyRecord `store:"destroy"`
+	LastKnownCapabilities *CapabilitiesRecord   `store:"capabilities"`
 
-	RestartRequest *RestartRequest `store:"restart_request"`
-	Killed         bool            `store:"killed"`
-	Reported       []string        `store:"reported"`
+	RestartRequest           *RestartRequest `store:"restart_request"`
+	KillRequested            bool            `store:"killed"`
+	ReportedOnceOnlyMessages []string        `store:"reported"`
 }
 
 // HookRecord is the stored form of a [HookState].
 type HookRecord struct {
-	Attachment string            `store:"attachment"`
-	Done       bool              `store:"done"`
-	Data       map[string]string `store:"data,secret"`
-	Env        map[string]string `store:"env,secret"`
-	Mounts     []MountRecord     `store:"mounts"`
-	Devices    []DeviceRecord    `store:"devices"`
+	AttachmentJSON string            `store:"attachment"`
+	PrestartDone   bool              `store:"done"`
+	Data           map[string]string `store:"data,secret"`
+	Env            map[string]string `store:"env,secret"`
+	Mounts         []MountRecord     `store:"mounts"`
+	Devices        []DeviceRecord    `store:"devices"`
 }
 
 // RestartRecord is the stored form of a [restart.State].
 type RestartRecord struct {
-	Count       int           `store:"count"`
-	WindowStart time.Time     `store:"window_start"`
-	NextStart   time.Time     `store:"next_start"`
-	Delay       time.Duration `store:"delay"`
+	EndsInWindow int           `store:"count"`
+	WindowStart  time.Time     `store:"window_start"`
+	NextStart    time.Time     `store:"next_start"`
+	Delay        time.Duration `store:"delay"`
 }
 
 // PendingDestroyRecord is the stored form of a [PendingDestroy].
 type PendingDestroyRecord struct {
-	ID        string                `store:"id"`
-	Handle    *HandleRecord         `store:"handle"`
-	Uncertain bool                  `store:"uncertain"`
-	Next      *PendingDestroyRecord `store:"next"`
+	StartID                string                `store:"id"`
+	Handle                 *HandleRecord         `store:"handle"`
+	NotFoundIsInconclusive bool                  `store:"uncertain"`
+	Next                   *PendingDestroyRecord `store:"next"`
 }
 
 // TaskSecrets are the parts of a TaskRecord that can contain items of variables: the results of hooks, and the
 // environment of the task.
 type TaskSecrets struct {
-	Hooks   map[string]*HookSecrets `store:"hooks,secret"`
-	Handle  *HandleSecrets          `store:"handle,secret"`
-	Destroy *HandleSecrets          `store:"destroy,secret"`
+	HookSecretsByName   map[string]*HookSecrets `store:"hooks,secret"`
+	Handle              *HandleSecrets          `store:"handle,secret"`
+	FirstPendingDestroy *HandleSecrets          `store:"destroy,secret"`
 }
 
 // HookSecrets are the secret parts of a HookRecord.
@@ -80,17 +80,17 @@ type HandleSecrets struct {
 // modify these.
 func NewTaskRecord(s LocalState) *TaskRecord {
 	r := &TaskRecord{
-		AllocHooks: s.AllocHooks, StartID: s.StartID, Handle: NewHandleRecord(s.Handle), Network: (*NetworkOverrideRecord)(s.Network),
-		Unrecoverable: s.HandleUnrecoverable, Exit: s.Exit, NextStartID: s.NextStartID, Restart: RestartRecord(s.RestartState), RunComplete: s.RunComplete,
-		Destroy: newPendingDestroyRecord(s.FirstPendingDestroy), Capabilities: (*CapabilitiesRecord)(s.Capabilities),
-		RestartRequest: s.RestartRequest, Killed: s.KillRequested, Reported: s.ReportedMessages,
+		AllocHookConfigByName: s.AllocHookConfigByName, StartID: s.StartID, Handle: NewHandleRecord(s.Handle), NetworkOverride: (*NetworkOverrideRecord)(s.NetworkOverride),
+		HandleUnrecoverable: s.HandleUnrecoverable, UnhandledExit: s.UnhandledExit, NextStartID: s.NextStartID, RestartState: RestartRecord(s.RestartState), RunComplete: s.RunComplete,
+		FirstPendingDestroy: newPendingDestroyRecord(s.FirstPendingDestroy), LastKnownCapabilities: (*CapabilitiesRecord)(s.LastKnownCapabilities),
+		RestartRequest: s.RestartRequest, KillRequested: s.KillRequested, ReportedOnceOnlyMessages: s.ReportedOnceOnlyMessages,
 	}
-	if s.Hooks != nil {
-		r.Hooks = make(map[string]*HookRecord, len(s.Hooks))
+	if s.HookStateByName != nil {
+		r.HookRecordByName = make(map[string]*HookRecord, len(s.HookStateByName))
 	}
-	for name, h := range s.Hooks {
-		r.Hooks[name] = &HookRecord{
-			Attachment: h.AttachmentJSON, Done: h.Done, Data: h.Data, Env: h.Env,
+	for name, h := range s.HookStateByName {
+		r.HookRecordByName[name] = &HookRecord{
+			AttachmentJSON: h.AttachmentJSON, PrestartDone: h.PrestartDone, Data: h.Data, Env: h.Env,
 			Mounts: newMountRecords(h.Mounts), Devices: newDeviceRecords(h.Devices),
 		}
 	}
@@ -100,18 +100,18 @@ func NewTaskRecord(s LocalState) *TaskRecord {
 // LocalState returns the local state of a record.
 func (r *TaskRecord) LocalState() LocalState {
 	s := LocalState{
-		AllocHooks: r.AllocHooks, StartID: r.StartID, Handle: r.Handle.Handle(), Network: (*driver.NetworkOverride)(r.Network),
-		HandleUnrecoverable: r.Unrecoverable, Exit: r.Exit, NextStartID: r.NextStartID, RestartState: restart.State(r.Restart), RunComplete: r.RunComplete,
-		FirstPendingDestroy: r.Destroy.pendingDestroy(), Capabilities: (*driver.Capabilities)(r.Capabilities),
-		RestartRequest: r.RestartRequest, KillRequested: r.Killed, ReportedMessages: r.Reported,
+		AllocHookConfigByName: r.AllocHookConfigByName, StartID: r.StartID, Handle: r.Handle.Handle(), NetworkOverride: (*driver.NetworkOverride)(r.NetworkOverride),
+		HandleUnrecoverable: r.HandleUnrecoverable, UnhandledExit: r.UnhandledExit, NextStartID: r.NextStartID, RestartState: restart.State(r.RestartState), RunComplete: r.RunComplete,
+		FirstPendingDestroy: r.FirstPendingDestroy.pendingDestroy(), LastKnownCapabilities: (*driver.Capabilities)(r.LastKnownCapabilities),
+		RestartRequest: r.RestartRequest, KillRequested: r.KillRequested, ReportedOnceOnlyMessages: r.ReportedOnceOnlyMessages,
 	}
-	if r.Hooks != nil {
-		s.Hooks = make(map[string]HookState, len(r.Hooks))
+	if r.HookRecordByName != nil {
+		s.HookStateByName = make(map[string]HookState, len(r.HookRecordByName))
 	}
-	for name, h := range r.Hooks {
+	for name, h := range r.HookRecordByName {
 		if h != nil {
-			s.Hooks[name] = HookState{
-				AttachmentJSON: h.Attachment, Done: h.Done, Data: h.Data, Env: h.Env,
+			s.HookStateByName[name] = HookState{
+				AttachmentJSON: h.AttachmentJSON, PrestartDone: h.PrestartDone, Data: h.Data, Env: h.Env,
 				Mounts: driverMounts(h.Mounts), Devices: driverDevices(h.Devices),
 			}
 		}
@@ -123,14 +123,14 @@ func newPendingDestroyRecord(d *PendingDestroy) *PendingDestroyRecord {
 	if d == nil {
 		return nil
 	}
-	return &PendingDestroyRecord{ID: d.StartID, Handle: NewHandleRecord(d.Handle), Uncertain: d.NotFoundIsInconclusive, Next: newPendingDestroyRecord(d.Next)}
+	return &PendingDestroyRecord{StartID: d.StartID, Handle: NewHandleRecord(d.Handle), NotFoundIsInconclusive: d.NotFoundIsInconclusive, Next: newPendingDestroyRecord(d.Next)}
 }
 
 func (r *PendingDestroyRecord) pendingDestroy() *PendingDestroy {
 	if r == nil {
 		return nil
 	}
-	return &PendingDestroy{StartID: r.ID, Handle: r.Handle.Handle(), NotFoundIsInconclusive: r.Uncertain, Next: r.Next.pendingDestroy()}
+	return &PendingDestroy{StartID: r.StartID, Handle: r.Handle.Handle(), NotFoundIsInconclusive: r.NotFoundIsInconclusive, Next: r.Next.pendingDestroy()}
 }
 
 // allocIDEnvVar is an environment variable that every task has.
@@ -139,26 +139,28 @@ const allocIDEnvVar = "NOMAD_ALLOC_ID"
 // containsTaskEnv reports whether the state of a driver contains the environment of its task, as with many
 // third-party Nomad drivers. The state of other drivers is not sealed, because a task whose driver state is
 // sealed cannot be recovered without the key.
-func containsTaskEnv(state []byte) bool { return bytes.Contains(state, []byte(allocIDEnvVar)) }
+func containsTaskEnv(driverState []byte) bool {
+	return bytes.Contains(driverState, []byte(allocIDEnvVar))
+}
 
 // SplitSecrets removes the secrets from the record and returns them. The result is nil if there are none.
 func (r *TaskRecord) SplitSecrets() *TaskSecrets {
 	var s TaskSecrets
-	for name, h := range r.Hooks {
+	for name, h := range r.HookRecordByName {
 		if h == nil || h.Data == nil && h.Env == nil {
 			continue
 		}
-		if s.Hooks == nil {
-			s.Hooks = make(map[string]*HookSecrets)
+		if s.HookSecretsByName == nil {
+			s.HookSecretsByName = make(map[string]*HookSecrets)
 		}
-		s.Hooks[name] = &HookSecrets{Data: h.Data, Env: h.Env}
+		s.HookSecretsByName[name] = &HookSecrets{Data: h.Data, Env: h.Env}
 		h.Data, h.Env = nil, nil
 	}
 	s.Handle = r.Handle.splitSecrets()
-	if r.Destroy != nil {
-		s.Destroy = r.Destroy.Handle.splitSecrets()
+	if r.FirstPendingDestroy != nil {
+		s.FirstPendingDestroy = r.FirstPendingDestroy.Handle.splitSecrets()
 	}
-	if s.Hooks == nil && s.Handle == nil && s.Destroy == nil {
+	if s.HookSecretsByName == nil && s.Handle == nil && s.FirstPendingDestroy == nil {
 		return nil
 	}
 	return &s
@@ -183,14 +185,14 @@ func (r *HandleRecord) splitSecrets() *HandleSecrets {
 
 // JoinSecrets adds the secrets that SplitSecrets has removed.
 func (r *TaskRecord) JoinSecrets(s TaskSecrets) {
-	for name, secret := range s.Hooks {
-		if h := r.Hooks[name]; h != nil && secret != nil {
+	for name, secret := range s.HookSecretsByName {
+		if h := r.HookRecordByName[name]; h != nil && secret != nil {
 			h.Data, h.Env = secret.Data, secret.Env
 		}
 	}
 	r.Handle.joinSecrets(s.Handle)
-	if r.Destroy != nil {
-		r.Destroy.Handle.joinSecrets(s.Destroy)
+	if r.FirstPendingDestroy != nil {
+		r.FirstPendingDestroy.Handle.joinSecrets(s.FirstPendingDestroy)
 	}
 }
 

@@ -24,25 +24,25 @@ func newLockLease(lock *api.VariableLock) lockLease {
 	return lockLease{lock.ID, lost, lost.Add(delay)}
 }
 
-func (va *Variables) startLease(at variableKey, lock *api.VariableLock) {
-	va.mu.Lock()
-	va.leasesByVariable[at] = newLockLease(lock)
-	va.mu.Unlock()
+func (va *Variables) startLease(key variableKey, lock *api.VariableLock) {
+	va.leasesMu.Lock()
+	va.leasesByVariable[key] = newLockLease(lock)
+	va.leasesMu.Unlock()
 	select {
 	case va.leaseAdded <- struct{}{}:
 	default:
 	}
 }
 
-// renewLease replaces the lease of a lock by a new one. It returns false if the lease has expired.
-func (va *Variables) renewLease(at variableKey, lock *api.VariableLock) bool {
-	va.mu.Lock()
-	defer va.mu.Unlock()
-	l, known := va.leasesByVariable[at]
+// renewUnexpiredLease replaces the lease of a lock by a new one. It returns false if the lease has expired.
+func (va *Variables) renewUnexpiredLease(key variableKey, lock *api.VariableLock) bool {
+	va.leasesMu.Lock()
+	defer va.leasesMu.Unlock()
+	l, known := va.leasesByVariable[key]
 	if !known || l.lockID != lock.ID || !time.Now().Before(l.expireTime) {
 		return false
 	}
-	va.leasesByVariable[at] = newLockLease(lock)
+	va.leasesByVariable[key] = newLockLease(lock)
 	return true
 }
 
@@ -69,8 +69,8 @@ func (va *Variables) RunLockExpiration(ctx context.Context) {
 
 // timeUntilNextLockRelease returns the time until the first lock must be released, but at most an hour.
 func (va *Variables) timeUntilNextLockRelease() time.Duration {
-	va.mu.Lock()
-	defer va.mu.Unlock()
+	va.leasesMu.Lock()
+	defer va.leasesMu.Unlock()
 	first := time.Hour
 	for _, l := range va.leasesByVariable {
 		first = min(first, time.Until(l.releaseTime))
@@ -80,14 +80,14 @@ func (va *Variables) timeUntilNextLockRelease() time.Duration {
 
 // releaseExpiredLocks releases the locks whose lease and delay have passed.
 func (va *Variables) releaseExpiredLocks(ctx context.Context) {
-	va.mu.Lock()
+	va.leasesMu.Lock()
 	var due []variableKey
 	for at, l := range va.leasesByVariable {
 		if !time.Now().Before(l.releaseTime) {
 			due = append(due, at)
 		}
 	}
-	va.mu.Unlock()
+	va.leasesMu.Unlock()
 	for _, at := range due {
 		va.releaseExpiredLock(ctx, at)
 	}
@@ -95,12 +95,12 @@ func (va *Variables) releaseExpiredLocks(ctx context.Context) {
 
 var errNotLocked = errors.New("no longer locked")
 
-func (va *Variables) releaseExpiredLock(ctx context.Context, at variableKey) {
-	va.mu.Lock()
-	l := va.leasesByVariable[at]
-	va.mu.Unlock()
+func (va *Variables) releaseExpiredLock(ctx context.Context, key variableKey) {
+	va.leasesMu.Lock()
+	l := va.leasesByVariable[key]
+	va.leasesMu.Unlock()
 	_, err := va.store.Update(ctx, func(tx *store.Txn) error {
-		old := tx.Variable(nil, at.namespace, at.path)
+		old := tx.Variable(nil, key.namespace, key.path)
 		if old == nil || old.LockID() != l.lockID {
 			return errNotLocked
 		}
@@ -109,16 +109,16 @@ func (va *Variables) releaseExpiredLock(ctx context.Context, at variableKey) {
 		tx.PutVariable(&next)
 		return nil
 	})
-	va.mu.Lock()
-	defer va.mu.Unlock()
-	switch now := va.leasesByVariable[at]; {
+	va.leasesMu.Lock()
+	defer va.leasesMu.Unlock()
+	switch now := va.leasesByVariable[key]; {
 	case now.lockID != l.lockID: // another client has acquired the lock
 	case err == nil, errors.Is(err, errNotLocked):
-		delete(va.leasesByVariable, at)
+		delete(va.leasesByVariable, key)
 	default:
-		va.logger.Warn("lock not ended", "namespace", at.namespace, "path", at.path, "error", err)
+		va.logger.Warn("lock not ended", "namespace", key.namespace, "path", key.path, "error", err)
 		l.releaseTime = time.Now().Add(releaseRetryDelay)
-		va.leasesByVariable[at] = l
+		va.leasesByVariable[key] = l
 	}
 }
 

@@ -15,16 +15,16 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// InvalidError means that a request is invalid, independently of the stored variables.
-type InvalidError string
+// InvalidRequestError means that a request is invalid, independently of the stored variables.
+type InvalidRequestError string
 
-func (e InvalidError) Error() string { return string(e) }
+func (e InvalidRequestError) Error() string { return string(e) }
 
 // ConflictError means that a request conflicts with the stored variable.
 type ConflictError struct {
 	Text string
-	// Current is the stored variable. If none is stored, it has only namespace and path.
-	Current *api.Variable
+	// CurrentVariable is the stored variable. If none is stored, it has only namespace and path.
+	CurrentVariable *api.Variable
 }
 
 func (e *ConflictError) Error() string { return e.Text }
@@ -36,9 +36,9 @@ const (
 	unlockedConflictText = "variable doesn't hold a lock"
 )
 
-// ExpectedIndex is the ModifyIndex that the stored variable must have, for check-and-set. 0 means that the
+// ExpectedModifyIndex is the ModifyIndex that the stored variable must have, for check-and-set. 0 means that the
 // variable must not exist, nil that every index is accepted.
-type ExpectedIndex = *uint64
+type ExpectedModifyIndex = *uint64
 
 // Variables changes the variables of a store and manages their locks. Its methods may be called concurrently.
 type Variables struct {
@@ -46,7 +46,7 @@ type Variables struct {
 	logger     hclog.Logger
 	leaseAdded chan struct{} // the channel has a value when there is a new lease
 
-	mu               sync.Mutex
+	leasesMu         sync.Mutex
 	leasesByVariable map[variableKey]lockLease
 }
 
@@ -61,14 +61,14 @@ func New(s *store.Store, logger hclog.Logger) *Variables {
 
 // Put stores the items of a variable. If the stored variable is locked, v must have the ID of the lock, and
 // the variable stays locked.
-func (va *Variables) Put(ctx context.Context, v *api.Variable, check ExpectedIndex) (*api.Variable, error) {
+func (va *Variables) Put(ctx context.Context, v *api.Variable, expectedIndex ExpectedModifyIndex) (*api.Variable, error) {
 	if len(v.Items) == 0 {
-		return nil, InvalidError("variable missing required Items object")
+		return nil, InvalidRequestError("variable missing required Items object")
 	}
-	if err := va.store.CheckSpaceForNewObjects(); err != nil {
+	if err := va.store.CheckDiskSpaceForNewObjects(); err != nil {
 		return nil, err
 	}
-	return va.changeVariable(ctx, v, check, func(old *api.Variable) (*api.Variable, error) {
+	return va.changeVariable(ctx, v, expectedIndex, func(old *api.Variable) (*api.Variable, error) {
 		if old.Lock != nil && old.LockID() != v.LockID() {
 			return nil, &ConflictError{lockedConflictText, old}
 		}
@@ -77,9 +77,9 @@ func (va *Variables) Put(ctx context.Context, v *api.Variable, check ExpectedInd
 }
 
 // Delete removes a variable. It is not an error if there is none.
-func (va *Variables) Delete(ctx context.Context, namespace, path string, check ExpectedIndex) (index uint64, err error) {
+func (va *Variables) Delete(ctx context.Context, namespace, path string, expectedIndex ExpectedModifyIndex) (index uint64, err error) {
 	return va.store.Update(ctx, func(tx *store.Txn) error {
-		old, err := currentVariable(tx, variableKey{namespace, path}, check)
+		old, err := currentVariableIfIndexMatches(tx, variableKey{namespace, path}, expectedIndex)
 		switch {
 		case err != nil:
 			return err
@@ -119,10 +119,10 @@ func (va *Variables) AcquireLock(ctx context.Context, v *api.Variable) (*api.Var
 func (va *Variables) RenewLock(_ context.Context, v *api.Variable) (*api.Variable, error) {
 	at := variableKeyOf(v)
 	old := va.store.Snapshot().Variable(nil, at.namespace, at.path)
-	if err := checkLockHeld(old, v); err != nil {
+	if err := checkLockHeldBy(old, v); err != nil {
 		return nil, err
 	}
-	if !va.renewLease(at, old.Lock) { // renewLease also works for a variable whose items cannot be decrypted
+	if !va.renewUnexpiredLease(at, old.Lock) { // renewUnexpiredLease also works for a variable whose items cannot be decrypted
 		return nil, &ConflictError{unlockedConflictText, old}
 	}
 	c := *old
@@ -133,32 +133,32 @@ func (va *Variables) RenewLock(_ context.Context, v *api.Variable) (*api.Variabl
 // ReleaseLock removes the lock whose ID is in v.Lock from the variable.
 func (va *Variables) ReleaseLock(ctx context.Context, v *api.Variable) (*api.Variable, error) {
 	return va.changeVariable(ctx, v, nil, func(old *api.Variable) (*api.Variable, error) {
-		if err := checkLockHeld(old, v); err != nil {
+		if err := checkLockHeldBy(old, v); err != nil {
 			return nil, err
 		}
 		return &api.Variable{Items: old.Items}, nil
 	})
 }
 
-func checkLockHeld(old, by *api.Variable) error {
+func checkLockHeldBy(stored, holder *api.Variable) error {
 	switch {
-	case old == nil || old.Lock == nil:
-		return &ConflictError{unlockedConflictText, old}
-	case old.LockID() != by.LockID():
-		return &ConflictError{lockedConflictText, old}
+	case stored == nil || stored.Lock == nil:
+		return &ConflictError{unlockedConflictText, stored}
+	case stored.LockID() != holder.LockID():
+		return &ConflictError{lockedConflictText, stored}
 	}
 	return nil
 }
 
 // changeVariable stores the variable that edit returns, after it has set the namespace, the path and the times. The store
 // sets the indexes.
-func (va *Variables) changeVariable(ctx context.Context, v *api.Variable, check ExpectedIndex, edit func(old *api.Variable) (*api.Variable, error)) (*api.Variable, error) {
-	if err := errors.Join(model.ValidateVariablePath(v.Path), model.ValidateNamespaceName(v.Namespace), model.ValidateVariableItems(v.Items)); err != nil {
-		return nil, InvalidError(err.Error())
+func (va *Variables) changeVariable(ctx context.Context, v *api.Variable, expectedIndex ExpectedModifyIndex, edit func(old *api.Variable) (*api.Variable, error)) (*api.Variable, error) {
+	if err := errors.Join(model.ValidateVariablePath(v.Path), model.ValidateNamespaceName(v.Namespace), model.CheckVariableSize(v.Items)); err != nil {
+		return nil, InvalidRequestError(err.Error())
 	}
 	var nextVariable *api.Variable
 	_, err := va.store.Update(ctx, func(tx *store.Txn) error {
-		old, err := currentVariable(tx, variableKeyOf(v), check)
+		old, err := currentVariableIfIndexMatches(tx, variableKeyOf(v), expectedIndex)
 		if err == nil {
 			nextVariable, err = edit(old)
 		}
@@ -180,14 +180,14 @@ func (va *Variables) changeVariable(ctx context.Context, v *api.Variable, check 
 	return nextVariable, nil
 }
 
-// currentVariable returns the stored variable, or a variable with only namespace and path if none is stored. It returns a
-// ConflictError if the index is not the expected one.
-func currentVariable(tx *store.Txn, at variableKey, check ExpectedIndex) (*api.Variable, error) {
-	old := tx.Variable(nil, at.namespace, at.path)
+// currentVariableIfIndexMatches returns the stored variable, or a variable with only namespace and path if none is
+// stored. It returns a ConflictError if the index is not the expected one.
+func currentVariableIfIndexMatches(tx *store.Txn, key variableKey, expectedIndex ExpectedModifyIndex) (*api.Variable, error) {
+	old := tx.Variable(nil, key.namespace, key.path)
 	if old == nil {
-		old = &api.Variable{Namespace: at.namespace, Path: at.path}
+		old = &api.Variable{Namespace: key.namespace, Path: key.path}
 	}
-	if check != nil && *check != old.ModifyIndex {
+	if expectedIndex != nil && *expectedIndex != old.ModifyIndex {
 		return nil, &ConflictError{indexConflictText, old}
 	}
 	return old, nil
@@ -201,21 +201,21 @@ const (
 )
 
 // newLock returns a new lock with the TTL and delay of the request, or the default ones.
-func newLock(want *api.VariableLock) (*api.VariableLock, error) {
+func newLock(requested *api.VariableLock) (*api.VariableLock, error) {
 	lock := &api.VariableLock{ID: uuid.NewString(), TTL: defaultTTL.String(), LockDelay: defaultTTL.String()}
-	if want == nil {
+	if requested == nil {
 		return lock, nil
 	}
-	if want.ID != "" {
-		return nil, InvalidError("variable already holds a lock")
+	if requested.ID != "" {
+		return nil, InvalidRequestError("variable already holds a lock")
 	}
 	for _, t := range []struct {
 		name, want string
 		min        time.Duration
 		field      *string
 	}{
-		{"TTL", want.TTL, minTTL, &lock.TTL},
-		{"LockDelay", want.LockDelay, 0, &lock.LockDelay},
+		{"TTL", requested.TTL, minTTL, &lock.TTL},
+		{"LockDelay", requested.LockDelay, 0, &lock.LockDelay},
 	} {
 		if t.want == "" {
 			continue
@@ -223,9 +223,9 @@ func newLock(want *api.VariableLock) (*api.VariableLock, error) {
 		d, err := time.ParseDuration(t.want)
 		switch {
 		case err != nil:
-			return nil, InvalidError(fmt.Sprintf("lock %s: %v", t.name, err))
+			return nil, InvalidRequestError(fmt.Sprintf("lock %s: %v", t.name, err))
 		case d < t.min || d > maxTTL:
-			return nil, InvalidError(fmt.Sprintf("lock %s %s: it must be between %s and %s", t.name, t.want, t.min, maxTTL))
+			return nil, InvalidRequestError(fmt.Sprintf("lock %s %s: it must be between %s and %s", t.name, t.want, t.min, maxTTL))
 		}
 		*t.field = d.String()
 	}

@@ -18,7 +18,7 @@ import (
 
 func openVariables(t *testing.T) (*Variables, *store.Store) {
 	t.Helper()
-	s, err := store.Open(store.Config{Path: filepath.Join(t.TempDir(), "state.db"), Logger: hclog.NewNullLogger()})
+	s, err := store.Open(t.Context(), store.Config{StateFilePath: filepath.Join(t.TempDir(), "state.db"), Logger: hclog.NewNullLogger()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func TestPutRejects(t *testing.T) {
 		{"too much", testVariable("p", "key", strings.Repeat("s3cret", model.MaxVariableSize/5)), "the keys and values of a variable must not be longer than 65536 bytes in all"},
 	} {
 		_, err := vs.Put(t.Context(), c.v, nil)
-		var invalidErr InvalidError
+		var invalidErr InvalidRequestError
 		if !errors.As(err, &invalidErr) || !strings.HasPrefix(err.Error(), c.want) || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%s: error %v, want %q", c.name, err, c.want)
 		}
@@ -105,10 +105,10 @@ func TestCheckAndSet(t *testing.T) {
 	_, err = vs.Delete(t.Context(), "default", "p", &first.ModifyIndex)
 	expectConflict(t, "it has changed", indexConflictText, err)
 	var conflictErr *ConflictError
-	if errors.As(err, &conflictErr); conflictErr.Current.Items["n"] != "2" {
+	if errors.As(err, &conflictErr); conflictErr.CurrentVariable.Items["n"] != "2" {
 		t.Error("the conflict does not show what is there")
 	}
-	for _, check := range []ExpectedIndex{&second.ModifyIndex, nil, none} { // the second deletion finds no variable
+	for _, check := range []ExpectedModifyIndex{&second.ModifyIndex, nil, none} { // the second deletion finds no variable
 		if _, err := vs.Delete(t.Context(), "default", "p", check); err != nil {
 			t.Error(err)
 		}

@@ -31,8 +31,8 @@ const (
 // certificateFiles are the key and certificate files of one task. The task can write into their directory, so they are
 // accessed through an os.Root, because symbolic links cannot lead out of it.
 type certificateFiles struct {
-	dir      *os.Root
-	uid, gid int // owner of the directory, which is the user of the task
+	dir                *os.Root
+	ownerUID, ownerGID int // owner of the directory, which is the user of the task
 }
 
 func openCertificateFiles(secretsDir string) (*certificateFiles, error) {
@@ -45,7 +45,7 @@ func openCertificateFiles(secretsDir string) (*certificateFiles, error) {
 		return nil, errors.Join(err, dir.Close())
 	}
 	owner := info.Sys().(*syscall.Stat_t)
-	return &certificateFiles{dir: dir, uid: int(owner.Uid), gid: int(owner.Gid)}, nil
+	return &certificateFiles{dir: dir, ownerUID: int(owner.Uid), ownerGID: int(owner.Gid)}, nil
 }
 
 func (f *certificateFiles) Close() error { return f.dir.Close() }
@@ -80,8 +80,8 @@ func (f *certificateFiles) readValidCertificate(c *pluginConfig, names []string)
 	return pair.Leaf
 }
 
-// renew writes a new key, a new certificate and the certificate of the CA.
-func (f *certificateFiles) renew(c *pluginConfig, names []string, ttl time.Duration) (*x509.Certificate, error) {
+// renewAndWriteFiles writes a new key, a new certificate and the certificate of the CA.
+func (f *certificateFiles) renewAndWriteFiles(c *pluginConfig, names []string, ttl time.Duration) (*x509.Certificate, error) {
 	ca, err := tls.LoadX509KeyPair(c.CACertPath, c.CAKeyPath)
 	if err != nil {
 		return nil, fmt.Errorf("load the CA: %w", err)
@@ -90,7 +90,7 @@ func (f *certificateFiles) renew(c *pluginConfig, names []string, ttl time.Durat
 	if err != nil {
 		return nil, err
 	}
-	leaf, err := newLeaf(names, ttl, ca.Leaf.NotAfter)
+	leaf, err := newLeafTemplate(names, ttl, ca.Leaf.NotAfter)
 	if err != nil {
 		return nil, err
 	}
@@ -107,9 +107,9 @@ func (f *certificateFiles) renew(c *pluginConfig, names []string, ttl time.Durat
 		return nil, err
 	}
 	err = errors.Join(
-		f.replaceFile(caFile, trusted, 0o644),
-		f.replaceFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}), 0o600),
-		f.replaceFile(certFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o644),
+		f.replaceFileAtomically(caFile, trusted, 0o644),
+		f.replaceFileAtomically(keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}), 0o600),
+		f.replaceFileAtomically(certFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o644),
 	)
 	if err != nil {
 		return nil, err
@@ -117,8 +117,8 @@ func (f *certificateFiles) renew(c *pluginConfig, names []string, ttl time.Durat
 	return x509.ParseCertificate(der)
 }
 
-// newLeaf returns the template of a certificate, which expires no later than the CA.
-func newLeaf(names []string, ttl time.Duration, caNotAfter time.Time) (*x509.Certificate, error) {
+// newLeafTemplate returns the template of a certificate, which expires no later than the CA.
+func newLeafTemplate(names []string, ttl time.Duration, caNotAfter time.Time) (*x509.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
 		return nil, err
@@ -148,9 +148,9 @@ func newLeaf(names []string, ttl time.Duration, caNotAfter time.Time) (*x509.Cer
 	return leaf, nil
 }
 
-// replaceFile replaces a file atomically: a reader sees the old or the new content. The new file is owned by the user
-// of the task before it has content.
-func (f *certificateFiles) replaceFile(name string, content []byte, mode fs.FileMode) error {
+// replaceFileAtomically replaces a file atomically: a reader sees the old or the new content. The new file is owned by
+// the user of the task before it has content.
+func (f *certificateFiles) replaceFileAtomically(name string, content []byte, mode fs.FileMode) error {
 	temporary := "." + name + ".new"
 	if err := f.dir.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -159,7 +159,7 @@ func (f *certificateFiles) replaceFile(name string, content []byte, mode fs.File
 	if err != nil {
 		return err
 	}
-	err = errors.Join(file.Chown(f.uid, f.gid), file.Chmod(mode))
+	err = errors.Join(file.Chown(f.ownerUID, f.ownerGID), file.Chmod(mode))
 	if err == nil {
 		_, err = file.Write(content)
 	}
@@ -172,7 +172,7 @@ func (f *certificateFiles) replaceFile(name string, content []byte, mode fs.File
 // setTaskNotificationPending records whether the files are newer than those that the task has read.
 func (f *certificateFiles) setTaskNotificationPending(pending bool) error {
 	if pending {
-		return f.replaceFile(changeFile, nil, 0o600)
+		return f.replaceFileAtomically(changeFile, nil, 0o600)
 	}
 	if err := f.dir.Remove(changeFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -34,7 +34,7 @@ type certificateHook struct {
 // renewal is the renewal of the certificate of one running task.
 type renewal struct {
 	cancel            context.CancelFunc
-	goroutineReturned chan struct{} // closed when renewUntilExit has returned
+	goroutineReturned chan struct{} // closed when renewUntilCancelled has returned
 }
 
 var (
@@ -48,10 +48,10 @@ var (
 
 // pluginConfig is the configuration in the plugin block of the agent.
 type pluginConfig struct {
-	CACertPath   string   `codec:"ca_cert"`
-	CAKeyPath    string   `codec:"ca_key"`
-	TTL          string   `codec:"ttl"`
-	AllowedNames []string `codec:"allowed_names"`
+	CACertPath          string   `codec:"ca_cert"`
+	CAKeyPath           string   `codec:"ca_key"`
+	TTL                 string   `codec:"ttl"`
+	AllowedNamePatterns []string `codec:"allowed_names"`
 
 	ttl time.Duration
 }
@@ -100,7 +100,7 @@ func (h *certificateHook) Configure(_ context.Context, config *sdk.Config) error
 	if c.ttl, err = time.ParseDuration(c.TTL); err != nil || c.ttl < time.Second {
 		return fmt.Errorf(`ttl: %q is not a time such as "24h", of a second or more`, c.TTL)
 	}
-	for _, pattern := range c.AllowedNames {
+	for _, pattern := range c.AllowedNamePatterns {
 		if _, err := path.Match(pattern, ""); err != nil {
 			return fmt.Errorf("allowed_names: %q: %w", pattern, err)
 		}
@@ -165,7 +165,7 @@ func (h *certificateHook) newAttachedTask(ctx context.Context, meta hook.Request
 
 // allowsName reports whether the operator allows jobs to request a name.
 func (c *pluginConfig) allowsName(name string) bool {
-	for _, pattern := range c.AllowedNames {
+	for _, pattern := range c.AllowedNamePatterns {
 		if ok, err := path.Match(pattern, name); ok && err == nil {
 			return true
 		}
@@ -188,14 +188,14 @@ func (h *certificateHook) Prestart(ctx context.Context, req hook.TaskPrestartReq
 	}
 	defer files.Close()
 	current := files.readValidCertificate(&config, t.certificateNames)
-	if current == nil || isOlderThanState(current, req.PreviousState) || isRenewalDue(current) && !req.Running {
+	if current == nil || expiresBeforeStored(current, req.PreviousState) || isRenewalDue(current) && !req.Running {
 		if err := files.setTaskNotificationPending(req.Running); err != nil {
 			return hook.TaskPrestartResponse{}, err
 		}
-		if current, err = files.renew(&config, t.certificateNames, t.certificateTTL); err != nil {
+		if current, err = files.renewAndWriteFiles(&config, t.certificateNames, t.certificateTTL); err != nil {
 			return hook.TaskPrestartResponse{}, sdk.Recoverable(err)
 		}
-		h.emitEvent(ctx, t, fmt.Sprintf("obtained certificate %s, valid until %s", serialText(current), current.NotAfter.Format(time.RFC3339)))
+		h.emitEvent(ctx, t, fmt.Sprintf("obtained certificate %s, valid until %s", serialHex(current), current.NotAfter.Format(time.RFC3339)))
 	}
 	if !req.Running {
 		if err := files.setTaskNotificationPending(false); err != nil { // the task reads the files when it starts
@@ -215,17 +215,17 @@ func (h *certificateHook) Prestart(ctx context.Context, req hook.TaskPrestartReq
 
 // certificateState returns the state for a certificate.
 func certificateState(c *x509.Certificate) map[string]string {
-	return map[string]string{"serial": serialText(c), "not_after": c.NotAfter.Format(time.RFC3339)}
+	return map[string]string{"serial": serialHex(c), "not_after": c.NotAfter.Format(time.RFC3339)}
 }
 
-// isOlderThanState reports whether a certificate is older than the one in the state, for example because its file was
+// expiresBeforeStored reports whether a certificate is older than the one in the state, for example because its file was
 // restored from a backup.
-func isOlderThanState(c *x509.Certificate, state map[string]string) bool {
+func expiresBeforeStored(c *x509.Certificate, state map[string]string) bool {
 	notAfter, err := time.Parse(time.RFC3339, state["not_after"])
 	return err == nil && c.NotAfter.Before(notAfter)
 }
 
-func serialText(c *x509.Certificate) string { return fmt.Sprintf("%x", c.SerialNumber) }
+func serialHex(c *x509.Certificate) string { return fmt.Sprintf("%x", c.SerialNumber) }
 
 // Poststart starts the renewal. It is called again after a restart of the agent or of this program, while the
 // task runs.
@@ -246,7 +246,7 @@ func (h *certificateHook) Poststart(ctx context.Context, req hook.TaskPoststartR
 				hclog.L().Error("the renewal of a certificate has failed", "task", t.taskKey, "panic", p)
 			}
 		}()
-		h.renewUntilExit(renewing, t)
+		h.renewUntilCancelled(renewing, t)
 	}()
 	return hook.TaskPoststartResponse{}, nil
 }
@@ -287,10 +287,10 @@ func (r *renewal) cancelAndWait() {
 	}
 }
 
-// renewUntilExit renews the certificate of a task whenever a renewal is due, until ctx ends.
-func (h *certificateHook) renewUntilExit(ctx context.Context, t *attachedTask) {
+// renewUntilCancelled renews the certificate of a task whenever a renewal is due, until ctx ends.
+func (h *certificateHook) renewUntilCancelled(ctx context.Context, t *attachedTask) {
 	for {
-		next, err := h.renewIfDue(ctx, t)
+		next, err := h.renewAndNotifyTaskIfDue(ctx, t)
 		if err != nil && ctx.Err() == nil {
 			hclog.L().Warn("a certificate is not renewed", "task", t.taskKey, "retry", time.Until(next).Round(time.Second), "error", err)
 			h.emitEvent(ctx, t, fmt.Sprintf("the certificate is not renewed: %v", err))
@@ -307,9 +307,9 @@ func (h *certificateHook) renewUntilExit(ctx context.Context, t *attachedTask) {
 	}
 }
 
-// renewIfDue renews the certificate of a task if a renewal is due, and restarts or signals the task. It returns the
-// time at which to call it again.
-func (h *certificateHook) renewIfDue(ctx context.Context, t *attachedTask) (next time.Time, err error) {
+// renewAndNotifyTaskIfDue renews the certificate of a task if a renewal is due, and restarts or signals the task. It
+// returns the time at which to call it again.
+func (h *certificateHook) renewAndNotifyTaskIfDue(ctx context.Context, t *attachedTask) (nextCheck time.Time, err error) {
 	config := h.currentConfig()
 	retry := time.Now().Add(min(max(t.certificateTTL/20, time.Second), time.Hour))
 	files, err := openCertificateFiles(t.secretsDir)
@@ -323,10 +323,10 @@ func (h *certificateHook) renewIfDue(ctx context.Context, t *attachedTask) (next
 		if err := files.setTaskNotificationPending(true); err != nil {
 			return retry, err
 		}
-		if current, err = files.renew(&config, t.certificateNames, t.certificateTTL); err != nil {
+		if current, err = files.renewAndWriteFiles(&config, t.certificateNames, t.certificateTTL); err != nil {
 			return retry, err
 		}
-		h.emitEvent(ctx, t, fmt.Sprintf("renewed certificate %s, valid until %s", serialText(current), current.NotAfter.Format(time.RFC3339)))
+		h.emitEvent(ctx, t, fmt.Sprintf("renewed certificate %s, valid until %s", serialHex(current), current.NotAfter.Format(time.RFC3339)))
 	}
 	if files.isTaskNotificationPending() {
 		if err := h.restartOrSignalTask(ctx, t); err != nil {

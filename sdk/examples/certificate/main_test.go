@@ -128,8 +128,8 @@ type testTask struct {
 }
 
 func newTestTask(t *testing.T, attachment string) *testTask {
-	n := &testTask{t: t, host: &fakeHost{}, dir: t.TempDir(), meta: hook.RequestMeta{Token: "key", Attachment: []byte(attachment)}}
-	n.config = pluginConfig{AllowedNames: []string{"*.internal", "10.*"}, ttl: 24 * time.Hour}
+	n := &testTask{t: t, host: &fakeHost{}, dir: t.TempDir(), meta: hook.RequestMeta{Token: "key", AttachmentJSON: []byte(attachment)}}
+	n.config = pluginConfig{AllowedNamePatterns: []string{"*.internal", "10.*"}, ttl: 24 * time.Hour}
 	n.config.CACertPath, n.config.CAKeyPath = newCA(t, t.TempDir())
 	n.replaceHook()
 	return n
@@ -195,8 +195,8 @@ func TestCertificateHasRequestedNames(t *testing.T) {
 	if c == nil {
 		t.Fatal("the files are not valid for the names")
 	}
-	if n.state["serial"] != serialText(c) {
-		t.Errorf("state %q, want serial %s", n.state, serialText(c))
+	if n.state["serial"] != serialHex(c) {
+		t.Errorf("state %q, want serial %s", n.state, serialHex(c))
 	}
 	for name, mode := range map[string]os.FileMode{keyFile: 0o600, certFile: 0o644, caFile: 0o644} {
 		if info, err := os.Stat(filepath.Join(n.dir, name)); err != nil || info.Mode() != mode {
@@ -243,7 +243,7 @@ func TestValidCertificateIsKept(t *testing.T) {
 			return nil
 		},
 		"the job has more names": func() error {
-			n.meta.Attachment = []byte(`{"names":["web.internal","b.internal"],"change_mode":"noop"}`)
+			n.meta.AttachmentJSON = []byte(`{"names":["web.internal","b.internal"],"change_mode":"noop"}`)
 			return nil
 		},
 		"a link leads out of the task": func() error { return linkKeyOutside(n.dir) },

@@ -43,30 +43,30 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-func main() { sdk.ServeDevice(&deviceFiles{}) }
+func main() { sdk.ServeDevice(&deviceFilesPlugin{}) }
 
-type deviceFiles struct {
+type deviceFilesPlugin struct {
 	mu            sync.Mutex
 	configsByType map[string]deviceConfig // key: type
 }
 
 // deviceConfig is one block "device" of the configuration.
 type deviceConfig struct {
-	Vendor      string   `codec:"vendor"`
-	Name        string   `codec:"name"`
-	Paths       []string `codec:"paths"`
-	Permissions string   `codec:"permissions"`
-	Count       int      `codec:"count"`
+	Vendor       string   `codec:"vendor"`
+	Name         string   `codec:"name"`
+	PathPatterns []string `codec:"paths"`
+	Permissions  string   `codec:"permissions"`
+	TasksPerFile int      `codec:"count"`
 }
 
 var (
-	_ sdk.Device              = (*deviceFiles)(nil)
-	_ sdk.Configurer          = (*deviceFiles)(nil)
-	_ sdk.DeviceWatcher       = (*deviceFiles)(nil)
-	_ sdk.DeviceStatsProvider = (*deviceFiles)(nil)
+	_ sdk.Device              = (*deviceFilesPlugin)(nil)
+	_ sdk.Configurer          = (*deviceFilesPlugin)(nil)
+	_ sdk.DeviceWatcher       = (*deviceFilesPlugin)(nil)
+	_ sdk.DeviceStatsProvider = (*deviceFilesPlugin)(nil)
 )
 
-func (*deviceFiles) Info() sdk.DeviceInfo {
+func (*deviceFilesPlugin) Info() sdk.DeviceInfo {
 	optional := func(name, typ, value string) *hclspec.Spec {
 		return hclspec.Default(hclspec.Attr(name, typ, false), hclspec.Literal(value))
 	}
@@ -85,7 +85,7 @@ func (*deviceFiles) Info() sdk.DeviceInfo {
 	}
 }
 
-func (f *deviceFiles) Configure(_ context.Context, config *sdk.Config) error {
+func (f *deviceFilesPlugin) Configure(_ context.Context, config *sdk.Config) error {
 	var c struct {
 		Devices map[string]deviceConfig `codec:"device"`
 	}
@@ -95,13 +95,13 @@ func (f *deviceFiles) Configure(_ context.Context, config *sdk.Config) error {
 	for typ, d := range c.Devices {
 		d.Name = cmp.Or(d.Name, typ)
 		c.Devices[typ] = d
-		if d.Count < 1 || d.Count > 1000 {
-			return fmt.Errorf("device %q: count is %d; 1 to 1000 are possible", typ, d.Count)
+		if d.TasksPerFile < 1 || d.TasksPerFile > 1000 {
+			return fmt.Errorf("device %q: count is %d; 1 to 1000 are possible", typ, d.TasksPerFile)
 		}
 		if d.Permissions == "" || strings.Trim(d.Permissions, "rwm") != "" {
 			return fmt.Errorf("device %q: permissions %q are not some of r, w and m", typ, d.Permissions)
 		}
-		for _, path := range d.Paths {
+		for _, path := range d.PathPatterns {
 			if _, err := filepath.Match(path, ""); err != nil || !filepath.IsAbs(path) {
 				return fmt.Errorf("device %q: %q is not an absolute path, or has a faulty wildcard", typ, path)
 			}
@@ -113,15 +113,15 @@ func (f *deviceFiles) Configure(_ context.Context, config *sdk.Config) error {
 	return nil
 }
 
-// currentConfigs returns the blocks of the configuration by type. Callers must not change the map.
-func (f *deviceFiles) currentConfigs() map[string]deviceConfig {
+// currentConfigsByType returns the blocks of the configuration by type. Callers must not change the map.
+func (f *deviceFilesPlugin) currentConfigsByType() map[string]deviceConfig {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.configsByType
 }
 
-func (f *deviceFiles) Fingerprint(context.Context) ([]device.Group, error) {
-	config := f.currentConfigs()
+func (f *deviceFilesPlugin) Fingerprint(context.Context) ([]device.Group, error) {
+	config := f.currentConfigsByType()
 	if len(config) == 0 {
 		return nil, fmt.Errorf("%w: the configuration has no block \"device\"", device.ErrDisabled)
 	}
@@ -132,8 +132,8 @@ func (f *deviceFiles) Fingerprint(context.Context) ([]device.Group, error) {
 			ID:         device.GroupID{Vendor: c.Vendor, Type: typ, Name: c.Name},
 			Attributes: map[string]device.Attribute{"permissions": {Value: c.Permissions}},
 		}
-		for _, path := range c.devicePaths() {
-			for n := range c.Count {
+		for _, path := range c.findDevicePaths() {
+			for n := range c.TasksPerFile {
 				g.Devices = append(g.Devices, newDevice(deviceID(path, n), path))
 			}
 		}
@@ -142,11 +142,11 @@ func (f *deviceFiles) Fingerprint(context.Context) ([]device.Group, error) {
 	return groups, nil
 }
 
-// devicePaths returns the paths of the device files that match the configured paths. A path without a wildcard is in
-// the result even if the file is missing.
-func (c deviceConfig) devicePaths() []string {
+// findDevicePaths returns the paths of the device files that match the configured paths. A path without a wildcard is
+// in the result even if the file is missing.
+func (c deviceConfig) findDevicePaths() []string {
 	var files []string
-	for _, path := range c.Paths {
+	for _, path := range c.PathPatterns {
 		if !strings.ContainsAny(path, `*?[\`) {
 			files = append(files, path)
 			continue
@@ -158,13 +158,13 @@ func (c deviceConfig) devicePaths() []string {
 	return slices.Compact(files)
 }
 
-// deviceID returns the id of device n of a device file: the path of the file, and for n > 0 also the number. A file
-// that several tasks can use has several devices.
-func deviceID(path string, n int) string {
-	if n == 0 {
+// deviceID returns the id of a device of a device file: the path of the file, and for instanceIndex > 0 also the index.
+// A file that several tasks can use has several devices.
+func deviceID(path string, instanceIndex int) string {
+	if instanceIndex == 0 {
 		return path
 	}
-	return path + "#" + strconv.Itoa(n)
+	return path + "#" + strconv.Itoa(instanceIndex)
 }
 
 // devicePathOfID returns the path of the device file of a device id.
@@ -205,8 +205,8 @@ var pciAddress = regexp.MustCompile(`[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]`
 
 // pciBusID returns the PCI address nearest to a device in sysfs, or "" for a device that is not on
 // a PCI bus.
-func pciBusID(sysfs string) string {
-	path, err := filepath.EvalSymlinks(sysfs)
+func pciBusID(sysfsPath string) string {
+	path, err := filepath.EvalSymlinks(sysfsPath)
 	if err != nil {
 		return ""
 	}
@@ -221,8 +221,8 @@ var invalidEnvChar = regexp.MustCompile(`[^A-Z0-9_]`)
 
 // Reserve returns the device files, and also an environment variable with their paths, such as SERIAL_DEVICES, because
 // a driver without isolation of devices ignores the files.
-func (f *deviceFiles) Reserve(_ context.Context, req *sdk.ReserveRequest) (*device.Reservation, error) {
-	c, ok := f.currentConfigs()[req.Group.ID.Type]
+func (f *deviceFilesPlugin) Reserve(_ context.Context, req *sdk.ReserveRequest) (*device.Reservation, error) {
+	c, ok := f.currentConfigsByType()[req.Group.ID.Type]
 	if !ok {
 		return nil, fmt.Errorf("the configuration has no device %q", req.Group.ID.Type)
 	}
@@ -246,7 +246,7 @@ func (f *deviceFiles) Reserve(_ context.Context, req *sdk.ReserveRequest) (*devi
 
 // Stats reports the time since the last use of each file, and the bytes that were read from and
 // written to a block device since the start of the machine.
-func (f *deviceFiles) Stats(ctx context.Context) ([]device.GroupStats, error) {
+func (f *deviceFilesPlugin) Stats(ctx context.Context) ([]device.GroupStats, error) {
 	groups, err := f.Fingerprint(ctx)
 	if err != nil {
 		return nil, err
@@ -302,14 +302,14 @@ func blockDeviceStats(counters string) map[string]device.StatValue {
 }
 
 // Watch reports files that appear in and disappear from the directories of the configured paths.
-func (f *deviceFiles) Watch(ctx context.Context) <-chan struct{} {
+func (f *deviceFilesPlugin) Watch(ctx context.Context) <-chan struct{} {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return nil // without a channel, Fingerprint is called only at its interval
 	}
 	events := os.NewFile(uintptr(fd), "inotify")
-	for _, c := range f.currentConfigs() {
-		for _, path := range c.Paths {
+	for _, c := range f.currentConfigsByType() {
+		for _, path := range c.PathPatterns {
 			// The error is ignored: a missing directory is not watched.
 			_, _ = unix.InotifyAddWatch(fd, filepath.Dir(path), unix.IN_CREATE|unix.IN_DELETE|unix.IN_MOVE|unix.IN_ATTRIB|unix.IN_ONLYDIR)
 		}

@@ -28,16 +28,16 @@ func TestContract(t *testing.T) {
 	})
 }
 
-func newPlugin(devices map[string]deviceConfig) *deviceFiles {
-	return &deviceFiles{configsByType: devices}
+func newPlugin(devices map[string]deviceConfig) *deviceFilesPlugin {
+	return &deviceFilesPlugin{configsByType: devices}
 }
 
 func TestFingerprint(t *testing.T) {
 	p := newPlugin(map[string]deviceConfig{
-		"sink":    {Vendor: "host", Name: "sink", Paths: []string{"/dev/nul?", "/dev/null", "/dev/full"}, Permissions: "rw", Count: 1},
-		"file":    {Vendor: "host", Name: "file", Paths: []string{"/etc/passwd", "/dev/no-such-file"}, Permissions: "r", Count: 1},
-		"entropy": {Vendor: "host", Name: "entropy", Paths: []string{"/dev/urandom"}, Permissions: "r", Count: 2},
-		"none":    {Vendor: "host", Name: "none", Paths: []string{"/dev/no-such-*"}, Permissions: "r", Count: 1},
+		"sink":    {Vendor: "host", Name: "sink", PathPatterns: []string{"/dev/nul?", "/dev/null", "/dev/full"}, Permissions: "rw", TasksPerFile: 1},
+		"file":    {Vendor: "host", Name: "file", PathPatterns: []string{"/etc/passwd", "/dev/no-such-file"}, Permissions: "r", TasksPerFile: 1},
+		"entropy": {Vendor: "host", Name: "entropy", PathPatterns: []string{"/dev/urandom"}, Permissions: "r", TasksPerFile: 2},
+		"none":    {Vendor: "host", Name: "none", PathPatterns: []string{"/dev/no-such-*"}, Permissions: "r", TasksPerFile: 1},
 	})
 	got, err := p.Fingerprint(t.Context())
 	if err != nil {
@@ -90,7 +90,7 @@ func TestReserve(t *testing.T) {
 }
 
 func TestStats(t *testing.T) {
-	p := newPlugin(map[string]deviceConfig{"sink": {Vendor: "host", Name: "sink", Paths: []string{"/dev/null", "/dev/no-such-file"}, Count: 1}})
+	p := newPlugin(map[string]deviceConfig{"sink": {Vendor: "host", Name: "sink", PathPatterns: []string{"/dev/null", "/dev/no-such-file"}, TasksPerFile: 1}})
 	stats, err := p.Stats(t.Context())
 	if err != nil || len(stats) != 1 || len(stats[0].Instances) != 1 {
 		t.Fatalf("statistics: %+v, %v", stats, err)
@@ -107,7 +107,7 @@ func TestStats(t *testing.T) {
 
 func TestWatchReportsANewFile(t *testing.T) {
 	dir := t.TempDir()
-	p := newPlugin(map[string]deviceConfig{"x": {Paths: []string{filepath.Join(dir, "tty*")}}})
+	p := newPlugin(map[string]deviceConfig{"x": {PathPatterns: []string{filepath.Join(dir, "tty*")}}})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	changes := p.Watch(ctx)

@@ -33,9 +33,9 @@ type gatekeeperHook struct {
 
 // policy is the configuration in the plugin block of the agent.
 type policy struct {
-	Drivers      []string `codec:"drivers"`
-	MaxMemoryMB  int64    `codec:"memory_max"`
-	RequireOwner bool     `codec:"owner"`
+	AllowedDrivers   []string `codec:"drivers"`
+	MaxMemoryMB      int64    `codec:"memory_max"`
+	RequireOwnerMeta bool     `codec:"owner"`
 }
 
 var (
@@ -85,8 +85,8 @@ func (g *gatekeeperHook) Prestart(_ context.Context, req hook.TaskPrestartReques
 // fix all of them before the next attempt.
 func (p policy) checkTask(req hook.TaskPrestartRequest) error {
 	var violations []error
-	if len(p.Drivers) > 0 && !slices.Contains(p.Drivers, req.Task.Driver) {
-		violations = append(violations, fmt.Errorf("task %q uses the driver %s; allowed here: %s", req.Task.Name, req.Task.Driver, strings.Join(p.Drivers, ", ")))
+	if len(p.AllowedDrivers) > 0 && !slices.Contains(p.AllowedDrivers, req.Task.Driver) {
+		violations = append(violations, fmt.Errorf("task %q uses the driver %s; allowed here: %s", req.Task.Name, req.Task.Driver, strings.Join(p.AllowedDrivers, ", ")))
 	}
 	if p.MaxMemoryMB > 0 && req.Resources.MemoryMaxMB == driver.NoMemoryLimit {
 		violations = append(violations, fmt.Errorf("task %q asks for memory without limit; allowed here: %d MB", req.Task.Name, p.MaxMemoryMB))
@@ -94,7 +94,7 @@ func (p policy) checkTask(req hook.TaskPrestartRequest) error {
 	if want := max(req.Resources.MemoryMB, req.Resources.MemoryMaxMB); p.MaxMemoryMB > 0 && want > p.MaxMemoryMB {
 		violations = append(violations, fmt.Errorf("task %q asks for %d MB of memory; allowed here: %d MB", req.Task.Name, want, p.MaxMemoryMB))
 	}
-	if p.RequireOwner && req.Task.Meta["owner"] == "" {
+	if p.RequireOwnerMeta && req.Task.Meta["owner"] == "" {
 		violations = append(violations, errors.New(`nobody owns the job; say who does: meta { owner = "…" }`))
 	}
 	return errors.Join(violations...)

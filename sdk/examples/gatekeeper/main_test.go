@@ -23,7 +23,7 @@ func TestContract(t *testing.T) {
 }
 
 func TestPolicy(t *testing.T) {
-	strict := policy{Drivers: []string{"docker", "exec"}, MaxMemoryMB: 100, RequireOwner: true}
+	strict := policy{AllowedDrivers: []string{"docker", "exec"}, MaxMemoryMB: 100, RequireOwnerMeta: true}
 	owned := map[string]string{"owner": "me"}
 	for _, test := range []struct {
 		name   string

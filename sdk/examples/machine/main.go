@@ -1,5 +1,5 @@
 // Command machine is a task driver whose tasks are virtual machines of qemu-system-x86_64. It
-// shows a driver around a program with a control socket: the task embeds a process.Core,
+// shows a driver around a program with a control socket: the task embeds a process.ProcessWithoutExec,
 // which offers no exec, its Stop presses the power button of the machine by QMP, and QEMU
 // inherits the listening QMP socket and the tap device as descriptors. For users there is the
 // builtin driver qemu, which has the options and the checks that this example lacks.
@@ -37,7 +37,7 @@ const (
 
 	qmpSocket = "qmp.sock" // file name, in the task's directory
 
-	// The descriptor numbers that the ExtraFiles of the command have in QEMU.
+	// The descriptors that QEMU inherits, in the order of the ExtraFiles of its command.
 	qmpFD = 3
 	tapFD = 4
 )
@@ -54,8 +54,8 @@ var (
 )
 
 type taskConfig struct {
-	Image string `codec:"image"`
-	Tap   string `codec:"tap"`
+	ImagePath string `codec:"image"`
+	TapDevice string `codec:"tap"`
 }
 
 var taskSchema = hclspec.Object(map[string]*hclspec.Spec{
@@ -99,16 +99,16 @@ func (*machineDriver) Start(ctx context.Context, start *sdk.StartRequest) (*mach
 		Args: []string{
 			"-nodefaults", "-display", "none", "-serial", "stdio",
 			"-m", strconv.FormatInt(memory>>20, 10) + "M",
-			"-drive", "format=raw,file.driver=file,file.filename=" + escapeOption(config.Image),
+			"-drive", "format=raw,file.driver=file,file.filename=" + escapeOption(config.ImagePath),
 			"-chardev", fmt.Sprintf("socket,id=qmp,fd=%d,server=on,wait=off", qmpFD),
 			"-mon", "chardev=qmp,mode=control",
 		},
-		ExtraFiles:  []*os.File{qmp},
-		MemoryLimit: memory + qemuOverheadBytes,
-		Rlimits:     map[string]process.Rlimit{"core": {}}, // a core dump would have the memory of the machine
+		ExtraFiles:       []*os.File{qmp},
+		MemoryLimitBytes: memory + qemuOverheadBytes,
+		Rlimits:          map[string]process.Rlimit{"core": {}}, // a core dump would have the memory of the machine
 	}
-	if config.Tap != "" {
-		tap, err := openTap(config.Tap)
+	if config.TapDevice != "" {
+		tap, err := openOrCreateTap(config.TapDevice)
 		if err != nil {
 			return nil, err
 		}
@@ -116,7 +116,7 @@ func (*machineDriver) Start(ctx context.Context, start *sdk.StartRequest) (*mach
 		command.ExtraFiles = append(command.ExtraFiles, tap)
 		command.Args = append(command.Args, "-netdev", fmt.Sprintf("tap,id=net0,fd=%d", tapFD), "-device", "virtio-net-pci,netdev=net0,romfile=")
 	}
-	core, err := process.StartCore(ctx, start, command)
+	core, err := process.StartWithoutExec(ctx, start, command)
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +128,7 @@ func (*machineDriver) Recover(ctx context.Context, start *sdk.StartRequest) (*ma
 	if err := start.State(&state); err != nil {
 		return nil, err
 	}
-	core, err := process.RecoverCore(ctx, start, state)
+	core, err := process.RecoverWithoutExec(ctx, start, state)
 	if err != nil {
 		return nil, err
 	}
@@ -136,7 +136,7 @@ func (*machineDriver) Recover(ctx context.Context, start *sdk.StartRequest) (*ma
 }
 
 func (*machineDriver) Adopt(ctx context.Context, start *sdk.StartRequest) (*machine, error) {
-	core, err := process.AdoptCore(ctx, start)
+	core, err := process.AdoptWithoutExec(ctx, start)
 	if err != nil {
 		return nil, err
 	}
@@ -149,16 +149,16 @@ func (*machineDriver) Sweep(ctx context.Context, allocID, taskName string) (bool
 
 // machine is a running virtual machine.
 type machine struct {
-	*process.Core
+	*process.ProcessWithoutExec
 	taskDir string
 }
 
 // Stop presses the power button, and kills QEMU if the machine is not off after timeout.
 func (m *machine) Stop(ctx context.Context, timeout time.Duration, _ string) error {
-	return m.StopWith(ctx, timeout, m.powerDown)
+	return m.StopWith(ctx, timeout, m.pressPowerButtonUntilOff)
 }
 
-func (m *machine) powerDown(ctx context.Context) error {
+func (m *machine) pressPowerButtonUntilOff(ctx context.Context) error {
 	dir, err := os.Open(m.taskDir)
 	if err != nil {
 		return err
@@ -178,7 +178,7 @@ func (m *machine) powerDown(ctx context.Context) error {
 			err = readQMPResponse(answers)
 		}
 		switch {
-		case ctx.Err() != nil, command == "system_powerdown" && isConnectionClosed(err):
+		case ctx.Err() != nil, command == "system_powerdown" && isConnectionClosedError(err):
 			return nil // the machine is off, or the timeout of Stop has passed
 		case err != nil:
 			return fmt.Errorf("QMP command %s: %w", command, err)
@@ -198,8 +198,8 @@ func (m *machine) powerDown(ctx context.Context) error {
 // powerButtonInterval is the time between two presses of the power button.
 const powerButtonInterval = 300 * time.Millisecond
 
-// isConnectionClosed reports whether an error of the QMP connection means that QEMU has exited.
-func isConnectionClosed(err error) bool {
+// isConnectionClosedError reports whether an error of the QMP connection means that QEMU has exited.
+func isConnectionClosedError(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
@@ -251,7 +251,7 @@ func listenQMP(taskDir string) (*os.File, error) {
 	return listener.File()
 }
 
-func openTap(name string) (*os.File, error) {
+func openOrCreateTap(name string) (*os.File, error) {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open tap device %q: /dev/net/tun: %w", name, err)

@@ -76,8 +76,8 @@ func TestContract(t *testing.T) {
 	sdktest.Driver(t, sdktest.Plugin{
 		Path: os.Args[0],
 		Tasks: sdktest.Tasks{
-			Runs: map[string]any{"image": bootImage(t, waitForButton, powerOff)},
-			Ends: map[string]any{"image": bootImage(t, powerOff)},
+			LongRunning: map[string]any{"image": bootImage(t, waitForButton, powerOff)},
+			Succeeds:    map[string]any{"image": bootImage(t, powerOff)},
 		},
 	})
 }
@@ -138,7 +138,7 @@ func TestStopPressesThePowerButton(t *testing.T) {
 
 func TestRecoveredMachineIsPoweredDown(t *testing.T) {
 	m := startMachine(t, cty.NullVal(cty.String))
-	core, err := process.RecoverCore(t.Context(), &sdk.StartRequest{}, m.Snapshot())
+	core, err := process.RecoverWithoutExec(t.Context(), &sdk.StartRequest{}, m.Snapshot())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +154,7 @@ func TestRecoveredMachineIsPoweredDown(t *testing.T) {
 // The network of a machine is a tap device, which exists while QEMU has its descriptor.
 func TestTap(t *testing.T) {
 	const name = "qemu-test"
-	if tap, err := openTap(name); err != nil {
+	if tap, err := openOrCreateTap(name); err != nil {
 		t.Skip("this machine has no tap devices: ", err)
 	} else {
 		tap.Close()

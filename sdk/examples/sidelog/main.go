@@ -45,8 +45,8 @@ var (
 // attachmentConfig is the configuration of the hook in a job's hook block, which
 // attaches the hook to a task or group.
 type attachmentConfig struct {
-	Command  []string `codec:"command"`
-	Interval string   `codec:"interval"`
+	PoststartCommand []string `codec:"command"`
+	Interval         string   `codec:"interval"`
 }
 
 func (*usageLogHook) Info() sdk.HookInfo {
@@ -75,12 +75,12 @@ func (u *usageLogHook) Poststart(ctx context.Context, req hook.TaskPoststartRequ
 	if err != nil || interval <= 0 {
 		return hook.TaskPoststartResponse{}, fmt.Errorf(`interval: %q is not a time such as "10s"`, a.Interval)
 	}
-	if len(a.Command) > 0 {
-		result, err := u.host.Exec(ctx, req.Scope(), a.Command, 5*time.Second)
+	if len(a.PoststartCommand) > 0 {
+		result, err := u.host.Exec(ctx, req.Scope(), a.PoststartCommand, 5*time.Second)
 		if err != nil {
-			return hook.TaskPoststartResponse{}, fmt.Errorf("run %s: %w", a.Command[0], err)
+			return hook.TaskPoststartResponse{}, fmt.Errorf("run %s: %w", a.PoststartCommand[0], err)
 		}
-		message := fmt.Sprintf("%s: exit code %d: %s", a.Command[0], result.Exit.ExitCode, strings.TrimSpace(string(result.Stdout)))
+		message := fmt.Sprintf("%s: exit code %d: %s", a.PoststartCommand[0], result.Exit.ExitCode, strings.TrimSpace(string(result.Stdout)))
 		if err := u.host.EmitEvent(ctx, req.Scope(), hook.Event{Message: message}); err != nil {
 			return hook.TaskPoststartResponse{}, err
 		}

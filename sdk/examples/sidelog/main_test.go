@@ -68,7 +68,7 @@ func TestTaskIsWatchedUntilItExits(t *testing.T) {
 	s := &usageLogHook{}
 	s.SetHost(h, hook.Node{})
 	dir := t.TempDir()
-	meta := hook.RequestMeta{Token: "key", Attachment: []byte(`{"command":["ls","-l"],"interval":"1m"}`)}
+	meta := hook.RequestMeta{Token: "key", AttachmentJSON: []byte(`{"command":["ls","-l"],"interval":"1m"}`)}
 	task := hook.Task{Name: "web"}
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for range 2 { // the second Poststart is from an agent that has restored the task
@@ -97,7 +97,7 @@ func TestTaskIsWatchedUntilItExits(t *testing.T) {
 
 func TestInvalidIntervalIsRejected(t *testing.T) {
 	for _, text := range []string{"", "soon", "0s", "-1s"} {
-		_, err := (&usageLogHook{}).Poststart(t.Context(), hook.TaskPoststartRequest{RequestMeta: hook.RequestMeta{Attachment: []byte(`{"interval":"` + text + `"}`)}})
+		_, err := (&usageLogHook{}).Poststart(t.Context(), hook.TaskPoststartRequest{RequestMeta: hook.RequestMeta{AttachmentJSON: []byte(`{"interval":"` + text + `"}`)}})
 		if err == nil || !strings.Contains(err.Error(), "interval: ") {
 			t.Errorf("%q: %v", text, err)
 		}

@@ -14,17 +14,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-func main() { sdk.ServeDriver(&sleeper{}) }
+func main() { sdk.ServeDriver(&sleepDriver{}) }
 
-type sleeper struct{}
+type sleepDriver struct{}
 
-var _ sdk.Driver[*sleepTask] = (*sleeper)(nil)
+var _ sdk.Driver[*sleepTask] = (*sleepDriver)(nil)
 
 var taskSchema = hclspec.Object(map[string]*hclspec.Spec{
 	"duration": hclspec.Attr("duration", "string", true),
 })
 
-func (*sleeper) Info() sdk.DriverInfo {
+func (*sleepDriver) Info() sdk.DriverInfo {
 	return sdk.DriverInfo{
 		Name:         "sleeper",
 		Version:      "0.1.0",
@@ -33,7 +33,7 @@ func (*sleeper) Info() sdk.DriverInfo {
 	}
 }
 
-func (*sleeper) Start(_ context.Context, start *sdk.StartRequest) (*sleepTask, error) {
+func (*sleepDriver) Start(_ context.Context, start *sdk.StartRequest) (*sleepTask, error) {
 	var config struct {
 		Duration string `codec:"duration"`
 	}
@@ -74,8 +74,8 @@ func (s *sleepTask) Wait(ctx context.Context) (driver.ExitResult, error) {
 	}
 }
 
-// wake makes Wait return the result before wakeTime; only the first call has an effect.
-func (s *sleepTask) wake(result driver.ExitResult) {
+// wakeEarly makes Wait return the result before wakeTime; only the first call has an effect.
+func (s *sleepTask) wakeEarly(result driver.ExitResult) {
 	s.wakeOnce.Do(func() {
 		s.earlyResult = result
 		close(s.wokenEarly)
@@ -83,12 +83,12 @@ func (s *sleepTask) wake(result driver.ExitResult) {
 }
 
 func (s *sleepTask) Kill(context.Context) error {
-	s.wake(driver.ExitResult{ExitCode: 137, Signal: 9})
+	s.wakeEarly(driver.ExitResult{ExitCode: 137, Signal: 9})
 	return nil
 }
 
 // Signal ends the task successfully. The host stops a task with a signal first.
 func (s *sleepTask) Signal(context.Context, string) error {
-	s.wake(driver.ExitResult{})
+	s.wakeEarly(driver.ExitResult{})
 	return nil
 }

@@ -16,8 +16,8 @@ func TestContract(t *testing.T) {
 	sdktest.Driver(t, sdktest.Plugin{
 		Path: os.Args[0],
 		Tasks: sdktest.Tasks{
-			Runs: map[string]any{"duration": "1h"},
-			Ends: map[string]any{"duration": "10ms"},
+			LongRunning: map[string]any{"duration": "1h"},
+			Succeeds:    map[string]any{"duration": "10ms"},
 		},
 	})
 }

@@ -39,7 +39,7 @@ var (
 // attachmentConfig is the configuration of the hook in a job's hook block, which
 // attaches the hook to a task or group.
 type attachmentConfig struct {
-	LedgerPath   string `codec:"ledger"`
+	LogFilePath  string `codec:"ledger"`
 	PrestartOnce bool   `codec:"done"`
 }
 
@@ -56,14 +56,14 @@ func (lifecycleLogHook) Info() sdk.HookInfo {
 	}
 }
 
-// appendLineToLedger appends a line to the file that the job has configured, in a single write call, so that
+// appendLineToLogFile appends a line to the file that the job has configured, in a single write call, so that
 // lines of concurrent calls do not mix.
-func appendLineToLedger(meta hook.RequestMeta, format string, values ...any) error {
+func appendLineToLogFile(meta hook.RequestMeta, format string, values ...any) error {
 	var a attachmentConfig
 	if err := meta.Config(&a); err != nil {
 		return err
 	}
-	f, err := os.OpenFile(a.LedgerPath, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	f, err := os.OpenFile(a.LogFilePath, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}
@@ -88,57 +88,57 @@ func (lifecycleLogHook) Prestart(_ context.Context, req hook.TaskPrestartRequest
 	if req.Running {
 		running = " running"
 	}
-	return answer, appendLineToLedger(req.RequestMeta, "prestart %s visit=%d%s", req.Task.Name, visits, running)
+	return answer, appendLineToLogFile(req.RequestMeta, "prestart %s visit=%d%s", req.Task.Name, visits, running)
 }
 
 func (lifecycleLogHook) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
-	return hook.TaskPoststartResponse{}, appendLineToLedger(req.RequestMeta, "poststart %s STAMP=%s", req.Task.Name, req.Env["STAMP"])
+	return hook.TaskPoststartResponse{}, appendLineToLogFile(req.RequestMeta, "poststart %s STAMP=%s", req.Task.Name, req.Env["STAMP"])
 }
 
 func (lifecycleLogHook) Update(_ context.Context, req hook.TaskUpdateRequest) (hook.TaskUpdateResponse, error) {
-	return hook.TaskUpdateResponse{}, appendLineToLedger(req.RequestMeta, "update %s", req.Task.Name)
+	return hook.TaskUpdateResponse{}, appendLineToLogFile(req.RequestMeta, "update %s", req.Task.Name)
 }
 
 func (lifecycleLogHook) PreKilling(_ context.Context, req hook.TaskPreKillingRequest) (hook.TaskPreKillingResponse, error) {
-	return hook.TaskPreKillingResponse{}, appendLineToLedger(req.RequestMeta, "pre_killing %s", req.Task.Name)
+	return hook.TaskPreKillingResponse{}, appendLineToLogFile(req.RequestMeta, "pre_killing %s", req.Task.Name)
 }
 
 func (lifecycleLogHook) Exited(_ context.Context, req hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
-	return hook.TaskExitedResponse{}, appendLineToLedger(req.RequestMeta, "exited %s code=%d signal=%d restart=%t", req.Task.Name, req.Exit.ExitCode, req.Exit.Signal, req.WillRestart)
+	return hook.TaskExitedResponse{}, appendLineToLogFile(req.RequestMeta, "exited %s code=%d signal=%d restart=%t", req.Task.Name, req.Exit.ExitCode, req.Exit.Signal, req.WillRestart)
 }
 
 func (lifecycleLogHook) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
-	return hook.TaskStopResponse{}, appendLineToLedger(req.RequestMeta, "stop %s visits=%s", req.Task.Name, req.PreviousState["visits"])
+	return hook.TaskStopResponse{}, appendLineToLogFile(req.RequestMeta, "stop %s visits=%s", req.Task.Name, req.PreviousState["visits"])
 }
 
 func (lifecycleLogHook) Shutdown(_ context.Context, req hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
-	return hook.TaskShutdownResponse{}, appendLineToLedger(req.RequestMeta, "shutdown %s", req.Task.Name)
+	return hook.TaskShutdownResponse{}, appendLineToLogFile(req.RequestMeta, "shutdown %s", req.Task.Name)
 }
 
 func (lifecycleLogHook) Prerun(_ context.Context, req hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
-	return hook.AllocPrerunResponse{}, appendLineToLedger(req.RequestMeta, "prerun %s", req.Alloc.Name)
+	return hook.AllocPrerunResponse{}, appendLineToLogFile(req.RequestMeta, "prerun %s", req.Alloc.Name)
 }
 
 func (lifecycleLogHook) UpdateAlloc(_ context.Context, req hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
-	return hook.AllocUpdateResponse{}, appendLineToLedger(req.RequestMeta, "update_alloc %s", req.Alloc.Name)
+	return hook.AllocUpdateResponse{}, appendLineToLogFile(req.RequestMeta, "update_alloc %s", req.Alloc.Name)
 }
 
 func (lifecycleLogHook) PreTaskRestart(_ context.Context, req hook.AllocPreTaskRestartRequest) (hook.AllocPreTaskRestartResponse, error) {
-	return hook.AllocPreTaskRestartResponse{}, appendLineToLedger(req.RequestMeta, "pre_task_restart %s", req.Alloc.Name)
+	return hook.AllocPreTaskRestartResponse{}, appendLineToLogFile(req.RequestMeta, "pre_task_restart %s", req.Alloc.Name)
 }
 
 func (lifecycleLogHook) PreKill(_ context.Context, req hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
-	return hook.AllocPreKillResponse{}, appendLineToLedger(req.RequestMeta, "pre_kill %s", req.Alloc.Name)
+	return hook.AllocPreKillResponse{}, appendLineToLogFile(req.RequestMeta, "pre_kill %s", req.Alloc.Name)
 }
 
 func (lifecycleLogHook) Postrun(_ context.Context, req hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
-	return hook.AllocPostrunResponse{}, appendLineToLedger(req.RequestMeta, "postrun %s", req.Alloc.Name)
+	return hook.AllocPostrunResponse{}, appendLineToLogFile(req.RequestMeta, "postrun %s", req.Alloc.Name)
 }
 
 func (lifecycleLogHook) Destroy(_ context.Context, req hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
-	return hook.AllocDestroyResponse{}, appendLineToLedger(req.RequestMeta, "destroy %s", req.Alloc.Name)
+	return hook.AllocDestroyResponse{}, appendLineToLogFile(req.RequestMeta, "destroy %s", req.Alloc.Name)
 }
 
 func (lifecycleLogHook) ShutdownAlloc(_ context.Context, req hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
-	return hook.AllocShutdownResponse{}, appendLineToLedger(req.RequestMeta, "shutdown_alloc %s", req.Alloc.Name)
+	return hook.AllocShutdownResponse{}, appendLineToLogFile(req.RequestMeta, "shutdown_alloc %s", req.Alloc.Name)
 }

@@ -25,7 +25,7 @@ func TestContract(t *testing.T) {
 
 func TestPrestartCountsItsCalls(t *testing.T) {
 	ledger := filepath.Join(t.TempDir(), "ledger")
-	meta := hook.RequestMeta{Attachment: fmt.Appendf(nil, `{"ledger":%q,"done":true}`, ledger)}
+	meta := hook.RequestMeta{AttachmentJSON: fmt.Appendf(nil, `{"ledger":%q,"done":true}`, ledger)}
 	task := hook.Task{Name: "web"}
 	var prestartState map[string]string
 	for range 2 {

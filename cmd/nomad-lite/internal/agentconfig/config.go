@@ -63,24 +63,24 @@ func NewPluginCatalog(c *config.Config, dev bool, logger hclog.Logger) (*catalog
 	plugins := catalog.Config{PluginDir: c.PluginDir, Blocks: c.Plugins, Logger: logger}
 	for _, name := range builtins.Names() {
 		named := slices.ContainsFunc(c.Plugins, func(b catalog.PluginBlock) bool { return b.Name == name })
-		builtin := catalog.Builtin{Name: name, Type: builtins.All[name].Kind, DefaultOptions: BuiltinPluginOptions(c, name), TasksAreHostProcesses: HasHostProcessTasks(name)}
+		builtin := catalog.Builtin{Name: name, Type: builtins.All[name].Kind, OptionDefaults: BuiltinDeniedUsersOptions(c, name), TasksAreHostProcesses: IsHostProcessDriver(name)}
 		switch {
 		case builtin.Type == base.TypeHook:
 			// A builtin hook is always available: its plugin starts when a job needs it.
-		case IsDriverDisabled(c, name):
+		case IsDriverDeniedByLists(c, name):
 			continue
 		case !named:
 			builtin.NotStartedReason = builtinNotStartedReason(c, name)
 		}
 		if !named {
 			builtin.StopsAfterFingerprint = name == exec.Name || name == java.Name || name == qemu.Name
-			builtin.SlowFingerprint = name == java.Name || name == qemu.Name // the fingerprint starts a program
+			builtin.NodeReadyWithoutFingerprint = name == java.Name || name == qemu.Name // the fingerprint starts a program
 		}
-		if dev || name == rawexec.Name && isRawExecEnabled(c) {
-			builtin.DefaultConfig = builtins.DevPluginConfigs[name]
+		if dev || name == rawexec.Name && isRawExecEnabledWithoutBlock(c) {
+			builtin.ConfigWithoutBlock = builtins.DevPluginConfigs[name]
 		}
 		if name == template.Name {
-			builtin.NeverHasTasks = true // its child process evaluates templates
+			builtin.ChildrenAreNeverTasks = true // its child process evaluates templates
 			if uids, _ := c.ArtifactSettings["download_uids"].(string); uids != "" {
 				builtin.Args = []string{"plugin", "serve", name, uids} // templates are evaluated under one of these ids
 			}
@@ -90,9 +90,9 @@ func NewPluginCatalog(c *config.Config, dev bool, logger hclog.Logger) (*catalog
 	return catalog.New(plugins)
 }
 
-// BuiltinPluginOptions returns the options of a builtin plugin that depend on other blocks of the agent's configuration, or
-// nil if there are none.
-func BuiltinPluginOptions(c *config.Config, name string) map[string]any {
+// BuiltinDeniedUsersOptions returns the options of a builtin plugin that depend on other blocks of the agent's
+// configuration, or nil if there are none.
+func BuiltinDeniedUsersOptions(c *config.Config, name string) map[string]any {
 	if name != exec.Name && name != java.Name || c.UserDenylist == nil && c.UserCheckedDrivers == nil {
 		return nil
 	}
@@ -116,10 +116,10 @@ func builtinNotStartedReason(c *config.Config, driver string) string {
 			return fmt.Sprintf("%v: start it, or add a block plugin %q with its endpoint, and reload the agent", err, driver)
 		}
 	case qemu.Name:
-		if err := qemu.CheckEmulatorInstalled(); err != nil {
+		if err := qemu.CheckDefaultEmulatorInstalled(); err != nil {
 			return fmt.Sprintf("%v: install it, and reload the agent", err)
 		}
-		if isRoot && !isRawExecEnabled(c) {
+		if isRoot && !isRawExecEnabledWithoutBlock(c) {
 			// The arguments of QEMU give a job the files of the agent's user, as a command of raw_exec does.
 			return fmt.Sprintf("its jobs have the rights of raw_exec, which is not enabled: add a block plugin %q to the configuration of the agent, and reload it", driver)
 		}
@@ -136,10 +136,10 @@ func builtinNotStartedReason(c *config.Config, driver string) string {
 	return ""
 }
 
-// isRawExecEnabled reports whether raw_exec is enabled if no plugin block configures it.
-func isRawExecEnabled(c *config.Config) bool {
-	if c.EnableRawExec != nil {
-		return *c.EnableRawExec
+// isRawExecEnabledWithoutBlock reports whether raw_exec is enabled if no plugin block configures it.
+func isRawExecEnabledWithoutBlock(c *config.Config) bool {
+	if c.LegacyEnableRawExec != nil {
+		return *c.LegacyEnableRawExec
 	}
 	return onlyRootCanSubmitJobs(c)
 }
@@ -147,21 +147,21 @@ func isRawExecEnabled(c *config.Config) bool {
 // onlyRootCanSubmitJobs reports whether an agent that runs as root is reachable only for root, and for
 // users to whom root has given the token: through a unix socket of root, and on loopback with the token.
 func onlyRootCanSubmitJobs(c *config.Config) bool {
-	for _, host := range []string{c.BindAddr, c.HTTPAddr} {
-		if host != "" && !isLoopback(host) {
+	for _, host := range []string{c.BindAddr, c.HTTPListenAddr} {
+		if host != "" && !isLoopbackIP(host) {
 			return false
 		}
 	}
 	return os.Geteuid() == 0 && c.SocketGroup == "" && !c.DisableAccessControl && !c.TLS.ServeHTTPS
 }
 
-func isLoopback(host string) bool {
-	ip := net.ParseIP(host)
+func isLoopbackIP(ipText string) bool {
+	ip := net.ParseIP(ipText)
 	return ip != nil && ip.IsLoopback()
 }
 
-// IsDriverDisabled reports whether the operator has disabled a driver.
-func IsDriverDisabled(c *config.Config, driver string) bool {
+// IsDriverDeniedByLists reports whether the operator has disabled a driver.
+func IsDriverDeniedByLists(c *config.Config, driver string) bool {
 	return slices.Contains(c.DriverDenylist, driver) || c.DriverAllowlist != nil && !slices.Contains(c.DriverAllowlist, driver)
 }
 
@@ -173,7 +173,7 @@ const maxStatsInterval = 5 * time.Second
 func New(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger) agent.Config {
 	limits := allocrunner.Limits{
 		MaxKillTimeout: c.MaxKillTimeout, UserDenylist: c.UserDenylist, UserCheckedDrivers: c.UserCheckedDrivers,
-		AllowNomadFileModes: c.AllowNomadFileModes, ChrootEnv: c.ChrootEnv, StatsSampleInterval: min(c.Telemetry.CollectionInterval, maxStatsInterval),
+		AllowNomadOpenFileModes: c.FallBackToNomadFileModes, ChrootEnv: c.ChrootEnv, StatsSampleInterval: min(c.Telemetry.CollectionInterval, maxStatsInterval),
 	}
 	if os.Geteuid() == 0 { // an agent that is not root makes all downloads as its own user
 		limits.ReservedDownloadUIDs = c.DownloadUIDs()
@@ -183,23 +183,23 @@ func New(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger) agent.
 		dynamicUsers = idrange.Range{}
 	}
 	return agent.Config{
-		DynamicUsers:      dynamicUsers,
-		DataDir:           c.DataDir,
-		Node:              c.Node,
-		AllowSetuid:       c.AllowSetuid,
-		Limits:            limits,
-		EnvDenylist:       c.EnvDenylist,
-		EnvAllowlist:      c.EnvAllowlist,
-		HostVolumesDir:    c.HostVolumesDir,
-		GC:                c.GC,
-		SchedulerGC:       c.SchedulerGC,
-		OIDCIssuer:        c.OIDCIssuer,
-		Plugins:           plugins,
-		Hooks:             c.Hooks,
-		BuiltinHookLimits: map[string]map[string]any{artifact.Name: c.ArtifactSettings, template.Name: c.TemplateSettings},
-		FindTaskProcess:   TaskProcessFromDriverState,
-		PluginCacheFile:   pluginCacheFile(),
-		Version:           version.String(),
+		DynamicUsers:                  dynamicUsers,
+		DataDir:                       c.DataDir,
+		Node:                          c.Node,
+		AllowSetuidAndDevicesInAllocs: c.AllowSetuidAndDevicesInAllocs,
+		AllocRunnerLimits:             limits,
+		EnvDenylist:                   c.EnvDenylist,
+		EnvAllowlist:                  c.EnvAllowlist,
+		HostVolumesDir:                c.HostVolumesDir,
+		GC:                            c.GC,
+		SchedulerGC:                   c.SchedulerGC,
+		OIDCIssuer:                    c.OIDCIssuer,
+		Plugins:                       plugins,
+		HookRules:                     c.HookRules,
+		SettingsByBuiltinHook:         map[string]map[string]any{artifact.Name: c.ArtifactSettings, template.Name: c.TemplateSettings},
+		DecodeTaskProcess:             TaskProcessFromDriverState,
+		PluginDescriptionCacheFile:    pluginCacheFile(),
+		Version:                       version.String(),
 
 		HostVolumePluginDir: c.HostVolumePluginDir,
 		Logger:              logger,
@@ -237,16 +237,16 @@ func logWarnings(warnings []string, logger hclog.Logger) {
 // hostProcessDrivers are the builtin drivers whose tasks are processes of this machine.
 var hostProcessDrivers = []string{exec.Name, java.Name, qemu.Name, rawexec.Name}
 
-// HasHostProcessTasks reports whether name is a builtin driver whose tasks are processes of this machine.
-func HasHostProcessTasks(name string) bool { return slices.Contains(hostProcessDrivers, name) }
+// IsHostProcessDriver reports whether driver is a builtin driver whose tasks are processes of this machine.
+func IsHostProcessDriver(driver string) bool { return slices.Contains(hostProcessDrivers, driver) }
 
 // TaskProcessFromDriverState returns the main process of a task of a builtin driver, from the state of
 // the driver in the task's handle.
 func TaskProcessFromDriverState(driver string, state []byte) (agent.TaskProcess, bool) {
-	if !HasHostProcessTasks(driver) {
+	if !IsHostProcessDriver(driver) {
 		return agent.TaskProcess{}, false
 	}
-	s, err := hostprocess.DecodeState(state)
+	s, err := hostprocess.DecodeProcessState(state)
 	return agent.TaskProcess{ID: osprocess.ID{PID: s.PID, StartTime: s.StartTime}, HasOOMKill: s.HasOOMKill}, err == nil && s.PID > 1
 }
 

@@ -29,7 +29,7 @@ func TestRawExecIsEnabledIfOnlyRootCanSubmitJobs(t *testing.T) {
 		if diags := c.Parse("agent.hcl", []byte(text)); diags.HasErrors() {
 			t.Fatalf("%s: %v", text, diags)
 		}
-		if got := isRawExecEnabled(&c); got != enabled {
+		if got := isRawExecEnabledWithoutBlock(&c); got != enabled {
 			t.Errorf("%s: enabled is %v, want %v", text, got, enabled)
 		}
 	}
@@ -83,7 +83,7 @@ func TestDriversOfAnAgentWithoutPluginBlocks(t *testing.T) {
 			if got != want {
 				t.Errorf("%q: %s is %q, want %q", c.text, driver, got, want)
 			}
-			if reason, listed := plugins.NotStartedReasons()[driver]; listed != (got == "" && !IsDriverDisabled(&parsed, driver)) || listed && !strings.Contains(reason, "agent") {
+			if reason, listed := plugins.NotStartedReasonByDriver()[driver]; listed != (got == "" && !IsDriverDeniedByLists(&parsed, driver)) || listed && !strings.Contains(reason, "agent") {
 				t.Errorf("%q: %s is not started because %q", c.text, driver, reason)
 			}
 		}
@@ -104,7 +104,7 @@ func TestDeniedUsersOfDrivers(t *testing.T) {
 		}
 		got := map[string]any{}
 		for _, name := range []string{"exec", "java", "qemu", "raw_exec", "docker"} {
-			if options := BuiltinPluginOptions(&c, name); options != nil {
+			if options := BuiltinDeniedUsersOptions(&c, name); options != nil {
 				got[name] = options["denied_users"]
 			}
 		}
@@ -127,7 +127,7 @@ func TestReasonsOfDriversNotStarted(t *testing.T) {
 		"java":   "no Java runtime: the program java is in no directory of the agent's PATH (" + os.Getenv("PATH") + "): install one, and reload the agent",
 		"qemu":   "the program qemu-system-x86_64 is in no directory of the agent's PATH (" + os.Getenv("PATH") + "): install it, and reload the agent",
 	} {
-		if got := plugins.NotStartedReasons()[driver]; got != want {
+		if got := plugins.NotStartedReasonByDriver()[driver]; got != want {
 			t.Errorf("%s: %s, want %s", driver, got, want)
 		}
 	}

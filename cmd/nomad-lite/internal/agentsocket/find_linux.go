@@ -12,9 +12,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 )
 
-// FindSocket returns the path of a socket through which an agent on this machine accepts this user without a token, or
-// "" if there is none.
-func FindSocket() string {
+// FindConnectableSocket returns the path of a socket through which an agent on this machine accepts this user without a
+// token, or "" if there is none.
+func FindConnectableSocket() string {
 	for _, socket := range DefaultSocketPaths() {
 		if !isTrustedSocket(socket) {
 			continue
@@ -50,8 +50,8 @@ func DevSocketPaths() []string {
 
 // isTrustedSocket reports whether a socket belongs to this user or to root, and whether no other
 // user can replace it: tokens, variables and jobs are sent there.
-func isTrustedSocket(socket string) bool {
-	real, err := filepath.EvalSymlinks(socket)
+func isTrustedSocket(socketPath string) bool {
+	real, err := filepath.EvalSymlinks(socketPath)
 	if err != nil {
 		return false
 	}
@@ -61,7 +61,7 @@ func isTrustedSocket(socket string) bool {
 	}
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	owned := ok && (stat.Uid == 0 || int(stat.Uid) == os.Geteuid())
-	return owned && safepath.CheckDir(filepath.Dir(real)) == nil && safepath.CheckParents(socket) == nil
+	return owned && safepath.CheckDir(filepath.Dir(real)) == nil && safepath.CheckParents(socketPath) == nil
 }
 
 // SocketPathsInTrustedDirs returns the default socket paths in directories in which only this user and root can create

@@ -2,8 +2,8 @@
 
 package agentsocket
 
-// FindSocket returns "", because agents run only on Linux.
-func FindSocket() string { return "" }
+// FindConnectableSocket returns "", because agents run only on Linux.
+func FindConnectableSocket() string { return "" }
 
 // DefaultSocketPaths returns nil, because agents run only on Linux.
 func DefaultSocketPaths() []string { return nil }

@@ -12,8 +12,8 @@ const FileName = "nomad.sock"
 
 // FirstDeniedSocket returns the first of the socket paths that this user has no permission to connect to, or "" if
 // there is none.
-func FirstDeniedSocket(sockets []string) string {
-	for _, socket := range sockets {
+func FirstDeniedSocket(socketPaths []string) string {
+	for _, socket := range socketPaths {
 		c, err := net.DialTimeout("unix", socket, time.Second)
 		if err == nil {
 			c.Close()

@@ -50,7 +50,7 @@ func TestSocketsOfOtherUsersAreNotTrusted(t *testing.T) {
 			if got := isTrustedSocket(socket); got != c.want {
 				t.Errorf("it is trusted: %v, want %v", got, c.want)
 			}
-			if got := FindSocket() == socket; got != c.want {
+			if got := FindConnectableSocket() == socket; got != c.want {
 				t.Errorf("commands use it: %v, want %v", got, c.want)
 			}
 		})

@@ -12,7 +12,7 @@ import (
 func ReadAgentSelf(c *api.Client) (*api.AgentSelf, error) {
 	var agentSelf api.AgentSelf
 	if _, err := c.Raw().Query("/v1/agent/self", &agentSelf, nil); err != nil {
-		return nil, WrapError("ask the agent about itself", err)
+		return nil, WrapErrorWithAdvice("ask the agent about itself", err)
 	}
 	return &agentSelf, nil
 }

@@ -27,18 +27,18 @@ func (f *AllocFlags) Register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.Group, "group", "", "with -job, take one of this `group`")
 }
 
-// FindAlloc returns the allocation that the argument name selects, and a client of its agent.
-func (f *AllocFlags) FindAlloc(ctx context.Context, client *Flags, name string) (*api.Client, *api.Allocation, error) {
+// FindAlloc returns the allocation that allocOrJobID selects, and a client of its agent.
+func (f *AllocFlags) FindAlloc(ctx context.Context, client *Flags, allocOrJobID string) (*api.Client, *api.Allocation, error) {
 	if !f.ArgIsJobID {
-		return client.FindAlloc(ctx, name)
+		return client.FindAlloc(ctx, allocOrJobID)
 	}
-	c, job, namespace, err := client.FindJob(ctx, name, "")
+	c, job, namespace, err := client.FindJob(ctx, allocOrJobID, "")
 	if err != nil {
 		return nil, nil, err
 	}
 	allocs, _, err := c.Jobs().Allocations(job, false, QueryOptions(ctx, namespace))
 	if err != nil {
-		return nil, nil, WrapError(fmt.Sprintf("list allocations of job %q", job), err)
+		return nil, nil, WrapErrorWithAdvice(fmt.Sprintf("list allocations of job %q", job), err)
 	}
 	if f.Group != "" {
 		allocs = slices.DeleteFunc(allocs, func(a *api.AllocationListStub) bool { return a.TaskGroup != f.Group })
@@ -58,12 +58,12 @@ func (f *AllocFlags) FindAlloc(ctx context.Context, client *Flags, name string) 
 }
 
 // FindAlloc returns the only allocation with this ID or ID prefix, and a client of its agent.
-func (f *Flags) FindAlloc(ctx context.Context, id string) (*api.Client, *api.Allocation, error) {
+func (f *Flags) FindAlloc(ctx context.Context, idPrefix string) (*api.Client, *api.Allocation, error) {
 	c, err := f.Client()
 	if err != nil {
 		return nil, nil, err
 	}
-	found, err := FindOneByPrefix(ctx, c, &AllocationLookup, id)
+	found, err := FindOneByPrefix(ctx, c, &AllocationLookup, idPrefix)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -74,7 +74,7 @@ func (f *Flags) FindAlloc(ctx context.Context, id string) (*api.Client, *api.All
 func readAlloc(ctx context.Context, c *api.Client, found *api.AllocationListStub) (*api.Allocation, error) {
 	alloc, _, err := c.Allocations().Info(found.ID, QueryOptions(ctx, found.Namespace))
 	if err != nil {
-		return nil, WrapError(fmt.Sprintf("read allocation %q", output.TruncateID(found.ID)), err)
+		return nil, WrapErrorWithAdvice(fmt.Sprintf("read allocation %q", output.TruncateID(found.ID)), err)
 	}
 	return alloc, nil
 }

@@ -17,16 +17,16 @@ import (
 // completionTimeout limits a request for completions, because the shell is blocked until the response.
 const completionTimeout = 2 * time.Second
 
-// CompleteFromAgent completes with the values that request returns from the agent. On an error it suggests nothing,
+// CompleteFromAgent completes with the values that fetchValues returns from the agent. On an error it suggests nothing,
 // because a shell that completes cannot show the error.
-func (f *Flags) CompleteFromAgent(ctx context.Context, request func(context.Context, *api.Client) ([]string, error)) ([]string, cobra.ShellCompDirective) {
+func (f *Flags) CompleteFromAgent(ctx context.Context, fetchValues func(context.Context, *api.Client) ([]string, error)) ([]string, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 	defer cancel()
 	c, err := f.Client()
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	values, _ := request(ctx, c)
+	values, _ := fetchValues(ctx, c)
 	return values, cobra.ShellCompDirectiveNoFileComp
 }
 
@@ -125,13 +125,13 @@ func CompleteAllocAndPath(f *Flags) cli.Completer {
 			if err != nil {
 				return nil, err
 			}
-			return listAllocPaths(ctx, c, alloc, toComplete)
+			return completeAllocPaths(ctx, c, alloc, toComplete)
 		})
 		return paths, directive | cobra.ShellCompDirectiveNoSpace
 	})
 }
 
-func listAllocPaths(ctx context.Context, c *api.Client, alloc *api.Allocation, toComplete string) (paths []string, err error) {
+func completeAllocPaths(ctx context.Context, c *api.Client, alloc *api.Allocation, toComplete string) (paths []string, err error) {
 	dir := toComplete[:strings.LastIndexByte(toComplete, '/')+1]
 	files, _, err := c.AllocFS().List(alloc, "/"+dir, QueryOptions(ctx, alloc.Namespace))
 	for _, file := range files {

@@ -15,20 +15,20 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentsocket"
 )
 
-// WrapError adds to an error of the API client the operation that failed, and advice for the user. It replaces the
-// client's text about an HTTP status by the body of the response.
-func WrapError(what string, err error) error {
+// WrapErrorWithAdvice adds to an error of the API client the operation that failed, and advice for the user. It
+// replaces the client's text about an HTTP status by the body of the response.
+func WrapErrorWithAdvice(operation string, err error) error {
 	if reason := new(url.Error); errors.As(err, &reason) {
-		return fmt.Errorf("%s: %w\n%s", what, err, unreachableAdvice(err))
+		return fmt.Errorf("%s: %w\n%s", operation, err, unreachableAdvice(err))
 	}
 	answer := new(api.UnexpectedResponseError)
 	if !errors.As(err, answer) || answer.Body() == "" {
 		if answer.StatusCode() == 404 {
-			return fmt.Errorf("%s: %w\nThe agent does not know this request: is something else listening at its address, or is it an older one?", what, err)
+			return fmt.Errorf("%s: %w\nThe agent does not know this request: is something else listening at its address, or is it an older one?", operation, err)
 		}
-		return fmt.Errorf("%s: %w", what, err)
+		return fmt.Errorf("%s: %w", operation, err)
 	}
-	text := FormatErrorList(strings.TrimSpace(answer.Body()))
+	text := StripErrorListHeads(strings.TrimSpace(answer.Body()))
 	switch {
 	case strings.Contains(text, "Permission denied"):
 		text += "\nShow the token of the agent: export NOMAD_TOKEN=$(cat <data dir>/token)"
@@ -37,18 +37,18 @@ func WrapError(what string, err error) error {
 	case strings.Contains(text, "HTTP request to an HTTPS server"):
 		text += "\nThe agent wants TLS: write https:// in -address or NOMAD_ADDR"
 	}
-	if strings.HasPrefix(text, "\n") { // FormatErrorList has returned a list, which starts on a line of its own
-		return fmt.Errorf("%s:%s", what, text)
+	if strings.HasPrefix(text, "\n") { // StripErrorListHeads has returned a list, which starts on a line of its own
+		return fmt.Errorf("%s:%s", operation, text)
 	}
-	return fmt.Errorf("%s: %s", what, text)
+	return fmt.Errorf("%s: %s", operation, text)
 }
 
 // errorListHeadPattern matches the line "N errors occurred:" above each list in a nested list of errors of Nomad's API.
 var errorListHeadPattern = regexp.MustCompile(`\d+ errors? occurred:`)
 
-// FormatErrorList removes the lines "N errors occurred:" and the empty lines from a nested list of errors. It returns a
-// text without such a list unchanged.
-func FormatErrorList(text string) string {
+// StripErrorListHeads removes the lines "N errors occurred:" and the empty lines from a nested list of errors. It
+// returns a text without such a list unchanged.
+func StripErrorListHeads(text string) string {
 	if !errorListHeadPattern.MatchString(text) {
 		return text
 	}
@@ -89,8 +89,8 @@ func unreachableAdvice(err error) string {
 		return socketPermissionAdvice(socket)
 	}
 	if os.Getenv("NOMAD_ADDR") == "" && strings.Contains(text, api.DefaultConfig().Address) {
-		// The client uses the default address if FindSocket finds no socket that this user can connect to. A socket
-		// without permission explains the failure better than the default address.
+		// The client uses the default address if FindConnectableSocket finds no socket that this user can connect to. A
+		// socket without permission explains the failure better than the default address.
 		if socket := agentsocket.FirstDeniedSocket(agentsocket.SocketPathsInTrustedDirs()); socket != "" {
 			return socketPermissionAdvice(socket)
 		}

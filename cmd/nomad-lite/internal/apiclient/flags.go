@@ -48,7 +48,7 @@ func (f *Flags) Register(cmd *cobra.Command) {
 	} {
 		_ = flags.SetAnnotation(name, ConnectionFlagAnnotation, nil) // SetAnnotation fails only for an unknown flag
 	}
-	cli.SetFlagCompletion(cmd, "namespace", f.CompleteNamespaces)
+	cli.MustSetFlagCompletion(cmd, "namespace", f.CompleteNamespaces)
 }
 
 // ReadsAllNamespaces reports whether the command reads all namespaces.
@@ -66,10 +66,12 @@ func (f *Flags) Client() (*api.Client, error) {
 
 // CanFindAgent reports whether the flags or the environment name an agent, or an agent on this machine has a socket
 // that this user can connect to.
-func (f *Flags) CanFindAgent() bool { return f.SelectsAgent() || agentsocket.FindSocket() != "" }
+func (f *Flags) CanFindAgent() bool {
+	return f.HasAgentAddress() || agentsocket.FindConnectableSocket() != ""
+}
 
-// SelectsAgent reports whether the flags or the environment name an agent.
-func (f *Flags) SelectsAgent() bool { return f.address != "" || os.Getenv("NOMAD_ADDR") != "" }
+// HasAgentAddress reports whether the flags or the environment name an agent.
+func (f *Flags) HasAgentAddress() bool { return f.address != "" || os.Getenv("NOMAD_ADDR") != "" }
 
 // AgentIsOnThisMachine reports whether the agent's address is a unix socket or a loopback address, which only this
 // machine can reach.
@@ -98,7 +100,7 @@ func (f *Flags) ClientConfig() *api.Config {
 	case f.address != "":
 		config.Address = f.address
 	case os.Getenv("NOMAD_ADDR") == "":
-		if socket := agentsocket.FindSocket(); socket != "" {
+		if socket := agentsocket.FindConnectableSocket(); socket != "" {
 			config.Address = "unix://" + socket
 		}
 	}

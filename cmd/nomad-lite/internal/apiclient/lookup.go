@@ -30,7 +30,7 @@ func FindJob(ctx context.Context, c *api.Client, prefix, filter string) (id, nam
 		if strings.Contains(err.Error(), "Permission denied") {
 			return prefix, "", nil // a token that cannot list jobs may still give access to this one
 		}
-		return "", "", WrapError(fmt.Sprintf("look for job %q", prefix), err)
+		return "", "", WrapErrorWithAdvice(fmt.Sprintf("look for job %q", prefix), err)
 	}
 	at := slices.IndexFunc(jobs, func(j *api.JobListStub) bool { return j.ID == prefix })
 	// The same id can be in several namespaces.
@@ -121,40 +121,40 @@ type ObjectLookup[T any] struct {
 	listPath     string // API path of the list of objects; see DESIGN.md for why it is not a method of api.Client
 	idOf         func(T) string
 	hasNamespace bool // objects of this kind belong to a namespace
-	// columnTitles and cellsAfterID are the columns after the ID in the table of the objects that match an ambiguous prefix. The
-	// columns are Nomad's.
-	columnTitles  []string
-	cellsAfterID  func(T) []any
-	descriptionOf func(T) string // returns the description that a shell's completion shows next to an object's ID
+	// columnTitlesAfterID and cellsAfterID are the columns after the ID in the table of the objects that match an
+	// ambiguous prefix. The columns are Nomad's.
+	columnTitlesAfterID     []string
+	cellsAfterID            func(T) []any
+	completionDescriptionOf func(T) string // returns the description that a shell's completion shows next to an object's ID
 }
 
 // AllocationLookup looks up allocations.
 var AllocationLookup = ObjectLookup[*api.AllocationListStub]{
-	noun:         "allocation",
-	listPath:     "/v1/allocations",
-	idOf:         func(a *api.AllocationListStub) string { return a.ID },
-	hasNamespace: true,
-	columnTitles: []string{"Node ID", "Task Group", "Version", "Desired", "Status", "Created", "Modified", "Job ID"},
+	noun:                "allocation",
+	listPath:            "/v1/allocations",
+	idOf:                func(a *api.AllocationListStub) string { return a.ID },
+	hasNamespace:        true,
+	columnTitlesAfterID: []string{"Node ID", "Task Group", "Version", "Desired", "Status", "Created", "Modified", "Job ID"},
 	cellsAfterID: func(a *api.AllocationListStub) []any {
 		return []any{
 			output.TruncateID(a.NodeID), a.TaskGroup, a.JobVersion, a.DesiredStatus, a.ClientStatus,
-			output.FormatAge(a.CreateTime, false), output.FormatAge(a.ModifyTime, false), a.JobID,
+			output.FormatAgeUnlessVerbose(a.CreateTime, false), output.FormatAgeUnlessVerbose(a.ModifyTime, false), a.JobID,
 		}
 	},
-	descriptionOf: func(a *api.AllocationListStub) string { return fmt.Sprintf("%s, %s", a.Name, a.ClientStatus) },
+	completionDescriptionOf: func(a *api.AllocationListStub) string { return fmt.Sprintf("%s, %s", a.Name, a.ClientStatus) },
 }
 
 // EvaluationLookup looks up evaluations.
 var EvaluationLookup = ObjectLookup[*api.Evaluation]{
-	noun:         "evaluation",
-	listPath:     "/v1/evaluations",
-	idOf:         func(e *api.Evaluation) string { return e.ID },
-	hasNamespace: true,
-	columnTitles: []string{"Priority", "Triggered By", "Job ID", "Namespace", "Node ID", "Status", "Placement Failures"},
+	noun:                "evaluation",
+	listPath:            "/v1/evaluations",
+	idOf:                func(e *api.Evaluation) string { return e.ID },
+	hasNamespace:        true,
+	columnTitlesAfterID: []string{"Priority", "Triggered By", "Job ID", "Namespace", "Node ID", "Status", "Placement Failures"},
 	cellsAfterID: func(e *api.Evaluation) []any {
 		return []any{e.Priority, e.TriggeredBy, e.JobID, e.Namespace, output.TruncateID(e.NodeID), e.Status, PlacementFailureCell(e)}
 	},
-	descriptionOf: func(e *api.Evaluation) string { return fmt.Sprintf("%s, %s, %s", e.JobID, e.TriggeredBy, e.Status) },
+	completionDescriptionOf: func(e *api.Evaluation) string { return fmt.Sprintf("%s, %s, %s", e.JobID, e.TriggeredBy, e.Status) },
 }
 
 // PlacementFailureCell returns the table cell that shows whether an evaluation has failed to place
@@ -168,55 +168,55 @@ func PlacementFailureCell(e *api.Evaluation) string {
 
 // DeploymentLookup looks up deployments.
 var DeploymentLookup = ObjectLookup[*api.Deployment]{
-	noun:         "deployment",
-	listPath:     "/v1/deployments",
-	idOf:         func(d *api.Deployment) string { return d.ID },
-	hasNamespace: true,
-	columnTitles: []string{"Job ID", "Job Version", "Status", "Description"},
-	cellsAfterID: func(d *api.Deployment) []any { return []any{d.JobID, d.JobVersion, d.Status, d.StatusDescription} },
-	descriptionOf: func(d *api.Deployment) string {
+	noun:                "deployment",
+	listPath:            "/v1/deployments",
+	idOf:                func(d *api.Deployment) string { return d.ID },
+	hasNamespace:        true,
+	columnTitlesAfterID: []string{"Job ID", "Job Version", "Status", "Description"},
+	cellsAfterID:        func(d *api.Deployment) []any { return []any{d.JobID, d.JobVersion, d.Status, d.StatusDescription} },
+	completionDescriptionOf: func(d *api.Deployment) string {
 		return fmt.Sprintf("%s, version %d, %s", d.JobID, d.JobVersion, d.Status)
 	},
 }
 
 // NodeLookup looks up nodes.
 var NodeLookup = ObjectLookup[*api.NodeListStub]{
-	noun:         "node",
-	listPath:     "/v1/nodes",
-	idOf:         func(n *api.NodeListStub) string { return n.ID },
-	columnTitles: []string{"DC", "Name", "Class", "Drain", "Eligibility", "Status"},
+	noun:                "node",
+	listPath:            "/v1/nodes",
+	idOf:                func(n *api.NodeListStub) string { return n.ID },
+	columnTitlesAfterID: []string{"DC", "Name", "Class", "Drain", "Eligibility", "Status"},
 	cellsAfterID: func(n *api.NodeListStub) []any {
 		return []any{n.Datacenter, n.Name, n.NodeClass, n.Drain, n.SchedulingEligibility, n.Status}
 	},
-	descriptionOf: func(n *api.NodeListStub) string {
+	completionDescriptionOf: func(n *api.NodeListStub) string {
 		return fmt.Sprintf("%s, %s, %s", n.Name, n.SchedulingEligibility, n.Status)
 	},
 }
 
 // HostVolumeLookup looks up dynamic host volumes.
 var HostVolumeLookup = ObjectLookup[*api.HostVolumeStub]{
-	noun:         "host volume",
-	listPath:     "/v1/volumes?type=host",
-	idOf:         func(v *api.HostVolumeStub) string { return v.ID },
-	hasNamespace: true,
-	columnTitles: []string{"Name", "Namespace", "Plugin ID", "Node ID", "Node Pool", "State"},
+	noun:                "host volume",
+	listPath:            "/v1/volumes?type=host",
+	idOf:                func(v *api.HostVolumeStub) string { return v.ID },
+	hasNamespace:        true,
+	columnTitlesAfterID: []string{"Name", "Namespace", "Plugin ID", "Node ID", "Node Pool", "State"},
 	cellsAfterID: func(v *api.HostVolumeStub) []any {
 		return []any{v.Name, v.Namespace, v.PluginID, output.TruncateID(v.NodeID), v.NodePool, v.State}
 	},
-	descriptionOf: func(v *api.HostVolumeStub) string { return fmt.Sprintf("%s, %s", v.Name, v.State) },
+	completionDescriptionOf: func(v *api.HostVolumeStub) string { return fmt.Sprintf("%s, %s", v.Name, v.State) },
 }
 
 // VolumeClaimLookup looks up the claims by which task groups with sticky volumes keep their host volumes.
 var VolumeClaimLookup = ObjectLookup[*api.TaskGroupHostVolumeClaim]{
-	noun:         "claim",
-	listPath:     "/v1/volumes/claims",
-	idOf:         func(c *api.TaskGroupHostVolumeClaim) string { return c.ID },
-	hasNamespace: true,
-	columnTitles: []string{"Namespace", "Job ID", "Volume ID", "Volume Name"},
+	noun:                "claim",
+	listPath:            "/v1/volumes/claims",
+	idOf:                func(c *api.TaskGroupHostVolumeClaim) string { return c.ID },
+	hasNamespace:        true,
+	columnTitlesAfterID: []string{"Namespace", "Job ID", "Volume ID", "Volume Name"},
 	cellsAfterID: func(c *api.TaskGroupHostVolumeClaim) []any {
 		return []any{c.Namespace, c.JobID, output.TruncateID(c.VolumeID), c.VolumeName}
 	},
-	descriptionOf: func(c *api.TaskGroupHostVolumeClaim) string { return fmt.Sprintf("%s, %s", c.JobID, c.VolumeName) },
+	completionDescriptionOf: func(c *api.TaskGroupHostVolumeClaim) string { return fmt.Sprintf("%s, %s", c.JobID, c.VolumeName) },
 }
 
 // FindOneByPrefix returns the only object of a kind with this ID or ID prefix. DESIGN.md gives the reason why it is not
@@ -230,7 +230,7 @@ func FindOneByPrefix[T any](ctx context.Context, c *api.Client, k *ObjectLookup[
 	}
 	all, err := k.listWithPrefix(ctx, c, digits)
 	if err != nil {
-		return zero, WrapError(fmt.Sprintf("look for %s %q", k.noun, prefix), err)
+		return zero, WrapErrorWithAdvice(fmt.Sprintf("look for %s %q", k.noun, prefix), err)
 	}
 	switch len(all) {
 	case 0:
@@ -242,7 +242,7 @@ func FindOneByPrefix[T any](ctx context.Context, c *api.Client, k *ObjectLookup[
 	case 1:
 		return all[0], nil
 	}
-	t := output.NewTable(append([]string{"ID"}, k.columnTitles...)...)
+	t := output.NewTable(append([]string{"ID"}, k.columnTitlesAfterID...)...)
 	for _, one := range all {
 		t.AddRow(append([]any{k.idOf(one)}, k.cellsAfterID(one)...)...)
 	}
@@ -250,14 +250,14 @@ func FindOneByPrefix[T any](ctx context.Context, c *api.Client, k *ObjectLookup[
 }
 
 // listWithPrefix returns the objects whose id has this prefix of hexadecimal digits.
-func (o *ObjectLookup[T]) listWithPrefix(ctx context.Context, c *api.Client, digits string) ([]T, error) {
+func (o *ObjectLookup[T]) listWithPrefix(ctx context.Context, c *api.Client, hexPrefix string) ([]T, error) {
 	q := QueryOptions(ctx, "")
-	q.Prefix = digits[:len(digits)&^1] // servers reject a prefix with an odd number of digits
+	q.Prefix = hexPrefix[:len(hexPrefix)&^1] // servers reject a prefix with an odd number of digits
 	var all []T
 	if _, err := c.Raw().Query(o.listPath, &all, q); err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(all, func(one T) bool { return !strings.HasPrefix(normalizeIDPrefix(o.idOf(one)), digits) }), nil
+	return slices.DeleteFunc(all, func(one T) bool { return !strings.HasPrefix(normalizeIDPrefix(o.idOf(one)), hexPrefix) }), nil
 }
 
 // CompleteID suggests IDs of the objects of one kind.
@@ -270,7 +270,7 @@ func CompleteID[T any](f *Flags, k *ObjectLookup[T]) cli.Completer {
 func (o *ObjectLookup[T]) suggestIDs(ctx context.Context, c *api.Client, toComplete string) (ids []string, err error) {
 	all, err := o.listWithPrefix(ctx, c, normalizeIDPrefix(toComplete))
 	for _, one := range all {
-		ids = append(ids, cobra.CompletionWithDesc(o.idOf(one), o.descriptionOf(one)))
+		ids = append(ids, cobra.CompletionWithDesc(o.idOf(one), o.completionDescriptionOf(one)))
 	}
 	return ids, err
 }

@@ -21,15 +21,15 @@ func ForEachTask(job *api.Job, do func(*api.TaskGroup, *api.Task)) {
 	}
 }
 
-// HasTerminalStatus reports whether the client status of an allocation is terminal.
-func HasTerminalStatus(a *api.AllocationListStub) bool {
+// HasTerminalClientStatus reports whether the client status of an allocation is terminal.
+func HasTerminalClientStatus(a *api.AllocationListStub) bool {
 	return (&api.Allocation{ClientStatus: a.ClientStatus}).ClientTerminalStatus()
 }
 
-// ForEachService calls do for each service of a group and of the group's tasks. The parameter task of do is the name of
-// the task, or "" for a service of the group itself. The group can be nil. ForEachService skips nil tasks and services,
-// which an invalid job can have.
-func ForEachService(group *api.TaskGroup, do func(service *api.Service, task string)) {
+// ForEachService calls do for each service of a group and of the group's tasks. The parameter taskNameOrEmpty of do is
+// the name of the task, or "" for a service of the group itself. The group can be nil. ForEachService skips nil tasks
+// and services, which an invalid job can have.
+func ForEachService(group *api.TaskGroup, do func(service *api.Service, taskNameOrEmpty string)) {
 	if group == nil {
 		return
 	}

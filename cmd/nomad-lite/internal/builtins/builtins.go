@@ -27,7 +27,7 @@ var All = map[string]struct {
 }{
 	artifact.Name: {base.TypeHook, func([]string) {
 		artifact.ConfineHookProcess()
-		sdk.ServeHook(&artifact.Hook{DownloadArgs: []string{ArtifactDownloadCommand}})
+		sdk.ServeHook(&artifact.Hook{DownloadProcessArgs: []string{ArtifactDownloadCommand}})
 	}},
 	docker.Name:   {base.TypeDriver, func([]string) { sdk.ServeDriver(&docker.Driver{}) }},
 	exec.Name:     {base.TypeDriver, func([]string) { sdk.ServeDriver(&exec.Driver{}) }},
@@ -45,24 +45,25 @@ var DevPluginConfigs = map[string]map[string]any{
 	script.Name:  {"commands": true},
 }
 
-// serveTemplateHook serves the builtin hook template. args has at most one element: the agent's setting download_uids.
-func serveTemplateHook(args []string) {
-	uids := strings.Join(args, "")
-	evaluator := template.ConfineHookProcess([]string{TemplateEvaluatorCommand}, func() (uint32, error) {
+// serveTemplateHook serves the builtin hook template. optionalDownloadUIDs has at most one element: the agent's setting
+// download_uids.
+func serveTemplateHook(optionalDownloadUIDs []string) {
+	uids := strings.Join(optionalDownloadUIDs, "")
+	evaluator := template.StartEvaluatorAndConfineProcess([]string{TemplateEvaluatorCommand}, func() (uint32, error) {
 		return artifact.FindUnusedUserID(context.Background(), uids)
 	})
 	sdk.ServeHook(&template.Hook{Evaluator: evaluator})
 }
 
-// ServePlugin serves a builtin as a plugin process. args are the command-line arguments after the builtin's name. If a
-// user runs the command directly, ServePlugin prints that the program is a plugin.
-func ServePlugin(name string, args ...string) error {
+// ServePlugin serves a builtin as a plugin process. argsAfterName are the command-line arguments after the builtin's
+// name. If a user runs the command directly, ServePlugin prints that the program is a plugin.
+func ServePlugin(name string, argsAfterName ...string) error {
 	builtin, ok := All[name]
 	if !ok {
 		names := slices.Sorted(maps.Keys(All))
 		return fmt.Errorf("plugin serve: there is no builtin plugin %q, only %s", name, strings.Join(names, ", "))
 	}
-	builtin.serve(args)
+	builtin.serve(argsAfterName)
 	return nil
 }
 

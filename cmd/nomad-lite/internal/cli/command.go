@@ -17,7 +17,7 @@ func NewGroupCommand(use, short string, children ...*cobra.Command) *cobra.Comma
 		Args:  cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return MissingCommandError(cmd)
+				return PrintHelpForMissingSubcommand(cmd)
 			}
 			return UnknownCommandError(cmd, args[0])
 		},
@@ -26,13 +26,13 @@ func NewGroupCommand(use, short string, children ...*cobra.Command) *cobra.Comma
 	return cmd
 }
 
-// MissingCommandError prints the help of a command that has subcommands, for a command line that names
+// PrintHelpForMissingSubcommand prints the help of a command that has subcommands, for a command line that names
 // none of them, and returns an error with the exit code of Nomad's command line.
-func MissingCommandError(cmd *cobra.Command) error {
-	return errors.Join(cmd.Help(), &ExitError{Code: exitCodeOfMissingCommand(cmd)})
+func PrintHelpForMissingSubcommand(cmd *cobra.Command) error {
+	return errors.Join(cmd.Help(), &ExitError{Code: exitCodeForMissingSubcommand(cmd)})
 }
 
-func exitCodeOfMissingCommand(cmd *cobra.Command) int {
+func exitCodeForMissingSubcommand(cmd *cobra.Command) int {
 	if cmd.HasParent() {
 		return 1
 	}
@@ -49,7 +49,7 @@ func UnknownCommandError(cmd *cobra.Command, name string) error {
 	} else if near := suggestCommands(cmd, name); len(near) > 0 {
 		text += fmt.Sprintf("; did you mean %q?", near[0])
 	}
-	return &ExitError{exitCodeOfMissingCommand(cmd), fmt.Errorf("%s\nRun '%s -help' for the commands that there are", text, cmd.CommandPath())}
+	return &ExitError{exitCodeForMissingSubcommand(cmd), fmt.Errorf("%s\nRun '%s -help' for the commands that there are", text, cmd.CommandPath())}
 }
 
 // suggestCommands returns the subcommands of cmd with a name similar to name, and the paths of subcommands of these
@@ -98,13 +98,13 @@ func UsageError(cmd *cobra.Command, err error) error {
 }
 
 // RequireArgCount returns a check that the number of arguments is between least and most. A negative most means no
-// limit. The error names the arguments that the command takes by the text what.
-func RequireArgCount(least, most int, what string) cobra.PositionalArgs {
+// limit. The error contains argsDescription, which describes the arguments that the command takes.
+func RequireArgCount(least, most int, argsDescription string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) >= least && (most < 0 || len(args) <= most) {
 			return nil
 		}
-		return newArgumentError(cmd, args, what)
+		return newArgumentError(cmd, args, argsDescription)
 	}
 }
 
@@ -116,11 +116,11 @@ func NoArgs(cmd *cobra.Command, args []string) error {
 	return newArgumentError(cmd, args, "no arguments")
 }
 
-func newArgumentError(cmd *cobra.Command, args []string, what string) error {
+func newArgumentError(cmd *cobra.Command, args []string, argsDescription string) error {
 	if len(args) == 0 {
-		return UsageError(cmd, fmt.Errorf("takes %s", what))
+		return UsageError(cmd, fmt.Errorf("takes %s", argsDescription))
 	}
-	return UsageError(cmd, fmt.Errorf("takes %s, and not %q", what, args))
+	return UsageError(cmd, fmt.Errorf("takes %s, and not %q", argsDescription, args))
 }
 
 // HideFlagDefaults removes the default values of flags from the help text, such as a -1 that means that the flag is not
@@ -135,8 +135,8 @@ func HideFlagDefaults(cmd *cobra.Command, flags ...string) {
 // that flags among these arguments belong to that program.
 const RunsProgramAnnotation = "runs a program"
 
-// PassFlagsToProgram marks cmd with RunsProgramAnnotation, and lets cobra parse no flags after the first argument.
-func PassFlagsToProgram(cmd *cobra.Command) *cobra.Command {
+// PassFlagsAfterFirstArg marks cmd with RunsProgramAnnotation, and lets cobra parse no flags after the first argument.
+func PassFlagsAfterFirstArg(cmd *cobra.Command) *cobra.Command {
 	cmd.Flags().SetInterspersed(false)
 	cmd.Annotations = map[string]string{RunsProgramAnnotation: "yes"}
 	return cmd

@@ -16,9 +16,9 @@ func CompleteArgsByPosition(completers ...Completer) Completer {
 	}
 }
 
-// SetFlagCompletion sets the completion of a flag. It panics if the command does not have the
+// MustSetFlagCompletion sets the completion of a flag. It panics if the command does not have the
 // flag, or has a completion for it.
-func SetFlagCompletion(cmd *cobra.Command, flag string, complete Completer) {
+func MustSetFlagCompletion(cmd *cobra.Command, flag string, complete Completer) {
 	if err := cmd.RegisterFlagCompletionFunc(flag, complete); err != nil {
 		panic(err)
 	}

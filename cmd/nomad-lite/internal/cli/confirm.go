@@ -12,8 +12,8 @@ import (
 
 // Confirm asks the user a question on standard output, and returns nil for the answer "y". Confirm reads the answer
 // from a line of standard input, which can be a pipe. For each other answer Confirm prints a message and returns an
-// error with the exit code of Nomad's command line. For "no", the message is declined.
-func (s *Streams) Confirm(question, declined string) error {
+// error with the exit code of Nomad's command line. For "no", the message is declinedMessage.
+func (s *Streams) Confirm(question, declinedMessage string) error {
 	fmt.Fprintf(s.Out, "%s [y/N] ", question)
 	answer, err := readLine(s.In)
 	if err != nil {
@@ -21,7 +21,7 @@ func (s *Streams) Confirm(question, declined string) error {
 		//lint:ignore ST1005 the text is Nomad's
 		return fmt.Errorf("Failed to parse answer: %w", err)
 	}
-	message, code := declined, 0
+	message, code := declinedMessage, 0
 	switch lower := strings.ToLower(answer); {
 	case answer == "y":
 		return nil

@@ -20,8 +20,8 @@ func ParseKeyValues(words []string) (map[string]string, error) {
 	return all, nil
 }
 
-// ReadPayload returns the content of a file with a payload, or of standard input for "-".
-func (s *Streams) ReadPayload(path string) (payload []byte, err error) {
+// ReadFileOrStdin returns the content of a file with a payload, or of standard input for "-".
+func (s *Streams) ReadFileOrStdin(path string) (payload []byte, err error) {
 	if path == "-" {
 		payload, err = io.ReadAll(s.In)
 	} else {

@@ -7,10 +7,10 @@ import (
 
 type uiFlagPageKey struct{}
 
-// WithPageForUIFlag returns a context in which SetPageForUIFlag stores the path of a web page in path. A command with
-// the flag -ui opens this page after it has run.
-func WithPageForUIFlag(ctx context.Context, path *string) context.Context {
-	return context.WithValue(ctx, uiFlagPageKey{}, path)
+// WithPageForUIFlag returns a context in which SetPageForUIFlag stores the path of a web page in pathDestination. A
+// command with the flag -ui opens this page after it has run.
+func WithPageForUIFlag(ctx context.Context, pathDestination *string) context.Context {
+	return context.WithValue(ctx, uiFlagPageKey{}, pathDestination)
 }
 
 // SetPageForUIFlag sets the web page that shows the object of the command that runs with ctx. path is relative to /ui/,

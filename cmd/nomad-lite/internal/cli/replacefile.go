@@ -8,9 +8,10 @@ import (
 	"path/filepath"
 )
 
-// ReplaceFile replaces the content of a file atomically, so that a full disk leaves the old text and not half of the
-// new one. It creates the file if it does not exist. If path is a symbolic link, ReplaceFile replaces its target.
-func ReplaceFile(path string, text []byte, mode fs.FileMode) error {
+// ReplaceFileAtomically replaces the content of a file atomically, so that a full disk leaves the old text and not half
+// of the new one. It creates the file if it does not exist. If path is a symbolic link, ReplaceFileAtomically replaces
+// its target.
+func ReplaceFileAtomically(path string, text []byte, mode fs.FileMode) error {
 	target, err := filepath.EvalSymlinks(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		target, err = path, nil

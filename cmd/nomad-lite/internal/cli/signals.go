@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// ContextUntilInterrupted returns a context that ends when the process receives a termination signal. It is for
-// commands that follow output, for which an interrupt is no failure.
+// ContextUntilInterrupted returns a context that ends when the process receives a termination signal. Further signals have
+// no effect. It is for commands that follow output, for which an interrupt is no failure, and for commands that must not
+// end in the middle of their work.
 func ContextUntilInterrupted(ctx context.Context) (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(ctx, TerminationSignals()...)
 }

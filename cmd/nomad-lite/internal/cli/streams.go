@@ -14,13 +14,13 @@ type Streams struct {
 	Out io.Writer
 	Err io.Writer
 
-	CommandLine []string // arguments of nomad-lite, without the program name
+	CommandLineArgs []string // arguments of nomad-lite, without the program name
 
 	NoColour, ForceColour bool
 }
 
 // JSONOutput returns a writer to standard output for JSONOutput. On a terminal, the writer escapes control characters.
-func (s *Streams) JSONOutput() io.Writer { return terminal.JSONWriter(s.Out) }
+func (s *Streams) JSONOutput() io.Writer { return terminal.EscapeJSONIfTerminal(s.Out) }
 
 // SupportsColours reports whether output to w can have colours.
 func (s *Streams) SupportsColours(w io.Writer) bool {

@@ -12,15 +12,15 @@ const (
 	EnterpriseOnlyReason = "it belongs to Nomad Enterprise"
 )
 
-// NewUnsupportedCommand returns a hidden command for a command that only Nomad has. It fails with the text instead,
-// which names the reason or a replacement.
-func NewUnsupportedCommand(name, instead string) *cobra.Command {
+// NewUnsupportedCommand returns a hidden command for a command that only Nomad has. The command fails with the text
+// reasonOrReplacement.
+func NewUnsupportedCommand(name, reasonOrReplacement string) *cobra.Command {
 	return &cobra.Command{
 		Use:                name,
 		Hidden:             true,
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return fmt.Errorf("%s: nomad-lite has no such command: %s", cmd.CommandPath(), instead)
+			return fmt.Errorf("%s: nomad-lite has no such command: %s", cmd.CommandPath(), reasonOrReplacement)
 		},
 	}
 }

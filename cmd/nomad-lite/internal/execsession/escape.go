@@ -34,7 +34,7 @@ func (e *escapeReader) Read(p []byte) (int, error) {
 
 // bufferUnlessInEscapeSequence appends c to unreadInput unless c belongs to an escape sequence. It returns false if c
 // completes the sequence that ends the session.
-func (e *escapeReader) bufferUnlessInEscapeSequence(c byte) bool {
+func (e *escapeReader) bufferUnlessInEscapeSequence(c byte) (sessionContinues bool) {
 	switch {
 	case e.afterEscapeChar && c == '.':
 		return false

@@ -40,8 +40,8 @@ func (f *Flags) Register(cmd *cobra.Command) {
 }
 
 // Run calls exec with the user's streams; exec runs a command in a task and returns its exit code. The error of Run
-// holds the exit code, or is an error of exec with the operation what in its text.
-func (f *Flags) Run(ctx context.Context, s *cli.Streams, what string, exec func(context.Context, Session) (int, error)) error {
+// holds the exit code, or is an error of exec with operation in its text.
+func (f *Flags) Run(ctx context.Context, s *cli.Streams, operation string, exec func(context.Context, Session) (int, error)) error {
 	session := Session{Stdin: s.In, Stdout: s.Out, Stderr: s.Err}
 	if !f.stdin {
 		session.Stdin = emptyReader{}
@@ -77,7 +77,7 @@ func (f *Flags) Run(ctx context.Context, s *cli.Streams, what string, exec func(
 	case errors.Is(context.Cause(ctx), errDetached):
 		return &cli.ExitError{Code: 1, Err: errDetached}
 	case err != nil:
-		return apiclient.WrapError(what, streaming.DescribeStreamError(err))
+		return apiclient.WrapErrorWithAdvice(operation, streaming.RewriteBrokenStreamError(err))
 	case code != 0:
 		return &cli.ExitError{Code: code}
 	}
@@ -125,13 +125,13 @@ func (f *Flags) SetDefaultsAndValidate(cmd *cobra.Command, s *cli.Streams) error
 }
 
 // attachTerminal puts the user's terminal into raw mode, so that all keys reach the command, and sends the size of the
-// terminal to the command until ctx ends. The returned function restores the terminal and ends a blocked read of it, so
-// that the next key is not lost to the command.
-func (se *Session) attachTerminal(ctx context.Context, s *cli.Streams, escape string, leave context.CancelCauseFunc) (func(), error) {
+// terminal to the command until ctx ends. restoreTerminal also ends a blocked read of the terminal, so that the next
+// key is not lost to the command.
+func (se *Session) attachTerminal(ctx context.Context, s *cli.Streams, escapeChar string, endSession context.CancelCauseFunc) (restoreTerminal func(), err error) {
 	in, ok := s.In.(*os.File)
-	restore := func() {}
+	restoreTerminal = func() {}
 	if ok && term.IsTerminal(int(in.Fd())) {
-		input, err := terminal.NewInput(in)
+		input, err := terminal.NewInterruptibleInput(in)
 		if err != nil {
 			return nil, fmt.Errorf("prepare the terminal: %w", err)
 		}
@@ -139,18 +139,18 @@ func (se *Session) attachTerminal(ctx context.Context, s *cli.Streams, escape st
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("prepare the terminal: %w", err), input.Close())
 		}
-		restore = func() {
+		restoreTerminal = func() {
 			_ = input.Close()                      // closing a pipe does not fail
 			_ = term.Restore(int(in.Fd()), before) // an error means that the terminal was closed
 		}
 		se.Stdin = input
-		if escape != "none" && escape != "" {
-			se.Stdin = &escapeReader{input: input, escapeChar: escape[0], atLineStart: true, onDetach: func() { leave(errDetached) }}
+		if escapeChar != "none" && escapeChar != "" {
+			se.Stdin = &escapeReader{input: input, escapeChar: escapeChar[0], atLineStart: true, onDetach: func() { endSession(errDetached) }}
 		}
 	}
 	out, ok := terminal.FileOfStream(s.Out)
 	if !ok || !term.IsTerminal(int(out.Fd())) {
-		return restore, nil
+		return restoreTerminal, nil
 	}
 	changes := make(chan os.Signal, 1)
 	signal.Notify(changes, terminal.Resized)
@@ -173,5 +173,5 @@ func (se *Session) attachTerminal(ctx context.Context, s *cli.Streams, escape st
 			}
 		}
 	}()
-	return restore, nil
+	return restoreTerminal, nil
 }

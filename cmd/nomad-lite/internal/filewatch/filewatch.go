@@ -20,7 +20,7 @@ const interval = 200 * time.Millisecond
 // Watcher detects changes of files and directories, which need not exist.
 type Watcher struct {
 	isIgnored      func(path string) bool
-	lastHashByPath map[string]uint64 // path -> hash of the last known state, from hashFileOrTree
+	lastHashByPath map[string]uint64 // path -> hash of the last known state, from hashMetadataOfFileOrTree
 }
 
 // New returns a watcher that compares with the present state of the paths. The watcher ignores files and directories in
@@ -35,15 +35,15 @@ func New(paths []string, ignore func(path string) bool) *Watcher {
 func (w *Watcher) startWatching(paths []string) {
 	for _, path := range paths {
 		if _, known := w.lastHashByPath[path]; !known {
-			w.lastHashByPath[path] = w.hashFileOrTree(path)
+			w.lastHashByPath[path] = w.hashMetadataOfFileOrTree(path)
 		}
 	}
 }
 
-// WaitForChange blocks until some of the paths have changed and then have the same state in two polls, because an
-// editor can write a file in several steps. It returns the changed paths, or nil when ctx ends. A path that is new to
-// the watcher is compared with its state at the call. Wait must not be called concurrently.
-func (w *Watcher) WaitForChange(ctx context.Context, paths []string) []string {
+// WaitForSettledChange blocks until some of the paths have changed and then have the same state in two polls, because
+// an editor can write a file in several steps. It returns the changed paths, or nil when ctx ends. A path that is new
+// to the watcher is compared with its state at the call. Calls must not be concurrent.
+func (w *Watcher) WaitForSettledChange(ctx context.Context, paths []string) []string {
 	w.startWatching(paths)
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
@@ -56,10 +56,10 @@ func (w *Watcher) WaitForChange(ctx context.Context, paths []string) []string {
 		}
 		states := make(map[string]uint64, len(paths))
 		for _, path := range paths {
-			states[path] = w.hashFileOrTree(path)
+			states[path] = w.hashMetadataOfFileOrTree(path)
 		}
-		changed := changedPaths(w.lastHashByPath, states)
-		settled := len(changedPaths(before, states)) == 0
+		changed := pathsWithChangedHash(w.lastHashByPath, states)
+		settled := len(pathsWithChangedHash(before, states)) == 0
 		before = states
 		if len(changed) > 0 && settled {
 			maps.Copy(w.lastHashByPath, states)
@@ -68,8 +68,8 @@ func (w *Watcher) WaitForChange(ctx context.Context, paths []string) []string {
 	}
 }
 
-// changedPaths returns the sorted paths that are in both maps with different states.
-func changedPaths(before, after map[string]uint64) []string {
+// pathsWithChangedHash returns the sorted paths that are in both maps with different states.
+func pathsWithChangedHash(before, after map[string]uint64) []string {
 	var changed []string
 	for path, state := range after {
 		if old, known := before[path]; known && old != state {
@@ -80,9 +80,9 @@ func changedPaths(before, after map[string]uint64) []string {
 	return changed
 }
 
-// hashFileOrTree returns a hash of the name, size and modification time of a file, or of all files in a directory. It
-// ignores directories named .git, because version control changes them.
-func (w *Watcher) hashFileOrTree(path string) uint64 {
+// hashMetadataOfFileOrTree returns a hash of the name, size and modification time of a file, or of all files in a
+// directory. It ignores directories named .git, because version control changes them.
+func (w *Watcher) hashMetadataOfFileOrTree(path string) uint64 {
 	hash := fnv.New64a()
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		path = target

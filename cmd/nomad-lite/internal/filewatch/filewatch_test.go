@@ -73,19 +73,19 @@ func testWatcher(t *testing.T) {
 		for _, name := range step.want {
 			want = append(want, at(name))
 		}
-		if got := w.WaitForChange(t.Context(), paths); !slices.Equal(got, want) {
+		if got := w.WaitForSettledChange(t.Context(), paths); !slices.Equal(got, want) {
 			t.Errorf("%s: got %q, want %q", step.name, got, want)
 		}
 	}
 	paths = append(paths, at("other"))
 	w.startWatching(paths)
 	write("other", "123")
-	if got := w.WaitForChange(t.Context(), paths); !slices.Equal(got, paths[len(paths)-1:]) {
+	if got := w.WaitForSettledChange(t.Context(), paths); !slices.Equal(got, paths[len(paths)-1:]) {
 		t.Errorf("a path that was added: got %q", got)
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if got := w.WaitForChange(ended, paths); got != nil {
+	if got := w.WaitForSettledChange(ended, paths); got != nil {
 		t.Errorf("after the end of the context: got %q", got)
 	}
 }

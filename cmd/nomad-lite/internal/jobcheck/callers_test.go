@@ -37,7 +37,7 @@ type callersFixture struct {
 }
 
 // schemas are the schemas of the drivers of the node.
-var schemas = map[string]admission.ConfigSchema{
+var schemas = map[string]admission.DriverConfigSchema{
 	"raw_exec": {Spec: hclspec.Object(map[string]*hclspec.Spec{
 		"command": hclspec.Attr("command", "string", true), "args": hclspec.Attr("args", "list(string)", false),
 	})},
@@ -45,9 +45,9 @@ var schemas = map[string]admission.ConfigSchema{
 }
 
 // checkHooks rejects all attachments: the hook absent does not exist, and no other hook accepts its attachment.
-func checkHooks(job *api.Job) (faults []admission.HookFault) {
+func checkHooks(job *api.Job) (faults []admission.HookAttachmentFault) {
 	for _, at := range model.HookAttachments(job) {
-		fault := admission.HookFault{Attachment: at, IsHookMissing: at.Hook == "absent", Err: errors.New("bad value: correct it")}
+		fault := admission.HookAttachmentFault{Attachment: at, IsHookMissing: at.Hook == "absent", Err: errors.New("bad value: correct it")}
 		if fault.IsHookMissing {
 			fault.Err = errors.New("no such hook: install it")
 		}
@@ -59,7 +59,7 @@ func checkHooks(job *api.Job) (faults []admission.HookFault) {
 // apiNode is the node of the HTTP API, without allocations.
 type apiNode struct{ httpapi.Node }
 
-func (apiNode) CheckHookAttachments(_ context.Context, job *api.Job) ([]admission.HookFault, []error) {
+func (apiNode) CheckHookAttachments(_ context.Context, job *api.Job) ([]admission.HookAttachmentFault, []error) {
 	return checkHooks(job), nil
 }
 
@@ -74,24 +74,24 @@ func (apiNode) TaskConfigSchema(_ context.Context, driver string) (*hclspec.Spec
 func newCallersFixture(t *testing.T) *callersFixture {
 	t.Helper()
 	dir := t.TempDir()
-	s, err := store.Open(store.Config{Path: filepath.Join(dir, "state.db"), KeyFile: filepath.Join(dir, "keyring.json"), Logger: hclog.NewNullLogger()})
+	s, err := store.Open(t.Context(), store.Config{StateFilePath: filepath.Join(dir, "state.db"), KeyFile: filepath.Join(dir, "keyring.json"), Logger: hclog.NewNullLogger()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	node := schedtest.NewAPINode(1 << 20)
+	node := schedtest.NewReadyNodeWithMockDriver(1 << 20)
 	node.Attributes["nomad.service_discovery"] = "true"
 	node.Attributes["plugins.secrets.nomad.version"] = "1"
 	node.Drivers = map[string]*api.DriverInfo{"raw_exec": {Detected: true, Healthy: true}, "simulation": {Detected: true, Healthy: true}}
 	node.NodeResources = &api.NodeResources{}
-	if _, err := s.Update(t.Context(), func(tx *store.Txn) error { tx.PutNode(node); return nil }); err != nil {
+	if _, err := s.Update(t.Context(), func(tx *store.Txn) error { tx.PutNodeWithStorageEvents(node); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	logger := hclog.NewNullLogger()
 	server := httptest.NewServer(httpapi.New(httpapi.Config{
 		Store: s, Node: apiNode{}, NodeID: node.ID, Region: api.GlobalRegion, Logger: logger,
-		Scheduler: scheduler.New(scheduler.Config{Store: s, NodeID: node.ID, Logger: logger, Env: scheduler.Env{
-			NewID: uuid.NewString, PortFree: func(scheduler.HostPort) bool { return true }, RandIntN: func(int) int { return 0 }, Now: time.Now,
+		Scheduler: scheduler.New(scheduler.Config{Store: s, NodeID: node.ID, Logger: logger, HostEnv: scheduler.Env{
+			NewID: uuid.NewString, IsPortFree: func(scheduler.HostPort) bool { return true }, RandIntN: func(int) int { return 0 }, Now: time.Now,
 		}}),
 	}))
 	t.Cleanup(server.Close)
@@ -106,7 +106,7 @@ func newCallersFixture(t *testing.T) *callersFixture {
 // facts returns the facts about the node that a command has.
 func (c *callersFixture) facts(job *api.Job) admission.Node {
 	features := scheduler.PlacementNodeOf(c.node).NodeFeatures
-	return admission.Node{Drivers: []string{"raw_exec", "simulation"}, Schemas: schemas, HookFaults: checkHooks(job), Features: &features}
+	return admission.Node{DriverNames: []string{"raw_exec", "simulation"}, ConfigSchemaByDriver: schemas, HookFaults: checkHooks(job), Features: &features}
 }
 
 // outcome is what one caller has reported about a job.
@@ -120,16 +120,16 @@ type outcome struct {
 }
 
 // command returns the outcome of a command that prints the answer.
-func (c *callersFixture) command(t *testing.T, file *jobfile.File, caller admission.Caller) (o outcome) {
+func (c *callersFixture) command(t *testing.T, file *jobfile.File, caller admission.CallerKind) (o outcome) {
 	t.Helper()
 	model.Canonicalize(file.Job)
-	answer := file.CheckAdmission(t.Context(), c.facts(file.Job), admission.Flags{Caller: caller})
-	report := jobfile.NewReport()
+	answer := file.CanonicalizeAndCheckAdmission(t.Context(), c.facts(file.Job), admission.CheckOptions{Caller: caller})
+	report := jobfile.NewCheckReport()
 	accepted, err := file.PrintAdmissionAnswer(&cli.Streams{Out: report, Err: report, NoColour: true}, "heading", &answer)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, fault := range model.Faults(answer.ValidationErr) {
+	for _, fault := range model.LeafFaults(answer.ValidationErr) {
 		o.fault = append(o.fault, fault.Text)
 	}
 	for _, r := range answer.Refusals {
@@ -194,7 +194,7 @@ func (c *callersFixture) compare(t *testing.T, file *jobfile.File) []string {
 	if !slices.Equal(validate.ids, run.ids) || !slices.Equal(validate.fault, run.fault) || !slices.Equal(validate.config, run.config) {
 		t.Errorf("validate and run differ:\n%+v\n%+v", validate, run)
 	}
-	answer := file.CheckAdmission(t.Context(), c.facts(file.Job), admission.Flags{Caller: admission.API})
+	answer := file.CanonicalizeAndCheckAdmission(t.Context(), c.facts(file.Job), admission.CheckOptions{Caller: admission.API})
 	want := ""
 	if rejected := answer.RefusalsWithEffect(admission.Rejects); answer.ValidationErr != nil {
 		want = answer.ValidationErr.Error()
@@ -236,9 +236,9 @@ func hasInstances(job *api.Job) bool {
 
 func parseFile(t *testing.T, name string, text []byte) *jobfile.File {
 	t.Helper()
-	file, diags := jobspec.Parse(jobspec.Source{Name: name, Text: text, RejectsUndeclaredVariables: true})
+	file, diags := jobspec.Parse(jobspec.ParseInput{DiagnosticFileName: name, Text: text, RejectsUndeclaredVariables: true})
 	if diags.HasErrors() {
-		t.Fatal(jobspec.DiagnosticsText(diags))
+		t.Fatal(jobspec.NomadErrorText(diags))
 	}
 	return &jobfile.File{Job: file.Job, Parsed: file, SourceText: text}
 }
@@ -335,15 +335,15 @@ func TestEachRefusalIsTheAnswerOfAllCallers(t *testing.T) {
 			if ids := c.compare(t, file); !slices.Equal(ids, []string{row.ID}) {
 				t.Fatalf("refusals %q", ids)
 			}
-			for _, caller := range []admission.Caller{admission.Validate, admission.Foreground} {
+			for _, caller := range []admission.CallerKind{admission.Validate, admission.Foreground} {
 				o := c.command(t, file, caller)
 				rejects, warns := row.EffectFor(caller) == admission.Rejects, row.EffectFor(caller) == admission.Warns
 				if len(o.rejected) == 1 != rejects || len(o.warned) == 1 != warns || o.accepted == rejects {
 					t.Errorf("caller %d: %+v", caller, o)
 				}
 			}
-			report := jobfile.NewReport()
-			accepted, err := file.CheckBeforeSubmit(&cli.Streams{Out: report, Err: report, NoColour: true})
+			report := jobfile.NewCheckReport()
+			accepted, err := file.CheckUnknownPortLabels(&cli.Streams{Out: report, Err: report, NoColour: true})
 			if err != nil || accepted != (row.Scope != admission.InFiles) {
 				t.Errorf("plan and run with an agent: accepted %v, %v", accepted, err)
 			}
@@ -359,7 +359,7 @@ func TestCallersRejectScalingOfASystemJob(t *testing.T) {
 	c := newCallersFixture(t)
 	file := parseFile(t, "system.nomad.hcl", []byte("job \"system\" {\n type = \"system\"\n group \"g\" {\n scaling {\n max = 1\n }\n task \"t\" {\n driver = \"raw_exec\"\n config {\n command = \"true\"\n }\n }\n }\n}\n"))
 	c.compare(t, file)
-	for _, caller := range []admission.Caller{admission.Validate, admission.Foreground} {
+	for _, caller := range []admission.CallerKind{admission.Validate, admission.Foreground} {
 		if o := c.command(t, file, caller); o.accepted || !slices.Equal(o.fault, []string{"Task groups with job type system do not support scaling blocks"}) {
 			t.Errorf("caller %d: %+v", caller, o)
 		}

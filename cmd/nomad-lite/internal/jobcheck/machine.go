@@ -28,35 +28,35 @@ import (
 
 // CheckTemplatesUsersCommands prints the errors in a job's templates. If the job runs on this machine, it also prints
 // which users and commands of the job's tasks the machine does not have. It returns true if there are no errors.
-func CheckTemplatesUsersCommands(j *jobfile.File, s *cli.Streams, onThisMachine bool) (bool, error) {
-	templatesParse, err := checkTemplates(j, s, onThisMachine)
-	if err != nil || !onThisMachine {
+func CheckTemplatesUsersCommands(j *jobfile.File, s *cli.Streams, jobRunsOnThisMachine bool) (noErrors bool, err error) {
+	templatesParse, err := checkTemplates(j, s, jobRunsOnThisMachine)
+	if err != nil || !jobRunsOnThisMachine {
 		return templatesParse, err
 	}
-	usersExist, err := checkUsersAndCommands(j, s)
+	usersExist, err := checkRawExecUsersAndCommands(j, s)
 	return templatesParse && usersExist, err
 }
 
 // checkTemplates prints the errors in the texts of the job's templates, with their lines in the job file or in the
 // template's source. If the job runs on this machine, it reads sources that are absolute paths. It reads no other
 // source, because the source can be created in the task's directory later.
-func checkTemplates(j *jobfile.File, s *cli.Streams, onThisMachine bool) (bool, error) {
+func checkTemplates(j *jobfile.File, s *cli.Streams, jobRunsOnThisMachine bool) (noErrors bool, err error) {
 	var diags hcl.Diagnostics
 	texts := make(map[string][]byte)
-	maps.Copy(texts, j.Parsed.SourceTexts)
+	maps.Copy(texts, j.Parsed.SourceTextByFileName)
 	apiclient.ForEachTask(j.Job, func(group *api.TaskGroup, task *api.Task) {
 		for i, t := range task.Templates {
-			path := append(jobfile.TaskPath(group, task), "template", strconv.Itoa(i))
+			path := append(jobfile.TaskBlockPath(group, task), "template", strconv.Itoa(i))
 			if err := checkTemplateText(t, pointer.Value(t.EmbeddedTmpl)); err != nil {
 				diags = append(diags, newTemplateDiagnostic(j, append(path, "data"), err))
 			}
 			source := pointer.Value(t.SourcePath)
-			if !onThisMachine || !filepath.IsAbs(source) || isInterpolated(source) {
+			if !jobRunsOnThisMachine || !filepath.IsAbs(source) || isInterpolated(source) {
 				continue
 			}
-			text, err := readTemplateSource(source)
+			text, err := readTemplateSourceIfRegular(source)
 			if errors.Is(err, fs.ErrNotExist) {
-				diags = append(diags, j.NewWarning(append(path, "source"), "the source of the template is not on this machine: "+err.Error()))
+				diags = append(diags, j.NewWarningDiagnostic(append(path, "source"), "the source of the template is not on this machine: "+err.Error()))
 			}
 			if err := checkTemplateText(t, string(text)); err != nil {
 				diags = append(diags, newTemplateSourceDiagnostic(source, text, err))
@@ -74,9 +74,9 @@ func checkTemplateText(t *api.Template, text string) *template.TextError {
 	return template.CheckText(text, pointer.Value(t.LeftDelim), pointer.Value(t.RightDelim))
 }
 
-// readTemplateSource returns the text of a template's source file. It returns no text for a file that is not regular,
-// because a read can block, and for a file that is too large.
-func readTemplateSource(path string) ([]byte, error) {
+// readTemplateSourceIfRegular returns the text of a template's source file. It returns no text for a file that is not
+// regular, because a read can block, and for a file that is too large.
+func readTemplateSourceIfRegular(path string) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil || !info.Mode().IsRegular() || info.Size() > jobspec.MaxTextSize {
 		return nil, err
@@ -86,12 +86,12 @@ func readTemplateSource(path string) ([]byte, error) {
 
 // newTemplateDiagnostic returns a diagnostic for an error in the text of a template in the job file. Its position is a
 // line of the text if that is a heredoc, and else the attribute with the text.
-func newTemplateDiagnostic(j *jobfile.File, path []string, err *template.TextError) *hcl.Diagnostic {
-	diag := j.NewDiagnostic(path, "template: "+err.Reason)
+func newTemplateDiagnostic(j *jobfile.File, attributePath []string, err *template.TextError) *hcl.Diagnostic {
+	diag := j.NewErrorDiagnostic(attributePath, "template: "+err.Reason)
 	if diag.Subject == nil {
 		return diag
 	}
-	source, attribute := j.Parsed.SourceTexts[diag.Subject.Filename], *diag.Subject
+	source, attribute := j.Parsed.SourceTextByFileName[diag.Subject.Filename], *diag.Subject
 	number := attribute.Start.Line + err.Line
 	switch {
 	case err.Line > 0 && number <= attribute.End.Line && isHeredoc(source, attribute):
@@ -103,8 +103,8 @@ func newTemplateDiagnostic(j *jobfile.File, path []string, err *template.TextErr
 }
 
 // newTemplateSourceDiagnostic returns a diagnostic for an error in the source file of a template.
-func newTemplateSourceDiagnostic(name string, text []byte, err *template.TextError) *hcl.Diagnostic {
-	return &hcl.Diagnostic{Severity: hcl.DiagError, Summary: "template: " + err.Reason, Subject: rangeOfLine(name, text, max(err.Line, 1))}
+func newTemplateSourceDiagnostic(sourcePath string, text []byte, err *template.TextError) *hcl.Diagnostic {
+	return &hcl.Diagnostic{Severity: hcl.DiagError, Summary: "template: " + err.Reason, Subject: rangeOfLine(sourcePath, text, max(err.Line, 1))}
 }
 
 func isHeredoc(source []byte, attribute hcl.Range) bool {
@@ -114,22 +114,22 @@ func isHeredoc(source []byte, attribute hcl.Range) bool {
 
 // rangeOfLine returns the range of the line with this number, without its leading blanks. A number after the last line
 // means the last line.
-func rangeOfLine(name string, source []byte, number int) *hcl.Range {
+func rangeOfLine(fileName string, source []byte, lineNumber int) *hcl.Range {
 	lines := bytes.SplitAfter(source, []byte("\n"))
-	number = min(number, len(lines))
-	offset := len(bytes.Join(lines[:number-1], nil))
-	text := bytes.TrimRight(lines[number-1], "\r\n")
+	lineNumber = min(lineNumber, len(lines))
+	offset := len(bytes.Join(lines[:lineNumber-1], nil))
+	text := bytes.TrimRight(lines[lineNumber-1], "\r\n")
 	blanks := len(text) - len(bytes.TrimLeft(text, " \t"))
 	return &hcl.Range{
-		Filename: name,
-		Start:    hcl.Pos{Line: number, Column: blanks + 1, Byte: offset + blanks},
-		End:      hcl.Pos{Line: number, Column: len(text) + 1, Byte: offset + len(text)},
+		Filename: fileName,
+		Start:    hcl.Pos{Line: lineNumber, Column: blanks + 1, Byte: offset + blanks},
+		End:      hcl.Pos{Line: lineNumber, Column: len(text) + 1, Byte: offset + len(text)},
 	}
 }
 
-// checkUsersAndCommands prints which users of raw_exec tasks do not exist on this machine, and warns of
+// checkRawExecUsersAndCommands prints which users of raw_exec tasks do not exist on this machine, and warns of
 // commands that do not. It returns true if all users exist.
-func checkUsersAndCommands(j *jobfile.File, s *cli.Streams) (bool, error) {
+func checkRawExecUsersAndCommands(j *jobfile.File, s *cli.Streams) (noErrors bool, err error) {
 	var diags hcl.Diagnostics
 	apiclient.ForEachTask(j.Job, func(group *api.TaskGroup, task *api.Task) {
 		if task.Driver != rawexec.Name {
@@ -141,24 +141,24 @@ func checkUsersAndCommands(j *jobfile.File, s *cli.Streams) (bool, error) {
 				if !errors.As(err, new(user.UnknownUserError)) {
 					reason += ": " + err.Error()
 				}
-				diags = append(diags, j.NewDiagnostic(append(jobfile.TaskPath(group, task), "user"), reason))
+				diags = append(diags, j.NewErrorDiagnostic(append(jobfile.TaskBlockPath(group, task), "user"), reason))
 			}
 		}
-		if why := missingCommandReason(task); why != "" {
-			diags = append(diags, j.NewWarning(append(jobfile.TaskPath(group, task), "config", "command"), why))
+		if why := missingRawExecCommandReason(task); why != "" {
+			diags = append(diags, j.NewWarningDiagnostic(append(jobfile.TaskBlockPath(group, task), "config", "command"), why))
 		}
 	})
 	if diags.HasErrors() {
 		fmt.Fprintln(s.Err, "This job cannot run here:")
 	}
-	return !diags.HasErrors(), jobspec.WriteDiagnostics(s.Err, diags, j.Parsed.SourceTexts)
+	return !diags.HasErrors(), jobspec.WriteDiagnostics(s.Err, diags, j.Parsed.SourceTextByFileName)
 }
 
 func isInterpolated(text string) bool { return strings.Contains(text, "${") }
 
-// missingCommandReason returns why raw_exec will not find the command of a task on this machine, or "" if
+// missingRawExecCommandReason returns why raw_exec will not find the command of a task on this machine, or "" if
 // it can find it.
-func missingCommandReason(task *api.Task) string {
+func missingRawExecCommandReason(task *api.Task) string {
 	command, _ := task.Config["command"].(string)
 	path, searched := os.Getenv("PATH"), "PATH"
 	if ownPath, hasOwn := task.Env["PATH"]; hasOwn {

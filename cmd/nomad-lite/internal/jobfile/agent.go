@@ -49,10 +49,10 @@ func (fi *File) wrongRegionReason() string {
 // Warnings returns the agent's warnings about the job.
 func (a *AgentValidation) Warnings() string { return a.response.Warnings }
 
-// DriverNames returns the names of the drivers of the agent's node, or nil if the node is unknown. It includes a driver
-// that is not detected if the job uses the driver and the driver reports the reason, because CheckWithAgent prints that
-// reason.
-func (a *AgentValidation) DriverNames(j *File) []string {
+// DetectedOrExplainedDriverNames returns the names of the drivers of the agent's node, or nil if the node is unknown.
+// It includes a driver that is not detected if the job uses the driver and the driver reports the reason, because
+// PrintValidationErrors prints that reason.
+func (a *AgentValidation) DetectedOrExplainedDriverNames(j *File) []string {
 	if a.node == nil {
 		return nil
 	}
@@ -65,19 +65,19 @@ func (a *AgentValidation) DriverNames(j *File) []string {
 	return names
 }
 
-// CheckWithAgent prints the errors of a canonical job for the drivers and the node of an agent, and the errors that the
-// agent has found, with their positions in the file. If there are none, it calls fits, which prints under a heading
-// which groups do not fit on the agent's node. It returns true if there are no errors and the job fits.
-func (fi *File) CheckWithAgent(ctx context.Context, s *cli.Streams, a *AgentValidation, fits func(heading string, features admission.NodeFeatures) (bool, error)) (bool, error) {
-	facts := admission.Node{Drivers: a.DriverNames(fi)}
+// PrintValidationErrors prints the errors of a canonical job for the drivers and the node of an agent, and the errors
+// that the agent has found, with their positions in the file. If there are none, it calls checkFits, which prints under
+// a heading which groups do not fit on the agent's node. It returns true if there are no errors and the job fits.
+func (fi *File) PrintValidationErrors(ctx context.Context, s *cli.Streams, a *AgentValidation, checkFits func(heading string, features admission.NodeFeatures) (fits bool, err error)) (noErrorsAndFits bool, err error) {
+	facts := admission.Node{DriverNames: a.DetectedOrExplainedDriverNames(fi)}
 	heading := ""
 	var features admission.NodeFeatures
 	if a.node != nil {
-		features = FeaturesOf(a.node)
+		features = NodeFeaturesOf(a.node)
 		facts.Features = &features
 		heading = fmt.Sprintf("job %q does not fit on node %q:", pointer.Value(fi.Job.ID), a.node.Name)
 	}
-	local := fi.CheckAdmission(ctx, facts, admission.Flags{Caller: admission.Validate})
+	local := fi.CanonicalizeAndCheckAdmission(ctx, facts, admission.CheckOptions{Caller: admission.Validate})
 	good, err := fi.PrintAdmissionAnswer(s, heading, &local)
 	if err != nil {
 		return false, err
@@ -86,22 +86,22 @@ func (fi *File) CheckWithAgent(ctx context.Context, s *cli.Streams, a *AgentVali
 		return false, err
 	}
 	configErrors, otherErrors := fi.newDiagnosticsOfAgentErrors(a.response)
-	if err := fi.printConfigErrors(s, configErrors); err != nil || !good { // the errors of an invalid job have been printed
+	if err := fi.printDriverConfigErrors(s, configErrors); err != nil || !good { // the errors of an invalid job have been printed
 		return false, err
 	}
 	if len(otherErrors) > 0 {
 		fmt.Fprintln(s.Err, "The agent rejects this job:")
-		return false, jobspec.WriteDiagnostics(s.Err, otherErrors, fi.Parsed.SourceTexts)
+		return false, jobspec.WriteDiagnostics(s.Err, otherErrors, fi.Parsed.SourceTextByFileName)
 	}
 	if a.node == nil || local.IsNeverPlaced() {
 		return len(configErrors) == 0, nil
 	}
-	good, err = fits(heading, features)
+	good, err = checkFits(heading, features)
 	return len(configErrors) == 0 && good, err
 }
 
-// FeaturesOf returns the properties of a node by which the scheduler places allocations.
-func FeaturesOf(n *api.Node) admission.NodeFeatures {
+// NodeFeaturesOf returns the properties of a node by which the scheduler places allocations.
+func NodeFeaturesOf(n *api.Node) admission.NodeFeatures {
 	return admission.NodeFeatures{NodeFacts: model.NodeFactsOf(n), HostVolumes: n.HostVolumes}
 }
 
@@ -115,10 +115,10 @@ func (fi *File) warnUnusableDrivers(s *cli.Streams, a *AgentValidation) error {
 	apiclient.ForEachTask(fi.Job, func(group *api.TaskGroup, task *api.Task) {
 		if d := a.node.Drivers[task.Driver]; d != nil && !d.Healthy && (d.Detected || d.HealthDescription != "") {
 			text := fmt.Sprintf("driver %q cannot be used on node %q: %s", task.Driver, a.node.Name, d.HealthDescription)
-			diags = append(diags, fi.NewWarning(append(TaskPath(group, task), "driver"), text))
+			diags = append(diags, fi.NewWarningDiagnostic(append(TaskBlockPath(group, task), "driver"), text))
 		}
 	})
-	return jobspec.WriteDiagnostics(s.Err, diags, fi.Parsed.SourceTexts)
+	return jobspec.WriteDiagnostics(s.Err, diags, fi.Parsed.SourceTextByFileName)
 }
 
 var agentConfigErrorPattern = regexp.MustCompile(`(?s)^Task group (.+), task (.+): driver \S+: config: (.*)$`)
@@ -131,13 +131,13 @@ func (fi *File) newDiagnosticsOfAgentErrors(v *api.JobValidateResponse) (configE
 			configErrors = append(configErrors, fi.newConfigDiagnostic(part[1], part[2], part[3]))
 			continue
 		}
-		for line := range strings.Lines(apiclient.FormatErrorList(text)) {
+		for line := range strings.Lines(apiclient.StripErrorListHeads(text)) {
 			line = strings.TrimLeft(strings.TrimSpace(line), "* ")
 			path, reason, _ := strings.Cut(line, ": ")
 			switch {
 			case line == "" || line == refusalHeading:
-			case isPathInJob(path):
-				otherErrors = append(otherErrors, fi.NewDiagnostic(strings.Split(path, "."), reason))
+			case looksLikeJobPath(path):
+				otherErrors = append(otherErrors, fi.NewErrorDiagnostic(strings.Split(path, "."), reason))
 			default:
 				otherErrors = append(otherErrors, fi.newValidationDiagnostic(line))
 			}
@@ -146,18 +146,18 @@ func (fi *File) newDiagnosticsOfAgentErrors(v *api.JobValidateResponse) (configE
 	return configErrors, otherErrors
 }
 
-// isPathInJob reports whether text, which precedes the reason in an agent's error, is the path of an attribute or block
-// of the job.
-func isPathInJob(text string) bool {
+// looksLikeJobPath reports whether text, which precedes the reason in an agent's error, is the path of an attribute or
+// block of the job.
+func looksLikeJobPath(text string) bool {
 	return text == "region" || strings.HasPrefix(text, "group.") || strings.HasPrefix(text, "meta.")
 }
 
 // newValidationDiagnostic returns a diagnostic for an error text of Nomad's validation. The diagnostic has a position
 // in the file if this program's own validation returns the same text.
 func (fi *File) newValidationDiagnostic(text string) *hcl.Diagnostic {
-	for _, fault := range fi.faultsKnownToAgent() {
+	for _, fault := range fi.faultsFoundByAnyAgent() {
 		if fault.Text == text {
-			return fi.NewDiagnostic(fault.Path, text+fault.Hint())
+			return fi.NewErrorDiagnostic(fault.Path, text+fault.Hint())
 		}
 	}
 	return &hcl.Diagnostic{Severity: hcl.DiagError, Summary: text}

@@ -12,42 +12,42 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// CheckAdmission canonicalizes the job, and returns whether and why a node rejects it.
-func (fi *File) CheckAdmission(ctx context.Context, node admission.Node, flags admission.Flags) admission.Answer {
+// CanonicalizeAndCheckAdmission canonicalizes the job, and returns whether and why a node rejects it.
+func (fi *File) CanonicalizeAndCheckAdmission(ctx context.Context, node admission.Node, flags admission.CheckOptions) admission.CheckResult {
 	model.Canonicalize(fi.Job)
 	return admission.Check(ctx, fi.Job, node, flags)
 }
 
-// faultsKnownToAgent returns the errors that an agent with only the default namespace can find in the canonical job.
-func (fi *File) faultsKnownToAgent() []*model.JobFault {
-	return model.Faults(admission.ValidationErr(fi.Job, []string{}))
+// faultsFoundByAnyAgent returns the errors that an agent with only the default namespace can find in the canonical job.
+func (fi *File) faultsFoundByAnyAgent() []*model.JobFault {
+	return model.LeafFaults(admission.ValidateInNamespaces(fi.Job, []string{}))
 }
 
 // refusalHeading is printed above refusals, by commands and in an agent's errors.
 const refusalHeading = "This job cannot run here:"
 
 // PrintAdmissionAnswer prints the faults, the refusals and the config errors of an admission answer, with their
-// positions in the file. It prints heading above the refusals that depend on the node. It returns true if the job can
-// run.
-func (fi *File) PrintAdmissionAnswer(s *cli.Streams, heading string, a *admission.Answer) (bool, error) {
+// positions in the file. It prints headingForNodeRefusals above the refusals that depend on the node. It returns true
+// if the job can run.
+func (fi *File) PrintAdmissionAnswer(s *cli.Streams, headingForNodeRefusals string, a *admission.CheckResult) (canRun bool, err error) {
 	if a.ValidationErr != nil {
 		fmt.Fprintln(s.Err, "Job validation errors:")
-		faults := model.Faults(a.ValidationErr)
+		faults := model.LeafFaults(a.ValidationErr)
 		diags := make(hcl.Diagnostics, 0, len(faults))
 		for _, fault := range faults {
-			diags = append(diags, fi.NewDiagnostic(fault.Path, fault.Text+fault.Hint()))
+			diags = append(diags, fi.NewErrorDiagnostic(fault.Path, fault.Text+fault.Hint()))
 		}
-		if err := fi.printDiagnostics(s, diags); err != nil {
+		if err := fi.sortAndPrintDiagnostics(s, diags); err != nil {
 			return false, err
 		}
 	}
 	var warnings hcl.Diagnostics
 	for _, r := range a.RefusalsWithEffect(admission.Warns) {
-		diag := fi.NewWarning(r.Path, r.WarningText())
+		diag := fi.NewWarningDiagnostic(r.Path, r.WarningText())
 		diag.Extra = printedRefusalID(r.Kind.ID)
 		warnings = append(warnings, diag)
 	}
-	if err := fi.printDiagnostics(s, warnings); err != nil {
+	if err := fi.sortAndPrintDiagnostics(s, warnings); err != nil {
 		return false, err
 	}
 	var parts, requirements []admission.Refusal
@@ -65,10 +65,10 @@ func (fi *File) PrintAdmissionAnswer(s *cli.Streams, heading string, a *admissio
 	for _, f := range a.ConfigFaults {
 		configDiags = append(configDiags, fi.newConfigDiagnostic(f.Group, f.Task, f.Text))
 	}
-	if err := fi.printConfigErrors(s, configDiags); err != nil {
+	if err := fi.printDriverConfigErrors(s, configDiags); err != nil {
 		return false, err
 	}
-	return !a.Rejected() && len(configDiags) == 0, fi.PrintRefusals(s, heading, requirements)
+	return !a.IsRejected() && len(configDiags) == 0, fi.PrintRefusals(s, headingForNodeRefusals, requirements)
 }
 
 // PrintRefusals prints refusals under a heading, with their positions in the file. It prints nothing if there are none.
@@ -79,37 +79,37 @@ func (fi *File) PrintRefusals(s *cli.Streams, heading string, refusals []admissi
 	fmt.Fprintln(s.Err, heading)
 	diags := make(hcl.Diagnostics, 0, len(refusals))
 	for _, r := range refusals {
-		diag := fi.NewDiagnostic(r.Path, r.Text)
+		diag := fi.NewErrorDiagnostic(r.Path, r.Text)
 		diag.Extra = printedRefusalID(r.Kind.ID)
 		diags = append(diags, diag)
 	}
-	return fi.printDiagnostics(s, diags)
+	return fi.sortAndPrintDiagnostics(s, diags)
 }
 
 // printedRefusalID is the id of the refusal that a diagnostic prints.
 type printedRefusalID string
 
-// CheckBeforeSubmit prints the mistakes that Nomad's API accepts and Nomad's command line rejects. It is for commands
-// that leave all other checks to an agent. The job need not be canonical. It returns true if there are no such
+// CheckUnknownPortLabels prints the mistakes that Nomad's API accepts and Nomad's command line rejects. It is for
+// commands that leave all other checks to an agent. The job need not be canonical. It returns true if there are no such
 // mistakes.
-func (fi *File) CheckBeforeSubmit(s *cli.Streams) (bool, error) {
+func (fi *File) CheckUnknownPortLabels(s *cli.Streams) (noErrors bool, err error) {
 	refusals := admission.RefuseUnknownPortLabels(fi.Job)
 	return len(refusals) == 0, fi.PrintRefusals(s, refusalHeading, refusals)
 }
 
-// PrintIgnoredParts prints a warning for each attribute or block of the job that `nomad-lite run` ignores.
-func (fi *File) PrintIgnoredParts(s *cli.Streams, a *admission.Answer) error {
+// WarnOfPartsIgnoredByRun prints a warning for each attribute or block of the job that `nomad-lite run` ignores.
+func (fi *File) WarnOfPartsIgnoredByRun(s *cli.Streams, a *admission.CheckResult) error {
 	var diags hcl.Diagnostics
 	for _, fault := range a.IgnoredParts {
-		diags = append(diags, fi.NewWarning(fault.Path, fault.Text))
+		diags = append(diags, fi.NewWarningDiagnostic(fault.Path, fault.Text))
 	}
-	return jobspec.WriteDiagnostics(s.Err, diags, fi.Parsed.SourceTexts)
+	return jobspec.WriteDiagnostics(s.Err, diags, fi.Parsed.SourceTextByFileName)
 }
 
-// printDiagnostics sorts diagnostics by their position in the file, and prints them.
-func (fi *File) printDiagnostics(s *cli.Streams, diags hcl.Diagnostics) error {
+// sortAndPrintDiagnostics sorts diagnostics by their position in the file, and prints them.
+func (fi *File) sortAndPrintDiagnostics(s *cli.Streams, diags hcl.Diagnostics) error {
 	sortByPosition(diags)
-	return jobspec.WriteDiagnostics(s.Err, diags, fi.Parsed.SourceTexts)
+	return jobspec.WriteDiagnostics(s.Err, diags, fi.Parsed.SourceTextByFileName)
 }
 
 // HeadingForUnplacedGroups returns the heading above the list of groups that do not fit on this machine.

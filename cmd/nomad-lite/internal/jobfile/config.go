@@ -11,13 +11,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
 )
 
-// printConfigErrors prints errors in config blocks, if there are any.
-func (fi *File) printConfigErrors(s *cli.Streams, diags hcl.Diagnostics) error {
+// printDriverConfigErrors prints errors in config blocks, if there are any.
+func (fi *File) printDriverConfigErrors(s *cli.Streams, diags hcl.Diagnostics) error {
 	if len(diags) == 0 {
 		return nil
 	}
 	fmt.Fprintln(s.Err, "Driver configuration errors:")
-	return jobspec.WriteDiagnostics(s.Err, diags, fi.Parsed.SourceTexts)
+	return jobspec.WriteDiagnostics(s.Err, diags, fi.Parsed.SourceTextByFileName)
 }
 
 // configPartPattern matches the name of the attribute or block in an error message of a driver's schema.
@@ -31,12 +31,12 @@ func (fi *File) newConfigDiagnostic(group, task, message string) *hcl.Diagnostic
 		message = "Unsupported argument: " + rest
 	}
 	path := []string{"group", group, "task", task, "config"}
-	diag := fi.NewDiagnostic(path, fmt.Sprintf("Task %q: %s", task, message))
+	diag := fi.NewErrorDiagnostic(path, fmt.Sprintf("Task %q: %s", task, message))
 	part := configPartPattern.FindStringSubmatch(message)
 	if part == nil || strings.HasPrefix(message, "Missing ") {
 		return diag
 	}
-	if rng, ok := fi.Parsed.RangeOfName(part[1], path...); ok {
+	if rng, ok := fi.Parsed.FirstRangeNamed(part[1], path...); ok {
 		diag.Subject = &rng
 	}
 	return diag

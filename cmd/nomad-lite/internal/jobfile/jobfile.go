@@ -27,10 +27,10 @@ import (
 
 // Flags are Nomad's flags of commands that read a job file.
 type Flags struct {
-	Vars     []string
-	VarFiles []string
-	JSON     bool
-	Strict   bool
+	Vars       []string
+	VarFiles   []string
+	FileIsJSON bool
+	HCL2Strict bool
 }
 
 // Register adds the flags to a command.
@@ -38,8 +38,8 @@ func (f *Flags) Register(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringArrayVar(&f.Vars, "var", nil, "set a variable of the job file, as `name=value`; may be repeated")
 	flags.StringArrayVar(&f.VarFiles, "var-file", nil, "read variables from this `file`; may be repeated")
-	flags.BoolVar(&f.JSON, "json", false, "the file is a job in the JSON form of the HTTP API")
-	flags.BoolVar(&f.Strict, "hcl2-strict", true, "refuse values for variables that the job file does not declare")
+	flags.BoolVar(&f.FileIsJSON, "json", false, "the file is a job in the JSON form of the HTTP API")
+	flags.BoolVar(&f.HCL2Strict, "hcl2-strict", true, "refuse values for variables that the job file does not declare")
 }
 
 // RequireOneFileArg is a cobra.PositionalArgs function for a command that reads one job file.
@@ -53,50 +53,50 @@ func RequireOneFileArg(cmd *cobra.Command, args []string) error {
 // File is a parsed job and the source positions of its attributes and blocks.
 type File struct {
 	Job        *api.Job
-	Parsed     *jobspec.File
+	Parsed     *jobspec.ParsedFile
 	SourceText []byte
 
-	// jsonFileName is the path of a job file in JSON, and "" for HCL. The attributes and blocks of a job in JSON have
+	// jsonFilePath is the path of a job file in JSON, and "" for HCL. The attributes and blocks of a job in JSON have
 	// no source positions.
-	jsonFileName string
+	jsonFilePath string
 }
 
 // Read reads and parses a job file, and prints warnings and errors to standard error. The returned error has the exit
 // code code.
-func (f *Flags) Read(s *cli.Streams, path string, exitCode int) (*File, error) {
+func (f *Flags) Read(s *cli.Streams, pathOrURL string, exitCodeOnError int) (*File, error) {
 	fail := func(err error) error {
 		//lint:ignore ST1005 the text is Nomad's
-		return &cli.ExitError{Code: exitCode, Err: fmt.Errorf("Error getting job struct: %w", err)}
+		return &cli.ExitError{Code: exitCodeOnError, Err: fmt.Errorf("Error getting job struct: %w", err)}
 	}
-	if f.JSON && len(f.Vars)+len(f.VarFiles) > 0 {
+	if f.FileIsJSON && len(f.Vars)+len(f.VarFiles) > 0 {
 		//lint:ignore ST1005 the text is Nomad's
-		return nil, &cli.ExitError{Code: exitCode, Err: fmt.Errorf("Invalid job options: %w", jobspec.ErrVariablesWithJSON)}
+		return nil, &cli.ExitError{Code: exitCodeOnError, Err: fmt.Errorf("Invalid job options: %w", jobspec.ErrVariablesWithJSON)}
 	}
 	for _, v := range f.Vars {
 		if !strings.Contains(v, "=") {
 			fmt.Fprintf(s.Err, "warning: -var %s is ignored: it has no value; write -var %s=value\n", v, v)
 		}
 	}
-	text, name, err := readJobFileSource(s, path)
+	text, name, err := readJobFileSource(s, pathOrURL)
 	if err != nil {
 		//lint:ignore ST1005 the text is Nomad's
-		return nil, fail(fmt.Errorf("Error reading job file from %s: %w", path, err))
+		return nil, fail(fmt.Errorf("Error reading job file from %s: %w", pathOrURL, err))
 	}
-	if f.JSON {
+	if f.FileIsJSON {
 		job, err := jobspec.ParseJSON(text)
 		if err != nil {
 			//lint:ignore ST1005 the text is Nomad's
-			return nil, fail(fmt.Errorf("Error parsing job file from %s:\n%w", path, err))
+			return nil, fail(fmt.Errorf("Error parsing job file from %s:\n%w", pathOrURL, err))
 		}
-		return &File{Job: job, Parsed: &jobspec.File{}, SourceText: text, jsonFileName: name}, nil
+		return &File{Job: job, Parsed: &jobspec.ParsedFile{}, SourceText: text, jsonFilePath: name}, nil
 	}
-	file, diags := jobspec.Parse(jobspec.Source{
-		Name: name, Text: text, VarAssignments: f.Vars, VarFiles: f.VarFiles, Environ: os.Environ(), EnablesFileFunctions: true, RejectsUndeclaredVariables: f.Strict,
+	file, diags := jobspec.Parse(jobspec.ParseInput{
+		DiagnosticFileName: name, Text: text, VarAssignments: f.Vars, VarFilePaths: f.VarFiles, Environ: os.Environ(), EnablesFileFunctions: true, RejectsUndeclaredVariables: f.HCL2Strict,
 	})
 	if diags.HasErrors() {
-		fmt.Fprintf(s.Err, "Error getting job struct: Error parsing job file from %s:\n", path)
+		fmt.Fprintf(s.Err, "Error getting job struct: Error parsing job file from %s:\n", pathOrURL)
 	}
-	if err := jobspec.WriteDiagnostics(s.Err, diags, file.SourceTexts); err != nil {
+	if err := jobspec.WriteDiagnostics(s.Err, diags, file.SourceTextByFileName); err != nil {
 		return nil, err
 	}
 	if diags.HasErrors() {
@@ -108,35 +108,35 @@ func (f *Flags) Read(s *cli.Streams, path string, exitCode int) (*File, error) {
 		if regexp.MustCompile(`^\s*\{\s*"(Job|ID)"\s*:`).Match(text) {
 			fmt.Fprintln(s.Err, "This looks like the JSON form of the HTTP API: add -json")
 		}
-		return nil, &cli.ExitError{Code: exitCode}
+		return nil, &cli.ExitError{Code: exitCodeOnError}
 	}
 	return &File{Job: file.Job, Parsed: file, SourceText: text}, nil
 }
 
 // readJobFileSource returns the text of a job file and its name in diagnostics. The name is the path as the user has
 // typed it, so that an editor finds the file.
-func readJobFileSource(s *cli.Streams, path string) (text []byte, name string, err error) {
-	if path == "-" {
+func readJobFileSource(s *cli.Streams, pathOrURL string) (text []byte, nameInDiagnostics string, err error) {
+	if pathOrURL == "-" {
 		text, err = io.ReadAll(io.LimitReader(s.In, jobspec.MaxTextSize+1))
 		return text, "stdin", err
 	}
-	if strings.Contains(path, "://") {
-		text, err = downloadSource(path)
-		return text, path, err
+	if strings.Contains(pathOrURL, "://") {
+		text, err = downloadJobFile(pathOrURL)
+		return text, pathOrURL, err
 	}
-	f, err := os.Open(path)
+	f, err := os.Open(pathOrURL)
 	if err != nil {
 		return nil, "", errors.Unwrap(err)
 	}
 	text, err = io.ReadAll(io.LimitReader(f, jobspec.MaxTextSize+1))
-	return text, path, errors.Join(err, f.Close())
+	return text, pathOrURL, errors.Join(err, f.Close())
 }
 
 // downloadTimeout limits the download of a job file.
 const downloadTimeout = 30 * time.Second
 
-// downloadSource returns the text of the job file at a URL.
-func downloadSource(address string) ([]byte, error) {
+// downloadJobFile returns the text of the job file at a URL.
+func downloadJobFile(address string) ([]byte, error) {
 	location, err := url.Parse(address)
 	if err != nil {
 		return nil, err
@@ -156,31 +156,31 @@ func downloadSource(address string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(answer.Body, jobspec.MaxTextSize+1))
 }
 
-// AddSourcePositions appends source lines of the job file to the error with which an agent has rejected the job, if the
-// error is about an attribute or block in the file.
-func (fi *File) AddSourcePositions(refusal error) error {
-	text := refusal.Error()
+// AddSourceLinesToError appends source lines of the job file to the error with which an agent has rejected the job, if
+// the error is about an attribute or block in the file.
+func (fi *File) AddSourceLinesToError(agentErr error) error {
+	text := agentErr.Error()
 	var diags hcl.Diagnostics
 	for line := range strings.Lines(text) {
 		path, reason, _ := strings.Cut(strings.TrimSpace(line), ": ")
-		if isPathInJob(path) {
-			diags = append(diags, fi.NewDiagnostic(strings.Split(path, "."), reason))
+		if looksLikeJobPath(path) {
+			diags = append(diags, fi.NewErrorDiagnostic(strings.Split(path, "."), reason))
 		}
 	}
-	if isRegionError(refusal) && fi.Job.Region != nil {
-		diags = append(diags, fi.NewDiagnostic([]string{"region"}, fi.wrongRegionReason()))
+	if isRegionError(agentErr) && fi.Job.Region != nil {
+		diags = append(diags, fi.NewErrorDiagnostic([]string{"region"}, fi.wrongRegionReason()))
 	}
 	model.Canonicalize(fi.Job)
-	for _, fault := range fi.faultsKnownToAgent() {
+	for _, fault := range fi.faultsFoundByAnyAgent() {
 		if strings.Contains(text, fault.Text) {
-			diags = append(diags, fi.NewDiagnostic(fault.Path, fault.Text+fault.Hint()))
+			diags = append(diags, fi.NewErrorDiagnostic(fault.Path, fault.Text+fault.Hint()))
 		}
 	}
 	var b strings.Builder
-	if err := fi.printDiagnosticsWithPosition(&cli.Streams{Err: &b}, diags); err != nil || b.Len() == 0 {
-		return refusal
+	if err := fi.printDiagnosticsWithPositionDropOthers(&cli.Streams{Err: &b}, diags); err != nil || b.Len() == 0 {
+		return agentErr
 	}
-	return fmt.Errorf("%w\n%s", refusal, strings.TrimRight(b.String(), "\n"))
+	return fmt.Errorf("%w\n%s", agentErr, strings.TrimRight(b.String(), "\n"))
 }
 
 // DriverNames returns the names of the drivers of the job's tasks.
@@ -195,23 +195,23 @@ func (fi *File) RequestsDevices() bool {
 	return requests
 }
 
-// NewDiagnostic returns an error diagnostic at the attribute or block of the job that path names. If the file has no
-// source position for it, the text of the diagnostic starts with the path.
-func (fi *File) NewDiagnostic(path []string, text string) *hcl.Diagnostic {
+// NewErrorDiagnostic returns an error diagnostic at the attribute or block of the job that jobPath names. If the file
+// has no source position for it, the text of the diagnostic starts with jobPath.
+func (fi *File) NewErrorDiagnostic(jobPath []string, text string) *hcl.Diagnostic {
 	diag := &hcl.Diagnostic{Severity: hcl.DiagError, Summary: text}
-	if rng, ok := fi.Parsed.Range(path...); ok {
+	if rng, ok := fi.Parsed.InnermostRange(jobPath...); ok {
 		diag.Subject = &rng
-	} else if len(path) > 0 {
-		diag.Summary = strings.Join(path, ".") + ": " + text
-		if fi.jsonFileName != "" {
-			diag.Summary = fi.jsonFileName + ": " + diag.Summary
+	} else if len(jobPath) > 0 {
+		diag.Summary = strings.Join(jobPath, ".") + ": " + text
+		if fi.jsonFilePath != "" {
+			diag.Summary = fi.jsonFilePath + ": " + diag.Summary
 		}
 	}
 	return diag
 }
 
-// sourceOffset returns the offset of a diagnostic in the job file, or -1 if it has no position.
-func sourceOffset(diag *hcl.Diagnostic) int {
+// sourceByteOffset returns the offset of a diagnostic in the job file, or -1 if it has no position.
+func sourceByteOffset(diag *hcl.Diagnostic) int {
 	if diag.Subject == nil {
 		return -1
 	}
@@ -221,30 +221,30 @@ func sourceOffset(diag *hcl.Diagnostic) int {
 // sortByPosition sorts diagnostics by their position in the file. Diagnostics without a position come first.
 func sortByPosition(diags hcl.Diagnostics) {
 	slices.SortStableFunc(diags, func(a, b *hcl.Diagnostic) int {
-		return cmp.Compare(sourceOffset(a), sourceOffset(b))
+		return cmp.Compare(sourceByteOffset(a), sourceByteOffset(b))
 	})
 }
 
-// NewWarning returns the diagnostic of NewDiagnostic as a warning.
-func (fi *File) NewWarning(path []string, text string) *hcl.Diagnostic {
-	diag := fi.NewDiagnostic(path, text)
+// NewWarningDiagnostic returns the diagnostic of NewErrorDiagnostic as a warning.
+func (fi *File) NewWarningDiagnostic(jobPath []string, text string) *hcl.Diagnostic {
+	diag := fi.NewErrorDiagnostic(jobPath, text)
 	diag.Severity = hcl.DiagWarning
 	return diag
 }
 
-// printDiagnosticsWithPosition prints only the diagnostics that have a position in the job file, with the lines of the
-// file.
-func (fi *File) printDiagnosticsWithPosition(s *cli.Streams, diags hcl.Diagnostics) error {
+// printDiagnosticsWithPositionDropOthers prints only the diagnostics that have a position in the job file, with the lines of
+// the file.
+func (fi *File) printDiagnosticsWithPositionDropOthers(s *cli.Streams, diags hcl.Diagnostics) error {
 	var diagsWithSource hcl.Diagnostics
 	for _, diag := range diags {
 		if diag.Subject != nil {
 			diagsWithSource = append(diagsWithSource, diag)
 		}
 	}
-	return jobspec.WriteDiagnostics(s.Err, diagsWithSource, fi.Parsed.SourceTexts)
+	return jobspec.WriteDiagnostics(s.Err, diagsWithSource, fi.Parsed.SourceTextByFileName)
 }
 
-// TaskPath returns the path of a task's block, for NewDiagnostic.
-func TaskPath(group *api.TaskGroup, task *api.Task) []string {
+// TaskBlockPath returns the path of a task's block, for NewErrorDiagnostic.
+func TaskBlockPath(group *api.TaskGroup, task *api.Task) []string {
 	return []string{"group", pointer.Value(group.Name), "task", task.Name}
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
 )
 
-// Report is the JSON report of the checks of a job file. The checks write their errors and warnings to it instead of
-// standard error.
-type Report struct {
+// CheckReport is the JSON report of the checks of a job file. The checks write their errors and warnings to it instead
+// of standard error.
+type CheckReport struct {
 	Valid       bool
 	Diagnostics []Diagnostic
 	Messages    []string // lines of text without a position, such as headings
@@ -34,23 +34,23 @@ type Diagnostic struct {
 }
 
 var (
-	_ io.Writer              = (*Report)(nil)
-	_ jobspec.DiagnosticSink = (*Report)(nil)
+	_ io.Writer              = (*CheckReport)(nil)
+	_ jobspec.DiagnosticSink = (*CheckReport)(nil)
 )
 
-// NewReport returns an empty report.
-func NewReport() *Report {
-	return &Report{Diagnostics: []Diagnostic{}, Messages: []string{}} // lists are never null in JSON
+// NewCheckReport returns an empty report.
+func NewCheckReport() *CheckReport {
+	return &CheckReport{Diagnostics: []Diagnostic{}, Messages: []string{}} // lists are never null in JSON
 }
 
 // StreamsWritingToReport returns streams for a check: the check reads from s.In, and its output goes to the report.
-func (r *Report) StreamsWritingToReport(s *cli.Streams) *cli.Streams {
+func (r *CheckReport) StreamsWritingToReport(s *cli.Streams) *cli.Streams {
 	return &cli.Streams{In: s.In, Out: r, Err: r, NoColour: true}
 }
 
-// Print prints the report as JSON. checkErr is the error with which the check has ended, or nil. Print returns an error
-// with the exit code of the check.
-func (r *Report) Print(s *cli.Streams, checkErr error) error {
+// PrintJSON prints the report as JSON. checkErr is the error with which the check has ended, or nil. PrintJSON returns
+// an error with the exit code of the check.
+func (r *CheckReport) PrintJSON(s *cli.Streams, checkErr error) error {
 	r.Valid = checkErr == nil
 	code := 1
 	if exit := new(cli.ExitError); errors.As(checkErr, &exit) {
@@ -66,7 +66,7 @@ func (r *Report) Print(s *cli.Streams, checkErr error) error {
 }
 
 // Write adds each line of text that is not blank to Messages.
-func (r *Report) Write(text []byte) (int, error) {
+func (r *CheckReport) Write(text []byte) (int, error) {
 	for line := range bytes.Lines(text) {
 		if line = bytes.TrimSpace(line); len(line) > 0 {
 			r.Messages = append(r.Messages, string(line))
@@ -76,7 +76,7 @@ func (r *Report) Write(text []byte) (int, error) {
 }
 
 // AddDiagnostics adds errors and warnings with their positions to the report. It implements jobspec.DiagnosticSink.
-func (r *Report) AddDiagnostics(diags hcl.Diagnostics) {
+func (r *CheckReport) AddDiagnostics(diags hcl.Diagnostics) {
 	for _, diag := range diags {
 		d := Diagnostic{Severity: "error", Text: diag.Summary}
 		if diag.Severity == hcl.DiagWarning {

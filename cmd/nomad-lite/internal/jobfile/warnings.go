@@ -14,29 +14,29 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// PrintWarnings prints the warnings of Nomad's API about a job, if there are any.
-func PrintWarnings(w io.Writer, warnings string) {
-	if text := FormatWarnings(warnings); text != "" {
+// PrintAPIWarnings prints the warnings of Nomad's API about a job, if there are any.
+func PrintAPIWarnings(w io.Writer, apiWarnings string) {
+	if text := FormatAPIWarnings(apiWarnings); text != "" {
 		fmt.Fprintf(w, "Job Warnings:\n%s\n\n", terminal.SanitizeText([]byte(text), false))
 	}
 }
 
-// PrintWarnings prints each distinct warning of Nomad's API about a canonical job. A warning that this program's own
-// validation knows is printed with its position in the job file.
-func (fi *File) PrintWarnings(w io.Writer, warnings string) error {
+// PrintAPIWarningsWithPositions prints each distinct warning of Nomad's API about a canonical job. A warning that this
+// program's own validation knows is printed with its position in the job file.
+func (fi *File) PrintAPIWarningsWithPositions(w io.Writer, apiWarnings string) error {
 	faults := make(map[string][]*model.JobFault) // text -> warnings with this text
-	for _, f := range model.WarningFaults(fi.Job, model.NewSchedulerConfig()) {
+	for _, f := range model.LeafWarnings(fi.Job, model.NewDefaultSchedulerConfig()) {
 		faults[f.Text] = append(faults[f.Text], f)
 	}
 	var diags hcl.Diagnostics
 	var unplaced strings.Builder
-	for _, warning := range parseWarnings(warnings) {
+	for _, warning := range parseAPIWarnings(apiWarnings) {
 		line := warning.String()
-		if found := faults[warning.text]; len(found) > 0 && fi.jsonFileName == "" {
+		if found := faults[warning.text]; len(found) > 0 && fi.jsonFilePath == "" {
 			if len(warning.groupsAndTasks) < 2 { // the position in the file already names the group or task
 				line = warning.text
 			}
-			diags = append(diags, fi.NewWarning(found[0].Path, line))
+			diags = append(diags, fi.NewWarningDiagnostic(found[0].Path, line))
 			continue
 		}
 		fmt.Fprintf(&unplaced, "* %s\n", terminal.SanitizeText([]byte(line), false))
@@ -46,7 +46,7 @@ func (fi *File) PrintWarnings(w io.Writer, warnings string) error {
 	}
 	fmt.Fprintf(w, "Job Warnings:\n%s", &unplaced)
 	sortByPosition(diags)
-	if err := jobspec.WriteDiagnostics(w, diags, fi.Parsed.SourceTexts); err != nil {
+	if err := jobspec.WriteDiagnostics(w, diags, fi.Parsed.SourceTextByFileName); err != nil {
 		return err
 	}
 	fmt.Fprintln(w)
@@ -72,18 +72,18 @@ var (
 	warningHeadPattern  = regexp.MustCompile(`: \d+ errors? occurred:$`)
 )
 
-// FormatWarnings formats warnings of Nomad's API for people: each warning once, in one line, with the
+// FormatAPIWarnings formats warnings of Nomad's API for people: each warning once, in one line, with the
 // groups and tasks that it is about.
-func FormatWarnings(warnings string) string {
+func FormatAPIWarnings(apiWarnings string) string {
 	var lines []string
-	for _, w := range parseWarnings(warnings) {
+	for _, w := range parseAPIWarnings(apiWarnings) {
 		lines = append(lines, "* "+w.String())
 	}
 	return strings.Join(lines, "\n")
 }
 
-// parseWarnings returns the distinct warnings in a nested list of Nomad's API.
-func parseWarnings(text string) []apiWarning {
+// parseAPIWarnings returns the distinct warnings in a nested list of Nomad's API.
+func parseAPIWarnings(text string) []apiWarning {
 	var warnings []apiWarning
 	group, task := "", ""
 	for line := range strings.Lines(text) {

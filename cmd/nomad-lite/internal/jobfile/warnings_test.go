@@ -39,7 +39,7 @@ job "web" {
     }
   }
 }`
-	file, diags := jobspec.Parse(jobspec.Source{Name: "web.nomad.hcl", Text: []byte(text)})
+	file, diags := jobspec.Parse(jobspec.ParseInput{DiagnosticFileName: "web.nomad.hcl", Text: []byte(text)})
 	if diags.HasErrors() {
 		t.Fatal(diags)
 	}
@@ -47,10 +47,10 @@ job "web" {
 	const want = `* mbits has been deprecated as of Nomad 0.12.0. Please remove mbits from the network block (group "a"; group "b")
 * IOPS has been deprecated as of Nomad 0.9.0. Please remove IOPS from resource block. (group "a", task "t"; group "a", task "u")
 * Memory oversubscription is not enabled; Task "b.t" memory_max value will be ignored. Update the Scheduler Configuration to allow oversubscription.`
-	if got := FormatWarnings(model.FormatWarnings(model.Warnings(file.Job, model.NewSchedulerConfig()))); got != want {
+	if got := FormatAPIWarnings(model.FormatWarnings(model.Warnings(file.Job, model.NewDefaultSchedulerConfig()))); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	if got := FormatWarnings(""); got != "" {
+	if got := FormatAPIWarnings(""); got != "" {
 		t.Errorf("without warnings: %q", got)
 	}
 }

@@ -28,8 +28,8 @@ import (
 // Flags name a plugin directory, in addition to the builtin plugins, and the agent configuration that applies to all
 // plugins.
 type Flags struct {
-	pluginDir  string
-	configPath string
+	pluginDir       string
+	agentConfigPath string
 }
 
 // Register adds the flags to a command.
@@ -40,83 +40,84 @@ func (f *Flags) Register(cmd *cobra.Command) {
 
 // RegisterConfigFlag adds only the flag -config, for a command that creates its plugin directory itself.
 func (f *Flags) RegisterConfigFlag(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.configPath, "config", "", "configuration `file` or directory of an agent: its plugin, hook and client blocks count")
+	cmd.Flags().StringVar(&f.agentConfigPath, "config", "", "configuration `file` or directory of an agent: its plugin, hook and client blocks count")
 }
 
-// RegisterForInstall adds the flags to a command that changes or checks the plugin directory itself.
-func (f *Flags) RegisterForInstall(cmd *cobra.Command) {
+// RegisterPluginDirFlags adds the flags to a command that changes or checks the plugin directory itself.
+func (f *Flags) RegisterPluginDirFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.pluginDir, "plugin-dir", "", "the plugin `directory`")
-	cmd.Flags().StringVar(&f.configPath, "config", "", "configuration `file` or directory of the agent, which names the plugin directory")
+	cmd.Flags().StringVar(&f.agentConfigPath, "config", "", "configuration `file` or directory of the agent, which names the plugin directory")
 }
 
-// ReadConfigForInstall does the same as ReadConfig for a command that changes or checks the plugin directory itself. The
-// plugin directory need not exist, and the configuration that is returned has no plugin and no hook blocks.
-func (f *Flags) ReadConfigForInstall(s *cli.Streams) (Plugins, error) {
+// ReadConfigWithoutPluginBlocks does the same as ReadConfig for a command that changes or checks the plugin directory
+// itself. The plugin directory need not exist, and the configuration that is returned has no plugin and no hook blocks.
+func (f *Flags) ReadConfigWithoutPluginBlocks(s *cli.Streams) (PluginConfig, error) {
 	withoutDir := *f
 	withoutDir.pluginDir = ""
 	p, err := withoutDir.ReadConfig(s)
 	if err != nil {
 		return p, err
 	}
-	p.Config.Plugins, p.Config.Hooks = nil, nil
+	p.Config.Plugins, p.Config.HookRules = nil, nil
 	if p.Config.PluginDir = cmp.Or(f.pluginDir, p.Config.PluginDir); p.Config.PluginDir == "" {
 		return p, errors.New("no plugin directory: name it with -plugin-dir, or name the agent's configuration, which has a plugin_dir, with -config")
 	}
 	return p, nil
 }
 
-// AreSet reports whether the flags name plugins or a configuration.
-func (f *Flags) AreSet() bool { return f.pluginDir != "" || f.configPath != "" }
+// IsAnySet reports whether the flags name plugins or a configuration.
+func (f *Flags) IsAnySet() bool { return f.pluginDir != "" || f.agentConfigPath != "" }
 
-// Plugins are the plugins that a command uses without an agent.
-type Plugins struct{ Config *config.Config }
+// PluginConfig are the plugins that a command uses without an agent.
+type PluginConfig struct{ Config *config.Config }
 
 // ReadConfig reads the agent configuration that the flags name. It prints errors and warnings to standard
 // error.
-func (f *Flags) ReadConfig(s *cli.Streams) (Plugins, error) {
+func (f *Flags) ReadConfig(s *cli.Streams) (PluginConfig, error) {
 	var files []string
-	if f.configPath != "" {
-		files = append(files, f.configPath)
+	if f.agentConfigPath != "" {
+		files = append(files, f.agentConfigPath)
 	}
 	c, err := agentconfig.ReadFiles(files, s)
 	if err != nil {
-		return Plugins{}, err
+		return PluginConfig{}, err
 	}
 	if f.pluginDir != "" {
 		// The directory of the -plugin-dir flag must exist. A plugin directory in a configuration
 		// file can be created later.
 		if _, err := os.ReadDir(f.pluginDir); err != nil {
-			return Plugins{}, fmt.Errorf("plugin-dir: %w", err)
+			return PluginConfig{}, fmt.Errorf("plugin-dir: %w", err)
 		}
 		c.PluginDir = f.pluginDir
 	}
 	c.DataDir = "" // only the agent itself may use its data directory
-	return Plugins{c}, nil
+	return PluginConfig{c}, nil
 }
 
-// NewCatalog returns the catalog of the plugins. wanted are the names of a job's drivers and hooks, to which NewCatalog
-// adds the hooks with a hook block. A nil wanted means all builtin plugins and all plugins with a plugin block.
-func (p Plugins) NewCatalog(wanted []string, logger hclog.Logger) (*catalog.Catalog, error) {
-	if wanted != nil {
-		wanted = append(slices.Clip(wanted), p.HookNames()...)
+// NewCatalog returns the catalog of the plugins. requestedNames are the names of a job's drivers and hooks, to which
+// NewCatalog adds the hooks with a hook block. A nil requestedNames means all builtin plugins and all plugins with a
+// plugin block.
+func (p PluginConfig) NewCatalog(requestedNames []string, logger hclog.Logger) (*catalog.Catalog, error) {
+	if requestedNames != nil {
+		requestedNames = append(slices.Clip(requestedNames), p.HookBlockNames()...)
 	}
-	c := catalog.Config{PluginDir: p.Config.PluginDir, Blocks: p.Config.Plugins, RequestedNames: wanted, Logger: logger}
+	c := catalog.Config{PluginDir: p.Config.PluginDir, Blocks: p.Config.Plugins, RequestedNames: requestedNames, Logger: logger}
 	for _, name := range builtins.Names() {
-		if builtins.All[name].Kind == base.TypeDriver && agentconfig.IsDriverDisabled(p.Config, name) {
+		if builtins.All[name].Kind == base.TypeDriver && agentconfig.IsDriverDeniedByLists(p.Config, name) {
 			continue
 		}
 		// Running a job in the foreground enables the builtins that it needs. A plugin
 		// block for a builtin takes precedence.
-		builtin := catalog.Builtin{Name: name, Type: builtins.All[name].Kind, DefaultConfig: builtins.DevPluginConfigs[name], DefaultOptions: agentconfig.BuiltinPluginOptions(p.Config, name), TasksAreHostProcesses: agentconfig.HasHostProcessTasks(name)}
+		builtin := catalog.Builtin{Name: name, Type: builtins.All[name].Kind, ConfigWithoutBlock: builtins.DevPluginConfigs[name], OptionDefaults: agentconfig.BuiltinDeniedUsersOptions(p.Config, name), TasksAreHostProcesses: agentconfig.IsHostProcessDriver(name)}
 		c.Builtins = append(c.Builtins, builtin)
 	}
 	return catalog.New(c)
 }
 
-// HookNames returns the names of the hooks with a hook block.
-func (p Plugins) HookNames() []string {
+// HookBlockNames returns the names of the hooks with a hook block.
+func (p PluginConfig) HookBlockNames() []string {
 	var hookNames []string
-	for _, rule := range p.Config.Hooks {
+	for _, rule := range p.Config.HookRules {
 		hookNames = append(hookNames, rule.Name)
 	}
 	return hookNames
@@ -124,9 +125,9 @@ func (p Plugins) HookNames() []string {
 
 // OptionalHookNames returns the names of the hooks whose failure does not prevent tasks from
 // running.
-func (p Plugins) OptionalHookNames() []string {
+func (p PluginConfig) OptionalHookNames() []string {
 	var hookNames []string
-	for _, rule := range p.Config.Hooks {
+	for _, rule := range p.Config.HookRules {
 		if rule.WarnOnError {
 			hookNames = append(hookNames, rule.Name)
 		}
@@ -135,14 +136,14 @@ func (p Plugins) OptionalHookNames() []string {
 }
 
 // NewAgentConfig returns the configuration of an agent that has only these plugins.
-func (p Plugins) NewAgentConfig(plugins *catalog.Catalog, logger hclog.Logger) agent.Config {
+func (p PluginConfig) NewAgentConfig(plugins *catalog.Catalog, logger hclog.Logger) agent.Config {
 	return agentconfig.New(p.Config, plugins, logger)
 }
 
-// DriverNames returns the names of the builtin drivers, and of the wanted drivers for which the plugin directory has a
-// file. It starts no plugin: a file counts as the driver of its name.
-func (p Plugins) DriverNames(wanted []string) ([]string, error) {
-	known, err := p.NewCatalog(append(builtins.Names(), wanted...), hclog.NewNullLogger())
+// BuiltinAndRequestedDriverNames returns the names of the builtin drivers, and of the requested drivers for which the
+// plugin directory has a file. It starts no plugin: a file counts as the driver of its name.
+func (p PluginConfig) BuiltinAndRequestedDriverNames(requestedNames []string) ([]string, error) {
+	known, err := p.NewCatalog(append(builtins.Names(), requestedNames...), hclog.NewNullLogger())
 	if err != nil {
 		return nil, err
 	}
@@ -158,7 +159,7 @@ func (p Plugins) DriverNames(wanted []string) ([]string, error) {
 
 // AllPluginNames returns the names of all plugins: the builtin ones, and the executable files in the plugin directory.
 // Some files may not be plugins.
-func (p Plugins) AllPluginNames() []string {
+func (p PluginConfig) AllPluginNames() []string {
 	names := builtins.Names()
 	entries, _ := os.ReadDir(p.Config.PluginDir) // a missing directory has no plugins
 	for _, entry := range entries {
@@ -170,22 +171,22 @@ func (p Plugins) AllPluginNames() []string {
 	return names
 }
 
-// launchTimeout limits WaitPluginsLaunched. It is longer than the launch timeout of a single plugin.
+// launchTimeout limits WaitPluginsLaunchedOrFailed. It is longer than the launch timeout of a single plugin.
 const launchTimeout = 90 * time.Second
 
-// WaitPluginsLaunched blocks until all plugins of a temporary agent have launched or failed; a plugin that fails is no
-// error. It returns an error when ctx ends, or when a plugin has not answered after 90 seconds.
-func WaitPluginsLaunched(ctx context.Context, a *agent.Agent) error {
+// WaitPluginsLaunchedOrFailed blocks until all plugins of a temporary agent have launched or failed; a plugin that
+// fails is no error. It returns an error when ctx ends, or when a plugin has not answered after 90 seconds.
+func WaitPluginsLaunchedOrFailed(ctx context.Context, a *agent.Agent) error {
 	ctx, cancel := context.WithTimeout(ctx, launchTimeout)
 	defer cancel()
-	return errors.Join(a.WaitDriversReady(ctx), a.WaitAllPluginStatesReported(ctx))
+	return errors.Join(a.WaitBrieflyForDriverHealth(ctx), a.WaitAllPluginStatesReported(ctx))
 }
 
-// RunWithAgent starts the plugins with the wanted names in a temporary agent, calls do with the agent, and closes the
-// agent.
-func RunWithAgent(ctx context.Context, plugins Plugins, wanted []string, do func(*agent.Agent)) error {
+// RunWithTemporaryAgent starts the plugins with the requested names in a temporary agent, calls do with the agent, and
+// closes the agent.
+func RunWithTemporaryAgent(ctx context.Context, plugins PluginConfig, requestedNames []string, do func(*agent.Agent)) error {
 	logger := hclog.NewNullLogger() // the log is dropped, because the caller reports plugins that do not start
-	known, err := plugins.NewCatalog(wanted, logger)
+	known, err := plugins.NewCatalog(requestedNames, logger)
 	if err != nil {
 		return err
 	}
@@ -200,10 +201,10 @@ func RunWithAgent(ctx context.Context, plugins Plugins, wanted []string, do func
 // TryStartPlugin starts the plugin with this file name in a temporary agent, which also stops it, and returns the
 // plugin's state. The name must have a plugin block. The error is the reason why the plugin does not start, or the
 // cause of the end of ctx.
-func TryStartPlugin(ctx context.Context, plugins Plugins, name string) (started supervisor.Plugin, err error) {
+func TryStartPlugin(ctx context.Context, plugins PluginConfig, name string) (started supervisor.PluginStatus, err error) {
 	var waitErr error
-	runErr := RunWithAgent(ctx, plugins, []string{name}, func(a *agent.Agent) {
-		waitErr = WaitPluginsLaunched(ctx, a)
+	runErr := RunWithTemporaryAgent(ctx, plugins, []string{name}, func(a *agent.Agent) {
+		waitErr = WaitPluginsLaunchedOrFailed(ctx, a)
 		for _, p := range a.Plugins() {
 			if p.Name == name && !p.Builtin {
 				started = p

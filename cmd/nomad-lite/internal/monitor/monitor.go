@@ -34,9 +34,9 @@ func (f *Flags) registerVerbose(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.Verbose, "verbose", false, "print whole ids, and more about allocations")
 }
 
-// WatchOrPrintEvaluation follows an evaluation and its deployment, or with -detach prints the evaluation's ID. If
+// WatchEvaluationOrPrintID follows an evaluation and its deployment, or with -detach prints the evaluation's ID. If
 // evalID is empty, as for a periodic or parameterized job, it does nothing.
-func (f *Flags) WatchOrPrintEvaluation(ctx context.Context, s *cli.Streams, c *api.Client, namespace, evalID string) error {
+func (f *Flags) WatchEvaluationOrPrintID(ctx context.Context, s *cli.Streams, c *api.Client, namespace, evalID string) error {
 	if evalID == "" {
 		return nil
 	}
@@ -44,7 +44,7 @@ func (f *Flags) WatchOrPrintEvaluation(ctx context.Context, s *cli.Streams, c *a
 		_, err := fmt.Fprintln(s.Out, "Evaluation ID:", evalID)
 		return err
 	}
-	return New(s, c, namespace, f.Verbose).WatchEvaluation(ctx, evalID)
+	return New(s, c, namespace, f.Verbose).WatchEvaluationAndDeployment(ctx, evalID)
 }
 
 // Monitor follows an evaluation until the evaluation is complete, as Nomad's command line does. If the evaluation has a
@@ -54,27 +54,27 @@ type Monitor struct {
 	streams    *cli.Streams
 	namespace  string
 	verbose    bool
-	liveScreen *terminal.Screen // nil unless standard output is a terminal
+	liveScreen *terminal.LiveScreen // nil unless standard output is a terminal
 }
 
 // New returns a monitor that prints to the standard output of a command.
 func New(s *cli.Streams, c *api.Client, namespace string, verbose bool) *Monitor {
 	m := &Monitor{client: c, streams: s, namespace: namespace, verbose: verbose}
-	if screen := terminal.NewScreen(s.Out, s.Err); screen != nil && terminal.SameFile(screen.Output, s.Out) {
+	if screen := terminal.NewLiveScreenOrNil(s.Out, s.Err); screen != nil && terminal.SameFile(screen.Output, s.Out) {
 		m.liveScreen = screen
 	}
 	return m
 }
 
-// printPageWithLiveText writes a page. On a terminal, the text live is drawn below the page and stays there until the
-// next call.
-func (m *Monitor) printPageWithLiveText(p *output.Page, live string) error {
+// printPageWithLiveText writes a page. On a terminal, liveText is drawn below the page and stays there until the next
+// call.
+func (m *Monitor) printPageWithLiveText(p *output.Page, liveText string) error {
 	if m.liveScreen == nil {
-		return output.Print(m.streams, p)
+		return output.PrintPage(m.streams, p)
 	}
 	return m.liveScreen.WriteAboveLiveLines([]byte(p.Text.String()), func(_, rows int) []string {
-		lines := strings.Split(strings.TrimSuffix(live, "\n"), "\n")
-		if live == "" || len(lines) >= rows {
+		lines := strings.Split(strings.TrimSuffix(liveText, "\n"), "\n")
+		if liveText == "" || len(lines) >= rows {
 			return nil
 		}
 		return lines
@@ -83,24 +83,24 @@ func (m *Monitor) printPageWithLiveText(p *output.Page, live string) error {
 
 func (m *Monitor) newPage() *output.Page { return output.NewPage(m.streams) }
 
-func (m *Monitor) formatID(id string) string { return output.ShortID(id, m.verbose) }
+func (m *Monitor) formatID(id string) string { return output.ShortIDUnlessVerbose(id, m.verbose) }
 
 // placementFailureExitCode is Nomad's exit code for allocations that could not be placed.
 const placementFailureExitCode = 2
 
-// WatchEvaluation follows an evaluation and its deployment. It returns an error with the exit code: 2
+// WatchEvaluationAndDeployment follows an evaluation and its deployment. It returns an error with the exit code: 2
 // when an allocation could not be placed, 1 when a deployment has failed.
-func (m *Monitor) WatchEvaluation(ctx context.Context, id string) error {
-	deploymentID, err := m.watchUntilProcessed(ctx, id)
+func (m *Monitor) WatchEvaluationAndDeployment(ctx context.Context, id string) error {
+	deploymentID, err := m.watchEvaluationUntilProcessed(ctx, id)
 	if deploymentID == "" {
 		return err
 	}
-	return m.WatchDeployment(ctx, deploymentID)
+	return m.WatchDeploymentAndRollback(ctx, deploymentID)
 }
 
-// watchUntilProcessed follows an evaluation until the scheduler has processed it, and returns the ID of its deployment.
-// The error has the exit code 2 when an allocation could not be placed.
-func (m *Monitor) watchUntilProcessed(ctx context.Context, id string) (deploymentID string, err error) {
+// watchEvaluationUntilProcessed follows an evaluation until the scheduler has processed it, and returns the ID of its
+// deployment. The error has the exit code 2 when an allocation could not be placed.
+func (m *Monitor) watchEvaluationUntilProcessed(ctx context.Context, id string) (deploymentID string, err error) {
 	p := m.newPage()
 	p.AddTimedHeading("Monitoring evaluation %q", m.formatID(id))
 	seen := make(map[string]string) // allocation ID -> client status
@@ -109,7 +109,7 @@ func (m *Monitor) watchUntilProcessed(ctx context.Context, id string) (deploymen
 	for {
 		eval, meta, err := m.client.Evaluations().Info(id, q)
 		if err != nil {
-			return "", apiclient.WrapError(fmt.Sprintf("read evaluation %q", id), err)
+			return "", apiclient.WrapErrorWithAdvice(fmt.Sprintf("read evaluation %q", id), err)
 		}
 		switch {
 		case triggerPrinted:
@@ -125,7 +125,7 @@ func (m *Monitor) watchUntilProcessed(ctx context.Context, id string) (deploymen
 		}
 		allocs, _, err := m.client.Evaluations().Allocations(eval.ID, apiclient.QueryOptions(ctx, m.namespace))
 		if err != nil {
-			return "", apiclient.WrapError(fmt.Sprintf("read allocations of evaluation %q", m.formatID(eval.ID)), err)
+			return "", apiclient.WrapErrorWithAdvice(fmt.Sprintf("read allocations of evaluation %q", m.formatID(eval.ID)), err)
 		}
 		slices.Reverse(allocs) // so that the lines of the newest allocations come first
 		m.addAllocChanges(p, allocs, eval.CreateIndex, seen)
@@ -135,7 +135,7 @@ func (m *Monitor) watchUntilProcessed(ctx context.Context, id string) (deploymen
 		}
 		switch eval.Status {
 		case api.EvalStatusComplete, api.EvalStatusFailed, api.EvalStatusCancelled:
-			return m.addEvaluationResult(ctx, p, eval)
+			return m.printEvalResultAndFollowNext(ctx, p, eval)
 		case "":
 			return "", fmt.Errorf("read evaluation %q: the answer does not say how it stands", id)
 		}
@@ -143,15 +143,15 @@ func (m *Monitor) watchUntilProcessed(ctx context.Context, id string) (deploymen
 			return "", err
 		}
 		p = m.newPage()
-		if err := MakeNextQueryBlock(ctx, q, meta); err != nil {
+		if err := MakeNextQueryBlockOrSleep(ctx, q, meta); err != nil {
 			return "", err
 		}
 	}
 }
 
-// MakeNextQueryBlock sets the index of the last response in q, so that the server blocks the next query until the index
-// changes. If the server sends no index, MakeNextQueryBlock sleeps for a second instead.
-func MakeNextQueryBlock(ctx context.Context, q *api.QueryOptions, meta *api.QueryMeta) error {
+// MakeNextQueryBlockOrSleep sets the index of the last response in q, so that the server blocks the next query until
+// the index changes. If the server sends no index, MakeNextQueryBlockOrSleep sleeps for a second instead.
+func MakeNextQueryBlockOrSleep(ctx context.Context, q *api.QueryOptions, meta *api.QueryMeta) error {
 	if q.WaitIndex = meta.LastIndex; q.WaitIndex == 0 {
 		return Sleep(ctx, time.Second)
 	}
@@ -168,15 +168,15 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// addAllocChanges adds a line for each allocation whose client status is not the one in seen, and updates seen.
-// Allocations that were created before createIndex are modified, not created.
-func (m *Monitor) addAllocChanges(p *output.Page, allocs []*api.AllocationListStub, createIndex uint64, seen map[string]string) {
+// addAllocChanges adds a line for each allocation whose client status is not the one in statusByAllocID, and updates
+// statusByAllocID. Allocations that were created before evalCreateIndex are modified, not created.
+func (m *Monitor) addAllocChanges(p *output.Page, allocs []*api.AllocationListStub, evalCreateIndex uint64, statusByAllocID map[string]string) {
 	for _, a := range allocs {
-		before, known := seen[a.ID]
-		seen[a.ID] = a.ClientStatus
+		before, known := statusByAllocID[a.ID]
+		statusByAllocID[a.ID] = a.ClientStatus
 		switch {
 		case !known && a.DesiredStatus != api.AllocDesiredStatusRun:
-		case !known && a.CreateIndex >= createIndex:
+		case !known && a.CreateIndex >= evalCreateIndex:
 			p.AddTimedDetailLine("Allocation %q created: node %q, group %q", m.formatID(a.ID), m.formatID(a.NodeID), a.TaskGroup)
 		case !known:
 			p.AddTimedDetailLine("Allocation %q modified: node %q, group %q", m.formatID(a.ID), m.formatID(a.NodeID), a.TaskGroup)
@@ -186,14 +186,14 @@ func (m *Monitor) addAllocChanges(p *output.Page, allocs []*api.AllocationListSt
 	}
 }
 
-func (m *Monitor) addEvaluationResult(ctx context.Context, p *output.Page, eval *api.Evaluation) (deploymentID string, err error) {
+func (m *Monitor) printEvalResultAndFollowNext(ctx context.Context, p *output.Page, eval *api.Evaluation) (deploymentID string, err error) {
 	var exitErr error
 	if len(eval.FailedTGAllocs) == 0 {
 		p.AddTimedHeading("Evaluation %q finished with status %q", m.formatID(eval.ID), eval.Status)
 	} else {
 		exitErr = &cli.ExitError{Code: placementFailureExitCode}
 		p.AddTimedHeading("Evaluation %q finished with status %q but failed to place all allocations:", m.formatID(eval.ID), eval.Status)
-		missingDrivers := taskreason.MissingDriverReasons(apiclient.FindOnlyNode(ctx, m.client), m.readJob(ctx, eval.JobID))
+		missingDrivers := taskreason.MissingDriverReasonsByGroup(apiclient.FindOnlyNode(ctx, m.client), m.readJobOrNil(ctx, eval.JobID))
 		tables.PrintPlacementFailures(p, "    ", eval.FailedTGAllocs, missingDrivers)
 		if eval.StatusDescription != "" {
 			p.AddTimedDetailLine("%s", eval.StatusDescription)
@@ -210,7 +210,7 @@ func (m *Monitor) addEvaluationResult(ctx context.Context, p *output.Page, eval 
 		if err := Sleep(ctx, eval.Wait); err != nil {
 			return "", err
 		}
-		return m.watchUntilProcessed(ctx, eval.NextEval)
+		return m.watchEvaluationUntilProcessed(ctx, eval.NextEval)
 	}
 	if err := m.printPageWithLiveText(p, ""); err != nil {
 		return "", err
@@ -218,9 +218,9 @@ func (m *Monitor) addEvaluationResult(ctx context.Context, p *output.Page, eval 
 	return eval.DeploymentID, exitErr
 }
 
-// WatchDeployment follows a deployment to its end, and then the deployment that rolls it back, if there is one. On a
-// terminal it redraws the deployment in place; elsewhere it prints a page for each change.
-func (m *Monitor) WatchDeployment(ctx context.Context, id string) error {
+// WatchDeploymentAndRollback follows a deployment to its end, and then the deployment that rolls it back, if there is
+// one. On a terminal it redraws the deployment in place; elsewhere it prints a page for each change.
+func (m *Monitor) WatchDeploymentAndRollback(ctx context.Context, id string) error {
 	p := m.newPage()
 	p.AddTimedHeading("Monitoring deployment %q", m.formatID(id))
 	q, shown, start := apiclient.QueryOptions(ctx, m.namespace), "", time.Now()
@@ -228,7 +228,7 @@ func (m *Monitor) WatchDeployment(ctx context.Context, id string) error {
 	for {
 		d, meta, err := m.client.Deployments().Info(id, q)
 		if err != nil {
-			return apiclient.WrapError(fmt.Sprintf("read deployment %q", id), err)
+			return apiclient.WrapErrorWithAdvice(fmt.Sprintf("read deployment %q", id), err)
 		}
 		state := m.newPage()
 		var now time.Time // without a terminal no countdown, which would print a new page each second
@@ -239,7 +239,7 @@ func (m *Monitor) WatchDeployment(ctx context.Context, id string) error {
 		if err != nil {
 			return err
 		}
-		ended := isDeploymentEnded(d.Status)
+		ended := isDeploymentEndedOrBlocked(d.Status)
 		live := ""
 		switch {
 		case m.liveScreen != nil && !ended:
@@ -266,13 +266,13 @@ func (m *Monitor) WatchDeployment(ctx context.Context, id string) error {
 		case d.Status == "":
 			return fmt.Errorf("read deployment %q: the answer does not say how it stands", id)
 		}
-		if err := MakeNextQueryBlock(ctx, q, meta); err != nil {
+		if err := MakeNextQueryBlockOrSleep(ctx, q, meta); err != nil {
 			return err
 		}
 	}
 }
 
-func isDeploymentEnded(status string) bool {
+func isDeploymentEndedOrBlocked(status string) bool {
 	switch status {
 	case api.DeploymentStatusSuccessful, api.DeploymentStatusFailed, api.DeploymentStatusCancelled, api.DeploymentStatusBlocked:
 		return true
@@ -289,22 +289,22 @@ func (m *Monitor) AddDeploymentState(ctx context.Context, p *output.Page, d *api
 		if !m.verbose {
 			return nil // without -verbose the allocations only explain why tasks do not run
 		}
-		return apiclient.WrapError(fmt.Sprintf("read allocations of deployment %q", d.ID), err)
+		return apiclient.WrapErrorWithAdvice(fmt.Sprintf("read allocations of deployment %q", d.ID), err)
 	}
 	if m.verbose {
-		p.AddSection("Allocations")
+		p.AddSectionTitle("Allocations")
 		tables.PrintAllocations(p, allocs, true)
 	}
-	job := m.readJob(ctx, d.JobID)
-	if evals, _, err := m.client.Jobs().Evaluations(d.JobID, apiclient.QueryOptions(ctx, m.namespace)); err == nil && !isDeploymentEnded(d.Status) {
+	job := m.readJobOrNil(ctx, d.JobID)
+	if evals, _, err := m.client.Jobs().Evaluations(d.JobID, apiclient.QueryOptions(ctx, m.namespace)); err == nil && !isDeploymentEndedOrBlocked(d.Status) {
 		taskreason.PrintPlacementFailure(ctx, p, m.client, job, evals)
 	}
-	taskreason.PrintReasonsForJob(ctx, p, m.client, job, allocs, now, m.verbose)
+	taskreason.PrintTasksNotRunningAndChecks(ctx, p, m.client, job, allocs, now, m.verbose)
 	return nil
 }
 
-// readJob returns a job, or nil if it cannot be read.
-func (m *Monitor) readJob(ctx context.Context, id string) *api.Job {
+// readJobOrNil returns a job, or nil if it cannot be read.
+func (m *Monitor) readJobOrNil(ctx context.Context, id string) *api.Job {
 	job, _, err := m.client.Jobs().Info(id, apiclient.QueryOptions(ctx, m.namespace))
 	if err != nil {
 		return nil
@@ -313,19 +313,19 @@ func (m *Monitor) readJob(ctx context.Context, id string) *api.Job {
 }
 
 // watchRollback follows the deployment that an auto_revert has started.
-func (m *Monitor) watchRollback(ctx context.Context, failedOne *api.Deployment) error {
-	for _, group := range failedOne.TaskGroups {
+func (m *Monitor) watchRollback(ctx context.Context, failedDeployment *api.Deployment) error {
+	for _, group := range failedDeployment.TaskGroups {
 		if group == nil || !group.AutoRevert {
 			continue
 		}
 		if err := Sleep(ctx, time.Second); err != nil {
 			return err
 		}
-		next, _, err := m.client.Jobs().LatestDeployment(failedOne.JobID, apiclient.QueryOptions(ctx, m.namespace))
-		if err != nil || next == nil || next.ID == failedOne.ID {
+		next, _, err := m.client.Jobs().LatestDeployment(failedDeployment.JobID, apiclient.QueryOptions(ctx, m.namespace))
+		if err != nil || next == nil || next.ID == failedDeployment.ID {
 			return err
 		}
-		_ = m.WatchDeployment(ctx, next.ID) // the failed deployment determines the exit code
+		_ = m.WatchDeploymentAndRollback(ctx, next.ID) // the failed deployment determines the exit code
 		return nil
 	}
 	return nil

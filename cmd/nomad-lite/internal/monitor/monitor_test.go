@@ -86,7 +86,7 @@ func TestMonitorExitCodes(t *testing.T) {
 					answers["/v1/evaluation/e"] = []string{`{"ID": "e", "Status": "pending"}`, c.eval}
 				}
 				var out strings.Builder
-				err := New(&cli.Streams{Out: &out}, newScriptedClient(t, answers), "", false).WatchEvaluation(t.Context(), "e")
+				err := New(&cli.Streams{Out: &out}, newScriptedClient(t, answers), "", false).WatchEvaluationAndDeployment(t.Context(), "e")
 				code := 0
 				if exit := new(cli.ExitError); errors.As(err, &exit) {
 					code = exit.Code
@@ -103,7 +103,7 @@ func TestMonitorExitCodes(t *testing.T) {
 
 // On a terminal, a deployment is redrawn in place until it has ended.
 func TestMonitorOnTerminal(t *testing.T) {
-	tty := terminaltest.NewScrollingTerminal(t, 80, 24)
+	tty := terminaltest.NewFakeScrollingTerminal(t, 80, 24)
 	deployment := func(healthy int, status string) string {
 		return fmt.Sprintf(`{"ID": "d", "JobID": "j", "Status": %q, "TaskGroups": {"g": {"DesiredTotal": 2, "HealthyAllocs": %d}}}`, status, healthy)
 	}
@@ -114,13 +114,13 @@ func TestMonitorOnTerminal(t *testing.T) {
 	})
 	drawn := 0
 	m := New(&cli.Streams{Out: tty}, c, "", false)
-	m.liveScreen = &terminal.Screen{Output: tty, Size: func() (int, int) {
+	m.liveScreen = &terminal.LiveScreen{Output: tty, Size: func() (int, int) {
 		if strings.Contains(tty.String(), "s so far") {
 			drawn++
 		}
 		return 80, 24
 	}}
-	if err := m.WatchEvaluation(t.Context(), "e"); err != nil {
+	if err := m.WatchEvaluationAndDeployment(t.Context(), "e"); err != nil {
 		t.Fatal(err)
 	}
 	if drawn != 2 {

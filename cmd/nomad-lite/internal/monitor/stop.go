@@ -18,11 +18,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// AllocsToStop returns the allocations of a job that have a task that has not ended.
-func AllocsToStop(ctx context.Context, c *api.Client, namespace, jobID string) ([]*api.AllocationListStub, error) {
+// ListAllocsWithUnendedTasks returns the allocations of a job that have a task that has not ended.
+func ListAllocsWithUnendedTasks(ctx context.Context, c *api.Client, namespace, jobID string) ([]*api.AllocationListStub, error) {
 	allocs, _, err := c.Jobs().Allocations(jobID, true, apiclient.QueryOptions(ctx, namespace))
 	if err != nil {
-		return nil, apiclient.WrapError(fmt.Sprintf("list allocations of job %q", jobID), err)
+		return nil, apiclient.WrapErrorWithAdvice(fmt.Sprintf("list allocations of job %q", jobID), err)
 	}
 	return slices.DeleteFunc(tables.SortAllocationsNewestFirst(allocs), haveAllTasksEnded), nil
 }
@@ -41,13 +41,13 @@ func haveAllTasksEnded(a *api.AllocationListStub) bool {
 	return false
 }
 
-// WatchStop follows the evaluation of a stopped job, unless evalID is empty, and prints how the tasks of the job end.
-// It returns when all tasks of the allocations have ended, including poststop tasks. The end of ctx ends only the
+// WatchJobStop follows the evaluation of a stopped job, unless evalID is empty, and prints how the tasks of the job
+// end. It returns when all tasks of the allocations have ended, including poststop tasks. The end of ctx ends only the
 // output: the agent continues to stop the allocations.
-func (m *Monitor) WatchStop(ctx context.Context, jobID, evalID string, stopping []*api.AllocationListStub) error {
+func (m *Monitor) WatchJobStop(ctx context.Context, jobID, evalID string, stopping []*api.AllocationListStub) error {
 	if evalID != "" {
 		// The stop cancels a deployment that is active, which is no error.
-		if _, err := m.watchUntilProcessed(ctx, evalID); err != nil {
+		if _, err := m.watchEvaluationUntilProcessed(ctx, evalID); err != nil {
 			return err
 		}
 	}
@@ -68,7 +68,7 @@ func (m *Monitor) WatchStop(ctx context.Context, jobID, evalID string, stopping 
 		p = m.newPage()
 		allocs, meta, err := m.client.Jobs().Allocations(jobID, true, q)
 		if err != nil {
-			return apiclient.WrapError(fmt.Sprintf("list allocations of job %q", jobID), err)
+			return apiclient.WrapErrorWithAdvice(fmt.Sprintf("list allocations of job %q", jobID), err)
 		}
 		if i := slices.IndexFunc(allocs, func(a *api.AllocationListStub) bool { return a.ClientStatus == "" }); i >= 0 {
 			return fmt.Errorf("list allocations of job %q: the answer does not contain the status of allocation %q", jobID, m.formatID(allocs[i].ID))
@@ -89,7 +89,7 @@ func (m *Monitor) WatchStop(ctx context.Context, jobID, evalID string, stopping 
 		if len(stopping) == 0 {
 			break
 		}
-		if err := MakeNextQueryBlock(ctx, q, meta); err != nil {
+		if err := MakeNextQueryBlockOrSleep(ctx, q, meta); err != nil {
 			return err
 		}
 	}
@@ -111,14 +111,15 @@ func formatUnendedTasks(a *api.AllocationListStub) string {
 	return strings.Join(tasks, ", ")
 }
 
-// addTaskStateChanges adds a line for each task whose state is not the one in before, and updates before.
-func (m *Monitor) addTaskStateChanges(p *output.Page, a *api.AllocationListStub, before map[string]string) {
+// addTaskStateChanges adds a line for each task whose state is not the one in stateByAllocAndTask, and updates
+// stateByAllocAndTask.
+func (m *Monitor) addTaskStateChanges(p *output.Page, a *api.AllocationListStub, stateByAllocAndTask map[string]string) {
 	for _, name := range slices.Sorted(maps.Keys(a.TaskStates)) {
 		state := a.TaskStates[name]
-		if state == nil || before[a.ID+"/"+name] == state.State {
+		if state == nil || stateByAllocAndTask[a.ID+"/"+name] == state.State {
 			continue
 		}
-		before[a.ID+"/"+name] = state.State
+		stateByAllocAndTask[a.ID+"/"+name] = state.State
 		switch state.State {
 		case model.TaskRunning:
 			p.AddTimedDetailLine("Task %q of allocation %q started", name, m.formatID(a.ID))

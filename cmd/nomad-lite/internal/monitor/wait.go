@@ -18,8 +18,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// PrintLogsFunc shows the output of a job's tasks until the job has ended.
-type PrintLogsFunc func(context.Context, *api.Client, *api.Job, *cli.Streams) error
+// FollowLogsFunc shows the output of a job's tasks until the job has ended.
+type FollowLogsFunc func(context.Context, *api.Client, *api.Job, *cli.Streams) error
 
 // WaitFlags let a command that starts a job wait until the job has ended.
 type WaitFlags struct {
@@ -44,13 +44,13 @@ func (f *WaitFlags) CheckCombination(detach bool) error {
 	return nil
 }
 
-// WaitForJob follows an evaluation, and then its job until the job has ended. It returns an error with the
+// WaitUntilJobEnded follows an evaluation, and then its job until the job has ended. It returns an error with the
 // exit code: 2 if no allocation was placed, 1 if a task did not end successfully. An empty evalID means that
 // the job has been evaluated earlier. With -logs it calls printLogs.
-func (f *WaitFlags) WaitForJob(ctx context.Context, m *Monitor, jobID, evalID string, printLogs PrintLogsFunc) error {
+func (f *WaitFlags) WaitUntilJobEnded(ctx context.Context, m *Monitor, jobID, evalID string, printLogs FollowLogsFunc) error {
 	job, _, err := m.client.Jobs().Info(jobID, apiclient.QueryOptions(ctx, m.namespace))
 	if err != nil {
-		return apiclient.WrapError(fmt.Sprintf("read job %q", jobID), err)
+		return apiclient.WrapErrorWithAdvice(fmt.Sprintf("read job %q", jobID), err)
 	}
 	w := &jobWaiter{Monitor: m, job: job, lastShownReasonByTask: make(map[string]string)}
 	if err := w.watchUntilPlaced(ctx, evalID); err != nil {
@@ -73,7 +73,7 @@ func (f *WaitFlags) WaitForJob(ctx context.Context, m *Monitor, jobID, evalID st
 		return err
 	}
 	logs.Wait()
-	return w.printResult(ctx, allocs)
+	return w.printSuccessOrReturnFailures(ctx, allocs)
 }
 
 // jobWaiter waits until one version of a job has ended.
@@ -90,23 +90,23 @@ func (w *jobWaiter) watchUntilPlaced(ctx context.Context, evalID string) error {
 	if evalID == "" {
 		return nil
 	}
-	err := w.WatchEvaluation(ctx, evalID)
+	err := w.WatchEvaluationAndDeployment(ctx, evalID)
 	if exit := new(cli.ExitError); !errors.As(err, &exit) || exit.Code != placementFailureExitCode {
 		return err
 	}
-	allocs, _, listErr := w.listAllocs(apiclient.QueryOptions(ctx, w.namespace))
+	allocs, _, listErr := w.listAllocsOfVersion(apiclient.QueryOptions(ctx, w.namespace))
 	if listErr != nil || len(allocs) > 0 {
 		return listErr
 	}
 	return err
 }
 
-// listAllocs returns the allocations of the job's version.
-func (w *jobWaiter) listAllocs(q *api.QueryOptions) ([]*api.AllocationListStub, *api.QueryMeta, error) {
+// listAllocsOfVersion returns the allocations of the job's version.
+func (w *jobWaiter) listAllocsOfVersion(q *api.QueryOptions) ([]*api.AllocationListStub, *api.QueryMeta, error) {
 	id := pointer.Value(w.job.ID)
 	allocs, meta, err := w.client.Jobs().Allocations(id, false, q)
 	if err != nil {
-		return nil, nil, apiclient.WrapError(fmt.Sprintf("list allocations of job %q", id), err)
+		return nil, nil, apiclient.WrapErrorWithAdvice(fmt.Sprintf("list allocations of job %q", id), err)
 	}
 	version := pointer.Value(w.job.Version)
 	return slices.DeleteFunc(allocs, func(a *api.AllocationListStub) bool { return a == nil || a.JobVersion != version }), meta, nil
@@ -116,11 +116,11 @@ func (w *jobWaiter) listAllocs(q *api.QueryOptions) ([]*api.AllocationListStub, 
 func (w *jobWaiter) waitUntilEnded(ctx context.Context) ([]*api.AllocationListStub, error) {
 	q := apiclient.QueryOptions(ctx, w.namespace)
 	for jobOver := false; ; {
-		allocs, meta, err := w.listAllocs(q)
+		allocs, meta, err := w.listAllocsOfVersion(q)
 		if err != nil {
 			return nil, err
 		}
-		if err := w.printChanges(ctx, allocs); err != nil {
+		if err := w.printAllocChangesAndReasons(ctx, allocs); err != nil {
 			return nil, err
 		}
 		if jobOver {
@@ -137,14 +137,14 @@ func (w *jobWaiter) waitUntilEnded(ctx context.Context) ([]*api.AllocationListSt
 			q.WaitIndex = 0
 			continue
 		}
-		if err := MakeNextQueryBlock(ctx, q, meta); err != nil {
+		if err := MakeNextQueryBlockOrSleep(ctx, q, meta); err != nil {
 			return nil, err
 		}
 	}
 }
 
 func hasNonterminalStatus(a *api.AllocationListStub) bool {
-	return !apiclient.HasTerminalStatus(a)
+	return !apiclient.HasTerminalClientStatus(a)
 }
 
 // jobGetsNoMoreAllocs reports whether the job's version gets no further allocations, because the job is dead or has a
@@ -156,21 +156,21 @@ func (w *jobWaiter) jobGetsNoMoreAllocs(ctx context.Context) (bool, error) {
 	case apiclient.IsNotFound(err):
 		return false, fmt.Errorf("job %q was removed before it had ended", id)
 	case err != nil:
-		return false, apiclient.WrapError(fmt.Sprintf("read job %q", id), err)
+		return false, apiclient.WrapErrorWithAdvice(fmt.Sprintf("read job %q", id), err)
 	}
 	return pointer.Value(job.Status) == model.JobDead || pointer.Value(job.Version) != pointer.Value(w.job.Version), nil
 }
 
-// printChanges prints the allocations whose status has changed, and why tasks do not run.
-func (w *jobWaiter) printChanges(ctx context.Context, allocs []*api.AllocationListStub) error {
+// printAllocChangesAndReasons prints the allocations whose status has changed, and why tasks do not run.
+func (w *jobWaiter) printAllocChangesAndReasons(ctx context.Context, allocs []*api.AllocationListStub) error {
 	p := w.newPage()
-	if w.statusByAllocID == nil { // WatchEvaluation has shown these allocations
+	if w.statusByAllocID == nil { // WatchEvaluationAndDeployment has shown these allocations
 		w.statusByAllocID = make(map[string]string)
 		w.addAllocChanges(w.newPage(), allocs, 0, w.statusByAllocID)
 	}
 	w.addAllocChanges(p, allocs, 0, w.statusByAllocID)
-	// printResult shows the tasks of failed allocations, unless the allocation is rescheduled.
-	tasks := slices.DeleteFunc(taskreason.FindTasksNotRunning(w.job, allocs, time.Time{}), func(t taskreason.Task) bool {
+	// printSuccessOrReturnFailures shows the tasks of failed allocations, unless the allocation is rescheduled.
+	tasks := slices.DeleteFunc(taskreason.FindTasksNotRunning(w.job, allocs, time.Time{}), func(t taskreason.TaskWithReason) bool {
 		return t.Reason.IsBeingSetUp() || t.Alloc.ClientStatus == api.AllocClientStatusFailed && t.Alloc.FollowupEvalID == ""
 	})
 	taskreason.AddLastStderrLines(ctx, w.client, tasks)
@@ -184,8 +184,7 @@ func (w *jobWaiter) printChanges(ctx context.Context, allocs []*api.AllocationLi
 	return w.printPageWithLiveText(p, "")
 }
 
-// printResult prints that the job was successful, or returns the error with its failures.
-func (w *jobWaiter) printResult(ctx context.Context, allocs []*api.AllocationListStub) error {
+func (w *jobWaiter) printSuccessOrReturnFailures(ctx context.Context, allocs []*api.AllocationListStub) error {
 	failures := taskreason.FindFailures(w.job, allocs, false)
 	taskreason.AddLastStderrLines(ctx, w.client, failures)
 	if err := taskreason.JobError(w.job, failures); err != nil {

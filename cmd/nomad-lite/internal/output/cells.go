@@ -20,7 +20,7 @@ const BlankCell = blankCell("")
 type blankCell string
 
 // ColouredCell is a cell with a colour.
-type ColouredCell struct{ Colour, Text string }
+type ColouredCell struct{ ColourEscape, Text string }
 
 // StatusCell returns a cell with a status in the colour that its first word has: green for good, red for bad, yellow
 // for intermediate states.
@@ -37,9 +37,9 @@ func StatusCell(text string) ColouredCell {
 	return ColouredCell{"", text}
 }
 
-// ShortID returns the first eight characters of an id, which all commands accept as an id, or the
+// ShortIDUnlessVerbose returns the first eight characters of an id, which all commands accept as an id, or the
 // whole id if verbose is set.
-func ShortID(id string, verbose bool) string {
+func ShortIDUnlessVerbose(id string, verbose bool) string {
 	if verbose {
 		return id
 	}
@@ -63,11 +63,11 @@ func JoinSortedKeys[T any](m map[string]T) string {
 }
 
 // FormatDate formats a point in time of the API, in nanoseconds since 1970, or returns "N/A" for 0.
-func FormatDate(nanoseconds int64) string {
-	if nanoseconds == 0 {
+func FormatDate(unixNanos int64) string {
+	if unixNanos == 0 {
 		return "N/A"
 	}
-	return time.Unix(0, nanoseconds).Format(time.RFC3339)
+	return time.Unix(0, unixNanos).Format(time.RFC3339)
 }
 
 // FormatTimestamp formats a point in time in local time, or returns "N/A" for the zero time.
@@ -78,22 +78,22 @@ func FormatTimestamp(t time.Time) string {
 	return FormatDate(t.UnixNano())
 }
 
-// FormatAge formats a point in time as its distance from now, or with -verbose as a date.
-func FormatAge(nanoseconds int64, verbose bool) string {
-	if verbose || nanoseconds == 0 {
-		return FormatDate(nanoseconds)
+// FormatAgeUnlessVerbose formats a point in time as its distance from now, or with -verbose as a date.
+func FormatAgeUnlessVerbose(unixNanos int64, verbose bool) string {
+	if verbose || unixNanos == 0 {
+		return FormatDate(unixNanos)
 	}
-	return FormatRelativeTime(time.Since(time.Unix(0, nanoseconds)))
+	return FormatRelativeTime(time.Since(time.Unix(0, unixNanos)))
 }
 
-// FormatRelativeTime formats the time d before now, such as "1h5m ago". A negative d is a time after now, such as "1h5m
-// from now".
-func FormatRelativeTime(d time.Duration) string {
+// FormatRelativeTime formats a time that is age before now, such as "1h5m ago". A negative age is a time after now,
+// such as "1h5m from now".
+func FormatRelativeTime(age time.Duration) string {
 	suffix := " ago"
-	if d < 0 {
-		d, suffix = -d, " from now"
+	if age < 0 {
+		age, suffix = -age, " from now"
 	}
-	return FormatDuration(d) + suffix
+	return FormatDuration(age) + suffix
 }
 
 // FormatDuration formats a duration in its two largest units, such as "1h5m".

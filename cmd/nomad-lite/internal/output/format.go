@@ -22,11 +22,11 @@ type FormatFlags struct {
 // Register adds the flags to a command.
 func (f *FormatFlags) Register(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.JSON, "json", false, "print the objects as the API gives them")
-	f.RegisterTemplate(cmd)
+	f.RegisterTemplateFlag(cmd)
 }
 
-// RegisterTemplate adds only the flag -t, for a command in which -json has another meaning.
-func (f *FormatFlags) RegisterTemplate(cmd *cobra.Command) {
+// RegisterTemplateFlag adds only the flag -t, for a command in which -json has another meaning.
+func (f *FormatFlags) RegisterTemplateFlag(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&f.Template, "t", "t", "", "print the objects with this Go `template`, such as '{{range .}}{{println .ID}}{{end}}'")
 }
 
@@ -57,7 +57,7 @@ func (f *FormatFlags) PrintValueOrPage(s *cli.Streams, value any, draw func(*Pag
 	}
 	p := NewPage(s)
 	draw(p)
-	return Print(s, p)
+	return PrintPage(s, p)
 }
 
 // PrintJSON writes a value to standard output, in the format of FormatJSON.

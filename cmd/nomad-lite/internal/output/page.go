@@ -17,18 +17,18 @@ import (
 // Page is the output of a command for a person. Text from an agent is added as cells, which remove control sequences of
 // terminals.
 type Page struct {
-	Text        strings.Builder
-	useColours  bool
-	commandLine []string // arguments of the program, for AddNextPageHint
+	Text            strings.Builder
+	useColours      bool
+	commandLineArgs []string // arguments of the program, for AddNextPageHint
 }
 
 // NewPage returns an empty page for the standard output of a command.
 func NewPage(s *cli.Streams) *Page {
-	return &Page{useColours: s.SupportsColours(s.Out), commandLine: s.CommandLine}
+	return &Page{useColours: s.SupportsColours(s.Out), commandLineArgs: s.CommandLineArgs}
 }
 
-// Print writes the page to standard output.
-func Print(s *cli.Streams, p *Page) error {
+// PrintPage writes the page to standard output.
+func PrintPage(s *cli.Streams, p *Page) error {
 	_, err := io.WriteString(s.Out, p.Text.String())
 	return err
 }
@@ -40,9 +40,9 @@ func (p *Page) FormatCell(value any) string {
 	case blankCell:
 		return ""
 	case ColouredCell:
-		colour, value = c.Colour, c.Text
+		colour, value = c.ColourEscape, c.Text
 	}
-	text := terminal.SingleLine(fmt.Sprint(value))
+	text := terminal.SanitizeAndTrimLine(fmt.Sprint(value))
 	if text == "" {
 		return EmptyCell
 	}
@@ -50,11 +50,11 @@ func (p *Page) FormatCell(value any) string {
 }
 
 // Colourize returns the text in the colour, or the plain text if the page has no colours.
-func (p *Page) Colourize(colour, text string) string {
-	if colour == "" || !p.useColours {
+func (p *Page) Colourize(colourEscape, text string) string {
+	if colourEscape == "" || !p.useColours {
 		return text
 	}
-	return colour + text + terminal.ColourReset
+	return colourEscape + text + terminal.ColourReset
 }
 
 // AddLine adds a formatted line. FormatCell formats those arguments that are strings, errors, cells or have a String
@@ -69,8 +69,8 @@ func (p *Page) AddLine(format string, args ...any) {
 	fmt.Fprintf(&p.Text, format+"\n", args...)
 }
 
-// AddSection adds a title in bold. An empty line separates it from the text above.
-func (p *Page) AddSection(title string) {
+// AddSectionTitle adds a title in bold. An empty line separates it from the text above.
+func (p *Page) AddSectionTitle(title string) {
 	if p.Text.Len() > 0 {
 		p.Text.WriteByte('\n')
 	}
@@ -84,7 +84,7 @@ type Table struct {
 }
 
 // NewTable returns an empty table with these column titles.
-func NewTable(head ...string) *Table { return &Table{Titles: head} }
+func NewTable(titles ...string) *Table { return &Table{Titles: titles} }
 
 // AddRow adds a row.
 func (t *Table) AddRow(cells ...any) { t.Rows = append(t.Rows, cells) }
@@ -112,22 +112,22 @@ func (p *Page) writeTable(indent string, t *Table) {
 		}
 		rows = append(rows, cells)
 	}
-	p.writeAligned(indent, "  ", rows)
+	p.writeAlignedRows(indent, "  ", rows)
 }
 
 // AddPairs adds rows of the form "name = value".
-func (p *Page) AddPairs(all Pairs) { p.AddPairsWithGap(" = ", all) }
+func (p *Page) AddPairs(all Pairs) { p.AddPairsWithSeparator(" = ", all) }
 
-// AddPairsWithGap adds rows of a name and a value, separated by gap.
-func (p *Page) AddPairsWithGap(gap string, all Pairs) {
+// AddPairsWithSeparator adds rows of a name and a value with separator between them.
+func (p *Page) AddPairsWithSeparator(separator string, all Pairs) {
 	rows := make([][]string, len(all))
 	for i, pair := range all {
 		rows[i] = []string{p.Colourize(terminal.ColourBold, fmt.Sprint(pair[0])), p.FormatCell(pair[1])}
 	}
-	p.writeAligned("", gap, rows)
+	p.writeAlignedRows("", separator, rows)
 }
 
-func (p *Page) writeAligned(indent, gap string, rows [][]string) {
+func (p *Page) writeAlignedRows(indent, columnSeparator string, rows [][]string) {
 	var widths []int
 	for _, row := range rows {
 		for i, cell := range row {
@@ -142,7 +142,7 @@ func (p *Page) writeAligned(indent, gap string, rows [][]string) {
 		for i, cell := range row {
 			p.Text.WriteString(cell)
 			if i < len(row)-1 {
-				p.Text.WriteString(strings.Repeat(" ", widths[i]-terminal.DisplayWidth(cell)) + gap)
+				p.Text.WriteString(strings.Repeat(" ", widths[i]-terminal.DisplayWidth(cell)) + columnSeparator)
 			}
 		}
 		p.Text.WriteByte('\n')
@@ -167,8 +167,8 @@ func SortedPairs(m map[string]string) Pairs {
 	return all
 }
 
-// AddLines adds a text of several lines from an agent, without control sequences.
-func (p *Page) AddLines(text string) {
+// AddSanitizedLines adds a text of several lines from an agent, without control sequences.
+func (p *Page) AddSanitizedLines(text string) {
 	for line := range strings.Lines(strings.TrimSpace(text)) {
 		p.Text.WriteString(strings.TrimRight(string(terminal.SanitizeText([]byte(line), false)), "\n") + "\n")
 	}
@@ -192,12 +192,12 @@ func (p *Page) AddNextPageHint(meta *api.QueryMeta) {
 		p.AddLine("")
 		p.AddLine("Results have been paginated. To get the next page run:")
 		p.AddLine("")
-		p.AddLine("%s", formatNextPageCommand(p.commandLine, meta.NextToken))
+		p.AddLine("%s", formatNextPageCommand(p.commandLineArgs, meta.NextToken))
 	}
 }
 
-// formatNextPageCommand returns the command line with these arguments, in which token replaces the page token.
-func formatNextPageCommand(args []string, token string) string {
+// formatNextPageCommand returns the command line with these arguments, in which pageToken replaces the page token.
+func formatNextPageCommand(args []string, pageToken string) string {
 	words := []string{"nomad-lite"}
 	for i := 0; i < len(args); i++ {
 		name, _, hasValue := strings.Cut(strings.TrimLeft(args[i], "-"), "=")
@@ -208,7 +208,7 @@ func formatNextPageCommand(args []string, token string) string {
 			i++ // the value of -page-token
 		}
 	}
-	return strings.Join(append(words, "-page-token", token), " ")
+	return strings.Join(append(words, "-page-token", pageToken), " ")
 }
 
 // AddTimedHeading adds a line with the present time and "==>", under which a monitor adds lines by AddTimedDetailLine.

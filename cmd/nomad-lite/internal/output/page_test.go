@@ -10,7 +10,7 @@ import (
 func TestPage(t *testing.T) {
 	p := &Page{useColours: true}
 	p.AddPairs(Pairs{{"ID", "web"}, {"Status", StatusCell("running")}, {"Node Pool", ""}})
-	p.AddSection("Allocations")
+	p.AddSectionTitle("Allocations")
 	rows := NewTable("ID", "Name", "N")
 	rows.AddRow("a", ColouredCell{terminal.ColourRed, "é\x1b[2J\nlost"}, 1)
 	rows.AddRow("abcdef", "b", 22)

@@ -58,7 +58,7 @@ func describeUnknownField(field, typeName string, root reflect.Type) string {
 	if strings.HasPrefix(typeName, "[]") {
 		return fmt.Sprintf("the value is a list and has no field %q: write {{range .}}{{.%s}}{{end}}", field, field)
 	}
-	found := findType(root, typeName, make(map[reflect.Type]bool))
+	found := findNestedTypeByName(root, typeName, make(map[reflect.Type]bool))
 	if found == nil {
 		return fmt.Sprintf("there is no field %q", field)
 	}
@@ -81,9 +81,9 @@ func describeUnknownField(field, typeName string, root reflect.Type) string {
 	return fmt.Sprintf("there is no field %q; there are %s", field, strings.Join(fields, ", "))
 }
 
-// findType returns t or the type within t that has this name, or nil if there is none. seen ends the recursion of types
-// that contain themselves.
-func findType(t reflect.Type, name string, seen map[reflect.Type]bool) reflect.Type {
+// findNestedTypeByName returns t or the type within t that has this name, or nil if there is none. seen ends the
+// recursion of types that contain themselves.
+func findNestedTypeByName(t reflect.Type, name string, seen map[reflect.Type]bool) reflect.Type {
 	if t == nil || seen[t] {
 		return nil
 	}
@@ -93,10 +93,10 @@ func findType(t reflect.Type, name string, seen map[reflect.Type]bool) reflect.T
 	}
 	switch t.Kind() {
 	case reflect.Pointer, reflect.Slice, reflect.Array, reflect.Map:
-		return findType(t.Elem(), name, seen)
+		return findNestedTypeByName(t.Elem(), name, seen)
 	case reflect.Struct:
 		for i := range t.NumField() {
-			if found := findType(t.Field(i).Type, name, seen); found != nil {
+			if found := findNestedTypeByName(t.Field(i).Type, name, seen); found != nil {
 				return found
 			}
 		}

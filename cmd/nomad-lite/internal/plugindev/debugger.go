@@ -30,9 +30,9 @@ const (
 // Debugger starts a plugin program under the debugger dlv, or so that the user can attach another debugger. A host that
 // has the environment variable of Env uses this process instead of starting the plugin.
 type Debugger struct {
-	Name   string   // name of the driver, hook or device plugin
-	Socket string   // path of the socket on which the program listens for its host
-	Args   []string // arguments of the program
+	PluginName  string   // name of the driver, hook or device plugin
+	SocketPath  string   // path of the socket on which the program listens for its host
+	ProgramArgs []string // arguments of the program
 	// UserInput is the user's input. If it is a file, a line or the end of the input ends the wait for a debugger. If
 	// not, there is no wait.
 	UserInput io.Reader
@@ -41,41 +41,43 @@ type Debugger struct {
 
 	cmd    *exec.Cmd     // nil if no process was started
 	exited chan struct{} // closed when cmd has exited
-	// debuggedProcessID identifies the process that listens on Socket; it is zero until the program listens. Under dlv
-	// it is a child of cmd.
+	// debuggedProcessID identifies the process that listens on SocketPath; it is zero until the program listens. Under
+	// dlv it is a child of cmd.
 	debuggedProcessID osprocess.ID
 }
 
 // AttachEnvVar returns the environment variable by which a host attaches to the process instead of starting the plugin.
-func (d *Debugger) AttachEnvVar() (name, value string) { return sdk.EnvDebug, d.Name + "=" + d.Socket }
+func (d *Debugger) AttachEnvVar() (name, value string) {
+	return sdk.EnvDebug, d.PluginName + "=" + d.SocketPath
+}
 
 // Start starts the program, and blocks until it listens for a host. With dlv on the PATH, the program starts in
 // dlv and waits for the first command of a client. Without dlv, Start waits until a debugger is attached, or for
 // a line of input.
-func (d *Debugger) Start(ctx context.Context, program string) error {
+func (d *Debugger) Start(ctx context.Context, programPath string) error {
 	dlv, err := exec.LookPath("dlv")
 	hasDelve := err == nil
 	if hasDelve {
-		args := []string{"exec", "--headless", "--accept-multiclient", "--api-version=2", "--listen=127.0.0.1:0", program}
-		if len(d.Args) > 0 {
-			args = append(append(args, "--"), d.Args...)
+		args := []string{"exec", "--headless", "--accept-multiclient", "--api-version=2", "--listen=127.0.0.1:0", programPath}
+		if len(d.ProgramArgs) > 0 {
+			args = append(append(args, "--"), d.ProgramArgs...)
 		}
 		d.cmd = exec.Command(dlv, args...)
 	} else {
-		d.cmd = exec.Command(program, d.Args...)
+		d.cmd = exec.Command(programPath, d.ProgramArgs...)
 	}
 	if err := d.startProcess(); err != nil {
 		return err
 	}
-	if err := d.waitListening(ctx); err != nil {
+	if err := d.waitListeningAndSetProcessID(ctx); err != nil {
 		return errors.Join(err, d.Stop())
 	}
 	if hasDelve {
 		return nil
 	}
 	d.Print(fmt.Sprintf(`%[1]s runs as process %[2]d; there is no dlv: go install github.com/go-delve/delve/cmd/dlv@latest
-attach a debugger (dlv attach %[2]d, or gdb -p %[2]d), or press Enter to continue without one`, d.Name, d.debuggedProcessID.PID))
-	return d.waitAttached(ctx)
+attach a debugger (dlv attach %[2]d, or gdb -p %[2]d), or press Enter to continue without one`, d.PluginName, d.debuggedProcessID.PID))
+	return d.waitAttachedOrUserLine(ctx)
 }
 
 // startProcess starts cmd in a process group of its own, and passes its output to Print.
@@ -89,7 +91,7 @@ func (d *Debugger) startProcess() error {
 	}
 	d.cmd.Stdout, d.cmd.Stderr = write, write
 	if err := errors.Join(d.cmd.Start(), write.Close()); err != nil {
-		return errors.Join(fmt.Errorf("debug %s: %w", d.Name, err), read.Close())
+		return errors.Join(fmt.Errorf("debug %s: %w", d.PluginName, err), read.Close())
 	}
 	d.exited, d.debuggedProcessID = make(chan struct{}), osprocess.ID{}
 	var output sync.WaitGroup
@@ -111,44 +113,44 @@ func (d *Debugger) startProcess() error {
 // printLine shows a line of the debugger or of the program.
 func (d *Debugger) printLine(line string) {
 	if address, ok := strings.CutPrefix(line, "API server listening at: "); ok {
-		d.Print(fmt.Sprintf("%s waits in the debugger: dlv connect %s, then continue", d.Name, address))
+		d.Print(fmt.Sprintf("%s waits in the debugger: dlv connect %s, then continue", d.PluginName, address))
 		return
 	}
-	d.Print(d.Name + ": " + line)
+	d.Print(d.PluginName + ": " + line)
 }
 
-// waitListening blocks until the program listens on the socket.
-func (d *Debugger) waitListening(ctx context.Context) error {
+// waitListeningAndSetProcessID blocks until the program listens on the socket.
+func (d *Debugger) waitListeningAndSetProcessID(ctx context.Context) error {
 	for {
-		conn, err := net.Dial("unix", d.Socket)
+		conn, err := net.Dial("unix", d.SocketPath)
 		if err == nil {
 			peer, err := osprocess.PeerCredentials(conn.(*net.UnixConn))
 			if err == nil {
 				d.debuggedProcessID, err = osprocess.LookupID(int(peer.Pid))
 			}
 			if err = errors.Join(err, conn.Close()); err != nil {
-				return fmt.Errorf("debug %s: %w", d.Name, err)
+				return fmt.Errorf("debug %s: %w", d.PluginName, err)
 			}
 			return nil
 		}
 		select {
 		case <-time.After(debugPollInterval):
 		case <-d.exited:
-			return fmt.Errorf("debug %s: the process has ended (%s) before it listened for a host: is the plugin built with the sdk?", d.Name, d.cmd.ProcessState)
+			return fmt.Errorf("debug %s: the process has ended (%s) before it listened for a host: is the plugin built with the sdk?", d.PluginName, d.cmd.ProcessState)
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
 }
 
-// waitAttached blocks until a debugger is attached to the program, or the user's input has a line or ends.
-func (d *Debugger) waitAttached(ctx context.Context) error {
+// waitAttachedOrUserLine blocks until a debugger is attached to the program, or the user's input has a line or ends.
+func (d *Debugger) waitAttachedOrUserLine(ctx context.Context) error {
 	input, _ := d.UserInput.(*os.File)
 	for !d.isTraced() && !pollForLineOrEOF(input) {
 		select {
 		case <-time.After(debugPollInterval):
 		case <-d.exited:
-			return fmt.Errorf("debug %s: the process has ended: %s", d.Name, d.cmd.ProcessState)
+			return fmt.Errorf("debug %s: the process has ended: %s", d.PluginName, d.cmd.ProcessState)
 		case <-ctx.Done():
 			return errors.Join(context.Cause(ctx), d.Stop())
 		}
@@ -195,7 +197,7 @@ func (d *Debugger) Stop() error {
 		_ = syscall.Kill(group, syscall.SIGKILL)
 	}
 	d.cmd = nil
-	err := os.Remove(d.Socket)
+	err := os.Remove(d.SocketPath)
 	if errors.Is(err, os.ErrNotExist) {
 		err = nil
 	}
@@ -203,5 +205,5 @@ func (d *Debugger) Stop() error {
 		return err
 	}
 	// A debugger that was killed can leave its program behind.
-	return errors.Join(err, d.debuggedProcessID.KillAndWait())
+	return errors.Join(err, d.debuggedProcessID.KillAndWait(context.Background()))
 }

@@ -15,24 +15,24 @@ import (
 // DevPluginDir builds the program of a project, and keeps the latest build that starts in a temporary plugin directory.
 type DevPluginDir struct {
 	Project           *Project
-	OtherAgentPlugins localplugins.Plugins // the other plugins of the agent that uses the directory
-	Args              []string             // arguments of the program
-	// Debuggable makes BuildAndInstall build a Go program without optimizations.
+	OtherAgentPlugins localplugins.PluginConfig // the other plugins of the agent that uses the directory
+	ProgramArgs       []string                  // arguments of the program
+	// Debuggable makes BuildTryStartAndInstall build a Go program without optimizations.
 	Debuggable bool
 
 	tempDir   string // temporary directory, which has the plugin directory and one directory for each build
 	pluginKey supervisor.PluginKey
-	// programFileName is the file name of the program, or "" before the first successful BuildAndInstall.
+	// programFileName is the file name of the program, or "" before the first successful BuildTryStartAndInstall.
 	programFileName string
 }
 
 // NewDevPluginDir returns a DevPluginDir in a new temporary directory. The caller must call Close.
-func NewDevPluginDir(p *Project, plugins localplugins.Plugins, args []string) (*DevPluginDir, error) {
+func NewDevPluginDir(p *Project, plugins localplugins.PluginConfig, programArgs []string) (*DevPluginDir, error) {
 	dir, err := os.MkdirTemp("", "nomad-lite-dev-")
 	if err != nil {
 		return nil, err
 	}
-	w := &DevPluginDir{Project: p, OtherAgentPlugins: plugins, Args: args, tempDir: dir}
+	w := &DevPluginDir{Project: p, OtherAgentPlugins: plugins, ProgramArgs: programArgs, tempDir: dir}
 	if err := os.Mkdir(w.pluginDir(), 0o700); err != nil {
 		return nil, errors.Join(err, w.Close())
 	}
@@ -44,8 +44,8 @@ func (d *DevPluginDir) Close() error { return os.RemoveAll(d.tempDir) }
 
 func (d *DevPluginDir) pluginDir() string { return filepath.Join(d.tempDir, "plugins") }
 
-// ProgramName returns the name of the program's file. It is "" before the first successful BuildAndInstall.
-func (d *DevPluginDir) ProgramName() string { return d.programFileName }
+// ProgramFileName returns the name of the program's file. It is "" before the first successful BuildTryStartAndInstall.
+func (d *DevPluginDir) ProgramFileName() string { return d.programFileName }
 
 // PluginKey returns the type and the name of the plugin that the program serves.
 func (d *DevPluginDir) PluginKey() supervisor.PluginKey { return d.pluginKey }
@@ -56,9 +56,9 @@ func (d *DevPluginDir) ProgramPath() string { return filepath.Join(d.pluginDir()
 // DebugSocketPath returns the path for the socket of a program that runs in a debugger.
 func (d *DevPluginDir) DebugSocketPath() string { return filepath.Join(d.tempDir, "debug.sock") }
 
-// BuildAndInstall builds the program, checks that it starts, and puts it into the plugin directory. changed is true if
-// the program differs from the one in the directory. After an error the previous program stays.
-func (d *DevPluginDir) BuildAndInstall(ctx context.Context) (changed bool, err error) {
+// BuildTryStartAndInstall builds the program, checks that it starts, and puts it into the plugin directory. changed is
+// true if the program differs from the one in the directory. After an error the previous program stays.
+func (d *DevPluginDir) BuildTryStartAndInstall(ctx context.Context) (changed bool, err error) {
 	out, err := os.MkdirTemp(d.tempDir, "build-")
 	if err != nil {
 		return false, err
@@ -72,7 +72,7 @@ func (d *DevPluginDir) BuildAndInstall(ctx context.Context) (changed bool, err e
 	switch {
 	case d.programFileName != "" && name != d.programFileName:
 		return false, fmt.Errorf("the program is named %s now, and was %s: start again", name, d.programFileName)
-	case d.programFileName != "" && haveSameContent(program, d.ProgramPath()):
+	case d.programFileName != "" && filesHaveSameContent(program, d.ProgramPath()):
 		return false, nil
 	}
 	started, err := localplugins.TryStartPlugin(ctx, d.pluginsInDirWithProgram(out, name), name)
@@ -91,28 +91,28 @@ func (d *DevPluginDir) BuildAndInstall(ctx context.Context) (changed bool, err e
 }
 
 // PluginsForAgent returns the plugins of an agent that uses the program: the program and the other plugins. It must be
-// called after a successful BuildAndInstall.
-func (d *DevPluginDir) PluginsForAgent() localplugins.Plugins {
+// called after a successful BuildTryStartAndInstall.
+func (d *DevPluginDir) PluginsForAgent() localplugins.PluginConfig {
 	return d.pluginsInDirWithProgram(d.pluginDir(), d.programFileName)
 }
 
-// pluginsInDirWithProgram returns Plugins with dir as the plugin directory and with a plugin block for the program
-// name.
-func (d *DevPluginDir) pluginsInDirWithProgram(dir, name string) localplugins.Plugins {
+// pluginsInDirWithProgram returns OtherAgentPlugins with dir as the plugin directory and with a plugin block for the
+// program.
+func (d *DevPluginDir) pluginsInDirWithProgram(dir, programFileName string) localplugins.PluginConfig {
 	config := *d.OtherAgentPlugins.Config
 	config.PluginDir = dir
-	block := catalog.PluginBlock{Name: name, Args: d.Args}
+	block := catalog.PluginBlock{Name: programFileName, Args: d.ProgramArgs}
 	config.Plugins = nil
 	for _, b := range d.OtherAgentPlugins.Config.Plugins {
-		if b.Name != name {
+		if b.Name != programFileName {
 			config.Plugins = append(config.Plugins, b)
 			continue
 		}
 		block = b
-		if len(d.Args) > 0 {
-			block.Args = d.Args
+		if len(d.ProgramArgs) > 0 {
+			block.Args = d.ProgramArgs
 		}
 	}
 	config.Plugins = append(config.Plugins, block)
-	return localplugins.Plugins{Config: &config}
+	return localplugins.PluginConfig{Config: &config}
 }

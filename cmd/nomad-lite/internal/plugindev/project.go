@@ -81,9 +81,9 @@ func (p *Project) WatchPaths() []string {
 	return []string{p.dir}
 }
 
-// IsIgnored reports whether a change of a path below WatchPaths requires no build, because the path is the program
-// itself, a document, a job file, a compiled test or a hidden file.
-func (p *Project) IsIgnored(path string) bool {
+// IsIgnoredByWatch reports whether a change of a path below WatchPaths requires no build, because the path is the
+// program itself, a document, a job file, a compiled test or a hidden file.
+func (p *Project) IsIgnoredByWatch(path string) bool {
 	name := filepath.Base(path)
 	isProgram := path == p.programPath || path == filepath.Join(p.dir, filepath.Base(p.dir))
 	return isProgram && p.buildTool != noBuild || strings.HasPrefix(name, ".") ||
@@ -91,19 +91,19 @@ func (p *Project) IsIgnored(path string) bool {
 }
 
 // FindJobFile returns the job file of the project: NAME.nomad.hcl, or the only job file in the directory.
-func (p *Project) FindJobFile(name string) (string, error) {
+func (p *Project) FindJobFile(pluginName string) (string, error) {
 	found, err := filepath.Glob(filepath.Join(globQuote(p.dir), "*.nomad.hcl"))
 	if err != nil {
 		return "", err
 	}
-	named := filepath.Join(p.dir, name+".nomad.hcl")
+	named := filepath.Join(p.dir, pluginName+".nomad.hcl")
 	switch {
 	case slices.Contains(found, named):
 		return filepath.Join(p.dirInMessages, filepath.Base(named)), nil
 	case len(found) == 1:
 		return filepath.Join(p.dirInMessages, filepath.Base(found[0])), nil
 	}
-	return "", fmt.Errorf("%s has no %s.nomad.hcl, and %d other job files: name the job with -job FILE", p.dirInMessages, name, len(found))
+	return "", fmt.Errorf("%s has no %s.nomad.hcl, and %d other job files: name the job with -job FILE", p.dirInMessages, pluginName, len(found))
 }
 
 // BuildError holds the output of a build tool that has failed.
@@ -111,27 +111,26 @@ type BuildError struct{ Output string }
 
 func (e *BuildError) Error() string { return strings.TrimRight(e.Output, "\n") }
 
-// Build builds the program, and returns the path of a copy in the empty directory out. With debuggable, Go packages
-// below the project's directory are built without optimizations. If the sources have an error, Build returns a
-// *BuildError.
-func (p *Project) Build(ctx context.Context, out string, debuggable bool) (string, error) {
+// Build builds the program, and returns the path of a copy in emptyOutDir. withoutOptimizations applies to the Go
+// packages below the project's directory. If the sources have an error, Build returns a *BuildError.
+func (p *Project) Build(ctx context.Context, emptyOutDir string, withoutOptimizations bool) (string, error) {
 	switch p.buildTool {
 	case goBuild:
-		args := []string{"build", "-o", out + string(filepath.Separator)}
-		if debuggable {
+		args := []string{"build", "-o", emptyOutDir + string(filepath.Separator)}
+		if withoutOptimizations {
 			args = append(args, "-gcflags=./...=-N -l")
 		}
 		if err := p.runBuildTool(ctx, "go", append(args, ".")...); err != nil {
 			return "", err
 		}
-		built, err := os.ReadDir(out)
+		built, err := os.ReadDir(emptyOutDir)
 		if err != nil {
 			return "", err
 		}
 		if len(built) != 1 {
 			return "", &BuildError{fmt.Sprintf("%s: go build made no program: is it package main?", p.dirInMessages)}
 		}
-		return filepath.Join(out, built[0].Name()), nil
+		return filepath.Join(emptyOutDir, built[0].Name()), nil
 	case makeBuild:
 		if err := p.runBuildTool(ctx, "make"); err != nil {
 			return "", err
@@ -140,7 +139,7 @@ func (p *Project) Build(ctx context.Context, out string, debuggable bool) (strin
 			return "", &BuildError{fmt.Sprintf("make made no %s: it must make a program with the name of the directory", p.programPath)}
 		}
 	}
-	target := filepath.Join(out, filepath.Base(p.programPath))
+	target := filepath.Join(emptyOutDir, filepath.Base(p.programPath))
 	return target, copyProgram(p.programPath, target)
 }
 
@@ -188,8 +187,8 @@ func copyProgram(source, target string) (err error) {
 	return err
 }
 
-// haveSameContent reports whether two files have the same content. It returns false if one of them cannot be read.
-func haveSameContent(a, b string) bool {
+// filesHaveSameContent reports whether two files have the same content. It returns false if one of them cannot be read.
+func filesHaveSameContent(a, b string) bool {
 	one, err := os.ReadFile(a)
 	if err != nil {
 		return false

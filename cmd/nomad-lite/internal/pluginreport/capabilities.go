@@ -8,9 +8,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// NewCapabilities describes the capabilities of a driver and their effect under an agent. root means that the agent
-// runs as root.
-func NewCapabilities(c *driver.Capabilities, root bool) []pluginstatus.Capability {
+// DescribeCapabilities describes the capabilities of a driver and their effect under an agent.
+func DescribeCapabilities(c *driver.Capabilities, agentIsRoot bool) []pluginstatus.Capability {
 	modes := []string{}
 	for _, mode := range c.NetworkIsolationModes {
 		modes = append(modes, mode.String())
@@ -18,7 +17,7 @@ func NewCapabilities(c *driver.Capabilities, root bool) []pluginstatus.Capabilit
 	list := []pluginstatus.Capability{
 		{Name: "Send Signals", Reported: strconv.FormatBool(c.SendSignals), Effect: describeRequestCapability(c.SendSignals, "signals")},
 		{Name: "Exec", Reported: strconv.FormatBool(c.Exec), Effect: describeRequestCapability(c.Exec, "commands")},
-		{Name: "FS Isolation", Reported: c.FSIsolation.String(), Effect: describeFSIsolationEffect(c.FSIsolation, root)},
+		{Name: "FS Isolation", Reported: c.FSIsolation.String(), Effect: describeFSIsolationEffect(c.FSIsolation, agentIsRoot)},
 		{Name: "Network Modes", Reported: strings.Join(modes, ", "), Effect: "tasks use the network of this machine, or one that a driver of their group creates"},
 		{Name: "Mounts", Reported: c.MountConfigs.String(), Effect: "mounts of hooks are given to the driver"},
 		{Name: "Log Collection", Reported: strconv.FormatBool(!c.DisableLogCollection), Effect: "the agent stores the output of tasks"},
@@ -34,7 +33,7 @@ func NewCapabilities(c *driver.Capabilities, root bool) []pluginstatus.Capabilit
 	}
 	if c.DynamicWorkloadUsers {
 		effect := "tasks without a user get one from the range of client.users"
-		if !root {
+		if !agentIsRoot {
 			effect = "the agent is not root: it chooses no users"
 		}
 		list = append(list, pluginstatus.Capability{Name: "Dynamic Users", Reported: "true", Effect: effect})
@@ -43,23 +42,23 @@ func NewCapabilities(c *driver.Capabilities, root bool) []pluginstatus.Capabilit
 }
 
 // describeRequestCapability describes the effect of a capability that states whether a driver accepts a kind of
-// request. what names the requests.
-func describeRequestCapability(accepted bool, what string) string {
+// request. requestNoun names the requests.
+func describeRequestCapability(accepted bool, requestNoun string) string {
 	if accepted {
-		return what + " are sent to the driver"
+		return requestNoun + " are sent to the driver"
 	}
-	return what + " are sent to the driver, whose error is the answer"
+	return requestNoun + " are sent to the driver, whose error is the answer"
 }
 
-func describeFSIsolationEffect(isolation driver.FSIsolation, root bool) string {
+func describeFSIsolationEffect(isolation driver.FSIsolation, agentIsRoot bool) string {
 	switch {
 	case isolation == driver.FSIsolationImage:
 		return "the driver mounts /alloc, /local and /secrets; tasks get no variables of the agent"
 	case isolation == driver.FSIsolationNone:
 		return "tasks see the files of this machine, with the rights of their users"
-	case !root && isolation == driver.FSIsolationChroot:
+	case !agentIsRoot && isolation == driver.FSIsolationChroot:
 		return "the agent is not root: the driver mounts the files of chroot_env, read-only"
-	case !root:
+	case !agentIsRoot:
 		return "the agent is not root: it mounts nothing for the tasks"
 	case isolation == driver.FSIsolationChroot:
 		return "the agent mounts the files of chroot_env, read-only, in the task directory"

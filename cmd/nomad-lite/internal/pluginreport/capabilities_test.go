@@ -32,7 +32,7 @@ func TestEffectsOfCapabilities(t *testing.T) {
 		{"dynamic users without root", unusual, false, "Dynamic Users: the agent is not root"},
 	} {
 		var text strings.Builder
-		for _, c := range NewCapabilities(&tt.capabilities, tt.root) {
+		for _, c := range DescribeCapabilities(&tt.capabilities, tt.root) {
 			text.WriteString(c.Name + ": " + c.Effect + "\n")
 		}
 		if !strings.Contains(text.String(), tt.want) {

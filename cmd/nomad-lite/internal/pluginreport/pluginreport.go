@@ -12,21 +12,21 @@ import (
 
 // LatestFingerprints are the latest fingerprints of an agent's plugins.
 type LatestFingerprints struct {
-	Drivers map[string]supervisor.DriverInfo // driver name -> fingerprint
-	Devices []supervisor.DeviceGroup
+	DriverInfoByName map[string]supervisor.DriverInfo // driver name -> fingerprint
+	DeviceGroups     []supervisor.DeviceGroup
 }
 
 // DescribePlugin returns the description of a plugin in a list of plugins.
-func DescribePlugin(p supervisor.Plugin, fingerprints LatestFingerprints) *pluginstatus.Plugin {
+func DescribePlugin(p supervisor.PluginStatus, fingerprints LatestFingerprints) *pluginstatus.Plugin {
 	row := &pluginstatus.Plugin{Name: p.Name, Version: p.Version, Path: p.Path}
 	var info supervisor.DriverInfo
 	switch p.Serves.Type {
 	case base.TypeHook:
 		row.Hook = p.Serves.Name
 	case base.TypeDevice:
-		row.Device, row.Note = p.Serves.Name, formatDevices(p.Serves.Name, fingerprints.Devices)
+		row.Device, row.Note = p.Serves.Name, formatDeviceCounts(p.Serves.Name, fingerprints.DeviceGroups)
 	default:
-		info = fingerprints.Drivers[p.Serves.Name]
+		info = fingerprints.DriverInfoByName[p.Serves.Name]
 		row.Driver, row.Note = p.Serves.Name, info.Description
 	}
 	switch {
@@ -54,11 +54,11 @@ func DescribePlugin(p supervisor.Plugin, fingerprints LatestFingerprints) *plugi
 	return row
 }
 
-// formatDevices returns the number of devices in each device group of a device plugin.
-func formatDevices(plugin string, groups []supervisor.DeviceGroup) string {
+// formatDeviceCounts returns the number of devices in each device group of a device plugin.
+func formatDeviceCounts(pluginName string, groups []supervisor.DeviceGroup) string {
 	var counts []string
 	for _, g := range groups {
-		if g.Plugin != plugin {
+		if g.PluginName != pluginName {
 			continue
 		}
 		text := fmt.Sprintf("%s: %d", g.ID, len(g.Devices))
@@ -92,12 +92,12 @@ func formatHookPoints(d *hook.Description) string {
 	return text
 }
 
-// DescribeProcess returns the description of a plugin together with its process.
-func DescribeProcess(p supervisor.Plugin, fingerprints LatestFingerprints) pluginstatus.Process {
+// DescribePluginProcess returns the description of a plugin together with its process.
+func DescribePluginProcess(p supervisor.PluginStatus, fingerprints LatestFingerprints) pluginstatus.Process {
 	row := DescribePlugin(p, fingerprints)
 	described := pluginstatus.Process{
 		Name: p.Name, State: row.Health, Serves: p.Serves.Name, Version: p.Version, Path: p.Path,
-		PID: p.PID, StartedAt: p.StartedAt, Restarts: p.Restarts, Calls: p.MethodStats,
+		PID: p.PID, StartedAt: p.StartedAt, Restarts: p.ExitCount, Calls: p.MethodStats,
 	}
 	if p.Serves.Name != "" {
 		described.Type = p.Serves.Type.String()
@@ -113,11 +113,10 @@ func DescribeProcess(p supervisor.Plugin, fingerprints LatestFingerprints) plugi
 	return described
 }
 
-// AddDescription adds what a plugin reports about itself to the description of its process. root means that the agent
-// is root.
-func AddDescription(p *pluginstatus.Process, d *supervisor.Description, root bool) {
+// AddSchemasAndCapabilities adds what a plugin reports about itself to the description of its process.
+func AddSchemasAndCapabilities(p *pluginstatus.Process, d *supervisor.Description, agentIsRoot bool) {
 	p.ConfigSchema, p.TaskSchema = d.ConfigSchema.Text(), d.TaskSchema.Text()
 	if d.Capabilities != nil {
-		p.Capabilities = NewCapabilities(d.Capabilities, root)
+		p.Capabilities = DescribeCapabilities(d.Capabilities, agentIsRoot)
 	}
 }

@@ -13,7 +13,7 @@ func printCapabilities(page *output.Page, list []Capability) {
 	if len(list) == 0 {
 		return
 	}
-	page.AddSection("Capabilities")
+	page.AddSectionTitle("Capabilities")
 	t := output.NewTable("Capability", "Reported", "Effect on This Machine")
 	for _, c := range list {
 		t.AddRow(c.Name, c.Reported, c.Effect)

@@ -60,8 +60,8 @@ func PrintHook(p *output.Page, h Hook, verbose bool) {
 	if len(h.Allocs) == 0 {
 		return
 	}
-	p.AddSection("Allocations in which it takes part")
+	p.AddSectionTitle("Allocations in which it takes part")
 	for _, id := range h.Allocs {
-		p.AddLine("%s", output.ShortID(id, verbose))
+		p.AddLine("%s", output.ShortIDUnlessVerbose(id, verbose))
 	}
 }

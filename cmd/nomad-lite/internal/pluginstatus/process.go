@@ -38,8 +38,8 @@ type ProcessExit struct {
 	Error string // exit status and the last lines of the process's standard error
 }
 
-// NewDeviceTable returns a table of the device plugins, or nil if there are none.
-func NewDeviceTable(processes []Process) *output.Table {
+// NewDevicePluginTable returns a table of the device plugins, or nil if there are none.
+func NewDevicePluginTable(processes []Process) *output.Table {
 	t := output.NewTable("Plugin", "Version", "State", "Devices or Message")
 	found := false
 	for _, p := range processes {
@@ -75,8 +75,8 @@ func NewUnstartedPluginTable(processes []Process) *output.Table {
 // printSchema adds a section with a schema in the form of HCL, unless the schema is empty.
 func printSchema(page *output.Page, title, schema string) {
 	if schema != "" {
-		page.AddSection(title)
-		page.AddLines(schema)
+		page.AddSectionTitle(title)
+		page.AddSanitizedLines(schema)
 	}
 }
 
@@ -98,7 +98,7 @@ func PrintProcess(page *output.Page, p Process) {
 	if p.Devices != "" {
 		rows = append(rows, output.Pairs{{"Devices", p.Devices}}...)
 	}
-	page.AddSection("Process")
+	page.AddSectionTitle("Process")
 	rows = append(rows, output.Pairs{{"Restarts", p.Restarts}}...)
 	if p.LastExit != nil {
 		rows = append(rows, output.Pairs{{"Last Exit", output.FormatTimestamp(p.LastExit.Time) + ": " + p.LastExit.Error}}...)
@@ -110,7 +110,7 @@ func PrintProcess(page *output.Page, p Process) {
 	if len(p.Calls) == 0 {
 		return
 	}
-	page.AddSection("Calls")
+	page.AddSectionTitle("Calls")
 	t := output.NewTable("Method", "Calls", "Errors", "In Progress", "Mean", "Max")
 	for _, m := range p.Calls {
 		mean := time.Duration(0)

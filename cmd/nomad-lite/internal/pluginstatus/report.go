@@ -15,8 +15,9 @@ type Report struct {
 	Processes []Process `json:"Plugins"`
 }
 
-// ReadReport returns the report of the agent about its plugins and hooks. The report is empty for an agent of Nomad, and if the request fails.
-func ReadReport(c *api.Client) Report {
+// ReadReportOrEmpty returns the report of the agent about its plugins and hooks. The report is empty for an agent of
+// Nomad, and if the request fails.
+func ReadReportOrEmpty(c *api.Client) Report {
 	self, err := apiclient.ReadAgentSelf(c)
 	if err != nil {
 		return Report{}

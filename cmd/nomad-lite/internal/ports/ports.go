@@ -22,10 +22,10 @@ func FormatAllocationPorts(resources *api.AllocatedResources, group *api.TaskGro
 		return ""
 	}
 	mappings := GroupPortMappings(resources)
-	for _, task := range sortedTaskNames(resources, group) {
+	for _, task := range taskNamesInGroupOrder(resources, group) {
 		mappings = append(mappings, taskNetworkPorts(resources, task)...)
 	}
-	return formatMappings(mappings, group)
+	return formatPortMappings(mappings, group)
 }
 
 // FormatTaskPorts formats the ports of one task of an allocation as FormatAllocationPorts does. A port of the group
@@ -36,13 +36,13 @@ func FormatTaskPorts(alloc *api.Allocation, task *api.Task) string {
 	}
 	group := apiclient.TaskGroupOf(alloc)
 	mappings := slices.DeleteFunc(GroupPortMappings(alloc.AllocatedResources), func(m api.PortMapping) bool {
-		users := tasksOfPort(group, m.Label)
+		users := taskNamesUsingPort(group, m.Label)
 		if len(users) == 0 {
 			return apiclient.LifecycleHookOf(task) != ""
 		}
 		return !slices.Contains(users, task.Name)
 	})
-	return formatMappings(append(mappings, taskNetworkPorts(alloc.AllocatedResources, task.Name)...), group)
+	return formatPortMappings(append(mappings, taskNetworkPorts(alloc.AllocatedResources, task.Name)...), group)
 }
 
 // GroupPortMappings returns the ports of the group's network in an allocation with these resources.
@@ -50,15 +50,15 @@ func GroupPortMappings(resources *api.AllocatedResources) []api.PortMapping {
 	if ports := resources.Shared.Ports; len(ports) > 0 {
 		return slices.Clone(ports)
 	}
-	return networkPorts(resources.Shared.Networks)
+	return portMappingsOfNetworks(resources.Shared.Networks)
 }
 
 // taskNetworkPorts returns the ports of the network block of a task, which is deprecated.
 func taskNetworkPorts(resources *api.AllocatedResources, task string) []api.PortMapping {
-	return networkPorts(pointer.Value(resources.Tasks[task]).Networks)
+	return portMappingsOfNetworks(pointer.Value(resources.Tasks[task]).Networks)
 }
 
-func networkPorts(networks []*api.NetworkResource) []api.PortMapping {
+func portMappingsOfNetworks(networks []*api.NetworkResource) []api.PortMapping {
 	var mappings []api.PortMapping
 	for _, network := range networks {
 		if network == nil {
@@ -71,8 +71,8 @@ func networkPorts(networks []*api.NetworkResource) []api.PortMapping {
 	return mappings
 }
 
-// sortedTaskNames returns the names of the tasks that have resources, in the order of the group.
-func sortedTaskNames(resources *api.AllocatedResources, group *api.TaskGroup) []string {
+// taskNamesInGroupOrder returns the names of the tasks that have resources, in the order of the group.
+func taskNamesInGroupOrder(resources *api.AllocatedResources, group *api.TaskGroup) []string {
 	position := map[string]int{}
 	if group != nil {
 		for i, task := range group.Tasks {
@@ -87,8 +87,8 @@ func sortedTaskNames(resources *api.AllocatedResources, group *api.TaskGroup) []
 	return names
 }
 
-// tasksOfPort returns the tasks of a group that name a port in a service or in a check.
-func tasksOfPort(group *api.TaskGroup, label string) []string {
+// taskNamesUsingPort returns the tasks of a group that name a port in a service or in a check.
+func taskNamesUsingPort(group *api.TaskGroup, label string) []string {
 	var users []string
 	apiclient.ForEachService(group, func(service *api.Service, task string) {
 		named := service.PortLabel == label
@@ -102,7 +102,7 @@ func tasksOfPort(group *api.TaskGroup, label string) []string {
 	return users
 }
 
-func formatMappings(mappings []api.PortMapping, group *api.TaskGroup) string {
+func formatPortMappings(mappings []api.PortMapping, group *api.TaskGroup) string {
 	texts := make([]string, len(mappings))
 	for i, m := range mappings {
 		address := net.JoinHostPort(m.HostIP, strconv.Itoa(m.Value))

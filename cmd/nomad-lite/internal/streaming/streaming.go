@@ -110,17 +110,17 @@ func newErrorChannel(err error) <-chan error {
 }
 
 // IgnoreStreamEnd returns nil if err only marks the end of a stream or follows from the end of ctx, and otherwise the
-// error of DescribeStreamError.
+// error of RewriteBrokenStreamError.
 func IgnoreStreamEnd(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() != nil || errors.Is(err, io.EOF) {
 		return nil
 	}
-	return DescribeStreamError(err)
+	return RewriteBrokenStreamError(err)
 }
 
-// DescribeStreamError returns an error that says that the connection broke, if err is the Go client's error about bad
-// JSON or an unexpected end. It returns other errors unchanged.
-func DescribeStreamError(err error) error {
+// RewriteBrokenStreamError returns an error that says that the connection broke, if err is the Go client's error about
+// bad JSON or an unexpected end. It returns other errors unchanged.
+func RewriteBrokenStreamError(err error) error {
 	if text := err.Error(); strings.HasPrefix(text, "failed to decode") || strings.HasSuffix(text, io.ErrUnexpectedEOF.Error()) {
 		return errors.New("the connection to the agent broke")
 	}
@@ -130,11 +130,11 @@ func DescribeStreamError(err error) error {
 // tailBuffer writes only the last lines of the data that it receives before the first flush, and all data that it
 // receives later.
 type tailBuffer struct {
-	maxLines    int // number of last lines that are written
-	maxBytes    int // number of buffered bytes that causes a flush
-	writeOutput func([]byte) error
-	buffer      []byte
-	isFlushed   bool // flush was called, so that data is no longer buffered
+	maxLines     int // number of last lines that are written
+	flushAtBytes int // number of buffered bytes that causes a flush
+	writeOutput  func([]byte) error
+	buffer       []byte
+	isFlushed    bool // flush was called, so that data is no longer buffered
 }
 
 func (t *tailBuffer) addData(data []byte) error {
@@ -142,7 +142,7 @@ func (t *tailBuffer) addData(data []byte) error {
 		return t.writeOutput(data)
 	}
 	t.buffer = append(t.buffer, data...)
-	if len(t.buffer) >= t.maxBytes {
+	if len(t.buffer) >= t.flushAtBytes {
 		return t.flush()
 	}
 	return nil

@@ -92,7 +92,7 @@ func TestTailOfLiveStream(t *testing.T) {
 			time.Sleep(idleDelay / 2)
 			send("five\n")
 		}()
-		tail := &tailBuffer{maxLines: 2, maxBytes: 1000, writeOutput: func(data []byte) error { got = append(got, string(data)); return nil }}
+		tail := &tailBuffer{maxLines: 2, flushAtBytes: 1000, writeOutput: func(data []byte) error { got = append(got, string(data)); return nil }}
 		err := FrameReader{OnData: tail.addData, onIdle: tail.flush, writerEnded: over}.ReadFrames(t.Context(), stream, nil)
 		if want := "two\nthree\n|four\n|five\n"; err != nil || strings.Join(got, "|") != want {
 			t.Errorf("got %q and %v, want %q", strings.Join(got, "|"), err, want)
@@ -104,7 +104,7 @@ func TestTailOfLiveStream(t *testing.T) {
 func TestTailIsBounded(t *testing.T) {
 	t.Parallel()
 	var got strings.Builder
-	tail := &tailBuffer{maxLines: 1, maxBytes: 10, writeOutput: func(data []byte) error { got.Write(data); return nil }}
+	tail := &tailBuffer{maxLines: 1, flushAtBytes: 10, writeOutput: func(data []byte) error { got.Write(data); return nil }}
 	for range 5 {
 		if err := tail.addData([]byte("1234\n")); err != nil {
 			t.Fatal(err)

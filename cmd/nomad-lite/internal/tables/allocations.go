@@ -21,10 +21,10 @@ func PrintAllocations(p *output.Page, allocs []*api.AllocationListStub, verbose 
 	PrintAllocationsWithPorts(p, allocs, nil, verbose)
 }
 
-// PrintAllocationsWithPorts adds a table of allocations, the newest first. ports maps allocation IDs to their formatted
-// ports. If ports is empty, the table is the one of PrintAllocations.
-func PrintAllocationsWithPorts(p *output.Page, allocs []*api.AllocationListStub, ports map[string]string, verbose bool) {
-	AllocationTable{Verbose: verbose, ShowEvalID: verbose, ShowNodeName: verbose, PortsByAllocID: ports}.Print(p, allocs)
+// PrintAllocationsWithPorts adds a table of allocations, the newest first. portsByAllocID maps allocation IDs to their
+// formatted ports. If portsByAllocID is empty, the table is the one of PrintAllocations.
+func PrintAllocationsWithPorts(p *output.Page, allocs []*api.AllocationListStub, portsByAllocID map[string]string, verbose bool) {
+	AllocationTable{Verbose: verbose, ShowEvalID: verbose, ShowNodeName: verbose, PortsByAllocID: portsByAllocID}.Print(p, allocs)
 }
 
 // AllocationTable selects the columns of a table of allocations. Nomad's commands show different columns.
@@ -41,16 +41,16 @@ func (al AllocationTable) Print(p *output.Page, allocs []*api.AllocationListStub
 		shown bool
 		cell  func(*api.AllocationListStub) any
 	}{
-		{"ID", true, func(a *api.AllocationListStub) any { return output.ShortID(a.ID, al.Verbose) }},
-		{"Eval ID", al.ShowEvalID, func(a *api.AllocationListStub) any { return output.ShortID(a.EvalID, al.Verbose) }},
-		{"Node ID", true, func(a *api.AllocationListStub) any { return output.ShortID(a.NodeID, al.Verbose) }},
+		{"ID", true, func(a *api.AllocationListStub) any { return output.ShortIDUnlessVerbose(a.ID, al.Verbose) }},
+		{"Eval ID", al.ShowEvalID, func(a *api.AllocationListStub) any { return output.ShortIDUnlessVerbose(a.EvalID, al.Verbose) }},
+		{"Node ID", true, func(a *api.AllocationListStub) any { return output.ShortIDUnlessVerbose(a.NodeID, al.Verbose) }},
 		{"Node Name", al.ShowNodeName, func(a *api.AllocationListStub) any { return a.NodeName }},
 		{"Task Group", true, func(a *api.AllocationListStub) any { return a.TaskGroup }},
 		{"Version", true, func(a *api.AllocationListStub) any { return a.JobVersion }},
 		{"Desired", true, func(a *api.AllocationListStub) any { return a.DesiredStatus }},
 		{"Status", true, func(a *api.AllocationListStub) any { return output.StatusCell(a.ClientStatus) }},
-		{"Created", true, func(a *api.AllocationListStub) any { return output.FormatAge(a.CreateTime, al.Verbose) }},
-		{"Modified", true, func(a *api.AllocationListStub) any { return output.FormatAge(a.ModifyTime, al.Verbose) }},
+		{"Created", true, func(a *api.AllocationListStub) any { return output.FormatAgeUnlessVerbose(a.CreateTime, al.Verbose) }},
+		{"Modified", true, func(a *api.AllocationListStub) any { return output.FormatAgeUnlessVerbose(a.ModifyTime, al.Verbose) }},
 		{"Ports", len(al.PortsByAllocID) > 0, func(a *api.AllocationListStub) any { return al.PortsByAllocID[a.ID] }},
 		{"Job ID", al.ShowJobID, func(a *api.AllocationListStub) any { return a.JobID }},
 	}

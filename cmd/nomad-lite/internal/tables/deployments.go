@@ -17,7 +17,7 @@ func PrintDeployments(p *output.Page, all []*api.Deployment, verbose bool) {
 	slices.SortStableFunc(all, func(a, b *api.Deployment) int { return cmp.Compare(b.CreateIndex, a.CreateIndex) })
 	t := output.NewTable("ID", "Job ID", "Job Version", "Status", "Description")
 	for _, d := range all {
-		t.AddRow(output.ShortID(d.ID, verbose), d.JobID, d.JobVersion, output.StatusCell(d.Status), d.StatusDescription)
+		t.AddRow(output.ShortIDUnlessVerbose(d.ID, verbose), d.JobID, d.JobVersion, output.StatusCell(d.Status), d.StatusDescription)
 	}
 	p.AddTableOrMessage(t, "No deployments found")
 }
@@ -25,14 +25,14 @@ func PrintDeployments(p *output.Page, all []*api.Deployment, verbose bool) {
 // PrintDeployment adds a deployment and the progress of its groups.
 func PrintDeployment(p *output.Page, d *api.Deployment, verbose bool) {
 	p.AddPairs(output.Pairs{
-		{"ID", output.ShortID(d.ID, verbose)},
+		{"ID", output.ShortIDUnlessVerbose(d.ID, verbose)},
 		{"Job ID", d.JobID},
 		{"Job Version", d.JobVersion},
 		{"Status", output.StatusCell(d.Status)},
 		{"Description", d.StatusDescription},
 	})
 	if len(d.TaskGroups) > 0 {
-		p.AddSection("Deployed")
+		p.AddSectionTitle("Deployed")
 		PrintDeployedGroups(p, d.TaskGroups)
 	}
 }

@@ -18,12 +18,12 @@ func deviceName(vendor, deviceType, name, id string) string {
 	return fmt.Sprintf("%s/%s/%s[%s]", vendor, deviceType, name, id)
 }
 
-// AllocatedDevices returns the names of the devices that a task has.
-func AllocatedDevices(alloc *api.Allocation, task string) (names []string) {
+// AllocatedDeviceNames returns the names of the devices that a task has.
+func AllocatedDeviceNames(alloc *api.Allocation, taskName string) (names []string) {
 	if alloc.AllocatedResources == nil {
 		return nil
 	}
-	for _, d := range pointer.Value(alloc.AllocatedResources.Tasks[task]).Devices {
+	for _, d := range pointer.Value(alloc.AllocatedResources.Tasks[taskName]).Devices {
 		for _, id := range d.DeviceIDs {
 			names = append(names, deviceName(d.Vendor, d.Type, d.Name, id))
 		}
@@ -31,12 +31,12 @@ func AllocatedDevices(alloc *api.Allocation, task string) (names []string) {
 	return names
 }
 
-// DeviceStats maps the name of a device, as deviceName returns it, to the device's statistics.
-type DeviceStats map[string]*api.DeviceStats
+// DeviceStatsByName maps the name of a device, as deviceName returns it, to the device's statistics.
+type DeviceStatsByName map[string]*api.DeviceStats
 
-// NewDeviceStats returns the statistics of all devices in groups.
-func NewDeviceStats(groups []*api.DeviceGroupStats) DeviceStats {
-	all := make(DeviceStats)
+// NewDeviceStatsByName returns the statistics of all devices in groups.
+func NewDeviceStatsByName(groups []*api.DeviceGroupStats) DeviceStatsByName {
+	all := make(DeviceStatsByName)
 	for _, g := range groups {
 		for id, stats := range g.InstanceStats {
 			if stats != nil {
@@ -48,10 +48,10 @@ func NewDeviceStats(groups []*api.DeviceGroupStats) DeviceStats {
 }
 
 // Names returns the sorted names of the devices.
-func (d DeviceStats) Names() []string { return slices.Sorted(maps.Keys(d)) }
+func (d DeviceStatsByName) Names() []string { return slices.Sorted(maps.Keys(d)) }
 
 // SummaryPairs returns the name and the summary statistic of each named device.
-func (d DeviceStats) SummaryPairs(names []string) output.Pairs {
+func (d DeviceStatsByName) SummaryPairs(names []string) output.Pairs {
 	var pairs output.Pairs
 	for _, name := range names {
 		pairs = append(pairs, [2]any{name, formatStat(pointer.Value(d[name]).Summary)})
@@ -59,9 +59,9 @@ func (d DeviceStats) SummaryPairs(names []string) output.Pairs {
 	return pairs
 }
 
-// PrintAll adds all statistics of each named device.
-func (d DeviceStats) PrintAll(p *output.Page, names []string) {
-	for i, name := range names {
+// PrintStatsOf adds all statistics of each named device.
+func (d DeviceStatsByName) PrintStatsOf(p *output.Page, deviceNames []string) {
+	for i, name := range deviceNames {
 		if i > 0 {
 			p.AddLine("")
 		}
@@ -71,17 +71,17 @@ func (d DeviceStats) PrintAll(p *output.Page, names []string) {
 	}
 }
 
-// addNestedStats adds the statistics of o, and of the objects nested in o, to all. The key of a statistic is prefix and
-// the names of the objects that contain it, separated by dots.
-func addNestedStats(all map[string]string, prefix string, o *api.StatObject) {
+// addNestedStats adds the statistics of o, and of the objects nested in o, to textByDottedName. The key of a statistic
+// is prefix and the names of the objects that contain it, separated by dots.
+func addNestedStats(textByDottedName map[string]string, prefix string, o *api.StatObject) {
 	if o == nil {
 		return
 	}
 	for name, value := range o.Attributes {
-		all[prefix+name] = formatStat(value)
+		textByDottedName[prefix+name] = formatStat(value)
 	}
 	for name, nested := range o.Nested {
-		addNestedStats(all, prefix+name+".", nested)
+		addNestedStats(textByDottedName, prefix+name+".", nested)
 	}
 }
 
@@ -121,12 +121,12 @@ func PrintNodeDevices(p *output.Page, groups []*api.NodeDeviceResource, allocs [
 			continue
 		}
 		for task := range a.AllocatedResources.Tasks {
-			for _, name := range AllocatedDevices(a, task) {
+			for _, name := range AllocatedDeviceNames(a, task) {
 				holders[name] = output.TruncateID(a.ID)
 			}
 		}
 	}
-	p.AddSection("Devices")
+	p.AddSectionTitle("Devices")
 	t := output.NewTable("Device", "Healthy", "Allocation", "PCI Bus ID", "Message")
 	for _, g := range groups {
 		for _, d := range g.Instances {
@@ -143,7 +143,7 @@ func PrintNodeDevices(p *output.Page, groups []*api.NodeDeviceResource, allocs [
 		for name, a := range g.Attributes {
 			attributes[name] = a.String()
 		}
-		p.AddSection("Attributes of device " + g.ID())
+		p.AddSectionTitle("Attributes of device " + g.ID())
 		p.AddPairs(output.SortedPairs(attributes))
 	}
 }

@@ -15,16 +15,16 @@ import (
 func PrintEvaluations(p *output.Page, evals []*api.Evaluation, verbose bool) {
 	t := output.NewTable("ID", "Priority", "Triggered By", "Status", "Placement Failures")
 	for _, e := range evals {
-		t.AddRow(output.ShortID(e.ID, verbose), e.Priority, e.TriggeredBy, output.StatusCell(e.Status), apiclient.PlacementFailureCell(e))
+		t.AddRow(output.ShortIDUnlessVerbose(e.ID, verbose), e.Priority, e.TriggeredBy, output.StatusCell(e.Status), apiclient.PlacementFailureCell(e))
 	}
 	p.AddTable(t)
 }
 
-// PrintPlacementFailures adds the reasons why groups could not be placed. details maps a group name to further lines
-// for that group; it can be nil.
-func PrintPlacementFailures(p *output.Page, indent string, groups map[string]*api.AllocationMetric, details map[string][]string) {
-	for _, name := range slices.Sorted(maps.Keys(groups)) {
-		metric := groups[name]
+// PrintPlacementFailures adds the reasons why groups could not be placed. moreLinesByGroup maps a group name to further
+// lines for that group; it can be nil.
+func PrintPlacementFailures(p *output.Page, indent string, metricByGroup map[string]*api.AllocationMetric, moreLinesByGroup map[string][]string) {
+	for _, name := range slices.Sorted(maps.Keys(metricByGroup)) {
+		metric := metricByGroup[name]
 		if metric == nil {
 			metric = new(api.AllocationMetric)
 		}
@@ -32,7 +32,7 @@ func PrintPlacementFailures(p *output.Page, indent string, groups map[string]*ap
 		for _, line := range PlacementFailureReasons(metric) {
 			p.AddLine(indent+"  * %s", line)
 		}
-		for _, line := range details[name] {
+		for _, line := range moreLinesByGroup[name] {
 			p.AddLine(indent+"  * %s", line)
 		}
 	}

@@ -9,9 +9,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 )
 
-// PrintJobs adds a table of jobs, or the text nothing if there are none. withNamespace adds a column with the namespace
-// of each job.
-func PrintJobs(p *output.Page, jobs []*api.JobListStub, withNamespace bool, nothing string) {
+// PrintJobs adds a table of jobs, or emptyMessage if there are none. withNamespace adds a column with the namespace of
+// each job.
+func PrintJobs(p *output.Page, jobs []*api.JobListStub, withNamespace bool, emptyMessage string) {
 	t := output.NewTable("ID", "Type", "Priority", "Status", "Submit Date")
 	if withNamespace {
 		t.Titles = slices.Insert(t.Titles, 1, "Namespace")
@@ -23,14 +23,14 @@ func PrintJobs(p *output.Page, jobs []*api.JobListStub, withNamespace bool, noth
 		}
 		t.AddRow(row...)
 	}
-	p.AddTableOrMessage(t, nothing)
+	p.AddTableOrMessage(t, emptyMessage)
 }
 
 // JobStatusCell returns a cell with the status of a job in its colour, and with the suffix "(stopped)" for a stopped
 // job.
-func JobStatusCell(text string, stopped bool) output.ColouredCell {
+func JobStatusCell(status string, stopped bool) output.ColouredCell {
 	if stopped {
-		text += " (stopped)"
+		status += " (stopped)"
 	}
-	return output.StatusCell(text)
+	return output.StatusCell(status)
 }

@@ -13,7 +13,7 @@ import (
 func NewServiceTable(all []*api.ServiceRegistration, verbose bool) *output.Table {
 	t := output.NewTable("Job ID", "Address", "Tags", "Node ID", "Alloc ID", "Service")
 	for _, r := range all {
-		t.AddRow(r.JobID, ServiceAddress(r), "["+strings.Join(r.Tags, ",")+"]", output.ShortID(r.NodeID, verbose), output.ShortID(r.AllocID, verbose), r.ServiceName)
+		t.AddRow(r.JobID, ServiceAddress(r), "["+strings.Join(r.Tags, ",")+"]", output.ShortIDUnlessVerbose(r.NodeID, verbose), output.ShortIDUnlessVerbose(r.AllocID, verbose), r.ServiceName)
 	}
 	return t
 }

@@ -20,27 +20,27 @@ type AllocTimeline struct {
 }
 
 // ReadTimeline requests the timeline of an allocation from an agent of nomad-lite.
-func ReadTimeline(ctx context.Context, c *api.Client, id, namespace string) (*AllocTimeline, error) {
+func ReadTimeline(ctx context.Context, c *api.Client, allocID, namespace string) (*AllocTimeline, error) {
 	var reply AllocTimeline
-	if _, err := c.Raw().Query("/v1/allocation/"+id+"/timeline", &reply, apiclient.QueryOptions(ctx, namespace)); err != nil {
-		return nil, apiclient.WrapError(fmt.Sprintf("read the time line of allocation %q, which only agents of nomad-lite have", output.TruncateID(id)), err)
+	if _, err := c.Raw().Query("/v1/allocation/"+allocID+"/timeline", &reply, apiclient.QueryOptions(ctx, namespace)); err != nil {
+		return nil, apiclient.WrapErrorWithAdvice(fmt.Sprintf("read the time line of allocation %q, which only agents of nomad-lite have", output.TruncateID(allocID)), err)
 	}
 	return &reply, nil
 }
 
 // Print adds a table of the spans. If the allocation has ended, the duration of a span without an end is unknown;
 // otherwise the span still lasts.
-func (a *AllocTimeline) Print(p *output.Page, ended, verbose bool) {
+func (a *AllocTimeline) Print(p *output.Page, allocEnded, verbose bool) {
 	if len(a.Spans) == 0 {
 		p.AddLine("No time line: the directory of the allocation was removed, or the allocation has not started")
 		return
 	}
 	begin := a.Spans[0].Start
-	p.AddLine("Time line of allocation %s, from %s", output.ShortID(a.AllocID, verbose), begin.Format(time.RFC3339Nano))
+	p.AddLine("Time line of allocation %s, from %s", output.ShortIDUnlessVerbose(a.AllocID, verbose), begin.Format(time.RFC3339Nano))
 	p.AddLine("")
 	t := output.NewTable("After", "Duration", "Task", "Kind", "Name", "Plugin", "Result")
 	for _, span := range a.Spans {
-		t.AddRow(formatElapsed(span.Start.Sub(begin)), formatSpanDuration(&span, ended), cmp.Or(span.Task, "(group)"), string(span.Kind),
+		t.AddRow(formatRoundedDuration(span.Start.Sub(begin)), formatSpanDuration(&span, allocEnded), cmp.Or(span.Task, "(group)"), string(span.Kind),
 			formatSpanName(&span, verbose), cmp.Or(span.Plugin, noText), cmp.Or(formatSpanResult(&span), noText))
 	}
 	p.AddTable(t)
@@ -49,8 +49,8 @@ func (a *AllocTimeline) Print(p *output.Page, ended, verbose bool) {
 // noText is shown in place of an empty text.
 const noText = "-"
 
-// formatElapsed returns a duration, rounded so that it is short to read.
-func formatElapsed(d time.Duration) string {
+// formatRoundedDuration returns a duration, rounded so that it is short to read.
+func formatRoundedDuration(d time.Duration) string {
 	unit := time.Microsecond
 	switch {
 	case d >= time.Minute:
@@ -63,16 +63,16 @@ func formatElapsed(d time.Duration) string {
 	return d.Round(unit).String()
 }
 
-func formatSpanDuration(s *tracespan.Span, ended bool) string {
+func formatSpanDuration(s *tracespan.Span, allocEnded bool) string {
 	switch {
 	case s.Kind == tracespan.KindEvent:
 		return noText
 	case !s.End.IsZero():
-		return formatElapsed(s.End.Sub(s.Start))
-	case ended:
+		return formatRoundedDuration(s.End.Sub(s.Start))
+	case allocEnded:
 		return "unknown" // the agent was killed before it recorded the end
 	}
-	return formatElapsed(time.Since(s.Start)) + ", not ended"
+	return formatRoundedDuration(time.Since(s.Start)) + ", not ended"
 }
 
 // formatSpanName returns the name of a span, or "-" for the name of a run without verbose, because that name is too

@@ -57,7 +57,7 @@ func TestLastLineIsOfTheEndedProcess(t *testing.T) {
 				{Name: "web.stderr.1", ModTime: testTime.Add(-test.written)}, {Name: "web.stderr.0", ModTime: testTime}, {Name: "web.stdout.0", ModTime: testTime},
 			},
 		})
-		tasks := []Task{{&api.AllocationListStub{ID: "a1"}, "web", FromTaskState(newTaskState("pending", false, test.events...), testTime)}}
+		tasks := []TaskWithReason{{&api.AllocationListStub{ID: "a1"}, "web", FromTaskState(newTaskState("pending", false, test.events...), testTime)}}
 		AddLastStderrLines(t.Context(), c, tasks)
 		if got := tasks[0].Reason.String(); got != test.want {
 			t.Errorf("%s: got %q, want %q", name, got, test.want)
@@ -78,7 +78,7 @@ func TestFailingCheckShowsTheStatusOfTheResponse(t *testing.T) {
 	streams := &cli.Streams{Out: &out}
 	p := output.NewPage(streams)
 	printFailingChecks(t.Context(), p, c, job, []*api.AllocationListStub{{ID: "a1", ClientStatus: api.AllocClientStatusRunning}}, false)
-	if err := output.Print(streams, p); err != nil {
+	if err := output.PrintPage(streams, p); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"HTTP status 500 Internal Server Error: all is well", "HTTP status 503 Service Unavailable\n", "nomad: connection refused"} {

@@ -37,11 +37,11 @@ func printFailingChecks(ctx context.Context, p *output.Page, c *api.Client, job 
 		})
 		sort.Slice(failing, func(i, j int) bool { return failing[i].Check < failing[j].Check })
 		for _, check := range failing {
-			t.AddRow(output.ShortID(a.ID, verbose), check.Check, cmp.Or(EventMessageLine(model.CheckFailureText(&check)), "the check has no output"))
+			t.AddRow(output.ShortIDUnlessVerbose(a.ID, verbose), check.Check, cmp.Or(EventMessageWithoutGRPCStatus(model.CheckFailureText(&check)), "the check has no output"))
 		}
 	}
 	if len(t.Rows) > 0 {
-		p.AddSection("Failing Checks")
+		p.AddSectionTitle("Failing Checks")
 		p.AddTable(t)
 	}
 }

@@ -11,9 +11,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
-// MissingDriverReasons returns a map from the name of each group of a job to the reasons why a node cannot run the
-// drivers of the group's tasks. It returns nil if the job or the node is nil, as [apiclient.FindOnlyNode] can return it.
-func MissingDriverReasons(node *api.Node, job *api.Job) map[string][]string {
+// MissingDriverReasonsByGroup returns a map from the name of each group of a job to the reasons why a node cannot run
+// the drivers of the group's tasks. It returns nil if the job or the node is nil, as [apiclient.FindOnlyNode] can
+// return it.
+func MissingDriverReasonsByGroup(node *api.Node, job *api.Job) map[string][]string {
 	if node == nil || job == nil {
 		return nil
 	}

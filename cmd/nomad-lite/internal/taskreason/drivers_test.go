@@ -17,7 +17,7 @@ func TestMissingDriversListsDetectedDrivers(t *testing.T) {
 		"docker": `Task "t": driver "docker": no Docker engine`,
 	} {
 		job := &api.Job{TaskGroups: []*api.TaskGroup{{Name: new("g"), Tasks: []*api.Task{{Name: "t", Driver: driver}}}}}
-		if got := MissingDriverReasons(node, job)["g"]; len(got) != 1 || got[0] != want {
+		if got := MissingDriverReasonsByGroup(node, job)["g"]; len(got) != 1 || got[0] != want {
 			t.Errorf("%s: %q, want %q", driver, got, want)
 		}
 	}

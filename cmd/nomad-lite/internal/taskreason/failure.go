@@ -16,42 +16,42 @@ import (
 
 // FindFailures returns why a job whose allocations have ended was not successful: its failed tasks, the allocations
 // that failed or were lost without a failed task and, for a batch or sysbatch job, those that were stopped before they
-// were complete. A [Task] without a name stands for such an allocation. stopped means that the user has stopped all
-// allocations. An allocation that was replaced does not count.
-func FindFailures(job *api.Job, allocs []*api.AllocationListStub, stopped bool) []Task {
-	var failures []Task
+// were complete. A [TaskWithReason] without a task name stands for such an allocation. userStoppedAll means that the
+// user has stopped all allocations. An allocation that was replaced does not count.
+func FindFailures(job *api.Job, allocs []*api.AllocationListStub, userStoppedAll bool) []TaskWithReason {
+	var failures []TaskWithReason
 	for _, a := range allocs {
-		wasStopped := stopped || a.DesiredStatus == api.AllocDesiredStatusStop
+		wasStopped := userStoppedAll || a.DesiredStatus == api.AllocDesiredStatusStop
 		switch {
 		case a.NextAllocation != "":
 		case a.ClientStatus == api.AllocClientStatusFailed:
-			failures = append(failures, findFailedTasks(job, a)...)
+			failures = append(failures, findFailedTasksOrAlloc(job, a)...)
 		case a.ClientStatus == api.AllocClientStatusLost:
-			failures = append(failures, Task{Alloc: a, Reason: Reason{Cause: cmp.Or(a.ClientDescription, a.ClientStatus)}})
-		case wasStopped && IsFiniteJob(job) && !mainTasksSucceeded(job, a):
-			failures = append(failures, Task{Alloc: a, Reason: Reason{Cause: "stopped before it was complete"}})
+			failures = append(failures, TaskWithReason{Alloc: a, Reason: Reason{Cause: cmp.Or(a.ClientDescription, a.ClientStatus)}})
+		case wasStopped && IsBatchOrSysbatch(job) && !mainTasksSucceeded(job, a):
+			failures = append(failures, TaskWithReason{Alloc: a, Reason: Reason{Cause: "stopped before it was complete"}})
 		}
 	}
 	return failures
 }
 
-// IsFiniteJob reports whether a job is a batch or sysbatch job, whose tasks are expected to complete.
-func IsFiniteJob(job *api.Job) bool {
+// IsBatchOrSysbatch reports whether a job is a batch or sysbatch job, whose tasks are expected to complete.
+func IsBatchOrSysbatch(job *api.Job) bool {
 	kind := pointer.Value(job.Type)
 	return kind == api.JobTypeBatch || kind == api.JobTypeSysbatch
 }
 
-// findFailedTasks returns the failed tasks of a failed allocation in the order of the job. If no task has failed, it
-// returns one Task without a name, with the description of the allocation's status.
-func findFailedTasks(job *api.Job, a *api.AllocationListStub) []Task {
-	var failures []Task
+// findFailedTasksOrAlloc returns the failed tasks of a failed allocation in the order of the job. If no task has
+// failed, it returns one TaskWithReason without a task name, with the description of the allocation's status.
+func findFailedTasksOrAlloc(job *api.Job, a *api.AllocationListStub) []TaskWithReason {
+	var failures []TaskWithReason
 	for _, name := range taskNamesInJobOrder(job, a) {
 		if state := a.TaskStates[name]; state != nil && state.Failed {
-			failures = append(failures, Task{a, name, FromTaskState(state, time.Time{})})
+			failures = append(failures, TaskWithReason{a, name, FromTaskState(state, time.Time{})})
 		}
 	}
 	if len(failures) == 0 {
-		return []Task{{Alloc: a, Reason: Reason{Cause: cmp.Or(a.ClientDescription, a.ClientStatus)}}}
+		return []TaskWithReason{{Alloc: a, Reason: Reason{Cause: cmp.Or(a.ClientDescription, a.ClientStatus)}}}
 	}
 	return failures
 }
@@ -93,9 +93,9 @@ func mainTasksSucceeded(job *api.Job, a *api.AllocationListStub) bool {
 	return true
 }
 
-func lastEventOfType(events []*api.TaskEvent, kind string) *api.TaskEvent {
+func lastEventOfType(events []*api.TaskEvent, eventType string) *api.TaskEvent {
 	for _, e := range slices.Backward(events) {
-		if e != nil && e.Type == kind {
+		if e != nil && e.Type == eventType {
 			return e
 		}
 	}
@@ -103,7 +103,7 @@ func lastEventOfType(events []*api.TaskEvent, kind string) *api.TaskEvent {
 }
 
 // JobError returns an error with a line for each failure of a job, or nil if there is none.
-func JobError(job *api.Job, failures []Task) error {
+func JobError(job *api.Job, failures []TaskWithReason) error {
 	if len(failures) == 0 {
 		return nil
 	}
@@ -120,7 +120,7 @@ func JobSuccessText(jobID string) string {
 }
 
 // String returns the task, its allocation and the reason in one line.
-func (t Task) String() string {
+func (t TaskWithReason) String() string {
 	text := fmt.Sprintf("alloc %s: %s", t.Alloc.Name, t.Reason)
 	if t.Name != "" {
 		text = fmt.Sprintf("task %q of %s", t.Name, text)

@@ -19,45 +19,45 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// Task is a task that does not run or has failed, and the reason.
-type Task struct {
+// TaskWithReason is a task that does not run or has failed, and the reason.
+type TaskWithReason struct {
 	Alloc  *api.AllocationListStub
 	Name   string // empty if the reason concerns the whole allocation
 	Reason Reason
 }
 
 // FindTasksNotRunning returns the tasks of a job that do not run although the job desires it, those of the newest
-// allocation first. now has the same meaning as for [FromTaskState]; if now is zero, the reasons have no progress. If
-// the job is nil, the reasons do not say which tasks wait for other tasks.
-func FindTasksNotRunning(job *api.Job, allocs []*api.AllocationListStub, now time.Time) []Task {
-	var found []Task
+// allocation first. nowOrZero has the same meaning as for [FromTaskState]; if nowOrZero is zero, the reasons have no
+// progress. If the job is nil, the reasons do not say which tasks wait for other tasks.
+func FindTasksNotRunning(job *api.Job, allocs []*api.AllocationListStub, nowOrZero time.Time) []TaskWithReason {
+	var found []TaskWithReason
 	for _, a := range tables.SortAllocationsNewestFirst(allocs) {
 		if a.DesiredStatus != api.AllocDesiredStatusRun || a.NextAllocation != "" {
 			continue
 		}
 		for _, name := range slices.Sorted(maps.Keys(a.TaskStates)) {
-			reason := FromTaskState(a.TaskStates[name], now)
-			if now.IsZero() {
-				reason.OperationProgress = ""
+			reason := FromTaskState(a.TaskStates[name], nowOrZero)
+			if nowOrZero.IsZero() {
+				reason.ProgressText = ""
 			}
 			if reason.IsBeingSetUp() {
 				var mustRun bool
-				if reason, mustRun = lifecycleReason(job, a, name); !mustRun {
+				if reason, mustRun = lifecycleWaitReason(job, a, name); !mustRun {
 					continue
 				}
 			}
 			if reason != (Reason{}) {
-				found = append(found, Task{a, name, reason})
+				found = append(found, TaskWithReason{a, name, reason})
 			}
 		}
 	}
 	return found
 }
 
-// lifecycleReason returns which other tasks a pending task waits for: a main task starts after the prestart tasks, a
-// poststart task after the main tasks, and a task with lite_after after the tasks that lite_after names. mustRun is
+// lifecycleWaitReason returns which other tasks a pending task waits for: a main task starts after the prestart tasks,
+// a poststart task after the main tasks, and a task with lite_after after the tasks that lite_after names. mustRun is
 // false for a poststop task, which starts when the other tasks have ended.
-func lifecycleReason(job *api.Job, a *api.AllocationListStub, name string) (reason Reason, mustRun bool) {
+func lifecycleWaitReason(job *api.Job, a *api.AllocationListStub, taskName string) (reason Reason, mustRun bool) {
 	reason = Reason{Cause: setupCause}
 	stages := make(map[string]lifecycle.Stage)
 	var dependencies []lifecycle.Dependency
@@ -66,13 +66,13 @@ func lifecycleReason(job *api.Job, a *api.AllocationListStub, name string) (reas
 			if t != nil {
 				stages[t.Name] = model.StageOfTask(t)
 			}
-			if t != nil && t.Name == name {
+			if t != nil && t.Name == taskName {
 				dependencies, _ = model.TaskDependencies(t) // a registered job has passed validation
 			}
 		}
 	}
 	var awaitedStages lifecycle.Stage
-	switch stages[name] {
+	switch stages[taskName] {
 	case lifecycle.PoststopTask:
 		return Reason{}, false
 	case lifecycle.MainTask:
@@ -93,7 +93,7 @@ func lifecycleReason(job *api.Job, a *api.AllocationListStub, name string) (reas
 		}
 	}
 	for _, d := range dependencies {
-		if state := a.TaskStates[d.Task]; state == nil || !isConditionMet(d.Condition, state) {
+		if state := a.TaskStates[d.Task]; state == nil || !isLiteAfterConditionMet(d.Condition, state) {
 			awaitedTasks = append(awaitedTasks, fmt.Sprintf("task %q %s", d.Task, conditionPhrases[d.Condition]))
 		}
 	}
@@ -104,16 +104,16 @@ func lifecycleReason(job *api.Job, a *api.AllocationListStub, name string) (reas
 }
 
 // conditionPhrases complete a sentence like `waits for task "db" to be healthy`.
-var conditionPhrases = map[lifecycle.Condition]string{
+var conditionPhrases = map[lifecycle.DependencyCondition]string{
 	lifecycle.ConditionStarted: "to start",
 	lifecycle.ConditionHealthy: "to be healthy",
 	lifecycle.ConditionSuccess: "to succeed",
 	lifecycle.ConditionExited:  "to end",
 }
 
-// isConditionMet reports whether a task with this state meets a condition of lite_after. TaskState does not have the
-// task's health, so lifecycle.ConditionHealthy counts as not met.
-func isConditionMet(c lifecycle.Condition, state *api.TaskState) bool {
+// isLiteAfterConditionMet reports whether a task with this state meets a condition of lite_after. TaskState does not
+// have the task's health, so lifecycle.ConditionHealthy counts as not met.
+func isLiteAfterConditionMet(c lifecycle.DependencyCondition, state *api.TaskState) bool {
 	switch c {
 	case lifecycle.ConditionStarted:
 		return !state.StartedAt.IsZero()
@@ -127,7 +127,7 @@ func isConditionMet(c lifecycle.Condition, state *api.TaskState) bool {
 
 // AddLastStderrLines reads the last line of standard error of each task whose process has ended with an error, and adds
 // it to the task's reason, with a remedy for a known message. A task whose output cannot be read keeps its reason.
-func AddLastStderrLines(ctx context.Context, c *api.Client, tasks []Task) {
+func AddLastStderrLines(ctx context.Context, c *api.Client, tasks []TaskWithReason) {
 	for i, t := range tasks {
 		if !t.Reason.canOutputExplain {
 			continue
@@ -136,8 +136,8 @@ func AddLastStderrLines(ctx context.Context, c *api.Client, tasks []Task) {
 			Alloc: &api.Allocation{ID: t.Alloc.ID, NodeID: t.Alloc.NodeID, Namespace: t.Alloc.Namespace},
 			Task:  t.Name, Stream: api.FSLogNameStderr, TailLines: 1, TailBytes: -1,
 		}
-		if !t.Reason.outputOfLastProcessSince.IsZero() {
-			if written, err := request.LastWriteTime(ctx, c); err != nil || written.Before(t.Reason.outputOfLastProcessSince) {
+		if !t.Reason.lastProcessOutputStart.IsZero() {
+			if written, err := request.LastWriteTime(ctx, c); err != nil || written.Before(t.Reason.lastProcessOutputStart) {
 				continue // the last line was written by an earlier process of the task
 			}
 		}
@@ -148,24 +148,24 @@ func AddLastStderrLines(ctx context.Context, c *api.Client, tasks []Task) {
 		})
 		if err == nil {
 			reason := &tasks[i].Reason
-			reason.LastLine = strings.TrimSpace(string(lastOutput))
-			reason.Remedy = cmp.Or(reason.Remedy, findRemedyForCause(reason.LastLine))
+			reason.LastStderrLine = strings.TrimSpace(string(lastOutput))
+			reason.Remedy = cmp.Or(reason.Remedy, findRemedyForCause(reason.LastStderrLine))
 		}
 	}
 }
 
-// maxPrintedTasks is the largest number of tasks that printReasons shows.
+// maxPrintedTasks is the largest number of tasks that printTasksNotRunning shows.
 const maxPrintedTasks = 20
 
-// printReasons adds a section with a line for each task, unless there are none.
-func printReasons(p *output.Page, tasks []Task, verbose bool) {
+// printTasksNotRunning adds a section with a line for each task, unless there are none.
+func printTasksNotRunning(p *output.Page, tasks []TaskWithReason, verbose bool) {
 	if len(tasks) == 0 {
 		return
 	}
-	p.AddSection("Tasks Not Running")
+	p.AddSectionTitle("Tasks Not Running")
 	t := output.NewTable("Alloc ID", "Task", "Reason")
 	for _, task := range tasks[:min(len(tasks), maxPrintedTasks)] {
-		t.AddRow(output.ShortID(task.Alloc.ID, verbose), task.Name, task.Reason)
+		t.AddRow(output.ShortIDUnlessVerbose(task.Alloc.ID, verbose), task.Name, task.Reason)
 	}
 	p.AddTable(t)
 	if more := len(tasks) - maxPrintedTasks; more > 0 {
@@ -173,11 +173,11 @@ func printReasons(p *output.Page, tasks []Task, verbose bool) {
 	}
 }
 
-// PrintReasonsForJob adds a section with the tasks of a job that do not run, and one with the service checks that fail.
-// It leaves out an empty section. The job can be nil. now has the same meaning as for [FromTaskState].
-func PrintReasonsForJob(ctx context.Context, p *output.Page, c *api.Client, job *api.Job, allocs []*api.AllocationListStub, now time.Time, verbose bool) {
-	tasks := FindTasksNotRunning(job, allocs, now)
+// PrintTasksNotRunningAndChecks adds a section with the tasks of a job that do not run, and one with the service checks
+// that fail. It leaves out an empty section. The job can be nil. nowOrZero has the same meaning as for [FromTaskState].
+func PrintTasksNotRunningAndChecks(ctx context.Context, p *output.Page, c *api.Client, job *api.Job, allocs []*api.AllocationListStub, nowOrZero time.Time, verbose bool) {
+	tasks := FindTasksNotRunning(job, allocs, nowOrZero)
 	AddLastStderrLines(ctx, c, tasks[:min(len(tasks), maxPrintedTasks)])
-	printReasons(p, tasks, verbose)
+	printTasksNotRunning(p, tasks, verbose)
 	printFailingChecks(ctx, p, c, job, allocs, verbose)
 }

@@ -16,20 +16,20 @@ import (
 // PrintPlacementFailure adds a section with the groups of a job that have unplaced allocations and the reasons, if
 // there are any. evals are all evaluations of the job. The job can be nil.
 func PrintPlacementFailure(ctx context.Context, p *output.Page, c *api.Client, job *api.Job, evals []*api.Evaluation) {
-	blocked := findBlockedEval(evals)
+	blocked := findNewestUnplacedEval(evals)
 	if blocked == nil {
 		return
 	}
-	p.AddSection("Placement Failure")
-	tables.PrintPlacementFailures(p, "", blocked.FailedTGAllocs, MissingDriverReasons(apiclient.FindOnlyNode(ctx, c), job))
+	p.AddSectionTitle("Placement Failure")
+	tables.PrintPlacementFailures(p, "", blocked.FailedTGAllocs, MissingDriverReasonsByGroup(apiclient.FindOnlyNode(ctx, c), job))
 	if text := explainBlockedEval(evals, blocked); text != "" {
 		p.AddLine("%s", strings.ReplaceAll(text, `; group "`, "\n"+`group "`)) // one line for each group
 	}
 }
 
-// findBlockedEval returns the newest evaluation with unplaced allocations that is not complete, or nil if there is
-// none.
-func findBlockedEval(evals []*api.Evaluation) *api.Evaluation {
+// findNewestUnplacedEval returns the newest evaluation with unplaced allocations that is not complete, or nil if there
+// is none.
+func findNewestUnplacedEval(evals []*api.Evaluation) *api.Evaluation {
 	var newest *api.Evaluation
 	for _, e := range evals {
 		if e.Status != api.EvalStatusComplete && len(e.FailedTGAllocs) > 0 && (newest == nil || e.CreateIndex > newest.CreateIndex) {

@@ -17,26 +17,26 @@ import (
 
 // Reason is the reason why a task does not run. The zero value means that the task runs or has ended successfully.
 type Reason struct {
-	Cause             string // such as "exit code 3"
-	LastLine          string // last line of the task's standard error; empty if it was not read
-	OperationProgress string // such as "app.tar.gz: 12 MB of 40 MB, 3100 kB/s"; can be empty
-	NextStep          string // such as "restarts in 12s" or "not restarted: …"; can be empty
-	Remedy            string // advice to the user; can be empty
-	canOutputExplain  bool   // the task's process has ended with an error, which its output can explain
+	Cause            string // such as "exit code 3"
+	LastStderrLine   string // last line of the task's standard error; empty if it was not read
+	ProgressText     string // such as "app.tar.gz: 12 MB of 40 MB, 3100 kB/s"; can be empty
+	NextStep         string // such as "restarts in 12s" or "not restarted: …"; can be empty
+	Remedy           string // advice to the user; can be empty
+	canOutputExplain bool   // the task's process has ended with an error, which its output can explain
 
-	// outputOfLastProcessSince is a point in time after the last output of the task's previous process and before the
+	// lastProcessOutputStart is a point in time after the last output of the task's previous process and before the
 	// first output of the process that has ended. It is zero if there is no previous process.
-	outputOfLastProcessSince time.Time
+	lastProcessOutputStart time.Time
 }
 
 // String returns the reason in one line.
 func (r Reason) String() string {
 	text := r.Cause
-	if r.OperationProgress != "" {
-		text += ": " + r.OperationProgress
+	if r.ProgressText != "" {
+		text += ": " + r.ProgressText
 	}
-	if r.LastLine != "" {
-		text += fmt.Sprintf(" (stderr: %s)", r.LastLine)
+	if r.LastStderrLine != "" {
+		text += fmt.Sprintf(" (stderr: %s)", r.LastStderrLine)
 	}
 	if r.NextStep != "" {
 		text += ", " + r.NextStep
@@ -60,9 +60,9 @@ func (r Reason) WithRemedyForRunCommand() Reason {
 // IsBeingSetUp reports whether the only reason is that the start of the task is not complete yet.
 func (r Reason) IsBeingSetUp() bool { return r.Cause == setupCause }
 
-// FromTaskState returns why a task does not run. It formats the time of a restart as a delay from now, or as
-// a time of day if now is zero.
-func FromTaskState(state *api.TaskState, now time.Time) Reason {
+// FromTaskState returns why a task does not run. It formats the time of a restart as a delay from nowOrZero, or as a
+// time of day if nowOrZero is zero.
+func FromTaskState(state *api.TaskState, nowOrZero time.Time) Reason {
 	if state == nil || state.State == model.TaskRunning || state.State == model.TaskDead && !state.Failed {
 		return Reason{}
 	}
@@ -78,21 +78,21 @@ func FromTaskState(state *api.TaskState, now time.Time) Reason {
 				continue // the event that requested the restart is the cause
 			}
 		case api.TaskRestarting:
-			r.NextStep = cmp.Or(r.NextStep, describeRestart(e, now))
+			r.NextStep = cmp.Or(r.NextStep, describeRestart(e, nowOrZero))
 			continue
 		case api.TaskNotRestarting:
 			r.NextStep = cmp.Or(r.NextStep, describeNoRestart(e))
 			continue
 		}
-		if isHookEvent(e) && isWaitingForRestartAt(events[:i], e.Time) {
+		if isHookOrDriverEvent(e) && isWaitingForRestartAt(events[:i], e.Time) {
 			continue // the process's exit is the cause, and not an event of a hook that is called after the exit
 		}
 		if r.Cause, r.canOutputExplain = describeCause(e, state.State); r.Cause != "" {
 			if r.canOutputExplain {
-				r.outputOfLastProcessSince = previousExitTime(events[:i])
+				r.lastProcessOutputStart = previousProcessOutputEnd(events[:i])
 			}
-			if model.IsEventOngoing(e) {
-				r.OperationProgress = describeProgress(state.Events)
+			if model.IsEventOfOngoingOperation(e) {
+				r.ProgressText = describeOngoingProgress(state.Events)
 			}
 			r.Remedy = findRemedyForCause(r.Cause)
 			return r
@@ -120,8 +120,9 @@ func wasRestartRequested(events []*api.TaskEvent) bool {
 	return false
 }
 
-// isHookEvent reports whether an event is of a type that hooks and drivers emit independently of the task's state.
-func isHookEvent(e *api.TaskEvent) bool {
+// isHookOrDriverEvent reports whether an event is of a type that hooks and drivers emit independently of the task's
+// state.
+func isHookOrDriverEvent(e *api.TaskEvent) bool {
 	switch e.Type {
 	case model.TaskHookFailed, model.TaskHookMessage, api.TaskDriverMessage, templateEventType, api.TaskDownloadingArtifacts:
 		return true
@@ -130,13 +131,13 @@ func isHookEvent(e *api.TaskEvent) bool {
 }
 
 // isWaitingForRestartAt reports whether, after these events, the process of a task has ended and its next start is due
-// only after the time at. In that time hooks are called for the process that has ended.
-func isWaitingForRestartAt(events []*api.TaskEvent, at int64) bool {
+// only after atUnixNanos. In that time hooks are called for the process that has ended.
+func isWaitingForRestartAt(events []*api.TaskEvent, atUnixNanos int64) bool {
 	for _, e := range slices.Backward(events) {
 		switch {
-		case e == nil || isHookEvent(e):
+		case e == nil || isHookOrDriverEvent(e):
 		case e.Type == api.TaskRestarting:
-			return e.Time+e.StartDelay > at
+			return e.Time+e.StartDelay > atUnixNanos
 		default:
 			return e.Type == api.TaskTerminated
 		}
@@ -144,9 +145,10 @@ func isWaitingForRestartAt(events []*api.TaskEvent, at int64) bool {
 	return false
 }
 
-// previousExitTime returns a time after the output of the previous process of a task, and before the output of the
-// process that these events report as started last. It returns the zero time if the events have no previous process.
-func previousExitTime(events []*api.TaskEvent) time.Time {
+// previousProcessOutputEnd returns a time after the output of the previous process of a task, and before the output of
+// the process that these events report as started last. It returns the zero time if the events have no previous
+// process.
+func previousProcessOutputEnd(events []*api.TaskEvent) time.Time {
 	var started time.Time
 	for _, e := range slices.Backward(events) {
 		if e == nil {
@@ -188,22 +190,22 @@ func eventsWithoutCleanup(state *api.TaskState) []*api.TaskEvent {
 	return state.Events
 }
 
-// describeProgress returns the progress of all operations of a task that have not ended.
-func describeProgress(events []*api.TaskEvent) string {
+// describeOngoingProgress returns the progress of all operations of a task that have not ended.
+func describeOngoingProgress(events []*api.TaskEvent) string {
 	var texts []string
 	for _, e := range events {
-		if e != nil && model.IsEventOngoing(e) {
-			texts = append(texts, EventMessageLine(e.DisplayMessage))
+		if e != nil && model.IsEventOfOngoingOperation(e) {
+			texts = append(texts, EventMessageWithoutGRPCStatus(e.DisplayMessage))
 		}
 	}
 	slices.Sort(texts) // sorted, because the order of the events changes with each progress report
 	return strings.Join(texts, "; ")
 }
 
-func describeRestart(e *api.TaskEvent, now time.Time) string {
+func describeRestart(e *api.TaskEvent, nowOrZero time.Time) string {
 	at := time.Unix(0, e.Time).Add(time.Duration(e.StartDelay))
-	switch left := at.Sub(now).Round(time.Second); {
-	case now.IsZero():
+	switch left := at.Sub(nowOrZero).Round(time.Second); {
+	case nowOrZero.IsZero():
 		return "restarts at " + at.Format(time.TimeOnly)
 	case left > 0:
 		return "restarts in " + left.String()
@@ -221,10 +223,10 @@ func describeNoRestart(e *api.TaskEvent) string {
 	return "not restarted: " + e.RestartReason
 }
 
-// describeCause returns the cause that one event contains, or "" if it contains none. hasOutput is true if
+// describeCause returns the cause that one event contains, or "" if it contains none. outputCanExplain is true if
 // the output of the task can explain the cause.
-func describeCause(e *api.TaskEvent, state string) (cause string, hasOutput bool) {
-	message := EventMessageLine(cmp.Or(e.DisplayMessage, e.Message, e.Type))
+func describeCause(e *api.TaskEvent, taskState string) (cause string, outputCanExplain bool) {
+	message := EventMessageWithoutGRPCStatus(cmp.Or(e.DisplayMessage, e.Message, e.Type))
 	switch e.Type {
 	case api.TaskTerminated:
 		return describeExit(e), e.ExitCode != 0 || e.Signal != 0
@@ -251,10 +253,10 @@ func describeCause(e *api.TaskEvent, state string) (cause string, hasOutput bool
 	case api.TaskRestartSignal:
 		return message, false
 	case model.TaskHookMessage, api.TaskDriverMessage:
-		if model.IsEventOngoing(e) && state == model.TaskPending {
+		if model.IsEventOfOngoingOperation(e) && taskState == model.TaskPending {
 			return "is being prepared by a hook", false
 		}
-		if state == model.TaskPending {
+		if taskState == model.TaskPending {
 			return message, false
 		}
 	}
@@ -270,7 +272,7 @@ func describeExit(e *api.TaskEvent) string {
 	}
 	text := osprocess.ExitStatus{ExitCode: e.ExitCode, Signal: e.Signal}.String()
 	if e.Signal == 0 && e.Message != "" {
-		text += ": " + EventMessageLine(e.Message)
+		text += ": " + EventMessageWithoutGRPCStatus(e.Message)
 	}
 	return text
 }
@@ -301,9 +303,9 @@ func describeMissingTemplateData(message string) string {
 
 var grpcStatusPattern = regexp.MustCompile(`rpc error: code = \S+ desc = `)
 
-// EventMessageLine returns the message of an event in one line, without the status code that gRPC adds to a plugin's
-// error.
-func EventMessageLine(message string) string {
+// EventMessageWithoutGRPCStatus returns the message of an event in one line, without the status code that gRPC adds to
+// a plugin's error.
+func EventMessageWithoutGRPCStatus(message string) string {
 	return strings.Join(strings.Fields(grpcStatusPattern.ReplaceAllString(message, "")), " ")
 }
 
@@ -334,14 +336,14 @@ var remediesByCause = sync.OnceValue(func() []causeRemedy {
 })
 
 type causeRemedy struct {
-	cause  *regexp.Regexp
-	remedy string
+	causePattern   *regexp.Regexp
+	remedyTemplate string
 }
 
 func findRemedyForCause(cause string) string {
 	for _, r := range remediesByCause() {
-		if at := r.cause.FindStringSubmatchIndex(cause); at != nil {
-			return string(r.cause.ExpandString(nil, r.remedy, cause, at))
+		if at := r.causePattern.FindStringSubmatchIndex(cause); at != nil {
+			return string(r.causePattern.ExpandString(nil, r.remedyTemplate, cause, at))
 		}
 	}
 	return ""

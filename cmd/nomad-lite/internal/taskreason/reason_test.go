@@ -95,7 +95,7 @@ func TestReasonOfTask(t *testing.T) {
 	if got := FromTaskState(newTaskState("pending", false, exit3(), model.EventRestarting("", 14*time.Second)), time.Time{}).String(); got != "exit code 3, restarts at 12:00:12" {
 		t.Error("without the present time: ", got)
 	}
-	if got := (Reason{Cause: "exit code 3", LastLine: "oops", NextStep: "restarts now"}).String(); got != "exit code 3 (stderr: oops), restarts now" {
+	if got := (Reason{Cause: "exit code 3", LastStderrLine: "oops", NextStep: "restarts now"}).String(); got != "exit code 3 (stderr: oops), restarts now" {
 		t.Error("with the last line: ", got)
 	}
 }

@@ -43,9 +43,9 @@ type failureRecord struct {
 	Reason  string
 }
 
-// NewJSON returns a view that writes a JSON object per line to standard output, for programs. The caller
+// NewJSONView returns a view that writes a JSON object per line to standard output, for programs. The caller
 // must close it.
-func NewJSON(s *cli.Streams) *View {
+func NewJSONView(s *cli.Streams) *View {
 	v := newView(nil)
 	v.isJSON = true
 	v.out = v.newOutputStream(s, s.JSONOutput(), &v.mu)
@@ -55,8 +55,8 @@ func NewJSON(s *cli.Streams) *View {
 }
 
 // newTaskRecord returns a record of a task.
-func newTaskRecord(kind string, t *Task) jsonRecord {
-	return jsonRecord{Time: time.Now(), Type: kind, JobID: t.Alloc.JobID, AllocID: t.Alloc.ID, Task: t.Name}
+func newTaskRecord(recordType string, t *Task) jsonRecord {
+	return jsonRecord{Time: time.Now(), Type: recordType, JobID: t.Alloc.JobID, AllocID: t.Alloc.ID, Task: t.Name}
 }
 
 func (v *View) writeRecord(r jsonRecord) {
@@ -64,11 +64,11 @@ func (v *View) writeRecord(r jsonRecord) {
 	v.writeToStream(&v.out, append(text, '\n'))
 }
 
-func (v *View) writeOutputRecords(t *Task, stderr bool, text []byte) {
+func (v *View) writeOutputRecords(t *Task, isStderr bool, text []byte) {
 	for line := range bytes.Lines(text) {
 		r := newTaskRecord(recordOutput, t)
 		r.Stream = api.FSLogNameStdout
-		if stderr {
+		if isStderr {
 			r.Stream = api.FSLogNameStderr
 		}
 		r.Text = string(bytes.TrimSuffix(line, []byte("\n")))
@@ -85,16 +85,16 @@ func (v *View) writeEventRecord(t *Task, e *api.TaskEvent) {
 	v.writeRecord(r)
 }
 
-// PrintResult queues the result of a job: its failures, or the reason of its end if there are none. A view for people
+// QueueResult queues the result of a job: its failures, or the reason of its end if there are none. A view for people
 // prints only the reason, because the command's error lists the failures.
-func (v *View) PrintResult(jobID string, failures []taskreason.Task, reason string) {
+func (v *View) QueueResult(jobID string, failures []taskreason.TaskWithReason, reasonIfNoFailures string) {
 	if !v.isJSON {
 		if len(failures) == 0 {
-			v.PrintMessage(reason)
+			v.QueueMessage(reasonIfNoFailures)
 		}
 		return
 	}
-	r := jsonRecord{Time: time.Now(), Type: recordResult, JobID: jobID, Success: new(len(failures) == 0), Text: reason}
+	r := jsonRecord{Time: time.Now(), Type: recordResult, JobID: jobID, Success: new(len(failures) == 0), Text: reasonIfNoFailures}
 	for _, f := range failures {
 		r.Failures = append(r.Failures, failureRecord{f.Alloc.ID, f.Name, f.Reason.String()})
 	}

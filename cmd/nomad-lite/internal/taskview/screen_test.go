@@ -17,9 +17,9 @@ import (
 )
 
 // newTestView returns a view of a job with the given tasks, on a fake terminal.
-func newTestView(t *testing.T, tty *terminaltest.ScrollingTerminal, tasks ...string) *View {
+func newTestView(t *testing.T, tty *terminaltest.FakeScrollingTerminal, tasks ...string) *View {
 	v := &View{
-		screen:         &terminal.Screen{Output: tty, Size: func() (int, int) { return tty.Columns, tty.Rows }},
+		screen:         &terminal.LiveScreen{Output: tty, Size: func() (int, int) { return tty.Columns, tty.Rows }},
 		updatesQueued:  make(chan struct{}, 1),
 		closeRequested: make(chan struct{}),
 	}
@@ -40,12 +40,12 @@ func (v *View) updateTask(task, state string, events ...*api.TaskEvent) {
 	for i, e := range events {
 		e.Time = int64(i + 1)
 	}
-	v.QueueUpdate("a", map[string]*api.TaskState{task: {State: state, Events: events}})
-	v.ShowUpdates()
+	v.QueueTaskStates("a", map[string]*api.TaskState{task: {State: state, Events: events}})
+	v.ShowQueuedUpdates()
 }
 
 func TestViewOnATerminal(t *testing.T) {
-	terminal := terminaltest.NewScrollingTerminal(t, 60, 24)
+	terminal := terminaltest.NewFakeScrollingTerminal(t, 60, 24)
 	v := newTestView(t, terminal, "build", "server")
 	received := &api.TaskEvent{Type: api.TaskReceived, DisplayMessage: "Task received by client"}
 	started := &api.TaskEvent{Type: api.TaskStarted, DisplayMessage: "Task started by client"}
@@ -61,10 +61,10 @@ func TestViewOnATerminal(t *testing.T) {
 	v.PrintTaskOutput(v.tasks[0], false, []byte("plain\nprogress 1%\rprogress 99%\r\n"))
 	v.PrintTaskOutput(v.tasks[0], true, []byte("\x1b[31mred\x1b[0m \x1b[2J\x1b[H\x1b]0;title\acleared, and no end"))
 	step("output")
-	terminal.Resize(30, 24)
+	terminal.ResizeAndRewrap(30, 24)
 	v.redrawLiveLines(false)
 	step("narrow")
-	terminal.Resize(60, 24)
+	terminal.ResizeAndRewrap(60, 24)
 	v.redrawLiveLines(false)
 	step("wide again")
 	fmt.Fprint(terminal, "^Z\n[1]+  Stopped\n$ fg\n")
@@ -72,10 +72,10 @@ func TestViewOnATerminal(t *testing.T) {
 	step("stopped, and in the foreground again")
 	v.updateTask("build", model.TaskDead, received, started, &api.TaskEvent{Type: api.TaskFailedValidation, DisplayMessage: "2 errors:\n\t* one\n\t* two\n\n"})
 	step("an event of several lines")
-	terminal.Resize(60, 3)
+	terminal.ResizeAndRewrap(60, 3)
 	v.redrawLiveLines(false)
 	step("low")
-	v.PrintMessage("the end")
+	v.QueueMessage("the end")
 	v.Close()
 	step("closed")
 
@@ -200,7 +200,7 @@ the end
 }
 
 func TestViewShowsPorts(t *testing.T) {
-	terminal := terminaltest.NewScrollingTerminal(t, 70, 24)
+	terminal := terminaltest.NewFakeScrollingTerminal(t, 70, 24)
 	v := newTestView(t, terminal)
 	group := &api.TaskGroup{Name: new("g"), Tasks: []*api.Task{
 		{Name: "init", Lifecycle: &api.TaskLifecycle{Hook: api.TaskLifecycleHookPrestart}},
@@ -223,7 +223,7 @@ func TestViewShowsPorts(t *testing.T) {
 
 // No line of output is lost or duplicated when the size of the terminal changes.
 func TestViewKeepsAllLines(t *testing.T) {
-	terminal := terminaltest.NewScrollingTerminal(t, 80, 24)
+	terminal := terminaltest.NewFakeScrollingTerminal(t, 80, 24)
 	v := newTestView(t, terminal, "a", "b", "c")
 	var want []string
 	for i := range 500 {
@@ -231,14 +231,14 @@ func TestViewKeepsAllLines(t *testing.T) {
 		v.PrintTaskOutput(v.tasks[i%3], i%2 == 0, []byte(line+"\n"))
 		want = append(want, v.tasks[i%3].Label+" | "+line)
 		if i%9 == 0 {
-			terminal.Resize(30+i*37%90, 10+i%30)
+			terminal.ResizeAndRewrap(30+i*37%90, 10+i%30)
 		}
 		if i%4 == 0 {
-			v.setTaskStatus(v.tasks[i%3], model.TaskRunning, strings.Repeat("y", i%100))
+			v.setTaskStatusAndRedraw(v.tasks[i%3], model.TaskRunning, strings.Repeat("y", i%100))
 		}
 	}
 	v.Close()
-	terminal.Resize(1000, 24)
+	terminal.ResizeAndRewrap(1000, 24)
 	if got := strings.Split(strings.TrimRight(terminal.String(), "\n"), "\n"); strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("got:\n%s", terminal)
 	}
@@ -253,16 +253,16 @@ func (w blockedWriter) Write(p []byte) (int, error) {
 }
 
 func TestEventsDoNotWaitForTheTerminal(t *testing.T) {
-	v := newTestView(t, terminaltest.NewScrollingTerminal(t, 80, 24), "a")
+	v := newTestView(t, terminaltest.NewFakeScrollingTerminal(t, 80, 24), "a")
 	blocked := blockedWriter{make(chan struct{})}
 	v.screen.Output = blocked
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		for range 3 {
-			v.PrintMessage("note")
+			v.QueueMessage("note")
 			fmt.Fprintln(v, "log")
-			v.QueueUpdate("a", map[string]*api.TaskState{
+			v.QueueTaskStates("a", map[string]*api.TaskState{
 				"a": {State: model.TaskRunning, Events: []*api.TaskEvent{{Type: api.TaskStarted}}},
 			})
 		}

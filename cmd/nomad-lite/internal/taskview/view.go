@@ -32,15 +32,15 @@ import (
 // All methods may be called concurrently.
 type View struct {
 	out, err         outputStream
-	isJSON           bool             // each line of output is a JSON object
-	screen           *terminal.Screen // nil if standard error is no terminal
-	BrokenPipe       chan struct{}    // closed when a write has failed because the reader has closed the output
-	reportBrokenPipe func()           // closes BrokenPipe
-	updatesQueued    chan struct{}    // receives a value when an update is queued
-	closeRequested   chan struct{}    // closed by Close
+	isJSON           bool                 // each line of output is a JSON object
+	screen           *terminal.LiveScreen // nil if standard error is no terminal
+	BrokenPipe       chan struct{}        // closed when a write has failed because the reader has closed the output
+	reportBrokenPipe func()               // closes BrokenPipe
+	updatesQueued    chan struct{}        // receives a value when an update is queued
+	closeRequested   chan struct{}        // closed by Close
 	wg               sync.WaitGroup
 
-	outputClosed atomic.Bool // if set, all further output is discarded
+	discardsOutput atomic.Bool // if set, all further output is discarded
 
 	showUpdatesMu sync.Mutex // held while queued updates are shown
 	queueMu       sync.Mutex
@@ -64,12 +64,12 @@ type queuedUpdate struct {
 
 // outputStream is standard output or standard error.
 type outputStream struct {
-	writer         io.Writer
-	mu             *sync.Mutex // both streams share mu if they are the same file
-	drawsLiveLines bool        // the stream is the terminal on which the live lines are drawn
-	isTerminal     bool
-	useColour      bool
-	writeFailed    bool
+	writer          io.Writer
+	mu              *sync.Mutex // both streams share mu if they are the same file
+	drawsLiveLines  bool        // the stream is the terminal on which the live lines are drawn
+	isTerminal      bool
+	useColour       bool
+	lastWriteFailed bool
 }
 
 // Task is a task in the view.
@@ -85,7 +85,7 @@ type Task struct {
 	formattedPorts   string // "http: 127.0.0.1:8080"; "" if the task has none
 	state            string
 	statusDetail     string
-	Colour           string
+	ColourEscape     string
 	shownEvents      []*api.TaskEvent // all events of the task state that was shown last, oldest first
 	lastShownRemedy  string           // remedy of the last reason why the task does not run
 }
@@ -100,9 +100,9 @@ const endEventDelay = 10 * time.Millisecond
 // TaskColours are the colours by which a person distinguishes tasks. Red is reserved for failures.
 var TaskColours = []string{"\x1b[36m", "\x1b[33m", "\x1b[32m", "\x1b[35m", "\x1b[34m", "\x1b[96m", "\x1b[93m", "\x1b[92m"}
 
-// New returns a view for people, which the caller must close. If live is nil, the view has no live lines.
-func New(s *cli.Streams, live *terminal.Screen) *View {
-	v := newView(live)
+// New returns a view for people, which the caller must close. If liveScreen is nil, the view has no live lines.
+func New(s *cli.Streams, liveScreen *terminal.LiveScreen) *View {
+	v := newView(liveScreen)
 	v.err = v.newOutputStream(s, s.Err, &v.mu)
 	v.out = v.newOutputStream(s, s.Out, &v.mu)
 	if !terminal.SameFile(s.Out, s.Err) {
@@ -113,10 +113,10 @@ func New(s *cli.Streams, live *terminal.Screen) *View {
 }
 
 // newView returns a view that has no output streams yet and whose goroutine does not run yet.
-func newView(live *terminal.Screen) *View {
+func newView(liveScreen *terminal.LiveScreen) *View {
 	brokenPipe := make(chan struct{})
 	return &View{
-		screen:           live,
+		screen:           liveScreen,
 		BrokenPipe:       brokenPipe,
 		reportBrokenPipe: sync.OnceFunc(func() { close(brokenPipe) }),
 		updatesQueued:    make(chan struct{}, 1),
@@ -145,23 +145,23 @@ func (v *View) showUpdatesUntilClosed() {
 	for {
 		select {
 		case <-v.updatesQueued:
-			v.ShowUpdates()
+			v.ShowQueuedUpdates()
 		case change := <-changes:
 			v.redrawLiveLines(change == terminal.Continued)
 		case <-v.closeRequested:
-			v.ShowUpdates()
+			v.ShowQueuedUpdates()
 			return
 		}
 	}
 }
 
-// redrawLiveLines draws the live lines again. stopped means that the process was stopped (Ctrl-Z): then the shell has
-// written below the drawn live lines, so that they cannot be erased.
-func (v *View) redrawLiveLines(stopped bool) {
+// redrawLiveLines draws the live lines again. processWasStopped means that the process was stopped (Ctrl-Z): then the
+// shell has written below the drawn live lines, so that they cannot be erased.
+func (v *View) redrawLiveLines(processWasStopped bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if stopped {
-		v.screen.ForgetDrawnLines()
+	if processWasStopped {
+		v.screen.KeepDrawnLinesAtNextWrite()
 	}
 	v.writeToStreamLocked(&v.err, nil)
 }
@@ -173,9 +173,9 @@ type JobPlacementInView struct {
 	AllocCount  int    // number of allocations; if there are several, the label of each task names its allocation
 }
 
-// AddTasks adds the tasks of a job's allocations to the view, and returns them. logDir returns the directory with the
+// AddTasks adds the tasks of a job's allocations to the view, and returns them. logDirOf returns the directory with the
 // output of an allocation's tasks. The live lines have the order of the job.
-func (v *View) AddTasks(allocs []*api.Allocation, rows JobPlacementInView, logDir func(allocID string) string) []*Task {
+func (v *View) AddTasks(allocs []*api.Allocation, placement JobPlacementInView, logDirOf func(allocID string) string) []*Task {
 	v.showUpdatesMu.Lock()
 	defer v.showUpdatesMu.Unlock()
 	v.mu.Lock()
@@ -186,18 +186,18 @@ func (v *View) AddTasks(allocs []*api.Allocation, rows JobPlacementInView, logDi
 			t := &Task{
 				Alloc:            alloc,
 				Name:             task.Name,
-				LogDir:           logDir(alloc.ID),
+				LogDir:           logDirOf(alloc.ID),
 				FirstStarted:     make(chan struct{}),
 				OutputShown:      make(chan struct{}),
-				Label:            rows.LabelPrefix + task.Name,
-				indexOfJobInView: rows.JobPosition,
+				Label:            placement.LabelPrefix + task.Name,
+				indexOfJobInView: placement.JobPosition,
 				lifecycleStage:   "main",
 				formattedPorts:   ports.FormatTaskPorts(alloc, task),
 				state:            model.TaskPending,
-				Colour:           TaskColours[(len(v.tasks)+len(added))%len(TaskColours)],
+				ColourEscape:     TaskColours[(len(v.tasks)+len(added))%len(TaskColours)],
 			}
-			if rows.AllocCount > 1 {
-				t.Label = rows.LabelPrefix + strings.TrimPrefix(alloc.Name, alloc.JobID+".") + "." + task.Name
+			if placement.AllocCount > 1 {
+				t.Label = placement.LabelPrefix + strings.TrimPrefix(alloc.Name, alloc.JobID+".") + "." + task.Name
 			}
 			if task.Lifecycle != nil && task.Lifecycle.Hook != "" {
 				t.lifecycleStage = task.Lifecycle.Hook
@@ -235,13 +235,13 @@ func compareAllocsByJobOrder(a, b *api.Allocation) int {
 	)
 }
 
-// QueueUpdate queues the new task states of an allocation.
-func (v *View) QueueUpdate(allocID string, tasks map[string]*api.TaskState) {
-	v.enqueue(queuedUpdate{allocID: allocID, taskStates: tasks})
+// QueueTaskStates queues the new task states of an allocation.
+func (v *View) QueueTaskStates(allocID string, stateByTask map[string]*api.TaskState) {
+	v.enqueue(queuedUpdate{allocID: allocID, taskStates: stateByTask})
 }
 
-// PrintMessage queues a message about a job as a whole.
-func (v *View) PrintMessage(text string) { v.enqueue(queuedUpdate{text: text + "\n"}) }
+// QueueMessage queues a message about a job as a whole.
+func (v *View) QueueMessage(text string) { v.enqueue(queuedUpdate{text: text + "\n"}) }
 
 // Write queues a text of nomad-lite itself, such as a line of the log.
 func (v *View) Write(text []byte) (int, error) {
@@ -260,8 +260,8 @@ func (v *View) enqueue(n queuedUpdate) {
 	}
 }
 
-// ShowUpdates shows the queued updates, and returns when they are written.
-func (v *View) ShowUpdates() {
+// ShowQueuedUpdates shows the queued updates, and returns when they are written.
+func (v *View) ShowQueuedUpdates() {
 	v.showUpdatesMu.Lock()
 	defer v.showUpdatesMu.Unlock()
 	v.queueMu.Lock()
@@ -279,18 +279,18 @@ func (v *View) ShowUpdates() {
 		}
 		for _, t := range v.tasks {
 			if state := n.taskStates[t.Name]; t.Alloc.ID == n.allocID && state != nil {
-				v.showTaskState(t, state, n.queuedAt)
+				v.showNewEventsAndState(t, state, n.queuedAt)
 			}
 		}
 	}
 }
 
-func (v *View) showTaskState(t *Task, state *api.TaskState, queuedAt time.Time) {
+func (v *View) showNewEventsAndState(t *Task, state *api.TaskState, queuedAt time.Time) {
 	newEvents := findNewEvents(state.Events, t.shownEvents)
 	t.shownEvents = state.Events
 	for _, e := range newEvents {
 		switch {
-		case model.IsEventOngoing(e): // only the live lines show progress
+		case model.IsEventOfOngoingOperation(e): // only the live lines show progress
 			continue
 		case e.Type == api.TaskStarted && !t.HasStarted():
 			close(t.FirstStarted)
@@ -319,7 +319,7 @@ func (v *View) showTaskState(t *Task, state *api.TaskState, queuedAt time.Time) 
 		v.printEvent(t, reason.Remedy, false)
 	}
 	t.lastShownRemedy = reason.Remedy
-	v.setTaskStatus(t, state.State, detail)
+	v.setTaskStatusAndRedraw(t, state.State, detail)
 }
 
 // findNewEvents returns the events that follow the last event that was shown. The task can have dropped some of the
@@ -357,22 +357,22 @@ func isFailureEvent(e *api.TaskEvent) bool {
 
 // PrintTaskOutput shows lines of a task's output. Only the last line can be incomplete. A task's stderr
 // is written to standard error.
-func (v *View) PrintTaskOutput(t *Task, stderr bool, text []byte) {
+func (v *View) PrintTaskOutput(t *Task, isStderr bool, text []byte) {
 	if v.isJSON {
-		v.writeOutputRecords(t, stderr, text)
+		v.writeOutputRecords(t, isStderr, text)
 		return
 	}
 	o := &v.out
-	if stderr {
+	if isStderr {
 		o = &v.err
 	}
 	v.writeToStream(o, v.prefixLines(o, t, "|", text))
 }
 
 // printEvent shows an event of a task.
-func (v *View) printEvent(t *Task, text string, bad bool) {
+func (v *View) printEvent(t *Task, text string, isFailure bool) {
 	colour := terminal.ColourDim
-	if bad {
+	if isFailure {
 		colour = terminal.ColourRed
 	}
 	var eventLines []byte
@@ -384,8 +384,8 @@ func (v *View) printEvent(t *Task, text string, bad bool) {
 	v.writeToStream(&v.err, v.prefixLines(&v.err, t, "*", eventLines))
 }
 
-// setTaskStatus sets the state and the detail of a task, and redraws the live lines if they have changed.
-func (v *View) setTaskStatus(t *Task, state, detail string) {
+// setTaskStatusAndRedraw sets the state and the detail of a task, and redraws the live lines if they have changed.
+func (v *View) setTaskStatusAndRedraw(t *Task, state, detail string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if t.state == state && t.statusDetail == detail {
@@ -397,14 +397,14 @@ func (v *View) setTaskStatus(t *Task, state, detail string) {
 	}
 }
 
-// DiscardOutput discards all further output, for a reader that no longer reads. Afterwards no method of the view blocks
-// on output.
-func (v *View) DiscardOutput() { v.outputClosed.Store(true) }
+// DiscardFurtherOutput discards all further output, for a reader that no longer reads. Afterwards no method of the view
+// blocks on output.
+func (v *View) DiscardFurtherOutput() { v.discardsOutput.Store(true) }
 
 // Close shows the updates that are still queued, and removes the live lines.
 func (v *View) Close() {
 	close(v.closeRequested)
-	if v.outputClosed.Load() {
+	if v.discardsOutput.Load() {
 		return
 	}
 	v.wg.Wait()
@@ -418,7 +418,7 @@ func (v *View) Close() {
 
 // prefixLines puts the label of a task and mark before each line. mark distinguishes output from events.
 func (v *View) prefixLines(o *outputStream, t *Task, mark string, text []byte) []byte {
-	prefix := o.colourize(t.Colour, fmt.Sprintf("%-*s %s ", int(v.labelWidth.Load()), t.Label, mark))
+	prefix := o.colourize(t.ColourEscape, fmt.Sprintf("%-*s %s ", int(v.labelWidth.Load()), t.Label, mark))
 	if o.isTerminal { // before the split into lines, because a carriage return can become a newline
 		text = terminal.SanitizeText(text, true)
 	}
@@ -439,7 +439,7 @@ func (o *outputStream) colourize(colour, text string) string {
 }
 
 func (v *View) writeToStream(o *outputStream, text []byte) {
-	if v.outputClosed.Load() {
+	if v.discardsOutput.Load() {
 		return
 	}
 	o.mu.Lock()
@@ -456,16 +456,16 @@ func (v *View) writeToStreamLocked(o *outputStream, text []byte) {
 	}
 	if errors.Is(err, syscall.EPIPE) {
 		v.reportBrokenPipe()
-	} else if err != nil && !o.writeFailed && o == &v.out {
-		v.PrintMessage("output is lost: " + err.Error())
+	} else if err != nil && !o.lastWriteFailed && o == &v.out {
+		v.QueueMessage("output is lost: " + err.Error())
 	}
-	o.writeFailed = err != nil
+	o.lastWriteFailed = err != nil
 }
 
 // taskStatusLines returns a live line for each task. It returns a single line for all tasks if more
 // than half of the terminal would be live lines.
 func (v *View) taskStatusLines(columns, rows int) []string {
-	tasks := v.currentTasks()
+	tasks := v.tasksWithoutEndedReplaced()
 	if rows < 3 || len(tasks) == 0 {
 		return nil
 	}
@@ -487,13 +487,13 @@ func (v *View) taskStatusLines(columns, rows int) []string {
 			text += t.formattedPorts + "  "
 		}
 		text += terminal.FirstLine(t.statusDetail)
-		statusLines = append(statusLines, v.err.colourize(t.Colour, terminal.TruncateToWidth(string(terminal.SanitizeText([]byte(text), false)), columns-1)))
+		statusLines = append(statusLines, v.err.colourize(t.ColourEscape, terminal.TruncateToWidth(string(terminal.SanitizeText([]byte(text), false)), columns-1)))
 	}
 	return statusLines
 }
 
-// currentTasks returns the tasks, without ended tasks of allocations that were replaced.
-func (v *View) currentTasks() []*Task {
+// tasksWithoutEndedReplaced returns the tasks, without ended tasks of allocations that were replaced.
+func (v *View) tasksWithoutEndedReplaced() []*Task {
 	newest := make(map[string]string) // allocation's namespace/name -> ID of the newest allocation
 	nameOf := func(a *api.Allocation) string { return a.Namespace + "/" + a.Name }
 	for _, t := range v.tasks { // an allocation precedes its replacement

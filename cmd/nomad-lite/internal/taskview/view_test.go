@@ -49,7 +49,7 @@ func TestNewEvents(t *testing.T) {
 
 // The live line of a task that does not run states the reason, not the last event.
 func TestTaskStatusLineShowsReason(t *testing.T) {
-	tty := terminaltest.NewScrollingTerminal(t, 80, 10)
+	tty := terminaltest.NewFakeScrollingTerminal(t, 80, 10)
 	v := newTestView(t, tty, "server")
 	defer v.Close()
 	v.updateTask("server", model.TaskPending,
@@ -61,7 +61,7 @@ func TestTaskStatusLineShowsReason(t *testing.T) {
 
 // The live lines have the order of the job, also of allocations that are created later.
 func TestTaskRowsInJobOrder(t *testing.T) {
-	tty := terminaltest.NewScrollingTerminal(t, 80, 24)
+	tty := terminaltest.NewFakeScrollingTerminal(t, 80, 24)
 	v := newTestView(t, tty)
 	defer v.Close()
 	group := func(name string, tasks ...string) *api.TaskGroup {
@@ -98,7 +98,7 @@ func TestTaskRowsInJobOrder(t *testing.T) {
 
 // The live lines of an allocation that was replaced disappear when its tasks have ended.
 func TestReplacedAllocationsHaveNoRows(t *testing.T) {
-	tty := terminaltest.NewScrollingTerminal(t, 80, 24)
+	tty := terminaltest.NewFakeScrollingTerminal(t, 80, 24)
 	v := newTestView(t, tty, "server")
 	defer v.Close()
 	old := v.tasks[0].Alloc

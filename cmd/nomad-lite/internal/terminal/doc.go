@@ -3,8 +3,8 @@
 // terminal.
 //
 // Package root gives all commands a SanitizingWriter in place of a terminal, so that no text of an agent or a task
-// controls the terminal. Only programs that draw on it themselves get the terminal: Screen, FullScreen, and
-// a session with a terminal in a task, by Raw.
+// controls the terminal. Only programs that draw on it themselves get the terminal: LiveScreen, FullScreen, and a
+// session with a terminal in a task, by Raw.
 //
 // It imports no other package of nomad-lite.
 package terminal

@@ -78,16 +78,17 @@ func (f *FullScreen) Size() (columns, rows int) {
 	return columns, rows
 }
 
-// ForgetDrawnLines makes the next call of Draw write all lines, for when the content of the terminal is unknown.
-func (f *FullScreen) ForgetDrawnLines() {
+// RedrawAllAtNextDraw makes the next call of DrawChangedLines write all lines, for when the content of the terminal is
+// unknown.
+func (f *FullScreen) RedrawAllAtNextDraw() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.drawnLines = nil
 }
 
-// Draw shows one line in each row from the top. It writes, at once, only lines that differ from the drawn ones. Before
-// Enter and after Leave it has no effect.
-func (f *FullScreen) Draw(lines []string) error {
+// DrawChangedLines shows one line in each row from the top. It writes, at once, only lines that differ from the drawn
+// ones. Before Enter and after Leave it has no effect.
+func (f *FullScreen) DrawChangedLines(lines []string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.savedMode == nil {

@@ -11,9 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Input is a reader of a terminal whose blocked Read can be ended by Close. Several readers can therefore use the
-// terminal one after the other: a blocked read of an os.File could not be ended, and would consume the next key.
-type Input struct {
+// InterruptibleInput is a reader of a terminal whose blocked Read can be ended by Close. Several readers can therefore
+// use the terminal one after the other: a blocked read of an os.File could not be ended, and would consume the next
+// key.
+type InterruptibleInput struct {
 	fd         int
 	mu         sync.Mutex // held by Read
 	wakeWriter *os.File   // write end of the pipe wakeReader
@@ -21,17 +22,17 @@ type Input struct {
 	closed     bool
 }
 
-// NewInput returns a reader of a file, which stays open when the reader is closed.
-func NewInput(file *os.File) (*Input, error) {
+// NewInterruptibleInput returns a reader of a file, which stays open when the reader is closed.
+func NewInterruptibleInput(file *os.File) (*InterruptibleInput, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
-	return &Input{fd: int(file.Fd()), wakeReader: r, wakeWriter: w}, nil
+	return &InterruptibleInput{fd: int(file.Fd()), wakeReader: r, wakeWriter: w}, nil
 }
 
 // Read blocks until the file has input. After Close it returns io.EOF.
-func (i *Input) Read(p []byte) (int, error) {
+func (i *InterruptibleInput) Read(p []byte) (int, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.closed {
@@ -62,7 +63,7 @@ func (i *Input) Read(p []byte) (int, error) {
 }
 
 // Close ends a blocked Read. It must be called once.
-func (i *Input) Close() error {
+func (i *InterruptibleInput) Close() error {
 	err := i.wakeWriter.Close()
 	i.mu.Lock()
 	defer i.mu.Unlock()

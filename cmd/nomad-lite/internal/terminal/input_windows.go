@@ -6,9 +6,9 @@ import (
 	"sync"
 )
 
-// Input is a reader of a console whose blocked Read can be ended by Close. The read of the console itself cannot be
-// ended, so a key that is typed after Close is lost.
-type Input struct {
+// InterruptibleInput is a reader of a console whose blocked Read can be ended by Close. The read of the console itself
+// cannot be ended, so a key that is typed after Close is lost.
+type InterruptibleInput struct {
 	chunks      chan []byte
 	closed      chan struct{}
 	startReader sync.Once
@@ -16,14 +16,14 @@ type Input struct {
 	unread      []byte // rest of the last chunk; only Read uses it
 }
 
-// NewInput returns a reader of a file, which stays open when the reader is closed.
-func NewInput(file *os.File) (*Input, error) {
-	return &Input{chunks: make(chan []byte), closed: make(chan struct{}), file: file}, nil
+// NewInterruptibleInput returns a reader of a file, which stays open when the reader is closed.
+func NewInterruptibleInput(file *os.File) (*InterruptibleInput, error) {
+	return &InterruptibleInput{chunks: make(chan []byte), closed: make(chan struct{}), file: file}, nil
 }
 
 // Read blocks until the file has input. After Close it returns io.EOF.
-func (i *Input) Read(p []byte) (int, error) {
-	i.startReader.Do(func() { go i.readFile() })
+func (i *InterruptibleInput) Read(p []byte) (int, error) {
+	i.startReader.Do(func() { go i.readFileIntoChunks() })
 	if len(i.unread) == 0 {
 		select {
 		case chunk, ok := <-i.chunks:
@@ -40,7 +40,7 @@ func (i *Input) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-func (i *Input) readFile() {
+func (i *InterruptibleInput) readFileIntoChunks() {
 	defer close(i.chunks)
 	for {
 		chunk := make([]byte, 256)
@@ -57,7 +57,7 @@ func (i *Input) readFile() {
 }
 
 // Close ends a blocked Read. It must be called once.
-func (i *Input) Close() error {
+func (i *InterruptibleInput) Close() error {
 	close(i.closed)
 	return nil
 }

@@ -15,9 +15,9 @@ const (
 	Continued = syscall.SIGCONT  // the shell continues the process after a stop (Ctrl-Z)
 )
 
-// Suspend sends SIGTSTP to the process group, as a terminal does for Ctrl-Z. It returns at once; the process stops
-// until the shell continues it.
-func Suspend() error { return os.NewSyscallError("kill", syscall.Kill(0, syscall.SIGTSTP)) }
+// SuspendProcessGroup sends SIGTSTP to the process group, as a terminal does for Ctrl-Z. It returns at once; the
+// process stops until the shell continues it.
+func SuspendProcessGroup() error { return os.NewSyscallError("kill", syscall.Kill(0, syscall.SIGTSTP)) }
 
 // isForegroundJobOf reports whether the process belongs to the foreground job of the terminal fd. It returns true if fd is
 // no terminal.

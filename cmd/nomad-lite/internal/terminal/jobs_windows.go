@@ -8,7 +8,7 @@ const (
 	Continued = syscall.Signal(0x12)
 )
 
-// Suspend does nothing and returns nil, because Windows cannot stop processes.
-func Suspend() error { return nil }
+// SuspendProcessGroup does nothing and returns nil, because Windows cannot stop processes.
+func SuspendProcessGroup() error { return nil }
 
 func isForegroundJobOf(int) bool { return true }

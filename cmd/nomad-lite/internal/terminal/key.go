@@ -42,15 +42,14 @@ var keySequences = map[string]Key{
 }
 
 // DecodeKey returns the first key of the input and the number of its bytes. If the input is only the start of a key's
-// sequence, size is 0. complete means that no more input has followed: then such input is the escape key or an unknown
-// key.
-func DecodeKey(input []byte, complete bool) (key Key, size int) {
+// sequence, size is 0. If noMoreInput is set, such input is the escape key or an unknown key.
+func DecodeKey(input []byte, noMoreInput bool) (key Key, size int) {
 	switch {
 	case len(input) == 0:
 		return KeyUnknown, 0
 	case input[0] == '\x1b':
-		return decodeKeySequence(input, complete)
-	case !utf8.FullRune(input) && !complete:
+		return decodeKeySequence(input, noMoreInput)
+	case !utf8.FullRune(input) && !noMoreInput:
 		return KeyUnknown, 0
 	}
 	r, size := utf8.DecodeRune(input)
@@ -60,8 +59,8 @@ func DecodeKey(input []byte, complete bool) (key Key, size int) {
 	return Key(r), size
 }
 
-func decodeKeySequence(input []byte, complete bool) (Key, int) {
-	if len(input) == 1 && !complete {
+func decodeKeySequence(input []byte, noMoreInput bool) (key Key, size int) {
+	if len(input) == 1 && !noMoreInput {
 		return KeyUnknown, 0
 	}
 	if len(input) == 1 || input[1] != '[' && input[1] != 'O' {
@@ -82,7 +81,7 @@ func decodeKeySequence(input []byte, complete bool) (Key, int) {
 			return KeyUnknown, i + 2 // another character interrupts the sequence
 		}
 	}
-	if complete {
+	if noMoreInput {
 		return KeyUnknown, len(input)
 	}
 	return KeyUnknown, 0

@@ -62,7 +62,7 @@ func TestClosedInputTakesNoKey(t *testing.T) {
 	}
 	defer r.Close()
 	defer w.Close()
-	first, err := NewInput(r)
+	first, err := NewInterruptibleInput(r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func TestClosedInputTakesNoKey(t *testing.T) {
 	if _, err := w.WriteString("x"); err != nil {
 		t.Fatal(err)
 	}
-	second, err := NewInput(r)
+	second, err := NewInterruptibleInput(r)
 	if err != nil {
 		t.Fatal(err)
 	}

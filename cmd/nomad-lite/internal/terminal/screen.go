@@ -10,15 +10,15 @@ import (
 	"golang.org/x/term"
 )
 
-// Screen is a terminal on which live lines stay below all text that is written.
+// LiveScreen is a terminal on which live lines stay below all text that is written.
 //
 // A single write erases the live lines, writes the new text and draws the live lines again. So nothing flickers, and
 // the terminal is in its usual state even if nomad-lite is killed.
-type Screen struct {
+type LiveScreen struct {
 	Output io.Writer
 	// Size returns the size of the terminal. If columns is 0, no live lines are drawn.
-	Size        func() (columns, rows int)
-	drawnWidths []int // widths of the live lines that are drawn on the terminal
+	Size            func() (columns, rows int)
+	drawnLineWidths []int // widths of the live lines that are drawn on the terminal
 }
 
 const (
@@ -26,10 +26,10 @@ const (
 	enableWrap  = "\x1b[?7h"
 )
 
-// NewScreen returns a screen on standard error, or nil if that is no terminal. It also returns nil
+// NewLiveScreenOrNil returns a screen on standard error, or nil if that is no terminal. It also returns nil
 // if standard output is a pipe: the reader of the pipe can write to the same terminal, and the
 // screen would erase its text.
-func NewScreen(stdout, stderr io.Writer) *Screen {
+func NewLiveScreenOrNil(stdout, stderr io.Writer) *LiveScreen {
 	file, _ := FileOfStream(stderr)
 	out, ok := FileOfStream(stdout)
 	if !SupportsCursor(stderr) || !ok {
@@ -38,7 +38,7 @@ func NewScreen(stdout, stderr io.Writer) *Screen {
 	if info, err := out.Stat(); err != nil || info.Mode()&(os.ModeNamedPipe|os.ModeSocket) != 0 {
 		return nil
 	}
-	return &Screen{Output: file, Size: func() (columns, rows int) {
+	return &LiveScreen{Output: file, Size: func() (columns, rows int) {
 		fd := int(file.Fd())
 		// A background job must not draw live lines, because its terminal shows the output of other
 		// processes.
@@ -53,21 +53,21 @@ func NewScreen(stdout, stderr io.Writer) *Screen {
 	}}
 }
 
-// WriteAboveLiveLines writes whole lines of text, and then draws the live lines that live returns for the size of the
-// terminal. It sanitizes both by SanitizeText.
-func (s *Screen) WriteAboveLiveLines(text []byte, live func(columns, rows int) []string) error {
+// WriteAboveLiveLines writes whole lines of text, and then draws the live lines that liveLines returns for the size of
+// the terminal. It sanitizes both by SanitizeText.
+func (s *LiveScreen) WriteAboveLiveLines(text []byte, liveLines func(columns, rows int) []string) error {
 	columns, rows := s.Size()
 	var b bytes.Buffer
 	if up := s.drawnRowCount(columns); up > 0 {
 		fmt.Fprintf(&b, "\x1b[%dA\r\x1b[J", up)
 	}
 	b.Write(SanitizeText(text, true))
-	s.drawnWidths = s.drawnWidths[:0]
+	s.drawnLineWidths = s.drawnLineWidths[:0]
 	if columns > 0 {
-		for _, line := range live(columns, rows) {
+		for _, line := range liveLines(columns, rows) {
 			line = strings.ReplaceAll(string(SanitizeText([]byte(line), true)), "\n", " ")
 			b.WriteString(disableWrap + line + enableWrap + "\n")
-			s.drawnWidths = append(s.drawnWidths, DisplayWidth(line))
+			s.drawnLineWidths = append(s.drawnLineWidths, DisplayWidth(line))
 		}
 	}
 	if b.Len() == 0 {
@@ -79,9 +79,9 @@ func (s *Screen) WriteAboveLiveLines(text []byte, live func(columns, rows int) [
 
 // drawnRowCount returns the number of terminal rows that the live lines occupy. If the terminal has
 // become narrower, a wide line occupies several rows.
-func (s *Screen) drawnRowCount(columns int) int {
+func (s *LiveScreen) drawnRowCount(columns int) int {
 	rows := 0
-	for _, width := range s.drawnWidths {
+	for _, width := range s.drawnLineWidths {
 		rows++
 		if columns > 0 && width > columns {
 			rows += (width - 1) / columns
@@ -90,6 +90,6 @@ func (s *Screen) drawnRowCount(columns int) int {
 	return rows
 }
 
-// ForgetDrawnLines makes the next call of WriteAboveLiveLines leave the drawn live lines on the terminal. It must be
-// called when another program has written below them.
-func (s *Screen) ForgetDrawnLines() { s.drawnWidths = s.drawnWidths[:0] }
+// KeepDrawnLinesAtNextWrite makes the next call of WriteAboveLiveLines leave the drawn live lines on the terminal. It
+// must be called when another program has written below them.
+func (s *LiveScreen) KeepDrawnLinesAtNextWrite() { s.drawnLineWidths = s.drawnLineWidths[:0] }

@@ -18,16 +18,16 @@ const (
 
 // SanitizeText removes the characters and sequences from a text that would move the cursor, change the
 // terminal, reorder the text that follows, or be invisible. Of control characters and sequences it keeps only
-// tabs, newlines and, if colours is set, colours. A carriage return inside of a line becomes a newline, a
-// separator of lines a space, and an invalid byte U+FFFD.
-func SanitizeText(text []byte, colours bool) []byte {
-	out, _ := sanitizeChunk(text, colours, true)
+// tabs, newlines and, if keepColours is set, colours. A carriage return inside of a line becomes a newline, a separator
+// of lines a space, and an invalid byte U+FFFD.
+func SanitizeText(text []byte, keepColours bool) []byte {
+	out, _ := sanitizeChunk(text, keepColours, true)
 	return out
 }
 
 // sanitizeChunk does the same as SanitizeText for a part of a text. If atEnd is false and the part ends within a
 // character or a sequence, it returns that start in rest, because more text can complete it.
-func sanitizeChunk(text []byte, colours, atEnd bool) (out, rest []byte) {
+func sanitizeChunk(text []byte, keepColours, atEnd bool) (out, rest []byte) {
 	out = make([]byte, 0, len(text))
 	coloured := false
 	for i := 0; i < len(text); {
@@ -40,7 +40,7 @@ func sanitizeChunk(text []byte, colours, atEnd bool) (out, rest []byte) {
 		case !atEnd && (!complete || r == '\r' && i+1 == len(text)):
 			rest, text = text[i:], text[:i]
 		case r == '\x1b':
-			if colours && isColourSequence(text[i:i+size]) {
+			if keepColours && isColourSequence(text[i:i+size]) {
 				out = append(out, text[i:i+size]...)
 				coloured = size > 3 && string(text[i:i+size]) != ColourReset
 			}

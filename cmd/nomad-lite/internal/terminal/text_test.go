@@ -40,7 +40,7 @@ func TestSingleLine(t *testing.T) {
 		"a\u2028b":                        "a b",
 		"\xff\xfe":                        "\ufffd\ufffd",
 	} {
-		if got := SingleLine(text); got != want {
+		if got := SanitizeAndTrimLine(text); got != want {
 			t.Errorf("%q: got %q, want %q", text, got, want)
 		}
 	}

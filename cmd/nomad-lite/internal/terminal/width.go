@@ -42,16 +42,16 @@ func TruncateToWidth(text string, columns int) string {
 	return text
 }
 
-// maxMarks is the number of combining marks that SanitizeLine keeps after a character. Natural text has fewer; many
-// marks on one character cover the lines above.
+// maxMarks is the number of combining marks that SanitizeToOneLine keeps after a character. Natural text has fewer;
+// many marks on one character cover the lines above.
 const maxMarks = 4
 
-// SingleLine returns the result of SanitizeLine without surrounding spaces.
-func SingleLine(text string) string { return strings.TrimSpace(SanitizeLine(text)) }
+// SanitizeAndTrimLine returns the result of SanitizeToOneLine without surrounding spaces.
+func SanitizeAndTrimLine(text string) string { return strings.TrimSpace(SanitizeToOneLine(text)) }
 
-// SanitizeLine returns a text as one line without the characters and sequences that would move the cursor,
+// SanitizeToOneLine returns a text as one line without the characters and sequences that would move the cursor,
 // change the terminal or reorder the text that follows. Line ends and tabs become spaces.
-func SanitizeLine(text string) string {
+func SanitizeToOneLine(text string) string {
 	var b strings.Builder
 	marks := 0
 	for _, r := range string(SanitizeText([]byte(text), false)) {

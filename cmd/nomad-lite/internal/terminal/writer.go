@@ -26,9 +26,9 @@ type SanitizingWriter struct {
 // maxPending is the length after which the start of an escape sequence is no longer kept in pending.
 const maxPending = 4096
 
-// NewSanitizingWriter returns a SanitizingWriter for a stream. If the stream is no terminal, it returns the stream
+// SanitizeIfTerminal returns a SanitizingWriter for a stream. If the stream is no terminal, it returns the stream
 // itself, so that programs get all bytes unchanged.
-func NewSanitizingWriter(stream io.Writer) io.Writer {
+func SanitizeIfTerminal(stream io.Writer) io.Writer {
 	file, ok := stream.(*os.File)
 	if !ok || !IsTerminal(file) {
 		return stream
@@ -36,9 +36,9 @@ func NewSanitizingWriter(stream io.Writer) io.Writer {
 	return &SanitizingWriter{file: file}
 }
 
-// JSONWriter returns a writer for JSON to the same stream. On a terminal it writes invisible characters, and those that
-// a SanitizingWriter changes or removes, as escape sequences of JSON, so that the JSON value stays the same.
-func JSONWriter(stream io.Writer) io.Writer {
+// EscapeJSONIfTerminal returns a writer for JSON to the same stream. On a terminal it writes invisible characters, and
+// those that a SanitizingWriter changes or removes, as escape sequences of JSON, so that the JSON value stays the same.
+func EscapeJSONIfTerminal(stream io.Writer) io.Writer {
 	w, ok := stream.(*SanitizingWriter)
 	if !ok {
 		return stream
@@ -62,7 +62,7 @@ func (w *SanitizingWriter) Write(p []byte) (int, error) {
 	text := append(w.incompleteInput, p...)
 	var out, rest []byte
 	if w.isJSON {
-		out, rest = escapeJSON(text)
+		out, rest = escapeUnsafeRunesInJSON(text)
 	} else {
 		out, rest = sanitizeChunk(text, true, len(text) > len(p)+maxPending)
 	}
@@ -76,9 +76,9 @@ func (w *SanitizingWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// escapeJSON replaces unsafe characters in JSON, which are all within strings, by escape sequences. rest is the start
-// of an incomplete character at the end.
-func escapeJSON(text []byte) (out, rest []byte) {
+// escapeUnsafeRunesInJSON replaces unsafe characters in JSON, which are all within strings, by escape sequences. rest
+// is the start of an incomplete character at the end.
+func escapeUnsafeRunesInJSON(text []byte) (out, rest []byte) {
 	for len(text) > 0 {
 		if !utf8.FullRune(text) {
 			return out, text

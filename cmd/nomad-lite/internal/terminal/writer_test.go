@@ -90,7 +90,7 @@ func TestStreamsThatAreNoTerminalsGetAllBytes(t *testing.T) {
 	defer r.Close()
 	defer w.Close()
 	for _, stream := range []io.Writer{w, &strings.Builder{}} {
-		if got := JSONWriter(NewSanitizingWriter(stream)); got != stream || UnsanitizedStream(stream) != stream {
+		if got := EscapeJSONIfTerminal(SanitizeIfTerminal(stream)); got != stream || UnsanitizedStream(stream) != stream {
 			t.Errorf("%T became %T", stream, got)
 		}
 	}

@@ -102,10 +102,10 @@ func startBenchAgent(b testing.TB, dir string, more ...string) *benchAgent {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { // if the benchmark has failed, the agent still runs
-		for _, p := range systemtest.FindNodeProcesses(dir) {
+		for _, p := range systemtest.FindDataDirProcesses(dir) {
 			_ = p.Signal(syscall.SIGKILL)
 		}
-		_ = allocdir.UnmountAndRemoveDir(dir)
+		_ = allocdir.UnmountAndRemoveOwnDir(dir)
 	})
 	began := time.Now()
 	if err := a.Start(); err != nil {
@@ -203,7 +203,7 @@ func (a *benchAgent) measureMemoryMB(b testing.TB, quiet time.Duration) float64 
 	b.Helper()
 	time.Sleep(quiet)
 	kib := 0
-	for _, p := range systemtest.FindNodeProcesses(a.dir) {
+	for _, p := range systemtest.FindDataDirProcesses(a.dir) {
 		if !strings.Contains(p.Kind, "/") {
 			kib += pss(b, p.PID)
 		}
@@ -565,7 +565,7 @@ func BenchmarkHooks(b *testing.B) {
 			rates[hooks] = allocCount / time.Since(began).Seconds()
 		}
 		addBenchSample(b, "500 with a hook", rates[1], rates[0])
-		for _, p := range systemtest.FindNodeProcesses(a.dir) {
+		for _, p := range systemtest.FindDataDirProcesses(a.dir) {
 			if p.Kind == "idle-hook" {
 				addBenchSample(b, "idle hook", float64(pss(b, p.PID))/1000*1.024, missingBaselineValue)
 			}
@@ -727,8 +727,8 @@ func BenchmarkRecovery(b *testing.B) {
 			m.WaitTaskReport("all tasks run", all)
 			for b.Loop() {
 				slices.Reverse(programs)
-				m.Kill()
-				for _, p := range systemtest.GroupProcessesByKind(systemtest.FindNodeProcesses(data))[c.victim] {
+				m.KillAndWait()
+				for _, p := range systemtest.GroupProcessesByKind(systemtest.FindDataDirProcesses(data))[c.victim] {
 					_ = p.Signal(syscall.SIGKILL)
 				}
 				began := time.Now()
@@ -736,7 +736,7 @@ func BenchmarkRecovery(b *testing.B) {
 				m.WaitTaskReport("all tasks are owned", all)
 				addBenchSample(b, c.figure, milliseconds(time.Since(began)), measureNoopCommand(b))
 			}
-			m.SendExitCommand("stop")
+			m.SendExitCommandAndWait("stop")
 		})
 	}
 }
@@ -749,7 +749,7 @@ func BenchmarkEndedAllocations(b *testing.B) {
 		m.RegisterJobs(dir, fmt.Sprintf(trueCommandJob, id, allocCount))
 		m.WaitTaskReport("all are complete", func(v systemtest.TaskReport) bool {
 			n := 0
-			for _, alloc := range v.Allocs {
+			for _, alloc := range v.AllocByID {
 				if alloc.JobID == id && alloc.ClientStatus == api.AllocClientStatusComplete {
 					n++
 				}
@@ -771,7 +771,7 @@ func BenchmarkEndedAllocations(b *testing.B) {
 		heapAfter := complete(fmt.Sprint("then-", round), allocCount)
 		addBenchSample(b, "finished", float64(heapAfter-heapBefore)/allocCount/1000, missingBaselineValue)
 	}
-	m.SendExitCommand("stop")
+	m.SendExitCommandAndWait("stop")
 }
 
 // BenchmarkStateWrites counts how often the state is written in the life of a task; a write
@@ -790,7 +790,7 @@ func BenchmarkStateWrites(b *testing.B) {
 			m.WaitTaskReport("all are complete", func(v systemtest.TaskReport) bool {
 				afterReport = v
 				complete := 0
-				for _, alloc := range v.Allocs {
+				for _, alloc := range v.AllocByID {
 					if alloc.JobID == id && alloc.ClientStatus == api.AllocClientStatusComplete {
 						complete++
 					}
@@ -800,7 +800,7 @@ func BenchmarkStateWrites(b *testing.B) {
 			addBenchSample(b, fmt.Sprintf("syncs per life, %d", count), 2*float64(afterReport.StateFileWrites-beforeReport.StateFileWrites)/float64(count), missingBaselineValue)
 		}
 	}
-	m.SendExitCommand("stop")
+	m.SendExitCommandAndWait("stop")
 }
 
 const trueCommandJob = `

@@ -37,7 +37,7 @@ func BenchmarkHealthUnderAttack(b *testing.B) {
 	}
 	for b.Loop() {
 		var socketLatency, secondAddressLatency, socketBaseline, secondAddressBaseline float64
-		for kind := range programs.HalfSentRequests() {
+		for kind := range programs.PartialRequestByKind() {
 			if kind == systemtest.PartialTLSHandshake {
 				continue
 			}

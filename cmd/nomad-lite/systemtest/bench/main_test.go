@@ -8,7 +8,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest/programs"
 )
 
-func TestMain(m *testing.M) { systemtest.Main(reportedBenchmarks{m}, programs.All()) }
+func TestMain(m *testing.M) {
+	systemtest.RunTestsOrProgram(reportedBenchmarks{m}, programs.MainByProgramName())
+}
 
 // reportedBenchmarks runs the benchmarks of the package, and prints their report.
 type reportedBenchmarks struct{ *testing.M }

@@ -50,9 +50,9 @@ func TestScale(t *testing.T) {
 	run := endurance.Start(t, endurance.Config{Unit: fmt.Sprintf("of %d loads", len(loads)), Load: "25 to 200 tasks"})
 	run.Each(func(seed uint64) error {
 		load := loads[(seed-1)%uint64(len(loads))]
-		passed := t.Run(load.String(), func(t *testing.T) {
+		passed := t.Run(fmt.Sprintf("%v, seed %d", load, seed), func(t *testing.T) {
 			if load.driver == "docker" {
-				load.engine = dockertest.Start(t)
+				load.engine = dockertest.StartOrSkip(t)
 			}
 			compareScale(t, load)
 		})
@@ -140,7 +140,7 @@ func measureScale(t *testing.T, load scaleLoad) scaleFigures {
 	r.adoptTasks()
 	r.stopTasks()
 	r.agent.end(t, syscall.SIGTERM)
-	systemtest.AssertNodeExited(t, r.dir)
+	systemtest.AssertDataDirProcessesExit(t, r.dir)
 	assertMachineState(t, load.engine, before)
 	return r.figures
 }
@@ -184,7 +184,7 @@ func (r *scaleRun) startTasks() {
 func (r *scaleRun) killAgentAndPlugins() {
 	r.Helper()
 	r.agent.end(r, syscall.SIGKILL)
-	processes := systemtest.GroupProcessesByKind(systemtest.FindNodeProcesses(r.dir))
+	processes := systemtest.GroupProcessesByKind(systemtest.FindDataDirProcesses(r.dir))
 	plugins := slices.Concat(processes["plugin"], processes[systemtest.OnDemandPluginKind])
 	if len(plugins) == 0 {
 		r.Fatal("no plugin runs")
@@ -305,7 +305,7 @@ func (r *scaleRun) assertExitCode(id string, want int) {
 		}
 	}
 	if state.State != model.TaskDead || !systemtest.HasEventText(state, fmt.Sprintf("Exit Code: %d", want)) {
-		r.Errorf("the task that ended without an agent: %s, %v", state.State, systemtest.EventTypes(state.Events))
+		r.Errorf("the task that ended without an agent: %s, %v", state.State, systemtest.EventTypesWithoutLimitWarnings(state.Events))
 	}
 }
 

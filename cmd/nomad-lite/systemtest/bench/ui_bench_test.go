@@ -23,10 +23,10 @@ func BenchmarkUILoad(b *testing.B) {
 	a.run(b, "service", "web", 1, "/bin/sleep", "1000")
 	a.waitStatus(b, "web", 1, api.AllocClientStatusRunning)
 	address := a.pageAddress(b)
-	browsers := []*systemtest.Browser{systemtest.StartBrowser(b), systemtest.StartBrowser(b)}
+	browsers := []*systemtest.Browser{systemtest.StartDedicatedChromium(b), systemtest.StartDedicatedChromium(b)}
 	a.measurePageMemory(b, browsers, address)
 	p := browsers[0].OpenTab(address, floorFile, "favicon.ico")
-	p.RecordTimeUntilJobShown("web")
+	p.InstallJobShownTimer("web")
 	for b.Loop() {
 		p.OpenPath("/ui/jobs")
 		p.WaitFor("window.jobShownAt")

@@ -15,7 +15,7 @@ import (
 // is in IMAGE.
 func TestDocker(t *testing.T) {
 	slowtest.Skip(t, "starts and stops a Docker engine and 50 containers")
-	engine := dockertest.Start(t)
+	engine := dockertest.StartOrSkip(t)
 	// The scripts of the first directory share the engine, and run at the same time. A script of the
 	// second directory stops the engine.
 	t.Run("shared", func(t *testing.T) { testscript.Run(t, dockerScriptParams(t, "testdata/docker", engine)) })
@@ -26,7 +26,7 @@ func TestDocker(t *testing.T) {
 }
 
 func dockerScriptParams(t *testing.T, dir string, engine *dockertest.Engine) testscript.Params {
-	params := systemtest.ScriptParams(dir)
+	params := systemtest.NewScriptParams(dir)
 	params.Cmds["engine"] = func(ts *testscript.TestScript, neg bool, args []string) {
 		if neg || len(args) != 1 {
 			ts.Fatalf("usage: engine start|stop|kill")

@@ -14,7 +14,7 @@ import (
 )
 
 func TestScripts(t *testing.T) {
-	testscript.Run(t, systemtest.ScriptParams("testdata/script"))
+	testscript.Run(t, systemtest.NewScriptParams("testdata/script"))
 }
 
 // TestDocs runs the commands of the documents, in their order. A shell that stops at the first
@@ -37,7 +37,7 @@ func TestDocs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	testscript.Run(t, systemtest.ScriptParams(scripts))
+	testscript.Run(t, systemtest.NewScriptParams(scripts))
 }
 
 // TestQuickStart runs the commands with which the documents for authors of plugins start, each on its own and
@@ -58,7 +58,7 @@ func TestQuickStart(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	testscript.Run(t, systemtest.ScriptParams(scripts))
+	testscript.Run(t, systemtest.NewScriptParams(scripts))
 }
 
 // convertQuickStartToScript turns the commands of the section Start of a document into a testscript. Each command is

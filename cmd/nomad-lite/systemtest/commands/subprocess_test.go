@@ -9,7 +9,7 @@ import (
 
 // The hidden command agent.JobParserCommand must start the job parser.
 func TestJobParser(t *testing.T) {
-	job, err := confined.NewParser("nomad-lite", agent.JobParserCommand).Parse(t.Context(), `job "web" {}`, "")
+	job, err := confined.NewChildProcessParser("nomad-lite", agent.JobParserCommand).Parse(t.Context(), `job "web" {}`, "")
 	if err != nil || *job.ID != "web" {
 		t.Error(job, err)
 	}

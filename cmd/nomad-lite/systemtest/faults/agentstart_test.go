@@ -111,11 +111,11 @@ func newAgentStartFixtureOn(t *testing.T, s agentEnvironment, count int, mount f
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			for _, p := range systemtest.FindNodeProcesses(n.dataDir) {
+			for _, p := range systemtest.FindDataDirProcesses(n.dataDir) {
 				_ = p.Signal(syscall.SIGKILL)
 			}
 		}
-		systemtest.AssertNodeExited(t, n.dataDir)
+		systemtest.AssertDataDirProcessesExit(t, n.dataDir)
 		if t.Failed() {
 			t.Logf("the last agent said:\n%s", n.readLog())
 		}
@@ -222,7 +222,7 @@ func (f *agentStartFixture) waitExit(agent *exec.Cmd) error {
 // processesByKind returns the keeper, the log collector, the plugins and the tasks of the node,
 // by kind. It leaves out the agent, the parser of job files and the plugins that run on demand.
 func (f *agentStartFixture) processesByKind() map[string][]osprocess.ID {
-	all := systemtest.GroupProcessesByKind(systemtest.FindNodeProcesses(f.dataDir))
+	all := systemtest.GroupProcessesByKind(systemtest.FindDataDirProcesses(f.dataDir))
 	maps.DeleteFunc(all, func(kind string, _ []osprocess.ID) bool {
 		return kind == "agent" || kind == agent.JobParserCommand || kind == systemtest.OnDemandPluginKind
 	})
@@ -301,7 +301,7 @@ func (f *agentStartFixture) recoverTasksAndStop(expected ...string) {
 			f.Errorf("allocation %s: exec: %d, %v", id, code, err)
 		}
 		lifecycle := func(a *api.Allocation) []string {
-			return systemtest.EventTypes(slices.DeleteFunc(slices.Clone(a.TaskStates["life"].Events), func(e *api.TaskEvent) bool {
+			return systemtest.EventTypesWithoutLimitWarnings(slices.DeleteFunc(slices.Clone(a.TaskStates["life"].Events), func(e *api.TaskEvent) bool {
 				return systemtest.IsUnenforcedLimitEvent(e) || slices.Contains(expected, e.Type)
 			}))
 		}

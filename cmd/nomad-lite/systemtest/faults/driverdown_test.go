@@ -26,7 +26,7 @@ import (
 
 func init() {
 	programs.KillableAgentCommands["deregister"] = func(ctx context.Context, a *agent.Agent, job string) any {
-		_, err := a.Scheduler().Deregister(ctx, scheduler.JobKey{Namespace: "default", ID: job}, scheduler.DeregisterOptions{})
+		_, err := a.Scheduler().DeregisterJob(ctx, scheduler.JobKey{Namespace: "default", ID: job}, scheduler.DeregisterOptions{})
 		return fmt.Sprint(err)
 	}
 	programs.KillableAgentCommands["relaunch"] = func(ctx context.Context, a *agent.Agent, plugin string) any {
@@ -75,7 +75,7 @@ func (n *driverOutageNode) startAgent() {
 	n.Helper()
 	cmd := agentEnvironment{noCgroups: n.withoutCgroups}.newCommand("mortal-agent", n.dataDir, n.pluginDir)
 	cmd.Stderr = os.Stderr
-	n.KillableAgent = systemtest.LaunchKillableAgent(n.T, cmd)
+	n.KillableAgent = systemtest.StartKillableAgentCommand(n.T, cmd)
 }
 
 func (n *driverOutageNode) pluginProcessKind() string {
@@ -90,7 +90,7 @@ func (n *driverOutageNode) waitNewPluginProcess(before osprocess.ID) osprocess.I
 	n.Helper()
 	var pluginProcesses []osprocess.ID
 	for deadline := time.Now().Add(systemtest.WaitTimeout); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
-		if pluginProcesses = systemtest.GroupProcessesByKind(systemtest.FindNodeProcesses(n.dataDir))[n.pluginProcessKind()]; len(pluginProcesses) == 1 && pluginProcesses[0] != before {
+		if pluginProcesses = systemtest.GroupProcessesByKind(systemtest.FindDataDirProcesses(n.dataDir))[n.pluginProcessKind()]; len(pluginProcesses) == 1 && pluginProcesses[0] != before {
 			return pluginProcesses[0]
 		}
 	}
@@ -150,7 +150,7 @@ func (n *driverOutageNode) waitTask(what, job string, ok func(*api.TaskState) bo
 	n.Helper()
 	id := ""
 	n.WaitTaskReport(what, func(v systemtest.TaskReport) bool {
-		alloc, state := v.TaskOfJob(job)
+		alloc, state := v.OnlyTaskOfJob(job)
 		if state == nil || !ok(state) {
 			return false
 		}
@@ -170,7 +170,7 @@ func taskHasEventText(text string) func(*api.TaskState) bool {
 
 // taskProcesses returns the processes of an allocation's task.
 func (n *driverOutageNode) taskProcesses(id string) []osprocess.ID {
-	return systemtest.GroupProcessesByKind(systemtest.FindNodeProcesses(n.dataDir))[id+"/task"]
+	return systemtest.GroupProcessesByKind(systemtest.FindDataDirProcesses(n.dataDir))[id+"/task"]
 }
 
 // waitTaskProcess returns the process of an allocation's task. A task is running shortly before its process has the variables
@@ -254,27 +254,27 @@ func TestPluginKilledTwiceLeavesItsTasksRunning(t *testing.T) {
 		n.waitTask("the outage is an event", "service", taskHasEventText("driver unavailable, the task may still run: "))
 		n.assertSameTaskProcess(id, was)
 		v := n.WaitTaskReport("the end of the outage is an event", func(v systemtest.TaskReport) bool {
-			_, s := v.TaskOfJob("service")
+			_, s := v.OnlyTaskOfJob("service")
 			if s.State != model.TaskRunning || s.Failed {
-				n.Fatalf("the task is %s, events %v", s.State, systemtest.EventTypes(s.Events))
+				n.Fatalf("the task is %s, events %v", s.State, systemtest.EventTypesWithoutLimitWarnings(s.Events))
 			}
 			return systemtest.HasEventText(s, "driver available again")
 		})
 		n.assertSameTaskProcess(id, was)
-		if len(v.Allocs) != 1 {
-			n.Errorf("%d allocations", len(v.Allocs))
+		if len(v.AllocByID) != 1 {
+			n.Errorf("%d allocations", len(v.AllocByID))
 		}
 		count := map[string]int{}
-		_, state := v.TaskOfJob("service")
+		_, state := v.OnlyTaskOfJob("service")
 		for _, e := range state.Events {
 			text, _, _ := strings.Cut(e.DisplayMessage, ",")
 			count[e.Type]++
 			count[text]++
 		}
 		if count["driver unavailable"] != 1 || count["driver available again"] != 1 || count[api.TaskStarted] != 1 || count[api.TaskTerminated] != 0 {
-			n.Errorf("events %v, %v", systemtest.EventTypes(state.Events), count)
+			n.Errorf("events %v, %v", systemtest.EventTypesWithoutLimitWarnings(state.Events), count)
 		}
-		n.SendExitCommand("stop")
+		n.SendExitCommandAndWait("stop")
 	})
 }
 
@@ -291,7 +291,7 @@ func TestStopDuringAnOutageOfTheDriver(t *testing.T) {
 			// Only the external driver can stop the task, so the next agent must wait for the
 			// driver again.
 			n.assertSameTaskProcess(id, was)
-			n.SendExitCommand("leave")
+			n.SendExitCommandAndWait("leave")
 			n.assertSameTaskProcess(id, was)
 			n.startAgent()
 			n.waitTask("the stop is pending again", "service", func(s *api.TaskState) bool {
@@ -304,20 +304,20 @@ func TestStopDuringAnOutageOfTheDriver(t *testing.T) {
 			n.repairDriver()
 		}
 		v := n.WaitTaskReport("it is dead", func(v systemtest.TaskReport) bool {
-			_, s := v.TaskOfJob("service")
+			_, s := v.OnlyTaskOfJob("service")
 			return s.State == model.TaskDead
 		})
 		if left := n.taskProcesses(id); len(left) > 0 {
 			n.Errorf("left: %v", left)
 		}
-		alloc, s := v.TaskOfJob("service")
+		alloc, s := v.OnlyTaskOfJob("service")
 		if alloc.ClientStatus != api.AllocClientStatusComplete || !systemtest.HasEventText(s, "Exit Code: 137, Signal: 9") {
-			n.Errorf("alloc %s, events %v", alloc.ClientStatus, systemtest.EventTypes(s.Events))
+			n.Errorf("alloc %s, events %v", alloc.ClientStatus, systemtest.EventTypesWithoutLimitWarnings(s.Events))
 		}
-		if plugins := systemtest.GroupProcessesByKind(systemtest.FindNodeProcesses(n.dataDir))[n.pluginProcessKind()]; n.driverName == "raw_exec" && len(plugins) > 0 {
+		if plugins := systemtest.GroupProcessesByKind(systemtest.FindDataDirProcesses(n.dataDir))[n.pluginProcessKind()]; n.driverName == "raw_exec" && len(plugins) > 0 {
 			n.Error("the task was not ended before its driver came back")
 		}
-		n.SendExitCommand("stop")
+		n.SendExitCommandAndWait("stop")
 	})
 }
 
@@ -332,7 +332,7 @@ func TestPurgeDuringAnOutageOfTheDriver(t *testing.T) {
 		n.SendCommand("purge service", new(string))
 		seen := false
 		n.WaitTaskReport("it has ended", func(v systemtest.TaskReport) bool {
-			alloc, s := v.TaskOfJob("service")
+			alloc, s := v.OnlyTaskOfJob("service")
 			if alloc == nil {
 				return true // an allocation is removed only after its tasks are dead
 			}
@@ -348,8 +348,8 @@ func TestPurgeDuringAnOutageOfTheDriver(t *testing.T) {
 			}
 			n.repairDriver()
 		}
-		n.WaitTaskReport("the allocation is gone", func(v systemtest.TaskReport) bool { return len(v.Allocs) == 0 })
-		n.SendExitCommand("stop")
+		n.WaitTaskReport("the allocation is gone", func(v systemtest.TaskReport) bool { return len(v.AllocByID) == 0 })
+		n.SendExitCommandAndWait("stop")
 	})
 }
 
@@ -363,7 +363,7 @@ func TestAgentThatStopsDuringAnOutageLeavesItsTasks(t *testing.T) {
 		was := n.waitTaskProcess(id)
 		n.breakDriver()
 		n.waitTask("the outage is an event", "service", taskHasEventText("driver unavailable"))
-		n.SendExitCommand("leave")
+		n.SendExitCommandAndWait("leave")
 		n.assertSameTaskProcess(id, was)
 		n.startAgent()
 		if n.driverName == "shell" {
@@ -378,7 +378,7 @@ func TestAgentThatStopsDuringAnOutageLeavesItsTasks(t *testing.T) {
 		}
 		n.WaitTaskReport("it is owned", func(v systemtest.TaskReport) bool { return v.TasksWithProcess == 1 })
 		n.assertSameTaskProcess(id, was)
-		n.SendExitCommand("stop")
+		n.SendExitCommandAndWait("stop")
 	})
 }
 
@@ -396,14 +396,14 @@ func TestExitStatusSurvivesDriverOutage(t *testing.T) {
 		}
 		n.repairDriver()
 		v := n.WaitTaskReport("it is dead", func(v systemtest.TaskReport) bool {
-			_, s := v.TaskOfJob("work")
+			_, s := v.OnlyTaskOfJob("work")
 			return s.State == model.TaskDead
 		})
-		alloc, s := v.TaskOfJob("work")
+		alloc, s := v.OnlyTaskOfJob("work")
 		if alloc.ClientStatus != api.AllocClientStatusComplete || s.Failed || !systemtest.HasEventText(s, "Exit Code: 0") {
-			n.Errorf("alloc %s, events %v", alloc.ClientStatus, systemtest.EventTypes(s.Events))
+			n.Errorf("alloc %s, events %v", alloc.ClientStatus, systemtest.EventTypesWithoutLimitWarnings(s.Events))
 		}
-		n.SendExitCommand("stop")
+		n.SendExitCommandAndWait("stop")
 	})
 }
 
@@ -423,13 +423,13 @@ func TestOOMKillDuringDriverOutage(t *testing.T) {
 		t.Fatal(err)
 	}
 	report := n.WaitTaskReport("the task has ended", func(v systemtest.TaskReport) bool {
-		_, s := v.TaskOfJob("work")
+		_, s := v.OnlyTaskOfJob("work")
 		return systemtest.HasEventText(s, "Exit Code: ")
 	})
-	if _, s := report.TaskOfJob("work"); !systemtest.HasEventText(s, `Exit Code: 137, Signal: 9, Exit Message: "OOM Killed"`) {
+	if _, s := report.OnlyTaskOfJob("work"); !systemtest.HasEventText(s, `Exit Code: 137, Signal: 9, Exit Message: "OOM Killed"`) {
 		t.Errorf("no event says that memory was the reason: %q", eventMessages(s))
 	}
-	n.SendExitCommand("stop")
+	n.SendExitCommandAndWait("stop")
 }
 
 // A task whose start makes the plugin process exit does not disturb the running tasks.
@@ -447,11 +447,11 @@ func TestPluginCrashInStartTaskLeavesOtherTasksRunning(t *testing.T) {
 			n.repairDriver()
 			n.waitTask("it runs on", "service", taskHasEventText("driver available again"))
 			n.assertSameTaskProcess(id, was)
-			v := n.WaitTaskReport("the bad one is gone", func(v systemtest.TaskReport) bool { return len(v.Allocs) == 1 })
-			if _, s := v.TaskOfJob("service"); s.State != model.TaskRunning || s.Restarts != 0 {
+			v := n.WaitTaskReport("the bad one is gone", func(v systemtest.TaskReport) bool { return len(v.AllocByID) == 1 })
+			if _, s := v.OnlyTaskOfJob("service"); s.State != model.TaskRunning || s.Restarts != 0 {
 				n.Errorf("state %s, restarts %d", s.State, s.Restarts)
 			}
-			n.SendExitCommand("stop")
+			n.SendExitCommandAndWait("stop")
 		})
 	}
 }
@@ -468,13 +468,13 @@ func TestBatchJobWithUnknownExitStatusIsNotRerun(t *testing.T) {
 			break // the command has run; a task is reported as running before that
 		}
 	}
-	n.Kill()
-	for _, p := range systemtest.FindNodeProcesses(n.dataDir) { // the keeper is killed first, so that no process observes the exit of another one
+	n.KillAndWait()
+	for _, p := range systemtest.FindDataDirProcesses(n.dataDir) { // the keeper is killed first, so that no process observes the exit of another one
 		if p.Kind == "keeper" {
 			n.killProcess(p.ID)
 		}
 	}
-	for _, p := range systemtest.FindNodeProcesses(n.dataDir) {
+	for _, p := range systemtest.FindDataDirProcesses(n.dataDir) {
 		n.killProcess(p.ID)
 	}
 	// A zombie still has its exit status, so the test waits until no process of the task is left.
@@ -489,12 +489,12 @@ func TestBatchJobWithUnknownExitStatusIsNotRerun(t *testing.T) {
 	}
 	n.startAgent()
 	v := n.WaitTaskReport("it is dead", func(v systemtest.TaskReport) bool {
-		_, s := v.TaskOfJob("work")
+		_, s := v.OnlyTaskOfJob("work")
 		return s.State == model.TaskDead
 	})
-	alloc, s := v.TaskOfJob("work")
-	if alloc.ClientStatus != api.AllocClientStatusFailed || fmt.Sprint(systemtest.EventTypes(s.Events)) != "[Received Task Setup Started Failed Restoring Task Not Restarting]" {
-		n.Errorf("alloc %s, events %v", alloc.ClientStatus, systemtest.EventTypes(s.Events))
+	alloc, s := v.OnlyTaskOfJob("work")
+	if alloc.ClientStatus != api.AllocClientStatusFailed || fmt.Sprint(systemtest.EventTypesWithoutLimitWarnings(s.Events)) != "[Received Task Setup Started Failed Restoring Task Not Restarting]" {
+		n.Errorf("alloc %s, events %v", alloc.ClientStatus, systemtest.EventTypesWithoutLimitWarnings(s.Events))
 	}
 	if !systemtest.HasEventText(s, "exit status unknown") {
 		n.Errorf("event %q", s.Events[3].DisplayMessage)
@@ -502,5 +502,5 @@ func TestBatchJobWithUnknownExitStatusIsNotRerun(t *testing.T) {
 	if text, err := os.ReadFile(runs); err != nil || string(text) != "run\n" {
 		n.Errorf("runs: %q, %v", text, err)
 	}
-	n.SendExitCommand("stop")
+	n.SendExitCommandAndWait("stop")
 }

@@ -22,7 +22,7 @@ import (
 // driverFault is a fault of a driver's calls, in the words of package drivertest.
 type driverFault struct {
 	fault   string
-	dialect drivertest.Dialect // empty means Plain
+	dialect drivertest.ProtocolDialect // empty means Plain
 
 	// want is a regular expression for the events of a task, or for the lines of the agent's log that
 	// name the driver or the job. Empty means that the fault has no effect on a task.
@@ -118,7 +118,7 @@ func TestFaultyDrivers(t *testing.T) {
 		plugins[name(i)] = fmt.Sprintf("wire-driver %s %s %s", cmp.Or(fault.dialect, drivertest.Plain), name(i), filepath.Join(files, name(i)))
 	}
 	n := &faultyDriverNode{systemtest.StartPersistentAgent(t, plugins)}
-	bystander := n.RunJob("bystander", "service", api.AllocClientStatusRunning, systemtest.NewShellTask("main", systemtest.SleepForeverScript))
+	bystander := n.RunJobUntilStatus("bystander", "service", api.AllocClientStatusRunning, systemtest.NewRawExecShellTask("main", systemtest.SleepForeverScript))
 	t.Run("faults", func(t *testing.T) {
 		for i, fault := range driverFaults() {
 			t.Run(fault.fault, func(t *testing.T) {
@@ -134,7 +134,7 @@ func TestFaultyDrivers(t *testing.T) {
 
 func (n *faultyDriverNode) test(t *testing.T, driver, file string, fault driverFault) {
 	// This part of the test has its own failures.
-	n = &faultyDriverNode{&systemtest.PersistentAgent{TestAgent: &systemtest.TestAgent{Client: n.Client, T: t, WorkDir: n.WorkDir}, LogFile: n.LogFile}}
+	n = &faultyDriverNode{&systemtest.PersistentAgent{TestAgent: &systemtest.TestAgent{Client: n.Client, T: t, ProcessMarkerDir: n.ProcessMarkerDir}, LogFile: n.LogFile}}
 	setFault := func() {
 		if err := os.WriteFile(file, []byte(fault.fault), 0o644); err != nil {
 			t.Fatal(err)
@@ -154,8 +154,8 @@ func (n *faultyDriverNode) test(t *testing.T, driver, file string, fault driverF
 	if fault.fails && early {
 		status = api.AllocClientStatusFailed
 	}
-	alloc := n.WaitAlloc(job, status)
-	task := systemtest.ProcessesOfAlloc(t, alloc.ID)
+	alloc := n.WaitAllocStatus(job, status)
+	task := systemtest.PIDsOfAlloc(t, alloc.ID)
 	if !early {
 		setFault()
 	}
@@ -168,7 +168,7 @@ func (n *faultyDriverNode) test(t *testing.T, driver, file string, fault driverF
 			}
 		})
 		if fault.fails {
-			n.WaitAlloc(job, api.AllocClientStatusFailed)
+			n.WaitAllocStatus(job, api.AllocClientStatusFailed)
 		}
 	}
 	if _, _, err := n.Jobs().Deregister(job, false, nil); err != nil {
@@ -179,7 +179,7 @@ func (n *faultyDriverNode) test(t *testing.T, driver, file string, fault driverF
 		return now.ClientStatus, now.ClientTerminalStatus()
 	})
 	n.WaitUntil("the task has no process", func() (string, bool) {
-		left := systemtest.ProcessesOfAlloc(t, alloc.ID)
+		left := systemtest.PIDsOfAlloc(t, alloc.ID)
 		return fmt.Sprint(left, " of ", task), len(left) == 0
 	})
 	n.WaitUntil("the cause is reported", func() (string, bool) {
@@ -205,11 +205,11 @@ func (n *faultyDriverNode) test(t *testing.T, driver, file string, fault driverF
 	}
 	job = driver + "-good"
 	n.registerDriverJob(job, driver, 0)
-	good := n.WaitAlloc(job, api.AllocClientStatusRunning)
+	good := n.WaitAllocStatus(job, api.AllocClientStatusRunning)
 	if _, _, err := n.Jobs().Deregister(job, false, nil); err != nil {
 		t.Fatal(err)
 	}
-	n.WaitAlloc(job, api.AllocClientStatusComplete)
+	n.WaitAllocStatus(job, api.AllocClientStatusComplete)
 	if state := n.ReadAlloc(good.ID).TaskStates["main"]; state.Failed || state.Restarts != 0 {
 		t.Errorf("without the fault: failed %v, %d restarts", state.Failed, state.Restarts)
 	}
@@ -256,7 +256,7 @@ func (n *faultyDriverNode) killPlugin(driver string, meanwhile func()) {
 
 // driverProcess returns the plugin process of a driver, 0 if there is none.
 func (n *faultyDriverNode) driverProcess(driver string) int {
-	for pid, command := range systemtest.ScriptProcesses(n.WorkDir) {
+	for pid, command := range systemtest.ScriptCommandLineByPID(n.ProcessMarkerDir) {
 		if strings.Contains(command, " "+driver+" ") {
 			return pid
 		}
@@ -273,5 +273,5 @@ func (n *faultyDriverNode) registerDriverJob(job, driver string, restarts int) {
 	group := api.NewTaskGroup("g", 1).AddTask(task)
 	group.RestartPolicy = &api.RestartPolicy{Attempts: new(restarts), Delay: new(time.Duration(0)), Mode: new("fail")}
 	group.ReschedulePolicy = &api.ReschedulePolicy{Attempts: new(0), Unlimited: new(false)}
-	n.RegisterGroup(job, "service", group)
+	n.RegisterJobWithGroup(job, "service", group)
 }

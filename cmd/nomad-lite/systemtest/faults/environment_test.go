@@ -57,7 +57,7 @@ func (a agentEnvironment) chown(dir string) error {
 // remove removes the directory of a node, including the data directory.
 func (a agentEnvironment) remove(dir string) error {
 	if a.uid == 0 {
-		return allocdir.UnmountAndRemoveDir(dir)
+		return allocdir.UnmountAndRemoveOwnDir(dir)
 	}
 	_ = unix.Unmount(filepath.Join(dir, "data"), unix.MNT_DETACH) // the data directory can be a mounted disk
 	return os.RemoveAll(dir)                                      // allocdir.Sweep rejects directories of other users

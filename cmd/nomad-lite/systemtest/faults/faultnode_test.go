@@ -28,7 +28,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// bystanderJob is a job that the faults must not affect. FindNodeProcesses finds its process by the variable NODE.
+// bystanderJob is a job that the faults must not affect. FindDataDirProcesses finds its process by the variable NODE.
 const bystanderJob = `
 job "bystander" {
   group "g" {
@@ -181,7 +181,7 @@ func newFaultNode(t *testing.T, f fault) *faultNode {
 			t.Logf("agents said:\n%s", n.readLog())
 		}
 		n.logFile.Close()
-		systemtest.AssertNodeExited(t, n.dataDir)
+		systemtest.AssertDataDirProcessesExit(t, n.dataDir)
 		if err := f.in.remove(dir); err != nil {
 			t.Error(err)
 		}
@@ -271,7 +271,7 @@ func (n *faultNode) runJobLifecycle() []string {
 	n.waitAllocReport("it is gone", func(s programs.AllocReport) bool {
 		dirs, err := os.ReadDir(filepath.Join(n.dataDir, "alloc"))
 		networks, networkErr := os.ReadDir(n.networkDir())
-		return errors.Join(err, networkErr) == nil && len(dirs) == 1 && len(networks) == 0 && len(s.AllocIDsWithLocalRecords) == 1 && s.FindAlloc("life", func(*api.Allocation) bool { return true }) == nil
+		return errors.Join(err, networkErr) == nil && len(dirs) == 1 && len(networks) == 0 && len(s.AllocIDsWithRunnerRecords) == 1 && s.FindAlloc("life", func(*api.Allocation) bool { return true }) == nil
 	})
 	if n.fault.hasVolumes() {
 		n.deleteVolume(first, second)
@@ -280,7 +280,7 @@ func (n *faultNode) runJobLifecycle() []string {
 	n.do("reached", &reached)
 	n.checkNoNamespaces()
 	n.checkBystander()
-	n.agent.SendExitCommand("stop")
+	n.agent.SendExitCommandAndWait("stop")
 	n.checkNoLeftovers()
 	n.checkHookCalls("one")
 	n.checkHookCalls("two")
@@ -345,7 +345,7 @@ func (n *faultNode) startAgent(env ...string) {
 	cmd.Stderr = n.logFile
 	cmd.Env = append(cmd.Environ(), env...)
 	cmd.ExtraFiles = []*os.File{tellIn, goOnOut}
-	n.agent = systemtest.LaunchKillableAgent(n.T, cmd)
+	n.agent = systemtest.StartKillableAgentCommand(n.T, cmd)
 	tellIn.Close()
 	goOnOut.Close()
 	process := cmd.Process
@@ -402,7 +402,7 @@ func (n *faultNode) injectFault(agent *os.Process) {
 // killAllVictims kills all existing processes of the victims, and returns them.
 func (n *faultNode) killAllVictims() map[osprocess.ID]bool {
 	killed := map[osprocess.ID]bool{}
-	processes := systemtest.FindNodeProcesses(n.dataDir)
+	processes := systemtest.FindDataDirProcesses(n.dataDir)
 	slices.SortStableFunc(processes, func(p, q systemtest.DataDirProcess) int {
 		switch {
 		case isTaskProcessKind(p.Kind) == isTaskProcessKind(q.Kind):
@@ -427,7 +427,7 @@ func (n *faultNode) killAllVictims() map[osprocess.ID]bool {
 func (n *faultNode) killNextProcess(kind string, killed map[osprocess.ID]bool) {
 	for deadline := time.Now().Add(systemtest.WaitTimeout); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		found := false
-		for _, p := range systemtest.FindNodeProcesses(n.dataDir) {
+		for _, p := range systemtest.FindDataDirProcesses(n.dataDir) {
 			if n.fault.victimKind(p.Kind) == kind && !killed[p.ID] {
 				found = true
 				_ = p.Signal(syscall.SIGKILL)
@@ -483,7 +483,7 @@ func (n *faultNode) restartAgent() {
 			delay = n.randomDuration(300 * time.Millisecond)
 		}
 		time.Sleep(delay)
-		n.agent.Kill()
+		n.agent.KillAndWait()
 		<-n.injectorDone
 		n.Logf("an agent was killed %v after its start", delay)
 	}
@@ -547,7 +547,7 @@ func (n *faultNode) findOnlyAllocOfJob(job string) string {
 }
 
 func (n *faultNode) processesByKind() map[string][]osprocess.ID {
-	return systemtest.GroupProcessesByKind(systemtest.FindNodeProcesses(n.dataDir))
+	return systemtest.GroupProcessesByKind(systemtest.FindDataDirProcesses(n.dataDir))
 }
 
 func (n *faultNode) allocIsComplete(id string) bool {
@@ -573,7 +573,7 @@ func (n *faultNode) checkAllocReport(s programs.AllocReport) {
 		}
 		for task, state := range a.TaskStates {
 			if before := was.TaskStates[task]; before != nil && !onlyAppendsEvents(before.Events, state.Events) {
-				n.Errorf("I7: events of %s were %v, are %v at the times %v", a.ID, systemtest.EventTypes(before.Events), systemtest.EventTypes(state.Events), eventTimes(state.Events))
+				n.Errorf("I7: events of %s were %v, are %v at the times %v", a.ID, systemtest.EventTypesWithoutLimitWarnings(before.Events), systemtest.EventTypesWithoutLimitWarnings(state.Events), eventTimes(state.Events))
 			}
 		}
 	}
@@ -704,20 +704,20 @@ func (n *faultNode) findInvariantViolations(id string) (violations []error) {
 		least = -1
 	}
 	if unseen := len(d.runPIDs) - started; unseen < least || unseen > 0 {
-		say("I4: %d runs of which there is no event, %d to 0 may be: %v", unseen, least, systemtest.EventTypes(state.Events))
+		say("I4: %d runs of which there is no event, %d to 0 may be: %v", unseen, least, systemtest.EventTypesWithoutLimitWarnings(state.Events))
 	}
 	if ended != started-1 {
-		say("I4: %d ends of %d starts: %v", ended, started, systemtest.EventTypes(state.Events))
+		say("I4: %d ends of %d starts: %v", ended, started, systemtest.EventTypesWithoutLimitWarnings(state.Events))
 	}
 	if lost > 0 && n.fault.victim.name != "all" && n.fault.victim.name != "keeper and plugin within a second" {
-		say("I4: an end is not known: %v", systemtest.EventTypes(state.Events))
+		say("I4: an end is not known: %v", systemtest.EventTypesWithoutLimitWarnings(state.Events))
 	}
 	setups := 1 + n.fault.randomKillCount()
 	if n.fault.victim.killsAgent && n.fault.step <= failpoint.StepPrestart {
 		setups++
 	}
 	if c := count[api.TaskSetup]; c < 1 || c > setups {
-		say("I6: the directory was set up %d times: %v", count[api.TaskSetup], systemtest.EventTypes(state.Events))
+		say("I6: the directory was set up %d times: %v", count[api.TaskSetup], systemtest.EventTypesWithoutLimitWarnings(state.Events))
 	}
 	if err := n.checkOutput(id, d.run); err != nil {
 		say("I5: output of %s: %w", id, err)
@@ -763,7 +763,7 @@ func (n *faultNode) checkBystander() {
 		n.Errorf("I10: the bystander is %v, was %v", is, n.bystanderProcesses)
 	}
 	started := false
-	events := systemtest.EventTypes(slices.DeleteFunc(slices.Clone(n.lastAllocs[id].TaskStates["bystander"].Events), func(e *api.TaskEvent) bool {
+	events := systemtest.EventTypesWithoutLimitWarnings(slices.DeleteFunc(slices.Clone(n.lastAllocs[id].TaskStates["bystander"].Events), func(e *api.TaskEvent) bool {
 		started = started || e.Type == api.TaskStarted
 		// On a busy machine, the driver may not be ready when the job is registered.
 		mayWait := !started || n.fault.victim.makesDriverUnavailable()

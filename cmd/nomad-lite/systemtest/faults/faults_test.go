@@ -21,7 +21,7 @@ import (
 type faultVictim struct {
 	name             string
 	killsAgent       bool
-	killsProcessKind func(kind string) bool // reports whether the fault also kills processes of this kind; the kinds are those of FindNodeProcesses
+	killsProcessKind func(kind string) bool // reports whether the fault also kills processes of this kind; the kinds are those of FindDataDirProcesses
 
 	removesSocketDir bool // the fault removes the directory of the sockets
 	// secondVictimKind is the kind of the process that is killed second, as soon as a new process

@@ -121,20 +121,20 @@ type volumeReport struct {
 func init() {
 	programs.KillableAgentCommands["register-volume"] = func(ctx context.Context, a *agent.Agent, path string) any {
 		<-a.Node().Registered()
-		_, err := a.Node().Volumes().Register(ctx, &api.HostVolume{Name: systemtest.HistoryVolumeName, HostPath: path})
+		_, err := a.Node().VolumeManager().RegisterOrChangeVolume(ctx, &api.HostVolume{Name: systemtest.HistoryVolumeName, HostPath: path})
 		return fmt.Sprint(err)
 	}
 	programs.KillableAgentCommands["create-volume"] = func(ctx context.Context, a *agent.Agent, name string) any {
 		<-a.Node().Registered()
-		_, err := a.Node().Volumes().Create(ctx, &api.HostVolume{Name: name, PluginID: "mount"})
+		_, err := a.Node().VolumeManager().CreateOrChangeVolume(ctx, &api.HostVolume{Name: name, PluginID: "mount"})
 		return fmt.Sprint(err)
 	}
 	programs.KillableAgentCommands["delete-volume"] = func(ctx context.Context, a *agent.Agent, id string) any {
 		var err error
 		for _, c := range a.Store().Snapshot().VolumeClaims(nil) {
-			err = errors.Join(err, a.Node().Volumes().DeleteClaim(ctx, c.Namespace, c.ID))
+			err = errors.Join(err, a.Node().VolumeManager().DeleteClaim(ctx, c.Namespace, c.ID))
 		}
-		return fmt.Sprint(errors.Join(err, a.Node().Volumes().Delete(ctx, api.DefaultNamespace, id, false)))
+		return fmt.Sprint(errors.Join(err, a.Node().VolumeManager().DeleteUnusedVolume(ctx, api.DefaultNamespace, id, false)))
 	}
 	programs.KillableAgentCommands["volumes"] = func(_ context.Context, a *agent.Agent, name string) any {
 		s := a.Store().Snapshot()
@@ -168,11 +168,11 @@ func (n *faultNode) createVolume() {
 			}
 			return false
 		}
-		if r.Volumes[0].Pending == state.HostVolumeDelete { // the plugin could not delete what its failed call had left
+		if r.Volumes[0].PendingOperation == state.HostVolumeDelete { // the plugin could not delete what its failed call had left
 			n.do("delete-volume "+r.Volumes[0].Volume.ID, new(string))
 			return false
 		}
-		n.volumeCreated = n.volumeCreated || r.Volumes[0].IsReady() && r.Volumes[0].Pending == ""
+		n.volumeCreated = n.volumeCreated || r.Volumes[0].IsReady() && r.Volumes[0].PendingOperation == ""
 		return n.volumeCreated
 	})
 	n.checkVolumeMount()
@@ -233,7 +233,7 @@ func (n *faultNode) waitVolumes(what string, ok func(volumeReport) bool) {
 		}
 	}
 	for _, v := range r.Volumes {
-		n.Logf("%+v %s", v.Volume, v.Pending)
+		n.Logf("%+v %s", v.Volume, v.PendingOperation)
 	}
 	n.Fatalf("I12: %s: not within %v", what, systemtest.WaitTimeout)
 }

@@ -224,7 +224,7 @@ func TestHookDeaths(t *testing.T) {
 	n.do("restart "+strings.Join(ids, " "), new(string))
 	after("they run again", allTasksRunning, hook.PreTaskRestart, hook.PreKilling, hook.Exited)
 
-	n.agent.SendExitCommand("leave")
+	n.agent.SendExitCommandAndWait("leave")
 	n.startAgent()
 	after("the next agent tells of the end of the last", allTasksRunning, hook.Shutdown, hook.ShutdownAlloc)
 
@@ -247,7 +247,7 @@ func TestHookDeaths(t *testing.T) {
 		}
 	}
 	n.checkBystander()
-	n.agent.SendExitCommand("stop")
+	n.agent.SendExitCommandAndWait("stop")
 }
 
 // recordTaskEvents adds the events of an allocation to heard, because a task keeps only its latest

@@ -21,7 +21,7 @@ import (
 // init adds commands of killable agents for the tests of hostile hooks.
 func init() {
 	programs.KillableAgentCommands["end"] = func(ctx context.Context, a *agent.Agent, job string) any {
-		_, err := a.Scheduler().Deregister(ctx, scheduler.JobKey{Namespace: "default", ID: job}, scheduler.DeregisterOptions{})
+		_, err := a.Scheduler().DeregisterJob(ctx, scheduler.JobKey{Namespace: "default", ID: job}, scheduler.DeregisterOptions{})
 		return fmt.Sprint(err)
 	}
 	programs.KillableAgentCommands["restart"] = func(ctx context.Context, a *agent.Agent, ids string) any {
@@ -254,7 +254,7 @@ func testHostileHooks(t *testing.T, faults []hookFault) {
 			return (s.at != hook.Shutdown && s.at != hook.ShutdownAlloc) || len(s.steps) == 3
 		})
 	})
-	n.agent.SendExitCommand("leave")
+	n.agent.SendExitCommandAndWait("leave")
 	n.startAgent()
 	replaced = true
 	await("all are over", func(remainingJobs []*faultyHookJob) bool { return len(remainingJobs) == 0 })
@@ -278,5 +278,5 @@ func testHostileHooks(t *testing.T, faults []hookFault) {
 		}
 	}
 	n.checkBystander()
-	n.agent.SendExitCommand("stop")
+	n.agent.SendExitCommandAndWait("stop")
 }

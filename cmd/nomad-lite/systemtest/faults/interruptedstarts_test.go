@@ -198,7 +198,7 @@ func newInterruptedStartsRun(t *testing.T, kinds []startKind, repeats bool) *int
 			}
 			t.Logf("the log of the agents is in %s", kept)
 		}
-		for _, p := range systemtest.FindNodeProcesses(r.dataDir()) {
+		for _, p := range systemtest.FindDataDirProcesses(r.dataDir()) {
 			_ = p.Signal(syscall.SIGKILL) // the keeper waits for plugins that a failed test has left
 		}
 		r.log.Close()
@@ -305,7 +305,7 @@ func (r *interruptedStartsRun) kill(random *rand.Rand, pause func(time.Duration)
 			}
 			down = true
 		} else {
-			for _, p := range systemtest.GroupProcessesByKind(systemtest.FindNodeProcesses(r.dataDir()))[kind] {
+			for _, p := range systemtest.GroupProcessesByKind(systemtest.FindDataDirProcesses(r.dataDir()))[kind] {
 				_ = p.Signal(syscall.SIGKILL) // an error means that the process has exited
 			}
 		}
@@ -319,7 +319,7 @@ func (r *interruptedStartsRun) kill(random *rand.Rand, pause func(time.Duration)
 // findOutlivedKeepers returns the kinds of plugin processes that were started by an earlier keeper than the present one.
 func (r *interruptedStartsRun) findOutlivedKeepers() map[string]bool {
 	kinds := map[string]bool{}
-	processes := systemtest.GroupProcessesByKind(systemtest.FindNodeProcesses(r.dataDir()))
+	processes := systemtest.GroupProcessesByKind(systemtest.FindDataDirProcesses(r.dataDir()))
 	for _, kind := range r.kinds {
 		for _, p := range processes[kind.process] {
 			stat, err := osprocess.ReadStat(p.PID)
@@ -363,7 +363,7 @@ func (r *interruptedStartsRun) allEnded(job *api.Job) error {
 func (r *interruptedStartsRun) listLiving(job string) error {
 	list, _, err := r.client.Jobs().Allocations(job, true, nil)
 	for _, a := range list {
-		if !apiclient.HasTerminalStatus(a) {
+		if !apiclient.HasTerminalClientStatus(a) {
 			err = errors.Join(err, fmt.Errorf("allocation %s, driver %s: status %s, events %v", a.ID, a.TaskGroup, a.ClientStatus, a.TaskStates["run"]))
 		}
 	}

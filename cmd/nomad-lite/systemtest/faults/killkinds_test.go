@@ -149,7 +149,7 @@ func killKindCounts(n *killNode, taskCount int) (kinds []killKind, counts map[st
 	}
 	root := n.in.uid == 0
 	_, javacErr := exec.LookPath("javac")
-	_, err := systemtest.FindPeerProgram(podmanPeer)
+	_, err := systemtest.FindThirdPartyProgramArchive(podmanPeer)
 	podmanDriver := n.podman != nil && err == nil
 	add(true, 8, killRawExec)
 	add(true, 10, killSDK)
@@ -185,7 +185,7 @@ func (k killKind) newJob(n *killNode, count int, pause string) *api.Job {
 	task.Resources = &api.Resources{CPU: new(20), MemoryMB: new(max(64, k.memory))}
 	task.LogConfig = &api.LogConfig{MaxFiles: new(4), MaxFileSizeMB: new(10)}
 	task.KillTimeout = new(time.Second)                               // the first process of a pid namespace ignores the signal
-	task.Env = map[string]string{"NODE": n.dataDir(), "PAUSE": pause} // FindNodeProcesses finds the processes of the task by NODE
+	task.Env = map[string]string{"NODE": n.dataDir(), "PAUSE": pause} // FindDataDirProcesses finds the processes of the task by NODE
 	group := api.NewTaskGroup("g", count)
 	group.EphemeralDisk = &api.EphemeralDisk{SizeMB: new(50)}
 	group.RestartPolicy = &api.RestartPolicy{Attempts: new(1000000), Interval: new(24 * time.Hour), Delay: new(time.Duration(0)), Mode: new("fail")}
@@ -216,7 +216,7 @@ const podmanPeer = "nomad-driver-podman"
 
 func installPodmanDriver(n *killNode) {
 	program := n.path("bin/podman-driver")
-	if err := systemtest.UnpackPeerProgram(podmanPeer, program); err != nil {
+	if err := systemtest.UnpackThirdPartyProgram(podmanPeer, program); err != nil {
 		n.Fatal(err)
 	}
 	n.installPluginFile(podmanPeer, fmt.Sprintf("socket_path = %q\n", n.podman.Host), program)

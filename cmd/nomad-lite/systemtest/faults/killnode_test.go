@@ -74,7 +74,7 @@ func newKillNode(t *testing.T, in agentEnvironment) *killNode {
 	n := &killNode{T: t, in: in, dir: dir, configFile: filepath.Join(dir, "agent.hcl")}
 	t.Cleanup(func() {
 		n.killProcessesIfFailed()
-		systemtest.AssertNodeExited(t, n.dataDir())
+		systemtest.AssertDataDirProcessesExit(t, n.dataDir())
 		if err := in.remove(dir); err != nil {
 			t.Error(err)
 		}
@@ -111,7 +111,7 @@ func newKillNode(t *testing.T, in agentEnvironment) *killNode {
 // killProcessesIfFailed kills the processes of the node after a failure, because they do not exit by themselves.
 func (n *killNode) killProcessesIfFailed() {
 	if n.Failed() {
-		for _, p := range systemtest.FindNodeProcesses(n.dataDir()) {
+		for _, p := range systemtest.FindDataDirProcesses(n.dataDir()) {
 			_ = p.Signal(syscall.SIGKILL) // an error means that the process has exited
 		}
 	}
@@ -238,7 +238,7 @@ func endAgentProcess(t *testing.T, agent *exec.Cmd, signal syscall.Signal) {
 // processes returns the processes of the node by kind, with a kind for each plugin of the binary, see servedPluginKind.
 func (n *killNode) processes() map[string][]osprocess.ID {
 	all := map[string][]osprocess.ID{}
-	for _, p := range systemtest.FindNodeProcesses(n.dataDir()) {
+	for _, p := range systemtest.FindDataDirProcesses(n.dataDir()) {
 		if p.Kind == "plugin" || p.Kind == systemtest.OnDemandPluginKind {
 			args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.PID))
 			argv := strings.Split(string(args), "\x00")

@@ -80,7 +80,7 @@ func (n *killNode) mustRegister(job *api.Job) {
 // exit status is unknown.
 func (n *killNode) ranOnce(alloc *api.AllocationListStub, message string) error {
 	n.Helper()
-	if !apiclient.HasTerminalStatus(alloc) {
+	if !apiclient.HasTerminalClientStatus(alloc) {
 		return fmt.Errorf("%s is %s: %q", alloc.ID, alloc.ClientStatus, eventMessages(alloc.TaskStates[killTask]))
 	}
 	record, err := os.ReadFile(n.allocPath(alloc.ID, "data/record"))
@@ -256,7 +256,7 @@ func (n *killNode) checkVersions(list []*api.AllocationListStub, count int) erro
 		switch {
 		case alloc.ClientStatus == api.AllocClientStatusFailed:
 			n.Fatalf("%s, version %d has failed: %q", alloc.ID, alloc.JobVersion, eventMessages(alloc.TaskStates[killTask]))
-		case alloc.JobVersion == 0 && !apiclient.HasTerminalStatus(alloc):
+		case alloc.JobVersion == 0 && !apiclient.HasTerminalClientStatus(alloc):
 			return fmt.Errorf("%s of the first version is %s", alloc.ID, alloc.ClientStatus)
 		case alloc.JobVersion == 1 && alloc.ClientStatus == api.AllocClientStatusRunning:
 			running++

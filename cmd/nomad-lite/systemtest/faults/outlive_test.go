@@ -69,7 +69,7 @@ func TestTasksOutliveADriverBuildThatDoesNotStart(t *testing.T) {
 				}
 			}
 			plugin := n.waitNewPluginProcess(osprocess.ID{})
-			n.SendExitCommand("leave")
+			n.SendExitCommandAndWait("leave")
 			good := n.installDriverScript(broken)
 			for range 2 { // the first agent stops the plugin process, the second agent finds none
 				n.startAgent()
@@ -79,12 +79,12 @@ func TestTasksOutliveADriverBuildThatDoesNotStart(t *testing.T) {
 				time.Sleep(500 * time.Millisecond) // if the agent acted on the missing driver, it would do so within this time
 				v := n.WaitTaskReport("the tasks run", func(systemtest.TaskReport) bool { return true })
 				for _, job := range jobs {
-					if _, s := v.TaskOfJob(job); s == nil || s.State != model.TaskRunning || s.Failed || s.Restarts != 0 {
+					if _, s := v.OnlyTaskOfJob(job); s == nil || s.State != model.TaskRunning || s.Failed || s.Restarts != 0 {
 						t.Errorf("%s without a driver: %+v", job, s)
 					}
 				}
 				expect("with a build that does not start")
-				n.SendExitCommand("leave")
+				n.SendExitCommandAndWait("leave")
 				expect("after the end of the agent")
 			}
 			n.installDriverScript(string(good) + "# repaired\n")
@@ -100,7 +100,7 @@ func TestTasksOutliveADriverBuildThatDoesNotStart(t *testing.T) {
 					return s.State == model.TaskDead && systemtest.HasEventText(s, want)
 				})
 			}
-			n.SendExitCommand("stop")
+			n.SendExitCommandAndWait("stop")
 		})
 	}
 }
@@ -122,24 +122,24 @@ func TestChildrenEndWithTheirTaskWhenTheKeeperHasDied(t *testing.T) {
 			}
 			n.RegisterJobs(n.dir, n.job(job, "batch", script+fmt.Sprintf("read x <%s || :", fifo), ""))
 			ids[job] = n.waitTask(job+" runs", job, taskHasState(model.TaskRunning))
-			n.WaitTaskReport(job+" has its children", func(systemtest.TaskReport) bool { return len(systemtest.ProcessesOfAlloc(n.T, ids[job])) >= count })
+			n.WaitTaskReport(job+" has its children", func(systemtest.TaskReport) bool { return len(systemtest.PIDsOfAlloc(n.T, ids[job])) >= count })
 		}
-		first := systemtest.GroupProcessesByKind(systemtest.FindNodeProcesses(n.dataDir))["keeper"]
+		first := systemtest.GroupProcessesByKind(systemtest.FindDataDirProcesses(n.dataDir))["keeper"]
 		if len(first) != 1 {
 			n.Fatalf("keepers: %v", first)
 		}
 		_ = first[0].Signal(syscall.SIGKILL)
 		n.WaitTaskReport("there is another keeper", func(systemtest.TaskReport) bool {
-			now := systemtest.GroupProcessesByKind(systemtest.FindNodeProcesses(n.dataDir))["keeper"]
+			now := systemtest.GroupProcessesByKind(systemtest.FindDataDirProcesses(n.dataDir))["keeper"]
 			return len(now) == 1 && now[0] != first[0]
 		})
 		for _, job := range jobs {
 			// During exec a process has no environment for a moment, and is not found then.
-			n.WaitTaskReport(job+" keeps its children", func(systemtest.TaskReport) bool { return len(systemtest.ProcessesOfAlloc(n.T, ids[job])) >= count })
+			n.WaitTaskReport(job+" keeps its children", func(systemtest.TaskReport) bool { return len(systemtest.PIDsOfAlloc(n.T, ids[job])) >= count })
 		}
 		none := func(job string) {
 			n.Helper()
-			if left := systemtest.ProcessesOfAlloc(n.T, ids[job]); len(left) > 0 {
+			if left := systemtest.PIDsOfAlloc(n.T, ids[job]); len(left) > 0 {
 				n.Errorf("%s: left: %v", job, left)
 				for _, pid := range left {
 					_ = syscall.Kill(pid, syscall.SIGKILL)
@@ -150,13 +150,13 @@ func TestChildrenEndWithTheirTaskWhenTheKeeperHasDied(t *testing.T) {
 		n.SendCommand("deregister stopped", new(string))
 		n.waitTask("the stopped task is dead", "stopped", taskHasState(model.TaskDead))
 		n.WaitTaskReport("its allocation is complete", func(v systemtest.TaskReport) bool {
-			alloc, _ := v.TaskOfJob("stopped")
+			alloc, _ := v.OnlyTaskOfJob("stopped")
 			return alloc.ClientStatus == api.AllocClientStatusComplete
 		})
 		none("stopped")
 
 		n.SendCommand("purge purged", new(string))
-		n.WaitTaskReport("the purged allocation is gone", func(v systemtest.TaskReport) bool { return v.Allocs[ids["purged"]] == nil })
+		n.WaitTaskReport("the purged allocation is gone", func(v systemtest.TaskReport) bool { return v.AllocByID[ids["purged"]] == nil })
 		none("purged")
 
 		fifo, err := os.OpenFile(filepath.Join(n.dir, "collected"), os.O_WRONLY, 0)
@@ -165,7 +165,7 @@ func TestChildrenEndWithTheirTaskWhenTheKeeperHasDied(t *testing.T) {
 		}
 		fifo.Close()
 		n.WaitTaskReport("the task has ended by itself", func(v systemtest.TaskReport) bool {
-			alloc, _ := v.TaskOfJob("collected")
+			alloc, _ := v.OnlyTaskOfJob("collected")
 			return alloc.ClientStatus == api.AllocClientStatusComplete
 		})
 		var collectResult string
@@ -176,6 +176,6 @@ func TestChildrenEndWithTheirTaskWhenTheKeeperHasDied(t *testing.T) {
 		dir := filepath.Join(n.dataDir, "alloc", ids["collected"])
 		n.WaitTaskReport("its directory is gone", func(systemtest.TaskReport) bool { _, err := os.Stat(dir); return os.IsNotExist(err) })
 		none("collected")
-		n.SendExitCommand("stop")
+		n.SendExitCommandAndWait("stop")
 	})
 }

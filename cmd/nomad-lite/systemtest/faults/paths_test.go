@@ -41,7 +41,7 @@ func startKillableAgentAs(t *testing.T, uid int, data string, env ...string) *sy
 	cmd := agentEnvironment{uid: uint32(uid)}.newCommand("mortal-agent", data)
 	cmd.Stderr = os.Stderr
 	cmd.Env = append(cmd.Env, env...)
-	return systemtest.LaunchKillableAgent(t, cmd)
+	return systemtest.StartKillableAgentCommand(t, cmd)
 }
 
 // newRuntimeDir creates a new directory for XDG_RUNTIME_DIR.
@@ -77,7 +77,7 @@ func (n *relocatedNode) removeSocketDirs() {
 // processesByKind returns the processes of the node by kind, whichever path of the data directory
 // they were started with.
 func (n *relocatedNode) processesByKind() map[string][]osprocess.ID {
-	return systemtest.GroupProcessesByKind(systemtest.FindNodeProcesses(n.dir))
+	return systemtest.GroupProcessesByKind(systemtest.FindDataDirProcesses(n.dir))
 }
 
 // assertOneProcessOfEachKind asserts that the node has exactly one keeper, one log collector and one
@@ -131,7 +131,7 @@ func (n *relocatedNode) checkTasks(what string, before map[string][]osprocess.ID
 	v := n.agent.WaitTaskReport(what+": all tasks are owned", func(v systemtest.TaskReport) bool { return v.TasksWithProcess == relocatedTaskCount })
 	n.assertOneProcessOfEachKind(what, before)
 	var logFiles []string
-	for id, alloc := range v.Allocs {
+	for id, alloc := range v.AllocByID {
 		if alloc.JobID == "many" {
 			logFiles = append(logFiles, filepath.Join(n.dataPath, "alloc", id, "alloc", "logs", "loop.stdout.0"))
 		}
@@ -146,7 +146,7 @@ func (n *relocatedNode) checkTasks(what string, before map[string][]osprocess.ID
 	job := fmt.Sprint("once-", n.checkCount)
 	n.agent.RegisterJobs(n.dir, fmt.Sprintf(runOnceJob, job))
 	n.agent.WaitTaskReport(what+": a task starts after the plugin was killed", func(v systemtest.TaskReport) bool {
-		for _, alloc := range v.Allocs {
+		for _, alloc := range v.AllocByID {
 			if alloc.JobID == job {
 				return alloc.ClientStatus == api.AllocClientStatusComplete
 			}
@@ -189,8 +189,8 @@ func TestDataDirectoryIsFoundByEveryPath(t *testing.T) {
 			}
 			n := &relocatedNode{T: t, dir: dir, dataPath: filepath.Join(dir, test.data), uid: test.uid}
 			t.Cleanup(func() {
-				systemtest.AssertNodeExited(t, dir)
-				if err := allocdir.UnmountAndRemoveDir(dir); err != nil {
+				systemtest.AssertDataDirProcessesExit(t, dir)
+				if err := allocdir.UnmountAndRemoveOwnDir(dir); err != nil {
 					t.Error(err)
 				}
 			})
@@ -227,7 +227,7 @@ func TestDataDirectoryIsFoundByEveryPath(t *testing.T) {
 				{"sockets removed while no agent runs", false, func() error { n.removeSocketDirs(); return nil }},
 			} {
 				if !step.alive {
-					n.agent.Kill()
+					n.agent.KillAndWait()
 				}
 				if err := step.do(); err != nil {
 					t.Fatal(err)
@@ -240,7 +240,7 @@ func TestDataDirectoryIsFoundByEveryPath(t *testing.T) {
 					break
 				}
 			}
-			n.agent.SendExitCommand("stop")
+			n.agent.SendExitCommandAndWait("stop")
 			if left, _ := filepath.Glob(filepath.Join(n.runtimeDir, "nomad-lite", "*")); len(left) > 0 {
 				t.Errorf("left behind: %v", left)
 			}

@@ -157,7 +157,7 @@ func (n *killNode) startEngines() {
 			return
 		}
 	}
-	n.docker, n.podman = dockertest.StartDockerAndPodman(n.T)
+	n.docker, n.podman = dockertest.StartDockerAndPodmanOrSkip(n.T)
 	n.Cleanup(n.killProcessesIfFailed) // before the engines remove their containers
 	if n.in.uid != 0 {
 		socket := strings.TrimPrefix(n.docker.Host, "unix://")
@@ -459,7 +459,7 @@ func (r *randomKillsRun) checkAlloc(a *api.AllocationListStub, processes []ospro
 		r.Fatalf("%s: two processes of the task have run at the same time", a.ID)
 	case runs > wanted:
 		r.Fatalf("%s: %d runs after %d ends and %d starts that were interrupted: %v", a.ID, runs, r.requestedExitCounts[a.ID], len(r.interruptedRuns[a.ID]), eventMessages(state))
-	case apiclient.HasTerminalStatus(a):
+	case apiclient.HasTerminalClientStatus(a):
 		r.Fatalf("%s: status %s: %s: %q", a.ID, a.ClientStatus, a.ClientDescription, eventMessages(state))
 	case runs < wanted:
 		return fmt.Errorf("%d runs, want %d", runs, wanted)

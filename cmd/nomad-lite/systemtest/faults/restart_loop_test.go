@@ -65,8 +65,8 @@ func testRestartLoop(t *testing.T, runs uint64) {
 		}
 	}
 	n.do("purge churn", new(string))
-	n.waitAllocReport("it is gone", func(s programs.AllocReport) bool { return len(s.Allocs) == 0 && len(s.AllocIDsWithLocalRecords) == 0 })
-	n.agent.SendExitCommand("stop")
+	n.waitAllocReport("it is gone", func(s programs.AllocReport) bool { return len(s.Allocs) == 0 && len(s.AllocIDsWithRunnerRecords) == 0 })
+	n.agent.SendExitCommandAndWait("stop")
 }
 
 // countDescriptorsByKind counts the open descriptors of the processes of the node.

@@ -8,4 +8,4 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 )
 
-func TestScripts(t *testing.T) { testscript.Run(t, systemtest.ScriptParams("testdata/script")) }
+func TestScripts(t *testing.T) { testscript.Run(t, systemtest.NewScriptParams("testdata/script")) }

@@ -84,7 +84,7 @@ func dockerStartKinds() []startKind {
 				g.Tasks[0].VolumeMounts = []*api.VolumeMount{{Volume: new(classesVolume), Destination: new("/classes"), ReadOnly: new(true)}}
 			},
 		},
-		containerStartKind(2, "dockerd", dockertest.Start),
+		containerStartKind(2, "dockerd", dockertest.StartOrSkip),
 		{driver: "script", process: "script-driver", count: 2, install: installExampleDriver, config: map[string]any{"script": startScript}},
 		wireStartKind(2),
 		{
@@ -100,7 +100,7 @@ func dockerStartKinds() []startKind {
 // podmanStartKinds are the drivers of containers, with the engine of podman.
 func podmanStartKinds() []startKind {
 	return []startKind{
-		containerStartKind(8, "podman", dockertest.StartPodman),
+		containerStartKind(8, "podman", dockertest.StartPodmanOrSkip),
 		{
 			driver: "podman", process: "podman-driver", count: 8, unmarked: true, losesExitCodes: true, install: installPodmanPeer, config: containerConfig,
 			edit: func(g *api.TaskGroup) { g.Tasks[0].SetConfig("image", "docker.io/library/"+dockertest.Image) },
@@ -147,7 +147,7 @@ func installExampleDriver(r *interruptedStartsRun) error {
 
 // installPeer puts a driver of others into the plugin directory.
 func installPeer(r *interruptedStartsRun, peer, name, config string) error {
-	if err := systemtest.UnpackPeerProgram(peer, filepath.Join(r.pluginDir(), name)); err != nil {
+	if err := systemtest.UnpackThirdPartyProgram(peer, filepath.Join(r.pluginDir(), name)); err != nil {
 		return err
 	}
 	return r.addConfig(name, "plugin %q {\n%s}\n", name, config)

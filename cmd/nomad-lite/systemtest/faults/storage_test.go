@@ -83,7 +83,7 @@ func TestDamagedState(t *testing.T) {
 func testDamagedState(t *testing.T, d stateDamage) {
 	n := newRunningNode(t)
 	before := n.taskProcesses()
-	n.agent.Kill()
+	n.agent.KillAndWait()
 	if err := d.do(n.stateFile()); err != nil {
 		t.Fatal(err)
 	}
@@ -94,13 +94,13 @@ func testDamagedState(t *testing.T, d stateDamage) {
 	if isLost := strings.Contains(n.readLog(), unknown); !isLost && d.losesState {
 		t.Errorf("the agent does not say that the tasks are unknown")
 	} else if isLost {
-		n.agent.SendExitCommand("leave")
+		n.agent.SendExitCommandAndWait("leave")
 		n.startAgent()
 		n.awaitRegistration()
 		if now := n.taskProcesses(); !slices.Equal(now, before) {
 			t.Errorf("tasks are %v after two agents, were %v", now, before)
 		}
-		n.agent.Kill()
+		n.agent.KillAndWait()
 		n.startAgent(programs.EndUnknownEnv + "=1")
 		n.awaitRegistration()
 		if now := n.taskProcesses(); len(now) > 0 {
@@ -125,7 +125,7 @@ func TestLockedState(t *testing.T) {
 	t.Parallel()
 	n := newRunningNode(t)
 	before := n.taskProcesses()
-	n.agent.Kill()
+	n.agent.KillAndWait()
 	file, err := os.Open(n.stateFile())
 	if err != nil {
 		t.Fatal(err)
@@ -162,7 +162,7 @@ func TestStateDeletedWhileOpen(t *testing.T) {
 	}
 	n.registerJob(n.jobSpec("2s", "one"))
 	n.waitAllocReport("it is updated", n.jobIsRunning(func(a *api.Allocation) bool { return *a.Job.Version == 1 }))
-	n.agent.Kill()
+	n.agent.KillAndWait()
 	n.startAgent()
 	n.waitAllocReport("the update is not lost", n.jobIsRunning(func(a *api.Allocation) bool { return *a.Job.Version == 1 }))
 	if now := n.taskProcesses(); !slices.Equal(now, before) {
@@ -195,7 +195,7 @@ func TestFullDisk(t *testing.T) {
 	if !strings.Contains(registerResult, "no space left on device") {
 		t.Errorf("a job is registered on a full disk: %s", registerResult)
 	}
-	n.agent.Kill()
+	n.agent.KillAndWait()
 	n.startAgent()
 	n.waitAllocReport("it runs on", n.jobIsRunning(func(a *api.Allocation) bool { return *a.Job.Version == 0 }))
 	if now := n.taskProcesses(); !slices.Equal(now, before) {
@@ -215,7 +215,7 @@ func TestFullDisk(t *testing.T) {
 	n.waitAllocReport("it runs again", n.jobIsRunning(func(a *api.Allocation) bool { return *a.Job.Version == 1 && n.isOnlyRunningAlloc(a.ID) }))
 
 	// The job is purged on a full disk. Then no helper process runs, and the next agent starts its own.
-	n.agent.Kill()
+	n.agent.KillAndWait()
 	n.startAgent() // it reserves space again
 	n.waitAllocReport("it runs on", n.jobIsRunning(func(a *api.Allocation) bool { return *a.Job.Version == 1 }))
 	fillDisk(t, ballast)
@@ -225,7 +225,7 @@ func TestFullDisk(t *testing.T) {
 	if !strings.Contains(registerResult, "no space left on device") {
 		t.Errorf("a job is registered on a full disk: %s", registerResult)
 	}
-	n.agent.SendExitCommand("stop")
+	n.agent.SendExitCommandAndWait("stop")
 }
 
 // TestStartsOnFullDisk starts agents on a disk that is full again after each start, with tasks, also without the reserve, and
@@ -327,7 +327,7 @@ func (n *faultNode) end() {
 	n.Helper()
 	n.do("purge life", new(string))
 	n.waitAllocReport("it is gone", func(s programs.AllocReport) bool { return n.isOnlyRunningAlloc("") })
-	n.agent.SendExitCommand("stop")
+	n.agent.SendExitCommandAndWait("stop")
 }
 
 // taskProcesses returns the processes of the lifecycle job's tasks.

@@ -158,12 +158,12 @@ func testTasksSurvive(t *testing.T, services int, deaths []nodeFailure) {
 		before := m.WaitTaskReport("all tasks run", func(v systemtest.TaskReport) bool {
 			return v.TasksWithProcess == stay+3 && v.RunningTaskCount() == stay+3 && taskIsDead(v, "stages", "before")
 		})
-		processes := systemtest.GroupProcessesByKind(systemtest.FindNodeProcesses(data))
+		processes := systemtest.GroupProcessesByKind(systemtest.FindDataDirProcesses(data))
 
 		if death.gracefulShutdown {
-			m.SendExitCommand("leave")
+			m.SendExitCommandAndWait("leave")
 		} else {
-			m.Kill()
+			m.KillAndWait()
 		}
 		for _, kind := range death.victimKinds {
 			for _, p := range processes[kind] {
@@ -173,7 +173,7 @@ func testTasksSurvive(t *testing.T, services int, deaths []nodeFailure) {
 			}
 		}
 		var victimAllocID string
-		for id, alloc := range before.Allocs {
+		for id, alloc := range before.AllocByID {
 			if alloc.JobID == "many" && !killed[id] {
 				victimAllocID = id
 			}
@@ -193,47 +193,47 @@ func testTasksSurvive(t *testing.T, services int, deaths []nodeFailure) {
 		begin := time.Now()
 		m = systemtest.StartKillableAgent(t, program, data)
 		after := m.WaitTaskReport("all is as it should be", func(v systemtest.TaskReport) bool {
-			return v.TasksWithProcess == stay && v.RunningTaskCount() == stay && taskIsDead(v, ends, "after") && v.Allocs[victimAllocID].TaskStates["loop"].Restarts == 1
+			return v.TasksWithProcess == stay && v.RunningTaskCount() == stay && taskIsDead(v, ends, "after") && v.AllocByID[victimAllocID].TaskStates["loop"].Restarts == 1
 		})
 		t.Logf("%s: all tasks owned after %v", death.name, time.Since(begin))
-		now := systemtest.GroupProcessesByKind(systemtest.FindNodeProcesses(data))
+		now := systemtest.GroupProcessesByKind(systemtest.FindDataDirProcesses(data))
 		several := func(kind string) bool { return len(now[kind]) != 1 }
 		// A keeper or log collector of the old build exits when its successor has taken over.
 		for limit := time.Now().Add(systemtest.WaitTimeout); slices.ContainsFunc(helperProcessKinds, several) && time.Now().Before(limit); {
 			time.Sleep(10 * time.Millisecond)
-			now = systemtest.GroupProcessesByKind(systemtest.FindNodeProcesses(data))
+			now = systemtest.GroupProcessesByKind(systemtest.FindDataDirProcesses(data))
 		}
-		if len(after.Allocs) != len(before.Allocs) {
-			t.Errorf("%s: %d allocations, before %d", death.name, len(after.Allocs), len(before.Allocs))
+		if len(after.AllocByID) != len(before.AllocByID) {
+			t.Errorf("%s: %d allocations, before %d", death.name, len(after.AllocByID), len(before.AllocByID))
 		}
 		for kind, was := range processes {
 			id, task, isTask := strings.Cut(kind, "/")
-			if !isTask || before.Allocs[id].JobID == ends {
+			if !isTask || before.AllocByID[id].JobID == ends {
 				continue
 			}
-			is, events := now[kind], after.Allocs[id].TaskStates[task].Events
+			is, events := now[kind], after.AllocByID[id].TaskStates[task].Events
 			switch {
 			case len(is) != 1:
 				t.Errorf("%s: %s has processes %v", death.name, kind, is)
 			case id == victimAllocID:
 				want := "[Received Task Setup Started Terminated Restarting Started]"
-				if got := fmt.Sprint(systemtest.EventTypes(events)); got != want || events[3].DisplayMessage != "Exit Code: 137, Signal: 9" {
+				if got := fmt.Sprint(systemtest.EventTypesWithoutLimitWarnings(events)); got != want || events[3].DisplayMessage != "Exit Code: 137, Signal: 9" {
 					t.Errorf("%s: killed task: %s, %q", death.name, got, events[min(3, len(events)-1)].DisplayMessage)
 				}
 			case is[0] != was[0]:
 				t.Errorf("%s: %s is process %v, was %v", death.name, kind, is, was)
-			case fmt.Sprint(systemtest.EventTypes(events)) != fmt.Sprint(systemtest.EventTypes(before.Allocs[id].TaskStates[task].Events)):
-				t.Errorf("%s: %s has new events: %v", death.name, kind, systemtest.EventTypes(events))
+			case fmt.Sprint(systemtest.EventTypesWithoutLimitWarnings(events)) != fmt.Sprint(systemtest.EventTypesWithoutLimitWarnings(before.AllocByID[id].TaskStates[task].Events)):
+				t.Errorf("%s: %s has new events: %v", death.name, kind, systemtest.EventTypesWithoutLimitWarnings(events))
 			}
 		}
 		var logFiles []string
-		for id, alloc := range after.Allocs {
+		for id, alloc := range after.AllocByID {
 			want := api.AllocClientStatusRunning
 			switch {
 			case alloc.JobID == ends:
 				want = api.AllocClientStatusFailed
 				events := alloc.TaskStates["wait"].Events
-				if got := fmt.Sprint(systemtest.EventTypes(events)); got != "[Received Task Setup Started Terminated Not Restarting]" || events[3].DisplayMessage != "Exit Code: 4" {
+				if got := fmt.Sprint(systemtest.EventTypesWithoutLimitWarnings(events)); got != "[Received Task Setup Started Terminated Not Restarting]" || events[3].DisplayMessage != "Exit Code: 4" {
 					t.Errorf("%s: task that ended: %s, %q", death.name, got, events[min(3, len(events)-1)].DisplayMessage)
 				}
 			case strings.HasPrefix(alloc.JobID, "ends"):
@@ -267,7 +267,7 @@ func testTasksSurvive(t *testing.T, services int, deaths []nodeFailure) {
 			file.Close()
 		}
 	}
-	m.SendExitCommand("stop")
+	m.SendExitCommandAndWait("stop")
 }
 
 // TestTaskWithUnstoredHandle removes the handle of a running task from the state, as if the agent had been killed before
@@ -285,18 +285,18 @@ func TestTaskWithUnstoredHandle(t *testing.T) {
 			m.RegisterJobs(dir, fmt.Sprintf(systemtest.ManyTasksJob, 1))
 			runs := func(v systemtest.TaskReport) bool { return v.TasksWithProcess == 1 && v.RunningTaskCount() == 1 }
 			before := m.WaitTaskReport("the task runs", runs)
-			m.Kill()
-			processes := systemtest.GroupProcessesByKind(systemtest.FindNodeProcesses(data))
+			m.KillAndWait()
+			processes := systemtest.GroupProcessesByKind(systemtest.FindDataDirProcesses(data))
 			for _, p := range processes[victim] {
 				_ = p.Signal(syscall.SIGKILL)
 			}
 
-			s, err := store.Open(store.Config{Path: filepath.Join(data, "state.db"), Logger: hclog.NewNullLogger()})
+			s, err := store.Open(t.Context(), store.Config{StateFilePath: filepath.Join(data, "state.db"), Logger: hclog.NewNullLogger()})
 			if err != nil {
 				t.Fatal(err)
 			}
 			id := ""
-			for id = range before.Allocs {
+			for id = range before.AllocByID {
 			}
 			local, _, err := s.Snapshot().TaskLocalState(id, "loop")
 			if err != nil {
@@ -314,16 +314,16 @@ func TestTaskWithUnstoredHandle(t *testing.T) {
 
 			m = systemtest.StartKillableAgent(t, "/proc/self/exe", data)
 			after := m.WaitTaskReport("the task runs", func(v systemtest.TaskReport) bool {
-				return runs(v) && len(v.Allocs[id].TaskStates["loop"].Events) > 2
+				return runs(v) && len(v.AllocByID[id].TaskStates["loop"].Events) > 2
 			})
-			if got := fmt.Sprint(systemtest.EventTypes(after.Allocs[id].TaskStates["loop"].Events)); got != "[Received Task Setup Started]" {
+			if got := fmt.Sprint(systemtest.EventTypesWithoutLimitWarnings(after.AllocByID[id].TaskStates["loop"].Events)); got != "[Received Task Setup Started]" {
 				t.Errorf("events %s", got)
 			}
 			kind := id + "/loop"
-			if now := systemtest.GroupProcessesByKind(systemtest.FindNodeProcesses(data))[kind]; len(now) != 1 || now[0] != processes[kind][0] {
+			if now := systemtest.GroupProcessesByKind(systemtest.FindDataDirProcesses(data))[kind]; len(now) != 1 || now[0] != processes[kind][0] {
 				t.Errorf("processes %v, before %v", now, processes[kind])
 			}
-			m.SendExitCommand("stop")
+			m.SendExitCommandAndWait("stop")
 		})
 	}
 }
@@ -331,7 +331,7 @@ func TestTaskWithUnstoredHandle(t *testing.T) {
 // taskIsDead reports whether the named task is dead in all allocations of a job.
 func taskIsDead(v systemtest.TaskReport, job, task string) bool {
 	found := false
-	for _, alloc := range v.Allocs {
+	for _, alloc := range v.AllocByID {
 		if alloc.JobID == job {
 			found = true
 			if s := alloc.TaskStates[task]; s == nil || s.State != model.TaskDead {

@@ -68,20 +68,20 @@ func TestTaskCannotTakeConnectionsOfOthers(t *testing.T) {
 	}
 	const queries, maxQueries = 700, 100
 	g := systemtest.StartTokenProtectedAgent(t, false, "sh", "-c", `ulimit -n 2048; exec "$0" "$@"`) // fewer connections fill the limits
-	client, err := api.NewClient(&api.Config{Address: "unix://" + g.Socket})
+	client, err := api.NewClient(&api.Config{Address: "unix://" + g.SocketPath})
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := &systemtest.TestAgent{Client: client, T: t}
 	withToken := func(task *api.Task) { task.Identity = &api.WorkloadIdentity{File: true} }
 	run := func(name string) *api.Task {
-		return systemtest.NewShellTask(name, systemtest.SleepForeverScript, withToken, func(task *api.Task) {
+		return systemtest.NewRawExecShellTask(name, systemtest.SleepForeverScript, withToken, func(task *api.Task) {
 			if os.Geteuid() == 0 {
 				systemtest.WithExecDriver(task)
 			}
 		})
 	}
-	alloc := s.RunJob("flood", api.JobTypeService, "running", run("attacker"), run("neighbour"))
+	alloc := s.RunJobUntilStatus("flood", api.JobTypeService, "running", run("attacker"), run("neighbour"))
 	t.Cleanup(func() {
 		if _, _, err := s.Jobs().Deregister("flood", true, nil); err != nil {
 			t.Error(err)
@@ -142,7 +142,7 @@ func TestTaskCannotTakeConnectionsOfOthers(t *testing.T) {
 	floods.Wait()
 	neighbourSocket.requestOK(t, "/v1/vars")
 	for _, path := range []string{"/v1/jobs", "/ui/jobs"} {
-		apiClient{"operator", "unix", g.Socket, ""}.requestOK(t, path)
+		apiClient{"operator", "unix", g.SocketPath, ""}.requestOK(t, path)
 	}
 	// All clients over TCP have the user of this test: the agent distinguishes them when it has read their tokens.
 	s.WaitUntil("queries above the limit have ended", func() (string, bool) {

@@ -45,7 +45,7 @@ func TestHalfSentRequests(t *testing.T) {
 	}
 	const maxMemoryGrowth = 64 << 20
 	agents := map[bool]*systemtest.TokenProtectedAgent{}
-	for _, kind := range slices.Sorted(maps.Keys(programs.HalfSentRequests())) {
+	for _, kind := range slices.Sorted(maps.Keys(programs.PartialRequestByKind())) {
 		secure := kind == systemtest.PartialTLSHandshake
 		if agents[secure] == nil {
 			agents[secure] = systemtest.StartTokenProtectedAgent(t, secure)
@@ -69,7 +69,7 @@ func TestHalfSentRequests(t *testing.T) {
 				for range 2 {
 					ctx, cancel := context.WithTimeout(t.Context(), systemtest.WaitTimeout)
 					for _, from := range []net.IP{nil, systemtest.SecondLoopbackIP} {
-						if _, err := systemtest.MeasureHealthRequest(ctx, g.Socket, g.Address, from, g.UsesTLS); err != nil {
+						if _, err := systemtest.MeasureHealthRequest(ctx, g.SocketPath, g.Address, from, g.UsesTLS); err != nil {
 							t.Errorf("the agent does not answer (from %v): %v", from, err)
 						}
 					}

@@ -158,7 +158,7 @@ func (g *jobGenerator) attacker(name string, group *api.TaskGroup) (*api.Task, t
 		}
 	}
 	targets := g.world.targets
-	targets.TaskName = g.id + "/" + *group.Name + "/" + name
+	targets.ProbeTaskName = g.id + "/" + *group.Name + "/" + name
 	targets.UnreadableFiles = slices.Concat(targets.UnreadableFiles, g.operator.canaries)
 	targets.MountPoints = []string{"/outer", "/inner", "/shared", "/mnt0", "/mnt1", "/alloc/data/root", "/alloc/data/proc", "/alloc/data/" + attack.SwappedFile}
 	targets.WritableDirs = []string{"/local", "/secrets", "/tmp", "/alloc/data", "/alloc/tmp", "/outer", "/shared", "/dev/shm", "/mnt0", "/mnt1"}

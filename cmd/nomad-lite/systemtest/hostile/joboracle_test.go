@@ -78,7 +78,7 @@ func newHostileWorld(t *testing.T) *hostileWorld {
 	w.makeFile(t, w.targets.UnchangeableFile, "", 0o666)
 	w.makeFile(t, filepath.Join(w.chroot, "root-only"), w.newSecret(secretOfRoot), 0o600)
 	w.makeFile(t, filepath.Join(w.chroot, probeInImage), string(buildProbe(t)), 0o755)
-	w.targets.UnreachableCommands = []string{"nomad-lite ", "probe wait"}
+	w.targets.UnreachableCommandTexts = []string{"nomad-lite ", "probe wait"}
 	w.targets.UnreadableFiles = []string{w.canary, rootOnly}
 	for _, name := range []string{"cgroup", "ipc", "mnt", "net", "pid", "uts"} {
 		var st unix.Stat_t
@@ -254,7 +254,7 @@ func (o *operator) start(t *testing.T, w *hostileWorld, engine *dockertest.Engin
 	victim.Env = map[string]string{"CANARY": secret}
 	victim.Templates = []*api.Template{{EmbeddedTmpl: new(secret), DestPath: new("secrets/canary"), ChangeMode: new("noop")}}
 	group.AddTask(victim)
-	alloc := o.RunGroup("victim", api.JobTypeService, api.AllocClientStatusRunning, group)
+	alloc := o.RunGroupUntilStatus("victim", api.JobTypeService, api.AllocClientStatusRunning, group)
 	o.victimDir = filepath.Join(o.dataDir, "alloc", alloc.ID)
 	o.canaries = []string{filepath.Join(o.victimDir, "victim/secrets/canary")}
 	for _, name := range []string{"token", "keyring.json"} {
@@ -570,7 +570,7 @@ const maxResident = 1 << 30
 
 // judgeMemory returns the processes of the agent that have used too much memory.
 func (o *operator) judgeMemory() (breaches []string) {
-	for _, p := range systemtest.FindNodeProcesses(o.dataDir) {
+	for _, p := range systemtest.FindDataDirProcesses(o.dataDir) {
 		if strings.Contains(p.Kind, "/") {
 			continue // a task
 		}

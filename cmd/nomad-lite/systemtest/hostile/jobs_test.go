@@ -30,7 +30,7 @@ func TestHostileJobsGetNothingMore(t *testing.T) {
 	if slowtest.Enabled() {
 		sample = 100
 	}
-	testHostileJobs(t, sample, "dockerd", dockertest.Start)
+	testHostileJobs(t, sample, "dockerd", dockertest.StartOrSkip)
 }
 
 // As TestHostileJobsGetNothingMore, with the Docker API of podman, which has more options than that of Docker.
@@ -41,7 +41,7 @@ func TestHostileJobsOnPodman(t *testing.T) {
 	if _, err := exec.LookPath("podman"); err != nil && os.Getenv("NOMAD_LITE_CI") == "" {
 		t.Skip("install podman: ", err)
 	}
-	testHostileJobs(t, 20, "podman", dockertest.StartPodman)
+	testHostileJobs(t, 20, "podman", dockertest.StartPodmanOrSkip)
 }
 
 func testHostileJobs(t *testing.T, sample int, engineProgram string, startEngine func(testing.TB) *dockertest.Engine) {
@@ -61,7 +61,7 @@ func testHostileJobs(t *testing.T, sample int, engineProgram string, startEngine
 		if err != nil {
 			t.Fatal(err)
 		}
-		engine.Import(t, hostileImage, map[string][]byte{strings.TrimPrefix(probeInImage, "/"): probe})
+		engine.ImportBusyboxImage(t, hostileImage, map[string][]byte{strings.TrimPrefix(probeInImage, "/"): probe})
 	}
 	operators := newOperators()
 	for _, o := range operators {
@@ -191,7 +191,7 @@ func TestProbeDetectsMissingIsolation(t *testing.T) {
 		_ = cmd.Wait()
 	}()
 	targets := w.targets
-	targets.TaskName, targets.WritableDirs = "job/g/t", []string{newPublicDir(t)}
+	targets.ProbeTaskName, targets.WritableDirs = "job/g/t", []string{newPublicDir(t)}
 	lines := runProbe(t, w, targets)
 	breaches := strings.Join(w.judgeReport(&operator{}, taskFacts{driver: "exec", networkMode: "none"}, lines), "\n")
 	j := &hostileJob{Job: api.NewBatchJob("job", "job", api.GlobalRegion, 50), tasks: map[string]taskFacts{"g/t": {driver: "exec"}}, uids: map[string]string{"g/t": "0"}}

@@ -22,7 +22,7 @@ func TestManyClients(t *testing.T) {
 	var clientsUntilShutdown sync.WaitGroup
 	t.Cleanup(clientsUntilShutdown.Wait)
 	s := systemtest.StartTestAgent(t, false)
-	alloc := s.RunJob("crowd", api.JobTypeService, "running", systemtest.NewShellTask("web", "n=0; while :; do n=$((n+1)); echo line $n; sleep 0.2; done",
+	alloc := s.RunJobUntilStatus("crowd", api.JobTypeService, "running", systemtest.NewRawExecShellTask("web", "n=0; while :; do n=$((n+1)); echo line $n; sleep 0.2; done",
 		func(task *api.Task) { task.Resources.MemoryMB = new(200) })) // the commands of all sessions count against the task's memory limit
 	logs := "/v1/client/fs/logs/" + alloc.ID + "?task=web&type=stdout&follow=true&plain=true&origin=end"
 	file := "/v1/client/fs/stream/" + alloc.ID + "?path=alloc/logs/web.stdout.0&origin=end"
@@ -34,7 +34,7 @@ func TestManyClients(t *testing.T) {
 				if i%10 == 0 {
 					path, until = file, `"Data"`
 				}
-				if err := s.DisconnectAfterText(path, until); err != nil {
+				if err := s.RequestAndResetAfterText(path, until); err != nil {
 					t.Error("follower: ", err)
 				}
 			})
@@ -67,7 +67,7 @@ func TestManyClients(t *testing.T) {
 	t.Logf("before %+v, after %+v", before, s.ReadResourceUsage())
 	for _, path := range []string{logs, file} {
 		clientsUntilShutdown.Go(func() {
-			if err := s.DisconnectAfterText(path, "what never comes"); err == nil {
+			if err := s.RequestAndResetAfterText(path, "what never comes"); err == nil {
 				t.Error("the agent has ended, and a stream has not")
 			}
 		})

@@ -7,4 +7,4 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest/programs"
 )
 
-func TestMain(m *testing.M) { systemtest.Main(m, programs.All()) }
+func TestMain(m *testing.M) { systemtest.RunTestsOrProgram(m, programs.MainByProgramName()) }

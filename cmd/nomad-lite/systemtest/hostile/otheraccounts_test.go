@@ -272,7 +272,7 @@ func TestOtherAccountsGetNothing(t *testing.T) {
 	defer downloads.Close()
 
 	var targets attackTargets
-	ours := func() []int { return s.ProcessesOfOtherUsers(intruderUser, nobodyUser) }
+	ours := func() []int { return s.PIDsOfOtherUsers(intruderUser, nobodyUser) }
 	targets.refresh(s.DataDir, ours)
 	intruders := []*intruder{newIntruder(t, intruderUser, &targets), newIntruder(t, nobodyUser, &targets)}
 	// The intruders are also checked if they made a schedule fail.
@@ -463,7 +463,7 @@ for d in $NOMAD_TASK_DIR $NOMAD_SECRETS_DIR $NOMAD_ALLOC_DIR/data $NOMAD_TASK_DI
 // newFileCheckingTask returns a task with templates and an artifact. The task checks its files, runs the
 // script, and then runs until it is stopped.
 func (s *randomJobSchedule) newFileCheckingTask(name, user, script string) *api.Task {
-	return systemtest.NewShellTask(name, assertOwnFilesScript+script+systemtest.SleepForeverScript, func(t *api.Task) {
+	return systemtest.NewRawExecShellTask(name, assertOwnFilesScript+script+systemtest.SleepForeverScript, func(t *api.Task) {
 		t.User = user
 		t.Identity = &api.WorkloadIdentity{Env: true, File: true}
 		for _, to := range []string{"secrets/t", "local/t"} {
@@ -515,7 +515,7 @@ if `+as+` sh -c 'echo x > $NOMAD_TASK_DIR/t'; then exit 1; fi
 // newSequentialUsersGroup returns a group with two tasks of different users: the second task starts
 // when the first has ended, and uses the files that the first has created.
 func (s *randomJobSchedule) newSequentialUsersGroup() *api.TaskGroup {
-	first := systemtest.NewShellTask("first", "echo "+plantedSecret+" > $NOMAD_ALLOC_DIR/data/left", func(t *api.Task) {
+	first := systemtest.NewRawExecShellTask("first", "echo "+plantedSecret+" > $NOMAD_ALLOC_DIR/data/left", func(t *api.Task) {
 		t.User = strconv.Itoa(secondUser)
 		t.Lifecycle = &api.TaskLifecycle{Hook: "prestart"}
 	})
@@ -540,7 +540,7 @@ func (s *randomJobSchedule) maybeRestartAgent() {
 	s.sleepRandomly(50)
 	s.SignalAndWait(s.how)
 	s.sleepRandomly(50)
-	s.Start()
+	s.StartAndWaitReady()
 }
 
 func (s *randomJobSchedule) sleepRandomly(most int) {
@@ -564,11 +564,11 @@ func (s *randomJobSchedule) run() {
 	rounds := 1 + s.rand.IntN(3)
 	s.stepsUntilExit = 1 + s.rand.IntN((3+rounds)*len(ids))
 	for _, id := range ids {
-		s.RegisterGroup(id, api.JobTypeService, groups[id])
+		s.RegisterJobWithGroup(id, api.JobTypeService, groups[id])
 		s.maybeRestartAgent()
 	}
 	for _, id := range ids {
-		allocs[id] = s.WaitAlloc(id, api.AllocClientStatusRunning)
+		allocs[id] = s.WaitAllocStatus(id, api.AllocClientStatusRunning)
 		s.maybeRestartAgent()
 	}
 	for range rounds {

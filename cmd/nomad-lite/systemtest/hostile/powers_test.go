@@ -186,8 +186,8 @@ func TestProcessPrivileges(t *testing.T) {
 	}))
 	defer server.Close()
 	s := systemtest.StartTestAgent(t, false, "plugin \"exec\" {}\nplugin \"script\" {\n  config {\n    commands = false\n  }\n}\n")
-	isolated := systemtest.NewShellTask("isolated", "true; "+systemtest.SleepForeverScript, systemtest.WithExecDriver, func(task *api.Task) { task.User = "nobody" })
-	alloc := s.RunJob("powers", "service", "running", isolated, systemtest.NewShellTask("t", systemtest.SleepForeverScript, func(task *api.Task) {
+	isolated := systemtest.NewRawExecShellTask("isolated", "true; "+systemtest.SleepForeverScript, systemtest.WithExecDriver, func(task *api.Task) { task.User = "nobody" })
+	alloc := s.RunJobUntilStatus("powers", "service", "running", isolated, systemtest.NewRawExecShellTask("t", systemtest.SleepForeverScript, func(task *api.Task) {
 		task.Artifacts = []*api.TaskArtifact{{GetterSource: new(server.URL + "/a"), RelativeDest: new("local/artifact")}}
 		task.Templates = []*api.Template{{EmbeddedTmpl: new("text"), DestPath: new("local/template")}}
 		task.Meta = map[string]string{"lite_hook_script": `{"poststart": {"exec": ["true"]}}`}

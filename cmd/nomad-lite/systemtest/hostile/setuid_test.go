@@ -65,8 +65,8 @@ func TestSetuidProgramsOfTasks(t *testing.T) {
 			"stop":      func() { s.stop(job, false) },
 			"purge":     func() { s.stop(job, true) },
 			"collect":   func() { s.collect() },
-			"kill":      func() { s.SignalAndWait(unix.SIGKILL); s.check(1); s.Start() },
-			"terminate": func() { s.terminate(); s.Start() },
+			"kill":      func() { s.SignalAndWait(unix.SIGKILL); s.check(1); s.StartAndWaitReady() },
+			"terminate": func() { s.terminate(); s.StartAndWaitReady() },
 		}
 		names := slices.Sorted(maps.Keys(events))
 		event := names[r.IntN(len(names))]
@@ -78,10 +78,10 @@ func TestSetuidProgramsOfTasks(t *testing.T) {
 		s.stop(job, false)
 	}
 	s.SignalAndWait(unix.SIGKILL)
-	s.Start()
+	s.StartAndWaitReady()
 	s.check(1)
 	s.terminate()
-	s.Start() // the cleanup ends it
+	s.StartAndWaitReady() // the cleanup ends it
 }
 
 // terminate ends the agent, and checks that no mount remains when all allocations have ended.
@@ -97,7 +97,7 @@ func (s *setuidAgent) terminate() {
 		if s.countMounts() == 0 {
 			return "", true
 		}
-		s.Start()
+		s.StartAndWaitReady()
 		s.SignalAndWait(unix.SIGTERM)
 		return s.readMounts(), false
 	})
@@ -105,10 +105,10 @@ func (s *setuidAgent) terminate() {
 
 func (s *setuidAgent) start(job string) {
 	s.T.Helper()
-	task := systemtest.NewShellTask("main", leaveSetuidScript+systemtest.SleepForeverScript, func(t *api.Task) {
+	task := systemtest.NewRawExecShellTask("main", leaveSetuidScript+systemtest.SleepForeverScript, func(t *api.Task) {
 		t.Meta = map[string]string{"lite_users": strconv.Itoa(intruderUser)}
 	})
-	s.running[job] = s.RunJob(job, "service", "running", task).ID
+	s.running[job] = s.RunJobUntilStatus(job, "service", "running", task).ID
 	s.WaitUntil("the task has left its programs", func() (string, bool) {
 		_, err := os.Stat(filepath.Join(s.allocDir(job), "main/local/ready"))
 		return fmt.Sprint(err), err == nil

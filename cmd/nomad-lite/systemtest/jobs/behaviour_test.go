@@ -19,7 +19,7 @@ func TestBehaviourMatchesNomad(t *testing.T) {
 		t.Skipf("takes the better part of a minute, and a machine that does nothing else; %s=1 runs it", nomadComparisonEnvVar)
 	}
 	scenarios := sharedDir(t, "conformance", "behaviour")
-	params := systemtest.ScriptParams("testdata/behaviour")
+	params := systemtest.NewScriptParams("testdata/behaviour")
 	setup := params.Setup
 	params.Setup = func(env *testscript.Env) error {
 		env.Setenv("SCENARIOS", scenarios)

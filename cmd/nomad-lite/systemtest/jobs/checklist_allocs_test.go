@@ -26,12 +26,14 @@ import (
 
 // TestAllocationRequests checks the requests of Nomad's API about allocations and the node. Each
 // subtest names its numbers in the checklist of requests that clients need.
-func TestAllocationRequests(t *testing.T) { systemtest.ForPlainTCPAndTLS(t, testAllocationRequests) }
+func TestAllocationRequests(t *testing.T) {
+	systemtest.RunWithPlainTCPAndTLS(t, testAllocationRequests)
+}
 
 func testAllocationRequests(t *testing.T, s *systemtest.TestAgent) {
-	main := s.RunJob("main", api.JobTypeService, "running",
-		systemtest.NewShellTask("web", "mkdir -p local/sub; echo page >local/page.html; echo secret >secrets/token; echo hello; echo complaint >&2; "+systemtest.SleepForeverScript),
-		systemtest.NewShellTask("init", "exit 0", systemtest.AsPrestartTask),
+	main := s.RunJobUntilStatus("main", api.JobTypeService, "running",
+		systemtest.NewRawExecShellTask("web", "mkdir -p local/sub; echo page >local/page.html; echo secret >secrets/token; echo hello; echo complaint >&2; "+systemtest.SleepForeverScript),
+		systemtest.NewRawExecShellTask("init", "exit 0", systemtest.AsPrestartTask),
 	)
 	s.WaitUntil("the main task runs", func() (string, bool) {
 		main = s.ReadAlloc(main.ID)
@@ -69,7 +71,7 @@ func testAllocationRequests(t *testing.T, s *systemtest.TestAgent) {
 
 // TestNodeRequests checks the requests that change the whole node, with an agent of its
 // own.
-func TestNodeRequests(t *testing.T) { systemtest.ForPlainTCPAndTLS(t, testNodeRequests) }
+func TestNodeRequests(t *testing.T) { systemtest.RunWithPlainTCPAndTLS(t, testNodeRequests) }
 
 func testNodeRequests(t *testing.T, s *systemtest.TestAgent) {
 	t.Run("a stopped allocation is replaced", func(t *testing.T) { testStoppedAllocIsReplaced(t, s) })
@@ -84,9 +86,9 @@ func testAllocStates(t *testing.T, s *systemtest.TestAgent, running *api.Allocat
 		g.ReschedulePolicy = &api.ReschedulePolicy{Attempts: new(0), Unlimited: new(false)}
 		return g
 	}
-	waiting := api.NewTaskGroup("g", 1).AddTask(systemtest.NewShellTask("t", "exit 1"))
+	waiting := api.NewTaskGroup("g", 1).AddTask(systemtest.NewRawExecShellTask("t", "exit 1"))
 	waiting.RestartPolicy = &api.RestartPolicy{Attempts: new(5), Delay: new(10 * time.Minute), Interval: new(time.Hour), Mode: new("delay")}
-	pending := s.RunGroup("pending", api.JobTypeService, "pending", waiting)
+	pending := s.RunGroupUntilStatus("pending", api.JobTypeService, "pending", waiting)
 	s.WaitUntil("it has been tried", func() (string, bool) {
 		pending = s.ReadAlloc(pending.ID)
 		state := pending.TaskStates["t"]
@@ -94,8 +96,8 @@ func testAllocStates(t *testing.T, s *systemtest.TestAgent, running *api.Allocat
 	})
 	for _, alloc := range []*api.Allocation{
 		running, pending,
-		s.RunJob("complete", api.JobTypeBatch, "complete", systemtest.NewShellTask("t", "exit 0")),
-		s.RunGroup("failed", api.JobTypeBatch, "failed", never(api.NewTaskGroup("g", 1).AddTask(systemtest.NewShellTask("t", "exit 3")))),
+		s.RunJobUntilStatus("complete", api.JobTypeBatch, "complete", systemtest.NewRawExecShellTask("t", "exit 0")),
+		s.RunGroupUntilStatus("failed", api.JobTypeBatch, "failed", never(api.NewTaskGroup("g", 1).AddTask(systemtest.NewRawExecShellTask("t", "exit 3")))),
 	} {
 		group := alloc.GetTaskGroup()
 		switch {
@@ -169,7 +171,7 @@ func testLogs(t *testing.T, s *systemtest.TestAgent, main *api.Allocation) {
 	}
 	// The task writes three log files: the first one is full, the last one can be followed.
 	small := func(t *api.Task) { t.LogConfig = &api.LogConfig{MaxFiles: new(5), MaxFileSizeMB: new(1)} }
-	alloc := s.RunJob("lines", api.JobTypeService, "running", systemtest.NewShellTask("t", "seq 1000000 1320000; while :; do [ -e local/go ] && seq 5 && rm local/go; sleep 0.02; done", small))
+	alloc := s.RunJobUntilStatus("lines", api.JobTypeService, "running", systemtest.NewRawExecShellTask("t", "seq 1000000 1320000; while :; do [ -e local/go ] && seq 5 && rm local/go; sleep 0.02; done", small))
 	last := "1320000\n"
 	s.WaitUntil("all lines are there", func() (string, bool) {
 		text, err := s.ReadStoredLog(alloc, "t", "stdout", "end", int64(len(last)))
@@ -231,11 +233,11 @@ func testLogs(t *testing.T, s *systemtest.TestAgent, main *api.Allocation) {
 	read(last + "1\n2\n3\n4\n5\n")
 
 	plain := s.SendGet("/v1/client/fs/logs/" + main.ID + "?task=web&type=stdout&plain=true")
-	if plain.Code != 200 || plain.Body != "hello\n" || !strings.HasPrefix(plain.Header.Get("Content-Type"), "text/plain") || plain.Header.Get("X-Content-Type-Options") != "nosniff" {
+	if plain.StatusCode != 200 || plain.Body != "hello\n" || !strings.HasPrefix(plain.Header.Get("Content-Type"), "text/plain") || plain.Header.Get("X-Content-Type-Options") != "nosniff" {
 		t.Errorf("plain: %+v", plain)
 	}
-	unstarted := s.RunJob("unstarted", api.JobTypeService, "running", systemtest.NewShellTask("init", systemtest.SleepForeverScript, systemtest.AsPrestartTask), systemtest.NewShellTask("t", systemtest.SleepForeverScript))
-	silent := s.RunJob("silent", api.JobTypeService, "running", systemtest.NewShellTask("t", systemtest.SleepForeverScript, func(t *api.Task) { t.LogConfig = &api.LogConfig{Disabled: new(true)} }))
+	unstarted := s.RunJobUntilStatus("unstarted", api.JobTypeService, "running", systemtest.NewRawExecShellTask("init", systemtest.SleepForeverScript, systemtest.AsPrestartTask), systemtest.NewRawExecShellTask("t", systemtest.SleepForeverScript))
+	silent := s.RunJobUntilStatus("silent", api.JobTypeService, "running", systemtest.NewRawExecShellTask("t", systemtest.SleepForeverScript, func(t *api.Task) { t.LogConfig = &api.LogConfig{Disabled: new(true)} }))
 	for _, c := range []struct {
 		query string
 		code  int
@@ -251,11 +253,11 @@ func testLogs(t *testing.T, s *systemtest.TestAgent, main *api.Allocation) {
 		{s.NodeID + "?task=t&type=stdout", 404, `Unknown allocation "` + s.NodeID + `"`},
 		{"?task=t&type=stdout", 400, "must provide a valid alloc id"},
 	} {
-		if got := s.SendGet("/v1/client/fs/logs/" + c.query); got.Code != c.code || got.Body != c.text {
-			t.Errorf("logs %s: %d %s", c.query, got.Code, got.Body)
+		if got := s.SendGet("/v1/client/fs/logs/" + c.query); got.StatusCode != c.code || got.Body != c.text {
+			t.Errorf("logs %s: %d %s", c.query, got.StatusCode, got.Body)
 		}
 	}
-	if got := s.SendGet("/v1/client/fs/zz/" + main.ID); got.Code != 404 || got.Body != "Invalid method" {
+	if got := s.SendGet("/v1/client/fs/zz/" + main.ID); got.StatusCode != 404 || got.Body != "Invalid method" {
 		t.Errorf("an unknown verb: %+v", got)
 	}
 }
@@ -382,18 +384,18 @@ func testAllocFiles(t *testing.T, s *systemtest.TestAgent, alloc *api.Allocation
 		}
 	}
 	expect("ge\n", "")
-	s.ExecScript(alloc, "echo more >>local/page.html")
+	s.ExecScriptInWebTask(alloc, "echo more >>local/page.html")
 	expect("more\n", "")
-	s.ExecScript(alloc, ": >local/page.html")
+	s.ExecScriptInWebTask(alloc, ": >local/page.html")
 	expect("", "file truncated")
-	s.ExecScript(alloc, "rm local/page.html")
+	s.ExecScriptInWebTask(alloc, "rm local/page.html")
 	expect("", "file deleted")
 	if _, more := <-frames; more {
 		t.Error("a stream goes on after its file")
 	}
 
-	s.ExecScript(alloc, "ln -s ../secrets local/keys; ln -s ../../../.. local/up; mkfifo local/fifo")
-	base := filepath.Join(s.ExecScript(alloc, "dirname $NOMAD_ALLOC_DIR"))
+	s.ExecScriptInWebTask(alloc, "ln -s ../secrets local/keys; ln -s ../../../.. local/up; mkfifo local/fifo")
+	base := filepath.Join(s.ExecScriptInWebTask(alloc, "dirname $NOMAD_ALLOC_DIR"))
 	fs := "/v1/client/fs/"
 	for _, c := range []struct {
 		verb, path string
@@ -419,8 +421,8 @@ func testAllocFiles(t *testing.T, s *systemtest.TestAgent, alloc *api.Allocation
 		{"stream", "web/secrets/token", 500, "Reading secret file prohibited: web/secrets/token"},
 		{"stream", "web", 400, `file "web" is a directory`},
 	} {
-		if got := s.SendGet(fs + c.verb + "/" + alloc.ID + "?path=" + c.path); got.Code != c.code || got.Body != c.text {
-			t.Errorf("%s %s: %d %s", c.verb, c.path, got.Code, got.Body)
+		if got := s.SendGet(fs + c.verb + "/" + alloc.ID + "?path=" + c.path); got.StatusCode != c.code || got.Body != c.text {
+			t.Errorf("%s %s: %d %s", c.verb, c.path, got.StatusCode, got.Body)
 		}
 	}
 }
@@ -457,7 +459,7 @@ func testExec(t *testing.T, s *systemtest.TestAgent, alloc *api.Allocation) {
 			t.Errorf("%q in %s: %v", c.command, c.task, err)
 		}
 	}
-	if got := s.SendGet("/v1/client/allocation/" + alloc.ID + "/exec?task=web"); got.Code != 500 || got.Body != "websocket connection not found in context" {
+	if got := s.SendGet("/v1/client/allocation/" + alloc.ID + "/exec?task=web"); got.StatusCode != 500 || got.Body != "websocket connection not found in context" {
 		t.Errorf("without a websocket: %+v", got)
 	}
 
@@ -492,7 +494,7 @@ func testExec(t *testing.T, s *systemtest.TestAgent, alloc *api.Allocation) {
 	typed.Close()
 
 	// An action of the job.
-	acting := s.RunJob("acting", api.JobTypeService, "running", systemtest.NewShellTask("t", systemtest.SleepForeverScript, func(t *api.Task) {
+	acting := s.RunJobUntilStatus("acting", api.JobTypeService, "running", systemtest.NewRawExecShellTask("t", systemtest.SleepForeverScript, func(t *api.Task) {
 		t.Actions = []*api.Action{{Name: "greet", Command: "/bin/sh", Args: []string{"-c", "echo hello; exit 4"}}}
 	}))
 	var out bytes.Buffer
@@ -537,7 +539,7 @@ func testExecEndsWithClient(t *testing.T, s *systemtest.TestAgent, alloc *api.Al
 
 // checklist 25
 func testStoppedAllocIsReplaced(t *testing.T, s *systemtest.TestAgent) {
-	alloc := s.RunJob("replaced", api.JobTypeService, "running", systemtest.NewShellTask("t", systemtest.SleepForeverScript))
+	alloc := s.RunJobUntilStatus("replaced", api.JobTypeService, "running", systemtest.NewRawExecShellTask("t", systemtest.SleepForeverScript))
 	stopped, err := s.Allocations().Stop(alloc, nil)
 	if err != nil || stopped.EvalID == "" || stopped.LastIndex == 0 {
 		t.Fatalf("%+v, %v", stopped, err)
@@ -562,9 +564,9 @@ func testStoppedAllocIsReplaced(t *testing.T, s *systemtest.TestAgent) {
 
 // The rules are RS-037 to RS-042 and RS-044, tested through the API. (checklist 26)
 func testSignalAndRestart(t *testing.T, s *systemtest.TestAgent, main *api.Allocation) {
-	alloc := s.RunJob("signalled", api.JobTypeBatch, "running",
-		systemtest.NewShellTask("t", `trap 'echo usr1' USR1; trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done`),
-		systemtest.NewShellTask("done", "exit 0", systemtest.WithoutRestart))
+	alloc := s.RunJobUntilStatus("signalled", api.JobTypeBatch, "running",
+		systemtest.NewRawExecShellTask("t", `trap 'echo usr1' USR1; trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done`),
+		systemtest.NewRawExecShellTask("done", "exit 0", systemtest.WithoutRestart))
 	s.WaitUntil("one task has ended", func() (string, bool) {
 		state := s.ReadAlloc(alloc.ID).TaskStates["done"].State
 		return state, state == "dead"
@@ -582,7 +584,7 @@ func testSignalAndRestart(t *testing.T, s *systemtest.TestAgent, main *api.Alloc
 		t.Helper()
 		says(want)
 		s.WaitUntil("the task runs", func() (string, bool) {
-			events := systemtest.EventTypes(s.ReadAlloc(alloc.ID).TaskStates["t"].Events)
+			events := systemtest.EventTypesWithoutLimitWarnings(s.ReadAlloc(alloc.ID).TaskStates["t"].Events)
 			return fmt.Sprint(events), events[len(events)-1] == api.TaskStarted
 		})
 	}
@@ -610,7 +612,7 @@ func testSignalAndRestart(t *testing.T, s *systemtest.TestAgent, main *api.Alloc
 		state := s.ReadAlloc(alloc.ID).TaskStates["done"]
 		return state.State, state.State == "dead" && !state.FinishedAt.IsZero()
 	})
-	over := s.RunJob("over", api.JobTypeBatch, "complete", systemtest.NewShellTask("t", "exit 0"))
+	over := s.RunJobUntilStatus("over", api.JobTypeBatch, "complete", systemtest.NewRawExecShellTask("t", "exit 0"))
 	for _, c := range []struct {
 		what string
 		err  error
@@ -639,7 +641,7 @@ func testSignalAndRestart(t *testing.T, s *systemtest.TestAgent, main *api.Alloc
 
 // checklist 27
 func testAllocGC(t *testing.T, s *systemtest.TestAgent) {
-	done := s.RunJob("done", api.JobTypeBatch, "complete", systemtest.NewShellTask("t", "echo text"))
+	done := s.RunJobUntilStatus("done", api.JobTypeBatch, "complete", systemtest.NewRawExecShellTask("t", "echo text"))
 	if text, err := s.ReadStoredLog(done, "t", "stdout", "start", 0); err != nil || text != "text\n" {
 		t.Errorf("logs of what has ended: %q, %v", text, err)
 	}
@@ -650,20 +652,20 @@ func testAllocGC(t *testing.T, s *systemtest.TestAgent) {
 	if err := s.Allocations().GC(done, nil); err != nil {
 		t.Errorf("once more: %v", err)
 	}
-	if got := s.SendGet("/v1/client/fs/ls/" + done.ID); got.Code != 404 {
+	if got := s.SendGet("/v1/client/fs/ls/" + done.ID); got.StatusCode != 404 {
 		t.Errorf("its files: %+v", got)
 	}
-	live := s.RunJob("live", api.JobTypeService, "running", systemtest.NewShellTask("t", systemtest.SleepForeverScript))
+	live := s.RunJobUntilStatus("live", api.JobTypeService, "running", systemtest.NewRawExecShellTask("t", systemtest.SleepForeverScript))
 	if err := s.Allocations().GC(live, nil); !systemtest.IsErrorResponse(err, 500, "No such allocation on client, or allocation not eligible for GC") {
 		t.Errorf("of a live one: %v", err)
 	}
-	again := s.RunJob("again", api.JobTypeBatch, "complete", systemtest.NewShellTask("t", "exit 0"))
+	again := s.RunJobUntilStatus("again", api.JobTypeBatch, "complete", systemtest.NewRawExecShellTask("t", "exit 0"))
 	s.WaitUntil("all that has ended goes", func() (string, bool) {
 		if err := s.Nodes().GC(s.NodeID, nil); err != nil {
 			t.Fatal(err)
 		}
 		got := s.SendGet("/v1/client/fs/ls/" + again.ID)
-		return got.Body, got.Code == 404
+		return got.Body, got.StatusCode == 404
 	})
 }
 
@@ -699,7 +701,7 @@ func testNodeStats(t *testing.T, s *systemtest.TestAgent, _ *api.Allocation) {
 	if _, err := s.Nodes().Stats("11111111-2222-3333-4444-555555555555", nil); err == nil {
 		t.Error("another node has stats")
 	}
-	s.RunJob("terminal", api.JobTypeBatch, "complete", systemtest.NewShellTask("t", "exit 0"))
+	s.RunJobUntilStatus("terminal", api.JobTypeBatch, "complete", systemtest.NewRawExecShellTask("t", "exit 0"))
 	allocs, _, err := s.Nodes().Allocations(s.NodeID, nil)
 	if err != nil || len(allocs) < 2 {
 		t.Fatalf("%d allocations, %v", len(allocs), err)
@@ -752,8 +754,8 @@ func testNodeStats(t *testing.T, s *systemtest.TestAgent, _ *api.Allocation) {
 
 // checklist 29
 func testDrain(t *testing.T, s *systemtest.TestAgent) {
-	service := s.RunJob("service", api.JobTypeService, "running", systemtest.NewShellTask("t", systemtest.SleepForeverScript))
-	batch := s.RunJob("batch", api.JobTypeBatch, "running", systemtest.NewShellTask("t", systemtest.SleepForeverScript))
+	service := s.RunJobUntilStatus("service", api.JobTypeService, "running", systemtest.NewRawExecShellTask("t", systemtest.SleepForeverScript))
+	batch := s.RunJobUntilStatus("batch", api.JobTypeBatch, "running", systemtest.NewRawExecShellTask("t", systemtest.SleepForeverScript))
 	out, err := s.Nodes().UpdateDrainOpts(s.NodeID, &api.DrainOptions{DrainSpec: &api.DrainSpec{Deadline: 2 * time.Second}, Meta: map[string]string{"message": "test"}}, nil)
 	if err != nil || out.NodeModifyIndex == 0 || out.LastIndex == 0 {
 		t.Fatalf("%+v, %v", out, err)

@@ -92,12 +92,12 @@ func writeCorpusConfig(t *testing.T) string {
 }
 
 // validateReport returns the report of `job validate` with a configuration and the plugins of this machine.
-func validateReport(t *testing.T, path, config string) *jobfile.Report {
+func validateReport(t *testing.T, path, config string) *jobfile.CheckReport {
 	t.Helper()
 	cmd := exec.Command("nomad-lite", "job", "validate", "-json-output", "-config", config, path)
 	cmd.Env = append(cmd.Environ(), "NOMAD_ADDR=", "XDG_STATE_HOME="+t.TempDir(), "HOME="+t.TempDir())
 	out, err := cmd.Output() // the exit code says the same as the report
-	report := new(jobfile.Report)
+	report := new(jobfile.CheckReport)
 	if jsonErr := json.Unmarshal(out, report); jsonErr != nil {
 		t.Fatalf("%s: %v, %v", path, err, jsonErr)
 	}

@@ -22,7 +22,7 @@ import (
 // task.
 type dialectNode struct {
 	*systemtest.PersistentAgent
-	dialect drivertest.Dialect
+	dialect drivertest.ProtocolDialect
 	alloc   *api.Allocation
 	task    []int // the processes of the task
 }
@@ -60,7 +60,7 @@ func (n *dialectNode) testLife() {
 	}
 	group := api.NewTaskGroup("g", 1).AddTask(task)
 	group.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Mode: new("fail")} // the driver must start the task once
-	n.alloc = n.RunGroup("life", "service", api.AllocClientStatusRunning, group)
+	n.alloc = n.RunGroupUntilStatus("life", "service", api.AllocClientStatusRunning, group)
 	n.waitOutput("hello from main", 1)
 	n.task = n.taskProcesses()
 	if len(n.task) == 0 {
@@ -81,13 +81,13 @@ func (n *dialectNode) testLife() {
 	n.signalAndWait(2)
 
 	n.SignalAndWait(unix.SIGKILL)
-	n.Start()
+	n.StartAndWaitReady()
 	n.assertTaskIsReachable("after the agent was killed")
 	n.signalAndWait(3)
 
 	// An orderly end replaces the plugin.
 	n.SignalAndWait(unix.SIGTERM)
-	n.Start()
+	n.StartAndWaitReady()
 	n.assertTaskIsReachable("after the agent was replaced")
 	n.signalAndWait(4)
 
@@ -95,7 +95,7 @@ func (n *dialectNode) testLife() {
 	if _, _, err := n.Jobs().Deregister("life", false, nil); err != nil {
 		n.T.Fatal(err)
 	}
-	n.WaitAlloc("life", api.AllocClientStatusComplete)
+	n.WaitAllocStatus("life", api.AllocClientStatusComplete)
 	n.waitOutput("stopping", 1)
 	n.WaitUntil("the task has no process", func() (string, bool) {
 		left := n.taskProcesses()
@@ -116,7 +116,7 @@ func (n *dialectNode) testLife() {
 
 // pluginProcess returns the process of the plugin, 0 if there is none.
 func (n *dialectNode) pluginProcess() int {
-	for pid, command := range systemtest.ScriptProcesses(n.WorkDir) {
+	for pid, command := range systemtest.ScriptCommandLineByPID(n.ProcessMarkerDir) {
 		if strings.HasSuffix(command, "wire-driver "+string(n.dialect)) {
 			return pid
 		}
@@ -126,7 +126,7 @@ func (n *dialectNode) pluginProcess() int {
 
 // taskProcesses returns the processes of the task, without the children of its script.
 func (n *dialectNode) taskProcesses() []int {
-	return slices.DeleteFunc(systemtest.ProcessesOfAlloc(n.T.(*testing.T), n.alloc.ID), func(pid int) bool {
+	return slices.DeleteFunc(systemtest.PIDsOfAlloc(n.T.(*testing.T), n.alloc.ID), func(pid int) bool {
 		sid, err := unix.Getsid(pid)
 		return err != nil || sid != pid
 	})
@@ -144,7 +144,7 @@ func (n *dialectNode) assertTaskIsReachable(when string) {
 	})
 	n.WaitUntil("the same task runs, "+when, func() (string, bool) {
 		state := n.ReadAlloc(n.alloc.ID).TaskStates["main"]
-		return fmt.Sprintf("%s, %d restarts, events %v", state.State, state.Restarts, systemtest.EventTypes(state.Events)),
+		return fmt.Sprintf("%s, %d restarts, events %v", state.State, state.Restarts, systemtest.EventTypesWithoutLimitWarnings(state.Events)),
 			state.State == "running" && !state.Failed && state.Restarts == 0
 	})
 	if now := n.taskProcesses(); !slices.Equal(now, n.task) {

@@ -45,7 +45,7 @@ const nobody = 65534 // uid of tasks of the driver exec
 // checks that the job does its work.
 func TestRealisticJobs(t *testing.T) {
 	t.Parallel()
-	engine := dockertest.Start(t)
+	engine := dockertest.StartOrSkip(t)
 	importServiceImages(t, engine)
 	var allocs []*api.AllocationListStub
 	t.Cleanup(func() {
@@ -180,7 +180,7 @@ func importServiceImages(t *testing.T, engine *dockertest.Engine) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	engine.Import(t, "busybox:1.36", nil, `CMD ["sh"]`)
+	engine.ImportBusyboxImage(t, "busybox:1.36", nil, `CMD ["sh"]`)
 	files := map[string][]byte{"bin/services": program}
 	for image, service := range map[string]string{
 		"kvstore:7.2": "kvstore", "kvstore:7.4": "kvstore",
@@ -189,7 +189,7 @@ func importServiceImages(t *testing.T, engine *dockertest.Engine) {
 		"registry.example.com/games/sandbox:1.20": "game", "registry.example.com/games/sandbox:1.21": "game",
 	} {
 		_, tag, _ := strings.Cut(image, ":")
-		engine.Import(t, image, files, fmt.Sprintf(`ENTRYPOINT ["/bin/services", %q]`, service), "ENV APP_VERSION="+tag)
+		engine.ImportBusyboxImage(t, image, files, fmt.Sprintf(`ENTRYPOINT ["/bin/services", %q]`, service), "ENV APP_VERSION="+tag)
 	}
 }
 

@@ -81,7 +81,7 @@ func newTracedNode(t *testing.T, endpoint, protocol string) *tracedNode {
 		}
 		if t.Failed() {
 			t.Logf("the agents said:\n%s", n.log)
-			for _, p := range systemtest.FindNodeProcesses(n.path("data")) {
+			for _, p := range systemtest.FindDataDirProcesses(n.path("data")) {
 				_ = p.Signal(syscall.SIGKILL) // the process can have exited
 			}
 		}
@@ -316,7 +316,7 @@ func TestTraceOfJob(t *testing.T) {
 			if strings.Contains(string(text), "s3cr3t") || strings.Contains(n.log, "s3cr3t") {
 				t.Error("a header is in the log or in /v1/agent/self")
 			}
-			if got := collector.Headers()[0]["x-key"]; len(got) != 1 || got[0] != "s3cr3t" {
+			if got := collector.RequestHeaders()[0]["x-key"]; len(got) != 1 || got[0] != "s3cr3t" {
 				t.Errorf("the collector got the header %q", got)
 			}
 		})
@@ -327,7 +327,7 @@ func TestTraceOfJob(t *testing.T) {
 func readTaskEnviron(t *testing.T, n *tracedNode, alloc *api.Allocation, task string) map[string]string {
 	t.Helper()
 	environ := make(map[string]string)
-	for _, p := range systemtest.FindNodeProcesses(n.path("data")) {
+	for _, p := range systemtest.FindDataDirProcesses(n.path("data")) {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p.PID))
 		if err != nil || !strings.Contains(string(text), "NOMAD_TASK_NAME="+task+"\x00") {
 			continue

@@ -26,19 +26,19 @@ func TestUIAllocations(t *testing.T) {
 	slowtest.Skip(t, "shows pages in a browser; TestUIJobList shows one")
 	t.Parallel()
 	s := systemtest.StartTestAgent(t, false)
-	b := systemtest.OpenBrowser(t)
+	b := systemtest.OpenSharedBrowser(t)
 	group := api.NewTaskGroup("g", 1)
 	group.Networks = []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "http"}}}}
 	group.Services = []*api.Service{{Name: "web", PortLabel: "http", Provider: "nomad", Checks: []api.ServiceCheck{
 		{Name: "alive", Type: "tcp", Interval: time.Second, Timeout: time.Second},
 	}}}
-	group.AddTask(systemtest.NewShellTask("main", "trap 'echo got USR1' USR1; "+systemtest.SleepForeverScript, func(t *api.Task) {
+	group.AddTask(systemtest.NewRawExecShellTask("main", "trap 'echo got USR1' USR1; "+systemtest.SleepForeverScript, func(t *api.Task) {
 		t.Env = map[string]string{"API_TOKEN": "hunter2", "MODE": "fast"}
 	}))
-	group.AddTask(systemtest.NewShellTask(hostileName, systemtest.SleepForeverScript))
-	alloc := s.RunGroup("web", "service", "running", group)
-	s.RunJob("crash", "batch", "failed", systemtest.NewShellTask("boom", "echo before; echo last words >&2; exit 3", systemtest.WithoutRestart))
-	crashed := s.WaitAlloc("crash", "failed")
+	group.AddTask(systemtest.NewRawExecShellTask(hostileName, systemtest.SleepForeverScript))
+	alloc := s.RunGroupUntilStatus("web", "service", "running", group)
+	s.RunJobUntilStatus("crash", "batch", "failed", systemtest.NewRawExecShellTask("boom", "echo before; echo last words >&2; exit 3", systemtest.WithoutRestart))
+	crashed := s.WaitAllocStatus("crash", "failed")
 
 	t.Run("list", func(t *testing.T) {
 		b := b.ForSubtest(t)
@@ -48,7 +48,7 @@ func TestUIAllocations(t *testing.T) {
 		p.EnterText("input[type=search]", "web.")
 		p.WaitFor(`!document.querySelector("main").textContent.includes("crash.g[0]")`)
 		p.WaitFor(`location.search === "?text=web."`)
-		p.Screenshot("allocations")
+		p.ScreenshotIfEnabled("allocations")
 		p.Click(alloc.ID[:8])
 		p.WaitFor(`location.pathname === "/ui/allocations/` + alloc.ID + `"`)
 	})
@@ -60,7 +60,7 @@ func TestUIAllocations(t *testing.T) {
 		p.WaitText("td", "alive")
 		p.WaitText("figure", "MHz")
 		p.WaitFor(`[...document.querySelectorAll(".chart-line")].some((l) => l.getAttribute("d")?.includes("L"))`)
-		p.Screenshot("allocation")
+		p.ScreenshotIfEnabled("allocation")
 		p.Click("Send a signal to the task main")
 		p.SelectOption("dialog select", "SIGUSR1")
 		p.Click("Send")
@@ -69,7 +69,7 @@ func TestUIAllocations(t *testing.T) {
 			return text + fmt.Sprint(err), text == "got USR1\n"
 		})
 		p.Click("Restart the task main")
-		p.Screenshot("allocation-restart")
+		p.ScreenshotIfEnabled("allocation-restart")
 		p.Click("Restart")
 		s.WaitUntil("the task has restarted", func() (string, bool) {
 			n := s.ReadAlloc(alloc.ID).TaskStates["main"].Restarts
@@ -96,7 +96,7 @@ func TestUIAllocations(t *testing.T) {
 		p.OpenPath("/ui/allocations/" + crashed.ID + "/boom")
 		p.WaitText("pre", "last words")
 		p.WaitText("dd", "exit status 3")
-		p.Screenshot("task-crashed")
+		p.ScreenshotIfEnabled("task-crashed")
 	})
 
 	t.Run("token expires", func(t *testing.T) {
@@ -115,7 +115,7 @@ func TestUIManyAllocations(t *testing.T) {
 	slowtest.Skip(t, "shows 2,000 allocations")
 	t.Parallel()
 	s := systemtest.StartTestAgent(t, false)
-	b := systemtest.OpenBrowser(t)
+	b := systemtest.OpenSharedBrowser(t)
 	p := b.OpenTab(s.Address, "/ui/jobs")
 	p.WaitText("main", "No jobs.")
 	systemtest.Eval[chromedp.Void](p, `(() => {
@@ -169,12 +169,12 @@ func TestUITimeline(t *testing.T) {
 	slowtest.Skip(t, "shows pages in a browser; TestUIJobList shows one")
 	t.Parallel()
 	s := systemtest.StartTestAgent(t, false)
-	b := systemtest.OpenBrowser(t)
+	b := systemtest.OpenSharedBrowser(t)
 
 	t.Run("slow hook", func(t *testing.T) {
-		alloc := s.RunJob("slow", "service", "running",
-			systemtest.NewShellTask("init", "sleep 0.2", systemtest.AsPrestartTask),
-			systemtest.NewShellTask("main", "echo ready; echo warned >&2; "+systemtest.SleepForeverScript, slowHook("sleep 5"))) // slower than init on a busy machine
+		alloc := s.RunJobUntilStatus("slow", "service", "running",
+			systemtest.NewRawExecShellTask("init", "sleep 0.2", systemtest.AsPrestartTask),
+			systemtest.NewRawExecShellTask("main", "echo ready; echo warned >&2; "+systemtest.SleepForeverScript, slowHook("sleep 5"))) // slower than init on a busy machine
 		s.WaitUntil("main runs", func() (string, bool) {
 			state := s.ReadAlloc(alloc.ID).TaskStates["main"]
 			return state.State, state.State == "running"
@@ -183,7 +183,7 @@ func TestUITimeline(t *testing.T) {
 		p := b.OpenTab(s.Address, "/ui/allocations/"+alloc.ID+"/timeline")
 		p.WaitText(".situation", "Its start took ")
 		p.WaitText(".situation li span button", "script (prestart)")
-		p.Screenshot("timeline")
+		p.ScreenshotIfEnabled("timeline")
 		// The slow hook is first in the table after a sort by duration, except for runs.
 		p.Click("Duration")
 		p.WaitFor(`[...document.querySelectorAll("tbody tr td:nth-child(4)")].slice(0, 5).some((e) => e.textContent === "script (prestart)")`)
@@ -207,9 +207,9 @@ func TestUITimeline(t *testing.T) {
 			p.PressKeys("+")
 		}
 		p.WaitFor(fmt.Sprintf(`document.querySelector("svg.timeline .selected rect").getBoundingClientRect().width > %f`, before))
-		p.Screenshot("timeline-zoom")
+		p.ScreenshotIfEnabled("timeline-zoom")
 		p.PressKeys("0")
-		p.Screenshot("timeline-all")
+		p.ScreenshotIfEnabled("timeline-all")
 		// A signal appears without a reload.
 		if err := s.Allocations().Signal(s.ReadAlloc(alloc.ID), nil, "main", "SIGUSR2"); err != nil {
 			t.Fatal(err)
@@ -218,27 +218,27 @@ func TestUITimeline(t *testing.T) {
 	})
 
 	t.Run("task that does not start", func(t *testing.T) {
-		alloc := s.RunJob("stuck", "service", "running",
-			systemtest.NewShellTask("init", "echo waiting for the database; "+systemtest.SleepForeverScript, systemtest.AsPrestartTask),
-			systemtest.NewShellTask("hooked", systemtest.SleepForeverScript, slowHook("sleep 1000"), systemtest.AsPrestartTask),
-			systemtest.NewShellTask("main", systemtest.SleepForeverScript))
+		alloc := s.RunJobUntilStatus("stuck", "service", "running",
+			systemtest.NewRawExecShellTask("init", "echo waiting for the database; "+systemtest.SleepForeverScript, systemtest.AsPrestartTask),
+			systemtest.NewRawExecShellTask("hooked", systemtest.SleepForeverScript, slowHook("sleep 1000"), systemtest.AsPrestartTask),
+			systemtest.NewRawExecShellTask("main", systemtest.SleepForeverScript))
 		b := b.ForSubtest(t)
 		p := b.OpenTab(s.Address, "/ui/allocations/"+alloc.ID+"/timeline")
 		p.WaitText(".situation li", "main pending: waits for the tasks init, hooked for")
 		p.WaitText(".situation li", "hooked pending: waits for the hook script (prestart), which has been running for")
-		p.Screenshot("timeline-stuck")
+		p.ScreenshotIfEnabled("timeline-stuck")
 		p.CheckFitsPhone("timeline-phone")
 	})
 
 	t.Run("failing hook and hostile name", func(t *testing.T) {
-		alloc := s.RunJob("broken", "batch", "failed", systemtest.NewShellTask(hostileName, "exit 0", slowHook("echo no such database >&2; exit 4"), systemtest.WithoutRestart))
+		alloc := s.RunJobUntilStatus("broken", "batch", "failed", systemtest.NewRawExecShellTask(hostileName, "exit 0", slowHook("echo no such database >&2; exit 4"), systemtest.WithoutRestart))
 		b := b.ForSubtest(t)
 		p := b.OpenTab(s.Address, "/ui/allocations/"+alloc.ID+"/timeline")
 		p.WaitText(".situation li", hostileName+" failed: never started. Last error: script (prestart)")
 		p.Click("Show the error")
 		p.WaitText(".span-details .error", "exit code 4")
 		p.PreferDarkColours()
-		p.Screenshot("timeline-failed-dark")
+		p.ScreenshotIfEnabled("timeline-failed-dark")
 	})
 }
 
@@ -246,13 +246,13 @@ func TestUILogsAndFiles(t *testing.T) {
 	slowtest.Skip(t, "shows pages in a browser; TestUIJobList shows one")
 	t.Parallel()
 	s := systemtest.StartTestAgent(t, false)
-	b := systemtest.OpenBrowser(t)
+	b := systemtest.OpenSharedBrowser(t)
 
 	t.Run("follow, search, wrap and hostile bytes", func(t *testing.T) {
 		b := b.ForSubtest(t)
 		script := `printf 'plain <b>bold</b>\n\033[31mred\033[0m \033]0;title\007\033[2J\342\200\256gnp.exe\001\n'; echo complaint >&2; mkdir -p local/dir; echo '<script>alert(1)</script>' > 'local/dir/<i>.html'; head -c 100 /dev/zero > local/zero; ` +
 			`trap 'echo later' USR1; ` + systemtest.SleepForeverScript
-		alloc := s.RunJob("chatty", "service", "running", systemtest.NewShellTask(hostileName, script))
+		alloc := s.RunJobUntilStatus("chatty", "service", "running", systemtest.NewRawExecShellTask(hostileName, script))
 		p := b.OpenTab(s.Address, "/ui/allocations/"+alloc.ID+"/"+url.PathEscape(hostileName)+"/logs")
 		p.WaitText(".line", "plain <b>bold</b>")
 		p.WaitText(".line.stderr", "complaint")
@@ -263,7 +263,7 @@ func TestUILogsAndFiles(t *testing.T) {
 		}
 		p.WaitText(".line", "later")
 		countLater := `[...document.querySelectorAll(".line")].filter((e) => e.textContent.endsWith("later")).length`
-		p.SetHidden(true)
+		p.SimulateHidden(true)
 		if err := s.Allocations().Signal(alloc, nil, hostileName, "SIGUSR1"); err != nil {
 			t.Fatal(err)
 		}
@@ -274,7 +274,7 @@ func TestUILogsAndFiles(t *testing.T) {
 		if n := systemtest.Eval[int](p, `new Promise((resolve) => setTimeout(() => resolve(`+countLater+`), 500))`); n != 1 {
 			t.Errorf("a hidden tab has followed the output: %d lines", n)
 		}
-		p.SetHidden(false)
+		p.SimulateHidden(false)
 		p.WaitFor(countLater + " === 2")
 		if err := s.Allocations().Signal(alloc, nil, hostileName, "SIGUSR1"); err != nil {
 			t.Fatal(err)
@@ -284,11 +284,11 @@ func TestUILogsAndFiles(t *testing.T) {
 		p.WaitText(".toolbar [role=status]", "1 of 1 lines")
 		p.WaitText(".line.match.current", "complaint")
 		p.Click("times")
-		p.Screenshot("logs")
+		p.ScreenshotIfEnabled("logs")
 		p.OpenPath("/ui/allocations/" + alloc.ID + "/" + url.PathEscape(hostileName) + "/fs/local/dir")
 		p.Click("<i>.html")
 		p.WaitText("pre", "<script>alert(1)</script>")
-		p.Screenshot("file")
+		p.ScreenshotIfEnabled("file")
 		p.OpenPath("/ui/allocations/" + alloc.ID + "/fs")
 		p.Click(hostileName)
 		p.Click("local")
@@ -301,7 +301,7 @@ func TestUILogsAndFiles(t *testing.T) {
 
 	t.Run("lost connection", func(t *testing.T) {
 		b := b.ForSubtest(t)
-		alloc := s.RunJob("counter", "service", "running", systemtest.NewShellTask("main", "echo first; trap 'echo later' USR1; "+systemtest.SleepForeverScript))
+		alloc := s.RunJobUntilStatus("counter", "service", "running", systemtest.NewRawExecShellTask("main", "echo first; trap 'echo later' USR1; "+systemtest.SleepForeverScript))
 		n := newUnreliableNetwork(t, s.Address)
 		p := b.OpenTab(n.address, "/ui/allocations/"+alloc.ID+"/main/logs")
 		p.WaitText(".line", "first")
@@ -322,7 +322,7 @@ func TestUILogsAndFiles(t *testing.T) {
 	t.Run("large log", func(t *testing.T) {
 		slowtest.Skip(t, "writes and shows 80 MB of output")
 		b := b.ForSubtest(t)
-		alloc := s.RunJob("large", "batch", "complete", systemtest.NewShellTask("main", `seq -f 'line %.0f of a log that is large' 2400000; echo the end`, func(t *api.Task) {
+		alloc := s.RunJobUntilStatus("large", "batch", "complete", systemtest.NewRawExecShellTask("main", `seq -f 'line %.0f of a log that is large' 2400000; echo the end`, func(t *api.Task) {
 			t.LogConfig = &api.LogConfig{MaxFiles: new(10), MaxFileSizeMB: new(10)}
 		}))
 		begin := time.Now()
@@ -463,8 +463,8 @@ func TestUITerminal(t *testing.T) {
 	slowtest.Skip(t, "shows pages in a browser; TestUIJobList shows one")
 	t.Parallel()
 	s := systemtest.StartTestAgent(t, false)
-	b := systemtest.OpenBrowser(t)
-	alloc := s.RunJob("web", "service", "running", systemtest.NewShellTask("main", systemtest.SleepForeverScript))
+	b := systemtest.OpenSharedBrowser(t)
+	alloc := s.RunJobUntilStatus("web", "service", "running", systemtest.NewRawExecShellTask("main", systemtest.SleepForeverScript))
 	p := b.OpenTab(s.Address, "/ui/allocations/"+alloc.ID)
 	p.WaitText("td", "main")
 	p.Click("Terminal")
@@ -480,9 +480,9 @@ func TestUITerminal(t *testing.T) {
 	if !strings.HasSuffix(size, "true") {
 		t.Errorf("size of the terminal: %s", size)
 	}
-	p.Screenshot("terminal")
-	p.SetHidden(true) // the session continues
-	p.SetHidden(false)
+	p.ScreenshotIfEnabled("terminal")
+	p.SimulateHidden(true) // the session continues
+	p.SimulateHidden(false)
 	typeLine(p, "exit 7")
 	p.WaitText("[role=status]", "exit status 7")
 	p.EnterText("input[aria-label=Command]", `/bin/sh -c "echo one two; sleep 1000"`)
@@ -492,7 +492,7 @@ func TestUITerminal(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.WaitText("[role=status]", "Reconnect starts")
-	p.Screenshot("terminal-ended")
+	p.ScreenshotIfEnabled("terminal-ended")
 	// A command that does not exist, in the next allocation.
 	s.WaitUntil("the next allocation runs", func() (string, bool) {
 		next := s.ReadAlloc(alloc.ID).NextAllocation

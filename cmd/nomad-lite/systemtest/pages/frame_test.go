@@ -36,10 +36,10 @@ func TestUILoginAndLostConnection(t *testing.T) {
 	address := s.PinHTTPPort()
 	tokenFile := filepath.Join(s.DataDir, "token")
 	token, readToken := readToken(t, tokenFile), readToken(t, filepath.Join(s.DataDir, "token-read"))
-	b := systemtest.OpenBrowser(t)
+	b := systemtest.OpenSharedBrowser(t)
 
 	p := b.OpenTab(address, "/ui/clients", "status of 403", "net::ERR_")
-	p.Screenshot("login")
+	p.ScreenshotIfEnabled("login")
 	p.LogIn("wrong")
 	p.WaitText("[role=alert]", "rejects this token")
 	p.LogIn(token)
@@ -60,21 +60,21 @@ func TestUILoginAndLostConnection(t *testing.T) {
 
 	s.SignalAndWait(unix.SIGKILL)
 	p.WaitText("#connection", "is lost")
-	p.Screenshot("lost")
+	p.ScreenshotIfEnabled("lost")
 	p.Click("Plugins")
 	p.WaitText("main", "This page cannot be shown")
-	s.Start()
+	s.StartAndWaitReady()
 	p.WaitText("h1", "Plugins")
 	p.WaitFor(`document.querySelector("#connection").hidden`)
 	p.Click("Jobs")
-	s.RunJob("back", "batch", "complete", systemtest.NewShellTask("main", "exit 0"))
+	s.RunJobUntilStatus("back", "batch", "complete", systemtest.NewRawExecShellTask("main", "exit 0"))
 	p.WaitText("td", "back")
 
 	s.SignalAndWait(unix.SIGTERM)
 	if err := os.WriteFile(tokenFile, []byte("another-token\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s.Start()
+	s.StartAndWaitReady()
 	p.WaitText("main", "no longer accepts the token")
 	p.LogIn("another-token")
 	p.WaitText("td", "back")
@@ -115,10 +115,10 @@ func startUICommand(t *testing.T, socket string, args ...string) (*exec.Cmd, str
 func TestUICommand(t *testing.T) {
 	slowtest.Skip(t, "shows pages in a browser; TestUIJobList shows one")
 	t.Parallel()
-	b := systemtest.OpenBrowser(t)
+	b := systemtest.OpenSharedBrowser(t)
 	t.Run("login with a token", func(t *testing.T) {
 		a := systemtest.StartTokenProtectedAgent(t, true)
-		cmd, address := startUICommand(t, a.Socket, "-authenticate")
+		cmd, address := startUICommand(t, a.SocketPath, "-authenticate")
 		if !strings.HasPrefix(address, "file:///") {
 			t.Errorf("the browser was started with %s, which each account can see", address)
 		}
@@ -131,7 +131,7 @@ func TestUICommand(t *testing.T) {
 		if err := cmd.Wait(); err != nil {
 			t.Errorf("the command: %v", err)
 		}
-		if stored, token := systemtest.Eval[string](p, "sessionStorage.getItem('nomad-lite-token')"), readToken(t, filepath.Join(filepath.Dir(a.Socket), "token")); stored != token {
+		if stored, token := systemtest.Eval[string](p, "sessionStorage.getItem('nomad-lite-token')"), readToken(t, filepath.Join(filepath.Dir(a.SocketPath), "token")); stored != token {
 			t.Errorf("the page has the token %q, want %q", stored, token)
 		}
 		p.Click("Node")
@@ -141,7 +141,7 @@ func TestUICommand(t *testing.T) {
 		dir := t.TempDir()
 		agent := exec.Command("nomad-lite", "agent", "-dev")
 		agent.Env = append(os.Environ(), systemtest.WorkDirEnvVar+"="+dir, "TMPDIR="+dir)
-		socket := systemtest.StartAgentCommand(t, agent, regexp.MustCompile(`agent is ready: unix://([^,]+`+agentsocket.FileName+`)`))
+		socket := systemtest.StartAgentAndMatchLog(t, agent, regexp.MustCompile(`agent is ready: unix://([^,]+`+agentsocket.FileName+`)`))
 		cmd, address := startUICommand(t, socket)
 		b := b.ForSubtest(t)
 		p := b.OpenTab("", address)
@@ -188,8 +188,8 @@ func TestUIFrame(t *testing.T) {
 	slowtest.Skip(t, "shows pages in a browser; TestUIJobList shows one")
 	t.Parallel()
 	s := systemtest.StartTestAgent(t, false)
-	s.RunJob("a-job-with-quite-a-long-name-for-a-phone", "service", "running", systemtest.NewShellTask("main", systemtest.SleepForeverScript))
-	b := systemtest.OpenBrowser(t)
+	s.RunJobUntilStatus("a-job-with-quite-a-long-name-for-a-phone", "service", "running", systemtest.NewRawExecShellTask("main", systemtest.SleepForeverScript))
+	b := systemtest.OpenSharedBrowser(t)
 	p := b.OpenTab(s.Address, "/ui/")
 	p.WaitText("td", "a-job")
 	p.PressKeys("\t")
@@ -215,7 +215,7 @@ func TestUIFrame(t *testing.T) {
 		}
 	}
 
-	p.SetSize(systemtest.PhoneWidth, systemtest.PhoneHeight)
+	p.SetViewportSize(systemtest.PhoneWidth, systemtest.PhoneHeight)
 	p.PreferDarkColours()
 	p.DisableCache()
 	for i, href := range systemtest.Eval[[]string](p, `[...document.querySelectorAll("#top nav a")].map((a) => a.getAttribute("href"))`) {
@@ -229,7 +229,7 @@ func TestUIFrame(t *testing.T) {
 		} else {
 			t.Logf("%-20s %6d bytes", href, size)
 		}
-		p.Screenshot("phone-" + titles[i])
+		p.ScreenshotIfEnabled("phone-" + titles[i])
 	}
 }
 

@@ -21,7 +21,7 @@ func TestUIJobs(t *testing.T) {
 	slowtest.Skip(t, "shows pages in a browser; TestUIJobList shows one")
 	t.Parallel()
 	s := systemtest.StartTestAgent(t, false)
-	b := systemtest.OpenBrowser(t)
+	b := systemtest.OpenSharedBrowser(t)
 	for _, test := range []struct {
 		name string
 		run  func(*uiJobsTest)
@@ -75,7 +75,7 @@ func newUIJob(id string, count int) *api.Job {
 	job := api.NewServiceJob(id, id, api.GlobalRegion, 50)
 	group := api.NewTaskGroup("web", count)
 	group.Update = &api.UpdateStrategy{MinHealthyTime: new(time.Millisecond), HealthCheck: new("task_states")}
-	return job.AddTaskGroup(group.AddTask(systemtest.NewShellTask("main", systemtest.SleepForeverScript)))
+	return job.AddTaskGroup(group.AddTask(systemtest.NewRawExecShellTask("main", systemtest.SleepForeverScript)))
 }
 
 // waitJob waits until a job of the agent fulfils a condition.
@@ -120,7 +120,7 @@ func (u *uiJobsTest) list() {
 		u.t.Fatal(err)
 	}
 	p.WaitText("tr[data-key='default/list-hostile']", "stopped")
-	p.Screenshot("jobs")
+	p.ScreenshotIfEnabled("jobs")
 	p.SelectOption("select[aria-label=Status]", "stopped")
 	p.WaitFor(`document.querySelectorAll("tbody tr").length === 1 && location.search.includes("status=stopped")`)
 	p.OpenPath("/ui/jobs?text=list-&status=stopped")
@@ -167,7 +167,7 @@ func (u *uiJobsTest) edit() {
 	p.WaitText("main [role=alert]", `An argument named "foo" is not expected here.`)
 	p.WaitText("main [role=alert] button", "Line 3, column 3")
 	p.WaitText(".numbers mark", "3")
-	p.Screenshot("run-error")
+	p.ScreenshotIfEnabled("run-error")
 	if got := systemtest.Eval[string](p, `(() => { const e = document.activeElement; return e.value.slice(e.selectionStart, e.selectionEnd) })()`); got != "foo" {
 		u.t.Errorf("%q is selected", got)
 	}
@@ -190,7 +190,7 @@ func (u *uiJobsTest) edit() {
 	p.WaitText("main li", "Group “web”: start 1")
 	p.WaitText(".diff .added", `Env[A]: "<b>1</b>\u202e"`)
 	p.WaitText(".diff .added .hidden-text", "added")
-	p.Screenshot("run-plan")
+	p.ScreenshotIfEnabled("run-plan")
 	p.CheckFitsPhone("run-narrow")
 	p.Click("Run")
 	p.WaitFor(`location.pathname === "/ui/jobs/edited@default"`)
@@ -199,7 +199,7 @@ func (u *uiJobsTest) edit() {
 	p.Click("Definition")
 	p.WaitText("pre", "# comment of the author")
 	p.WaitText("pre", `seconds = "2000"`)
-	p.Screenshot("definition")
+	p.ScreenshotIfEnabled("definition")
 	p.Click("Edit")
 	p.WaitFor(`document.querySelector("#specification")?.value.startsWith("# comment") && document.querySelector("#variables").value.includes("2000")`)
 	u.changeMeta("edited")
@@ -229,7 +229,7 @@ func (u *uiJobsTest) actions() {
 	u.waitRunning("acted", 1)
 	p := u.open("/ui/jobs/acted@default")
 	p.WaitText("tr", "Task started by client")
-	p.Screenshot("job")
+	p.ScreenshotIfEnabled("job")
 	p.Click("Scale")
 	p.EnterText("dialog input[name=count]", "2")
 	p.Click("Scale")
@@ -237,7 +237,7 @@ func (u *uiJobsTest) actions() {
 	u.waitRunning("acted", 2)
 	p.WaitFor(`document.querySelectorAll("[aria-label=Allocations] tbody .status-running").length === 2`)
 	p.Click("Restart allocations…")
-	p.Screenshot("job-restart")
+	p.ScreenshotIfEnabled("job-restart")
 	p.Click("Restart")
 	p.WaitFor(`!document.querySelector("dialog") && [...document.querySelectorAll("[aria-label=Allocations] tbody tr")].filter((tr) => tr.children[5].textContent === "1").length === 2`)
 	p.CheckFitsPhone("job-narrow")
@@ -275,7 +275,7 @@ func (u *uiJobsTest) deployment() {
 	newVersion("1")
 	p.WaitText("section", "requires manual promotion")
 	p.WaitText("section td", "1 of 1")
-	p.Screenshot("deployment")
+	p.ScreenshotIfEnabled("deployment")
 	p.Click("Pause")
 	p.WaitText("h2", "paused")
 	p.Click("Resume")
@@ -288,7 +288,7 @@ func (u *uiJobsTest) deployment() {
 	p.WaitText("h2", "failed")
 	p.Click("Deployments")
 	p.WaitFor(`document.querySelectorAll("main section").length === 3`)
-	p.Screenshot("deployments")
+	p.ScreenshotIfEnabled("deployments")
 }
 
 func (u *uiJobsTest) versions() {
@@ -302,7 +302,7 @@ func (u *uiJobsTest) versions() {
 	p.EnterText("dialog input[name=name]", hostileName)
 	p.Click("Tag")
 	p.WaitText("h2", hostileName)
-	p.Screenshot("versions")
+	p.ScreenshotIfEnabled("versions")
 	p.Click("Remove tag")
 	p.WaitFor(`!document.querySelector("main").textContent.includes("onerror")`)
 	p.Click("Revert to version 0")
@@ -322,18 +322,18 @@ func (u *uiJobsTest) versions() {
 func (u *uiJobsTest) dispatch() {
 	job := api.NewBatchJob("template", "template", api.GlobalRegion, 50)
 	job.ParameterizedJob = &api.ParameterizedJobConfig{Payload: "required", MetaRequired: []string{"who"}, MetaOptional: []string{"how"}}
-	task := systemtest.NewShellTask("main", `cat "$NOMAD_TASK_DIR/input"; echo " $NOMAD_META_who"`)
+	task := systemtest.NewRawExecShellTask("main", `cat "$NOMAD_TASK_DIR/input"; echo " $NOMAD_META_who"`)
 	task.DispatchPayload = &api.DispatchPayloadConfig{File: "input"}
 	u.register(job.AddTaskGroup(api.NewTaskGroup("g", 1).AddTask(task)))
 	p := u.open("/ui/jobs/template@default/dispatch")
 	p.EnterText("dialog input[name='meta.who']", "world")
 	p.EnterText("dialog textarea", "höllo")
-	p.Screenshot("dispatch")
+	p.ScreenshotIfEnabled("dispatch")
 	p.Click("Dispatch")
 	p.WaitFor(`decodeURIComponent(location.pathname).startsWith("/ui/jobs/template/dispatch-")`)
 	p.WaitText("td", "complete")
 	child := strings.TrimSuffix(strings.TrimPrefix(systemtest.Eval[string](p, `decodeURIComponent(location.pathname)`), "/ui/jobs/"), "@default")
-	if log, err := u.ReadStoredLog(u.WaitAlloc(child, "complete"), "main", "stdout", "start", 0); err != nil || log != "höllo world\n" {
+	if log, err := u.ReadStoredLog(u.WaitAllocStatus(child, "complete"), "main", "stdout", "start", 0); err != nil || log != "höllo world\n" {
 		u.t.Errorf("the task printed %q, %v", log, err)
 	}
 	p.Click("template")
@@ -343,13 +343,13 @@ func (u *uiJobsTest) dispatch() {
 func (u *uiJobsTest) periodic() {
 	job := api.NewBatchJob("yearly", "yearly", api.GlobalRegion, 50)
 	job.Periodic = &api.PeriodicConfig{Spec: new("0 0 1 1 *"), SpecType: new("cron")}
-	u.register(job.AddTaskGroup(api.NewTaskGroup("g", 1).AddTask(systemtest.NewShellTask("main", "exit 0"))))
+	u.register(job.AddTaskGroup(api.NewTaskGroup("g", 1).AddTask(systemtest.NewRawExecShellTask("main", "exit 0"))))
 	p := u.open("/ui/jobs/yearly@default")
 	p.WaitText("main", "No job was launched yet.")
 	p.WaitText("dl", "0 0 1 1 *")
 	p.Click("Launch now")
 	p.WaitText("[aria-label='Launched jobs'] tr", "dead")
-	p.Screenshot("periodic")
+	p.ScreenshotIfEnabled("periodic")
 }
 
 func (u *uiJobsTest) placement() {
@@ -359,18 +359,18 @@ func (u *uiJobsTest) placement() {
 	p := u.open("/ui/jobs/too-big@default")
 	p.WaitText(".notice", "2 allocations cannot be placed.")
 	p.WaitText(".notice", "Not enough is left on this node: memory.")
-	p.Screenshot("placement")
+	p.ScreenshotIfEnabled("placement")
 	p.Click("Evaluation")
 	p.WaitText("h1", "Evaluation")
 	p.OpenPath("/ui/evaluations")
 	p.EnterText("input[type=search]", "too-big")
 	p.WaitText("td", "waits: web")
-	p.Screenshot("evaluations")
+	p.ScreenshotIfEnabled("evaluations")
 	p.RunSteps("open the evaluation", chromedp.Click(chromedp.CSS("tbody tr:last-child a")))
 	p.WaitText(".notice", "Group “web”: 2 allocations cannot be placed.")
 	p.WaitText("main", "the job was submitted")
 	p.WaitText("main", "allocations wait for a place")
-	p.Screenshot("evaluation")
+	p.ScreenshotIfEnabled("evaluation")
 	p.CheckFitsPhone("evaluation-narrow")
 	p.Click("too-big")
 	p.Click("Evaluations")
@@ -388,7 +388,7 @@ func (u *uiJobsTest) services() {
 // printedAddresses opens the addresses that Nomad's commands print or open, except addresses that other tests open.
 func (u *uiJobsTest) printedAddresses() {
 	u.register(newUIJob("printed", 1))
-	alloc := u.WaitAlloc("printed", "running")
+	alloc := u.WaitAllocStatus("printed", "running")
 	p := u.open("/ui/evaluations?currentEval=" + alloc.EvalID)
 	p.WaitText("h1", "Evaluation "+alloc.EvalID[:8])
 	p.OpenPath("/ui/jobs/printed")
@@ -406,7 +406,7 @@ func (u *uiJobsTest) search() {
 	if _, _, err := u.Variables().Create(&api.Variable{Path: "sought/secret", Items: api.VariableItems{"a": "b"}}, nil); err != nil {
 		u.t.Fatal(err)
 	}
-	alloc := u.WaitAlloc("sought", "running")
+	alloc := u.WaitAllocStatus("sought", "running")
 	p := u.open("/ui/evaluations")
 	p.WaitText("h1", "Evaluations")
 	for _, search := range []struct{ text, want, path string }{
@@ -421,7 +421,7 @@ func (u *uiJobsTest) search() {
 		p.WaitFor(fmt.Sprintf(`[...document.querySelectorAll("dialog a")].some((a) => a.textContent === %q && a.getAttribute("href") === %q)`, search.want, search.path))
 		p.WaitText("dialog [role=status]", "found")
 		if search.text == "sought" {
-			p.Screenshot("search")
+			p.ScreenshotIfEnabled("search")
 			p.WaitText("dialog a", "groupsought-group in sought")
 			p.WaitText("dialog a", "tasksought-task in sought")
 		}
@@ -450,7 +450,7 @@ func (u *uiJobsTest) hiddenTab() {
 	p := u.open("/ui/jobs/hidden@default")
 	p.WaitText("td", "running")
 	systemtest.Eval[chromedp.Void](p, `{ window.requests = 0; const f = fetch; window.fetch = (...a) => { window.requests++; return f(...a) } }`)
-	p.SetHidden(true)
+	p.SimulateHidden(true)
 	// A refresh that started before the tab was hidden sends its last requests.
 	for deadline := time.Now().Add(systemtest.PageTimeout); systemtest.Eval[int](p, `new Promise((resolve) => { const before = window.requests; setTimeout(() => resolve(window.requests - before), 1000) })`) > 0; {
 		if time.Now().After(deadline) {
@@ -466,7 +466,7 @@ func (u *uiJobsTest) hiddenTab() {
 	if systemtest.Eval[bool](p, `document.querySelector("dl").textContent.includes("Version1")`) {
 		u.t.Error("a hidden tab followed a change")
 	}
-	p.SetHidden(false)
+	p.SimulateHidden(false)
 	p.WaitText("dl", "Version1")
 }
 
@@ -525,7 +525,7 @@ func TestUIManyJobs(t *testing.T) {
 				id := fmt.Sprintf("job-%04d", i)
 				job := api.NewBatchJob(id, id, api.GlobalRegion, 50)
 				job.ParameterizedJob = &api.ParameterizedJobConfig{}
-				job.AddTaskGroup(api.NewTaskGroup("g", 1).AddTask(systemtest.NewShellTask("main", "exit 0")))
+				job.AddTaskGroup(api.NewTaskGroup("g", 1).AddTask(systemtest.NewRawExecShellTask("main", "exit 0")))
 				if _, _, err := s.Jobs().Register(job, nil); err != nil {
 					t.Error(err)
 					return
@@ -534,7 +534,7 @@ func TestUIManyJobs(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	p := systemtest.OpenBrowser(t).OpenTab(s.Address, "/ui/jobs")
+	p := systemtest.OpenSharedBrowser(t).OpenTab(s.Address, "/ui/jobs")
 	p.WaitText("[role=status]", fmt.Sprintf("%d jobs", count))
 	p.WaitText("td", "job-0000")
 	if rows := systemtest.Eval[int](p, `document.querySelectorAll("tr").length`); rows > 200 {
@@ -542,7 +542,7 @@ func TestUIManyJobs(t *testing.T) {
 	}
 	systemtest.Eval[chromedp.Void](p, `scrollTo(0, document.body.scrollHeight)`)
 	p.WaitText("td", fmt.Sprintf("job-%04d", count-1))
-	p.Screenshot("jobs-many")
+	p.ScreenshotIfEnabled("jobs-many")
 	// The minimum of five runs excludes the processor time of other programs.
 	fastest := math.Inf(1)
 	for range 5 {

@@ -22,16 +22,16 @@ func TestUINodePages(t *testing.T) {
 	t.Parallel()
 	volumeDir := t.TempDir()
 	s := systemtest.StartTestAgent(t, false, fmt.Sprintf("client { host_volume \"shared\" { path = %q } }\n", volumeDir))
-	b := systemtest.OpenBrowser(t)
+	b := systemtest.OpenSharedBrowser(t)
 	group := api.NewTaskGroup("g", 1)
 	group.Networks = []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "http"}}}}
-	group.AddTask(systemtest.NewShellTask("main", systemtest.SleepForeverScript, func(task *api.Task) {
+	group.AddTask(systemtest.NewRawExecShellTask("main", systemtest.SleepForeverScript, func(task *api.Task) {
 		task.Services = []*api.Service{{
 			Name: "db", Provider: "nomad", PortLabel: "http", Tags: []string{hostileText},
 			Checks: []api.ServiceCheck{{Name: "port", Type: "http", Path: "/", Interval: 2 * time.Second, Timeout: time.Second}},
 		}}
 	}))
-	s.RunGroup("web", "service", "running", group)
+	s.RunGroupUntilStatus("web", "service", "running", group)
 
 	t.Run("node", func(t *testing.T) { testNodePage(t, s, b.ForSubtest(t)) })
 	t.Run("plugins", func(t *testing.T) { testPluginPage(t, s, b.ForSubtest(t)) })
@@ -47,14 +47,14 @@ func testNodePage(t *testing.T, s *systemtest.TestAgent, b *systemtest.Browser) 
 	p.WaitText("td", "web")
 	p.WaitText("td", "% of the machine")
 	p.WaitFor(`[...document.querySelectorAll(".chart-line")].filter((l) => l.getAttribute("d")?.includes("L")).length === 2`)
-	p.Screenshot("node")
+	p.ScreenshotIfEnabled("node")
 
 	p.Click("Attributes")
 	p.WaitFor(`[...document.querySelectorAll("details")].at(-1).open`)
 	systemtest.Eval[chromedp.Void](p, `{ scrollTo(0, 200); document.querySelectorAll(".scroll")[0].focus() }`)
 	p.Click("Make ineligible")
 	p.WaitText("dialog", "Further ones wait")
-	p.Screenshot("node-dialog")
+	p.ScreenshotIfEnabled("node-dialog")
 	p.Click("Cancel")
 	p.WaitFor(`!document.querySelector("dialog")`)
 	p.Click("Make ineligible")
@@ -96,7 +96,7 @@ func testPluginPage(t *testing.T, s *systemtest.TestAgent, b *systemtest.Browser
 	p.Click("raw_exec")
 	p.WaitText("td", "StartTask")
 	p.WaitText("td", "signals are sent to the driver")
-	p.Screenshot("plugins")
+	p.ScreenshotIfEnabled("plugins")
 	pid := systemtest.Eval[int](p, `Number(/pid (\d+)/.exec(document.querySelector("details[open] summary").textContent)[1])`)
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatalf("kill plugin %d: %v", pid, err)
@@ -104,7 +104,7 @@ func testPluginPage(t *testing.T, s *systemtest.TestAgent, b *systemtest.Browser
 	p.WaitText("summary", "1 restart")
 	p.WaitText("details[open] dd", "was killed by signal 9")
 	p.WaitFor(fmt.Sprintf(`!document.querySelector("details[open] summary").textContent.includes("pid %d,")`, pid))
-	p.Screenshot("plugins-restarted")
+	p.ScreenshotIfEnabled("plugins-restarted")
 }
 
 func testVolumePages(t *testing.T, s *systemtest.TestAgent, b *systemtest.Browser, dir string) {
@@ -121,7 +121,7 @@ func testVolumePages(t *testing.T, s *systemtest.TestAgent, b *systemtest.Browse
 	p.Click("data")
 	p.WaitText("dd", "single-node-writer")
 	p.WaitText("main", "No allocation uses this volume.")
-	p.Screenshot("volume")
+	p.ScreenshotIfEnabled("volume")
 	p.AllowError("status of 404") // the page can learn of the deletion before it is left
 	p.Click("Delete")
 	p.WaitText("dialog", "stay on the disk")
@@ -142,7 +142,7 @@ func testServicePages(t *testing.T, s *systemtest.TestAgent, b *systemtest.Brows
 	p.WaitText("td .status-failing", "failing")
 	p.Click("failing")
 	p.WaitText("td details[open] pre", "refused")
-	p.Screenshot("service")
+	p.ScreenshotIfEnabled("service")
 }
 
 func testVariablePages(t *testing.T, s *systemtest.TestAgent, b *systemtest.Browser) {
@@ -160,7 +160,7 @@ func testVariablePages(t *testing.T, s *systemtest.TestAgent, b *systemtest.Brow
 	}
 	p.Click("Reveal password")
 	p.WaitText("td", "hunter2")
-	p.Screenshot("variable")
+	p.ScreenshotIfEnabled("variable")
 
 	p.Click("Edit")
 	p.EnterText(".item textarea", "changed")
@@ -170,7 +170,7 @@ func testVariablePages(t *testing.T, s *systemtest.TestAgent, b *systemtest.Brow
 	p.AllowError("status of 409")
 	p.Click("Save")
 	p.WaitText(".error", "changed in the meantime")
-	p.Screenshot("variable-conflict")
+	p.ScreenshotIfEnabled("variable-conflict")
 	p.Click("Cancel")
 	p.WaitText("td", `<img src=x onerror=alert(1)>`)
 	p.Click("Reveal all")
@@ -197,16 +197,16 @@ func testVariablePages(t *testing.T, s *systemtest.TestAgent, b *systemtest.Brow
 func testEventPage(t *testing.T, s *systemtest.TestAgent, b *systemtest.Browser) {
 	p := b.OpenTab(s.Address, "/ui/events")
 	p.WaitText("td", "NodeRegistration") // the agent keeps recent events
-	s.RunJob("ev", "batch", "complete", systemtest.NewShellTask("main", "exit 0"))
+	s.RunJobUntilStatus("ev", "batch", "complete", systemtest.NewRawExecShellTask("main", "exit 0"))
 	p.WaitText("td", "JobRegistered")
 	p.WaitText("td a", "ev")
-	p.Screenshot("events")
+	p.ScreenshotIfEnabled("events")
 	p.Click("Details of JobRegistered")
 	p.WaitText("td pre", `"ModifyIndex"`)
 	p.Click("Pause")
 	p.WaitText("main", "Paused.")
 	rows := systemtest.Eval[int](p, `document.querySelectorAll("tbody tr").length`)
-	s.RunJob("later", "batch", "complete", systemtest.NewShellTask("main", "exit 0"))
+	s.RunJobUntilStatus("later", "batch", "complete", systemtest.NewRawExecShellTask("main", "exit 0"))
 	p.WaitFor(`/Paused\. [1-9]/.test(document.querySelector("[role=status]:not([hidden])").textContent)`)
 	if now := systemtest.Eval[int](p, `document.querySelectorAll("tbody tr").length`); now != rows {
 		t.Errorf("%d rows while paused, before %d", now, rows)
@@ -216,7 +216,7 @@ func testEventPage(t *testing.T, s *systemtest.TestAgent, b *systemtest.Browser)
 	p.SelectOption("#topic", "Node")
 	p.Click("Clear")
 	p.WaitFor(`document.querySelectorAll("tbody tr").length === 0`)
-	s.RunJob("third", "batch", "complete", systemtest.NewShellTask("main", "exit 0"))
+	s.RunJobUntilStatus("third", "batch", "complete", systemtest.NewRawExecShellTask("main", "exit 0"))
 	for _, eligible := range []bool{false, true} {
 		if _, err := s.Nodes().ToggleEligibility(s.NodeID, eligible, nil); err != nil {
 			t.Fatal(err)

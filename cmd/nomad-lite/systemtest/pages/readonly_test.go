@@ -37,7 +37,7 @@ func TestUIReadOnlyToken(t *testing.T) {
 	t.Parallel()
 	s := systemtest.StartPersistentAgent(t, nil)
 	address := s.PinHTTPPort()
-	s.RunJob("web", "service", "running", systemtest.NewShellTask("main", systemtest.SleepForeverScript))
+	s.RunJobUntilStatus("web", "service", "running", systemtest.NewRawExecShellTask("main", systemtest.SleepForeverScript))
 	c, err := api.NewClient(&api.Config{Address: address, SecretID: readToken(t, filepath.Join(s.DataDir, "token"))})
 	if err != nil {
 		t.Fatal(err)
@@ -54,7 +54,7 @@ func TestUIReadOnlyToken(t *testing.T) {
 		{"/ui/jobs/web@default/deployments", "Deployments"}, {"/ui/jobs/web@default/allocations", "g[0]"}, {"/ui/jobs/web@default/evaluations", "the job was submitted"},
 	}
 
-	b := systemtest.OpenBrowser(t)
+	b := systemtest.OpenSharedBrowser(t)
 	full := b.OpenTab(address, "/ui/jobs/web@default", "status of 403")
 	full.LogIn(readToken(t, filepath.Join(s.DataDir, "token")))
 	full.WaitText("button", "Stop…")
@@ -105,5 +105,5 @@ func TestUIReadOnlyToken(t *testing.T) {
 	p.WaitText("a[aria-disabled]", "Edit")
 	p.OpenPath("/ui/jobs/run")
 	p.WaitText("main", "does not permit this page")
-	p.Screenshot("read-only")
+	p.ScreenshotIfEnabled("read-only")
 }

@@ -14,13 +14,13 @@ func TestUIWalks(t *testing.T) {
 	slowtest.Skip(t, "opens pages that other tests check")
 	t.Parallel()
 	s := systemtest.StartTestAgent(t, false)
-	b := systemtest.OpenBrowser(t)
+	b := systemtest.OpenSharedBrowser(t)
 
-	shop := s.RunJob("shop", "service", "running",
-		systemtest.NewShellTask("migrate", "while :; do echo 'waiting for the database at 10.0.0.5:5432'; sleep 1; done", systemtest.AsPrestartTask),
-		systemtest.NewShellTask("web", systemtest.SleepForeverScript))
-	report := s.RunJob("report", "service", "running", systemtest.NewShellTask("main", "echo ready; "+systemtest.SleepForeverScript, slowHook("sleep 1.5")))
-	imported := s.RunJob("import", "batch", "failed", systemtest.NewShellTask("main", "echo 'reading orders.csv'; echo 'line 4711: no such customer: 0815' >&2; exit 3", systemtest.WithoutRestart))
+	shop := s.RunJobUntilStatus("shop", "service", "running",
+		systemtest.NewRawExecShellTask("migrate", "while :; do echo 'waiting for the database at 10.0.0.5:5432'; sleep 1; done", systemtest.AsPrestartTask),
+		systemtest.NewRawExecShellTask("web", systemtest.SleepForeverScript))
+	report := s.RunJobUntilStatus("report", "service", "running", systemtest.NewRawExecShellTask("main", "echo ready; "+systemtest.SleepForeverScript, slowHook("sleep 1.5")))
+	imported := s.RunJobUntilStatus("import", "batch", "failed", systemtest.NewRawExecShellTask("main", "echo 'reading orders.csv'; echo 'line 4711: no such customer: 0815' >&2; exit 3", systemtest.WithoutRestart))
 	first := newUIJob("api", 1)
 	first.TaskGroups[0].Tasks[0].Env = map[string]string{"LOG_LEVEL": "info", "WORKERS": "4"}
 	second := newUIJob("api", 1)
@@ -29,7 +29,7 @@ func TestUIWalks(t *testing.T) {
 		if _, _, err := s.Jobs().Register(job, nil); err != nil {
 			t.Fatal(err)
 		}
-		s.WaitAlloc("api", "running")
+		s.WaitAllocStatus("api", "running")
 	}
 
 	p := b.OpenTab(s.Address, "/ui/")
@@ -41,7 +41,7 @@ func TestUIWalks(t *testing.T) {
 	p.WaitText(".situation li", "web pending: waits for the task migrate for")
 	p.Click("Show")
 	p.WaitText(".span-output", "waiting for the database at 10.0.0.5:5432")
-	p.Screenshot("ui-not-started")
+	p.ScreenshotIfEnabled("ui-not-started")
 
 	p.Click("Jobs")
 	p.Click("report")
@@ -51,13 +51,13 @@ func TestUIWalks(t *testing.T) {
 	p.WaitText(".situation li button", "script (prestart)")
 	p.Click("script (prestart)")
 	p.WaitText(".span-details dd", "prestart")
-	p.Screenshot("ui-slow-hook")
+	p.ScreenshotIfEnabled("ui-slow-hook")
 
 	p.Click("Jobs")
 	p.Click("api")
 	p.Click("Versions")
 	p.WaitText(".diff", `Env[LOG_LEVEL]: "info" → "debug"`)
-	p.Screenshot("ui-versions")
+	p.ScreenshotIfEnabled("ui-versions")
 
 	p.Click("Jobs")
 	p.Click("import")
@@ -65,5 +65,5 @@ func TestUIWalks(t *testing.T) {
 	p.WaitText("td", "failed (exit status 3)")
 	p.Click("main")
 	p.WaitText("pre", "line 4711: no such customer: 0815")
-	p.Screenshot("ui-crash")
+	p.ScreenshotIfEnabled("ui-crash")
 }

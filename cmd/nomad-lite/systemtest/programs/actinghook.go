@@ -12,32 +12,32 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// serveActionHook serves a hook that performs the actions which a Nomad variable names on its task, and records the
+// serveTaskActionHook serves a hook that performs the actions which a Nomad variable names on its task, and records the
 // results.
-func serveActionHook() { sdk.ServeHook(&taskActionPlugin{}) }
+func serveTaskActionHook() { sdk.ServeHook(&taskActionHook{}) }
 
-// taskActionPlugin is a hook that performs the actions which the Nomad variable "orders" names.
-type taskActionPlugin struct {
+// taskActionHook is a hook that performs the actions which the Nomad variable "orders" names.
+type taskActionHook struct {
 	host             hook.Host
 	startActionsOnce sync.Once
 }
 
-func (*taskActionPlugin) Info() sdk.HookInfo { return sdk.HookInfo{Name: "acting", Version: "1.0.0"} }
+func (*taskActionHook) Info() sdk.HookInfo { return sdk.HookInfo{Name: "acting", Version: "1.0.0"} }
 
-func (a *taskActionPlugin) SetHost(host hook.Host, _ hook.Node) { a.host = host }
+func (a *taskActionHook) SetHost(host hook.Host, _ hook.Node) { a.host = host }
 
-func (a *taskActionPlugin) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+func (a *taskActionHook) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 	if req.Repeated {
 		appendToAnswersFile("poststart repeated")
 	} else {
 		appendToAnswersFile("poststart")
 	}
-	a.startActionsOnce.Do(func() { go a.performActionsOfVariable(req.Scope()) })
+	a.startActionsOnce.Do(func() { go a.performActionsFromNomadVariable(req.Scope()) })
 	return hook.TaskPoststartResponse{}, nil
 }
 
-// performActionsOfVariable performs each action that the variable names on the task, until the task has exited.
-func (a *taskActionPlugin) performActionsOfVariable(s hook.Scope) {
+// performActionsFromNomadVariable performs each action that the variable names on the task, until the task has exited.
+func (a *taskActionHook) performActionsFromNomadVariable(s hook.Scope) {
 	ctx := context.Background()
 	for after := uint64(0); ; {
 		items, index, err := a.host.Variable(ctx, s, "orders", after)
@@ -57,8 +57,8 @@ func (a *taskActionPlugin) performActionsOfVariable(s hook.Scope) {
 	}
 }
 
-func (a *taskActionPlugin) performAction(ctx context.Context, s hook.Scope, order string) any {
-	switch order {
+func (a *taskActionHook) performAction(ctx context.Context, s hook.Scope, action string) any {
+	switch action {
 	case "signal":
 		return a.host.Signal(ctx, s, "SIGUSR1", "the hook wants it")
 	case "no signal":
@@ -72,18 +72,18 @@ func (a *taskActionPlugin) performAction(ctx context.Context, s hook.Scope, orde
 		appendToAnswersFile("variables: %q", paths)
 		return err
 	case "services":
-		return a.watchService(ctx, s)
+		return a.watchServiceUntilRegistered(ctx, s)
 	case "stats":
-		return a.sampleStats(ctx, s)
+		return a.recordStatsSampleOrder(ctx, s)
 	case "flood":
-		return a.floodEvents(ctx, s)
+		return a.emitEventsUntilRateLimited(ctx, s)
 	case "execs":
-		return a.callConcurrently(ctx, 17, func(ctx context.Context) error {
+		return a.callConcurrentlyUntilFirst(ctx, 17, func(ctx context.Context) error {
 			_, err := a.host.Exec(ctx, s, []string{"sleep", "1000"}, 0)
 			return err
 		})
 	case "watches":
-		return a.callConcurrently(ctx, 1001, func(ctx context.Context) error {
+		return a.callConcurrentlyUntilFirst(ctx, 1001, func(ctx context.Context) error {
 			_, _, err := a.host.Services(ctx, s, "nobody", 1<<60)
 			return err
 		})
@@ -91,9 +91,9 @@ func (a *taskActionPlugin) performAction(ctx context.Context, s hook.Scope, orde
 	return "what?"
 }
 
-// floodEvents emits events from 100 goroutines until the agent rejects a call of each. A single goroutine could be
-// slower than the rate limit.
-func (a *taskActionPlugin) floodEvents(ctx context.Context, s hook.Scope) error {
+// emitEventsUntilRateLimited emits events from 100 goroutines until the agent rejects a call of each. A single goroutine
+// could be slower than the rate limit.
+func (a *taskActionHook) emitEventsUntilRateLimited(ctx context.Context, s hook.Scope) error {
 	var callersWG sync.WaitGroup
 	var acceptedCalls atomic.Int64
 	refusals := make(chan error, 100)
@@ -115,9 +115,9 @@ func (a *taskActionPlugin) floodEvents(ctx context.Context, s hook.Scope) error 
 	return <-refusals
 }
 
-// callConcurrently makes the same call in n goroutines. When the first call returns, it cancels the others and returns
-// the result of the first.
-func (a *taskActionPlugin) callConcurrently(ctx context.Context, n int, call func(context.Context) error) error {
+// callConcurrentlyUntilFirst makes the same call in n goroutines. When the first call returns, it cancels the others
+// and returns the result of the first.
+func (a *taskActionHook) callConcurrentlyUntilFirst(ctx context.Context, n int, call func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var callsWG sync.WaitGroup
 	refusals := make(chan error, n)
@@ -134,8 +134,8 @@ func (a *taskActionPlugin) callConcurrently(ctx context.Context, n int, call fun
 	return refusal
 }
 
-// watchService watches a service that does not exist yet, until an instance is registered.
-func (a *taskActionPlugin) watchService(ctx context.Context, s hook.Scope) error {
+// watchServiceUntilRegistered watches a service that does not exist yet, until an instance is registered.
+func (a *taskActionHook) watchServiceUntilRegistered(ctx context.Context, s hook.Scope) error {
 	for after := uint64(0); ; {
 		list, index, err := a.host.Services(ctx, s, "shop", after)
 		if err != nil {
@@ -149,9 +149,9 @@ func (a *taskActionPlugin) watchService(ctx context.Context, s hook.Scope) error
 	}
 }
 
-// sampleStats records whether the first two samples of the task's resource usage have increasing times, and later the
-// end of the samples.
-func (a *taskActionPlugin) sampleStats(ctx context.Context, s hook.Scope) error {
+// recordStatsSampleOrder records whether the first two samples of the task's resource usage have increasing times, and
+// later the end of the samples.
+func (a *taskActionHook) recordStatsSampleOrder(ctx context.Context, s hook.Scope) error {
 	samples, err := a.host.Stats(ctx, s, 100*time.Millisecond)
 	if err != nil {
 		return err

@@ -13,24 +13,25 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// serveHostAPIHook serves a hook that makes all calls of the host API, and records the results in the file "answers".
-func serveHostAPIHook() { sdk.ServeHook(&hostAPIPlugin{}) }
+// serveHostAPITestHook serves a hook that makes all calls of the host API, and records the results in the file
+// "answers".
+func serveHostAPITestHook() { sdk.ServeHook(&hostAPITestHook{}) }
 
-type hostAPIPlugin struct {
+type hostAPITestHook struct {
 	host             hook.Host
 	statsStreamCount atomic.Int32 // number of streams of samples that were requested
 }
 
-func (*hostAPIPlugin) Info() sdk.HookInfo {
+func (*hostAPITestHook) Info() sdk.HookInfo {
 	return sdk.HookInfo{Name: "asking", Version: "1.0.0", ReportsHealth: true}
 }
 
-func (a *hostAPIPlugin) SetHost(host hook.Host, _ hook.Node) { a.host = host }
+func (a *hostAPITestHook) SetHost(host hook.Host, _ hook.Node) { a.host = host }
 
 func appendToAnswersFile(format string, values ...any) { appendLine("answers", format, values...) }
 
-func appendLine(file, format string, values ...any) {
-	f, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+func appendLine(path, format string, values ...any) {
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
 		panic(err)
 	}
@@ -38,9 +39,9 @@ func appendLine(file, format string, values ...any) {
 	fmt.Fprintf(f, format+"\n", values...)
 }
 
-// watchVariable watches the Nomad variable "word" until the task has exited, and reports the health that the variable
-// names. Then it records the error that ended the watch.
-func (a *hostAPIPlugin) watchVariable(s hook.Scope) {
+// watchVariableAndReportHealth watches the Nomad variable "word" until the task has exited, and reports the health that
+// the variable names. Then it records the error that ended the watch.
+func (a *hostAPITestHook) watchVariableAndReportHealth(s hook.Scope) {
 	ctx := context.Background()
 	for after := uint64(0); ; {
 		items, index, err := a.host.Variable(ctx, s, "word", after)
@@ -59,7 +60,7 @@ func (a *hostAPIPlugin) watchVariable(s hook.Scope) {
 }
 
 // recordStatsSamples records each sample of the task's resource usage until the process of the task has exited.
-func (a *hostAPIPlugin) recordStatsSamples(s hook.Scope) {
+func (a *hostAPITestHook) recordStatsSamples(s hook.Scope) {
 	stream := a.statsStreamCount.Add(1)
 	samples, err := a.host.Stats(context.Background(), s, 100*time.Millisecond)
 	if err != nil {
@@ -72,7 +73,7 @@ func (a *hostAPIPlugin) recordStatsSamples(s hook.Scope) {
 	appendLine("samples", "end of stream %d", stream)
 }
 
-func (a *hostAPIPlugin) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+func (a *hostAPITestHook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 	s := req.Scope()
 	if result, err := a.host.Exec(ctx, s, []string{"sh", "-c", "echo here; exit 7"}, time.Minute); err != nil {
 		appendToAnswersFile("exec: %v", err)
@@ -109,13 +110,13 @@ func (a *hostAPIPlugin) Poststart(ctx context.Context, req hook.TaskPoststartReq
 	if list, _, err := a.host.Services(ctx, s, "web", 0); err != nil || len(list) > 1 {
 		appendToAnswersFile("services: %v %v", list, err)
 	}
-	go a.watchVariable(s)
+	go a.watchVariableAndReportHealth(s)
 	go a.recordStatsSamples(s)
 	return hook.TaskPoststartResponse{}, nil
 }
 
 // PreKill tests the token of an allocation hook, which is valid for all tasks, so that each call must name its task.
-func (a *hostAPIPlugin) PreKill(ctx context.Context, req hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
+func (a *hostAPITestHook) PreKill(ctx context.Context, req hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
 	for _, task := range []string{"", "main", "nobody"} {
 		s := req.Scope()
 		s.Task = task
@@ -129,7 +130,7 @@ func (a *hostAPIPlugin) PreKill(ctx context.Context, req hook.AllocPreKillReques
 	return hook.AllocPreKillResponse{}, nil
 }
 
-func (a *hostAPIPlugin) Exited(ctx context.Context, req hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
+func (a *hostAPITestHook) Exited(ctx context.Context, req hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
 	appendToAnswersFile("exited: restart=%v", req.WillRestart)
 	return hook.TaskExitedResponse{}, nil
 }

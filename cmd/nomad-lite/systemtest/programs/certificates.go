@@ -14,14 +14,14 @@ import (
 	"time"
 )
 
-// createCertificates is the program "mint CA NAME..." of the scripts. It creates a certificate authority and
+// createCAAndCertificates is the program "mint CA NAME..." of the scripts. It creates a certificate authority and
 // certificates that the authority signs, for this machine and for clients: NAME.pem and NAME.key in the working
 // directory.
-func createCertificates() {
-	authority, key, err := newCertificate(os.Args[1], nil, nil)
+func createCAAndCertificates() {
+	authority, key, err := createCertificateFiles(os.Args[1], nil, nil)
 	for _, name := range os.Args[2:] {
 		if err == nil {
-			_, _, err = newCertificate(name, authority, key)
+			_, _, err = createCertificateFiles(name, authority, key)
 		}
 	}
 	if err != nil {
@@ -30,8 +30,8 @@ func createCertificates() {
 	}
 }
 
-// newCertificate returns a certificate that is signed by the parent, or self-signed.
-func newCertificate(name string, parent *x509.Certificate, parentKey *ecdsa.PrivateKey) (*x509.Certificate, *ecdsa.PrivateKey, error) {
+// createCertificateFiles returns a certificate that is signed by the parent, or self-signed.
+func createCertificateFiles(name string, parent *x509.Certificate, parentKey *ecdsa.PrivateKey) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, nil, err

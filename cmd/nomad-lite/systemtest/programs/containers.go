@@ -10,9 +10,10 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// listContainers is the program "containers [-id] [-state] [TASK]" of the scripts. It prints the containers of the
-// script's agent. With -networks, it prints the pause containers that hold the network namespaces of groups.
-func listContainers() {
+// printDockerContainersOfScript is the program "containers [-id] [-state] [TASK]" of the scripts. It prints the
+// containers of the script's agent. With -networks, it prints the pause containers that hold the network namespaces of
+// groups.
+func printDockerContainersOfScript() {
 	id := flag.Bool("id", false, "print the ids")
 	state := flag.Bool("state", false, "print the states")
 	networks := flag.Bool("networks", false, "print the ids of the containers that hold networks")
@@ -21,7 +22,7 @@ func listContainers() {
 	switch {
 	case err != nil:
 	case *networks:
-		err = printNetworks(engine)
+		err = printPauseContainerIDs(engine)
 	default:
 		err = printContainers(engine, flag.Arg(0), *id, *state)
 	}
@@ -31,9 +32,9 @@ func listContainers() {
 	}
 }
 
-// printNetworks prints the IDs of the pause containers of all agents. It cannot select those of one agent, because
-// pause containers mount no directory of the agent.
-func printNetworks(engine *client.Client) error {
+// printPauseContainerIDs prints the IDs of the pause containers of all agents. It cannot select those of one agent,
+// because pause containers mount no directory of the agent.
+func printPauseContainerIDs(engine *client.Client) error {
 	list, err := engine.ContainerList(context.Background(), client.ContainerListOptions{All: true})
 	if err != nil {
 		return err
@@ -46,7 +47,7 @@ func printNetworks(engine *client.Client) error {
 	return nil
 }
 
-func printContainers(engine *client.Client, task string, id, state bool) error {
+func printContainers(engine *client.Client, taskFilter string, printIDs, printStates bool) error {
 	list, err := engine.ContainerList(context.Background(), client.ContainerListOptions{All: true})
 	if err != nil {
 		return err
@@ -58,10 +59,10 @@ func printContainers(engine *client.Client, task string, id, state bool) error {
 			ours = ours || strings.HasPrefix(m.Source, os.Getenv("WORK")+"/")
 		}
 		switch {
-		case !ours || task != "" && c.Labels["nomad-lite.task_name"] != task:
-		case id:
+		case !ours || taskFilter != "" && c.Labels["nomad-lite.task_name"] != taskFilter:
+		case printIDs:
 			fmt.Println(c.ID)
-		case state:
+		case printStates:
 			fmt.Println(c.State)
 		default:
 			fmt.Println(c.Names[0])

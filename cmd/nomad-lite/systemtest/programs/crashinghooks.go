@@ -15,8 +15,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// runSelfKillingAgent runs nomad-lite, and kills the process when the agent is about to start a task.
-func runSelfKillingAgent() {
+// runAgentKilledBeforeStartTask runs nomad-lite, and kills the process when the agent is about to start a task.
+func runAgentKilledBeforeStartTask() {
 	failpoint.OnHit = func(s failpoint.Step, p failpoint.Phase) {
 		if s == failpoint.StepStartTask && p == failpoint.PhaseBefore {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
@@ -27,11 +27,11 @@ func runSelfKillingAgent() {
 
 // serveCrashingHook serves a hook that appends each call to a ledger file, and kills its own process at the hook points
 // that its attachment names. Its first argument is its name; with a second argument it takes part in every allocation.
-func serveCrashingHook() { sdk.ServeHook(crashingPlugin{}) }
+func serveCrashingHook() { sdk.ServeHook(crashingHook{}) }
 
-type crashingPlugin struct{}
+type crashingHook struct{}
 
-func (crashingPlugin) Info() sdk.HookInfo {
+func (crashingHook) Info() sdk.HookInfo {
 	name := "dying"
 	if len(os.Args) > 1 {
 		name = os.Args[1]
@@ -56,35 +56,35 @@ func (crashingPlugin) Info() sdk.HookInfo {
 }
 
 type crashingHookConfig struct {
-	LedgerFile        string   `codec:"ledger"`
-	LinePrefix        string   `codec:"name"`
-	CrashPoints       []string `codec:"die"`
-	CrashCount        int      `codec:"often"`
-	ErrorPoints       []string `codec:"refuse"`
-	ErrorUntilFile    string   `codec:"until"`
-	ReturnDone        bool     `codec:"done"`
-	OversizedResponse bool     `codec:"lie"`
+	CallLogFile               string   `codec:"ledger"`
+	LinePrefix                string   `codec:"name"`
+	CrashPoints               []string `codec:"die"`
+	MaxCrashes                int      `codec:"often"`
+	ErrorPoints               []string `codec:"refuse"`
+	ErrorUntilFileExists      string   `codec:"until"`
+	ReturnDone                bool     `codec:"done"`
+	OversizedPrestartResponse bool     `codec:"lie"`
 }
 
-// recordCall appends a call to the ledger. Then it kills the plugin or returns an error, if the attachment requests
-// that for this hook point.
-func (crashingPlugin) recordCall(g hook.RequestMeta, alloc hook.Alloc, point, text string) (o crashingHookConfig, err error) {
+// recordCallThenCrashOrFail appends a call to the ledger. Then it kills the plugin or returns an error, if the
+// attachment requests that for this hook point.
+func (crashingHook) recordCallThenCrashOrFail(g hook.RequestMeta, alloc hook.Alloc, hookPoint, lineSuffix string) (o crashingHookConfig, err error) {
 	if err := g.Config(&o); err != nil {
 		return o, err
 	}
-	o.LedgerFile = strings.ReplaceAll(o.LedgerFile, "JOB", alloc.JobID)
-	before, _ := os.ReadFile(o.LedgerFile)
-	line := point + text
-	dies := slices.Contains(o.CrashPoints, point) && strings.Count(string(before), point+" dies\n") < o.CrashCount
-	_, missing := os.Stat(o.ErrorUntilFile)
-	refuses := slices.Contains(o.ErrorPoints, point) && missing != nil
+	o.CallLogFile = strings.ReplaceAll(o.CallLogFile, "JOB", alloc.JobID)
+	before, _ := os.ReadFile(o.CallLogFile)
+	line := hookPoint + lineSuffix
+	dies := slices.Contains(o.CrashPoints, hookPoint) && strings.Count(string(before), hookPoint+" dies\n") < o.MaxCrashes
+	_, missing := os.Stat(o.ErrorUntilFileExists)
+	refuses := slices.Contains(o.ErrorPoints, hookPoint) && missing != nil
 	switch {
 	case dies:
-		line = point + " dies"
+		line = hookPoint + " dies"
 	case refuses:
-		line = point + " refused"
+		line = hookPoint + " refused"
 	}
-	f, err := os.OpenFile(o.LedgerFile, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	f, err := os.OpenFile(o.CallLogFile, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
 		return o, err
 	}
@@ -95,24 +95,24 @@ func (crashingPlugin) recordCall(g hook.RequestMeta, alloc hook.Alloc, point, te
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		time.Sleep(time.Minute) // so that no response is sent before the signal arrives
 	case refuses:
-		return o, fmt.Errorf("no %s here", point)
+		return o, fmt.Errorf("no %s here", hookPoint)
 	}
 	return o, nil
 }
 
 // serveHangingHook serves a hook whose calls never return. It subscribes to two hook points only, so that its timeout
 // can be short.
-func serveHangingHook() { sdk.ServeHook(hangingPlugin{}) }
+func serveHangingHook() { sdk.ServeHook(hangingHook{}) }
 
-type hangingPlugin struct{}
+type hangingHook struct{}
 
-func (hangingPlugin) Info() sdk.HookInfo { return sdk.HookInfo{Name: "hanging", Version: "1.0.0"} }
+func (hangingHook) Info() sdk.HookInfo { return sdk.HookInfo{Name: "hanging", Version: "1.0.0"} }
 
-func (hangingPlugin) Poststart(context.Context, hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+func (hangingHook) Poststart(context.Context, hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 	return hook.TaskPoststartResponse{}, hangForever()
 }
 
-func (hangingPlugin) Exited(context.Context, hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
+func (hangingHook) Exited(context.Context, hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
 	return hook.TaskExitedResponse{}, hangForever()
 }
 
@@ -121,78 +121,78 @@ func hangForever() error {
 	return nil
 }
 
-func (c crashingPlugin) Prerun(_ context.Context, req hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
-	_, err := c.recordCall(req.RequestMeta, req.Alloc, "prerun", " "+req.Env["NOMAD_JOB_NAME"])
+func (c crashingHook) Prerun(_ context.Context, req hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+	_, err := c.recordCallThenCrashOrFail(req.RequestMeta, req.Alloc, "prerun", " "+req.Env["NOMAD_JOB_NAME"])
 	return hook.AllocPrerunResponse{}, err
 }
 
-func (c crashingPlugin) UpdateAlloc(_ context.Context, req hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
-	_, err := c.recordCall(req.RequestMeta, req.Alloc, "update_alloc", "")
+func (c crashingHook) UpdateAlloc(_ context.Context, req hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
+	_, err := c.recordCallThenCrashOrFail(req.RequestMeta, req.Alloc, "update_alloc", "")
 	return hook.AllocUpdateResponse{}, err
 }
 
-func (c crashingPlugin) PreTaskRestart(_ context.Context, req hook.AllocPreTaskRestartRequest) (hook.AllocPreTaskRestartResponse, error) {
-	_, err := c.recordCall(req.RequestMeta, req.Alloc, "pre_task_restart", "")
+func (c crashingHook) PreTaskRestart(_ context.Context, req hook.AllocPreTaskRestartRequest) (hook.AllocPreTaskRestartResponse, error) {
+	_, err := c.recordCallThenCrashOrFail(req.RequestMeta, req.Alloc, "pre_task_restart", "")
 	return hook.AllocPreTaskRestartResponse{}, err
 }
 
-func (c crashingPlugin) PreKill(_ context.Context, req hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
-	_, err := c.recordCall(req.RequestMeta, req.Alloc, "pre_kill", "")
+func (c crashingHook) PreKill(_ context.Context, req hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
+	_, err := c.recordCallThenCrashOrFail(req.RequestMeta, req.Alloc, "pre_kill", "")
 	return hook.AllocPreKillResponse{}, err
 }
 
-func (c crashingPlugin) Postrun(_ context.Context, req hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
-	_, err := c.recordCall(req.RequestMeta, req.Alloc, "postrun", "")
+func (c crashingHook) Postrun(_ context.Context, req hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
+	_, err := c.recordCallThenCrashOrFail(req.RequestMeta, req.Alloc, "postrun", "")
 	return hook.AllocPostrunResponse{}, err
 }
 
-func (c crashingPlugin) Destroy(_ context.Context, req hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
-	_, err := c.recordCall(req.RequestMeta, req.Alloc, "destroy", "")
+func (c crashingHook) Destroy(_ context.Context, req hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
+	_, err := c.recordCallThenCrashOrFail(req.RequestMeta, req.Alloc, "destroy", "")
 	return hook.AllocDestroyResponse{}, err
 }
 
-func (c crashingPlugin) ShutdownAlloc(_ context.Context, req hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
-	_, err := c.recordCall(req.RequestMeta, req.Alloc, "shutdown_alloc", "")
+func (c crashingHook) ShutdownAlloc(_ context.Context, req hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
+	_, err := c.recordCallThenCrashOrFail(req.RequestMeta, req.Alloc, "shutdown_alloc", "")
 	return hook.AllocShutdownResponse{}, err
 }
 
-func (c crashingPlugin) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+func (c crashingHook) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	visits := req.PreviousState["visits"] + "x"
 	answer := hook.TaskPrestartResponse{State: map[string]string{"visits": visits}, Env: map[string]string{"VISITS": visits}}
-	o, err := c.recordCall(req.RequestMeta, req.Alloc, "prestart", " "+visits)
+	o, err := c.recordCallThenCrashOrFail(req.RequestMeta, req.Alloc, "prestart", " "+visits)
 	answer.Done = o.ReturnDone
-	if o.OversizedResponse {
+	if o.OversizedPrestartResponse {
 		answer.Env["LIE"] = strings.Repeat("x", 2<<20)
 	}
 	return answer, err
 }
 
-func (c crashingPlugin) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
-	_, err := c.recordCall(req.RequestMeta, req.Alloc, "poststart", " "+req.Env["VISITS"])
+func (c crashingHook) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+	_, err := c.recordCallThenCrashOrFail(req.RequestMeta, req.Alloc, "poststart", " "+req.Env["VISITS"])
 	return hook.TaskPoststartResponse{}, err
 }
 
-func (c crashingPlugin) Update(_ context.Context, req hook.TaskUpdateRequest) (hook.TaskUpdateResponse, error) {
-	_, err := c.recordCall(req.RequestMeta, req.Alloc, "update", "")
+func (c crashingHook) Update(_ context.Context, req hook.TaskUpdateRequest) (hook.TaskUpdateResponse, error) {
+	_, err := c.recordCallThenCrashOrFail(req.RequestMeta, req.Alloc, "update", "")
 	return hook.TaskUpdateResponse{}, err
 }
 
-func (c crashingPlugin) PreKilling(_ context.Context, req hook.TaskPreKillingRequest) (hook.TaskPreKillingResponse, error) {
-	_, err := c.recordCall(req.RequestMeta, req.Alloc, "pre_killing", "")
+func (c crashingHook) PreKilling(_ context.Context, req hook.TaskPreKillingRequest) (hook.TaskPreKillingResponse, error) {
+	_, err := c.recordCallThenCrashOrFail(req.RequestMeta, req.Alloc, "pre_killing", "")
 	return hook.TaskPreKillingResponse{}, err
 }
 
-func (c crashingPlugin) Exited(_ context.Context, req hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
-	_, err := c.recordCall(req.RequestMeta, req.Alloc, "exited", fmt.Sprintf(" code=%d restarts=%v", req.Exit.ExitCode, req.WillRestart))
+func (c crashingHook) Exited(_ context.Context, req hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
+	_, err := c.recordCallThenCrashOrFail(req.RequestMeta, req.Alloc, "exited", fmt.Sprintf(" code=%d restarts=%v", req.Exit.ExitCode, req.WillRestart))
 	return hook.TaskExitedResponse{}, err
 }
 
-func (c crashingPlugin) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
-	_, err := c.recordCall(req.RequestMeta, req.Alloc, "stop", " "+req.PreviousState["visits"])
+func (c crashingHook) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+	_, err := c.recordCallThenCrashOrFail(req.RequestMeta, req.Alloc, "stop", " "+req.PreviousState["visits"])
 	return hook.TaskStopResponse{}, err
 }
 
-func (c crashingPlugin) Shutdown(_ context.Context, req hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
-	_, err := c.recordCall(req.RequestMeta, req.Alloc, "shutdown", "")
+func (c crashingHook) Shutdown(_ context.Context, req hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
+	_, err := c.recordCallThenCrashOrFail(req.RequestMeta, req.Alloc, "shutdown", "")
 	return hook.TaskShutdownResponse{}, err
 }

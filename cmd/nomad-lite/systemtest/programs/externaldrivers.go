@@ -6,17 +6,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// serveExternalExecDriver serves raw_exec as a third-party driver: a file in the plugin directory with
+// serveRawExecAsExternalDriver serves raw_exec as a third-party driver: a file in the plugin directory with
 // the driver name external_exec.
-func serveExternalExecDriver() { sdk.ServeDriver(&externalExecPlugin{}) }
+func serveRawExecAsExternalDriver() { sdk.ServeDriver(&externalRawExecDriver{}) }
 
-type externalExecPlugin struct{ rawexec.Driver }
+type externalRawExecDriver struct{ rawexec.Driver }
 
-func (e *externalExecPlugin) Info() sdk.DriverInfo {
+func (e *externalRawExecDriver) Info() sdk.DriverInfo {
 	info := e.Driver.Info()
 	info.Name = "external_exec"
 	return info
 }
 
-// serveChrootDriver serves exec as a third-party driver, which can mount volumes.
-func serveChrootDriver() { sdk.ServeDriver(&execdriver.Driver{}) }
+// serveExecAsExternalDriver serves exec as a third-party driver, which can mount volumes.
+func serveExecAsExternalDriver() { sdk.ServeDriver(&execdriver.Driver{}) }

@@ -73,10 +73,10 @@ func runFailpointAgent() {
 // answers.
 var KillableAgentCommands = map[string]func(ctx context.Context, a *agent.Agent, arg string) any{
 	"look": func(ctx context.Context, a *agent.Agent, _ string) any {
-		waitStateChange(ctx, a.Store())
+		waitStateChangeBriefly(ctx, a.Store())
 		s := a.Store().Snapshot()
 		reportedIndex = s.Index()
-		seen := AllocReport{AllocIDsWithLocalRecords: s.AllocationsWithLocalRecords()}
+		seen := AllocReport{AllocIDsWithRunnerRecords: s.AllocIDsWithLocalRecords()}
 		for _, alloc := range s.Allocations(nil, "") {
 			seen.Allocs = append(seen.Allocs, &api.Allocation{
 				ID: alloc.ID, JobID: alloc.JobID, DesiredStatus: alloc.DesiredStatus, ClientStatus: alloc.ClientStatus,
@@ -105,9 +105,9 @@ var KillableAgentCommands = map[string]func(ctx context.Context, a *agent.Agent,
 		if err != nil {
 			return err.Error()
 		}
-		file, _ := jobspec.Parse(jobspec.Source{Name: path, Text: text})
+		file, _ := jobspec.Parse(jobspec.ParseInput{DiagnosticFileName: path, Text: text})
 		model.Canonicalize(file.Job)
-		_, err = a.Scheduler().Register(ctx, file.Job, scheduler.RegisterOptions{})
+		_, err = a.Scheduler().RegisterAndEvaluateJob(ctx, file.Job, scheduler.RegisterOptions{})
 		return fmt.Sprint(err)
 	},
 	"await-registration": func(ctx context.Context, a *agent.Agent, _ string) any {
@@ -118,7 +118,7 @@ var KillableAgentCommands = map[string]func(ctx context.Context, a *agent.Agent,
 		return "ok"
 	},
 	"purge": func(ctx context.Context, a *agent.Agent, job string) any {
-		_, err := a.Scheduler().Deregister(ctx, scheduler.JobKey{Namespace: "default", ID: job}, scheduler.DeregisterOptions{Purge: true})
+		_, err := a.Scheduler().DeregisterJob(ctx, scheduler.JobKey{Namespace: "default", ID: job}, scheduler.DeregisterOptions{Purge: true})
 		return fmt.Sprint(err)
 	},
 }
@@ -126,9 +126,10 @@ var KillableAgentCommands = map[string]func(ctx context.Context, a *agent.Agent,
 // reportedIndex is the index of the state in the last AllocReport.
 var reportedIndex uint64
 
-// waitStateChange waits until the state differs from that of the last AllocReport, but only for a short time, because
-// tests also wait for files and processes. Reports of an unchanged state would take most of the CPU time of a test.
-func waitStateChange(ctx context.Context, s *store.Store) {
+// waitStateChangeBriefly waits until the state differs from that of the last AllocReport, but only for a short time,
+// because tests also wait for files and processes. Reports of an unchanged state would take most of the CPU time of a
+// test.
+func waitStateChangeBriefly(ctx context.Context, s *store.Store) {
 	ctx, cancel := context.WithTimeout(ctx, 40*time.Millisecond)
 	defer cancel()
 	_ = s.WaitForIndex(ctx, reportedIndex+1) // an error means that nothing has changed
@@ -136,14 +137,14 @@ func waitStateChange(ctx context.Context, s *store.Store) {
 
 // AllocReport is an agent's report about its allocations.
 type AllocReport struct {
-	Allocs                   []*api.Allocation
-	AllocIDsWithLocalRecords []string // ids of the allocations with runner records in the store
+	Allocs                    []*api.Allocation
+	AllocIDsWithRunnerRecords []string // ids of the allocations with runner records in the store
 }
 
 // FindAlloc returns an allocation of the job for which wanted returns true, or nil if there is none.
-func (r AllocReport) FindAlloc(job string, wanted func(*api.Allocation) bool) (found *api.Allocation) {
+func (r AllocReport) FindAlloc(jobID string, wanted func(*api.Allocation) bool) (found *api.Allocation) {
 	for _, a := range r.Allocs {
-		if a.JobID == job && wanted(a) {
+		if a.JobID == jobID && wanted(a) {
 			found = a
 		}
 	}

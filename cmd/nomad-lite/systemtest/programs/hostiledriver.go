@@ -19,27 +19,27 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// serveHostileDriver serves a driver without the SDK that has a fault in one of its methods: `hostile-driver NAME FAULT
+// serveFaultyDriver serves a driver without the SDK that has a fault in one of its methods: `hostile-driver NAME FAULT
 // METHOD`. With the fault panic the method panics. With hang it blocks, even when the context ends, until a file
 // "answer" exists. With goroutine a goroutine that outlives the call panics. Tasks have no process: they exist only in
 // the plugin process, until they are stopped.
-func serveHostileDriver() {
-	d := &faultyDriver{name: os.Args[1], injectedFault: os.Args[2], faultyMethod: os.Args[3], tasks: map[string]*faultyDriverTask{}}
+func serveFaultyDriver() {
+	d := &faultyDriver{name: os.Args[1], faultKind: os.Args[2], faultyMethod: os.Args[3], tasks: map[string]*faultyDriverTask{}}
 	plugin.Serve(&plugin.ServeConfig{
 		HandshakeConfig: basewire.Handshake,
 		Plugins: plugin.PluginSet{
 			basewire.PluginName:   &basewire.GRPCPlugin{Impl: d},
 			driverwire.PluginName: &driverwire.GRPCPlugin{Impl: d},
 		},
-		GRPCServer: basewire.NewServer,
+		GRPCServer: basewire.NewServerWithoutSizeLimits,
 		Logger:     hclog.NewNullLogger(),
 	})
 }
 
 type faultyDriver struct {
-	driver.Driver       // implements the methods that hosts do not call in these tests
-	name, injectedFault string
-	faultyMethod        string
+	driver.Driver   // implements the methods that hosts do not call in these tests
+	name, faultKind string
+	faultyMethod    string
 
 	mu    sync.Mutex
 	tasks map[string]*faultyDriverTask
@@ -51,12 +51,12 @@ type faultyDriverTask struct {
 	ended   chan struct{}
 }
 
-// injectFault is called at the start of every method, and causes the fault in the chosen method.
-func (d *faultyDriver) injectFault(method string) {
+// injectFaultIfChosen is called at the start of every method, and causes the fault in the chosen method.
+func (d *faultyDriver) injectFaultIfChosen(method string) {
 	if method != d.faultyMethod {
 		return
 	}
-	switch d.injectedFault {
+	switch d.faultKind {
 	case "panic":
 		panic("not today")
 	case "hang":
@@ -81,48 +81,48 @@ func (d *faultyDriver) findTask(id string) (*faultyDriverTask, error) {
 }
 
 func (d *faultyDriver) PluginInfo(context.Context) (*base.Info, error) {
-	d.injectFault("PluginInfo")
+	d.injectFaultIfChosen("PluginInfo")
 	return &base.Info{Type: base.TypeDriver, Name: d.name, Version: "1.0.0", APIVersions: []string{driver.APIVersion}}, nil
 }
 
 func (d *faultyDriver) ConfigSchema(context.Context) (*hclspec.Spec, error) {
-	d.injectFault("ConfigSchema")
+	d.injectFaultIfChosen("ConfigSchema")
 	return hclspec.Object(nil), nil
 }
 
 func (d *faultyDriver) SetConfig(context.Context, *base.Config) error {
-	d.injectFault("SetConfig")
+	d.injectFaultIfChosen("SetConfig")
 	return nil
 }
 
 func (d *faultyDriver) TaskConfigSchema(context.Context) (*hclspec.Spec, error) {
-	d.injectFault("TaskConfigSchema")
+	d.injectFaultIfChosen("TaskConfigSchema")
 	return hclspec.Object(nil), nil
 }
 
 func (d *faultyDriver) Capabilities(context.Context) (*driver.Capabilities, error) {
-	d.injectFault("Capabilities")
+	d.injectFaultIfChosen("Capabilities")
 	return &driver.Capabilities{SendSignals: true, Exec: true}, nil
 }
 
-func (d *faultyDriver) Init(context.Context) error { d.injectFault("Init"); return nil }
+func (d *faultyDriver) Init(context.Context) error { d.injectFaultIfChosen("Init"); return nil }
 
-func (d *faultyDriver) Shutdown(context.Context) error { d.injectFault("Shutdown"); return nil }
+func (d *faultyDriver) Shutdown(context.Context) error { d.injectFaultIfChosen("Shutdown"); return nil }
 
 func (d *faultyDriver) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint, error) {
-	d.injectFault("Fingerprint")
+	d.injectFaultIfChosen("Fingerprint")
 	c := make(chan driver.Fingerprint, 1)
 	c <- driver.Fingerprint{Health: driver.HealthHealthy, HealthDescription: "Healthy"}
 	return c, nil
 }
 
 func (d *faultyDriver) TaskEvents(context.Context) (<-chan *driver.TaskEvent, error) {
-	d.injectFault("TaskEvents")
+	d.injectFaultIfChosen("TaskEvents")
 	return nil, nil
 }
 
 func (d *faultyDriver) StartTask(_ context.Context, config *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
-	d.injectFault("StartTask")
+	d.injectFaultIfChosen("StartTask")
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.tasks[config.ID] != nil {
@@ -133,13 +133,13 @@ func (d *faultyDriver) StartTask(_ context.Context, config *driver.TaskConfig) (
 }
 
 func (d *faultyDriver) RecoverTask(_ context.Context, handle *driver.Handle) error {
-	d.injectFault("RecoverTask")
+	d.injectFaultIfChosen("RecoverTask")
 	_, err := d.findTask(handle.Config.ID)
 	return err
 }
 
 func (d *faultyDriver) WaitTask(ctx context.Context, id string) (*driver.ExitResult, error) {
-	d.injectFault("WaitTask")
+	d.injectFaultIfChosen("WaitTask")
 	t, err := d.findTask(id)
 	if err != nil {
 		return nil, err
@@ -153,7 +153,7 @@ func (d *faultyDriver) WaitTask(ctx context.Context, id string) (*driver.ExitRes
 }
 
 func (d *faultyDriver) StopTask(_ context.Context, id string, _ time.Duration, _ string) error {
-	d.injectFault("StopTask")
+	d.injectFaultIfChosen("StopTask")
 	t, err := d.findTask(id)
 	if err != nil {
 		return err
@@ -163,7 +163,7 @@ func (d *faultyDriver) StopTask(_ context.Context, id string, _ time.Duration, _
 }
 
 func (d *faultyDriver) DestroyTask(ctx context.Context, id string, force bool) error {
-	d.injectFault("DestroyTask")
+	d.injectFaultIfChosen("DestroyTask")
 	t, err := d.findTask(id)
 	if err != nil {
 		return err
@@ -183,7 +183,7 @@ func (d *faultyDriver) DestroyTask(ctx context.Context, id string, force bool) e
 }
 
 func (d *faultyDriver) InspectTask(_ context.Context, id string) (*driver.TaskStatus, error) {
-	d.injectFault("InspectTask")
+	d.injectFaultIfChosen("InspectTask")
 	t, err := d.findTask(id)
 	if err != nil {
 		return nil, err
@@ -198,18 +198,18 @@ func (d *faultyDriver) InspectTask(_ context.Context, id string) (*driver.TaskSt
 }
 
 func (d *faultyDriver) TaskStats(ctx context.Context, id string, interval time.Duration) (<-chan *driver.TaskStats, error) {
-	d.injectFault("TaskStats")
+	d.injectFaultIfChosen("TaskStats")
 	return nil, driver.ErrStatsNotImplemented
 }
 
 func (d *faultyDriver) SignalTask(_ context.Context, id, _ string) error {
-	d.injectFault("SignalTask")
+	d.injectFaultIfChosen("SignalTask")
 	_, err := d.findTask(id)
 	return err
 }
 
 func (d *faultyDriver) ExecTask(_ context.Context, id string, _ []string, _ time.Duration) (*driver.ExecResult, error) {
-	d.injectFault("ExecTask")
+	d.injectFaultIfChosen("ExecTask")
 	if _, err := d.findTask(id); err != nil {
 		return nil, err
 	}
@@ -217,15 +217,15 @@ func (d *faultyDriver) ExecTask(_ context.Context, id string, _ []string, _ time
 }
 
 func (d *faultyDriver) ExecTaskStreaming(context.Context, string, driver.Exec) (*driver.ExitResult, error) {
-	d.injectFault("ExecTaskStreaming")
+	d.injectFaultIfChosen("ExecTaskStreaming")
 	return &driver.ExitResult{}, nil
 }
 
-// serveHostileSDKDriver serves a driver with the SDK that has a fault in one of its methods: `hostile-sdk-driver NAME
-// FAULT METHOD`. It has the faults of serveHostileDriver. With nothing, Start returns nil without an error. With
+// serveFaultySDKDriver serves a driver with the SDK that has a fault in one of its methods: `hostile-sdk-driver NAME
+// FAULT METHOD`. It has the faults of serveFaultyDriver. With nothing, Start returns nil without an error. With
 // misspell, Start decodes its config into a struct that does not match the schema.
-func serveHostileSDKDriver() {
-	sdk.ServeDriver(&faultySDKDriver{name: os.Args[1], faultInjector: &faultyDriver{injectedFault: os.Args[2], faultyMethod: os.Args[3]}})
+func serveFaultySDKDriver() {
+	sdk.ServeDriver(&faultySDKDriver{name: os.Args[1], faultInjector: &faultyDriver{faultKind: os.Args[2], faultyMethod: os.Args[3]}})
 }
 
 type faultySDKDriver struct {
@@ -242,11 +242,11 @@ func (d *faultySDKDriver) Info() sdk.DriverInfo {
 }
 
 func (d *faultySDKDriver) Start(_ context.Context, start *sdk.StartRequest) (*faultySDKTask, error) {
-	d.faultInjector.injectFault("Start")
+	d.faultInjector.injectFaultIfChosen("Start")
 	var config struct {
 		Massage string `codec:"massage"`
 	}
-	switch d.faultInjector.injectedFault {
+	switch d.faultInjector.faultKind {
 	case "misspell":
 		if err := start.Config(&config); err != nil {
 			return nil, err
@@ -264,7 +264,7 @@ type faultySDKTask struct {
 }
 
 func (t *faultySDKTask) Wait(ctx context.Context) (driver.ExitResult, error) {
-	t.faultInjector.injectFault("Wait")
+	t.faultInjector.injectFaultIfChosen("Wait")
 	select {
 	case <-t.ended:
 	case <-ctx.Done():
@@ -273,13 +273,13 @@ func (t *faultySDKTask) Wait(ctx context.Context) (driver.ExitResult, error) {
 }
 
 func (t *faultySDKTask) Kill(context.Context) error {
-	t.faultInjector.injectFault("Kill")
+	t.faultInjector.injectFaultIfChosen("Kill")
 	t.endOnce.Do(func() { close(t.ended) })
 	return nil
 }
 
 func (t *faultySDKTask) Stop(ctx context.Context, _ time.Duration, signal string) error {
-	t.faultInjector.injectFault("Stop")
+	t.faultInjector.injectFaultIfChosen("Stop")
 	if strings.HasSuffix(signal, "KILL") {
 		return t.Kill(ctx)
 	}
@@ -288,11 +288,11 @@ func (t *faultySDKTask) Stop(ctx context.Context, _ time.Duration, signal string
 }
 
 func (t *faultySDKTask) Signal(context.Context, string) error {
-	t.faultInjector.injectFault("Signal")
+	t.faultInjector.injectFaultIfChosen("Signal")
 	return nil
 }
 
 func (t *faultySDKTask) Stats(context.Context) (driver.TaskStats, error) {
-	t.faultInjector.injectFault("Stats")
+	t.faultInjector.injectFaultIfChosen("Stats")
 	return driver.TaskStats{}, nil
 }

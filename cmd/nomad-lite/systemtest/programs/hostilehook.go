@@ -36,26 +36,26 @@ func serveHostileHook() {
 		HandshakeConfig: basewire.Handshake,
 		Plugins: plugin.PluginSet{
 			basewire.PluginName: &basewire.GRPCPlugin{Impl: h},
-			hookwire.PluginName: &hookwire.GRPCPlugin{Impl: h, Hook: h},
+			hookwire.PluginName: &hookwire.GRPCPlugin{Impl: h, PointHandler: h},
 		},
 		GRPCServer: func(options []grpc.ServerOption) *grpc.Server {
-			return grpc.NewServer(append(options, grpc.UnaryInterceptor(h.interceptCall))...)
+			return grpc.NewServer(append(options, grpc.UnaryInterceptor(h.answerCallOrInjectFault))...)
 		},
 		Logger: hclog.NewNullLogger(),
 	})
 }
 
-// hostileHookPlugin subscribes to all hook points. It implements only Prestart; interceptCall responds to the calls at
-// the other hook points.
+// hostileHookPlugin subscribes to all hook points. It implements only Prestart; answerCallOrInjectFault responds to the
+// calls at the other hook points.
 type hostileHookPlugin struct {
 	pluginhooks.RemoteHook
 	name string
 	host *hookwire.HostClient
 }
 
-// invalidPrestartResponse returns a response of Prestart whose part kind every host must reject.
-func invalidPrestartResponse(kind string) hook.TaskPrestartResponse {
-	switch kind {
+// invalidPrestartResponse returns a response of Prestart whose part invalidPart every host must reject.
+func invalidPrestartResponse(invalidPart string) hook.TaskPrestartResponse {
+	switch invalidPart {
 	case "env":
 		return hook.TaskPrestartResponse{Env: map[string]string{"GOOD": "yes", "BAD": "a\x00b"}}
 	case "mount":
@@ -71,7 +71,7 @@ func invalidPrestartResponse(kind string) hook.TaskPrestartResponse {
 }
 
 func (h *hostileHookPlugin) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
-	orders, err := parseHostileHookConfig(req.Attachment)
+	orders, err := parseHostileHookConfig(req.AttachmentJSON)
 	return invalidPrestartResponse(strings.TrimPrefix(orders.Mode, "lie ")), err
 }
 
@@ -84,7 +84,7 @@ func (h *hostileHookPlugin) ConfigSchema(context.Context) (*hclspec.Spec, error)
 func (h *hostileHookPlugin) SetConfig(context.Context, *base.Config) error { return nil }
 
 func (h *hostileHookPlugin) Describe(context.Context) (*hook.Description, error) {
-	d := &hook.Description{Schema: hclspec.Object(map[string]*hclspec.Spec{
+	d := &hook.Description{AttachmentSchema: hclspec.Object(map[string]*hclspec.Spec{
 		"at":   hclspec.Attr("at", "string", true),
 		"mode": hclspec.Attr("mode", "string", true),
 	})}
@@ -100,7 +100,7 @@ func (h *hostileHookPlugin) Describe(context.Context) (*hook.Description, error)
 
 // ShortTimeoutHookName returns the name of the hook that does not respond at a hook point, and has a short timeout
 // there. All other timeouts of hooks are long enough for a busy machine.
-func ShortTimeoutHookName(m hook.Point) string { return "tardy-" + m.String() }
+func ShortTimeoutHookName(point hook.Point) string { return "tardy-" + point.String() }
 
 // hostileHookTimeout is the timeout at the hook points at which a hook does not respond.
 const hostileHookTimeout = 2 * time.Second
@@ -110,9 +110,9 @@ func (h *hostileHookPlugin) Configure(_ context.Context, c hook.Config) (err err
 	return err
 }
 
-// interceptCall responds to calls at hook points with an empty message, or with the fault of the attachment's mode.
-// Only a Prestart that must return an invalid response reaches its method.
-func (h *hostileHookPlugin) interceptCall(ctx context.Context, request any, call *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+// answerCallOrInjectFault responds to calls at hook points with an empty message, or with the fault of the attachment's
+// mode. Only a Prestart that must return an invalid response reaches its method.
+func (h *hostileHookPlugin) answerCallOrInjectFault(ctx context.Context, request any, call *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	asked, ok := request.(interface {
 		GetToken() string
 		GetAttachment() []byte
@@ -124,11 +124,11 @@ func (h *hostileHookPlugin) interceptCall(ctx context.Context, request any, call
 	if err != nil {
 		return nil, err
 	}
-	if rpcMethodName(orders.At) == filepath.Base(call.FullMethod) {
+	if rpcMethodOfHookPoint(orders.At) == filepath.Base(call.FullMethod) {
 		if strings.HasPrefix(orders.Mode, "lie ") {
 			return handler(ctx, request)
 		}
-		if answer, err := h.faultyResponse(ctx, orders.Mode, hook.Scope{Token: asked.GetToken()}); answer != nil || err != nil {
+		if answer, err := h.causeFaultOfMode(ctx, orders.Mode, hook.Scope{Token: asked.GetToken()}); answer != nil || err != nil {
 			return answer, err
 		}
 	}
@@ -141,14 +141,14 @@ func parseHostileHookConfig(attachment []byte) (o hostileHookConfig, err error) 
 	return o, json.Unmarshal(attachment, &o)
 }
 
-// failureResponse returns a response in the wire format by which a hook reports a failure.
-func failureResponse(message string) (any, error) {
+// encodeFailureResponse returns a response in the wire format by which a hook reports a failure.
+func encodeFailureResponse(message string) (any, error) {
 	text, err := proto.Marshal(wrapperspb.String(message))
 	return wrapperspb.Bytes(text), err
 }
 
-// rpcMethodName returns the name of the gRPC method for a hook point, such as PreKill for pre_kill.
-func rpcMethodName(point string) string {
+// rpcMethodOfHookPoint returns the name of the gRPC method for a hook point, such as PreKill for pre_kill.
+func rpcMethodOfHookPoint(point string) string {
 	var methodName strings.Builder
 	for word := range strings.SplitSeq(point, "_") {
 		methodName.WriteString(strings.ToUpper(word[:1]) + word[1:])
@@ -156,8 +156,8 @@ func rpcMethodName(point string) string {
 	return methodName.String()
 }
 
-// faultyResponse causes the fault of a mode. It returns nil if the response itself is correct.
-func (h *hostileHookPlugin) faultyResponse(ctx context.Context, mode string, s hook.Scope) (any, error) {
+// causeFaultOfMode causes the fault of a mode. It returns nil if the response itself is correct.
+func (h *hostileHookPlugin) causeFaultOfMode(ctx context.Context, mode string, s hook.Scope) (any, error) {
 	mode, arg, _ := strings.Cut(mode, " ")
 	switch mode {
 	case "hang":
@@ -166,7 +166,7 @@ func (h *hostileHookPlugin) faultyResponse(ctx context.Context, mode string, s h
 		<-ctx.Done()
 		time.Sleep(time.Second) // so that the host detects the timeout before the call returns
 	case "refuse":
-		return failureResponse("I do not like it")
+		return encodeFailureResponse("I do not like it")
 	case "code":
 		var statusCode codes.Code
 		if err := statusCode.UnmarshalJSON([]byte(arg)); err != nil {
@@ -176,9 +176,9 @@ func (h *hostileHookPlugin) faultyResponse(ctx context.Context, mode string, s h
 	case "corrupt":
 		return wrapperspb.Bytes([]byte{0xff, 0xff, 0xff}), nil // bytes that are not a valid failure message
 	case "oversize":
-		return failureResponse(strings.Repeat("x", 20<<20))
+		return encodeFailureResponse(strings.Repeat("x", 20<<20))
 	case "chatter":
-		return failureResponse(strings.Repeat("x", 1<<20) + "\x00\n")
+		return encodeFailureResponse(strings.Repeat("x", 1<<20) + "\x00\n")
 	case "flood":
 		minded := false
 		for n, end := 0, time.Now().Add(hostileHookTimeout/4); time.Now().Before(end); n++ {

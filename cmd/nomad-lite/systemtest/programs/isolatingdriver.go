@@ -17,15 +17,15 @@ import (
 // need mount namespaces, and the programs unshare, mount and chroot.
 func serveIsolatingDriver() { sdk.ServeDriver(&isolatingDriverPlugin{os.Args[1]}) }
 
-type isolatingDriverPlugin struct{ isolation string }
+type isolatingDriverPlugin struct{ chrootOrImage string }
 
 func (d *isolatingDriverPlugin) Info() sdk.DriverInfo {
 	isolation := driver.FSIsolationChroot
-	if d.isolation == "image" {
+	if d.chrootOrImage == "image" {
 		isolation = driver.FSIsolationImage
 	}
 	return sdk.DriverInfo{
-		Name: "in_" + d.isolation, Version: "0.1.0",
+		Name: "in_" + d.chrootOrImage, Version: "0.1.0",
 		TaskSchema:   hclspec.Object(map[string]*hclspec.Spec{"script": hclspec.Attr("script", "string", true)}),
 		Capabilities: driver.Capabilities{FSIsolation: isolation},
 	}
@@ -66,7 +66,7 @@ func (d *isolatingDriverPlugin) Start(ctx context.Context, start *sdk.StartReque
 	}
 	user := start.User
 	if user == "" {
-		user = map[string]string{"chroot": "nobody", "image": "0"}[d.isolation]
+		user = map[string]string{"chroot": "nobody", "image": "0"}[d.chrootOrImage]
 	}
 	cred, err := process.Credential(user)
 	if err != nil {
@@ -75,7 +75,7 @@ func (d *isolatingDriverPlugin) Start(ctx context.Context, start *sdk.StartReque
 	asRoot := *start
 	asRoot.User = "" // the process runs as root until it has changed its root directory
 	return process.Start(ctx, &asRoot, process.Command{Path: "/usr/bin/unshare", Dir: "/", Args: []string{
-		"--mount", "/bin/sh", "-c", isolationScripts[d.isolation], "isolate",
+		"--mount", "/bin/sh", "-c", isolationScripts[d.chrootOrImage], "isolate",
 		start.TaskDir(), filepath.Join(start.AllocDir, "alloc"), fmt.Sprintf("%d:%d", cred.Uid, cred.Gid), config.Script,
 	}})
 }

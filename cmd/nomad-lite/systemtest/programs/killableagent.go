@@ -38,11 +38,11 @@ func serveKillableAgent() {
 	}
 }
 
-func runKillableAgent(dir string, programs ...string) error {
-	config := catalog.Config{Builtins: []catalog.Builtin{{Name: rawexec.Name, TasksAreHostProcesses: true, DefaultConfig: map[string]any{"enabled": true}}}}
-	var hookRules []pluginhooks.Rule
-	if len(programs) > 0 {
-		config.PluginDir = programs[0]
+func runKillableAgent(dataDir string, pluginDirIfAny ...string) error {
+	config := catalog.Config{Builtins: []catalog.Builtin{{Name: rawexec.Name, TasksAreHostProcesses: true, ConfigWithoutBlock: map[string]any{"enabled": true}}}}
+	var hookRules []pluginhooks.OperatorRule
+	if len(pluginDirIfAny) > 0 {
+		config.PluginDir = pluginDirIfAny[0]
 		files, err := os.ReadDir(config.PluginDir)
 		if err != nil {
 			return err
@@ -56,7 +56,7 @@ func runKillableAgent(dir string, programs ...string) error {
 			if strings.HasSuffix(f.Name(), "-driver") {
 				continue
 			}
-			hookRules = append(hookRules, pluginhooks.Rule{Name: f.Name(), WarnOnError: strings.HasSuffix(f.Name(), "-warn")})
+			hookRules = append(hookRules, pluginhooks.OperatorRule{Name: f.Name(), WarnOnError: strings.HasSuffix(f.Name(), "-warn")})
 		}
 	}
 	plugins, err := catalog.New(config)
@@ -70,14 +70,14 @@ func runKillableAgent(dir string, programs ...string) error {
 	ctx, end := context.WithCancelCause(context.Background())
 	defer end(nil)
 	a, err := agent.Open(ctx, agent.Config{
-		DataDir:         dir,
-		EndUnknownTasks: os.Getenv(EndUnknownEnv) != "",
-		Node:            localnode.Settings{CPUMHz: 100_000, MemoryMB: 1_000_000, DiskMB: 1_000_000},
-		Plugins:         plugins,
-		Hooks:           hookRules,
-		FindTaskProcess: agentconfig.TaskProcessFromDriverState,
-		GC:              noderunner.GCLimits{MaxAllocs: 10_000, MaxDiskUsagePercent: 100, MaxInodeUsagePercent: 100}, // so high that no allocation that a test checks is garbage collected
-		Logger:          hclog.New(&hclog.LoggerOptions{Level: level, Output: os.Stderr}),
+		DataDir:               dataDir,
+		EndTasksWithoutRecord: os.Getenv(EndUnknownEnv) != "",
+		Node:                  localnode.Settings{CPUMHzOverride: 100_000, MemoryMBOverride: 1_000_000, DiskMBOverride: 1_000_000},
+		Plugins:               plugins,
+		HookRules:             hookRules,
+		DecodeTaskProcess:     agentconfig.TaskProcessFromDriverState,
+		GC:                    noderunner.GCLimits{MaxAllocsOnDisk: 10_000, MaxDiskUsagePercent: 100, MaxInodeUsagePercent: 100}, // so high that no allocation that a test checks is garbage collected
+		Logger:                hclog.New(&hclog.LoggerOptions{Level: level, Output: os.Stderr}),
 	})
 	if err != nil {
 		return err
@@ -97,12 +97,12 @@ func runKillableAgent(dir string, programs ...string) error {
 			if err != nil {
 				return err
 			}
-			file, diags := jobspec.Parse(jobspec.Source{Name: arg, Text: text})
+			file, diags := jobspec.Parse(jobspec.ParseInput{DiagnosticFileName: arg, Text: text})
 			if diags.HasErrors() {
 				return diags
 			}
 			model.Canonicalize(file.Job)
-			if _, err := a.Scheduler().Register(ctx, file.Job, scheduler.RegisterOptions{}); err != nil {
+			if _, err := a.Scheduler().RegisterAndEvaluateJob(ctx, file.Job, scheduler.RegisterOptions{}); err != nil {
 				return err
 			}
 			err = answer.Encode("ok")
@@ -118,7 +118,7 @@ func runKillableAgent(dir string, programs ...string) error {
 					owned += len(runner.PluginsNeededAfterShutdown())
 				}
 			}
-			if err := answer.Encode(systemtest.TaskReport{TasksWithProcess: owned, StateFileWrites: a.Store().Commits(), Allocs: states}); err != nil {
+			if err := answer.Encode(systemtest.TaskReport{TasksWithProcess: owned, StateFileWrites: a.Store().CommitCount(), AllocByID: states}); err != nil {
 				return err
 			}
 		case "leave":

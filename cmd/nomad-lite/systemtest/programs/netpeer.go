@@ -9,17 +9,17 @@ import (
 	"time"
 )
 
-// runNetPeer is a server and a client for tests of networks. `net-peer serve PORT NAME`, or with ADDRESS:PORT in place
-// of PORT, responds to each line with its name and the address of the client. `net-peer ask ADDRESS` sends a line and
-// prints the response.
-func runNetPeer() {
-	if err := netPeer(os.Args[1], os.Args[2:]); err != nil {
+// runNetworkTestPeer is a server and a client for tests of networks. `net-peer serve PORT NAME`, or with ADDRESS:PORT
+// in place of PORT, responds to each line with its name and the address of the client. `net-peer ask ADDRESS` sends a
+// line and prints the response.
+func runNetworkTestPeer() {
+	if err := serveOrAskPeer(os.Args[1], os.Args[2:]); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func netPeer(mode string, args []string) error {
+func serveOrAskPeer(mode string, args []string) error {
 	if mode == "ask" {
 		c, err := net.DialTimeout("tcp", args[0], 3*time.Second)
 		if err != nil {

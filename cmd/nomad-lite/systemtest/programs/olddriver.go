@@ -16,10 +16,10 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// serveOldDriver serves a driver like those built for old versions of Nomad, written directly for the wire format and
-// without code of nomad-lite. It lacks Init, Shutdown and Inspect, omits sub-messages where possible, and its name
-// differs from the name of its file. A task writes its greeting and exits.
-func serveOldDriver() {
+// serveOldProtocolDriver serves a driver like those built for old versions of Nomad, written directly for the wire
+// format and without code of nomad-lite. It lacks Init, Shutdown and Inspect, omits sub-messages where possible, and
+// its name differs from the name of its file. A task writes its greeting and exits.
+func serveOldProtocolDriver() {
 	dir, err := os.MkdirTemp("", "old")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -32,9 +32,9 @@ func serveOldDriver() {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	d := &oldProtocolDriver{taskEnded: map[string]chan struct{}{}}
-	server := grpc.NewServer(grpc.ForceServerCodec(rawCodec{}), grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
-		return d.answerCall(stream)
+	d := &oldProtocolDriver{endedChanByTaskID: map[string]chan struct{}{}}
+	server := grpc.NewServer(grpc.ForceServerCodec(passThroughCodec{}), grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
+		return d.answerRPC(stream)
 	}))
 	d.stopServer = func() { go server.Stop() }
 	fmt.Printf("1|2|unix|%s|grpc|\n", socket)
@@ -46,9 +46,9 @@ func serveOldDriver() {
 type oldProtocolDriver struct {
 	stopServer func()
 
-	mu         sync.Mutex
-	taskEnded  map[string]chan struct{} // task ID -> closed when the task has ended
-	hostConfig []byte                   // field NomadConfig.driver of the last SetConfig request
+	mu                      sync.Mutex
+	endedChanByTaskID       map[string]chan struct{} // task ID -> closed when the task has ended
+	encodedHostDriverConfig []byte                   // field NomadConfig.driver of the last SetConfig request
 }
 
 // recordedRPCResponses maps methods to their constant responses, encoded in hex.
@@ -64,11 +64,11 @@ var recordedRPCResponses = map[string]string{
 	"Health/Check":            "0801",
 }
 
-func (d *oldProtocolDriver) answerCall(stream grpc.ServerStream) error {
+func (d *oldProtocolDriver) answerRPC(stream grpc.ServerStream) error {
 	full, _ := grpc.MethodFromServerStream(stream)
 	service, name := filepath.Split(full)
 	method := service[strings.LastIndexByte(strings.TrimSuffix(service, "/"), '.')+1:] + name
-	request := rawMessage{}
+	request := encodedProtoMessage{}
 	if err := stream.RecvMsg(&request); err != nil {
 		return err
 	}
@@ -77,19 +77,19 @@ func (d *oldProtocolDriver) answerCall(stream grpc.ServerStream) error {
 		if err != nil {
 			return err
 		}
-		return stream.SendMsg((*rawMessage)(&bytes))
+		return stream.SendMsg((*encodedProtoMessage)(&bytes))
 	}
 	switch method {
 	case "BasePlugin/SetConfig":
 		d.mu.Lock()
-		d.hostConfig = protoBytesField(protoBytesField(request, 2), 1)
+		d.encodedHostDriverConfig = protoBytesField(protoBytesField(request, 2), 1)
 		d.mu.Unlock()
-		return stream.SendMsg(&rawMessage{})
+		return stream.SendMsg(&encodedProtoMessage{})
 	case "GRPCController/Shutdown":
 		d.stopServer()
-		return stream.SendMsg(&rawMessage{})
+		return stream.SendMsg(&encodedProtoMessage{})
 	case "Driver/Fingerprint": // the fingerprint is healthy, without attributes and description
-		if err := stream.SendMsg(&rawMessage{0x10, 0x02}); err != nil {
+		if err := stream.SendMsg(&encodedProtoMessage{0x10, 0x02}); err != nil {
 			return err
 		}
 		<-stream.Context().Done()
@@ -98,7 +98,7 @@ func (d *oldProtocolDriver) answerCall(stream grpc.ServerStream) error {
 		<-stream.Context().Done()
 		return nil
 	case "Driver/TaskStats": // the stats have neither a usage nor a time
-		if err := stream.SendMsg(&rawMessage{0x0a, 0x00}); err != nil {
+		if err := stream.SendMsg(&encodedProtoMessage{0x0a, 0x00}); err != nil {
 			return err
 		}
 		<-stream.Context().Done()
@@ -107,7 +107,7 @@ func (d *oldProtocolDriver) answerCall(stream grpc.ServerStream) error {
 		config := protoBytesField(request, 1)
 		id := string(protoBytesField(config, 1))
 		linux := protoBytesField(protoBytesField(config, 6), 2)
-		if err := d.runTask(id, string(protoBytesField(config, 11)), protoBytesField(config, 3), string(protoBytesField(linux, 9))); err != nil {
+		if err := d.simulateTask(id, string(protoBytesField(config, 11)), protoBytesField(config, 3), string(protoBytesField(linux, 9))); err != nil {
 			return err // gRPC sends a plain error with the code Unknown
 		}
 		var handle []byte // the handle has version 1, the task config and no driver state
@@ -115,43 +115,43 @@ func (d *oldProtocolDriver) answerCall(stream grpc.ServerStream) error {
 		handle = protowire.AppendVarint(handle, 1)
 		handle = protowire.AppendTag(handle, 2, protowire.BytesType)
 		handle = protowire.AppendBytes(handle, config)
-		answer := rawMessage(protowire.AppendBytes(protowire.AppendTag(nil, 3, protowire.BytesType), handle))
+		answer := encodedProtoMessage(protowire.AppendBytes(protowire.AppendTag(nil, 3, protowire.BytesType), handle))
 		return stream.SendMsg(&answer)
 	case "Driver/WaitTask":
 		d.mu.Lock()
-		ended := d.taskEnded[string(protoBytesField(request, 1))]
+		ended := d.endedChanByTaskID[string(protoBytesField(request, 1))]
 		d.mu.Unlock()
 		if ended == nil {
 			return status.Error(codes.Unknown, "task not found for given id")
 		}
 		select {
 		case <-ended:
-			return stream.SendMsg(&rawMessage{0x0a, 0x00}) // an exit result of zeros
+			return stream.SendMsg(&encodedProtoMessage{0x0a, 0x00}) // an exit result of zeros
 		case <-stream.Context().Done():
 			return stream.Context().Err()
 		}
 	case "Driver/DestroyTask":
 		d.mu.Lock()
-		delete(d.taskEnded, string(protoBytesField(request, 1)))
+		delete(d.endedChanByTaskID, string(protoBytesField(request, 1)))
 		d.mu.Unlock()
-		return stream.SendMsg(&rawMessage{})
+		return stream.SendMsg(&encodedProtoMessage{})
 	}
 	return status.Errorf(codes.Unimplemented, "unknown method %s", full)
 }
 
-// runTask runs a task in a goroutine. The cgroup must exist unless it is "". The greeting is the only string in the
-// encoded config.
-func (d *oldProtocolDriver) runTask(id, path string, config []byte, cgroup string) error {
-	if _, err := os.Stat(cgroup); cgroup != "" && err != nil {
+// simulateTask runs a task in a goroutine. The cgroup must exist unless cgroupPath is "". The greeting is the only
+// string in msgpackConfig.
+func (d *oldProtocolDriver) simulateTask(id, stdoutFIFO string, msgpackConfig []byte, cgroupPath string) error {
+	if _, err := os.Stat(cgroupPath); cgroupPath != "" && err != nil {
 		return err
 	}
-	fifo, err := os.OpenFile(path, os.O_WRONLY, 0)
+	fifo, err := os.OpenFile(stdoutFIFO, os.O_WRONLY, 0)
 	if err != nil {
 		return err
 	}
-	text := string(config[len("\x81\xa8greeting")+1:])
+	text := string(msgpackConfig[len("\x81\xa8greeting")+1:])
 	d.mu.Lock()
-	host := d.hostConfig
+	host := d.encodedHostDriverConfig
 	d.mu.Unlock()
 	// Like drivers made from Nomad's skeleton project, this driver panics unless the host has sent
 	// its port range and its cores.
@@ -162,12 +162,12 @@ func (d *oldProtocolDriver) runTask(id, path string, config []byte, cgroup strin
 	distance := protoBytesFields(protoBytesFields(topology, 2)[0], 2)[0][0]
 	ended := make(chan struct{})
 	d.mu.Lock()
-	d.taskEnded[id] = ended
+	d.endedChanByTaskID[id] = ended
 	d.mu.Unlock()
 	go func() {
 		time.Sleep(100 * time.Millisecond)
 		fmt.Fprintln(fifo, "the record says:", text)
-		fmt.Fprintf(fifo, "it turns in %q\n", cgroup)
+		fmt.Fprintf(fifo, "it turns in %q\n", cgroupPath)
 		fmt.Fprintf(fifo, "ports %d, %d cores, distance %d\n", ports, len(cores), distance)
 		fifo.Close()
 		close(ended)
@@ -176,16 +176,16 @@ func (d *oldProtocolDriver) runTask(id, path string, config []byte, cgroup strin
 }
 
 // protoBytesField returns the bytes of a field in an encoded message, or nil if the field is missing.
-func protoBytesField(message []byte, want protowire.Number) []byte {
-	if values := protoBytesFields(message, want); len(values) > 0 {
+func protoBytesField(message []byte, fieldNumber protowire.Number) []byte {
+	if values := protoBytesFields(message, fieldNumber); len(values) > 0 {
 		return values[0]
 	}
 	return nil
 }
 
 // protoBytesFields returns the values of a repeated field with the wire type bytes in an encoded message.
-func protoBytesFields(message []byte, want protowire.Number) (values [][]byte) {
-	forEachProtoField(message, want, protowire.BytesType, func(value []byte) {
+func protoBytesFields(message []byte, fieldNumber protowire.Number) (values [][]byte) {
+	forEachValueOfProtoField(message, fieldNumber, protowire.BytesType, func(value []byte) {
 		bytes, _ := protowire.ConsumeBytes(value)
 		values = append(values, bytes)
 	})
@@ -193,15 +193,15 @@ func protoBytesFields(message []byte, want protowire.Number) (values [][]byte) {
 }
 
 // protoVarintFields returns the values of a repeated field with the wire type varint in an encoded message.
-func protoVarintFields(message []byte, want protowire.Number) (values []uint64) {
-	forEachProtoField(message, want, protowire.VarintType, func(value []byte) {
+func protoVarintFields(message []byte, fieldNumber protowire.Number) (values []uint64) {
+	forEachValueOfProtoField(message, fieldNumber, protowire.VarintType, func(value []byte) {
 		n, _ := protowire.ConsumeVarint(value)
 		values = append(values, n)
 	})
 	return values
 }
 
-func forEachProtoField(message []byte, want protowire.Number, wantType protowire.Type, use func(value []byte)) {
+func forEachValueOfProtoField(message []byte, fieldNumber protowire.Number, wantType protowire.Type, visit func(value []byte)) {
 	for len(message) > 0 {
 		number, kind, n := protowire.ConsumeTag(message)
 		if n < 0 {
@@ -211,23 +211,23 @@ func forEachProtoField(message []byte, want protowire.Number, wantType protowire
 		if size < 0 {
 			return
 		}
-		if number == want && kind == wantType {
-			use(message[n:])
+		if number == fieldNumber && kind == wantType {
+			visit(message[n:])
 		}
 		message = message[n+size:]
 	}
 }
 
-// rawMessage is an encoded protobuf message.
-type rawMessage []byte
+// encodedProtoMessage is an encoded protobuf message.
+type encodedProtoMessage []byte
 
-type rawCodec struct{}
+type passThroughCodec struct{}
 
-func (rawCodec) Name() string { return "proto" }
+func (passThroughCodec) Name() string { return "proto" }
 
-func (rawCodec) Marshal(v any) ([]byte, error) { return *v.(*rawMessage), nil }
+func (passThroughCodec) Marshal(v any) ([]byte, error) { return *v.(*encodedProtoMessage), nil }
 
-func (rawCodec) Unmarshal(data []byte, v any) error {
-	*v.(*rawMessage) = append(rawMessage{}, data...)
+func (passThroughCodec) Unmarshal(data []byte, v any) error {
+	*v.(*encodedProtoMessage) = append(encodedProtoMessage{}, data...)
 	return nil
 }

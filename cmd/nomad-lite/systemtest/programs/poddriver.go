@@ -15,12 +15,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk/process"
 )
 
-// servePodDriver serves a driver that uses capabilities which most drivers do not have: `pod-driver NAME DIR
+// serveRareCapabilityDriver serves a driver that uses capabilities which most drivers do not have: `pod-driver NAME DIR
 // CAPABILITY…`. The capabilities are network, users, and cpumax, with which the driver limits the CPU of tasks in the
 // cgroup that the host has created. A task is a shell script that gets the facts about its start in the variable FACTS.
 // DIR has a file for each network; while DIR/broken exists, no network can be destroyed.
-func servePodDriver() {
-	d := &podDriverPlugin{name: os.Args[1], networks: networkFileDir(os.Args[2])}
+func serveRareCapabilityDriver() {
+	d := &rareCapabilityDriver{name: os.Args[1], networkDir: networkFileDir(os.Args[2])}
 	has := func(capability string) bool { return slices.Contains(os.Args[3:], capability) }
 	d.capabilities.DynamicWorkloadUsers, d.limitsCPU = has("users"), has("cpumax")
 	if has("network") {
@@ -30,14 +30,14 @@ func servePodDriver() {
 	sdk.ServeDriver(d)
 }
 
-type podDriverPlugin struct {
+type rareCapabilityDriver struct {
 	name         string
 	capabilities driver.Capabilities
-	networks     networkFileDir
+	networkDir   networkFileDir
 	limitsCPU    bool
 }
 
-func (d *podDriverPlugin) Info() sdk.DriverInfo {
+func (d *rareCapabilityDriver) Info() sdk.DriverInfo {
 	return sdk.DriverInfo{
 		Name: d.name, Version: "0.1.0",
 		TaskSchema:   hclspec.Object(map[string]*hclspec.Spec{"script": hclspec.Attr("script", "string", true)}),
@@ -45,7 +45,7 @@ func (d *podDriverPlugin) Info() sdk.DriverInfo {
 	}
 }
 
-func (d *podDriverPlugin) Start(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {
+func (d *rareCapabilityDriver) Start(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {
 	var config struct {
 		Script string `codec:"script"`
 	}
@@ -79,25 +79,25 @@ func (d *podDriverPlugin) Start(ctx context.Context, start *sdk.StartRequest) (*
 	return process.Start(ctx, &request, process.Command{Path: "/bin/sh", Args: []string{"-c", config.Script}})
 }
 
-func (*podDriverPlugin) Recover(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {
+func (*rareCapabilityDriver) Recover(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {
 	return new(shellDriverPlugin).Recover(ctx, start)
 }
 
-func (d *podDriverPlugin) CreateNetwork(_ context.Context, allocID, hostname string) (*driver.NetworkIsolation, bool, error) {
-	return d.networks.createNetworkFile(allocID, hostname)
+func (d *rareCapabilityDriver) CreateNetwork(_ context.Context, allocID, hostname string) (*driver.NetworkIsolation, bool, error) {
+	return d.networkDir.createNetworkFile(allocID, hostname)
 }
 
-func (d *podDriverPlugin) DestroyNetwork(_ context.Context, allocID string, isolation *driver.NetworkIsolation) error {
-	return d.networks.removeNetworkFile(allocID, isolation)
+func (d *rareCapabilityDriver) DestroyNetwork(_ context.Context, allocID string, isolation *driver.NetworkIsolation) error {
+	return d.networkDir.removeNetworkFile(allocID, isolation)
 }
 
 // networkFileDir is a directory with a file for each network that a driver has created.
 type networkFileDir string
 
-func (n networkFileDir) createNetworkFile(allocID, hostname string) (*driver.NetworkIsolation, bool, error) {
+func (n networkFileDir) createNetworkFile(allocID, hostname string) (network *driver.NetworkIsolation, created bool, err error) {
 	path := filepath.Join(string(n), allocID)
-	_, err := os.Stat(path)
-	created := errors.Is(err, os.ErrNotExist)
+	_, err = os.Stat(path)
+	created = errors.Is(err, os.ErrNotExist)
 	if err := os.WriteFile(path, []byte(hostname), 0o644); err != nil {
 		return nil, false, err
 	}

@@ -18,46 +18,46 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver/drivertest"
 )
 
-// All maps the names under which a test binary can be executed to the programs that it then runs.
-func All() map[string]func() {
+// MainByProgramName maps the names under which a test binary can be executed to the programs that it then runs.
+func MainByProgramName() map[string]func() {
 	return map[string]func(){
-		"nomad-lite":         runWithTestConfig,
-		"old-driver":         serveOldDriver,
-		"hostile-driver":     serveHostileDriver,
-		"hostile-sdk-driver": serveHostileSDKDriver,
+		"nomad-lite":         runNomadLiteWithTestConfig,
+		"old-driver":         serveOldProtocolDriver,
+		"hostile-driver":     serveFaultyDriver,
+		"hostile-sdk-driver": serveFaultySDKDriver,
 		"dying-hook":         serveCrashingHook,
-		"exec-driver":        serveExternalExecDriver,
+		"exec-driver":        serveRawExecAsExternalDriver,
 		"shell-driver":       serveShellDriver,
-		"chroot-driver":      serveChrootDriver,
+		"chroot-driver":      serveExecAsExternalDriver,
 		"hanging-hook":       serveHangingHook,
 		"hostile-hook":       serveHostileHook,
 		"quiet-hook":         serveNoopHook,
-		"asking-hook":        serveHostAPIHook,
-		"acting-hook":        serveActionHook,
+		"asking-hook":        serveHostAPITestHook,
+		"acting-hook":        serveTaskActionHook,
 		"strange-hook":       serveMisbehavingHook,
-		"doomed-agent":       runSelfKillingAgent,
+		"doomed-agent":       runAgentKilledBeforeStartTask,
 		"mortal-agent":       serveKillableAgent,
 		"faulty-agent":       runFailpointAgent,
 		"without-cgroups":    execWithoutCgroups,
 		"ask":                sendAPIRequest,
 		"say-hello":          serveHelloHTTP,
-		"mint":               createCertificates,
+		"mint":               createCAAndCertificates,
 		"half-sender":        keepPartialRequestsOpen,
 		"isolating-driver":   serveIsolatingDriver,
-		"test-device":        serveTestDevice,
-		"pod-driver":         servePodDriver,
+		"test-device":        serveTestDevicePlugin,
+		"pod-driver":         serveRareCapabilityDriver,
 		"wire-driver":        drivertest.Main,
-		"containers":         listContainers,
-		"step-clock":         stepClock,
-		"net-peer":           runNetPeer,
+		"containers":         printDockerContainersOfScript,
+		"step-clock":         stepClockForDuration,
+		"net-peer":           runNetworkTestPeer,
 	}
 }
 
-// runWithTestConfig runs nomad-lite. Its agents read the file of systemtest.TestConfigEnvVar first, with which they
-// ignore the disk usage of this machine, because otherwise they could remove ended allocations before a test has
+// runNomadLiteWithTestConfig runs nomad-lite. Its agents read the file of systemtest.TestConfigEnvVar first, with which
+// they ignore the disk usage of this machine, because otherwise they could remove ended allocations before a test has
 // checked them. They also start neither Java nor QEMU for a fingerprint; a test of these drivers sets driver.denylist
 // to "". They listen on a free port unless a test chooses one, because tests run in parallel.
-func runWithTestConfig() {
+func runNomadLiteWithTestConfig() {
 	config := os.Getenv(systemtest.TestConfigEnvVar)
 	if config != "" && len(os.Args) > 1 && os.Args[1] == "agent" && !slices.Contains(os.Args, "-print-unit") && !slices.Contains(os.Args, "stop") {
 		options := []string{"-config", config}

@@ -13,9 +13,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk/process"
 )
 
-// shellNetworkDir returns the directory for the network files of the shell driver. If the directory does not exist, the
-// driver creates no networks.
-func shellNetworkDir() networkFileDir {
+// shellDriverNetworkDir returns the directory for the network files of the shell driver. If the directory does not
+// exist, the driver creates no networks.
+func shellDriverNetworkDir() networkFileDir {
 	cmdline, _ := os.ReadFile("/proc/self/cmdline") // testscript.Main has shortened os.Args[0]
 	program, _, _ := strings.Cut(string(cmdline), "\x00")
 	return networkFileDir(filepath.Join(filepath.Dir(filepath.Dir(program)), "networks"))
@@ -29,7 +29,7 @@ type shellDriverPlugin struct{}
 
 func (*shellDriverPlugin) Info() sdk.DriverInfo {
 	capabilities := driver.Capabilities{SendSignals: true, Exec: true}
-	if _, err := os.Stat(string(shellNetworkDir())); err == nil {
+	if _, err := os.Stat(string(shellDriverNetworkDir())); err == nil {
 		capabilities.MustCreateNetwork = true
 		capabilities.NetworkIsolationModes = []driver.NetworkMode{driver.NetworkHost, driver.NetworkGroup}
 	}
@@ -46,11 +46,11 @@ func (*shellDriverPlugin) Info() sdk.DriverInfo {
 }
 
 func (*shellDriverPlugin) CreateNetwork(_ context.Context, allocID, hostname string) (*driver.NetworkIsolation, bool, error) {
-	return shellNetworkDir().createNetworkFile(allocID, hostname)
+	return shellDriverNetworkDir().createNetworkFile(allocID, hostname)
 }
 
 func (*shellDriverPlugin) DestroyNetwork(_ context.Context, allocID string, isolation *driver.NetworkIsolation) error {
-	return shellNetworkDir().removeNetworkFile(allocID, isolation)
+	return shellDriverNetworkDir().removeNetworkFile(allocID, isolation)
 }
 
 func (*shellDriverPlugin) Start(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {

@@ -68,10 +68,10 @@ func serveMisbehavingHook() {
 		HandshakeConfig: handshake,
 		Plugins: plugin.PluginSet{
 			basewire.PluginName: &basewire.GRPCPlugin{Impl: s},
-			hookwire.PluginName: &hookwire.GRPCPlugin{Impl: s, Hook: s},
+			hookwire.PluginName: &hookwire.GRPCPlugin{Impl: s, PointHandler: s},
 		},
 		GRPCServer: func(options []grpc.ServerOption) *grpc.Server {
-			s.server = grpc.NewServer(append(options, grpc.UnaryInterceptor(s.interceptCall))...)
+			s.server = grpc.NewServer(append(options, grpc.UnaryInterceptor(s.alterResponseToOtherVersion))...)
 			return s.server
 		},
 		Logger: hclog.NewNullLogger(),
@@ -81,8 +81,9 @@ func serveMisbehavingHook() {
 	}
 }
 
-// interceptCall changes responses to those of an older or a newer version of the protocol, if the mode says so.
-func (p *misbehavingPlugin) interceptCall(ctx context.Context, request any, call *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+// alterResponseToOtherVersion changes responses to those of an older or a newer version of the protocol, if the mode
+// says so.
+func (p *misbehavingPlugin) alterResponseToOtherVersion(ctx context.Context, request any, call *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	method := path.Base(call.FullMethod)
 	if p.mode == "older" && slices.Contains([]string{"Configure", "Prestart", "Exited"}, method) {
 		return nil, status.Error(codes.Unimplemented, "unknown method "+method)
@@ -127,11 +128,11 @@ func (p *misbehavingPlugin) Describe(context.Context) (*hook.Description, error)
 	case "future":
 		d.Subscriptions = []hook.Subscription{{Point: 99}}
 	case "large":
-		d.Schema = hclspec.Object(map[string]*hclspec.Spec{strings.Repeat("x", 5<<20): hclspec.Attr("x", "string", false)})
+		d.AttachmentSchema = hclspec.Object(map[string]*hclspec.Spec{strings.Repeat("x", 5<<20): hclspec.Attr("x", "string", false)})
 	case "changes":
 		if p.launchCount > 1 { // from its second launch on, the plugin no longer takes part in Prerun and has another schema
 			d.Subscriptions = slices.Delete(d.Subscriptions, 0, 1)
-			d.Schema = hclspec.Object(map[string]*hclspec.Spec{"key": hclspec.Attr("key", "string", true)})
+			d.AttachmentSchema = hclspec.Object(map[string]*hclspec.Spec{"key": hclspec.Attr("key", "string", true)})
 		}
 	}
 	return d, nil
@@ -142,19 +143,18 @@ func (p *misbehavingPlugin) Prerun(context.Context, hook.AllocPrerunRequest) (ho
 		go p.server.Stop() // the plugin process continues without its gRPC server
 		<-make(chan struct{})
 	}
-	return hook.AllocPrerunResponse{}, p.recordCall("prerun")
+	return hook.AllocPrerunResponse{}, p.appendHookPointToFile("prerun")
 }
 
 func (p *misbehavingPlugin) Poststart(context.Context, hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
-	return hook.TaskPoststartResponse{}, p.recordCall("poststart")
+	return hook.TaskPoststartResponse{}, p.appendHookPointToFile("poststart")
 }
 
 func (p *misbehavingPlugin) Stop(context.Context, hook.TaskStopRequest) (hook.TaskStopResponse, error) {
-	return hook.TaskStopResponse{}, p.recordCall("stop")
+	return hook.TaskStopResponse{}, p.appendHookPointToFile("stop")
 }
 
-// recordCall appends the name of a hook point to a file.
-func (p *misbehavingPlugin) recordCall(point string) error {
+func (p *misbehavingPlugin) appendHookPointToFile(point string) error {
 	f, err := os.OpenFile(p.name+".points", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err == nil {
 		_, err = fmt.Fprintln(f, point)

@@ -18,14 +18,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/device/devicewire"
 )
 
-// serveTestDevice serves a device plugin without the SDK: `test-device NAME [FAULT]`. It reports two devices, a and b,
-// of the group acme/widget/NAME. While the file NAME.sick exists in the working directory, the device b is unhealthy.
-// Reserve appends the IDs to the file NAME.reserved. The faults are the keys of testDeviceFaults, type, hangs, refuses,
-// and crash, with which Reserve exits once for each file NAME.crash*.
-func serveTestDevice() {
-	d := &testDevice{name: os.Args[1]}
+// serveTestDevicePlugin serves a device plugin without the SDK: `test-device NAME [FAULT]`. It reports two devices, a
+// and b, of the group acme/widget/NAME. While the file NAME.sick exists in the working directory, the device b is
+// unhealthy. Reserve appends the IDs to the file NAME.reserved. The faults are the keys of testDeviceFaults, type,
+// hangs, refuses, and crash, with which Reserve exits once for each file NAME.crash*.
+func serveTestDevicePlugin() {
+	d := &testDevicePlugin{name: os.Args[1]}
 	if len(os.Args) > 2 {
-		d.injectedFault = os.Args[2]
+		d.faultKind = os.Args[2]
 	}
 	plugin.Serve(&plugin.ServeConfig{
 		HandshakeConfig: basewire.Handshake,
@@ -33,31 +33,31 @@ func serveTestDevice() {
 			basewire.PluginName:   &basewire.GRPCPlugin{Impl: d},
 			devicewire.PluginName: &devicewire.GRPCPlugin{Impl: d},
 		},
-		GRPCServer: basewire.NewServer,
+		GRPCServer: basewire.NewServerWithoutSizeLimits,
 		Logger:     hclog.NewNullLogger(),
 	})
 }
 
-type testDevice struct{ name, injectedFault string }
+type testDevicePlugin struct{ name, faultKind string }
 
-func (d *testDevice) PluginInfo(context.Context) (*base.Info, error) {
+func (d *testDevicePlugin) PluginInfo(context.Context) (*base.Info, error) {
 	info := &base.Info{Type: base.TypeDevice, Name: d.name, Version: "1.0.0", APIVersions: []string{device.APIVersion}}
-	if d.injectedFault == "type" {
+	if d.faultKind == "type" {
 		info.Type = base.TypeDriver
 	}
 	return info, nil
 }
 
-func (d *testDevice) ConfigSchema(context.Context) (*hclspec.Spec, error) { return nil, nil }
+func (d *testDevicePlugin) ConfigSchema(context.Context) (*hclspec.Spec, error) { return nil, nil }
 
-func (d *testDevice) SetConfig(context.Context, *base.Config) error { return nil }
+func (d *testDevicePlugin) SetConfig(context.Context, *base.Config) error { return nil }
 
-func (d *testDevice) controlFileExists(suffix string) bool {
+func (d *testDevicePlugin) controlFileExists(suffix string) bool {
 	_, err := os.Stat(d.name + suffix)
 	return err == nil
 }
 
-func (d *testDevice) newDeviceGroup(ids ...string) device.Group {
+func (d *testDevicePlugin) newDeviceGroup(ids ...string) device.Group {
 	g := device.Group{
 		ID:         device.GroupID{Vendor: "acme", Type: "widget", Name: d.name},
 		Attributes: map[string]device.Attribute{"memory": {Value: int64(2048), Unit: "MiB"}, "turbo": {Value: true}},
@@ -74,43 +74,43 @@ func (d *testDevice) newDeviceGroup(ids ...string) device.Group {
 
 // testDeviceFaults maps a fault to a function that returns the n-th fingerprint, counted from 0, and the time until the
 // next one. A time of 0 means that no fingerprint follows.
-var testDeviceFaults = map[string]func(d *testDevice, n int) (device.Fingerprint, time.Duration){
-	"disabled": func(*testDevice, int) (device.Fingerprint, time.Duration) {
+var testDeviceFaults = map[string]func(d *testDevicePlugin, n int) (device.Fingerprint, time.Duration){
+	"disabled": func(*testDevicePlugin, int) (device.Fingerprint, time.Duration) {
 		return device.Fingerprint{Err: device.ErrDisabled}, 0
 	},
-	"invalid": func(d *testDevice, _ int) (device.Fingerprint, time.Duration) {
+	"invalid": func(d *testDevicePlugin, _ int) (device.Fingerprint, time.Duration) {
 		g := d.newDeviceGroup("a")
 		g.ID.Vendor = ""
 		return device.Fingerprint{Groups: []device.Group{g}}, 0
 	},
-	"breaks": func(d *testDevice, n int) (device.Fingerprint, time.Duration) {
+	"breaks": func(d *testDevicePlugin, n int) (device.Fingerprint, time.Duration) {
 		if n == 0 {
 			return device.Fingerprint{Groups: []device.Group{d.newDeviceGroup("a")}}, time.Millisecond
 		}
 		return device.Fingerprint{Err: errors.New("lost the bus")}, 0
 	},
-	"flaps": func(d *testDevice, n int) (device.Fingerprint, time.Duration) {
+	"flaps": func(d *testDevicePlugin, n int) (device.Fingerprint, time.Duration) {
 		g := d.newDeviceGroup("a")
 		g.Devices[0].Healthy = n%2 == 0
 		return device.Fingerprint{Groups: []device.Group{g}}, time.Millisecond
 	},
-	"twelve": func(d *testDevice, _ int) (device.Fingerprint, time.Duration) {
+	"twelve": func(d *testDevicePlugin, _ int) (device.Fingerprint, time.Duration) {
 		return device.Fingerprint{Groups: []device.Group{d.newDeviceGroup("a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l")}}, time.Hour
 	},
-	"many": func(d *testDevice, _ int) (device.Fingerprint, time.Duration) {
+	"many": func(d *testDevicePlugin, _ int) (device.Fingerprint, time.Duration) {
 		ids := make([]string, 8000)
 		for i := range ids {
 			ids[i] = fmt.Sprintf("device-%05d", i)
 		}
 		return device.Fingerprint{Groups: []device.Group{d.newDeviceGroup(ids...)}}, time.Hour
 	},
-	"silent": func(*testDevice, int) (device.Fingerprint, time.Duration) { select {} },
+	"silent": func(*testDevicePlugin, int) (device.Fingerprint, time.Duration) { select {} },
 }
 
-func (d *testDevice) Fingerprint(ctx context.Context) (<-chan device.Fingerprint, error) {
-	next := testDeviceFaults[d.injectedFault]
+func (d *testDevicePlugin) Fingerprint(ctx context.Context) (<-chan device.Fingerprint, error) {
+	next := testDeviceFaults[d.faultKind]
 	if next == nil {
-		next = func(d *testDevice, _ int) (device.Fingerprint, time.Duration) {
+		next = func(d *testDevicePlugin, _ int) (device.Fingerprint, time.Duration) {
 			return device.Fingerprint{Groups: []device.Group{d.newDeviceGroup("a", "b")}}, 100 * time.Millisecond
 		}
 	}
@@ -133,14 +133,14 @@ func (d *testDevice) Fingerprint(ctx context.Context) (<-chan device.Fingerprint
 	return out, nil
 }
 
-func (d *testDevice) Reserve(_ context.Context, ids []string) (*device.Reservation, error) {
+func (d *testDevicePlugin) Reserve(_ context.Context, ids []string) (*device.Reservation, error) {
 	log, err := os.OpenFile(d.name+".reserved", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	defer log.Close()
 	fmt.Fprintln(log, strings.Join(ids, ","))
-	switch d.injectedFault {
+	switch d.faultKind {
 	case "crash":
 		for _, file := range []string{".crash1", ".crash2"} {
 			if os.Remove(d.name+file) == nil {
@@ -159,7 +159,7 @@ func (d *testDevice) Reserve(_ context.Context, ids []string) (*device.Reservati
 	}, nil
 }
 
-func (d *testDevice) Stats(ctx context.Context, interval time.Duration) (<-chan device.Stats, error) {
+func (d *testDevicePlugin) Stats(ctx context.Context, interval time.Duration) (<-chan device.Stats, error) {
 	out := make(chan device.Stats)
 	go func() {
 		defer close(out)

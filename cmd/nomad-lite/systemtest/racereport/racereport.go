@@ -7,12 +7,12 @@ import (
 	"path/filepath"
 )
 
-// Reports is the path of a directory with reports of the race detector.
-type Reports string
+// ReportDir is the path of a directory with reports of the race detector.
+type ReportDir string
 
-// Collect changes the environment so that this process and its child processes write their reports to a new directory.
-// It panics if that fails. The caller must call Print once, after the tests.
-func Collect() Reports {
+// CollectInNewDir changes the environment so that this process and its child processes write their reports to a new
+// directory. It panics if that fails. The caller must call PrintAndRemove once, after the tests.
+func CollectInNewDir() ReportDir {
 	dir, err := os.MkdirTemp("", "nomad-lite-races")
 	if err == nil {
 		err = os.Chmod(dir, 0o777|os.ModeSticky) // some processes run as other users
@@ -24,11 +24,12 @@ func Collect() Reports {
 	if err != nil {
 		panic(err)
 	}
-	return Reports(dir)
+	return ReportDir(dir)
 }
 
-// Print prints the reports, removes the directory, and returns the exit code of the tests: 1 if there is a report.
-func (r Reports) Print(w io.Writer) (code int) {
+// PrintAndRemove prints the reports, removes the directory, and returns the exit code of the tests: 1 if there is a
+// report.
+func (r ReportDir) PrintAndRemove(w io.Writer) (code int) {
 	files, err := filepath.Glob(filepath.Join(string(r), "race.*"))
 	if err != nil {
 		panic(err)

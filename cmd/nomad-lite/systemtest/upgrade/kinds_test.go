@@ -138,7 +138,7 @@ func (k taskKind) newGroup(n *node, name string) *api.TaskGroup {
 	}
 	task := api.NewTask(k.name, k.driver).SetConfig("command", "/bin/sh").SetConfig("args", []string{"-c", script})
 	task.Resources = &api.Resources{CPU: new(1), MemoryMB: new(64)}
-	task.Env = map[string]string{"NODE": n.dataDir, "PAUSE": n.pause} // FindNodeProcesses finds the processes of the task by NODE
+	task.Env = map[string]string{"NODE": n.dataDir, "PAUSE": n.pause} // FindDataDirProcesses finds the processes of the task by NODE
 	group := api.NewTaskGroup(name, 1)
 	group.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Mode: new("fail")}
 	group.ReschedulePolicy = &api.ReschedulePolicy{Attempts: new(0), Unlimited: new(false)}
@@ -346,7 +346,7 @@ func checkLease(n *node, alloc *api.Allocation) string {
 // installThirdPartyDriver unpacks a driver that was made with another SDK into the plugin directory. It reports whether there
 // is one.
 func (n *node) installThirdPartyDriver() bool {
-	err := systemtest.UnpackPeerProgram("hello-driver", filepath.Join(n.dir, "plugins", "hello-driver"))
+	err := systemtest.UnpackThirdPartyProgram("hello-driver", filepath.Join(n.dir, "plugins", "hello-driver"))
 	if errors.Is(err, os.ErrNotExist) {
 		n.T.Logf("without a third-party driver: %v", err)
 		return false

@@ -70,7 +70,7 @@ func newNode(t *testing.T, pause string) *node {
 	t.Helper()
 	dir := systemtest.NewLeakCheckedAgentDir(t)
 	n := &node{
-		TestAgent: &systemtest.TestAgent{T: t, WorkDir: dir}, dir: dir, dataDir: filepath.Join(dir, "data"), configFile: filepath.Join(dir, "agent.hcl"), pause: pause,
+		TestAgent: &systemtest.TestAgent{T: t, ProcessMarkerDir: dir}, dir: dir, dataDir: filepath.Join(dir, "data"), configFile: filepath.Join(dir, "agent.hcl"), pause: pause,
 		devices: map[string]string{}, locks: map[string]string{},
 	}
 	text := fmt.Sprintf(agentConfig, n.dataDir, filepath.Join(dir, "plugins"))
@@ -189,7 +189,7 @@ func (n *node) cleanUp() {
 		}
 		n.end(unix.SIGTERM)
 	}
-	for _, p := range systemtest.FindNodeProcesses(n.dataDir) {
+	for _, p := range systemtest.FindDataDirProcesses(n.dataDir) {
 		_ = p.Signal(unix.SIGKILL) // the process can have exited
 	}
 }
@@ -197,7 +197,7 @@ func (n *node) cleanUp() {
 // helpers are the processes of a node that are not tasks, by their kinds.
 func (n *node) helpers() map[string][]osprocess.ID {
 	found := map[string][]osprocess.ID{}
-	for _, p := range systemtest.FindNodeProcesses(n.dataDir) {
+	for _, p := range systemtest.FindDataDirProcesses(n.dataDir) {
 		if !strings.Contains(p.Kind, "/") {
 			found[p.Kind] = append(found[p.Kind], p.ID)
 		}

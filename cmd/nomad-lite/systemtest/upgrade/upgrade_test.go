@@ -81,7 +81,7 @@ func TestUpgradePodman(t *testing.T) {
 	if os.Getenv(fullEnvVar) == "" {
 		t.Skipf("builds the program twice; %s=1, as in make test-upgrade, runs it", fullEnvVar)
 	}
-	t.Setenv("DOCKER_HOST", dockertest.StartPodman(t).Host)
+	t.Setenv("DOCKER_HOST", dockertest.StartPodmanOrSkip(t).Host)
 	n := newNode(t, "1")
 	t.Cleanup(n.cleanUp)
 	// The plugins of the kinds hook and sdk stay in an upgrade because they have tasks.
@@ -97,7 +97,7 @@ func startEngine(t *testing.T) *dockertest.Engine {
 			return nil
 		}
 	}
-	return dockertest.Start(t)
+	return dockertest.StartOrSkip(t)
 }
 
 // build builds the program with a version, and returns its path.
@@ -227,7 +227,7 @@ func (w *world) awaitRunning(total int) {
 
 // taskProcesses returns the processes of the tasks.
 func (w *world) taskProcesses() map[string][]osprocess.ID {
-	found := systemtest.GroupProcessesByKind(systemtest.FindNodeProcesses(w.dataDir))
+	found := systemtest.GroupProcessesByKind(systemtest.FindDataDirProcesses(w.dataDir))
 	for kind, list := range found {
 		if !strings.Contains(kind, "/") {
 			delete(found, kind)
@@ -280,7 +280,7 @@ func (w *world) check(when string) {
 			fail("status %s, %+v", alloc.ClientStatus, state)
 			continue
 		}
-		if got, want := systemtest.EventTypes(state.Events), systemtest.EventTypes(was.TaskStates[was.JobID].Events); !slices.Equal(got, want) {
+		if got, want := systemtest.EventTypesWithoutLimitWarnings(state.Events), systemtest.EventTypesWithoutLimitWarnings(was.TaskStates[was.JobID].Events); !slices.Equal(got, want) {
 			fail("events %v, before %v", got, want)
 		}
 		name := was.ID + "/" + was.JobID
@@ -333,7 +333,7 @@ func (w *world) checkEnded(was *api.Allocation, fail func(string, ...any)) {
 	if !slices.ContainsFunc(state.Events, func(e *api.TaskEvent) bool {
 		return e.Type == api.TaskTerminated && e.DisplayMessage == "Exit Code: 4"
 	}) {
-		fail("ended in phase %d: events %v", w.ended[was.ID], systemtest.EventTypes(state.Events))
+		fail("ended in phase %d: events %v", w.ended[was.ID], systemtest.EventTypesWithoutLimitWarnings(state.Events))
 	}
 	var text []byte
 	for limit := time.Now().Add(systemtest.WaitTimeout); time.Now().Before(limit) && string(text) != "1\n2\n"; time.Sleep(10 * time.Millisecond) {
@@ -397,7 +397,7 @@ func (w *world) stop(volumeID string) {
 		}
 	}
 	w.end(unix.SIGTERM)
-	systemtest.AssertNodeExited(w.T, w.dataDir)
+	systemtest.AssertDataDirProcessesExit(w.T, w.dataDir)
 	for _, alloc := range w.allocs {
 		if alloc.JobID == hook.name {
 			w.checkLedger(alloc)

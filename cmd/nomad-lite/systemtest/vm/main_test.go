@@ -13,5 +13,5 @@ func TestMain(m *testing.M) {
 	if guest := os.Getenv(vmEnvVar); os.Getpid() == 1 && guest != "" {
 		runVMInit(guest)
 	}
-	systemtest.Main(m, programs.All())
+	systemtest.RunTestsOrProgram(m, programs.MainByProgramName())
 }

@@ -70,7 +70,7 @@ func TestVM(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("knows how to boot amd64 only")
 	}
-	kernel, err := vmimage.FindKernel()
+	kernel, err := vmimage.FindReadableKernel()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,7 +232,7 @@ func writeVMImage(t *testing.T, m vm, programs []string) {
 	defer f.Close()
 	w := vmimage.New(f)
 	for _, dir := range []string{"proc", "sys", "dev", "tmp", "run", "root", "home", "etc", "usr/bin", "usr/lib", "usr/lib64", "tests", vmPackageDir, path.Join(vmPackageDir, "../commands")} {
-		w.WriteDir(dir)
+		w.WriteDirAndParents(dir)
 	}
 	for _, name := range []string{"bin", "lib", "lib64"} {
 		w.WriteSymlink("usr/"+name, name)
@@ -242,10 +242,10 @@ func writeVMImage(t *testing.T, m vm, programs []string) {
 		if err != nil {
 			t.Fatalf("the machine needs a program of this one: %v", err)
 		}
-		w.WriteProgram(found, "usr/bin/"+tool)
+		w.WriteProgramAndLibraries(found, "usr/bin/"+tool)
 	}
 	for _, program := range programs {
-		w.WriteProgram(program, "tests/"+filepath.Base(program))
+		w.WriteProgramAndLibraries(program, "tests/"+filepath.Base(program))
 	}
 	w.WriteSymlink("tests/vm.test", "init")
 	w.WriteFile("etc/passwd", 0o644, []byte("root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n"+
@@ -256,7 +256,7 @@ func writeVMImage(t *testing.T, m vm, programs []string) {
 	for _, dir := range []string{"testdata", "../commands/testdata", "../testdata"} {
 		w.WriteTree(dir, path.Join(vmPackageDir, dir))
 	}
-	w.WriteModules(m.kernel, vmModuleDir, vmModules...)
+	w.WriteKernelModules(m.kernel, vmModuleDir, vmModules...)
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}

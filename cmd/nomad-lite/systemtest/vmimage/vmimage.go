@@ -15,22 +15,22 @@ import (
 	"strings"
 )
 
-// Initramfs writes an initramfs, the first file system of a virtual machine, as a cpio archive of the format "newc".
-// After an error its methods write nothing, and Close returns the error.
-type Initramfs struct {
+// InitramfsWriter writes an initramfs, the first file system of a virtual machine, as a cpio archive of the format
+// "newc". After an error its methods write nothing, and Close returns the error.
+type InitramfsWriter struct {
 	archive      *bufio.Writer
 	inodeCount   int
 	writtenNames map[string]bool
 	firstErr     error
 }
 
-// New returns an Initramfs that is written to w.
-func New(w io.Writer) *Initramfs {
-	return &Initramfs{archive: bufio.NewWriterSize(w, 1<<20), writtenNames: map[string]bool{}}
+// New returns an InitramfsWriter that writes to w.
+func New(w io.Writer) *InitramfsWriter {
+	return &InitramfsWriter{archive: bufio.NewWriterSize(w, 1<<20), writtenNames: map[string]bool{}}
 }
 
-// writeEntry writes a file to the archive, unless the archive already has it.
-func (i *Initramfs) writeEntry(name string, mode uint32, content []byte) {
+// writeEntryOnce writes a file to the archive, unless the archive already has it.
+func (i *InitramfsWriter) writeEntryOnce(name string, mode uint32, content []byte) {
 	name = strings.TrimPrefix(path.Clean(name), "/")
 	if i.firstErr != nil || i.writtenNames[name] {
 		return
@@ -48,58 +48,60 @@ func (i *Initramfs) writeEntry(name string, mode uint32, content []byte) {
 	i.padTo4Bytes(len(content))
 }
 
-func (i *Initramfs) padTo4Bytes(n int) {
-	if i.firstErr == nil && n%4 != 0 {
-		_, i.firstErr = i.archive.Write(make([]byte, 4-n%4))
+func (i *InitramfsWriter) padTo4Bytes(writtenBytes int) {
+	if i.firstErr == nil && writtenBytes%4 != 0 {
+		_, i.firstErr = i.archive.Write(make([]byte, 4-writtenBytes%4))
 	}
 }
 
-// WriteDir writes a directory and its parents to the archive.
-func (i *Initramfs) WriteDir(name string) {
+// WriteDirAndParents writes a directory and its parents to the archive.
+func (i *InitramfsWriter) WriteDirAndParents(name string) {
 	if parent := path.Dir(path.Clean(name)); parent != "." && parent != "/" {
-		i.WriteDir(parent)
+		i.WriteDirAndParents(parent)
 	}
-	i.writeEntry(name, 0o040755, nil)
+	i.writeEntryOnce(name, 0o040755, nil)
 }
 
 // WriteSymlink writes a symbolic link to the archive.
-func (i *Initramfs) WriteSymlink(target, name string) { i.writeEntry(name, 0o120777, []byte(target)) }
-
-// WriteFile writes a file and its directories to the archive.
-func (i *Initramfs) WriteFile(name string, mode uint32, content []byte) {
-	i.WriteDir(path.Dir(name))
-	i.writeEntry(name, 0o100000|mode, content)
+func (i *InitramfsWriter) WriteSymlink(target, name string) {
+	i.writeEntryOnce(name, 0o120777, []byte(target))
 }
 
-// WriteTree copies the files below a directory of this machine to the directory name of the archive.
-func (i *Initramfs) WriteTree(source, name string) {
-	err := filepath.WalkDir(source, func(file string, d fs.DirEntry, err error) error {
+// WriteFile writes a file and its directories to the archive.
+func (i *InitramfsWriter) WriteFile(name string, mode uint32, content []byte) {
+	i.WriteDirAndParents(path.Dir(name))
+	i.writeEntryOnce(name, 0o100000|mode, content)
+}
+
+// WriteTree copies the files below a directory of this machine to archiveDir, a directory of the archive.
+func (i *InitramfsWriter) WriteTree(hostDir, archiveDir string) {
+	err := filepath.WalkDir(hostDir, func(file string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
 		content, err := os.ReadFile(file)
 		if err == nil {
-			i.WriteFile(name+strings.TrimPrefix(file, source), 0o644, content)
+			i.WriteFile(archiveDir+strings.TrimPrefix(file, hostDir), 0o644, content)
 		}
 		return err
 	})
 	i.firstErr = errors.Join(i.firstErr, err)
 }
 
-// WriteProgram copies a program of this machine and its libraries to the archive.
-func (i *Initramfs) WriteProgram(source, name string) {
-	content, err := os.ReadFile(source)
+// WriteProgramAndLibraries copies a program of this machine and its libraries to the archive.
+func (i *InitramfsWriter) WriteProgramAndLibraries(hostPath, archivePath string) {
+	content, err := os.ReadFile(hostPath)
 	if err != nil {
 		i.firstErr = errors.Join(i.firstErr, err)
 		return
 	}
-	i.WriteFile(name, 0o755, content)
-	libraries, err := findSharedLibraries(source)
+	i.WriteFile(archivePath, 0o755, content)
+	libraries, err := findSharedLibraries(hostPath)
 	i.firstErr = errors.Join(i.firstErr, err)
 	for _, library := range libraries {
 		// /lib is a symbolic link to usr/lib in the virtual machine.
 		if name := "usr" + strings.TrimPrefix(library, "/usr"); !i.writtenNames[name] {
-			i.WriteProgram(library, name)
+			i.WriteProgramAndLibraries(library, name)
 		}
 	}
 }
@@ -142,30 +144,30 @@ func findSharedLibraries(program string) ([]string, error) {
 }
 
 // Close writes the end of the archive, and returns the first error of any call.
-func (i *Initramfs) Close() error {
-	i.writeEntry("TRAILER!!!", 0, nil)
+func (i *InitramfsWriter) Close() error {
+	i.writeEntryOnce("TRAILER!!!", 0, nil)
 	if i.firstErr == nil {
 		i.firstErr = i.archive.Flush()
 	}
 	return i.firstErr
 }
 
-// WriteModules copies the modules of a kernel of this machine, with the modules that they depend on, to a directory of
-// the archive. The names of the files sort in the order in which the modules must be loaded.
-func (i *Initramfs) WriteModules(kernel, name string, modules ...string) {
-	dir := filepath.Join("/lib/modules", strings.TrimPrefix(filepath.Base(kernel), "vmlinuz-"))
-	files, err := findModuleFiles(dir, modules)
+// WriteKernelModules copies the modules of a kernel of this machine, with the modules that they depend on, to a
+// directory of the archive. The names of the files sort in the order in which the modules must be loaded.
+func (i *InitramfsWriter) WriteKernelModules(kernelPath, archiveDir string, modules ...string) {
+	dir := filepath.Join("/lib/modules", strings.TrimPrefix(filepath.Base(kernelPath), "vmlinuz-"))
+	files, err := findModuleFilesInLoadOrder(dir, modules)
 	i.firstErr = errors.Join(i.firstErr, err)
 	for n, file := range files {
 		content, err := os.ReadFile(filepath.Join(dir, file))
 		i.firstErr = errors.Join(i.firstErr, err)
-		i.WriteFile(fmt.Sprintf("%s/%02d-%s", name, n, path.Base(file)), 0o644, content)
+		i.WriteFile(fmt.Sprintf("%s/%02d-%s", archiveDir, n, path.Base(file)), 0o644, content)
 	}
 }
 
-// findModuleFiles returns the files of the modules and of the modules that they depend on, in the order in which they
-// must be loaded. A module that is built into the kernel has no file.
-func findModuleFiles(dir string, modules []string) (files []string, err error) {
+// findModuleFilesInLoadOrder returns the files of the modules and of the modules that they depend on, in the order in
+// which they must be loaded. A module that is built into the kernel has no file.
+func findModuleFilesInLoadOrder(dir string, modules []string) (files []string, err error) {
 	dependencies, err := os.ReadFile(filepath.Join(dir, "modules.dep"))
 	if err != nil {
 		return nil, err
@@ -194,9 +196,9 @@ func findModuleFiles(dir string, modules []string) (files []string, err error) {
 	return files, nil
 }
 
-// FindKernel returns the path of a kernel of this machine. It prefers Debian's cloud kernel, which has the drivers for
-// a virtual machine built in.
-func FindKernel() (string, error) {
+// FindReadableKernel returns the path of a kernel of this machine. It prefers Debian's cloud kernel, which has the
+// drivers for a virtual machine built in.
+func FindReadableKernel() (string, error) {
 	for _, pattern := range []string{"/boot/vmlinuz-*-cloud-amd64", "/boot/vmlinuz-*"} {
 		found, err := filepath.Glob(pattern)
 		if err != nil {

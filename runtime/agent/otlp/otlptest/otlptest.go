@@ -188,8 +188,8 @@ func (c *Collector) ResourceSpans() []*tracepb.ResourceSpans {
 	return c.resourceSpans[:len(c.resourceSpans):len(c.resourceSpans)]
 }
 
-// Headers returns the headers of all requests, with names in lower case.
-func (c *Collector) Headers() []map[string][]string {
+// RequestHeaders returns the headers of all requests, with names in lower case.
+func (c *Collector) RequestHeaders() []map[string][]string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.requestHeaders[:len(c.requestHeaders):len(c.requestHeaders)]

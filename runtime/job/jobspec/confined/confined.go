@@ -39,21 +39,21 @@ type ParseError struct{ Text string }
 
 func (e *ParseError) Error() string { return e.Text }
 
-// Parser parses each job file in a child process.
-type Parser struct {
-	childArgs  []string
+// ChildProcessParser parses each job file in a child process.
+type ChildProcessParser struct {
+	childArgv  []string
 	childSlots chan struct{} // semaphore: has an element for each running child
 }
 
-// NewParser returns a parser that starts this binary with the arguments, the program name first, as its
+// NewChildProcessParser returns a parser that starts this binary with the arguments, the program name first, as its
 // child processes. With these arguments the binary calls ServeParseRequest.
-func NewParser(args ...string) *Parser {
-	return &Parser{childArgs: args, childSlots: make(chan struct{}, maxParallelChildren)}
+func NewChildProcessParser(childArgv ...string) *ChildProcessParser {
+	return &ChildProcessParser{childArgv: childArgv, childSlots: make(chan struct{}, maxParallelChildren)}
 }
 
 // parseRequest and parseReply are the messages between parent and child. The number types of a configuration
 // are preserved: msgpack distinguishes 1 from 1.0.
-type parseRequest struct{ Text, Variables string }
+type parseRequest struct{ JobText, VarFileText string }
 
 type parseReply struct {
 	Job   *api.Job
@@ -70,7 +70,7 @@ func newMsgpackHandle() *codec.MsgpackHandle {
 // Parse parses the text of a job, with the text of a variable file, which may be empty. Variables
 // that the job does not declare are ignored. An error in the text is a ParseError. Parse blocks
 // while too many children run. It returns when ctx ends, which kills the child.
-func (p *Parser) Parse(ctx context.Context, text, variables string) (*api.Job, error) {
+func (p *ChildProcessParser) Parse(ctx context.Context, jobText, varFileText string) (*api.Job, error) {
 	select {
 	case p.childSlots <- struct{}{}:
 		defer func() { <-p.childSlots }()
@@ -80,15 +80,15 @@ func (p *Parser) Parse(ctx context.Context, text, variables string) (*api.Job, e
 	ctx, cancel := context.WithTimeoutCause(ctx, maxParseTime, errLimitReached)
 	defer cancel()
 	var in bytes.Buffer
-	if err := codec.NewEncoder(&in, newMsgpackHandle()).Encode(parseRequest{text, variables}); err != nil {
+	if err := codec.NewEncoder(&in, newMsgpackHandle()).Encode(parseRequest{jobText, varFileText}); err != nil {
 		return nil, fmt.Errorf("parse job: %w", err)
 	}
 	// /proc/self/exe is this binary, even if a newer binary has replaced it at its path.
 	cmd := exec.CommandContext(ctx, "/proc/self/exe")
-	cmd.Args = p.childArgs
+	cmd.Args = p.childArgv
 	cmd.Env = []string{"GOTRACEBACK=none", "GOMAXPROCS=1"}
 	cmd.WaitDelay = exitTimeout
-	out, stderr := &limitedBuffer{maxBytes: maxReplySize}, &limitedBuffer{maxBytes: maxStderrSize}
+	out, stderr := &truncatingBuffer{maxBytes: maxReplySize}, &truncatingBuffer{maxBytes: maxStderrSize}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = &in, out, stderr
 	err := cmd.Run()
 	var exitErr *exec.ExitError
@@ -113,14 +113,14 @@ func (p *Parser) Parse(ctx context.Context, text, variables string) (*api.Job, e
 // errLimitReached is the error for a text whose child reached one of its limits.
 var errLimitReached = &ParseError{fmt.Sprintf("it takes more than %d MiB of memory or %v to evaluate", maxMemory>>20, maxParseTime)}
 
-// limitedBuffer is a writer that keeps the first maxBytes bytes and drops the rest.
-type limitedBuffer struct {
+// truncatingBuffer is a writer that keeps the first maxBytes bytes and drops the rest.
+type truncatingBuffer struct {
 	text        bytes.Buffer
 	maxBytes    int
 	isTruncated bool
 }
 
-func (l *limitedBuffer) Write(b []byte) (int, error) {
+func (l *truncatingBuffer) Write(b []byte) (int, error) {
 	n := min(len(b), l.maxBytes-l.text.Len())
 	l.text.Write(b[:n])
 	l.isTruncated = l.isTruncated || n < len(b)
@@ -132,8 +132,8 @@ const exitCodeFailed = 3
 
 // ServeParseRequest is the child: it reads one request, writes the reply and returns the exit code. It sets
 // limits for the whole process.
-func ServeParseRequest(in io.Reader, out, stderr io.Writer) int {
-	err := setOwnResourceLimits()
+func ServeParseRequest(in io.Reader, out, stderr io.Writer) (exitCode int) {
+	err := limitOwnResourcesAndLifetime()
 	if err == nil {
 		err = decodeParseAndReply(in, out)
 	}
@@ -144,13 +144,13 @@ func ServeParseRequest(in io.Reader, out, stderr io.Writer) int {
 	return 0
 }
 
-// setOwnResourceLimits sets the limits of this process. The process also exits by itself, a second after the
+// limitOwnResourcesAndLifetime sets the limits of this process. The process also exits by itself, a second after the
 // agent would kill it.
-func setOwnResourceLimits() error {
+func limitOwnResourcesAndLifetime() error {
 	if err := osprocess.ResetOOMScore(os.Getpid()); err != nil {
 		return err
 	}
-	mapped, err := dataSegmentSize()
+	mapped, err := dataSegmentBytes()
 	if err != nil {
 		return err
 	}
@@ -169,8 +169,8 @@ func setOwnResourceLimits() error {
 	return nil
 }
 
-// dataSegmentSize returns the size of the writable private memory of this process.
-func dataSegmentSize() (uint64, error) {
+// dataSegmentBytes returns the size of the writable private memory of this process.
+func dataSegmentBytes() (uint64, error) {
 	text, err := os.ReadFile("/proc/self/status")
 	if err != nil {
 		return 0, err
@@ -193,7 +193,7 @@ func decodeParseAndReply(in io.Reader, out io.Writer) (err error) {
 	if err := codec.NewDecoder(in, newMsgpackHandle()).Decode(&r); err != nil {
 		return fmt.Errorf("read the request: %w", err)
 	}
-	file, diags := jobspec.Parse(jobspec.Source{Name: "input.hcl", Text: []byte(r.Text), VarFileText: r.Variables})
+	file, diags := jobspec.Parse(jobspec.ParseInput{DiagnosticFileName: "input.hcl", Text: []byte(r.JobText), VarFileText: r.VarFileText})
 	answer := parseReply{Job: file.Job}
 	if err := jobspec.Err(diags); err != nil {
 		answer.Error = err.Error()

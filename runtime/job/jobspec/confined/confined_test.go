@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 // The OOM killer kills the child before the agent.
 func TestChildResetsOOMScore(t *testing.T) {
 	processtest.SetOOMScore(t, "-500")
-	if _, err := NewParser(os.Args[0], "score").Parse(t.Context(), jobText, ""); err == nil || !strings.HasSuffix(err.Error(), "score 0") {
+	if _, err := NewChildProcessParser(os.Args[0], "score").Parse(t.Context(), jobText, ""); err == nil || !strings.HasSuffix(err.Error(), "score 0") {
 		t.Errorf("got %v, want the score 0", err)
 	}
 }
@@ -71,11 +71,11 @@ job "web" {
 
 // The child returns the same result as a parse in this process.
 func TestParse(t *testing.T) {
-	file, diags := jobspec.Parse(jobspec.Source{Name: "input.hcl", Text: []byte(jobText), VarFileText: "n = 3\nother = 1"})
+	file, diags := jobspec.Parse(jobspec.ParseInput{DiagnosticFileName: "input.hcl", Text: []byte(jobText), VarFileText: "n = 3\nother = 1"})
 	if diags.HasErrors() {
 		t.Fatal(diags)
 	}
-	job, err := NewParser(os.Args[0], "serve").Parse(t.Context(), jobText, "n = 3\nother = 1")
+	job, err := NewChildProcessParser(os.Args[0], "serve").Parse(t.Context(), jobText, "n = 3\nother = 1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +94,7 @@ func TestParseRejects(t *testing.T) {
 		{"too much memory", "small", large, errLimitReached.Text},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			job, err := NewParser(os.Args[0], c.child).Parse(t.Context(), c.text, "")
+			job, err := NewChildProcessParser(os.Args[0], c.child).Parse(t.Context(), c.text, "")
 			var textErr *ParseError
 			if !errors.As(err, &textErr) || !strings.Contains(textErr.Text, c.want) {
 				t.Errorf("%v, %v, want %q", job, err, c.want)
@@ -104,7 +104,7 @@ func TestParseRejects(t *testing.T) {
 }
 
 func TestFailedChildIsNoParseError(t *testing.T) {
-	_, err := NewParser(os.Args[0], "broken").Parse(t.Context(), jobText, "")
+	_, err := NewChildProcessParser(os.Args[0], "broken").Parse(t.Context(), jobText, "")
 	var textErr *ParseError
 	if err == nil || errors.As(err, &textErr) || !strings.Contains(err.Error(), "no good") {
 		t.Error(err)
@@ -114,7 +114,7 @@ func TestFailedChildIsNoParseError(t *testing.T) {
 // A child exits when it reaches its time limit, and when the context of its caller
 // ends.
 func TestChildExitsOnTimeoutAndCancel(t *testing.T) {
-	p := NewParser(os.Args[0], "slow")
+	p := NewChildProcessParser(os.Args[0], "slow")
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	for range maxParallelChildren + 1 {
@@ -139,7 +139,7 @@ func TestChildExitsOnTimeoutAndCancel(t *testing.T) {
 
 // BenchmarkParse measures the cost of a child, which is mostly its start.
 func BenchmarkParse(b *testing.B) {
-	p := NewParser(os.Args[0], "serve")
+	p := NewChildProcessParser(os.Args[0], "serve")
 	for b.Loop() {
 		if _, err := p.Parse(b.Context(), jobText, ""); err != nil {
 			b.Fatal(err)

@@ -5,5 +5,5 @@
 // and is killed when the request ends. A text that exceeds the limits is rejected, without an
 // effect on the agent.
 //
-// The agent uses Parser, the child calls ServeParseRequest. Both are the same binary.
+// The agent uses ChildProcessParser, the child calls ServeParseRequest. Both are the same binary.
 package confined

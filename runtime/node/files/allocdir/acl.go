@@ -32,9 +32,9 @@ const (
 	aclRWX      = 7
 )
 
-// encodeACL returns the attribute value of an ACL that gives the owner of a directory full
+// encodeOwnerAndUsersACL returns the attribute value of an ACL that gives the owner of a directory full
 // access, each of the users the given rights, and no other account any access.
-func encodeACL(uids []uint32, rights uint16) []byte {
+func encodeOwnerAndUsersACL(uids []uint32, rights uint16) []byte {
 	b := make([]byte, 0, aclHeaderSize+aclEntrySize*(len(uids)+4))
 	b = binary.LittleEndian.AppendUint32(b, aclVersion)
 	entry := func(tag, rights uint16, id uint32) {
@@ -52,9 +52,9 @@ func encodeACL(uids []uint32, rights uint16) []byte {
 	return b
 }
 
-// decodeACL returns the users with an entry of their own that has the right aclTraverse, in
+// decodeTraverseUIDs returns the users with an entry of their own that has the right aclTraverse, in
 // ascending order.
-func decodeACL(b []byte) (uids []uint32, err error) {
+func decodeTraverseUIDs(b []byte) (uids []uint32, err error) {
 	if len(b) < aclHeaderSize || (len(b)-aclHeaderSize)%aclEntrySize != 0 {
 		return nil, fmt.Errorf("ACL of %d bytes", len(b))
 	}
@@ -75,12 +75,12 @@ func decodeACL(b []byte) (uids []uint32, err error) {
 // rights, and no other account any access. It also sets the mode of the directory
 // except the sticky bit.
 func (h *dirHandle) setACL(uids []uint32, rights uint16) error {
-	return h.dirError("set ACL of", unix.Setxattr(h.procPath(), aclXattrName, encodeACL(uids, rights), 0))
+	return h.wrapDirError("set ACL of", unix.Setxattr(h.procPath(), aclXattrName, encodeOwnerAndUsersACL(uids, rights), 0))
 }
 
-// readACLUIDs returns the users that decodeACL finds in the ACL of the directory; none if
+// readTraverseUIDs returns the users that decodeTraverseUIDs finds in the ACL of the directory; none if
 // the directory has no ACL.
-func (h *dirHandle) readACLUIDs() ([]uint32, error) {
+func (h *dirHandle) readTraverseUIDs() ([]uint32, error) {
 	const maxXattrSize = 64 << 10 // XATTR_SIZE_MAX
 	for size := 512; ; size = maxXattrSize {
 		b := make([]byte, size)
@@ -91,10 +91,10 @@ func (h *dirHandle) readACLUIDs() ([]uint32, error) {
 		case errors.Is(err, unix.ERANGE) && size < maxXattrSize:
 			continue
 		case err != nil:
-			return nil, h.dirError("read ACL of", err)
+			return nil, h.wrapDirError("read ACL of", err)
 		}
-		uids, err := decodeACL(b[:n])
-		return uids, h.dirError("read ACL of", err)
+		uids, err := decodeTraverseUIDs(b[:n])
+		return uids, h.wrapDirError("read ACL of", err)
 	}
 }
 
@@ -108,5 +108,5 @@ func (h *dirHandle) dropACL() (existed bool, err error) {
 	if errors.Is(err, unix.ENODATA) || errors.Is(err, unix.EOPNOTSUPP) {
 		return false, nil
 	}
-	return err == nil, h.dirError("remove ACL of", err)
+	return err == nil, h.wrapDirError("remove ACL of", err)
 }

@@ -48,19 +48,19 @@ type Dir struct {
 	allocsRoot string
 	allocID    string
 
-	mu sync.Mutex // held while the ACL of the allocation's directory is read and replaced
+	mu sync.Mutex // held while the ACL of the allocation's directory is read and replaced, and while WriteTaskFile creates a directory
 }
 
-// New returns the directory of an allocation below root, an absolute path. It does not
+// New returns the directory of an allocation below allocsRoot, an absolute path. It does not
 // access the file system.
-func New(root, allocID string) (*Dir, error) {
-	if !filepath.IsAbs(root) {
-		return nil, fmt.Errorf("alloc directory %q: not an absolute path", root)
+func New(allocsRoot, allocID string) (*Dir, error) {
+	if !filepath.IsAbs(allocsRoot) {
+		return nil, fmt.Errorf("alloc directory %q: not an absolute path", allocsRoot)
 	}
 	if err := checkFileName(allocID); err != nil {
 		return nil, fmt.Errorf("alloc id %q: %w", allocID, err)
 	}
-	return &Dir{allocsRoot: filepath.Clean(root), allocID: allocID}, nil
+	return &Dir{allocsRoot: filepath.Clean(allocsRoot), allocID: allocID}, nil
 }
 
 // Path returns the path on the host.
@@ -72,26 +72,26 @@ func (d *Dir) LogDir() string { return filepath.Join(d.Path(), sharedDirName, lo
 // TaskPaths returns the paths of one task. It does not access the file system.
 func (d *Dir) TaskPaths(name string) hook.TaskDir {
 	task := filepath.Join(d.Path(), name)
-	mounts := filepath.Join(d.mountsRoot(), d.allocID+"-"+name)
+	mounts := filepath.Join(d.unveilMountsRoot(), d.allocID+"-"+name)
 	return hook.TaskDir{
-		AllocDir:         d.Path(),
-		Dir:              task,
-		SharedAllocDir:   filepath.Join(d.Path(), sharedDirName),
-		SharedTaskDir:    filepath.Join(task, sharedDirName),
-		LocalDir:         filepath.Join(task, localDirName),
-		LogDir:           d.LogDir(),
-		SecretsDir:       filepath.Join(task, secretsDirName),
-		PrivateDir:       filepath.Join(task, privateDirName),
-		MountsAllocDir:   filepath.Join(mounts, sharedDirName),
-		MountsTaskDir:    filepath.Join(mounts, localDirName),
-		MountsSecretsDir: filepath.Join(mounts, secretsDirName),
+		AllocDir:           d.Path(),
+		Dir:                task,
+		SharedAllocDir:     filepath.Join(d.Path(), sharedDirName),
+		SharedTaskDir:      filepath.Join(task, sharedDirName),
+		LocalDir:           filepath.Join(task, localDirName),
+		LogDir:             d.LogDir(),
+		SecretsDir:         filepath.Join(task, secretsDirName),
+		PrivateDir:         filepath.Join(task, privateDirName),
+		UnveiledAllocDir:   filepath.Join(mounts, sharedDirName),
+		UnveiledTaskDir:    filepath.Join(mounts, localDirName),
+		UnveiledSecretsDir: filepath.Join(mounts, secretsDirName),
 	}
 }
 
-// mountsRoot returns the directory in which drivers with unveil isolation find the
+// unveilMountsRoot returns the directory in which drivers with unveil isolation find the
 // directories of their tasks. It is beside allocsRoot, and not in it, because a task must not
 // see the parents of its directories.
-func (d *Dir) mountsRoot() string { return d.allocsRoot + "_mounts" }
+func (d *Dir) unveilMountsRoot() string { return d.allocsRoot + "_mounts" }
 
 // Build creates the directory and its shared part, except what exists already.
 func (d *Dir) Build() error {
@@ -104,7 +104,7 @@ func (d *Dir) Build() error {
 }
 
 func (d *Dir) build() error {
-	if err := makeRootDir(d.allocsRoot, 0o711); err != nil {
+	if err := ensureRootDir(d.allocsRoot, 0o711); err != nil {
 		return err
 	}
 	root, err := openTrustedDir(d.allocsRoot)
@@ -177,13 +177,13 @@ func (d *Dir) openHandle() (*dirHandle, error) {
 // missing directory is not an error.
 func (d *Dir) Destroy() error {
 	var errs []error
-	entries, err := os.ReadDir(d.mountsRoot())
+	entries, err := os.ReadDir(d.unveilMountsRoot())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		errs = append(errs, err)
 	}
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), d.allocID+"-") {
-			errs = append(errs, unmountAndRemove(d.mountsRoot(), e.Name()))
+			errs = append(errs, unmountAndRemove(d.unveilMountsRoot(), e.Name()))
 		}
 	}
 	point := failpoint.EnterStep(failpoint.StepGarbageCollection)

@@ -37,7 +37,7 @@ func newTestDir(t *testing.T) *Dir {
 
 func buildTask(t *testing.T, d *Dir, name string) *TaskDir {
 	t.Helper()
-	task, err := d.BuildTask(name, TaskOptions{})
+	task, err := d.BuildTaskDir(name, TaskDirOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,20 +100,20 @@ func TestLayout(t *testing.T) {
 	open := dir{0o777, taskOwned}
 	for _, c := range []struct {
 		name    string
-		options TaskOptions
+		options TaskDirOptions
 		want    map[string]dir
 	}{
-		{"none", TaskOptions{}, layout(closed, closed, closed, closed, closed)},
-		{"none with a user", TaskOptions{User: "4001"}, layout(passable, of(user), of(user), of(user), of(user))},
-		{"unveil", TaskOptions{Isolation: driver.FSIsolationUnveil}, layout(passable, of(taskOwned), of(taskOwned), of(taskOwned), of(taskOwned))},
-		{"unveil with a user", TaskOptions{Isolation: driver.FSIsolationUnveil, User: "nomad-4001"},
+		{"none", TaskDirOptions{}, layout(closed, closed, closed, closed, closed)},
+		{"none with a user", TaskDirOptions{User: "4001"}, layout(passable, of(user), of(user), of(user), of(user))},
+		{"unveil", TaskDirOptions{Isolation: driver.FSIsolationUnveil}, layout(passable, of(taskOwned), of(taskOwned), of(taskOwned), of(taskOwned))},
+		{"unveil with a user", TaskDirOptions{Isolation: driver.FSIsolationUnveil, User: "nomad-4001"},
 			layout(passable, of(user), of(user), of(user), of(user))},
-		{"chroot", TaskOptions{Isolation: driver.FSIsolationChroot}, layout(passable, dir{0o755, ofRoot}, of(taskOwned), of(taskOwned), of(taskOwned))},
-		{"chroot with a user", TaskOptions{Isolation: driver.FSIsolationChroot, User: "4001"},
+		{"chroot", TaskDirOptions{Isolation: driver.FSIsolationChroot}, layout(passable, dir{0o755, ofRoot}, of(taskOwned), of(taskOwned), of(taskOwned))},
+		{"chroot with a user", TaskDirOptions{Isolation: driver.FSIsolationChroot, User: "4001"},
 			layout(passable, dir{0o755, ofRoot}, of(user), of(user), of(user))},
-		{"image", TaskOptions{Isolation: driver.FSIsolationImage, User: "postgres-of-the-image"},
+		{"image", TaskDirOptions{Isolation: driver.FSIsolationImage, User: "postgres-of-the-image"},
 			layout(closed, closed, open, dir{0o1777, taskOwned}, open)},
-		{"admitted users", TaskOptions{AdmittedUsers: []string{"4001", "4002"}},
+		{"admitted users", TaskDirOptions{AdmittedUsers: []string{"4001", "4002"}},
 			layout(passable, dir{0o1770, ofRoot}, dir{0o1770, ofRoot}, dir{0o1770, ofRoot}, dir{0o1770, ofRoot})},
 	} {
 		for _, umask := range []int{0o022, 0o077, 0} {
@@ -122,7 +122,7 @@ func TestLayout(t *testing.T) {
 				defer unix.Umask(unix.Umask(umask))
 				d := newTestDir(t)
 				for range 2 {
-					if _, err := d.BuildTask("web", c.options); err != nil {
+					if _, err := d.BuildTaskDir("web", c.options); err != nil {
 						t.Fatal(err)
 					}
 					for name, want := range c.want {
@@ -146,7 +146,7 @@ func TestLayoutUnprivileged(t *testing.T) {
 	for _, umask := range []int{0o022, 0o077, 0} {
 		defer unix.Umask(unix.Umask(umask))
 		d := newTestDir(t)
-		if _, err := d.BuildTask("web", TaskOptions{User: "root"}); err != nil {
+		if _, err := d.BuildTaskDir("web", TaskDirOptions{User: "root"}); err != nil {
 			t.Fatal(err)
 		}
 		for name, mode := range map[string]uint32{
@@ -169,20 +169,20 @@ func TestPaths(t *testing.T) {
 	task := d.TaskPaths("web")
 	base := "/var/lib/x/alloc/" + allocID
 	for got, want := range map[string]string{
-		d.Path():               base,
-		d.LogDir():             base + "/alloc/logs",
-		task.AllocDir:          base,
-		task.Dir:               base + "/web",
-		task.SharedAllocDir:    base + "/alloc",
-		task.SharedTaskDir:     base + "/web/alloc",
-		task.LocalDir:          base + "/web/local",
-		task.LogDir:            base + "/alloc/logs",
-		task.SecretsDir:        base + "/web/secrets",
-		task.PrivateDir:        base + "/web/private",
-		task.MountsAllocDir:    "/var/lib/x/alloc_mounts/" + allocID + "-web/alloc",
-		task.MountsTaskDir:     "/var/lib/x/alloc_mounts/" + allocID + "-web/local",
-		task.MountsSecretsDir:  "/var/lib/x/alloc_mounts/" + allocID + "-web/secrets",
-		filepath.Dir(d.Path()): "/var/lib/x/alloc",
+		d.Path():                base,
+		d.LogDir():              base + "/alloc/logs",
+		task.AllocDir:           base,
+		task.Dir:                base + "/web",
+		task.SharedAllocDir:     base + "/alloc",
+		task.SharedTaskDir:      base + "/web/alloc",
+		task.LocalDir:           base + "/web/local",
+		task.LogDir:             base + "/alloc/logs",
+		task.SecretsDir:         base + "/web/secrets",
+		task.PrivateDir:         base + "/web/private",
+		task.UnveiledAllocDir:   "/var/lib/x/alloc_mounts/" + allocID + "-web/alloc",
+		task.UnveiledTaskDir:    "/var/lib/x/alloc_mounts/" + allocID + "-web/local",
+		task.UnveiledSecretsDir: "/var/lib/x/alloc_mounts/" + allocID + "-web/secrets",
+		filepath.Dir(d.Path()):  "/var/lib/x/alloc",
 	} {
 		if got != want {
 			t.Errorf("path %s, want %s", got, want)
@@ -197,10 +197,10 @@ func TestInvalidNamesAreRejected(t *testing.T) {
 		if _, err := New("/var/lib", name); err == nil {
 			t.Errorf("New took the alloc id %q", name)
 		}
-		if _, err := d.BuildTask(name, TaskOptions{}); err == nil {
+		if _, err := d.BuildTaskDir(name, TaskDirOptions{}); err == nil {
 			t.Errorf("BuildTask took the name %q", name)
 		}
-		if err := d.DropSecrets(name); err == nil {
+		if err := d.DropSecretsAndUnmount(name); err == nil {
 			t.Errorf("DropSecrets took the name %q", name)
 		}
 		if err := d.WriteLocalFile(name, "x", nil); err == nil {
@@ -208,7 +208,7 @@ func TestInvalidNamesAreRejected(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"alloc", ".web.stdout.fifo"} {
-		if _, err := d.BuildTask(name, TaskOptions{}); err == nil || !strings.Contains(err.Error(), "reserved") {
+		if _, err := d.BuildTaskDir(name, TaskDirOptions{}); err == nil || !strings.Contains(err.Error(), "reserved") {
 			t.Errorf("BuildTask of the name %s: %v", name, err)
 		}
 	}
@@ -217,7 +217,7 @@ func TestInvalidNamesAreRejected(t *testing.T) {
 	}
 	for _, name := range []string{strings.Repeat("x", 255), "a b", "a\nb", "-rf", "...", "Alloc", "ünï"} {
 		buildTask(t, d, name)
-		if err := d.DropSecrets(name); err != nil {
+		if err := d.DropSecretsAndUnmount(name); err != nil {
 			t.Error(err)
 		}
 	}
@@ -268,7 +268,7 @@ func TestBuildCompletesInterruptedBuild(t *testing.T) {
 		}
 		return
 	}
-	if _, err := d.BuildTask("web", TaskOptions{User: "4001"}); err != nil {
+	if _, err := d.BuildTaskDir("web", TaskDirOptions{User: "4001"}); err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string][2]uint32{"alloc": {0o777, 65534}, "web": {0o700, 4001}} {
@@ -283,7 +283,7 @@ func TestBuildTaskNeedsAllocDir(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.BuildTask("web", TaskOptions{}); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := d.BuildTaskDir("web", TaskDirOptions{}); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("BuildTask without Build: %v", err)
 	}
 }
@@ -397,7 +397,7 @@ func TestLinksAreNotFollowed(t *testing.T) {
 			t.Run(name+" leads "+target, func(t *testing.T) {
 				d := newTestDir(t)
 				task := buildTask(t, d, "web")
-				if err := d.DropSecrets("web"); err != nil {
+				if err := d.DropSecretsAndUnmount("web"); err != nil {
 					t.Fatal(err)
 				}
 				victim := t.TempDir()
@@ -427,7 +427,7 @@ func TestLinksAreNotFollowed(t *testing.T) {
 						t.Errorf("%s is still no directory", name)
 					}
 				}
-				if err := d.DropSecrets("web"); err != nil {
+				if err := d.DropSecretsAndUnmount("web"); err != nil {
 					t.Fatal(err)
 				}
 				if points := mountsBelow(t, victim); len(points) > 0 {
@@ -459,7 +459,7 @@ func TestTaskDirectoryMustBeADirectory(t *testing.T) {
 	if err := os.Symlink(victim, filepath.Join(d.Path(), "web")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.BuildTask("web", TaskOptions{}); err == nil {
+	if _, err := d.BuildTaskDir("web", TaskDirOptions{}); err == nil {
 		t.Error("BuildTask followed a link")
 	}
 	if entries, _ := os.ReadDir(victim); len(entries) > 0 {
@@ -467,11 +467,11 @@ func TestTaskDirectoryMustBeADirectory(t *testing.T) {
 	}
 }
 
-// A task changes the links during BuildTask and DropSecrets.
+// A task changes the links during BuildTaskDir and DropSecretsAndUnmount.
 func TestLinksThatChangeDuringBuild(t *testing.T) {
 	d := newTestDir(t)
 	task := buildTask(t, d, "web")
-	if err := d.DropSecrets("web"); err != nil {
+	if err := d.DropSecretsAndUnmount("web"); err != nil {
 		t.Fatal(err)
 	}
 	victim := t.TempDir()
@@ -503,8 +503,8 @@ func TestLinksThatChangeDuringBuild(t *testing.T) {
 		}
 	}()
 	for range 200 {
-		d.BuildTask("web", TaskOptions{}) // may fail, must not follow
-		d.DropSecrets("web")
+		d.BuildTaskDir("web", TaskDirOptions{}) // may fail, must not follow
+		d.DropSecretsAndUnmount("web")
 	}
 	close(stop)
 	<-stopped
@@ -602,7 +602,7 @@ func TestRemoveAllocDir(t *testing.T) {
 	}
 	buildTask(t, d, "web")
 	for range 2 {
-		if err := UnmountAndRemoveDir(base); err != nil {
+		if err := UnmountAndRemoveOwnDir(base); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -618,7 +618,7 @@ func TestRemoveAllocDir(t *testing.T) {
 	if err := os.Symlink(victim, link); err != nil {
 		t.Fatal(err)
 	}
-	if err := UnmountAndRemoveDir(link); err == nil {
+	if err := UnmountAndRemoveOwnDir(link); err == nil {
 		t.Error("Sweep took a link")
 	}
 	if _, err := os.Stat(victim); err != nil {
@@ -629,7 +629,7 @@ func TestRemoveAllocDir(t *testing.T) {
 		if err := os.Chown(foreign, 1234, 1234); err != nil {
 			t.Fatal(err)
 		}
-		if err := UnmountAndRemoveDir(foreign); err == nil {
+		if err := UnmountAndRemoveOwnDir(foreign); err == nil {
 			t.Error("Sweep took a directory of another user")
 		}
 	}
@@ -685,7 +685,7 @@ func TestNoFileDescriptorIsLeaked(t *testing.T) {
 	buildTask(t, d, "web")
 	buildTask(t, d, "web")
 	d.WriteLocalFile("web", "x", nil)
-	d.DropSecrets("web")
+	d.DropSecretsAndUnmount("web")
 	d.Destroy()
 	if after := openFiles(t); !slices.Equal(before, after) {
 		t.Errorf("open files before: %v, after: %v", before, after)
@@ -722,6 +722,6 @@ func TestRemoveWhileAnotherProcessRemoves(t *testing.T) {
 	}
 	r := treeRemover{}
 	if r.removeDirContent(dir, 0); r.errorCount > 0 {
-		t.Error(r.errs)
+		t.Error(r.firstErrs)
 	}
 }

@@ -14,10 +14,10 @@ func BenchmarkTask(b *testing.B) {
 		if err := d.Build(); err != nil {
 			b.Fatal(err)
 		}
-		if _, err := d.BuildTask("web", TaskOptions{}); err != nil {
+		if _, err := d.BuildTaskDir("web", TaskDirOptions{}); err != nil {
 			b.Fatal(err)
 		}
-		if err := d.DropSecrets("web"); err != nil {
+		if err := d.DropSecretsAndUnmount("web"); err != nil {
 			b.Fatal(err)
 		}
 		if err := d.Destroy(); err != nil {

@@ -62,23 +62,23 @@ func isBelowOrEqual(path, dir string) bool {
 type chroot struct {
 	rootDir            *dirHandle
 	taskPathByHostPath map[string]string // path on the host -> path in the root directory
-	dirsToHide         []string          // allocsRoot and mountsRoot of all allocations, which no task must see
+	dirsToHide         []string          // allocsRoot and unveilMountsRoot of all allocations, which no task must see
 }
 
 // linkAndMountHostFiles mounts the files of the host read-only, or copies the links. It skips files that are mounted
 // already, and files that the host does not have.
 func (c *chroot) linkAndMountHostFiles() error {
 	for _, source := range slices.Sorted(maps.Keys(c.taskPathByHostPath)) {
-		if err := c.addHostFile(source); err != nil {
+		if err := c.linkOrMountHostFile(source); err != nil {
 			return fmt.Errorf("show %s to the task: %w", source, err)
 		}
 	}
 	return nil
 }
 
-// addHostFile mounts one file of the host, or copies the link.
-func (c *chroot) addHostFile(source string) error {
-	f, err := c.findHostFile(source)
+// linkOrMountHostFile mounts one file of the host, or copies the link.
+func (c *chroot) linkOrMountHostFile(hostPath string) error {
+	f, err := c.findHostFile(hostPath)
 	if err != nil || f == nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func (c *chroot) linkHostFilesAndListMounts() (mounts []driver.Mount, err error)
 		if err == nil && f != nil && f.linkTarget == "" {
 			mounts = append(mounts, driver.Mount{TaskPath: f.taskPath, HostPath: f.hostPath, Readonly: true})
 		} else if err == nil && f != nil {
-			err = c.addHostFile(source)
+			err = c.linkOrMountHostFile(source)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("show %s to the task: %w", source, err)
@@ -123,22 +123,22 @@ type chrootFile struct {
 
 // findHostFile returns the file for a path on the host, or nil if the host has no such file, or it is neither a regular
 // file nor a directory.
-func (c *chroot) findHostFile(source string) (*chrootFile, error) {
-	info, err := os.Lstat(source)
+func (c *chroot) findHostFile(hostPath string) (*chrootFile, error) {
+	info, err := os.Lstat(hostPath)
 	if err != nil {
 		return nil, ignoreMissing(err)
 	}
-	f := &chrootFile{hostPath: source, taskPath: c.taskPathByHostPath[source]}
+	f := &chrootFile{hostPath: hostPath, taskPath: c.taskPathByHostPath[hostPath]}
 	if info.Mode()&fs.ModeSymlink != 0 {
-		link, err := os.Readlink(source)
+		link, err := os.Readlink(hostPath)
 		if err != nil {
 			return nil, err
 		}
-		if c.leadsToSameFile(source, link) {
+		if c.linkLeadsToSameFile(hostPath, link) {
 			f.linkTarget = link
 			return f, nil
 		}
-		if f.hostPath, err = filepath.EvalSymlinks(source); err != nil {
+		if f.hostPath, err = filepath.EvalSymlinks(hostPath); err != nil {
 			return nil, ignoreMissing(err)
 		}
 		if info, err = os.Stat(f.hostPath); err != nil {
@@ -157,32 +157,32 @@ func (c *chroot) findHostFile(source string) (*chrootFile, error) {
 	return f, nil
 }
 
-// leadsToSameFile reports whether a copy of the link source, whose content is target, leads to the same file in the root
-// directory of a task as on the host: on Debian, /bin is a link to usr/bin, and /usr is mounted.
-func (c *chroot) leadsToSameFile(source, target string) bool {
-	if c.taskPathByHostPath[source] != source {
+// linkLeadsToSameFile reports whether a copy of the link at linkPath, whose content is linkTarget, leads to the same
+// file in the root directory of a task as on the host: on Debian, /bin is a link to usr/bin, and /usr is mounted.
+func (c *chroot) linkLeadsToSameFile(linkPath, linkTarget string) bool {
+	if c.taskPathByHostPath[linkPath] != linkPath {
 		return false
 	}
-	if !filepath.IsAbs(target) {
-		target = filepath.Join(filepath.Dir(source), target)
+	if !filepath.IsAbs(linkTarget) {
+		linkTarget = filepath.Join(filepath.Dir(linkPath), linkTarget)
 	}
 	for from, to := range c.taskPathByHostPath {
-		if from == to && from != source && isBelowOrEqual(filepath.Clean(target), from) {
+		if from == to && from != linkPath && isBelowOrEqual(filepath.Clean(linkTarget), from) {
 			return true
 		}
 	}
 	return false
 }
 
-// ensureParentDirs creates the missing directories above path, which is a path in the root directory of the task. It
-// returns the last of them, which the caller must close, and the last element of path.
-func (c *chroot) ensureParentDirs(path string) (parent *dirHandle, name string, err error) {
-	names := strings.Split(strings.TrimPrefix(path, "/"), "/")
+// ensureParentDirs creates the missing directories above pathInRoot, a path in the root directory of the task. It
+// returns the last of them, which the caller must close, and the last element of pathInRoot.
+func (c *chroot) ensureParentDirs(pathInRoot string) (parent *dirHandle, name string, err error) {
+	names := strings.Split(strings.TrimPrefix(pathInRoot, "/"), "/")
 	last := len(names) - 1
 	if parent, err = openTrustedDir(c.rootDir.procPath()); err != nil {
 		return nil, "", err
 	}
-	parent.path = c.rootDir.path
+	parent.pathForErrors = c.rootDir.pathForErrors
 	for _, name := range names[:last] {
 		child, err := parent.ensureDir(name, chrootDirMode, agentOwned)
 		parent.close()
@@ -198,12 +198,12 @@ func (c *chroot) ensureParentDirs(path string) (parent *dirHandle, name string, 
 func (h *dirHandle) ensureSymlink(name, target string) error {
 	err := unix.Symlinkat(target, h.fd, name)
 	if !errors.Is(err, unix.EEXIST) {
-		return h.childError("symlink", name, err)
+		return h.wrapChildError("symlink", name, err)
 	}
 	buf := make([]byte, unix.PathMax)
 	n, err := unix.Readlinkat(h.fd, name, buf)
 	if err != nil || string(buf[:n]) != target {
-		return h.childError("symlink", name, unix.EEXIST)
+		return h.wrapChildError("symlink", name, unix.EEXIST)
 	}
 	return nil
 }
@@ -213,7 +213,7 @@ func (h *dirHandle) ensureSymlink(name, target string) error {
 func mountReadOnly(parent *dirHandle, name, source string, openOrMakeTarget func(parentFD int, name string) (fd int, err error)) error {
 	target, err := openOrMakeTarget(parent.fd, name)
 	if err != nil {
-		return parent.childError("create", name, err)
+		return parent.wrapChildError("create", name, err)
 	}
 	defer unix.Close(target)
 	mounted, err := safepath.IsMount(parent.fd, target)
@@ -232,7 +232,7 @@ func mountReadOnly(parent *dirHandle, name, source string, openOrMakeTarget func
 		return explainMountDenied(err)
 	}
 	err = unix.MoveMount(tree, "", target, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
-	return parent.childError("mount on", name, explainMountDenied(err))
+	return parent.wrapChildError("mount on", name, explainMountDenied(err))
 }
 
 // explainMountDenied adds the remedy to an error of a machine on which the agent cannot mount.
@@ -267,8 +267,9 @@ func openOrMakeMountFile(parentFD int, name string) (fd int, err error) {
 	return safepath.OpenAt(parentFD, name, unix.O_PATH, 0)
 }
 
-// chrootDirMode is the mode of the root directory of a task, and of the directories in it that the agent makes.
-// The agent gives this mode to no other directory of a task, so that dropSecrets recognizes a root directory by it.
+// chrootDirMode is the mode of the root directory of a task, and of the directories in it that the agent makes. The
+// agent gives this mode to no other directory of a task, so that dropSecretsAndUnmount recognizes a root directory by
+// it.
 const chrootDirMode = 0o755
 
 // maxUnmountDepth is the depth below the root directory of a task to which unmountChroot searches for mounts.
@@ -285,7 +286,7 @@ func unmountChroot(h *dirHandle, depth int) error {
 	dir.Close()
 	errs := []error{err}
 	for _, name := range names {
-		if err := h.unmount(name); err != nil {
+		if err := h.detachAllMounts(name); err != nil {
 			errs = append(errs, err)
 			continue
 		}

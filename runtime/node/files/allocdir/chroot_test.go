@@ -113,7 +113,7 @@ func TestPrepareReturnsMountsOfChroot(t *testing.T) {
 func TestChrootShowsHostFiles(t *testing.T) {
 	requireRoot(t)
 	d, tree := newTestDir(t), newHostTree(t)
-	options := TaskOptions{Isolation: driver.FSIsolationChroot, ChrootEnv: map[string]string{
+	options := TaskDirOptions{Isolation: driver.FSIsolationChroot, ChrootEnv: map[string]string{
 		tree: "/host/tree", tree + "/etc": "/etc", tree + "/file": "/run/file", tree + "/outside": "/run/outside", tree + "/missing": "/missing",
 		tree + "/lib": tree + "/lib", tree + "/lib64": tree + "/lib64",
 	}}
@@ -121,7 +121,7 @@ func TestChrootShowsHostFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 { // at a restart, all is there already
-		task, err := d.BuildTask("web", options)
+		task, err := d.BuildTaskDir("web", options)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -144,7 +144,7 @@ func TestChrootShowsHostFiles(t *testing.T) {
 	if got := len(mountsBelow(t, d.Path())); got != 2+2+6 { // secrets and private, alloc and its logs, tree with mounted, etc, file, outside, lib
 		t.Errorf("%d mounts: %s", got, mountsBelow(t, d.Path()))
 	}
-	if err := d.DropSecrets("web"); err != nil {
+	if err := d.DropSecretsAndUnmount("web"); err != nil {
 		t.Fatal(err)
 	}
 	if got := mountsBelow(t, d.Path()); len(got) > 0 {
@@ -157,7 +157,7 @@ func TestChrootShowsHostFiles(t *testing.T) {
 func TestDestroyKeepsHostFilesOfChroot(t *testing.T) {
 	requireRoot(t)
 	d, tree := newTestDir(t), newHostTree(t)
-	task, err := d.BuildTask("web", TaskOptions{Isolation: driver.FSIsolationChroot, ChrootEnv: map[string]string{tree: "/host/tree", tree + "/file": "/file"}})
+	task, err := d.BuildTaskDir("web", TaskDirOptions{Isolation: driver.FSIsolationChroot, ChrootEnv: map[string]string{tree: "/host/tree", tree + "/file": "/file"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +185,7 @@ func TestChrootRejectsDirectoriesOfAllocations(t *testing.T) {
 	requireRoot(t)
 	d := newTestDir(t)
 	above := filepath.Dir(filepath.Dir(d.Path()))
-	_, err := d.BuildTask("web", TaskOptions{Isolation: driver.FSIsolationChroot, ChrootEnv: map[string]string{above: "/data"}})
+	_, err := d.BuildTaskDir("web", TaskDirOptions{Isolation: driver.FSIsolationChroot, ChrootEnv: map[string]string{above: "/data"}})
 	if err == nil || !strings.Contains(err.Error(), "the directories of other tasks") {
 		t.Errorf("got %v", err)
 	}
@@ -233,7 +233,7 @@ func BenchmarkChroot(b *testing.B) {
 				if err := d.Build(); err != nil {
 					b.Fatal(err)
 				}
-				if _, err := d.BuildTask("web", TaskOptions{Isolation: isolation, ChrootEnv: DefaultChrootEnv()}); err != nil {
+				if _, err := d.BuildTaskDir("web", TaskDirOptions{Isolation: isolation, ChrootEnv: DefaultChrootEnv()}); err != nil {
 					b.Fatal(err)
 				}
 				return d

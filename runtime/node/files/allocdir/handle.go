@@ -21,8 +21,8 @@ var errNotDir = errors.New("not a directory")
 // dirHandle is an open directory (O_PATH). Each operation on a file that a task could replace
 // takes the handle of its directory and one name.
 type dirHandle struct {
-	fd   int
-	path string // for error messages only; the directory may have been moved
+	fd            int
+	pathForErrors string // for error messages only; the directory may have been moved
 }
 
 // openTrustedDir opens a directory that only the agent and the operator can replace.
@@ -31,11 +31,11 @@ func openTrustedDir(path string) (*dirHandle, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &dirHandle{fd: fd, path: path}, nil
+	return &dirHandle{fd: fd, pathForErrors: path}, nil
 }
 
-// makeRootDir creates allocsRoot or mountsRoot, with its parents. It does not change an existing directory.
-func makeRootDir(path string, mode fs.FileMode) error {
+// ensureRootDir creates allocsRoot or unveilMountsRoot, with its parents. It does not change an existing directory.
+func ensureRootDir(path string, mode fs.FileMode) error {
 	err := os.Mkdir(path, mode)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err := os.MkdirAll(path, 0o755); err != nil {
@@ -55,34 +55,34 @@ func (h *dirHandle) close() { unix.Close(h.fd) }
 // name.
 func (h *dirHandle) procPath() string { return safepath.ProcPath(h.fd) }
 
-// childError adds the operation and the path of a name in the directory to an error. It returns nil for nil.
-func (h *dirHandle) childError(op, name string, err error) error {
+// wrapChildError adds the operation and the path of a name in the directory to an error. It returns nil for nil.
+func (h *dirHandle) wrapChildError(op, name string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return &fs.PathError{Op: op, Path: h.path + "/" + name, Err: err}
+	return &fs.PathError{Op: op, Path: h.pathForErrors + "/" + name, Err: err}
 }
 
-// dirError adds the operation and the path of the directory to an error. It returns nil for nil.
-func (h *dirHandle) dirError(op string, err error) error {
+// wrapDirError adds the operation and the path of the directory to an error. It returns nil for nil.
+func (h *dirHandle) wrapDirError(op string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return &fs.PathError{Op: op, Path: h.path, Err: err}
+	return &fs.PathError{Op: op, Path: h.pathForErrors, Err: err}
 }
 
 func (h *dirHandle) stat() (st unix.Stat_t, err error) {
 	err = unix.Fstat(h.fd, &st)
-	return st, h.dirError("stat", err)
+	return st, h.wrapDirError("stat", err)
 }
 
 func (h *dirHandle) chown(to account) error {
-	return h.dirError("chown", unix.Fchownat(h.fd, "", to.uid, to.gid, unix.AT_EMPTY_PATH))
+	return h.wrapDirError("chown", unix.Fchownat(h.fd, "", to.uid, to.gid, unix.AT_EMPTY_PATH))
 }
 
 func (h *dirHandle) chmod(mode fs.FileMode) error {
 	if err := os.Chmod(h.procPath(), mode); err != nil {
-		return fmt.Errorf("%s: %w", h.path, err)
+		return fmt.Errorf("%s: %w", h.pathForErrors, err)
 	}
 	return nil
 }
@@ -94,17 +94,17 @@ func (h *dirHandle) open(name string) (*dirHandle, error) {
 		err = errNotDir
 	}
 	if err != nil {
-		return nil, h.childError("open", name, err)
+		return nil, h.wrapChildError("open", name, err)
 	}
-	return &dirHandle{fd: fd, path: h.path + "/" + name}, nil
+	return &dirHandle{fd: fd, pathForErrors: h.pathForErrors + "/" + name}, nil
 }
 
-// dirOwner says whether the agent or the tasks own a directory.
-type dirOwner bool
+// ownedByTasks says whether the agent or the tasks own a directory.
+type ownedByTasks bool
 
 const (
-	agentOwned dirOwner = false // the agent's: each call of ensureDir restores mode and owner
-	taskOwned  dirOwner = true  // the tasks': ensureDir sets mode and owner of a new directory, and the tasks may change both
+	agentOwned ownedByTasks = false // the agent's: each call of ensureDir restores mode and owner
+	taskOwned  ownedByTasks = true  // the tasks': ensureDir sets mode and owner of a new directory, and the tasks may change both
 )
 
 // openOrMakeDir opens the directory called name. If the name does not exist, openOrMakeDir creates the
@@ -112,7 +112,7 @@ const (
 func (h *dirHandle) openOrMakeDir(name string) (dir *dirHandle, made bool, err error) {
 	err = unix.Mkdirat(h.fd, name, 0o700)
 	if err != nil && !errors.Is(err, unix.EEXIST) {
-		return nil, false, h.childError("mkdir", name, err)
+		return nil, false, h.wrapChildError("mkdir", name, err)
 	}
 	made = err == nil
 	dir, err = h.open(name)
@@ -121,7 +121,7 @@ func (h *dirHandle) openOrMakeDir(name string) (dir *dirHandle, made bool, err e
 
 // ensureDir opens the directory called name, and creates it if the name does not exist. It
 // also sets the owner that an interrupted creation has not set.
-func (h *dirHandle) ensureDir(name string, mode fs.FileMode, owner dirOwner) (*dirHandle, error) {
+func (h *dirHandle) ensureDir(name string, mode fs.FileMode, owner ownedByTasks) (*dirHandle, error) {
 	dir, made, err := h.openOrMakeDir(name)
 	if err != nil {
 		return nil, err
@@ -133,9 +133,8 @@ func (h *dirHandle) ensureDir(name string, mode fs.FileMode, owner dirOwner) (*d
 	return dir, nil
 }
 
-// setOwnerAndMode sets the mode and the owner of the directory as described at dirOwner. made means that the
-// caller has just created the directory.
-func (h *dirHandle) setOwnerAndMode(made bool, mode fs.FileMode, owner dirOwner) error {
+// setOwnerAndMode sets the mode and the owner of the directory as described at ownedByTasks.
+func (h *dirHandle) setOwnerAndMode(justCreated bool, mode fs.FileMode, owner ownedByTasks) error {
 	st, err := h.stat()
 	if err != nil {
 		return err
@@ -148,7 +147,7 @@ func (h *dirHandle) setOwnerAndMode(made bool, mode fs.FileMode, owner dirOwner)
 			return err
 		}
 	}
-	if !made && !give && !keep || owner == agentOwned && !keep {
+	if !justCreated && !give && !keep || owner == agentOwned && !keep {
 		return nil
 	}
 	if err := h.chmod(mode); err != nil {
@@ -169,7 +168,7 @@ func (h *dirHandle) setOwnerAndMode(made bool, mode fs.FileMode, owner dirOwner)
 // ensureDirTraversableBy opens or creates a directory that belongs to root and that only users
 // may pass through. The ACL is replaced by one system call, so that running processes of
 // these users do not lose access.
-func (h *dirHandle) ensureDirTraversableBy(name string, uids []uint32, allowNomadFileModes bool) (*dirHandle, error) {
+func (h *dirHandle) ensureDirTraversableBy(name string, uids []uint32, allowNomadOpenFileModes bool) (*dirHandle, error) {
 	if len(uids) == 0 {
 		return h.ensureDir(name, 0o700, agentOwned)
 	}
@@ -177,16 +176,16 @@ func (h *dirHandle) ensureDirTraversableBy(name string, uids []uint32, allowNoma
 	if err != nil {
 		return nil, err
 	}
-	if err := dir.setTraverseACL(uids, allowNomadFileModes); err != nil {
+	if err := dir.setTraverseACL(uids, allowNomadOpenFileModes); err != nil {
 		dir.close()
 		return nil, err
 	}
 	return dir, nil
 }
 
-// setTraverseACL makes root the owner of the directory and lets users pass through it. With allowNomadFileModes, the
-// directory gets Nomad's mode if an ACL cannot be set.
-func (h *dirHandle) setTraverseACL(uids []uint32, allowNomadFileModes bool) error {
+// setTraverseACL makes root the owner of the directory and lets users pass through it. With allowNomadOpenFileModes,
+// the directory gets Nomad's mode if an ACL cannot be set.
+func (h *dirHandle) setTraverseACL(uids []uint32, allowNomadOpenFileModes bool) error {
 	st, err := h.stat()
 	if err != nil {
 		return err
@@ -197,7 +196,7 @@ func (h *dirHandle) setTraverseACL(uids []uint32, allowNomadFileModes bool) erro
 		}
 	}
 	err = h.setACL(uids, aclTraverse)
-	if err != nil && allowNomadFileModes && isOwnershipDenied(err) {
+	if err != nil && allowNomadOpenFileModes && isOwnershipDenied(err) {
 		return h.chmod(nomadAllocDirMode)
 	}
 	return explainOwnershipDenied(err)
@@ -206,12 +205,12 @@ func (h *dirHandle) setTraverseACL(uids []uint32, allowNomadFileModes bool) erro
 // ensureDirUnlessReplacedByTask creates a directory that belongs to the tasks. A file or a link that a task has
 // put in its place stays, and is no error.
 func (h *dirHandle) ensureDirUnlessReplacedByTask(name string, mode fs.FileMode) error {
-	return closeDirUnlessReplacedByTask(h.ensureDir(name, mode, taskOwned))
+	return closeDirIgnoringErrNotDir(h.ensureDir(name, mode, taskOwned))
 }
 
-// closeDirUnlessReplacedByTask closes dir unless err is set, and returns err. It ignores errNotDir: a task has
+// closeDirIgnoringErrNotDir closes dir unless err is set, and returns err. It ignores errNotDir: a task has
 // put a file or a link in place of the directory.
-func closeDirUnlessReplacedByTask(dir *dirHandle, err error) error {
+func closeDirIgnoringErrNotDir(dir *dirHandle, err error) error {
 	if errors.Is(err, errNotDir) {
 		return nil
 	}
@@ -224,7 +223,7 @@ func closeDirUnlessReplacedByTask(dir *dirHandle, err error) error {
 
 // removeFile removes a file or a link.
 func (h *dirHandle) removeFile(name string) error {
-	return h.childError("remove", name, unix.Unlinkat(h.fd, name, 0))
+	return h.wrapChildError("remove", name, unix.Unlinkat(h.fd, name, 0))
 }
 
 func isAgentRoot() bool { return os.Geteuid() == 0 }

@@ -31,20 +31,20 @@ func (d *Dir) moveDataFrom(previous *Dir, tasks []string) error {
 	}
 	defer to.close()
 
-	errs := []error{moveSubdir(from, to, sharedDirName, dataDirName)}
+	errs := []error{moveSubdirUnlessTargetHasFiles(from, to, sharedDirName, dataDirName)}
 	for _, name := range tasks {
-		if err := checkTaskName(name); err != nil {
+		if err := checkTaskDirName(name); err != nil {
 			errs = append(errs, fmt.Errorf("task %q: %w", name, err))
 			continue
 		}
-		errs = append(errs, moveSubdir(from, to, name, localDirName))
+		errs = append(errs, moveSubdirUnlessTargetHasFiles(from, to, name, localDirName))
 	}
 	return errors.Join(errs...)
 }
 
-// moveSubdir moves the directory from/parent/name to to/parent/name. It creates to/parent if it
+// moveSubdirUnlessTargetHasFiles moves the directory from/parent/name to to/parent/name. It creates to/parent if it
 // does not exist.
-func moveSubdir(from, to *dirHandle, parent, name string) error {
+func moveSubdirUnlessTargetHasFiles(from, to *dirHandle, parent, name string) error {
 	source, err := from.open(parent)
 	if err != nil {
 		return ignoreMissing(err)
@@ -61,7 +61,7 @@ func moveSubdir(from, to *dirHandle, parent, name string) error {
 	dir.close()
 	mode, whose := fs.FileMode(0o777), taskOwned
 	if isAgentRoot() && parent != sharedDirName {
-		mode, whose = 0o700, agentOwned // until BuildTask changes the owner to the user of the task
+		mode, whose = 0o700, agentOwned // until BuildTaskDir changes the owner to the user of the task
 	}
 	target, err := to.ensureDir(parent, mode, whose)
 	if err != nil {
@@ -72,5 +72,5 @@ func moveSubdir(from, to *dirHandle, parent, name string) error {
 	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) {
 		return nil // the target directory already has files
 	}
-	return source.childError("move", name, err)
+	return source.wrapChildError("move", name, err)
 }

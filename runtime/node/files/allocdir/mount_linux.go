@@ -20,7 +20,7 @@ func (h *dirHandle) mountSecretTmpfs(name string, sizeMB int, u taskUsers) (onDi
 	if mounted || err != nil {
 		return nil, err
 	}
-	if err := h.unmount(name); err != nil { // removes a mounted file system that is not a tmpfs
+	if err := h.detachAllMounts(name); err != nil { // removes a mounted file system that is not a tmpfs
 		return nil, err
 	}
 	dir, err := h.open(name)
@@ -40,10 +40,10 @@ func (h *dirHandle) mountSecretTmpfs(name string, sizeMB int, u taskUsers) (onDi
 		err = unix.Mount("tmpfs", dir.procPath(), "tmpfs", mountFlags, options)
 	}
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.ENODEV) {
-		return h.childError("mount tmpfs on", name, err), nil // the agent is root in a container that may not mount
+		return h.wrapChildError("mount tmpfs on", name, err), nil // the agent is root in a container that may not mount
 	}
 	if err != nil {
-		return nil, h.childError("mount tmpfs on", name, err)
+		return nil, h.wrapChildError("mount tmpfs on", name, err)
 	}
 	return nil, h.setACLAndMarkTmpfs(name, u)
 }
@@ -65,23 +65,23 @@ func (h *dirHandle) setACLAndMarkTmpfs(name string, u taskUsers) error {
 		return nil
 	}
 	if err != nil {
-		return dir.childError("create", tmpfsMarkerName, err)
+		return dir.wrapChildError("create", tmpfsMarkerName, err)
 	}
 	unix.Close(fd)
 	return nil
 }
 
-// mountAccess is the access that a bind mount allows.
-type mountAccess bool
+// isReadOnlyMount is the access that a bind mount allows.
+type isReadOnlyMount bool
 
 const (
-	readWrite mountAccess = false
-	readOnly  mountAccess = true
+	readWrite isReadOnlyMount = false
+	readOnly  isReadOnlyMount = true
 )
 
 // bindMount bind-mounts the directory source on name, unless something is mounted there. For readOnly
 // it makes an earlier mount read-only too, because an agent can die between the two system calls.
-func (h *dirHandle) bindMount(name string, source *dirHandle, access mountAccess) error {
+func (h *dirHandle) bindMount(name string, source *dirHandle, access isReadOnlyMount) error {
 	target, err := h.ensureDir(name, 0o777, taskOwned)
 	if err != nil {
 		return err
@@ -93,7 +93,7 @@ func (h *dirHandle) bindMount(name string, source *dirHandle, access mountAccess
 	}
 	if !mounted {
 		if err := unix.Mount(source.procPath(), target.procPath(), "", unix.MS_BIND, ""); err != nil {
-			return h.childError("bind mount on", name, err)
+			return h.wrapChildError("bind mount on", name, err)
 		}
 	}
 	if access == readWrite {
@@ -105,7 +105,7 @@ func (h *dirHandle) bindMount(name string, source *dirHandle, access mountAccess
 	}
 	defer bound.close()
 	err = unix.Mount("", bound.procPath(), "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, "")
-	return h.childError("make read-only", name, err)
+	return h.wrapChildError("make read-only", name, err)
 }
 
 // isTmpfsMounted reports whether a tmpfs is mounted on the directory called name.
@@ -126,20 +126,20 @@ func (h *dirHandle) isTmpfsMounted(name string) (bool, error) {
 func (h *dirHandle) isOnTmpfs() (bool, error) {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(h.fd, &st); err != nil {
-		return false, h.dirError("statfs", err)
+		return false, h.wrapDirError("statfs", err)
 	}
 	return st.Type == unix.TMPFS_MAGIC, nil
 }
 
-// unmount detaches all mounts on name immediately. Open files there stay usable.
-func (h *dirHandle) unmount(name string) error {
+// detachAllMounts detaches all mounts on name immediately. Open files there stay usable.
+func (h *dirHandle) detachAllMounts(name string) error {
 	for {
 		fd, err := safepath.OpenAt(h.fd, name, unix.O_PATH, 0)
 		if errors.Is(err, unix.ENOENT) {
 			return nil
 		}
 		if err != nil {
-			return h.childError("open", name, err)
+			return h.wrapChildError("open", name, err)
 		}
 		mounted, err := safepath.IsMount(h.fd, fd)
 		if mounted {
@@ -147,7 +147,7 @@ func (h *dirHandle) unmount(name string) error {
 		}
 		unix.Close(fd)
 		if err != nil {
-			return h.childError("unmount", name, err)
+			return h.wrapChildError("unmount", name, err)
 		}
 		if !mounted {
 			return nil

@@ -21,7 +21,7 @@ import (
 func TestSecretsAreInMemory(t *testing.T) {
 	requireRoot(t)
 	d := newTestDir(t)
-	task, err := d.BuildTask("web", TaskOptions{SecretsMB: 3})
+	task, err := d.BuildTaskDir("web", TaskDirOptions{SecretsMB: 3})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +101,7 @@ func TestChrootTasksSeeTheSharedDirectory(t *testing.T) {
 	requireRoot(t)
 	d := newTestDir(t)
 	for range 2 {
-		task, err := d.BuildTask("web", TaskOptions{Isolation: driver.FSIsolationChroot})
+		task, err := d.BuildTaskDir("web", TaskDirOptions{Isolation: driver.FSIsolationChroot})
 		if err != nil {
 			t.Skipf("bind mounts are not possible here: %v", err)
 		}
@@ -118,7 +118,7 @@ func TestChrootTasksSeeTheSharedDirectory(t *testing.T) {
 			t.Errorf("mounts: %s", got)
 		}
 	}
-	if err := d.DropSecrets("web"); err != nil {
+	if err := d.DropSecretsAndUnmount("web"); err != nil {
 		t.Fatal(err)
 	}
 	if got := mountsBelow(t, d.Path()); len(got) > 0 {
@@ -130,14 +130,14 @@ func TestChrootTasksSeeTheSharedDirectory(t *testing.T) {
 func TestUnveilTasksHaveMounts(t *testing.T) {
 	requireRoot(t)
 	d := newTestDir(t)
-	options := TaskOptions{Isolation: driver.FSIsolationUnveil}
+	options := TaskDirOptions{Isolation: driver.FSIsolationUnveil}
 	for range 2 {
-		task, err := d.BuildTask("web", options)
+		task, err := d.BuildTaskDir("web", options)
 		if err != nil {
 			t.Skipf("bind mounts are not possible here: %v", err)
 		}
 		for shown, source := range map[string]string{
-			task.MountsAllocDir: task.SharedAllocDir, task.MountsTaskDir: task.LocalDir, task.MountsSecretsDir: task.SecretsDir,
+			task.UnveiledAllocDir: task.SharedAllocDir, task.UnveiledTaskDir: task.LocalDir, task.UnveiledSecretsDir: task.SecretsDir,
 		} {
 			if err := os.WriteFile(filepath.Join(shown, "file"), nil, 0o600); err != nil {
 				t.Fatal(err)
@@ -147,17 +147,17 @@ func TestUnveilTasksHaveMounts(t *testing.T) {
 			}
 		}
 	}
-	place := filepath.Dir(d.TaskPaths("web").MountsAllocDir)
+	place := filepath.Dir(d.TaskPaths("web").UnveiledAllocDir)
 	if got := mountsBelow(t, place); len(got) != 3 {
 		t.Errorf("mounts: %s", got)
 	}
-	if err := d.DropSecrets("web"); err != nil {
+	if err := d.DropSecretsAndUnmount("web"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(filepath.Join(d.TaskPaths("web").LocalDir, "file")); err != nil {
 		t.Errorf("a file went with the mount: %v", err)
 	}
-	if _, err := d.BuildTask("web", options); err != nil {
+	if _, err := d.BuildTaskDir("web", options); err != nil {
 		t.Fatal(err)
 	}
 	if err := d.Destroy(); err != nil {
@@ -196,7 +196,7 @@ func TestDropSecrets(t *testing.T) {
 	}
 	defer busy.Close()
 	for range 2 {
-		if err := d.DropSecrets("web"); err != nil {
+		if err := d.DropSecretsAndUnmount("web"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -211,7 +211,7 @@ func TestDropSecrets(t *testing.T) {
 	if isAgentRoot() && len(mountsBelow(t, filepath.Join(d.Path(), "other"))) != 2 {
 		t.Error("the secrets of another task are gone")
 	}
-	if err := d.DropSecrets("never-built"); err != nil {
+	if err := d.DropSecretsAndUnmount("never-built"); err != nil {
 		t.Error(err)
 	}
 }
@@ -281,7 +281,7 @@ func TestRemoveAllocDirUnmounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if err := UnmountAndRemoveDir(base); err != nil {
+	if err := UnmountAndRemoveOwnDir(base); err != nil {
 		t.Fatal(err)
 	}
 	if got := mountsBelow(t, base); len(got) > 0 {
@@ -340,11 +340,11 @@ func TestDestroyWithManyChroots(t *testing.T) {
 						return err
 					}
 					for _, name := range []string{"a", "b", "c"} {
-						if _, err := d.BuildTask(name, TaskOptions{Isolation: driver.FSIsolationChroot}); err != nil {
+						if _, err := d.BuildTaskDir(name, TaskDirOptions{Isolation: driver.FSIsolationChroot}); err != nil {
 							return err
 						}
 					}
-					if _, err := d.BuildTask("u", TaskOptions{Isolation: driver.FSIsolationUnveil}); err != nil {
+					if _, err := d.BuildTaskDir("u", TaskDirOptions{Isolation: driver.FSIsolationUnveil}); err != nil {
 						return err
 					}
 					path := filepath.Join(d.Path(), first)
@@ -385,8 +385,8 @@ func runInMountNamespace(t *testing.T, f func() error) {
 func TestLogsBecomeReadOnlyAfterInterruptedMount(t *testing.T) {
 	requireRoot(t)
 	d := newTestDir(t)
-	options := TaskOptions{Isolation: driver.FSIsolationChroot}
-	task, err := d.BuildTask("web", options)
+	options := TaskDirOptions{Isolation: driver.FSIsolationChroot}
+	task, err := d.BuildTaskDir("web", options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -394,7 +394,7 @@ func TestLogsBecomeReadOnlyAfterInterruptedMount(t *testing.T) {
 	if err := unix.Mount("", logs, "", unix.MS_REMOUNT|unix.MS_BIND, ""); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.BuildTask("web", options); err != nil {
+	if _, err := d.BuildTaskDir("web", options); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(logs, "x"), nil, 0o600); !errors.Is(err, unix.EROFS) {

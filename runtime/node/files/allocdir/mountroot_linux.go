@@ -14,8 +14,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 )
 
-// errMountsBelow means that tasks have mounts in the directory, which the mount of MountAllocsRoot would cover, so that the
-// agent could not unmount them. The tasks were started by an earlier version, or by an agent without this mount.
+// errMountsBelow means that tasks have mounts in the directory, which the mount of BindAllocsRootNosuidNodev would
+// cover, so that the agent could not unmount them. The tasks were started by an earlier version, or by an agent without
+// this mount.
 var errMountsBelow = errors.New("tasks that were started without this mount have mounts in it: stop them, or reboot, and restart the agent")
 
 // allocsRootDir is the directory of all allocations.
@@ -26,21 +27,21 @@ func openAllocsRoot(path string) (allocsRootDir, error) {
 	return allocsRootDir{h}, err
 }
 
-// MountAllocsRoot mounts the directory of all allocations on itself, with everything that is mounted
+// BindAllocsRootNosuidNodev mounts the directory of all allocations on itself, with everything that is mounted
 // below it, with the options nosuid and nodev. Then set-user-id programs, set-group-id programs,
 // file capabilities and device files in it have no effect. It does nothing if the directory has
 // these options already, from an earlier call or from the operator.
 //
-// MountAllocsRoot must be called before anything below the directory is opened: a handle from before
+// BindAllocsRootNosuidNodev must be called before anything below the directory is opened: a handle from before
 // the call is on another mount, without the options, and no file can be renamed between the two.
-func MountAllocsRoot(path string) error {
-	if err := mountAllocsRoot(path); err != nil {
+func BindAllocsRootNosuidNodev(path string) error {
+	if err := bindAllocsRootNosuidNodev(path); err != nil {
 		return fmt.Errorf("mount %s on itself with nosuid and nodev: %w", path, err)
 	}
 	return nil
 }
 
-func mountAllocsRoot(path string) error {
+func bindAllocsRootNosuidNodev(path string) error {
 	root, err := openAllocsRoot(path)
 	if err != nil {
 		return err
@@ -50,7 +51,7 @@ func mountAllocsRoot(path string) error {
 		return err
 	}
 	attr := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV, Propagation: unix.MS_PRIVATE}
-	below, shared, err := root.findMountsBelow()
+	below, shared, err := root.checkMountsBelow()
 	if err != nil {
 		return err
 	}
@@ -89,7 +90,7 @@ func explainRootMountDenied(err error) error {
 func (d allocsRootDir) isNosuidNodev() (bool, error) {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(d.fd, &st); err != nil {
-		return false, d.dirError("statfs", err)
+		return false, d.wrapDirError("statfs", err)
 	}
 	const want = unix.ST_NOSUID | unix.ST_NODEV
 	return st.Flags&want == want, nil
@@ -101,8 +102,8 @@ type mountEntry struct {
 	isShared                           bool // the mount is in a peer group: mounts below it propagate to its copies
 }
 
-// readMountTable returns the mount table as mount id -> line.
-func readMountTable() (map[string]mountEntry, error) {
+// readMountByID returns the mount table as mount id -> line.
+func readMountByID() (map[string]mountEntry, error) {
 	table, err := os.ReadFile("/proc/thread-self/mountinfo")
 	if err != nil {
 		return nil, err
@@ -119,22 +120,22 @@ func readMountTable() (map[string]mountEntry, error) {
 }
 
 // findOwnMount returns the mount that the directory is on.
-func (d allocsRootDir) findOwnMount(mounts map[string]mountEntry) (mountEntry, error) {
+func (d allocsRootDir) findOwnMount(mountByID map[string]mountEntry) (mountEntry, error) {
 	id, err := safepath.MountID(d.fd)
 	if err != nil {
 		return mountEntry{}, err
 	}
-	m, found := mounts[strconv.FormatUint(id, 10)]
+	m, found := mountByID[strconv.FormatUint(id, 10)]
 	if !found {
-		return m, d.dirError("find the mount of", errors.New("it is not in the mount table"))
+		return m, d.wrapDirError("find the mount of", errors.New("it is not in the mount table"))
 	}
 	return m, nil
 }
 
-// findMountsBelow reports whether a file system is mounted below the directory, and whether the mount
+// checkMountsBelow reports whether a file system is mounted below the directory, and whether the mount
 // that the directory is on is in a peer group.
-func (d allocsRootDir) findMountsBelow() (hasBelow, isShared bool, err error) {
-	mounts, err := readMountTable()
+func (d allocsRootDir) checkMountsBelow() (hasBelow, ownMountIsShared bool, err error) {
+	mounts, err := readMountByID()
 	if err != nil {
 		return false, false, err
 	}
@@ -142,7 +143,7 @@ func (d allocsRootDir) findMountsBelow() (hasBelow, isShared bool, err error) {
 	if err != nil {
 		return false, false, err
 	}
-	own, err := d.pathInMountTable()
+	own, err := d.octalEscapedPath()
 	if err != nil {
 		return false, false, err
 	}
@@ -152,24 +153,24 @@ func (d allocsRootDir) findMountsBelow() (hasBelow, isShared bool, err error) {
 	return hasBelow, on.isShared, nil
 }
 
-// pathInMountTable returns the path of the directory with the octal escapes of the mount table.
-func (d allocsRootDir) pathInMountTable() (string, error) {
+// octalEscapedPath returns the path of the directory with the octal escapes of the mount table.
+func (d allocsRootDir) octalEscapedPath() (string, error) {
 	p, err := os.Readlink(d.procPath())
 	return strings.NewReplacer(`\`, `\134`, " ", `\040`, "\t", `\011`, "\n", `\012`).Replace(p), err
 }
 
-// UnmountAllocsRoot removes the mount of MountAllocsRoot, with everything that is mounted below it. No task may
-// be running. Because set-user-id programs have an effect again, UnmountAllocsRoot first closes the
-// directories of the allocations to all accounts but root; BuildTask admits the users of its task
-// again. It does nothing if MountAllocsRoot has made no mount.
-func UnmountAllocsRoot(path string) error {
-	if err := unmountAllocsRoot(path); err != nil {
+// RestrictAndUnmountAllocsRoot removes the mount of BindAllocsRootNosuidNodev, with everything that is mounted below
+// it. No task may be running. Because set-user-id programs have an effect again, RestrictAndUnmountAllocsRoot first
+// closes the directories of the allocations to all accounts but root; BuildTaskDir admits the users of its task again.
+// It does nothing if BindAllocsRootNosuidNodev has made no mount.
+func RestrictAndUnmountAllocsRoot(path string) error {
+	if err := restrictAndUnmountAllocsRoot(path); err != nil {
 		return fmt.Errorf("unmount %s: %w", path, err)
 	}
 	return nil
 }
 
-func unmountAllocsRoot(path string) error {
+func restrictAndUnmountAllocsRoot(path string) error {
 	root, err := openAllocsRoot(path)
 	if err != nil {
 		return ignoreMissing(err)
@@ -182,16 +183,16 @@ func unmountAllocsRoot(path string) error {
 	if err := root.restrictAllocDirsToRoot(); err != nil {
 		return err
 	}
-	return root.dirError("unmount", unix.Unmount(root.procPath(), unix.MNT_DETACH))
+	return root.wrapDirError("unmount", unix.Unmount(root.procPath(), unix.MNT_DETACH))
 }
 
 // isMountedOnItself reports whether the directory is mounted on itself with the options of
-// MountAllocsRoot. A disk that the operator has mounted there covers another directory.
+// BindAllocsRootNosuidNodev. A disk that the operator has mounted there covers another directory.
 func (d allocsRootDir) isMountedOnItself() (bool, error) {
 	if restricted, err := d.isNosuidNodev(); !restricted || err != nil {
 		return false, err
 	}
-	mounts, err := readMountTable()
+	mounts, err := readMountByID()
 	if err != nil {
 		return false, err
 	}
@@ -199,7 +200,7 @@ func (d allocsRootDir) isMountedOnItself() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	own, err := d.pathInMountTable()
+	own, err := d.octalEscapedPath()
 	if err != nil {
 		return false, err
 	}

@@ -65,7 +65,7 @@ func (f *rootMountFixture) start(id string) error {
 		return err
 	}
 	isolations := []driver.FSIsolation{driver.FSIsolationNone, driver.FSIsolationChroot, driver.FSIsolationImage, driver.FSIsolationUnveil}
-	f.tasks[id], err = d.BuildTask("web", TaskOptions{AdmittedUsers: []string{strconv.Itoa(aliceUID)}, Isolation: isolations[id[len(id)-1]-'0']})
+	f.tasks[id], err = d.BuildTaskDir("web", TaskDirOptions{AdmittedUsers: []string{strconv.Itoa(aliceUID)}, Isolation: isolations[id[len(id)-1]-'0']})
 	return err
 }
 
@@ -75,7 +75,7 @@ func (f *rootMountFixture) destroy(id string) error {
 		return err
 	}
 	delete(f.tasks, id)
-	if err := errors.Join(d.DropSecrets("web"), d.Destroy()); err != nil {
+	if err := errors.Join(d.DropSecretsAndUnmount("web"), d.Destroy()); err != nil {
 		return err
 	}
 	if _, err := os.Lstat(d.Path()); !errors.Is(err, os.ErrNotExist) {
@@ -200,7 +200,7 @@ func (f *rootMountFixture) live(r *rand.Rand) error {
 		}
 		return nil
 	}
-	restart := func() error { return MountAllocsRoot(f.allocsDir()) }
+	restart := func() error { return BindAllocsRootNosuidNodev(f.allocsDir()) }
 	if err := step("first agent", restart, 1); err != nil {
 		return err
 	}
@@ -231,7 +231,7 @@ func (f *rootMountFixture) live(r *rand.Rand) error {
 		for id := range f.tasks {
 			errs = append(errs, f.destroy(id))
 		}
-		return errors.Join(append(errs, UnmountAllocsRoot(f.allocsDir()))...)
+		return errors.Join(append(errs, RestrictAndUnmountAllocsRoot(f.allocsDir()))...)
 	}, 0)
 }
 
@@ -265,10 +265,10 @@ func (f *rootMountFixture) end() error {
 		if err != nil {
 			return err
 		}
-		errs = append(errs, d.DropSecrets("web"))
+		errs = append(errs, d.DropSecretsAndUnmount("web"))
 	}
 	f.closed = true
-	errs = append(errs, UnmountAllocsRoot(f.allocsDir()))
+	errs = append(errs, RestrictAndUnmountAllocsRoot(f.allocsDir()))
 	return errors.Join(errs...)
 }
 
@@ -302,7 +302,7 @@ func TestMountsBelowRootMountAreNotDoubled(t *testing.T) {
 	for name, propagation := range propagations {
 		t.Run(name, func(t *testing.T) {
 			withRootMountFixture(t, propagation, func(w *rootMountFixture) error {
-				if err := errors.Join(MountAllocsRoot(w.allocsDir()), w.start("0")); err != nil {
+				if err := errors.Join(BindAllocsRootNosuidNodev(w.allocsDir()), w.start("0")); err != nil {
 					return err
 				}
 				_, below, err := w.countMounts()
@@ -330,7 +330,7 @@ func TestRootMountReachesOtherNamespaces(t *testing.T) {
 		if _, err := lines.ReadString('\n'); err != nil {
 			return err
 		}
-		if err := errors.Join(MountAllocsRoot(w.allocsDir()), w.start("0"), input.Close()); err != nil {
+		if err := errors.Join(BindAllocsRootNosuidNodev(w.allocsDir()), w.start("0"), input.Close()); err != nil {
 			return err
 		}
 		table, err := io.ReadAll(lines)
@@ -358,7 +358,7 @@ func TestRootMountOverTasksOfAnEarlierVersion(t *testing.T) {
 			return err
 		}
 		defer cwd.close()
-		if err := errors.Join(os.WriteFile(secret, []byte("x"), 0o600), MountAllocsRoot(w.allocsDir()), w.check(1)); err != nil {
+		if err := errors.Join(os.WriteFile(secret, []byte("x"), 0o600), BindAllocsRootNosuidNodev(w.allocsDir()), w.check(1)); err != nil {
 			return err
 		}
 		for _, path := range []string{secret, cwd.procPath() + "/secrets/token"} {
@@ -371,16 +371,16 @@ func TestRootMountOverTasksOfAnEarlierVersion(t *testing.T) {
 				return err
 			}
 		}
-		return errors.Join(w.check(1), UnmountAllocsRoot(w.allocsDir()), w.check(0))
+		return errors.Join(w.check(1), RestrictAndUnmountAllocsRoot(w.allocsDir()), w.check(0))
 	})
 	withRootMountFixture(t, unix.MS_PRIVATE, func(w *rootMountFixture) error {
 		if err := w.start("0"); err != nil {
 			return err
 		}
-		if err := MountAllocsRoot(w.allocsDir()); !errors.Is(err, errMountsBelow) {
+		if err := BindAllocsRootNosuidNodev(w.allocsDir()); !errors.Is(err, errMountsBelow) {
 			return fmt.Errorf("got %v, want that tasks of an earlier version have mounts", err)
 		}
-		return errors.Join(w.destroy("0"), w.check(0), MountAllocsRoot(w.allocsDir()), w.check(1))
+		return errors.Join(w.destroy("0"), w.check(0), BindAllocsRootNosuidNodev(w.allocsDir()), w.check(1))
 	})
 }
 
@@ -398,8 +398,8 @@ func TestRootMountOnDiskOfTheOperator(t *testing.T) {
 					return err
 				}
 				w.operatorMounts = 1
-				mount := func() error { return MountAllocsRoot(w.allocsDir()) }
-				return errors.Join(mount(), mount(), w.start("0"), w.check(c.want), w.destroy("0"), UnmountAllocsRoot(w.allocsDir()), w.check(0))
+				mount := func() error { return BindAllocsRootNosuidNodev(w.allocsDir()) }
+				return errors.Join(mount(), mount(), w.start("0"), w.check(c.want), w.destroy("0"), RestrictAndUnmountAllocsRoot(w.allocsDir()), w.check(0))
 			})
 		})
 	}
@@ -413,7 +413,7 @@ func TestRootMountBelowMountOfTheOperator(t *testing.T) {
 			unix.Mount("", w.dataDir, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_NOSUID|unix.MS_NODEV, "")); err != nil {
 			return err
 		}
-		err := errors.Join(MountAllocsRoot(w.allocsDir()), w.start("0"), w.check(0), w.destroy("0"), UnmountAllocsRoot(w.allocsDir()))
+		err := errors.Join(BindAllocsRootNosuidNodev(w.allocsDir()), w.start("0"), w.check(0), w.destroy("0"), RestrictAndUnmountAllocsRoot(w.allocsDir()))
 		return errors.Join(err, unix.Unmount(w.dataDir, 0))
 	})
 }
@@ -424,10 +424,10 @@ func TestUnmountRootClosesDirectories(t *testing.T) {
 	requireRoot(t)
 	withRootMountFixture(t, unix.MS_PRIVATE, func(w *rootMountFixture) error {
 		link := w.dataDir + "-link"
-		if err := errors.Join(os.Symlink(w.dataDir, link), MountAllocsRoot(link+"/alloc"), w.start("0"), w.start("1"), w.check(1)); err != nil {
+		if err := errors.Join(os.Symlink(w.dataDir, link), BindAllocsRootNosuidNodev(link+"/alloc"), w.start("0"), w.start("1"), w.check(1)); err != nil {
 			return err
 		}
 		return errors.Join(os.WriteFile(w.allocsDir()+"/file", nil, 0o644), w.end(), w.check(0),
-			UnmountAllocsRoot(w.allocsDir()), MountAllocsRoot(w.allocsDir()), w.startAll(), w.check(1))
+			RestrictAndUnmountAllocsRoot(w.allocsDir()), BindAllocsRootNosuidNodev(w.allocsDir()), w.startAll(), w.check(1))
 	})
 }

@@ -14,10 +14,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 )
 
-// UnmountAndRemoveDir unmounts and removes a directory that an agent has made, with all allocations in
+// UnmountAndRemoveOwnDir unmounts and removes a directory that an agent has made, with all allocations in
 // it. It returns an error for a directory of another user, and does nothing if the
 // directory does not exist.
-func UnmountAndRemoveDir(path string) error {
+func UnmountAndRemoveOwnDir(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -52,7 +52,7 @@ func unmountAndRemove(parent, name string) error {
 		return err
 	}
 	defer dir.close()
-	if err := dir.unmount(name); err != nil {
+	if err := dir.detachAllMounts(name); err != nil {
 		return err
 	}
 	err = dir.removeAll(name, removeTopDir)
@@ -81,12 +81,12 @@ func RemoveTreeExceptMounts(parent, name string) error {
 	return r.remove(dir, name, removeTopDir)
 }
 
-// topDirRemoval says whether the top directory of a tree is removed, or only its content.
-type topDirRemoval bool
+// removesTopDir says whether the top directory of a tree is removed, or only its content.
+type removesTopDir bool
 
 const (
-	removeTopDir topDirRemoval = true
-	keepTopDir   topDirRemoval = false
+	removeTopDir removesTopDir = true
+	keepTopDir   removesTopDir = false
 )
 
 const (
@@ -101,42 +101,42 @@ const (
 
 // removeAll removes the tree called name. It does not follow links, and unmounts mounts
 // instead of entering them.
-func (h *dirHandle) removeAll(name string, t topDirRemoval) error {
+func (h *dirHandle) removeAll(name string, t removesTopDir) error {
 	r := treeRemover{}
 	return r.remove(h, name, t)
 }
 
 // remove removes the tree called name in h, and returns the first maxReturnedErrors errors.
-func (r *treeRemover) remove(h *dirHandle, name string, t topDirRemoval) error {
+func (r *treeRemover) remove(h *dirHandle, name string, t removesTopDir) error {
 	if err := r.removeTree(h, name, t); err != nil {
 		r.addError(err)
 	}
-	if r.errorCount > len(r.errs) {
-		r.errs = append(r.errs, fmt.Errorf("and %d more", r.errorCount-len(r.errs)))
+	if r.errorCount > len(r.firstErrs) {
+		r.firstErrs = append(r.firstErrs, fmt.Errorf("and %d more", r.errorCount-len(r.firstErrs)))
 	}
-	return errors.Join(r.errs...)
+	return errors.Join(r.firstErrs...)
 }
 
 // treeRemover removes one tree, and has the state of the removal.
 type treeRemover struct {
-	topDir          *os.File // directory at the top of the tree
-	movedNames      []string // names, in topDir, of the directories that the remover has moved there because they were nested too deeply
-	lastMovedNumber int
-	keepMounts      bool    // a mount in the tree is an error, and is not unmounted
-	errs            []error // the first errors, at most maxReturnedErrors
-	errorCount      int     // number of all errors
+	topDir           *os.File // directory at the top of the tree
+	namesMovedToTop  []string // names, in topDir, of the directories that the remover has moved there because they were nested too deeply
+	movedNameCounter int
+	keepMounts       bool    // a mount in the tree is an error, and is not unmounted
+	firstErrs        []error // the first errors, at most maxReturnedErrors
+	errorCount       int     // number of all errors
 }
 
 func (r *treeRemover) addError(err error) {
 	r.errorCount++
-	if len(r.errs) < maxReturnedErrors {
-		r.errs = append(r.errs, err)
+	if len(r.firstErrs) < maxReturnedErrors {
+		r.firstErrs = append(r.firstErrs, err)
 	}
 }
 
 // removeTree removes the tree called name in h. It adds errors below the top directory to r.errs, and returns others.
-func (r *treeRemover) removeTree(h *dirHandle, name string, t topDirRemoval) error {
-	base, err := h.openDirForReading(name)
+func (r *treeRemover) removeTree(h *dirHandle, name string, t removesTopDir) error {
+	base, err := h.openDirRestoringPermissions(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
@@ -149,16 +149,16 @@ func (r *treeRemover) removeTree(h *dirHandle, name string, t topDirRemoval) err
 	r.topDir = base
 
 	r.removeDirContent(base, 0)
-	for len(r.movedNames) > 0 {
-		last := len(r.movedNames) - 1
-		name := r.movedNames[last]
-		r.movedNames = r.movedNames[:last]
+	for len(r.namesMovedToTop) > 0 {
+		last := len(r.namesMovedToTop) - 1
+		name := r.namesMovedToTop[last]
+		r.namesMovedToTop = r.namesMovedToTop[:last]
 		r.removeEntry(base, name, 0)
 	}
 	if t == keepTopDir || r.errorCount > 0 {
 		return nil
 	}
-	return ignoreMissing(h.childError("rmdir", name, unix.Unlinkat(h.fd, name, unix.AT_REMOVEDIR)))
+	return ignoreMissing(h.wrapChildError("rmdir", name, unix.Unlinkat(h.fd, name, unix.AT_REMOVEDIR)))
 }
 
 // removeDirContent removes everything in dir, which is depth levels below the top of the tree.
@@ -193,15 +193,15 @@ func (r *treeRemover) removeDirContent(dir *os.File, depth int) {
 
 // removeEntry removes a file, a link, or a directory with its content.
 func (r *treeRemover) removeEntry(dir *os.File, name string, depth int) {
-	h := &dirHandle{fd: int(dir.Fd()), path: dir.Name()}
-	err := r.unmountAndUnlink(h, name, 0)
+	h := &dirHandle{fd: int(dir.Fd()), pathForErrors: dir.Name()}
+	err := r.unlinkUnmountingIfBusy(h, name, 0)
 	if !errors.Is(err, unix.EISDIR) {
-		r.addErrorUnlessMissing(h.childError("remove", name, err))
+		r.addErrorUnlessMissing(h.wrapChildError("remove", name, err))
 		return
 	}
-	err = r.unmountAndUnlink(h, name, unix.AT_REMOVEDIR)
+	err = r.unlinkUnmountingIfBusy(h, name, unix.AT_REMOVEDIR)
 	if !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) {
-		r.addErrorUnlessMissing(h.childError("rmdir", name, err))
+		r.addErrorUnlessMissing(h.wrapChildError("rmdir", name, err))
 		return
 	}
 
@@ -209,7 +209,7 @@ func (r *treeRemover) removeEntry(dir *os.File, name string, depth int) {
 		r.addErrorUnlessMissing(r.moveDirToTop(h, name))
 		return
 	}
-	child, err := h.openDirForReading(name)
+	child, err := h.openDirRestoringPermissions(name)
 	if err != nil {
 		r.addErrorUnlessMissing(err)
 		return
@@ -218,23 +218,23 @@ func (r *treeRemover) removeEntry(dir *os.File, name string, depth int) {
 	r.removeDirContent(child, depth+1)
 	child.Close()
 	if r.errorCount == before {
-		r.addErrorUnlessMissing(h.childError("rmdir", name, r.unmountAndUnlink(h, name, unix.AT_REMOVEDIR)))
+		r.addErrorUnlessMissing(h.wrapChildError("rmdir", name, r.unlinkUnmountingIfBusy(h, name, unix.AT_REMOVEDIR)))
 	}
 }
 
 // moveDirToTop moves a directory that is too deep to the top of the tree.
 func (r *treeRemover) moveDirToTop(h *dirHandle, name string) error {
 	for {
-		r.lastMovedNumber++
-		moved := ".removed-" + strconv.Itoa(r.lastMovedNumber)
+		r.movedNameCounter++
+		moved := ".removed-" + strconv.Itoa(r.movedNameCounter)
 		err := unix.Renameat(h.fd, name, int(r.topDir.Fd()), moved)
 		if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOTDIR) {
 			continue // a task has created a file of this name, so the next name is tried
 		}
 		if err != nil {
-			return h.childError("rename", name, err)
+			return h.wrapChildError("rename", name, err)
 		}
-		r.movedNames = append(r.movedNames, moved)
+		r.namesMovedToTop = append(r.namesMovedToTop, moved)
 		return nil
 	}
 }
@@ -245,12 +245,12 @@ func (r *treeRemover) addErrorUnlessMissing(err error) {
 	}
 }
 
-// unmountAndUnlink removes a file or an empty directory. It first unmounts file systems that are mounted on it, unless
-// keepMounts is set.
-func (r *treeRemover) unmountAndUnlink(h *dirHandle, name string, flags int) error {
+// unlinkUnmountingIfBusy removes a file or an empty directory. It first unmounts file systems that are mounted on it,
+// unless keepMounts is set.
+func (r *treeRemover) unlinkUnmountingIfBusy(h *dirHandle, name string, flags int) error {
 	err := unix.Unlinkat(h.fd, name, flags)
 	if errors.Is(err, unix.EBUSY) && !r.keepMounts {
-		if err := h.unmount(name); err != nil {
+		if err := h.detachAllMounts(name); err != nil {
 			return err
 		}
 		err = unix.Unlinkat(h.fd, name, flags)
@@ -258,15 +258,15 @@ func (r *treeRemover) unmountAndUnlink(h *dirHandle, name string, flags int) err
 	return err
 }
 
-// openDirForReading opens a directory for reading. The directory must be on the same mount as h.
-// If its owner has removed the permissions, openDirForReading restores them.
-func (h *dirHandle) openDirForReading(name string) (*os.File, error) {
-	if err := h.restorePermissions(name); err != nil {
+// openDirRestoringPermissions opens a directory for reading. The directory must be on the same mount as h.
+// If its owner has removed the permissions, openDirRestoringPermissions restores them.
+func (h *dirHandle) openDirRestoringPermissions(name string) (*os.File, error) {
+	if err := h.restoreOwnerPermissions(name); err != nil {
 		return nil, err
 	}
 	fd, err := safepath.OpenAt(h.fd, name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
-		return nil, h.childError("open", name, err)
+		return nil, h.wrapChildError("open", name, err)
 	}
 	mounted, err := safepath.IsMount(h.fd, fd)
 	if err == nil && mounted {
@@ -274,14 +274,14 @@ func (h *dirHandle) openDirForReading(name string) (*os.File, error) {
 	}
 	if err != nil {
 		unix.Close(fd)
-		return nil, h.childError("open", name, err)
+		return nil, h.wrapChildError("open", name, err)
 	}
-	return os.NewFile(uintptr(fd), h.path+"/"+name), nil
+	return os.NewFile(uintptr(fd), h.pathForErrors+"/"+name), nil
 }
 
-// restorePermissions restores the permissions of a directory of the agent's user that a task has
+// restoreOwnerPermissions restores the permissions of a directory of the agent's user that a task has
 // made read-only, as Go does with its module cache. Permissions do not restrict a root agent.
-func (h *dirHandle) restorePermissions(name string) error {
+func (h *dirHandle) restoreOwnerPermissions(name string) error {
 	dir, err := h.open(name)
 	if err != nil {
 		return err
@@ -292,7 +292,7 @@ func (h *dirHandle) restorePermissions(name string) error {
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(dir.fd, &st); err != nil {
-		return &fs.PathError{Op: "stat", Path: dir.path, Err: err}
+		return &fs.PathError{Op: "stat", Path: dir.pathForErrors, Err: err}
 	}
 	if st.Mode&0o700 == 0o700 || int(st.Uid) != os.Geteuid() {
 		return nil

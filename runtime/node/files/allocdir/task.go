@@ -13,8 +13,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// TaskOptions define how the directory of a task is created.
-type TaskOptions struct {
+// TaskDirOptions define how the directory of a task is created.
+type TaskDirOptions struct {
 	SecretsMB int                // size of secrets/ in MB; 0 means 1
 	Isolation driver.FSIsolation // isolation of the task's driver
 
@@ -31,10 +31,10 @@ type TaskOptions struct {
 	// AdmittedUsers are users other than User to whom processes of the task may switch.
 	AdmittedUsers []string
 
-	// AllowNomadFileModes allows Nomad's modes where a directory cannot be closed to other
+	// AllowNomadOpenFileModes allows Nomad's modes where a directory cannot be closed to other
 	// accounts: the file system has no owners or no ACLs, or a container may not set
 	// them.
-	AllowNomadFileModes bool
+	AllowNomadOpenFileModes bool
 }
 
 // TaskDir is the directory of one task.
@@ -53,24 +53,24 @@ type TaskDir struct {
 // errNotRoot is the reason for secrets on disk under an agent that is not root.
 var errNotRoot = errors.New("only root can mount a memory file system")
 
-// BuildTask creates the missing parts of a task's directory in an allocation that is
+// BuildTaskDir creates the missing parts of a task's directory in an allocation that is
 // built, and denies access to it to all but the users of the task. It must be called before every
 // start of the task, and may be called while the task runs: after a reboot the
 // directory exists but its memory file systems do not, and the user may be created by
 // another task or have another uid than before. It keeps the changes that the task has
 // made in its own directories.
-func (d *Dir) BuildTask(name string, o TaskOptions) (*TaskDir, error) {
-	if err := checkTaskName(name); err != nil {
+func (d *Dir) BuildTaskDir(name string, o TaskDirOptions) (*TaskDir, error) {
+	if err := checkTaskDirName(name); err != nil {
 		return nil, fmt.Errorf("build directory of task %q: %w", name, err)
 	}
 	t := &TaskDir{TaskDir: d.TaskPaths(name)}
-	if err := d.buildTask(t, name, o); err != nil {
+	if err := d.buildTaskDir(t, name, o); err != nil {
 		return nil, fmt.Errorf("build directory of task %q: %w", name, err)
 	}
 	return t, nil
 }
 
-func (d *Dir) buildTask(t *TaskDir, name string, o TaskOptions) error {
+func (d *Dir) buildTaskDir(t *TaskDir, name string, o TaskDirOptions) error {
 	alloc, err := d.openHandle()
 	if err != nil {
 		return err
@@ -106,7 +106,7 @@ func (d *Dir) buildTask(t *TaskDir, name string, o TaskOptions) error {
 			t.SecretsOnDiskReason = onDiskReason
 		}
 	}
-	c := &chroot{rootDir: task, taskPathByHostPath: o.ChrootEnv, dirsToHide: []string{d.allocsRoot, d.mountsRoot()}}
+	c := &chroot{rootDir: task, taskPathByHostPath: o.ChrootEnv, dirsToHide: []string{d.allocsRoot, d.unveilMountsRoot()}}
 	if !isAgentRoot() {
 		if o.Isolation == driver.FSIsolationChroot {
 			t.MountsForDriver, err = c.linkHostFilesAndListMounts()
@@ -127,18 +127,18 @@ func (d *Dir) buildTask(t *TaskDir, name string, o TaskOptions) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return alloc.admitUIDsToTraverse(u.traversingUIDs(), u.allowNomadFileModes)
+	return alloc.admitUIDsToTraverse(u.traversingUIDs(), u.allowNomadOpenFileModes)
 }
 
 // ensureTaskDir opens or creates the directory of a task.
-func (h *dirHandle) ensureTaskDir(name string, o TaskOptions, u taskUsers) (*dirHandle, error) {
+func (h *dirHandle) ensureTaskDir(name string, o TaskDirOptions, u taskUsers) (*dirHandle, error) {
 	switch {
 	case !isAgentRoot():
 		return h.ensureDir(name, 0o777, taskOwned)
 	case o.Isolation == driver.FSIsolationChroot:
 		return h.ensureDir(name, chrootDirMode, agentOwned)
 	case o.Isolation == driver.FSIsolationImage:
-		return h.ensureDirTraversableBy(name, u.admittedUIDs, u.allowNomadFileModes)
+		return h.ensureDirTraversableBy(name, u.admittedUIDs, u.allowNomadOpenFileModes)
 	}
 	return h.ensureDirForTaskUsers(name, u, 0o777)
 }
@@ -168,28 +168,28 @@ func (h *dirHandle) bindSharedDirInto(task *dirHandle) error {
 }
 
 // sharedDirMounts returns the mounts that bindSharedDirInto would make, for the driver.
-func sharedDirMounts(dir string) []driver.Mount {
+func sharedDirMounts(hostDir string) []driver.Mount {
 	return []driver.Mount{
-		{TaskPath: "/" + sharedDirName, HostPath: dir},
-		{TaskPath: path.Join("/", sharedDirName, logsDirName), HostPath: filepath.Join(dir, logsDirName), Readonly: true},
+		{TaskPath: "/" + sharedDirName, HostPath: hostDir},
+		{TaskPath: path.Join("/", sharedDirName, logsDirName), HostPath: filepath.Join(hostDir, logsDirName), Readonly: true},
 	}
 }
 
-// bindTaskDirsForUnveil bind-mounts the directories of a task with isolation unveil below mountsRoot.
+// bindTaskDirsForUnveil bind-mounts the directories of a task with isolation unveil below unveilMountsRoot.
 func (d *Dir) bindTaskDirsForUnveil(alloc, task *dirHandle, name string, u taskUsers) error {
 	mountsDirName := d.allocID + "-" + name
 	if err := checkFileName(mountsDirName); err != nil {
 		return err
 	}
-	if err := makeRootDir(d.mountsRoot(), 0o711); err != nil {
+	if err := ensureRootDir(d.unveilMountsRoot(), 0o711); err != nil {
 		return err
 	}
-	root, err := openTrustedDir(d.mountsRoot())
+	root, err := openTrustedDir(d.unveilMountsRoot())
 	if err != nil {
 		return err
 	}
 	defer root.close()
-	mounts, err := root.ensureDirTraversableBy(mountsDirName, u.traversingUIDs(), u.allowNomadFileModes)
+	mounts, err := root.ensureDirTraversableBy(mountsDirName, u.traversingUIDs(), u.allowNomadOpenFileModes)
 	if err != nil {
 		return err
 	}
@@ -233,21 +233,21 @@ func (h *dirHandle) ensureSecretDir(name string, sizeMB int, u taskUsers) (onDis
 	return h.mountSecretTmpfs(name, sizeMB, u)
 }
 
-// DropSecrets removes the secrets of a task: it unmounts them, or empties the
+// DropSecretsAndUnmount removes the secrets of a task: it unmounts them, or empties the
 // directories if they are on disk. It also unmounts everything else that was mounted
 // for the task. The runner calls it when the task will not start again. It may be
 // called again, and for a task that was never built.
-func (d *Dir) DropSecrets(name string) error {
-	if err := checkTaskName(name); err != nil {
+func (d *Dir) DropSecretsAndUnmount(name string) error {
+	if err := checkTaskDirName(name); err != nil {
 		return fmt.Errorf("drop secrets of task %q: %w", name, err)
 	}
-	if err := errors.Join(d.unbindTaskDirsForUnveil(name), d.dropSecrets(name)); err != nil {
+	if err := errors.Join(d.unbindTaskDirsForUnveil(name), d.dropSecretsAndUnmount(name)); err != nil {
 		return fmt.Errorf("drop secrets of task %q: %w", name, err)
 	}
 	return nil
 }
 
-func (d *Dir) dropSecrets(name string) error {
+func (d *Dir) dropSecretsAndUnmount(name string) error {
 	alloc, err := d.openHandle()
 	if err != nil {
 		return ignoreMissing(err)
@@ -262,9 +262,9 @@ func (d *Dir) dropSecrets(name string) error {
 	if st, err := task.stat(); err == nil && st.Uid == 0 && st.Mode&0o777 == chrootDirMode {
 		errs = append(errs, unmountChroot(task, 0))
 	}
-	errs = append(errs, task.unmount(sharedDirName), task.unmount(driver.MountsDir))
+	errs = append(errs, task.detachAllMounts(sharedDirName), task.detachAllMounts(driver.MountsDir))
 	for _, name := range []string{secretsDirName, privateDirName} {
-		errs = append(errs, task.unmount(name), task.removeAll(name, keepTopDir))
+		errs = append(errs, task.detachAllMounts(name), task.removeAll(name, keepTopDir))
 	}
 	return errors.Join(errs...)
 }
@@ -275,21 +275,21 @@ func (d *Dir) unbindTaskDirsForUnveil(name string) error {
 	if checkFileName(mountsDirName) != nil {
 		return nil // bindTaskDirsForUnveil rejects such a name, so it has made no mounts
 	}
-	return unmountAndRemove(d.mountsRoot(), mountsDirName)
+	return unmountAndRemove(d.unveilMountsRoot(), mountsDirName)
 }
 
 // WriteLocalFile writes one file for the task, with mode 0755, to a path relative to its
 // local directory. The path may leave the local directory, but not the directory of the
 // allocation. An existing file is replaced.
-func (d *Dir) WriteLocalFile(task, name string, data []byte) error {
-	if err := d.writeLocalFile(task, name, data); err != nil {
-		return fmt.Errorf("write %q for task %q: %w", name, task, err)
+func (d *Dir) WriteLocalFile(task, pathInLocal string, data []byte) error {
+	if err := d.writeLocalFile(task, pathInLocal, data); err != nil {
+		return fmt.Errorf("write %q for task %q: %w", pathInLocal, task, err)
 	}
 	return nil
 }
 
-func (d *Dir) writeLocalFile(task, name string, data []byte) error {
-	if err := checkTaskName(task); err != nil {
+func (d *Dir) writeLocalFile(task, pathInLocal string, data []byte) error {
+	if err := checkTaskDirName(task); err != nil {
 		return err
 	}
 	root, err := d.Open()
@@ -298,7 +298,7 @@ func (d *Dir) writeLocalFile(task, name string, data []byte) error {
 	}
 	defer root.Close()
 
-	file := path.Join(task, localDirName, name)
+	file := path.Join(task, localDirName, pathInLocal)
 	if !filepath.IsLocal(file) {
 		return errors.New("path escapes the alloc directory")
 	}
@@ -327,8 +327,8 @@ func (d *Dir) writeLocalFile(task, name string, data []byte) error {
 	return errors.Join(err, f.Chmod(0o755), f.Close())
 }
 
-// checkTaskName rejects names that cannot have a directory of their own.
-func checkTaskName(name string) error {
+// checkTaskDirName rejects names that cannot have a directory of their own.
+func checkTaskDirName(name string) error {
 	switch {
 	case name == sharedDirName:
 		return errors.New(`the name "alloc" is reserved for the shared directory`)

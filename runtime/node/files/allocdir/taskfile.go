@@ -18,16 +18,16 @@ import (
 // directory of the task. It creates missing directories, and replaces the file by a rename, so that the
 // task never reads an incomplete file. No part of the path may be a link. With isolation image, whose
 // users are defined in the image, all users of the container may read the file.
-func (d *Dir) WriteTaskFile(task, name string, o TaskOptions, data []byte) error {
-	if err := d.writeTaskFile(task, name, o, data); err != nil {
-		return fmt.Errorf("write %q for task %q: %w", name, task, err)
+func (d *Dir) WriteTaskFile(task, pathInTaskDir string, o TaskDirOptions, data []byte) error {
+	if err := d.writeTaskFile(task, pathInTaskDir, o, data); err != nil {
+		return fmt.Errorf("write %q for task %q: %w", pathInTaskDir, task, err)
 	}
 	return nil
 }
 
-func (d *Dir) writeTaskFile(task, name string, o TaskOptions, data []byte) error {
-	name = strings.TrimLeft(filepath.Clean(name), "/")
-	if name == "." || !filepath.IsLocal(name) {
+func (d *Dir) writeTaskFile(task, pathInTaskDir string, o TaskDirOptions, data []byte) error {
+	pathInTaskDir = strings.TrimLeft(filepath.Clean(pathInTaskDir), "/")
+	if pathInTaskDir == "." || !filepath.IsLocal(pathInTaskDir) {
 		return errors.New("path escapes the task directory")
 	}
 	u, err := o.lookupFileUsers()
@@ -39,9 +39,11 @@ func (d *Dir) writeTaskFile(task, name string, o TaskOptions, data []byte) error
 		return err
 	}
 	defer func() { dir.close() }()
-	parts := strings.Split(name, "/")
+	parts := strings.Split(pathInTaskDir, "/")
 	for _, part := range parts[:len(parts)-1] {
-		next, err := u.openOrMakeDir(dir, part)
+		d.mu.Lock()
+		next, err := u.openOrMakeOwnedDir(dir, part)
+		d.mu.Unlock()
 		if err != nil {
 			return err
 		}
@@ -53,7 +55,7 @@ func (d *Dir) writeTaskFile(task, name string, o TaskOptions, data []byte) error
 
 // openTaskDir opens the directory of a task.
 func (d *Dir) openTaskDir(task string) (*dirHandle, error) {
-	if err := checkTaskName(task); err != nil {
+	if err := checkTaskDirName(task); err != nil {
 		return nil, err
 	}
 	alloc, err := d.openHandle()
@@ -66,18 +68,27 @@ func (d *Dir) openTaskDir(task string) (*dirHandle, error) {
 
 // lookupFileUsers returns the users that may read files that the agent writes for the task. An agent that is not root cannot
 // change owners, so it looks up no user.
-func (o TaskOptions) lookupFileUsers() (taskUsers, error) {
+func (o TaskDirOptions) lookupFileUsers() (taskUsers, error) {
 	if !isAgentRoot() {
 		return taskUsers{allowsAllUsers: o.Isolation == driver.FSIsolationImage}, nil
 	}
 	return o.lookupUsers()
 }
 
-// openOrMakeDir opens a directory in parent, or creates it for the users.
-func (u taskUsers) openOrMakeDir(parent *dirHandle, name string) (*dirHandle, error) {
-	dir, made, err := parent.openOrMakeDir(name)
-	if err != nil || !made {
+// openOrMakeOwnedDir opens a directory in parent, or creates it for the users. It creates the directory under another
+// name, so that a directory that a killed agent has not given to the users never has the name.
+func (u taskUsers) openOrMakeOwnedDir(parent *dirHandle, name string) (*dirHandle, error) {
+	dir, err := parent.open(name)
+	if !errors.Is(err, unix.ENOENT) {
 		return dir, err
+	}
+	made := temporaryName(name)
+	if err := parent.removeAll(made, removeTopDir); err != nil {
+		return nil, err
+	}
+	dir, _, err = parent.openOrMakeDir(made)
+	if err != nil {
+		return nil, err
 	}
 	if u.allowsAllUsers {
 		err = dir.chmod(0o755)
@@ -85,25 +96,43 @@ func (u taskUsers) openOrMakeDir(parent *dirHandle, name string) (*dirHandle, er
 	if err == nil && isAgentRoot() {
 		err = dir.chown(u.owner)
 	}
-	if err != nil && !(u.allowNomadFileModes && isOwnershipDenied(err)) {
+	if u.allowNomadOpenFileModes && isOwnershipDenied(err) {
+		err = nil
+	}
+	if err != nil {
 		dir.close()
 		return nil, explainOwnershipDenied(err)
 	}
-	return dir, nil
+	err = unix.Renameat(parent.fd, made, parent.fd, name)
+	if err == nil {
+		dir.pathForErrors = parent.pathForErrors + "/" + name
+		return dir, nil
+	}
+	dir.close()
+	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) { // the task has created the directory meanwhile
+		if err := parent.removeAll(made, removeTopDir); err != nil {
+			return nil, err
+		}
+		return parent.open(name)
+	}
+	return nil, parent.wrapChildError("rename to", name, err)
 }
+
+// temporaryName returns the name under which a file or a directory is created before it is renamed to name.
+func temporaryName(name string) string { return "." + name + ".new" }
 
 // replaceFile writes a file in the directory h and renames it to name. A temporary file that an earlier call has left is
 // replaced.
 func (u taskUsers) replaceFile(h *dirHandle, name string, data []byte) (err error) {
-	made := "." + name + ".new"
+	made := temporaryName(name)
 	if err := ignoreMissing(h.removeFile(made)); err != nil {
 		return err
 	}
 	fd, err := safepath.OpenAt(h.fd, made, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
 	if err != nil {
-		return h.childError("create", made, err)
+		return h.wrapChildError("create", made, err)
 	}
-	f := os.NewFile(uintptr(fd), h.path+"/"+made)
+	f := os.NewFile(uintptr(fd), h.pathForErrors+"/"+made)
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, ignoreMissing(h.removeFile(made)))
@@ -111,16 +140,16 @@ func (u taskUsers) replaceFile(h *dirHandle, name string, data []byte) (err erro
 	}()
 	_, err = f.Write(data)
 	if err == nil {
-		err = u.setFileOwner(f)
+		err = u.setFileOwnerAndMode(f)
 	}
 	if err := errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	return h.childError("rename to", name, unix.Renameat(h.fd, made, h.fd, name))
+	return h.wrapChildError("rename to", name, unix.Renameat(h.fd, made, h.fd, name))
 }
 
-// setFileOwner makes the user of the task the owner of a new file, which only the agent can read so far.
-func (u taskUsers) setFileOwner(f *os.File) error {
+// setFileOwnerAndMode makes the user of the task the owner of a new file, which only the agent can read so far.
+func (u taskUsers) setFileOwnerAndMode(f *os.File) error {
 	var err error
 	if u.allowsAllUsers {
 		err = f.Chmod(0o644)
@@ -128,18 +157,18 @@ func (u taskUsers) setFileOwner(f *os.File) error {
 	if err == nil && isAgentRoot() {
 		err = f.Chown(u.owner.uid, u.owner.gid)
 	}
-	if err != nil && u.allowNomadFileModes && isOwnershipDenied(err) {
+	if err != nil && u.allowNomadOpenFileModes && isOwnershipDenied(err) {
 		return f.Chmod(0o644)
 	}
 	return explainOwnershipDenied(err)
 }
 
-// ListenInSecrets creates a unix socket in the secrets directory of a task, in place of a file with this
+// ListenInSecretsDir creates a unix socket in the secrets directory of a task, in place of a file with this
 // name, and returns the descriptor on which the caller accepts connections. Only the user of the task can
 // connect; with isolation image, all users of the container can.
-func (d *Dir) ListenInSecrets(task, name string, o TaskOptions) (fd int, err error) {
-	if fd, err = d.listenInSecrets(task, name, o); err != nil {
-		return -1, fmt.Errorf("make socket %q of task %q: %w", name, task, err)
+func (d *Dir) ListenInSecretsDir(task, socketName string, o TaskDirOptions) (fd int, err error) {
+	if fd, err = d.listenInSecretsDir(task, socketName, o); err != nil {
+		return -1, fmt.Errorf("make socket %q of task %q: %w", socketName, task, err)
 	}
 	return fd, nil
 }
@@ -147,7 +176,7 @@ func (d *Dir) ListenInSecrets(task, name string, o TaskOptions) (fd int, err err
 // listenBacklog is how many clients of a task can wait until the agent accepts their connections.
 const listenBacklog = 128
 
-func (d *Dir) listenInSecrets(task, name string, o TaskOptions) (fd int, err error) {
+func (d *Dir) listenInSecretsDir(task, socketName string, o TaskDirOptions) (fd int, err error) {
 	u, err := o.lookupFileUsers()
 	if err != nil {
 		return -1, err
@@ -162,7 +191,7 @@ func (d *Dir) listenInSecrets(task, name string, o TaskOptions) (fd int, err err
 		return -1, err
 	}
 	defer secrets.close()
-	if err := ignoreMissing(secrets.removeFile(name)); err != nil {
+	if err := ignoreMissing(secrets.removeFile(socketName)); err != nil {
 		return -1, err
 	}
 	if fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
@@ -172,10 +201,10 @@ func (d *Dir) listenInSecrets(task, name string, o TaskOptions) (fd int, err err
 	// can connect before a later change of the mode.
 	err = os.NewSyscallError("fchmod", unix.Fchmod(fd, 0o600))
 	if err == nil {
-		err = bindSocketAs(u.owner, fd, safepath.ProcPathAt(secrets.fd, name))
+		err = bindSocketAs(u.owner, fd, safepath.ProcPathAt(secrets.fd, socketName))
 	}
 	if err == nil && u.allowsAllUsers {
-		err = u.letAllUsersConnect(secrets, name)
+		err = u.letAllUsersConnect(secrets, socketName)
 	}
 	if err == nil {
 		err = os.NewSyscallError("listen", unix.Listen(fd, listenBacklog))
@@ -217,15 +246,15 @@ func bindSocketAs(owner account, fd int, path string) (err error) {
 func (u taskUsers) letAllUsersConnect(h *dirHandle, name string) error {
 	fd, err := safepath.OpenAt(h.fd, name, unix.O_PATH, 0)
 	if err != nil {
-		return h.childError("open", name, err)
+		return h.wrapChildError("open", name, err)
 	}
 	defer unix.Close(fd)
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return h.childError("stat", name, err)
+		return h.wrapChildError("stat", name, err)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFSOCK || isAgentRoot() && int(st.Uid) != u.owner.uid {
-		return h.childError("chmod", name, unix.EEXIST)
+		return h.wrapChildError("chmod", name, unix.EEXIST)
 	}
-	return h.childError("chmod", name, unix.Chmod(safepath.ProcPath(fd), 0o666))
+	return h.wrapChildError("chmod", name, unix.Chmod(safepath.ProcPath(fd), 0o666))
 }

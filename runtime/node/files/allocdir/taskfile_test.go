@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -14,7 +15,7 @@ import (
 
 func TestWriteTaskFile(t *testing.T) {
 	d := newPublicDir(t)
-	o := TaskOptions{}
+	o := TaskDirOptions{}
 	if isAgentRoot() {
 		o.User = "nobody"
 	}
@@ -46,7 +47,7 @@ func TestWriteTaskFile(t *testing.T) {
 // The user of the task can change all directories in which the agent writes.
 func TestWriteTaskFileFollowsNoLinks(t *testing.T) {
 	d := newPublicDir(t)
-	task := mustBuildTask(t, d, "web", TaskOptions{})
+	task := mustBuildTask(t, d, "web", TaskDirOptions{})
 	outside := t.TempDir()
 	victim := filepath.Join(outside, "victim")
 	if err := errors.Join(
@@ -64,7 +65,7 @@ func TestWriteTaskFileFollowsNoLinks(t *testing.T) {
 		"local/dir/victim": false, "secrets/link": true, "secrets/token": true, "local/hardlink": true, "secrets/fifo": true, "secrets/taken": false,
 		"../token": false, "local/../../x": false, ".": false, "": false, "secrets/fifo/x": false,
 	} {
-		if err := d.WriteTaskFile("web", name, TaskOptions{}, []byte("the token")); (err == nil) != want {
+		if err := d.WriteTaskFile("web", name, TaskDirOptions{}, []byte("the token")); (err == nil) != want {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
@@ -73,6 +74,38 @@ func TestWriteTaskFileFollowsNoLinks(t *testing.T) {
 	}
 	if names, err := filepath.Glob(filepath.Join(outside, "*")); len(names) != 1 {
 		t.Errorf("files outside: %v, %v", names, err)
+	}
+}
+
+// A directory that a killed agent has not given to the user of the task is created again.
+func TestWriteTaskFileReplacesDirOfKilledAgent(t *testing.T) {
+	d := newPublicDir(t)
+	o := TaskDirOptions{User: "nobody"}
+	task := mustBuildTask(t, d, "web", o)
+	if err := d.WriteTaskFile("web", "local/id/token.jwt", o, nil); err != nil {
+		t.Fatal(err)
+	}
+	// The state after mkdirat, the first step.
+	id, incomplete := filepath.Join(task.LocalDir, "id"), filepath.Join(task.LocalDir, ".id.new")
+	if err := errors.Join(os.RemoveAll(id), os.Mkdir(incomplete, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for _, name := range []string{"a", "b", "c"} {
+		wg.Go(func() {
+			if err := d.WriteTaskFile("web", "local/id/"+name, o, nil); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	var st unix.Stat_t
+	uid, _ := nobodyIDs()
+	if err := unix.Lstat(id, &st); err != nil || int(st.Uid) != uid || st.Mode != unix.S_IFDIR|0o700 {
+		t.Errorf("mode %o, user %d, %v; want mode 0700, user %d", st.Mode, st.Uid, err, uid)
+	}
+	if _, err := os.Lstat(incomplete); err == nil {
+		t.Error("the incomplete directory is left")
 	}
 }
 
@@ -95,7 +128,7 @@ func connectAs(t *testing.T, uid int, path string) error {
 
 func TestListenInSecrets(t *testing.T) {
 	d := newPublicDir(t)
-	o := TaskOptions{}
+	o := TaskDirOptions{}
 	uid := os.Geteuid()
 	if isAgentRoot() {
 		o.User, uid = "12345", 12345
@@ -111,7 +144,7 @@ func TestListenInSecrets(t *testing.T) {
 		if err := before(); err != nil {
 			t.Fatal(err)
 		}
-		fd, err := d.ListenInSecrets("web", "api.sock", o)
+		fd, err := d.ListenInSecretsDir("web", "api.sock", o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -139,7 +172,7 @@ func TestListenInSecrets(t *testing.T) {
 	if _, err := os.Lstat(victim); err == nil {
 		t.Error("the socket was made at the target of a link")
 	}
-	if fd, err := d.ListenInSecrets("../web", "api.sock", o); err == nil {
+	if fd, err := d.ListenInSecretsDir("../web", "api.sock", o); err == nil {
 		unix.Close(fd)
 		t.Error("a task outside of the allocation has a socket")
 	}
@@ -148,12 +181,12 @@ func TestListenInSecrets(t *testing.T) {
 // With isolation image, the user is defined in the image.
 func TestFilesForUsersOfAnImage(t *testing.T) {
 	d := newPublicDir(t)
-	o := TaskOptions{Isolation: driver.FSIsolationImage}
+	o := TaskDirOptions{Isolation: driver.FSIsolationImage}
 	task := mustBuildTask(t, d, "web", o)
 	if err := d.WriteTaskFile("web", "secrets/a/token", o, nil); err != nil {
 		t.Fatal(err)
 	}
-	fd, err := d.ListenInSecrets("web", "api.sock", o)
+	fd, err := d.ListenInSecretsDir("web", "api.sock", o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,15 +23,15 @@ var rootAccount = account{0, 0}
 
 // taskUsers are the users that may access the directories of one task.
 type taskUsers struct {
-	owner               account
-	admittedUIDs        []uint32 // users other than the owner and root that may access the directories, in ascending order
-	allowsAllUsers      bool     // the directories have Nomad's modes: all users that can reach them may access them
-	allowNomadFileModes bool     // use Nomad's modes where the owner or an ACL cannot be set
+	owner                   account
+	admittedUIDs            []uint32 // users other than the owner and root that may access the directories, in ascending order
+	allowsAllUsers          bool     // the directories have Nomad's modes: all users that can reach them may access them
+	allowNomadOpenFileModes bool     // use Nomad's modes where the owner or an ACL cannot be set
 }
 
 // lookupUsers looks up the users that may access the directories of the task. The agent must be root.
-func (o TaskOptions) lookupUsers() (taskUsers, error) {
-	u := taskUsers{owner: rootAccount, allowsAllUsers: o.Isolation == driver.FSIsolationImage, allowNomadFileModes: o.AllowNomadFileModes}
+func (o TaskDirOptions) lookupUsers() (taskUsers, error) {
+	u := taskUsers{owner: rootAccount, allowsAllUsers: o.Isolation == driver.FSIsolationImage, allowNomadOpenFileModes: o.AllowNomadOpenFileModes}
 	switch {
 	case u.allowsAllUsers:
 		u.owner.uid, u.owner.gid = nobodyIDs() // with isolation image, the user is defined in the image
@@ -92,8 +92,8 @@ func explainOwnershipDenied(err error) error {
 }
 
 // ensureDirForTaskUsers opens or creates a directory that only the users of a task may access.
-// It changes an existing directory only if the directory belongs to none of these users, or has
-// Nomad's mode. It does not change a directory that a task has mounted there.
+// It changes an existing directory only if the directory belongs to none of these users, has
+// Nomad's mode, or has no ACL for admitted users. It does not change a directory that a task has mounted there.
 func (h *dirHandle) ensureDirForTaskUsers(name string, u taskUsers, nomadMode fs.FileMode) (*dirHandle, error) {
 	if u.allowsAllUsers || !isAgentRoot() {
 		return h.ensureDir(name, nomadMode, taskOwned)
@@ -112,28 +112,28 @@ func (h *dirHandle) ensureDirForTaskUsers(name string, u taskUsers, nomadMode fs
 // ensureDirForTaskUsersUnlessReplacedByTask creates a directory that only the users of a task may access. A file or a link
 // that the task has put in its place stays, and is no error.
 func (h *dirHandle) ensureDirForTaskUsersUnlessReplacedByTask(name string, u taskUsers, nomadMode fs.FileMode) error {
-	return closeDirUnlessReplacedByTask(h.ensureDirForTaskUsers(name, u, nomadMode))
+	return closeDirIgnoringErrNotDir(h.ensureDirForTaskUsers(name, u, nomadMode))
 }
 
-// restrictDirToTaskUsers lets only the users of a task access dir, which is called name in h. made means
-// that dir is new. With allowNomadFileModes, dir gets nomadMode if owners or ACLs cannot be set.
-func (h *dirHandle) restrictDirToTaskUsers(dir *dirHandle, name string, made bool, u taskUsers, nomadMode fs.FileMode) error {
-	err := h.setOwnerModeAndACL(dir, name, made, u)
-	if err == nil || !u.allowNomadFileModes || !isOwnershipDenied(err) {
+// restrictDirToTaskUsers lets only the users of a task access dir, which is called name in h. With
+// u.allowNomadOpenFileModes, dir gets nomadMode if owners or ACLs cannot be set.
+func (h *dirHandle) restrictDirToTaskUsers(dir *dirHandle, name string, justCreated bool, u taskUsers, nomadMode fs.FileMode) error {
+	err := h.setOwnerModeAndACL(dir, name, justCreated, u)
+	if err == nil || !u.allowNomadOpenFileModes || !isOwnershipDenied(err) {
 		return explainOwnershipDenied(err)
 	}
 	return dir.chmod(nomadMode)
 }
 
 // setOwnerModeAndACL sets the owner, the mode and the ACL of dir, which is called name in h.
-func (h *dirHandle) setOwnerModeAndACL(dir *dirHandle, name string, made bool, u taskUsers) error {
+func (h *dirHandle) setOwnerModeAndACL(dir *dirHandle, name string, justCreated bool, u taskUsers) error {
 	st, err := dir.stat()
 	if err != nil {
 		return err
 	}
 	belongs := int(st.Uid) == u.owner.uid || slices.Contains(u.admittedUIDs, st.Uid)
 	nomadMode := st.Mode&0o777 == 0o777
-	if !made && (!belongs || nomadMode) {
+	if !justCreated && (!belongs || nomadMode) {
 		if foreign, err := h.isForeignMount(dir, name); foreign || err != nil {
 			return err
 		}
@@ -142,7 +142,7 @@ func (h *dirHandle) setOwnerModeAndACL(dir *dirHandle, name string, made bool, u
 		// If the owner is root, no file changes its owner, because root can read all files.
 		// Of the directories that belong to root before the first start, only local can have
 		// files: the data of an earlier allocation.
-		if !made && u.owner != rootAccount && (int(st.Uid) != rootAccount.uid || name == localDirName) {
+		if !justCreated && u.owner != rootAccount && (int(st.Uid) != rootAccount.uid || name == localDirName) {
 			if err := dir.chownTree(int(st.Uid), u.owner); err != nil {
 				return err
 			}
@@ -156,9 +156,9 @@ func (h *dirHandle) setOwnerModeAndACL(dir *dirHandle, name string, made bool, u
 		mode |= fs.ModeSticky // the sticky bit prevents a user from replacing files of another user
 	}
 	switch {
-	case made && st.Mode&0o7777 == 0o700 && len(u.admittedUIDs) == 0:
+	case justCreated && st.Mode&0o7777 == 0o700 && len(u.admittedUIDs) == 0:
 		return nil
-	case made || !belongs || nomadMode:
+	case justCreated || !belongs || nomadMode || len(u.admittedUIDs) > 0 && st.Mode&0o070 == 0: // without group permissions, the ACL has not been set
 		if err := dir.chmod(mode); err != nil {
 			return err
 		}
@@ -198,9 +198,9 @@ func (h *dirHandle) isForeignMount(dir *dirHandle, name string) (bool, error) {
 func (h *dirHandle) chownTree(fromUID int, to account) error {
 	fd, err := safepath.OpenAt(h.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
-		return h.dirError("open", err)
+		return h.wrapDirError("open", err)
 	}
-	f := os.NewFile(uintptr(fd), h.path)
+	f := os.NewFile(uintptr(fd), h.pathForErrors)
 	defer f.Close()
 	for {
 		names, err := f.Readdirnames(256)
@@ -221,9 +221,9 @@ func (h *dirHandle) chownTree(fromUID int, to account) error {
 func (h *dirHandle) chownChild(name string, fromUID int, to account) error {
 	fd, err := safepath.OpenAt(h.fd, name, unix.O_PATH, 0)
 	if err != nil {
-		return h.childError("open", name, err)
+		return h.wrapChildError("open", name, err)
 	}
-	entry := &dirHandle{fd: fd, path: h.path + "/" + name}
+	entry := &dirHandle{fd: fd, pathForErrors: h.pathForErrors + "/" + name}
 	defer entry.close()
 	if mounted, err := safepath.IsMount(h.fd, fd); mounted || err != nil {
 		return err
@@ -247,11 +247,11 @@ func (h *dirHandle) chownChild(name string, fromUID int, to account) error {
 
 // admitUIDsToTraverse adds users to those who may pass through h, the directory of an allocation. The caller
 // holds the mu of its Dir.
-func (h *dirHandle) admitUIDsToTraverse(uids []uint32, allowNomadFileModes bool) error {
+func (h *dirHandle) admitUIDsToTraverse(uids []uint32, allowNomadOpenFileModes bool) error {
 	if len(uids) == 0 {
 		return nil
 	}
-	now, err := h.readACLUIDs()
+	now, err := h.readTraverseUIDs()
 	if err != nil {
 		return err
 	}
@@ -261,14 +261,14 @@ func (h *dirHandle) admitUIDsToTraverse(uids []uint32, allowNomadFileModes bool)
 		return nil
 	}
 	err = h.setACL(all, aclTraverse)
-	if err != nil && allowNomadFileModes && isOwnershipDenied(err) {
+	if err != nil && allowNomadOpenFileModes && isOwnershipDenied(err) {
 		return h.chmod(nomadAllocDirMode)
 	}
 	return explainOwnershipDenied(err)
 }
 
 // RevokeUserAccess makes the directory of the allocation inaccessible to a user who could pass through
-// it. It does nothing if the directory does not exist, or if the agent is not root. BuildTask admits
+// it. It does nothing if the directory does not exist, or if the agent is not root. BuildTaskDir admits
 // the user again.
 func (d *Dir) RevokeUserAccess(uid uint32) error {
 	if !isAgentRoot() {
@@ -281,7 +281,7 @@ func (d *Dir) RevokeUserAccess(uid uint32) error {
 		return ignoreMissing(err)
 	}
 	defer alloc.close()
-	admitted, err := alloc.readACLUIDs()
+	admitted, err := alloc.readTraverseUIDs()
 	if err != nil || !slices.Contains(admitted, uid) {
 		return err
 	}
@@ -291,21 +291,21 @@ func (d *Dir) RevokeUserAccess(uid uint32) error {
 // nomadAllocDirMode is Nomad's mode of the directory of an allocation.
 const nomadAllocDirMode fs.FileMode = 0o755
 
-// RestrictAccess lets only root and the users of the given tasks pass through the directory of
+// RestrictToTaskUsers lets only root and the users of the given tasks pass through the directory of
 // the allocation, if an earlier version let all users. The given tasks may be running: their
 // users have access at all times. It does nothing if the directory does not
 // exist, or if the agent is not root.
-func (d *Dir) RestrictAccess(tasks []TaskOptions) error {
+func (d *Dir) RestrictToTaskUsers(tasks []TaskDirOptions) error {
 	if !isAgentRoot() {
 		return nil
 	}
-	if err := d.restrictAccess(tasks); err != nil {
+	if err := d.restrictToTaskUsers(tasks); err != nil {
 		return fmt.Errorf("restrict alloc directory %s: %w", d.Path(), err)
 	}
 	return nil
 }
 
-func (d *Dir) restrictAccess(tasks []TaskOptions) error {
+func (d *Dir) restrictToTaskUsers(tasks []TaskDirOptions) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	alloc, err := d.openHandle()
@@ -321,7 +321,7 @@ func (d *Dir) restrictAccess(tasks []TaskOptions) error {
 	allowNomadFileModes := false
 	for _, t := range tasks {
 		u, err := t.lookupUsers()
-		allowNomadFileModes = allowNomadFileModes || t.AllowNomadFileModes
+		allowNomadFileModes = allowNomadFileModes || t.AllowNomadOpenFileModes
 		if err != nil {
 			continue // no process runs as a user that does not exist
 		}
@@ -336,5 +336,5 @@ func (d *Dir) restrictAccess(tasks []TaskOptions) error {
 	return nil
 }
 
-// DenyAccess is RestrictAccess for an allocation without running tasks: only root can access the directory.
-func (d *Dir) DenyAccess() error { return d.RestrictAccess(nil) }
+// RestrictToRoot is RestrictToTaskUsers for an allocation without running tasks: only root can access the directory.
+func (d *Dir) RestrictToRoot() error { return d.RestrictToTaskUsers(nil) }

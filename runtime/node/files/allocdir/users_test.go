@@ -52,7 +52,7 @@ func newPublicDir(t *testing.T) *Dir {
 		entries, _ := os.ReadDir(d.Path())
 		for _, e := range entries { // drops the secrets of each task, as the runner does when a task has ended
 			if e.Name() != sharedDirName {
-				if err := d.DropSecrets(e.Name()); err != nil {
+				if err := d.DropSecretsAndUnmount(e.Name()); err != nil {
 					t.Error(err)
 				}
 			}
@@ -67,9 +67,9 @@ func newPublicDir(t *testing.T) *Dir {
 	return d
 }
 
-func mustBuildTask(t *testing.T, d *Dir, name string, o TaskOptions) *TaskDir {
+func mustBuildTask(t *testing.T, d *Dir, name string, o TaskDirOptions) *TaskDir {
 	t.Helper()
-	task, err := d.BuildTask(name, o)
+	task, err := d.BuildTaskDir(name, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +174,7 @@ func TestOtherUsersHaveNoAccess(t *testing.T) {
 			d := newPublicDir(t)
 			users := map[string]string{"as-root": "", "as-alice": strconv.Itoa(aliceUID), "as-bob": strconv.Itoa(bobUID)}
 			for task, user := range users {
-				dir := mustBuildTask(t, d, task, TaskOptions{User: user, Isolation: isolation})
+				dir := mustBuildTask(t, d, task, TaskDirOptions{User: user, Isolation: isolation})
 				for _, file := range []string{
 					filepath.Join(dir.SecretsDir, "token"), filepath.Join(dir.PrivateDir, "token"), filepath.Join(dir.LocalDir, "run.sh"),
 					filepath.Join(dir.Dir, "file"), filepath.Join(dir.Dir, "tmp", "file"), filepath.Join(dir.SharedAllocDir, "data", task),
@@ -203,7 +203,7 @@ func TestOtherUsersHaveNoAccess(t *testing.T) {
 			wantDenied(t, attackerUID, `: > "$1/alloc/data/new"`, d.Path())
 			for task := range users {
 				attack(attackerUID, d.TaskPaths(task).Dir)
-				if place := filepath.Dir(d.TaskPaths(task).MountsTaskDir); isolation == driver.FSIsolationUnveil {
+				if place := filepath.Dir(d.TaskPaths(task).UnveiledTaskDir); isolation == driver.FSIsolationUnveil {
 					wantDenied(t, attackerUID, `ls "$1"`, place)
 					wantDenied(t, attackerUID, `cat "$1/secrets/token"`, place)
 					wantDenied(t, attackerUID, `cat "$1/alloc/data/as-root"`, place)
@@ -220,7 +220,7 @@ func TestOtherUsersHaveNoAccess(t *testing.T) {
 				wantDenied(t, uid, `ls "$1"`, d.Path())
 				wantDenied(t, uid, `: > "$1/new"`, d.Path())
 				if isolation == driver.FSIsolationUnveil {
-					wantAllowed(t, uid, `cat "$1/secrets/token" "$1/local/run.sh" "$1/alloc/data/as-root"`, filepath.Dir(own.MountsTaskDir))
+					wantAllowed(t, uid, `cat "$1/secrets/token" "$1/local/run.sh" "$1/alloc/data/as-root"`, filepath.Dir(own.UnveiledTaskDir))
 				}
 				for other := range users {
 					if other != task {
@@ -235,7 +235,7 @@ func TestOtherUsersHaveNoAccess(t *testing.T) {
 // A task that changes its user by itself names the users in lite_users: they can use
 // its directories, but cannot replace files of another user.
 func TestAdmittedUsers(t *testing.T) {
-	for name, o := range map[string]TaskOptions{
+	for name, o := range map[string]TaskDirOptions{
 		"of root":     {AdmittedUsers: []string{"4001", "4002", "0"}},
 		"of carol":    {User: strconv.Itoa(carolUID), AdmittedUsers: []string{"4002", "4001", "4001", "4003"}},
 		"with chroot": {AdmittedUsers: []string{"4001", "4002"}, Isolation: driver.FSIsolationChroot},
@@ -261,7 +261,7 @@ func TestAdmittedUsers(t *testing.T) {
 						wantDenied(t, uid, `rm -f "$1/secrets/token"`, task.Dir)
 					}
 					if o.Isolation == driver.FSIsolationUnveil {
-						wantAllowed(t, uid, `cat "$1/secrets/token"`, filepath.Dir(task.MountsTaskDir))
+						wantAllowed(t, uid, `cat "$1/secrets/token"`, filepath.Dir(task.UnveiledTaskDir))
 					}
 				}
 				wantDenied(t, attackerUID, `cat "$1/secrets/token"`, task.Dir)
@@ -271,12 +271,27 @@ func TestAdmittedUsers(t *testing.T) {
 	}
 }
 
+// Users that are admitted when the directories exist cannot replace files of another user either. An agent that was killed
+// after it had set the owner leaves directories in the same state.
+func TestUsersAreAdmittedLater(t *testing.T) {
+	d := newPublicDir(t)
+	for _, user := range []string{"", "4003"} {
+		task := mustBuildTask(t, d, "web"+user, TaskDirOptions{User: user})
+		mustBuildTask(t, d, "web"+user, TaskDirOptions{User: user, AdmittedUsers: []string{"4001"}})
+		for _, dir := range []string{task.Dir, task.LocalDir} {
+			if st := stat(t, dir); st.Mode&0o7070 != unix.S_ISVTX|0o070 {
+				t.Errorf("%s of user %q: mode %o has no sticky bit or no ACL", dir, user, st.Mode&0o7777)
+			}
+		}
+	}
+}
+
 // The directory of a task belongs to the task's user at this start, even if the user
 // was created by another task, has another uid than before, or an earlier version has
 // used Nomad's modes.
 func TestDirectoryFollowsTheUser(t *testing.T) {
 	d := newPublicDir(t)
-	task := mustBuildTask(t, d, "web", TaskOptions{User: strconv.Itoa(aliceUID)})
+	task := mustBuildTask(t, d, "web", TaskDirOptions{User: strconv.Itoa(aliceUID)})
 	wantAllowed(t, aliceUID, `mkdir -p "$1/local/deep/er" && echo mine > "$1/local/deep/er/file" && ln -s /etc/passwd "$1/local/link" && echo mine > "$1/secrets/file"`, task.Dir)
 	artifact := filepath.Join(task.LocalDir, "artifact")
 	if err := os.WriteFile(artifact, nil, 0o644); err != nil {
@@ -288,7 +303,7 @@ func TestDirectoryFollowsTheUser(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	mustBuildTask(t, d, "web", TaskOptions{User: strconv.Itoa(bobUID)})
+	mustBuildTask(t, d, "web", TaskDirOptions{User: strconv.Itoa(bobUID)})
 	wantAllowed(t, bobUID, `echo mine > "$1/local/deep/er/file" && rm "$1/local/link" && cat "$1/secrets/file"`, task.Dir)
 	wantDenied(t, aliceUID, `ls "$1/local"`, task.Dir)
 	if st := stat(t, artifact); st.Uid != 0 {
@@ -301,7 +316,7 @@ func TestDirectoryFollowsTheUser(t *testing.T) {
 		t.Fatalf("a link was followed: /etc/passwd belongs to user %d", st.Uid)
 	}
 
-	mustBuildTask(t, d, "web", TaskOptions{})
+	mustBuildTask(t, d, "web", TaskDirOptions{})
 	wantDenied(t, bobUID, `ls "$1/local"`, task.Dir)
 }
 
@@ -312,7 +327,7 @@ func TestStickyDataFollowsTheUser(t *testing.T) {
 		for _, after := range next {
 			t.Run(fmt.Sprintf("from %q to %q", before, after), func(t *testing.T) {
 				previous := newPublicDir(t)
-				was := mustBuildTask(t, previous, "web", TaskOptions{User: before, AdmittedUsers: []string{strconv.Itoa(carolUID)}})
+				was := mustBuildTask(t, previous, "web", TaskDirOptions{User: before, AdmittedUsers: []string{strconv.Itoa(carolUID)}})
 				uid, _ := strconv.Atoi("0" + before)
 				wantAllowed(t, uid, `mkdir "$1/data" && echo kept > "$1/data/file" && chmod 600 "$1/data/file"`, was.LocalDir)
 
@@ -324,7 +339,7 @@ func TestStickyDataFollowsTheUser(t *testing.T) {
 					t.Fatal(err)
 				}
 				wantDenied(t, uid+attackerUID, `ls "$1"`, d.Path())
-				task := mustBuildTask(t, d, "web", TaskOptions{User: after})
+				task := mustBuildTask(t, d, "web", TaskDirOptions{User: after})
 				defer d.Destroy()
 				uid, _ = strconv.Atoi("0" + after)
 				wantAllowed(t, uid, `test "$(cat "$1/data/file")" = kept && echo more >> "$1/data/file"`, task.LocalDir)
@@ -349,11 +364,11 @@ func TestRestrictAccess(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	tasks := map[string]TaskOptions{
+	tasks := map[string]TaskDirOptions{
 		"as-root": {}, "as-alice": {User: "4001"}, "as-nobody": {Isolation: driver.FSIsolationUnveil}, "gone": {User: "a-user-that-is-gone"},
 	}
 	open(".", 0o755, 0, 0)
-	var all []TaskOptions
+	var all []TaskDirOptions
 	for name, o := range tasks {
 		open(name, 0o777, uid, gid)
 		for _, sub := range []string{"local", "secrets", "private"} {
@@ -368,7 +383,7 @@ func TestRestrictAccess(t *testing.T) {
 	wantAllowed(t, attackerUID, `ls "$1/as-root/local"`, d.Path()) // the test is meaningful only if the attacker has access at first
 
 	for range 2 {
-		if err := d.RestrictAccess(all); err != nil {
+		if err := d.RestrictToTaskUsers(all); err != nil {
 			t.Fatal(err)
 		}
 		wantDenied(t, attackerUID, `ls "$1/as-root/local"`, d.Path())
@@ -377,7 +392,7 @@ func TestRestrictAccess(t *testing.T) {
 	}
 	for name, o := range tasks {
 		if name == "gone" {
-			if _, err := d.BuildTask(name, o); err == nil || !strings.Contains(err.Error(), `user "a-user-that-is-gone"`) {
+			if _, err := d.BuildTaskDir(name, o); err == nil || !strings.Contains(err.Error(), `user "a-user-that-is-gone"`) {
 				t.Errorf("a user that is not there: %v", err)
 			}
 			continue
@@ -397,12 +412,12 @@ func TestRestrictAccess(t *testing.T) {
 
 func TestDenyAccess(t *testing.T) {
 	d := newPublicDir(t)
-	mustBuildTask(t, d, "web", TaskOptions{User: "4001"})
+	mustBuildTask(t, d, "web", TaskDirOptions{User: "4001"})
 	if err := os.Chmod(d.Path(), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := d.DenyAccess(); err != nil {
+		if err := d.RestrictToRoot(); err != nil {
 			t.Fatal(err)
 		}
 		wantDenied(t, attackerUID, `ls "$1/alloc"`, d.Path())
@@ -411,7 +426,7 @@ func TestDenyAccess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := never.DenyAccess(); err != nil {
+	if err := never.RestrictToRoot(); err != nil {
 		t.Errorf("a directory that is not there: %v", err)
 	}
 }
@@ -420,12 +435,12 @@ func TestDenyAccess(t *testing.T) {
 // own directories.
 func TestMountsOfTheTaskKeepTheirOwner(t *testing.T) {
 	d := newPublicDir(t)
-	task := mustBuildTask(t, d, "web", TaskOptions{})
+	task := mustBuildTask(t, d, "web", TaskDirOptions{})
 	service := t.TempDir()
 	if err := errors.Join(os.Chown(service, aliceUID, aliceUID), os.Chmod(service, 0o777), unix.Mount(service, task.LocalDir, "", unix.MS_BIND, "")); err != nil {
 		t.Fatal(err)
 	}
-	mustBuildTask(t, d, "web", TaskOptions{User: strconv.Itoa(bobUID)})
+	mustBuildTask(t, d, "web", TaskDirOptions{User: strconv.Itoa(bobUID)})
 	if st := stat(t, service); st.Uid != aliceUID || st.Mode&0o777 != 0o777 {
 		t.Errorf("what is mounted there has mode %o and user %d now", st.Mode&0o777, st.Uid)
 	}
@@ -436,8 +451,8 @@ func TestMountsOfTheTaskKeepTheirOwner(t *testing.T) {
 func TestRevokeUserAccess(t *testing.T) {
 	d := newPublicDir(t)
 	uid, _ := nobodyIDs()
-	mustBuildTask(t, d, "web", TaskOptions{User: "nomad-4001"})
-	mustBuildTask(t, d, "other", TaskOptions{User: "nobody"})
+	mustBuildTask(t, d, "web", TaskDirOptions{User: "nomad-4001"})
+	mustBuildTask(t, d, "other", TaskDirOptions{User: "nobody"})
 	wantAllowed(t, aliceUID, `: > "$1/web/local/file" && ls "$1/alloc/data"`, d.Path())
 	for range 2 {
 		if err := d.RevokeUserAccess(uint32(aliceUID)); err != nil {
@@ -447,7 +462,7 @@ func TestRevokeUserAccess(t *testing.T) {
 	wantDenied(t, aliceUID, `cat "$1/web/local/file"`, d.Path())
 	wantDenied(t, aliceUID, `ls "$1/alloc/data"`, d.Path())
 	wantAllowed(t, uid, `ls "$1/other/local"`, d.Path())
-	mustBuildTask(t, d, "web", TaskOptions{User: "nomad-4001"})
+	mustBuildTask(t, d, "web", TaskDirOptions{User: "nomad-4001"})
 	wantAllowed(t, aliceUID, `cat "$1/web/local/file"`, d.Path())
 }
 
@@ -458,7 +473,7 @@ func TestUsersAreAdmittedConcurrently(t *testing.T) {
 	errs := make(chan error)
 	for i := range taskCount {
 		go func() {
-			_, err := d.BuildTask(fmt.Sprint("task-", i), TaskOptions{User: fmt.Sprint(5000 + i)})
+			_, err := d.BuildTaskDir(fmt.Sprint("task-", i), TaskDirOptions{User: fmt.Sprint(5000 + i)})
 			errs <- err
 		}()
 	}
@@ -472,7 +487,7 @@ func TestUsersAreAdmittedConcurrently(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer h.close()
-	users, err := h.readACLUIDs()
+	users, err := h.readTraverseUIDs()
 	if err != nil || len(users) != taskCount {
 		t.Errorf("%d users are admitted, want %d: %v", len(users), taskCount, err)
 	}
@@ -498,27 +513,27 @@ func TestFileSystemWithoutACLs(t *testing.T) {
 	if err := d.Build(); err != nil {
 		t.Fatal(err)
 	}
-	mustBuildTask(t, d, "as-root", TaskOptions{})
+	mustBuildTask(t, d, "as-root", TaskDirOptions{})
 	wantDenied(t, attackerUID, `ls "$1"`, d.Path())
-	for name, o := range map[string]TaskOptions{
+	for name, o := range map[string]TaskDirOptions{
 		"as-alice": {User: "4001"}, "admits": {AdmittedUsers: []string{"4001"}}, "image": {Isolation: driver.FSIsolationImage, AdmittedUsers: []string{"4001"}},
 		"unveil": {Isolation: driver.FSIsolationUnveil, User: "4001"},
 	} {
-		_, err := d.BuildTask(name, o)
+		_, err := d.BuildTaskDir(name, o)
 		if err == nil || !strings.Contains(err.Error(), "alloc_dir.nomad_modes") || !errors.Is(err, unix.EOPNOTSUPP) {
 			t.Errorf("%s: %v, want an error that names the option", name, err)
 		}
 		wantDenied(t, attackerUID, `ls "$1"`, d.Path())
 	}
-	for name, o := range map[string]TaskOptions{
+	for name, o := range map[string]TaskDirOptions{
 		"as-alice": {User: "4001"}, "admits": {AdmittedUsers: []string{"4001"}}, "image": {Isolation: driver.FSIsolationImage, AdmittedUsers: []string{"4001"}},
 		"unveil": {Isolation: driver.FSIsolationUnveil, User: "4001"},
 	} {
-		o.AllowNomadFileModes = true
+		o.AllowNomadOpenFileModes = true
 		mustBuildTask(t, d, name, o)
 		wantAllowed(t, aliceUID, `: > "$1/local/new" && : > "$1/secrets/new"`, d.TaskPaths(name).Dir)
 	}
-	if err := d.RestrictAccess([]TaskOptions{{User: "4001", AllowNomadFileModes: true}}); err != nil {
+	if err := d.RestrictToTaskUsers([]TaskDirOptions{{User: "4001", AllowNomadOpenFileModes: true}}); err != nil {
 		t.Error(err)
 	}
 	wantAllowed(t, aliceUID, `ls "$1/local"`, d.TaskPaths("as-alice").Dir)
@@ -526,37 +541,37 @@ func TestFileSystemWithoutACLs(t *testing.T) {
 
 func TestACLs(t *testing.T) {
 	for _, users := range [][]uint32{nil, {4001}, {0, 1, 1<<32 - 2}} {
-		got, err := decodeACL(encodeACL(users, aclTraverse))
+		got, err := decodeTraverseUIDs(encodeOwnerAndUsersACL(users, aclTraverse))
 		if err != nil || !slices.Equal(got, users) {
 			t.Errorf("decoded %v, %v; want %v", got, err, users)
 		}
 	}
-	if got, err := decodeACL(encodeACL([]uint32{4001}, 6)); err != nil || len(got) != 0 {
+	if got, err := decodeTraverseUIDs(encodeOwnerAndUsersACL([]uint32{4001}, 6)); err != nil || len(got) != 0 {
 		t.Errorf("users who cannot pass through: %v, %v", got, err)
 	}
-	good := encodeACL([]uint32{4001}, aclTraverse)
+	good := encodeOwnerAndUsersACL([]uint32{4001}, aclTraverse)
 	for name, b := range map[string][]byte{
 		"nothing": nil, "three bytes": good[:3], "half an entry": good[:len(good)-4], "another version": append([]byte{3}, good[1:]...),
 	} {
-		if users, err := decodeACL(b); err == nil {
+		if users, err := decodeTraverseUIDs(b); err == nil {
 			t.Errorf("%s: decoded %v", name, users)
 		}
 	}
 }
 
 func FuzzDecodeACL(f *testing.F) {
-	f.Add(encodeACL([]uint32{4001, 4002}, aclTraverse))
-	f.Add(encodeACL(nil, aclRWX))
+	f.Add(encodeOwnerAndUsersACL([]uint32{4001, 4002}, aclTraverse))
+	f.Add(encodeOwnerAndUsersACL(nil, aclRWX))
 	f.Add([]byte{2, 0, 0, 0})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		users, err := decodeACL(b)
+		users, err := decodeTraverseUIDs(b)
 		if err != nil {
 			return
 		}
 		if !slices.IsSorted(users) || len(users) > len(b)/aclEntrySize {
 			t.Fatalf("%d bytes name %v", len(b), users)
 		}
-		again, err := decodeACL(encodeACL(users, aclTraverse))
+		again, err := decodeTraverseUIDs(encodeOwnerAndUsersACL(users, aclTraverse))
 		if err != nil || !slices.Equal(again, users) {
 			t.Fatalf("%v became %v, %v", users, again, err)
 		}

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 )
 
@@ -28,7 +29,7 @@ func newBenchFixture(b *testing.B) *fixture {
 	if err != nil {
 		b.Fatal(err)
 	}
-	c, err := New(Config{Keeper: k, DataDir: s.runDir, CollectorArgs: []string{"nomad-lite", "log-collector"}})
+	c, err := New(Config{Keeper: k, DataDir: s.runDir, CollectorArgv: []string{"nomad-lite", "log-collector"}})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -85,7 +86,7 @@ func BenchmarkThroughput(b *testing.B) {
 	b.Run("collector", func(b *testing.B) {
 		s := newBenchFixture(b)
 		start := func() string {
-			stdout, _, err := s.collector.Start(b.Context(), newTask(s.logDir, Limits{MaxFiles: 10, MaxFileSize: 10 << 20}))
+			stdout, _, err := s.collector.Start(b.Context(), newTask(s.logDir, StreamLimits{MaxFiles: 10, MaxFileBytes: 10 << 20}))
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -164,7 +165,7 @@ func moveFIFOToFiles(b *testing.B, fifo, dir string, move func(b *testing.B, fif
 // BenchmarkLineToFollower measures the time from the write of a line to the call of the follower.
 func BenchmarkLineToFollower(b *testing.B) {
 	s := newBenchFixture(b)
-	stdout, _, err := s.collector.Start(b.Context(), newTask(s.logDir, Limits{MaxFiles: 10, MaxFileSize: 10 << 20}))
+	stdout, _, err := s.collector.Start(b.Context(), newTask(s.logDir, StreamLimits{MaxFiles: 10, MaxFileBytes: 10 << 20}))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -176,7 +177,7 @@ func BenchmarkLineToFollower(b *testing.B) {
 	seen := make(chan time.Time, 1)
 	done := make(chan error, 1)
 	go func() {
-		done <- s.collector.Follow(b.Context(), FollowRequest{AllocID: "a1", Task: "web", LogDir: s.logDir, Stream: Stdout}, func(Chunk) error {
+		done <- s.collector.Follow(b.Context(), FollowRequest{AllocID: "a1", Task: "web", LogDir: s.logDir, Stream: Stdout}, func(OutputChunk) error {
 			seen <- time.Now()
 			return nil
 		})
@@ -200,10 +201,10 @@ func BenchmarkIdleStreams(b *testing.B) {
 	const warmupStreams, measuredStreams = 200, 400 // the further streams are measured, because the first ones fill gaps of the heap
 	for b.Loop() {
 		s := newBenchFixture(b)
-		k, c := s.keeper.KeeperProcess, s.collector.LastProcess
+		k, c := func() osprocess.ID { return s.keeper.Status().KeeperProcess }, s.collector.LastProcess
 		start := func(from, to int) {
 			for i := range to - from {
-				t := newTask(s.logDir, Limits{MaxFiles: 10, MaxFileSize: 10 << 20})
+				t := newTask(s.logDir, StreamLimits{MaxFiles: 10, MaxFileBytes: 10 << 20})
 				t.Name = fmt.Sprintf("web%d", from+i)
 				if _, _, err := s.collector.Start(b.Context(), t); err != nil {
 					b.Fatal(err)
@@ -253,7 +254,7 @@ func readSmapsRollup(b *testing.B, pid int, field string) int {
 // BenchmarkStartAndStop measures the share of log collection in the start and the stop of a task.
 func BenchmarkStartAndStop(b *testing.B) {
 	s := newBenchFixture(b)
-	t := newTask(s.logDir, Limits{MaxFiles: 10, MaxFileSize: 10 << 20})
+	t := newTask(s.logDir, StreamLimits{MaxFiles: 10, MaxFileBytes: 10 << 20})
 	if _, _, err := s.collector.Start(b.Context(), t); err != nil { // starts the process
 		b.Fatal(err)
 	}

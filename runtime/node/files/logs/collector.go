@@ -19,13 +19,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 )
 
-// ErrClosed means that the Collector was closed.
+// ErrClosed means that the CollectorClient was closed.
 var ErrClosed = errors.New("log collector client is closed")
 
 // TooManyTasksError means that the output of a task cannot be collected because other tasks use all
 // descriptors of this process or of the collector process.
 type TooManyTasksError struct {
-	Tasks           int // number of tasks whose output is collected
+	CollectedTasks  int // number of tasks whose output is collected
 	DescriptorLimit int // descriptors per process
 
 	// DescriptorsFreed is closed when a descriptor may be free again.
@@ -33,13 +33,13 @@ type TooManyTasksError struct {
 }
 
 func (e *TooManyTasksError) Error() string {
-	return fmt.Sprintf("%d tasks run, and the limit of %d open files (ulimit -n) has room for no more", e.Tasks, e.DescriptorLimit)
+	return fmt.Sprintf("%d tasks run, and the limit of %d open files (ulimit -n) has room for no more", e.CollectedTasks, e.DescriptorLimit)
 }
 
 // maxTasksForDescriptors returns the number of tasks, at least one, whose FIFOs and directories a process can open under a
 // limit of descriptors.
-func maxTasksForDescriptors(limit int) int {
-	return int(descriptors.ForTasks(uint64(limit))) / descriptors.PerTask
+func maxTasksForDescriptors(descriptorLimit int) int {
+	return int(descriptors.ForTasks(uint64(descriptorLimit))) / descriptors.PerTask
 }
 
 // processDescriptorLimit returns the soft limit of this process, which Go has raised to the hard limit.
@@ -51,67 +51,67 @@ func processDescriptorLimit() int {
 	return int(min(limit, math.MaxInt32))
 }
 
-// keeperClient is the part of *keeper.Client that a Collector uses.
+// keeperClient is the part of *keeper.Client that a CollectorClient uses.
 type keeperClient interface {
 	Spawn(context.Context, keeper.Command) (osprocess.ID, error)
 	StoreFD(ctx context.Context, key string, f *os.File) error
-	GetFD(key string) (*os.File, error)
+	DuplicateStoredFD(key string) (*os.File, error)
 	RemoveFD(ctx context.Context, key string) error
-	AdoptProcess(context.Context, osprocess.ID) error
+	AdoptProcessOfEarlierKeeper(context.Context, osprocess.ID) error
 	SameExecutable(context.Context, osprocess.ID, *os.File) (bool, error)
 	StoredFDKeys() []string
-	Ephemeral() bool
+	KeeperIsEphemeral() bool
 }
 
-// Config configures how a Collector finds and starts the collector process.
+// Config configures how a CollectorClient finds and starts the collector process.
 type Config struct {
 	Keeper        keeperClient
 	DataDir       string   // the data directory; one collector process serves it, see keeper.DataDir
-	CollectorArgs []string // command line, argv[0] included, that starts this program as a collector process
+	CollectorArgv []string // command line, argv[0] included, that starts this program as a collector process
 
 	// LingerTimeout is how long a collector process stays without an agent when no stream has a writer; 0 means ten minutes.
 	LingerTimeout time.Duration
 
-	// OnLoss is called when output of a task cannot be written, and again when it can be written.
+	// OnLossOrResume is called when output of a task cannot be written, and again when it can be written.
 	// It must not block.
-	OnLoss func(OutputLoss)
+	OnLossOrResume func(OutputLoss)
 
 	Logger hclog.Logger
 
-	// MaxDescriptors is the limit of descriptors per process; 0 means the limit of this process.
+	// MaxDescriptorsPerProcess is the limit of descriptors per process; 0 means the limit of this process.
 	// Start returns a TooManyTasksError when all of them are used. The limit of the collector process
 	// applies if it is lower and cannot be raised.
-	MaxDescriptors int
+	MaxDescriptorsPerProcess int
 
 	// Tests set these.
-	stopTimeout         time.Duration // time that Stop waits for writers to close the FIFOs
-	idleTimeout         time.Duration // time after which a collector process without tasks is stopped
+	writersCloseTimeout time.Duration // time that Stop waits for writers to close the FIFOs
+	idleProcessTimeout  time.Duration // time after which a collector process without tasks is stopped
 	testProtocolVersion int           // protocol version that this Collector claims to have; 0 means protocolVersion
 }
 
-// Collector is the agent's side of log collection: it makes the FIFOs, keeps a
+// CollectorClient is the agent's side of log collection: it makes the FIFOs, keeps a
 // collector process running that reads them, and notifies followers of new output. All
 // methods may be called concurrently.
-type Collector struct {
+type CollectorClient struct {
 	conf          Config
 	dir           *keeper.DataDir
 	closeStarted  <-chan struct{} // closed by Close
 	cancel        context.CancelFunc
 	wg            sync.WaitGroup
 	processConns  *rpcmux.Reconnector[*processConn]
-	processStarts atomic.Int64 // number of collector processes that this Collector has started
+	processStarts atomic.Int64 // number of collector processes that this CollectorClient has started
 
 	losses lossTracker
 
-	mu                sync.Mutex   // mu is locked before the mutex of processConns
-	lastProcess       osprocess.ID // collector process of the latest connection
-	descriptorLimit   int          // descriptors per process: the lower one of Config.MaxDescriptors and the limit of the collector process
-	collectedTasks    map[taskKey]*collectedTask
-	earlierAgentTasks map[taskKey]bool // tasks of an earlier agent that use descriptors, until Start or CollectLeftoverAndStop adds them to collectedTasks
-	streams           map[streamKey]*streamProgress
-	streamAdded       chan struct{} // channel, closed and replaced when a stream is added
-	descriptorsFreed  chan struct{} // channel, closed and replaced when the collection of a task stops
-	hasTasksChanged   chan struct{} // receives a value when the first task is added and when the last task is removed; capacity 1
+	mu                       sync.Mutex   // mu is locked before the mutex of processConns
+	lastProcess              osprocess.ID // collector process of the latest connection
+	descriptorLimit          int          // descriptors per process: the lower one of Config.MaxDescriptorsPerProcess and the limit of the collector process
+	collectedTasks           map[taskKey]*collectedTask
+	earlierAgentTasksWithFDs map[taskKey]bool // tasks of an earlier agent that use descriptors, until Start, StopCollectionOfEarlierAgent or StopUnlessStopped adds them to collectedTasks
+	progressByStream         map[streamKey]*streamProgress
+	streamAdded              chan struct{} // channel, closed and replaced when a stream is added
+	descriptorsFreed         chan struct{} // channel, closed and replaced when the collection of a task stops
+	hasTasksChanged          chan struct{} // receives a value when the first task is added and when the last task is removed; capacity 1
 }
 
 type taskKey struct{ allocID, name string }
@@ -140,48 +140,48 @@ func (s *streamProgress) wakeFollowers() {
 	s.changed = make(chan struct{})
 }
 
-// New returns a Collector. It connects to the process of an earlier agent, or starts one for the
+// New returns a CollectorClient. It connects to the process of an earlier agent, or starts one for the
 // first task, and stops the process a minute after the last task was removed.
-func New(conf Config) (*Collector, error) {
-	if conf.Keeper == nil || conf.DataDir == "" || len(conf.CollectorArgs) == 0 {
+func New(conf Config) (*CollectorClient, error) {
+	if conf.Keeper == nil || conf.DataDir == "" || len(conf.CollectorArgv) == 0 {
 		return nil, errors.New("log collector: keeper, directory and arguments are needed")
 	}
 	if conf.LingerTimeout == 0 {
 		conf.LingerTimeout = 10 * time.Minute
 	}
-	if conf.stopTimeout == 0 {
-		conf.stopTimeout = 2 * time.Second
+	if conf.writersCloseTimeout == 0 {
+		conf.writersCloseTimeout = 2 * time.Second
 	}
-	if conf.idleTimeout == 0 {
-		conf.idleTimeout = time.Minute
+	if conf.idleProcessTimeout == 0 {
+		conf.idleProcessTimeout = time.Minute
 	}
 	if conf.Logger == nil {
 		conf.Logger = hclog.NewNullLogger()
 	}
-	if conf.MaxDescriptors == 0 {
-		conf.MaxDescriptors = processDescriptorLimit()
+	if conf.MaxDescriptorsPerProcess == 0 {
+		conf.MaxDescriptorsPerProcess = processDescriptorLimit()
 	}
-	if conf.OnLoss == nil {
-		conf.OnLoss = func(OutputLoss) {}
+	if conf.OnLossOrResume == nil {
+		conf.OnLossOrResume = func(OutputLoss) {}
 	}
-	dir, err := keeper.OpenDataDir(conf.DataDir)
+	dir, err := keeper.OpenOrCreateDataDir(conf.DataDir)
 	if err != nil {
 		return nil, fmt.Errorf("log collector: %w", err)
 	}
 	life, stop := context.WithCancel(context.Background())
-	c := &Collector{
-		conf:              conf,
-		dir:               dir,
-		closeStarted:      life.Done(),
-		cancel:            stop,
-		processConns:      rpcmux.NewReconnector[*processConn](life.Done(), ErrClosed),
-		descriptorLimit:   conf.MaxDescriptors,
-		collectedTasks:    map[taskKey]*collectedTask{},
-		earlierAgentTasks: tasksOfFDKeys(conf.Keeper.StoredFDKeys()),
-		streams:           map[streamKey]*streamProgress{},
-		streamAdded:       make(chan struct{}),
-		descriptorsFreed:  make(chan struct{}),
-		hasTasksChanged:   make(chan struct{}, 1),
+	c := &CollectorClient{
+		conf:                     conf,
+		dir:                      dir,
+		closeStarted:             life.Done(),
+		cancel:                   stop,
+		processConns:             rpcmux.NewReconnector[*processConn](life.Done(), ErrClosed),
+		descriptorLimit:          conf.MaxDescriptorsPerProcess,
+		collectedTasks:           map[taskKey]*collectedTask{},
+		earlierAgentTasksWithFDs: tasksOfFDKeys(conf.Keeper.StoredFDKeys()),
+		progressByStream:         map[streamKey]*streamProgress{},
+		streamAdded:              make(chan struct{}),
+		descriptorsFreed:         make(chan struct{}),
+		hasTasksChanged:          make(chan struct{}, 1),
 	}
 	c.wg.Go(func() { c.maintainConn(life) })
 	return c, nil
@@ -189,7 +189,7 @@ func New(conf Config) (*Collector, error) {
 
 // Close closes the connection. Unless the keeper is ephemeral, the collector process continues while tasks
 // run. Follow returns ErrClosed after Close. Close may be called twice.
-func (c *Collector) Close() error {
+func (c *CollectorClient) Close() error {
 	c.cancel()
 	c.wg.Wait()
 	c.dir.Close()
@@ -205,7 +205,7 @@ func (c *Collector) Close() error {
 }
 
 // LastProcess returns the collector process of the latest connection, which may have exited.
-func (c *Collector) LastProcess() osprocess.ID {
+func (c *CollectorClient) LastProcess() osprocess.ID {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.lastProcess
@@ -215,7 +215,7 @@ func (c *Collector) LastProcess() osprocess.ID {
 type Status struct {
 	Process       osprocess.ID // of the latest connection
 	Connected     bool         // false also when no process runs because there are no tasks
-	ProcessStarts int          // number of collector processes that this Collector has started
+	ProcessStarts int          // number of collector processes that this CollectorClient has started
 
 	// HasCounts is true if the process has replied. Otherwise the next fields are zero. The bytes are counted from the
 	// start of the process.
@@ -225,14 +225,14 @@ type Status struct {
 }
 
 // Status returns the state of the collector process. It blocks until the process has replied or ctx ends.
-func (c *Collector) Status(ctx context.Context) Status {
+func (c *CollectorClient) Status(ctx context.Context) Status {
 	l := c.processConns.CurrentConn()
 	s := Status{Process: c.LastProcess(), Connected: l != nil && !l.Ended(), ProcessStarts: int(c.processStarts.Load())}
 	if !s.Connected {
 		return s
 	}
 	if m, err := l.call(ctx, &message{Op: opStats}); err == nil {
-		s.Process, s.HasCounts, s.Streams, s.WrittenBytes, s.LostBytes = l.process, true, m.Streams, m.Written, m.Lost
+		s.Process, s.HasCounts, s.Streams, s.WrittenBytes, s.LostBytes = l.process, true, m.StreamCount, m.WrittenBytes, m.LostBytes
 	}
 	return s
 }
@@ -242,7 +242,7 @@ func (c *Collector) Status(ctx context.Context) Status {
 // running task; a second call only checks that FIFOs and streams exist. The FIFOs are in the
 // directory of the allocation, to which no task can write, so that a task cannot replace the FIFO
 // of another task.
-func (c *Collector) Start(ctx context.Context, task Task) (stdoutFIFO, stderrFIFO string, err error) {
+func (c *CollectorClient) Start(ctx context.Context, task Task) (stdoutFIFO, stderrFIFO string, err error) {
 	wrap := func(err error) error {
 		return fmt.Errorf("collect logs of task %q: %w", task.Name, err)
 	}
@@ -275,7 +275,7 @@ func (c *Collector) Start(ctx context.Context, task Task) (stdoutFIFO, stderrFIF
 	for i, s := range bothStreams {
 		k := streamKey{task.AllocID, task.Name, s}
 		paths[i] = task.fifoPath(s)
-		wg.Go(func() { errs[i] = c.startStream(ctx, t, alloc, k, task.Running) })
+		wg.Go(func() { errs[i] = c.startStream(ctx, t, alloc, k, task.AlreadyRunning) })
 	}
 	wg.Wait()
 	if err := errors.Join(errs[:]...); err != nil {
@@ -286,7 +286,7 @@ func (c *Collector) Start(ctx context.Context, task Task) (stdoutFIFO, stderrFIF
 	for _, s := range bothStreams {
 		// A follower that subscribed before the process had the stream gets no reply, so it is woken
 		// here.
-		if st := c.streams[streamKey{task.AllocID, task.Name, s}]; st != nil {
+		if st := c.progressByStream[streamKey{task.AllocID, task.Name, s}]; st != nil {
 			st.wakeFollowers()
 		}
 	}
@@ -295,16 +295,16 @@ func (c *Collector) Start(ctx context.Context, task Task) (stdoutFIFO, stderrFIF
 
 // startStream makes the FIFO of a stream and sends the stream to the collector process. It waits until a process is
 // connected.
-func (c *Collector) startStream(ctx context.Context, t *collectedTask, alloc int, k streamKey, running bool) error {
-	fifo, err := c.ensureFIFO(ctx, alloc, k, running)
+func (c *CollectorClient) startStream(ctx context.Context, t *collectedTask, allocDirFD int, k streamKey, taskRunning bool) error {
+	fifo, err := c.ensureFIFO(ctx, allocDirFD, k, taskRunning)
 	if err != nil {
 		return err
 	}
 	defer fifo.Close()
 	c.mu.Lock()
 	delete(t.stoppedStreamsWithWriter, k.Stream)
-	if st := c.streams[k]; st == nil || st.ended {
-		c.streams[k] = &streamProgress{newestFileIndex: -1, changed: make(chan struct{})}
+	if st := c.progressByStream[k]; st == nil || st.ended {
+		c.progressByStream[k] = &streamProgress{newestFileIndex: -1, changed: make(chan struct{})}
 		close(c.streamAdded)
 		c.streamAdded = make(chan struct{})
 	}
@@ -322,36 +322,36 @@ func (c *Collector) startStream(ctx context.Context, t *collectedTask, alloc int
 
 // getOrAddTaskIfDescriptorsFree returns the record of a task. It adds a record if enough descriptors are free, or if the
 // descriptors of the task are already open since an earlier agent. Otherwise it returns a TooManyTasksError.
-func (c *Collector) getOrAddTaskIfDescriptorsFree(task Task) (*collectedTask, error) {
+func (c *CollectorClient) getOrAddTaskIfDescriptorsFree(task Task) (*collectedTask, error) {
 	has := false
-	if f, err := c.conf.Keeper.GetFD(streamKey{task.AllocID, task.Name, Stdout}.fdKey()); err == nil {
+	if f, err := c.conf.Keeper.DuplicateStoredFD(streamKey{task.AllocID, task.Name, Stdout}.keeperFDKey()); err == nil {
 		f.Close()
 		has = true
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	known := c.collectedTasks[taskKey{task.AllocID, task.Name}] != nil
-	if n := len(c.collectedTasks) + len(c.earlierAgentTasks); !known && !has && n >= maxTasksForDescriptors(c.descriptorLimit) {
-		return nil, &TooManyTasksError{Tasks: n, DescriptorLimit: c.descriptorLimit, DescriptorsFreed: c.descriptorsFreed}
+	if n := len(c.collectedTasks) + len(c.earlierAgentTasksWithFDs); !known && !has && n >= maxTasksForDescriptors(c.descriptorLimit) {
+		return nil, &TooManyTasksError{CollectedTasks: n, DescriptorLimit: c.descriptorLimit, DescriptorsFreed: c.descriptorsFreed}
 	}
 	return c.getOrAddTaskLocked(task), nil
 }
 
 // getOrAddTaskLocked returns the record of a task, and adds a record if there is none.
-func (c *Collector) getOrAddTaskLocked(task Task) *collectedTask {
+func (c *CollectorClient) getOrAddTaskLocked(task Task) *collectedTask {
 	k := taskKey{task.AllocID, task.Name}
 	t := c.collectedTasks[k]
 	if t == nil {
 		t = &collectedTask{logDirFD: -1, Task: task, stoppedStreamsWithWriter: map[Stream]bool{}}
 		c.collectedTasks[k] = t
-		delete(c.earlierAgentTasks, k)
+		delete(c.earlierAgentTasksWithFDs, k)
 		c.signalIfTaskCountLocked(1)
 	}
 	return t
 }
 
 // signalIfTaskCountLocked wakes maintainConn and waitConnDownOrIdle if the number of tasks is equal to count.
-func (c *Collector) signalIfTaskCountLocked(count int) {
+func (c *CollectorClient) signalIfTaskCountLocked(count int) {
 	if len(c.collectedTasks) != count {
 		return
 	}
@@ -367,13 +367,13 @@ func (c *Collector) signalIfTaskCountLocked(count int) {
 // A running task keeps the FIFO that the keeper holds, even if the FIFO is no longer in the
 // directory: if its last reader closed it, the task would be killed by SIGPIPE. The next start of the
 // task makes a new FIFO.
-func (c *Collector) ensureFIFO(ctx context.Context, alloc int, k streamKey, running bool) (*os.File, error) {
-	f, err := c.conf.Keeper.GetFD(k.fdKey())
+func (c *CollectorClient) ensureFIFO(ctx context.Context, allocDirFD int, k streamKey, taskRunning bool) (*os.File, error) {
+	f, err := c.conf.Keeper.DuplicateStoredFD(k.keeperFDKey())
 	if err == nil {
-		if isNameOfOpenFile(alloc, k.fifoName(), int(f.Fd())) {
+		if isNameOfOpenFile(allocDirFD, k.fifoName(), int(f.Fd())) {
 			return f, nil
 		}
-		if running {
+		if taskRunning {
 			c.conf.Logger.Warn("FIFO was removed or replaced, the running task keeps the former one", "alloc_id", k.AllocID, "task", k.Task, "file", k.fifoName())
 			return f, nil
 		}
@@ -382,7 +382,7 @@ func (c *Collector) ensureFIFO(ctx context.Context, alloc int, k streamKey, runn
 	} else if !errors.Is(err, keeper.ErrFDNotStored) {
 		return nil, err
 	}
-	fd, err := openFIFO(alloc, k.fifoName())
+	fd, err := openOrMakeFIFOReader(allocDirFD, k.fifoName())
 	if err != nil {
 		return nil, err
 	}
@@ -393,7 +393,7 @@ func (c *Collector) ensureFIFO(ctx context.Context, alloc int, k streamKey, runn
 		return nil, err
 	}
 	fifo := os.NewFile(uintptr(fd), k.fifoName())
-	if err := c.conf.Keeper.StoreFD(ctx, k.fdKey(), fifo); err != nil {
+	if err := c.conf.Keeper.StoreFD(ctx, k.keeperFDKey(), fifo); err != nil {
 		fifo.Close()
 		return nil, err
 	}
@@ -401,7 +401,7 @@ func (c *Collector) ensureFIFO(ctx context.Context, alloc int, k streamKey, runn
 }
 
 // handOverStream sends one stream to the collector process. It may do so again for a stream that the process already has.
-func (c *Collector) handOverStream(ctx context.Context, l *processConn, t *collectedTask, k streamKey, fifo *os.File) error {
+func (c *CollectorClient) handOverStream(ctx context.Context, l *processConn, t *collectedTask, k streamKey, fifo *os.File) error {
 	c.mu.Lock()
 	limits := t.limits(k.Stream)
 	dir, err := -1, error(nil)
@@ -416,19 +416,20 @@ func (c *Collector) handOverStream(ctx context.Context, l *processConn, t *colle
 		return nil // the task was stopped while its stream was handed over
 	}
 	defer unix.Close(dir)
-	_, err = l.call(ctx, &message{Op: opStart, Key: k, Limits: limits}, int(fifo.Fd()), dir)
+	_, err = l.call(ctx, &message{Op: opStart, StreamKey: k, Limits: limits}, int(fifo.Fd()), dir)
 	return err
 }
 
 // Stop ends the collection of a task's output. It waits up to two seconds until all writers have
 // closed the FIFOs, and then collects their content. Followers of the streams return after that.
-// The FIFOs stay in the directory. Stop of a task that is not collected returns nil.
+// The FIFOs stay in the directory. Stop of a task that is not collected returns nil. After an error the collection continues
+// until a later call of Stop or StopUnlessStopped ends it.
 //
 // If taskEnded is true, the process of the task is known to be dead: Stop closes the FIFOs,
 // and a child of the task that still writes gets SIGPIPE. If taskEnded is false, the task
 // may run, and SIGPIPE must not kill it: the collector process continues to read a FIFO that has a
 // writer.
-func (c *Collector) Stop(ctx context.Context, allocID, task string, taskEnded bool) error {
+func (c *CollectorClient) Stop(ctx context.Context, allocID, task string, taskEnded bool) error {
 	c.mu.Lock()
 	t := c.collectedTasks[taskKey{allocID, task}]
 	c.mu.Unlock()
@@ -438,9 +439,9 @@ func (c *Collector) Stop(ctx context.Context, allocID, task string, taskEnded bo
 	return c.stopTask(ctx, t, allocID, task, taskEnded)
 }
 
-// CollectLeftoverAndStop is Stop for a task that will not be started again, and whose output an earlier agent may have
-// collected: CollectLeftoverAndStop first collects the output that is still in the FIFOs.
-func (c *Collector) CollectLeftoverAndStop(ctx context.Context, task Task, taskEnded bool) error {
+// StopCollectionOfEarlierAgent is Stop for a task that will not be started again, and whose output an earlier agent may
+// have collected: StopCollectionOfEarlierAgent first collects the output that is still in the FIFOs.
+func (c *CollectorClient) StopCollectionOfEarlierAgent(ctx context.Context, task Task, taskEnded bool) error {
 	c.mu.Lock()
 	known := c.collectedTasks[taskKey{task.AllocID, task.Name}] != nil
 	c.mu.Unlock()
@@ -466,6 +467,23 @@ func (c *Collector) CollectLeftoverAndStop(ctx context.Context, task Task, taskE
 	return c.stopTask(ctx, t, task.AllocID, task.Name, taskEnded)
 }
 
+// StopUnlessStopped ends the collection of a task's output if Stop has failed or was never called, under this agent or an
+// earlier one. Otherwise it returns nil at once. The caller calls it when the allocation is removed, and repeats it after an
+// error. As after Stop with taskEnded false, a FIFO that has a writer stays until the writer closes it.
+func (c *CollectorClient) StopUnlessStopped(ctx context.Context, allocID, task string) error {
+	k := taskKey{allocID, task}
+	c.mu.Lock()
+	t := c.collectedTasks[k]
+	if t == nil && c.earlierAgentTasksWithFDs[k] {
+		t = c.getOrAddTaskLocked(Task{AllocID: allocID, Name: task})
+	}
+	c.mu.Unlock()
+	if t == nil {
+		return nil
+	}
+	return c.stopTask(ctx, t, allocID, task, false)
+}
+
 // leftoverState says what an earlier agent has left of the collection of a task's output.
 type leftoverState int
 
@@ -476,7 +494,7 @@ const (
 )
 
 // findLeftoverOfEarlierAgent looks for FIFOs of a task that is not in c.collectedTasks.
-func (c *Collector) findLeftoverOfEarlierAgent(task Task) (leftoverState, error) {
+func (c *CollectorClient) findLeftoverOfEarlierAgent(task Task) (leftoverState, error) {
 	held := false
 	alloc, dir, err := openAllocAndLogDirs(task.LogDir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -491,7 +509,7 @@ func (c *Collector) findLeftoverOfEarlierAgent(task Task) (leftoverState, error)
 		if err == nil && existsAt(alloc, k.fifoName()) {
 			return leftoverFIFO, nil
 		}
-		f, err := c.conf.Keeper.GetFD(k.fdKey())
+		f, err := c.conf.Keeper.DuplicateStoredFD(k.keeperFDKey())
 		switch {
 		case err == nil:
 			f.Close()
@@ -507,11 +525,11 @@ func (c *Collector) findLeftoverOfEarlierAgent(task Task) (leftoverState, error)
 }
 
 // stopTask is Stop for a task with a record.
-func (c *Collector) stopTask(ctx context.Context, t *collectedTask, allocID, task string, taskEnded bool) error {
+func (c *CollectorClient) stopTask(ctx context.Context, t *collectedTask, allocID, task string, taskEnded bool) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
-	deadline := time.Now().Add(c.conf.stopTimeout)
+	deadline := time.Now().Add(c.conf.writersCloseTimeout)
 	var wg sync.WaitGroup
 	errs := make([]error, len(bothStreams))
 	for i, s := range bothStreams {
@@ -524,13 +542,13 @@ func (c *Collector) stopTask(ctx context.Context, t *collectedTask, allocID, tas
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.removeTaskLocked(t)
+	c.removeTaskUnlessWrittenLocked(t)
 	return nil
 }
 
-// removeTaskLocked removes the record of a task whose streams are stopped, unless one of them still has a
+// removeTaskUnlessWrittenLocked removes the record of a task whose streams are stopped, unless one of them still has a
 // writer.
-func (c *Collector) removeTaskLocked(t *collectedTask) {
+func (c *CollectorClient) removeTaskUnlessWrittenLocked(t *collectedTask) {
 	if len(t.stoppedStreamsWithWriter) > 0 {
 		return
 	}
@@ -544,14 +562,14 @@ func (c *Collector) removeTaskLocked(t *collectedTask) {
 }
 
 // notifyDescriptorsFreedLocked closes the channel of each TooManyTasksError that was returned since the last call.
-func (c *Collector) notifyDescriptorsFreedLocked() {
+func (c *CollectorClient) notifyDescriptorsFreedLocked() {
 	close(c.descriptorsFreed)
 	c.descriptorsFreed = make(chan struct{})
 }
 
 // removeFDOfStoppedStream makes the keeper close the FIFO of a stopped stream that had a writer at its stop and has none now,
 // unless the task was started again.
-func (c *Collector) removeFDOfStoppedStream(k streamKey) {
+func (c *CollectorClient) removeFDOfStoppedStream(k streamKey) {
 	c.mu.Lock()
 	t := c.collectedTasks[taskKey{k.AllocID, k.Task}]
 	c.mu.Unlock()
@@ -567,23 +585,23 @@ func (c *Collector) removeFDOfStoppedStream(k streamKey) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), removeFDTimeout)
 	defer cancel()
-	if err := c.conf.Keeper.RemoveFD(ctx, k.fdKey()); err != nil {
+	if err := c.conf.Keeper.RemoveFD(ctx, k.keeperFDKey()); err != nil {
 		c.conf.Logger.Warn("a FIFO is still held", "alloc_id", k.AllocID, "task", k.Task, "error", err)
 	}
 	if t == nil {
 		stored := tasksOfFDKeys(c.conf.Keeper.StoredFDKeys())
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if task := (taskKey{k.AllocID, k.Task}); c.earlierAgentTasks[task] && !stored[task] {
-			delete(c.earlierAgentTasks, task)
+		if task := (taskKey{k.AllocID, k.Task}); c.earlierAgentTasksWithFDs[task] && !stored[task] {
+			delete(c.earlierAgentTasksWithFDs, task)
 			c.notifyDescriptorsFreedLocked()
 		}
 	} else {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		delete(t.stoppedStreamsWithWriter, k.Stream)
-		if c.streams[streamKey{k.AllocID, k.Task, Stdout}] == nil && c.streams[streamKey{k.AllocID, k.Task, Stderr}] == nil {
-			c.removeTaskLocked(t)
+		if c.progressByStream[streamKey{k.AllocID, k.Task, Stdout}] == nil && c.progressByStream[streamKey{k.AllocID, k.Task, Stderr}] == nil {
+			c.removeTaskUnlessWrittenLocked(t)
 		}
 	}
 }
@@ -592,14 +610,14 @@ func (c *Collector) removeFDOfStoppedStream(k streamKey) {
 const removeFDTimeout = 10 * time.Second
 
 // stopStream stops one stream of a task. The FIFO stays in the keeper while it has a writer, unless taskEnded is true.
-func (c *Collector) stopStream(ctx context.Context, t *collectedTask, k streamKey, deadline time.Time, taskEnded bool) error {
+func (c *CollectorClient) stopStream(ctx context.Context, t *collectedTask, k streamKey, deadline time.Time, taskEnded bool) error {
 	for {
 		l, err := c.processConns.WaitForConn(ctx)
 		if err != nil {
 			return err
 		}
 		left := max(0, time.Until(deadline))
-		reply, err := l.call(ctx, &message{Op: opStop, Key: k, GraceMillis: left.Milliseconds(), KeepOpen: !taskEnded})
+		reply, err := l.call(ctx, &message{Op: opStop, StreamKey: k, GraceMillis: left.Milliseconds(), KeepReadingWhileWriterOpen: !taskEnded})
 		if errors.Is(err, errDisconnected) {
 			continue // the next collector process gets the stream within the remaining time
 		}
@@ -607,11 +625,11 @@ func (c *Collector) stopStream(ctx context.Context, t *collectedTask, k streamKe
 			return err
 		}
 		c.mu.Lock()
-		if st := c.streams[k]; st != nil {
+		if st := c.progressByStream[k]; st != nil {
 			st.ended = true
-			st.newestFileIndex = max(st.newestFileIndex, reply.Index)
+			st.newestFileIndex = max(st.newestFileIndex, reply.FileIndex)
 			st.wakeFollowers()
-			delete(c.streams, k)
+			delete(c.progressByStream, k)
 		}
 		c.losses.remove(k)
 		delete(t.stoppedStreamsWithWriter, k.Stream)
@@ -622,6 +640,6 @@ func (c *Collector) stopStream(ctx context.Context, t *collectedTask, k streamKe
 		if reply.HasWriter {
 			return nil // the collector process sends opEnd when the writers have closed the FIFO
 		}
-		return c.conf.Keeper.RemoveFD(ctx, k.fdKey())
+		return c.conf.Keeper.RemoveFD(ctx, k.keeperFDKey())
 	}
 }

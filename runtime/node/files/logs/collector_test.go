@@ -25,7 +25,7 @@ import (
 func TestOutputOfSeveralRuns(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, Config{})
-	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
+	limits := StreamLimits{MaxFiles: 3, MaxFileBytes: 1 << 20}
 	stdout, stderr := s.startTask(limits)
 	if want := filepath.Join(fifoDir(s.logDir), ".web.stdout.fifo"); stdout != want {
 		t.Errorf("stdout goes to %s, want %s", stdout, want)
@@ -60,7 +60,7 @@ func TestOutputOfSeveralRuns(t *testing.T) {
 	if st, err := os.Stat(filepath.Join(s.logDir, names[0])); err != nil || st.Mode() != 0o644 {
 		t.Errorf("log file has mode %v, %v", st.Mode(), err)
 	}
-	if keys, err := s.keeper.ListFDs(t.Context()); err != nil || len(keys) != 0 {
+	if keys, err := s.keeper.FetchStoredFDKeys(t.Context()); err != nil || len(keys) != 0 {
 		t.Errorf("the keeper still holds %v, %v", keys, err)
 	}
 
@@ -79,7 +79,7 @@ func TestOutputOfSeveralRuns(t *testing.T) {
 func TestOnlyTheNewestFilesAreKept(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, Config{})
-	stdout, _ := s.startTask(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+	stdout, _ := s.startTask(StreamLimits{MaxFiles: 3, MaxFileBytes: 1 << 20})
 	out := s.openFIFO(stdout)
 	var all bytes.Buffer
 	for n := 0; all.Len() < 6<<20; n++ {
@@ -109,7 +109,7 @@ func TestOnlyTheNewestFilesAreKept(t *testing.T) {
 func TestNoLineEndForManyMegabytes(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, Config{})
-	stdout, _ := s.startTask(Limits{MaxFiles: 100, MaxFileSize: 1 << 20})
+	stdout, _ := s.startTask(StreamLimits{MaxFiles: 100, MaxFileBytes: 1 << 20})
 	out := s.openFIFO(stdout)
 	data := bytes.Repeat([]byte{0, 'a', 0xff}, 7<<20)
 	if _, err := out.Write(data); err != nil {
@@ -126,7 +126,7 @@ func TestNoLineEndForManyMegabytes(t *testing.T) {
 func TestStoppedCollectorHoldsTheTaskButLosesNothing(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, Config{})
-	stdout, _ := s.startTask(Limits{MaxFiles: 100, MaxFileSize: 1 << 20})
+	stdout, _ := s.startTask(StreamLimits{MaxFiles: 100, MaxFileBytes: 1 << 20})
 	if err := s.collector.LastProcess().Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +180,7 @@ func TestWritersOfDifferentKinds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newFixture(t, Config{})
-			stdout, _ := s.startTask(Limits{MaxFiles: 10, MaxFileSize: 10 << 20})
+			stdout, _ := s.startTask(StreamLimits{MaxFiles: 10, MaxFileBytes: 10 << 20})
 			var want bytes.Buffer
 			for i := range 20 {
 				fd, err := unix.Open(stdout, flags|unix.O_CLOEXEC, 0)
@@ -227,7 +227,7 @@ func TestReplacedFIFO(t *testing.T) {
 			if err := os.WriteFile(target, []byte("precious"), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
+			limits := StreamLimits{MaxFiles: 3, MaxFileBytes: 1 << 20}
 			stdout := filepath.Join(fifoDir(s.logDir), ".web.stdout.fifo")
 			want := ""
 			for _, when := range []string{"before the first start\n", "before the second\n"} {
@@ -262,7 +262,7 @@ func TestReplacedFIFO(t *testing.T) {
 func TestRunningTaskKeepsRemovedFIFO(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, Config{})
-	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
+	limits := StreamLimits{MaxFiles: 3, MaxFileBytes: 1 << 20}
 	stdout, _ := s.startTask(limits)
 	out := s.openFIFO(stdout)
 	s.writeText(out, "before\n")
@@ -274,7 +274,7 @@ func TestRunningTaskKeepsRemovedFIFO(t *testing.T) {
 		t.Fatal(err)
 	}
 	running := newTask(s.logDir, limits)
-	running.Running = true
+	running.AlreadyRunning = true
 	if _, _, err := s.collector.Start(t.Context(), running); err != nil {
 		t.Fatal(err)
 	}
@@ -298,7 +298,7 @@ func TestRunningTaskKeepsRemovedFIFO(t *testing.T) {
 func TestTasksCannotReplaceFIFOs(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, Config{})
-	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
+	limits := StreamLimits{MaxFiles: 3, MaxFileBytes: 1 << 20}
 	if err := unix.Mkfifo(filepath.Join(s.logDir, ".web.stderr.fifo"), 0o666); err != nil {
 		t.Fatal(err)
 	}
@@ -317,8 +317,8 @@ func pathList(stdout, stderr string) []string { return []string{stdout, stderr} 
 
 func TestStopOfATaskThatNeverWrote(t *testing.T) {
 	t.Parallel()
-	s := newFixture(t, Config{stopTimeout: 10 * time.Minute})
-	s.startTask(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+	s := newFixture(t, Config{writersCloseTimeout: 10 * time.Minute})
+	s.startTask(StreamLimits{MaxFiles: 3, MaxFileBytes: 1 << 20})
 	begin := time.Now()
 	s.stopTask()
 	if took := time.Since(begin); took > 5*time.Minute {
@@ -331,8 +331,8 @@ func TestStopOfATaskThatNeverWrote(t *testing.T) {
 // during the wait.
 func TestStopWaitsForWriters(t *testing.T) {
 	t.Parallel()
-	s := newFixture(t, Config{stopTimeout: 10 * time.Minute})
-	stdout, stderr := s.startTask(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+	s := newFixture(t, Config{writersCloseTimeout: 10 * time.Minute})
+	stdout, stderr := s.startTask(StreamLimits{MaxFiles: 3, MaxFileBytes: 1 << 20})
 	out, errs := s.openFIFO(stdout), s.openFIFO(stderr)
 	s.writeText(out, "a")
 	old := s.collector.LastProcess()
@@ -361,8 +361,8 @@ func TestStopWaitsForWriters(t *testing.T) {
 func TestStopClosesFIFOsWithWriters(t *testing.T) {
 	t.Parallel()
 	const stopGrace = 500 * time.Millisecond
-	s := newFixture(t, Config{stopTimeout: stopGrace})
-	stdout, _ := s.startTask(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+	s := newFixture(t, Config{writersCloseTimeout: stopGrace})
+	stdout, _ := s.startTask(StreamLimits{MaxFiles: 3, MaxFileBytes: 1 << 20})
 	stays := s.openFIFO(stdout)
 	s.writeText(stays, "c\n")
 	old := s.collector.LastProcess()
@@ -392,8 +392,8 @@ func TestStopClosesFIFOsWithWriters(t *testing.T) {
 // stop, also when the collector is killed, until it closes its output.
 func TestStopOfATaskThatMayRunKeepsItsReader(t *testing.T) {
 	t.Parallel()
-	s := newFixture(t, Config{stopTimeout: 50 * time.Millisecond, idleTimeout: 20 * time.Millisecond})
-	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
+	s := newFixture(t, Config{writersCloseTimeout: 50 * time.Millisecond, idleProcessTimeout: 20 * time.Millisecond})
+	limits := StreamLimits{MaxFiles: 3, MaxFileBytes: 1 << 20}
 	stdout, _ := s.startTask(limits)
 	out := s.openFIFO(stdout)
 	s.writeText(out, "a\n")
@@ -408,12 +408,12 @@ func TestStopOfATaskThatMayRunKeepsItsReader(t *testing.T) {
 	awaitProcessExit(t, old)
 	s.writeText(out, "c\n")
 	s.awaitOutput(Stdout, "a\nb\nc\n")
-	if keys, err := s.keeper.ListFDs(t.Context()); err != nil || !slices.Equal(keys, []string{"fifo/a1/web/stdout"}) {
+	if keys, err := s.keeper.FetchStoredFDKeys(t.Context()); err != nil || !slices.Equal(keys, []string{"fifo/a1/web/stdout"}) {
 		t.Errorf("held: %v, %v", keys, err)
 	}
 	out.Close()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		keys, err := s.keeper.ListFDs(t.Context())
+		keys, err := s.keeper.FetchStoredFDKeys(t.Context())
 		if err == nil && len(keys) == 0 {
 			break
 		}
@@ -449,8 +449,8 @@ func TestStopOfATaskThatMayRunKeepsItsReader(t *testing.T) {
 func TestStopWhileTaskWrites(t *testing.T) {
 	t.Parallel()
 	const stopGrace = 500 * time.Millisecond
-	s := newFixture(t, Config{stopTimeout: stopGrace})
-	stdout, _ := s.startTask(Limits{MaxFiles: 2, MaxFileSize: 1 << 20})
+	s := newFixture(t, Config{writersCloseTimeout: stopGrace})
+	stdout, _ := s.startTask(StreamLimits{MaxFiles: 2, MaxFileBytes: 1 << 20})
 	out := s.openFIFO(stdout)
 	done := make(chan error, 1)
 	go func() {
@@ -553,12 +553,12 @@ func fillLogDir(t *testing.T) (s *fixture, losses <-chan OutputLoss, out *os.Fil
 		t.Skip("mounts a tmpfs: needs root")
 	}
 	received := make(chan OutputLoss, 10)
-	s = newFixture(t, Config{OnLoss: func(l OutputLoss) { received <- l }})
+	s = newFixture(t, Config{OnLossOrResume: func(l OutputLoss) { received <- l }})
 	if err := unix.Mount("tmpfs", s.logDir, "tmpfs", 0, "size=1m"); err != nil {
 		t.Skip("cannot mount a tmpfs:", err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(s.logDir, unix.MNT_DETACH) })
-	stdout, _ := s.startTask(Limits{MaxFiles: 10, MaxFileSize: 10 << 20})
+	stdout, _ := s.startTask(StreamLimits{MaxFiles: 10, MaxFileBytes: 10 << 20})
 	out = s.openFIFO(stdout)
 	data = bytes.Repeat([]byte("0123456\n"), 1<<18) // 2 MiB
 	if _, err := out.Write(data); err != nil {
@@ -585,7 +585,7 @@ func TestOutputOfTwoTasksIsNotMixed(t *testing.T) {
 	for _, name := range []string{"one", "two", "one.stdout"} {
 		stdout, stderr, err := s.collector.Start(t.Context(), Task{
 			AllocID: "a1", Name: name, LogDir: s.logDir,
-			StdoutLimits: Limits{MaxFiles: 5, MaxFileSize: 1 << 20}, StderrLimits: Limits{MaxFiles: 5, MaxFileSize: 1 << 20},
+			StdoutLimits: StreamLimits{MaxFiles: 5, MaxFileBytes: 1 << 20}, StderrLimits: StreamLimits{MaxFiles: 5, MaxFileBytes: 1 << 20},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -629,7 +629,7 @@ func TestIdleCollectorEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.newCollector(Config{LingerTimeout: 100 * time.Millisecond}, false)
-	stdout, _ := s.startTask(Limits{MaxFiles: 5, MaxFileSize: 1 << 20})
+	stdout, _ := s.startTask(StreamLimits{MaxFiles: 5, MaxFileBytes: 1 << 20})
 	out := s.openFIFO(stdout)
 	p := s.collector.LastProcess()
 	s.collector.Close()
@@ -649,7 +649,7 @@ func TestIdleCollectorEnds(t *testing.T) {
 }
 
 func TestServeRejectsManualStart(t *testing.T) {
-	if err := Serve(t.Context()); err == nil || !strings.Contains(err.Error(), "by hand") {
+	if err := RunCollectorProcess(t.Context()); err == nil || !strings.Contains(err.Error(), "by hand") {
 		t.Errorf("Serve error %v", err)
 	}
 }
@@ -671,7 +671,7 @@ func (fi *fixture) startFollow(req FollowRequest) *followCall {
 		req.Stream = Stdout
 	}
 	go func() {
-		f.done <- fi.collector.Follow(ctx, req, func(c Chunk) error {
+		f.done <- fi.collector.Follow(ctx, req, func(c OutputChunk) error {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			f.data = append(f.data, c.Data...)
@@ -699,7 +699,7 @@ func (f *followCall) awaitOutput(t *testing.T, want string) {
 func TestFollow(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, Config{})
-	stdout, _ := s.startTask(Limits{MaxFiles: 1000, MaxFileSize: 64 << 10})
+	stdout, _ := s.startTask(StreamLimits{MaxFiles: 1000, MaxFileBytes: 64 << 10})
 	out := s.openFIFO(stdout)
 	followers := []*followCall{s.startFollow(FollowRequest{}), s.startFollow(FollowRequest{})}
 	want := ""
@@ -747,14 +747,14 @@ func TestFollowOverRestarts(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, Config{})
 	ask := FollowRequest{AllocID: "a1", Task: "web", Stream: Stdout, LogDir: s.logDir}
-	if kept, err := s.collector.HasLogs(ask); kept || err != nil {
+	if kept, err := s.collector.HasLogsOrIsCollected(ask); kept || err != nil {
 		t.Errorf("a task that was never started has logs: %v, %v", kept, err)
 	}
 	f := s.startFollow(FollowRequest{AcrossRestarts: true})
 	want := ""
 	for run := range 3 {
-		stdout, _ := s.startTask(Limits{MaxFiles: 1000, MaxFileSize: 64 << 10})
-		if kept, err := s.collector.HasLogs(ask); !kept || err != nil {
+		stdout, _ := s.startTask(StreamLimits{MaxFiles: 1000, MaxFileBytes: 64 << 10})
+		if kept, err := s.collector.HasLogsOrIsCollected(ask); !kept || err != nil {
 			t.Errorf("a task that runs has no logs: %v", err)
 		}
 		out := s.openFIFO(stdout)
@@ -768,7 +768,7 @@ func TestFollowOverRestarts(t *testing.T) {
 		s.stopTask()
 		f.awaitOutput(t, want)
 	}
-	if kept, err := s.collector.HasLogs(ask); !kept || err != nil {
+	if kept, err := s.collector.HasLogsOrIsCollected(ask); !kept || err != nil {
 		t.Errorf("a task that has ended has no logs: %v", err)
 	}
 	f.cancel()
@@ -787,7 +787,7 @@ func TestFollowFromAnOffset(t *testing.T) {
 	}
 	tests := []struct {
 		name   string
-		origin Origin
+		origin FollowOrigin
 		offset int64
 		want   string
 	}{
@@ -804,7 +804,7 @@ func TestFollowFromAnOffset(t *testing.T) {
 		{"the newest file", FromNewestFile, 0, "abcde"},
 	}
 	for _, tt := range tests {
-		f := s.startFollow(FollowRequest{Origin: tt.origin, Offset: tt.offset, StopAtEnd: true})
+		f := s.startFollow(FollowRequest{Origin: tt.origin, OffsetFromOrigin: tt.offset, StopAtEnd: true})
 		if err := <-f.done; err != nil || f.String() != tt.want {
 			t.Errorf("%s: %q, %v; want %q", tt.name, f.String(), err, tt.want)
 		}
@@ -840,8 +840,8 @@ func TestFollowPassesOverForeignFiles(t *testing.T) {
 // descriptors from an earlier agent is accepted.
 func TestLimitOfDescriptors(t *testing.T) {
 	t.Parallel()
-	s := newFixture(t, Config{MaxDescriptors: descriptors.Reserved + 2*descriptors.PerTask})
-	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
+	s := newFixture(t, Config{MaxDescriptorsPerProcess: descriptors.Reserved + 2*descriptors.PerTask})
+	limits := StreamLimits{MaxFiles: 3, MaxFileBytes: 1 << 20}
 	start := func(name string) error {
 		_, _, err := s.collector.Start(t.Context(), Task{AllocID: "a1", Name: name, LogDir: s.logDir, StdoutLimits: limits, StderrLimits: limits})
 		return err
@@ -856,7 +856,7 @@ func TestLimitOfDescriptors(t *testing.T) {
 	if want := "2 tasks run, and the limit of 76 open files (ulimit -n) has room for no more"; tooManyTasksErr.Error() != want {
 		t.Errorf("got %q, want %q", tooManyTasksErr, want)
 	}
-	next, err := New(Config{Keeper: s.keeper, DataDir: s.runDir, CollectorArgs: []string{"nomad-lite", "log-collector"}, MaxDescriptors: 1})
+	next, err := New(Config{Keeper: s.keeper, DataDir: s.runDir, CollectorArgv: []string{"nomad-lite", "log-collector"}, MaxDescriptorsPerProcess: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -893,7 +893,7 @@ func TestLimitOfDescriptors(t *testing.T) {
 func TestLimitOfEarlierCollectorProcess(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, Config{})
-	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
+	limits := StreamLimits{MaxFiles: 3, MaxFileBytes: 1 << 20}
 	start := func(name string) error {
 		_, _, err := s.collector.Start(t.Context(), Task{AllocID: "a1", Name: name, LogDir: s.logDir, StdoutLimits: limits, StderrLimits: limits})
 		return err
@@ -905,7 +905,7 @@ func TestLimitOfEarlierCollectorProcess(t *testing.T) {
 	if err := unix.Prlimit(s.collector.LastProcess().PID, unix.RLIMIT_NOFILE, &low, nil); err != nil {
 		t.Fatal(err)
 	}
-	next, err := New(Config{Keeper: s.keeper, DataDir: s.runDir, CollectorArgs: []string{"nomad-lite", "log-collector"}})
+	next, err := New(Config{Keeper: s.keeper, DataDir: s.runDir, CollectorArgv: []string{"nomad-lite", "log-collector"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -920,7 +920,7 @@ func TestLimitOfEarlierCollectorProcess(t *testing.T) {
 	}
 	err = start("three")
 	var tooManyTasksErr *TooManyTasksError
-	if raised := now != low; raised && err != nil || !raised && (!errors.As(err, &tooManyTasksErr) || tooManyTasksErr.Tasks != 2) {
+	if raised := now != low; raised && err != nil || !raised && (!errors.As(err, &tooManyTasksErr) || tooManyTasksErr.CollectedTasks != 2) {
 		t.Errorf("a third task with the limit %+v of the process: %v", now, err)
 	}
 	next.Close()
@@ -936,7 +936,7 @@ func TestLimitOfEarlierCollectorProcess(t *testing.T) {
 func TestProcessWithoutDescriptors(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, Config{})
-	stdout, _ := s.startTask(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+	stdout, _ := s.startTask(StreamLimits{MaxFiles: 3, MaxFileBytes: 1 << 20})
 	out := s.openFIFO(stdout)
 	s.writeText(out, "a\n")
 	s.awaitOutput(Stdout, "a\n")
@@ -948,7 +948,7 @@ func TestProcessWithoutDescriptors(t *testing.T) {
 	if err := unix.Prlimit(p.PID, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: was.Max}, nil); err != nil {
 		t.Fatal(err)
 	}
-	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
+	limits := StreamLimits{MaxFiles: 3, MaxFileBytes: 1 << 20}
 	more := Task{AllocID: "a1", Name: "more", LogDir: s.logDir, StdoutLimits: limits, StderrLimits: limits}
 	if _, _, err := s.collector.Start(t.Context(), more); err == nil || !strings.Contains(err.Error(), "no free file descriptors") {
 		t.Errorf("another task: %v", err)
@@ -973,7 +973,7 @@ func TestProcessWithoutDescriptors(t *testing.T) {
 func TestFollowOfATruncatedFile(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, Config{})
-	stdout, _ := s.startTask(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+	stdout, _ := s.startTask(StreamLimits{MaxFiles: 3, MaxFileBytes: 1 << 20})
 	out := s.openFIFO(stdout)
 	s.writeText(out, "a long line before\n")
 	s.awaitOutput(Stdout, "a long line before\n")
@@ -981,7 +981,7 @@ func TestFollowOfATruncatedFile(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
-		done <- s.collector.Follow(ctx, FollowRequest{AllocID: "a1", Task: "web", Stream: Stdout, LogDir: s.logDir}, func(c Chunk) error {
+		done <- s.collector.Follow(ctx, FollowRequest{AllocID: "a1", Task: "web", Stream: Stdout, LogDir: s.logDir}, func(c OutputChunk) error {
 			chunks <- string(c.Data)
 			return nil
 		})
@@ -1006,16 +1006,16 @@ func TestFollowOfATruncatedFile(t *testing.T) {
 func TestSlowFollower(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, Config{})
-	stdout, _ := s.startTask(Limits{MaxFiles: 2, MaxFileSize: 64 << 10})
+	stdout, _ := s.startTask(StreamLimits{MaxFiles: 2, MaxFileBytes: 64 << 10})
 	out := s.openFIFO(stdout)
 	hold := make(chan struct{})
 	var receivedChunks []string
 	done := make(chan error, 1)
 	go func() {
-		done <- s.collector.Follow(t.Context(), FollowRequest{AllocID: "a1", Task: "web", LogDir: s.logDir, Stream: Stdout}, func(c Chunk) error {
+		done <- s.collector.Follow(t.Context(), FollowRequest{AllocID: "a1", Task: "web", LogDir: s.logDir, Stream: Stdout}, func(c OutputChunk) error {
 			<-hold
-			if len(receivedChunks) == 0 || receivedChunks[len(receivedChunks)-1] != c.File {
-				receivedChunks = append(receivedChunks, c.File)
+			if len(receivedChunks) == 0 || receivedChunks[len(receivedChunks)-1] != c.FileName {
+				receivedChunks = append(receivedChunks, c.FileName)
 			}
 			return nil
 		})
@@ -1038,9 +1038,9 @@ func TestSlowFollower(t *testing.T) {
 func TestFollowEndsWithTheErrorOfItsReader(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, Config{})
-	stdout, _ := s.startTask(Limits{MaxFiles: 2, MaxFileSize: 64 << 10})
+	stdout, _ := s.startTask(StreamLimits{MaxFiles: 2, MaxFileBytes: 64 << 10})
 	s.writeText(s.openFIFO(stdout), "x")
-	err := s.collector.Follow(t.Context(), FollowRequest{AllocID: "a1", Task: "web", LogDir: s.logDir, Stream: Stdout}, func(Chunk) error { return io.ErrClosedPipe })
+	err := s.collector.Follow(t.Context(), FollowRequest{AllocID: "a1", Task: "web", LogDir: s.logDir, Stream: Stdout}, func(OutputChunk) error { return io.ErrClosedPipe })
 	if !errors.Is(err, io.ErrClosedPipe) {
 		t.Errorf("Follow error %v", err)
 	}
@@ -1050,8 +1050,8 @@ func TestFollowEndsWithTheErrorOfItsReader(t *testing.T) {
 // that.
 func TestProcessEndsWithoutTasks(t *testing.T) {
 	t.Parallel()
-	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
-	s := newFixture(t, Config{idleTimeout: 20 * time.Millisecond})
+	limits := StreamLimits{MaxFiles: 3, MaxFileBytes: 1 << 20}
+	s := newFixture(t, Config{idleProcessTimeout: 20 * time.Millisecond})
 	var want string
 	var lastProcess osprocess.ID
 	for round := range 3 {
@@ -1091,7 +1091,7 @@ func TestNextAgentConnectsToProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.newCollector(Config{}, false)
-	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
+	limits := StreamLimits{MaxFiles: 3, MaxFileBytes: 1 << 20}
 	stdout, _ := s.startTask(limits)
 	f := s.openFIFO(stdout)
 	p := s.collector.LastProcess()
@@ -1100,7 +1100,7 @@ func TestNextAgentConnectsToProcess(t *testing.T) {
 	var err error
 	var logged bytes.Buffer
 	s.collector, err = New(Config{
-		Keeper: s.keeper, DataDir: s.runDir, CollectorArgs: []string{"nomad-lite", "log-collector"}, idleTimeout: 20 * time.Millisecond,
+		Keeper: s.keeper, DataDir: s.runDir, CollectorArgv: []string{"nomad-lite", "log-collector"}, idleProcessTimeout: 20 * time.Millisecond,
 		Logger: hclog.New(&hclog.LoggerOptions{Output: &logged, Level: hclog.Debug}),
 	})
 	if err != nil {
@@ -1114,7 +1114,7 @@ func TestNextAgentConnectsToProcess(t *testing.T) {
 		}
 	}
 	for s.collector.processConns.CurrentConn() != nil {
-		time.Sleep(time.Millisecond) // waits until idleTimeout has passed
+		time.Sleep(time.Millisecond) // waits until idleProcessTimeout has passed
 	}
 	s.writeText(f, "before the next agent knows of me\n")
 	s.awaitOutput(Stdout, "before the next agent knows of me\n")

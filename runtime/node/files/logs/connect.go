@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
@@ -16,7 +17,7 @@ import (
 )
 
 // setConn replaces the connection to the collector process; nil means that the agent has no connection.
-func (c *Collector) setConn(l *processConn) {
+func (c *CollectorClient) setConn(l *processConn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if l != nil {
@@ -24,7 +25,7 @@ func (c *Collector) setConn(l *processConn) {
 	}
 	c.processConns.SetConn(l, nil)
 	c.losses.clear() // the process reports its losses on each new connection
-	for _, st := range c.streams {
+	for _, st := range c.progressByStream {
 		st.wakeFollowers() // the followers subscribe to the stream at the new collector process
 	}
 }
@@ -32,12 +33,12 @@ func (c *Collector) setConn(l *processConn) {
 // maintainConn keeps a connection to a collector process while there are tasks, until ctx ends. It
 // connects to the process of an earlier agent before the first task is added: otherwise each task
 // would wait until the streams of the tasks before it are handed over.
-func (c *Collector) maintainConn(ctx context.Context) {
+func (c *CollectorClient) maintainConn(ctx context.Context) {
 	l, err := c.connectAndHandOverStreams(ctx, false)
 	if err != nil { // the next task that needs a process starts one
 		c.conf.Logger.Debug("there is no log collector of an earlier agent", "error", err)
 	}
-	for connected := err == nil; connected || c.waitForTask(ctx); connected = false {
+	for connected := err == nil; connected || c.waitUntilHasTasks(ctx); connected = false {
 		if !connected {
 			if l, connected = c.processConns.ConnectWithBackoff(ctx, c.connectOrSpawnAndHandOver, func(err error) { c.conf.Logger.Error("no log collector", "error", err) }); !connected {
 				return
@@ -50,8 +51,8 @@ func (c *Collector) maintainConn(ctx context.Context) {
 	}
 }
 
-// waitForTask waits for a task. It returns false when ctx has ended.
-func (c *Collector) waitForTask(ctx context.Context) bool {
+// waitUntilHasTasks waits for a task. It returns false when ctx has ended.
+func (c *CollectorClient) waitUntilHasTasks(ctx context.Context) bool {
 	for ctx.Err() == nil {
 		if c.hasTasks() {
 			return true
@@ -64,17 +65,17 @@ func (c *Collector) waitForTask(ctx context.Context) bool {
 	return false
 }
 
-func (c *Collector) hasTasks() bool {
+func (c *CollectorClient) hasTasks() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.collectedTasks) > 0
 }
 
 // waitConnDownOrIdle returns when the connection to the process is down, or when the process had no task for
-// idleTimeout. In the latter case it first requests that the process exits unless it has streams. It does not
+// idleProcessTimeout. In the latter case it first requests that the process exits unless it has streams. It does not
 // request that if there was never a task: the process may have streams of tasks that are restored later.
-func (c *Collector) waitConnDownOrIdle(ctx context.Context, l *processConn) {
-	idle := time.NewTimer(c.conf.idleTimeout)
+func (c *CollectorClient) waitConnDownOrIdle(ctx context.Context, l *processConn) {
+	idle := time.NewTimer(c.conf.idleProcessTimeout)
 	defer idle.Stop()
 	used := false
 	for {
@@ -86,7 +87,7 @@ func (c *Collector) waitConnDownOrIdle(ctx context.Context, l *processConn) {
 			return
 		case <-c.hasTasksChanged:
 			used = true
-			idle.Reset(c.conf.idleTimeout)
+			idle.Reset(c.conf.idleProcessTimeout)
 		case <-idle.C:
 			if c.dropConnIfNoTasks() {
 				if used {
@@ -100,7 +101,7 @@ func (c *Collector) waitConnDownOrIdle(ctx context.Context, l *processConn) {
 
 // dropConnIfNoTasks makes the connection unavailable and returns true if there is no task. A task that is
 // added later waits for the next connection.
-func (c *Collector) dropConnIfNoTasks() bool {
+func (c *CollectorClient) dropConnIfNoTasks() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.collectedTasks) > 0 {
@@ -111,13 +112,13 @@ func (c *Collector) dropConnIfNoTasks() bool {
 }
 
 // connectOrSpawnAndHandOver is connectAndHandOverStreams that starts a process if necessary.
-func (c *Collector) connectOrSpawnAndHandOver(ctx context.Context) (*processConn, error) {
+func (c *CollectorClient) connectOrSpawnAndHandOver(ctx context.Context) (*processConn, error) {
 	return c.connectAndHandOverStreams(ctx, true)
 }
 
 // connectAndHandOverStreams connects to a collector process and sends it all streams. Only if maySpawn is true, it starts a
 // process, or replaces one of another build.
-func (c *Collector) connectAndHandOverStreams(ctx context.Context, maySpawn bool) (*processConn, error) {
+func (c *CollectorClient) connectAndHandOverStreams(ctx context.Context, maySpawn bool) (*processConn, error) {
 	l, err := c.dialOrSpawn(ctx, maySpawn)
 	if err != nil {
 		return nil, err
@@ -142,14 +143,14 @@ func raiseDescriptorLimit(p osprocess.ID, conf Config) (commonLimit int) {
 		conf.Logger.Warn("the log collector keeps a lower limit of open files than the agent", "pid", p.PID, "error", err)
 	}
 	if limit == 0 {
-		return conf.MaxDescriptors
+		return conf.MaxDescriptorsPerProcess
 	}
-	return int(min(uint64(conf.MaxDescriptors), limit))
+	return int(min(uint64(conf.MaxDescriptorsPerProcess), limit))
 }
 
 // handOverStreams sends all streams to a collector process that has just been connected. It logs the errors of single
 // streams, and returns an error only if the connection is down or ctx has ended.
-func (c *Collector) handOverStreams(ctx context.Context, l *processConn) error {
+func (c *CollectorClient) handOverStreams(ctx context.Context, l *processConn) error {
 	c.mu.Lock()
 	tasks := make([]*collectedTask, 0, len(c.collectedTasks))
 	for _, t := range c.collectedTasks {
@@ -162,19 +163,19 @@ func (c *Collector) handOverStreams(ctx context.Context, l *processConn) error {
 		for _, s := range bothStreams {
 			c.mu.Lock()
 			k := streamKey{t.AllocID, t.Name, s}
-			wanted, open := c.streams[k] != nil, t.stoppedStreamsWithWriter[s]
+			wanted, open := c.progressByStream[k] != nil, t.stoppedStreamsWithWriter[s]
 			c.mu.Unlock()
 			if !wanted && !open {
 				continue
 			}
-			fifo, err := c.conf.Keeper.GetFD(k.fdKey())
+			fifo, err := c.conf.Keeper.DuplicateStoredFD(k.keeperFDKey())
 			if err == nil {
 				err = c.handOverStream(ctx, l, t, k, fifo)
 				fifo.Close()
 			}
 			if err == nil && open {
 				var reply *message
-				if reply, err = l.call(ctx, &message{Op: opStop, Key: k, KeepOpen: true}); err == nil && !reply.HasWriter {
+				if reply, err = l.call(ctx, &message{Op: opStop, StreamKey: k, KeepReadingWhileWriterOpen: true}); err == nil && !reply.HasWriter {
 					c.wg.Go(func() { c.removeFDOfStoppedStream(k) })
 				}
 			}
@@ -191,8 +192,8 @@ func (c *Collector) handOverStreams(ctx context.Context, l *processConn) error {
 
 // dialOrSpawn connects to the collector process. If maySpawn is true and no process of this build
 // runs, it starts one, after it has made a process of another build, or one that it cannot reach, exit.
-func (c *Collector) dialOrSpawn(ctx context.Context, maySpawn bool) (*processConn, error) {
-	f, err := c.dir.Lock(lockName, unix.LOCK_EX)
+func (c *CollectorClient) dialOrSpawn(ctx context.Context, maySpawn bool) (*processConn, error) {
+	f, err := c.dir.LockFile(lockName, unix.LOCK_EX)
 	if err != nil {
 		return nil, err
 	}
@@ -203,7 +204,7 @@ func (c *Collector) dialOrSpawn(ctx context.Context, maySpawn bool) (*processCon
 		case !c.isOtherBuild(ctx, l):
 			// The current keeper adopts the process, because the keeper that started it may have
 			// exited.
-			if err := c.conf.Keeper.AdoptProcess(ctx, l.process); err != nil {
+			if err := c.conf.Keeper.AdoptProcessOfEarlierKeeper(ctx, l.process); err != nil {
 				l.close()
 				return nil, err
 			}
@@ -234,11 +235,11 @@ func (c *Collector) dialOrSpawn(ctx context.Context, maySpawn bool) (*processCon
 		return nil, lockErr
 	}
 	if running {
-		if err := c.waitOrKillProcess(p, err); err != nil {
+		if err := waitOrKillProcess(p, err, c.conf.Logger); err != nil {
 			return nil, err
 		}
 	}
-	if text := c.crashLog().Read(); text != "" {
+	if text := c.crashLog().ReadBeginning(); text != "" {
 		c.conf.Logger.Error("the last log collector crashed", "stderr", text)
 	}
 	if err := c.spawnProcess(ctx); err != nil {
@@ -251,7 +252,7 @@ func (c *Collector) dialOrSpawn(ctx context.Context, maySpawn bool) (*processCon
 }
 
 // isOtherBuild reports whether a process runs a build other than this one.
-func (c *Collector) isOtherBuild(ctx context.Context, l *processConn) bool {
+func (c *CollectorClient) isOtherBuild(ctx context.Context, l *processConn) bool {
 	if l.protocolVersion != c.protocolVersion() {
 		return true
 	}
@@ -266,9 +267,9 @@ func (c *Collector) isOtherBuild(ctx context.Context, l *processConn) bool {
 
 // quitProcess makes a collector process exit and waits until it has exited. The next process reads the output
 // that is still in the FIFOs.
-func (c *Collector) quitProcess(l *processConn) error {
+func (c *CollectorClient) quitProcess(l *processConn) error {
 	_ = l.send(&message{Op: opQuit})
-	return c.waitOrKillProcess(l.process, errors.New("it was told to quit and does not exit"))
+	return waitOrKillProcess(l.process, errors.New("it was told to quit and does not exit"), c.conf.Logger)
 }
 
 // exitTimeout is how long waitOrKillProcess waits before it kills the process.
@@ -276,26 +277,26 @@ const exitTimeout = 2 * time.Second
 
 // waitOrKillProcess waits until a collector process that accepts no connection, or that was requested to quit, has
 // exited. If the process has not exited after exitTimeout, waitOrKillProcess kills it and logs cause as the reason.
-func (c *Collector) waitOrKillProcess(p osprocess.ID, cause error) error {
+func waitOrKillProcess(p osprocess.ID, cause error, logger hclog.Logger) error {
 	if p.EndsWithin(exitTimeout) {
 		return nil
 	}
-	c.conf.Logger.Warn("log collector cannot be reached, killing it", "pid", p.PID, "error", cause)
-	return p.KillAndWait()
+	logger.Warn("log collector cannot be reached, killing it", "pid", p.PID, "error", cause)
+	return p.KillAndWait(context.Background())
 }
 
 // FindCollector returns the collector process of a data directory, and false if none runs. It returns
 // the errors of [keeper.DataDir.LockOwner].
 func FindCollector(d *keeper.DataDir) (osprocess.ID, bool, error) { return d.LockOwner(pidFileName) }
 
-func (c *Collector) crashLog() keeper.CrashLog {
-	return keeper.CrashLog(filepath.Join(c.conf.DataDir, logName))
+func (c *CollectorClient) crashLog() keeper.CrashLogPath {
+	return keeper.CrashLogPath(filepath.Join(c.conf.DataDir, logName))
 }
 
 // spawnProcess starts a collector process through the keeper. The process inherits a listening socket, so
 // that the agent can connect at once.
-func (c *Collector) spawnProcess(ctx context.Context) error {
-	listener, err := c.dir.Listen(socketNetwork, socketName)
+func (c *CollectorClient) spawnProcess(ctx context.Context) error {
+	listener, err := c.dir.ListenReplacingSocket(socketNetwork, socketName)
 	if err != nil {
 		return err
 	}
@@ -310,14 +311,14 @@ func (c *Collector) spawnProcess(ctx context.Context) error {
 		return err
 	}
 	defer stderr.Close()
-	conf, err := json.Marshal(processSetup{Dir: c.conf.DataDir, Ephemeral: c.conf.Keeper.Ephemeral(), LingerTimeout: c.conf.LingerTimeout})
+	conf, err := json.Marshal(processSetup{Dir: c.conf.DataDir, Ephemeral: c.conf.Keeper.KeeperIsEphemeral(), LingerTimeout: c.conf.LingerTimeout})
 	if err != nil {
 		return err
 	}
 	_, err = c.conf.Keeper.Spawn(ctx, keeper.Command{
 		Name:   "log collector",
 		Path:   "/proc/self/exe",
-		Args:   c.conf.CollectorArgs,
+		Args:   c.conf.CollectorArgv,
 		Env:    append(keeper.GoRuntimeEnv(), processSetupEnvVar+"="+string(conf)),
 		Stdin:  socket,
 		Stderr: stderr,
@@ -329,24 +330,24 @@ func (c *Collector) spawnProcess(ctx context.Context) error {
 }
 
 // applyProcessEvent applies an event of the collector process: new output, the end of a stream, or a loss of output.
-func (c *Collector) applyProcessEvent(m *message) {
+func (c *CollectorClient) applyProcessEvent(m *message) {
 	switch m.Op {
 	case opOutput:
 		c.mu.Lock()
-		if st := c.streams[m.Key]; st != nil {
-			st.newestFileIndex = max(st.newestFileIndex, m.Index)
+		if st := c.progressByStream[m.StreamKey]; st != nil {
+			st.newestFileIndex = max(st.newestFileIndex, m.FileIndex)
 			st.wakeFollowers()
 		}
 		c.mu.Unlock()
 	case opEnd:
-		c.losses.remove(m.Key)
-		c.wg.Go(func() { c.removeFDOfStoppedStream(m.Key) })
+		c.losses.remove(m.StreamKey)
+		c.wg.Go(func() { c.removeFDOfStoppedStream(m.StreamKey) })
 	case opLoss:
-		loss := OutputLoss{AllocID: m.Key.AllocID, Task: m.Key.Task, Stream: m.Key.Stream, DroppedBytes: m.Bytes, Reason: m.Error, WritingResumed: m.WritingResumed}
-		if c.losses.recordIfChanged(m.Key, loss) {
+		loss := OutputLoss{AllocID: m.StreamKey.AllocID, Task: m.StreamKey.Task, Stream: m.StreamKey.Stream, DroppedBytes: m.DroppedBytes, Reason: m.Error, WritingResumed: m.WritingResumed}
+		if c.losses.recordIfChanged(m.StreamKey, loss) {
 			c.conf.Logger.Warn("output of a task is lost", "alloc_id", loss.AllocID, "task", loss.Task,
 				"stream", loss.Stream, "bytes", loss.DroppedBytes, "over", loss.WritingResumed, "error", loss.Reason)
-			c.conf.OnLoss(loss)
+			c.conf.OnLossOrResume(loss)
 		}
 	}
 }

@@ -20,7 +20,7 @@ const roundBytes = 5 << 20
 func TestNothingIsLostWhenTheCollectorIsKilled(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, Config{})
-	stdout, _ := s.startTask(Limits{MaxFiles: 1000, MaxFileSize: 1 << 20})
+	stdout, _ := s.startTask(StreamLimits{MaxFiles: 1000, MaxFileBytes: 1 << 20})
 	written := killWhileWriting(t, stdout, func() {
 		s.killAndAwaitReplacement(s.collector.LastProcess, s.collector.LastProcess())
 	})
@@ -35,10 +35,10 @@ func TestNothingIsLostWhenTheKeeperIsKilled(t *testing.T) {
 		t.Skip("writes for a second while processes are killed; TestNothingIsLostWhenTheCollectorIsKilled runs")
 	}
 	s := newFixture(t, Config{})
-	stdout, _ := s.startTask(Limits{MaxFiles: 1000, MaxFileSize: 1 << 20})
+	stdout, _ := s.startTask(StreamLimits{MaxFiles: 1000, MaxFileBytes: 1 << 20})
 	collector := s.collector.LastProcess()
 	written := killWhileWriting(t, stdout, func() {
-		s.killAndAwaitReplacement(s.keeper.KeeperProcess, s.keeper.KeeperProcess())
+		s.killAndAwaitReplacement(func() osprocess.ID { return s.keeper.Status().KeeperProcess }, s.keeper.Status().KeeperProcess)
 	})
 	s.stopTask()
 	_, b := s.readFiles(Stdout)
@@ -79,7 +79,7 @@ func TestNothingIsLostWhenTheAgentAndTheCollectorAreKilled(t *testing.T) {
 		t.Error("the collector died with its agent")
 	}
 	s.newCollector(Config{}, false)
-	s.startTask(Limits{MaxFiles: 1000, MaxFileSize: 1 << 20})
+	s.startTask(StreamLimits{MaxFiles: 1000, MaxFileBytes: 1 << 20})
 	if s.collector.LastProcess() != agent.collector {
 		t.Errorf("the next agent has collector %v, want %v", s.collector.LastProcess(), agent.collector)
 	}
@@ -210,7 +210,7 @@ func TestOneCollectorServesADirectory(t *testing.T) {
 			t.Parallel()
 			s := newPersistentFixture(t, Config{})
 			defer func() { s.makeKeeperEphemeral() }()
-			stdout, _ := s.startTask(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+			stdout, _ := s.startTask(StreamLimits{MaxFiles: 3, MaxFileBytes: 1 << 20})
 			out := s.openFIFO(stdout)
 			var want strings.Builder
 			write := func() {
@@ -222,7 +222,7 @@ func TestOneCollectorServesADirectory(t *testing.T) {
 			}
 			write()
 			s.awaitOutput(Stdout, want.String())
-			first, held := s.collector.LastProcess(), s.keeper.KeeperProcess()
+			first, held := s.collector.LastProcess(), s.keeper.Status().KeeperProcess
 			s.collector.Close()
 			s.keeper.Close()
 			if err := tt.change(s); err != nil {
@@ -230,10 +230,10 @@ func TestOneCollectorServesADirectory(t *testing.T) {
 			}
 			write()
 			s.newCollector(Config{}, false)
-			s.startTask(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+			s.startTask(StreamLimits{MaxFiles: 3, MaxFileBytes: 1 << 20})
 			write()
 			s.awaitOutput(Stdout, want.String())
-			if got := s.keeper.KeeperProcess(); got != held {
+			if got := s.keeper.Status().KeeperProcess; got != held {
 				t.Errorf("the keeper is %v, was %v", got, held)
 			}
 			if got := s.collector.LastProcess(); (got == first) != tt.same || got != first && first.Alive() {

@@ -13,9 +13,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 )
 
-// openLogDir opens a log directory. The last two elements of the path are opened without following links, because tasks
-// can replace them.
-func openLogDir(path string) (int, error) {
+// openLogDirFD opens a log directory. The last two elements of the path are opened without following links, because
+// tasks can replace them.
+func openLogDirFD(path string) (int, error) {
 	alloc, logs, err := openAllocAndLogDirs(path)
 	if err == nil {
 		unix.Close(alloc)
@@ -25,29 +25,29 @@ func openLogDir(path string) (int, error) {
 
 // openAllocAndLogDirs opens a log directory, and the directory of its allocation, which has the FIFOs and to which tasks
 // cannot write.
-func openAllocAndLogDirs(path string) (alloc, logs int, err error) {
-	path = filepath.Clean(path)
-	shared := filepath.Dir(path)
-	alloc, err = safepath.OpenDir(filepath.Dir(shared))
+func openAllocAndLogDirs(logDirPath string) (allocDirFD, logDirFD int, err error) {
+	logDirPath = filepath.Clean(logDirPath)
+	shared := filepath.Dir(logDirPath)
+	allocDirFD, err = safepath.OpenDir(filepath.Dir(shared))
 	if err != nil {
 		return -1, -1, err
 	}
-	logs = alloc
+	logDirFD = allocDirFD
 	for _, step := range [...]struct {
 		path  string
 		flags int
-	}{{shared, unix.O_PATH}, {path, unix.O_RDONLY}} {
-		next, err := safepath.OpenAt(logs, filepath.Base(step.path), step.flags|unix.O_DIRECTORY, 0)
-		if logs != alloc {
-			unix.Close(logs)
+	}{{shared, unix.O_PATH}, {logDirPath, unix.O_RDONLY}} {
+		next, err := safepath.OpenAt(logDirFD, filepath.Base(step.path), step.flags|unix.O_DIRECTORY, 0)
+		if logDirFD != allocDirFD {
+			unix.Close(logDirFD)
 		}
 		if err != nil {
-			unix.Close(alloc)
+			unix.Close(allocDirFD)
 			return -1, -1, &os.PathError{Op: "open", Path: step.path, Err: err}
 		}
-		logs = next
+		logDirFD = next
 	}
-	return alloc, logs, nil
+	return allocDirFD, logDirFD, nil
 }
 
 // fifoDir returns the directory of an allocation's FIFOs for its log directory.
@@ -71,22 +71,22 @@ func (t Task) fifoPath(s Stream) string {
 	return filepath.Join(fifoDir(t.LogDir), streamKey{t.AllocID, t.Name, s}.fifoName())
 }
 
-// existsAt reports whether a name exists in dir.
-func existsAt(dir int, name string) bool {
-	_, err := safepath.StatAt(dir, name)
+// existsAt reports whether a name exists in the directory dirFD.
+func existsAt(dirFD int, name string) bool {
+	_, err := safepath.StatAt(dirFD, name)
 	return err == nil
 }
 
-// openFIFO opens the read end of a FIFO in dir, and makes the FIFO if it does not exist. It replaces a file that the agent
-// has not made.
-func openFIFO(dir int, name string) (int, error) {
+// openOrMakeFIFOReader opens the read end of a FIFO in the directory dirFD, and makes the FIFO if it does not exist. It
+// replaces a file that the agent has not made.
+func openOrMakeFIFOReader(dirFD int, name string) (int, error) {
 	for range 10 {
-		err := unix.Mkfifoat(dir, name, 0o600)
+		err := unix.Mkfifoat(dirFD, name, 0o600)
 		if err != nil && !errors.Is(err, unix.EEXIST) {
 			return -1, fmt.Errorf("make FIFO %s: %w", name, err)
 		}
 		// O_NONBLOCK: the FIFO has no writer yet, and the file may be a device.
-		fd, err := safepath.OpenAt(dir, name, unix.O_RDONLY|unix.O_NONBLOCK, 0)
+		fd, err := safepath.OpenAt(dirFD, name, unix.O_RDONLY|unix.O_NONBLOCK, 0)
 		if err == nil {
 			if err = checkOwnFIFO(fd); err == nil {
 				err = enableFIFOHangup(fd)
@@ -101,7 +101,7 @@ func openFIFO(dir int, name string) (int, error) {
 		} else if !errors.Is(err, unix.ELOOP) && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EACCES) && !errors.Is(err, unix.ENXIO) {
 			return -1, fmt.Errorf("open FIFO %s: %w", name, err)
 		}
-		if err := removeAllAt(dir, name); err != nil && !errors.Is(err, unix.ENOENT) {
+		if err := removeAllAt(dirFD, name); err != nil && !errors.Is(err, unix.ENOENT) {
 			return -1, fmt.Errorf("remove what stands in the place of FIFO %s: %w", name, err)
 		}
 	}
@@ -133,12 +133,12 @@ func enableFIFOHangup(fd int) error {
 }
 
 // removeAllAt removes a file, or a directory with its content.
-func removeAllAt(dir int, name string) error {
-	err := unix.Unlinkat(dir, name, 0)
+func removeAllAt(dirFD int, name string) error {
+	err := unix.Unlinkat(dirFD, name, 0)
 	if !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM) {
 		return err
 	}
-	root, err := os.OpenRoot(safepath.ProcPath(dir))
+	root, err := os.OpenRoot(safepath.ProcPath(dirFD))
 	if err != nil {
 		return err
 	}
@@ -146,17 +146,17 @@ func removeAllAt(dir int, name string) error {
 	return root.RemoveAll(name)
 }
 
-// isNameOfOpenFile reports whether a name in dir is the open file. It does not follow links.
-func isNameOfOpenFile(dir int, name string, fd int) bool {
-	named, err := safepath.StatAt(dir, name)
+// isNameOfOpenFile reports whether a name in the directory dirFD is the open file. It does not follow links.
+func isNameOfOpenFile(dirFD int, name string, fd int) bool {
+	named, err := safepath.StatAt(dirFD, name)
 	var openStat unix.Stat_t
 	return err == nil && unix.Fstat(fd, &openStat) == nil && named.Dev == openStat.Dev && named.Ino == openStat.Ino
 }
 
 // listFileIndexes lists the numbers of a stream's files, in ascending order. It includes files of any type, because
 // rotateFile cannot make a file whose name is in use.
-func listFileIndexes(dir int, prefix string) ([]int64, error) {
-	fd, err := safepath.OpenAt(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
+func listFileIndexes(logDirFD int, filePrefix string) ([]int64, error) {
+	fd, err := safepath.OpenAt(logDirFD, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return nil, fmt.Errorf("list log directory: %w", err)
 	}
@@ -168,7 +168,7 @@ func listFileIndexes(dir int, prefix string) ([]int64, error) {
 	}
 	var all []int64
 	for _, name := range names {
-		if n, ok := logfile.Index(name, prefix); ok {
+		if n, ok := logfile.Index(name, filePrefix); ok {
 			all = append(all, n)
 		}
 	}
@@ -178,16 +178,16 @@ func listFileIndexes(dir int, prefix string) ([]int64, error) {
 
 // openLogFile opens an existing log file. It returns errForeignFile if a task has replaced the file by a
 // link, a device, or a hard link to another file.
-func openLogFile(dir int, name string, flags int) (fd int, size int64, err error) {
+func openLogFile(logDirFD int, name string, flags int) (fd int, size int64, err error) {
 	// The check precedes the open, because the open of some devices has side effects.
-	st, err := safepath.StatAt(dir, name)
+	st, err := safepath.StatAt(logDirFD, name)
 	if err != nil {
 		return -1, 0, err
 	}
 	if !isLogFile(&st) {
 		return -1, 0, errForeignFile
 	}
-	fd, err = safepath.OpenAt(dir, name, flags|unix.O_NONBLOCK, 0)
+	fd, err = safepath.OpenAt(logDirFD, name, flags|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return -1, 0, err
 	}
@@ -204,8 +204,8 @@ func isLogFile(st *unix.Stat_t) bool {
 }
 
 // createLogFile makes a new log file, and fails with EEXIST if the name exists.
-func createLogFile(dir int, name string) (int, error) {
-	fd, err := safepath.OpenAt(dir, name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL, 0o644)
+func createLogFile(logDirFD int, name string) (int, error) {
+	fd, err := safepath.OpenAt(logDirFD, name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL, 0o644)
 	if err != nil {
 		return -1, err
 	}

@@ -14,7 +14,7 @@ import (
 // replaces it.
 func TestAgentWithoutDescriptorsKeepsCollector(t *testing.T) {
 	s := newFixture(t, Config{})
-	stdout, _ := s.startTask(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+	stdout, _ := s.startTask(StreamLimits{MaxFiles: 3, MaxFileBytes: 1 << 20})
 	out := s.openFIFO(stdout)
 	s.writeText(out, "a\n")
 	s.awaitOutput(Stdout, "a\n")

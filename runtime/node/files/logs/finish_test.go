@@ -15,7 +15,7 @@ import (
 // task.
 func TestFinishCollectsWhatIsLeft(t *testing.T) {
 	t.Parallel()
-	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
+	limits := StreamLimits{MaxFiles: 3, MaxFileBytes: 1 << 20}
 	s := newFixture(t, Config{})
 	stdout, _ := s.startTask(limits)
 	f := s.openFIFO(stdout)
@@ -29,20 +29,20 @@ func TestFinishCollectsWhatIsLeft(t *testing.T) {
 	s.writeText(f, "meanwhile\n")
 	f.Close()
 
-	c, err := New(Config{Keeper: s.keeper, DataDir: s.runDir, CollectorArgs: []string{"nomad-lite", "log-collector"}})
+	c, err := New(Config{Keeper: s.keeper, DataDir: s.runDir, CollectorArgv: []string{"nomad-lite", "log-collector"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
 	for range 2 { // the second call finds nothing to clean up
-		if err := c.CollectLeftoverAndStop(t.Context(), newTask(s.logDir, limits), true); err != nil {
+		if err := c.StopCollectionOfEarlierAgent(t.Context(), newTask(s.logDir, limits), true); err != nil {
 			t.Fatal(err)
 		}
 		if _, b := s.readFiles(Stdout); string(b) != "before\nmeanwhile\n" {
 			t.Errorf("collected %q", b)
 		}
 	}
-	if keys, err := s.keeper.ListFDs(t.Context()); err != nil || len(keys) > 0 {
+	if keys, err := s.keeper.FetchStoredFDKeys(t.Context()); err != nil || len(keys) > 0 {
 		t.Errorf("the keeper still holds %v, %v", keys, err)
 	}
 }
@@ -50,27 +50,27 @@ func TestFinishCollectsWhatIsLeft(t *testing.T) {
 // The helper processes keep nothing of a task whose directory was removed.
 func TestFinishWithoutADirectory(t *testing.T) {
 	t.Parallel()
-	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
+	limits := StreamLimits{MaxFiles: 3, MaxFileBytes: 1 << 20}
 	s := newFixture(t, Config{})
 	s.startTask(limits)
 	s.collector.Close()
 	if err := os.RemoveAll(s.logDir); err != nil {
 		t.Fatal(err)
 	}
-	c, err := New(Config{Keeper: s.keeper, DataDir: s.runDir, CollectorArgs: []string{"nomad-lite", "log-collector"}})
+	c, err := New(Config{Keeper: s.keeper, DataDir: s.runDir, CollectorArgv: []string{"nomad-lite", "log-collector"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if err := c.CollectLeftoverAndStop(t.Context(), newTask(s.logDir, limits), true); err != nil {
+	if err := c.StopCollectionOfEarlierAgent(t.Context(), newTask(s.logDir, limits), true); err != nil {
 		t.Fatal(err)
 	}
-	if keys, err := s.keeper.ListFDs(t.Context()); err != nil || len(keys) > 0 {
+	if keys, err := s.keeper.FetchStoredFDKeys(t.Context()); err != nil || len(keys) > 0 {
 		t.Errorf("the keeper still holds %v, %v", keys, err)
 	}
 	never := newTask(t.TempDir()+"/alloc/alloc/logs", limits)
 	never.Name = "never"
-	if err := c.CollectLeftoverAndStop(t.Context(), never, true); err != nil {
+	if err := c.StopCollectionOfEarlierAgent(t.Context(), never, true); err != nil {
 		t.Errorf("a task that was never there: %v", err)
 	}
 }
@@ -79,7 +79,7 @@ func TestFinishWithoutADirectory(t *testing.T) {
 func TestCollectorQuits(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, Config{})
-	stdout, _ := s.startTask(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+	stdout, _ := s.startTask(StreamLimits{MaxFiles: 3, MaxFileBytes: 1 << 20})
 	f := s.openFIFO(stdout)
 	s.writeText(f, "one\n")
 	s.awaitOutput(Stdout, "one\n")
@@ -111,4 +111,52 @@ func TestCollectorQuits(t *testing.T) {
 	}
 	f.Close()
 	s.stopTask()
+}
+
+// What a failed Stop has left of the collection of a task is removed when the allocation is removed, also by a later agent.
+func TestStopThatFailedIsRepeated(t *testing.T) {
+	t.Parallel()
+	for name, byNextAgent := range map[string]bool{"by the same agent": false, "by the next agent": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newFixture(t, Config{})
+			stdout, _ := s.startTask(StreamLimits{MaxFiles: 3, MaxFileBytes: 1 << 20})
+			f := s.openFIFO(stdout)
+			s.writeText(f, "output\n")
+			s.awaitOutput(Stdout, "output\n")
+			f.Close()
+			process := s.collector.LastProcess()
+			if err := process.Signal(unix.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			defer cancel()
+			if err := s.collector.Stop(ctx, "a1", "web", true); err == nil {
+				t.Fatal("a collector process that does not run has ended the collection")
+			}
+			if err := process.Signal(unix.SIGCONT); err != nil {
+				t.Fatal(err)
+			}
+			c := s.collector
+			if byNextAgent {
+				c.Close()
+				var err error
+				if c, err = New(Config{Keeper: s.keeper, DataDir: s.runDir, CollectorArgv: []string{"nomad-lite", "log-collector"}}); err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+			}
+			for range 2 { // the second call finds nothing to clean up
+				if err := c.StopUnlessStopped(t.Context(), "a1", "web"); err != nil {
+					t.Fatal(err)
+				}
+				if keys, err := s.keeper.FetchStoredFDKeys(t.Context()); err != nil || len(keys) > 0 {
+					t.Errorf("the keeper still holds %v, %v", keys, err)
+				}
+				if c.hasTasks() {
+					t.Error("the task is still collected")
+				}
+			}
+		})
+	}
 }

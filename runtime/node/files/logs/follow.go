@@ -13,13 +13,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 )
 
-// Origin is the position from which Follow counts its offset.
-type Origin int
+// FollowOrigin is the position from which Follow counts its offset.
+type FollowOrigin int
 
 const (
-	FromStart      Origin = iota // the start of the oldest file that is kept
-	FromEnd                      // the current end of the newest file
-	FromNewestFile               // the start of the newest file, without an offset
+	FromStart      FollowOrigin = iota // the start of the oldest file that is kept
+	FromEnd                            // the current end of the newest file
+	FromNewestFile                     // the start of the newest file, without an offset
 )
 
 // FollowRequest selects the output to read.
@@ -29,8 +29,8 @@ type FollowRequest struct {
 	LogDir  string // as in Task
 	Stream  Stream
 
-	Origin Origin
-	Offset int64 // bytes after the start or before the end, limited to the output that is kept
+	Origin           FollowOrigin
+	OffsetFromOrigin int64 // bytes after the start or before the end, limited to the output that is kept
 
 	// StopAtEnd makes Follow return at the current end, instead of waiting for more output.
 	StopAtEnd bool
@@ -38,11 +38,11 @@ type FollowRequest struct {
 	AcrossRestarts bool
 }
 
-// Chunk is a piece of a stream. Data is valid until emit returns.
-type Chunk struct {
-	File   string // name of the file in the log directory
-	Offset int64  // offset of Data in the file
-	Data   []byte
+// OutputChunk is a piece of a stream. Data is valid until emit returns.
+type OutputChunk struct {
+	FileName   string // name of the file in the log directory
+	FileOffset int64  // offset of Data in the file
+	Data       []byte
 }
 
 var bufferPool = sync.Pool{New: func() any { return new([32 << 10]byte) }}
@@ -53,16 +53,16 @@ var bufferPool = sync.Pool{New: func() any { return new([32 << 10]byte) }}
 // here, or if StopAtEnd is set. Otherwise, and always with AcrossRestarts, it returns the error of emit or
 // the cause of ctx. Any number of followers may read one stream, and none of them slows the task
 // down.
-func (c *Collector) Follow(ctx context.Context, req FollowRequest, emit func(Chunk) error) error {
+func (c *CollectorClient) Follow(ctx context.Context, req FollowRequest, emit func(OutputChunk) error) error {
 	k := streamKey{req.AllocID, req.Task, req.Stream}
-	dir, err := openLogDir(req.LogDir)
+	dir, err := openLogDirFD(req.LogDir)
 	if err != nil {
 		return fmt.Errorf("follow %s of task %q: %w", req.Stream, req.Task, err)
 	}
 	defer unix.Close(dir)
 	r := &logReader{logDirFD: dir, filePrefix: k.filePrefix(), fileFD: -1}
 	defer r.close()
-	if err := r.seek(req.Origin, req.Offset); err != nil {
+	if err := r.seek(req.Origin, req.OffsetFromOrigin); err != nil {
 		return fmt.Errorf("follow %s of task %q: %w", req.Stream, req.Task, err)
 	}
 
@@ -70,7 +70,7 @@ func (c *Collector) Follow(ctx context.Context, req FollowRequest, emit func(Chu
 		// The state of the stream is read before its files: a change between the two reads is
 		// in the files, or closes the channel.
 		c.mu.Lock()
-		st := c.streams[k]
+		st := c.progressByStream[k]
 		changed, newest := c.streamAdded, int64(-1)
 		if st != nil {
 			changed, newest = st.changed, st.newestFileIndex
@@ -97,7 +97,7 @@ func (c *Collector) Follow(ctx context.Context, req FollowRequest, emit func(Chu
 		if l != nil && st != nil {
 			// If the send fails, the connection is closed, and the next connection wakes this
 			// follower.
-			_ = l.send(&message{Op: opSubscribe, Key: k, Index: r.fileIndex, Offset: r.fileOffset})
+			_ = l.send(&message{Op: opSubscribe, StreamKey: k, FileIndex: r.fileIndex, FileOffset: r.fileOffset})
 		}
 		select {
 		case <-changed:
@@ -109,16 +109,16 @@ func (c *Collector) Follow(ctx context.Context, req FollowRequest, emit func(Chu
 	}
 }
 
-// HasLogs reports whether a stream has a log file, or is collected, so that it will have one.
-func (c *Collector) HasLogs(req FollowRequest) (bool, error) {
+// HasLogsOrIsCollected reports whether a stream has a log file, or is collected, so that it will have one.
+func (c *CollectorClient) HasLogsOrIsCollected(req FollowRequest) (bool, error) {
 	k := streamKey{req.AllocID, req.Task, req.Stream}
 	c.mu.Lock()
-	collected := c.streams[k] != nil
+	collected := c.progressByStream[k] != nil
 	c.mu.Unlock()
 	if collected {
 		return true, nil
 	}
-	dir, err := openLogDir(req.LogDir)
+	dir, err := openLogDirFD(req.LogDir)
 	if err != nil {
 		return false, err
 	}
@@ -144,7 +144,7 @@ func (r *logReader) close() {
 }
 
 // seek moves the position to a number of bytes after or before an origin, as described at FollowRequest.
-func (r *logReader) seek(origin Origin, offset int64) error {
+func (r *logReader) seek(origin FollowOrigin, offset int64) error {
 	all, err := listFileIndexes(r.logDirFD, r.filePrefix)
 	if err != nil {
 		return err
@@ -182,9 +182,9 @@ func (r *logReader) seek(origin Origin, offset int64) error {
 	return nil
 }
 
-// emitToEnd passes the content of the files to emit, up to the end of the newest file. If newest is -1,
+// emitToEnd passes the content of the files to emit, up to the end of the newest file. If newestFileIndex is -1,
 // emitToEnd lists the directory to find the newest file.
-func (r *logReader) emitToEnd(ctx context.Context, newest int64, emit func(Chunk) error) error {
+func (r *logReader) emitToEnd(ctx context.Context, newestFileIndex int64, emit func(OutputChunk) error) error {
 	buf := bufferPool.Get().(*[32 << 10]byte)
 	defer bufferPool.Put(buf)
 	for {
@@ -196,7 +196,7 @@ func (r *logReader) emitToEnd(ctx context.Context, newest int64, emit func(Chunk
 			if err != nil || !ok {
 				return err
 			}
-			if err := r.openFile(next); err != nil {
+			if err := r.openFileOrSkip(next); err != nil {
 				return err
 			}
 			continue
@@ -208,7 +208,7 @@ func (r *logReader) emitToEnd(ctx context.Context, newest int64, emit func(Chunk
 		if n > 0 {
 			continue
 		}
-		if newest >= 0 && newest <= r.fileIndex {
+		if newestFileIndex >= 0 && newestFileIndex <= r.fileIndex {
 			return nil
 		}
 		// The reader is at the end of its file. If a newer file exists, this file is complete, but
@@ -238,9 +238,9 @@ func (r *logReader) nextFileIndex(index int64) (next int64, exists bool, err err
 	return all[i], true, nil
 }
 
-// openFile opens a file. If the file does not exist, or a task has replaced it, openFile leaves no file open, and moves the
-// position behind it.
-func (r *logReader) openFile(index int64) error {
+// openFileOrSkip opens a file. If the file does not exist, or a task has replaced it, openFileOrSkip leaves no file
+// open, and moves the position behind it.
+func (r *logReader) openFileOrSkip(index int64) error {
 	if index != r.fileIndex {
 		r.fileIndex, r.fileOffset = index, 0
 	}
@@ -257,28 +257,28 @@ func (r *logReader) openFile(index int64) error {
 }
 
 // emitRestOfOpenFile passes the rest of the open file to emit. It reads a truncated file from its start.
-func (r *logReader) emitRestOfOpenFile(ctx context.Context, buf []byte, emit func(Chunk) error) (total int64, err error) {
+func (r *logReader) emitRestOfOpenFile(ctx context.Context, buf []byte, emit func(OutputChunk) error) (emittedBytes int64, err error) {
 	for ctx.Err() == nil {
 		n, err := unix.Pread(r.fileFD, buf, r.fileOffset)
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
 		if err != nil {
-			return total, fmt.Errorf("read %s: %w", logfile.Name(r.filePrefix, r.fileIndex), err)
+			return emittedBytes, fmt.Errorf("read %s: %w", logfile.Name(r.filePrefix, r.fileIndex), err)
 		}
 		if n == 0 {
 			var st unix.Stat_t
 			if err := unix.Fstat(r.fileFD, &st); err != nil || st.Size >= r.fileOffset {
-				return total, err
+				return emittedBytes, err
 			}
 			r.fileOffset = 0
 			continue
 		}
-		if err := emit(Chunk{File: logfile.Name(r.filePrefix, r.fileIndex), Offset: r.fileOffset, Data: buf[:n]}); err != nil {
-			return total, err
+		if err := emit(OutputChunk{FileName: logfile.Name(r.filePrefix, r.fileIndex), FileOffset: r.fileOffset, Data: buf[:n]}); err != nil {
+			return emittedBytes, err
 		}
 		r.fileOffset += int64(n)
-		total += int64(n)
+		emittedBytes += int64(n)
 	}
-	return total, context.Cause(ctx)
+	return emittedBytes, context.Cause(ctx)
 }

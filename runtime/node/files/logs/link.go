@@ -28,16 +28,17 @@ type processConn struct {
 const socketNetwork = "unix"
 
 // dialProcess connects to the collector process of the data directory, and exchanges the hello messages.
-func (c *Collector) dialProcess(ctx context.Context) (*processConn, error) {
-	conn, err := c.dir.Dial(socketNetwork, socketName)
+func (c *CollectorClient) dialProcess(ctx context.Context) (*processConn, error) {
+	conn, err := c.dir.DialAndCheckPeerUser(socketNetwork, socketName)
 	if err != nil {
 		return nil, err
 	}
-	return c.newConn(ctx, conn)
+	return c.newProcessConn(ctx, conn)
 }
 
-// newConn exchanges the hello messages on a socket. It closes the socket on an error; otherwise the connection owns it.
-func (c *Collector) newConn(ctx context.Context, socket *net.UnixConn) (*processConn, error) {
+// newProcessConn exchanges the hello messages on a socket. It closes the socket on an error; otherwise the connection
+// owns it.
+func (c *CollectorClient) newProcessConn(ctx context.Context, socket *net.UnixConn) (*processConn, error) {
 	conn := framing.NewConn(socket, messageLimits)
 	hello, err := conn.ExchangeHello(ctx, framing.NewHello(framing.RoleAgent, c.protocolVersion()))
 	if err != nil {
@@ -49,7 +50,9 @@ func (c *Collector) newConn(ctx context.Context, socket *net.UnixConn) (*process
 	return l, nil
 }
 
-func (c *Collector) protocolVersion() int { return cmp.Or(c.conf.testProtocolVersion, protocolVersion) }
+func (c *CollectorClient) protocolVersion() int {
+	return cmp.Or(c.conf.testProtocolVersion, protocolVersion)
+}
 
 func (p *processConn) close() {
 	p.conn.Close()

@@ -7,10 +7,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/logfile"
 )
 
-// Limits bounds the disk space of one stream.
-type Limits struct {
-	MaxFiles    int   // number of files that are kept, the newest ones
-	MaxFileSize int64 // bytes; a file ends at the last line end before this size
+// StreamLimits bounds the disk space of one stream.
+type StreamLimits struct {
+	MaxFiles     int   // number of files that are kept, the newest ones
+	MaxFileBytes int64 `json:"MaxFileSize"` // size limit of a file, which ends at the last line end before this size
 }
 
 // Task names a task and the directory for its output.
@@ -22,12 +22,12 @@ type Task struct {
 	// both are opened without following links. Tasks cannot write to <alloc>, which has the FIFOs.
 	LogDir string
 
-	StdoutLimits Limits
-	StderrLimits Limits
+	StdoutLimits StreamLimits
+	StderrLimits StreamLimits
 
-	// Running means that the task runs, and writes to the FIFOs that the keeper holds, whatever
+	// AlreadyRunning means that the task runs, and writes to the FIFOs that the keeper holds, whatever
 	// is in the directory of the allocation.
-	Running bool
+	AlreadyRunning bool
 }
 
 // Stream is one of the two outputs of a task: stdout or stderr.
@@ -58,8 +58,8 @@ type streamKey struct {
 	Stream  Stream
 }
 
-// fdKey returns the key under which the keeper holds the read end of the stream's FIFO.
-func (k streamKey) fdKey() string {
+// keeperFDKey returns the key under which the keeper holds the read end of the stream's FIFO.
+func (k streamKey) keeperFDKey() string {
 	return fdKeyPrefix + k.AllocID + "/" + k.Task + "/" + string(k.Stream)
 }
 
@@ -101,14 +101,14 @@ func (t *Task) validate() error {
 		return fmt.Errorf("task name of %d bytes is too long for a file name", len(t.Name))
 	}
 	for _, s := range bothStreams {
-		if l := t.limits(s); l.MaxFiles < 1 || l.MaxFileSize < 1 {
-			return fmt.Errorf("%s: limits of %d files of %d bytes leave no room", s, l.MaxFiles, l.MaxFileSize)
+		if l := t.limits(s); l.MaxFiles < 1 || l.MaxFileBytes < 1 {
+			return fmt.Errorf("%s: limits of %d files of %d bytes leave no room", s, l.MaxFiles, l.MaxFileBytes)
 		}
 	}
 	return nil
 }
 
-func (t *Task) limits(s Stream) Limits {
+func (t *Task) limits(s Stream) StreamLimits {
 	if s == Stdout {
 		return t.StdoutLimits
 	}

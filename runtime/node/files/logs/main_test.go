@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 		case "keeper":
 			err = keeper.Serve(context.Background())
 		case "log-collector":
-			err = serve(context.Background(), versionOf(os.Args[2:]))
+			err = runCollectorProcess(context.Background(), versionOf(os.Args[2:]))
 		case "foreign-collector":
 			err = foreignCollectorMain(os.Args[2])
 		case "lines":
@@ -143,18 +143,18 @@ func agentMain(args []string) error {
 	if err != nil {
 		return err
 	}
-	c, err := New(Config{Keeper: k, DataDir: run, CollectorArgs: append([]string{"nomad-lite", "log-collector"}, version...), testProtocolVersion: versionOf(version)})
+	c, err := New(Config{Keeper: k, DataDir: run, CollectorArgv: append([]string{"nomad-lite", "log-collector"}, version...), testProtocolVersion: versionOf(version)})
 	if err != nil {
 		return err
 	}
-	if _, _, err := c.Start(context.Background(), newTask(dir, Limits{MaxFiles: 1000, MaxFileSize: 1 << 20})); err != nil {
+	if _, _, err := c.Start(context.Background(), newTask(dir, StreamLimits{MaxFiles: 1000, MaxFileBytes: 1 << 20})); err != nil {
 		return err
 	}
-	fmt.Println(k.KeeperProcess().PID, c.LastProcess().PID)
+	fmt.Println(k.Status().KeeperProcess.PID, c.LastProcess().PID)
 	select {}
 }
 
-func newTask(dir string, limits Limits) Task {
+func newTask(dir string, limits StreamLimits) Task {
 	return Task{AllocID: "a1", Name: "web", LogDir: dir, StdoutLimits: limits, StderrLimits: limits}
 }
 
@@ -163,7 +163,7 @@ type fixture struct {
 	t              *testing.T
 	runDir, logDir string
 	keeper         *keeper.Client
-	collector      *Collector
+	collector      *CollectorClient
 }
 
 func newFixture(t *testing.T, conf Config) *fixture {
@@ -199,7 +199,7 @@ func newEmptyFixture(t *testing.T) *fixture {
 	return s
 }
 
-// newCollector creates the Collector.
+// newCollector creates the CollectorClient.
 func (fi *fixture) newCollector(conf Config, ephemeral bool) {
 	fi.t.Helper()
 	k, err := keeper.ConnectOrStart(fi.t.Context(), keeper.Config{DataDir: fi.runDir, KeeperArgv: []string{"nomad-lite", "keeper"}, Ephemeral: ephemeral})
@@ -211,7 +211,7 @@ func (fi *fixture) newCollector(conf Config, ephemeral bool) {
 	if testing.Verbose() {
 		conf.Logger = hclog.New(&hclog.LoggerOptions{Output: os.Stderr, Level: hclog.Trace, TimeFormat: "05.000"})
 	}
-	conf.Keeper, conf.DataDir, conf.CollectorArgs = k, fi.runDir, []string{"nomad-lite", "log-collector"}
+	conf.Keeper, conf.DataDir, conf.CollectorArgv = k, fi.runDir, []string{"nomad-lite", "log-collector"}
 	c, err := New(conf)
 	if err != nil {
 		fi.t.Fatal(err)
@@ -225,8 +225,8 @@ func stopKeeper(t *testing.T, k *keeper.Client) {
 	if err := k.Close(); err != nil {
 		t.Error(err)
 	}
-	_ = k.KeeperProcess().Signal(unix.SIGTERM) // the keeper can have exited
-	awaitProcessExit(t, k.KeeperProcess())
+	_ = k.Status().KeeperProcess.Signal(unix.SIGTERM) // the keeper can have exited
+	awaitProcessExit(t, k.Status().KeeperProcess)
 }
 
 func awaitProcessExit(t *testing.T, p osprocess.ID) {
@@ -241,7 +241,7 @@ func awaitProcessExit(t *testing.T, p osprocess.ID) {
 	_, _ = unix.Wait4(p.PID, nil, 0, nil)
 }
 
-func (fi *fixture) startTask(limits Limits) (stdout, stderr string) {
+func (fi *fixture) startTask(limits StreamLimits) (stdout, stderr string) {
 	fi.t.Helper()
 	stdout, stderr, err := fi.collector.Start(fi.t.Context(), newTask(fi.logDir, limits))
 	if err != nil {
@@ -280,7 +280,7 @@ func (fi *fixture) writeText(f *os.File, text string) {
 // readFiles returns the names of a stream's files and their concatenated content.
 func (fi *fixture) readFiles(stream Stream) (names []string, all []byte) {
 	fi.t.Helper()
-	dir, err := openLogDir(fi.logDir)
+	dir, err := openLogDirFD(fi.logDir)
 	if err != nil {
 		fi.t.Fatal(err)
 	}

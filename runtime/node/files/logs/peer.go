@@ -37,7 +37,7 @@ func newAgentConn(fd int) *agentConn {
 const maxQueuedMessages = 4096
 
 // acceptAgents accepts the pending connections of agents.
-func (se *server) acceptAgents() {
+func (se *collectorServer) acceptAgents() {
 	for {
 		fd, _, err := unix.Accept4(se.listenFD, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
 		if err != nil {
@@ -54,7 +54,7 @@ func (se *server) acceptAgents() {
 const noDescriptorsText = "the log collector has no free file descriptors (ulimit -n)"
 
 // receiveMessages receives and handles messages of an agent until none is pending.
-func (se *server) receiveMessages(peer *agentConn) {
+func (se *collectorServer) receiveMessages(peer *agentConn) {
 	for !peer.closed {
 		if !peer.helloReceived {
 			fds, err := peer.receiver.ReceiveNow(peer.fd, &peer.hello)
@@ -80,9 +80,9 @@ func (se *server) receiveMessages(peer *agentConn) {
 			se.sendOrQueue(peer, &message{Op: opReply, ID: m.ID, Error: noDescriptorsText})
 		case err != nil:
 			se.disconnect(peer)
-		case peer.hello.Version != se.hello.Version && m.Op != opQuit:
+		case peer.hello.Version != se.ownHello.Version && m.Op != opQuit:
 			framing.CloseAll(fds)
-			se.sendOrQueue(peer, &message{Op: opReply, ID: m.ID, Error: fmt.Sprintf("operation %q of version %d: the log collector has version %d", m.Op, peer.hello.Version, se.hello.Version)})
+			se.sendOrQueue(peer, &message{Op: opReply, ID: m.ID, Error: fmt.Sprintf("operation %q of version %d: the log collector has version %d", m.Op, peer.hello.Version, se.ownHello.Version)})
 		default:
 			se.executeRequest(peer, m, fds)
 		}
@@ -90,14 +90,14 @@ func (se *server) receiveMessages(peer *agentConn) {
 }
 
 // replyToHello replies to the hello message of an agent.
-func (se *server) replyToHello(peer *agentConn) {
+func (se *collectorServer) replyToHello(peer *agentConn) {
 	peer.helloReceived = true
 	se.hadAgent = true
-	se.sendOrQueue(peer, se.hello)
-	if peer.hello.Version != se.hello.Version {
+	se.sendOrQueue(peer, se.ownHello)
+	if peer.hello.Version != se.ownHello.Version {
 		return
 	}
-	for _, e := range se.streams {
+	for _, e := range se.streamByKey {
 		if e.writeFailure.isDropping {
 			se.sendOrQueue(peer, e.lossMessage())
 		}
@@ -105,7 +105,7 @@ func (se *server) replyToHello(peer *agentConn) {
 }
 
 // executeRequest executes a request of an agent. It owns fds.
-func (se *server) executeRequest(peer *agentConn, m *message, fds []int) {
+func (se *collectorServer) executeRequest(peer *agentConn, m *message, fds []int) {
 	reply := &message{Op: opReply, ID: m.ID}
 	switch m.Op {
 	case opStart:
@@ -121,23 +121,23 @@ func (se *server) executeRequest(peer *agentConn, m *message, fds []int) {
 		se.sendOrQueue(peer, reply)
 	case opStop:
 		se.memoryTrimmer.NotifyBusy()
-		e := se.streams[m.Key]
+		e := se.streamByKey[m.StreamKey]
 		if e == nil {
 			se.sendOrQueue(peer, reply)
 			break
 		}
 		e.addStopRequest(pendingReply{peer, m.ID}, time.Now().Add(time.Duration(m.GraceMillis)*time.Millisecond))
-		e.keepsReadingWhileWriterOpen = m.KeepOpen
+		e.keepsReadingWhileWriterOpen = m.KeepReadingWhileWriterOpen
 		se.readyStreams[e] = true
 	case opQuit:
 		se.quitRequested = true
 	case opIdle:
-		se.quitRequested = len(se.streams) == 0
+		se.quitRequested = len(se.streamByKey) == 0
 	case opStats:
-		reply.Streams, reply.Written, reply.Lost = se.countOutput()
+		reply.StreamCount, reply.WrittenBytes, reply.LostBytes = se.countOutput()
 		se.sendOrQueue(peer, reply)
 	case opSubscribe:
-		se.addSubscriber(peer, m)
+		se.notifyOrAddSubscriber(peer, m)
 	default:
 		reply.Error = fmt.Sprintf("operation %q is unknown", m.Op)
 		se.sendOrQueue(peer, reply)
@@ -154,24 +154,24 @@ func (s *serverStream) addStopRequest(w pendingReply, deadline time.Time) {
 	s.stopRequests = append(s.stopRequests, w)
 }
 
-// addSubscriber sends one opOutput to an agent as soon as a stream has output behind the position in m, which may be
-// immediately.
-func (se *server) addSubscriber(peer *agentConn, m *message) {
-	e := se.streams[m.Key]
+// notifyOrAddSubscriber sends one opOutput to an agent as soon as a stream has output behind the position in m, which
+// may be immediately.
+func (se *collectorServer) notifyOrAddSubscriber(peer *agentConn, m *message) {
+	e := se.streamByKey[m.StreamKey]
 	if e != nil {
 		e.refreshFileSize()
 	}
 	switch {
 	case e == nil: // a stream that the process does not have has no output to report
-	case e.fileIndex > m.Index || e.fileIndex == m.Index && e.fileSize != m.Offset: // also true after the file was truncated
-		se.sendOrQueue(peer, &message{Op: opOutput, Key: m.Key, Index: e.fileIndex, Offset: e.fileSize})
+	case e.fileIndex > m.FileIndex || e.fileIndex == m.FileIndex && e.fileSize != m.FileOffset: // also true after the file was truncated
+		se.sendOrQueue(peer, &message{Op: opOutput, StreamKey: m.StreamKey, FileIndex: e.fileIndex, FileOffset: e.fileSize})
 	case !slices.Contains(e.subscribers, peer):
 		e.subscribers = append(e.subscribers, peer)
 	}
 }
 
 // sendOrQueue sends or queues a message. It never blocks.
-func (se *server) sendOrQueue(peer *agentConn, m any) {
+func (se *collectorServer) sendOrQueue(peer *agentConn, m any) {
 	if peer.closed {
 		return
 	}
@@ -189,17 +189,17 @@ func (se *server) sendOrQueue(peer *agentConn, m any) {
 	}
 }
 
-// broadcast sends a message to all agents that have the protocol version of this process.
-func (se *server) broadcast(m *message) {
+// broadcastToSameVersion sends a message to all agents that have the protocol version of this process.
+func (se *collectorServer) broadcastToSameVersion(m *message) {
 	for _, peer := range se.agentsByFD {
-		if peer.hello.Version == se.hello.Version {
+		if peer.hello.Version == se.ownHello.Version {
 			se.sendOrQueue(peer, m)
 		}
 	}
 }
 
 // sendQueued sends the queued messages until the socket would block.
-func (se *server) sendQueued(peer *agentConn) {
+func (se *collectorServer) sendQueued(peer *agentConn) {
 	waited := len(peer.queuedMessages)
 	for len(peer.queuedMessages) > 0 {
 		n, err := unix.SendmsgN(peer.fd, peer.queuedMessages[0], nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
@@ -235,7 +235,7 @@ func (se *server) sendQueued(peer *agentConn) {
 }
 
 // disconnect closes the connection to an agent. The streams that the agent has started continue.
-func (se *server) disconnect(gone *agentConn) {
+func (se *collectorServer) disconnect(gone *agentConn) {
 	if gone.closed {
 		return
 	}
@@ -244,7 +244,7 @@ func (se *server) disconnect(gone *agentConn) {
 	gone.receiver.Close()
 	unix.Close(gone.fd)
 	delete(se.agentsByFD, int32(gone.fd))
-	for _, e := range se.streams {
+	for _, e := range se.streamByKey {
 		e.subscribers = slices.DeleteFunc(e.subscribers, func(p *agentConn) bool { return p == gone })
 	}
 	if len(se.agentsByFD) == 0 {

@@ -39,12 +39,13 @@ type processSetup struct {
 	LingerTimeout time.Duration
 }
 
-// Serve runs the collector process; a hidden command calls it. It returns when no agent is connected and no stream has a
-// writer, when an agent requests it, or when no agent is connected after ctx has ended. Only a Collector starts the process.
-func Serve(ctx context.Context) error { return serve(ctx, protocolVersion) }
+// RunCollectorProcess runs the collector process; a hidden command calls it. It returns when no agent is connected and
+// no stream has a writer, when an agent requests it, or when no agent is connected after ctx has ended. Only a
+// CollectorClient starts the process.
+func RunCollectorProcess(ctx context.Context) error { return runCollectorProcess(ctx, protocolVersion) }
 
-// serve is Serve with a version of the protocol.
-func serve(ctx context.Context, version int) error {
+// runCollectorProcess is RunCollectorProcess with ownProtocolVersion.
+func runCollectorProcess(ctx context.Context, ownProtocolVersion int) error {
 	var conf processSetup
 	text := os.Getenv(processSetupEnvVar)
 	if text == "" {
@@ -61,22 +62,22 @@ func serve(ctx context.Context, version int) error {
 
 	// Two collectors would write to the same offset of the same file. The previous collector may
 	// still be shutting down.
-	dir, err := keeper.OpenDataDir(conf.Dir)
+	dir, err := keeper.OpenOrCreateDataDir(conf.Dir)
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	lock, err := dir.Lock(pidFileName, unix.LOCK_EX)
+	lock, err := dir.LockFile(pidFileName, unix.LOCK_EX)
 	if err != nil {
 		return err
 	}
 	defer lock.Close()
 
-	p, err := newServer(conf, dir, listenerFD, version)
+	p, err := newServer(conf, dir, listenerFD, ownProtocolVersion)
 	if err != nil {
 		return err
 	}
-	if err := keeper.WriteLockOwner(lock, p.hello.Process); err != nil {
+	if err := keeper.WriteLockOwner(lock, p.ownHello.Process); err != nil {
 		return err
 	}
 	// CAP_SYS_RESOURCE permits enlarging FIFOs beyond the limits of a user. Capabilities belong to the thread.
@@ -88,18 +89,18 @@ func serve(ctx context.Context, version int) error {
 	return p.run(ctx)
 }
 
-// server is the event loop of the collector process and its state, none of which a restart must preserve. Only
+// collectorServer is the event loop of the collector process and its state, none of which a restart must preserve. Only
 // the goroutine of run uses it.
-type server struct {
+type collectorServer struct {
 	conf                       processSetup
 	dir                        *keeper.DataDir
-	hello                      framing.Hello // the hello message of this process
+	ownHello                   framing.Hello
 	epollFD                    int
-	wakeFD                     int // an eventfd for signals
+	signalEventFD              int // an eventfd for signals
 	listenFD                   int
 	spliceTools                *spliceTools
-	streams                    map[streamKey]*serverStream
-	streamsByFIFO              map[int32]*serverStream
+	streamByKey                map[streamKey]*serverStream
+	streamByFIFOFD             map[int32]*serverStream
 	agentsByFD                 map[int32]*agentConn
 	readyStreams               map[*serverStream]bool // streams that may have output
 	streamsWithDeadline        map[*serverStream]bool // streams with a stop request or a write failure, for which the loop wakes up in time
@@ -124,21 +125,21 @@ type serverStream struct {
 // listenerFD is the descriptor of the listening socket.
 const listenerFD = 0
 
-// newServer returns a server that accepts connections on the descriptor listen, which it owns.
-func newServer(conf processSetup, dir *keeper.DataDir, listen, version int) (*server, error) {
+// newServer returns a server that accepts connections on listenerSocketFD, which it owns.
+func newServer(conf processSetup, dir *keeper.DataDir, listenerSocketFD, ownProtocolVersion int) (*collectorServer, error) {
 	self, err := osprocess.LookupID(os.Getpid())
 	if err != nil {
 		return nil, err
 	}
-	hello := framing.NewHello(framing.RoleCollector, version)
+	hello := framing.NewHello(framing.RoleCollector, ownProtocolVersion)
 	hello.Process = self
-	p := &server{
+	p := &collectorServer{
 		conf:                conf,
 		dir:                 dir,
-		hello:               hello,
-		listenFD:            listen,
-		streams:             map[streamKey]*serverStream{},
-		streamsByFIFO:       map[int32]*serverStream{},
+		ownHello:            hello,
+		listenFD:            listenerSocketFD,
+		streamByKey:         map[streamKey]*serverStream{},
+		streamByFIFOFD:      map[int32]*serverStream{},
 		agentsByFD:          map[int32]*agentConn{},
 		readyStreams:        map[*serverStream]bool{},
 		streamsWithDeadline: map[*serverStream]bool{},
@@ -151,25 +152,25 @@ func newServer(conf processSetup, dir *keeper.DataDir, listen, version int) (*se
 	if p.epollFD, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return nil, fmt.Errorf("make epoll: %w", err)
 	}
-	if p.wakeFD, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+	if p.signalEventFD, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return nil, fmt.Errorf("make eventfd: %w", err)
 	}
 	unix.CloseOnExec(p.listenFD)
 	if err := unix.SetNonblock(p.listenFD, true); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(p.addToEpoll(p.listenFD, unix.EPOLLIN), p.addToEpoll(p.wakeFD, unix.EPOLLIN)); err != nil {
+	if err := errors.Join(p.addToEpoll(p.listenFD, unix.EPOLLIN), p.addToEpoll(p.signalEventFD, unix.EPOLLIN)); err != nil {
 		return nil, fmt.Errorf("watch socket: %w", err)
 	}
 	return p, nil
 }
 
-func (se *server) addToEpoll(fd int, events uint32) error {
+func (se *collectorServer) addToEpoll(fd int, events uint32) error {
 	return unix.EpollCtl(se.epollFD, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)})
 }
 
 // run runs the event loop until the process must exit.
-func (se *server) run(ctx context.Context) error {
+func (se *collectorServer) run(ctx context.Context) error {
 	defer se.close()
 	// The process ignores the signals of a terminal; it handles SIGTERM when no agent is
 	// connected.
@@ -192,7 +193,7 @@ func (se *server) run(ctx context.Context) error {
 				return
 			}
 			close(term)
-			_, _ = unix.Write(se.wakeFD, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+			_, _ = unix.Write(se.signalEventFD, []byte{1, 0, 0, 0, 0, 0, 0, 0})
 			return
 		}
 	}()
@@ -200,7 +201,7 @@ func (se *server) run(ctx context.Context) error {
 
 	events := make([]unix.EpollEvent, 128)
 	for {
-		n, err := unix.EpollWait(se.epollFD, events, se.epollTimeout())
+		n, err := unix.EpollWait(se.epollFD, events, se.epollTimeoutMillis())
 		if err != nil && !errors.Is(err, unix.EINTR) {
 			return fmt.Errorf("wait for output: %w", err)
 		}
@@ -223,8 +224,8 @@ func (se *server) run(ctx context.Context) error {
 	}
 }
 
-// epollTimeout returns how long epoll may block, in milliseconds.
-func (se *server) epollTimeout() int {
+// epollTimeoutMillis returns how long epoll may block, in milliseconds.
+func (se *collectorServer) epollTimeoutMillis() int {
 	if len(se.readyStreams) > 0 {
 		return 0
 	}
@@ -250,8 +251,8 @@ func (se *server) epollTimeout() int {
 }
 
 // dispatchEpollEvent marks a stream as ready, sends and receives messages of an agent, or accepts agents.
-func (se *server) dispatchEpollEvent(ev unix.EpollEvent) {
-	if e := se.streamsByFIFO[ev.Fd]; e != nil {
+func (se *collectorServer) dispatchEpollEvent(ev unix.EpollEvent) {
+	if e := se.streamByFIFOFD[ev.Fd]; e != nil {
 		se.readyStreams[e] = true
 		return
 	}
@@ -264,9 +265,9 @@ func (se *server) dispatchEpollEvent(ev unix.EpollEvent) {
 		}
 		return
 	}
-	if int(ev.Fd) == se.wakeFD {
+	if int(ev.Fd) == se.signalEventFD {
 		var b [8]byte
-		_, _ = unix.Read(se.wakeFD, b[:])
+		_, _ = unix.Read(se.signalEventFD, b[:])
 		return
 	}
 	if int(ev.Fd) == se.listenFD {
@@ -276,7 +277,7 @@ func (se *server) dispatchEpollEvent(ev unix.EpollEvent) {
 
 // moveOutputAndReplyToStops moves output of one stream, notifies its subscribers, and handles its stop requests: the stream
 // ends when it has no writer, or when the deadline has passed.
-func (se *server) moveOutputAndReplyToStops(e *serverStream, now time.Time) {
+func (se *collectorServer) moveOutputAndReplyToStops(e *serverStream, now time.Time) {
 	index, size, dropping := e.fileIndex, e.fileSize, e.writeFailure.isDropping
 	more := e.drainFIFO(se.spliceTools, now)
 	if !more {
@@ -287,12 +288,12 @@ func (se *server) moveOutputAndReplyToStops(e *serverStream, now time.Time) {
 	}
 	e.storeArrivalTimes(now)
 	if e.writeFailure.isDropping != dropping {
-		se.broadcast(e.lossMessage())
+		se.broadcastToSameVersion(e.lossMessage())
 	}
 	switch ended := !more && e.hasEnded(); {
 	case e.endsWhenWritersClose && ended:
 		se.removeStream(e, "")
-		se.broadcast(&message{Op: opEnd, Key: e.key})
+		se.broadcastToSameVersion(&message{Op: opEnd, StreamKey: e.key})
 		return
 	case len(e.stopRequests) == 0:
 	case e.keepsReadingWhileWriterOpen && !ended && !now.Before(e.stopDeadline):
@@ -300,7 +301,7 @@ func (se *server) moveOutputAndReplyToStops(e *serverStream, now time.Time) {
 		se.replyToStopRequests(e, message{HasWriter: true})
 		e.endsWhenWritersClose = true
 	case ended || !now.Before(e.stopDeadline):
-		se.endStream(e, now)
+		se.drainAndRemoveStream(e, now)
 		return
 	}
 	if len(e.stopRequests) > 0 || e.writeFailure.lastErr != nil {
@@ -311,70 +312,70 @@ func (se *server) moveOutputAndReplyToStops(e *serverStream, now time.Time) {
 }
 
 // notifySubscribers sends opOutput to the subscribers of a stream.
-func (se *server) notifySubscribers(e *serverStream) {
+func (se *collectorServer) notifySubscribers(e *serverStream) {
 	subscribers := e.subscribers
 	e.subscribers = nil // reset first, because sendOrQueue may call disconnect, which changes e.subscribers
 	for _, peer := range subscribers {
-		se.sendOrQueue(peer, &message{Op: opOutput, Key: e.key, Index: e.fileIndex, Offset: e.fileSize})
+		se.sendOrQueue(peer, &message{Op: opOutput, StreamKey: e.key, FileIndex: e.fileIndex, FileOffset: e.fileSize})
 	}
 }
 
 // lossMessage returns the opLoss event for the current or last write failure.
 func (s *serverStream) lossMessage() *message {
-	m := &message{Op: opLoss, Key: s.key, Bytes: s.lastFailureDroppedBytes, WritingResumed: !s.writeFailure.isDropping}
+	m := &message{Op: opLoss, StreamKey: s.key, DroppedBytes: s.lastFailureDroppedBytes, WritingResumed: !s.writeFailure.isDropping}
 	if s.writeFailure.lastErr != nil {
 		m.Error = s.writeFailure.lastErr.Error()
 	}
 	return m
 }
 
-// endStream moves the content that the FIFO has at the time of the call, and removes the stream. A process that still
-// writes to the FIFO gets SIGPIPE when the keeper has closed it too.
-func (se *server) endStream(e *serverStream, now time.Time) {
+// drainAndRemoveStream moves the content that the FIFO has at the time of the call, and removes the stream. A process
+// that still writes to the FIFO gets SIGPIPE when the keeper has closed it too.
+func (se *collectorServer) drainAndRemoveStream(e *serverStream, now time.Time) {
 	if e.writeFailure.lastErr != nil {
 		e.writeFailure.retryAt = now // the output is tried a last time; the rest is lost if that fails
 		e.writeFailure.isDropping = true
 	}
-	lost, moved := e.lastFailureDroppedBytes, e.readBytes
+	lost, moved := e.lastFailureDroppedBytes, e.fifoReadBytes
 	inside, _ := unix.IoctlGetInt(e.fifoFD, unix.TIOCINQ)
-	for e.readBytes-moved < int64(inside) && e.drainFIFO(se.spliceTools, now) {
+	for e.fifoReadBytes-moved < int64(inside) && e.drainFIFO(se.spliceTools, now) {
 	}
 	e.storeArrivalTimes(now)
 	e.replaceTailByLossMarker()
 	if e.lastFailureDroppedBytes != lost {
-		se.broadcast(e.lossMessage())
+		se.broadcastToSameVersion(e.lossMessage())
 	}
 	se.removeStream(e, "")
 }
 
 // removeStream removes a stream and replies to its stop requests; errorText is the error in the replies, or empty.
-func (se *server) removeStream(e *serverStream, errorText string) {
+func (se *collectorServer) removeStream(e *serverStream, errorText string) {
 	se.notifySubscribers(e)
 	se.replyToStopRequests(e, message{Error: errorText})
 	// Closing the FIFO does not remove it from epoll, because the keeper has the same open file.
 	_ = unix.EpollCtl(se.epollFD, unix.EPOLL_CTL_DEL, e.fifoFD, nil)
-	delete(se.streamsByFIFO, int32(e.fifoFD))
-	delete(se.streams, e.key)
+	delete(se.streamByFIFOFD, int32(e.fifoFD))
+	delete(se.streamByKey, e.key)
 	delete(se.readyStreams, e)
 	delete(se.streamsWithDeadline, e)
-	se.readBytesOfEndedStreams += e.readBytes
+	se.readBytesOfEndedStreams += e.fifoReadBytes
 	se.droppedBytesOfEndedStreams += e.totalDroppedBytes
 	e.close()
 }
 
 // countOutput returns the number of streams, and the output of all streams since the start of the process in bytes.
-func (se *server) countOutput() (streams int, written, lost int64) {
+func (se *collectorServer) countOutput() (streams int, written, lost int64) {
 	moved, lost := se.readBytesOfEndedStreams, se.droppedBytesOfEndedStreams
-	for _, e := range se.streams {
-		moved += e.readBytes
+	for _, e := range se.streamByKey {
+		moved += e.fifoReadBytes
 		lost += e.totalDroppedBytes
 	}
-	return len(se.streams), moved - lost, lost
+	return len(se.streamByKey), moved - lost, lost
 }
 
 // replyToStopRequests sends m, with the position of the newest output, as reply to all stop requests of a stream.
-func (se *server) replyToStopRequests(e *serverStream, m message) {
-	m.Op, m.Index, m.Offset = opReply, e.fileIndex, e.fileSize
+func (se *collectorServer) replyToStopRequests(e *serverStream, m message) {
+	m.Op, m.FileIndex, m.FileOffset = opReply, e.fileIndex, e.fileSize
 	for _, w := range e.stopRequests {
 		m.ID = w.requestID
 		se.sendOrQueue(w.agent, &m)
@@ -384,35 +385,35 @@ func (se *server) replyToStopRequests(e *serverStream, m message) {
 
 // startStream adds the stream of a start request. It owns both descriptors. An agent sends the same FIFO again after
 // it has reconnected, or to change the limits.
-func (se *server) startStream(m *message, fifo, dir int) error {
-	if old := se.streams[m.Key]; old != nil {
-		if isSameOpenFile(old.fifoFD, fifo) {
-			unix.Close(fifo)
+func (se *collectorServer) startStream(m *message, fifoFD, logDirFD int) error {
+	if old := se.streamByKey[m.StreamKey]; old != nil {
+		if areFDsOfSameFile(old.fifoFD, fifoFD) {
+			unix.Close(fifoFD)
 			unix.Close(old.logDirFD)
-			old.logDirFD = dir
+			old.logDirFD = logDirFD
 			old.limits = m.Limits
 			old.closeFileIfRemoved()
 			se.replyToStopRequests(old, message{Error: "started again"})
 			old.endsWhenWritersClose = false
 			se.readyStreams[old] = true
 			if old.writeFailure.isDropping {
-				se.broadcast(old.lossMessage()) // the agent may have connected after the last opLoss event
+				se.broadcastToSameVersion(old.lossMessage()) // the agent may have connected after the last opLoss event
 			}
 			return nil
 		}
-		se.endStream(old, time.Now())
+		se.drainAndRemoveStream(old, time.Now())
 	}
-	e := &serverStream{stream: stream{key: m.Key, limits: m.Limits, fifoFD: fifo, logDirFD: dir, fileFD: -1}}
+	e := &serverStream{stream: stream{key: m.StreamKey, limits: m.Limits, fifoFD: fifoFD, logDirFD: logDirFD, fileFD: -1}}
 	if err := e.validate(); err != nil {
 		e.close()
 		return err
 	}
-	if err := se.addToEpoll(fifo, unix.EPOLLIN|unix.EPOLLET); err != nil {
+	if err := se.addToEpoll(fifoFD, unix.EPOLLIN|unix.EPOLLET); err != nil {
 		e.close()
 		return fmt.Errorf("watch FIFO: %w", err)
 	}
-	se.streams[m.Key] = e
-	se.streamsByFIFO[int32(fifo)] = e
+	se.streamByKey[m.StreamKey] = e
+	se.streamByFIFOFD[int32(fifoFD)] = e
 	// moveOutputAndReplyToStops opens the file, so that the client does not wait for it, and moves output
 	// that is already in the FIFO, for which epoll reports no event.
 	se.readyStreams[e] = true
@@ -435,15 +436,15 @@ func (s *serverStream) validate() error {
 	return t.validate()
 }
 
-// isSameOpenFile reports whether two descriptors are of the same file.
-func isSameOpenFile(a, b int) bool {
+// areFDsOfSameFile reports whether two descriptors are of the same file.
+func areFDsOfSameFile(a, b int) bool {
 	var x, y unix.Stat_t
 	return unix.Fstat(a, &x) == nil && unix.Fstat(b, &y) == nil && x.Dev == y.Dev && x.Ino == y.Ino
 }
 
 // canExit reports whether the process can exit: no agent is connected, and either no stream has a writer, or the
 // process was terminated, or the agent of an ephemeral keeper has disconnected.
-func (se *server) canExit(now time.Time, terminated bool) bool {
+func (se *collectorServer) canExit(now time.Time, terminated bool) bool {
 	if len(se.agentsByFD) > 0 {
 		return false
 	}
@@ -453,7 +454,7 @@ func (se *server) canExit(now time.Time, terminated bool) bool {
 	if now.Before(se.nextIdleCheck) {
 		return false
 	}
-	for _, e := range se.streams {
+	for _, e := range se.streamByKey {
 		if !e.hasEnded() {
 			se.nextIdleCheck = now.Add(se.conf.LingerTimeout)
 			return false
@@ -464,8 +465,8 @@ func (se *server) canExit(now time.Time, terminated bool) bool {
 
 // prepareExit removes the socket, so that no agent connects to a process that exits. mayExit is false
 // if an agent has connected meanwhile, or is starting a process; then the process must continue.
-func (se *server) prepareExit(terminated bool) (mayExit bool) {
-	f, err := se.dir.Lock(lockName, unix.LOCK_EX|unix.LOCK_NB)
+func (se *collectorServer) prepareExit(terminated bool) (mayExit bool) {
+	f, err := se.dir.LockFile(lockName, unix.LOCK_EX|unix.LOCK_NB)
 	se.acceptAgents() // accepts clients that connected before the lock was held
 	if len(se.agentsByFD) > 0 && !terminated {
 		if err == nil {
@@ -487,17 +488,17 @@ func (se *server) prepareExit(terminated bool) (mayExit bool) {
 	return true
 }
 
-func (se *server) close() {
+func (se *collectorServer) close() {
 	for _, peer := range se.agentsByFD {
 		peer.receiver.Close()
 		unix.Close(peer.fd)
 	}
-	for _, e := range se.streams {
+	for _, e := range se.streamByKey {
 		e.close()
 	}
 	se.memoryTrimmer.Stop()
 	se.spliceTools.close()
 	unix.Close(se.epollFD)
-	unix.Close(se.wakeFD)
+	unix.Close(se.signalEventFD)
 	unix.Close(se.listenFD)
 }

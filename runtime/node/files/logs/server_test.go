@@ -25,7 +25,7 @@ import (
 func TestCollectorHasFewPrivileges(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, Config{})
-	s.startTask(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+	s.startTask(StreamLimits{MaxFiles: 3, MaxFileBytes: 1 << 20})
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", s.collector.LastProcess().PID))
 	if err != nil || len(threads) == 0 {
 		t.Fatalf("threads: %v, %v", threads, err)
@@ -63,7 +63,7 @@ func TestCollectorHasFewPrivileges(t *testing.T) {
 func TestHostileClients(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, Config{})
-	stdout, _ := s.startTask(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+	stdout, _ := s.startTask(StreamLimits{MaxFiles: 3, MaxFileBytes: 1 << 20})
 	out := s.openFIFO(stdout)
 	for _, name := range []string{"web.stdout.0", "web.stderr.0"} { // the files are made after Start has returned
 		for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
@@ -119,13 +119,13 @@ func TestHostileClients(t *testing.T) {
 			conn.Close()
 		}
 	}
-	limits := Limits{MaxFiles: 1, MaxFileSize: 1}
+	limits := StreamLimits{MaxFiles: 1, MaxFileBytes: 1}
 	for name, in := range map[string]message{
 		"an operation that nobody knows":     {Op: "reboot"},
-		"a start with no FIFO":               {Op: opStart, Key: streamKey{"a", "b", Stdout}, Limits: limits},
-		"a name that leaves the directory":   {Op: opStart, Key: streamKey{"a", "../b", Stdout}, Limits: limits},
-		"a stream that leaves the directory": {Op: opStart, Key: streamKey{"a", "b", "/../../c"}, Limits: limits},
-		"limits without room":                {Op: opStart, Key: streamKey{"a", "b", Stdout}},
+		"a start with no FIFO":               {Op: opStart, StreamKey: streamKey{"a", "b", Stdout}, Limits: limits},
+		"a name that leaves the directory":   {Op: opStart, StreamKey: streamKey{"a", "../b", Stdout}, Limits: limits},
+		"a stream that leaves the directory": {Op: opStart, StreamKey: streamKey{"a", "b", "/../../c"}, Limits: limits},
+		"limits without room":                {Op: opStart, StreamKey: streamKey{"a", "b", Stdout}},
 	} {
 		_, conn := connect()
 		if _, err := conn.ExchangeHello(t.Context(), hello); err != nil {
@@ -147,7 +147,7 @@ func TestHostileClients(t *testing.T) {
 	if _, err := deaf.ExchangeHello(t.Context(), hello); err != nil {
 		t.Fatal(err)
 	}
-	subscribe, err := messageLimits.Encode(message{Op: opSubscribe, Key: streamKey{"a1", "web", Stdout}, Index: -1})
+	subscribe, err := messageLimits.Encode(message{Op: opSubscribe, StreamKey: streamKey{"a1", "web", Stdout}, FileIndex: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,8 +182,8 @@ func jsonText(t *testing.T, v any) string {
 func FuzzRequests(f *testing.F) {
 	k := streamKey{"a1", "web", Stdout}
 	for _, m := range []message{
-		{Op: opStart, ID: 2, Key: k, Limits: Limits{MaxFiles: 2, MaxFileSize: 3}},
-		{Op: opStop, ID: 3, Key: k, GraceMillis: 5}, {Op: opSubscribe, Key: k, Index: 1, Offset: 2}, {Op: opReply, ID: 1},
+		{Op: opStart, ID: 2, StreamKey: k, Limits: StreamLimits{MaxFiles: 2, MaxFileBytes: 3}},
+		{Op: opStop, ID: 3, StreamKey: k, GraceMillis: 5}, {Op: opSubscribe, StreamKey: k, FileIndex: 1, FileOffset: 2}, {Op: opReply, ID: 1},
 	} {
 		b, err := json.Marshal(m)
 		if err != nil {
@@ -214,7 +214,7 @@ func FuzzRequests(f *testing.F) {
 			if json.Unmarshal(b, m) != nil {
 				continue
 			}
-			m.Key.Task = "web" // one task name avoids thousands of files in one directory
+			m.StreamKey.Task = "web" // one task name avoids thousands of files in one directory
 			m.Limits.MaxFiles = min(m.Limits.MaxFiles, 4)
 			fifo := make([]int, 2)
 			if err := unix.Pipe2(fifo, unix.O_CLOEXEC); err != nil {
@@ -230,7 +230,7 @@ func FuzzRequests(f *testing.F) {
 			for e := range p.readyStreams {
 				p.moveOutputAndReplyToStops(e, time.Now())
 			}
-			p.epollTimeout()
+			p.epollTimeoutMillis()
 		}
 	})
 }

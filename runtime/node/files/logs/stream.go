@@ -59,7 +59,7 @@ func (t *spliceTools) close() {
 // the FIFO and the files, so that the process may be killed between any two instructions.
 type stream struct {
 	key      streamKey
-	limits   Limits
+	limits   StreamLimits
 	fifoFD   int
 	logDirFD int
 
@@ -70,11 +70,11 @@ type stream struct {
 	endsWithNewline      bool    // the open file is empty or ends with a line end; valid if endsWithNewlineKnown
 	endsWithNewlineKnown bool    // endsWithNewline is valid
 
-	triedToEnlargeFIFO      bool // enlargeFIFO was called, and has succeeded or failed
-	noSplice                bool // the file system cannot splice
+	triedToEnlargeFIFO      bool // enlargeFIFOIfFull was called, and has succeeded or failed
+	fsCannotSplice          bool // the file system cannot splice
 	writeFailure            writeFailure
 	lastFailureDroppedBytes int64 // bytes dropped in the current or last failure
-	readBytes               int64 // bytes read from the FIFO, whether written or dropped
+	fifoReadBytes           int64 // bytes read from the FIFO, whether written or dropped
 
 	totalDroppedBytes int64 // bytes dropped in all failures
 
@@ -92,9 +92,9 @@ type writeFailure struct {
 	droppedBytesWithoutMarker int64     // bytes dropped that no loss marker has counted yet
 }
 
-// openNewestFile opens the newest file of the stream, so that output continues at its end. It starts a new file if there
-// is none, or if a task has replaced it.
-func (s *stream) openNewestFile() error {
+// openNewestOrNewFile opens the newest file of the stream, so that output continues at its end. It starts a new file if
+// there is none, or if a task has replaced it.
+func (s *stream) openNewestOrNewFile() error {
 	files, err := listFileIndexes(s.logDirFD, s.key.filePrefix())
 	if err != nil {
 		return err
@@ -178,11 +178,11 @@ func (s *stream) close() {
 func (s *stream) drainFIFO(t *spliceTools, now time.Time) (more bool) {
 	if s.writeFailure.lastErr != nil {
 		if now.Before(s.writeFailure.retryAt) {
-			return s.dropOutput(t)
+			return s.dropOutputIfDropping(t)
 		}
 		if err := s.writeLossMarker(); err != nil {
 			s.recordFailure(err, now)
-			return s.dropOutput(t)
+			return s.dropOutputIfDropping(t)
 		}
 	}
 	for left := int64(maxDrainBytes); left > 0; {
@@ -195,7 +195,7 @@ func (s *stream) drainFIFO(t *spliceTools, now time.Time) (more bool) {
 			continue
 		case err != nil:
 			s.recordFailure(err, now)
-			return s.dropOutput(t)
+			return s.dropOutputIfDropping(t)
 		case n > 0:
 			s.writeFailure = writeFailure{}
 		}
@@ -208,10 +208,10 @@ func (s *stream) drainFIFO(t *spliceTools, now time.Time) (more bool) {
 // means that the FIFO is empty.
 func (s *stream) moveOutputOrRotateFile(t *spliceTools, maxBytes int64) (movedBytes int64, err error) {
 	if s.fileFD < 0 {
-		return 0, s.openNewestFile()
+		return 0, s.openNewestOrNewFile()
 	}
 	s.refreshFileSize()
-	room := s.limits.MaxFileSize - s.fileSize
+	room := s.limits.MaxFileBytes - s.fileSize
 	if room > wholeLineTailSize {
 		n, err := s.moveOutput(t, min(room-wholeLineTailSize, maxBytes))
 		s.endsWithNewlineKnown = false
@@ -265,13 +265,13 @@ func (s *stream) refreshFileSize() {
 
 // moveOutput moves up to maxBytes bytes from the FIFO to the end of the file.
 func (s *stream) moveOutput(t *spliceTools, maxBytes int64) (movedBytes int64, err error) {
-	if s.noSplice {
+	if s.fsCannotSplice {
 		return s.moveOutputWithoutSplice(t, maxBytes)
 	}
 	off := s.fileSize
 	moved, err := unix.Splice(s.fifoFD, nil, s.fileFD, &off, int(maxBytes), unix.SPLICE_F_NONBLOCK)
 	if errors.Is(err, unix.EINVAL) {
-		s.noSplice = true
+		s.fsCannotSplice = true
 		return s.moveOutputWithoutSplice(t, maxBytes)
 	}
 	if err != nil {
@@ -282,9 +282,9 @@ func (s *stream) moveOutput(t *spliceTools, maxBytes int64) (movedBytes int64, e
 	}
 	s.addOutputWithoutArrivalTime(s.fileSize)
 	s.fileSize += moved
-	s.readBytes += moved
+	s.fifoReadBytes += moved
 	if !s.triedToEnlargeFIFO && moved >= wholeLineTailSize && moved <= 64<<10 {
-		s.enlargeFIFO()
+		s.enlargeFIFOIfFull()
 	}
 	return moved, nil
 }
@@ -309,12 +309,12 @@ func (s *stream) moveOutputWithoutSplice(t *spliceTools, maxBytes int64) (movedB
 		}
 		left -= int(max(m, 0))
 	}
-	s.readBytes += int64(written)
+	s.fifoReadBytes += int64(written)
 	return int64(written), nil
 }
 
-// enlargeFIFO enlarges the FIFO if the task has filled a large part of it already.
-func (s *stream) enlargeFIFO() {
+// enlargeFIFOIfFull enlarges the FIFO if the task has filled a large part of it already.
+func (s *stream) enlargeFIFOIfFull() {
 	avail, err := unix.IoctlGetInt(s.fifoFD, unix.TIOCINQ)
 	if err == nil && avail >= wholeLineTailSize {
 		s.triedToEnlargeFIFO = true
@@ -322,18 +322,18 @@ func (s *stream) enlargeFIFO() {
 	}
 }
 
-// peek returns a copy of up to n of the first bytes in a FIFO, at least one, without removing them. The copy is valid
-// until the next call. EAGAIN means that the FIFO is empty.
-func (t *spliceTools) peek(fifo int, n int64) ([]byte, error) {
-	n, err := unix.Tee(fifo, t.scratchPipe[1], int(min(n, int64(len(t.peekBuffer)))), unix.SPLICE_F_NONBLOCK)
+// peek returns a copy of up to maxBytes of the first bytes in a FIFO, at least one, without removing them. The copy is
+// valid until the next call. EAGAIN means that the FIFO is empty.
+func (t *spliceTools) peek(fifoFD int, maxBytes int64) ([]byte, error) {
+	copied, err := unix.Tee(fifoFD, t.scratchPipe[1], int(min(maxBytes, int64(len(t.peekBuffer)))), unix.SPLICE_F_NONBLOCK)
 	if err != nil {
 		return nil, err
 	}
-	if n == 0 {
+	if copied == 0 {
 		return nil, unix.EAGAIN
 	}
-	for got := 0; got < int(n); {
-		m, err := unix.Read(t.scratchPipe[0], t.peekBuffer[got:n])
+	for got := 0; got < int(copied); {
+		m, err := unix.Read(t.scratchPipe[0], t.peekBuffer[got:copied])
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
@@ -342,7 +342,7 @@ func (t *spliceTools) peek(fifo int, n int64) ([]byte, error) {
 		}
 		got += m
 	}
-	return t.peekBuffer[:n], nil
+	return t.peekBuffer[:copied], nil
 }
 
 // isAtLineStart reports whether the file ends with a line end, or is empty.
@@ -377,8 +377,9 @@ func (s *stream) recordFailure(err error, now time.Time) {
 	}
 }
 
-// dropOutput discards up to maxDrainBytes of the FIFO if isDropping is set. It reports whether the FIFO may have more.
-func (s *stream) dropOutput(t *spliceTools) (more bool) {
+// dropOutputIfDropping discards up to maxDrainBytes of the FIFO if isDropping is set. It reports whether the FIFO may
+// have more.
+func (s *stream) dropOutputIfDropping(t *spliceTools) (more bool) {
 	if !s.writeFailure.isDropping {
 		return false
 	}
@@ -393,7 +394,7 @@ func (s *stream) dropOutput(t *spliceTools) (more bool) {
 		s.writeFailure.droppedBytesWithoutMarker += n
 		s.lastFailureDroppedBytes += n
 		s.totalDroppedBytes += n
-		s.readBytes += n
+		s.fifoReadBytes += n
 		left -= n
 	}
 	return true
@@ -405,7 +406,7 @@ func (s *stream) writeLossMarker() error {
 		return nil
 	}
 	if s.fileFD < 0 {
-		if err := s.openNewestFile(); err != nil {
+		if err := s.openNewestOrNewFile(); err != nil {
 			return err
 		}
 	}
@@ -432,8 +433,8 @@ func (s *stream) writeLossMarker() error {
 	return nil
 }
 
-func (s *stream) lossMarkerText(lost int64) string {
-	return fmt.Sprintf("[nomad-lite: %d bytes of output lost: %v]\n", lost, s.writeFailure.lastErr)
+func (s *stream) lossMarkerText(lostBytes int64) string {
+	return fmt.Sprintf("[nomad-lite: %d bytes of output lost: %v]\n", lostBytes, s.writeFailure.lastErr)
 }
 
 // replaceTailByLossMarker overwrites the last lines of the file with the loss marker when the stream ends while output is
@@ -482,8 +483,8 @@ func (s *stream) hasEnded() bool {
 }
 
 // hasWriter reports whether a process has the write end of a FIFO open.
-func hasWriter(fifo int) bool {
-	poll := []unix.PollFd{{Fd: int32(fifo), Events: unix.POLLIN}}
+func hasWriter(fifoFD int) bool {
+	poll := []unix.PollFd{{Fd: int32(fifoFD), Events: unix.POLLIN}}
 	_, err := unix.Poll(poll, 0)
 	return err == nil && poll[0].Revents&unix.POLLHUP == 0 // the kernel reports POLLHUP for a FIFO without a writer
 }

@@ -18,14 +18,14 @@ import (
 )
 
 // newTestStream returns a stream over a FIFO, and the FIFO's other end.
-func newTestStream(t *testing.T, limits Limits) (s *stream, w *os.File, dir string, tl *spliceTools) {
+func newTestStream(t *testing.T, limits StreamLimits) (s *stream, w *os.File, dir string, tl *spliceTools) {
 	t.Helper()
 	dir = t.TempDir()
 	d, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	fd, err := openFIFO(d, ".web.stdout.fifo")
+	fd, err := openOrMakeFIFOReader(d, ".web.stdout.fifo")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,8 +108,8 @@ func TestRotation(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			s, w, dir, tl := newTestStream(t, Limits{MaxFiles: 100, MaxFileSize: tt.limit})
-			if err := s.openNewestFile(); err != nil {
+			s, w, dir, tl := newTestStream(t, StreamLimits{MaxFiles: 100, MaxFileBytes: tt.limit})
+			if err := s.openNewestOrNewFile(); err != nil {
 				t.Fatal(err)
 			}
 			feedStream(t, s, w, tl, tt.pieces...)
@@ -134,11 +134,11 @@ func TestTruncatedFile(t *testing.T) {
 	t.Parallel()
 	for _, copies := range []bool{false, true} {
 		t.Run(fmt.Sprint("copies ", copies), func(t *testing.T) {
-			s, w, dir, tl := newTestStream(t, Limits{MaxFiles: 100, MaxFileSize: 100 << 10})
-			if err := s.openNewestFile(); err != nil {
+			s, w, dir, tl := newTestStream(t, StreamLimits{MaxFiles: 100, MaxFileBytes: 100 << 10})
+			if err := s.openNewestOrNewFile(); err != nil {
 				t.Fatal(err)
 			}
-			s.noSplice = copies
+			s.fsCannotSplice = copies
 			row := strings.Repeat("x", 999) + "\n"
 			feedStream(t, s, w, tl, strings.Repeat(row, 50))
 			file := filepath.Join(dir, "web.stdout.0")
@@ -187,7 +187,7 @@ func TestShortLinesAreNeverSplit(t *testing.T) {
 	seed := time.Now().UnixNano()
 	r := rand.New(rand.NewPCG(uint64(seed), 0))
 	const maxFileSize = 128 << 10
-	s, w, dir, tl := newTestStream(t, Limits{MaxFiles: 1000, MaxFileSize: maxFileSize})
+	s, w, dir, tl := newTestStream(t, StreamLimits{MaxFiles: 1000, MaxFileBytes: maxFileSize})
 	var outputText bytes.Buffer
 	for outputText.Len() < 4<<20 {
 		n := r.IntN(200)
@@ -225,7 +225,7 @@ func TestShortLinesAreNeverSplit(t *testing.T) {
 
 func TestNewestFilesAreKept(t *testing.T) {
 	t.Parallel()
-	s, w, dir, tl := newTestStream(t, Limits{MaxFiles: 3, MaxFileSize: 10})
+	s, w, dir, tl := newTestStream(t, StreamLimits{MaxFiles: 3, MaxFileBytes: 10})
 	for _, stray := range []string{"web.stdout.x", "web.stderr.0", "web.stdout.01", "web.stdout.99999999999999999999"} {
 		if err := os.WriteFile(filepath.Join(dir, stray), []byte("stays"), 0o644); err != nil {
 			t.Fatal(err)
@@ -237,7 +237,7 @@ func TestNewestFilesAreKept(t *testing.T) {
 	}
 	// A new process continues in the same file.
 	unix.Close(s.fileFD)
-	*s = stream{key: s.key, limits: Limits{MaxFiles: 2, MaxFileSize: 10}, fifoFD: s.fifoFD, logDirFD: s.logDirFD, fileFD: -1}
+	*s = stream{key: s.key, limits: StreamLimits{MaxFiles: 2, MaxFileBytes: 10}, fifoFD: s.fifoFD, logDirFD: s.logDirFD, fileFD: -1}
 	feedStream(t, s, w, tl, "4\n", "555555555\n")
 	if got := strings.Join(readLogFiles(t, s, dir), "|"); got != "4\n4\n|555555555\n" {
 		t.Errorf("files hold %q", got)
@@ -262,7 +262,7 @@ func TestForeignFilesAreNotWrittenTo(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			s, w, dir, tl := newTestStream(t, Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+			s, w, dir, tl := newTestStream(t, StreamLimits{MaxFiles: 3, MaxFileBytes: 1 << 20})
 			target := filepath.Join(t.TempDir(), "passwd")
 			if err := os.WriteFile(target, []byte("root"), 0o600); err != nil {
 				t.Fatal(err)
@@ -287,7 +287,7 @@ func TestForeignFilesAreNotWrittenTo(t *testing.T) {
 
 func TestFilesOfTaskWithLogFileNames(t *testing.T) {
 	t.Parallel()
-	s, w, dir, tl := newTestStream(t, Limits{MaxFiles: 1000, MaxFileSize: 10})
+	s, w, dir, tl := newTestStream(t, StreamLimits{MaxFiles: 1000, MaxFileBytes: 10})
 	feedStream(t, s, w, tl, "000000000\n")
 	for i := 1; i < 100; i++ {
 		if err := os.WriteFile(filepath.Join(dir, logfile.Name("web.stdout.", int64(i))), nil, 0o644); err != nil {
@@ -302,8 +302,8 @@ func TestFilesOfTaskWithLogFileNames(t *testing.T) {
 
 func TestFileSystemWithoutSplice(t *testing.T) {
 	t.Parallel()
-	s, w, dir, tl := newTestStream(t, Limits{MaxFiles: 100, MaxFileSize: 100 << 10})
-	s.noSplice = true
+	s, w, dir, tl := newTestStream(t, StreamLimits{MaxFiles: 100, MaxFileBytes: 100 << 10})
+	s.fsCannotSplice = true
 	text := strings.Repeat(strings.Repeat("y", 700)+"\n", 1000)
 	feedStream(t, s, w, tl, text)
 	if strings.Join(readLogFiles(t, s, dir), "") != text {
@@ -315,7 +315,7 @@ func TestFileSystemWithoutSplice(t *testing.T) {
 // lost bytes when space is free again.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
-	s, w, dir, tl := newTestStream(t, Limits{MaxFiles: 3, MaxFileSize: 20})
+	s, w, dir, tl := newTestStream(t, StreamLimits{MaxFiles: 3, MaxFileBytes: 20})
 	now := time.Now()
 	feedStream(t, s, w, tl, "before\n", "half")
 	full := s.logDirFD
@@ -385,7 +385,7 @@ func TestOpenDirTakesNoLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	for alloc, ok := range map[string]bool{"a1": true, "a2": false, "a3": true, "a4": false} {
-		fd, err := openLogDir(filepath.Join(base, alloc, "alloc", "logs"))
+		fd, err := openLogDirFD(filepath.Join(base, alloc, "alloc", "logs"))
 		if (err == nil) != ok {
 			t.Errorf("open logs of %s: %v, want success %v", alloc, err, ok)
 		}
@@ -397,7 +397,7 @@ func TestOpenDirTakesNoLinks(t *testing.T) {
 
 func TestCheckTask(t *testing.T) {
 	t.Parallel()
-	good := Limits{MaxFiles: 1, MaxFileSize: 1}
+	good := StreamLimits{MaxFiles: 1, MaxFileBytes: 1}
 	tests := []struct {
 		name string
 		task Task

@@ -48,7 +48,7 @@ func (s *stream) storeArrivalTime(start outputStartPosition, now time.Time) {
 	record := logfile.AppendArrivalTime(buf[:0], previous, next)
 	// Arrival times of many short lines would take more space than the lines: they take at most a quarter of the
 	// space of the log.
-	if err := appendToFile(s.logDirFD, logfile.ArrivalTimesFile(logfile.Name(s.key.filePrefix(), start.fileIndex)), record, s.limits.MaxFileSize/4); err != nil {
+	if err := appendToFileUpToMaxSize(s.logDirFD, logfile.ArrivalTimesFile(logfile.Name(s.key.filePrefix(), start.fileIndex)), record, s.limits.MaxFileBytes/4); err != nil {
 		next = logfile.ArrivalTime{}
 	}
 	s.lastArrival, s.lastArrivalFileIndex = next, start.fileIndex
@@ -56,18 +56,18 @@ func (s *stream) storeArrivalTime(start outputStartPosition, now time.Time) {
 
 var errFileFull = errors.New("file has its maximum size")
 
-// appendToFile appends data to a file in dir, and makes the file if it does not exist. It closes the file again, because
-// an open file per stream would use up the descriptors of the process.
-func appendToFile(dir int, name string, data []byte, maxSize int64) error {
-	fd, size, err := openLogFile(dir, name, unix.O_WRONLY)
+// appendToFileUpToMaxSize appends data to a file in the log directory, and makes the file if it does not exist. It
+// closes the file again, because an open file per stream would use up the descriptors of the process.
+func appendToFileUpToMaxSize(logDirFD int, name string, data []byte, maxFileBytes int64) error {
+	fd, size, err := openLogFile(logDirFD, name, unix.O_WRONLY)
 	if errors.Is(err, unix.ENOENT) {
-		fd, err = createLogFile(dir, name)
+		fd, err = createLogFile(logDirFD, name)
 	}
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
-	if size+int64(len(data)) > maxSize {
+	if size+int64(len(data)) > maxFileBytes {
 		return errFileFull
 	}
 	if n, err := unix.Pwrite(fd, data, size); err != nil || n < len(data) {

@@ -34,7 +34,7 @@ func arrivalTimesOf(t *testing.T, dir, logFile string) string {
 
 func TestStreamStoresArrivalTimes(t *testing.T) {
 	t.Parallel()
-	s, w, dir, tl := newTestStream(t, Limits{MaxFiles: 2, MaxFileSize: 100})
+	s, w, dir, tl := newTestStream(t, StreamLimits{MaxFiles: 2, MaxFileBytes: 100})
 	arrive := func(milliseconds int64, text string) {
 		t.Helper()
 		feedStream(t, s, w, tl, text)
@@ -85,7 +85,7 @@ func TestStreamStoresArrivalTimes(t *testing.T) {
 // A task can put files under the names of the arrival times; they are not written to.
 func TestForeignArrivalTimesAreNotWrittenTo(t *testing.T) {
 	t.Parallel()
-	s, w, dir, tl := newTestStream(t, Limits{MaxFiles: 2, MaxFileSize: 1000})
+	s, w, dir, tl := newTestStream(t, StreamLimits{MaxFiles: 2, MaxFileBytes: 1000})
 	secret := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(secret, nil, 0o600); err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package logs
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -52,7 +53,7 @@ func testOtherCollector(t *testing.T, program string, version ...string) {
 
 	s.newCollector(Config{}, false)
 	defer s.makeKeeperEphemeral()
-	s.startTask(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+	s.startTask(StreamLimits{MaxFiles: 3, MaxFileBytes: 1 << 20})
 	s.writeText(f, "three\n")
 	s.awaitOutput(Stdout, "one\ntwo\nthree\n")
 	if s.collector.LastProcess() == before.collector {
@@ -87,7 +88,7 @@ func newOtherBuild(t *testing.T) string {
 // texts, because the stable messages must keep their form. It writes each message that it receives to the
 // file "received" in its directory, and exits after the message Quit.
 func foreignCollectorMain(path string) error {
-	dir, err := keeper.OpenDataDir(path)
+	dir, err := keeper.OpenOrCreateDataDir(path)
 	if err != nil {
 		return err
 	}
@@ -95,14 +96,14 @@ func foreignCollectorMain(path string) error {
 	if err != nil {
 		return err
 	}
-	lock, err := dir.Lock("collector.pid", unix.LOCK_EX)
+	lock, err := dir.LockFile("collector.pid", unix.LOCK_EX)
 	if err != nil {
 		return err
 	}
 	if _, err := fmt.Fprintf(lock, `{"PID":%d,"StartTime":%d}`, self.PID, self.StartTime); err != nil {
 		return err
 	}
-	listener, err := dir.Listen("unix", "collector.sock")
+	listener, err := dir.ListenReplacingSocket("unix", "collector.sock")
 	if err != nil {
 		return err
 	}
@@ -164,7 +165,7 @@ func TestForeignCollectorQuits(t *testing.T) {
 	}
 	go func() { exited <- cmd.Wait() }()
 	s.newCollector(Config{}, true)
-	stdout, _ := s.startTask(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+	stdout, _ := s.startTask(StreamLimits{MaxFiles: 3, MaxFileBytes: 1 << 20})
 	f := s.openFIFO(stdout)
 	s.writeText(f, "one\n")
 	s.awaitOutput(Stdout, "one\n")
@@ -190,18 +191,18 @@ func TestForeignCollectorQuits(t *testing.T) {
 func TestAgentsOfAnotherVersion(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, Config{})
-	stdout, _ := s.startTask(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+	stdout, _ := s.startTask(StreamLimits{MaxFiles: 3, MaxFileBytes: 1 << 20})
 	f := s.openFIFO(stdout)
 	s.writeText(f, "one\n")
 	s.awaitOutput(Stdout, "one\n")
 	old := s.collector.LastProcess()
 	for _, version := range []int{protocolVersion - 1, protocolVersion + 1} {
-		l, err := (&Collector{dir: s.collector.dir, conf: Config{testProtocolVersion: version}}).dialProcess(t.Context())
+		l, err := (&CollectorClient{dir: s.collector.dir, conf: Config{testProtocolVersion: version}}).dialProcess(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		k := streamKey{"a1", "web", Stdout}
-		for _, m := range []message{{Op: opStart, Key: k}, {Op: opStop, Key: k}, {Op: opStats}, {Op: "Later"}} {
+		for _, m := range []message{{Op: opStart, StreamKey: k}, {Op: opStop, StreamKey: k}, {Op: opStats}, {Op: "Later"}} {
 			if _, err := l.call(t.Context(), &m); err == nil || !strings.Contains(err.Error(), "version") {
 				t.Errorf("%s of version %d: %v", m.Op, version, err)
 			}
@@ -227,15 +228,18 @@ func TestAgentsOfAnotherVersion(t *testing.T) {
 func TestMessagesOfTheVersion(t *testing.T) {
 	want := []string{
 		"version 2",
-		"Op logs.opCode", "ID uint64", "Key logs.streamKey", "Limits logs.Limits", "GraceMillis int64", "KeepOpen bool", "HasWriter bool", "Index int64", "Offset int64",
+		"Op logs.opCode", "ID uint64", "Key logs.streamKey", "Limits logs.StreamLimits", "GraceMillis int64", "KeepOpen bool", "HasWriter bool", "Index int64", "Offset int64",
 		"Error string", "Bytes int64", "WritingResumed bool", "Streams int", "Written int64", "Lost int64",
+		"MaxFiles int", "MaxFileSize int64",
 		"AllocID string", "Task string", "Stream logs.Stream",
 	}
 	got := []string{fmt.Sprintf("version %d", protocolVersion)}
-	for _, v := range []any{message{}, streamKey{}} {
+	for _, v := range []any{message{}, StreamLimits{}, streamKey{}} {
 		typ := reflect.TypeOf(v)
 		for i := range typ.NumField() {
-			got = append(got, typ.Field(i).Name+" "+typ.Field(i).Type.String())
+			f := typ.Field(i)
+			jsonKey, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			got = append(got, cmp.Or(jsonKey, f.Name)+" "+f.Type.String())
 		}
 	}
 	if !slices.Equal(got, want) {

@@ -1,6 +1,6 @@
 // Package taskapi accepts the connections of tasks to the API of the agent.
 //
-// Each task has a unix socket in its secrets directory. A [Listener] accepts the connections of all of
+// Each task has a unix socket in its secrets directory. A [TaskSocketListener] accepts the connections of all of
 // them with one goroutine, so that a task that sends no request costs a descriptor and a map entry. The
 // package makes no socket and reads no request: package allocdir makes the sockets, a hook of package runnerhooks adds
 // them, and package httpapi serves the connections and decides what a token gives access to.

@@ -14,29 +14,29 @@ import (
 // Network is what the method Network returns for the addresses of a Listener and of its connections.
 const Network = "task"
 
-// Addr is the address of a Listener, or of a task that is connected to it.
-type Addr struct{ AllocID, Task string }
+// TaskAddr is the address of a Listener, or of a task that is connected to it.
+type TaskAddr struct{ AllocID, Task string }
 
 // Network implements net.Addr.
-func (Addr) Network() string { return Network }
+func (TaskAddr) Network() string { return Network }
 
 // String implements net.Addr. The text is unique to the task.
-func (a Addr) String() string { return a.AllocID + "/" + a.Task }
+func (a TaskAddr) String() string { return a.AllocID + "/" + a.Task }
 
-// Listener accepts connections on the sockets of tasks. Its methods may be called concurrently.
-type Listener struct {
+// TaskSocketListener accepts connections on the sockets of tasks. Its methods may be called concurrently.
+type TaskSocketListener struct {
 	epoll *os.File
 
-	mu        sync.Mutex
-	fdsByTask map[Addr]int32 // descriptors of the sockets by task
-	tasksByFD map[int32]Addr // tasks by the descriptors of their sockets
-	closed    bool
+	mu       sync.Mutex
+	fdByTask map[TaskAddr]int32 // descriptors of the sockets by task
+	taskByFD map[int32]TaskAddr // tasks by the descriptors of their sockets
+	closed   bool
 }
 
-var _ net.Listener = (*Listener)(nil)
+var _ net.Listener = (*TaskSocketListener)(nil)
 
 // New returns a listener without sockets. The caller must close it.
-func New() (*Listener, error) {
+func New() (*TaskSocketListener, error) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err == nil {
 		err = unix.SetNonblock(fd, true) // lets the poller of the Go runtime wait for it
@@ -44,12 +44,12 @@ func New() (*Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("accept connections of tasks: %w", err)
 	}
-	return &Listener{epoll: os.NewFile(uintptr(fd), "epoll"), fdsByTask: make(map[Addr]int32), tasksByFD: make(map[int32]Addr)}, nil
+	return &TaskSocketListener{epoll: os.NewFile(uintptr(fd), "epoll"), fdByTask: make(map[TaskAddr]int32), taskByFD: make(map[int32]TaskAddr)}, nil
 }
 
-// AddSocket accepts connections on a socket of a task, in place of the socket that was added for the task before.
-// The descriptor belongs to the listener, also if AddSocket returns an error.
-func (l *Listener) AddSocket(task Addr, fd int) error {
+// AddOrReplaceSocket accepts connections on a socket of a task, in place of the socket that was added for the task
+// before. The descriptor belongs to the listener, also if AddOrReplaceSocket returns an error.
+func (l *TaskSocketListener) AddOrReplaceSocket(task TaskAddr, fd int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -64,27 +64,27 @@ func (l *Listener) AddSocket(task Addr, fd int) error {
 		unix.Close(fd)
 		return fmt.Errorf("accept connections of tasks: %w", err)
 	}
-	l.fdsByTask[task], l.tasksByFD[int32(fd)] = int32(fd), task
+	l.fdByTask[task], l.taskByFD[int32(fd)] = int32(fd), task
 	return nil
 }
 
 // RemoveSocket closes the socket of a task, if there is one. Accepted connections stay open.
-func (l *Listener) RemoveSocket(task Addr) {
+func (l *TaskSocketListener) RemoveSocket(task TaskAddr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.removeSocketLocked(task)
 }
 
-func (l *Listener) removeSocketLocked(task Addr) {
-	if fd, ok := l.fdsByTask[task]; ok {
-		delete(l.fdsByTask, task)
-		delete(l.tasksByFD, fd)
+func (l *TaskSocketListener) removeSocketLocked(task TaskAddr) {
+	if fd, ok := l.fdByTask[task]; ok {
+		delete(l.fdByTask, task)
+		delete(l.taskByFD, fd)
 		unix.Close(int(fd)) // also removes the socket from the epoll instance
 	}
 }
 
 // withEpollFD calls f with the descriptor of the epoll instance, unless the listener is closed.
-func (l *Listener) withEpollFD(f func(epoll int) error) error {
+func (l *TaskSocketListener) withEpollFD(f func(epoll int) error) error {
 	conn, err := l.epoll.SyscallConn()
 	if err != nil {
 		return err
@@ -95,8 +95,8 @@ func (l *Listener) withEpollFD(f func(epoll int) error) error {
 	return err
 }
 
-// Accept implements net.Listener. The addresses of the connection are the [Addr] of the task.
-func (l *Listener) Accept() (net.Conn, error) {
+// Accept implements net.Listener. The addresses of the connection are the [TaskAddr] of the task.
+func (l *TaskSocketListener) Accept() (net.Conn, error) {
 	conn, err := l.epoll.SyscallConn()
 	if err != nil {
 		return nil, net.ErrClosed
@@ -126,15 +126,15 @@ func (l *Listener) Accept() (net.Conn, error) {
 }
 
 // acceptFromSocket accepts a connection on a socket. It returns nil if no connection is pending.
-func (l *Listener) acceptFromSocket(socket int32) (net.Conn, error) {
+func (l *TaskSocketListener) acceptFromSocket(socketFD int32) (net.Conn, error) {
 	l.mu.Lock()
-	task, ok := l.tasksByFD[socket]
+	task, ok := l.taskByFD[socketFD]
 	if !ok {
 		l.mu.Unlock()
 		return nil, nil // the socket was removed
 	}
 	// While the lock is held, RemoveSocket cannot close the socket, so its descriptor is not reused. Accept4 does not block.
-	fd, _, err := unix.Accept4(int(socket), unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
+	fd, _, err := unix.Accept4(int(socketFD), unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
 	l.mu.Unlock()
 	switch {
 	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EINTR), errors.Is(err, unix.ECONNABORTED):
@@ -153,11 +153,11 @@ func (l *Listener) acceptFromSocket(socket int32) (net.Conn, error) {
 }
 
 // Close implements net.Listener. It closes all sockets; accepted connections stay open. It may be called twice.
-func (l *Listener) Close() error {
+func (l *TaskSocketListener) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true
-	for task := range l.fdsByTask {
+	for task := range l.fdByTask {
 		l.removeSocketLocked(task)
 	}
 	if err := l.epoll.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
@@ -167,13 +167,13 @@ func (l *Listener) Close() error {
 }
 
 // Addr implements net.Listener. The address has an empty alloc ID and an empty task.
-func (l *Listener) Addr() net.Addr { return Addr{} }
+func (l *TaskSocketListener) Addr() net.Addr { return TaskAddr{} }
 
 // taskConn is a connection of a task. Its addresses name the task instead of a path: the path of a client is
 // usually empty, and the network "unix" is that of a socket whose clients need no token.
 type taskConn struct {
 	*net.UnixConn
-	task Addr
+	task TaskAddr
 }
 
 var _ syscall.Conn = (*taskConn)(nil)

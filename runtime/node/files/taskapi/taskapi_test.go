@@ -30,7 +30,7 @@ func listen(t testing.TB, path string) int {
 	return fd
 }
 
-func newListener(t testing.TB) *Listener {
+func newListener(t testing.TB) *TaskSocketListener {
 	t.Helper()
 	l, err := New()
 	if err != nil {
@@ -44,7 +44,7 @@ func TestListenerNamesTasks(t *testing.T) {
 	dir := t.TempDir()
 	l := newListener(t)
 	for _, name := range []string{"web", "db"} {
-		if err := l.AddSocket(Addr{"alloc", name}, listen(t, filepath.Join(dir, name))); err != nil {
+		if err := l.AddOrReplaceSocket(TaskAddr{"alloc", name}, listen(t, filepath.Join(dir, name))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -82,7 +82,7 @@ func TestListenerNamesTasks(t *testing.T) {
 
 	// A new socket replaces the former one.
 	again := filepath.Join(dir, "again")
-	if err := l.AddSocket(Addr{"alloc", "web"}, listen(t, again)); err != nil {
+	if err := l.AddOrReplaceSocket(TaskAddr{"alloc", "web"}, listen(t, again)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := net.Dial("unix", filepath.Join(dir, "web")); err == nil {
@@ -96,8 +96,8 @@ func TestListenerNamesTasks(t *testing.T) {
 		t.Errorf("%q, %v", text, err)
 	}
 	c.Close()
-	l.RemoveSocket(Addr{"alloc", "web"})
-	l.RemoveSocket(Addr{"alloc", "web"})
+	l.RemoveSocket(TaskAddr{"alloc", "web"})
+	l.RemoveSocket(TaskAddr{"alloc", "web"})
 	if _, err := net.Dial("unix", again); err == nil {
 		t.Error("the removed socket accepts connections")
 	}
@@ -108,7 +108,7 @@ func TestListenerNamesTasks(t *testing.T) {
 	if _, err := net.Dial("unix", filepath.Join(dir, "db")); err == nil {
 		t.Error("a socket of the closed listener accepts connections")
 	}
-	if err := l.AddSocket(Addr{"alloc", "late"}, listen(t, filepath.Join(dir, "late"))); !errors.Is(err, net.ErrClosed) {
+	if err := l.AddOrReplaceSocket(TaskAddr{"alloc", "late"}, listen(t, filepath.Join(dir, "late"))); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("add to the closed listener: %v", err)
 	}
 }
@@ -137,7 +137,7 @@ func TestManySocketsNeedNoThreads(t *testing.T) {
 	}()
 	goroutines, threads := runtime.NumGoroutine(), countThreads(t)
 	for i := range 200 {
-		if err := l.AddSocket(Addr{"alloc", strconv.Itoa(i)}, listen(t, filepath.Join(dir, strconv.Itoa(i)))); err != nil {
+		if err := l.AddOrReplaceSocket(TaskAddr{"alloc", strconv.Itoa(i)}, listen(t, filepath.Join(dir, strconv.Itoa(i)))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -155,7 +155,7 @@ func BenchmarkAdd(b *testing.B) {
 		slab := kernelMemory(b)
 		before := heapSize()
 		for i := range sockets {
-			if err := l.AddSocket(Addr{"9a30b60a-07ff-f6ce-ec36-533c48a52b97", strconv.Itoa(i)}, listen(b, filepath.Join(dir, strconv.Itoa(i)))); err != nil {
+			if err := l.AddOrReplaceSocket(TaskAddr{"9a30b60a-07ff-f6ce-ec36-533c48a52b97", strconv.Itoa(i)}, listen(b, filepath.Join(dir, strconv.Itoa(i)))); err != nil {
 				b.Fatal(err)
 			}
 		}

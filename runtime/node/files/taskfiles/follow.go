@@ -11,18 +11,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Origin is the position from which Follow counts its offset.
-type Origin int
+// FollowOrigin is the position from which Follow counts its offset.
+type FollowOrigin int
 
 const (
-	FromStart Origin = iota
+	FromStart FollowOrigin = iota
 	FromEnd
 )
 
 // FollowRequest selects the part of a file to read.
 type FollowRequest struct {
-	Origin Origin
-	Offset int64 // bytes after the start or before the end
+	Origin           FollowOrigin
+	OffsetFromOrigin int64 // bytes after the start or before the end
 	// StopAtEnd makes Follow return at the current end, instead of waiting for more.
 	StopAtEnd bool
 }
@@ -33,8 +33,8 @@ const (
 	EventDeleted   = "file deleted"
 )
 
-// Chunk is a piece of a file, or an event. Data is valid until emit returns.
-type Chunk struct {
+// FollowChunk is a piece of a file, or an event. Data is valid until emit returns.
+type FollowChunk struct {
 	EndOffset int64 // offset in the file of the end of Data
 	Data      []byte
 	Event     string // EventTruncated or EventDeleted, and Data is empty; or empty
@@ -52,8 +52,8 @@ func (f *File) Path() string { return f.path }
 // Follow passes the content of the file to emit, and then appended data. A truncated file is read
 // from its start again. Follow returns nil when the file is deleted, or with StopAtEnd at its end. Otherwise
 // it returns the error of emit or the cause of ctx.
-func (f *File) Follow(ctx context.Context, r FollowRequest, emit func(Chunk) error) error {
-	offset := max(r.Offset, 0)
+func (f *File) Follow(ctx context.Context, r FollowRequest, emit func(FollowChunk) error) error {
+	offset := max(r.OffsetFromOrigin, 0)
 	if r.Origin == FromEnd {
 		size, err := f.size()
 		if err != nil {
@@ -65,7 +65,7 @@ func (f *File) Follow(ctx context.Context, r FollowRequest, emit func(Chunk) err
 		_, err := f.emitFromOffset(ctx, offset, emit)
 		return err
 	}
-	nextChange, stop, err := f.files.watcher.watchFile(f.File)
+	nextChange, stop, err := f.opener.watcher.watchFile(f.File)
 	if err != nil {
 		nextChange, stop = func() <-chan struct{} { return nil }, func() {}
 	}
@@ -78,7 +78,7 @@ func (f *File) Follow(ctx context.Context, r FollowRequest, emit func(Chunk) err
 		}
 		if st.Size < offset {
 			offset = 0
-			if err := emit(Chunk{Event: EventTruncated}); err != nil {
+			if err := emit(FollowChunk{Event: EventTruncated}); err != nil {
 				return err
 			}
 		}
@@ -86,16 +86,16 @@ func (f *File) Follow(ctx context.Context, r FollowRequest, emit func(Chunk) err
 			return err
 		}
 		if st.Nlink == 0 {
-			return emit(Chunk{Event: EventDeleted, EndOffset: offset})
+			return emit(FollowChunk{Event: EventDeleted, EndOffset: offset})
 		}
-		if err := waitForChange(ctx, changed); err != nil {
+		if err := waitForChangeOrPoll(ctx, changed); err != nil {
 			return err
 		}
 	}
 }
 
-// waitForChange waits until changed is closed, or for pollInterval. It returns the cause of ctx when ctx ends.
-func waitForChange(ctx context.Context, changed <-chan struct{}) error {
+// waitForChangeOrPoll waits until changed is closed, or for pollInterval. It returns the cause of ctx when ctx ends.
+func waitForChangeOrPoll(ctx context.Context, changed <-chan struct{}) error {
 	timer := time.NewTimer(pollInterval)
 	defer timer.Stop()
 	select {
@@ -117,14 +117,14 @@ func (f *File) size() (int64, error) {
 }
 
 // emitFromOffset passes the content from offset on to emit, and returns the offset of its end.
-func (f *File) emitFromOffset(ctx context.Context, offset int64, emit func(Chunk) error) (endOffset int64, err error) {
+func (f *File) emitFromOffset(ctx context.Context, offset int64, emit func(FollowChunk) error) (endOffset int64, err error) {
 	buf := readBuffers.Get().(*[64 << 10]byte)
 	defer readBuffers.Put(buf)
 	for ctx.Err() == nil {
 		n, err := f.ReadAt(buf[:], offset)
 		if n > 0 {
 			offset += int64(n)
-			if err := emit(Chunk{EndOffset: offset, Data: buf[:n]}); err != nil {
+			if err := emit(FollowChunk{EndOffset: offset, Data: buf[:n]}); err != nil {
 				return offset, err
 			}
 		}

@@ -14,23 +14,23 @@ import (
 
 // testFollower collects the chunks of a Follow.
 type testFollower struct {
-	chunks    chan Chunk
+	chunks    chan FollowChunk
 	followErr chan error
 	cancel    context.CancelFunc
 }
 
-func startFollower(t testing.TB, d *Dir, path string, r FollowRequest) *testFollower {
+func startFollower(t testing.TB, d *AllocDir, path string, r FollowRequest) *testFollower {
 	t.Helper()
-	f, err := d.Open(path)
+	f, err := d.OpenUnprotectedFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	follower := &testFollower{make(chan Chunk, 100), make(chan error, 1), cancel}
+	follower := &testFollower{make(chan FollowChunk, 100), make(chan error, 1), cancel}
 	go func() {
 		defer f.Close()
 		defer close(follower.chunks)
-		follower.followErr <- f.Follow(ctx, r, func(c Chunk) error {
+		follower.followErr <- f.Follow(ctx, r, func(c FollowChunk) error {
 			c.Data = append([]byte(nil), c.Data...)
 			select {
 			case follower.chunks <- c:
@@ -119,11 +119,11 @@ func TestFollowFrom(t *testing.T) {
 		want string
 	}{
 		{"the start", FollowRequest{StopAtEnd: true}, "0123456789"},
-		{"behind the start", FollowRequest{Offset: 4, StopAtEnd: true}, "456789"},
-		{"behind the end", FollowRequest{Offset: 40, StopAtEnd: true}, ""},
+		{"behind the start", FollowRequest{OffsetFromOrigin: 4, StopAtEnd: true}, "456789"},
+		{"behind the end", FollowRequest{OffsetFromOrigin: 40, StopAtEnd: true}, ""},
 		{"the end", FollowRequest{Origin: FromEnd, StopAtEnd: true}, ""},
-		{"before the end", FollowRequest{Origin: FromEnd, Offset: 3, StopAtEnd: true}, "789"},
-		{"before the start", FollowRequest{Origin: FromEnd, Offset: 30, StopAtEnd: true}, "0123456789"},
+		{"before the end", FollowRequest{Origin: FromEnd, OffsetFromOrigin: 3, StopAtEnd: true}, "789"},
+		{"before the start", FollowRequest{Origin: FromEnd, OffsetFromOrigin: 30, StopAtEnd: true}, "0123456789"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := startFollower(t, d, "alloc/data/a", c.FollowRequest)
@@ -144,13 +144,13 @@ func TestFollowFrom(t *testing.T) {
 	if err := f.end(t); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
-	file, err := d.Open("alloc/data/a")
+	file, err := d.OpenUnprotectedFile("alloc/data/a")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer file.Close()
 	gone := errors.New("gone")
-	if err := file.Follow(t.Context(), FollowRequest{}, func(Chunk) error { return gone }); err != gone {
+	if err := file.Follow(t.Context(), FollowRequest{}, func(FollowChunk) error { return gone }); err != gone {
 		t.Errorf("the reader has gone: %v", err)
 	}
 }
@@ -199,7 +199,7 @@ func TestManyFollowers(t *testing.T) {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	if d.files.watcher.instance != nil || len(d.files.watcher.watchedFiles) > 0 {
+	if d.opener.watcher.instance != nil || len(d.opener.watcher.fileByWatchDescriptor) > 0 {
 		t.Error("somebody is still watched")
 	}
 }

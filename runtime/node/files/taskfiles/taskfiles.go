@@ -37,28 +37,28 @@ func (e *ProtectedFileError) Error() string {
 	return fmt.Sprintf("Reading %s file prohibited: %s", e.Kind, e.Path)
 }
 
-// Files opens the files of allocations. The zero value is ready to use. It uses no resources of the kernel while no
-// file is followed. Its methods may be called concurrently.
-type Files struct {
-	watcher watcher
+// AllocDirOpener opens the files of allocations. The zero value is ready to use. It uses no resources of the kernel
+// while no file is followed. Its methods may be called concurrently.
+type AllocDirOpener struct {
+	watcher inotifyWatcher
 }
 
-// Dir is the open directory of one allocation. Its methods may be called
+// AllocDir is the open directory of one allocation. Its methods may be called
 // concurrently.
-type Dir struct {
-	files *Files
-	fd    int
-	path  string
+type AllocDir struct {
+	opener *AllocDirOpener
+	fd     int
+	path   string
 }
 
-// OpenAllocDir opens the directory of an allocation in parent. allocID may come from a client: it cannot lead out of parent.
-// The error is fs.ErrNotExist if the directory does not exist.
-func (f *Files) OpenAllocDir(parent, allocID string) (*Dir, error) {
+// OpenAllocDir opens the directory of an allocation in allocsRoot. allocID may come from a client: it cannot lead out
+// of allocsRoot. The error is fs.ErrNotExist if the directory does not exist.
+func (f *AllocDirOpener) OpenAllocDir(allocsRoot, allocID string) (*AllocDir, error) {
 	if strings.Contains(allocID, "/") || allocID == "." || allocID == ".." {
 		return nil, ErrPathEscapes
 	}
-	path := parent + "/" + allocID
-	above, err := safepath.OpenDir(parent)
+	path := allocsRoot + "/" + allocID
+	above, err := safepath.OpenDir(allocsRoot)
 	if err != nil {
 		return nil, err
 	}
@@ -67,11 +67,11 @@ func (f *Files) OpenAllocDir(parent, allocID string) (*Dir, error) {
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
-	return &Dir{files: f, fd: fd, path: path}, nil
+	return &AllocDir{opener: f, fd: fd, path: path}, nil
 }
 
 // Close closes the directory. Files that were opened in it stay open.
-func (d *Dir) Close() error { return unix.Close(d.fd) }
+func (d *AllocDir) Close() error { return unix.Close(d.fd) }
 
 // EntryInfo describes a file or directory.
 type EntryInfo struct {
@@ -88,15 +88,15 @@ func (i EntryInfo) Name() string { return i.name }
 const unknownContentType = "application/octet-stream"
 
 // Stat describes the file or directory of a path.
-func (d *Dir) Stat(path string) (EntryInfo, error) {
+func (d *AllocDir) Stat(path string) (EntryInfo, error) {
 	p, err := d.walkPath(path)
 	if err != nil {
-		return EntryInfo{}, d.pathError("stat", path, err)
+		return EntryInfo{}, d.hostPathError("stat", path, err)
 	}
 	defer p.close()
 	info, err := os.Stat(safepath.ProcPath(p.currentFD()))
 	if err != nil {
-		return EntryInfo{}, d.pathError("stat", path, err)
+		return EntryInfo{}, d.hostPathError("stat", path, err)
 	}
 	i := EntryInfo{FileInfo: info, name: filepath.Base(d.path + "/" + strings.Join(p.pathElements, "/")), ContentType: unknownContentType}
 	if info.Mode().IsRegular() && p.protectedKind() == "" {
@@ -114,32 +114,32 @@ func (d *Dir) Stat(path string) (EntryInfo, error) {
 // List lists a directory, sorted by name. It does not follow links in the directory. In the directory of the
 // allocation, it omits all files, which are the agent's: the FIFOs of task output, which Nomad has elsewhere, and the
 // time line.
-func (d *Dir) List(path string) ([]EntryInfo, error) {
+func (d *AllocDir) List(path string) ([]EntryInfo, error) {
 	p, err := d.walkPath(path)
 	if err != nil {
-		return nil, d.pathError("open", path, err)
+		return nil, d.hostPathError("open", path, err)
 	}
 	defer p.close()
 	var st unix.Stat_t
 	if err := unix.Fstat(p.currentFD(), &st); err != nil {
-		return nil, d.pathError("open", path, err)
+		return nil, d.hostPathError("open", path, err)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR { // os.OpenRoot would block on a FIFO without a writer
-		return nil, d.pathError("open", path, unix.ENOTDIR)
+		return nil, d.hostPathError("open", path, unix.ENOTDIR)
 	}
 	root, err := os.OpenRoot(safepath.ProcPath(p.currentFD()))
 	if err != nil {
-		return nil, d.pathError("open", path, errors.Unwrap(err))
+		return nil, d.hostPathError("open", path, errors.Unwrap(err))
 	}
 	defer root.Close()
 	dir, err := root.Open(".")
 	if err != nil {
-		return nil, d.pathError("open", path, errors.Unwrap(err))
+		return nil, d.hostPathError("open", path, errors.Unwrap(err))
 	}
 	defer dir.Close()
 	names, err := dir.Readdirnames(-1)
 	if err != nil {
-		return nil, d.pathError("read", path, errors.Unwrap(err))
+		return nil, d.hostPathError("read", path, errors.Unwrap(err))
 	}
 	slices.Sort(names)
 	infos := make([]EntryInfo, 0, len(names))
@@ -155,21 +155,21 @@ func (d *Dir) List(path string) ([]EntryInfo, error) {
 // File is an open file of a task.
 type File struct {
 	*os.File
-	files *Files
-	path  string // requested path, without a leading slash
+	opener *AllocDirOpener
+	path   string // requested path, without a leading slash
 }
 
-// Open opens a file for reading. It does not block, and rejects secrets and files that are not
+// OpenUnprotectedFile opens a file for reading. It does not block, and rejects secrets and files that are not
 // regular, whatever path or links lead to them.
-func (d *Dir) Open(path string) (*File, error) {
+func (d *AllocDir) OpenUnprotectedFile(path string) (*File, error) {
 	p, err := d.walkPath(path)
 	if err != nil {
-		return nil, d.pathError("stat", path, err)
+		return nil, d.hostPathError("stat", path, err)
 	}
 	defer p.close()
 	var st unix.Stat_t
 	if err := unix.Fstat(p.currentFD(), &st); err != nil {
-		return nil, d.pathError("stat", path, err)
+		return nil, d.hostPathError("stat", path, err)
 	}
 	kind := p.protectedKind()
 	switch {
@@ -182,13 +182,13 @@ func (d *Dir) Open(path string) (*File, error) {
 	}
 	f, err := p.openForReading()
 	if err != nil {
-		return nil, d.pathError("open", path, err)
+		return nil, d.hostPathError("open", path, err)
 	}
-	return &File{File: f, files: d.files, path: strings.TrimLeft(path, "/")}, nil
+	return &File{File: f, opener: d.opener, path: strings.TrimLeft(path, "/")}, nil
 }
 
-// pathError returns an error with the path on the host, for the operator.
-func (d *Dir) pathError(op, path string, err error) error {
+// hostPathError returns an error with the path on the host, for the operator.
+func (d *AllocDir) hostPathError(op, path string, err error) error {
 	if errors.Is(err, ErrPathEscapes) {
 		return ErrPathEscapes
 	}

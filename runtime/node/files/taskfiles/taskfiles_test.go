@@ -25,7 +25,7 @@ const (
 
 // newAllocDir makes the directory of an allocation, with protected files around it and in it. It
 // returns the handle and the path.
-func newAllocDir(t testing.TB) (*Dir, string) {
+func newAllocDir(t testing.TB) (*AllocDir, string) {
 	t.Helper()
 	top := t.TempDir()
 	base := filepath.Join(top, "allocs", allocID)
@@ -56,7 +56,7 @@ func newAllocDir(t testing.TB) (*Dir, string) {
 			t.Fatal(err)
 		}
 	}
-	d, err := new(Files).OpenAllocDir(filepath.Dir(base), allocID)
+	d, err := new(AllocDirOpener).OpenAllocDir(filepath.Dir(base), allocID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,8 +136,8 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-func readFile(d *Dir, path string) (string, error) {
-	f, err := d.Open(path)
+func readFile(d *AllocDir, path string) (string, error) {
+	f, err := d.OpenUnprotectedFile(path)
 	if err != nil {
 		return "", err
 	}
@@ -174,12 +174,12 @@ func TestMountedHostFilesAreProtected(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, path := range []string{"web/etc/passwd", "web/local/link/passwd", "web/etc/allocs/../passwd"} {
-		_, err := d.Open(path)
+		_, err := d.OpenUnprotectedFile(path)
 		if e, ok := errors.AsType[*ProtectedFileError](err); !ok || e.Kind != "host" {
 			t.Errorf("%s: got %v, want a protected file of the host", path, err)
 		}
 	}
-	f, err := d.Open("web/etc/../local/page.html") // this path leaves the mount
+	f, err := d.OpenUnprotectedFile("web/etc/../local/page.html") // this path leaves the mount
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +191,7 @@ func TestDeviceIsNotOpened(t *testing.T) {
 	if err := unix.Mknod(filepath.Join(base, "alloc/zero"), unix.S_IFCHR|0o666, int(unix.Mkdev(1, 5))); err != nil {
 		t.Skip("devices can be made by root only: ", err)
 	}
-	if _, err := d.Open("alloc/zero"); !errors.Is(err, ErrNotRegular) {
+	if _, err := d.OpenUnprotectedFile("alloc/zero"); !errors.Is(err, ErrNotRegular) {
 		t.Errorf("a device: %v", err)
 	}
 	if info, err := d.Stat("alloc/zero"); err != nil || info.Mode()&fs.ModeDevice == 0 {
@@ -223,7 +223,7 @@ func TestSpecialFilesDoNotBlock(t *testing.T) {
 			if _, err := d.List(path); !errors.Is(err, unix.ENOTDIR) {
 				t.Errorf("List of %s: %v, want %v", path, err, unix.ENOTDIR)
 			}
-			if _, err := d.Open(path); err == nil {
+			if _, err := d.OpenUnprotectedFile(path); err == nil {
 				t.Errorf("%s was opened", path)
 			}
 			info, err := d.Stat(path)
@@ -339,7 +339,7 @@ func TestListAndStat(t *testing.T) {
 func TestOpenDirectory(t *testing.T) {
 	_, base := newAllocDir(t)
 	for _, id := range []string{"..", ".", "a/b", "nope", ""} {
-		d, err := new(Files).OpenAllocDir(filepath.Dir(base), id)
+		d, err := new(AllocDirOpener).OpenAllocDir(filepath.Dir(base), id)
 		if err == nil {
 			d.Close()
 			t.Errorf("%q is the directory of an allocation", id)

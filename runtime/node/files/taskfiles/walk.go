@@ -30,7 +30,7 @@ type walkPosition struct {
 
 // walkPath opens the file of a path. It follows links that stay inside the directory of the allocation,
 // including absolute links, which tasks make with the paths in their environment.
-func (d *Dir) walkPath(path string) (_ *walkPosition, err error) {
+func (d *AllocDir) walkPath(path string) (_ *walkPosition, err error) {
 	p := &walkPosition{rootFD: d.fd}
 	defer func() {
 		if err != nil {

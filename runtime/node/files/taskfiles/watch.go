@@ -10,13 +10,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 )
 
-// watcher notifies followers of file changes. All followers share one inotify instance,
+// inotifyWatcher notifies followers of file changes. All followers share one inotify instance,
 // because the number of instances per user is limited. The instance exists while a file is
 // followed.
-type watcher struct {
-	mu           sync.Mutex
-	instance     *inotifyInstance       // nil while no file is followed
-	watchedFiles map[int32]*watchedFile // inotify watch descriptor -> file
+type inotifyWatcher struct {
+	mu                    sync.Mutex
+	instance              *inotifyInstance       // nil while no file is followed
+	fileByWatchDescriptor map[int32]*watchedFile // inotify watch descriptor -> file
 }
 
 // inotifyInstance is an inotify instance of the kernel, with the goroutine that reads its events.
@@ -39,7 +39,7 @@ const watchMask = unix.IN_MODIFY | unix.IN_ATTRIB | unix.IN_DELETE_SELF | unix.I
 // watchFile starts to watch an open file. nextChange returns a channel that is closed at the next change of the file;
 // the caller must call stop, which may be called twice. On an error, for example because a limit of the kernel is
 // reached, the caller can poll the file instead.
-func (w *watcher) watchFile(f *os.File) (nextChange func() <-chan struct{}, stop func(), err error) {
+func (w *inotifyWatcher) watchFile(f *os.File) (nextChange func() <-chan struct{}, stop func(), err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err := w.openInstanceLocked(); err != nil {
@@ -51,10 +51,10 @@ func (w *watcher) watchFile(f *os.File) (nextChange func() <-chan struct{}, stop
 		return nil, nil, err
 	}
 	watchDescriptor := int32(wd)
-	file := w.watchedFiles[watchDescriptor] // the kernel returns the same watch descriptor for the same file
+	file := w.fileByWatchDescriptor[watchDescriptor] // the kernel returns the same watch descriptor for the same file
 	if file == nil {
 		file = &watchedFile{changed: make(chan struct{})}
-		w.watchedFiles[watchDescriptor] = file
+		w.fileByWatchDescriptor[watchDescriptor] = file
 	}
 	file.followerCount++
 	nextChange = func() <-chan struct{} {
@@ -65,7 +65,7 @@ func (w *watcher) watchFile(f *os.File) (nextChange func() <-chan struct{}, stop
 	return nextChange, sync.OnceFunc(func() { w.removeFollower(watchDescriptor, file) }), nil
 }
 
-func (w *watcher) openInstanceLocked() error {
+func (w *inotifyWatcher) openInstanceLocked() error {
 	if w.instance != nil {
 		return nil
 	}
@@ -74,15 +74,15 @@ func (w *watcher) openInstanceLocked() error {
 		return err
 	}
 	w.instance = &inotifyInstance{fd, os.NewFile(uintptr(fd), "inotify"), make(chan struct{})}
-	w.watchedFiles = make(map[int32]*watchedFile)
+	w.fileByWatchDescriptor = make(map[int32]*watchedFile)
 	go w.readEvents(w.instance) // the last follower waits until readEvents has returned
 	return nil
 }
 
 // closeInstanceIfIdleLocked closes the inotify instance if no file is watched. It then returns
 // readerDone, otherwise nil.
-func (w *watcher) closeInstanceIfIdleLocked() (readerDone <-chan struct{}) {
-	if len(w.watchedFiles) > 0 {
+func (w *inotifyWatcher) closeInstanceIfIdleLocked() (readerDone <-chan struct{}) {
+	if len(w.fileByWatchDescriptor) > 0 {
 		return nil
 	}
 	last := w.instance
@@ -92,12 +92,12 @@ func (w *watcher) closeInstanceIfIdleLocked() (readerDone <-chan struct{}) {
 }
 
 // removeFollower removes the watch of a file with its last follower, and closes the inotify instance with the last watch.
-func (w *watcher) removeFollower(watchDescriptor int32, file *watchedFile) {
+func (w *inotifyWatcher) removeFollower(watchDescriptor int32, file *watchedFile) {
 	w.mu.Lock()
 	var readerEnded <-chan struct{}
 	if file.followerCount--; file.followerCount == 0 {
-		if w.watchedFiles[watchDescriptor] == file {
-			delete(w.watchedFiles, watchDescriptor)
+		if w.fileByWatchDescriptor[watchDescriptor] == file {
+			delete(w.fileByWatchDescriptor, watchDescriptor)
 		}
 		// InotifyRmWatch fails if the file was deleted, because the kernel has removed the watch with the file.
 		_, _ = unix.InotifyRmWatch(w.instance.fd, uint32(watchDescriptor))
@@ -110,7 +110,7 @@ func (w *watcher) removeFollower(watchDescriptor int32, file *watchedFile) {
 }
 
 // readEvents wakes the followers of changed files until the inotify instance is closed.
-func (w *watcher) readEvents(instance *inotifyInstance) {
+func (w *inotifyWatcher) readEvents(instance *inotifyInstance) {
 	defer close(instance.readerDone)
 	buf := make([]byte, 4<<10)
 	for {
@@ -124,10 +124,10 @@ func (w *watcher) readEvents(instance *inotifyInstance) {
 			mask := binary.NativeEndian.Uint32(b[4:])
 			b = b[unix.SizeofInotifyEvent+binary.NativeEndian.Uint32(b[12:]):]
 			if mask&unix.IN_Q_OVERFLOW != 0 {
-				for _, file := range w.watchedFiles {
+				for _, file := range w.fileByWatchDescriptor {
 					file.notifyFollowers()
 				}
-			} else if file := w.watchedFiles[watchDescriptor]; file != nil {
+			} else if file := w.fileByWatchDescriptor[watchDescriptor]; file != nil {
 				file.notifyFollowers()
 			}
 		}

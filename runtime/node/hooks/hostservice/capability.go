@@ -9,8 +9,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// CapabilityKey signs and verifies capability tokens.
-type CapabilityKey []byte
+// CapabilityTokenKey signs and verifies capability tokens.
+type CapabilityTokenKey []byte
 
 // tokenClaims are the names in a capability token.
 type tokenClaims struct {
@@ -23,19 +23,19 @@ type tokenClaims struct {
 const nameSeparator = "\x00"
 
 // NewCapabilityToken returns the capability token of a hook for an allocation or a task.
-func (k CapabilityKey) NewCapabilityToken(allocID, task, hook string) string {
+func (k CapabilityTokenKey) NewCapabilityToken(allocID, task, hook string) string {
 	names := allocID + nameSeparator + task + nameSeparator + hook
 	return base64.RawURLEncoding.EncodeToString(append(k.signNames(names), names...))
 }
 
-func (k CapabilityKey) signNames(names string) []byte {
+func (k CapabilityTokenKey) signNames(names string) []byte {
 	mac := hmac.New(sha256.New, k)
 	mac.Write([]byte(names))
 	return mac.Sum(nil)
 }
 
-// Verify verifies a token and returns its claims. The error is hook.ErrPermissionDenied.
-func (k CapabilityKey) Verify(token string) (tokenClaims, error) {
+// VerifyToken verifies a token and returns its claims. The error is hook.ErrPermissionDenied.
+func (k CapabilityTokenKey) VerifyToken(token string) (tokenClaims, error) {
 	b, err := base64.RawURLEncoding.DecodeString(token)
 	if err != nil || len(b) < sha256.Size {
 		return tokenClaims{}, hook.ErrPermissionDenied

@@ -1,5 +1,5 @@
 // Package hostservice serves the requests of hook plugins to the agent, on a socket whose
-// path is the same for every agent of a data directory: [Host] implements the service
+// path is the same for every agent of a data directory: [HostService] implements the service
 // of plugins/hook.
 //
 // A hook presents a capability token, which is valid for one allocation or one task and

@@ -26,29 +26,29 @@ import (
 // Config configures a Host.
 type Config struct {
 	Listener      net.Listener // listener of the hook socket, which only this user can open
-	CapabilityKey CapabilityKey
-	// AllocRunner returns the runner of an allocation, or nil if this node has no record of it
+	CapabilityKey CapabilityTokenKey
+	// FindAllocRunner returns the runner of an allocation, or nil if this node has no record of it
 	// or has not restored it yet.
-	AllocRunner func(id string) *allocrunner.Runner
-	// PreviousAllocsLoaded is closed when AllocRunner returns the allocations of the earlier agent.
+	FindAllocRunner func(id string) *allocrunner.Runner
+	// PreviousAllocsLoaded is closed when FindAllocRunner returns the allocations of the earlier agent.
 	PreviousAllocsLoaded <-chan struct{}
 	Store                *store.Store
 	Logger               hclog.Logger
 }
 
-// Host implements hook.Host for the plugins of a node.
-type Host struct {
+// HostService implements hook.Host for the plugins of a node.
+type HostService struct {
 	config       Config
 	server       *grpc.Server
 	goroutinesWG sync.WaitGroup
 	callLimiter  callLimiter
 }
 
-var _ hook.Host = (*Host)(nil)
+var _ hook.Host = (*HostService)(nil)
 
-// Serve starts serving. The caller must call Close, which closes the listener.
-func Serve(c Config) *Host {
-	h := &Host{config: c, server: grpc.NewServer(grpc.MaxRecvMsgSize(maxRequestBytes), grpc.MaxConcurrentStreams(maxCalls), grpc.WaitForHandlers(true))}
+// StartHostService starts serving. The caller must call Close, which closes the listener.
+func StartHostService(c Config) *HostService {
+	h := &HostService{config: c, server: grpc.NewServer(grpc.MaxRecvMsgSize(maxRequestBytes), grpc.MaxConcurrentStreams(maxCalls), grpc.WaitForHandlers(true))}
 	hookwire.RegisterHost(h.server, h)
 	h.goroutinesWG.Go(func() {
 		if err := h.server.Serve(c.Listener); err != nil {
@@ -60,7 +60,7 @@ func Serve(c Config) *Host {
 
 // Close ends all calls and blocks until they have returned. A blocking call of a hook
 // reconnects to the next agent.
-func (h *Host) Close() {
+func (h *HostService) Close() {
 	h.server.Stop()
 	h.goroutinesWG.Wait()
 }
@@ -73,8 +73,8 @@ type authorizedCall struct {
 }
 
 // authorize verifies the token of a call. The token of a task is valid for this task alone.
-func (h *Host) authorize(ctx context.Context, s hook.Scope) (authorizedCall, error) {
-	verified, err := h.config.CapabilityKey.Verify(s.Token)
+func (h *HostService) authorize(ctx context.Context, s hook.Scope) (authorizedCall, error) {
+	verified, err := h.config.CapabilityKey.VerifyToken(s.Token)
 	if err != nil {
 		return authorizedCall{}, err
 	}
@@ -83,7 +83,7 @@ func (h *Host) authorize(ctx context.Context, s hook.Scope) (authorizedCall, err
 	case <-ctx.Done():
 		return authorizedCall{}, ctx.Err()
 	}
-	c := authorizedCall{tokenClaims: verified, runner: h.config.AllocRunner(verified.AllocID), targetTask: s.Task}
+	c := authorizedCall{tokenClaims: verified, runner: h.config.FindAllocRunner(verified.AllocID), targetTask: s.Task}
 	switch {
 	case c.runner == nil:
 		return authorizedCall{}, fmt.Errorf("%w: its allocation has ended", hook.ErrPermissionDenied)
@@ -93,7 +93,7 @@ func (h *Host) authorize(ctx context.Context, s hook.Scope) (authorizedCall, err
 		c.targetTask = verified.Task
 	}
 	select {
-	case <-c.tokenScopeEnded():
+	case <-c.tokenScopeEndedOrShutdown():
 		if c.scopeContinuesAfterShutdown() {
 			return authorizedCall{}, errStopping
 		}
@@ -106,8 +106,8 @@ func (h *Host) authorize(ctx context.Context, s hook.Scope) (authorizedCall, err
 // errStopping means that this agent shuts down while the token stays valid.
 var errStopping = fmt.Errorf("%w: the agent is about to end", hook.ErrPermissionDenied)
 
-// tokenScopeEnded returns a channel that is closed when the token expires or the agent shuts down.
-func (c authorizedCall) tokenScopeEnded() <-chan struct{} {
+// tokenScopeEndedOrShutdown returns a channel that is closed when the token expires or the agent shuts down.
+func (c authorizedCall) tokenScopeEndedOrShutdown() <-chan struct{} {
 	if c.Task != "" {
 		return c.runner.TaskDone(c.Task)
 	}
@@ -126,15 +126,15 @@ func (c authorizedCall) scopeContinuesAfterShutdown() bool {
 // tokenExpired reports whether the token has expired, under any agent.
 func (c authorizedCall) tokenExpired() bool {
 	select {
-	case <-c.tokenScopeEnded():
+	case <-c.tokenScopeEndedOrShutdown():
 		return !c.scopeContinuesAfterShutdown()
 	default:
 		return false
 	}
 }
 
-// authorizeStateChange is authorize with a rate limit, for a call that changes state.
-func (h *Host) authorizeStateChange(ctx context.Context, s hook.Scope) (authorizedCall, error) {
+// authorizeAndRateLimit is authorize with a rate limit, for a call that changes state.
+func (h *HostService) authorizeAndRateLimit(ctx context.Context, s hook.Scope) (authorizedCall, error) {
 	c, err := h.authorize(ctx, s)
 	if err == nil {
 		err = h.callLimiter.countStateChange(c.tokenClaims)
@@ -142,8 +142,8 @@ func (h *Host) authorizeStateChange(ctx context.Context, s hook.Scope) (authoriz
 	return c, err
 }
 
-// authorizeTask is authorize for a call that needs a task and its process.
-func (h *Host) authorizeTask(ctx context.Context, s hook.Scope) (authorizedCall, error) {
+// authorizeTaskAndAwaitRestored is authorize for a call that needs a task and its process.
+func (h *HostService) authorizeTaskAndAwaitRestored(ctx context.Context, s hook.Scope) (authorizedCall, error) {
 	c, err := h.authorize(ctx, s)
 	if err == nil && c.targetTask == "" {
 		return c, fmt.Errorf("%w: name one, because the token is for an allocation", hook.ErrTaskNotRunning)
@@ -168,8 +168,8 @@ func toHookError(err error) error {
 }
 
 // Exec implements hook.Host.
-func (h *Host) Exec(ctx context.Context, s hook.Scope, command []string, timeout time.Duration) (*driver.ExecResult, error) {
-	c, err := h.authorizeTask(ctx, s)
+func (h *HostService) Exec(ctx context.Context, s hook.Scope, command []string, timeout time.Duration) (*driver.ExecResult, error) {
+	c, err := h.authorizeTaskAndAwaitRestored(ctx, s)
 	if err != nil {
 		return nil, err
 	}
@@ -193,8 +193,8 @@ func (h *Host) Exec(ctx context.Context, s hook.Scope, command []string, timeout
 }
 
 // Stats implements hook.Host.
-func (h *Host) Stats(ctx context.Context, s hook.Scope, interval time.Duration) (<-chan hook.Usage, error) {
-	c, err := h.authorizeTask(ctx, s)
+func (h *HostService) Stats(ctx context.Context, s hook.Scope, interval time.Duration) (<-chan hook.Usage, error) {
+	c, err := h.authorizeTaskAndAwaitRestored(ctx, s)
 	if err != nil {
 		return nil, h.blockIfAgentStops(ctx, err)
 	}
@@ -255,7 +255,7 @@ func toHookUsage(s *driver.TaskStats) hook.Usage {
 }
 
 // State implements hook.Host.
-func (h *Host) State(ctx context.Context, s hook.Scope) (*hook.AllocState, error) {
+func (h *HostService) State(ctx context.Context, s hook.Scope) (*hook.AllocState, error) {
 	c, err := h.authorize(ctx, s)
 	if err != nil {
 		return nil, err
@@ -276,14 +276,14 @@ func toHookTaskState(t *api.TaskState) hook.TaskState {
 	for _, e := range t.Events {
 		state.Events = append(state.Events, hook.Event{
 			Type: e.Type, Time: time.Unix(0, e.Time), Message: e.DisplayMessage, Details: e.Details,
-			OperationID: model.EventOperationID(e), Ongoing: model.IsEventOngoing(e),
+			OperationID: model.EventOperationID(e), Ongoing: model.IsEventOfOngoingOperation(e),
 		})
 	}
 	return state
 }
 
 // Interpolate implements hook.Host.
-func (h *Host) Interpolate(ctx context.Context, s hook.Scope, text string) (string, error) {
+func (h *HostService) Interpolate(ctx context.Context, s hook.Scope, text string) (string, error) {
 	c, err := h.authorize(ctx, s)
 	if err != nil {
 		return "", err
@@ -292,12 +292,12 @@ func (h *Host) Interpolate(ctx context.Context, s hook.Scope, text string) (stri
 }
 
 // EmitEvent implements hook.Host.
-func (h *Host) EmitEvent(ctx context.Context, s hook.Scope, event hook.Event) error {
-	c, err := h.authorizeStateChange(ctx, s)
+func (h *HostService) EmitEvent(ctx context.Context, s hook.Scope, event hook.Event) error {
+	c, err := h.authorizeAndRateLimit(ctx, s)
 	if err != nil {
 		return err
 	}
-	if err := event.Fault(); err != nil {
+	if err := event.Validate(); err != nil {
 		return err
 	}
 	details := make(map[string]string, len(event.Details))
@@ -320,17 +320,17 @@ func truncateText(text string) string {
 }
 
 // Restart implements hook.Host.
-func (h *Host) Restart(ctx context.Context, s hook.Scope, reason string, failure bool) error {
-	c, err := h.authorizeStateChange(ctx, s)
+func (h *HostService) Restart(ctx context.Context, s hook.Scope, reason string, countsAsFailure bool) error {
+	c, err := h.authorizeAndRateLimit(ctx, s)
 	if err != nil {
 		return err
 	}
-	return toHookError(c.runner.RestartWithReason(c.targetTask, c.reasonOrDefault(reason), failure))
+	return toHookError(c.runner.RestartAsyncWithReason(c.targetTask, c.reasonOrDefault(reason), countsAsFailure))
 }
 
 // Signal implements hook.Host.
-func (h *Host) Signal(ctx context.Context, s hook.Scope, signal, reason string) error {
-	c, err := h.authorizeStateChange(ctx, s)
+func (h *HostService) Signal(ctx context.Context, s hook.Scope, signal, reason string) error {
+	c, err := h.authorizeAndRateLimit(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -338,12 +338,12 @@ func (h *Host) Signal(ctx context.Context, s hook.Scope, signal, reason string) 
 }
 
 // Kill implements hook.Host.
-func (h *Host) Kill(ctx context.Context, s hook.Scope, reason string) error {
-	c, err := h.authorizeStateChange(ctx, s)
+func (h *HostService) Kill(ctx context.Context, s hook.Scope, reason string) error {
+	c, err := h.authorizeAndRateLimit(ctx, s)
 	if err != nil {
 		return err
 	}
-	return toHookError(c.runner.KillWithReason(c.targetTask, c.reasonOrDefault(reason)))
+	return toHookError(c.runner.KillAsFailedWithReason(c.targetTask, c.reasonOrDefault(reason)))
 }
 
 // reasonOrDefault returns the reason that task events show: text, or a sentence that names the hook if text is empty.
@@ -355,8 +355,8 @@ func (c authorizedCall) reasonOrDefault(text string) string {
 }
 
 // SetHealth implements hook.Host.
-func (h *Host) SetHealth(ctx context.Context, s hook.Scope, healthy bool, reason string) error {
-	c, err := h.authorizeStateChange(ctx, s)
+func (h *HostService) SetHealth(ctx context.Context, s hook.Scope, healthy bool, reason string) error {
+	c, err := h.authorizeAndRateLimit(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -364,9 +364,9 @@ func (h *Host) SetHealth(ctx context.Context, s hook.Scope, healthy bool, reason
 	return nil
 }
 
-// readWhenNewer reads the state, and blocks until the index of a table is higher than after.
-func readWhenNewer[T any](ctx context.Context, h *Host, s hook.Scope, after uint64, read func(store.Reader, store.WatchSet, string) (T, uint64, error)) (answer T, index uint64, err error) {
-	if after > 0 {
+// readWhenNewer reads the state, and blocks until the index of a table is higher than afterIndex.
+func readWhenNewer[T any](ctx context.Context, h *HostService, s hook.Scope, afterIndex uint64, read func(store.Reader, store.WatchSet, string) (T, uint64, error)) (answer T, index uint64, err error) {
+	if afterIndex > 0 {
 		c, err := h.authorize(ctx, s)
 		if err != nil {
 			return answer, 0, h.blockIfAgentStops(ctx, err)
@@ -388,10 +388,10 @@ func readWhenNewer[T any](ctx context.Context, h *Host, s hook.Scope, after uint
 			return answer, 0, err
 		}
 		index = max(index, 1) // index 0 in a request means not to wait
-		if after == 0 || index > after {
+		if afterIndex == 0 || index > afterIndex {
 			return answer, index, nil
 		}
-		ws.Add(c.tokenScopeEnded())
+		ws.Add(c.tokenScopeEndedOrShutdown())
 		if err := ws.WatchCtx(ctx); err != nil {
 			return answer, index, err
 		}
@@ -401,7 +401,7 @@ func readWhenNewer[T any](ctx context.Context, h *Host, s hook.Scope, after uint
 // blockIfAgentStops returns err, unless it is errStopping: then it blocks until the shutdown of
 // this agent has ended the call, so that the hook's client reconnects to the next agent
 // instead of returning an error.
-func (h *Host) blockIfAgentStops(ctx context.Context, err error) error {
+func (h *HostService) blockIfAgentStops(ctx context.Context, err error) error {
 	if !errors.Is(err, errStopping) {
 		return err
 	}
@@ -410,12 +410,12 @@ func (h *Host) blockIfAgentStops(ctx context.Context, err error) error {
 }
 
 // Variable implements hook.Host.
-func (h *Host) Variable(ctx context.Context, s hook.Scope, path string, after uint64) (map[string]string, uint64, error) {
+func (h *HostService) Variable(ctx context.Context, s hook.Scope, path string, afterIndex uint64) (map[string]string, uint64, error) {
 	if err := model.ValidateVariablePath(path); err != nil {
 		return nil, 0, err
 	}
-	return readWhenNewer(ctx, h, s, after, func(r store.Reader, ws store.WatchSet, namespace string) (map[string]string, uint64, error) {
-		index := r.TableIndex(nil, store.Variables)
+	return readWhenNewer(ctx, h, s, afterIndex, func(r store.Reader, ws store.WatchSet, namespace string) (map[string]string, uint64, error) {
+		index := r.LatestTableIndex(nil, store.Variables)
 		v := r.Variable(ws, namespace, path)
 		if v == nil {
 			return nil, index, nil
@@ -432,9 +432,9 @@ func (h *Host) Variable(ctx context.Context, s hook.Scope, path string, after ui
 }
 
 // Variables implements hook.Host.
-func (h *Host) Variables(ctx context.Context, s hook.Scope, prefix string, after uint64) ([]string, uint64, error) {
-	return readWhenNewer(ctx, h, s, after, func(r store.Reader, ws store.WatchSet, namespace string) (paths []string, index uint64, _ error) {
-		index = r.TableIndex(ws, store.Variables)
+func (h *HostService) Variables(ctx context.Context, s hook.Scope, prefix string, afterIndex uint64) ([]string, uint64, error) {
+	return readWhenNewer(ctx, h, s, afterIndex, func(r store.Reader, ws store.WatchSet, namespace string) (paths []string, index uint64, _ error) {
+		index = r.LatestTableIndex(ws, store.Variables)
 		for _, v := range r.Variables(ws, namespace, prefix) {
 			paths = append(paths, v.Path)
 		}
@@ -443,9 +443,9 @@ func (h *Host) Variables(ctx context.Context, s hook.Scope, prefix string, after
 }
 
 // Services implements hook.Host.
-func (h *Host) Services(ctx context.Context, s hook.Scope, name string, after uint64) ([]hook.Service, uint64, error) {
-	return readWhenNewer(ctx, h, s, after, func(r store.Reader, ws store.WatchSet, namespace string) (list []hook.Service, index uint64, _ error) {
-		index = r.TableIndex(ws, store.Services)
+func (h *HostService) Services(ctx context.Context, s hook.Scope, name string, afterIndex uint64) ([]hook.Service, uint64, error) {
+	return readWhenNewer(ctx, h, s, afterIndex, func(r store.Reader, ws store.WatchSet, namespace string) (list []hook.Service, index uint64, _ error) {
+		index = r.LatestTableIndex(ws, store.Services)
 		instances := r.Services(ws, namespace)
 		if name != "" {
 			instances = r.ServicesByName(ws, namespace, name)

@@ -47,35 +47,35 @@ const (
 // recent calls.
 type callLimiter struct {
 	mu            sync.Mutex
-	countsOfToken map[tokenClaims]*tokenCallCounts
+	countsByToken map[tokenClaims]*tokenCallCounts
 }
 
 type tokenCallCounts struct {
-	runningCalls     [callKindCount]int // number of running calls of each kind
-	unrefilledWrites float64            // writes that are not yet refilled by writesPerSecond
-	lastRefill       time.Time          // time of the last refill
+	runningCallsByKind [callKindCount]int // number of running calls of each kind
+	usedWriteBudget    float64            // writes that are not yet refilled by writesPerSecond
+	lastRefill         time.Time          // time of the last refill
 }
 
 // refillWrites refills the writes, and reports whether the counts of the token can be removed.
-func (b *tokenCallCounts) refillWrites(now time.Time) (unused bool) {
-	b.unrefilledWrites = max(b.unrefilledWrites-now.Sub(b.lastRefill).Seconds()*writesPerSecond, 0)
+func (b *tokenCallCounts) refillWrites(now time.Time) (countsRemovable bool) {
+	b.usedWriteBudget = max(b.usedWriteBudget-now.Sub(b.lastRefill).Seconds()*writesPerSecond, 0)
 	b.lastRefill = now
-	return b.unrefilledWrites == 0 && b.runningCalls == [callKindCount]int{}
+	return b.usedWriteBudget == 0 && b.runningCallsByKind == [callKindCount]int{}
 }
 
 // refilledCountsLocked returns the counts of a token, with the writes refilled until now.
 func (l *callLimiter) refilledCountsLocked(c tokenClaims) *tokenCallCounts {
 	now := time.Now()
-	if b := l.countsOfToken[c]; b != nil {
+	if b := l.countsByToken[c]; b != nil {
 		b.refillWrites(now)
 		return b
 	}
-	maps.DeleteFunc(l.countsOfToken, func(_ tokenClaims, other *tokenCallCounts) bool { return other.refillWrites(now) })
-	if l.countsOfToken == nil {
-		l.countsOfToken = make(map[tokenClaims]*tokenCallCounts)
+	maps.DeleteFunc(l.countsByToken, func(_ tokenClaims, other *tokenCallCounts) bool { return other.refillWrites(now) })
+	if l.countsByToken == nil {
+		l.countsByToken = make(map[tokenClaims]*tokenCallCounts)
 	}
-	l.countsOfToken[c] = &tokenCallCounts{lastRefill: now}
-	return l.countsOfToken[c]
+	l.countsByToken[c] = &tokenCallCounts{lastRefill: now}
+	return l.countsByToken[c]
 }
 
 // countRunningCall counts one more call of a kind until end is called. It fails at the limit.
@@ -83,14 +83,14 @@ func (l *callLimiter) countRunningCall(c tokenClaims, k callKind) (end func(), e
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	b := l.refilledCountsLocked(c)
-	if b.runningCalls[k] >= callLimits[k].max {
-		return nil, fmt.Errorf("hook %q has %d %s under way, and may not have more: end one first", c.Hook, b.runningCalls[k], callLimits[k].description)
+	if b.runningCallsByKind[k] >= callLimits[k].max {
+		return nil, fmt.Errorf("hook %q has %d %s under way, and may not have more: end one first", c.Hook, b.runningCallsByKind[k], callLimits[k].description)
 	}
-	b.runningCalls[k]++
+	b.runningCallsByKind[k]++
 	return func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		b.runningCalls[k]--
+		b.runningCallsByKind[k]--
 	}, nil
 }
 
@@ -99,9 +99,9 @@ func (l *callLimiter) countStateChange(c tokenClaims) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	b := l.refilledCountsLocked(c)
-	if b.unrefilledWrites > writeBurst-1 {
+	if b.usedWriteBudget > writeBurst-1 {
 		return fmt.Errorf("hook %q asks for too much: %d events, signals and the like at once are allowed, and %d a second", c.Hook, writeBurst, writesPerSecond)
 	}
-	b.unrefilledWrites++
+	b.usedWriteBudget++
 	return nil
 }

@@ -73,8 +73,8 @@ func TestUnusedBucketsAreRemoved(t *testing.T) {
 		time.Sleep(time.Minute)
 		end()
 		_ = l.countStateChange(tokenClaims{Hook: "another"})
-		if len(l.countsOfToken) != 2 || l.countsOfToken[tokenClaims{Hook: "runs"}] == nil || l.countsOfToken[tokenClaims{Hook: "another"}] == nil {
-			t.Errorf("%v", l.countsOfToken)
+		if len(l.countsByToken) != 2 || l.countsByToken[tokenClaims{Hook: "runs"}] == nil || l.countsByToken[tokenClaims{Hook: "another"}] == nil {
+			t.Errorf("%v", l.countsByToken)
 		}
 	})
 }

@@ -23,25 +23,27 @@ type AttachTarget struct {
 	TaskName  string // "" for the allocation
 	AllocJSON func() ([]byte, error)
 	EmitEvent func(*api.TaskEvent) // emits an event on the task, or on all tasks of the allocation
-	// PreviousAttachments holds the hooks that an earlier agent had attached, with their
+	// TasksRun reports whether the task, or a task of the allocation, runs. Nil means that none does.
+	TasksRun func() bool
+	// PreviousAttachmentJSONByHook holds the hooks that an earlier agent had attached, with their
 	// attachments as JSON.
-	PreviousAttachments map[string]string
+	PreviousAttachmentJSONByHook map[string]string
 }
 
-// Config configures a Set.
+// Config configures a HookPluginSet.
 type Config struct {
-	FindHook FindHookFunc
-	// KnownHooks returns the hooks that have been launched before, by name.
-	KnownHooks func() map[string]*hook.Description
-	// ExpectedAllAllocsHooks returns the hooks that are believed to take part in every allocation
+	FindOrLaunchHook FindOrLaunchHookFunc
+	// LaunchedHooksByName returns the hooks that have been launched before, by name.
+	LaunchedHooksByName func() map[string]*hook.Description
+	// UnlaunchedAllAllocsHooks returns the hooks that are believed to take part in every allocation
 	// and have not been launched.
-	ExpectedAllAllocsHooks func() []string
+	UnlaunchedAllAllocsHooks func() []string
 	// PluginsOfUnknownType returns the plugins whose type is not yet known. It closes changed when the
 	// result may have changed.
 	PluginsOfUnknownType func() (plugins map[string]FirstLaunchState, changed <-chan struct{})
-	Rules                []Rule // see SetRules
-	// LimitsOfBuiltinHook are the operator's limits for builtin hooks, by name.
-	LimitsOfBuiltinHook map[string]map[string]any
+	Rules                []OperatorRule // see SetRules
+	// LimitsByBuiltinHook are the operator's limits for builtin hooks, by name.
+	LimitsByBuiltinHook map[string]map[string]any
 	// NewCapabilityToken returns the capability token that a hook presents to the host service.
 	NewCapabilityToken func(allocID, task, hook string) string
 	CleanupStore       CleanupStore
@@ -50,55 +52,55 @@ type Config struct {
 	Logger         hclog.Logger
 }
 
-// Set holds the hook plugins of a node. It makes their hooks for allocations and tasks,
-// and retries their pending cleanups; see RetryCleanupsUntilDone.
-type Set struct {
+// HookPluginSet holds the hook plugins of a node. It makes their hooks for allocations and tasks,
+// and retries their pending cleanups; see RetryCleanupsUntilCanceled.
+type HookPluginSet struct {
 	config       Config
 	logger       hclog.Logger
 	cleanupAdded chan struct{} // the channel receives a value when a pending cleanup is new
-	rules        atomic.Pointer[[]Rule]
+	rules        atomic.Pointer[[]OperatorRule]
 
-	mu          sync.Mutex
-	retryQueues map[string]*retryQueue // retry queues by plugin name; see Hook.callSerialized
+	mu                 sync.Mutex
+	retryQueueByPlugin map[string]*retryQueue // retry queues by plugin name; see Hook.callSerialized
 }
 
-// New returns a Set. Pending cleanups are retried only while RetryCleanupsUntilDone runs.
-func New(c Config) *Set {
-	s := &Set{config: c, logger: c.Logger.Named("hooks"), cleanupAdded: make(chan struct{}, 1), retryQueues: make(map[string]*retryQueue)}
+// New returns a HookPluginSet. Pending cleanups are retried only while RetryCleanupsUntilCanceled runs.
+func New(c Config) *HookPluginSet {
+	s := &HookPluginSet{config: c, logger: c.Logger.Named("hooks"), cleanupAdded: make(chan struct{}, 1), retryQueueByPlugin: make(map[string]*retryQueue)}
 	s.SetRules(c.Rules)
 	return s
 }
 
 // Rules returns the operator's rules.
-func (s *Set) Rules() []Rule { return *s.rules.Load() }
+func (s *HookPluginSet) Rules() []OperatorRule { return *s.rules.Load() }
 
 // SetRules replaces the rules. Hooks that are already attached keep their old rules.
-func (s *Set) SetRules(rules []Rule) { s.rules.Store(&rules) }
+func (s *HookPluginSet) SetRules(rules []OperatorRule) { s.rules.Store(&rules) }
 
 // retryQueue returns the retry queue of a plugin.
-func (s *Set) retryQueue(name string) *retryQueue {
+func (s *HookPluginSet) retryQueue(name string) *retryQueue {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.retryQueues[name] == nil {
-		s.retryQueues[name] = newRetryQueue()
+	if s.retryQueueByPlugin[name] == nil {
+		s.retryQueueByPlugin[name] = newRetryQueue()
 	}
-	return s.retryQueues[name]
+	return s.retryQueueByPlugin[name]
 }
 
 // builtinBlockHook is a builtin hook that the runner attaches to tasks with blocks of its kind.
 type builtinBlockHook struct {
-	name         string
-	order        int
-	readBlocks   func(*api.Task) map[string]any // returns the attachment for a task; nil if the task has no such blocks
-	failureEvent func(error) *api.TaskEvent     // makes the event of a failed Prestart; nil for the default event
-	verbatimEnv  bool                           // see runnerhooks.Hook
+	name                 string
+	order                int
+	attachmentFromBlocks func(*api.Task) map[string]any // returns the attachment for a task; nil if the task has no such blocks
+	failureEvent         func(error) *api.TaskEvent     // makes the event of a failed Prestart; nil for the default event
+	verbatimEnv          bool                           // see runnerhooks.Hook
 }
 
 var builtinHooks = []*builtinBlockHook{
 	{
 		name:  "artifact",
 		order: runnerhooks.OrderArtifacts,
-		readBlocks: func(t *api.Task) map[string]any {
+		attachmentFromBlocks: func(t *api.Task) map[string]any {
 			if len(t.Artifacts) == 0 {
 				return nil
 			}
@@ -114,7 +116,7 @@ var builtinHooks = []*builtinBlockHook{
 	{
 		name:  "template",
 		order: runnerhooks.OrderTemplates,
-		readBlocks: func(t *api.Task) map[string]any {
+		attachmentFromBlocks: func(t *api.Task) map[string]any {
 			if len(t.Templates) == 0 {
 				return nil
 			}
@@ -136,8 +138,8 @@ func CheckNotBuiltinBlockHook(name string) error {
 	return nil
 }
 
-// BuiltinHooksOfJob returns the names of the builtin hooks that the blocks of a job need.
-func BuiltinHooksOfJob(job *api.Job) (names []string) {
+// BuiltinHooksUsedByBlocks returns the names of the builtin hooks that the blocks of a job need.
+func BuiltinHooksUsedByBlocks(job *api.Job) (names []string) {
 	for _, b := range builtinHooks {
 		for _, g := range job.TaskGroups {
 			if g == nil {
@@ -147,7 +149,7 @@ func BuiltinHooksOfJob(job *api.Job) (names []string) {
 				if t == nil {
 					continue
 				}
-				if b.readBlocks(t) != nil {
+				if b.attachmentFromBlocks(t) != nil {
 					names = append(names, b.name)
 				}
 			}
@@ -158,20 +160,20 @@ func BuiltinHooksOfJob(job *api.Job) (names []string) {
 
 // NewAllocHooks returns the hooks of an allocation, without the hooks that only one of
 // its tasks attaches.
-func (s *Set) NewAllocHooks(a *api.Allocation, c AttachTarget) []runnerhooks.OrderedHook {
+func (s *HookPluginSet) NewAllocHooks(a *api.Allocation, c AttachTarget) []runnerhooks.OrderedHook {
 	group := a.GetTaskGroup()
-	return s.newAttachedHooks(a, taskDrivers(group), model.MergedMeta(a.Job.Meta, group.Meta), c)
+	return s.newAttachedHooks(a, taskDrivers(group), model.MergeMetaLaterWins(a.Job.Meta, group.Meta), c)
 }
 
 // NewTaskHooks returns the hooks of a task.
-func (s *Set) NewTaskHooks(a *api.Allocation, t *api.Task, c AttachTarget) []runnerhooks.OrderedHook {
-	list := s.newAttachedHooks(a, []string{t.Driver}, model.MergedMeta(a.Job.Meta, a.GetTaskGroup().Meta, t.Meta), c)
+func (s *HookPluginSet) NewTaskHooks(a *api.Allocation, t *api.Task, c AttachTarget) []runnerhooks.OrderedHook {
+	list := s.newAttachedHooks(a, []string{t.Driver}, model.MergeMetaLaterWins(a.Job.Meta, a.GetTaskGroup().Meta, t.Meta), c)
 	for _, b := range builtinHooks {
-		blocks := b.readBlocks(t)
+		blocks := b.attachmentFromBlocks(t)
 		if blocks == nil {
 			continue
 		}
-		if limits := s.config.LimitsOfBuiltinHook[b.name]; limits != nil {
+		if limits := s.config.LimitsByBuiltinHook[b.name]; limits != nil {
 			blocks["limits"] = limits
 		}
 		raw, err := json.Marshal(blocks)
@@ -187,9 +189,9 @@ func (s *Set) NewTaskHooks(a *api.Allocation, t *api.Task, c AttachTarget) []run
 }
 
 // newAttachedHooks returns the plugin hooks for an allocation or a task with these drivers and
-// this meta, including the detached hooks of c.PreviousAttachments.
-func (s *Set) newAttachedHooks(a *api.Allocation, drivers []string, meta map[string]string, c AttachTarget) []runnerhooks.OrderedHook {
-	known := s.config.KnownHooks()
+// this meta, including the detached hooks of c.PreviousAttachmentJSONByHook.
+func (s *HookPluginSet) newAttachedHooks(a *api.Allocation, drivers []string, meta map[string]string, c AttachTarget) []runnerhooks.OrderedHook {
+	known := s.config.LaunchedHooksByName()
 	attached := make(map[string]bool)
 	var list []runnerhooks.OrderedHook
 	for _, name := range s.candidateHookNames(known, meta) {
@@ -209,9 +211,9 @@ func (s *Set) newAttachedHooks(a *api.Allocation, drivers []string, meta map[str
 		attached[name] = true
 		list = append(list, runnerhooks.OrderedHook{Order: h.rule.Order, Hook: h})
 	}
-	for _, name := range slices.Sorted(maps.Keys(c.PreviousAttachments)) {
+	for _, name := range slices.Sorted(maps.Keys(c.PreviousAttachmentJSONByHook)) {
 		if !attached[name] && CheckNotBuiltinBlockHook(name) == nil {
-			h := s.newAttachedHook(name, attachment{isExplicit: true, jobAttachmentJSON: c.PreviousAttachments[name]}, c)
+			h := s.newAttachedHook(name, attachment{isExplicit: true, jobAttachmentJSON: c.PreviousAttachmentJSONByHook[name]}, c)
 			h.cleanupOnly = true
 			if !h.rule.appliesTo(a, drivers, meta) {
 				h.rule.Config = nil
@@ -224,7 +226,7 @@ func (s *Set) newAttachedHooks(a *api.Allocation, drivers []string, meta map[str
 
 // candidateHookNames returns the plugins that may take part for this meta: the plugins that
 // the operator's rules name, that want every allocation, or that the job names.
-func (s *Set) candidateHookNames(known map[string]*hook.Description, meta map[string]string) (names []string) {
+func (s *HookPluginSet) candidateHookNames(descriptionByKnownHook map[string]*hook.Description, meta map[string]string) (names []string) {
 	named := make(map[string]bool)
 	add := func(name string) {
 		if !named[name] && CheckNotBuiltinBlockHook(name) == nil {
@@ -235,8 +237,8 @@ func (s *Set) candidateHookNames(known map[string]*hook.Description, meta map[st
 	for _, rule := range s.Rules() {
 		add(rule.Name)
 	}
-	every := s.config.ExpectedAllAllocsHooks()
-	for name, d := range known {
+	every := s.config.UnlaunchedAllAllocsHooks()
+	for name, d := range descriptionByKnownHook {
 		if d.AllAllocs {
 			every = append(every, name)
 		}
@@ -252,10 +254,10 @@ func (s *Set) candidateHookNames(known map[string]*hook.Description, meta map[st
 	return names
 }
 
-func (s *Set) ruleFor(name string) Rule {
-	rule := Rule{Name: name}
+func (s *HookPluginSet) ruleFor(name string) OperatorRule {
+	rule := OperatorRule{Name: name}
 	rules := s.Rules()
-	if i := slices.IndexFunc(rules, func(r Rule) bool { return r.Name == name }); i >= 0 {
+	if i := slices.IndexFunc(rules, func(r OperatorRule) bool { return r.Name == name }); i >= 0 {
 		rule = rules[i]
 	}
 	if rule.Order == 0 {
@@ -264,6 +266,6 @@ func (s *Set) ruleFor(name string) Rule {
 	return rule
 }
 
-func (s *Set) newAttachedHook(name string, a attachment, c AttachTarget) *Hook {
+func (s *HookPluginSet) newAttachedHook(name string, a attachment, c AttachTarget) *Hook {
 	return &Hook{name: name, rule: s.ruleFor(name), attachment: a, target: c, hookSet: s, logger: s.logger.With("alloc_id", c.AllocID, "task", c.TaskName)}
 }

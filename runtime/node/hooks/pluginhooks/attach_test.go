@@ -23,11 +23,11 @@ import (
 // key could replace the operator's limits.
 func TestOnlyBlocksAttachBuiltinHooks(t *testing.T) {
 	plugins := New(Config{
-		KnownHooks:             func() map[string]*hook.Description { return map[string]*hook.Description{"artifact": {}, "mine": {}} },
-		ExpectedAllAllocsHooks: func() []string { return nil },
-		Rules:                  []Rule{{Name: "artifact", Order: 450}},
-		LimitsOfBuiltinHook:    map[string]map[string]any{"artifact": {"http_max_size": 1}},
-		Logger:                 hclog.NewNullLogger(),
+		LaunchedHooksByName:      func() map[string]*hook.Description { return map[string]*hook.Description{"artifact": {}, "mine": {}} },
+		UnlaunchedAllAllocsHooks: func() []string { return nil },
+		Rules:                    []OperatorRule{{Name: "artifact", Order: 450}},
+		LimitsByBuiltinHook:      map[string]map[string]any{"artifact": {"http_max_size": 1}},
+		Logger:                   hclog.NewNullLogger(),
 	})
 	meta := map[string]string{"lite_hook_artifact": `{"artifacts": [], "limits": {}}`, "lite_hook_mine": ""}
 	source := "http://x/y"
@@ -75,7 +75,7 @@ func TestCheckTaskAttachment(t *testing.T) {
 		{"script", both, `{"exited": {}, "postrun": null}`, ""},
 		{"script", both, "", ""},
 	} {
-		err := CheckTaskAttachment(c.name, c.config, descriptionOfPoints(c.points...))
+		err := CheckTaskAttachmentPoints(c.name, c.config, descriptionOfPoints(c.points...))
 		if want := c.want + refusedText; c.want == "" && err != nil || c.want != "" && (err == nil || err.Error() != want) {
 			t.Errorf("%s at %v with %s: %v, want %q", c.name, c.points, c.config, err, c.want)
 		}
@@ -90,18 +90,18 @@ func TestExpectedHookIsAttached(t *testing.T) {
 	s := &pluginFixture{description: every, expectedHooks: []string{"stamp"}, onCall: func(int, hook.Point, hook.RequestMeta, hook.Alloc) error { return nil }}
 	alloc := &api.Allocation{ID: "a", JobID: "web", TaskGroup: "g", Job: &api.Job{TaskGroups: []*api.TaskGroup{{Name: new("g"), Tasks: []*api.Task{{Name: "t"}}}}}}
 	for what, c := range map[string]struct {
-		rules []Rule
+		rules []OperatorRule
 		want  string
 		calls int64
 	}{
 		"nobody says anything":          {nil, "stamp@300", 1},
-		"the operator says when":        {[]Rule{{Name: "stamp", Order: 200}}, "stamp@200", 1},
-		"the operator wants it for db":  {[]Rule{{Name: "stamp", Match: &Match{Job: "db"}}}, "", 0},
-		"the operator wants it for web": {[]Rule{{Name: "stamp", Match: &Match{Job: "web"}}}, "stamp@300", 1},
+		"the operator says when":        {[]OperatorRule{{Name: "stamp", Order: 200}}, "stamp@200", 1},
+		"the operator wants it for db":  {[]OperatorRule{{Name: "stamp", Match: &RuleMatch{JobPattern: "db"}}}, "", 0},
+		"the operator wants it for web": {[]OperatorRule{{Name: "stamp", Match: &RuleMatch{JobPattern: "web"}}}, "stamp@300", 1},
 	} {
 		s.callCount.Store(0)
 		plugins := s.newSet(c.rules...)
-		plugins.config.KnownHooks = func() map[string]*hook.Description { return nil }
+		plugins.config.LaunchedHooksByName = func() map[string]*hook.Description { return nil }
 		list := plugins.NewAllocHooks(alloc, s.target(""))
 		if got := formatEntries(list); got != c.want {
 			t.Errorf("%s: attached %q, want %q", what, got, c.want)
@@ -123,29 +123,29 @@ func TestDetachedHookIsCalledForCleanup(t *testing.T) {
 	alloc := &api.Allocation{ID: "a", JobID: "web", TaskGroup: "g", Job: &api.Job{TaskGroups: []*api.TaskGroup{{Name: new("g"), Tasks: []*api.Task{{Name: "t"}}}}}}
 	all := descriptionOfPoints(slices.Collect(hook.AllPoints())...)
 	all.ReportsHealth = true
-	all.Schema = hclspec.Object(map[string]*hclspec.Spec{"pool": hclspec.Attr("pool", "string", true)})
+	all.AttachmentSchema = hclspec.Object(map[string]*hclspec.Spec{"pool": hclspec.Attr("pool", "string", true)})
 	var calledPoints []string
 	s := &pluginFixture{description: all, onCall: func(_ int, m hook.Point, g hook.RequestMeta, _ hook.Alloc) error {
-		calledPoints = append(calledPoints, m.String()+" "+string(g.Attachment))
+		calledPoints = append(calledPoints, m.String()+" "+string(g.AttachmentJSON))
 		return nil
 	}}
-	first := s.newSet(Rule{Name: "stamp", Match: &Match{}, Config: map[string]any{"pool": "a"}})
+	first := s.newSet(OperatorRule{Name: "stamp", Match: &RuleMatch{}, Config: map[string]any{"pool": "a"}})
 	of := s.target("t")
 	list := first.NewAllocHooks(alloc, of)
-	of.PreviousAttachments = map[string]string{"stamp": list[0].Hook.(*Hook).Attachment(), "gone": "{}", "artifact": "{}"}
+	of.PreviousAttachmentJSONByHook = map[string]string{"stamp": list[0].Hook.(*Hook).AttachmentJSON(), "gone": "{}", "artifact": "{}"}
 
 	// A hook that is still attached is listed once, with the current rule.
-	again := s.newSet(Rule{Name: "stamp", Match: &Match{}, Config: map[string]any{"pool": "b"}}).NewAllocHooks(alloc, of)
-	if got := formatEntries(again); got != "stamp@300 gone@300" || again[0].Hook.(*Hook).cleanupOnly || again[0].Hook.(*Hook).Attachment() != `{"pool":"b"}` {
+	again := s.newSet(OperatorRule{Name: "stamp", Match: &RuleMatch{}, Config: map[string]any{"pool": "b"}}).NewAllocHooks(alloc, of)
+	if got := formatEntries(again); got != "stamp@300 gone@300" || again[0].Hook.(*Hook).cleanupOnly || again[0].Hook.(*Hook).AttachmentJSON() != `{"pool":"b"}` {
 		t.Errorf("attached still: %s, %+v", got, again[0].Hook)
 	}
 
-	next := s.newSet(Rule{Name: "stamp", Match: &Match{Job: "db"}})
-	next.config.FindHook = func(ctx context.Context, name string, until time.Time) (RemoteHook, *hook.Description, error) {
+	next := s.newSet(OperatorRule{Name: "stamp", Match: &RuleMatch{JobPattern: "db"}})
+	next.config.FindOrLaunchHook = func(ctx context.Context, name string, until time.Time) (RemoteHook, *hook.Description, error) {
 		if name == "gone" {
 			return nil, nil, supervisor.ErrNoHook
 		}
-		return first.config.FindHook(ctx, name, until)
+		return first.config.FindOrLaunchHook(ctx, name, until)
 	}
 	for _, o := range next.NewTaskHooks(alloc, &api.Task{Name: "t"}, of) {
 		p := o.Hook.(*Hook)
@@ -192,7 +192,7 @@ func TestNearestAttachmentIsUsed(t *testing.T) {
 		for what, list := range map[string][]runnerhooks.OrderedHook{c.ofAlloc: s.newSet().NewAllocHooks(alloc, AttachTarget{}), c.ofTask: s.newSet().NewTaskHooks(alloc, task, AttachTarget{})} {
 			got := ""
 			for _, o := range list {
-				got += o.Hook.(*Hook).Attachment()
+				got += o.Hook.(*Hook).AttachmentJSON()
 			}
 			if got != what {
 				t.Errorf("%+v: attached with %s, want %s", c, got, what)

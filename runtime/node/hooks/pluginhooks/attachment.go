@@ -27,9 +27,9 @@ type attachment struct {
 }
 
 // mergeOperatorConfig returns the job's attachment, overridden by the operator's configuration.
-func (a attachment) mergeOperatorConfig(operator map[string]any) (map[string]any, error) {
+func (a attachment) mergeOperatorConfig(operatorConfig map[string]any) (map[string]any, error) {
 	config, err := parseAttachment(a.jobAttachmentJSON)
-	maps.Copy(config, operator)
+	maps.Copy(config, operatorConfig)
 	return config, err
 }
 
@@ -41,11 +41,11 @@ func newAttachmentSchemaError(diags hcl.Diagnostics) error {
 }
 
 // encodeForPlugin returns the JSON for the plugin, with the defaults of its schema.
-func (a attachment) encodeForPlugin(schema *hclspec.Spec, operator map[string]any) ([]byte, error) {
+func (a attachment) encodeForPlugin(schema *hclspec.Spec, operatorConfig map[string]any) ([]byte, error) {
 	if a.builtinBlocksJSON != nil {
 		return a.builtinBlocksJSON, nil
 	}
-	config, err := a.mergeOperatorConfig(operator)
+	config, err := a.mergeOperatorConfig(operatorConfig)
 	switch {
 	case err != nil:
 		return nil, err
@@ -61,36 +61,36 @@ func (a attachment) encodeForPlugin(schema *hclspec.Spec, operator map[string]an
 	return ctyjson.Marshal(value, value.Type())
 }
 
-// CheckAttachment validates an attachment of a canonical job against the schema of its plugin, with the
+// ValidateAttachmentConfig validates an attachment of a canonical job against the schema of its plugin, with the
 // operator's configuration for the allocations and tasks that the operator's rule matches, and without it
 // for the others.
-func (s *Set) CheckAttachment(job *api.Job, at model.HookAttachment, schema *hclspec.Spec) error {
+func (s *HookPluginSet) ValidateAttachmentConfig(job *api.Job, at model.HookAttachment, schema *hclspec.Spec) error {
 	rule := s.ruleFor(at.Hook)
 	matched, unmatched := rule.appliesWithinAttachment(job, at)
 	var errs []error
 	if matched {
-		_, err := attachment{jobAttachmentJSON: at.Config}.encodeForPlugin(schema, rule.Config)
+		_, err := attachment{jobAttachmentJSON: at.ConfigJSON}.encodeForPlugin(schema, rule.Config)
 		errs = append(errs, err)
 	}
 	if unmatched {
-		_, err := attachment{jobAttachmentJSON: at.Config}.encodeForPlugin(schema, nil)
+		_, err := attachment{jobAttachmentJSON: at.ConfigJSON}.encodeForPlugin(schema, nil)
 		errs = append(errs, err)
 	}
 	return cmp.Or(errs...)
 }
 
 // CheckAttachmentSyntax validates the JSON of an attachment without the plugin's schema.
-func CheckAttachmentSyntax(text string) error {
-	_, err := parseAttachment(text)
+func CheckAttachmentSyntax(attachmentJSON string) error {
+	_, err := parseAttachment(attachmentJSON)
 	return err
 }
 
 // scriptHook is the builtin hook whose attachment names hook points.
 const scriptHook = "script"
 
-// CheckTaskAttachment rejects an attachment to one task for hook points of the allocation: these
+// CheckTaskAttachmentPoints rejects an attachment to one task for hook points of the allocation: these
 // are called only for hooks that the group or the job attaches.
-func CheckTaskAttachment(name, text string, d *hook.Description) error {
+func CheckTaskAttachmentPoints(hookName, attachmentJSON string, d *hook.Description) error {
 	var allocPoints []string
 	forTasks := false
 	for _, p := range d.Subscriptions {
@@ -101,8 +101,8 @@ func CheckTaskAttachment(name, text string, d *hook.Description) error {
 		}
 	}
 	if forTasks {
-		config, err := parseAttachment(text)
-		if name != scriptHook || err != nil {
+		config, err := parseAttachment(attachmentJSON)
+		if hookName != scriptHook || err != nil {
 			return err
 		}
 		allocPoints = slices.DeleteFunc(allocPoints, func(point string) bool { return config[point] == nil })

@@ -33,10 +33,10 @@ func newCleanupCall(d *state.PendingCleanup) callPluginFunc {
 // CleanupStore persists pending cleanups for the next agent. Its methods may be called
 // concurrently.
 type CleanupStore interface {
-	// List returns the pending cleanups. It deletes those of allocations without a record whose Until has
-	// passed, and sets Until to CleanupTimeout from now where it is zero and the allocation has no record.
-	// Unreadable records are left out.
-	List() []state.PendingCleanup
+	// ListDeletingExpired returns the pending cleanups. It deletes those of allocations without a record whose
+	// RetryUntil has passed, and sets RetryUntil to CleanupTimeout from now where it is zero and the allocation has no
+	// record. Unreadable records are left out.
+	ListDeletingExpired() []state.PendingCleanup
 	Put(state.PendingCleanup) error
 	Delete(state.PendingCleanup) error
 }
@@ -54,14 +54,14 @@ const CleanupTimeout = 24 * time.Hour
 // errEarlierCleanup is the error of a Destroy call that was not made.
 var errEarlierCleanup = errors.New("an earlier call for the allocation must be repeated first")
 
-// postponeDestroy makes a Destroy call a pending cleanup if another cleanup of the hook for the allocation is pending, because
-// Destroy is the last call. It reports whether it did.
-func (h *Hook) postponeDestroy(d state.PendingCleanup) (postponed bool, err error) {
+// postponeDestroyIfCleanupPending makes a Destroy call a pending cleanup if another cleanup of the hook for the
+// allocation is pending, because Destroy is the last call. It reports whether it did.
+func (h *Hook) postponeDestroyIfCleanupPending(d state.PendingCleanup) (postponed bool, err error) {
 	description := h.description.Load()
 	if description != nil && !h.isCalledAt(description, hook.Destroy) {
 		return false, nil
 	}
-	if !slices.ContainsFunc(h.hookSet.config.CleanupStore.List(), func(other state.PendingCleanup) bool {
+	if !slices.ContainsFunc(h.hookSet.config.CleanupStore.ListDeletingExpired(), func(other state.PendingCleanup) bool {
 		return other.Hook == h.name && other.AllocID == h.target.AllocID
 	}) {
 		return false, nil
@@ -77,7 +77,7 @@ func (h *Hook) postponeDestroy(d state.PendingCleanup) (postponed bool, err erro
 // enqueueCleanup stores a failed call for a retry, and returns err with that outcome added.
 func (h *Hook) enqueueCleanup(d state.PendingCleanup, err error) error {
 	d.Hook, d.AllocID, d.Task = h.name, h.target.AllocID, h.target.TaskName
-	d.JobAttachmentJSON, d.BuiltinAttachmentJSON = h.Attachment(), h.attachment.builtinBlocksJSON
+	d.JobAttachmentJSON, d.BuiltinAttachmentJSON = h.AttachmentJSON(), h.attachment.builtinBlocksJSON
 	if putErr := h.hookSet.config.CleanupStore.Put(d); putErr != nil {
 		return fmt.Errorf("%w; it is not tried again: %v", err, putErr)
 	}
@@ -85,9 +85,9 @@ func (h *Hook) enqueueCleanup(d state.PendingCleanup, err error) error {
 	return fmt.Errorf("%w; it is tried again until it succeeds", err)
 }
 
-// RetryCleanupsUntilDone retries pending cleanups, of this agent and of earlier ones, and blocks until ctx
+// RetryCleanupsUntilCanceled retries pending cleanups, of this agent and of earlier ones, and blocks until ctx
 // ends. A hook that does not answer does not delay the retries of other hooks.
-func (s *Set) RetryCleanupsUntilDone(ctx context.Context) {
+func (s *HookPluginSet) RetryCleanupsUntilCanceled(ctx context.Context) {
 	loops := make(map[string]chan struct{}) // keyed by hook name; each channel receives a value when a pending cleanup is new
 	ended := make(chan string)
 	begin := func(name string) {
@@ -120,23 +120,23 @@ func (s *Set) RetryCleanupsUntilDone(ctx context.Context) {
 	}
 }
 
-// RetryAllCleanups retries pending cleanups until none is left or ctx ends, and logs the remaining
-// ones, for an agent that has no successor. RetryCleanupsUntilDone must have returned.
-func (s *Set) RetryAllCleanups(ctx context.Context) {
+// RetryCleanupsUntilNoneLeft retries pending cleanups until none is left or ctx ends, and logs the remaining
+// ones, for an agent that has no successor. RetryCleanupsUntilCanceled must have returned.
+func (s *HookPluginSet) RetryCleanupsUntilNoneLeft(ctx context.Context) {
 	var retryWG sync.WaitGroup
 	for name := range s.hooksWithPendingCleanups() {
 		retryWG.Go(func() { s.retryCleanupsOfHook(ctx, name, nil) })
 	}
 	retryWG.Wait()
-	for _, d := range s.config.CleanupStore.List() {
+	for _, d := range s.config.CleanupStore.ListDeletingExpired() {
 		s.logger.Warn("cleanup of a hook abandoned", "hook", d.Hook, "alloc_id", d.AllocID, "task", d.Task, "hook_point", d.Point)
 	}
 }
 
 // hooksWithPendingCleanups returns the names of the hooks with pending cleanups.
-func (s *Set) hooksWithPendingCleanups() map[string]bool {
+func (s *HookPluginSet) hooksWithPendingCleanups() map[string]bool {
 	names := make(map[string]bool)
-	for _, d := range s.config.CleanupStore.List() {
+	for _, d := range s.config.CleanupStore.ListDeletingExpired() {
 		names[d.Hook] = true
 	}
 	return names
@@ -151,7 +151,7 @@ func sendWithoutBlocking(c chan<- struct{}) {
 }
 
 // retryCleanupsOfHook retries the pending cleanups of one hook, until none is left or ctx ends.
-func (s *Set) retryCleanupsOfHook(ctx context.Context, hook string, enqueued <-chan struct{}) {
+func (s *HookPluginSet) retryCleanupsOfHook(ctx context.Context, hook string, enqueued <-chan struct{}) {
 	for delay := minCleanupPause; s.retryCleanupsOnce(ctx, hook); {
 		if waitForDelayOrCleanup(ctx, delay, enqueued) {
 			delay = minCleanupPause
@@ -166,8 +166,8 @@ var cleanupOrder = map[hook.Point]int{hook.Stop: 1, hook.Postrun: 2, hook.Destro
 
 // retryCleanupsOnce retries each pending cleanup of the hook once, and reports whether any is
 // left to be retried.
-func (s *Set) retryCleanupsOnce(ctx context.Context, hook string) (pending bool) {
-	list := s.config.CleanupStore.List()
+func (s *HookPluginSet) retryCleanupsOnce(ctx context.Context, hook string) (pending bool) {
+	list := s.config.CleanupStore.ListDeletingExpired()
 	slices.SortStableFunc(list, func(a, b state.PendingCleanup) int { return cmp.Compare(cleanupOrder[a.Point], cleanupOrder[b.Point]) })
 	for _, d := range list {
 		if d.Hook != hook || ctx.Err() != nil {
@@ -185,9 +185,9 @@ func (s *Set) retryCleanupsOnce(ctx context.Context, hook string) (pending bool)
 	return pending && ctx.Err() == nil
 }
 
-// waitForDelayOrCleanup waits for d, for enqueued or for the end of ctx. It reports whether a value
-// was received from enqueued.
-func waitForDelayOrCleanup(ctx context.Context, d time.Duration, enqueued <-chan struct{}) bool {
+// waitForDelayOrCleanup waits for d, for enqueued or for the end of ctx. cleanupEnqueued
+// reports whether a value was received from enqueued.
+func waitForDelayOrCleanup(ctx context.Context, d time.Duration, enqueued <-chan struct{}) (cleanupEnqueued bool) {
 	select {
 	case <-time.After(d):
 	case <-ctx.Done():
@@ -198,11 +198,11 @@ func waitForDelayOrCleanup(ctx context.Context, d time.Duration, enqueued <-chan
 }
 
 // retryCleanup makes the call of a pending cleanup once.
-func (s *Set) retryCleanup(ctx context.Context, d state.PendingCleanup) error {
+func (s *HookPluginSet) retryCleanup(ctx context.Context, d state.PendingCleanup) error {
 	h := s.newAttachedHook(d.Hook, attachment{isExplicit: true, jobAttachmentJSON: d.JobAttachmentJSON, builtinBlocksJSON: d.BuiltinAttachmentJSON}, AttachTarget{
 		AllocID: d.AllocID, TaskName: d.Task,
 		AllocJSON: func() ([]byte, error) { return nil, nil }, // the request has it
 		EmitEvent: func(*api.TaskEvent) {},
 	})
-	return h.callOnce(ctx, d.Point, newCleanupCall(&d))
+	return h.callOnce(ctx, d.Point, func() {}, newCleanupCall(&d))
 }

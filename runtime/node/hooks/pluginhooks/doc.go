@@ -1,6 +1,6 @@
 // Package pluginhooks adapts hooks in plugins to the hook interfaces of the runners.
 //
-// A [Set] holds the hook plugins of a node and the operator's rules for them. A [Hook]
+// A [HookPluginSet] holds the hook plugins of a node and the operator's rules for them. A [Hook]
 // is one of these plugins, or the builtin artifact or template hook, attached to one
 // allocation or one task. attach.go selects the hooks of an allocation or a task,
 // attachment.go builds their configuration, rule.go holds the operator's rules,

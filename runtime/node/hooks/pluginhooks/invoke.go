@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
@@ -24,15 +25,15 @@ type RemoteHook interface {
 	Done() <-chan struct{}
 }
 
-// FindHookFunc returns the hook of a name, and starts its plugin if necessary. A failed start is
-// retried before until; after that it is an error. The hook points of a hook never
+// FindOrLaunchHookFunc returns the hook of a name, and starts its plugin if necessary. A failed start is
+// retried until retryStartUntil; after that it is a *driver.UnavailableError. The hook points of a hook never
 // change.
-type FindHookFunc func(ctx context.Context, name string, until time.Time) (RemoteHook, *hook.Description, error)
+type FindOrLaunchHookFunc func(ctx context.Context, name string, retryStartUntil time.Time) (RemoteHook, *hook.Description, error)
 
 // The timeouts of one call. The hook's description and the operator's rule override
 // the first two.
 const (
-	startTimeout        = time.Minute // Prerun and Prestart
+	startTimeout        = time.Minute // Prerun and Prestart, and their wait for a plugin where it has a limit
 	callTimeout         = 10 * time.Second
 	maxRequestedTimeout = time.Hour // limit of the timeout that a hook can request for other hook points
 )
@@ -71,7 +72,7 @@ func (h *Hook) callWithRetries(ctx context.Context, point hook.Point, f callPlug
 	if d := h.description.Load(); d != nil && !h.isCalledAt(d, point) || h.cleanupOnly && !cleanupPoints[point] {
 		return nil
 	}
-	err := h.callOnce(ctx, point, f)
+	err := h.callOnce(ctx, point, func() {}, f)
 	if h.cleanupOnly && errors.Is(err, supervisor.ErrNoHook) {
 		h.logger.Warn("hook was removed and cannot clean up", "hook", h.name, "hook_point", point, "error", err)
 		return nil
@@ -79,7 +80,7 @@ func (h *Hook) callWithRetries(ctx context.Context, point hook.Point, f callPlug
 	alone := false // whether no other call to the plugin was retried at the same time as this call
 	for deaths := 1; errors.Is(err, hook.ErrPluginDown) && ctx.Err() == nil; deaths++ {
 		if alone || deaths > len(retryWindows) {
-			return &runnerhooks.UnavailableError{Err: fmt.Errorf("%w: it died at this call, %s; the agent's log has its last words", hook.ErrPluginDown, deathCountTexts[deaths])}
+			return &runnerhooks.PluginUnavailableError{Err: fmt.Errorf("%w: it died at this call, %s; the agent's log has its last words", hook.ErrPluginDown, deathCountTexts[deaths])}
 		}
 		h.logger.Warn("hook plugin died, the call is repeated", "hook", h.name, "hook_point", point)
 		alone, err = h.callSerialized(ctx, point, retryWindows[deaths-1], f)
@@ -88,7 +89,8 @@ func (h *Hook) callWithRetries(ctx context.Context, point hook.Point, f callPlug
 }
 
 // callSerialized waits for the call's turn in the retry queue of the plugin and makes
-// the call. The turn ends with the call, or after the retry window. alone reports
+// the call. The turn ends with the call, after the retry window, or when the call has to wait for an
+// unavailable plugin, because other calls do not wait as long. alone reports
 // whether no other repeated call ran at the same time.
 func (h *Hook) callSerialized(ctx context.Context, point hook.Point, retryWindow time.Duration, f callPluginFunc) (ranAlone bool, err error) {
 	r := h.hookSet.retryQueue(h.name)
@@ -100,28 +102,18 @@ func (h *Hook) callSerialized(ctx context.Context, point hook.Point, retryWindow
 	endTurn := sync.OnceFunc(func() { <-r.semaphore })
 	defer endTurn()
 	c := r.addRepeatedCall()
-	err = h.callOnce(ctx, point, func(ctx context.Context, remote RemoteHook, meta commonRequestFields) error {
+	err = h.callOnce(ctx, point, endTurn, func(ctx context.Context, remote RemoteHook, meta commonRequestFields) error {
 		defer time.AfterFunc(retryWindow, endTurn).Stop()
 		return f(ctx, remote, meta)
 	})
 	return r.removeRepeatedCall(c), err
 }
 
-// callOnce calls the plugin once.
-func (h *Hook) callOnce(ctx context.Context, point hook.Point, f callPluginFunc) error {
-	// Prerun and Prestart wait for a plugin that currently fails to start.
-	timeout, launch := callTimeout, launchTimeout
-	if isStartPoint(point) {
-		timeout, launch = startTimeout, startTimeout
-	}
-	found, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	remote, d, err := h.findPlugin(found, point, time.Now().Add(launch))
+// callOnce calls the plugin once. It calls onOutage if it has to wait for an unavailable plugin.
+func (h *Hook) callOnce(ctx context.Context, point hook.Point, onOutage func(), f callPluginFunc) error {
+	remote, d, err := h.findPlugin(ctx, point, onOutage)
 	if err != nil {
-		if found.Err() != nil && ctx.Err() == nil {
-			err = fmt.Errorf("the plugin did not start within %s: %w", timeout, err)
-		}
-		return &runnerhooks.UnavailableError{Err: err}
+		return &runnerhooks.PluginUnavailableError{Err: err}
 	}
 	h.description.Store(d)
 	if !h.isCalledAt(d, point) {
@@ -133,12 +125,15 @@ func (h *Hook) callOnce(ctx context.Context, point hook.Point, f callPluginFunc)
 	}
 	meta.Traceparent = base.Traceparent(ctx)
 	subscription, _ := d.Subscription(point)
+	timeout := startTimeout
 	if !isStartPoint(point) { // Prerun and Prestart have no maximum timeout, because a kill ends them
+		timeout = callTimeout
 		subscription.Timeout = min(subscription.Timeout, maxRequestedTimeout)
 	}
 	timeout = cmp.Or(h.rule.Timeout, subscription.Timeout, timeout)
 	called := ctx
 	if !h.hookSet.config.NoCallTimeouts {
+		var cancel context.CancelFunc
 		called, cancel = context.WithTimeout(ctx, timeout)
 		defer cancel()
 	}
@@ -147,9 +142,9 @@ func (h *Hook) callOnce(ctx context.Context, point hook.Point, f callPluginFunc)
 	case err == nil || ctx.Err() != nil:
 		return err
 	case errors.Is(err, hook.ErrPluginDown):
-		return &runnerhooks.UnavailableError{Err: err}
+		return &runnerhooks.PluginUnavailableError{Err: err}
 	case called.Err() != nil || errors.Is(err, context.DeadlineExceeded): // the plugin returns DeadlineExceeded early if its clock is ahead
-		return &runnerhooks.UnavailableError{Err: fmt.Errorf("no answer within %s", timeout)}
+		return &runnerhooks.PluginUnavailableError{Err: fmt.Errorf("no answer within %s", timeout)}
 	}
 	return err
 }
@@ -157,25 +152,60 @@ func (h *Hook) callOnce(ctx context.Context, point hook.Point, f callPluginFunc)
 // isStartPoint reports whether an allocation or a task cannot start before the hook point.
 func isStartPoint(point hook.Point) bool { return point == hook.Prerun || point == hook.Prestart }
 
-// findPlugin returns the plugin. A Prerun or Prestart that waits for it emits an event.
-func (h *Hook) findPlugin(ctx context.Context, point hook.Point, until time.Time) (RemoteHook, *hook.Description, error) {
-	if isStartPoint(point) {
-		emitted := make(chan struct{})
-		timer := time.AfterFunc(waitingEventDelay, func() {
-			defer close(emitted)
-			h.target.EmitEvent(model.EventWaitingForPlugin("hook plugin " + h.name))
-		})
-		defer func() {
-			if !timer.Stop() {
-				<-emitted
-			}
-		}()
+// findPlugin returns the plugin. At Prerun and Prestart it waits as long as the plugin is unavailable, and emits an event: a
+// failed start does not get the plugin back. It does not wait for a plugin that is not launched again. At other hook points,
+// with on_error = "warn", and for tasks that run already, the wait has a limit.
+func (h *Hook) findPlugin(ctx context.Context, point hook.Point, onOutage func()) (RemoteHook, *hook.Description, error) {
+	if !isStartPoint(point) {
+		return h.findPluginWithin(ctx, callTimeout, launchTimeout)
 	}
-	return h.hookSet.config.FindHook(ctx, h.name, until)
+	var slowStartEvent sync.Once
+	timer := time.AfterFunc(waitingEventDelay, func() {
+		slowStartEvent.Do(func() { h.target.EmitEvent(model.EventWaitingForPlugin("hook plugin " + h.name)) })
+	})
+	preventSlowStartEvent := func() {
+		timer.Stop()
+		slowStartEvent.Do(func() {}) // blocks while the event is being emitted
+	}
+	defer preventSlowStartEvent()
+	if h.rule.WarnOnError || h.target.TasksRun != nil && h.target.TasksRun() {
+		return h.findPluginWithin(ctx, startTimeout, startTimeout)
+	}
+	found, err := driver.WaitWhileUnavailable(ctx, func(ctx context.Context) (foundPlugin, error) {
+		// The launch after a short back-off is no outage.
+		remote, d, err := h.hookSet.config.FindOrLaunchHook(ctx, h.name, time.Now().Add(launchTimeout))
+		if unavailableErr, ok := errors.AsType[*driver.UnavailableError](err); ok && unavailableErr.NotLaunchedAgain {
+			err = unavailableErr.Err
+		}
+		return foundPlugin{remote, d}, err
+	}, func(err error) {
+		preventSlowStartEvent()
+		onOutage()
+		h.target.EmitEvent(model.EventWaitingForHookPlugin(err.Error()))
+	})
+	return found.remote, found.description, err
+}
+
+// foundPlugin is a plugin that FindOrLaunchHookFunc has returned.
+type foundPlugin struct {
+	remote      RemoteHook
+	description *hook.Description
+}
+
+// findPluginWithin returns the plugin. It waits up to timeout for a launch, and for the next launch of an unavailable plugin
+// that is due within retryWait.
+func (h *Hook) findPluginWithin(ctx context.Context, timeout, retryWait time.Duration) (RemoteHook, *hook.Description, error) {
+	untilTimeout, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	remote, d, err := h.hookSet.config.FindOrLaunchHook(untilTimeout, h.name, time.Now().Add(retryWait))
+	if err != nil && untilTimeout.Err() != nil && ctx.Err() == nil {
+		err = fmt.Errorf("the plugin did not start within %s: %w", timeout, err)
+	}
+	return remote, d, err
 }
 
 func (h *Hook) newCommonRequestFields(d *hook.Description) (m commonRequestFields, err error) {
-	if m.Attachment, err = h.attachment.encodeForPlugin(d.Schema, h.rule.Config); err != nil {
+	if m.AttachmentJSON, err = h.attachment.encodeForPlugin(d.AttachmentSchema, h.rule.Config); err != nil {
 		return m, err
 	}
 	if d.IncludeAllocJSON {

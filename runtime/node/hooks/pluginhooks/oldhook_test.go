@@ -121,7 +121,7 @@ func TestHookWithoutRepeatedField(t *testing.T) {
 			processes := []*hookwire.Client{old.startProcess(t, 0, test.dies), old.startProcess(t, 1, false)}
 			s := &pluginFixture{description: allPointsDescription}
 			plugins := s.newSet()
-			plugins.config.FindHook = func(context.Context, string, time.Time) (RemoteHook, *hook.Description, error) {
+			plugins.config.FindOrLaunchHook = func(context.Context, string, time.Time) (RemoteHook, *hook.Description, error) {
 				if test.dies && !wait.IsClosed(processes[0].Done()) {
 					return processes[0], s.description, nil
 				}

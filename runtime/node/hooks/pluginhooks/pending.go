@@ -22,12 +22,12 @@ const (
 	LaunchFailed
 )
 
-// PendingLaunchWaiter returns a function that blocks until every plugin that may take part in all
+// PluginLaunchWaiterOrNil returns a function that blocks until every plugin that may take part in all
 // allocations has been launched or has failed to start, and emits an event if that takes
 // long. It returns nil if there is nothing to wait for. Until the function returns,
 // NewAllocHooks and NewTaskHooks may leave out hooks.
-func (s *Set) PendingLaunchWaiter(a *api.Allocation) func(ctx context.Context, emit func(*api.TaskEvent)) {
-	meta := model.MergedMeta(a.Job.Meta, a.GetTaskGroup().Meta)
+func (s *HookPluginSet) PluginLaunchWaiterOrNil(a *api.Allocation) func(ctx context.Context, emit func(*api.TaskEvent)) {
+	meta := model.MergeMetaLaterWins(a.Job.Meta, a.GetTaskGroup().Meta)
 	if launching, _ := s.firstLaunchingPluginNames(meta); len(launching) == 0 {
 		return nil
 	}
@@ -36,18 +36,18 @@ func (s *Set) PendingLaunchWaiter(a *api.Allocation) func(ctx context.Context, e
 
 // firstLaunchingPluginNames returns the plugins that are being launched for the first time, without the
 // plugins that a rule or the job names: Prerun waits for these.
-func (s *Set) firstLaunchingPluginNames(meta map[string]string) (names []string, changed <-chan struct{}) {
+func (s *HookPluginSet) firstLaunchingPluginNames(meta map[string]string) (names []string, changed <-chan struct{}) {
 	unknown, changed := s.config.PluginsOfUnknownType()
 	for _, name := range slices.Sorted(maps.Keys(unknown)) {
 		_, attached := meta[model.HookPrefix+name]
-		if unknown[name] == LaunchPending && !attached && !slices.ContainsFunc(s.Rules(), func(r Rule) bool { return r.Name == name }) {
+		if unknown[name] == LaunchPending && !attached && !slices.ContainsFunc(s.Rules(), func(r OperatorRule) bool { return r.Name == name }) {
 			names = append(names, name)
 		}
 	}
 	return names, changed
 }
 
-func (s *Set) awaitFirstLaunches(ctx context.Context, meta map[string]string, emit func(*api.TaskEvent)) {
+func (s *HookPluginSet) awaitFirstLaunches(ctx context.Context, meta map[string]string, emit func(*api.TaskEvent)) {
 	limit := time.NewTimer(startTimeout)
 	defer limit.Stop()
 	delay := time.NewTimer(waitingEventDelay)

@@ -55,7 +55,7 @@ func TestPendingWaitsForUnknownPlugins(t *testing.T) {
 	const slowPluginText, brokenPluginText = "plugin slow, which may be a hook of every allocation,", "plugin broken, which may be a hook of every allocation,"
 	for what, c := range map[string]struct {
 		plugins     []string
-		rules       []Rule
+		rules       []OperatorRule
 		meta        map[string]string
 		at          map[string]time.Duration // at has the times at which launches succeed or fail
 		ups         string
@@ -72,7 +72,7 @@ func TestPendingWaitsForUnknownPlugins(t *testing.T) {
 		"it failed before":               {plugins: []string{"broken failed"}},
 		"one failed before":              {plugins: []string{"broken failed", "slow"}, at: map[string]time.Duration{"slow": 10 * time.Second}, ups: "slow", waits: 10 * time.Second, told: slowPluginText},
 		"the allocation is stopped":      {plugins: []string{"slow"}, end: 3 * time.Second, waits: 3 * time.Second, told: slowPluginText},
-		"the operator says what it does": {plugins: []string{"slow"}, rules: []Rule{{Name: "slow"}}},
+		"the operator says what it does": {plugins: []string{"slow"}, rules: []OperatorRule{{Name: "slow"}}},
 		"the job attaches it":            {plugins: []string{"slow"}, meta: map[string]string{"lite_hook_slow": ""}},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -80,7 +80,7 @@ func TestPendingWaitsForUnknownPlugins(t *testing.T) {
 				u := newUnknownPlugins(c.plugins...)
 				var log bytes.Buffer
 				p := New(Config{PluginsOfUnknownType: u.get, Rules: c.rules, Logger: hclog.New(&hclog.LoggerOptions{Output: &log})})
-				pending := p.PendingLaunchWaiter(&api.Allocation{TaskGroup: "g", Job: &api.Job{TaskGroups: []*api.TaskGroup{{Name: new("g"), Meta: c.meta}}}})
+				pending := p.PluginLaunchWaiterOrNil(&api.Allocation{TaskGroup: "g", Job: &api.Job{TaskGroups: []*api.TaskGroup{{Name: new("g"), Meta: c.meta}}}})
 				if waits := pending != nil; waits != (c.waits > 0) {
 					t.Fatalf("waits: %v", waits)
 				}

@@ -45,17 +45,17 @@ var (
 // failure of a plugin as the operator's rule says.
 type Hook struct {
 	name             string
-	rule             Rule
+	rule             OperatorRule
 	attachment       attachment
 	builtinBlockHook *builtinBlockHook                // builtin hook that blocks of the task attach; nil for other hooks
 	cleanupOnly      bool                             // the hook is no longer attached, and is only called to clean up
 	description      atomic.Pointer[hook.Description] // description of the hook; nil until the plugin has been launched
 	target           AttachTarget
-	hookSet          *Set
+	hookSet          *HookPluginSet
 	logger           hclog.Logger
 
 	mu           sync.Mutex
-	pluginExited <-chan struct{} // result of PluginExited
+	pluginExited <-chan struct{} // result of PoststartPluginExited
 }
 
 // Name implements hook.Hook.
@@ -70,12 +70,14 @@ func (h *Hook) ReportsHealth() bool {
 	return d != nil && d.ReportsHealth && h.isAttached(d) && !h.cleanupOnly
 }
 
-// VerbatimEnv implements runnerhooks.Hook.
-func (h *Hook) VerbatimEnv() bool { return h.builtinBlockHook != nil && h.builtinBlockHook.verbatimEnv }
+// EnvIsVerbatimAndOverrides implements runnerhooks.Hook.
+func (h *Hook) EnvIsVerbatimAndOverrides() bool {
+	return h.builtinBlockHook != nil && h.builtinBlockHook.verbatimEnv
+}
 
-// Attachment implements runnerhooks.Hook: it returns the attachment of the job, merged with the
+// AttachmentJSON implements runnerhooks.Hook: it returns the attachment of the job, merged with the
 // configuration of the operator.
-func (h *Hook) Attachment() string {
+func (h *Hook) AttachmentJSON() string {
 	if h.attachment.builtinBlocksJSON != nil {
 		return ""
 	}
@@ -130,7 +132,7 @@ func (h *Hook) applyOnErrorRule(ctx context.Context, point hook.Point, err error
 		return nil
 	}
 	h.logger.Info("hook failed", "hook", h.name, "hook_point", point, "error", err) // users see the event
-	retryable := errors.As(err, new(*runnerhooks.UnavailableError))
+	retryable := errors.As(err, new(*runnerhooks.PluginUnavailableError))
 	cause := err
 	err = fmt.Errorf("%s: %w", point, err)
 	switch {

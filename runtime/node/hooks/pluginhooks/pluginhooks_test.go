@@ -65,7 +65,7 @@ func (r *fakeRemoteHook) Stop(_ context.Context, req hook.TaskStopRequest) (hook
 // memoryStore is a CleanupStore in memory.
 type memoryStore map[string]state.PendingCleanup
 
-func (m memoryStore) List() (list []state.PendingCleanup) {
+func (m memoryStore) ListDeletingExpired() (list []state.PendingCleanup) {
 	for _, d := range m {
 		list = append(list, d)
 	}
@@ -85,10 +85,10 @@ type pluginFixture struct {
 	expectedHooks []string
 }
 
-func (p *pluginFixture) newSet(rules ...Rule) *Set {
+func (p *pluginFixture) newSet(rules ...OperatorRule) *HookPluginSet {
 	p.cleanups = memoryStore{}
 	return New(Config{
-		FindHook: func(_ context.Context, name string, _ time.Time) (RemoteHook, *hook.Description, error) {
+		FindOrLaunchHook: func(_ context.Context, name string, _ time.Time) (RemoteHook, *hook.Description, error) {
 			if name != "stamp" {
 				return nil, nil, errors.New("no such hook")
 			}
@@ -96,12 +96,12 @@ func (p *pluginFixture) newSet(rules ...Rule) *Set {
 				return p.onCall(int(p.callCount.Add(1)), m, g, a)
 			}}, p.description, nil
 		},
-		KnownHooks:             func() map[string]*hook.Description { return map[string]*hook.Description{"stamp": p.description} },
-		ExpectedAllAllocsHooks: func() []string { return p.expectedHooks },
-		Rules:                  rules,
-		NewCapabilityToken:     func(alloc, task, hook string) string { return alloc + "/" + task + "/" + hook },
-		CleanupStore:           p.cleanups,
-		Logger:                 hclog.NewNullLogger(),
+		LaunchedHooksByName:      func() map[string]*hook.Description { return map[string]*hook.Description{"stamp": p.description} },
+		UnlaunchedAllAllocsHooks: func() []string { return p.expectedHooks },
+		Rules:                    rules,
+		NewCapabilityToken:       func(alloc, task, hook string) string { return alloc + "/" + task + "/" + hook },
+		CleanupStore:             p.cleanups,
+		Logger:                   hclog.NewNullLogger(),
 	})
 }
 
@@ -123,7 +123,7 @@ func descriptionOfPoints(points ...hook.Point) *hook.Description {
 
 var allPointsDescription = descriptionOfPoints(hook.Prerun, hook.Postrun, hook.Prestart, hook.Poststart, hook.Stop)
 
-func newTestHook(s *pluginFixture, task string, rules ...Rule) *Hook {
+func newTestHook(s *pluginFixture, task string, rules ...OperatorRule) *Hook {
 	p := s.newSet(rules...)
 	return p.newAttachedHook("stamp", attachment{isExplicit: true}, s.target(task))
 }
@@ -243,21 +243,21 @@ func TestErrorsOfCalls(t *testing.T) {
 	refusal, again := errors.New("no"), driver.Recoverable(errors.New("not yet"))
 	for _, c := range []struct {
 		what        string
-		rule        Rule
+		rule        OperatorRule
 		fails       error
 		call        func(context.Context, *Hook) error
 		err         string
 		recoverable bool
 		event       string
 	}{
-		{"a refusal at Prestart is final", Rule{}, refusal, callPrestart, "prestart: no", false, ""},
-		{"unless the hook says otherwise", Rule{}, again, callPrestart, "prestart: not yet", true, ""},
-		{"a death is not", Rule{}, hook.ErrPluginDown, callPrestart, "prestart: plugin is shut down: it died at this call, twice; the agent's log has its last words", true, ""},
-		{"with warn it is told", Rule{WarnOnError: true}, refusal, callPrestart, "", false, "stamp: prestart: no (on_error is warn)"},
-		{"Prerun fails the allocation", Rule{}, refusal, callPrerun, "prerun: no", false, ""},
-		{"or does not", Rule{WarnOnError: true}, refusal, callPrerun, "", false, "stamp: prerun: no (on_error is warn)"},
-		{"the runner tells of a task", Rule{}, refusal, callStop, "stop: no; it is tried again until it succeeds", false, ""},
-		{"of an allocation the plugin does", Rule{}, refusal, callPostrun, "postrun: no; it is tried again until it succeeds", false, "stamp: postrun: no; it is tried again until it succeeds"},
+		{"a refusal at Prestart is final", OperatorRule{}, refusal, callPrestart, "prestart: no", false, ""},
+		{"unless the hook says otherwise", OperatorRule{}, again, callPrestart, "prestart: not yet", true, ""},
+		{"a death is not", OperatorRule{}, hook.ErrPluginDown, callPrestart, "prestart: plugin is shut down: it died at this call, twice; the agent's log has its last words", true, ""},
+		{"with warn it is told", OperatorRule{WarnOnError: true}, refusal, callPrestart, "", false, "stamp: prestart: no (on_error is warn)"},
+		{"Prerun fails the allocation", OperatorRule{}, refusal, callPrerun, "prerun: no", false, ""},
+		{"or does not", OperatorRule{WarnOnError: true}, refusal, callPrerun, "", false, "stamp: prerun: no (on_error is warn)"},
+		{"the runner tells of a task", OperatorRule{}, refusal, callStop, "stop: no; it is tried again until it succeeds", false, ""},
+		{"of an allocation the plugin does", OperatorRule{}, refusal, callPostrun, "postrun: no; it is tried again until it succeeds", false, "stamp: postrun: no; it is tried again until it succeeds"},
 	} {
 		s := &pluginFixture{description: allPointsDescription, onCall: func(int, hook.Point, hook.RequestMeta, hook.Alloc) error { return c.fails }}
 		c.rule.Name = "stamp"
@@ -314,7 +314,7 @@ func TestFailedDestroyIsRetriedForADay(t *testing.T) {
 		if err := errors.Join(discardResult(p.Stop(t.Context(), hook.TaskStopRequest{})), discardResult(p.Postrun(t.Context(), hook.AllocPostrunRequest{}))); err == nil {
 			t.Error("no error")
 		}
-		p.hookSet.RetryAllCleanups(t.Context())
+		p.hookSet.RetryCleanupsUntilNoneLeft(t.Context())
 		slices.Sort(calledPoints[:2])
 		if !slices.Equal(calledPoints, []string{"postrun", "stop", "destroy"}) || len(s.cleanups) > 0 {
 			t.Errorf("called %q, pending %v", calledPoints, s.cleanups)
@@ -342,14 +342,14 @@ func TestDestroyFollowsPendingPostrun(t *testing.T) {
 		if _, err := p.Destroy(t.Context(), hook.AllocDestroyRequest{Alloc: hook.Alloc{ID: "a"}}); err != nil {
 			t.Errorf("the removal fails: %v", err)
 		}
-		p.hookSet.RetryAllCleanups(t.Context())
+		p.hookSet.RetryCleanupsUntilNoneLeft(t.Context())
 		if !slices.Equal(calledPoints, []string{"postrun whole", "destroy whole"}) || len(s.cleanups) > 0 {
 			t.Errorf("called %q, pending %v", calledPoints, s.cleanups)
 		}
 	})
 }
 
-// RetryAllCleanups returns when its context ends, even if the retries fail.
+// RetryCleanupsUntilNoneLeft returns when its context ends, even if the retries fail.
 func TestRetryAllCleanupsEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &pluginFixture{description: descriptionOfPoints(hook.Destroy), onCall: func(int, hook.Point, hook.RequestMeta, hook.Alloc) error { return errors.New("busy") }}
@@ -359,7 +359,7 @@ func TestRetryAllCleanupsEndsWithItsContext(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		p.hookSet.RetryAllCleanups(ctx)
+		p.hookSet.RetryCleanupsUntilNoneLeft(ctx)
 		if ctx.Err() == nil || s.callCount.Load() < 3 || len(s.cleanups) != 1 {
 			t.Errorf("after %d calls: %v, pending %v", s.callCount.Load(), ctx.Err(), s.cleanups)
 		}
@@ -372,12 +372,12 @@ func TestDeadlines(t *testing.T) {
 		own.Subscriptions[0].Timeout = 3 * time.Second
 		for _, c := range []struct {
 			takes *hook.Description
-			rule  Rule
+			rule  OperatorRule
 			want  time.Duration
 		}{
-			{allPointsDescription, Rule{}, 10 * time.Second},
-			{own, Rule{}, 3 * time.Second},
-			{own, Rule{Name: "stamp", Timeout: time.Minute}, time.Minute},
+			{allPointsDescription, OperatorRule{}, 10 * time.Second},
+			{own, OperatorRule{}, 3 * time.Second},
+			{own, OperatorRule{Name: "stamp", Timeout: time.Minute}, time.Minute},
 		} {
 			s := &pluginFixture{description: c.takes, onCall: func(int, hook.Point, hook.RequestMeta, hook.Alloc) error { return nil }}
 			p, began := newTestHook(s, "t", c.rule), time.Now()
@@ -438,7 +438,7 @@ func TestPendingCleanupIsRetried(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			p.hookSet.RetryCleanupsUntilDone(ctx)
+			p.hookSet.RetryCleanupsUntilCanceled(ctx)
 		}()
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
@@ -482,7 +482,7 @@ func TestPendingCleanupIsStored(t *testing.T) {
 			t.Errorf("the record is\n%+v, want\n%+v", record, want)
 		}
 		s.cleanups[want.ID()] = want
-		p.hookSet.RetryAllCleanups(t.Context())
+		p.hookSet.RetryCleanupsUntilNoneLeft(t.Context())
 		if !slices.Equal(receivedRequests, []string{"a//stamp whole", "a//stamp whole"}) || len(s.cleanups) > 0 {
 			t.Errorf("told %q, pending %v", receivedRequests, s.cleanups)
 		}
@@ -500,7 +500,7 @@ func TestHangingHookDoesNotDelayOtherCleanup(t *testing.T) {
 			return nil
 		}}
 		plugins := s.newSet()
-		plugins.config.FindHook = func(_ context.Context, name string, _ time.Time) (RemoteHook, *hook.Description, error) {
+		plugins.config.FindOrLaunchHook = func(_ context.Context, name string, _ time.Time) (RemoteHook, *hook.Description, error) {
 			return &fakeRemoteHook{onCall: func(m hook.Point, g hook.RequestMeta, a hook.Alloc) error {
 				return s.onCall(0, m, g, a)
 			}}, allPointsDescription, nil
@@ -516,7 +516,7 @@ func TestHangingHookDoesNotDelayOtherCleanup(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			plugins.RetryCleanupsUntilDone(ctx)
+			plugins.RetryCleanupsUntilCanceled(ctx)
 		}()
 		synctest.Wait()
 		p := plugins.newAttachedHook("other", attachment{isExplicit: true}, s.target("t"))
@@ -525,7 +525,7 @@ func TestHangingHookDoesNotDelayOtherCleanup(t *testing.T) {
 		}
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
-		for _, d := range cleanups.List() {
+		for _, d := range cleanups.ListDeletingExpired() {
 			if d.Hook == "other" {
 				t.Error("it waits for a hook that hangs")
 			}
@@ -542,10 +542,10 @@ type lockedMemoryStore struct {
 	memoryStore
 }
 
-func (l *lockedMemoryStore) List() []state.PendingCleanup {
+func (l *lockedMemoryStore) ListDeletingExpired() []state.PendingCleanup {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.memoryStore.List()
+	return l.memoryStore.ListDeletingExpired()
 }
 
 func (l *lockedMemoryStore) Put(d state.PendingCleanup) error {
@@ -587,7 +587,7 @@ func TestAttachedHooks(t *testing.T) {
 		what        string
 		takes       *hook.Description
 		alloc       *api.Allocation
-		rules       []Rule
+		rules       []OperatorRule
 		ofAlloc, of string // expected hooks of the allocation, and of its task t
 	}{
 		{"nobody", allPointsDescription, alloc(nil, nil, nil), nil, "", ""},
@@ -595,16 +595,16 @@ func TestAttachedHooks(t *testing.T) {
 		{"the group", allPointsDescription, alloc(nil, on, nil), nil, "stamp@300", "stamp@300"},
 		{"the task", allPointsDescription, alloc(nil, nil, on), nil, "", "stamp@300"},
 		{"the plugin wants all", every, alloc(nil, nil, nil), nil, "stamp@300", "stamp@300"},
-		{"a rule without match leaves it at that", allPointsDescription, alloc(nil, nil, nil), []Rule{{Name: "stamp"}}, "", ""},
-		{"an empty match attaches to all", allPointsDescription, alloc(nil, nil, nil), []Rule{{Name: "stamp", Match: &Match{}, Order: 650}}, "stamp@650", "stamp@650"},
-		{"a match by driver", allPointsDescription, alloc(nil, nil, nil), []Rule{{Name: "stamp", Match: &Match{Job: "web-*", Driver: "docker"}}}, "stamp@300", ""},
-		{"one that does not match takes from who wants all", every, alloc(nil, nil, nil), []Rule{{Name: "stamp", Match: &Match{Job: "db"}}}, "", ""},
-		{"but not from jobs", allPointsDescription, alloc(on, nil, nil), []Rule{{Name: "stamp", Match: &Match{Job: "db"}}}, "stamp@300", "stamp@300"},
-		{"a match by meta", allPointsDescription, alloc(map[string]string{"team": "red"}, nil, nil), []Rule{{Name: "stamp", Match: &Match{Meta: map[string]string{"team": "r*"}}}}, "stamp@300", "stamp@300"},
-		{"a match by a name with a slash", allPointsDescription, alloc(map[string]string{"team": "red/left"}, nil, nil), []Rule{{Name: "stamp", Match: &Match{Meta: map[string]string{"team": "r*"}}}}, "stamp@300", "stamp@300"},
-		{"a match of the job that has made the job", allPointsDescription, child(alloc(nil, nil, nil)), []Rule{{Name: "stamp", Match: &Match{Job: "cron"}}}, "stamp@300", "stamp@300"},
-		{"and of the job itself", allPointsDescription, child(alloc(nil, nil, nil)), []Rule{{Name: "stamp", Match: &Match{Job: "cron/periodic-[0-9]*"}}}, "stamp@300", "stamp@300"},
-		{"rules go first, in their order", allPointsDescription, alloc(on, nil, nil), []Rule{{Name: "z", Match: &Match{}}, {Name: "b", Match: &Match{}}}, "z@300 b@300 stamp@300", "z@300 b@300 stamp@300"},
+		{"a rule without match leaves it at that", allPointsDescription, alloc(nil, nil, nil), []OperatorRule{{Name: "stamp"}}, "", ""},
+		{"an empty match attaches to all", allPointsDescription, alloc(nil, nil, nil), []OperatorRule{{Name: "stamp", Match: &RuleMatch{}, Order: 650}}, "stamp@650", "stamp@650"},
+		{"a match by driver", allPointsDescription, alloc(nil, nil, nil), []OperatorRule{{Name: "stamp", Match: &RuleMatch{JobPattern: "web-*", DriverPattern: "docker"}}}, "stamp@300", ""},
+		{"one that does not match takes from who wants all", every, alloc(nil, nil, nil), []OperatorRule{{Name: "stamp", Match: &RuleMatch{JobPattern: "db"}}}, "", ""},
+		{"but not from jobs", allPointsDescription, alloc(on, nil, nil), []OperatorRule{{Name: "stamp", Match: &RuleMatch{JobPattern: "db"}}}, "stamp@300", "stamp@300"},
+		{"a match by meta", allPointsDescription, alloc(map[string]string{"team": "red"}, nil, nil), []OperatorRule{{Name: "stamp", Match: &RuleMatch{PatternByMetaKey: map[string]string{"team": "r*"}}}}, "stamp@300", "stamp@300"},
+		{"a match by a name with a slash", allPointsDescription, alloc(map[string]string{"team": "red/left"}, nil, nil), []OperatorRule{{Name: "stamp", Match: &RuleMatch{PatternByMetaKey: map[string]string{"team": "r*"}}}}, "stamp@300", "stamp@300"},
+		{"a match of the job that has made the job", allPointsDescription, child(alloc(nil, nil, nil)), []OperatorRule{{Name: "stamp", Match: &RuleMatch{JobPattern: "cron"}}}, "stamp@300", "stamp@300"},
+		{"and of the job itself", allPointsDescription, child(alloc(nil, nil, nil)), []OperatorRule{{Name: "stamp", Match: &RuleMatch{JobPattern: "cron/periodic-[0-9]*"}}}, "stamp@300", "stamp@300"},
+		{"rules go first, in their order", allPointsDescription, alloc(on, nil, nil), []OperatorRule{{Name: "z", Match: &RuleMatch{}}, {Name: "b", Match: &RuleMatch{}}}, "z@300 b@300 stamp@300", "z@300 b@300 stamp@300"},
 	} {
 		p := (&pluginFixture{description: c.takes}).newSet(c.rules...)
 		ofAlloc, of := formatEntries(p.NewAllocHooks(c.alloc, AttachTarget{})), formatEntries(p.NewTaskHooks(c.alloc, c.alloc.GetTaskGroup().Tasks[0], AttachTarget{}))
@@ -681,7 +681,7 @@ func TestBuiltinHooksOfBlocks(t *testing.T) {
 	if got := formatEntries(s.newSet().NewTaskHooks(a, task, AttachTarget{})); got != "artifact@600 template@800" {
 		t.Errorf("got %q", got)
 	}
-	if got := BuiltinHooksOfJob(a.Job); !reflect.DeepEqual(got, []string{"artifact", "template"}) {
+	if got := BuiltinHooksUsedByBlocks(a.Job); !reflect.DeepEqual(got, []string{"artifact", "template"}) {
 		t.Errorf("got %q", got)
 	}
 }
@@ -704,7 +704,7 @@ func (p *fakeProcess) Poststart(_ context.Context, req hook.TaskPoststartRequest
 	return hook.TaskPoststartResponse{}, nil
 }
 
-// PluginExited works for each hook, builtin or not, over several processes of its plugin.
+// PoststartPluginExited works for each hook, builtin or not, over several processes of its plugin.
 func TestPluginProcessIsFollowedAfterPoststart(t *testing.T) {
 	for name, attached := range map[string]attachment{
 		"builtin":  {isExplicit: true, builtinBlocksJSON: []byte("{}")},
@@ -716,18 +716,18 @@ func TestPluginProcessIsFollowedAfterPoststart(t *testing.T) {
 				plugins := s.newSet()
 				w := &fakeProcess{done: make(chan struct{})}
 				var brokenUntil time.Time // broken is the time until which launches fail
-				plugins.config.FindHook = func(context.Context, string, time.Time) (RemoteHook, *hook.Description, error) {
+				plugins.config.FindOrLaunchHook = func(context.Context, string, time.Time) (RemoteHook, *hook.Description, error) {
 					if time.Now().Before(brokenUntil) {
 						return nil, nil, errors.New("it cannot be started")
 					}
 					return w, s.description, nil
 				}
 				p := plugins.newAttachedHook("stamp", attached, s.target("t"))
-				if p.PluginExited() != nil {
+				if p.PoststartPluginExited() != nil {
 					t.Error("there is a process before the first call")
 				}
-				if _, err := p.Poststart(t.Context(), hook.TaskPoststartRequest{}); err != nil || p.PluginExited() != w.Done() {
-					t.Fatalf("%v, exited %v", err, p.PluginExited())
+				if _, err := p.Poststart(t.Context(), hook.TaskPoststartRequest{}); err != nil || p.PoststartPluginExited() != w.Done() {
+					t.Fatalf("%v, exited %v", err, p.PoststartPluginExited())
 				}
 				close(w.done)
 				began := time.Now()
@@ -735,7 +735,7 @@ func TestPluginProcessIsFollowedAfterPoststart(t *testing.T) {
 				if err := p.WaitPluginUp(t.Context()); err != nil || time.Since(began) != 3*time.Second {
 					t.Errorf("%v after %v", err, time.Since(began))
 				}
-				if _, err := p.Poststart(t.Context(), hook.TaskPoststartRequest{}); err != nil || p.PluginExited() != w.Done() {
+				if _, err := p.Poststart(t.Context(), hook.TaskPoststartRequest{}); err != nil || p.PoststartPluginExited() != w.Done() {
 					t.Errorf("%v, and it is not the new one that is followed", err)
 				}
 				brokenUntil = time.Now().Add(time.Hour)
@@ -744,7 +744,7 @@ func TestPluginProcessIsFollowedAfterPoststart(t *testing.T) {
 				if err := p.WaitPluginUp(ctx); !errors.Is(err, context.DeadlineExceeded) {
 					t.Errorf("error %v", err)
 				}
-				if _, err := p.Poststart(t.Context(), hook.TaskPoststartRequest{}); err == nil || !wait.IsClosed(p.PluginExited()) {
+				if _, err := p.Poststart(t.Context(), hook.TaskPoststartRequest{}); err == nil || !wait.IsClosed(p.PoststartPluginExited()) {
 					t.Errorf("%v; a plugin that was not up is not waited for", err)
 				}
 			})
@@ -769,7 +769,7 @@ func TestPoststartThatEndsItsProcess(t *testing.T) {
 				s := &pluginFixture{description: allPointsDescription}
 				plugins := s.newSet()
 				var processes []*fakeProcess
-				plugins.config.FindHook = func(context.Context, string, time.Time) (RemoteHook, *hook.Description, error) {
+				plugins.config.FindOrLaunchHook = func(context.Context, string, time.Time) (RemoteHook, *hook.Description, error) {
 					if n := len(processes); n == 0 || wait.IsClosed(processes[n-1].done) {
 						p := &fakeProcess{done: make(chan struct{})}
 						p.onPoststart = func(hook.TaskPoststartRequest) error {
@@ -785,8 +785,8 @@ func TestPoststartThatEndsItsProcess(t *testing.T) {
 				}
 				p := plugins.newAttachedHook("stamp", attachment{isExplicit: true}, s.target("t"))
 				_, err := p.Poststart(t.Context(), hook.TaskPoststartRequest{})
-				if (err == nil) != test.followed || (p.PluginExited() != nil) != test.followed {
-					t.Errorf("%v, followed: %t", err, p.PluginExited() != nil)
+				if (err == nil) != test.followed || (p.PoststartPluginExited() != nil) != test.followed {
+					t.Errorf("%v, followed: %t", err, p.PoststartPluginExited() != nil)
 				}
 				var repeatedFlags [][]bool
 				for _, p := range processes {
@@ -800,16 +800,16 @@ func TestPoststartThatEndsItsProcess(t *testing.T) {
 	}
 }
 
-// PluginExited is nil for a hook that takes no part in Poststart.
+// PoststartPluginExited is nil for a hook that takes no part in Poststart.
 func TestHookWithoutPoststartIsNotFollowed(t *testing.T) {
 	s := &pluginFixture{description: &hook.Description{Subscriptions: []hook.Subscription{{Point: hook.Stop}}}}
 	plugins := s.newSet()
-	plugins.config.FindHook = func(context.Context, string, time.Time) (RemoteHook, *hook.Description, error) {
+	plugins.config.FindOrLaunchHook = func(context.Context, string, time.Time) (RemoteHook, *hook.Description, error) {
 		return &fakeProcess{done: make(chan struct{})}, s.description, nil
 	}
 	p := plugins.newAttachedHook("stamp", attachment{isExplicit: true}, s.target("t"))
-	if _, err := p.Poststart(t.Context(), hook.TaskPoststartRequest{}); err != nil || p.PluginExited() != nil {
-		t.Errorf("%v, followed: %t", err, p.PluginExited() != nil)
+	if _, err := p.Poststart(t.Context(), hook.TaskPoststartRequest{}); err != nil || p.PoststartPluginExited() != nil {
+		t.Errorf("%v, followed: %t", err, p.PoststartPluginExited() != nil)
 	}
 }
 
@@ -835,9 +835,9 @@ func TestWaitForPluginEmitsEvent(t *testing.T) {
 				time.Sleep(10 * time.Second) // the plugin runs, so the duration of the hook's own work emits no event
 				return nil
 			}}
-			p := newTestHook(s, "t", Rule{Name: "stamp", Timeout: time.Minute})
-			find := p.hookSet.config.FindHook
-			p.hookSet.config.FindHook = func(ctx context.Context, name string, until time.Time) (RemoteHook, *hook.Description, error) {
+			p := newTestHook(s, "t", OperatorRule{Name: "stamp", Timeout: time.Minute})
+			find := p.hookSet.config.FindOrLaunchHook
+			p.hookSet.config.FindOrLaunchHook = func(ctx context.Context, name string, until time.Time) (RemoteHook, *hook.Description, error) {
 				time.Sleep(c.takes)
 				return find(ctx, name, until)
 			}
@@ -849,6 +849,104 @@ func TestWaitForPluginEmitsEvent(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Prerun and Prestart wait for a plugin in a long back-off, with one event that has the reason. The wait has a limit if
+// on_error is warn or the tasks run already, and none for a plugin that is not launched again.
+func TestStartWaitsForPluginInBackOff(t *testing.T) {
+	const (
+		backOff    = 2 * time.Minute
+		reason     = `hook "stamp": not available: exit status 2 (next try in 2m0s)`
+		waitEvent  = "waiting for the plugin of a hook: " + reason
+		errorEvent = "stamp: prerun: " + reason + " (on_error is warn)"
+	)
+	for _, c := range []struct {
+		name             string
+		call             func(context.Context, *Hook) error
+		warnOnError      bool
+		tasksRun         bool
+		notLaunchedAgain bool
+		stoppedAfter     time.Duration // 0 means that the allocation is not stopped
+		waits            time.Duration
+		err              string
+		events           []string
+	}{
+		{name: "Prerun", call: callPrerun, waits: backOff, events: []string{waitEvent}},
+		{name: "Prestart", call: callPrestart, waits: backOff, events: []string{waitEvent}},
+		{name: "stopped during the wait", call: callPrerun, stoppedAfter: time.Minute, waits: time.Minute, err: reason + ": context canceled", events: []string{waitEvent}},
+		{name: "on_error is warn", call: callPrerun, warnOnError: true, events: []string{errorEvent}},
+		{name: "a task runs", call: callPrerun, tasksRun: true, err: "prerun: " + reason},
+		{name: "not launched again", call: callPrerun, notLaunchedAgain: true, err: "prerun: " + reason},
+		{name: "Stop", call: callStop, err: "stop: " + reason + "; it is tried again until it succeeds"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &pluginFixture{description: allPointsDescription, onCall: func(int, hook.Point, hook.RequestMeta, hook.Alloc) error { return nil }}
+				plugins := s.newSet(OperatorRule{Name: "stamp", WarnOnError: c.warnOnError})
+				find, available := plugins.config.FindOrLaunchHook, make(chan struct{})
+				time.AfterFunc(backOff, func() { close(available) })
+				plugins.config.FindOrLaunchHook = func(ctx context.Context, name string, until time.Time) (RemoteHook, *hook.Description, error) {
+					if wait.IsClosed(available) {
+						return find(ctx, name, until)
+					}
+					return nil, nil, &driver.UnavailableError{Plugin: "stamp", NotLaunchedAgain: c.notLaunchedAgain, Err: errors.New(reason), RetryOnClose: available}
+				}
+				target := s.target("t")
+				target.TasksRun = func() bool { return c.tasksRun }
+				p := plugins.newAttachedHook("stamp", attachment{isExplicit: true}, target)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				if c.stoppedAfter > 0 {
+					time.AfterFunc(c.stoppedAfter, cancel)
+				}
+				began := time.Now()
+				err := c.call(ctx, p)
+				if text := fmt.Sprint(err); time.Since(began) != c.waits || text != c.err && (err != nil || c.err != "") {
+					t.Errorf("after %v: %v, want %q after %v", time.Since(began), err, c.err, c.waits)
+				}
+				if !slices.Equal(s.events, c.events) {
+					t.Errorf("events %q, want %q", s.events, c.events)
+				}
+			})
+		})
+	}
+}
+
+// A repeated call that waits for its plugin lets the repeated calls of other allocations continue.
+func TestWaitForPluginEndsTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &pluginFixture{description: allPointsDescription, onCall: func(n int, _ hook.Point, _ hook.RequestMeta, _ hook.Alloc) error {
+			if n <= 2 {
+				time.Sleep(time.Second)
+				return hook.ErrPluginDown
+			}
+			return nil
+		}}
+		plugins := s.newSet()
+		began, find, available := time.Now(), plugins.config.FindOrLaunchHook, make(chan struct{})
+		time.AfterFunc(time.Hour, func() { close(available) })
+		plugins.config.FindOrLaunchHook = func(ctx context.Context, name string, until time.Time) (RemoteHook, *hook.Description, error) {
+			if time.Since(began) < time.Second || wait.IsClosed(available) {
+				return find(ctx, name, until)
+			}
+			return nil, nil, &driver.UnavailableError{Plugin: "stamp", Err: errors.New("exit status 2"), RetryOnClose: available}
+		}
+		var callsWG sync.WaitGroup
+		callsWG.Go(func() {
+			if err := callPrerun(t.Context(), plugins.newAttachedHook("stamp", attachment{isExplicit: true}, s.target(""))); err != nil {
+				t.Error(err)
+			}
+		})
+		callsWG.Go(func() {
+			time.Sleep(100 * time.Millisecond) // the call of Prerun has the first turn
+			stopped := s.target("t")
+			stopped.EmitEvent = func(*api.TaskEvent) {}
+			if err := callStop(t.Context(), plugins.newAttachedHook("stamp", attachment{isExplicit: true}, stopped)); err == nil || time.Since(began) != 1100*time.Millisecond {
+				t.Errorf("Stop after %v: %v", time.Since(began), err)
+			}
+		})
+		callsWG.Wait()
+	})
 }
 
 // discardResult returns the error of a hook point.

@@ -55,7 +55,7 @@ func (h *Hook) Postrun(ctx context.Context, req hook.AllocPostrunRequest) (hook.
 // with another pending cleanup of the hook, because Destroy is the last call.
 func (h *Hook) Destroy(ctx context.Context, req hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
 	d := state.PendingCleanup{Point: hook.Destroy, Destroy: &req, RetryUntil: time.Now().Add(CleanupTimeout)}
-	if later, err := h.postponeDestroy(d); later {
+	if later, err := h.postponeDestroyIfCleanupPending(d); later {
 		return hook.AllocDestroyResponse{}, h.applyOnErrorRule(ctx, d.Point, err)
 	}
 	return hook.AllocDestroyResponse{}, h.callCleanupHookPoint(ctx, d)
@@ -72,7 +72,7 @@ func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook
 	response := hook.TaskPrestartResponse{State: req.PreviousState}
 	prestart := func(r RemoteHook, ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 		got, err := r.Prestart(ctx, req)
-		if fault := got.Fault(); fault != nil {
+		if fault := got.Validate(); fault != nil {
 			return got, fault
 		}
 		if err == nil || got.State != nil {
@@ -98,7 +98,7 @@ func (h *Hook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (ho
 	switch {
 	case errors.Is(err, hook.ErrPluginDown) && processExited != nil && ctx.Err() == nil:
 		processExited = nil // the repeated call ended the second process too, and would end the next one
-	case processExited == nil && errors.As(err, new(*runnerhooks.UnavailableError)) && !errors.Is(err, supervisor.ErrNoHook):
+	case processExited == nil && errors.As(err, new(*runnerhooks.PluginUnavailableError)) && !errors.Is(err, supervisor.ErrNoHook):
 		processExited = closedChannel // no process was up
 	}
 	h.mu.Lock()
@@ -113,9 +113,9 @@ var closedChannel = func() chan struct{} {
 	return c
 }()
 
-// PluginExited implements runnerhooks.Hook. The channel is nil if the plugin takes no part in
+// PoststartPluginExited implements runnerhooks.Hook. The channel is nil if the plugin takes no part in
 // Poststart, or if the call ended its process twice.
-func (h *Hook) PluginExited() <-chan struct{} {
+func (h *Hook) PoststartPluginExited() <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.pluginExited
@@ -125,7 +125,7 @@ func (h *Hook) PluginExited() <-chan struct{} {
 func (h *Hook) WaitPluginUp(ctx context.Context) error {
 	const minPause, maxPause = time.Second, time.Minute
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
-		if _, _, err := h.hookSet.config.FindHook(ctx, h.name, time.Time{}); err == nil || ctx.Err() != nil {
+		if _, _, err := h.hookSet.config.FindOrLaunchHook(ctx, h.name, time.Time{}); err == nil || ctx.Err() != nil {
 			return ctx.Err()
 		}
 		select {

@@ -18,15 +18,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// Rule is the operator's configuration of one hook plugin: a hook block.
-type Rule struct {
+// OperatorRule is the operator's configuration of one hook plugin: a hook block.
+type OperatorRule struct {
 	Name        string
 	Order       int           // 0 means runnerhooks.OrderPlugin
 	Timeout     time.Duration // Timeout limits each call; 0 means the plugin's timeout, or the default
 	WarnOnError bool          // a failure of the hook is only an event
 	// Match attaches the plugin to the allocations and tasks that match. Otherwise only a
 	// job can attach it. If Match is nil, the plugin's description decides.
-	Match *Match
+	Match *RuleMatch
 	// Config is merged into each attachment that Match matches, or into all if Match is nil,
 	// and overrides the job's keys: a job must not weaken a rule of the operator.
 	Config map[string]any
@@ -34,39 +34,39 @@ type Rule struct {
 	ConfigRange hcl.Range
 }
 
-// Match selects allocations and tasks. Each field is a pattern of path.Match in which a
+// RuleMatch selects allocations and tasks. Each field is a pattern of path.Match in which a
 // slash is an ordinary character; an empty pattern matches everything. A job pattern
 // also matches the children of a periodic or parameterized job.
-type Match struct {
-	Job, Group, Driver string
-	Meta               map[string]string
+type RuleMatch struct {
+	JobPattern, GroupPattern, DriverPattern string
+	PatternByMetaKey                        map[string]string
 }
 
-func matchesPattern(pattern, name string) bool {
+func matchesOrEmptyPattern(pattern, name string) bool {
 	const slashSubstitute = "\x00"
 	ok, err := path.Match(strings.ReplaceAll(pattern, "/", slashSubstitute), strings.ReplaceAll(name, "/", slashSubstitute))
 	return pattern == "" || ok && err == nil
 }
 
-func (m *Match) matchesJob(a *api.Allocation) bool {
-	if matchesPattern(m.Job, a.JobID) {
+func (m *RuleMatch) matchesJob(a *api.Allocation) bool {
+	if matchesOrEmptyPattern(m.JobPattern, a.JobID) {
 		return true
 	}
 	parent := a.Job.ParentID
-	return parent != nil && *parent != "" && matchesPattern(m.Job, *parent)
+	return parent != nil && *parent != "" && matchesOrEmptyPattern(m.JobPattern, *parent)
 }
 
 // matches reports whether the rule matches the allocation or, if drivers has only the
 // driver of one task, that task.
-func (m *Match) matches(a *api.Allocation, drivers []string, meta map[string]string) bool {
-	if !m.matchesJob(a) || !matchesPattern(m.Group, a.TaskGroup) {
+func (m *RuleMatch) matches(a *api.Allocation, drivers []string, meta map[string]string) bool {
+	if !m.matchesJob(a) || !matchesOrEmptyPattern(m.GroupPattern, a.TaskGroup) {
 		return false
 	}
-	if !slices.ContainsFunc(drivers, func(name string) bool { return matchesPattern(m.Driver, name) }) {
+	if !slices.ContainsFunc(drivers, func(name string) bool { return matchesOrEmptyPattern(m.DriverPattern, name) }) {
 		return false
 	}
-	for key, pattern := range m.Meta {
-		if value, ok := meta[key]; !ok || !matchesPattern(pattern, value) {
+	for key, pattern := range m.PatternByMetaKey {
+		if value, ok := meta[key]; !ok || !matchesOrEmptyPattern(pattern, value) {
 			return false
 		}
 	}
@@ -75,13 +75,13 @@ func (m *Match) matches(a *api.Allocation, drivers []string, meta map[string]str
 
 // appliesTo reports whether the configuration of the rule applies to an allocation or, if drivers has only
 // the driver of one task, to that task.
-func (r *Rule) appliesTo(a *api.Allocation, drivers []string, meta map[string]string) bool {
+func (r *OperatorRule) appliesTo(a *api.Allocation, drivers []string, meta map[string]string) bool {
 	return r.Match == nil || r.Match.matches(a, drivers, meta)
 }
 
 // appliesWithinAttachment reports whether the rule applies to an allocation or task that an attachment of the job
 // covers, and whether there is one to which it does not apply.
-func (r *Rule) appliesWithinAttachment(job *api.Job, at model.HookAttachment) (matched, unmatched bool) {
+func (r *OperatorRule) appliesWithinAttachment(job *api.Job, at model.HookAttachment) (matched, unmatched bool) {
 	add := func(applies bool) {
 		matched, unmatched = matched || applies, unmatched || !applies
 	}
@@ -91,11 +91,11 @@ func (r *Rule) appliesWithinAttachment(job *api.Job, at model.HookAttachment) (m
 		}
 		alloc := &api.Allocation{JobID: *job.ID, Job: job, TaskGroup: *g.Name}
 		if at.Task == "" {
-			add(r.appliesTo(alloc, taskDrivers(g), model.MergedMeta(job.Meta, g.Meta)))
+			add(r.appliesTo(alloc, taskDrivers(g), model.MergeMetaLaterWins(job.Meta, g.Meta)))
 		}
 		for _, t := range g.Tasks {
 			if at.Task == "" || t.Name == at.Task {
-				add(r.appliesTo(alloc, []string{t.Driver}, model.MergedMeta(job.Meta, g.Meta, t.Meta)))
+				add(r.appliesTo(alloc, []string{t.Driver}, model.MergeMetaLaterWins(job.Meta, g.Meta, t.Meta)))
 			}
 		}
 	}
@@ -111,7 +111,7 @@ func taskDrivers(g *api.TaskGroup) (drivers []string) {
 }
 
 // ErrorWithPosition prefixes err with the position of the rule.
-func (r *Rule) ErrorWithPosition(err error) error {
+func (r *OperatorRule) ErrorWithPosition(err error) error {
 	if r.ConfigRange.Filename == "" {
 		return err
 	}
@@ -120,17 +120,17 @@ func (r *Rule) ErrorWithPosition(err error) error {
 
 // CheckRulesAgainstCatalog rejects rules that cannot be valid, whatever the plugins of the catalog
 // report about themselves.
-func CheckRulesAgainstCatalog(rules []Rule, plugins []catalog.Entry) error {
+func CheckRulesAgainstCatalog(rules []OperatorRule, plugins []catalog.Entry) error {
 	var ruleErrs []error
 	for _, r := range rules {
-		if err := r.checkPluginExists(plugins); err != nil {
+		if err := r.checkPluginCanExist(plugins); err != nil {
 			ruleErrs = append(ruleErrs, r.ErrorWithPosition(fmt.Errorf("hook %q: %w", r.Name, err)))
 		}
 	}
 	return errors.Join(ruleErrs...)
 }
 
-func (r *Rule) checkPluginExists(plugins []catalog.Entry) error {
+func (r *OperatorRule) checkPluginCanExist(plugins []catalog.Entry) error {
 	if CheckNotBuiltinBlockHook(r.Name) != nil {
 		if r.Order != 0 || r.Match != nil || r.Config != nil {
 			return fmt.Errorf("order, match and config mean nothing for it: it is attached by %s blocks of tasks; only timeout and on_error can be set", r.Name)
@@ -155,21 +155,21 @@ func (r *Rule) checkPluginExists(plugins []catalog.Entry) error {
 }
 
 // ValidateAgainstDescription validates a rule against the description of the plugin.
-func (r *Rule) ValidateAgainstDescription(d *hook.Description) error {
+func (r *OperatorRule) ValidateAgainstDescription(d *hook.Description) error {
 	if CheckNotBuiltinBlockHook(r.Name) != nil {
 		return nil // the rule has the name of a builtin hook, which has no configuration
 	}
 	if r.Match != nil || d.AllAllocs { // the operator's configuration is complete: no job adds keys to it
-		_, err := attachment{}.encodeForPlugin(d.Schema, r.Config)
+		_, err := attachment{}.encodeForPlugin(d.AttachmentSchema, r.Config)
 		return err
 	}
-	if d.Schema == nil && len(r.Config) > 0 {
+	if d.AttachmentSchema == nil && len(r.Config) > 0 {
 		return errNoConfig
 	}
-	if d.Schema == nil {
+	if d.AttachmentSchema == nil {
 		return nil
 	}
-	if diags := block.CheckPart(d.Schema, escapeTemplates(r.Config).(map[string]any)); diags.HasErrors() {
+	if diags := block.CheckPart(d.AttachmentSchema, escapeTemplates(r.Config).(map[string]any)); diags.HasErrors() {
 		return newAttachmentSchemaError(diags)
 	}
 	return nil

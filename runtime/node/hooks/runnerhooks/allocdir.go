@@ -14,7 +14,7 @@ var (
 
 // AllocDirHook builds and removes the directory of the allocation.
 type AllocDirHook struct {
-	BuiltinHook
+	BuiltinHookDefaults
 	allocDir *allocdir.Dir
 }
 

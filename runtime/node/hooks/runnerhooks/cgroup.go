@@ -18,23 +18,23 @@ var (
 
 // CgroupManager makes and removes the cgroups of tasks; [cgroup.Hierarchy] implements it.
 type CgroupManager interface {
-	Make(allocID, task string, cores int) (cgroup.Group, error)
-	Remove(allocID, task string) error
+	Make(allocID, task string, reservedCoreCount int) (cgroup.Group, error)
+	KillAndRemove(allocID, task string) error
 }
 
 // CgroupHook makes the cgroup of a task before its driver starts it.
 type CgroupHook struct {
-	BuiltinHook
+	BuiltinHookDefaults
 	cgroupManager     CgroupManager
 	reservedCoreCount int
-	setGroup          func(cgroup.Group)
+	setTaskCgroup     func(cgroup.Group)
 	logger            hclog.Logger
 }
 
 // NewCgroupHook returns the hook for one task with a number of reserved cores, which may be 0. It calls
-// setGroup with the cgroup.
-func NewCgroupHook(groups CgroupManager, cores int, setGroup func(cgroup.Group), logger hclog.Logger) *CgroupHook {
-	return &CgroupHook{cgroupManager: groups, reservedCoreCount: cores, setGroup: setGroup, logger: logger}
+// setTaskCgroup with the cgroup.
+func NewCgroupHook(manager CgroupManager, reservedCoreCount int, setTaskCgroup func(cgroup.Group), logger hclog.Logger) *CgroupHook {
+	return &CgroupHook{cgroupManager: manager, reservedCoreCount: reservedCoreCount, setTaskCgroup: setTaskCgroup, logger: logger}
 }
 
 // Name implements hook.Hook.
@@ -52,7 +52,7 @@ func (c *CgroupHook) Prestart(_ context.Context, req hook.TaskPrestartRequest) (
 	case err != nil:
 		c.logger.Warn("task without a cgroup", "task", req.Task.Name, "error", err)
 	}
-	c.setGroup(group)
+	c.setTaskCgroup(group)
 	if c.reservedCoreCount == 0 {
 		return hook.TaskPrestartResponse{}, nil
 	}
@@ -61,7 +61,7 @@ func (c *CgroupHook) Prestart(_ context.Context, req hook.TaskPrestartRequest) (
 
 // Stop implements hook.TaskStop.
 func (c *CgroupHook) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
-	if err := c.cgroupManager.Remove(req.Alloc.ID, req.Task.Name); err != nil {
+	if err := c.cgroupManager.KillAndRemove(req.Alloc.ID, req.Task.Name); err != nil {
 		return hook.TaskStopResponse{}, fmt.Errorf("end what the task has left: %w", err)
 	}
 	return hook.TaskStopResponse{}, nil

@@ -48,9 +48,9 @@ type CallLimits struct {
 	StartHookPointTimeout time.Duration // limit of a Prerun or Prestart call
 	OtherHookPointTimeout time.Duration // limit of a call of any other hook point
 
-	// FileOperationLimiter limits the number of calls of builtin hooks at one time. It applies to calls that start, stop or
-	// remove an allocation or a task. It may be nil.
-	FileOperationLimiter *descriptors.Limiter
+	// BuiltinCallLimiter limits the number of calls of builtin hooks at one time. It applies to calls that start, stop
+	// or remove an allocation or a task. It may be nil.
+	BuiltinCallLimiter *descriptors.Limiter
 }
 
 // ChainConfig configures a Chain.
@@ -61,10 +61,10 @@ type ChainConfig struct {
 	Logger    hclog.Logger
 }
 
-// Chain holds the hooks of one allocation or one task. [CallUntilError], [CallEachHook] and [CallAndJoinErrors] call
-// the hooks of one hook point, one after the other; they differ in the handling of
-// errors. The type parameters are the interface of the hook point and its response, which
-// is the concern of the call. A nil Chain has no hooks.
+// Chain holds the hooks of one allocation or one task. [CallStartHooksUntilError], [CallEachAndReportErrors] and
+// [CallAndJoinErrors] call the hooks of one hook point, one after the other; they differ in the handling of errors. The
+// type parameters are the interface of the hook point and its response, which is the concern of the call. A nil Chain
+// has no hooks.
 type Chain struct {
 	config ChainConfig
 	hooks  []Hook
@@ -99,11 +99,11 @@ func (c *Chain) WithoutHooks(skip func(Hook) bool) *Chain {
 	return &Chain{config: c.config, hooks: slices.DeleteFunc(slices.Clone(c.hooks), skip)}
 }
 
-// Attachments returns the attachments of the hooks that have one, by name of the hook.
-func (c *Chain) Attachments() map[string]string {
+// AttachmentByHookName returns the attachments of the hooks that have one, by name of the hook.
+func (c *Chain) AttachmentByHookName() map[string]string {
 	var attachments map[string]string
 	for _, h := range c.Hooks() {
-		if text := h.Attachment(); text != "" {
+		if text := h.AttachmentJSON(); text != "" {
 			if attachments == nil {
 				attachments = make(map[string]string)
 			}
@@ -127,21 +127,21 @@ func HooksImplementing[H any](c *Chain) iter.Seq2[Hook, H] {
 // startPointNames are the names of Prerun and Prestart in messages, which are Nomad's.
 var startPointNames = map[hook.Point]string{hook.Prerun: "pre-run", hook.Prestart: "prestart"}
 
-// CallUntilError calls the hooks of Prerun or Prestart, up to the first error for which
-// the function tolerate returns false. A failed Prestart is also an event, and so is a
-// tolerated error. When ctx is done, CallUntilError returns the cause, or the error of
-// the hook that was being called.
+// CallStartHooksUntilError calls the hooks of Prerun or Prestart, up to the first error for which
+// isTolerated returns false. A failed Prestart is also an event, and so is a tolerated error.
+// When ctx is done, CallStartHooksUntilError returns the cause, or the error of the hook that was
+// being called.
 //
 // A hook that found no free descriptor is called again until it finds one, unless the
 // error is tolerated. That is an event.
-func CallUntilError[H, R any](ctx context.Context, c *Chain, point hook.Point, call func(context.Context, Hook, H) (R, error), tolerate func(error) bool) error {
+func CallStartHooksUntilError[H, R any](ctx context.Context, c *Chain, point hook.Point, call func(context.Context, Hook, H) (R, error), isTolerated func(error) bool) error {
 	for h, impl := range HooksImplementing[H](c) {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 		err := c.callUntilDescriptorsFree(ctx, h, func() error {
 			err := callHook(ctx, c, point, h, impl, call)
-			if err != nil && ctx.Err() == nil && tolerate(err) {
+			if err != nil && ctx.Err() == nil && isTolerated(err) {
 				return toleratedError{err}
 			}
 			return err
@@ -174,30 +174,30 @@ func (c *Chain) callUntilDescriptorsFree(ctx context.Context, h Hook, call func(
 	onWait := func(err error) {
 		c.config.EmitEvent(model.EventWaitingForFileDescriptors(h.Name() + ": " + err.Error()))
 	}
-	return descriptors.Retry(ctx, onWait, func() error { return c.fileOperationLimiter(h).Run(ctx, call) })
+	return descriptors.Retry(ctx, onWait, func() error { return c.builtinCallLimiterOrNil(h).Run(ctx, call) })
 }
 
-// fileOperationLimiter returns the limiter for the calls of a hook. Calls of plugins open no files in the agent, and a hook without
-// a deadline can wait for other allocations.
-func (c *Chain) fileOperationLimiter(h Hook) *descriptors.Limiter {
+// builtinCallLimiterOrNil returns the limiter for the calls of a hook. Calls of plugins open no files in the agent, and
+// a hook without a deadline can wait for other allocations.
+func (c *Chain) builtinCallLimiterOrNil(h Hook) *descriptors.Limiter {
 	if !IsBuiltin(h) || h.NoDeadline() {
 		return nil
 	}
-	return c.config.Limits.FileOperationLimiter
+	return c.config.Limits.BuiltinCallLimiter
 }
 
 // cleanupRetryTimeout is how long a hook that cleans up is repeated while there is no free descriptor. The error is
 // then reported: the agent must be able to shut down.
 const cleanupRetryTimeout = time.Minute
 
-// callCleanupHook makes a call of a hook point that a start does not include. It repeats a call of Stop, Postrun and Destroy
-// that found no free descriptor.
-func callCleanupHook[H, R any](ctx context.Context, c *Chain, point hook.Point, h Hook, impl H, call func(context.Context, Hook, H) (R, error)) error {
+// callHookWithCleanupRetry makes a call of a hook point that a start does not include. It repeats a call of Stop,
+// Postrun and Destroy that found no free descriptor.
+func callHookWithCleanupRetry[H, R any](ctx context.Context, c *Chain, point hook.Point, h Hook, impl H, call func(context.Context, Hook, H) (R, error)) error {
 	if point != hook.Stop && point != hook.Postrun && point != hook.Destroy {
 		return callHook(ctx, c, point, h, impl, call)
 	}
 	attempt := func() error {
-		return c.fileOperationLimiter(h).Run(context.WithoutCancel(ctx), func() error { return callHook(ctx, c, point, h, impl, call) })
+		return c.builtinCallLimiterOrNil(h).Run(context.WithoutCancel(ctx), func() error { return callHook(ctx, c, point, h, impl, call) })
 	}
 	err := attempt()
 	if !osprocess.IsResourceExhausted(err) {
@@ -208,15 +208,15 @@ func callCleanupHook[H, R any](ctx context.Context, c *Chain, point hook.Point, 
 	return descriptors.Retry(retryCtx, func(error) {}, attempt)
 }
 
-// CallEachHook calls the hooks of a hook point. An error does not end the chain: it is an event of
+// CallEachAndReportErrors calls the hooks of a hook point. An error does not end the chain: it is an event of
 // the task, or a log line for a hook point of the allocation, unless ctx is done. When ctx
 // is done, hooks of a task are not called any longer, except Stop.
-func CallEachHook[H, R any](ctx context.Context, c *Chain, point hook.Point, call func(context.Context, Hook, H) (R, error)) {
+func CallEachAndReportErrors[H, R any](ctx context.Context, c *Chain, point hook.Point, call func(context.Context, Hook, H) (R, error)) {
 	for h, impl := range HooksImplementing[H](c) {
 		if ctx.Err() != nil && point.IsTask() && point != hook.Stop {
 			return
 		}
-		c.reportError(ctx, point, h, callCleanupHook(ctx, c, point, h, impl, call))
+		c.emitOrLogHookError(ctx, point, h, callHookWithCleanupRetry(ctx, c, point, h, impl, call))
 	}
 }
 
@@ -224,22 +224,22 @@ func CallEachHook[H, R any](ctx context.Context, c *Chain, point hook.Point, cal
 func CallAndJoinErrors[H, R any](ctx context.Context, c *Chain, point hook.Point, call func(context.Context, Hook, H) (R, error)) error {
 	var errs []error
 	for h, impl := range HooksImplementing[H](c) {
-		errs = append(errs, callCleanupHook(ctx, c, point, h, impl, call))
+		errs = append(errs, callHookWithCleanupRetry(ctx, c, point, h, impl, call))
 	}
 	return errors.Join(errs...)
 }
 
-// CallAfterPluginRestarts calls a hook of a hook point again each time its plugin process was replaced,
-// until ctx is done. It handles errors as CallEachHook does. It does not block: each hook with a
+// StartCallsAfterPluginRestarts calls a hook of a hook point again each time its plugin process was replaced,
+// until ctx is done. It handles errors as CallEachAndReportErrors does. It does not block: each hook with a
 // plugin process has a goroutine in wg.
-func CallAfterPluginRestarts[H, R any](ctx context.Context, wg *sync.WaitGroup, c *Chain, point hook.Point, call func(context.Context, Hook, H) (R, error)) {
+func StartCallsAfterPluginRestarts[H, R any](ctx context.Context, wg *sync.WaitGroup, c *Chain, point hook.Point, call func(context.Context, Hook, H) (R, error)) {
 	for h, impl := range HooksImplementing[H](c) {
-		exited := h.PluginExited()
+		exited := h.PoststartPluginExited()
 		if exited == nil {
 			continue
 		}
 		wg.Go(func() {
-			for ; exited != nil; exited = h.PluginExited() {
+			for ; exited != nil; exited = h.PoststartPluginExited() {
 				select {
 				case <-exited:
 				case <-ctx.Done():
@@ -248,7 +248,7 @@ func CallAfterPluginRestarts[H, R any](ctx context.Context, wg *sync.WaitGroup, 
 				if h.WaitPluginUp(ctx) != nil || ctx.Err() != nil {
 					return
 				}
-				c.reportError(ctx, point, h, callHook(ctx, c, point, h, impl, call))
+				c.emitOrLogHookError(ctx, point, h, callHook(ctx, c, point, h, impl, call))
 			}
 		})
 	}
@@ -267,8 +267,8 @@ func callHook[H, R any](ctx context.Context, c *Chain, point hook.Point, h Hook,
 		defer cancel()
 	}
 	begin, span := time.Now(), c.config.Timeline.StartSpan(tracespan.KindHook, point.String(), h.Name())
-	response, err := call(span.Context(ctx), h, impl)
-	span.End(describeResponse(response), err)
+	response, err := call(span.ContextWithTraceparent(ctx), h, impl)
+	span.End(summarizePrestartResponse(response), err)
 	duration := time.Since(begin)
 	metrics.HookCalls.Observe(duration, h.Name(), point.String())
 	if err != nil && !errors.Is(err, context.Canceled) {
@@ -278,8 +278,8 @@ func callHook[H, R any](ctx context.Context, c *Chain, point hook.Point, h Hook,
 	return err
 }
 
-// describeResponse returns for people what a response contains. Only that of Prestart is not empty.
-func describeResponse(response any) string {
+// summarizePrestartResponse returns for people what a response contains. Only that of Prestart is not empty.
+func summarizePrestartResponse(response any) string {
 	r, ok := response.(hook.TaskPrestartResponse)
 	if !ok {
 		return ""
@@ -299,8 +299,8 @@ func describeResponse(response any) string {
 	return strings.Join(parts, ", ")
 }
 
-// reportError reports the error of a hook that does not end the chain.
-func (c *Chain) reportError(ctx context.Context, point hook.Point, h Hook, err error) {
+// emitOrLogHookError reports the error of a hook that does not end the chain.
+func (c *Chain) emitOrLogHookError(ctx context.Context, point hook.Point, h Hook, err error) {
 	switch {
 	case err == nil || ctx.Err() != nil:
 	case point.IsTask():

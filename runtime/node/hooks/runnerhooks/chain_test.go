@@ -21,20 +21,20 @@ import (
 
 // recorderHook is a hook that takes part in a few hook points and records its calls.
 type recorderHook struct {
-	BuiltinHook
+	BuiltinHookDefaults
 	name       string
 	noDeadline bool
-	attachment string // result of Attachment
+	attachment string // result of AttachmentJSON
 	calls      *[]string
 	err        error
 	exited     <-chan struct{}
 }
 
-func (r *recorderHook) Name() string                       { return r.name }
-func (r *recorderHook) NoDeadline() bool                   { return r.noDeadline }
-func (r *recorderHook) Attachment() string                 { return r.attachment }
-func (r *recorderHook) PluginExited() <-chan struct{}      { return r.exited }
-func (r *recorderHook) WaitPluginUp(context.Context) error { return nil }
+func (r *recorderHook) Name() string                           { return r.name }
+func (r *recorderHook) NoDeadline() bool                       { return r.noDeadline }
+func (r *recorderHook) AttachmentJSON() string                 { return r.attachment }
+func (r *recorderHook) PoststartPluginExited() <-chan struct{} { return r.exited }
+func (r *recorderHook) WaitPluginUp(context.Context) error     { return nil }
 
 func (r *recorderHook) record(ctx context.Context, point string) error {
 	limit := ""
@@ -66,7 +66,7 @@ func (r *recorderHook) Stop(ctx context.Context, _ hook.TaskStopRequest) (hook.T
 }
 
 // hookWithoutPoints is a hook without hook points.
-type hookWithoutPoints struct{ BuiltinHook }
+type hookWithoutPoints struct{ BuiltinHookDefaults }
 
 func (hookWithoutPoints) Name() string { return "none" }
 
@@ -133,9 +133,9 @@ func TestStartEndsWithTheFirstError(t *testing.T) {
 				tolerate := func(error) bool { return c.tolerated }
 				var err error
 				if c.point == hook.Prerun {
-					err = CallUntilError(t.Context(), chain, c.point, callPrerun, tolerate)
+					err = CallStartHooksUntilError(t.Context(), chain, c.point, callPrerun, tolerate)
 				} else {
-					err = CallUntilError(t.Context(), chain, c.point, callPrestart, tolerate)
+					err = CallStartHooksUntilError(t.Context(), chain, c.point, callPrestart, tolerate)
 				}
 				if fmt.Sprint(err) != c.err || !slices.Equal(*calls, c.calls) || !slices.Equal(*events, c.events) {
 					t.Errorf("error %v, calls %q, events %q; want %s, %q, %q", err, *calls, *events, c.err, c.calls, c.events)
@@ -154,14 +154,14 @@ func TestStartEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	chain, calls, events := newTestChain(&recorderHook{name: "a", err: errors.New("no")}, &recorderHook{name: "b"})
 	tolerate := func(error) bool { return true }
-	err := CallUntilError(ctx, chain, hook.Prestart, func(ctx context.Context, h Hook, at hook.TaskPrestart) (hook.TaskPrestartResponse, error) {
+	err := CallStartHooksUntilError(ctx, chain, hook.Prestart, func(ctx context.Context, h Hook, at hook.TaskPrestart) (hook.TaskPrestartResponse, error) {
 		cancel(stopped)
 		return callPrestart(ctx, h, at)
 	}, tolerate)
 	if err == nil || len(*calls) != 1 || len(*events) > 0 {
 		t.Errorf("error %v, calls %q, events %q", err, *calls, *events)
 	}
-	if err := CallUntilError(ctx, chain, hook.Prestart, callPrestart, tolerate); err != stopped || len(*calls) != 1 {
+	if err := CallStartHooksUntilError(ctx, chain, hook.Prestart, callPrestart, tolerate); err != stopped || len(*calls) != 1 {
 		t.Errorf("when ctx is done: error %v, calls %q", err, *calls)
 	}
 }
@@ -170,7 +170,7 @@ func TestCallEachCallsAllHooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eventErr := &EventError{errors.New("no"), &api.TaskEvent{Type: "Own"}}
 		chain, calls, events := newTestChain(&recorderHook{name: "a", err: errors.New("no")}, &recorderHook{name: "b", err: eventErr, noDeadline: true}, &recorderHook{name: "c"})
-		CallEachHook(t.Context(), chain, hook.Exited, callExited)
+		CallEachAndReportErrors(t.Context(), chain, hook.Exited, callExited)
 		if want := []string{"a exited 1s", "b exited", "c exited 1s"}; !slices.Equal(*calls, want) {
 			t.Errorf("calls %q, want %q", *calls, want)
 		}
@@ -178,7 +178,7 @@ func TestCallEachCallsAllHooks(t *testing.T) {
 			t.Errorf("events %q, want %q", *events, want)
 		}
 		*events = nil
-		CallEachHook(t.Context(), chain, hook.PreKill, func(ctx context.Context, _ Hook, h hook.AllocPreKill) (hook.AllocPreKillResponse, error) {
+		CallEachAndReportErrors(t.Context(), chain, hook.PreKill, func(ctx context.Context, _ Hook, h hook.AllocPreKill) (hook.AllocPreKillResponse, error) {
 			return h.PreKill(ctx, hook.AllocPreKillRequest{})
 		})
 		if len(*events) > 0 {
@@ -192,11 +192,11 @@ func TestCallEachAfterContextIsDone(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	chain, calls, events := newTestChain(&recorderHook{name: "a", err: errors.New("no"), noDeadline: true})
-	CallEachHook(ctx, chain, hook.Exited, callExited)
-	CallEachHook(ctx, chain, hook.Stop, func(ctx context.Context, _ Hook, h hook.TaskStop) (hook.TaskStopResponse, error) {
+	CallEachAndReportErrors(ctx, chain, hook.Exited, callExited)
+	CallEachAndReportErrors(ctx, chain, hook.Stop, func(ctx context.Context, _ Hook, h hook.TaskStop) (hook.TaskStopResponse, error) {
 		return h.Stop(ctx, hook.TaskStopRequest{})
 	})
-	CallEachHook(ctx, chain, hook.PreKill, func(ctx context.Context, _ Hook, h hook.AllocPreKill) (hook.AllocPreKillResponse, error) {
+	CallEachAndReportErrors(ctx, chain, hook.PreKill, func(ctx context.Context, _ Hook, h hook.AllocPreKill) (hook.AllocPreKillResponse, error) {
 		return h.PreKill(ctx, hook.AllocPreKillRequest{})
 	})
 	if want := []string{"a stop", "a pre_kill"}; !slices.Equal(*calls, want) || len(*events) > 0 {
@@ -220,7 +220,7 @@ func TestCallAfterPluginRestarts(t *testing.T) {
 		chain, calls, _ := newTestChain(h, &recorderHook{name: "builtin"})
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
-		CallAfterPluginRestarts(ctx, &wg, chain, hook.Exited, func(ctx context.Context, _ Hook, at hook.TaskExited) (hook.TaskExitedResponse, error) {
+		StartCallsAfterPluginRestarts(ctx, &wg, chain, hook.Exited, func(ctx context.Context, _ Hook, at hook.TaskExited) (hook.TaskExitedResponse, error) {
 			h.exited = second
 			return callExited(ctx, h, at)
 		})
@@ -240,17 +240,17 @@ func TestCallAfterPluginRestarts(t *testing.T) {
 
 func TestChainWithoutHooks(t *testing.T) {
 	var nilChain *Chain
-	if err := CallUntilError(t.Context(), nilChain.WithoutHooks(func(Hook) bool { return false }), hook.Prerun, callPrerun, nil); err != nil {
+	if err := CallStartHooksUntilError(t.Context(), nilChain.WithoutHooks(func(Hook) bool { return false }), hook.Prerun, callPrerun, nil); err != nil {
 		t.Error(err)
 	}
-	if nilChain.Hooks() != nil || nilChain.Attachments() != nil {
+	if nilChain.Hooks() != nil || nilChain.AttachmentByHookName() != nil {
 		t.Error("a nil chain has hooks")
 	}
 	chain, calls, _ := newTestChain(&recorderHook{name: "a", attachment: `{"x": 1}`}, &recorderHook{name: "b"})
-	if got := fmt.Sprint(chain.Attachments()); got != `map[a:{"x": 1}]` {
+	if got := fmt.Sprint(chain.AttachmentByHookName()); got != `map[a:{"x": 1}]` {
 		t.Errorf("attachments %s", got)
 	}
-	CallEachHook(t.Context(), chain.WithoutHooks(func(h Hook) bool { return h.Name() == "a" }), hook.Exited, callExited)
+	CallEachAndReportErrors(t.Context(), chain.WithoutHooks(func(h Hook) bool { return h.Name() == "a" }), hook.Exited, callExited)
 	if len(*calls) != 1 || (*calls)[0][0] != 'b' {
 		t.Errorf("calls %q, want one of b", *calls)
 	}
@@ -288,7 +288,7 @@ func newExhaustedChain(failures int) (c *Chain, calls, events *[]string) {
 func TestStartWaitsForDescriptors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		chain, calls, events := newExhaustedChain(3)
-		err := CallUntilError(t.Context(), chain, hook.Prerun, callPrerun, func(error) bool { return false })
+		err := CallStartHooksUntilError(t.Context(), chain, hook.Prerun, callPrerun, func(error) bool { return false })
 		if err != nil || len(*calls) != 4 {
 			t.Errorf("error %v after %d calls, want no error after 4", err, len(*calls))
 		}
@@ -302,7 +302,7 @@ func TestStartWaitsForDescriptors(t *testing.T) {
 func TestToleratedLackOfDescriptorsIsNotRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		chain, calls, _ := newExhaustedChain(3)
-		if err := CallUntilError(t.Context(), chain, hook.Prerun, callPrerun, func(error) bool { return true }); err != nil || len(*calls) != 1 {
+		if err := CallStartHooksUntilError(t.Context(), chain, hook.Prerun, callPrerun, func(error) bool { return true }); err != nil || len(*calls) != 1 {
 			t.Errorf("error %v after %d calls, want no error after 1", err, len(*calls))
 		}
 	})
@@ -312,7 +312,7 @@ func TestCleanupIsRepeatedWithoutDescriptors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for failures, want := range map[int]int{3: 4, 1000: 36} { // 36 calls take a minute
 			chain, calls, events := newExhaustedChain(failures)
-			CallEachHook(t.Context(), chain, hook.Stop, func(ctx context.Context, _ Hook, h hook.TaskStop) (hook.TaskStopResponse, error) {
+			CallEachAndReportErrors(t.Context(), chain, hook.Stop, func(ctx context.Context, _ Hook, h hook.TaskStop) (hook.TaskStopResponse, error) {
 				return h.Stop(ctx, hook.TaskStopRequest{})
 			})
 			if len(*calls) != want || len(*events) != min(1, failures/1000) {
@@ -327,10 +327,10 @@ func TestStartsOfBuiltinHooksAreLimited(t *testing.T) {
 		var running, most atomic.Int32
 		var wg sync.WaitGroup
 		chain, _, _ := newTestChain(&recorderHook{name: "a"})
-		chain.config.Limits.FileOperationLimiter = descriptors.NewLimiter(0)
+		chain.config.Limits.BuiltinCallLimiter = descriptors.NewLimiter(0)
 		for range 3 {
 			wg.Go(func() {
-				_ = CallUntilError(t.Context(), chain, hook.Prerun, func(context.Context, Hook, hook.AllocPrerun) (hook.AllocPrerunResponse, error) {
+				_ = CallStartHooksUntilError(t.Context(), chain, hook.Prerun, func(context.Context, Hook, hook.AllocPrerun) (hook.AllocPrerunResponse, error) {
 					most.Store(max(most.Load(), running.Add(1)))
 					time.Sleep(time.Second)
 					running.Add(-1)

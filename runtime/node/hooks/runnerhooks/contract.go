@@ -12,7 +12,7 @@ import (
 
 // Hook is a hook of an allocation or a task, as its runner sees it. The hook also
 // implements the interface of each hook point at which it is called, see [hook.Point].
-// Builtin hooks embed [BuiltinHook]; pluginhooks.Hook is a hook in a plugin.
+// Builtin hooks embed [BuiltinHookDefaults]; pluginhooks.Hook is a hook in a plugin.
 type Hook interface {
 	hook.Hook
 
@@ -20,31 +20,31 @@ type Hook interface {
 	// the hook sets its own, or needs none.
 	NoDeadline() bool
 
-	// Attachment returns the configuration with which a job or the operator has attached
+	// AttachmentJSON returns the configuration with which a job or the operator has attached
 	// the hook, as JSON. It is empty for all other hooks.
-	Attachment() string
+	AttachmentJSON() string
 
 	// ReportsHealth reports whether the allocation is healthy only when the hook has
 	// reported it healthy.
 	ReportsHealth() bool
 
-	// VerbatimEnv reports whether the variables of the hook have user-written values,
+	// EnvIsVerbatimAndOverrides reports whether the variables of the hook have user-written values,
 	// which are not interpolated and override the variables of all other hooks.
-	VerbatimEnv() bool
+	EnvIsVerbatimAndOverrides() bool
 
-	// PluginExited returns a channel that is closed when the plugin process that last
+	// PoststartPluginExited returns a channel that is closed when the plugin process that last
 	// received Poststart has exited, or when no plugin process could be called. It is
 	// nil if Poststart need not be repeated for the next plugin process.
-	PluginExited() <-chan struct{}
+	PoststartPluginExited() <-chan struct{}
 
 	// WaitPluginUp blocks until a process of the plugin is up, or returns the error of ctx.
 	WaitPluginUp(ctx context.Context) error
 }
 
-// BuiltinHook implements the methods of Hook, except Name, for hooks that run in the agent.
-type BuiltinHook struct{}
+// BuiltinHookDefaults implements the methods of Hook, except Name, for hooks that run in the agent.
+type BuiltinHookDefaults struct{}
 
-func (BuiltinHook) isBuiltinHook() {}
+func (BuiltinHookDefaults) isBuiltinHook() {}
 
 // IsBuiltin reports whether a hook runs in the agent, and not in a plugin.
 func IsBuiltin(h Hook) bool {
@@ -53,30 +53,30 @@ func IsBuiltin(h Hook) bool {
 }
 
 // NoDeadline implements Hook.
-func (BuiltinHook) NoDeadline() bool { return false }
+func (BuiltinHookDefaults) NoDeadline() bool { return false }
 
-// Attachment implements Hook.
-func (BuiltinHook) Attachment() string { return "" }
+// AttachmentJSON implements Hook.
+func (BuiltinHookDefaults) AttachmentJSON() string { return "" }
 
 // ReportsHealth implements Hook.
-func (BuiltinHook) ReportsHealth() bool { return false }
+func (BuiltinHookDefaults) ReportsHealth() bool { return false }
 
-// VerbatimEnv implements Hook.
-func (BuiltinHook) VerbatimEnv() bool { return false }
+// EnvIsVerbatimAndOverrides implements Hook.
+func (BuiltinHookDefaults) EnvIsVerbatimAndOverrides() bool { return false }
 
-// PluginExited implements Hook.
-func (BuiltinHook) PluginExited() <-chan struct{} { return nil }
+// PoststartPluginExited implements Hook.
+func (BuiltinHookDefaults) PoststartPluginExited() <-chan struct{} { return nil }
 
 // WaitPluginUp implements Hook.
-func (BuiltinHook) WaitPluginUp(ctx context.Context) error { return ctx.Err() }
+func (BuiltinHookDefaults) WaitPluginUp(ctx context.Context) error { return ctx.Err() }
 
-// UnavailableError is an error of the hook's plugin process and not of the request: a
+// PluginUnavailableError is an error of the hook's plugin process and not of the request: a
 // retry may succeed.
-type UnavailableError struct{ Err error }
+type PluginUnavailableError struct{ Err error }
 
-func (e *UnavailableError) Error() string { return e.Err.Error() }
+func (e *PluginUnavailableError) Error() string { return e.Err.Error() }
 
-func (e *UnavailableError) Unwrap() error { return e.Err }
+func (e *PluginUnavailableError) Unwrap() error { return e.Err }
 
 // EventError is an error with the task event that reports it.
 type EventError struct {

@@ -9,6 +9,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/device"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
 var _ hook.TaskPrestart = (*DevicesHook)(nil)
@@ -19,33 +20,36 @@ const DevicesName = "devices"
 
 // DeviceReserver reserves devices of one group; runtime/node/resources/devices implements it.
 type DeviceReserver interface {
-	Reserve(ctx context.Context, d *api.AllocatedDeviceResource) (*device.Reservation, error)
+	// Reserve blocks while the plugin of the devices is unavailable, and calls reportOutage once.
+	Reserve(ctx context.Context, d *api.AllocatedDeviceResource, reportOutage func(error)) (*device.Reservation, error)
 }
 
 // DevicesHook reserves the devices that the scheduler has chosen for a task. Its response is used
 // for all later starts of the task.
 type DevicesHook struct {
-	BuiltinHook
+	BuiltinHookDefaults
 	reserver         DeviceReserver
 	allocatedDevices []*api.AllocatedDeviceResource
+	emitEvent        func(*api.TaskEvent)
 }
 
 // NewDevicesHook returns the hook for one task.
-func NewDevicesHook(reserver DeviceReserver, allocated []*api.AllocatedDeviceResource) *DevicesHook {
-	return &DevicesHook{reserver: reserver, allocatedDevices: allocated}
+func NewDevicesHook(reserver DeviceReserver, allocated []*api.AllocatedDeviceResource, emit func(*api.TaskEvent)) *DevicesHook {
+	return &DevicesHook{reserver: reserver, allocatedDevices: allocated, emitEvent: emit}
 }
 
 // Name implements hook.Hook.
 func (*DevicesHook) Name() string { return DevicesName }
 
-// NoDeadline implements Hook: each reservation has a timeout of its own.
+// NoDeadline implements Hook: each call of a device plugin has a timeout of its own, and a plugin may be unavailable for longer.
 func (*DevicesHook) NoDeadline() bool { return true }
 
 // Prestart implements hook.TaskPrestart.
 func (de *DevicesHook) Prestart(ctx context.Context, _ hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	all := hook.TaskPrestartResponse{Done: true, Env: make(map[string]string)}
+	reportOutage := func(err error) { de.emitEvent(model.EventWaitingForDevicePlugin(err.Error())) }
 	for _, d := range de.allocatedDevices {
-		r, err := de.reserver.Reserve(ctx, d)
+		r, err := de.reserver.Reserve(ctx, d, reportOutage)
 		if err != nil {
 			return hook.TaskPrestartResponse{}, err
 		}

@@ -16,7 +16,7 @@ import (
 // reserverFunc is a DeviceReserver.
 type reserverFunc func(*api.AllocatedDeviceResource) (*device.Reservation, error)
 
-func (f reserverFunc) Reserve(_ context.Context, d *api.AllocatedDeviceResource) (*device.Reservation, error) {
+func (f reserverFunc) Reserve(_ context.Context, d *api.AllocatedDeviceResource, _ func(error)) (*device.Reservation, error) {
 	return f(d)
 }
 
@@ -29,7 +29,7 @@ func TestDevicesMergesReservations(t *testing.T) {
 			Mounts:  []device.Mount{{TaskPath: "/m" + id, HostPath: "/h" + id, ReadOnly: id == "1"}},
 			Devices: []device.HostDevice{{TaskPath: "/dev/" + id, HostPath: "/dev/h" + id, Permissions: "rw"}},
 		}, nil
-	}), allocated).Prestart(t.Context(), hook.TaskPrestartRequest{})
+	}), allocated, nil).Prestart(t.Context(), hook.TaskPrestartRequest{})
 	want := hook.TaskPrestartResponse{
 		Done:    true,
 		Env:     map[string]string{"ID_x": "1", "ID_y": "2", "LAST": "y"},
@@ -48,7 +48,7 @@ func TestDevicesIsNotDoneAfterAnError(t *testing.T) {
 			return nil, fault
 		}
 		return &device.Reservation{Env: map[string]string{"A": "1"}}, nil
-	}), []*api.AllocatedDeviceResource{{Name: "x"}, {Name: "y"}}).Prestart(t.Context(), hook.TaskPrestartRequest{})
+	}), []*api.AllocatedDeviceResource{{Name: "x"}, {Name: "y"}}, nil).Prestart(t.Context(), hook.TaskPrestartRequest{})
 	if !errors.Is(err, fault) || got.Done || got.Env != nil {
 		t.Errorf("%+v, %v", got, err)
 	}

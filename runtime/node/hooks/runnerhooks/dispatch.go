@@ -11,16 +11,15 @@ var _ hook.TaskPrestart = (*DispatchPayloadHook)(nil)
 
 // DispatchPayloadHook writes the payload of a dispatched job to the task's file.
 type DispatchPayloadHook struct {
-	BuiltinHook
-	allocDir *allocdir.Dir
-	filePath string
-	payload  []byte
+	BuiltinHookDefaults
+	allocDir       *allocdir.Dir
+	pathInLocalDir string
+	payload        []byte
 }
 
-// NewDispatchPayloadHook returns the hook for one task. file is relative to the
-// task's local directory.
-func NewDispatchPayloadHook(dir *allocdir.Dir, file string, payload []byte) *DispatchPayloadHook {
-	return &DispatchPayloadHook{allocDir: dir, filePath: file, payload: payload}
+// NewDispatchPayloadHook returns the hook for one task.
+func NewDispatchPayloadHook(dir *allocdir.Dir, pathInLocalDir string, payload []byte) *DispatchPayloadHook {
+	return &DispatchPayloadHook{allocDir: dir, pathInLocalDir: pathInLocalDir, payload: payload}
 }
 
 // Name implements hook.Hook.
@@ -28,7 +27,7 @@ func (*DispatchPayloadHook) Name() string { return "dispatch_payload" }
 
 // Prestart implements hook.TaskPrestart.
 func (d *DispatchPayloadHook) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
-	if err := d.allocDir.WriteLocalFile(req.Task.Name, d.filePath, d.payload); err != nil {
+	if err := d.allocDir.WriteLocalFile(req.Task.Name, d.pathInLocalDir, d.payload); err != nil {
 		return hook.TaskPrestartResponse{}, err
 	}
 	return hook.TaskPrestartResponse{Done: true}, nil

@@ -20,23 +20,23 @@ var (
 // HealthHookConfig configures a HealthHook.
 type HealthHookConfig struct {
 	// NewParams returns the health parameters of the current version of the allocation,
-	// without the Deadline. It returns false if health is not to be determined.
-	NewParams func() (health.Params, bool)
+	// without MustBeHealthyBy. wanted is false if the health need not be determined.
+	NewParams func() (params health.Params, wanted bool)
 	// Snapshot returns the current state, and two channels. One of them is closed when the
 	// state of the tasks or of the checks has changed.
-	Snapshot func() (now health.Snapshot, tasks, checks <-chan struct{})
+	Snapshot func() (current health.Snapshot, tasksChanged, checksChanged <-chan struct{})
 	// OnVerdict is called at most once for each version, with a final verdict.
 	OnVerdict func(health.Verdict)
 }
 
 // HealthHook watches an allocation until health.Evaluate returns a final verdict.
 type HealthHook struct {
-	BuiltinHook
+	BuiltinHookDefaults
 	config HealthHookConfig
 
-	mu           sync.Mutex
-	currentWatch *healthWatch // latest watch, which may have ended; nil before the first one
-	noNewWatch   bool
+	mu                sync.Mutex
+	latestWatch       *healthWatch // latest watch, which may have ended; nil before the first one
+	mustNotStartWatch bool
 }
 
 // healthWatch watches the health of one version of the allocation.
@@ -44,8 +44,8 @@ type healthWatch struct {
 	params health.Params
 	cancel context.CancelFunc
 
-	done       chan struct{} // closed when the watch has ended
-	hasVerdict bool          // the watch has ended with a verdict, or NewParams returned false; valid once done is closed
+	done                  chan struct{} // closed when the watch has ended
+	hasVerdictOrNeedsNone bool          // the watch has ended with a verdict, or NewParams returned false; valid once done is closed
 }
 
 // NewHealthHook returns the hook for one allocation.
@@ -58,7 +58,7 @@ func (*HealthHook) Name() string { return "alloc_health_watcher" }
 func (h *HealthHook) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.currentWatch == nil {
+	if h.latestWatch == nil {
 		h.startWatchLocked()
 	}
 	return hook.AllocPrerunResponse{}, nil
@@ -69,7 +69,7 @@ func (h *HealthHook) Prerun(context.Context, hook.AllocPrerunRequest) (hook.Allo
 func (h *HealthHook) UpdateAlloc(context.Context, hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.stopWatchLocked()
+	h.stopWatchAndWaitLocked()
 	return hook.AllocUpdateResponse{}, nil
 }
 
@@ -85,7 +85,7 @@ func (r *healthWatchRestartHook) UpdateAlloc(context.Context, hook.AllocUpdateRe
 	h := (*HealthHook)(r)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.stopWatchLocked()
+	h.stopWatchAndWaitLocked()
 	h.startWatchLocked()
 	return hook.AllocUpdateResponse{}, nil
 }
@@ -95,10 +95,10 @@ func (r *healthWatchRestartHook) UpdateAlloc(context.Context, hook.AllocUpdateRe
 func (h *HealthHook) Postrun(context.Context, hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.noNewWatch = true
-	h.stopWatchLocked()
-	if w := h.currentWatch; w != nil && !w.hasVerdict {
-		w.hasVerdict = true
+	h.mustNotStartWatch = true
+	h.stopWatchAndWaitLocked()
+	if w := h.latestWatch; w != nil && !w.hasVerdictOrNeedsNone {
+		w.hasVerdictOrNeedsNone = true
 		now, _, _ := h.config.Snapshot()
 		h.reportIfDecided(health.Evaluate(w.params, now))
 	}
@@ -109,8 +109,8 @@ func (h *HealthHook) Postrun(context.Context, hook.AllocPostrunRequest) (hook.Al
 func (h *HealthHook) ShutdownAlloc(context.Context, hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.noNewWatch = true
-	h.stopWatchLocked()
+	h.mustNotStartWatch = true
+	h.stopWatchAndWaitLocked()
 	return hook.AllocShutdownResponse{}, nil
 }
 
@@ -118,28 +118,28 @@ func (h *HealthHook) startWatchLocked() {
 	params, wanted := h.config.NewParams()
 	params.MustBeHealthyBy = time.Now().Add(params.HealthyDeadline)
 	ctx, cancel := context.WithCancel(context.Background())
-	w := &healthWatch{params: params, cancel: cancel, done: make(chan struct{}), hasVerdict: true}
-	h.currentWatch = w
-	if h.noNewWatch || !wanted {
+	w := &healthWatch{params: params, cancel: cancel, done: make(chan struct{}), hasVerdictOrNeedsNone: true}
+	h.latestWatch = w
+	if h.mustNotStartWatch || !wanted {
 		close(w.done)
 		return
 	}
 	go func() {
 		defer close(w.done)
-		w.hasVerdict = h.evaluateUntilVerdict(ctx, params)
+		w.hasVerdictOrNeedsNone = h.watchUntilVerdictReported(ctx, params)
 	}()
 }
 
-// stopWatchLocked ends the watch and waits for it. It may be called again.
-func (h *HealthHook) stopWatchLocked() {
-	if h.currentWatch != nil {
-		h.currentWatch.cancel()
-		<-h.currentWatch.done
+// stopWatchAndWaitLocked ends the watch and waits for it. It may be called again.
+func (h *HealthHook) stopWatchAndWaitLocked() {
+	if h.latestWatch != nil {
+		h.latestWatch.cancel()
+		<-h.latestWatch.done
 	}
 }
 
-// evaluateUntilVerdict evaluates the health after each change, until there is a verdict or ctx ends.
-func (h *HealthHook) evaluateUntilVerdict(ctx context.Context, params health.Params) (decided bool) {
+// watchUntilVerdictReported evaluates the health after each change, until there is a verdict or ctx ends.
+func (h *HealthHook) watchUntilVerdictReported(ctx context.Context, params health.Params) (reported bool) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {

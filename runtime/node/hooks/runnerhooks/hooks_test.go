@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -107,7 +108,7 @@ func TestTaskDirEmitsOneEvent(t *testing.T) {
 		t.Fatal(err)
 	}
 	var eventTypes []string
-	h := NewTaskDirHook(dir, func() allocdir.TaskOptions { return allocdir.TaskOptions{} },
+	h := NewTaskDirHook(dir, func() allocdir.TaskDirOptions { return allocdir.TaskDirOptions{} },
 		func(e *api.TaskEvent) { eventTypes = append(eventTypes, e.Type+": "+e.Message) }, hclog.NewNullLogger())
 	state := map[string]string(nil)
 	for range 2 {
@@ -148,9 +149,32 @@ func (c *fakeCollector) Stop(_ context.Context, alloc, task string, ended bool) 
 	return nil
 }
 
-func (c *fakeCollector) CollectLeftoverAndStop(_ context.Context, t logs.Task, ended bool) error {
+func (c *fakeCollector) StopCollectionOfEarlierAgent(_ context.Context, t logs.Task, ended bool) error {
 	c.stopCalls = append(c.stopCalls, fmt.Sprint(t.Name, " of an earlier agent ", ended))
 	return nil
+}
+
+func (c *fakeCollector) StopUnlessStopped(_ context.Context, alloc, task string) error {
+	c.stopCalls = append(c.stopCalls, fmt.Sprint(alloc, "/", task, " unless stopped"))
+	return c.err
+}
+
+// The destruction of an allocation ends the collections that Stop could not end, and fails if it cannot end them either, so
+// that it is repeated.
+func TestAllocLogs(t *testing.T) {
+	c := &fakeCollector{}
+	h := NewAllocLogsHook(c, []string{"web", "db"})
+	destroy := func() error {
+		_, err := h.Destroy(t.Context(), hook.AllocDestroyRequest{Alloc: hook.Alloc{ID: "a"}})
+		return err
+	}
+	if err := destroy(); err != nil || !slices.Equal(c.stopCalls, []string{"a/web unless stopped", "a/db unless stopped"}) {
+		t.Errorf("%v, calls %q", err, c.stopCalls)
+	}
+	c.err = errors.New("no collector")
+	if err := destroy(); !errors.Is(err, c.err) {
+		t.Error(err)
+	}
 }
 
 func TestLogs(t *testing.T) {
@@ -209,7 +233,7 @@ func (c *fullCollector) Start(ctx context.Context, t logs.Task) (string, string,
 	case <-c.descriptorsFreed:
 		return c.fakeCollector.Start(ctx, t)
 	default:
-		return "", "", fmt.Errorf("collect: %w", &logs.TooManyTasksError{Tasks: 3, DescriptorLimit: 100, DescriptorsFreed: c.descriptorsFreed})
+		return "", "", fmt.Errorf("collect: %w", &logs.TooManyTasksError{CollectedTasks: 3, DescriptorLimit: 100, DescriptorsFreed: c.descriptorsFreed})
 	}
 }
 
@@ -255,7 +279,7 @@ func TestWaitForDescriptorsHasNoDeadline(t *testing.T) {
 			Limits: CallLimits{StartHookPointTimeout: time.Minute, OtherHookPointTimeout: time.Second}, EmitEvent: func(*api.TaskEvent) {}, Logger: hclog.NewNullLogger(),
 		}, []OrderedHook{{OrderLogs, h}})
 		time.AfterFunc(time.Hour, func() { close(c.descriptorsFreed) })
-		err := CallUntilError(t.Context(), chain, hook.Prestart, func(ctx context.Context, _ Hook, h hook.TaskPrestart) (hook.TaskPrestartResponse, error) {
+		err := CallStartHooksUntilError(t.Context(), chain, hook.Prestart, func(ctx context.Context, _ Hook, h hook.TaskPrestart) (hook.TaskPrestartResponse, error) {
 			return h.Prestart(ctx, hook.TaskPrestartRequest{})
 		}, func(error) bool { return false })
 		if err != nil {

@@ -36,36 +36,37 @@ const (
 type IdentityHookConfig struct {
 	Issuer   *identity.Issuer
 	Workload identity.Workload
-	// Identities are the identities whose tokens the task gets as a variable or a file, see [ExposedIdentities].
-	Identities []*api.WorkloadIdentity
-	// WriteFile writes a file of the task. The path is relative to the directory of the task.
-	WriteFile func(path string, data []byte) error
-	// SetTokens sets the tokens for the environment of the next start, by the name of the identity.
-	SetTokens func(map[string]string)
-	// Restart restarts the task, and blocks until its process has exited. Signal sends a signal to it. Both do
+	// IdentitiesWithEnvOrFile are the identities whose tokens the task gets as a variable or a file, see
+	// [IdentitiesWithEnvOrFile].
+	IdentitiesWithEnvOrFile []*api.WorkloadIdentity
+	// WriteTaskFile writes a file of the task.
+	WriteTaskFile func(pathInTaskDir string, data []byte) error
+	// SetEnvTokenByIdentity sets the tokens for the environment of the next start, by the name of the identity.
+	SetEnvTokenByIdentity func(map[string]string)
+	// RestartTask restarts the task, and blocks until its process has exited. SignalTask sends a signal to it. Both do
 	// nothing if the task does not run.
-	Restart   func(ctx context.Context, reason string) error
-	Signal    func(ctx context.Context, signal, reason string) error
-	EmitEvent func(*api.TaskEvent)
-	Logger    hclog.Logger
+	RestartTask func(ctx context.Context, reason string) error
+	SignalTask  func(ctx context.Context, signal, reason string) error
+	EmitEvent   func(*api.TaskEvent)
+	Logger      hclog.Logger
 }
 
 // IdentityHook gives the task the tokens of its workload identities, and renews them.
 type IdentityHook struct {
-	BuiltinHook
+	BuiltinHookDefaults
 	config IdentityHookConfig
 
-	mu              sync.Mutex
-	tokenOfIdentity map[string]*state.IdentityToken // nil until the first Prestart
-	cancelRenewal   context.CancelFunc              // stops renewUntilDone; nil unless it runs
-	renewalWG       sync.WaitGroup
+	mu                  sync.Mutex
+	tokenByIdentityName map[string]*state.IdentityToken // nil until the first Prestart
+	cancelRenewal       context.CancelFunc              // stops renewUntilDone; nil unless it runs
+	renewalWG           sync.WaitGroup
 }
 
 // NewIdentityHook returns the hook for one task.
 func NewIdentityHook(c IdentityHookConfig) *IdentityHook { return &IdentityHook{config: c} }
 
-// ExposedIdentities returns the identities of a canonical task whose tokens it gets as a variable or a file.
-func ExposedIdentities(t *api.Task) []*api.WorkloadIdentity {
+// IdentitiesWithEnvOrFile returns the identities of a canonical task whose tokens it gets as a variable or a file.
+func IdentitiesWithEnvOrFile(t *api.Task) []*api.WorkloadIdentity {
 	var exposed []*api.WorkloadIdentity
 	if id := t.Identity; id != nil && (id.Env || id.File) {
 		exposed = append(exposed, id)
@@ -86,28 +87,28 @@ func (*IdentityHook) Name() string { return "identity" }
 func (i *IdentityHook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	if req.Running {
 		i.loadStoredTokensIntoEnv()
-		i.startRenewal(ctx)
+		i.startRenewalIfNeeded(ctx)
 		return hook.TaskPrestartResponse{}, nil
 	}
-	if _, err := i.issueAndWriteTokens(ctx, false); err != nil {
+	if _, err := i.issueDueTokensAndWriteFiles(ctx, false); err != nil {
 		return hook.TaskPrestartResponse{}, driver.Recoverable(err)
 	}
-	i.startRenewal(ctx)
+	i.startRenewalIfNeeded(ctx)
 	return hook.TaskPrestartResponse{}, nil
 }
 
 // Stop implements hook.TaskStop.
 func (i *IdentityHook) Stop(ctx context.Context, _ hook.TaskStopRequest) (hook.TaskStopResponse, error) {
-	i.stopRenewal()
+	i.stopRenewalAndWait()
 	i.mu.Lock()
-	i.tokenOfIdentity = nil
+	i.tokenByIdentityName = nil
 	i.mu.Unlock()
 	return hook.TaskStopResponse{}, i.config.Issuer.DeleteTokens(ctx, i.config.Workload.AllocID, i.config.Workload.Task)
 }
 
 // Shutdown implements hook.TaskShutdown.
 func (i *IdentityHook) Shutdown(context.Context, hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
-	i.stopRenewal()
+	i.stopRenewalAndWait()
 	return hook.TaskShutdownResponse{}, nil
 }
 
@@ -115,47 +116,47 @@ func (i *IdentityHook) Shutdown(context.Context, hook.TaskShutdownRequest) (hook
 func (i *IdentityHook) loadStoredTokensIntoEnv() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.loadStoredTokensLocked()
+	i.loadStoredTokensIfNilLocked()
 	i.setEnvTokensLocked()
 }
 
-func (i *IdentityHook) loadStoredTokensLocked() {
-	if i.tokenOfIdentity == nil {
-		i.tokenOfIdentity = make(map[string]*state.IdentityToken)
-		maps.Copy(i.tokenOfIdentity, i.config.Issuer.StoredTokens(i.config.Workload.AllocID, i.config.Workload.Task))
+func (i *IdentityHook) loadStoredTokensIfNilLocked() {
+	if i.tokenByIdentityName == nil {
+		i.tokenByIdentityName = make(map[string]*state.IdentityToken)
+		maps.Copy(i.tokenByIdentityName, i.config.Issuer.StoredTokensByIdentity(i.config.Workload.AllocID, i.config.Workload.Task))
 	}
 }
 
 func (i *IdentityHook) setEnvTokensLocked() {
 	variables := make(map[string]string)
-	for _, id := range i.config.Identities {
-		if t := i.tokenOfIdentity[id.Name]; id.Env && t != nil {
+	for _, id := range i.config.IdentitiesWithEnvOrFile {
+		if t := i.tokenByIdentityName[id.Name]; id.Env && t != nil {
 			variables[id.Name] = t.JWT
 		}
 	}
-	i.config.SetTokens(variables)
+	i.config.SetEnvTokenByIdentity(variables)
 }
 
-// issueAndWriteTokens issues the tokens that are missing or must be renewed, stores all tokens, and writes files: all of them
-// before a start of the task, and for a running task those that have changed. A start of the task also replaces
-// tokens that were signed before a rotation of the keys, so that the former key can be removed. It returns the identities of a
-// running task whose change_mode must be applied.
-func (i *IdentityHook) issueAndWriteTokens(ctx context.Context, running bool) (changed []*api.WorkloadIdentity, err error) {
+// issueDueTokensAndWriteFiles issues the tokens that are missing or must be renewed, stores all tokens, and writes
+// files: all of them before a start of the task, and for a running task those that have changed. A start of the task
+// also replaces tokens that were signed before a rotation of the keys, so that the former key can be removed. It
+// returns the identities of a running task whose change_mode must be applied.
+func (i *IdentityHook) issueDueTokensAndWriteFiles(ctx context.Context, taskRunning bool) (changeModePending []*api.WorkloadIdentity, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.loadStoredTokensLocked()
-	next, stored := maps.Clone(i.tokenOfIdentity), true
-	for _, id := range i.config.Identities {
+	i.loadStoredTokensIfNilLocked()
+	next, stored := maps.Clone(i.tokenByIdentityName), true
+	for _, id := range i.config.IdentitiesWithEnvOrFile {
 		t := next[id.Name]
 		switch {
-		case t == nil || i.mustReplaceToken(t), !running && !i.config.Issuer.IsSignedByActiveKey(ctx, t):
-			if t, err = i.config.Issuer.Issue(ctx, i.config.Workload, id); err != nil {
+		case t == nil || i.mustReplaceToken(t), !taskRunning && !i.config.Issuer.IsSignedByActiveKey(ctx, t):
+			if t, err = i.config.Issuer.IssueToken(ctx, i.config.Workload, id); err != nil {
 				return nil, err
 			}
-			t.ChangePending = running
+			t.ChangeModePending = taskRunning
 			next[id.Name], stored = t, false
-		case t.ChangePending && !running:
-			next[id.Name], stored = withoutPendingTokenChange(t), false
+		case t.ChangeModePending && !taskRunning:
+			next[id.Name], stored = withoutPendingChangeMode(t), false
 		}
 	}
 	if !stored {
@@ -163,27 +164,27 @@ func (i *IdentityHook) issueAndWriteTokens(ctx context.Context, running bool) (c
 			return nil, err
 		}
 	}
-	i.tokenOfIdentity = next
-	for _, id := range i.config.Identities {
-		t := i.tokenOfIdentity[id.Name]
-		if running && !t.ChangePending {
+	i.tokenByIdentityName = next
+	for _, id := range i.config.IdentitiesWithEnvOrFile {
+		t := i.tokenByIdentityName[id.Name]
+		if taskRunning && !t.ChangeModePending {
 			continue
 		}
 		if id.File {
-			if err := i.config.WriteFile(identityFilePath(id), []byte(t.JWT)); err != nil {
+			if err := i.config.WriteTaskFile(tokenPathInTaskDir(id), []byte(t.JWT)); err != nil {
 				return nil, err
 			}
 		}
-		if running {
-			changed = append(changed, id)
+		if taskRunning {
+			changeModePending = append(changeModePending, id)
 		}
 	}
 	i.setEnvTokensLocked()
-	return changed, nil
+	return changeModePending, nil
 }
 
-func (i *IdentityHook) storeTokens(ctx context.Context, tokens map[string]*state.IdentityToken) error {
-	return i.config.Issuer.PutTokens(ctx, i.config.Workload.AllocID, i.config.Workload.Task, tokens)
+func (i *IdentityHook) storeTokens(ctx context.Context, tokenByIdentityName map[string]*state.IdentityToken) error {
+	return i.config.Issuer.PutTokens(ctx, i.config.Workload.AllocID, i.config.Workload.Task, tokenByIdentityName)
 }
 
 // mustReplaceToken reports whether a token must be replaced now.
@@ -192,14 +193,14 @@ func (i *IdentityHook) mustReplaceToken(t *state.IdentityToken) bool {
 	return renewable && delay <= 0 || !i.config.Issuer.IsSignedByExistingKey(t)
 }
 
-func withoutPendingTokenChange(t *state.IdentityToken) *state.IdentityToken {
+func withoutPendingChangeMode(t *state.IdentityToken) *state.IdentityToken {
 	c := *t
-	c.ChangePending = false
+	c.ChangeModePending = false
 	return &c
 }
 
-// identityFilePath returns the path of the file of an identity, relative to the directory of the task.
-func identityFilePath(id *api.WorkloadIdentity) string {
+// tokenPathInTaskDir returns the path of the file of an identity, relative to the directory of the task.
+func tokenPathInTaskDir(id *api.WorkloadIdentity) string {
 	switch {
 	case id.Filepath != "":
 		return id.Filepath
@@ -209,8 +210,8 @@ func identityFilePath(id *api.WorkloadIdentity) string {
 	return "secrets/nomad_" + id.Name + ".jwt"
 }
 
-// startRenewal starts the renewal of tokens, unless it runs already.
-func (i *IdentityHook) startRenewal(ctx context.Context) {
+// startRenewalIfNeeded starts the renewal of tokens, unless it runs already.
+func (i *IdentityHook) startRenewalIfNeeded(ctx context.Context) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if _, needed := i.delayUntilRenewalLocked(); !needed || i.cancelRenewal != nil {
@@ -220,7 +221,7 @@ func (i *IdentityHook) startRenewal(ctx context.Context) {
 	i.renewalWG.Go(func() { i.renewUntilDone(ctx) })
 }
 
-func (i *IdentityHook) stopRenewal() {
+func (i *IdentityHook) stopRenewalAndWait() {
 	i.mu.Lock()
 	if i.cancelRenewal != nil {
 		i.cancelRenewal()
@@ -233,10 +234,10 @@ func (i *IdentityHook) stopRenewal() {
 // delayUntilRenewalLocked returns the time until the next token must be renewed or the next change must be applied,
 // false if there is none.
 func (i *IdentityHook) delayUntilRenewalLocked() (next time.Duration, needed bool) {
-	for _, id := range i.config.Identities {
-		t := i.tokenOfIdentity[id.Name]
+	for _, id := range i.config.IdentitiesWithEnvOrFile {
+		t := i.tokenByIdentityName[id.Name]
 		delay, renewable := time.Duration(0), true
-		if t != nil && !t.ChangePending && i.config.Issuer.IsSignedByExistingKey(t) {
+		if t != nil && !t.ChangeModePending && i.config.Issuer.IsSignedByExistingKey(t) {
 			delay, renewable = i.config.Issuer.RenewalDelay(t)
 		}
 		if renewable && (!needed || delay < next) {
@@ -270,7 +271,7 @@ func (i *IdentityHook) renewUntilDone(ctx context.Context) {
 				return
 			}
 		}
-		err := i.renewDueTokens(ctx)
+		err := i.renewDueTokensAndApplyChangeMode(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -287,10 +288,10 @@ func (i *IdentityHook) renewUntilDone(ctx context.Context) {
 	}
 }
 
-// renewDueTokens renews the tokens that are due, and applies the change_mode of their identities. A restart replaces
-// signals: the new process reads all tokens.
-func (i *IdentityHook) renewDueTokens(ctx context.Context) error {
-	changed, err := i.issueAndWriteTokens(ctx, true)
+// renewDueTokensAndApplyChangeMode renews the tokens that are due, and applies the change_mode of their identities. A
+// restart replaces signals: the new process reads all tokens.
+func (i *IdentityHook) renewDueTokensAndApplyChangeMode(ctx context.Context) error {
+	changed, err := i.issueDueTokensAndWriteFiles(ctx, true)
 	if err != nil || len(changed) == 0 {
 		return err
 	}
@@ -301,11 +302,11 @@ func (i *IdentityHook) renewDueTokens(ctx context.Context) error {
 		}
 	}
 	if len(restarts) > 0 {
-		err = i.config.Restart(ctx, renewalReason(restarts, "restart"))
+		err = i.config.RestartTask(ctx, renewalReason(restarts, "restart"))
 	} else {
 		for _, id := range changed {
 			if id.ChangeMode == "signal" {
-				err = errors.Join(err, i.config.Signal(ctx, id.ChangeSignal, renewalReason([]string{id.Name}, "signal")))
+				err = errors.Join(err, i.config.SignalTask(ctx, id.ChangeSignal, renewalReason([]string{id.Name}, "signal")))
 			}
 		}
 	}
@@ -314,20 +315,20 @@ func (i *IdentityHook) renewDueTokens(ctx context.Context) error {
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	next := maps.Clone(i.tokenOfIdentity)
+	next := maps.Clone(i.tokenByIdentityName)
 	for _, id := range changed {
 		if t := next[id.Name]; t != nil {
-			next[id.Name] = withoutPendingTokenChange(t)
+			next[id.Name] = withoutPendingChangeMode(t)
 		}
 	}
 	if err := i.storeTokens(ctx, next); err != nil {
 		return err
 	}
-	i.tokenOfIdentity = next
+	i.tokenByIdentityName = next
 	return nil
 }
 
 // renewalReason is the reason for a restart or a signal in the events of the task.
-func renewalReason(names []string, mode string) string {
-	return fmt.Sprintf("Identity %s with change_mode %s renewed", strings.Join(names, ", "), mode)
+func renewalReason(identityNames []string, changeMode string) string {
+	return fmt.Sprintf("Identity %s with change_mode %s renewed", strings.Join(identityNames, ", "), changeMode)
 }

@@ -42,8 +42,8 @@ type identityTask struct {
 }
 
 func newIdentityTask(t *testing.T, identities ...*api.WorkloadIdentity) *identityTask {
-	s, err := store.Open(store.Config{
-		Path: filepath.Join(t.TempDir(), "state.db"), TemporaryKeys: true, Logger: hclog.NewNullLogger(),
+	s, err := store.Open(t.Context(), store.Config{
+		StateFilePath: filepath.Join(t.TempDir(), "state.db"), TemporaryKeys: true, Logger: hclog.NewNullLogger(),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -71,8 +71,8 @@ func (i *identityTask) startAgent(running bool) error {
 		return nil
 	}
 	i.hook = NewIdentityHook(IdentityHookConfig{
-		Issuer: i.issuer, Workload: identity.Workload{Namespace: "default", JobID: "web", Group: "web", AllocID: "a", Task: "server"}, Identities: i.identities,
-		WriteFile: func(path string, data []byte) error {
+		Issuer: i.issuer, Workload: identity.Workload{Namespace: "default", JobID: "web", Group: "web", AllocID: "a", Task: "server"}, IdentitiesWithEnvOrFile: i.identities,
+		WriteTaskFile: func(path string, data []byte) error {
 			i.mu.Lock()
 			defer i.mu.Unlock()
 			if i.diskFull {
@@ -81,15 +81,15 @@ func (i *identityTask) startAgent(running bool) error {
 			i.files[path] = string(data)
 			return nil
 		},
-		SetTokens: func(tokens map[string]string) {
+		SetEnvTokenByIdentity: func(tokens map[string]string) {
 			i.mu.Lock()
 			defer i.mu.Unlock()
 			i.env = tokens
 		},
-		Restart:   func(_ context.Context, reason string) error { return change("restart: %s", reason) },
-		Signal:    func(_ context.Context, signal, reason string) error { return change("%s: %s", signal, reason) },
-		EmitEvent: func(e *api.TaskEvent) { _ = change("event: %s", e.Message) },
-		Logger:    hclog.NewNullLogger(),
+		RestartTask: func(_ context.Context, reason string) error { return change("restart: %s", reason) },
+		SignalTask:  func(_ context.Context, signal, reason string) error { return change("%s: %s", signal, reason) },
+		EmitEvent:   func(e *api.TaskEvent) { _ = change("event: %s", e.Message) },
+		Logger:      hclog.NewNullLogger(),
 	})
 	var err error
 	i.letRun(func() { _, err = i.hook.Prestart(i.t.Context(), hook.TaskPrestartRequest{Running: running}) })
@@ -153,7 +153,7 @@ func subject(t *testing.T, token string) string {
 
 func TestIdentityDelivery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newIdentityTask(t, ExposedIdentities(&api.Task{
+		f := newIdentityTask(t, IdentitiesWithEnvOrFile(&api.Task{
 			Identity: &api.WorkloadIdentity{Name: "default", Env: true, File: true},
 			Identities: []*api.WorkloadIdentity{
 				{Name: "a", Env: true}, {Name: "b", File: true}, {Name: "c", File: true, Filepath: "local/c.jwt"}, {Name: "d"},
@@ -274,9 +274,9 @@ func TestIdentityCrashBetweenRecordAndFile(t *testing.T) {
 		f.sleep(33 * time.Minute)
 		f.stopAgent()
 		f.log = nil
-		stored := f.issuer.StoredTokens("a", "server")["x"]
-		if stored.JWT == first || !stored.ChangePending {
-			t.Fatalf("the renewed token is not stored: %v", stored.ChangePending)
+		stored := f.issuer.StoredTokensByIdentity("a", "server")["x"]
+		if stored.JWT == first || !stored.ChangeModePending {
+			t.Fatalf("the renewed token is not stored: %v", stored.ChangeModePending)
 		}
 		f.diskFull = false
 		f.mustStartAgent(true)
@@ -343,7 +343,7 @@ func TestIdentityLosesItsKey(t *testing.T) {
 		f.mustStartAgent(false)
 		defer func() { f.close() }()
 		first := f.files["secrets/nomad_token"]
-		key := f.issuer.StoredTokens("a", "server")["default"].KeyID
+		key := f.issuer.StoredTokensByIdentity("a", "server")["default"].KeyID
 		if _, err := f.store.RotateKeys(t.Context(), true); err != nil {
 			t.Fatal(err)
 		}
@@ -355,7 +355,7 @@ func TestIdentityLosesItsKey(t *testing.T) {
 		if f.files["secrets/nomad_token"] == first {
 			t.Error("the token of a removed key was not replaced")
 		}
-		if n, err := f.issuer.CountTokensSignedWith(key); n != 0 || err != nil {
+		if n, err := f.issuer.CountTasksWithTokenSignedBy(key); n != 0 || err != nil {
 			t.Errorf("%d tokens of the removed key: %v", n, err)
 		}
 	})

@@ -19,19 +19,23 @@ import (
 var (
 	_ hook.TaskPrestart = (*LogsHook)(nil)
 	_ hook.TaskStop     = (*LogsHook)(nil)
+	_ hook.AllocDestroy = (*AllocLogsHook)(nil)
 )
 
-// LogCollector collects the output of tasks; [logs.Collector] implements it.
+// LogCollector collects the output of tasks; [logs.CollectorClient] implements it.
 type LogCollector interface {
 	// Start starts the collection, and returns the paths that the task must write to. It
 	// may be called again for the same task.
-	Start(ctx context.Context, task logs.Task) (stdout, stderr string, err error)
-	// Stop waits briefly for remaining output, and ends the collection. If ended is true,
+	Start(ctx context.Context, task logs.Task) (stdoutPath, stderrPath string, err error)
+	// Stop waits briefly for remaining output, and ends the collection. If allProcessesEnded is true,
 	// the process of the task is known to be dead; otherwise its output keeps a reader.
-	Stop(ctx context.Context, allocID, task string, ended bool) error
-	// CollectLeftoverAndStop is like Stop, for a task whose collection this agent has not started. An
+	Stop(ctx context.Context, allocID, task string, allProcessesEnded bool) error
+	// StopCollectionOfEarlierAgent is like Stop, for a task whose collection this agent has not started. An
 	// earlier agent may have started it.
-	CollectLeftoverAndStop(ctx context.Context, task logs.Task, ended bool) error
+	StopCollectionOfEarlierAgent(ctx context.Context, task logs.Task, allProcessesEnded bool) error
+	// StopUnlessStopped ends the collection if Stop or StopCollectionOfEarlierAgent has failed, under this agent or an
+	// earlier one.
+	StopUnlessStopped(ctx context.Context, allocID, task string) error
 }
 
 // OutputMode is the destination of the output of a task.
@@ -45,20 +49,20 @@ const (
 
 // LogsHook collects the output of the task. Its name in events is Nomad's.
 type LogsHook struct {
-	BuiltinHook
-	collector          LogCollector
-	logTask            func() (logs.Task, OutputMode)
-	setOutput          func(stdout, stderr string)
-	allProcessesEnded  func() bool
-	emitEvent          func(*api.TaskEvent)
-	startedByThisAgent atomic.Bool // this agent has started the collection of the task's output
+	BuiltinHookDefaults
+	collector                    LogCollector
+	taskAndOutputMode            func() (logs.Task, OutputMode)
+	setOutputPaths               func(stdoutPath, stderrPath string)
+	allProcessesEnded            func() bool
+	emitEvent                    func(*api.TaskEvent)
+	collectionStartedByThisAgent atomic.Bool // this agent has started the collection of the task's output
 }
 
-// NewLogsHook returns the hook for one task. task returns the task and the destination of its output; setOutput passes
-// the paths for the next start to the runner; ended reports whether no process of the task can be alive; emit gets
-// an event when the task has to wait.
-func NewLogsHook(collector LogCollector, task func() (logs.Task, OutputMode), setOutput func(stdout, stderr string), ended func() bool, emit func(*api.TaskEvent)) *LogsHook {
-	return &LogsHook{collector: collector, logTask: task, setOutput: setOutput, allProcessesEnded: ended, emitEvent: emit}
+// NewLogsHook returns the hook for one task. taskAndOutputMode returns the task and the destination of its output;
+// setOutputPaths passes the paths for the next start to the runner; allProcessesEnded reports whether no process of the
+// task can be alive; emit gets an event when the task has to wait.
+func NewLogsHook(collector LogCollector, taskAndOutputMode func() (logs.Task, OutputMode), setOutputPaths func(stdout, stderr string), allProcessesEnded func() bool, emit func(*api.TaskEvent)) *LogsHook {
+	return &LogsHook{collector: collector, taskAndOutputMode: taskAndOutputMode, setOutputPaths: setOutputPaths, allProcessesEnded: allProcessesEnded, emitEvent: emit}
 }
 
 // Name implements hook.Hook.
@@ -76,35 +80,35 @@ const (
 
 // Prestart implements hook.TaskPrestart.
 func (l *LogsHook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
-	task, mode := l.logTask()
-	task.Running = req.Running
+	task, mode := l.taskAndOutputMode()
+	task.AlreadyRunning = req.Running
 	switch mode {
 	case OutputDiscarded:
 		return hook.TaskPrestartResponse{}, nil
 	case OutputReadByDriver:
-		l.setOutput(logs.UncollectedOutputPaths(task))
+		l.setOutputPaths(logs.UncollectedOutputPaths(task))
 		return hook.TaskPrestartResponse{}, nil
 	}
 	failpoint.Hit(failpoint.StepTaskDir, failpoint.PhaseDuring)
-	stdout, stderr, err := l.startCollection(ctx, task)
+	stdout, stderr, err := l.startCollectionOnceFDsAreFree(ctx, task)
 	if err != nil {
 		return hook.TaskPrestartResponse{}, driver.Recoverable(fmt.Errorf("collect logs: %w", err))
 	}
 	failpoint.Hit(failpoint.StepTaskDir, failpoint.PhaseAfter)
-	l.startedByThisAgent.Store(true)
-	l.setOutput(stdout, stderr)
+	l.collectionStartedByThisAgent.Store(true)
+	l.setOutputPaths(stdout, stderr)
 	return hook.TaskPrestartResponse{}, nil
 }
 
-// startCollection starts the collection, and blocks while other tasks hold all file descriptors.
-func (l *LogsHook) startCollection(ctx context.Context, task logs.Task) (stdout, stderr string, err error) {
+// startCollectionOnceFDsAreFree starts the collection, and blocks while other tasks hold all file descriptors.
+func (l *LogsHook) startCollectionOnceFDsAreFree(ctx context.Context, task logs.Task) (stdoutPath, stderrPath string, err error) {
 	for waiting := false; ; waiting = true {
 		call, cancel := context.WithTimeout(ctx, collectorStartTimeout)
-		stdout, stderr, err = l.collector.Start(call, task)
+		stdoutPath, stderrPath, err = l.collector.Start(call, task)
 		cancel()
 		var tooManyTasksErr *logs.TooManyTasksError
 		if !errors.As(err, &tooManyTasksErr) {
-			return stdout, stderr, err
+			return stdoutPath, stderrPath, err
 		}
 		if !waiting {
 			l.emitEvent(model.EventWaitingForFileDescriptors(tooManyTasksErr.Error()))
@@ -121,12 +125,39 @@ func (l *LogsHook) startCollection(ctx context.Context, task logs.Task) (stdout,
 func (l *LogsHook) Stop(ctx context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, collectorStopTimeout)
 	defer cancel()
-	task, mode := l.logTask()
+	task, mode := l.taskAndOutputMode()
 	switch {
 	case mode != OutputCollected:
 		return hook.TaskStopResponse{}, nil
-	case !l.startedByThisAgent.Load():
-		return hook.TaskStopResponse{}, l.collector.CollectLeftoverAndStop(ctx, task, l.allProcessesEnded())
+	case !l.collectionStartedByThisAgent.Load():
+		return hook.TaskStopResponse{}, l.collector.StopCollectionOfEarlierAgent(ctx, task, l.allProcessesEnded())
 	}
 	return hook.TaskStopResponse{}, l.collector.Stop(ctx, req.Alloc.ID, req.Task.Name, l.allProcessesEnded())
+}
+
+// AllocLogsHook ends the collections that Stop of LogsHook could not end, when the allocation is removed from the disk. Without
+// it, the collector and the keeper would hold the FIFOs of the tasks for ever.
+type AllocLogsHook struct {
+	BuiltinHookDefaults
+	collector LogCollector
+	taskNames []string
+}
+
+// NewAllocLogsHook returns the hook for one allocation with the given tasks.
+func NewAllocLogsHook(collector LogCollector, taskNames []string) *AllocLogsHook {
+	return &AllocLogsHook{collector: collector, taskNames: taskNames}
+}
+
+// Name implements hook.Hook.
+func (*AllocLogsHook) Name() string { return "logmon" }
+
+// Destroy implements hook.AllocDestroy.
+func (l *AllocLogsHook) Destroy(ctx context.Context, req hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, collectorStopTimeout)
+	defer cancel()
+	var errs []error
+	for _, task := range l.taskNames {
+		errs = append(errs, l.collector.StopUnlessStopped(ctx, req.Alloc.ID, task))
+	}
+	return hook.AllocDestroyResponse{}, errors.Join(errs...)
 }

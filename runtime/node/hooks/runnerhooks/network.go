@@ -25,7 +25,7 @@ var (
 // it.
 type NetworkManager interface {
 	ActiveNetwork(allocID string) *state.AllocNetwork
-	Create(ctx context.Context, request state.AllocNetwork) (*state.AllocNetwork, error)
+	Create(ctx context.Context, request state.AllocNetwork, reportOutage func(error)) (*state.AllocNetwork, error)
 	Destroy(ctx context.Context, allocID string) error
 }
 
@@ -50,7 +50,7 @@ type NetworkHookConfig struct {
 // NetworkHook creates the network that the tasks of an allocation share, and destroys it
 // when they have ended. It is for groups that do not use the network of the host.
 type NetworkHook struct {
-	BuiltinHook
+	BuiltinHookDefaults
 	config NetworkHookConfig
 }
 
@@ -71,11 +71,13 @@ func (n *NetworkHook) Prerun(ctx context.Context, req hook.AllocPrerunRequest) (
 	}
 	request := n.config.NewRequest()
 	var err error
-	if request.NamespaceDriver, err = n.findNetworkCreatingDriver(ctx, request.Mode); err != nil {
+	if request.NamespaceDriver, err = n.checkTasksAndFindNetworkDriver(ctx, request.Mode); err != nil {
 		return hook.AllocPrerunResponse{}, err
 	}
 	point := failpoint.EnterStep(failpoint.StepNetwork)
-	created, err := n.config.Manager.Create(ctx, request)
+	created, err := n.config.Manager.Create(ctx, request, func(err error) {
+		n.config.EmitEvent(model.EventWaitingForDriver(err.Error()))
+	})
 	point.Leave()
 	if err != nil {
 		return hook.AllocPrerunResponse{}, err
@@ -84,9 +86,9 @@ func (n *NetworkHook) Prerun(ctx context.Context, req hook.AllocPrerunRequest) (
 	return hook.AllocPrerunResponse{}, nil
 }
 
-// findNetworkCreatingDriver returns the driver that creates the namespace, "" if the agent does. It returns an error if the
-// driver of a task does not support the network mode.
-func (n *NetworkHook) findNetworkCreatingDriver(ctx context.Context, mode string) (string, error) {
+// checkTasksAndFindNetworkDriver returns the driver that creates the namespace, "" if the agent does. It returns an
+// error if the driver of a task does not support the network mode.
+func (n *NetworkHook) checkTasksAndFindNetworkDriver(ctx context.Context, networkMode string) (string, error) {
 	var creator *NetworkTask
 	for _, task := range n.config.Tasks {
 		c, err := task.DriverCapabilities(ctx)
@@ -94,11 +96,11 @@ func (n *NetworkHook) findNetworkCreatingDriver(ctx context.Context, mode string
 			return "", fmt.Errorf("task %s: %w", task.Name, err)
 		}
 		if !slices.Contains(c.NetworkIsolationModes, driver.NetworkGroup) {
-			return "", fmt.Errorf("task %s does not support %q networking mode", task.Name, mode)
+			return "", fmt.Errorf("task %s does not support %q networking mode", task.Name, networkMode)
 		}
 		// Without root no namespace can be made for the group. Each task needs one of its own driver.
-		if mode == "none" && os.Geteuid() != 0 && !c.MustCreateNetwork && !slices.Contains(c.NetworkIsolationModes, driver.NetworkNone) {
-			return "", fmt.Errorf("task %s does not support %q networking mode under an agent that is not root: run the agent as root, or use a driver such as exec", task.Name, mode)
+		if networkMode == "none" && os.Geteuid() != 0 && !c.MustCreateNetwork && !slices.Contains(c.NetworkIsolationModes, driver.NetworkNone) {
+			return "", fmt.Errorf("task %s does not support %q networking mode under an agent that is not root: run the agent as root, or use a driver such as exec", task.Name, networkMode)
 		}
 		switch {
 		case !c.MustCreateNetwork:

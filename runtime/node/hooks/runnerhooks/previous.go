@@ -17,14 +17,14 @@ var (
 // PreviousAllocWaitHook blocks an allocation until the allocation that it replaces has ended,
 // however long that takes.
 type PreviousAllocWaitHook struct {
-	BuiltinHook
+	BuiltinHookDefaults
 	previousEnded func() <-chan struct{}
 }
 
-// NewPreviousAllocWaitHook returns the hook for one allocation. ended is called when the wait
+// NewPreviousAllocWaitHook returns the hook for one allocation. previousEnded is called when the wait
 // starts; its channel is closed when the previous allocation has ended.
-func NewPreviousAllocWaitHook(ended func() <-chan struct{}) *PreviousAllocWaitHook {
-	return &PreviousAllocWaitHook{previousEnded: ended}
+func NewPreviousAllocWaitHook(previousEnded func() <-chan struct{}) *PreviousAllocWaitHook {
+	return &PreviousAllocWaitHook{previousEnded: previousEnded}
 }
 
 // Name implements hook.Hook.
@@ -46,15 +46,15 @@ func (*PreviousAllocWaitHook) NoDeadline() bool { return true }
 // DiskMigrationHook moves the data of the previous allocation, which must have ended. If that
 // fails, the allocation starts without the data.
 type DiskMigrationHook struct {
-	BuiltinHook
+	BuiltinHookDefaults
 	dir, previousDir *allocdir.Dir
 	taskNames        []string
 	logger           hclog.Logger
 }
 
 // NewDiskMigrationHook returns the hook for one allocation with the named tasks.
-func NewDiskMigrationHook(dir, previous *allocdir.Dir, tasks []string, logger hclog.Logger) *DiskMigrationHook {
-	return &DiskMigrationHook{dir: dir, previousDir: previous, taskNames: tasks, logger: logger}
+func NewDiskMigrationHook(dir, previousDir *allocdir.Dir, tasks []string, logger hclog.Logger) *DiskMigrationHook {
+	return &DiskMigrationHook{dir: dir, previousDir: previousDir, taskNames: tasks, logger: logger}
 }
 
 // Name implements hook.Hook.

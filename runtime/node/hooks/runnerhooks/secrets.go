@@ -22,7 +22,7 @@ type VariableReader func(namespace, path string) (map[string]string, error)
 // SecretsHook reads the values of a task's secret blocks before each start of the task. The values are kept
 // in memory only.
 type SecretsHook struct {
-	BuiltinHook
+	BuiltinHookDefaults
 	task         *api.Task
 	namespace    string
 	readVariable VariableReader
@@ -30,8 +30,8 @@ type SecretsHook struct {
 }
 
 // NewSecretsHook returns the hook for a task whose secret blocks all have the provider nomad.
-func NewSecretsHook(task *api.Task, namespace string, read VariableReader, env *taskenv.Builder) *SecretsHook {
-	return &SecretsHook{task: task, namespace: namespace, readVariable: read, envBuilder: env}
+func NewSecretsHook(task *api.Task, namespace string, readVariable VariableReader, envBuilder *taskenv.Builder) *SecretsHook {
+	return &SecretsHook{task: task, namespace: namespace, readVariable: readVariable, envBuilder: envBuilder}
 }
 
 // Name implements hook.Hook.
@@ -67,24 +67,24 @@ func (se *SecretsHook) checkAllSecretReferences() error {
 			return missingSecretError("env "+name, missing)
 		}
 	}
-	return checkSecretReferences(env, "config", se.task.Config)
+	return checkSecretReferencesInConfig(env, "config", se.task.Config)
 }
 
-func checkSecretReferences(env *taskenv.Env, configPath string, value any) error {
-	switch value := value.(type) {
+func checkSecretReferencesInConfig(env *taskenv.Env, configPath string, configValue any) error {
+	switch value := configValue.(type) {
 	case string:
 		if missing := env.FirstMissingSecretReference(value); missing != "" {
 			return missingSecretError(configPath, missing)
 		}
 	case []any:
 		for i, element := range value {
-			if err := checkSecretReferences(env, configPath+"["+strconv.Itoa(i)+"]", element); err != nil {
+			if err := checkSecretReferencesInConfig(env, configPath+"["+strconv.Itoa(i)+"]", element); err != nil {
 				return err
 			}
 		}
 	case map[string]any:
 		for _, key := range slices.Sorted(maps.Keys(value)) {
-			if err := checkSecretReferences(env, configPath+"."+key, value[key]); err != nil {
+			if err := checkSecretReferencesInConfig(env, configPath+"."+key, value[key]); err != nil {
 				return err
 			}
 		}

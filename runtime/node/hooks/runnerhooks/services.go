@@ -32,8 +32,8 @@ var (
 // GroupServicesHook registers the services of the group. After PreKill and PreTaskRestart
 // have deregistered them, the runner waits for the shutdown_delay of the group.
 type GroupServicesHook struct {
-	BuiltinHook
-	serviceSet *services.Set
+	BuiltinHookDefaults
+	serviceSet *services.AllocServices
 
 	// mu is held while the services are registered, so that no registration follows
 	// PreKill.
@@ -42,7 +42,7 @@ type GroupServicesHook struct {
 }
 
 // NewGroupServicesHook returns the hook for one allocation.
-func NewGroupServicesHook(set *services.Set) *GroupServicesHook {
+func NewGroupServicesHook(set *services.AllocServices) *GroupServicesHook {
 	return &GroupServicesHook{serviceSet: set}
 }
 
@@ -60,7 +60,7 @@ func (g *GroupServicesHook) registerUnlessKilled() error {
 	if g.preKillCalled {
 		return nil
 	}
-	return g.serviceSet.Register(services.GroupWorkload, nil)
+	return g.serviceSet.RegisterServicesOf(services.GroupWorkload, nil)
 }
 
 // UpdateAlloc implements hook.AllocUpdate.
@@ -71,7 +71,7 @@ func (g *GroupServicesHook) UpdateAlloc(context.Context, hook.AllocUpdateRequest
 // PreTaskRestart implements hook.AllocPreTaskRestart: it deregisters the services.
 // RegisterAgain registers them again.
 func (g *GroupServicesHook) PreTaskRestart(ctx context.Context, _ hook.AllocPreTaskRestartRequest) (hook.AllocPreTaskRestartResponse, error) {
-	return hook.AllocPreTaskRestartResponse{}, g.serviceSet.Deregister(ctx, services.GroupWorkload)
+	return hook.AllocPreTaskRestartResponse{}, g.serviceSet.DeregisterServicesOfWithRetry(ctx, services.GroupWorkload)
 }
 
 // RegisterAgain registers the services again after PreTaskRestart. The old processes
@@ -83,24 +83,24 @@ func (g *GroupServicesHook) PreKill(ctx context.Context, _ hook.AllocPreKillRequ
 	g.mu.Lock()
 	g.preKillCalled = true
 	g.mu.Unlock()
-	return hook.AllocPreKillResponse{}, g.serviceSet.Deregister(ctx, services.GroupWorkload)
+	return hook.AllocPreKillResponse{}, g.serviceSet.DeregisterServicesOfWithRetry(ctx, services.GroupWorkload)
 }
 
 // Postrun implements hook.AllocPostrun. No task runs, so it removes every registration
 // of the allocation.
 func (g *GroupServicesHook) Postrun(ctx context.Context, _ hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
-	return hook.AllocPostrunResponse{}, g.serviceSet.DeregisterAll(ctx)
+	return hook.AllocPostrunResponse{}, g.serviceSet.DeregisterAllWithRetry(ctx)
 }
 
 // TaskServicesHook registers the services of one task while it runs.
 type TaskServicesHook struct {
-	BuiltinHook
-	serviceSet *services.Set
+	BuiltinHookDefaults
+	serviceSet *services.AllocServices
 	taskName   string
 }
 
 // NewTaskServicesHook returns the hook for one task.
-func NewTaskServicesHook(set *services.Set, task string) *TaskServicesHook {
+func NewTaskServicesHook(set *services.AllocServices, task string) *TaskServicesHook {
 	return &TaskServicesHook{serviceSet: set, taskName: task}
 }
 
@@ -114,14 +114,14 @@ func (t *TaskServicesHook) Prestart(ctx context.Context, req hook.TaskPrestartRe
 		once, cancel := context.WithCancel(ctx)
 		cancel()
 		// A failed call is retried after the start, so that the start does not wait for it.
-		_ = t.serviceSet.Deregister(once, t.taskName)
+		_ = t.serviceSet.DeregisterServicesOfWithRetry(once, t.taskName)
 	}
 	return hook.TaskPrestartResponse{}, nil
 }
 
 // Poststart implements hook.TaskPoststart.
 func (t *TaskServicesHook) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
-	return hook.TaskPoststartResponse{}, t.serviceSet.Register(t.taskName, req.Network)
+	return hook.TaskPoststartResponse{}, t.serviceSet.RegisterServicesOf(t.taskName, req.Network)
 }
 
 // Update implements hook.TaskUpdate.
@@ -131,27 +131,27 @@ func (t *TaskServicesHook) Update(context.Context, hook.TaskUpdateRequest) (hook
 
 // PreKilling implements hook.TaskPreKilling.
 func (t *TaskServicesHook) PreKilling(ctx context.Context, _ hook.TaskPreKillingRequest) (hook.TaskPreKillingResponse, error) {
-	return hook.TaskPreKillingResponse{}, t.serviceSet.Deregister(ctx, t.taskName)
+	return hook.TaskPreKillingResponse{}, t.serviceSet.DeregisterServicesOfWithRetry(ctx, t.taskName)
 }
 
 // Exited implements hook.TaskExited.
 func (t *TaskServicesHook) Exited(ctx context.Context, _ hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
-	return hook.TaskExitedResponse{}, t.serviceSet.Deregister(ctx, t.taskName)
+	return hook.TaskExitedResponse{}, t.serviceSet.DeregisterServicesOfWithRetry(ctx, t.taskName)
 }
 
 // Stop implements hook.TaskStop.
 func (t *TaskServicesHook) Stop(ctx context.Context, _ hook.TaskStopRequest) (hook.TaskStopResponse, error) {
-	return hook.TaskStopResponse{}, t.serviceSet.Deregister(ctx, t.taskName)
+	return hook.TaskStopResponse{}, t.serviceSet.DeregisterServicesOfWithRetry(ctx, t.taskName)
 }
 
 // ChecksHook runs the checks of all services of the allocation.
 type ChecksHook struct {
-	BuiltinHook
-	serviceSet *services.Set
+	BuiltinHookDefaults
+	serviceSet *services.AllocServices
 }
 
 // NewChecksHook returns the hook for one allocation.
-func NewChecksHook(set *services.Set) *ChecksHook { return &ChecksHook{serviceSet: set} }
+func NewChecksHook(set *services.AllocServices) *ChecksHook { return &ChecksHook{serviceSet: set} }
 
 // Name implements hook.Hook.
 func (*ChecksHook) Name() string { return "checks_hook" }

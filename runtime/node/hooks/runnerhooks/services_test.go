@@ -17,12 +17,12 @@ import (
 
 // newServiceSet is a set of two services, one of the group and one of a task, with their
 // registrations.
-func newServiceSet(t *testing.T) (*services.Set, func(when string, want ...string)) {
+func newServiceSet(t *testing.T) (*services.AllocServices, func(when string, want ...string)) {
 	registry := new(servicestest.Registry)
-	spec := &services.Spec{AllocID: "a", Group: "g", Services: []services.Service{{Name: "front"}, {Task: "t", Name: "back"}}}
+	spec := &services.AllocServicesSpec{AllocID: "a", Group: "g", Services: []services.Service{{Name: "front"}, {Task: "t", Name: "back"}}}
 	set := services.New(services.Config{
 		AllocID:     "a",
-		CurrentSpec: func() *services.Spec { return spec },
+		CurrentSpec: func() *services.AllocServicesSpec { return spec },
 		CurrentEnv: func(string) *taskenv.Env {
 			return taskenv.NewBuilder(taskenv.Node{}, taskenv.Alloc{}, taskenv.Task{}).Build()
 		},
@@ -115,11 +115,11 @@ func TestTaskServices(t *testing.T) {
 }
 
 func TestChecksHook(t *testing.T) {
-	spec := &services.Spec{AllocID: "a", Services: []services.Service{{Name: "s", Port: "1", Checks: []services.Check{{Name: "c", Type: "tcp", Interval: time.Hour}}}}}
+	spec := &services.AllocServicesSpec{AllocID: "a", Services: []services.Service{{Name: "s", PortLabel: "1", Checks: []services.Check{{Name: "c", Type: "tcp", Interval: time.Hour}}}}}
 	kept := make(map[string]*api.AllocCheckStatus)
 	set := services.New(services.Config{
 		AllocID:     "a",
-		CurrentSpec: func() *services.Spec { return spec },
+		CurrentSpec: func() *services.AllocServicesSpec { return spec },
 		CurrentEnv: func(string) *taskenv.Env {
 			return taskenv.NewBuilder(taskenv.Node{}, taskenv.Alloc{}, taskenv.Task{}).Build()
 		},
@@ -155,7 +155,7 @@ func TestChecksHook(t *testing.T) {
 // memoryCheckResultStore is a services.CheckResultStore in memory, for one allocation.
 type memoryCheckResultStore map[string]*api.AllocCheckStatus
 
-func (r memoryCheckResultStore) CheckResults(string) (map[string]*api.AllocCheckStatus, error) {
+func (r memoryCheckResultStore) StoredResultByCheckID(string) (map[string]*api.AllocCheckStatus, error) {
 	return r, nil
 }
 

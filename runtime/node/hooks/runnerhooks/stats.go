@@ -27,9 +27,9 @@ const (
 )
 
 const (
-	// streamIdleTimeout is how long sampling continues after the last call of Latest.
+	// streamIdleTimeout is how long sampling continues after the last call of StartSamplingAndGetLatest.
 	streamIdleTimeout = 10 * time.Second
-	// firstSampleTimeout is how long Latest waits for the first sample of a driver.
+	// firstSampleTimeout is how long StartSamplingAndGetLatest waits for the first sample of a driver.
 	firstSampleTimeout = 2 * time.Second
 )
 
@@ -39,7 +39,7 @@ type OpenStatsFunc func(ctx context.Context, interval time.Duration) (<-chan *dr
 
 // StatsHook samples the resource usage of the task on demand.
 type StatsHook struct {
-	BuiltinHook
+	BuiltinHookDefaults
 	openStream OpenStatsFunc
 	interval   time.Duration
 	logger     hclog.Logger
@@ -47,31 +47,31 @@ type StatsHook struct {
 	mu           sync.Mutex
 	latestSample *driver.TaskStats // nil before the first sample
 	taskRunning  bool              // true from Poststart until Exited, Stop or Shutdown
-	stream       *sampleStream     // nil before the first Latest for this process
+	stream       *sampleStream     // nil before the first StartSamplingAndGetLatest for this process
 	streamsWG    sync.WaitGroup    // goroutines of all streams; a goroutine is added only while taskRunning is set
 }
 
 // sampleStream is one stream of samples, reopened when it breaks.
 type sampleStream struct {
 	cancel           context.CancelFunc
-	idleTimer        *time.Timer   // cancels the stream streamIdleTimeout after the last Latest
-	firstAttemptDone chan struct{} // closed by runStream after the first attempt, with or without a sample
-	statsUnsupported bool          // the driver has no samples of this process; guarded by Stats.mu
+	idleTimer        *time.Timer   // cancels the stream streamIdleTimeout after the last StartSamplingAndGetLatest
+	firstAttemptDone chan struct{} // closed by sampleUntilDoneOrUnsupported after the first attempt, with or without a sample
+	statsUnsupported bool          // the driver has no samples of this process; guarded by StatsHook.mu
 }
 
 // NewStatsHook returns the hook for one task.
-func NewStatsHook(source OpenStatsFunc, interval time.Duration, logger hclog.Logger) *StatsHook {
-	return &StatsHook{openStream: source, interval: interval, logger: logger}
+func NewStatsHook(openStream OpenStatsFunc, interval time.Duration, logger hclog.Logger) *StatsHook {
+	return &StatsHook{openStream: openStream, interval: interval, logger: logger}
 }
 
 // Name implements hook.Hook.
 func (*StatsHook) Name() string { return "stats_hook" }
 
-// Latest returns the newest sample, or nil if there never was one. It may be called at
+// StartSamplingAndGetLatest returns the newest sample, or nil if there never was one. It may be called at
 // any time. Only the first call in a while blocks, for two seconds at most, until the
 // driver has sent a sample. Sampling then continues at the interval, until ten seconds
 // have passed without a call.
-func (st *StatsHook) Latest(ctx context.Context) *driver.TaskStats {
+func (st *StatsHook) StartSamplingAndGetLatest(ctx context.Context) *driver.TaskStats {
 	if first := st.startOrExtendSampling(ctx); first != nil {
 		timeout := time.NewTimer(firstSampleTimeout)
 		defer timeout.Stop()
@@ -98,7 +98,7 @@ func (st *StatsHook) startOrExtendSampling(ctx context.Context) <-chan struct{} 
 		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		s := &sampleStream{cancel: cancel, idleTimer: time.AfterFunc(streamIdleTimeout, cancel), firstAttemptDone: make(chan struct{})}
 		st.stream = s
-		st.streamsWG.Go(func() { st.runStream(ctx, s) })
+		st.streamsWG.Go(func() { st.sampleUntilDoneOrUnsupported(ctx, s) })
 	}
 	st.stream.idleTimer.Reset(streamIdleTimeout)
 	return st.stream.firstAttemptDone
@@ -114,23 +114,23 @@ func (st *StatsHook) Poststart(context.Context, hook.TaskPoststartRequest) (hook
 
 // Exited implements hook.TaskExited.
 func (st *StatsHook) Exited(context.Context, hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
-	st.endSampling()
+	st.endSamplingAndWait()
 	return hook.TaskExitedResponse{}, nil
 }
 
 // Stop implements hook.TaskStop.
 func (st *StatsHook) Stop(context.Context, hook.TaskStopRequest) (hook.TaskStopResponse, error) {
-	st.endSampling()
+	st.endSamplingAndWait()
 	return hook.TaskStopResponse{}, nil
 }
 
 // Shutdown implements hook.TaskShutdown.
 func (st *StatsHook) Shutdown(context.Context, hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
-	st.endSampling()
+	st.endSamplingAndWait()
 	return hook.TaskShutdownResponse{}, nil
 }
 
-func (st *StatsHook) endSampling() {
+func (st *StatsHook) endSamplingAndWait() {
 	st.mu.Lock()
 	if st.stream != nil {
 		st.stream.idleTimer.Stop()
@@ -141,8 +141,8 @@ func (st *StatsHook) endSampling() {
 	st.streamsWG.Wait()
 }
 
-// runStream takes samples until ctx ends or the driver reports that it has none.
-func (st *StatsHook) runStream(ctx context.Context, s *sampleStream) {
+// sampleUntilDoneOrUnsupported takes samples until ctx ends or the driver reports that it has none.
+func (st *StatsHook) sampleUntilDoneOrUnsupported(ctx context.Context, s *sampleStream) {
 	answered := sync.OnceFunc(func() { close(s.firstAttemptDone) })
 	defer answered()
 	pause := minStatsRetryDelay

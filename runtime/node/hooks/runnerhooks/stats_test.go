@@ -90,12 +90,13 @@ func (f *fakeDriver) wantOpenStreams(t *testing.T, want int) {
 	}
 }
 
-// wantLatest checks that Latest returns sample number want without blocking, or no sample if want is 0.
+// wantLatest checks that StartSamplingAndGetLatest returns sample number want without blocking, or no
+// sample if want is 0.
 func wantLatest(t *testing.T, h *StatsHook, want uint64) {
 	t.Helper()
 	begin := time.Now()
 	ctx, cancel := context.WithCancel(t.Context())
-	sample := h.Latest(ctx)
+	sample := h.StartSamplingAndGetLatest(ctx)
 	cancel() // the end of this context must not end the stream
 	var got uint64
 	if sample != nil {
@@ -114,7 +115,7 @@ func TestStatsAreSampledOnDemand(t *testing.T) {
 		wantLatest(t, h, 0) // no process has started
 		startStats(t, h)
 		time.Sleep(time.Hour)
-		s.wantOpenStreams(t, 0) // no stream is open, because Latest was not called for this process
+		s.wantOpenStreams(t, 0) // no stream is open, because StartSamplingAndGetLatest was not called for this process
 
 		wantLatest(t, h, 1)
 		s.wantOpenStreams(t, 1)
@@ -161,7 +162,7 @@ func TestStatsRequestsShareAStream(t *testing.T) {
 		var callersWG sync.WaitGroup
 		for range 20 {
 			callersWG.Go(func() {
-				if h.Latest(t.Context()) == nil {
+				if h.StartSamplingAndGetLatest(t.Context()) == nil {
 					t.Error("no sample")
 				}
 			})
@@ -179,13 +180,13 @@ func TestLatestReturnsWithSilentDriver(t *testing.T) {
 		h := NewStatsHook(s.openStream, time.Second, hclog.NewNullLogger())
 		startStats(t, h)
 		begin := time.Now()
-		if got := h.Latest(t.Context()); got != nil || time.Since(begin) != firstSampleTimeout {
+		if got := h.StartSamplingAndGetLatest(t.Context()); got != nil || time.Since(begin) != firstSampleTimeout {
 			t.Errorf("got %v after %v, want nothing after %v", got, time.Since(begin), firstSampleTimeout)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		begin = time.Now()
-		if got := h.Latest(ctx); got != nil || time.Since(begin) != time.Second {
+		if got := h.StartSamplingAndGetLatest(ctx); got != nil || time.Since(begin) != time.Second {
 			t.Errorf("got %v after %v, want nothing when the question ends", got, time.Since(begin))
 		}
 		endStats(t, h)
@@ -231,7 +232,7 @@ func TestStatsRetries(t *testing.T) {
 				startStats(t, h)
 				for range 20 {
 					before := time.Now()
-					h.Latest(t.Context())
+					h.StartSamplingAndGetLatest(t.Context())
 					if took := time.Since(before); took != 0 {
 						t.Errorf("an answer, or that there is none, took %v", took)
 					}

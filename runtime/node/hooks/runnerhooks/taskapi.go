@@ -16,17 +16,17 @@ var (
 
 // TaskAPIHook makes the socket at which the task reaches the API of the agent. A task without a socket still runs.
 type TaskAPIHook struct {
-	BuiltinHook
-	listener     *taskapi.Listener
-	socketAddr   taskapi.Addr
+	BuiltinHookDefaults
+	listener     *taskapi.TaskSocketListener
+	socketAddr   taskapi.TaskAddr
 	createSocket func() (fd int, err error)
 	logger       hclog.Logger
 }
 
-// NewTaskAPIHook returns the hook for one task. listen makes the socket, in place of an earlier one, and returns its
-// descriptor.
-func NewTaskAPIHook(listener *taskapi.Listener, task taskapi.Addr, listen func() (fd int, err error), logger hclog.Logger) *TaskAPIHook {
-	return &TaskAPIHook{listener: listener, socketAddr: task, createSocket: listen, logger: logger}
+// NewTaskAPIHook returns the hook for one task. createSocket makes the socket, in place of an earlier one, and returns
+// its descriptor.
+func NewTaskAPIHook(listener *taskapi.TaskSocketListener, socketAddr taskapi.TaskAddr, createSocket func() (fd int, err error), logger hclog.Logger) *TaskAPIHook {
+	return &TaskAPIHook{listener: listener, socketAddr: socketAddr, createSocket: createSocket, logger: logger}
 }
 
 // Name implements hook.Hook.
@@ -37,7 +37,7 @@ func (*TaskAPIHook) Name() string { return "api" }
 func (t *TaskAPIHook) Prestart(context.Context, hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	fd, err := t.createSocket()
 	if err == nil {
-		err = t.listener.AddSocket(t.socketAddr, fd)
+		err = t.listener.AddOrReplaceSocket(t.socketAddr, fd)
 	}
 	if err != nil {
 		t.logger.Warn("task cannot reach the API", "task", t.socketAddr.Task, "error", err)

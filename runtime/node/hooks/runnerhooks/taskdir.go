@@ -25,15 +25,15 @@ const dirBuiltKey = "is_done"
 // TaskDirHook builds the directory of the task, and removes the secrets when the task has
 // ended.
 type TaskDirHook struct {
-	BuiltinHook
+	BuiltinHookDefaults
 	allocDir  *allocdir.Dir
-	options   func() allocdir.TaskOptions
+	options   func() allocdir.TaskDirOptions
 	emitEvent func(*api.TaskEvent)
 	logger    hclog.Logger
 }
 
 // NewTaskDirHook returns the hook for one task.
-func NewTaskDirHook(dir *allocdir.Dir, options func() allocdir.TaskOptions, emit func(*api.TaskEvent), logger hclog.Logger) *TaskDirHook {
+func NewTaskDirHook(dir *allocdir.Dir, options func() allocdir.TaskDirOptions, emit func(*api.TaskEvent), logger hclog.Logger) *TaskDirHook {
 	return &TaskDirHook{allocDir: dir, options: options, emitEvent: emit, logger: logger}
 }
 
@@ -51,7 +51,7 @@ func (t *TaskDirHook) Prestart(_ context.Context, req hook.TaskPrestartRequest) 
 		t.emitEvent(model.EventTaskSetup())
 	}
 	failpoint.Hit(failpoint.StepTaskDir, failpoint.PhaseBefore)
-	dir, err := t.allocDir.BuildTask(req.Task.Name, t.options())
+	dir, err := t.allocDir.BuildTaskDir(req.Task.Name, t.options())
 	if err != nil {
 		return hook.TaskPrestartResponse{}, err
 	}
@@ -64,5 +64,5 @@ func (t *TaskDirHook) Prestart(_ context.Context, req hook.TaskPrestartRequest) 
 
 // Stop implements hook.TaskStop.
 func (t *TaskDirHook) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
-	return hook.TaskStopResponse{}, t.allocDir.DropSecrets(req.Task.Name)
+	return hook.TaskStopResponse{}, t.allocDir.DropSecretsAndUnmount(req.Task.Name)
 }

@@ -23,47 +23,47 @@ const WorkloadUserHookName = "workload_users"
 // workloadUserKey is a key in the state of WorkloadUserHook. Its value is the id.
 const workloadUserKey = "dynamic_user_ugid"
 
-// WorkloadUserID returns the user id in the stored state of WorkloadUserHook, 0 if it has none.
-func WorkloadUserID(state map[string]string) uint32 {
-	id, _ := strconv.ParseUint(state[workloadUserKey], 10, 32) // a task with an invalid id gets another
+// StoredWorkloadUserID returns the user id in the stored state of WorkloadUserHook, 0 if it has none.
+func StoredWorkloadUserID(hookState map[string]string) uint32 {
+	id, _ := strconv.ParseUint(hookState[workloadUserKey], 10, 32) // a task with an invalid id gets another
 	return uint32(id)
 }
 
 // NewWorkloadUserState returns the stored state of WorkloadUserHook for a task with a user id.
-func NewWorkloadUserState(id uint32) map[string]string {
-	return map[string]string{workloadUserKey: strconv.FormatUint(uint64(id), 10)}
+func NewWorkloadUserState(userID uint32) map[string]string {
+	return map[string]string{workloadUserKey: strconv.FormatUint(uint64(userID), 10)}
 }
 
-// WorkloadUserName returns the user of a task for the id of WorkloadUserID: empty for 0.
-func WorkloadUserName(id uint32) string {
-	if id == 0 {
+// WorkloadUserNameOrEmpty returns the user of a task for the id of StoredWorkloadUserID: empty for 0.
+func WorkloadUserNameOrEmpty(userID uint32) string {
+	if userID == 0 {
 		return ""
 	}
-	return fmt.Sprintf("nomad-%d", id)
+	return fmt.Sprintf("nomad-%d", userID)
 }
 
-// UserPool assigns user ids to tasks; [users.Pool] implements it.
+// UserPool assigns user ids to tasks; [users.UIDPool] implements it.
 type UserPool interface {
-	Acquire(task users.Task, previous uint32) (uint32, error)
+	Acquire(task users.Task, previousUID uint32) (uint32, error)
 	Release(users.Task)
 }
 
 // WorkloadUserHook gives a task a user id of its own. It is for tasks that name no user, and has an
 // effect only if the driver supports such users.
 type WorkloadUserHook struct {
-	BuiltinHook
-	userPool         UserPool
-	capabilities     func() driver.Capabilities
-	setUser          func(name string)
-	revokeUserAccess func(id uint32) error
-	logger           hclog.Logger
+	BuiltinHookDefaults
+	userPool           UserPool
+	driverCapabilities func() driver.Capabilities
+	setTaskUser        func(name string)
+	revokeUserAccess   func(id uint32) error
+	logger             hclog.Logger
 }
 
-// NewWorkloadUserHook returns the hook for one task. It calls setUser with the user of the task, which
+// NewWorkloadUserHook returns the hook for one task. It calls setTaskUser with the user of the task, which
 // may be empty, and revokeUserAccess when the task no longer has the user, so that the next task with
 // the id cannot access its files.
-func NewWorkloadUserHook(pool UserPool, capabilities func() driver.Capabilities, setUser func(name string), revokeUserAccess func(id uint32) error, logger hclog.Logger) *WorkloadUserHook {
-	return &WorkloadUserHook{userPool: pool, capabilities: capabilities, setUser: setUser, revokeUserAccess: revokeUserAccess, logger: logger}
+func NewWorkloadUserHook(pool UserPool, driverCapabilities func() driver.Capabilities, setTaskUser func(name string), revokeUserAccess func(id uint32) error, logger hclog.Logger) *WorkloadUserHook {
+	return &WorkloadUserHook{userPool: pool, driverCapabilities: driverCapabilities, setTaskUser: setTaskUser, revokeUserAccess: revokeUserAccess, logger: logger}
 }
 
 // Name implements hook.Hook.
@@ -71,21 +71,21 @@ func (*WorkloadUserHook) Name() string { return WorkloadUserHookName }
 
 // Prestart implements hook.TaskPrestart.
 func (w *WorkloadUserHook) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
-	if !w.capabilities().DynamicWorkloadUsers {
-		w.setUser("")
+	if !w.driverCapabilities().DynamicWorkloadUsers {
+		w.setTaskUser("")
 		return hook.TaskPrestartResponse{}, nil
 	}
-	id, err := w.userPool.Acquire(users.Task{AllocID: req.Alloc.ID, Name: req.Task.Name}, WorkloadUserID(req.PreviousState))
+	id, err := w.userPool.Acquire(users.Task{AllocID: req.Alloc.ID, Name: req.Task.Name}, StoredWorkloadUserID(req.PreviousState))
 	if err != nil {
 		return hook.TaskPrestartResponse{}, err
 	}
-	w.setUser(WorkloadUserName(id))
+	w.setTaskUser(WorkloadUserNameOrEmpty(id))
 	return hook.TaskPrestartResponse{State: NewWorkloadUserState(id)}, nil
 }
 
 // Stop implements hook.TaskStop.
 func (w *WorkloadUserHook) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
-	id := WorkloadUserID(req.PreviousState)
+	id := StoredWorkloadUserID(req.PreviousState)
 	if id == 0 {
 		return hook.TaskStopResponse{}, nil
 	}

@@ -14,20 +14,19 @@ var _ hook.TaskPrestart = (*TaskValidationHook)(nil)
 
 // TaskValidationHook rejects tasks that the operator of the node does not allow.
 type TaskValidationHook struct {
-	BuiltinHook
-	deniedUsers    taskuser.Denied
-	checkedDrivers []string
-	downloadUIDs   idrange.Set
-	admittedUsers  []string
-	checkServices  func() error
+	BuiltinHookDefaults
+	deniedUsers              taskuser.Denied
+	checkedDrivers           []string
+	uidsReservedForDownloads idrange.Set
+	usersTaskMaySwitchTo     []string
+	checkServices            func() error
 }
 
-// NewTaskValidationHook returns the hook for one task. It rejects deniedUsers and foreign groups, as
-// taskuser.Denied compares them, if the task has one of checkedDrivers. It always rejects user ids of downloads, also in admitted, the users
-// that the task switches to by itself. services returns an error if the interpolated names
-// of the task's services are invalid.
-func NewTaskValidationHook(deniedUsers, checkedDrivers []string, downloads idrange.Set, admitted []string, services func() error) *TaskValidationHook {
-	return &TaskValidationHook{deniedUsers: taskuser.Denied{Names: deniedUsers, ForeignGroups: true}, checkedDrivers: checkedDrivers, downloadUIDs: downloads, admittedUsers: admitted, checkServices: services}
+// NewTaskValidationHook returns the hook for one task. It rejects deniedUsers and foreign groups, as taskuser.Denied
+// compares them, if the task has one of checkedDrivers. It always rejects uidsReservedForDownloads, also in
+// usersTaskMaySwitchTo. checkServices returns an error if the interpolated names of the task's services are invalid.
+func NewTaskValidationHook(deniedUsers, checkedDrivers []string, uidsReservedForDownloads idrange.Set, usersTaskMaySwitchTo []string, checkServices func() error) *TaskValidationHook {
+	return &TaskValidationHook{deniedUsers: taskuser.Denied{Names: deniedUsers, ForeignGroups: true}, checkedDrivers: checkedDrivers, uidsReservedForDownloads: uidsReservedForDownloads, usersTaskMaySwitchTo: usersTaskMaySwitchTo, checkServices: checkServices}
 }
 
 // Name implements hook.Hook.
@@ -40,11 +39,11 @@ func (t *TaskValidationHook) Prestart(_ context.Context, req hook.TaskPrestartRe
 			return hook.TaskPrestartResponse{}, err
 		}
 	}
-	if id, ok := taskuser.UID(req.Task.User); ok && t.downloadUIDs.Contains(id) {
+	if id, ok := taskuser.UID(req.Task.User); ok && t.uidsReservedForDownloads.Contains(id) {
 		return hook.TaskPrestartResponse{}, fmt.Errorf("user id %d is one of those that only downloads have on this node: let the task have another, or the node's client.artifact.download_uids", id)
 	}
-	for _, user := range t.admittedUsers {
-		if id, ok := taskuser.UID(user); ok && t.downloadUIDs.Contains(id) {
+	for _, user := range t.usersTaskMaySwitchTo {
+		if id, ok := taskuser.UID(user); ok && t.uidsReservedForDownloads.Contains(id) {
 			return hook.TaskPrestartResponse{}, fmt.Errorf("user id %d in lite_users is one of those that only downloads have on this node: let the task have another, or the node's client.artifact.download_uids", id)
 		}
 	}

@@ -20,7 +20,7 @@ const VolumesName = "volumes"
 
 // VolumesHook returns the mounts of a task's volume_mount blocks.
 type VolumesHook struct {
-	BuiltinHook
+	BuiltinHookDefaults
 	volumeMounts   []*api.VolumeMount
 	volumeRequests func() []model.HostVolumeRequest
 	findVolume     FindVolumeFunc
@@ -65,16 +65,16 @@ func (vo *VolumesHook) Prestart(ctx context.Context, _ hook.TaskPrestartRequest)
 	return r, nil
 }
 
-func (vo *VolumesHook) newMount(ctx context.Context, m *api.VolumeMount, v model.HostVolumeRequest) (driver.Mount, error) {
-	volume, err := vo.findVolume(ctx, v.Source)
+func (vo *VolumesHook) newMount(ctx context.Context, m *api.VolumeMount, request model.HostVolumeRequest) (driver.Mount, error) {
+	volume, err := vo.findVolume(ctx, request.ResolvedSource)
 	if err != nil {
 		return driver.Mount{}, err
 	}
 	if volume == nil {
-		return driver.Mount{}, fmt.Errorf("this node no longer has the host volume %q", v.Source)
+		return driver.Mount{}, fmt.Errorf("this node no longer has the host volume %q", request.ResolvedSource)
 	}
-	if volume.ReadOnly && !v.ReadOnly {
-		return driver.Mount{}, fmt.Errorf("the host volume %q has become read-only on this node: write read_only = true in the volume block", v.Source)
+	if volume.ReadOnly && !request.ReadOnly {
+		return driver.Mount{}, fmt.Errorf("the host volume %q has become read-only on this node: write read_only = true in the volume block", request.ResolvedSource)
 	}
 	destination := vo.interpolate(stringOrEmpty(m.Destination))
 	if destination == "" {
@@ -83,10 +83,10 @@ func (vo *VolumesHook) newMount(ctx context.Context, m *api.VolumeMount, v model
 	return driver.Mount{
 		TaskPath:        destination,
 		HostPath:        volume.Path,
-		Readonly:        volume.ReadOnly || v.ReadOnly || m.ReadOnly != nil && *m.ReadOnly,
+		Readonly:        volume.ReadOnly || request.ReadOnly || m.ReadOnly != nil && *m.ReadOnly,
 		PropagationMode: vo.interpolate(stringOrEmpty(m.PropagationMode)),
 		SELinuxLabel:    stringOrEmpty(m.SELinuxLabel),
-		RequestName:     v.Source,
+		RequestName:     request.ResolvedSource,
 	}, nil
 }
 

@@ -21,7 +21,7 @@ func TestVolumesMountsHostVolumes(t *testing.T) {
 		"ro": {Path: dir, ReadOnly: true},
 	}
 	request := func(source string, readOnly bool) model.HostVolumeRequest {
-		return model.HostVolumeRequest{VolumeRequest: &api.VolumeRequest{ReadOnly: readOnly}, Label: "v", Source: source}
+		return model.HostVolumeRequest{VolumeRequest: &api.VolumeRequest{ReadOnly: readOnly}, Label: "v", ResolvedSource: source}
 	}
 	text := func(s string) *string { return &s }
 	for _, c := range []struct {

@@ -19,22 +19,23 @@ var iptablesFamilies = []nftables.TableFamily{nftables.TableFamilyIPv4, nftables
 // dockerUserChain is the chain in which Docker keeps rules of other programs; Docker rewrites its own chains.
 const dockerUserChain, forwardChain = "DOCKER-USER", "FORWARD"
 
-// ensureAcceptRules adds the accepting rules for IPv4 and IPv6 if a chain of iptables can drop forwarded packets.
-func (b *Bridge) ensureAcceptRules() error {
+// ensureIptablesForwardAcceptRules adds the accepting rules for IPv4 and IPv6 if a chain of iptables can drop forwarded
+// packets.
+func (b *Bridge) ensureIptablesForwardAcceptRules() error {
 	for _, family := range iptablesFamilies {
-		if err := b.ensureAcceptRulesInTable(&nftables.Table{Name: "filter", Family: family}); err != nil {
+		if err := b.ensureForwardAcceptRulesInTable(&nftables.Table{Name: "filter", Family: family}); err != nil {
 			return fmt.Errorf("accept forwarded packets in the table filter of iptables: %w", err)
 		}
 	}
 	return nil
 }
 
-func (b *Bridge) ensureAcceptRulesInTable(table *nftables.Table) error {
+func (b *Bridge) ensureForwardAcceptRulesInTable(table *nftables.Table) error {
 	c, err := nftables.New()
 	if err != nil {
 		return err
 	}
-	name, err := findChainForAcceptRules(c, table)
+	name, err := findChainNameForAcceptRules(c, table)
 	if name == "" || err != nil {
 		return err
 	}
@@ -45,16 +46,16 @@ func (b *Bridge) ensureAcceptRulesInTable(table *nftables.Table) error {
 	}
 	for _, key := range []expr.MetaKey{expr.MetaKeyOIFNAME, expr.MetaKeyIIFNAME} {
 		accept := newAcceptRuleExprs(key, b.config.Name)
-		if findRule(existing, accept) == nil {
+		if findRuleIgnoringCounters(existing, accept) == nil {
 			c.InsertRule(&nftables.Rule{Table: table, Chain: chain, Exprs: accept})
 		}
 	}
 	return c.Flush()
 }
 
-// findChainForAcceptRules returns the name of the chain that needs accepting rules, "" if there is none.
-func findChainForAcceptRules(c *nftables.Conn, table *nftables.Table) (string, error) {
-	chains, err := findForwardChains(c, table)
+// findChainNameForAcceptRules returns the name of the chain that needs accepting rules, "" if there is none.
+func findChainNameForAcceptRules(c *nftables.Conn, table *nftables.Table) (string, error) {
+	chains, err := findForwardAndDockerUserChains(c, table)
 	if err != nil {
 		return "", err
 	}
@@ -70,8 +71,9 @@ func findChainForAcceptRules(c *nftables.Conn, table *nftables.Table) (string, e
 	return name, nil
 }
 
-// findForwardChains returns the chains DOCKER-USER and FORWARD of a table, in which accepting rules can be.
-func findForwardChains(c *nftables.Conn, table *nftables.Table) ([]*nftables.Chain, error) {
+// findForwardAndDockerUserChains returns the chains DOCKER-USER and FORWARD of a table, in which accepting rules can
+// be.
+func findForwardAndDockerUserChains(c *nftables.Conn, table *nftables.Table) ([]*nftables.Chain, error) {
 	all, err := c.ListChainsOfTableFamily(table.Family)
 	if err != nil {
 		return nil, fmt.Errorf("list chains: %w", err)
@@ -87,26 +89,27 @@ func findForwardChains(c *nftables.Conn, table *nftables.Table) ([]*nftables.Cha
 
 // newAcceptRuleExprs returns the rule that iptables-nft writes to accept packets by the name of their input or output
 // interface.
-func newAcceptRuleExprs(key expr.MetaKey, name string) []expr.Any {
+func newAcceptRuleExprs(key expr.MetaKey, interfaceName string) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: key, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: append([]byte(name), 0)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: append([]byte(interfaceName), 0)},
 		&expr.Counter{},
 		&expr.Verdict{Kind: expr.VerdictAccept},
 	}
 }
 
-// findRule returns the rule with the same expressions as want, whatever its counters are; nil if there is none.
-func findRule(rules []*nftables.Rule, want []expr.Any) *nftables.Rule {
+// findRuleIgnoringCounters returns the rule with the same expressions as want, whatever its counters are; nil if there
+// is none.
+func findRuleIgnoringCounters(rules []*nftables.Rule, want []expr.Any) *nftables.Rule {
 	for _, r := range rules {
-		if sameRuleExprs(r.Exprs, want) {
+		if equalExprsIgnoringCounters(r.Exprs, want) {
 			return r
 		}
 	}
 	return nil
 }
 
-func sameRuleExprs(a, b []expr.Any) bool {
+func equalExprsIgnoringCounters(a, b []expr.Any) bool {
 	if len(a) != len(b) {
 		return false
 	}
@@ -138,23 +141,23 @@ func sameRuleExprs(a, b []expr.Any) bool {
 	return true
 }
 
-// removeAcceptRules removes the accepting rules of a bridge for IPv4 and IPv6.
-func removeAcceptRules(bridge string) error {
+// removeIptablesForwardAcceptRules removes the accepting rules of a bridge for IPv4 and IPv6.
+func removeIptablesForwardAcceptRules(bridgeName string) error {
 	var errs []error
 	for _, family := range iptablesFamilies {
-		if err := removeAcceptRulesInTable(&nftables.Table{Name: "filter", Family: family}, bridge); err != nil {
-			errs = append(errs, fmt.Errorf("remove rules of %s from the table filter of iptables: %w", bridge, err))
+		if err := removeForwardAcceptRulesInTable(&nftables.Table{Name: "filter", Family: family}, bridgeName); err != nil {
+			errs = append(errs, fmt.Errorf("remove rules of %s from the table filter of iptables: %w", bridgeName, err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func removeAcceptRulesInTable(table *nftables.Table, bridge string) error {
+func removeForwardAcceptRulesInTable(table *nftables.Table, bridgeName string) error {
 	c, err := nftables.New()
 	if err != nil {
 		return err
 	}
-	chains, err := findForwardChains(c, table)
+	chains, err := findForwardAndDockerUserChains(c, table)
 	if err != nil {
 		return err
 	}
@@ -164,7 +167,7 @@ func removeAcceptRulesInTable(table *nftables.Table, bridge string) error {
 			return fmt.Errorf("list chain %s: %w", chain.Name, err)
 		}
 		for _, key := range []expr.MetaKey{expr.MetaKeyOIFNAME, expr.MetaKeyIIFNAME} {
-			if r := findRule(existing, newAcceptRuleExprs(key, bridge)); r != nil {
+			if r := findRuleIgnoringCounters(existing, newAcceptRuleExprs(key, bridgeName)); r != nil {
 				if err := c.DelRule(&nftables.Rule{Table: table, Chain: chain, Handle: r.Handle}); err != nil {
 					return err
 				}

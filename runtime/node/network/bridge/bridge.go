@@ -14,15 +14,15 @@ const InterfaceName = "eth0"
 
 // Config configures a bridge.
 type Config struct {
-	Name    string       // name of the interface on the machine, and part of the name of the nftables table
-	Subnet  netip.Prefix // IPv4 network; the bridge has its first address, the namespaces have the others
-	Subnet6 netip.Prefix // IPv6 network; the zero value means that namespaces have no IPv6 address
+	Name       string       // name of the interface on the machine, and part of the name of the nftables table
+	IPv4Subnet netip.Prefix // IPv4 network; the bridge has its first address, the namespaces have the others
+	IPv6Subnet netip.Prefix // IPv6 network; the zero value means that namespaces have no IPv6 address
 	// NoHairpin turns off the hairpin mode of the interfaces. Without it, a namespace cannot reach its own forwarded
 	// ports while the kernel filters bridged frames (br_netfilter).
 	NoHairpin bool
-	// AddressesOnlyForHostIPPorts are addresses of the machine on which only the ports are forwarded that have the address
-	// as HostIP.
-	AddressesOnlyForHostIPPorts []netip.Addr
+	// AddressesForwardingOnlyHostIPPorts are addresses of the machine on which only the ports are forwarded that have
+	// the address as HostIP.
+	AddressesForwardingOnlyHostIPPorts []netip.Addr
 }
 
 // Validate returns an error if the configuration cannot be used.
@@ -31,19 +31,20 @@ func (c Config) Validate() error {
 	switch {
 	case c.Name == "" || len(c.Name) > maxInterfaceName || strings.ContainsAny(c.Name, "/: \t\n%"):
 		return fmt.Errorf("bridge_network_name %q is not the name of a network interface", c.Name)
-	case !c.Subnet.Addr().Is4() || c.Subnet.Bits() > 30:
-		return fmt.Errorf("bridge_network_subnet %q is not an IPv4 network with at least 4 addresses, such as 172.26.64.0/20", c.Subnet)
-	case c.Subnet6.IsValid() && (!c.Subnet6.Addr().Is6() || c.Subnet6.Addr().Is4In6() || c.Subnet6.Bits() > 126):
-		return fmt.Errorf("bridge_network_subnet_ipv6 %q is not an IPv6 network with at least 4 addresses, such as fd00:a110:c8::/64", c.Subnet6)
+	case !c.IPv4Subnet.Addr().Is4() || c.IPv4Subnet.Bits() > 30:
+		return fmt.Errorf("bridge_network_subnet %q is not an IPv4 network with at least 4 addresses, such as 172.26.64.0/20", c.IPv4Subnet)
+	case c.IPv6Subnet.IsValid() && (!c.IPv6Subnet.Addr().Is6() || c.IPv6Subnet.Addr().Is4In6() || c.IPv6Subnet.Bits() > 126):
+		return fmt.Errorf("bridge_network_subnet_ipv6 %q is not an IPv6 network with at least 4 addresses, such as fd00:a110:c8::/64", c.IPv6Subnet)
 	}
 	return nil
 }
 
-// Port is a port of the machine that is forwarded to a namespace, for TCP and UDP.
-type Port struct {
+// ForwardedPort is a port of the machine that is forwarded to a namespace, for TCP and UDP.
+type ForwardedPort struct {
 	Label string
-	// HostIP is the only address of the machine on which the port is forwarded. The zero value means all
-	// addresses, except Config.AddressesOnlyForHostIPPorts and addresses for which a Port with the same HostPort has HostIP.
+	// HostIP is the only address of the machine on which the port is forwarded. The zero value means all addresses,
+	// except Config.AddressesForwardingOnlyHostIPPorts and addresses for which a ForwardedPort with the same HostPort
+	// has HostIP.
 	HostIP        netip.Addr
 	HostPort      int
 	NamespacePort int // port in the namespace
@@ -53,14 +54,14 @@ type Port struct {
 type Endpoint struct {
 	AllocID       string
 	NamespacePath string // file of the namespace
-	Ports         []Port
+	Ports         []ForwardedPort
 }
 
 // NamespaceStatus describes a connected namespace.
 type NamespaceStatus struct {
-	Interface string
-	Address   netip.Addr
-	Address6  netip.Addr // zero without IPv6
+	Interface   string
+	IPv4Address netip.Addr
+	IPv6Address netip.Addr // zero without IPv6
 }
 
 // Bridge connects namespaces to one bridge of the machine. Its methods may be called concurrently, also by
@@ -72,18 +73,18 @@ type Bridge struct {
 
 // New returns a Bridge with a valid configuration. It changes nothing on the machine.
 func New(c Config) *Bridge {
-	c.Subnet, c.Subnet6 = c.Subnet.Masked(), c.Subnet6.Masked()
+	c.IPv4Subnet, c.IPv6Subnet = c.IPv4Subnet.Masked(), c.IPv6Subnet.Masked()
 	return &Bridge{config: c}
 }
 
 // PortInUseError reports that a port of the machine is forwarded to another allocation.
 type PortInUseError struct {
-	Label, AllocID string
-	Port           int
+	Label, OwnerAllocID string
+	HostPort            int
 }
 
 func (e *PortInUseError) Error() string {
-	return fmt.Sprintf("port %q: %d is forwarded to allocation %s: stop that allocation, or use another port", e.Label, e.Port, e.AllocID)
+	return fmt.Sprintf("port %q: %d is forwarded to allocation %s: stop that allocation, or use another port", e.Label, e.HostPort, e.OwnerAllocID)
 }
 
 // Attach connects a namespace: it creates the bridge if there is none, and an interface in the
@@ -93,7 +94,7 @@ func (e *PortInUseError) Error() string {
 // forwarded to another allocation.
 func (b *Bridge) Attach(e Endpoint) (NamespaceStatus, error) {
 	var status NamespaceStatus
-	err := b.withLock(func() error {
+	err := b.withInterprocessLock(func() error {
 		device, err := b.ensureBridge()
 		if err != nil {
 			return err
@@ -118,9 +119,9 @@ func (b *Bridge) Attach(e Endpoint) (NamespaceStatus, error) {
 	return status, nil
 }
 
-// Probe creates the bridge and its rules in the network namespace of the calling thread, which must be new. An
-// error says which feature the kernel, or the process, lacks.
-func (b *Bridge) Probe() error {
+// ProbeInNewNetworkNamespace creates the bridge and its rules in the network namespace of the calling thread, which
+// must be new. An error says which feature the kernel, or the process, lacks.
+func (b *Bridge) ProbeInNewNetworkNamespace() error {
 	device, err := b.ensureBridge()
 	if err != nil {
 		return fmt.Errorf("bridge: %w", err)
@@ -129,13 +130,13 @@ func (b *Bridge) Probe() error {
 	return err
 }
 
-// Repair restores the rules and the settings of the bridge that connected namespaces need, after another program has
-// removed them: for example after `nft flush ruleset`, or after Docker has set its own rules.
-func (b *Bridge) Repair(endpoints []Endpoint) error {
+// RestoreRulesAndSettings restores the rules and the settings of the bridge that connected namespaces need, after
+// another program has removed them: for example after `nft flush ruleset`, or after Docker has set its own rules.
+func (b *Bridge) RestoreRulesAndSettings(endpoints []Endpoint) error {
 	if len(endpoints) == 0 {
 		return nil
 	}
-	return b.withLock(func() error {
+	return b.withInterprocessLock(func() error {
 		device, err := b.ensureBridge()
 		if err != nil {
 			return err
@@ -150,7 +151,7 @@ func (b *Bridge) Repair(endpoints []Endpoint) error {
 			switch {
 			case err != nil:
 				errs = append(errs, err)
-			case !status.Address.IsValid():
+			case !status.IPv4Address.IsValid():
 				errs = append(errs, fmt.Errorf("allocation %s: its interface no longer exists: restart the allocation", e.AllocID))
 			default:
 				errs = append(errs, firewall.permitSourcesAndForwardPorts(e, status))

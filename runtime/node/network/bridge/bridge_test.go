@@ -31,7 +31,7 @@ const (
 	outsideAddress6 = "fd99::2"
 )
 
-var testConfig = Config{Name: "nomad", Subnet: netip.MustParsePrefix("172.26.64.0/20"), Subnet6: netip.MustParsePrefix("fd00:26:64::/64")}
+var testConfig = Config{Name: "nomad", IPv4Subnet: netip.MustParsePrefix("172.26.64.0/20"), IPv6Subnet: netip.MustParsePrefix("fd00:26:64::/64")}
 
 // setUpMachine creates the network of the tests.
 func setUpMachine() error {
@@ -58,7 +58,7 @@ func setUpMachine() error {
 			return err
 		}
 		for _, a := range addresses {
-			if err := netlink.AddrAdd(link, newNetlinkAddress(netip.MustParsePrefix(a))); err != nil {
+			if err := netlink.AddrAdd(link, newNetlinkAddressWithoutDAD(netip.MustParsePrefix(a))); err != nil {
 				return err
 			}
 		}
@@ -72,7 +72,7 @@ func setUpMachine() error {
 
 // newEndpoint returns an endpoint with a new namespace. The namespace is disconnected and removed
 // when the test has ended.
-func newEndpoint(t testing.TB, b *Bridge, id string, ports ...Port) Endpoint {
+func newEndpoint(t testing.TB, b *Bridge, id string, ports ...ForwardedPort) Endpoint {
 	t.Helper()
 	if err := netns.Create(id); err != nil {
 		t.Fatal(err)
@@ -86,7 +86,7 @@ func newEndpoint(t testing.TB, b *Bridge, id string, ports ...Port) Endpoint {
 }
 
 // attach connects a new namespace in which a server answers on port 8080 of TCP and UDP.
-func attach(t testing.TB, b *Bridge, id string, ports ...Port) (Endpoint, NamespaceStatus) {
+func attach(t testing.TB, b *Bridge, id string, ports ...ForwardedPort) (Endpoint, NamespaceStatus) {
 	t.Helper()
 	e := newEndpoint(t, b, id, ports...)
 	s, err := b.Attach(e)
@@ -191,10 +191,10 @@ func TestNamespacesReachEachOther(t *testing.T) {
 	b := New(testConfig)
 	_, one := attach(t, b, "one")
 	_, two := attach(t, b, "two")
-	checkAnswer(t, "IPv4", "one", "tcp", at(two.Address, 8080), "two "+one.Address.String())
-	checkAnswer(t, "IPv6", "two", "tcp", at(one.Address6, 8080), "one "+two.Address6.String())
-	checkAnswer(t, "from the machine", "", "tcp", at(one.Address, 8080), "one 172.26.64.1")
-	checkAnswer(t, "from the machine", "", "tcp", at(one.Address6, 8080), "one fd00:26:64::1")
+	checkAnswer(t, "IPv4", "one", "tcp", at(two.IPv4Address, 8080), "two "+one.IPv4Address.String())
+	checkAnswer(t, "IPv6", "two", "tcp", at(one.IPv6Address, 8080), "one "+two.IPv6Address.String())
+	checkAnswer(t, "from the machine", "", "tcp", at(one.IPv4Address, 8080), "one 172.26.64.1")
+	checkAnswer(t, "from the machine", "", "tcp", at(one.IPv6Address, 8080), "one fd00:26:64::1")
 }
 
 func TestForwardedPort(t *testing.T) {
@@ -202,7 +202,7 @@ func TestForwardedPort(t *testing.T) {
 		t.Skip("waits for connections that time out")
 	}
 	b := New(testConfig)
-	e, one := attach(t, b, "one", Port{Label: "http", HostPort: 80, NamespacePort: 8080})
+	e, one := attach(t, b, "one", ForwardedPort{Label: "http", HostPort: 80, NamespacePort: 8080})
 	attach(t, b, "two")
 	const gateway, gateway6 = "172.26.64.1", "fd00:26:64::1"
 	for _, network := range []string{"tcp", "udp"} {
@@ -221,7 +221,7 @@ func TestForwardedPort(t *testing.T) {
 		t.Error(err)
 	}
 	checkUnreachable(t, "after Detach", "", "127.0.0.1:80")
-	checkUnreachable(t, "after Detach", "", at(one.Address, 8080))
+	checkUnreachable(t, "after Detach", "", at(one.IPv4Address, 8080))
 }
 
 // One port number is forwarded to three namespaces: on two addresses, and on all others.
@@ -234,7 +234,7 @@ func TestPortOfAddress(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, a := range []string{"10.99.0.8/24", "10.99.0.9/24", "fd99::9/64"} {
-		address := newNetlinkAddress(netip.MustParsePrefix(a))
+		address := newNetlinkAddressWithoutDAD(netip.MustParsePrefix(a))
 		if err := netlink.AddrAdd(uplink, address); err != nil {
 			t.Fatal(err)
 		}
@@ -245,8 +245,8 @@ func TestPortOfAddress(t *testing.T) {
 		})
 	}
 	b := New(testConfig)
-	port := func(address string) Port {
-		p := Port{Label: "http", HostPort: 80, NamespacePort: 8080}
+	port := func(address string) ForwardedPort {
+		p := ForwardedPort{Label: "http", HostPort: 80, NamespacePort: 8080}
 		p.HostIP, _ = netip.ParseAddr(address) // all addresses without one
 		return p
 	}
@@ -266,7 +266,7 @@ func TestPortOfAddress(t *testing.T) {
 		}
 	}
 	check("eight")
-	if err := b.Repair([]Endpoint{eight}); err != nil {
+	if err := b.RestoreRulesAndSettings([]Endpoint{eight}); err != nil {
 		t.Error(err)
 	}
 	_, err = b.Attach(newEndpoint(t, b, "late", port("10.99.0.9")))
@@ -280,8 +280,8 @@ func TestPortOfAddress(t *testing.T) {
 
 	// An address on which the ports of all addresses are not forwarded.
 	reserved := testConfig
-	reserved.AddressesOnlyForHostIPPorts = []netip.Addr{netip.MustParseAddr("10.99.0.8"), netip.MustParseAddr("fd99::9")}
-	if err := New(reserved).Repair([]Endpoint{all}); err != nil {
+	reserved.AddressesForwardingOnlyHostIPPorts = []netip.Addr{netip.MustParseAddr("10.99.0.8"), netip.MustParseAddr("fd99::9")}
+	if err := New(reserved).RestoreRulesAndSettings([]Endpoint{all}); err != nil {
 		t.Error(err)
 	}
 	checkUnreachable(t, "reserved address", outside, "10.99.0.8:80")
@@ -291,7 +291,7 @@ func TestPortOfAddress(t *testing.T) {
 	checkAnswer(t, "IPv6 address", outside, "tcp", "[fd99::9]:80", "nine "+outsideAddress6)
 
 	without6 := testConfig
-	without6.Name, without6.Subnet, without6.Subnet6 = "four", netip.MustParsePrefix("172.27.0.0/24"), netip.Prefix{}
+	without6.Name, without6.IPv4Subnet, without6.IPv6Subnet = "four", netip.MustParsePrefix("172.27.0.0/24"), netip.Prefix{}
 	four := New(without6)
 	_, err = four.Attach(newEndpoint(t, four, "four", port("fd99::9")))
 	if err == nil || !strings.Contains(err.Error(), "set bridge_network_subnet_ipv6") {
@@ -309,7 +309,7 @@ func checkLoopback6(t *testing.T, b *Bridge, one Endpoint) {
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			t.Fatal(err)
 		}
-		if err := b.Repair([]Endpoint{one}); err != nil { // as every 10 seconds
+		if err := b.RestoreRulesAndSettings([]Endpoint{one}); err != nil { // as every 10 seconds
 			t.Fatal(err)
 		}
 		return err == nil
@@ -375,7 +375,7 @@ func TestForwardedPortOfWaitingClient(t *testing.T) {
 		defer c.Close()
 		_, _ = c.Write([]byte("?")) // it is refused
 	}
-	one, _ := attach(t, b, "one", Port{Label: "game", HostPort: 80, NamespacePort: 8080})
+	one, _ := attach(t, b, "one", ForwardedPort{Label: "game", HostPort: 80, NamespacePort: 8080})
 	for name, c := range clients {
 		answer := make([]byte, 100)
 		_ = c.SetDeadline(time.Now().Add(2 * time.Second)) // the answer is asserted
@@ -397,7 +397,7 @@ func TestForwardedPortOfWaitingClient(t *testing.T) {
 		if !want {
 			command(t, "nft", "flush", "ruleset")
 		}
-		if err := b.Repair([]Endpoint{one}); err != nil {
+		if err := b.RestoreRulesAndSettings([]Endpoint{one}); err != nil {
 			t.Fatal(err)
 		}
 		got := false
@@ -429,7 +429,7 @@ func TestNamespaceIsUnreachableFromOutside(t *testing.T) {
 	_, one := attach(t, New(testConfig), "one")
 	command(t, "ip", "-n", outside, "route", "add", "172.26.64.0/20", "via", machineAddress)
 	t.Cleanup(func() { command(t, "ip", "-n", outside, "route", "del", "172.26.64.0/20") })
-	checkUnreachable(t, "address of a namespace", outside, at(one.Address, 8080))
+	checkUnreachable(t, "address of a namespace", outside, at(one.IPv4Address, 8080))
 }
 
 // A namespace does not reach servers of the machine that listen on 127.0.0.1, although the kernel
@@ -447,7 +447,7 @@ func TestLoopbackOfMachineIsUnreachable(t *testing.T) {
 	command(t, "ip", "netns", "exec", "one", "sysctl", "-qw", "net.ipv4.conf.all.route_localnet=1", "net.ipv4.conf.eth0.route_localnet=1")
 	command(t, "ip", "-n", "one", "route", "del", "local", "127.0.0.0/8", "dev", "lo", "table", "local")
 	command(t, "ip", "-n", "one", "route", "del", "local", "127.0.0.1", "dev", "lo", "table", "local")
-	command(t, "ip", "-n", "one", "route", "add", "127.0.0.1/32", "via", "172.26.64.1", "src", one.Address.String())
+	command(t, "ip", "-n", "one", "route", "add", "127.0.0.1/32", "via", "172.26.64.1", "src", one.IPv4Address.String())
 	// The test sends datagrams, because the namespace drops replies from a loopback address.
 	err = netns.Do(netns.Path("one"), func() error {
 		c, err := net.Dial("udp", "127.0.0.1:8081")
@@ -513,7 +513,7 @@ func TestDockerDropsForwardedPackets(t *testing.T) {
 			})
 			before := machineState(t)
 			serve(t, outside)
-			attach(t, b, "one", Port{Label: "http", HostPort: 80, NamespacePort: 8080})
+			attach(t, b, "one", ForwardedPort{Label: "http", HostPort: 80, NamespacePort: 8080})
 			checkAnswer(t, "outgoing", "one", "tcp", outsideAddress+":8080", outside+" "+machineAddress)
 			checkAnswer(t, "incoming", outside, "tcp", machineAddress+":80", "one "+outsideAddress)
 			checkAnswer(t, "outgoing", "one", "tcp", "["+outsideAddress6+"]:8080", outside+" "+machineAddress6)
@@ -537,18 +537,18 @@ func TestRepair(t *testing.T) {
 		t.Skip("creates network namespaces; TestNamespacesReachEachOther and TestMasquerade run")
 	}
 	b := New(testConfig)
-	e, _ := attach(t, b, "one", Port{Label: "http", HostPort: 80, NamespacePort: 8080})
+	e, _ := attach(t, b, "one", ForwardedPort{Label: "http", HostPort: 80, NamespacePort: 8080})
 	command(t, "nft", "flush", "ruleset")
 	command(t, "ip", "link", "set", "nomad", "down")
 	checkUnreachable(t, "without rules", outside, machineAddress+":80")
 	for range 2 {
-		if err := b.Repair([]Endpoint{e}); err != nil {
+		if err := b.RestoreRulesAndSettings([]Endpoint{e}); err != nil {
 			t.Fatal(err)
 		}
 		checkAnswer(t, "restored", outside, "tcp", machineAddress+":80", "one "+outsideAddress)
 	}
 	command(t, "ip", "link", "del", hostInterfaceName("one"))
-	if err := b.Repair([]Endpoint{e}); err == nil || !strings.Contains(err.Error(), "allocation one: its interface no longer exists") {
+	if err := b.RestoreRulesAndSettings([]Endpoint{e}); err == nil || !strings.Contains(err.Error(), "allocation one: its interface no longer exists") {
 		t.Error(err)
 	}
 }
@@ -559,7 +559,7 @@ func TestAttachIsRepeated(t *testing.T) {
 		t.Skip("creates network namespaces; TestNamespacesReachEachOther and TestMasquerade run")
 	}
 	b := New(testConfig)
-	e, first := attach(t, b, "one", Port{Label: "http", HostPort: 80, NamespacePort: 8080})
+	e, first := attach(t, b, "one", ForwardedPort{Label: "http", HostPort: 80, NamespacePort: 8080})
 	if again, err := b.Attach(e); err != nil || again != first {
 		t.Errorf("%v, %v, want %v", again, err, first)
 	}
@@ -570,7 +570,7 @@ func TestAttachIsRepeated(t *testing.T) {
 	for name, undo := range map[string]func() error{
 		"no alias":          func() error { return netlink.LinkSetAlias(link, "") },
 		"no address":        func() error { return netns.Do(e.NamespacePath, func() error { return flushAddresses(InterfaceName) }) },
-		"no rules":          func() error { return deleteTables("nomad") },
+		"no rules":          func() error { return deleteNftablesTablesIfExist("nomad") },
 		"interface is down": func() error { return netlink.LinkSetDown(link) },
 	} {
 		if err := undo(); err != nil {
@@ -609,7 +609,7 @@ func TestAgentsShareBridge(t *testing.T) {
 	}
 	const n = 20
 	small := testConfig // so small that two agents would choose the same address
-	small.Subnet, small.Subnet6 = netip.MustParsePrefix("172.26.64.0/27"), netip.MustParsePrefix("fd00:26:64::/123")
+	small.IPv4Subnet, small.IPv6Subnet = netip.MustParsePrefix("172.26.64.0/27"), netip.MustParsePrefix("fd00:26:64::/123")
 	statuses := make(chan NamespaceStatus, n)
 	for i := range n {
 		e := newEndpoint(t, New(small), fmt.Sprint("shared-", i))
@@ -624,13 +624,13 @@ func TestAgentsShareBridge(t *testing.T) {
 	used := make(map[netip.Addr]bool)
 	for range n {
 		s := <-statuses
-		if used[s.Address] || used[s.Address6] || !small.Subnet.Contains(s.Address) || !small.Subnet6.Contains(s.Address6) {
-			t.Errorf("addresses %v and %v are used twice, or are not of the subnet", s.Address, s.Address6)
+		if used[s.IPv4Address] || used[s.IPv6Address] || !small.IPv4Subnet.Contains(s.IPv4Address) || !small.IPv6Subnet.Contains(s.IPv6Address) {
+			t.Errorf("addresses %v and %v are used twice, or are not of the subnet", s.IPv4Address, s.IPv6Address)
 		}
-		used[s.Address], used[s.Address6] = true, true
+		used[s.IPv4Address], used[s.IPv6Address] = true, true
 	}
-	one := newEndpoint(t, New(testConfig), "one", Port{Label: "http", HostPort: 80, NamespacePort: 8080})
-	two := newEndpoint(t, New(testConfig), "two", Port{Label: "web", HostPort: 80, NamespacePort: 8080})
+	one := newEndpoint(t, New(testConfig), "one", ForwardedPort{Label: "http", HostPort: 80, NamespacePort: 8080})
+	two := newEndpoint(t, New(testConfig), "two", ForwardedPort{Label: "web", HostPort: 80, NamespacePort: 8080})
 	if _, err := New(testConfig).Attach(one); err != nil {
 		t.Fatal(err)
 	}
@@ -650,12 +650,12 @@ func TestLeftovers(t *testing.T) {
 	c.Name = "other"
 	b := New(c)
 	before := machineState(t)
-	attach(t, b, "dead", Port{Label: "http", HostPort: 80, NamespacePort: 8080})
+	attach(t, b, "dead", ForwardedPort{Label: "http", HostPort: 80, NamespacePort: 8080})
 	command(t, "ip", "link", "del", hostInterfaceName("dead"))
-	attach(t, b, "one", Port{Label: "http", HostPort: 80, NamespacePort: 8080})
+	attach(t, b, "one", ForwardedPort{Label: "http", HostPort: 80, NamespacePort: 8080})
 	checkAnswer(t, "port of a dead allocation", "", "tcp", machineAddress+":80", "one "+machineAddress)
 	for range 2 {
-		if err := DetachLeftover("one"); err != nil {
+		if err := FindBridgeAndDetach("one"); err != nil {
 			t.Error(err)
 		}
 	}
@@ -664,12 +664,47 @@ func TestLeftovers(t *testing.T) {
 	}
 }
 
+// The bridge of an agent that died while it created the bridge, or before it removed the bridge, is removed.
+func TestBridgeOfDeadAgentIsRemoved(t *testing.T) {
+	before := machineState(t)
+	b := New(testConfig)
+	one := newEndpoint(t, b, "one")
+	for name, c := range map[string]struct {
+		leaveBridge func() error
+		detach      func(allocID string) error
+	}{
+		"created, without an alias": {func() error {
+			device, err := createBridge(testConfig.Name)
+			if err != nil {
+				return err
+			}
+			return netlink.LinkSetAlias(device, "") // the alias is set last
+		}, b.Detach},
+		"without interfaces": {func() error {
+			if _, err := b.Attach(one); err != nil {
+				return err
+			}
+			return deleteLinkIfExists(hostInterfaceName("one"))
+		}, FindBridgeAndDetach},
+	} {
+		if err := c.leaveBridge(); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.detach("one"); err != nil {
+			t.Error(err)
+		}
+		if after := machineState(t); after != before {
+			t.Errorf("%s: left behind:\n%s", name, after)
+		}
+	}
+}
+
 func TestAddressesRunOut(t *testing.T) {
 	if testing.Short() {
 		t.Skip("creates network namespaces; TestNamespacesReachEachOther and TestMasquerade run")
 	}
 	c := testConfig
-	c.Subnet = netip.MustParsePrefix("172.26.64.0/29")
+	c.IPv4Subnet = netip.MustParsePrefix("172.26.64.0/29")
 	b := New(c)
 	used := make(map[netip.Addr]bool)
 	for i := range 5 { // 8 addresses, of which 3 are reserved
@@ -677,10 +712,10 @@ func TestAddressesRunOut(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if last := s.Address.As4()[3]; last < 2 || last > 6 || used[s.Address] {
-			t.Errorf("address %v", s.Address)
+		if last := s.IPv4Address.As4()[3]; last < 2 || last > 6 || used[s.IPv4Address] {
+			t.Errorf("address %v", s.IPv4Address)
 		}
-		used[s.Address] = true
+		used[s.IPv4Address] = true
 	}
 	if _, err := b.Attach(newEndpoint(t, b, "too-many")); err == nil || !strings.Contains(err.Error(), "all 5 addresses of the subnet 172.26.64.0/29 are in use") {
 		t.Error(err)
@@ -750,7 +785,7 @@ func TestHundredNamespacesLeaveNothing(t *testing.T) {
 	var list []Endpoint
 	var statuses []NamespaceStatus
 	for i := range 100 {
-		e := newEndpoint(t, b, fmt.Sprint("many-", i), Port{Label: "http", HostPort: 20000 + i, NamespacePort: 8080})
+		e := newEndpoint(t, b, fmt.Sprint("many-", i), ForwardedPort{Label: "http", HostPort: 20000 + i, NamespacePort: 8080})
 		s, err := b.Attach(e)
 		if err != nil {
 			t.Fatal(err)
@@ -759,12 +794,12 @@ func TestHundredNamespacesLeaveNothing(t *testing.T) {
 	}
 	serve(t, "many-42")
 	checkAnswer(t, "one of many", outside, "tcp", machineAddress+":20042", "many-42 "+outsideAddress)
-	if err := b.Repair(list); err != nil {
+	if err := b.RestoreRulesAndSettings(list); err != nil {
 		t.Error(err)
 	}
 	// Half of them end at once; the others, and connections to them, stay.
 	serve(t, "many-41")
-	checkAnswer(t, "an address of another", "many-41", "tcp", at(statuses[42].Address, 8080), "many-42 "+statuses[41].Address.String())
+	checkAnswer(t, "an address of another", "many-41", "tcp", at(statuses[42].IPv4Address, 8080), "many-42 "+statuses[41].IPv4Address.String())
 	var ending []string
 	for i, e := range list {
 		if i%4 == 0 { // the namespace is removed first, as after a crash
@@ -777,7 +812,7 @@ func TestHundredNamespacesLeaveNothing(t *testing.T) {
 		}
 	}
 	detachAtOnce(t, b, ending)
-	if n := countTracked(t, statuses[42].Address); n > 0 {
+	if n := countTracked(t, statuses[42].IPv4Address); n > 0 {
 		t.Errorf("%d connections of a disconnected namespace are tracked", n)
 	}
 	checkAnswer(t, "another one stays", outside, "tcp", machineAddress+":20041", "many-41 "+outsideAddress)
@@ -816,7 +851,7 @@ func TestBridgeOfAdministratorStays(t *testing.T) {
 	c.Name = "br-admin"
 	b := New(c)
 	attach(t, b, "one")
-	attach(t, b, "two", Port{Label: "http", HostPort: 80, NamespacePort: 8080})
+	attach(t, b, "two", ForwardedPort{Label: "http", HostPort: 80, NamespacePort: 8080})
 	if err := b.Detach("one"); err != nil {
 		t.Error(err)
 	}
@@ -851,7 +886,7 @@ func TestAttachErrors(t *testing.T) {
 	if _, err := New(c).Attach(Endpoint{AllocID: "x"}); err == nil || !strings.Contains(err.Error(), "uplink exists and is no bridge: set bridge_network_name") {
 		t.Error(err)
 	}
-	c.Name, c.Subnet = "other", netip.MustParsePrefix("10.99.0.0/16")
+	c.Name, c.IPv4Subnet = "other", netip.MustParsePrefix("10.99.0.0/16")
 	if _, err := New(c).Attach(Endpoint{AllocID: "x"}); err == nil || !strings.Contains(err.Error(), "overlaps with the address 10.99.0.1/24 of interface uplink") {
 		t.Error(err)
 	}
@@ -863,13 +898,13 @@ func TestValidate(t *testing.T) {
 		want string
 	}{
 		{func(*Config) {}, ""},
-		{func(c *Config) { c.Subnet6 = netip.Prefix{} }, ""},
+		{func(c *Config) { c.IPv6Subnet = netip.Prefix{} }, ""},
 		{func(c *Config) { c.Name = "" }, "bridge_network_name"},
 		{func(c *Config) { c.Name = "a-name-that-is-long" }, "bridge_network_name"},
 		{func(c *Config) { c.Name = "a/b" }, "bridge_network_name"},
-		{func(c *Config) { c.Subnet = netip.MustParsePrefix("10.0.0.0/31") }, "bridge_network_subnet "},
-		{func(c *Config) { c.Subnet = testConfig.Subnet6 }, "bridge_network_subnet "},
-		{func(c *Config) { c.Subnet6 = testConfig.Subnet }, "bridge_network_subnet_ipv6"},
+		{func(c *Config) { c.IPv4Subnet = netip.MustParsePrefix("10.0.0.0/31") }, "bridge_network_subnet "},
+		{func(c *Config) { c.IPv4Subnet = testConfig.IPv6Subnet }, "bridge_network_subnet "},
+		{func(c *Config) { c.IPv6Subnet = testConfig.IPv4Subnet }, "bridge_network_subnet_ipv6"},
 	} {
 		config := testConfig
 		c.edit(&config)
@@ -885,7 +920,7 @@ func BenchmarkAttachAndDetach(b *testing.B) {
 	bridge.Attach(Endpoint{AllocID: "other", NamespacePath: netns.Path("other")})
 	var attaching, detaching time.Duration
 	for i := range b.N {
-		e := newEndpoint(b, bridge, fmt.Sprint("bench-", i), Port{Label: "http", HostPort: 20000 + i%1000, NamespacePort: 8080})
+		e := newEndpoint(b, bridge, fmt.Sprint("bench-", i), ForwardedPort{Label: "http", HostPort: 20000 + i%1000, NamespacePort: 8080})
 		start := time.Now()
 		if _, err := bridge.Attach(e); err != nil {
 			b.Fatal(err)
@@ -922,7 +957,7 @@ func BenchmarkDetachMany(b *testing.B) {
 		for b.Loop() {
 			b.StopTimer()
 			for i := range n {
-				e := Endpoint{AllocID: id(i), NamespacePath: netns.Path(id(i)), Ports: []Port{{Label: "http", HostPort: 20000 + i, NamespacePort: 8080}}}
+				e := Endpoint{AllocID: id(i), NamespacePath: netns.Path(id(i)), Ports: []ForwardedPort{{Label: "http", HostPort: 20000 + i, NamespacePort: 8080}}}
 				if err := netns.Create(e.AllocID); err != nil {
 					b.Fatal(err)
 				}
@@ -943,7 +978,7 @@ func BenchmarkDetachMany(b *testing.B) {
 			}
 			b.StartTimer()
 			each(func(i int) error {
-				return errors.Join(deleteLink(hostInterfaceName(id(i))), netns.Remove(id(i)))
+				return errors.Join(deleteLinkIfExists(hostInterfaceName(id(i))), netns.Remove(id(i)))
 			})
 		}
 	})
@@ -952,9 +987,9 @@ func BenchmarkDetachMany(b *testing.B) {
 // BenchmarkRequest measures requests over one connection from the machine.
 func BenchmarkRequest(b *testing.B) {
 	bridge := New(testConfig)
-	_, one := attach(b, bridge, "one", Port{Label: "http", HostPort: 80, NamespacePort: 8080})
+	_, one := attach(b, bridge, "one", ForwardedPort{Label: "http", HostPort: 80, NamespacePort: 8080})
 	for name, address := range map[string]string{
-		"direct": at(one.Address, 8080), "forwarded": machineAddress + ":80", "localhost": "127.0.0.1:80",
+		"direct": at(one.IPv4Address, 8080), "forwarded": machineAddress + ":80", "localhost": "127.0.0.1:80",
 	} {
 		b.Run(name, func(b *testing.B) {
 			c, err := net.Dial("tcp", address)

@@ -15,13 +15,13 @@ import (
 // trackedConnection is an entry of the kernel's table of tracked connections (conntrack).
 type trackedConnection struct {
 	request, reply connectionDirection // the packets of the side that has opened the connection, and those of the other side
-	rawMessage     []byte              // netlink message of the kernel with the entry
+	netlinkMessage []byte              // netlink message of the kernel with the entry
 }
 
 // connectionDirection has the addresses and ports of the packets of one direction of a connection.
 type connectionDirection struct {
 	source, destination netip.Addr
-	protocol            byte
+	ipProtocol          byte
 	destinationPort     int
 }
 
@@ -45,7 +45,7 @@ func deleteTrackedConnections(matches func(*trackedConnection) bool) error {
 			continue
 		}
 		request := nl.NewNetlinkRequest(table|nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK)
-		request.AddRawData(c.rawMessage)
+		request.AddRawData(c.netlinkMessage)
 		if _, err := request.Execute(unix.NETLINK_NETFILTER, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("delete tracked connection: %w", err)
 		}
@@ -56,12 +56,12 @@ func deleteTrackedConnections(matches func(*trackedConnection) bool) error {
 // nfgenmsgSize is the size of struct nfgenmsg, which precedes the attributes of a message, in bytes.
 const nfgenmsgSize = 4
 
-func parseTrackedConnection(raw []byte) (*trackedConnection, error) {
-	if len(raw) < nfgenmsgSize {
+func parseTrackedConnection(netlinkMessage []byte) (*trackedConnection, error) {
+	if len(netlinkMessage) < nfgenmsgSize {
 		return nil, errors.New("the message is too short")
 	}
-	c := &trackedConnection{rawMessage: raw}
-	return c, forEachAttribute(raw[nfgenmsgSize:], func(kind uint16, value []byte) error {
+	c := &trackedConnection{netlinkMessage: netlinkMessage}
+	return c, forEachNetlinkAttribute(netlinkMessage[nfgenmsgSize:], func(kind uint16, value []byte) error {
 		switch kind {
 		case nl.CTA_TUPLE_ORIG:
 			return c.request.parseTuple(value)
@@ -74,10 +74,10 @@ func parseTrackedConnection(raw []byte) (*trackedConnection, error) {
 
 // parseTuple reads a tuple of a message, which describes the packets of one direction. It skips unknown attributes.
 func (p *connectionDirection) parseTuple(tuple []byte) error {
-	return forEachAttribute(tuple, func(kind uint16, value []byte) error {
+	return forEachNetlinkAttribute(tuple, func(kind uint16, value []byte) error {
 		switch kind {
 		case nl.CTA_TUPLE_IP:
-			return forEachAttribute(value, func(kind uint16, value []byte) error {
+			return forEachNetlinkAttribute(value, func(kind uint16, value []byte) error {
 				address, _ := netip.AddrFromSlice(value) // the zero value matches nothing
 				switch kind {
 				case nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC:
@@ -88,10 +88,10 @@ func (p *connectionDirection) parseTuple(tuple []byte) error {
 				return nil
 			})
 		case nl.CTA_TUPLE_PROTO:
-			return forEachAttribute(value, func(kind uint16, value []byte) error {
+			return forEachNetlinkAttribute(value, func(kind uint16, value []byte) error {
 				switch {
 				case kind == nl.CTA_PROTO_NUM && len(value) == 1:
-					p.protocol = value[0]
+					p.ipProtocol = value[0]
 				case kind == nl.CTA_PROTO_DST_PORT && len(value) == 2:
 					p.destinationPort = int(binary.BigEndian.Uint16(value))
 				}
@@ -102,9 +102,9 @@ func (p *connectionDirection) parseTuple(tuple []byte) error {
 	})
 }
 
-// forEachAttribute calls f for each netlink attribute in b.
-func forEachAttribute(b []byte, f func(kind uint16, value []byte) error) error {
-	attributes, err := nl.ParseRouteAttr(b)
+// forEachNetlinkAttribute calls f for each netlink attribute in encoded.
+func forEachNetlinkAttribute(encoded []byte, f func(kind uint16, value []byte) error) error {
+	attributes, err := nl.ParseRouteAttr(encoded)
 	if err != nil {
 		return err
 	}
@@ -119,16 +119,16 @@ func forEachAttribute(b []byte, f func(kind uint16, value []byte) error) error {
 // deleteUnforwardedUDPConnections deletes the entries of UDP packets to the ports that were sent before the ports were
 // forwarded. The kernel applies the rules of forwarding only to the first packet of an entry, and a client that continues
 // to send would keep its entry alive.
-func deleteUnforwardedUDPConnections(ports []Port) error {
+func deleteUnforwardedUDPConnections(ports []ForwardedPort) error {
 	return deleteTrackedConnections(func(c *trackedConnection) bool { return isUnforwardedUDPConnection(c, ports) })
 }
 
 // isUnforwardedUDPConnection reports whether an entry is of UDP packets to one of the ports whose destination was not
 // translated.
-func isUnforwardedUDPConnection(c *trackedConnection, ports []Port) bool {
+func isUnforwardedUDPConnection(c *trackedConnection, ports []ForwardedPort) bool {
 	// If the destination of the requests was translated, the replies come from the namespace's address instead.
-	return c.request.protocol == unix.IPPROTO_UDP && c.request.destination == c.reply.source &&
-		slices.ContainsFunc(ports, func(p Port) bool { return p.HostPort == c.request.destinationPort })
+	return c.request.ipProtocol == unix.IPPROTO_UDP && c.request.destination == c.reply.source &&
+		slices.ContainsFunc(ports, func(p ForwardedPort) bool { return p.HostPort == c.request.destinationPort })
 }
 
 // deleteConnectionsOfAddresses deletes the entries of connections from or to a namespace with one of the addresses.

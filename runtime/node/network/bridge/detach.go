@@ -66,7 +66,7 @@ func (b *Bridge) Detach(allocID string) error {
 	for _, c := range calls {
 		allocIDs[c.allocID] = true
 	}
-	err := b.withLock(func() error { return b.detachAllocs(allocIDs) })
+	err := b.withInterprocessLock(func() error { return b.detachAllocs(allocIDs) })
 	if err != nil {
 		err = fmt.Errorf("bridge %s: %w", b.config.Name, err)
 	}
@@ -80,7 +80,7 @@ func (b *Bridge) Detach(allocID string) error {
 func (b *Bridge) detachAllocs(allocIDs map[string]bool) error {
 	device, err := findBridge(b.config.Name)
 	if device == nil || err != nil {
-		return errors.Join(err, deleteTables(b.config.Name))
+		return errors.Join(err, deleteNftablesTablesIfExist(b.config.Name))
 	}
 	links, err := hostInterfacesOf(allocIDs)
 	if err != nil {
@@ -92,21 +92,21 @@ func (b *Bridge) detachAllocs(allocIDs map[string]bool) error {
 	if err != nil {
 		return err
 	}
-	return b.removeBridgeIfUnused(device)
+	return b.removeRulesAndBridgeIfUnused(device)
 }
 
 // removeNetworksOfAllocs removes the rules, the tracked connections and the interfaces of allocations. It deletes the
 // interfaces last, because their aliases reserve the addresses, and a call that continues an interrupted one reads the
 // addresses from them.
-func (b *Bridge) removeNetworksOfAllocs(allocIDs map[string]bool, links []netlink.Link) error {
-	if err := b.removeElementsOfAllocs(allocIDs); err != nil {
+func (b *Bridge) removeNetworksOfAllocs(allocIDs map[string]bool, hostInterfaces []netlink.Link) error {
+	if err := b.removeAllocsFromFirewall(allocIDs); err != nil {
 		return fmt.Errorf("remove forwarded ports: %w", err)
 	}
 	// Packets of tracked connections would go to the next namespace that gets the address.
-	if err := deleteConnectionsOfAddresses(namespaceAddresses(links)); err != nil {
+	if err := deleteConnectionsOfAddresses(namespaceAddressesFromAliases(hostInterfaces)); err != nil {
 		return err
 	}
-	return deleteLinks(links)
+	return deleteLinks(hostInterfaces)
 }
 
 // hostInterfacesOf returns the interfaces of the machine that are connected to the namespaces of the given allocations.
@@ -122,13 +122,13 @@ func hostInterfacesOf(allocIDs map[string]bool) ([]netlink.Link, error) {
 	return slices.DeleteFunc(all, func(l netlink.Link) bool { return !names[l.Attrs().Name] }), nil
 }
 
-// namespaceAddresses returns the addresses, from the aliases, of the namespaces that are connected to interfaces of the
-// machine.
-func namespaceAddresses(links []netlink.Link) map[netip.Addr]bool {
+// namespaceAddressesFromAliases returns the addresses, from the aliases, of the namespaces that are connected to
+// interfaces of the machine.
+func namespaceAddressesFromAliases(hostInterfaces []netlink.Link) map[netip.Addr]bool {
 	addresses := make(map[netip.Addr]bool)
-	for _, link := range links {
+	for _, link := range hostInterfaces {
 		_, status := parseInterfaceAlias(link.Attrs().Alias)
-		for _, address := range []netip.Addr{status.Address, status.Address6} {
+		for _, address := range []netip.Addr{status.IPv4Address, status.IPv6Address} {
 			if address.IsValid() {
 				addresses[address] = true
 			}
@@ -141,12 +141,12 @@ func namespaceAddresses(links []netlink.Link) map[netip.Addr]bool {
 // until no processor uses the interfaces.
 func deleteLinks(links []netlink.Link) error {
 	if len(links) == 1 {
-		return deleteLink(links[0].Attrs().Name)
+		return deleteLinkIfExists(links[0].Attrs().Name)
 	}
 	if len(links) == 0 {
 		return nil
 	}
-	group := newInterfaceGroup()
+	group := randomInterfaceGroup()
 	for _, link := range links {
 		if err := netlink.LinkSetGroup(link, int(group)); err != nil && !errors.Is(err, unix.ENODEV) {
 			return fmt.Errorf("set the group of interface %s: %w", link.Attrs().Name, err)
@@ -161,32 +161,52 @@ func deleteLinks(links []netlink.Link) error {
 	return nil
 }
 
-// newInterfaceGroup returns the number of a group of interfaces that no other interface has. Administrators use
+// randomInterfaceGroup returns the number of a group of interfaces that no other interface has. Administrators use
 // small numbers.
-func newInterfaceGroup() uint32 {
+func randomInterfaceGroup() uint32 {
 	var b [4]byte
 	_, _ = rand.Read(b[:]) // crypto/rand.Read never returns an error
 	return binary.NativeEndian.Uint32(b[:])&(1<<31-1) | 1<<30
 }
 
-// DetachLeftover is Detach for an allocation of another agent, whose bridge it finds by the interface of the allocation. It
-// does nothing if the allocation is not connected.
-func DetachLeftover(allocID string) error {
+// FindBridgeAndDetach is Detach for an allocation of another agent, whose bridge it finds by the interface of the
+// allocation. Without that interface, it removes all bridges that Attach has created and that no namespace is connected
+// to.
+func FindBridgeAndDetach(allocID string) error {
 	link, err := findLink(hostInterfaceName(allocID))
-	if link == nil || err != nil {
+	if err != nil {
 		return err
+	}
+	if link == nil {
+		return detachFromEachCreatedBridge(allocID)
 	}
 	device, err := netlink.LinkByIndex(link.Attrs().MasterIndex)
 	if err != nil {
-		return deleteLink(hostInterfaceName(allocID)) // the bridge was deleted
+		return deleteLinkIfExists(hostInterfaceName(allocID)) // the bridge was deleted
 	}
 	return New(Config{Name: device.Attrs().Name}).Detach(allocID)
 }
 
-// removeBridgeIfUnused removes the rules of the bridge if no namespace is connected to the bridge. It then removes the
-// bridge too, unless an administrator has created the bridge, or has connected another interface.
-func (b *Bridge) removeBridgeIfUnused(device *netlink.Bridge) error {
-	ports, err := bridgePorts(device)
+// detachFromEachCreatedBridge calls Detach for each bridge that this package has created: an agent that has deleted the
+// last interface of a bridge may have died before it deleted the bridge.
+func detachFromEachCreatedBridge(allocID string) error {
+	links, err := retryInterruptedDump(netlink.LinkList)
+	if err != nil {
+		return fmt.Errorf("list interfaces: %w", err)
+	}
+	var errs []error
+	for _, link := range links {
+		if device, ok := link.(*netlink.Bridge); ok && wasCreatedByNomadLite(device) {
+			errs = append(errs, New(Config{Name: device.Name}).Detach(allocID))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// removeRulesAndBridgeIfUnused removes the rules of the bridge if no namespace is connected to the bridge. It then
+// removes the bridge too, unless an administrator has created the bridge, or has connected another interface.
+func (b *Bridge) removeRulesAndBridgeIfUnused(device *netlink.Bridge) error {
+	ports, err := bridgePortInterfaces(device)
 	if err != nil {
 		return err
 	}
@@ -195,11 +215,11 @@ func (b *Bridge) removeBridgeIfUnused(device *netlink.Bridge) error {
 			return nil
 		}
 	}
-	if err := errors.Join(removeAcceptRules(b.config.Name), deleteTables(b.config.Name)); err != nil {
+	if err := errors.Join(removeIptablesForwardAcceptRules(b.config.Name), deleteNftablesTablesIfExist(b.config.Name)); err != nil {
 		return err
 	}
-	if device.Alias != ownDeviceAlias || len(ports) > 0 {
+	if !wasCreatedByNomadLite(device) || len(ports) > 0 {
 		return removeLoopback6Route(device)
 	}
-	return deleteLink(b.config.Name)
+	return deleteLinkIfExists(b.config.Name)
 }

@@ -16,30 +16,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// firewall has the two nftables tables of a bridge.
-type firewall struct {
-	portTable        *nftables.Table // forwards ports and masquerades; newPortTable returns it
-	sourceCheckTable *nftables.Table // checks the source addresses of namespaces; newSourceCheckTable returns it
+// firewallTables has the two nftables tables of a bridge.
+type firewallTables struct {
+	portForwardingTable *nftables.Table // forwards ports and masquerades; newPortForwardingTable returns it
+	sourceCheckTable    *nftables.Table // checks the source addresses of namespaces; newSourceCheckTable returns it
 }
 
-// tableName returns the name of both tables of a bridge.
-func tableName(bridge string) string { return "nomad-lite-" + bridge }
+// nftablesTableName returns the name of both tables of a bridge.
+func nftablesTableName(bridgeName string) string { return "nomad-lite-" + bridgeName }
 
-// newPortTable returns the table that forwards ports and masquerades.
-func newPortTable(bridge string) *nftables.Table {
-	return &nftables.Table{Name: tableName(bridge), Family: nftables.TableFamilyINet}
+// newPortForwardingTable returns the table that forwards ports and masquerades.
+func newPortForwardingTable(bridgeName string) *nftables.Table {
+	return &nftables.Table{Name: nftablesTableName(bridgeName), Family: nftables.TableFamilyINet}
 }
 
 // ipFamily has the parts of rules that differ between IPv4 and IPv6.
 type ipFamily struct {
-	setNameSuffix     string               // suffix of the names of sets
-	nfProtocolNumber  byte                 // number of the family in nftables and in netlink
-	addressType       nftables.SetDatatype // type of an address
-	addressSize       uint32               // bytes of an address
-	sourceOffset      uint32               // offset of the source address in the header of a packet
-	destinationOffset uint32               // offset of the destination address in the header of a packet
-	natPortRegister   uint32               // register that has the port after the lookup of a port map: behind the address
-	loopbackPrefix    netip.Prefix         // loopback addresses
+	setNameSuffix            string               // suffix of the names of sets
+	nfProtocolNumber         byte                 // number of the family in nftables and in netlink
+	addressType              nftables.SetDatatype // type of an address
+	addressSizeBytes         uint32               // bytes of an address
+	sourceAddressOffset      uint32               // offset of the source address in the header of a packet
+	destinationAddressOffset uint32               // offset of the destination address in the header of a packet
+	natPortRegister          uint32               // register that has the port after the lookup of a port map: behind the address
+	loopbackPrefix           netip.Prefix         // loopback addresses
 }
 
 var loopback4, loopback6 = netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")
@@ -84,12 +84,12 @@ func allPortMaps(table *nftables.Table) (sets []*nftables.Set) {
 
 // ensureFirewall writes the tables of the bridge, except the forwarded ports, in one transaction. Existing connections
 // are not interrupted.
-func (b *Bridge) ensureFirewall(device *netlink.Bridge) (*firewall, error) {
+func (b *Bridge) ensureFirewall(device *netlink.Bridge) (*firewallTables, error) {
 	c, err := nftables.New()
 	if err != nil {
 		return nil, fmt.Errorf("nftables: %w", err)
 	}
-	table := c.AddTable(newPortTable(b.config.Name))
+	table := c.AddTable(newPortForwardingTable(b.config.Name))
 	for _, set := range allPortMaps(table) {
 		if err := c.AddSet(set, nil); err != nil {
 			return nil, fmt.Errorf("nftables: %w", err)
@@ -99,7 +99,7 @@ func (b *Bridge) ensureFirewall(device *netlink.Bridge) (*firewall, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, chain := range b.portChains(table, prefixes) {
+	for _, chain := range b.newPortForwardingChains(table, prefixes) {
 		c.AddChain(chain.Chain)
 		c.FlushChain(chain.Chain)
 		for _, rule := range chain.ruleExprs {
@@ -112,7 +112,7 @@ func (b *Bridge) ensureFirewall(device *netlink.Bridge) (*firewall, error) {
 	if err := c.Flush(); err != nil {
 		return nil, fmt.Errorf("nftables: write the tables %s: %w", table.Name, err)
 	}
-	return &firewall{table, newSourceCheckTable(b.config.Name)}, b.ensureAcceptRules()
+	return &firewallTables{table, newSourceCheckTable(b.config.Name)}, b.ensureIptablesForwardAcceptRules()
 }
 
 // subnetsOfDevice returns the subnets of the addresses of a bridge. They include the subnets of an earlier configuration
@@ -131,8 +131,7 @@ func subnetsOfDevice(device *netlink.Bridge) ([]netip.Prefix, error) {
 	return prefixes, nil
 }
 
-// chain is an nftables chain and its rules.
-type chain struct {
+type chainWithRules struct {
 	*nftables.Chain
 	ruleExprs [][]expr.Any
 }
@@ -145,16 +144,17 @@ func joinExprs(parts ...[]expr.Any) (joined []expr.Any) {
 	return joined
 }
 
-// portChains returns the chains of the table that newPortTable returns. DESIGN.md shows them in the language of nft.
-func (b *Bridge) portChains(table *nftables.Table, prefixes []netip.Prefix) []chain {
+// newPortForwardingChains returns the chains of the table that newPortForwardingTable returns. DESIGN.md shows them in
+// the language of nft.
+func (b *Bridge) newPortForwardingChains(table *nftables.Table, namespaceSubnets []netip.Prefix) []chainWithRules {
 	name := b.config.Name
-	newChain := func(name string, hook *nftables.ChainHook, priority nftables.ChainPriority, kind nftables.ChainType, rules ...[]expr.Any) chain {
-		return chain{&nftables.Chain{Name: name, Table: table, Hooknum: hook, Priority: &priority, Type: kind}, rules}
+	newChain := func(name string, hook *nftables.ChainHook, priority nftables.ChainPriority, kind nftables.ChainType, rules ...[]expr.Any) chainWithRules {
+		return chainWithRules{&nftables.Chain{Name: name, Table: table, Hooknum: hook, Priority: &priority, Type: kind}, rules}
 	}
 	var incoming, local, masquerade [][]expr.Any
 	for _, f := range families {
 		ofAddress := joinExprs(matchFamily(f), matchLocalDestination(), translateToForwardedPortOfHostIP(table, f))
-		forward := joinExprs(b.matchNotAddressOnlyForHostIPPorts(f), matchLocalDestination(), translateToForwardedPort(table, f))
+		forward := joinExprs(b.matchNotHostIPOnlyDestination(f), matchLocalDestination(), translateToForwardedPort(table, f))
 		incoming = append(incoming, ofAddress, joinExprs(matchFamily(f), forward))
 		if f.loopbackPrefix == loopback6 && !b.canForwardLoopback6() {
 			forward = joinExprs(matchDestination(loopback6, false), forward) // the connection to ::1 is refused at once, instead of timing out
@@ -162,7 +162,7 @@ func (b *Bridge) portChains(table *nftables.Table, prefixes []netip.Prefix) []ch
 		local = append(local, ofAddress, joinExprs(matchFamily(f), forward))
 		masquerade = append(masquerade, joinExprs(matchFamily(f), matchSource(f.loopbackPrefix, true), matchOutputInterface(name, true), masqueradeAction()))
 	}
-	for _, p := range prefixes {
+	for _, p := range namespaceSubnets {
 		f := ipFamilyOf(p.Addr())
 		masquerade = append(masquerade,
 			joinExprs(matchFamily(f), matchSource(p, true), matchOutputInterface(name, false), masqueradeAction()),
@@ -170,7 +170,7 @@ func (b *Bridge) portChains(table *nftables.Table, prefixes []netip.Prefix) []ch
 			// machine, where the namespace has sent the request.
 			joinExprs(matchFamily(f), matchSource(p, true), matchDestination(p, true), matchForwarded(true), masqueradeAction()))
 	}
-	return []chain{
+	return []chainWithRules{
 		newChain("raw", nftables.ChainHookPrerouting, *nftables.ChainPriorityRaw, nftables.ChainTypeFilter,
 			joinExprs(matchFamily(families[0]), matchInputInterface(name, true), matchDestination(loopback4, true), verdictAction(expr.VerdictDrop))),
 		newChain("prerouting", nftables.ChainHookPrerouting, *nftables.ChainPriorityNATDest, nftables.ChainTypeNAT, incoming...),
@@ -212,10 +212,10 @@ func equalityOp(isEqual bool) expr.CmpOp {
 }
 
 func matchSource(p netip.Prefix, isInside bool) []expr.Any {
-	return matchPrefix(ipFamilyOf(p.Addr()).sourceOffset, p, isInside)
+	return matchPrefix(ipFamilyOf(p.Addr()).sourceAddressOffset, p, isInside)
 }
 func matchDestination(p netip.Prefix, isInside bool) []expr.Any {
-	return matchPrefix(ipFamilyOf(p.Addr()).destinationOffset, p, isInside)
+	return matchPrefix(ipFamilyOf(p.Addr()).destinationAddressOffset, p, isInside)
 }
 
 // matchPrefix matches packets whose address at an offset in the network header is in the prefix, or with isInside false, is
@@ -239,9 +239,9 @@ func matchLocalDestination() []expr.Any {
 
 const destinationPortOffset, destinationPortSize = 2, 2 // destination port in the headers of TCP and UDP
 
-// matchNotAddressOnlyForHostIPPorts matches packets that are not to one of Config.AddressesOnlyForHostIPPorts.
-func (b *Bridge) matchNotAddressOnlyForHostIPPorts(f ipFamily) (parts []expr.Any) {
-	for _, address := range b.config.AddressesOnlyForHostIPPorts {
+// matchNotHostIPOnlyDestination matches packets that are not to one of Config.AddressesForwardingOnlyHostIPPorts.
+func (b *Bridge) matchNotHostIPOnlyDestination(f ipFamily) (parts []expr.Any) {
+	for _, address := range b.config.AddressesForwardingOnlyHostIPPorts {
 		if ipFamilyOf(address).setNameSuffix == f.setNameSuffix {
 			parts = append(parts, matchDestination(netip.PrefixFrom(address, address.BitLen()), false)...)
 		}
@@ -262,10 +262,10 @@ func translateToForwardedPort(table *nftables.Table, f ipFamily) []expr.Any {
 
 // translateToForwardedPortOfHostIP translates the destination of packets to a forwarded port whose HostIP is the destination.
 func translateToForwardedPortOfHostIP(table *nftables.Table, f ipFamily) []expr.Any {
-	protocol := firstRegister + f.addressSize/4 // the register after the address
+	protocol := firstRegister + f.addressSizeBytes/4 // the register after the address
 	set := newPortMap(table, f, true)
 	return []expr.Any{
-		&expr.Payload{DestRegister: firstRegister, Base: expr.PayloadBaseNetworkHeader, Offset: f.destinationOffset, Len: f.addressSize},
+		&expr.Payload{DestRegister: firstRegister, Base: expr.PayloadBaseNetworkHeader, Offset: f.destinationAddressOffset, Len: f.addressSizeBytes},
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: protocol},
 		&expr.Payload{DestRegister: protocol + 1, Base: expr.PayloadBaseTransportHeader, Offset: destinationPortOffset, Len: destinationPortSize},
 		&expr.Lookup{SourceRegister: firstRegister, DestRegister: firstRegister, IsDestRegSet: true, SetName: set.Name},
@@ -302,12 +302,12 @@ var forwardedProtocols = []byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP}
 // setElement is an element of a set or of a port map.
 type setElement struct {
 	nftables.SetElement
-	port Port // port that an element of a port map forwards
+	port ForwardedPort // port that an element of a port map forwards
 }
 
 // newPortElements returns the elements of newPortMap(…, withHostIP) that forward ports to an address of a namespace. The
 // comment of each element is the allocation ID.
-func newPortElements(allocID string, ports []Port, address netip.Addr, withHostIP bool) []setElement {
+func newPortElements(allocID string, ports []ForwardedPort, address netip.Addr, withHostIP bool) []setElement {
 	var all []setElement
 	for _, p := range ports {
 		if p.HostIP.IsValid() != withHostIP || withHostIP && p.HostIP.BitLen() != address.BitLen() {
@@ -332,9 +332,9 @@ func paddedPort(port int) []byte {
 
 // permitSourcesAndForwardPorts writes the addresses of an endpoint to sourceCheckTable, so that its namespace may send from
 // them, and forwards its ports. It stops forwarding ports to the allocation that are not among the ports of the endpoint.
-func (f *firewall) permitSourcesAndForwardPorts(e Endpoint, status NamespaceStatus) error {
+func (f *firewallTables) permitSourcesAndForwardPorts(e Endpoint, status NamespaceStatus) error {
 	for _, p := range e.Ports {
-		if p.HostIP.Is6() && !status.Address6.IsValid() {
+		if p.HostIP.Is6() && !status.IPv6Address.IsValid() {
 			return fmt.Errorf("port %q: its host network has the IPv6 address %s, and the namespace has none: set bridge_network_subnet_ipv6, or cidr of the host network", p.Label, p.HostIP)
 		}
 	}
@@ -342,20 +342,20 @@ func (f *firewall) permitSourcesAndForwardPorts(e Endpoint, status NamespaceStat
 	if err != nil {
 		return fmt.Errorf("nftables: %w", err)
 	}
-	sources := permittedSourceElements(e.AllocID, status)
-	for i, set := range permittedSourceSets(f.sourceCheckTable) {
+	sources := sourceCheckElementsBySet(e.AllocID, status)
+	for i, set := range sourceCheckSets(f.sourceCheckTable) {
 		if _, err := replaceAllocElements(c, set, e.AllocID, sources[i]); err != nil {
 			return err
 		}
 	}
 	hasNew := false
-	for _, address := range []netip.Addr{status.Address, status.Address6} {
+	for _, address := range []netip.Addr{status.IPv4Address, status.IPv6Address} {
 		if !address.IsValid() {
 			continue
 		}
 		for _, withHostIP := range []bool{false, true} {
 			added := newPortElements(e.AllocID, e.Ports, address, withHostIP)
-			changed, err := replaceAllocElements(c, newPortMap(f.portTable, ipFamilyOf(address), withHostIP), e.AllocID, added)
+			changed, err := replaceAllocElements(c, newPortMap(f.portForwardingTable, ipFamilyOf(address), withHostIP), e.AllocID, added)
 			if err != nil {
 				return err
 			}
@@ -378,7 +378,7 @@ func replaceAllocElements(c *nftables.Conn, set *nftables.Set, allocID string, a
 	if err != nil {
 		return false, fmt.Errorf("nftables: list forwarded ports: %w", err)
 	}
-	obsolete, err := findObsoleteElements(allocID, added, existing)
+	obsolete, err := findElementsToReplace(allocID, added, existing)
 	if err != nil {
 		return false, err
 	}
@@ -403,10 +403,10 @@ func replaceAllocElements(c *nftables.Conn, set *nftables.Set, allocID string, a
 	return hasNew, nil
 }
 
-// findObsoleteElements returns the existing elements that must be removed before others are added: the elements of the
+// findElementsToReplace returns the existing elements that must be removed before others are added: the elements of the
 // allocation, and elements with the key of an added one whose allocation no longer has an interface. It returns a
 // PortInUseError if an allocation with an interface has the key of an added element.
-func findObsoleteElements(allocID string, added []setElement, existing []nftables.SetElement) (obsolete []nftables.SetElement, err error) {
+func findElementsToReplace(allocID string, added []setElement, existing []nftables.SetElement) (obsolete []nftables.SetElement, err error) {
 	for _, other := range existing {
 		if other.Comment == allocID {
 			obsolete = append(obsolete, other)
@@ -421,25 +421,25 @@ func findObsoleteElements(allocID string, added []setElement, existing []nftable
 			return nil, err
 		}
 		if link != nil {
-			return nil, &PortInUseError{Label: added[i].port.Label, AllocID: other.Comment, Port: added[i].port.HostPort}
+			return nil, &PortInUseError{Label: added[i].port.Label, OwnerAllocID: other.Comment, HostPort: added[i].port.HostPort}
 		}
 		obsolete = append(obsolete, other)
 	}
 	return obsolete, nil
 }
 
-// removeElementsOfAllocs removes the forwarded ports of allocations, and the addresses from which they may send, in one
-// transaction.
-func (b *Bridge) removeElementsOfAllocs(allocIDs map[string]bool) error {
+// removeAllocsFromFirewall removes the forwarded ports of allocations, and the addresses from which they may send, in
+// one transaction.
+func (b *Bridge) removeAllocsFromFirewall(allocIDs map[string]bool) error {
 	c, err := nftables.New()
 	if err != nil {
 		return err
 	}
-	ports, sources := newPortTable(b.config.Name), newSourceCheckTable(b.config.Name)
+	ports, sources := newPortForwardingTable(b.config.Name), newSourceCheckTable(b.config.Name)
 	if err := deleteElementsOfAllocs(c, ports, allPortMaps(ports), allocIDs); err != nil {
 		return err
 	}
-	if err := deleteElementsOfAllocs(c, sources, permittedSourceSets(sources), allocIDs); err != nil {
+	if err := deleteElementsOfAllocs(c, sources, sourceCheckSets(sources), allocIDs); err != nil {
 		return err
 	}
 	return c.Flush()
@@ -477,10 +477,10 @@ func deleteElementsOfAllocs(c *nftables.Conn, table *nftables.Table, sets []*nft
 	return nil
 }
 
-// deleteTables deletes both tables of a bridge, if they exist.
-func deleteTables(bridge string) error {
+// deleteNftablesTablesIfExist deletes both tables of a bridge, if they exist.
+func deleteNftablesTablesIfExist(bridgeName string) error {
 	var errs []error
-	for _, table := range []*nftables.Table{newPortTable(bridge), newSourceCheckTable(bridge)} {
+	for _, table := range []*nftables.Table{newPortForwardingTable(bridgeName), newSourceCheckTable(bridgeName)} {
 		c, err := nftables.New()
 		if err != nil {
 			return fmt.Errorf("nftables: %w", err)

@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -19,8 +20,20 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/netns"
 )
 
-// ownDeviceAlias is the alias of a bridge that this package has created.
-const ownDeviceAlias = "nomad-lite"
+// bridgeAlias is the alias of a bridge that this package has created. It is information for administrators.
+const bridgeAlias = "nomad-lite"
+
+// bridgeHardwareAddress returns the hardware address of a bridge with this name that this package has created. It
+// identifies such bridges, because the kernel sets it when it creates the interface, and the alias only afterwards.
+func bridgeHardwareAddress(name string) net.HardwareAddr {
+	sum := sha256.Sum256([]byte("nomad-lite " + name))
+	return append(net.HardwareAddr{0x02}, sum[:5]...)
+}
+
+// wasCreatedByNomadLite reports whether this package has created the bridge.
+func wasCreatedByNomadLite(device *netlink.Bridge) bool {
+	return bytes.Equal(device.HardwareAddr, bridgeHardwareAddress(device.Name))
+}
 
 // findBridge returns the bridge with the name, nil if it does not exist.
 func findBridge(name string) (*netlink.Bridge, error) {
@@ -60,8 +73,9 @@ func (b *Bridge) ensureBridge() (*netlink.Bridge, error) {
 		}
 	}
 	for _, subnet := range b.configuredSubnets() {
-		// newNetlinkAddress turns off duplicate address detection, which would only delay the use of the address.
-		address := newNetlinkAddress(netip.PrefixFrom(subnet.Addr().Next(), subnet.Bits()))
+		// newNetlinkAddressWithoutDAD turns off duplicate address detection, which would only delay the use of the
+		// address.
+		address := newNetlinkAddressWithoutDAD(netip.PrefixFrom(subnet.Addr().Next(), subnet.Bits()))
 		if err := netlink.AddrReplace(device, address); err != nil {
 			return nil, fmt.Errorf("set address %s: %w", address, err)
 		}
@@ -77,10 +91,10 @@ func (b *Bridge) ensureBridge() (*netlink.Bridge, error) {
 
 // configuredSubnets returns the configured subnets of IPv4 and, if it is used, of IPv6.
 func (b *Bridge) configuredSubnets() []netip.Prefix {
-	if !b.config.Subnet6.IsValid() {
-		return []netip.Prefix{b.config.Subnet}
+	if !b.config.IPv6Subnet.IsValid() {
+		return []netip.Prefix{b.config.IPv4Subnet}
 	}
-	return []netip.Prefix{b.config.Subnet, b.config.Subnet6}
+	return []netip.Prefix{b.config.IPv4Subnet, b.config.IPv6Subnet}
 }
 
 // checkSubnetUnused returns an error if a subnet of the bridge overlaps with the subnet of an interface of the machine.
@@ -109,10 +123,9 @@ func (b *Bridge) checkSubnetUnused() error {
 // createBridge creates a bridge interface with a fixed hardware address. Otherwise the address would change when
 // interfaces are connected to the bridge, and namespaces would send to the former address for a while.
 func createBridge(name string) (*netlink.Bridge, error) {
-	sum := sha256.Sum256([]byte("nomad-lite " + name))
 	attributes := netlink.NewLinkAttrs()
 	attributes.Name = name
-	attributes.HardwareAddr = append(net.HardwareAddr{0x02}, sum[:5]...)
+	attributes.HardwareAddr = bridgeHardwareAddress(name)
 	if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attributes}); err != nil {
 		return nil, err
 	}
@@ -120,24 +133,20 @@ func createBridge(name string) (*netlink.Bridge, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := netlink.LinkSetAlias(device, ownDeviceAlias); err != nil {
-		return nil, err
-	}
-	device.Alias = ownDeviceAlias
-	return device, nil
+	return device, netlink.LinkSetAlias(device, bridgeAlias)
 }
 
 // sysctl is a parameter of the kernel, as a path below /proc/sys, with its value.
-type sysctl struct{ path, value string }
+type sysctl struct{ pathBelowProcSys, value string }
 
 // setUnlessEqual sets the parameter, unless it has the value already: in a container, the file can be read-only.
 func (s sysctl) setUnlessEqual() error {
-	path := "/proc/sys/" + s.path
+	path := "/proc/sys/" + s.pathBelowProcSys
 	if value, err := os.ReadFile(path); err == nil && strings.TrimSpace(string(value)) == s.value {
 		return nil
 	}
 	if err := os.WriteFile(path, []byte(s.value), 0); err != nil {
-		return fmt.Errorf("sysctl %s=%s: %w", strings.ReplaceAll(s.path, "/", "."), s.value, err)
+		return fmt.Errorf("sysctl %s=%s: %w", strings.ReplaceAll(s.pathBelowProcSys, "/", "."), s.value, err)
 	}
 	return nil
 }
@@ -152,7 +161,7 @@ func (b *Bridge) setSysctls() error {
 		// namespaces to 127.0.0.0/8.
 		{ipv4 + "route_localnet", "1"},
 	}
-	if b.config.Subnet6.IsValid() {
+	if b.config.IPv6Subnet.IsValid() {
 		needed = append(needed, sysctl{"net/ipv6/conf/all/forwarding", "1"})
 		if err := disableDuplicateAddressDetection(b.config.Name); err != nil {
 			return err
@@ -173,8 +182,8 @@ func (b *Bridge) setSysctls() error {
 	return nil
 }
 
-// newNetlinkAddress returns the netlink form of an address, without duplicate address detection.
-func newNetlinkAddress(prefix netip.Prefix) *netlink.Addr {
+// newNetlinkAddressWithoutDAD returns the netlink form of an address, without duplicate address detection.
+func newNetlinkAddressWithoutDAD(prefix netip.Prefix) *netlink.Addr {
 	address := &netlink.Addr{IPNet: &net.IPNet{IP: prefix.Addr().AsSlice(), Mask: net.CIDRMask(prefix.Bits(), prefix.Addr().BitLen())}}
 	if prefix.Addr().Is6() {
 		address.Flags = unix.IFA_F_NODAD
@@ -193,9 +202,9 @@ func hostInterfaceName(allocID string) string {
 const aliasPrefix = "nomad-lite "
 
 func formatInterfaceAlias(allocID string, s NamespaceStatus) string {
-	alias := aliasPrefix + allocID + " " + s.Address.String()
-	if s.Address6.IsValid() {
-		alias += " " + s.Address6.String()
+	alias := aliasPrefix + allocID + " " + s.IPv4Address.String()
+	if s.IPv6Address.IsValid() {
+		alias += " " + s.IPv6Address.String()
 	}
 	return alias
 }
@@ -208,9 +217,9 @@ func parseInterfaceAlias(alias string) (allocID string, s NamespaceStatus) {
 		return "", NamespaceStatus{}
 	}
 	s = NamespaceStatus{Interface: InterfaceName}
-	s.Address, _ = netip.ParseAddr(fields[1]) // with the zero value, Attach connects the namespace again
+	s.IPv4Address, _ = netip.ParseAddr(fields[1]) // with the zero value, Attach connects the namespace again
 	if len(fields) > 2 {
-		s.Address6, _ = netip.ParseAddr(fields[2])
+		s.IPv6Address, _ = netip.ParseAddr(fields[2])
 	}
 	return fields[0], s
 }
@@ -227,8 +236,8 @@ func retryInterruptedDump[T any](call func() ([]T, error)) ([]T, error) {
 	}
 }
 
-// bridgePorts returns the interfaces that are ports of the bridge.
-func bridgePorts(device *netlink.Bridge) ([]netlink.Link, error) {
+// bridgePortInterfaces returns the interfaces that are ports of the bridge.
+func bridgePortInterfaces(device *netlink.Bridge) ([]netlink.Link, error) {
 	all, err := retryInterruptedDump(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list interfaces: %w", err)
@@ -245,7 +254,7 @@ func bridgePorts(device *netlink.Bridge) ([]netlink.Link, error) {
 // findStatusOfAlloc returns the addresses of an allocation whose namespace is connected to the bridge, or else the zero
 // value.
 func (b *Bridge) findStatusOfAlloc(device *netlink.Bridge, allocID string) (NamespaceStatus, error) {
-	ports, err := bridgePorts(device)
+	ports, err := bridgePortInterfaces(device)
 	if err != nil {
 		return NamespaceStatus{}, err
 	}
@@ -277,11 +286,11 @@ func (b *Bridge) connectNamespace(device *netlink.Bridge, e Endpoint) (Namespace
 	}
 	if _, err := namespaceHandle.LinkByName(InterfaceName); err != nil || !b.isInConfiguredSubnets(status) {
 		// The namespace is not connected, or an agent that has died did not complete it.
-		if status, err = b.createVethPair(device, ns, e.AllocID); err != nil {
+		if status, err = b.recreateVethPair(device, ns, e.AllocID); err != nil {
 			return NamespaceStatus{}, err
 		}
 	}
-	if status.Address6.IsValid() {
+	if status.IPv6Address.IsValid() {
 		err := netns.Do(e.NamespacePath, func() error { return disableDuplicateAddressDetection(InterfaceName) })
 		if err != nil {
 			return NamespaceStatus{}, err
@@ -293,15 +302,15 @@ func (b *Bridge) connectNamespace(device *netlink.Bridge, e Endpoint) (Namespace
 	if err := b.configureNamespace(namespaceHandle, status); err != nil {
 		return NamespaceStatus{}, err
 	}
-	return status, waitInterfacesOperational(hostInterfaceName(e.AllocID), b.config.Name)
+	return status, waitInterfacesUpOrTimeout(hostInterfaceName(e.AllocID), b.config.Name)
 }
 
-// operationalTimeout limits how long waitInterfacesOperational waits for each interface.
+// operationalTimeout limits how long waitInterfacesUpOrTimeout waits for each interface.
 const operationalTimeout = 2 * time.Second
 
-// waitInterfacesOperational waits until interfaces that are up transmit packets, or operationalTimeout has passed. Without
-// the wait, the first packet of a task could be lost, which delays its first connection by a second.
-func waitInterfacesOperational(names ...string) error {
+// waitInterfacesUpOrTimeout waits until interfaces that are up transmit packets, or operationalTimeout has passed.
+// Without the wait, the first packet of a task could be lost, which delays its first connection by a second.
+func waitInterfacesUpOrTimeout(names ...string) error {
 	deadline := time.Now().Add(operationalTimeout)
 	for _, name := range names {
 		for {
@@ -342,20 +351,20 @@ func disableDuplicateAddressDetection(name string) error {
 // isInConfiguredSubnets reports whether the addresses of a namespace are in the configured subnets, and not in those of an
 // earlier configuration.
 func (b *Bridge) isInConfiguredSubnets(s NamespaceStatus) bool {
-	if !b.config.Subnet.Contains(s.Address) {
+	if !b.config.IPv4Subnet.Contains(s.IPv4Address) {
 		return false
 	}
-	if !b.config.Subnet6.IsValid() {
-		return !s.Address6.IsValid()
+	if !b.config.IPv6Subnet.IsValid() {
+		return !s.IPv6Address.IsValid()
 	}
-	return b.config.Subnet6.Contains(s.Address6)
+	return b.config.IPv6Subnet.Contains(s.IPv6Address)
 }
 
-// createVethPair creates the veth pair of an allocation. One end is in the namespace. The other end is connected to the
-// bridge, and its alias has the addresses that were chosen for the namespace.
-func (b *Bridge) createVethPair(device *netlink.Bridge, ns vnetns.NsHandle, allocID string) (NamespaceStatus, error) {
+// recreateVethPair creates the veth pair of an allocation. One end is in the namespace. The other end is connected to
+// the bridge, and its alias has the addresses that were chosen for the namespace.
+func (b *Bridge) recreateVethPair(device *netlink.Bridge, ns vnetns.NsHandle, allocID string) (NamespaceStatus, error) {
 	name := hostInterfaceName(allocID)
-	if err := deleteLink(name); err != nil {
+	if err := deleteLinkIfExists(name); err != nil {
 		return NamespaceStatus{}, err
 	}
 	status, err := b.chooseAddresses(device, allocID)
@@ -366,7 +375,7 @@ func (b *Bridge) createVethPair(device *netlink.Bridge, ns vnetns.NsHandle, allo
 	attributes.Name, attributes.MasterIndex = name, device.Index
 	veth := &netlink.Veth{
 		LinkAttrs: attributes, PeerName: InterfaceName, PeerNamespace: netlink.NsFd(ns),
-		PeerHardwareAddr: hardwareAddressForIPv4(status.Address),
+		PeerHardwareAddr: hardwareAddressForIPv4(status.IPv4Address),
 	}
 	if err := netlink.LinkAdd(veth); err != nil {
 		return NamespaceStatus{}, fmt.Errorf("create interface %s: %w", name, err)
@@ -392,21 +401,21 @@ func hardwareAddressForIPv4(address netip.Addr) net.HardwareAddr {
 
 // chooseAddresses returns addresses that no other namespace of the bridge has.
 func (b *Bridge) chooseAddresses(device *netlink.Bridge, allocID string) (NamespaceStatus, error) {
-	ports, err := bridgePorts(device)
+	ports, err := bridgePortInterfaces(device)
 	if err != nil {
 		return NamespaceStatus{}, err
 	}
 	used := make(map[netip.Addr]bool)
 	for _, port := range ports {
 		_, other := parseInterfaceAlias(port.Attrs().Alias)
-		used[other.Address], used[other.Address6] = true, true
+		used[other.IPv4Address], used[other.IPv6Address] = true, true
 	}
 	status := NamespaceStatus{Interface: InterfaceName}
-	if status.Address, err = chooseAddress(b.config.Subnet, allocID, used); err != nil {
+	if status.IPv4Address, err = chooseAddress(b.config.IPv4Subnet, allocID, used); err != nil {
 		return NamespaceStatus{}, err
 	}
-	if b.config.Subnet6.IsValid() {
-		status.Address6, err = chooseAddress(b.config.Subnet6, allocID, used)
+	if b.config.IPv6Subnet.IsValid() {
+		status.IPv6Address, err = chooseAddress(b.config.IPv6Subnet, allocID, used)
 	}
 	return status, err
 }
@@ -442,18 +451,18 @@ func (b *Bridge) configureNamespace(namespaceHandle *netlink.Handle, s Namespace
 	if err != nil {
 		return fmt.Errorf("interface %s of the namespace: %w", InterfaceName, err)
 	}
-	for _, address := range []netip.Addr{s.Address, s.Address6} {
+	for _, address := range []netip.Addr{s.IPv4Address, s.IPv6Address} {
 		if !address.IsValid() {
 			continue
 		}
-		if err := namespaceHandle.AddrReplace(link, newNetlinkAddress(netip.PrefixFrom(address, b.configuredSubnetOf(address).Bits()))); err != nil {
+		if err := namespaceHandle.AddrReplace(link, newNetlinkAddressWithoutDAD(netip.PrefixFrom(address, b.configuredSubnetOf(address).Bits()))); err != nil {
 			return fmt.Errorf("set address %s: %w", address, err)
 		}
 	}
 	if err := namespaceHandle.LinkSetUp(link); err != nil {
 		return fmt.Errorf("set the interface of the namespace up: %w", err)
 	}
-	for _, address := range []netip.Addr{s.Address, s.Address6} {
+	for _, address := range []netip.Addr{s.IPv4Address, s.IPv6Address} {
 		if !address.IsValid() {
 			continue
 		}
@@ -467,13 +476,13 @@ func (b *Bridge) configureNamespace(namespaceHandle *netlink.Handle, s Namespace
 
 func (b *Bridge) configuredSubnetOf(address netip.Addr) netip.Prefix {
 	if address.Is4() {
-		return b.config.Subnet
+		return b.config.IPv4Subnet
 	}
-	return b.config.Subnet6
+	return b.config.IPv6Subnet
 }
 
-// deleteLink deletes an interface. It does nothing if the interface does not exist.
-func deleteLink(name string) error {
+// deleteLinkIfExists deletes an interface. It does nothing if the interface does not exist.
+func deleteLinkIfExists(name string) error {
 	link, err := findLink(name)
 	if link == nil || err != nil {
 		return err

@@ -11,8 +11,9 @@ import (
 // lockDir is the directory of the lock files. Only root can write to it.
 const lockDir = "/run"
 
-// withLock calls f with an exclusive lock on the lock file of the bridge, which other calls and other processes also take.
-func (b *Bridge) withLock(f func() error) error {
+// withInterprocessLock calls f with an exclusive lock on the lock file of the bridge, which other calls and other
+// processes also take.
+func (b *Bridge) withInterprocessLock(f func() error) error {
 	file, err := os.OpenFile(filepath.Join(lockDir, "nomad-lite-bridge-"+b.config.Name+".lock"), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return fmt.Errorf("lock: %w", err)

@@ -19,7 +19,7 @@ const bridgeNetfilterSysctl = "/proc/sys/net/bridge/bridge-nf-call-ip6tables"
 // translates the addresses of a reply while the frame is in the bridge, and then drops the reply, because a packet
 // from another interface must not have the address ::1.
 func (b *Bridge) canForwardLoopback6() bool {
-	if !b.config.Subnet6.IsValid() {
+	if !b.config.IPv6Subnet.IsValid() {
 		return false
 	}
 	value, err := os.ReadFile(bridgeNetfilterSysctl)
@@ -38,7 +38,7 @@ func loopback6Route(device *netlink.Bridge) *netlink.Route {
 
 // ensureLoopback6Route adds the route that forwarded connections to [::1] need. The kernel removes the route with the bridge.
 func (b *Bridge) ensureLoopback6Route(device *netlink.Bridge) error {
-	if !b.config.Subnet6.IsValid() {
+	if !b.config.IPv6Subnet.IsValid() {
 		return nil
 	}
 	if err := netlink.RouteReplace(loopback6Route(device)); err != nil {

@@ -14,8 +14,8 @@ import (
 )
 
 // newSourceCheckTable returns the table that drops frames which a namespace sends with addresses that are not its own.
-func newSourceCheckTable(bridge string) *nftables.Table {
-	return &nftables.Table{Name: tableName(bridge), Family: nftables.TableFamilyBridge}
+func newSourceCheckTable(bridgeName string) *nftables.Table {
+	return &nftables.Table{Name: nftablesTableName(bridgeName), Family: nftables.TableFamilyBridge}
 }
 
 // newPermittedSourceSet returns the set of permitted source addresses. An element is an interface of the bridge, the hardware
@@ -33,8 +33,8 @@ func newCheckedInterfaceSet(table *nftables.Table) *nftables.Set {
 	return &nftables.Set{Table: table, Name: "interfaces", KeyType: nftables.TypeIFName}
 }
 
-// permittedSourceSets returns all sets of the table that newSourceCheckTable returns.
-func permittedSourceSets(table *nftables.Table) []*nftables.Set {
+// sourceCheckSets returns all sets of the table that newSourceCheckTable returns.
+func sourceCheckSets(table *nftables.Table) []*nftables.Set {
 	sets := []*nftables.Set{newCheckedInterfaceSet(table)}
 	for _, f := range families {
 		sets = append(sets, newPermittedSourceSet(table, f))
@@ -42,9 +42,9 @@ func permittedSourceSets(table *nftables.Table) []*nftables.Set {
 	return sets
 }
 
-// permittedSourceElements returns the elements of a namespace for each of the sets that permittedSourceSets returns.
-func permittedSourceElements(allocID string, s NamespaceStatus) [][]setElement {
-	name, hardware := paddedInterfaceName(hostInterfaceName(allocID)), hardwareAddressForIPv4(s.Address)
+// sourceCheckElementsBySet returns the elements of a namespace for each of the sets that sourceCheckSets returns.
+func sourceCheckElementsBySet(allocID string, s NamespaceStatus) [][]setElement {
+	name, hardware := paddedInterfaceName(hostInterfaceName(allocID)), hardwareAddressForIPv4(s.IPv4Address)
 	newElement := func(key ...[]byte) setElement {
 		return setElement{SetElement: nftables.SetElement{Key: bytes.Join(key, nil), Comment: allocID}}
 	}
@@ -53,15 +53,15 @@ func permittedSourceElements(allocID string, s NamespaceStatus) [][]setElement {
 	}
 	// A namespace sends from its link-local address to find neighbours, and from :: to join multicast groups.
 	sources6 := []setElement{newSource(linkLocalAddress(hardware)), newSource(netip.IPv6Unspecified())}
-	if s.Address6.IsValid() {
-		sources6 = append(sources6, newSource(s.Address6))
+	if s.IPv6Address.IsValid() {
+		sources6 = append(sources6, newSource(s.IPv6Address))
 	}
-	return [][]setElement{{newElement(name)}, {newSource(s.Address)}, sources6}
+	return [][]setElement{{newElement(name)}, {newSource(s.IPv4Address)}, sources6}
 }
 
 // linkLocalAddress returns the link-local address that the kernel derives from a hardware address (RFC 4291, appendix A).
-func linkLocalAddress(hardware net.HardwareAddr) netip.Addr {
-	h := hardware
+func linkLocalAddress(hardwareAddress net.HardwareAddr) netip.Addr {
+	h := hardwareAddress
 	return netip.AddrFrom16([16]byte{0xfe, 0x80, 8: h[0] ^ 2, h[1], h[2], 0xff, 0xfe, h[3], h[4], h[5]})
 }
 
@@ -83,13 +83,13 @@ func (b *Bridge) ensureSourceCheckTable(c *nftables.Conn, device *netlink.Bridge
 	}
 	tableIsNew := !slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == table.Name })
 	c.AddTable(table)
-	for _, set := range permittedSourceSets(table) {
+	for _, set := range sourceCheckSets(table) {
 		if err := c.AddSet(set, nil); err != nil {
 			return fmt.Errorf("nftables: %w", err)
 		}
 	}
 	if tableIsNew {
-		if err := addPermittedSourcesOfConnected(c, table, device); err != nil {
+		if err := addPermittedSourcesOfNamespaces(c, table, device); err != nil {
 			return err
 		}
 	}
@@ -103,20 +103,20 @@ func (b *Bridge) ensureSourceCheckTable(c *nftables.Conn, device *netlink.Bridge
 	return nil
 }
 
-// addPermittedSourcesOfConnected adds the elements of all connected namespaces to the sets.
-func addPermittedSourcesOfConnected(c *nftables.Conn, table *nftables.Table, device *netlink.Bridge) error {
-	ports, err := bridgePorts(device)
+// addPermittedSourcesOfNamespaces adds the elements of all connected namespaces to the sets.
+func addPermittedSourcesOfNamespaces(c *nftables.Conn, table *nftables.Table, device *netlink.Bridge) error {
+	ports, err := bridgePortInterfaces(device)
 	if err != nil {
 		return err
 	}
-	for i, set := range permittedSourceSets(table) {
+	for i, set := range sourceCheckSets(table) {
 		var elements []nftables.SetElement
 		for _, port := range ports {
 			allocID, status := parseInterfaceAlias(port.Attrs().Alias)
-			if !status.Address.IsValid() {
+			if !status.IPv4Address.IsValid() {
 				continue
 			}
-			for _, e := range permittedSourceElements(allocID, status)[i] {
+			for _, e := range sourceCheckElementsBySet(allocID, status)[i] {
 				elements = append(elements, e.SetElement)
 			}
 		}
@@ -152,13 +152,13 @@ func sourceCheckRules(table *nftables.Table) [][]expr.Any {
 	accepted, dropped := verdictAction(expr.VerdictAccept), verdictAction(expr.VerdictDrop)
 	return [][]expr.Any{
 		joinExprs(matchNonNamespaceInterface(table), accepted),
-		joinExprs(matchEtherType(unix.ETH_P_IP), matchPermittedSource(table, v4, hardwareAddressAt(ethernetSourceOffset), networkHeaderAt(v4.sourceOffset, 4), true), accepted),
+		joinExprs(matchEtherType(unix.ETH_P_IP), matchPermittedSource(table, v4, hardwareAddressAt(ethernetSourceOffset), networkHeaderAt(v4.sourceAddressOffset, 4), true), accepted),
 		joinExprs(matchEtherType(unix.ETH_P_ARP), matchPermittedSource(table, v4, hardwareAddressAt(ethernetSourceOffset), networkHeaderAt(arpAddressOffset, 4), true),
 			matchPermittedSource(table, v4, networkHeaderAt(arpHardwareOffset, 6), networkHeaderAt(arpAddressOffset, 4), true), accepted),
 		joinExprs(matchICMP6Type(routerAdvertisement), dropped),
 		joinExprs(matchICMP6Type(redirect), dropped),
 		joinExprs(matchICMP6Type(neighbourAdvertisement), matchPermittedSource(table, v6, hardwareAddressAt(ethernetSourceOffset), transportHeaderAt(neighbourAddressOffset, 16), false), dropped),
-		joinExprs(matchEtherType(unix.ETH_P_IPV6), matchPermittedSource(table, v6, hardwareAddressAt(ethernetSourceOffset), networkHeaderAt(v6.sourceOffset, 16), true), accepted),
+		joinExprs(matchEtherType(unix.ETH_P_IPV6), matchPermittedSource(table, v6, hardwareAddressAt(ethernetSourceOffset), networkHeaderAt(v6.sourceAddressOffset, 16), true), accepted),
 		joinExprs(dropped),
 	}
 }
@@ -184,20 +184,20 @@ func transportHeaderAt(offset, size uint32) expr.Payload {
 
 // matchPermittedSource matches frames whose interface, hardware address and address are an element of the source set, or
 // with isPermitted false, are not.
-func matchPermittedSource(table *nftables.Table, f ipFamily, hardware, address expr.Payload, isPermitted bool) []expr.Any {
-	hardware.DestRegister, address.DestRegister = firstRegister+unix.IFNAMSIZ/4, firstRegister+unix.IFNAMSIZ/4+2
+func matchPermittedSource(table *nftables.Table, f ipFamily, hardwareAddress, address expr.Payload, isPermitted bool) []expr.Any {
+	hardwareAddress.DestRegister, address.DestRegister = firstRegister+unix.IFNAMSIZ/4, firstRegister+unix.IFNAMSIZ/4+2
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: firstRegister},
-		&hardware, &address,
+		&hardwareAddress, &address,
 		&expr.Lookup{SourceRegister: firstRegister, SetName: newPermittedSourceSet(table, f).Name, Invert: !isPermitted},
 	}
 }
 
 // matchEtherType matches frames with a protocol number of Ethernet, such as that of IPv4.
-func matchEtherType(protocol uint16) []expr.Any {
+func matchEtherType(etherType uint16) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyPROTOCOL, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{byte(protocol >> 8), byte(protocol)}},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{byte(etherType >> 8), byte(etherType)}},
 	}
 }
 

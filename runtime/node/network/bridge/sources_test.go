@@ -77,12 +77,12 @@ func (m *frameMaker) make() frame {
 	}
 	hardware := []choice[net.HardwareAddr]{{m.ownHW, true, "own"}, {m.ownHW, true, "own"}, {m.otherHW, false, "other's"}, {net.HardwareAddr{2, 0, 0, 0, 0, 9}, false, "free"}}[m.random.IntN(4)]
 	address4 := []choice[netip.Addr]{
-		{m.own.Address, true, "own"}, {m.own.Address, true, "own"}, {m.other.Address, false, "other's"}, {testConfig.Subnet.Addr().Next(), false, "bridge's"},
+		{m.own.IPv4Address, true, "own"}, {m.own.IPv4Address, true, "own"}, {m.other.IPv4Address, false, "other's"}, {testConfig.IPv4Subnet.Addr().Next(), false, "bridge's"},
 		{netip.MustParseAddr(outsideAddress), false, "outside's"}, {netip.IPv4Unspecified(), false, "no"}, {netip.MustParseAddr("127.0.0.1"), false, "loopback"},
 	}[m.random.IntN(7)]
 	address6 := []choice[netip.Addr]{
-		{m.own.Address6, true, "own"}, {m.own.Address6, true, "own"}, {linkLocalAddress(m.ownHW), true, "own link-local"}, {netip.IPv6Unspecified(), true, "no"},
-		{m.other.Address6, false, "other's"}, {linkLocalAddress(m.otherHW), false, "other's link-local"}, {netip.MustParseAddr("fe80::1"), false, "router's link-local"}, {netip.MustParseAddr(outsideAddress6), false, "outside's"},
+		{m.own.IPv6Address, true, "own"}, {m.own.IPv6Address, true, "own"}, {linkLocalAddress(m.ownHW), true, "own link-local"}, {netip.IPv6Unspecified(), true, "no"},
+		{m.other.IPv6Address, false, "other's"}, {linkLocalAddress(m.otherHW), false, "other's link-local"}, {netip.MustParseAddr("fe80::1"), false, "router's link-local"}, {netip.MustParseAddr(outsideAddress6), false, "outside's"},
 	}[m.random.IntN(8)]
 
 	head := append(bytes.Repeat([]byte{0xff}, 6), hardware.value...)
@@ -99,10 +99,10 @@ func (m *frameMaker) make() frame {
 		f.allowed = f.allowed && address4.own && claimed.own
 		f.bytes = append(append(head, 0x08, 0x06), 0, 1, 8, 0, 6, 4, 0, operation)
 		f.bytes = append(append(f.bytes, claimed.value...), address4.value.AsSlice()...)
-		f.bytes = append(append(f.bytes, m.otherHW...), m.other.Address.AsSlice()...)
+		f.bytes = append(append(f.bytes, m.otherHW...), m.other.IPv4Address.AsSlice()...)
 	case 2, 3, 4:
 		messageType := []byte{128, 133, 134, 135, 136, 136, 137}[m.random.IntN(7)] // 128: echo request, 133: router solicitation, 135: neighbour solicitation
-		target := []choice[netip.Addr]{{m.own.Address6, true, "own"}, {m.other.Address6, false, "other's"}, {testConfig.Subnet6.Addr().Next(), false, "bridge's"}}[m.random.IntN(3)]
+		target := []choice[netip.Addr]{{m.own.IPv6Address, true, "own"}, {m.other.IPv6Address, false, "other's"}, {testConfig.IPv6Subnet.Addr().Next(), false, "bridge's"}}[m.random.IntN(3)]
 		extended := m.random.IntN(2) == 0
 		f.what += address6.name + " address, ICMPv6 " + string(rune('0'+messageType/100)) + string(rune('0'+messageType/10%10)) + string(rune('0'+messageType%10)) + " for " + target.name + " address"
 		if extended {
@@ -162,7 +162,7 @@ func TestNamespaceSendsAsItself(t *testing.T) {
 	_, other := attach(t, b, "two")
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	m := &frameMaker{random: rand.New(rand.NewPCG(seed, 0)), own: own, other: other, ownHW: hardwareAddressForIPv4(own.Address), otherHW: hardwareAddressForIPv4(other.Address)}
+	m := &frameMaker{random: rand.New(rand.NewPCG(seed, 0)), own: own, other: other, ownHW: hardwareAddressForIPv4(own.IPv4Address), otherHW: hardwareAddressForIPv4(other.IPv4Address)}
 	m.tag = m.random.Uint64() // a small number is also the end of an address, and so of messages that the kernel sends
 	sender := openPacketSocket(t, "one", InterfaceName)
 	for name, open := range map[string]func() *packetSocket{

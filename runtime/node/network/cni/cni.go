@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -13,9 +12,7 @@ import (
 	"strings"
 
 	"github.com/containernetworking/cni/libcni"
-	"github.com/containernetworking/cni/pkg/invoke"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/containernetworking/cni/pkg/version"
 )
 
 // InterfaceName is the name of the interface that plugins create in a namespace.
@@ -29,37 +26,41 @@ type Config struct {
 
 // Client runs CNI plugins. Its methods may be called concurrently.
 type Client struct {
-	config   Config
-	cacheDir string
+	config         Config
+	resultCacheDir string
+	callRecorder   *callRecorder
 }
 
-// New returns a client. libcni stores the results of plugins in cacheDir, which it creates.
-func New(c Config, cacheDir string) *Client { return &Client{c, cacheDir} }
+// New returns a client. The client stores the results of plugins and the ids of the calls in progress in resultCacheDir,
+// which it creates. Only one client at a time may call Add and Del with the same resultCacheDir.
+func New(c Config, resultCacheDir string) *Client {
+	return &Client{c, resultCacheDir, newCallRecorder(resultCacheDir)}
+}
 
 // Endpoint is a network namespace and the network that Add connects it to, or that Del disconnects it from.
 type Endpoint struct {
-	AllocID       string
-	NamespacePath string            // file of the namespace; need not exist for Del
-	NetworkConfig []byte            // result of Client.NetworkConfig
-	Args          map[string]string // CNI arguments: key -> value
-	Ports         []Port
+	AllocID           string
+	NamespacePath     string            // file of the namespace; need not exist for Del
+	NetworkConfigJSON []byte            // result of Client.ReadNetworkConfigJSON
+	CNIArgs           map[string]string // CNI arguments: key -> value
+	Ports             []ForwardedPort
 }
 
-// Port is a port of the machine that the plugins forward, if one of them has the capability portMappings.
-type Port struct {
+// ForwardedPort is a port of the machine that the plugins forward, if one of them has the capability portMappings.
+type ForwardedPort struct {
 	HostIP                  string // empty for all addresses
 	HostPort, NamespacePort int    // number on the machine, and in the namespace
 }
 
 // NamespaceStatus describes a connected namespace as reported by the plugins. Fields that they have not reported are empty.
 type NamespaceStatus struct {
-	Interface, Address, Address6      string
-	DNSServers, DNSSearch, DNSOptions []string
+	Interface, IPv4Address, IPv6Address string
+	DNSServers, DNSSearch, DNSOptions   []string
 }
 
-// CheckArgs returns an error if an argument contains a separator of KEY=VALUE;KEY=VALUE, in which form plugins get the
-// arguments.
-func CheckArgs(args map[string]string) error {
+// CheckArgsForSeparators returns an error if an argument contains a separator of KEY=VALUE;KEY=VALUE, in which form
+// plugins get the arguments.
+func CheckArgsForSeparators(args map[string]string) error {
 	for _, key := range slices.Sorted(maps.Keys(args)) {
 		if strings.ContainsAny(key, ";=") || strings.Contains(args[key], ";") {
 			return fmt.Errorf("CNI argument %q: neither the key nor the value %q may contain a semicolon, nor the key an equals sign", key, args[key])
@@ -68,24 +69,24 @@ func CheckArgs(args map[string]string) error {
 	return nil
 }
 
-// NetworkConfig returns the configuration of a network.
-func (c *Client) NetworkConfig(name string) ([]byte, error) {
-	networks, _ := c.readNetworkConfigs()
+// ReadNetworkConfigJSON returns the configuration of a network.
+func (c *Client) ReadNetworkConfigJSON(name string) ([]byte, error) {
+	networks, _ := c.readNetworkConfigByName()
 	if n := networks[name]; n != nil {
 		return n.Bytes, nil
 	}
 	return nil, fmt.Errorf("there is no CNI network %q in %s: create its configuration there, or use one of %q", name, c.config.ConfigDir, slices.Sorted(maps.Keys(networks)))
 }
 
-// NetworkNames returns the names of the configured networks, and the errors of files that cannot be read.
-func (c *Client) NetworkNames() ([]string, error) {
-	networks, err := c.readNetworkConfigs()
+// ReadNetworkNames returns the names of the configured networks, and the errors of files that cannot be read.
+func (c *Client) ReadNetworkNames() ([]string, error) {
+	networks, err := c.readNetworkConfigByName()
 	return slices.Sorted(maps.Keys(networks)), err
 }
 
-// readNetworkConfigs returns name of a network -> configuration. If several files have a name, the first file in order of
-// the paths counts.
-func (c *Client) readNetworkConfigs() (map[string]*libcni.NetworkConfigList, error) {
+// readNetworkConfigByName returns name of a network -> configuration. If several files have a name, the first file in
+// order of the paths counts.
+func (c *Client) readNetworkConfigByName() (map[string]*libcni.NetworkConfigList, error) {
 	paths, err := libcni.ConfFiles(c.config.ConfigDir, []string{".conf", ".conflist", ".json"})
 	if err != nil {
 		return nil, fmt.Errorf("CNI networks: %w", err)
@@ -132,15 +133,15 @@ func readConfigFile(path string) (*libcni.NetworkConfigList, error) {
 	return libcni.ConfListFromConf(single)
 }
 
-// newLibcni returns the libcni client that runs the plugins. It discards the plugins' stderr: libcni adds stderr to errors.
+// newLibcni returns the libcni client that runs the plugins.
 func (c *Client) newLibcni() *libcni.CNIConfig {
-	exec := &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: io.Discard}, PluginDecoder: version.PluginDecoder{}}
-	return libcni.NewCNIConfigWithCacheDir(c.config.PluginDirs, c.cacheDir, exec)
+	return libcni.NewCNIConfigWithCacheDir(c.config.PluginDirs, c.resultCacheDir, &pluginExec{recorder: c.callRecorder})
 }
 
-// Add connects a namespace. After an error Del must be called nevertheless.
+// Add connects a namespace. After an error Del must be called nevertheless. Before Add and Del call a plugin, they kill the
+// processes of the calls during which an earlier agent has died.
 func (c *Client) Add(ctx context.Context, e Endpoint) (NamespaceStatus, error) {
-	list, err := libcni.NetworkConfFromBytes(e.NetworkConfig)
+	list, err := libcni.NetworkConfFromBytes(e.NetworkConfigJSON)
 	if err != nil {
 		return NamespaceStatus{}, fmt.Errorf("CNI network: %w", err)
 	}
@@ -157,7 +158,7 @@ func (c *Client) Add(ctx context.Context, e Endpoint) (NamespaceStatus, error) {
 
 // Del disconnects a namespace that Add has connected, completely or in part, even if the namespace no longer exists.
 func (c *Client) Del(ctx context.Context, e Endpoint) error {
-	list, err := libcni.NetworkConfFromBytes(e.NetworkConfig)
+	list, err := libcni.NetworkConfFromBytes(e.NetworkConfigJSON)
 	if err != nil {
 		return fmt.Errorf("CNI network: %w", err)
 	}
@@ -181,8 +182,8 @@ type portMapping struct {
 
 func runtimeConfig(e Endpoint) *libcni.RuntimeConf {
 	config := &libcni.RuntimeConf{ContainerID: e.AllocID, NetNS: e.NamespacePath, IfName: InterfaceName, Args: [][2]string{{"IgnoreUnknown", "true"}}}
-	for _, key := range slices.Sorted(maps.Keys(e.Args)) {
-		config.Args = append(config.Args, [2]string{key, e.Args[key]})
+	for _, key := range slices.Sorted(maps.Keys(e.CNIArgs)) {
+		config.Args = append(config.Args, [2]string{key, e.CNIArgs[key]})
 	}
 	var mappings []portMapping
 	for _, p := range e.Ports {
@@ -197,7 +198,7 @@ func runtimeConfig(e Endpoint) *libcni.RuntimeConf {
 }
 
 // newStatusFromResult converts the result of plugins for the namespace at a path.
-func newStatusFromResult(result *types100.Result, path string) NamespaceStatus {
+func newStatusFromResult(result *types100.Result, namespacePath string) NamespaceStatus {
 	s := NamespaceStatus{DNSServers: result.DNS.Nameservers, DNSSearch: result.DNS.Search, DNSOptions: result.DNS.Options}
 	inside := func(index *int) bool {
 		if index == nil {
@@ -206,7 +207,7 @@ func newStatusFromResult(result *types100.Result, path string) NamespaceStatus {
 		return *index >= 0 && *index < len(result.Interfaces) && result.Interfaces[*index].Sandbox != ""
 	}
 	for _, i := range result.Interfaces {
-		if i.Sandbox == path {
+		if i.Sandbox == namespacePath {
 			s.Interface = i.Name
 			break
 		}
@@ -215,11 +216,11 @@ func newStatusFromResult(result *types100.Result, path string) NamespaceStatus {
 		switch {
 		case !inside(ip.Interface):
 		case ip.Address.IP.To4() != nil:
-			if s.Address == "" {
-				s.Address = ip.Address.IP.String()
+			if s.IPv4Address == "" {
+				s.IPv4Address = ip.Address.IP.String()
 			}
-		case s.Address6 == "":
-			s.Address6 = ip.Address.IP.String()
+		case s.IPv6Address == "":
+			s.IPv6Address = ip.Address.IP.String()
 		}
 	}
 	return s

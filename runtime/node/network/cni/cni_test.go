@@ -25,7 +25,7 @@ const isolatedVariable = "NOMAD_LITE_CNI_TEST_ISOLATED"
 
 // TestMain starts the test binary again in a network of its own, as root.
 func TestMain(m *testing.M) {
-	if os.Geteuid() != 0 {
+	if os.Geteuid() != 0 || os.Getenv(agentEnv) != "" {
 		os.Exit(m.Run())
 	}
 	if os.Getenv(isolatedVariable) == "" {
@@ -91,17 +91,17 @@ func TestNetworks(t *testing.T) {
 		"50-large.conf":    `{"name": "large", "type": "` + strings.Repeat("x", maxConfigSize) + `"}`,
 		"notes.txt":        "no network",
 	})
-	names, err := c.NetworkNames()
+	names, err := c.ReadNetworkNames()
 	if !slices.Equal(names, []string{"pair", "single"}) || err == nil || !strings.Contains(err.Error(), "40-bad.conflist") || !strings.Contains(err.Error(), "50-large.conf: it has ") {
 		t.Errorf("%q, %v", names, err)
 	}
-	if config, err := c.NetworkConfig("pair"); err != nil || !json.Valid(config) || !strings.Contains(string(config), "portmap") {
+	if config, err := c.ReadNetworkConfigJSON("pair"); err != nil || !json.Valid(config) || !strings.Contains(string(config), "portmap") {
 		t.Errorf("%s, %v: the first file with a name counts", config, err)
 	}
-	if _, err := c.NetworkConfig("x"); err == nil || !strings.Contains(err.Error(), `there is no CNI network "x" in `) || !strings.Contains(err.Error(), `["pair" "single"]`) {
+	if _, err := c.ReadNetworkConfigJSON("x"); err == nil || !strings.Contains(err.Error(), `there is no CNI network "x" in `) || !strings.Contains(err.Error(), `["pair" "single"]`) {
 		t.Error(err)
 	}
-	if names, err := New(Config{ConfigDir: "/no/such/directory"}, "").NetworkNames(); len(names) > 0 || err != nil {
+	if names, err := New(Config{ConfigDir: "/no/such/directory"}, "").ReadNetworkNames(); len(names) > 0 || err != nil {
 		t.Errorf("%q, %v", names, err)
 	}
 }
@@ -113,7 +113,7 @@ func TestCheckArgs(t *testing.T) {
 		`"A;B": nei`: {"A;B": "c"},
 		`"A=B": nei`: {"A=B": "c"},
 	} {
-		if err := CheckArgs(args); (err == nil) != (value == "") || err != nil && !strings.Contains(err.Error(), value) {
+		if err := CheckArgsForSeparators(args); (err == nil) != (value == "") || err != nil && !strings.Contains(err.Error(), value) {
 			t.Errorf("%q: %v", args, err)
 		}
 	}
@@ -140,7 +140,7 @@ func TestPluginVersions(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "README"), []byte("CNI x plugin v1.0.0"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	got := newTestClient(t, nil, "/no/such/directory", dir).PluginVersions(t.Context())
+	got := newTestClient(t, nil, "/no/such/directory", dir).RunForPluginVersionByName(t.Context())
 	if !maps.Equal(got, map[string]string{"bridge": "v1.6.2", "debian": "1.0.0"}) {
 		t.Errorf("%q", got)
 	}
@@ -159,7 +159,7 @@ func TestAddAndDel(t *testing.T) {
 		t.Skip("the plugins of Debian's package containernetworking-plugins are not installed")
 	}
 	c := newTestClient(t, map[string]string{"pair.conflist": pairConfig}, debianPlugins)
-	config, err := c.NetworkConfig("pair")
+	config, err := c.ReadNetworkConfigJSON("pair")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,16 +170,16 @@ func TestAddAndDel(t *testing.T) {
 		if round > 0 {
 			skipAddressDetection(t, netns.Path("one"))
 		}
-		e := Endpoint{AllocID: "one", NamespacePath: netns.Path("one"), NetworkConfig: config, Args: map[string]string{"NOMAD_ALLOC_ID": "one"}, Ports: []Port{{HostPort: 8088, NamespacePort: 8080}}}
+		e := Endpoint{AllocID: "one", NamespacePath: netns.Path("one"), NetworkConfigJSON: config, CNIArgs: map[string]string{"NOMAD_ALLOC_ID": "one"}, Ports: []ForwardedPort{{HostPort: 8088, NamespacePort: 8080}}}
 		s, err := c.Add(t.Context(), e)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s.Interface != "eth0" || !strings.HasPrefix(s.Address, "10.77.0.") || !strings.HasPrefix(s.Address6, "fd77::") || !slices.Equal(s.DNSServers, []string{"10.77.0.53"}) {
+		if s.Interface != "eth0" || !strings.HasPrefix(s.IPv4Address, "10.77.0.") || !strings.HasPrefix(s.IPv6Address, "fd77::") || !slices.Equal(s.DNSServers, []string{"10.77.0.53"}) {
 			t.Errorf("%+v", s)
 		}
 		if round == 0 {
-			checkReachable(t, e.NamespacePath, s.Address)
+			checkReachable(t, e.NamespacePath, s.IPv4Address)
 		}
 		if round%2 == 1 { // as after a reboot
 			if err := netns.Remove("one"); err != nil {
@@ -199,7 +199,7 @@ func TestAddAndDel(t *testing.T) {
 	if err != nil || len(interfaces) != 1 {
 		t.Errorf("interfaces %v, %v", interfaces, err)
 	}
-	broken := Endpoint{AllocID: "one", NetworkConfig: []byte(`{"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "missing"}]}`)}
+	broken := Endpoint{AllocID: "one", NetworkConfigJSON: []byte(`{"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "missing"}]}`)}
 	if _, err := c.Add(t.Context(), broken); err == nil || !strings.Contains(err.Error(), `CNI network "n": `) || !strings.Contains(err.Error(), "missing") {
 		t.Error(err)
 	}
@@ -256,7 +256,7 @@ func TestStatusOfResult(t *testing.T) {
 			{Address: parse("10.0.0.2/24"), Interface: &inside}, {Address: parse("10.0.0.3/24")}, {Address: parse("fd00::2/64")},
 		},
 	}, "/run/netns/a")
-	if got.Interface != "net1" || got.Address != "10.0.0.2" || got.Address6 != "fd00::2" {
+	if got.Interface != "net1" || got.IPv4Address != "10.0.0.2" || got.IPv6Address != "fd00::2" {
 		t.Errorf("%+v", got)
 	}
 }

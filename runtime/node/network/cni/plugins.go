@@ -1,6 +1,7 @@
 package cni
 
 import (
+	"bytes"
 	"context"
 	"os"
 	"os/exec"
@@ -9,9 +10,11 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 )
 
-// versionTimeout limits how long readPluginVersion waits for a plugin to print its version.
+// versionTimeout limits how long runForPluginVersionOrEmpty waits for a plugin to print its version.
 var versionTimeout = 2 * time.Second
 
 // versionPattern matches the last word of the first line that ends with a version, as Nomad does. Some plugins print
@@ -20,9 +23,9 @@ var versionPattern = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(?m)(?:^|\s)(v?\d+\.\d+\.\d+\S*)[ \t\r]*$`)
 })
 
-// PluginVersions returns name of an installed plugin -> version. It runs each program in the plugin directories, and
-// skips programs that print no version.
-func (c *Client) PluginVersions(ctx context.Context) map[string]string {
+// RunForPluginVersionByName returns name of an installed plugin -> version. It runs each program in the plugin
+// directories, and skips programs that print no version.
+func (c *Client) RunForPluginVersionByName(ctx context.Context) map[string]string {
 	versions := make(map[string]string)
 	for _, dir := range c.config.PluginDirs {
 		entries, err := os.ReadDir(dir)
@@ -34,7 +37,7 @@ func (c *Client) PluginVersions(ctx context.Context) map[string]string {
 			if _, found := versions[name]; found || strings.HasPrefix(name, ".") {
 				continue
 			}
-			if version := readPluginVersion(ctx, filepath.Join(dir, name)); version != "" {
+			if version := runForPluginVersionOrEmpty(ctx, filepath.Join(dir, name)); version != "" {
 				versions[name] = version
 			}
 		}
@@ -42,8 +45,8 @@ func (c *Client) PluginVersions(ctx context.Context) map[string]string {
 	return versions
 }
 
-// readPluginVersion runs a plugin and returns its version, "" if the file is no program or prints no version.
-func readPluginVersion(ctx context.Context, path string) string {
+// runForPluginVersionOrEmpty runs a plugin and returns its version, "" if the file is no program or prints no version.
+func runForPluginVersionOrEmpty(ctx context.Context, path string) string {
 	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 {
 		return ""
 	}
@@ -51,12 +54,12 @@ func readPluginVersion(ctx context.Context, path string) string {
 	defer cancel()
 	command := exec.CommandContext(ctx, path, "--version")
 	command.Env = []string{}
-	command.WaitDelay = versionTimeout
-	output, err := command.CombinedOutput()
-	if err != nil {
+	var output bytes.Buffer
+	command.Stdout, command.Stderr = &output, &output
+	if err := osprocess.RunInOwnGroup(command); err != nil {
 		return ""
 	}
-	match := versionPattern().FindSubmatch(output)
+	match := versionPattern().FindSubmatch(output.Bytes())
 	if match == nil {
 		return ""
 	}

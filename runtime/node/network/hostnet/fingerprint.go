@@ -18,32 +18,32 @@ import (
 
 // Capabilities are the network modes that the machine supports, besides host and none, and attributes of the node.
 type Capabilities struct {
-	NetworkModes []string          // such as bridge and cni/NAME
-	Attributes   map[string]string // attribute of the node -> value
+	NetworkModes   []string          // such as bridge and cni/NAME
+	NodeAttributes map[string]string // attribute of the node -> value
 }
 
 // Fingerprint returns the network modes, and an error that says why a mode is missing. It runs each CNI plugin
 // and creates a bridge in a network namespace that exists only during the call.
-func (h *Host) Fingerprint(ctx context.Context) (Capabilities, error) {
-	c := Capabilities{Attributes: make(map[string]string)}
-	if err := netns.Probe(func() error { return probeBridge(h.config.Bridge) }); err != nil {
+func (h *HostNamespaces) Fingerprint(ctx context.Context) (Capabilities, error) {
+	c := Capabilities{NodeAttributes: make(map[string]string)}
+	if err := netns.Probe(func() error { return probeBridgeInNewNamespace(h.config.Bridge) }); err != nil {
 		return c, fmt.Errorf("no network modes bridge and cni: %w", err)
 	}
 	c.NetworkModes = append(c.NetworkModes, modeBridge)
-	c.Attributes["nomad.bridge.hairpin_mode"] = strconv.FormatBool(!h.config.Bridge.NoHairpin)
-	names, err := h.cni.NetworkNames()
+	c.NodeAttributes["nomad.bridge.hairpin_mode"] = strconv.FormatBool(!h.config.Bridge.NoHairpin)
+	names, err := h.cni.ReadNetworkNames()
 	for _, name := range names {
 		c.NetworkModes = append(c.NetworkModes, cniPrefix+name)
 	}
-	for name, version := range h.cni.PluginVersions(ctx) {
-		c.Attributes["plugins.cni.version."+name] = version
+	for name, version := range h.cni.RunForPluginVersionByName(ctx) {
+		c.NodeAttributes["plugins.cni.version."+name] = version
 	}
-	return c, errors.Join(err, checkNoLegacyFilterRules("/proc/net"))
+	return c, errors.Join(err, checkNoIptablesLegacyFilterRules("/proc/net"))
 }
 
-// checkNoLegacyFilterRules returns an error if the machine has filter rules of iptables-legacy, which can drop the packets
-// of the bridge. The rules are not in nftables, so the agent cannot add a rule that accepts these packets.
-func checkNoLegacyFilterRules(procNetDir string) error {
+// checkNoIptablesLegacyFilterRules returns an error if the machine has filter rules of iptables-legacy, which can drop
+// the packets of the bridge. The rules are not in nftables, so the agent cannot add a rule that accepts these packets.
+func checkNoIptablesLegacyFilterRules(procNetDir string) error {
 	for program, file := range map[string]string{"iptables-legacy": "ip_tables_names", "ip6tables-legacy": "ip6_tables_names"} {
 		names, err := os.ReadFile(filepath.Join(procNetDir, file))
 		if err == nil && slices.Contains(strings.Fields(string(names)), "filter") {
@@ -53,13 +53,14 @@ func checkNoLegacyFilterRules(procNetDir string) error {
 	return nil
 }
 
-// probeBridge creates a veth pair, a bridge and its rules in the network namespace of the calling thread, which must be new.
-func probeBridge(c bridge.Config) error {
+// probeBridgeInNewNamespace creates a veth pair, a bridge and its rules in the network namespace of the calling thread,
+// which must be new.
+func probeBridgeInNewNamespace(c bridge.Config) error {
 	attributes := netlink.NewLinkAttrs()
 	attributes.Name = "probe"
 	err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attributes, PeerName: "peer"})
 	if err != nil {
 		return fmt.Errorf("create a veth pair: %w", err)
 	}
-	return bridge.New(c).Probe()
+	return bridge.New(c).ProbeInNewNetworkNamespace()
 }

@@ -32,7 +32,7 @@ type Config struct {
 // WithDefaults returns the configuration with its defaults.
 func (c Config) WithDefaults() Config {
 	c.Bridge.Name = cmp.Or(c.Bridge.Name, "nomad")
-	c.Bridge.Subnet = cmp.Or(c.Bridge.Subnet, netip.MustParsePrefix("172.26.64.0/20"))
+	c.Bridge.IPv4Subnet = cmp.Or(c.Bridge.IPv4Subnet, netip.MustParsePrefix("172.26.64.0/20"))
 	if c.CNI.PluginDirs == nil {
 		c.CNI.PluginDirs = []string{"/opt/cni/bin"}
 	}
@@ -46,45 +46,45 @@ const (
 	cniPrefix  = "cni/"
 )
 
-// Host implements network.Host.
-type Host struct {
+// HostNamespaces implements network.HostNamespaces.
+type HostNamespaces struct {
 	config Config
 	bridge *bridge.Bridge
 	cni    *cni.Client
 }
 
-var _ network.Host = (*Host)(nil)
+var _ network.HostNamespaces = (*HostNamespaces)(nil)
 
-// New returns a Host with a configuration that has its defaults. It changes nothing on the machine.
-func New(c Config) *Host {
-	return &Host{config: c, bridge: bridge.New(c.Bridge), cni: cni.New(c.CNI, c.CNICacheDir)}
+// New returns HostNamespaces with a configuration that has its defaults. It changes nothing on the machine.
+func New(c Config) *HostNamespaces {
+	return &HostNamespaces{config: c, bridge: bridge.New(c.Bridge), cni: cni.New(c.CNI, c.CNICacheDir)}
 }
 
-// CreateNamespace implements network.Host.
-func (*Host) CreateNamespace(allocID string) (string, error) {
+// CreateNamespace implements network.HostNamespaces.
+func (*HostNamespaces) CreateNamespace(allocID string) (path string, err error) {
 	return netns.Path(allocID), netns.Create(allocID)
 }
 
-// RemoveNamespace implements network.Host.
-func (*Host) RemoveNamespace(allocID string) error { return netns.Remove(allocID) }
+// RemoveNamespace implements network.HostNamespaces.
+func (*HostNamespaces) RemoveNamespace(allocID string) error { return netns.Remove(allocID) }
 
-// SetCNIConfig implements network.Host: it adds the configuration of a CNI network to the record.
-func (h *Host) SetCNIConfig(n *state.AllocNetwork) error {
+// ReadCNIConfigIntoRecord implements network.HostNamespaces: it adds the configuration of a CNI network to the record.
+func (h *HostNamespaces) ReadCNIConfigIntoRecord(n *state.AllocNetwork) error {
 	name, isCNI := strings.CutPrefix(n.Mode, cniPrefix)
 	if !isCNI {
 		return nil
 	}
-	if err := cni.CheckArgs(n.CNIArgs); err != nil {
+	if err := cni.CheckArgsForSeparators(n.CNIArgs); err != nil {
 		return err
 	}
-	config, err := h.cni.NetworkConfig(name)
+	config, err := h.cni.ReadNetworkConfigJSON(name)
 	n.CNIConfig = config
 	return err
 }
 
-// Connect implements network.Host. It waits up to portRetryTimeout for ports that are forwarded to another allocation, which
-// may be stopping.
-func (h *Host) Connect(ctx context.Context, n *state.AllocNetwork, path string) (*state.NetworkStatus, error) {
+// CheckPortsAndConnectNamespace implements network.HostNamespaces. It waits up to portRetryTimeout for ports that are
+// forwarded to another allocation, which may be stopping.
+func (h *HostNamespaces) CheckPortsAndConnectNamespace(ctx context.Context, n *state.AllocNetwork, path string) (*state.NetworkStatus, error) {
 	if n.Mode == modeBridge || strings.HasPrefix(n.Mode, cniPrefix) {
 		if err := h.checkPortsFree(n); err != nil {
 			return nil, err
@@ -96,7 +96,7 @@ func (h *Host) Connect(ctx context.Context, n *state.AllocNetwork, path string) 
 		if err != nil {
 			return nil, err
 		}
-		return h.connectBridge(ctx, e)
+		return h.attachToBridgeWhenPortsFree(ctx, e)
 	case strings.HasPrefix(n.Mode, cniPrefix):
 		status, err := h.cni.Add(ctx, cniEndpoint(n, path))
 		if err != nil {
@@ -109,7 +109,7 @@ func (h *Host) Connect(ctx context.Context, n *state.AllocNetwork, path string) 
 
 // checkPortsFree returns an error if a program of the machine listens on one of the ports: clients of the program
 // would reach the allocation instead.
-func (h *Host) checkPortsFree(n *state.AllocNetwork) error {
+func (h *HostNamespaces) checkPortsFree(n *state.AllocNetwork) error {
 	for _, p := range n.Ports {
 		if h.isPortFree(p, n.Mode) {
 			continue
@@ -120,22 +120,23 @@ func (h *Host) checkPortsFree(n *state.AllocNetwork) error {
 	return nil
 }
 
-func (h *Host) isPortFree(p state.NetworkPort, mode string) bool {
+func (h *HostNamespaces) isPortFree(p state.NetworkPort, networkMode string) bool {
 	if address, err := netip.ParseAddr(p.HostIP); err == nil {
 		return hostport.IsFreeAt(address, p.HostPort)
 	}
-	if mode != modeBridge {
+	if networkMode != modeBridge {
 		return hostport.IsFree(p.HostPort) // CNI plugins forward a port without HostIP on all addresses
 	}
-	return hostport.IsFree(p.HostPort, h.config.Bridge.AddressesOnlyForHostIPPorts...)
+	return hostport.IsFree(p.HostPort, h.config.Bridge.AddressesForwardingOnlyHostIPPorts...)
 }
 
-// portRetryTimeout is how long, and portRetryInterval how often, Connect retries while a port is forwarded to another
-// allocation.
+// portRetryTimeout is how long, and portRetryInterval how often, attachToBridgeWhenPortsFree retries while a port is
+// forwarded to another allocation.
 const portRetryTimeout, portRetryInterval = 10 * time.Second, 100 * time.Millisecond
 
-// connectBridge connects a namespace to the bridge. It retries while a port is forwarded to another allocation.
-func (h *Host) connectBridge(ctx context.Context, e bridge.Endpoint) (*state.NetworkStatus, error) {
+// attachToBridgeWhenPortsFree connects a namespace to the bridge. It retries while a port is forwarded to another
+// allocation.
+func (h *HostNamespaces) attachToBridgeWhenPortsFree(ctx context.Context, e bridge.Endpoint) (*state.NetworkStatus, error) {
 	for deadline := time.Now().Add(portRetryTimeout); ; {
 		status, err := h.bridge.Attach(e)
 		if err == nil {
@@ -155,7 +156,7 @@ func (h *Host) connectBridge(ctx context.Context, e bridge.Endpoint) (*state.Net
 func bridgeEndpoint(n *state.AllocNetwork, path string) (bridge.Endpoint, error) {
 	e := bridge.Endpoint{AllocID: n.AllocID, NamespacePath: path}
 	for _, p := range n.Ports {
-		port := bridge.Port{Label: p.Label, HostPort: p.HostPort, NamespacePort: p.To}
+		port := bridge.ForwardedPort{Label: p.Label, HostPort: p.HostPort, NamespacePort: p.To}
 		if p.HostIP != "" {
 			var err error
 			if port.HostIP, err = netip.ParseAddr(p.HostIP); err != nil {
@@ -168,58 +169,58 @@ func bridgeEndpoint(n *state.AllocNetwork, path string) (bridge.Endpoint, error)
 }
 
 func cniEndpoint(n *state.AllocNetwork, path string) cni.Endpoint {
-	e := cni.Endpoint{AllocID: n.AllocID, NamespacePath: path, NetworkConfig: n.CNIConfig, Args: n.CNIArgs}
+	e := cni.Endpoint{AllocID: n.AllocID, NamespacePath: path, NetworkConfigJSON: n.CNIConfig, CNIArgs: n.CNIArgs}
 	for _, p := range n.Ports {
-		e.Ports = append(e.Ports, cni.Port{HostIP: p.HostIP, HostPort: p.HostPort, NamespacePort: p.To})
+		e.Ports = append(e.Ports, cni.ForwardedPort{HostIP: p.HostIP, HostPort: p.HostPort, NamespacePort: p.To})
 	}
 	return e
 }
 
 func statusOfBridge(s bridge.NamespaceStatus) *state.NetworkStatus {
-	status := &state.NetworkStatus{Interface: s.Interface, Address: s.Address.String(), DNS: namespaceDNSConfig()}
-	if s.Address6.IsValid() {
-		status.AddressIPv6 = s.Address6.String()
+	status := &state.NetworkStatus{Interface: s.Interface, Address: s.IPv4Address.String(), DNS: namespaceDNSConfigIfNeeded()}
+	if s.IPv6Address.IsValid() {
+		status.AddressIPv6 = s.IPv6Address.String()
 	}
 	return status
 }
 
 func statusOfCNI(s cni.NamespaceStatus) *state.NetworkStatus {
-	status := &state.NetworkStatus{Interface: s.Interface, Address: s.Address, AddressIPv6: s.Address6}
+	status := &state.NetworkStatus{Interface: s.Interface, Address: s.IPv4Address, AddressIPv6: s.IPv6Address}
 	if len(s.DNSServers) > 0 || len(s.DNSSearch) > 0 || len(s.DNSOptions) > 0 {
 		status.DNS = &driver.DNSConfig{Servers: s.DNSServers, Searches: s.DNSSearch, Options: s.DNSOptions}
 	}
 	return status
 }
 
-// Disconnect implements network.Host.
-func (h *Host) Disconnect(ctx context.Context, n *state.AllocNetwork) error {
+// DisconnectNamespace implements network.HostNamespaces.
+func (h *HostNamespaces) DisconnectNamespace(ctx context.Context, n *state.AllocNetwork) error {
 	switch {
 	case n.Mode == modeBridge:
 		return h.bridge.Detach(n.AllocID)
 	case strings.HasPrefix(n.Mode, cniPrefix) && len(n.CNIConfig) > 0:
-		return h.cni.Del(ctx, cniEndpoint(n, namespacePath(n)))
+		return h.cni.Del(ctx, cniEndpoint(n, networkNamespacePath(n)))
 	}
 	return nil
 }
 
-// namespacePath returns the path of the namespace of a network, also of one that was not created completely.
-func namespacePath(n *state.AllocNetwork) string {
+// networkNamespacePath returns the path of the namespace of a network, also of one that was not created completely.
+func networkNamespacePath(n *state.AllocNetwork) string {
 	if n.Isolation != nil {
 		return n.Isolation.Path
 	}
 	return netns.Path(n.AllocID)
 }
 
-// Repair implements network.Host.
-func (h *Host) Repair(networks []state.AllocNetwork) error {
+// RestoreRulesAndSettings implements network.HostNamespaces.
+func (h *HostNamespaces) RestoreRulesAndSettings(networks []state.AllocNetwork) error {
 	var endpoints []bridge.Endpoint
 	var errs []error
 	for i := range networks {
 		if networks[i].Mode == modeBridge {
-			e, err := bridgeEndpoint(&networks[i], namespacePath(&networks[i]))
+			e, err := bridgeEndpoint(&networks[i], networkNamespacePath(&networks[i]))
 			errs = append(errs, err)
 			endpoints = append(endpoints, e)
 		}
 	}
-	return errors.Join(append(errs, h.bridge.Repair(endpoints))...)
+	return errors.Join(append(errs, h.bridge.RestoreRulesAndSettings(endpoints))...)
 }

@@ -21,7 +21,7 @@ func TestPortInUseByProgram(t *testing.T) {
 	defer l.Close()
 	port := l.Addr().(*net.TCPAddr).Port
 	h := New(Config{}.WithDefaults())
-	_, err = h.Connect(t.Context(), &state.AllocNetwork{AllocID: "a", Mode: "bridge", Ports: []state.NetworkPort{{Label: "http", HostPort: port, To: 80}}}, "/no/such/namespace")
+	_, err = h.CheckPortsAndConnectNamespace(t.Context(), &state.AllocNetwork{AllocID: "a", Mode: "bridge", Ports: []state.NetworkPort{{Label: "http", HostPort: port, To: 80}}}, "/no/such/namespace")
 	if err == nil || !strings.Contains(err.Error(), `port "http": process "hostnet.test" (pid `) {
 		t.Error(err)
 	}
@@ -43,20 +43,20 @@ func TestFingerprint(t *testing.T) {
 		}
 		return
 	}
-	if err != nil && !strings.Contains(err.Error(), "legacy") || !slices.Equal(got.NetworkModes, []string{"bridge", "cni/lan"}) || got.Attributes["plugins.cni.version.macvlan"] != "v1.6.2" || got.Attributes["nomad.bridge.hairpin_mode"] != "true" {
+	if err != nil && !strings.Contains(err.Error(), "legacy") || !slices.Equal(got.NetworkModes, []string{"bridge", "cni/lan"}) || got.NodeAttributes["plugins.cni.version.macvlan"] != "v1.6.2" || got.NodeAttributes["nomad.bridge.hairpin_mode"] != "true" {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
 
 func TestLegacyTablesAreReported(t *testing.T) {
 	dir := t.TempDir()
-	if err := checkNoLegacyFilterRules(dir); err != nil {
+	if err := checkNoIptablesLegacyFilterRules(dir); err != nil {
 		t.Error(err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "ip6_tables_names"), []byte("nat\nfilter\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := checkNoLegacyFilterRules(dir); err == nil || !strings.Contains(err.Error(), "ip6tables-legacy -I FORWARD -i BRIDGE -j ACCEPT") {
+	if err := checkNoIptablesLegacyFilterRules(dir); err == nil || !strings.Contains(err.Error(), "ip6tables-legacy -I FORWARD -i BRIDGE -j ACCEPT") {
 		t.Error(err)
 	}
 }

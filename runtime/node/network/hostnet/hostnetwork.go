@@ -22,9 +22,9 @@ type HostAddress struct {
 	Address   netip.Addr
 }
 
-// SelectHostAddresses returns name of a host network -> its address: the first of all, the addresses of the machine, that the
-// network selects. The error names the networks that select no address.
-func (c Config) SelectHostAddresses(machineAddresses []HostAddress) (map[string]HostAddress, error) {
+// SelectHostAddressByNetworkName returns name of a host network -> its address: the first of all, the addresses of the
+// machine, that the network selects. The error names the networks that select no address.
+func (c Config) SelectHostAddressByNetworkName(machineAddresses []HostAddress) (map[string]HostAddress, error) {
 	addresses := make(map[string]HostAddress)
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(c.HostNetworks)) {

@@ -21,7 +21,7 @@ func TestHostAddresses(t *testing.T) {
 		"elsewhere":   {CIDR: cidr("192.0.2.0/24")},
 		"other":       {CIDR: cidr("10.1.0.0/24"), Interface: "two"},
 		"nonexistent": {Interface: "three"},
-	}}.SelectHostAddresses(machine)
+	}}.SelectHostAddressByNetworkName(machine)
 	for name, want := range map[string]string{
 		"interface": "one 10.1.0.1", "first": "one 10.1.0.1", "cidr": "two 10.2.0.1", "second": "one 10.1.0.2", "six": "one fd00::1", "loopback": "lo 127.0.0.1",
 		"elsewhere": " invalid IP", "other": " invalid IP", "nonexistent": " invalid IP",

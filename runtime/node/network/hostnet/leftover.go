@@ -22,15 +22,15 @@ func RemoveLeftoverNetwork(allocID string) error {
 	if _, err := os.Lstat(netns.Path(allocID)); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err := errors.Join(bridge.DetachLeftover(allocID), netns.Remove(allocID)); err != nil {
+	if err := errors.Join(bridge.FindBridgeAndDetach(allocID), netns.Remove(allocID)); err != nil {
 		return fmt.Errorf("network of allocation %s: %w", allocID, err)
 	}
 	return nil
 }
 
-// RemoveLeftoverNetworks calls RemoveLeftoverNetwork for each allocation that has a directory in dir.
-func RemoveLeftoverNetworks(dir string) error {
-	entries, err := os.ReadDir(dir)
+// RemoveLeftoverNetworks calls RemoveLeftoverNetwork for each allocation that has a directory in allocDirRoot.
+func RemoveLeftoverNetworks(allocDirRoot string) error {
+	entries, err := os.ReadDir(allocDirRoot)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -5,9 +5,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// namespaceDNSConfig returns the DNS settings for tasks in a namespace of the bridge. It returns nil, so that tasks get the
-// settings of the machine, unless those name a loopback address, which a namespace cannot reach, and others are known.
-func namespaceDNSConfig() *driver.DNSConfig {
+// namespaceDNSConfigIfNeeded returns the DNS settings for tasks in a namespace of the bridge. It returns nil, so that
+// tasks get the settings of the machine, unless those name a loopback address, which a namespace cannot reach, and
+// others are known.
+func namespaceDNSConfigIfNeeded() *driver.DNSConfig {
 	if !netfiles.MachineResolver().HasLoopback() {
 		return nil
 	}

@@ -6,17 +6,19 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/device"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
 )
 
 const (
-	// reserveTimeout limits a call of Reserve, including all waits for the plugin.
+	// reserveTimeout limits a call of Reserve of a plugin, including the wait for a plugin process that is starting.
 	reserveTimeout = 30 * time.Second
 
 	// unknownDeviceTimeout is how long Reserve waits for a device that no plugin reports,
@@ -27,30 +29,31 @@ const (
 // devicePlugins is the part of the supervisor that a Manager needs.
 type devicePlugins interface {
 	DeviceGroups() []supervisor.DeviceGroup
-	Changed() <-chan struct{} // the channel is closed when the result of DeviceGroups changes
+	InfoChanged() <-chan struct{} // the channel is closed when the result of DeviceGroups changes
 	// Device returns the plugin with the name. It waits until launchDeadline for a plugin process that is starting.
-	Device(ctx context.Context, name string, launchDeadline time.Time) (device.Plugin, error)
+	Device(ctx context.Context, pluginName string, launchDeadline time.Time) (device.Plugin, error)
 }
 
 // Config configures a Manager.
 type Config struct {
 	StatsInterval time.Duration // time between two samples of the statistics of a plugin
-	// NoCallTimeouts makes Reserve wait without a time limit until the plugin answers or the caller's context ends.
-	NoCallTimeouts bool
-	Logger         hclog.Logger
+	// ReserveHasNoTimeout makes Reserve wait without a time limit until the plugin answers or the caller's context
+	// ends.
+	ReserveHasNoTimeout bool
+	Logger              hclog.Logger
 }
 
 // Manager reserves devices for tasks, and collects statistics. Its methods may be called
 // concurrently.
 type Manager struct {
-	plugins        devicePlugins
-	noCallTimeouts bool
-	sampler        statsSampler
+	plugins             devicePlugins
+	reserveHasNoTimeout bool
+	sampler             statsSampler
 }
 
 // New returns a Manager. The caller must call Close.
 func New(p devicePlugins, c Config) *Manager {
-	return &Manager{plugins: p, noCallTimeouts: c.NoCallTimeouts, sampler: newSampler(p, c.StatsInterval, c.Logger)}
+	return &Manager{plugins: p, reserveHasNoTimeout: c.ReserveHasNoTimeout, sampler: newSampler(p, c.StatsInterval, c.Logger)}
 }
 
 // Close stops the collection of statistics, and waits until its goroutines have returned.
@@ -62,67 +65,82 @@ func GroupIDOf(d *api.AllocatedDeviceResource) device.GroupID {
 }
 
 // Reserve calls the plugin of devices that the scheduler has chosen for a task, and returns what
-// the task needs to use them. If the process of the plugin exits during the call, Reserve waits
-// for the next process and calls it once more. Reserve fails after 30 seconds, unless the Manager has no
-// timeouts. A reservation is not released by a call: device plugins have no such method.
-func (m *Manager) Reserve(ctx context.Context, d *api.AllocatedDeviceResource) (*device.Reservation, error) {
+// the task needs to use them. If the process of the plugin exits during the call, Reserve repeats the call in
+// the next process. While the plugin is unavailable, Reserve blocks until ctx is done. It calls reportOutage once, with the
+// error of an unavailable plugin or of the second process that has exited. Reserve fails if a plugin process
+// does not answer for 30 seconds, unless the Manager has no timeouts. A reservation is not released by a call: device plugins
+// have no such method.
+func (m *Manager) Reserve(ctx context.Context, d *api.AllocatedDeviceResource, reportOutage func(error)) (*device.Reservation, error) {
+	r, err := m.reserveWhenAvailable(ctx, d, reportOutage)
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("failed to reserve device %s: %w", GroupIDOf(d), err)
+	}
+	return r, nil
+}
+
+// reserveWhenAvailable is Reserve without the device in the errors.
+func (m *Manager) reserveWhenAvailable(ctx context.Context, d *api.AllocatedDeviceResource, reportOutage func(error)) (*device.Reservation, error) {
+	name, err := m.waitForPluginOfGroup(ctx, GroupIDOf(d))
+	if err != nil {
+		return nil, err
+	}
+	var reportOnce sync.Once
+	report := func(err error) { reportOnce.Do(func() { reportOutage(err) }) }
+	for exits := 1; ctx.Err() == nil; exits++ {
+		r, err := driver.WaitWhileUnavailable(ctx, func(ctx context.Context) (*device.Reservation, error) {
+			return m.callReserve(ctx, name, d.DeviceIDs)
+		}, report)
+		if !errors.Is(err, device.ErrPluginDown) {
+			return r, err
+		}
+		if exits > 1 {
+			report(err)
+		}
+	}
+	return nil, context.Cause(ctx)
+}
+
+// callReserve calls Reserve of the plugin once. It waits for a plugin process that is starting. The call and the wait together have
+// reserveTimeout.
+func (m *Manager) callReserve(ctx context.Context, pluginName string, deviceIDs []string) (*device.Reservation, error) {
 	untilTimeout := ctx
-	if !m.noCallTimeouts {
+	if !m.reserveHasNoTimeout {
 		var cancel context.CancelFunc
 		untilTimeout, cancel = context.WithTimeout(ctx, reserveTimeout)
 		defer cancel()
 	}
-	r, err := m.reserveWithoutTimeout(untilTimeout, d)
-	switch {
-	case err == nil:
-		return r, nil
-	case ctx.Err() != nil:
-		err = context.Cause(ctx)
-	case untilTimeout.Err() != nil:
+	plugin, err := m.plugins.Device(untilTimeout, pluginName, time.Time{})
+	if err == nil {
+		var r *device.Reservation
+		if r, err = plugin.Reserve(untilTimeout, deviceIDs); err == nil {
+			return r, nil
+		}
+		switch {
+		case errors.Is(err, device.ErrPluginDown):
+			return nil, fmt.Errorf("device plugin %q has exited during the call: %w", pluginName, err)
+		case untilTimeout.Err() != nil:
+			err = fmt.Errorf("device plugin %q does not respond to Reserve: %w", pluginName, err)
+		}
+	}
+	if untilTimeout.Err() != nil {
 		err = fmt.Errorf("no answer after %v: %w", reserveTimeout, err)
 	}
-	return nil, fmt.Errorf("failed to reserve device %s: %w", GroupIDOf(d), err)
+	return nil, err
 }
 
-// reserveWithoutTimeout is Reserve without reserveTimeout, and without the device in the errors.
-func (m *Manager) reserveWithoutTimeout(ctx context.Context, d *api.AllocatedDeviceResource) (*device.Reservation, error) {
-	name, err := m.waitForPlugin(ctx, GroupIDOf(d))
-	if err != nil {
-		return nil, err
-	}
-	launchDeadline, ok := ctx.Deadline()
-	if !ok {
-		launchDeadline = time.Now().Add(reserveTimeout)
-	}
-	for attempt := 1; ; attempt++ {
-		plugin, err := m.plugins.Device(ctx, name, launchDeadline)
-		if err != nil {
-			return nil, err
-		}
-		r, err := plugin.Reserve(ctx, d.DeviceIDs)
-		switch {
-		case err == nil:
-			return r, nil
-		case errors.Is(err, device.ErrPluginDown) && attempt == 1:
-		case errors.Is(err, device.ErrPluginDown):
-			return nil, fmt.Errorf("device plugin %q has exited during the call, twice", name)
-		case ctx.Err() != nil:
-			return nil, fmt.Errorf("device plugin %q does not respond to Reserve: %w", name, err)
-		default:
-			return nil, err
-		}
-	}
-}
-
-// waitForPlugin returns the name of the plugin that reports a group of devices. It waits up to unknownDeviceTimeout.
-func (m *Manager) waitForPlugin(ctx context.Context, id device.GroupID) (pluginName string, err error) {
+// waitForPluginOfGroup returns the name of the plugin that reports a group of devices. It waits up to
+// unknownDeviceTimeout.
+func (m *Manager) waitForPluginOfGroup(ctx context.Context, groupID device.GroupID) (pluginName string, err error) {
 	timeout := time.NewTimer(unknownDeviceTimeout)
 	defer timeout.Stop()
 	for {
-		changed := m.plugins.Changed()
+		changed := m.plugins.InfoChanged()
 		groups := m.plugins.DeviceGroups()
-		if i := slices.IndexFunc(groups, func(g supervisor.DeviceGroup) bool { return g.ID == id }); i >= 0 {
-			return groups[i].Plugin, nil
+		if i := slices.IndexFunc(groups, func(g supervisor.DeviceGroup) bool { return g.ID == groupID }); i >= 0 {
+			return groups[i].PluginName, nil
 		}
 		select {
 		case <-changed:
@@ -134,9 +152,9 @@ func (m *Manager) waitForPlugin(ctx context.Context, id device.GroupID) (pluginN
 	}
 }
 
-// NodeResources converts groups of devices to the form of Nomad's API for nodes, sorted by
+// ToAPINodeDevices converts groups of devices to the form of Nomad's API for nodes, sorted by
 // their ids.
-func NodeResources(groups []supervisor.DeviceGroup) []*api.NodeDeviceResource {
+func ToAPINodeDevices(groups []supervisor.DeviceGroup) []*api.NodeDeviceResource {
 	var all []*api.NodeDeviceResource
 	for _, g := range groups {
 		r := &api.NodeDeviceResource{Vendor: g.ID.Vendor, Type: g.ID.Type, Name: g.ID.Name, Attributes: make(map[string]*api.Attribute, len(g.Attributes))}

@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/device"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
 )
 
@@ -44,7 +45,7 @@ func (f *fakePlugins) setGroups(ids ...device.GroupID) {
 	defer f.mu.Unlock()
 	f.groups = nil
 	for _, id := range ids {
-		f.groups = append(f.groups, supervisor.DeviceGroup{Plugin: "p", Group: device.Group{ID: id}})
+		f.groups = append(f.groups, supervisor.DeviceGroup{PluginName: "p", Group: device.Group{ID: id}})
 	}
 	close(f.changed)
 	f.changed = make(chan struct{})
@@ -56,7 +57,7 @@ func (f *fakePlugins) DeviceGroups() []supervisor.DeviceGroup {
 	return f.groups
 }
 
-func (f *fakePlugins) Changed() <-chan struct{} {
+func (f *fakePlugins) InfoChanged() <-chan struct{} {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.changed
@@ -66,7 +67,15 @@ func (f *fakePlugins) Device(_ context.Context, name string, _ time.Time) (devic
 	if name != "p" {
 		return nil, fmt.Errorf("no plugin %q", name)
 	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	return fakePlugin{fakes: f}, f.launchErr
+}
+
+func (f *fakePlugins) setLaunchErr(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.launchErr = err
 }
 
 type fakePlugin struct {
@@ -104,6 +113,7 @@ func TestReserve(t *testing.T) {
 	fails := func(err error) func(context.Context) (*device.Reservation, error) {
 		return func(context.Context) (*device.Reservation, error) { return nil, err }
 	}
+	errInBackOff := errors.New("killed")
 	hangs := func(ctx context.Context) (*device.Reservation, error) { <-ctx.Done(); return nil, ctx.Err() }
 	for _, c := range []struct {
 		name      string
@@ -111,22 +121,32 @@ func TestReserve(t *testing.T) {
 		launchErr error
 		wantErr   string
 		wantAfter time.Duration
+		outages   int
 	}{
-		{"success", results{succeeds}, nil, "", 0},
-		{"a crash is repeated once", results{fails(device.ErrPluginDown), succeeds}, nil, "", 0},
-		{"two crashes are not", results{fails(device.ErrPluginDown), fails(device.ErrPluginDown)}, nil,
-			`failed to reserve device acme/widget/w: device plugin "p" has exited during the call, twice`, 0},
-		{"an error is not repeated", results{fails(errors.New("no such id"))}, nil, "failed to reserve device acme/widget/w: no such id", 0},
+		{"success", results{succeeds}, nil, "", 0, 0},
+		{"a crash", results{fails(device.ErrPluginDown), succeeds}, nil, "", 0, 0},
+		{"three crashes", results{fails(device.ErrPluginDown), fails(device.ErrPluginDown), fails(device.ErrPluginDown), succeeds}, nil, "", 0, 1},
+		{"an error is not repeated", results{fails(errors.New("no such id"))}, nil, "failed to reserve device acme/widget/w: no such id", 0, 0},
+		{"a plugin in its back-off", results{succeeds}, errInBackOff, "", time.Hour, 1},
 		{"a plugin that hangs", results{hangs}, nil,
-			`failed to reserve device acme/widget/w: no answer after 30s: device plugin "p" does not respond to Reserve: context deadline exceeded`, 30 * time.Second},
-		{"a plugin that cannot be started", nil, errors.New("no licence"), "failed to reserve device acme/widget/w: no licence", 0},
+			`failed to reserve device acme/widget/w: no answer after 30s: device plugin "p" does not respond to Reserve: context deadline exceeded`, 30 * time.Second, 0},
+		{"a plugin that cannot be started", nil, errors.New("no licence"), "failed to reserve device acme/widget/w: no licence", 0, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFakePlugins(widget)
 				f.reserve, f.launchErr = c.results, c.launchErr
+				if c.launchErr == errInBackOff {
+					changed := make(chan struct{})
+					f.launchErr = &driver.UnavailableError{Plugin: "p", Err: errInBackOff, RetryOnClose: changed}
+					time.AfterFunc(time.Hour, func() { f.setLaunchErr(nil); close(changed) })
+				}
 				begin := time.Now()
-				r, err := newTestManager(t, f).Reserve(t.Context(), &api.AllocatedDeviceResource{Vendor: "acme", Type: "widget", Name: "w", DeviceIDs: []string{"a", "b"}})
+				outages := 0
+				r, err := newTestManager(t, f).Reserve(t.Context(), &api.AllocatedDeviceResource{Vendor: "acme", Type: "widget", Name: "w", DeviceIDs: []string{"a", "b"}}, func(error) { outages++ })
+				if outages != c.outages {
+					t.Errorf("%d reported outages, want %d", outages, c.outages)
+				}
 				if c.wantErr != "" && (err == nil || err.Error() != c.wantErr) || c.wantErr == "" && (err != nil || r != reservation) {
 					t.Errorf("%v, %v; want %q", r, err, c.wantErr)
 				}
@@ -158,9 +178,9 @@ func TestReserveWithoutTimeoutWaitsForThePlugin(t *testing.T) {
 				return nil, ctx.Err()
 			}
 		})
-		m := New(f, Config{StatsInterval: time.Second, NoCallTimeouts: true, Logger: hclog.NewNullLogger()})
+		m := New(f, Config{StatsInterval: time.Second, ReserveHasNoTimeout: true, Logger: hclog.NewNullLogger()})
 		defer m.Close()
-		r, err := m.Reserve(t.Context(), &api.AllocatedDeviceResource{Vendor: "acme", Type: "widget", Name: "w", DeviceIDs: []string{"a"}})
+		r, err := m.Reserve(t.Context(), &api.AllocatedDeviceResource{Vendor: "acme", Type: "widget", Name: "w", DeviceIDs: []string{"a"}}, nil)
 		if err != nil || r != reservation {
 			t.Errorf("%v, %v; want the reservation after an hour", r, err)
 		}
@@ -174,13 +194,13 @@ func TestReserveWaitsForThePluginOfADevice(t *testing.T) {
 		m := newTestManager(t, f)
 		allocated := &api.AllocatedDeviceResource{Vendor: "acme", Type: "widget", Name: "w", DeviceIDs: []string{"a"}}
 		time.AfterFunc(5*time.Second, func() { f.setGroups(widget) })
-		if _, err := m.Reserve(t.Context(), allocated); err != nil {
+		if _, err := m.Reserve(t.Context(), allocated, nil); err != nil {
 			t.Errorf("a device that is reported later: %v", err)
 		}
 
 		f.setGroups()
 		begin := time.Now()
-		_, err := m.Reserve(t.Context(), allocated)
+		_, err := m.Reserve(t.Context(), allocated, nil)
 		if want := "failed to reserve device acme/widget/w: no device plugin reports it: nomad-lite plugin status shows the plugins that have failed"; err == nil || err.Error() != want {
 			t.Errorf("an unknown device: %v", err)
 		}
@@ -191,16 +211,16 @@ func TestReserveWaitsForThePluginOfADevice(t *testing.T) {
 		killed := errors.New("task killed")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		time.AfterFunc(time.Second, func() { cancel(killed) })
-		if _, err := m.Reserve(ctx, allocated); !errors.Is(err, killed) {
+		if _, err := m.Reserve(ctx, allocated, nil); !errors.Is(err, killed) {
 			t.Errorf("a killed task: %v", err)
 		}
 	})
 }
 
 func TestNodeResources(t *testing.T) {
-	got, err := json.Marshal(NodeResources([]supervisor.DeviceGroup{
-		{Plugin: "p", Group: device.Group{ID: device.GroupID{Vendor: "b", Type: "t", Name: "n"}}},
-		{Plugin: "q", Group: device.Group{
+	got, err := json.Marshal(ToAPINodeDevices([]supervisor.DeviceGroup{
+		{PluginName: "p", Group: device.Group{ID: device.GroupID{Vendor: "b", Type: "t", Name: "n"}}},
+		{PluginName: "q", Group: device.Group{
 			ID: device.GroupID{Vendor: "a", Type: "t", Name: "n"},
 			Devices: []device.Device{
 				{ID: "1", Healthy: true, PCIBusID: "0000:1"}, {ID: "2", HealthDescription: "too hot"},
@@ -243,7 +263,7 @@ func TestStats(t *testing.T) {
 			return out, nil
 		}
 		m := newTestManager(t, f)
-		all := m.Stats(t.Context())
+		all := m.StartSamplingAndGetStats(t.Context())
 		got, _ := json.Marshal(StatsOfAllocated(all, []*api.AllocatedDeviceResource{{Vendor: "acme", Type: "widget", Name: "w", DeviceIDs: []string{"a"}}, {Vendor: "acme", Type: "widget", Name: "other", DeviceIDs: []string{"a"}}}))
 		want := `[{"Vendor":"acme","Type":"widget","Name":"w","InstanceStats":{"a":{"Summary":{"IntNumeratorVal":1,"IntDenominatorVal":100,"Unit":"%"},` +
 			`"Stats":{"Nested":{"memory":{"Nested":null,"Attributes":{"used":{"FloatNumeratorVal":0.5,"FloatDenominatorVal":2}}}},"Attributes":{"name":{"StringVal":"x"},"on":{"BoolVal":true}}},"Timestamp":"0001-01-01T00:00:00Z"}}}]`
@@ -251,7 +271,7 @@ func TestStats(t *testing.T) {
 			t.Errorf("%s\nwant %s", got, want)
 		}
 		time.Sleep(3500 * time.Millisecond)
-		if all := m.Stats(t.Context()); *all[0].InstanceStats["a"].Summary.IntNumeratorVal != 4 || f.statsOpened != 1 {
+		if all := m.StartSamplingAndGetStats(t.Context()); *all[0].InstanceStats["a"].Summary.IntNumeratorVal != 4 || f.statsOpened != 1 {
 			t.Errorf("a later request: sample %v of stream %d", *all[0].InstanceStats["a"].Summary.IntNumeratorVal, f.statsOpened)
 		}
 		time.Sleep(streamIdleTimeout + 2*time.Second)
@@ -260,7 +280,7 @@ func TestStats(t *testing.T) {
 		if n.Load() != before {
 			t.Errorf("%d samples without a request", n.Load()-before)
 		}
-		if all := m.Stats(t.Context()); len(all) != 1 || f.statsOpened != 2 {
+		if all := m.StartSamplingAndGetStats(t.Context()); len(all) != 1 || f.statsOpened != 2 {
 			t.Errorf("after a pause: %d groups, %d streams", len(all), f.statsOpened)
 		}
 	})
@@ -287,9 +307,9 @@ func TestStatsWithoutPause(t *testing.T) {
 			return out, nil
 		}
 		m := newTestManager(t, f)
-		m.Stats(t.Context())
+		m.StartSamplingAndGetStats(t.Context())
 		synctest.Wait()
-		if all := m.Stats(t.Context()); len(all) != 1 || *all[0].InstanceStats["a"].Summary.IntNumeratorVal != last {
+		if all := m.StartSamplingAndGetStats(t.Context()); len(all) != 1 || *all[0].InstanceStats["a"].Summary.IntNumeratorVal != last {
 			t.Errorf("statistics %+v, want the last sample only", all)
 		}
 	})
@@ -326,13 +346,13 @@ func TestStatsOfAFailingPlugin(t *testing.T) {
 				f.openStats = c.open
 				m := newTestManager(t, f)
 				begin := time.Now()
-				m.Stats(t.Context())
+				m.StartSamplingAndGetStats(t.Context())
 				if took := time.Since(begin); took > firstSampleTimeout {
 					t.Errorf("the first request took %v", took)
 				}
 				for time.Since(begin) < time.Minute {
 					asked := time.Now()
-					if all := m.Stats(t.Context()); all == nil {
+					if all := m.StartSamplingAndGetStats(t.Context()); all == nil {
 						t.Error("nil")
 					}
 					if took := time.Since(asked); took > 0 {

@@ -25,15 +25,15 @@ const (
 	maxStatsRetryDelay = 30 * time.Minute
 )
 
-// statsSampler collects the statistics of device plugins on demand: collectStats opens a stream to
-// each plugin, which stays open until streamIdleTimeout has passed without another call of collectStats.
+// statsSampler collects the statistics of device plugins on demand: startSamplingAndGetStats opens a stream to
+// each plugin, which stays open until streamIdleTimeout has passed without another call of startSamplingAndGetStats.
 type statsSampler struct {
 	plugins        devicePlugins
 	sampleInterval time.Duration
 	logger         hclog.Logger
 	ctx            context.Context    // parent of the contexts of all streams
 	cancelStreams  context.CancelFunc // ends ctx
-	wg             sync.WaitGroup
+	streamsWG      sync.WaitGroup
 
 	mu              sync.Mutex
 	streamsByPlugin map[string]*statsStream // name of the plugin -> stream
@@ -46,7 +46,7 @@ type statsStream struct {
 	firstAttemptDone    chan struct{}       // closed after the first sample or error since the stream was opened, or after firstSampleTimeout
 	latestSample        []device.GroupStats // latest sample; nil while the stream is closed
 	consecutiveFailures int                 // number of consecutive errors
-	retryAt             time.Time           // time before which the stream is not opened again
+	noReopenBefore      time.Time           // time before which the stream is not opened again
 }
 
 func newSampler(p devicePlugins, interval time.Duration, logger hclog.Logger) statsSampler {
@@ -58,22 +58,22 @@ func (s *statsSampler) close() {
 	s.mu.Lock()
 	s.cancelStreams()
 	s.mu.Unlock()
-	s.wg.Wait()
+	s.streamsWG.Wait()
 }
 
-// Stats returns the latest statistics of all devices, sorted by vendor, type and name. A call that opens
-// a stream blocks until the plugin has sent its statistics, for two seconds at most. The caller must not change
+// StartSamplingAndGetStats returns the latest statistics of all devices, sorted by vendor, type and name. A call that
+// opens a stream blocks until the plugin has sent its statistics, for two seconds at most. The caller must not change
 // the result.
-func (m *Manager) Stats(ctx context.Context) []*api.DeviceGroupStats {
+func (m *Manager) StartSamplingAndGetStats(ctx context.Context) []*api.DeviceGroupStats {
 	names := make(map[string]bool)
 	for _, g := range m.plugins.DeviceGroups() {
-		names[g.Plugin] = true
+		names[g.PluginName] = true
 	}
-	return m.sampler.collectStats(ctx, slices.Sorted(maps.Keys(names)))
+	return m.sampler.startSamplingAndGetStats(ctx, slices.Sorted(maps.Keys(names)))
 }
 
-// collectStats returns the latest statistics of the plugins with the names.
-func (s *statsSampler) collectStats(ctx context.Context, pluginNames []string) []*api.DeviceGroupStats {
+// startSamplingAndGetStats returns the latest statistics of the plugins with the names.
+func (s *statsSampler) startSamplingAndGetStats(ctx context.Context, pluginNames []string) []*api.DeviceGroupStats {
 	var firstAttempts []<-chan struct{}
 	for _, name := range pluginNames {
 		firstAttempts = append(firstAttempts, s.openOrKeepStream(name))
@@ -112,12 +112,12 @@ func (s *statsSampler) openOrKeepStream(pluginName string) (firstAttemptDone <-c
 	switch {
 	case stream.cancel != nil:
 		stream.idleTimer.Reset(streamIdleTimeout)
-	case time.Now().Before(stream.retryAt), s.ctx.Err() != nil:
+	case time.Now().Before(stream.noReopenBefore), s.ctx.Err() != nil:
 	default:
 		ctx, cancel := context.WithCancel(s.ctx)
 		done := make(chan struct{})
 		stream.cancel, stream.idleTimer, stream.firstAttemptDone = cancel, time.AfterFunc(streamIdleTimeout, cancel), done
-		s.wg.Go(func() { s.runStream(ctx, pluginName, stream, sync.OnceFunc(func() { close(done) })) })
+		s.streamsWG.Go(func() { s.runStream(ctx, pluginName, stream, sync.OnceFunc(func() { close(done) })) })
 	}
 	return stream.firstAttemptDone
 }
@@ -144,10 +144,10 @@ func (s *statsSampler) runStream(ctx context.Context, pluginName string, stream 
 	case err != nil:
 		delay := min(minStatsRetryDelay<<min(stream.consecutiveFailures, 16), maxStatsRetryDelay)
 		stream.consecutiveFailures++
-		stream.retryAt = time.Now().Add(delay)
+		stream.noReopenBefore = time.Now().Add(delay)
 		s.logger.Debug("no statistics of devices", "plugin", pluginName, "error", err, "delay", delay)
 	default:
-		stream.retryAt = time.Now().Add(maxStatsRetryDelay) // a plugin that ends its stream without an error has no statistics
+		stream.noReopenBefore = time.Now().Add(maxStatsRetryDelay) // a plugin that ends its stream without an error has no statistics
 	}
 	onFirstAttemptDone()
 }

@@ -26,9 +26,9 @@ type Options struct {
 	// that is the interface of the default route.
 	NetworkInterface string
 
-	// ReservedCores are the ids of cores that tasks do not get. Ids of cores that the machine does not
+	// ReservedCoreIDs are the ids of cores that tasks do not get. Ids of cores that the machine does not
 	// have are ignored.
-	ReservedCores []int
+	ReservedCoreIDs []int
 }
 
 // Host has the properties of the machine. A number that ReadHost could not determine is 0.
@@ -38,9 +38,9 @@ type Host struct {
 
 	Hostname string
 	IP       string // address of the node; a loopback address if the machine has no other
-	// Interface is the name of the interface that has IP, empty if the machine has only loopback addresses.
-	Interface  string
-	Interfaces []Interface
+	// InterfaceOfIP is the name of the interface that has IP, empty if the machine has only loopback addresses.
+	InterfaceOfIP string
+	Interfaces    []Interface
 	// NodeNetworks describes the networks of the node to clients of the API; ReadHost leaves it out.
 	NodeNetworks []NodeNetwork
 	// NetworkModes are the modes of group networks, besides host and none; ReadHost leaves them out.
@@ -48,15 +48,15 @@ type Host struct {
 	// HostNetworks are the networks that the operator has named, with their addresses; ReadHost leaves them out.
 	HostNetworks map[string]HostNetwork
 	UsableCores  int // number of cores that this process can use, including the reserved cores
-	TotalCPUMHz  int // sum of the frequencies of these cores
+	UsableCPUMHz int // sum of the frequencies of these cores
 	Topology     *base.Topology
 
-	// ReservableCores are the ids of the cores that tasks can reserve, ReservedCores those of Options.ReservedCores
-	// that this process can use.
-	ReservableCores, ReservedCores []uint16
+	// ReservableCoreIDs are the ids of the cores that tasks can reserve, ReservedCoreIDs those of
+	// Options.ReservedCoreIDs that this process can use.
+	ReservableCoreIDs, ReservedCoreIDs []uint16
 
-	MemoryMB int
-	DiskMB   int
+	MemoryMB            int
+	DataDirFileSystemMB int
 
 	// CgroupVersion is the cgroup version: 1 (also hybrid), 2, or 0 if there are none.
 	CgroupVersion int
@@ -84,8 +84,8 @@ type NodeNetworkAddress struct {
 // HostNetwork is the address that ports of a host network get, and its interface.
 type HostNetwork struct{ Interface, IP string }
 
-// OtherHostNetworkAddresses returns the addresses of the host networks, except h.IP.
-func (h Host) OtherHostNetworkAddresses() []netip.Addr {
+// HostNetworkAddressesExceptIP returns the addresses of the host networks, except h.IP.
+func (h Host) HostNetworkAddressesExceptIP() []netip.Addr {
 	var addresses []netip.Addr
 	for _, n := range h.HostNetworks {
 		if address, err := netip.ParseAddr(n.IP); err == nil && n.IP != h.IP {
@@ -103,14 +103,14 @@ func ReadHost(o Options) Host {
 		host:    Host{Attributes: make(map[string]string)},
 	}
 	p.setAgentAttributes()
-	p.readKernel()
-	p.readSystem()
-	p.readCPU()
+	p.setKernelAttributes()
+	p.readHostnameAndOS()
+	p.readCPUAndTopology()
 	p.readMemory()
-	p.readStorage()
+	p.readDataDirStorage()
 	p.readCgroups()
 	p.readTaskLimits()
-	p.readNetwork()
+	p.readInterfacesAndSelectNodeIP()
 	return p.host
 }
 
@@ -121,24 +121,27 @@ type prober struct {
 	host    Host
 }
 
-// setAttribute sets an attribute of the node, unless the value is empty, which means that it is unknown.
-func (p *prober) setAttribute(name, value string) {
+// setAttributeUnlessEmpty sets an attribute of the node, unless the value is empty, which means that it is unknown.
+func (p *prober) setAttributeUnlessEmpty(name, value string) {
 	if value = strings.TrimSpace(value); value != "" {
 		p.host.Attributes[name] = value
 	}
 }
 
-// setNumericAttribute sets an attribute of the node, unless the number is 0 or negative, which means that it is unknown.
-func (p *prober) setNumericAttribute(name string, n int64) {
+// setAttributeIfPositive sets an attribute of the node, unless the number is 0 or negative, which means that it is
+// unknown.
+func (p *prober) setAttributeIfPositive(name string, n int64) {
 	if n > 0 {
 		p.host.Attributes[name] = strconv.FormatInt(n, 10)
 	}
 }
 
-func (p *prober) addDegradation(what string) { p.host.Degradations = append(p.host.Degradations, what) }
+func (p *prober) addDegradation(sentence string) {
+	p.host.Degradations = append(p.host.Degradations, sentence)
+}
 
-// readText returns the content of a small file, "" if it cannot be read.
-func (p *prober) readText(path string) string {
+// readTrimmedTextOrEmpty returns the content of a small file, "" if it cannot be read.
+func (p *prober) readTrimmedTextOrEmpty(path string) string {
 	data, err := fs.ReadFile(p.rootFS, path)
 	if err != nil {
 		return ""
@@ -147,48 +150,48 @@ func (p *prober) readText(path string) string {
 }
 
 func (p *prober) setAgentAttributes() {
-	p.setAttribute("nomad.version", NomadVersion)
-	p.setAttribute("nomad.service_discovery", "true")
-	p.setAttribute("plugins.secrets.nomad.version", "1.0.0") // constraint of jobs with secret blocks
-	p.setAttribute("nomad-lite.version", p.options.AgentVersion)
+	p.setAttributeUnlessEmpty("nomad.version", NomadVersion)
+	p.setAttributeUnlessEmpty("nomad.service_discovery", "true")
+	p.setAttributeUnlessEmpty("plugins.secrets.nomad.version", "1.0.0") // constraint of jobs with secret blocks
+	p.setAttributeUnlessEmpty("nomad-lite.version", p.options.AgentVersion)
 }
 
-func (p *prober) readKernel() {
-	p.setAttribute("kernel.name", runtime.GOOS)
-	p.setAttribute("cpu.arch", runtime.GOARCH)
-	p.setAttribute("arch", runtime.GOARCH)
+func (p *prober) setKernelAttributes() {
+	p.setAttributeUnlessEmpty("kernel.name", runtime.GOOS)
+	p.setAttributeUnlessEmpty("cpu.arch", runtime.GOARCH)
+	p.setAttributeUnlessEmpty("arch", runtime.GOARCH)
 	release, machine := uname()
-	p.setAttribute("kernel.version", release)
-	p.setAttribute("kernel.arch", machine)
-	p.setAttribute("kernel.landlock", landlockVersion())
-	p.setAttribute("os.signals", strings.Join(signalNames(), ","))
+	p.setAttributeUnlessEmpty("kernel.version", release)
+	p.setAttributeUnlessEmpty("kernel.arch", machine)
+	p.setAttributeUnlessEmpty("kernel.landlock", landlockVersion())
+	p.setAttributeUnlessEmpty("os.signals", strings.Join(sortedTaskSignalNames(), ","))
 }
 
-func (p *prober) readSystem() {
+func (p *prober) readHostnameAndOS() {
 	name, err := os.Hostname()
 	if err != nil || name == "" {
 		name = "localhost"
 	}
 	p.host.Hostname = name
-	p.setAttribute("unique.hostname", name)
-	p.setAttribute("unique.host_id", hostID(p.readText("etc/machine-id")))
+	p.setAttributeUnlessEmpty("unique.hostname", name)
+	p.setAttributeUnlessEmpty("unique.host_id", hashMachineID(p.readTrimmedTextOrEmpty("etc/machine-id")))
 
-	release := p.readText("etc/os-release")
+	release := p.readTrimmedTextOrEmpty("etc/os-release")
 	if release == "" {
-		release = p.readText("usr/lib/os-release")
+		release = p.readTrimmedTextOrEmpty("usr/lib/os-release")
 	}
 	id, version := parseOSRelease(release)
 	if id == "debian" {
 		// On Debian, VERSION_ID has only the major version.
-		if full := p.readText("etc/debian_version"); full != "" && '0' <= full[0] && full[0] <= '9' {
+		if full := p.readTrimmedTextOrEmpty("etc/debian_version"); full != "" && '0' <= full[0] && full[0] <= '9' {
 			version = full
 		}
 	}
 	if id == "" {
 		id = runtime.GOOS
 	}
-	p.setAttribute("os.name", id)
-	p.setAttribute("os.version", version)
+	p.setAttributeUnlessEmpty("os.name", id)
+	p.setAttributeUnlessEmpty("os.version", version)
 }
 
 // parseOSRelease reads ID and VERSION_ID from an os-release file.
@@ -206,9 +209,9 @@ func parseOSRelease(text string) (id, version string) {
 	return id, version
 }
 
-func (p *prober) readCPU() {
+func (p *prober) readCPUAndTopology() {
 	usable := runtime.NumCPU()
-	cores := cgroup.ParseCPUList(p.readText("sys/devices/system/cpu/online"))
+	cores := cgroup.ParseCPUList(p.readTrimmedTextOrEmpty("sys/devices/system/cpu/online"))
 	if len(cores) == 0 {
 		for id := range usable {
 			cores = append(cores, id)
@@ -216,34 +219,34 @@ func (p *prober) readCPU() {
 	}
 	online := len(cores)
 	p.host.UsableCores = usable
-	p.setNumericAttribute("cpu.numcores", int64(online))
+	p.setAttributeIfPositive("cpu.numcores", int64(online))
 
-	info := p.readText("proc/cpuinfo")
-	p.setAttribute("cpu.modelname", cpuinfoField(info, "model name"))
-	p.readNUMA()
+	info := p.readTrimmedTextOrEmpty("proc/cpuinfo")
+	p.setAttributeUnlessEmpty("cpu.modelname", cpuinfoField(info, "model name"))
+	p.setNUMAAttributes()
 	mhz := p.firstCoreMHz(info)
-	p.host.Topology = p.readTopology(cores, mhz)
-	reservable := len(p.host.ReservableCores)
-	p.setNumericAttribute("cpu.reservablecores", int64(reservable))
+	p.host.Topology = p.readTopologyAndSetHostCores(cores, mhz)
+	reservable := len(p.host.ReservableCoreIDs)
+	p.setAttributeIfPositive("cpu.reservablecores", int64(reservable))
 	if mhz == 0 {
 		p.addDegradation("the frequency of the CPU is unknown: CPU shares are not limited by what the machine has")
 		return
 	}
-	p.host.TotalCPUMHz = usable * mhz
-	p.setNumericAttribute("cpu.frequency", int64(mhz))
-	p.setNumericAttribute("cpu.totalcompute", int64(online)*int64(mhz))
-	p.setNumericAttribute("cpu.usablecompute", int64(reservable)*int64(mhz))
+	p.host.UsableCPUMHz = usable * mhz
+	p.setAttributeIfPositive("cpu.frequency", int64(mhz))
+	p.setAttributeIfPositive("cpu.totalcompute", int64(online)*int64(mhz))
+	p.setAttributeIfPositive("cpu.usablecompute", int64(reservable)*int64(mhz))
 }
 
 // firstCoreMHz returns the base frequency of the first core, else its maximum frequency, else its current
-// frequency, which info, the content of /proc/cpuinfo, has; 0 if all are unknown.
-func (p *prober) firstCoreMHz(info string) int {
+// frequency, which cpuinfo, the content of /proc/cpuinfo, has; 0 if all are unknown.
+func (p *prober) firstCoreMHz(cpuinfo string) int {
 	for _, name := range []string{"base_frequency", "cpuinfo_max_freq"} {
-		if khz, err := strconv.Atoi(p.readText("sys/devices/system/cpu/cpu0/cpufreq/" + name)); err == nil && khz >= 1000 {
+		if khz, err := strconv.Atoi(p.readTrimmedTextOrEmpty("sys/devices/system/cpu/cpu0/cpufreq/" + name)); err == nil && khz >= 1000 {
 			return khz / 1000
 		}
 	}
-	mhz, err := strconv.ParseFloat(cpuinfoField(info, "cpu MHz"), 64)
+	mhz, err := strconv.ParseFloat(cpuinfoField(cpuinfo, "cpu MHz"), 64)
 	if err != nil || !(mhz >= 1 && mhz < 1e6) {
 		return 0
 	}
@@ -251,8 +254,8 @@ func (p *prober) firstCoreMHz(info string) int {
 }
 
 // cpuinfoField returns the first value of a key in /proc/cpuinfo.
-func cpuinfoField(info, key string) string {
-	for line := range strings.Lines(info) {
+func cpuinfoField(cpuinfo, key string) string {
+	for line := range strings.Lines(cpuinfo) {
 		k, value, ok := strings.Cut(line, ":")
 		if ok && strings.TrimSpace(k) == key {
 			return strings.TrimSpace(value)
@@ -261,21 +264,21 @@ func cpuinfoField(info, key string) string {
 	return ""
 }
 
-func (p *prober) readNUMA() {
+func (p *prober) setNUMAAttributes() {
 	nodes, err := fs.Glob(p.rootFS, "sys/devices/system/node/node[0-9]*")
 	if err != nil || len(nodes) == 0 {
 		return
 	}
-	p.setNumericAttribute("numa.node.count", int64(len(nodes)))
+	p.setAttributeIfPositive("numa.node.count", int64(len(nodes)))
 	for _, node := range nodes {
-		p.setAttribute("numa."+node[strings.LastIndexByte(node, '/')+1:]+".cores", p.readText(node+"/cpulist"))
+		p.setAttributeUnlessEmpty("numa."+node[strings.LastIndexByte(node, '/')+1:]+".cores", p.readTrimmedTextOrEmpty(node+"/cpulist"))
 	}
 }
 
 func (p *prober) readMemory() {
-	total := totalMemory()
+	total := totalMemoryBytes()
 	p.host.MemoryMB = int(total >> 20)
-	p.setNumericAttribute("memory.totalbytes", total)
+	p.setAttributeIfPositive("memory.totalbytes", total)
 	if total == 0 {
 		p.addDegradation("the size of the memory is unknown: memory is not limited by what the machine has")
 	}
@@ -288,16 +291,16 @@ func (p *prober) readCgroups() {
 		return
 	}
 	version := strconv.Itoa(p.host.CgroupVersion)
-	p.setAttribute("os.cgroups.version", version)
-	p.setAttribute("unique.cgroup.version", "v"+version)
-	p.setAttribute("unique.cgroup.mountpoint", cgroupRoot)
+	p.setAttributeUnlessEmpty("os.cgroups.version", version)
+	p.setAttributeUnlessEmpty("unique.cgroup.version", "v"+version)
+	p.setAttributeUnlessEmpty("unique.cgroup.mountpoint", cgroupRoot)
 	if os.Geteuid() == 0 {
 		p.host.ParentCgroup = "nomad.slice"
 	}
 }
 
-func signalNames() []string {
-	names := taskSignals()
+func sortedTaskSignalNames() []string {
+	names := taskSignalNames()
 	slices.Sort(names)
 	return slices.Compact(names)
 }

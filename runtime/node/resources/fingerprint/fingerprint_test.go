@@ -52,7 +52,7 @@ func TestRead(t *testing.T) {
 			t.Errorf("%s = %q", name, value)
 		}
 	}
-	if h.Hostname != hostname || h.UsableCores != runtime.NumCPU() || h.MemoryMB < 10 || h.DiskMB < 10 {
+	if h.Hostname != hostname || h.UsableCores != runtime.NumCPU() || h.MemoryMB < 10 || h.DataDirFileSystemMB < 10 {
 		t.Errorf("%+v", h)
 	}
 	if _, err := netip.ParseAddr(h.IP); err != nil {
@@ -71,20 +71,20 @@ func TestRead(t *testing.T) {
 func TestReadWithoutProcAndSysFiles(t *testing.T) {
 	p := prober{rootFS: fstest.MapFS{}, host: Host{Attributes: map[string]string{}}}
 	p.setAgentAttributes()
-	p.readKernel()
-	p.readSystem()
-	p.readCPU()
+	p.setKernelAttributes()
+	p.readHostnameAndOS()
+	p.readCPUAndTopology()
 	p.readMemory()
-	p.readStorage()
-	p.readNetwork()
+	p.readDataDirStorage()
+	p.readInterfacesAndSelectNodeIP()
 	if p.host.Hostname == "" || p.host.UsableCores < 1 || p.host.IP == "" {
 		t.Errorf("%+v", p.host)
 	}
 	if got := p.host.Attributes["os.name"]; got != runtime.GOOS {
 		t.Errorf("os.name = %q, want %s", got, runtime.GOOS)
 	}
-	if p.host.TotalCPUMHz != 0 || len(p.host.Degradations) == 0 || !strings.Contains(p.host.Degradations[0], "CPU") {
-		t.Errorf("CPU %d MHz, degraded: %q", p.host.TotalCPUMHz, p.host.Degradations)
+	if p.host.UsableCPUMHz != 0 || len(p.host.Degradations) == 0 || !strings.Contains(p.host.Degradations[0], "CPU") {
+		t.Errorf("CPU %d MHz, degraded: %q", p.host.UsableCPUMHz, p.host.Degradations)
 	}
 }
 
@@ -153,8 +153,8 @@ func TestParsers(t *testing.T) {
 				files[path] = &fstest.MapFile{Data: []byte(text)}
 			}
 			p := prober{rootFS: files, host: Host{Attributes: map[string]string{}}}
-			p.readSystem()
-			p.readCPU()
+			p.readHostnameAndOS()
+			p.readCPUAndTopology()
 			for name, want := range c.want {
 				if got := p.host.Attributes[name]; got != want {
 					t.Errorf("%s = %q, want %q", name, got, want)
@@ -206,7 +206,7 @@ func TestTopology(t *testing.T) {
 				files[path] = &fstest.MapFile{Data: []byte(text)}
 			}
 			p := prober{rootFS: files, host: Host{Attributes: map[string]string{}}}
-			p.readCPU()
+			p.readCPUAndTopology()
 			got := *p.host.Topology
 			for i, core := range got.Cores {
 				if usable := cpuAffinity(); core.Disable != !usable.IsSet(int(core.CoreID)) {
@@ -229,13 +229,13 @@ func TestReservedCores(t *testing.T) {
 		first++
 	}
 	files := fstest.MapFS{"proc/cpuinfo": {Data: []byte("cpu MHz : 2500\n")}, "sys/devices/system/cpu/online": {Data: []byte("0-4095")}}
-	p := prober{rootFS: files, options: Options{ReservedCores: []int{first, 5000}}, host: Host{Attributes: map[string]string{}}}
-	p.readCPU()
-	if got := p.host.ReservedCores; !slices.Equal(got, []uint16{uint16(first)}) {
+	p := prober{rootFS: files, options: Options{ReservedCoreIDs: []int{first, 5000}}, host: Host{Attributes: map[string]string{}}}
+	p.readCPUAndTopology()
+	if got := p.host.ReservedCoreIDs; !slices.Equal(got, []uint16{uint16(first)}) {
 		t.Errorf("reserved cores %v, want %d", got, first)
 	}
-	if got, want := len(p.host.ReservableCores), usable.Count()-1; got != want || slices.Contains(p.host.ReservableCores, uint16(first)) {
-		t.Errorf("reservable cores %v, want %d of them", p.host.ReservableCores, want)
+	if got, want := len(p.host.ReservableCoreIDs), usable.Count()-1; got != want || slices.Contains(p.host.ReservableCoreIDs, uint16(first)) {
+		t.Errorf("reservable cores %v, want %d of them", p.host.ReservableCoreIDs, want)
 	}
 	if !p.host.Topology.Cores[first].Disable {
 		t.Errorf("core %d is not disabled in the topology", first)
@@ -316,7 +316,7 @@ func TestDefaultAddr(t *testing.T) {
 		{"nothing: the loopback address", "", nil, " 127.0.0.1", false},
 		{"the loopback interface only: the loopback address", "lo", two[:1], " 127.0.0.1", false},
 	} {
-		device, got, found := defaultAddress(c.list, c.iface)
+		device, got, found := selectAddressOrLoopback(c.list, c.iface)
 		if text := device + " " + got.String(); text != c.want || found != c.found {
 			t.Errorf("%s: %v, %v, want %s, %v", c.name, text, found, c.want, c.found)
 		}
@@ -327,7 +327,7 @@ func TestDefaultAddr(t *testing.T) {
 func TestSpeedOfInterfaces(t *testing.T) {
 	p := prober{rootFS: fstest.MapFS{"sys/class/net/fast/speed": {Data: []byte("25000\n")}, "sys/class/net/down/speed": {Data: []byte("-1\n")}}}
 	for name, want := range map[string]int{"fast": 25000, "down": 1000, "virtual": 1000} {
-		if got := p.interfaceMBits(name); got != want {
+		if got := p.interfaceMBitsOrDefault(name); got != want {
 			t.Errorf("%s: %d MBits, want %d", name, got, want)
 		}
 	}
@@ -337,8 +337,8 @@ func TestSpeedOfInterfaces(t *testing.T) {
 func TestNamedNetworkInterface(t *testing.T) {
 	for name, want := range map[string]string{"lo": "lo 127.0.0.1", "": "", "nonexistent": ""} {
 		p := prober{rootFS: fstest.MapFS{}, options: Options{NetworkInterface: name}, host: Host{Attributes: map[string]string{}}}
-		p.readNetwork()
-		got := p.host.Interface + " " + p.host.IP
+		p.readInterfacesAndSelectNodeIP()
+		got := p.host.InterfaceOfIP + " " + p.host.IP
 		if want != "" && got != want || p.host.Attributes["unique.network.ip-address"] != p.host.IP {
 			t.Errorf("%q: %s, want %s", name, got, want)
 		}
@@ -353,11 +353,11 @@ func TestNamedNetworkInterface(t *testing.T) {
 
 func TestHostIDHidesTheMachineID(t *testing.T) {
 	const machineID = "3d1219c7c4c5404aaa1f6d2a48adfda4"
-	id := hostID(machineID)
+	id := hashMachineID(machineID)
 	if !regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`).MatchString(id) || strings.Contains(strings.ReplaceAll(id, "-", ""), machineID) {
 		t.Errorf("host id %q", id)
 	}
-	if id != hostID(machineID) || id == hostID(machineID+"x") || hostID("") != "" {
+	if id != hashMachineID(machineID) || id == hashMachineID(machineID+"x") || hashMachineID("") != "" {
 		t.Error("the id does not follow from the machine's")
 	}
 }
@@ -374,10 +374,10 @@ func FuzzParsers(f *testing.F) {
 			files[path] = &fstest.MapFile{Data: []byte(text), Mode: fs.ModePerm}
 		}
 		p := prober{rootFS: files, host: Host{Attributes: map[string]string{}}}
-		p.readSystem()
-		p.readCPU()
-		p.readStorage()
-		p.readNetwork()
+		p.readHostnameAndOS()
+		p.readCPUAndTopology()
+		p.readDataDirStorage()
+		p.readInterfacesAndSelectNodeIP()
 		for _, name := range []string{"cpu.numcores", "cpu.totalcompute"} {
 			if value, ok := p.host.Attributes[name]; ok {
 				if n, err := strconv.ParseInt(value, 10, 64); err != nil || n <= 0 {
@@ -385,7 +385,7 @@ func FuzzParsers(f *testing.F) {
 				}
 			}
 		}
-		if p.host.TotalCPUMHz < 0 || p.host.UsableCores < 1 || p.host.IP == "" {
+		if p.host.UsableCPUMHz < 0 || p.host.UsableCores < 1 || p.host.IP == "" {
 			t.Errorf("%+v", p.host)
 		}
 	})

@@ -31,8 +31,8 @@ func landlockVersion() string {
 	return "v" + strconv.Itoa(int(version))
 }
 
-// taskSignals returns the names of the signals that can be sent to a task.
-func taskSignals() []string {
+// taskSignalNames returns the names of the signals that can be sent to a task.
+func taskSignalNames() []string {
 	names := []string{"SIGIOT"} // alias of SIGABRT
 	for n := unix.Signal(1); n < 32; n++ {
 		if name := unix.SignalName(n); name != "" {
@@ -42,8 +42,8 @@ func taskSignals() []string {
 	return names
 }
 
-// hostID returns a hash of the machine id in the form of a UUID. The machine id itself must stay secret.
-func hostID(machineID string) string {
+// hashMachineID returns a hash of the machine id in the form of a UUID. The machine id itself must stay secret.
+func hashMachineID(machineID string) string {
 	if machineID == "" {
 		return ""
 	}
@@ -60,7 +60,7 @@ func cpuAffinity() *unix.CPUSet {
 	return &set
 }
 
-func totalMemory() int64 {
+func totalMemoryBytes() int64 {
 	var info unix.Sysinfo_t
 	if unix.Sysinfo(&info) != nil {
 		return 0
@@ -89,8 +89,9 @@ func cgroupVersion() int {
 	return 0
 }
 
-// readStorage reads the size of the file system of the data directory, or of the nearest parent directory that exists.
-func (p *prober) readStorage() {
+// readDataDirStorage reads the size of the file system of the data directory, or of the nearest parent directory that
+// exists.
+func (p *prober) readDataDirStorage() {
 	dir := filepath.Clean(p.options.DataDir)
 	if abs, err := filepath.Abs(dir); err == nil {
 		dir = abs
@@ -110,19 +111,20 @@ func (p *prober) readStorage() {
 	if st.Frsize > 0 {
 		block = uint64(st.Frsize)
 	}
-	p.setNumericAttribute("unique.storage.bytestotal", int64(st.Blocks*block))
-	p.setNumericAttribute("unique.storage.bytesfree", int64(st.Bavail*block))
-	p.host.DiskMB = int(st.Blocks * block >> 20)
+	p.setAttributeIfPositive("unique.storage.bytestotal", int64(st.Blocks*block))
+	p.setAttributeIfPositive("unique.storage.bytesfree", int64(st.Bavail*block))
+	p.host.DataDirFileSystemMB = int(st.Blocks * block >> 20)
 	if st.Blocks > 0 && st.Bavail == 0 {
 		p.addDegradation(fmt.Sprintf("no space left on the file system of %s: nothing new can be stored or started, and output of tasks is lost; remove files from it, or enlarge it", dir))
 	}
-	p.setAttribute("unique.storage.volume", deviceOfPath(p.readText("proc/self/mountinfo"), dir))
+	p.setAttributeUnlessEmpty("unique.storage.volume", deviceOfPath(p.readTrimmedTextOrEmpty("proc/self/mountinfo"), dir))
 }
 
-// deviceOfPath returns the device of the file system that a path is on. mountTable is the content of /proc/<pid>/mountinfo.
-func deviceOfPath(mountTable, path string) string {
+// deviceOfPath returns the device of the file system that a path is on. mountinfo is the content of
+// /proc/<pid>/mountinfo.
+func deviceOfPath(mountinfo, path string) string {
 	var bestMount hoststats.Mount
-	for _, m := range hoststats.ParseMounts(mountTable) {
+	for _, m := range hoststats.ParseMounts(mountinfo) {
 		inside := m.Point == "/" || path == m.Point || strings.HasPrefix(path, m.Point+"/")
 		if inside && len(m.Point) >= len(bestMount.Point) { // a later mount covers an earlier one
 			bestMount = m

@@ -23,32 +23,32 @@ type Interface struct {
 // defaultMBits is the speed of an interface that has no known speed, as in Nomad.
 const defaultMBits = 1000
 
-// readNetwork selects the interface whose address is the node's address: the interface that the operator has named, else
-// that of the default route, else the first that has an address.
-func (p *prober) readNetwork() {
-	interfaces, err := p.listInterfaces()
+// readInterfacesAndSelectNodeIP selects the interface whose address is the node's address: the interface that the
+// operator has named, else that of the default route, else the first that has an address.
+func (p *prober) readInterfacesAndSelectNodeIP() {
+	interfaces, err := p.listUpInterfacesWithAddresses()
 	if err != nil {
 		p.addDegradation(err.Error())
 	}
 	p.host.Interfaces = interfaces
 	name, address, ok := p.options.NetworkInterface, netip.Addr{}, false
 	if name != "" {
-		if address, ok = addressOfInterface(interfaces, name); !ok {
+		if address, ok = firstAddressOfInterface(interfaces, name); !ok {
 			p.addDegradation(fmt.Sprintf("network interface %q: it does not exist, is down or has no address: the node gets another address", name))
 		}
 	}
 	if !ok {
-		name, address, ok = defaultAddress(interfaces, defaultRouteInterface(p.readText("proc/net/route"), p.readText("proc/net/ipv6_route")))
+		name, address, ok = selectAddressOrLoopback(interfaces, defaultRouteInterface(p.readTrimmedTextOrEmpty("proc/net/route"), p.readTrimmedTextOrEmpty("proc/net/ipv6_route")))
 	}
 	if !ok {
 		p.addDegradation("there is no network interface with an address: tasks get " + address.String())
 	}
-	p.host.Interface, p.host.IP = name, address.String()
-	p.setAttribute("unique.network.ip-address", p.host.IP)
+	p.host.InterfaceOfIP, p.host.IP = name, address.String()
+	p.setAttributeUnlessEmpty("unique.network.ip-address", p.host.IP)
 }
 
-// listInterfaces lists the interfaces that are up, in the order of the kernel.
-func (p *prober) listInterfaces() ([]Interface, error) {
+// listUpInterfacesWithAddresses lists the interfaces that are up, in the order of the kernel.
+func (p *prober) listUpInterfacesWithAddresses() ([]Interface, error) {
 	list, err := net.Interfaces()
 	if err != nil {
 		return nil, fmt.Errorf("list network interfaces: %w", err)
@@ -59,7 +59,7 @@ func (p *prober) listInterfaces() ([]Interface, error) {
 		if err != nil || i.Flags&net.FlagUp == 0 {
 			continue
 		}
-		found := Interface{Name: i.Name, MAC: i.HardwareAddr.String(), MBits: p.interfaceMBits(i.Name), isLoopback: i.Flags&net.FlagLoopback != 0}
+		found := Interface{Name: i.Name, MAC: i.HardwareAddr.String(), MBits: p.interfaceMBitsOrDefault(i.Name), isLoopback: i.Flags&net.FlagLoopback != 0}
 		for _, a := range addresses {
 			prefix, err := netip.ParsePrefix(a.String())
 			if address := prefix.Addr().Unmap(); err == nil && !address.IsLinkLocalUnicast() {
@@ -74,15 +74,15 @@ func (p *prober) listInterfaces() ([]Interface, error) {
 	return up, nil
 }
 
-// interfaceMBits returns the speed of an interface. For an interface without a carrier, and for most virtual ones, the file
-// of the kernel is missing or has -1.
-func (p *prober) interfaceMBits(name string) int {
-	return cmp.Or(int(p.readPositiveNumber("sys/class/net/"+name+"/speed")), defaultMBits)
+// interfaceMBitsOrDefault returns the speed of an interface. For an interface without a carrier, and for most virtual
+// ones, the file of the kernel is missing or has -1.
+func (p *prober) interfaceMBitsOrDefault(name string) int {
+	return cmp.Or(int(p.readNumberOrZero("sys/class/net/"+name+"/speed")), defaultMBits)
 }
 
-// addressOfInterface returns the first address of the interface with the name, and false if it is not in the list.
-func addressOfInterface(list []Interface, name string) (address netip.Addr, ok bool) {
-	for _, i := range list {
+// firstAddressOfInterface returns the first address of the interface with the name, and false if it is not in the list.
+func firstAddressOfInterface(interfaces []Interface, name string) (address netip.Addr, ok bool) {
+	for _, i := range interfaces {
 		if i.Name == name {
 			return i.Addresses[0], true
 		}
@@ -90,12 +90,12 @@ func addressOfInterface(list []Interface, name string) (address netip.Addr, ok b
 	return netip.Addr{}, false
 }
 
-// defaultAddress returns the address of the node and the name of its interface: the first address of preferredInterface, else
-// the first address of any interface, except loopback addresses. If there is none, it returns 127.0.0.1, no interface, and
-// false.
-func defaultAddress(list []Interface, preferredInterface string) (name string, address netip.Addr, ok bool) {
+// selectAddressOrLoopback returns the address of the node and the name of its interface: the first address of
+// preferredInterface, else the first address of any interface, except loopback addresses. If there is none, it returns
+// 127.0.0.1, no interface, and false.
+func selectAddressOrLoopback(interfaces []Interface, preferredInterface string) (name string, address netip.Addr, ok bool) {
 	for _, onlyPreferred := range []bool{true, false} {
-		for _, i := range list {
+		for _, i := range interfaces {
 			if i.isLoopback || onlyPreferred && i.Name != preferredInterface {
 				continue
 			}
@@ -109,7 +109,7 @@ func defaultAddress(list []Interface, preferredInterface string) (name string, a
 
 // defaultRouteInterface returns the interface of the default route with the lowest metric, of IPv4 if there is one, else of
 // IPv6. The parameters are the contents of /proc/net/route and /proc/net/ipv6_route.
-func defaultRouteInterface(ipv4Routes, ipv6Routes string) string {
+func defaultRouteInterface(procNetRoute, procNetIPv6Route string) string {
 	const up = 1
 	best, name := int64(-1), ""
 	consider := func(iface, metric string, base int, flags string) {
@@ -121,7 +121,7 @@ func defaultRouteInterface(ipv4Routes, ipv6Routes string) string {
 			best, name = m, iface
 		}
 	}
-	for line := range strings.Lines(ipv4Routes) {
+	for line := range strings.Lines(procNetRoute) {
 		// columns of /proc/net/route: Iface Destination Gateway Flags RefCnt Use Metric Mask
 		// …
 		if f := strings.Fields(line); len(f) >= 8 && f[1] == "00000000" && f[7] == "00000000" {
@@ -131,7 +131,7 @@ func defaultRouteInterface(ipv4Routes, ipv6Routes string) string {
 	if name != "" {
 		return name
 	}
-	for line := range strings.Lines(ipv6Routes) {
+	for line := range strings.Lines(procNetIPv6Route) {
 		// columns of /proc/net/ipv6_route: destination, length, source, length, next hop,
 		// metric, refs, use, flags, device
 		f := strings.Fields(line)

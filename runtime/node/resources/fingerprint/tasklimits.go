@@ -20,22 +20,23 @@ func (p *prober) readTaskLimits() {
 		return
 	}
 	root := os.Geteuid() == 0
-	p.setLimitAttribute(descriptors.AttributeDescriptors, p.maxDescriptorsOfTasks(files.Cur))
-	p.setLimitAttribute(descriptors.AttributeProcesses, p.maxProcessesOfTasks(processes.Cur, root))
-	p.setLimitAttribute(descriptors.AttributePipes, p.maxPipesOfTasks(root))
+	p.setAttributeUnlessUnlimited(descriptors.AttributeDescriptors, p.maxDescriptorsOfTasks(files.Cur))
+	p.setAttributeUnlessUnlimited(descriptors.AttributeProcesses, p.maxProcessesOfTasks(processes.Cur, root))
+	p.setAttributeUnlessUnlimited(descriptors.AttributePipes, p.maxPipesOfTasks(root))
 }
 
-// setLimitAttribute sets an attribute to a number of objects of the kernel, unless the number is unlimited: at least 2^63-1.
-func (p *prober) setLimitAttribute(name string, n uint64) {
+// setAttributeUnlessUnlimited sets an attribute to a number of objects of the kernel, unless the number is unlimited:
+// at least 2^63-1.
+func (p *prober) setAttributeUnlessUnlimited(name string, n uint64) {
 	if n < math.MaxInt64 {
-		p.setNumericAttribute(name, int64(max(n, 1)))
+		p.setAttributeIfPositive(name, int64(max(n, 1)))
 	}
 }
 
-// readLimit reads a limit from a file of the kernel. It returns math.MaxUint64 if the file is missing or has no number, such
-// as "max".
-func (p *prober) readLimit(file string) uint64 {
-	if n, err := strconv.ParseUint(p.readText(file), 10, 64); err == nil {
+// readLimitOrMaxUint64 reads a limit from a file of the kernel. It returns math.MaxUint64 if the file is missing or has
+// no number, such as "max".
+func (p *prober) readLimitOrMaxUint64(file string) uint64 {
+	if n, err := strconv.ParseUint(p.readTrimmedTextOrEmpty(file), 10, 64); err == nil {
 		return n
 	}
 	return math.MaxUint64
@@ -47,19 +48,19 @@ const descriptorsPerTaskOnMachine = 16
 // maxDescriptorsOfTasks returns the number of descriptors for tasks that a process can have whose limit of open files is
 // openFilesLimit, so that the limit of the machine suffices too.
 func (p *prober) maxDescriptorsOfTasks(openFilesLimit uint64) uint64 {
-	onMachine := withoutReservedQuarter(p.readLimit("proc/sys/fs/file-max"))
+	onMachine := withoutReservedQuarter(p.readLimitOrMaxUint64("proc/sys/fs/file-max"))
 	return min(descriptors.ForTasks(openFilesLimit), onMachine/descriptorsPerTaskOnMachine*descriptors.PerTask)
 }
 
 // maxProcessesOfTasks returns the number of processes and threads that tasks can have. userLimit is the limit of the
 // agent's user.
 func (p *prober) maxProcessesOfTasks(userLimit uint64, isRoot bool) uint64 {
-	n := min(p.readLimit("proc/sys/kernel/pid_max"), p.readLimit("proc/sys/kernel/threads-max"))
+	n := min(p.readLimitOrMaxUint64("proc/sys/kernel/pid_max"), p.readLimitOrMaxUint64("proc/sys/kernel/threads-max"))
 	if !isRoot {
 		n = min(n, userLimit) // the kernel does not apply RLIMIT_NPROC to root
 	}
 	for _, file := range p.pidsLimitFiles() {
-		n = min(n, p.readLimit(file))
+		n = min(n, p.readLimitOrMaxUint64(file))
 	}
 	if n == math.MaxUint64 {
 		return n
@@ -97,11 +98,11 @@ const (
 // maxPipesOfTasks returns the number of pipes that tasks can have under fs.pipe-user-pages-hard and -soft, the limits of the
 // memory pages in the pipes of a user.
 func (p *prober) maxPipesOfTasks(isRoot bool) uint64 {
-	hard := p.readLimit("proc/sys/fs/pipe-user-pages-hard")
+	hard := p.readLimitOrMaxUint64("proc/sys/fs/pipe-user-pages-hard")
 	if isRoot || hard == 0 || hard == math.MaxUint64 { // root has a capability that lifts the limit; 0 means no limit
 		return math.MaxUint64
 	}
-	soft := p.readLimit("proc/sys/fs/pipe-user-pages-soft")
+	soft := p.readLimitOrMaxUint64("proc/sys/fs/pipe-user-pages-soft")
 	if soft == 0 || soft > hard {
 		soft = hard
 	}

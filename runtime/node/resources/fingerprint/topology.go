@@ -16,14 +16,14 @@ const localNUMADistance, remoteNUMADistance = 10, 20
 // defaultCoreMHz is the assumed speed of a core whose speed is unknown. It is not 0, because drivers divide by the speed.
 const defaultCoreMHz = 1000
 
-// readTopology returns a description of the online cores, and sets ReservableCores and ReservedCores of the host. mhz is the
-// base frequency of cores whose own frequency is unknown; 0 means unknown.
-func (p *prober) readTopology(cores []int, mhz int) *base.Topology {
+// readTopologyAndSetHostCores returns a description of the online cores, and sets ReservableCoreIDs and ReservedCoreIDs
+// of the host. defaultMHz is the base frequency of cores whose own frequency is unknown; 0 means unknown.
+func (p *prober) readTopologyAndSetHostCores(coreIDs []int, defaultMHz int) *base.Topology {
 	t := &base.Topology{}
 	nodeOfCore := map[int]uint32{}
-	for _, node := range cgroup.ParseCPUList(p.readText("sys/devices/system/node/online")) {
+	for _, node := range cgroup.ParseCPUList(p.readTrimmedTextOrEmpty("sys/devices/system/node/online")) {
 		t.NodeIDs = append(t.NodeIDs, uint32(node))
-		for _, core := range cgroup.ParseCPUList(p.readText(fmt.Sprintf("sys/devices/system/node/node%d/cpulist", node))) {
+		for _, core := range cgroup.ParseCPUList(p.readTrimmedTextOrEmpty(fmt.Sprintf("sys/devices/system/node/node%d/cpulist", node))) {
 			nodeOfCore[core] = uint32(node)
 		}
 	}
@@ -34,19 +34,19 @@ func (p *prober) readTopology(cores []int, mhz int) *base.Topology {
 		t.Distances = append(t.Distances, p.numaDistances(node, i, len(t.NodeIDs)))
 	}
 	usable := cpuAffinity()
-	efficient := cgroup.ParseCPUList(p.readText("sys/devices/cpu_atom/cpus"))
-	for _, id := range cores {
+	efficient := cgroup.ParseCPUList(p.readTrimmedTextOrEmpty("sys/devices/cpu_atom/cpus"))
+	for _, id := range coreIDs {
 		dir := fmt.Sprintf("sys/devices/system/cpu/cpu%d/", id)
 		core := base.Core{
 			CoreID:    uint32(id),
 			NodeID:    nodeOfCore[id],
-			SocketID:  uint32(p.readPositiveNumber(dir + "topology/physical_package_id")),
-			BaseSpeed: p.readPositiveNumber(dir+"cpufreq/base_frequency") / 1000,
-			MaxSpeed:  p.readPositiveNumber(dir+"cpufreq/cpuinfo_max_freq") / 1000,
+			SocketID:  uint32(p.readNumberOrZero(dir + "topology/physical_package_id")),
+			BaseSpeed: p.readNumberOrZero(dir+"cpufreq/base_frequency") / 1000,
+			MaxSpeed:  p.readNumberOrZero(dir+"cpufreq/cpuinfo_max_freq") / 1000,
 		}
 		if core.BaseSpeed == 0 && core.MaxSpeed == 0 {
-			core.BaseSpeed = uint64(mhz)
-			if mhz == 0 {
+			core.BaseSpeed = uint64(defaultMHz)
+			if defaultMHz == 0 {
 				core.GuessSpeed = defaultCoreMHz
 			}
 		}
@@ -56,11 +56,11 @@ func (p *prober) readTopology(cores []int, mhz int) *base.Topology {
 		switch {
 		case usable != nil && !usable.IsSet(id):
 			core.Disable = true
-		case slices.Contains(p.options.ReservedCores, id):
+		case slices.Contains(p.options.ReservedCoreIDs, id):
 			core.Disable = true
-			p.host.ReservedCores = append(p.host.ReservedCores, uint16(id))
+			p.host.ReservedCoreIDs = append(p.host.ReservedCoreIDs, uint16(id))
 		default:
-			p.host.ReservableCores = append(p.host.ReservableCores, uint16(id))
+			p.host.ReservableCoreIDs = append(p.host.ReservableCoreIDs, uint16(id))
 		}
 		t.Cores = append(t.Cores, core)
 	}
@@ -71,7 +71,7 @@ func (p *prober) readTopology(cores []int, mhz int) *base.Topology {
 // of nodes.
 func (p *prober) numaDistances(node uint32, selfIndex, nodeCount int) []uint32 {
 	row := make([]uint32, nodeCount)
-	stated := strings.Fields(p.readText(fmt.Sprintf("sys/devices/system/node/node%d/distance", node)))
+	stated := strings.Fields(p.readTrimmedTextOrEmpty(fmt.Sprintf("sys/devices/system/node/node%d/distance", node)))
 	for i := range row {
 		row[i] = remoteNUMADistance
 		if i == selfIndex {
@@ -86,9 +86,9 @@ func (p *prober) numaDistances(node uint32, selfIndex, nodeCount int) []uint32 {
 	return row
 }
 
-// readPositiveNumber returns the number in a file; 0 if the file is missing, or has a negative number or other text.
-func (p *prober) readPositiveNumber(path string) uint64 {
-	n, err := strconv.ParseUint(p.readText(path), 10, 32)
+// readNumberOrZero returns the number in a file; 0 if the file is missing, or has a negative number or other text.
+func (p *prober) readNumberOrZero(path string) uint64 {
+	n, err := strconv.ParseUint(p.readTrimmedTextOrEmpty(path), 10, 32)
 	if err != nil {
 		return 0
 	}

@@ -7,13 +7,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/idrange"
 )
 
-func newTestPool(first, last uint32) *Pool {
+func newTestPool(first, last uint32) *UIDPool {
 	p := NewPool(idrange.Range{First: first, Last: last})
 	p.hasAccount = func(uint32) bool { return false }
 	return p
 }
 
-func acquire(t *testing.T, p *Pool, task string, previous uint32) uint32 {
+func acquire(t *testing.T, p *UIDPool, task string, previous uint32) uint32 {
 	t.Helper()
 	id, err := p.Acquire(Task{"alloc", task}, previous)
 	if err != nil {
@@ -73,8 +73,8 @@ func TestPreviousID(t *testing.T) {
 	if id := acquire(t, p, "b", 77); id == 77 {
 		t.Error("two tasks with one id")
 	}
-	p.Restore(Task{"alloc", "c"}, 78)
-	p.Restore(Task{"alloc", "d"}, 78)
+	p.RestoreUnlessTaken(Task{"alloc", "c"}, 78)
+	p.RestoreUnlessTaken(Task{"alloc", "d"}, 78)
 	if c, d := acquire(t, p, "c", 0), acquire(t, p, "d", 78); c != 78 || d == 78 {
 		t.Errorf("ids %d and %d, want 78 and another", c, d)
 	}

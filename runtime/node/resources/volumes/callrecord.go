@@ -19,12 +19,12 @@ const callEnvName = "NOMAD_LITE_VOLUME_CALL"
 // killTimeout is how long killCallProcesses waits until the processes that it has killed have exited.
 const killTimeout = 10 * time.Second
 
-// pluginCallRecord stores the id of the plugin call that is in progress, at most one. If the agent dies during the call,
-// the kernel kills only the plugin's first process; the next agent finds and kills the others by the id.
-type pluginCallRecord struct{ store *store.Store }
+// pluginCallRecorder stores the id of the plugin call that is in progress, at most one. If the agent dies during the
+// call, the kernel kills only the plugin's first process; the next agent finds and kills the others by the id.
+type pluginCallRecorder struct{ store *store.Store }
 
 // recordCallStart stores the id of a new call, and returns the variable, as name=value, for the environment of the plugin.
-func (c pluginCallRecord) recordCallStart(ctx context.Context) (envVar string, err error) {
+func (c pluginCallRecorder) recordCallStart(ctx context.Context) (envVar string, err error) {
 	id := uuid.NewString()
 	_, err = c.store.Update(context.WithoutCancel(ctx), func(tx *store.Txn) error {
 		tx.PutAgentRecord(state.VolumeCallName, id)
@@ -33,8 +33,9 @@ func (c pluginCallRecord) recordCallStart(ctx context.Context) (envVar string, e
 	return callEnvName + "=" + id, err
 }
 
-// recordCallEnd deletes the stored id of a call. If the plugin was killed, it first kills the other processes of the call.
-func (c pluginCallRecord) recordCallEnd(ctx context.Context, envVar string, wasPluginKilled bool) error {
+// killLeftoversAndRecordCallEnd deletes the stored id of a call. If the plugin was killed, it first kills the other
+// processes of the call.
+func (c pluginCallRecorder) killLeftoversAndRecordCallEnd(ctx context.Context, envVar string, wasPluginKilled bool) error {
 	if wasPluginKilled {
 		if err := killCallProcesses(ctx, strings.TrimPrefix(envVar, callEnvName+"=")); err != nil {
 			return err
@@ -43,11 +44,11 @@ func (c pluginCallRecord) recordCallEnd(ctx context.Context, envVar string, wasP
 	return c.deleteCallRecord(ctx)
 }
 
-// killInterruptedCall kills the processes of the call during which an earlier agent has died, and deletes the stored id. It
-// does nothing if no id is stored.
-func (c pluginCallRecord) killInterruptedCall(ctx context.Context) error {
+// killProcessesOfInterruptedCall kills the processes of the call during which an earlier agent has died, and deletes
+// the stored id. It does nothing if no id is stored.
+func (c pluginCallRecorder) killProcessesOfInterruptedCall(ctx context.Context) error {
 	id := ""
-	if known, err := c.store.Snapshot().AgentRecord(state.VolumeCallName, &id); err != nil || !known {
+	if known, err := c.store.Snapshot().ReadAgentRecord(state.VolumeCallName, &id); err != nil || !known {
 		return err
 	}
 	if err := killCallProcesses(ctx, id); err != nil {
@@ -56,7 +57,7 @@ func (c pluginCallRecord) killInterruptedCall(ctx context.Context) error {
 	return c.deleteCallRecord(ctx)
 }
 
-func (c pluginCallRecord) deleteCallRecord(ctx context.Context) error {
+func (c pluginCallRecorder) deleteCallRecord(ctx context.Context) error {
 	_, err := c.store.Update(context.WithoutCancel(ctx), func(tx *store.Txn) error {
 		tx.DeleteAgentRecord(state.VolumeCallName)
 		return nil
@@ -65,10 +66,10 @@ func (c pluginCallRecord) deleteCallRecord(ctx context.Context) error {
 }
 
 // killCallProcesses kills all processes that have the id of a call in their environment, and waits until they have exited.
-func killCallProcesses(ctx context.Context, id string) error {
+func killCallProcesses(ctx context.Context, callID string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
 	defer cancel()
-	if err := osprocess.KillByEnv(ctx, callEnvName+"="+id); err != nil {
+	if err := osprocess.KillByEnv(ctx, callEnvName+"="+callID); err != nil {
 		return fmt.Errorf("end the processes of an interrupted call: %w", err)
 	}
 	return nil

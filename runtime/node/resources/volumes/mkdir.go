@@ -64,9 +64,9 @@ func parseOwnerID(text string) (int, error) {
 	return int(id), nil
 }
 
-// openVolumesDir opens the directory of the volumes, and creates it if it is missing. It returns an error if accounts
-// other than root and the agent's can change the directory.
-func openVolumesDir(dir string) (fd int, err error) {
+// createAndOpenVolumesDir opens the directory of the volumes, and creates it if it is missing. It returns an error if
+// accounts other than root and the agent's can change the directory.
+func createAndOpenVolumesDir(dir string) (fd int, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return -1, err
 	}
@@ -82,21 +82,21 @@ func (m mkdirPlugin) create(_ context.Context, r pluginRequest) (createResult, e
 	if err != nil {
 		return createResult{}, err
 	}
-	if err := uuid.Validate(r.id); err != nil {
-		return createResult{}, fmt.Errorf("volume id %q: %w", r.id, err)
+	if err := uuid.Validate(r.volumeID); err != nil {
+		return createResult{}, fmt.Errorf("volume id %q: %w", r.volumeID, err)
 	}
-	parent, err := openVolumesDir(m.volumesDir)
+	parent, err := createAndOpenVolumesDir(m.volumesDir)
 	if err != nil {
 		return createResult{}, err
 	}
 	defer unix.Close(parent)
-	path := filepath.Join(m.volumesDir, r.id)
-	err = unix.Mkdirat(parent, r.id, 0o700)
+	path := filepath.Join(m.volumesDir, r.volumeID)
+	err = unix.Mkdirat(parent, r.volumeID, 0o700)
 	exists := errors.Is(err, unix.EEXIST)
 	if err != nil && !exists {
 		return createResult{}, &fs.PathError{Op: "mkdir", Path: path, Err: err}
 	}
-	fd, err := safepath.OpenAt(parent, r.id, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	fd, err := safepath.OpenAt(parent, r.volumeID, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return createResult{}, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
@@ -117,8 +117,8 @@ func (m mkdirPlugin) create(_ context.Context, r pluginRequest) (createResult, e
 
 // delete implements plugin. It removes only a directory of m.volumesDir, whose name is the id of the volume.
 func (m mkdirPlugin) delete(_ context.Context, r pluginRequest) error {
-	if err := uuid.Validate(r.id); err != nil {
-		return fmt.Errorf("volume id %q: %w", r.id, err)
+	if err := uuid.Validate(r.volumeID); err != nil {
+		return fmt.Errorf("volume id %q: %w", r.volumeID, err)
 	}
-	return allocdir.RemoveTreeExceptMounts(m.volumesDir, r.id)
+	return allocdir.RemoveTreeExceptMounts(m.volumesDir, r.volumeID)
 }

@@ -9,14 +9,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
 )
@@ -29,7 +28,7 @@ const (
 
 // pluginRequest has the parameters of a call of a plugin.
 type pluginRequest struct {
-	id, name, namespace                string
+	volumeID, volumeName, namespace    string
 	nodeID, nodePool                   string
 	minCapacityBytes, maxCapacityBytes int64
 	parameters                         map[string]string
@@ -39,13 +38,13 @@ type pluginRequest struct {
 
 // createResult is the result of a create call, in the form in which an external plugin prints it.
 type createResult struct {
-	Path  string `json:"path"`
-	Bytes int64  `json:"bytes"`
+	Path          string `json:"path"`
+	CapacityBytes int64  `json:"bytes"`
 }
 
-// plugin makes and deletes volumes. Both methods may be called again for a volume, for example to complete an interrupted
-// call.
-type plugin interface {
+// volumePlugin makes and deletes volumes. Both methods may be called again for a volume, for example to complete an
+// interrupted call.
+type volumePlugin interface {
 	create(context.Context, pluginRequest) (createResult, error)
 	delete(context.Context, pluginRequest) error
 }
@@ -55,12 +54,12 @@ type externalPlugin struct {
 	catalogEntry catalog.Entry
 	pluginDir    string
 	volumesDir   string
-	callRecord   pluginCallRecord
+	callRecorder pluginCallRecorder
 	logger       hclog.Logger
 }
 
-// fingerprint runs the program to get the version of the plugin.
-func (e *externalPlugin) fingerprint(ctx context.Context) (version string, err error) {
+// runForVersion runs the program to get the version of the plugin.
+func (e *externalPlugin) runForVersion(ctx context.Context) (version string, err error) {
 	var reply struct {
 		Version string `json:"version"`
 	}
@@ -89,7 +88,7 @@ func (e *externalPlugin) create(ctx context.Context, r pluginRequest) (createRes
 		return createResult{}, err
 	}
 	var result createResult
-	if err := json.Unmarshal(out, &result); err != nil || !filepath.IsAbs(result.Path) || result.Bytes < 0 {
+	if err := json.Unmarshal(out, &result); err != nil || !filepath.IsAbs(result.Path) || result.CapacityBytes < 0 {
 		return createResult{}, fmt.Errorf(`its output %q is not a volume like {"path": "/an/absolute/path", "bytes": 1000}`, out)
 	}
 	if _, err := safepath.Locate(result.Path); err != nil {
@@ -110,7 +109,7 @@ func (e *externalPlugin) delete(ctx context.Context, r pluginRequest) error {
 
 func (r pluginRequest) commonEnvVars() []string {
 	return []string{
-		"DHV_NAMESPACE=" + r.namespace, "DHV_VOLUME_NAME=" + r.name, "DHV_VOLUME_ID=" + r.id,
+		"DHV_NAMESPACE=" + r.namespace, "DHV_VOLUME_NAME=" + r.volumeName, "DHV_VOLUME_ID=" + r.volumeID,
 		"DHV_NODE_ID=" + r.nodeID, "DHV_NODE_POOL=" + r.nodePool,
 	}
 }
@@ -130,18 +129,18 @@ var inheritedEnvNames = []string{"PATH", "HOME", "LANG", "TMPDIR"}
 // runAsRecordedCall also kills the processes that the program has started. Otherwise these may continue, such as the server
 // of a mounted file system.
 func (e *externalPlugin) runAsRecordedCall(ctx context.Context, operation string, env []string) ([]byte, error) {
-	variable, err := e.callRecord.recordCallStart(ctx)
+	variable, err := e.callRecorder.recordCallStart(ctx)
 	if err != nil {
 		return nil, err
 	}
 	out, err := e.runProgram(ctx, operation, append(env, variable))
-	return out, errors.Join(err, e.callRecord.recordCallEnd(ctx, variable, err != nil && ctx.Err() != nil))
+	return out, errors.Join(err, e.callRecorder.killLeftoversAndRecordCallEnd(ctx, variable, err != nil && ctx.Err() != nil))
 }
 
 // runProgram runs the program with an operation, and returns what it prints on standard output. When ctx ends, the process
 // and its process group are killed.
 func (e *externalPlugin) runProgram(ctx context.Context, operation string, env []string) ([]byte, error) {
-	binary, err := e.catalogEntry.Open(e.logger)
+	binary, err := e.catalogEntry.OpenAndCheck(e.logger)
 	if err != nil {
 		return nil, err
 	}
@@ -160,17 +159,12 @@ func (e *externalPlugin) runProgram(ctx context.Context, operation string, env [
 	cmd.Env = append(append(cmd.Env, env...), "DHV_OPERATION="+operation, "DHV_VOLUMES_DIR="+e.volumesDir, "DHV_PLUGIN_DIR="+e.pluginDir)
 	stdout, stderr := limitedBuffer{maxBytes: 64 << 10}, limitedBuffer{maxBytes: 4 << 10}
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = time.Second // a process that the program has started can keep the pipes open after the program's exit
-	runtime.LockOSThread()      // the kernel sends Pdeathsig when the thread that has started the process ends
-	defer runtime.UnlockOSThread()
-	err = cmd.Run()
+	err = osprocess.RunInOwnGroup(cmd)
 	e.logger.Debug("host volume plugin called", "plugin", e.catalogEntry.Name, "operation", operation, "error", err, "stderr", stderr.String())
 	switch {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return nil, fmt.Errorf("it was killed because it has not exited in time%s", stderr.errorSuffix())
-	case err != nil && !errors.Is(err, exec.ErrWaitDelay):
+	case err != nil:
 		return nil, fmt.Errorf("%w%s", err, stderr.errorSuffix())
 	case stdout.overflowed:
 		return nil, fmt.Errorf("it has printed more than %d bytes", stdout.maxBytes)

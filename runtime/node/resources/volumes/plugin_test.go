@@ -6,12 +6,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
@@ -43,7 +45,7 @@ func TestPluginCallsAreLimited(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := withPlugin(t, "if [ $1 = delete ]; then exit 0; fi\n"+c.script)
-			_, err := m.Create(t.Context(), &api.HostVolume{Name: "v", PluginID: "p"})
+			_, err := m.CreateOrChangeVolume(t.Context(), &api.HostVolume{Name: "v", PluginID: "p"})
 			if err == nil || !strings.Contains(err.Error(), c.want) || len(err.Error()) > 5000 {
 				t.Errorf("%v, want %q", err, c.want)
 			}
@@ -60,7 +62,7 @@ func TestPluginIsKilledWithItsProcesses(t *testing.T) {
 		t.Skip("waits half a second for the plugin")
 	}
 	m := withPlugin(t, "sleep 1000 & echo $! >$DHV_PLUGIN_DIR/pid; wait")
-	p, err := m.findPlugin("p")
+	p, err := m.findPluginByName("p")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,13 +101,13 @@ func TestCreateUntilKilled(t *testing.T) {
 	if !found {
 		t.Skip("another test starts it as a process")
 	}
-	s, err := store.Open(store.Config{Path: filepath.Join(dir, "state.db"), Logger: hclog.NewNullLogger()})
+	s, err := store.Open(t.Context(), store.Config{StateFilePath: filepath.Join(dir, "state.db"), Logger: hclog.NewNullLogger()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := New(Config{Store: s, NodeID: "n", VolumesDir: dir, PluginDir: pluginDir, IsNameInAgentConfig: func(string) bool { return false }, OnChange: func() {}, Logger: hclog.NewNullLogger()})
-	m.Restore(t.Context())
-	t.Fatal(m.Create(t.Context(), &api.HostVolume{Name: "v", PluginID: "p"}))
+	m := New(Config{Store: s, NodeID: "n", VolumesDir: dir, PluginDir: pluginDir, IsVolumeInAgentConfig: func(string) bool { return false }, OnVolumesOrPluginsChange: func() {}, Logger: hclog.NewNullLogger()})
+	m.RestoreVolumesAndPlugins(t.Context())
+	t.Fatal(m.CreateOrChangeVolume(t.Context(), &api.HostVolume{Name: "v", PluginID: "p"}))
 }
 
 // A process that a plugin has started is killed before the next agent repeats the call during which the first agent has died. A
@@ -158,7 +160,7 @@ if [ -e $DHV_PLUGIN_DIR/.completes ]; then echo '{"path": "'$DHV_PLUGIN_DIR'"}';
 		t.Fatal(err)
 	}
 	var err error
-	if m.config.Store, err = store.Open(store.Config{Path: filepath.Join(dir, "state.db"), Logger: hclog.NewNullLogger()}); err != nil {
+	if m.config.Store, err = store.Open(t.Context(), store.Config{StateFilePath: filepath.Join(dir, "state.db"), Logger: hclog.NewNullLogger()}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { m.config.Store.Close() })
@@ -176,11 +178,11 @@ if [ -e $DHV_PLUGIN_DIR/.completes ]; then echo '{"path": "'$DHV_PLUGIN_DIR'"}';
 // If the plugin can neither create nor delete a volume, the volume stays visible until it is deleted.
 func TestHalfCreatedVolumeStaysVisible(t *testing.T) {
 	m := withPlugin(t, "if [ -e $DHV_PLUGIN_DIR/ok ]; then exit 0; fi; exit 1")
-	if _, err := m.Create(t.Context(), &api.HostVolume{Name: "v", PluginID: "p"}); err == nil {
+	if _, err := m.CreateOrChangeVolume(t.Context(), &api.HostVolume{Name: "v", PluginID: "p"}); err == nil {
 		t.Fatal("created")
 	}
 	list := m.config.Store.Snapshot().HostVolumes(nil, "")
-	if len(list) != 1 || list[0].Volume.State != api.HostVolumeStateUnavailable || list[0].Pending != state.HostVolumeDelete {
+	if len(list) != 1 || list[0].Volume.State != api.HostVolumeStateUnavailable || list[0].PendingOperation != state.HostVolumeDelete {
 		t.Fatalf("volumes %+v", list)
 	}
 	m.nextAgent()
@@ -204,24 +206,24 @@ func TestForcedDeletion(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.nextAgent()
-	if err := m.Delete(t.Context(), "default", v.ID, false); err == nil || !strings.Contains(err.Error(), `this node has no host volume plugin "p"`) {
+	if err := m.DeleteUnusedVolume(t.Context(), "default", v.ID, false); err == nil || !strings.Contains(err.Error(), `this node has no host volume plugin "p"`) {
 		t.Errorf("deletion without the plugin: %v", err)
 	}
-	if err := m.Delete(t.Context(), "default", v.ID, true); err != nil || m.stored(v.ID) != nil {
+	if err := m.DeleteUnusedVolume(t.Context(), "default", v.ID, true); err != nil || m.stored(v.ID) != nil {
 		t.Errorf("deletion with force: %v", err)
 	}
 }
 
 func TestUnsafePluginIsNotUsed(t *testing.T) {
 	m := withPlugin(t, "exit 0")
-	if m.PluginVersions()["p"] != "1.0.0" {
-		t.Fatalf("plugins %v", m.PluginVersions())
+	if m.PluginVersionByName()["p"] != "1.0.0" {
+		t.Fatalf("plugins %v", m.PluginVersionByName())
 	}
 	if err := os.Chmod(filepath.Join(m.config.PluginDir, "p"), 0o777); err != nil {
 		t.Fatal(err)
 	}
 	m.nextAgent()
-	if versions := m.PluginVersions(); len(versions) != 1 || versions["mkdir"] == "" {
+	if versions := m.PluginVersionByName(); len(versions) != 1 || versions["mkdir"] == "" {
 		t.Errorf("plugins %v", versions)
 	}
 }
@@ -234,13 +236,13 @@ func TestFailedChangeKeepsTheVolume(t *testing.T) {
 		t.Fatal(err)
 	}
 	change := api.HostVolume{ID: v.ID, Name: "v", PluginID: "p", RequestedCapacityMinBytes: 10, RequestedCapabilities: []*api.HostVolumeCapability{{AccessMode: "single-node-multi-writer"}}}
-	if _, err := m.Create(t.Context(), &change); err == nil {
+	if _, err := m.CreateOrChangeVolume(t.Context(), &change); err == nil {
 		t.Fatal("changed")
 	}
-	if s := m.stored(v.ID); s == nil || !s.IsReady() || s.Pending != "" || s.Volume.RequestedCapacityMinBytes != 0 || s.Volume.RequestedCapabilities[0].AccessMode != "single-node-writer" || s.Volume.CapacityBytes != 5 {
+	if s := m.stored(v.ID); s == nil || !s.IsReady() || s.PendingOperation != "" || s.Volume.RequestedCapacityMinBytes != 0 || s.Volume.RequestedCapabilities[0].AccessMode != "single-node-writer" || s.Volume.CapacityBytes != 5 {
 		t.Errorf("%+v", s)
 	}
-	if _, err := m.Create(t.Context(), &api.HostVolume{Name: "x", PluginID: "p", Parameters: map[string]string{"a": strings.Repeat("x", 70000)}}); err == nil || !strings.Contains(err.Error(), "the parameters have 70001 bytes") {
+	if _, err := m.CreateOrChangeVolume(t.Context(), &api.HostVolume{Name: "x", PluginID: "p", Parameters: map[string]string{"a": strings.Repeat("x", 70000)}}); err == nil || !strings.Contains(err.Error(), "the parameters have 70001 bytes") {
 		t.Error(err)
 	}
 }
@@ -257,14 +259,14 @@ esac`)
 	m.Manager = New(m.config)
 	for name, request := range map[string]func(context.Context) error{
 		"create": func(ctx context.Context) error {
-			_, err := m.Create(ctx, &api.HostVolume{Name: "w", PluginID: "p"})
+			_, err := m.CreateOrChangeVolume(ctx, &api.HostVolume{Name: "w", PluginID: "p"})
 			return err
 		},
 		"register": func(ctx context.Context) error {
-			_, err := m.Register(ctx, &api.HostVolume{Name: "w", HostPath: "/"})
+			_, err := m.RegisterOrChangeVolume(ctx, &api.HostVolume{Name: "w", HostPath: "/"})
 			return err
 		},
-		"delete": func(ctx context.Context) error { return m.Delete(ctx, "default", v.ID, true) },
+		"delete": func(ctx context.Context) error { return m.DeleteUnusedVolume(ctx, "default", v.ID, true) },
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		if err := request(ctx); !errors.Is(err, context.DeadlineExceeded) {
@@ -272,11 +274,114 @@ esac`)
 		}
 		cancel()
 	}
-	m.Restore(t.Context())
-	if err := m.Delete(t.Context(), "default", v.ID, true); err != nil {
+	m.RestoreVolumesAndPlugins(t.Context())
+	if err := m.DeleteUnusedVolume(t.Context(), "default", v.ID, true); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(v.HostPath); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the directory of the deleted volume: %v", err)
+	}
+}
+
+// interruptedVolumePlugin is a script of the plugin "p", whose volume is the plugin directory. Each call appends a line with
+// its operation and the smallest capacity to the file .calls. While the file .fails exists, create fails.
+const interruptedVolumePlugin = `cd $DHV_PLUGIN_DIR
+echo $1$DHV_CAPACITY_MIN_BYTES >>.calls
+if [ $1 = create ]; then
+	[ ! -e .fails ] || exit 1
+	echo '{"path": "'$DHV_PLUGIN_DIR'"}'
+fi`
+
+// interruptOperation stores a volume as an agent leaves it that has died during an operation.
+func (m *testManager) interruptOperation(v *api.HostVolume, operation state.HostVolumeOperation) {
+	m.t.Helper()
+	m.write(func(tx *store.Txn) { tx.PutHostVolume(&state.HostVolume{Volume: v, PendingOperation: operation}) })
+}
+
+func (m *testManager) setPluginFile(name string, exists bool) {
+	m.t.Helper()
+	path := filepath.Join(m.config.PluginDir, name)
+	err := os.Remove(path)
+	if exists {
+		err = os.WriteFile(path, nil, 0o600)
+	}
+	if err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// While an external plugin cannot be used, its volumes are unavailable, because they may not be mounted. The agent that finds
+// the plugin again completes the interrupted operations.
+func TestVolumesOfMissingPlugin(t *testing.T) {
+	m := withPlugin(t, interruptedVolumePlugin)
+	ready := m.mustCreate(api.HostVolume{Name: "ready", PluginID: "p"})
+	changed := *m.mustCreate(api.HostVolume{Name: "changed", PluginID: "p"})
+	changed.RequestedCapacityMinBytes = 7
+	created := api.HostVolume{ID: uuid.NewString(), Name: "created", Namespace: "default", PluginID: "p", NodeID: "n", State: api.HostVolumeStatePending}
+	deleted := api.HostVolume{ID: uuid.NewString(), Name: "deleted", Namespace: "default", PluginID: "p", NodeID: "n", State: api.HostVolumeStateUnavailable, HostPath: m.config.PluginDir}
+	m.interruptOperation(&changed, state.HostVolumeCreate)
+	m.interruptOperation(&created, state.HostVolumeCreate)
+	m.interruptOperation(&deleted, state.HostVolumeDelete)
+
+	program := filepath.Join(m.config.PluginDir, "p")
+	if err := os.Rename(program, program+".hidden"); err != nil {
+		t.Fatal(err)
+	}
+	m.nextAgent()
+	for _, id := range []string{ready.ID, changed.ID, created.ID, deleted.ID} {
+		if v := m.stored(id); v == nil || v.Volume.State != api.HostVolumeStateUnavailable {
+			t.Errorf("without the plugin: %+v", v)
+		}
+	}
+	if err := errors.Join(os.Rename(program+".hidden", program), os.Remove(filepath.Join(m.config.PluginDir, ".calls"))); err != nil {
+		t.Fatal(err)
+	}
+	m.nextAgent()
+	for _, id := range []string{ready.ID, changed.ID, created.ID} {
+		if v := m.stored(id); v == nil || !v.IsReady() || v.PendingOperation != "" || v.Volume.HostPath != m.config.PluginDir {
+			t.Errorf("with the plugin: %+v", v)
+		}
+	}
+	if v := m.stored(deleted.ID); v != nil {
+		t.Errorf("the interrupted deletion was not repeated: %+v", v)
+	}
+	text, err := os.ReadFile(filepath.Join(m.config.PluginDir, ".calls"))
+	calls := strings.Split(strings.TrimSpace(string(text)), "\n")
+	slices.Sort(calls)
+	if !slices.Equal(calls, []string{"create0", "create0", "create7", "delete"}) {
+		t.Errorf("calls %q, %v", calls, err)
+	}
+}
+
+// A volume whose interrupted change cannot be repeated is unavailable, because the plugin may not have mounted it. Its data
+// stays, and the client can repeat the change.
+func TestInterruptedChangeThatFails(t *testing.T) {
+	m := withPlugin(t, interruptedVolumePlugin)
+	v := *m.mustCreate(api.HostVolume{Name: "v", PluginID: "p"})
+	change := v
+	change.RequestedCapacityMinBytes = 7
+	m.interruptOperation(&change, state.HostVolumeCreate)
+	m.setPluginFile(".fails", true)
+	m.nextAgent()
+	if s := m.stored(v.ID); s == nil || s.Volume.State != api.HostVolumeStateUnavailable || s.Volume.HostPath != v.HostPath {
+		t.Fatalf("after the failed repetition: %+v", s)
+	}
+	m.setPluginFile(".fails", false)
+	changed := m.mustCreate(api.HostVolume{ID: v.ID, Name: "v", PluginID: "p", RequestedCapacityMinBytes: 8})
+	if changed.State != api.HostVolumeStateReady || changed.RequestedCapacityMinBytes != 8 {
+		t.Errorf("after the change of the client: %+v", changed)
+	}
+}
+
+// A volume that an agent has not created completely is deleted if the next agent cannot create it either.
+func TestInterruptedCreationThatFails(t *testing.T) {
+	m := withPlugin(t, interruptedVolumePlugin)
+	v := api.HostVolume{ID: uuid.NewString(), Name: "v", Namespace: "default", PluginID: "p", NodeID: "n", State: api.HostVolumeStatePending}
+	m.interruptOperation(&v, state.HostVolumeCreate)
+	m.setPluginFile(".fails", true)
+	m.nextAgent()
+	text, err := os.ReadFile(filepath.Join(m.config.PluginDir, ".calls"))
+	if s := m.stored(v.ID); s != nil || err != nil || string(text) != "create0\ndelete\n" {
+		t.Errorf("record %+v, calls %q, %v", s, text, err)
 	}
 }

@@ -31,62 +31,62 @@ type Config struct {
 	NodeID     string
 	VolumesDir string // directory in which plugins make volumes
 	PluginDir  string // directory of external plugins; empty if there are none
-	// IsNameInAgentConfig reports whether the agent's configuration has a host_volume block with the name.
-	IsNameInAgentConfig func(name string) bool
-	// OnChange is called after volumes or plugins have changed.
-	OnChange func()
-	Logger   hclog.Logger
+	// IsVolumeInAgentConfig reports whether the agent's configuration has a host_volume block with the name.
+	IsVolumeInAgentConfig func(name string) bool
+	// OnVolumesOrPluginsChange is called after volumes or plugins have changed.
+	OnVolumesOrPluginsChange func()
+	Logger                   hclog.Logger
 }
 
 // Manager manages the dynamic host volumes of this node. Its methods may be called concurrently.
 type Manager struct {
 	config        Config
-	restored      chan struct{} // closed when Restore returns
+	restored      chan struct{} // closed when RestoreVolumesAndPlugins returns
 	operationLock chan struct{} // has one value while unlocked: lockOperation receives it, unlockOperation sends it
 
-	mu      sync.Mutex
-	plugins map[string]pluginInfo // by name
+	mu           sync.Mutex
+	pluginByName map[string]pluginWithVersion // by name
 }
 
-type pluginInfo struct {
-	plugin
+type pluginWithVersion struct {
+	volumePlugin
 	version string
 }
 
-// New returns a Manager. The caller must call Restore once.
+// New returns a Manager. The caller must call RestoreVolumesAndPlugins once.
 func New(c Config) *Manager {
 	c.Logger = c.Logger.Named("volumes")
 	m := &Manager{config: c, restored: make(chan struct{}), operationLock: make(chan struct{}, 1)}
 	m.operationLock <- struct{}{}
-	m.plugins = map[string]pluginInfo{MkdirPlugin: {mkdirPlugin{c.VolumesDir}, mkdirVersion}}
+	m.pluginByName = map[string]pluginWithVersion{MkdirPlugin: {mkdirPlugin{c.VolumesDir}, mkdirVersion}}
 	return m
 }
 
-// PluginVersions returns the versions of the available plugins by name.
-func (m *Manager) PluginVersions() map[string]string {
+// PluginVersionByName returns the versions of the available plugins by name.
+func (m *Manager) PluginVersionByName() map[string]string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	versions := make(map[string]string, len(m.plugins))
-	for name, p := range m.plugins {
+	versions := make(map[string]string, len(m.pluginByName))
+	for name, p := range m.pluginByName {
 		versions[name] = p.version
 	}
 	return versions
 }
 
-// FindReady returns the volume with a name if allocations can use the volume, otherwise nil. It waits until Restore has
-// returned, so that the plugin has mounted the volume.
-func (m *Manager) FindReady(ctx context.Context, name string) (*api.HostVolumeInfo, error) {
-	if ReadyVolumes(m.config.Store.Snapshot().Reader)[name] == nil {
+// FindReadyVolume returns the volume with a name if allocations can use the volume, otherwise nil. It waits until
+// RestoreVolumesAndPlugins has returned, so that the plugin has mounted the volume.
+func (m *Manager) FindReadyVolume(ctx context.Context, name string) (*api.HostVolumeInfo, error) {
+	if ReadyVolumeByName(m.config.Store.Snapshot().Reader)[name] == nil {
 		return nil, nil
 	}
 	if err := m.waitRestored(ctx); err != nil {
 		return nil, err
 	}
-	return ReadyVolumes(m.config.Store.Snapshot().Reader)[name], nil
+	return ReadyVolumeByName(m.config.Store.Snapshot().Reader)[name], nil
 }
 
-// ReadyVolumes returns name -> volume for the volumes that allocations can use.
-func ReadyVolumes(r store.Reader) map[string]*api.HostVolumeInfo {
+// ReadyVolumeByName returns name -> volume for the volumes that allocations can use.
+func ReadyVolumeByName(r store.Reader) map[string]*api.HostVolumeInfo {
 	volumes := make(map[string]*api.HostVolumeInfo)
 	for _, v := range r.HostVolumes(nil, "") {
 		if v.IsReady() {
@@ -96,8 +96,8 @@ func ReadyVolumes(r store.Reader) map[string]*api.HostVolumeInfo {
 	return volumes
 }
 
-// waitRestored waits until Restore has returned. Before that, the external plugins are unknown, and operations of an
-// earlier agent are pending.
+// waitRestored waits until RestoreVolumesAndPlugins has returned. Before that, the external plugins are unknown, and
+// operations of an earlier agent are pending.
 func (m *Manager) waitRestored(ctx context.Context) error {
 	select {
 	case <-m.restored:
@@ -107,42 +107,63 @@ func (m *Manager) waitRestored(ctx context.Context) error {
 	}
 }
 
-// Restore kills the processes of an interrupted plugin call, finds the external plugins, and completes the operations during
-// which an earlier agent has died. It then calls create again for each volume that a plugin has made, so that the plugin
-// mounts it after a reboot. It blocks until all calls of plugins have returned.
-func (m *Manager) Restore(ctx context.Context) {
-	defer m.config.OnChange()
+// RestoreVolumesAndPlugins kills the processes of an interrupted plugin call, finds the external plugins, and completes
+// the operations during which an earlier agent has died. It then calls create again for each volume that a plugin has
+// made, so that the plugin mounts it after a reboot. It blocks until all calls of plugins have returned.
+func (m *Manager) RestoreVolumesAndPlugins(ctx context.Context) {
+	defer m.config.OnVolumesOrPluginsChange()
 	defer close(m.restored)
 	if err := m.lockOperation(ctx); err != nil {
 		return
 	}
 	defer m.unlockOperation()
-	if err := (pluginCallRecord{m.config.Store}).killInterruptedCall(ctx); err != nil {
-		m.config.Logger.Error("host volumes not restored", "error", err)
-		return // processes of the interrupted call may be running, beside which no other call may run
+	if err := (pluginCallRecorder{m.config.Store}).killProcessesOfInterruptedCall(ctx); err != nil {
+		// Processes of the interrupted call may be running, beside which no other call of an external plugin may run.
+		m.config.Logger.Error("host volume plugins not used until the agent is restarted", "error", err)
+	} else {
+		m.runAndAddExternalPlugins(ctx)
 	}
-	m.findExternalPlugins(ctx)
 	for _, v := range m.config.Store.Snapshot().HostVolumes(nil, "") {
-		if err := m.restoreVolume(ctx, v); err != nil && ctx.Err() == nil {
-			m.config.Logger.Error("host volume not restored", "volume", v.Volume.Name, "volume_id", v.Volume.ID, "operation", v.Pending, "error", err)
+		if err := m.finishPendingOrRecreateVolume(ctx, v); err != nil && ctx.Err() == nil {
+			m.config.Logger.Error("host volume not restored", "volume", v.Volume.Name, "volume_id", v.Volume.ID, "operation", v.PendingOperation, "error", err)
 		}
 	}
 }
 
-// restoreVolume completes the pending operation of a volume, or calls create again for it.
-func (m *Manager) restoreVolume(ctx context.Context, v *state.HostVolume) error {
+// finishPendingOrRecreateVolume completes the pending operation of a volume, or calls create again for it. If that fails, it
+// deletes a volume that an earlier agent has not created completely. Another volume becomes unavailable, because it may not be
+// mounted.
+func (m *Manager) finishPendingOrRecreateVolume(ctx context.Context, v *state.HostVolume) error {
 	switch {
-	case v.Pending == state.HostVolumeDelete:
-		return m.finishDelete(ctx, v, false)
+	case v.PendingOperation == state.HostVolumeDelete:
+		return m.callDeleteAndRemoveRecord(ctx, v, false)
 	case v.Volume.PluginID == "":
 		return nil
 	}
-	return m.finishCreate(ctx, v)
+	p, err := m.findPluginByName(v.Volume.PluginID)
+	if err != nil {
+		return errors.Join(err, m.updateVolumeRecordIfChanged(ctx, v, func(next *state.HostVolume) {
+			next.Volume.State = api.HostVolumeStateUnavailable // with its pending operation, which an agent with the plugin completes
+		}))
+	}
+	result, err := m.callPluginCreate(ctx, p, v)
+	switch {
+	case err == nil:
+		return m.storeCreateResult(ctx, v, result)
+	case ctx.Err() != nil:
+		return err // the next agent calls the plugin again
+	case v.Volume.HostPath == "":
+		return errors.Join(err, m.callDeleteAndRemoveRecord(ctx, v, false))
+	}
+	return errors.Join(err, m.updateVolumeRecordIfChanged(ctx, v, func(next *state.HostVolume) {
+		// The client can request another change. The next agent calls create again also without a pending operation.
+		next.PendingOperation, next.Volume.State = "", api.HostVolumeStateUnavailable
+	}))
 }
 
-// findExternalPlugins adds the programs in the plugin directory to m.plugins. It runs each program to get its version, and
-// logs the errors.
-func (m *Manager) findExternalPlugins(ctx context.Context) {
+// runAndAddExternalPlugins adds the programs in the plugin directory to m.plugins. It runs each program to get its
+// version, and logs the errors.
+func (m *Manager) runAndAddExternalPlugins(ctx context.Context) {
 	dir := m.config.PluginDir
 	if dir == "" {
 		return
@@ -167,14 +188,14 @@ func (m *Manager) findExternalPlugins(ctx context.Context) {
 		return
 	}
 	for _, entry := range found.Entries() {
-		p := &externalPlugin{catalogEntry: entry, pluginDir: dir, volumesDir: m.config.VolumesDir, callRecord: pluginCallRecord{m.config.Store}, logger: m.config.Logger}
-		version, err := p.fingerprint(ctx)
+		p := &externalPlugin{catalogEntry: entry, pluginDir: dir, volumesDir: m.config.VolumesDir, callRecorder: pluginCallRecorder{m.config.Store}, logger: m.config.Logger}
+		version, err := p.runForVersion(ctx)
 		if err != nil {
 			m.config.Logger.Error("host volume plugin is not usable", "plugin", entry.Name, "error", err)
 			continue
 		}
 		m.mu.Lock()
-		m.plugins[entry.Name] = pluginInfo{p, version}
+		m.pluginByName[entry.Name] = pluginWithVersion{p, version}
 		m.mu.Unlock()
 	}
 }
@@ -191,14 +212,14 @@ func (m *Manager) lockOperation(ctx context.Context) error {
 
 func (m *Manager) unlockOperation() { m.operationLock <- struct{}{} }
 
-// findPlugin returns the plugin with the name, or a RequestError.
-func (m *Manager) findPlugin(name string) (plugin, error) {
+// findPluginByName returns the plugin with the name, or a RequestError.
+func (m *Manager) findPluginByName(name string) (volumePlugin, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if p, found := m.plugins[name]; found {
-		return p.plugin, nil
+	if p, found := m.pluginByName[name]; found {
+		return p.volumePlugin, nil
 	}
-	known := strings.Join(slices.Sorted(maps.Keys(m.plugins)), ", ")
+	known := strings.Join(slices.Sorted(maps.Keys(m.pluginByName)), ", ")
 	return nil, &RequestError{fmt.Sprintf("this node has no host volume plugin %q, only %s: put its program into the directory that client.host_volume_plugin_dir names", name, known)}
 }
 
@@ -213,9 +234,10 @@ var (
 	ErrClaimNotFound = errors.New("claim not found")
 )
 
-// Create makes a volume with its plugin. If v has an id, Create changes the capacity and the capabilities of the volume
-// with that id. It waits for Restore, and returns the stored volume. A call of the plugin continues when ctx ends.
-func (m *Manager) Create(ctx context.Context, v *api.HostVolume) (*api.HostVolume, error) {
+// CreateOrChangeVolume makes a volume with its plugin. If v has an id, CreateOrChangeVolume changes the capacity and
+// the capabilities of the volume with that id. It waits for RestoreVolumesAndPlugins, and returns the stored volume. A
+// call of the plugin continues when ctx ends.
+func (m *Manager) CreateOrChangeVolume(ctx context.Context, v *api.HostVolume) (*api.HostVolume, error) {
 	if err := m.waitRestored(ctx); err != nil {
 		return nil, err
 	}
@@ -223,7 +245,7 @@ func (m *Manager) Create(ctx context.Context, v *api.HostVolume) (*api.HostVolum
 	if v.HostPath != "" {
 		return nil, &RequestError{"host_path cannot be set for a volume that a plugin creates: remove it, or register the volume"}
 	}
-	p, err := m.findPlugin(v.PluginID)
+	p, err := m.findPluginByName(v.PluginID)
 	if err != nil {
 		return nil, err
 	}
@@ -232,11 +254,12 @@ func (m *Manager) Create(ctx context.Context, v *api.HostVolume) (*api.HostVolum
 			return nil, &RequestError{err.Error()}
 		}
 	}
-	return m.storeVolumeAndFinishOperation(ctx, v, state.HostVolumeCreate)
+	return m.storeVolumeAndCallPlugin(ctx, v, p)
 }
 
-// Register stores a volume whose directory the operator has made. It waits for Restore, and returns the stored volume.
-func (m *Manager) Register(ctx context.Context, v *api.HostVolume) (*api.HostVolume, error) {
+// RegisterOrChangeVolume stores a volume whose directory the operator has made. It waits for RestoreVolumesAndPlugins,
+// and returns the stored volume.
+func (m *Manager) RegisterOrChangeVolume(ctx context.Context, v *api.HostVolume) (*api.HostVolume, error) {
 	if err := m.waitRestored(ctx); err != nil {
 		return nil, err
 	}
@@ -248,16 +271,18 @@ func (m *Manager) Register(ctx context.Context, v *api.HostVolume) (*api.HostVol
 		return nil, &RequestError{"host_path: " + err.Error()}
 	}
 	if v.PluginID != "" {
-		if _, err := m.findPlugin(v.PluginID); err != nil {
+		if _, err := m.findPluginByName(v.PluginID); err != nil {
 			return nil, err
 		}
 	}
-	return m.storeVolumeAndFinishOperation(ctx, v, "")
+	return m.storeVolumeAndCallPlugin(ctx, v, nil)
 }
 
-// storeVolumeAndFinishOperation stores a new or changed volume with a pending operation, and completes the operation. If
-// that fails for a changed volume, storeVolumeAndFinishOperation stores the former volume again.
-func (m *Manager) storeVolumeAndFinishOperation(ctx context.Context, requested *api.HostVolume, pending state.HostVolumeOperation) (*api.HostVolume, error) {
+// storeVolumeAndCallPlugin stores a new or changed volume, and calls create of the plugin p. If the plugin fails for a changed
+// volume, storeVolumeAndCallPlugin stores the former volume again. For a new volume, it calls delete, and removes the record;
+// if delete fails too, the record stays, and the volume is unavailable until a client deletes it. It calls no plugin if p is
+// nil.
+func (m *Manager) storeVolumeAndCallPlugin(ctx context.Context, requested *api.HostVolume, p volumePlugin) (*api.HostVolume, error) {
 	if err := m.checkAndSetDefaults(requested); err != nil {
 		return nil, err
 	}
@@ -271,7 +296,10 @@ func (m *Manager) storeVolumeAndFinishOperation(ctx context.Context, requested *
 	point := failpoint.EnterStep(failpoint.StepVolumeRecord)
 	_, err := m.config.Store.Update(ctx, func(tx *store.Txn) error {
 		v := *requested
-		next, before = &state.HostVolume{Volume: &v, Pending: pending}, nil
+		next, before = &state.HostVolume{Volume: &v}, nil
+		if p != nil {
+			next.PendingOperation = state.HostVolumeCreate
+		}
 		if err := m.checkAndSetNode(tx, &v); err != nil {
 			return err
 		}
@@ -284,7 +312,7 @@ func (m *Manager) storeVolumeAndFinishOperation(ctx context.Context, requested *
 		if v.ID == "" {
 			v.ID = newID
 		}
-		if pending == "" {
+		if p == nil {
 			v.State = api.HostVolumeStateReady
 		}
 		tx.PutHostVolume(next)
@@ -294,12 +322,18 @@ func (m *Manager) storeVolumeAndFinishOperation(ctx context.Context, requested *
 	if err != nil {
 		return nil, err
 	}
-	defer m.config.OnChange()
-	if pending != "" {
-		if err := m.finishCreate(ctx, next); err != nil {
-			if before != nil {
-				err = errors.Join(err, m.putVolumeRecord(ctx, before))
-			}
+	defer m.config.OnVolumesOrPluginsChange()
+	if p != nil {
+		result, err := m.callPluginCreate(ctx, p, next)
+		switch {
+		case err == nil:
+			err = m.storeCreateResult(ctx, next, result)
+		case before == nil:
+			err = errors.Join(err, m.callDeleteAndRemoveRecord(ctx, next, false))
+		default:
+			err = errors.Join(err, m.putVolumeRecord(ctx, before))
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -325,7 +359,7 @@ func (m *Manager) checkAndSetNode(tx *store.Txn, v *api.HostVolume) error {
 	}
 	facts := model.NodeFactsOf(node)
 	for _, c := range v.Constraints {
-		if !model.ConstraintHolds(c, facts.ResolveTarget) {
+		if !model.ConstraintHolds(c, facts.ResolveConstraintTarget) {
 			return &RequestError{fmt.Sprintf("this node does not satisfy the constraint %q", strings.TrimSpace(c.LTarget+" "+c.Operand+" "+c.RTarget))}
 		}
 	}
@@ -349,8 +383,8 @@ func checkNameAndMergeStoredVolume(tx *store.Txn, v *api.HostVolume, stored *sta
 		return nil
 	case stored == nil:
 		return &RequestError{fmt.Sprintf("volume %q does not exist: remove the id to create a new volume", v.ID)}
-	case stored.Pending != "":
-		return &RequestError{fmt.Sprintf("the operation %q of volume %q has failed: delete the volume", stored.Pending, v.ID)}
+	case stored.PendingOperation != "":
+		return &RequestError{fmt.Sprintf("the operation %q of volume %q has failed: delete the volume", stored.PendingOperation, v.ID)}
 	}
 	old := stored.Volume
 	if old.Namespace != v.Namespace || old.Name != v.Name || old.PluginID != v.PluginID || v.HostPath != "" && old.HostPath != v.HostPath {
@@ -374,7 +408,7 @@ func (m *Manager) checkAndSetDefaults(v *api.HostVolume) error {
 		return &RequestError{"missing name"}
 	case len(v.Name) > maxNameLen || strings.ContainsFunc(v.Name, func(c rune) bool { return c < ' ' || c == 0x7f }):
 		return &RequestError{fmt.Sprintf("the name %q is longer than %d bytes or has control characters", v.Name, maxNameLen)}
-	case m.config.IsNameInAgentConfig(v.Name):
+	case m.config.IsVolumeInAgentConfig(v.Name):
 		return &RequestError{fmt.Sprintf("a host_volume block of the agent's configuration has the name %q: choose another name", v.Name)}
 	case v.RequestedCapacityMinBytes < 0 || v.RequestedCapacityMaxBytes < 0 || v.CapacityBytes < 0:
 		return &RequestError{"capacities must not be negative"}
@@ -415,66 +449,53 @@ func (m *Manager) checkAndSetDefaults(v *api.HostVolume) error {
 
 func (m *Manager) newPluginRequest(v *state.HostVolume) pluginRequest {
 	return pluginRequest{
-		id: v.Volume.ID, name: v.Volume.Name, namespace: v.Volume.Namespace, nodeID: v.Volume.NodeID, nodePool: v.Volume.NodePool,
+		volumeID: v.Volume.ID, volumeName: v.Volume.Name, namespace: v.Volume.Namespace, nodeID: v.Volume.NodeID, nodePool: v.Volume.NodePool,
 		minCapacityBytes: v.Volume.RequestedCapacityMinBytes, maxCapacityBytes: v.Volume.RequestedCapacityMaxBytes, parameters: v.Volume.Parameters,
 		createdPath: v.Volume.HostPath, alreadyCreated: v.Volume.HostPath != "",
 	}
 }
 
-// finishCreate calls create of the plugin of a stored volume, and stores the result. If the plugin fails for a new volume,
-// finishCreate calls delete, and removes the record. If delete fails too, the record stays, and the volume is unavailable
-// until a client deletes it.
-func (m *Manager) finishCreate(ctx context.Context, v *state.HostVolume) error {
-	p, err := m.findPlugin(v.Volume.PluginID)
-	if err != nil {
-		return err
-	}
+// callPluginCreate calls create of the plugin of a stored volume.
+func (m *Manager) callPluginCreate(ctx context.Context, p volumePlugin, v *state.HostVolume) (createResult, error) {
 	calling, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	point := failpoint.EnterStep(failpoint.StepVolumeCreate)
 	result, err := p.create(calling, m.newPluginRequest(v))
 	point.Leave()
-	if err == nil {
-		point := failpoint.EnterStep(failpoint.StepVolumeReady)
-		defer point.Leave()
-		return m.updateVolumeRecord(ctx, v, func(next *state.HostVolume) {
-			next.Pending = ""
-			next.Volume.State, next.Volume.HostPath = api.HostVolumeStateReady, result.Path
-			next.Volume.CapacityBytes = max(result.Bytes, 0)
-		})
+	if err != nil {
+		return result, fmt.Errorf("create volume %q with plugin %q: %w", v.Volume.Name, v.Volume.PluginID, err)
 	}
-	err = fmt.Errorf("create volume %q with plugin %q: %w", v.Volume.Name, v.Volume.PluginID, err)
-	if ctx.Err() != nil {
-		return err // the next agent calls the plugin again
-	}
-	if v.Volume.HostPath == "" {
-		return errors.Join(err, m.finishDelete(ctx, v, false))
-	}
-	return errors.Join(err, m.updateVolumeRecord(ctx, v, func(next *state.HostVolume) {
-		next.Pending, next.Volume.State = "", api.HostVolumeStateReady // the change has failed, and the volume is as before
-		if v.Pending == "" {
-			next.Volume.State = api.HostVolumeStateUnavailable // Restore has failed, so the volume may not be mounted
-		}
-	}))
+	return result, nil
+}
+
+// storeCreateResult stores that the plugin has created a volume.
+func (m *Manager) storeCreateResult(ctx context.Context, v *state.HostVolume, result createResult) error {
+	point := failpoint.EnterStep(failpoint.StepVolumeReady)
+	defer point.Leave()
+	return m.updateVolumeRecordIfChanged(ctx, v, func(next *state.HostVolume) {
+		next.PendingOperation = ""
+		next.Volume.State, next.Volume.HostPath = api.HostVolumeStateReady, result.Path
+		next.Volume.CapacityBytes = max(result.CapacityBytes, 0)
+	})
 }
 
 // putVolumeRecord stores a copy of the record of a volume.
 func (m *Manager) putVolumeRecord(ctx context.Context, v *state.HostVolume) error {
 	_, err := m.config.Store.Update(ctx, func(tx *store.Txn) error {
 		volume := *v.Volume
-		tx.PutHostVolume(&state.HostVolume{Volume: &volume, Pending: v.Pending})
+		tx.PutHostVolume(&state.HostVolume{Volume: &volume, PendingOperation: v.PendingOperation})
 		return nil
 	})
 	return err
 }
 
-// updateVolumeRecord stores a copy of the record of a volume that edit has changed.
-func (m *Manager) updateVolumeRecord(ctx context.Context, v *state.HostVolume, edit func(*state.HostVolume)) error {
+// updateVolumeRecordIfChanged stores a copy of the record of a volume that edit has changed.
+func (m *Manager) updateVolumeRecordIfChanged(ctx context.Context, v *state.HostVolume, edit func(*state.HostVolume)) error {
 	_, err := m.config.Store.Update(ctx, func(tx *store.Txn) error {
 		next, volume := *v, *v.Volume
 		next.Volume = &volume
 		edit(&next)
-		if stored := tx.HostVolume(nil, volume.ID); stored != nil && stored.Pending == next.Pending &&
+		if stored := tx.HostVolume(nil, volume.ID); stored != nil && stored.PendingOperation == next.PendingOperation &&
 			stored.Volume.State == volume.State && stored.Volume.HostPath == volume.HostPath && stored.Volume.CapacityBytes == volume.CapacityBytes {
 			return nil // a restored volume has not changed, so nothing is stored
 		}
@@ -484,9 +505,10 @@ func (m *Manager) updateVolumeRecord(ctx context.Context, v *state.HostVolume, e
 	return err
 }
 
-// Delete deletes a volume that no allocation uses and no group has claimed. With force it deletes the claims too, and
-// removes the record even if the plugin fails. Delete waits for Restore. The call of the plugin continues when ctx ends.
-func (m *Manager) Delete(ctx context.Context, namespace, id string, force bool) error {
+// DeleteUnusedVolume deletes a volume that no allocation uses and no group has claimed. With force it deletes the
+// claims too, and removes the record even if the plugin fails. DeleteUnusedVolume waits for RestoreVolumesAndPlugins.
+// The call of the plugin continues when ctx ends.
+func (m *Manager) DeleteUnusedVolume(ctx context.Context, namespace, volumeID string, force bool) error {
 	if err := m.waitRestored(ctx); err != nil {
 		return err
 	}
@@ -498,7 +520,7 @@ func (m *Manager) Delete(ctx context.Context, namespace, id string, force bool) 
 	var next state.HostVolume
 	point := failpoint.EnterStep(failpoint.StepVolumeDeleteRecord)
 	_, err := m.config.Store.Update(ctx, func(tx *store.Txn) error {
-		stored := tx.HostVolume(nil, id)
+		stored := tx.HostVolume(nil, volumeID)
 		if stored == nil || stored.Volume.Namespace != namespace {
 			return ErrNotFound
 		}
@@ -507,20 +529,20 @@ func (m *Manager) Delete(ctx context.Context, namespace, id string, force bool) 
 			users = append(users, a.ID)
 		}
 		if len(users) > 0 {
-			return &RequestError{fmt.Sprintf("volume %s in use by allocations: [%s]", id, strings.Join(users, " "))}
+			return &RequestError{fmt.Sprintf("volume %s in use by allocations: [%s]", volumeID, strings.Join(users, " "))}
 		}
 		for _, c := range tx.VolumeClaims(nil) {
-			if c.VolumeID != id {
+			if c.VolumeID != volumeID {
 				continue
 			}
 			if !force {
-				return &RequestError{fmt.Sprintf("volume %s is claimed by the group %q of job %q: delete the claim %s, or write -force", id, c.TaskGroupName, c.JobID, c.ID)}
+				return &RequestError{fmt.Sprintf("volume %s is claimed by the group %q of job %q: delete the claim %s, or write -force", volumeID, c.TaskGroupName, c.JobID, c.ID)}
 			}
 			tx.DeleteVolumeClaim(c.ID)
 		}
 		volume := *stored.Volume
 		volume.State, volume.ModifyTime = api.HostVolumeStateUnavailable, time.Now().UnixNano()
-		next = state.HostVolume{Volume: &volume, Pending: state.HostVolumeDelete}
+		next = state.HostVolume{Volume: &volume, PendingOperation: state.HostVolumeDelete}
 		tx.PutHostVolume(&next)
 		return nil
 	})
@@ -528,17 +550,17 @@ func (m *Manager) Delete(ctx context.Context, namespace, id string, force bool) 
 	if err != nil {
 		return err
 	}
-	defer m.config.OnChange()
-	return m.finishDelete(ctx, &next, force)
+	defer m.config.OnVolumesOrPluginsChange()
+	return m.callDeleteAndRemoveRecord(ctx, &next, force)
 }
 
-// finishDelete calls delete of the plugin of a volume, and removes the record. If the plugin fails and force is false, the
-// record stays with the pending operation, and the volume is unavailable.
-func (m *Manager) finishDelete(ctx context.Context, v *state.HostVolume, force bool) error {
+// callDeleteAndRemoveRecord calls delete of the plugin of a volume, and removes the record. If the plugin fails and
+// force is false, the record stays with the pending operation, and the volume is unavailable.
+func (m *Manager) callDeleteAndRemoveRecord(ctx context.Context, v *state.HostVolume, force bool) error {
 	err := m.callPluginDelete(ctx, v)
 	if err != nil && !force {
-		return errors.Join(err, m.updateVolumeRecord(ctx, v, func(next *state.HostVolume) {
-			next.Pending, next.Volume.State = state.HostVolumeDelete, api.HostVolumeStateUnavailable
+		return errors.Join(err, m.updateVolumeRecordIfChanged(ctx, v, func(next *state.HostVolume) {
+			next.PendingOperation, next.Volume.State = state.HostVolumeDelete, api.HostVolumeStateUnavailable
 		}))
 	}
 	if err != nil {
@@ -557,7 +579,7 @@ func (m *Manager) callPluginDelete(ctx context.Context, v *state.HostVolume) err
 	if v.Volume.PluginID == "" {
 		return nil // the operator has made the directory
 	}
-	p, err := m.findPlugin(v.Volume.PluginID)
+	p, err := m.findPluginByName(v.Volume.PluginID)
 	if err != nil {
 		return err
 	}
@@ -585,7 +607,7 @@ func AllocsUsingVolume(r store.Reader, ws store.WatchSet, v *api.HostVolume) []*
 		if a.Namespace != v.Namespace || g == nil || len(g.Volumes) == 0 || r.AllocationEnded(a.ID) {
 			continue
 		}
-		if slices.ContainsFunc(model.HostVolumeRequests(g, a.Name, &facts), func(h model.HostVolumeRequest) bool { return h.Source == v.Name }) {
+		if slices.ContainsFunc(model.HostVolumeRequests(g, a.Name, &facts), func(h model.HostVolumeRequest) bool { return h.ResolvedSource == v.Name }) {
 			users = append(users, a)
 		}
 	}
@@ -593,16 +615,16 @@ func AllocsUsingVolume(r store.Reader, ws store.WatchSet, v *api.HostVolume) []*
 }
 
 // DeleteClaim deletes the claim of a group, so that the next allocation of the group can use another volume.
-func (m *Manager) DeleteClaim(ctx context.Context, namespace, id string) error {
+func (m *Manager) DeleteClaim(ctx context.Context, namespace, claimID string) error {
 	_, err := m.config.Store.Update(ctx, func(tx *store.Txn) error {
-		if !slices.ContainsFunc(tx.VolumeClaims(nil), func(c *api.TaskGroupHostVolumeClaim) bool { return c.ID == id && c.Namespace == namespace }) {
+		if !slices.ContainsFunc(tx.VolumeClaims(nil), func(c *api.TaskGroupHostVolumeClaim) bool { return c.ID == claimID && c.Namespace == namespace }) {
 			return ErrClaimNotFound
 		}
-		tx.DeleteVolumeClaim(id)
+		tx.DeleteVolumeClaim(claimID)
 		return nil
 	})
 	if err == nil {
-		m.config.OnChange()
+		m.config.OnVolumesOrPluginsChange()
 	}
 	return err
 }

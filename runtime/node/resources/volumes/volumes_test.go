@@ -28,17 +28,17 @@ type testManager struct {
 func newTestManager(t *testing.T) *testManager {
 	t.Helper()
 	dir := t.TempDir()
-	s, err := store.Open(store.Config{Path: filepath.Join(dir, "state.db"), Logger: hclog.NewNullLogger()})
+	s, err := store.Open(t.Context(), store.Config{StateFilePath: filepath.Join(dir, "state.db"), Logger: hclog.NewNullLogger()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
 	m := &testManager{t: t, config: Config{
 		Store: s, NodeID: "n", VolumesDir: filepath.Join(dir, "volumes"), Logger: hclog.NewNullLogger(),
-		IsNameInAgentConfig: func(name string) bool { return name == "static" }, OnChange: func() {},
+		IsVolumeInAgentConfig: func(name string) bool { return name == "static" }, OnVolumesOrPluginsChange: func() {},
 	}}
 	m.write(func(tx *store.Txn) {
-		tx.PutNode(&api.Node{ID: "n", NodePool: "default", Meta: map[string]string{"disk": "ssd"}})
+		tx.PutNodeWithStorageEvents(&api.Node{ID: "n", NodePool: "default", Meta: map[string]string{"disk": "ssd"}})
 	})
 	m.nextAgent()
 	return m
@@ -53,12 +53,12 @@ func (m *testManager) write(edit func(*store.Txn)) {
 
 func (m *testManager) nextAgent() {
 	m.Manager = New(m.config)
-	m.Restore(m.t.Context())
+	m.RestoreVolumesAndPlugins(m.t.Context())
 }
 
 func (m *testManager) mustCreate(v api.HostVolume) *api.HostVolume {
 	m.t.Helper()
-	created, err := m.Create(m.t.Context(), &v)
+	created, err := m.CreateOrChangeVolume(m.t.Context(), &v)
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func TestMkdirVolume(t *testing.T) {
 	if parent, err := os.Stat(m.config.VolumesDir); err != nil || parent.Mode().Perm() != 0o700 {
 		t.Errorf("directory of the volumes: %v, %v", parent, err)
 	}
-	if found, err := m.FindReady(t.Context(), "data"); err != nil || found == nil || found.Path != v.HostPath || found.ID != v.ID {
+	if found, err := m.FindReadyVolume(t.Context(), "data"); err != nil || found == nil || found.Path != v.HostPath || found.ID != v.ID {
 		t.Errorf("found %+v, %v", found, err)
 	}
 
@@ -102,7 +102,7 @@ func TestMkdirVolume(t *testing.T) {
 		os.MkdirAll(filepath.Join(v.HostPath, strings.Repeat("d/", 300)), 0o700)); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.Delete(t.Context(), "default", v.ID, false); err != nil {
+	if err := m.DeleteUnusedVolume(t.Context(), "default", v.ID, false); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(v.HostPath); !errors.Is(err, os.ErrNotExist) || m.stored(v.ID) != nil {
@@ -111,7 +111,7 @@ func TestMkdirVolume(t *testing.T) {
 	if _, err := os.Stat(outside); err != nil {
 		t.Errorf("the deletion has followed a link: %v", err)
 	}
-	if err := m.Delete(t.Context(), "default", v.ID, false); !errors.Is(err, ErrNotFound) {
+	if err := m.DeleteUnusedVolume(t.Context(), "default", v.ID, false); !errors.Is(err, ErrNotFound) {
 		t.Errorf("second deletion: %v", err)
 	}
 }
@@ -144,20 +144,20 @@ func TestDeleteKeepsMounts(t *testing.T) {
 	}
 	unmount := func() { _ = syscall.Unmount(mounted, syscall.MNT_DETACH) }
 	t.Cleanup(unmount)
-	if err := m.Delete(t.Context(), "default", v.ID, false); err == nil || !strings.Contains(err.Error(), mounted) {
+	if err := m.DeleteUnusedVolume(t.Context(), "default", v.ID, false); err == nil || !strings.Contains(err.Error(), mounted) {
 		t.Errorf("deletion: %v", err)
 	}
 	if _, err := os.Stat(filepath.Join(mounted, "kept")); err != nil {
 		t.Errorf("file of the mount: %v", err)
 	}
-	if s := m.stored(v.ID); s == nil || s.IsReady() || s.Pending != state.HostVolumeDelete {
+	if s := m.stored(v.ID); s == nil || s.IsReady() || s.PendingOperation != state.HostVolumeDelete {
 		t.Errorf("record %+v", s)
 	}
-	if _, err := m.Create(t.Context(), &api.HostVolume{ID: v.ID, Name: "data"}); err == nil || !strings.Contains(err.Error(), "has failed: delete the volume") {
+	if _, err := m.CreateOrChangeVolume(t.Context(), &api.HostVolume{ID: v.ID, Name: "data"}); err == nil || !strings.Contains(err.Error(), "has failed: delete the volume") {
 		t.Errorf("change of a volume that is being deleted: %v", err)
 	}
 	unmount()
-	if err := m.Delete(t.Context(), "default", v.ID, false); err != nil || m.stored(v.ID) != nil {
+	if err := m.DeleteUnusedVolume(t.Context(), "default", v.ID, false); err != nil || m.stored(v.ID) != nil {
 		t.Errorf("second deletion: %v", err)
 	}
 }
@@ -193,7 +193,7 @@ func TestInvalidVolumes(t *testing.T) {
 		{api.HostVolume{Name: "x", Parameters: map[string]string{"modus": "0700"}}, "the plugin mkdir has mode, uid and gid"},
 	} {
 		var invalid *RequestError
-		if _, err := m.Create(t.Context(), &c.volume); err == nil || !strings.Contains(err.Error(), c.want) || !errors.As(err, &invalid) {
+		if _, err := m.CreateOrChangeVolume(t.Context(), &c.volume); err == nil || !strings.Contains(err.Error(), c.want) || !errors.As(err, &invalid) {
 			t.Errorf("%+v: %v, want %q", c.volume, err, c.want)
 		}
 	}
@@ -206,16 +206,16 @@ func TestRegister(t *testing.T) {
 	m := newTestManager(t)
 	dir := t.TempDir()
 	for path, want := range map[string]string{"": "must be the absolute path", "data": "must be the absolute path", dir + "/no": "no such file"} {
-		if _, err := m.Register(t.Context(), &api.HostVolume{Name: "data", HostPath: path}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := m.RegisterOrChangeVolume(t.Context(), &api.HostVolume{Name: "data", HostPath: path}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", path, err)
 		}
 	}
-	v, err := m.Register(t.Context(), &api.HostVolume{Name: "data", HostPath: dir + "/.", CapacityBytes: 5})
+	v, err := m.RegisterOrChangeVolume(t.Context(), &api.HostVolume{Name: "data", HostPath: dir + "/.", CapacityBytes: 5})
 	if err != nil || v.State != api.HostVolumeStateReady || v.HostPath != dir || v.PluginID != "" || v.CapacityBytes != 5 {
 		t.Fatalf("%+v, %v", v, err)
 	}
 	m.nextAgent()
-	if err := m.Delete(t.Context(), "default", v.ID, false); err != nil || m.stored(v.ID) != nil {
+	if err := m.DeleteUnusedVolume(t.Context(), "default", v.ID, false); err != nil || m.stored(v.ID) != nil {
 		t.Errorf("deletion: %v", err)
 	}
 	if _, err := os.Stat(dir); err != nil {
@@ -233,24 +233,24 @@ func TestVolumeInUseIsNotDeleted(t *testing.T) {
 		return &api.Allocation{ID: id, Name: name, Namespace: namespace, JobID: "j", TaskGroup: "g", NodeID: "n", Job: job}
 	}
 	m.write(func(tx *store.Txn) {
-		tx.PutAllocation(alloc("a0", "j.g[0]", "default"))
-		tx.PutAllocation(alloc("a1", "j.g[1]", "default"))
-		tx.PutAllocation(alloc("a2", "j.g[1]", "other"))
+		tx.PutScheduledAllocation(alloc("a0", "j.g[0]", "default"))
+		tx.PutScheduledAllocation(alloc("a1", "j.g[1]", "default"))
+		tx.PutScheduledAllocation(alloc("a2", "j.g[1]", "other"))
 		tx.PutVolumeClaim(&api.TaskGroupHostVolumeClaim{ID: "c", JobID: "j", TaskGroupName: "g", VolumeID: v.ID})
 	})
-	if err := m.Delete(t.Context(), "other", v.ID, true); !errors.Is(err, ErrNotFound) {
+	if err := m.DeleteUnusedVolume(t.Context(), "other", v.ID, true); !errors.Is(err, ErrNotFound) {
 		t.Errorf("deletion from another namespace: %v", err)
 	}
 	for _, force := range []bool{false, true} {
-		if err := m.Delete(t.Context(), "default", v.ID, force); err == nil || err.Error() != fmt.Sprintf("volume %s in use by allocations: [a1]", v.ID) {
+		if err := m.DeleteUnusedVolume(t.Context(), "default", v.ID, force); err == nil || err.Error() != fmt.Sprintf("volume %s in use by allocations: [a1]", v.ID) {
 			t.Errorf("force %v: %v", force, err)
 		}
 	}
-	m.write(func(tx *store.Txn) { tx.DeleteAllocation("a1") })
-	if err := m.Delete(t.Context(), "default", v.ID, false); err == nil || !strings.Contains(err.Error(), `is claimed by the group "g" of job "j": delete the claim c, or write -force`) {
+	m.write(func(tx *store.Txn) { tx.DeleteAllocationAndQueueRemoval("a1") })
+	if err := m.DeleteUnusedVolume(t.Context(), "default", v.ID, false); err == nil || !strings.Contains(err.Error(), `is claimed by the group "g" of job "j": delete the claim c, or write -force`) {
 		t.Errorf("claimed: %v", err)
 	}
-	if err := m.Delete(t.Context(), "default", v.ID, true); err != nil || len(m.config.Store.Snapshot().VolumeClaims(nil)) != 0 {
+	if err := m.DeleteUnusedVolume(t.Context(), "default", v.ID, true); err != nil || len(m.config.Store.Snapshot().VolumeClaims(nil)) != 0 {
 		t.Errorf("deletion with force: %v", err)
 	}
 }
@@ -266,11 +266,11 @@ func TestInterruptedOperationsAreCompleted(t *testing.T) {
 		v := &state.HostVolume{Volume: &api.HostVolume{ID: id, Name: name, Namespace: "default", PluginID: "mkdir", NodeID: "n", State: api.HostVolumeStatePending}}
 		switch name {
 		case "create", "created":
-			v.Pending = state.HostVolumeCreate
+			v.PendingOperation = state.HostVolumeCreate
 		case "ready", "lost":
 			v.Volume.State, v.Volume.HostPath = api.HostVolumeStateReady, path
 		default:
-			v.Pending, v.Volume.HostPath, v.Volume.State = state.HostVolumeDelete, path, api.HostVolumeStateUnavailable
+			v.PendingOperation, v.Volume.HostPath, v.Volume.State = state.HostVolumeDelete, path, api.HostVolumeStateUnavailable
 		}
 		if name != "create" && name != "deleted" && name != "lost" {
 			if err := os.MkdirAll(filepath.Join(path, "file"), 0o700); err != nil {
@@ -283,7 +283,7 @@ func TestInterruptedOperationsAreCompleted(t *testing.T) {
 	for name, want := range map[string]bool{"create": true, "created": true, "delete": false, "deleting": false, "deleted": false, "ready": true, "lost": true} {
 		v := m.stored(ids[name])
 		_, err := os.Stat(filepath.Join(m.config.VolumesDir, ids[name]))
-		if want && (v == nil || !v.IsReady() || v.Pending != "" || v.Volume.HostPath == "" || err != nil) || !want && (v != nil || err == nil) {
+		if want && (v == nil || !v.IsReady() || v.PendingOperation != "" || v.Volume.HostPath == "" || err != nil) || !want && (v != nil || err == nil) {
 			t.Errorf("%s: %+v, %v", name, v, err)
 		}
 	}
@@ -294,16 +294,16 @@ func TestFindWaitsForRestore(t *testing.T) {
 	m := newTestManager(t)
 	v := m.mustCreate(api.HostVolume{Name: "data"})
 	m.Manager = New(m.config)
-	if found, err := m.FindReady(t.Context(), "other"); found != nil || err != nil {
+	if found, err := m.FindReadyVolume(t.Context(), "other"); found != nil || err != nil {
 		t.Errorf("unknown volume: %v, %v", found, err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
-	if _, err := m.FindReady(ctx, "data"); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := m.FindReadyVolume(ctx, "data"); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("before Restore: %v", err)
 	}
-	m.Restore(t.Context())
-	if found, err := m.FindReady(t.Context(), "data"); err != nil || found.ID != v.ID {
+	m.RestoreVolumesAndPlugins(t.Context())
+	if found, err := m.FindReadyVolume(t.Context(), "data"); err != nil || found.ID != v.ID {
 		t.Errorf("after Restore: %v, %v", found, err)
 	}
 }
@@ -323,7 +323,7 @@ func TestUnsafeDirectoryIsRefused(t *testing.T) {
 	if err := os.Chmod(m.config.VolumesDir, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	if created, err := m.Create(t.Context(), &api.HostVolume{Name: "x"}); err == nil || !strings.Contains(err.Error(), "0777") {
+	if created, err := m.CreateOrChangeVolume(t.Context(), &api.HostVolume{Name: "x"}); err == nil || !strings.Contains(err.Error(), "0777") {
 		t.Errorf("%+v, %v", created, err)
 	}
 }

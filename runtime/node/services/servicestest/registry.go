@@ -11,8 +11,8 @@ import (
 
 // Registry is a services.Registry in memory. The zero value is empty.
 type Registry struct {
-	mu            sync.Mutex
-	registrations map[string]*api.ServiceRegistration // namespace + NUL + id -> registration
+	mu               sync.Mutex
+	registrationByID map[string]*api.ServiceRegistration // namespace + NUL + id -> registration
 }
 
 // ServicesByAllocation implements services.Registry.
@@ -20,27 +20,27 @@ func (r *Registry) ServicesByAllocation(allocID string) []*api.ServiceRegistrati
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var found []*api.ServiceRegistration
-	for _, key := range slices.Sorted(maps.Keys(r.registrations)) {
-		if s := r.registrations[key]; s.AllocID == allocID {
+	for _, key := range slices.Sorted(maps.Keys(r.registrationByID)) {
+		if s := r.registrationByID[key]; s.AllocID == allocID {
 			found = append(found, s)
 		}
 	}
 	return found
 }
 
-// ChangeServices implements services.Registry.
-func (r *Registry) ChangeServices(put, remove []*api.ServiceRegistration) error {
+// PutAndRemoveServices implements services.Registry.
+func (r *Registry) PutAndRemoveServices(put, remove []*api.ServiceRegistration) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.registrations == nil {
-		r.registrations = make(map[string]*api.ServiceRegistration)
+	if r.registrationByID == nil {
+		r.registrationByID = make(map[string]*api.ServiceRegistration)
 	}
 	key := func(s *api.ServiceRegistration) string { return s.Namespace + "\x00" + s.ID }
 	for _, s := range put {
-		r.registrations[key(s)] = s
+		r.registrationByID[key(s)] = s
 	}
 	for _, s := range remove {
-		delete(r.registrations, key(s))
+		delete(r.registrationByID, key(s))
 	}
 	return nil
 }

@@ -10,18 +10,18 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
 )
 
-// FullScreenTerminal is a fake terminal for programs that draw on the whole screen. It interprets the escape sequences
-// that [terminal.FullScreen] and its callers write, and records each other sequence as a fault.
+// FakeFullScreenTerminal is a fake terminal for programs that draw on the whole screen. It interprets the escape
+// sequences that [terminal.FullScreen] and its callers write, and records each other sequence as a fault.
 //
 // All methods may be called concurrently.
-type FullScreenTerminal struct {
+type FakeFullScreenTerminal struct {
 	mu                              sync.Mutex
 	columns, rows                   int
 	cells                           [][]screenCell
 	cursorRow, cursorColumn         int
 	mainCursorRow, mainCursorColumn int             // cursor of the main screen while the alternate screen is shown
 	incompleteInput                 []byte          // start of a sequence or of a character that the next Write completes
-	modes                           map[string]bool // number of a private mode -> whether it is on
+	modeOnByNumber                  map[string]bool // number of a private mode -> whether it is on
 	currentStyle                    string          // escape sequence of the present colour
 	unsafeOutputs                   []string
 }
@@ -31,15 +31,15 @@ type screenCell struct {
 	style string
 }
 
-// NewFullScreenTerminal returns an empty terminal of this size.
-func NewFullScreenTerminal(columns, rows int) *FullScreenTerminal {
-	g := &FullScreenTerminal{columns: columns, rows: rows, modes: map[string]bool{"7": true, "25": true}}
+// NewFakeFullScreenTerminal returns an empty terminal of this size.
+func NewFakeFullScreenTerminal(columns, rows int) *FakeFullScreenTerminal {
+	g := &FakeFullScreenTerminal{columns: columns, rows: rows, modeOnByNumber: map[string]bool{"7": true, "25": true}}
 	g.eraseScreen()
 	return g
 }
 
 // Write interprets text and escape sequences, as a terminal does.
-func (g *FullScreenTerminal) Write(p []byte) (int, error) {
+func (g *FakeFullScreenTerminal) Write(p []byte) (int, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	rest := append(g.incompleteInput, p...)
@@ -86,7 +86,7 @@ func isSequenceComplete(sequence []byte) bool {
 	return sequence[1] != '[' || len(sequence) > 2 && last >= 0x40 && last <= 0x7e
 }
 
-func (g *FullScreenTerminal) runEscapeSequence(sequence string) {
+func (g *FakeFullScreenTerminal) runEscapeSequence(sequence string) {
 	var row, column int
 	switch body := strings.TrimPrefix(sequence, "\x1b["); {
 	case body == "2J":
@@ -97,41 +97,41 @@ func (g *FullScreenTerminal) runEscapeSequence(sequence string) {
 		for y := g.cursorRow; y < g.rows; y++ {
 			g.cells[y] = blankRow(g.columns)
 		}
-	case body == "?1049h" && !g.modes["1049"]:
-		g.modes["1049"], g.mainCursorRow, g.mainCursorColumn = true, g.cursorRow, g.cursorColumn
-	case body == "?1049l" && g.modes["1049"]:
-		g.modes["1049"], g.cursorRow, g.cursorColumn = false, g.mainCursorRow, g.mainCursorColumn
+	case body == "?1049h" && !g.modeOnByNumber["1049"]:
+		g.modeOnByNumber["1049"], g.mainCursorRow, g.mainCursorColumn = true, g.cursorRow, g.cursorColumn
+	case body == "?1049l" && g.modeOnByNumber["1049"]:
+		g.modeOnByNumber["1049"], g.cursorRow, g.cursorColumn = false, g.mainCursorRow, g.mainCursorColumn
 	case body == "r", sequence == "\x1b>", sequence == "\x1b(B":
 	case strings.HasPrefix(body, "?") && strings.HasSuffix(body, "h"), strings.HasPrefix(body, "?") && strings.HasSuffix(body, "l"):
-		g.modes[body[1:len(body)-1]] = strings.HasSuffix(body, "h")
+		g.modeOnByNumber[body[1:len(body)-1]] = strings.HasSuffix(body, "h")
 	case strings.HasSuffix(body, "m"):
 		g.currentStyle = sequence
 		if sequence == terminal.ColourReset {
 			g.currentStyle = ""
 		}
-	case matchesFormat(body, "%d;%dH", &row, &column):
+	case scanFormat(body, "%d;%dH", &row, &column):
 		g.cursorRow, g.cursorColumn = min(max(row-1, 0), g.rows-1), min(max(column-1, 0), g.columns-1)
-	case matchesFormat(body, "%dG", &column):
+	case scanFormat(body, "%dG", &column):
 		g.cursorColumn = min(max(column-1, 0), g.columns-1)
 	default:
 		g.unsafeOutputs = append(g.unsafeOutputs, fmt.Sprintf("sequence %q", sequence))
 	}
 }
 
-// matchesFormat reports whether fmt.Sscanf can read all values from text by this format.
-func matchesFormat(text, format string, values ...any) bool {
-	n, err := fmt.Sscanf(text, format, values...)
-	return err == nil && n == len(values)
+// scanFormat reports whether fmt.Sscanf can read all values from text by this format.
+func scanFormat(text, format string, scannedValues ...any) bool {
+	n, err := fmt.Sscanf(text, format, scannedValues...)
+	return err == nil && n == len(scannedValues)
 }
 
-func (g *FullScreenTerminal) putRune(r rune) {
+func (g *FakeFullScreenTerminal) putRune(r rune) {
 	width := terminal.RuneWidth(r)
 	switch {
 	case width == 0 && g.cursorColumn > 0:
 		g.cells[g.cursorRow][g.cursorColumn-1].text += string(r)
 		return
 	case g.cursorColumn+width > g.columns:
-		if g.modes["7"] {
+		if g.modeOnByNumber["7"] {
 			g.unsafeOutputs = append(g.unsafeOutputs, fmt.Sprintf("row %d is wider than the terminal", g.cursorRow))
 		}
 		return
@@ -143,7 +143,7 @@ func (g *FullScreenTerminal) putRune(r rune) {
 	g.cursorColumn += width
 }
 
-func (g *FullScreenTerminal) eraseScreen() {
+func (g *FakeFullScreenTerminal) eraseScreen() {
 	g.cells = make([][]screenCell, g.rows)
 	for y := range g.cells {
 		g.cells[y] = blankRow(g.columns)
@@ -154,8 +154,8 @@ func blankRow(columns int) []screenCell {
 	return slices.Repeat([]screenCell{{text: " "}}, columns)
 }
 
-// Resize changes the size, and erases the terminal.
-func (g *FullScreenTerminal) Resize(columns, rows int) {
+// ResizeAndErase changes the size, and erases the terminal.
+func (g *FakeFullScreenTerminal) ResizeAndErase(columns, rows int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.columns, g.rows, g.cursorRow, g.cursorColumn = columns, rows, 0, 0
@@ -163,7 +163,7 @@ func (g *FullScreenTerminal) Resize(columns, rows int) {
 }
 
 // String returns the text of all rows, without spaces at their ends.
-func (g *FullScreenTerminal) String() string {
+func (g *FakeFullScreenTerminal) String() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var b strings.Builder
@@ -177,14 +177,13 @@ func (g *FullScreenTerminal) String() string {
 	return b.String()
 }
 
-// StyledTextOfRow returns the text of those cells of a row that were written after the escape sequence attribute, such
-// as "\x1b[7m".
-func (g *FullScreenTerminal) StyledTextOfRow(row int, attribute string) string {
+// StyledTextOfRow returns the text of those cells of a row that were written after escapeSequence, such as "\x1b[7m".
+func (g *FakeFullScreenTerminal) StyledTextOfRow(row int, escapeSequence string) string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	text := ""
 	for _, c := range g.cells[row] {
-		if c.style == attribute {
+		if c.style == escapeSequence {
 			text += c.text
 		}
 	}
@@ -192,14 +191,14 @@ func (g *FullScreenTerminal) StyledTextOfRow(row int, attribute string) string {
 }
 
 // IsModeOn reports whether the private mode with this number, such as "1049", is on.
-func (g *FullScreenTerminal) IsModeOn(number string) bool {
+func (g *FakeFullScreenTerminal) IsModeOn(privateModeNumber string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.modes[number]
+	return g.modeOnByNumber[privateModeNumber]
 }
 
 // UnsafeOutputs returns descriptions of the escape sequences and characters that a safe program does not write.
-func (g *FullScreenTerminal) UnsafeOutputs() []string {
+func (g *FakeFullScreenTerminal) UnsafeOutputs() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return slices.Clone(g.unsafeOutputs)

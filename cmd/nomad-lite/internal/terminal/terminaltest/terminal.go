@@ -8,9 +8,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
 )
 
-// ScrollingTerminal is a fake terminal for programs that write below the text of the terminal. It fails the test for an
-// escape sequence that it does not know.
-type ScrollingTerminal struct {
+// FakeScrollingTerminal is a fake terminal for programs that write below the text of the terminal. It fails the test
+// for an escape sequence that it does not know.
+type FakeScrollingTerminal struct {
 	t                       *testing.T
 	Columns, Rows           int
 	lines                   []string // all rows, including those that have scrolled off the top
@@ -19,13 +19,13 @@ type ScrollingTerminal struct {
 	autoWrap                bool
 }
 
-// NewScrollingTerminal returns an empty terminal of this size.
-func NewScrollingTerminal(t *testing.T, columns, rows int) *ScrollingTerminal {
-	return &ScrollingTerminal{t: t, Columns: columns, Rows: rows, lines: []string{""}, rowWraps: []bool{false}, autoWrap: true}
+// NewFakeScrollingTerminal returns an empty terminal of this size.
+func NewFakeScrollingTerminal(t *testing.T, columns, rows int) *FakeScrollingTerminal {
+	return &FakeScrollingTerminal{t: t, Columns: columns, Rows: rows, lines: []string{""}, rowWraps: []bool{false}, autoWrap: true}
 }
 
 // Write interprets text and escape sequences, as a terminal does. At the end of p, the terminal must wrap lines again.
-func (te *ScrollingTerminal) Write(p []byte) (int, error) {
+func (te *FakeScrollingTerminal) Write(p []byte) (int, error) {
 	for rest := p; len(rest) > 0; {
 		n := 1
 		switch rest[0] {
@@ -47,7 +47,7 @@ func (te *ScrollingTerminal) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (te *ScrollingTerminal) runEscapeSequence(sequence string) {
+func (te *FakeScrollingTerminal) runEscapeSequence(sequence string) {
 	switch {
 	case sequence == "\x1b[?7l":
 		te.autoWrap = false
@@ -67,7 +67,7 @@ func (te *ScrollingTerminal) runEscapeSequence(sequence string) {
 	}
 }
 
-func (te *ScrollingTerminal) putByte(c byte) {
+func (te *FakeScrollingTerminal) putByte(c byte) {
 	if te.cursorColumn == te.Columns {
 		if !te.autoWrap {
 			return
@@ -78,16 +78,17 @@ func (te *ScrollingTerminal) putByte(c byte) {
 	te.cursorColumn++
 }
 
-func (te *ScrollingTerminal) moveToNextRow(broken bool) {
-	te.rowWraps[te.cursorRow] = broken
+func (te *FakeScrollingTerminal) moveToNextRow(lineContinues bool) {
+	te.rowWraps[te.cursorRow] = lineContinues
 	te.cursorRow, te.cursorColumn = te.cursorRow+1, 0
 	if te.cursorRow == len(te.lines) {
 		te.lines, te.rowWraps = append(te.lines, ""), append(te.rowWraps, false)
 	}
 }
 
-// Resize changes the size of the terminal. As most terminals do, it joins and wraps the rows of each line again.
-func (te *ScrollingTerminal) Resize(columns, rows int) {
+// ResizeAndRewrap changes the size of the terminal. As most terminals do, it joins and wraps the rows of each line
+// again.
+func (te *FakeScrollingTerminal) ResizeAndRewrap(columns, rows int) {
 	var joinedLines []string
 	joined := ""
 	for i, line := range te.lines {
@@ -108,4 +109,4 @@ func (te *ScrollingTerminal) Resize(columns, rows int) {
 }
 
 // String returns all rows, including those that have scrolled off the top.
-func (te *ScrollingTerminal) String() string { return strings.Join(te.lines, "\n") }
+func (te *FakeScrollingTerminal) String() string { return strings.Join(te.lines, "\n") }

@@ -26,19 +26,19 @@ const Marker = "nomad-lite-spoofed-frame"
 
 // Targets are what a probe attacks.
 type Targets struct {
-	TaskName            string   // name of the task; the probe writes it into UnchangeableFile, and sends it to SocketPaths and TCPAddresses
-	UnreadableFiles     []string // files that tasks must not read, by their paths on the machine
-	UnchangeableFile    string   // file that tasks must not change, by its path on the machine
-	SocketPaths         []string // paths of unix sockets; "@name" is an abstract one
-	TCPAddresses        []string // IPv4 addresses with ports, such as "127.0.0.1:80"
-	MountPoints         []string // paths in the task where something may be mounted
-	WritableDirs        []string // directories that the task can write
-	UnreachableCommands []string // a process whose command line contains one of these texts must not be reachable
-	NeighbourIPs        []string // IPv4 addresses of other programs in the network of the task
+	ProbeTaskName           string   // name of the task; the probe writes it into UnchangeableFile, and sends it to SocketPaths and TCPAddresses
+	UnreadableFiles         []string // files that tasks must not read, by their paths on the machine
+	UnchangeableFile        string   // file that tasks must not change, by its path on the machine
+	SocketPaths             []string // paths of unix sockets; "@name" is an abstract one
+	TCPAddresses            []string // IPv4 addresses with ports, such as "127.0.0.1:80"
+	MountPoints             []string // paths in the task where something may be mounted
+	WritableDirs            []string // directories that the task can write
+	UnreachableCommandTexts []string // a process whose command line contains one of these texts must not be reachable
+	NeighbourIPs            []string // IPv4 addresses of other programs in the network of the task
 }
 
-// These are the kinds of reports, which are the first word of a line, and the values that follow. Done is the last line
-// of a complete report.
+// These are the kinds of reports: the first word of a line. The comment of each names the values that follow on the line.
+// Done is the last line of a complete report.
 const (
 	Identity  = "identity"  // field of /proc/self/status: values
 	Namespace = "namespace" // name, inode number
@@ -47,7 +47,7 @@ const (
 	Became    = "became"    // call, number
 	Process   = "process"   // access to a process, its command line
 	Device    = "device"    // path
-	Connected = "connected" // address
+	Connected = "connected" // address to which the task has connected
 	Left      = "left"      // call that made a file with special modes, path
 	Call      = "call"      // system call that no filter can check
 	Done      = "done"
@@ -60,14 +60,14 @@ type probe struct {
 	reportWriter io.Writer
 }
 
-// Main runs a mode of the probe:
+// RunProbeMode runs a mode of the probe:
 //
 //	attack              all attacks
 //	make DIR            makes links, FIFOs and sparse files in DIR, see HostileFiles
 //	swap DIR            exchanges a directory and a link to the root directory in DIR, until it is killed
 //	replace DIR NAME    replaces the directory NAME in DIR by a link to the root directory
 //	wait                waits until it is killed
-func Main(args []string, out io.Writer) error {
+func RunProbeMode(args []string, out io.Writer) error {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, unix.SIGINT, unix.SIGTERM) // the kernel sends process 1 only signals that it handles
 	go func() {
@@ -81,12 +81,12 @@ func Main(args []string, out io.Writer) error {
 		if err := json.Unmarshal([]byte(os.Getenv(TargetsEnvVar)), &p.Targets); err != nil {
 			return fmt.Errorf("%s: %w", TargetsEnvVar, err)
 		}
-		p.runAttacks()
+		p.runAllAttacks()
 		return nil
 	case len(args) == 2 && args[0] == "make":
 		return makeHostileFiles(args[1])
 	case len(args) == 2 && args[0] == "swap":
-		return swapDirectoryAndLink(args[1])
+		return swapDirAndRootLinkRepeatedly(args[1])
 	case len(args) == 3 && args[0] == "replace":
 		path := filepath.Join(args[1], args[2])
 		err := os.RemoveAll(path)
@@ -104,7 +104,7 @@ func (p *probe) report(kind string, values ...any) {
 	fmt.Fprintf(p.reportWriter, "%s %s\n", kind, strings.ReplaceAll(text, "\n", " ")) // an error means that the test no longer reads
 }
 
-func (p *probe) runAttacks() {
+func (p *probe) runAllAttacks() {
 	p.reportIdentity() // first, because the user's rights determine which later reports are breaches
 	// MountPoints are attacked first, because a driver that detects a forbidden mount too late ends the task soon.
 	for _, dir := range p.MountPoints {
@@ -116,19 +116,19 @@ func (p *probe) runAttacks() {
 	}
 	p.attackProcesses()
 	p.createSpecialFiles("own")
-	p.tryToChangeIDs()
+	p.tryToChangeUserAndGroupIDs()
 	p.tryToOpenDevices()
 	for _, path := range p.SocketPaths {
-		p.connectUnix(path)
+		p.tryConnectUnix(path)
 		for _, dir := range p.MountPoints {
-			p.connectUnix(filepath.Join(dir, path))
+			p.tryConnectUnix(filepath.Join(dir, path))
 		}
 	}
 	for _, address := range p.TCPAddresses {
-		p.connectTCP(address)
+		p.tryConnectTCP(address)
 	}
-	p.sendFrames()
-	p.reportTextOfOwnFiles()
+	p.sendSpoofedFrames()
+	p.reportTextsInWritableDirs()
 	p.report(Done)
 }
 
@@ -155,7 +155,7 @@ func (p *probe) reportIdentity() {
 // possibleEscapeDirs returns directories through which the task could reach other files of the machine.
 func possibleEscapeDirs() []string {
 	roots := []string{"/..", "/proc/self/cwd/../../../../../../../..", "/proc/self/root/.."}
-	for _, pid := range otherProcesses() {
+	for _, pid := range otherPIDs() {
 		for _, link := range []string{"root", "cwd"} {
 			roots = append(roots, fmt.Sprintf("/proc/%d/%s", pid, link))
 		}
@@ -170,17 +170,17 @@ func possibleEscapeDirs() []string {
 	return roots
 }
 
-func (p *probe) attackFiles(root string) {
+func (p *probe) attackFiles(rootPrefix string) {
 	for _, path := range p.UnreadableFiles {
-		p.reportIfReadable(root + path)
+		p.reportIfReadable(rootPrefix + path)
 	}
-	fd, err := unix.Open(root+p.UnchangeableFile, unix.O_WRONLY|unix.O_APPEND|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	fd, err := unix.Open(rootPrefix+p.UnchangeableFile, unix.O_WRONLY|unix.O_APPEND|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return
 	}
 	defer unix.Close(fd)
-	if _, err := unix.Write(fd, []byte("changed by "+p.TaskName+" at "+root+"\n")); err == nil {
-		p.report(Write, root+p.UnchangeableFile)
+	if _, err := unix.Write(fd, []byte("changed by "+p.ProbeTaskName+" at "+rootPrefix+"\n")); err == nil {
+		p.report(Write, rootPrefix+p.UnchangeableFile)
 	}
 }
 
@@ -201,8 +201,8 @@ func (p *probe) reportIfReadable(path string) {
 	}
 }
 
-// otherProcesses returns the PIDs of all visible processes except this one.
-func otherProcesses() (pids []int) {
+// otherPIDs returns the PIDs of all visible processes except this one.
+func otherPIDs() (pids []int) {
 	entries, _ := os.ReadDir("/proc") // a volume can hide /proc
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
@@ -214,14 +214,14 @@ func otherProcesses() (pids []int) {
 }
 
 func (p *probe) attackProcesses() {
-	for _, pid := range otherProcesses() {
+	for _, pid := range otherPIDs() {
 		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)) // the process can have exited
 		command := strings.TrimSpace(strings.ReplaceAll(string(line), "\x00", " "))
-		if !slices.ContainsFunc(p.UnreachableCommands, func(text string) bool { return strings.Contains(command, text) }) {
+		if !slices.ContainsFunc(p.UnreachableCommandTexts, func(text string) bool { return strings.Contains(command, text) }) {
 			continue
 		}
 		for _, name := range []string{"root", "cwd"} {
-			if checkOpen(fmt.Sprintf("/proc/%d/%s", pid, name), unix.O_RDONLY|unix.O_DIRECTORY) == nil {
+			if tryOpen(fmt.Sprintf("/proc/%d/%s", pid, name), unix.O_RDONLY|unix.O_DIRECTORY) == nil {
 				p.report(Process, name, command)
 			}
 		}
@@ -230,7 +230,7 @@ func (p *probe) attackProcesses() {
 			p.report(Process, "fd", command)
 		}
 		for _, name := range []string{"mem", "environ"} {
-			if checkOpen(fmt.Sprintf("/proc/%d/%s", pid, name), unix.O_RDONLY) == nil {
+			if tryOpen(fmt.Sprintf("/proc/%d/%s", pid, name), unix.O_RDONLY) == nil {
 				p.report(Process, name, command)
 			}
 		}
@@ -258,7 +258,7 @@ func runInDisposableThread(f func()) {
 	<-done
 }
 
-func checkOpen(path string, flags int) error {
+func tryOpen(path string, flags int) error {
 	fd, err := unix.Open(path, flags|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err == nil {
 		unix.Close(fd)
@@ -266,9 +266,9 @@ func checkOpen(path string, flags int) error {
 	return err
 }
 
-// tryToChangeIDs tries to change the user and group IDs of threads. A thread that has changed its user ID attacks files
-// again.
-func (p *probe) tryToChangeIDs() {
+// tryToChangeUserAndGroupIDs tries to change the user and group IDs of threads. A thread that has changed its user ID
+// attacks files again.
+func (p *probe) tryToChangeUserAndGroupIDs() {
 	const unchanged = ^uintptr(0)
 	for _, id := range []uintptr{0, 1, 4001, 65534} {
 		if id != uintptr(os.Getuid()) {
@@ -307,7 +307,7 @@ func (p *probe) tryToChangeIDs() {
 			{"setgid", func() unix.Errno { _, _, e := unix.RawSyscall(unix.SYS_SETGID, id, 0, 0); return e }},
 			{"setregid", func() unix.Errno { _, _, e := unix.RawSyscall(unix.SYS_SETREGID, unchanged, id, 0); return e }},
 			{"setresgid", func() unix.Errno { _, _, e := unix.RawSyscall(unix.SYS_SETRESGID, unchanged, id, unchanged); return e }},
-			{"setgroups", func() unix.Errno { return setgroups(&list) }},
+			{"setgroups", func() unix.Errno { return setOnlySupplementaryGroup(&list) }},
 		} {
 			runInDisposableThread(func() {
 				if c.call() == 0 {
@@ -318,10 +318,10 @@ func (p *probe) tryToChangeIDs() {
 	}
 }
 
-// swapDirectoryAndLink repeatedly exchanges a directory and a link to the root directory, until the process is killed.
-// It returns after three minutes, so that it does not outlive its test. The timeout of a job is shorter: the failed
-// task would end a sibling whose start hangs.
-func swapDirectoryAndLink(dir string) error {
+// swapDirAndRootLinkRepeatedly repeatedly exchanges a directory and a link to the root directory, until the process is
+// killed. It returns after three minutes, so that it does not outlive its test. The timeout of a job is shorter: the
+// failed task would end a sibling whose start hangs.
+func swapDirAndRootLinkRepeatedly(dir string) error {
 	path, link := filepath.Join(dir, SwappedFile), filepath.Join(dir, "."+SwappedFile)
 	if err := errors.Join(os.MkdirAll(path, 0o777), os.Symlink("/", link)); err != nil && !errors.Is(err, os.ErrExist) {
 		return err

@@ -46,19 +46,19 @@ func makeHostileFiles(dir string) error {
 // LeftPrefix is the prefix of the names of directories that a probe leaves behind.
 const LeftPrefix = "left-"
 
-// createSpecialFiles creates files with special modes and owners in the writable directories of the task. as is a part
-// of the names.
-func (p *probe) createSpecialFiles(as string) {
+// createSpecialFiles creates files with special modes and owners in the writable directories of the task. Their names
+// end in nameSuffix.
+func (p *probe) createSpecialFiles(nameSuffix string) {
 	for _, dir := range p.WritableDirs {
-		dir = filepath.Join(dir, LeftPrefix+strings.ReplaceAll(p.TaskName, "/", "-")+"-"+as)
+		dir = filepath.Join(dir, LeftPrefix+strings.ReplaceAll(p.ProbeTaskName, "/", "-")+"-"+nameSuffix)
 		if unix.Mkdir(dir, 0o777) != nil {
 			continue // the directory does not exist or is not writable
 		}
-		p.createSpecialFilesIn(dir)
+		p.tryToCreateSpecialFilesIn(dir)
 	}
 }
 
-func (p *probe) createSpecialFilesIn(dir string) {
+func (p *probe) tryToCreateSpecialFilesIn(dir string) {
 	const setID = unix.S_ISUID | unix.S_ISGID
 	const mode = setID | 0o755
 	plain := func(path string) error {
@@ -139,7 +139,7 @@ func (p *probe) createSpecialFilesIn(dir string) {
 		{"fchown", withPlain(func(_ string, fd int) error { return unix.Fchown(fd, 4001, 4001) })},
 		{"device", func(path string) error {
 			err := unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 1))) // /dev/mem
-			if err == nil && checkOpen(path, unix.O_RDONLY) == nil {
+			if err == nil && tryOpen(path, unix.O_RDONLY) == nil {
 				p.report(Device, path)
 			}
 			return err
@@ -163,16 +163,16 @@ func (p *probe) tryToOpenDevices() {
 		if err != nil || e.Type()&fs.ModeDevice == 0 || e.Type()&fs.ModeCharDevice != 0 && !slices.Contains(characterDevices, path) {
 			return nil
 		}
-		if checkOpen(path, unix.O_RDONLY) == nil {
+		if tryOpen(path, unix.O_RDONLY) == nil {
 			p.report(Device, path)
 		}
 		return nil
 	})
 }
 
-// reportTextOfOwnFiles reports the text of small files in the writable directories of the task. A template, an artifact
-// or a driver can have copied a secret into them.
-func (p *probe) reportTextOfOwnFiles() {
+// reportTextsInWritableDirs reports the text of small files in the writable directories of the task. A template, an
+// artifact or a driver can have copied a secret into them.
+func (p *probe) reportTextsInWritableDirs() {
 	for _, dir := range p.WritableDirs {
 		// Files that vanish during the walk are not an error.
 		_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {

@@ -12,7 +12,7 @@ import (
 )
 
 func main() {
-	if err := attack.Main(os.Args[1:], os.Stdout); err != nil {
+	if err := attack.RunProbeMode(os.Args[1:], os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

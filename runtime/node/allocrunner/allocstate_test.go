@@ -3,28 +3,30 @@ package allocrunner
 import (
 	"testing"
 
+	"github.com/hashicorp/nomad/api"
+
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 )
 
 func TestReconcileRequestsCoalesce(t *testing.T) {
-	c := newReconcileSignal()
-	c.requestReconcile()
-	c.requestReconcile()
-	<-c.reconcileRequested
+	s := newAllocState(allocVersion(1, api.AllocDesiredStatusRun))
+	s.requestReconcile()
+	s.requestReconcile()
+	<-s.reconcileRequested
 	select {
-	case <-c.reconcileRequested:
+	case <-s.reconcileRequested:
 		t.Error("two changes without a reconcile between them request two reconciles")
 	default:
 	}
 }
 
 func TestReconciledIsClosedByTheNextReconcile(t *testing.T) {
-	c := newReconcileSignal()
-	first, second := c.nextReconcile(), c.nextReconcile()
+	s := newAllocState(allocVersion(1, api.AllocDesiredStatusRun))
+	first, second := s.nextReconcileDone(), s.nextReconcileDone()
 	wantEqual(t, "before", []bool{wait.IsClosed(first), wait.IsClosed(second)}, "[false false]")
-	c.wakeWaiters()
-	later := c.nextReconcile()
+	s.wakeReconcileWaiters()
+	later := s.nextReconcileDone()
 	wantEqual(t, "after", []bool{wait.IsClosed(first), wait.IsClosed(second), wait.IsClosed(later)}, "[true true false]")
-	c.wakeWaiters()
+	s.wakeReconcileWaiters()
 	wantEqual(t, "after the next", wait.IsClosed(later), true)
 }

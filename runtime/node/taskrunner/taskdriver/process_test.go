@@ -1,4 +1,4 @@
-package taskrunner
+package taskdriver
 
 import (
 	"context"
@@ -53,9 +53,9 @@ func (s *scriptedDriver) RecoverTask(context.Context, *driver.Handle) error {
 	return popErr(&s.recoverErrs)
 }
 
-func (s *scriptedDriver) process() *process {
-	return newProcess(&driver.Handle{Config: &driver.TaskConfig{ID: "a/t/1"}}, nil,
-		func(context.Context) (driver.Driver, error) { return s, nil }, driverCallRecorder{})
+func (s *scriptedDriver) process() *Process {
+	access := &Access{Dispense: func(context.Context) (driver.Driver, error) { return s, nil }}
+	return access.NewProcess(&driver.Handle{Config: &driver.TaskConfig{ID: "a/t/1"}}, nil)
 }
 
 var (
@@ -82,6 +82,8 @@ func TestWatchProcess(t *testing.T) {
 			[]string{"wait", "recover", "wait"}},
 		{"the next plugin does not find the task", []error{errPluginDown}, []error{errPermanent}, 0, errPermanent, true,
 			[]string{"wait", "recover"}},
+		{"the next plugin does not know the task", []error{errPluginDown}, []error{errTaskNotFound}, 0, errTaskNotFound, true,
+			[]string{"wait", "recover"}},
 		{"a plugin that forgets is not asked for ever", []error{errTaskNotFound}, []error{nil}, 0, errTaskNotFound, true,
 			[]string{"wait", "recover", "wait"}},
 		{"the next plugin cannot find out at first", []error{errPluginDown, nil}, []error{errBusy, errBusy, nil}, 7, nil, false,
@@ -92,10 +94,10 @@ func TestWatchProcess(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				a := &scriptedDriver{waitErrs: c.wait, recoverErrs: c.recover}
 				p := a.process()
-				p.watchUntilExit(t.Context())
+				p.WatchUntilExit(t.Context())
 				<-p.exited
-				r := p.result
-				if r.ExitCode != c.code || !errors.Is(r.Err, c.err) || r.exitUnknown != c.lost {
+				r := p.exit
+				if r.ExitCode != c.code || !errors.Is(r.Err, c.err) || r.StatusUnknown != c.lost {
 					t.Errorf("got %+v, want code %d, error %v, lost %v", r, c.code, c.err, c.lost)
 				}
 				if !slices.Equal(a.calls, c.calls) {
@@ -124,7 +126,7 @@ func TestDestroyAfterPluginRestart(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a := &scriptedDriver{destroyErrs: c.destroy, recoverErrs: c.recover}
-			if err := a.process().destroyTask(t.Context()); !errors.Is(err, c.want) {
+			if err := a.process().DestroyTask(t.Context()); !errors.Is(err, c.want) {
 				t.Errorf("got %v, want %v", err, c.want)
 			}
 			if !slices.Equal(a.calls, c.calls) {
@@ -139,7 +141,7 @@ func TestDestroyTimeout(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	a := &scriptedDriver{destroyErrs: []error{errTaskNotFound}, recoverErrs: []error{ctx.Err()}}
-	if err := a.process().destroyTask(ctx); !errors.Is(err, context.Canceled) {
+	if err := a.process().DestroyTask(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want %v", err, context.Canceled)
 	}
 }
@@ -148,7 +150,7 @@ func TestWatchEndsWithoutAnExit(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	p := (&scriptedDriver{waitErrs: []error{context.Canceled}}).process()
-	p.watchUntilExit(ctx)
+	p.WatchUntilExit(ctx)
 	if wait.IsClosed(p.exited) {
 		t.Error("a process that was no longer watched has exited")
 	}
@@ -178,7 +180,7 @@ func TestDriverCallAfterPluginRestart(t *testing.T) {
 			if c.exited {
 				close(p.exited)
 			}
-			if err := p.signalTask(t.Context(), "SIGHUP"); !errors.Is(err, c.want) {
+			if err := p.SignalTask(t.Context(), "SIGHUP"); !errors.Is(err, c.want) {
 				t.Errorf("got %v, want %v", err, c.want)
 			}
 			if !slices.Equal(a.calls, c.calls) {

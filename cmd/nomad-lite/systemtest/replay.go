@@ -1,0 +1,31 @@
+package systemtest
+
+import (
+	"os"
+	"path/filepath"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/tasksteps"
+)
+
+// checkTransitionsFile is the script command "replay FILE [FIXTURE]". It checks the transitions.json of a debug bundle
+// with tasksteps.CheckBundle. FIXTURE is the path of such a file in the repository. If UPDATE_SCRIPTS is set and FIXTURE
+// is missing or does not match the table of steps, FILE is copied to it.
+func checkTransitionsFile(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 1 || len(args) > 2 {
+		ts.Fatalf("usage: replay file [fixture]")
+	}
+	text, err := os.ReadFile(ts.MkAbs(args[0]))
+	ts.Check(err)
+	ts.Check(tasksteps.CheckBundle(text))
+	if len(args) == 1 || os.Getenv("UPDATE_SCRIPTS") == "" {
+		return
+	}
+	path := filepath.Join(RepositoryDir(), args[1])
+	if old, err := os.ReadFile(path); err == nil && tasksteps.CheckBundle(old) == nil {
+		return
+	}
+	ts.Check(os.MkdirAll(filepath.Dir(path), 0o755))
+	ts.Check(os.WriteFile(path, text, 0o644))
+}

@@ -1,0 +1,423 @@
+package taskrunner
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/failpoint"
+	"github.com/nomad-lite/nomad-lite/internal/wait"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/taskdriver"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/tasksteps"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
+)
+
+// taskRun holds the data that the steps of one call of Run share, in addition to the records of the task. It belongs to
+// the goroutine of Run.
+type taskRun struct {
+	recoverer
+	ctx, killCtx, forceKillCtx context.Context // see taskRequests.newKillContexts
+
+	outcome      restart.RunOutcome // end of the last process or start; input of tasksteps.DecideRestart
+	restartDelay time.Duration
+	process      *taskdriver.Process // process that was started or taken over; nil before the first one
+	recovered    bool                // an earlier agent has started the process
+	endWatch     func()              // ends the watch of the process, and waits for it; nil if the process is not watched
+	stop         processStop
+	ended        taskdriver.Exit // how the process has ended; set by tasksteps.RecordExit
+}
+
+// execute executes one step, and returns its result. Package tasksteps has the step that follows.
+func (t *taskRun) execute(step tasksteps.Step) tasksteps.Result {
+	switch step {
+	case tasksteps.RecoverTask:
+		return t.resultOfRecovery()
+	case tasksteps.QueryEarlierStart:
+		return t.queryEarlierStart()
+	case tasksteps.TakeOverProcess:
+		return t.takeOverProcess()
+	case tasksteps.CallExitedHooks:
+		return t.callExitedHooks()
+	case tasksteps.DecideRestart:
+		return t.resultOfDecision(t.decideRestartAndSetTaskState(t.outcome))
+	case tasksteps.AwaitRestartDelay:
+		return t.awaitRestartDelay()
+	case tasksteps.AwaitStartGate:
+		return t.awaitStartGate()
+	case tasksteps.AwaitDriver:
+		return t.resultOfStartStep(t.awaitDriverAndDestroyPending())
+	case tasksteps.CallPrestartHooks:
+		return t.resultOfStartStep(t.hooks.callPrestartHooks(t.killCtx, false, false))
+	case tasksteps.StoreStartID:
+		return t.storeStartID()
+	case tasksteps.AwaitPluginTasks:
+		return t.awaitPluginTasks()
+	case tasksteps.StartTask:
+		return t.startTask()
+	case tasksteps.QueryStart:
+		return t.queryStart()
+	case tasksteps.StoreHandle:
+		return t.storeHandle()
+	case tasksteps.CallPoststartHooks:
+		t.hooks.callPoststartHooks(t.killCtx, t.process, t.recovered)
+		return tasksteps.Done
+	case tasksteps.AwaitExit:
+		return t.awaitExit()
+	case tasksteps.CallPreKillingHooks:
+		return t.callPreKillingHooks()
+	case tasksteps.AwaitShutdownDelay:
+		return t.awaitShutdownDelay()
+	case tasksteps.StopTask:
+		return t.stopTask()
+	case tasksteps.AwaitStopRetry:
+		return t.awaitStopRetry()
+	case tasksteps.AwaitExitAfterStop:
+		return t.awaitExitAfterStop()
+	case tasksteps.DestroyWithoutExit:
+		return t.destroyWithoutExit()
+	case tasksteps.ForceKill:
+		t.ender.forceKillProcess(context.WithoutCancel(t.forceKillCtx), t.process)
+		return tasksteps.Done
+	case tasksteps.RecordExit:
+		return t.recordExit()
+	case tasksteps.DestroyProcess:
+		t.destroyProcess()
+		return tasksteps.Done
+	case tasksteps.MarkDead:
+		t.records.dropUnusedStartID()
+		t.records.setTaskState(state.DurabilityAsync, model.TaskDead, nil)
+		return tasksteps.Done
+	case tasksteps.AwaitRerun:
+		return t.awaitRerun()
+	case tasksteps.DecideRerun:
+		t.records.resetDeadTaskState()
+		defer t.records.clearRestartRequest()
+		return t.resultOfDecision(t.decideRestartAndSetTaskState(restart.RunOutcome{RestartRequested: true}))
+	case tasksteps.DestroyRemaining:
+		return t.destroyRemaining()
+	case tasksteps.CallStopHooks:
+		t.recordCompleteAndCallStopHooks()
+		return tasksteps.Done
+	case tasksteps.DropUnusedStartID:
+		t.records.dropUnusedStartID()
+		return tasksteps.Done
+	case tasksteps.CallShutdownHooks:
+		t.stopWatch()
+		t.hooks.callShutdownHooks(t.ctx)
+		return tasksteps.Done
+	}
+	panic(fmt.Sprintf("the task runner cannot execute step %d", step))
+}
+
+// shutdownOr returns the result agent shutdown if the agent shuts down, and r otherwise.
+func (t *taskRun) shutdownOr(r tasksteps.Result) tasksteps.Result {
+	if isAgentShutdown(t.killCtx, t.forceKillCtx) {
+		return tasksteps.AgentShutdown
+	}
+	return r
+}
+
+// resultOfStartStep returns the result of a step before the start or of the start, which has returned err.
+func (t *taskRun) resultOfStartStep(err error) tasksteps.Result {
+	switch {
+	case err == nil:
+		return tasksteps.Done
+	case t.killCtx.Err() != nil:
+		return t.shutdownOr(tasksteps.Killed)
+	}
+	t.outcome = startFailureOutcome(err)
+	return tasksteps.Failed
+}
+
+// resultOfDecision returns the result of a decision of the restart policy, and keeps its delay.
+func (t *taskRun) resultOfDecision(d restart.Decision) tasksteps.Result {
+	if d.Action != restart.ActionRestart {
+		return tasksteps.NoRestart
+	}
+	t.restartDelay = d.Delay
+	return tasksteps.Restart
+}
+
+// resultOfRecovery returns what RecoverTaskOfEarlierAgent has found.
+func (t *taskRun) resultOfRecovery() tasksteps.Result {
+	task := t.State()
+	switch {
+	case t.ctx.Err() != nil:
+		return tasksteps.AgentShutdown
+	case t.records.localState.RunComplete:
+		return tasksteps.RunComplete
+	case task.State == model.TaskDead:
+		return tasksteps.TaskDead
+	case t.startUndecided:
+		return tasksteps.StartUndecided
+	}
+	return t.resultOfDecidedStart(tasksteps.Done)
+}
+
+// queryEarlierStart asks the driver once about the interrupted start of an earlier agent. After a kill it does not ask
+// again, but records that the driver must destroy the start.
+func (t *taskRun) queryEarlierStart() tasksteps.Result {
+	switch {
+	case t.killCtx.Err() == nil && !t.queryEarlierStartOnce(t.killCtx):
+		return tasksteps.NoAnswer
+	case t.startUndecided && isAgentShutdown(t.killCtx, t.forceKillCtx):
+		return tasksteps.AgentShutdown
+	case t.startUndecided:
+		t.setPendingDestroyOfUndecidedStart()
+	}
+	return t.resultOfDecidedStart(tasksteps.NothingExecuted)
+}
+
+// resultOfDecidedStart returns the result exit found or process found if the records or the driver have one, and
+// otherwise if they have neither. The driver must have answered about the last start.
+func (t *taskRun) resultOfDecidedStart(otherwise tasksteps.Result) tasksteps.Result {
+	if exit := t.records.localState.UnhandledExit; exit != nil {
+		t.outcome = exit.RestartOutcome()
+		return tasksteps.ExitFound
+	}
+	if t.process = t.requests.getProcess(); t.process != nil {
+		t.recovered = true
+		return tasksteps.ProcessFound
+	}
+	t.restartDelay = t.restartTracker.RemainingDelay(time.Now())
+	return otherwise
+}
+
+// takeOverProcess calls the Prestart hooks of a process that an earlier agent has started. If that agent had not recorded
+// that the task runs, takeOverProcess sets the state running and emits the Started event.
+func (t *taskRun) takeOverProcess() tasksteps.Result {
+	if t.killCtx.Err() == nil {
+		_ = t.hooks.callPrestartHooks(t.killCtx, true, false) // errors of Prestart hooks are reported as events
+	}
+	t.logger.Info("task taken over", "task_id", t.process.ID())
+	if wait.IsClosed(t.requests.restartRequested()) {
+		t.logger.Info("finishing the restart that was requested under an earlier agent", "task_id", t.process.ID())
+	}
+	if task := t.State(); task.State != model.TaskRunning {
+		t.clearDelayAndRecordRestartState()
+		t.records.setTaskState(state.DurabilityGrouped, model.TaskRunning, model.EventStarted())
+	}
+	t.startWatch()
+	return tasksteps.Done
+}
+
+func (t *taskRun) awaitRestartDelay() tasksteps.Result {
+	if t.restartDelay <= 0 {
+		return tasksteps.Done
+	}
+	span := t.driver.Timeline.StartWaitSpan("restart delay")
+	var err error
+	t.ender.retryDestroyWhileWaiting(t.killCtx, func() { err = wait.Sleep(t.killCtx, t.restartDelay) })
+	span.End("", context.Cause(t.killCtx))
+	if err != nil {
+		return t.shutdownOr(tasksteps.Killed)
+	}
+	return tasksteps.Done
+}
+
+func (t *taskRun) awaitStartGate() tasksteps.Result {
+	span := t.driver.Timeline.StartWaitSpan("other tasks")
+	var err error
+	t.ender.retryDestroyWhileWaiting(t.killCtx, func() { err = t.startGate.Wait(t.killCtx) })
+	span.End("", err)
+	if err != nil {
+		return t.shutdownOr(tasksteps.Killed)
+	}
+	return tasksteps.Done
+}
+
+// startWatch starts the time span of the process, and watches the process until endWatch is called.
+func (t *taskRun) startWatch() {
+	p := t.process
+	task := t.State()
+	p.RunSpan = t.driver.StartRunSpan(p.ID(), task.StartedAt)
+	p.OnOutage = func(err error) { t.records.emitEvent(model.EventDriverUnavailable(err.Error())) }
+	p.OnOutageEnd = func() {
+		t.records.emitEvent(model.EventDriverMessage("driver available again, the task was recovered", nil, time.Time{}))
+	}
+	var watchWG sync.WaitGroup
+	watched, cancel := context.WithCancel(context.WithoutCancel(t.killCtx))
+	watchWG.Go(func() { p.WatchUntilExit(watched) })
+	t.endWatch = func() {
+		cancel()
+		watchWG.Wait()
+	}
+}
+
+func (t *taskRun) stopWatch() {
+	if t.endWatch != nil {
+		t.endWatch()
+		t.endWatch = nil
+	}
+}
+
+// awaitExit waits for the exit of the process, and repeats the Poststart hooks of hook plugins that have a new process.
+// These calls end before the PreKilling or Exited hooks are called.
+func (t *taskRun) awaitExit() tasksteps.Result {
+	var repeatWG sync.WaitGroup
+	running, stopRepeating := context.WithCancel(t.killCtx)
+	t.hooks.repeatPoststartAfterPluginRestart(running, &repeatWG, t.process)
+	failpoint.Hit(failpoint.StepRunning, failpoint.PhaseBefore)
+	requested := t.requests.restartRequested()
+	select {
+	case <-t.process.Exited():
+	case <-t.killCtx.Done():
+	case <-requested:
+	}
+	stopRepeating()
+	repeatWG.Wait()
+	switch {
+	case t.requests.isKillRequested():
+		return tasksteps.Killed
+	case t.killCtx.Err() != nil:
+		return tasksteps.AgentShutdown
+	case wait.IsClosed(requested):
+		return tasksteps.RestartRequested
+	}
+	return tasksteps.Done
+}
+
+// recordExit records the end of the process. The exit status is stored before the driver destroys the task, because no
+// driver can report it afterwards.
+func (t *taskRun) recordExit() tasksteps.Result {
+	p, local := t.process, &t.records.localState
+	p.RecordExit(taskdriver.Exit{StatusUnknown: true}) // if the process has not exited after ForceKill
+	t.ended = p.Exit()
+	result := t.ended
+	t.requests.recordProcessEnd(!result.StatusUnknown && result.Err == nil)
+	local.UnhandledExit = &state.ProcessExit{
+		StatusUnknown: result.StatusUnknown, Success: !result.StatusUnknown && result.Successful(),
+		ExitCode: result.ExitCode, Signal: result.Signal, OOMKilled: result.OOMKilled,
+	}
+	if result.Err != nil {
+		local.UnhandledExit.Error = t.records.env.RedactSecrets(result.Err.Error())
+	} else if result.StatusUnknown {
+		local.UnhandledExit.Error = exitUnknownMessage
+	}
+	event := terminatedEvent(result.ExitResult)
+	if result.StatusUnknown {
+		event = model.EventDriverMessage(exitStatusUnknownText(result.Err), nil, time.Time{})
+	}
+	point := failpoint.EnterStep(failpoint.StepExitObserved)
+	err := t.records.changeAndAlwaysStoreBothRecords(state.DurabilitySync, func(s *api.TaskState) bool {
+		if request := t.records.restartRequest; request != nil {
+			local.UnhandledExit.RestartRequested, local.UnhandledExit.RestartCountsAsFailure = true, request.CountsAsFailure
+		}
+		// The id of the next start is stored in this record, so that an immediate restart
+		// needs no write of its own.
+		if next := t.predictRestart(t.requests.currentTaskLocked().RestartPolicy, local.UnhandledExit.RestartOutcome()); !result.StatusUnknown && next.Action == restart.ActionRestart && next.Delay == 0 {
+			local.NextStartID = t.records.newStartID()
+		}
+		t.records.redactAndAppendEvent(s, event)
+		return true
+	})
+	point.Leave()
+	p.RunSpan.EndRun(event.DisplayMessage, !local.UnhandledExit.Success)
+	t.logger.Info("task ended", "task_id", p.ID(), "status", event.DisplayMessage)
+	t.outcome = local.UnhandledExit.RestartOutcome()
+	if err == nil {
+		return tasksteps.Done
+	}
+	if local.NextStartID != "" { // an id that is not stored must not be used, nor stored by the retry
+		local.NextStartID = ""
+		t.records.storeBothRecords(state.DurabilityAsync)
+	}
+	// Until the exit status is stored, only the driver can report it to the next agent, so the driver must keep the task.
+	if !t.records.awaitRecordsStored(t.killCtx) {
+		return t.shutdownOr(tasksteps.Done)
+	}
+	return tasksteps.Done
+}
+
+// destroyProcess lets the driver destroy the process whose exit is recorded. A kill does not end the call, because the
+// driver must destroy a killed task too.
+func (t *taskRun) destroyProcess() {
+	p := t.process
+	if t.ended.NeedsNoDestroy {
+		t.requests.recordProcessDestroyed()
+	} else {
+		d := state.PendingDestroy{StartID: p.ID(), NotFoundIsInconclusive: p.Unrecoverable && t.ended.StatusUnknown}
+		if !p.Unrecoverable {
+			d.Handle = handleWithoutDriverConfig(p.Handle)
+		}
+		t.ender.setPendingDestroy(d)
+		point := failpoint.EnterStep(failpoint.StepDestroyTask)
+		_ = t.ender.destroyPendingStarts(context.WithoutCancel(t.killCtx)) // destroyPendingStarts reports errors as an event
+		point.Leave()
+	}
+	t.requests.clearExitedProcess()
+}
+
+func (t *taskRun) callExitedHooks() tasksteps.Result {
+	exit := t.records.localState.UnhandledExit
+	willRestart := t.predictRestart(t.Task().RestartPolicy, exit.RestartOutcome()).Action == restart.ActionRestart
+	completed := t.hooks.callExitedHooks(t.forceKillCtx, exit, willRestart)
+	t.stopWatch()
+	if !completed {
+		return tasksteps.AgentShutdown
+	}
+	return tasksteps.Done
+}
+
+func (t *taskRun) awaitRerun() tasksteps.Result {
+	requested := false
+	t.ender.retryDestroyWhileWaiting(t.killCtx, func() { requested = t.requests.awaitRerunRequest(t.killCtx) })
+	switch {
+	case requested:
+		return tasksteps.RerunRequested
+	case t.killCtx.Err() != nil:
+		return t.shutdownOr(tasksteps.Killed)
+	}
+	return tasksteps.NoRerun
+}
+
+// destroyRemaining destroys what the driver has not destroyed yet. It blocks until that succeeds.
+func (t *taskRun) destroyRemaining() tasksteps.Result {
+	if t.ender.pendingDestroy() != nil {
+		close(t.onlyDestroyRemains)
+		t.ender.retryUntilDestroyed(t.forceKillCtx)
+	}
+	if t.ctx.Err() != nil {
+		return tasksteps.AgentShutdown
+	}
+	return tasksteps.Done
+}
+
+// recordCompleteAndCallStopHooks records that the task will never run again, and calls the Stop hooks.
+func (t *taskRun) recordCompleteAndCallStopHooks() {
+	if !t.records.localState.RunComplete {
+		t.records.localState.RunComplete = true
+		t.records.storeBothRecords(state.DurabilityAsync)
+	}
+	point := failpoint.EnterStep(failpoint.StepStopHooks)
+	t.hooks.callStopHooks(context.WithoutCancel(t.ctx))
+	point.Leave()
+}
+
+func terminatedEvent(result driver.ExitResult) *api.TaskEvent {
+	message := ""
+	if result.Err != nil {
+		message = result.Err.Error()
+	}
+	return model.EventTerminated(result.ExitCode, result.Signal, result.OOMKilled, message)
+}
+
+// exitUnknownMessage is the error text of an exit whose status neither the driver nor the agent knows.
+const exitUnknownMessage = "exit status unknown"
+
+func exitStatusUnknownText(err error) string {
+	if err == nil {
+		return exitUnknownMessage
+	}
+	return fmt.Sprintf("%s: %v", exitUnknownMessage, err)
+}
+
+func startFailureOutcome(err error) restart.RunOutcome {
+	return restart.RunOutcome{StartUnrecoverable: !driver.IsRecoverable(err)}
+}

@@ -1,0 +1,63 @@
+package taskrunner
+
+import (
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
+)
+
+func newTestRunner(task Task, restored *RestoredTask) *Runner {
+	return New(Config{
+		Task: task, RestoredTask: restored, Logger: hclog.NewNullLogger(), OnTaskStateChange: func() {},
+		Env: taskenv.NewBuilder(taskenv.Node{}, taskenv.Alloc{}, taskenv.Task{}), TaskDir: hook.TaskDir{},
+	})
+}
+
+// A task runs again only after a success.
+func TestMayRerun(t *testing.T) {
+	killed := newTestRunner(Task{Name: "t"}, nil)
+	close(killed.requests.killed)
+	for _, c := range []struct {
+		name   string
+		runner *Runner
+		state  api.TaskState
+		want   bool
+	}{
+		{"succeeded", newTestRunner(Task{Name: "t"}, nil), api.TaskState{State: model.TaskDead}, true},
+		{"failed", newTestRunner(Task{Name: "t"}, nil), api.TaskState{State: model.TaskDead, Failed: true}, false},
+		{"runs", newTestRunner(Task{Name: "t"}, nil), api.TaskState{State: model.TaskRunning}, false},
+		{"killed", killed, api.TaskState{State: model.TaskDead}, false},
+		{"poststop", newTestRunner(Task{Name: "t", LifecycleHook: api.TaskLifecycleHookPoststop}, nil), api.TaskState{State: model.TaskDead}, false},
+	} {
+		if got := c.runner.requests.mayRerun(&c.state); got != c.want {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+	if lifecycle.StageOf(api.TaskLifecycleHookPoststop, false) != lifecycle.PoststopTask {
+		t.Error("the poststop task of the test is another one")
+	}
+}
+
+// A task that has failed and is not dead was being killed by an earlier agent, and is killed again.
+func TestKillOfAnEarlierAgentContinues(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		state api.TaskState
+		want  bool
+	}{
+		{"runs", api.TaskState{State: model.TaskRunning}, false},
+		{"has failed and is not dead", api.TaskState{State: model.TaskRunning, Failed: true}, true},
+		{"has failed", api.TaskState{State: model.TaskDead, Failed: true}, false},
+	} {
+		r := newTestRunner(Task{Name: "t"}, &RestoredTask{TaskState: &c.state})
+		if got := r.requests.isKillRequested(); got != c.want {
+			t.Errorf("%s: killed %v, want %v", c.name, got, c.want)
+		}
+	}
+}

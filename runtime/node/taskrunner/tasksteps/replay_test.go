@@ -1,0 +1,47 @@
+package tasksteps
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// The files in testdata/bundles are transitions.json of debug bundles. The script alloc_transitions of the system tests
+// wrote agent.json, and replaces it if UPDATE_SCRIPTS is set and the file does not match the table.
+func TestReplayOfBundles(t *testing.T) {
+	paths, err := filepath.Glob("testdata/bundles/*")
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no bundles: %v", err)
+	}
+	for _, path := range paths {
+		t.Run(filepath.Base(path), func(t *testing.T) {
+			text, err := os.ReadFile(path)
+			if err == nil {
+				err = CheckBundle(text)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestCheckBundle(t *testing.T) {
+	const good = `{"Time":"2026-11-25T13:00:00Z","Step":"no step","Result":"done","Next":"recover the task of an earlier agent"}`
+	const bad = `{"Time":"2026-11-25T13:00:00Z","Step":"start the task","Result":"restart","Next":"wait for the exit"}`
+	bundle := func(tasks string) string { return `[{"AllocID":"a","TransitionsByTask":{` + tasks + `}}]` }
+	for _, c := range []struct{ name, text, wantErr string }{
+		{"possible transitions", bundle(`"t":[` + good + `],"has not begun":[]`), ""},
+		{"impossible transition of one task", bundle(`"t":[` + good + `],"u":[` + bad + `]`), `allocation "a": task "u": transition 0: the step "start the task" cannot`},
+		{"no transitions", bundle(`"t":[]`), "no transitions"},
+		{"no allocations", `[]`, "no transitions"},
+		{"unknown step", bundle(`"t":[{"Step":"fly"}]`), `no step of a task has the name "fly"`},
+		{"another file", `{}`, "cannot unmarshal"},
+	} {
+		err := CheckBundle([]byte(c.text))
+		if (err == nil) != (c.wantErr == "") || err != nil && !strings.Contains(err.Error(), c.wantErr) {
+			t.Errorf("%s: error %v, want %q", c.name, err, c.wantErr)
+		}
+	}
+}

@@ -1,0 +1,171 @@
+package tasksteps
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+var update = flag.Bool("update", false, "write docs/task-steps.md")
+
+// resultsOfOneKindOfStep are results that only these steps have.
+var resultsOfOneKindOfStep = map[Result][]Step{
+	RunComplete:       {RecoverTask},
+	TaskDead:          {RecoverTask},
+	StartUndecided:    {RecoverTask},
+	ProcessFound:      {RecoverTask, QueryEarlierStart, QueryStart},
+	ExitFound:         {RecoverTask, QueryEarlierStart},
+	ExitUnknown:       {QueryStart},
+	NothingExecuted:   {QueryEarlierStart, QueryStart},
+	NoAnswer:          {QueryEarlierStart, QueryStart, StopTask},
+	ExitNotReported:   {AwaitExitAfterStop},
+	AttemptsUsedUp:    {AwaitStopRetry},
+	NoRerun:           {AwaitRerun},
+	PluginDied:        {StartTask},
+	DriverUnavailable: {AwaitExitAfterStop},
+	RestartRequested:  {AwaitExit},
+	RestartFailed:     {AwaitStopRetry},
+	ForceKilled:       {CallPreKillingHooks, AwaitShutdownDelay, StopTask, AwaitStopRetry, AwaitExitAfterStop, DestroyWithoutExit},
+	Restart:           {DecideRestart, DecideRerun},
+	NoRestart:         {DecideRestart, DecideRerun},
+	RerunRequested:    {AwaitRerun},
+	Failed:            {AwaitDriver, CallPrestartHooks, StoreStartID, AwaitPluginTasks, StartTask, QueryStart, StopTask, DestroyWithoutExit},
+}
+
+// Each step has a row, or a reason, for each result.
+func TestTableIsComplete(t *testing.T) {
+	for s := RecoverTask; s < stepCount; s++ {
+		d := table[s]
+		if d.name == "" {
+			t.Errorf("step %d has no name", s)
+		}
+		for r, steps := range resultsOfOneKindOfStep {
+			if _, has := d.next[r]; has != slices.Contains(steps, s) {
+				t.Errorf("%q has a row for the result %q: %v", s, r, has)
+			}
+		}
+		for r, reason := range map[Result]string{Killed: d.outlastsKill, AgentShutdown: d.outlastsShutdown} {
+			if _, has := d.next[r]; has == (reason != "") {
+				t.Errorf("%q: row for the result %q: %v, reason for none: %q", s, r, has, reason)
+			}
+		}
+		completions := 0
+		for _, r := range []Result{Done, NothingExecuted, NoRerun, Restart} {
+			if _, has := d.next[r]; has {
+				completions++
+			}
+		}
+		if completions != 1 {
+			t.Errorf("%q has %d results with which it is complete", s, completions)
+		}
+	}
+}
+
+func TestNamesAreUnique(t *testing.T) {
+	for s := None; s < stepCount; s++ {
+		var got Step
+		text, err := json.Marshal(s)
+		if err == nil {
+			err = json.Unmarshal(text, &got)
+		}
+		if err != nil || got != s {
+			t.Errorf("%q becomes %q, %v", s, got, err)
+		}
+	}
+	for r := Done; r < resultCount; r++ {
+		var got Result
+		text, err := json.Marshal(r)
+		if err == nil {
+			err = json.Unmarshal(text, &got)
+		}
+		if err != nil || got != r {
+			t.Errorf("%q becomes %q, %v", r, got, err)
+		}
+	}
+}
+
+// The table in the documentation is this one.
+func TestDocumentation(t *testing.T) {
+	const path = "../../../../docs/task-steps.md"
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const begin, end = "<!-- table -->\n", "<!-- end of the table -->\n"
+	head, rest, ok := strings.Cut(string(text), begin)
+	_, tail, ok2 := strings.Cut(rest, end)
+	if !ok || !ok2 {
+		t.Fatalf("%s has no place for the table", path)
+	}
+	want := head + begin + markdownTable() + end + tail
+	if string(text) == want {
+		return
+	}
+	if !*update {
+		t.Fatalf("%s is not the table: run the test with -update", path)
+	}
+	if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func markdownTable() string {
+	var b strings.Builder
+	b.WriteString("| Step | Result | Next step |\n| --- | --- | --- |\n")
+	for s := RecoverTask; s < stepCount; s++ {
+		name := s.String()
+		for r := range resultCount {
+			if next, ok := table[s].next[r]; ok {
+				nextName := next.String()
+				if next == None {
+					nextName = "(the run ends)"
+				}
+				fmt.Fprintf(&b, "| %s | %s | %s |\n", name, r, nextName)
+				name = ""
+			}
+		}
+		for r, reason := range []string{table[s].outlastsKill, table[s].outlastsShutdown} {
+			if reason != "" {
+				fmt.Fprintf(&b, "| | *%s* | *continues: %s* |\n", []Result{Killed, AgentShutdown}[r], reason)
+			}
+		}
+	}
+	b.WriteString("\n| Step | Note |\n| --- | --- |\n")
+	for s := RecoverTask; s < stepCount; s++ {
+		if table[s].note != "" {
+			fmt.Fprintf(&b, "| %s | %s |\n", s, table[s].note)
+		}
+	}
+	return b.String()
+}
+
+func TestCheck(t *testing.T) {
+	at := time.Unix(1, 0)
+	good := []Transition{
+		{at, None, Done, RecoverTask}, {at, RecoverTask, Done, AwaitRestartDelay}, {at, AwaitRestartDelay, Killed, MarkDead},
+	}
+	text, err := json.Marshal(good)
+	var read []Transition
+	if err == nil {
+		err = json.Unmarshal(text, &read)
+	}
+	if err != nil || Check(good) != nil || Check(good[2:]) != nil || Check(read) != nil {
+		t.Errorf("%v, %v, %v, %v", err, Check(good), Check(good[2:]), Check(read))
+	}
+	for name, bad := range map[string][]Transition{
+		"another first step":   {{at, None, Done, StartTask}},
+		"impossible result":    {{at, StartTask, Restart, AwaitExit}},
+		"another next step":    {{at, StartTask, Done, AwaitExit}},
+		"a transition is lost": {good[0], good[2]},
+		"no such step":         {{at, stepCount, Done, AwaitExit}},
+	} {
+		if Check(bad) == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
