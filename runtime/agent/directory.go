@@ -52,16 +52,26 @@ func lockDataDir(dataDir string) (*os.File, error) {
 	return f, nil
 }
 
-// lockDataDirAfterKilledAgent locks the data directory as lockDataDir does. It waits for a while if the agent that has
-// locked the directory is dead, but not after the end of ctx.
+// lockDataDirAfterKilledAgent locks the data directory as lockDataDir does. If the directory is locked, it waits for a
+// while, but not after the end of ctx: for dyingOwnerTimeout while the owner of the lock is alive, because an agent that
+// has just been killed stays alive until all its threads have ended, and for [filelock.KilledOwnerTimeout] when it is dead.
 func lockDataDirAfterKilledAgent(ctx context.Context, dataDir string) (*os.File, error) {
-	for end := time.Now().Add(filelock.KilledOwnerTimeout); ; {
+	for began := time.Now(); ; {
 		f, err := lockDataDir(dataDir)
-		if !errors.Is(err, ErrInUse) || time.Now().After(end) || isLockOwnerAliveOrUnknown(dataDir) || wait.Sleep(ctx, lockRetryDelay) != nil {
+		if !errors.Is(err, ErrInUse) {
 			return f, err
+		}
+		timeout := filelock.KilledOwnerTimeout
+		if isLockOwnerAliveOrUnknown(dataDir) {
+			timeout = dyingOwnerTimeout
+		}
+		if time.Since(began) >= timeout || wait.Sleep(ctx, lockRetryDelay) != nil {
+			return nil, err
 		}
 	}
 }
+
+const dyingOwnerTimeout = 2 * time.Second
 
 // waitAndLockDataDir locks the data directory as lockDataDir does, and waits until the lock is free, or until ctx ends.
 func waitAndLockDataDir(ctx context.Context, dataDir string) (*os.File, error) {

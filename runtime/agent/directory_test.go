@@ -241,7 +241,13 @@ func TestLockAfterKilledAgent(t *testing.T) {
 	if _, err := lockDataDirAfterKilledAgent(t.Context(), dir); !errors.Is(err, ErrInUse) || time.Since(began) >= filelock.KilledOwnerTimeout {
 		t.Errorf("beside a living agent: %v after %v", err, time.Since(began))
 	}
-	if err := keeper.WriteLockOwner(agent, osprocess.ID{PID: os.Getpid(), StartTime: 1}); err != nil {
+	// A process that was killed is alive for a while, and has the lock as long.
+	time.AfterFunc(100*time.Millisecond, func() { agent.Close() })
+	killed, err := lockDataDirAfterKilledAgent(t.Context(), dir)
+	if err != nil {
+		t.Fatalf("after an agent that dies: %v", err)
+	}
+	if err := keeper.WriteLockOwner(killed, osprocess.ID{PID: os.Getpid(), StartTime: 1}); err != nil {
 		t.Fatal(err)
 	}
 	interrupted, cancel := context.WithCancel(t.Context())
@@ -252,7 +258,7 @@ func TestLockAfterKilledAgent(t *testing.T) {
 	if _, err := waitAndLockDataDir(interrupted, dir); !errors.Is(err, ErrInUse) {
 		t.Errorf("interrupted wait for the lock of another run: %v", err)
 	}
-	time.AfterFunc(100*time.Millisecond, func() { agent.Close() })
+	time.AfterFunc(100*time.Millisecond, func() { killed.Close() })
 	next, err := lockDataDirAfterKilledAgent(t.Context(), dir)
 	if err != nil {
 		t.Fatalf("after a killed agent: %v", err)

@@ -113,7 +113,8 @@ func convertDocumentToScript(document string) []byte {
 		case name != "":
 			fmt.Fprintf(&fileSections, "-- %s --\n%s\n", name, text)
 		case language == "sh":
-			fmt.Fprintf(&script, "exec sh -ex step%d.sh\n", i)
+			// Without a limit of its own, a loop whose condition never holds would take all the time of the tests.
+			fmt.Fprintf(&script, "exec sh -c 'timeout 5m sh -ex step%d.sh || { tail -n 50 *.log; exit 1; }'\n", i)
 			fmt.Fprintf(&fileSections, "-- step%d.sh --\n%s\n", i, text)
 		}
 	}
