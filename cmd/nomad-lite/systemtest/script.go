@@ -54,6 +54,7 @@ func NewScriptParams(scriptDir string) testscript.Params {
 				for pid := range ScriptCommandLineByPID(work) {
 					_ = syscall.Kill(pid, syscall.SIGKILL) // an error means that the process has exited
 				}
+				killKeepersAndLogCollectors(work)
 				unmountAllocRootDirs(work)
 			})
 			// The go command in a script uses this checkout and the caches of the machine.
@@ -342,6 +343,19 @@ func ScriptCommandLineByPID(workDir string) map[int]string {
 		}
 	}
 	return found
+}
+
+// killKeepersAndLogCollectors kills the keepers and the log collectors of all data directories below workDir. They
+// outlive a killed agent for ten minutes, and their environment has the data directory, but nothing of the script.
+func killKeepersAndLogCollectors(workDir string) {
+	names, _ := filepath.Glob("/proc/[0-9]*/environ")
+	for _, name := range names {
+		environ, _ := os.ReadFile(name)
+		if bytes.Contains(environ, []byte(`_SETUP={"Dir":"`+workDir+"/")) {
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(name)))
+			_ = syscall.Kill(pid, syscall.SIGKILL) // an error means that the process has exited
+		}
+	}
 }
 
 var goEnvVars = sync.OnceValue(func() map[string]string {
