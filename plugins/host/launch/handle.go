@@ -2,6 +2,7 @@ package launch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -50,8 +51,12 @@ func (h *processHandle) kill() {
 	}
 }
 
+// errPipeHasReader means that another process has the read end of a pipe.
+var errPipeHasReader = errors.New("another process reads it")
+
 // reopenOutputPipe opens the read end of the pipe that is the stdout (fd 1) or stderr (2) of the process. It returns an
-// error if that is no pipe, or if another process has the read end: the process may have redirected its output.
+// error if that is no pipe, and errPipeHasReader if another process has the read end: the process may have redirected its
+// output.
 func (h *processHandle) reopenOutputPipe(fd int) (*os.File, error) {
 	link := fmt.Sprintf("/proc/%d/fd/%d", h.PID, fd)
 	target, err := os.Readlink(link)
@@ -72,7 +77,7 @@ func (h *processHandle) reopenOutputPipe(fd int) (*os.File, error) {
 		return nil, os.NewSyscallError("poll", err)
 	}
 	if poll[0].Revents&unix.POLLERR == 0 { // POLLERR: no process has the read end
-		return nil, fmt.Errorf("another process reads %s", target)
+		return nil, fmt.Errorf("%s: %w", target, errPipeHasReader)
 	}
 	f, err := os.OpenFile(link, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {

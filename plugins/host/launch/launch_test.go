@@ -870,6 +870,11 @@ func TestReattachReopensOutput(t *testing.T) {
 	p := mustStartPlugin(t, cfg)
 	rec := p.ReattachConfig()
 	for _, stream := range pipeNames {
+		f, err := cfg.Keeper.DuplicateStoredFD(rec.StreamKeyPrefix + stream)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.AfterFunc(100*time.Millisecond, func() { f.Close() }) // a killed keeper ends later than the signal is sent
 		if err := cfg.Keeper.RemoveFD(t.Context(), rec.StreamKeyPrefix+stream); err != nil {
 			t.Fatal(err)
 		}
@@ -921,7 +926,7 @@ func TestRedirectedOutputIsNotReopened(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer h.close()
-	for fd, want := range map[int]string{1: "another process reads", 2: "no pipe"} {
+	for fd, want := range map[int]string{1: "another process reads it", 2: "no pipe"} {
 		if f, err := h.reopenOutputPipe(fd); err == nil {
 			f.Close()
 			t.Errorf("descriptor %d is opened", fd)

@@ -7,12 +7,14 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	plugin "github.com/hashicorp/go-plugin"
 	"github.com/hashicorp/go-plugin/runner"
 
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 )
 
@@ -211,11 +213,16 @@ func (c Config) currentSocketPath(h handshake) string {
 // them, it has replaced one that died together with the agent, and fetchOrReopenPipes opens them again. If that fails,
 // the plugin can be used, but its output is lost, and a plugin that does not handle SIGPIPE dies when it writes.
 func (p *Plugin) fetchOrReopenPipes(ctx context.Context) {
+	endOfWait := time.Now().Add(dyingReaderTimeout)
 	for i, stream := range pipeNames {
 		key := p.output.keeperFDKeyPrefix + stream
 		f, err := p.cfg.Keeper.DuplicateStoredFD(key)
 		if errors.Is(err, keeper.ErrFDNotStored) {
-			if f, err = p.proc.reopenOutputPipe(i + 1); err == nil {
+			f, err = p.proc.reopenOutputPipe(i + 1)
+			for errors.Is(err, errPipeHasReader) && time.Now().Before(endOfWait) && wait.Sleep(ctx, 5*time.Millisecond) == nil {
+				f, err = p.proc.reopenOutputPipe(i + 1)
+			}
+			if err == nil {
 				if err := p.cfg.Keeper.StoreFDDrainedWithoutAgent(ctx, key, f); err != nil {
 					p.logger.Warn("the stream of a running plugin is not stored, and ends with the agent", "stream", stream, "error", err)
 				}
@@ -228,6 +235,10 @@ func (p *Plugin) fetchOrReopenPipes(ctx context.Context) {
 		p.output.stdoutAndStderrReadEnds[i] = f
 	}
 }
+
+// dyingReaderTimeout is how long to wait for a process that still has the read end of a plugin's output. A killed keeper has
+// it until its last thread has ended, and so has a child process of a killed agent until it executes its program.
+const dyingReaderTimeout = 2 * time.Second
 
 func handshakeNetAddr(h handshake) net.Addr {
 	if h.network == "unix" {
