@@ -73,6 +73,9 @@ func removeAbandonedDataDirs(ctx context.Context, base string, logger hclog.Logg
 	}
 	for _, dir := range dirs {
 		f, err := lockDataDir(dir)
+		if errors.Is(err, ErrInUse) && !isLockOwnerAliveOrUnknown(dir) {
+			f, err = lockDataDirAfterKilledAgent(ctx, dir) // the keeper of a killed run ends soon
+		}
 		if errors.Is(err, ErrInUse) {
 			continue
 		}
