@@ -129,7 +129,7 @@ func (c clockAdjustment) moveDeadlines(step time.Duration) {
 		if e.Status == api.EvalStatusPending && !e.WaitUntil.IsZero() {
 			moved := *e
 			moved.WaitUntil = e.WaitUntil.Add(step)
-			moved.CreateTime = min(e.CreateTime, c.now.UnixNano())
+			moved.CreateTime = c.creationTimeAfterStep(e.CreateTime, step)
 			c.tx.PutEvaluation(&moved)
 		}
 	}
@@ -144,6 +144,16 @@ func (c clockAdjustment) moveDeadlines(step time.Duration) {
 		moved.DrainStrategy = &strategy
 		nodeDrain(c).putNodeAndSetDrainTimer(&moved)
 	}
+}
+
+// creationTimeAfterStep returns the creation time of a record whose deadline moves by a step of the clock. A time that is in
+// the future only because of the step becomes the current time. One that was in the future before the step, as after
+// a step between two agents, keeps its distance from the deadline, by which replaceFutureTimes moves the deadline.
+func (c clockAdjustment) creationTimeAfterStep(created int64, step time.Duration) int64 {
+	if moved := created + int64(step); c.isFutureTime(time.Unix(0, moved)) {
+		return moved
+	}
+	return min(created, c.now.UnixNano())
 }
 
 // isFutureTime reports whether a stored time is in the future. Such a time was stored while the clock was ahead.
