@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -22,7 +23,8 @@ func undumpableMain() int {
 		return 1
 	}
 	fmt.Println("ready")
-	select {}
+	time.Sleep(time.Hour) // the Go runtime ends a program whose only goroutine waits for nothing
+	return 0
 }
 
 // openHeldProgram returns the descriptor of the program of a process that the keeper holds.
