@@ -449,10 +449,19 @@ func (s *simulation) checkHistory() {
 		for name, state := range a.TaskStates {
 			s.checkStartDelay(a, name)
 			if before := was.TaskStates[name]; before != nil && !continuesHistory(before.Events, state.Events) {
-				s.host.addViolation("I7: events of %s %s were %v, are %v", a.Name, name, eventTypes(before.Events), eventTypes(state.Events))
+				s.host.addViolation("I7: events of %s %s were %v, are %v", a.Name, name, timedEvents(before.Events), timedEvents(state.Events))
 			}
 		}
 	}
+}
+
+// timedEvents lists the types of events with their times in seconds since the start of the virtual time.
+func timedEvents(events []*api.TaskEvent) (list []string) {
+	start := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) // of package synctest
+	for _, e := range events {
+		list = append(list, fmt.Sprintf("%s at %v", e.Type, time.Unix(0, e.Time).Sub(start)))
+	}
+	return list
 }
 
 func eventTypes(events []*api.TaskEvent) (list []string) {
