@@ -1,0 +1,136 @@
+package promises
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// separator is between the name and the value of a promise.
+const separator = ": "
+
+// Check fails the test for each promise of docs/promises/FILE that the current lines do not keep. With update, it first adds the
+// current lines that the file does not have. It removes no line, so that a promise is only withdrawn by hand.
+func Check(t testing.TB, file string, current []string, update bool) {
+	t.Helper()
+	path := filepath.Join(directory(t), file)
+	promised := readLines(t, path)
+	broken, added, err := compare(file, promised, current)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if update && len(added) > 0 {
+		text := strings.Join(merge(promised, added), "\n") + "\n"
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		added = nil
+	}
+	for _, message := range broken {
+		t.Error(message)
+	}
+	if len(added) > 0 {
+		t.Logf("docs/promises/%s does not have %d additions, for example %q: to promise them, run this test with -update", file, len(added), added[0])
+	}
+}
+
+// CheckOnly fails the test unless the lines break exactly one promise of docs/promises/FILE, whose name is given. Tests call it
+// with lines from which they have removed something, to show that Check reports the removal.
+func CheckOnly(t testing.TB, file string, lines []string, name string) {
+	t.Helper()
+	broken, _, err := compare(file, readLines(t, filepath.Join(directory(t), file)), lines)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(broken) != 1 || !strings.Contains(broken[0], "promises "+name+",") || !strings.Contains(broken[0], "docs/compatibility.md") {
+		t.Errorf("broken promises %q, want only %s", broken, name)
+	}
+}
+
+// directory returns docs/promises of the module that contains the working directory.
+func directory(t testing.TB) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		promises := filepath.Join(dir, "docs", "promises")
+		if _, err := os.Stat(promises); err == nil {
+			return promises
+		}
+		if dir == filepath.Dir(dir) {
+			t.Fatal("no directory above the working directory has docs/promises")
+		}
+		dir = filepath.Dir(dir)
+	}
+}
+
+// readLines returns the lines of a file, none if it does not exist.
+func readLines(t testing.TB, path string) []string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return strings.FieldsFunc(string(text), func(r rune) bool { return r == '\n' })
+}
+
+// compare returns a message for each promised line that the current lines do not keep, and the current lines that are not promised.
+func compare(file string, promised, current []string) (broken, added []string, err error) {
+	is, err := valuesByName(current)
+	if err != nil {
+		return nil, nil, fmt.Errorf("current lines of %s: %w", file, err)
+	}
+	was, err := valuesByName(promised)
+	if err != nil {
+		return nil, nil, fmt.Errorf("docs/promises/%s: %w", file, err)
+	}
+	for _, line := range promised {
+		name, value, _ := strings.Cut(line, separator)
+		now, exists := is[name]
+		switch {
+		case !exists:
+			broken = append(broken, fmt.Sprintf("docs/promises/%s promises %s, which no longer exists. Restore it, or follow \"Change a promise\" in docs/compatibility.md", file, name))
+		case value != "" && now != value:
+			broken = append(broken, fmt.Sprintf("docs/promises/%s promises %s, whose value was %q and is now %q. Restore the value, or follow \"Change a promise\" in docs/compatibility.md", file, name, value, now))
+		}
+	}
+	for _, line := range current {
+		name, value, _ := strings.Cut(line, separator)
+		if promisedValue, exists := was[name]; !exists || promisedValue == "" && value != "" {
+			added = append(added, line)
+		}
+	}
+	return broken, added, nil
+}
+
+// valuesByName returns the value of each name. Two lines with one name are an error: the value of one of them would not be compared.
+func valuesByName(lines []string) (map[string]string, error) {
+	values := make(map[string]string, len(lines))
+	for _, line := range lines {
+		name, value, _ := strings.Cut(line, separator)
+		if _, exists := values[name]; exists || name == "" || strings.Contains(line, "\n") {
+			return nil, fmt.Errorf("%q is no line, or its name has a second line: each name needs one line", line)
+		}
+		values[name] = value
+	}
+	return values, nil
+}
+
+// merge returns the sorted lines of both. An added line with a value replaces the promised line with the same name.
+func merge(promised, added []string) []string {
+	replaced := make(map[string]bool)
+	for _, line := range added {
+		name, _, _ := strings.Cut(line, separator)
+		replaced[name] = true
+	}
+	lines := slices.DeleteFunc(slices.Clone(promised), func(line string) bool { return replaced[line] })
+	lines = append(lines, added...)
+	slices.Sort(lines)
+	return lines
+}
