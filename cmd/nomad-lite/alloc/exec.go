@@ -23,8 +23,8 @@ On a terminal, what you type goes to the command, Ctrl-C too. At the begin of a
 line, ~. ends the session.
 
 Exit codes: the exit code of the command; 127 when there is no such command, 126 when it
-is not executable; 1 when it could not be run; 130 when you interrupted it
-without a terminal.`
+is not executable; 1 when it could not be run; 128 plus the number of the signal when
+a signal ended the session, such as 130 after Ctrl-C without a terminal.`
 
 const execExamples = `  nomad-lite alloc exec 8ba85cef sh              a shell in its only task
   nomad-lite alloc exec -task server 8ba85cef ls -la local

@@ -35,7 +35,8 @@ func NewActionCommand(s *cli.Streams) *cobra.Command {
 The command runs in a running task of the job that -job names, or in the allocation
 that -alloc names. 'job status' lists the actions.
 
-Exit codes: the exit code of the command; 1 when it could not be run.`,
+Exit codes: the exit code of the command; 1 when it could not be run; 128 plus the
+number of the signal when a signal ended the session.`,
 		Example: `  nomad-lite job action -job web -task server flush-cache
   nomad-lite job action -alloc 8ba85cef flush-cache`,
 		Args: cli.RequireArgCount(1, 1, "one argument: the name of an action"),

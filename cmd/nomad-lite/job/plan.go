@@ -32,9 +32,6 @@ At the end stands the index of the job that the plan was made for: given to
 Exit codes: 0 nothing would be placed or stopped, 1 something would, 255 the
 plan could not be made.`
 
-// planErrorExitCode is the exit code of a failed plan.
-const planErrorExitCode = 255
-
 type planOptions struct {
 	jobFileFlags   jobfile.Flags
 	clientFlags    apiclient.Flags
@@ -62,7 +59,7 @@ func NewPlanCommand(s *cli.Streams) *cobra.Command {
 				return withPlanExitCode(err)
 			}
 			if changes {
-				return &cli.ExitError{Code: 1}
+				return &cli.ExitError{Code: cli.PlanHasChanges.Number}
 			}
 			return nil
 		},
@@ -78,7 +75,7 @@ func NewPlanCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-// withPlanExitCode returns an error with the exit code planErrorExitCode, or nil for nil.
+// withPlanExitCode returns an error with the exit code [cli.PlanFailed], or nil for nil.
 func withPlanExitCode(err error) error {
 	var exitErr *cli.ExitError
 	if errors.As(err, &exitErr) {
@@ -86,12 +83,12 @@ func withPlanExitCode(err error) error {
 	} else if err == nil {
 		return nil
 	}
-	return &cli.ExitError{Code: planErrorExitCode, Err: err}
+	return &cli.ExitError{Code: cli.PlanFailed.Number, Err: err}
 }
 
 // printJobPlan prints the plan of a job file, and reports whether running the job would place or stop an allocation.
 func printJobPlan(ctx context.Context, o planOptions, pathOrURL string, s *cli.Streams) (hasChanges bool, err error) {
-	file, err := o.jobFileFlags.Read(s, pathOrURL, planErrorExitCode)
+	file, err := o.jobFileFlags.Read(s, pathOrURL, cli.PlanFailed)
 	if err != nil {
 		return false, err
 	}
@@ -100,7 +97,7 @@ func printJobPlan(ctx context.Context, o planOptions, pathOrURL string, s *cli.S
 		return false, err
 	}
 	if good, err := file.CheckUnknownPortLabels(s); err != nil || !good {
-		return false, errors.Join(&cli.ExitError{Code: planErrorExitCode}, err)
+		return false, errors.Join(&cli.ExitError{Code: cli.PlanFailed.Number}, err)
 	}
 	o.clientFlags.UseJobRegion(c, file.Job)
 	plan, _, err := c.Jobs().PlanOpts(file.Job, &api.PlanOptions{Diff: o.showDiff, PolicyOverride: o.policyOverride}, apiclient.WriteOptions(ctx, pointer.Value(file.Job.Namespace)))

@@ -66,7 +66,7 @@ func newRunCommand(s *cli.Streams, printLogs monitor.FollowLogsFunc) *cobra.Comm
 				return cli.UsageError(cmd, err)
 			}
 			o.registerOptions.EnforceIndex = cmd.Flags().Changed("check-index")
-			job, err := o.jobFileFlags.Read(s, args[0], 1)
+			job, err := o.jobFileFlags.Read(s, args[0], cli.Failed)
 			if err != nil {
 				return err
 			}

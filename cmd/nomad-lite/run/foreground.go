@@ -126,7 +126,7 @@ func (r *foregroundRun) registerJobs(ctx context.Context, jobs []*foregroundJob)
 	}
 	for _, j := range jobs {
 		if err := r.registerJob(ctx, j, j.registeredFile); err != nil {
-			return withExitCode2(err)
+			return withNotStartedCode(err)
 		}
 	}
 	return nil

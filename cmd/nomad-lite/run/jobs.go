@@ -62,13 +62,13 @@ func joinUnprintedStartErrors(refusals []error) error {
 		}
 		unprinted = append(unprinted, err)
 	}
-	return &cli.ExitError{Code: 2, Err: errors.Join(unprinted...)}
+	return &cli.ExitError{Code: cli.NotStarted.Number, Err: errors.Join(unprinted...)}
 }
 
 // readAndAdaptJob reads a job file and changes the job so that it runs once, now, and with the environment of the
 // flags. If the reason of an error was printed, the error is an ExitError without a text.
 func (r *jobReader) readAndAdaptJob(ctx context.Context, path string) (*jobfile.File, error) {
-	file, err := r.jobFileFlags.Read(r.streams, path, 2)
+	file, err := r.jobFileFlags.Read(r.streams, path, cli.NotStarted)
 	if err != nil {
 		return nil, err
 	}

@@ -68,7 +68,7 @@ func NewPluginDevCommand(s *cli.Streams) *cobra.Command {
 			if count := cmd.ArgsLenAtDash(); count != 0 && len(args) > 0 {
 				target, args = args[0], args[1:]
 				if count < 0 && len(args) > 0 || count > 1 {
-					return withExitCode2(errors.New("plugin dev: give one directory or program; arguments of the program come after --"))
+					return withNotStartedCode(errors.New("plugin dev: give one directory or program; arguments of the program come after --"))
 				}
 			}
 			return runPluginDev(cmd.Context(), o, target, args, s)
@@ -86,19 +86,19 @@ func NewPluginDevCommand(s *cli.Streams) *cobra.Command {
 func runPluginDev(ctx context.Context, o pluginDevOptions, dirOrProgram string, pluginArgs []string, s *cli.Streams) (err error) {
 	level := hclog.LevelFromString(o.logLevel)
 	if level == hclog.NoLevel {
-		return withExitCode2(fmt.Errorf("log-level %q: use trace, debug, info, warn or error", o.logLevel))
+		return withNotStartedCode(fmt.Errorf("log-level %q: use trace, debug, info, warn or error", o.logLevel))
 	}
 	project, err := plugindev.OpenProject(dirOrProgram)
 	if err != nil {
-		return withExitCode2(fmt.Errorf("plugin dev: %w", err))
+		return withNotStartedCode(fmt.Errorf("plugin dev: %w", err))
 	}
 	local, err := o.pluginConfigFlags.ReadConfig(s)
 	if err != nil {
-		return withExitCode2(err)
+		return withNotStartedCode(err)
 	}
 	pluginDir, err := plugindev.NewDevPluginDir(project, local, pluginArgs)
 	if err != nil {
-		return withExitCode2(err)
+		return withNotStartedCode(err)
 	}
 	defer func() { err = errors.Join(err, pluginDir.Close()) }()
 	pluginDir.Debuggable = o.useDebugger
@@ -123,7 +123,7 @@ func runPluginDev(ctx context.Context, o pluginDevOptions, dirOrProgram string, 
 			if starting.Err() != nil {
 				return nil
 			}
-			return withExitCode2(err)
+			return withNotStartedCode(err)
 		}
 		defer func() { err = errors.Join(err, p.debugger.Stop()) }()
 		name, value := p.debugger.AttachEnvVar()
@@ -143,17 +143,17 @@ func (o *pluginDevOptions) runJobUntilSignal(ctx context.Context, p *devPlugin, 
 	if path == "" {
 		found, err := p.pluginDir.Project.FindJobFile(p.pluginDir.PluginKey().Name)
 		if err != nil {
-			return withExitCode2(fmt.Errorf("plugin dev: %w", err))
+			return withNotStartedCode(fmt.Errorf("plugin dev: %w", err))
 		}
 		path = found
 	}
 	nomadVars, err := o.environmentFlags.parseNomadVars()
 	if err != nil {
-		return withExitCode2(err)
+		return withNotStartedCode(err)
 	}
 	reader, err := o.newJobReader(s, 1)
 	if err != nil {
-		return withExitCode2(err)
+		return withNotStartedCode(err)
 	}
 	files, err := reader.readAndAdaptJobs(ctx, []string{path})
 	if err != nil {

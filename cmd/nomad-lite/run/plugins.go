@@ -87,7 +87,7 @@ func (r *foregroundRun) checkPluginsUsable(ctx context.Context) error {
 		}
 	}
 	if len(pluginErrs) > 0 {
-		return withExitCode2(errors.Join(pluginErrs...))
+		return withNotStartedCode(errors.Join(pluginErrs...))
 	}
 	var hookErrs []error
 	for _, f := range r.jobFiles {
@@ -103,7 +103,7 @@ func (r *foregroundRun) checkPluginsUsable(ctx context.Context) error {
 		}
 	}
 	if len(pluginErrs) > 0 {
-		return withExitCode2(errors.Join(pluginErrs...))
+		return withNotStartedCode(errors.Join(pluginErrs...))
 	}
 	jobcheck.PrintDistinctHookWarnings(r.streams, hookErrs)
 	return nil

@@ -74,10 +74,10 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 		Args: func(cmd *cobra.Command, args []string) error {
 			// The flag -nomad-var can have taken the file as its second word.
 			if _, err := o.environmentFlags.parseNomadVars(); err != nil {
-				return withExitCode2(err)
+				return withNotStartedCode(err)
 			}
 			if err := checkFileArgs(cmd, args); err != nil {
-				return withExitCode2(err)
+				return withNotStartedCode(err)
 			}
 			return nil
 		},
@@ -90,7 +90,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 		if missing := new(pflag.NotExistError); errors.As(err, &missing) {
 			exitErr = fmt.Errorf("%w\nTo give a job to an agent: nomad-lite job run", exitErr)
 		}
-		return withExitCode2(exitErr)
+		return withNotStartedCode(exitErr)
 	})
 	o.jobFileFlags.Register(cmd)
 	o.pluginFlags.Register(cmd)
@@ -108,15 +108,15 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 var stopSignals = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT}
 
 // errNotStarted is the error of a run that did not start because of a reason that was printed.
-var errNotStarted = &cli.ExitError{Code: 2}
+var errNotStarted = &cli.ExitError{Code: cli.NotStarted.Number}
 
-// withExitCode2 returns err with the exit code of a run that did not start.
-func withExitCode2(err error) error {
+// withNotStartedCode returns err with the exit code of a run that did not start.
+func withNotStartedCode(err error) error {
 	var exitErr *cli.ExitError
 	if errors.As(err, &exitErr) {
-		return &cli.ExitError{Code: 2, Err: exitErr.Err}
+		return &cli.ExitError{Code: cli.NotStarted.Number, Err: exitErr.Err}
 	}
-	return &cli.ExitError{Code: 2, Err: err}
+	return &cli.ExitError{Code: cli.NotStarted.Number, Err: err}
 }
 
 // checkFileArgs checks that the arguments are paths of job files, and contain "-" for standard input at most once.
@@ -133,26 +133,26 @@ func checkFileArgs(cmd *cobra.Command, args []string) error {
 func run(ctx context.Context, o options, paths []string, s *cli.Streams) error {
 	level := hclog.LevelFromString(o.logLevel)
 	if level == hclog.NoLevel {
-		return withExitCode2(fmt.Errorf("log-level %q: use trace, debug, info, warn or error", o.logLevel))
+		return withNotStartedCode(fmt.Errorf("log-level %q: use trace, debug, info, warn or error", o.logLevel))
 	}
 	nomadVars, err := o.environmentFlags.parseNomadVars()
 	if err != nil {
-		return withExitCode2(err)
+		return withNotStartedCode(err)
 	}
 	reader, err := o.newJobReader(s, len(paths))
 	if err != nil {
-		return withExitCode2(err)
+		return withNotStartedCode(err)
 	}
 	files, err := reader.readAndAdaptJobs(ctx, paths)
 	if err != nil {
 		return err
 	}
 	if err := errors.Join(reader.runNowRewriter.rejectUnusedFlags(), o.watchFlags.checkWatchedPaths(paths, files)); err != nil {
-		return withExitCode2(err)
+		return withNotStartedCode(err)
 	}
 	if o.dataDir != "" {
 		if o.dataDir, err = filepath.Abs(o.dataDir); err != nil {
-			return withExitCode2(err)
+			return withNotStartedCode(err)
 		}
 	}
 	v := o.newView(s)
@@ -160,7 +160,7 @@ func run(ctx context.Context, o options, paths []string, s *cli.Streams) error {
 	logger := hclog.New(&hclog.LoggerOptions{Name: "nomad-lite", Level: level, Output: v})
 	local, err := o.pluginFlags.ReadConfig(s)
 	if err != nil {
-		return withExitCode2(err)
+		return withNotStartedCode(err)
 	}
 
 	// Signals are caught before the agent starts, so that even an early signal shuts the agent down in order.
@@ -191,7 +191,7 @@ func run(ctx context.Context, o options, paths []string, s *cli.Streams) error {
 func openAgent(ctx context.Context, local localplugins.PluginConfig, files []*jobfile.File, logger hclog.Logger, configure func(*agent.Config)) (*agent.Agent, error) {
 	plugins, err := local.NewCatalog(append(driverNamesOfJobs(files), hookNamesOfJobs(files)...), logger)
 	if err != nil {
-		return nil, withExitCode2(err)
+		return nil, withNotStartedCode(err)
 	}
 	config := local.NewAgentConfig(plugins, logger)
 	config.EphemeralState = true
@@ -203,7 +203,7 @@ func openAgent(ctx context.Context, local localplugins.PluginConfig, files []*jo
 	defer release()
 	a, err := agent.Open(waiting, config)
 	if err != nil {
-		return nil, withExitCode2(err)
+		return nil, withNotStartedCode(err)
 	}
 	return a, nil
 }

@@ -82,7 +82,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 }
 
 func validateJob(ctx context.Context, o validateOptions, path string, s *cli.Streams) error {
-	job, err := o.jobFileFlags.Read(s, path, 1)
+	job, err := o.jobFileFlags.Read(s, path, cli.Failed)
 	if err != nil {
 		return err
 	}

@@ -162,7 +162,7 @@ func (o lockOptions) runCommand(ctx context.Context, command []string, s *cli.St
 		if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {
 			code = 128 + int(status.Signal())
 		}
-		return &cli.ExitError{Code: code}
+		return &cli.ExitError{Code: cli.CommandExited.Number + code}
 	}
 	return err
 }

@@ -36,7 +36,7 @@ func exitCodeForMissingSubcommand(cmd *cobra.Command) int {
 	if cmd.HasParent() {
 		return 1
 	}
-	return 127
+	return MissingCommand.Number
 }
 
 // UnknownCommandError returns the error for a subcommand of cmd that does not exist, with a suggestion and the exit
@@ -49,7 +49,7 @@ func UnknownCommandError(cmd *cobra.Command, name string) error {
 	} else if near := suggestCommands(cmd, name); len(near) > 0 {
 		text += fmt.Sprintf("; did you mean %q?", near[0])
 	}
-	return &ExitError{exitCodeForMissingSubcommand(cmd), fmt.Errorf("%s\nRun '%s -help' for the commands that there are", text, cmd.CommandPath())}
+	return &ExitError{Code: exitCodeForMissingSubcommand(cmd), Err: fmt.Errorf("%s\nRun '%s -help' for the commands that there are", text, cmd.CommandPath())}
 }
 
 // suggestCommands returns the subcommands of cmd with a name similar to name, and the paths of subcommands of these

@@ -73,13 +73,13 @@ func (f *Flags) Run(ctx context.Context, s *cli.Streams, operation string, exec 
 	var interrupted endedBySignalError
 	switch {
 	case errors.As(context.Cause(ctx), &interrupted):
-		return &cli.ExitError{Code: 128 + int(interrupted.signal)}
+		return &cli.ExitError{Code: cli.SessionTerminated.Number + int(interrupted.signal)}
 	case errors.Is(context.Cause(ctx), errDetached):
 		return &cli.ExitError{Code: 1, Err: errDetached}
 	case err != nil:
 		return apiclient.WrapErrorWithAdvice(operation, streaming.RewriteBrokenStreamError(err))
 	case code != 0:
-		return &cli.ExitError{Code: code}
+		return &cli.ExitError{Code: cli.CommandExited.Number + code}
 	}
 	return nil
 }

@@ -62,15 +62,15 @@ type File struct {
 }
 
 // Read reads and parses a job file, and prints warnings and errors to standard error. The returned error has the exit
-// code code.
-func (f *Flags) Read(s *cli.Streams, pathOrURL string, exitCodeOnError int) (*File, error) {
+// code onError.
+func (f *Flags) Read(s *cli.Streams, pathOrURL string, onError *cli.ExitCode) (*File, error) {
 	fail := func(err error) error {
 		//lint:ignore ST1005 the text is Nomad's
-		return &cli.ExitError{Code: exitCodeOnError, Err: fmt.Errorf("Error getting job struct: %w", err)}
+		return &cli.ExitError{Code: onError.Number, Err: fmt.Errorf("Error getting job struct: %w", err)}
 	}
 	if f.FileIsJSON && len(f.Vars)+len(f.VarFiles) > 0 {
 		//lint:ignore ST1005 the text is Nomad's
-		return nil, &cli.ExitError{Code: exitCodeOnError, Err: fmt.Errorf("Invalid job options: %w", jobspec.ErrVariablesWithJSON)}
+		return nil, &cli.ExitError{Code: onError.Number, Err: fmt.Errorf("Invalid job options: %w", jobspec.ErrVariablesWithJSON)}
 	}
 	for _, v := range f.Vars {
 		if !strings.Contains(v, "=") {
@@ -108,7 +108,7 @@ func (f *Flags) Read(s *cli.Streams, pathOrURL string, exitCodeOnError int) (*Fi
 		if regexp.MustCompile(`^\s*\{\s*"(Job|ID)"\s*:`).Match(text) {
 			fmt.Fprintln(s.Err, "This looks like the JSON form of the HTTP API: add -json")
 		}
-		return nil, &cli.ExitError{Code: exitCodeOnError}
+		return nil, &cli.ExitError{Code: onError.Number}
 	}
 	return &File{Job: file.Job, Parsed: file, SourceText: text}, nil
 }

@@ -52,9 +52,9 @@ func (r *CheckReport) StreamsWritingToReport(s *cli.Streams) *cli.Streams {
 // an error with the exit code of the check.
 func (r *CheckReport) PrintJSON(s *cli.Streams, checkErr error) error {
 	r.Valid = checkErr == nil
-	code := 1
+	exitErr := &cli.ExitError{Code: cli.Failed.Number}
 	if exit := new(cli.ExitError); errors.As(checkErr, &exit) {
-		code, checkErr = exit.Code, exit.Err
+		exitErr.Code, checkErr = exit.Code, exit.Err
 	}
 	if checkErr != nil {
 		fmt.Fprintln(r, checkErr)
@@ -62,7 +62,7 @@ func (r *CheckReport) PrintJSON(s *cli.Streams, checkErr error) error {
 	if err := output.PrintJSON(s, r); err != nil || r.Valid {
 		return err
 	}
-	return &cli.ExitError{Code: code}
+	return exitErr
 }
 
 // Write adds each line of text that is not blank to Messages.

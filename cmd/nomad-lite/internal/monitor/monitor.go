@@ -85,9 +85,6 @@ func (m *Monitor) newPage() *output.Page { return output.NewPage(m.streams) }
 
 func (m *Monitor) formatID(id string) string { return output.ShortIDUnlessVerbose(id, m.verbose) }
 
-// placementFailureExitCode is Nomad's exit code for allocations that could not be placed.
-const placementFailureExitCode = 2
-
 // WatchEvaluationAndDeployment follows an evaluation and its deployment. It returns an error with the exit code: 2
 // when an allocation could not be placed, 1 when a deployment has failed.
 func (m *Monitor) WatchEvaluationAndDeployment(ctx context.Context, id string) error {
@@ -191,7 +188,7 @@ func (m *Monitor) printEvalResultAndFollowNext(ctx context.Context, p *output.Pa
 	if len(eval.FailedTGAllocs) == 0 {
 		p.AddTimedHeading("Evaluation %q finished with status %q", m.formatID(eval.ID), eval.Status)
 	} else {
-		exitErr = &cli.ExitError{Code: placementFailureExitCode}
+		exitErr = &cli.ExitError{Code: cli.NotPlaced.Number}
 		p.AddTimedHeading("Evaluation %q finished with status %q but failed to place all allocations:", m.formatID(eval.ID), eval.Status)
 		missingDrivers := taskreason.MissingDriverReasonsByGroup(apiclient.FindOnlyNode(ctx, m.client), m.readJobOrNil(ctx, eval.JobID))
 		tables.PrintPlacementFailures(p, "    ", eval.FailedTGAllocs, missingDrivers)

@@ -91,7 +91,7 @@ func (w *jobWaiter) watchUntilPlaced(ctx context.Context, evalID string) error {
 		return nil
 	}
 	err := w.WatchEvaluationAndDeployment(ctx, evalID)
-	if exit := new(cli.ExitError); !errors.As(err, &exit) || exit.Code != placementFailureExitCode {
+	if exit := new(cli.ExitError); !errors.As(err, &exit) || exit.Code != cli.NotPlaced.Number {
 		return err
 	}
 	allocs, _, listErr := w.listAllocsOfVersion(apiclient.QueryOptions(ctx, w.namespace))
