@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -50,7 +51,7 @@ func artifactHookSetting[T any](read func(configItem) (T, error)) settingSpec {
 //
 //go:noinline
 func builtinHookSetting[T any](field func(*Config) *map[string]any, read func(configItem) (T, error)) settingSpec {
-	return settingSpec{setInConfig: func(c *Config, i configItem) error {
+	return settingSpec{valueType: reflect.TypeFor[T](), setInConfig: func(c *Config, i configItem) error {
 		v, err := read(i)
 		if err != nil {
 			return err

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"net/url"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -26,6 +27,7 @@ type settingSpec struct {
 	blockSettings map[string]settingSpec
 	initBlock     func(*Config) // called when the block is read, even if the block is empty
 	ignoredReason string        // reason why the setting has no effect, for a warning
+	valueType     reflect.Type  // type of the parsed value, for docs/promises; nil if setInConfig is written for one setting
 }
 
 // Reasons why settings are ignored, for warnings.
@@ -43,7 +45,7 @@ const (
 //
 //go:noinline
 func parsedSetting[T any](read func(configItem) (T, error), field func(*Config) *T) settingSpec {
-	return settingSpec{setInConfig: func(c *Config, i configItem) error {
+	return settingSpec{valueType: reflect.TypeFor[T](), setInConfig: func(c *Config, i configItem) error {
 		v, err := read(i)
 		if err == nil {
 			*field(c) = v
@@ -83,7 +85,7 @@ func durationSetting(field func(*Config) *time.Duration) settingSpec {
 //
 //go:noinline
 func wholeNumberSetting[T int | uint64](low, high float64, field func(*Config) *T) settingSpec {
-	return settingSpec{setInConfig: func(c *Config, i configItem) error {
+	return settingSpec{valueType: reflect.TypeFor[int](), setInConfig: func(c *Config, i configItem) error {
 		f, err := i.parseNumber()
 		switch {
 		case err != nil:
@@ -100,7 +102,7 @@ func wholeNumberSetting[T int | uint64](low, high float64, field func(*Config) *
 //
 //go:noinline
 func bridgeNetworkSetting(set func(*Config, string) error) settingSpec {
-	return settingSpec{setInConfig: func(c *Config, i configItem) error {
+	return settingSpec{valueType: reflect.TypeFor[string](), setInConfig: func(c *Config, i configItem) error {
 		value, err := i.parseScalarAsString()
 		if err == nil {
 			err = set(c, value)
@@ -124,7 +126,7 @@ func setNetworkPrefix(field *netip.Prefix, value string) (err error) {
 //
 //go:noinline
 func invertedBooleanSetting(field func(*Config) *bool) settingSpec {
-	return settingSpec{setInConfig: func(c *Config, i configItem) error {
+	return settingSpec{valueType: reflect.TypeFor[bool](), setInConfig: func(c *Config, i configItem) error {
 		on, err := i.parseBoolean()
 		*field(c) = err == nil && !on
 		return err
@@ -196,7 +198,7 @@ func setTLSHandshakeTimeout(c *Config, i configItem) error {
 //
 //go:noinline
 func stringMapSetting(field func(*Config) *map[string]string) settingSpec {
-	return settingSpec{setInConfig: func(c *Config, i configItem) error {
+	return settingSpec{valueType: reflect.TypeFor[map[string]string](), setInConfig: func(c *Config, i configItem) error {
 		texts, err := i.parseStringMap()
 		if err != nil {
 			return err

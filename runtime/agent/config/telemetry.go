@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -95,7 +96,7 @@ func setMetricsPrefixFilter(c *Config, i configItem) error {
 //
 //go:noinline
 func metricsSinkAddressSetting(p metrics.Protocol) settingSpec {
-	return settingSpec{setInConfig: func(c *Config, i configItem) error {
+	return settingSpec{valueType: reflect.TypeFor[string](), setInConfig: func(c *Config, i configItem) error {
 		address, err := i.parseScalarAsString()
 		if err != nil {
 			return err

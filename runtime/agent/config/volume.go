@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"reflect"
 
 	"github.com/hashicorp/nomad/api"
 )
@@ -52,7 +53,7 @@ func parseHostVolume(block configItem) (v *api.HostVolumeInfo, err error) {
 }
 
 func absolutePathSetting(field func(*Config) *string) settingSpec {
-	return settingSpec{setInConfig: func(c *Config, i configItem) error {
+	return settingSpec{valueType: reflect.TypeFor[string](), setInConfig: func(c *Config, i configItem) error {
 		path, err := i.parseScalarAsString()
 		if err == nil && !filepath.IsAbs(path) {
 			err = fmt.Errorf("%q must be an absolute path", path)
