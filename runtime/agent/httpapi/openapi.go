@@ -84,6 +84,9 @@ var queryParameters = map[string]struct{ kind, means string }{
 	"version":           {"integer", "version of the job"},
 }
 
+// paramsOfAllRoutes are the names of the query parameters that each route has.
+const paramsOfAllRoutes = "region namespace pretty"
+
 // jsonObject is a JSON object.
 type jsonObject = map[string]any
 
@@ -139,7 +142,7 @@ func (s openAPISchemas) newOperation(rt route) jsonObject {
 		}
 		params = append(params, p)
 	}
-	for _, name := range strings.Fields("region namespace pretty " + strings.Join(rt.params, " ")) {
+	for _, name := range strings.Fields(paramsOfAllRoutes + " " + strings.Join(rt.params, " ")) {
 		known := queryParameters[name]
 		params = append(params, jsonObject{"name": name, "in": "query", "description": known.means, "schema": jsonObject{"type": known.kind}})
 	}
