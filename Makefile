@@ -1,4 +1,4 @@
-.PHONY: check quick test-slow govulncheck generate state-fixture test-vm test-vm-short test-faults test-starts test-kills test-kills-user test-accounts test-hostile-jobs test-scale test-defects test-lives test-planted simulate test-behaviour test-upgrade screenshots bench bench-all
+.PHONY: check quick test-slow govulncheck generate promises state-fixture test-vm test-vm-short test-faults test-starts test-kills test-kills-user test-accounts test-hostile-jobs test-scale test-defects test-lives test-planted simulate test-behaviour test-upgrade screenshots bench bench-all
 
 check: ## what CI runs
 	bash .ci/run
@@ -14,6 +14,11 @@ govulncheck: ## known vulnerabilities of the dependencies that the code reaches;
 
 generate: ## protobuf code, after a change of a .proto file
 	go generate ./...
+
+# The packages with tests that compare docs/promises with the program.
+PROMISES = ./cmd/nomad-lite ./cmd/nomad-lite/root ./cmd/nomad-lite/internal/builtins ./internal/metrics ./plugins/host/launch ./plugins/proto ./runtime/agent/config ./runtime/agent/httpapi ./runtime/node/taskenv
+promises: ## adds to docs/promises what is not in it yet; a promise that was removed or changed stays, and is reported
+	go test -count=1 -run 'Keeps?Promises$$' $(PROMISES) -update
 
 state-fixture: ## the list of stored fields, and the data directory testdata/state/next with a record of each kind, after a change of a record
 	go test -count=1 -run '^Test(StoredFields|StateFixtures)$$' ./runtime/store -update
