@@ -83,7 +83,7 @@ func parsePluginBlock(d *hclDocument, item *ast.ObjectItem, labels []string) (ca
 			continue
 		}
 		if !inner.Assign.IsValid() {
-			p.addDiagnostic(hcl.DiagWarning, p.tokenRange(inner.Keys[0].Token), "Block ignored", "A plugin block has args, config and env_allowlist; %q is not used.", name)
+			p.addDiagnostic(hcl.DiagWarning, p.tokenRange(inner.Keys[0].Token), "Block ignored", "A plugin block has args, config, env_allowlist and sha256; %q is not used.", name)
 			continue
 		}
 		if earlier, ok := settings[name]; ok {
@@ -102,7 +102,7 @@ func parsePluginBlock(d *hclDocument, item *ast.ObjectItem, labels []string) (ca
 				p.addDiagnostic(hcl.DiagError, p.valueRange(inner.Val), "Not a checksum", "sha256 has 64 hexadecimal digits.")
 			}
 		default:
-			p.addDiagnostic(hcl.DiagWarning, rng, "Setting ignored", "A plugin block has args, config and env_allowlist; %q is not used.", name)
+			p.addDiagnostic(hcl.DiagWarning, rng, "Setting ignored", "A plugin block has args, config, env_allowlist and sha256; %q is not used.", name)
 		}
 	}
 	return block, p.diags

@@ -83,7 +83,7 @@ plugin "docker" {
 		warnings = append(warnings, fmt.Sprintf("%d: %s", d.Subject.Start.Line, d.Detail))
 	}
 	wantWarnings := []string{
-		`13: A plugin block has args, config and env_allowlist; "shell" is not used.`,
+		`13: A plugin block has args, config, env_allowlist and sha256; "shell" is not used.`,
 		`41: This block replaces the one of the same name at agent.hcl:7,1-16.`,
 	}
 	if !reflect.DeepEqual(warnings, wantWarnings) {

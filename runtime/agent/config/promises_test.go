@@ -2,8 +2,10 @@ package config
 
 import (
 	"flag"
+	"fmt"
 	"maps"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -55,8 +57,45 @@ func typeText(t reflect.Type) string {
 	return t.Kind().String()
 }
 
+// labelledBlocks are the blocks that are no table of settings: a user names each of them. The parser lists their settings in its message for an
+// unknown one.
+var labelledBlocks = map[string]string{
+	"client.host_network": `client { host_network "x" { %s } }`,
+	"client.host_volume":  `client { host_volume "x" { %s } }`,
+	"hook":                `hook "x" { %s }`,
+	"hook.match":          `hook "x" { match { %s } }`,
+	"plugin":              `plugin "x" { %s }`,
+}
+
+// allPromiseLines returns the lines of the tables, and those of labelledBlocks.
+func allPromiseLines(t *testing.T, settings map[string]settingSpec) []string {
+	t.Helper()
+	lines := promiseLines("", settings)
+	listed := regexp.MustCompile(` (?:has|have) ([a-z0-9_, ]+) and ([a-z0-9_]+)`)
+	for path, text := range labelledBlocks {
+		found := listed.FindStringSubmatch(parseProbe(text, "unknown_setting"))
+		if found == nil {
+			t.Fatalf("the message for an unknown setting of %s lists no settings: %s", path, parseProbe(text, "unknown_setting"))
+		}
+		for _, name := range append(strings.Split(found[1], ", "), found[2]) {
+			if message := parseProbe(text, name); listed.MatchString(message) {
+				t.Errorf("the parser lists the setting %s of %s, and rejects it: %s", name, path, message)
+				continue
+			}
+			lines = append(lines, path+" block, "+name)
+		}
+	}
+	return lines
+}
+
+// parseProbe returns the messages for a block with one setting.
+func parseProbe(text, name string) string {
+	var c Config
+	return c.Parse("a.hcl", fmt.Appendf(nil, text, name+` = "1"`)).Error()
+}
+
 func TestSettingsKeepPromises(t *testing.T) {
-	promises.Check(t, promisesFile, promiseLines("", topLevelSettings), *update)
+	promises.Check(t, promisesFile, allPromiseLines(t, topLevelSettings), *update)
 }
 
 func TestChangedSettingsBreakPromises(t *testing.T) {
@@ -69,11 +108,11 @@ func TestChangedSettingsBreakPromises(t *testing.T) {
 		client, top := maps.Clone(clientSettings), maps.Clone(topLevelSettings)
 		edit(client)
 		top["client"] = settingSpec{blockSettings: client}
-		promises.CheckOnly(t, promisesFile, promiseLines("", top), promise)
+		promises.CheckOnly(t, promisesFile, allPromiseLines(t, top), promise)
 	}
 	client, top := maps.Clone(clientSettings), maps.Clone(topLevelSettings)
 	client["state_dir"] = client["node_class"] // an ignored setting gets an effect, and a new setting is added
 	client["invented"] = client["node_class"]
 	top["client"] = settingSpec{blockSettings: client}
-	promises.Check(t, promisesFile, promiseLines("", top), false)
+	promises.Check(t, promisesFile, allPromiseLines(t, top), false)
 }
