@@ -16,6 +16,9 @@ const goAPIFile = "go-api.txt"
 func TestGoAPIKeepsPromises(t *testing.T) {
 	lines := listGoAPI(t)
 	promises.Check(t, goAPIFile, lines, *update)
+	if t.Failed() {
+		return // the checks below expect that no other promise is broken
+	}
 
 	const method = "sdk, method (*StartRequest) TaskDir"
 	promises.CheckOnly(t, goAPIFile, slices.DeleteFunc(slices.Clone(lines), func(line string) bool {

@@ -34,7 +34,7 @@ func Check(t testing.TB, file string, current []string, update bool) {
 		t.Error(message)
 	}
 	if len(added) > 0 {
-		t.Logf("docs/promises/%s does not have %d additions, for example %q: to promise them, run this test with -update", file, len(added), added[0])
+		t.Logf("new and not in docs/promises/%s: %d lines, for example %q. To promise them, run this test with -update", file, len(added), added[0])
 	}
 }
 
