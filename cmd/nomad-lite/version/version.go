@@ -11,9 +11,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 )
 
-// Release is the version of a release, or "" in a development build. Release builds set it with -ldflags "-X
-// PACKAGE.Release=…", where PACKAGE is the path of this package.
-var Release = ""
+// Release builds set these variables with -ldflags "-X PACKAGE.Release=…", where PACKAGE is the path of this package. In
+// a development build they are empty.
+var (
+	Release           = "" // version of the release
+	ReleaseRevision   = "" // commit, for a build from sources without a repository
+	ReleaseCommitTime = "" // time of the commit, RFC 3339
+)
 
 // develVersion is the version of a build that has neither a module version nor a revision.
 const develVersion = "devel"
@@ -44,15 +48,16 @@ func String() string { return ReadBuild().Version }
 // ReadBuild returns the build information of this binary.
 func ReadBuild() Build {
 	info, _ := debug.ReadBuildInfo()
-	return newBuild(Release, info)
+	return newBuild(Build{Version: Release, Revision: ReleaseRevision, CommitTime: ReleaseCommitTime}, info)
 }
 
-// newBuild returns the build information of a release, or of a development build if release is "". info can be nil.
-func newBuild(release string, info *debug.BuildInfo) Build {
+// newBuild returns the build information of a release, or of a development build if release is empty. What the Go tool
+// has recorded takes precedence over the revision and the time of the release. info can be nil.
+func newBuild(release Build, info *debug.BuildInfo) Build {
 	if info == nil {
 		info = new(debug.BuildInfo)
 	}
-	var b Build
+	b := release
 	for _, setting := range info.Settings {
 		switch setting.Key {
 		case "vcs.revision":
@@ -63,7 +68,7 @@ func newBuild(release string, info *debug.BuildInfo) Build {
 			b.WorkTreeModified = setting.Value == "true"
 		}
 	}
-	b.Version = cmp.Or(release, strings.TrimPrefix(info.Main.Version, "(devel)"))
+	b.Version = cmp.Or(release.Version, strings.TrimPrefix(info.Main.Version, "(devel)"))
 	if b.Version == "" {
 		b.Version = develVersion
 		if b.Revision != "" {

@@ -19,19 +19,21 @@ func TestVersionOfABuild(t *testing.T) {
 	modified := strings.Replace(vcsLines, "\nDate", " (modified)\nDate", 1)
 	for _, test := range []struct {
 		name     string
-		release  string
+		release  Build
 		info     *debug.BuildInfo
 		printed  string
 		metadata string
 	}{
-		{"without build information", "", nil, "nomad-lite devel\n", "lite.devel"},
-		{"without a repository", "", &debug.BuildInfo{Main: debug.Module{Version: "(devel)"}}, "nomad-lite devel\n", "lite.devel"},
-		{"go install of a version", "", &debug.BuildInfo{Main: debug.Module{Version: "v1.2.3"}}, "nomad-lite v1.2.3\n", "lite.v1.2.3"},
-		{"go build in a checkout", "", recorded(pseudoVersion, "false"), "nomad-lite " + pseudoVersion + vcsLines, "lite." + pseudoVersion},
-		{"go build in a modified checkout", "", recorded(pseudoVersion+"+dirty", "true"), "nomad-lite " + pseudoVersion + "+dirty" + modified, "lite." + pseudoVersion + ".dirty"},
-		{"a revision without a module version", "", recorded("(devel)", "false"), "nomad-lite devel+0123456789ab" + vcsLines, "lite.devel.0123456789ab"},
-		{"a modified revision without a module version", "", recorded("", "true"), "nomad-lite devel+0123456789ab.dirty" + modified, "lite.devel.0123456789ab.dirty"},
-		{"a release", "1.0.0", recorded(pseudoVersion, "false"), "nomad-lite 1.0.0" + vcsLines, "lite.1.0.0"},
+		{"without build information", Build{}, nil, "nomad-lite devel\n", "lite.devel"},
+		{"without a repository", Build{}, &debug.BuildInfo{Main: debug.Module{Version: "(devel)"}}, "nomad-lite devel\n", "lite.devel"},
+		{"go install of a version", Build{}, &debug.BuildInfo{Main: debug.Module{Version: "v1.2.3"}}, "nomad-lite v1.2.3\n", "lite.v1.2.3"},
+		{"go build in a checkout", Build{}, recorded(pseudoVersion, "false"), "nomad-lite " + pseudoVersion + vcsLines, "lite." + pseudoVersion},
+		{"go build in a modified checkout", Build{}, recorded(pseudoVersion+"+dirty", "true"), "nomad-lite " + pseudoVersion + "+dirty" + modified, "lite." + pseudoVersion + ".dirty"},
+		{"a revision without a module version", Build{}, recorded("(devel)", "false"), "nomad-lite devel+0123456789ab" + vcsLines, "lite.devel.0123456789ab"},
+		{"a modified revision without a module version", Build{}, recorded("", "true"), "nomad-lite devel+0123456789ab.dirty" + modified, "lite.devel.0123456789ab.dirty"},
+		{"a release without a repository", Build{Version: "1.0.0", Revision: revision, CommitTime: "2026-11-21T09:27:35Z"}, &debug.BuildInfo{Main: debug.Module{Version: "(devel)"}}, "nomad-lite 1.0.0" + vcsLines, "lite.1.0.0"},
+		{"a release in a modified checkout", Build{Version: "1.0.0", Revision: "other", CommitTime: "other"}, recorded(pseudoVersion, "true"), "nomad-lite 1.0.0" + modified, "lite.1.0.0"},
+		{"a release", Build{Version: "1.0.0"}, recorded(pseudoVersion, "false"), "nomad-lite 1.0.0" + vcsLines, "lite.1.0.0"},
 	} {
 		b := newBuild(test.release, test.info)
 		var out strings.Builder
