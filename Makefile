@@ -1,10 +1,13 @@
-.PHONY: check quick test-slow govulncheck generate promises state-fixture test-vm test-vm-short test-faults test-starts test-kills test-kills-user test-accounts test-hostile-jobs test-scale test-defects test-lives test-planted simulate test-behaviour test-upgrade screenshots bench bench-all
+.PHONY: check quick release test-slow govulncheck generate promises state-fixture test-vm test-vm-short test-faults test-starts test-kills test-kills-user test-accounts test-hostile-jobs test-scale test-defects test-lives test-planted simulate test-behaviour test-upgrade screenshots bench bench-all
 
 check: ## what CI runs
 	bash .ci/run
 
 quick: ## format, vet and short tests of the changed packages and of their direct importers; BASE is where the change starts, by default main
 	go run -C internal/tools ./quick $(if $(BASE),-base $(BASE))
+
+release: ## all files of the release VERSION in dist: archives, packages, images, checksums; from a work tree without changes
+	go run -C internal/tools ./release -version '$(VERSION)'
 
 test-slow: ## all tests, with those that go test ./... skips: contract suites, engines, programs of others; root runs more of them
 	NOMAD_LITE_SLOW=1 go test -count=1 -timeout=60m ./...

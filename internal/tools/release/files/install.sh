@@ -1,0 +1,92 @@
+#!/bin/sh
+# Downloads an archive of nomad-lite, verifies its checksum, and installs it below /usr/local.
+#
+#   sh install.sh [-v VERSION] [-p PREFIX]
+#
+# NOMAD_LITE_URL replaces the URL of the directory with the archive and SHA256SUMS; a file:// URL needs curl.
+set -eu
+
+version=@VERSION@
+prefix=/usr/local
+fail() {
+	echo "install.sh: $*" >&2
+	exit 1
+}
+while getopts v:p: option; do
+	case $option in
+	v) version=${OPTARG#v} ;;
+	p) prefix=$OPTARG ;;
+	*) fail "usage: sh install.sh [-v VERSION] [-p PREFIX]" ;;
+	esac
+done
+case $prefix in
+/*) ;;
+*) fail "-p $prefix: write an absolute path" ;;
+esac
+
+case $(uname -s) in
+Linux) system=linux ;;
+Darwin) system=darwin ;;
+*) fail "there is no archive for $(uname -s): build nomad-lite from its sources" ;;
+esac
+case $(uname -m) in
+x86_64 | amd64) arch=amd64 ;;
+aarch64 | arm64) arch=arm64 ;;
+*) fail "there is no archive for $(uname -m): build nomad-lite from its sources" ;;
+esac
+
+url=${NOMAD_LITE_URL:-https://github.com/nomad-lite/nomad-lite/releases/download/v$version}
+name=nomad-lite_${version}_${system}_$arch
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+download() {
+	if command -v curl >/dev/null; then
+		curl -fsSL -o "$work/$1" "$url/$1" || fail "cannot download $url/$1"
+	elif command -v wget >/dev/null; then
+		wget -q -O "$work/$1" "$url/$1" || fail "cannot download $url/$1"
+	else
+		fail "install curl or wget first"
+	fi
+}
+download SHA256SUMS
+download "$name.tar.gz"
+
+expected=$(awk -v name="$name.tar.gz" '$2 == name { print $1 }' "$work/SHA256SUMS")
+[ -n "$expected" ] || fail "SHA256SUMS of $url has no $name.tar.gz"
+if command -v sha256sum >/dev/null; then
+	actual=$(sha256sum "$work/$name.tar.gz" | cut -d ' ' -f 1)
+elif command -v shasum >/dev/null; then
+	actual=$(shasum -a 256 "$work/$name.tar.gz" | cut -d ' ' -f 1)
+else
+	fail "install sha256sum or shasum first"
+fi
+[ "$expected" = "$actual" ] || fail "the checksum of $name.tar.gz is $actual, and not $expected as in SHA256SUMS: nothing is installed, download again"
+
+tar -xzf "$work/$name.tar.gz" -C "$work"
+unit=$work/$name/lib/systemd/system/nomad-lite.service
+if [ -f "$unit" ]; then
+	sed "s|^ExecStart=/usr/local/bin/|ExecStart=$prefix/bin/|" "$unit" >"$unit.new"
+	mv "$unit.new" "$unit"
+fi
+# Each file is renamed into its place, because a program that runs cannot be written to.
+cd "$work/$name"
+find bin lib share -type f 2>/dev/null | while read -r file; do
+	mkdir -p "$prefix/$(dirname "$file")"
+	cp -p "$file" "$prefix/$file.new"
+	mv "$prefix/$file.new" "$prefix/$file"
+done
+echo "installed: $("$prefix/bin/nomad-lite" version | head -n 1), in $prefix"
+[ "$system" = linux ] && [ "$(id -u)" = 0 ] || exit 0
+
+if [ ! -e /etc/nomad-lite.d ]; then
+	mkdir -p /etc/nomad-lite.d
+	cp etc/nomad-lite.d/agent.hcl /etc/nomad-lite.d/agent.hcl
+fi
+if [ -d /run/systemd/system ]; then
+	systemctl daemon-reload
+	systemctl try-restart nomad-lite.service # of an upgrade; tasks continue
+	echo "To start the agent, now and at each boot: systemctl enable --now nomad-lite"
+else
+	echo "To start the agent: nomad-lite agent -config /etc/nomad-lite.d"
+fi

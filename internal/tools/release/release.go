@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// writeRelease writes all files of a release into the output directory, and returns their names in order. It builds
+// beside that directory, and replaces it at the end, so that a failure leaves no partial release.
+func writeRelease(ctx context.Context, o options) ([]string, error) {
+	if err := os.MkdirAll(filepath.Dir(o.outDir), 0o755); err != nil {
+		return nil, err
+	}
+	work, err := os.MkdirTemp(filepath.Dir(o.outDir), ".release-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(work)
+	if work, err = filepath.EvalSymlinks(work); err != nil { // the program prints its own path without links
+		return nil, err
+	}
+	out := filepath.Join(work, "dist")
+	if err := os.Mkdir(out, 0o755); err != nil {
+		return nil, err
+	}
+
+	programs := map[string]string{} // target to path
+	for _, target := range o.targets {
+		programs[target] = filepath.Join(work, strings.ReplaceAll(target, "/", "-"))
+		if err := compile(ctx, o, target, programs[target]); err != nil {
+			return nil, err
+		}
+	}
+	texts, err := readTexts(ctx, o, programs[hostTarget()])
+	if err != nil {
+		return nil, err
+	}
+	for _, target := range o.targets {
+		if err := writeTarget(o, target, programs[target], texts, out); err != nil {
+			return nil, fmt.Errorf("%s: %w", target, err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(out, "install.sh"), installScript(o.version), 0o755); err != nil {
+		return nil, err
+	}
+	names, err := writeChecksums(out)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.RemoveAll(o.outDir); err != nil {
+		return nil, err
+	}
+	return names, os.Rename(out, o.outDir)
+}
+
+// writeTarget writes the files of a release for one system.
+func writeTarget(o options, target, programPath string, t texts, out string) error {
+	program, err := os.ReadFile(programPath)
+	if err != nil {
+		return err
+	}
+	system, arch, _ := strings.Cut(target, "/")
+	name := fmt.Sprintf("nomad-lite_%s_%s_%s", o.version, system, arch)
+	path := filepath.Join(out, name)
+	if err := writeModuleList(path+".cdx.json", programPath, o); err != nil {
+		return err
+	}
+	switch system {
+	case "windows":
+		return writeZip(path+".zip", name, clientFiles(t, program, "nomad-lite.exe"), o.time)
+	case "darwin":
+		return writeTarGz(path+".tar.gz", name, clientFiles(t, program, "bin/nomad-lite"), o.time)
+	}
+	if err := writeTarGz(path+".tar.gz", name, archiveFiles(t, program), o.time); err != nil {
+		return err
+	}
+	if err := writeImage(path+".image.tar.gz", o, arch, t, program); err != nil {
+		return err
+	}
+	return writePackages(out, o, arch, packageFiles(t, program))
+}
+
+// writeChecksums writes SHA256SUMS with all files of the directory, and returns the names of all files.
+func writeChecksums(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir) // sorted by name
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	var sums strings.Builder
+	for _, e := range entries {
+		content, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		if err != nil {
+			return nil, err
+		}
+		fmt.Fprintf(&sums, "%s  %s\n", sha256Hex(content), e.Name())
+		names = append(names, e.Name())
+	}
+	const sumsFile = "SHA256SUMS"
+	return append(names, sumsFile), os.WriteFile(filepath.Join(dir, sumsFile), []byte(sums.String()), 0o644)
+}
