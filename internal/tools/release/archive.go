@@ -14,18 +14,12 @@ import (
 
 // writeTarGz writes an archive of the files below the directory root.
 func writeTarGz(path, root string, files []file, modified time.Time) error {
-	return writeGzipFile(path, func(w io.Writer) error {
-		return writeTar(w, rooted(root, files), modified)
-	})
-}
-
-func writeGzipFile(path string, write func(io.Writer) error) error {
 	return writeFile(path, func(out io.Writer) error {
 		w, err := gzip.NewWriterLevel(out, gzip.BestCompression)
 		if err != nil {
 			return err
 		}
-		return errors.Join(write(w), w.Close())
+		return errors.Join(writeTar(w, rooted(root, files), modified), w.Close())
 	})
 }
 

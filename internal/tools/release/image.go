@@ -88,7 +88,8 @@ func writeImage(path string, o options, arch string, t texts, program []byte) er
 	if err != nil {
 		return err
 	}
-	return writeGzipFile(path, func(w io.Writer) error {
+	// Podman 4 does not load a compressed archive.
+	return writeFile(path, func(w io.Writer) error {
 		return writeTar(w, []file{
 			{path: "manifest.json", mode: 0o644, content: manifest},
 			{path: m.Config, mode: 0o644, content: config},

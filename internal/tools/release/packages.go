@@ -26,7 +26,8 @@ var packageFormats = map[string]scripts{
 	"deb": {
 		postInstall: `case "$1" in
 configure)
-	if [ -n "${2:-}" ]; then after_upgrade; else after_install; fi ;;
+	# dpkg gives the previous version also if the package was removed, and not purged.
+	if [ -n "${2:-}" ] && [ ! -d "$kept" ]; then after_upgrade; else after_install; fi ;;
 esac
 `,
 		preRemove: `case "$1" in

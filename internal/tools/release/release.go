@@ -77,7 +77,7 @@ func writeTarget(o options, target, programPath string, t texts, out string) err
 	if err := writeTarGz(path+".tar.gz", name, archiveFiles(t, program), o.time); err != nil {
 		return err
 	}
-	if err := writeImage(path+".image.tar.gz", o, arch, t, program); err != nil {
+	if err := writeImage(path+".image.tar", o, arch, t, program); err != nil {
 		return err
 	}
 	return writePackages(out, o, arch, packageFiles(t, program))

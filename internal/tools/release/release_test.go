@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"maps"
 	"os"
@@ -100,7 +101,7 @@ func TestFilesAreReproducible(t *testing.T) {
 		if err := writePackages(out, o, "amd64", packageFiles(testTexts, []byte("program"))); err != nil {
 			t.Fatal(err)
 		}
-		if err := writeImage(filepath.Join(out, "image.tar.gz"), o, "amd64", testTexts, []byte("program")); err != nil {
+		if err := writeImage(filepath.Join(out, "image.tar"), o, "amd64", testTexts, []byte("program")); err != nil {
 			t.Fatal(err)
 		}
 		if err := writeTarGz(filepath.Join(out, "archive.tar.gz"), "root", archiveFiles(testTexts, []byte("program")), o.time); err != nil {
@@ -126,11 +127,15 @@ func TestFilesAreReproducible(t *testing.T) {
 }
 
 func TestImageIsLoadable(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "image.tar.gz")
+	path := filepath.Join(t.TempDir(), "image.tar")
 	if err := writeImage(path, testOptions(), "amd64", testTexts, []byte("program")); err != nil {
 		t.Fatal(err)
 	}
-	archive := readTarGz(t, path)
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	archive := readTar(t, bytes.NewReader(content))
 	var manifests []imageManifest
 	if err := json.Unmarshal([]byte(archive["manifest.json"].content), &manifests); err != nil || len(manifests) != 1 {
 		t.Fatalf("manifest.json: %v, %v", manifests, err)

@@ -23,16 +23,6 @@ type unpacked struct {
 	depends []string
 }
 
-func readTarGz(t *testing.T, path string) map[string]entry {
-	t.Helper()
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	return readTar(t, gunzip(t, f))
-}
-
 func gunzip(t *testing.T, r io.Reader) io.Reader {
 	t.Helper()
 	z, err := gzip.NewReader(r)

@@ -3,7 +3,8 @@
 #
 #   sh install.sh [-v VERSION] [-p PREFIX]
 #
-# NOMAD_LITE_URL replaces the URL of the directory with the archive and SHA256SUMS; a file:// URL needs curl.
+# NOMAD_LITE_URL replaces the URL of the directory with the archive and SHA256SUMS; a file:// URL needs curl. With
+# NOMAD_LITE_PROGRAM_ONLY=1, or without root, nothing outside of PREFIX is changed: neither /etc/nomad-lite.d nor the service.
 set -eu
 
 version=@VERSION@
@@ -77,7 +78,7 @@ find bin lib share -type f 2>/dev/null | while read -r file; do
 	mv "$prefix/$file.new" "$prefix/$file"
 done
 echo "installed: $("$prefix/bin/nomad-lite" version | head -n 1), in $prefix"
-[ "$system" = linux ] && [ "$(id -u)" = 0 ] || exit 0
+[ "$system" = linux ] && [ "$(id -u)" = 0 ] && [ -z "${NOMAD_LITE_PROGRAM_ONLY:-}" ] || exit 0
 
 if [ ! -e /etc/nomad-lite.d ]; then
 	mkdir -p /etc/nomad-lite.d

@@ -31,7 +31,8 @@ while mount=$(mounts_below "$data" | tail -n 1) && [ -n "$mount" ]; do
 done
 
 # -xdev: nothing of another file system is removed, whatever was mounted in the meantime.
-find "$data" -xdev -mindepth 1 -delete
+find "$data" -xdev -mindepth 1 ! -type d -exec rm -f {} +
+find "$data" -xdev -mindepth 1 -depth -type d -exec rmdir {} +
 rmdir "$data" 2>/dev/null || true # the directory can be a file system of its own
 
 # Nomad has cgroups of the same names. Only cgroups without processes can be removed.
