@@ -173,8 +173,8 @@ Run go mod tidy in %s when it can be, or remove %[2]s and begin again with
 // sourceTemplateData is the data of the templates. For a program that is not in Go, the templates use only Name.
 type sourceTemplateData struct {
 	Name    string
-	Go      string
-	Version string // version of nomad-lite that go.mod requires
+	Go      string // version for the go line of go.mod
+	Version string // version of nomad-lite for go.mod's require line, such as v0.1.0
 	Replace string // directory of a checkout for a replace line in go.mod; "" for no such line
 
 	Indirect []moduleRequirement
@@ -189,7 +189,7 @@ type moduleRequirement struct {
 
 // setGoModuleFields sets the fields that the templates of a Go module need. replaceDir is the value of -replace.
 func (m *sourceTemplateData) setGoModuleFields(replaceDir string) error {
-	m.Go, m.Version, m.Replace = strings.TrimPrefix(runtime.Version(), "go"), version.String(), replaceDir
+	m.Go, m.Version, m.Replace = goLanguageVersion(runtime.Version()), requirableVersion(version.String()), replaceDir
 	if m.Replace == "" && version.Release == "" {
 		m.Replace = findBuildCheckoutDir()
 		if m.Replace == "" && !requirableVersionPattern.MatchString(m.Version) {
@@ -354,11 +354,21 @@ func runGoModTidy(dir string) error {
 	return nil
 }
 
-// GoLine returns the version for the go line of go.mod. For a development build of Go, whose version the go command
-// rejects there, it returns a released version.
-func (m *sourceTemplateData) GoLine() string {
-	if goversion.IsValid("go" + m.Go) {
-		return m.Go
+// goLanguageVersion returns the version for the go line of go.mod: the language version without a patch release, so that the
+// author can use an older patch release of Go than the one that built this program. go mod tidy raises the version if a
+// dependency requires it. For a development build of Go, which has no version, it returns a released version.
+func goLanguageVersion(runtimeVersion string) string {
+	if lang := goversion.Lang(runtimeVersion); lang != "" {
+		return strings.TrimPrefix(lang, "go")
 	}
 	return "1.26"
+}
+
+// requirableVersion returns the module version of a version of this program, which is a release without the prefix v, or a
+// module version.
+func requirableVersion(programVersion string) string {
+	if programVersion != "" && '0' <= programVersion[0] && programVersion[0] <= '9' {
+		return "v" + programVersion
+	}
+	return programVersion
 }
