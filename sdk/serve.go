@@ -94,7 +94,7 @@ func servePluginUntilIdle(ctx context.Context, s pluginService, logger hclog.Log
 	quiet := newHostLogger("go-plugin")
 	quiet.SetLevel(hclog.Warn)
 	prints := sync.OnceFunc(func() { redirectStdioToLog(logger) })
-	trim := memtrim.New(25, 100)
+	trim := memtrim.NewBusy(25, 100) // with 25 the first garbage collection would run during the handshake
 	defer trim.Stop()
 	plugin.Serve(&plugin.ServeConfig{
 		HandshakeConfig: basewire.Handshake,

@@ -16,6 +16,10 @@ import (
 // program stay.
 func ReleaseMemory() {
 	debug.FreeOSMemory()
+	releaseProgramPages()
+}
+
+func releaseProgramPages() {
 	for _, p := range unmodifiedProgramMappings() {
 		// The kernel reads the pages from the file again when they are used. Errors are
 		// ignored.

@@ -1,6 +1,7 @@
 package memtrim
 
 import (
+	"runtime"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -28,6 +29,14 @@ type Trimmer struct {
 func New(idleGCPercent, busyGCPercent int) *Trimmer {
 	t := &Trimmer{idleGCPercent: idleGCPercent, busyGCPercent: busyGCPercent}
 	t.originalGCPercent = debug.SetGCPercent(idleGCPercent)
+	t.timer = time.AfterFunc(idleDelay, t.onIdle)
+	return t
+}
+
+// NewBusy is New for a process whose start is work: it sets the percentage for a busy process.
+func NewBusy(idleGCPercent, busyGCPercent int) *Trimmer {
+	t := &Trimmer{idleGCPercent: idleGCPercent, busyGCPercent: busyGCPercent, isBusy: true}
+	t.originalGCPercent = debug.SetGCPercent(busyGCPercent)
 	t.timer = time.AfterFunc(idleDelay, t.onIdle)
 	return t
 }
@@ -74,8 +83,22 @@ func (t *Trimmer) onIdle() {
 		t.mu.Unlock()
 		return
 	}
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	if !collectionSavesMemory(&stats) {
+		t.mu.Unlock()
+		releaseProgramPages()
+		return
+	}
 	t.isBusy = false
 	debug.SetGCPercent(t.idleGCPercent)
 	t.mu.Unlock()
 	ReleaseMemory()
+}
+
+// collectionSavesMemory reports whether a garbage collection is worth its memory. The first collection of a process
+// allocates about half a MB for itself, which is never freed. While the heap of such a process is below its goal, it also
+// keeps the percentage of a busy process, because a low percentage starts the first collection early.
+func collectionSavesMemory(stats *runtime.MemStats) bool {
+	return stats.NumGC > 0 || stats.HeapAlloc >= stats.NextGC
 }

@@ -1,6 +1,7 @@
 package memtrim
 
 import (
+	"runtime"
 	"runtime/debug"
 	"testing"
 	"testing/synctest"
@@ -14,6 +15,7 @@ func gcPercent() int {
 }
 
 func TestTrimmerSetsPercentage(t *testing.T) {
+	runtime.GC() // before the first collection the percentage stays high
 	before := gcPercent()
 	synctest.Test(t, func(t *testing.T) {
 		check := func(when string, want int) {
@@ -42,5 +44,28 @@ func TestTrimmerSetsPercentage(t *testing.T) {
 		time.Sleep(2 * idleDelay)
 		trimmer.NotifyBusy()
 		check("a second after Stop", before)
+
+		busy := NewBusy(25, 300)
+		defer busy.Stop()
+		check("at first, of a process that is busy", 300)
+		time.Sleep(idleDelay + time.Millisecond)
+		synctest.Wait()
+		check("when that process is idle", 25)
 	})
+}
+
+func TestFirstCollectionWaitsForTheHeapGoal(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		stats runtime.MemStats
+		want  bool
+	}{
+		{"a small heap before the first collection", runtime.MemStats{HeapAlloc: 1 << 20, NextGC: 2 << 20}, false},
+		{"a heap above its goal", runtime.MemStats{HeapAlloc: 3 << 20, NextGC: 2 << 20}, true},
+		{"after a collection", runtime.MemStats{HeapAlloc: 1 << 20, NextGC: 2 << 20, NumGC: 1}, true},
+	} {
+		if got := collectionSavesMemory(&test.stats); got != test.want {
+			t.Errorf("%s: a collection saves memory: %t, want %t", test.name, got, test.want)
+		}
+	}
 }
