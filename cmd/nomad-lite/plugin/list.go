@@ -25,7 +25,9 @@ const listHelp = `List the plugins that are available to jobs, with their health
 
 Plugins are builtin, or files in the plugin directory. Builtin plugins, and plugins
 with a plugin block in the configuration, are started; the command waits for slow
-plugins.
+plugins. Other files are listed as ready: a driver or a hook starts when a job names
+it, and a device plugin starts only with an agent whose configuration has a plugin
+block for it.
 
 Exit codes: 0, or 1 when a plugin could not be started.`
 
@@ -95,8 +97,8 @@ func newPluginRows(a *agent.Agent) (rows []*pluginstatus.Plugin) {
 	return rows
 }
 
-// unstartedPluginRows returns the executable files in the plugin directory that have no row yet, because they start
-// only when a job needs them. Some may not be plugins.
+// unstartedPluginRows returns the executable files in the plugin directory that have no row yet, because no plugin block
+// names them. Some may not be plugins. The type of such a plugin is unknown, because only a running plugin reports it.
 func unstartedPluginRows(dir string, startedRows []*pluginstatus.Plugin) (rows []*pluginstatus.Plugin) {
 	entries, _ := os.ReadDir(dir) // a missing directory was reported earlier
 	for _, entry := range entries {
@@ -108,7 +110,7 @@ func unstartedPluginRows(dir string, startedRows []*pluginstatus.Plugin) (rows [
 		}
 		rows = append(rows, &pluginstatus.Plugin{
 			Name: entry.Name(), Health: "ready", Path: filepath.Join(dir, entry.Name()),
-			Note: fmt.Sprintf("starts when a job asks for the driver or hook %q", name),
+			Note: fmt.Sprintf("a driver or hook starts when a job names %[1]q; a device plugin starts with the agent, if the configuration has a block plugin %[2]q", name, entry.Name()),
 		})
 	}
 	return rows
