@@ -40,9 +40,23 @@ const newHelp = `Create the source code of a %s: a directory NAME with a working
 A program in Go needs Go to build. A released nomad-lite takes the sdk from the
 module proxy. A nomad-lite that was built from a checkout takes the sdk from that
 checkout, or from the directory that -replace names. A program in Python needs make
-and Python with grpcio (Debian: python3-grpcio), and no sdk.
+and Python with grpcio, and no sdk; the command says how to install grpcio if it is
+missing.
 
 Exit codes: 0, or 1 when nothing was made.`
+
+// templatePython is the default of PYTHON in the Makefile of a program in Python.
+const templatePython = "/usr/bin/python3"
+
+// grpcioHelp says how to install the only dependency of a program in Python. The package protobuf is a dependency of the
+// distributions' packages, but not of grpcio on pypi.org.
+const grpcioHelp = `    Debian, Ubuntu  apt-get install python3-grpcio python3-protobuf
+    Fedora          dnf install python3-grpcio python3-protobuf
+    Alpine          apk add py3-grpcio py3-protobuf
+    Arch            pacman -S python-grpcio python-protobuf
+    others          python3 -m venv venv && venv/bin/pip install grpcio protobuf
+                    make PYTHON=$PWD/venv/bin/python3
+`
 
 //go:generate ./template/python/generate.sh
 
@@ -118,7 +132,7 @@ func createPluginSource(s *cli.Streams, kind, lang, name, replaceDir string) err
 	if _, err := os.Lstat(name); err == nil {
 		return fmt.Errorf("%s exists already; choose another name, or move it away", name)
 	}
-	mod := &sourceTemplateData{Name: name, templateDirs: templateDirs[kind+" "+lang]}
+	mod := &sourceTemplateData{Name: name, GRPCIOHelp: grpcioHelp, templateDirs: templateDirs[kind+" "+lang]}
 	if lang == "go" {
 		if err := mod.setGoModuleFields(replaceDir); err != nil {
 			return err
@@ -158,6 +172,9 @@ Next:
 
 To build and run it again after each change: nomad-lite plugin dev%[3]s
 `, name, build, config)
+	if lang == "python" && exec.Command(templatePython, "-c", "import grpc").Run() != nil {
+		fmt.Fprintf(s.Err, "\nIt does not run yet: %s has no module grpc. Install grpcio:\n\n%s", templatePython, grpcioHelp)
+	}
 	if lang == "go" && mod.Replace == "" {
 		if err := runGoModTidy(name); err != nil {
 			fmt.Fprintf(s.Err, `
@@ -172,10 +189,11 @@ Run go mod tidy in %s when it can be, or remove %[2]s and begin again with
 
 // sourceTemplateData is the data of the templates. For a program that is not in Go, the templates use only Name.
 type sourceTemplateData struct {
-	Name    string
-	Go      string // version for the go line of go.mod
-	Version string // version of nomad-lite for go.mod's require line, such as v0.1.0
-	Replace string // directory of a checkout for a replace line in go.mod; "" for no such line
+	Name       string
+	GRPCIOHelp string // how to install grpcio, for a program in Python
+	Go         string // version for the go line of go.mod
+	Version    string // version of nomad-lite for go.mod's require line, such as v0.1.0
+	Replace    string // directory of a checkout for a replace line in go.mod; "" for no such line
 
 	Indirect []moduleRequirement
 	goSum    []byte
