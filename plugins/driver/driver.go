@@ -128,17 +128,26 @@ type Health int32
 
 // The values are sent in messages of the protocol.
 const (
-	HealthUndetected Health = iota
-	HealthUnhealthy
-	HealthHealthy
+	HealthUndetected Health = iota // the driver cannot work on this machine, for example because a program is not installed; the zero value
+	HealthUnhealthy                // the driver is there and cannot start tasks now
+	HealthHealthy                  // the driver can start tasks
 )
 
-// Fingerprint is one report of the driver about itself.
+// Fingerprint is one report of the driver about itself. Hosts place new tasks only if
+// the driver is healthy.
 type Fingerprint struct {
-	Attributes        map[string]Attribute
-	Health            Health
-	HealthDescription string
-	Err               error
+	// Attributes are added to the attributes of the node, which constraints of jobs can compare. Their
+	// names should start with "driver.", the name of the driver and a dot. An attribute that a later report
+	// does not contain keeps its value; the empty string removes it. The host adds the attribute
+	// "driver.NAME" with the value 1 itself unless Health is HealthUndetected.
+	Attributes map[string]Attribute
+
+	Health            Health // the zero value is HealthUndetected, so every report must set it
+	HealthDescription string // reason of Health, for users
+
+	// Err is set in the last report of a stream that has failed. It is for hosts: a driver
+	// reports a failure by Health and HealthDescription.
+	Err error
 }
 
 // Attribute is the value of one attribute of a Fingerprint.
@@ -156,10 +165,10 @@ type FSIsolation int32
 
 // The values are sent in messages of the protocol.
 const (
-	FSIsolationNone FSIsolation = iota
-	FSIsolationChroot
-	FSIsolationImage
-	FSIsolationUnveil
+	FSIsolationNone   FSIsolation = iota // the task sees the file system of the host
+	FSIsolationChroot                    // the root directory of the task is its task directory
+	FSIsolationImage                     // the task has a file system of its own, such as an image
+	FSIsolationUnveil                    // the task sees the paths of the host that the driver permits
 )
 
 var fsIsolationNames = [...]string{"none", "chroot", "image", "unveil"}
@@ -179,8 +188,8 @@ type MountConfigs int32
 
 // The values are sent in messages of the protocol.
 const (
-	MountConfigsAny MountConfigs = iota
-	MountConfigsNone
+	MountConfigsAny  MountConfigs = iota // the driver makes all mounts of TaskConfig.Mounts
+	MountConfigsNone                     // the driver makes no mounts, and TaskConfig.Mounts is empty
 )
 
 var mountConfigsNames = [...]string{"any", "none"}
@@ -189,12 +198,25 @@ func (c MountConfigs) String() string { return nameOrUnknown(mountConfigsNames[:
 
 // Capabilities are the features that the host must know before it uses the driver.
 type Capabilities struct {
-	SendSignals           bool
-	Exec                  bool
-	FSIsolation           FSIsolation
+	SendSignals bool        // tasks accept signals, see Driver.SignalTask
+	Exec        bool        // commands can run in tasks, see Driver.ExecTask and Driver.ExecTaskStreaming
+	FSIsolation FSIsolation // the host makes the task directory accordingly
+
+	// NetworkIsolationModes are the modes in which the driver can run a task. A task in a group whose
+	// network has the mode "bridge", "none" or "cni/NAME" needs a driver with NetworkGroup.
 	NetworkIsolationModes []NetworkMode
-	MustCreateNetwork     bool
-	MountConfigs          MountConfigs
-	DisableLogCollection  bool
-	DynamicWorkloadUsers  bool
+
+	// MustCreateNetwork means that this driver creates the network namespace of a group by
+	// Driver.CreateNetwork. Otherwise the host creates it.
+	MustCreateNetwork bool
+
+	MountConfigs MountConfigs
+
+	// DisableLogCollection means that the host does not collect the output of tasks: no files exist at
+	// TaskConfig.StdoutPath and TaskConfig.StderrPath.
+	DisableLogCollection bool
+
+	// DynamicWorkloadUsers means that the host can choose a user without an account, "nomad-UID", for a
+	// task without a user.
+	DynamicWorkloadUsers bool
 }

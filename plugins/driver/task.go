@@ -34,11 +34,11 @@ type TaskConfig struct {
 	StdoutPath string // FIFO that the driver opens for writing, or /dev/null; with Capabilities.DisableLogCollection no file exists at the path
 	StderrPath string // like StdoutPath
 
-	Resources        *Resources
+	Resources        *Resources // nil if the host has sent none
 	Mounts           []Mount
 	Devices          []Device
-	NetworkIsolation *NetworkIsolation
-	DNS              *DNSConfig
+	NetworkIsolation *NetworkIsolation // nil means that the task uses the network of the host
+	DNS              *DNSConfig        // nil means that the task uses the resolver of the host
 }
 
 // Resources are the resources that the scheduler has allocated to the task.
@@ -97,11 +97,11 @@ const MountsDir = ".mounts"
 
 // Mount is a host path that is mounted into the task.
 type Mount struct {
-	TaskPath        string
+	TaskPath        string // path that the task sees
 	HostPath        string // path on the host; that of a host volume has no symbolic links, because the host has followed and checked them
 	Readonly        bool
-	PropagationMode string
-	SELinuxLabel    string
+	PropagationMode string // "private", "host-to-task", "bidirectional", or empty, which means private
+	SELinuxLabel    string // label as in the volume_mount block of the job; empty means none
 	RequestName     string // name of the host volume; empty for other mounts
 }
 
@@ -117,10 +117,10 @@ type NetworkMode int32
 
 // The values are sent in messages of the protocol.
 const (
-	NetworkHost NetworkMode = iota
-	NetworkGroup
-	NetworkTask
-	NetworkNone
+	NetworkHost  NetworkMode = iota // the network of the host
+	NetworkGroup                    // a namespace that the tasks of a group share
+	NetworkTask                     // a namespace for each task
+	NetworkNone                     // a namespace for each task, without a network
 )
 
 var networkModeNames = [...]string{"host", "group", "task", "none"}
@@ -130,9 +130,9 @@ func (m NetworkMode) String() string { return nameOrUnknown(networkModeNames[:],
 // NetworkIsolation is the network namespace that the tasks of a group share.
 type NetworkIsolation struct {
 	Mode   NetworkMode
-	Path   string
-	Labels map[string]string
-	Hosts  *HostsConfig
+	Path   string            // path of the namespace, which the processes of the task must join; empty if there is none yet
+	Labels map[string]string // values of the driver that has created the namespace, which each start gets back
+	Hosts  *HostsConfig      // nil if the host has no address for the task
 }
 
 // HostsConfig holds the allocation's line for the task's /etc/hosts.
@@ -151,9 +151,9 @@ type DNSConfig struct {
 // NetworkOverride is the address that a driver has given to a task, in place of the host's
 // address.
 type NetworkOverride struct {
-	PortMap       map[string]int
-	Addr          string
-	AutoAdvertise bool
+	PortMap       map[string]int // ports of the task by label
+	Addr          string         // IP address of the task
+	AutoAdvertise bool           // services of the task use Addr, unless they choose another address mode
 }
 
 // TaskState is the state of a task as its driver reports it.
@@ -177,9 +177,13 @@ type Handle struct {
 
 // ExitResult is the exit status of a task.
 type ExitResult struct {
-	ExitCode  int
-	Signal    int
-	OOMKilled bool
+	// ExitCode is the exit code of the task. For a task that a signal has ended it should be
+	// 128 plus the number of the signal, as in a shell.
+	ExitCode int
+
+	Signal    int  // number of the signal that has ended the task; 0 if it has exited by itself
+	OOMKilled bool // the kernel has killed the task because its memory limit was exceeded
+
 	// Err is a problem of the driver, not of the task. A task with Err has failed.
 	Err error
 }
