@@ -37,8 +37,8 @@ type TaskPrestartRequest struct {
 type TaskPrestartResponse struct {
 	Env map[string]string // variables for the task; they replace variables of the env block and of earlier hooks
 	// Mounts are merged with the mounts of all other hooks. If several mounts have the same task
-	// path, the host uses that of the last hook. A driver that does not support mounts gets none, and the host
-	// emits an event.
+	// path, the host uses that of the last hook. A task whose
+	// driver does not support mounts does not start, and its event names the driver and the hook.
 	Mounts  []driver.Mount
 	Devices []driver.Device
 	State   map[string]string // the next PreviousState; the hook must copy to it the values of PreviousState that it still needs
