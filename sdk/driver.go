@@ -15,7 +15,8 @@ import (
 // All methods of a driver and of its tasks may be called concurrently.
 type Driver[T Task] interface {
 	// Info describes the driver. It is called before the configuration is known, and again
-	// later; only Capabilities may depend on the configuration.
+	// whenever the capabilities are needed, so it must be cheap. Only Capabilities may depend on the
+	// configuration: other fields of later results are not used.
 	Info() DriverInfo
 
 	// Start starts a task and returns when the task runs. It may block for a long time (to
@@ -31,12 +32,12 @@ type Driver[T Task] interface {
 // the interfaces below are optional.
 type Task interface {
 	// Wait blocks until the task has exited and returns its exit status. It is called once
-	// per task, right after Start or Recover. ctx ends when the task is destroyed. An
+	// per task, right after Start, Recover or Adopt. ctx ends when the task is destroyed. An
 	// error means that the exit status is unknown; the task then counts as failed.
 	Wait(ctx context.Context) (driver.ExitResult, error)
 
-	// Kill kills the task, in any state, and Wait returns. Killing a task that has exited
-	// is not an error.
+	// Kill kills the task, in any state, and makes Wait return. It may return before the task has
+	// exited. Killing a task that has exited is not an error.
 	Kill(ctx context.Context) error
 }
 
@@ -61,14 +62,15 @@ type Stopper interface {
 // declare Capabilities.Exec.
 type Execer interface {
 	// Exec runs the command and returns when the command has exited and its output is
-	// written. The command is killed when ctx ends. An exit code other than 0 is a result
+	// written to exec.Stdout and exec.Stderr, which are never nil. exec.Stdin and exec.Resize can be nil. The command is killed when ctx ends. An exit code other than 0 is a result
 	// and not an error.
 	Exec(ctx context.Context, exec driver.Exec) (driver.ExitResult, error)
 }
 
 // StatsProvider is a task that can report its resource usage.
 type StatsProvider interface {
-	// Stats takes one sample. The package calls it once per interval.
+	// Stats takes one sample. The package calls it at once and then once per interval, which the host
+	// chooses, and sets a Timestamp that is zero. After an error there is no sample for this interval.
 	Stats(ctx context.Context) (driver.TaskStats, error)
 }
 
@@ -76,25 +78,27 @@ type StatsProvider interface {
 // value that State returns. See [Recoverer].
 type StateProvider interface {
 	// State is called when the task has started, and again for a host that has not received its value. The
-	// exported fields of the value are encoded (tag `codec`), and the host stores them.
+	// exported fields of the value are encoded (tag `codec`), and the host stores them. The host gets no
+	// later value: State must return all that Recover needs when the task has started.
 	State() any
 }
 
 // NetworkReporter is a task with its own address.
 type NetworkReporter interface {
-	// Network is called once, when the task has started. nil means the host's network.
+	// Network is called once, when the task has started or was recovered. nil means the host's network.
 	Network() *driver.NetworkOverride
 }
 
 // AttributesProvider is a task with attributes that the host receives when it inspects the task.
 type AttributesProvider interface {
+	// Attributes is called each time that the host inspects the task.
 	Attributes() map[string]string
 }
 
 // Destroyer is a task that has something to clean up after its exit.
 type Destroyer interface {
-	// Destroy removes what is left of a task that has exited. After an error the host
-	// calls Destroy again until it succeeds.
+	// Destroy removes what is left of a task that has exited, for each start of the task. ctx does not end
+	// when the host disconnects. After an error the host calls Destroy again until it succeeds.
 	Destroy(ctx context.Context) error
 }
 
@@ -132,32 +136,37 @@ type Adopter[T Task] interface {
 var ErrNotExecuted = errors.New("the task was not executed")
 
 // Fingerprinter is a driver that is not always healthy, or that reports attributes of
-// the machine.
+// the machine. A driver without Fingerprint is always healthy.
 type Fingerprinter interface {
 	// Fingerprint inspects the machine. It is called immediately and then once per
-	// DriverInfo.FingerprintInterval; the package reports changes to the host.
+	// DriverInfo.FingerprintInterval, for each host that is connected; the package reports changes to the
+	// host. The result must set Health: its zero value means that the driver cannot work on this machine.
 	Fingerprint(ctx context.Context) driver.Fingerprint
 }
 
 // Initializer is a driver with work to do once, after its configuration and before the
 // first task.
 type Initializer interface {
+	// Init returns an error if the driver cannot be used. Hosts before Nomad 2.0.4 do not call it.
 	Init(ctx context.Context) error
 }
 
 // Shutdowner is a driver with work to do before a graceful shutdown of its process.
-// Shutdown must not stop tasks: they outlive the process.
 type Shutdowner interface {
+	// Shutdown must not stop tasks: they outlive the process. Hosts before Nomad 2.0.4 do not call it, and no
+	// host calls it before a process that is killed.
 	Shutdown(ctx context.Context) error
 }
 
-// NetworkManager is a driver that creates the network namespaces of allocations.
+// NetworkManager is a driver that creates the network namespaces of allocations. Hosts call it if
+// the driver declares Capabilities.MustCreateNetwork.
 type NetworkManager interface {
 	// CreateNetwork creates the network of an allocation. created is false if the network
 	// already existed. A nil isolation means that the driver isolates nothing.
 	CreateNetwork(ctx context.Context, allocID, hostname string) (isolation *driver.NetworkIsolation, created bool, err error)
 
-	// DestroyNetwork undoes CreateNetwork.
+	// DestroyNetwork undoes CreateNetwork, whose result is isolation. A network that no longer exists is
+	// not an error. After an error a nomad-lite agent calls again.
 	DestroyNetwork(ctx context.Context, allocID string, isolation *driver.NetworkIsolation) error
 }
 

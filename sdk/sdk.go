@@ -11,7 +11,7 @@ import (
 
 // ServeDriver is the whole main function of a task driver. It returns when the host has
 // ended the plugin, or when no task is left and no host has connected for ten minutes. If
-// it cannot serve, it exits the process with an error message.
+// it cannot serve, for example because Info has no Name, it exits the process with an error message.
 //
 // If a user starts the program by hand, it prints its description, or its version if
 // its only argument is --version, and exits.
@@ -35,10 +35,11 @@ func ServeHook(h Hook) { serveOrExit(newHookSpec(h)) }
 func ServeDevice(d Device) { serveOrExit(newDeviceSpec(d)) }
 
 // Configurer is a driver, a hook or a device plugin with its own configuration, in the `plugin` block of
-// the host.
+// the host. ConfigSchema of its Info describes the configuration.
 type Configurer interface {
-	// Configure accepts the configuration. It may be called more than once and must have
-	// no effect outside of the process: hosts also call it only to validate a
+	// Configure accepts the configuration, or returns an error that users see. It is called before any
+	// method that works with tasks or devices, and again for each different configuration, possibly while
+	// other methods run. It must have no effect outside of the process: hosts also call it only to validate a
 	// configuration.
 	Configure(ctx context.Context, config *Config) error
 }
@@ -53,8 +54,10 @@ type Config struct {
 }
 
 // Decode decodes the body of the host's `plugin` block into dst, a pointer to a struct
-// whose fields are matched by the tag `codec`. Without a body dst is unchanged. A key
-// of the schema without a field, or of another type, is an error.
+// whose fields are matched by the tag `codec`. An argument that is absent and has no
+// hclspec.Default resets its field to the zero value, or a pointer to nil. If the host has sent no
+// configuration, dst is unchanged. A key of the schema without a field, or with a value that does
+// not fit its field, is an error.
 func (c *Config) Decode(dst any) error {
 	if len(c.encodedBody) == 0 {
 		return nil
