@@ -161,7 +161,7 @@ func newJSONElement(s *Spec) *jsonSpec {
 	return newJSONSpec(s)
 }
 
-// FromJSON returns the Spec whose MarshalJSON is text. Like specwire.FromProto, it leaves most errors to Decode. The Spec of
+// FromJSON returns the Spec whose MarshalJSON is text. Like specwire.FromProto, it leaves most errors to block.Decode. The Spec of
 // null is nil.
 //
 // FromJSON accepts each JSON form of the message: names of fields in "lowerCamelCase" too, limits as numbers, and fields that are

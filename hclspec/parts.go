@@ -18,7 +18,7 @@ type Part struct {
 }
 
 // Parts returns the arguments and blocks of the body that s describes: the arguments first, each sorted by name.
-// It omits a part without a name, which Decode rejects. If several parts have one name, it returns the first of them that
+// It omits a part without a name, which block.Decode rejects. If several parts have one name, it returns the first of them that
 // is not the default of another part, or else the first.
 func (s *Spec) Parts() (arguments, blocks []Part) {
 	all := s.appendParts(nil, "", MaxDepth)

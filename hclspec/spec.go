@@ -12,7 +12,8 @@ const MaxDepth = 100
 
 // Spec is the schema of a config block or of a part of it, and of the resulting value. It
 // is created by the functions of this package and is immutable, so it may be shared. A nil
-// Spec means that the plugin has no configuration.
+// Spec as the schema of a whole block means that the block is not allowed, or must be empty; a
+// part of a Spec must not be nil.
 type Spec struct {
 	kind                 Kind
 	name                 string // name of the part in the block; empty means the part's key in the enclosing Object
@@ -48,9 +49,10 @@ const (
 	KindLiteral
 )
 
-// Object is a body with several parts. Each schema of a whole block is an Object. The keys
-// are the names in the result. They are also the names in the block, except for parts with
-// their own name.
+// Object is a body with several parts: the content of the config block, or of a block in it. Each
+// schema of a whole block is an Object. A key is the name of the value in the result, and so the tag
+// `codec` of its field; the name of the part is the name in the block. A part with an
+// empty name has the name of its key.
 func Object(attributes map[string]*Spec) *Spec {
 	return &Spec{kind: KindObject, attributes: maps.Clone(attributes)}
 }
@@ -63,10 +65,11 @@ func Array(values ...*Spec) *Spec {
 
 // Attr is an argument, `name = value`. Its type is an expression: string, number, bool,
 // any, list(T), set(T), map(T), tuple([T, ...]), object({name = T}). If the argument is
-// absent, the value is null; if it is also required, that is an error.
+// absent, the value is null, which leaves the zero value in the field; if it is also required,
+// that is an error.
 //
 // A map type cannot be written in a job file, where {...} arrives as a list with one
-// object: use list(map(T)) or BlockAttrs.
+// object: use list(map(T)), whose field can be a map, or BlockAttrs.
 func Attr(name, typ string, required bool) *Spec {
 	return &Spec{kind: KindAttr, name: name, typeOrLiteral: typ, required: required}
 }
