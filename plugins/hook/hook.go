@@ -6,7 +6,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 )
 
-// Hook is implemented by every hook in the agent, also by the hook that calls a plugin. Its
+// Hook is for the agent; the author of a hook plugin implements sdk.Hook. Hook is implemented by
+// every hook in the agent, also by the hook that calls a plugin. Its
 // name is unique among the hooks of its allocation or task. Users see the name in events,
 // and the hook's state is stored under it.
 //
@@ -29,7 +30,7 @@ type Alloc struct {
 	NodeName  string
 	Meta      map[string]string // meta of job and group, merged
 	// JSON is the whole allocation with its job, as the HTTP API shows it. It is empty
-	// unless the hook requests it (Description.IncludeAllocJSON).
+	// unless the hook requests it by IncludeAllocJSON of sdk.HookInfo.
 	JSON []byte
 }
 
@@ -40,7 +41,7 @@ type RequestMeta struct {
 	// of the request, and expires with it.
 	Token string
 	// AttachmentJSON is the configuration that the job or the operator has attached the hook
-	// with, as JSON in the shape of Description.AttachmentSchema; nil if there is none.
+	// with, as JSON in the shape of the hook's AttachmentSchema; nil if there is none. Config decodes it.
 	AttachmentJSON []byte
 	// Traceparent is the context of the call in the trace of the allocation, in the format of the
 	// HTTP header traceparent of W3C Trace Context. A hook that exports spans, or calls a service that

@@ -38,7 +38,8 @@ type Scope struct {
 // All methods may be called concurrently. The errors are ErrPermissionDenied,
 // ErrTaskNotRunning, ErrHostUnavailable, or describe the failure.
 type Host interface {
-	// Exec runs a command in a task, for at most timeout; 0 means no limit except ctx.
+	// Exec runs a command in a task, for at most timeout; 0 means no limit except ctx. The driver of the
+	// task must support Exec.
 	Exec(ctx context.Context, s Scope, command []string, timeout time.Duration) (*driver.ExecResult, error)
 
 	// Stats samples the resource usage of a task. The channel is closed when ctx or the
@@ -46,7 +47,7 @@ type Host interface {
 	// continues the samples. An interval of 0 means one second.
 	Stats(ctx context.Context, s Scope, interval time.Duration) (<-chan Usage, error)
 
-	// State returns the state of the allocation and its tasks.
+	// State returns the current state of the allocation and all its tasks.
 	State(ctx context.Context, s Scope) (*AllocState, error)
 
 	// Interpolate replaces the variable references in a text, in the same way as in the

@@ -17,7 +17,7 @@ const APIVersion = "v1"
 var ErrPluginDown = base.ErrPluginDown
 
 // Plugin is the part of the contract that every hook plugin implements, whatever its hook
-// points. Both the host's client and the implementation in the plugin process implement it.
+// points. Package sdk implements Plugin for authors. Both the host's client and the implementation in the plugin process implement it.
 // Its methods may be called concurrently.
 type Plugin interface {
 	// Describe returns the hook points and options of the hook. The response must never

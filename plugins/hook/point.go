@@ -9,22 +9,23 @@ import (
 // be called. The numbers are those of the hook protocol, in which they are sent.
 type Point int32
 
-// The hook points, in the order in which they occur.
+// The hook points of allocations, and those of tasks from Prestart on. The comment of each interface,
+// such as AllocPrerun or TaskPrestart, describes the hook point.
 const (
-	Prerun Point = iota + 1
-	UpdateAlloc
-	PreTaskRestart
-	PreKill
-	Postrun
-	Destroy
-	ShutdownAlloc
-	Prestart
-	Poststart
-	Update
-	PreKilling
-	Exited
-	Stop
-	Shutdown
+	Prerun         Point = iota + 1 // method of AllocPrerun
+	UpdateAlloc                     // method of AllocUpdate
+	PreTaskRestart                  // method of AllocPreTaskRestart
+	PreKill                         // method of AllocPreKill
+	Postrun                         // method of AllocPostrun
+	Destroy                         // method of AllocDestroy
+	ShutdownAlloc                   // method of AllocShutdown
+	Prestart                        // method of TaskPrestart
+	Poststart                       // method of TaskPoststart
+	Update                          // method of TaskUpdate
+	PreKilling                      // method of TaskPreKilling
+	Exited                          // method of TaskExited
+	Stop                            // method of TaskStop
+	Shutdown                        // method of TaskShutdown
 )
 
 // pointInfos has a row for each Point: its name for users, and the interface that a hook
