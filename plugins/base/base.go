@@ -52,8 +52,9 @@ type Info struct {
 }
 
 // Plugin is the contract between the host and any plugin, on both sides of the
-// wire. Its methods may be called concurrently, and more than once.
+// wire. Package sdk implements Plugin for authors. Its methods may be called concurrently, and more than once.
 type Plugin interface {
+	// PluginInfo returns the type, name and versions of the plugin.
 	PluginInfo(ctx context.Context) (*Info, error)
 
 	// ConfigSchema returns the schema of the plugin block; a nil Spec means that a plugin
@@ -82,6 +83,8 @@ type Config struct {
 
 // ClientDriverConfig is the information about the host that a driver gets.
 type ClientDriverConfig struct {
+	// ClientMinPort and ClientMaxPort limit the range of ports that the host reserves for helper
+	// processes of drivers.
 	ClientMinPort uint32
 	ClientMaxPort uint32
 	Topology      *Topology // nil if the host does not report its processors
@@ -89,7 +92,7 @@ type ClientDriverConfig struct {
 
 // Topology describes the host's processors.
 type Topology struct {
-	NodeIDs   []uint32
+	NodeIDs   []uint32   // ids of the NUMA nodes
 	Distances [][]uint32 // distance between each pair of NUMA nodes
 	Cores     []Core
 
@@ -103,10 +106,10 @@ type Topology struct {
 // and GuessSpeed; all are in MHz.
 type Core struct {
 	SocketID uint32
-	NodeID   uint32
-	CoreID   uint32
+	NodeID   uint32 // id of the NUMA node
+	CoreID   uint32 // id of the logical processor
 	Grade    CoreGrade
-	Disable  bool
+	Disable  bool // tasks cannot use the core, for example because the operator has reserved it
 
 	BaseSpeed  uint64
 	MaxSpeed   uint64
