@@ -62,8 +62,9 @@ type Stopper interface {
 // declare Capabilities.Exec.
 type Execer interface {
 	// Exec runs the command and returns when the command has exited and its output is
-	// written to exec.Stdout and exec.Stderr, which are never nil. exec.Stdin and exec.Resize can be nil. The command is killed when ctx ends. An exit code other than 0 is a result
-	// and not an error.
+	// written to Stdout and Stderr of exec, which are never nil; Stdin and Resize can be nil.
+	// The command is killed when ctx ends. An exit code other than 0 is a result and not an
+	// error.
 	Exec(ctx context.Context, exec driver.Exec) (driver.ExitResult, error)
 }
 

@@ -52,7 +52,8 @@ type Info struct {
 }
 
 // Plugin is the contract between the host and any plugin, on both sides of the
-// wire. Package sdk implements Plugin for authors. Its methods may be called concurrently, and more than once.
+// wire. Package sdk implements Plugin for authors. Its methods may be called concurrently,
+// and more than once.
 type Plugin interface {
 	// PluginInfo returns the type, name and versions of the plugin.
 	PluginInfo(ctx context.Context) (*Info, error)

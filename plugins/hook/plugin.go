@@ -17,8 +17,8 @@ const APIVersion = "v1"
 var ErrPluginDown = base.ErrPluginDown
 
 // Plugin is the part of the contract that every hook plugin implements, whatever its hook
-// points. Package sdk implements Plugin for authors. Both the host's client and the implementation in the plugin process implement it.
-// Its methods may be called concurrently.
+// points. Package sdk implements Plugin for authors. Both the host's client and the
+// implementation in the plugin process implement it. Its methods may be called concurrently.
 type Plugin interface {
 	// Describe returns the hook points and options of the hook. The response must never
 	// change while the process runs.
