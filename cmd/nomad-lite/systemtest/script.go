@@ -3,6 +3,7 @@ package systemtest
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -220,7 +221,10 @@ func killMatchingProcesses(ts *testscript.TestScript, neg bool, args []string) {
 	killed := 0
 	for pid, command := range ScriptCommandLineByPID(ts.Getenv("WORK")) {
 		if pattern.MatchString(command) {
-			ts.Check(syscall.Kill(pid, syscall.SIGKILL))
+			// A process may have exited, because its keeper kills it when another process of the pattern is dead.
+			if err := syscall.Kill(pid, syscall.SIGKILL); !errors.Is(err, syscall.ESRCH) {
+				ts.Check(err)
+			}
 			ts.Logf("killed %d: %s", pid, command)
 			killed++
 		}
