@@ -28,10 +28,14 @@ var packageFormats = map[string]scripts{
 configure)
 	# dpkg gives the previous version also if the package was removed, and not purged.
 	if [ -n "${2:-}" ] && [ ! -d "$kept" ]; then after_upgrade; else after_install; fi ;;
+abort-remove) after_failed_removal ;;
 esac
 `,
 		preRemove: `case "$1" in
-remove) before_remove "apt purge nomad-lite" ;;
+remove)
+	(umask 077 && mkdir -p "$kept") || true # also without data: postinst then starts an enabled service again
+	before_remove "apt purge nomad-lite"
+	;;
 esac
 `,
 		postRemove: `case "$1" in
