@@ -98,7 +98,9 @@ after_remove() {
 # and configuration: install.sh removes $kept.
 after_purge() {
 	if [ -e /usr/local/bin/nomad-lite ]; then
-		echo "$data and /etc/nomad-lite.d remain for the installation of /usr/local/bin/nomad-lite. To remove them: /usr/local/lib/nomad-lite/purge" >&2
+		echo "$data and /etc/nomad-lite.d remain for /usr/local/bin/nomad-lite. The package manager has removed /etc/nomad-lite.d/agent.hcl." >&2
+		mkdir -p /etc/nomad-lite.d # the unit names the directory, which dpkg removes if it is empty
+		[ -e /etc/nomad-lite.d/agent.hcl ] || echo "# The package nomad-lite was purged, and with it the settings in this file." >/etc/nomad-lite.d/agent.hcl
 		return
 	fi
 	if [ -e "$kept/purge" ]; then

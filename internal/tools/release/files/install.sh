@@ -6,6 +6,7 @@
 # NOMAD_LITE_URL replaces the URL of the directory with the archive and SHA256SUMS; a file:// URL needs curl. With
 # NOMAD_LITE_PROGRAM_ONLY=1, or without root, nothing outside of PREFIX is changed: neither /etc/nomad-lite.d nor the service.
 set -eu
+umask 022 # all users execute the program and read the manual pages
 
 version=@VERSION@
 prefix=/usr/local
@@ -20,9 +21,11 @@ while getopts v:p: option; do
 	*) fail "usage: sh install.sh [-v VERSION] [-p PREFIX]" ;;
 	esac
 done
+prefix=${prefix%/}
 case $prefix in
+*[!A-Za-z0-9/._+-]*) fail "-p $prefix: choose a path of letters, digits and /._+-, because it is a part of the systemd unit" ;;
 /*) ;;
-*) fail "-p $prefix: write an absolute path" ;;
+*) fail "-p $prefix: write an absolute path below /" ;;
 esac
 
 case $(uname -s) in
@@ -77,17 +80,29 @@ find bin lib share -type f 2>/dev/null | while read -r file; do
 	cp -p "$file" "$prefix/$file.new"
 	mv "$prefix/$file.new" "$prefix/$file"
 done
-echo "installed: $("$prefix/bin/nomad-lite" version | head -n 1), in $prefix"
+installed=$("$prefix/bin/nomad-lite" version) || fail "$prefix/bin/nomad-lite is installed, but cannot be executed on this machine"
+echo "installed: $(echo "$installed" | head -n 1), in $prefix"
 [ "$system" = linux ] && [ "$(id -u)" = 0 ] && [ -z "${NOMAD_LITE_PROGRAM_ONLY:-}" ] || exit 0
 
 if [ ! -e /etc/nomad-lite.d ]; then
 	mkdir -p /etc/nomad-lite.d
 	cp etc/nomad-lite.d/agent.hcl /etc/nomad-lite.d/agent.hcl
 fi
+rm -rf /var/lib/nomad-lite/removed # with it, a purge of a package that was removed before would end the tasks of this installation
 if [ -d /run/systemd/system ]; then
+	unit=$prefix/lib/systemd/system/nomad-lite.service
+	preferred=/etc/systemd/system/nomad-lite.service # a link to /dev/null masks the service
+	case $prefix in
+	/usr | /usr/local) ;; # systemd reads the units there
+	*) if [ -L "$preferred" ] && [ -s "$preferred" ] || [ ! -e "$preferred" ]; then ln -sf "$unit" "$preferred"; fi ;;
+	esac
+	if [ -s "$preferred" ] && [ "$(readlink -f "$preferred")" != "$(readlink -f "$unit")" ]; then
+		echo "systemd uses $preferred instead of $unit: remove it unless it is yours, and execute systemctl daemon-reload" >&2
+	fi
 	systemctl daemon-reload
-	systemctl try-restart nomad-lite.service # of an upgrade; tasks continue
+	# An upgrade restarts the agent; tasks continue.
+	systemctl try-restart nomad-lite.service || echo "nomad-lite.service does not start: see journalctl -u nomad-lite" >&2
 	echo "To start the agent, now and at each boot: systemctl enable --now nomad-lite"
 else
-	echo "To start the agent: nomad-lite agent -config /etc/nomad-lite.d"
+	echo "To start the agent: $prefix/bin/nomad-lite agent -config /etc/nomad-lite.d"
 fi
