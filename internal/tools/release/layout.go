@@ -136,7 +136,10 @@ func archiveFiles(t texts, program []byte) []file {
 func packageFiles(t texts, program []byte) []file {
 	const doc = "usr/share/doc/nomad-lite/"
 	files := []file{
+		// An RPM removes only directories that are listed.
 		{path: configDir, mode: fs.ModeDir | 0o755},
+		{path: "usr/lib/nomad-lite", mode: fs.ModeDir | 0o755},
+		{path: "usr/share/doc/nomad-lite", mode: fs.ModeDir | 0o755},
 		{path: configDir + "/agent.hcl", mode: 0o644, content: t.agentConfig, kind: configFile},
 		{path: "usr/bin/nomad-lite", mode: 0o755, content: program},
 		{path: "usr/lib/nomad-lite/purge", mode: 0o755, content: t.purge},

@@ -13,8 +13,8 @@ import (
 func main() {
 	var o options
 	flag.StringVar(&o.version, "version", "", "version of the release, such as 0.1.0 or 0.2.0-rc.1")
-	flag.StringVar(&o.sourceDir, "source", "", "directory with the sources; the default is the work tree that contains the working directory")
-	flag.StringVar(&o.outDir, "out", "", "directory for the files, which is replaced; the default is dist in the sources")
+	flag.StringVar(&o.sourceDir, "source", "", "absolute `path` of the directory with the sources; the default is the work tree that contains the working directory")
+	flag.StringVar(&o.outDir, "out", "", "absolute `path` of the directory for the files, which replace an earlier release there; the default is dist in the sources")
 	flag.StringVar(&o.revision, "revision", "", "commit of sources without a repository, which also need SOURCE_DATE_EPOCH")
 	targets := flag.String("targets", strings.Join(allTargets, ","), "systems to build for, one of which is this machine's")
 	flag.Parse()

@@ -27,8 +27,9 @@ type options struct {
 	time                                 time.Time // of the commit; all files of the release have it
 }
 
-// versionPattern matches a semantic version without build metadata. Its order is the same in all package formats.
-var versionPattern = regexp.MustCompile(`^\d+\.\d+\.\d+(-(alpha|beta|rc)\.?\d+)?$`)
+// versionPattern matches a semantic version without build metadata. Its order is the same in all package formats, and the
+// point in rc.1 is necessary for it: a semantic version orders rc10 before rc9.
+var versionPattern = regexp.MustCompile(`^\d+\.\d+\.\d+(-(alpha|beta|rc)\.\d+)?$`)
 
 // complete checks the options, and reads what is not set from the repository.
 func (o *options) complete(ctx context.Context) error {
@@ -53,12 +54,13 @@ func (o *options) complete(ctx context.Context) error {
 	if o.outDir == "" {
 		o.outDir = filepath.Join(o.sourceDir, "dist")
 	}
-	for _, dir := range []*string{&o.sourceDir, &o.outDir} {
-		abs, err := filepath.Abs(*dir)
-		if err != nil {
-			return err
+	for _, dir := range []string{o.sourceDir, o.outDir} {
+		if !filepath.IsAbs(dir) {
+			return fmt.Errorf("directory %s: write an absolute path, as go run -C executes this program in another directory", dir)
 		}
-		*dir = abs
+	}
+	if err := checkReplaceable(o.outDir); err != nil {
+		return err
 	}
 	if err := o.readRevision(ctx); err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/goreleaser/nfpm/v2"
 	_ "github.com/goreleaser/nfpm/v2/apk" // registers the package format
@@ -107,10 +108,12 @@ func packageInfo(staging, format string, o options, arch string, contents []file
 		// A package of Alpine has the times of the script files.
 		return path, errors.Join(os.WriteFile(path, content, 0o644), os.Chtimes(path, o.time, o.time))
 	}
+	_, prerelease, _ := strings.Cut(o.version, "-")
 	info := &nfpm.Info{
 		Name: "nomad-lite", Arch: arch, Platform: "linux", Version: o.version, Section: "admin", Priority: "optional", Maintainer: maintainer,
 		Description: "run Nomad job files on one machine\nAn agent that runs HashiCorp Nomad job files on one machine, without servers.",
 		Vendor:      "nomad-lite", Homepage: projectURL, License: licenceID, DisableGlobbing: true, MTime: o.time,
+		Prerelease: strings.ReplaceAll(prerelease, ".", ""), // apk accepts 0.1.0_rc1, and not 0.1.0_rc.1
 	}
 	info.RPM.BuildHost, info.RPM.Summary = "localhost", "run Nomad job files on one machine"
 	for _, f := range contents {

@@ -2,11 +2,38 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 )
+
+// sumsFile is the name of the file with the checksums of all other files of a release.
+const sumsFile = "SHA256SUMS"
+
+// checkReplaceable returns an error if a directory has a file that is not part of an earlier release, because writeRelease
+// removes the directory.
+func checkReplaceable(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	sums, err := os.ReadFile(filepath.Join(dir, sumsFile))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, e := range entries {
+		if e.Name() != sumsFile && !strings.Contains(string(sums), "  "+e.Name()+"\n") {
+			return fmt.Errorf("directory %s would be replaced, but %s is not a file of an earlier release: move it, or name another directory with -out", dir, e.Name())
+		}
+	}
+	return nil
+}
 
 // writeRelease writes all files of a release into the output directory, and returns their names in order. It builds
 // beside that directory, and replaces it at the end, so that a failure leaves no partial release.
@@ -99,6 +126,5 @@ func writeChecksums(dir string) ([]string, error) {
 		fmt.Fprintf(&sums, "%s  %s\n", sha256Hex(content), e.Name())
 		names = append(names, e.Name())
 	}
-	const sumsFile = "SHA256SUMS"
 	return append(names, sumsFile), os.WriteFile(filepath.Join(dir, sumsFile), []byte(sums.String()), 0o644)
 }
