@@ -105,7 +105,7 @@ func TestRelease(t *testing.T) {
 			"== install again\n", "nomad-lite is upgraded.", "To start its agent: nomad-lite agent -config /etc/nomad-lite.d",
 			"Tasks that run continue, and /var/lib/nomad-lite remains.",
 			"/var/lib/nomad-lite/removed/nomad-lite agent stop -all /var/lib/nomad-lite",
-			"apt purge nomad-lite",
+			"apt purge nomad-lite", "/etc/nomad-lite.d remain for /usr/local/bin/nomad-lite", "cannot be executed, and so ends no tasks",
 		} {
 			if !strings.Contains(string(out), want) {
 				t.Errorf("the output does not contain %q:\n%s", want, out)
@@ -138,6 +138,44 @@ func compareDirectories(t *testing.T, a, b string) {
 	}
 }
 
+// runInstallScript executes install.sh with a directory instead of a URL, and with a umask that lets no other user read files.
+func runInstallScript(t *testing.T, script, from, prefix string) (output string, err error) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", `umask 077; exec sh "$@"`, "sh", script, "-p", prefix)
+	cmd.Env = append(os.Environ(), "NOMAD_LITE_URL=file://"+from, "NOMAD_LITE_PROGRAM_ONLY=1")
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+func TestInstallScriptReportsErrors(t *testing.T) {
+	if _, err := exec.LookPath("curl"); err != nil {
+		skipOrFail(t, err)
+	}
+	dist := t.TempDir()
+	name := "nomad-lite_0.1.0_linux_" + runtime.GOARCH
+	if err := writeTarGz(filepath.Join(dist, name+".tar.gz"), name, archiveFiles(testTexts, []byte("no program")), testOptions().time); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := writeChecksums(dist); err != nil {
+		t.Fatal(err)
+	}
+	script := filepath.Join(t.TempDir(), "install.sh")
+	if err := os.WriteFile(script, installScript("0.1.0"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for prefix, want := range map[string]string{
+		t.TempDir(): "is installed, but cannot be executed",
+		"/opt/a b":  "choose a path of letters",
+		"/opt/a|b":  "choose a path of letters",
+		"opt":       "write an absolute path",
+		"/":         "write an absolute path",
+	} {
+		if output, err := runInstallScript(t, script, dist, prefix); err == nil || !strings.Contains(output, want) {
+			t.Errorf("prefix %s: error %v, want %q in:\n%s", prefix, err, want, output)
+		}
+	}
+}
+
 // testInstallScript installs the archive below a directory, from a directory instead of the Internet.
 func testInstallScript(t *testing.T, dist string) {
 	if _, err := exec.LookPath("curl"); err != nil {
@@ -145,10 +183,8 @@ func testInstallScript(t *testing.T, dist string) {
 	}
 	install := func(from string) (prefix, output string, err error) {
 		prefix = t.TempDir()
-		cmd := exec.CommandContext(t.Context(), "sh", filepath.Join(dist, "install.sh"), "-p", prefix)
-		cmd.Env = append(os.Environ(), "NOMAD_LITE_URL=file://"+from, "NOMAD_LITE_PROGRAM_ONLY=1")
-		out, err := cmd.CombinedOutput()
-		return prefix, string(out), err
+		output, err = runInstallScript(t, filepath.Join(dist, "install.sh"), from, prefix)
+		return prefix, output, err
 	}
 	prefix, output, err := install(dist)
 	if err != nil || !strings.Contains(output, "installed: nomad-lite 0.1.0") {
@@ -165,6 +201,11 @@ func testInstallScript(t *testing.T, dist string) {
 	for _, name := range []string{"share/man/man1/nomad-lite.1", "share/bash-completion/completions/nomad-lite", "lib/nomad-lite/purge"} {
 		if _, err := os.Stat(filepath.Join(prefix, name)); err != nil {
 			t.Error(err)
+		}
+	}
+	for _, name := range []string{"bin", "bin/nomad-lite", "lib/nomad-lite", "share/man/man1"} {
+		if info, err := os.Stat(filepath.Join(prefix, name)); err != nil || info.Mode().Perm() != 0o755 {
+			t.Errorf("%s: %v and error %v, want mode 0755 although the umask was 077", name, info, err)
 		}
 	}
 

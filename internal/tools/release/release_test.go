@@ -59,6 +59,10 @@ func TestPackagesHaveTheSameContents(t *testing.T) {
 			t.Errorf("%s: %+v, want %+v", name, deb.files[name], want)
 		}
 	}
+	slices.Sort(rpm.directories)
+	if want := []string{"etc/nomad-lite.d", "usr/lib/nomad-lite", "usr/share/doc/nomad-lite"}; !slices.Equal(rpm.directories, want) {
+		t.Errorf("the rpm has the directories %q, want %q", rpm.directories, want)
+	}
 	if deb.scripts["conffiles"] != "/etc/nomad-lite.d/agent.hcl\n" {
 		t.Errorf("conffiles %q", deb.scripts["conffiles"])
 	}
@@ -82,6 +86,27 @@ func TestPackagesHaveTheSameContents(t *testing.T) {
 				t.Errorf("%s: script %s: %v\n%s", format, names[i], err, out)
 			}
 		}
+	}
+}
+
+// Each package manager accepts the version of a prerelease, and orders it before the release.
+func TestPrereleaseVersions(t *testing.T) {
+	out := t.TempDir()
+	o := testOptions()
+	o.version = "0.1.0-rc.2"
+	if err := writePackages(out, o, "amd64", packageFiles(testTexts, []byte("program"))); err != nil {
+		t.Fatal(err)
+	}
+	apk := readAPK(t, filepath.Join(out, "nomad-lite_0.1.0_rc2_x86_64.apk"))
+	if info := apk.scripts[".PKGINFO"]; !strings.Contains(info, "\npkgver = 0.1.0_rc2\n") {
+		t.Errorf("apk: %s", info)
+	}
+	deb := readDeb(t, filepath.Join(out, "nomad-lite_0.1.0~rc2_amd64.deb"))
+	if control := deb.scripts["control"]; !strings.Contains(control, "\nVersion: 0.1.0~rc2\n") {
+		t.Errorf("deb: %s", control)
+	}
+	if _, err := os.Stat(filepath.Join(out, "nomad-lite-0.1.0~rc2-1.x86_64.rpm")); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -159,6 +184,15 @@ func TestImageIsLoadable(t *testing.T) {
 }
 
 func TestOptionsAreChecked(t *testing.T) {
+	earlier, foreign := t.TempDir(), t.TempDir()
+	for path, content := range map[string]string{
+		filepath.Join(earlier, "install.sh"): "x", filepath.Join(earlier, sumsFile): "0123  install.sh\n",
+		filepath.Join(foreign, "notes"): "x", filepath.Join(foreign, sumsFile): "0123  install.sh\n",
+	} {
+		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
 	complete := func(change func(*options)) error {
 		o := options{version: "0.1.0", sourceDir: t.TempDir(), revision: "0123456789ab", targets: []string{hostTarget()}}
 		change(&o)
@@ -172,6 +206,10 @@ func TestOptionsAreChecked(t *testing.T) {
 		"complete":            {"1790000000", func(*options) {}, ""},
 		"no version":          {"1790000000", func(o *options) { o.version = "" }, "make release VERSION="},
 		"version with a v":    {"1790000000", func(o *options) { o.version = "v0.1.0" }, "write it as 0.1.0"},
+		"rc without a point":  {"1790000000", func(o *options) { o.version = "0.1.0-rc1" }, "write it as 0.1.0"},
+		"earlier release":     {"1790000000", func(o *options) { o.outDir = earlier }, ""},
+		"foreign files":       {"1790000000", func(o *options) { o.outDir = foreign }, "notes is not a file of an earlier release"},
+		"relative directory":  {"1790000000", func(o *options) { o.outDir = "dist" }, "write an absolute path"},
 		"unknown target":      {"1790000000", func(o *options) { o.targets = []string{"plan9/386"} }, "choose from"},
 		"without this system": {"1790000000", func(o *options) { o.targets = []string{"windows/amd64"} }, "add the target"},
 		"no time":             {"", func(*options) {}, "set SOURCE_DATE_EPOCH"},

@@ -16,11 +16,12 @@ import (
 	"github.com/cavaliergopher/cpio"
 )
 
-// unpacked is the content of a package. files has no directories.
+// unpacked is the content of a package. files has no directories, and directories is set for an RPM alone.
 type unpacked struct {
-	files   map[string]entry
-	scripts map[string]string
-	depends []string
+	files       map[string]entry
+	directories []string
+	scripts     map[string]string
+	depends     []string
 }
 
 func gunzip(t *testing.T, r io.Reader) io.Reader {
@@ -175,8 +176,12 @@ func readRPM(t *testing.T, path string) unpacked {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if header.Mode.IsRegular() {
-			p.files[strings.TrimPrefix(strings.TrimPrefix(header.Name, "."), "/")] = entry{int64(header.Mode.Perm()), string(data)}
+		name := strings.TrimPrefix(strings.TrimPrefix(header.Name, "."), "/")
+		switch {
+		case header.Mode.IsRegular():
+			p.files[name] = entry{int64(header.Mode.Perm()), string(data)}
+		case header.Mode.IsDir():
+			p.directories = append(p.directories, name)
 		}
 	}
 }

@@ -25,7 +25,7 @@ executing() {
 task() { executing task/sleep; }
 start_agent() {
 	: >"$root/tmp/agent.log"
-	in_root /usr/bin/nomad-lite agent -config /etc/nomad-lite.d >"$root/tmp/agent.log" 2>&1 &
+	in_root "${1:-/usr/bin/nomad-lite}" agent -config /etc/nomad-lite.d >"$root/tmp/agent.log" 2>&1 &
 	i=0
 	until grep -q 'agent is ready' "$root/tmp/agent.log"; do
 		i=$((i + 1))
@@ -102,19 +102,69 @@ package -i "$new"
 start_agent
 [ "$(task)" = "$pid" ] || fail "the task did not survive"
 
+echo "== an archive replaces the package"
+package -r nomad-lite
+busybox httpd -f -p 127.0.0.1:8000 -h "$(dirname "$new")" &
+i=0
+until busybox nc -z 127.0.0.1 8000; do
+	i=$((i + 1))
+	[ $i -lt 100 ] || fail "no HTTP server after ten seconds"
+	sleep 0.1
+done
+cp "$(dirname "$new")/install.sh" "$root/tmp/install.sh"
+in_root env NOMAD_LITE_URL=http://127.0.0.1:8000 sh /tmp/install.sh || fail "install.sh"
+[ ! -e "$root/var/lib/nomad-lite/removed" ] || fail "the copy of the program remains"
+start_agent /usr/local/bin/nomad-lite
+package -P nomad-lite
+busybox nc -z 127.0.0.1 4646 || fail "the purge of the package stopped the agent of the archive"
+[ "$(task)" = "$pid" ] || fail "the purge of the package ended the task of the archive"
+in_root /usr/local/bin/nomad-lite agent stop >/dev/null || fail "agent stop"
+start_agent /usr/local/bin/nomad-lite
+[ "$(task)" = "$pid" ] || fail "the purge of the package removed data of the archive"
+in_root /usr/local/bin/nomad-lite agent stop >/dev/null || fail "agent stop"
+rm -r "$root/usr/local" "$root/etc/nomad-lite.d"
+package -i "$new"
+start_agent
+
 # A mount whose name has a space, as the kernel writes it in octal, and a file on it that a purge must not remove.
 mkdir -p "$root/var/lib/nomad-lite/a mount" "$root/tmp/other"
 touch "$root/tmp/other/file"
 mount --bind "$root/tmp/other" "$root/var/lib/nomad-lite/a mount"
 mount -t tmpfs tmpfs "$root/var/lib/nomad-lite/a mount"
 
-echo "== purge"
+echo "== purges that fail"
+failing_purge() { ! dpkg --root="$root" --force-unsafe-io -P nomad-lite || fail "the purge succeeded $1"; }
 package -r nomad-lite
+chmod -x "$root/var/lib/nomad-lite/removed/nomad-lite"
+failing_purge "without a program"
+[ "$(task)" = "$pid" ] || fail "a purge without a program ended the task"
+chmod +x "$root/var/lib/nomad-lite/removed/nomad-lite"
+touch "$root/var/lib/nomad-lite/immutable"
+if chattr +i "$root/var/lib/nomad-lite/immutable"; then # not each file system has the attribute
+	failed=$(failing_purge "with an immutable file" 2>&1) || failed="FAIL: $failed"
+	chattr -i "$root/var/lib/nomad-lite/immutable" # also for the removal of the root directory
+	case $failed in FAIL*) fail "$failed" ;; esac
+	[ -e "$root/var/lib/nomad-lite/lock" ] || fail "the failed purge removed the file lock"
+	[ -x "$root/var/lib/nomad-lite/removed/nomad-lite" ] || fail "the failed purge removed the copy of the program"
+fi
+
+echo "== purge"
 package -P nomad-lite
 [ -z "$(task)" ] || fail "the task runs"
 [ -z "$(executing nomad-lite)" ] || fail "processes remain: $(executing nomad-lite)"
 [ ! -e "$root/var/lib/nomad-lite" ] || fail "data remains: $(find "$root/var/lib/nomad-lite")"
 [ ! -e "$root/etc/nomad-lite.d" ] || fail "configuration remains"
+
+echo "== purge of a linked data directory that no agent has used"
+package -i "$new"
+mkdir -p "$root/srv/data"
+touch "$root/srv/data/file"
+ln -s /srv/data "$root/var/lib/nomad-lite"
+package -r nomad-lite
+package -P nomad-lite
+[ ! -e "$root/srv/data" ] || fail "data remains: $(find "$root/srv/data")"
+[ ! -L "$root/var/lib/nomad-lite" ] || fail "the link remains"
+
 [ -e "$root/tmp/other/file" ] || fail "the purge removed a file of another directory"
 ! grep "$root/var/lib/nomad-lite" /proc/self/mountinfo || fail "a mount remains"
 remaining=$(find "$root" -xdev -path "$root/tmp" -prune -o -name '*nomad-lite*' -print)
