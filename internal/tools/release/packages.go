@@ -49,7 +49,7 @@ esac
 	"rpm": {
 		postInstall: `if [ "$1" -gt 1 ]; then after_upgrade; else after_install; fi
 `,
-		preRemove: `if [ "$1" -eq 0 ]; then disable; before_remove "$kept/purge"; fi
+		preRemove: `if [ "$1" -eq 0 ]; then disable; before_remove "sh $kept/purge"; fi
 `,
 		postRemove: `if [ "$1" -eq 0 ]; then after_remove; fi
 `,
@@ -57,7 +57,7 @@ esac
 	"apk": {
 		postInstall: "after_install\n",
 		postUpgrade: "after_upgrade\n",
-		preRemove:   "disable\nbefore_remove \"$kept/purge\"\n",
+		preRemove:   "disable\nbefore_remove \"sh $kept/purge\"\n",
 		postRemove:  "after_remove\n",
 	},
 }
