@@ -53,6 +53,9 @@ for device in "null 3" "zero 5" "full 7" "random 8" "urandom 9"; do
 done
 busybox ip link set lo up
 
+# listens tells whether a process of this machine listens on a TCP port.
+listens() { grep -q ":$(printf %04X "$1") [0-9A-F:]* 0A " /proc/net/tcp /proc/net/tcp6; }
+
 echo "== install"
 package -i "$old"
 in_root /usr/bin/nomad-lite version | head -n 1
@@ -93,7 +96,7 @@ echo "== remove"
 package -r nomad-lite
 [ ! -e "$root/usr/bin/nomad-lite" ] || fail "the program remains"
 [ -x "$root/var/lib/nomad-lite/removed/nomad-lite" ] || fail "no copy of the program"
-! busybox nc -z 127.0.0.1 4646 2>/dev/null || fail "the agent runs"
+! listens 4646 || fail "the agent runs"
 [ "$(task)" = "$pid" ] || fail "the removal ended the task"
 
 echo "== install again"
@@ -106,17 +109,17 @@ echo "== an archive replaces the package"
 package -r nomad-lite
 busybox httpd -f -p 127.0.0.1:8000 -h "$(dirname "$new")" &
 i=0
-until busybox nc -z 127.0.0.1 8000; do
+until listens 8000; do
 	i=$((i + 1))
 	[ $i -lt 100 ] || fail "no HTTP server after ten seconds"
 	sleep 0.1
 done
 cp "$(dirname "$new")/install.sh" "$root/tmp/install.sh"
-in_root env NOMAD_LITE_URL=http://127.0.0.1:8000 sh /tmp/install.sh || fail "install.sh"
+in_root env TMPDIR=/tmp NOMAD_LITE_URL=http://127.0.0.1:8000 sh /tmp/install.sh || fail "install.sh"
 [ ! -e "$root/var/lib/nomad-lite/removed" ] || fail "the copy of the program remains"
 start_agent /usr/local/bin/nomad-lite
 package -P nomad-lite
-busybox nc -z 127.0.0.1 4646 || fail "the purge of the package stopped the agent of the archive"
+listens 4646 || fail "the purge of the package stopped the agent of the archive"
 [ "$(task)" = "$pid" ] || fail "the purge of the package ended the task of the archive"
 in_root /usr/local/bin/nomad-lite agent stop >/dev/null || fail "agent stop"
 start_agent /usr/local/bin/nomad-lite
