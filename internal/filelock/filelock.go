@@ -27,12 +27,8 @@ const KilledOwnerTimeout = 5 * time.Second
 // LockWithin locks a file like [Lock], and returns ErrLocked if another open file holds the lock for the whole timeout, or until
 // ctx ends.
 func LockWithin(ctx context.Context, f *os.File, how int, timeout time.Duration) error {
-	for end := time.Now().Add(timeout); ; { // a blocking flock(2) has no timeout, and cannot be cancelled
-		err := Lock(f, how|unix.LOCK_NB)
-		if !errors.Is(err, ErrLocked) || time.Now().After(end) || wait.Sleep(ctx, 5*time.Millisecond) != nil {
-			return err
-		}
-	}
+	// A blocking flock(2) has no timeout, and cannot be cancelled.
+	return wait.WhileError(ctx, ErrLocked, timeout, func() error { return Lock(f, how|unix.LOCK_NB) })
 }
 
 // Lock locks a file until all duplicates of its descriptor are closed. The operation how is

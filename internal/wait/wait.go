@@ -2,6 +2,7 @@ package wait
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -17,6 +18,17 @@ func Sleep(ctx context.Context, d time.Duration) error {
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
+	}
+}
+
+// WhileError calls try until its error is not target, and returns that error. It repeats the call every 5 ms, for timeout at
+// most, or until ctx ends; then it returns the error of the last call. It calls try at least once.
+func WhileError(ctx context.Context, target error, timeout time.Duration, try func() error) error {
+	for end := time.Now().Add(timeout); ; {
+		err := try()
+		if !errors.Is(err, target) || !time.Now().Before(end) || Sleep(ctx, 5*time.Millisecond) != nil {
+			return err
+		}
 	}
 }
 

@@ -26,6 +26,36 @@ func TestSleep(t *testing.T) {
 	})
 }
 
+func TestWhileError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		busy, broken := errors.New("busy"), errors.New("broken")
+		began := time.Now()
+		endsAfter := func(d time.Duration, last error) func() error {
+			return func() error {
+				if time.Since(began) < d {
+					return busy
+				}
+				return last
+			}
+		}
+		if err := WhileError(t.Context(), busy, time.Second, endsAfter(100*time.Millisecond, nil)); err != nil || time.Since(began) != 100*time.Millisecond {
+			t.Errorf("success after 100 ms: %v after %v", err, time.Since(began))
+		}
+		if err := WhileError(t.Context(), busy, time.Second, endsAfter(200*time.Millisecond, broken)); err != broken || time.Since(began) != 200*time.Millisecond {
+			t.Errorf("another error after 200 ms: %v after %v", err, time.Since(began))
+		}
+		if err := WhileError(t.Context(), busy, time.Second, endsAfter(time.Hour, nil)); err != busy || time.Since(began) != 1200*time.Millisecond {
+			t.Errorf("no success within a second: %v after %v", err, time.Since(began))
+		}
+		cancelled, cancel := context.WithCancel(t.Context())
+		cancel()
+		calls := 0
+		if err := WhileError(cancelled, busy, time.Second, func() error { calls++; return busy }); err != busy || calls != 1 {
+			t.Errorf("after the context has ended: %v, %d calls", err, calls)
+		}
+	})
+}
+
 func TestIsClosed(t *testing.T) {
 	c := make(chan struct{})
 	if IsClosed(c) {

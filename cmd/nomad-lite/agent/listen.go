@@ -92,12 +92,12 @@ const killedAgentTimeout = 2 * time.Second
 // because an agent that has just been killed can still be dying, and its children hold its listener until they have
 // executed their program. It polls, because the kernel does not report that an address is free. The end of ctx ends the wait.
 func listenTCPRetryingIfInUse(ctx context.Context, address string) (net.Listener, error) {
-	for end := time.Now().Add(killedAgentTimeout); ; {
-		l, err := net.Listen("tcp", address)
-		if !errors.Is(err, syscall.EADDRINUSE) || time.Now().After(end) || wait.Sleep(ctx, 10*time.Millisecond) != nil {
-			return l, err
-		}
-	}
+	var l net.Listener
+	err := wait.WhileError(ctx, syscall.EADDRINUSE, killedAgentTimeout, func() (err error) {
+		l, err = net.Listen("tcp", address)
+		return err
+	})
+	return l, err
 }
 
 // addUnixSocket opens the unix socket in the data directory. Only this user, and the members of the group if there

@@ -218,10 +218,10 @@ func (p *Plugin) fetchOrReopenPipes(ctx context.Context) {
 		key := p.output.keeperFDKeyPrefix + stream
 		f, err := p.cfg.Keeper.DuplicateStoredFD(key)
 		if errors.Is(err, keeper.ErrFDNotStored) {
-			f, err = p.proc.reopenOutputPipe(i + 1)
-			for errors.Is(err, errPipeHasReader) && time.Now().Before(endOfWait) && wait.Sleep(ctx, 5*time.Millisecond) == nil {
+			err = wait.WhileError(ctx, errPipeHasReader, time.Until(endOfWait), func() error {
 				f, err = p.proc.reopenOutputPipe(i + 1)
-			}
+				return err
+			})
 			if err == nil {
 				if err := p.cfg.Keeper.StoreFDDrainedWithoutAgent(ctx, key, f); err != nil {
 					p.logger.Warn("the stream of a running plugin is not stored, and ends with the agent", "stream", stream, "error", err)
