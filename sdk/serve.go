@@ -94,8 +94,9 @@ func servePluginUntilIdle(ctx context.Context, s pluginService, logger hclog.Log
 	quiet := newHostLogger("go-plugin")
 	quiet.SetLevel(hclog.Warn)
 	prints := sync.OnceFunc(func() { redirectStdioToLog(logger) })
-	trim := memtrim.NewBusy(25, 100) // with 25 the first garbage collection would run during the handshake
+	trim := memtrim.New(25, 100)
 	defer trim.Stop()
+	trim.NotifyBusy() // otherwise the first garbage collection would run during the handshake
 	plugin.Serve(&plugin.ServeConfig{
 		HandshakeConfig: basewire.Handshake,
 		Plugins: plugin.PluginSet{

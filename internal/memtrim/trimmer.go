@@ -33,14 +33,6 @@ func New(idleGCPercent, busyGCPercent int) *Trimmer {
 	return t
 }
 
-// NewBusy is New for a process whose start is work: it sets the percentage for a busy process.
-func NewBusy(idleGCPercent, busyGCPercent int) *Trimmer {
-	t := &Trimmer{idleGCPercent: idleGCPercent, busyGCPercent: busyGCPercent, isBusy: true}
-	t.originalGCPercent = debug.SetGCPercent(busyGCPercent)
-	t.timer = time.AfterFunc(idleDelay, t.onIdle)
-	return t
-}
-
 // NotifyBusy reports that the process works. It may be called concurrently, and does nothing
 // after Stop.
 func (t *Trimmer) NotifyBusy() { t.resetTimer(true) }

@@ -45,8 +45,9 @@ func TestTrimmerSetsPercentage(t *testing.T) {
 		trimmer.NotifyBusy()
 		check("a second after Stop", before)
 
-		busy := NewBusy(25, 300)
+		busy := New(25, 300)
 		defer busy.Stop()
+		busy.NotifyBusy()
 		check("at first, of a process that is busy", 300)
 		time.Sleep(idleDelay + time.Millisecond)
 		synctest.Wait()
