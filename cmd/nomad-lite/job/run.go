@@ -129,7 +129,7 @@ func submitJob(ctx context.Context, o runOptions, job *jobfile.File, path string
 }
 
 // checkJobEndsByItself returns an error for a job for which -wait would never end: a service or system job, and a
-// periodic or parameterized job, of which only child jobs run.
+// periodic or parameterized job, because only its child jobs run.
 func checkJobEndsByItself(job *api.Job) error {
 	id := pointer.Value(job.ID)
 	switch {

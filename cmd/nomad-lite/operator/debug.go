@@ -206,8 +206,8 @@ func captureDebugBundle(ctx context.Context, o debugOptions, s *cli.Streams) (er
 	return err
 }
 
-// captureForDuration saves the responses of all requests, and those of stateCaptureRequests again each interval, until
-// the duration has passed or ctx ends.
+// captureForDuration saves the responses of all requests. It repeats stateCaptureRequests each interval, until the
+// duration has passed or ctx ends.
 func (c *debugCapture) captureForDuration(ctx context.Context, o debugOptions, nodeIDs []string) {
 	during, stop := context.WithTimeout(ctx, o.captureDuration)
 	defer stop()
@@ -261,12 +261,12 @@ func (c *debugCapture) selectNodes(ctx context.Context, o debugOptions) (ids []s
 	return ids, len(nodes)
 }
 
-// saveResponses saves the response to each request in a file below dir. In the API paths, replacement replaces
-// placeholder.
-func (c *debugCapture) saveResponses(ctx context.Context, all []captureRequest, dir, placeholder, replacement string) {
+// saveResponses saves the response to each request in a file below dir. In the API paths, value replaces the
+// name of the variable; the variable is empty for paths without one.
+func (c *debugCapture) saveResponses(ctx context.Context, all []captureRequest, dir, variable, value string) {
 	for _, r := range all {
-		if placeholder != "" {
-			r.apiPath = strings.ReplaceAll(r.apiPath, placeholder, url.PathEscape(replacement))
+		if variable != "" {
+			r.apiPath = strings.ReplaceAll(r.apiPath, variable, url.PathEscape(value))
 		}
 		c.saveResponse(ctx, captureRequest{filepath.Join(dir, r.fileName), r.apiPath})
 	}

@@ -372,8 +372,8 @@ func runGoModTidy(dir string) error {
 	return nil
 }
 
-// goLanguageVersion returns the version for the go line of go.mod: the language version without a patch release, so that the
-// author can use an older patch release of Go than the one that built this program. go mod tidy raises the version if a
+// goLanguageVersion returns the version for the go line of go.mod: the language version without a patch release, because
+// an older patch release of Go also builds the plugin. go mod tidy raises the version if a
 // dependency requires it. For a development build of Go, which has no version, it returns a released version.
 func goLanguageVersion(runtimeVersion string) string {
 	if lang := goversion.Lang(runtimeVersion); lang != "" {

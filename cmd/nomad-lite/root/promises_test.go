@@ -23,8 +23,8 @@ const (
 	exitCodesFile = "exit-codes.txt"
 )
 
-// commandPromises returns a line for each command below cmd and for each of its flags. Hidden commands are not promised: they are those of
-// Nomad that only print a reason. Hidden flags are promised: existing scripts have them.
+// commandPromises returns a line for each command below cmd and for each of its flags. Hidden commands are not promised: each
+// is a command of Nomad that only prints why nomad-lite does not have it. Hidden flags are promised: existing scripts have them.
 func commandPromises(cmd *cobra.Command, path string) []string {
 	lines := []string{path}
 	for _, alias := range cmd.Aliases {

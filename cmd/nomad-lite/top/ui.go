@@ -165,7 +165,7 @@ func (u *ui) runMainLoop(ctx context.Context, signals <-chan os.Signal, updates 
 }
 
 // handleInput handles all complete keys of the input, and returns the incomplete remainder. noMoreInput means that no
-// more input follows for now. quit is true if the user quits.
+// input has followed for a while. quit is true if the user quits.
 func (u *ui) handleInput(ctx context.Context, input []byte, noMoreInput bool) (rest []byte, quit bool) {
 	for {
 		key, n := terminal.DecodeKey(input, noMoreInput)

@@ -26,8 +26,8 @@ import (
 )
 
 // CheckWithLocalPlugins checks a canonical job against plugins that this process starts and against this machine. It
-// starts the job's hooks, and those of the job's drivers whose schema savedSchemaByDriver does not have. It prints the
-// errors, and warnings about plugins.
+// starts the job's hooks, and each driver of the job unless savedSchemaByDriver has its schema. It prints the errors, and
+// warnings about plugins.
 func CheckWithLocalPlugins(ctx context.Context, j *jobfile.File, plugins localplugins.PluginConfig, availableDrivers []string, savedSchemaByDriver map[string]*hclspec.Spec, s *cli.Streams) (answer admission.CheckResult, canRun bool, err error) {
 	flags := admission.CheckOptions{Caller: admission.Validate}
 	node := admission.Node{DriverNames: availableDrivers, ConfigSchemaByDriver: make(map[string]admission.DriverConfigSchema)}
