@@ -19,8 +19,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// outputDrainTimeout limits how long Exec waits, after a command has exited, for the end of its output: processes
-// that the command has started can keep the output open.
+// outputDrainTimeout limits how long Exec waits, after a command has exited, for more output: processes that the command
+// has started can keep the output open. What they and the command have written until then reaches the caller of Exec,
+// however slowly the caller reads.
 const outputDrainTimeout = 500 * time.Millisecond
 
 // The exit codes with which a shell reports a command that it cannot run.
@@ -305,14 +306,7 @@ func (s *execStreams) startStreamCopies(e driver.Exec, stopResize <-chan struct{
 		}()
 	}
 	for _, out := range s.outputCopies {
-		// io.Copy fails with EIO when no process has the terminal open, or with an error of the
-		// writer. After an error of the writer, further output is discarded, so that the command does
-		// not block.
-		s.outputCopyGoroutines.Go(func() {
-			if _, err := io.Copy(out.dest, out.source); err != nil {
-				io.Copy(io.Discard, out.source)
-			}
-		})
+		s.outputCopyGoroutines.Go(out.copy)
 	}
 	if s.terminalMaster != nil && e.Resize != nil {
 		s.resizeGoroutine.Go(func() {
@@ -331,12 +325,38 @@ func (s *execStreams) startStreamCopies(e driver.Exec, stopResize <-chan struct{
 	}
 }
 
-// waitOutputAndCloseAll waits until the output is copied, or outputDrainTimeout has passed, and closes all files.
+// copy copies the output until its end, or until the read deadline that waitOutputAndCloseAll sets.
+func (o outputCopyJob) copy() {
+	// io.Copy fails with EIO when no process has the terminal open, or with an error of the writer. After an error of
+	// the writer, further output is discarded, so that the command does not block.
+	switch _, err := io.Copy(o.dest, o.source); {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		o.copyBuffered()
+	case err != nil:
+		io.Copy(io.Discard, o.source)
+	}
+}
+
+// copyBuffered copies the output that the kernel has buffered. It blocks only while the writer does.
+func (o outputCopyJob) copyBuffered() {
+	buffered := 0
+	if conn, err := o.source.SyscallConn(); err == nil {
+		conn.Control(func(fd uintptr) { buffered, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
+	}
+	o.source.SetReadDeadline(time.Time{})
+	io.CopyN(o.dest, o.source, int64(buffered))
+}
+
+// waitOutputAndCloseAll waits until the output is copied, at most outputDrainTimeout for processes that write it, and
+// closes all files.
 func (s *execStreams) waitOutputAndCloseAll() {
-	s.resizeGoroutine.Wait() // the goroutine uses the descriptor of the terminal, which closeAll closes
-	timer := time.AfterFunc(outputDrainTimeout, s.closeAll)
+	s.resizeGoroutine.Wait()     // the goroutine uses the descriptor of the terminal, which closeAll closes
+	if s.terminalMaster == nil { // the output of a terminal ends, because the kernel hangs it up when the command exits
+		for _, out := range s.outputCopies {
+			out.source.SetReadDeadline(time.Now().Add(outputDrainTimeout))
+		}
+	}
 	s.outputCopyGoroutines.Wait()
-	timer.Stop()
 	s.closeAll()
 }
 

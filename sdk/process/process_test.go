@@ -647,6 +647,35 @@ func TestExecOutputThatIsHeldOpen(t *testing.T) {
 	}
 }
 
+func TestExecOutputForSlowReaders(t *testing.T) {
+	const size = 60_000 // a pipe holds as much after the first read
+	p := startProcess(t, newStartRequest(t), shellCommand("exec sleep 3600"))
+	for _, tty := range []bool{false, true} {
+		for _, leftover := range []string{"", "sleep 3600 & "} {
+			out := &slowWriter{delay: 2 * outputDrainTimeout}
+			script := leftover + "head -c " + strconv.Itoa(size) + " /dev/zero"
+			exit, err := p.Exec(t.Context(), driver.Exec{Command: []string{"/bin/sh", "-c", script}, Stdout: out, TTY: tty})
+			if err != nil || !exit.Successful() || out.size != size {
+				t.Errorf("terminal %v, script %q: %+v, %v, %d of %d bytes", tty, script, exit, err, out.size, size)
+			}
+		}
+	}
+}
+
+// slowWriter counts bytes. Its first Write takes delay.
+type slowWriter struct {
+	delay time.Duration
+	size  int
+}
+
+func (s *slowWriter) Write(p []byte) (int, error) {
+	if s.size == 0 {
+		time.Sleep(s.delay)
+	}
+	s.size += len(p)
+	return len(p), nil
+}
+
 func TestExecWriterThatFails(t *testing.T) {
 	p := startProcess(t, newStartRequest(t), shellCommand("exec sleep 3600"))
 	r, w := io.Pipe()
