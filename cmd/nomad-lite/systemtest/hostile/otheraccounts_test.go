@@ -587,7 +587,11 @@ func (s *randomJobSchedule) run() {
 	for _, id := range ids {
 		s.WaitUntil(id+" runs again", func() (string, bool) {
 			now := s.ReadAlloc(allocs[id].ID)
-			return now.ClientStatus + " " + now.ClientDescription, now.ClientStatus == api.AllocClientStatusRunning
+			seen := now.ClientStatus + " " + now.ClientDescription
+			for name, state := range now.TaskStates {
+				seen += fmt.Sprintf("\ntask %s: %s", name, systemtest.FormatEvents(state))
+			}
+			return seen, now.ClientStatus == api.AllocClientStatusRunning
 		})
 		s.sleepRandomly(20)
 		for name, state := range s.ReadAlloc(allocs[id].ID).TaskStates {

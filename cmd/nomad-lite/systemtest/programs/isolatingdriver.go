@@ -83,3 +83,7 @@ func (d *isolatingDriverPlugin) Start(ctx context.Context, start *sdk.StartReque
 func (*isolatingDriverPlugin) Recover(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {
 	return new(shellDriverPlugin).Recover(ctx, start)
 }
+
+func (*isolatingDriverPlugin) Adopt(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {
+	return process.Adopt(ctx, start)
+}
