@@ -61,14 +61,31 @@ func readRestoredTask(c *Config, name string, logger hclog.Logger) *taskrunner.R
 		logger.Error("record of task state lost", "task", name, "error", err)
 		task = nil
 	}
-	if task == nil {
+	switch {
+	case task == nil:
 		// The last reported state is used, because a task that was only received has no record.
 		task = lastReported
+	case lastReported != nil:
+		task.Events = appendLaterEvents(task.Events, lastReported.Events)
 	}
 	if !found && task == nil {
 		return nil
 	}
 	return &taskrunner.RestoredTask{LocalState: local, TaskState: task}
+}
+
+// appendLaterEvents returns the events of a record, followed by those that the earlier agent reported after the last of
+// them: on a disk that was full, the report can have been stored and the record not.
+func appendLaterEvents(recorded, reported []*api.TaskEvent) []*api.TaskEvent {
+	later := 0
+	if len(recorded) > 0 {
+		last := recorded[len(recorded)-1]
+		later = 1 + slices.IndexFunc(reported, func(e *api.TaskEvent) bool { return e.Type == last.Type && e.Time == last.Time })
+		if later == 0 {
+			return recorded
+		}
+	}
+	return slices.Concat(recorded, reported[later:])
 }
 
 // resumeEarlierStop continues, for New, the stop of an allocation that an earlier agent has started.

@@ -615,6 +615,29 @@ func TestAllocWithoutRecordIsNew(t *testing.T) {
 	})
 }
 
+func TestAppendLaterEvents(t *testing.T) {
+	events := func(names string) (list []*api.TaskEvent) {
+		for i, name := range strings.Fields(names) {
+			list = append(list, &api.TaskEvent{Type: name, Time: int64(i)})
+		}
+		return list
+	}
+	for _, test := range []struct{ recorded, reported, want string }{
+		{"Received Started", "Received Started Terminated Restarting", "[Received Started Terminated Restarting]"},
+		{"Received Started", "Received Started", "[Received Started]"},
+		{"Received Started Terminated", "Received Started", "[Received Started Terminated]"},
+		{"", "Received", "[Received]"},
+		{"Received", "", "[Received]"},
+		{"Received Started", "Received Restarting Started", "[Received Started]"}, // the time of Started differs
+	} {
+		var got []string
+		for _, e := range appendLaterEvents(events(test.recorded), events(test.reported)) {
+			got = append(got, e.Type)
+		}
+		wantEqual(t, test.recorded+" and then "+test.reported, got, test.want)
+	}
+}
+
 // slowDrivers is a world whose plugin takes longer to start than a recovery waits for it.
 type slowDrivers struct{ *fakeDrivers }
 
