@@ -3,7 +3,6 @@ package sdk
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/device"
@@ -55,19 +54,19 @@ func callFingerprintRecoverPanic(ctx context.Context, f Fingerprinter) (print dr
 	return f.Fingerprint(ctx)
 }
 
-func callCreateNetworkRecoverPanic(ctx context.Context, n NetworkManager, allocID, hostname string) (isolation *driver.NetworkIsolation, created bool, err error) {
+func callCreateNetworkRecoverPanic(ctx context.Context, n NetworkManager, req CreateNetworkRequest) (network CreateNetworkResponse, err error) {
 	defer basewire.RecoverAndLogPanic(n, "CreateNetwork", &err)
-	return n.CreateNetwork(ctx, allocID, hostname)
+	return n.CreateNetwork(ctx, req)
 }
 
-func callDestroyNetworkRecoverPanic(ctx context.Context, n NetworkManager, allocID string, isolation *driver.NetworkIsolation) (err error) {
+func callDestroyNetworkRecoverPanic(ctx context.Context, n NetworkManager, req DestroyNetworkRequest) (err error) {
 	defer basewire.RecoverAndLogPanic(n, "DestroyNetwork", &err)
-	return n.DestroyNetwork(ctx, allocID, isolation)
+	return n.DestroyNetwork(ctx, req)
 }
 
-func callSweepRecoverPanic(ctx context.Context, s OrphanKiller, allocID, task string) (found bool, err error) {
+func callSweepRecoverPanic(ctx context.Context, s OrphanKiller, req SweepRequest) (found bool, err error) {
 	defer basewire.RecoverAndLogPanic(s, "Sweep", &err)
-	return s.Sweep(ctx, allocID, task)
+	return s.Sweep(ctx, req)
 }
 
 func callWaitRecoverPanic(ctx context.Context, t Task) (result driver.ExitResult, err error) {
@@ -85,9 +84,9 @@ func callSignalRecoverPanic(ctx context.Context, s Signaler, name string) (err e
 	return s.Signal(ctx, name)
 }
 
-func callStopRecoverPanic(ctx context.Context, s Stopper, timeout time.Duration, signal string) (err error) {
+func callStopRecoverPanic(ctx context.Context, s Stopper, req StopRequest) (err error) {
 	defer basewire.RecoverAndLogPanic(s, "Stop", &err)
-	return s.Stop(ctx, timeout, signal)
+	return s.Stop(ctx, req)
 }
 
 func callExecRecoverPanic(ctx context.Context, e Execer, exec driver.Exec) (result driver.ExitResult, err error) {
@@ -145,7 +144,12 @@ func callReserveRecoverPanic(ctx context.Context, d Device, req *ReserveRequest)
 	return d.Reserve(ctx, req)
 }
 
-func callWatchRecoverPanic(ctx context.Context, w DeviceWatcher) (changes <-chan struct{}, err error) {
+// callWatchIfWatcher returns the channel of Watch, or nil for a plugin without Watch.
+func callWatchIfWatcher(ctx context.Context, plugin any) (changes <-chan struct{}, err error) {
+	w, ok := plugin.(Watcher)
+	if !ok {
+		return nil, nil
+	}
 	defer basewire.RecoverAndLogPanic(w, "Watch", &err)
 	return w.Watch(ctx), nil
 }

@@ -44,15 +44,6 @@ type DeviceStatsProvider interface {
 	Stats(ctx context.Context) ([]device.GroupStats, error)
 }
 
-// DeviceWatcher is a device plugin that detects changes of its devices earlier than the next
-// FingerprintInterval.
-type DeviceWatcher interface {
-	// Watch returns a channel. After each value on the channel the package calls Fingerprint. Watch is
-	// called once per connection of a host, and the plugin must stop watching when ctx ends. If the channel
-	// is nil or closed, the package calls Fingerprint only once per FingerprintInterval.
-	Watch(ctx context.Context) <-chan struct{}
-}
-
 // DeviceInfo is the description of a device plugin. Only Name is required.
 type DeviceInfo struct {
 	Name    string // name of the plugin: letters, digits, "_", "-" and "."

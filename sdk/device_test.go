@@ -30,7 +30,7 @@ type cameraPlugin struct {
 }
 
 var (
-	_ DeviceWatcher       = (*cameraPlugin)(nil)
+	_ Watcher             = (*cameraPlugin)(nil)
 	_ DeviceStatsProvider = (*cameraPlugin)(nil)
 )
 

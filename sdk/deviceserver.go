@@ -53,12 +53,9 @@ func newDeviceServer(impl Device, id pluginIdentity, info DeviceInfo) (*deviceSe
 }
 
 func (s *deviceServer) Fingerprint(ctx context.Context) (<-chan device.Fingerprint, error) {
-	var changes <-chan struct{}
-	if w, ok := s.authorPlugin.(DeviceWatcher); ok {
-		var err error
-		if changes, err = callWatchRecoverPanic(ctx, w); err != nil {
-			return nil, err
-		}
+	changes, err := callWatchIfWatcher(ctx, s.authorPlugin)
+	if err != nil {
+		return nil, err
 	}
 	return streamFingerprints(ctx, s.fingerprintOrUnhealthy, s.fingerprintInterval, changes), nil
 }

@@ -53,9 +53,15 @@ type Signaler interface {
 // Stopper is a task with its own stop operation. A task without it is stopped by
 // Signal, the kill timeout, and Kill.
 type Stopper interface {
-	// Stop sends the signal to the task (empty means the driver's default), waits up to
-	// timeout, kills the task, and returns when it has exited.
-	Stop(ctx context.Context, timeout time.Duration, signal string) error
+	// Stop sends the signal to the task, waits at most for the timeout, kills the task, and returns when it has
+	// exited.
+	Stop(ctx context.Context, req StopRequest) error
+}
+
+// StopRequest says how a task is stopped.
+type StopRequest struct {
+	Signal  string        // such as "SIGTERM"; empty means the driver's default
+	Timeout time.Duration // time from the signal until the task is killed
 }
 
 // Execer is a task in whose environment another command can run. The driver must also
@@ -107,7 +113,7 @@ type Destroyer interface {
 // tasks when its process exits, and the host starts them again.
 type Recoverer[T Task] interface {
 	// Recover finds a task that an earlier process of this driver started. It must only
-	// rely on start.State: start.DriverConfig may be empty. It returns an error if the
+	// rely on the value of start.DecodeState: start.DriverConfig may be empty. It returns an error if the
 	// task no longer exists and its exit status is unknown; a task whose exit status is
 	// known is recovered, and its Wait returns the status.
 	//
@@ -123,7 +129,7 @@ type Recoverer[T Task] interface {
 // Adopt.
 type Adopter[T Task] interface {
 	// Adopt finds the task of a start that an earlier process of this driver was executing. The request is
-	// the request of Start; start.State has nothing. A task that has exited is adopted if its exit status is
+	// the request of Start; start.DecodeState returns an error. A task that has exited is adopted if its exit status is
 	// known, and its Wait returns the status. Adopt starts nothing, and removes nothing of a task that was
 	// executed: the host destroys the start after it has stored what Adopt returned.
 	//
@@ -141,7 +147,8 @@ var ErrNotExecuted = errors.New("the task was not executed")
 type Fingerprinter interface {
 	// Fingerprint inspects the machine. It is called immediately and then once per
 	// DriverInfo.FingerprintInterval, for each host that is connected; the package reports changes to the
-	// host. The result must set Health: its zero value means that the driver cannot work on this machine.
+	// host. The result must set Health: its zero
+	// value means that the driver cannot work on this machine, for the reason in HealthDescription.
 	Fingerprint(ctx context.Context) driver.Fingerprint
 }
 
@@ -162,13 +169,30 @@ type Shutdowner interface {
 // NetworkManager is a driver that creates the network namespaces of allocations. Hosts call it if
 // the driver declares Capabilities.MustCreateNetwork.
 type NetworkManager interface {
-	// CreateNetwork creates the network of an allocation. created is false if the network
-	// already existed. A nil isolation means that the driver isolates nothing.
-	CreateNetwork(ctx context.Context, allocID, hostname string) (isolation *driver.NetworkIsolation, created bool, err error)
+	// CreateNetwork creates the network of an allocation, or returns the network that exists already.
+	CreateNetwork(ctx context.Context, req CreateNetworkRequest) (CreateNetworkResponse, error)
 
-	// DestroyNetwork undoes CreateNetwork, whose result is isolation. A network that no longer exists is
-	// not an error. After an error a nomad-lite agent calls again.
-	DestroyNetwork(ctx context.Context, allocID string, isolation *driver.NetworkIsolation) error
+	// DestroyNetwork undoes CreateNetwork. A network that no longer exists is not an error. After an error a
+	// nomad-lite agent calls again.
+	DestroyNetwork(ctx context.Context, req DestroyNetworkRequest) error
+}
+
+// CreateNetworkRequest is a request for the network of an allocation.
+type CreateNetworkRequest struct {
+	AllocID  string
+	Hostname string // hostname of the group's network block; can be empty
+}
+
+// CreateNetworkResponse is the network of an allocation.
+type CreateNetworkResponse struct {
+	Isolation *driver.NetworkIsolation // nil means that the driver isolates nothing
+	Created   bool                     // false if the network existed already
+}
+
+// DestroyNetworkRequest names the network of an allocation.
+type DestroyNetworkRequest struct {
+	AllocID   string
+	Isolation *driver.NetworkIsolation // from the response of CreateNetwork; not nil
 }
 
 // OrphanKiller is a driver that can find the processes of a start that it has no record of,
@@ -177,7 +201,12 @@ type OrphanKiller interface {
 	// Sweep kills the processes that an earlier start of the task has left, and reports
 	// whether it found any. The package calls Sweep when a host destroys a task id that the
 	// driver does not know, unless the driver knows another start of the same task.
-	Sweep(ctx context.Context, allocID, taskName string) (found bool, err error)
+	Sweep(ctx context.Context, req SweepRequest) (found bool, err error)
+}
+
+// SweepRequest names the task of an earlier start.
+type SweepRequest struct {
+	AllocID, TaskName string
 }
 
 // DriverInfo is the description of a driver. Only Name is required.

@@ -57,13 +57,13 @@ func ExampleStartRequest() {
 				Kind string `codec:"kind"`
 			} `codec:"tea"`
 		}
-		if err := start.Config(&config); err != nil {
+		if err := start.DecodeConfig(&config); err != nil {
 			return nil, err
 		}
 		if config.Litres > 2 {
 			return nil, errors.New("the kettle holds 2 litres")
 		}
-		start.Event("filling the kettle", nil)
+		start.Event("filling the kettle")
 		return &kettleTask{startRequest: start, done: make(chan struct{})}, nil
 	}
 	_ = start
@@ -79,7 +79,7 @@ func (k *kettleDriver) Start(context.Context, *sdk.StartRequest) (*kettleTask, e
 func ExampleRecoverer() {
 	recover := func(ctx context.Context, start *sdk.StartRequest) (*kettleTask, error) {
 		var s kettleTaskState
-		if err := start.State(&s); err != nil {
+		if err := start.DecodeState(&s); err != nil {
 			return nil, err
 		}
 		if time.Since(s.StartedAt) > time.Hour {
@@ -198,7 +198,7 @@ func (b *bouncerHook) Prestart(_ context.Context, req hook.TaskPrestartRequest) 
 	var config struct {
 		Guests []string `codec:"guests"`
 	}
-	if err := req.Config(&config); err != nil {
+	if err := req.DecodeConfig(&config); err != nil {
 		return hook.TaskPrestartResponse{}, err
 	}
 	if !slices.Contains(config.Guests, req.Task.Name) {

@@ -55,7 +55,7 @@ func (h *hostCallingHook) Prestart(ctx context.Context, req hook.TaskPrestartReq
 		Cubes int    `codec:"cubes"`
 	}
 	state := map[string]string{"calls": req.PreviousState["calls"] + "I"}
-	if err := req.Config(&config); err != nil {
+	if err := req.DecodeConfig(&config); err != nil {
 		return hook.TaskPrestartResponse{State: state}, err
 	}
 	if config.Cubes > 3 {

@@ -23,7 +23,7 @@ func (d *adoptingDriver) Adopt(_ context.Context, start *StartRequest) (*allMeth
 		return nil, d.adoptErr
 	}
 	var config struct{}
-	if err := start.Config(&config); err != nil {
+	if err := start.DecodeConfig(&config); err != nil {
 		return nil, err
 	}
 	d.adopted = append(d.adopted, start.ID)

@@ -13,9 +13,9 @@ import (
 // implement.
 var (
 	hookInterfaces   = append(hookPointInterfaces(), reflect.TypeFor[HostSetter](), reflect.TypeFor[Configurer]())
-	deviceInterfaces = []reflect.Type{reflect.TypeFor[DeviceStatsProvider](), reflect.TypeFor[DeviceWatcher](), reflect.TypeFor[Configurer]()}
+	deviceInterfaces = []reflect.Type{reflect.TypeFor[DeviceStatsProvider](), reflect.TypeFor[Watcher](), reflect.TypeFor[Configurer]()}
 	driverInterfaces = []reflect.Type{
-		reflect.TypeFor[Configurer](), reflect.TypeFor[Fingerprinter](), reflect.TypeFor[Initializer](),
+		reflect.TypeFor[Configurer](), reflect.TypeFor[Fingerprinter](), reflect.TypeFor[Watcher](), reflect.TypeFor[Initializer](),
 		reflect.TypeFor[Shutdowner](), reflect.TypeFor[NetworkManager](), reflect.TypeFor[OrphanKiller](),
 	}
 	taskInterfaces = []reflect.Type{

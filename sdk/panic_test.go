@@ -74,18 +74,18 @@ func (d *panickingDriver) Fingerprint(context.Context) driver.Fingerprint {
 	return driver.Fingerprint{Health: driver.HealthHealthy}
 }
 
-func (d *panickingDriver) Sweep(context.Context, string, string) (bool, error) {
+func (d *panickingDriver) Sweep(context.Context, SweepRequest) (bool, error) {
 	d.sweepCount.Add(1)
 	d.panicIfSelected("Sweep")
 	return true, nil
 }
 
-func (d *panickingDriver) CreateNetwork(context.Context, string, string) (*driver.NetworkIsolation, bool, error) {
+func (d *panickingDriver) CreateNetwork(context.Context, CreateNetworkRequest) (CreateNetworkResponse, error) {
 	d.panicIfSelected("CreateNetwork")
-	return nil, false, nil
+	return CreateNetworkResponse{}, nil
 }
 
-func (d *panickingDriver) DestroyNetwork(context.Context, string, *driver.NetworkIsolation) error {
+func (d *panickingDriver) DestroyNetwork(context.Context, DestroyNetworkRequest) error {
 	d.panicIfSelected("DestroyNetwork")
 	return nil
 }
@@ -105,7 +105,7 @@ func (p *panickingTask) Signal(context.Context, string) error {
 	return nil
 }
 
-func (p *panickingTask) Stop(ctx context.Context, _ time.Duration, _ string) error {
+func (p *panickingTask) Stop(ctx context.Context, _ StopRequest) error {
 	p.driver.panicIfSelected("Stop")
 	return p.sleepingTask.Kill(ctx)
 }

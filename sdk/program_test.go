@@ -102,7 +102,7 @@ func (driverWithWrongRecover) Recover(context.Context) error { return nil }
 
 type driverWithoutCreateNetwork struct{ stubDriver[Task] }
 
-func (driverWithoutCreateNetwork) DestroyNetwork(context.Context, string, *driver.NetworkIsolation) error {
+func (driverWithoutCreateNetwork) DestroyNetwork(context.Context, DestroyNetworkRequest) error {
 	return nil
 }
 

@@ -68,6 +68,15 @@ func (c *Config) Decode(dst any) error {
 	return nil
 }
 
+// Watcher is a device plugin, or a driver with Fingerprint, that detects changes earlier than the next
+// FingerprintInterval.
+type Watcher interface {
+	// Watch returns a channel. After each value on the channel the package calls Fingerprint. Watch is
+	// called once per connection of a host, and the plugin must stop watching when ctx ends. If the channel
+	// is nil or closed, the package calls Fingerprint only once per FingerprintInterval.
+	Watch(ctx context.Context) <-chan struct{}
+}
+
 // Recoverable marks an error of a driver's Start, or of a hook's Prestart, for which a
 // retry may succeed: the restart policy of the task applies. A marked error of Recover
 // means that the task may still exist, see [Recoverer]. For nil it returns nil.

@@ -119,13 +119,20 @@ func (s *driverServer) Capabilities(context.Context) (*driver.Capabilities, erro
 }
 
 func (s *driverServer) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint, error) {
-	return streamFingerprints(ctx, s.currentFingerprint, s.driverInfo.FingerprintInterval, nil), nil
+	changes, err := callWatchIfWatcher(ctx, s.authorPlugin)
+	if err != nil {
+		return nil, err
+	}
+	return streamFingerprints(ctx, s.currentFingerprint, s.driverInfo.FingerprintInterval, changes), nil
 }
 
 func (s *driverServer) currentFingerprint(ctx context.Context) driver.Fingerprint {
 	f := driver.Fingerprint{Health: driver.HealthHealthy}
 	if fingerprinter, ok := s.authorPlugin.(Fingerprinter); ok {
 		f = callFingerprintRecoverPanic(ctx, fingerprinter)
+	}
+	if f.Health == driver.HealthUndetected && f.HealthDescription == "" {
+		f.HealthDescription = "the driver has set neither the Health nor the HealthDescription of its fingerprint"
 	}
 	if f.Health == driver.HealthHealthy && f.HealthDescription == "" {
 		f.HealthDescription = "Healthy"
@@ -215,6 +222,9 @@ func (s *driverServer) sweepAfterStartPanic(ctx context.Context, start *StartReq
 
 func (s *driverServer) newStartRequest(config driver.TaskConfig) *StartRequest {
 	config.Env = maps.Clone(config.Env) // the author may change the clone, but not the config in the handle
+	if config.Resources == nil {
+		config.Resources = new(driver.Resources)
+	}
 	return &StartRequest{
 		TaskConfig: config,
 		events:     &s.taskEvents,
@@ -398,7 +408,7 @@ func (s *driverServer) StopTask(ctx context.Context, id string, timeout time.Dur
 		return err
 	}
 	if stopper, ok := t.authorTask.(Stopper); ok {
-		err := callStopRecoverPanic(ctx, stopper, timeout, signal)
+		err := callStopRecoverPanic(ctx, stopper, StopRequest{Signal: signal, Timeout: timeout})
 		if err != nil && !t.hasExited() {
 			return err
 		}
@@ -546,7 +556,7 @@ func (s *driverServer) sweepTask(ctx context.Context, id string, force bool) err
 	s.activeSweepsByTask[key] = over
 	s.mu.Unlock()
 
-	found, err := callSweepRecoverPanic(ctx, sweeper, allocID, name)
+	found, err := callSweepRecoverPanic(ctx, sweeper, SweepRequest{AllocID: allocID, TaskName: name})
 
 	s.mu.Lock()
 	delete(s.activeSweepsByTask, key)
@@ -760,7 +770,8 @@ func (s *driverServer) CreateNetwork(ctx context.Context, allocID, hostname stri
 	if !ok {
 		return nil, false, errors.New("CreateNetwork RPC not supported by driver")
 	}
-	return callCreateNetworkRecoverPanic(ctx, networker, allocID, hostname)
+	network, err := callCreateNetworkRecoverPanic(ctx, networker, CreateNetworkRequest{AllocID: allocID, Hostname: hostname})
+	return network.Isolation, network.Created, err
 }
 
 func (s *driverServer) DestroyNetwork(ctx context.Context, allocID string, isolation *driver.NetworkIsolation) error {
@@ -768,7 +779,7 @@ func (s *driverServer) DestroyNetwork(ctx context.Context, allocID string, isola
 	if !ok {
 		return errors.New("DestroyNetwork RPC not supported by driver")
 	}
-	return callDestroyNetworkRecoverPanic(ctx, networker, allocID, isolation)
+	return callDestroyNetworkRecoverPanic(ctx, networker, DestroyNetworkRequest{AllocID: allocID, Isolation: isolation})
 }
 
 // hasTasks reports whether the table has tasks. The process must not exit while it has, because a host may

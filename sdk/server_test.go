@@ -142,6 +142,8 @@ type allMethodsDriver struct {
 	unblockSweep    chan struct{} // pauses a sweep until it is closed; nil means no pause
 	configs         []string
 	fingerprints    []driver.Fingerprint
+	changes         chan struct{}
+	startResources  *driver.Resources // resources of the last start
 	schema          *hclspec.Spec
 	noCapabilities  bool // the driver declares no capability
 }
@@ -158,8 +160,9 @@ func (d *allMethodsDriver) Info() DriverInfo {
 }
 
 func (d *allMethodsDriver) Start(_ context.Context, start *StartRequest) (*allMethodsTask, error) {
+	d.startResources = start.Resources
 	start.Env["CHANGED"] = "by the author"
-	start.Event("hello", map[string]string{"a": "b"})
+	start.EventWithDetails("hello", map[string]string{"a": "b"})
 	if d.newTask != nil {
 		return d.newTask(), nil
 	}
@@ -168,7 +171,7 @@ func (d *allMethodsDriver) Start(_ context.Context, start *StartRequest) (*allMe
 
 func (d *allMethodsDriver) Recover(_ context.Context, start *StartRequest) (*allMethodsTask, error) {
 	var s allMethodsState
-	if err := start.State(&s); err != nil {
+	if err := start.DecodeState(&s); err != nil {
 		return nil, err
 	}
 	d.mu.Lock()
@@ -201,15 +204,17 @@ func (d *allMethodsDriver) Fingerprint(context.Context) driver.Fingerprint {
 	return f
 }
 
-func (d *allMethodsDriver) Sweep(_ context.Context, allocID, task string) (bool, error) {
+func (d *allMethodsDriver) Watch(context.Context) <-chan struct{} { return d.changes }
+
+func (d *allMethodsDriver) Sweep(_ context.Context, req SweepRequest) (bool, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.sweptTasks = append(d.sweptTasks, allocID+" "+task)
+	d.sweptTasks = append(d.sweptTasks, req.AllocID+" "+req.TaskName)
 	if d.unblockSweep != nil {
 		d.unblockSweep <- struct{}{}
 		<-d.unblockSweep
 	}
-	return allocID == "remains", nil
+	return req.AllocID == "remains", nil
 }
 
 func newTestServer[T Task](d Driver[T]) *driverServer {
@@ -637,7 +642,7 @@ func TestConfigThatTheStructCannotHoldIsAnError(t *testing.T) {
 	}
 	start := &StartRequest{TaskConfig: driver.TaskConfig{Name: "web", DriverConfig: body}}
 	want := "decode the config of task \"web\": \"message\" has no field in the Go struct: add one with the tag `codec:\"message\"`"
-	if err := start.Config(&tooFewFields); err == nil || err.Error() != want {
+	if err := start.DecodeConfig(&tooFewFields); err == nil || err.Error() != want {
 		t.Errorf("Config:\n%v, want\n%s", err, want)
 	}
 	if err := (&Config{encodedBody: body}).Decode(&tooFewFields); err == nil || !strings.Contains(err.Error(), `"message" has no field`) {
@@ -647,11 +652,11 @@ func TestConfigThatTheStructCannotHoldIsAnError(t *testing.T) {
 		Message []string `codec:"message"`
 		Times   int      `codec:"times"`
 	}
-	if err := start.Config(&wrongFieldType); err == nil || !strings.Contains(err.Error(), `"message" is a string, which does not fit the Go type []string`) {
+	if err := start.DecodeConfig(&wrongFieldType); err == nil || !strings.Contains(err.Error(), `"message" is a string, which does not fit the Go type []string`) {
 		t.Errorf("Config with another type: %v", err)
 	}
 	start.StateVersion = 1 // an earlier version, for which keys without a field are allowed
-	if err := start.Config(&tooFewFields); err != nil || tooFewFields.Times != 2 {
+	if err := start.DecodeConfig(&tooFewFields); err != nil || tooFewFields.Times != 2 {
 		t.Errorf("Config of a task that is recovered: %v, %+v", err, tooFewFields)
 	}
 }
@@ -684,6 +689,33 @@ func TestFingerprintStream(t *testing.T) {
 			t.Error("a fingerprint after the end")
 		}
 	})
+}
+
+func TestWatchedFingerprint(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &allMethodsDriver{changes: make(chan struct{}), fingerprints: []driver.Fingerprint{{Health: driver.HealthHealthy}, {}}}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		c, err := newTestServer(d).Fingerprint(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-c
+		began := time.Now()
+		d.changes <- struct{}{}
+		if got := <-c; got.Health != driver.HealthUndetected || !strings.Contains(got.HealthDescription, "has set neither the Health") || time.Since(began) != 0 {
+			t.Errorf("a fingerprint without Health, %v after the change: %+v", time.Since(began), got)
+		}
+	})
+}
+
+func TestResourcesOfStartAreNotNil(t *testing.T) {
+	d := &allMethodsDriver{newTask: func() *allMethodsTask { return &allMethodsTask{sleepingTask: newSleepingTask()} }}
+	s := newTestServer(d)
+	startTestTask(t, s)
+	if d.startResources == nil || !reflect.DeepEqual(*d.startResources, driver.Resources{}) {
+		t.Errorf("resources of a start for which the host has sent none: %+v", d.startResources)
+	}
 }
 
 func TestStatsStream(t *testing.T) {

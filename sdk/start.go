@@ -14,7 +14,7 @@ import (
 
 // StartRequest is one start of a task, as the host requests it, or as the host has
 // stored it for a recovery. A restarted task is a new start with a new ID. A task can keep
-// its StartRequest to emit events and to log.
+// its StartRequest to emit events and to log. Resources is never nil: without resources from the host, all of them are zero.
 type StartRequest struct {
 	driver.TaskConfig
 
@@ -28,16 +28,16 @@ type StartRequest struct {
 	logger       hclog.Logger
 }
 
-// Config decodes the task's config block into dst, a pointer to a struct whose fields
+// DecodeConfig decodes the task's config block into dst, a pointer to a struct whose fields
 // are matched by the tag `codec`. An argument that is absent and has no hclspec.Default resets
 // its field to the zero value, or a pointer to nil. If the host has sent no block, as for a
 // recovery, dst is unchanged.
 //
 // The struct must have a field for each key of the task schema, of a type that can hold
-// each value: otherwise Config returns an error that names the key, so that no value is
+// each value: otherwise DecodeConfig returns an error that names the key, so that no value is
 // lost silently. In Recover and Adopt, where the block may match an earlier version of the
-// schema, Config does not check that.
-func (s *StartRequest) Config(dst any) error {
+// schema, DecodeConfig does not check that.
+func (s *StartRequest) DecodeConfig(dst any) error {
 	if len(s.DriverConfig) == 0 {
 		return nil
 	}
@@ -51,9 +51,9 @@ func (s *StartRequest) Config(dst any) error {
 	return nil
 }
 
-// State decodes into dst the value that [StateProvider] returned when the task started. It is for Recover:
+// DecodeState decodes into dst the value that [StateProvider] returned when the task started. It is for Recover:
 // without a state it returns an error.
-func (s *StartRequest) State(dst any) error {
+func (s *StartRequest) DecodeState(dst any) error {
 	if len(s.encodedState) == 0 {
 		return errors.New("the handle of the task carries no state")
 	}
@@ -66,11 +66,13 @@ func (s *StartRequest) State(dst any) error {
 // TaskDir is the task's own directory on the host.
 func (s *StartRequest) TaskDir() string { return filepath.Join(s.AllocDir, s.Name) }
 
-// Event adds a message for the user to the task's events, such as "pulling image". The host shows
-// annotations, which can be nil, as details of the event. Event
-// may be called as long as the process lives, and never blocks.
-func (s *StartRequest) Event(message string, annotations map[string]string) {
-	s.emitEvent(message, annotations)
+// Event adds a message for the user to the task's events, such as "pulling image". Event may be called as long as the
+// process lives, and never blocks.
+func (s *StartRequest) Event(message string) { s.emitEvent(message, nil) }
+
+// EventWithDetails is Event with details, which the host shows with the event.
+func (s *StartRequest) EventWithDetails(message string, details map[string]string) {
+	s.emitEvent(message, details)
 }
 
 // EventOnce is Event for a message that applies to each start of the task, such as "the

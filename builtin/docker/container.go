@@ -229,7 +229,7 @@ func (b *containerBuilder) setResources(r *driver.Resources) error {
 	}
 	if reserved := r.Linux.CpusetCpus; reserved != "" {
 		if l.CpusetCpus != "" {
-			b.start.Event(fmt.Sprintf("cpuset_cpus = %q has no effect: the task has the cores %s, because its resources have cores", l.CpusetCpus, reserved), nil)
+			b.start.Event(fmt.Sprintf("cpuset_cpus = %q has no effect: the task has the cores %s, because its resources have cores", l.CpusetCpus, reserved))
 		}
 		b.hostConfig.CpusetCpus = reserved
 	}

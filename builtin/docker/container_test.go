@@ -48,7 +48,7 @@ func buildPlan(t *testing.T, plugin, task map[string]any, change func(*sdk.Start
 		change(start)
 	}
 	var c taskConfig
-	if err := start.Config(&c); err != nil {
+	if err := start.DecodeConfig(&c); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.validateAndParseDurations(); err != nil {

@@ -253,7 +253,7 @@ func TestContainerOfARecoveryIsNotDangling(t *testing.T) {
 	}
 
 	e.handle("DELETE /containers/c1", reply(http.StatusNoContent, nil))
-	if found, err := d.Sweep(t.Context(), start.AllocID, start.Name); !found || err != nil {
+	if found, err := d.Sweep(t.Context(), sdk.SweepRequest{AllocID: start.AllocID, TaskName: start.Name}); !found || err != nil {
 		t.Errorf("Sweep returns %v, %v", found, err)
 	}
 	if len(d.reaper.startIDsInUse) > 0 {

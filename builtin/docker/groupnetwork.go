@@ -10,6 +10,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
 // Labels of a network that CreateNetwork returns, with Nomad's names. The host writes the hostname
@@ -25,29 +26,30 @@ func groupNetworkContainerName(allocID string) string { return "nomad_init_" + a
 // CreateNetwork starts a container that does nothing, for its network namespace, which has
 // only a loopback interface. If the container of the allocation runs already, CreateNetwork
 // returns its namespace. A container that has exited is replaced.
-func (d *Driver) CreateNetwork(ctx context.Context, allocID, hostname string) (_ *driver.NetworkIsolation, created bool, err error) {
+func (d *Driver) CreateNetwork(ctx context.Context, req sdk.CreateNetworkRequest) (_ sdk.CreateNetworkResponse, err error) {
+	var none sdk.CreateNetworkResponse
 	config, engine, err := d.currentConfigAndClient()
 	if err != nil {
-		return nil, false, err
+		return none, err
 	}
-	name := groupNetworkContainerName(allocID)
+	name := groupNetworkContainerName(req.AllocID)
 	existing, err := engine.ContainerInspect(ctx, name, client.ContainerInspectOptions{})
 	switch {
-	case err == nil && existing.Container.State.Running && existing.Container.Config.Labels[labelAllocID] == allocID && !isOfOtherRunningAgent(existing.Container.Config.Labels):
-		isolation, err := networkIsolationOf(existing.Container, hostname)
-		return isolation, false, err
+	case err == nil && existing.Container.State.Running && existing.Container.Config.Labels[labelAllocID] == req.AllocID && !isOfOtherRunningAgent(existing.Container.Config.Labels):
+		isolation, err := networkIsolationOf(existing.Container, req.Hostname)
+		return sdk.CreateNetworkResponse{Isolation: isolation}, err
 	case err != nil && !isContainerGone(err):
-		return nil, false, markRecoverableUnlessRefused(fmt.Errorf("inspect the container %s: %w", name, err))
+		return none, markRecoverableUnlessRefused(fmt.Errorf("inspect the container %s: %w", name, err))
 	}
-	labels := map[string]string{labelAllocID: allocID}
+	labels := map[string]string{labelAllocID: req.AllocID}
 	addDataDirectoryLabel(labels)
 	imageID, err := d.images.pullOrMakeInfraImage(ctx, config)
 	if err != nil {
-		return nil, false, err
+		return none, err
 	}
 	id, err := createOrReplaceContainer(ctx, engine, &client.ContainerCreateOptions{
 		Name:   name,
-		Config: &container.Config{Image: imageID, Hostname: hostname, Labels: labels},
+		Config: &container.Config{Image: imageID, Hostname: req.Hostname, Labels: labels},
 		HostConfig: &container.HostConfig{
 			NetworkMode:    network.NetworkNone,
 			CapDrop:        []string{"ALL"},
@@ -57,7 +59,7 @@ func (d *Driver) CreateNetwork(ctx context.Context, allocID, hostname string) (_
 		},
 	}, 1)
 	if err != nil {
-		return nil, false, markRecoverableUnlessRefused(fmt.Errorf("create the container %s: %w", name, err))
+		return none, markRecoverableUnlessRefused(fmt.Errorf("create the container %s: %w", name, err))
 	}
 	defer func() {
 		if err != nil {
@@ -65,14 +67,14 @@ func (d *Driver) CreateNetwork(ctx context.Context, allocID, hostname string) (_
 		}
 	}()
 	if _, err := engine.ContainerStart(ctx, id, client.ContainerStartOptions{}); err != nil {
-		return nil, false, markRecoverableUnlessRefused(fmt.Errorf("start the container %s: %w", name, err))
+		return none, markRecoverableUnlessRefused(fmt.Errorf("start the container %s: %w", name, err))
 	}
 	inspected, err := engine.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
 	if err != nil {
-		return nil, false, markRecoverableUnlessRefused(fmt.Errorf("inspect the container %s: %w", name, err))
+		return none, markRecoverableUnlessRefused(fmt.Errorf("inspect the container %s: %w", name, err))
 	}
-	isolation, err := networkIsolationOf(inspected.Container, hostname)
-	return isolation, true, err
+	isolation, err := networkIsolationOf(inspected.Container, req.Hostname)
+	return sdk.CreateNetworkResponse{Isolation: isolation, Created: true}, err
 }
 
 // networkIsolationOf returns the network namespace of a running container.
@@ -93,12 +95,12 @@ func hasNetworkNamespace(c container.InspectResponse) bool {
 
 // DestroyNetwork removes the container of CreateNetwork. A container that is gone is no
 // error.
-func (d *Driver) DestroyNetwork(ctx context.Context, allocID string, _ *driver.NetworkIsolation) error {
+func (d *Driver) DestroyNetwork(ctx context.Context, req sdk.DestroyNetworkRequest) error {
 	_, engine, err := d.currentConfigAndClient()
 	if err != nil {
 		return err
 	}
-	return removeGroupNetworkContainer(ctx, engine, groupNetworkContainerName(allocID), allocID)
+	return removeGroupNetworkContainer(ctx, engine, groupNetworkContainerName(req.AllocID), req.AllocID)
 }
 
 // removeGroupNetworkContainer removes a container if it holds the network of the allocation.

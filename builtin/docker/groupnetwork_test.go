@@ -186,18 +186,20 @@ func TestDanglingNetworks(t *testing.T) {
 func testGroupNetwork(t *testing.T, e *dockertest.Engine, d *Driver, start func(*testing.T, *Driver, map[string]any, func(*sdk.StartRequest)) *task, wait func(*testing.T, *task) driver.ExitResult) {
 	const allocID = "99999999-2222-3333-4444-555555555555"
 	ctx := t.Context()
-	network, created, err := d.CreateNetwork(ctx, allocID, "pod")
-	if err != nil || !created || network.Mode != driver.NetworkGroup || network.Labels[sandboxHostnameLabel] != "pod" {
-		t.Fatalf("CreateNetwork returns %+v, %v, %v", network, created, err)
+	response, err := d.CreateNetwork(ctx, sdk.CreateNetworkRequest{AllocID: allocID, Hostname: "pod"})
+	network := response.Isolation
+	if err != nil || !response.Created || network.Mode != driver.NetworkGroup || network.Labels[sandboxHostnameLabel] != "pod" {
+		t.Fatalf("CreateNetwork returns %+v, %v", response, err)
 	}
 	t.Cleanup(func() {
-		if err := d.DestroyNetwork(context.Background(), allocID, network); err != nil {
+		if err := d.DestroyNetwork(context.Background(), sdk.DestroyNetworkRequest{AllocID: allocID, Isolation: network}); err != nil {
 			t.Error(err)
 		}
 	})
-	again, created, err := d.CreateNetwork(ctx, allocID, "pod")
-	if err != nil || created || again.Path != network.Path {
-		t.Errorf("a second CreateNetwork returns %+v, %v, %v; want the path %s", again, created, err, network.Path)
+	second, err := d.CreateNetwork(ctx, sdk.CreateNetworkRequest{AllocID: allocID, Hostname: "pod"})
+	again := second.Isolation
+	if err != nil || second.Created || again.Path != network.Path {
+		t.Errorf("a second CreateNetwork returns %+v, %v; want the path %s", second, err, network.Path)
 	}
 	// The namespace has a loopback interface, for the host to add others.
 	fd, err := unix.Open(network.Path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -252,12 +254,13 @@ func testGroupNetwork(t *testing.T, e *dockertest.Engine, d *Driver, start func(
 	if _, err := d.Start(ctx, &request); err == nil || driver.IsRecoverable(err) || !strings.Contains(err.Error(), "the allocation must be replaced") {
 		t.Errorf("a start after the end of the network: %v", err)
 	}
-	network, created, err = d.CreateNetwork(ctx, allocID, "pod")
-	if err != nil || !created || network.Labels[sandboxContainerIDLabel] == again.Labels[sandboxContainerIDLabel] {
-		t.Errorf("CreateNetwork after the end of the container returns %+v, %v, %v", network, created, err)
+	response, err = d.CreateNetwork(ctx, sdk.CreateNetworkRequest{AllocID: allocID, Hostname: "pod"})
+	network = response.Isolation
+	if err != nil || !response.Created || network.Labels[sandboxContainerIDLabel] == again.Labels[sandboxContainerIDLabel] {
+		t.Errorf("CreateNetwork after the end of the container returns %+v, %v", response, err)
 	}
 	for range 2 {
-		if err := d.DestroyNetwork(ctx, allocID, network); err != nil {
+		if err := d.DestroyNetwork(ctx, sdk.DestroyNetworkRequest{AllocID: allocID, Isolation: network}); err != nil {
 			t.Error(err)
 		}
 	}

@@ -310,9 +310,9 @@ func (s *imageStore) pullTaskImage(ctx context.Context, ref imageRef, t *taskCon
 		if !t.AuthSoftFail {
 			return fmt.Errorf("credentials for the image %s: %w", ref.name, err)
 		}
-		start.Event(fmt.Sprintf("Pulling %s without credentials: %v", ref.name, err), nil)
+		start.Event(fmt.Sprintf("Pulling %s without credentials: %v", ref.name, err))
 	}
-	start.Event("Downloading image", map[string]string{"image": ref.name})
+	start.EventWithDetails("Downloading image", map[string]string{"image": ref.name})
 	return s.pullOrJoin(ctx, ref, auth, pullLimit{"image_pull_timeout", cmp.Or(t.imagePullTimeout, s.currentConfig().imagePullTimeout)})
 }
 

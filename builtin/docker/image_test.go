@@ -26,7 +26,7 @@ func acquire(t *testing.T, ctx context.Context, d *Driver, task map[string]any) 
 	t.Helper()
 	start := newTestStart(t, task)
 	var c taskConfig
-	if err := start.Config(&c); err != nil {
+	if err := start.DecodeConfig(&c); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.validateAndParseDurations(); err != nil {

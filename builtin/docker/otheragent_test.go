@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
 // startKeeper starts a process that looks like the keeper of the data directory with an id.
@@ -66,7 +67,7 @@ func TestSweepKeepsContainersOfAnotherAgent(t *testing.T) {
 		e.handle("DELETE /containers/"+id, reply(http.StatusNoContent, nil))
 	}
 	e.handle("GET /containers/json", reply(http.StatusOK, containers))
-	if found, err := newTestDriver(t, e.host, nil).Sweep(t.Context(), "alloc", "web"); !found || err != nil {
+	if found, err := newTestDriver(t, e.host, nil).Sweep(t.Context(), sdk.SweepRequest{AllocID: "alloc", TaskName: "web"}); !found || err != nil {
 		t.Errorf("Sweep returns %t, %v", found, err)
 	}
 	for id, want := range map[string]int{"c-own": 1, "c-ended": 1, "c-active": 0, "c-unlabelled": 1} {

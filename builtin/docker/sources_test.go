@@ -236,7 +236,7 @@ func TestLeftoverMountsAreRemoved(t *testing.T) {
 	b := sourceMounter{engine: d.engine, start: start}
 	plan := func() []driverMountedSource {
 		var tc taskConfig
-		if err := start.Config(&tc); err != nil {
+		if err := start.DecodeConfig(&tc); err != nil {
 			t.Fatal(err)
 		}
 		plan, err := planContainer(&d.config, &tc, start, nil)
@@ -349,7 +349,7 @@ func TestOwnContainersAreRemovedFirst(t *testing.T) {
 	remote := newTestDriver(t, "tcp://127.0.0.1:1", nil)
 	b := sourceMounter{engine: remote.engine, start: start}
 	var tc taskConfig
-	if err := start.Config(&tc); err != nil {
+	if err := start.DecodeConfig(&tc); err != nil {
 		t.Fatal(err)
 	}
 	plan, err := planContainer(&d.config, &tc, start, b.cannotBindMountReason())
@@ -411,7 +411,7 @@ func TestEngineWithoutTheMounts(t *testing.T) {
 		start := newMountStart(t)
 		b := sourceMounter{engine: d.engine, start: start}
 		var tc taskConfig
-		if err := start.Config(&tc); err != nil {
+		if err := start.DecodeConfig(&tc); err != nil {
 			t.Fatal(err)
 		}
 		plan := &containerPlan{driverMountedSources: []driverMountedSource{{hostMountSource: hostMountSource{taskOrAllocDir: filepath.Join(start.AllocDir, "alloc"), relativePath: "data/d"}, mountPointName: "0"}}}

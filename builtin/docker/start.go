@@ -29,7 +29,7 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (_ *task, e
 		return nil, err
 	}
 	var tc taskConfig
-	if err := start.Config(&tc); err != nil {
+	if err := start.DecodeConfig(&tc); err != nil {
 		return nil, err
 	}
 	if err := tc.validateAndParseDurations(); err != nil {
@@ -136,7 +136,7 @@ func (d *Driver) mountSourcesOrReplan(ctx context.Context, plan *containerPlan, 
 	if !plan.engineMountsTaskReplaceablePaths {
 		return plan, nil
 	}
-	if _, err := d.Sweep(ctx, mounter.start.AllocID, mounter.start.Name); err != nil {
+	if _, err := d.Sweep(ctx, sdk.SweepRequest{AllocID: mounter.start.AllocID, TaskName: mounter.start.Name}); err != nil {
 		return nil, err
 	}
 	return planContainer(config, tc, mounter.start, cannotBindMountReason) // resolves the links of the sources again, now that no container of the task can change them
@@ -240,7 +240,7 @@ func (d *Driver) Recover(ctx context.Context, start *sdk.StartRequest) (_ *task,
 	d.reaper.registerStartAndBeginReaping(d, start.ID)
 	defer func() { d.reaper.unregisterUnlessRecoverable(start.ID, err) }()
 	t := &task{driver: d, engine: newUntypedEngineClient(engine), start: start, exited: make(chan struct{})}
-	if err := start.State(&t.state); err != nil {
+	if err := start.DecodeState(&t.state); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
@@ -291,7 +291,7 @@ func (d *Driver) Adopt(ctx context.Context, start *sdk.StartRequest) (_ *task, e
 		return nil, sdk.ErrNotExecuted
 	}
 	var tc taskConfig
-	if err := start.Config(&tc); err != nil {
+	if err := start.DecodeConfig(&tc); err != nil {
 		return nil, err
 	}
 	t := &task{driver: d, engine: newUntypedEngineClient(engine), start: start, exited: make(chan struct{}), state: taskState{
@@ -306,12 +306,12 @@ func (d *Driver) Adopt(ctx context.Context, start *sdk.StartRequest) (_ *task, e
 
 // Sweep removes the containers of a task for which the driver has no task object. It does not
 // remove containers of another running agent. It reports whether there was a container.
-func (d *Driver) Sweep(ctx context.Context, allocID, taskName string) (bool, error) {
+func (d *Driver) Sweep(ctx context.Context, req sdk.SweepRequest) (bool, error) {
 	_, engine, err := d.currentConfigAndClient()
 	if err != nil {
 		return false, err
 	}
-	filters := client.Filters{}.Add("label", labelAllocID+"="+allocID, labelTaskName+"="+taskName)
+	filters := client.Filters{}.Add("label", labelAllocID+"="+req.AllocID, labelTaskName+"="+req.TaskName)
 	list, err := engine.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: filters})
 	if err != nil {
 		return false, markRecoverableUnlessRefused(fmt.Errorf("list the containers of the task: %w", err))

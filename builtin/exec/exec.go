@@ -47,7 +47,7 @@ func (d *Driver) Fingerprint(context.Context) driver.Fingerprint { return sandbo
 // Start starts the command of a task.
 func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*isolated.Task, error) {
 	var tc taskConfig
-	if err := start.Config(&tc); err != nil {
+	if err := start.DecodeConfig(&tc); err != nil {
 		return nil, err
 	}
 	return d.StartCommand(ctx, start, &tc.TaskConfig, process.Command{Path: tc.Command, Args: tc.Args, OOMScoreAdj: tc.OOMScoreAdj})
@@ -57,7 +57,7 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*isolated.
 func (d *Driver) Adopt(ctx context.Context, start *sdk.StartRequest) (*isolated.Task, error) {
 	return d.AdoptCommand(ctx, start, func() (*isolated.TaskConfig, error) {
 		var tc taskConfig
-		err := start.Config(&tc)
+		err := start.DecodeConfig(&tc)
 		return &tc.TaskConfig, err
 	})
 }

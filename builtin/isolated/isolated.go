@@ -128,7 +128,7 @@ func (d *Driver) AdoptCommand(ctx context.Context, start *sdk.StartRequest, deco
 // Recover recovers the process of a task.
 func (d *Driver) Recover(ctx context.Context, start *sdk.StartRequest) (*Task, error) {
 	var s taskState
-	if err := start.State(&s); err != nil {
+	if err := start.DecodeState(&s); err != nil {
 		return nil, err
 	}
 	t := &Task{sandboxOptions: s.Sandbox}
@@ -139,8 +139,8 @@ func (d *Driver) Recover(ctx context.Context, start *sdk.StartRequest) (*Task, e
 
 // Sweep kills the processes of a task for which the driver has no task object, and reports whether
 // there were any.
-func (d *Driver) Sweep(ctx context.Context, allocID, taskName string) (bool, error) {
-	return process.Sweep(ctx, allocID, taskName)
+func (d *Driver) Sweep(ctx context.Context, req sdk.SweepRequest) (bool, error) {
+	return process.Sweep(ctx, req)
 }
 
 // Task is an isolated process.

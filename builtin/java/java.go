@@ -85,7 +85,7 @@ func (d *Driver) readJVMVersion(ctx context.Context) (jvmVersion, error) {
 // Start starts the Java program of a task.
 func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*isolated.Task, error) {
 	var tc taskConfig
-	if err := start.Config(&tc); err != nil {
+	if err := start.DecodeConfig(&tc); err != nil {
 		return nil, err
 	}
 	args, err := tc.javaArgs()
@@ -107,7 +107,7 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*isolated.
 func (d *Driver) Adopt(ctx context.Context, start *sdk.StartRequest) (*isolated.Task, error) {
 	return d.AdoptCommand(ctx, start, func() (*isolated.TaskConfig, error) {
 		var tc taskConfig
-		err := start.Config(&tc)
+		err := start.DecodeConfig(&tc)
 		return &tc.TaskConfig, err
 	})
 }

@@ -134,7 +134,7 @@ func (d *Driver) currentConfig() pluginConfig {
 func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*task, error) {
 	c := d.currentConfig()
 	var tc taskConfig
-	if err := start.Config(&tc); err != nil {
+	if err := start.DecodeConfig(&tc); err != nil {
 		return nil, err
 	}
 	command, err := c.buildEmulatorCommand(&tc, start)
@@ -164,7 +164,7 @@ func closeFiles(files []*os.File) {
 func (d *Driver) Adopt(ctx context.Context, start *sdk.StartRequest) (*task, error) {
 	return process.AdoptTask(ctx, start, func(core *process.ProcessWithoutExec) (*task, error) {
 		var tc taskConfig
-		if err := start.Config(&tc); err != nil {
+		if err := start.DecodeConfig(&tc); err != nil {
 			return nil, err
 		}
 		return newTask(core, start, tc.GracefulShutdown), nil
@@ -174,7 +174,7 @@ func (d *Driver) Adopt(ctx context.Context, start *sdk.StartRequest) (*task, err
 // Recover recovers the virtual machine of a task.
 func (d *Driver) Recover(ctx context.Context, start *sdk.StartRequest) (*task, error) {
 	var s taskState
-	if err := start.State(&s); err != nil {
+	if err := start.DecodeState(&s); err != nil {
 		return nil, err
 	}
 	core, err := process.RecoverWithoutExec(ctx, start, s.Process)
@@ -186,8 +186,8 @@ func (d *Driver) Recover(ctx context.Context, start *sdk.StartRequest) (*task, e
 
 // Sweep kills the emulator of a task for which the driver has no task object, and reports whether
 // there was one.
-func (d *Driver) Sweep(ctx context.Context, allocID, taskName string) (bool, error) {
-	return process.Sweep(ctx, allocID, taskName)
+func (d *Driver) Sweep(ctx context.Context, req sdk.SweepRequest) (bool, error) {
+	return process.Sweep(ctx, req)
 }
 
 // task is a running virtual machine.
@@ -211,12 +211,12 @@ type taskState struct {
 func (t *task) State() any { return taskState{Process: t.Snapshot(), HasMonitor: t.hasMonitor} }
 
 // Stop shuts down the virtual machine with its power button if the task has graceful_shutdown. Otherwise, and
-// shortly before timeout passes, it sends the signal to the emulator, which then closes its images and exits.
-// It kills an emulator that has not exited after timeout.
-func (t *task) Stop(ctx context.Context, timeout time.Duration, signal string) error {
-	return t.StopWith(ctx, timeout, func(ctx context.Context) error {
+// shortly before the timeout passes, it sends the signal to the emulator, which then closes its images and exits.
+// It kills an emulator that has not exited after the timeout.
+func (t *task) Stop(ctx context.Context, req sdk.StopRequest) error {
+	return t.StopWith(ctx, req.Timeout, func(ctx context.Context) error {
 		if t.hasMonitor {
-			pressing, cancel := context.WithTimeout(ctx, timeout-min(timeout/4, emulatorExitTime))
+			pressing, cancel := context.WithTimeout(ctx, req.Timeout-min(req.Timeout/4, emulatorExitTime))
 			defer cancel()
 			err := t.pressPowerButtonUntilExit(pressing)
 			switch {
@@ -226,7 +226,7 @@ func (t *task) Stop(ctx context.Context, timeout time.Duration, signal string) e
 				t.logger.Warn("power button not pressed, sending the signal", "error", err)
 			}
 		}
-		return t.Signal(ctx, cmp.Or(signal, "SIGINT"))
+		return t.Signal(ctx, cmp.Or(req.Signal, "SIGINT"))
 	})
 }
 

@@ -141,7 +141,7 @@ func emulatorArgs(t *testing.T, c pluginConfig, body map[string]any, change func
 		change(start)
 	}
 	var tc taskConfig
-	if err := start.Config(&tc); err != nil {
+	if err := start.DecodeConfig(&tc); err != nil {
 		t.Fatal(err)
 	}
 	command, err = c.buildEmulatorCommand(&tc, start)
@@ -389,7 +389,7 @@ func TestStop(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			m, _ := startMachine(t, "", test.graceful, test.code...)
 			began := time.Now()
-			if err := m.Stop(t.Context(), test.timeout, test.signal); err != nil {
+			if err := m.Stop(t.Context(), sdk.StopRequest{Signal: test.signal, Timeout: test.timeout}); err != nil {
 				t.Fatal(err)
 			}
 			took := time.Since(began)
@@ -411,7 +411,7 @@ func TestRecoveredMachineIsPoweredDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	recovered := newTask(core, start, m.State().(taskState).HasMonitor)
-	if err := recovered.Stop(t.Context(), time.Minute, ""); err != nil {
+	if err := recovered.Stop(t.Context(), sdk.StopRequest{Timeout: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	if result, err := m.Wait(t.Context()); err != nil || result != (driver.ExitResult{}) {
@@ -434,7 +434,7 @@ func TestUser(t *testing.T) {
 	if uid := info.Sys().(*syscall.Stat_t).Uid; uid != nobodyUID {
 		t.Errorf("the emulator has the uid %d, want %d", uid, nobodyUID)
 	}
-	if err := m.Stop(t.Context(), time.Minute, ""); err != nil {
+	if err := m.Stop(t.Context(), sdk.StopRequest{Timeout: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	if result, err := m.Wait(t.Context()); err != nil || result != (driver.ExitResult{}) {
@@ -449,7 +449,7 @@ func TestStopWithoutMonitor(t *testing.T) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	if err := m.Stop(t.Context(), time.Minute, ""); err != nil {
+	if err := m.Stop(t.Context(), sdk.StopRequest{Timeout: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	if result, err := m.Wait(t.Context()); err != nil || result != (driver.ExitResult{}) || time.Since(began) > 30*time.Second {
@@ -464,7 +464,7 @@ func TestStopOfStoppedEmulator(t *testing.T) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	if err := m.Stop(t.Context(), time.Second, ""); err != nil {
+	if err := m.Stop(t.Context(), sdk.StopRequest{Timeout: time.Second}); err != nil {
 		t.Fatal(err)
 	}
 	if result, err := m.Wait(t.Context()); err != nil || result.Signal != int(syscall.SIGKILL) || time.Since(began) > 30*time.Second {

@@ -141,7 +141,7 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*task, err
 		return nil, errors.New("raw_exec is " + disabledText)
 	}
 	var tc taskConfig
-	if err := start.Config(&tc); err != nil {
+	if err := start.DecodeConfig(&tc); err != nil {
 		return nil, err
 	}
 	if err := c.CheckUserNotDenied(start.User); err != nil {
@@ -178,7 +178,7 @@ func newTaskRemovingDeniedVars(c *pluginConfig, tc *taskConfig, start *sdk.Start
 func (d *Driver) Adopt(ctx context.Context, start *sdk.StartRequest) (*task, error) {
 	return process.AdoptTask(ctx, start, func(p *process.ProcessWithoutExec) (*task, error) {
 		var tc taskConfig
-		if err := start.Config(&tc); err != nil {
+		if err := start.DecodeConfig(&tc); err != nil {
 			return nil, err
 		}
 		c := d.currentConfig()
@@ -191,7 +191,7 @@ func (d *Driver) Adopt(ctx context.Context, start *sdk.StartRequest) (*task, err
 // Recover recovers the process of a task.
 func (d *Driver) Recover(ctx context.Context, start *sdk.StartRequest) (*task, error) {
 	var s taskState
-	if err := start.State(&s); err != nil {
+	if err := start.DecodeState(&s); err != nil {
 		return nil, err
 	}
 	t := &task{deniedEnvvars: s.DeniedEnvvars}
@@ -203,8 +203,8 @@ func (d *Driver) Recover(ctx context.Context, start *sdk.StartRequest) (*task, e
 
 // Sweep kills the processes of a task for which the driver has no task object, and reports whether
 // there were any.
-func (d *Driver) Sweep(ctx context.Context, allocID, taskName string) (bool, error) {
-	return process.Sweep(ctx, allocID, taskName)
+func (d *Driver) Sweep(ctx context.Context, req sdk.SweepRequest) (bool, error) {
+	return process.Sweep(ctx, req)
 }
 
 // task is a process, with the patterns of variables that are removed from its

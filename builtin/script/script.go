@@ -85,7 +85,7 @@ func (h *Hook) SetHost(host hook.Host, _ hook.Node) { h.host = host }
 // again), except for errors of the configuration.
 func (h *Hook) runPointAction(ctx context.Context, meta hook.RequestMeta, payload hookPayload) error {
 	var actionsByPoint map[string]*scriptAction
-	if err := meta.Config(&actionsByPoint); err != nil {
+	if err := meta.DecodeConfig(&actionsByPoint); err != nil {
 		return err
 	}
 	a := actionsByPoint[payload.HookPoint]

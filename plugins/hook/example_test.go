@@ -20,13 +20,13 @@ func ExamplePointsOf() {
 	// Output: [prestart]
 }
 
-// RequestMeta.Config decodes the configuration with which a job attaches the hook.
-func ExampleRequestMeta_Config() {
+// RequestMeta.DecodeConfig decodes the configuration with which a job attaches the hook.
+func ExampleRequestMeta_DecodeConfig() {
 	req := hook.TaskPrestartRequest{RequestMeta: hook.RequestMeta{AttachmentJSON: []byte(`{"greeting": "good morning"}`)}}
 	var config struct {
 		Greeting string `codec:"greeting"`
 	}
-	err := req.Config(&config)
+	err := req.DecodeConfig(&config)
 	fmt.Println(config.Greeting, err)
 	// Output: good morning <nil>
 }

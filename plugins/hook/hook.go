@@ -55,11 +55,11 @@ func (m RequestMeta) Scope() Scope { return Scope{Token: m.Token} }
 // TaskScope returns the Scope of one task, with the token of its allocation.
 func (m RequestMeta) TaskScope(task string) Scope { return Scope{Token: m.Token, Task: task} }
 
-// Config decodes the attachment into dst, a pointer to a struct whose fields are
+// DecodeConfig decodes the attachment into dst, a pointer to a struct whose fields are
 // matched by the tag `codec`. Without an attachment dst is unchanged. A key of the
 // attachment without a field, or with a value of another type, is an error that names
 // the key.
-func (m RequestMeta) Config(dst any) error {
+func (m RequestMeta) DecodeConfig(dst any) error {
 	if len(m.AttachmentJSON) == 0 {
 		return nil
 	}

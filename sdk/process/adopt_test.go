@@ -133,7 +133,7 @@ func TestAdopt(t *testing.T) {
 				s := newStartRequest(t)
 				startOrphan(t, k, testPluginIO{Config: s.TaskConfig, Command: shellCommand(exitOnTriggerFileScript)})
 				t.Cleanup(func() {
-					if _, err := Sweep(context.Background(), s.AllocID, s.Name); err != nil {
+					if _, err := Sweep(context.Background(), sdk.SweepRequest{AllocID: s.AllocID, TaskName: s.Name}); err != nil {
 						t.Error(err)
 					}
 				})
@@ -170,7 +170,7 @@ func adoptWithDaemon(t *testing.T, k *keeper.Client, s *sdk.StartRequest, exited
 	t.Helper()
 	state := startOrphan(t, k, testPluginIO{Config: s.TaskConfig, Command: shellCommand(leaveDaemonScript)})
 	t.Cleanup(func() {
-		if _, err := Sweep(context.Background(), s.AllocID, s.Name); err != nil {
+		if _, err := Sweep(context.Background(), sdk.SweepRequest{AllocID: s.AllocID, TaskName: s.Name}); err != nil {
 			t.Error(err)
 		}
 	})
@@ -270,7 +270,7 @@ func TestAdoptKeepsTheMarkOfALostProcess(t *testing.T) {
 				t.Errorf("Adopt returns %v", err)
 			}
 		}
-		if _, err := Sweep(t.Context(), s.AllocID, s.Name); err != nil {
+		if _, err := Sweep(t.Context(), sdk.SweepRequest{AllocID: s.AllocID, TaskName: s.Name}); err != nil {
 			t.Error(err)
 		}
 	})
@@ -326,7 +326,7 @@ func TestAdoptTaskKeepsTheProcessAfterAnError(t *testing.T) {
 	s := newStartRequest(t)
 	startOrphan(t, k, testPluginIO{Config: s.TaskConfig, Command: shellCommand(exitOnTriggerFileScript)})
 	t.Cleanup(func() {
-		if _, err := Sweep(context.Background(), s.AllocID, s.Name); err != nil {
+		if _, err := Sweep(context.Background(), sdk.SweepRequest{AllocID: s.AllocID, TaskName: s.Name}); err != nil {
 			t.Error(err)
 		}
 	})

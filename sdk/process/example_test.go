@@ -4,7 +4,6 @@ import (
 	"context"
 	"os/exec"
 	"strconv"
-	"time"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
@@ -27,7 +26,7 @@ func (pythonDriver) Start(ctx context.Context, start *sdk.StartRequest) (*proces
 	var config struct {
 		Program string `codec:"program"`
 	}
-	if err := start.Config(&config); err != nil {
+	if err := start.DecodeConfig(&config); err != nil {
 		return nil, err
 	}
 	return process.Start(ctx, start, process.Command{Path: "python3", Args: []string{config.Program}})
@@ -35,7 +34,7 @@ func (pythonDriver) Start(ctx context.Context, start *sdk.StartRequest) (*proces
 
 func (pythonDriver) Recover(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {
 	var state process.State
-	if err := start.State(&state); err != nil {
+	if err := start.DecodeState(&state); err != nil {
 		return nil, err
 	}
 	return process.Recover(ctx, start, state)
@@ -55,8 +54,8 @@ func Example() {
 type proxyTask struct{ *process.ProcessWithoutExec }
 
 // Stop implements sdk.Stopper: the proxy gets the kill timeout to close its connections.
-func (t *proxyTask) Stop(ctx context.Context, timeout time.Duration, _ string) error {
-	return t.StopWith(ctx, timeout, func(ctx context.Context) error {
+func (t *proxyTask) Stop(ctx context.Context, req sdk.StopRequest) error {
+	return t.StopWith(ctx, req.Timeout, func(ctx context.Context) error {
 		return exec.CommandContext(ctx, "proxyctl", "drain", strconv.Itoa(t.PID())).Run()
 	})
 }

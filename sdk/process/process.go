@@ -550,7 +550,7 @@ func (co *ProcessWithoutExec) recordExit(status osprocess.ExitStatus, err error)
 	}
 	co.exitResult.OOMKilled = true
 	if co.exitResult.Err == nil && status == (osprocess.ExitStatus{}) {
-		co.startRequest.Event(errOOM.Error()+": a process that the task had started exceeded the memory limit", nil)
+		co.startRequest.Event(errOOM.Error() + ": a process that the task had started exceeded the memory limit")
 	} else if co.exitResult.Err == nil {
 		co.exitResult.Err = errOOM
 	}

@@ -230,7 +230,7 @@ func TestStartKillsProcessesOfAnEarlierStart(t *testing.T) {
 			// Both tasks are left by a plugin process that was killed, and are not recovered.
 			state := startOrphan(t, nil, testPluginIO{Config: s.TaskConfig, Command: shellCommand("exec sleep 3600")})
 			kept := startOrphan(t, nil, testPluginIO{Config: other.TaskConfig, Command: shellCommand("exec sleep 3600")})
-			t.Cleanup(func() { Sweep(context.Background(), other.AllocID, "task") })
+			t.Cleanup(func() { Sweep(context.Background(), sdk.SweepRequest{AllocID: other.AllocID, TaskName: "task"}) })
 			for _, state := range []State{state, kept} {
 				waitUntil(t, "the kernel shows the environment of the task", func() bool {
 					env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", state.PID))
@@ -279,20 +279,20 @@ func TestSweepKillsTaskProcesses(t *testing.T) {
 			s := newStartRequest(t)
 			// The orphaning plugin always uses a cgroup, because it detects the
 			// cgroups of the machine.
-			t.Cleanup(func() { Sweep(context.Background(), s.AllocID, "task") })
+			t.Cleanup(func() { Sweep(context.Background(), sdk.SweepRequest{AllocID: s.AllocID, TaskName: "task"}) })
 			useCgroupHierarchy(t, h)
 			state := startOrphan(t, nil, testPluginIO{Config: s.TaskConfig, Command: shellCommand("exec sleep 3600")})
-			if found, err := Sweep(t.Context(), s.AllocID, "other"); found || err != nil {
+			if found, err := Sweep(t.Context(), sdk.SweepRequest{AllocID: s.AllocID, TaskName: "other"}); found || err != nil {
 				t.Errorf("sweep of another task: %v, %v", found, err)
 			}
 			if hasProcessEnded(state.PID) {
 				t.Fatal("the sweep of another task has killed this one")
 			}
-			if found, err := Sweep(t.Context(), s.AllocID, "task"); !found || err != nil {
+			if found, err := Sweep(t.Context(), sdk.SweepRequest{AllocID: s.AllocID, TaskName: "task"}); !found || err != nil {
 				t.Errorf("sweep: %v, %v", found, err)
 			}
 			waitUntil(t, "the task is dead", func() bool { return hasProcessEnded(state.PID) })
-			if found, err := Sweep(t.Context(), s.AllocID, "task"); found || err != nil {
+			if found, err := Sweep(t.Context(), sdk.SweepRequest{AllocID: s.AllocID, TaskName: "task"}); found || err != nil {
 				t.Errorf("a second sweep: %v, %v", found, err)
 			}
 		})

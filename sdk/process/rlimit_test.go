@@ -13,6 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
 func limitsOf(t *testing.T, p *Process, resource int) Rlimit {
@@ -86,7 +87,7 @@ func TestRlimitThatCannotBeSet(t *testing.T) {
 			if err == nil || !strings.HasPrefix(err.Error(), test.want) {
 				t.Errorf("Start: %v, want %s", err, test.want)
 			}
-			if found, err := Sweep(t.Context(), s.AllocID, s.Name); found || err != nil {
+			if found, err := Sweep(t.Context(), sdk.SweepRequest{AllocID: s.AllocID, TaskName: s.Name}); found || err != nil {
 				t.Errorf("a process is left running: %v, %v", found, err)
 			}
 			if pid, _, _ := osprocess.Waitid(unix.P_ALL, 0, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT); pid > 0 {

@@ -15,8 +15,8 @@ import (
 // A driver's task that embeds a [ProcessWithoutExec] or a [Process] calls StopWith in its Stop, by which it
 // implements sdk.Stopper:
 //
-//	func (t *task) Stop(ctx context.Context, timeout time.Duration, _ string) error {
-//		return t.StopWith(ctx, timeout, t.powerDown)
+//	func (t *task) Stop(ctx context.Context, req sdk.StopRequest) error {
+//		return t.StopWith(ctx, req.Timeout, t.powerDown)
 //	}
 //
 // request may be a sequence: it may block, send signals, and send others later. Its context

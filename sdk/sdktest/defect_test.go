@@ -57,7 +57,7 @@ func (*commandDriver) Start(ctx context.Context, start *sdk.StartRequest) (*proc
 		Command string   `codec:"command"`
 		Args    []string `codec:"args"`
 	}
-	if err := start.Config(&config); err != nil {
+	if err := start.DecodeConfig(&config); err != nil {
 		return nil, err
 	}
 	return process.Start(ctx, start, process.Command{Path: config.Command, Args: config.Args})
@@ -65,7 +65,7 @@ func (*commandDriver) Start(ctx context.Context, start *sdk.StartRequest) (*proc
 
 func (*commandDriver) Recover(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {
 	var state process.State
-	if err := start.State(&state); err != nil {
+	if err := start.DecodeState(&state); err != nil {
 		return nil, err
 	}
 	return process.Recover(ctx, start, state)

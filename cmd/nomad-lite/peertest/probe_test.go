@@ -201,7 +201,7 @@ func (d *probeDriver) Fingerprint(context.Context) driver.Fingerprint {
 
 func (d *probeDriver) Start(_ context.Context, start *sdk.StartRequest) (*probeTask, error) {
 	var config probeTaskConfig
-	if err := start.Config(&config); err != nil {
+	if err := start.DecodeConfig(&config); err != nil {
 		return nil, err
 	}
 	request := start.TaskConfig
@@ -214,7 +214,7 @@ func (d *probeDriver) Start(_ context.Context, start *sdk.StartRequest) (*probeT
 			return nil, err
 		}
 	}
-	start.Event("the probe has started", map[string]string{"color": "red"})
+	start.EventWithDetails("the probe has started", map[string]string{"color": "red"})
 	task := newProbeTask(d, start, config)
 	if config.Exit != nil {
 		task.end(driver.ExitResult{ExitCode: config.Exit.Code, Signal: config.Exit.Signal, OOMKilled: config.Exit.OOM})
@@ -242,27 +242,27 @@ func writeOutput(path, text string) error {
 
 func (d *probeDriver) Recover(_ context.Context, start *sdk.StartRequest) (*probeTask, error) {
 	var config probeTaskConfig
-	if err := start.State(&config); err != nil {
+	if err := start.DecodeState(&config); err != nil {
 		return nil, err
 	}
 	d.called("Recover", start.AllocID, start.Name, map[string]any{"TaskConfig": start.TaskConfig, "StateVersion": start.StateVersion, "State": config})
 	return newProbeTask(d, start, config), nil
 }
 
-func (d *probeDriver) CreateNetwork(_ context.Context, allocID, hostname string) (*driver.NetworkIsolation, bool, error) {
-	d.called("CreateNetwork", allocID, "", map[string]any{"Hostname": hostname})
-	if out, err := exec.Command("ip", "netns", "add", filepath.Base(networkPath(allocID))).CombinedOutput(); err != nil {
-		return nil, false, fmt.Errorf("%w: %s", err, out)
+func (d *probeDriver) CreateNetwork(_ context.Context, req sdk.CreateNetworkRequest) (sdk.CreateNetworkResponse, error) {
+	d.called("CreateNetwork", req.AllocID, "", map[string]any{"Hostname": req.Hostname})
+	if out, err := exec.Command("ip", "netns", "add", filepath.Base(networkPath(req.AllocID))).CombinedOutput(); err != nil {
+		return sdk.CreateNetworkResponse{}, fmt.Errorf("%w: %s", err, out)
 	}
-	return &driver.NetworkIsolation{
-		Mode: driver.NetworkGroup, Path: networkPath(allocID), Labels: map[string]string{"taste": "sweet"},
+	return sdk.CreateNetworkResponse{Created: true, Isolation: &driver.NetworkIsolation{
+		Mode: driver.NetworkGroup, Path: networkPath(req.AllocID), Labels: map[string]string{"taste": "sweet"},
 		Hosts: &driver.HostsConfig{Hostname: "probe-host", Address: "192.0.2.7"},
-	}, true, nil
+	}}, nil
 }
 
-func (d *probeDriver) DestroyNetwork(_ context.Context, allocID string, isolation *driver.NetworkIsolation) error {
-	d.called("DestroyNetwork", allocID, "", isolation)
-	return exec.Command("ip", "netns", "del", filepath.Base(networkPath(allocID))).Run()
+func (d *probeDriver) DestroyNetwork(_ context.Context, req sdk.DestroyNetworkRequest) error {
+	d.called("DestroyNetwork", req.AllocID, "", req.Isolation)
+	return exec.Command("ip", "netns", "del", filepath.Base(networkPath(req.AllocID))).Run()
 }
 
 // networkPath returns the path of the network namespace that the driver makes for an allocation.
@@ -309,8 +309,8 @@ func (t *probeTask) Kill(context.Context) error {
 	return nil
 }
 
-func (t *probeTask) Stop(_ context.Context, timeout time.Duration, signal string) error {
-	t.called("Stop", map[string]any{"Timeout": timeout, "Signal": signal})
+func (t *probeTask) Stop(_ context.Context, req sdk.StopRequest) error {
+	t.called("Stop", map[string]any{"Timeout": req.Timeout, "Signal": req.Signal})
 	t.end(driver.ExitResult{})
 	return nil
 }

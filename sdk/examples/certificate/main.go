@@ -133,7 +133,7 @@ type attachedTask struct {
 func (h *certificateHook) newAttachedTask(ctx context.Context, meta hook.RequestMeta, a hook.Alloc, t hook.Task, dir hook.TaskDir) (*attachedTask, error) {
 	config := h.currentConfig()
 	n := &attachedTask{taskKey: a.ID + "/" + t.Name, scope: meta.Scope(), secretsDir: dir.SecretsDir, certificateTTL: config.ttl}
-	if err := meta.Config(&n.attachment); err != nil {
+	if err := meta.DecodeConfig(&n.attachment); err != nil {
 		return nil, err
 	}
 	switch n.attachment.ChangeMode {

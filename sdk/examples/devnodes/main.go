@@ -62,7 +62,7 @@ type deviceConfig struct {
 var (
 	_ sdk.Device              = (*deviceFilesPlugin)(nil)
 	_ sdk.Configurer          = (*deviceFilesPlugin)(nil)
-	_ sdk.DeviceWatcher       = (*deviceFilesPlugin)(nil)
+	_ sdk.Watcher             = (*deviceFilesPlugin)(nil)
 	_ sdk.DeviceStatsProvider = (*deviceFilesPlugin)(nil)
 )
 

@@ -82,7 +82,7 @@ func (*machineDriver) Fingerprint(context.Context) driver.Fingerprint {
 
 func (*machineDriver) Start(ctx context.Context, start *sdk.StartRequest) (*machine, error) {
 	var config taskConfig
-	if err := start.Config(&config); err != nil {
+	if err := start.DecodeConfig(&config); err != nil {
 		return nil, err
 	}
 	qmp, err := listenQMP(start.TaskDir())
@@ -91,7 +91,7 @@ func (*machineDriver) Start(ctx context.Context, start *sdk.StartRequest) (*mach
 	}
 	defer qmp.Close()
 	memory := int64(defaultMemoryBytes)
-	if start.Resources != nil && start.Resources.Linux.MemoryLimitBytes > 0 {
+	if start.Resources.Linux.MemoryLimitBytes > 0 {
 		memory = start.Resources.Linux.MemoryLimitBytes
 	}
 	command := process.Command{
@@ -125,7 +125,7 @@ func (*machineDriver) Start(ctx context.Context, start *sdk.StartRequest) (*mach
 
 func (*machineDriver) Recover(ctx context.Context, start *sdk.StartRequest) (*machine, error) {
 	var state process.State
-	if err := start.State(&state); err != nil {
+	if err := start.DecodeState(&state); err != nil {
 		return nil, err
 	}
 	core, err := process.RecoverWithoutExec(ctx, start, state)
@@ -143,8 +143,8 @@ func (*machineDriver) Adopt(ctx context.Context, start *sdk.StartRequest) (*mach
 	return &machine{core, start.TaskDir()}, nil
 }
 
-func (*machineDriver) Sweep(ctx context.Context, allocID, taskName string) (bool, error) {
-	return process.Sweep(ctx, allocID, taskName)
+func (*machineDriver) Sweep(ctx context.Context, req sdk.SweepRequest) (bool, error) {
+	return process.Sweep(ctx, req)
 }
 
 // machine is a running virtual machine.
@@ -153,9 +153,9 @@ type machine struct {
 	taskDir string
 }
 
-// Stop presses the power button, and kills QEMU if the machine is not off after timeout.
-func (m *machine) Stop(ctx context.Context, timeout time.Duration, _ string) error {
-	return m.StopWith(ctx, timeout, m.pressPowerButtonUntilOff)
+// Stop presses the power button, and kills QEMU if the machine is not off after the timeout.
+func (m *machine) Stop(ctx context.Context, req sdk.StopRequest) error {
+	return m.StopWith(ctx, req.Timeout, m.pressPowerButtonUntilOff)
 }
 
 func (m *machine) pressPowerButtonUntilOff(ctx context.Context) error {

@@ -104,7 +104,7 @@ func startMachine(t *testing.T, tap cty.Value) *machine {
 		t.Fatal(err)
 	}
 	m, err := new(machineDriver).Start(t.Context(), &sdk.StartRequest{TaskConfig: driver.TaskConfig{
-		ID: "qemu-test/task", Name: "task", AllocDir: dir, DriverConfig: config, Env: map[string]string{}, StdoutPath: stdout,
+		ID: "qemu-test/task", Name: "task", AllocDir: dir, DriverConfig: config, Resources: new(driver.Resources), Env: map[string]string{}, StdoutPath: stdout,
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -128,7 +128,7 @@ func startMachine(t *testing.T, tap cty.Value) *machine {
 
 func TestStopPressesThePowerButton(t *testing.T) {
 	m := startMachine(t, cty.NullVal(cty.String))
-	if err := m.Stop(t.Context(), time.Minute, ""); err != nil {
+	if err := m.Stop(t.Context(), sdk.StopRequest{Timeout: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	if result, err := m.Wait(t.Context()); err != nil || result != (driver.ExitResult{}) {
@@ -143,7 +143,7 @@ func TestRecoveredMachineIsPoweredDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	recovered := &machine{core, m.taskDir}
-	if err := recovered.Stop(t.Context(), time.Minute, ""); err != nil {
+	if err := recovered.Stop(t.Context(), sdk.StopRequest{Timeout: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	if result, err := m.Wait(t.Context()); err != nil || result != (driver.ExitResult{}) {

@@ -47,7 +47,7 @@ func (*scriptDriver) Info() sdk.DriverInfo {
 
 func (*scriptDriver) Start(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {
 	var config taskConfig
-	if err := start.Config(&config); err != nil {
+	if err := start.DecodeConfig(&config); err != nil {
 		return nil, err
 	}
 	if len(config.Interpreter) == 0 {
@@ -71,7 +71,7 @@ func (*scriptDriver) Start(ctx context.Context, start *sdk.StartRequest) (*proce
 
 func (*scriptDriver) Recover(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {
 	var s process.State
-	if err := start.State(&s); err != nil {
+	if err := start.DecodeState(&s); err != nil {
 		return nil, err
 	}
 	return process.Recover(ctx, start, s)
@@ -81,6 +81,6 @@ func (*scriptDriver) Adopt(ctx context.Context, start *sdk.StartRequest) (*proce
 	return process.Adopt(ctx, start)
 }
 
-func (*scriptDriver) Sweep(ctx context.Context, allocID, taskName string) (bool, error) {
-	return process.Sweep(ctx, allocID, taskName)
+func (*scriptDriver) Sweep(ctx context.Context, req sdk.SweepRequest) (bool, error) {
+	return process.Sweep(ctx, req)
 }

@@ -68,7 +68,7 @@ func (u *usageLogHook) SetHost(host hook.Host, _ hook.Node) { u.host = host }
 // agent or of this program, and then replaces the watch.
 func (u *usageLogHook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 	var a attachmentConfig
-	if err := req.Config(&a); err != nil {
+	if err := req.DecodeConfig(&a); err != nil {
 		return hook.TaskPoststartResponse{}, err
 	}
 	interval, err := time.ParseDuration(a.Interval)

@@ -37,14 +37,14 @@ func (*sleepDriver) Start(_ context.Context, start *sdk.StartRequest) (*sleepTas
 	var config struct {
 		Duration string `codec:"duration"`
 	}
-	if err := start.Config(&config); err != nil {
+	if err := start.DecodeConfig(&config); err != nil {
 		return nil, err
 	}
 	duration, err := time.ParseDuration(config.Duration)
 	if err != nil {
 		return nil, fmt.Errorf("duration: %w", err)
 	}
-	start.Event("going to bed", nil)
+	start.Event("going to bed")
 	return &sleepTask{wakeTime: time.Now().Add(duration), wokenEarly: make(chan struct{})}, nil
 }
 

@@ -60,7 +60,7 @@ func (lifecycleLogHook) Info() sdk.HookInfo {
 // lines of concurrent calls do not mix.
 func appendLineToLogFile(meta hook.RequestMeta, format string, values ...any) error {
 	var a attachmentConfig
-	if err := meta.Config(&a); err != nil {
+	if err := meta.DecodeConfig(&a); err != nil {
 		return err
 	}
 	f, err := os.OpenFile(a.LogFilePath, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
@@ -74,7 +74,7 @@ func appendLineToLogFile(meta hook.RequestMeta, format string, values ...any) er
 
 func (lifecycleLogHook) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	var a attachmentConfig
-	if err := req.Config(&a); err != nil {
+	if err := req.DecodeConfig(&a); err != nil {
 		return hook.TaskPrestartResponse{State: req.PreviousState}, err
 	}
 	visits, _ := strconv.Atoi(req.PreviousState["visits"])

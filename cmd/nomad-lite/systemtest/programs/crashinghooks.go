@@ -69,7 +69,7 @@ type crashingHookConfig struct {
 // recordCallThenCrashOrFail appends a call to the ledger. Then it kills the plugin or returns an error, if the
 // attachment requests that for this hook point.
 func (crashingHook) recordCallThenCrashOrFail(g hook.RequestMeta, alloc hook.Alloc, hookPoint, lineSuffix string) (o crashingHookConfig, err error) {
-	if err := g.Config(&o); err != nil {
+	if err := g.DecodeConfig(&o); err != nil {
 		return o, err
 	}
 	o.CallLogFile = strings.ReplaceAll(o.CallLogFile, "JOB", alloc.JobID)

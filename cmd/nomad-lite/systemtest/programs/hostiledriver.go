@@ -248,7 +248,7 @@ func (d *faultySDKDriver) Start(_ context.Context, start *sdk.StartRequest) (*fa
 	}
 	switch d.faultInjector.faultKind {
 	case "misspell":
-		if err := start.Config(&config); err != nil {
+		if err := start.DecodeConfig(&config); err != nil {
 			return nil, err
 		}
 	case "nothing":
@@ -278,9 +278,9 @@ func (t *faultySDKTask) Kill(context.Context) error {
 	return nil
 }
 
-func (t *faultySDKTask) Stop(ctx context.Context, _ time.Duration, signal string) error {
+func (t *faultySDKTask) Stop(ctx context.Context, req sdk.StopRequest) error {
 	t.faultInjector.injectFaultIfChosen("Stop")
-	if strings.HasSuffix(signal, "KILL") {
+	if strings.HasSuffix(req.Signal, "KILL") {
 		return t.Kill(ctx)
 	}
 	t.endOnce.Do(func() { close(t.ended) })

@@ -61,7 +61,7 @@ func (d *isolatingDriverPlugin) Start(ctx context.Context, start *sdk.StartReque
 	var config struct {
 		Script string `codec:"script"`
 	}
-	if err := start.Config(&config); err != nil {
+	if err := start.DecodeConfig(&config); err != nil {
 		return nil, err
 	}
 	user := start.User

@@ -49,7 +49,7 @@ func (d *rareCapabilityDriver) Start(ctx context.Context, start *sdk.StartReques
 	var config struct {
 		Script string `codec:"script"`
 	}
-	if err := start.Config(&config); err != nil {
+	if err := start.DecodeConfig(&config); err != nil {
 		return nil, err
 	}
 	if d.limitsCPU {
@@ -83,31 +83,33 @@ func (*rareCapabilityDriver) Recover(ctx context.Context, start *sdk.StartReques
 	return new(shellDriverPlugin).Recover(ctx, start)
 }
 
-func (d *rareCapabilityDriver) CreateNetwork(_ context.Context, allocID, hostname string) (*driver.NetworkIsolation, bool, error) {
-	return d.networkDir.createNetworkFile(allocID, hostname)
+func (d *rareCapabilityDriver) CreateNetwork(_ context.Context, req sdk.CreateNetworkRequest) (sdk.CreateNetworkResponse, error) {
+	return d.networkDir.createNetworkFile(req)
 }
 
-func (d *rareCapabilityDriver) DestroyNetwork(_ context.Context, allocID string, isolation *driver.NetworkIsolation) error {
-	return d.networkDir.removeNetworkFile(allocID, isolation)
+func (d *rareCapabilityDriver) DestroyNetwork(_ context.Context, req sdk.DestroyNetworkRequest) error {
+	return d.networkDir.removeNetworkFile(req)
 }
 
 // networkFileDir is a directory with a file for each network that a driver has created.
 type networkFileDir string
 
-func (n networkFileDir) createNetworkFile(allocID, hostname string) (network *driver.NetworkIsolation, created bool, err error) {
-	path := filepath.Join(string(n), allocID)
-	_, err = os.Stat(path)
-	created = errors.Is(err, os.ErrNotExist)
-	if err := os.WriteFile(path, []byte(hostname), 0o644); err != nil {
-		return nil, false, err
+func (n networkFileDir) createNetworkFile(req sdk.CreateNetworkRequest) (sdk.CreateNetworkResponse, error) {
+	path := filepath.Join(string(n), req.AllocID)
+	_, err := os.Stat(path)
+	created := errors.Is(err, os.ErrNotExist)
+	if err := os.WriteFile(path, []byte(req.Hostname), 0o644); err != nil {
+		return sdk.CreateNetworkResponse{}, err
 	}
-	return &driver.NetworkIsolation{Mode: driver.NetworkGroup, Path: path, Labels: map[string]string{"docker_sandbox_hostname": hostname}}, created, nil
+	return sdk.CreateNetworkResponse{Created: created, Isolation: &driver.NetworkIsolation{
+		Mode: driver.NetworkGroup, Path: path, Labels: map[string]string{"docker_sandbox_hostname": req.Hostname},
+	}}, nil
 }
 
-func (n networkFileDir) removeNetworkFile(allocID string, isolation *driver.NetworkIsolation) error {
-	path := filepath.Join(string(n), allocID)
-	if isolation.Path != path {
-		return fmt.Errorf("the network of %s is %s, not %s", allocID, path, isolation.Path)
+func (n networkFileDir) removeNetworkFile(req sdk.DestroyNetworkRequest) error {
+	path := filepath.Join(string(n), req.AllocID)
+	if req.Isolation.Path != path {
+		return fmt.Errorf("the network of %s is %s, not %s", req.AllocID, path, req.Isolation.Path)
 	}
 	if _, err := os.Stat(filepath.Join(string(n), "broken")); err == nil {
 		return errors.New("device or resource busy")

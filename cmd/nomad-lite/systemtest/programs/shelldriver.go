@@ -45,12 +45,12 @@ func (*shellDriverPlugin) Info() sdk.DriverInfo {
 	}
 }
 
-func (*shellDriverPlugin) CreateNetwork(_ context.Context, allocID, hostname string) (*driver.NetworkIsolation, bool, error) {
-	return shellDriverNetworkDir().createNetworkFile(allocID, hostname)
+func (*shellDriverPlugin) CreateNetwork(_ context.Context, req sdk.CreateNetworkRequest) (sdk.CreateNetworkResponse, error) {
+	return shellDriverNetworkDir().createNetworkFile(req)
 }
 
-func (*shellDriverPlugin) DestroyNetwork(_ context.Context, allocID string, isolation *driver.NetworkIsolation) error {
-	return shellDriverNetworkDir().removeNetworkFile(allocID, isolation)
+func (*shellDriverPlugin) DestroyNetwork(_ context.Context, req sdk.DestroyNetworkRequest) error {
+	return shellDriverNetworkDir().removeNetworkFile(req)
 }
 
 func (*shellDriverPlugin) Start(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {
@@ -60,7 +60,7 @@ func (*shellDriverPlugin) Start(ctx context.Context, start *sdk.StartRequest) (*
 		Crash   bool     `codec:"crash"`
 		Hang    bool     `codec:"hang"`
 	}
-	if err := start.Config(&config); err != nil {
+	if err := start.DecodeConfig(&config); err != nil {
 		return nil, err
 	}
 	if config.Crash {
@@ -81,7 +81,7 @@ func (*shellDriverPlugin) Start(ctx context.Context, start *sdk.StartRequest) (*
 
 func (*shellDriverPlugin) Recover(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {
 	var s process.State
-	if err := start.State(&s); err != nil {
+	if err := start.DecodeState(&s); err != nil {
 		return nil, err
 	}
 	return process.Recover(ctx, start, s)
