@@ -227,7 +227,7 @@ func (s *driverServer) newStartRequest(config driver.TaskConfig) *StartRequest {
 	}
 	return &StartRequest{
 		TaskConfig: config,
-		events:     &s.taskEvents,
+		onEvent:    s.taskEvents.broadcast,
 		logger:     s.logger.With("alloc_id", config.AllocID, "task", config.Name),
 	}
 }

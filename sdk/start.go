@@ -1,6 +1,7 @@
 package sdk
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -24,8 +25,41 @@ type StartRequest struct {
 
 	encodedState []byte
 	isAdoption   bool // this is the request of Adopt
-	events       *eventBroadcaster
+	onEvent      func(*driver.TaskEvent)
 	logger       hclog.Logger
+}
+
+// StartRequestOptions are the parts of a StartRequest that are not in its TaskConfig. All of them can be zero.
+type StartRequestOptions struct {
+	Logger  hclog.Logger           // logger of the request
+	OnEvent func(driver.TaskEvent) // is called for each event of the task, possibly concurrently
+
+	// State is the value that [StateProvider] returned, for Recover. StateVersion is its version; 0 means 1 if there
+	// is a State.
+	State        any
+	StateVersion int32
+}
+
+// NewStartRequest returns a request for a unit test that calls Start, Recover or Adopt of a driver without a host.
+// [ServeDriver] makes the requests of hosts. DriverConfig of config is the encoded config block: package sdktest has a
+// function that encodes it, and that also makes the directories of the task. NewStartRequest returns an error for a State
+// that cannot be encoded.
+func NewStartRequest(config driver.TaskConfig, options StartRequestOptions) (*StartRequest, error) {
+	s := &StartRequest{TaskConfig: config, StateVersion: options.StateVersion, logger: options.Logger}
+	if s.Resources == nil {
+		s.Resources = new(driver.Resources)
+	}
+	if options.OnEvent != nil {
+		s.onEvent = func(event *driver.TaskEvent) { options.OnEvent(*event) }
+	}
+	if options.State != nil {
+		s.StateVersion = cmp.Or(s.StateVersion, 1)
+		var err error
+		if s.encodedState, err = hclspec.MarshalState(options.State); err != nil {
+			return nil, fmt.Errorf("encode the state of task %q: %w", config.Name, err)
+		}
+	}
+	return s, nil
 }
 
 // DecodeConfig decodes the task's config block into dst, a pointer to a struct whose fields
@@ -83,10 +117,10 @@ func (s *StartRequest) EventOnce(message string) {
 }
 
 func (s *StartRequest) emitEvent(message string, annotations map[string]string) {
-	if s.events == nil {
-		return // a StartRequest that a test of a plugin author has made has no events
+	if s.onEvent == nil {
+		return // a test has made the StartRequest
 	}
-	s.events.broadcast(&driver.TaskEvent{
+	s.onEvent(&driver.TaskEvent{
 		TaskID:      s.ID,
 		AllocID:     s.AllocID,
 		TaskName:    s.Name,

@@ -451,42 +451,10 @@ func (h *testHost) prepareTaskDirsAndConfig(t tb, configBlock map[string]any) (*
 	h.allocIDsOfCase = append(h.allocIDsOfCase, allocID)
 	h.allocIDsOfSuite[allocID] = true
 	h.mu.Unlock()
-	dir := filepath.Join(t.TempDir(), allocID)
-	const taskName = "task"
-	for _, sub := range []string{"alloc/data", "alloc/logs", "alloc/tmp", taskName + "/local", taskName + "/secrets", taskName + "/tmp"} {
-		if err := os.MkdirAll(filepath.Join(dir, sub), 0o777); err != nil {
-			t.Fatalf("%v", err)
-		}
-	}
-	config := &driver.TaskConfig{
-		ID:            allocID + "/" + taskName + "/" + newUUID()[:8],
-		Name:          taskName,
-		JobName:       "suite",
-		JobID:         "suite",
-		TaskGroupName: "group",
-		Namespace:     "default",
-		NodeName:      "node",
-		NodeID:        newUUID(),
-		AllocID:       allocID,
-		DriverConfig:  encoded,
-		Env: map[string]string{
-			"PATH":              "/usr/local/bin:/usr/bin:/bin",
-			"NOMAD_ALLOC_ID":    allocID,
-			"NOMAD_TASK_NAME":   taskName,
-			"NOMAD_ALLOC_DIR":   filepath.Join(dir, "alloc"),
-			"NOMAD_TASK_DIR":    filepath.Join(dir, taskName, "local"),
-			"NOMAD_SECRETS_DIR": filepath.Join(dir, taskName, "secrets"),
-			"ODD":               "two\nlines and $signs",
-		},
-		AllocDir:   dir,
-		StdoutPath: filepath.Join(dir, "alloc/logs/.task.stdout.fifo"),
-		StderrPath: filepath.Join(dir, "alloc/logs/.task.stderr.fifo"),
-		Resources: &driver.Resources{
-			CPUShares: 100,
-			MemoryMB:  128, // the minimum memory of a virtual machine of the driver qemu
-			Linux:     driver.LinuxResources{CPUShares: 100, MemoryLimitBytes: 128 << 20},
-		},
-	}
+	config := newTaskConfig(t, allocID, encoded)
+	logsDir := filepath.Join(config.AllocDir, "alloc/logs")
+	config.StdoutPath, config.StderrPath = filepath.Join(logsDir, ".task.stdout.fifo"), filepath.Join(logsDir, ".task.stderr.fifo")
+	config.Env["ODD"] = "two\nlines and $signs"
 	if h.capabilities(t).FSIsolation == driver.FSIsolationChroot {
 		buildChroot(t, config)
 	}
