@@ -203,6 +203,13 @@ func newDataDirRecordFromState(r *state.DirectoryOwner) *dataDirRecord {
 	}
 }
 
+// newStateOwnerRecord converts a record for the state.
+func newStateOwnerRecord(o *dataDirRecord) *state.DirectoryOwner {
+	return &state.DirectoryOwner{
+		StateID: o.ID, BootID: o.BootOrContainerID, Device: o.Device, Inode: o.Inode, Path: o.Path, KeeperProcess: state.ProcessRecord(o.Keeper), AgentProcess: state.ProcessRecord(o.Agent),
+	}
+}
+
 // findOtherOwnerOfTasks returns the directory that owns the tasks in the state of the directory at path. It returns nil
 // if the directory itself is the owner. contents is the state, or nil if the state cannot be read. In that case
 // findOtherOwnerOfTasks reads the file keeper.OwnerFile, which is also in a copy of the directory.
@@ -251,10 +258,7 @@ func (i *dataDirIdentity) storeAsOwner(ctx context.Context, keeperProcess osproc
 	}
 	// If a later change were stored without this record, a copy of the state would count as the owner after a reboot.
 	i.store.UpdateInNextTransaction(func(tx *store.Txn) error {
-		o := i.ownRecord
-		tx.PutAgentRecord(state.DirectoryOwnerName, &state.DirectoryOwner{
-			StateID: o.ID, BootID: o.BootOrContainerID, Device: o.Device, Inode: o.Inode, Path: o.Path, KeeperProcess: state.ProcessRecord(o.Keeper), AgentProcess: state.ProcessRecord(o.Agent),
-		})
+		tx.PutAgentRecord(state.DirectoryOwnerName, newStateOwnerRecord(&i.ownRecord))
 		return nil
 	})
 	if _, err = i.store.Update(ctx, func(*store.Txn) error { return nil }); err != nil {

@@ -143,6 +143,7 @@ func newStore(c Config, format fileFormat) (*Store, error) {
 		writerDone:                make(chan struct{}),
 		queue:                     requestQueue{writerWake: make(chan struct{}, 1)},
 		onWrite:                   c.OnWrite,
+		continuesAtHigherIndex:    c.ContinueAtHigherIndex,
 		file:                      &stateFile{path: c.StateFilePath, reservesSpace: c.ReserveDiskSpace},
 		jobs:                      newJobTable(),
 		quarantinedRecordByName:   make(map[string][]byte),
@@ -539,12 +540,12 @@ func replaceTaskStatesFromRecords(a *api.Allocation, from Reader) {
 func (l *stateLoader) loadTableIndexes(isFileIntact bool) {
 	s := l.store
 	tables := make(map[Table]uint64)
-	if isFileIntact && l.storedIndexes != nil && l.storedIndexes.Index >= l.highestRecordIndex {
+	if isFileIntact && l.storedIndexes != nil && l.storedIndexes.Index >= l.highestRecordIndex && !s.continuesAtHigherIndex {
 		s.lastIndex = l.storedIndexes.Index
 		for name, index := range l.storedIndexes.IndexByTable {
 			tables[Table(name)] = index
 		}
-	} else if !isFileIntact || l.highestRecordIndex > 0 || len(s.damagedParts) > 0 {
+	} else if !isFileIntact || l.highestRecordIndex > 0 || len(s.damagedParts) > 0 || s.continuesAtHigherIndex {
 		// The time in microseconds is higher than any index of an agent that makes less than a million
 		// changes per second.
 		s.lastIndex = max(l.highestRecordIndex+lostIndexIncrement, uint64(time.Now().UnixMicro()))
@@ -553,7 +554,7 @@ func (l *stateLoader) loadTableIndexes(isFileIntact bool) {
 				tables[k.table] = s.lastIndex
 			}
 		}
-		if len(s.damagedParts) == 0 {
+		if len(s.damagedParts) == 0 && !s.continuesAtHigherIndex {
 			s.addDamage(Damage{Table: metaBucket, Key: indexKey, Cause: fmt.Sprintf("the record of the index is missing; the index continues at %d", s.lastIndex)})
 		}
 	}

@@ -37,6 +37,9 @@ type Config struct {
 	// ReserveDiskSpace makes the store allocate disk space for the state file in advance, so that changes that free space
 	// can be stored on a full disk.
 	ReserveDiskSpace bool
+	// ContinueAtHigherIndex makes Open set an index that is higher than those of a later state which the file replaces.
+	// [Store.WriteCopy] writes this index, and so does the next change of a table that has an index.
+	ContinueAtHigherIndex bool
 	// BuildVersion is the version of this build, which is stored in the file.
 	BuildVersion string
 	// MaxFeedChanges is the maximum number of changes whose events the feed keeps for subscribers; 0 means 100. The
@@ -65,6 +68,8 @@ type Store struct {
 	damageMu                 sync.Mutex
 	damagedParts             []Damage
 	recordCountByUnknownPart map[string]int // number of records by the name of a part that this build does not know
+
+	continuesAtHigherIndex bool // Config.ContinueAtHigherIndex
 
 	// Only the writer uses the next fields.
 	file                    *stateFile // file is nil for a store in memory

@@ -183,6 +183,10 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 		}
 		defer r.metricsExporter.Close()
 	}
+	writeSnapshot := func(ctx context.Context, omitKeys bool) (*os.File, error) {
+		f, _, err := a.WriteSnapshot(ctx, omitKeys)
+		return f, err
+	}
 	r.api = httpapi.New(httpapi.Config{
 		Store:             a.Store(),
 		Scheduler:         a.Scheduler(),
@@ -193,7 +197,7 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 		NodeID:            a.Node().ID(),
 		Region:            a.Node().TaskEnvNode().Region,
 		AdvertiseAddr:     open.Node.AdvertisedHTTPAddr,
-		AgentFuncs:        httpapi.AgentFuncs{ConfigWithoutSecrets: r.configForAPI, Reload: r.reloadConfig, DescribePlugins: func() any { return r.pluginReport() }, PluginsChanged: a.PluginsChanged},
+		AgentFuncs:        httpapi.AgentFuncs{ConfigWithoutSecrets: r.configForAPI, Reload: r.reloadConfig, WriteSnapshot: writeSnapshot, DescribePlugins: func() any { return r.pluginReport() }, PluginsChanged: a.PluginsChanged},
 		MonitoredLog:      logger,
 		OptionalRoutes:    httpapi.OptionalRoutes{EnableDebug: c.EnableDebug, DisableWebPage: c.DisableWebPage},
 		NomadAPIVersion:   fingerprint.NomadVersion,

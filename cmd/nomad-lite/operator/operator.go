@@ -15,7 +15,6 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 		newRootKeyringCommand(s),
 		newSchedulerCommand(s),
 		cli.NewUnsupportedCommand("client-state", "'nomad-lite operator state inspect DATA-DIR' shows the state of an agent that does not run"),
-		cli.NewUnsupportedCommand("snapshot", "stop the agent, which leaves the tasks running, and copy its data directory"),
 		cli.NewUnsupportedCommand("raft", cli.NoServersReason),
 		cli.NewUnsupportedCommand("autopilot", cli.NoServersReason),
 		cli.NewUnsupportedCommand("gossip", cli.NoServersReason),

@@ -6,5 +6,5 @@ import "github.com/spf13/cobra"
 // agent. They work only on Linux. All other commands send requests to an agent, which can run on another machine.
 type linuxOnlyCommands struct {
 	agent, config, plugin, run, state, validate *cobra.Command
-	jobSubcommands                              []*cobra.Command
+	jobSubcommands, snapshotSubcommands         []*cobra.Command
 }

@@ -14,7 +14,7 @@ import (
 func newLinuxOnlyCommands(s *cli.Streams) linuxOnlyCommands {
 	return linuxOnlyCommands{
 		agent: agent.NewCommand(s), config: agent.NewConfigCommand(s), plugin: plugin.NewCommand(s, run.NewPluginDevCommand(s)), run: run.NewCommand(s),
-		state: statefile.NewCommand(s), validate: validate.NewCommand(s),
+		state: statefile.NewCommand(s), snapshotSubcommands: statefile.NewSnapshotCommands(s), validate: validate.NewCommand(s),
 		jobSubcommands: []*cobra.Command{validate.NewSchemaCommand(s), validate.NewCommand(s)},
 	}
 }

@@ -70,7 +70,7 @@ To complete commands, flags and ids in a shell: nomad-lite completion install`,
 	machine := newLinuxOnlyCommands(s)
 	jobs, operators := job.NewCommand(s, logs.FollowJob), operator.NewCommand(s)
 	jobs.AddCommand(machine.jobSubcommands...)
-	operators.AddCommand(machine.state)
+	operators.AddCommand(machine.state, operator.NewSnapshotCommand(s, machine.snapshotSubcommands...))
 	addCommandGroup(root, "Job files",
 		machine.run,
 		job.NewInitCommand(s),

@@ -209,7 +209,7 @@ func TestClusterRoutes(t *testing.T) {
 		{"keys of gossip", "GET", "/v1/agent/keyring/list", "", 501, ""},
 
 		{"a peer", "DELETE", "/v1/operator/raft/peer", "", 501, ""},
-		{"a copy of the state", "GET", "/v1/operator/snapshot", "", 501, ""},
+		{"a state to restore", "PUT", "/v1/operator/snapshot", "", 501, "…stop it"},
 		{"policies", "GET", "/v1/acl/policies", "", 400, "ACL support disabled"},
 		{"a login", "POST", "/v1/acl/login", "{}", 400, "ACL support disabled"},
 		{"the token of everybody", "GET", "/v1/acl/token/self", "", 200, `…"AccessorID":"acls-disabled"`},

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -80,6 +81,9 @@ type AgentFuncs struct {
 	ConfigWithoutSecrets func() map[string]any
 	// Reload reloads the configuration.
 	Reload func() error
+	// WriteSnapshot writes a snapshot of the state into a file, and returns the file, which the caller closes. It is nil
+	// if the state is not kept.
+	WriteSnapshot func(ctx context.Context, omitKeys bool) (*os.File, error)
 	// DescribePlugins returns a description of the plugins without secrets, as a value for the JSON of the reply.
 	// PluginsChanged returns a channel that is closed when the description changes; it is nil only if DescribePlugins is.
 	DescribePlugins func() any

@@ -18,11 +18,12 @@ var queryParameters = map[string]struct{ kind, means string }{
 	"wait":  {"string", "maximum duration of a blocking query, such as 30s; at most 5m"},
 	"stale": {"boolean", "accepted for compatibility: results are never stale"},
 
-	"prefix":     {"string", "list only objects whose ID or name starts with this; hyphens of UUIDs are ignored"},
-	"filter":     {"string", "go-bexpr filter expression, evaluated on the full object and not on the list stub"},
-	"per_page":   {"integer", "maximum number of objects per page"},
-	"next_token": {"string", "start of the page: the value of the header X-Nomad-Nexttoken of the previous page"},
-	"reverse":    {"boolean", "reverse the order of the list"},
+	"prefix":       {"string", "list only objects whose ID or name starts with this; hyphens of UUIDs are ignored"},
+	"filter":       {"string", "go-bexpr filter expression, evaluated on the full object and not on the list stub"},
+	"per_page":     {"integer", "maximum number of objects per page"},
+	"without_keys": {"boolean", "leave out the keys of the variables"},
+	"next_token":   {"string", "start of the page: the value of the header X-Nomad-Nexttoken of the previous page"},
+	"reverse":      {"boolean", "reverse the order of the list"},
 
 	"action":               {"string", "name of the action"},
 	"address":              {"string", "RPC address of a server"},

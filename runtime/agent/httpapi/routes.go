@@ -46,6 +46,7 @@ func (a *API) newRoutes() []route {
 	identities := &identityHandler{c.Identities}
 	events := &eventHandler{c.Store, c.Node, a.logger}
 	metrics := &metricsHandler{c.Metrics}
+	snapshots := &snapshotHandler{c.AgentFuncs.WriteSnapshot}
 	agents := &agentHandler{agent, c.Store, c.Scheduler, c.Node, c.AgentFuncs}
 	plugins := &pluginHandler{store: c.Store, agentFuncs: c.AgentFuncs}
 	login := &loginHandler{operatorToken: c.OperatorToken}
@@ -214,7 +215,8 @@ func (a *API) newRoutes() []route {
 		{"GET PUT POST DELETE", "/v1/operator/raft/{id...}", noClusterHandler, routeDocWithoutBody[noContent]("not supported: changing Raft peers")},
 		{"GET", "/v1/operator/scheduler/configuration", schedulerConfig.read, routeDocOfStateRead[api.SchedulerConfigurationResponse]("read the scheduler configuration")},
 		{"PUT POST", "/v1/operator/scheduler/configuration", schedulerConfig.put, routeDocWithBody[api.SchedulerConfiguration, api.SchedulerSetConfigurationResponse]("update the scheduler configuration", "cas")},
-		{"GET PUT POST", "/v1/operator/snapshot", errorHandler(http.StatusNotImplemented, "the state cannot be copied through the API: see nomad-lite operator state"), routeDocWithoutBody[noContent]("not supported: snapshots of the state")},
+		{"GET", "/v1/operator/snapshot", snapshots.read, routeDocOfStream("application/x-gzip", "read a snapshot of the state, with the keys of the variables unless without_keys is true", "stale without_keys")},
+		{"PUT POST", "/v1/operator/snapshot", errorHandler(http.StatusNotImplemented, "a running agent cannot be restored: stop it, and use nomad-lite operator snapshot restore"), routeDocWithoutBody[noContent]("not supported: restoring a running agent")},
 		{"GET", "/v1/operator/upgrade-check/vault-workload-identity", constantHandler(vaultUpgradeObstacles{[]string{}, []string{}, []string{}}), routeDocWithoutBody[vaultUpgradeObstacles]("list the jobs, nodes and tokens that an upgrade to Vault workload identities affects: none")},
 		{"GET POST", "/v1/operator/utilization", noEnterpriseHandler, routeDocWithoutBody[noContent]("not supported: utilization reports require Nomad Enterprise")},
 		{"GET", "/v1/plugins", constantHandler([]any{}), routeDocWithoutBody[[]any]("list CSI plugins: there are none", "type")},

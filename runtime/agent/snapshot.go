@@ -1,0 +1,175 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/internal/safepath"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/store/snapshot"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
+)
+
+// Names in a data directory while a snapshot is written or restored. A killed process leaves them, and the next one removes them.
+const (
+	snapshotDir     = "snapshot.tmp"
+	snapshotArchive = "snapshot.tar.gz.tmp"
+	restoreDir      = "restore.tmp"
+)
+
+// snapshotMu is locked while a snapshot is written: the names of its files are the same for all.
+var snapshotMu sync.Mutex
+
+// WriteSnapshot writes a snapshot of the state into a temporary file, and returns the file, from its start, and the description
+// of the snapshot. The caller must close the file, which has no name. Concurrent calls run one after the other.
+func (a *Agent) WriteSnapshot(ctx context.Context, omitKeys bool) (*os.File, *snapshot.Meta, error) {
+	snapshotMu.Lock()
+	defer snapshotMu.Unlock()
+	workDir, archive := filepath.Join(a.dataDirectory.path, snapshotDir), filepath.Join(a.dataDirectory.path, snapshotArchive)
+	if err := errors.Join(os.RemoveAll(workDir), os.RemoveAll(archive)); err != nil {
+		return nil, nil, fmt.Errorf("write snapshot: %w", err)
+	}
+	f, err := os.OpenFile(archive, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, nil, fmt.Errorf("write snapshot: %w", err)
+	}
+	err = os.Remove(archive)
+	var meta *snapshot.Meta
+	if err == nil {
+		meta, err = snapshot.Write(ctx, a.store, snapshot.Options{Version: a.config.Version, NodeID: a.node.ID(), OmitKeys: omitKeys, WorkDir: workDir}, f)
+	}
+	if err == nil {
+		_, err = f.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		f.Close()
+		return nil, nil, fmt.Errorf("write snapshot: %w", err)
+	}
+	return f, meta, nil
+}
+
+// RestoredSnapshot describes the result of RestoreSnapshot.
+type RestoredSnapshot struct {
+	Meta          *snapshot.Meta
+	ReplacedFiles []string // ReplacedFiles are the new paths of the state file and the key file that were in the data directory
+	// TasksOwnerDir is another data directory whose processes manage the tasks of the snapshot. The restored directory is a copy of it, so that
+	// no agent starts there. It is empty if there is none.
+	TasksOwnerDir string
+}
+
+// RestoreSnapshot replaces the state of a data directory by the one of a snapshot. It makes the directory if it is missing, and
+// fails with ErrInUse if an agent uses it. The next agent recovers the tasks of the snapshot that still run.
+//
+// The index of the restored state is higher than every index that the replaced one can have had. After an error, and after a crash, the
+// data directory has its previous state.
+func RestoreSnapshot(ctx context.Context, dataDir string, archive io.Reader, version string, logger hclog.Logger) (*RestoredSnapshot, error) {
+	path, err := filepath.Abs(dataDir)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(path, 0o711); err != nil {
+		return nil, fmt.Errorf("make data directory: %w", err)
+	}
+	if err := safepath.CheckDir(path); err != nil {
+		return nil, fmt.Errorf("data directory %s: %w, or choose another with -data-dir", path, err)
+	}
+	lock, err := lockDataDir(path)
+	if err != nil {
+		return nil, err
+	}
+	defer lock.Close()
+	work := filepath.Join(path, restoreDir)
+	if err := errors.Join(os.RemoveAll(work), os.Mkdir(work, 0o700)); err != nil {
+		return nil, err
+	}
+	restored := &RestoredSnapshot{}
+	if restored.Meta, err = snapshot.Unpack(archive, work); err == nil {
+		restored.TasksOwnerDir, err = writeRestoredState(ctx, path, work, version, logger)
+	}
+	if err == nil {
+		restored.ReplacedFiles, err = replaceStateFiles(path, work)
+	}
+	return restored, errors.Join(err, os.RemoveAll(work))
+}
+
+// Names of the files in restoreDir that replace those of the data directory.
+const (
+	restoredStateFile = "restored.db"
+	restoredKeyFile   = "restored.json"
+)
+
+// writeRestoredState writes the state that was unpacked into the directory work anew, with a higher index, and with the data directory
+// as the owner of its tasks unless another directory with the same id has processes. It returns this other directory.
+func writeRestoredState(ctx context.Context, dataDir, work, version string, logger hclog.Logger) (tasksOwnerDir string, err error) {
+	keyFile := filepath.Join(work, snapshot.KeyFile)
+	if _, err := os.Stat(keyFile); errors.Is(err, fs.ErrNotExist) {
+		// The key file of the data directory can have the keys of a snapshot without keys.
+		if err := os.Link(filepath.Join(dataDir, keyringFile), keyFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return "", err
+		}
+	}
+	s, err := store.Open(ctx, store.Config{
+		StateFilePath: filepath.Join(work, snapshot.StateFile), KeyFile: keyFile, ContinueAtHigherIndex: true, BuildVersion: version, Logger: logger,
+	})
+	if err != nil {
+		return "", fmt.Errorf("open the state of the snapshot: %w", err)
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	identity := &dataDirIdentity{dataDir: dataDir, store: s}
+	recorded, err := identity.readStoredRecord()
+	if err != nil {
+		return "", err
+	}
+	facts, err := newOwnershipFacts(dataDir, recorded, findRunningDirWithSameID)
+	if err != nil {
+		return "", err
+	}
+	if facts.runningDirWithSameID != nil {
+		tasksOwnerDir = facts.runningDirWithSameID.Path
+	} else if recorded != nil {
+		owner := facts.currentRecord
+		_, err := s.Update(ctx, func(tx *store.Txn) error {
+			tx.PutAgentRecord(state.DirectoryOwnerName, newStateOwnerRecord(&owner))
+			return nil
+		})
+		if err != nil {
+			return "", err
+		}
+	}
+	_, err = s.WriteCopy(ctx, filepath.Join(work, restoredStateFile), filepath.Join(work, restoredKeyFile))
+	return tasksOwnerDir, err
+}
+
+// replaceStateFiles moves the restored files to their places in the data directory. It returns the names under which it keeps the
+// previous ones. The key file is replaced first, and has all keys of the restored state.
+func replaceStateFiles(dataDir, work string) (replaced []string, err error) {
+	suffix := ".replaced-" + time.Now().UTC().Format("20060102T150405.000000000")
+	for _, file := range []struct{ restored, name string }{{restoredKeyFile, keyringFile}, {restoredStateFile, store.FileName}} {
+		path := filepath.Join(dataDir, file.name)
+		if _, err := os.Stat(filepath.Join(work, file.restored)); errors.Is(err, fs.ErrNotExist) {
+			continue // a snapshot without keys
+		}
+		if err := os.Link(path, path+suffix); err == nil {
+			replaced = append(replaced, path+suffix)
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return replaced, err
+		}
+		if err := os.Rename(filepath.Join(work, file.restored), path); err != nil {
+			return replaced, err
+		}
+	}
+	dir, err := os.Open(dataDir)
+	if err != nil {
+		return replaced, err
+	}
+	return replaced, errors.Join(dir.Sync(), dir.Close())
+}

@@ -1,0 +1,193 @@
+package snapshot
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// Names of the files in an archive, which are also those that Unpack writes.
+const (
+	metaFile  = "meta.json"
+	StateFile = "state.db"
+	KeyFile   = "keyring.json"
+	sumsFile  = "SHA256SUMS"
+)
+
+// currentFormat is the number of the format of archives.
+const currentFormat = 1
+
+// Meta describes a snapshot.
+type Meta struct {
+	Format  int       // Format is the number of the format of the archive
+	Version string    // Version is the version of nomad-lite that has written the archive
+	Time    time.Time // Time is when the state was copied
+	Index   uint64    // Index is the index of the last change in the state
+	NodeID  string    // NodeID is the id of the node of the agent
+	HasKeys bool      // HasKeys means that the archive has the keys of the variables
+}
+
+// Options are the options of Write.
+type Options struct {
+	Version  string // version of this build
+	NodeID   string
+	OmitKeys bool // the archive has no keys, so that its variables can be read only together with the key file of the agent
+	// WorkDir is a directory for uncompressed copies of the files, which Write creates and removes. It must not exist.
+	WorkDir string
+}
+
+// Write writes a snapshot of the state to w. Changes of the state wait only while the state is copied to Options.WorkDir.
+func Write(ctx context.Context, s *store.Store, o Options, w io.Writer) (meta *Meta, err error) {
+	if err := os.Mkdir(o.WorkDir, 0o700); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(o.WorkDir)) }()
+	statePath, keyPath := filepath.Join(o.WorkDir, StateFile), filepath.Join(o.WorkDir, KeyFile)
+	if o.OmitKeys {
+		keyPath = ""
+	}
+	meta = &Meta{Format: currentFormat, Version: o.Version, Time: time.Now().UTC(), NodeID: o.NodeID}
+	if meta.Index, err = s.WriteCopy(ctx, statePath, keyPath); err != nil {
+		return nil, err
+	}
+	paths := []string{statePath}
+	if _, err := os.Stat(keyPath); keyPath != "" && err == nil {
+		meta.HasKeys = true
+		paths = append(paths, keyPath)
+	}
+	description, err := json.MarshalIndent(meta, "", "  ")
+	if err != nil {
+		return nil, err
+	}
+	return meta, writeArchive(w, append(description, '\n'), paths, meta.Time)
+}
+
+func writeArchive(w io.Writer, description []byte, paths []string, modTime time.Time) error {
+	zipped := gzip.NewWriter(w)
+	archive := tar.NewWriter(zipped)
+	var sums strings.Builder
+	write := func(name string, size int64, content io.Reader) error {
+		if err := archive.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: size, ModTime: modTime}); err != nil {
+			return err
+		}
+		sum := sha256.New()
+		_, err := io.Copy(io.MultiWriter(archive, sum), content)
+		fmt.Fprintf(&sums, "%s  %s\n", hex.EncodeToString(sum.Sum(nil)), name)
+		return err
+	}
+	if err := write(metaFile, int64(len(description)), bytes.NewReader(description)); err != nil {
+		return err
+	}
+	for _, path := range paths {
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		info, err := f.Stat()
+		if err == nil {
+			err = write(filepath.Base(path), info.Size(), f)
+		}
+		if err = errors.Join(err, f.Close()); err != nil {
+			return err
+		}
+	}
+	if err := write(sumsFile, int64(sums.Len()), strings.NewReader(sums.String())); err != nil {
+		return err
+	}
+	return errors.Join(archive.Close(), zipped.Close())
+}
+
+// maxTextBytes is the maximum size of a file of an archive that is held in memory.
+const maxTextBytes = 1 << 20
+
+// Unpack writes the state file and the key file of a snapshot into a directory, in which neither exists, and verifies their
+// checksums. After an error the directory can have incomplete files.
+func Unpack(r io.Reader, dir string) (*Meta, error) {
+	zipped, err := gzip.NewReader(r)
+	if err != nil {
+		return nil, fmt.Errorf("not a snapshot: %w", err)
+	}
+	sums := make(map[string]hash.Hash)
+	var description, wantedSums []byte
+	for archive := tar.NewReader(zipped); ; {
+		header, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("the snapshot is damaged or incomplete: %w", err)
+		}
+		sum := sha256.New()
+		content := io.TeeReader(archive, sum)
+		switch {
+		case sums[header.Name] != nil:
+			err = fmt.Errorf("%s is in it twice", header.Name)
+		case header.Name == metaFile:
+			description, err = io.ReadAll(io.LimitReader(content, maxTextBytes))
+		case header.Name == sumsFile:
+			wantedSums, err = io.ReadAll(io.LimitReader(content, maxTextBytes))
+			continue
+		case header.Name == StateFile, header.Name == KeyFile:
+			err = writeNewFile(filepath.Join(dir, header.Name), content)
+		default:
+			err = fmt.Errorf("it has the file %q: a later version may have written it", header.Name)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read snapshot: %w", err)
+		}
+		sums[header.Name] = sum
+	}
+	if _, err := io.Copy(io.Discard, zipped); err != nil { // the end of the compressed data has a checksum too
+		return nil, fmt.Errorf("the snapshot is damaged or incomplete: %w", err)
+	}
+	return verify(sums, wantedSums, description)
+}
+
+// verify compares the checksums of the files with those of the archive, and returns the description.
+func verify(sums map[string]hash.Hash, wantedSums, description []byte) (*Meta, error) {
+	wanted := 0
+	for line := range strings.Lines(string(wantedSums)) {
+		text, name, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "  ")
+		if sum := sums[name]; sum == nil || hex.EncodeToString(sum.Sum(nil)) != text {
+			return nil, fmt.Errorf("the snapshot is damaged: the checksum of %q is wrong", name)
+		}
+		wanted++
+	}
+	if wanted != len(sums) || sums[metaFile] == nil || sums[StateFile] == nil {
+		return nil, errors.New("the snapshot is damaged or incomplete: a file or a checksum is missing")
+	}
+	var meta Meta
+	if err := json.Unmarshal(description, &meta); err != nil {
+		return nil, fmt.Errorf("the snapshot has no valid %s: %w", metaFile, err)
+	}
+	if meta.Format != currentFormat {
+		return nil, fmt.Errorf("the snapshot has format %d, and this version reads format %d: use version %s or a later one", meta.Format, currentFormat, meta.Version)
+	}
+	if meta.HasKeys != (sums[KeyFile] != nil) {
+		return nil, errors.New("the snapshot is damaged or incomplete: its description and its key file do not agree")
+	}
+	return &meta, nil
+}
+
+func writeNewFile(path string, content io.Reader) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, content)
+	return errors.Join(err, f.Sync(), f.Close())
+}

@@ -1,0 +1,125 @@
+package snapshot_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/store/snapshot"
+)
+
+func openStore(t *testing.T, dir string) *store.Store {
+	t.Helper()
+	s, err := store.Open(t.Context(), store.Config{
+		StateFilePath: filepath.Join(dir, snapshot.StateFile), KeyFile: filepath.Join(dir, snapshot.KeyFile), BuildVersion: "0.1.0", Logger: hclog.NewNullLogger(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// Each change of the test stores a namespace and a variable with the same number. A snapshot has all changes that were
+// stored before it was requested, and both records of each change that it has.
+func TestSnapshotDuringChanges(t *testing.T) {
+	dir := t.TempDir()
+	s := openStore(t, dir)
+	defer s.Close()
+	var stored atomic.Int64
+	ctx, stop := context.WithCancel(t.Context())
+	writerDone := make(chan error, 1)
+	go func() {
+		for n := int64(1); ctx.Err() == nil; n++ {
+			name := fmt.Sprintf("n%06d", n)
+			_, err := s.Update(context.Background(), func(tx *store.Txn) error {
+				tx.PutNamespace(&api.Namespace{Name: name})
+				tx.PutVariable(&api.Variable{Namespace: "default", Path: name, Items: map[string]string{"number": name}})
+				return nil
+			})
+			if err != nil {
+				writerDone <- err
+				return
+			}
+			stored.Store(n)
+		}
+		writerDone <- nil
+	}()
+	for round := range 8 {
+		time.Sleep(5 * time.Millisecond)
+		before := stored.Load()
+		var archive bytes.Buffer
+		meta, err := snapshot.Write(t.Context(), s, snapshot.Options{Version: "0.1.0", NodeID: "node", WorkDir: filepath.Join(dir, "work")}, &archive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		restored := t.TempDir()
+		read, err := snapshot.Unpack(&archive, restored)
+		if err != nil || read.Index != meta.Index || !read.HasKeys || read.NodeID != "node" {
+			t.Fatalf("description %+v, written %+v, %v", read, meta, err)
+		}
+		copied := openStore(t, restored)
+		namespaces, variables := 0, map[string]string{}
+		for _, n := range copied.Snapshot().Namespaces(nil, "n") {
+			if n.Name != "default" {
+				namespaces++
+				v := copied.Snapshot().Variable(nil, "default", n.Name)
+				if v == nil || v.Items["number"] != n.Name {
+					t.Errorf("round %d: namespace %s without its variable: %+v", round, n.Name, v)
+				} else {
+					variables[n.Name] = n.Name
+				}
+			}
+		}
+		if int64(namespaces) < before || len(variables) != namespaces {
+			t.Errorf("round %d: %d namespaces and %d variables, %d changes were stored before", round, namespaces, len(variables), before)
+		}
+		if damage := copied.Damage(); len(damage) > 0 {
+			t.Errorf("round %d: damage %v", round, damage)
+		}
+		copied.Close()
+	}
+	stop()
+	if err := <-writerDone; err != nil {
+		t.Error(err)
+	}
+	if stored.Load() == 0 {
+		t.Error("no change was stored")
+	}
+}
+
+func TestDamagedSnapshot(t *testing.T) {
+	dir := t.TempDir()
+	s := openStore(t, dir)
+	defer s.Close()
+	if _, err := s.Update(t.Context(), func(tx *store.Txn) error { tx.PutNamespace(&api.Namespace{Name: "one"}); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	var archive bytes.Buffer
+	if _, err := snapshot.Write(t.Context(), s, snapshot.Options{Version: "0.1.0", WorkDir: filepath.Join(dir, "work")}, &archive); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "work")); !os.IsNotExist(err) {
+		t.Errorf("the copies remain: %v", err)
+	}
+	whole := archive.Bytes()
+	for i := 0; i < len(whole); i += max(1, len(whole)/200) {
+		damaged := bytes.Clone(whole)
+		damaged[i] ^= 0x55
+		if _, err := snapshot.Unpack(bytes.NewReader(damaged), t.TempDir()); err == nil && i > 9 { // the gzip header has bytes without a meaning
+			t.Errorf("byte %d of %d is changed, and nothing is wrong", i, len(whole))
+		}
+		if _, err := snapshot.Unpack(bytes.NewReader(whole[:i]), t.TempDir()); err == nil || !strings.Contains(err.Error(), "snapshot") {
+			t.Errorf("only %d bytes of %d: %v", i, len(whole), err)
+		}
+	}
+}
