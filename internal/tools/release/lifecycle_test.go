@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -113,9 +114,11 @@ func TestRelease(t *testing.T) {
 		}
 	})
 	t.Run("InstallScript", func(t *testing.T) { testInstallScript(t, first) })
-	t.Run("PodmanRunsImage", func(t *testing.T) {
-		testImageOnPodman(t, filepath.Join(first, "nomad-lite_0.1.0_linux_"+runtime.GOARCH+".image.tar"))
-	})
+	for _, engine := range []string{"docker", "podman"} {
+		t.Run("ImageRunsOn/"+engine, func(t *testing.T) {
+			testImage(t, engine, filepath.Join(first, "nomad-lite_0.1.0_linux_"+runtime.GOARCH+".image.tar"))
+		})
+	}
 }
 
 // skipOrFail skips a test that lacks a program, or fails in CI, which has all of them.
@@ -224,37 +227,100 @@ func testInstallScript(t *testing.T, dist string) {
 	}
 }
 
-// testImageOnPodman loads the image into a store of its own, and runs its program.
-func testImageOnPodman(t *testing.T, image string) {
+// helloJob is the job of docs/install.md: a task in the agent's container, which has one program.
+const helloJob = `
+job "hello" {
+  type = "batch"
+  group "hello" {
+    task "hello" {
+      driver = "raw_exec"
+      config {
+        command = "/usr/bin/nomad-lite"
+        args    = ["version"]
+      }
+    }
+  }
+}
+`
+
+// containerJob has a task in a container beside the agent's, which reads a file that the agent has written.
+const containerJob = `
+job "container" {
+  group "container" {
+    task "container" {
+      driver = "docker"
+      template {
+        data        = "from the template"
+        destination = "local/text"
+      }
+      config {
+        image   = "busybox:1"
+        command = "/bin/busybox"
+        args    = ["sh", "-c", "while :; do echo $(/bin/busybox cat /local/text), tick; /bin/busybox sleep 1; done"]
+      }
+    }
+  }
+}
+`
+
+// testImage executes the commands of docs/install.md for the image of a release with an engine.
+func testImage(t *testing.T, engine, image string) {
 	if os.Geteuid() != 0 {
-		t.Skip("needs root, whose podman needs no mapping of users")
+		t.Skip("needs root, to run containers in namespaces of the test")
 	}
-	if _, err := exec.LookPath("podman"); err != nil {
-		skipOrFail(t, err)
+	engineProgram := map[string]string{"docker": "dockerd", "podman": "podman"}[engine]
+	for _, program := range []string{engine, engineProgram, "unshare", "busybox"} {
+		if _, err := exec.LookPath(program); err != nil {
+			skipOrFail(t, fmt.Errorf("the image is not tested on %s: %w", engine, err))
+		}
 	}
-	store, err := os.MkdirTemp("", "p") // podman accepts only short paths
+	document, err := os.ReadFile("../../../docs/install.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(store); err != nil {
-			t.Error(err)
+	_, section, _ := strings.Cut(string(document), "\n### In a container\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	var commands strings.Builder
+	for line := range strings.Lines(section) {
+		if command, isCode := strings.CutPrefix(line, "    docker "); isCode {
+			commands.WriteString(engine + " " + strings.ReplaceAll(command, "amd64", runtime.GOARCH))
 		}
-	})
-	podman := func(args ...string) string {
-		t.Helper()
-		all := []string{"--root", filepath.Join(store, "root"), "--runroot", filepath.Join(store, "run"), "--tmpdir", filepath.Join(store, "tmp"), "--storage-driver", "vfs", "--cgroup-manager", "cgroupfs", "--events-backend", "file"}
-		out, err := exec.CommandContext(t.Context(), "podman", append(all, args...)...).CombinedOutput()
-		if err != nil {
-			t.Fatalf("podman %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	dir := t.TempDir()
+	busybox, err := exec.LookPath("busybox")
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.ReadFile(busybox)
+	if err == nil {
+		err = os.MkdirAll(filepath.Join(dir, "rootfs", "bin"), 0o755)
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "rootfs", "bin", "busybox"), program, 0o755)
+	}
+	if err == nil {
+		err = os.Symlink(image, filepath.Join(dir, filepath.Base(image)))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"commands":            commands.String(),
+		"hello.nomad.hcl":     helloJob,
+		"container.nomad.hcl": containerJob,
+		// The default limits of podman can be above those of this machine, and crun refuses hybrid cgroups.
+		"containers.conf": "[containers]\ndefault_ulimits = [\"nofile=4096:4096\", \"nproc=4096:4096\"]\n" +
+			"[engine]\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\nruntime = \"runc\"\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
 		}
-		return string(out)
 	}
-	podman("load", "-i", image)
-	name := "localhost/nomad-lite:0.1.0-" + runtime.GOARCH
-	// The default limits of podman can be above those of this machine.
-	if out := podman("run", "--rm", "--ulimit=nofile=4096:4096", "--ulimit=nproc=4096:4096", "--network=none", name, "version"); !strings.Contains(out, "nomad-lite 0.1.0\n") {
-		t.Errorf("output %q", out)
+	cmd := exec.CommandContext(t.Context(), "unshare", "--mount", "--pid", "--net", "--fork", "--kill-child",
+		"sh", "testdata/image.sh", engine, dir)
+	cmd.Env = append(os.Environ(), "CONTAINERS_CONF="+filepath.Join(dir, "containers.conf"), "DOCKER_HOST=")
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "== nothing left\n") {
+		t.Fatalf("%v\n%s", err, out)
 	}
-	podman("rmi", name)
 }
