@@ -37,7 +37,7 @@ func (d *Driver) Fingerprint(ctx context.Context) driver.Fingerprint {
 	case d.hasReachedEngine:
 		return driver.Fingerprint{Health: driver.HealthUnhealthy, HealthDescription: fmt.Sprintf("the Docker engine at %s does not answer: %v", engine.DaemonHost(), err)}
 	}
-	return driver.Fingerprint{Health: driver.HealthUndetected, HealthDescription: fmt.Sprintf("no Docker engine answers at %s: start it, or set endpoint in the configuration of the driver or DOCKER_HOST in the environment of the agent: %v", engine.DaemonHost(), err)}
+	return driver.Fingerprint{Health: driver.HealthUndetected, HealthDescription: fmt.Sprintf("no Docker engine answers at %s: install one (on Debian: apt install docker.io), start it, or set endpoint in the configuration of the driver or DOCKER_HOST in the environment of the agent: %v", engine.DaemonHost(), err)}
 }
 
 // fingerprintInterval is the time between two checks whether the engine answers.

@@ -142,11 +142,13 @@ func missingDriverText(name string, drivers []string) string {
 }
 
 // driverAlternatives are suggestions for drivers that are builtin in Nomad or in common use, but
-// not available here.
+// not available here. The names of programs are those of the plugins' releases.
 var driverAlternatives = map[string]string{
 	"docker": "It starts with the agent if there is a Docker engine at DOCKER_HOST or /var/run/docker.sock by then, or a plugin block \"docker\" in the agent's configuration",
 	"exec":   "An agent of root has it, and another agent with a plugin block \"exec\" in its configuration. raw_exec takes command and args, too, and does not isolate the task",
 	"java":   "An agent of root has it if the program java is in its PATH. raw_exec runs the command java, and does not isolate the task",
+	"exec2":  "Its plugin is the program nomad-driver-exec2",
+	"pledge": "Its plugin is the program nomad-pledge-driver",
 	"podman": "Its plugin is the program nomad-driver-podman",
 	"qemu":   "An agent has it if the program qemu-system-x86_64 is in its PATH and raw_exec is enabled, or with a plugin block \"qemu\" in its configuration",
 }

@@ -114,5 +114,5 @@ func (fi *File) sortAndPrintDiagnostics(s *cli.Streams, diags hcl.Diagnostics) e
 
 // HeadingForUnplacedGroups returns the heading above the list of groups that do not fit on this machine.
 func (fi *File) HeadingForUnplacedGroups() string {
-	return fmt.Sprintf("job %q does not fit on this machine:", *fi.Job.ID)
+	return fmt.Sprintf("job %q does not fit on this machine; change the named parts, or run it on another machine:", *fi.Job.ID)
 }
