@@ -23,8 +23,12 @@ PROMISES = ./cmd/nomad-lite ./cmd/nomad-lite/root ./cmd/nomad-lite/internal/buil
 promises: ## adds to docs/promises what is not in it yet; a promise that was removed or changed stays, and is reported
 	go test -count=1 -run 'Keeps?Promises$$' $(PROMISES) -update
 
-state-fixture: ## the list of stored fields, and the data directory testdata/state/next with a record of each kind, after a change of a record
+state-fixture: ## the list of stored fields, and the data directory testdata/state/next with a record of each kind, after a change of a record; with VERSION=0.1, the directory testdata/state/0.1 of a release, which is never changed again
+ifeq ($(VERSION),)
 	go test -count=1 -run '^Test(StoredFields|StateFixtures)$$' ./runtime/store -update
+else
+	go test -count=1 -run '^Test(StoredFields|StateFixtures|FreezeState)$$' ./runtime/store -freeze '$(VERSION)'
+endif
 
 test-vm: ## in emulated machines with cgroups v2: what touches processes, and power that is lost
 	NOMAD_LITE_VM=1 go test -v -count=1 -timeout=60m -run '^TestVM$$' ./cmd/nomad-lite/systemtest/vm
