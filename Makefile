@@ -1,4 +1,4 @@
-.PHONY: check quick release test-slow govulncheck generate promises state-fixture test-vm test-vm-short test-faults test-starts test-kills test-kills-user test-accounts test-hostile-jobs test-scale test-defects test-lives test-planted simulate test-behaviour test-upgrade screenshots bench bench-all
+.PHONY: check quick release test-slow govulncheck generate promises check-promises state-fixture test-vm test-vm-short test-faults test-starts test-kills test-kills-user test-accounts test-hostile-jobs test-scale test-defects test-lives test-planted simulate test-behaviour test-upgrade screenshots bench bench-all
 
 check: ## what CI runs
 	bash .ci/run
@@ -6,7 +6,7 @@ check: ## what CI runs
 quick: ## format, vet and short tests of the changed packages and of their direct importers; BASE is where the change starts, by default main
 	go run -C internal/tools ./quick $(if $(BASE),-base $(BASE))
 
-release: ## all files of the release VERSION in dist: archives, packages, images, checksums; from a work tree without changes
+release: check-promises ## all files of the release VERSION in dist: archives, packages, images, checksums; from a work tree without changes
 	go run -C internal/tools ./release -version '$(VERSION)'
 
 test-slow: ## all tests, with those that go test ./... skips: contract suites, engines, programs of others; root runs more of them
@@ -22,6 +22,9 @@ generate: ## protobuf code, after a change of a .proto file
 PROMISES = ./cmd/nomad-lite ./cmd/nomad-lite/root ./cmd/nomad-lite/internal/builtins ./internal/metrics ./plugins/host/launch ./plugins/proto ./runtime/agent/config ./runtime/agent/httpapi ./runtime/node/taskenv
 promises: ## adds to docs/promises what is not in it yet; a promise that was removed or changed stays, and is reported
 	go test -count=1 -run 'Keeps?Promises$$' $(PROMISES) -update
+
+check-promises: ## fails if docs/promises lacks something that the program has: a release promises all that it has
+	NOMAD_LITE_PROMISES_COMPLETE=1 go test -count=1 -run 'Keeps?Promises$$' $(PROMISES)
 
 state-fixture: ## the list of stored fields, and the data directory testdata/state/next with a record of each kind, after a change of a record; with VERSION=0.1, the directory testdata/state/0.1 of a release, which is never changed again
 ifeq ($(VERSION),)

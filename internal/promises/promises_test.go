@@ -1,6 +1,9 @@
 package promises
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -48,6 +51,35 @@ func TestTwoLinesWithOneNameAreAnError(t *testing.T) {
 	}
 	if _, _, err := compare("x.txt", twice, nil); err == nil {
 		t.Error("two promised lines with one name have no error")
+	}
+}
+
+// errorRecorder keeps the errors that a test reports.
+type errorRecorder struct {
+	testing.TB
+	errors []string
+}
+
+func (r *errorRecorder) Errorf(format string, args ...any) {
+	r.errors = append(r.errors, fmt.Sprintf(format, args...))
+}
+
+func TestAdditionIsAnErrorBeforeRelease(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "docs", "promises"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "docs", "promises", "x.txt"), []byte("a: 1\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(dir)
+	for value, want := range map[string]int{"": 0, "1": 1} {
+		t.Setenv(CompleteEnvVar, value)
+		r := &errorRecorder{TB: t}
+		Check(r, "x.txt", []string{"a: 1", "b: 2"}, false)
+		if len(r.errors) != want || want > 0 && !strings.Contains(r.errors[0], `"b: 2": run make promises`) {
+			t.Errorf("with %s=%q: errors %q, want %d", CompleteEnvVar, value, r.errors, want)
+		}
 	}
 }
 
