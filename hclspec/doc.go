@@ -12,4 +12,7 @@
 //
 // Specs come from plugins, which cannot crash the host. The package starts no process, opens
 // no file, and links neither an HCL parser nor protobuf.
+//
+// A comment with the words "For hosts only." marks a declaration that authors of plugins do not need. A
+// later version can change it: docs/compatibility.md promises the other declarations.
 package hclspec

@@ -14,7 +14,7 @@ import (
 
 // UnmarshalExact decodes like Unmarshal, but rejects input that Unmarshal would not decode
 // completely: a key for which a struct has no field, or a value that does not fit its
-// field. The error names both, and dst is unchanged.
+// field. The error names both, and dst is unchanged. For hosts only.
 func UnmarshalExact(b []byte, dst any) error {
 	t := reflect.TypeOf(dst)
 	if t == nil || t.Kind() != reflect.Pointer || len(b) == 0 {

@@ -14,7 +14,7 @@ import (
 var _ json.Marshaler = (*Spec)(nil)
 
 // MarshalJSON returns the message for s in the JSON form of protocol buffers, with the field names of the .proto
-// file. A nil Spec is null. A text that is not valid UTF-8 is an error.
+// file. A nil Spec is null. A text that is not valid UTF-8 is an error. For hosts only.
 func (s *Spec) MarshalJSON() ([]byte, error) {
 	if s == nil {
 		return []byte("null"), nil
@@ -165,7 +165,7 @@ func newJSONElement(s *Spec) *jsonSpec {
 // null is nil.
 //
 // FromJSON accepts each JSON form of the message: names of fields in "lowerCamelCase" too, limits as numbers, and fields that are
-// null. An unknown or repeated field is an error.
+// null. An unknown or repeated field is an error. For hosts only.
 func FromJSON(text []byte) (*Spec, error) {
 	if string(text) == "null" {
 		return nil, nil

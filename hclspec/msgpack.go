@@ -30,7 +30,7 @@ var codecHandle = func() *codec.MsgpackHandle {
 //
 // Unmarshal also accepts two kinds of values whose type differs from that of the field: a
 // decimal text for a field with a number, because msgpack has no large numbers (block.Marshal), and a list of maps for
-// a field with a map (Attr). If several of the maps have a key, the last value is used.
+// a field with a map (Attr). If several of the maps have a key, the last value is used. For hosts only.
 func Unmarshal(b []byte, dst any) error {
 	err := UnmarshalState(b, dst)
 	if err == nil || len(b) == 0 {
@@ -51,7 +51,7 @@ func Unmarshal(b []byte, dst any) error {
 	return UnmarshalState(again, dst)
 }
 
-// UnmarshalJSON decodes a config in JSON into dst, with the checks of UnmarshalExact.
+// UnmarshalJSON decodes a config in JSON into dst, with the checks of UnmarshalExact. For hosts only.
 func UnmarshalJSON(b []byte, dst any) error {
 	decoder := json.NewDecoder(bytes.NewReader(b))
 	decoder.UseNumber()
@@ -92,7 +92,7 @@ func convertJSONNumbers(v any) any {
 
 // MarshalState encodes the state of a driver for Handle.DriverState: in msgpack without
 // str8 and bin, with structs as maps that are sorted by name. Only the same driver decodes the state. The
-// encoding does not distinguish bytes from strings.
+// encoding does not distinguish bytes from strings. For hosts only.
 func MarshalState(v any) ([]byte, error) {
 	var b []byte
 	if err := codec.NewEncoderBytes(&b, codecHandle).Encode(v); err != nil {
@@ -102,7 +102,7 @@ func MarshalState(v any) ([]byte, error) {
 }
 
 // UnmarshalState decodes the bytes of MarshalState into dst. It returns io.EOF for empty
-// input.
+// input. For hosts only.
 func UnmarshalState(b []byte, dst any) error {
 	if len(b) == 0 {
 		return io.EOF // the decoder would not return io.EOF for a nil slice

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Part is an argument or a block of a body, as a Spec describes it.
+// Part is an argument or a block of a body, as a Spec describes it. For hosts only.
 type Part struct {
 	Name        string
 	Spec        *Spec  // its kind is KindAttr or one of the kinds of blocks
@@ -19,7 +19,7 @@ type Part struct {
 
 // Parts returns the arguments and blocks of the body that s describes: the arguments first, each sorted by name.
 // It omits a part without a name, which block.Decode rejects. If several parts have one name, it returns the first of them that
-// is not the default of another part, or else the first.
+// is not the default of another part, or else the first. For hosts only.
 func (s *Spec) Parts() (arguments, blocks []Part) {
 	all := s.appendParts(nil, "", MaxDepth)
 	sort.SliceStable(all, func(i, j int) bool { return !all[i].isDefault && all[j].isDefault })

@@ -7,7 +7,7 @@ import (
 )
 
 // MaxDepth is the maximum nesting depth of specs. The specs of existing drivers have a
-// depth below ten; without the limit, a plugin could overflow the host's stack.
+// depth below ten; without the limit, a plugin could overflow the host's stack. For hosts only.
 const MaxDepth = 100
 
 // Spec is the schema of a config block or of a part of it, and of the resulting value. It
@@ -30,11 +30,11 @@ type Spec struct {
 	cache atomic.Pointer[any] // result of Cached; nil before the first call
 }
 
-// Kind is the kind of a Spec.
+// Kind is the kind of a Spec. For hosts only.
 type Kind uint8
 
 // KindNone is the kind of the zero Spec, which stands for a message without a kind. Each of the other
-// kinds has a function of its name.
+// kinds has a function of its name. For hosts only.
 const (
 	KindNone Kind = iota
 	KindObject
@@ -116,7 +116,7 @@ func Literal(expr string) *Spec {
 }
 
 // Node is a Spec without its parts, as the functions that create a Spec have received it. Fields
-// that a kind does not have are zero.
+// that a kind does not have are zero. For hosts only.
 type Node struct {
 	Kind       Kind
 	Name       string // empty means the key in the enclosing Object
@@ -132,7 +132,7 @@ type Node struct {
 }
 
 // Node returns the fields of s, for packages that convert a Spec. The caller must not change them.
-// The Node of a nil Spec has the kind KindNone.
+// The Node of a nil Spec has the kind KindNone. For hosts only.
 func (s *Spec) Node() Node {
 	if s == nil {
 		return Node{}
@@ -141,7 +141,7 @@ func (s *Spec) Node() Node {
 }
 
 // Cached returns the result of compute, or of an earlier call: package block compiles each Spec once.
-// It may be called concurrently, and then calls compute more than once. The Spec must not be nil.
+// It may be called concurrently, and then calls compute more than once. The Spec must not be nil. For hosts only.
 func (s *Spec) Cached(compute func() any) any {
 	if v := s.cache.Load(); v != nil {
 		return *v

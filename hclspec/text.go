@@ -7,7 +7,7 @@ import (
 
 // Text describes the block for people, in the syntax of HCL: a line for each argument, with its type in place of
 // its value, and each block with its content. Comments tell what is required, how often a block can occur, and
-// defaults. The texts of a plugin are not escaped. The Text of a nil Spec is empty.
+// defaults. The texts of a plugin are not escaped. The Text of a nil Spec is empty. For hosts only.
 func (s *Spec) Text() string {
 	var b strings.Builder
 	s.writeText(&b, "", MaxDepth)

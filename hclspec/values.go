@@ -4,10 +4,10 @@ import "strings"
 
 // MaxValues is the maximum number of values in a config block: strings, numbers and so
 // on, including those in lists and blocks at any depth. The kernel rejects a command
-// with more than about twice as many arguments.
+// with more than about twice as many arguments. For hosts only.
 const MaxValues = 100_000
 
-// CountValues returns the number of values in a config block.
+// CountValues returns the number of values in a config block. For hosts only.
 func CountValues(config map[string]any) int { return countValues(config) }
 
 func countValues(v any) int {
@@ -32,5 +32,5 @@ func countValues(v any) int {
 var templateEscaper = strings.NewReplacer("${", "$${", "%{", "%%{")
 
 // Verbatim escapes a text so that block.Decode returns it unchanged, and does not interpret it as
-// a template.
+// a template. For hosts only.
 func Verbatim(text string) string { return templateEscaper.Replace(text) }

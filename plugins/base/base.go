@@ -9,13 +9,13 @@ import (
 )
 
 // ErrPluginDown means that the plugin process has exited. The caller requests another
-// process from the supervisor.
+// process from the supervisor. For hosts only.
 var ErrPluginDown = errors.New("plugin is shut down")
 
-// Type is the kind of a plugin.
+// Type is the kind of a plugin. For hosts only.
 type Type int32
 
-// The numbers are those of the plugin protocol, in which they are sent.
+// The numbers are those of the plugin protocol, in which they are sent. For hosts only.
 const (
 	TypeUnknown Type = 0
 	TypeDriver  Type = 2
@@ -40,10 +40,10 @@ func (t Type) String() string {
 // name has no separator, so that it can only name a file directly in a directory.
 var namePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
-// ValidName reports whether name can be the name of a plugin.
+// ValidName reports whether name can be the name of a plugin. For hosts only.
 func ValidName(name string) bool { return len(name) <= 128 && namePattern.MatchString(name) }
 
-// Info describes a plugin, as the plugin reports it.
+// Info describes a plugin, as the plugin reports it. For hosts only.
 type Info struct {
 	Type        Type
 	APIVersions []string // protocol versions that the plugin supports
@@ -53,7 +53,7 @@ type Info struct {
 
 // Plugin is the contract between the host and any plugin, on both sides of the
 // wire. Package sdk implements Plugin for authors. Its methods may be called concurrently,
-// and more than once.
+// and more than once. For hosts only.
 type Plugin interface {
 	// PluginInfo returns the type, name and versions of the plugin.
 	PluginInfo(ctx context.Context) (*Info, error)
@@ -68,7 +68,7 @@ type Plugin interface {
 	SetConfig(ctx context.Context, config *Config) error
 }
 
-// Config is the argument of SetConfig.
+// Config is the argument of SetConfig. For hosts only.
 type Config struct {
 	// MsgpackConfig is the plugin block in the shape of ConfigSchema
 	// (hclspec.Unmarshal). Empty means that there is no configuration.
@@ -82,7 +82,7 @@ type Config struct {
 	Driver *ClientDriverConfig
 }
 
-// ClientDriverConfig is the information about the host that a driver gets.
+// ClientDriverConfig is the information about the host that a driver gets. For hosts only.
 type ClientDriverConfig struct {
 	// ClientMinPort and ClientMaxPort limit the range of ports that the host reserves for helper
 	// processes of drivers.

@@ -3,4 +3,7 @@
 //
 // The package holds the interface [Plugin] and its values, and rules that hosts and plugins share. It
 // links no gRPC: package basewire has client and server of the service.
+//
+// A comment with the words "For hosts only." marks a declaration that authors of plugins do not need. A
+// later version can change it: docs/compatibility.md promises the other declarations.
 package base

@@ -43,7 +43,7 @@ func (a Attribute) Validate() error {
 
 func isFinite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
 
-// Unit is a unit of an attribute.
+// Unit is a unit of an attribute. For hosts only.
 type Unit struct {
 	// Base is the unit to which Multiplier converts: "B", "B/s", "Hz" or "mW". Numbers are
 	// comparable if their units have the same Base.
@@ -52,7 +52,7 @@ type Unit struct {
 }
 
 // LookupUnit returns the unit with a name, and whether there is one. The names are "KiB" to "EiB", "kB" (or "KB") to
-// "EB", each of these followed by "/s", "MHz", "GHz", and "mW" to "GW".
+// "EB", each of these followed by "/s", "MHz", "GHz", and "mW" to "GW". For hosts only.
 func LookupUnit(name string) (Unit, bool) {
 	u, ok := units[name]
 	return u, ok

@@ -8,14 +8,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
-// APIVersion is the version of the device plugin protocol, for base.Info.APIVersions.
+// APIVersion is the version of the device plugin protocol, for base.Info.APIVersions. For hosts only.
 const APIVersion = "v0.1.0"
 
 // Plugin is the contract between the host and one device plugin. Both the host's client and
 // the implementation in the plugin process implement it.
 //
 // All methods may be called concurrently. A client whose plugin process has exited returns
-// ErrPluginDown.
+// ErrPluginDown. For hosts only.
 type Plugin interface {
 	// Fingerprint sends all devices immediately and on each change; each Fingerprint replaces
 	// the one before. The channel is closed when ctx ends or the stream breaks; before it
@@ -37,11 +37,11 @@ type Plugin interface {
 	Stats(ctx context.Context, interval time.Duration) (<-chan Stats, error)
 }
 
-// DefaultStatsInterval is the interval of Stats if the host requests none.
+// DefaultStatsInterval is the interval of Stats if the host requests none. For hosts only.
 const DefaultStatsInterval = time.Second
 
 // ErrPluginDown means that the plugin process has exited. The caller requests another
-// process from the supervisor.
+// process from the supervisor. For hosts only.
 var ErrPluginDown = base.ErrPluginDown
 
 var (
@@ -49,11 +49,11 @@ var (
 	// or because the machine lacks a driver. It is sent as text, which is the same as Nomad's.
 	ErrDisabled = errors.New("device is not enabled")
 
-	// ErrStreamEnded means that the plugin has ended its fingerprint stream without an error.
+	// ErrStreamEnded means that the plugin has ended its fingerprint stream without an error. For hosts only.
 	ErrStreamEnded = errors.New("the plugin has ended the fingerprint stream")
 )
 
-// Fingerprint is one report of all devices of a plugin.
+// Fingerprint is one report of all devices of a plugin. For hosts only.
 type Fingerprint struct {
 	Groups []Group
 	Err    error
@@ -106,7 +106,7 @@ type HostDevice struct {
 	Permissions string // "r" (read), "w" (write), "m" (mknod), or several of them
 }
 
-// Stats are the statistics of all devices of a plugin at one time.
+// Stats are the statistics of all devices of a plugin at one time. For hosts only.
 type Stats struct {
 	Groups []GroupStats
 	Err    error
@@ -117,7 +117,7 @@ type GroupStats struct {
 	ID        GroupID
 	Instances map[string]DeviceStats // keys are the IDs of devices
 	// DeviceIDsWithoutTimestamp has the sorted IDs of the devices whose statistics the client has dropped, because
-	// the statistics have no timestamp. Only the client sets DeviceIDsWithoutTimestamp.
+	// the statistics have no timestamp. Only the client sets DeviceIDsWithoutTimestamp. For hosts only.
 	DeviceIDsWithoutTimestamp []string
 }
 

@@ -5,4 +5,7 @@
 // choose devices for tasks: the host does, and calls Reserve with its choice. Package sdk implements
 // [Plugin] for authors. The package links no gRPC: package devicewire has client and server of the
 // service.
+//
+// A comment with the words "For hosts only." marks a declaration that authors of plugins do not need. A
+// later version can change it: docs/compatibility.md promises the other declarations.
 package device

@@ -9,7 +9,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 )
 
-// APIVersion is the version of the driver protocol, for base.Info.APIVersions.
+// APIVersion is the version of the driver protocol, for base.Info.APIVersions. For hosts only.
 const APIVersion = "v0.1.0"
 
 // Driver is the contract between the host and one task driver. Both the host's client and
@@ -17,7 +17,7 @@ const APIVersion = "v0.1.0"
 //
 // All methods may be called concurrently, also for the same task. The host sets no deadline
 // on calls for tasks; the end of the context ends the call without any effect on the task.
-// A client whose plugin process has exited returns ErrPluginDown.
+// A client whose plugin process has exited returns ErrPluginDown. For hosts only.
 type Driver interface {
 	// TaskConfigSchema returns the schema of a task's config block. If a driver returns a
 	// nil Spec, the block must be empty; if the client returns one, the driver has sent no
@@ -98,7 +98,7 @@ type Driver interface {
 
 // WildcardStart is the last part of a task id, "<alloc id>/<task>/any", if the id under
 // which the task was started is no longer known. Drivers that are made with the SDK
-// support it; other drivers return ErrTaskNotFound.
+// support it; other drivers return ErrTaskNotFound. For hosts only.
 const WildcardStart = "any"
 
 // Exec describes a command for ExecTaskStreaming.
@@ -146,7 +146,7 @@ type Fingerprint struct {
 	HealthDescription string // reason of Health, for users
 
 	// Err is set in the last report of a stream that has failed. It is for hosts: a driver
-	// reports a failure by Health and HealthDescription.
+	// reports a failure by Health and HealthDescription. For hosts only.
 	Err error
 }
 

@@ -9,11 +9,11 @@ import (
 )
 
 // ErrPluginDown means that the plugin process has exited. The caller requests another
-// process from the supervisor, and recovers its task there.
+// process from the supervisor, and recovers its task there. For hosts only.
 var ErrPluginDown = base.ErrPluginDown
 
 // UnavailableError means that no plugin process serves a driver now. The driver's tasks
-// may still run.
+// may still run. For hosts only.
 type UnavailableError struct {
 	Plugin                string // plugin that serves the driver; empty if no known plugin does
 	TasksAreHostProcesses bool   // Plugin is a builtin driver whose tasks are processes of this machine, which the agent can end
@@ -30,7 +30,7 @@ func (e *UnavailableError) Unwrap() error { return e.Err }
 
 // WaitWhileUnavailable calls get until its error is not an [UnavailableError] of a known plugin, and returns the results of
 // the last call. It makes a further call when the plugin may be available. It calls reportOnce with the first error after
-// which it waits. If ctx ends during a wait, the error is that of get, and also wraps the cause.
+// which it waits. If ctx ends during a wait, the error is that of get, and also wraps the cause. For hosts only.
 func WaitWhileUnavailable[P any](ctx context.Context, get func(context.Context) (P, error), reportOnce func(error)) (P, error) {
 	for reported := false; ; reported = true {
 		p, err := get(ctx)
@@ -50,7 +50,7 @@ func WaitWhileUnavailable[P any](ctx context.Context, get func(context.Context) 
 }
 
 // The following errors are sent as text. The receiver recognizes each of them by its text, which is the
-// same as Nomad's.
+// same as Nomad's. For hosts only.
 var (
 	// ErrTaskNotFound means that the driver does not have a task with the id.
 	ErrTaskNotFound = errors.New("task not found for given id")
@@ -65,7 +65,7 @@ var (
 )
 
 // The following errors are results of calls that a driver does not support. Their texts are the
-// same as Nomad's: users and the tests of drivers rely on them.
+// same as Nomad's: users and the tests of drivers rely on them. For hosts only.
 var (
 	ErrSignalNotSupported         = errors.New("SignalTask is not supported by this driver")
 	ErrExecNotSupported           = errors.New("ExecTask is not supported by this driver")
@@ -75,7 +75,7 @@ var (
 )
 
 // Error is an error of StartTask, RecoverTask or TaskStats that states whether a retry
-// may succeed.
+// may succeed. For hosts only.
 type Error struct {
 	Err         error
 	Recoverable bool
@@ -104,6 +104,7 @@ func IsResourceExhausted(err error) bool {
 }
 
 // Recoverable returns an Error that wraps err and means that a retry may succeed. If err is nil, it returns nil.
+// For hosts only.
 func Recoverable(err error) error {
 	if err == nil {
 		return nil

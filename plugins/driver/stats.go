@@ -13,11 +13,11 @@ var (
 )
 
 // MeasurableCPUFields returns the names that CPUUsage.Measured can have, in the order of the protocol's
-// enum. The caller must not change the slice.
+// enum. The caller must not change the slice. For hosts only.
 func MeasurableCPUFields() []string { return cpuFieldNames }
 
 // MeasurableMemoryFields returns the names that MemoryUsage.Measured can have, in the order of the
-// protocol's enum. The caller must not change the slice.
+// protocol's enum. The caller must not change the slice. For hosts only.
 func MeasurableMemoryFields() []string { return memoryFieldNames }
 
 // Validate returns an error that names the first unknown field name in Measured, which the

@@ -156,10 +156,10 @@ type NetworkOverride struct {
 	AutoAdvertise bool           // services of the task use Addr, unless they choose another address mode
 }
 
-// TaskState is the state of a task as its driver reports it.
+// TaskState is the state of a task as its driver reports it. For hosts only.
 type TaskState int32
 
-// The values are sent in messages of the protocol.
+// The values are sent in messages of the protocol. For hosts only.
 const (
 	TaskUnknown TaskState = iota
 	TaskRunning
@@ -167,7 +167,7 @@ const (
 )
 
 // Handle contains all data that a driver needs to recover a started task. The host stores the Handle, and
-// passes it to RecoverTask of another plugin process.
+// passes it to RecoverTask of another plugin process. For hosts only.
 type Handle struct {
 	Version     int32 // at least 1; chosen by the driver
 	Config      *TaskConfig
@@ -193,7 +193,7 @@ func (r *ExitResult) Successful() bool {
 	return r.ExitCode == 0 && r.Signal == 0 && r.Err == nil
 }
 
-// TaskStatus is the result of InspectTask.
+// TaskStatus is the result of InspectTask. For hosts only.
 type TaskStatus struct {
 	ID               string
 	Name             string
@@ -210,16 +210,16 @@ type TaskStatus struct {
 }
 
 // StartStatus is what a driver knows about a start for whose call of StartTask the host has no response,
-// because the host or the plugin process has died.
+// because the host or the plugin process has died. For hosts only.
 type StartStatus struct {
 	Phase  StartPhase
 	Handle *Handle // in the phase StartReturned: the Handle that StartTask has returned, without DriverConfig
 }
 
-// StartPhase is the progress of a start in a plugin process.
+// StartPhase is the progress of a start in a plugin process. For hosts only.
 type StartPhase int
 
-// Phases of a start.
+// Phases of a start. For hosts only.
 const (
 	// StartPending means that StartTask has not returned.
 	StartPending StartPhase = iota
@@ -271,7 +271,7 @@ type MemoryUsage struct {
 	Measured []string
 }
 
-// TaskEvent is a driver's message about a task; it becomes an event of type Driver.
+// TaskEvent is a driver's message about a task; it becomes an event of type Driver. For hosts only.
 type TaskEvent struct {
 	TaskID      string
 	AllocID     string
@@ -283,7 +283,7 @@ type TaskEvent struct {
 
 // OnceAnnotation marks an event that the agent adds to a task only once, even if
 // another process or start of the task sends it again. The agent compares the messages,
-// and removes the annotation.
+// and removes the annotation. For hosts only.
 const OnceAnnotation = "lite_once"
 
 // ExecResult is the result of ExecTask.

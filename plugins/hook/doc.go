@@ -10,4 +10,7 @@
 //
 // The plugin calls its host through [Host]. The package links no gRPC: package hookwire has the
 // clients and servers of both directions.
+//
+// A comment with the words "For hosts only." marks a declaration that authors of plugins do not need. A
+// later version can change it: docs/compatibility.md promises the other declarations.
 package hook

@@ -12,7 +12,7 @@ import (
 // and the hook's state is stored under it.
 //
 // A hook must not change the maps and slices in a request, because its caller still uses them: for example, a hook
-// in the agent does not get a copy of Env.
+// in the agent does not get a copy of Env. For hosts only.
 type Hook interface {
 	Name() string
 }

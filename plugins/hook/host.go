@@ -37,6 +37,9 @@ type Scope struct {
 // no agent runs, calls wait for the next one, and idempotent calls are repeated there.
 // All methods may be called concurrently. The errors are ErrPermissionDenied,
 // ErrTaskNotRunning, ErrHostUnavailable, or describe the failure.
+//
+// Later versions can add methods. A fake Host of a test embeds the interface, and has the methods that
+// the hook calls.
 type Host interface {
 	// Exec runs a command in a task, for at most timeout; 0 means no limit except ctx. The driver of the
 	// task must support Exec.

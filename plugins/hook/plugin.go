@@ -9,16 +9,16 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
-// APIVersion is the version of the hook protocol, for base.Info.APIVersions.
+// APIVersion is the version of the hook protocol, for base.Info.APIVersions. For hosts only.
 const APIVersion = "v1"
 
 // ErrPluginDown means that the plugin process has exited. The caller requests another
-// process from the supervisor.
+// process from the supervisor. For hosts only.
 var ErrPluginDown = base.ErrPluginDown
 
 // Plugin is the part of the contract that every hook plugin implements, whatever its hook
 // points. Package sdk implements Plugin for authors. Both the host's client and the
-// implementation in the plugin process implement it. Its methods may be called concurrently.
+// implementation in the plugin process implement it. Its methods may be called concurrently. For hosts only.
 type Plugin interface {
 	// Describe returns the hook points and options of the hook. The response must never
 	// change while the process runs.
@@ -29,7 +29,7 @@ type Plugin interface {
 	Configure(ctx context.Context, c Config) error
 }
 
-// Description holds the hook points and options of a hook.
+// Description holds the hook points and options of a hook. For hosts only.
 type Description struct {
 	Subscriptions []Subscription
 	// AllAllocs requests calls for all allocations. Without it the hook is only called
@@ -45,7 +45,7 @@ type Description struct {
 	ReportsHealth bool
 }
 
-// Subscription is one hook point of a Description.
+// Subscription is one hook point of a Description. For hosts only.
 type Subscription struct {
 	Point   Point
 	Timeout time.Duration // limit for one call; 0 means the host's default
@@ -60,7 +60,7 @@ func (d *Description) Subscription(p Point) (Subscription, bool) {
 	return d.Subscriptions[i], true
 }
 
-// Config is the argument of Configure.
+// Config is the argument of Configure. For hosts only.
 type Config struct {
 	HostSocket string // path of the unix socket on which the agent serves Host
 	Node       Node

@@ -56,7 +56,7 @@ type pointInfo struct {
 func (p Point) isKnown() bool { return p > 0 && int(p) < len(pointInfos) }
 
 // Interface returns the interface that a hook implements to be called at a known hook
-// point. It has one method.
+// point. It has one method. For hosts only.
 func (p Point) Interface() reflect.Type { return pointInfos[p].interfaceType }
 
 func (p Point) String() string {
@@ -69,7 +69,7 @@ func (p Point) String() string {
 // IsTask reports whether the hook point belongs to a task, and not to an allocation.
 func (p Point) IsTask() bool { return p >= Prestart }
 
-// AllPoints yields the hook points of this version, in order.
+// AllPoints yields the hook points of this version, in order. For hosts only.
 func AllPoints() iter.Seq[Point] {
 	return func(yield func(Point) bool) {
 		for p := Point(1); p.isKnown() && yield(p); p++ {
@@ -77,7 +77,7 @@ func AllPoints() iter.Seq[Point] {
 	}
 }
 
-// PointsOf returns the hook points whose interfaces the type of h implements.
+// PointsOf returns the hook points whose interfaces the type of h implements. For hosts only.
 func PointsOf(h any) []Point {
 	var points []Point
 	for p := range AllPoints() {

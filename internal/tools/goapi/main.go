@@ -2,6 +2,10 @@
 //
 // A line has a name and, after ": ", its type or value. The name of an interface has the names of all its methods as the value,
 // because a new method breaks the types of other modules that implement the interface. Names of parameters are omitted.
+//
+// A declaration, field or method whose doc comment has the sentence "For hosts only." is omitted, with the fields and methods of a
+// type. An interface whose doc comment has the sentence "Later versions can add methods." has a line without the names of its
+// methods.
 package main
 
 import (
