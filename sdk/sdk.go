@@ -53,6 +53,10 @@ type Config struct {
 	encodedBody []byte
 }
 
+// NewConfig returns a configuration whose body is encoded in the shape of ConfigSchema. Package sdktest calls it for the
+// tests of authors. For hosts only.
+func NewConfig(encodedBody []byte) *Config { return &Config{encodedBody: encodedBody} }
+
 // Decode decodes the body of the host's `plugin` block into dst, a pointer to a struct
 // whose fields are matched by the tag `codec`. An argument that is absent and has no
 // hclspec.Default resets its field to the zero value, or a pointer to nil. If the host has sent no

@@ -30,6 +30,7 @@ type StartRequest struct {
 }
 
 // StartRequestOptions are the parts of a StartRequest that are not in its TaskConfig. All of them can be zero.
+// For hosts only.
 type StartRequestOptions struct {
 	Logger  hclog.Logger           // logger of the request
 	OnEvent func(driver.TaskEvent) // is called for each event of the task, possibly concurrently
@@ -42,8 +43,8 @@ type StartRequestOptions struct {
 
 // NewStartRequest returns a request for a unit test that calls Start, Recover or Adopt of a driver without a host.
 // [ServeDriver] makes the requests of hosts. DriverConfig of config is the encoded config block: package sdktest has a
-// function that encodes it, and that also makes the directories of the task. NewStartRequest returns an error for a State
-// that cannot be encoded.
+// function that encodes it, and that also makes the directories of the task: authors call that function. NewStartRequest
+// returns an error for a State that cannot be encoded. For hosts only.
 func NewStartRequest(config driver.TaskConfig, options StartRequestOptions) (*StartRequest, error) {
 	s := &StartRequest{TaskConfig: config, StateVersion: options.StateVersion, logger: options.Logger}
 	if s.Resources == nil {

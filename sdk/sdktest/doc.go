@@ -11,6 +11,9 @@
 // running, a task that exits, the attachment of a hook. The suite skips cases
 // for features that the plugin does not claim to have.
 //
+// A unit test calls the methods of a plugin without a process and a host: [NewStartRequest] makes the
+// request of a driver's Start, and [NewConfig] the configuration of a plugin.
+//
 // The suite reads the memory limits of tasks from the kernel, and not from the
 // driver, because an error that the suite shares with the SDK would otherwise
 // be hidden. No capability of the protocol declares limits. A driver that leaves its

@@ -451,23 +451,66 @@ func (h *testHost) prepareTaskDirsAndConfig(t tb, configBlock map[string]any) (*
 	h.allocIDsOfCase = append(h.allocIDsOfCase, allocID)
 	h.allocIDsOfSuite[allocID] = true
 	h.mu.Unlock()
-	config := newTaskConfig(t, allocID, encoded)
-	logsDir := filepath.Join(config.AllocDir, "alloc/logs")
-	config.StdoutPath, config.StderrPath = filepath.Join(logsDir, ".task.stdout.fifo"), filepath.Join(logsDir, ".task.stderr.fifo")
-	config.Env["ODD"] = "two\nlines and $signs"
+	config := newTaskDirsAndConfig(t, allocID, "task", encoded)
 	if h.capabilities(t).FSIsolation == driver.FSIsolationChroot {
 		buildChroot(t, config)
 	}
 	h.taskCgroups.makeForTask(t, config)
 	s := &testTask{t: t, host: h, config: config, stdout: &lockedBuffer{}, stderr: &lockedBuffer{}}
-	t.Cleanup(s.closeOutputFIFOWriters)
-	for path, to := range map[string]*lockedBuffer{config.StdoutPath: s.stdout, config.StderrPath: s.stderr} {
+	s.makeOutputFIFOs()
+	return config, s
+}
+
+// newTaskDirsAndConfig makes the directories of a task, without the FIFOs of its output, and returns its config.
+func newTaskDirsAndConfig(t tb, allocID, taskName string, encodedConfig []byte) *driver.TaskConfig {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), allocID)
+	for _, sub := range []string{"alloc/data", "alloc/logs", "alloc/tmp", taskName + "/local", taskName + "/secrets", taskName + "/tmp"} {
+		if err := os.MkdirAll(filepath.Join(dir, sub), 0o777); err != nil {
+			t.Fatalf("%v", err)
+		}
+	}
+	return &driver.TaskConfig{
+		ID:            allocID + "/" + taskName + "/" + newUUID()[:8],
+		Name:          taskName,
+		JobName:       "suite",
+		JobID:         "suite",
+		TaskGroupName: "group",
+		Namespace:     "default",
+		NodeName:      "node",
+		NodeID:        newUUID(),
+		AllocID:       allocID,
+		DriverConfig:  encodedConfig,
+		Env: map[string]string{
+			"PATH":              "/usr/local/bin:/usr/bin:/bin",
+			"NOMAD_ALLOC_ID":    allocID,
+			"NOMAD_TASK_NAME":   taskName,
+			"NOMAD_ALLOC_DIR":   filepath.Join(dir, "alloc"),
+			"NOMAD_TASK_DIR":    filepath.Join(dir, taskName, "local"),
+			"NOMAD_SECRETS_DIR": filepath.Join(dir, taskName, "secrets"),
+			"ODD":               "two\nlines and $signs",
+		},
+		AllocDir:   dir,
+		StdoutPath: filepath.Join(dir, "alloc/logs", "."+taskName+".stdout.fifo"),
+		StderrPath: filepath.Join(dir, "alloc/logs", "."+taskName+".stderr.fifo"),
+		Resources: &driver.Resources{
+			CPUShares: 100,
+			MemoryMB:  128, // the minimum memory of a virtual machine of the driver qemu
+			Linux:     driver.LinuxResources{CPUShares: 100, MemoryLimitBytes: 128 << 20},
+		},
+	}
+}
+
+// makeOutputFIFOs makes the FIFOs of the outputs, and starts to copy them to stdout and stderr.
+func (s *testTask) makeOutputFIFOs() {
+	s.t.Helper()
+	s.t.Cleanup(s.closeOutputFIFOWriters)
+	for path, to := range map[string]*lockedBuffer{s.config.StdoutPath: s.stdout, s.config.StderrPath: s.stderr} {
 		if err := unix.Mkfifo(path, 0o600); err != nil {
-			t.Fatalf("make FIFO: %v", err)
+			s.t.Fatalf("make FIFO: %v", err)
 		}
 		s.startReadingFIFO(path, to)
 	}
-	return config, s
 }
 
 // startReadingFIFO starts a goroutine that copies a FIFO until all writers have closed it. The suite also has the FIFO

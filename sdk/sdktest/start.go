@@ -1,8 +1,7 @@
 package sdktest
 
 import (
-	"os"
-	"path/filepath"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -14,87 +13,137 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// NewStartRequest returns the request of a start, for a unit test that calls Start of a driver without a host. config is
-// the body of the task's config block; NewStartRequest validates it by the schema, which can be nil, and adds the
-// defaults, and ends the test if the body is invalid. The allocation and the task have directories, below t.TempDir(). The
-// output of the task goes to regular files, at StdoutPath and StderrPath. The test may change all fields before it calls
-// Start. The log of the request is part of the log of the test.
+// StartOptions are the options of [NewStartRequest]. The zero value requests the start of a task "task" with an empty
+// config block.
+type StartOptions struct {
+	Config   map[string]any // body of the config block
+	TaskName string         // empty means "task"
+}
+
+// StartRequest is a start of a task for a test, with what the driver and the task have written.
+type StartRequest struct {
+	*sdk.StartRequest
+
+	task         *testTask
+	stateVersion int32
+	logs         lockedBuffer
+
+	mu     sync.Mutex
+	events []Event
+}
+
+// Event is an event that a driver has sent about a task.
+type Event struct {
+	Message string
+	Details map[string]string // details of EventWithDetails
+	Once    bool              // the event was sent by EventOnce
+}
+
+// NewStartRequest returns a request with which a test calls Start or Adopt of a driver, without a host. info is the
+// result of the driver's Info. The test fails if the config does not fit TaskSchema.
 //
-// events returns the events that the task has emitted until then; it may be called concurrently.
-//
-// [sdk.NewStartRequest] makes requests for Recover and Adopt.
-func NewStartRequest(t testing.TB, schema *hclspec.Spec, config map[string]any) (start *sdk.StartRequest, events func() []driver.TaskEvent) {
+// The directories of the task exist, the output of the task has a reader, and the request has an environment and resources. The
+// test can change the fields of the request before it passes StartRequest.StartRequest to the driver. When the test ends,
+// the processes of the task are killed that have NOMAD_ALLOC_ID in their environment, and the directories are removed.
+func NewStartRequest(t testing.TB, info sdk.DriverInfo, options StartOptions) *StartRequest {
+	t.Helper()
+	encoded := encodeConfigOrFail(t, "TaskSchema", info.TaskSchema, options.Config)
+	if options.TaskName == "" {
+		options.TaskName = "task"
+	}
+	allocID := newUUID()
+	config := newTaskDirsAndConfig(t, allocID, options.TaskName, encoded)
+	r := &StartRequest{stateVersion: max(info.StateVersion, 1), task: &testTask{t: t, config: config, stdout: &lockedBuffer{}, stderr: &lockedBuffer{}}}
+	t.Cleanup(func() { killProcessesByEnv("NOMAD_ALLOC_ID=" + allocID) })
+	r.task.makeOutputFIFOs()
+	r.StartRequest = r.newRequest(*config, nil)
+	return r
+}
+
+// newRequest returns the request of a Recover if state is not nil.
+func (r *StartRequest) newRequest(config driver.TaskConfig, state any) *sdk.StartRequest {
+	r.task.t.Helper()
+	config.Env = maps.Clone(config.Env) // a request that is changed does not change the others
+	options := sdk.StartRequestOptions{
+		Logger:  hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, Output: &r.logs, DisableTime: true}),
+		OnEvent: r.addEvent,
+		State:   state,
+	}
+	if state != nil {
+		options.StateVersion = r.stateVersion
+	}
+	request, err := sdk.NewStartRequest(config, options)
+	if err != nil {
+		r.task.t.Fatalf("%v", err)
+	}
+	return request
+}
+
+// NewRecovery returns the request with which a host calls Recover for the start, in another process of the plugin and after
+// a restart of the host: without the config block. state is what State of the task has returned.
+func (r *StartRequest) NewRecovery(state any) *sdk.StartRequest {
+	r.task.t.Helper()
+	config := r.TaskConfig
+	config.DriverConfig = nil
+	return r.newRequest(config, state)
+}
+
+func (r *StartRequest) addEvent(e driver.TaskEvent) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	event := Event{Message: e.Message}
+	for key, value := range e.Annotations {
+		if key == driver.OnceAnnotation {
+			event.Once = true
+			continue
+		}
+		if event.Details == nil {
+			event.Details = map[string]string{}
+		}
+		event.Details[key] = value
+	}
+	r.events = append(r.events, event)
+}
+
+// Events returns the events that were sent until now, oldest first.
+func (r *StartRequest) Events() []Event {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	events := slices.Clone(r.events)
+	for i := range events {
+		events[i].Details = maps.Clone(events[i].Details)
+	}
+	return events
+}
+
+// Logs returns the lines that were written to Logger until now, of all levels, without times.
+func (r *StartRequest) Logs() string { return r.logs.String() }
+
+// Stdout returns what was written to StdoutPath until now.
+func (r *StartRequest) Stdout() string { return r.task.stdout.String() }
+
+// Stderr returns what was written to StderrPath until now.
+func (r *StartRequest) Stderr() string { return r.task.stderr.String() }
+
+// NewConfig returns a configuration with which a test calls Configure of a plugin. schema is ConfigSchema of the plugin, and
+// body is the body of the plugin block. The test fails if the body does not fit the schema.
+func NewConfig(t testing.TB, schema *hclspec.Spec, body map[string]any) *sdk.Config {
+	t.Helper()
+	return sdk.NewConfig(encodeConfigOrFail(t, "ConfigSchema", schema, body))
+}
+
+// encodeConfigOrFail returns nil for a nil schema, with which a body is an error.
+func encodeConfigOrFail(t testing.TB, name string, schema *hclspec.Spec, body map[string]any) []byte {
 	t.Helper()
 	if schema == nil {
-		schema = hclspec.Object(nil)
-	}
-	encoded, err := encodeConfig(schema, config)
-	if err != nil {
-		t.Fatalf("the config of the task does not fit the schema: %v", err)
-	}
-	var mu sync.Mutex
-	var all []driver.TaskEvent
-	start, err = sdk.NewStartRequest(*newTaskConfig(t, newUUID(), encoded), sdk.StartRequestOptions{
-		Logger: hclog.New(&hclog.LoggerOptions{Output: t.Output(), DisableTime: true}),
-		OnEvent: func(event driver.TaskEvent) {
-			mu.Lock()
-			defer mu.Unlock()
-			all = append(all, event)
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return start, func() []driver.TaskEvent {
-		mu.Lock()
-		defer mu.Unlock()
-		return slices.Clone(all)
-	}
-}
-
-// newTaskConfig returns the config of a task, and makes its directories.
-func newTaskConfig(t directoryMaker, allocID string, encodedConfig []byte) *driver.TaskConfig {
-	t.Helper()
-	dir := filepath.Join(t.TempDir(), allocID)
-	const taskName = "task"
-	for _, sub := range []string{"alloc/data", "alloc/logs", "alloc/tmp", taskName + "/local", taskName + "/secrets", taskName + "/tmp"} {
-		if err := os.MkdirAll(filepath.Join(dir, sub), 0o777); err != nil {
-			t.Fatalf("%v", err)
+		if len(body) > 0 {
+			t.Fatalf("a config block was given, and Info has no %s", name)
 		}
+		return nil
 	}
-	return &driver.TaskConfig{
-		ID:            allocID + "/" + taskName + "/" + newUUID()[:8],
-		Name:          taskName,
-		JobName:       "suite",
-		JobID:         "suite",
-		TaskGroupName: "group",
-		Namespace:     "default",
-		NodeName:      "node",
-		NodeID:        newUUID(),
-		AllocID:       allocID,
-		DriverConfig:  encodedConfig,
-		Env: map[string]string{
-			"PATH":              "/usr/local/bin:/usr/bin:/bin",
-			"NOMAD_ALLOC_ID":    allocID,
-			"NOMAD_TASK_NAME":   taskName,
-			"NOMAD_ALLOC_DIR":   filepath.Join(dir, "alloc"),
-			"NOMAD_TASK_DIR":    filepath.Join(dir, taskName, "local"),
-			"NOMAD_SECRETS_DIR": filepath.Join(dir, taskName, "secrets"),
-		},
-		AllocDir:   dir,
-		StdoutPath: filepath.Join(dir, "alloc/logs/task.stdout.0"),
-		StderrPath: filepath.Join(dir, "alloc/logs/task.stderr.0"),
-		Resources: &driver.Resources{
-			CPUShares: 100,
-			MemoryMB:  128, // the minimum memory of a virtual machine of the driver qemu
-			Linux:     driver.LinuxResources{CPUShares: 100, MemoryLimitBytes: 128 << 20},
-		},
+	encoded, err := encodeConfig(schema, body)
+	if err != nil {
+		t.Fatalf("the config does not fit %s: %v", name, err)
 	}
-}
-
-// directoryMaker is a test, or a case of the suite.
-type directoryMaker interface {
-	Helper()
-	TempDir() string
-	Fatalf(format string, args ...any)
+	return encoded
 }
