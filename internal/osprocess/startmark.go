@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -76,6 +77,23 @@ func ReadStartMark(f *os.File) (StartMark, error) {
 		return StartMark{Data: data}, nil
 	}
 	return StartMark{}, fmt.Errorf("%s: %w", f.Name(), ErrStartMarkDamaged)
+}
+
+// WaitForRelease is called by a stage before it executes the program of a task. It blocks until the other end of the pipe release
+// is closed, by the plugin process or by its death. It returns an error unless the mark is Forked: the next plugin process then
+// reads from the mark that the program was not executed.
+func WaitForRelease(release, mark *os.File) error {
+	if _, err := release.Read(make([]byte, 1)); err != io.EOF {
+		return fmt.Errorf("wait for the driver: %v", err)
+	}
+	m, err := ReadStartMark(mark)
+	if err != nil {
+		return err
+	}
+	if !m.Forked {
+		return errors.New("the driver exited before the start of the task was recorded")
+	}
+	return nil
 }
 
 // RemoveStartMark removes the mark of a cgroup.

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
@@ -38,10 +39,11 @@ type Program struct {
 	// It is valid until Launch.Close.
 	TaskPidfd *os.File
 
-	// StartMarkFile has the mark of the start (see ReadStartMark in package internal/osprocess), and is nil if there is
-	// none. The stage must wait for Launch.ReleaseStage or the death of this process, and execute the program only if
-	// the mark is Forked then, because a start whose mark is not Forked counts as not executed. StartMarkFile is valid
-	// until Launch.Close.
+	// StartMarkFile has the record by which the next process of the plugin finds out whether the program was executed. It is
+	// nil if the host requests no Adopt, and for commands. A stage whose preparations change nothing outside of its process
+	// passes StartMarkFile and a pipe to the stage, whose other end Launch.ReleaseStage closes, and calls WaitForRelease before it
+	// executes the program: then a start counts as not executed until the stage was released. Otherwise the start counts as
+	// executed as soon as the stage was forked. StartMarkFile is valid until Launch.Close.
 	StartMarkFile *os.File
 }
 
@@ -62,7 +64,8 @@ type Launch struct {
 	// this thread, which exits after the fork. It can be nil.
 	BeforeFork func() error
 
-	// ReleaseStage is called after the fork, when the mark was updated. It is nil without Program.StartMarkFile.
+	// ReleaseStage is called after the fork, when the record in Program.StartMarkFile was updated. It is nil if the stage does
+	// not call WaitForRelease.
 	ReleaseStage func()
 
 	// WaitForExec is called after the fork. It blocks until the stage has executed the program, or
@@ -86,6 +89,13 @@ func (l *Launch) SetAttributes(sys *syscall.SysProcAttr) {
 	sys.UidMappings = []syscall.SysProcIDMap{{ContainerID: uid, HostID: uid, Size: 1}}
 	sys.GidMappings = []syscall.SysProcIDMap{{ContainerID: gid, HostID: gid, Size: 1}}
 	sys.AmbientCaps = l.UserNamespaceCaps
+}
+
+// WaitForRelease is for stages: it blocks until Launch.ReleaseStage has closed the other end of the pipe release, or the plugin
+// process has died. startMark is Program.StartMarkFile. After an error the stage must exit without executing the program,
+// because the plugin has died and its next process starts the task again.
+func WaitForRelease(release, startMark *os.File) error {
+	return osprocess.WaitForRelease(release, startMark)
 }
 
 // newProgram returns a Program with the user and the environment of a task.

@@ -61,7 +61,7 @@ func runStage(status io.Writer) error {
 		return jobProgramError{err}
 	}
 	if c.WaitForStartMark {
-		if err := waitForReleaseAndCheckMark(); err != nil {
+		if err := osprocess.WaitForRelease(os.NewFile(ReleaseFD, "release"), os.NewFile(MarkFD, "mark")); err != nil {
 			return err
 		}
 	}
@@ -83,23 +83,6 @@ func runStage(status io.Writer) error {
 		return err
 	}
 	return jobProgramError{explainExecError(path, syscall.Exec(path, append([]string{path}, c.Program.Args...), c.Program.Env))}
-}
-
-// waitForReleaseAndCheckMark blocks until the driver has closed the other end of ReleaseFD, or has died. It returns
-// an error if the start mark does not record this process: the next driver process then reads from
-// the mark that the program was not executed.
-func waitForReleaseAndCheckMark() error {
-	if _, err := os.NewFile(ReleaseFD, "release").Read(make([]byte, 1)); err != io.EOF {
-		return fmt.Errorf("wait for the driver: %v", err)
-	}
-	mark, err := osprocess.ReadStartMark(os.NewFile(MarkFD, "mark"))
-	if err != nil {
-		return err
-	}
-	if !mark.Forked {
-		return errors.New("the driver exited before the start of the task was recorded")
-	}
-	return nil
 }
 
 // setUpOrJoinNamespaces puts the stage into the namespaces of the task, which it makes or joins.
