@@ -9,8 +9,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// The optional interfaces that a hook, a device plugin, a driver and a task of a driver can
-// implement.
+// The optional interfaces of version 0.1 that a hook, a device plugin, a driver and a task of a driver can
+// implement. An interface that is added later is not checked: see DESIGN.md.
 var (
 	hookInterfaces   = append(hookPointInterfaces(), reflect.TypeFor[HostSetter](), reflect.TypeFor[Configurer]())
 	deviceInterfaces = []reflect.Type{reflect.TypeFor[DeviceStatsProvider](), reflect.TypeFor[Watcher](), reflect.TypeFor[Configurer]()}
@@ -24,9 +24,14 @@ var (
 	}
 )
 
+// lastCheckedPoint is the last hook point of version 0.1.
+const lastCheckedPoint = hook.Shutdown
+
 func hookPointInterfaces() (interfaces []reflect.Type) {
 	for point := range hook.AllPoints() {
-		interfaces = append(interfaces, point.Interface())
+		if point <= lastCheckedPoint {
+			interfaces = append(interfaces, point.Interface())
+		}
 	}
 	return interfaces
 }
