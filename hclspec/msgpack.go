@@ -107,7 +107,10 @@ func UnmarshalState(b []byte, dst any) error {
 	if len(b) == 0 {
 		return io.EOF // the decoder would not return io.EOF for a nil slice
 	}
-	return codec.NewDecoderBytes(b, codecHandle).Decode(dst)
+	if err := codec.NewDecoderBytes(b, codecHandle).Decode(dst); err != nil {
+		return err
+	}
+	return separateMapValues(b, dst)
 }
 
 // convertToType converts the values in v that are of one of the two kinds that Unmarshal accepts for a field of another
