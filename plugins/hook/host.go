@@ -75,7 +75,8 @@ type Host interface {
 	// when all other hooks with ReportsHealth have reported healthy too.
 	SetHealth(ctx context.Context, s Scope, healthy bool, reason string) error
 
-	// Variable reads a variable that the allocation may read. If afterIndex is not 0, Variable
+	// Variable reads a variable of the namespace of the job. A hook that takes the path from the job lets the job
+	// use any variable of its namespace. If afterIndex is not 0, Variable
 	// blocks until the index of the variable is higher than afterIndex. The items of a missing
 	// variable are nil.
 	Variable(ctx context.Context, s Scope, path string, afterIndex uint64) (items map[string]string, index uint64, err error)

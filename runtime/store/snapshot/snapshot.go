@@ -139,8 +139,9 @@ func Unpack(r io.Reader, dir string) (*Meta, error) {
 		case header.Name == metaFile:
 			description, err = io.ReadAll(io.LimitReader(content, maxTextBytes))
 		case header.Name == sumsFile:
-			wantedSums, err = io.ReadAll(io.LimitReader(content, maxTextBytes))
-			continue
+			if wantedSums, err = io.ReadAll(io.LimitReader(content, maxTextBytes)); err == nil {
+				continue
+			}
 		case header.Name == StateFile, header.Name == KeyFile:
 			err = writeNewFile(filepath.Join(dir, header.Name), content)
 		default:
