@@ -33,7 +33,9 @@ type Driver[T Task] interface {
 type Task interface {
 	// Wait blocks until the task has exited and returns its exit status. It is called once
 	// per task, right after Start, Recover or Adopt. ctx ends when the task is destroyed. An
-	// error means that the exit status is unknown; the task then counts as failed.
+	// error is a problem that the exit status does not show, such as an exit status that is unknown
+	// and therefore zero: the task has failed, and users see the error. Wait does not set Err of the
+	// result, which the package sets to the error.
 	Wait(ctx context.Context) (driver.ExitResult, error)
 
 	// Kill kills the task, in any state, and makes Wait return. It may return before the task has

@@ -272,7 +272,8 @@ func (s *driverServer) killAndDestroyStartedTask(ctx context.Context, author Tas
 	if err := callKillRecoverPanic(ctx, author); err != nil {
 		return fmt.Errorf("kill the task again: %w", err)
 	}
-	if _, err := callWaitRecoverPanic(ctx, author); err != nil {
+	// Other errors of Wait are about the exit status of a task that has ended.
+	if _, err := callWaitRecoverPanic(ctx, author); ctx.Err() != nil || errors.As(err, new(*basewire.PanicError)) {
 		return fmt.Errorf("wait for the killed task: %w", err)
 	}
 	return callDestroyIfDestroyer(ctx, author)

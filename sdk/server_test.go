@@ -24,6 +24,7 @@ type sleepingTask struct {
 	ended     chan struct{}
 	endOnce   sync.Once
 	result    driver.ExitResult
+	waitErr   error // error of Wait after the end
 	killCount int
 }
 
@@ -39,7 +40,7 @@ func (s *sleepingTask) end(r driver.ExitResult) {
 func (s *sleepingTask) Wait(ctx context.Context) (driver.ExitResult, error) {
 	select {
 	case <-s.ended:
-		return s.result, nil
+		return s.result, s.waitErr
 	case <-ctx.Done():
 		return driver.ExitResult{}, ctx.Err()
 	}
@@ -329,6 +330,34 @@ func TestStateThatCannotBeEncodedEndsTheTask(t *testing.T) {
 	}
 	if _, err := s.WaitTask(t.Context(), testTaskID); !errors.Is(err, driver.ErrTaskNotFound) {
 		t.Errorf("the task is known: %v", err)
+	}
+}
+
+// The error of Wait is the error of the exit result, and the exit status is kept.
+func TestErrorOfWait(t *testing.T) {
+	d := &minimalDriver{}
+	s := newTestServer(d)
+	if _, _, err := s.StartTask(t.Context(), testTaskConfig()); err != nil {
+		t.Fatal(err)
+	}
+	d.tasks[0].waitErr = errors.New("the kernel has killed it")
+	d.tasks[0].end(driver.ExitResult{ExitCode: 3, OOMKilled: true})
+	result, err := s.WaitTask(t.Context(), testTaskID)
+	if err != nil || result.ExitCode != 3 || !result.OOMKilled || result.Err == nil || result.Err.Error() != "the kernel has killed it" {
+		t.Errorf("got %+v, %v", result, err)
+	}
+}
+
+// A task is destroyed although its Wait returns an error.
+func TestTaskOfFailedStartIsDestroyedAfterErrorOfWait(t *testing.T) {
+	f := &allMethodsTask{sleepingTask: newSleepingTask(), state: unencodableState{}}
+	f.waitErr = errors.New("exit status unknown")
+	s := newTestServer(&allMethodsDriver{newTask: func() *allMethodsTask { return f }})
+	if _, _, err := s.StartTask(t.Context(), testTaskConfig()); err == nil || strings.Contains(err.Error(), "exit status unknown") {
+		t.Errorf("StartTask: %v, want the error of the state", err)
+	}
+	if f.killCount != 1 || f.destroyCount != 1 {
+		t.Errorf("killed %d times, destroyed %d times, want once", f.killCount, f.destroyCount)
 	}
 }
 

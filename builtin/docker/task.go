@@ -160,7 +160,7 @@ func (t *task) waitForContainerExit(ctx context.Context) (driver.ExitResult, err
 		if err == nil {
 			var inspected client.ContainerInspectResult
 			if inspected, err = t.engine.client().ContainerInspect(ctx, t.state.ContainerID, client.ContainerInspectOptions{}); err == nil && !inspected.Container.State.Running {
-				return exitResult(inspected.Container.State), nil
+				return exitResult(inspected.Container.State)
 			}
 		}
 		if isContainerGone(err) {
@@ -180,16 +180,16 @@ func (t *task) waitForContainerExit(ctx context.Context) (driver.ExitResult, err
 
 // exitResult converts the state of an exited container. The engine reports a signal as
 // exit code 128 plus the signal.
-func exitResult(s *container.State) driver.ExitResult {
+func exitResult(s *container.State) (driver.ExitResult, error) {
 	result := driver.ExitResult{ExitCode: s.ExitCode, OOMKilled: s.OOMKilled}
 	const signalBase, lastSignal = 128, 64
 	if n := s.ExitCode - signalBase; n > 0 && n <= lastSignal {
 		result.Signal = n
 	}
 	if s.Error != "" {
-		result.Err = fmt.Errorf("the engine reports: %s", s.Error)
+		return result, fmt.Errorf("the engine reports: %s", s.Error)
 	}
-	return result
+	return result, nil
 }
 
 // Signal sends a signal by name. The default is the stop signal of the image, or SIGTERM.

@@ -184,7 +184,8 @@ type ExitResult struct {
 	Signal    int  // number of the signal that has ended the task; 0 if it has exited by itself
 	OOMKilled bool // the kernel has killed the task because its memory limit was exceeded
 
-	// Err is a problem of the driver, not of the task. A task with Err has failed.
+	// Err is a problem that the exit status does not show. A task with Err has failed. Package sdk sets it to the error that
+	// Wait returns: the author of a driver does not set it.
 	Err error
 }
 

@@ -141,7 +141,7 @@ func destroyProcess(t *testing.T, p *Process) {
 	if err := p.Kill(ctx); err != nil {
 		t.Errorf("kill: %v", err)
 	}
-	if _, err := p.Wait(ctx); err != nil {
+	if _, err := p.Wait(ctx); ctx.Err() != nil {
 		t.Errorf("wait: %v", err)
 	}
 	if err := p.Destroy(ctx); err != nil {
@@ -154,9 +154,13 @@ func waitExit(t *testing.T, p *Process) driver.ExitResult {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	result, err := p.Wait(ctx)
-	if err != nil {
+	if ctx.Err() != nil {
 		t.Fatalf("wait: %v", err)
 	}
+	if result.Err != nil {
+		t.Errorf("the result has the error %v, which Wait must return", result.Err)
+	}
+	result.Err = err
 	return result
 }
 

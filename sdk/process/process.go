@@ -507,10 +507,20 @@ func (co *ProcessWithoutExec) Attributes() map[string]string {
 	return map[string]string{"pid": fmt.Sprint(co.processID.PID)}
 }
 
-// Wait blocks until the process has ended. It does not reap the process, so that the exit
+// Wait blocks until the process has ended. It returns an error, for users, if the task failed after the kernel had killed a
+// process of it for memory, or if the exit status is unknown. It does not reap the process, so that the exit
 // status remains available to another plugin process until Destroy.
 // Wait may be called more than once, and concurrently.
 func (co *ProcessWithoutExec) Wait(ctx context.Context) (driver.ExitResult, error) {
+	result, err := waitForResult(ctx, co)
+	if err == nil {
+		err, result.Err = result.Err, nil
+	}
+	return result, err
+}
+
+// waitForResult is Wait. It returns a problem of the task in the field Err of the result, and only the error of ctx as an error.
+func waitForResult(ctx context.Context, co *ProcessWithoutExec) (driver.ExitResult, error) {
 	select {
 	case co.waitSemaphore <- struct{}{}:
 		defer func() { <-co.waitSemaphore }()

@@ -350,7 +350,7 @@ func AdoptWithoutExec(ctx context.Context, start *sdk.StartRequest) (*ProcessWit
 		return nil, err // the host destroys the start after it has stored that its exit status is unknown
 	}
 	if err == nil && mark.StageWaitsForMark && !mark.StageHasExecuted && !p.processID.Alive() {
-		if _, err := p.Wait(ctx); err != nil { // the process has ended, and its parent may not have reaped it yet
+		if _, err := waitForResult(ctx, p); err != nil { // the process has ended, and its parent may not have reaped it yet
 			abandonAdoption(p)
 			return nil, sdk.Recoverable(err)
 		}

@@ -36,7 +36,7 @@ func (co *ProcessWithoutExec) StopWith(ctx context.Context, timeout time.Duratio
 	if err := co.Kill(ctx); err != nil {
 		return err
 	}
-	_, err := co.Wait(ctx)
+	_, err := waitForResult(ctx, co)
 	return err
 }
 
@@ -47,7 +47,7 @@ func (co *ProcessWithoutExec) stopByRequest(ctx context.Context, timeout time.Du
 	defer cancel()
 	waited := make(chan error, 1)
 	go func() {
-		_, err := co.Wait(ctx) // an error means that ctx has ended
+		_, err := waitForResult(ctx, co) // an error means that ctx has ended
 		waited <- err
 	}()
 	failed := make(chan error, 1)
