@@ -84,7 +84,7 @@ func (b *basePlugin) SetConfig(ctx context.Context, config *base.Config) error {
 	}
 	c := &Config{encodedBody: config.MsgpackConfig}
 	if config.Driver != nil {
-		c.MinPort, c.MaxPort = config.Driver.ClientMinPort, config.Driver.ClientMaxPort
+		c.MinPort, c.MaxPort, c.Topology = config.Driver.ClientMinPort, config.Driver.ClientMaxPort, config.Driver.Topology
 	}
 	if err := callConfigureRecoverPanic(ctx, configurer, c); err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
@@ -49,6 +50,10 @@ type Config struct {
 	// MinPort and MaxPort limit the range of ports that Nomad reserves for helper processes of
 	// drivers; both are 0 if the host did not send them, and in hooks and device plugins.
 	MinPort, MaxPort uint32
+
+	// Topology describes the processors of the machine, and which of them tasks can use. It is nil if the host did not
+	// send it, and in hooks and device plugins. The plugin must not change it.
+	Topology *base.Topology
 
 	encodedBody []byte
 }

@@ -140,7 +140,8 @@ type allMethodsDriver struct {
 	mu              sync.Mutex
 	recoveredStates []any
 	sweptTasks      []string
-	unblockSweep    chan struct{} // pauses a sweep until it is closed; nil means no pause
+	unblockSweep    chan struct{}  // pauses a sweep until it is closed; nil means no pause
+	topology        *base.Topology // of the last Configure
 	configs         []string
 	fingerprints    []driver.Fingerprint
 	changes         chan struct{}
@@ -189,6 +190,7 @@ func (d *allMethodsDriver) Configure(_ context.Context, c *Config) error {
 		return err
 	}
 	d.configs = append(d.configs, configBody.Name)
+	d.topology = c.Topology
 	if configBody.Name == "bad" {
 		return errors.New("bad name")
 	}
@@ -653,6 +655,10 @@ func TestConfiguration(t *testing.T) {
 	}
 	if want := []string{"", "bad", "bad", "good", "good"}; !slices.Equal(d.configs, want) {
 		t.Errorf("the author was given %q, want %q", d.configs, want)
+	}
+	topology := &base.Topology{Cores: []base.Core{{CoreID: 3, BaseSpeed: 2000}}}
+	if err := s.SetConfig(t.Context(), &base.Config{Driver: &base.ClientDriverConfig{Topology: topology}}); err != nil || d.topology != topology {
+		t.Errorf("the author was given the topology %+v, %v", d.topology, err)
 	}
 	if err := newTestServer(&minimalDriver{}).SetConfig(t.Context(), &base.Config{MsgpackConfig: body("x")}); err != nil {
 		t.Errorf("a driver without configuration: %v", err)
