@@ -147,11 +147,11 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*task, err
 			start.EventOnce(fmt.Sprintf("volume %q is not mounted: a virtual machine has only its image and what args name", m.RequestName))
 		}
 	}
-	core, err := process.StartWithoutExec(ctx, start, command)
+	p, err := process.StartWithoutExec(ctx, start, command)
 	if err != nil {
 		return nil, err
 	}
-	return newTask(core, start, tc.GracefulShutdown), nil
+	return newTask(p, start, tc.GracefulShutdown), nil
 }
 
 func closeFiles(files []*os.File) {
@@ -162,12 +162,12 @@ func closeFiles(files []*os.File) {
 
 // Adopt finds the virtual machine of a start whose plugin process has died.
 func (d *Driver) Adopt(ctx context.Context, start *sdk.StartRequest) (*task, error) {
-	return process.AdoptTask(ctx, start, func(core *process.ProcessWithoutExec) (*task, error) {
+	return process.AdoptTask(ctx, start, func(p *process.ProcessWithoutExec) (*task, error) {
 		var tc taskConfig
 		if err := start.DecodeConfig(&tc); err != nil {
 			return nil, err
 		}
-		return newTask(core, start, tc.GracefulShutdown), nil
+		return newTask(p, start, tc.GracefulShutdown), nil
 	})
 }
 
@@ -177,11 +177,11 @@ func (d *Driver) Recover(ctx context.Context, start *sdk.StartRequest) (*task, e
 	if err := start.DecodeState(&s); err != nil {
 		return nil, err
 	}
-	core, err := process.RecoverWithoutExec(ctx, start, s.Process)
+	p, err := process.RecoverWithoutExec(ctx, start, s.Process)
 	if err != nil {
 		return nil, err
 	}
-	return newTask(core, start, s.HasMonitor), nil
+	return newTask(p, start, s.HasMonitor), nil
 }
 
 // Sweep kills the emulator of a task for which the driver has no task object, and reports whether
@@ -198,8 +198,8 @@ type task struct {
 	logger     hclog.Logger
 }
 
-func newTask(core *process.ProcessWithoutExec, start *sdk.StartRequest, hasMonitor bool) *task {
-	return &task{ProcessWithoutExec: core, taskDir: start.TaskDir(), hasMonitor: hasMonitor, logger: start.Logger()}
+func newTask(p *process.ProcessWithoutExec, start *sdk.StartRequest, hasMonitor bool) *task {
+	return &task{ProcessWithoutExec: p, taskDir: start.TaskDir(), hasMonitor: hasMonitor, logger: start.Logger()}
 }
 
 // taskState is the data for Recover.

@@ -406,11 +406,11 @@ func TestStop(t *testing.T) {
 // A process of the driver that has recovered the machine finds its monitor.
 func TestRecoveredMachineIsPoweredDown(t *testing.T) {
 	m, start := startMachine(t, "", true, waitForButton, powerOff)
-	core, err := process.RecoverWithoutExec(t.Context(), start, m.Snapshot())
+	p, err := process.RecoverWithoutExec(t.Context(), start, m.Snapshot())
 	if err != nil {
 		t.Fatal(err)
 	}
-	recovered := newTask(core, start, m.State().(taskState).HasMonitor)
+	recovered := newTask(p, start, m.State().(taskState).HasMonitor)
 	if err := recovered.Stop(t.Context(), sdk.StopRequest{Timeout: time.Minute}); err != nil {
 		t.Fatal(err)
 	}

@@ -331,15 +331,15 @@ func TestAdoptTaskKeepsTheProcessAfterAnError(t *testing.T) {
 		}
 	})
 	denied := errors.New("denied user")
-	var core *ProcessWithoutExec
+	var adopted *ProcessWithoutExec
 	_, err := AdoptTask(t.Context(), s, func(p *ProcessWithoutExec) (*Process, error) {
-		core = p
+		adopted = p
 		return nil, denied
 	})
 	if !errors.Is(err, denied) || !driver.IsRecoverable(err) {
 		t.Fatalf("AdoptTask returns %v, want a recoverable %v", err, denied)
 	}
-	if core.isTaskOwner() || core.pidfd != nil && core.pidfd.Signal(unix.SIGKILL) == nil {
+	if adopted.isTaskOwner() || adopted.pidfd != nil && adopted.pidfd.Signal(unix.SIGKILL) == nil {
 		t.Error("the process is not released")
 	}
 	p, err := AdoptTask(t.Context(), s, func(p *ProcessWithoutExec) (*Process, error) { return &Process{p}, nil })

@@ -153,23 +153,23 @@ func v1TasksFileIn(dir string, mustEnter bool) v1TasksFile {
 
 // makeCgroupsForFork makes the cgroups of a process that is about to start, sets their limits, and returns where to fork
 // the process.
-func (co *ProcessWithoutExec) makeCgroupsForFork(ctx context.Context, c Command) (forkPlacement, error) {
+func (p *ProcessWithoutExec) makeCgroupsForFork(ctx context.Context, c Command) (forkPlacement, error) {
 	h := hostCgroupHierarchy()
-	l := co.resourceLimits(c)
-	pl := forkPlacement{netnsPath: netnsPath(co.startRequest), rlimits: co.rlimits}
+	l := p.resourceLimits(c)
+	pl := forkPlacement{netnsPath: netnsPath(p.startRequest), rlimits: p.rlimits}
 	switch h.cgroupVersion {
 	case 2:
 		if c.CgroupV2 != "" {
 			dir, err := userConfiguredCgroupDir(h.mountPath, c.CgroupV2)
 			pl.cgroupDir, pl.cgroupRequired = dir, true
-			co.recordAllLimitsUnenforced(l, errors.New("cgroup_v2_override places the task into another cgroup"))
+			p.recordAllLimitsUnenforced(l, errors.New("cgroup_v2_override places the task into another cgroup"))
 			return pl, err
 		}
-		if err := co.makeCgroupAndKillLeftovers(ctx, l, nil); err != nil {
+		if err := p.makeCgroupAndKillLeftovers(ctx, l, nil); err != nil {
 			return forkPlacement{}, err
 		}
-		if co.cgroup != nil {
-			pl.cgroupDir = co.cgroup.path
+		if p.cgroup != nil {
+			pl.cgroupDir = p.cgroup.path
 		}
 	case 1:
 		for controller, path := range c.CgroupV1 {
@@ -180,29 +180,29 @@ func (co *ProcessWithoutExec) makeCgroupsForFork(ctx context.Context, c Command)
 			pl.v1TasksFiles = append(pl.v1TasksFiles, v1TasksFileIn(dir, true))
 		}
 		if c.CgroupV1[h.v1Controllers[0]] == "" {
-			if err := co.makeCgroupAndKillLeftovers(ctx, l, c.CgroupV1); err != nil {
+			if err := p.makeCgroupAndKillLeftovers(ctx, l, c.CgroupV1); err != nil {
 				return forkPlacement{}, err
 			}
 		} else {
-			co.recordAllLimitsUnenforced(l, errors.New("cgroup_v1_override places the task into another cgroup"))
+			p.recordAllLimitsUnenforced(l, errors.New("cgroup_v1_override places the task into another cgroup"))
 		}
-		pl.v1TasksFiles = append(pl.v1TasksFiles, co.v1TasksFiles()...)
-		if dir := co.hostMadeCgroupDir(); dir != "" && c.CgroupV1["cpuset"] == "" {
+		pl.v1TasksFiles = append(pl.v1TasksFiles, p.v1TasksFiles()...)
+		if dir := p.hostMadeCgroupDir(); dir != "" && c.CgroupV1["cpuset"] == "" {
 			pl.v1TasksFiles = append(pl.v1TasksFiles, v1TasksFileIn(dir, false))
 		}
 	default:
-		co.recordAllLimitsUnenforced(l, errors.New(h.unavailableReason))
+		p.recordAllLimitsUnenforced(l, errors.New(h.unavailableReason))
 	}
 	return pl, nil
 }
 
 // v1TasksFiles returns the files "tasks" of the task's cgroups v1. The forking thread writes to them to enter the
 // cgroups.
-func (co *ProcessWithoutExec) v1TasksFiles() (entries []v1TasksFile) {
-	if co.cgroup == nil {
+func (p *ProcessWithoutExec) v1TasksFiles() (entries []v1TasksFile) {
+	if p.cgroup == nil {
 		return nil
 	}
-	for _, dir := range append([]string{co.cgroup.path}, co.cgroup.otherV1Dirs...) {
+	for _, dir := range append([]string{p.cgroup.path}, p.cgroup.otherV1Dirs...) {
 		entries = append(entries, v1TasksFileIn(dir, false))
 	}
 	return entries
@@ -232,11 +232,11 @@ func userConfiguredCgroupDir(mount, path string) (string, error) {
 
 // hostMadeCgroupDir returns the directory of the cgroup that the host has made for the task (on v1 in the hierarchy of the
 // controller "cpuset"), or "" if it does not exist.
-func (co *ProcessWithoutExec) hostMadeCgroupDir() string {
-	if co.startRequest.Resources == nil {
+func (p *ProcessWithoutExec) hostMadeCgroupDir() string {
+	if p.startRequest.Resources == nil {
 		return ""
 	}
-	dir := co.startRequest.Resources.Linux.CpusetCgroup
+	dir := p.startRequest.Resources.Linux.CpusetCgroup
 	if dir == "" {
 		return ""
 	}
@@ -246,44 +246,44 @@ func (co *ProcessWithoutExec) hostMadeCgroupDir() string {
 	return dir
 }
 
-// makeCgroupAndKillLeftovers sets co.cgroup to the new cgroup of the task, and sets its limits. It kills processes of
-// an earlier start in the cgroup. If the cgroup cannot be made, co.cgroup stays nil, and the task runs without limits.
+// makeCgroupAndKillLeftovers sets p.cgroup to the new cgroup of the task, and sets its limits. It kills processes of
+// an earlier start in the cgroup. If the cgroup cannot be made, p.cgroup stays nil, and the task runs without limits.
 // The keys of overriddenPathByController are the v1 controllers for which the user has configured other cgroups.
-func (co *ProcessWithoutExec) makeCgroupAndKillLeftovers(ctx context.Context, l cgroupLimits, overriddenPathByController map[string]string) error {
+func (p *ProcessWithoutExec) makeCgroupAndKillLeftovers(ctx context.Context, l cgroupLimits, overriddenPathByController map[string]string) error {
 	var g *cgroup
-	if hostOwned := co.hostMadeCgroupDir(); hostOwned != "" && hostCgroupHierarchy().cgroupVersion == 2 {
+	if hostOwned := p.hostMadeCgroupDir(); hostOwned != "" && hostCgroupHierarchy().cgroupVersion == 2 {
 		g = &cgroup{path: hostOwned, isManagedByHost: true}
 	} else {
-		paths := possibleTaskCgroupPaths(co.startRequest.AllocID, co.startRequest.Name)
+		paths := possibleTaskCgroupPaths(p.startRequest.AllocID, p.startRequest.Name)
 		if len(paths) == 0 {
-			co.recordAllLimitsUnenforced(l, errors.New("the task has no names for a cgroup"))
+			p.recordAllLimitsUnenforced(l, errors.New("the task has no names for a cgroup"))
 			return nil
 		}
 		g = &cgroup{path: paths[0]}
 	}
 	existed, err := makeCgroupDir(g.path)
 	if err != nil {
-		co.recordAllLimitsUnenforced(l, err)
+		p.recordAllLimitsUnenforced(l, err)
 		return nil
 	}
 	if existed {
 		remaining, err := g.osCgroup().PIDs()
 		if err != nil {
-			return co.killLeftoverError(err)
+			return p.killLeftoverError(err)
 		}
 		if len(remaining) > 0 {
-			co.logger.Warn("killing what an earlier start has left running", "pids", remaining)
+			p.logger.Warn("killing what an earlier start has left running", "pids", remaining)
 			if err := g.osCgroup().Kill(ctx); err != nil {
-				return co.killLeftoverError(err)
+				return p.killLeftoverError(err)
 			}
 		}
 		g.initialOOMKills = g.oomKills()
 	}
-	co.cgroup = g
+	p.cgroup = g
 	if hostCgroupHierarchy().cgroupVersion == 2 {
 		g.enableMemoryController()
 	}
-	g.setLimits(co, l, overriddenPathByController)
+	g.setLimits(p, l, overriddenPathByController)
 	return nil
 }
 

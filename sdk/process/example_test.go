@@ -63,11 +63,11 @@ func (t *proxyTask) Stop(ctx context.Context, req sdk.StopRequest) error {
 // A task that embeds a ProcessWithoutExec adds its own Stop, and offers no exec.
 func ExampleProcessWithoutExec_StopWith() {
 	start := func(ctx context.Context, start *sdk.StartRequest) (*proxyTask, error) {
-		core, err := process.StartWithoutExec(ctx, start, process.Command{Path: "proxy"})
+		p, err := process.StartWithoutExec(ctx, start, process.Command{Path: "proxy"})
 		if err != nil {
 			return nil, err
 		}
-		return &proxyTask{core}, nil
+		return &proxyTask{p}, nil
 	}
 	_ = start
 }

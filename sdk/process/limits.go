@@ -27,9 +27,9 @@ type cgroupLimits struct {
 	maxPIDs   int64 // processes and threads
 }
 
-func (co *ProcessWithoutExec) resourceLimits(c Command) cgroupLimits {
+func (p *ProcessWithoutExec) resourceLimits(c Command) cgroupLimits {
 	l := cgroupLimits{maxPIDs: c.PidsLimit}
-	if r := co.startRequest.Resources; r != nil {
+	if r := p.startRequest.Resources; r != nil {
 		l.memoryBytes, l.cpuShares = r.Linux.MemoryLimitBytes, r.Linux.CPUShares
 		if r.MemoryMaxMB == driver.NoMemoryLimit {
 			l.memoryBytes = 0
@@ -246,25 +246,25 @@ func (c *cgroup) enableController(controller string) error {
 
 // recordUnenforcedLimit adds a message to unenforcedLimitMessages. CPU shares are only logged: without them, tasks
 // share the CPU time equally.
-func (co *ProcessWithoutExec) recordUnenforcedLimit(s limitSetting, reason error) {
+func (p *ProcessWithoutExec) recordUnenforcedLimit(s limitSetting, reason error) {
 	if s.controller == "cpu" {
-		co.logger.Debug("task without CPU shares", "error", reason)
+		p.logger.Debug("task without CPU shares", "error", reason)
 		return
 	}
-	co.unenforcedLimitMessages = append(co.unenforcedLimitMessages, fmt.Sprintf("%s limit not enforced here: %v", s.limitName, reason))
+	p.unenforcedLimitMessages = append(p.unenforcedLimitMessages, fmt.Sprintf("%s limit not enforced here: %v", s.limitName, reason))
 }
 
 // recordAllLimitsUnenforced is recordUnenforcedLimit for each limit of l that is not 0.
-func (co *ProcessWithoutExec) recordAllLimitsUnenforced(l cgroupLimits, reason error) {
+func (p *ProcessWithoutExec) recordAllLimitsUnenforced(l cgroupLimits, reason error) {
 	for _, s := range l.limitSettings(2) {
-		co.recordUnenforcedLimit(s, reason)
+		p.recordUnenforcedLimit(s, reason)
 	}
 }
 
 // emitUnenforcedLimits emits an event for each limit that is not enforced.
-func (co *ProcessWithoutExec) emitUnenforcedLimits() {
-	for _, message := range co.unenforcedLimitMessages {
-		co.startRequest.EventOnce(message)
+func (p *ProcessWithoutExec) emitUnenforcedLimits() {
+	for _, message := range p.unenforcedLimitMessages {
+		p.startRequest.EventOnce(message)
 	}
 }
 

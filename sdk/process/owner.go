@@ -22,52 +22,52 @@ var taskOwners = struct {
 	tasksWithLeftovers map[osprocess.TaskEnvID]bool
 }{byTask: map[osprocess.TaskEnvID]*ProcessWithoutExec{}}
 
-func (co *ProcessWithoutExec) taskEnvID() osprocess.TaskEnvID {
-	return osprocess.TaskEnvID{AllocID: co.startRequest.AllocID, Task: co.startRequest.Name}
+func (p *ProcessWithoutExec) taskEnvID() osprocess.TaskEnvID {
+	return osprocess.TaskEnvID{AllocID: p.startRequest.AllocID, Task: p.startRequest.Name}
 }
 
-// acquireTaskOwnership makes co the owner of its task, and returns the earlier owner if that
+// acquireTaskOwnership makes p the owner of its task, and returns the earlier owner if that
 // has exited and was not destroyed. It returns an error if the earlier owner is running. A
 // start without an allocation ID or task name, which occurs only in tests of plugin authors,
 // has no owner.
-func (co *ProcessWithoutExec) acquireTaskOwnership() (earlier *ProcessWithoutExec, err error) {
-	if !co.hasAllocAndTaskName() {
+func (p *ProcessWithoutExec) acquireTaskOwnership() (earlier *ProcessWithoutExec, err error) {
+	if !p.hasAllocAndTaskName() {
 		return nil, nil
 	}
 	taskOwners.Lock()
 	defer taskOwners.Unlock()
-	earlier = taskOwners.byTask[co.taskEnvID()]
+	earlier = taskOwners.byTask[p.taskEnvID()]
 	if earlier != nil && earlier.processID.Alive() {
-		return nil, fmt.Errorf("task %q of allocation %s runs already, as process %d", co.startRequest.Name, co.startRequest.AllocID, earlier.processID.PID)
+		return nil, fmt.Errorf("task %q of allocation %s runs already, as process %d", p.startRequest.Name, p.startRequest.AllocID, earlier.processID.PID)
 	}
-	taskOwners.byTask[co.taskEnvID()] = co
+	taskOwners.byTask[p.taskEnvID()] = p
 	return earlier, nil
 }
 
-func (co *ProcessWithoutExec) hasAllocAndTaskName() bool {
-	return co.startRequest.AllocID != "" && co.startRequest.Name != ""
+func (p *ProcessWithoutExec) hasAllocAndTaskName() bool {
+	return p.startRequest.AllocID != "" && p.startRequest.Name != ""
 }
 
-func (co *ProcessWithoutExec) isTaskOwner() bool {
-	if !co.hasAllocAndTaskName() {
+func (p *ProcessWithoutExec) isTaskOwner() bool {
+	if !p.hasAllocAndTaskName() {
 		return true
 	}
 	taskOwners.Lock()
 	defer taskOwners.Unlock()
-	return taskOwners.byTask[co.taskEnvID()] == co
+	return taskOwners.byTask[p.taskEnvID()] == p
 }
 
 // releaseTaskOwnership makes restoredOwner the owner of the task again, or leaves the task
-// without an owner if restoredOwner is nil. It does nothing if co is not the owner.
-func (co *ProcessWithoutExec) releaseTaskOwnership(restoredOwner *ProcessWithoutExec) {
+// without an owner if restoredOwner is nil. It does nothing if p is not the owner.
+func (p *ProcessWithoutExec) releaseTaskOwnership(restoredOwner *ProcessWithoutExec) {
 	taskOwners.Lock()
 	defer taskOwners.Unlock()
 	switch {
-	case taskOwners.byTask[co.taskEnvID()] != co:
+	case taskOwners.byTask[p.taskEnvID()] != p:
 	case restoredOwner != nil:
-		taskOwners.byTask[co.taskEnvID()] = restoredOwner
+		taskOwners.byTask[p.taskEnvID()] = restoredOwner
 	default:
-		delete(taskOwners.byTask, co.taskEnvID())
+		delete(taskOwners.byTask, p.taskEnvID())
 	}
 }
 
@@ -76,49 +76,49 @@ func (co *ProcessWithoutExec) releaseTaskOwnership(restoredOwner *ProcessWithout
 // task. A search of all processes of the machine takes milliseconds, so one search
 // finds the processes of all tasks, and only a task that had running processes in that
 // search, or whose earlier process was not destroyed, is searched for again.
-func (co *ProcessWithoutExec) killProcessesOfEarlierStart(ctx context.Context, earlier *ProcessWithoutExec) error {
+func (p *ProcessWithoutExec) killProcessesOfEarlierStart(ctx context.Context, earlier *ProcessWithoutExec) error {
 	taskOwners.Lock()
 	if taskOwners.tasksWithLeftovers == nil {
 		ids, err := osprocess.AllTaskEnvIDs()
 		if err != nil {
 			taskOwners.Unlock()
-			return co.killLeftoverError(err)
+			return p.killLeftoverError(err)
 		}
 		taskOwners.tasksWithLeftovers = ids
 	}
-	possible := earlier != nil || taskOwners.tasksWithLeftovers[co.taskEnvID()]
+	possible := earlier != nil || taskOwners.tasksWithLeftovers[p.taskEnvID()]
 	taskOwners.Unlock()
 	if !possible {
 		return nil
 	}
-	ended, err := osprocess.EndLeftovers(ctx, co.startRequest.AllocID, co.startRequest.Name)
+	ended, err := osprocess.EndLeftovers(ctx, p.startRequest.AllocID, p.startRequest.Name)
 	if len(ended) > 0 {
-		co.logger.Warn("killing what an earlier start has left running", "processes", ended)
+		p.logger.Warn("killing what an earlier start has left running", "processes", ended)
 	}
 	if err != nil {
-		return co.killLeftoverError(err)
+		return p.killLeftoverError(err)
 	}
 	taskOwners.Lock()
 	defer taskOwners.Unlock()
-	delete(taskOwners.tasksWithLeftovers, co.taskEnvID())
+	delete(taskOwners.tasksWithLeftovers, p.taskEnvID())
 	return nil
 }
 
-func (co *ProcessWithoutExec) killLeftoverError(err error) error {
-	return sdk.Recoverable(fmt.Errorf("end what an earlier start of task %q has left running: %w", co.startRequest.Name, err))
+func (p *ProcessWithoutExec) killLeftoverError(err error) error {
+	return sdk.Recoverable(fmt.Errorf("end what an earlier start of task %q has left running: %w", p.startRequest.Name, err))
 }
 
-// killAllProcesses kills the process and all processes that it has started: its process group and, if co owns
+// killAllProcesses kills the process and all processes that it has started: its process group and, if p owns
 // its task, the processes in the task's cgroup or, without a cgroup, those that have the names of allocation and
 // task in their environment.
-func (co *ProcessWithoutExec) killAllProcesses(ctx context.Context) error {
-	err := co.killProcessGroup()
+func (p *ProcessWithoutExec) killAllProcesses(ctx context.Context) error {
+	err := p.killProcessGroup()
 	switch {
-	case !co.isTaskOwner():
-	case co.cgroup != nil:
-		err = errors.Join(err, co.cgroup.osCgroup().Kill(ctx))
-	case co.startRequest.Env["NOMAD_ALLOC_ID"] == co.startRequest.AllocID && co.startRequest.Env["NOMAD_TASK_NAME"] == co.startRequest.Name:
-		err = errors.Join(err, osprocess.KillByTaskEnv(ctx, co.startRequest.AllocID, co.startRequest.Name))
+	case !p.isTaskOwner():
+	case p.cgroup != nil:
+		err = errors.Join(err, p.cgroup.osCgroup().Kill(ctx))
+	case p.startRequest.Env["NOMAD_ALLOC_ID"] == p.startRequest.AllocID && p.startRequest.Env["NOMAD_TASK_NAME"] == p.startRequest.Name:
+		err = errors.Join(err, osprocess.KillByTaskEnv(ctx, p.startRequest.AllocID, p.startRequest.Name))
 	}
 	return err
 }

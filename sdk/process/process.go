@@ -285,8 +285,8 @@ var forkSlots = make(chan struct{}, runtime.NumCPU())
 const forkSlotTimeout = time.Second
 
 // markAndStartProgram writes the mark of the start, forks the process, and updates the mark.
-func markAndStartProgram(ctx context.Context, co *ProcessWithoutExec, path string, c Command, files *taskStreams, place forkPlacement) error {
-	if usesStartMark(co.startRequest) && co.launcher == nil { // with a launcher, the mark says that nothing was executed
+func markAndStartProgram(ctx context.Context, p *ProcessWithoutExec, path string, c Command, files *taskStreams, place forkPlacement) error {
+	if usesStartMark(p.startRequest) && p.launcher == nil { // with a launcher, the mark says that nothing was executed
 		timer := time.NewTimer(forkSlotTimeout)
 		defer timer.Stop()
 		select {
@@ -297,56 +297,56 @@ func markAndStartProgram(ctx context.Context, co *ProcessWithoutExec, path strin
 			return sdk.Recoverable(context.Cause(ctx))
 		}
 	}
-	mark, err := writeNewStartMark(co)
+	mark, err := writeNewStartMark(p)
 	if err != nil {
 		return err
 	}
-	return co.startProgram(ctx, path, c, files, place, mark)
+	return p.startProgram(ctx, path, c, files, place, mark)
 }
 
 // resolveProgramAndUser returns the path of the program, and sets the working directory and the credential of the task.
 // With a launcher it returns Command.Path, because the stage looks these up.
-func (co *ProcessWithoutExec) resolveProgramAndUser(c Command) (path string, err error) {
-	if co.launcher != nil {
+func (p *ProcessWithoutExec) resolveProgramAndUser(c Command) (path string, err error) {
+	if p.launcher != nil {
 		if len(c.ExtraFiles) > 0 {
 			return "", errors.New("extra files are not possible with a launcher")
 		}
 		return c.Path, nil
 	}
-	if co.workDir == "" {
-		co.workDir = co.startRequest.TaskDir()
+	if p.workDir == "" {
+		p.workDir = p.startRequest.TaskDir()
 	}
-	if err := checkWorkDir(co.workDir); err != nil {
+	if err := checkWorkDir(p.workDir); err != nil {
 		return "", err
 	}
-	if path, err = findProgramOfTask(co.startRequest, c.Path); err != nil {
+	if path, err = findProgramOfTask(p.startRequest, c.Path); err != nil {
 		return "", err
 	}
-	co.credential, err = credentialIfDifferent(co.startRequest.User)
+	p.credential, err = credentialIfDifferent(p.startRequest.User)
 	return path, err
 }
 
 // startProgram forks the process, by the launcher if there is one, and updates the mark of the start.
-func (co *ProcessWithoutExec) startProgram(ctx context.Context, path string, c Command, files *taskStreams, place forkPlacement, mark *startMark) error {
+func (p *ProcessWithoutExec) startProgram(ctx context.Context, path string, c Command, files *taskStreams, place forkPlacement, mark *startMark) error {
 	argv := append([]string{path}, c.Args...)
 	attr := &syscall.ProcAttr{
-		Dir:   co.workDir,
-		Env:   sortedEnvList(co.startRequest.Env),
+		Dir:   p.workDir,
+		Env:   sortedEnvList(p.startRequest.Env),
 		Files: append(files.fds(), fdsForFork(c.ExtraFiles)...),
-		Sys:   &syscall.SysProcAttr{Setsid: true, Credential: co.credential},
+		Sys:   &syscall.SysProcAttr{Setsid: true, Credential: p.credential},
 	}
-	if co.launcher == nil {
-		err := co.forkProcess(ctx, path, argv, attr, place)
+	if p.launcher == nil {
+		err := p.forkProcess(ctx, path, argv, attr, place)
 		runtime.KeepAlive(c.ExtraFiles) // a finalizer would close the descriptors before the fork
 		if err != nil {
 			return err
 		}
 		if err := mark.recordFork(); err != nil {
-			co.logger.Warn("mark of the start not updated", "error", err) // no error of the start, because the process runs
+			p.logger.Warn("mark of the start not updated", "error", err) // no error of the start, because the process runs
 		}
 		return nil
 	}
-	program := newProgram(co.startRequest, co.workDir, path, c.Args)
+	program := newProgram(p.startRequest, p.workDir, path, c.Args)
 	markFile, err := mark.openMarkForStage()
 	if err != nil {
 		return err
@@ -355,7 +355,7 @@ func (co *ProcessWithoutExec) startProgram(ctx context.Context, path string, c C
 		defer markFile.Close()
 		program.StartMarkFile = markFile
 	}
-	launch, err := co.launcher.PrepareLaunch(program)
+	launch, err := p.launcher.PrepareLaunch(program)
 	if err != nil {
 		return err
 	}
@@ -367,33 +367,33 @@ func (co *ProcessWithoutExec) startProgram(ctx context.Context, path string, c C
 	}
 	attr.Dir, attr.Env, attr.Files = "/", launch.Env, append(attr.Files, fdsForFork(launch.Files)...)
 	place.setAttributesOfLaunch(launch, attr.Sys)
-	if err := co.forkProcess(ctx, launch.Path, launch.Args, attr, place); err != nil {
+	if err := p.forkProcess(ctx, launch.Path, launch.Args, attr, place); err != nil {
 		return fmt.Errorf("start the stage: %w", err)
 	}
 	err = mark.recordFork()
 	if launch.ReleaseStage != nil {
 		launch.ReleaseStage() // if the mark was not updated, the stage exits
 	}
-	if waitErr := waitForExecByStage(ctx, launch, co.processID.PID); waitErr != nil {
+	if waitErr := waitForExecByStage(ctx, launch, p.processID.PID); waitErr != nil {
 		err = errors.Join(err, waitErr)
 	}
 	if err != nil {
-		unix.Kill(-co.processID.PID, unix.SIGKILL)
-		unix.Wait4(co.processID.PID, nil, 0, nil)
-		if co.pidfd != nil {
-			co.pidfd.Close()
+		unix.Kill(-p.processID.PID, unix.SIGKILL)
+		unix.Wait4(p.processID.PID, nil, 0, nil)
+		if p.pidfd != nil {
+			p.pidfd.Close()
 		}
 		return err
 	}
 	if err := mark.recordExec(); err != nil {
-		co.logger.Warn("mark of the start not updated", "error", err) // no error of the start, because the process runs
+		p.logger.Warn("mark of the start not updated", "error", err) // no error of the start, because the process runs
 	}
 	return nil
 }
 
 // forkProcess starts the process. It retries after ETXTBSY, which is temporary: a concurrently
 // forked child of this process still has the program file open for writing.
-func (co *ProcessWithoutExec) forkProcess(ctx context.Context, path string, argv []string, attr *syscall.ProcAttr, place forkPlacement) error {
+func (p *ProcessWithoutExec) forkProcess(ctx context.Context, path string, argv []string, attr *syscall.ProcAttr, place forkPlacement) error {
 	for delay := time.Millisecond; ; delay *= 2 {
 		fd := -1
 		attr.Sys.PidFD = &fd
@@ -411,13 +411,13 @@ func (co *ProcessWithoutExec) forkProcess(ctx context.Context, path string, argv
 				unix.Wait4(pid, nil, 0, nil) // forkIntoPlacement has killed the child
 				unix.Close(fd)
 			}
-			return co.explainExecError(path, err)
+			return p.explainExecError(path, err)
 		}
 		if fd >= 0 {
-			co.pidfd, err = osprocess.NewPidfd(fd)
+			p.pidfd, err = osprocess.NewPidfd(fd)
 		}
 		if err == nil {
-			co.processID, err = lookupChildID(ctx, pid)
+			p.processID, err = lookupChildID(ctx, pid)
 		}
 		if err != nil {
 			// The process is a child that was not reaped, so its pid was not reused.
@@ -446,7 +446,7 @@ func lookupChildID(ctx context.Context, pid int) (osprocess.ID, error) {
 	}
 }
 
-func (co *ProcessWithoutExec) explainExecError(path string, err error) error {
+func (p *ProcessWithoutExec) explainExecError(path string, err error) error {
 	switch {
 	case errors.Is(err, unix.EAGAIN):
 		return sdk.Recoverable(fmt.Errorf("execute %s: %w: %w", path, osprocess.ErrNoFreeProcess, err))
@@ -456,10 +456,10 @@ func (co *ProcessWithoutExec) explainExecError(path string, err error) error {
 		return fmt.Errorf("execute %s: the interpreter or loader that it names does not exist", path)
 	case errors.Is(err, unix.ENOEXEC):
 		return fmt.Errorf("execute %s: not a program for this machine, and no #! line names an interpreter", path)
-	case errors.Is(err, unix.EPERM) && co.credential != nil && os.Geteuid() != 0:
-		return fmt.Errorf("execute %s as user %q: only root may run tasks as another user", path, co.startRequest.User)
+	case errors.Is(err, unix.EPERM) && p.credential != nil && os.Geteuid() != 0:
+		return fmt.Errorf("execute %s as user %q: only root may run tasks as another user", path, p.startRequest.User)
 	case errors.Is(err, unix.EACCES):
-		return fmt.Errorf("execute %s in %s: %w for user %q", path, co.workDir, err, co.startRequest.User)
+		return fmt.Errorf("execute %s in %s: %w for user %q", path, p.workDir, err, p.startRequest.User)
 	}
 	return fmt.Errorf("execute %s: %w", path, err)
 }
@@ -467,52 +467,52 @@ func (co *ProcessWithoutExec) explainExecError(path string, err error) error {
 // setOOMScore sets the OOM score adjustment of the process. For 0 it resets a negative adjustment that the
 // process has inherited from the plugin: a service manager can protect the plugin from the OOM killer, but a
 // task must not have this protection.
-func (co *ProcessWithoutExec) setOOMScore(score int) {
+func (p *ProcessWithoutExec) setOOMScore(score int) {
 	if score == 0 {
-		co.resetOOMScore(co.processID.PID)
+		p.resetOOMScore(p.processID.PID)
 		return
 	}
-	file := fmt.Sprintf("/proc/%d/oom_score_adj", co.processID.PID)
+	file := fmt.Sprintf("/proc/%d/oom_score_adj", p.processID.PID)
 	if err := os.WriteFile(file, fmt.Appendf(nil, "%d", score), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
-		co.logger.Warn("out-of-memory score not set", "score", score, "error", err)
+		p.logger.Warn("out-of-memory score not set", "score", score, "error", err)
 	}
 }
 
-func (co *ProcessWithoutExec) resetOOMScore(pid int) {
+func (p *ProcessWithoutExec) resetOOMScore(pid int) {
 	if err := osprocess.ResetOOMScore(pid); err != nil {
-		co.logger.Warn("process is protected from the lack of memory as the driver is", "protected_pid", pid, "error", err)
+		p.logger.Warn("process is protected from the lack of memory as the driver is", "protected_pid", pid, "error", err)
 	}
 }
 
 // PID returns the process id, which is also the id of the session and of the
 // process group.
-func (co *ProcessWithoutExec) PID() int { return co.processID.PID }
+func (p *ProcessWithoutExec) PID() int { return p.processID.PID }
 
 // State returns the data with which Recover finds the process. The data is valid until the next boot.
-func (co *ProcessWithoutExec) State() any { return co.Snapshot() }
+func (p *ProcessWithoutExec) State() any { return p.Snapshot() }
 
 // Snapshot returns the same data as State, as a typed value. A driver whose
 // tasks have further state stores both.
-func (co *ProcessWithoutExec) Snapshot() State {
+func (p *ProcessWithoutExec) Snapshot() State {
 	boot, _ := osprocess.BootID() // no error: Start and Recover have read the boot ID successfully
-	s := State{PID: co.processID.PID, StartTime: co.processID.StartTime, BootID: boot, Dir: co.workDir, Rlimits: co.rlimits}
-	if co.cgroup != nil {
-		s.Cgroup, s.OOMKills = co.cgroup.path, co.cgroup.initialOOMKills
+	s := State{PID: p.processID.PID, StartTime: p.processID.StartTime, BootID: boot, Dir: p.workDir, Rlimits: p.rlimits}
+	if p.cgroup != nil {
+		s.Cgroup, s.OOMKills = p.cgroup.path, p.cgroup.initialOOMKills
 	}
 	return s
 }
 
 // Attributes returns the pid.
-func (co *ProcessWithoutExec) Attributes() map[string]string {
-	return map[string]string{"pid": fmt.Sprint(co.processID.PID)}
+func (p *ProcessWithoutExec) Attributes() map[string]string {
+	return map[string]string{"pid": fmt.Sprint(p.processID.PID)}
 }
 
 // Wait blocks until the process has ended. It returns an error, for users, if the task failed after the kernel had killed a
 // process of it for memory, or if the exit status is unknown. It does not reap the process, so that the exit
 // status remains available to another plugin process until Destroy.
 // Wait may be called more than once, and concurrently.
-func (co *ProcessWithoutExec) Wait(ctx context.Context) (driver.ExitResult, error) {
-	result, err := waitForResult(ctx, co)
+func (p *ProcessWithoutExec) Wait(ctx context.Context) (driver.ExitResult, error) {
+	result, err := waitForResult(ctx, p)
 	if err == nil {
 		err, result.Err = result.Err, nil
 	}
@@ -520,71 +520,71 @@ func (co *ProcessWithoutExec) Wait(ctx context.Context) (driver.ExitResult, erro
 }
 
 // waitForResult is Wait. It returns a problem of the task in the field Err of the result, and only the error of ctx as an error.
-func waitForResult(ctx context.Context, co *ProcessWithoutExec) (driver.ExitResult, error) {
+func waitForResult(ctx context.Context, p *ProcessWithoutExec) (driver.ExitResult, error) {
 	select {
-	case co.waitSemaphore <- struct{}{}:
-		defer func() { <-co.waitSemaphore }()
+	case p.waitSemaphore <- struct{}{}:
+		defer func() { <-p.waitSemaphore }()
 	case <-ctx.Done():
 		return driver.ExitResult{}, ctx.Err()
 	}
-	if co.hasExited {
-		return co.exitResult, nil
+	if p.hasExited {
+		return p.exitResult, nil
 	}
 	var status osprocess.ExitStatus
 	var err error
-	if co.isChild {
-		status, err = co.waitChild(ctx)
+	if p.isChild {
+		status, err = p.waitChild(ctx)
 	} else {
-		status, err = co.waitNonChild(ctx)
+		status, err = p.waitNonChild(ctx)
 	}
 	if ctx.Err() != nil {
 		return driver.ExitResult{}, ctx.Err()
 	}
-	co.recordExit(status, err)
-	return co.exitResult, nil
+	p.recordExit(status, err)
+	return p.exitResult, nil
 }
 
 // errOOM is the exit message of a task that failed after the kernel had killed one
 // of its processes for memory. The text is Nomad's.
 var errOOM = errors.New("OOM Killed")
 
-// recordExit sets the result of Wait; its caller must hold co.waitSemaphore. OOMKilled is also set
+// recordExit sets the result of Wait; its caller must hold p.waitSemaphore. OOMKilled is also set
 // if only a child of the process was killed, because the process may have failed
 // because of that. If the process has succeeded, recordExit emits an event instead of
 // setting Err, which would make the task fail.
-func (co *ProcessWithoutExec) recordExit(status osprocess.ExitStatus, err error) {
-	co.hasExited = true
-	co.exitResult = toExitResult(status, err)
-	if co.cgroup == nil || !co.cgroup.oomKilled() {
+func (p *ProcessWithoutExec) recordExit(status osprocess.ExitStatus, err error) {
+	p.hasExited = true
+	p.exitResult = toExitResult(status, err)
+	if p.cgroup == nil || !p.cgroup.oomKilled() {
 		return
 	}
-	co.exitResult.OOMKilled = true
-	if co.exitResult.Err == nil && status == (osprocess.ExitStatus{}) {
-		co.startRequest.Event(errOOM.Error() + ": a process that the task had started exceeded the memory limit")
-	} else if co.exitResult.Err == nil {
-		co.exitResult.Err = errOOM
+	p.exitResult.OOMKilled = true
+	if p.exitResult.Err == nil && status == (osprocess.ExitStatus{}) {
+		p.startRequest.Event(errOOM.Error() + ": a process that the task had started exceeded the memory limit")
+	} else if p.exitResult.Err == nil {
+		p.exitResult.Err = errOOM
 	}
 }
 
 // Signal sends a signal to the process only, not to its descendants. An empty
 // name is SIGINT.
-func (co *ProcessWithoutExec) Signal(_ context.Context, name string) error {
+func (p *ProcessWithoutExec) Signal(_ context.Context, name string) error {
 	sig, err := ParseSignal(name)
 	if err != nil {
 		return err
 	}
-	co.pidReleaseMu.RLock()
-	defer co.pidReleaseMu.RUnlock()
+	p.pidReleaseMu.RLock()
+	defer p.pidReleaseMu.RUnlock()
 	switch {
-	case co.isPIDReleased:
+	case p.isPIDReleased:
 		return nil
-	case co.pidfd != nil:
-		err = co.pidfd.Signal(sig)
+	case p.pidfd != nil:
+		err = p.pidfd.Signal(sig)
 	default:
-		err = co.processID.Signal(sig)
+		err = p.processID.Signal(sig)
 	}
 	if err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("send %s to process %d: %w", unix.SignalName(sig), co.processID.PID, err)
+		return fmt.Errorf("send %s to process %d: %w", unix.SignalName(sig), p.processID.PID, err)
 	}
 	return nil
 }
@@ -608,31 +608,31 @@ func ParseSignal(name string) (syscall.Signal, error) {
 
 // Kill kills the process and everything that it has started: its process group,
 // and all processes in its cgroup.
-func (co *ProcessWithoutExec) Kill(ctx context.Context) error {
-	co.pidReleaseMu.RLock()
-	defer co.pidReleaseMu.RUnlock()
-	if co.isPIDReleased {
+func (p *ProcessWithoutExec) Kill(ctx context.Context) error {
+	p.pidReleaseMu.RLock()
+	defer p.pidReleaseMu.RUnlock()
+	if p.isPIDReleased {
 		return nil
 	}
-	return co.killAllProcesses(ctx)
+	return p.killAllProcesses(ctx)
 }
 
 // killProcessGroup kills the process group. It never kills a process that has the same pid as a process
 // that was reaped.
-func (co *ProcessWithoutExec) killProcessGroup() error {
+func (p *ProcessWithoutExec) killProcessGroup() error {
 	err := unix.ENOSYS
-	if co.pidfd != nil {
-		if err := co.pidfd.SignalGroup(unix.SIGKILL); err == nil || errors.Is(err, os.ErrProcessDone) {
+	if p.pidfd != nil {
+		if err := p.pidfd.SignalGroup(unix.SIGKILL); err == nil || errors.Is(err, os.ErrProcessDone) {
 			return nil
 		}
 	}
 	// Older kernels cannot signal a group through a pidfd. The pid of a child is
 	// not reused before this process reaps the child. An orphan is reaped by another
 	// process, so its start time is compared.
-	if now, statErr := osprocess.LookupID(co.processID.PID); co.isChild || errors.Is(statErr, os.ErrProcessDone) || statErr == nil && now == co.processID {
-		if killErr := unix.Kill(-co.processID.PID, unix.SIGKILL); killErr != nil && killErr != unix.ESRCH {
+	if now, statErr := osprocess.LookupID(p.processID.PID); p.isChild || errors.Is(statErr, os.ErrProcessDone) || statErr == nil && now == p.processID {
+		if killErr := unix.Kill(-p.processID.PID, unix.SIGKILL); killErr != nil && killErr != unix.ESRCH {
 			err = killErr.(syscall.Errno)
-			return fmt.Errorf("kill process group %d: %w", co.processID.PID, err)
+			return fmt.Errorf("kill process group %d: %w", p.processID.PID, err)
 		}
 	}
 	return nil
@@ -642,33 +642,33 @@ func (co *ProcessWithoutExec) killProcessGroup() error {
 // removes its cgroup. The process itself must have ended. After an
 // error, processes or the cgroup may remain, and the caller must call Destroy
 // again; after a success a second Destroy does nothing.
-func (co *ProcessWithoutExec) Destroy(ctx context.Context) error {
-	co.pidReleaseMu.Lock()
-	defer co.pidReleaseMu.Unlock()
+func (p *ProcessWithoutExec) Destroy(ctx context.Context) error {
+	p.pidReleaseMu.Lock()
+	defer p.pidReleaseMu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	var errs []error
-	if !co.isPIDReleased {
+	if !p.isPIDReleased {
 		// killAllProcesses comes first: until a child is reaped, the id of its process group
 		// cannot be reused.
-		if err := co.killAllProcesses(ctx); err != nil {
+		if err := p.killAllProcesses(ctx); err != nil {
 			return err
 		}
-		co.isPIDReleased = true
-		if co.isChild {
-			errs = append(errs, co.reapEndedChild())
+		p.isPIDReleased = true
+		if p.isChild {
+			errs = append(errs, p.reapEndedChild())
 		}
-		if co.pidfd != nil {
-			co.pidfd.Close()
+		if p.pidfd != nil {
+			p.pidfd.Close()
 		}
 	}
-	errs = append(errs, removeStartMark(co))
-	if co.cgroup != nil && co.isTaskOwner() {
-		errs = append(errs, co.cgroup.removeCgroups())
+	errs = append(errs, removeStartMark(p))
+	if p.cgroup != nil && p.isTaskOwner() {
+		errs = append(errs, p.cgroup.removeCgroups())
 	}
 	err := errors.Join(errs...)
 	if err == nil {
-		co.releaseTaskOwnership(nil) // the next start then does not search for leftover processes
+		p.releaseTaskOwnership(nil) // the next start then does not search for leftover processes
 	}
 	return err
 }

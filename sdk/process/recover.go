@@ -124,11 +124,11 @@ func isChild(pid int) bool {
 
 // waitNonChild waits for a process that an earlier plugin process has started, and returns its exit status. Its parent
 // is now the keeper, or init.
-func (co *ProcessWithoutExec) waitNonChild(ctx context.Context) (osprocess.ExitStatus, error) {
-	if err := co.waitNonChildExit(ctx); err != nil {
-		return osprocess.ExitStatus{}, fmt.Errorf("wait for process %d: %w", co.processID.PID, err)
+func (p *ProcessWithoutExec) waitNonChild(ctx context.Context) (osprocess.ExitStatus, error) {
+	if err := p.waitNonChildExit(ctx); err != nil {
+		return osprocess.ExitStatus{}, fmt.Errorf("wait for process %d: %w", p.processID.PID, err)
 	}
-	if status, err := askKeeperForExitStatus(ctx, co.processID); err == nil {
+	if status, err := askKeeperForExitStatus(ctx, p.processID); err == nil {
 		return status, nil
 	}
 	// Without a keeper, the kernel can report the exit status: of a zombie to a privileged process, and of a
@@ -136,7 +136,7 @@ func (co *ProcessWithoutExec) waitNonChild(ctx context.Context) (osprocess.ExitS
 	// zombie.
 	deadline := time.Now().Add(2 * time.Second)
 	for {
-		if status, ok := co.processID.ExitStatus(co.pidfd); ok {
+		if status, ok := p.processID.ExitStatus(p.pidfd); ok {
 			return status, nil
 		}
 		select {
@@ -144,21 +144,21 @@ func (co *ProcessWithoutExec) waitNonChild(ctx context.Context) (osprocess.ExitS
 		case <-ctx.Done():
 			return osprocess.ExitStatus{}, ctx.Err()
 		}
-		if _, err := osprocess.LookupID(co.processID.PID); errors.Is(err, os.ErrProcessDone) || time.Now().After(deadline) {
-			if status, ok := co.processID.ExitStatus(co.pidfd); ok {
+		if _, err := osprocess.LookupID(p.processID.PID); errors.Is(err, os.ErrProcessDone) || time.Now().After(deadline) {
+			if status, ok := p.processID.ExitStatus(p.pidfd); ok {
 				return status, nil
 			}
-			return osprocess.ExitStatus{}, fmt.Errorf("process %d: %w", co.processID.PID, errExitStatusUnknown)
+			return osprocess.ExitStatus{}, fmt.Errorf("process %d: %w", p.processID.PID, errExitStatusUnknown)
 		}
 	}
 }
 
 // waitNonChildExit blocks until a process that is not a child of this process has ended.
-func (co *ProcessWithoutExec) waitNonChildExit(ctx context.Context) error {
-	if co.pidfd != nil {
-		return co.pidfd.Wait(ctx)
+func (p *ProcessWithoutExec) waitNonChildExit(ctx context.Context) error {
+	if p.pidfd != nil {
+		return p.pidfd.Wait(ctx)
 	}
-	for co.processID.Alive() { // polling, on kernels without pidfds
+	for p.processID.Alive() { // polling, on kernels without pidfds
 		select {
 		case <-time.After(250 * time.Millisecond):
 		case <-ctx.Done():

@@ -49,8 +49,8 @@ func usesStartMark(start *sdk.StartRequest) bool {
 
 // startMark is the mark of a start in progress; nil if the start leaves no mark.
 type startMark struct {
-	startedCore *ProcessWithoutExec
-	data        startMarkData
+	startedProcess *ProcessWithoutExec
+	data           startMarkData
 }
 
 // writeNewStartMark writes the mark of a start before the fork. Without the mark, the next process of the driver would
@@ -59,7 +59,7 @@ func writeNewStartMark(p *ProcessWithoutExec) (*startMark, error) {
 	if !usesStartMark(p.startRequest) {
 		return nil, nil
 	}
-	m := &startMark{startedCore: p, data: startMarkData{
+	m := &startMark{startedProcess: p, data: startMarkData{
 		StartID:              p.startRequest.ID,
 		OldestStartTimeTicks: osprocess.StartTimeNow(),
 		LastPID:              osprocess.LastPID(),
@@ -79,7 +79,7 @@ func (m *startMark) recordStageDoesNotWait() error {
 
 func (m *startMark) writeBeforeFork() error {
 	if err := m.writeMark(); err != nil {
-		return sdk.Recoverable(fmt.Errorf("mark the start of task %q: %w", m.startedCore.startRequest.Name, err))
+		return sdk.Recoverable(fmt.Errorf("mark the start of task %q: %w", m.startedProcess.startRequest.Name, err))
 	}
 	return nil
 }
@@ -90,7 +90,7 @@ func (m *startMark) recordFork() error {
 		return nil
 	}
 	if err := m.writeMark(); err != nil {
-		return fmt.Errorf("mark the process %d: %w", m.startedCore.processID.PID, err)
+		return fmt.Errorf("mark the process %d: %w", m.startedProcess.processID.PID, err)
 	}
 	return nil
 }
@@ -105,16 +105,16 @@ func (m *startMark) recordExec() error {
 }
 
 func (m *startMark) writeMark() error {
-	m.data.State = m.startedCore.Snapshot()
+	m.data.State = m.startedProcess.Snapshot()
 	data, err := hclspec.MarshalState(m.data)
 	if err != nil {
 		return err
 	}
-	mark := osprocess.StartMark{Forked: m.startedCore.processID.PID != 0, Data: data}
-	if m.startedCore.cgroup != nil && mark.WriteToCgroup(m.startedCore.cgroup.path) == nil {
+	mark := osprocess.StartMark{Forked: m.startedProcess.processID.PID != 0, Data: data}
+	if m.startedProcess.cgroup != nil && mark.WriteToCgroup(m.startedProcess.cgroup.path) == nil {
 		return nil
 	}
-	f, err := openStartMarkFile(m.startedCore.startRequest, os.O_CREATE|os.O_WRONLY)
+	f, err := openStartMarkFile(m.startedProcess.startRequest, os.O_CREATE|os.O_WRONLY)
 	if err != nil {
 		return err
 	}
@@ -127,9 +127,9 @@ func (m *startMark) openMarkForStage() (*os.File, error) {
 	if m == nil {
 		return nil, nil
 	}
-	f, err := openStartMarkFile(m.startedCore.startRequest, os.O_RDONLY)
-	if errors.Is(err, fs.ErrNotExist) && m.startedCore.cgroup != nil {
-		f, err = os.Open(m.startedCore.cgroup.path)
+	f, err := openStartMarkFile(m.startedProcess.startRequest, os.O_RDONLY)
+	if errors.Is(err, fs.ErrNotExist) && m.startedProcess.cgroup != nil {
+		f, err = os.Open(m.startedProcess.cgroup.path)
 	}
 	if err != nil {
 		return nil, sdk.Recoverable(fmt.Errorf("open the mark of the start: %w", err))

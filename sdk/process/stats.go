@@ -43,11 +43,11 @@ var (
 // Stats samples the CPU time and memory of the process and its descendants. The
 // total is their sum; with cgroups v2 the total is the kernel's count for the cgroup, which
 // includes processes that have ended.
-func (co *ProcessWithoutExec) Stats(context.Context) (driver.TaskStats, error) {
-	pids := withDescendants(co.processID.PID)
-	if co.cgroup != nil {
+func (p *ProcessWithoutExec) Stats(context.Context) (driver.TaskStats, error) {
+	pids := withDescendants(p.processID.PID)
+	if p.cgroup != nil {
 		var err error
-		if pids, err = co.cgroup.osCgroup().PIDs(); err != nil {
+		if pids, err = p.cgroup.osCgroup().PIDs(); err != nil {
 			return driver.TaskStats{}, err
 		}
 	}
@@ -57,7 +57,7 @@ func (co *ProcessWithoutExec) Stats(context.Context) (driver.TaskStats, error) {
 	var sum cpuTime
 	for _, pid := range pids {
 		st, err := osprocess.ReadStat(pid)
-		if err != nil || pid == co.processID.PID && st.StartTime != co.processID.StartTime {
+		if err != nil || pid == p.processID.PID && st.StartTime != p.processID.StartTime {
 			continue
 		}
 		t := cpuTime{user: ticksToDuration(st.UserTime), system: ticksToDuration(st.SystemTime)}
@@ -69,16 +69,16 @@ func (co *ProcessWithoutExec) Stats(context.Context) (driver.TaskStats, error) {
 		totalMemory.RSS += m.RSS
 	}
 	if len(used) == 0 {
-		return driver.TaskStats{}, fmt.Errorf("process %d has ended", co.processID.PID)
+		return driver.TaskStats{}, fmt.Errorf("process %d has ended", p.processID.PID)
 	}
 	totalMemory.Measured = measuredMemoryFields
 	used[0] = sum
-	if co.cgroup != nil && hostCgroupHierarchy().cgroupVersion == 2 {
-		co.cgroup.addCgroupTotals(&totalMemory, used)
+	if p.cgroup != nil && hostCgroupHierarchy().cgroupVersion == 2 {
+		p.cgroup.addCgroupTotals(&totalMemory, used)
 	}
 
 	stats := driver.TaskStats{Timestamp: time.Now(), ByPID: map[string]driver.Usage{}}
-	rates := co.cpuSampler.computeRates(stats.Timestamp, used)
+	rates := p.cpuSampler.computeRates(stats.Timestamp, used)
 	stats.Total = driver.Usage{CPU: rates[0], Memory: totalMemory}
 	for pid, m := range memory {
 		stats.ByPID[strconv.Itoa(pid)] = driver.Usage{CPU: rates[pid], Memory: m}

@@ -24,30 +24,30 @@ import (
 // then return, and StopWith does not wait for it. A request that panics counts as an error.
 // request is not called if timeout is 0 or less, or for a process that has exited. If ctx
 // ends first, StopWith returns its error, and does not kill the process.
-func (co *ProcessWithoutExec) StopWith(ctx context.Context, timeout time.Duration, request func(context.Context) error) error {
-	if timeout > 0 && co.processID.Alive() {
-		if co.stopByRequest(ctx, timeout, request) {
+func (p *ProcessWithoutExec) StopWith(ctx context.Context, timeout time.Duration, request func(context.Context) error) error {
+	if timeout > 0 && p.processID.Alive() {
+		if p.stopByRequest(ctx, timeout, request) {
 			return nil
 		}
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 	}
-	if err := co.Kill(ctx); err != nil {
+	if err := p.Kill(ctx); err != nil {
 		return err
 	}
-	_, err := waitForResult(ctx, co)
+	_, err := waitForResult(ctx, p)
 	return err
 }
 
 // stopByRequest calls request, and returns true when the process has exited, or false when the process must be
 // killed or ctx has ended.
-func (co *ProcessWithoutExec) stopByRequest(ctx context.Context, timeout time.Duration, request func(context.Context) error) bool {
+func (p *ProcessWithoutExec) stopByRequest(ctx context.Context, timeout time.Duration, request func(context.Context) error) bool {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	waited := make(chan error, 1)
 	go func() {
-		_, err := waitForResult(ctx, co) // an error means that ctx has ended
+		_, err := waitForResult(ctx, p) // an error means that ctx has ended
 		waited <- err
 	}()
 	failed := make(chan error, 1)
@@ -61,7 +61,7 @@ func (co *ProcessWithoutExec) stopByRequest(ctx context.Context, timeout time.Du
 		return err == nil
 	case err := <-failed:
 		if ctx.Err() == nil {
-			co.logger.Warn("stop request failed, killing the task", "error", err)
+			p.logger.Warn("stop request failed, killing the task", "error", err)
 		}
 		return false
 	}

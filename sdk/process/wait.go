@@ -23,27 +23,27 @@ func toExitResult(status osprocess.ExitStatus, err error) driver.ExitResult {
 	return driver.ExitResult{ExitCode: status.ExitCode}
 }
 
-func (co *ProcessWithoutExec) waitChild(ctx context.Context) (status osprocess.ExitStatus, err error) {
-	if co.pidfd == nil {
-		return co.waitChildWithoutPidfd(ctx)
+func (p *ProcessWithoutExec) waitChild(ctx context.Context) (status osprocess.ExitStatus, err error) {
+	if p.pidfd == nil {
+		return p.waitChildWithoutPidfd(ctx)
 	}
-	status, err = co.pidfd.WaitChild(ctx)
+	status, err = p.pidfd.WaitChild(ctx)
 	if err != nil && ctx.Err() == nil {
-		err = fmt.Errorf("wait for process %d: %w", co.processID.PID, err)
+		err = fmt.Errorf("wait for process %d: %w", p.processID.PID, err)
 	}
 	return status, err
 }
 
 // waitChildWithoutPidfd waits for a child on kernels without pidfds, with a blocked thread
 // per call.
-func (co *ProcessWithoutExec) waitChildWithoutPidfd(ctx context.Context) (osprocess.ExitStatus, error) {
+func (p *ProcessWithoutExec) waitChildWithoutPidfd(ctx context.Context) (osprocess.ExitStatus, error) {
 	type waitResult struct {
 		status osprocess.ExitStatus
 		err    error
 	}
 	c := make(chan waitResult, 1)
 	go func() { // the goroutine returns when the child has exited; WNOWAIT does not reap the child
-		_, status, err := osprocess.Waitid(unix.P_PID, co.processID.PID, unix.WEXITED|unix.WNOWAIT)
+		_, status, err := osprocess.Waitid(unix.P_PID, p.processID.PID, unix.WEXITED|unix.WNOWAIT)
 		c <- waitResult{status, err}
 	}()
 	select {
@@ -55,13 +55,13 @@ func (co *ProcessWithoutExec) waitChildWithoutPidfd(ctx context.Context) (osproc
 }
 
 // reapEndedChild reaps a child that has ended, which drops its exit status.
-func (co *ProcessWithoutExec) reapEndedChild() error {
-	pid, _, err := osprocess.Waitid(unix.P_PID, co.processID.PID, unix.WEXITED|unix.WNOHANG)
+func (p *ProcessWithoutExec) reapEndedChild() error {
+	pid, _, err := osprocess.Waitid(unix.P_PID, p.processID.PID, unix.WEXITED|unix.WNOHANG)
 	if err == nil && pid == 0 {
 		err = errors.New("it has not ended")
 	}
 	if err != nil {
-		return fmt.Errorf("reap process %d: %w", co.processID.PID, err)
+		return fmt.Errorf("reap process %d: %w", p.processID.PID, err)
 	}
 	return nil
 }

@@ -116,11 +116,11 @@ func (*machineDriver) Start(ctx context.Context, start *sdk.StartRequest) (*mach
 		command.ExtraFiles = append(command.ExtraFiles, tap)
 		command.Args = append(command.Args, "-netdev", fmt.Sprintf("tap,id=net0,fd=%d", tapFD), "-device", "virtio-net-pci,netdev=net0,romfile=")
 	}
-	core, err := process.StartWithoutExec(ctx, start, command)
+	p, err := process.StartWithoutExec(ctx, start, command)
 	if err != nil {
 		return nil, err
 	}
-	return &machine{core, start.TaskDir()}, nil
+	return &machine{p, start.TaskDir()}, nil
 }
 
 func (*machineDriver) Recover(ctx context.Context, start *sdk.StartRequest) (*machine, error) {
@@ -128,19 +128,19 @@ func (*machineDriver) Recover(ctx context.Context, start *sdk.StartRequest) (*ma
 	if err := start.DecodeState(&state); err != nil {
 		return nil, err
 	}
-	core, err := process.RecoverWithoutExec(ctx, start, state)
+	p, err := process.RecoverWithoutExec(ctx, start, state)
 	if err != nil {
 		return nil, err
 	}
-	return &machine{core, start.TaskDir()}, nil
+	return &machine{p, start.TaskDir()}, nil
 }
 
 func (*machineDriver) Adopt(ctx context.Context, start *sdk.StartRequest) (*machine, error) {
-	core, err := process.AdoptWithoutExec(ctx, start)
+	p, err := process.AdoptWithoutExec(ctx, start)
 	if err != nil {
 		return nil, err
 	}
-	return &machine{core, start.TaskDir()}, nil
+	return &machine{p, start.TaskDir()}, nil
 }
 
 func (*machineDriver) Sweep(ctx context.Context, req sdk.SweepRequest) (bool, error) {

@@ -138,11 +138,11 @@ func TestStopPressesThePowerButton(t *testing.T) {
 
 func TestRecoveredMachineIsPoweredDown(t *testing.T) {
 	m := startMachine(t, cty.NullVal(cty.String))
-	core, err := process.RecoverWithoutExec(t.Context(), &sdk.StartRequest{}, m.Snapshot())
+	p, err := process.RecoverWithoutExec(t.Context(), &sdk.StartRequest{}, m.Snapshot())
 	if err != nil {
 		t.Fatal(err)
 	}
-	recovered := &machine{core, m.taskDir}
+	recovered := &machine{p, m.taskDir}
 	if err := recovered.Stop(t.Context(), sdk.StopRequest{Timeout: time.Minute}); err != nil {
 		t.Fatal(err)
 	}

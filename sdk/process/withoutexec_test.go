@@ -22,7 +22,7 @@ func TestCoreOffersNeitherExecNorStop(t *testing.T) {
 	}
 }
 
-func TestCoreRecoversAsCore(t *testing.T) {
+func TestRecoverWithoutExec(t *testing.T) {
 	s := newStartRequest(t)
 	p, err := StartWithoutExec(t.Context(), s, shellCommand(exitOnTriggerFileScript))
 	if err != nil {
