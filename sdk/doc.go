@@ -42,4 +42,7 @@
 //
 // Package sdk/process runs tasks that are operating system processes; package
 // sdk/sdktest tests a plugin against its contract.
+//
+// A comment with the words "For hosts only." marks a declaration that authors of plugins do not need. A
+// later version can change it: docs/compatibility.md promises the other declarations.
 package sdk

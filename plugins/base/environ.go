@@ -2,7 +2,7 @@ package base
 
 // DefaultEnvDenylist returns the default of env.denylist: the variables of the agent that no task inherits, and
 // a plugin only if its configuration names them. It is Nomad's default and the variables with the
-// credentials of the agent for an OpenTelemetry collector.
+// credentials of the agent for an OpenTelemetry collector. For hosts only.
 func DefaultEnvDenylist() []string {
 	return []string{
 		"CONSUL_TOKEN", "CONSUL_HTTP_TOKEN", "CONSUL_HTTP_TOKEN_FILE", "NOMAD_TOKEN", "VAULT_TOKEN",

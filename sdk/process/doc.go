@@ -14,4 +14,7 @@
 // The package isolates nothing: a process sees the machine as the plugin does. A
 // [Launcher] can start the process in other namespaces.
 // DESIGN.md describes how an exit status is kept when the plugin process exits.
+//
+// A comment with the words "For hosts only." marks a declaration that authors of plugins do not need. A
+// later version can change it: docs/compatibility.md promises the other declarations.
 package process

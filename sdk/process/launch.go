@@ -78,7 +78,7 @@ type Launch struct {
 }
 
 // SetAttributes adds to sys what the stage is forked with: CloneFlags, and for UserNamespaceCaps a user
-// namespace with these capabilities.
+// namespace with these capabilities. For hosts only.
 func (l *Launch) SetAttributes(sys *syscall.SysProcAttr) {
 	sys.Cloneflags |= l.CloneFlags
 	if len(l.UserNamespaceCaps) == 0 {

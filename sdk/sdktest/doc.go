@@ -20,4 +20,7 @@
 // tasks in the cgroups of the plugin therefore has a quirk: hosts run such tasks,
 // and Nomad accepts such drivers. A driver that makes cgroups enforces what jobs
 // request, so that a missing or wrong limit in these is a failure.
+//
+// A comment with the words "For hosts only." marks a declaration that authors of plugins do not need. A
+// later version can change it: docs/compatibility.md promises the other declarations.
 package sdktest

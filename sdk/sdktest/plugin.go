@@ -144,7 +144,7 @@ func Check(ctx context.Context, out io.Writer, p Plugin) error {
 
 // CheckUntil is Check with a second context: when untilKill ends, CheckUntil kills the processes
 // of the plugin and of its tasks, and returns without waiting for the end of the current
-// case.
+// case. For hosts only.
 func CheckUntil(ctx, untilKill context.Context, out io.Writer, p Plugin) error {
 	counts := make(map[Verdict]int)
 	err := CheckEach(ctx, untilKill, p, func(r Result) {
@@ -168,7 +168,7 @@ func (e *failedCasesError) Error() string {
 	return fmt.Sprintf("%d of %d cases failed", e.failedCount, e.totalCount)
 }
 
-// CheckEach is CheckUntil without text: it calls onResult after each case.
+// CheckEach is CheckUntil without text: it calls onResult after each case. For hosts only.
 func CheckEach(ctx, untilKill context.Context, p Plugin, onResult func(Result)) error {
 	h := newTestHost(p)
 	defer h.closeHostAndPlugins()

@@ -24,10 +24,10 @@ type tb interface {
 	Skipf(format string, args ...any)
 }
 
-// Severity is the importance of a case.
+// Severity is the importance of a case. For hosts only.
 type Severity string
 
-// The severities.
+// The severities. For hosts only.
 const (
 	Must   Severity = "must"   // after a failure, a host loses tasks or cannot use the plugin
 	Should Severity = "should" // after a failure, hosts work, but a user or an operator loses something
@@ -101,10 +101,10 @@ func (r *caseResult) runCleanups() {
 	f()
 }
 
-// Verdict is the outcome of a case.
+// Verdict is the outcome of a case. For hosts only.
 type Verdict string
 
-// The verdicts.
+// The verdicts. For hosts only.
 const (
 	Pass Verdict = "PASS"
 	Fail Verdict = "FAIL"
@@ -113,7 +113,7 @@ const (
 	Differs Verdict = "QUIRK"
 )
 
-// Result is the result of a case of the suite.
+// Result is the result of a case of the suite. For hosts only.
 type Result struct {
 	ID       string // ID: short name of the case, such as start.known-id
 	Case     string // Case: the expected behavior
