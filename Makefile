@@ -83,7 +83,7 @@ simulate: ## a long run of random jobs and faults under virtual time: plans alon
 test-behaviour: ## scenarios that were played on Nomad, from ../shared; less than a minute, needs root
 	NOMAD_LITE_BEHAVIOUR=1 go test -count=1 -run '^TestBehaviourMatchesNomad$$' ./cmd/nomad-lite/systemtest/jobs
 
-test-upgrade: ## the program is replaced by another build and back, under 100 tasks of all kinds; containers need dockerd, podman and busybox-static, Java a JDK, a third-party driver ../shared; minutes; a user other than root runs the kinds that this user can run
+test-upgrade: ## the program of the last release is replaced by a release of HEAD and back, under 100 tasks of all kinds; containers need dockerd, podman and busybox-static, Java a JDK, a third-party driver ../shared; minutes; a user other than root runs the kinds that this user can run
 	NOMAD_LITE_UPGRADE=1 go test -v -count=1 -timeout=30m -run '^TestUpgrade(Podman)?$$' ./cmd/nomad-lite/systemtest/upgrade
 
 BENCHTIME ?= $(if $(BASE),100ms,5x)

@@ -40,7 +40,7 @@ func TestUpgradeSample(t *testing.T) {
 	testUpgrade(n, builds, map[*taskKind]int{&rawExec: 1, &sdkDriver: 1, &hook: 1, &token: 1, &device: 2, &lease: 1, &ending: 4})
 }
 
-// TestUpgrade replaces a program by the same commit with another version, and goes back, while 100 tasks run.
+// TestUpgrade replaces the program of the last release by that of this commit, and goes back, while 100 tasks run.
 func TestUpgrade(t *testing.T) {
 	if os.Getenv(fullEnvVar) == "" {
 		t.Skipf("runs 100 tasks, for minutes; %s=1, as in make test-upgrade, runs it", fullEnvVar)
@@ -73,20 +73,20 @@ func TestUpgrade(t *testing.T) {
 		total += count
 	}
 	counts[&rawExec] += max(0, 100-total)
-	testUpgrade(n, [2]string{build(t, "0.0.1-upgrade.a"), build(t, "0.0.1-upgrade.b")}, counts)
+	testUpgrade(n, packTwoReleases(t), counts)
 }
 
 // TestUpgradePodman is TestUpgrade for containers of podman, which need a node of their own.
 func TestUpgradePodman(t *testing.T) {
 	if os.Getenv(fullEnvVar) == "" {
-		t.Skipf("builds the program twice; %s=1, as in make test-upgrade, runs it", fullEnvVar)
+		t.Skipf("packs two releases; %s=1, as in make test-upgrade, runs it", fullEnvVar)
 	}
 	t.Setenv("DOCKER_HOST", dockertest.StartPodmanOrSkip(t).Host)
 	n := newNode(t, "1")
 	t.Cleanup(n.cleanUp)
 	// The plugins of the kinds hook and sdk stay in an upgrade because they have tasks.
 	counts := map[*taskKind]int{&podman: 10, &sdkDriver: 1, &hook: 1, &ending: 4}
-	testUpgrade(n, [2]string{build(t, "0.0.1-upgrade.a"), build(t, "0.0.1-upgrade.b")}, counts)
+	testUpgrade(n, packTwoReleases(t), counts)
 }
 
 // startEngine starts a Docker engine, or returns nil if that is impossible on this machine.
@@ -98,19 +98,6 @@ func startEngine(t *testing.T) *dockertest.Engine {
 		}
 	}
 	return dockertest.StartOrSkip(t)
-}
-
-// build builds the program with a version, and returns its path.
-func build(t *testing.T, version string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "nomad-lite")
-	const variable = "github.com/nomad-lite/nomad-lite/cmd/nomad-lite/version.Release"
-	cmd := exec.Command("go", "build", "-ldflags=-s -w -X "+variable+"="+version, "-o", path, "./cmd/nomad-lite")
-	cmd.Dir = systemtest.RepositoryDir()
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	return path
 }
 
 // addConfig appends to the configuration of the next agents.
