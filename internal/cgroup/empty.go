@@ -50,9 +50,9 @@ var taskCgroupParents = sync.OnceValue(func() (parents []string) {
 	return parents
 })
 
-// RemoveEmptyOfEndedAllocs removes the cgroups without processes of the allocations for which ended returns
-// true. It checks all task cgroups of this machine.
-func RemoveEmptyOfEndedAllocs(ended func(allocID string) bool) {
+// RemoveEmptyOfAllocs removes the cgroups without processes of the allocations for which matches returns true. It checks
+// all task cgroups of this machine.
+func RemoveEmptyOfAllocs(matches func(allocID string) bool) {
 	parents, _ := osprocess.TaskCgroupParents() // on an error, directories may be missing; they are swept at the next start
 	for _, parent := range parents {
 		entries, err := os.ReadDir(parent)
@@ -60,7 +60,7 @@ func RemoveEmptyOfEndedAllocs(ended func(allocID string) bool) {
 			continue
 		}
 		for _, e := range entries {
-			if id, _, named := strings.Cut(e.Name(), "."); named && e.IsDir() && ended(id) {
+			if id, _, named := strings.Cut(e.Name(), "."); named && e.IsDir() && matches(id) {
 				removeIfEmpty(osprocess.Cgroup(filepath.Join(parent, e.Name())))
 			}
 		}

@@ -14,7 +14,7 @@ import (
 func TestEmptyCgroupsAreRemoved(t *testing.T) {
 	for name, sweep := range map[string]func(id string){
 		"of one task":                    func(id string) { RemoveEmptyCgroups(id, "web") },
-		"of allocations that have ended": func(id string) { RemoveEmptyOfEndedAllocs(func(allocID string) bool { return allocID == id }) },
+		"of allocations": func(id string) { RemoveEmptyOfAllocs(func(allocID string) bool { return allocID == id }) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			tree := openHierarchy(t)

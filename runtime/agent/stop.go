@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/internal/cgroup"
 	"github.com/nomad-lite/nomad-lite/internal/filelock"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
@@ -49,7 +50,8 @@ type RemainingAfterStop struct {
 
 // Stop shuts down the agent of a data directory, and returns the processes and allocations that continue to run. With
 // StopOptions.KillAllProcesses it then kills all other processes of the data directory, also those that do not respond.
-// When no task can be running after that, it unmounts the directory of the allocations, as an agent does that shuts down.
+// Then it removes the empty cgroups of the allocations. When no task can be running after that, it unmounts the directory
+// of the allocations, as an agent does that shuts down.
 // Stop does not change the state: the next agent finds that the tasks have ended while no agent ran. When ctx ends, Stop
 // returns an error with the cause, and the processes that it has not killed continue.
 //
@@ -102,6 +104,9 @@ func Stop(ctx context.Context, dataDir string, o StopOptions) (*RemainingAfterSt
 	remaining, err := s.findRemaining()
 	if err != nil {
 		return nil, err
+	}
+	if o.KillAllProcesses {
+		cgroup.RemoveEmptyOfAllocs(func(allocID string) bool { return s.processSearch.dataDirAllocIDs[allocID] })
 	}
 	if o.KillAllProcesses && lock != nil && len(remaining.Processes) == 0 && s.processSearch.tasksOwner == nil {
 		d := dataDirectory{path: path}

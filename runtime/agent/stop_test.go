@@ -12,8 +12,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/cgroup"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -130,6 +132,35 @@ func TestContainersMayRunAfterStop(t *testing.T) {
 		t.Fatal(err)
 	}
 	check(true, "process", "container")
+}
+
+// The cgroups of killed tasks have no process, and nothing else removes them before the next agent starts.
+func TestStopRemovesEmptyCgroups(t *testing.T) {
+	const task = "web"
+	hierarchy, allocID, otherID := cgroup.Open(nil), uuid.NewString(), uuid.NewString()
+	for _, id := range []string{allocID, otherID} {
+		_, err := hierarchy.Make(id, task, 0)
+		defer hierarchy.KillAndRemove(id, task)
+		if cgroups, _ := osprocess.TaskCgroups(id, task); err != nil || len(cgroups) == 0 {
+			t.Skipf("no cgroups can be made here: %v", err)
+		}
+	}
+	dir, lock := newDirForStop(t, allocID)
+	if err := lock.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range []struct{ killAll, wantCgroups bool }{{false, true}, {true, false}} {
+		options := StopOptions{KillAllProcesses: o.killAll, OnProcessEnd: func(DataDirProcess) {}}
+		if _, err := Stop(t.Context(), dir, options); err != nil {
+			t.Fatal(err)
+		}
+		if cgroups, err := osprocess.TaskCgroups(allocID, task); err != nil || (len(cgroups) > 0) != o.wantCgroups {
+			t.Errorf("KillAllProcesses %t: cgroups %v and error %v, want some: %t", o.killAll, cgroups, err, o.wantCgroups)
+		}
+	}
+	if cgroups, err := osprocess.TaskCgroups(otherID, task); err != nil || len(cgroups) == 0 {
+		t.Errorf("cgroups %v and error %v, want those of the allocation of another directory", cgroups, err)
+	}
 }
 
 // The end of its context ends a Stop that waits for the agent, and does not kill the agent.

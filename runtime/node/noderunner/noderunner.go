@@ -409,13 +409,16 @@ func (r *Runner) destroyEntryOnce(e *allocEntry) error {
 // removeEmptyCgroupsOfAlloc removes the empty cgroups of an allocation, which a driver process that has died may
 // have left behind.
 func removeEmptyCgroupsOfAlloc(alloc *api.Allocation) {
-	if alloc.Job == nil {
+	var group *api.TaskGroup
+	if alloc.Job != nil {
+		group = alloc.GetTaskGroup()
+	}
+	if group == nil { // the names of the tasks are lost
+		cgroup.RemoveEmptyOfAllocs(func(allocID string) bool { return allocID == alloc.ID })
 		return
 	}
-	if group := alloc.GetTaskGroup(); group != nil {
-		for _, task := range group.Tasks {
-			cgroup.RemoveEmptyCgroups(alloc.ID, task.Name)
-		}
+	for _, task := range group.Tasks {
+		cgroup.RemoveEmptyCgroups(alloc.ID, task.Name)
 	}
 }
 

@@ -196,6 +196,7 @@ func (c *Cleaner) endTasksAndCleanUpOrphan(ctx context.Context, drivers driverSo
 	if err := errors.Join(errs...); err != nil {
 		return err // the records stay, because the next agent destroys the tasks by them
 	}
+	cgroup.RemoveEmptyOfAllocs(func(allocID string) bool { return allocID == o.allocID })
 	errs = append(errs, hostnet.RemoveLeftoverNetwork(o.allocID))
 	if !o.hasRecords || o.nodeRunnerRemovesAlloc {
 		return errors.Join(errs...)
@@ -297,7 +298,7 @@ func (c *Cleaner) denyAccessToDirsOfEndedAllocs() {
 // another agent.
 func (c *Cleaner) removeEmptyCgroupsOfEndedAllocs() {
 	snapshot := c.Store.Snapshot()
-	cgroup.RemoveEmptyOfEndedAllocs(func(allocID string) bool {
+	cgroup.RemoveEmptyOfAllocs(func(allocID string) bool {
 		alloc := snapshot.Allocation(nil, allocID)
 		return alloc != nil && alloc.ClientTerminalStatus()
 	})

@@ -10,9 +10,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/cgroup"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -65,6 +68,29 @@ func TestOrphansIncludeInterruptedRemovals(t *testing.T) {
 	}
 	if left := s.Snapshot().AllocationsPendingRemoval(); len(left) != 1 || left[0].ID != "here" {
 		t.Errorf("pending removals %+v, want the one that its node removes", left)
+	}
+}
+
+// Neither a driver nor a runner removes the cgroups of an orphan.
+func TestEmptyCgroupsOfOrphansAreRemoved(t *testing.T) {
+	const task = "web"
+	hierarchy, orphanID := cgroup.Open(nil), uuid.NewString()
+	_, err := hierarchy.Make(orphanID, task, 0)
+	defer hierarchy.KillAndRemove(orphanID, task)
+	if cgroups, _ := osprocess.TaskCgroups(orphanID, task); err != nil || len(cgroups) == 0 {
+		t.Skipf("no cgroups can be made here: %v", err)
+	}
+	dir := t.TempDir()
+	s := openStore(t, filepath.Join(dir, "state.db"))
+	defer s.Close()
+	updater(t, s)(func(tx *store.Txn) { tx.PutScheduledAllocation(&api.Allocation{ID: "here", Job: &api.Job{}}) })
+	c := &Cleaner{Logger: hclog.NewNullLogger(), AllocDirRoot: filepath.Join(dir, "alloc"), Store: s}
+	if err := os.MkdirAll(filepath.Join(c.AllocDirRoot, orphanID, "alloc"), 0o755); err != nil { // the directory of the task is lost
+		t.Fatal(err)
+	}
+	c.DestroyOrAdoptOrphans(t.Context(), supervisor.New(supervisor.Config{Logger: c.Logger}))
+	if cgroups, err := osprocess.TaskCgroups(orphanID, task); err != nil || len(cgroups) > 0 {
+		t.Errorf("cgroups %v remain, error %v", cgroups, err)
 	}
 }
 

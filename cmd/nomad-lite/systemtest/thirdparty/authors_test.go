@@ -3,7 +3,6 @@ package thirdparty
 import (
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
@@ -24,7 +23,6 @@ func TestPluginsOfAuthors(t *testing.T) {
 	}
 	for _, source := range sources {
 		t.Run(filepath.Base(source), func(t *testing.T) {
-			removeNewCgroupsAtEnd(t)
 			dir := filepath.Join(t.TempDir(), "plugin")
 			if err := os.CopyFS(dir, os.DirFS(source)); err != nil {
 				t.Fatal(err)
@@ -36,29 +34,4 @@ func TestPluginsOfAuthors(t *testing.T) {
 			t.Log(run(t, dir, environ, "./check.sh"))
 		})
 	}
-}
-
-// removeNewCgroupsAtEnd removes the empty cgroups of tasks at the end of the test: `agent stop -all` leaves them for the next
-// agent.
-func removeNewCgroupsAtEnd(t *testing.T) {
-	t.Helper()
-	list := func() []string {
-		var dirs []string
-		for _, pattern := range []string{"/sys/fs/cgroup/nomad/*.*", "/sys/fs/cgroup/*/nomad/*.*"} {
-			found, err := filepath.Glob(pattern)
-			if err != nil {
-				t.Fatal(err)
-			}
-			dirs = append(dirs, found...)
-		}
-		return dirs
-	}
-	before := list()
-	t.Cleanup(func() {
-		for _, dir := range list() {
-			if info, err := os.Stat(dir); err == nil && info.IsDir() && !slices.Contains(before, dir) {
-				_ = os.Remove(dir) // a cgroup with processes remains, and fails the tests
-			}
-		}
-	})
 }
