@@ -225,16 +225,19 @@ func (a *Agent) createNodeAndStartPlugins(ctx context.Context, nodeID string, se
 		a.enableAdoptionOfUnrecordedTasks(model.NodeFacts{ID: nodeID, Name: settings.Name})
 	}
 	a.node = localnode.New(localnode.Config{
-		ID:             nodeID,
-		Settings:       settings,
-		Host:           a.host,
-		Store:          a.store,
-		Plugins:        a.plugins.supervisor,
-		Volumes:        newVolumeManager(a, nodeID),
-		Logger:         a.logger,
-		BeforeRegister: func(ctx context.Context) { a.orphanCleaner.DestroyOrAdoptOrphans(ctx, a.plugins.supervisor) },
-		OnRegistered:   a.orphanCleaner.SecureDirsAndRemoveEmptyCgroups,
-		OnNodeStored:   a.scheduler.RetryBlockedEvalsAfterNodeChange,
+		ID:       nodeID,
+		Settings: settings,
+		Host:     a.host,
+		Store:    a.store,
+		Plugins:  a.plugins.supervisor,
+		Volumes:  newVolumeManager(a, nodeID),
+		Logger:   a.logger,
+		BeforeRegister: func(ctx context.Context) {
+			a.logKeepersOfLostDir()
+			a.orphanCleaner.DestroyOrAdoptOrphans(ctx, a.plugins.supervisor)
+		},
+		OnRegistered: a.orphanCleaner.SecureDirsAndRemoveEmptyCgroups,
+		OnNodeStored: a.scheduler.RetryBlockedEvalsAfterNodeChange,
 	})
 	if err := a.plugins.createHookPluginsAndHostService(a.config, a.store, a.helperProcesses.sockets, a.Alloc); err != nil {
 		return err

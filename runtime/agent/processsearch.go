@@ -37,10 +37,11 @@ func (p foundProcess) toDataDirProcess() DataDirProcess {
 
 // processSearch finds the processes of a data directory whose agent has shut down.
 type processSearch struct {
-	dataDirHandle           *keeper.DataDir
+	dataDir                 string
+	dataDirHandle           *keeper.DataDir // nil if the directory was removed
 	tasksOwner              *dataDirRecord  // directory that owns the tasks, if this directory is a copy of it; nil if this directory owns them
 	recordedPlugins         []foundProcess  // plugins that the state records
-	dataDirAllocIDs         map[string]bool // allocations in the state, and allocations that have a directory
+	dataDirAllocIDs         map[string]bool // allocations in the state, allocations that have a directory, and those with a process below a lost keeper
 	recordedRunningAllocIDs []string        // allocations that run according to the state
 
 	// tasksThatMayRun are the tasks that may have a process or a container according to the state.
@@ -55,7 +56,7 @@ type processSearch struct {
 
 // newProcessSearch reads the state of the data directory at path. It ignores a state that cannot be read.
 func newProcessSearch(path string, dir *keeper.DataDir) (*processSearch, error) {
-	s := &processSearch{dataDirHandle: dir, dataDirAllocIDs: make(map[string]bool)}
+	s := &processSearch{dataDir: path, dataDirHandle: dir, dataDirAllocIDs: make(map[string]bool)}
 	contents, err := store.InspectFile(filepath.Join(path, store.FileName))
 	if err != nil {
 		contents = nil
@@ -118,19 +119,32 @@ func recordedPluginProcesses(contents *store.FileContents) (found []foundProcess
 // processes that were stopped.
 func (s *processSearch) findProcesses(freeze bool) ([]foundProcess, error) {
 	var roots []foundProcess
-	keeperID, running, err := s.dataDirHandle.Keeper()
-	if err != nil {
-		return nil, err
+	var keeperPIDs []int
+	addKeeper := func(p osprocess.ID) {
+		roots = append(roots, foundProcess{ID: p, displayName: keeperDisplayName})
+		keeperPIDs = append(keeperPIDs, p.PID)
 	}
-	if running {
-		roots = append(roots, foundProcess{ID: keeperID, displayName: "keeper"})
+	if s.dataDirHandle != nil {
+		keeperID, running, err := s.dataDirHandle.Keeper()
+		if err != nil {
+			return nil, err
+		}
+		if running {
+			addKeeper(keeperID)
+		}
+		collector, running, err := logs.FindCollector(s.dataDirHandle)
+		if err != nil {
+			return nil, err
+		}
+		if running {
+			roots = append(roots, foundProcess{ID: collector, displayName: "log collector"})
+		}
 	}
-	collector, running, err := logs.FindCollector(s.dataDirHandle)
-	if err != nil {
-		return nil, err
-	}
-	if running {
-		roots = append(roots, foundProcess{ID: collector, displayName: "log collector"})
+	for _, p := range keeper.FindWithLostDir(s.dataDir) {
+		addKeeper(p)
+		if err := s.addAllocsBelow(p.PID); err != nil {
+			return nil, err
+		}
 	}
 	tasks, err := s.findTaskProcesses()
 	if err != nil {
@@ -138,13 +152,33 @@ func (s *processSearch) findProcesses(freeze bool) ([]foundProcess, error) {
 	}
 	s.leftOut = 0
 	for _, p := range slices.Concat(s.recordedPlugins, tasks) {
-		if belongsToOtherKeeperOrContainer(p.PID, keeperID.PID) {
+		if belongsToOtherKeeperOrContainer(p.PID, keeperPIDs) {
 			s.leftOut++
 		} else {
 			roots = append(roots, p)
 		}
 	}
 	return withDescendants(roots, freeze)
+}
+
+// addAllocsBelow adds the allocations of the tasks that are descendants of a keeper to dataDirAllocIDs.
+func (s *processSearch) addAllocsBelow(keeperPID int) error {
+	tasks, err := osprocess.AllTaskEnvIDs()
+	if err != nil {
+		return err
+	}
+	for task := range tasks {
+		processes, err := osprocess.FindByTaskEnv(task.AllocID, task.Task)
+		if err != nil {
+			return err
+		}
+		for _, p := range processes {
+			if slices.Contains(slices.Collect(ancestors(p.PID)), keeperPID) {
+				s.dataDirAllocIDs[task.AllocID] = true
+			}
+		}
+	}
+	return nil
 }
 
 // findTaskProcesses returns the processes of the allocations of the data directory.
@@ -194,7 +228,7 @@ func withDescendants(roots []foundProcess, freeze bool) (all []foundProcess, err
 				if err != nil {
 					continue // the child has exited
 				}
-				children = append(children, foundProcess{ID: id, displayName: cmp.Or(taskDescendantName(p, pid), "process "+processName(pid)), allocID: p.allocID, task: p.task})
+				children = append(children, foundProcess{ID: id, displayName: cmp.Or(taskDescendantName(p, pid), keeperChildName(p, pid), "process "+processName(pid)), allocID: p.allocID, task: p.task})
 			}
 		}
 		roots = children
@@ -217,6 +251,21 @@ func taskDescendantName(parent foundProcess, pid int) string {
 	return role + ": " + processName(pid)
 }
 
+const keeperDisplayName = "keeper"
+
+// keeperChildName returns the display name of the process pid, a plugin or the log collector, if its parent is a keeper, and ""
+// otherwise.
+func keeperChildName(parent foundProcess, pid int) string {
+	if parent.displayName != keeperDisplayName {
+		return ""
+	}
+	line, err := readProcCmdline(pid)
+	if err != nil || len(line) == 0 {
+		return ""
+	}
+	return "process " + strings.TrimSpace(strings.ReplaceAll(string(line), "\x00", " "))
+}
+
 // processName returns the name of a process from /proc, or the pid if the process has exited.
 func processName(pid int) string {
 	name, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm")
@@ -231,13 +280,13 @@ func processName(pid int) string {
 var containerMonitors = []string{"containerd-shim", "conmon", "conmonrs", "systemd-nspawn"}
 
 // belongsToOtherKeeperOrContainer reports whether a process does not belong to the data directory, because the keeper of another data directory
-// or a container runtime is among its ancestors. Two container runtimes do not count: one below ownKeeper, because a task has started
+// or a container runtime is among its ancestors. Two container runtimes do not count: one below a keeper in ownKeepers, because a task has started
 // it, and the runtime of the container in which this command runs.
-func belongsToOtherKeeperOrContainer(pid, ownKeeper int) bool {
+func belongsToOtherKeeperOrContainer(pid int, ownKeepers []int) bool {
 	inContainer := false
 	for ancestor := range ancestors(pid) {
 		switch {
-		case ancestor == ownKeeper:
+		case slices.Contains(ownKeepers, ancestor):
 			return false
 		case isKeeperProcess(ancestor):
 			return true

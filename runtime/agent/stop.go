@@ -60,12 +60,19 @@ type RemainingAfterStop struct {
 // keeper of another data directory does not belong to this one. A process in a container does not either, unless a task
 // has started the container. If the directory is a copy, the tasks and plugins in its state belong to the original. Stop does not
 // kill a later process that has the pid of an earlier one. It returns ErrNotShutDown only without KillAllProcesses.
+//
+// If the data directory was removed or unmounted, or lost its files, while its keeper continues, the processes below this keeper
+// still belong to it. An agent that runs without its data directory is not found.
 func Stop(ctx context.Context, dataDir string, o StopOptions) (*RemainingAfterStop, error) {
 	path, err := filepath.Abs(dataDir)
 	if err != nil {
 		return nil, err
 	}
-	if err := checkDataDirBelongsToUser(path); err != nil {
+	s := &dataDirStopper{dataDir: path, options: o, allocsWithFoundProcess: make(map[string]bool), tasksWithKilledProcess: make(map[osprocess.TaskEnvID]bool)}
+	if err := checkDataDirBelongsToUser(path); errors.Is(err, fs.ErrNotExist) && len(keeper.FindWithLostDir(path)) > 0 {
+		s.processSearch = &processSearch{dataDir: path, dataDirAllocIDs: make(map[string]bool), unknownTasksMayRun: true}
+		return s.killAndFindRemaining(ctx)
+	} else if err != nil {
 		return nil, err
 	}
 	dir, err := keeper.OpenOrCreateDataDir(path)
@@ -73,7 +80,7 @@ func Stop(ctx context.Context, dataDir string, o StopOptions) (*RemainingAfterSt
 		return nil, fmt.Errorf("open data directory: %w", err)
 	}
 	defer dir.Close()
-	s := &dataDirStopper{dataDir: path, dataDirHandle: dir, options: o, allocsWithFoundProcess: make(map[string]bool), tasksWithKilledProcess: make(map[osprocess.TaskEnvID]bool)}
+	s.dataDirHandle = dir
 	if err := s.stopAgent(ctx); err != nil {
 		return nil, err
 	}
@@ -96,17 +103,9 @@ func Stop(ctx context.Context, dataDir string, o StopOptions) (*RemainingAfterSt
 	if s.processSearch, err = newProcessSearch(path, dir); err != nil {
 		return nil, err
 	}
-	if o.KillAllProcesses {
-		if err := s.killAllAndRemoveSockets(ctx); err != nil {
-			return nil, err
-		}
-	}
-	remaining, err := s.findRemaining()
+	remaining, err := s.killAndFindRemaining(ctx)
 	if err != nil {
 		return nil, err
-	}
-	if o.KillAllProcesses {
-		cgroup.RemoveEmptyOfAllocs(func(allocID string) bool { return s.processSearch.dataDirAllocIDs[allocID] })
 	}
 	if o.KillAllProcesses && lock != nil && len(remaining.Processes) == 0 && s.processSearch.tasksOwner == nil {
 		d := dataDirectory{path: path}
@@ -115,6 +114,21 @@ func Stop(ctx context.Context, dataDir string, o StopOptions) (*RemainingAfterSt
 		}
 	}
 	return remaining, nil
+}
+
+// killAndFindRemaining kills the processes of the data directory if StopOptions.KillAllProcesses is set, and removes their cgroups.
+// It returns the processes and allocations that still run.
+func (s *dataDirStopper) killAndFindRemaining(ctx context.Context) (*RemainingAfterStop, error) {
+	if s.options.KillAllProcesses {
+		if err := s.killAllAndRemoveSockets(ctx); err != nil {
+			return nil, err
+		}
+	}
+	remaining, err := s.findRemaining()
+	if err == nil && s.options.KillAllProcesses {
+		cgroup.RemoveEmptyOfAllocs(func(allocID string) bool { return s.processSearch.dataDirAllocIDs[allocID] })
+	}
+	return remaining, err
 }
 
 // checkDataDirBelongsToUser returns an error if path is not a data directory of this user.
@@ -136,7 +150,7 @@ func checkDataDirBelongsToUser(path string) error {
 // dataDirStopper ends the processes of a data directory.
 type dataDirStopper struct {
 	dataDir                string
-	dataDirHandle          *keeper.DataDir
+	dataDirHandle          *keeper.DataDir // nil if the directory was removed
 	options                StopOptions
 	processSearch          *processSearch  // nil until the agent has shut down
 	allocsWithFoundProcess map[string]bool // keys are allocation ids

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -76,6 +77,49 @@ func TestAgentFindsKeeperAfterPathChange(t *testing.T) {
 			}
 			if err := c.SetEphemeral(t.Context()); err != nil {
 				t.Error(err)
+			}
+		})
+	}
+}
+
+// A keeper whose directory was lost, as a whole or without its PID file, is found by the path that the directory had.
+func TestKeeperWithLostDirIsFound(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name      string
+		change    func(dir string) error
+		wantFound bool
+	}{
+		{"nothing is lost", func(string) error { return nil }, false},
+		{"the directory was moved", func(dir string) error { return os.Rename(dir, dir+".moved") }, false},
+		{"the directory was removed", os.RemoveAll, true},
+		{"another directory has its path", func(dir string) error { return errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o711)) }, true},
+		{"its files were removed", func(dir string) error {
+			return errors.Join(os.Mkdir(filepath.Join(dir, "mounted"), 0o700), os.Remove(filepath.Join(dir, pidFileName)))
+		}, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			dir := filepath.Join(t.TempDir(), "data")
+			_, keeper := startAndKillAgent(t, dir, "persistent")
+			t.Cleanup(func() {
+				below := descendants(keeper.PID)
+				killProcessTree(keeper)
+				for _, pid := range below {
+					_, _ = unix.Wait4(pid, nil, 0, nil) // not a child if the process has exited before its parent
+				}
+			})
+			if err := tt.change(dir); err != nil {
+				t.Fatal(err)
+			}
+			if found := slices.Contains(FindWithLostDir(dir), keeper); found != tt.wantFound {
+				t.Errorf("found: %t, want %t", found, tt.wantFound)
+			}
+			if found := FindWithLostDir(dir + ".other"); slices.Contains(found, keeper) {
+				t.Error("found for another path")
+			}
+			if findRunningDir(keeper) == "" {
+				t.Error("FindRunning does not find the keeper")
 			}
 		})
 	}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -15,7 +16,7 @@ import (
 // RunningKeeper is a keeper and the data directory that it serves.
 type RunningKeeper struct {
 	Process osprocess.ID
-	// Dir is a path of the data directory that is valid as long as the keeper runs, also after the directory was renamed or
+	// DataDir is a path of the data directory that is valid as long as the keeper runs, also after the directory was renamed or
 	// removed.
 	DataDir string
 }
@@ -67,6 +68,63 @@ func FindRunning() (keepers []RunningKeeper) {
 	return keepers
 }
 
+// FindWithLostDir returns the keepers of this user that [DataDir.Keeper] does not find, because the data directory at path, or its
+// content, is lost: the PID file was removed from the directory, or no path leads to the directory for which a keeper was
+// started at path.
+func FindWithLostDir(path string) (keepers []osprocess.ID) {
+	current, _ := os.Stat(path) // SameFile accepts the result of an error
+	for _, k := range FindRunning() {
+		dir, err := os.Stat(k.DataDir)
+		if err != nil {
+			continue
+		}
+		if os.SameFile(dir, current) {
+			if pidFile, err := os.ReadFile(filepath.Join(k.DataDir, pidFileName)); err != nil || !recordsProcess(pidFile, k.Process) {
+				keepers = append(keepers, k.Process)
+			}
+		} else if k.dirAtStart() == path && k.isDirUnreachable(dir) {
+			keepers = append(keepers, k.Process)
+		}
+	}
+	return keepers
+}
+
+// dirAtStart returns the path that the data directory had when the keeper was started, or "" if it is unknown.
+func (k *RunningKeeper) dirAtStart() string {
+	env, err := osprocess.ReadEnv(k.Process.PID)
+	if err != nil {
+		return ""
+	}
+	for variable := range bytes.SplitSeq(env, []byte{0}) {
+		var setup keeperSetup
+		if text, isSetup := bytes.CutPrefix(variable, []byte(envSetup+"=")); isSetup && json.Unmarshal(text, &setup) == nil {
+			return setup.Dir
+		}
+	}
+	return ""
+}
+
+// removedSuffix is the end of the link to a file in /proc/PID/fd after the file was removed.
+const removedSuffix = " (deleted)"
+
+// isDirUnreachable reports whether the data directory was removed, or its file system was unmounted. dir is the directory. A
+// keeper in another mount namespace has paths of its own.
+func (k *RunningKeeper) isDirUnreachable(dir os.FileInfo) bool {
+	link, err := os.Readlink(k.DataDir)
+	if err != nil {
+		return false
+	}
+	if atLink, err := os.Stat(link); err == nil && os.SameFile(atLink, dir) {
+		return false
+	}
+	if strings.HasSuffix(link, removedSuffix) {
+		return true
+	}
+	own, errOwn := os.Readlink("/proc/self/ns/mnt")
+	other, errOther := os.Readlink(filepath.Join("/proc", strconv.Itoa(k.Process.PID), "ns/mnt"))
+	return errOwn == nil && errOther == nil && own == other
+}
+
 // dataDirOfKeeper returns a path of the data directory for which the keeper p runs, or "" if p is no keeper or
 // belongs to another user.
 func dataDirOfKeeper(p osprocess.ID) string {
@@ -80,16 +138,29 @@ func dataDirOfKeeper(p osprocess.ID) string {
 	if err != nil {
 		return ""
 	}
+	parentOfPIDFile := ""
+	descriptorByLink := make(map[string]string, len(entries))
 	for _, e := range entries {
-		dir := filepath.Join(fds, e.Name())
-		text, err := os.ReadFile(filepath.Join(dir, pidFileName))
+		descriptor := filepath.Join(fds, e.Name())
+		link, err := os.Readlink(descriptor)
 		if err != nil {
-			continue // the descriptor does not refer to a data directory
+			continue
 		}
-		var recorded osprocess.ID
-		if json.Unmarshal(text, &recorded) == nil && recorded == p {
-			return dir
+		link = strings.TrimSuffix(link, removedSuffix)
+		descriptorByLink[link] = descriptor
+		// The keeper reads its PID file through its own descriptor, because the file can have been removed with the directory.
+		if filepath.Base(link) != pidFileName {
+			continue
+		}
+		if text, err := os.ReadFile(descriptor); err == nil && recordsProcess(text, p) {
+			parentOfPIDFile = filepath.Dir(link)
 		}
 	}
-	return ""
+	return descriptorByLink[parentOfPIDFile]
+}
+
+// recordsProcess reports whether the content of a PID file names the process p.
+func recordsProcess(pidFile []byte, p osprocess.ID) bool {
+	var recorded osprocess.ID
+	return json.Unmarshal(pidFile, &recorded) == nil && recorded == p
 }
