@@ -13,7 +13,7 @@ import (
 // A cgroup that has a process, or that belongs to another allocation, is not removed.
 func TestEmptyCgroupsAreRemoved(t *testing.T) {
 	for name, sweep := range map[string]func(id string){
-		"of one task":                    func(id string) { RemoveEmptyCgroups(id, "web") },
+		"of one task":    func(id string) { RemoveEmptyCgroups(id, "web") },
 		"of allocations": func(id string) { RemoveEmptyOfAllocs(func(allocID string) bool { return allocID == id }) },
 	} {
 		t.Run(name, func(t *testing.T) {

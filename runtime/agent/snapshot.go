@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/snapshot"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
@@ -66,8 +67,12 @@ type RestoredSnapshot struct {
 	TasksOwnerDir string
 }
 
+// ErrLostDirProcesses means that tasks run without the data directory that they were started in: an agent with their records would take
+// over tasks that have lost their files.
+var ErrLostDirProcesses = errors.New("processes of the lost data directory run")
+
 // RestoreSnapshot replaces the state of a data directory by the one of a snapshot. It makes the directory if it is missing, and
-// fails with ErrInUse if an agent uses it. The next agent recovers the tasks of the snapshot that still run.
+// fails with ErrInUse if an agent uses it, and with ErrLostDirProcesses if tasks of an earlier directory run. The next agent recovers the tasks of the snapshot that still run.
 //
 // The index of the restored state is higher than every index that the replaced one can have had. After an error, and after a crash, the
 // data directory has its previous state.
@@ -87,6 +92,9 @@ func RestoreSnapshot(ctx context.Context, dataDir string, archive io.Reader, ver
 		return nil, err
 	}
 	defer lock.Close()
+	if len(keeper.FindWithLostDir(path)) > 0 {
+		return nil, ErrLostDirProcesses
+	}
 	work := filepath.Join(path, restoreDir)
 	if err := errors.Join(os.RemoveAll(work), os.Mkdir(work, 0o700)); err != nil {
 		return nil, err

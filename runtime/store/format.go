@@ -55,9 +55,9 @@ func (e *UnsupportedFormatError) Error() string {
 		return fmt.Sprintf("state file %s has format %d of nomad-lite %s, and this version has no migration from it to its format %d; nothing was changed: start a version that reads format %d first",
 			e.Path, e.FoundFormat, e.WriterVersion, e.CurrentFormat, e.FoundFormat)
 	}
-	wayBack := "to go back, drain the node with that version, and start this version with another data directory"
+	wayBack := "to go back, drain the node with that version, and restore a snapshot that this version has saved (nomad-lite operator snapshot restore), or start this version with another data directory"
 	if e.PreMigrationCopyPath != "" {
-		wayBack = fmt.Sprintf("to go back, drain the node with that version, and replace the state file by its copy from before the upgrade, %s", e.PreMigrationCopyPath)
+		wayBack = fmt.Sprintf("to go back, drain the node with that version, and replace the state file by its copy from before the upgrade, %s, or restore a snapshot that this version has saved (nomad-lite operator snapshot restore)", e.PreMigrationCopyPath)
 	}
 	return fmt.Sprintf("state file %s has format %d, which nomad-lite %s can read, and this version reads format %d; nothing was changed, and tasks continue to run: start nomad-lite %s again; %s",
 		e.Path, e.FoundFormat, e.WriterVersion, e.CurrentFormat, e.WriterVersion, wayBack)

@@ -25,7 +25,9 @@ respond, and an agent that does not shut down in time. Tasks end as in a power f
 without kill_signal and kill_timeout, and their jobs stay: the next agent starts them
 again. To stop them in order, run 'nomad-lite job stop' for each job before. A container
 or virtual machine that another program runs for a task, such as the Docker engine, is
-left to the next agent, and its allocation is printed. In a copy of a data directory, the
+left to the next agent, and its allocation is printed. If DATA-DIR was removed, or its
+file system was unmounted, the command finds the processes that its keeper still has, by
+the path that the directory had; an agent that still runs must be stopped before. In a copy of a data directory, the
 tasks of the original are not killed. After Ctrl-C, processes that the command has not
 killed continue.
 

@@ -100,6 +100,9 @@ func newSnapshotRestoreCommand(s *cli.Streams) *cobra.Command {
 			if errors.Is(err, agent.ErrInUse) {
 				return fmt.Errorf("%s: %w: stop the agent first; its tasks continue", dataDir, err)
 			}
+			if errors.Is(err, agent.ErrLostDirProcesses) {
+				return fmt.Errorf("%s: %w: end them first: nomad-lite agent stop -all %s", dataDir, err, cli.ShellQuote(dataDir))
+			}
 			if err != nil {
 				return fmt.Errorf("restore %s: %w", args[0], err)
 			}

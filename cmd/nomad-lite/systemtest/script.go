@@ -45,6 +45,7 @@ func NewScriptParams(scriptDir string) testscript.Params {
 			"hangup":    assertTerminalExitCode,
 			"soon":      retryProgramUntilOutputMatches,
 			"replay":    checkTransitionsFile,
+			"printed":   assertOutputHasLines,
 		},
 		Condition: evalScriptCondition,
 		Setup: func(env *testscript.Env) error {
@@ -103,6 +104,28 @@ func awaitFileWithMatch(ts *testscript.TestScript, neg bool, args []string) {
 		if time.Now().After(deadline) {
 			ts.Fatalf("await: no %s in %s within %v:\n%s", pattern, args[0], WaitTimeout, text)
 		}
+	}
+}
+
+// assertOutputHasLines is the script command "printed FILE". It asserts that the standard output of the last program has the
+// lines of the file, in their order, perhaps with other lines between them. "…" in a line stands for any text, and the number
+// of spaces is not compared.
+func assertOutputHasLines(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: printed file")
+	}
+	output := strings.Split(ts.ReadFile("stdout"), "\n")
+	for want := range strings.Lines(strings.TrimSpace(ts.ReadFile(args[0]))) {
+		parts := strings.Split(strings.Join(strings.Fields(want), " "), "…")
+		for i := range parts {
+			parts[i] = regexp.QuoteMeta(parts[i])
+		}
+		pattern := regexp.MustCompile("^" + strings.Join(parts, ".*") + "$")
+		i := slices.IndexFunc(output, func(line string) bool { return pattern.MatchString(strings.Join(strings.Fields(line), " ")) })
+		if i < 0 {
+			ts.Fatalf("printed: the output has no line %q after the lines before it", strings.TrimSpace(want))
+		}
+		output = output[i+1:]
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -18,8 +19,9 @@ func TestScripts(t *testing.T) {
 }
 
 // TestDocs runs the commands of the documents, in their order. A shell that stops at the first
-// error executes each block that is marked sh. A block that is marked with a language and a name is
-// a file.
+// error executes each block that is marked sh. A block that is marked output has lines of the standard
+// output of the block before it, in their order; "…" in a line stands for any text. A block that is marked with
+// a language and a name is a file. The comment "<!-- test: COMMAND -->" is a command of the script, which readers do not see.
 func TestDocs(t *testing.T) {
 	slowtest.Skip(t, "builds and tests the plugins of the documents")
 	documents, err := filepath.Glob(filepath.Join(systemtest.RepositoryDir(), "docs/*.md"))
@@ -96,6 +98,15 @@ func convertQuickStartToScript(document string) ([]byte, error) {
 	return []byte(script.String()), nil
 }
 
+// hiddenCommand matches a command for the test in a document, which is a comment in Markdown.
+var hiddenCommand = regexp.MustCompile("(?m)^<!-- test: (.*) -->$")
+
+// loseDirectory is a file with a shell script that removes a data directory with its mounts, as if its disk were lost.
+const loseDirectory = `-- lose.sh --
+awk -v dir="$PWD/$1/" 'index($5, dir) == 1 { print $5 }' /proc/self/mountinfo | sort -r | xargs -r -n 1 umount -l
+exec rm -r --one-file-system "$1"
+`
+
 // convertDocumentToScript turns a Markdown document into a testscript.
 func convertDocumentToScript(document string) []byte {
 	var script, fileSections strings.Builder
@@ -108,16 +119,22 @@ func convertDocumentToScript(document string) []byte {
 		mark, text, _ := strings.Cut(block, "\n")
 		language, name, _ := strings.Cut(mark, " ")
 		switch {
-		case i%2 == 0:
-			continue // this part of the text is between two code blocks
+		case i%2 == 0: // this part of the text is between two code blocks
+			for _, command := range hiddenCommand.FindAllStringSubmatch(block, -1) {
+				fmt.Fprintln(&script, command[1])
+			}
 		case name != "":
 			fmt.Fprintf(&fileSections, "-- %s --\n%s\n", name, text)
 		case language == "sh":
 			// Without a limit of its own, a loop whose condition never holds would take all the time of the tests.
 			fmt.Fprintf(&script, "exec sh -c 'timeout 5m sh -ex step%d.sh || { tail -n 50 *.log; exit 1; }'\n", i)
 			fmt.Fprintf(&fileSections, "-- step%d.sh --\n%s\n", i, text)
+		case language == "output":
+			fmt.Fprintf(&script, "printed step%d.out\n", i)
+			fmt.Fprintf(&fileSections, "-- step%d.out --\n%s\n", i, text)
 		}
 	}
 	script.WriteString("alone\n")
+	fileSections.WriteString(loseDirectory)
 	return []byte(script.String() + fileSections.String())
 }
