@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 )
@@ -122,33 +123,65 @@ func TestEncodeDecodeRoundTrip(t *testing.T) {
 }
 
 func TestStoredTypesHaveNoMapOfStructs(t *testing.T) {
-	for _, zero := range storedTypes() {
-		if hasStructMap(reflect.TypeOf(zero), make(map[reflect.Type]bool)) {
-			t.Errorf("%T has a map of structs", zero)
+	for _, record := range storedRecords() {
+		if field := findStructMap(record.Type, record.Type.String(), nil); field != "" {
+			t.Errorf("the record %q has a map with structs: %s. go-msgpack decodes the values of such a map with shared slices, maps and pointers: use pointers to structs as values", record.Name, field)
 		}
 	}
 }
 
-// hasStructMap reports whether the type contains a map of structs. go-msgpack decodes such a map wrongly:
-// values get fields of other values.
-func hasStructMap(t reflect.Type, seen map[reflect.Type]bool) bool {
-	if seen[t] {
-		return false
+func TestMapsOfStructsAreFound(t *testing.T) {
+	type value struct{ Items []string }
+	type Embedded struct{ Deep []*map[string]value }
+	type embedded struct{ Inner map[string][2]value }
+	for _, tt := range []struct {
+		zero any
+		want string
+	}{
+		{struct{ A map[string]*value }{}, ""},
+		{struct{ A map[string]value }{}, "r.A"},
+		{struct{ Embedded }{}, "r.Embedded.Deep"},
+		{struct{ embedded }{}, "r.embedded.Inner"}, // the codec encodes the exported fields of an embedded struct
+		{map[string][]map[string]value{}, "r"},
+		{struct{ a map[string]value }{}, ""}, // the codec ignores the field
+	} {
+		if got := findStructMap(reflect.TypeOf(tt.zero), "r", nil); got != tt.want {
+			t.Errorf("%T: map at %q, want %q", tt.zero, got, tt.want)
+		}
 	}
-	seen[t] = true
+}
+
+// findStructMap returns the path of the first stored field of the type that has a map with structs, or "" if there is none.
+// path is the path of the type, and seen has the structs that it is in.
+func findStructMap(t reflect.Type, path string, seen []reflect.Type) string {
 	switch t.Kind() {
 	case reflect.Pointer, reflect.Slice, reflect.Array:
-		return hasStructMap(t.Elem(), seen)
+		return findStructMap(t.Elem(), path, seen)
 	case reflect.Map:
-		return t.Elem().Kind() == reflect.Struct || hasStructMap(t.Elem(), seen)
+		value := t.Elem()
+		for value.Kind() == reflect.Array {
+			value = value.Elem()
+		}
+		if value.Kind() == reflect.Struct {
+			return path
+		}
+		return findStructMap(value, path, seen)
 	case reflect.Struct:
+		if slices.Contains(seen, t) {
+			return ""
+		}
+		seen = append(slices.Clip(seen), t)
 		for i := range t.NumField() {
-			if f := t.Field(i); f.IsExported() && hasStructMap(f.Type, seen) {
-				return true
+			f := t.Field(i)
+			if !f.IsExported() && !f.Anonymous {
+				continue
+			}
+			if found := findStructMap(f.Type, path+"."+f.Name, seen); found != "" {
+				return found
 			}
 		}
 	}
-	return false
+	return ""
 }
 
 // firstDifference returns the path of the first field that differs in two values.
