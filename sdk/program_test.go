@@ -225,3 +225,21 @@ func TestWrongSignatureDoesNotCompile(t *testing.T) {
 		t.Logf("output of the compiler:\n%s", out)
 	}
 }
+
+// The suggested command has the arguments of the plugin as words of a shell.
+func TestSuggestedCommandQuotesArguments(t *testing.T) {
+	args := os.Args
+	defer func() { os.Args = args }()
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"./hello"}, "./hello"},
+		{[]string{"./my plugin", "-root", "/a b", "it's", ""}, `'./my plugin' -- -root '/a b' 'it'\''s' ''`},
+	} {
+		os.Args = tt.args
+		if got := ownCommandLineForPluginTest(); got != tt.want {
+			t.Errorf("%q: %s, want %s", tt.args, got, tt.want)
+		}
+	}
+}

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -19,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/nomad-lite/nomad-lite/internal/memtrim"
+	"github.com/nomad-lite/nomad-lite/internal/shellquote"
 	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 )
 
@@ -78,9 +78,12 @@ func newHostLogger(name string) hclog.Logger {
 
 // ownCommandLineForPluginTest returns the command line of this process as arguments of the command `nomad-lite plugin test`.
 func ownCommandLineForPluginTest() string {
-	line := os.Args[0]
+	line := shellquote.QuoteIfNeeded(os.Args[0])
 	if len(os.Args) > 1 {
-		line += " -- " + strings.Join(os.Args[1:], " ")
+		line += " --"
+	}
+	for _, arg := range os.Args[1:] {
+		line += " " + shellquote.QuoteIfNeeded(arg)
 	}
 	return line
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/internal/datadir"
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
+	"github.com/nomad-lite/nomad-lite/internal/shellquote"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/collect"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/httpapi"
@@ -224,5 +225,5 @@ func addRemedyForCopiedDataDir(err error) error {
 	if copyErr.OwnerAgentPID != 0 {
 		remedy = fmt.Sprintf("The agent with pid %d runs there: stop it, if this directory must become the owner of its tasks", copyErr.OwnerAgentPID)
 	}
-	return fmt.Errorf("%w\n%s. To see the state: nomad-lite operator state inspect %s", err, remedy, cli.ShellQuote(copyErr.CopyDir))
+	return fmt.Errorf("%w\n%s. To see the state: nomad-lite operator state inspect %s", err, remedy, shellquote.Quote(copyErr.CopyDir))
 }

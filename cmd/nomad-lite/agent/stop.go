@@ -11,6 +11,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/internal/datadir"
+	"github.com/nomad-lite/nomad-lite/internal/shellquote"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 )
 
@@ -91,7 +92,7 @@ func stopAgent(ctx context.Context, dataDir string, o stopOptions, s *cli.Stream
 		},
 	})
 	if errors.Is(err, agent.ErrNotShutDown) {
-		return fmt.Errorf("%w\nIt may still stop tasks. To kill it and all other processes of the data directory: nomad-lite agent stop -all %s", err, cli.ShellQuote(dataDir))
+		return fmt.Errorf("%w\nIt may still stop tasks. To kill it and all other processes of the data directory: nomad-lite agent stop -all %s", err, shellquote.Quote(dataDir))
 	}
 	if err != nil {
 		return err
@@ -122,7 +123,7 @@ func printRemainingProcesses(r *agent.RemainingAfterStop, dataDir string, o stop
 		names = append(names, fmt.Sprintf("processes of tasks (%d)", tasks))
 	}
 	if len(names) > 0 {
-		fmt.Fprintf(s.Out, "Still running: %s.\nTo end them too: nomad-lite agent stop -all %s\n", strings.Join(names, ", "), cli.ShellQuote(dataDir))
+		fmt.Fprintf(s.Out, "Still running: %s.\nTo end them too: nomad-lite agent stop -all %s\n", strings.Join(names, ", "), shellquote.Quote(dataDir))
 	}
 	if !o.killAll {
 		return

@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
+	"github.com/nomad-lite/nomad-lite/internal/shellquote"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/httpapi"
 )
@@ -50,7 +51,7 @@ func (l *apiListeners) loadOrMakeTokens(c *config.Config, dev bool, dataDir stri
 	case made && c.LogJSON:
 		logger.Info("clients over TCP must show the token in a new file", "path", path)
 	case made:
-		fmt.Fprintf(s.Err, "==> clients over TCP must show the token in %s:\n    export NOMAD_TOKEN=$(cat %s)\n", path, cli.ShellQuote(path))
+		fmt.Fprintf(s.Err, "==> clients over TCP must show the token in %s:\n    export NOMAD_TOKEN=$(cat %s)\n", path, shellquote.Quote(path))
 	}
 	if err == nil {
 		readOnlyToken, _, err = readOrMakeToken(filepath.Join(dataDir, readOnlyTokenFile), logger)

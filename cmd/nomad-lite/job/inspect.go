@@ -17,6 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
+	"github.com/nomad-lite/nomad-lite/internal/shellquote"
 )
 
 type inspectOptions struct {
@@ -127,7 +128,7 @@ func printSubmittedVariables(source *api.JobSubmission, s *cli.Streams) {
 	}
 	var flagArgs []string
 	for _, name := range slices.Sorted(maps.Keys(source.VariableFlags)) {
-		flagArgs = append(flagArgs, "-var "+cli.ShellQuoteIfNeeded(name+"="+source.VariableFlags[name]))
+		flagArgs = append(flagArgs, "-var "+shellquote.QuoteIfNeeded(name+"="+source.VariableFlags[name]))
 	}
 	if flagArgs != nil {
 		fmt.Fprintf(s.Err, "%s\n", terminal.SanitizeText([]byte(strings.Join(flagArgs, " ")), false))

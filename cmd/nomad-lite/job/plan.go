@@ -20,6 +20,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/taskreason"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
+	"github.com/nomad-lite/nomad-lite/internal/shellquote"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
@@ -184,10 +185,10 @@ func formatJobFileFlagArgs(f *jobfile.Flags) []string {
 		flagArgs = append(flagArgs, "-hcl2-strict=false")
 	}
 	for _, v := range f.Vars {
-		flagArgs = append(flagArgs, "-var", cli.ShellQuoteIfNeeded(v))
+		flagArgs = append(flagArgs, "-var", shellquote.QuoteIfNeeded(v))
 	}
 	for _, v := range f.VarFiles {
-		flagArgs = append(flagArgs, "-var-file", cli.ShellQuoteIfNeeded(v))
+		flagArgs = append(flagArgs, "-var-file", shellquote.QuoteIfNeeded(v))
 	}
 	return flagArgs
 }

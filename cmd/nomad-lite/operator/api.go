@@ -18,6 +18,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
+	"github.com/nomad-lite/nomad-lite/internal/shellquote"
 )
 
 const apiHelp = `Send a request to the HTTP API of the agent, and print the answer as it is. The
@@ -212,7 +213,7 @@ func curlCommand(request *http.Request, socketPath string, config *api.Config, b
 	words := []string{"curl"}
 	add := func(flag, value string) {
 		if value != "" {
-			words = append(words, flag, cli.ShellQuote(value))
+			words = append(words, flag, shellquote.Quote(value))
 		}
 	}
 	add("--unix-socket", socketPath)
@@ -239,7 +240,7 @@ func curlCommand(request *http.Request, socketPath string, config *api.Config, b
 	if body != nil {
 		add("--data-binary", string(body))
 	}
-	return strings.Join(append(words, cli.ShellQuote(request.URL.String())), " ")
+	return strings.Join(append(words, shellquote.Quote(request.URL.String())), " ")
 }
 
 func joinHeaderValues(h http.Header) map[string]string {

@@ -12,6 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/version"
+	"github.com/nomad-lite/nomad-lite/internal/shellquote"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/store/snapshot"
 )
@@ -101,7 +102,7 @@ func newSnapshotRestoreCommand(s *cli.Streams) *cobra.Command {
 				return fmt.Errorf("%s: %w: stop the agent first; its tasks continue", dataDir, err)
 			}
 			if errors.Is(err, agent.ErrLostDirProcesses) {
-				return fmt.Errorf("%s: %w: end them first: nomad-lite agent stop -all %s", dataDir, err, cli.ShellQuote(dataDir))
+				return fmt.Errorf("%s: %w: end them first: nomad-lite agent stop -all %s", dataDir, err, shellquote.Quote(dataDir))
 			}
 			if err != nil {
 				return fmt.Errorf("restore %s: %w", args[0], err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
+	"github.com/nomad-lite/nomad-lite/internal/shellquote"
 )
 
 // Page is the output of a command for a person. Text from an agent is added as cells, which remove control sequences of
@@ -203,7 +204,7 @@ func formatNextPageCommand(args []string, pageToken string) string {
 		name, _, hasValue := strings.Cut(strings.TrimLeft(args[i], "-"), "=")
 		switch {
 		case args[i] == name || name != "page-token":
-			words = append(words, cli.ShellQuoteIfNeeded(args[i]))
+			words = append(words, shellquote.QuoteIfNeeded(args[i]))
 		case !hasValue:
 			i++ // the value of -page-token
 		}
