@@ -162,14 +162,17 @@ func (r *registry) findPlugin(key PluginKey) *managedPlugin {
 			return m
 		}
 	}
-	for _, unchanged := range []bool{true, false} {
-		for _, m := range r.plugins {
-			if m.state != stateSuperseded && m.reportedInfo.Name == "" && m.lastServed.key == key && m.lastServed.programUnchanged == unchanged {
-				return m
-			}
+	var firstChanged *managedPlugin
+	for _, m := range r.plugins {
+		switch {
+		case m.state == stateSuperseded || m.reportedInfo.Name != "" || m.lastServed.key != key:
+		case m.lastServed.programUnchanged:
+			return m
+		case firstChanged == nil:
+			firstChanged = m
 		}
 	}
-	return nil
+	return firstChanged
 }
 
 // isCandidateStarting reports whether an external plugin that may serve the driver or hook is
