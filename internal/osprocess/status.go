@@ -1,6 +1,9 @@
 package osprocess
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
 // ExitStatus is how a process ended: it exited with ExitCode, or was killed by Signal.
 type ExitStatus struct {
@@ -17,4 +20,17 @@ func (s ExitStatus) String() string {
 		return fmt.Sprintf("killed by signal %d", s.Signal)
 	}
 	return fmt.Sprintf("exit code %d", s.ExitCode)
+}
+
+// ErrOOMKilled is the exit message of a task that failed after the kernel had killed one of its processes for memory. The text
+// is Nomad's.
+var ErrOOMKilled = errors.New("OOM Killed")
+
+// OOMError returns the exit message of a task whose main process ended with the status after the kernel had killed one of the
+// task's processes for memory. It is nil if the main process was successful: the message would make the task fail.
+func (s ExitStatus) OOMError() error {
+	if s == (ExitStatus{}) {
+		return nil
+	}
+	return ErrOOMKilled
 }

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
@@ -19,9 +18,6 @@ type TaskProcess struct {
 	// HasOOMKill reports whether the kernel has killed a process of the task because the task exceeded its memory.
 	HasOOMKill func() bool
 }
-
-// errOOM is the exit message of a task that failed after an OOM kill, as its driver reports it.
-var errOOM = errors.New("OOM Killed")
 
 // taskEnderWithoutDriver ends tasks, and waits for their exits, without their drivers.
 type taskEnderWithoutDriver struct {
@@ -83,8 +79,8 @@ func (e taskEnderWithoutDriver) waitProcessExit(ctx context.Context, main TaskPr
 	if status.Signal != 0 {
 		exit.ExitCode = 128 + status.Signal
 	}
-	if exit.OOMKilled = main.HasOOMKill(); exit.OOMKilled && exit.ExitCode != 0 {
-		exit.Err = errOOM
+	if exit.OOMKilled = main.HasOOMKill(); exit.OOMKilled {
+		exit.Err = status.OOMError()
 	}
 	return exit, nil
 }

@@ -38,8 +38,8 @@ func TestMemoryLimit(t *testing.T) {
 		script string
 		want   driver.ExitResult
 	}{
-		"the process exceeds it":                            {20 * mebibyte, "exec " + exceedMemoryScript, driver.ExitResult{ExitCode: 137, Signal: 9, OOMKilled: true, Err: errOOM}},
-		"a child exceeds it, and the process fails":         {20 * mebibyte, exceedMemoryScript + "; exit 3", driver.ExitResult{ExitCode: 3, OOMKilled: true, Err: errOOM}},
+		"the process exceeds it":                            {20 * mebibyte, "exec " + exceedMemoryScript, driver.ExitResult{ExitCode: 137, Signal: 9, OOMKilled: true, Err: osprocess.ErrOOMKilled}},
+		"a child exceeds it, and the process fails":         {20 * mebibyte, exceedMemoryScript + "; exit 3", driver.ExitResult{ExitCode: 3, OOMKilled: true, Err: osprocess.ErrOOMKilled}},
 		"a child exceeds it, and the process does not mind": {20 * mebibyte, exceedMemoryScript + "; exit 0", driver.ExitResult{OOMKilled: true}},
 		"nothing exceeds it":                                {64 * mebibyte, "head -c 20000000 /dev/zero | tail -n 1 | wc -c", driver.ExitResult{}},
 		"there is none":                                     {0, "head -c 20000000 /dev/zero | tail -n 1 | wc -c", driver.ExitResult{}},
@@ -164,7 +164,7 @@ func TestMemoryLimitOutlivesThePlugin(t *testing.T) {
 			if !before {
 				createTriggerFile(t, s)
 			}
-			if got, want := waitExit(t, p), (driver.ExitResult{ExitCode: 137, Signal: 9, OOMKilled: true, Err: errOOM}); got != want {
+			if got, want := waitExit(t, p), (driver.ExitResult{ExitCode: 137, Signal: 9, OOMKilled: true, Err: osprocess.ErrOOMKilled}); got != want {
 				t.Errorf("exit result %+v, want %+v", got, want)
 			}
 		})

@@ -544,10 +544,6 @@ func waitForResult(ctx context.Context, p *ProcessWithoutExec) (driver.ExitResul
 	return p.exitResult, nil
 }
 
-// errOOM is the exit message of a task that failed after the kernel had killed one
-// of its processes for memory. The text is Nomad's.
-var errOOM = errors.New("OOM Killed")
-
 // recordExit sets the result of Wait; its caller must hold p.waitSemaphore. OOMKilled is also set
 // if only a child of the process was killed, because the process may have failed
 // because of that. If the process has succeeded, recordExit emits an event instead of
@@ -559,10 +555,11 @@ func (p *ProcessWithoutExec) recordExit(status osprocess.ExitStatus, err error) 
 		return
 	}
 	p.exitResult.OOMKilled = true
-	if p.exitResult.Err == nil && status == (osprocess.ExitStatus{}) {
-		p.startRequest.Event(errOOM.Error() + ": a process that the task had started exceeded the memory limit")
-	} else if p.exitResult.Err == nil {
-		p.exitResult.Err = errOOM
+	if p.exitResult.Err != nil {
+		return
+	}
+	if p.exitResult.Err = status.OOMError(); p.exitResult.Err == nil {
+		p.startRequest.Event(osprocess.ErrOOMKilled.Error() + ": a process that the task had started exceeded the memory limit")
 	}
 }
 
