@@ -19,6 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/filelock"
 	"github.com/nomad-lite/nomad-lite/internal/framing"
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 )
 
 // setConn replaces the connection that all methods of the client use.
@@ -394,19 +395,13 @@ func (c *Client) startAndConnectKeeper(ctx context.Context) (*clientConn, error)
 }
 
 // lockPIDFile locks the PID file for the keeper that is started next, which inherits the lock and holds it as long as it
-// lives. It retries for ten seconds, because a keeper that has just been killed may still hold the lock.
-func (c *Client) lockPIDFile(ctx context.Context) (*os.File, error) {
-	for end := time.Now().Add(10 * time.Second); ; {
-		lock, err := c.dataDir.LockFile(pidFileName, unix.LOCK_EX|unix.LOCK_NB)
-		if !errors.Is(err, filelock.ErrLocked) || time.Now().After(end) {
-			return lock, err
-		}
-		select {
-		case <-time.After(5 * time.Millisecond): // a loop, because a blocking flock(2) cannot be cancelled
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
+// lives. It retries for ten seconds, or until ctx ends, because a keeper that has just been killed may still hold the lock.
+func (c *Client) lockPIDFile(ctx context.Context) (lock *os.File, err error) {
+	err = wait.WhileError(ctx, filelock.ErrLocked, 10*time.Second, func() error {
+		lock, err = c.dataDir.LockFile(pidFileName, unix.LOCK_EX|unix.LOCK_NB) // a blocking flock(2) cannot be cancelled
+		return err
+	})
+	return lock, err
 }
 
 // listenForKeeper returns a listening socket for a keeper that is started next, so that
