@@ -64,9 +64,9 @@ func checkEvaluator(p *EvaluatorProcess) error {
 	if err != nil || r.Text != "<${attr.a}> 2001" || !r.UsesTime {
 		return fmt.Errorf("result %+v, %w", r, err)
 	}
-	children := osprocess.Children(os.Getpid())
-	if len(children) != 1 {
-		return fmt.Errorf("there are %d", len(children))
+	children, err := osprocess.Children(os.Getpid())
+	if err != nil || len(children) != 1 {
+		return fmt.Errorf("there are %d, error %v", len(children), err)
 	}
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", children[0]))
 	if err != nil {

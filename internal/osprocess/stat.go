@@ -86,15 +86,9 @@ func parseStat(b []byte) (Stat, error) {
 	return st, nil
 }
 
-// Children lists the children of a process, zombies included.
-func Children(pid int) []int {
-	pids, _ := ReadChildren(pid)
-	return pids
-}
-
-// ReadChildren returns the pids of the children of a process like [Children]. With an error children can be missing: each
-// error satisfies [IsResourceExhausted].
-func ReadChildren(pid int) (pids []int, err error) {
+// Children returns the pids of the children of a process, zombies included. With an error children can be missing: each error
+// satisfies [IsResourceExhausted].
+func Children(pid int) (pids []int, err error) {
 	dir := "/proc/" + strconv.Itoa(pid) + "/task"
 	tasks, err := os.ReadDir(dir)
 	if IsResourceExhausted(err) {

@@ -44,7 +44,11 @@ func (a *Agent) killDriverPluginsOfEarlierAgent(ctx context.Context, driver stri
 	if len(command) == 0 {
 		return fmt.Errorf("driver %q has no process", driver)
 	}
-	for _, pid := range osprocess.Children(a.helperProcesses.keeper.Status().KeeperProcess.PID) {
+	children, err := osprocess.Children(a.helperProcesses.keeper.Status().KeeperProcess.PID)
+	if err != nil {
+		return fmt.Errorf("children of the keeper: %w", err)
+	}
+	for _, pid := range children {
 		former, err := osprocess.LookupID(pid)
 		if err != nil || used[pid] {
 			continue // the process has exited, or a current plugin uses it

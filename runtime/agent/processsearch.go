@@ -223,7 +223,11 @@ func withDescendants(roots []foundProcess, freeze bool) (all []foundProcess, err
 				}
 			}
 			all = append(all, p)
-			for _, pid := range osprocess.Children(p.PID) {
+			pids, err := osprocess.Children(p.PID)
+			if err != nil {
+				return all, fmt.Errorf("children of process %d: %w", p.PID, err)
+			}
+			for _, pid := range pids {
 				id, err := osprocess.LookupID(pid)
 				if err != nil {
 					continue // the child has exited

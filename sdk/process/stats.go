@@ -44,12 +44,15 @@ var (
 // total is their sum; with cgroups v2 the total is the kernel's count for the cgroup, which
 // includes processes that have ended.
 func (p *ProcessWithoutExec) Stats(context.Context) (driver.TaskStats, error) {
-	pids := withDescendants(p.processID.PID)
+	var pids []int
+	var err error
 	if p.cgroup != nil {
-		var err error
-		if pids, err = p.cgroup.osCgroup().PIDs(); err != nil {
-			return driver.TaskStats{}, err
-		}
+		pids, err = p.cgroup.osCgroup().PIDs()
+	} else {
+		pids, err = withDescendants(p.processID.PID)
+	}
+	if err != nil {
+		return driver.TaskStats{}, err
 	}
 	used := map[int]cpuTime{}
 	memory := map[int]driver.MemoryUsage{}

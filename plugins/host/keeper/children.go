@@ -38,7 +38,7 @@ func (se *server) processesThatMayHaveTasks() ([]osprocess.ID, error) {
 		if !started[p.PID] {
 			continue
 		}
-		children, err := osprocess.ReadChildren(p.PID)
+		children, err := osprocess.Children(p.PID)
 		if err != nil {
 			return nil, fmt.Errorf("children of process %d: %w", p.PID, err)
 		}
@@ -59,18 +59,24 @@ func isAlive(pid int) bool {
 	return !st.Ended()
 }
 
+// childrenWithRetry returns the pids of the children of a process. It blocks as long as the keeper has no resources to read them.
+func childrenWithRetry(pid int) []int {
+	for {
+		children, err := osprocess.Children(pid)
+		if err == nil {
+			return children
+		}
+		time.Sleep(exhaustedRetryDelay)
+	}
+}
+
 // killAndReapDescendants kills every process below this one and reaps it. The children of a killed
 // process are reparented to this process, so killAndReapDescendants repeats until no child is left. A
 // child of another user that this process may not kill is left alone.
 func killAndReapDescendants() {
 	for {
 		killed := 0
-		children, err := osprocess.ReadChildren(os.Getpid())
-		if err != nil {
-			time.Sleep(exhaustedRetryDelay)
-			continue
-		}
-		for _, pid := range children {
+		for _, pid := range childrenWithRetry(os.Getpid()) {
 			if unix.Kill(pid, unix.SIGKILL) == nil {
 				killed++
 				UnfreezeCgroupV1Of(strconv.Itoa(pid))
@@ -86,7 +92,7 @@ func killAndReapDescendants() {
 		case errors.Is(err, unix.EINTR):
 		case err != nil:
 			return // ECHILD
-		case pid == 0 && len(osprocess.Children(os.Getpid())) > 0:
+		case pid == 0 && len(childrenWithRetry(os.Getpid())) > 0:
 			return // the remaining children belong to other users, and cannot be killed
 		}
 	}
@@ -98,7 +104,7 @@ func killProcessTree(p osprocess.ID) {
 	if p.Signal(unix.SIGSTOP) != nil {
 		return
 	}
-	for _, pid := range osprocess.Children(p.PID) {
+	for _, pid := range childrenWithRetry(p.PID) {
 		if child, err := osprocess.LookupID(pid); err == nil {
 			killProcessTree(child)
 		}

@@ -70,7 +70,7 @@ func TestMain(m *testing.M) {
 	_ = flag.Set("test.parallel", "8")
 	code := m.Run()
 	reapZombies()
-	if left := osprocess.Children(os.Getpid()); len(left) > 0 {
+	if left := childrenWithRetry(os.Getpid()); len(left) > 0 {
 		fmt.Fprintln(os.Stderr, "processes left behind:", describeProcesses(left))
 		code = 1
 	}
