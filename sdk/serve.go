@@ -97,9 +97,8 @@ func servePluginUntilIdle(ctx context.Context, s pluginService, logger hclog.Log
 	quiet := newHostLogger("go-plugin")
 	quiet.SetLevel(hclog.Warn)
 	prints := sync.OnceFunc(func() { redirectStdioToLog(logger) })
-	trim := memtrim.New(25, 100)
+	trim := memtrim.New()
 	defer trim.Stop()
-	trim.NotifyBusy() // otherwise the first garbage collection would run during the handshake
 	plugin.Serve(&plugin.ServeConfig{
 		HandshakeConfig: basewire.Handshake,
 		Plugins: plugin.PluginSet{

@@ -143,17 +143,6 @@ type Agent struct {
 	nodeRunner *noderunner.Runner // nil before Run
 }
 
-// Garbage collection percentages (GOGC) for [memtrim.New].
-const (
-	// gcPercentIdle is lower than Go's default of 100, so that garbage is collected earlier: after a
-	// burst of starts, an agent without work returns most memory.
-	gcPercentIdle = 25
-	// gcPercentBusy saves CPU time while tasks restart and stop. With gcPercentIdle,
-	// a third of the agent's CPU time in a loop of restarts was spent in garbage
-	// collection, and 40 percent while 100 tasks stop.
-	gcPercentBusy = 100
-)
-
 // Open locks the data directory, reads the state, fingerprints the machine and
 // starts the helper processes and the plugins. It does not wait for the plugins.
 // The caller calls Run at most once, and Close at the end. The end of ctx ends only
@@ -296,7 +285,7 @@ func (a *Agent) WaitAllPluginStatesReported(ctx context.Context) error {
 // Run runs the allocations in the state until ctx ends. If the cause is allocrunner.ErrShutdown, Run
 // leaves the tasks running. With any other cause it stops the tasks and returns when all have ended.
 func (a *Agent) Run(ctx context.Context) {
-	trim := memtrim.New(gcPercentIdle, gcPercentBusy) // not created in Open, because most of what Open reads stays in memory
+	trim := memtrim.New() // not created in Open, because most of what Open reads stays in memory
 	defer trim.Stop()
 	nodes := noderunner.New(a.nodeRunnerConfig(trim))
 	a.mu.Lock()

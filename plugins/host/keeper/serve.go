@@ -244,7 +244,7 @@ func (se *server) run(ctx context.Context) error {
 	signal.Notify(sigs, unix.SIGCHLD, unix.SIGHUP, unix.SIGINT, unix.SIGTERM)
 	defer signal.Stop(sigs)
 
-	se.memoryTrimmer = memtrim.New(25, 25)
+	se.memoryTrimmer = memtrim.New()
 	defer se.memoryTrimmer.Stop()
 	timer := time.NewTimer(se.idleTimeout())
 	defer timer.Stop()

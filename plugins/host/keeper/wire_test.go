@@ -194,7 +194,7 @@ func FuzzRequests(f *testing.F) {
 			req.Spawn = nil // the fuzzer must not start programs
 		}
 		k := newServer(keeperSetup{IdleTimeout: time.Minute}, framing.Hello{})
-		k.memoryTrimmer = memtrim.New(25, 25)
+		k.memoryTrimmer = memtrim.New()
 		defer k.memoryTrimmer.Stop()
 		c := &serverConn{server: k, clientHello: framing.Hello{Role: framing.RoleAgent}, procByWaitRequestID: map[uint64]osprocess.ID{}, responseReady: make(chan struct{}, 1)}
 		var fds []int

@@ -144,7 +144,7 @@ func newServer(conf processSetup, dir *keeper.DataDir, listenerSocketFD, ownProt
 		readyStreams:        map[*serverStream]bool{},
 		streamsWithDeadline: map[*serverStream]bool{},
 		nextIdleCheck:       time.Now().Add(conf.LingerTimeout),
-		memoryTrimmer:       memtrim.New(25, 25),
+		memoryTrimmer:       memtrim.New(),
 	}
 	if p.spliceTools, err = newSpliceTools(); err != nil {
 		return nil, err
