@@ -2,10 +2,10 @@ package memtrim
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
 	"os"
 	"runtime/debug"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -49,16 +49,19 @@ func unmodifiedProgramMappings() (parts []memoryMapping) {
 	var p memoryMapping
 	ours := false
 	for lines := bufio.NewScanner(f); lines.Scan(); {
-		name, rest, _ := strings.Cut(lines.Text(), " ")
-		value := strings.TrimSpace(rest)
+		// The lines are not strings, because in a process that never collects garbage all lines of the file would stay in memory.
+		name, rest, _ := bytes.Cut(lines.Bytes(), []byte(" "))
+		value := bytes.TrimSpace(rest)
 		switch {
-		case !strings.HasSuffix(name, ":"): // a name without a colon is in the first line of a mapping
-			p = memoryMapping{}
-			_, _ = fmt.Sscanf(name, "%x-%x", &p.start, &p.end)
-			ours = strings.HasPrefix(value, "r-") && strings.HasSuffix(value, " "+program)
-		case name == "Rss:":
-			_, _ = fmt.Sscan(value, &p.residentKB)
-		case ours && name == "Anonymous:" && value == "0 kB":
+		case !bytes.HasSuffix(name, []byte(":")): // a name without a colon is in the first line of a mapping
+			ours = bytes.HasPrefix(value, []byte("r-")) && bytes.HasSuffix(value, []byte(" "+program))
+			if ours {
+				p = memoryMapping{}
+				_, _ = fmt.Sscanf(string(name), "%x-%x", &p.start, &p.end)
+			}
+		case ours && string(name) == "Rss:":
+			_, _ = fmt.Sscan(string(value), &p.residentKB)
+		case ours && string(name) == "Anonymous:" && string(value) == "0 kB":
 			parts = append(parts, p)
 		}
 	}

@@ -30,12 +30,14 @@ type Trimmer struct {
 	isBusy            bool
 	originalGCPercent int // percentage before New
 	stopped           bool
+	gcStats           debug.GCStats // its slices are used again
 }
 
 // New returns the Trimmer of this process, and sets the percentage of an idle process, unless the process has not collected
 // garbage yet. A process has one Trimmer at a time. The caller must call Stop.
 func New() *Trimmer {
-	t := &Trimmer{isBusy: !hasCollectedGarbage()}
+	t := new(Trimmer)
+	t.isBusy = !t.hasCollectedGarbage()
 	percent := idleGCPercent
 	if t.isBusy {
 		percent = busyGCPercent
@@ -87,7 +89,7 @@ func (t *Trimmer) onIdle() {
 		t.mu.Unlock()
 		return
 	}
-	if !hasCollectedGarbage() {
+	if !t.hasCollectedGarbage() {
 		t.mu.Unlock()
 		releaseProgramPages()
 		return
@@ -101,8 +103,7 @@ func (t *Trimmer) onIdle() {
 // hasCollectedGarbage reports whether the process has collected garbage. It does not call runtime.ReadMemStats, which costs
 // as much memory as a first collection: both return the free slots of each size to a list, and each list has 6 KB that are
 // never freed.
-func hasCollectedGarbage() bool {
-	var stats debug.GCStats
-	debug.ReadGCStats(&stats)
-	return stats.NumGC > 0
+func (t *Trimmer) hasCollectedGarbage() bool {
+	debug.ReadGCStats(&t.gcStats)
+	return t.gcStats.NumGC > 0
 }
