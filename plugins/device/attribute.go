@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"sync"
 )
 
 // Attribute is a property that all devices of a group have.
@@ -54,11 +55,11 @@ type Unit struct {
 // LookupUnit returns the unit with a name, and whether there is one. The names are "KiB" to "EiB", "kB" (or "KB") to
 // "EB", each of these followed by "/s", "MHz", "GHz", and "mW" to "GW". For hosts only.
 func LookupUnit(name string) (Unit, bool) {
-	u, ok := units[name]
+	u, ok := unitsByName()[name]
 	return u, ok
 }
 
-var units = newUnitsByName()
+var unitsByName = sync.OnceValue(newUnitsByName)
 
 func newUnitsByName() map[string]Unit {
 	all := map[string]Unit{
