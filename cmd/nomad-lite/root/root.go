@@ -137,7 +137,9 @@ func Execute(args []string, s *cli.Streams) int {
 	s.Out, s.Err = terminal.SanitizeIfTerminal(s.Out), terminal.SanitizeIfTerminal(s.Err) // they sanitize all text that agents and tasks have written
 	s.CommandLineArgs = args
 	root := newRootCommand(s)
-	root.SetArgs(toDoubleDashFlags(root, args))
+	rewritten := toDoubleDashFlags(root, args)
+	root.SetArgs(rewritten)
+	removeCommandsBesideAgent(root, rewritten)
 	if isCompletionRequest(args) {
 		removeBackquotesFromFlagUsages(root)
 	}
@@ -145,6 +147,20 @@ func Execute(args []string, s *cli.Streams) int {
 		root.SetOut(singleDashFlagWriter{s.Out})
 	}
 	return printErrorAndGetExitCode(root.ExecuteContext(context.Background()), s)
+}
+
+// removeCommandsBesideAgent removes all commands but that of args, if it is a command that is an agent: such a process runs
+// for long, and the flags of all commands take 1 MB.
+func removeCommandsBesideAgent(root *cobra.Command, args []string) {
+	called, _, err := root.Find(args)
+	if err != nil || called.Parent() != root || called.Name() != "agent" && called.Name() != "run" {
+		return
+	}
+	for _, c := range root.Commands() {
+		if c != called {
+			root.RemoveCommand(c)
+		}
+	}
 }
 
 // printErrorAndGetExitCode returns the exit code for the error of a command. It prints the error unless the command has
