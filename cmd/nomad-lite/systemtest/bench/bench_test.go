@@ -197,7 +197,7 @@ func (a *benchAgent) stopJob(b testing.TB, id string, count int) time.Duration {
 	return time.Since(began)
 }
 
-// measureMemoryMB returns the sum of the memory (PSS) of all processes of nomad-lite, in MB, after they
+// measureMemoryMB returns the sum of the anonymous and shared memory of all processes of nomad-lite, in MB, after they
 // were idle for the duration quiet.
 func (a *benchAgent) measureMemoryMB(b testing.TB, quiet time.Duration) float64 {
 	b.Helper()
@@ -205,24 +205,28 @@ func (a *benchAgent) measureMemoryMB(b testing.TB, quiet time.Duration) float64 
 	kib := 0
 	for _, p := range systemtest.FindDataDirProcesses(a.dir) {
 		if !strings.Contains(p.Kind, "/") {
-			kib += pss(b, p.PID)
+			kib += anonymousAndSharedKiB(b, p.PID)
 		}
 	}
 	return float64(kib) / 1000 * 1.024
 }
 
-func pss(b testing.TB, pid int) int {
+// anonymousAndSharedKiB returns the memory of a process that the kernel cannot drop: its share of anonymous and shared memory,
+// without the pages of files.
+func anonymousAndSharedKiB(b testing.TB, pid int) (sum int) {
 	b.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
 	if err != nil {
 		b.Fatal(err)
 	}
-	match := regexp.MustCompile(`(?m)^Pss: +([0-9]+) kB`).FindSubmatch(text)
-	kib, err := strconv.Atoi(string(match[1]))
-	if err != nil {
-		b.Fatal(err)
+	for _, match := range regexp.MustCompile(`(?m)^Pss_(?:Anon|Shmem): +([0-9]+) kB`).FindAllSubmatch(text, -1) {
+		kib, err := strconv.Atoi(string(match[1]))
+		if err != nil {
+			b.Fatal(err)
+		}
+		sum += kib
 	}
-	return kib
+	return sum
 }
 
 // idleProgramSource is a program that imports the libraries that every agent needs, and does
@@ -263,7 +267,7 @@ func measureIdleProcessesMB(b *testing.B, count int) (sum float64) {
 	}
 	time.Sleep(time.Second)
 	for _, cmd := range all {
-		sum += float64(pss(b, cmd.Process.Pid)) / 1000 * 1.024
+		sum += float64(anonymousAndSharedKiB(b, cmd.Process.Pid)) / 1000 * 1.024
 	}
 	for _, cmd := range all {
 		_ = cmd.Process.Kill()
@@ -567,7 +571,7 @@ func BenchmarkHooks(b *testing.B) {
 		addBenchSample(b, "500 with a hook", rates[1], rates[0])
 		for _, p := range systemtest.FindDataDirProcesses(a.dir) {
 			if p.Kind == "idle-hook" {
-				addBenchSample(b, "idle hook", float64(pss(b, p.PID))/1000*1.024, missingBaselineValue)
+				addBenchSample(b, "idle hook", float64(anonymousAndSharedKiB(b, p.PID))/1000*1.024, missingBaselineValue)
 			}
 		}
 	}
