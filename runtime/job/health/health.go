@@ -31,10 +31,11 @@ type Snapshot struct {
 	Hooks []Hook
 }
 
-// Hook is a hook that takes part in the decision about the health, whatever the Params are: the
-// allocation becomes healthy only after the hook has reported that it is healthy.
+// Hook is an attached hook that takes part in the decision about the health, whatever the Params are: the
+// allocation becomes healthy only after the hook has reported that its task, or the allocation, is healthy.
 type Hook struct {
 	Name                               string
+	Task                               string // task that the hook is attached to; empty for the allocation
 	ReportedHealthy, ReportedUnhealthy bool   // both are false before the hook has reported
 	Reason                             string // reason in the hook's report; may be empty
 }
@@ -189,13 +190,17 @@ func (s Snapshot) hasUnhealthyHook() bool {
 func (s Snapshot) unhealthyHookReasons(p Params) string {
 	var reasons []string
 	for _, h := range s.Hooks {
+		hook := fmt.Sprintf("hook %q", h.Name)
+		if h.Task != "" {
+			hook += fmt.Sprintf(" of task %q", h.Task)
+		}
 		switch {
 		case h.ReportedUnhealthy && h.Reason != "":
-			reasons = append(reasons, fmt.Sprintf("Unhealthy because of hook %q: %s", h.Name, h.Reason))
+			reasons = append(reasons, fmt.Sprintf("Unhealthy because of %s: %s", hook, h.Reason))
 		case h.ReportedUnhealthy:
-			reasons = append(reasons, fmt.Sprintf("Unhealthy because of hook %q", h.Name))
+			reasons = append(reasons, fmt.Sprintf("Unhealthy because of %s", hook))
 		case !h.ReportedHealthy && !s.Now.Before(p.MustBeHealthyBy):
-			reasons = append(reasons, fmt.Sprintf("Hook %q has not found it healthy by healthy_deadline of %v", h.Name, p.HealthyDeadline))
+			reasons = append(reasons, fmt.Sprintf("H%s has not found it healthy by healthy_deadline of %v", hook[1:], p.HealthyDeadline))
 		}
 	}
 	return strings.Join(reasons, "; ")

@@ -1,6 +1,7 @@
 package allocrunner
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -34,22 +35,36 @@ type allocState struct {
 	shutdownDelayEnded  chan struct{}        // closed by the first endShutdownDelay
 
 	mu             sync.Mutex
-	alloc          *api.Allocation        // current version
-	reconcileDone  chan struct{}          // closed by the next reconcile; nil if no goroutine waits for it
-	createdNetwork *state.AllocNetwork    // network that was created; nil before, and if the tasks use the network of the host
-	override       statusOverride         // status that was set permanently; the zero value if none was set
-	recordedHealth *DeploymentHealth      // health of the allocation; nil until known
-	hookReports    map[string]health.Hook // reports of hooks about the health of the current version, by hook name
-	hookChain      *runnerhooks.Chain     // hooks of the allocation; nil until attached
-	pluginHooks    []runnerhooks.Hook     // hooks in plugins that the allocation and its tasks have
-	stopReason     stopReason             // set before stopRequested is closed
-	forceKilled    bool                   // requestForceKill was called
+	alloc          *api.Allocation                // current version
+	reconcileDone  chan struct{}                  // closed by the next reconcile; nil if no goroutine waits for it
+	createdNetwork *state.AllocNetwork            // network that was created; nil before, and if the tasks use the network of the host
+	override       statusOverride                 // status that was set permanently; the zero value if none was set
+	recordedHealth *DeploymentHealth              // health of the allocation; nil until known
+	hookReports    map[hookAttachment]health.Hook // reports of hooks about the health of the current version
+	hookChain      *runnerhooks.Chain             // hooks of the allocation; nil until attached
+	pluginHooks    []attachedPluginHook           // hooks in plugins that the allocation and its tasks have
+	stopReason     stopReason                     // set before stopRequested is closed
+	forceKilled    bool                           // requestForceKill was called
 
 	// These fields are nil outside Run. The context is a field because it belongs to Run and not to the callers of the
 	// requests that it cancels. The function cancels the contexts that newRunContexts returns according to
 	// stopRequested and forceKilled; the caller must hold the lock.
 	untilShutdown context.Context
 	cancelStopped func()
+}
+
+// hookAttachment identifies a hook of one task, or of the allocation.
+type hookAttachment struct {
+	hook string
+	task string // "" for the allocation
+}
+
+// attachedPluginHook is a hook in a plugin that a task or the allocation has.
+type attachedPluginHook struct {
+	runnerhooks.Hook
+	task string // "" for the allocation
+	// taskCanEndEarly means that the task need not run when the allocation is healthy.
+	taskCanEndEarly bool
 }
 
 // statusOverride is a client status that has precedence over the states of the tasks.
@@ -200,32 +215,36 @@ func (s *allocState) failAndStop(err error, reason stopReason) {
 }
 
 // setHookHealth implements [Runner.SetHookHealth].
-func (s *allocState) setHookHealth(name string, healthy bool, reason string) {
+func (s *allocState) setHookHealth(from hookAttachment, healthy bool, reason string) {
 	s.mu.Lock()
 	if s.hookReports == nil {
-		s.hookReports = make(map[string]health.Hook)
+		s.hookReports = make(map[hookAttachment]health.Hook)
 	}
-	if !s.hookReports[name].ReportedUnhealthy {
-		s.hookReports[name] = health.Hook{Name: name, ReportedHealthy: healthy, ReportedUnhealthy: !healthy, Reason: reason}
+	if !s.hookReports[from].ReportedUnhealthy {
+		s.hookReports[from] = health.Hook{Name: from.hook, Task: from.task, ReportedHealthy: healthy, ReportedUnhealthy: !healthy, Reason: reason}
 	}
 	s.mu.Unlock()
 	s.requestReconcile()
 }
 
-// hookHealthReports returns the reports of hooks about the current version, sorted by hook name, with an empty report for
-// each hook that must report and has not.
+// hookHealthReports returns the reports of hooks about the current version, sorted by hook name and task, with an empty
+// report for each attached hook that must report and has not. A report for the allocation counts for all of its tasks.
 func (s *allocState) hookHealthReports() (list []health.Hook) {
 	s.mu.Lock()
 	reports, hooks := maps.Clone(s.hookReports), slices.Clone(s.pluginHooks)
 	s.mu.Unlock()
 	for _, h := range hooks {
-		if _, reported := reports[h.Name()]; !reported && h.ReportsHealth() {
-			list = append(list, health.Hook{Name: h.Name()})
+		_, reported := reports[hookAttachment{h.Name(), h.task}]
+		_, reportedForAlloc := reports[hookAttachment{hook: h.Name()}]
+		if !reported && !reportedForAlloc && !h.taskCanEndEarly && h.ReportsHealth() {
+			list = append(list, health.Hook{Name: h.Name(), Task: h.task})
 		}
 	}
 	list = slices.AppendSeq(list, maps.Values(reports))
-	slices.SortFunc(list, func(a, b health.Hook) int { return strings.Compare(a.Name, b.Name) })
-	return slices.CompactFunc(list, func(a, b health.Hook) bool { return a.Name == b.Name })
+	slices.SortFunc(list, func(a, b health.Hook) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Task, b.Task))
+	})
+	return list
 }
 
 // allocUnlessHealthKnown returns the current version of the allocation. It returns nil if the health of this version is
@@ -287,12 +306,16 @@ func (s *allocState) hooks() *runnerhooks.Chain {
 	return s.hookChain
 }
 
-// addPluginHooks adds hooks of the HookFactory that the allocation or one of its tasks has.
-func (s *allocState) addPluginHooks(list []runnerhooks.OrderedHook) {
+// addPluginHooks adds hooks of the HookFactory that a task has, or that the allocation has if task is nil.
+func (s *allocState) addPluginHooks(task *api.Task, list []runnerhooks.OrderedHook) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, o := range list {
-		s.pluginHooks = append(s.pluginHooks, o.Hook)
+		attached := attachedPluginHook{Hook: o.Hook}
+		if task != nil {
+			attached.task, attached.taskCanEndEarly = task.Name, task.Lifecycle != nil && !task.Lifecycle.Sidecar
+		}
+		s.pluginHooks = append(s.pluginHooks, attached)
 	}
 }
 

@@ -35,7 +35,7 @@ func healthWithStatus(s *allocState, clientStatus string) *DeploymentHealth {
 
 func TestHookReportsBelongToAVersion(t *testing.T) {
 	s := newStateInDeployment("d1")
-	s.addPluginHooks(newHookEntries([]runnerhooks.Hook{healthReportingHook{name: "required", required: true}, healthReportingHook{name: "optional"}}))
+	s.addPluginHooks(nil, newHookEntries([]runnerhooks.Hook{healthReportingHook{name: "required", required: true}, healthReportingHook{name: "optional"}}))
 	reports := func() (list []string) {
 		for _, r := range s.hookHealthReports() {
 			list = append(list, fmt.Sprint(r.Name, ":", r.ReportedHealthy, ":", r.ReportedUnhealthy))
@@ -43,16 +43,51 @@ func TestHookReportsBelongToAVersion(t *testing.T) {
 		return list
 	}
 	wantEqual(t, "before a report", reports(), "[required:false:false]")
-	s.setHookHealth("optional", true, "")
+	s.setHookHealth(hookAttachment{hook: "optional"}, true, "")
 	wantEqual(t, "requests a reconcile", len(s.reconcileRequested), 1)
 	wantEqual(t, "healthy", reports(), "[optional:true:false required:false:false]")
-	s.setHookHealth("required", false, "broken")
-	s.setHookHealth("required", true, "")
+	s.setHookHealth(hookAttachment{hook: "required"}, false, "broken")
+	s.setHookHealth(hookAttachment{hook: "required"}, true, "")
 	wantEqual(t, "unhealthy is final", reports(), "[optional:true:false required:false:true]")
 	s.setAlloc(&api.Allocation{DeploymentID: "d2"})
 	wantEqual(t, "another version", reports(), "[required:false:false]")
-	s.setHookHealth("required", true, "")
+	s.setHookHealth(hookAttachment{hook: "required"}, true, "")
 	wantEqual(t, "its report", reports(), "[required:true:false]")
+}
+
+func TestEachAttachedTaskNeedsAReport(t *testing.T) {
+	s := newStateInDeployment("d1")
+	for _, task := range []*api.Task{
+		{Name: "a"},
+		{Name: "b"},
+		{Name: "init", Lifecycle: &api.TaskLifecycle{Hook: api.TaskLifecycleHookPrestart}},
+		{Name: "proxy", Lifecycle: &api.TaskLifecycle{Hook: api.TaskLifecycleHookPrestart, Sidecar: true}},
+	} {
+		s.addPluginHooks(task, newHookEntries([]runnerhooks.Hook{healthReportingHook{name: "h", required: true}}))
+	}
+	missing := func() (tasks []string) {
+		for _, r := range s.hookHealthReports() {
+			if !r.ReportedHealthy {
+				tasks = append(tasks, r.Task)
+			}
+		}
+		return tasks
+	}
+	report := func(task string, healthy bool) { s.setHookHealth(hookAttachment{"h", task}, healthy, "") }
+	wantEqual(t, "tasks that run when the allocation is healthy", missing(), "[a b proxy]")
+	report("a", true)
+	report("proxy", true)
+	wantEqual(t, "one task has no report", missing(), "[b]")
+	report("b", true)
+	wantEqual(t, "all tasks are healthy", missing(), "[]")
+
+	s.setAlloc(&api.Allocation{DeploymentID: "d2"})
+	report("", true)
+	wantEqual(t, "report for the allocation", missing(), "[]")
+	report("init", false)
+	wantEqual(t, "any task can be unhealthy", missing(), "[init]")
+	report("", true)
+	wantEqual(t, "a report for the allocation revokes nothing", missing(), "[init]")
 }
 
 func TestHealthBelongsToADeployment(t *testing.T) {

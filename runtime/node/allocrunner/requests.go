@@ -196,10 +196,14 @@ func (r *Runner) Checks() []api.AllocCheckStatus {
 	return list
 }
 
-// SetHookHealth records a hook's report about the health of the current version of the allocation.
-// A later report cannot revoke unhealthy.
-func (r *Runner) SetHookHealth(name string, healthy bool, reason string) {
-	r.state.setHookHealth(name, healthy, reason)
+// SetHookHealth records a hook's report about the health of one task, or of all tasks if task is empty, in the current
+// version of the allocation. A later report cannot revoke unhealthy. It returns ErrTaskNotFound for an unknown task.
+func (r *Runner) SetHookHealth(hook, task string, healthy bool, reason string) error {
+	if _, ok := r.tasks.findByName(task); !ok && task != "" {
+		return ErrTaskNotFound
+	}
+	r.state.setHookHealth(hookAttachment{hook, task}, healthy, reason)
+	return nil
 }
 
 // Stats returns the latest samples of one task, or of all tasks if task is empty. For

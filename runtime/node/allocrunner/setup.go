@@ -176,7 +176,7 @@ func newTaskHooks(r *Runner, runner *taskrunner.Runner, t *api.Task) (list []run
 	}
 	if c.HookFactory != nil {
 		pluginHooks := c.HookFactory.NewTaskHooks(c.Alloc, t, newAttachTarget(r, t.Name, runner.EmitEvent, r.attachmentsByTaskAndHook[t.Name]))
-		r.state.addPluginHooks(pluginHooks)
+		r.state.addPluginHooks(t, pluginHooks)
 		list = append(list, pluginHooks...)
 	}
 	add(runnerhooks.OrderLogs, runnerhooks.NewLogsHook(c.LogCollector, func() (logs.Task, runnerhooks.OutputMode) {
@@ -269,7 +269,7 @@ func newAllocHooks(r *Runner) (list []runnerhooks.OrderedHook) {
 			earlierConfigByHook = c.EarlierRecords.AttachmentConfigByHook(c.Alloc.ID)
 		}
 		pluginHooks := c.HookFactory.NewAllocHooks(c.Alloc, newAttachTarget(r, "", r.tasks.emitEvent, earlierConfigByHook))
-		r.state.addPluginHooks(pluginHooks)
+		r.state.addPluginHooks(nil, pluginHooks)
 		list = append(list, pluginHooks...)
 	}
 	add(runnerhooks.OrderLogs, runnerhooks.NewAllocLogsHook(c.LogCollector, taskNames(c.Alloc)))

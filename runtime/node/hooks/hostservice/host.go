@@ -360,8 +360,7 @@ func (h *HostService) SetHealth(ctx context.Context, s hook.Scope, healthy bool,
 	if err != nil {
 		return err
 	}
-	c.runner.SetHookHealth(c.Hook, healthy, truncateText(reason))
-	return nil
+	return toHookError(c.runner.SetHookHealth(c.Hook, c.targetTask, healthy, truncateText(reason)))
 }
 
 // readWhenNewer reads the state, and blocks until the index of a table is higher than afterIndex.

@@ -200,3 +200,21 @@ func TestNearestAttachmentIsUsed(t *testing.T) {
 		}
 	}
 }
+
+func TestHealthIsReportedForTasksOrTheAllocation(t *testing.T) {
+	alloc := &api.Allocation{ID: "a", JobID: "web", TaskGroup: "g", Job: &api.Job{TaskGroups: []*api.TaskGroup{{Name: new("g"), Tasks: []*api.Task{{Name: "t"}}}}}}
+	for _, c := range []struct {
+		point           hook.Point
+		ofAlloc, ofTask bool
+	}{{hook.Poststart, false, true}, {hook.Prerun, true, false}} {
+		d := descriptionOfPoints(c.point)
+		d.ReportsHealth = true
+		set := (&pluginFixture{description: d}).newSet(OperatorRule{Name: "stamp", Match: &RuleMatch{}})
+		reports := func(list []runnerhooks.OrderedHook) bool { return len(list) == 1 && list[0].Hook.ReportsHealth() }
+		f := &pluginFixture{description: d}
+		ofAlloc, ofTask := reports(set.NewAllocHooks(alloc, f.target(""))), reports(set.NewTaskHooks(alloc, &api.Task{Name: "t"}, f.target("t")))
+		if ofAlloc != c.ofAlloc || ofTask != c.ofTask {
+			t.Errorf("hook of %v: must report for the allocation %v, for the task %v; want %v, %v", c.point, ofAlloc, ofTask, c.ofAlloc, c.ofTask)
+		}
+	}
+}

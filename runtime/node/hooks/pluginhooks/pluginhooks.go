@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -64,10 +65,15 @@ func (h *Hook) Name() string { return h.name }
 // NoDeadline implements runnerhooks.Hook: a Hook applies its own deadlines.
 func (*Hook) NoDeadline() bool { return true }
 
-// ReportsHealth implements runnerhooks.Hook. It is false until the plugin has been launched.
+// ReportsHealth implements runnerhooks.Hook. It is false until the plugin has been launched. A hook that is called for
+// tasks reports for each of them, and not for the allocation.
 func (h *Hook) ReportsHealth() bool {
 	d := h.description.Load()
-	return d != nil && d.ReportsHealth && h.isAttached(d) && !h.cleanupOnly
+	if d == nil || !d.ReportsHealth || !h.isAttached(d) || h.cleanupOnly {
+		return false
+	}
+	calledForTasks := slices.ContainsFunc(d.Subscriptions, func(s hook.Subscription) bool { return s.Point.IsTask() })
+	return calledForTasks == (h.target.TaskName != "")
 }
 
 // EnvIsVerbatimAndOverrides implements runnerhooks.Hook.

@@ -25,7 +25,7 @@ type Hook interface {
 	AttachmentJSON() string
 
 	// ReportsHealth reports whether the allocation is healthy only when the hook has
-	// reported it healthy.
+	// reported the task or the allocation healthy that it is attached to.
 	ReportsHealth() bool
 
 	// EnvIsVerbatimAndOverrides reports whether the variables of the hook have user-written values,
