@@ -66,7 +66,7 @@ func (h *hostCallingHook) Prestart(ctx context.Context, req hook.TaskPrestartReq
 }
 
 func (h *hostCallingHook) Stop(ctx context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
-	return hook.TaskStopResponse{}, h.host.Kill(ctx, req.TaskScope("other"), "the party is over")
+	return hook.TaskStopResponse{}, h.host.Kill(ctx, req.TaskScope("other"), hook.KillRequest{Reason: "the party is over"})
 }
 
 // fakeHost is the agent's side: it records the calls of the hook.
@@ -87,8 +87,8 @@ func (f *fakeHost) EmitEvent(_ context.Context, s hook.Scope, event hook.Event) 
 	return f.recordCall(s.Token, s.Task, event.Message)
 }
 
-func (f *fakeHost) Kill(_ context.Context, s hook.Scope, reason string) error {
-	return f.recordCall(s.Token, s.Task, reason)
+func (f *fakeHost) Kill(_ context.Context, s hook.Scope, req hook.KillRequest) error {
+	return f.recordCall(s.Token, s.Task, req.Reason)
 }
 
 func serveFakeHost(t *testing.T, g *fakeHost) (socket string, stop func()) {

@@ -144,7 +144,7 @@ func (h *Hook) runAction(ctx context.Context, a *scriptAction, meta hook.Request
 }
 
 func (h *Hook) execInTask(ctx context.Context, meta hook.RequestMeta, command []string) (output string, err error) {
-	result, err := h.host.Exec(ctx, meta.Scope(), command, 0)
+	result, err := h.host.Exec(ctx, meta.Scope(), hook.ExecRequest{Command: command})
 	if err != nil {
 		return "", err
 	}

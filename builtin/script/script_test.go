@@ -59,7 +59,8 @@ func (*fakeHost) Interpolate(ctx context.Context, _ hook.Scope, text string) (st
 	return strings.ReplaceAll(text, "${who}", "world"), nil
 }
 
-func (*fakeHost) Exec(ctx context.Context, s hook.Scope, command []string, _ time.Duration) (*driver.ExecResult, error) {
+func (*fakeHost) Exec(ctx context.Context, s hook.Scope, req hook.ExecRequest) (*driver.ExecResult, error) {
+	command := req.Command
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
@@ -109,31 +108,31 @@ func (h *fakeHost) waitForIndex(ctx context.Context, after uint64, read func()) 
 	}
 }
 
-func (h *fakeHost) Variable(ctx context.Context, _ hook.Scope, path string, after uint64) (items map[string]string, index uint64, err error) {
-	index, err = h.waitForIndex(ctx, after, func() { items = maps.Clone(h.variables[path]) })
-	return items, index, err
+func (h *fakeHost) Variable(ctx context.Context, _ hook.Scope, req hook.VariableRequest) (r hook.VariableResponse, err error) {
+	r.Index, err = h.waitForIndex(ctx, req.AfterIndex, func() { r.Items = maps.Clone(h.variables[req.Path]) })
+	return r, err
 }
 
-func (h *fakeHost) Variables(ctx context.Context, _ hook.Scope, prefix string, after uint64) (paths []string, index uint64, err error) {
-	index, err = h.waitForIndex(ctx, after, func() {
+func (h *fakeHost) Variables(ctx context.Context, _ hook.Scope, req hook.VariablesRequest) (r hook.VariablesResponse, err error) {
+	r.Index, err = h.waitForIndex(ctx, req.AfterIndex, func() {
 		for path := range h.variables {
-			if strings.HasPrefix(path, prefix) {
-				paths = append(paths, path)
+			if strings.HasPrefix(path, req.Prefix) {
+				r.Paths = append(r.Paths, path)
 			}
 		}
 	})
-	return paths, index, err
+	return r, err
 }
 
-func (h *fakeHost) Services(ctx context.Context, _ hook.Scope, name string, after uint64) (list []hook.Service, index uint64, err error) {
-	index, err = h.waitForIndex(ctx, after, func() {
+func (h *fakeHost) Services(ctx context.Context, _ hook.Scope, req hook.ServicesRequest) (r hook.ServicesResponse, err error) {
+	r.Index, err = h.waitForIndex(ctx, req.AfterIndex, func() {
 		for _, s := range h.services {
-			if name == "" || s.Name == name {
-				list = append(list, s)
+			if req.Name == "" || s.Name == req.Name {
+				r.Services = append(r.Services, s)
 			}
 		}
 	})
-	return list, index, err
+	return r, err
 }
 
 func (h *fakeHost) Interpolate(_ context.Context, _ hook.Scope, text string) (string, error) {
@@ -145,26 +144,26 @@ func (h *fakeHost) EmitEvent(_ context.Context, s hook.Scope, e hook.Event) erro
 	return nil
 }
 
-func (h *fakeHost) Restart(ctx context.Context, s hook.Scope, reason string, failure bool) error {
-	h.recordCall(s, "restart %s %v", reason, failure)
+func (h *fakeHost) Restart(ctx context.Context, s hook.Scope, req hook.RestartRequest) error {
+	h.recordCall(s, "restart %s %v", req.Reason, req.CountAsFailure)
 	return h.callError(ctx, "restart")
 }
 
-func (h *fakeHost) Signal(ctx context.Context, s hook.Scope, signal, reason string) error {
-	h.recordCall(s, "signal %s %s", signal, reason)
+func (h *fakeHost) Signal(ctx context.Context, s hook.Scope, req hook.SignalRequest) error {
+	h.recordCall(s, "signal %s %s", req.Signal, req.Reason)
 	return h.callError(ctx, "signal")
 }
 
-func (h *fakeHost) Kill(ctx context.Context, s hook.Scope, reason string) error {
-	h.recordCall(s, "kill %s", reason)
+func (h *fakeHost) Kill(ctx context.Context, s hook.Scope, req hook.KillRequest) error {
+	h.recordCall(s, "kill %s", req.Reason)
 	if h.onKill != nil {
 		h.onKill()
 	}
 	return h.callError(ctx, "kill")
 }
 
-func (h *fakeHost) Exec(ctx context.Context, s hook.Scope, command []string, timeout time.Duration) (*driver.ExecResult, error) {
-	h.recordCall(s, "exec %v %v", command, timeout)
+func (h *fakeHost) Exec(ctx context.Context, s hook.Scope, req hook.ExecRequest) (*driver.ExecResult, error) {
+	h.recordCall(s, "exec %v %v", req.Command, req.Timeout)
 	err := h.callError(ctx, "exec")
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -69,9 +69,9 @@ func (h *hostClient) callUntilAnswered(ctx context.Context, request func(hook.Sc
 func (h *hostClient) variableFetchFunc(path string) blockingFetchFunc {
 	return func(ctx context.Context, after uint64) (value any, index uint64, err error) {
 		err = h.callUntilAnswered(ctx, func(s hook.Scope) error {
-			found, at, err := h.host.Variable(ctx, s, path, after)
-			if value, index = nil, at; found != nil {
-				value = found
+			found, err := h.host.Variable(ctx, s, hook.VariableRequest{Path: path, AfterIndex: after})
+			if value, index = nil, found.Index; found.Items != nil {
+				value = found.Items
 			}
 			return err
 		})
@@ -84,9 +84,9 @@ func (h *hostClient) variableFetchFunc(path string) blockingFetchFunc {
 func (h *hostClient) variableListFetchFunc(prefix string) blockingFetchFunc {
 	return func(ctx context.Context, after uint64) (value any, index uint64, err error) {
 		err = h.callUntilAnswered(ctx, func(s hook.Scope) error {
-			paths, at, err := h.host.Variables(ctx, s, prefix, after)
-			slices.Sort(paths)
-			value, index = paths, at
+			found, err := h.host.Variables(ctx, s, hook.VariablesRequest{Prefix: prefix, AfterIndex: after})
+			slices.Sort(found.Paths)
+			value, index = found.Paths, found.Index
 			return err
 		})
 		return value, index, err
@@ -97,7 +97,8 @@ func (h *hostClient) variableListFetchFunc(prefix string) blockingFetchFunc {
 func (h *hostClient) serviceFetchFunc(name string) blockingFetchFunc {
 	return func(ctx context.Context, after uint64) (value any, index uint64, err error) {
 		err = h.callUntilAnswered(ctx, func(s hook.Scope) error {
-			value, index, err = h.host.Services(ctx, s, name, after)
+			found, err := h.host.Services(ctx, s, hook.ServicesRequest{Name: name, AfterIndex: after})
+			value, index = found.Services, found.Index
 			return err
 		})
 		return value, index, err

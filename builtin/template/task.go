@@ -476,7 +476,9 @@ func (t *taskRenderer) performChangeActions(ctx context.Context, changed []*temp
 }
 
 func (t *taskRenderer) restartTaskNowOrAfterStart(ctx context.Context, r restartRequest) {
-	err := t.hostClient.callUntilAnswered(ctx, func(s hook.Scope) error { return t.hostClient.host.Restart(ctx, s, r.reason, r.isFailure) })
+	err := t.hostClient.callUntilAnswered(ctx, func(s hook.Scope) error {
+		return t.hostClient.host.Restart(ctx, s, hook.RestartRequest{Reason: r.reason, CountAsFailure: r.isFailure})
+	})
 	switch {
 	case ctx.Err() != nil: // the rendering was stopped during the call
 	case errors.Is(err, hook.ErrTaskNotRunning):
@@ -491,7 +493,9 @@ func (t *taskRenderer) restartTaskNowOrAfterStart(ctx context.Context, r restart
 }
 
 func (t *taskRenderer) signalTaskOrKill(ctx context.Context, name string) {
-	err := t.hostClient.callUntilAnswered(ctx, func(s hook.Scope) error { return t.hostClient.host.Signal(ctx, s, name, "Template re-rendered") })
+	err := t.hostClient.callUntilAnswered(ctx, func(s hook.Scope) error {
+		return t.hostClient.host.Signal(ctx, s, hook.SignalRequest{Signal: name, Reason: "Template re-rendered"})
+	})
 	switch {
 	case ctx.Err() != nil: // the rendering was stopped during the call
 	case errors.Is(err, hook.ErrTaskNotRunning):
@@ -512,7 +516,7 @@ func (t *taskRenderer) runScripts(ctx context.Context, scripts []*changeScript) 
 func (t *taskRenderer) runScriptInTask(ctx context.Context, s *changeScript) {
 	var execResult *driver.ExecResult
 	err := t.hostClient.callUntilAnswered(ctx, func(scope hook.Scope) (err error) {
-		execResult, err = t.hostClient.host.Exec(ctx, scope, append([]string{s.Command}, s.Args...), s.Timeout)
+		execResult, err = t.hostClient.host.Exec(ctx, scope, hook.ExecRequest{Command: append([]string{s.Command}, s.Args...), Timeout: s.Timeout})
 		return err
 	})
 	if ctx.Err() != nil {
@@ -582,7 +586,7 @@ func (t *taskRenderer) killOrRestartAfterRenderError(ctx context.Context, err er
 }
 
 func (t *taskRenderer) killTask(ctx context.Context, reason string) {
-	err := t.hostClient.callUntilAnswered(ctx, func(s hook.Scope) error { return t.hostClient.host.Kill(ctx, s, reason) })
+	err := t.hostClient.callUntilAnswered(ctx, func(s hook.Scope) error { return t.hostClient.host.Kill(ctx, s, hook.KillRequest{Reason: reason}) })
 	if err != nil && !errors.Is(err, hook.ErrTaskNotRunning) {
 		t.emitEvent(ctx, hook.EventFailed, fmt.Sprintf("%s. The task could not be killed for that: %v", reason, err))
 	}

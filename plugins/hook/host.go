@@ -33,17 +33,22 @@ type Scope struct {
 }
 
 // Host is the interface that a hook can call at any time while its token is valid,
-// also outside of a hook point. Calls block until the host responds or ctx ends: while
-// no agent runs, calls wait for the next one, and idempotent calls are repeated there.
-// All methods may be called concurrently. The errors are ErrPermissionDenied,
-// ErrTaskNotRunning, ErrHostUnavailable, or describe the failure.
+// also outside of a hook point. All methods may be called concurrently.
+//
+// Calls block until the host responds or ctx ends. While no agent runs, calls wait for the next agent, without
+// a limit of their own: a call that must not wait for an agent needs a ctx with a deadline. The ctx of a hook point has one, which
+// includes the calls of Host that the hook point makes. An agent that exits during a call ends it: State, Interpolate, SetHealth,
+// Variable, Variables, Services and Stats are then repeated at the next agent, and the other calls return ErrHostUnavailable,
+// because the agent may have executed them.
+//
+// The errors are ErrPermissionDenied, ErrTaskNotRunning, ErrHostUnavailable, the error of ctx, or describe the failure.
 //
 // Later versions can add methods. A fake Host of a test embeds the interface, and has the methods that
 // the hook calls.
 type Host interface {
-	// Exec runs a command in a task, for at most timeout; 0 means no limit except ctx. The driver of the
-	// task must support Exec.
-	Exec(ctx context.Context, s Scope, command []string, timeout time.Duration) (*driver.ExecResult, error)
+	// Exec runs a command in a task, and returns when the command has exited. An exit code other than 0 is a
+	// result and not an error. The driver of the task must support Exec.
+	Exec(ctx context.Context, s Scope, req ExecRequest) (*driver.ExecResult, error)
 
 	// Stats samples the resource usage of a task. The channel is closed when ctx or the
 	// process of the task ends. If the agent or the driver plugin exits, the next one
@@ -64,29 +69,98 @@ type Host interface {
 	EmitEvent(ctx context.Context, s Scope, event Event) error
 
 	// Restart, Signal and Kill act on a task or on all running tasks. They return when the
-	// operation has started. If countAsFailure is true, the restart counts as a failure in the restart policy. Kill
-	// makes the task fail. Users see the reasons, which may be empty.
-	Restart(ctx context.Context, s Scope, reason string, countAsFailure bool) error
-	Signal(ctx context.Context, s Scope, signal, reason string) error
-	Kill(ctx context.Context, s Scope, reason string) error
+	// operation has started. Kill makes the task fail.
+	Restart(ctx context.Context, s Scope, req RestartRequest) error
+	Signal(ctx context.Context, s Scope, req SignalRequest) error
+	Kill(ctx context.Context, s Scope, req KillRequest) error
 
-	// SetHealth reports the health of the allocation for its deployment. After the report unhealthy, this version of the
-	// allocation stays unhealthy. The report healthy has no effect unless Description.ReportsHealth is set, and takes effect
-	// when all other hooks with ReportsHealth have reported healthy too.
-	SetHealth(ctx context.Context, s Scope, healthy bool, reason string) error
+	// SetHealth reports the health of a task, or of all tasks of the allocation, for the deployment of the allocation.
+	// After the report unhealthy, this version of the allocation stays unhealthy. The report healthy has no effect unless
+	// Description.ReportsHealth is set. The allocation becomes healthy only when each hook with ReportsHealth has
+	// reported healthy for each task that it is attached to, except for tasks with a lifecycle that are no sidecars, which can
+	// end before. A restart of the agent deletes the reports: the repeated Poststart must report again.
+	SetHealth(ctx context.Context, s Scope, req SetHealthRequest) error
 
 	// Variable reads a variable of the namespace of the job. A hook that takes the path from the job lets the job
-	// use any variable of its namespace. If afterIndex is not 0, Variable
-	// blocks until the index of the variable is higher than afterIndex. The items of a missing
-	// variable are nil.
-	Variable(ctx context.Context, s Scope, path string, afterIndex uint64) (items map[string]string, index uint64, err error)
+	// use any variable of its namespace.
+	Variable(ctx context.Context, s Scope, req VariableRequest) (VariableResponse, error)
 
-	// Variables lists the paths of variables with a prefix. It blocks like Variable.
-	Variables(ctx context.Context, s Scope, prefix string, afterIndex uint64) (paths []string, index uint64, err error)
+	// Variables lists the paths of variables with a prefix.
+	Variables(ctx context.Context, s Scope, req VariablesRequest) (VariablesResponse, error)
 
-	// Services lists the instances of a service in the namespace of the job, or of all
-	// services if name is empty, by name and then ID. It blocks like Variable.
-	Services(ctx context.Context, s Scope, name string, afterIndex uint64) (instances []Service, index uint64, err error)
+	// Services lists the instances of a service in the namespace of the job.
+	Services(ctx context.Context, s Scope, req ServicesRequest) (ServicesResponse, error)
+}
+
+// ExecRequest is the command of Host.Exec. A task driver of Nomad runs a command as the user and in the environment
+// that it chooses, without standard input; a command can change its environment through /usr/bin/env.
+type ExecRequest struct {
+	Command []string // program and arguments; no shell interprets them
+	// Timeout limits the duration of the command: after it, the driver kills the command, and Exec returns
+	// context.DeadlineExceeded. It starts when the agent receives the request; a wait for the next agent is not
+	// included. 0 means no limit except ctx, whose end kills the command too.
+	Timeout time.Duration
+}
+
+// RestartRequest is the argument of Host.Restart.
+type RestartRequest struct {
+	Reason         string // text for users; may be empty
+	CountAsFailure bool   // the restart counts as a failure in the restart policy
+}
+
+// SignalRequest is the argument of Host.Signal.
+type SignalRequest struct {
+	Signal string // name, such as "SIGHUP"
+	Reason string // text for users; may be empty
+}
+
+// KillRequest is the argument of Host.Kill.
+type KillRequest struct {
+	Reason string // text for users; may be empty
+}
+
+// SetHealthRequest is the argument of Host.SetHealth.
+type SetHealthRequest struct {
+	Healthy bool
+	Reason  string // text for users; may be empty
+}
+
+// VariableRequest is the argument of Host.Variable.
+type VariableRequest struct {
+	Path string
+	// AfterIndex is the Index of an earlier response: Variable blocks until the index of the variable is higher. 0 means not
+	// to block.
+	AfterIndex uint64
+}
+
+// VariableResponse is the result of Host.Variable.
+type VariableResponse struct {
+	Items map[string]string // nil if there is no such variable
+	Index uint64
+}
+
+// VariablesRequest is the argument of Host.Variables.
+type VariablesRequest struct {
+	Prefix     string // empty means all variables of the namespace
+	AfterIndex uint64 // as in VariableRequest
+}
+
+// VariablesResponse is the result of Host.Variables.
+type VariablesResponse struct {
+	Paths []string // sorted
+	Index uint64
+}
+
+// ServicesRequest is the argument of Host.Services.
+type ServicesRequest struct {
+	Name       string // name of the service; empty means all services
+	AfterIndex uint64 // as in VariableRequest
+}
+
+// ServicesResponse is the result of Host.Services.
+type ServicesResponse struct {
+	Services []Service // instances by name of the service, then by ID
+	Index    uint64
 }
 
 // Usage is the resource usage of a task at one time.

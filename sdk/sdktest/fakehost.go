@@ -78,11 +78,11 @@ func (f *fakeHost) checkToken(s hook.Scope) error {
 	return nil
 }
 
-func (f *fakeHost) Exec(_ context.Context, s hook.Scope, command []string, _ time.Duration) (*driver.ExecResult, error) {
+func (f *fakeHost) Exec(_ context.Context, s hook.Scope, req hook.ExecRequest) (*driver.ExecResult, error) {
 	if err := f.checkToken(s); err != nil {
 		return nil, err
 	}
-	if len(command) == 0 {
+	if len(req.Command) == 0 {
 		return nil, fmt.Errorf("exec: there is no command")
 	}
 	return &driver.ExecResult{}, nil
@@ -135,15 +135,19 @@ func (f *fakeHost) EmitEvent(_ context.Context, s hook.Scope, event hook.Event) 
 	return event.Validate()
 }
 
-func (f *fakeHost) Restart(_ context.Context, s hook.Scope, _ string, _ bool) error {
+func (f *fakeHost) Restart(_ context.Context, s hook.Scope, _ hook.RestartRequest) error {
 	return f.checkToken(s)
 }
 
-func (f *fakeHost) Signal(_ context.Context, s hook.Scope, _, _ string) error { return f.checkToken(s) }
+func (f *fakeHost) Signal(_ context.Context, s hook.Scope, _ hook.SignalRequest) error {
+	return f.checkToken(s)
+}
 
-func (f *fakeHost) Kill(_ context.Context, s hook.Scope, _ string) error { return f.checkToken(s) }
+func (f *fakeHost) Kill(_ context.Context, s hook.Scope, _ hook.KillRequest) error {
+	return f.checkToken(s)
+}
 
-func (f *fakeHost) SetHealth(_ context.Context, s hook.Scope, _ bool, _ string) error {
+func (f *fakeHost) SetHealth(_ context.Context, s hook.Scope, _ hook.SetHealthRequest) error {
 	return f.checkToken(s)
 }
 
@@ -162,14 +166,14 @@ func (f *fakeHost) blockIfIndexIsCurrent(ctx context.Context, s hook.Scope, afte
 	return ctx.Err()
 }
 
-func (f *fakeHost) Variable(ctx context.Context, s hook.Scope, _ string, afterIndex uint64) (map[string]string, uint64, error) {
-	return nil, fakeHostDataIndex, f.blockIfIndexIsCurrent(ctx, s, afterIndex)
+func (f *fakeHost) Variable(ctx context.Context, s hook.Scope, req hook.VariableRequest) (hook.VariableResponse, error) {
+	return hook.VariableResponse{Index: fakeHostDataIndex}, f.blockIfIndexIsCurrent(ctx, s, req.AfterIndex)
 }
 
-func (f *fakeHost) Variables(ctx context.Context, s hook.Scope, _ string, after uint64) ([]string, uint64, error) {
-	return nil, fakeHostDataIndex, f.blockIfIndexIsCurrent(ctx, s, after)
+func (f *fakeHost) Variables(ctx context.Context, s hook.Scope, req hook.VariablesRequest) (hook.VariablesResponse, error) {
+	return hook.VariablesResponse{Index: fakeHostDataIndex}, f.blockIfIndexIsCurrent(ctx, s, req.AfterIndex)
 }
 
-func (f *fakeHost) Services(ctx context.Context, s hook.Scope, _ string, after uint64) ([]hook.Service, uint64, error) {
-	return nil, fakeHostDataIndex, f.blockIfIndexIsCurrent(ctx, s, after)
+func (f *fakeHost) Services(ctx context.Context, s hook.Scope, req hook.ServicesRequest) (hook.ServicesResponse, error) {
+	return hook.ServicesResponse{Index: fakeHostDataIndex}, f.blockIfIndexIsCurrent(ctx, s, req.AfterIndex)
 }

@@ -29,8 +29,8 @@ type fakeHost struct {
 
 func (f *fakeHost) recordCall(asked ...any) error { f.lastCall = asked; return f.err }
 
-func (f *fakeHost) Exec(_ context.Context, s hook.Scope, command []string, timeout time.Duration) (*driver.ExecResult, error) {
-	return &driver.ExecResult{Stdout: []byte("out"), Stderr: []byte("err"), Exit: driver.ExitResult{ExitCode: 3, Signal: 4}}, f.recordCall(s, command, timeout)
+func (f *fakeHost) Exec(_ context.Context, s hook.Scope, req hook.ExecRequest) (*driver.ExecResult, error) {
+	return &driver.ExecResult{Stdout: []byte("out"), Stderr: []byte("err"), Exit: driver.ExitResult{ExitCode: 3, Signal: 4}}, f.recordCall(s, req)
 }
 
 func (f *fakeHost) Stats(ctx context.Context, s hook.Scope, interval time.Duration) (<-chan hook.Usage, error) {
@@ -57,39 +57,39 @@ func (f *fakeHost) EmitEvent(_ context.Context, s hook.Scope, event hook.Event) 
 	return f.recordCall(s, event)
 }
 
-func (f *fakeHost) Restart(_ context.Context, s hook.Scope, reason string, failure bool) error {
-	return f.recordCall(s, "restart", reason, failure)
+func (f *fakeHost) Restart(_ context.Context, s hook.Scope, req hook.RestartRequest) error {
+	return f.recordCall(s, req)
 }
 
-func (f *fakeHost) Signal(_ context.Context, s hook.Scope, signal, reason string) error {
-	return f.recordCall(s, "signal", signal, reason)
+func (f *fakeHost) Signal(_ context.Context, s hook.Scope, req hook.SignalRequest) error {
+	return f.recordCall(s, req)
 }
 
-func (f *fakeHost) Kill(_ context.Context, s hook.Scope, reason string) error {
-	return f.recordCall(s, "kill", reason)
+func (f *fakeHost) Kill(_ context.Context, s hook.Scope, req hook.KillRequest) error {
+	return f.recordCall(s, req)
 }
 
-func (f *fakeHost) SetHealth(_ context.Context, s hook.Scope, healthy bool, reason string) error {
-	return f.recordCall(s, healthy, reason)
+func (f *fakeHost) SetHealth(_ context.Context, s hook.Scope, req hook.SetHealthRequest) error {
+	return f.recordCall(s, req)
 }
 
-func (f *fakeHost) Variable(_ context.Context, s hook.Scope, path string, after uint64) (map[string]string, uint64, error) {
-	switch err := f.recordCall(s, path, after); path {
+func (f *fakeHost) Variable(_ context.Context, s hook.Scope, req hook.VariableRequest) (hook.VariableResponse, error) {
+	switch err := f.recordCall(s, req); req.Path {
 	case "missing":
-		return nil, 8, err
+		return hook.VariableResponse{Index: 8}, err
 	case "empty":
-		return map[string]string{}, 8, err
+		return hook.VariableResponse{Items: map[string]string{}, Index: 8}, err
 	default:
-		return map[string]string{"k": "v"}, 9, err
+		return hook.VariableResponse{Items: map[string]string{"k": "v"}, Index: 9}, err
 	}
 }
 
-func (f *fakeHost) Variables(_ context.Context, s hook.Scope, prefix string, after uint64) ([]string, uint64, error) {
-	return []string{"a", "b"}, 9, f.recordCall(s, prefix, after)
+func (f *fakeHost) Variables(_ context.Context, s hook.Scope, req hook.VariablesRequest) (hook.VariablesResponse, error) {
+	return hook.VariablesResponse{Paths: []string{"a", "b"}, Index: 9}, f.recordCall(s, req)
 }
 
-func (f *fakeHost) Services(_ context.Context, s hook.Scope, name string, after uint64) ([]hook.Service, uint64, error) {
-	return []hook.Service{newFilledValue[hook.Service]()}, 9, f.recordCall(s, name, after)
+func (f *fakeHost) Services(_ context.Context, s hook.Scope, req hook.ServicesRequest) (hook.ServicesResponse, error) {
+	return newFilledValue[hook.ServicesResponse](), f.recordCall(s, req)
 }
 
 func dialFakeHost(t *testing.T, b *fakeHost) *hookwire.HostClient {
@@ -115,20 +115,20 @@ func TestHostCarriesAllFields(t *testing.T) {
 		asked []any
 		want  any
 	}{
-		{"exec", func() (any, error) { return host.Exec(ctx, of, []string{"ls", "-l"}, time.Second) }, []any{of, []string{"ls", "-l"}, time.Second},
+		{"exec", func() (any, error) { return host.Exec(ctx, of, newFilledValue[hook.ExecRequest]()) }, []any{of, newFilledValue[hook.ExecRequest]()},
 			&driver.ExecResult{Stdout: []byte("out"), Stderr: []byte("err"), Exit: driver.ExitResult{ExitCode: 3, Signal: 4}}},
 		{"state", func() (any, error) { return host.State(ctx, whole) }, []any{whole}, func() any { s := newFilledValue[hook.AllocState](); return &s }()},
 		{"interpolate", func() (any, error) { return host.Interpolate(ctx, of, "x") }, []any{of, "x"}, "<x>"},
 		{"event", func() (any, error) { return nil, host.EmitEvent(ctx, of, event) }, []any{of, event}, nil},
-		{"restart", func() (any, error) { return nil, host.Restart(ctx, of, "why", true) }, []any{of, "restart", "why", true}, nil},
-		{"signal", func() (any, error) { return nil, host.Signal(ctx, of, "SIGHUP", "why") }, []any{of, "signal", "SIGHUP", "why"}, nil},
-		{"kill", func() (any, error) { return nil, host.Kill(ctx, of, "why") }, []any{of, "kill", "why"}, nil},
-		{"health", func() (any, error) { return nil, host.SetHealth(ctx, whole, true, "why") }, []any{whole, true, "why"}, nil},
-		{"variable", func() (any, error) { v, i, err := host.Variable(ctx, whole, "p", 5); return []any{v, i}, err }, []any{whole, "p", uint64(5)}, []any{map[string]string{"k": "v"}, uint64(9)}},
-		{"no variable", func() (any, error) { v, i, err := host.Variable(ctx, whole, "missing", 5); return []any{v, i}, err }, []any{whole, "missing", uint64(5)}, []any{map[string]string(nil), uint64(8)}},
-		{"empty variable", func() (any, error) { v, i, err := host.Variable(ctx, whole, "empty", 5); return []any{v, i}, err }, []any{whole, "empty", uint64(5)}, []any{map[string]string{}, uint64(8)}},
-		{"variables", func() (any, error) { v, i, err := host.Variables(ctx, whole, "p", 5); return []any{v, i}, err }, []any{whole, "p", uint64(5)}, []any{[]string{"a", "b"}, uint64(9)}},
-		{"services", func() (any, error) { v, i, err := host.Services(ctx, whole, "s", 5); return []any{v, i}, err }, []any{whole, "s", uint64(5)}, []any{[]hook.Service{newFilledValue[hook.Service]()}, uint64(9)}},
+		{"restart", func() (any, error) { return nil, host.Restart(ctx, of, newFilledValue[hook.RestartRequest]()) }, []any{of, newFilledValue[hook.RestartRequest]()}, nil},
+		{"signal", func() (any, error) { return nil, host.Signal(ctx, of, newFilledValue[hook.SignalRequest]()) }, []any{of, newFilledValue[hook.SignalRequest]()}, nil},
+		{"kill", func() (any, error) { return nil, host.Kill(ctx, of, newFilledValue[hook.KillRequest]()) }, []any{of, newFilledValue[hook.KillRequest]()}, nil},
+		{"health", func() (any, error) { return nil, host.SetHealth(ctx, of, newFilledValue[hook.SetHealthRequest]()) }, []any{of, newFilledValue[hook.SetHealthRequest]()}, nil},
+		{"variable", func() (any, error) { return host.Variable(ctx, whole, newFilledValue[hook.VariableRequest]()) }, []any{whole, newFilledValue[hook.VariableRequest]()}, hook.VariableResponse{Items: map[string]string{"k": "v"}, Index: 9}},
+		{"no variable", func() (any, error) { return host.Variable(ctx, whole, hook.VariableRequest{Path: "missing"}) }, []any{whole, hook.VariableRequest{Path: "missing"}}, hook.VariableResponse{Index: 8}},
+		{"empty variable", func() (any, error) { return host.Variable(ctx, whole, hook.VariableRequest{Path: "empty"}) }, []any{whole, hook.VariableRequest{Path: "empty"}}, hook.VariableResponse{Items: map[string]string{}, Index: 8}},
+		{"variables", func() (any, error) { return host.Variables(ctx, whole, newFilledValue[hook.VariablesRequest]()) }, []any{whole, newFilledValue[hook.VariablesRequest]()}, hook.VariablesResponse{Paths: []string{"a", "b"}, Index: 9}},
+		{"services", func() (any, error) { return host.Services(ctx, whole, newFilledValue[hook.ServicesRequest]()) }, []any{whole, newFilledValue[hook.ServicesRequest]()}, newFilledValue[hook.ServicesResponse]()},
 	} {
 		got, err := test.call()
 		if err != nil || !reflect.DeepEqual(got, test.want) || !reflect.DeepEqual(b.lastCall, test.asked) {
@@ -166,7 +166,7 @@ func TestInvalidUTF8IsReplaced(t *testing.T) {
 	if !reflect.DeepEqual(b.lastCall, want) {
 		t.Errorf("the host is told %q, want %q", b.lastCall, want)
 	}
-	if err := host.Kill(t.Context(), hook.Scope{}, "\xff"); err != nil {
+	if err := host.Kill(t.Context(), hook.Scope{}, hook.KillRequest{Reason: "\xff"}); err != nil {
 		t.Error(err)
 	}
 	client := newClientOf(t, nil, &recordingHook{err: errors.New("it says \xff")})
@@ -259,7 +259,7 @@ func TestCallsAfterMoveReachTheNextHost(t *testing.T) {
 		defer host.Close()
 		inFlight := make(chan string)
 		go func() {
-			result, err := host.Exec(t.Context(), hook.Scope{}, []string{"x"}, 0)
+			result, err := host.Exec(t.Context(), hook.Scope{}, hook.ExecRequest{Command: []string{"x"}})
 			inFlight <- fmt.Sprintf("%+v %v", result, err)
 		}()
 		<-first.execStarted
@@ -267,7 +267,7 @@ func TestCallsAfterMoveReachTheNextHost(t *testing.T) {
 		for _, socket := range sockets[1:] {
 			next := &fakeHost{}
 			host.SwitchAgentSocket(serve(socket, next))
-			if err := host.Kill(t.Context(), hook.Scope{}, "why"); err != nil || next.lastCall == nil {
+			if err := host.Kill(t.Context(), hook.Scope{}, hook.KillRequest{Reason: "why"}); err != nil || next.lastCall == nil {
 				t.Errorf("sockets %v: after Move: %v, the next host got %v", sockets, err, next.lastCall)
 			}
 		}
@@ -285,7 +285,7 @@ type blockingHost struct {
 	exitCode    chan int
 }
 
-func (b *blockingHost) Exec(context.Context, hook.Scope, []string, time.Duration) (*driver.ExecResult, error) {
+func (b *blockingHost) Exec(context.Context, hook.Scope, hook.ExecRequest) (*driver.ExecResult, error) {
 	close(b.execStarted)
 	return &driver.ExecResult{Exit: driver.ExitResult{ExitCode: <-b.exitCode}}, nil
 }

@@ -123,10 +123,10 @@ func retryWhileUnavailable[Q, A any](ctx context.Context, call func(context.Cont
 }
 
 // Exec implements hook.Host.
-func (c *HostClient) Exec(ctx context.Context, s hook.Scope, command []string, timeout time.Duration) (*driver.ExecResult, error) {
-	request := &hookpb.ExecRequest{Token: s.Token, Task: s.Task, Command: command}
-	if timeout > 0 {
-		request.Timeout = durationpb.New(timeout)
+func (c *HostClient) Exec(ctx context.Context, s hook.Scope, req hook.ExecRequest) (*driver.ExecResult, error) {
+	request := &hookpb.ExecRequest{Token: s.Token, Task: s.Task, Command: req.Command}
+	if req.Timeout > 0 {
+		request.Timeout = durationpb.New(req.Timeout)
 	}
 	p, err := c.pb.Exec(ctx, request)
 	if err != nil {
@@ -212,62 +212,63 @@ func (c *HostClient) EmitEvent(ctx context.Context, s hook.Scope, event hook.Eve
 }
 
 // Restart implements hook.Host.
-func (c *HostClient) Restart(ctx context.Context, s hook.Scope, reason string, countAsFailure bool) error {
-	_, err := c.pb.Restart(ctx, &hookpb.RestartRequest{Token: s.Token, Task: s.Task, Reason: sanitizeUTF8(reason), Failure: countAsFailure})
+func (c *HostClient) Restart(ctx context.Context, s hook.Scope, req hook.RestartRequest) error {
+	_, err := c.pb.Restart(ctx, &hookpb.RestartRequest{Token: s.Token, Task: s.Task, Reason: sanitizeUTF8(req.Reason), Failure: req.CountAsFailure})
 	return hostErrorFromStatus(ctx, err)
 }
 
 // Signal implements hook.Host.
-func (c *HostClient) Signal(ctx context.Context, s hook.Scope, signal, reason string) error {
-	_, err := c.pb.Signal(ctx, &hookpb.SignalRequest{Token: s.Token, Task: s.Task, Signal: signal, Reason: sanitizeUTF8(reason)})
+func (c *HostClient) Signal(ctx context.Context, s hook.Scope, req hook.SignalRequest) error {
+	_, err := c.pb.Signal(ctx, &hookpb.SignalRequest{Token: s.Token, Task: s.Task, Signal: req.Signal, Reason: sanitizeUTF8(req.Reason)})
 	return hostErrorFromStatus(ctx, err)
 }
 
 // Kill implements hook.Host.
-func (c *HostClient) Kill(ctx context.Context, s hook.Scope, reason string) error {
-	_, err := c.pb.Kill(ctx, &hookpb.KillRequest{Token: s.Token, Task: s.Task, Reason: sanitizeUTF8(reason)})
+func (c *HostClient) Kill(ctx context.Context, s hook.Scope, req hook.KillRequest) error {
+	_, err := c.pb.Kill(ctx, &hookpb.KillRequest{Token: s.Token, Task: s.Task, Reason: sanitizeUTF8(req.Reason)})
 	return hostErrorFromStatus(ctx, err)
 }
 
 // SetHealth implements hook.Host.
-func (c *HostClient) SetHealth(ctx context.Context, s hook.Scope, healthy bool, reason string) error {
-	_, err := retryWhileUnavailable(ctx, c.pb.SetHealth, &hookpb.SetHealthRequest{Token: s.Token, Healthy: healthy, Reason: sanitizeUTF8(reason)})
+func (c *HostClient) SetHealth(ctx context.Context, s hook.Scope, req hook.SetHealthRequest) error {
+	_, err := retryWhileUnavailable(ctx, c.pb.SetHealth, &hookpb.SetHealthRequest{Token: s.Token, Task: s.Task, Healthy: req.Healthy, Reason: sanitizeUTF8(req.Reason)})
 	return err
 }
 
 // Variable implements hook.Host.
-func (c *HostClient) Variable(ctx context.Context, s hook.Scope, path string, afterIndex uint64) (items map[string]string, index uint64, err error) {
-	p, err := retryWhileUnavailable(ctx, c.pb.Variable, &hookpb.VariableRequest{Token: s.Token, Path: path, After: afterIndex})
+func (c *HostClient) Variable(ctx context.Context, s hook.Scope, req hook.VariableRequest) (hook.VariableResponse, error) {
+	p, err := retryWhileUnavailable(ctx, c.pb.Variable, &hookpb.VariableRequest{Token: s.Token, Path: req.Path, After: req.AfterIndex})
+	response := hook.VariableResponse{Index: p.GetIndex()}
 	if err != nil || !p.GetFound() {
-		return nil, p.GetIndex(), err
+		return response, err
 	}
-	items = p.GetItems()
-	if items == nil {
-		items = map[string]string{}
+	response.Items = p.GetItems()
+	if response.Items == nil {
+		response.Items = map[string]string{}
 	}
-	return items, p.GetIndex(), nil
+	return response, nil
 }
 
 // Variables implements hook.Host.
-func (c *HostClient) Variables(ctx context.Context, s hook.Scope, prefix string, afterIndex uint64) (paths []string, index uint64, err error) {
-	p, err := retryWhileUnavailable(ctx, c.pb.Variables, &hookpb.VariablesRequest{Token: s.Token, Prefix: prefix, After: afterIndex})
-	return p.GetPaths(), p.GetIndex(), err
+func (c *HostClient) Variables(ctx context.Context, s hook.Scope, req hook.VariablesRequest) (hook.VariablesResponse, error) {
+	p, err := retryWhileUnavailable(ctx, c.pb.Variables, &hookpb.VariablesRequest{Token: s.Token, Prefix: req.Prefix, After: req.AfterIndex})
+	return hook.VariablesResponse{Paths: p.GetPaths(), Index: p.GetIndex()}, err
 }
 
 // Services implements hook.Host.
-func (c *HostClient) Services(ctx context.Context, s hook.Scope, name string, afterIndex uint64) (instances []hook.Service, index uint64, err error) {
-	p, err := retryWhileUnavailable(ctx, c.pb.Services, &hookpb.ServicesRequest{Token: s.Token, Name: name, After: afterIndex})
+func (c *HostClient) Services(ctx context.Context, s hook.Scope, req hook.ServicesRequest) (hook.ServicesResponse, error) {
+	p, err := retryWhileUnavailable(ctx, c.pb.Services, &hookpb.ServicesRequest{Token: s.Token, Name: req.Name, After: req.AfterIndex})
 	if err != nil {
-		return nil, 0, err
+		return hook.ServicesResponse{}, err
 	}
-	instances = make([]hook.Service, 0, len(p.GetInstances()))
+	instances := make([]hook.Service, 0, len(p.GetInstances()))
 	for _, i := range p.GetInstances() {
 		instances = append(instances, hook.Service{
 			ID: i.GetId(), Name: i.GetName(), Address: i.GetAddress(), Port: int(i.GetPort()), Tags: i.GetTags(), AllocID: i.GetAllocId(),
 			NodeID: i.GetNodeId(), Datacenter: i.GetDatacenter(), JobID: i.GetJobId(),
 		})
 	}
-	return instances, p.GetIndex(), nil
+	return hook.ServicesResponse{Services: instances, Index: p.GetIndex()}, nil
 }
 
 func usageFromProto(p *hookpb.StatsSample) hook.Usage {

@@ -49,7 +49,7 @@ func scopeFromProto(r interface {
 }
 
 func (s *hostServer) Exec(ctx context.Context, r *hookpb.ExecRequest) (*hookpb.ExecResponse, error) {
-	result, err := s.impl.Exec(ctx, scopeFromProto(r), r.GetCommand(), r.GetTimeout().AsDuration())
+	result, err := s.impl.Exec(ctx, scopeFromProto(r), hook.ExecRequest{Command: r.GetCommand(), Timeout: r.GetTimeout().AsDuration()})
 	if err == nil {
 		err = result.Exit.Err
 	}
@@ -123,44 +123,44 @@ func (s *hostServer) EmitEvent(ctx context.Context, r *hookpb.EmitEventRequest) 
 }
 
 func (s *hostServer) Restart(ctx context.Context, r *hookpb.RestartRequest) (*hookpb.Done, error) {
-	return doneResponse(s.impl.Restart(ctx, scopeFromProto(r), r.GetReason(), r.GetFailure()))
+	return doneResponse(s.impl.Restart(ctx, scopeFromProto(r), hook.RestartRequest{Reason: r.GetReason(), CountAsFailure: r.GetFailure()}))
 }
 
 func (s *hostServer) Signal(ctx context.Context, r *hookpb.SignalRequest) (*hookpb.Done, error) {
-	return doneResponse(s.impl.Signal(ctx, scopeFromProto(r), r.GetSignal(), r.GetReason()))
+	return doneResponse(s.impl.Signal(ctx, scopeFromProto(r), hook.SignalRequest{Signal: r.GetSignal(), Reason: r.GetReason()}))
 }
 
 func (s *hostServer) Kill(ctx context.Context, r *hookpb.KillRequest) (*hookpb.Done, error) {
-	return doneResponse(s.impl.Kill(ctx, scopeFromProto(r), r.GetReason()))
+	return doneResponse(s.impl.Kill(ctx, scopeFromProto(r), hook.KillRequest{Reason: r.GetReason()}))
 }
 
 func (s *hostServer) SetHealth(ctx context.Context, r *hookpb.SetHealthRequest) (*hookpb.Done, error) {
-	return doneResponse(s.impl.SetHealth(ctx, hook.Scope{Token: r.GetToken()}, r.GetHealthy(), r.GetReason()))
+	return doneResponse(s.impl.SetHealth(ctx, scopeFromProto(r), hook.SetHealthRequest{Healthy: r.GetHealthy(), Reason: r.GetReason()}))
 }
 
 func (s *hostServer) Variable(ctx context.Context, r *hookpb.VariableRequest) (*hookpb.VariableResponse, error) {
-	items, index, err := s.impl.Variable(ctx, hook.Scope{Token: r.GetToken()}, r.GetPath(), r.GetAfter())
+	v, err := s.impl.Variable(ctx, hook.Scope{Token: r.GetToken()}, hook.VariableRequest{Path: r.GetPath(), AfterIndex: r.GetAfter()})
 	if err != nil {
 		return nil, statusFromHostError(err)
 	}
-	return &hookpb.VariableResponse{Found: items != nil, Items: items, Index: index}, nil
+	return &hookpb.VariableResponse{Found: v.Items != nil, Items: v.Items, Index: v.Index}, nil
 }
 
 func (s *hostServer) Variables(ctx context.Context, r *hookpb.VariablesRequest) (*hookpb.VariablesResponse, error) {
-	paths, index, err := s.impl.Variables(ctx, hook.Scope{Token: r.GetToken()}, r.GetPrefix(), r.GetAfter())
+	v, err := s.impl.Variables(ctx, hook.Scope{Token: r.GetToken()}, hook.VariablesRequest{Prefix: r.GetPrefix(), AfterIndex: r.GetAfter()})
 	if err != nil {
 		return nil, statusFromHostError(err)
 	}
-	return &hookpb.VariablesResponse{Paths: paths, Index: index}, nil
+	return &hookpb.VariablesResponse{Paths: v.Paths, Index: v.Index}, nil
 }
 
 func (s *hostServer) Services(ctx context.Context, r *hookpb.ServicesRequest) (*hookpb.ServicesResponse, error) {
-	instances, index, err := s.impl.Services(ctx, hook.Scope{Token: r.GetToken()}, r.GetName(), r.GetAfter())
+	found, err := s.impl.Services(ctx, hook.Scope{Token: r.GetToken()}, hook.ServicesRequest{Name: r.GetName(), AfterIndex: r.GetAfter()})
 	if err != nil {
 		return nil, statusFromHostError(err)
 	}
-	p := &hookpb.ServicesResponse{Index: index}
-	for _, i := range instances {
+	p := &hookpb.ServicesResponse{Index: found.Index}
+	for _, i := range found.Services {
 		p.Instances = append(p.Instances, &hookpb.ServiceInstance{
 			Id: i.ID, Name: i.Name, Address: i.Address, Port: int32(i.Port), Tags: i.Tags, AllocId: i.AllocID,
 			NodeId: i.NodeID, Datacenter: i.Datacenter, JobId: i.JobID,

@@ -67,11 +67,13 @@ func (*Done) Descriptor() ([]byte, []int) {
 }
 
 type ExecRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Token         string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
-	Task          string                 `protobuf:"bytes,2,opt,name=task,proto3" json:"task,omitempty"` // empty: the task of the token
-	Command       []string               `protobuf:"bytes,3,rep,name=command,proto3" json:"command,omitempty"`
-	Timeout       *durationpb.Duration   `protobuf:"bytes,4,opt,name=timeout,proto3" json:"timeout,omitempty"` // absent: only the deadline of the call
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Token   string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	Task    string                 `protobuf:"bytes,2,opt,name=task,proto3" json:"task,omitempty"` // empty: the task of the token
+	Command []string               `protobuf:"bytes,3,rep,name=command,proto3" json:"command,omitempty"`
+	// The driver kills the command after it, and the call returns DEADLINE_EXCEEDED;
+	// absent: only the deadline of the call.
+	Timeout       *durationpb.Duration `protobuf:"bytes,4,opt,name=timeout,proto3" json:"timeout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1015,6 +1017,7 @@ type SetHealthRequest struct {
 	Token         string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
 	Healthy       bool                   `protobuf:"varint,2,opt,name=healthy,proto3" json:"healthy,omitempty"`
 	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	Task          string                 `protobuf:"bytes,4,opt,name=task,proto3" json:"task,omitempty"` // empty: the task of the token, or all tasks of the allocation
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1066,6 +1069,13 @@ func (x *SetHealthRequest) GetHealthy() bool {
 func (x *SetHealthRequest) GetReason() string {
 	if x != nil {
 		return x.Reason
+	}
+	return ""
+}
+
+func (x *SetHealthRequest) GetTask() string {
+	if x != nil {
+		return x.Task
 	}
 	return ""
 }
@@ -1611,11 +1621,12 @@ const file_plugins_proto_hookpb_host_proto_rawDesc = "" +
 	"\vKillRequest\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12\x12\n" +
 	"\x04task\x18\x02 \x01(\tR\x04task\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"Z\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"n\n" +
 	"\x10SetHealthRequest\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12\x18\n" +
 	"\ahealthy\x18\x02 \x01(\bR\ahealthy\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"Q\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x12\n" +
+	"\x04task\x18\x04 \x01(\tR\x04task\"Q\n" +
 	"\x0fVariableRequest\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x14\n" +

@@ -61,9 +61,10 @@ type HostClient interface {
 	Restart(ctx context.Context, in *RestartRequest, opts ...grpc.CallOption) (*Done, error)
 	Signal(ctx context.Context, in *SignalRequest, opts ...grpc.CallOption) (*Done, error)
 	Kill(ctx context.Context, in *KillRequest, opts ...grpc.CallOption) (*Done, error)
-	// SetHealth reports the health of the allocation for its deployment. One report
-	// of unhealthy makes the allocation unhealthy; it is healthy when all hooks with
-	// reports_health have reported it healthy.
+	// SetHealth reports the health of a task, or of all tasks of the allocation, for
+	// the deployment. One report of unhealthy makes the allocation unhealthy; it is
+	// healthy when each hook with reports_health has reported each task healthy that
+	// it is attached to, except for tasks with a lifecycle that are no sidecars.
 	SetHealth(ctx context.Context, in *SetHealthRequest, opts ...grpc.CallOption) (*Done, error)
 	// Variable and Variables read variables that the allocation can read. With after
 	// they block until the index is higher or the call is cancelled.
@@ -232,9 +233,10 @@ type HostServer interface {
 	Restart(context.Context, *RestartRequest) (*Done, error)
 	Signal(context.Context, *SignalRequest) (*Done, error)
 	Kill(context.Context, *KillRequest) (*Done, error)
-	// SetHealth reports the health of the allocation for its deployment. One report
-	// of unhealthy makes the allocation unhealthy; it is healthy when all hooks with
-	// reports_health have reported it healthy.
+	// SetHealth reports the health of a task, or of all tasks of the allocation, for
+	// the deployment. One report of unhealthy makes the allocation unhealthy; it is
+	// healthy when each hook with reports_health has reported each task healthy that
+	// it is attached to, except for tasks with a lifecycle that are no sidecars.
 	SetHealth(context.Context, *SetHealthRequest) (*Done, error)
 	// Variable and Variables read variables that the allocation can read. With after
 	// they block until the index is higher or the call is cancelled.

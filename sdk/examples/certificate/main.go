@@ -344,9 +344,9 @@ func (h *certificateHook) restartOrSignalTask(ctx context.Context, t *attachedTa
 	const reason = "its certificate was renewed"
 	switch t.attachment.ChangeMode {
 	case "restart":
-		return h.host.Restart(ctx, t.scope, reason, false)
+		return h.host.Restart(ctx, t.scope, hook.RestartRequest{Reason: reason})
 	case "signal":
-		return h.host.Signal(ctx, t.scope, t.attachment.ChangeSignal, reason)
+		return h.host.Signal(ctx, t.scope, hook.SignalRequest{Signal: t.attachment.ChangeSignal, Reason: reason})
 	}
 	return nil
 }

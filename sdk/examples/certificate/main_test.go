@@ -89,15 +89,15 @@ func (h *fakeHost) EmitEvent(_ context.Context, _ hook.Scope, e hook.Event) erro
 	return nil
 }
 
-func (h *fakeHost) Restart(_ context.Context, s hook.Scope, _ string, _ bool) error {
+func (h *fakeHost) Restart(_ context.Context, s hook.Scope, _ hook.RestartRequest) error {
 	h.record("restart with token " + s.Token)
 	return nil
 }
 
-func (h *fakeHost) Signal(_ context.Context, _ hook.Scope, signal, _ string) error {
+func (h *fakeHost) Signal(_ context.Context, _ hook.Scope, req hook.SignalRequest) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.actions = append(h.actions, signal)
+	h.actions = append(h.actions, req.Signal)
 	return h.signalErr
 }
 

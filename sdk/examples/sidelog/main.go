@@ -76,7 +76,7 @@ func (u *usageLogHook) Poststart(ctx context.Context, req hook.TaskPoststartRequ
 		return hook.TaskPoststartResponse{}, fmt.Errorf(`interval: %q is not a time such as "10s"`, a.Interval)
 	}
 	if len(a.PoststartCommand) > 0 {
-		result, err := u.host.Exec(ctx, req.Scope(), a.PoststartCommand, 5*time.Second)
+		result, err := u.host.Exec(ctx, req.Scope(), hook.ExecRequest{Command: a.PoststartCommand, Timeout: 5 * time.Second})
 		if err != nil {
 			return hook.TaskPoststartResponse{}, fmt.Errorf("run %s: %w", a.PoststartCommand[0], err)
 		}

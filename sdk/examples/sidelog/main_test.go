@@ -36,8 +36,8 @@ type fakeHost struct {
 	events []string
 }
 
-func (h *fakeHost) Exec(_ context.Context, _ hook.Scope, command []string, _ time.Duration) (*driver.ExecResult, error) {
-	return &driver.ExecResult{Stdout: []byte("ran " + strings.Join(command, " ") + "\n"), Exit: driver.ExitResult{ExitCode: 3}}, nil
+func (h *fakeHost) Exec(_ context.Context, _ hook.Scope, req hook.ExecRequest) (*driver.ExecResult, error) {
+	return &driver.ExecResult{Stdout: []byte("ran " + strings.Join(req.Command, " ") + "\n"), Exit: driver.ExitResult{ExitCode: 3}}, nil
 }
 
 func (h *fakeHost) EmitEvent(_ context.Context, s hook.Scope, event hook.Event) error {

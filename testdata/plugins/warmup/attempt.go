@@ -17,7 +17,7 @@ func (w *warmup) attempt(ctx context.Context, req hook.TaskPoststartRequest, p *
 		return w.request(ctx, req, p.http)
 	}
 	deadline, _ := ctx.Deadline()
-	result, err := w.host.Exec(ctx, req.Scope(), p.command, max(time.Until(deadline), time.Millisecond))
+	result, err := w.host.Exec(ctx, req.Scope(), hook.ExecRequest{Command: p.command, Timeout: max(time.Until(deadline), time.Millisecond)})
 	if err != nil {
 		return fmt.Errorf("%s: %w", p.command[0], err)
 	}
@@ -45,11 +45,11 @@ func (w *warmup) request(ctx context.Context, req hook.TaskPoststartRequest, c *
 	}
 	if c.Header != nil {
 		// Read for each attempt: an operator can correct it.
-		items, _, err := w.host.Variable(ctx, req.Scope(), c.Header.Variable, 0)
+		variable, err := w.host.Variable(ctx, req.Scope(), hook.VariableRequest{Path: c.Header.Variable})
 		if err != nil {
 			return fmt.Errorf("variable %s: %w", c.Header.Variable, err)
 		}
-		value, ok := items[c.Header.Item]
+		value, ok := variable.Items[c.Header.Item]
 		if !ok {
 			return fmt.Errorf("variable %s has no item %s", c.Header.Variable, c.Header.Item)
 		}

@@ -205,8 +205,8 @@ func (w *warmup) run(ctx context.Context, req hook.TaskPoststartRequest, p *plan
 			reason := fmt.Sprintf("not warmed up within %s: %v", p.timeout, err)
 			w.emit(ctx, req, hook.Event{Type: hook.EventFailed, OperationID: r.operation(), Message: reason})
 			return errors.Join(
-				w.host.SetHealth(ctx, req.Scope(), false, reason),
-				w.host.Kill(ctx, req.Scope(), reason))
+				w.host.SetHealth(ctx, req.Scope(), hook.SetHealthRequest{Reason: reason}),
+				w.host.Kill(ctx, req.Scope(), hook.KillRequest{Reason: reason}))
 		}
 		r.Warm, r.Warmups = true, r.Warmups+1
 		if err := r.save(dir); err != nil {
@@ -219,7 +219,7 @@ func (w *warmup) run(ctx context.Context, req hook.TaskPoststartRequest, p *plan
 	if all, err := allWarm(req); err != nil || !all {
 		return err
 	}
-	return w.host.SetHealth(ctx, req.Scope(), true, "warmed up")
+	return w.host.SetHealth(ctx, req.Scope(), hook.SetHealthRequest{Healthy: true, Reason: "warmed up"})
 }
 
 // warm tries until p.successes attempts in a row have succeeded, or returns the last failure at the

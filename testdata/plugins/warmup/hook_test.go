@@ -29,7 +29,7 @@ type fakeHost struct {
 	killed  []string
 }
 
-func (f *fakeHost) Exec(context.Context, hook.Scope, []string, time.Duration) (*driver.ExecResult, error) {
+func (f *fakeHost) Exec(context.Context, hook.Scope, hook.ExecRequest) (*driver.ExecResult, error) {
 	f.mu.Lock()
 	f.execs++
 	n := f.execs
@@ -48,25 +48,25 @@ func (f *fakeHost) EmitEvent(_ context.Context, _ hook.Scope, e hook.Event) erro
 	return e.Validate()
 }
 
-func (f *fakeHost) SetHealth(_ context.Context, _ hook.Scope, healthy bool, _ string) error {
+func (f *fakeHost) SetHealth(_ context.Context, _ hook.Scope, req hook.SetHealthRequest) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.healthy = append(f.healthy, healthy)
+	f.healthy = append(f.healthy, req.Healthy)
 	return nil
 }
 
-func (f *fakeHost) Kill(_ context.Context, _ hook.Scope, reason string) error {
+func (f *fakeHost) Kill(_ context.Context, _ hook.Scope, req hook.KillRequest) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.killed = append(f.killed, reason)
+	f.killed = append(f.killed, req.Reason)
 	return nil
 }
 
-func (f *fakeHost) Variable(_ context.Context, _ hook.Scope, path string, _ uint64) (map[string]string, uint64, error) {
-	if path != "nomad/jobs/warm" {
-		return nil, 1, nil
+func (f *fakeHost) Variable(_ context.Context, _ hook.Scope, req hook.VariableRequest) (hook.VariableResponse, error) {
+	if req.Path != "nomad/jobs/warm" {
+		return hook.VariableResponse{Index: 1}, nil
 	}
-	return map[string]string{"password": "s3cret"}, 1, nil
+	return hook.VariableResponse{Items: map[string]string{"password": "s3cret"}, Index: 1}, nil
 }
 
 func exits(code int) *driver.ExecResult {

@@ -40,18 +40,18 @@ func (a *taskActionHook) Poststart(_ context.Context, req hook.TaskPoststartRequ
 func (a *taskActionHook) performActionsFromNomadVariable(s hook.Scope) {
 	ctx := context.Background()
 	for after := uint64(0); ; {
-		items, index, err := a.host.Variable(ctx, s, "orders", after)
+		orders, err := a.host.Variable(ctx, s, hook.VariableRequest{Path: "orders", AfterIndex: after})
 		if err != nil && strings.Contains(err.Error(), "end one first") {
 			time.Sleep(10 * time.Millisecond) // the agent still counts earlier calls, which were canceled
 			continue
 		}
 		if err != nil {
-			_, late := a.host.Exec(ctx, s, []string{"true"}, time.Second)
+			_, late := a.host.Exec(ctx, s, hook.ExecRequest{Command: []string{"true"}, Timeout: time.Second})
 			appendToAnswersFile("over: denied=%v, a late call: %v", errors.Is(err, hook.ErrPermissionDenied), late)
 			return
 		}
-		after = index
-		if order := items["do"]; order != "" {
+		after = orders.Index
+		if order := orders.Items["do"]; order != "" {
 			appendToAnswersFile("%s: %v", order, a.performAction(ctx, s, order))
 		}
 	}
@@ -60,16 +60,16 @@ func (a *taskActionHook) performActionsFromNomadVariable(s hook.Scope) {
 func (a *taskActionHook) performAction(ctx context.Context, s hook.Scope, action string) any {
 	switch action {
 	case "signal":
-		return a.host.Signal(ctx, s, "SIGUSR1", "the hook wants it")
+		return a.host.Signal(ctx, s, hook.SignalRequest{Signal: "SIGUSR1", Reason: "the hook wants it"})
 	case "no signal":
-		return a.host.Signal(ctx, s, "SIGNOTHING", "")
+		return a.host.Signal(ctx, s, hook.SignalRequest{Signal: "SIGNOTHING"})
 	case "restart":
-		return a.host.Restart(ctx, s, "the hook wants it again", false)
+		return a.host.Restart(ctx, s, hook.RestartRequest{Reason: "the hook wants it again"})
 	case "kill":
-		return a.host.Kill(ctx, s, "the hook has had enough")
+		return a.host.Kill(ctx, s, hook.KillRequest{Reason: "the hook has had enough"})
 	case "list":
-		paths, _, err := a.host.Variables(ctx, s, "o", 0)
-		appendToAnswersFile("variables: %q", paths)
+		list, err := a.host.Variables(ctx, s, hook.VariablesRequest{Prefix: "o"})
+		appendToAnswersFile("variables: %q", list.Paths)
 		return err
 	case "services":
 		return a.watchServiceUntilRegistered(ctx, s)
@@ -79,12 +79,12 @@ func (a *taskActionHook) performAction(ctx context.Context, s hook.Scope, action
 		return a.emitEventsUntilRateLimited(ctx, s)
 	case "execs":
 		return a.callConcurrentlyUntilFirst(ctx, 17, func(ctx context.Context) error {
-			_, err := a.host.Exec(ctx, s, []string{"sleep", "1000"}, 0)
+			_, err := a.host.Exec(ctx, s, hook.ExecRequest{Command: []string{"sleep", "1000"}})
 			return err
 		})
 	case "watches":
 		return a.callConcurrentlyUntilFirst(ctx, 1001, func(ctx context.Context) error {
-			_, _, err := a.host.Services(ctx, s, "nobody", 1<<60)
+			_, err := a.host.Services(ctx, s, hook.ServicesRequest{Name: "nobody", AfterIndex: 1 << 60})
 			return err
 		})
 	}
@@ -137,15 +137,15 @@ func (a *taskActionHook) callConcurrentlyUntilFirst(ctx context.Context, n int, 
 // watchServiceUntilRegistered watches a service that does not exist yet, until an instance is registered.
 func (a *taskActionHook) watchServiceUntilRegistered(ctx context.Context, s hook.Scope) error {
 	for after := uint64(0); ; {
-		list, index, err := a.host.Services(ctx, s, "shop", after)
+		shop, err := a.host.Services(ctx, s, hook.ServicesRequest{Name: "shop", AfterIndex: after})
 		if err != nil {
 			return err
 		}
-		appendToAnswersFile("services: %d", len(list))
-		if len(list) > 0 {
+		appendToAnswersFile("services: %d", len(shop.Services))
+		if len(shop.Services) > 0 {
 			return nil
 		}
-		after = index
+		after = shop.Index
 	}
 }
 

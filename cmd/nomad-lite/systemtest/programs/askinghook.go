@@ -44,18 +44,18 @@ func appendLine(path, format string, values ...any) {
 func (a *hostAPITestHook) watchVariableAndReportHealth(s hook.Scope) {
 	ctx := context.Background()
 	for after := uint64(0); ; {
-		items, index, err := a.host.Variable(ctx, s, "word", after)
+		v, err := a.host.Variable(ctx, s, hook.VariableRequest{Path: "word", AfterIndex: after})
 		if err != nil {
 			appendToAnswersFile("variable: denied=%v", errors.Is(err, hook.ErrPermissionDenied))
 			return
 		}
-		appendToAnswersFile("variable: %q", items["is"])
-		if word := items["is"]; word != "" {
-			if err := a.host.SetHealth(ctx, s, word != "bad", "the word is "+word); err != nil {
+		appendToAnswersFile("variable: %q", v.Items["is"])
+		if word := v.Items["is"]; word != "" {
+			if err := a.host.SetHealth(ctx, s, hook.SetHealthRequest{Healthy: word != "bad", Reason: "the word is " + word}); err != nil {
 				appendToAnswersFile("health: %v", err)
 			}
 		}
-		after = index
+		after = v.Index
 	}
 }
 
@@ -75,7 +75,7 @@ func (a *hostAPITestHook) recordStatsSamples(s hook.Scope) {
 
 func (a *hostAPITestHook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 	s := req.Scope()
-	if result, err := a.host.Exec(ctx, s, []string{"sh", "-c", "echo here; exit 7"}, time.Minute); err != nil {
+	if result, err := a.host.Exec(ctx, s, hook.ExecRequest{Command: []string{"sh", "-c", "echo here; exit 7"}, Timeout: time.Minute}); err != nil {
 		appendToAnswersFile("exec: %v", err)
 	} else {
 		appendToAnswersFile("exec: %q %d", result.Stdout, result.Exit.ExitCode)
@@ -101,14 +101,14 @@ func (a *hostAPITestHook) Poststart(ctx context.Context, req hook.TaskPoststartR
 	appendToAnswersFile("forged: %v", a.host.EmitEvent(ctx, s, hook.Event{Type: "Killed"}) != nil)
 	other := s
 	other.Task = "other"
-	_, err := a.host.Exec(ctx, other, []string{"true"}, time.Second)
+	_, err := a.host.Exec(ctx, other, hook.ExecRequest{Command: []string{"true"}, Timeout: time.Second})
 	appendToAnswersFile("other: denied=%v", errors.Is(err, hook.ErrPermissionDenied))
 	forged := s
 	forged.Token = strings.ToUpper(s.Token)
 	_, err = a.host.State(ctx, forged)
 	appendToAnswersFile("capability: denied=%v", errors.Is(err, hook.ErrPermissionDenied))
-	if list, _, err := a.host.Services(ctx, s, "web", 0); err != nil || len(list) > 1 {
-		appendToAnswersFile("services: %v %v", list, err)
+	if web, err := a.host.Services(ctx, s, hook.ServicesRequest{Name: "web"}); err != nil || len(web.Services) > 1 {
+		appendToAnswersFile("services: %v %v", web.Services, err)
 	}
 	go a.watchVariableAndReportHealth(s)
 	go a.recordStatsSamples(s)
@@ -120,7 +120,7 @@ func (a *hostAPITestHook) PreKill(ctx context.Context, req hook.AllocPreKillRequ
 	for _, task := range []string{"", "main", "nobody"} {
 		s := req.Scope()
 		s.Task = task
-		result, err := a.host.Exec(ctx, s, []string{"sh", "-c", "echo $NOMAD_TASK_NAME"}, time.Minute)
+		result, err := a.host.Exec(ctx, s, hook.ExecRequest{Command: []string{"sh", "-c", "echo $NOMAD_TASK_NAME"}, Timeout: time.Minute})
 		if err != nil {
 			appendToAnswersFile("exec in task %q of an allocation: no task=%v", task, errors.Is(err, hook.ErrTaskNotRunning))
 			continue

@@ -197,7 +197,7 @@ func (h *hostileHookPlugin) causeFaultOfMode(ctx context.Context, mode string, s
 		for what, scope := range map[string]hook.Scope{
 			"none": {}, "a forged one": {Token: string(forged)}, "that of another task": {Token: s.Token, Task: "other"},
 		} {
-			if err := h.host.Kill(ctx, scope, "stolen"); !errors.Is(err, hook.ErrPermissionDenied) && !errors.Is(err, hook.ErrTaskNotRunning) {
+			if err := h.host.Kill(ctx, scope, hook.KillRequest{Reason: "stolen"}); !errors.Is(err, hook.ErrPermissionDenied) && !errors.Is(err, hook.ErrTaskNotRunning) {
 				return nil, fmt.Errorf("kill with %s: %v", what, err)
 			}
 			if _, err := h.host.State(ctx, scope); err == nil && what != "that of another task" {

@@ -168,12 +168,12 @@ func toHookError(err error) error {
 }
 
 // Exec implements hook.Host.
-func (h *HostService) Exec(ctx context.Context, s hook.Scope, command []string, timeout time.Duration) (*driver.ExecResult, error) {
+func (h *HostService) Exec(ctx context.Context, s hook.Scope, req hook.ExecRequest) (*driver.ExecResult, error) {
 	c, err := h.authorizeTaskAndAwaitRestored(ctx, s)
 	if err != nil {
 		return nil, err
 	}
-	if len(command) == 0 {
+	if len(req.Command) == 0 {
 		return nil, errors.New("there is no command to be run")
 	}
 	end, err := h.callLimiter.countRunningCall(c.tokenClaims, execCalls)
@@ -181,6 +181,7 @@ func (h *HostService) Exec(ctx context.Context, s hook.Scope, command []string, 
 		return nil, err
 	}
 	defer end()
+	timeout := req.Timeout
 	if timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, timeout)
@@ -188,7 +189,7 @@ func (h *HostService) Exec(ctx context.Context, s hook.Scope, command []string, 
 	} else if deadline, ok := ctx.Deadline(); ok {
 		timeout = time.Until(deadline)
 	}
-	result, err := c.runner.Exec(ctx, c.targetTask, command, timeout)
+	result, err := c.runner.Exec(ctx, c.targetTask, req.Command, timeout)
 	return result, toHookError(err)
 }
 
@@ -320,30 +321,30 @@ func truncateText(text string) string {
 }
 
 // Restart implements hook.Host.
-func (h *HostService) Restart(ctx context.Context, s hook.Scope, reason string, countsAsFailure bool) error {
+func (h *HostService) Restart(ctx context.Context, s hook.Scope, req hook.RestartRequest) error {
 	c, err := h.authorizeAndRateLimit(ctx, s)
 	if err != nil {
 		return err
 	}
-	return toHookError(c.runner.RestartAsyncWithReason(c.targetTask, c.reasonOrDefault(reason), countsAsFailure))
+	return toHookError(c.runner.RestartAsyncWithReason(c.targetTask, c.reasonOrDefault(req.Reason), req.CountAsFailure))
 }
 
 // Signal implements hook.Host.
-func (h *HostService) Signal(ctx context.Context, s hook.Scope, signal, reason string) error {
+func (h *HostService) Signal(ctx context.Context, s hook.Scope, req hook.SignalRequest) error {
 	c, err := h.authorizeAndRateLimit(ctx, s)
 	if err != nil {
 		return err
 	}
-	return toHookError(c.runner.SignalWithReason(ctx, c.targetTask, signal, c.reasonOrDefault(reason)))
+	return toHookError(c.runner.SignalWithReason(ctx, c.targetTask, req.Signal, c.reasonOrDefault(req.Reason)))
 }
 
 // Kill implements hook.Host.
-func (h *HostService) Kill(ctx context.Context, s hook.Scope, reason string) error {
+func (h *HostService) Kill(ctx context.Context, s hook.Scope, req hook.KillRequest) error {
 	c, err := h.authorizeAndRateLimit(ctx, s)
 	if err != nil {
 		return err
 	}
-	return toHookError(c.runner.KillAsFailedWithReason(c.targetTask, c.reasonOrDefault(reason)))
+	return toHookError(c.runner.KillAsFailedWithReason(c.targetTask, c.reasonOrDefault(req.Reason)))
 }
 
 // reasonOrDefault returns the reason that task events show: text, or a sentence that names the hook if text is empty.
@@ -355,12 +356,12 @@ func (c authorizedCall) reasonOrDefault(text string) string {
 }
 
 // SetHealth implements hook.Host.
-func (h *HostService) SetHealth(ctx context.Context, s hook.Scope, healthy bool, reason string) error {
+func (h *HostService) SetHealth(ctx context.Context, s hook.Scope, req hook.SetHealthRequest) error {
 	c, err := h.authorizeAndRateLimit(ctx, s)
 	if err != nil {
 		return err
 	}
-	return toHookError(c.runner.SetHookHealth(c.Hook, c.targetTask, healthy, truncateText(reason)))
+	return toHookError(c.runner.SetHookHealth(c.Hook, c.targetTask, req.Healthy, truncateText(req.Reason)))
 }
 
 // readWhenNewer reads the state, and blocks until the index of a table is higher than afterIndex.
@@ -409,13 +410,13 @@ func (h *HostService) blockIfAgentStops(ctx context.Context, err error) error {
 }
 
 // Variable implements hook.Host.
-func (h *HostService) Variable(ctx context.Context, s hook.Scope, path string, afterIndex uint64) (map[string]string, uint64, error) {
-	if err := model.ValidateVariablePath(path); err != nil {
-		return nil, 0, err
+func (h *HostService) Variable(ctx context.Context, s hook.Scope, req hook.VariableRequest) (hook.VariableResponse, error) {
+	if err := model.ValidateVariablePath(req.Path); err != nil {
+		return hook.VariableResponse{}, err
 	}
-	return readWhenNewer(ctx, h, s, afterIndex, func(r store.Reader, ws store.WatchSet, namespace string) (map[string]string, uint64, error) {
+	items, index, err := readWhenNewer(ctx, h, s, req.AfterIndex, func(r store.Reader, ws store.WatchSet, namespace string) (map[string]string, uint64, error) {
 		index := r.LatestTableIndex(nil, store.Variables)
-		v := r.Variable(ws, namespace, path)
+		v := r.Variable(ws, namespace, req.Path)
 		if v == nil {
 			return nil, index, nil
 		}
@@ -428,26 +429,28 @@ func (h *HostService) Variable(ctx context.Context, s hook.Scope, path string, a
 		}
 		return items, v.ModifyIndex, nil
 	})
+	return hook.VariableResponse{Items: items, Index: index}, err
 }
 
 // Variables implements hook.Host.
-func (h *HostService) Variables(ctx context.Context, s hook.Scope, prefix string, afterIndex uint64) ([]string, uint64, error) {
-	return readWhenNewer(ctx, h, s, afterIndex, func(r store.Reader, ws store.WatchSet, namespace string) (paths []string, index uint64, _ error) {
+func (h *HostService) Variables(ctx context.Context, s hook.Scope, req hook.VariablesRequest) (hook.VariablesResponse, error) {
+	paths, index, err := readWhenNewer(ctx, h, s, req.AfterIndex, func(r store.Reader, ws store.WatchSet, namespace string) (paths []string, index uint64, _ error) {
 		index = r.LatestTableIndex(ws, store.Variables)
-		for _, v := range r.Variables(ws, namespace, prefix) {
+		for _, v := range r.Variables(ws, namespace, req.Prefix) {
 			paths = append(paths, v.Path)
 		}
 		return paths, index, nil
 	})
+	return hook.VariablesResponse{Paths: paths, Index: index}, err
 }
 
 // Services implements hook.Host.
-func (h *HostService) Services(ctx context.Context, s hook.Scope, name string, afterIndex uint64) ([]hook.Service, uint64, error) {
-	return readWhenNewer(ctx, h, s, afterIndex, func(r store.Reader, ws store.WatchSet, namespace string) (list []hook.Service, index uint64, _ error) {
+func (h *HostService) Services(ctx context.Context, s hook.Scope, req hook.ServicesRequest) (hook.ServicesResponse, error) {
+	list, index, err := readWhenNewer(ctx, h, s, req.AfterIndex, func(r store.Reader, ws store.WatchSet, namespace string) (list []hook.Service, index uint64, _ error) {
 		index = r.LatestTableIndex(ws, store.Services)
 		instances := r.Services(ws, namespace)
-		if name != "" {
-			instances = r.ServicesByName(ws, namespace, name)
+		if req.Name != "" {
+			instances = r.ServicesByName(ws, namespace, req.Name)
 		}
 		slices.SortFunc(instances, func(a, b *api.ServiceRegistration) int {
 			return cmp.Or(strings.Compare(a.ServiceName, b.ServiceName), strings.Compare(a.ID, b.ID))
@@ -460,4 +463,5 @@ func (h *HostService) Services(ctx context.Context, s hook.Scope, name string, a
 		}
 		return list, index, nil
 	})
+	return hook.ServicesResponse{Services: list, Index: index}, err
 }

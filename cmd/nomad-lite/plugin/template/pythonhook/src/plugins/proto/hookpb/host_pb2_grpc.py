@@ -137,9 +137,10 @@ class HostServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def SetHealth(self, request, context):
-        """SetHealth reports the health of the allocation for its deployment. One report
-        of unhealthy makes the allocation unhealthy; it is healthy when all hooks with
-        reports_health have reported it healthy.
+        """SetHealth reports the health of a task, or of all tasks of the allocation, for
+        the deployment. One report of unhealthy makes the allocation unhealthy; it is
+        healthy when each hook with reports_health has reported each task healthy that
+        it is attached to, except for tasks with a lifecycle that are no sidecars.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
