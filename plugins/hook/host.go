@@ -37,7 +37,7 @@ type Scope struct {
 //
 // Calls block until the host responds or ctx ends. While no agent runs, calls wait for the next agent, without
 // a limit of their own: a call that must not wait for an agent needs a ctx with a deadline. The ctx of a hook point has one, which
-// includes the calls of Host that the hook point makes. An agent that exits during a call ends it: State, Interpolate, SetHealth,
+// includes the calls of Host that the hook point makes. An agent that exits during a call ends it: State, Interpolate, SetHealth, StoreState,
 // Variable, Variables, Services and Stats are then repeated at the next agent, and the other calls return ErrHostUnavailable,
 // because the agent may have executed them.
 //
@@ -76,10 +76,16 @@ type Host interface {
 
 	// SetHealth reports the health of a task, or of all tasks of the allocation, for the deployment of the allocation.
 	// After the report unhealthy, this version of the allocation stays unhealthy. The report healthy has no effect unless
-	// Description.ReportsHealth is set. The allocation becomes healthy only when each hook with ReportsHealth has
+	// Info returns ReportsHealth. The allocation becomes healthy only when each hook with ReportsHealth has
 	// reported healthy for each task that it is attached to, except for tasks with a lifecycle that are no sidecars, which can
 	// end before. A restart of the agent deletes the reports: the repeated Poststart must report again.
 	SetHealth(ctx context.Context, s Scope, req SetHealthRequest) error
+
+	// StoreState replaces the State of this hook for a task, and returns when the state is on the disk. Later requests for
+	// the task have it as their PreviousState: after a restart of the task, of the plugin, of the agent and of the machine,
+	// until Stop. It is for work that continues after Prestart, whose response sets the same State. After an error, it is
+	// unknown which of the two states later requests have. The state can have 1 MiB.
+	StoreState(ctx context.Context, s Scope, state map[string]string) error
 
 	// Variable reads a variable of the namespace of the job. A hook that takes the path from the job lets the job
 	// use any variable of its namespace.

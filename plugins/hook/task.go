@@ -27,7 +27,7 @@ type TaskPrestartRequest struct {
 	Dir           TaskDir
 	Env           map[string]string
 	Resources     driver.Resources
-	PreviousState map[string]string // State of this hook's last response; nil in the first call
+	PreviousState map[string]string // State of this hook's last response, or of its last call of Host.StoreState; nil in the first call
 	// Running reports that the task already runs: the agent was restarted and has
 	// recovered the task.
 	Running bool
@@ -41,7 +41,9 @@ type TaskPrestartResponse struct {
 	// driver does not support mounts does not start, and its event names the driver and the hook.
 	Mounts  []driver.Mount
 	Devices []driver.Device
-	State   map[string]string // the next PreviousState; the hook must copy to it the values of PreviousState that it still needs
+	// State is the next PreviousState: the hook must copy to it the values of PreviousState that it still needs. A State that
+	// equals PreviousState does not replace what Host.StoreState has stored since the call.
+	State map[string]string
 	// Done means that TaskPrestart is not called again for this task, even after a reboot
 	// of the host. It is for expensive work whose result stays on disk.
 	Done bool
@@ -58,11 +60,15 @@ type TaskPoststart interface {
 // TaskPoststartRequest describes the started task.
 type TaskPoststartRequest struct {
 	RequestMeta
-	Alloc   Alloc
-	Task    Task
+	Alloc Alloc
+	Task  Task
+	// StartID identifies this start of the task: each start has another id, and repeated calls have that of the first call.
+	StartID string
 	Dir     TaskDir
-	Env     map[string]string
-	Network *driver.NetworkOverride // nil unless the driver gave the task an address
+	// Env is the environment of the task, with the variables of all hooks.
+	Env           map[string]string
+	Network       *driver.NetworkOverride // nil unless the driver gave the task an address
+	PreviousState map[string]string       // State of Prestart, or of the last call of Host.StoreState
 	// Repeated means that Poststart may already have been called for the same start of the task, in this plugin
 	// process or in an earlier one. The hook must restore the state that a process loses when it exits, and need not
 	// repeat effects outside of its process.
@@ -100,8 +106,10 @@ type TaskPreKilling interface {
 // TaskPreKillingRequest names the task.
 type TaskPreKillingRequest struct {
 	RequestMeta
-	Alloc Alloc
-	Task  Task
+	Alloc         Alloc
+	Task          Task
+	StartID       string            // that of TaskPoststartRequest
+	PreviousState map[string]string // State of Prestart, or of the last call of Host.StoreState
 }
 
 // TaskPreKillingResponse is empty.
@@ -116,10 +124,12 @@ type TaskExited interface {
 // TaskExitedRequest holds the exit status of the process.
 type TaskExitedRequest struct {
 	RequestMeta
-	Alloc       Alloc
-	Task        Task
-	Exit        driver.ExitResult
-	WillRestart bool // the task is started again, immediately or after the delay of the restart policy
+	Alloc         Alloc
+	Task          Task
+	StartID       string // that of TaskPoststartRequest
+	Exit          driver.ExitResult
+	PreviousState map[string]string // State of Prestart, or of the last call of Host.StoreState
+	WillRestart   bool              // the task is started again, immediately or after the delay of the restart policy
 }
 
 // TaskExitedResponse is empty.
@@ -132,13 +142,13 @@ type TaskStop interface {
 	Stop(ctx context.Context, req TaskStopRequest) (TaskStopResponse, error)
 }
 
-// TaskStopRequest names the task. PreviousState is the State of the last TaskPrestartResponse of the hook.
+// TaskStopRequest names the task.
 type TaskStopRequest struct {
 	RequestMeta
 	Alloc         Alloc
 	Task          Task
 	Dir           TaskDir
-	PreviousState map[string]string // read-only
+	PreviousState map[string]string // State of Prestart, or of the last call of Host.StoreState
 }
 
 // TaskStopResponse is empty.

@@ -12,6 +12,14 @@ import (
 // response is stored in memory and on disk until the task is removed.
 const maxStoredResponseSize = 1 << 20
 
+// ValidateState returns the reason why a host rejects the argument of Host.StoreState, or nil. For hosts only.
+func ValidateState(state map[string]string) error {
+	if size := (TaskPrestartResponse{State: state}).storedSize(); size > maxStoredResponseSize {
+		return fmt.Errorf("the state has %d bytes, more than the %d that are kept for a task", size, maxStoredResponseSize)
+	}
+	return nil
+}
+
 // mountOrDeviceOverhead is the estimated size of one mount or device in a stored response, without the texts in it, in
 // bytes.
 const mountOrDeviceOverhead = 64

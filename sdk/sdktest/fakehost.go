@@ -19,8 +19,9 @@ import (
 // them succeed. It has no variables and no services.
 type fakeHost struct {
 	mu                  sync.Mutex
-	isTokenActive       map[string]bool // by capability token; false after the token has expired
-	callsByUnknownToken map[string]int  // number of calls by capability token, for tokens that addToken was not called for
+	isTokenActive       map[string]bool              // by capability token; false after the token has expired
+	storedStates        map[string]map[string]string // by capability token
+	callsByUnknownToken map[string]int               // number of calls by capability token, for tokens that addToken was not called for
 }
 
 var _ hook.Host = (*fakeHost)(nil)
@@ -149,6 +150,32 @@ func (f *fakeHost) Kill(_ context.Context, s hook.Scope, _ hook.KillRequest) err
 
 func (f *fakeHost) SetHealth(_ context.Context, s hook.Scope, _ hook.SetHealthRequest) error {
 	return f.checkToken(s)
+}
+
+// StoreState implements hook.Host.
+func (f *fakeHost) StoreState(_ context.Context, s hook.Scope, state map[string]string) error {
+	if err := f.checkToken(s); err != nil {
+		return err
+	}
+	if err := hook.ValidateState(state); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.storedStates == nil {
+		f.storedStates = map[string]map[string]string{}
+	}
+	f.storedStates[s.Token] = state
+	return nil
+}
+
+// takeStoredState returns and removes the state that was stored last with a token.
+func (f *fakeHost) takeStoredState(token string) (state map[string]string, stored bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	state, stored = f.storedStates[token]
+	delete(f.storedStates, token)
+	return state, stored
 }
 
 // fakeHostDataIndex is the constant index in the responses of fakeHost.

@@ -2,6 +2,7 @@ package sdktest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -37,8 +38,9 @@ type faultyHook struct {
 
 	mu            sync.Mutex
 	client        *hookwire.HostClient
-	seenAllocs    map[string]bool // by allocation
-	stoppedAllocs map[string]bool // by allocation
+	seenAllocs    map[string]bool   // by allocation
+	stoppedAllocs map[string]bool   // by allocation
+	startIDs      map[string]string // stored by Poststart, by allocation
 	lock          *os.File
 	current       string     // allocation of the latest Prestart
 	cancelled     sync.Mutex // stays locked after a cancelled call
@@ -53,7 +55,7 @@ func serveFaultyHook(fault string) {
 		}
 		os.Exit(1)
 	}
-	n := &faultyHook{fault: fault, seenAllocs: map[string]bool{}, stoppedAllocs: map[string]bool{}}
+	n := &faultyHook{fault: fault, seenAllocs: map[string]bool{}, stoppedAllocs: map[string]bool{}, startIDs: map[string]string{}}
 	if fault == "exits on SIGINT" {
 		interrupts := make(chan os.Signal, 1)
 		signal.Notify(interrupts, os.Interrupt)
@@ -203,6 +205,15 @@ func (h *faultyHook) Prestart(ctx context.Context, req hook.TaskPrestartRequest)
 func (h *faultyHook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 	scope := req.Scope()
 	switch h.fault {
+	case "":
+		if req.Env["A"] != "b" || req.PreviousState["began"] != "yes" {
+			return hook.TaskPoststartResponse{}, fmt.Errorf("not what Prestart has returned: variables %v, state %v", req.Env, req.PreviousState)
+		}
+		if h.hostClient().StoreState(ctx, scope, map[string]string{"began": "yes", "start": req.StartID}) == nil {
+			h.mu.Lock()
+			h.startIDs[req.Alloc.ID] = req.StartID
+			h.mu.Unlock()
+		}
 	case "starts once":
 		if req.Repeated {
 			return hook.TaskPoststartResponse{}, errors.New("it runs already")
@@ -259,6 +270,8 @@ func (h *faultyHook) Stop(_ context.Context, req hook.TaskStopRequest) (hook.Tas
 	switch {
 	case h.fault == "stops once" && stopped:
 		return hook.TaskStopResponse{}, errors.New("stopped already")
+	case req.PreviousState["start"] != cmp.Or(h.startIDs[req.Alloc.ID], req.PreviousState["start"]):
+		return hook.TaskStopResponse{}, fmt.Errorf("the state %v is not that of the start %s", req.PreviousState, h.startIDs[req.Alloc.ID])
 	case h.fault == "cleans up what it knows" && !h.seenAllocs[req.Alloc.ID]:
 		return hook.TaskStopResponse{}, errors.New("never heard of it")
 	case h.fault == "does not tell its state" && h.seenAllocs[req.Alloc.ID] && req.PreviousState == nil:

@@ -46,7 +46,8 @@ type allocScenario struct {
 	isTaskRestored      bool              // requests have the task as running already, as after a restart of the agent
 	isPoststartRepeated bool              // Poststart was called before for the same start of the task
 	taskExitCount       int               // number of exits of the task
-	prestartState       map[string]string // result of the last Prestart
+	prestartEnv         map[string]string // variables of the last Prestart
+	state               map[string]string // of the last Prestart, or of the last call of StoreState; see previousState
 	isPrestartDone      bool
 }
 
@@ -176,17 +177,19 @@ func (s *allocScenario) callHookPointWithoutDeadline(ctx context.Context, t tb, 
 	case hook.Prestart:
 		err = s.callPrestart(ctx, c)
 	case hook.Poststart:
-		_, err = c.Poststart(ctx, hook.TaskPoststartRequest{RequestMeta: g, Alloc: a, Task: task, Dir: s.taskDir, Env: s.taskEnv, Repeated: s.isPoststartRepeated})
+		_, err = c.Poststart(ctx, hook.TaskPoststartRequest{RequestMeta: g, Alloc: a, Task: task, Dir: s.taskDir, Env: s.envWithHookVars(),
+			StartID: s.startID(), PreviousState: s.previousState(), Repeated: s.isPoststartRepeated})
 	case hook.Update:
-		_, err = c.Update(ctx, hook.TaskUpdateRequest{RequestMeta: g, Alloc: a, Task: task, Env: s.taskEnv})
+		_, err = c.Update(ctx, hook.TaskUpdateRequest{RequestMeta: g, Alloc: a, Task: task, Env: s.envWithHookVars()})
 	case hook.PreKilling:
-		_, err = c.PreKilling(ctx, hook.TaskPreKillingRequest{RequestMeta: g, Alloc: a, Task: task})
+		_, err = c.PreKilling(ctx, hook.TaskPreKillingRequest{RequestMeta: g, Alloc: a, Task: task, StartID: s.startID(), PreviousState: s.previousState()})
 	case hook.Exited:
+		startID := s.startID()
 		s.taskExitCount++
 		exit := driver.ExitResult{ExitCode: 137, Signal: 9}
-		_, err = c.Exited(ctx, hook.TaskExitedRequest{RequestMeta: g, Alloc: a, Task: task, Exit: exit, WillRestart: s.taskExitCount == 1})
+		_, err = c.Exited(ctx, hook.TaskExitedRequest{RequestMeta: g, Alloc: a, Task: task, StartID: startID, Exit: exit, PreviousState: s.previousState(), WillRestart: s.taskExitCount == 1})
 	case hook.Stop:
-		_, err = c.Stop(ctx, hook.TaskStopRequest{RequestMeta: g, Alloc: a, Task: task, Dir: s.taskDir, PreviousState: maps.Clone(s.prestartState)})
+		_, err = c.Stop(ctx, hook.TaskStopRequest{RequestMeta: g, Alloc: a, Task: task, Dir: s.taskDir, PreviousState: s.previousState()})
 	case hook.Shutdown:
 		_, err = c.Shutdown(ctx, hook.TaskShutdownRequest{RequestMeta: g, Alloc: a, Task: task})
 	default:
@@ -195,24 +198,49 @@ func (s *allocScenario) callHookPointWithoutDeadline(ctx context.Context, t tb, 
 	return err
 }
 
-// callPrestart calls Prestart with the state that the previous Prestart returned, and stores the new state. It does
+// startID returns the id of the current start of the task.
+func (s *allocScenario) startID() string {
+	return fmt.Sprintf("%s/%s/%d", s.alloc.ID, s.task.Name, s.taskExitCount)
+}
+
+// envWithHookVars returns the environment of the task with the variables of the last Prestart.
+func (s *allocScenario) envWithHookVars() map[string]string {
+	env := maps.Clone(s.taskEnv)
+	maps.Copy(env, s.prestartEnv)
+	return env
+}
+
+// previousState returns the state that the hook has stored last.
+func (s *allocScenario) previousState() map[string]string {
+	if stored, ok := s.host.hookHost.takeStoredState(s.requestMeta.Token); ok {
+		s.state = stored
+	}
+	return maps.Clone(s.state)
+}
+
+// callPrestart calls Prestart with the state that the hook has stored last, and keeps the response as an agent does. It does
 // nothing after a Prestart that returned Done.
 func (s *allocScenario) callPrestart(ctx context.Context, c *hookwire.Client) error {
 	if s.isPrestartDone {
 		return nil
 	}
+	previous := s.previousState()
 	answer, err := c.Prestart(ctx, hook.TaskPrestartRequest{
-		RequestMeta: s.requestMeta, Alloc: s.alloc, Task: s.task, Dir: s.taskDir, Env: maps.Clone(s.taskEnv),
+		RequestMeta: s.requestMeta, Alloc: s.alloc, Task: s.task, Dir: s.taskDir, Env: s.envWithHookVars(),
 		Resources:     driver.Resources{CPUShares: 100, MemoryMB: 64, Ports: []driver.PortMapping{{Label: "http", Value: 20000, To: 80, HostIP: "127.0.0.1"}}},
-		PreviousState: maps.Clone(s.prestartState), Running: s.isTaskRestored,
+		PreviousState: previous, Running: s.isTaskRestored,
 	})
 	if ctx.Err() != nil {
 		return err
 	}
-	s.prestartState = answer.State
+	stored := s.previousState()
+	if (err == nil || answer.State != nil) && !maps.Equal(previous, answer.State) {
+		stored = answer.State
+	}
+	s.state = stored
 	if err != nil {
 		return err
 	}
-	s.isPrestartDone = answer.Done
+	s.isPrestartDone, s.prestartEnv = answer.Done, answer.Env
 	return answer.Validate()
 }

@@ -171,7 +171,7 @@ func (c *Client) Update(ctx context.Context, r hook.TaskUpdateRequest) (hook.Tas
 
 // PreKilling implements hook.TaskPreKilling.
 func (c *Client) PreKilling(ctx context.Context, r hook.TaskPreKillingRequest) (hook.TaskPreKillingResponse, error) {
-	return hook.TaskPreKillingResponse{}, invokePointWithoutResponse(ctx, c, c.pb.PreKilling, taskRequestProto(r.RequestMeta, r.Alloc, r.Task, nil))
+	return hook.TaskPreKillingResponse{}, invokePointWithoutResponse(ctx, c, c.pb.PreKilling, preKillingRequestProto(r))
 }
 
 // Exited implements hook.TaskExited.

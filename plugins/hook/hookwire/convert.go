@@ -128,6 +128,12 @@ func taskRequestProto(m hook.RequestMeta, a hook.Alloc, t hook.Task, env map[str
 	return &hookpb.TaskRequest{Alloc: allocProto(a), Token: m.Token, Attachment: m.AttachmentJSON, Traceparent: m.Traceparent, Task: taskProto(t), Env: env}
 }
 
+func preKillingRequestProto(r hook.TaskPreKillingRequest) *hookpb.TaskRequest {
+	p := taskRequestProto(r.RequestMeta, r.Alloc, r.Task, nil)
+	p.StartId, p.PreviousState = r.StartID, r.PreviousState
+	return p
+}
+
 func prestartRequestProto(r hook.TaskPrestartRequest) *hookpb.PrestartRequest {
 	return &hookpb.PrestartRequest{
 		Alloc: allocProto(r.Alloc), Token: r.Token, Attachment: r.AttachmentJSON, Traceparent: r.Traceparent, Task: taskProto(r.Task), Dir: taskDirProto(r.Dir),
@@ -165,7 +171,7 @@ func prestartResponseProto(r hook.TaskPrestartResponse) *hookpb.PrestartResponse
 func poststartRequestProto(r hook.TaskPoststartRequest) *hookpb.PoststartRequest {
 	return &hookpb.PoststartRequest{
 		Alloc: allocProto(r.Alloc), Token: r.Token, Attachment: r.AttachmentJSON, Traceparent: r.Traceparent, Task: taskProto(r.Task), Dir: taskDirProto(r.Dir),
-		Env: r.Env, Network: networkProto(r.Network), Repeated: r.Repeated,
+		Env: r.Env, Network: networkProto(r.Network), Repeated: r.Repeated, StartId: r.StartID, PreviousState: r.PreviousState,
 	}
 }
 
@@ -173,6 +179,7 @@ func exitedRequestProto(r hook.TaskExitedRequest) *hookpb.ExitedRequest {
 	p := &hookpb.ExitedRequest{
 		Alloc: allocProto(r.Alloc), Token: r.Token, Attachment: r.AttachmentJSON, Traceparent: r.Traceparent, Task: taskProto(r.Task),
 		ExitCode: int32(r.Exit.ExitCode), Signal: int32(r.Exit.Signal), OomKilled: r.Exit.OOMKilled, WillRestart: r.WillRestart,
+		StartId: r.StartID, PreviousState: r.PreviousState,
 	}
 	if r.Exit.Err != nil {
 		p.Error = r.Exit.Err.Error()

@@ -73,6 +73,10 @@ func (f *fakeHost) SetHealth(_ context.Context, s hook.Scope, req hook.SetHealth
 	return f.recordCall(s, req)
 }
 
+func (f *fakeHost) StoreState(_ context.Context, s hook.Scope, state map[string]string) error {
+	return f.recordCall(s, state)
+}
+
 func (f *fakeHost) Variable(_ context.Context, s hook.Scope, req hook.VariableRequest) (hook.VariableResponse, error) {
 	switch err := f.recordCall(s, req); req.Path {
 	case "missing":
@@ -124,6 +128,7 @@ func TestHostCarriesAllFields(t *testing.T) {
 		{"signal", func() (any, error) { return nil, host.Signal(ctx, of, newFilledValue[hook.SignalRequest]()) }, []any{of, newFilledValue[hook.SignalRequest]()}, nil},
 		{"kill", func() (any, error) { return nil, host.Kill(ctx, of, newFilledValue[hook.KillRequest]()) }, []any{of, newFilledValue[hook.KillRequest]()}, nil},
 		{"health", func() (any, error) { return nil, host.SetHealth(ctx, of, newFilledValue[hook.SetHealthRequest]()) }, []any{of, newFilledValue[hook.SetHealthRequest]()}, nil},
+		{"store state", func() (any, error) { return nil, host.StoreState(ctx, of, map[string]string{"k": "v"}) }, []any{of, map[string]string{"k": "v"}}, nil},
 		{"variable", func() (any, error) { return host.Variable(ctx, whole, newFilledValue[hook.VariableRequest]()) }, []any{whole, newFilledValue[hook.VariableRequest]()}, hook.VariableResponse{Items: map[string]string{"k": "v"}, Index: 9}},
 		{"no variable", func() (any, error) { return host.Variable(ctx, whole, hook.VariableRequest{Path: "missing"}) }, []any{whole, hook.VariableRequest{Path: "missing"}}, hook.VariableResponse{Index: 8}},
 		{"empty variable", func() (any, error) { return host.Variable(ctx, whole, hook.VariableRequest{Path: "empty"}) }, []any{whole, hook.VariableRequest{Path: "empty"}}, hook.VariableResponse{Items: map[string]string{}, Index: 8}},

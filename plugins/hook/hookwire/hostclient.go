@@ -235,6 +235,12 @@ func (c *HostClient) SetHealth(ctx context.Context, s hook.Scope, req hook.SetHe
 	return err
 }
 
+// StoreState implements hook.Host.
+func (c *HostClient) StoreState(ctx context.Context, s hook.Scope, state map[string]string) error {
+	_, err := retryWhileUnavailable(ctx, c.pb.StoreState, &hookpb.StoreStateRequest{Token: s.Token, Task: s.Task, State: state})
+	return err
+}
+
 // Variable implements hook.Host.
 func (c *HostClient) Variable(ctx context.Context, s hook.Scope, req hook.VariableRequest) (hook.VariableResponse, error) {
 	p, err := retryWhileUnavailable(ctx, c.pb.Variable, &hookpb.VariableRequest{Token: s.Token, Path: req.Path, After: req.AfterIndex})

@@ -138,6 +138,10 @@ func (s *hostServer) SetHealth(ctx context.Context, r *hookpb.SetHealthRequest) 
 	return doneResponse(s.impl.SetHealth(ctx, scopeFromProto(r), hook.SetHealthRequest{Healthy: r.GetHealthy(), Reason: r.GetReason()}))
 }
 
+func (s *hostServer) StoreState(ctx context.Context, r *hookpb.StoreStateRequest) (*hookpb.Done, error) {
+	return doneResponse(s.impl.StoreState(ctx, scopeFromProto(r), r.GetState()))
+}
+
 func (s *hostServer) Variable(ctx context.Context, r *hookpb.VariableRequest) (*hookpb.VariableResponse, error) {
 	v, err := s.impl.Variable(ctx, hook.Scope{Token: r.GetToken()}, hook.VariableRequest{Path: r.GetPath(), AfterIndex: r.GetAfter()})
 	if err != nil {

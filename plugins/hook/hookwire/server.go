@@ -158,7 +158,9 @@ func (s *server) Poststart(ctx context.Context, r *hookpb.PoststartRequest) (*ho
 		Env:         r.GetEnv(),
 		Network:     networkFromProto(r.GetNetwork()),
 
-		Repeated: r.GetRepeated(),
+		StartID:       r.GetStartId(),
+		PreviousState: r.GetPreviousState(),
+		Repeated:      r.GetRepeated(),
 	})
 }
 
@@ -171,6 +173,7 @@ func (s *server) Update(ctx context.Context, r *hookpb.TaskRequest) (*hookpb.Res
 func (s *server) PreKilling(ctx context.Context, r *hookpb.TaskRequest) (*hookpb.Response, error) {
 	return callHookPoint(ctx, s, hook.PreKilling, hook.TaskPreKilling.PreKilling, hook.TaskPreKillingRequest{
 		RequestMeta: requestMetaFromProto(r), Alloc: allocFromProto(r.GetAlloc()), Task: taskFromProto(r.GetTask()),
+		StartID: r.GetStartId(), PreviousState: r.GetPreviousState(),
 	})
 }
 
@@ -181,6 +184,7 @@ func (s *server) Exited(ctx context.Context, r *hookpb.ExitedRequest) (*hookpb.R
 	}
 	return callHookPoint(ctx, s, hook.Exited, hook.TaskExited.Exited, hook.TaskExitedRequest{
 		RequestMeta: requestMetaFromProto(r), Alloc: allocFromProto(r.GetAlloc()), Task: taskFromProto(r.GetTask()), Exit: exit, WillRestart: r.GetWillRestart(),
+		StartID: r.GetStartId(), PreviousState: r.GetPreviousState(),
 	})
 }
 

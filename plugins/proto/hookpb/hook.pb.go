@@ -1340,8 +1340,10 @@ type TaskRequest struct {
 	Token         string                 `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
 	Attachment    []byte                 `protobuf:"bytes,3,opt,name=attachment,proto3" json:"attachment,omitempty"`
 	Task          *Task                  `protobuf:"bytes,4,opt,name=task,proto3" json:"task,omitempty"`
-	Env           map[string]string      `protobuf:"bytes,5,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // for Update only
-	Traceparent   string                 `protobuf:"bytes,6,opt,name=traceparent,proto3" json:"traceparent,omitempty"`                                                           // see AllocRequest
+	Env           map[string]string      `protobuf:"bytes,5,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`                                          // for Update only
+	Traceparent   string                 `protobuf:"bytes,6,opt,name=traceparent,proto3" json:"traceparent,omitempty"`                                                                                                    // see AllocRequest
+	StartId       string                 `protobuf:"bytes,7,opt,name=start_id,json=startId,proto3" json:"start_id,omitempty"`                                                                                             // for PreKilling only; see PoststartRequest
+	PreviousState map[string]string      `protobuf:"bytes,8,rep,name=previous_state,json=previousState,proto3" json:"previous_state,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // for PreKilling only
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1418,6 +1420,20 @@ func (x *TaskRequest) GetTraceparent() string {
 	return ""
 }
 
+func (x *TaskRequest) GetStartId() string {
+	if x != nil {
+		return x.StartId
+	}
+	return ""
+}
+
+func (x *TaskRequest) GetPreviousState() map[string]string {
+	if x != nil {
+		return x.PreviousState
+	}
+	return nil
+}
+
 type PrestartRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Alloc         *Alloc                 `protobuf:"bytes,1,opt,name=alloc,proto3" json:"alloc,omitempty"`
@@ -1427,7 +1443,7 @@ type PrestartRequest struct {
 	Dir           *TaskDir               `protobuf:"bytes,5,opt,name=dir,proto3" json:"dir,omitempty"`
 	Env           map[string]string      `protobuf:"bytes,6,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // includes the variables of earlier hooks
 	Resources     *Resources             `protobuf:"bytes,7,opt,name=resources,proto3" json:"resources,omitempty"`
-	PreviousState map[string]string      `protobuf:"bytes,8,rep,name=previous_state,json=previousState,proto3" json:"previous_state,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // state of the last response
+	PreviousState map[string]string      `protobuf:"bytes,8,rep,name=previous_state,json=previousState,proto3" json:"previous_state,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // of the last response, or of the last call of Host.StoreState
 	// The task already runs: another agent has recovered it.
 	Running       bool   `protobuf:"varint,9,opt,name=running,proto3" json:"running,omitempty"`
 	Traceparent   string `protobuf:"bytes,10,opt,name=traceparent,proto3" json:"traceparent,omitempty"` // see AllocRequest
@@ -1622,16 +1638,21 @@ func (x *PrestartResponse) GetDone() bool {
 }
 
 type PoststartRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Alloc         *Alloc                 `protobuf:"bytes,1,opt,name=alloc,proto3" json:"alloc,omitempty"`
-	Token         string                 `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
-	Attachment    []byte                 `protobuf:"bytes,3,opt,name=attachment,proto3" json:"attachment,omitempty"`
-	Task          *Task                  `protobuf:"bytes,4,opt,name=task,proto3" json:"task,omitempty"`
-	Dir           *TaskDir               `protobuf:"bytes,5,opt,name=dir,proto3" json:"dir,omitempty"`
-	Env           map[string]string      `protobuf:"bytes,6,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	Network       *Network               `protobuf:"bytes,7,opt,name=network,proto3" json:"network,omitempty"`
-	Repeated      bool                   `protobuf:"varint,8,opt,name=repeated,proto3" json:"repeated,omitempty"`      // a call for the same start of the task may have been made before
-	Traceparent   string                 `protobuf:"bytes,9,opt,name=traceparent,proto3" json:"traceparent,omitempty"` // see AllocRequest
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Alloc       *Alloc                 `protobuf:"bytes,1,opt,name=alloc,proto3" json:"alloc,omitempty"`
+	Token       string                 `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
+	Attachment  []byte                 `protobuf:"bytes,3,opt,name=attachment,proto3" json:"attachment,omitempty"`
+	Task        *Task                  `protobuf:"bytes,4,opt,name=task,proto3" json:"task,omitempty"`
+	Dir         *TaskDir               `protobuf:"bytes,5,opt,name=dir,proto3" json:"dir,omitempty"`
+	Env         map[string]string      `protobuf:"bytes,6,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Network     *Network               `protobuf:"bytes,7,opt,name=network,proto3" json:"network,omitempty"`
+	Repeated    bool                   `protobuf:"varint,8,opt,name=repeated,proto3" json:"repeated,omitempty"`      // a call for the same start of the task may have been made before
+	Traceparent string                 `protobuf:"bytes,9,opt,name=traceparent,proto3" json:"traceparent,omitempty"` // see AllocRequest
+	// The id of this start of the task. Each start has another one; a repeated call
+	// has that of the first.
+	StartId string `protobuf:"bytes,10,opt,name=start_id,json=startId,proto3" json:"start_id,omitempty"`
+	// The state of the response of Prestart, or of the last call of Host.StoreState.
+	PreviousState map[string]string `protobuf:"bytes,11,rep,name=previous_state,json=previousState,proto3" json:"previous_state,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1729,6 +1750,20 @@ func (x *PoststartRequest) GetTraceparent() string {
 	return ""
 }
 
+func (x *PoststartRequest) GetStartId() string {
+	if x != nil {
+		return x.StartId
+	}
+	return ""
+}
+
+func (x *PoststartRequest) GetPreviousState() map[string]string {
+	if x != nil {
+		return x.PreviousState
+	}
+	return nil
+}
+
 type ExitedRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Alloc         *Alloc                 `protobuf:"bytes,1,opt,name=alloc,proto3" json:"alloc,omitempty"`
@@ -1740,7 +1775,9 @@ type ExitedRequest struct {
 	OomKilled     bool                   `protobuf:"varint,7,opt,name=oom_killed,json=oomKilled,proto3" json:"oom_killed,omitempty"`
 	Error         string                 `protobuf:"bytes,8,opt,name=error,proto3" json:"error,omitempty"` // error of the driver; the exit status is unknown then
 	WillRestart   bool                   `protobuf:"varint,9,opt,name=will_restart,json=willRestart,proto3" json:"will_restart,omitempty"`
-	Traceparent   string                 `protobuf:"bytes,10,opt,name=traceparent,proto3" json:"traceparent,omitempty"` // see AllocRequest
+	Traceparent   string                 `protobuf:"bytes,10,opt,name=traceparent,proto3" json:"traceparent,omitempty"`        // see AllocRequest
+	StartId       string                 `protobuf:"bytes,11,opt,name=start_id,json=startId,proto3" json:"start_id,omitempty"` // see PoststartRequest
+	PreviousState map[string]string      `protobuf:"bytes,12,rep,name=previous_state,json=previousState,proto3" json:"previous_state,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1843,6 +1880,20 @@ func (x *ExitedRequest) GetTraceparent() string {
 		return x.Traceparent
 	}
 	return ""
+}
+
+func (x *ExitedRequest) GetStartId() string {
+	if x != nil {
+		return x.StartId
+	}
+	return ""
+}
+
+func (x *ExitedRequest) GetPreviousState() map[string]string {
+	if x != nil {
+		return x.PreviousState
+	}
+	return nil
 }
 
 type StopRequest struct {
@@ -2056,7 +2107,7 @@ const file_plugins_proto_hookpb_hook_proto_rawDesc = "" +
 	"\vtraceparent\x18\x05 \x01(\tR\vtraceparent\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xcd\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x8c\x04\n" +
 	"\vTaskRequest\x126\n" +
 	"\x05alloc\x18\x01 \x01(\v2 .nomadlite.plugins.hook.v1.AllocR\x05alloc\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\tR\x05token\x12\x1e\n" +
@@ -2065,8 +2116,13 @@ const file_plugins_proto_hookpb_hook_proto_rawDesc = "" +
 	"attachment\x123\n" +
 	"\x04task\x18\x04 \x01(\v2\x1f.nomadlite.plugins.hook.v1.TaskR\x04task\x12A\n" +
 	"\x03env\x18\x05 \x03(\v2/.nomadlite.plugins.hook.v1.TaskRequest.EnvEntryR\x03env\x12 \n" +
-	"\vtraceparent\x18\x06 \x01(\tR\vtraceparent\x1a6\n" +
+	"\vtraceparent\x18\x06 \x01(\tR\vtraceparent\x12\x19\n" +
+	"\bstart_id\x18\a \x01(\tR\astartId\x12`\n" +
+	"\x0eprevious_state\x18\b \x03(\v29.nomadlite.plugins.hook.v1.TaskRequest.PreviousStateEntryR\rpreviousState\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a@\n" +
+	"\x12PreviousStateEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x91\x05\n" +
 	"\x0fPrestartRequest\x126\n" +
@@ -2102,7 +2158,7 @@ const file_plugins_proto_hookpb_hook_proto_rawDesc = "" +
 	"\n" +
 	"StateEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe7\x03\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xab\x05\n" +
 	"\x10PoststartRequest\x126\n" +
 	"\x05alloc\x18\x01 \x01(\v2 .nomadlite.plugins.hook.v1.AllocR\x05alloc\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\tR\x05token\x12\x1e\n" +
@@ -2114,10 +2170,16 @@ const file_plugins_proto_hookpb_hook_proto_rawDesc = "" +
 	"\x03env\x18\x06 \x03(\v24.nomadlite.plugins.hook.v1.PoststartRequest.EnvEntryR\x03env\x12<\n" +
 	"\anetwork\x18\a \x01(\v2\".nomadlite.plugins.hook.v1.NetworkR\anetwork\x12\x1a\n" +
 	"\brepeated\x18\b \x01(\bR\brepeated\x12 \n" +
-	"\vtraceparent\x18\t \x01(\tR\vtraceparent\x1a6\n" +
+	"\vtraceparent\x18\t \x01(\tR\vtraceparent\x12\x19\n" +
+	"\bstart_id\x18\n" +
+	" \x01(\tR\astartId\x12e\n" +
+	"\x0eprevious_state\x18\v \x03(\v2>.nomadlite.plugins.hook.v1.PoststartRequest.PreviousStateEntryR\rpreviousState\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe1\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a@\n" +
+	"\x12PreviousStateEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa2\x04\n" +
 	"\rExitedRequest\x126\n" +
 	"\x05alloc\x18\x01 \x01(\v2 .nomadlite.plugins.hook.v1.AllocR\x05alloc\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\tR\x05token\x12\x1e\n" +
@@ -2132,7 +2194,12 @@ const file_plugins_proto_hookpb_hook_proto_rawDesc = "" +
 	"\x05error\x18\b \x01(\tR\x05error\x12!\n" +
 	"\fwill_restart\x18\t \x01(\bR\vwillRestart\x12 \n" +
 	"\vtraceparent\x18\n" +
-	" \x01(\tR\vtraceparent\"\xac\x03\n" +
+	" \x01(\tR\vtraceparent\x12\x19\n" +
+	"\bstart_id\x18\v \x01(\tR\astartId\x12b\n" +
+	"\x0eprevious_state\x18\f \x03(\v2;.nomadlite.plugins.hook.v1.ExitedRequest.PreviousStateEntryR\rpreviousState\x1a@\n" +
+	"\x12PreviousStateEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xac\x03\n" +
 	"\vStopRequest\x126\n" +
 	"\x05alloc\x18\x01 \x01(\v2 .nomadlite.plugins.hook.v1.AllocR\x05alloc\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\tR\x05token\x12\x1e\n" +
@@ -2198,7 +2265,7 @@ func file_plugins_proto_hookpb_hook_proto_rawDescGZIP() []byte {
 }
 
 var file_plugins_proto_hookpb_hook_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_plugins_proto_hookpb_hook_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
+var file_plugins_proto_hookpb_hook_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_plugins_proto_hookpb_hook_proto_goTypes = []any{
 	(Point)(0),                  // 0: nomadlite.plugins.hook.v1.Point
 	(*DescribeRequest)(nil),     // 1: nomadlite.plugins.hook.v1.DescribeRequest
@@ -2229,20 +2296,23 @@ var file_plugins_proto_hookpb_hook_proto_goTypes = []any{
 	nil,                         // 26: nomadlite.plugins.hook.v1.Network.PortMapEntry
 	nil,                         // 27: nomadlite.plugins.hook.v1.AllocRequest.EnvEntry
 	nil,                         // 28: nomadlite.plugins.hook.v1.TaskRequest.EnvEntry
-	nil,                         // 29: nomadlite.plugins.hook.v1.PrestartRequest.EnvEntry
-	nil,                         // 30: nomadlite.plugins.hook.v1.PrestartRequest.PreviousStateEntry
-	nil,                         // 31: nomadlite.plugins.hook.v1.PrestartResponse.EnvEntry
-	nil,                         // 32: nomadlite.plugins.hook.v1.PrestartResponse.StateEntry
-	nil,                         // 33: nomadlite.plugins.hook.v1.PoststartRequest.EnvEntry
-	nil,                         // 34: nomadlite.plugins.hook.v1.StopRequest.PreviousStateEntry
-	(*specpb.Spec)(nil),         // 35: hashicorp.nomad.plugins.shared.hclspec.Spec
-	(*durationpb.Duration)(nil), // 36: google.protobuf.Duration
+	nil,                         // 29: nomadlite.plugins.hook.v1.TaskRequest.PreviousStateEntry
+	nil,                         // 30: nomadlite.plugins.hook.v1.PrestartRequest.EnvEntry
+	nil,                         // 31: nomadlite.plugins.hook.v1.PrestartRequest.PreviousStateEntry
+	nil,                         // 32: nomadlite.plugins.hook.v1.PrestartResponse.EnvEntry
+	nil,                         // 33: nomadlite.plugins.hook.v1.PrestartResponse.StateEntry
+	nil,                         // 34: nomadlite.plugins.hook.v1.PoststartRequest.EnvEntry
+	nil,                         // 35: nomadlite.plugins.hook.v1.PoststartRequest.PreviousStateEntry
+	nil,                         // 36: nomadlite.plugins.hook.v1.ExitedRequest.PreviousStateEntry
+	nil,                         // 37: nomadlite.plugins.hook.v1.StopRequest.PreviousStateEntry
+	(*specpb.Spec)(nil),         // 38: hashicorp.nomad.plugins.shared.hclspec.Spec
+	(*durationpb.Duration)(nil), // 39: google.protobuf.Duration
 }
 var file_plugins_proto_hookpb_hook_proto_depIdxs = []int32{
 	3,  // 0: nomadlite.plugins.hook.v1.Description.subscriptions:type_name -> nomadlite.plugins.hook.v1.Subscription
-	35, // 1: nomadlite.plugins.hook.v1.Description.attachment_schema:type_name -> hashicorp.nomad.plugins.shared.hclspec.Spec
+	38, // 1: nomadlite.plugins.hook.v1.Description.attachment_schema:type_name -> hashicorp.nomad.plugins.shared.hclspec.Spec
 	0,  // 2: nomadlite.plugins.hook.v1.Subscription.point:type_name -> nomadlite.plugins.hook.v1.Point
-	36, // 3: nomadlite.plugins.hook.v1.Subscription.timeout:type_name -> google.protobuf.Duration
+	39, // 3: nomadlite.plugins.hook.v1.Subscription.timeout:type_name -> google.protobuf.Duration
 	6,  // 4: nomadlite.plugins.hook.v1.ConfigureRequest.node:type_name -> nomadlite.plugins.hook.v1.Node
 	24, // 5: nomadlite.plugins.hook.v1.Alloc.meta:type_name -> nomadlite.plugins.hook.v1.Alloc.MetaEntry
 	25, // 6: nomadlite.plugins.hook.v1.Task.meta:type_name -> nomadlite.plugins.hook.v1.Task.MetaEntry
@@ -2254,65 +2324,68 @@ var file_plugins_proto_hookpb_hook_proto_depIdxs = []int32{
 	7,  // 12: nomadlite.plugins.hook.v1.TaskRequest.alloc:type_name -> nomadlite.plugins.hook.v1.Alloc
 	8,  // 13: nomadlite.plugins.hook.v1.TaskRequest.task:type_name -> nomadlite.plugins.hook.v1.Task
 	28, // 14: nomadlite.plugins.hook.v1.TaskRequest.env:type_name -> nomadlite.plugins.hook.v1.TaskRequest.EnvEntry
-	7,  // 15: nomadlite.plugins.hook.v1.PrestartRequest.alloc:type_name -> nomadlite.plugins.hook.v1.Alloc
-	8,  // 16: nomadlite.plugins.hook.v1.PrestartRequest.task:type_name -> nomadlite.plugins.hook.v1.Task
-	9,  // 17: nomadlite.plugins.hook.v1.PrestartRequest.dir:type_name -> nomadlite.plugins.hook.v1.TaskDir
-	29, // 18: nomadlite.plugins.hook.v1.PrestartRequest.env:type_name -> nomadlite.plugins.hook.v1.PrestartRequest.EnvEntry
-	10, // 19: nomadlite.plugins.hook.v1.PrestartRequest.resources:type_name -> nomadlite.plugins.hook.v1.Resources
-	30, // 20: nomadlite.plugins.hook.v1.PrestartRequest.previous_state:type_name -> nomadlite.plugins.hook.v1.PrestartRequest.PreviousStateEntry
-	15, // 21: nomadlite.plugins.hook.v1.PrestartResponse.failure:type_name -> nomadlite.plugins.hook.v1.Failure
-	31, // 22: nomadlite.plugins.hook.v1.PrestartResponse.env:type_name -> nomadlite.plugins.hook.v1.PrestartResponse.EnvEntry
-	12, // 23: nomadlite.plugins.hook.v1.PrestartResponse.mounts:type_name -> nomadlite.plugins.hook.v1.Mount
-	13, // 24: nomadlite.plugins.hook.v1.PrestartResponse.devices:type_name -> nomadlite.plugins.hook.v1.Device
-	32, // 25: nomadlite.plugins.hook.v1.PrestartResponse.state:type_name -> nomadlite.plugins.hook.v1.PrestartResponse.StateEntry
-	7,  // 26: nomadlite.plugins.hook.v1.PoststartRequest.alloc:type_name -> nomadlite.plugins.hook.v1.Alloc
-	8,  // 27: nomadlite.plugins.hook.v1.PoststartRequest.task:type_name -> nomadlite.plugins.hook.v1.Task
-	9,  // 28: nomadlite.plugins.hook.v1.PoststartRequest.dir:type_name -> nomadlite.plugins.hook.v1.TaskDir
-	33, // 29: nomadlite.plugins.hook.v1.PoststartRequest.env:type_name -> nomadlite.plugins.hook.v1.PoststartRequest.EnvEntry
-	14, // 30: nomadlite.plugins.hook.v1.PoststartRequest.network:type_name -> nomadlite.plugins.hook.v1.Network
-	7,  // 31: nomadlite.plugins.hook.v1.ExitedRequest.alloc:type_name -> nomadlite.plugins.hook.v1.Alloc
-	8,  // 32: nomadlite.plugins.hook.v1.ExitedRequest.task:type_name -> nomadlite.plugins.hook.v1.Task
-	7,  // 33: nomadlite.plugins.hook.v1.StopRequest.alloc:type_name -> nomadlite.plugins.hook.v1.Alloc
-	8,  // 34: nomadlite.plugins.hook.v1.StopRequest.task:type_name -> nomadlite.plugins.hook.v1.Task
-	9,  // 35: nomadlite.plugins.hook.v1.StopRequest.dir:type_name -> nomadlite.plugins.hook.v1.TaskDir
-	34, // 36: nomadlite.plugins.hook.v1.StopRequest.previous_state:type_name -> nomadlite.plugins.hook.v1.StopRequest.PreviousStateEntry
-	1,  // 37: nomadlite.plugins.hook.v1.Hook.Describe:input_type -> nomadlite.plugins.hook.v1.DescribeRequest
-	4,  // 38: nomadlite.plugins.hook.v1.Hook.Configure:input_type -> nomadlite.plugins.hook.v1.ConfigureRequest
-	17, // 39: nomadlite.plugins.hook.v1.Hook.Prerun:input_type -> nomadlite.plugins.hook.v1.AllocRequest
-	17, // 40: nomadlite.plugins.hook.v1.Hook.UpdateAlloc:input_type -> nomadlite.plugins.hook.v1.AllocRequest
-	17, // 41: nomadlite.plugins.hook.v1.Hook.PreTaskRestart:input_type -> nomadlite.plugins.hook.v1.AllocRequest
-	17, // 42: nomadlite.plugins.hook.v1.Hook.PreKill:input_type -> nomadlite.plugins.hook.v1.AllocRequest
-	17, // 43: nomadlite.plugins.hook.v1.Hook.Postrun:input_type -> nomadlite.plugins.hook.v1.AllocRequest
-	17, // 44: nomadlite.plugins.hook.v1.Hook.Destroy:input_type -> nomadlite.plugins.hook.v1.AllocRequest
-	17, // 45: nomadlite.plugins.hook.v1.Hook.ShutdownAlloc:input_type -> nomadlite.plugins.hook.v1.AllocRequest
-	19, // 46: nomadlite.plugins.hook.v1.Hook.Prestart:input_type -> nomadlite.plugins.hook.v1.PrestartRequest
-	21, // 47: nomadlite.plugins.hook.v1.Hook.Poststart:input_type -> nomadlite.plugins.hook.v1.PoststartRequest
-	18, // 48: nomadlite.plugins.hook.v1.Hook.Update:input_type -> nomadlite.plugins.hook.v1.TaskRequest
-	18, // 49: nomadlite.plugins.hook.v1.Hook.PreKilling:input_type -> nomadlite.plugins.hook.v1.TaskRequest
-	22, // 50: nomadlite.plugins.hook.v1.Hook.Exited:input_type -> nomadlite.plugins.hook.v1.ExitedRequest
-	23, // 51: nomadlite.plugins.hook.v1.Hook.Stop:input_type -> nomadlite.plugins.hook.v1.StopRequest
-	18, // 52: nomadlite.plugins.hook.v1.Hook.Shutdown:input_type -> nomadlite.plugins.hook.v1.TaskRequest
-	2,  // 53: nomadlite.plugins.hook.v1.Hook.Describe:output_type -> nomadlite.plugins.hook.v1.Description
-	5,  // 54: nomadlite.plugins.hook.v1.Hook.Configure:output_type -> nomadlite.plugins.hook.v1.ConfigureResponse
-	16, // 55: nomadlite.plugins.hook.v1.Hook.Prerun:output_type -> nomadlite.plugins.hook.v1.Response
-	16, // 56: nomadlite.plugins.hook.v1.Hook.UpdateAlloc:output_type -> nomadlite.plugins.hook.v1.Response
-	16, // 57: nomadlite.plugins.hook.v1.Hook.PreTaskRestart:output_type -> nomadlite.plugins.hook.v1.Response
-	16, // 58: nomadlite.plugins.hook.v1.Hook.PreKill:output_type -> nomadlite.plugins.hook.v1.Response
-	16, // 59: nomadlite.plugins.hook.v1.Hook.Postrun:output_type -> nomadlite.plugins.hook.v1.Response
-	16, // 60: nomadlite.plugins.hook.v1.Hook.Destroy:output_type -> nomadlite.plugins.hook.v1.Response
-	16, // 61: nomadlite.plugins.hook.v1.Hook.ShutdownAlloc:output_type -> nomadlite.plugins.hook.v1.Response
-	20, // 62: nomadlite.plugins.hook.v1.Hook.Prestart:output_type -> nomadlite.plugins.hook.v1.PrestartResponse
-	16, // 63: nomadlite.plugins.hook.v1.Hook.Poststart:output_type -> nomadlite.plugins.hook.v1.Response
-	16, // 64: nomadlite.plugins.hook.v1.Hook.Update:output_type -> nomadlite.plugins.hook.v1.Response
-	16, // 65: nomadlite.plugins.hook.v1.Hook.PreKilling:output_type -> nomadlite.plugins.hook.v1.Response
-	16, // 66: nomadlite.plugins.hook.v1.Hook.Exited:output_type -> nomadlite.plugins.hook.v1.Response
-	16, // 67: nomadlite.plugins.hook.v1.Hook.Stop:output_type -> nomadlite.plugins.hook.v1.Response
-	16, // 68: nomadlite.plugins.hook.v1.Hook.Shutdown:output_type -> nomadlite.plugins.hook.v1.Response
-	53, // [53:69] is the sub-list for method output_type
-	37, // [37:53] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	29, // 15: nomadlite.plugins.hook.v1.TaskRequest.previous_state:type_name -> nomadlite.plugins.hook.v1.TaskRequest.PreviousStateEntry
+	7,  // 16: nomadlite.plugins.hook.v1.PrestartRequest.alloc:type_name -> nomadlite.plugins.hook.v1.Alloc
+	8,  // 17: nomadlite.plugins.hook.v1.PrestartRequest.task:type_name -> nomadlite.plugins.hook.v1.Task
+	9,  // 18: nomadlite.plugins.hook.v1.PrestartRequest.dir:type_name -> nomadlite.plugins.hook.v1.TaskDir
+	30, // 19: nomadlite.plugins.hook.v1.PrestartRequest.env:type_name -> nomadlite.plugins.hook.v1.PrestartRequest.EnvEntry
+	10, // 20: nomadlite.plugins.hook.v1.PrestartRequest.resources:type_name -> nomadlite.plugins.hook.v1.Resources
+	31, // 21: nomadlite.plugins.hook.v1.PrestartRequest.previous_state:type_name -> nomadlite.plugins.hook.v1.PrestartRequest.PreviousStateEntry
+	15, // 22: nomadlite.plugins.hook.v1.PrestartResponse.failure:type_name -> nomadlite.plugins.hook.v1.Failure
+	32, // 23: nomadlite.plugins.hook.v1.PrestartResponse.env:type_name -> nomadlite.plugins.hook.v1.PrestartResponse.EnvEntry
+	12, // 24: nomadlite.plugins.hook.v1.PrestartResponse.mounts:type_name -> nomadlite.plugins.hook.v1.Mount
+	13, // 25: nomadlite.plugins.hook.v1.PrestartResponse.devices:type_name -> nomadlite.plugins.hook.v1.Device
+	33, // 26: nomadlite.plugins.hook.v1.PrestartResponse.state:type_name -> nomadlite.plugins.hook.v1.PrestartResponse.StateEntry
+	7,  // 27: nomadlite.plugins.hook.v1.PoststartRequest.alloc:type_name -> nomadlite.plugins.hook.v1.Alloc
+	8,  // 28: nomadlite.plugins.hook.v1.PoststartRequest.task:type_name -> nomadlite.plugins.hook.v1.Task
+	9,  // 29: nomadlite.plugins.hook.v1.PoststartRequest.dir:type_name -> nomadlite.plugins.hook.v1.TaskDir
+	34, // 30: nomadlite.plugins.hook.v1.PoststartRequest.env:type_name -> nomadlite.plugins.hook.v1.PoststartRequest.EnvEntry
+	14, // 31: nomadlite.plugins.hook.v1.PoststartRequest.network:type_name -> nomadlite.plugins.hook.v1.Network
+	35, // 32: nomadlite.plugins.hook.v1.PoststartRequest.previous_state:type_name -> nomadlite.plugins.hook.v1.PoststartRequest.PreviousStateEntry
+	7,  // 33: nomadlite.plugins.hook.v1.ExitedRequest.alloc:type_name -> nomadlite.plugins.hook.v1.Alloc
+	8,  // 34: nomadlite.plugins.hook.v1.ExitedRequest.task:type_name -> nomadlite.plugins.hook.v1.Task
+	36, // 35: nomadlite.plugins.hook.v1.ExitedRequest.previous_state:type_name -> nomadlite.plugins.hook.v1.ExitedRequest.PreviousStateEntry
+	7,  // 36: nomadlite.plugins.hook.v1.StopRequest.alloc:type_name -> nomadlite.plugins.hook.v1.Alloc
+	8,  // 37: nomadlite.plugins.hook.v1.StopRequest.task:type_name -> nomadlite.plugins.hook.v1.Task
+	9,  // 38: nomadlite.plugins.hook.v1.StopRequest.dir:type_name -> nomadlite.plugins.hook.v1.TaskDir
+	37, // 39: nomadlite.plugins.hook.v1.StopRequest.previous_state:type_name -> nomadlite.plugins.hook.v1.StopRequest.PreviousStateEntry
+	1,  // 40: nomadlite.plugins.hook.v1.Hook.Describe:input_type -> nomadlite.plugins.hook.v1.DescribeRequest
+	4,  // 41: nomadlite.plugins.hook.v1.Hook.Configure:input_type -> nomadlite.plugins.hook.v1.ConfigureRequest
+	17, // 42: nomadlite.plugins.hook.v1.Hook.Prerun:input_type -> nomadlite.plugins.hook.v1.AllocRequest
+	17, // 43: nomadlite.plugins.hook.v1.Hook.UpdateAlloc:input_type -> nomadlite.plugins.hook.v1.AllocRequest
+	17, // 44: nomadlite.plugins.hook.v1.Hook.PreTaskRestart:input_type -> nomadlite.plugins.hook.v1.AllocRequest
+	17, // 45: nomadlite.plugins.hook.v1.Hook.PreKill:input_type -> nomadlite.plugins.hook.v1.AllocRequest
+	17, // 46: nomadlite.plugins.hook.v1.Hook.Postrun:input_type -> nomadlite.plugins.hook.v1.AllocRequest
+	17, // 47: nomadlite.plugins.hook.v1.Hook.Destroy:input_type -> nomadlite.plugins.hook.v1.AllocRequest
+	17, // 48: nomadlite.plugins.hook.v1.Hook.ShutdownAlloc:input_type -> nomadlite.plugins.hook.v1.AllocRequest
+	19, // 49: nomadlite.plugins.hook.v1.Hook.Prestart:input_type -> nomadlite.plugins.hook.v1.PrestartRequest
+	21, // 50: nomadlite.plugins.hook.v1.Hook.Poststart:input_type -> nomadlite.plugins.hook.v1.PoststartRequest
+	18, // 51: nomadlite.plugins.hook.v1.Hook.Update:input_type -> nomadlite.plugins.hook.v1.TaskRequest
+	18, // 52: nomadlite.plugins.hook.v1.Hook.PreKilling:input_type -> nomadlite.plugins.hook.v1.TaskRequest
+	22, // 53: nomadlite.plugins.hook.v1.Hook.Exited:input_type -> nomadlite.plugins.hook.v1.ExitedRequest
+	23, // 54: nomadlite.plugins.hook.v1.Hook.Stop:input_type -> nomadlite.plugins.hook.v1.StopRequest
+	18, // 55: nomadlite.plugins.hook.v1.Hook.Shutdown:input_type -> nomadlite.plugins.hook.v1.TaskRequest
+	2,  // 56: nomadlite.plugins.hook.v1.Hook.Describe:output_type -> nomadlite.plugins.hook.v1.Description
+	5,  // 57: nomadlite.plugins.hook.v1.Hook.Configure:output_type -> nomadlite.plugins.hook.v1.ConfigureResponse
+	16, // 58: nomadlite.plugins.hook.v1.Hook.Prerun:output_type -> nomadlite.plugins.hook.v1.Response
+	16, // 59: nomadlite.plugins.hook.v1.Hook.UpdateAlloc:output_type -> nomadlite.plugins.hook.v1.Response
+	16, // 60: nomadlite.plugins.hook.v1.Hook.PreTaskRestart:output_type -> nomadlite.plugins.hook.v1.Response
+	16, // 61: nomadlite.plugins.hook.v1.Hook.PreKill:output_type -> nomadlite.plugins.hook.v1.Response
+	16, // 62: nomadlite.plugins.hook.v1.Hook.Postrun:output_type -> nomadlite.plugins.hook.v1.Response
+	16, // 63: nomadlite.plugins.hook.v1.Hook.Destroy:output_type -> nomadlite.plugins.hook.v1.Response
+	16, // 64: nomadlite.plugins.hook.v1.Hook.ShutdownAlloc:output_type -> nomadlite.plugins.hook.v1.Response
+	20, // 65: nomadlite.plugins.hook.v1.Hook.Prestart:output_type -> nomadlite.plugins.hook.v1.PrestartResponse
+	16, // 66: nomadlite.plugins.hook.v1.Hook.Poststart:output_type -> nomadlite.plugins.hook.v1.Response
+	16, // 67: nomadlite.plugins.hook.v1.Hook.Update:output_type -> nomadlite.plugins.hook.v1.Response
+	16, // 68: nomadlite.plugins.hook.v1.Hook.PreKilling:output_type -> nomadlite.plugins.hook.v1.Response
+	16, // 69: nomadlite.plugins.hook.v1.Hook.Exited:output_type -> nomadlite.plugins.hook.v1.Response
+	16, // 70: nomadlite.plugins.hook.v1.Hook.Stop:output_type -> nomadlite.plugins.hook.v1.Response
+	16, // 71: nomadlite.plugins.hook.v1.Hook.Shutdown:output_type -> nomadlite.plugins.hook.v1.Response
+	56, // [56:72] is the sub-list for method output_type
+	40, // [40:56] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_plugins_proto_hookpb_hook_proto_init() }
@@ -2326,7 +2399,7 @@ func file_plugins_proto_hookpb_hook_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_plugins_proto_hookpb_hook_proto_rawDesc), len(file_plugins_proto_hookpb_hook_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   34,
+			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

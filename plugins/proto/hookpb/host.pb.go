@@ -1080,6 +1080,66 @@ func (x *SetHealthRequest) GetTask() string {
 	return ""
 }
 
+type StoreStateRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Token         string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	Task          string                 `protobuf:"bytes,2,opt,name=task,proto3" json:"task,omitempty"`                                                                             // empty: the task of the token
+	State         map[string]string      `protobuf:"bytes,3,rep,name=state,proto3" json:"state,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // at most 1 MiB
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoreStateRequest) Reset() {
+	*x = StoreStateRequest{}
+	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoreStateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoreStateRequest) ProtoMessage() {}
+
+func (x *StoreStateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoreStateRequest.ProtoReflect.Descriptor instead.
+func (*StoreStateRequest) Descriptor() ([]byte, []int) {
+	return file_plugins_proto_hookpb_host_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *StoreStateRequest) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
+func (x *StoreStateRequest) GetTask() string {
+	if x != nil {
+		return x.Task
+	}
+	return ""
+}
+
+func (x *StoreStateRequest) GetState() map[string]string {
+	if x != nil {
+		return x.State
+	}
+	return nil
+}
+
 type VariableRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Token         string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
@@ -1091,7 +1151,7 @@ type VariableRequest struct {
 
 func (x *VariableRequest) Reset() {
 	*x = VariableRequest{}
-	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[16]
+	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1103,7 +1163,7 @@ func (x *VariableRequest) String() string {
 func (*VariableRequest) ProtoMessage() {}
 
 func (x *VariableRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[16]
+	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1116,7 +1176,7 @@ func (x *VariableRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VariableRequest.ProtoReflect.Descriptor instead.
 func (*VariableRequest) Descriptor() ([]byte, []int) {
-	return file_plugins_proto_hookpb_host_proto_rawDescGZIP(), []int{16}
+	return file_plugins_proto_hookpb_host_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *VariableRequest) GetToken() string {
@@ -1151,7 +1211,7 @@ type VariableResponse struct {
 
 func (x *VariableResponse) Reset() {
 	*x = VariableResponse{}
-	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[17]
+	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1163,7 +1223,7 @@ func (x *VariableResponse) String() string {
 func (*VariableResponse) ProtoMessage() {}
 
 func (x *VariableResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[17]
+	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1176,7 +1236,7 @@ func (x *VariableResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VariableResponse.ProtoReflect.Descriptor instead.
 func (*VariableResponse) Descriptor() ([]byte, []int) {
-	return file_plugins_proto_hookpb_host_proto_rawDescGZIP(), []int{17}
+	return file_plugins_proto_hookpb_host_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *VariableResponse) GetFound() bool {
@@ -1211,7 +1271,7 @@ type VariablesRequest struct {
 
 func (x *VariablesRequest) Reset() {
 	*x = VariablesRequest{}
-	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[18]
+	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1223,7 +1283,7 @@ func (x *VariablesRequest) String() string {
 func (*VariablesRequest) ProtoMessage() {}
 
 func (x *VariablesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[18]
+	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1236,7 +1296,7 @@ func (x *VariablesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VariablesRequest.ProtoReflect.Descriptor instead.
 func (*VariablesRequest) Descriptor() ([]byte, []int) {
-	return file_plugins_proto_hookpb_host_proto_rawDescGZIP(), []int{18}
+	return file_plugins_proto_hookpb_host_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *VariablesRequest) GetToken() string {
@@ -1270,7 +1330,7 @@ type VariablesResponse struct {
 
 func (x *VariablesResponse) Reset() {
 	*x = VariablesResponse{}
-	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[19]
+	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1282,7 +1342,7 @@ func (x *VariablesResponse) String() string {
 func (*VariablesResponse) ProtoMessage() {}
 
 func (x *VariablesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[19]
+	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1295,7 +1355,7 @@ func (x *VariablesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VariablesResponse.ProtoReflect.Descriptor instead.
 func (*VariablesResponse) Descriptor() ([]byte, []int) {
-	return file_plugins_proto_hookpb_host_proto_rawDescGZIP(), []int{19}
+	return file_plugins_proto_hookpb_host_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *VariablesResponse) GetPaths() []string {
@@ -1323,7 +1383,7 @@ type ServicesRequest struct {
 
 func (x *ServicesRequest) Reset() {
 	*x = ServicesRequest{}
-	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[20]
+	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1335,7 +1395,7 @@ func (x *ServicesRequest) String() string {
 func (*ServicesRequest) ProtoMessage() {}
 
 func (x *ServicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[20]
+	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1348,7 +1408,7 @@ func (x *ServicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServicesRequest.ProtoReflect.Descriptor instead.
 func (*ServicesRequest) Descriptor() ([]byte, []int) {
-	return file_plugins_proto_hookpb_host_proto_rawDescGZIP(), []int{20}
+	return file_plugins_proto_hookpb_host_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ServicesRequest) GetToken() string {
@@ -1382,7 +1442,7 @@ type ServicesResponse struct {
 
 func (x *ServicesResponse) Reset() {
 	*x = ServicesResponse{}
-	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[21]
+	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1394,7 +1454,7 @@ func (x *ServicesResponse) String() string {
 func (*ServicesResponse) ProtoMessage() {}
 
 func (x *ServicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[21]
+	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1407,7 +1467,7 @@ func (x *ServicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServicesResponse.ProtoReflect.Descriptor instead.
 func (*ServicesResponse) Descriptor() ([]byte, []int) {
-	return file_plugins_proto_hookpb_host_proto_rawDescGZIP(), []int{21}
+	return file_plugins_proto_hookpb_host_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ServicesResponse) GetInstances() []*ServiceInstance {
@@ -1441,7 +1501,7 @@ type ServiceInstance struct {
 
 func (x *ServiceInstance) Reset() {
 	*x = ServiceInstance{}
-	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[22]
+	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1453,7 +1513,7 @@ func (x *ServiceInstance) String() string {
 func (*ServiceInstance) ProtoMessage() {}
 
 func (x *ServiceInstance) ProtoReflect() protoreflect.Message {
-	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[22]
+	mi := &file_plugins_proto_hookpb_host_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1466,7 +1526,7 @@ func (x *ServiceInstance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceInstance.ProtoReflect.Descriptor instead.
 func (*ServiceInstance) Descriptor() ([]byte, []int) {
-	return file_plugins_proto_hookpb_host_proto_rawDescGZIP(), []int{22}
+	return file_plugins_proto_hookpb_host_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ServiceInstance) GetId() string {
@@ -1626,7 +1686,15 @@ const file_plugins_proto_hookpb_host_proto_rawDesc = "" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12\x18\n" +
 	"\ahealthy\x18\x02 \x01(\bR\ahealthy\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x12\n" +
-	"\x04task\x18\x04 \x01(\tR\x04task\"Q\n" +
+	"\x04task\x18\x04 \x01(\tR\x04task\"\xc6\x01\n" +
+	"\x11StoreStateRequest\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\tR\x05token\x12\x12\n" +
+	"\x04task\x18\x02 \x01(\tR\x04task\x12M\n" +
+	"\x05state\x18\x03 \x03(\v27.nomadlite.plugins.hook.v1.StoreStateRequest.StateEntryR\x05state\x1a8\n" +
+	"\n" +
+	"StateEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"Q\n" +
 	"\x0fVariableRequest\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x14\n" +
@@ -1664,7 +1732,7 @@ const file_plugins_proto_hookpb_host_proto_rawDesc = "" +
 	"datacenter\x18\a \x01(\tR\n" +
 	"datacenter\x12\x15\n" +
 	"\x06job_id\x18\b \x01(\tR\x05jobId\x12\x12\n" +
-	"\x04name\x18\t \x01(\tR\x04name2\xff\b\n" +
+	"\x04name\x18\t \x01(\tR\x04name2\xde\t\n" +
 	"\x04Host\x12Y\n" +
 	"\x04Exec\x12&.nomadlite.plugins.hook.v1.ExecRequest\x1a'.nomadlite.plugins.hook.v1.ExecResponse\"\x00\x12\\\n" +
 	"\x05Stats\x12'.nomadlite.plugins.hook.v1.StatsRequest\x1a&.nomadlite.plugins.hook.v1.StatsSample\"\x000\x01\x12Y\n" +
@@ -1674,7 +1742,9 @@ const file_plugins_proto_hookpb_host_proto_rawDesc = "" +
 	"\aRestart\x12).nomadlite.plugins.hook.v1.RestartRequest\x1a\x1f.nomadlite.plugins.hook.v1.Done\"\x00\x12U\n" +
 	"\x06Signal\x12(.nomadlite.plugins.hook.v1.SignalRequest\x1a\x1f.nomadlite.plugins.hook.v1.Done\"\x00\x12Q\n" +
 	"\x04Kill\x12&.nomadlite.plugins.hook.v1.KillRequest\x1a\x1f.nomadlite.plugins.hook.v1.Done\"\x00\x12[\n" +
-	"\tSetHealth\x12+.nomadlite.plugins.hook.v1.SetHealthRequest\x1a\x1f.nomadlite.plugins.hook.v1.Done\"\x00\x12e\n" +
+	"\tSetHealth\x12+.nomadlite.plugins.hook.v1.SetHealthRequest\x1a\x1f.nomadlite.plugins.hook.v1.Done\"\x00\x12]\n" +
+	"\n" +
+	"StoreState\x12,.nomadlite.plugins.hook.v1.StoreStateRequest\x1a\x1f.nomadlite.plugins.hook.v1.Done\"\x00\x12e\n" +
 	"\bVariable\x12*.nomadlite.plugins.hook.v1.VariableRequest\x1a+.nomadlite.plugins.hook.v1.VariableResponse\"\x00\x12h\n" +
 	"\tVariables\x12+.nomadlite.plugins.hook.v1.VariablesRequest\x1a,.nomadlite.plugins.hook.v1.VariablesResponse\"\x00\x12e\n" +
 	"\bServices\x12*.nomadlite.plugins.hook.v1.ServicesRequest\x1a+.nomadlite.plugins.hook.v1.ServicesResponse\"\x00B7Z5github.com/nomad-lite/nomad-lite/plugins/proto/hookpbb\x06proto3"
@@ -1691,7 +1761,7 @@ func file_plugins_proto_hookpb_host_proto_rawDescGZIP() []byte {
 	return file_plugins_proto_hookpb_host_proto_rawDescData
 }
 
-var file_plugins_proto_hookpb_host_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_plugins_proto_hookpb_host_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_plugins_proto_hookpb_host_proto_goTypes = []any{
 	(*Done)(nil),                  // 0: nomadlite.plugins.hook.v1.Done
 	(*ExecRequest)(nil),           // 1: nomadlite.plugins.hook.v1.ExecRequest
@@ -1709,63 +1779,68 @@ var file_plugins_proto_hookpb_host_proto_goTypes = []any{
 	(*SignalRequest)(nil),         // 13: nomadlite.plugins.hook.v1.SignalRequest
 	(*KillRequest)(nil),           // 14: nomadlite.plugins.hook.v1.KillRequest
 	(*SetHealthRequest)(nil),      // 15: nomadlite.plugins.hook.v1.SetHealthRequest
-	(*VariableRequest)(nil),       // 16: nomadlite.plugins.hook.v1.VariableRequest
-	(*VariableResponse)(nil),      // 17: nomadlite.plugins.hook.v1.VariableResponse
-	(*VariablesRequest)(nil),      // 18: nomadlite.plugins.hook.v1.VariablesRequest
-	(*VariablesResponse)(nil),     // 19: nomadlite.plugins.hook.v1.VariablesResponse
-	(*ServicesRequest)(nil),       // 20: nomadlite.plugins.hook.v1.ServicesRequest
-	(*ServicesResponse)(nil),      // 21: nomadlite.plugins.hook.v1.ServicesResponse
-	(*ServiceInstance)(nil),       // 22: nomadlite.plugins.hook.v1.ServiceInstance
-	nil,                           // 23: nomadlite.plugins.hook.v1.AllocState.TasksEntry
-	nil,                           // 24: nomadlite.plugins.hook.v1.TaskEvent.DetailsEntry
-	nil,                           // 25: nomadlite.plugins.hook.v1.EmitEventRequest.DetailsEntry
-	nil,                           // 26: nomadlite.plugins.hook.v1.VariableResponse.ItemsEntry
-	(*durationpb.Duration)(nil),   // 27: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 28: google.protobuf.Timestamp
+	(*StoreStateRequest)(nil),     // 16: nomadlite.plugins.hook.v1.StoreStateRequest
+	(*VariableRequest)(nil),       // 17: nomadlite.plugins.hook.v1.VariableRequest
+	(*VariableResponse)(nil),      // 18: nomadlite.plugins.hook.v1.VariableResponse
+	(*VariablesRequest)(nil),      // 19: nomadlite.plugins.hook.v1.VariablesRequest
+	(*VariablesResponse)(nil),     // 20: nomadlite.plugins.hook.v1.VariablesResponse
+	(*ServicesRequest)(nil),       // 21: nomadlite.plugins.hook.v1.ServicesRequest
+	(*ServicesResponse)(nil),      // 22: nomadlite.plugins.hook.v1.ServicesResponse
+	(*ServiceInstance)(nil),       // 23: nomadlite.plugins.hook.v1.ServiceInstance
+	nil,                           // 24: nomadlite.plugins.hook.v1.AllocState.TasksEntry
+	nil,                           // 25: nomadlite.plugins.hook.v1.TaskEvent.DetailsEntry
+	nil,                           // 26: nomadlite.plugins.hook.v1.EmitEventRequest.DetailsEntry
+	nil,                           // 27: nomadlite.plugins.hook.v1.StoreStateRequest.StateEntry
+	nil,                           // 28: nomadlite.plugins.hook.v1.VariableResponse.ItemsEntry
+	(*durationpb.Duration)(nil),   // 29: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 30: google.protobuf.Timestamp
 }
 var file_plugins_proto_hookpb_host_proto_depIdxs = []int32{
-	27, // 0: nomadlite.plugins.hook.v1.ExecRequest.timeout:type_name -> google.protobuf.Duration
-	27, // 1: nomadlite.plugins.hook.v1.StatsRequest.interval:type_name -> google.protobuf.Duration
-	28, // 2: nomadlite.plugins.hook.v1.StatsSample.time:type_name -> google.protobuf.Timestamp
-	23, // 3: nomadlite.plugins.hook.v1.AllocState.tasks:type_name -> nomadlite.plugins.hook.v1.AllocState.TasksEntry
-	28, // 4: nomadlite.plugins.hook.v1.TaskState.started_at:type_name -> google.protobuf.Timestamp
-	28, // 5: nomadlite.plugins.hook.v1.TaskState.finished_at:type_name -> google.protobuf.Timestamp
+	29, // 0: nomadlite.plugins.hook.v1.ExecRequest.timeout:type_name -> google.protobuf.Duration
+	29, // 1: nomadlite.plugins.hook.v1.StatsRequest.interval:type_name -> google.protobuf.Duration
+	30, // 2: nomadlite.plugins.hook.v1.StatsSample.time:type_name -> google.protobuf.Timestamp
+	24, // 3: nomadlite.plugins.hook.v1.AllocState.tasks:type_name -> nomadlite.plugins.hook.v1.AllocState.TasksEntry
+	30, // 4: nomadlite.plugins.hook.v1.TaskState.started_at:type_name -> google.protobuf.Timestamp
+	30, // 5: nomadlite.plugins.hook.v1.TaskState.finished_at:type_name -> google.protobuf.Timestamp
 	8,  // 6: nomadlite.plugins.hook.v1.TaskState.events:type_name -> nomadlite.plugins.hook.v1.TaskEvent
-	28, // 7: nomadlite.plugins.hook.v1.TaskEvent.time:type_name -> google.protobuf.Timestamp
-	24, // 8: nomadlite.plugins.hook.v1.TaskEvent.details:type_name -> nomadlite.plugins.hook.v1.TaskEvent.DetailsEntry
-	25, // 9: nomadlite.plugins.hook.v1.EmitEventRequest.details:type_name -> nomadlite.plugins.hook.v1.EmitEventRequest.DetailsEntry
-	26, // 10: nomadlite.plugins.hook.v1.VariableResponse.items:type_name -> nomadlite.plugins.hook.v1.VariableResponse.ItemsEntry
-	22, // 11: nomadlite.plugins.hook.v1.ServicesResponse.instances:type_name -> nomadlite.plugins.hook.v1.ServiceInstance
-	7,  // 12: nomadlite.plugins.hook.v1.AllocState.TasksEntry.value:type_name -> nomadlite.plugins.hook.v1.TaskState
-	1,  // 13: nomadlite.plugins.hook.v1.Host.Exec:input_type -> nomadlite.plugins.hook.v1.ExecRequest
-	3,  // 14: nomadlite.plugins.hook.v1.Host.Stats:input_type -> nomadlite.plugins.hook.v1.StatsRequest
-	5,  // 15: nomadlite.plugins.hook.v1.Host.State:input_type -> nomadlite.plugins.hook.v1.StateRequest
-	9,  // 16: nomadlite.plugins.hook.v1.Host.Interpolate:input_type -> nomadlite.plugins.hook.v1.InterpolateRequest
-	11, // 17: nomadlite.plugins.hook.v1.Host.EmitEvent:input_type -> nomadlite.plugins.hook.v1.EmitEventRequest
-	12, // 18: nomadlite.plugins.hook.v1.Host.Restart:input_type -> nomadlite.plugins.hook.v1.RestartRequest
-	13, // 19: nomadlite.plugins.hook.v1.Host.Signal:input_type -> nomadlite.plugins.hook.v1.SignalRequest
-	14, // 20: nomadlite.plugins.hook.v1.Host.Kill:input_type -> nomadlite.plugins.hook.v1.KillRequest
-	15, // 21: nomadlite.plugins.hook.v1.Host.SetHealth:input_type -> nomadlite.plugins.hook.v1.SetHealthRequest
-	16, // 22: nomadlite.plugins.hook.v1.Host.Variable:input_type -> nomadlite.plugins.hook.v1.VariableRequest
-	18, // 23: nomadlite.plugins.hook.v1.Host.Variables:input_type -> nomadlite.plugins.hook.v1.VariablesRequest
-	20, // 24: nomadlite.plugins.hook.v1.Host.Services:input_type -> nomadlite.plugins.hook.v1.ServicesRequest
-	2,  // 25: nomadlite.plugins.hook.v1.Host.Exec:output_type -> nomadlite.plugins.hook.v1.ExecResponse
-	4,  // 26: nomadlite.plugins.hook.v1.Host.Stats:output_type -> nomadlite.plugins.hook.v1.StatsSample
-	6,  // 27: nomadlite.plugins.hook.v1.Host.State:output_type -> nomadlite.plugins.hook.v1.AllocState
-	10, // 28: nomadlite.plugins.hook.v1.Host.Interpolate:output_type -> nomadlite.plugins.hook.v1.InterpolateResponse
-	0,  // 29: nomadlite.plugins.hook.v1.Host.EmitEvent:output_type -> nomadlite.plugins.hook.v1.Done
-	0,  // 30: nomadlite.plugins.hook.v1.Host.Restart:output_type -> nomadlite.plugins.hook.v1.Done
-	0,  // 31: nomadlite.plugins.hook.v1.Host.Signal:output_type -> nomadlite.plugins.hook.v1.Done
-	0,  // 32: nomadlite.plugins.hook.v1.Host.Kill:output_type -> nomadlite.plugins.hook.v1.Done
-	0,  // 33: nomadlite.plugins.hook.v1.Host.SetHealth:output_type -> nomadlite.plugins.hook.v1.Done
-	17, // 34: nomadlite.plugins.hook.v1.Host.Variable:output_type -> nomadlite.plugins.hook.v1.VariableResponse
-	19, // 35: nomadlite.plugins.hook.v1.Host.Variables:output_type -> nomadlite.plugins.hook.v1.VariablesResponse
-	21, // 36: nomadlite.plugins.hook.v1.Host.Services:output_type -> nomadlite.plugins.hook.v1.ServicesResponse
-	25, // [25:37] is the sub-list for method output_type
-	13, // [13:25] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	30, // 7: nomadlite.plugins.hook.v1.TaskEvent.time:type_name -> google.protobuf.Timestamp
+	25, // 8: nomadlite.plugins.hook.v1.TaskEvent.details:type_name -> nomadlite.plugins.hook.v1.TaskEvent.DetailsEntry
+	26, // 9: nomadlite.plugins.hook.v1.EmitEventRequest.details:type_name -> nomadlite.plugins.hook.v1.EmitEventRequest.DetailsEntry
+	27, // 10: nomadlite.plugins.hook.v1.StoreStateRequest.state:type_name -> nomadlite.plugins.hook.v1.StoreStateRequest.StateEntry
+	28, // 11: nomadlite.plugins.hook.v1.VariableResponse.items:type_name -> nomadlite.plugins.hook.v1.VariableResponse.ItemsEntry
+	23, // 12: nomadlite.plugins.hook.v1.ServicesResponse.instances:type_name -> nomadlite.plugins.hook.v1.ServiceInstance
+	7,  // 13: nomadlite.plugins.hook.v1.AllocState.TasksEntry.value:type_name -> nomadlite.plugins.hook.v1.TaskState
+	1,  // 14: nomadlite.plugins.hook.v1.Host.Exec:input_type -> nomadlite.plugins.hook.v1.ExecRequest
+	3,  // 15: nomadlite.plugins.hook.v1.Host.Stats:input_type -> nomadlite.plugins.hook.v1.StatsRequest
+	5,  // 16: nomadlite.plugins.hook.v1.Host.State:input_type -> nomadlite.plugins.hook.v1.StateRequest
+	9,  // 17: nomadlite.plugins.hook.v1.Host.Interpolate:input_type -> nomadlite.plugins.hook.v1.InterpolateRequest
+	11, // 18: nomadlite.plugins.hook.v1.Host.EmitEvent:input_type -> nomadlite.plugins.hook.v1.EmitEventRequest
+	12, // 19: nomadlite.plugins.hook.v1.Host.Restart:input_type -> nomadlite.plugins.hook.v1.RestartRequest
+	13, // 20: nomadlite.plugins.hook.v1.Host.Signal:input_type -> nomadlite.plugins.hook.v1.SignalRequest
+	14, // 21: nomadlite.plugins.hook.v1.Host.Kill:input_type -> nomadlite.plugins.hook.v1.KillRequest
+	15, // 22: nomadlite.plugins.hook.v1.Host.SetHealth:input_type -> nomadlite.plugins.hook.v1.SetHealthRequest
+	16, // 23: nomadlite.plugins.hook.v1.Host.StoreState:input_type -> nomadlite.plugins.hook.v1.StoreStateRequest
+	17, // 24: nomadlite.plugins.hook.v1.Host.Variable:input_type -> nomadlite.plugins.hook.v1.VariableRequest
+	19, // 25: nomadlite.plugins.hook.v1.Host.Variables:input_type -> nomadlite.plugins.hook.v1.VariablesRequest
+	21, // 26: nomadlite.plugins.hook.v1.Host.Services:input_type -> nomadlite.plugins.hook.v1.ServicesRequest
+	2,  // 27: nomadlite.plugins.hook.v1.Host.Exec:output_type -> nomadlite.plugins.hook.v1.ExecResponse
+	4,  // 28: nomadlite.plugins.hook.v1.Host.Stats:output_type -> nomadlite.plugins.hook.v1.StatsSample
+	6,  // 29: nomadlite.plugins.hook.v1.Host.State:output_type -> nomadlite.plugins.hook.v1.AllocState
+	10, // 30: nomadlite.plugins.hook.v1.Host.Interpolate:output_type -> nomadlite.plugins.hook.v1.InterpolateResponse
+	0,  // 31: nomadlite.plugins.hook.v1.Host.EmitEvent:output_type -> nomadlite.plugins.hook.v1.Done
+	0,  // 32: nomadlite.plugins.hook.v1.Host.Restart:output_type -> nomadlite.plugins.hook.v1.Done
+	0,  // 33: nomadlite.plugins.hook.v1.Host.Signal:output_type -> nomadlite.plugins.hook.v1.Done
+	0,  // 34: nomadlite.plugins.hook.v1.Host.Kill:output_type -> nomadlite.plugins.hook.v1.Done
+	0,  // 35: nomadlite.plugins.hook.v1.Host.SetHealth:output_type -> nomadlite.plugins.hook.v1.Done
+	0,  // 36: nomadlite.plugins.hook.v1.Host.StoreState:output_type -> nomadlite.plugins.hook.v1.Done
+	18, // 37: nomadlite.plugins.hook.v1.Host.Variable:output_type -> nomadlite.plugins.hook.v1.VariableResponse
+	20, // 38: nomadlite.plugins.hook.v1.Host.Variables:output_type -> nomadlite.plugins.hook.v1.VariablesResponse
+	22, // 39: nomadlite.plugins.hook.v1.Host.Services:output_type -> nomadlite.plugins.hook.v1.ServicesResponse
+	27, // [27:40] is the sub-list for method output_type
+	14, // [14:27] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_plugins_proto_hookpb_host_proto_init() }
@@ -1779,7 +1854,7 @@ func file_plugins_proto_hookpb_host_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_plugins_proto_hookpb_host_proto_rawDesc), len(file_plugins_proto_hookpb_host_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   27,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -35,6 +35,7 @@ const (
 	Host_Signal_FullMethodName      = "/nomadlite.plugins.hook.v1.Host/Signal"
 	Host_Kill_FullMethodName        = "/nomadlite.plugins.hook.v1.Host/Kill"
 	Host_SetHealth_FullMethodName   = "/nomadlite.plugins.hook.v1.Host/SetHealth"
+	Host_StoreState_FullMethodName  = "/nomadlite.plugins.hook.v1.Host/StoreState"
 	Host_Variable_FullMethodName    = "/nomadlite.plugins.hook.v1.Host/Variable"
 	Host_Variables_FullMethodName   = "/nomadlite.plugins.hook.v1.Host/Variables"
 	Host_Services_FullMethodName    = "/nomadlite.plugins.hook.v1.Host/Services"
@@ -66,6 +67,9 @@ type HostClient interface {
 	// healthy when each hook with reports_health has reported each task healthy that
 	// it is attached to, except for tasks with a lifecycle that are no sidecars.
 	SetHealth(ctx context.Context, in *SetHealthRequest, opts ...grpc.CallOption) (*Done, error)
+	// StoreState replaces the state that the response of Prestart sets, and returns
+	// when it is on the disk. Later requests for the task have it as previous_state.
+	StoreState(ctx context.Context, in *StoreStateRequest, opts ...grpc.CallOption) (*Done, error)
 	// Variable and Variables read variables that the allocation can read. With after
 	// they block until the index is higher or the call is cancelled.
 	Variable(ctx context.Context, in *VariableRequest, opts ...grpc.CallOption) (*VariableResponse, error)
@@ -182,6 +186,16 @@ func (c *hostClient) SetHealth(ctx context.Context, in *SetHealthRequest, opts .
 	return out, nil
 }
 
+func (c *hostClient) StoreState(ctx context.Context, in *StoreStateRequest, opts ...grpc.CallOption) (*Done, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Done)
+	err := c.cc.Invoke(ctx, Host_StoreState_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *hostClient) Variable(ctx context.Context, in *VariableRequest, opts ...grpc.CallOption) (*VariableResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(VariableResponse)
@@ -238,6 +252,9 @@ type HostServer interface {
 	// healthy when each hook with reports_health has reported each task healthy that
 	// it is attached to, except for tasks with a lifecycle that are no sidecars.
 	SetHealth(context.Context, *SetHealthRequest) (*Done, error)
+	// StoreState replaces the state that the response of Prestart sets, and returns
+	// when it is on the disk. Later requests for the task have it as previous_state.
+	StoreState(context.Context, *StoreStateRequest) (*Done, error)
 	// Variable and Variables read variables that the allocation can read. With after
 	// they block until the index is higher or the call is cancelled.
 	Variable(context.Context, *VariableRequest) (*VariableResponse, error)
@@ -281,6 +298,9 @@ func (UnimplementedHostServer) Kill(context.Context, *KillRequest) (*Done, error
 }
 func (UnimplementedHostServer) SetHealth(context.Context, *SetHealthRequest) (*Done, error) {
 	return nil, status.Error(codes.Unimplemented, "method SetHealth not implemented")
+}
+func (UnimplementedHostServer) StoreState(context.Context, *StoreStateRequest) (*Done, error) {
+	return nil, status.Error(codes.Unimplemented, "method StoreState not implemented")
 }
 func (UnimplementedHostServer) Variable(context.Context, *VariableRequest) (*VariableResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Variable not implemented")
@@ -467,6 +487,24 @@ func _Host_SetHealth_Handler(srv interface{}, ctx context.Context, dec func(inte
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Host_StoreState_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(StoreStateRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(HostServer).StoreState(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Host_StoreState_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(HostServer).StoreState(ctx, req.(*StoreStateRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Host_Variable_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(VariableRequest)
 	if err := dec(in); err != nil {
@@ -559,6 +597,10 @@ var Host_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "SetHealth",
 			Handler:    _Host_SetHealth_Handler,
+		},
+		{
+			MethodName: "StoreState",
+			Handler:    _Host_StoreState_Handler,
 		},
 		{
 			MethodName: "Variable",

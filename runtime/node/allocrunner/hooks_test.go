@@ -283,6 +283,116 @@ func TestHookStateIsStored(t *testing.T) {
 	})
 }
 
+// stateHook records the StartID and the PreviousState of each call of a task.
+type stateHook struct {
+	runnerhooks.BuiltinHookDefaults
+
+	mu       sync.Mutex
+	records  []string
+	startIDs []string
+	prestart func(n int) hook.TaskPrestartResponse // returns the response to the n-th call of Prestart
+	n        int
+}
+
+func (*stateHook) Name() string { return "state" }
+
+// record records a call with the number of its start, and the state.
+func (s *stateHook) record(point, startID string, state map[string]string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !slices.Contains(s.startIDs, startID) {
+		s.startIDs = append(s.startIDs, startID)
+	}
+	s.records = append(s.records, fmt.Sprint(point, " ", slices.Index(s.startIDs, startID), " ", state["n"]))
+}
+
+func (s *stateHook) takeRecords() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	text := strings.Join(s.records, ", ")
+	s.records = nil
+	return text
+}
+
+func (s *stateHook) Prestart(_ context.Context, r hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+	s.record("prestart", "", r.PreviousState)
+	s.n++
+	return s.prestart(s.n), nil
+}
+func (s *stateHook) Poststart(_ context.Context, r hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+	s.record("poststart", r.StartID, r.PreviousState)
+	return hook.TaskPoststartResponse{}, nil
+}
+func (s *stateHook) PreKilling(_ context.Context, r hook.TaskPreKillingRequest) (hook.TaskPreKillingResponse, error) {
+	s.record("prekilling", r.StartID, r.PreviousState)
+	return hook.TaskPreKillingResponse{}, nil
+}
+func (s *stateHook) Exited(_ context.Context, r hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
+	s.record("exited", r.StartID, r.PreviousState)
+	return hook.TaskExitedResponse{}, nil
+}
+func (s *stateHook) Stop(_ context.Context, r hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+	s.record("stop", "", r.PreviousState)
+	return hook.TaskStopResponse{}, nil
+}
+
+func TestStoredHookStateIsPassedToLaterCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &memoryStore{}
+		s := &stateHook{}
+		var h *harness
+		storeState := func(value string) {
+			t.Helper()
+			if err := h.StoreHookState(t.Context(), "state", "web", map[string]string{"n": value}); err != nil {
+				t.Error(err)
+			}
+			wantEqual(t, "on disk when the call returns", store.hookData("web", "state")["n"], value)
+		}
+		s.prestart = func(n int) hook.TaskPrestartResponse {
+			if n == 2 {
+				storeState("c") // the response has the state of the request, and does not replace it
+				return hook.TaskPrestartResponse{State: map[string]string{"n": "b"}}
+			}
+			return hook.TaskPrestartResponse{State: map[string]string{"n": "a"}}
+		}
+		h = startHarness(t, parseJob(t, job("service", "restart {\n attempts = 3\n delay = \"0s\"\n}\n"+endlessTaskText)), func(c *Config) {
+			c.HookFactory = fixedHookFactory{task: []runnerhooks.Hook{s}}
+			c.Store = store
+		})
+		h.advance(time.Second)
+		wantEqual(t, "first start", s.takeRecords(), "prestart 0 , poststart 1 a")
+		storeState("b")
+		if err := h.RestartTask(t.Context(), "web"); err != nil {
+			t.Fatal(err)
+		}
+		h.advance(time.Minute)
+		wantEqual(t, "restart", s.takeRecords(), "prekilling 1 b, exited 1 b, prestart 0 b, poststart 2 c")
+		storeState("d")
+
+		if err := h.StoreHookState(t.Context(), "other", "web", nil); err == nil || err.Error() != `hook "other" is not attached to task "web"` {
+			t.Errorf("hook that is not attached: %v", err)
+		}
+		if err := h.StoreHookState(t.Context(), "state", "nobody", nil); !errors.Is(err, ErrTaskNotFound) {
+			t.Errorf("unknown task: %v", err)
+		}
+		store.mu.Lock()
+		store.putErr = errors.New("disk full")
+		store.mu.Unlock()
+		if err := h.StoreHookState(t.Context(), "state", "web", map[string]string{"n": "e"}); err == nil {
+			t.Error("no error although the state is not on disk")
+		}
+		store.mu.Lock()
+		store.putErr = nil
+		store.mu.Unlock()
+		h.advance(time.Minute)
+		wantEqual(t, "stored later", store.hookData("web", "state")["n"], "e")
+
+		h.Stop()
+		h.wait()
+		wantEqual(t, "stop", s.takeRecords(), "prekilling 2 e, exited 2 e, stop 0 e")
+	})
+}
+
 // memoryStore is a Store that keeps the latest version of each record, and the local state that a task
 // had when it was first reported as running.
 type memoryStore struct {

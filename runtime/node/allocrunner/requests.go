@@ -206,6 +206,20 @@ func (r *Runner) SetHookHealth(hook, task string, healthy bool, reason string) e
 	return nil
 }
 
+// StoreHookState stores the state of a hook for a task. See [taskrunner.Runner.StoreHookState].
+func (r *Runner) StoreHookState(ctx context.Context, hook, task string, data map[string]string) error {
+	t, ok := r.tasks.findByName(task)
+	if !ok {
+		return ErrTaskNotFound
+	}
+	select {
+	case <-r.hooksAttached:
+		return t.StoreHookState(hook, data)
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
 // Stats returns the latest samples of one task, or of all tasks if task is empty. For
 // an unknown task the result is empty. Samples are taken only while Stats is called
 // regularly, see [runnerhooks.StatsHook]: the first call after a pause waits up to two seconds for

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"reflect"
 	"runtime"
 	"slices"
 	"sync"
@@ -43,7 +42,7 @@ func (t *taskHooks) setHooksAndRestoreEnvs(list []runnerhooks.OrderedHook, alloc
 // response gets an empty set, so that it keeps its place in the order.
 func (t *taskHooks) restoreHookEnvs() {
 	for h := range runnerhooks.HooksImplementing[hook.TaskPrestart](t.hookChain) {
-		t.setEnvOfHook(h, t.records.localState.HookStateByName[h.Name()].Env)
+		t.setEnvOfHook(h, t.records.hookState(h.Name()).Env)
 	}
 }
 
@@ -54,7 +53,7 @@ func (t *taskHooks) restoreHookEnvs() {
 func (t *taskHooks) callPrestartHooks(killCtx context.Context, alreadyRunning, builtinOnly bool) error {
 	defer runtime.KeepAlive(t.records.env.Build()) // keeps the built environment in memory for all hooks, unless a hook changes it
 	chain := t.hookChain.WithoutHooks(func(h runnerhooks.Hook) bool {
-		return t.records.localState.HookStateByName[h.Name()].PrestartDone || builtinOnly && !runnerhooks.IsBuiltin(h)
+		return t.records.hookState(h.Name()).PrestartDone || builtinOnly && !runnerhooks.IsBuiltin(h)
 	})
 	return runnerhooks.CallStartHooksUntilError(killCtx, chain, hook.Prestart, func(ctx context.Context, h runnerhooks.Hook, at hook.TaskPrestart) (hook.TaskPrestartResponse, error) {
 		return t.callPrestartHookAndStoreResponse(ctx, h, at, alreadyRunning)
@@ -62,7 +61,7 @@ func (t *taskHooks) callPrestartHooks(killCtx context.Context, alreadyRunning, b
 }
 
 func (t *taskHooks) callPrestartHookAndStoreResponse(ctx context.Context, h runnerhooks.Hook, impl hook.TaskPrestart, alreadyRunning bool) (hook.TaskPrestartResponse, error) {
-	before := t.records.localState.HookStateByName[h.Name()]
+	previous := t.records.hookState(h.Name()).Data
 	task := t.requests.currentTask()
 	point := failpoint.EnterStep(failpoint.StepPrestart)
 	response, err := impl.Prestart(ctx, hook.TaskPrestartRequest{
@@ -71,32 +70,28 @@ func (t *taskHooks) callPrestartHookAndStoreResponse(ctx context.Context, h runn
 		Dir:           t.dir,
 		Env:           t.records.env.Build().Vars(),
 		Resources:     task.Resources,
-		PreviousState: maps.Clone(before.Data),
+		PreviousState: maps.Clone(previous),
 		Running:       alreadyRunning,
 	})
 	point.Leave()
 	err = t.records.redactError(err)
 
-	after := state.HookState{
-		AttachmentJSON: before.AttachmentJSON,
-		PrestartDone:   response.Done, Data: response.State,
-		Env: response.Env, Mounts: response.Mounts, Devices: response.Devices,
-	}
-	if err != nil {
-		// Keep the state that the hook has returned so far. Its mounts, devices and
-		// environment are not valid.
-		after = before
-		if response.State != nil {
-			after.Data = response.State
+	changed := t.records.changeHookState(h.Name(), func(s *state.HookState) {
+		// Data is not previous if the hook has called StoreState during Prestart. A response with the state of the request
+		// does not replace what StoreState has stored.
+		if (err == nil || response.State != nil) && !maps.Equal(previous, response.State) {
+			s.Data = response.State
 		}
-	}
-	if !reflect.DeepEqual(before, after) {
-		t.records.localState.SetHookState(h.Name(), after)
+		if err == nil { // otherwise the environment, the mounts and the devices are not valid
+			s.PrestartDone, s.Env, s.Mounts, s.Devices = response.Done, response.Env, response.Mounts, response.Devices
+		}
+	})
+	if changed {
 		if !alreadyRunning {
 			t.records.localState.StartID = "" // the next start gets a new id, whose write also stores the response
 		}
 		t.records.storeBothRecords(state.DurabilityAsync) // stored with the id of the start at the latest
-		t.setEnvOfHook(h, after.Env)
+		t.setEnvOfHook(h, t.records.hookState(h.Name()).Env)
 	}
 	return response, err
 }
@@ -107,10 +102,7 @@ func (t *taskHooks) callPrestartHookAndStoreResponse(ctx context.Context, h runn
 func (t *taskHooks) recordAttachments() {
 	t.records.localState.AllocHookConfigByName = t.allocAttachmentByHookName
 	for name, attachment := range t.hookChain.AttachmentByHookName() {
-		if state := t.records.localState.HookStateByName[name]; state.AttachmentJSON != attachment {
-			state.AttachmentJSON = attachment
-			t.records.localState.SetHookState(name, state)
-		}
+		t.records.changeHookState(name, func(s *state.HookState) { s.AttachmentJSON = attachment })
 	}
 }
 
@@ -125,21 +117,23 @@ func (t *taskHooks) setEnvOfHook(h runnerhooks.Hook, env map[string]string) {
 // callPoststartHooks calls the Poststart hooks. mayBeRepeated means that an earlier agent may already have called them
 // for the same process.
 func (t *taskHooks) callPoststartHooks(killCtx context.Context, p *taskdriver.Process, mayBeRepeated bool) {
-	runnerhooks.CallEachAndReportErrors(killCtx, t.hookChain, hook.Poststart, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskPoststart) (hook.TaskPoststartResponse, error) {
+	runnerhooks.CallEachAndReportErrors(killCtx, t.hookChain, hook.Poststart, func(ctx context.Context, h runnerhooks.Hook, at hook.TaskPoststart) (hook.TaskPoststartResponse, error) {
 		point := failpoint.EnterStep(failpoint.StepPoststart)
 		defer point.Leave()
-		return h.Poststart(ctx, t.newPoststartRequest(p, mayBeRepeated))
+		return at.Poststart(ctx, t.newPoststartRequest(h, p, mayBeRepeated))
 	})
 }
 
-func (t *taskHooks) newPoststartRequest(p *taskdriver.Process, repeated bool) hook.TaskPoststartRequest {
+func (t *taskHooks) newPoststartRequest(h runnerhooks.Hook, p *taskdriver.Process, repeated bool) hook.TaskPoststartRequest {
 	return hook.TaskPoststartRequest{
-		Alloc:    t.records.alloc.Alloc,
-		Task:     t.requests.currentTask().ToHookTask(),
-		Dir:      t.dir,
-		Env:      t.records.env.Build().Vars(),
-		Network:  p.Network,
-		Repeated: repeated,
+		Alloc:         t.records.alloc.Alloc,
+		Task:          t.requests.currentTask().ToHookTask(),
+		StartID:       p.ID(),
+		Dir:           t.dir,
+		Env:           t.records.env.Build().Vars(),
+		Network:       p.Network,
+		PreviousState: t.records.previousHookState(h.Name()),
+		Repeated:      repeated,
 	}
 }
 
@@ -147,15 +141,17 @@ func (t *taskHooks) newPoststartRequest(p *taskdriver.Process, repeated bool) ho
 // until ctx is done or the process of the task has exited. Each hook has a goroutine in
 // wg.
 func (t *taskHooks) repeatPoststartAfterPluginRestart(ctx context.Context, wg *sync.WaitGroup, p *taskdriver.Process) {
-	runnerhooks.StartCallsAfterPluginRestarts(ctx, wg, t.hookChain, hook.Poststart, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskPoststart) (hook.TaskPoststartResponse, error) {
-		return h.Poststart(ctx, t.newPoststartRequest(p, true))
+	runnerhooks.StartCallsAfterPluginRestarts(ctx, wg, t.hookChain, hook.Poststart, func(ctx context.Context, h runnerhooks.Hook, at hook.TaskPoststart) (hook.TaskPoststartResponse, error) {
+		return at.Poststart(ctx, t.newPoststartRequest(h, p, true))
 	})
 }
 
 // callPreKillingHooks calls the PreKilling hooks. It may be called from any goroutine.
-func (t *taskHooks) callPreKillingHooks(ctx context.Context) {
-	runnerhooks.CallEachAndReportErrors(ctx, t.hookChain, hook.PreKilling, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskPreKilling) (hook.TaskPreKillingResponse, error) {
-		return h.PreKilling(ctx, hook.TaskPreKillingRequest{Alloc: t.records.alloc.Alloc, Task: t.requests.currentTask().ToHookTask()})
+func (t *taskHooks) callPreKillingHooks(ctx context.Context, p *taskdriver.Process) {
+	runnerhooks.CallEachAndReportErrors(ctx, t.hookChain, hook.PreKilling, func(ctx context.Context, h runnerhooks.Hook, at hook.TaskPreKilling) (hook.TaskPreKillingResponse, error) {
+		return at.PreKilling(ctx, hook.TaskPreKillingRequest{
+			Alloc: t.records.alloc.Alloc, Task: t.requests.currentTask().ToHookTask(), StartID: p.ID(), PreviousState: t.records.previousHookState(h.Name()),
+		})
 	})
 }
 
@@ -170,10 +166,12 @@ func (t *taskHooks) callExitedHooks(forceKillCtx context.Context, exit *state.Pr
 		}
 	})()
 	request := hook.TaskExitedRequest{
-		Alloc: t.records.alloc.Alloc, Task: t.requests.currentTask().ToHookTask(), Exit: exit.ExitResult(), WillRestart: willRestart,
+		Alloc: t.records.alloc.Alloc, Task: t.requests.currentTask().ToHookTask(), StartID: t.records.localState.StartID, Exit: exit.ExitResult(), WillRestart: willRestart,
 	}
-	runnerhooks.CallEachAndReportErrors(ctx, t.hookChain, hook.Exited, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskExited) (hook.TaskExitedResponse, error) {
-		return h.Exited(ctx, request)
+	runnerhooks.CallEachAndReportErrors(ctx, t.hookChain, hook.Exited, func(ctx context.Context, h runnerhooks.Hook, at hook.TaskExited) (hook.TaskExitedResponse, error) {
+		request := request
+		request.PreviousState = t.records.previousHookState(h.Name())
+		return at.Exited(ctx, request)
 	})
 	return ctx.Err() == nil
 }
@@ -184,7 +182,7 @@ func (t *taskHooks) callStopHooks(ctx context.Context) {
 			Alloc:         t.records.alloc.Alloc,
 			Task:          t.requests.currentTask().ToHookTask(),
 			Dir:           t.dir,
-			PreviousState: maps.Clone(t.records.localState.HookStateByName[h.Name()].Data),
+			PreviousState: t.records.previousHookState(h.Name()),
 		})
 	})
 }
@@ -198,7 +196,7 @@ func (t *taskHooks) callShutdownHooks(ctx context.Context) {
 
 // interpolatedDeviceEnv returns the variables that the devices hook has set for the reserved devices, interpolated.
 func (t *taskHooks) interpolatedDeviceEnv(env *taskenv.Env) map[string]string {
-	reserved := t.records.localState.HookStateByName[runnerhooks.DevicesName].Env
+	reserved := t.records.hookState(runnerhooks.DevicesName).Env
 	if len(reserved) == 0 {
 		return nil
 	}
@@ -214,7 +212,7 @@ func (t *taskHooks) interpolatedDeviceEnv(env *taskenv.Env) map[string]string {
 // driver does not support mounts.
 func (t *taskHooks) mergeHookMountsAndDevices(mountsSupported bool) (mounts []driver.Mount, devices []driver.Device, err error) {
 	for _, h := range t.hookChain.Hooks() {
-		record := t.records.localState.HookStateByName[h.Name()]
+		record := t.records.hookState(h.Name())
 		switch {
 		case mountsSupported || len(record.Mounts) == 0:
 		case h.Name() == runnerhooks.TaskDirName:

@@ -5,6 +5,8 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
+	"maps"
+	"reflect"
 	"sync"
 	"time"
 
@@ -42,7 +44,7 @@ type taskRecords struct {
 	logger            hclog.Logger
 
 	// localState belongs to the goroutine of Run and, before Run, to the callers that prepare
-	// it.
+	// it. hookStates replaces its field HookStateByName.
 	localState state.LocalState
 
 	// putOrderMu keeps the puts in the order of the changes: unlike mu, it is held during each call of the store.
@@ -55,9 +57,10 @@ type taskRecords struct {
 
 	mu                  sync.Mutex // also guards the fields of taskRequests and Runner.transitions
 	taskState           *api.TaskState
-	restartRequest      *state.RestartRequest // requested restart of the process, or rerun of a dead task
-	killedSinceStart    bool                  // the task was killed after its last start and before it finished; stored as LocalState.KillRequested
-	emittedOnceMessages []string              // messages of EmitEventOncePerMessage; stored as LocalState.ReportedOnceOnlyMessages; the slice is replaced, never changed in place
+	restartRequest      *state.RestartRequest      // requested restart of the process, or rerun of a dead task
+	killedSinceStart    bool                       // the task was killed after its last start and before it finished; stored as LocalState.KillRequested
+	emittedOnceMessages []string                   // messages of EmitEventOncePerMessage; stored as LocalState.ReportedOnceOnlyMessages; the slice is replaced, never changed in place
+	hookStates          map[string]state.HookState // by name of the hook; stored as LocalState.HookStateByName; the map is replaced, never changed in place
 }
 
 // newStartID returns a new random id for one start of the task. Drivers use the id as a key, so an id must never repeat,
@@ -77,6 +80,7 @@ func (r *taskRecords) wildcardStartID() string {
 func (r *taskRecords) restoreRecords(restored RestoredTask) {
 	r.localState, r.lastPutLocalState = restored.LocalState, restored.LocalState
 	r.killedSinceStart, r.emittedOnceMessages = restored.LocalState.KillRequested, restored.LocalState.ReportedOnceOnlyMessages
+	r.hookStates = restored.LocalState.HookStateByName
 	if restored.TaskState != nil {
 		r.taskState = model.CopyTaskState(restored.TaskState)
 	} else {
@@ -92,11 +96,13 @@ func (r *taskRecords) addReceivedEvent() {
 // resetToNewTaskKeepingHookData replaces the records by the records of a new task that keeps the data of its hooks. It
 // must be called before Run.
 func (r *taskRecords) resetToNewTaskKeepingHookData() {
-	before := r.localState
-	r.localState = state.LocalState{LastKnownCapabilities: before.LastKnownCapabilities}
-	for name, was := range before.HookStateByName {
-		r.localState.SetHookState(name, state.HookState{AttachmentJSON: was.AttachmentJSON, Data: was.Data})
+	r.localState = state.LocalState{LastKnownCapabilities: r.localState.LastKnownCapabilities}
+	r.mu.Lock()
+	r.hookStates = maps.Clone(r.hookStates)
+	for name, was := range r.hookStates {
+		r.hookStates[name] = state.HookState{AttachmentJSON: was.AttachmentJSON, Data: was.Data}
 	}
+	r.mu.Unlock()
 	r.changeAndAlwaysStoreBothRecords(state.DurabilitySync, func(s *api.TaskState) bool {
 		if s.State == model.TaskPending {
 			return false
@@ -104,6 +110,49 @@ func (r *taskRecords) resetToNewTaskKeepingHookData() {
 		model.ResetTaskForRerun(s)
 		model.SetTaskState(s, model.TaskPending, time.Now())
 		return true
+	})
+}
+
+// hookState returns the state of a hook; the zero value if there is none.
+func (r *taskRecords) hookState(name string) state.HookState {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.hookStates[name]
+}
+
+// previousHookState returns a copy of the data that a hook has stored, for the field PreviousState of a request.
+func (r *taskRecords) previousHookState(name string) map[string]string {
+	return maps.Clone(r.hookState(name).Data)
+}
+
+// changeHookState calls change, which changes the state of a hook, and returns whether it has changed anything. It does
+// not store the state.
+func (r *taskRecords) changeHookState(name string, change func(*state.HookState)) (changed bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.changeHookStateLocked(name, change)
+}
+
+func (r *taskRecords) changeHookStateLocked(name string, change func(*state.HookState)) (changed bool) {
+	before := r.hookStates[name]
+	after := before
+	if change(&after); reflect.DeepEqual(before, after) {
+		return false
+	}
+	hooks := maps.Clone(r.hookStates)
+	if hooks == nil {
+		hooks = make(map[string]state.HookState)
+	}
+	hooks[name] = after
+	r.hookStates = hooks
+	return true
+}
+
+// storeHookData stores data as the data of a hook, and blocks until it is on the disk. If it returns an error, the data
+// is set nevertheless, and retryFailedPut stores it.
+func (r *taskRecords) storeHookData(name string, data map[string]string) error {
+	return r.storeRecordsIfChanged(state.DurabilityGrouped, true, func(*api.TaskState) bool {
+		return r.changeHookStateLocked(name, func(s *state.HookState) { s.Data = data })
 	})
 }
 
@@ -200,26 +249,27 @@ func (r *taskRecords) clearRestartRequest() {
 // storeTaskStateIfChanged calls change, which may change the state of the task. Unless change returns false,
 // storeTaskStateIfChanged stores the state and notifies the allocation.
 func (r *taskRecords) storeTaskStateIfChanged(durability state.Durability, change func(*api.TaskState) bool) {
-	r.storeRecordsIfChanged(durability, false, change)
+	_ = r.storeRecordsIfChanged(durability, false, change) // retryFailedPut retries a failed put
 }
 
 // storeBothRecordsIfChanged is like storeTaskStateIfChanged, but always stores the local state too, in the same write.
 // change may also set the fields that mergedLocalStateLocked adds to the local state. Unlike
 // changeAndAlwaysStoreBothRecords it may be called from any goroutine.
 func (r *taskRecords) storeBothRecordsIfChanged(durability state.Durability, change func(*api.TaskState) bool) {
-	r.storeRecordsIfChanged(durability, true, change)
+	_ = r.storeRecordsIfChanged(durability, true, change) // retryFailedPut retries a failed put
 }
 
-func (r *taskRecords) storeRecordsIfChanged(durability state.Durability, withLocalState bool, change func(*api.TaskState) bool) {
+// storeRecordsIfChanged returns the error of the store, except for state.DurabilityAsync.
+func (r *taskRecords) storeRecordsIfChanged(durability state.Durability, withLocalState bool, change func(*api.TaskState) bool) error {
 	r.putOrderMu.Lock()
 	defer r.putOrderMu.Unlock()
 	snapshot, changed := r.changeTaskState(change)
 	if !changed {
-		return
+		return nil
 	}
 	awaitPut := r.putRecordsLocked(snapshot, withLocalState || r.lastLocalStatePutNumber > r.lastFinishedPutNumber || r.putRetryDone != nil, durability)
 	r.onTaskStateChange()
-	_ = awaitPut() // no error is returned, because retryFailedPut retries a failed put
+	return awaitPut()
 }
 
 // changeAndAlwaysStoreBothRecords is like storeTaskStateIfChanged, but also stores r.localState, even if change returns
@@ -335,6 +385,7 @@ func (r *taskRecords) mergedLocalStateLocked() state.LocalState {
 	defer r.mu.Unlock()
 	local := r.lastPutLocalState
 	local.RestartRequest, local.KillRequested, local.ReportedOnceOnlyMessages = r.restartRequest, r.killedSinceStart, r.emittedOnceMessages
+	local.HookStateByName = r.hookStates
 	return local
 }
 

@@ -46,7 +46,7 @@ func (t *taskRun) interruptedStopOr(r tasksteps.Result) tasksteps.Result {
 func (t *taskRun) callPreKillingHooks() tasksteps.Result {
 	t.stop = processStop{retryBackoff: taskdriver.Backoff{InitialDelay: time.Second, MaxDelay: 30 * time.Second}}
 	point := failpoint.EnterStep(failpoint.StepPreKill)
-	t.hooks.callPreKillingHooks(t.forceKillCtx)
+	t.hooks.callPreKillingHooks(t.forceKillCtx, t.process)
 	point.Leave()
 	return t.interruptedStopOr(tasksteps.Done)
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync/atomic"
@@ -170,6 +171,16 @@ func (r *Runner) OnlyDestroyRemains() <-chan struct{} { return r.onlyDestroyRema
 // EmitEvent adds an event to the task. Events are for display only. The runner owns the
 // event afterwards.
 func (r *Runner) EmitEvent(event *api.TaskEvent) { r.records.emitEvent(event) }
+
+// StoreHookState stores the state of a hook of the task, which later calls of the hook get as their PreviousState, and
+// blocks until it is on the disk. After an error, the state may be stored later. It may be called from any goroutine
+// after SetHooks.
+func (r *Runner) StoreHookState(hookName string, data map[string]string) error {
+	if !slices.ContainsFunc(r.hooks.hookChain.Hooks(), func(h runnerhooks.Hook) bool { return h.Name() == hookName }) {
+		return fmt.Errorf("hook %q is not attached to task %q", hookName, r.Name())
+	}
+	return r.records.storeHookData(hookName, data)
+}
 
 // maxReportedMessages is the maximum number of events of EmitEventOncePerMessage per task.
 const maxReportedMessages = 16

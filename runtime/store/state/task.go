@@ -2,7 +2,6 @@ package state
 
 import (
 	"errors"
-	"maps"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
@@ -118,15 +117,4 @@ func (s *LocalState) StartsToDestroy() (starts []PendingDestroy) {
 		starts = append(starts, PendingDestroy{StartID: s.NextStartID})
 	}
 	return starts
-}
-
-// SetHookState sets the response of a hook. It replaces the map HookStateByName by a copy, because a pending write to
-// the store may still use the old map.
-func (s *LocalState) SetHookState(name string, state HookState) {
-	hooks := maps.Clone(s.HookStateByName)
-	if hooks == nil {
-		hooks = make(map[string]HookState)
-	}
-	hooks[name] = state
-	s.HookStateByName = hooks
 }

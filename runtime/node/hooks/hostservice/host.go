@@ -364,6 +364,21 @@ func (h *HostService) SetHealth(ctx context.Context, s hook.Scope, req hook.SetH
 	return toHookError(c.runner.SetHookHealth(c.Hook, c.targetTask, req.Healthy, truncateText(req.Reason)))
 }
 
+// StoreState implements hook.Host.
+func (h *HostService) StoreState(ctx context.Context, s hook.Scope, state map[string]string) error {
+	c, err := h.authorizeAndRateLimit(ctx, s)
+	if err != nil {
+		return err
+	}
+	if c.targetTask == "" {
+		return errors.New("state is stored for a task: name one, because the token is for an allocation")
+	}
+	if err := hook.ValidateState(state); err != nil {
+		return err
+	}
+	return toHookError(c.runner.StoreHookState(ctx, c.Hook, c.targetTask, state))
+}
+
 // readWhenNewer reads the state, and blocks until the index of a table is higher than afterIndex.
 func readWhenNewer[T any](ctx context.Context, h *HostService, s hook.Scope, afterIndex uint64, read func(store.Reader, store.WatchSet, string) (T, uint64, error)) (answer T, index uint64, err error) {
 	if afterIndex > 0 {
