@@ -110,6 +110,8 @@ func (a *hostAPITestHook) Poststart(ctx context.Context, req hook.TaskPoststartR
 	if web, err := a.host.Services(ctx, s, hook.ServicesRequest{Name: "web"}); err != nil || len(web.Services) > 1 {
 		appendToAnswersFile("services: %v %v", web.Services, err)
 	}
+	appendToAnswersFile("stored in an earlier call for this start: %v", req.PreviousState["start"] == req.StartID)
+	appendToAnswersFile("store state: %v", a.host.StoreState(ctx, s, map[string]string{"start": req.StartID}))
 	go a.watchVariableAndReportHealth(s)
 	go a.recordStatsSamples(s)
 	return hook.TaskPoststartResponse{}, nil
