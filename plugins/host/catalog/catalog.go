@@ -265,7 +265,7 @@ func validateBuiltinNames(builtins []Builtin) (map[string]bool, error) {
 
 // entryWithMissingFileErr returns the entry of a plugin that has a block but no file and no builtin.
 func (b *PluginBlock) entryWithMissingFileErr(pluginDir string) Entry {
-	where := "no plugin directory is given"
+	where := "no plugin directory is given: name the directory of its program with -plugin-dir, or with plugin_dir in the configuration"
 	if pluginDir != "" {
 		where = "no such file in " + pluginDir
 	}

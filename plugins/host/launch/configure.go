@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/hashicorp/go-version"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/hclspec/block"
@@ -15,6 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/device"
 	"github.com/nomad-lite/nomad-lite/plugins/device/devicewire"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/driver/driverwire"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/hook/hookwire"
@@ -89,10 +92,7 @@ func (p *Plugin) sendConfig(ctx context.Context) error {
 	}
 	settings, err := encodeConfigBlock(schema, p.cfg.ConfigBlock)
 	if err != nil {
-		if p.cfg.ConfigBlockPosition != "" {
-			err = fmt.Errorf("%s: %w", p.cfg.ConfigBlockPosition, err)
-		}
-		return &ConfigBlockError{Info: p.info, Schema: schema, err: err}
+		return p.newConfigBlockError(schema, err)
 	}
 
 	config := &base.Config{MsgpackConfig: settings, APIVersion: p.apiVersion}
@@ -101,14 +101,40 @@ func (p *Plugin) sendConfig(ctx context.Context) error {
 	}
 	call, cancel := p.withCallTimeout(ctx)
 	defer cancel()
-	if err := basewire.NewClient(p.conn, p.proc.done).SetConfig(call, config); err != nil {
-		return p.explainCallError(call, "SetConfig", err)
+	err = basewire.NewClient(p.conn, p.proc.done).SetConfig(call, config)
+	switch {
+	case err == nil:
+		return nil
+	case call.Err() == nil && isErrorOfPlugin(err):
+		reason := strings.TrimPrefix(basewire.ErrorMessageWithoutGRPCPrefix(err), "SetConfig failed: ")
+		return p.newConfigBlockError(schema, fmt.Errorf("the plugin rejects its configuration: %s", reason))
 	}
-	return nil
+	return p.explainCallError(call, "SetConfig", err)
 }
 
-// ConfigBlockError means that the config block of a plugin does not fit the plugin's schema. It contains what the
-// plugin has reported about itself before.
+// isErrorOfPlugin reports whether the plugin has returned the error of a call. Otherwise the call was not executed, or
+// its result is unknown.
+func isErrorOfPlugin(err error) bool {
+	if errors.Is(err, driver.ErrPluginDown) {
+		return false
+	}
+	switch status.Code(err) {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Unimplemented:
+		return false
+	}
+	return true
+}
+
+// newConfigBlockError returns the ConfigBlockError for err, with the position of the plugin block.
+func (p *Plugin) newConfigBlockError(schema *hclspec.Spec, err error) error {
+	if p.cfg.ConfigBlockPosition != "" {
+		err = fmt.Errorf("%s: %w", p.cfg.ConfigBlockPosition, err)
+	}
+	return &ConfigBlockError{Info: p.info, Schema: schema, err: err}
+}
+
+// ConfigBlockError means that the config block of a plugin does not fit the plugin's schema, or that the plugin rejects
+// it. It contains what the plugin has reported about itself before.
 type ConfigBlockError struct {
 	Info   base.Info
 	Schema *hclspec.Spec

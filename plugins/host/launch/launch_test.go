@@ -175,7 +175,9 @@ func TestLaunchErrors(t *testing.T) {
 		{"exit-in=SetConfig", []string{"SetConfig: exited with code 5"}, nil},
 		{"exit-in=Init", []string{"Init: exited with code 5"}, nil},
 		{"holder=exit", []string{"wrote no handshake line and exited with code 4"}, nil},
-		{"config-error", []string{"SetConfig", "the root is full"}, nil},
+		{"config-error", []string{"agent.hcl:3,1-9: the plugin rejects its configuration: the root is full"}, func(c *Config) {
+			c.ConfigBlockPosition = "agent.hcl:3,1-9"
+		}},
 		{"good", []string{"agent.hcl:3,1-9: configuration not allowed but config passed"}, func(c *Config) {
 			c.ConfigBlock, c.ConfigBlockPosition = map[string]any{}, "agent.hcl:3,1-9"
 		}},

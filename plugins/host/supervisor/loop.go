@@ -12,6 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/device"
+	"github.com/nomad-lite/nomad-lite/plugins/host/launch"
 )
 
 // pluginLoop keeps one plugin running. Its method run is the goroutine of the plugin.
@@ -112,7 +113,11 @@ func (l *pluginLoop) launchAndWatchOnce(ctx context.Context, wg *sync.WaitGroup)
 // backOff records that the plugin has no process, and waits before the next launch.
 func (l *pluginLoop) backOff(ctx context.Context, result pluginRunResult, delay time.Duration) {
 	m := l.plugin
-	l.logger.Warn("plugin is down", "plugin", m.entry.Name, "error", result.exitOrLaunchErr, "delay", delay)
+	if errors.As(result.exitOrLaunchErr, new(*launch.ConfigBlockError)) {
+		l.logger.Error("plugin is down, because its configuration is invalid", "plugin", m.entry.Name, "error", result.exitOrLaunchErr, "delay", delay)
+	} else {
+		l.logger.Warn("plugin is down", "plugin", m.entry.Name, "error", result.exitOrLaunchErr, "delay", delay)
+	}
 	if delay == 0 || l.takeRestartRequest() {
 		l.supervisor.updateAndNotify(func() {
 			m.applyEvent(eventExited)
