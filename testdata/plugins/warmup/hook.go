@@ -51,7 +51,6 @@ func (*warmup) Info() sdk.HookInfo {
 		ConfigSchema:     configSchema,
 		AttachmentSchema: attachmentSchema,
 		ReportsHealth:    true,
-		IncludeAllocJSON: true, // for siblings
 	}
 }
 
@@ -214,11 +213,7 @@ func (w *warmup) run(ctx context.Context, req hook.TaskPoststartRequest, p *plan
 		}
 		w.emit(ctx, req, hook.Event{OperationID: r.operation(), Message: fmt.Sprintf("warmed up: %d of %d successes (warm-up %d, start %d of the task)", p.successes, p.successes, r.Warmups, r.Start)})
 	}
-	// The last task to become warm finds all records, as each saves its own first. Health is reported again
-	// after a restart: the last process may have died before it could.
-	if all, err := allWarm(req); err != nil || !all {
-		return err
-	}
+	// Health is reported again after a restart: the last process may have died before it could.
 	return w.host.SetHealth(ctx, req.Scope(), hook.SetHealthRequest{Healthy: true, Reason: "warmed up"})
 }
 

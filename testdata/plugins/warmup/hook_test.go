@@ -6,8 +6,6 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -228,26 +226,5 @@ func TestPlanRejects(t *testing.T) {
 		if _, err := a.plan(time.Minute); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", text, err)
 		}
-	}
-}
-
-func TestHealthWaitsForSiblings(t *testing.T) {
-	alloc := hook.Alloc{TaskGroup: "g", JSON: []byte(`{"Job": {"TaskGroups": [{"Name": "g", "Tasks": [
-		{"Name": "a", "Meta": {"lite_hook_warmup": "{}"}}, {"Name": "b", "Meta": {"lite_hook_warmup": "{}"}},
-		{"Name": "c"}, {"Name": "d", "Meta": {"lite_hook_warmup": "{}"}, "Lifecycle": {"Hook": "poststop"}}]}]}}`)}
-	dir := t.TempDir()
-	req := hook.TaskPoststartRequest{Alloc: alloc, Task: hook.Task{Name: "a"}, Dir: hook.TaskDir{AllocDir: dir, PrivateDir: filepath.Join(dir, "a", "private")}}
-	if all, err := allWarm(req); all || err != nil {
-		t.Fatal("warm before b", err)
-	}
-	private := filepath.Join(dir, "b", "private")
-	if err := os.MkdirAll(private, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := (record{Warm: true}).save(private); err != nil {
-		t.Fatal(err)
-	}
-	if all, err := allWarm(req); !all || err != nil {
-		t.Fatal("not warm after b", err)
 	}
 }
