@@ -43,8 +43,8 @@ type Scope struct {
 //
 // The errors are ErrPermissionDenied, ErrTaskNotRunning, ErrHostUnavailable, the error of ctx, or describe the failure.
 //
-// Later versions can add methods. A fake Host of a test embeds the interface, and has the methods that
-// the hook calls.
+// Later versions can add methods. For tests of a hook, sdktest.FakeHost implements all methods. A fake Host of an author
+// embeds the interface, and has the methods that the hook calls.
 type Host interface {
 	// Exec runs a command in a task, and returns when the command has exited. An exit code other than 0 is a
 	// result and not an error. The driver of the task must support Exec.

@@ -12,7 +12,7 @@
 // for features that the plugin does not claim to have.
 //
 // A unit test calls the methods of a plugin without a process and a host: [NewStartRequest] makes the
-// request of a driver's Start, and [NewConfig] the configuration of a plugin.
+// request of a driver's Start, [NewConfig] the configuration of a plugin, and [FakeHost] is the host of a hook.
 //
 // The suite reads the memory limits of tasks from the kernel, and not from the
 // driver, because an error that the suite shares with the SDK would otherwise

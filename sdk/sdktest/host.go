@@ -63,8 +63,8 @@ type testHost struct {
 	skipDevicesReason   string // reason why the cases that need devices are skipped; "" if they are not skipped
 	hasReserveOneFailed bool   // Reserve of one device has failed, so that all cases for Reserve are skipped
 
-	hookHost       fakeHost // host service for hooks
-	hookHostSocket string   // socket of hookHost; "" if it does not listen
+	hookHost       suiteHost // host service for hooks
+	hookHostSocket string    // socket of hookHost; "" if it does not listen
 	stopHookHost   func()
 }
 
