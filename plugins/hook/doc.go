@@ -1,9 +1,8 @@
 // Package hook is the contract of a lifecycle hook: which code may run beside an
 // allocation or a task, at which hook points, and what it can request from its host.
 //
-// A hook implements one interface per hook point at which it is called. A hook in the
-// agent also implements [Hook], and the author of a plugin implements sdk.Hook; the
-// runners and package sdk find the interfaces by type assertion.
+// A hook implements one interface per hook point at which it is called, such as [TaskPrestart]. The author of a
+// plugin also implements sdk.Hook, which describes the hook. Package sdk finds the interfaces by type assertion.
 // Requests and responses are plain data, so that a hook in this process and a hook in a
 // plugin look the same to a runner. The runner implements deadlines, order and error
 // handling; the comment of each interface describes them.

@@ -6,17 +6,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 )
 
-// Hook is for the agent; the author of a hook plugin implements sdk.Hook. Hook is implemented by
-// every hook in the agent, also by the hook that calls a plugin. Its
-// name is unique among the hooks of its allocation or task. Users see the name in events,
-// and the hook's state is stored under it.
-//
-// A hook must not change the maps and slices in a request, because its caller still uses them: for example, a hook
-// in the agent does not get a copy of Env. For hosts only.
-type Hook interface {
-	Name() string
-}
-
 // Alloc describes the allocation of a request.
 type Alloc struct {
 	ID        string

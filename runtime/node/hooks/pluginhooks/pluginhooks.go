@@ -59,7 +59,7 @@ type Hook struct {
 	pluginExited <-chan struct{} // result of PoststartPluginExited
 }
 
-// Name implements hook.Hook.
+// Name implements runnerhooks.Hook.
 func (h *Hook) Name() string { return h.name }
 
 // NoDeadline implements runnerhooks.Hook: a Hook applies its own deadlines.

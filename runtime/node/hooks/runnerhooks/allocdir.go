@@ -21,7 +21,7 @@ type AllocDirHook struct {
 // NewAllocDirHook returns the hook for one allocation.
 func NewAllocDirHook(dir *allocdir.Dir) *AllocDirHook { return &AllocDirHook{allocDir: dir} }
 
-// Name implements hook.Hook.
+// Name implements Hook.
 func (*AllocDirHook) Name() string { return "alloc_dir" }
 
 // Prerun implements hook.AllocPrerun.

@@ -37,7 +37,7 @@ func NewCgroupHook(manager CgroupManager, reservedCoreCount int, setTaskCgroup f
 	return &CgroupHook{cgroupManager: manager, reservedCoreCount: reservedCoreCount, setTaskCgroup: setTaskCgroup, logger: logger}
 }
 
-// Name implements hook.Hook.
+// Name implements Hook.
 func (*CgroupHook) Name() string { return "cgroup" }
 
 // Prestart implements hook.TaskPrestart. A failure to make the cgroup is not an error, unless cores

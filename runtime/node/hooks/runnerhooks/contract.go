@@ -6,15 +6,19 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
 // Hook is a hook of an allocation or a task, as its runner sees it. The hook also
-// implements the interface of each hook point at which it is called, see [hook.Point].
+// implements the interface of each hook point at which it is called, such as hook.TaskPrestart.
 // Builtin hooks embed [BuiltinHookDefaults]; pluginhooks.Hook is a hook in a plugin.
+//
+// A hook must not change the maps and slices in a request, because its caller still uses them: for example, a hook
+// in the agent does not get a copy of Env.
 type Hook interface {
-	hook.Hook
+	// Name returns a name that is unique among the hooks of its allocation or task. Users see the name in events, and the
+	// state of the hook is stored under it.
+	Name() string
 
 	// NoDeadline reports whether the runner sets no deadline for the calls of the hook:
 	// the hook sets its own, or needs none.

@@ -38,7 +38,7 @@ func NewDevicesHook(reserver DeviceReserver, allocated []*api.AllocatedDeviceRes
 	return &DevicesHook{reserver: reserver, allocatedDevices: allocated, emitEvent: emit}
 }
 
-// Name implements hook.Hook.
+// Name implements Hook.
 func (*DevicesHook) Name() string { return DevicesName }
 
 // NoDeadline implements Hook: each call of a device plugin has a timeout of its own, and a plugin may be unavailable for longer.

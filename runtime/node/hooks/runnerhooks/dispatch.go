@@ -22,7 +22,7 @@ func NewDispatchPayloadHook(dir *allocdir.Dir, pathInLocalDir string, payload []
 	return &DispatchPayloadHook{allocDir: dir, pathInLocalDir: pathInLocalDir, payload: payload}
 }
 
-// Name implements hook.Hook.
+// Name implements Hook.
 func (*DispatchPayloadHook) Name() string { return "dispatch_payload" }
 
 // Prestart implements hook.TaskPrestart.

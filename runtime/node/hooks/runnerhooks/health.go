@@ -51,7 +51,7 @@ type healthWatch struct {
 // NewHealthHook returns the hook for one allocation.
 func NewHealthHook(c HealthHookConfig) *HealthHook { return &HealthHook{config: c} }
 
-// Name implements hook.Hook.
+// Name implements Hook.
 func (*HealthHook) Name() string { return "alloc_health_watcher" }
 
 // Prerun implements hook.AllocPrerun. It does nothing if UpdateAlloc was called first.

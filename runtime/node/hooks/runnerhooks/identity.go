@@ -79,7 +79,7 @@ func IdentitiesWithEnvOrFile(t *api.Task) []*api.WorkloadIdentity {
 	return exposed
 }
 
-// Name implements hook.Hook.
+// Name implements Hook.
 func (*IdentityHook) Name() string { return "identity" }
 
 // Prestart implements hook.TaskPrestart. For a task that runs already, it only sets the variables; files are

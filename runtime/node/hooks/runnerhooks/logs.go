@@ -65,7 +65,7 @@ func NewLogsHook(collector LogCollector, taskAndOutputMode func() (logs.Task, Ou
 	return &LogsHook{collector: collector, taskAndOutputMode: taskAndOutputMode, setOutputPaths: setOutputPaths, allProcessesEnded: allProcessesEnded, emitEvent: emit}
 }
 
-// Name implements hook.Hook.
+// Name implements Hook.
 func (*LogsHook) Name() string { return "logmon" }
 
 // NoDeadline implements Hook: a task waits for file descriptors until others have ended. Each call of the
@@ -148,7 +148,7 @@ func NewAllocLogsHook(collector LogCollector, taskNames []string) *AllocLogsHook
 	return &AllocLogsHook{collector: collector, taskNames: taskNames}
 }
 
-// Name implements hook.Hook.
+// Name implements Hook.
 func (*AllocLogsHook) Name() string { return "logmon" }
 
 // Destroy implements hook.AllocDestroy.

@@ -32,7 +32,7 @@ func NewMaxRunDurationHook(deadlineOrZero func() time.Time, onExceeded func()) *
 	return &MaxRunDurationHook{deadlineOrZero: deadlineOrZero, onExceeded: onExceeded}
 }
 
-// Name implements hook.Hook.
+// Name implements Hook.
 func (*MaxRunDurationHook) Name() string { return "max_run_duration" }
 
 // Prerun implements hook.AllocPrerun.

@@ -57,7 +57,7 @@ type NetworkHook struct {
 // NewNetworkHook returns the hook for one allocation.
 func NewNetworkHook(c NetworkHookConfig) *NetworkHook { return &NetworkHook{config: c} }
 
-// Name implements hook.Hook.
+// Name implements Hook.
 func (*NetworkHook) Name() string { return "network" }
 
 // NoDeadline implements Hook: to create a network, a driver may have to pull an image.

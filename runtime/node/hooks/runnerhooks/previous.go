@@ -27,7 +27,7 @@ func NewPreviousAllocWaitHook(previousEnded func() <-chan struct{}) *PreviousAll
 	return &PreviousAllocWaitHook{previousEnded: previousEnded}
 }
 
-// Name implements hook.Hook.
+// Name implements Hook.
 func (*PreviousAllocWaitHook) Name() string { return "await_previous_allocations" }
 
 // Prerun implements hook.AllocPrerun.
@@ -57,7 +57,7 @@ func NewDiskMigrationHook(dir, previousDir *allocdir.Dir, tasks []string, logger
 	return &DiskMigrationHook{dir: dir, previousDir: previousDir, taskNames: tasks, logger: logger}
 }
 
-// Name implements hook.Hook.
+// Name implements Hook.
 func (*DiskMigrationHook) Name() string { return "migrate_disk" }
 
 // Prerun implements hook.AllocPrerun.

@@ -34,7 +34,7 @@ func NewSecretsHook(task *api.Task, namespace string, readVariable VariableReade
 	return &SecretsHook{task: task, namespace: namespace, readVariable: readVariable, envBuilder: envBuilder}
 }
 
-// Name implements hook.Hook.
+// Name implements Hook.
 func (*SecretsHook) Name() string { return "secrets" }
 
 // Prestart implements hook.TaskPrestart. A failure can be repaired with a new value of the variable, so the restart

@@ -46,7 +46,7 @@ func NewGroupServicesHook(set *services.AllocServices) *GroupServicesHook {
 	return &GroupServicesHook{serviceSet: set}
 }
 
-// Name implements hook.Hook.
+// Name implements Hook.
 func (*GroupServicesHook) Name() string { return "group_services" }
 
 // Prerun implements hook.AllocPrerun. An error fails the allocation.
@@ -104,7 +104,7 @@ func NewTaskServicesHook(set *services.AllocServices, task string) *TaskServices
 	return &TaskServicesHook{serviceSet: set, taskName: task}
 }
 
-// Name implements hook.Hook.
+// Name implements Hook.
 func (*TaskServicesHook) Name() string { return "task_services" }
 
 // Prestart implements hook.TaskPrestart. If the task does not run, it removes
@@ -153,7 +153,7 @@ type ChecksHook struct {
 // NewChecksHook returns the hook for one allocation.
 func NewChecksHook(set *services.AllocServices) *ChecksHook { return &ChecksHook{serviceSet: set} }
 
-// Name implements hook.Hook.
+// Name implements Hook.
 func (*ChecksHook) Name() string { return "checks_hook" }
 
 // Prerun implements hook.AllocPrerun.

@@ -64,7 +64,7 @@ func NewStatsHook(openStream OpenStatsFunc, interval time.Duration, logger hclog
 	return &StatsHook{openStream: openStream, interval: interval, logger: logger}
 }
 
-// Name implements hook.Hook.
+// Name implements Hook.
 func (*StatsHook) Name() string { return "stats_hook" }
 
 // StartSamplingAndGetLatest returns the newest sample, or nil if there never was one. It may be called at

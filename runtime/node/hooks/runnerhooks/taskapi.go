@@ -29,7 +29,7 @@ func NewTaskAPIHook(listener *taskapi.TaskSocketListener, socketAddr taskapi.Tas
 	return &TaskAPIHook{listener: listener, socketAddr: socketAddr, createSocket: createSocket, logger: logger}
 }
 
-// Name implements hook.Hook.
+// Name implements Hook.
 func (*TaskAPIHook) Name() string { return "api" }
 
 // Prestart implements hook.TaskPrestart. It is called again for a running task by each agent, whose sockets

@@ -40,7 +40,7 @@ func NewTaskDirHook(dir *allocdir.Dir, options func() allocdir.TaskDirOptions, e
 // TaskDirName is the name of TaskDirHook.
 const TaskDirName = "task_dir"
 
-// Name implements hook.Hook.
+// Name implements Hook.
 func (*TaskDirHook) Name() string { return TaskDirName }
 
 // Prestart implements hook.TaskPrestart.

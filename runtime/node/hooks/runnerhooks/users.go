@@ -66,7 +66,7 @@ func NewWorkloadUserHook(pool UserPool, driverCapabilities func() driver.Capabil
 	return &WorkloadUserHook{userPool: pool, driverCapabilities: driverCapabilities, setTaskUser: setTaskUser, revokeUserAccess: revokeUserAccess, logger: logger}
 }
 
-// Name implements hook.Hook.
+// Name implements Hook.
 func (*WorkloadUserHook) Name() string { return WorkloadUserHookName }
 
 // Prestart implements hook.TaskPrestart.

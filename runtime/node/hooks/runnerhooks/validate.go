@@ -29,7 +29,7 @@ func NewTaskValidationHook(deniedUsers, checkedDrivers []string, uidsReservedFor
 	return &TaskValidationHook{deniedUsers: taskuser.Denied{Names: deniedUsers, ForeignGroups: true}, checkedDrivers: checkedDrivers, uidsReservedForDownloads: uidsReservedForDownloads, usersTaskMaySwitchTo: usersTaskMaySwitchTo, checkServices: checkServices}
 }
 
-// Name implements hook.Hook.
+// Name implements Hook.
 func (*TaskValidationHook) Name() string { return "validate" }
 
 // Prestart implements hook.TaskPrestart.

@@ -38,7 +38,7 @@ func NewVolumesHook(mounts []*api.VolumeMount, requests func() []model.HostVolum
 	return &VolumesHook{volumeMounts: mounts, volumeRequests: requests, findVolume: findVolume, interpolate: interpolate}
 }
 
-// Name implements hook.Hook.
+// Name implements Hook.
 func (*VolumesHook) Name() string { return VolumesName }
 
 // Prestart implements hook.TaskPrestart. It is called before each start of the task, because the path of a volume can
