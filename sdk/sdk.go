@@ -62,11 +62,14 @@ type Config struct {
 // tests of authors. For hosts only.
 func NewConfig(encodedBody []byte) *Config { return &Config{encodedBody: encodedBody} }
 
-// Decode decodes the body of the host's `plugin` block into dst, a pointer to a struct
-// whose fields are matched by the tag `codec`. An argument that is absent and has no
-// hclspec.Default resets its field to the zero value, or a pointer to nil. If the host has sent no
-// configuration, dst is unchanged. A key of the schema without a field, or with a value that does
-// not fit its field, is an error.
+// Decode decodes the block config of the host's `plugin` block into dst, a pointer to a struct
+// whose fields are matched by the tag `codec`: `ttl = "24h"` becomes the field with the tag `codec:"ttl"`. A nested block
+// is a struct, or a pointer that is nil if the block is absent; a list of blocks is a slice.
+//
+// An argument that is absent has its hclspec.Default, also if the operator has written no block; without a Default it resets
+// its field to the zero value. If the host has sent no configuration, as for a plugin without a ConfigSchema, dst is
+// unchanged. A key of the schema without a field, or with a value that does not fit its field, is an error. Decode
+// may be called any number of times.
 func (c *Config) Decode(dst any) error {
 	if len(c.encodedBody) == 0 {
 		return nil

@@ -30,7 +30,8 @@ type RequestMeta struct {
 	// of the request, and expires with it.
 	Token string
 	// AttachmentJSON is the configuration that the job or the operator has attached the hook
-	// with, as JSON in the shape of the hook's AttachmentSchema; nil if there is none. Config decodes it.
+	// with, as JSON in the shape of the hook's AttachmentSchema, with the defaults of the schema; nil if the hook has no
+	// AttachmentSchema. DecodeConfig decodes it.
 	AttachmentJSON []byte
 	// Traceparent is the context of the call in the trace of the allocation, in the format of the
 	// HTTP header traceparent of W3C Trace Context. A hook that exports spans, or calls a service that
@@ -45,9 +46,10 @@ func (m RequestMeta) Scope() Scope { return Scope{Token: m.Token} }
 func (m RequestMeta) TaskScope(task string) Scope { return Scope{Token: m.Token, Task: task} }
 
 // DecodeConfig decodes the attachment into dst, a pointer to a struct whose fields are
-// matched by the tag `codec`. Without an attachment dst is unchanged. A key of the
-// attachment without a field, or with a value of another type, is an error that names
-// the key.
+// matched by the tag `codec`. A nested block is a struct, or a pointer that is nil if the block is absent; a list
+// of blocks is a slice. An argument that is absent and has no hclspec.Default resets its field to the zero value. Without an
+// AttachmentSchema dst is unchanged. A key of the attachment without a field, or with a value of another type, is an
+// error that names the key.
 func (m RequestMeta) DecodeConfig(dst any) error {
 	if len(m.AttachmentJSON) == 0 {
 		return nil
@@ -71,14 +73,18 @@ type Task struct {
 
 // TaskDir holds the directories of one task as paths of the host.
 type TaskDir struct {
-	AllocDir           string // directory of the allocation
-	Dir                string // directory of the task: AllocDir/<task name>
-	SharedAllocDir     string // AllocDir/alloc
-	SharedTaskDir      string // Dir/alloc, where the task sees SharedAllocDir
-	LocalDir           string // Dir/local
-	LogDir             string // AllocDir/alloc/logs
-	SecretsDir         string // Dir/secrets
-	PrivateDir         string // Dir/private
+	AllocDir       string // directory of the allocation
+	Dir            string // directory of the task: AllocDir/<task name>
+	SharedAllocDir string // AllocDir/alloc
+	SharedTaskDir  string // Dir/alloc, where the task sees SharedAllocDir
+	LocalDir       string // Dir/local
+	LogDir         string // AllocDir/alloc/logs
+	SecretsDir     string // Dir/secrets
+	// PrivateDir is Dir/private: a place for files of the driver and of the hooks about the task, such as sockets and
+	// key material that a command of Exec reads. It has 1 MiB, in memory if the agent can mount there, so that a reboot
+	// empties it. It belongs to the user of the task, who can change it unless the driver hides it: a hook keeps in its State
+	// what must last, or must be trusted.
+	PrivateDir         string
 	UnveiledAllocDir   string // SharedAllocDir for a driver with FSIsolationUnveil
 	UnveiledTaskDir    string // LocalDir for a driver with FSIsolationUnveil
 	UnveiledSecretsDir string // SecretsDir for a driver with FSIsolationUnveil

@@ -218,3 +218,29 @@ func TestHealthIsReportedForTasksOrTheAllocation(t *testing.T) {
 		}
 	}
 }
+
+// The forms that docs/hooks.md names for the blocks of a schema.
+func TestNestedBlocksOfAnAttachment(t *testing.T) {
+	path := hclspec.Object(map[string]*hclspec.Spec{"path": hclspec.Default(hclspec.Attr("path", "string", false), hclspec.Literal(`"/"`))})
+	schema := hclspec.Object(map[string]*hclspec.Spec{
+		"http":   hclspec.Block("http", path, false),
+		"check":  hclspec.BlockList("check", path, 0, 0),
+		"labels": hclspec.BlockAttrs("labels", "string", false),
+		"site":   hclspec.BlockMap("site", []string{"name"}, path),
+	})
+	for _, c := range []struct{ attachment, want string }{
+		{`{}`, `{"check":[],"http":null,"labels":null,"site":{}}`},
+		{`{"http": {}}`, `{"check":[],"http":{"path":"/"},"labels":null,"site":{}}`},
+		{`{"http": {"path": "/a"}, "check": [{"path": "/b"}, {}]}`, `{"check":[{"path":"/b"},{"path":"/"}],"http":{"path":"/a"},"labels":null,"site":{}}`},
+		{`{"check": {"path": "/b"}}`, `{"check":[{"path":"/b"}],"http":null,"labels":null,"site":{}}`},
+		{`{"labels": {"a": "b"}, "site": {"one": {"path": "/1"}, "two": {}}}`, `{"check":[],"http":null,"labels":{"a":"b"},"site":{"one":{"path":"/1"},"two":{"path":"/"}}}`},
+	} {
+		got, err := attachment{jobAttachmentJSON: c.attachment}.encodeForPlugin(schema, nil)
+		if err != nil || string(got) != c.want {
+			t.Errorf("%s:\n got %s, %v\nwant %s", c.attachment, got, err, c.want)
+		}
+	}
+	if _, err := (attachment{jobAttachmentJSON: `{"http": [{}, {}]}`}).encodeForPlugin(schema, nil); err == nil {
+		t.Error("two blocks where one is allowed are accepted")
+	}
+}
