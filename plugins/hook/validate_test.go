@@ -66,3 +66,12 @@ func TestEventFault(t *testing.T) {
 		}
 	}
 }
+
+func TestValidateState(t *testing.T) {
+	if err := hook.ValidateState(map[string]string{"k": strings.Repeat("x", 1<<20-1)}); err != nil {
+		t.Errorf("a state of 1 MiB: %v", err)
+	}
+	if err := hook.ValidateState(map[string]string{"k": strings.Repeat("x", 1<<20)}); err == nil {
+		t.Error("a state of more than 1 MiB is accepted")
+	}
+}

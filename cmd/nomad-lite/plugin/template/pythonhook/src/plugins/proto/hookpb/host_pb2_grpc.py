@@ -59,6 +59,11 @@ class HostStub(object):
                 request_serializer=plugins_dot_proto_dot_hookpb_dot_host__pb2.SetHealthRequest.SerializeToString,
                 response_deserializer=plugins_dot_proto_dot_hookpb_dot_host__pb2.Done.FromString,
                 )
+        self.StoreState = channel.unary_unary(
+                '/nomadlite.plugins.hook.v1.Host/StoreState',
+                request_serializer=plugins_dot_proto_dot_hookpb_dot_host__pb2.StoreStateRequest.SerializeToString,
+                response_deserializer=plugins_dot_proto_dot_hookpb_dot_host__pb2.Done.FromString,
+                )
         self.Variable = channel.unary_unary(
                 '/nomadlite.plugins.hook.v1.Host/Variable',
                 request_serializer=plugins_dot_proto_dot_hookpb_dot_host__pb2.VariableRequest.SerializeToString,
@@ -146,6 +151,14 @@ class HostServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def StoreState(self, request, context):
+        """StoreState replaces the state that the response of Prestart sets, and returns
+        when it is on the disk. Later requests for the task have it as previous_state.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Variable(self, request, context):
         """Variable and Variables read variables that the allocation can read. With after
         they block until the index is higher or the call is cancelled.
@@ -214,6 +227,11 @@ def add_HostServicer_to_server(servicer, server):
             'SetHealth': grpc.unary_unary_rpc_method_handler(
                     servicer.SetHealth,
                     request_deserializer=plugins_dot_proto_dot_hookpb_dot_host__pb2.SetHealthRequest.FromString,
+                    response_serializer=plugins_dot_proto_dot_hookpb_dot_host__pb2.Done.SerializeToString,
+            ),
+            'StoreState': grpc.unary_unary_rpc_method_handler(
+                    servicer.StoreState,
+                    request_deserializer=plugins_dot_proto_dot_hookpb_dot_host__pb2.StoreStateRequest.FromString,
                     response_serializer=plugins_dot_proto_dot_hookpb_dot_host__pb2.Done.SerializeToString,
             ),
             'Variable': grpc.unary_unary_rpc_method_handler(
@@ -390,6 +408,23 @@ class Host(object):
             metadata=None):
         return grpc.experimental.unary_unary(request, target, '/nomadlite.plugins.hook.v1.Host/SetHealth',
             plugins_dot_proto_dot_hookpb_dot_host__pb2.SetHealthRequest.SerializeToString,
+            plugins_dot_proto_dot_hookpb_dot_host__pb2.Done.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def StoreState(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/nomadlite.plugins.hook.v1.Host/StoreState',
+            plugins_dot_proto_dot_hookpb_dot_host__pb2.StoreStateRequest.SerializeToString,
             plugins_dot_proto_dot_hookpb_dot_host__pb2.Done.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
