@@ -92,7 +92,7 @@ func (p *Plugin) sendConfig(ctx context.Context) error {
 	}
 	settings, err := encodeConfigBlock(schema, p.cfg.ConfigBlock)
 	if err != nil {
-		return p.newConfigBlockError(schema, err)
+		return newConfigBlockError(p, schema, err)
 	}
 
 	config := &base.Config{MsgpackConfig: settings, APIVersion: p.apiVersion}
@@ -107,7 +107,7 @@ func (p *Plugin) sendConfig(ctx context.Context) error {
 		return nil
 	case call.Err() == nil && isErrorOfPlugin(err):
 		reason := strings.TrimPrefix(basewire.ErrorMessageWithoutGRPCPrefix(err), "SetConfig failed: ")
-		return p.newConfigBlockError(schema, fmt.Errorf("the plugin rejects its configuration: %s", reason))
+		return newConfigBlockError(p, schema, fmt.Errorf("the plugin rejects its configuration: %s", reason))
 	}
 	return p.explainCallError(call, "SetConfig", err)
 }
@@ -126,7 +126,7 @@ func isErrorOfPlugin(err error) bool {
 }
 
 // newConfigBlockError returns the ConfigBlockError for err, with the position of the plugin block.
-func (p *Plugin) newConfigBlockError(schema *hclspec.Spec, err error) error {
+func newConfigBlockError(p *Plugin, schema *hclspec.Spec, err error) error {
 	if p.cfg.ConfigBlockPosition != "" {
 		err = fmt.Errorf("%s: %w", p.cfg.ConfigBlockPosition, err)
 	}

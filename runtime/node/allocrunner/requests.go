@@ -206,7 +206,7 @@ func (r *Runner) SetHookHealth(hook, task string, healthy bool, reason string) e
 	return nil
 }
 
-// StoreHookState stores the state of a hook for a task. See [taskrunner.Runner.StoreHookState].
+// StoreHookState stores the state of a hook for a task. See [taskrunner.StoreHookState].
 func (r *Runner) StoreHookState(ctx context.Context, hook, task string, data map[string]string) error {
 	t, ok := r.tasks.findByName(task)
 	if !ok {
@@ -214,7 +214,7 @@ func (r *Runner) StoreHookState(ctx context.Context, hook, task string, data map
 	}
 	select {
 	case <-r.hooksAttached:
-		return t.StoreHookState(hook, data)
+		return taskrunner.StoreHookState(t, hook, data)
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}

@@ -33,6 +33,9 @@ type TaskRecordStore interface {
 
 // taskRecords holds the state of a task and the local state of its runner, and stores both. Its methods may be called
 // from any goroutine unless their comment says otherwise.
+//
+// It is large because both records are stored by one write, in the order of their changes, so that their fields share the
+// locks.
 type taskRecords struct {
 	store             TaskRecordStore
 	onTaskStateChange func()           // called after each change of the task's state

@@ -172,10 +172,10 @@ func (r *Runner) OnlyDestroyRemains() <-chan struct{} { return r.onlyDestroyRema
 // event afterwards.
 func (r *Runner) EmitEvent(event *api.TaskEvent) { r.records.emitEvent(event) }
 
-// StoreHookState stores the state of a hook of the task, which later calls of the hook get as their PreviousState, and
+// StoreHookState stores the state of a hook of the task of r, which later calls of the hook get as their PreviousState, and
 // blocks until it is on the disk. After an error, the state may be stored later. It may be called from any goroutine
 // after SetHooks.
-func (r *Runner) StoreHookState(hookName string, data map[string]string) error {
+func StoreHookState(r *Runner, hookName string, data map[string]string) error {
 	if !slices.ContainsFunc(r.hooks.hookChain.Hooks(), func(h runnerhooks.Hook) bool { return h.Name() == hookName }) {
 		return fmt.Errorf("hook %q is not attached to task %q", hookName, r.Name())
 	}
