@@ -1,16 +1,60 @@
 package device
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 )
 
 // Attribute is a property that all devices of a group have.
 type Attribute struct {
 	Value any    // bool, int64, float64 or string; an int is sent as int64
-	Unit  string // unit of a number, see LookupUnit; empty if the number has none
+	Unit  string // unit of a number, one of Units; empty if the number has none
+}
+
+// ParseAttribute parses the text of an attribute, as an operator writes it in a configuration:
+//
+//   - "true" and "false" are a bool;
+//   - a number is an int64, or a float64 with a decimal point or an exponent; a unit of [Units] can follow, with or without a
+//     blank before it: "4 GiB", "1.5GHz";
+//   - any other text is a string: "Tesla T4", "470.82.01".
+//
+// A number and a word after a blank that is no unit, such as "4 Gib", is an error that lists the units.
+func ParseAttribute(text string) (Attribute, error) {
+	switch text {
+	case "true", "false":
+		return Attribute{Value: text == "true"}, nil
+	}
+	trimmed := strings.TrimSpace(text)
+	end := strings.LastIndexAny(trimmed, "0123456789.") + 1
+	value, isNumber := parseNumber(trimmed[:end])
+	if !isNumber {
+		return Attribute{Value: text}, nil
+	}
+	a := Attribute{Value: value, Unit: strings.TrimSpace(trimmed[end:])}
+	_, known := LookupUnit(a.Unit)
+	switch hasBlank := len(a.Unit) < len(trimmed[end:]); {
+	case a.Unit == "", known:
+		return a, nil
+	case hasBlank:
+		return Attribute{}, fmt.Errorf("%q %w", text, a.Validate())
+	}
+	return Attribute{Value: text}, nil
+}
+
+// parseNumber returns an int64 or a float64, and false for a text that is no finite number.
+func parseNumber(text string) (value any, ok bool) {
+	if i, err := strconv.ParseInt(text, 10, 64); err == nil {
+		return i, true
+	}
+	f, err := strconv.ParseFloat(text, 64)
+	return f, err == nil && isFinite(f)
 }
 
 // String renders the attribute as in a node's attributes: the value in decimal, with the unit
@@ -37,7 +81,7 @@ func (a Attribute) Validate() error {
 		return fmt.Errorf("has the type %T, which is neither bool, int64, float64 nor string", v)
 	}
 	if _, ok := LookupUnit(a.Unit); !ok && a.Unit != "" {
-		return fmt.Errorf("has the unknown unit %q", a.Unit)
+		return fmt.Errorf("has the unknown unit %q; the units are %s", a.Unit, strings.Join(Units(), ", "))
 	}
 	return nil
 }
@@ -52,8 +96,17 @@ type Unit struct {
 	Multiplier int64
 }
 
-// LookupUnit returns the unit with a name, and whether there is one. The names are "KiB" to "EiB", "kB" (or "KB") to
-// "EB", each of these followed by "/s", "MHz", "GHz", and "mW" to "GW". For hosts only.
+// Units returns the names of all units that an attribute can have: those of a size, a rate, a frequency and a power, each in
+// increasing order. Later versions can return more.
+func Units() []string {
+	units := unitsByName()
+	return slices.SortedFunc(maps.Keys(units), func(a, b string) int {
+		u, v := units[a], units[b]
+		return cmp.Or(cmp.Compare(u.Base, v.Base), cmp.Compare(u.Multiplier, v.Multiplier), cmp.Compare(a, b))
+	})
+}
+
+// LookupUnit returns the unit with a name of Units, and whether there is one. For hosts only.
 func LookupUnit(name string) (Unit, bool) {
 	u, ok := unitsByName()[name]
 	return u, ok

@@ -79,7 +79,9 @@ type Group struct {
 
 // Device is one device of a group.
 type Device struct {
-	ID                string // unique in the group; the argument of Reserve
+	// ID is unique among all devices of the plugin, also those of other groups, because Reserve receives only ids. It names the
+	// same device after a restart of the plugin or of the machine, because hosts store it with the tasks.
+	ID                string
 	Healthy           bool   // the host gives unhealthy devices to no task
 	HealthDescription string // why the device is unhealthy
 	PCIBusID          string // PCI address, such as "00000000:65:00.0"; empty if unknown

@@ -132,7 +132,7 @@ func (r *deviceRequest) unmetReason(node *PlacementNode) string {
 func (r *deviceRequest) groupUnfitReason(group *api.NodeDeviceResource, node *PlacementNode) string {
 	for _, c := range r.block.Constraints {
 		if !model.DeviceGroupSatisfiesConstraint(c, group, &node.NodeFacts) {
-			return fmt.Sprintf("does not satisfy the constraint %q%s", admission.ConstraintText(c), deviceValueSuffix(c.LTarget, group))
+			return fmt.Sprintf("does not satisfy the constraint %q%s", admission.ConstraintText(c), deviceValueSuffix(c, group, node))
 		}
 	}
 	healthy := 0
@@ -145,17 +145,22 @@ func (r *deviceRequest) groupUnfitReason(group *api.NodeDeviceResource, node *Pl
 	return fmt.Sprintf("has %d instances, %d healthy, %d that the constraints admit, and %d are requested", len(group.Instances), healthy, len(r.candidates[i].suitableInstanceIDs), r.requestedCount())
 }
 
-// deviceValueSuffix returns the end of a message with the value of the device attribute that a constraint compares. It
-// is empty if constraintTarget names no device attribute.
-func deviceValueSuffix(constraintTarget string, group *api.NodeDeviceResource) string {
-	name, ok := strings.CutPrefix(constraintTarget, "${device.attr.")
+// deviceValueSuffix returns the end of a message with the value of the device attribute that a constraint compares, and
+// with both units if they are not comparable. It is empty if the constraint names no device attribute.
+func deviceValueSuffix(c *api.Constraint, group *api.NodeDeviceResource, node *PlacementNode) string {
+	name, ok := strings.CutPrefix(c.LTarget, "${device.attr.")
 	if !ok {
 		return ""
 	}
-	if a := group.Attributes[strings.TrimSuffix(name, "}")]; a != nil {
-		return fmt.Sprintf(": it is %q here", a.String())
+	a := group.Attributes[strings.TrimSuffix(name, "}")]
+	if a == nil {
+		return ": it is not set here"
 	}
-	return ": it is not set here"
+	text := fmt.Sprintf(": it is %q here", a.String())
+	if reason := model.IncomparableUnits(c, group, &node.NodeFacts); reason != "" {
+		text += ", and " + reason
+	}
+	return text
 }
 
 // assignDevices chooses free device instances for the tasks of a group. Requests with the fewest suitable instances choose

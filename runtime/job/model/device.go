@@ -1,6 +1,7 @@
 package model
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"strconv"
@@ -167,6 +168,34 @@ func orderAttributes(left, right *api.Attribute) (order int, ok bool) {
 	return compareNumbers(l.floatValue, r.floatValue), true
 }
 
+// IncomparableUnits returns the reason why a constraint of a device block does not hold for any value of a group, or "": both
+// sides are numbers, and their units measure different things, or only one of them has a unit.
+func IncomparableUnits(c *api.Constraint, group *api.NodeDeviceResource, node *NodeFacts) string {
+	left, right := resolveDeviceTarget(c.LTarget, group, node), resolveDeviceTarget(c.RTarget, group, node)
+	if left == nil || right == nil || left.StringVal != nil && right.StringVal != nil {
+		return ""
+	}
+	l, okLeft := quantityOf(left)
+	r, okRight := quantityOf(right)
+	if !okLeft || !okRight || l.baseUnit == r.baseUnit {
+		return ""
+	}
+	return fmt.Sprintf("a number %s is not comparable with one %s", unitText(left), unitText(right))
+}
+
+// unitText returns the unit of a quantity, for a message.
+func unitText(a *api.Attribute) string {
+	unit := a.Unit
+	if a.StringVal != nil {
+		parsed, _ := device.ParseAttribute(*a.StringVal) // the text is a quantity
+		unit = parsed.Unit
+	}
+	if unit == "" {
+		return "without a unit"
+	}
+	return fmt.Sprintf("in %q", unit)
+}
+
 // quantity is a number in its base unit.
 type quantity struct {
 	floatValue float64
@@ -205,17 +234,17 @@ func toBaseUnit(q quantity, unit string) (quantity, bool) {
 
 // parseQuantity parses a number with an optional unit, like "2GiB" or "1.5 GHz".
 func parseQuantity(text string) (quantity, bool) {
-	text = strings.TrimSpace(text)
-	end := strings.LastIndexAny(text, "0123456789.") + 1
-	number, unit := text[:end], strings.TrimSpace(text[end:])
-	if n, err := strconv.ParseInt(number, 10, 64); err == nil {
-		return toBaseUnit(quantity{floatValue: float64(n), isIntExact: true, intValue: n}, unit)
-	}
-	f, err := strconv.ParseFloat(number, 64)
+	a, err := device.ParseAttribute(text)
 	if err != nil {
 		return quantity{}, false
 	}
-	return toBaseUnit(quantity{floatValue: f}, unit)
+	switch v := a.Value.(type) {
+	case int64:
+		return toBaseUnit(quantity{floatValue: float64(v), isIntExact: true, intValue: v}, a.Unit)
+	case float64:
+		return toBaseUnit(quantity{floatValue: v}, a.Unit)
+	}
+	return quantity{}, false
 }
 
 func boolAttribute(a *api.Attribute) (value, ok bool) {
