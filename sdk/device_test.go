@@ -184,13 +184,16 @@ func TestDevicesAreUnhealthyAfterAnError(t *testing.T) {
 		}
 		p.set(c.groups, c.err, c.panics)
 		f := s.fingerprintOrUnhealthy(t.Context())
+		if !strings.Contains(f.FailureReason, c.want) {
+			t.Errorf("%s: the reason is %q, want %q", name, f.FailureReason, c.want)
+		}
 		if f.Err != nil || len(f.Groups) != 1 || !strings.Contains(f.Groups[0].Devices[0].HealthDescription, c.want) {
 			t.Errorf("%s: %+v, want %q", name, f, c.want)
 		} else if want := unhealthy(f.Groups[0].Devices[0].HealthDescription); !reflect.DeepEqual(f.Groups, want) {
 			t.Errorf("%s: %+v, want %+v", name, f.Groups, want)
 		}
 		p.set(cameras("a"), nil, false)
-		if f := s.fingerprintOrUnhealthy(t.Context()); !reflect.DeepEqual(f.Groups, cameras("a")) {
+		if f := s.fingerprintOrUnhealthy(t.Context()); !reflect.DeepEqual(f, device.Fingerprint{Groups: cameras("a")}) {
 			t.Errorf("%s: at last %+v", name, f)
 		}
 		p.set(nil, device.ErrDisabled, false)

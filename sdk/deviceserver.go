@@ -61,7 +61,7 @@ func (s *deviceServer) Fingerprint(ctx context.Context) (<-chan device.Fingerpri
 }
 
 // fingerprintOrUnhealthy calls the author's Fingerprint. After an error it returns the devices of the last
-// call that succeeded, as unhealthy. Only ErrDisabled is returned as an error, because the host
+// call that succeeded, as unhealthy, and the error as FailureReason. Only ErrDisabled is returned as an error, because the host
 // stops a plugin for good after an error.
 func (s *deviceServer) fingerprintOrUnhealthy(ctx context.Context) device.Fingerprint {
 	groups, err := callDeviceFingerprintRecoverPanic(ctx, s.authorDevice)
@@ -88,7 +88,7 @@ func (s *deviceServer) fingerprintOrUnhealthy(ctx context.Context) device.Finger
 			unhealthy[i].Devices[k].Healthy, unhealthy[i].Devices[k].HealthDescription = false, err.Error()
 		}
 	}
-	return device.Fingerprint{Groups: unhealthy}
+	return device.Fingerprint{Groups: unhealthy, FailureReason: err.Error()}
 }
 
 // validateGroups returns an error for groups that a host rejects, and for two devices with one id, because

@@ -56,7 +56,10 @@ var (
 // Fingerprint is one report of all devices of a plugin. For hosts only.
 type Fingerprint struct {
 	Groups []Group
-	Err    error
+	// FailureReason is the reason why the plugin could not look for devices; empty if it could. Groups then has the devices that
+	// it has found before, as unhealthy, and the stream continues.
+	FailureReason string
+	Err           error // why the stream has ended; the other fields are then empty
 }
 
 // GroupID is the name of a group of equal devices. Jobs request devices by type, by vendor/type

@@ -96,16 +96,37 @@ func deviceRequestsOf(g *api.TaskGroup, node *PlacementNode) []*deviceRequest {
 // allocation keeps its devices even if they become unhealthy or disappear.
 func checkSuitableDevicesExist(g *api.TaskGroup, node PlacementNode) error {
 	var errs []error
-	for _, r := range deviceRequestsOf(g, &node) {
-		if !slices.ContainsFunc(r.candidates, func(c deviceCandidate) bool { return len(c.suitableInstanceIDs) >= r.requestedCount() }) {
-			errs = append(errs, &nodeFilteredError{"missing devices", fmt.Errorf("task %q: device %q: %s", r.taskName, r.block.Name, r.unmetReason(&node))})
-		}
+	for _, r := range unmetDeviceRequestsOf(g, &node) {
+		errs = append(errs, &nodeFilteredError{"missing devices", fmt.Errorf("task %q: device %q: %s", r.taskName, r.block.Name, r.unmetReason(&node))})
 	}
 	return errors.Join(errs...)
 }
 
+// unmetDeviceRequestsOf returns the device blocks of the group for which the node has too few suitable instances.
+func unmetDeviceRequestsOf(g *api.TaskGroup, node *PlacementNode) []*deviceRequest {
+	return slices.DeleteFunc(deviceRequestsOf(g, node), func(r *deviceRequest) bool {
+		return slices.ContainsFunc(r.candidates, func(c deviceCandidate) bool { return len(c.suitableInstanceIDs) >= r.requestedCount() })
+	})
+}
+
+// MissingDeviceReasons returns a text for each device block of a canonical job for which a stored node has too few suitable
+// devices, even if no allocation holds any.
+func MissingDeviceReasons(job *api.Job, n *api.Node) (reasons []string) {
+	node := PlacementNodeOf(n)
+	for _, g := range job.TaskGroups {
+		for _, r := range unmetDeviceRequestsOf(g, &node) {
+			reasons = append(reasons, fmt.Sprintf("Group %q: task %q: device %q: %s", *g.Name, r.taskName, r.block.Name, r.unmetReason(&node)))
+		}
+	}
+	return reasons
+}
+
 // unmetReason returns the text why the node cannot satisfy the request.
 func (r *deviceRequest) unmetReason(node *PlacementNode) string {
+	failures := model.DeviceFailures(&node.NodeFacts)
+	if len(node.Devices) == 0 && len(failures) > 0 {
+		return "this node has no devices: " + admission.JoinTruncated(failures)
+	}
 	if len(node.Devices) == 0 {
 		return "this node has no devices: name a device plugin in a plugin block of the agent's configuration; nomad-lite plugin list shows why a plugin reports none"
 	}
@@ -116,7 +137,7 @@ func (r *deviceRequest) unmetReason(node *PlacementNode) string {
 		}
 	}
 	if len(available) == len(node.Devices) {
-		return "this node has only " + admission.JoinTruncated(available)
+		return strings.Join(append([]string{"this node has only " + admission.JoinTruncated(available)}, failures...), "; ")
 	}
 	var reasons []string
 	for _, group := range node.Devices {
@@ -135,14 +156,16 @@ func (r *deviceRequest) groupUnfitReason(group *api.NodeDeviceResource, node *Pl
 			return fmt.Sprintf("does not satisfy the constraint %q%s", admission.ConstraintText(c), deviceValueSuffix(c, group, node))
 		}
 	}
-	healthy := 0
+	healthy, unhealthy := 0, ""
 	for _, d := range group.Instances {
 		if d.Healthy {
 			healthy++
+		} else if unhealthy == "" {
+			unhealthy = fmt.Sprintf("; %q is unhealthy: %s", d.ID, cmp.Or(d.HealthDescription, "without a reason"))
 		}
 	}
 	i := slices.IndexFunc(r.candidates, func(c deviceCandidate) bool { return c.deviceGroup == group })
-	return fmt.Sprintf("has %d instances, %d healthy, %d that the constraints admit, and %d are requested", len(group.Instances), healthy, len(r.candidates[i].suitableInstanceIDs), r.requestedCount())
+	return fmt.Sprintf("has %d instances, %d healthy, %d that the constraints admit, and %d are requested%s", len(group.Instances), healthy, len(r.candidates[i].suitableInstanceIDs), r.requestedCount(), unhealthy)
 }
 
 // deviceValueSuffix returns the end of a message with the value of the device attribute that a constraint compares, and

@@ -79,7 +79,7 @@ func TestPlaceDevices(t *testing.T) {
 
 		{"another type", []*api.RequestedDevice{requestDevice("tpu", 1)}, `task "t": device "tpu": this node has only acme/gpu/big, acme/gpu/small, other/gpu/big`},
 		{"more than one model has", []*api.RequestedDevice{requestDevice("other/gpu", 2)}, `task "t": device "other/gpu": other/gpu/big has 1 instances, 1 healthy, 1 that the constraints admit, and 2 are requested`},
-		{"an unhealthy one", []*api.RequestedDevice{requestDevice("acme/gpu/small", 2)}, `task "t": device "acme/gpu/small": acme/gpu/small has 2 instances, 1 healthy, 1 that the constraints admit, and 2 are requested`},
+		{"an unhealthy one", []*api.RequestedDevice{requestDevice("acme/gpu/small", 2)}, `task "t": device "acme/gpu/small": acme/gpu/small has 2 instances, 1 healthy, 1 that the constraints admit, and 2 are requested; "d" is unhealthy: without a reason`},
 		{"a constraint that no model satisfies", []*api.RequestedDevice{requestDevice("other/gpu", 1, where("${device.attr.memory}", ">", "1 TiB"))},
 			`task "t": device "other/gpu": other/gpu/big does not satisfy the constraint "${device.attr.memory} > 1 TiB": it is "8 GiB" here`},
 		{"a constraint with a unit of another quantity", []*api.RequestedDevice{requestDevice("other/gpu", 1, where("${device.attr.memory}", ">", "1 W"))},
@@ -108,6 +108,15 @@ func TestPlaceWithoutDevices(t *testing.T) {
 	job := jobWithDevices(requestDevice("gpu", 1)).job
 	if _, err := PlaceOnEmptyNode(job, testNode(), testEnv()); err == nil || !strings.Contains(err.Error(), "this node has no devices: name a device plugin in a plugin block") {
 		t.Errorf("a node without devices: %v", err)
+	}
+	failing := testNode()
+	failing.Attributes = map[string]string{"plugins.device.bus.failure": "no bus", "kernel.name": "linux"}
+	if _, err := PlaceOnEmptyNode(job, failing, testEnv()); err == nil || !strings.HasSuffix(err.Error(), `device "gpu": this node has no devices: device plugin "bus": no bus`) {
+		t.Errorf("a node with a plugin that could not look for devices: %v", err)
+	}
+	failing.Devices = []*api.NodeDeviceResource{{Vendor: "acme", Type: "tpu", Name: "one"}}
+	if _, err := PlaceOnEmptyNode(job, failing, testEnv()); err == nil || !strings.HasSuffix(err.Error(), `this node has only acme/tpu/one; device plugin "bus": no bus`) {
+		t.Errorf("a node with another device: %v", err)
 	}
 }
 

@@ -3,6 +3,7 @@ package devicewire
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -19,7 +20,7 @@ import (
 // of package device report missing values.
 
 func fingerprintProto(f device.Fingerprint) (*devicepb.FingerprintResponse, error) {
-	p := &devicepb.FingerprintResponse{}
+	p := &devicepb.FingerprintResponse{FailureReason: strings.ToValidUTF8(f.FailureReason, "\uFFFD")}
 	for _, g := range f.Groups {
 		group := &devicepb.DeviceGroup{
 			Vendor: g.ID.Vendor, DeviceType: g.ID.Type, DeviceName: g.ID.Name,
@@ -43,8 +44,18 @@ func fingerprintProto(f device.Fingerprint) (*devicepb.FingerprintResponse, erro
 	return p, nil
 }
 
+// maxFailureReasonSize is the maximum size of a FailureReason in bytes, because the host stores it with the node.
+const maxFailureReasonSize = 1 << 10
+
+func limitFailureReason(reason string) string {
+	if len(reason) <= maxFailureReasonSize {
+		return reason
+	}
+	return strings.ToValidUTF8(reason[:maxFailureReasonSize], "") + "…"
+}
+
 func fingerprintFromProto(p *devicepb.FingerprintResponse) device.Fingerprint {
-	var f device.Fingerprint
+	f := device.Fingerprint{FailureReason: limitFailureReason(p.GetFailureReason())}
 	for _, group := range p.GetDeviceGroup() {
 		g := device.Group{ID: device.GroupID{Vendor: group.GetVendor(), Type: group.GetDeviceType(), Name: group.GetDeviceName()}}
 		for _, d := range group.GetDevices() {

@@ -129,7 +129,7 @@ func testGroups() []device.Group {
 }
 
 func TestFingerprintRoundTrip(t *testing.T) {
-	p := &fakePlugin{fingerprints: []device.Fingerprint{{Groups: testGroups()}, {}, {Groups: testGroups()[1:]}}, keepOpen: true, canceled: make(chan struct{})}
+	p := &fakePlugin{fingerprints: []device.Fingerprint{{Groups: testGroups()}, {}, {Groups: testGroups()[1:], FailureReason: "no bus"}}, keepOpen: true, canceled: make(chan struct{})}
 	ctx, cancel := context.WithCancel(t.Context())
 	ch, err := serveFake(t, p).Fingerprint(ctx)
 	if err != nil {
@@ -145,6 +145,19 @@ func TestFingerprintRoundTrip(t *testing.T) {
 		t.Errorf("after cancellation: %+v", f)
 	}
 	<-p.canceled
+}
+
+func TestFailureReasonIsLimited(t *testing.T) {
+	p := &fakePlugin{fingerprints: []device.Fingerprint{{FailureReason: strings.Repeat("é", 1000)}, {FailureReason: "\xff"}}}
+	ch, err := serveFake(t, p).Fingerprint(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{strings.Repeat("é", 512) + "…", "\uFFFD"} {
+		if got := (<-ch).FailureReason; got != want {
+			t.Errorf("reason is %q, want %q", got, want)
+		}
+	}
 }
 
 func TestFingerprintStreamEnds(t *testing.T) {

@@ -16,9 +16,9 @@ const deviceUpdateInterval = time.Second
 
 // deviceStream reads the fingerprints of one process of a device plugin.
 type deviceStream struct {
-	inst      pluginInstance
-	onDevices func([]device.Group) // called with the devices of a fingerprint
-	logger    hclog.Logger
+	inst          pluginInstance
+	onFingerprint func(device.Fingerprint) // called with each fingerprint without an error
+	logger        hclog.Logger
 }
 
 // run reads the stream until it ends. It returns nil if ctx or the process has ended, and
@@ -39,15 +39,15 @@ func (d *deviceStream) run(ctx context.Context) error {
 	return err
 }
 
-// readFingerprintsThrottled calls onDevices with the devices of each fingerprint, for the first fingerprint
+// readFingerprintsThrottled calls onFingerprint with each fingerprint, for the first fingerprint
 // immediately, and then at most once per deviceUpdateInterval, with the latest fingerprint. It returns the reason why
 // the stream has ended.
 func (d *deviceStream) readFingerprintsThrottled(ctx context.Context, stream <-chan device.Fingerprint) error {
-	var latest *device.Fingerprint     // latest fingerprint that was not passed to onDevices
+	var latest *device.Fingerprint     // latest fingerprint that was not passed to onFingerprint
 	var intervalEnded <-chan time.Time // nil if the next fingerprint is passed immediately
 	for {
 		if latest != nil && intervalEnded == nil {
-			d.onDevices(latest.Groups)
+			d.onFingerprint(*latest)
 			latest, intervalEnded = nil, time.After(deviceUpdateInterval)
 		}
 		select {

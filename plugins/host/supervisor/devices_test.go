@@ -86,6 +86,9 @@ func devicesState(s *Supervisor) string {
 		all = append(all, text)
 	}
 	state := strings.Join(all, ", ")
+	if reason := s.Plugins()[0].DeviceFailureReason; reason != "" {
+		state += " | cannot look: " + reason
+	}
 	if err := s.Plugins()[0].Err; err != nil {
 		state += " | " + err.Error()
 	}
@@ -115,6 +118,11 @@ func TestDevicePluginStates(t *testing.T) {
 			{nil, 0, "one:w a b"},
 			{groups(widgets("w", "a", "!b"), widgets("x", "c")), time.Second, "one:w a b!, one:x c"},
 			{groups(), time.Second, ""},
+			{groups(widgets("w", "a")), time.Second, "one:w a"},
+		}, 1},
+		{"a plugin that could not look for devices continues", []step{
+			{send(device.Fingerprint{FailureReason: "no bus"}), time.Second, " | cannot look: no bus"},
+			{send(device.Fingerprint{FailureReason: "no power"}), time.Second, " | cannot look: no power"},
 			{groups(widgets("w", "a")), time.Second, "one:w a"},
 		}, 1},
 		{"a plugin that exits keeps its devices while it is launched again", []step{

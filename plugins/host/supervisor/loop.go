@@ -158,7 +158,7 @@ func (l *pluginLoop) recordFailure(e pluginEvent, err error, retryAt time.Time) 
 	l.supervisor.updateAndNotify(func() {
 		m.applyEvent(e)
 		m.inst = nil
-		l.supervisor.registry.setReportedDevices(m, nil, nil)
+		l.supervisor.registry.setReportedDevices(m, nil, device.Fingerprint{})
 		m.firstLaunchDoneOrDeferred = true
 		if m.state != stateSuperseded {
 			m.lastFailure = launchFailure{err, retryAt}
@@ -301,7 +301,7 @@ func (l *pluginLoop) watchProcess(ctx context.Context, inst pluginInstance) (sto
 	streamEnded := make(chan error, 1)
 	switch served.Type {
 	case base.TypeDevice:
-		devices := deviceStream{inst: inst, onDevices: func(groups []device.Group) { l.setReportedDevices(inst, groups) }, logger: l.logger}
+		devices := deviceStream{inst: inst, onFingerprint: func(f device.Fingerprint) { l.setReportedDevices(inst, f) }, logger: l.logger}
 		wg.Go(func() {
 			if err := devices.run(ctx); err != nil {
 				streamEnded <- err
@@ -395,11 +395,11 @@ func (l *pluginLoop) updateDriverInfo(change func(*DriverInfo)) {
 }
 
 // setReportedDevices sets the devices that a process of the plugin has reported.
-func (l *pluginLoop) setReportedDevices(reporter pluginInstance, groups []device.Group) {
+func (l *pluginLoop) setReportedDevices(reporter pluginInstance, f device.Fingerprint) {
 	l.supervisor.mu.Lock()
 	defer l.supervisor.mu.Unlock()
 	l.plugin.fingerprinted = true
-	if l.supervisor.registry.setReportedDevices(l.plugin, reporter, groups) {
+	if l.supervisor.registry.setReportedDevices(l.plugin, reporter, f) {
 		l.supervisor.notifyStateLocked()
 	}
 }

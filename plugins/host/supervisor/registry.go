@@ -341,24 +341,25 @@ func (r *registry) updateDriverInfo(m *managedPlugin, change func(*DriverInfo)) 
 
 // reportedDevices are the devices of a device plugin.
 type reportedDevices struct {
-	reporter pluginInstance // the process that has reported groups; nil if there is none
-	groups   []device.Group
+	reporter      pluginInstance // the process that has reported groups; nil if there is none
+	groups        []device.Group
+	failureReason string // why the process could not look for devices; empty if it could
 }
 
-// setReportedDevices sets the devices of plugin m. It returns false if nothing has changed, or m is no device
+// setReportedDevices sets the devices of plugin m, and why m could not look for devices. It returns false if nothing has changed, or m is no device
 // plugin.
-func (r *registry) setReportedDevices(m *managedPlugin, reporter pluginInstance, groups []device.Group) (changed bool) {
+func (r *registry) setReportedDevices(m *managedPlugin, reporter pluginInstance, f device.Fingerprint) (changed bool) {
 	name := m.reportedInfo.Name
 	if r.ownerByKey[PluginKey{base.TypeDevice, name}] != m {
 		return false
 	}
 	before := r.devicesByPlugin[name]
-	r.devicesByPlugin[name] = reportedDevices{reporter, groups}
-	if reflect.DeepEqual(before.groups, groups) {
-		return reporter != before.reporter
+	r.devicesByPlugin[name] = reportedDevices{reporter, f.Groups, f.FailureReason}
+	if reflect.DeepEqual(before.groups, f.Groups) {
+		return reporter != before.reporter || f.FailureReason != before.failureReason
 	}
 	all := r.uniqueDeviceGroups()
-	for _, g := range groups {
+	for _, g := range f.Groups {
 		if i := slices.IndexFunc(all, func(o DeviceGroup) bool { return o.ID == g.ID }); all[i].PluginName != name {
 			r.logger.Warn("devices are ignored, because another plugin reports devices with the same name", "devices", g.ID.String(), "plugin", name, "used_plugin", all[i].PluginName)
 		}
@@ -379,6 +380,18 @@ func (r *registry) uniqueDeviceGroups() []DeviceGroup {
 		}
 	}
 	return all
+}
+
+// deviceFailureReason returns why the device plugin m has no process, or could not look for devices; "" if it could, or
+// serves no devices.
+func (r *registry) deviceFailureReason(m *managedPlugin) string {
+	if m.reportedInfo.Type != base.TypeDevice || r.ownerByKey[PluginKey{base.TypeDevice, m.reportedInfo.Name}] != m {
+		return ""
+	}
+	if err := m.err(); err != nil {
+		return err.Error()
+	}
+	return r.devicesByPlugin[m.reportedInfo.Name].failureReason
 }
 
 func newManagedPlugin(e catalog.Entry, catalogPosition int) *managedPlugin {

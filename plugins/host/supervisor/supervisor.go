@@ -161,8 +161,10 @@ type PluginStatus struct {
 	LastExitErr         error              // why the last process has exited, with the last lines of its stderr; nil before the first exit
 	LastExitAt          time.Time          // time of the last exit; zero before the first exit
 	MethodStats         []callstats.Method // calls to the process, for each method; nil when no process runs
-	SupersededBy        string             // describes the plugin that is used instead of this one; "" if there is none
-	Err                 error              // why no process runs, after a failure; nil otherwise
+	// DeviceFailureReason is the reason why the process of a device plugin could not look for devices; "" if it could.
+	DeviceFailureReason string
+	SupersededBy        string // describes the plugin that is used instead of this one; "" if there is none
+	Err                 error  // why no process runs, after a failure; nil otherwise
 }
 
 // Supervisor keeps plugins running. Its methods may be called concurrently.
@@ -511,6 +513,20 @@ func (s *Supervisor) DeviceGroups() []DeviceGroup {
 	return s.registry.uniqueDeviceGroups()
 }
 
+// DeviceFailureReasonByPlugin returns the device plugins that have no process, or whose process could not look for devices, by
+// the names of the plugins, with the reasons.
+func (s *Supervisor) DeviceFailureReasonByPlugin() map[string]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	reasons := map[string]string{}
+	for _, m := range s.registry.plugins {
+		if reason := s.registry.deviceFailureReason(m); reason != "" {
+			reasons[m.reportedInfo.Name] = reason
+		}
+	}
+	return reasons
+}
+
 // Plugins returns the state of all plugins of the catalog, in the catalog's order.
 func (s *Supervisor) Plugins() []PluginStatus {
 	s.mu.Lock()
@@ -521,6 +537,9 @@ func (s *Supervisor) Plugins() []PluginStatus {
 			Name: m.entry.Name, Path: m.entry.Path, Builtin: m.entry.Builtin, ProgramID: m.entry.ProgramID,
 			Serves: servedKey(m.reportedInfo), Version: m.reportedInfo.Version, HookDescription: m.hookDescription,
 			Idle: m.state == stateIdle, FirstLaunchDoneOrDeferred: m.firstLaunchDoneOrDeferred, HasReportedOrFailed: m.hasReportedOrFailed(), SupersededBy: m.supersededBy, ExitCount: m.exits.count, LastExitErr: m.exits.lastErr, LastExitAt: m.exits.lastAt, Err: m.err(),
+		}
+		if p.Err == nil {
+			p.DeviceFailureReason = s.registry.deviceFailureReason(m)
 		}
 		if m.inst != nil && !hasExited(m.inst) {
 			p.PID, p.StartedAt, p.MethodStats = m.inst.PID(), m.inst.StartedAt(), m.inst.MethodStats()

@@ -4,7 +4,8 @@
 // source: plugins/proto/devicepb/device.proto
 
 // Package devicepb is the service of a device plugin. Names and numbers are those of the device
-// plugin protocol, so they never change here.
+// plugin protocol, so they never change here. A field that is not of this protocol says so, and has a
+// number from 100.
 
 package devicepb
 
@@ -63,8 +64,11 @@ func (*FingerprintRequest) Descriptor() ([]byte, []int) {
 }
 
 type FingerprintResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	DeviceGroup   []*DeviceGroup         `protobuf:"bytes,1,rep,name=device_group,json=deviceGroup,proto3" json:"device_group,omitempty"`
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	DeviceGroup []*DeviceGroup         `protobuf:"bytes,1,rep,name=device_group,json=deviceGroup,proto3" json:"device_group,omitempty"`
+	// failure_reason is the reason why the plugin could not look for devices; empty if it could. The devices of this message are
+	// then those that it has found before, as unhealthy. The field is not of Nomad's protocol: Nomad ignores it.
+	FailureReason string `protobuf:"bytes,100,opt,name=failure_reason,json=failureReason,proto3" json:"failure_reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -104,6 +108,13 @@ func (x *FingerprintResponse) GetDeviceGroup() []*DeviceGroup {
 		return x.DeviceGroup
 	}
 	return nil
+}
+
+func (x *FingerprintResponse) GetFailureReason() string {
+	if x != nil {
+		return x.FailureReason
+	}
+	return ""
 }
 
 // DeviceGroup is a set of equal devices.
@@ -784,9 +795,10 @@ var File_plugins_proto_devicepb_device_proto protoreflect.FileDescriptor
 const file_plugins_proto_devicepb_device_proto_rawDesc = "" +
 	"\n" +
 	"#plugins/proto/devicepb/device.proto\x12\x1ehashicorp.nomad.plugins.device\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a'plugins/proto/structspb/attribute.proto\x1a#plugins/proto/structspb/stats.proto\"\x14\n" +
-	"\x12FingerprintRequest\"e\n" +
+	"\x12FingerprintRequest\"\x8c\x01\n" +
 	"\x13FingerprintResponse\x12N\n" +
-	"\fdevice_group\x18\x01 \x03(\v2+.hashicorp.nomad.plugins.device.DeviceGroupR\vdeviceGroup\"\x80\x03\n" +
+	"\fdevice_group\x18\x01 \x03(\v2+.hashicorp.nomad.plugins.device.DeviceGroupR\vdeviceGroup\x12%\n" +
+	"\x0efailure_reason\x18d \x01(\tR\rfailureReason\"\x80\x03\n" +
 	"\vDeviceGroup\x12\x16\n" +
 	"\x06vendor\x18\x01 \x01(\tR\x06vendor\x12\x1f\n" +
 	"\vdevice_type\x18\x02 \x01(\tR\n" +

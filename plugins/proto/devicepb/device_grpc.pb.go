@@ -4,7 +4,8 @@
 // source: plugins/proto/devicepb/device.proto
 
 // Package devicepb is the service of a device plugin. Names and numbers are those of the device
-// plugin protocol, so they never change here.
+// plugin protocol, so they never change here. A field that is not of this protocol says so, and has a
+// number from 100.
 
 package devicepb
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
@@ -44,6 +45,11 @@ func (j *jobWriteHandler) plan(r *request) (any, error) {
 		replyMeta: r.replyMetaOfWrite(index),
 	}
 	warnings := admitted.Warnings
+	if len(answer.FailedTGAllocs) > 0 { // the metrics of Nomad's API have only "missing devices"
+		if nodes := j.store.Snapshot().Nodes(nil, ""); len(nodes) == 1 {
+			warnings = append(warnings, scheduler.MissingDeviceReasons(job, nodes[0])...)
+		}
+	}
 	if current != nil {
 		answer.JobModifyIndex = pointer.Value(current.JobModifyIndex)
 		if fault := model.ValidateJobUpdate(current, job); fault != nil {

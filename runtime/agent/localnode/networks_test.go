@@ -30,6 +30,8 @@ func (fakePlugins) NotStartedDriverInfoByName() map[string]supervisor.DriverInfo
 
 func (fakePlugins) DeviceGroups() []supervisor.DeviceGroup { return nil }
 
+func (fakePlugins) DeviceFailureReasonByPlugin() map[string]string { return map[string]string{"bus": "no bus"} }
+
 // machine is a machine with three interfaces, of which eth1 has the address of the node.
 func machine(t *testing.T, settings *Settings) fingerprint.Host {
 	t.Helper()
@@ -152,6 +154,9 @@ func TestDriversThatAreNotStarted(t *testing.T) {
 	}
 	if usable, listed := scheduler.PlacementNodeOf(record).HealthyByDriver["missing"]; usable || !listed {
 		t.Error("jobs can use a driver that is not started")
+	}
+	if got := record.Attributes["plugins.device.bus.failure"]; got != "no bus" {
+		t.Errorf("the failure of the device plugin is %q", got)
 	}
 	for name, want := range map[string]string{"d": "1", "gone": "", "missing": ""} {
 		if got := record.Attributes["driver."+name]; got != want {

@@ -27,7 +27,10 @@ type pluginLister interface {
 	NotStartedDriverInfoByName() map[string]supervisor.DriverInfo
 	// DeviceGroups returns the devices of this machine.
 	DeviceGroups() []supervisor.DeviceGroup
-	// InfoChanged returns a channel that is closed when the result of DriverInfoByName or DeviceGroups changes.
+	// DeviceFailureReasonByPlugin returns why device plugins report no devices, or none that is healthy, by the names of the
+	// plugins.
+	DeviceFailureReasonByPlugin() map[string]string
+	// InfoChanged returns a channel that is closed when the result of one of these methods changes.
 	InfoChanged() <-chan struct{}
 	// WaitBrieflyForFirstReports waits until the drivers have reported their health, and device plugins their devices.
 	WaitBrieflyForFirstReports(context.Context) error

@@ -39,6 +39,9 @@ func (n *Node) collectNodeAttributes(drivers map[string]supervisor.DriverInfo) m
 			attributes["plugins.host_volume."+name+".version"] = version
 		}
 	}
+	for name, reason := range n.config.Plugins.DeviceFailureReasonByPlugin() {
+		attributes[model.DeviceFailureAttributePrefix+name+model.DeviceFailureAttributeSuffix] = reason
+	}
 	return attributes
 }
 

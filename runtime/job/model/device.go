@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -12,6 +13,24 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 	"github.com/nomad-lite/nomad-lite/plugins/device"
 )
+
+// The name of a device plugin between DeviceFailureAttributePrefix and DeviceFailureAttributeSuffix is the name of the node
+// attribute with the reason why the plugin could not look for devices. The attribute exists only while that is so.
+const (
+	DeviceFailureAttributePrefix = "plugins.device."
+	DeviceFailureAttributeSuffix = ".failure"
+)
+
+// DeviceFailures returns a text for each device plugin of a node that could not look for devices, sorted.
+func DeviceFailures(node *NodeFacts) (texts []string) {
+	for _, key := range slices.Sorted(maps.Keys(node.Attributes)) {
+		name, ok := strings.CutPrefix(key, DeviceFailureAttributePrefix)
+		if name, isFailure := strings.CutSuffix(name, DeviceFailureAttributeSuffix); ok && isFailure {
+			texts = append(texts, fmt.Sprintf("device plugin %q: %s", name, node.Attributes[key]))
+		}
+	}
+	return texts
+}
 
 // MatchesDevice reports whether a group of devices has the type, vendor and name that a
 // device block requests: type, vendor/type or vendor/type/name.

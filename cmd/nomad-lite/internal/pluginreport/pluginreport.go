@@ -42,6 +42,8 @@ func DescribePlugin(p supervisor.PluginStatus, fingerprints LatestFingerprints) 
 		row.Health, row.Note = pluginstatus.HealthStarting, "has not answered yet"
 	case row.Device != "" && !p.HasReportedOrFailed:
 		row.Health, row.Note = pluginstatus.HealthStarting, "has not reported its devices yet"
+	case p.DeviceFailureReason != "":
+		row.Health, row.Note = "unhealthy", fmt.Sprintf("cannot look for devices: %s; %s", p.DeviceFailureReason, row.Note)
 	case row.Device != "":
 		row.Health = "healthy"
 	case !info.Detected:

@@ -104,6 +104,9 @@ var testDeviceFaults = map[string]func(d *testDevicePlugin, n int) (device.Finge
 		}
 		return device.Fingerprint{Groups: []device.Group{d.newDeviceGroup(ids...)}}, time.Hour
 	},
+	"unreachable": func(*testDevicePlugin, int) (device.Fingerprint, time.Duration) {
+		return device.Fingerprint{FailureReason: "lost the bus"}, time.Hour
+	},
 	"silent": func(*testDevicePlugin, int) (device.Fingerprint, time.Duration) { select {} },
 }
 

@@ -17,7 +17,7 @@ from plugins.proto.structspb import attribute_pb2 as plugins_dot_proto_dot_struc
 from plugins.proto.structspb import stats_pb2 as plugins_dot_proto_dot_structspb_dot_stats__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#plugins/proto/devicepb/device.proto\x12\x1ehashicorp.nomad.plugins.device\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\'plugins/proto/structspb/attribute.proto\x1a#plugins/proto/structspb/stats.proto\"\x14\n\x12\x46ingerprintRequest\"X\n\x13\x46ingerprintResponse\x12\x41\n\x0c\x64\x65vice_group\x18\x01 \x03(\x0b\x32+.hashicorp.nomad.plugins.device.DeviceGroup\"\xbf\x02\n\x0b\x44\x65viceGroup\x12\x0e\n\x06vendor\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65vice_type\x18\x02 \x01(\t\x12\x13\n\x0b\x64\x65vice_name\x18\x03 \x01(\t\x12?\n\x07\x64\x65vices\x18\x04 \x03(\x0b\x32..hashicorp.nomad.plugins.device.DetectedDevice\x12O\n\nattributes\x18\x05 \x03(\x0b\x32;.hashicorp.nomad.plugins.device.DeviceGroup.AttributesEntry\x1a\x64\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12@\n\x05value\x18\x02 \x01(\x0b\x32\x31.hashicorp.nomad.plugins.shared.structs.Attribute:\x02\x38\x01\"\x8e\x01\n\x0e\x44\x65tectedDevice\x12\n\n\x02ID\x18\x01 \x01(\t\x12\x0f\n\x07healthy\x18\x02 \x01(\x08\x12\x1a\n\x12health_description\x18\x03 \x01(\t\x12\x43\n\x0bhw_locality\x18\x04 \x01(\x0b\x32..hashicorp.nomad.plugins.device.DeviceLocality\"$\n\x0e\x44\x65viceLocality\x12\x12\n\npci_bus_id\x18\x01 \x01(\t\"$\n\x0eReserveRequest\x12\x12\n\ndevice_ids\x18\x01 \x03(\t\"^\n\x0fReserveResponse\x12K\n\rcontainer_res\x18\x01 \x01(\x0b\x32\x34.hashicorp.nomad.plugins.device.ContainerReservation\"\x85\x02\n\x14\x43ontainerReservation\x12L\n\x04\x65nvs\x18\x01 \x03(\x0b\x32>.hashicorp.nomad.plugins.device.ContainerReservation.EnvsEntry\x12\x35\n\x06mounts\x18\x02 \x03(\x0b\x32%.hashicorp.nomad.plugins.device.Mount\x12;\n\x07\x64\x65vices\x18\x03 \x03(\x0b\x32*.hashicorp.nomad.plugins.device.DeviceSpec\x1a+\n\tEnvsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"@\n\x05Mount\x12\x11\n\ttask_path\x18\x01 \x01(\t\x12\x11\n\thost_path\x18\x02 \x01(\t\x12\x11\n\tread_only\x18\x03 \x01(\x08\"G\n\nDeviceSpec\x12\x11\n\ttask_path\x18\x01 \x01(\t\x12\x11\n\thost_path\x18\x02 \x01(\t\x12\x13\n\x0bpermissions\x18\x03 \x01(\t\"F\n\x0cStatsRequest\x12\x36\n\x13\x63ollection_interval\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"Q\n\rStatsResponse\x12@\n\x06groups\x18\x01 \x03(\x0b\x32\x30.hashicorp.nomad.plugins.device.DeviceGroupStats\"\xfe\x01\n\x10\x44\x65viceGroupStats\x12\x0e\n\x06vendor\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12[\n\x0einstance_stats\x18\x04 \x03(\x0b\x32\x43.hashicorp.nomad.plugins.device.DeviceGroupStats.InstanceStatsEntry\x1a\x61\n\x12InstanceStatsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12:\n\x05value\x18\x02 \x01(\x0b\x32+.hashicorp.nomad.plugins.device.DeviceStats:\x02\x38\x01\"\xc3\x01\n\x0b\x44\x65viceStats\x12\x42\n\x07summary\x18\x01 \x01(\x0b\x32\x31.hashicorp.nomad.plugins.shared.structs.StatValue\x12\x41\n\x05stats\x18\x02 \x01(\x0b\x32\x32.hashicorp.nomad.plugins.shared.structs.StatObject\x12-\n\ttimestamp\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp2\xe2\x02\n\x0c\x44\x65vicePlugin\x12z\n\x0b\x46ingerprint\x12\x32.hashicorp.nomad.plugins.device.FingerprintRequest\x1a\x33.hashicorp.nomad.plugins.device.FingerprintResponse\"\x00\x30\x01\x12l\n\x07Reserve\x12..hashicorp.nomad.plugins.device.ReserveRequest\x1a/.hashicorp.nomad.plugins.device.ReserveResponse\"\x00\x12h\n\x05Stats\x12,.hashicorp.nomad.plugins.device.StatsRequest\x1a-.hashicorp.nomad.plugins.device.StatsResponse\"\x00\x30\x01\x42\x39Z7github.com/nomad-lite/nomad-lite/plugins/proto/devicepbb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#plugins/proto/devicepb/device.proto\x12\x1ehashicorp.nomad.plugins.device\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\'plugins/proto/structspb/attribute.proto\x1a#plugins/proto/structspb/stats.proto\"\x14\n\x12\x46ingerprintRequest\"p\n\x13\x46ingerprintResponse\x12\x41\n\x0c\x64\x65vice_group\x18\x01 \x03(\x0b\x32+.hashicorp.nomad.plugins.device.DeviceGroup\x12\x16\n\x0e\x66\x61ilure_reason\x18\x64 \x01(\t\"\xbf\x02\n\x0b\x44\x65viceGroup\x12\x0e\n\x06vendor\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65vice_type\x18\x02 \x01(\t\x12\x13\n\x0b\x64\x65vice_name\x18\x03 \x01(\t\x12?\n\x07\x64\x65vices\x18\x04 \x03(\x0b\x32..hashicorp.nomad.plugins.device.DetectedDevice\x12O\n\nattributes\x18\x05 \x03(\x0b\x32;.hashicorp.nomad.plugins.device.DeviceGroup.AttributesEntry\x1a\x64\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12@\n\x05value\x18\x02 \x01(\x0b\x32\x31.hashicorp.nomad.plugins.shared.structs.Attribute:\x02\x38\x01\"\x8e\x01\n\x0e\x44\x65tectedDevice\x12\n\n\x02ID\x18\x01 \x01(\t\x12\x0f\n\x07healthy\x18\x02 \x01(\x08\x12\x1a\n\x12health_description\x18\x03 \x01(\t\x12\x43\n\x0bhw_locality\x18\x04 \x01(\x0b\x32..hashicorp.nomad.plugins.device.DeviceLocality\"$\n\x0e\x44\x65viceLocality\x12\x12\n\npci_bus_id\x18\x01 \x01(\t\"$\n\x0eReserveRequest\x12\x12\n\ndevice_ids\x18\x01 \x03(\t\"^\n\x0fReserveResponse\x12K\n\rcontainer_res\x18\x01 \x01(\x0b\x32\x34.hashicorp.nomad.plugins.device.ContainerReservation\"\x85\x02\n\x14\x43ontainerReservation\x12L\n\x04\x65nvs\x18\x01 \x03(\x0b\x32>.hashicorp.nomad.plugins.device.ContainerReservation.EnvsEntry\x12\x35\n\x06mounts\x18\x02 \x03(\x0b\x32%.hashicorp.nomad.plugins.device.Mount\x12;\n\x07\x64\x65vices\x18\x03 \x03(\x0b\x32*.hashicorp.nomad.plugins.device.DeviceSpec\x1a+\n\tEnvsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"@\n\x05Mount\x12\x11\n\ttask_path\x18\x01 \x01(\t\x12\x11\n\thost_path\x18\x02 \x01(\t\x12\x11\n\tread_only\x18\x03 \x01(\x08\"G\n\nDeviceSpec\x12\x11\n\ttask_path\x18\x01 \x01(\t\x12\x11\n\thost_path\x18\x02 \x01(\t\x12\x13\n\x0bpermissions\x18\x03 \x01(\t\"F\n\x0cStatsRequest\x12\x36\n\x13\x63ollection_interval\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"Q\n\rStatsResponse\x12@\n\x06groups\x18\x01 \x03(\x0b\x32\x30.hashicorp.nomad.plugins.device.DeviceGroupStats\"\xfe\x01\n\x10\x44\x65viceGroupStats\x12\x0e\n\x06vendor\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12[\n\x0einstance_stats\x18\x04 \x03(\x0b\x32\x43.hashicorp.nomad.plugins.device.DeviceGroupStats.InstanceStatsEntry\x1a\x61\n\x12InstanceStatsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12:\n\x05value\x18\x02 \x01(\x0b\x32+.hashicorp.nomad.plugins.device.DeviceStats:\x02\x38\x01\"\xc3\x01\n\x0b\x44\x65viceStats\x12\x42\n\x07summary\x18\x01 \x01(\x0b\x32\x31.hashicorp.nomad.plugins.shared.structs.StatValue\x12\x41\n\x05stats\x18\x02 \x01(\x0b\x32\x32.hashicorp.nomad.plugins.shared.structs.StatObject\x12-\n\ttimestamp\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp2\xe2\x02\n\x0c\x44\x65vicePlugin\x12z\n\x0b\x46ingerprint\x12\x32.hashicorp.nomad.plugins.device.FingerprintRequest\x1a\x33.hashicorp.nomad.plugins.device.FingerprintResponse\"\x00\x30\x01\x12l\n\x07Reserve\x12..hashicorp.nomad.plugins.device.ReserveRequest\x1a/.hashicorp.nomad.plugins.device.ReserveResponse\"\x00\x12h\n\x05Stats\x12,.hashicorp.nomad.plugins.device.StatsRequest\x1a-.hashicorp.nomad.plugins.device.StatsResponse\"\x00\x30\x01\x42\x39Z7github.com/nomad-lite/nomad-lite/plugins/proto/devicepbb\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'plugins.proto.devicepb.device_pb2', globals())
@@ -34,37 +34,37 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _FINGERPRINTREQUEST._serialized_start=214
   _FINGERPRINTREQUEST._serialized_end=234
   _FINGERPRINTRESPONSE._serialized_start=236
-  _FINGERPRINTRESPONSE._serialized_end=324
-  _DEVICEGROUP._serialized_start=327
-  _DEVICEGROUP._serialized_end=646
-  _DEVICEGROUP_ATTRIBUTESENTRY._serialized_start=546
-  _DEVICEGROUP_ATTRIBUTESENTRY._serialized_end=646
-  _DETECTEDDEVICE._serialized_start=649
-  _DETECTEDDEVICE._serialized_end=791
-  _DEVICELOCALITY._serialized_start=793
-  _DEVICELOCALITY._serialized_end=829
-  _RESERVEREQUEST._serialized_start=831
-  _RESERVEREQUEST._serialized_end=867
-  _RESERVERESPONSE._serialized_start=869
-  _RESERVERESPONSE._serialized_end=963
-  _CONTAINERRESERVATION._serialized_start=966
-  _CONTAINERRESERVATION._serialized_end=1227
-  _CONTAINERRESERVATION_ENVSENTRY._serialized_start=1184
-  _CONTAINERRESERVATION_ENVSENTRY._serialized_end=1227
-  _MOUNT._serialized_start=1229
-  _MOUNT._serialized_end=1293
-  _DEVICESPEC._serialized_start=1295
-  _DEVICESPEC._serialized_end=1366
-  _STATSREQUEST._serialized_start=1368
-  _STATSREQUEST._serialized_end=1438
-  _STATSRESPONSE._serialized_start=1440
-  _STATSRESPONSE._serialized_end=1521
-  _DEVICEGROUPSTATS._serialized_start=1524
-  _DEVICEGROUPSTATS._serialized_end=1778
-  _DEVICEGROUPSTATS_INSTANCESTATSENTRY._serialized_start=1681
-  _DEVICEGROUPSTATS_INSTANCESTATSENTRY._serialized_end=1778
-  _DEVICESTATS._serialized_start=1781
-  _DEVICESTATS._serialized_end=1976
-  _DEVICEPLUGIN._serialized_start=1979
-  _DEVICEPLUGIN._serialized_end=2333
+  _FINGERPRINTRESPONSE._serialized_end=348
+  _DEVICEGROUP._serialized_start=351
+  _DEVICEGROUP._serialized_end=670
+  _DEVICEGROUP_ATTRIBUTESENTRY._serialized_start=570
+  _DEVICEGROUP_ATTRIBUTESENTRY._serialized_end=670
+  _DETECTEDDEVICE._serialized_start=673
+  _DETECTEDDEVICE._serialized_end=815
+  _DEVICELOCALITY._serialized_start=817
+  _DEVICELOCALITY._serialized_end=853
+  _RESERVEREQUEST._serialized_start=855
+  _RESERVEREQUEST._serialized_end=891
+  _RESERVERESPONSE._serialized_start=893
+  _RESERVERESPONSE._serialized_end=987
+  _CONTAINERRESERVATION._serialized_start=990
+  _CONTAINERRESERVATION._serialized_end=1251
+  _CONTAINERRESERVATION_ENVSENTRY._serialized_start=1208
+  _CONTAINERRESERVATION_ENVSENTRY._serialized_end=1251
+  _MOUNT._serialized_start=1253
+  _MOUNT._serialized_end=1317
+  _DEVICESPEC._serialized_start=1319
+  _DEVICESPEC._serialized_end=1390
+  _STATSREQUEST._serialized_start=1392
+  _STATSREQUEST._serialized_end=1462
+  _STATSRESPONSE._serialized_start=1464
+  _STATSRESPONSE._serialized_end=1545
+  _DEVICEGROUPSTATS._serialized_start=1548
+  _DEVICEGROUPSTATS._serialized_end=1802
+  _DEVICEGROUPSTATS_INSTANCESTATSENTRY._serialized_start=1705
+  _DEVICEGROUPSTATS_INSTANCESTATSENTRY._serialized_end=1802
+  _DEVICESTATS._serialized_start=1805
+  _DEVICESTATS._serialized_end=2000
+  _DEVICEPLUGIN._serialized_start=2003
+  _DEVICEPLUGIN._serialized_end=2357
 # @@protoc_insertion_point(module_scope)
