@@ -180,8 +180,16 @@ func (d *defectiveDevice) Fingerprint(ctx context.Context) (<-chan device.Finger
 			d.mu.Lock() // until the stream ends
 			defer d.mu.Unlock()
 		}
+		first := device.Fingerprint{Groups: d.groups()}
+		switch d.defect {
+		case "cannot look for devices":
+			first = device.Fingerprint{FailureReason: "no bus"}
+		case "has only broken devices":
+			first.Groups = first.Groups[1:]
+			first.Groups[0].Devices[0].Healthy, first.Groups[0].Devices[0].HealthDescription = false, "no power"
+		}
 		select {
-		case out <- device.Fingerprint{Groups: d.groups()}:
+		case out <- first:
 		case <-ctx.Done():
 			return
 		}
@@ -266,6 +274,8 @@ func (d *defectiveDevice) Stats(ctx context.Context, interval time.Duration) (<-
 		}
 	case "ignores long intervals":
 		interval = min(interval, 200*time.Millisecond)
+	case "cannot look for devices":
+		return nil, errors.New("no bus")
 	case "measures in the future":
 		at = time.Now().Add(time.Hour)
 	}
@@ -310,6 +320,33 @@ func TestDeviceWithoutDefects(t *testing.T) {
 	}
 	t.Parallel()
 	Device(t, defectiveDevicePlugin("none"))
+}
+
+// The cases that need devices are skipped with the reason of the plugin, also those of statistics, which fail for the same reason.
+func TestCasesWithoutDevicesAreSkippedWithTheReason(t *testing.T) {
+	t.Parallel()
+	for defect, want := range map[string]map[string]string{
+		"cannot look for devices": {
+			"fingerprint.first": "the plugin could not look for devices: no bus: set Plugin.Config",
+			"reserve.one":       "the plugin could not look for devices: no bus: set Plugin.Config",
+			"stats.timestamps":  "the plugin could not look for devices: no bus: set Plugin.Config",
+		},
+		"has only broken devices": {
+			"reserve.one": `no group has 1 healthy devices on this machine (acme/gadget/two/gadget-3 is unhealthy: no power): set Plugin.Config`,
+		},
+	} {
+		p := defectiveDevicePlugin(defect)
+		for id, message := range want {
+			p.OnlyCasePatterns = id
+			var results []Result
+			if err := CheckEach(t.Context(), t.Context(), p, func(r Result) { results = append(results, r) }); err != nil {
+				t.Errorf("%s, %s: %v", defect, id, err)
+			}
+			if len(results) != 1 || results[0].Verdict != Skip || !strings.Contains(strings.Join(results[0].Messages, "\n"), message) {
+				t.Errorf("%s, %s: %+v, want %q", defect, id, results, message)
+			}
+		}
+	}
 }
 
 // TestDeviceDefects checks that the suite reports exactly the cases that a defect concerns.

@@ -133,13 +133,27 @@ func (h *testHost) fingerprintDevicesOrSkip(t tb, p *pluginProcess) []device.Gro
 		if err == nil {
 			f, err = receiveNextStreamValue(ch)
 		}
-		if err = errors.Join(err, f.Err); err == nil {
+		err = errors.Join(err, f.Err)
+		switch {
+		case err != nil:
+			h.skipDevicesReason = fmt.Sprintf("no valid fingerprint: %v", err)
+		case f.FailureReason != "":
+			h.skipDevicesReason = noDevicesReason(f)
+		default:
 			return f.Groups
 		}
-		h.skipDevicesReason = fmt.Sprintf("no valid fingerprint: %v", err)
 	}
 	t.Skipf("%s", h.skipDevicesReason)
 	return nil
+}
+
+// noDevicesReason returns why a fingerprint without an error, or with ErrDisabled, has no healthy devices.
+func noDevicesReason(f device.Fingerprint) string {
+	const advice = "set Plugin.Config, or config in plugin_test.hcl"
+	if f.Err != nil {
+		return fmt.Sprintf("%v: %s", f.Err, advice)
+	}
+	return fmt.Sprintf("the plugin could not look for devices: %s: %s", f.FailureReason, advice)
 }
 
 // qualifiedDeviceIDs returns the ids of the devices of all groups in the form vendor/type/name/id, sorted.
@@ -157,11 +171,14 @@ func qualifiedDeviceIDs(groups []device.Group) (ids []string) {
 // skips the case if that group has fewer than minDevices.
 func mostHealthyDeviceIDsOrSkip(t tb, h *testHost, p *pluginProcess, minDevices int) (best []string) {
 	t.Helper()
+	unhealthy := ""
 	for _, g := range h.fingerprintDevicesOrSkip(t, p) {
 		var ids []string
 		for _, d := range g.Devices {
 			if d.Healthy {
 				ids = append(ids, d.ID)
+			} else if unhealthy == "" {
+				unhealthy = fmt.Sprintf(" (%s/%s is unhealthy: %s)", g.ID, d.ID, d.HealthDescription)
 			}
 		}
 		if len(ids) > len(best) {
@@ -169,7 +186,7 @@ func mostHealthyDeviceIDsOrSkip(t tb, h *testHost, p *pluginProcess, minDevices 
 		}
 	}
 	if len(best) < minDevices {
-		t.Skipf("no group has %d healthy devices on this machine: set Plugin.Config, or config in plugin_test.hcl", minDevices)
+		t.Skipf("no group has %d healthy devices on this machine%s: set Plugin.Config, or config in plugin_test.hcl", minDevices, unhealthy)
 	}
 	return best
 }
@@ -181,8 +198,8 @@ func testFirstDeviceFingerprintArrives(t tb, h *testHost) {
 	h.skipDevicesReason = "no fingerprint arrives, see fingerprint.first"
 	f, _ := openFingerprintStream(ctx, t, p)
 	h.skipDevicesReason = ""
-	if errors.Is(f.Err, device.ErrDisabled) {
-		h.skipDevicesReason = f.Err.Error() + ": set Plugin.Config, or config in plugin_test.hcl"
+	if errors.Is(f.Err, device.ErrDisabled) || f.Err == nil && f.FailureReason != "" {
+		h.skipDevicesReason = noDevicesReason(f)
 		t.Skipf("%s", h.skipDevicesReason)
 	}
 }
@@ -349,9 +366,10 @@ func testConcurrentReservesSucceed(t tb, h *testHost) {
 }
 
 // openStatsStreamOrSkip opens a stream of statistics, and returns the first statistics and the stream. It skips the
-// case if the plugin has no statistics.
-func openStatsStreamOrSkip(ctx context.Context, t tb, p *pluginProcess, interval time.Duration) (first device.Stats, rest <-chan device.Stats) {
+// case if the plugin has no statistics, or could not look for devices, because Stats then fails for the same reason.
+func openStatsStreamOrSkip(ctx context.Context, t tb, h *testHost, p *pluginProcess, interval time.Duration) (first device.Stats, rest <-chan device.Stats) {
 	t.Helper()
+	h.fingerprintDevicesOrSkip(t, p)
 	ch, err := p.deviceClient.Stats(ctx, interval)
 	if err != nil {
 		t.Fatalf("Stats: %v", err)
@@ -364,7 +382,7 @@ func openStatsStreamOrSkip(ctx context.Context, t tb, p *pluginProcess, interval
 			t.Skipf("the plugin has no statistics")
 		}
 		if s.Err != nil {
-			t.Fatalf("Stats: %v", s.Err)
+			t.Fatalf("the stream has an error in place of the first statistics: %v", s.Err)
 		}
 		return s, ch
 	case <-timer.C:
@@ -379,7 +397,7 @@ func checkStatsNotTooFrequent(t tb, h *testHost, requestedInterval, expectedInte
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	_, ch := openStatsStreamOrSkip(ctx, t, h.launchOrGetSharedProcess(t), requestedInterval)
+	_, ch := openStatsStreamOrSkip(ctx, t, h, h.launchOrGetSharedProcess(t), requestedInterval)
 	start := time.Now()
 	const samples = 3
 	for range samples {
@@ -401,16 +419,16 @@ func testZeroStatsIntervalIsOneSecond(t tb, h *testHost) {
 }
 
 // readFirstStats opens a stream of statistics, returns the first statistics, and cancels the stream.
-func readFirstStats(t tb, p *pluginProcess) device.Stats {
+func readFirstStats(t tb, h *testHost, p *pluginProcess) device.Stats {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	s, _ := openStatsStreamOrSkip(ctx, t, p, time.Minute)
+	s, _ := openStatsStreamOrSkip(ctx, t, h, p, time.Minute)
 	return s
 }
 
 func testDeviceStatsHaveTimestamps(t tb, h *testHost) {
-	for _, g := range readFirstStats(t, h.launchOrGetSharedProcess(t)).Groups {
+	for _, g := range readFirstStats(t, h, h.launchOrGetSharedProcess(t)).Groups {
 		for _, id := range g.DeviceIDsWithoutTimestamp {
 			t.Errorf("the statistics of device %q of group %q have no timestamp", id, g.ID)
 		}
@@ -425,7 +443,7 @@ func testDeviceStatsHaveTimestamps(t tb, h *testHost) {
 func testStatsAreOfKnownDevices(t tb, h *testHost) {
 	p := h.launchOrGetSharedProcess(t)
 	known := qualifiedDeviceIDs(h.fingerprintDevicesOrSkip(t, p))
-	for _, g := range readFirstStats(t, p).Groups {
+	for _, g := range readFirstStats(t, h, p).Groups {
 		for id := range g.Instances {
 			if !slices.Contains(known, g.ID.String()+"/"+id) {
 				t.Errorf("there are statistics of device %q of group %q, which is not in the fingerprint", id, g.ID)
