@@ -32,6 +32,11 @@ func DeviceFailures(node *NodeFacts) (texts []string) {
 	return texts
 }
 
+// DeviceInstanceName returns the name of one device in messages: vendor/type/name[id].
+func DeviceInstanceName(vendor, deviceType, name, id string) string {
+	return fmt.Sprintf("%s/%s/%s[%s]", vendor, deviceType, name, id)
+}
+
 // MatchesDevice reports whether a group of devices has the type, vendor and name that a
 // device block requests: type, vendor/type or vendor/type/name.
 func MatchesDevice(request string, group *api.NodeDeviceResource) bool {

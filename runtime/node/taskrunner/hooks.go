@@ -6,6 +6,7 @@ import (
 	"maps"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/nomad-lite/nomad-lite/internal/failpoint"
@@ -192,6 +193,19 @@ func (t *taskHooks) callShutdownHooks(ctx context.Context) {
 	runnerhooks.CallEachAndReportErrors(context.WithoutCancel(ctx), t.hookChain, hook.Shutdown, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskShutdown) (hook.TaskShutdownResponse, error) {
 		return h.Shutdown(ctx, hook.TaskShutdownRequest{Alloc: t.records.alloc.Alloc, Task: t.requests.currentTask().ToHookTask()})
 	})
+}
+
+// explainStartFailure returns the reasons that the hooks know for a failed start, or "".
+func (t *taskHooks) explainStartFailure() string {
+	var reasons []string
+	for _, h := range t.hookChain.Hooks() {
+		if e, ok := h.(runnerhooks.StartFailureExplainer); ok {
+			if reason := e.ExplainStartFailure(); reason != "" {
+				reasons = append(reasons, reason)
+			}
+		}
+	}
+	return strings.Join(reasons, "; ")
 }
 
 // interpolatedDeviceEnv returns the variables that the devices hook has set for the reserved devices, interpolated.

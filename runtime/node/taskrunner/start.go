@@ -121,6 +121,9 @@ func (t *taskRun) startTask() tasksteps.Result {
 		if t.ender.pendingDestroy() == nil {
 			t.ender.destroyFailedStart(ctx, t.start.config.ID)
 		}
+		if reason := t.hooks.explainStartFailure(); reason != "" {
+			err = driver.Recoverable(fmt.Errorf("%w; %s", err, reason))
+		}
 		return t.failStart(err)
 	}
 	if handle.Config == nil || handle.Config.ID != t.start.config.ID {

@@ -45,6 +45,13 @@ type Hook interface {
 	WaitPluginUp(ctx context.Context) error
 }
 
+// A StartFailureExplainer is a hook that can know why a start of the task has failed, although the hook itself was done before.
+type StartFailureExplainer interface {
+	// ExplainStartFailure returns the reason, with which the restart policy decides about the next start, or "". It does
+	// not block.
+	ExplainStartFailure() string
+}
+
 // BuiltinHookDefaults implements the methods of Hook, except Name, for hooks that run in the agent.
 type BuiltinHookDefaults struct{}
 

@@ -3,6 +3,7 @@ package runnerhooks
 import (
 	"context"
 	"maps"
+	"strings"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -12,7 +13,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-var _ hook.TaskPrestart = (*DevicesHook)(nil)
+var (
+	_ hook.TaskPrestart     = (*DevicesHook)(nil)
+	_ StartFailureExplainer = (*DevicesHook)(nil)
+)
 
 // DevicesName is the name of DevicesHook. The variables that it sets are passed to the
 // driver separately too.
@@ -22,6 +26,8 @@ const DevicesName = "devices"
 type DeviceReserver interface {
 	// Reserve blocks while the plugin of the devices is unavailable, and calls reportOutage once.
 	Reserve(ctx context.Context, d *api.AllocatedDeviceResource, reportOutage func(error)) (*device.Reservation, error)
+	// UnusableReason returns which of the devices are unhealthy or gone, and why; "" if there are none. It does not block.
+	UnusableReason(d *api.AllocatedDeviceResource) string
 }
 
 // DevicesHook reserves the devices that the scheduler has chosen for a task. Its response is used
@@ -43,6 +49,17 @@ func (*DevicesHook) Name() string { return DevicesName }
 
 // NoDeadline implements Hook: each call of a device plugin has a timeout of its own, and a plugin may be unavailable for longer.
 func (*DevicesHook) NoDeadline() bool { return true }
+
+// ExplainStartFailure implements StartFailureExplainer: a device can have vanished since it was reserved.
+func (de *DevicesHook) ExplainStartFailure() string {
+	var reasons []string
+	for _, d := range de.allocatedDevices {
+		if reason := de.reserver.UnusableReason(d); reason != "" {
+			reasons = append(reasons, reason)
+		}
+	}
+	return strings.Join(reasons, "; ")
+}
 
 // Prestart implements hook.TaskPrestart.
 func (de *DevicesHook) Prestart(ctx context.Context, _ hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {

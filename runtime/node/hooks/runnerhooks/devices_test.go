@@ -20,6 +20,20 @@ func (f reserverFunc) Reserve(_ context.Context, d *api.AllocatedDeviceResource,
 	return f(d)
 }
 
+func (reserverFunc) UnusableReason(d *api.AllocatedDeviceResource) string {
+	if d.Name == "sound" {
+		return ""
+	}
+	return d.Name + " is gone"
+}
+
+func TestDevicesExplainsFailedStarts(t *testing.T) {
+	allocated := []*api.AllocatedDeviceResource{{Name: "x"}, {Name: "sound"}, {Name: "y"}}
+	if got := NewDevicesHook(reserverFunc(nil), allocated, nil).ExplainStartFailure(); got != "x is gone; y is gone" {
+		t.Errorf("reason %q", got)
+	}
+}
+
 func TestDevicesMergesReservations(t *testing.T) {
 	allocated := []*api.AllocatedDeviceResource{{Name: "x", DeviceIDs: []string{"1"}}, {Name: "y", DeviceIDs: []string{"2"}}}
 	got, err := NewDevicesHook(reserverFunc(func(d *api.AllocatedDeviceResource) (*device.Reservation, error) {

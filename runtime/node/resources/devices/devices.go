@@ -15,6 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/device"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
 const (
@@ -76,7 +77,7 @@ func (m *Manager) Reserve(ctx context.Context, d *api.AllocatedDeviceResource, r
 		err = context.Cause(ctx)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("failed to reserve device %s: %w", GroupIDOf(d), err)
+		return nil, fmt.Errorf("failed to reserve device %s: %w", model.DeviceInstanceName(d.Vendor, d.Type, d.Name, strings.Join(d.DeviceIDs, ",")), err)
 	}
 	return r, nil
 }

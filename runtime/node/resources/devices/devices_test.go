@@ -126,11 +126,11 @@ func TestReserve(t *testing.T) {
 		{"success", results{succeeds}, nil, "", 0, 0},
 		{"a crash", results{fails(device.ErrPluginDown), succeeds}, nil, "", 0, 0},
 		{"three crashes", results{fails(device.ErrPluginDown), fails(device.ErrPluginDown), fails(device.ErrPluginDown), succeeds}, nil, "", 0, 1},
-		{"an error is not repeated", results{fails(errors.New("no such id"))}, nil, "failed to reserve device acme/widget/w: no such id", 0, 0},
+		{"an error is not repeated", results{fails(errors.New("no such id"))}, nil, "failed to reserve device acme/widget/w[a,b]: no such id", 0, 0},
 		{"a plugin in its back-off", results{succeeds}, errInBackOff, "", time.Hour, 1},
 		{"a plugin that hangs", results{hangs}, nil,
-			`failed to reserve device acme/widget/w: no answer after 30s: device plugin "p" does not respond to Reserve: context deadline exceeded`, 30 * time.Second, 0},
-		{"a plugin that cannot be started", nil, errors.New("no licence"), "failed to reserve device acme/widget/w: no licence", 0, 0},
+			`failed to reserve device acme/widget/w[a,b]: no answer after 30s: device plugin "p" does not respond to Reserve: context deadline exceeded`, 30 * time.Second, 0},
+		{"a plugin that cannot be started", nil, errors.New("no licence"), "failed to reserve device acme/widget/w[a,b]: no licence", 0, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -201,7 +201,7 @@ func TestReserveWaitsForThePluginOfADevice(t *testing.T) {
 		f.setGroups()
 		begin := time.Now()
 		_, err := m.Reserve(t.Context(), allocated, nil)
-		if want := "failed to reserve device acme/widget/w: no device plugin reports it: nomad-lite plugin status shows the plugins that have failed"; err == nil || err.Error() != want {
+		if want := "failed to reserve device acme/widget/w[a]: no device plugin reports it: nomad-lite plugin status shows the plugins that have failed"; err == nil || err.Error() != want {
 			t.Errorf("an unknown device: %v", err)
 		}
 		if took := time.Since(begin); took != unknownDeviceTimeout {
