@@ -238,6 +238,11 @@ func (a *Agent) createNodeAndStartPlugins(ctx context.Context, nodeID string, se
 		},
 		OnRegistered: a.orphanCleaner.SecureDirsAndRemoveEmptyCgroups,
 		OnNodeStored: a.scheduler.RetryBlockedEvalsAfterNodeChange,
+		OnDeviceHealthChanged: func(textByDevice map[string]string) {
+			if nodes := a.currentNodeRunner(); nodes != nil {
+				nodes.EmitDeviceEvents(textByDevice)
+			}
+		},
 	})
 	if err := a.plugins.createHookPluginsAndHostService(a.config, a.store, a.helperProcesses.sockets, a.Alloc); err != nil {
 		return err

@@ -30,7 +30,9 @@ func (fakePlugins) NotStartedDriverInfoByName() map[string]supervisor.DriverInfo
 
 func (fakePlugins) DeviceGroups() []supervisor.DeviceGroup { return nil }
 
-func (fakePlugins) DeviceFailureReasonByPlugin() map[string]string { return map[string]string{"bus": "no bus"} }
+func (fakePlugins) DeviceFailureReasonByPlugin() map[string]string {
+	return map[string]string{"bus": "no bus"}
+}
 
 // machine is a machine with three interfaces, of which eth1 has the address of the node.
 func machine(t *testing.T, settings *Settings) fingerprint.Host {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/node/resources/devices"
 	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
 	"github.com/nomad-lite/nomad-lite/runtime/node/resources/volumes"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
@@ -53,6 +54,10 @@ type Config struct {
 	// after each change of the stored node.
 	BeforeRegister             func(context.Context)
 	OnRegistered, OnNodeStored func()
+
+	// OnDeviceHealthChanged is called, after the change of the stored node, with a text for each device whose health has
+	// changed, as devices.HealthChanges returns them. It may be nil.
+	OnDeviceHealthChanged func(textByDevice map[string]string)
 }
 
 // Node is the node of this machine. Its methods may be called concurrently.
@@ -223,6 +228,7 @@ var errNodeUnchanged = errors.New("nothing has changed")
 func (n *Node) updateRecord(ctx context.Context) error {
 	s := n.config.Store
 	hostVolumes := n.usableHostVolumes()
+	var deviceChanges map[string]string
 	_, err := s.Update(ctx, func(tx *store.Txn) error {
 		old := tx.Node(nil, n.config.ID)
 		record := n.newNodeRecord(old, hostVolumes)
@@ -231,6 +237,9 @@ func (n *Node) updateRecord(ctx context.Context) error {
 			return errNodeUnchanged
 		}
 		putNodeWithEvents(tx, record, old, time.Now())
+		if old != nil && old.NodeResources != nil {
+			deviceChanges = devices.HealthChanges(old.NodeResources.Devices, record.NodeResources.Devices)
+		}
 		return nil
 	})
 	if errors.Is(err, errNodeUnchanged) {
@@ -239,6 +248,9 @@ func (n *Node) updateRecord(ctx context.Context) error {
 	if err == nil {
 		n.stateFileEventsStored = true
 		n.config.OnNodeStored()
+		if n.config.OnDeviceHealthChanged != nil && len(deviceChanges) > 0 {
+			n.config.OnDeviceHealthChanged(deviceChanges)
+		}
 	}
 	return err
 }

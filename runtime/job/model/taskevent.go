@@ -153,6 +153,9 @@ func EventWaitingForDevicePlugin(cause string) *api.TaskEvent {
 	return EventHookMessage("", "waiting for the plugin of the task's devices: "+cause, nil)
 }
 
+// EventDeviceHealth reports a change of the health of a device that the task has.
+func EventDeviceHealth(message string) *api.TaskEvent { return EventHookMessage("", message, nil) }
+
 // EventWaitingForFileDescriptors reports that the task starts only when other tasks have ended.
 func EventWaitingForFileDescriptors(cause string) *api.TaskEvent {
 	return EventHookMessage("", "waiting for file descriptors: "+cause, nil)

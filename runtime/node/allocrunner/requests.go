@@ -157,6 +157,22 @@ func (r *Runner) EmitDriverEvent(e driver.TaskEvent) (taskFound bool) {
 	return true
 }
 
+// EmitDeviceEvents adds an event to each task that has not ended and has one of the devices. textByDevice has the texts of the
+// events by model.DeviceInstanceName.
+func (r *Runner) EmitDeviceEvents(textByDevice map[string]string) {
+	alloc := r.Alloc()
+	for _, t := range r.tasks.taskSet {
+		for _, d := range allocatedDevices(alloc, t.Task().Name) {
+			for _, id := range d.DeviceIDs {
+				text := textByDevice[model.DeviceInstanceName(d.Vendor, d.Type, d.Name, id)]
+				if text != "" && t.State().State != model.TaskDead {
+					t.EmitEvent(model.EventDeviceHealth(text))
+				}
+			}
+		}
+	}
+}
+
 // EmitEvent adds an event to a task, or to all tasks if task is empty.
 func (r *Runner) EmitEvent(task string, event *api.TaskEvent) error {
 	if task == "" {

@@ -525,6 +525,22 @@ func (r *Runner) ForwardTaskEvent(driverName string, event driver.TaskEvent) {
 	}
 }
 
+// EmitDeviceEvents adds an event to each task that has not ended and has one of the devices. textByDevice has the texts of the
+// events by model.DeviceInstanceName.
+func (r *Runner) EmitDeviceEvents(textByDevice map[string]string) {
+	r.mu.Lock()
+	var runners []*allocrunner.Runner
+	for _, e := range r.entryByAllocID {
+		if e.runner != nil && e.endTime.IsZero() {
+			runners = append(runners, e.runner)
+		}
+	}
+	r.mu.Unlock()
+	for _, runner := range runners {
+		runner.EmitDeviceEvents(textByDevice)
+	}
+}
+
 // assignmentChanges is the difference between the entries and the wanted assignments.
 type assignmentChanges struct {
 	toStart        []Assignment

@@ -20,7 +20,7 @@ import (
 
 // serveTestDevicePlugin serves a device plugin without the SDK: `test-device NAME [FAULT]`. It reports two devices, a
 // and b, of the group acme/widget/NAME. While the file NAME.sick exists in the working directory, the device b is
-// unhealthy. Reserve appends the IDs to the file NAME.reserved. The faults are the keys of testDeviceFaults, type,
+// unhealthy, and while NAME.gone-ID exists, the device ID is not reported. Reserve appends the IDs to the file NAME.reserved. The faults are the keys of testDeviceFaults, type,
 // hangs, refuses, and crash, with which Reserve exits once for each file NAME.crash*.
 func serveTestDevicePlugin() {
 	d := &testDevicePlugin{name: os.Args[1]}
@@ -63,6 +63,9 @@ func (d *testDevicePlugin) newDeviceGroup(ids ...string) device.Group {
 		Attributes: map[string]device.Attribute{"memory": {Value: int64(2048), Unit: "MiB"}, "turbo": {Value: true}},
 	}
 	for _, id := range ids {
+		if d.controlFileExists(".gone-" + id) {
+			continue
+		}
 		one := device.Device{ID: id, Healthy: true, PCIBusID: "0000:00:0" + id}
 		if id == "b" && d.controlFileExists(".sick") {
 			one.Healthy, one.HealthDescription = false, "too hot"
