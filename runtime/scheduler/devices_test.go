@@ -114,6 +114,11 @@ func TestPlaceWithoutDevices(t *testing.T) {
 	if _, err := PlaceOnEmptyNode(job, failing, testEnv()); err == nil || !strings.HasSuffix(err.Error(), `device "gpu": this node has no devices: device plugin "bus": no bus`) {
 		t.Errorf("a node with a plugin that could not look for devices: %v", err)
 	}
+	failing.Attributes["plugins.unknown.x.failure"] = `plugin "x": exits`
+	if _, err := PlaceOnEmptyNode(job, failing, testEnv()); err == nil || !strings.HasSuffix(err.Error(), `this node has no devices: device plugin "bus": no bus, plugin "x": exits`) {
+		t.Errorf("a node with a plugin that could not be launched: %v", err)
+	}
+	delete(failing.Attributes, "plugins.unknown.x.failure")
 	failing.Devices = []*api.NodeDeviceResource{{Vendor: "acme", Type: "tpu", Name: "one"}}
 	if _, err := PlaceOnEmptyNode(job, failing, testEnv()); err == nil || !strings.HasSuffix(err.Error(), `this node has only acme/tpu/one; device plugin "bus": no bus`) {
 		t.Errorf("a node with another device: %v", err)

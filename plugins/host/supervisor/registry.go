@@ -382,6 +382,18 @@ func (r *registry) uniqueDeviceGroups() []DeviceGroup {
 	return all
 }
 
+// launchFailures returns the external plugins whose launch has failed before they have reported what they serve, by the names
+// of the plugins, with the reasons. A plugin that is launched again keeps the reason until the launch has succeeded.
+func (r *registry) launchFailures() map[string]string {
+	reasons := map[string]string{}
+	for _, m := range r.plugins {
+		if m.reportedInfo.Name == "" && !m.entry.Builtin && m.state != stateSuperseded && m.lastFailure.err != nil {
+			reasons[m.entry.Name] = m.lastFailure.err.Error()
+		}
+	}
+	return reasons
+}
+
 // deviceFailureReason returns why the device plugin m has no process, or could not look for devices; "" if it could, or
 // serves no devices.
 func (r *registry) deviceFailureReason(m *managedPlugin) string {

@@ -527,6 +527,14 @@ func (s *Supervisor) DeviceFailureReasonByPlugin() map[string]string {
 	return reasons
 }
 
+// LaunchFailureReasonByPlugin returns the plugins that are not builtin, and that could not be launched, so that it is unknown
+// whether they serve a driver, a hook or devices, by the names of their files, with the reasons.
+func (s *Supervisor) LaunchFailureReasonByPlugin() map[string]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.registry.launchFailures()
+}
+
 // Plugins returns the state of all plugins of the catalog, in the catalog's order.
 func (s *Supervisor) Plugins() []PluginStatus {
 	s.mu.Lock()

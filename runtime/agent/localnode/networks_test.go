@@ -30,6 +30,10 @@ func (fakePlugins) NotStartedDriverInfoByName() map[string]supervisor.DriverInfo
 
 func (fakePlugins) DeviceGroups() []supervisor.DeviceGroup { return nil }
 
+func (fakePlugins) LaunchFailureReasonByPlugin() map[string]string {
+	return map[string]string{"broken": "exits"}
+}
+
 func (fakePlugins) DeviceFailureReasonByPlugin() map[string]string {
 	return map[string]string{"bus": "no bus"}
 }
@@ -156,6 +160,9 @@ func TestDriversThatAreNotStarted(t *testing.T) {
 	}
 	if usable, listed := scheduler.PlacementNodeOf(record).HealthyByDriver["missing"]; usable || !listed {
 		t.Error("jobs can use a driver that is not started")
+	}
+	if got := record.Attributes["plugins.unknown.broken.failure"]; got != "exits" {
+		t.Errorf("the failure of a plugin of unknown type is %q", got)
 	}
 	if got := record.Attributes["plugins.device.bus.failure"]; got != "no bus" {
 		t.Errorf("the failure of the device plugin is %q", got)

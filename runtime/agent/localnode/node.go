@@ -31,6 +31,8 @@ type pluginLister interface {
 	// DeviceFailureReasonByPlugin returns why device plugins report no devices, or none that is healthy, by the names of the
 	// plugins.
 	DeviceFailureReasonByPlugin() map[string]string
+	// LaunchFailureReasonByPlugin returns why plugins could not be launched that may serve devices, by the names of the plugins.
+	LaunchFailureReasonByPlugin() map[string]string
 	// InfoChanged returns a channel that is closed when the result of one of these methods changes.
 	InfoChanged() <-chan struct{}
 	// WaitBrieflyForFirstReports waits until the drivers have reported their health, and device plugins their devices.

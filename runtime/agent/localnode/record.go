@@ -40,7 +40,10 @@ func (n *Node) collectNodeAttributes(drivers map[string]supervisor.DriverInfo) m
 		}
 	}
 	for name, reason := range n.config.Plugins.DeviceFailureReasonByPlugin() {
-		attributes[model.DeviceFailureAttributePrefix+name+model.DeviceFailureAttributeSuffix] = reason
+		attributes[model.DeviceFailurePrefix+name+model.FailureSuffix] = reason
+	}
+	for name, reason := range n.config.Plugins.LaunchFailureReasonByPlugin() {
+		attributes[model.LaunchFailurePrefix+name+model.FailureSuffix] = reason
 	}
 	return attributes
 }

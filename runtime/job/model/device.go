@@ -14,19 +14,25 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/device"
 )
 
-// The name of a device plugin between DeviceFailureAttributePrefix and DeviceFailureAttributeSuffix is the name of the node
-// attribute with the reason why the plugin could not look for devices. The attribute exists only while that is so.
+// A node attribute with the name of a plugin between a prefix and FailureSuffix has the reason why the plugin reports no healthy
+// devices. It exists only while that is so.
 const (
-	DeviceFailureAttributePrefix = "plugins.device."
-	DeviceFailureAttributeSuffix = ".failure"
+	DeviceFailurePrefix = "plugins.device."  // a device plugin has no process, or could not look for devices
+	LaunchFailurePrefix = "plugins.unknown." // a plugin could not be launched, so that it is unknown whether it serves devices
+	FailureSuffix       = ".failure"
 )
 
-// DeviceFailures returns a text for each device plugin of a node that could not look for devices, sorted.
+// DeviceFailures returns a text for each plugin of a node that may serve devices and reports no healthy ones, sorted.
 func DeviceFailures(node *NodeFacts) (texts []string) {
 	for _, key := range slices.Sorted(maps.Keys(node.Attributes)) {
-		name, ok := strings.CutPrefix(key, DeviceFailureAttributePrefix)
-		if name, isFailure := strings.CutSuffix(name, DeviceFailureAttributeSuffix); ok && isFailure {
-			texts = append(texts, fmt.Sprintf("device plugin %q: %s", name, node.Attributes[key]))
+		name, ok := strings.CutSuffix(key, FailureSuffix)
+		if !ok {
+			continue
+		}
+		if device, ok := strings.CutPrefix(name, DeviceFailurePrefix); ok {
+			texts = append(texts, fmt.Sprintf("device plugin %q: %s", device, node.Attributes[key]))
+		} else if strings.HasPrefix(name, LaunchFailurePrefix) {
+			texts = append(texts, node.Attributes[key]) // the reason names the plugin
 		}
 	}
 	return texts
