@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -125,9 +126,9 @@ func openExecutableReader(path string, file *os.File) (r io.ReaderAt, release fu
 	return f, func() { f.Close() }
 }
 
-// errorWithStderr returns an error with the last lines of the plugin's stderr.
-func errorWithStderr(reason string, t *stderrTail) error {
-	lines, isPanic := t.panicOrLastLines()
+// errorWithStderr returns an error with the last lines of the plugin's stderr since the given time.
+func errorWithStderr(reason string, t *stderrTail, since time.Time) error {
+	lines, isPanic := t.panicOrLastLines(since)
 	switch {
 	case len(lines) == 0:
 		return errors.New(reason)

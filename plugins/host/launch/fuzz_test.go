@@ -3,6 +3,7 @@ package launch
 import (
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/hashicorp/go-hclog"
@@ -61,7 +62,7 @@ func FuzzLogLine(f *testing.F) {
 		if strings.ContainsAny(got, "\x1b\x00\x07") || !utf8.ValidString(got) {
 			t.Errorf("the log gets %q", got)
 		}
-		last, _ := tail.panicOrLastLines()
+		last, _ := tail.panicOrLastLines(time.Time{})
 		for _, l := range last {
 			if strings.ContainsAny(l, "\n\x1b") || len(l) > 20*maxTailLineSize {
 				t.Errorf("last words %q", l)

@@ -556,8 +556,12 @@ func (p *Plugin) fetchExitError() error {
 	case <-p.released:
 	case <-time.After(drainTimeout):
 	}
-	return errorWithStderr(reason, &p.output.stderrTail)
+	return errorWithStderr(reason, &p.output.stderrTail, time.Now().Add(-maxLastWordsAge))
 }
+
+// maxLastWordsAge is how long before the exit of a plugin a line of its stderr can have been read that may say why it has
+// exited. Older lines are about its work.
+const maxLastWordsAge = 10 * time.Second
 
 // withCallTimeout returns a context with the timeout of one call to the plugin. When the timeout ends the context, its
 // cause is errNoAnswer.

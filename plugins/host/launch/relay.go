@@ -214,8 +214,13 @@ func escapeNonGraphic(s string) string {
 // concurrently.
 type stderrTail struct {
 	mu         sync.Mutex
-	lastLines  []string
+	lastLines  []tailLine
 	panicLines []string
+}
+
+type tailLine struct {
+	text   string
+	readAt time.Time
 }
 
 func (t *stderrTail) addLine(line string, inPanic bool) {
@@ -234,15 +239,20 @@ func (t *stderrTail) addLine(line string, inPanic bool) {
 	if len(t.lastLines) == maxTailLines {
 		t.lastLines = slices.Delete(t.lastLines, 0, 1)
 	}
-	t.lastLines = append(t.lastLines, line)
+	t.lastLines = append(t.lastLines, tailLine{line, time.Now()})
 }
 
-// panicOrLastLines returns the lines of the plugin's panic, or its last lines if there was no panic.
-func (t *stderrTail) panicOrLastLines() (lines []string, isPanic bool) {
+// panicOrLastLines returns the lines of the plugin's panic, or its last lines since the given time if there was no panic.
+func (t *stderrTail) panicOrLastLines(since time.Time) (lines []string, isPanic bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.panicLines) > 0 {
 		return slices.Clone(t.panicLines), true
 	}
-	return slices.Clone(t.lastLines), false
+	for _, line := range t.lastLines {
+		if !line.readAt.Before(since) {
+			lines = append(lines, line.text)
+		}
+	}
+	return lines, false
 }

@@ -344,7 +344,7 @@ func (p *Plugin) awaitHandshakeLine(ctx context.Context, lineRead <-chan struct{
 			return line, nil
 		}
 		if !p.exitsWithin(ctx, time.Second) {
-			return "", errorWithStderr("closed its stdout without a handshake line", &p.output.stderrTail)
+			return "", errorWithStderr("closed its stdout without a handshake line", &p.output.stderrTail, time.Time{})
 		}
 	default:
 	}
@@ -362,7 +362,7 @@ func (p *Plugin) awaitHandshakeLine(ctx context.Context, lineRead <-chan struct{
 	if line != "" {
 		reason += fmt.Sprintf(", only %s without a line end", quoteTruncated(line))
 	}
-	return "", errorWithStderr(reason, &p.output.stderrTail)
+	return "", errorWithStderr(reason, &p.output.stderrTail, time.Time{})
 }
 
 // Stdout returns the validated handshake line for go-plugin.
