@@ -39,9 +39,11 @@ In a schema each argument has its type in place of a value. With -json a schema 
 the form of the messages in hclspec/specpb/hcl_spec.proto.
 
 A plugin that needs a configuration gets it from the plugin block in the file of
--config. Without it, only the schema of the plugin block is shown.
+-config. Without a block, only the schema of the plugin block is shown, and on
+standard error why the plugin needs one.
 
-Exit codes: 0, or 1 when the plugin could not be started.`
+Exit codes: 0, or 1 when the plugin could not be started, or has rejected the
+configuration of its plugin block.`
 
 func newInspectCommand(s *cli.Streams) *cobra.Command {
 	var plugins localplugins.Flags
@@ -72,6 +74,7 @@ func inspectPlugin(ctx context.Context, flags localplugins.Flags, nameOrFile str
 	find := func(p supervisor.PluginStatus) bool {
 		return p.Serves.Name == nameOrFile || p.Name == nameOrFile || strings.TrimPrefix(p.Name, catalog.DriverPrefix) == nameOrFile
 	}
+	configured := slices.Clone(local.Config.Plugins)
 	if strings.Contains(nameOrFile, "/") {
 		path, err := keepOnlyPluginFile(&local, nameOrFile)
 		if err != nil {
@@ -81,9 +84,14 @@ func inspectPlugin(ctx context.Context, flags localplugins.Flags, nameOrFile str
 		find = func(p supervisor.PluginStatus) bool { return p.Path == path }
 	}
 	var found *inspectedPlugin
+	var needsConfig *configNeededError
 	runErr := localplugins.RunWithTemporaryAgent(ctx, local, wanted, func(a *agent.Agent) {
-		found, err = describePlugin(ctx, a, nameOrFile, find)
+		found, err = describePlugin(ctx, a, nameOrFile, find, configured)
 	})
+	if errors.As(err, &needsConfig) {
+		fmt.Fprintf(s.Err, "%s needs a configuration, so only the schema of its plugin block is shown: %v\nGive a configuration with a plugin block: -config FILE\n", nameOrFile, needsConfig)
+		err = nil
+	}
 	if err = errors.Join(err, runErr); err != nil {
 		err = fmt.Errorf("inspect %s: %w", nameOrFile, err)
 	}
@@ -121,10 +129,13 @@ func keepOnlyPluginFile(local *localplugins.PluginConfig, file string) (absPath 
 	return absPath, nil
 }
 
+// configNeededError means that a plugin without a plugin block in the configuration has rejected the empty configuration.
+type configNeededError struct{ error }
+
 // describePlugin waits for the plugins of a temporary agent, and returns the description of the plugin for which
 // matches returns true. If that plugin has rejected its configuration, describePlugin returns both an error and what
-// the plugin reports about itself.
-func describePlugin(ctx context.Context, a *agent.Agent, targetForError string, matches func(supervisor.PluginStatus) bool) (*inspectedPlugin, error) {
+// the plugin reports about itself. configured has the plugin blocks of the configuration.
+func describePlugin(ctx context.Context, a *agent.Agent, targetForError string, matches func(supervisor.PluginStatus) bool, configured []catalog.PluginBlock) (*inspectedPlugin, error) {
 	if err := localplugins.WaitPluginsLaunchedOrFailed(ctx, a); err != nil {
 		return nil, err
 	}
@@ -135,7 +146,11 @@ func describePlugin(ctx context.Context, a *agent.Agent, targetForError string, 
 	plugin := slices.MinFunc(plugins, func(a, b supervisor.PluginStatus) int { return cmp.Compare(inspectionSortKey(a), inspectionSortKey(b)) })
 	if rejected := new(launch.ConfigBlockError); errors.As(plugin.Err, &rejected) {
 		// The user needs the schema to write the config block that the plugin accepts.
-		return newInspectedPlugin(plugin.Path, &supervisor.Description{Info: rejected.Info, ConfigSchema: rejected.Schema}), plugin.Err
+		described, err := newInspectedPlugin(plugin.Path, &supervisor.Description{Info: rejected.Info, ConfigSchema: rejected.Schema}), plugin.Err
+		if !slices.ContainsFunc(configured, func(b catalog.PluginBlock) bool { return b.Name == plugin.Name }) {
+			err = &configNeededError{err}
+		}
+		return described, err
 	}
 	if plugin.Err != nil {
 		return nil, plugin.Err
