@@ -1,9 +1,11 @@
 package plugin
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,6 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/localplugins"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/pluginreport"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/pluginstatus"
+	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 )
@@ -25,9 +28,10 @@ const listHelp = `List the plugins that are available to jobs, with their health
 
 Plugins are builtin, or files in the plugin directory. Builtin plugins, and plugins
 with a plugin block in the configuration, are started; the command waits for slow
-plugins. Other files are listed as ready: a driver or a hook starts when a job names
-it, and a device plugin starts only with an agent whose configuration has a plugin
-block for it.
+plugins. Other executable files are not started, because they can be any program. A
+file with the handshake of plugins in it is listed as ready: a driver or a hook starts
+when a job names it, and a device plugin starts only with an agent whose configuration
+has a plugin block for it. Another file, such as a script, is listed as unknown.
 
 Exit codes: 0, or 1 when a plugin could not be started.`
 
@@ -108,12 +112,45 @@ func unstartedPluginRows(dir string, startedRows []*pluginstatus.Plugin) (rows [
 			slices.ContainsFunc(startedRows, func(r *pluginstatus.Plugin) bool { return strings.TrimPrefix(r.Name, catalog.DriverPrefix) == name }) {
 			continue
 		}
-		rows = append(rows, &pluginstatus.Plugin{
+		row := &pluginstatus.Plugin{
 			Name: entry.Name(), Health: "ready", Path: filepath.Join(dir, entry.Name()),
 			Note: fmt.Sprintf("a driver or hook starts when a job names %[1]q; a device plugin starts with the agent, if the configuration has a block plugin %[2]q", name, entry.Name()),
-		})
+		}
+		switch hasHandshake, err := containsText(row.Path, basewire.Handshake.MagicCookieKey); {
+		case err != nil:
+			row.Health, row.Note = "unknown", err.Error()
+		case !hasHandshake:
+			row.Health = "unknown"
+			row.Note = "may be no plugin: the handshake of plugins is not in the file. A script or an archive can start a plugin; to start it: nomad-lite plugin inspect " + cli.ShellQuoteIfNeeded(row.Path)
+		}
+		rows = append(rows, row)
 	}
 	return rows
+}
+
+// containsText reports whether a file contains a text that is shorter than 4 KiB.
+func containsText(path, text string) (bool, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	buffer := make([]byte, 1<<20)
+	kept := 0 // bytes at the start of the buffer from the end of the last read, in which the text can start
+	for {
+		n, err := f.Read(buffer[kept:])
+		if bytes.Contains(buffer[:kept+n], []byte(text)) {
+			return true, nil
+		}
+		switch {
+		case err == io.EOF:
+			return false, nil
+		case err != nil:
+			return false, err
+		}
+		end := kept + n
+		kept = copy(buffer, buffer[max(0, end-len(text)+1):end])
+	}
 }
 
 func printPluginsErrIfFailed(s *cli.Streams, rows []*pluginstatus.Plugin, asJSON bool) error {
