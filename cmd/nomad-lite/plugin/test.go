@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -52,6 +53,10 @@ a command and args is made to run /bin/sh. For a hook:
 And for all, also for a device plugin:
 
   config = { enabled = true }              # the body of the plugin block, if any
+
+A block is an object, its labels are keys, and several blocks of one name without
+labels are a list: { model = { T100 = { attributes = { power = "20 mW" } } } }. The
+variable dir is the absolute path of the directory of the file: "${dir}/bus".
 
 A case that takes longer than -timeout fails, and the plugin is killed. The first
 Ctrl-C ends the test after the case that runs, the second at once: the plugin and
@@ -211,6 +216,13 @@ func contextsUntilInterrupts(ctx context.Context, s *cli.Streams) (untilFirstInt
 	}
 }
 
+// testFileVariables returns the variables of a file that configures a test: dir is the directory of the file.
+func testFileVariables(path string) (map[string]cty.Value, error) {
+	absPath, err := filepath.Abs(path)
+	// The host interpolates the config block, so interpolations in the directory are escaped.
+	return map[string]cty.Value{"dir": cty.StringVal(hclspec.Verbatim(filepath.Dir(absPath)))}, err
+}
+
 // readConfigBody sets body to the attributes of an HCL file.
 func readConfigBody(s *cli.Streams, path string, body *map[string]any) error {
 	parser := hclparse.NewParser()
@@ -220,8 +232,12 @@ func readConfigBody(s *cli.Streams, path string, body *map[string]any) error {
 		attributes, diags = file.Body.JustAttributes()
 	}
 	values := map[string]cty.Value{}
+	variables, err := testFileVariables(path)
+	if err != nil {
+		return err
+	}
 	for name, attribute := range attributes {
-		value, valueDiags := attribute.Expr.Value(nil)
+		value, valueDiags := attribute.Expr.Value(&hcl.EvalContext{Variables: variables})
 		values[name], diags = value, append(diags, valueDiags...)
 	}
 	if diags.HasErrors() {
@@ -252,22 +268,26 @@ func readTestConfig(s *cli.Streams, path string, p *sdktest.Plugin) error {
 	if diags.HasErrors() {
 		return refuse(diags)
 	}
+	variables, err := testFileVariables(path)
+	if err != nil {
+		return err
+	}
 	for name, attribute := range attributes {
 		switch name {
 		case "runs":
-			p.Tasks.LongRunning, diags = evalConfigBody(attribute, "")
+			p.Tasks.LongRunning, diags = evalConfigBody(attribute, variables)
 		case "ends":
-			p.Tasks.Succeeds, diags = evalConfigBody(attribute, "")
+			p.Tasks.Succeeds, diags = evalConfigBody(attribute, variables)
 		case "fails":
-			p.Tasks.Fails, diags = evalConfigBody(attribute, "")
+			p.Tasks.Fails, diags = evalConfigBody(attribute, variables)
 		case "attachment":
-			p.Attachment, diags = evalConfigBody(attribute, "")
+			p.Attachment, diags = evalConfigBody(attribute, variables)
 		case "config":
-			p.Config, diags = evalConfigBody(attribute, "")
+			p.Config, diags = evalConfigBody(attribute, variables)
 		case "shell":
-			_, diags = evalConfigBody(attribute, "exit 0")
+			_, diags = evalConfigBody(attribute, withScript(variables, "exit 0"))
 			p.Tasks.Shell = func(script string) map[string]any {
-				b, _ := evalConfigBody(attribute, script) // the same attribute was evaluated without an error above
+				b, _ := evalConfigBody(attribute, withScript(variables, script)) // the same attribute was evaluated without an error above
 				return b
 			}
 		default:
@@ -285,14 +305,16 @@ func readTestConfig(s *cli.Streams, path string, p *sdktest.Plugin) error {
 	return nil
 }
 
+// withScript returns the variables and the variable script.
+func withScript(variables map[string]cty.Value, script string) map[string]cty.Value {
+	extended := maps.Clone(variables)
+	// The host interpolates the config block, so interpolations in the script are escaped.
+	extended["script"] = cty.StringVal(hclspec.Verbatim(script))
+	return extended
+}
+
 // evalConfigBody evaluates an attribute and returns its value, which must be an object, in the form of a config block.
-// scriptVariable is the value of the variable script, or "" if the attribute cannot use the variable.
-func evalConfigBody(attribute *hcl.Attribute, scriptVariable string) (map[string]any, hcl.Diagnostics) {
-	var variables map[string]cty.Value
-	if scriptVariable != "" {
-		// The host interpolates the returned config block, so interpolations in the script are escaped.
-		variables = map[string]cty.Value{"script": cty.StringVal(hclspec.Verbatim(scriptVariable))}
-	}
+func evalConfigBody(attribute *hcl.Attribute, variables map[string]cty.Value) (map[string]any, hcl.Diagnostics) {
 	value, diags := attribute.Expr.Value(&hcl.EvalContext{Variables: variables})
 	if diags.HasErrors() {
 		return nil, diags

@@ -45,6 +45,7 @@ func MainByProgramName() map[string]func() {
 		"half-sender":        keepPartialRequestsOpen,
 		"isolating-driver":   serveIsolatingDriver,
 		"test-device":        serveTestDevicePlugin,
+		"bus-device":         serveBusDevice,
 		"pod-driver":         serveRareCapabilityDriver,
 		"wire-driver":        drivertest.Main,
 		"containers":         printDockerContainersOfScript,

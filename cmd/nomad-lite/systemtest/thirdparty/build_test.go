@@ -53,6 +53,9 @@ func TestPluginsBuildAgainstThePublishedModule(t *testing.T) {
 				}
 			}
 			compareGolden(t, filepath.Join("testdata", kind+".modules"), strings.Join(listLinked(t, dir, environ, "{{with .Module}}{{.Path}}{{end}}"), "\n")+"\n")
+			if kind == "device" {
+				runUnitTestsOfREADME(t, dir, environ)
+			}
 		})
 	}
 	t.Run("size", func(t *testing.T) {
@@ -62,6 +65,21 @@ func TestPluginsBuildAgainstThePublishedModule(t *testing.T) {
 			t.Errorf("the smallest driver is %d bytes larger than a program that only serves go-plugin, want at most %d", added, maxDriverSize)
 		}
 	})
+}
+
+// runUnitTestsOfREADME runs the Go code of the README.md of a new plugin, which is main_test.go.
+func runUnitTestsOfREADME(t *testing.T, dir string, environ []string) {
+	t.Helper()
+	_, code, found := strings.Cut(readFile(t, filepath.Join(dir, "README.md")), "```go\n")
+	code, _, closed := strings.Cut(code, "```\n")
+	if !found || !closed {
+		t.Fatal("README.md has no Go code")
+	}
+	if err := os.WriteFile(filepath.Join(dir, "main_test.go"), []byte(code), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	run(t, dir, environ, "go", "mod", "tidy")
+	run(t, dir, environ, "go", "test", "-short")
 }
 
 // buildMeasuredPrograms builds, stripped, the smallest driver of the examples, a program that only serves go-plugin,
