@@ -25,15 +25,15 @@ type Device interface {
 	Fingerprint(ctx context.Context) ([]device.Group, error)
 
 	// Reserve returns what a task needs to use the devices of the request. It is called before
-	// the first start of the task. The host decides which task has a device, and no call
+	// the first start of the task, once for each device block of the task. The host decides which task has a device, and no call
 	// releases a device: for devices that were reserved before, Reserve must return the same again.
 	Reserve(ctx context.Context, req *ReserveRequest) (*device.Reservation, error)
 }
 
-// ReserveRequest contains the devices that the host has chosen for a task. The devices are of one group.
+// ReserveRequest contains the devices that the host has chosen for a device block of a task. The devices are of one group.
 type ReserveRequest struct {
-	Group   device.Group // as the last Fingerprint returned it, with all of its devices
-	Devices []device.Device
+	Group   device.Group    // as the last Fingerprint returned it, with all of its devices
+	Devices []device.Device // as many as the count of the block; at least one
 }
 
 // DeviceStatsProvider is a device plugin that reports statistics of its devices.

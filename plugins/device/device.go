@@ -97,17 +97,19 @@ type Reservation struct {
 	Devices []HostDevice
 }
 
-// Mount is a path of the host that the task sees.
+// Mount is a path of the host that the task sees. A task of a driver without mounts, such as raw_exec, sees the file at HostPath
+// only, with the rights of its user.
 type Mount struct {
-	TaskPath string
-	HostPath string
+	TaskPath string // absolute
+	HostPath string // absolute; must exist when the task starts
 	ReadOnly bool
 }
 
-// HostDevice is a device file of the host that the task can open.
+// HostDevice is a device file of the host that the task can open. A task of a driver that does not isolate the file system, such
+// as raw_exec, sees the file at HostPath only, with the rights of its user.
 type HostDevice struct {
-	TaskPath    string
-	HostPath    string
+	TaskPath    string // absolute
+	HostPath    string // absolute; must exist when the task starts
 	Permissions string // "r" (read), "w" (write), "m" (mknod), or several of them
 }
 

@@ -22,7 +22,8 @@ type Plugin struct {
 	Args []string // arguments of the program
 	Env  []string // KEY=value pairs, which the plugin gets in addition to the environment of this process
 
-	// Config is the body of the plugin block.
+	// Config is the body of the plugin block. A block is a map, its labels are keys, and several blocks of one name without
+	// labels are a []map[string]any: model "T100" { power = 20 } is {"model": {"T100": {"power": 20}}}.
 	Config map[string]any
 
 	// Tasks are the tasks that the suite starts with a driver.

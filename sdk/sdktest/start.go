@@ -126,7 +126,7 @@ func (r *StartRequest) Stdout() string { return r.task.stdout.String() }
 func (r *StartRequest) Stderr() string { return r.task.stderr.String() }
 
 // NewConfig returns a configuration with which a test calls Configure of a plugin. schema is ConfigSchema of the plugin, and
-// body is the body of the plugin block. The test fails if the body does not fit the schema.
+// body is the body of the plugin block, in the form of Plugin.Config. The test fails if the body does not fit the schema.
 func NewConfig(t testing.TB, schema *hclspec.Spec, body map[string]any) *sdk.Config {
 	t.Helper()
 	return sdk.NewConfig(encodeConfigOrFail(t, "ConfigSchema", schema, body))

@@ -188,3 +188,32 @@ func TestRequestOfRecover(t *testing.T) {
 		t.Errorf("the state of a new start: %v", err)
 	}
 }
+
+// A block is a map, its labels are keys, and several blocks of one name without labels are a list: the form of docs/devices.md.
+func TestConfigWithBlocks(t *testing.T) {
+	schema := hclspec.Object(map[string]*hclspec.Spec{
+		"models": hclspec.BlockMap("model", []string{"name"}, hclspec.Object(map[string]*hclspec.Spec{
+			"attributes": hclspec.BlockAttrs("attributes", "string", false),
+		})),
+		"pins": hclspec.BlockList("pin", hclspec.Object(map[string]*hclspec.Spec{"number": hclspec.Attr("number", "number", true)}), 0, 0),
+	})
+	type config struct {
+		Models map[string]struct {
+			Attributes map[string]string `codec:"attributes"`
+		} `codec:"models"`
+		Pins []struct {
+			Number int `codec:"number"`
+		} `codec:"pins"`
+	}
+	var c config
+	err := sdktest.NewConfig(t, schema, map[string]any{
+		"model": map[string]any{
+			"T100": map[string]any{"attributes": map[string]any{"power": "20 mW"}},
+			"T200": map[string]any{"attributes": map[string]any{"power": "1 W"}},
+		},
+		"pin": []map[string]any{{"number": 7}, {"number": 8}},
+	}).Decode(&c)
+	if err != nil || len(c.Models) != 2 || c.Models["T100"].Attributes["power"] != "20 mW" || len(c.Pins) != 2 || c.Pins[1].Number != 8 {
+		t.Errorf("%+v, %v", c, err)
+	}
+}
