@@ -330,7 +330,12 @@ func (h *host) stop() error {
 			}
 		}
 	}
-	return errors.Join(err, removeCPUSet(h.cpuset), os.RemoveAll(h.dir))
+	var cpusetErr error
+	err = errors.Join(err, waitFor("the cgroup of the agent has no processes", func() bool { // plugins of the stock agent exit after it
+		cpusetErr = removeCPUSet(h.cpuset)
+		return !errors.Is(cpusetErr, syscall.EBUSY)
+	}))
+	return errors.Join(err, cpusetErr, os.RemoveAll(h.dir))
 }
 
 // sharedHost is an agent that all tests of the package use. The first test that needs the agent starts it.
