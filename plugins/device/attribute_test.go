@@ -28,7 +28,7 @@ func TestUnitsAreInIncreasingOrder(t *testing.T) {
 		t.Errorf("units are %q", all)
 	}
 	for i, name := range all[1:] {
-		u, before := units[name], units[all[i]]
+		u, before := unitsByName()[name], unitsByName()[all[i]]
 		if u.Base == before.Base && u.Multiplier < before.Multiplier {
 			t.Errorf("%q is before %q", all[i], name)
 		}

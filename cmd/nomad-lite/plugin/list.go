@@ -19,6 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/localplugins"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/pluginreport"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/pluginstatus"
+	"github.com/nomad-lite/nomad-lite/internal/shellquote"
 	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
@@ -121,7 +122,7 @@ func unstartedPluginRows(dir string, startedRows []*pluginstatus.Plugin) (rows [
 			row.Health, row.Note = "unknown", err.Error()
 		case !hasHandshake:
 			row.Health = "unknown"
-			row.Note = "may be no plugin: the handshake of plugins is not in the file. A script or an archive can start a plugin; to start it: nomad-lite plugin inspect " + cli.ShellQuoteIfNeeded(row.Path)
+			row.Note = "may be no plugin: the handshake of plugins is not in the file. A script or an archive can start a plugin; to start it: nomad-lite plugin inspect " + shellquote.QuoteIfNeeded(row.Path)
 		}
 		rows = append(rows, row)
 	}
