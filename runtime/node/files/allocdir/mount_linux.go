@@ -3,6 +3,7 @@ package allocdir
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -11,6 +12,10 @@ import (
 
 // tmpfsMarkerName is a file that Nomad creates in its memory file systems.
 const tmpfsMarkerName = ".nomad-mount"
+
+// rejectsNoswap is set when the kernel has rejected the option noswap, because each rejection is a line in its log. Linux
+// before 6.4, and a user namespace, reject it.
+var rejectsNoswap atomic.Bool
 
 // mountSecretTmpfs mounts a tmpfs for the users of a task on the directory called name, unless a tmpfs is
 // mounted there. It returns onDiskReason, the reason why secrets stay on disk, if a container or the kernel
@@ -35,9 +40,15 @@ func (h *dirHandle) mountSecretTmpfs(name string, sizeMB int, u taskUsers) (onDi
 	}
 	options := fmt.Sprintf("size=%dm,mode=%04o,uid=%d,gid=%d", sizeMB, mode, u.owner.uid, u.owner.gid)
 	const mountFlags = unix.MS_NOEXEC | unix.MS_NOSUID | unix.MS_NODEV
-	err = unix.Mount("tmpfs", dir.procPath(), "tmpfs", mountFlags, options+",noswap")
-	if errors.Is(err, unix.EINVAL) { // Linux before 6.4, or a user namespace, rejects the option noswap
+	err = unix.EINVAL
+	if !rejectsNoswap.Load() {
+		err = unix.Mount("tmpfs", dir.procPath(), "tmpfs", mountFlags, options+",noswap")
+	}
+	if errors.Is(err, unix.EINVAL) {
 		err = unix.Mount("tmpfs", dir.procPath(), "tmpfs", mountFlags, options)
+		if err == nil {
+			rejectsNoswap.Store(true)
+		}
 	}
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.ENODEV) {
 		return h.wrapChildError("mount tmpfs on", name, err), nil // the agent is root in a container that may not mount
