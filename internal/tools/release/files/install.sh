@@ -102,7 +102,9 @@ if [ -d /run/systemd/system ]; then
 	systemctl daemon-reload
 	# An upgrade restarts the agent; tasks continue.
 	systemctl try-restart nomad-lite.service || echo "nomad-lite.service does not start: see journalctl -u nomad-lite" >&2
-	echo "To start the agent, now and at each boot: systemctl enable --now nomad-lite"
+	if ! systemctl is-enabled --quiet nomad-lite.service || ! systemctl is-active --quiet nomad-lite.service; then
+		echo "To start the agent, now and at each boot: systemctl enable --now nomad-lite"
+	fi
 else
 	echo "To start the agent: $prefix/bin/nomad-lite agent -config /etc/nomad-lite.d"
 fi
