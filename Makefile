@@ -33,8 +33,8 @@ else
 	go test -count=1 -run '^Test(StoredFields|StateFixtures|FreezeState)$$' ./runtime/store -freeze '$(VERSION)'
 endif
 
-test-vm: ## in emulated machines with cgroups v2: what touches processes, and power that is lost
-	NOMAD_LITE_VM=1 go test -v -count=1 -timeout=60m -run '^TestVM$$' ./cmd/nomad-lite/systemtest/vm
+test-vm: ## in emulated machines with cgroups v2: what touches processes, power that is lost, and installations under systemd
+	NOMAD_LITE_VM=1 go test -v -count=1 -timeout=2h -run '^TestVM$$' ./cmd/nomad-lite/systemtest/vm
 
 test-vm-short: ## the part of test-vm that CI runs: what only cgroups v2 can show, and power that is lost once; five minutes
 	NOMAD_LITE_VM=1 go test -v -short -count=1 -timeout=60m -run '^TestVM$$' ./cmd/nomad-lite/systemtest/vm

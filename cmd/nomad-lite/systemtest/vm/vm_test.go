@@ -26,7 +26,8 @@ const vmEnvVar = "NOMAD_LITE_VM"
 // vmShortEnvVar tells the init process of the virtual machine that the tests run with -short.
 const vmShortEnvVar = "NOMAD_LITE_VM_SHORT"
 
-// vmStepsEnvVar is a part of the names of the steps that run; empty means all. An underscore stands for a space.
+// vmStepsEnvVar is a part of the names of the steps, or of the installations, that run; empty means all. An underscore
+// stands for a space.
 const vmStepsEnvVar = "NOMAD_LITE_VM_STEPS"
 
 // These are modes of the virtual machine. The kernel passes the mode to the init process as the
@@ -62,7 +63,7 @@ var vmTools = []string{
 // such a machine can run, and cuts the power once.
 //
 // The machine is emulated, so that the test needs no hardware virtualization. Its file system is an
-// initramfs, and its init process is this test program.
+// initramfs, and its init process is this test program; for installations, it is a Debian on a disk, with systemd.
 func TestVM(t *testing.T) {
 	if os.Getenv(vmEnvVar) == "" {
 		t.Skipf("boots virtual machines, for minutes; %s=1 runs it", vmEnvVar)
@@ -74,19 +75,23 @@ func TestVM(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := vm{kernel: kernel, image: filepath.Join(t.TempDir(), "initramfs")}
-	began := time.Now()
-	writeVMImage(t, m, buildVMTests(t, t.TempDir()))
-	t.Logf("image made in %v", time.Since(began).Round(100*time.Millisecond))
-	t.Run("tests", func(t *testing.T) { testVMSteps(t, m) })
-	if os.Getenv(vmStepsEnvVar) != "" {
-		return // only some steps of the first machine are wanted
+	chosen := os.Getenv(vmStepsEnvVar)
+	if len(chosenVMSteps(chosen, testing.Short())) > 0 {
+		m := vm{kernel: kernel, image: filepath.Join(t.TempDir(), "initramfs")}
+		began := time.Now()
+		writeVMImage(t, m, buildVMTests(t, t.TempDir()))
+		t.Logf("image made in %v", time.Since(began).Round(100*time.Millisecond))
+		t.Run("tests", func(t *testing.T) { testVMSteps(t, m) })
+		if chosen == "" {
+			t.Run("power loss", func(t *testing.T) { testVMPowerLoss(t, m) })
+		}
+		if chosen == "" && !testing.Short() {
+			t.Run("clock", func(t *testing.T) { testVMClockSteps(t, m) })
+		}
 	}
-	t.Run("power loss", func(t *testing.T) { testVMPowerLoss(t, m) })
-	if testing.Short() {
-		return
+	if lives := chosenInstallations(chosen); len(lives) > 0 && !testing.Short() {
+		testVMInstallations(t, kernel, lives)
 	}
-	t.Run("clock", func(t *testing.T) { testVMClockSteps(t, m) })
 }
 
 // testVMSteps runs the tests that affect processes: as root, and as a user with and without
@@ -113,13 +118,24 @@ func testVMSteps(t *testing.T, m vm) {
 
 // vm holds the paths of a virtual machine's files.
 type vm struct {
-	kernel, image string
-	disk          string // path of the disk image; "" means no disk
+	kernel string
+	image  string // path of the initramfs; "" means that the root file system is on the disk
+	disk   string // path of the disk image; "" means no disk
 }
 
-// boot runs the virtual machine until it shuts down. When cut returns true for a line of the
-// console, boot cuts the power.
+// boot runs the virtual machine, whose init process is this test program, until it shuts down. When cut returns true for
+// a line of the console, boot cuts the power.
 func (v vm) boot(t *testing.T, guest string, cut func(line string) bool) (reports map[string]vmReport, rest string) {
+	t.Helper()
+	arguments := vmEnvVar + "=" + guest + " " + vmStepsEnvVar + "=" + os.Getenv(vmStepsEnvVar)
+	if testing.Short() {
+		arguments += " " + vmShortEnvVar + "=1"
+	}
+	return v.bootKernel(t, arguments, cut)
+}
+
+// bootKernel is boot for any init process. The arguments are added to those of the kernel.
+func (v vm) bootKernel(t *testing.T, arguments string, cut func(line string) bool) (reports map[string]vmReport, rest string) {
 	t.Helper()
 	qemu, err := exec.LookPath("qemu-system-x86_64")
 	if err != nil {
@@ -133,10 +149,9 @@ func (v vm) boot(t *testing.T, guest string, cut func(line string) bool) (report
 	// hung on a busy host.
 	args := []string{"-M", "pc", "-accel", "tcg,thread=multi", "-cpu", "Nehalem", "-smp", "2", "-m", "6144",
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio",
-		"-kernel", v.kernel, "-initrd", v.image,
-		"-append", "console=ttyS0 quiet panic=-1 reboot=t mitigations=off tsc=reliable " + vmEnvVar + "=" + guest + " " + vmStepsEnvVar + "=" + os.Getenv(vmStepsEnvVar)}
-	if testing.Short() {
-		args[len(args)-1] += " " + vmShortEnvVar + "=1"
+		"-kernel", v.kernel, "-append", "console=ttyS0 quiet panic=-1 reboot=t mitigations=off tsc=reliable " + arguments}
+	if v.image != "" {
+		args = append(args, "-initrd", v.image)
 	}
 	if v.disk != "" {
 		// The disk is an NVMe disk, because Debian's cloud kernel has the driver for it built in.
