@@ -104,7 +104,8 @@ type Store interface {
 }
 
 // Runner runs one allocation. Run is called once; all other methods may be called concurrently, before,
-// during and after Run. What changes is in state and in the runners of the tasks.
+// during and after Run. What changes is in state and in the runners of the tasks. It is large because the API, hooks, drivers
+// and devices each act on the allocation through it.
 type Runner struct {
 	config     Config // with the defaults of the limits
 	state      *allocState
