@@ -37,8 +37,8 @@ type CheckedPluginFile struct {
 // Close closes the file.
 func (b *CheckedPluginFile) Close() error { return b.File.Close() }
 
-// OpenAndCheck opens the plugin's file and checks it. Each call checks again, because
-// files change.
+// OpenAndCheck opens the plugin's file and checks it. Each call reads the lock file and checks
+// the file again: `plugin install` replaces both while an agent runs.
 func (e Entry) OpenAndCheck(logger hclog.Logger) (*CheckedPluginFile, error) {
 	if e.Err != nil {
 		return nil, e.Err
@@ -67,7 +67,13 @@ func (e Entry) OpenAndCheck(logger hclog.Logger) (*CheckedPluginFile, error) {
 		return nil, explainStatError(root, e.fileName, err)
 	}
 	b := &CheckedPluginFile{File: f, Path: e.Path, Argv: append([]string{e.Path}, e.Args...)}
-	if err := b.checkAndSetIsScript(e, logger); err != nil {
+	// During an installation the file and the lock file can be of different versions. The file is then refused, and the
+	// supervisor launches the plugin again after its back-off.
+	lock, err := readChecksumLockFile(root, e.pluginDir)
+	if err == nil {
+		err = b.checkAndSetIsScript(e, lock.Plugins[e.fileName].SHA256, logger)
+	}
+	if err != nil {
 		f.Close()
 		return nil, err
 	}
@@ -75,8 +81,9 @@ func (e Entry) OpenAndCheck(logger hclog.Logger) (*CheckedPluginFile, error) {
 }
 
 // checkAndSetIsScript sets IsScript, and returns an error if the file must not be started: it is not a regular file,
-// other users can replace or write it, or its checksum is not the required one.
-func (b *CheckedPluginFile) checkAndSetIsScript(e Entry, logger hclog.Logger) error {
+// other users can replace or write it, or its checksum is not the required one. lockedSHA256 is the checksum of the file
+// in the lock file; "" if it has no entry.
+func (b *CheckedPluginFile) checkAndSetIsScript(e Entry, lockedSHA256 string, logger hclog.Logger) error {
 	info, err := b.File.Stat()
 	if err != nil {
 		return err
@@ -100,17 +107,17 @@ func (b *CheckedPluginFile) checkAndSetIsScript(e Entry, logger hclog.Logger) er
 	}
 	b.IsScript = !bytes.Equal(fileMagic[:n], []byte("\x7fELF"))
 
-	return b.checkSHA256(e)
+	return b.checkSHA256(e, lockedSHA256)
 }
 
 // checkSHA256 returns an error if the checksum of the file is not the one in the plugin block or in the lock file. It
 // does not read the file if neither has a checksum.
-func (b *CheckedPluginFile) checkSHA256(e Entry) error {
+func (b *CheckedPluginFile) checkSHA256(e Entry, lockedSHA256 string) error {
 	required := ""
 	if e.Block != nil {
 		required = e.Block.SHA256
 	}
-	if required == "" && e.lockedSHA256 == "" {
+	if required == "" && lockedSHA256 == "" {
 		return nil
 	}
 	sum, err := b.SHA256()
@@ -119,8 +126,8 @@ func (b *CheckedPluginFile) checkSHA256(e Entry) error {
 		return err
 	case required != "" && !strings.EqualFold(required, sum):
 		return fmt.Errorf("its sha256 is %s, but %s wants %s", sum, e.Block.Range, required)
-	case e.lockedSHA256 != "" && e.lockedSHA256 != sum:
-		return fmt.Errorf("it has changed since it was installed: its sha256 is %s, and not %s. If the change is wanted: nomad-lite plugin install FILE", sum, e.lockedSHA256)
+	case lockedSHA256 != "" && lockedSHA256 != sum:
+		return fmt.Errorf("it has changed since it was installed: its sha256 is %s, and not %s. If the change is wanted: nomad-lite plugin install FILE", sum, lockedSHA256)
 	}
 	return nil
 }

@@ -115,9 +115,8 @@ type Entry struct {
 	// Err is the reason why the plugin must not be started, if New has found one. Open finds further reasons.
 	Err error
 
-	pluginDir    string // absolute path of the plugin directory; "" for a builtin
-	fileName     string // name of the file in pluginDir
-	lockedSHA256 string // checksum of the file in the lock file; "" if it has no entry
+	pluginDir string // absolute path of the plugin directory; "" for a builtin
+	fileName  string // name of the file in pluginDir
 }
 
 // ProgramID identifies the file of a plugin and how the file is started. A plugin with another
@@ -172,7 +171,7 @@ func (e Entry) Equal(other Entry) bool {
 		// no difference.
 		return PluginBlock{Config: e.Block.Config, EnvAllowlist: e.Block.EnvAllowlist, SHA256: e.Block.SHA256}
 	}
-	return e.SameID(other) && e.ProgramID == other.ProgramID && e.lockedSHA256 == other.lockedSHA256 && slices.Equal(e.Args, other.Args) &&
+	return e.SameID(other) && e.ProgramID == other.ProgramID && slices.Equal(e.Args, other.Args) &&
 		reflect.DeepEqual(options(e), options(other)) && fmt.Sprint(e.Err) == fmt.Sprint(other.Err)
 }
 
@@ -214,7 +213,7 @@ func New(cfg Config) (*Catalog, error) {
 			continue
 		}
 		used[f.pluginName] = true
-		e := Entry{Name: f.pluginName, Path: f.path, Block: block, pluginDir: cfg.PluginDir, fileName: f.fileName, lockedSHA256: f.lockedSHA256, Err: f.refuseReason}
+		e := Entry{Name: f.pluginName, Path: f.path, Block: block, pluginDir: cfg.PluginDir, fileName: f.fileName, Err: f.refuseReason}
 		if block != nil {
 			e.Args = block.Args
 		}
@@ -413,8 +412,6 @@ type scannedFile struct {
 	path         string      // pluginDir with fileName
 	fileInfo     fs.FileInfo // nil if stat has failed
 	refuseReason error       // reason why the file must not be started
-
-	lockedSHA256 string // checksum of the file in the lock file; "" if it has no entry
 }
 
 // scanPluginDir lists the files in pluginDir that could be plugins. It logs problems of the directory,
@@ -443,17 +440,9 @@ func scanPluginDir(pluginDir string, logger hclog.Logger) []scannedFile {
 		logger.Error("plugin directory is not safe, its plugins are refused", "error", dirErr)
 	}
 
-	lock := &ChecksumLockFile{}
-	if dirErr == nil {
-		if lock, dirErr = readChecksumLockFile(root, pluginDir); dirErr != nil {
-			logger.Error("lock file of the plugin directory cannot be read, its plugins are refused", "error", dirErr)
-			lock = &ChecksumLockFile{}
-		}
-	}
-
 	var out []scannedFile
 	for _, de := range list {
-		f := scannedFile{fileName: de.Name(), path: filepath.Join(pluginDir, de.Name()), refuseReason: dirErr, lockedSHA256: lock.Plugins[de.Name()].SHA256}
+		f := scannedFile{fileName: de.Name(), path: filepath.Join(pluginDir, de.Name()), refuseReason: dirErr}
 		f.pluginName = strings.TrimSuffix(f.fileName, ".exe")
 		if !base.ValidName(f.pluginName) {
 			if strings.HasPrefix(f.pluginName, ".") {

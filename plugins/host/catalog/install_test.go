@@ -70,6 +70,33 @@ func TestInstalledPluginStartsWithItsContent(t *testing.T) {
 	}
 }
 
+// A running agent starts a plugin that was installed again, and refuses a file that was changed in another way.
+func TestEntryStartsPluginThatWasInstalledLater(t *testing.T) {
+	dir := t.TempDir()
+	install(t, dir, "hello", "#!/bin/sh\n")
+	c, err := New(Config{PluginDir: dir, Blocks: []PluginBlock{{Name: "hello"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	open := func() error {
+		b, err := c.Entries()[0].OpenAndCheck(hclog.NewNullLogger())
+		if err == nil {
+			b.Close()
+		}
+		return err
+	}
+	second := install(t, dir, "hello", "#!/bin/bash\n")
+	if err := open(); err != nil {
+		t.Errorf("installed again: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "hello"), []byte("#!/bin/false\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := open(); err == nil || !strings.Contains(err.Error(), second.SHA256) {
+		t.Errorf("changed without an installation: %v", err)
+	}
+}
+
 func TestVerify(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"same", "changed", "missing"} {
