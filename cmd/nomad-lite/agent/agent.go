@@ -198,7 +198,7 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 		NodeID:            a.Node().ID(),
 		Region:            a.Node().TaskEnvNode().Region,
 		AdvertiseAddr:     open.Node.AdvertisedHTTPAddr,
-		AgentFuncs:        httpapi.AgentFuncs{ConfigWithoutSecrets: r.configForAPI, Reload: r.reloadConfig, WriteSnapshot: writeSnapshot, DescribePlugins: func() any { return r.pluginReport() }, PluginsChanged: a.PluginsChanged},
+		AgentFuncs:        httpapi.AgentFuncs{ConfigWithoutSecrets: r.configForAPI, Reload: r.reloadConfig, WriteSnapshot: writeSnapshot, DescribePlugins: func() any { return r.pluginReport() }, PluginsChanged: a.PluginsChanged, RestartPlugin: a.RestartPlugin},
 		MonitoredLog:      logger,
 		OptionalRoutes:    httpapi.OptionalRoutes{EnableDebug: c.EnableDebug, DisableWebPage: c.DisableWebPage},
 		NomadAPIVersion:   fingerprint.NomadVersion,

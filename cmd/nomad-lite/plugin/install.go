@@ -5,20 +5,24 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
 
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/localplugins"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/pluginreport"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/pluginstatus"
 	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
 )
 
 const installHelp = `Copy a plugin into the plugin directory, and record its SHA-256 checksum in the lock
 file there. From then on an agent starts the file only with this content. To replace
-a plugin, install the new file under the same name.
+a plugin, install the new file under the same name. A running agent uses the new file when
+it starts the plugin the next time: nomad-lite plugin restart starts it at once.
 
 The plugin is started once before, to see that it works. Nothing is downloaded.
 
@@ -26,6 +30,7 @@ Exit codes: 0, or 1 when nothing was installed.`
 
 func newInstallCommand(s *cli.Streams) *cobra.Command {
 	var plugins localplugins.Flags
+	var client apiclient.Flags
 	var name string
 	cmd := &cobra.Command{
 		Use:     "install [flags] FILE",
@@ -37,15 +42,16 @@ func newInstallCommand(s *cli.Streams) *cobra.Command {
 			if name == "" {
 				name = filepath.Base(args[0])
 			}
-			return tryStartAndInstallPlugin(cmd.Context(), plugins, args[0], name, s)
+			return tryStartAndInstallPlugin(cmd.Context(), plugins, &client, args[0], name, s)
 		},
 	}
 	plugins.RegisterPluginDirFlags(cmd)
+	client.Register(cmd)
 	cmd.Flags().StringVar(&name, "name", "", "`name` of the file in the plugin directory; default: the name of FILE")
 	return cmd
 }
 
-func tryStartAndInstallPlugin(ctx context.Context, flags localplugins.Flags, sourceFile, installedName string, s *cli.Streams) error {
+func tryStartAndInstallPlugin(ctx context.Context, flags localplugins.Flags, client *apiclient.Flags, sourceFile, installedName string, s *cli.Streams) error {
 	local, err := flags.ReadConfigWithoutPluginBlocks(s)
 	if err != nil {
 		return err
@@ -65,14 +71,41 @@ func tryStartAndInstallPlugin(ctx context.Context, flags localplugins.Flags, sou
 		return errors.Join(fmt.Errorf("install %s: %w", sourceFile, err), i.Discard())
 	}
 	status := pluginreport.DescribePlugin(started, pluginreport.LatestFingerprints{})
+	path := filepath.Join(dir, installedName)
 	_, err = fmt.Fprintf(s.Out, `Installed %s, version %s, as %s
 SHA-256: %s
 
-The agent starts it when its configuration has:
-
-plugin %q {}
-`, status.TypeAndName(), status.Version, filepath.Join(dir, installedName), i.SHA256, installedName)
+%s
+`, status.TypeAndName(), status.Version, path, i.SHA256, describeUseByAgent(client, path, installedName))
 	return err
+}
+
+// describeUseByAgent returns a text about when the agent of the flags starts an installed file. An agent that cannot be
+// reached is like an agent without the plugin.
+func describeUseByAgent(flags *apiclient.Flags, path, installedName string) string {
+	notUsed := fmt.Sprintf("The agent starts it when its configuration has:\n\nplugin %q {}", installedName)
+	if !flags.CanFindAgent() {
+		return notUsed
+	}
+	c, err := flags.Client()
+	if err != nil {
+		return notUsed
+	}
+	installed, err := os.Stat(path)
+	if err != nil {
+		return notUsed
+	}
+	for _, p := range pluginstatus.ReadReportOrEmpty(c).Processes {
+		// The paths can differ by links. An agent on another machine can have the same path.
+		if used, err := os.Stat(p.Path); !flags.AgentIsOnThisMachine() || p.Path == "" || err != nil || !os.SameFile(used, installed) {
+			continue
+		}
+		if p.PID == 0 {
+			return fmt.Sprintf("The running agent starts this version at the next start of the plugin. To start it now: nomad-lite plugin restart %s", p.Name)
+		}
+		return fmt.Sprintf("The running agent uses the earlier version (pid %d) until the plugin is started again. To start the new version now, while tasks continue: nomad-lite plugin restart %s", p.PID, p.Name)
+	}
+	return notUsed
 }
 
 const verifyHelp = `Compare the files of the plugin directory with its lock file, which plugin install

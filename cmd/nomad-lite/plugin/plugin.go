@@ -18,5 +18,6 @@ func NewCommand(s *cli.Streams, devCommand *cobra.Command) *cobra.Command {
 		newListCommand(s),
 		newInspectCommand(s),
 		newStatusCommand(s),
+		newRestartCommand(s),
 	)
 }

@@ -88,6 +88,9 @@ type AgentFuncs struct {
 	// PluginsChanged returns a channel that is closed when the description changes; it is nil only if DescribePlugins is.
 	DescribePlugins func() any
 	PluginsChanged  func() <-chan struct{}
+	// RestartPlugin shuts down the process of the plugin with this file name, and starts the plugin again. It blocks until
+	// the process has exited. The error is supervisor.ErrNoPlugin if there is no such plugin.
+	RestartPlugin func(ctx context.Context, name string) error
 }
 
 // OptionalRoutes selects routes that the configuration of an agent enables or disables.

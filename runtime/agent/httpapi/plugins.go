@@ -1,9 +1,12 @@
 package httpapi
 
 import (
+	"errors"
+	"net/http"
 	"sync"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
@@ -34,6 +37,18 @@ func (h *pluginHandler) list(r *request) (any, error) {
 		return nil, err
 	}
 	return h.agentFuncs.DescribePlugins(), nil
+}
+
+// restart shuts down the process of a plugin and starts the plugin again. It blocks until the process has exited.
+func (h *pluginHandler) restart(r *request) (any, error) {
+	if h.agentFuncs.RestartPlugin == nil {
+		return nil, &statusError{http.StatusNotImplemented, "this agent does not restart plugins"}
+	}
+	err := h.agentFuncs.RestartPlugin(r.Context(), r.pathID)
+	if errors.Is(err, supervisor.ErrNoPlugin) {
+		return nil, notFoundError(err.Error())
+	}
+	return noContent{}, err
 }
 
 // currentPluginsIndex returns the index of the plugins, and a channel that is closed when they change. The first index is

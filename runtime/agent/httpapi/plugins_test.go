@@ -1,10 +1,14 @@
 package httpapi
 
 import (
+	"context"
+	"fmt"
 	"net/http"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
 )
 
 func TestPluginsBlockUntilAChange(t *testing.T) {
@@ -35,4 +39,26 @@ func TestPluginsBlockUntilAChange(t *testing.T) {
 			t.Errorf("after a change: index %s after %v", second.Header.Get("X-Nomad-Index"), time.Since(begin))
 		}
 	})
+}
+
+func TestRestartPlugin(t *testing.T) {
+	var restarted []string
+	f := newFixture(t, func(c *Config) {
+		c.AgentFuncs.RestartPlugin = func(_ context.Context, name string) error {
+			if name != "known" {
+				return fmt.Errorf("plugin %q: %w", name, supervisor.ErrNoPlugin)
+			}
+			restarted = append(restarted, name)
+			return nil
+		}
+	})
+	if r := f.send("PUT", "/v1/agent/plugins/known/restart", nil); r.StatusCode != http.StatusOK || len(restarted) != 1 {
+		t.Errorf("%s, restarted %v", r.Status, restarted)
+	}
+	if r := f.send("PUT", "/v1/agent/plugins/unknown/restart", nil); r.StatusCode != http.StatusNotFound {
+		t.Errorf("an unknown plugin: %s", r.Status)
+	}
+	if r := f.send("GET", "/v1/agent/plugins/known/restart", nil); r.StatusCode != http.StatusMethodNotAllowed || len(restarted) != 1 {
+		t.Errorf("a GET: %s, restarted %v", r.Status, restarted)
+	}
 }

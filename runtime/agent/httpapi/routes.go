@@ -176,6 +176,7 @@ func (a *API) newRoutes() []route {
 		{"PUT POST", loginPath, login.exchangeSecretForToken, routeDocWithoutBody[loginTokenReply]("exchange a one-time login secret for the API token")},
 		{"PUT POST", loginPath + "/secret", login.createSecret, routeDocWithoutBody[loginSecretReply]("create a one-time login secret for a browser")},
 		{"GET", "/v1/agent/plugins", plugins.list, routeDocWithoutBody[any]("list the plugins and hooks of the agent", "index wait")},
+		{"PUT POST", "/v1/agent/plugins/{id}/restart", plugins.restart, routeDocWithoutBody[noContent]("restart the process of a plugin; tasks continue")},
 		{"PUT POST", "/v1/agent/reload", agents.reloadConfig, routeDocWithoutBody[noContent]("reload the configuration")},
 		{"GET", "/v1/agent/self", agents.readSelf, routeDocWithoutBody[agentSelfReply]("read the configuration and the runtime statistics of the agent")},
 		{"GET", "/v1/metrics", metrics.read, routeDocWithoutBody[api.MetricsSummary]("read the metrics of the agent", "format")},

@@ -54,10 +54,12 @@ func (m *Monitor) WatchJobStop(ctx context.Context, jobID, evalID string, stoppi
 	p := m.newPage()
 	p.AddTimedHeading("Stopping job %q", jobID)
 	taskStates := make(map[string]string) // allocation ID/task name -> task state
+	eventTimes := make(map[string]int64)  // allocation ID/task name -> time of the newest event that was read
 	for _, a := range stopping {
 		p.AddTimedDetailLine("Allocation %q, group %q: stopping %s", m.formatID(a.ID), a.TaskGroup, formatUnendedTasks(a))
 		for name, state := range a.TaskStates {
 			taskStates[a.ID+"/"+name] = pointer.Value(state).State
+			eventTimes[a.ID+"/"+name] = newestEventTime(state)
 		}
 	}
 	q := apiclient.QueryOptions(ctx, m.namespace)
@@ -79,6 +81,7 @@ func (m *Monitor) WatchJobStop(ctx context.Context, jobID, evalID string, stoppi
 			if i < 0 {
 				return true
 			}
+			m.addDriverMessages(p, allocs[i], eventTimes)
 			m.addTaskStateChanges(p, allocs[i], taskStates)
 			if !haveAllTasksEnded(allocs[i]) {
 				return false
@@ -109,6 +112,34 @@ func formatUnendedTasks(a *api.AllocationListStub) string {
 		return "tasks that have not started"
 	}
 	return strings.Join(tasks, ", ")
+}
+
+// newestEventTime returns the time of the newest event of a task in nanoseconds since 1970, or 0 if the task has no event.
+func newestEventTime(state *api.TaskState) (newest int64) {
+	if state != nil {
+		for _, e := range state.Events {
+			newest = max(newest, e.Time)
+		}
+	}
+	return newest
+}
+
+// addDriverMessages adds a line for each event with a message about the driver that is newer than newestByAllocAndTask, and
+// updates newestByAllocAndTask. Such an event is the reason why a stop is pending.
+func (m *Monitor) addDriverMessages(p *output.Page, a *api.AllocationListStub, newestByAllocAndTask map[string]int64) {
+	for _, name := range slices.Sorted(maps.Keys(a.TaskStates)) {
+		key := a.ID + "/" + name
+		state := a.TaskStates[name]
+		if state == nil {
+			continue
+		}
+		for _, e := range state.Events {
+			if e.Type == api.TaskDriverMessage && e.Time > newestByAllocAndTask[key] {
+				p.AddTimedDetailLine("Task %q of allocation %q: %s", name, m.formatID(a.ID), e.DisplayMessage)
+			}
+		}
+		newestByAllocAndTask[key] = max(newestByAllocAndTask[key], newestEventTime(state))
+	}
 }
 
 // addTaskStateChanges adds a line for each task whose state is not the one in stateByAllocAndTask, and updates
