@@ -10,7 +10,12 @@ import (
 )
 
 // Driver is the interface that the author of a task driver implements. T is the
-// author's type of a running task.
+// author's type of a running task: a pointer to a struct, or an interface if a driver has
+// several types of tasks. The optional methods of a task that are called are those of the value
+// that Start, Recover or Adopt returns; an interface must have the methods that Capabilities
+// requires. A method with the name of an optional method and another signature is an error: at the
+// start of the program, or, if T is an interface, of each start that returns a value of that type. Such a
+// task is killed.
 //
 // All methods of a driver and of its tasks may be called concurrently.
 type Driver[T Task] interface {

@@ -119,6 +119,45 @@ type taskWithWrongStats struct{ minimalTask }
 
 func (taskWithWrongStats) Stats(context.Context) (driver.Usage, error) { return driver.Usage{}, nil }
 
+// killableTask is a task with a wrong signature that records whether it was killed.
+type killableTask struct {
+	taskWithWrongSignal
+	killed *bool
+}
+
+func (t killableTask) Kill(context.Context) error { *t.killed = true; return nil }
+
+// driverOfInterface starts a task whose type only Start determines.
+type driverOfInterface struct {
+	stubDriver[Task]
+	task Task
+}
+
+func (d driverOfInterface) Start(context.Context, *StartRequest) (Task, error)   { return d.task, nil }
+func (d driverOfInterface) Recover(context.Context, *StartRequest) (Task, error) { return d.task, nil }
+
+func TestMethodsOfTasksAreCheckedIfTIsAnInterface(t *testing.T) {
+	const want = "the method Signal of sdk.killableTask is func(string) error; it must be func(context.Context, string) error"
+	killed := false
+	d, err := newUntypedDriver[Task](driverOfInterface{task: killableTask{killed: &killed}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.recoverMethod(t.Context(), nil); err == nil || err.Error() != want || !driver.IsRecoverable(err) || killed {
+		t.Errorf("Recover: %v, killed %v", err, killed)
+	}
+	if _, err := d.startMethod(t.Context(), nil); err == nil || err.Error() != want || !killed {
+		t.Errorf("Start: %v, killed %v", err, killed)
+	}
+	d, err = newUntypedDriver[Task](driverOfInterface{task: minimalTask{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if task, err := d.startMethod(t.Context(), nil); task != (minimalTask{}) || err != nil {
+		t.Errorf("Start of a right type: %v, %v", task, err)
+	}
+}
+
 type driverWithInfo struct {
 	stubDriver[Task]
 	info DriverInfo

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"sync"
 
 	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
@@ -45,6 +46,7 @@ func newUntypedDriver[T Task](impl Driver[T]) (*untypedDriver, error) {
 // newStartFunc wraps Start, Recover or Adopt of a driver. The returned function converts a panic
 // into an error, and returns an error if the method returns neither a task nor an error.
 func newStartFunc[T Task](impl any, name string, method func(context.Context, *StartRequest) (T, error)) startFunc {
+	checkType := newTaskTypeCheck(reflect.TypeFor[T]())
 	return func(ctx context.Context, start *StartRequest) (task Task, err error) {
 		defer basewire.RecoverAndLogPanic(impl, name, &err)
 		started, err := method(ctx, start)
@@ -54,7 +56,31 @@ func newStartFunc[T Task](impl any, name string, method func(context.Context, *S
 		if isNil(reflect.ValueOf(started)) {
 			return nil, nilTaskError(impl, name)
 		}
-		return started, nil
+		err = checkType(reflect.TypeOf(started))
+		switch {
+		case err == nil:
+			return started, nil
+		case name != "Start":
+			return nil, Recoverable(err) // the task continues, and a mended version of the driver recovers it
+		}
+		return nil, errors.Join(err, started.Kill(context.WithoutCancel(ctx)))
+	}
+}
+
+// newTaskTypeCheck returns a function that checks the optional methods of the type of a task, once for each type. The types
+// are known only at run time if T is an interface; otherwise the program has checked T at its start.
+func newTaskTypeCheck(t reflect.Type) func(reflect.Type) error {
+	if t.Kind() != reflect.Interface {
+		return func(reflect.Type) error { return nil }
+	}
+	var checked sync.Map // reflect.Type -> error or nil
+	return func(started reflect.Type) error {
+		result, ok := checked.Load(started)
+		if !ok {
+			result, _ = checked.LoadOrStore(started, checkOptionalMethods(started, taskInterfaces))
+		}
+		err, _ := result.(error)
+		return err
 	}
 }
 

@@ -176,6 +176,9 @@ type Handle struct {
 }
 
 // ExitResult is the exit status of a task.
+//
+// It has no time of the exit, because neither the protocol of Nomad nor that of nomad-lite carries one: hosts record the
+// time at which Wait returns. For a task that ended while the plugin was down, that is the time of its recovery.
 type ExitResult struct {
 	// ExitCode is the exit code of the task. For a task that a signal has ended it should be
 	// 128 plus the number of the signal, as in a shell.

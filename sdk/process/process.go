@@ -1,6 +1,7 @@
 package process
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,6 +31,11 @@ type Command struct {
 	Path string
 
 	Args []string // arguments, without the name of the program
+
+	// Args0 is the name of the program in its list of arguments, argv[0]; empty means the path that was found. With a
+	// Launcher it must be empty. A driver that runs its own program again, with the Path "/proc/self/exe", sets a name
+	// that users recognize in a list of processes.
+	Args0 string
 
 	// Dir is the working directory, an absolute path; empty means the task's
 	// directory.
@@ -311,6 +317,9 @@ func (p *ProcessWithoutExec) resolveProgramAndUser(c Command) (path string, err 
 		if len(c.ExtraFiles) > 0 {
 			return "", errors.New("extra files are not possible with a launcher")
 		}
+		if c.Args0 != "" {
+			return "", errors.New("a name of the program, Args0, is not possible with a launcher")
+		}
 		return c.Path, nil
 	}
 	if p.workDir == "" {
@@ -328,7 +337,7 @@ func (p *ProcessWithoutExec) resolveProgramAndUser(c Command) (path string, err 
 
 // startProgram forks the process, by the launcher if there is one, and updates the mark of the start.
 func (p *ProcessWithoutExec) startProgram(ctx context.Context, path string, c Command, files *taskStreams, place forkPlacement, mark *startMark) error {
-	argv := append([]string{path}, c.Args...)
+	argv := append([]string{cmp.Or(c.Args0, path)}, c.Args...)
 	attr := &syscall.ProcAttr{
 		Dir:   p.workDir,
 		Env:   sortedEnvList(p.startRequest.Env),

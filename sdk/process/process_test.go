@@ -492,6 +492,14 @@ func TestStartFailures(t *testing.T) {
 	}
 }
 
+func TestStartUsesArgs0(t *testing.T) {
+	p := startProcess(t, newStartRequest(t), Command{Path: "/bin/sleep", Args0: "clock", Args: []string{"1000"}})
+	cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.PID()))
+	if err != nil || string(cmdline) != "clock\x001000\x00" {
+		t.Errorf("the command line is %q, %v", cmdline, err)
+	}
+}
+
 func TestStartAsConfiguredUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("running as others needs root")

@@ -15,14 +15,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// errExitStatusUnknown means that a process has ended and neither the keeper nor the kernel
-// can report its exit status.
-var errExitStatusUnknown = errors.New("exit status unknown: the process ended while nobody watched it")
+// ErrExitStatusUnknown means that a process has ended and neither the host nor the kernel can report its
+// exit status. The errors of Recover, Adopt and Wait wrap it. Under Nomad it is the usual result of a
+// Recover for a process that ended while no plugin process ran; under a nomad-lite agent the exit status is known. A driver
+// whose tasks store their exit status tests for it with errors.Is, and can then return a task whose Wait returns
+// the stored status.
+var ErrExitStatusUnknown = errors.New("exit status unknown")
 
 // Recover finds a process that another plugin process has started, by its State.
 // A process that has ended in the meantime is recovered if its exit status is
 // known; otherwise Recover kills the processes that it has left running, and
-// returns an error. After an error that is marked by [sdk.Recoverable], the
+// returns an error that wraps [ErrExitStatusUnknown]. After an error that is marked by [sdk.Recoverable], the
 // process and its children may still be running.
 func Recover(ctx context.Context, start *sdk.StartRequest, s State) (*Process, error) {
 	return RecoverWithLauncher(ctx, start, s, nil)
@@ -42,7 +45,7 @@ func RecoverWithLauncher(ctx context.Context, start *sdk.StartRequest, s State, 
 // RecoverWithoutExec is [Recover] for a task that runs no other commands.
 func RecoverWithoutExec(ctx context.Context, start *sdk.StartRequest, s State) (*ProcessWithoutExec, error) {
 	p, err := findProcessAndBecomeOwner(ctx, start, s)
-	if errors.Is(err, errExitStatusUnknown) {
+	if p != nil && errors.Is(err, ErrExitStatusUnknown) {
 		if destroyErr := p.Destroy(context.WithoutCancel(ctx)); destroyErr != nil {
 			return nil, sdk.Recoverable(errors.Join(err, destroyErr))
 		}
@@ -54,8 +57,8 @@ func RecoverWithoutExec(ctx context.Context, start *sdk.StartRequest, s State) (
 }
 
 // findProcessAndBecomeOwner returns the process with the given state, and makes it the owner of its task. With
-// errExitStatusUnknown it also returns the process, which has ended, because processes that it has started may still be
-// running.
+// ErrExitStatusUnknown it also returns the process, which has ended, because processes that it has started may still be
+// running; after a reboot of the machine it returns nil.
 func findProcessAndBecomeOwner(ctx context.Context, start *sdk.StartRequest, s State) (*ProcessWithoutExec, error) {
 	if s.PID <= 1 {
 		return nil, fmt.Errorf("recover task %q: its state names no process", start.Name)
@@ -73,7 +76,7 @@ func findProcessAndBecomeOwner(ctx context.Context, start *sdk.StartRequest, s S
 		return nil, sdk.Recoverable(fmt.Errorf("recover process %d: %w", s.PID, err))
 	}
 	if s.BootID != boot {
-		return nil, fmt.Errorf("process %d has ended: the machine was started again since", s.PID)
+		return nil, fmt.Errorf("process %d: %w: the machine was started again since", s.PID, ErrExitStatusUnknown)
 	}
 	p.credential, p.userLookupErr = credentialIfDifferent(start.User) // only commands of Exec need the credential
 	if s.Cgroup != "" {
@@ -98,7 +101,7 @@ func findProcessAndBecomeOwner(ctx context.Context, start *sdk.StartRequest, s S
 		return nil, sdk.Recoverable(fmt.Errorf("recover process %d, which has ended: ask the keeper for its exit status: %w", s.PID, err))
 	}
 	if err != nil {
-		return p, fmt.Errorf("process %d: %w", s.PID, errExitStatusUnknown)
+		return p, fmt.Errorf("process %d: %w: it ended while no plugin process waited for it", s.PID, ErrExitStatusUnknown)
 	}
 	p.recordExit(status, nil)
 	return p, nil
@@ -148,7 +151,7 @@ func (p *ProcessWithoutExec) waitNonChild(ctx context.Context) (osprocess.ExitSt
 			if status, ok := p.processID.ExitStatus(p.pidfd); ok {
 				return status, nil
 			}
-			return osprocess.ExitStatus{}, fmt.Errorf("process %d: %w", p.processID.PID, errExitStatusUnknown)
+			return osprocess.ExitStatus{}, fmt.Errorf("process %d: %w: it ended while no plugin process waited for it", p.processID.PID, ErrExitStatusUnknown)
 		}
 	}
 }

@@ -80,7 +80,7 @@ func TestExitStatusWithoutKeeper(t *testing.T) {
 	createTriggerFile(t, s)
 	// Since Linux 6.15 the exit status can be read through a pidfd; on older
 	// kernels it is known only if the test sees the zombie in time.
-	if got := waitExit(t, p); got != exitCodeSeven && !errors.Is(got.Err, errExitStatusUnknown) {
+	if got := waitExit(t, p); got != exitCodeSeven && !errors.Is(got.Err, ErrExitStatusUnknown) {
 		t.Errorf("exit result %+v, want exit code 7, or that it is unknown", got)
 	} else if got != exitCodeSeven {
 		t.Logf("the kernel does not tell: %v", got.Err)
@@ -110,8 +110,8 @@ func TestUnknownExitStatus(t *testing.T) {
 	child := parseNumber(t, waitForFile(t, s, "child"))
 	createTriggerFile(t, s)
 	reap(state.PID)
-	if _, err := Recover(t.Context(), s, state); !errors.Is(err, errExitStatusUnknown) {
-		t.Errorf("recovered with %v, want %v", err, errExitStatusUnknown)
+	if _, err := Recover(t.Context(), s, state); !errors.Is(err, ErrExitStatusUnknown) {
+		t.Errorf("recovered with %v, want %v", err, ErrExitStatusUnknown)
 	}
 	reap(child) // what it left running is killed
 }
@@ -130,7 +130,7 @@ func TestCancelledRecoverReportsNoExitStatus(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	state := State{PID: id.PID, StartTime: id.StartTime, BootID: bootID(t), Dir: "/"}
-	if _, err := Recover(ctx, newStartRequest(t), state); !errors.Is(err, context.Canceled) || errors.Is(err, errExitStatusUnknown) {
+	if _, err := Recover(ctx, newStartRequest(t), state); !errors.Is(err, context.Canceled) || errors.Is(err, ErrExitStatusUnknown) {
 		t.Errorf("Recover = %v, want %v", err, context.Canceled)
 	}
 }
@@ -166,7 +166,7 @@ func TestRecoverIsRecoverableAfterFDExhaustion(t *testing.T) {
 					break
 				}
 				refused++
-				if !driver.IsRecoverable(err) || errors.Is(err, errExitStatusUnknown) {
+				if !driver.IsRecoverable(err) || errors.Is(err, ErrExitStatusUnknown) {
 					t.Fatalf("%d descriptors: %v, want a recoverable error", free, err)
 				}
 			}
@@ -200,8 +200,12 @@ func TestRecoverRejectsOtherProcesses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			state := good
 			change(&state)
-			if p, err := Recover(t.Context(), newStartRequest(t), state); err == nil {
+			p, err := Recover(t.Context(), newStartRequest(t), state)
+			if err == nil {
 				t.Errorf("recovered process %d", p.PID())
+			}
+			if wantUnknown := state.PID > 1; errors.Is(err, ErrExitStatusUnknown) != wantUnknown {
+				t.Errorf("recovered with %v, of an unknown exit status: want %v", err, wantUnknown)
 			}
 			if !id.Alive() {
 				t.Fatal("the stranger was killed")

@@ -340,13 +340,15 @@ func AdoptWithoutExec(ctx context.Context, start *sdk.StartRequest) (*ProcessWit
 			return nil, sdk.Recoverable(err)
 		}
 		if main.PID == 0 {
-			return nil, fmt.Errorf("exit status unknown: the driver exited while it started task %q", start.Name)
+			return nil, fmt.Errorf("%w: the driver exited while it started task %q", ErrExitStatusUnknown, start.Name)
 		}
 		mark.State.PID, mark.State.StartTime = main.PID, main.StartTime
 	}
 	p, err := findProcessAndBecomeOwner(ctx, start, mark.State)
-	if errors.Is(err, errExitStatusUnknown) {
-		p.releaseTaskOwnership(nil)
+	if errors.Is(err, ErrExitStatusUnknown) {
+		if p != nil {
+			p.releaseTaskOwnership(nil)
+		}
 		return nil, err // the host destroys the start after it has stored that its exit status is unknown
 	}
 	if err == nil && mark.StageWaitsForMark && !mark.StageHasExecuted && !p.processID.Alive() {

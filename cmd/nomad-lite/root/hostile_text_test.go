@@ -344,7 +344,7 @@ var hostileCommands = []hostileCommand{
 	{line: "node meta read"}, {line: "node meta read -json", json: true}, {line: "node pool list"}, {line: "node pool list -json", json: true}, {line: "node pool info p"}, {line: "node pool nodes p"}, {line: "node pool jobs p"},
 	{line: "node status"}, {line: "node status -allocs -os -verbose"}, {line: "node status -json", json: true}, {line: "node status -self -verbose -stats"},
 	{line: "operator api jobs", json: true}, {line: "operator api /v1/client/fs/cat/x", raw: true}, {line: "operator api -verbose /v1/nowhere"}, {line: "operator metrics", json: true}, {line: "operator metrics -pretty", json: true},
-	{line: "operator scheduler get-config"}, {line: "operator scheduler get-config -json", json: true}, {line: "plugin status"}, {line: "plugin status raw_exec", quiet: true}, {line: "plugin status -type csi"},
+	{line: "operator scheduler get-config"}, {line: "operator scheduler get-config -json", json: true}, {line: "plugin status"}, {line: "plugin status raw_exec", quiet: true}, {line: "plugin status -type csi"}, {line: "plugin restart raw_exec", quiet: true},
 	{line: "operator root keyring list"}, {line: "operator root keyring rotate"}, {line: "operator root keyring remove 8ba85cef", quiet: true}, {line: "operator scheduler set-config -memory-oversubscription=true", quiet: true},
 	{line: "alloc exec -t=false -task T 8ba85cef true"}, {line: "exec -t=false -task T 8ba85cef true"}, {line: "var lock p true", quiet: true}, {line: "volume create -detach VOLUME"}, {line: "volume register VOLUME"},
 	{line: "scaling policy list"}, {line: "scaling policy list -json", json: true}, {line: "scaling policy info 8ba85cef"}, {line: "server members -verbose"}, {line: "server members -json", json: true},
@@ -361,6 +361,7 @@ var hostileCommandExceptions = map[string]string{
 	"nomad-lite operator snapshot save":    "writes a file; its reply has no text of jobs",
 	"nomad-lite operator snapshot inspect": "reads a file",
 	"nomad-lite operator snapshot restore": "reads a file",
+	"nomad-lite plugin install":            "writes a file, and starts a plugin; its reply has no text of jobs",
 	"nomad-lite operator debug":            "writes files, for ten seconds at least",
 }
 
