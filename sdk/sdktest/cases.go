@@ -198,7 +198,7 @@ func testTasksFitConfigSchema(t tb, h *testHost) {
 		if body == nil {
 			continue
 		}
-		if _, err := encodeConfig(schema, body); err != nil {
+		if _, err := h.testedPlugin.configEncoder().Msgpack(schema, body); err != nil {
 			t.Errorf("the config of the task %q does not fit the schema: %v", name, err)
 		}
 	}

@@ -341,7 +341,7 @@ func (d *defectiveDriver) StartTask(ctx context.Context, config *driver.TaskConf
 		}
 	case "accepts a malformed config":
 		if bytes.HasPrefix(config.DriverConfig, []byte{0xc1}) {
-			sent.DriverConfig, _ = encodeConfig(commandSchema(), map[string]any{"command": "/bin/true"})
+			sent.DriverConfig, _ = encodeMsgpack(commandSchema(), map[string]any{"command": "/bin/true"})
 		}
 	case "needs FIFOs":
 		if config.StdoutPath == os.DevNull {

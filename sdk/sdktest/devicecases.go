@@ -13,7 +13,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/hclspec/block"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/device"
 )
@@ -56,7 +55,7 @@ func testPluginConfigSchemaIsValid(t tb, h *testHost) {
 	schema, err := h.launchOrGetSharedProcess(t).baseClient.ConfigSchema(t.Context())
 	if err != nil {
 		t.Errorf("ConfigSchema: %v", err)
-	} else if err := block.Fault(schema); err != nil {
+	} else if err := h.testedPlugin.configEncoder().SchemaFault(schema); err != nil {
 		t.Errorf("the schema of the plugin block: %v", err)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nomad-lite/nomad-lite/hclspec/block"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
@@ -64,9 +63,9 @@ func testAttachmentFitsSchema(t tb, h *testHost) {
 	if err != nil {
 		t.Fatalf("Describe: %v", err)
 	}
-	if err := block.Fault(d.AttachmentSchema); err != nil {
+	if err := h.testedPlugin.configEncoder().SchemaFault(d.AttachmentSchema); err != nil {
 		t.Errorf("the schema of its attachment: %v", err)
-	} else if _, err := encodeAttachment(d.AttachmentSchema, h.testedPlugin.Attachment); err != nil {
+	} else if _, err := h.encodeAttachment(d.AttachmentSchema, h.testedPlugin.Attachment); err != nil {
 		t.Errorf("the attachment does not fit: %v\nset Plugin.Attachment, or attachment = { … } in plugin_test.hcl", err)
 	}
 }

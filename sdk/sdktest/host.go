@@ -23,8 +23,6 @@ import (
 	"github.com/hashicorp/go-plugin"
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/hclspec"
-	"github.com/nomad-lite/nomad-lite/hclspec/block"
 	proc "github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
@@ -124,7 +122,7 @@ func (h *testHost) addShellTasksIfSupported(ctx context.Context, p *pluginProces
 	shell := func(script string) map[string]any {
 		return map[string]any{"command": "/bin/sh", "args": []any{"-c", script}}
 	}
-	if _, err := encodeConfig(schema, shell("exit 0")); err == nil {
+	if _, err := h.testedPlugin.configEncoder().Msgpack(schema, shell("exit 0")); err == nil {
 		t.Shell = shell
 		t.addShellTasks()
 	}
@@ -329,18 +327,10 @@ func (h *testHost) encodePluginConfig(ctx context.Context, p *pluginProcess) (*b
 		}
 		return c, nil
 	}
-	if c.MsgpackConfig, err = encodeConfig(schema, h.testedPlugin.Config); err != nil {
+	if c.MsgpackConfig, err = h.testedPlugin.configEncoder().Msgpack(schema, h.testedPlugin.Config); err != nil {
 		return nil, fmt.Errorf("the configuration of the plugin: %w", err)
 	}
 	return c, nil
-}
-
-func encodeConfig(schema *hclspec.Spec, config map[string]any) ([]byte, error) {
-	value, diags := block.Decode(schema, config, nil)
-	if diags.HasErrors() {
-		return nil, errors.New(strings.Join(block.Messages(diags), "; "))
-	}
-	return block.Marshal(value)
 }
 
 // launchOrGetSharedProcess returns the plugin process that cases share. It launches and configures one if none is running.
@@ -442,7 +432,7 @@ func (h *testHost) prepareTaskDirsAndConfig(t tb, configBlock map[string]any) (*
 	if err != nil {
 		t.Fatalf("TaskConfigSchema: %v", err)
 	}
-	encoded, err := encodeConfig(schema, configBlock)
+	encoded, err := h.testedPlugin.configEncoder().Msgpack(schema, configBlock)
 	if err != nil {
 		t.Fatalf("the config of a task does not fit the driver's schema: %v", err)
 	}

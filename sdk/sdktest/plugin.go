@@ -40,6 +40,10 @@ type Plugin struct {
 	// OnlyCasePatterns selects cases by id: patterns of path.Match, separated by commas, such as
 	// "exec.*,recover.*". Empty means all cases.
 	OnlyCasePatterns string
+
+	// ConfigEncoder encodes Config, Attachment and the bodies of Tasks; nil means that strings in them are no templates.
+	// For hosts only.
+	ConfigEncoder *ConfigEncoder
 }
 
 // selectCases returns the cases that p.OnlyCasePatterns selects.

@@ -8,13 +8,9 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
-	ctyjson "github.com/zclconf/go-cty/cty/json"
-
 	"github.com/nomad-lite/nomad-lite/hclspec"
-	"github.com/nomad-lite/nomad-lite/hclspec/block"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/hook/hookwire"
@@ -59,7 +55,7 @@ func (h *testHost) newScenario(t tb) *allocScenario {
 	if err != nil {
 		t.Fatalf("Describe: %v", err)
 	}
-	attachment, err := encodeAttachment(d.AttachmentSchema, h.testedPlugin.Attachment)
+	attachment, err := h.encodeAttachment(d.AttachmentSchema, h.testedPlugin.Attachment)
 	if err != nil {
 		t.Skipf("the attachment does not fit the schema")
 	}
@@ -107,18 +103,14 @@ const scenarioTaskName = "task"
 
 // encodeAttachment returns the JSON of an attachment, as a host does, or nil without a
 // schema.
-func encodeAttachment(schema *hclspec.Spec, config map[string]any) ([]byte, error) {
+func (h *testHost) encodeAttachment(schema *hclspec.Spec, config map[string]any) ([]byte, error) {
 	if schema == nil {
 		if len(config) > 0 {
 			return nil, errors.New("the hook has no schema")
 		}
 		return nil, nil
 	}
-	value, diags := block.Decode(schema, config, nil)
-	if diags.HasErrors() {
-		return nil, errors.New(strings.Join(block.Messages(diags), "; "))
-	}
-	return ctyjson.Marshal(value, value.Type())
+	return h.testedPlugin.configEncoder().JSON(schema, config)
 }
 
 // hookCallTimeout returns the timeout with which a host calls a hook point.

@@ -141,7 +141,7 @@ func encodeConfigOrFail(t testing.TB, name string, schema *hclspec.Spec, body ma
 		}
 		return nil
 	}
-	encoded, err := encodeConfig(schema, body)
+	encoded, err := encodeMsgpack(schema, body)
 	if err != nil {
 		t.Fatalf("the config does not fit %s: %v", name, err)
 	}

@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/hclspec/block"
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
@@ -23,13 +22,13 @@ func testSchemasAreValid(t tb, h *testHost) {
 	pluginSchema, err := p.baseClient.ConfigSchema(t.Context())
 	if err != nil {
 		t.Errorf("ConfigSchema: %v", err)
-	} else if err := block.Fault(pluginSchema); err != nil {
+	} else if err := h.testedPlugin.configEncoder().SchemaFault(pluginSchema); err != nil {
 		t.Errorf("the schema of the plugin block: %v", err)
 	}
 	taskSchema, err := p.driverClient.TaskConfigSchema(t.Context())
 	if err != nil {
 		t.Errorf("TaskConfigSchema: %v", err)
-	} else if err := block.Fault(taskSchema); err != nil {
+	} else if err := h.testedPlugin.configEncoder().SchemaFault(taskSchema); err != nil {
 		t.Errorf("the schema of the task config: %v", err)
 	}
 }

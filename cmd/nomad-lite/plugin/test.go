@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -22,6 +23,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/builtins"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/hclspec/block"
 	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
 	"github.com/nomad-lite/nomad-lite/sdk/sdktest"
 )
@@ -74,6 +76,33 @@ Exit codes: 0 when nothing failed, else 1.`
 // to do in its test.
 const pluginTestFile = "plugin_test.hcl"
 
+// hclEncoder encodes configurations as an agent does.
+var hclEncoder = sdktest.ConfigEncoder{
+	Msgpack: func(schema *hclspec.Spec, config map[string]any) ([]byte, error) {
+		value, err := decodeConfig(schema, config)
+		if err != nil {
+			return nil, err
+		}
+		return block.Marshal(value)
+	},
+	JSON: func(schema *hclspec.Spec, config map[string]any) ([]byte, error) {
+		value, err := decodeConfig(schema, config)
+		if err != nil {
+			return nil, err
+		}
+		return ctyjson.Marshal(value, value.Type())
+	},
+	SchemaFault: block.Fault,
+}
+
+func decodeConfig(schema *hclspec.Spec, config map[string]any) (cty.Value, error) {
+	value, diags := block.Decode(schema, config, nil)
+	if diags.HasErrors() {
+		return cty.NilVal, errors.New(strings.Join(block.Messages(diags), "; "))
+	}
+	return value, nil
+}
+
 type testOptions struct {
 	suiteConfigFile, pluginConfigFile, runningTaskConfigFile string // paths of HCL files; empty without the flag
 	junitFile                                                string
@@ -114,7 +143,7 @@ func testPlugin(ctx context.Context, o testOptions, pathOrBuiltin string, plugin
 	if o.caseTimeout <= 0 {
 		return fmt.Errorf("plugin test: -timeout=%v: the time for a case must be longer than 0", o.caseTimeout)
 	}
-	p := sdktest.Plugin{Path: pathOrBuiltin, Args: pluginArgs, CaseTimeout: o.caseTimeout, OnlyCasePatterns: o.caseIDPatterns}
+	p := sdktest.Plugin{Path: pathOrBuiltin, Args: pluginArgs, CaseTimeout: o.caseTimeout, OnlyCasePatterns: o.caseIDPatterns, ConfigEncoder: &hclEncoder}
 	info, err := os.Stat(pathOrBuiltin)
 	_, isBuiltin := builtins.All[pathOrBuiltin]
 	if isBuiltin = isBuiltin && errors.Is(err, os.ErrNotExist); isBuiltin {

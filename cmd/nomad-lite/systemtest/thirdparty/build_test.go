@@ -17,7 +17,7 @@ var updateGolden = flag.Bool("update", false, "rewrite the lists of modules in t
 
 const ownModule = "github.com/nomad-lite/nomad-lite"
 
-// maxRequiredModules is the limit for the modules in the go.mod of a new plugin.
+// maxRequiredModules is the limit for the modules in the go.mod of a plugin with unit tests and contract tests.
 const maxRequiredModules = 20
 
 // maxDriverSize is the limit for what the SDK adds to the size of the smallest driver, in bytes.
@@ -43,7 +43,13 @@ func TestPluginsBuildAgainstThePublishedModule(t *testing.T) {
 			if n := countFields(required, `"Path":`) - 1; n < 1 || n > maxRequiredModules { // one path is that of the plugin's module
 				t.Errorf("go.mod names %d modules, want 1 to %d:\n%s", n, maxRequiredModules, goMod)
 			}
+			countModulesWithTests(t, dir, environ)
 			run(t, dir, environ, "go", "mod", "tidy", "-diff")
+			if out := run(t, dir, environ, "gofmt", "-d", "."); out != "" {
+				t.Errorf("gofmt changes the plugin:\n%s", out)
+			}
+			run(t, dir, environ, "go", "vet", "./...")
+			run(t, dir, environ, "go", "test", "./...")
 			run(t, dir, environ, "go", "build")
 			for _, pkg := range listLinked(t, dir, environ, "{{.ImportPath}}") {
 				if folder, ours := strings.CutPrefix(pkg, ownModule+"/"); ours && !slices.ContainsFunc(linkableFolders, func(f string) bool {
@@ -80,6 +86,37 @@ func runUnitTestsOfREADME(t *testing.T, dir string, environ []string) {
 	}
 	run(t, dir, environ, "go", "mod", "tidy")
 	run(t, dir, environ, "go", "test", "-short")
+}
+
+// contractTest is the Go test that docs/drivers.md, docs/hooks.md and docs/devices.md describe.
+const contractTest = `package main
+
+import (
+	"testing"
+
+	"github.com/nomad-lite/nomad-lite/sdk/sdktest"
+)
+
+func TestContract(t *testing.T) { t.Skip(sdktest.Plugin{}.Path) }
+
+var _ = []func(*testing.T, sdktest.Plugin){sdktest.Driver, sdktest.Hook, sdktest.Device}
+`
+
+// countModulesWithTests adds a contract test to a copy of the plugin, and checks the number of modules in its go.mod.
+func countModulesWithTests(t *testing.T, dir string, environ []string) {
+	t.Helper()
+	copied := filepath.Join(t.TempDir(), "plugin")
+	if err := os.CopyFS(copied, os.DirFS(dir)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(copied, "contract_test.go"), []byte(contractTest), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	run(t, copied, environ, "go", "mod", "tidy")
+	required := strings.Fields(run(t, copied, environ, "go", "mod", "edit", "-json"))
+	if n := countFields(required, `"Path":`) - 1; n > maxRequiredModules {
+		t.Errorf("with a contract test go.mod names %d modules, want at most %d:\n%s", n, maxRequiredModules, readFile(t, filepath.Join(copied, "go.mod")))
+	}
 }
 
 // buildMeasuredPrograms builds, stripped, the smallest driver of the examples, a program that only serves go-plugin,
