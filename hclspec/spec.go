@@ -106,6 +106,10 @@ func BlockMap(name string, labels []string, nested *Spec) *Spec {
 
 // Default has the value of primary, or of def if the value of primary is null. Both need a
 // name if their kind has one: Default(Attr("retries", "number", false), Literal("3")).
+//
+// The value of def is used as it is. With a Block as primary and a Literal as def, the defaults inside the block are not
+// applied if the block is absent: Literal("{}") gives zero values, in Nomad as well. The literal must have all
+// values that differ from zero.
 func Default(primary, def *Spec) *Spec {
 	return &Spec{kind: KindDefault, nested: primary, defaultSpec: def}
 }

@@ -15,7 +15,7 @@ import (
 // that Start, Recover or Adopt returns; an interface must have the methods that Capabilities
 // requires. A method with the name of an optional method and another signature is an error: at the
 // start of the program, or, if T is an interface, of each start that returns a value of that type. Such a
-// task is killed.
+// task is killed and destroyed.
 //
 // All methods of a driver and of its tasks may be called concurrently.
 type Driver[T Task] interface {

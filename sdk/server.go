@@ -190,13 +190,13 @@ func (s *driverServer) StartTask(ctx context.Context, config *driver.TaskConfig)
 	author, err := s.authorDriver.startMethod(ctx, start)
 	if err == nil && ctx.Err() != nil {
 		// The host gets no handle of this task, and so cannot stop it.
-		err = errors.Join(context.Cause(ctx), s.killAndDestroyStartedTask(context.WithoutCancel(ctx), author))
+		err = errors.Join(context.Cause(ctx), killAndDestroyStartedTask(context.WithoutCancel(ctx), author))
 	}
 	var handle *driver.Handle
 	if err == nil {
 		handle, t.networkOverride, err = s.newHandleAndNetwork(config, author)
 		if err != nil {
-			err = errors.Join(err, s.killAndDestroyStartedTask(context.WithoutCancel(ctx), author))
+			err = errors.Join(err, killAndDestroyStartedTask(context.WithoutCancel(ctx), author))
 		}
 	}
 	if err != nil {
@@ -266,7 +266,7 @@ func (s *driverServer) encodeHandle(config *driver.TaskConfig, author Task) (*dr
 
 // killAndDestroyStartedTask kills and destroys a task that has started and that the host will not learn of, because its
 // start was cancelled or its handle could not be made.
-func (s *driverServer) killAndDestroyStartedTask(ctx context.Context, author Task) error {
+func killAndDestroyStartedTask(ctx context.Context, author Task) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	if err := callKillRecoverPanic(ctx, author); err != nil {

@@ -63,7 +63,7 @@ func newStartFunc[T Task](impl any, name string, method func(context.Context, *S
 		case name != "Start":
 			return nil, Recoverable(err) // the task continues, and a mended version of the driver recovers it
 		}
-		return nil, errors.Join(err, started.Kill(context.WithoutCancel(ctx)))
+		return nil, errors.Join(err, killAndDestroyStartedTask(context.WithoutCancel(ctx), started))
 	}
 }
 

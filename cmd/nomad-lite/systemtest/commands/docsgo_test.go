@@ -31,6 +31,10 @@ var documentImports = map[string]string{
 var documentDeclarations = map[string]string{
 	"(*python)": "type python struct{}",
 	// The assertion finds a method with a wrong signature, which compiles.
+	"&ticker{}": `type ticker struct{}
+func (*ticker) Info() sdk.DriverInfo { return sdk.DriverInfo{} }
+func (*ticker) Start(context.Context, *sdk.StartRequest) (sdk.Task, error) { return nil, nil }
+func tick([]string) int { return 0 }`,
 	"pressPowerButtonUntilOff": `var _ sdk.Stopper = (*machine)(nil)
 func (*machine) pressPowerButtonUntilOff(context.Context) error { return nil }`,
 	"&hello{}": `type hello struct{}
