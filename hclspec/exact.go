@@ -2,6 +2,7 @@ package hclspec
 
 import (
 	"encoding"
+	"errors"
 	"fmt"
 	"math"
 	"reflect"
@@ -50,6 +51,9 @@ func checkFitsType(path []string, v any, t reflect.Type) error {
 	does := func(fits bool) error {
 		if fits {
 			return nil
+		}
+		if word := describeBasicType(t); word != "" {
+			return fmt.Errorf("%s is %s, and must be %s", formatPath(path), describeValueForType(v, t), word)
 		}
 		return fmt.Errorf("%s is %s, which does not fit %s", formatPath(path), describeValue(v), describeType(t))
 	}
@@ -159,6 +163,39 @@ func formatPath(path []string) string {
 		return "the config"
 	}
 	return strconv.Quote(strings.Join(path, "."))
+}
+
+// describeBasicType describes the values of a type in words, because the users of jobs see the error. It returns "" for a type
+// without such words.
+func describeBasicType(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Bool:
+		return "true or false"
+	case reflect.String:
+		return "a string"
+	case reflect.Int, reflect.Int64:
+		return "a whole number"
+	case reflect.Int8, reflect.Int16, reflect.Int32:
+		return fmt.Sprintf("a whole number from -%d to %d", uint64(1)<<(t.Bits()-1), uint64(1)<<(t.Bits()-1)-1)
+	case reflect.Uint, reflect.Uint64:
+		return "a whole number that is not negative"
+	case reflect.Uint8, reflect.Uint16, reflect.Uint32:
+		return fmt.Sprintf("a whole number from 0 to %d", uint64(1)<<t.Bits()-1)
+	case reflect.Float32, reflect.Float64:
+		return "a number"
+	}
+	return ""
+}
+
+// describeValueForType is describeValue for a value that does not fit t. A number that is neither a 64-bit integer nor
+// exactly a float64 arrives as its decimal text.
+func describeValueForType(v any, t reflect.Type) string {
+	if text, ok := v.(string); ok && t.Kind() != reflect.Bool && t.Kind() != reflect.String {
+		if _, err := strconv.ParseFloat(text, 64); err == nil || errors.Is(err, strconv.ErrRange) {
+			return "a number with a fraction or too many digits"
+		}
+	}
+	return describeValue(v)
 }
 
 func describeType(t reflect.Type) string {

@@ -43,17 +43,18 @@ func TestUnmarshalExactRejectsWhatGoWouldLose(t *testing.T) {
 			&struct {
 				In []inner `codec:"in"`
 			}{}, `"in.0.y" has no field in the Go type block.inner`},
-		{"a string for an int", cty.ObjectVal(map[string]cty.Value{"x": cty.StringVal("secret")}), &inner{}, `"x" is a string, which does not fit the Go type int`},
-		{"a fraction for an int", cty.ObjectVal(map[string]cty.Value{"x": cty.NumberFloatVal(1.5)}), &inner{}, `"x" is the number 1.5, which does not fit the Go type int`},
+		{"a string for an int", cty.ObjectVal(map[string]cty.Value{"x": cty.StringVal("secret")}), &inner{}, `"x" is a string, and must be a whole number`},
+		{"digits for an int", cty.ObjectVal(map[string]cty.Value{"x": cty.MustParseNumberVal("99999999999999999999")}), &inner{}, `"x" is a number with a fraction or too many digits, and must be a whole number`},
+		{"a fraction for an int", cty.ObjectVal(map[string]cty.Value{"x": cty.NumberFloatVal(1.5)}), &inner{}, `"x" is the number 1.5, and must be a whole number`},
 		{"too much", cty.ObjectVal(map[string]cty.Value{"x": cty.NumberIntVal(300)}), &struct {
 			X int8 `codec:"x"`
-		}{}, `"x" is the number 300, which does not fit the Go type int8`},
+		}{}, `"x" is the number 300, and must be a whole number from -128 to 127`},
 		{"a list for a struct", cty.ObjectVal(map[string]cty.Value{"in": cty.TupleVal([]cty.Value{cty.NumberIntVal(1)})}), &struct {
 			In inner `codec:"in"`
 		}{}, `"in" is a list, which does not fit the Go type block.inner`},
 		{"a bool for a string", cty.ObjectVal(map[string]cty.Value{"x": cty.True}), &struct {
 			X string `codec:"x"`
-		}{}, `"x" is a bool, which does not fit the Go type string`},
+		}{}, `"x" is a bool, and must be a string`},
 		{"an object for a list", cty.ObjectVal(map[string]cty.Value{"x": cty.EmptyObjectVal}), &struct {
 			X []string `codec:"x"`
 		}{}, `"x" is an object, which does not fit the Go type []string`},

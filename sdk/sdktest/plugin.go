@@ -179,9 +179,12 @@ func CheckEach(ctx, untilKill context.Context, p Plugin, onResult func(Result)) 
 	defer h.closeHostAndPlugins()
 	defer context.AfterFunc(untilKill, h.killProcessesOfCase)()
 	var cases []testCase
-	switch kind, err := h.detectTypeAndAddShellTasks(untilKill); {
+	kind, err := h.detectTypeAndAddShellTasks(untilKill)
+	switch {
 	case err != nil:
-		cases = []testCase{{"launch.info", Must, "the handshake succeeds", "A host cannot use the plugin.", linkLaunch, func(t tb, _ *testHost) { t.Fatalf("%v", err) }}}
+		launchErr := err
+		p.OnlyCasePatterns = "" // the reason is shown whatever the cases are
+		cases = []testCase{{"launch.info", Must, "the handshake succeeds", "A host cannot use the plugin.", linkLaunch, func(t tb, _ *testHost) { t.Fatalf("%v", launchErr) }}}
 	case kind == base.TypeHook:
 		cases = hookCases()
 	case kind == base.TypeDevice:
@@ -189,8 +192,7 @@ func CheckEach(ctx, untilKill context.Context, p Plugin, onResult func(Result)) 
 	default:
 		cases = driverCases(h.testedPlugin)
 	}
-	cases, err := p.selectCases(cases)
-	if err != nil {
+	if cases, err = p.selectCases(cases); err != nil {
 		return err
 	}
 	var counts failedCasesError
