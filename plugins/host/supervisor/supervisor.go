@@ -485,7 +485,8 @@ func (s *Supervisor) DriverInfoByName() map[string]DriverInfo {
 }
 
 // NotStartedDriverInfoByName returns, by name, the state of the builtin drivers that have no entry in the catalog, see
-// catalog.Builtin.NotStartedReason, and that no other plugin has served. They are undetected, and Driver does not return them.
+// catalog.Builtin.NotStartedReason, and of the drivers whose plugin block is wrong; both only if no other plugin has served
+// them. They are undetected, and Driver does not return them.
 func (s *Supervisor) NotStartedDriverInfoByName() map[string]DriverInfo {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -493,6 +494,15 @@ func (s *Supervisor) NotStartedDriverInfoByName() map[string]DriverInfo {
 	for name, info := range s.registry.notStartedDriverByName {
 		if _, served := s.registry.driverInfoByName[name]; !served {
 			out[name] = info
+		}
+	}
+	for _, m := range s.registry.plugins {
+		wrongBlock := new(launch.ConfigBlockError)
+		if !errors.As(m.lastFailure.err, &wrongBlock) || wrongBlock.Info.Type != base.TypeDriver {
+			continue
+		}
+		if _, served := s.registry.driverInfoByName[wrongBlock.Info.Name]; !served {
+			out[wrongBlock.Info.Name] = DriverInfo{Description: m.lastFailure.err.Error()}
 		}
 	}
 	return out
