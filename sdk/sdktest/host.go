@@ -39,7 +39,7 @@ import (
 var waitTimeout = 20 * time.Second
 
 // testHost acts as an agent for the tested plugin. Cases run sequentially and share
-// sharedProcess, which is started on demand.
+// sharedProcess, which is started on demand. It is large because it has the calls of an agent to each kind of plugin.
 type testHost struct {
 	testedPlugin         Plugin
 	socketDir            string     // directory for the sockets of plugins, which a killed plugin does not remove; "" until it is made
