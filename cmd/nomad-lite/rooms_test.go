@@ -32,6 +32,7 @@ var floors = [][]string{
 	{"runtime/node/taskrunner"},
 	{"runtime/node/allocrunner"},
 	{"runtime/node/noderunner", "runtime/node/orphans", "runtime/node/hooks/hostservice", "runtime/scheduler"},
+	{"runtime/cluster"},
 	{"runtime/agent"},
 	{"cmd/nomad-lite"},
 }

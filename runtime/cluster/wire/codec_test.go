@@ -1,0 +1,190 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"io"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+)
+
+type queryOptions struct {
+	AllowStale    bool
+	AuthToken     string
+	Filter        string
+	Forwarded     bool
+	MaxQueryTime  time.Duration
+	MinQueryIndex uint64
+	Namespace     string
+	NextToken     string
+	PerPage       int32
+	Prefix        string
+	Region        string
+	Reverse       bool
+}
+
+type embeddingRequest struct {
+	NodeID string
+	queryOptions2
+}
+
+type queryOptions2 struct{ Region string }
+
+func TestEncodeWritesTheBytesOfNomad(t *testing.T) {
+	const secret = "65890b40-ad34-158c-5f7d-d8cbd280c626"
+	started := time.Date(2026, 11, 20, 17, 43, 2, 428735349, time.UTC)
+	for _, test := range []struct {
+		name  string
+		value any
+		want  string // hexadecimal; spaces are ignored, text in quotes is written as such
+	}{
+		{"request header", &requestHeader{"Status.Ping", 1}, `82 a3"Seq" 01 ad"ServiceMethod" ab"Status.Ping"`},
+		{"response header", &responseHeader{"Status.Ping", 1, ""}, `83 a5"Error" a0 a3"Seq" 01 ad"ServiceMethod" ab"Status.Ping"`},
+		{"empty body", struct{}{}, `80`},
+		{"request body", &queryOptions{AuthToken: secret}, `8c aa"AllowStale" c2 a9"AuthToken" da0024"` + secret + `" a6"Filter" a0 a9"Forwarded" c2 ac"MaxQueryTime" 00 ad"MinQueryIndex" 00 a9"Namespace" a0 a9"NextToken" a0 a7"PerPage" 00 a6"Prefix" a0 a6"Region" a0 a7"Reverse" c2`},
+		{"duration", 17745631120 * time.Nanosecond, `d3 00000004 21b8d790`},
+		{"time", started, `af 01 0000000e e2927da6 198dfb75 ffff`},
+		{"zero time", time.Time{}, `af 01 0000000000000000 00000000 ffff`},
+		{"bytes", []byte("abc\n"), `a4"abc` + "\n" + `"`},
+		{"long bytes", bytes.Repeat([]byte("x"), 40), `da0028"` + strings.Repeat("x", 40) + `"`},
+		{"nil map", map[string]string(nil), `c0`},
+		{"empty list", []string{}, `90`},
+		{"nil pointer to a time", struct{ T *time.Time }{}, `81 a1"T" c0`},
+		{"bytes of a topology", []uint8{0}, `a1 00`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := EncodeBytes(test.value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want := parseBytes(t, test.want); !bytes.Equal(got, want) {
+				t.Errorf("got  %x\nwant %x", got, want)
+			}
+		})
+	}
+}
+
+// parseBytes parses hexadecimal digits with text in quotes between them.
+func parseBytes(t *testing.T, text string) []byte {
+	t.Helper()
+	var all []byte
+	for i, part := range strings.Split(text, `"`) {
+		if i%2 == 1 {
+			all = append(all, part...)
+			continue
+		}
+		b, err := hex.DecodeString(strings.ReplaceAll(part, " ", ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, b...)
+	}
+	return all
+}
+
+func TestFieldsOfEmbeddedStructsAreKeysOfTheOuterMap(t *testing.T) {
+	encoded, err := EncodeBytes(&embeddingRequest{"n", queryOptions2{"global"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := parseBytes(t, `82 a6"NodeID" a1"n" a6"Region" a6"global"`); !bytes.Equal(encoded, want) {
+		t.Errorf("got %x, want %x", encoded, want)
+	}
+}
+
+func TestDecoderReadsMessagesThatArriveTogether(t *testing.T) {
+	var stream bytes.Buffer
+	encoder := NewEncoder(&stream)
+	if err := encoder.Encode(&requestHeader{"A", 1}, "second", &requestHeader{"C", 3}); err != nil {
+		t.Fatal(err)
+	}
+	// A reader that returns one byte at a time is the other extreme of a stream.
+	for name, in := range map[string]io.Reader{"together": bytes.NewReader(stream.Bytes()), "in bytes": oneByteReader{bytes.NewReader(stream.Bytes())}} {
+		t.Run(name, func(t *testing.T) {
+			decoder := NewDecoder(in)
+			var first, third requestHeader
+			if err := errors.Join(decoder.Decode(&first), decoder.Decode(nil), decoder.Decode(&third)); err != nil {
+				t.Fatal(err)
+			}
+			if first != (requestHeader{"A", 1}) || third != (requestHeader{"C", 3}) {
+				t.Errorf("got %v and %v", first, third)
+			}
+			if err := decoder.Decode(&first); err != io.EOF {
+				t.Errorf("at the end: got %v, want io.EOF", err)
+			}
+		})
+	}
+}
+
+type oneByteReader struct{ in io.Reader }
+
+func (r oneByteReader) Read(b []byte) (int, error) { return r.in.Read(b[:1]) }
+
+func TestHostileMessagesAreErrors(t *testing.T) {
+	for _, test := range []struct {
+		name, message string
+	}{
+		{"string of 4 GiB", `81 a3"Seq" dbffffffff`},
+		{"unknown string of 4 GiB", `81 a1"x" dbffffffff`},
+		{"list of 4 Gi entries", `81 a1"x" ddffffffff`},
+		{"map of 4 Gi entries", `dfffffffff`},
+		{"extension of 4 GiB", `81 a1"x" c9ffffffff 05`},
+		{"bin of 4 GiB", `81 a1"x" c6ffffffff`},
+		{"deep lists", `81 a1"x"` + strings.Repeat("91", 1000)},
+		{"deep maps", strings.Repeat(`81 a1"x"`, 1000)},
+		{"truncated", `82 a3"Seq"`},
+		{"number as key", `81 01 02`},
+		{"unused code", `c1`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			message := parseBytes(t, test.message)
+			for name, dst := range map[string]any{"header": &requestHeader{}, "dropped": nil, "untyped": new(any)} {
+				var before, after runtime.MemStats
+				runtime.ReadMemStats(&before)
+				err := NewDecoder(bytes.NewReader(message)).Decode(dst)
+				runtime.ReadMemStats(&after)
+				if err == nil && test.name != "number as key" {
+					t.Errorf("%s: no error", name)
+				}
+				if allocated := after.TotalAlloc - before.TotalAlloc; allocated > 16<<20 {
+					t.Errorf("%s: allocated %d bytes for a message of %d bytes", name, allocated, len(message))
+				}
+			}
+		})
+	}
+}
+
+func TestMessageAboveTheLimitIsAnError(t *testing.T) {
+	message := io.MultiReader(bytes.NewReader([]byte{0xdb, 0x7f, 0xff, 0xff, 0xff}), zeroReader{})
+	decoder := NewDecoder(message)
+	decoder.limit = 1 << 20 // strings of 64 MiB are decoded in quadratic time
+	if err := decoder.Decode(new(string)); !errors.Is(err, ErrMessageTooLarge) {
+		t.Errorf("got %v, want %v", err, ErrMessageTooLarge)
+	}
+}
+
+type zeroReader struct{}
+
+func (zeroReader) Read(b []byte) (int, error) { return len(b), nil }
+
+func FuzzDecode(f *testing.F) {
+	f.Add(parseTestBytes(`82 a3"Seq" 01 ad"ServiceMethod" ab"Status.Ping"`))
+	f.Add(parseTestBytes(`af 01 0000000000000000 00000000 ffff`))
+	f.Fuzz(func(t *testing.T, message []byte) {
+		decoder := NewDecoder(bytes.NewReader(message))
+		for range 10 {
+			var v any
+			if err := decoder.Decode(&v); err != nil {
+				return
+			}
+			if _, err := EncodeBytes(v); err != nil {
+				t.Fatalf("%v cannot be encoded again: %v", v, err)
+			}
+		}
+	})
+}
+
+func parseTestBytes(text string) []byte { return parseBytes(&testing.T{}, text) }
