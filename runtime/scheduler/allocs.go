@@ -55,6 +55,32 @@ func (t *schedulerTxn) applyReport(r AllocReport) (changed bool) {
 	if old == nil {
 		return false
 	}
+	a := r.ApplyTo(old, t.now, t.tx.Index())
+	if a == nil {
+		return false
+	}
+	t.wroteAllocs = true
+	t.tx.PutReportedAllocation(a)
+	if old.ClientStatus == api.AllocClientStatusPending && a.ClientStatus == api.AllocClientStatusRunning {
+		duration := t.now.Sub(time.Unix(0, a.CreateTime))
+		t.tx.OnCommit(func() { metrics.AllocationStarts.Observe(duration) })
+	}
+	switch {
+	case r.TasksAndHooksEnded:
+		t.tx.MarkAllocationEnded(a.ID)
+		t.desiredAllocsChanged = true // a replacement can start now if it waited for the end of this allocation
+		t.nodeUsage.RemoveAlloc(a)
+		t.resourcesFreed = true
+	case !t.tx.AllocationEnded(a.ID):
+		t.nodeUsage.PutAlloc(a)
+	}
+	t.reconcileJobAtTxnEnd(JobKey{a.Namespace, a.JobID})
+	return true
+}
+
+// ApplyTo returns the allocation old with the reported states, or nil if the report changes nothing. index is the index of
+// the transaction.
+func (r AllocReport) ApplyTo(old *api.Allocation, now time.Time, index uint64) *api.Allocation {
 	a := *old
 	// A terminal status never changes, even if an older report arrives late.
 	if r.ClientStatus != "" && !(old.ClientTerminalStatus() && r.ClientStatus != old.ClientStatus) {
@@ -66,33 +92,17 @@ func (t *schedulerTxn) applyReport(r AllocReport) (changed bool) {
 	if r.NetworkStatus != nil {
 		a.NetworkStatus = r.NetworkStatus
 	}
-	t.applyReportedHealth(&a, r)
+	r.applyHealthTo(&a, now, index)
 	if !r.TasksAndHooksEnded && reflect.DeepEqual(&a, old) {
-		return false // a restarted agent repeats the last report that the previous agent sent
+		return nil // a restarted agent repeats the last report that the previous agent sent
 	}
-	a.ModifyTime = t.now.UnixNano()
-	t.wroteAllocs = true
-	t.tx.PutReportedAllocation(&a)
-	if old.ClientStatus == api.AllocClientStatusPending && a.ClientStatus == api.AllocClientStatusRunning {
-		duration := t.now.Sub(time.Unix(0, a.CreateTime))
-		t.tx.OnCommit(func() { metrics.AllocationStarts.Observe(duration) })
-	}
-	switch {
-	case r.TasksAndHooksEnded:
-		t.tx.MarkAllocationEnded(a.ID)
-		t.desiredAllocsChanged = true // a replacement can start now if it waited for the end of this allocation
-		t.nodeUsage.RemoveAlloc(&a)
-		t.resourcesFreed = true
-	case !t.tx.AllocationEnded(a.ID):
-		t.nodeUsage.PutAlloc(&a)
-	}
-	t.reconcileJobAtTxnEnd(JobKey{a.Namespace, a.JobID})
-	return true
+	a.ModifyTime = now.UnixNano()
+	return &a
 }
 
-// applyReportedHealth sets the health of an allocation in its deployment from a report. An allocation that fails before its
-// health is decided becomes unhealthy.
-func (t *schedulerTxn) applyReportedHealth(a *api.Allocation, r AllocReport) {
+// applyHealthTo sets the health of an allocation in its deployment. An allocation that fails before its health is decided
+// becomes unhealthy.
+func (r AllocReport) applyHealthTo(a *api.Allocation, now time.Time, index uint64) {
 	healthy, at := r.Healthy, r.HealthyTime
 	if r.DeploymentID != a.DeploymentID {
 		healthy = nil
@@ -102,7 +112,7 @@ func (t *schedulerTxn) applyReportedHealth(a *api.Allocation, r AllocReport) {
 		return
 	}
 	if healthy == nil && a.ClientStatus == api.AllocClientStatusFailed {
-		healthy, at = new(false), t.now
+		healthy, at = new(false), now
 	}
 	if healthy == nil {
 		return
@@ -111,10 +121,10 @@ func (t *schedulerTxn) applyReportedHealth(a *api.Allocation, r AllocReport) {
 	if status != nil {
 		next = *status
 	}
-	if at.IsZero() || at.After(t.now) {
-		at = t.now
+	if at.IsZero() || at.After(now) {
+		at = now
 	}
-	next.Healthy, next.Timestamp, next.ModifyIndex = healthy, at, t.tx.Index()
+	next.Healthy, next.Timestamp, next.ModifyIndex = healthy, at, index
 	a.DeploymentStatus = &next
 }
 

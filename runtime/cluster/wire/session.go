@@ -78,6 +78,9 @@ func (s *Session) Close() error { return s.mux.Close() }
 // Closed returns a channel that is closed when the connection is closed, by either end.
 func (s *Session) Closed() <-chan struct{} { return s.mux.CloseChan() }
 
+// StreamCount returns the number of open streams, of calls and of streaming methods in both directions.
+func (s *Session) StreamCount() int { return s.mux.NumStreams() }
+
 // PeerAddr returns the address of the peer.
 func (s *Session) PeerAddr() net.Addr { return s.mux.RemoteAddr() }
 

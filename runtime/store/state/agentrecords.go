@@ -12,16 +12,20 @@ const (
 	DirectoryOwnerName = "directory_owner"  // data directory to which the state belongs
 	VolumeCallName     = "host_volume_call" // id of the call of an external volume plugin that is in progress
 
+	ClusterMembershipName = "cluster" // credentials of a node of a cluster
+
 	PluginProcessPrefix = "plugin/"   // running plugins
 	NetworkPrefix       = "network/"  // networks of allocations
 	CleanupPrefix       = "cleanup/"  // pending cleanups of hooks
 	IdentityPrefix      = "identity/" // tokens of workload identities
 
-	EndedAllocPrefix        = "ended/"         // the allocation has ended
-	CollectAllocAtEndPrefix = "collect/"       // the directory of the allocation must be removed when the allocation has ended
-	AttachedHooksPrefix     = "attached/"      // the hooks of an ended allocation, which are called when the allocation is removed from the disk
-	PendingRemovalPrefix    = "remains/"       // an allocation that is deleted and still on the disk
-	UnknownAllocPrefix      = "unknown_alloc/" // an unknown allocation: its directory exists, and the state that had its records was lost
+	EndedAllocPrefix        = "ended/"            // the allocation has ended
+	CollectAllocAtEndPrefix = "collect/"          // the directory of the allocation must be removed when the allocation has ended
+	AttachedHooksPrefix     = "attached/"         // the hooks of an ended allocation, which are called when the allocation is removed from the disk
+	PendingRemovalPrefix    = "remains/"          // an allocation that is deleted and still on the disk
+	ClusterAllocPrefix      = "cluster_alloc/"    // indexes and tokens of an allocation that servers have assigned
+	ClusterReportedPrefix   = "cluster_reported/" // index of an allocation when the servers accepted its status
+	UnknownAllocPrefix      = "unknown_alloc/"    // an unknown allocation: its directory exists, and the state that had its records was lost
 )
 
 // AgentRecordKind defines one record of the agent, or all its records with one prefix.
@@ -50,6 +54,9 @@ var AgentRecordKinds = []AgentRecordKind{
 	newAgentRecordKind[bool](CollectAllocAtEndPrefix),
 	newAgentRecordKind[map[string]string](AttachedHooksPrefix),
 	newAgentRecordKind[PendingRemoval](PendingRemovalPrefix),
+	newSealedAgentRecordKind[ClusterMembership](ClusterMembershipName),
+	newSealedAgentRecordKind[ClusterAlloc](ClusterAllocPrefix),
+	newAgentRecordKind[uint64](ClusterReportedPrefix),
 	newAgentRecordKind[bool](UnknownAllocPrefix),
 }
 

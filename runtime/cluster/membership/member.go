@@ -1,0 +1,450 @@
+package membership
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
+	"github.com/nomad-lite/nomad-lite/runtime/cluster/servers"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
+)
+
+const (
+	// recordChangeDelay collects changes of the node's record that come together, because the servers evaluate the jobs of the
+	// node after each registration with a change.
+	recordChangeDelay = 2 * time.Second
+	// maxEvents limits the events of a call; the servers keep as many.
+	maxEvents = 10
+)
+
+// serverPool is the part of servers.Pool that a Member needs.
+type serverPool interface {
+	Call(ctx context.Context, method string, request, response any) error
+	SetServers(list []*protocol.Server, nodes int32)
+	WaitRetry(ctx context.Context, max time.Duration) error
+	Addrs() []string
+}
+
+// Config configures a Member.
+type Config struct {
+	Region string
+	NodeID string
+	// IntroductionToken is the token of the first registration; empty means none.
+	IntroductionToken string
+	Pool              serverPool
+	Store             *store.Store
+	// ReportStates is called when the servers have marked the node otherwise than ready. They mark it ready again after the
+	// states of its allocations were reported, and a further heartbeat. It must return soon. It may be nil.
+	ReportStates func()
+	Logger       hclog.Logger
+}
+
+// Member keeps the node registered. Its methods may be called concurrently.
+type Member struct {
+	config     Config
+	registered chan struct{} // Run closes the channel after the first successful registration under any agent
+	wake       chan struct{} // receives a value when Run must send a heartbeat; capacity 1
+
+	mu             sync.Mutex
+	record         state.ClusterMembership // credentials; stored
+	forceRenewal   bool                    // the servers must sign a new identity
+	eligibility    string                  // as the servers have decided
+	lastSent       *protocol.Node          // record of the last successful registration; nil before it
+	lastEventIndex uint64                  // events of the node up to this index of the store were sent
+	registeredOnce bool                    // registered is closed
+}
+
+// New returns a Member with the credentials of earlier agents. It stores new credentials before it returns if there are
+// none. It fails if the stored credentials are unreadable or belong to another region.
+func New(ctx context.Context, c Config) (*Member, error) {
+	m := &Member{config: c, registered: make(chan struct{}), wake: make(chan struct{}, 1)}
+	known, err := c.Store.Snapshot().ReadAgentRecord(state.ClusterMembershipName, &m.record)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("read the credentials of the node: %w", err)
+	case known && m.record.Region != c.Region:
+		return nil, fmt.Errorf("this data directory belongs to a node of region %q, and the configuration has region %q: write region = %q, or use another data directory", m.record.Region, c.Region, m.record.Region)
+	case !known:
+		m.record = state.ClusterMembership{Region: c.Region, NodeSecret: uuid.NewString()}
+		if err := m.storeRecord(ctx, m.record); err != nil {
+			return nil, fmt.Errorf("store the secret of the node: %w", err)
+		}
+	}
+	if m.record.Registered {
+		m.markRegisteredLocked()
+	}
+	return m, nil
+}
+
+// KnownServers returns the addresses of the servers that an earlier agent has known last.
+func KnownServers(s *store.Store) []string {
+	var record state.ClusterMembership
+	if _, err := s.Snapshot().ReadAgentRecord(state.ClusterMembershipName, &record); err != nil {
+		return nil
+	}
+	return record.Servers
+}
+
+// Registered returns a channel that is closed when the servers have accepted a registration, of this agent or an earlier
+// one. Other calls than the registration are possible from then on.
+func (m *Member) Registered() <-chan struct{} { return m.registered }
+
+// Token returns the token of the node for calls, and Secret the secret of the node. Both are secret.
+func (m *Member) Token() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.tokenLocked(identity)
+}
+
+// Secret returns the secret of the node.
+func (m *Member) Secret() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.record.NodeSecret
+}
+
+// Eligibility returns whether the servers place allocations on the node, as they have said last; empty if they have not.
+func (m *Member) Eligibility() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.eligibility
+}
+
+// LastContact returns the time of the last successful registration or heartbeat, of this agent or an earlier one.
+func (m *Member) LastContact() time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.record.LastContact
+}
+
+// Beat makes Run send a heartbeat at once. It does not block.
+func (m *Member) Beat() {
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+// RenewIdentity makes the servers sign a new identity at the next heartbeat, which is sent at once.
+func (m *Member) RenewIdentity() {
+	m.mu.Lock()
+	m.forceRenewal = true
+	m.mu.Unlock()
+	m.Beat()
+}
+
+// ConfirmRegistered asks the servers whether they have the node. It blocks until they have answered.
+func (m *Member) ConfirmRegistered(ctx context.Context) error {
+	_, err := m.sendHeartbeat(ctx, identity)
+	if err != nil {
+		m.Beat() // Run registers the node if the servers do not have it
+	}
+	return err
+}
+
+// Run registers the node and keeps it registered until ctx ends. It must be called once. The store must have the node, or
+// get it later.
+func (m *Member) Run(ctx context.Context) {
+	if m.waitNodeRecord(ctx) != nil {
+		return
+	}
+	next := registerUnknown
+	if m.isRegistered() {
+		next = registerKnown
+	}
+	m.lastEventIndex = m.config.Store.Snapshot().Index()
+	var ttl time.Duration
+	for failures := 0; ; {
+		ttlOfCall, result, err := m.execute(ctx, next)
+		if ctx.Err() != nil {
+			return
+		}
+		t := transitions[next][result]
+		if result == accepted {
+			failures, ttl = 0, ttlOfCall
+		} else {
+			failures++
+		}
+		m.log(next, t, err, failures)
+		if t.forget {
+			m.forgetRegistration(ctx)
+		}
+		next = t.next
+		var err2 error
+		switch t.pause {
+		case untilNextBeat:
+			next, err2 = m.waitNextBeat(ctx, next, ttl)
+		case shortPause:
+			err2 = m.config.Pool.WaitRetry(ctx, 2*shortDelay)
+		case longPause:
+			err2 = m.config.Pool.WaitRetry(ctx, longDelay)
+		case retryPause:
+			err2 = m.config.Pool.WaitRetry(ctx, retryDelay(failures, time.Until(m.LastContact().Add(ttl+heartbeatGrace))))
+		}
+		if err2 != nil {
+			return
+		}
+	}
+}
+
+// retryDelay returns the maximum delay after the given number of failures: short while the servers still wait for the
+// heartbeat, then growing.
+func retryDelay(failures int, untilMissed time.Duration) time.Duration {
+	if untilMissed > 0 {
+		return 2 * shortDelay
+	}
+	return min(maxRetryDelay, time.Duration(failures)*2*shortDelay)
+}
+
+// log logs the notice of a transition, and the first failure of several.
+func (m *Member) log(s step, t transition, err error, failures int) {
+	switch {
+	case t.notice != "":
+		m.config.Logger.Error(t.notice, "error", err)
+	case err != nil && failures == 1:
+		m.config.Logger.Warn("the servers cannot be reached; tasks continue to run", "call", s.action, "error", err)
+	case err != nil:
+		m.config.Logger.Debug("call failed again", "call", s.action, "failures", failures, "error", err)
+	}
+}
+
+func (a action) String() string {
+	return map[action]string{register: protocol.MethodRegisterNode, heartbeat: protocol.MethodUpdateNodeStatus}[a]
+}
+
+// waitNodeRecord blocks until the store has the node.
+func (m *Member) waitNodeRecord(ctx context.Context) error {
+	for {
+		ws := store.NewWatchSet()
+		if m.config.Store.Snapshot().Node(ws, m.config.NodeID) != nil {
+			return nil
+		}
+		if err := ws.WatchCtx(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// waitNextBeat blocks until the next heartbeat is due or was requested, and returns the next step: a registration if the
+// record of the node has changed. It sends events of the node meanwhile.
+func (m *Member) waitNextBeat(ctx context.Context, next step, ttl time.Duration) (step, error) {
+	// Servers add the jitter to ttl. A tenth less keeps the heartbeat in time if the machine is busy.
+	due := time.NewTimer(ttl - ttl/10)
+	defer due.Stop()
+	for {
+		ws := store.NewWatchSet()
+		node := m.config.Store.Snapshot().Node(ws, m.config.NodeID)
+		if node != nil {
+			if m.hasChanged(node) {
+				return registerKnown, sleep(ctx, recordChangeDelay)
+			}
+			m.sendNewEvents(ctx, node)
+		}
+		watchCtx, cancel := context.WithCancel(ctx)
+		select {
+		case <-due.C:
+			cancel()
+			return next, nil
+		case <-m.wake:
+			cancel()
+			return next, nil
+		case <-ws.WatchCh(watchCtx):
+			cancel()
+			if ctx.Err() != nil {
+				return next, context.Cause(ctx)
+			}
+		}
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// hasChanged reports whether the record of the node differs from the one that was registered.
+func (m *Member) hasChanged(node *api.Node) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return !reflect.DeepEqual(m.lastSent, NewNodeRecord(node, m.record.NodeSecret))
+}
+
+// execute makes the call of a step.
+func (m *Member) execute(ctx context.Context, s step) (ttl time.Duration, result outcome, err error) {
+	switch s.action {
+	case register:
+		ttl, err = m.sendRegistration(ctx, s.credential)
+	default:
+		ttl, err = m.sendHeartbeat(ctx, s.credential)
+	}
+	return ttl, outcomeOf(err), err
+}
+
+func outcomeOf(err error) outcome {
+	switch {
+	case err == nil:
+		return accepted
+	case servers.IsPermissionDenied(err):
+		return denied
+	case servers.IsSecretMismatch(err):
+		return secretMismatch
+	case servers.IsNodeNotFound(err):
+		return nodeUnknown
+	default:
+		return failed
+	}
+}
+
+// tokenLocked returns the token of a call.
+func (m *Member) tokenLocked(c credential) string {
+	switch {
+	case c == introduction:
+		return m.config.IntroductionToken
+	case c == identity && m.record.Identity != "":
+		return m.record.Identity
+	default:
+		return m.record.NodeSecret
+	}
+}
+
+func (m *Member) writeOptions(c credential) protocol.WriteOptions {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return protocol.WriteOptions{Region: m.config.Region, AuthToken: m.tokenLocked(c)}
+}
+
+// sendRegistration registers the node.
+func (m *Member) sendRegistration(ctx context.Context, c credential) (ttl time.Duration, err error) {
+	node := m.config.Store.Snapshot().Node(nil, m.config.NodeID)
+	if node == nil {
+		return 0, errors.New("the store does not have the node")
+	}
+	record := NewNodeRecord(node, m.Secret())
+	request := protocol.RegisterNodeRequest{Node: record, WriteOptions: m.writeOptions(c)}
+	var response protocol.NodeUpdateResponse
+	if err := m.config.Pool.Call(ctx, protocol.MethodRegisterNode, &request, &response); err != nil {
+		return 0, err
+	}
+	m.mu.Lock()
+	m.lastSent = record
+	m.mu.Unlock()
+	m.config.Logger.Info("registered with the servers", "node_id", record.ID, "region", m.config.Region, "node_pool", record.NodePool)
+	return response.HeartbeatTTL, m.applyResponse(ctx, &response)
+}
+
+// sendHeartbeat tells the servers that the node is alive.
+func (m *Member) sendHeartbeat(ctx context.Context, c credential) (ttl time.Duration, err error) {
+	request := protocol.UpdateNodeStatusRequest{NodeID: m.config.NodeID, Status: protocol.NodeStatusReady, WriteOptions: m.writeOptions(c)}
+	m.mu.Lock()
+	request.ForceIdentityRenewal = m.forceRenewal
+	m.mu.Unlock()
+	var response protocol.NodeUpdateResponse
+	if err := m.config.Pool.Call(ctx, protocol.MethodUpdateNodeStatus, &request, &response); err != nil {
+		return 0, err
+	}
+	if err := m.applyResponse(ctx, &response); err != nil {
+		return 0, err
+	}
+	if response.Index > 0 && response.SignedIdentity == nil && m.config.ReportStates != nil {
+		m.config.ReportStates() // the status of the node has changed
+	}
+	return response.HeartbeatTTL, nil
+}
+
+// applyResponse stores what the servers have answered: first the new identity, which counts from then on.
+func (m *Member) applyResponse(ctx context.Context, r *protocol.NodeUpdateResponse) error {
+	m.config.Pool.SetServers(r.Servers, r.NumNodes)
+	m.mu.Lock()
+	record := m.record
+	m.mu.Unlock()
+	if r.SignedIdentity != nil {
+		record.Identity = *r.SignedIdentity
+	}
+	record.Registered, record.LastContact = true, time.Now()
+	record.Servers = slices.Sorted(slices.Values(m.config.Pool.Addrs()))
+	if err := m.storeRecord(ctx, record); err != nil {
+		return fmt.Errorf("store the credentials of the node: %w", err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.record = record
+	if r.SignedIdentity != nil {
+		m.forceRenewal = false
+	}
+	if r.SchedulingEligibility != "" {
+		m.eligibility = r.SchedulingEligibility
+	}
+	m.markRegisteredLocked()
+	return nil
+}
+
+func (m *Member) markRegisteredLocked() {
+	if !m.registeredOnce {
+		m.registeredOnce = true
+		close(m.registered)
+	}
+}
+
+func (m *Member) isRegistered() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.record.Registered
+}
+
+// forgetRegistration makes the node one that was never registered.
+func (m *Member) forgetRegistration(ctx context.Context) {
+	m.mu.Lock()
+	m.record.Registered, m.record.Identity = false, ""
+	record := m.record
+	m.mu.Unlock()
+	if err := m.storeRecord(ctx, record); err != nil {
+		m.config.Logger.Error("credentials of the node not stored", "error", err)
+	}
+}
+
+func (m *Member) storeRecord(ctx context.Context, record state.ClusterMembership) error {
+	_, err := m.config.Store.Update(ctx, func(tx *store.Txn) error {
+		tx.PutAgentRecord(state.ClusterMembershipName, record)
+		return nil
+	})
+	return err
+}
+
+// sendNewEvents sends the events of the node that were stored since the last call. Events that cannot be sent are sent with
+// the next ones.
+func (m *Member) sendNewEvents(ctx context.Context, node *api.Node) {
+	var events []*protocol.NodeEvent
+	newest := m.lastEventIndex
+	for _, e := range node.Events {
+		if e.CreateIndex > m.lastEventIndex {
+			newest = max(newest, e.CreateIndex)
+			events = append(events, &protocol.NodeEvent{Message: e.Message, Subsystem: e.Subsystem, Details: e.Details, Timestamp: e.Timestamp})
+		}
+	}
+	if len(events) == 0 {
+		return
+	}
+	request := protocol.EmitNodeEventsRequest{
+		NodeEvents:   map[string][]*protocol.NodeEvent{node.ID: events[max(0, len(events)-maxEvents):]},
+		WriteOptions: m.writeOptions(identity),
+	}
+	if err := m.config.Pool.Call(ctx, protocol.MethodEmitNodeEvents, &request, &protocol.WriteMeta{}); err != nil {
+		m.config.Logger.Debug("events of the node not sent", "error", err)
+		return
+	}
+	m.lastEventIndex = newest
+}

@@ -1,0 +1,107 @@
+package membership
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
+)
+
+// attributePrefixesOfOwnScheduler are prefixes of attributes of what works only without servers: servers must not place
+// jobs here that need it.
+var attributePrefixesOfOwnScheduler = []string{"plugins.host_volume."}
+
+// NewNodeRecord returns the record for the servers of a node that the store has. Dynamic host volumes are left out. The
+// result shares memory with node.
+func NewNodeRecord(node *api.Node, secretID string) *protocol.Node {
+	attributes := maps.Clone(node.Attributes)
+	maps.DeleteFunc(attributes, func(name, _ string) bool {
+		return slices.ContainsFunc(attributePrefixesOfOwnScheduler, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
+	})
+	record := &protocol.Node{
+		ID:                    node.ID,
+		SecretID:              secretID,
+		Datacenter:            node.Datacenter,
+		Name:                  node.Name,
+		NodePool:              node.NodePool,
+		NodeClass:             node.NodeClass,
+		HTTPAddr:              node.HTTPAddr,
+		TLSEnabled:            node.TLSEnabled,
+		CgroupParent:          node.CgroupParent,
+		Status:                protocol.NodeStatusInitializing,
+		SchedulingEligibility: api.NodeSchedulingEligible,
+		NodeMaxAllocs:         node.NodeMaxAllocs,
+		Attributes:            attributes,
+		Meta:                  node.Meta,
+		Links:                 node.Links,
+		Drivers:               make(map[string]*protocol.DriverInfo, len(node.Drivers)),
+		HostVolumes:           make(map[string]*protocol.HostVolume, len(node.HostVolumes)),
+		HostNetworks:          make(map[string]*protocol.HostNetwork, len(node.HostNetworks)),
+	}
+	for name, d := range node.Drivers {
+		record.Drivers[name] = &protocol.DriverInfo{
+			Attributes: d.Attributes, Detected: d.Detected, Healthy: d.Healthy, HealthDescription: d.HealthDescription, UpdateTime: d.UpdateTime.Round(0),
+		}
+	}
+	for name, v := range node.HostVolumes {
+		if v.ID == "" {
+			record.HostVolumes[name] = &protocol.HostVolume{Name: name, Path: v.Path, ReadOnly: v.ReadOnly}
+		}
+	}
+	for name, n := range node.HostNetworks {
+		record.HostNetworks[name] = &protocol.HostNetwork{Name: name, CIDR: n.CIDR, Interface: n.Interface, ReservedPorts: n.ReservedPorts}
+	}
+	if r := node.NodeResources; r != nil {
+		record.NodeResources = newResources(r)
+	}
+	record.ReservedResources = newReservedResources(node.ReservedResources)
+	return record
+}
+
+// newResources returns the resources of a node. They have the processors in both forms: servers before 1.7 know only Cpu.
+func newResources(r *api.NodeResources) *protocol.NodeResources {
+	resources := &protocol.NodeResources{
+		Cpu:            protocol.CPUResources{CpuShares: r.Cpu.CpuShares, TotalCpuCores: r.Cpu.TotalCpuCores, ReservableCpuCores: r.Cpu.ReservableCpuCores},
+		Memory:         protocol.MemoryResources{MemoryMB: r.Memory.MemoryMB},
+		Disk:           protocol.DiskResources{DiskMB: r.Disk.DiskMB},
+		MinDynamicPort: r.MinDynamicPort,
+		MaxDynamicPort: r.MaxDynamicPort,
+	}
+	for _, n := range r.Networks {
+		mbits := 0
+		if n.MBits != nil {
+			mbits = *n.MBits
+		}
+		resources.Networks = append(resources.Networks, &protocol.NetworkResource{Mode: n.Mode, Device: n.Device, CIDR: n.CIDR, IP: n.IP, MBits: mbits})
+	}
+	for _, d := range r.Devices {
+		group := &protocol.DeviceGroup{Vendor: d.Vendor, Type: d.Type, Name: d.Name, Attributes: make(map[string]*protocol.Attribute, len(d.Attributes))}
+		for _, i := range d.Instances {
+			instance := &protocol.Device{ID: i.ID, Healthy: i.Healthy, HealthDescription: i.HealthDescription}
+			if i.Locality != nil {
+				instance.Locality = &protocol.DeviceLocality{PciBusID: i.Locality.PciBusID}
+			}
+			group.Instances = append(group.Instances, instance)
+		}
+		for name, a := range d.Attributes {
+			group.Attributes[name] = &protocol.Attribute{Int: a.IntVal, Float: a.FloatVal, Bool: a.BoolVal, String: a.StringVal, Unit: a.Unit}
+		}
+		resources.Devices = append(resources.Devices, group)
+	}
+	return resources
+}
+
+func newReservedResources(r *api.NodeReservedResources) *protocol.ReservedResources {
+	if r == nil {
+		return &protocol.ReservedResources{} // the nomad command fails on a node without reserved resources
+	}
+	return &protocol.ReservedResources{
+		Cpu:      protocol.ReservedCPU{CpuShares: int64(r.Cpu.CpuShares)},
+		Memory:   protocol.MemoryResources{MemoryMB: int64(r.Memory.MemoryMB)},
+		Disk:     protocol.DiskResources{DiskMB: int64(r.Disk.DiskMB)},
+		Networks: protocol.ReservedNetworks{ReservedHostPorts: r.Networks.ReservedHostPorts},
+	}
+}

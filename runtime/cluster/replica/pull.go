@@ -1,0 +1,366 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
+	"github.com/nomad-lite/nomad-lite/runtime/cluster/servers"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
+)
+
+const (
+	maxPollBlock      = 5 * time.Minute // servers block no longer
+	maxPullRetryDelay = 10 * time.Second
+	staleServerDelay  = time.Second
+	missingAllocDelay = 2 * time.Second
+	// maxUnchangedPolls is the number of answers without a new index, in immediate succession, after which the index starts
+	// at zero: the servers may have restored a snapshot with a lower index.
+	maxUnchangedPolls = 5
+	// pullBatch limits the allocations of one call, each of which has its whole job.
+	pullBatch = 100
+)
+
+// errIncomplete means that the servers did not have all allocations that they had listed, so that the list must be read again.
+var errIncomplete = errors.New("the server's list of allocations and its allocations differ")
+
+// pullAllocs keeps the allocations of the store equal to those that the servers assign.
+func (r *Replica) pullAllocs(ctx context.Context) {
+	index, unchanged, first := uint64(0), 0, true
+	for ctx.Err() == nil {
+		start := time.Now()
+		list, err := r.listAllocs(ctx, index)
+		if err == nil && list.Index <= index {
+			// The time is over, or a server is behind.
+			if unchanged++; unchanged >= maxUnchangedPolls {
+				index, unchanged = 0, 0
+			}
+			if time.Since(start) < staleServerDelay && sleep(ctx, staleServerDelay) != nil {
+				return
+			}
+			continue
+		}
+		unchanged = 0
+		if err == nil {
+			err = r.confirmEmptyList(ctx, list)
+		}
+		if err == nil {
+			err = r.applyList(ctx, list)
+		}
+		switch {
+		case err == nil:
+			index = list.Index
+			if first {
+				first = false
+				close(r.pulled)
+			}
+		case errors.Is(err, errIncomplete):
+			sleep(ctx, missingAllocDelay)
+		default:
+			if ctx.Err() == nil {
+				r.config.Logger.Warn("allocations not read from the servers", "error", err)
+			}
+			if servers.IsPermissionDenied(err) || servers.IsNodeNotFound(err) {
+				r.config.Member.Beat()
+			}
+			r.config.Pool.WaitRetry(ctx, maxPullRetryDelay)
+		}
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (r *Replica) readOptions(minIndex uint64, stale bool) protocol.ReadOptions {
+	return protocol.ReadOptions{Region: r.config.Region, AuthToken: r.config.Member.Token(), MinQueryIndex: minIndex, AllowStale: stale}
+}
+
+// listAllocs returns the allocations of this node and their indexes. With an index other than zero it blocks until the
+// list has a higher one.
+func (r *Replica) listAllocs(ctx context.Context, index uint64) (*protocol.GetClientAllocsResponse, error) {
+	request := protocol.GetClientAllocsRequest{NodeID: r.config.NodeID, SecretID: r.config.Member.Secret(), ReadOptions: r.readOptions(index, index > 0)}
+	block := time.Duration(0)
+	if index > 0 {
+		block = maxPollBlock
+	}
+	var response protocol.GetClientAllocsResponse
+	if err := r.config.Pool.CallBlocking(ctx, block, protocol.MethodGetClientAllocs, &request, &response); err != nil {
+		return nil, err
+	}
+	return &response, nil
+}
+
+// confirmEmptyList returns an error if the list is empty although the node has allocations, and the servers do not have the
+// node: a purge, or a server without its state, must not end all tasks.
+func (r *Replica) confirmEmptyList(ctx context.Context, list *protocol.GetClientAllocsResponse) error {
+	if len(list.Allocs) > 0 || len(r.config.Store.Snapshot().AllocationsByNode(nil, r.config.NodeID)) == 0 {
+		return nil
+	}
+	if err := r.config.Member.ConfirmRegistered(ctx); err != nil {
+		return fmt.Errorf("the servers list no allocation, and do not have this node: %w", err)
+	}
+	r.config.Logger.Warn("the servers have no allocation for this node any more: all allocations are stopped and removed")
+	return nil
+}
+
+// applyList makes the store's allocations equal to those of the list.
+func (r *Replica) applyList(ctx context.Context, list *protocol.GetClientAllocsResponse) error {
+	snapshot := r.config.Store.Snapshot()
+	var wanted []string
+	for id, index := range list.Allocs {
+		if snapshot.Allocation(nil, id) == nil || index > r.clusterAlloc(snapshot.Reader, id).ModifyIndex {
+			wanted = append(wanted, id)
+		}
+	}
+	slices.Sort(wanted)
+	var pulled []*protocol.Allocation
+	for ids := range slices.Chunk(wanted, pullBatch) {
+		batch, err := r.fetchAllocs(ctx, ids, list.Allocs)
+		if err != nil {
+			return err
+		}
+		pulled = append(pulled, batch...)
+	}
+	var reconnected []string
+	changed := false
+	_, err := r.config.Store.Update(ctx, func(tx *store.Txn) error {
+		reconnected, changed = nil, false
+		for _, a := range tx.AllocationsByNode(nil, r.config.NodeID) {
+			if _, listed := list.Allocs[a.ID]; !listed {
+				changed = r.removeAlloc(tx, a) || changed
+			}
+		}
+		jobs := jobsOfAllocs(tx)
+		for _, a := range pulled {
+			isReconnected := r.putAlloc(tx, jobs, a, list.MigrateTokens[a.ID])
+			if isReconnected {
+				reconnected = append(reconnected, a.ID)
+			}
+			changed = true
+		}
+		if !changed {
+			return errNothingChanged
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, errNothingChanged) {
+		return fmt.Errorf("store allocations of the servers: %w", err)
+	}
+	if changed {
+		r.config.OnAllocsChanged()
+	}
+	for _, id := range reconnected {
+		r.config.OnReconnected(id)
+		r.markUnsent(time.Now(), id)
+	}
+	return nil
+}
+
+// errNothingChanged cancels a transaction.
+var errNothingChanged = errors.New("nothing has changed")
+
+// fetchAllocs returns allocations, each of which has at least the index of indexByID. It returns errIncomplete if one is
+// missing or older.
+func (r *Replica) fetchAllocs(ctx context.Context, ids []string, indexByID map[string]uint64) ([]*protocol.Allocation, error) {
+	newest := uint64(1)
+	for _, id := range ids {
+		newest = max(newest, indexByID[id])
+	}
+	request := protocol.GetAllocsRequest{AllocIDs: ids, ReadOptions: r.readOptions(newest-1, true)}
+	var response protocol.GetAllocsResponse
+	err := r.config.Pool.CallBlocking(ctx, maxPollBlock, protocol.MethodGetAllocs, &request, &response)
+	if servers.IsPermissionDenied(err) && len(ids) > 1 {
+		// One allocation of another node pool fails the whole call.
+		var all []*protocol.Allocation
+		for _, id := range ids {
+			one, err := r.fetchAllocs(ctx, []string{id}, indexByID)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, one...)
+		}
+		return all, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	byID := make(map[string]*protocol.Allocation, len(response.Allocs))
+	for _, a := range response.Allocs {
+		if a != nil {
+			byID[a.ID] = a
+		}
+	}
+	for _, id := range ids {
+		if a := byID[id]; a == nil || a.AllocModifyIndex < indexByID[id] {
+			return nil, errIncomplete
+		}
+		if err := checkAlloc(byID[id]); err != nil {
+			return nil, fmt.Errorf("allocation %s of the servers: %w", id, err)
+		}
+	}
+	return slices.Collect(maps.Values(byID)), nil
+}
+
+// checkAlloc returns an error if an allocation lacks parts without which it cannot be stored.
+func checkAlloc(a *protocol.Allocation) error {
+	if a.Job == nil || a.Job.ID == nil {
+		return errors.New("it has no job")
+	}
+	if a.GetTaskGroup() == nil {
+		return fmt.Errorf("its job %q has no group %q", *a.Job.ID, a.TaskGroup)
+	}
+	if a.AllocatedResources == nil {
+		return errors.New("it has no allocated resources: the servers are too old, Nomad 1.7 is the least")
+	}
+	return nil
+}
+
+// clusterAlloc returns what the store has about an allocation beside the allocation; the zero value if there is nothing.
+func (r *Replica) clusterAlloc(reader store.Reader, id string) state.ClusterAlloc {
+	var record state.ClusterAlloc
+	if _, err := reader.ReadAgentRecord(state.ClusterAllocPrefix+id, &record); err != nil {
+		r.config.Logger.Error("record of an allocation not read, it is pulled again", "alloc_id", id, "error", err)
+	}
+	return record
+}
+
+// jobKey identifies one version of a job.
+type jobKey struct {
+	namespace, id                        string
+	version, jobModifyIndex, createIndex uint64
+}
+
+// jobsOfAllocs returns the jobs of the stored allocations, so that allocations of a job share one.
+func jobsOfAllocs(tx *store.Txn) map[jobKey]*api.Job {
+	jobs := make(map[jobKey]*api.Job)
+	for _, a := range tx.Allocations(nil, "") {
+		if a.Job != nil {
+			jobs[keyOfJob(a.Job)] = a.Job
+		}
+	}
+	return jobs
+}
+
+func keyOfJob(j *api.Job) jobKey {
+	k := jobKey{id: *j.ID}
+	if j.Namespace != nil {
+		k.namespace = *j.Namespace
+	}
+	for _, n := range []struct {
+		from *uint64
+		to   *uint64
+	}{{j.Version, &k.version}, {j.JobModifyIndex, &k.jobModifyIndex}, {j.CreateIndex, &k.createIndex}} {
+		if n.from != nil {
+			*n.to = *n.from
+		}
+	}
+	return k
+}
+
+// putAlloc stores an allocation of the servers: a new one as it is, and a known one with the states that this node has. It
+// reports whether the servers had given up the allocation, and it continues to run.
+func (r *Replica) putAlloc(tx *store.Txn, jobs map[jobKey]*api.Job, pulled *protocol.Allocation, migrateToken string) (reconnected bool) {
+	next := pulled.Allocation
+	if shared := jobs[keyOfJob(next.Job)]; shared != nil {
+		next.Job = shared
+	} else {
+		jobs[keyOfJob(next.Job)] = next.Job
+	}
+	next.Metrics, next.Resources, next.TaskResources = nil, nil, nil
+	record := r.clusterAlloc(tx.Reader, next.ID)
+	old := tx.Allocation(nil, next.ID)
+	if old != nil {
+		next.ClientStatus, next.ClientDescription = old.ClientStatus, old.ClientDescription
+		next.TaskStates, next.NetworkStatus = old.TaskStates, old.NetworkStatus
+		if next.DeploymentID == old.DeploymentID && old.DeploymentStatus != nil && old.DeploymentStatus.Healthy != nil {
+			health := *old.DeploymentStatus
+			health.Canary = next.DeploymentStatus != nil && next.DeploymentStatus.Canary
+			next.DeploymentStatus = &health
+		}
+		reconnected = pulled.ClientStatus == api.AllocClientStatusUnknown && next.DesiredStatus == api.AllocDesiredStatusRun
+		if record.StoppedByNode && next.DesiredStatus == api.AllocDesiredStatusRun {
+			next.DesiredStatus, next.DesiredDescription = api.AllocDesiredStatusStop, stoppedByNode
+			reconnected = false
+		}
+	}
+	if old == nil && next.ClientStatus == api.AllocClientStatusUnknown {
+		next.ClientStatus, next.ClientDescription = api.AllocClientStatusPending, "" // this node has lost its state
+	}
+	neverRan := old == nil && (next.ServerTerminalStatus() || next.ClientTerminalStatus())
+	if neverRan {
+		endWithoutStart(&next)
+	}
+	wasReported := old == nil || r.isReported(tx.Reader, old)
+	tx.PutScheduledAllocation(&next)
+	record.ModifyIndex, record.CreateIndex = pulled.AllocModifyIndex, pulled.CreateIndex
+	record.IdentityByTask, record.RemovedByServers = pulled.SignedIdentities, false
+	if migrateToken != "" {
+		record.MigrateToken = migrateToken
+	}
+	tx.PutAgentRecord(state.ClusterAllocPrefix+next.ID, record)
+	switch {
+	case neverRan:
+		tx.MarkAllocationEnded(next.ID)
+		tx.OnCommit(func() { r.markUnsent(time.Now(), next.ID) })
+	case wasReported: // the change of the servers is nothing that this node must report
+		tx.PutAgentRecord(state.ClusterReportedPrefix+next.ID, tx.Index())
+	}
+	return reconnected
+}
+
+// endWithoutStart gives an allocation that must not be started the states of one that has ended.
+func endWithoutStart(a *api.Allocation) {
+	now := time.Now()
+	a.TaskStates = make(map[string]*api.TaskState)
+	for _, task := range a.GetTaskGroup().Tasks {
+		a.TaskStates[task.Name] = &api.TaskState{State: "dead", FinishedAt: now}
+	}
+	a.ClientStatus, a.ClientDescription = api.AllocClientStatusComplete, "The allocation was stopped before it was started"
+}
+
+const removedByServers = "the servers have removed the allocation"
+
+// removeAlloc removes an allocation that the servers no longer have. One that has not ended is stopped first; storeReports
+// removes it at its end. It reports whether it has changed the store.
+func (r *Replica) removeAlloc(tx *store.Txn, a *api.Allocation) bool {
+	if tx.AllocationEnded(a.ID) {
+		r.deleteAlloc(tx, a.ID)
+		return true
+	}
+	record := r.clusterAlloc(tx.Reader, a.ID)
+	if record.RemovedByServers {
+		return false
+	}
+	record.RemovedByServers = true
+	tx.PutAgentRecord(state.ClusterAllocPrefix+a.ID, record)
+	stopping := *a
+	stopping.DesiredStatus, stopping.DesiredDescription = api.AllocDesiredStatusStop, removedByServers
+	tx.PutScheduledAllocation(&stopping)
+	return true
+}
+
+// deleteAlloc deletes an allocation that has ended, with all that the replica has stored about it.
+func (r *Replica) deleteAlloc(tx *store.Txn, id string) {
+	tx.DeleteAllocationAndQueueRemoval(id)
+	tx.DeleteAgentRecord(state.ClusterAllocPrefix + id)
+	tx.DeleteAgentRecord(state.ClusterReportedPrefix + id)
+	tx.OnCommit(func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.unsent, id)
+		delete(r.sentStatus, id)
+	})
+}

@@ -1,0 +1,94 @@
+package replica
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// serverPool is the part of servers.Pool that a Replica needs.
+type serverPool interface {
+	Call(ctx context.Context, method string, request, response any) error
+	CallBlocking(ctx context.Context, maxBlock time.Duration, method string, request, response any) error
+	WaitRetry(ctx context.Context, max time.Duration) error
+}
+
+// member is the part of membership.Member that a Replica needs.
+type member interface {
+	Registered() <-chan struct{}
+	Token() string
+	Secret() string
+	LastContact() time.Time
+	Beat()
+	ConfirmRegistered(context.Context) error
+}
+
+// Config configures a Replica.
+type Config struct {
+	Region string
+	NodeID string
+	Pool   serverPool
+	Member member
+	Store  *store.Store
+	// OnAllocsChanged is called after each change of the assigned allocations in the store. It must return soon.
+	OnAllocsChanged func()
+	// OnReconnected is called for an allocation that servers had given up because they missed heartbeats of this node, and
+	// that continues to run.
+	OnReconnected func(allocID string)
+	Logger        hclog.Logger
+}
+
+// Replica connects the allocations of the store with the servers. Its methods may be called concurrently.
+type Replica struct {
+	config    Config
+	startTime time.Time
+	pulled    chan struct{} // closed when the allocations of the servers were stored for the first time by this agent
+	wake      chan struct{} // receives a value when there are states to send; capacity 1
+
+	mu sync.Mutex
+	// unsent maps the allocations whose states must be sent to the time at which they must be sent at the latest.
+	unsent map[string]time.Time
+	// sentStatus is the client status of each allocation that the servers have accepted from this agent.
+	sentStatus map[string]string
+	// beatWhenSent means that a heartbeat must follow the next states that the servers accept.
+	beatWhenSent bool
+}
+
+// New returns a Replica. States that the servers have not accepted from an earlier agent are sent by Run.
+func New(c Config) *Replica {
+	return &Replica{
+		config:     c,
+		startTime:  time.Now(),
+		pulled:     make(chan struct{}),
+		wake:       make(chan struct{}, 1),
+		unsent:     make(map[string]time.Time),
+		sentStatus: make(map[string]string),
+	}
+}
+
+// Pulled returns a channel that is closed when the store has had the assignments of the servers once since New. Until then
+// a task that would have to start anew must wait, because the servers may have assigned its allocation elsewhere.
+func (r *Replica) Pulled() <-chan struct{} { return r.pulled }
+
+// Run pulls allocations and sends states until ctx ends. It must be called once.
+func (r *Replica) Run(ctx context.Context) {
+	var running sync.WaitGroup
+	defer running.Wait()
+	running.Go(func() { r.stopAfterDisconnect(ctx) })
+	select {
+	case <-r.config.Member.Registered():
+	case <-ctx.Done():
+		return
+	}
+	running.Go(func() { r.pullAllocs(ctx) })
+	select {
+	case <-r.pulled: // earlier, the servers have newer facts about the allocations than this node
+	case <-ctx.Done():
+		return
+	}
+	r.sendStates(ctx)
+}

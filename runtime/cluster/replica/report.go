@@ -1,0 +1,257 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
+	"github.com/nomad-lite/nomad-lite/runtime/cluster/servers"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
+)
+
+const (
+	// minReportInterval is the least time between two calls: the servers collect states for as long.
+	minReportInterval = 50 * time.Millisecond
+	// maxEventDelay is how long a state waits that changes no client status.
+	maxEventDelay       = time.Second
+	maxReportRetryDelay = 5 * time.Second
+	refusedDelay        = 2 * time.Second
+	reportBatch         = 200 // states of one call
+)
+
+// ApplyAllocReports stores states of allocations that this node runs, and makes Run send them. It ignores allocations that
+// are not stored, and deletes those that have ended and that the servers have removed. It returns when the states are
+// stored.
+func (r *Replica) ApplyAllocReports(ctx context.Context, reports ...scheduler.AllocReport) (index uint64, err error) {
+	changed, deleted := []string(nil), false
+	index, err = r.config.Store.Update(ctx, func(tx *store.Txn) error {
+		changed, deleted = nil, false
+		now := time.Now()
+		for _, report := range reports {
+			old := tx.Allocation(nil, report.AllocID)
+			if old == nil {
+				continue
+			}
+			next := report.ApplyTo(old, now, tx.Index())
+			if next == nil {
+				continue
+			}
+			tx.PutReportedAllocation(next)
+			changed = append(changed, next.ID)
+			if !report.TasksAndHooksEnded {
+				continue
+			}
+			tx.MarkAllocationEnded(next.ID)
+			if r.clusterAlloc(tx.Reader, next.ID).RemovedByServers {
+				r.deleteAlloc(tx, next.ID)
+			}
+			deleted = true
+		}
+		if len(changed) == 0 {
+			return errNothingChanged
+		}
+		return nil
+	})
+	if errors.Is(err, errNothingChanged) {
+		return r.config.Store.Snapshot().Index(), nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	r.markUnsent(time.Now().Add(maxEventDelay), changed...)
+	if deleted {
+		r.config.OnAllocsChanged() // an allocation that waited for the end of another can start
+	}
+	return index, nil
+}
+
+// markUnsent makes Run send the states of allocations at the given time at the latest.
+func (r *Replica) markUnsent(latest time.Time, ids ...string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	snapshot := r.config.Store.Snapshot()
+	for _, id := range ids {
+		due := latest
+		if a := snapshot.Allocation(nil, id); a != nil && a.ClientStatus != r.sentStatus[id] {
+			due = time.Now()
+		}
+		if earlier, waits := r.unsent[id]; !waits || due.Before(earlier) {
+			r.unsent[id] = due
+		}
+	}
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// ReportStates sends the states of all allocations that have not ended, although the servers have accepted them before, and a
+// heartbeat afterwards: the servers make a node ready again after both. It does not wait for the servers.
+func (r *Replica) ReportStates() {
+	var ids []string
+	for _, a := range r.config.Store.Snapshot().AllocationsByNode(nil, r.config.NodeID) {
+		if !a.ClientTerminalStatus() {
+			ids = append(ids, a.ID)
+		}
+	}
+	if len(ids) == 0 {
+		return
+	}
+	r.mu.Lock()
+	r.beatWhenSent = true
+	r.mu.Unlock()
+	r.markUnsent(time.Now(), ids...)
+}
+
+// isReported reports whether the servers have accepted the stored state of an allocation.
+func (r *Replica) isReported(reader store.Reader, a *api.Allocation) bool {
+	var index uint64
+	known, err := reader.ReadAgentRecord(state.ClusterReportedPrefix+a.ID, &index)
+	return err == nil && known && index >= a.ModifyIndex
+}
+
+// sendStates sends states of allocations to the servers until ctx ends: first those that an earlier agent could not send.
+func (r *Replica) sendStates(ctx context.Context) {
+	snapshot := r.config.Store.Snapshot()
+	for _, a := range snapshot.AllocationsByNode(nil, r.config.NodeID) {
+		if !r.isReported(snapshot.Reader, a) {
+			r.markUnsent(time.Now(), a.ID)
+		}
+	}
+	for {
+		due, some := r.nextDue()
+		var timer <-chan time.Time
+		if some {
+			timer = time.After(max(minReportInterval, time.Until(due)))
+		}
+		select {
+		case <-timer:
+			if err := r.sendUnsent(ctx); err != nil && r.waitAfterRefusal(ctx, err) != nil {
+				return
+			}
+		case <-r.wake:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// nextDue returns the time at which the next states must be sent, and false if there are none.
+func (r *Replica) nextDue() (due time.Time, some bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, t := range r.unsent {
+		if !some || t.Before(due) {
+			due, some = t, true
+		}
+	}
+	return due, some
+}
+
+// waitAfterRefusal blocks before states are sent again that were not accepted with err.
+func (r *Replica) waitAfterRefusal(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	r.config.Logger.Warn("states of allocations not accepted by the servers", "error", err)
+	if servers.IsUpdateRefused(err) || servers.IsNodeNotFound(err) || servers.IsPermissionDenied(err) {
+		r.config.Member.Beat() // the servers take states after a heartbeat
+		return r.config.Pool.WaitRetry(ctx, refusedDelay)
+	}
+	return r.config.Pool.WaitRetry(ctx, maxReportRetryDelay)
+}
+
+// sendUnsent sends all unsent states, also those that could wait. States that are not accepted stay unsent.
+func (r *Replica) sendUnsent(ctx context.Context) error {
+	r.mu.Lock()
+	ids := make([]string, 0, len(r.unsent))
+	for id := range r.unsent {
+		ids = append(ids, id)
+	}
+	clear(r.unsent)
+	beat := r.beatWhenSent
+	r.beatWhenSent = false
+	r.mu.Unlock()
+	slices.Sort(ids)
+	for len(ids) > 0 {
+		n := min(reportBatch, len(ids))
+		if err := r.sendBatch(ctx, ids[:n]); err != nil {
+			r.mu.Lock()
+			r.beatWhenSent = r.beatWhenSent || beat
+			r.mu.Unlock()
+			r.markUnsent(time.Now(), ids...)
+			return err
+		}
+		ids = ids[n:]
+	}
+	if beat {
+		r.config.Member.Beat()
+	}
+	return nil
+}
+
+// sendBatch sends the stored states of allocations, and stores that the servers have accepted them.
+func (r *Replica) sendBatch(ctx context.Context, ids []string) error {
+	snapshot := r.config.Store.Snapshot()
+	request := protocol.UpdateAllocsRequest{WriteOptions: protocol.WriteOptions{Region: r.config.Region, AuthToken: r.config.Member.Token()}}
+	sentIndex := make(map[string]uint64)
+	for _, id := range ids {
+		a := snapshot.Allocation(nil, id)
+		if a == nil || r.clusterAlloc(snapshot.Reader, id).RemovedByServers {
+			continue // the servers do not have it any more
+		}
+		sentIndex[id] = a.ModifyIndex
+		request.Alloc = append(request.Alloc, newAllocStatus(a, r.config.NodeID))
+	}
+	if len(request.Alloc) == 0 {
+		return nil
+	}
+	if err := r.config.Pool.Call(ctx, protocol.MethodUpdateAllocs, &request, &protocol.WriteMeta{}); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	for _, a := range request.Alloc {
+		r.sentStatus[a.ID] = a.ClientStatus
+	}
+	r.mu.Unlock()
+	_, err := r.config.Store.Update(ctx, func(tx *store.Txn) error {
+		for id, index := range sentIndex {
+			if tx.Allocation(nil, id) != nil {
+				tx.PutAgentRecord(state.ClusterReportedPrefix+id, index)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("store that the servers have accepted states: %w", err)
+	}
+	return nil
+}
+
+// newAllocStatus returns the message with the state of an allocation. It has all tasks of the group, because it replaces
+// the states that the servers have.
+func newAllocStatus(a *api.Allocation, nodeID string) *protocol.AllocStatus {
+	status := &protocol.AllocStatus{
+		ID: a.ID, NodeID: nodeID, ClientStatus: a.ClientStatus, ClientDescription: a.ClientDescription,
+		TaskStates: make(map[string]*api.TaskState), NetworkStatus: a.NetworkStatus,
+	}
+	if group := a.GetTaskGroup(); group != nil {
+		for _, task := range group.Tasks {
+			status.TaskStates[task.Name] = &api.TaskState{State: "pending"}
+		}
+	}
+	for name, task := range a.TaskStates {
+		status.TaskStates[name] = task
+	}
+	if d := a.DeploymentStatus; d != nil && d.Healthy != nil {
+		status.DeploymentStatus = &protocol.DeploymentStatus{Healthy: d.Healthy, Timestamp: d.Timestamp, Canary: d.Canary}
+	}
+	return status
+}

@@ -1,0 +1,64 @@
+package servers
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire"
+)
+
+// ErrNoServers is the error of a call while the list of servers is empty.
+var ErrNoServers = errors.New("no servers are known: name them in client.servers of the configuration")
+
+// Errors of servers have no codes, and a server that has forwarded a call may add a prefix, so their texts are searched.
+
+// isFromServer reports whether err is an answer of a server whose text contains one of the given texts.
+func isFromServer(err error, texts ...string) bool {
+	var answer wire.ServerError
+	if !errors.As(err, &answer) {
+		return false
+	}
+	for _, text := range texts {
+		if strings.Contains(string(answer), text) {
+			return true
+		}
+	}
+	return false
+}
+
+// IsPermissionDenied reports whether a server rejected the token of a call.
+func IsPermissionDenied(err error) bool { return isFromServer(err, "Permission denied") }
+
+// IsNodeNotFound reports whether the servers do not have the node, because it was purged or their state was lost.
+func IsNodeNotFound(err error) bool {
+	var answer wire.ServerError
+	return isFromServer(err, "node not found") ||
+		errors.As(err, &answer) && strings.Contains(string(answer), "node ") && strings.HasSuffix(string(answer), " not found")
+}
+
+// IsSecretMismatch reports whether the servers have the id of the node with the secret of another node.
+func IsSecretMismatch(err error) bool { return isFromServer(err, "node secret ID does not match") }
+
+// IsUpdateRefused reports whether the servers take no states of allocations because they have missed heartbeats of the node.
+func IsUpdateRefused(err error) bool {
+	return isFromServer(err, "is not allowed to update allocs while in status")
+}
+
+// IsUnknownMethod reports whether the server has no method of the call, because its version is older or newer.
+func IsUnknownMethod(err error) bool {
+	return isFromServer(err, "rpc: can't find service", "rpc: can't find method")
+}
+
+// IsServiceNotFound reports whether a service registration to delete does not exist.
+func IsServiceNotFound(err error) bool { return isFromServer(err, "service registration not found") }
+
+// isNoLeader reports whether the servers elect a leader, so that the same call can succeed soon.
+func isNoLeader(err error) bool {
+	return isFromServer(err, "No cluster leader", "Not ready to serve consistent reads", "failed to reset heartbeat since server is not leader", "rpc error: EOF")
+}
+
+// isFromAnyServer reports whether a server has answered the call.
+func isFromAnyServer(err error) bool {
+	var answer wire.ServerError
+	return errors.As(err, &answer)
+}
