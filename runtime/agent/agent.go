@@ -72,6 +72,9 @@ type Config struct {
 	// of allocations have an effect, as Nomad does.
 	AllowSetuidAndDevicesInAllocs bool
 
+	// Cluster makes the agent a node of a Nomad cluster; nil means that it schedules for itself.
+	Cluster *ClusterConfig
+
 	Node              localnode.Settings
 	AllocRunnerLimits allocrunner.Limits // NodeCPUMHz and FileOperationLimiter are ignored: the agent sets them
 	GC                noderunner.GCLimits
@@ -125,6 +128,7 @@ type Agent struct {
 	store                   *store.Store // nil after Close
 	scheduler               *scheduler.Scheduler
 	allocSync               *localnode.AllocSync
+	cluster                 *clusterNode // nil if the agent schedules for itself
 	node                    *localnode.Node
 	identities              *identity.Issuer
 	taskAPI                 *taskapi.TaskSocketListener
@@ -296,7 +300,19 @@ func (a *Agent) Run(ctx context.Context) {
 	// returned.
 	reporting, endReports := context.WithCancel(context.WithoutCancel(ctx))
 	var backgroundWG, reportsWG sync.WaitGroup
-	reportsWG.Go(func() { a.allocSync.Run(reporting, a.scheduler) })
+	if a.cluster != nil {
+		reportsWG.Go(func() { a.allocSync.Run(reporting, a.cluster.replica) })
+		backgroundWG.Go(func() { a.cluster.run(ctx) })
+	} else {
+		reportsWG.Go(func() { a.allocSync.Run(reporting, a.scheduler) })
+		backgroundWG.Go(func() {
+			select {
+			case <-a.node.Registered():
+				a.scheduler.Run(ctx)
+			case <-ctx.Done():
+			}
+		})
+	}
 	backgroundWG.Go(func() { a.node.Run(ctx) })
 	backgroundWG.Go(func() { a.plugins.runBackgroundLoops(ctx, nodes.StoredAllocsLoaded()) })
 	// The start and the stop of a plugin process load pages of the agent's program, which the next trim releases.
@@ -312,13 +328,6 @@ func (a *Agent) Run(ctx context.Context) {
 		}
 		if err := clock.WatchSteps(ctx, onStep); err != nil {
 			a.logger.Warn("steps of the clock are noticed late", "error", err)
-		}
-	})
-	backgroundWG.Go(func() {
-		select {
-		case <-a.node.Registered():
-			a.scheduler.Run(ctx)
-		case <-ctx.Done():
 		}
 	})
 	untilEnded, endWait := context.WithCancel(context.WithoutCancel(ctx))

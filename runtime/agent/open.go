@@ -64,11 +64,14 @@ func (a *Agent) openState(ctx context.Context) (err error) {
 	if a.store, err = openStore(ctx, d, a.config.Version, a.logger); err != nil {
 		return err
 	}
+	if err := checkMode(ctx, a.store, a.config.Cluster != nil, a.logger); err != nil {
+		return err
+	}
 	pool := newUserPool(a.store, a.config.DynamicUsers, a.logger)
 	if pool != nil {
 		a.taskUsers = pool
 	}
-	a.allocSync = localnode.NewAllocSync(a.store, a.logger)
+	a.allocSync = localnode.NewAllocSync(a.store, a.config.Cluster == nil, a.logger)
 	a.orphanCleaner = &orphans.Cleaner{
 		Store: a.store, AllocDirRoot: d.allocDirRoot(), Rebooted: detectAndRecordReboot(a.store, a.logger), Logger: a.logger,
 		StateWasEphemeral: d.isStateEphemeral, EndTasksOfUnknownAllocs: a.config.EndTasksWithoutRecord,
@@ -107,6 +110,11 @@ func (a *Agent) openNodeAndPlugins(ctx context.Context) (err error) {
 	a.identities = identity.NewIssuer(identity.Config{Store: a.store, Region: settings.Region, IssuerURL: a.config.OIDCIssuer})
 	if err := a.identities.DeleteOrphanedTokens(ctx); err != nil {
 		a.logger.Warn("tokens of removed allocations stay in the state until the next start", "error", err)
+	}
+	if a.config.Cluster != nil {
+		if err := a.openCluster(ctx, nodeID, settings.Region); err != nil {
+			return err
+		}
 	}
 	if a.taskAPI, err = taskapi.New(); err != nil {
 		return err

@@ -162,7 +162,7 @@ func (s *simulation) start() {
 	g.hookStates = maps.Clone(s.hookStates)
 	s.mu.Unlock()
 	logger := hclog.NewNullLogger()
-	r := localnode.NewAllocSync(s.store, logger)
+	r := localnode.NewAllocSync(s.store, true, logger)
 	g.scheduler = scheduler.New(scheduler.Config{
 		Store:  &killableSchedulerStore{s.store, s, g},
 		NodeID: s.node.ID,

@@ -57,6 +57,8 @@ type options struct {
 	region                  string
 	nodeClass               string
 	nodePool                string
+	servers                 []string
+	introductionToken       string
 	nodeMeta                map[string]string
 	networkInterface        string
 	pluginDir               string
@@ -97,6 +99,9 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	f.StringVar(&o.region, "region", "", "`name` of the region")
 	f.StringVar(&o.nodeClass, "node-class", "", "`class` of the node")
 	f.StringVar(&o.nodePool, "node-pool", "", "`name` of the pool that the node is in")
+	f.StringSliceVar(&o.servers, "servers", nil, "join the cluster of these servers, `host:port,...`; may be repeated")
+	f.StringVar(&o.introductionToken, "client-intro-token", os.Getenv("NOMAD_CLIENT_INTRO_TOKEN"), "`token` with which the node registers with servers for the first time")
+	f.Lookup("client-intro-token").DefValue = ""
 	f.StringToStringVar(&o.nodeMeta, "meta", nil, "metadata of the node, as `name=value`; may be repeated")
 	f.StringVar(&o.networkInterface, "network-interface", "", "`name` of the interface whose address tasks get")
 	f.StringVar(&o.pluginDir, "plugin-dir", "", "take plugins from this `directory`")
@@ -142,6 +147,7 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 	open := agentconfig.New(c, plugins, logger)
 	traces, exportedMetrics := agentconfig.TraceAndMetricExportConfigs(c, logger)
 	open.OTLP, open.EndTasksWithoutRecord, open.AdoptTasksWithoutRecord, open.ClaimTasksOfCopiedDataDir = traces, o.endTasksWithoutRecord, o.adoptTasksWithoutRecord, o.claimTasksOfCopiedDir
+	open.Cluster = agentconfig.ClusterConfig(c)
 	open.Node.AdvertisedHTTPAddr, open.Node.APIUsesTLS = l.advertisedTCPAddress(c), l.certificates != nil
 	a, err := agent.Open(waiting, open)
 	if err != nil {

@@ -46,10 +46,17 @@ func (o options) loadConfig(s *cli.Streams) (*config.Config, error) {
 		{o.networkInterface, &c.Node.Interface.Name},
 		{o.pluginDir, &c.PluginDir},
 		{o.logLevel, &c.LogLevel},
+		{o.introductionToken, &c.Cluster.IntroductionToken},
 	} {
 		if flag.value != "" {
 			*flag.field = flag.value
 		}
+	}
+	if len(o.servers) > 0 {
+		c.Cluster.Servers = o.servers
+	}
+	if err := c.Cluster.Validate(); err != nil {
+		return nil, err
 	}
 	if c.Node.Meta == nil {
 		c.Node.Meta = make(map[string]string)

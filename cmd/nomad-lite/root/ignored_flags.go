@@ -36,7 +36,7 @@ var ignoredFlags = []struct{ commands, flags, why string }{
 	{"volume delete", "secret=", "secrets are for CSI volumes"},
 	{"plugin status", "type=", "all types of plugins are shown"},
 	{"agent", "client server", noIgnoredFlagWarning},
-	{"agent", "bootstrap-expect= encrypt= join= raft-protocol= rejoin retry-interval= retry-join= retry-max= server-join= servers=", "there are no servers to join"},
+	{"agent", "bootstrap-expect= encrypt= join= raft-protocol= rejoin retry-interval= retry-join= retry-max= server-join=", "write the addresses of servers in -servers, or in client.servers of the configuration"},
 	{"agent", "consul-address= consul-token= vault-address= vault-token= vault-namespace=", noVaultReason},
 	{"agent", "alloc-dir= alloc-mounts-dir= state-dir=", "all is in the data directory"},
 	{"agent", "log-file= log-rotate-bytes= log-rotate-duration= log-rotate-max-files=", "the log is written to standard error; systemd passes it to the journal"},

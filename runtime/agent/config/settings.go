@@ -257,7 +257,7 @@ var topLevelSettings = map[string]settingSpec{
 	"acl": {blockSettings: map[string]settingSpec{
 		"enabled": {setInConfig: func(c *Config, i configItem) error {
 			on, err := i.parseBoolean()
-			c.DisableAccessControl = err == nil && !on
+			c.DisableAccessControl, c.Cluster.AccessControl = err == nil && !on, err == nil && on
 			return err
 		}},
 		"token_ttl":                    {ignoredReason: notNeededReason},
@@ -281,8 +281,8 @@ var topLevelSettings = map[string]settingSpec{
 			"verify_https_client":             booleanSetting(func(c *Config) *bool { return &c.TLS.VerifyClient }),
 			"tls_min_version":                 {setInConfig: setMinTLSVersion},
 			"tls_cipher_suites":               {setInConfig: setCipherSuites},
-			"rpc":                             {ignoredReason: noServersReason},
-			"verify_server_hostname":          {ignoredReason: noServersReason},
+			"rpc":                             booleanSetting(func(c *Config) *bool { return &c.Cluster.EncryptRPC }),
+			"verify_server_hostname":          booleanSetting(func(c *Config) *bool { return &c.Cluster.VerifyServerHostname }),
 			"rpc_upgrade_mode":                {ignoredReason: noServersReason},
 			"tls_prefer_server_cipher_suites": {ignoredReason: notNeededReason},
 		},
@@ -326,7 +326,7 @@ var topLevelSettings = map[string]settingSpec{
 	"log_rotate_duration":          {ignoredReason: "the log is written to standard error; systemd passes it to the journal"},
 	"log_rotate_max_files":         {ignoredReason: "the log is written to standard error; systemd passes it to the journal"},
 	"reporting":                    {ignoredReason: enterpriseOnlyReason},
-	"rpc":                          {ignoredReason: noServersReason},
+	"rpc":                          {blockSettings: rpcSettings},
 	"sentinel":                     {ignoredReason: enterpriseOnlyReason},
 	"syslog_facility":              {ignoredReason: "the log is written to standard error; systemd passes it to the journal"},
 	"eventlog":                     {ignoredReason: notNeededReason},
@@ -432,14 +432,14 @@ var clientSettings = map[string]settingSpec{
 		return err
 	}},
 	"cpu_disable_dmidecode":           {ignoredReason: notNeededReason},
-	"disable_remote_exec":             {ignoredReason: notImplementedReason},
+	"disable_remote_exec":             booleanSetting(func(c *Config) *bool { return &c.Cluster.DisableRemoteExec }),
 	"fingerprint":                     {ignoredReason: notNeededReason},
 	"gc_volumes_on_node_gc":           {ignoredReason: noServersReason},
 	"host_network":                    {setInConfig: setHostNetworks},
 	"host_volume":                     {setInConfig: setHostVolumes},
 	"host_volume_plugin_dir":          absolutePathSetting(func(c *Config) *string { return &c.HostVolumePluginDir }),
 	"host_volumes_dir":                absolutePathSetting(func(c *Config) *string { return &c.HostVolumesDir }),
-	"intro_token":                     {ignoredReason: noServersReason},
+	"intro_token":                     stringSetting(func(c *Config) *string { return &c.Cluster.IntroductionToken }),
 	"log_rotate_max_files":            {ignoredReason: notNeededReason},
 	"no_host_uuid":                    {ignoredReason: notNeededReason},
 	"nomad_service_discovery":         {ignoredReason: "services of this machine are always registered here"},
@@ -447,12 +447,12 @@ var clientSettings = map[string]settingSpec{
 	"publish_node_metrics":            {ignoredReason: notImplementedReason},
 	"reserveable_cores":               {ignoredReason: notImplementedReason},
 	"reservable_cores":                {ignoredReason: notImplementedReason},
-	"retry_interval":                  {ignoredReason: noServersReason},
-	"retry_join":                      {ignoredReason: noServersReason},
-	"retry_max":                       {ignoredReason: noServersReason},
-	"server_join":                     {ignoredReason: noServersReason},
-	"servers":                         {ignoredReason: noServersReason},
-	"start_join":                      {ignoredReason: noServersReason},
+	"retry_interval":                  {ignoredReason: retryReason},
+	"retry_join":                      serverAddrsSetting(func(c *Config) *[]string { return &c.Cluster.RetryJoin }),
+	"retry_max":                       {ignoredReason: retryReason},
+	"server_join":                     {blockSettings: serverJoinSettings},
+	"servers":                         serverAddrsSetting(func(c *Config) *[]string { return &c.Cluster.Servers }),
+	"start_join":                      {ignoredReason: "it is for servers"},
 	"state_dir":                       {ignoredReason: "the state is in the data directory"},
 	"allow_unsafe_driver_reattach":    {ignoredReason: notNeededReason},
 	"disable_allocation_hook_metrics": {ignoredReason: notNeededReason},
@@ -460,7 +460,7 @@ var clientSettings = map[string]settingSpec{
 
 // serverSettings are the settings of the server block. Its garbage collection settings apply to the scheduler in the agent.
 var serverSettings = map[string]settingSpec{
-	"enabled":                 {setInConfig: func(_ *Config, i configItem) error { _, err := i.parseBoolean(); return err }},
+	"enabled":                 booleanSetting(func(c *Config) *bool { return &c.Cluster.ServerEnabled }),
 	"job_gc_interval":         durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.SweepInterval }),
 	"job_gc_threshold":        durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.MinDeadJobAge }),
 	"eval_gc_threshold":       durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.MinEvalAndAllocAge }),

@@ -25,7 +25,9 @@ import (
 type AllocSync struct {
 	store                *store.Store
 	allocsOfEarlierAgent map[string]bool // allocations that an earlier agent has started
-	logger               hclog.Logger
+	// jobsAreStored means that the store has the jobs of all allocations, so that a job that is missing was purged.
+	jobsAreStored bool
+	logger        hclog.Logger
 
 	reportsAvailable chan struct{} // wakeWriter sends a value when there are reports to write
 
@@ -49,8 +51,8 @@ type allocReporter interface {
 }
 
 // NewAllocSync returns an AllocSync. An allocation counts as started by an earlier agent if the store s has records of
-// its tasks.
-func NewAllocSync(s *store.Store, logger hclog.Logger) *AllocSync {
+// its tasks. jobsAreStored means that s has the jobs of all allocations: the jobs of a cluster are at its servers.
+func NewAllocSync(s *store.Store, jobsAreStored bool, logger hclog.Logger) *AllocSync {
 	started := make(map[string]bool)
 	for _, id := range s.Snapshot().AllocIDsWithLocalRecords() {
 		started[id] = true
@@ -58,6 +60,7 @@ func NewAllocSync(s *store.Store, logger hclog.Logger) *AllocSync {
 	return &AllocSync{
 		store:                  s,
 		allocsOfEarlierAgent:   started,
+		jobsAreStored:          jobsAreStored,
 		logger:                 logger.Named("allocsync"),
 		reportsAvailable:       make(chan struct{}, 1),
 		allocsChanged:          make(chan struct{}),
@@ -82,7 +85,7 @@ func (al *AllocSync) Assignments() (assignments []noderunner.Assignment, changed
 	for _, a := range scheduler.DesiredAllocs(s.Reader) {
 		assignments = append(assignments, noderunner.Assignment{
 			Alloc: a, AllocEnded: s.AllocationEnded(a.ID), StartedByEarlierAgent: al.allocsOfEarlierAgent[a.ID],
-			JobPurged:          a.ServerTerminalStatus() && s.Job(nil, a.Namespace, a.JobID) == nil,
+			JobPurged:          al.jobsAreStored && a.ServerTerminalStatus() && s.Job(nil, a.Namespace, a.JobID) == nil,
 			RemoveDirWhenEnded: s.IsAllocationDirMarkedForRemoval(a.ID),
 		})
 	}

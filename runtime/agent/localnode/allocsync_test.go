@@ -62,7 +62,7 @@ func openAllocSync(t testing.TB, path, nodeID string) (*allocSyncFixture, *flaky
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	r := &allocSyncFixture{AllocSync: NewAllocSync(s, hclog.NewNullLogger()), nodeID: nodeID}
+	r := &allocSyncFixture{AllocSync: NewAllocSync(s, true, hclog.NewNullLogger()), nodeID: nodeID}
 	f := &flakyStore{Store: s, path: path}
 	r.scheduler = scheduler.New(scheduler.Config{
 		Store:                  f,
@@ -424,7 +424,7 @@ func TestCollectedDirectoryAddsEvent(t *testing.T) {
 	if _, err := s.Update(t.Context(), func(tx *store.Txn) error { tx.PutScheduledAllocation(alloc); return nil }); err != nil {
 		t.Fatal(err)
 	}
-	r := NewAllocSync(s, hclog.NewNullLogger())
+	r := NewAllocSync(s, true, hclog.NewNullLogger())
 	r.ReportDirRemoved("a", "the disk is full")
 	r.ReportDirRemoved("deleted", "the disk is full")
 	for range 2 { // the second call of writeGCEvents has nothing to write
@@ -455,7 +455,7 @@ func TestDeletedAllocationIsAssignedOnce(t *testing.T) {
 		}
 	}
 	put(func(tx *store.Txn) { tx.PutScheduledAllocation(&api.Allocation{ID: "here", Job: &api.Job{}}) })
-	r := NewAllocSync(s, hclog.NewNullLogger())
+	r := NewAllocSync(s, true, hclog.NewNullLogger())
 	put(func(tx *store.Txn) { tx.DeleteAllocationAndQueueRemoval("here") })
 
 	first, changed := r.Assignments()

@@ -47,6 +47,11 @@ func EventReceived() *api.TaskEvent {
 
 const buildingTaskDirMessage = "Building Task Directory"
 
+// EventReconnected reports that the task has continued to run while the servers of its cluster had given it up.
+func EventReconnected() *api.TaskEvent {
+	return &api.TaskEvent{Type: api.TaskClientReconnected, Details: noDetails}
+}
+
 // EventTaskSetup reports the setup before the first start.
 func EventTaskSetup() *api.TaskEvent {
 	return &api.TaskEvent{Type: api.TaskSetup, Message: buildingTaskDirMessage, Details: taskSetupDetails}

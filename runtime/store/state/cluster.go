@@ -12,6 +12,7 @@ type ClusterMembership struct {
 	// Identity is the token of the node that the servers have signed; empty if they have signed none.
 	Identity   string `store:"identity,secret"`
 	Registered bool   `store:"registered"` // the servers have accepted a registration
+	Left       bool   `store:"left"`       // the agent schedules for itself
 	// LastContact is the time of the last successful registration or heartbeat; zero means never.
 	LastContact time.Time `store:"last_contact"`
 	Servers     []string  `store:"servers"` // addresses of the servers that were known last

@@ -1,6 +1,7 @@
 package agentconfig
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"os"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/builtin/artifact"
 	"github.com/nomad-lite/nomad-lite/builtin/docker"
@@ -30,6 +32,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/otlp"
+	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire"
 	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
 )
 
@@ -204,6 +207,22 @@ func New(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger) agent.
 		HostVolumePluginDir: c.HostVolumePluginDir,
 		Logger:              logger,
 	}
+}
+
+// ClusterConfig returns the settings of a node of a cluster, or nil if the configuration names no servers.
+func ClusterConfig(c *config.Config) *agent.ClusterConfig {
+	addrs := c.Cluster.ServerAddrs()
+	if len(addrs) == 0 {
+		return nil
+	}
+	cluster := &agent.ClusterConfig{Servers: addrs, IntroductionToken: c.Cluster.IntroductionToken, Multiplex: c.Cluster.Multiplex}
+	if c.Cluster.EncryptRPC {
+		cluster.TLS = &wire.TLSFiles{
+			CAFile: c.TLS.CAFile, CertFile: c.TLS.CertFile, KeyFile: c.TLS.KeyFile, Region: cmp.Or(c.Node.Region, api.GlobalRegion),
+			VerifyServerHostname: c.Cluster.VerifyServerHostname, MinVersion: c.TLS.MinVersion, CipherSuites: c.TLS.CipherSuites,
+		}
+	}
+	return cluster
 }
 
 // TraceExportConfig returns the configuration of the export of traces: the settings of the configuration files, completed by

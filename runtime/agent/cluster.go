@@ -1,0 +1,147 @@
+package agent
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/runtime/cluster/membership"
+	"github.com/nomad-lite/nomad-lite/runtime/cluster/replica"
+	"github.com/nomad-lite/nomad-lite/runtime/cluster/servers"
+	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire"
+	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
+)
+
+// ClusterConfig makes an agent a node of a Nomad cluster: the servers schedule, and the agent runs what they assign to it.
+type ClusterConfig struct {
+	// Servers are the addresses of servers to start with, a host or a host with a port each. The servers add the others.
+	Servers []string
+	// IntroductionToken is the token of the first registration; empty means none.
+	IntroductionToken string
+	TLS               *wire.TLSFiles // nil means that connections to servers are not encrypted
+	Multiplex         wire.MultiplexSettings
+}
+
+// clusterNode is the part of an agent that makes it a node of a cluster.
+type clusterNode struct {
+	pool    *servers.Pool
+	member  *membership.Member
+	replica *replica.Replica
+	tls     *wire.TLSFiles
+	config  atomic.Pointer[tls.Config] // of new connections; nil without TLS
+	methods wire.Methods               // that servers call; set before run
+}
+
+// openCluster creates the part for a cluster. The node must be created afterwards.
+func (a *Agent) openCluster(ctx context.Context, nodeID, region string) (err error) {
+	c := a.config.Cluster
+	logger := a.logger.Named("cluster")
+	n := &clusterNode{tls: c.TLS}
+	if err := n.reloadTLS(); err != nil {
+		return err
+	}
+	addrs := c.Servers
+	if len(addrs) == 0 {
+		return errors.New("no servers are configured: name them in client.servers")
+	}
+	for _, known := range membership.KnownServers(a.store) {
+		addrs = append(addrs[:len(addrs):len(addrs)], known) // a configured server may no longer exist
+	}
+	n.pool = servers.New(servers.Config{
+		Region: region,
+		Dial: func(ctx context.Context, addr string) (*wire.Session, error) {
+			dialer := wire.Dialer{TLS: n.config.Load(), Multiplex: c.Multiplex, Logger: logger}
+			return dialer.Dial(ctx, addr)
+		},
+		Logger:       logger,
+		OnNewSession: func() { n.member.Beat() },
+	}, addrs)
+	n.member, err = membership.New(ctx, membership.Config{
+		Region: region, NodeID: nodeID, IntroductionToken: c.IntroductionToken, Pool: n.pool, Store: a.store,
+		ReportStates: func() { n.replica.ReportStates() },
+		Logger:       logger,
+	})
+	if err != nil {
+		return err
+	}
+	n.replica = replica.New(replica.Config{
+		Region: region, NodeID: nodeID, Pool: n.pool, Member: n.member, Store: a.store,
+		OnAllocsChanged: a.allocSync.NotifyAllocsChanged,
+		OnReconnected:   a.emitReconnected,
+		Logger:          logger,
+	})
+	a.cluster = n
+	return nil
+}
+
+// reloadTLS reads the certificates for connections to servers again.
+func (n *clusterNode) reloadTLS() error {
+	if n.tls == nil {
+		return nil
+	}
+	config, err := n.tls.Load()
+	if err != nil {
+		return err
+	}
+	n.config.Store(config)
+	return nil
+}
+
+// run keeps the node in the cluster until ctx ends.
+func (n *clusterNode) run(ctx context.Context) {
+	var running sync.WaitGroup
+	running.Go(func() { n.pool.Run(ctx, n.methods) })
+	running.Go(func() { n.member.Run(ctx) })
+	running.Go(func() { n.replica.Run(ctx) })
+	running.Wait()
+}
+
+// emitReconnected adds an event to the tasks of an allocation that servers had given up.
+func (a *Agent) emitReconnected(allocID string) {
+	if runner := a.Alloc(allocID); runner != nil {
+		runner.EmitEvent("", model.EventReconnected())
+	}
+}
+
+// checkMode returns an error if allocations run that the agent would end, because the data directory was used by an agent
+// that schedules for itself and the configuration names servers, or the other way around. It stores the mode.
+func checkMode(ctx context.Context, s *store.Store, joinsCluster bool, logger hclog.Logger) error {
+	snapshot := s.Snapshot()
+	var membership state.ClusterMembership
+	known, err := snapshot.ReadAgentRecord(state.ClusterMembershipName, &membership)
+	if err != nil {
+		return fmt.Errorf("read the credentials of the node: %w", err)
+	}
+	wasInCluster := known && !membership.Left
+	if wasInCluster == joinsCluster {
+		return nil
+	}
+	running := 0
+	for _, a := range snapshot.Allocations(nil, "") {
+		if !snapshot.AllocationEnded(a.ID) && !(a.ClientTerminalStatus() && model.AllocTerminal(a)) {
+			running++
+		}
+	}
+	switch {
+	case running > 0 && joinsCluster:
+		return fmt.Errorf("the configuration names servers, and this data directory has %d allocations of an agent that schedules for itself, which the servers do not know and would end: start the agent without client.servers, stop its jobs (nomad-lite job stop), and start it again with client.servers", running)
+	case running > 0:
+		return fmt.Errorf("the configuration names no servers, and this data directory has %d allocations of a cluster: start the agent with client.servers, drain the node (nomad-lite node drain -enable -self), and start it again without client.servers", running)
+	case !known:
+		return nil // membership.New makes the record
+	}
+	membership.Left = !joinsCluster
+	logger.Info("the mode of the data directory has changed", "joins_cluster", joinsCluster)
+	_, err = s.Update(ctx, func(tx *store.Txn) error {
+		tx.PutAgentRecord(state.ClusterMembershipName, membership)
+		return nil
+	})
+	return err
+}

@@ -1,0 +1,78 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire"
+)
+
+// Cluster has the settings of an agent that is a node of a Nomad cluster.
+type Cluster struct {
+	Servers   []string // client.servers
+	RetryJoin []string // client.server_join.retry_join, or the older client.retry_join
+
+	IntroductionToken    string
+	EncryptRPC           bool // tls.rpc
+	VerifyServerHostname bool // tls.verify_server_hostname
+	Multiplex            wire.MultiplexSettings
+	ServerEnabled        bool // server.enabled
+	AccessControl        bool // acl.enabled is true
+	DisableRemoteExec    bool
+}
+
+// ServerAddrs returns the addresses of servers to join. An agent without any schedules for itself.
+func (c *Cluster) ServerAddrs() []string {
+	return append(c.Servers[:len(c.Servers):len(c.Servers)], c.RetryJoin...)
+}
+
+// Validate returns an error if the agent cannot be a node of a cluster with these settings.
+func (c *Cluster) Validate() error {
+	if len(c.ServerAddrs()) > 0 && c.ServerEnabled {
+		return errors.New("configuration: server.enabled is true, and client names servers: nomad-lite is no server of a cluster. Set server.enabled to false")
+	}
+	return nil
+}
+
+// parseServerAddrs reads a list of addresses of servers.
+func (i configItem) parseServerAddrs() ([]string, error) {
+	addrs, err := i.parseStringList()
+	if err != nil {
+		return nil, err
+	}
+	for _, addr := range addrs {
+		switch {
+		case strings.Contains(addr, "provider="):
+			return nil, fmt.Errorf("%q searches for servers at a cloud provider, which is not supported: write their addresses", addr)
+		case strings.ContainsAny(addr, " /") || addr == "":
+			return nil, fmt.Errorf("%q is not an address like nomad.example.com or 10.0.0.1:4647", addr)
+		}
+	}
+	return addrs, nil
+}
+
+// serverAddrsSetting returns a setting for a list of addresses of servers.
+func serverAddrsSetting(field func(*Config) *[]string) settingSpec {
+	return parsedSetting(configItem.parseServerAddrs, field)
+}
+
+const retryReason = "the servers are called until one answers"
+
+// serverJoinSettings are the settings of the block client.server_join.
+var serverJoinSettings = map[string]settingSpec{
+	"retry_join":     serverAddrsSetting(func(c *Config) *[]string { return &c.Cluster.RetryJoin }),
+	"retry_interval": {ignoredReason: retryReason},
+	"retry_max":      {ignoredReason: retryReason},
+	"start_join":     {ignoredReason: "it is for servers"},
+}
+
+// rpcSettings are the settings of the block rpc.
+var rpcSettings = map[string]settingSpec{
+	"accept_backlog":           wholeNumberSetting(1, maxSettingNumber, func(c *Config) *int { return &c.Cluster.Multiplex.AcceptBacklog }),
+	"keep_alive_interval":      durationSetting(func(c *Config) *time.Duration { return &c.Cluster.Multiplex.KeepAliveInterval }),
+	"connection_write_timeout": durationSetting(func(c *Config) *time.Duration { return &c.Cluster.Multiplex.ConnectionWriteTimeout }),
+	"stream_open_timeout":      durationSetting(func(c *Config) *time.Duration { return &c.Cluster.Multiplex.StreamOpenTimeout }),
+	"stream_close_timeout":     durationSetting(func(c *Config) *time.Duration { return &c.Cluster.Multiplex.StreamCloseTimeout }),
+}
