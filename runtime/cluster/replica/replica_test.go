@@ -1,0 +1,533 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
+	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+const nodeID = "5844aeb0-068a-191b-2651-846e6d798aa4"
+
+// fakeServers are the servers of a cluster with one node. Their answers can be stale, incomplete or errors, as chance
+// decides.
+type fakeServers struct {
+	random *rand.Rand // nil means that no answer is wrong
+
+	mu        sync.Mutex
+	index     uint64
+	allocs    map[string]*protocol.Allocation // as the servers assign them
+	earlier   map[string]*protocol.Allocation // the version before, which a server that is behind has
+	status    map[string]*protocol.AllocStatus
+	changed   chan struct{}
+	isDown    bool // no call succeeds
+	isPurged  bool // the servers do not have the node
+	refuses   bool // the servers take no states until the next heartbeat
+	beats     int
+	reports   int // accepted calls with states
+	lastAlive time.Time
+}
+
+func newFakeServers(random *rand.Rand) *fakeServers {
+	return &fakeServers{
+		random: random, index: 10, changed: make(chan struct{}), lastAlive: time.Now(),
+		allocs: make(map[string]*protocol.Allocation), earlier: make(map[string]*protocol.Allocation), status: make(map[string]*protocol.AllocStatus),
+	}
+}
+
+// change changes the state of the servers.
+func (f *fakeServers) change(do func(index uint64)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.index++
+	do(f.index)
+	close(f.changed)
+	f.changed = make(chan struct{})
+}
+
+// place assigns a new allocation to the node.
+func (f *fakeServers) place(job *api.Job) string {
+	id := ""
+	f.change(func(index uint64) {
+		id = fmt.Sprintf("%08x-0000-0000-0000-%012x", index, index)
+		f.allocs[id] = &protocol.Allocation{
+			Allocation: api.Allocation{
+				ID: id, Name: "j.g[0]", Namespace: "default", JobID: *job.ID, Job: job, TaskGroup: "g", NodeID: nodeID,
+				DesiredStatus: api.AllocDesiredStatusRun, ClientStatus: api.AllocClientStatusPending,
+				AllocatedResources: &api.AllocatedResources{}, CreateIndex: index, ModifyIndex: index, AllocModifyIndex: index,
+				Metrics: &api.AllocationMetric{NodesEvaluated: 1},
+			},
+			SignedIdentities: map[string]string{"t": "jwt"},
+		}
+	})
+	return id
+}
+
+// edit changes an allocation, as a server does: the node sees a higher index.
+func (f *fakeServers) edit(id string, do func(*protocol.Allocation)) {
+	f.change(func(index uint64) {
+		f.earlier[id] = f.allocs[id]
+		next := *f.allocs[id]
+		do(&next)
+		next.AllocModifyIndex, next.ModifyIndex = index, index
+		f.allocs[id] = &next
+	})
+}
+
+// chance reports whether something with the given probability happens.
+func (f *fakeServers) chance(probability float64) bool {
+	return f.random != nil && f.random.Float64() < probability
+}
+
+func (f *fakeServers) Call(ctx context.Context, method string, request, response any) error {
+	return f.CallBlocking(ctx, 0, method, request, response)
+}
+
+func (f *fakeServers) CallBlocking(ctx context.Context, block time.Duration, method string, request, response any) error {
+	if err := sleep(ctx, time.Millisecond); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.isDown || f.chance(0.05) {
+		return errors.New("connection reset")
+	}
+	switch r := request.(type) {
+	case *protocol.GetClientAllocsRequest:
+		return f.listAllocs(ctx, block, r, response.(*protocol.GetClientAllocsResponse))
+	case *protocol.GetAllocsRequest:
+		out := response.(*protocol.GetAllocsResponse)
+		out.Index = f.index
+		for _, id := range r.AllocIDs {
+			if a := f.allocs[id]; a != nil && !f.chance(0.1) {
+				copied := *a
+				if e := f.earlier[id]; e != nil && f.chance(0.1) {
+					copied = *e // from a server that is behind
+				}
+				out.Allocs = append(out.Allocs, &copied)
+			}
+		}
+		if f.random != nil {
+			f.random.Shuffle(len(out.Allocs), func(i, k int) { out.Allocs[i], out.Allocs[k] = out.Allocs[k], out.Allocs[i] })
+		}
+		return nil
+	case *protocol.UpdateAllocsRequest:
+		switch {
+		case len(r.Alloc) == 0:
+			return wire.ServerError("must update at least one allocation")
+		case f.isPurged:
+			return wire.ServerError("node " + nodeID + " not found")
+		case f.refuses:
+			return wire.ServerError("node is not allowed to update allocs while in status disconnected")
+		}
+		f.reports++
+		f.index++
+		for _, a := range r.Alloc {
+			f.status[a.ID] = a
+		}
+		close(f.changed)
+		f.changed = make(chan struct{})
+		if f.chance(0.1) {
+			return errors.New("connection reset after the change was made")
+		}
+		return nil
+	}
+	return fmt.Errorf("unexpected method %s", method)
+}
+
+func (f *fakeServers) listAllocs(ctx context.Context, block time.Duration, r *protocol.GetClientAllocsRequest, out *protocol.GetClientAllocsResponse) error {
+	timeout := time.After(block)
+	for f.index <= r.MinQueryIndex && block > 0 {
+		changed := f.changed
+		f.mu.Unlock()
+		over := false
+		select {
+		case <-changed:
+		case <-timeout:
+			over = true
+		case <-ctx.Done():
+		}
+		f.mu.Lock()
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if over {
+			break
+		}
+	}
+	out.Index, out.Allocs = f.index, make(map[string]uint64)
+	if f.isPurged {
+		return nil
+	}
+	for id, a := range f.allocs {
+		out.Allocs[id] = a.AllocModifyIndex
+	}
+	if f.chance(0.05) {
+		out.Index-- // a server that is behind
+	}
+	return nil
+}
+
+func (f *fakeServers) WaitRetry(ctx context.Context, max time.Duration) error { return sleep(ctx, max) }
+
+var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+
+func (f *fakeServers) Registered() <-chan struct{} { return closed }
+func (f *fakeServers) Token() string               { return "jwt" }
+func (f *fakeServers) Secret() string              { return "secret" }
+
+func (f *fakeServers) LastContact() time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.isDown {
+		f.lastAlive = time.Now()
+	}
+	return f.lastAlive
+}
+
+func (f *fakeServers) Beat() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.beats++
+	f.refuses, f.isPurged = false, false
+}
+
+func (f *fakeServers) ConfirmRegistered(context.Context) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.isDown {
+		return errors.New("connection refused")
+	}
+	if f.isPurged {
+		return wire.ServerError("node not found")
+	}
+	return nil
+}
+
+func newJob(id string) *api.Job {
+	return &api.Job{
+		ID: new(id), Namespace: new("default"), Version: new(uint64(0)), JobModifyIndex: new(uint64(1)), CreateIndex: new(uint64(1)), Type: new("service"),
+		TaskGroups: []*api.TaskGroup{{Name: new("g"), Tasks: []*api.Task{{Name: "t", Driver: "mock"}}}},
+	}
+}
+
+// fakeRunner runs the allocations of the store as a node runner does: what must run gets running, what must stop ends.
+type fakeRunner struct {
+	store   *store.Store
+	running map[string]bool
+	starts  map[string]int
+	// mustNotRun are allocations that the servers have stopped before the node knew them.
+	reconnected []string
+}
+
+// step makes one change for each allocation, and reports it.
+func (r *fakeRunner) step(t *testing.T, replica *Replica) {
+	snapshot := r.store.Snapshot()
+	for _, a := range scheduler.DesiredAllocs(snapshot.Reader) {
+		report := scheduler.AllocReport{AllocID: a.ID}
+		switch {
+		case snapshot.AllocationEnded(a.ID):
+			continue
+		case a.ServerTerminalStatus():
+			delete(r.running, a.ID)
+			report.ClientStatus, report.TasksAndHooksEnded = api.AllocClientStatusComplete, true
+			report.TaskStates = map[string]*api.TaskState{"t": {State: "dead"}}
+		case !r.running[a.ID]:
+			r.running[a.ID] = true
+			r.starts[a.ID]++
+			report.ClientStatus = api.AllocClientStatusRunning
+			report.TaskStates = map[string]*api.TaskState{"t": {State: "running"}}
+		default:
+			continue
+		}
+		if _, err := replica.ApplyAllocReports(t.Context(), report); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// testNode is a node with a store, on which replicas run one after the other.
+type testNode struct {
+	t       *testing.T
+	servers *fakeServers
+	store   *store.Store
+	runner  *fakeRunner
+	replica *Replica
+	stop    func()
+}
+
+func newTestNode(t *testing.T, servers *fakeServers) *testNode {
+	t.Helper()
+	s, err := store.OpenMemory(store.Config{Logger: hclog.NewNullLogger()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &testNode{t: t, servers: servers, store: s, runner: &fakeRunner{store: s, running: make(map[string]bool), starts: make(map[string]int)}}
+	n.startAgent()
+	t.Cleanup(func() { n.stop(); s.Close() })
+	return n
+}
+
+// startAgent runs a Replica, as a new agent does.
+func (n *testNode) startAgent() {
+	n.replica = New(Config{
+		Region: "global", NodeID: nodeID, Pool: n.servers, Member: n.servers, Store: n.store, OnAllocsChanged: func() {},
+		OnReconnected: func(id string) { n.runner.reconnected = append(n.runner.reconnected, id) }, Logger: hclog.NewNullLogger(),
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	replica := n.replica
+	running.Go(func() { replica.Run(ctx) })
+	n.stop = func() { cancel(); running.Wait() }
+}
+
+// settle lets everything that follows from earlier changes happen.
+func (n *testNode) settle() {
+	for range 40 {
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		n.runner.step(n.t, n.replica)
+	}
+	time.Sleep(time.Minute)
+	synctest.Wait()
+}
+
+// check compares what the node has and has reported with what the servers have.
+func (n *testNode) check() {
+	n.t.Helper()
+	snapshot := n.store.Snapshot()
+	n.servers.mu.Lock()
+	defer n.servers.mu.Unlock()
+	stored := make(map[string]*api.Allocation)
+	for _, a := range snapshot.Allocations(nil, "") {
+		stored[a.ID] = a
+	}
+	if got, want := slices.Sorted(maps.Keys(stored)), slices.Sorted(maps.Keys(n.servers.allocs)); !slices.Equal(got, want) {
+		n.t.Errorf("the store has allocations %q, the servers %q", got, want)
+	}
+	for id, want := range n.servers.allocs {
+		got := stored[id]
+		if got == nil {
+			continue
+		}
+		if got.DesiredStatus != want.DesiredStatus || *got.Job.Version != *want.Job.Version {
+			n.t.Errorf("allocation %s: desired %s of version %d, servers have %s of version %d", id, got.DesiredStatus, *got.Job.Version, want.DesiredStatus, *want.Job.Version)
+		}
+		if n.runner.running[id] != (want.DesiredStatus == api.AllocDesiredStatusRun) {
+			n.t.Errorf("allocation %s: running is %v, and the servers want %s", id, n.runner.running[id], want.DesiredStatus)
+		}
+		if n.runner.starts[id] > 1 {
+			n.t.Errorf("allocation %s was started %d times", id, n.runner.starts[id])
+		}
+		reported := n.servers.status[id]
+		if reported == nil || reported.ClientStatus != got.ClientStatus || reported.TaskStates["t"] == nil || reported.TaskStates["t"].State != got.TaskStates["t"].State {
+			n.t.Errorf("allocation %s is %s, the servers have been told %+v", id, got.ClientStatus, reported)
+		}
+	}
+	for id := range n.runner.running {
+		if n.servers.allocs[id] == nil {
+			n.t.Errorf("allocation %s runs, and the servers do not have it", id)
+		}
+	}
+	for _, prefix := range []string{"cluster_alloc/", "cluster_reported/"} {
+		for _, name := range snapshot.AgentRecordNames(prefix) {
+			if stored[strings.TrimPrefix(name, prefix)] == nil {
+				n.t.Errorf("record %s of an allocation that was removed", name)
+			}
+		}
+	}
+}
+
+// TestReplicaFollowsTheServers makes random changes at the servers and at the node, with wrong answers, lost connections and
+// agents that are replaced, and compares both ends afterwards.
+func TestReplicaFollowsTheServers(t *testing.T) {
+	for seed := range uint64(200) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				random := rand.New(rand.NewPCG(seed, 0))
+				servers := newFakeServers(random)
+				n := newTestNode(t, servers)
+				for range 60 {
+					n.changeAnything(random)
+					time.Sleep(time.Duration(random.IntN(3000)) * time.Millisecond)
+					synctest.Wait()
+					n.runner.step(t, n.replica)
+				}
+				servers.mu.Lock()
+				servers.isDown, servers.random = false, nil
+				servers.mu.Unlock()
+				n.settle()
+				n.check()
+			})
+		})
+	}
+}
+
+// changeAnything makes one random change.
+func (n *testNode) changeAnything(random *rand.Rand) {
+	f := n.servers
+	f.mu.Lock()
+	ids := slices.Sorted(maps.Keys(f.allocs))
+	f.mu.Unlock()
+	anyID := func() string { return ids[random.IntN(len(ids))] }
+	switch c := random.IntN(12); {
+	case c < 3 || len(ids) == 0:
+		f.place(newJob(fmt.Sprint("job", random.IntN(3))))
+	case c < 5:
+		f.edit(anyID(), func(a *protocol.Allocation) { a.DesiredStatus = api.AllocDesiredStatusStop })
+	case c == 5:
+		f.edit(anyID(), func(a *protocol.Allocation) {
+			job := *a.Job
+			job.Version, job.JobModifyIndex = new(*job.Version+1), new(*job.JobModifyIndex+1)
+			a.Job = &job
+		})
+	case c == 6:
+		id := anyID()
+		f.change(func(uint64) { delete(f.allocs, id) })
+	case c == 7:
+		n.stop()
+		n.startAgent()
+	case c == 8:
+		f.mu.Lock()
+		f.isDown = !f.isDown
+		f.mu.Unlock()
+	case c == 9:
+		f.mu.Lock()
+		f.refuses = true
+		f.mu.Unlock()
+	case c == 10:
+		f.edit(anyID(), func(a *protocol.Allocation) { a.ClientStatus = api.AllocClientStatusUnknown })
+	case c == 11:
+		n.replica.ReportStates()
+	}
+}
+
+func TestPurgeDoesNotEndAllocationsBeforeTheNodeIsRegisteredAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		servers := newFakeServers(nil)
+		n := newTestNode(t, servers)
+		id := servers.place(newJob("web"))
+		n.settle()
+		servers.change(func(uint64) { servers.isPurged = true })
+		n.settle() // the first empty list wakes the membership, which registers the node again
+		if !n.runner.running[id] {
+			t.Error("the allocation was ended by the empty list of a purged node")
+		}
+		n.check()
+	})
+}
+
+func TestStopOnClientAfter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		servers := newFakeServers(nil)
+		n := newTestNode(t, servers)
+		limited, unlimited := newJob("limited"), newJob("unlimited")
+		limited.TaskGroups[0].Disconnect = &api.DisconnectStrategy{StopOnClientAfter: new(5 * time.Minute)}
+		stops, runs := servers.place(limited), servers.place(unlimited)
+		n.settle()
+		servers.mu.Lock()
+		servers.isDown = true
+		servers.mu.Unlock()
+		time.Sleep(4 * time.Minute)
+		n.runner.step(t, n.replica)
+		if !n.runner.running[stops] {
+			t.Error("stopped too early")
+		}
+		n.stop() // the limit holds over the end of the agent
+		n.startAgent()
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		servers.mu.Lock()
+		servers.isDown = false
+		servers.mu.Unlock()
+		// The servers are back while the tasks of the allocation still end.
+		servers.edit(stops, func(a *protocol.Allocation) { a.ClientStatus = api.AllocClientStatusUnknown })
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		n.settle()
+		if !n.runner.running[runs] {
+			t.Error("an allocation without a limit was stopped")
+		}
+		if n.runner.running[stops] || n.runner.starts[stops] != 1 {
+			t.Error("the allocation was started again after the node had stopped it")
+		}
+		if got := servers.status[stops].ClientStatus; got != api.AllocClientStatusComplete {
+			t.Errorf("the servers have been told %s", got)
+		}
+	})
+}
+
+func TestAllocationThatIsStoppedBeforeItIsKnownIsNotRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		servers := newFakeServers(nil)
+		n := newTestNode(t, servers)
+		n.stop()
+		id := servers.place(newJob("web"))
+		servers.edit(id, func(a *protocol.Allocation) { a.DesiredStatus = api.AllocDesiredStatusStop })
+		n.startAgent()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if !n.store.Snapshot().AllocationEnded(id) {
+			t.Error("the allocation has not ended at once")
+		}
+		if got := servers.status[id]; got == nil || got.ClientStatus != api.AllocClientStatusComplete || got.TaskStates["t"].State != "dead" {
+			t.Errorf("the servers have been told %+v", got)
+		}
+	})
+}
+
+func TestAllocationsOfOneJobShareIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		servers := newFakeServers(nil)
+		n := newTestNode(t, servers)
+		for range 3 {
+			servers.place(newJob("web")) // each message has its own copy of the job
+			n.settle()
+		}
+		jobs := make(map[*api.Job]bool)
+		for _, a := range n.store.Snapshot().Allocations(nil, "") {
+			jobs[a.Job] = true
+		}
+		if len(jobs) != 1 {
+			t.Errorf("three allocations have %d jobs", len(jobs))
+		}
+	})
+}
+
+func TestUnchangedStatesAreSentOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		servers := newFakeServers(nil)
+		n := newTestNode(t, servers)
+		id := servers.place(newJob("web"))
+		n.settle()
+		sent := servers.reports
+		n.stop()
+		n.startAgent()
+		servers.edit(id, func(a *protocol.Allocation) { a.DesiredDescription = "a new version of the job" })
+		n.settle()
+		if servers.reports != sent {
+			t.Errorf("%d calls with states that the servers have", servers.reports-sent)
+		}
+		n.replica.ReportStates()
+		n.settle()
+		if servers.reports != sent+1 || servers.beats != 1 {
+			t.Errorf("after a reconnect: %d calls with states and %d heartbeats, want one each", servers.reports-sent, servers.beats)
+		}
+		n.check()
+	})
+}
