@@ -360,7 +360,7 @@ func TestReplicaFollowsTheServers(t *testing.T) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				random := rand.New(rand.NewPCG(seed, 0))
-				servers := newFakeServers(random)
+				servers := newFakeServers(rand.New(rand.NewPCG(seed, 1)))
 				n := newTestNode(t, servers)
 				for range 60 {
 					n.changeAnything(random)
