@@ -47,7 +47,7 @@ type GetPoliciesResponse struct {
 
 // GetClaimedPoliciesResponse is the response of ACL.GetClaimPolicies.
 type GetClaimedPoliciesResponse struct {
-	Policies []*ACLPolicy
+	Policies map[string]*ACLPolicy
 	ReadMeta
 }
 

@@ -86,8 +86,8 @@ type Processors struct{ Topology *Topology }
 // Topology lists the logical processors.
 type Topology struct {
 	Cores                  []Core
-	Nodes                  []uint8 // ids of NUMA nodes
-	Distances              [][]uint8
+	Nodes                  []uint8          // ids of NUMA nodes
+	Distances              [][]uint16       // between NUMA nodes; elements of one byte would be encoded as text
 	BusAssociativity       map[string]uint8 // NUMA node of a PCI bus
 	OverrideTotalCompute   uint64           // MHz; zero means the sum of the cores
 	OverrideWitholdCompute uint64           // MHz that are reserved
