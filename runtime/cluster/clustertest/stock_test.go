@@ -1,0 +1,210 @@
+package clustertest
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// peersEnvVar names the folder with the peers; the default is shared/peers beside the repository.
+const peersEnvVar = "NOMAD_LITE_PEERS"
+
+// stockProgram is the path of the stock agent, unpacked once for all tests of the package.
+var stockProgram struct {
+	once sync.Once
+	path string
+	err  error
+}
+
+// unpackStock returns the path of the stock agent. It skips the test if the peers are absent.
+func unpackStock(t *testing.T) string {
+	t.Helper()
+	folder := os.Getenv(peersEnvVar)
+	if folder == "" {
+		folder = filepath.Join("..", "..", "..", "..", "shared", "peers")
+	}
+	packed := filepath.Join(folder, "nomad.xz")
+	if _, err := os.Stat(packed); err != nil {
+		t.Skipf("no peer programs: set %s to the folder that contains them: %v", peersEnvVar, err)
+	}
+	stockProgram.once.Do(func() {
+		dir, err := os.MkdirTemp("", "nomad-lite-stock")
+		if err != nil {
+			stockProgram.err = err
+			return
+		}
+		stockProgram.path = filepath.Join(dir, "nomad")
+		out, err := os.OpenFile(stockProgram.path, os.O_CREATE|os.O_WRONLY, 0o755)
+		if err != nil {
+			stockProgram.err = err
+			return
+		}
+		defer out.Close()
+		unpack := exec.Command("xz", "-dc", packed)
+		unpack.Stdout = out
+		if err := unpack.Run(); err != nil {
+			stockProgram.err = fmt.Errorf("unpack %s: %w", packed, err)
+		}
+	})
+	if stockProgram.err != nil {
+		t.Fatal(stockProgram.err)
+	}
+	return stockProgram.path
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if stockProgram.path != "" {
+		os.RemoveAll(filepath.Dir(stockProgram.path))
+	}
+	os.Exit(code)
+}
+
+// freePorts returns n ports that no process listens on.
+func freePorts(t *testing.T, n int) []int {
+	t.Helper()
+	var ports []int
+	for range n {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer listener.Close()
+		ports = append(ports, listener.Addr().(*net.TCPAddr).Port)
+	}
+	return ports
+}
+
+// stockServer is a running server of the stock agent.
+type stockServer struct {
+	rpcAddr    string
+	http       *api.Client // with the management token
+	management string      // secret of the management token, empty without access control
+}
+
+// startStock starts a stock server, whose configuration has the lines of options in its block "server". The server is
+// stopped at the end of the test.
+func startStock(t *testing.T, accessControl bool, options string) *stockServer {
+	t.Helper()
+	program := unpackStock(t)
+	dir := t.TempDir()
+	ports := freePorts(t, 3)
+	config := fmt.Sprintf(`
+data_dir = %q
+bind_addr = "127.0.0.1"
+log_level = "DEBUG"
+disable_update_check = true
+ports {
+  http = %d
+  rpc  = %d
+  serf = %d
+}
+advertise {
+  http = "127.0.0.1"
+  rpc  = "127.0.0.1"
+  serf = "127.0.0.1"
+}
+server {
+  enabled          = true
+  bootstrap_expect = 1
+%s
+}
+acl {
+  enabled = %t
+}
+`, filepath.Join(dir, "data"), ports[0], ports[1], ports[2], options, accessControl)
+	configPath := filepath.Join(dir, "server.hcl")
+	if err := os.WriteFile(configPath, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	log, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	agent := exec.Command(program, "agent", "-config", configPath)
+	agent.Stdout, agent.Stderr = log, log
+	agent.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	for _, variable := range os.Environ() {
+		if !strings.HasPrefix(variable, "AWS_CA_BUNDLE=") && !strings.HasPrefix(variable, "NOMAD_") {
+			agent.Env = append(agent.Env, variable)
+		}
+	}
+	if err := agent.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		// SIGKILL, because nothing of the server is needed any longer and an orderly stop takes seconds.
+		agent.Process.Kill()
+		agent.Wait()
+		if t.Failed() {
+			t.Logf("log of the stock server:\n%s", tail(log.Name(), 30))
+		}
+		log.Close()
+	})
+
+	s := &stockServer{rpcAddr: fmt.Sprintf("127.0.0.1:%d", ports[1])}
+	if s.http, err = api.NewClient(&api.Config{Address: fmt.Sprintf("http://127.0.0.1:%d", ports[0])}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	retry(ctx, t, func() error {
+		leader, err := s.http.Status().Leader()
+		if err == nil && leader == "" {
+			err = fmt.Errorf("no leader")
+		}
+		return err
+	})
+	if accessControl {
+		retry(ctx, t, func() error {
+			token, _, err := s.http.ACLTokens().Bootstrap(nil)
+			if err == nil {
+				s.management = token.SecretID
+				s.http.SetSecretID(s.management)
+			}
+			return err
+		})
+	}
+	// The server encrypts variables and signs identities only after it has made its keys, and says so nowhere else.
+	retry(ctx, t, func() error {
+		_, _, err := s.http.Variables().Create(&api.Variable{Path: "ready", Items: api.VariableItems{"ready": "true"}}, nil)
+		return err
+	})
+	if _, err := s.http.Variables().Delete("ready", nil); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// retry calls f until it succeeds or ctx ends.
+func retry(ctx context.Context, t *testing.T, f func() error) {
+	t.Helper()
+	for {
+		err := f()
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("the stock server is not ready: %v", err)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// tail returns the last lines of a file.
+func tail(path string, lines int) string {
+	b, _ := os.ReadFile(path) // the log only helps to find the fault
+	all := strings.Split(string(b), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
