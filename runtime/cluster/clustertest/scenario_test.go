@@ -361,6 +361,7 @@ func play(t *testing.T, cluster target, accessControl bool) []step {
 		do("read variable of user", "Variables.Read", object{"Path": "nomad/jobs/web", "AuthToken": user})
 		do("read other variable of user", "Variables.Read", object{"Path": "secret/other", "AuthToken": user})
 		do("get service of user", "ServiceRegistration.GetService", object{"ServiceName": "web", "AuthToken": user})
+		do("policies of user after use", "ACL.GetPolicies", object{"AuthToken": user, "Names": []string{"readers"}})
 	} else {
 		do("policies", "ACL.GetPolicies", object{"Names": []string{"readers"}})
 		do("roles", "ACL.GetRolesByID", object{"ACLRoleIDs": []string{foreignID}})
