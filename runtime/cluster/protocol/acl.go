@@ -51,9 +51,11 @@ type GetClaimedPoliciesResponse struct {
 	ReadMeta
 }
 
-// ACLPolicy is a policy. Only the rules that a node needs are decoded.
+// ACLPolicy is a policy.
 type ACLPolicy struct {
-	Name      string
+	Name  string
+	Rules string // the rules in HCL
+	// RulesJSON has the rules that a node needs. Servers of Nomad 2.0 send nil, so that a node has to parse Rules.
 	RulesJSON *ACLRules
 }
 
