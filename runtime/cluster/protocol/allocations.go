@@ -6,7 +6,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// GetClientAllocsRequest is the request of Node.GetClientAllocs.
+// GetClientAllocsRequest is the request of "Node.GetClientAllocs".
 type GetClientAllocsRequest struct {
 	NodeID   string
 	SecretID string

@@ -6,7 +6,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// Node is the record of a node in Node.Register. Fields that only servers set are missing.
+// Node is the record of a node in "Node.Register". Fields that only servers set are missing.
 type Node struct {
 	ID                    string // UUID
 	SecretID              string // UUID that only this node and the servers know
@@ -182,13 +182,13 @@ type ReservedCPU struct {
 // ReservedNetworks has the reserved ports, such as "22,80,8000-8010".
 type ReservedNetworks struct{ ReservedHostPorts string }
 
-// RegisterNodeRequest is the request of Node.Register, RegisterNodeResponse its response.
+// RegisterNodeRequest is the request of "Node.Register".
 type RegisterNodeRequest struct {
 	Node *Node
 	WriteOptions
 }
 
-// UpdateNodeStatusRequest is a heartbeat, the request of Node.UpdateStatus.
+// UpdateNodeStatusRequest is a heartbeat, the request of "Node.UpdateStatus".
 type UpdateNodeStatusRequest struct {
 	NodeID               string
 	Status               string // always NodeStatusReady
@@ -196,7 +196,7 @@ type UpdateNodeStatusRequest struct {
 	WriteOptions
 }
 
-// NodeUpdateResponse is the response to Node.Register and Node.UpdateStatus.
+// NodeUpdateResponse is the response to "Node.Register" and "Node.UpdateStatus".
 type NodeUpdateResponse struct {
 	HeartbeatTTL          time.Duration // zero if the server has the node as down
 	SignedIdentity        *string       // new identity of the node, a JWT
@@ -216,7 +216,7 @@ type Server struct {
 	Datacenter       string
 }
 
-// EmitNodeEventsRequest is the request of Node.EmitEvents; its response is a WriteMeta.
+// EmitNodeEventsRequest is the request of "Node.EmitEvents"; its response is a WriteMeta.
 type EmitNodeEventsRequest struct {
 	NodeEvents map[string][]*NodeEvent // by the id of the node
 	WriteOptions
@@ -230,7 +230,7 @@ type NodeEvent struct {
 	Timestamp time.Time
 }
 
-// UpdateNodeDrainRequest is the request of Node.UpdateDrain; its response is a WriteMeta.
+// UpdateNodeDrainRequest is the request of "Node.UpdateDrain"; its response is a WriteMeta.
 type UpdateNodeDrainRequest struct {
 	NodeID        string
 	DrainStrategy *DrainStrategy // nil ends the drain
@@ -245,13 +245,13 @@ type DrainStrategy struct {
 	IgnoreSystemJobs bool
 }
 
-// GetNodeRequest is the request of Node.GetNode.
+// GetNodeRequest is the request of "Node.GetNode".
 type GetNodeRequest struct {
 	NodeID string
 	ReadOptions
 }
 
-// GetNodeResponse is the response of Node.GetNode. Node is nil if the node does not exist.
+// GetNodeResponse is the response of "Node.GetNode". Node is nil if the node does not exist.
 type GetNodeResponse struct {
 	Node *api.Node
 	ReadMeta
