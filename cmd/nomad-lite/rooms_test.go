@@ -195,6 +195,22 @@ func TestClientCommandsLinkNoAgent(t *testing.T) {
 	}
 }
 
+// testPackages are packages that only tests import.
+var testPackages = []string{"internal/slowtest", "runtime/cluster/clustertest"}
+
+// TestProgramLinksNoTestPackages checks that the packages that only tests import are not in the program.
+func TestProgramLinksNoTestPackages(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", ".").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pkg := range strings.Fields(string(out)) {
+		if slices.Contains(testPackages, strings.TrimPrefix(pkg, modulePathPrefix)) {
+			t.Errorf("the program links %s", pkg)
+		}
+	}
+}
+
 // listPackageImports returns a line for each package, with its path and the paths of its imports.
 func listPackageImports(t *testing.T) string {
 	t.Helper()

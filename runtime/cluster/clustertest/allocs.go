@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
+	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire"
 )
 
 // clientUnknown is the client status of an allocation whose node is disconnected.
@@ -160,7 +161,7 @@ func (c *Cluster) removeAllocsLocked(match func(*allocation) bool) {
 	}
 }
 
-// getClientAllocs answers Node.GetClientAllocs.
+// getClientAllocs answers "Node.GetClientAllocs".
 func (c *Cluster) getClientAllocs(r *request) (answer, error) {
 	var get struct{ NodeID string }
 	if err := r.decode(&get); err != nil {
@@ -258,7 +259,7 @@ func (c *Cluster) getAlloc(r *request) (answer, error) {
 	}
 	a, known := c.allocs[get.AllocID]
 	if c.config.AccessControl && (known && !c.maySeeAlloc(r.caller, a) && !r.caller.mayUseNamespace(a.Namespace, "read-job") || !known && !r.caller.isNode() && !r.caller.isManagement()) {
-		return answer{}, fmt.Errorf("Unknown allocation %q", get.AllocID)
+		return answer{}, wire.ServerError(fmt.Sprintf("Unknown allocation %q", get.AllocID))
 	}
 	if !known {
 		return answer{body: object{"Alloc": nil}, index: c.tableIndexLocked("allocs")}, nil
@@ -268,7 +269,7 @@ func (c *Cluster) getAlloc(r *request) (answer, error) {
 	return answer{body: object{"Alloc": &found}, index: a.ModifyIndex}, nil
 }
 
-// updateAllocs answers Node.UpdateAlloc.
+// updateAllocs answers "Node.UpdateAlloc".
 func (c *Cluster) updateAllocs(r *request) (answer, error) {
 	var update struct {
 		Alloc []*allocation

@@ -21,7 +21,7 @@ const maxBlock = 5 * time.Minute
 var errCut = errors.New("connection closed by a fault")
 
 // errPermissionDenied is the error for tokens without the permission, and for tokens that are not valid.
-var errPermissionDenied = errors.New("Permission denied")
+var errPermissionDenied = wire.ServerError("Permission denied")
 
 // object is an untyped message or a part of it.
 type object = map[string]any
@@ -118,7 +118,7 @@ func (c *Cluster) execute(ctx context.Context, each *session, name string, body 
 		case "":
 			return nil, errors.New("missing region for target RPC")
 		default:
-			return nil, errors.New("No path to region")
+			return nil, wire.ServerError("No path to region")
 		}
 	}
 	return c.answerWhenChanged(ctx, m, r)
@@ -134,7 +134,7 @@ func (c *Cluster) answerWhenChanged(ctx context.Context, m method, r *request) (
 		forward := m.kind == write || m.kind == read && !r.AllowStale
 		if forward && leader == nil {
 			c.mu.Unlock()
-			return nil, errors.New("No cluster leader")
+			return nil, wire.ServerError("No cluster leader")
 		}
 		if forward && leader.listener == nil && leader != r.session.server {
 			c.mu.Unlock()

@@ -159,7 +159,7 @@ func (c *Cluster) addNodeEventLocked(n *nodeEntry, e *nodeEvent) {
 	n.Events = n.Events[max(0, len(n.Events)-maxNodeEvents):]
 }
 
-// registerNode answers Node.Register.
+// registerNode answers "Node.Register".
 func (c *Cluster) registerNode(r *request) (answer, error) {
 	if !r.caller.mayRegister() {
 		return answer{}, errPermissionDenied
@@ -174,7 +174,7 @@ func (c *Cluster) registerNode(r *request) (answer, error) {
 	}
 	old, known := c.nodes[n.ID]
 	if known && old.SecretID != n.SecretID {
-		return answer{}, errors.New("node secret ID does not match. Not registering node.")
+		return answer{}, wire.ServerError("node secret ID does not match. Not registering node.")
 	}
 	if !known && !c.mayIntroduce(r.caller, n) {
 		return answer{}, errPermissionDenied
@@ -204,7 +204,7 @@ func (c *Cluster) registerNode(r *request) (answer, error) {
 	return result, err
 }
 
-// mayRegister reports whether the caller may call Node.Register at all.
+// mayRegister reports whether the caller may call "Node.Register" at all.
 func (cl *caller) mayRegister() bool {
 	switch cl.kind {
 	case anonymous, nodeCaller, expiredNode, introducedNode:
@@ -289,7 +289,7 @@ func completeResources(n *node, profile Profile) {
 	}
 }
 
-// updateNodeStatus answers Node.UpdateStatus.
+// updateNodeStatus answers "Node.UpdateStatus".
 func (c *Cluster) updateNodeStatus(r *request) (answer, error) {
 	var update struct {
 		NodeID, Status       string
@@ -479,7 +479,7 @@ func (c *Cluster) loseNodeLocked(id string) {
 	}
 }
 
-// emitNodeEvents answers Node.EmitEvents.
+// emitNodeEvents answers "Node.EmitEvents".
 func (c *Cluster) emitNodeEvents(r *request) (answer, error) {
 	var emit struct{ NodeEvents map[string][]*nodeEvent }
 	if err := r.decode(&emit); err != nil {
@@ -509,7 +509,7 @@ func (c *Cluster) emitNodeEvents(r *request) (answer, error) {
 	return answer{body: object{"Index": index}}, nil
 }
 
-// updateNodeDrain answers Node.UpdateDrain. The drain stops all allocations at once.
+// updateNodeDrain answers "Node.UpdateDrain". The drain stops all allocations at once.
 func (c *Cluster) updateNodeDrain(r *request) (answer, error) {
 	var drain struct {
 		NodeID        string
@@ -571,7 +571,7 @@ func (c *Cluster) finishDrainLocked(n *nodeEntry) {
 	n.ModifyIndex = c.writeLocked("nodes")
 }
 
-// getNode answers Node.GetNode.
+// getNode answers "Node.GetNode".
 func (c *Cluster) getNode(r *request) (answer, error) {
 	var get struct{ NodeID string }
 	if err := r.decode(&get); err != nil {
@@ -592,7 +592,7 @@ func (c *Cluster) getNode(r *request) (answer, error) {
 	return answer{body: object{"Node": &found}, index: found.ModifyIndex}, nil
 }
 
-// deregisterNode answers Node.Deregister.
+// deregisterNode answers "Node.Deregister".
 func (c *Cluster) deregisterNode(r *request) (answer, error) {
 	var deregister struct{ NodeID string }
 	if err := r.decode(&deregister); err != nil {

@@ -12,7 +12,7 @@ const (
 type statusEvent int
 
 const (
-	heartbeatReceived statusEvent = iota // Node.UpdateStatus with the status ready
+	heartbeatReceived statusEvent = iota // "Node.UpdateStatus" with the status ready
 	heartbeatMissed                      // no heartbeat within TTL and grace
 	allLost                              // disconnect.lost_after of all allocations is over
 )

@@ -231,7 +231,7 @@ func readByte(r io.Reader) (byte, error) {
 }
 
 // Call calls a method of the node, on the session that was the last to be used by the node for the first time. Its error
-// is a wire.ServerError if the node has answered with an error.
+// is a wire.ServerError if the node has answered with an error, or if the servers have no session of the node.
 func (c *Cluster) Call(ctx context.Context, nodeID, method string, request, response any) error {
 	each, err := c.sessionOf(nodeID)
 	if err != nil {
@@ -256,14 +256,14 @@ func (c *Cluster) sessionOf(nodeID string) (*session, error) {
 	defer c.mu.Unlock()
 	n, known := c.nodes[nodeID]
 	if !known {
-		return nil, fmt.Errorf("Unknown node %s", nodeID)
+		return nil, wire.ServerError("Unknown node " + nodeID)
 	}
 	version, err := goversion.NewVersion(n.Attributes["nomad.version"])
 	if err != nil {
-		return nil, errors.New("Unable to determine Nomad version")
+		return nil, wire.ServerError("Unable to determine Nomad version")
 	}
 	if version.LessThan(goversion.Must(goversion.NewVersion("0.8.0-rc1"))) {
-		return nil, errors.New("Node does not support RPC; requires 0.8 or later")
+		return nil, wire.ServerError("Node does not support RPC; requires 0.8 or later")
 	}
 	var newest *session
 	for _, s := range c.servers {
@@ -274,7 +274,7 @@ func (c *Cluster) sessionOf(nodeID string) (*session, error) {
 		}
 	}
 	if newest == nil {
-		return nil, errors.New("No path to node")
+		return nil, wire.ServerError("No path to node")
 	}
 	return newest, nil
 }
