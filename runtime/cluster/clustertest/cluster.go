@@ -104,6 +104,7 @@ func StartCluster(t testing.TB, n int, config Config) *Cluster {
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &Cluster{
 		t: t, config: config, clock: config.Clock, ctx: ctx, signer: newTokenSigner(t),
+		calls:   callLog{changed: make(chan struct{})},
 		changed: make(chan struct{}), index: 10, tables: map[string]uint64{},
 		nodes: map[string]*nodeEntry{}, pools: map[string]bool{"default": true}, jobs: map[[2]string]*job{},
 		allocs: map[string]*allocation{}, nodeWrite: map[string]uint64{},
@@ -208,12 +209,6 @@ func (c *Cluster) tableIndexLocked(table string) uint64 { return max(c.tables[ta
 func (c *Cluster) changedLocked() {
 	close(c.changed)
 	c.changed = make(chan struct{})
-}
-
-func (c *Cluster) broadcast() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.changedLocked()
 }
 
 // wait waits until match, which is called with mu held, returns true.

@@ -38,6 +38,8 @@ func (s ownTarget) purgeNode(id string) { s.PurgeNode(id) }
 
 func (s ownTarget) missHeartbeat(id string) { s.MissHeartbeat(id) }
 
+func (s ownTarget) settle() {}
+
 func (s ownTarget) putVariable(path string, items map[string]string) {
 	s.PutVariable("default", path, items)
 }

@@ -244,9 +244,8 @@ func (each *session) serveCall(ctx context.Context, stream io.ReadWriter, decode
 	if decoder.Decode(&header) != nil || decoder.Decode(&body) != nil {
 		return false
 	}
-	call := &Call{Server: each.server, Method: header.ServiceMethod, Request: body, RequestBytes: sizeOf(body), Started: c.clock.Now(), session: each}
+	call := &Call{Server: each.server, Method: header.ServiceMethod, Request: body, RequestBytes: sizeOf(body), Started: c.clock.Now()}
 	c.calls.add(call)
-	c.broadcast()
 	fault := c.faults.take(each.server, *call)
 	if fault == nil {
 		fault = &Fault{}
@@ -256,10 +255,10 @@ func (each *session) serveCall(ctx context.Context, stream io.ReadWriter, decode
 		fault.Edit(response)
 	}
 	finish := func(text string) {
-		c.calls.finish(call, func() {
-			call.Ended, call.Error, call.Response, call.ResponseBytes = c.clock.Now(), text, response, sizeOf(response)
+		ended, size := c.clock.Now(), sizeOf(response)
+		c.calls.finish(func() {
+			call.Ended, call.Error, call.Response, call.ResponseBytes = ended, text, response, size
 		})
-		c.broadcast()
 	}
 	if errors.Is(err, errCut) || fault.Cut == CutBeforeResponse || ctx.Err() != nil {
 		response = nil

@@ -19,6 +19,8 @@ type target interface {
 	purgeNode(id string)
 	// missHeartbeat waits until the node, which sends nothing, has not the status ready any longer.
 	missHeartbeat(id string)
+	// settle waits until the scheduler has nothing to do.
+	settle()
 	putVariable(path string, items map[string]string)
 	// makeTokens makes the policy "readers" with the rules of readerRules, the role "reading" with this policy, and a
 	// token of a user with both. It returns the secret of the token and the id of the role.
@@ -131,6 +133,7 @@ func playOutages(t *testing.T, cluster target) []step {
 		do("heartbeat before report", "Node.UpdateStatus", heartbeat)
 		do("first report", "Node.UpdateAlloc", running)
 		do("heartbeat after report", "Node.UpdateStatus", heartbeat)
+		cluster.settle()
 		do("node that is back", "Node.GetNode", object{"NodeID": c.id})
 		do("pull of allocation that is back", "Alloc.GetAllocs", pull)
 		do("second report", "Node.UpdateAlloc", running)

@@ -63,8 +63,7 @@ func (c *testClient) start(method string, request object) <-chan result {
 // waitReceived waits until the cluster has received n calls of a method.
 func waitReceived(t *testing.T, c *Cluster, method string, n int) {
 	t.Helper()
-	err := c.wait(t.Context(), method, func() bool { return len(c.calls.list([]string{method})) >= n })
-	if err != nil {
+	if err := c.WaitReceived(t.Context(), method, n); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/internal/slowtest"
 )
 
 // peersEnvVar names the folder with the peers; the default is shared/peers beside the repository.
@@ -29,6 +31,7 @@ var stockProgram struct {
 // unpackStock returns the path of the stock agent. It skips the test if the peers are absent.
 func unpackStock(t *testing.T) string {
 	t.Helper()
+	slowtest.Skip(t, "starts stock servers, for half a minute")
 	folder := os.Getenv(peersEnvVar)
 	if folder == "" {
 		folder = filepath.Join("..", "..", "..", "..", "shared", "peers")

@@ -96,6 +96,18 @@ func (s stockTarget) missHeartbeat(id string) {
 	})
 }
 
+func (s stockTarget) settle() {
+	s.eventually(func() error {
+		evaluations, _, err := s.http.Evaluations().List(nil)
+		for _, e := range evaluations {
+			if e.Status == "pending" && e.WaitUntil.IsZero() {
+				err = errors.New("evaluation is pending")
+			}
+		}
+		return err
+	})
+}
+
 func (s stockTarget) putVariable(path string, items map[string]string) {
 	_, _, err := s.http.Variables().Create(&api.Variable{Path: path, Items: items}, nil)
 	s.check(err)
