@@ -18,6 +18,8 @@ type Policy struct {
 	Namespaces        []NamespaceRule
 	Node              string // "read", "write", "deny", or empty
 	Agent             string // the same
+	// JobNamespace and JobID name a job to whose tasks the policy is attached; both are empty for policies of users.
+	JobNamespace, JobID string
 }
 
 // NamespaceRule is a rule for the namespaces that match Name, which can have the wildcard *.
@@ -204,16 +206,16 @@ func (cl *caller) mayUseNamespace(namespace, capability string) bool {
 		return false
 	}
 	allowed := cl.isManagement()
-	for _, rule := range cl.token.rulesFor(namespace) {
+	for _, rule := range rulesFor(cl.token.rules, namespace) {
 		allowed = allowed || slices.Contains(rule.Capabilities, capability) || slices.Contains(capabilitiesOf[rule.Policy], capability)
 	}
 	return allowed
 }
 
-// rulesFor returns the rules that match a namespace.
-func (t *tokenEntry) rulesFor(namespace string) []NamespaceRule {
+// rulesFor returns the rules of policies that match a namespace.
+func rulesFor(policies []*policyEntry, namespace string) []NamespaceRule {
 	var found []NamespaceRule
-	for _, p := range t.rules {
+	for _, p := range policies {
 		for _, rule := range p.Namespaces {
 			if matched, err := path.Match(rule.Name, namespace); err == nil && matched {
 				found = append(found, rule)
@@ -223,12 +225,9 @@ func (t *tokenEntry) rulesFor(namespace string) []NamespaceRule {
 	return found
 }
 
-// mayReadVariable reports whether a user may read a variable.
-func (t *tokenEntry) mayReadVariable(namespace, variable string) bool {
-	if t.Type == "management" {
-		return true
-	}
-	for _, rule := range t.rulesFor(namespace) {
+// allowVariable reports whether policies allow to read a variable.
+func allowVariable(policies []*policyEntry, namespace, variable string) bool {
+	for _, rule := range rulesFor(policies, namespace) {
 		for _, pattern := range rule.ReadVariables {
 			if matched, err := path.Match(pattern, variable); err == nil && matched {
 				return true
@@ -318,10 +317,7 @@ func (c *Cluster) getPolicies(r *request) (answer, error) {
 	for _, name := range get.Names {
 		p, known := c.policies[name]
 		if known && (r.caller.isManagement() || slices.Contains(r.caller.token.rules, p)) {
-			found[name] = object{
-				"Name": p.Name, "Description": p.Description, "Rules": p.Text(), "RulesJSON": nil, "JobACL": nil,
-				"Hash": hashOf(p.Text()), "CreateIndex": p.index, "ModifyIndex": p.index,
-			}
+			found[name] = p.message()
 		}
 	}
 	return answer{body: object{"Policies": found}, index: c.tableIndexLocked("policies")}, nil
@@ -352,10 +348,39 @@ func (c *Cluster) getRoles(r *request) (answer, error) {
 	return answer{body: object{"ACLRoles": found}, index: c.tableIndexLocked("roles")}, nil
 }
 
-// getClaimPolicies answers ACL.GetClaimPolicies. No policy is attached to a job.
+// message returns the policy as servers send it. They leave the parsed rules out.
+func (p *policyEntry) message() object {
+	m := object{
+		"Name": p.Name, "Description": p.Description, "Rules": p.Text(), "RulesJSON": nil, "JobACL": nil,
+		"Hash": hashOf(p.Text()), "CreateIndex": p.index, "ModifyIndex": p.index,
+	}
+	if p.JobID != "" {
+		m["JobACL"] = object{"Namespace": p.JobNamespace, "JobID": p.JobID, "Group": "", "Task": ""}
+	}
+	return m
+}
+
+// policiesOfTaskLocked returns the policies that are attached to the job of a task.
+func (c *Cluster) policiesOfTaskLocked(cl claims) []*policyEntry {
+	var found []*policyEntry
+	for _, p := range c.policies {
+		if p.JobID == cl.JobID && p.JobNamespace == cl.Namespace {
+			found = append(found, p)
+		}
+	}
+	return found
+}
+
+// getClaimPolicies answers ACL.GetClaimPolicies.
 func (c *Cluster) getClaimPolicies(r *request) (answer, error) {
 	if !c.config.AccessControl || r.caller.kind != taskCaller {
 		return answer{}, errPermissionDenied
 	}
-	return answer{body: object{"Policies": object{}, "KnownLeader": false}}, nil
+	found := object{}
+	var index uint64
+	for _, p := range c.policiesOfTaskLocked(r.caller.claims) {
+		found[p.Name] = p.message()
+		index = max(index, p.index)
+	}
+	return answer{body: object{"Policies": found, "KnownLeader": false}, index: index}, nil
 }

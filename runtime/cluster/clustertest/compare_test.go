@@ -49,6 +49,7 @@ func (s ownTarget) makeTokens() (secret, roleID string) {
 		Name: "readers", Description: "may read", Node: "read",
 		Namespaces: []NamespaceRule{{Name: "default", Policy: "read", Capabilities: []string{"alloc-exec"}, ReadVariables: []string{"nomad/jobs/web"}}},
 	})
+	s.AddPolicy(Policy{Name: "of-job", JobNamespace: "default", JobID: "web", Namespaces: []NamespaceRule{{Name: "default", ReadVariables: []string{"secret/other"}}}})
 	roleID = s.AddRole("reading", "readers")
 	return s.AddToken("user", []string{"readers"}, []string{roleID}), roleID
 }

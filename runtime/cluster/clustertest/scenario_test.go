@@ -23,7 +23,8 @@ type target interface {
 	settle()
 	putVariable(path string, items map[string]string)
 	// makeTokens makes the policy "readers" with the rules of readerRules, the role "reading" with this policy, and a
-	// token of a user with both. It returns the secret of the token and the id of the role.
+	// token of a user with both. It returns the secret of the token and the id of the role. It attaches the policy
+	// "of-job" with the rules of jobRules to the job "web".
 	makeTokens() (secret, roleID string)
 	managementToken() string
 }
@@ -40,6 +41,16 @@ namespace "default" {
 }
 node {
   policy = "read"
+}
+`
+
+const jobRules = `
+namespace "default" {
+  variables {
+    path "secret/other" {
+      capabilities = ["read"]
+    }
+  }
 }
 `
 
@@ -344,6 +355,8 @@ func play(t *testing.T, cluster target, accessControl bool) []step {
 	if accessControl {
 		user, roleID := cluster.makeTokens()
 		management := cluster.managementToken()
+		do("policies of task with policies", "ACL.GetClaimPolicies", object{"AuthToken": taskToken})
+		do("read other variable with policies", "Variables.Read", object{"Path": "secret/other", "AuthToken": taskToken})
 		do("who is user", "ACL.WhoAmI", object{"AuthToken": user})
 		do("who is management", "ACL.WhoAmI", object{"AuthToken": management})
 		do("policies of user", "ACL.GetPolicies", object{"AuthToken": user, "Names": []string{"readers"}})

@@ -116,6 +116,8 @@ func (s stockTarget) putVariable(path string, items map[string]string) {
 func (s stockTarget) makeTokens() (secret, roleID string) {
 	_, err := s.http.ACLPolicies().Upsert(&api.ACLPolicy{Name: "readers", Description: "may read", Rules: readerRules}, nil)
 	s.check(err)
+	_, err = s.http.ACLPolicies().Upsert(&api.ACLPolicy{Name: "of-job", Rules: jobRules, JobACL: &api.JobACL{Namespace: "default", JobID: "web"}}, nil)
+	s.check(err)
 	role, _, err := s.http.ACLRoles().Create(&api.ACLRole{Name: "reading", Policies: []*api.ACLRolePolicyLink{{Name: "readers"}}}, nil)
 	s.check(err)
 	token, _, err := s.http.ACLTokens().Create(&api.ACLToken{Name: "user", Type: "client", Policies: []string{"readers"}, Roles: []*api.ACLTokenRoleLink{{ID: role.ID}}}, nil)

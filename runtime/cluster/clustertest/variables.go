@@ -87,7 +87,7 @@ func (c *Cluster) listVariables(r *request) (answer, error) {
 // mayReadVariable reports whether the caller may read a variable: a task may read those of its job.
 func (c *Cluster) mayReadVariable(by caller, namespace, path string) bool {
 	if by.kind == userCaller {
-		return by.token.mayReadVariable(namespace, path)
+		return by.isManagement() || allowVariable(by.token.rules, namespace, path)
 	}
 	if by.kind != taskCaller || by.claims.Namespace != namespace {
 		return false
@@ -103,5 +103,5 @@ func (c *Cluster) mayReadVariable(by caller, namespace, path string) bool {
 			return true
 		}
 	}
-	return false
+	return allowVariable(c.policiesOfTaskLocked(by.claims), namespace, path)
 }
