@@ -57,7 +57,9 @@ const (
 )
 
 // Cluster is the state that the servers of a region share, and its operator. Its methods may be called concurrently. A
-// method reports a misuse, such as an unknown id, with Fatal, so that it must be called by the goroutine of the test.
+// method without an error in its results reports a misuse, such as an unknown id, with Fatal, so that it must be called by
+// the goroutine of the test. It is large because all tables of a server change together under one lock, and each method of
+// the protocol is a method of it.
 type Cluster struct {
 	t       testing.TB
 	config  Config

@@ -11,7 +11,7 @@ import (
 // The records of this file have the fields of a server's messages, no more and no fewer, so that a message has each key
 // that a stock server sends, and its zero value in the same form. Parts that no test compares are untyped.
 
-// node is the record of a node.
+// node is the record of a node. It is large because it has all fields of Nomad's record.
 type node struct {
 	ID, SecretID, Datacenter, Name, NodePool, NodeClass, ComputedClass string
 	HTTPAddr                                                           string
@@ -67,7 +67,8 @@ type drainRecord struct {
 	Meta                 map[string]string
 }
 
-// allocation is the record of an allocation. Servers omit its empty fields.
+// allocation is the record of an allocation. Servers omit its empty fields. It is large because it has all fields of
+// Nomad's record.
 type allocation struct {
 	ID                    string                 `codec:",omitempty"`
 	Name                  string                 `codec:",omitempty"`
@@ -211,6 +212,7 @@ type taskState struct {
 	Events                             []*taskEvent
 }
 
+// taskEvent is an event of a task. It is large because it has all fields of Nomad's record.
 type taskEvent struct {
 	Type                                                          string
 	Time                                                          int64
@@ -225,7 +227,8 @@ type taskEvent struct {
 	TaskSignalReason, TaskSignal, DriverMessage, GenericSource    string
 }
 
-// job is a job in its canonical form. DispatchIdempotencyToken and the other fields that only servers use are part of it.
+// job is a job in its canonical form. It is large because it has all fields of Nomad's record, also those that only
+// servers use.
 type job struct {
 	ID, Name, Namespace, Region, Type, NodePool, ParentID, Status, StatusDescription string
 	ConsulNamespace, VaultNamespace, NomadTokenID, DispatchIdempotencyToken          string
@@ -254,6 +257,7 @@ type updateStrategy struct {
 	Canary                                            int
 }
 
+// taskGroup is a group of a job. It is large because it has all fields of Nomad's record.
 type taskGroup struct {
 	Name                                      string
 	Count                                     int
@@ -324,6 +328,7 @@ type service struct {
 	Identity                                                                                      *workloadIdentity
 }
 
+// check is a check of a service. It is large because it has all fields of Nomad's record.
 type check struct {
 	Name, Type, Command, Path, Protocol, PortLabel, AddressMode, InitialStatus, Method, TaskName string
 	TLSServerName, Body, GRPCService, OnUpdate, Notes                                            string
@@ -343,6 +348,7 @@ type workloadIdentity struct {
 	ExtraClaims                                           map[string]string
 }
 
+// task is a task of a group. It is large because it has all fields of Nomad's record.
 type task struct {
 	Name, Driver, User, KillSignal, Kind          string
 	Config                                        map[string]any
