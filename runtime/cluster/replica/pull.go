@@ -333,8 +333,8 @@ func endWithoutStart(a *api.Allocation) {
 
 const removedByServers = "the servers have removed the allocation"
 
-// removeAlloc removes an allocation that the servers no longer have. One that has not ended is stopped first; storeReports
-// removes it at its end. It reports whether it has changed the store.
+// removeAlloc removes an allocation that the servers no longer have. One that has not ended is stopped first;
+// ApplyAllocReports removes it at its end. It reports whether it has changed the store.
 func (r *Replica) removeAlloc(tx *store.Txn, a *api.Allocation) bool {
 	if tx.AllocationEnded(a.ID) {
 		r.deleteAlloc(tx, a.ID)

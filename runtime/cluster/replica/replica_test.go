@@ -231,7 +231,6 @@ type fakeRunner struct {
 	store   *store.Store
 	running map[string]bool
 	starts  map[string]int
-	// mustNotRun are allocations that the servers have stopped before the node knew them.
 	reconnected []string
 }
 
