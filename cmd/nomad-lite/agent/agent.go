@@ -52,15 +52,9 @@ type options struct {
 	configPaths             []string
 	dataDir                 string
 	bindAddr                string
-	nodeName                string
-	datacenter              string
-	region                  string
-	nodeClass               string
-	nodePool                string
+	node                    nodeOptions
 	servers                 []string
 	introductionToken       string
-	nodeMeta                map[string]string
-	networkInterface        string
 	pluginDir               string
 	logLevel                string
 	logJSON                 bool
@@ -69,6 +63,13 @@ type options struct {
 	endTasksWithoutRecord   bool
 	adoptTasksWithoutRecord bool
 	claimTasksOfCopiedDir   bool
+}
+
+// nodeOptions describe the node.
+type nodeOptions struct {
+	name, datacenter, region, class, pool string
+	meta                                  map[string]string
+	networkInterface                      string
 }
 
 // NewCommand returns the command "agent".
@@ -94,16 +95,16 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	f.StringArrayVar(&o.configPaths, "config", nil, "configuration `file` or directory; may be repeated, later ones win")
 	f.StringVar(&o.dataDir, "data-dir", "", "keep everything in this `directory`")
 	f.StringVar(&o.bindAddr, "bind", "", "`address` to listen on")
-	f.StringVar(&o.nodeName, "node", "", "`name` of the node")
-	f.StringVar(&o.datacenter, "dc", "", "`name` of the datacenter")
-	f.StringVar(&o.region, "region", "", "`name` of the region")
-	f.StringVar(&o.nodeClass, "node-class", "", "`class` of the node")
-	f.StringVar(&o.nodePool, "node-pool", "", "`name` of the pool that the node is in")
+	f.StringVar(&o.node.name, "node", "", "`name` of the node")
+	f.StringVar(&o.node.datacenter, "dc", "", "`name` of the datacenter")
+	f.StringVar(&o.node.region, "region", "", "`name` of the region")
+	f.StringVar(&o.node.class, "node-class", "", "`class` of the node")
+	f.StringVar(&o.node.pool, "node-pool", "", "`name` of the pool that the node is in")
 	f.StringSliceVar(&o.servers, "servers", nil, "join the cluster of these servers, `host:port,...`; may be repeated")
 	f.StringVar(&o.introductionToken, "client-intro-token", os.Getenv("NOMAD_CLIENT_INTRO_TOKEN"), "`token` with which the node registers with servers for the first time")
 	f.Lookup("client-intro-token").DefValue = ""
-	f.StringToStringVar(&o.nodeMeta, "meta", nil, "metadata of the node, as `name=value`; may be repeated")
-	f.StringVar(&o.networkInterface, "network-interface", "", "`name` of the interface whose address tasks get")
+	f.StringToStringVar(&o.node.meta, "meta", nil, "metadata of the node, as `name=value`; may be repeated")
+	f.StringVar(&o.node.networkInterface, "network-interface", "", "`name` of the interface whose address tasks get")
 	f.StringVar(&o.pluginDir, "plugin-dir", "", "take plugins from this `directory`")
 	f.StringVar(&o.logLevel, "log-level", "", "how much is logged: trace, debug, info, warn or error")
 	f.BoolVar(&o.logJSON, "log-json", false, "log in JSON")

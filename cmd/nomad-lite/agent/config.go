@@ -38,12 +38,12 @@ func (o options) loadConfig(s *cli.Streams) (*config.Config, error) {
 	}{
 		{o.dataDir, &c.DataDir},
 		{o.bindAddr, &c.BindAddr},
-		{o.nodeName, &c.Node.Name},
-		{o.datacenter, &c.Node.Datacenter},
-		{o.region, &c.Node.Region},
-		{o.nodeClass, &c.Node.Class},
-		{o.nodePool, &c.Node.Pool},
-		{o.networkInterface, &c.Node.Interface.Name},
+		{o.node.name, &c.Node.Name},
+		{o.node.datacenter, &c.Node.Datacenter},
+		{o.node.region, &c.Node.Region},
+		{o.node.class, &c.Node.Class},
+		{o.node.pool, &c.Node.Pool},
+		{o.node.networkInterface, &c.Node.Interface.Name},
 		{o.pluginDir, &c.PluginDir},
 		{o.logLevel, &c.LogLevel},
 		{o.introductionToken, &c.Cluster.IntroductionToken},
@@ -61,7 +61,7 @@ func (o options) loadConfig(s *cli.Streams) (*config.Config, error) {
 	if c.Node.Meta == nil {
 		c.Node.Meta = make(map[string]string)
 	}
-	maps.Copy(c.Node.Meta, o.nodeMeta)
+	maps.Copy(c.Node.Meta, o.node.meta)
 	c.LogJSON = c.LogJSON || o.logJSON
 	c.LogSourceLocation = c.LogSourceLocation || o.logSourceLocation
 	if c.LogLevel == "" {
