@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner/taskexec"
 )
 
 // execSessionClient is the client's end of a session.
@@ -30,7 +31,7 @@ type execSessionClient struct {
 
 // startExecSession connects a client to a command. The returned channel is closed when the session has
 // ended.
-func startExecSession(t *testing.T, stop context.Context, command execCommand) (*execSessionClient, <-chan struct{}) {
+func startExecSession(t *testing.T, stop context.Context, command taskexec.Command) (*execSessionClient, <-chan struct{}) {
 	t.Helper()
 	ended := make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -97,7 +98,7 @@ func wantClosed(t *testing.T, what string, c <-chan struct{}) {
 // The messages of an exec session have the order that clients expect.
 func TestExecSession(t *testing.T) {
 	sizes := make(chan driver.TerminalSize, 3)
-	c, ended := startExecSession(t, t.Context(), execCommand{runInTask: func(ctx context.Context, e driver.Exec) (*driver.ExitResult, error) {
+	c, ended := startExecSession(t, t.Context(), taskexec.Command{RunInTask: func(ctx context.Context, e driver.Exec) (*driver.ExitResult, error) {
 		sizes <- <-e.Resize
 		text, err := io.ReadAll(e.Stdin)
 		fmt.Fprintf(e.Stdout, "%s!", text)
@@ -119,15 +120,15 @@ func TestExecSession(t *testing.T) {
 }
 
 func TestExecSessionWithTerminal(t *testing.T) {
-	command := execCommand{runInTask: func(_ context.Context, e driver.Exec) (*driver.ExitResult, error) { return &driver.ExitResult{}, nil }}
+	command := taskexec.Command{RunInTask: func(_ context.Context, e driver.Exec) (*driver.ExitResult, error) { return &driver.ExitResult{}, nil }}
 	command.TTY = true
 	c, _ := startExecSession(t, t.Context(), command)
 	c.wantMessages(`{"stdout":{"close":true}}`, `{"exited":true,"result":{}}`, "closed 1000 ")
 }
 
 // commandUntilKilled returns a command that runs until it is killed.
-func commandUntilKilled(killed chan struct{}) execCommand {
-	return execCommand{runInTask: func(ctx context.Context, e driver.Exec) (*driver.ExitResult, error) {
+func commandUntilKilled(killed chan struct{}) taskexec.Command {
+	return taskexec.Command{RunInTask: func(ctx context.Context, e driver.Exec) (*driver.ExitResult, error) {
 		<-ctx.Done()
 		close(killed)
 		return nil, fmt.Errorf("exec task: %w", context.Canceled)
@@ -150,7 +151,7 @@ func TestExecSessionEnds(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			client, ended := startExecSession(t, t.Context(), execCommand{runInTask: func(context.Context, driver.Exec) (*driver.ExitResult, error) { return nil, c.err }})
+			client, ended := startExecSession(t, t.Context(), taskexec.Command{RunInTask: func(context.Context, driver.Exec) (*driver.ExitResult, error) { return nil, c.err }})
 			client.wantMessages(c.want...)
 			wantClosed(t, "the end of the session", ended)
 		})
@@ -188,7 +189,7 @@ func TestExecSessionEnds(t *testing.T) {
 		t.Parallel()
 		stopped, stop := context.WithCancel(t.Context())
 		stuck := make(chan struct{})
-		_, ended := startExecSession(t, stopped, execCommand{runInTask: func(ctx context.Context, e driver.Exec) (*driver.ExitResult, error) {
+		_, ended := startExecSession(t, stopped, taskexec.Command{RunInTask: func(ctx context.Context, e driver.Exec) (*driver.ExitResult, error) {
 			block := make([]byte, 1<<20)
 			time.AfterFunc(200*time.Millisecond, func() { close(stuck) })
 			for {
@@ -272,9 +273,9 @@ func TestNoExecSessionStartsAfterServe(t *testing.T) {
 	f.routes = []route{{"GET", "/v1/late", func(r *request) (any, error) {
 		close(asked)
 		<-ended
-		_, err := exec.serveExecSession(r, func() (execCommand, error) {
+		_, err := exec.serveExecSession(r, func() (taskexec.Command, error) {
 			t.Error("the session looks for its command")
-			return execCommand{}, errAgentStopping
+			return taskexec.Command{}, errAgentStopping
 		})
 		result <- err
 		return nil, err
@@ -311,29 +312,14 @@ func FuzzExecFrames(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		stdin, typed := io.Pipe()
-		in := &execInput{stdin: typed, terminalSizes: make(chan driver.TerminalSize, 1)}
 		var frame api.ExecStreamingInput
 		valid := json.Unmarshal(text, &frame) == nil
-		read := make(chan string)
-		go func() {
-			got, _ := io.ReadAll(stdin)
-			read <- string(got)
-		}()
-		if err := in.applyClientMessage(text); (err == nil) != valid {
+		in, err := decodeExecInput(text)
+		if (err == nil) != valid {
 			t.Errorf("%q: %v", text, err)
 		}
-		typed.Close()
-		got := <-read
-		if valid && frame.Stdin != nil && got != string(frame.Stdin.Data) {
-			t.Errorf("%q gives the command %q", text, got)
-		}
-		select {
-		case size := <-in.terminalSizes:
-			if size.Height <= 0 || size.Width <= 0 {
-				t.Errorf("%q makes a terminal of %+v", text, size)
-			}
-		default:
+		if valid && frame.Stdin != nil && string(in.Stdin) != string(frame.Stdin.Data) {
+			t.Errorf("%q is the input %q", text, in.Stdin)
 		}
 	})
 }

@@ -2,13 +2,9 @@ package httpapi
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"net/http"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,6 +16,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner/taskexec"
 )
 
 // Limits of an exec session.
@@ -34,22 +31,11 @@ const (
 	maxCloseReason           = 123         // maximum length in bytes of the text in a close frame
 )
 
-var (
-	errClientGone    = errors.New("the client has gone")
-	errAgentStopping = errors.New("the agent is stopping")
-)
-
-// sessionCloseError is an error that ends a session, with the code of the close frame.
-type sessionCloseError struct {
-	code websocket.StatusCode
-	text string
-}
-
-func (c *sessionCloseError) Error() string { return c.text }
+var errAgentStopping = errors.New("the agent is stopping")
 
 // newExecRequestError returns an error that would be a 4xx status before the upgrade to a websocket.
 func newExecRequestError(format string, args ...any) error {
-	return &sessionCloseError{websocket.StatusPolicyViolation, fmt.Sprintf(format, args...)}
+	return taskexec.NewRequestError(http.StatusBadRequest, format, args...)
 }
 
 // execSessionGroup counts the exec sessions, because http.Server does not wait for upgraded
@@ -84,7 +70,7 @@ func (g *execSessionGroup) rejectNewAndWaitForSessions() {
 
 // serveExecSession runs a command for a client over a websocket. It sends errors of the request in the session,
 // because clients do not show errors that precede the session.
-func (h *execHandler) serveExecSession(r *request, findCommand func() (execCommand, error)) (any, error) {
+func (h *execHandler) serveExecSession(r *request, findCommand func() (taskexec.Command, error)) (any, error) {
 	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
 		return nil, &statusError{http.StatusInternalServerError, "websocket connection not found in context"}
 	}
@@ -101,7 +87,7 @@ func (h *execHandler) serveExecSession(r *request, findCommand func() (execComma
 	defer conn.CloseNow()
 	err = h.authenticateExecSession(r, conn)
 	conn.SetReadLimit(maxInputBytes)
-	var command execCommand
+	var command taskexec.Command
 	if err == nil {
 		command, err = findCommand()
 	}
@@ -116,15 +102,15 @@ func (h *execHandler) serveExecSession(r *request, findCommand func() (execComma
 // closeExecSession closes the session. It does not wait for clients that do not reply to the close frame.
 func closeExecSession(conn *websocket.Conn, err error) {
 	code, text := websocket.StatusInternalError, ""
-	if c := new(sessionCloseError); errors.As(err, &c) {
-		code, text = c.code, c.text
+	if rejected := new(taskexec.RequestError); errors.As(err, &rejected) {
+		code, text = websocket.StatusPolicyViolation, rejected.Text
 	} else if err != nil {
 		text = basewire.ErrorMessageWithoutGRPCPrefix(err)
 	}
 	switch {
 	case err == nil:
 		_ = conn.Close(websocket.StatusNormalClosure, "")
-	case errors.Is(err, errClientGone):
+	case errors.Is(err, taskexec.ErrClientGone):
 		_ = conn.CloseNow()
 	case errors.Is(err, errAgentStopping):
 		_ = conn.Close(websocket.StatusGoingAway, errAgentStopping.Error())
@@ -134,7 +120,7 @@ func closeExecSession(conn *websocket.Conn, err error) {
 			// the command.
 			ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 			defer cancel()
-			_, _ = io.WriteString(execWriter{&execOutput{ctx: ctx, conn: conn}, "stderr"}, text+"\n")
+			_ = conn.Write(ctx, websocket.MessageText, taskexec.AppendOutput(nil, "stderr", []byte(text+"\n")))
 		}
 		_ = conn.Close(code, truncateCloseReason(text))
 	}
@@ -174,7 +160,7 @@ func (h *execHandler) authenticateExecSession(r *request, conn *websocket.Conn) 
 	_, text, err := conn.Read(ctx)
 	if err != nil {
 		r.conn.Evict()
-		return errClientGone
+		return taskexec.ErrClientGone
 	}
 	var helloMessage struct {
 		Version   int    `json:"version"`
@@ -197,110 +183,98 @@ func (h *execHandler) authenticateExecSession(r *request, conn *websocket.Conn) 
 
 // runExecSession runs the command with the client as its terminal, and sends the exit code. The command
 // is killed when the client disconnects or the agent shuts down.
-func runExecSession(parent context.Context, conn *websocket.Conn, command execCommand) {
-	ctx, cancel := context.WithCancelCause(parent)
+func runExecSession(parent context.Context, conn *websocket.Conn, command taskexec.Command) {
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(parent))
+	c := &execConn{conn: conn, cancelCommand: cancel}
+	c.ctx, c.cancel = context.WithCancel(context.WithoutCancel(parent))
+	c.lastMessageTime.Store(time.Now().UnixNano())
+	var background sync.WaitGroup
+	defer background.Wait()
+	defer c.cancel()
 	defer cancel(nil)
-	// The context of the connection ends later than the context of the command, so that the last output and the
-	// exit code can be sent. But a client that does not read must block neither the command nor the agent.
-	connCtx, cancelConn := context.WithCancel(context.WithoutCancel(parent))
-	defer cancelConn()
-	endSoon := func() { time.AfterFunc(closeTimeout, cancelConn) }
-	defer context.AfterFunc(parent, endSoon)()
-
-	stdin, typed := io.Pipe()
-	resize := make(chan driver.TerminalSize, 1)
-	in := &execInput{conn: conn, stdin: typed, terminalSizes: resize}
-	in.lastMessageTime.Store(time.Now().UnixNano())
-	var backgroundWG sync.WaitGroup
-	defer backgroundWG.Wait()
-	backgroundWG.Go(func() {
-		cancel(in.readMessages(connCtx))
-		endSoon()
-	})
-	backgroundWG.Go(func() {
-		if in.awaitDisconnect(ctx) {
-			cancel(errClientGone)
-			cancelConn()
+	defer context.AfterFunc(parent, func() {
+		cancel(errAgentStopping)
+		c.cancelSoon()
+	})()
+	background.Go(func() {
+		if c.awaitDisconnect(ctx) {
+			cancel(taskexec.ErrClientGone)
+			c.cancel()
 		}
 	})
-
-	out := &execOutput{ctx: connCtx, conn: conn}
-	command.Stdin, command.Resize = stdin, resize
-	command.Stdout, command.Stderr = execWriter{out, "stdout"}, execWriter{out, "stderr"}
-	exit, err := command.runInTask(ctx, command.Exec)
-	_ = stdin.Close() // the command has ended and no longer reads stdin
-	cause := context.Cause(ctx)
-	switch {
-	case err == nil && exit.Err == nil:
-		err = out.sendExitCode(exit.ExitCode, command.TTY)
-	case parent.Err() != nil:
-		err = errAgentStopping
-	case cause != nil:
-		err = cause
-	case err == nil:
-		err = exit.Err
-	}
-	cancel(nil)
-	closeExecSession(conn, err)
+	taskexec.Run(ctx, c, command)
 }
 
-// execInput passes the input of the client to the command.
-type execInput struct {
-	conn            *websocket.Conn
-	stdin           *io.PipeWriter
-	terminalSizes   chan driver.TerminalSize
+// execConn is the websocket of a session.
+type execConn struct {
+	conn *websocket.Conn
+	// ctx ends later than the context of the command, so that the last output and the exit code can be sent. But a client that
+	// does not read must block neither the command nor the agent.
+	ctx             context.Context
+	cancel          context.CancelFunc
+	cancelCommand   context.CancelCauseFunc
 	lastMessageTime atomic.Int64 // Unix time in nanoseconds of the last message of the client
-	isStdinBlocked  atomic.Bool  // the command does not read its input
+	isReceiving     atomic.Bool  // false while the command does not read its input
 }
 
-// readMessages handles the client's messages until the connection fails, and returns the reason. The
-// failure also ends the command.
-func (e *execInput) readMessages(ctx context.Context) error {
-	defer e.stdin.CloseWithError(errClientGone)
-	for {
-		_, text, err := e.conn.Read(ctx)
-		if err != nil {
-			return errClientGone
-		}
-		if err := e.applyClientMessage(text); err != nil {
-			return err
-		}
+// cancelSoon ends the context of the connection after the time for the last output.
+func (c *execConn) cancelSoon() { time.AfterFunc(closeTimeout, c.cancel) }
+
+// Receive implements taskexec.Conn.
+func (c *execConn) Receive() (taskexec.Input, error) {
+	c.lastMessageTime.Store(time.Now().UnixNano())
+	c.isReceiving.Store(true)
+	defer c.isReceiving.Store(false)
+	in, err := c.readMessage()
+	if err != nil {
+		c.cancelSoon()
 	}
+	c.lastMessageTime.Store(time.Now().UnixNano())
+	return in, err
 }
 
-// applyClientMessage applies one message of the client: input, a terminal size, or a heartbeat.
-func (e *execInput) applyClientMessage(text []byte) error {
-	e.lastMessageTime.Store(time.Now().UnixNano())
+func (c *execConn) readMessage() (taskexec.Input, error) {
+	_, text, err := c.conn.Read(c.ctx)
+	if err != nil {
+		return taskexec.Input{}, taskexec.ErrClientGone
+	}
+	return decodeExecInput(text)
+}
+
+// decodeExecInput decodes one message of a client: input, a terminal size, or a heartbeat.
+func decodeExecInput(text []byte) (taskexec.Input, error) {
+	var in taskexec.Input
 	var frame api.ExecStreamingInput
 	if err := json.Unmarshal(text, &frame); err != nil {
-		return newExecRequestError("failed to decode input: %v", err)
+		return in, newExecRequestError("failed to decode input: %v", err)
 	}
-	if size := frame.TTYSize; size != nil && size.Height > 0 && size.Width > 0 {
-		select {
-		case <-e.terminalSizes: // discards a previous size that was not applied
-		default:
-		}
-		e.terminalSizes <- driver.TerminalSize{Height: size.Height, Width: size.Width}
+	if size := frame.TTYSize; size != nil {
+		in.TTYSize = driver.TerminalSize{Height: size.Height, Width: size.Width}
 	}
-	if frame.Stdin == nil {
-		return nil // the message is a heartbeat
+	if frame.Stdin != nil {
+		in.Stdin, in.CloseStdin = frame.Stdin.Data, frame.Stdin.Close
 	}
-	if len(frame.Stdin.Data) > 0 {
-		e.isStdinBlocked.Store(true)
-		_, _ = e.stdin.Write(frame.Stdin.Data) // the write fails if the command has closed its input
-		e.isStdinBlocked.Store(false)
-		e.lastMessageTime.Store(time.Now().UnixNano())
-	}
-	if frame.Stdin.Close {
-		_ = e.stdin.Close()
+	return in, nil
+}
+
+// Send implements taskexec.Conn.
+func (c *execConn) Send(text []byte) error {
+	if err := c.conn.Write(c.ctx, websocket.MessageText, text); err != nil {
+		return taskexec.ErrClientGone
 	}
 	return nil
+}
+
+// Close implements taskexec.Conn.
+func (c *execConn) Close(err error) {
+	c.cancelCommand(nil) // ends awaitDisconnect
+	closeExecSession(c.conn, err)
 }
 
 // awaitDisconnect returns true if the client has disconnected without a close frame, and false if ctx ends.
 // A client whose terminal is stopped accepts no output and replies to no ping, but still sends its
 // heartbeat.
-func (e *execInput) awaitDisconnect(ctx context.Context) (gone bool) {
+func (c *execConn) awaitDisconnect(ctx context.Context) (gone bool) {
 	ticker := time.NewTicker(blockedStdinPingInterval)
 	defer ticker.Stop()
 	for next := time.Now().Add(pingInterval); ; {
@@ -309,68 +283,20 @@ func (e *execInput) awaitDisconnect(ctx context.Context) (gone bool) {
 		case <-ctx.Done():
 			return false
 		}
-		if !e.isStdinBlocked.Load() && time.Now().Before(next) {
+		if c.isReceiving.Load() && time.Now().Before(next) {
 			continue
 		}
 		next = time.Now().Add(pingInterval)
 		ping, end := context.WithTimeout(ctx, blockedStdinPingInterval)
-		err := e.conn.Ping(ping)
+		err := c.conn.Ping(ping)
 		end()
-		switch quiet := time.Since(time.Unix(0, e.lastMessageTime.Load())); {
+		switch quiet := time.Since(time.Unix(0, c.lastMessageTime.Load())); {
 		case err == nil:
-			e.lastMessageTime.Store(time.Now().UnixNano())
+			c.lastMessageTime.Store(time.Now().UnixNano())
 		case ctx.Err() != nil:
 			return false
-		case !errors.Is(err, context.DeadlineExceeded), quiet > idleExecTimeout && !e.isStdinBlocked.Load():
+		case !errors.Is(err, context.DeadlineExceeded), quiet > idleExecTimeout && c.isReceiving.Load():
 			return true
 		}
 	}
-}
-
-// execOutput sends the output of the command to the client.
-type execOutput struct {
-	ctx  context.Context
-	conn *websocket.Conn
-}
-
-func (o *execOutput) sendText(text []byte) error {
-	if err := o.conn.Write(o.ctx, websocket.MessageText, text); err != nil {
-		return errClientGone
-	}
-	return nil
-}
-
-// sendExitCode sends the exit code of the command. A client waits for a result, which has no exit code field if
-// the exit code is 0.
-func (o *execOutput) sendExitCode(code int, tty bool) error {
-	if err := o.sendText([]byte(`{"stdout":{"close":true}}`)); err != nil {
-		return err
-	}
-	if !tty {
-		if err := o.sendText([]byte(`{"stderr":{"close":true}}`)); err != nil {
-			return err
-		}
-	}
-	result := "{}"
-	if code != 0 {
-		result = `{"exit_code":` + strconv.Itoa(code) + `}`
-	}
-	return o.sendText([]byte(`{"exited":true,"result":` + result + `}`))
-}
-
-// execWriter sends stdout or stderr to the client. Both may be written concurrently.
-type execWriter struct {
-	out        *execOutput
-	streamName string
-}
-
-func (w execWriter) Write(p []byte) (int, error) {
-	text := make([]byte, 0, len(`{"stdout":{"data":""}}`)+base64.StdEncoding.EncodedLen(len(p)))
-	text = append(append(append(text, `{"`...), w.streamName...), `":{"data":"`...)
-	text = base64.StdEncoding.AppendEncode(text, p)
-	text = append(text, `"}}`...)
-	if err := w.out.sendText(text); err != nil {
-		return 0, err
-	}
-	return len(p), nil
 }
