@@ -352,6 +352,9 @@ func (s *Stream) Send(message any) error { return s.encoder.Encode(message) }
 // when the peer has closed its end.
 func (s *Stream) Receive(dst any) error { return s.decoder.Decode(dst) }
 
+// Interrupt makes Send and Receive fail, also those that block. It may be called concurrently with all other methods.
+func (s *Stream) Interrupt() { _ = s.conn.SetDeadline(time.Unix(1, 0)) }
+
 // Close closes this end. It may be called twice.
 func (s *Stream) Close() error {
 	if s.stopInterrupting != nil {

@@ -214,6 +214,37 @@ func TestStreamCarriesMessagesBothWays(t *testing.T) {
 	}
 }
 
+func TestInterruptFailsBlockedSendAndReceive(t *testing.T) {
+	node, server := newSessionPair(t)
+	results := make(chan error, 2)
+	interrupted := make(chan *Stream, 1)
+	serve(t, node, Methods{Streams: map[string]StreamFunc{
+		"Test.Block": func(_ context.Context, s *Stream) {
+			interrupted <- s
+			var both sync.WaitGroup
+			both.Go(func() { results <- s.Receive(nil) })
+			both.Go(func() { results <- s.Send(&echo{strings.Repeat("x", 1<<20)}) }) // more than the window
+			both.Wait()
+		},
+	}})
+	stream, err := server.OpenStream(t.Context(), "Test.Block", &echo{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Close()
+	blocked := <-interrupted
+	if err := <-results; err != nil { // the request
+		t.Error(err)
+	}
+	blocked.Interrupt()
+	if err := <-results; err == nil {
+		t.Error("Send has not failed")
+	}
+	if err := blocked.Receive(nil); err == nil {
+		t.Error("Receive has not failed")
+	}
+}
+
 func TestServeSurvivesHostileStreams(t *testing.T) {
 	node, server := newSessionPair(t)
 	serve(t, node, echoMethods)
