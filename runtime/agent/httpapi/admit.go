@@ -52,6 +52,9 @@ var errPermissionDenied = &statusError{http.StatusForbidden, "Permission denied"
 // of the socket; a client of the socket of a task needs a token for each route. workload is the task whose token the
 // request has, nil if the rights of the request do not depend on such a token.
 func (p *accessPolicy) authorize(r *http.Request) (authenticated bool, workload *identity.Workload, err error) {
+	if r.Context().Value(authorizedContextKey{}) != nil {
+		return true, nil, nil
+	}
 	local := r.Context().Value(unixSocketContextKey{}) != nil || isFromTaskSocket(r)
 	// A TLS client has verified that the certificate is valid for the host name, so that the name needs no
 	// check.

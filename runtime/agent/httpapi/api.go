@@ -181,10 +181,12 @@ func http1Protocol() *http.Protocols {
 	return p
 }
 
-// unixSocketContextKey marks the context of a request over the unix socket of the agent. connContextKey is the context
+// unixSocketContextKey marks the context of a request over the unix socket of the agent, authorizedContextKey that of a
+// request to the handler of HandlerWithAllRights. connContextKey is the context
 // key of a request's *connlimit.Conn, if its connection is counted.
 type (
 	unixSocketContextKey struct{}
+	authorizedContextKey struct{}
 	connContextKey       struct{}
 )
 
@@ -235,6 +237,14 @@ func (a *API) Serve(ctx context.Context, listeners ...net.Listener) error {
 	a.execSessions.rejectNewAndWaitForSessions()
 	servingWG.Wait()
 	return errors.Join(errs...)
+}
+
+// HandlerWithAllRights returns a handler of the API for requests inside of this process, whose rights the caller has checked.
+// It requires no token, and serves each request with all rights.
+func (a *API) HandlerWithAllRights() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), authorizedContextKey{}, true)))
+	})
 }
 
 // ServeHTTP implements http.Handler. It calls authorizeAndRoute, and writes the reply unless the handler of the route has
