@@ -156,10 +156,8 @@ func (h *fileHandler) read(r *request) (any, error) {
 		if offset, err = strconv.ParseInt(r.query.Get("offset"), 10, 64); err != nil {
 			return nil, badRequestError("error parsing offset: " + err.Error())
 		}
-		if text := r.query.Get("limit"); text != "" {
-			if limit, err = strconv.ParseInt(text, 10, 64); err != nil {
-				return nil, badRequestError("error parsing limit: " + err.Error())
-			}
+		if limit, err = r.parseLimitParam(); err != nil {
+			return nil, err
 		}
 	}
 	if offset < 0 {
@@ -185,7 +183,38 @@ func (h *fileHandler) read(r *request) (any, error) {
 	return nil, nil
 }
 
-// stream replies with a stream of frames with the content of a file, and with what is appended to the file later.
+// parseLimitParam reads the maximum number of bytes of the reply; 0 means no limit.
+func (r *request) parseLimitParam() (limit int64, err error) {
+	if text := r.query.Get("limit"); text != "" {
+		if limit, err = strconv.ParseInt(text, 10, 64); err != nil {
+			return 0, badRequestError("error parsing limit: " + err.Error())
+		}
+	}
+	return limit, nil
+}
+
+// errLimitReached ends a stream whose limit was reached.
+var errLimitReached = errors.New("the limit of the stream was reached")
+
+// limitChunks returns an emit function for taskfiles.File.Follow that calls emit for the first limit bytes, and then returns
+// errLimitReached. It returns emit if limit is not positive.
+func limitChunks(limit int64, emit func(taskfiles.FollowChunk) error) func(taskfiles.FollowChunk) error {
+	if limit <= 0 {
+		return emit
+	}
+	return func(c taskfiles.FollowChunk) error {
+		if excess := int64(len(c.Data)) - limit; excess > 0 {
+			c.Data, c.EndOffset = c.Data[:limit], c.EndOffset-excess
+		}
+		limit -= int64(len(c.Data))
+		if err := emit(c); err != nil || limit > 0 {
+			return err
+		}
+		return errLimitReached
+	}
+}
+
+// stream replies with the content of a file, and with what is appended to the file later, as frames or as plain text.
 func (h *fileHandler) stream(r *request) (any, error) {
 	end, offset, err := r.parseStreamPositionParams()
 	if err != nil {
@@ -194,6 +223,14 @@ func (h *fileHandler) stream(r *request) (any, error) {
 	follow, err := r.readFollowParam(true)
 	if err != nil {
 		return nil, err
+	}
+	limit, err := r.parseLimitParam()
+	if err != nil {
+		return nil, err
+	}
+	plain, err := r.boolParam("plain")
+	if err != nil {
+		return nil, badRequestError(err.Error())
 	}
 	f, err := h.openRequestedFile(r, streamErrorCodes)
 	if err != nil {
@@ -204,10 +241,18 @@ func (h *fileHandler) stream(r *request) (any, error) {
 	if end {
 		ask.Origin = taskfiles.FromEnd
 	}
+	if plain {
+		s := r.startStream("text/plain; charset=utf-8")
+		_ = f.Follow(r.Context(), ask, limitChunks(limit, func(c taskfiles.FollowChunk) error { // the response has started, so the error cannot be sent
+			_, err := s.Write(c.Data)
+			return err
+		}))
+		return nil, nil
+	}
 	r.streamFrames(func(ctx context.Context, emit func(api.StreamFrame) error) error {
-		return f.Follow(ctx, ask, func(c taskfiles.FollowChunk) error {
+		return f.Follow(ctx, ask, limitChunks(limit, func(c taskfiles.FollowChunk) error {
 			return emit(api.StreamFrame{File: f.Path(), Offset: c.EndOffset, Data: c.Data, FileEvent: c.Event})
-		})
+		}))
 	})
 	return nil, nil
 }

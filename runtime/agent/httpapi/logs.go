@@ -73,6 +73,12 @@ func (h *fileHandler) taskLogs(r *request) (any, error) {
 // newLogFollowRequest reads the parameters, and checks that the requested output exists.
 func (h *fileHandler) newLogFollowRequest(r *request) (logs.FollowRequest, error) {
 	ask := logs.FollowRequest{AllocID: r.pathID, Task: r.query.Get("task"), Stream: logs.Stream(r.query.Get("type"))}
+	switch {
+	case ask.Task == "":
+		return ask, badRequestError("must provide task name")
+	case ask.Stream != logs.Stdout && ask.Stream != logs.Stderr:
+		return ask, badRequestError("must provide log type (stdout/stderr)")
+	}
 	end, offset, err := r.parseStreamPositionParams()
 	if err != nil {
 		return ask, err
@@ -80,12 +86,6 @@ func (h *fileHandler) newLogFollowRequest(r *request) (logs.FollowRequest, error
 	follow, err := r.readFollowParam(false)
 	if err != nil {
 		return ask, err
-	}
-	switch {
-	case ask.Task == "":
-		return ask, badRequestError("must provide task name")
-	case ask.Stream != logs.Stdout && ask.Stream != logs.Stderr:
-		return ask, badRequestError("must provide log type (stdout/stderr)")
 	}
 	alloc, err := findAllocation(h.store, r.pathID)
 	if err != nil {

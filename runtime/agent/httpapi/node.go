@@ -1,11 +1,13 @@
 package httpapi
 
 import (
+	"fmt"
 	"net"
 	"net/http"
 	"slices"
 	"strings"
 
+	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
@@ -181,14 +183,25 @@ func (h *nodeHandler) setMetadata(r *request) (any, error) {
 		return nil, badRequestError("missing required Meta object")
 	}
 	for key := range body.Meta {
-		if key == "" {
-			return nil, badRequestError("metadata has a key without a name")
+		if !isDottedIdentifier(key) {
+			return nil, badRequestError(fmt.Sprintf("%q is invalid; metadata keys must be valid dotted hcl identifiers", key))
 		}
 	}
 	if err := h.node.SetMeta(r.Context(), body.Meta); err != nil {
 		return nil, err
 	}
 	return h.node.Meta(), nil
+}
+
+// isDottedIdentifier reports whether a key consists of HCL identifiers with dots between them, so that a job can name the key
+// in an interpolation.
+func isDottedIdentifier(key string) bool {
+	for part := range strings.SplitSeq(key, ".") {
+		if !hclsyntax.ValidIdentifier(part) {
+			return false
+		}
+	}
+	return true
 }
 
 // nodePoolHandler serves the routes of node pools.

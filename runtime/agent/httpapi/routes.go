@@ -109,7 +109,7 @@ func (a *API) newRoutes() []route {
 		{"GET", "/v1/client/fs/stat/{id}", files.stat, routeDocWithoutBody[api.AllocFileInfo]("read the metadata of a file of an allocation", "path")},
 		{"GET", "/v1/client/fs/cat/{id}", files.read, routeDocOfStream("text/plain", "read a file of an allocation", "path")},
 		{"GET", "/v1/client/fs/readat/{id}", files.read, routeDocOfStream("text/plain", "read a range of bytes of a file of an allocation", "path offset limit")},
-		{"GET", "/v1/client/fs/stream/{id}", files.stream, routeDocOfStream("application/json", "stream a file of an allocation", "path origin offset follow")},
+		{"GET", "/v1/client/fs/stream/{id}", files.stream, routeDocOfStream("application/json", "stream a file of an allocation", "path origin offset limit follow plain")},
 		{"GET", "/v1/client/fs/logs/{id}", files.taskLogs, routeDocOfStream("application/json", "stream the stdout or stderr of a task", "task type origin offset follow plain")},
 		{"GET", "/v1/client/fs/{id...}", files.rejectUnknownOperation, routeDocWithoutBody[noContent]("unknown operation on a file: 404")},
 		{"GET PUT", "/v1/client/gc", allocs.gcAllocations, routeDocWithoutBody[noContent]("garbage collect the directories of all terminal allocations")},
