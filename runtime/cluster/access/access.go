@@ -1,0 +1,146 @@
+package access
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
+	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire"
+)
+
+// capabilityNodeExec permits commands in tasks whose driver does not isolate the file system. The policy "write" does not
+// include it.
+const capabilityNodeExec = "alloc-node-exec"
+
+// ErrPermissionDenied is the error for a token that lacks a right. Servers recognise the text.
+//
+//lint:ignore ST1005 the text is Nomad's
+var ErrPermissionDenied = errors.New("Permission denied")
+
+// servers is the part of the connection to the servers that a Checker uses.
+type servers interface {
+	Call(ctx context.Context, method string, request, response any) error
+}
+
+// Checker checks the rights of tokens. It may be used concurrently.
+type Checker struct {
+	servers servers
+	region  string
+
+	identities    cache[*protocol.ACLIdentity]          // by token
+	policies      cache[*protocol.ACLPolicy]            // by name; nil if the policy does not exist
+	roles         cache[*protocol.ACLRole]              // by id; nil if the role does not exist
+	claimPolicies cache[map[string]*protocol.ACLPolicy] // by token of a workload identity
+}
+
+// New returns a Checker that asks the servers of a region.
+func New(servers servers, region string) *Checker { return &Checker{servers: servers, region: region} }
+
+// AllocNodeExec returns nil if the owner of token has the capability alloc-node-exec in a namespace. Its error wraps
+// ErrPermissionDenied, also if the policies of the token cannot be read. It blocks while it asks the servers; answers that are
+// younger than 30 seconds are used without asking, and older ones if the servers cannot answer.
+func (c *Checker) AllocNodeExec(ctx context.Context, token, namespace string) error {
+	allowed, err := c.hasNodeExec(ctx, token, namespace)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: read the policies of the token: %w", ErrPermissionDenied, err)
+	case !allowed:
+		return ErrPermissionDenied
+	}
+	return nil
+}
+
+func (c *Checker) hasNodeExec(ctx context.Context, token, namespace string) (bool, error) {
+	identity, err := c.identify(ctx, token)
+	if err != nil {
+		return false, err
+	}
+	var policies map[string]*protocol.ACLPolicy
+	switch user := identity.ACLToken; {
+	case user != nil && user.ExpirationTime != nil && !time.Now().Before(*user.ExpirationTime):
+		return false, errors.New("the token has expired")
+	case user != nil && user.Type == "management":
+		return true, nil
+	case user != nil:
+		policies, err = c.policiesOfUser(ctx, token, user)
+	case identity.Claims != nil:
+		policies, err = c.policiesOfClaims(ctx, token)
+	}
+	if err != nil {
+		return false, err
+	}
+	return grants(policies, namespace, capabilityNodeExec)
+}
+
+func (c *Checker) readOptions(token string) protocol.ReadOptions {
+	return protocol.ReadOptions{Region: c.region, AuthToken: token, AllowStale: true}
+}
+
+func (c *Checker) identify(ctx context.Context, token string) (*protocol.ACLIdentity, error) {
+	found, err := c.identities.get([]string{token}, func([]string) (map[string]*protocol.ACLIdentity, error) {
+		var response protocol.WhoAmIResponse
+		if err := c.servers.Call(ctx, protocol.MethodWhoAmI, &protocol.WhoAmIRequest{ReadOptions: c.readOptions(token)}, &response); err != nil {
+			return nil, err
+		}
+		if response.Identity == nil {
+			response.Identity = &protocol.ACLIdentity{}
+		}
+		return map[string]*protocol.ACLIdentity{token: response.Identity}, nil
+	})
+	return found[token], err
+}
+
+// policiesOfUser returns the policies of a token and of its roles. A policy that does not exist is nil.
+func (c *Checker) policiesOfUser(ctx context.Context, token string, user *protocol.ACLToken) (map[string]*protocol.ACLPolicy, error) {
+	names := slices.Clone(user.Policies)
+	var roleIDs []string
+	for _, link := range user.Roles {
+		if link != nil {
+			roleIDs = append(roleIDs, link.ID)
+		}
+	}
+	slices.Sort(roleIDs)
+	roles, err := c.roles.get(slices.Compact(roleIDs), func(ids []string) (map[string]*protocol.ACLRole, error) {
+		var response protocol.GetRolesResponse
+		err := c.servers.Call(ctx, protocol.MethodGetRoles, &protocol.GetRolesRequest{ACLRoleIDs: ids, ReadOptions: c.readOptions(token)}, &response)
+		return response.ACLRoles, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, role := range roles {
+		if role == nil {
+			continue
+		}
+		for _, policy := range role.Policies {
+			if policy != nil {
+				names = append(names, policy.Name)
+			}
+		}
+	}
+	slices.Sort(names)
+	return c.policies.get(slices.Compact(names), func(names []string) (map[string]*protocol.ACLPolicy, error) {
+		var response protocol.GetPoliciesResponse
+		err := c.servers.Call(ctx, protocol.MethodGetPolicies, &protocol.GetPoliciesRequest{Names: names, ReadOptions: c.readOptions(token)}, &response)
+		return response.Policies, err
+	})
+}
+
+func (c *Checker) policiesOfClaims(ctx context.Context, token string) (map[string]*protocol.ACLPolicy, error) {
+	found, err := c.claimPolicies.get([]string{token}, func([]string) (map[string]map[string]*protocol.ACLPolicy, error) {
+		var response protocol.GetClaimedPoliciesResponse
+		err := c.servers.Call(ctx, protocol.MethodGetClaimedPolicies, &protocol.GetClaimedPoliciesRequest{ReadOptions: c.readOptions(token)}, &response)
+		return map[string]map[string]*protocol.ACLPolicy{token: response.Policies}, err
+	})
+	return found[token], err
+}
+
+// isRejection reports whether err is the answer of a server that has rejected the token, so that an older answer is not valid.
+func isRejection(err error) bool {
+	var answer wire.ServerError
+	return errors.As(err, &answer) && (strings.Contains(string(answer), "ACL token") || strings.Contains(string(answer), ErrPermissionDenied.Error()))
+}

@@ -1,0 +1,79 @@
+package access
+
+import (
+	"sync"
+	"time"
+)
+
+const (
+	maxAnswerAge    = 30 * time.Second // age from which the servers are asked again
+	maxCacheEntries = 1024             // the oldest entries of a cache are dropped above this number
+)
+
+// cache keeps answers of the servers. The zero value is ready to use. It may be used concurrently.
+type cache[T any] struct {
+	mu      sync.Mutex
+	answers map[string]answer[T]
+}
+
+type answer[T any] struct {
+	value T
+	time  time.Time
+}
+
+// get returns the values of keys. It calls fetch, without a lock, for the keys whose answers are missing or too old; a key that
+// is missing in the result of fetch has the zero value. If fetch fails, get returns old answers if it has all of them, unless
+// the servers have rejected the token.
+func (c *cache[T]) get(keys []string, fetch func(keys []string) (map[string]T, error)) (map[string]T, error) {
+	found, old := c.lookup(keys)
+	if len(old) == 0 {
+		return found, nil
+	}
+	fetched, err := fetch(old)
+	if err != nil {
+		if len(found) < len(keys) || isRejection(err) {
+			return nil, err
+		}
+		return found, nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.answers == nil {
+		c.answers = make(map[string]answer[T])
+	}
+	for _, key := range old {
+		found[key] = fetched[key]
+		c.answers[key] = answer[T]{fetched[key], time.Now()}
+	}
+	for len(c.answers) > maxCacheEntries {
+		c.dropOldestLocked()
+	}
+	return found, nil
+}
+
+// lookup returns the answers to keys of any age, and the keys for which the servers must be asked. keys has no duplicates.
+func (c *cache[T]) lookup(keys []string) (found map[string]T, old []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	found = make(map[string]T)
+	for _, key := range keys {
+		a, known := c.answers[key]
+		if known {
+			found[key] = a.value
+		}
+		if !known || time.Since(a.time) >= maxAnswerAge {
+			old = append(old, key)
+		}
+	}
+	return found, old
+}
+
+func (c *cache[T]) dropOldestLocked() {
+	oldest, first := "", true
+	for key, a := range c.answers {
+		if first || a.time.Before(c.answers[oldest].time) {
+			oldest, first = key, false
+		}
+	}
+	delete(c.answers, oldest)
+}
