@@ -5,16 +5,22 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net/http"
 	"sync"
 	"sync/atomic"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/cluster/access"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/membership"
+	"github.com/nomad-lite/nomad-lite/runtime/cluster/nodeapi"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/replica"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/servers"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
+	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner/taskexec"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
@@ -27,10 +33,15 @@ type ClusterConfig struct {
 	IntroductionToken string
 	TLS               *wire.TLSFiles // nil means that connections to servers are not encrypted
 	Multiplex         wire.MultiplexSettings
+	// AccessControl says that the servers have access control, so that commands in tasks without an isolated file system need
+	// the capability alloc-node-exec.
+	AccessControl     bool
+	DisableRemoteExec bool // servers may not run commands in tasks
 }
 
 // clusterNode is the part of an agent that makes it a node of a cluster.
 type clusterNode struct {
+	region  string
 	pool    *servers.Pool
 	member  *membership.Member
 	replica *replica.Replica
@@ -43,7 +54,7 @@ type clusterNode struct {
 func (a *Agent) openCluster(ctx context.Context, nodeID, region string) (err error) {
 	c := a.config.Cluster
 	logger := a.logger.Named("cluster")
-	n := &clusterNode{tls: c.TLS}
+	n := &clusterNode{region: region, tls: c.TLS}
 	if err := n.reloadTLS(); err != nil {
 		return err
 	}
@@ -79,6 +90,47 @@ func (a *Agent) openCluster(ctx context.Context, nodeID, region string) (err err
 	})
 	a.cluster = n
 	return nil
+}
+
+// SetClusterAPI sets the HTTP API through which the servers of the cluster use the node; it must not check tokens. It is called
+// before Run, and does nothing if the agent is not a node of a cluster.
+func (a *Agent) SetClusterAPI(handler http.Handler) {
+	if a.cluster == nil {
+		return
+	}
+	member := a.cluster.member
+	c := nodeapi.Config{
+		NodeID: a.node.ID(), API: handler,
+		FindAlloc: func(id string) *api.Allocation { return a.store.Snapshot().Allocation(nil, id) },
+		FindRunner: func(id string) taskexec.Runner {
+			if runner := a.Alloc(id); runner != nil {
+				return runner
+			}
+			return nil
+		},
+		DisableRemoteExec: a.config.Cluster.DisableRemoteExec,
+		RenewIdentity:     member.RenewIdentity,
+		IdentityClaims:    func() (map[string]any, error) { return nodeapi.ParseClaims(member.Token()) },
+	}
+	if a.config.Cluster.AccessControl {
+		checker := access.New(a.cluster.pool, a.cluster.region)
+		c.AllowExec = func(ctx context.Context, token, allocID, task string) error {
+			return a.allowExec(ctx, checker, token, allocID, task)
+		}
+	}
+	a.cluster.methods = nodeapi.Methods(c)
+}
+
+// allowExec returns an error if the owner of token may not run commands in a task.
+func (a *Agent) allowExec(ctx context.Context, checker *access.Checker, token, allocID, task string) error {
+	runner := a.Alloc(allocID)
+	if runner == nil {
+		return nil // the request fails later, because no task runs
+	}
+	if runner.FSIsolation(task) != driver.FSIsolationNone {
+		return nil // the servers have checked alloc-exec
+	}
+	return checker.AllocNodeExec(ctx, token, runner.Alloc().Namespace)
 }
 
 // reloadTLS reads the certificates for connections to servers again.

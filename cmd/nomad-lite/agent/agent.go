@@ -218,6 +218,7 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 
 		TLSHandshakeTimeout: c.TLSHandshakeTimeout,
 	})
+	a.SetClusterAPI(r.api.HandlerWithAllRights())
 	return r.runUntilStopped(ctx)
 }
 

@@ -370,6 +370,20 @@ func TestExec(t *testing.T) {
 	})
 }
 
+func TestFSIsolationIsThatOfTheDriver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := startHarness(t, parseJob(t, job("batch", endlessTaskText)), func(c *Config) {
+			c.Drivers.(*fakeDrivers).capabilities.FSIsolation = driver.FSIsolationImage
+		})
+		h.advance(time.Second)
+		for task, want := range map[string]driver.FSIsolation{"web": driver.FSIsolationImage, "nope": driver.FSIsolationNone} {
+			if got := h.FSIsolation(task); got != want {
+				t.Errorf("%s: got %v, want %v", task, got, want)
+			}
+		}
+	})
+}
+
 func TestTaskEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := startHarness(t, parseJob(t, job("batch", endlessTaskText)), nil)

@@ -140,6 +140,15 @@ func (r *Runner) ExecStreaming(ctx context.Context, task string, exec driver.Exe
 	return t.ExecStreaming(ctx, exec)
 }
 
+// FSIsolation returns how the driver of a task isolates the file system: not at all if the allocation does not have the task,
+// or if its driver is not known yet.
+func (r *Runner) FSIsolation(task string) driver.FSIsolation {
+	if t, ok := r.tasks.findByName(task); ok {
+		return t.DriverCapabilities().FSIsolation
+	}
+	return driver.FSIsolationNone
+}
+
 // EmitDriverEvent adds an event that a driver has sent to the events of a task. It returns false if the allocation does
 // not have the task.
 func (r *Runner) EmitDriverEvent(e driver.TaskEvent) (taskFound bool) {

@@ -215,7 +215,10 @@ func ClusterConfig(c *config.Config) *agent.ClusterConfig {
 	if len(addrs) == 0 {
 		return nil
 	}
-	cluster := &agent.ClusterConfig{Servers: addrs, IntroductionToken: c.Cluster.IntroductionToken, Multiplex: c.Cluster.Multiplex}
+	cluster := &agent.ClusterConfig{
+		Servers: addrs, IntroductionToken: c.Cluster.IntroductionToken, Multiplex: c.Cluster.Multiplex,
+		AccessControl: c.Cluster.AccessControl, DisableRemoteExec: c.Cluster.DisableRemoteExec,
+	}
 	if c.Cluster.EncryptRPC {
 		cluster.TLS = &wire.TLSFiles{
 			CAFile: c.TLS.CAFile, CertFile: c.TLS.CertFile, KeyFile: c.TLS.KeyFile, Region: cmp.Or(c.Node.Region, api.GlobalRegion),
