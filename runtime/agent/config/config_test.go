@@ -106,7 +106,6 @@ ui {
 	got := diagnosticLines(c.Parse("n.hcl", []byte(configText)))
 	want := []string{
 		`n.hcl:13: server.bootstrap_expect is ignored: ` + noServersReason,
-		`n.hcl:20: client.servers is ignored: ` + noServersReason,
 		`n.hcl:29: option "docker.cleanup.image" is ignored: it has no meaning here`,
 		`n.hcl:45: consul is ignored: ` + noConsulReason,
 		`n.hcl:50: tls_min_version: tls11 is not safe, tls12 is the least`,
@@ -224,8 +223,8 @@ func TestJSONConfig(t *testing.T) {
 }`
 	var c Config
 	got := diagnosticLines(c.Parse("n.json", []byte(configText)))
-	if want := []string{"n.json:7: client.servers is ignored: " + noServersReason}; !slices.Equal(got, want) {
-		t.Errorf("warnings %q, want %q", got, want)
+	if len(got) > 0 {
+		t.Errorf("warnings %q", got)
 	}
 	p := c.Plugins[0]
 	if c.Node.Datacenter != "east" || c.Node.Meta["a"] != "b" || c.GC.MaxAllocsOnDisk != 3 || !slices.Equal(c.DriverAllowlist, []string{"raw_exec"}) ||
