@@ -228,9 +228,9 @@ func newJob(id string) *api.Job {
 
 // fakeRunner runs the allocations of the store as a node runner does: what must run gets running, what must stop ends.
 type fakeRunner struct {
-	store   *store.Store
-	running map[string]bool
-	starts  map[string]int
+	store       *store.Store
+	running     map[string]bool
+	starts      map[string]int
 	reconnected []string
 }
 
