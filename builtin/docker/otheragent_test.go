@@ -29,8 +29,13 @@ func startKeeper(t *testing.T, directoryID string) {
 		t.Fatal(err)
 	}
 	defer opened.Close()
+	pidFile, err := os.Create(filepath.Join(dir, "keeper.pid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pidFile.Close()
 	cmd := exec.Command("cat", "keeper") // it blocks, because no process writes to the FIFO
-	cmd.Dir, cmd.ExtraFiles = dir, []*os.File{opened}
+	cmd.Dir, cmd.ExtraFiles = dir, []*os.File{opened, pidFile}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +51,7 @@ func startKeeper(t *testing.T, directoryID string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "keeper.pid"), text, 0o600); err != nil {
+	if _, err := pidFile.Write(text); err != nil {
 		t.Fatal(err)
 	}
 }
