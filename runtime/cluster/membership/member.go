@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/servers"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -246,7 +247,7 @@ func (m *Member) waitNextBeat(ctx context.Context, next step, ttl time.Duration)
 		node := m.config.Store.Snapshot().Node(ws, m.config.NodeID)
 		if node != nil {
 			if m.hasChanged(node) {
-				return registerKnown, sleep(ctx, recordChangeDelay)
+				return registerKnown, wait.Sleep(ctx, recordChangeDelay)
 			}
 			m.sendNewEvents(ctx, node)
 		}
@@ -264,15 +265,6 @@ func (m *Member) waitNextBeat(ctx context.Context, next step, ttl time.Duration)
 				return next, context.Cause(ctx)
 			}
 		}
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
 	}
 }
 

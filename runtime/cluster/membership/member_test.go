@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -107,7 +108,9 @@ func (p *fakePool) SetServers([]*protocol.Server, int32) {}
 func (p *fakePool) Addrs() []string                      { return []string{"10.0.0.1:4647"} }
 
 // WaitRetry waits for the maximum, so that the times in transcripts are certain.
-func (p *fakePool) WaitRetry(ctx context.Context, max time.Duration) error { return sleep(ctx, max) }
+func (p *fakePool) WaitRetry(ctx context.Context, max time.Duration) error {
+	return wait.Sleep(ctx, max)
+}
 
 func newStoreWithNode(t *testing.T) *store.Store {
 	t.Helper()

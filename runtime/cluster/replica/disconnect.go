@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
@@ -23,7 +24,7 @@ const (
 
 // stopAfterDisconnect stops allocations with stop_on_client_after that have had no contact with the servers for that time.
 func (r *Replica) stopAfterDisconnect(ctx context.Context) {
-	for sleep(ctx, disconnectCheckInterval) == nil {
+	for wait.Sleep(ctx, disconnectCheckInterval) == nil {
 		expired := r.expiredAllocs(time.Now())
 		if len(expired) == 0 {
 			continue

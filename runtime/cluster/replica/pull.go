@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/servers"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -42,7 +43,7 @@ func (r *Replica) pullAllocs(ctx context.Context) {
 			if unchanged++; unchanged >= maxUnchangedPolls {
 				index, unchanged = 0, 0
 			}
-			if time.Since(start) < staleServerDelay && sleep(ctx, staleServerDelay) != nil {
+			if time.Since(start) < staleServerDelay && wait.Sleep(ctx, staleServerDelay) != nil {
 				return
 			}
 			continue
@@ -62,7 +63,7 @@ func (r *Replica) pullAllocs(ctx context.Context) {
 				close(r.pulled)
 			}
 		case errors.Is(err, errIncomplete):
-			sleep(ctx, missingAllocDelay)
+			wait.Sleep(ctx, missingAllocDelay)
 		default:
 			if ctx.Err() == nil {
 				r.config.Logger.Warn("allocations not read from the servers", "error", err)
@@ -72,15 +73,6 @@ func (r *Replica) pullAllocs(ctx context.Context) {
 			}
 			r.config.Pool.WaitRetry(ctx, maxPullRetryDelay)
 		}
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
@@ -99,7 +100,7 @@ func (f *fakeServers) Call(ctx context.Context, method string, request, response
 }
 
 func (f *fakeServers) CallBlocking(ctx context.Context, block time.Duration, method string, request, response any) error {
-	if err := sleep(ctx, time.Millisecond); err != nil {
+	if err := wait.Sleep(ctx, time.Millisecond); err != nil {
 		return err
 	}
 	f.mu.Lock()
@@ -183,7 +184,9 @@ func (f *fakeServers) listAllocs(ctx context.Context, block time.Duration, r *pr
 	return nil
 }
 
-func (f *fakeServers) WaitRetry(ctx context.Context, max time.Duration) error { return sleep(ctx, max) }
+func (f *fakeServers) WaitRetry(ctx context.Context, max time.Duration) error {
+	return wait.Sleep(ctx, max)
+}
 
 var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire"
 )
@@ -185,7 +186,7 @@ func (p *Pool) CallBlocking(ctx context.Context, maxBlock time.Duration, method 
 		if !retryable || ctx.Err() != nil || time.Now().After(deadline) || time.Since(start) > retryTime {
 			return err
 		}
-		if sleep(ctx, rand.N(maxRetryPause)) != nil {
+		if wait.Sleep(ctx, rand.N(maxRetryPause)) != nil {
 			return err
 		}
 	}
@@ -259,20 +260,7 @@ func (p *Pool) open(ctx context.Context, addr string, s *openSession) {
 }
 
 func (s *openSession) isClosed() bool {
-	select {
-	case <-s.ready:
-	default:
-		return false
-	}
-	if s.err != nil {
-		return true
-	}
-	select {
-	case <-s.session.Closed():
-		return true
-	default:
-		return false
-	}
+	return wait.IsClosed(s.ready) && (s.err != nil || wait.IsClosed(s.session.Closed()))
 }
 
 // serveWhenReadyLocked serves the methods on a session, if Run was called.
@@ -322,7 +310,7 @@ func (p *Pool) WaitRetry(ctx context.Context, max time.Duration) error {
 	p.mu.Unlock()
 	delay := max/2 + rand.N(max/2+1)
 	early := min(delay, time.Second)
-	if err := sleep(ctx, early); err != nil {
+	if err := wait.Sleep(ctx, early); err != nil {
 		return err
 	}
 	timer := time.NewTimer(delay - early)
@@ -331,18 +319,6 @@ func (p *Pool) WaitRetry(ctx context.Context, max time.Duration) error {
 	case <-timer.C:
 		return nil
 	case <-recovered:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-// sleep blocks for d, or until ctx ends; then it returns the cause of ctx.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -378,12 +354,7 @@ func (p *Pool) rebalance(ctx context.Context) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for addr, s := range p.sessions {
-		select {
-		case <-s.ready:
-		default:
-			continue
-		}
-		if addr != p.addrs[0] && (s.err != nil || s.session.StreamCount() == 0) {
+		if addr != p.addrs[0] && wait.IsClosed(s.ready) && (s.err != nil || s.session.StreamCount() == 0) {
 			delete(p.sessions, addr)
 			go s.closeWhenReady()
 		}
