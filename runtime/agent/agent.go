@@ -33,6 +33,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/taskapi"
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/taskfiles"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/hostservice"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
 	"github.com/nomad-lite/nomad-lite/runtime/node/network"
@@ -385,7 +386,7 @@ func (a *Agent) nodeRunnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 				NetworkManager:   a.allocNetworks,
 				DeviceReserver:   a.plugins.devices,
 				DynamicUserPool:  a.taskUsers,
-				VariableReader:   variableReader(a.store),
+				VariableReader:   newVariableReader(a.workloadData()),
 				FindVolume:       a.node.FindHostVolume,
 			},
 			Limits:                    limits,
@@ -422,15 +423,16 @@ func newAllocTraceFunc(e *otlp.TraceExporter) func(*api.Allocation) timeline.Tra
 	return func(alloc *api.Allocation) timeline.Trace { return e.NewAllocTrace(alloc) }
 }
 
-// variableReader returns a function that reads a variable of a store.
-func variableReader(s *store.Store) runnerhooks.VariableReader {
-	return func(namespace, path string) (map[string]string, error) {
-		snapshot := s.Snapshot()
-		v := snapshot.Variable(nil, namespace, path)
-		if v == nil {
-			return nil, nil
-		}
-		return v.Items, snapshot.VariableDecryptErr(v)
+// workloadData returns the variables and services that the workloads of this agent use.
+func (a *Agent) workloadData() hostservice.WorkloadData { return hostservice.StoreData{Store: a.store} }
+
+// newVariableReader returns a function that reads a variable once.
+func newVariableReader(data hostservice.WorkloadData) runnerhooks.VariableReader {
+	return func(ctx context.Context, w identity.Workload, path string) (map[string]string, error) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		items, _, err := data.Variable(ctx, store.NewWatchSet(), w, path)
+		return items, err
 	}
 }
 

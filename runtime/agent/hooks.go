@@ -48,7 +48,7 @@ func loadOrCreateHookTokenKey(s *store.Store, logger hclog.Logger) hostservice.C
 
 // createHookPluginsAndHostService creates the set of hook plugins and starts the host service that hooks call. The
 // function allocRunner returns the runner of an allocation, or nil if the node does not have the allocation.
-func (p *pluginManager) createHookPluginsAndHostService(c Config, s *store.Store, sockets *socketDir, allocRunner func(id string) *allocrunner.Runner) error {
+func (p *pluginManager) createHookPluginsAndHostService(c Config, s *store.Store, data hostservice.WorkloadData, sockets *socketDir, allocRunner func(id string) *allocrunner.Runner) error {
 	key := loadOrCreateHookTokenKey(s, p.logger)
 	p.hookPlugins = pluginhooks.New(pluginhooks.Config{
 		FindOrLaunchHook: func(ctx context.Context, name string, until time.Time) (pluginhooks.RemoteHook, *hook.Description, error) {
@@ -81,7 +81,7 @@ func (p *pluginManager) createHookPluginsAndHostService(c Config, s *store.Store
 		return err
 	}
 	p.hookService = hostservice.StartHostService(hostservice.Config{
-		Listener: listener, CapabilityKey: key, FindAllocRunner: allocRunner, PreviousAllocsLoaded: p.previousAllocsListed, Store: s, Logger: p.logger.Named("hostservice"),
+		Listener: listener, CapabilityKey: key, FindAllocRunner: allocRunner, PreviousAllocsLoaded: p.previousAllocsListed, Data: data, Logger: p.logger.Named("hostservice"),
 	})
 	return nil
 }

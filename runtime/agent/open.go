@@ -252,7 +252,7 @@ func (a *Agent) createNodeAndStartPlugins(ctx context.Context, nodeID string, se
 			}
 		},
 	})
-	if err := a.plugins.createHookPluginsAndHostService(a.config, a.store, a.helperProcesses.sockets, a.Alloc); err != nil {
+	if err := a.plugins.createHookPluginsAndHostService(a.config, a.store, a.workloadData(), a.helperProcesses.sockets, a.Alloc); err != nil {
 		return err
 	}
 	a.helperProcesses.sockets.startRestoringRemovedSockets()

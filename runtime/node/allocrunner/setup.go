@@ -167,7 +167,7 @@ func newTaskHooks(r *Runner, runner *taskrunner.Runner, t *api.Task) (list []run
 		}))
 	}
 	if read := c.Host.VariableReader; read != nil && len(t.Secrets) > 0 {
-		add(runnerhooks.OrderFirst, runnerhooks.NewSecretsHook(t, c.Alloc.Namespace, read, r.tasks.envBuilders[t.Name]))
+		add(runnerhooks.OrderFirst, runnerhooks.NewSecretsHook(t, identity.NewWorkload(c.Alloc, t.Name), read, r.tasks.envBuilders[t.Name]))
 	}
 	if c.TaskAPI != nil {
 		add(runnerhooks.OrderFirst, runnerhooks.NewTaskAPIHook(c.TaskAPI, taskapi.TaskAddr{AllocID: c.Alloc.ID, Task: t.Name}, func() (int, error) {

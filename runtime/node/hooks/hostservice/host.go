@@ -1,12 +1,10 @@
 package hostservice
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -21,6 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
 )
 
 // Config configures a Host.
@@ -32,7 +31,7 @@ type Config struct {
 	FindAllocRunner func(id string) *allocrunner.Runner
 	// PreviousAllocsLoaded is closed when FindAllocRunner returns the allocations of the earlier agent.
 	PreviousAllocsLoaded <-chan struct{}
-	Store                *store.Store
+	Data                 WorkloadData
 	Logger               hclog.Logger
 }
 
@@ -379,8 +378,8 @@ func (h *HostService) StoreState(ctx context.Context, s hook.Scope, state map[st
 	return toHookError(c.runner.StoreHookState(ctx, c.Hook, c.targetTask, state))
 }
 
-// readWhenNewer reads the state, and blocks until the index of a table is higher than afterIndex.
-func readWhenNewer[T any](ctx context.Context, h *HostService, s hook.Scope, afterIndex uint64, read func(store.Reader, store.WatchSet, string) (T, uint64, error)) (answer T, index uint64, err error) {
+// readWhenNewer reads data, and blocks until their index is higher than afterIndex.
+func readWhenNewer[T any](ctx context.Context, h *HostService, s hook.Scope, afterIndex uint64, read func(context.Context, store.WatchSet, identity.Workload) (T, uint64, error)) (answer T, index uint64, err error) {
 	if afterIndex > 0 {
 		c, err := h.authorize(ctx, s)
 		if err != nil {
@@ -397,20 +396,32 @@ func readWhenNewer[T any](ctx context.Context, h *HostService, s hook.Scope, aft
 		if err != nil {
 			return answer, 0, h.blockIfAgentStops(ctx, err)
 		}
-		ws := store.NewWatchSet()
-		answer, index, err = read(h.config.Store.Snapshot().Reader, ws, c.runner.Alloc().Namespace)
+		answer, index, err = readAndWatch(ctx, c, afterIndex, read)
 		if err != nil {
-			return answer, 0, err
+			return answer, index, err
 		}
-		index = max(index, 1) // index 0 in a request means not to wait
 		if afterIndex == 0 || index > afterIndex {
 			return answer, index, nil
 		}
-		ws.Add(c.tokenScopeEndedOrShutdown())
-		if err := ws.WatchCtx(ctx); err != nil {
-			return answer, index, err
-		}
 	}
+}
+
+// readAndWatch reads data. If their index is not higher than afterIndex, it then blocks until the data may have changed, or
+// the scope of the call has ended.
+func readAndWatch[T any](ctx context.Context, c authorizedCall, afterIndex uint64, read func(context.Context, store.WatchSet, identity.Workload) (T, uint64, error)) (answer T, index uint64, err error) {
+	ctx, cancel := context.WithCancel(ctx) // read watches until its context ends
+	defer cancel()
+	ws := store.NewWatchSet()
+	answer, index, err = read(ctx, ws, identity.NewWorkload(c.runner.Alloc(), c.targetTask))
+	if err != nil {
+		return answer, 0, err
+	}
+	index = max(index, 1) // index 0 in a request means not to wait
+	if afterIndex == 0 || index > afterIndex {
+		return answer, index, nil
+	}
+	ws.Add(c.tokenScopeEndedOrShutdown())
+	return answer, index, ws.WatchCtx(ctx)
 }
 
 // blockIfAgentStops returns err, unless it is errStopping: then it blocks until the shutdown of
@@ -429,54 +440,24 @@ func (h *HostService) Variable(ctx context.Context, s hook.Scope, req hook.Varia
 	if err := model.ValidateVariablePath(req.Path); err != nil {
 		return hook.VariableResponse{}, err
 	}
-	items, index, err := readWhenNewer(ctx, h, s, req.AfterIndex, func(r store.Reader, ws store.WatchSet, namespace string) (map[string]string, uint64, error) {
-		index := r.LatestTableIndex(nil, store.Variables)
-		v := r.Variable(ws, namespace, req.Path)
-		if v == nil {
-			return nil, index, nil
-		}
-		if err := r.VariableDecryptErr(v); err != nil {
-			return nil, 0, err
-		}
-		items := make(map[string]string, len(v.Items))
-		for key, value := range v.Items {
-			items[key] = value
-		}
-		return items, v.ModifyIndex, nil
+	items, index, err := readWhenNewer(ctx, h, s, req.AfterIndex, func(ctx context.Context, ws store.WatchSet, w identity.Workload) (map[string]string, uint64, error) {
+		return h.config.Data.Variable(ctx, ws, w, req.Path)
 	})
 	return hook.VariableResponse{Items: items, Index: index}, err
 }
 
 // Variables implements hook.Host.
 func (h *HostService) Variables(ctx context.Context, s hook.Scope, req hook.VariablesRequest) (hook.VariablesResponse, error) {
-	paths, index, err := readWhenNewer(ctx, h, s, req.AfterIndex, func(r store.Reader, ws store.WatchSet, namespace string) (paths []string, index uint64, _ error) {
-		index = r.LatestTableIndex(ws, store.Variables)
-		for _, v := range r.Variables(ws, namespace, req.Prefix) {
-			paths = append(paths, v.Path)
-		}
-		return paths, index, nil
+	paths, index, err := readWhenNewer(ctx, h, s, req.AfterIndex, func(ctx context.Context, ws store.WatchSet, w identity.Workload) ([]string, uint64, error) {
+		return h.config.Data.Variables(ctx, ws, w, req.Prefix)
 	})
 	return hook.VariablesResponse{Paths: paths, Index: index}, err
 }
 
 // Services implements hook.Host.
 func (h *HostService) Services(ctx context.Context, s hook.Scope, req hook.ServicesRequest) (hook.ServicesResponse, error) {
-	list, index, err := readWhenNewer(ctx, h, s, req.AfterIndex, func(r store.Reader, ws store.WatchSet, namespace string) (list []hook.Service, index uint64, _ error) {
-		index = r.LatestTableIndex(ws, store.Services)
-		instances := r.Services(ws, namespace)
-		if req.Name != "" {
-			instances = r.ServicesByName(ws, namespace, req.Name)
-		}
-		slices.SortFunc(instances, func(a, b *api.ServiceRegistration) int {
-			return cmp.Or(strings.Compare(a.ServiceName, b.ServiceName), strings.Compare(a.ID, b.ID))
-		})
-		for _, i := range instances {
-			list = append(list, hook.Service{
-				ID: i.ID, Name: i.ServiceName, Address: i.Address, Port: i.Port, Tags: i.Tags, AllocID: i.AllocID, NodeID: i.NodeID,
-				Datacenter: i.Datacenter, JobID: i.JobID,
-			})
-		}
-		return list, index, nil
+	services, index, err := readWhenNewer(ctx, h, s, req.AfterIndex, func(ctx context.Context, ws store.WatchSet, w identity.Workload) ([]hook.Service, uint64, error) {
+		return h.config.Data.Services(ctx, ws, w, req.Name)
 	})
-	return hook.ServicesResponse{Services: list, Index: index}, err
+	return hook.ServicesResponse{Services: services, Index: index}, err
 }

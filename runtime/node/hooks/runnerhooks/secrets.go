@@ -12,43 +12,48 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
+	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
 )
 
 var _ hook.TaskPrestart = (*SecretsHook)(nil)
 
-// VariableReader returns the items of a variable, nil if there is no such variable. An error contains no items.
-type VariableReader func(namespace, path string) (map[string]string, error)
+// VariableReader returns the items of a variable in the namespace of a workload, nil if there is no such variable. It reads
+// with the rights of the workload, and may block until ctx ends. An error contains no items.
+type VariableReader func(ctx context.Context, w identity.Workload, path string) (map[string]string, error)
 
 // SecretsHook reads the values of a task's secret blocks before each start of the task. The values are kept
 // in memory only.
 type SecretsHook struct {
 	BuiltinHookDefaults
 	task         *api.Task
-	namespace    string
+	workload     identity.Workload
 	readVariable VariableReader
 	envBuilder   *taskenv.Builder
 }
 
 // NewSecretsHook returns the hook for a task whose secret blocks all have the provider nomad.
-func NewSecretsHook(task *api.Task, namespace string, readVariable VariableReader, envBuilder *taskenv.Builder) *SecretsHook {
-	return &SecretsHook{task: task, namespace: namespace, readVariable: readVariable, envBuilder: envBuilder}
+func NewSecretsHook(task *api.Task, w identity.Workload, readVariable VariableReader, envBuilder *taskenv.Builder) *SecretsHook {
+	return &SecretsHook{task: task, workload: w, readVariable: readVariable, envBuilder: envBuilder}
 }
 
 // Name implements Hook.
 func (*SecretsHook) Name() string { return "secrets" }
 
+// NoDeadline implements Hook: a node of a cluster waits for the variable until servers can be reached.
+func (*SecretsHook) NoDeadline() bool { return true }
+
 // Prestart implements hook.TaskPrestart. A failure can be repaired with a new value of the variable, so the restart
 // policy decides about the next start.
-func (se *SecretsHook) Prestart(_ context.Context, _ hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+func (se *SecretsHook) Prestart(ctx context.Context, _ hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	values := make(map[string]string)
 	for _, s := range se.task.Secrets {
-		items, err := se.readVariable(se.namespace, s.Path)
+		items, err := se.readVariable(ctx, se.workload, s.Path)
 		switch {
 		case err != nil:
 			return hook.TaskPrestartResponse{}, driver.Recoverable(fmt.Errorf("secret %q: %w", s.Name, err))
 		case items == nil:
 			return hook.TaskPrestartResponse{}, driver.Recoverable(fmt.Errorf(
-				"secret %q: there is no variable %q in the namespace %q: create it with nomad-lite var put -namespace %s %s KEY=VALUE", s.Name, s.Path, se.namespace, se.namespace, s.Path))
+				"secret %q: there is no variable %q in the namespace %q: create it with nomad-lite var put -namespace %s %s KEY=VALUE", s.Name, s.Path, se.workload.Namespace, se.workload.Namespace, s.Path))
 		}
 		for key, value := range items {
 			values[taskenv.SecretPrefix+s.Name+"."+key] = value

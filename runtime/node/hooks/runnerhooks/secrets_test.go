@@ -1,6 +1,7 @@
 package runnerhooks
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
+	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
 )
 
 func TestSecretsAreReadAtEachStart(t *testing.T) {
@@ -19,9 +21,10 @@ func TestSecretsAreReadAtEachStart(t *testing.T) {
 		Secrets: []*api.Secret{{Name: "db", Provider: "nomad", Path: "a/b"}},
 	}
 	env := taskenv.NewBuilder(taskenv.Node{}, taskenv.Alloc{}, taskenv.Task{EnvBlock: task.Env})
-	h := NewSecretsHook(task, "prod", func(namespace, path string) (map[string]string, error) {
-		if namespace != "prod" || path != "a/b" {
-			t.Errorf("read %s in %s", path, namespace)
+	workload := identity.Workload{Namespace: "prod", AllocID: "a", Task: "web"}
+	h := NewSecretsHook(task, workload, func(_ context.Context, w identity.Workload, path string) (map[string]string, error) {
+		if w != workload || path != "a/b" {
+			t.Errorf("read %s of %v", path, w)
 		}
 		return items, nil
 	}, env)
@@ -62,7 +65,7 @@ func TestSecretsReportPlaceAndRemedy(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			c.task.Secrets = secrets
 			env := taskenv.NewBuilder(taskenv.Node{}, taskenv.Alloc{}, taskenv.Task{EnvBlock: c.task.Env})
-			h := NewSecretsHook(&c.task, "prod", func(string, string) (map[string]string, error) { return c.items, c.err }, env)
+			h := NewSecretsHook(&c.task, identity.Workload{Namespace: "prod"}, func(context.Context, identity.Workload, string) (map[string]string, error) { return c.items, c.err }, env)
 			_, err := h.Prestart(t.Context(), hook.TaskPrestartRequest{})
 			if !driver.IsRecoverable(err) {
 				t.Fatalf("error %v, want one that the restart policy decides about", err)

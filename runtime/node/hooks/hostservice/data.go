@@ -1,0 +1,86 @@
+package hostservice
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
+)
+
+// WorkloadData has the variables and services that workloads use. Its methods return the current data in the namespace of a
+// workload, and the index of their last change. They add channels to ws that are closed when the data may have changed;
+// the channels are not watched after ctx has ended. A method blocks until the data are known, or until ctx ends. The
+// methods may be called concurrently.
+type WorkloadData interface {
+	// Variable returns the items of a variable, nil if it does not exist. The caller must not change them.
+	Variable(ctx context.Context, ws store.WatchSet, w identity.Workload, path string) (items map[string]string, index uint64, err error)
+	// Variables returns the paths of the variables with a prefix.
+	Variables(ctx context.Context, ws store.WatchSet, w identity.Workload, prefix string) (paths []string, index uint64, err error)
+	// Services returns the instances of a service, or of all services if name is empty, by name and then ID. The instances
+	// of all services may be incomplete, as [hook.Host] describes.
+	Services(ctx context.Context, ws store.WatchSet, w identity.Workload, name string) (instances []hook.Service, index uint64, err error)
+}
+
+// StoreData is the WorkloadData of an agent that schedules for itself: the store has all variables and services.
+type StoreData struct{ Store *store.Store }
+
+var _ WorkloadData = StoreData{}
+
+// Variable implements WorkloadData.
+func (d StoreData) Variable(_ context.Context, ws store.WatchSet, w identity.Workload, path string) (map[string]string, uint64, error) {
+	r := d.Store.Snapshot()
+	index := r.LatestTableIndex(nil, store.Variables)
+	v := r.Variable(ws, w.Namespace, path)
+	if v == nil {
+		return nil, index, nil
+	}
+	if err := r.VariableDecryptErr(v); err != nil {
+		return nil, 0, err
+	}
+	items := make(map[string]string, len(v.Items)) // not nil, because the variable exists
+	maps.Copy(items, v.Items)
+	return items, v.ModifyIndex, nil
+}
+
+// Variables implements WorkloadData.
+func (d StoreData) Variables(_ context.Context, ws store.WatchSet, w identity.Workload, prefix string) (paths []string, index uint64, err error) {
+	r := d.Store.Snapshot()
+	index = r.LatestTableIndex(ws, store.Variables)
+	for _, v := range r.Variables(ws, w.Namespace, prefix) {
+		paths = append(paths, v.Path)
+	}
+	return paths, index, nil
+}
+
+// Services implements WorkloadData. All instances are complete.
+func (d StoreData) Services(_ context.Context, ws store.WatchSet, w identity.Workload, name string) ([]hook.Service, uint64, error) {
+	r := d.Store.Snapshot()
+	index := r.LatestTableIndex(ws, store.Services)
+	registrations := r.Services(ws, w.Namespace)
+	if name != "" {
+		registrations = r.ServicesByName(ws, w.Namespace, name)
+	}
+	return NewHookServices(registrations), index, nil
+}
+
+// NewHookServices returns the services of registrations, by name and then ID.
+func NewHookServices(registrations []*api.ServiceRegistration) []hook.Service {
+	var list []hook.Service
+	for _, r := range registrations {
+		list = append(list, hook.Service{
+			ID: r.ID, Name: r.ServiceName, Address: r.Address, Port: r.Port, Tags: r.Tags, AllocID: r.AllocID, NodeID: r.NodeID,
+			Datacenter: r.Datacenter, JobID: r.JobID,
+		})
+	}
+	slices.SortFunc(list, func(a, b hook.Service) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.ID, b.ID))
+	})
+	return list
+}
