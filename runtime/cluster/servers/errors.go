@@ -52,6 +52,12 @@ func IsUnknownMethod(err error) bool {
 // IsServiceNotFound reports whether a service registration to delete does not exist.
 func IsServiceNotFound(err error) bool { return isFromServer(err, "service registration not found") }
 
+// IsUnreachable reports whether err means that no server could decide about a call: none was reached, or they have no leader.
+// The same call can succeed later.
+func IsUnreachable(err error) bool {
+	return err != nil && (!isFromAnyServer(err) || isNoLeader(err))
+}
+
 // isNoLeader reports whether the servers elect a leader, so that the same call can succeed soon.
 func isNoLeader(err error) bool {
 	return isFromServer(err, "No cluster leader", "Not ready to serve consistent reads", "failed to reset heartbeat since server is not leader", "rpc error: EOF")

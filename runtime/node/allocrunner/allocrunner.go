@@ -26,7 +26,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/taskdriver"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/tasksteps"
 	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
-	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
@@ -49,7 +48,7 @@ type Config struct {
 	DialCheckTarget  services.DialFunc           // connects checks to their targets; nil uses the network of the host
 	ReportStatus     func(StatusUpdate)          // called for each change of the status, one call at a time; should return soon
 	HookFactory      HookFactory                 // hooks other than the builtin ones; may be nil
-	Identities       *identity.Issuer            // issues the tokens of workload identities; nil issues none
+	Identities       runnerhooks.TokenIssuer     // issues the tokens of workload identities; nil issues none
 	TaskAPI          *taskapi.TaskSocketListener // serves the API to tasks; nil gives them no socket
 	Host             HostResources
 	Limits           Limits

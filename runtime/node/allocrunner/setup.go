@@ -258,6 +258,9 @@ func newAllocHooks(r *Runner) (list []runnerhooks.OrderedHook) {
 			}
 		}
 	}
+	if issuer, ok := c.Identities.(runnerhooks.AllocTokenIssuer); ok && !r.startedByEarlierAgent {
+		add(runnerhooks.OrderFirst, runnerhooks.NewAllocIdentityHook(issuer, c.Alloc))
+	}
 	if network := newNetworkHook(c, r.tasks); network != nil {
 		add(runnerhooks.OrderFirst, network)
 	}

@@ -92,14 +92,21 @@ func (i *Issuer) IssueToken(ctx context.Context, workload Workload, id *api.Work
 		ttl := max(id.TTL, time.Second)
 		t.ExpiresAt = now.Add(ttl)
 		claims.Expiry = t.ExpiresAt.Unix()
-		// The random part distributes the renewals of tasks that have started together.
-		delay := ttl/2 + rand.N(ttl/20+1)
-		t.RenewAt = now.Add(min(max(delay, minRenewalDelay), ttl))
+		t.RenewAt = RenewalTime(now, t.ExpiresAt)
 	}
 	if t.JWT, err = signToken(claims, keyID, key); err != nil {
 		return nil, fmt.Errorf("sign the token of identity %q: %w", id.Name, err)
 	}
 	return t, nil
+}
+
+// RenewalTime returns the time at which a token must be renewed that is valid from issuedAt to expiresAt: when between 50
+// and 55 percent of this time are over.
+func RenewalTime(issuedAt, expiresAt time.Time) time.Time {
+	ttl := max(expiresAt.Sub(issuedAt), 0)
+	// The random part distributes the renewals of tasks that have started together.
+	delay := ttl/2 + rand.N(ttl/20+1)
+	return issuedAt.Add(min(max(delay, minRenewalDelay), ttl))
 }
 
 // RenewalDelay returns the time until a token must be renewed. If it is 0 or less, the token must be renewed

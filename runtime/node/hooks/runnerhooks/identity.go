@@ -32,9 +32,75 @@ const (
 	maxRenewalRetryDelay = time.Hour
 )
 
+var (
+	// ErrIdentityRejected means that no token is ever issued for an identity, so that its task cannot start.
+	ErrIdentityRejected = errors.New("identity rejected")
+	// ErrIssuerUnreachable means that a token was not issued because the issuer, which is another machine, is unreachable.
+	ErrIssuerUnreachable = errors.New("issuer of identities unreachable")
+)
+
+// TokenIssuer issues the tokens of workload identities, and stores them for the next agent. identity.Issuer implements it
+// for an agent that schedules for itself. The methods may be called concurrently.
+type TokenIssuer interface {
+	// IssueToken returns a new token for an identity of a workload. Its errors can wrap ErrIdentityRejected and
+	// ErrIssuerUnreachable.
+	IssueToken(ctx context.Context, w identity.Workload, id *api.WorkloadIdentity) (*state.IdentityToken, error)
+	// RenewalDelay returns the time until a token must be renewed. If it is 0 or less, the token must be renewed now.
+	// isRenewable is false if the token is never renewed.
+	RenewalDelay(t *state.IdentityToken) (delay time.Duration, isRenewable bool)
+	// ClockStepped returns a channel that is closed when the wall clock is set, so that RenewalDelay must be called again.
+	ClockStepped() <-chan struct{}
+	// IsSignedByExistingKey reports whether the key that has signed a token still exists: otherwise the token is not valid.
+	IsSignedByExistingKey(t *state.IdentityToken) bool
+	// IsSignedByActiveKey reports whether the next token would be signed by the same key.
+	IsSignedByActiveKey(ctx context.Context, t *state.IdentityToken) bool
+
+	// StoredTokensByIdentity returns the stored tokens of a task, by the name of the identity.
+	StoredTokensByIdentity(allocID, task string) map[string]*state.IdentityToken
+	// PutTokens stores the tokens of a task. When it returns without an error, they are on disk.
+	PutTokens(ctx context.Context, allocID, task string, tokenByIdentity map[string]*state.IdentityToken) error
+	// DeleteTokens removes the stored tokens of a task, if there are any.
+	DeleteTokens(ctx context.Context, allocID, task string) error
+}
+
+var _ TokenIssuer = (*identity.Issuer)(nil)
+
+// AllocTokenIssuer is a TokenIssuer that issues the tokens of all tasks of an allocation before the first task starts.
+type AllocTokenIssuer interface {
+	TokenIssuer
+	// IssueAllocTokens issues and stores the tokens of the tasks of an allocation. It blocks until the issuer has answered,
+	// or until ctx ends.
+	IssueAllocTokens(ctx context.Context, alloc *api.Allocation) error
+}
+
+// AllocIdentityHook issues the tokens of all tasks of an allocation. A rejected identity fails the allocation.
+type AllocIdentityHook struct {
+	BuiltinHookDefaults
+	issuer AllocTokenIssuer
+	alloc  *api.Allocation
+}
+
+var _ hook.AllocPrerun = (*AllocIdentityHook)(nil)
+
+// NewAllocIdentityHook returns the hook for an allocation that is started for the first time.
+func NewAllocIdentityHook(issuer AllocTokenIssuer, alloc *api.Allocation) *AllocIdentityHook {
+	return &AllocIdentityHook{issuer: issuer, alloc: alloc}
+}
+
+// Name implements hook.Hook.
+func (*AllocIdentityHook) Name() string { return "workload_identity" }
+
+// NoDeadline implements Hook: the issuer may be unreachable for long.
+func (*AllocIdentityHook) NoDeadline() bool { return true }
+
+// Prerun implements hook.AllocPrerun.
+func (a *AllocIdentityHook) Prerun(ctx context.Context, _ hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+	return hook.AllocPrerunResponse{}, a.issuer.IssueAllocTokens(ctx, a.alloc)
+}
+
 // IdentityHookConfig configures an [IdentityHook].
 type IdentityHookConfig struct {
-	Issuer   *identity.Issuer
+	Issuer   TokenIssuer
 	Workload identity.Workload
 	// IdentitiesWithEnvOrFile are the identities whose tokens the task gets as a variable or a file, see
 	// [IdentitiesWithEnvOrFile].
@@ -90,7 +156,9 @@ func (i *IdentityHook) Prestart(ctx context.Context, req hook.TaskPrestartReques
 		i.startRenewalIfNeeded(ctx)
 		return hook.TaskPrestartResponse{}, nil
 	}
-	if _, err := i.issueDueTokensAndWriteFiles(ctx, false); err != nil {
+	if _, err := i.issueDueTokensAndWriteFiles(ctx, false); errors.Is(err, ErrIdentityRejected) {
+		return hook.TaskPrestartResponse{}, err
+	} else if err != nil {
 		return hook.TaskPrestartResponse{}, driver.Recoverable(err)
 	}
 	i.startRenewalIfNeeded(ctx)
@@ -139,8 +207,9 @@ func (i *IdentityHook) setEnvTokensLocked() {
 
 // issueDueTokensAndWriteFiles issues the tokens that are missing or must be renewed, stores all tokens, and writes
 // files: all of them before a start of the task, and for a running task those that have changed. A start of the task
-// also replaces tokens that were signed before a rotation of the keys, so that the former key can be removed. It
-// returns the identities of a running task whose change_mode must be applied.
+// also replaces tokens that were signed before a rotation of the keys, so that the former key can be removed. A task starts
+// with an old token while the issuer is unreachable. The result is the identities of a running task whose change_mode must
+// be applied.
 func (i *IdentityHook) issueDueTokensAndWriteFiles(ctx context.Context, taskRunning bool) (changeModePending []*api.WorkloadIdentity, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -150,11 +219,17 @@ func (i *IdentityHook) issueDueTokensAndWriteFiles(ctx context.Context, taskRunn
 		t := next[id.Name]
 		switch {
 		case t == nil || i.mustReplaceToken(t), !taskRunning && !i.config.Issuer.IsSignedByActiveKey(ctx, t):
-			if t, err = i.config.Issuer.IssueToken(ctx, i.config.Workload, id); err != nil {
+			issued, err := i.config.Issuer.IssueToken(ctx, i.config.Workload, id)
+			if t != nil && !taskRunning && errors.Is(err, ErrIssuerUnreachable) {
+				// The task can do more without a valid token than not at all; the token is renewed while it runs.
+				i.config.Logger.Warn("the task starts with an old token", "identity", id.Name, "error", err)
+				continue
+			}
+			if err != nil {
 				return nil, err
 			}
-			t.ChangeModePending = taskRunning
-			next[id.Name], stored = t, false
+			issued.ChangeModePending = taskRunning
+			next[id.Name], stored = issued, false
 		case t.ChangeModePending && !taskRunning:
 			next[id.Name], stored = withoutPendingChangeMode(t), false
 		}

@@ -17,9 +17,11 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
 // identityTask is a task with identities under several agents, one after another.
@@ -37,8 +39,25 @@ type identityTask struct {
 	log      []string // events with the time since the start of the test
 	diskFull bool
 
-	hook   *IdentityHook
-	issuer *identity.Issuer
+	hook     *IdentityHook
+	issuer   *identity.Issuer
+	issueErr error // fails the issue of tokens
+}
+
+// remoteIssuer is an issuer whose tokens come from another machine.
+type remoteIssuer struct {
+	*identity.Issuer
+	task *identityTask
+}
+
+func (r remoteIssuer) IssueToken(ctx context.Context, w identity.Workload, id *api.WorkloadIdentity) (*state.IdentityToken, error) {
+	r.task.mu.Lock()
+	err := r.task.issueErr
+	r.task.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	return r.Issuer.IssueToken(ctx, w, id)
 }
 
 func newIdentityTask(t *testing.T, identities ...*api.WorkloadIdentity) *identityTask {
@@ -71,7 +90,7 @@ func (i *identityTask) startAgent(running bool) error {
 		return nil
 	}
 	i.hook = NewIdentityHook(IdentityHookConfig{
-		Issuer: i.issuer, Workload: identity.Workload{Namespace: "default", JobID: "web", Group: "web", AllocID: "a", Task: "server"}, IdentitiesWithEnvOrFile: i.identities,
+		Issuer: remoteIssuer{i.issuer, i}, Workload: identity.Workload{Namespace: "default", JobID: "web", Group: "web", AllocID: "a", Task: "server"}, IdentitiesWithEnvOrFile: i.identities,
 		WriteTaskFile: func(path string, data []byte) error {
 			i.mu.Lock()
 			defer i.mu.Unlock()
@@ -357,6 +376,46 @@ func TestIdentityLosesItsKey(t *testing.T) {
 		}
 		if n, err := f.issuer.CountTasksWithTokenSignedBy(key); n != 0 || err != nil {
 			t.Errorf("%d tokens of the removed key: %v", n, err)
+		}
+	})
+}
+
+// While the issuer is unreachable, a task starts with its old token, which is replaced as soon as the issuer is reachable.
+func TestTaskStartsWithOldTokenWhileIssuerIsUnreachable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newIdentityTask(t, &api.WorkloadIdentity{Name: "x", File: true, Env: true, TTL: time.Hour, ChangeMode: "signal", ChangeSignal: "SIGHUP"})
+		f.issueErr = fmt.Errorf("%w: no servers", ErrIssuerUnreachable)
+		if err := f.startAgent(false); !driver.IsRecoverable(err) {
+			t.Errorf("a task without any token: error %v, want one that the restart policy decides about", err)
+		}
+		f.issueErr = nil
+		f.mustStartAgent(false)
+		defer func() { f.close() }()
+		f.stopAgent()
+		f.sleep(2 * time.Hour) // the token expires
+		f.issueErr = ErrIssuerUnreachable
+		const file = "secrets/nomad_x.jwt"
+		first := f.files[file]
+		delete(f.files, file)
+		f.mustStartAgent(false)
+		if f.files[file] != first || f.env["x"] != first {
+			t.Errorf("the file has %q and the variable %q, want the old token", f.files[file], f.env["x"])
+		}
+		f.issueErr, f.log = nil, nil
+		f.sleep(time.Minute)
+		if f.files[file] == first || len(f.log) != 1 || !strings.Contains(f.log[0], "SIGHUP") {
+			t.Errorf("after the issuer is reachable: log %q, want a new token and its signal", f.log)
+		}
+	})
+}
+
+func TestRejectedIdentityFailsTask(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newIdentityTask(t, &api.WorkloadIdentity{Name: "x", File: true})
+		f.issueErr = fmt.Errorf("%w: identity not found", ErrIdentityRejected)
+		defer func() { f.close() }()
+		if err := f.startAgent(false); err == nil || driver.IsRecoverable(err) {
+			t.Errorf("error %v, want one after which the task is not started again", err)
 		}
 	})
 }
