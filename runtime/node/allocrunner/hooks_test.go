@@ -187,6 +187,44 @@ func TestFailedPrerunFailsAlloc(t *testing.T) {
 	})
 }
 
+// remoteIssuer records for which allocations it has issued tokens.
+type remoteIssuer struct {
+	runnerhooks.TokenIssuer // not called, because no task has an identity with a file or a variable
+	err                     error
+	allocs                  []string
+}
+
+func (r *remoteIssuer) IssueAllocTokens(_ context.Context, a *api.Allocation) error {
+	r.allocs = append(r.allocs, a.ID)
+	return r.err
+}
+
+func TestRejectedIdentityFailsAlloc(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		issuer := &remoteIssuer{err: fmt.Errorf("%w: identity not found", runnerhooks.ErrIdentityRejected)}
+		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) { c.Identities = issuer })
+		h.wait()
+		u := h.lastUpdate()
+		events := u.TaskStates["web"].Events
+		wantEqual(t, "status", []any{u.ClientStatus, events[len(events)-1].DisplayMessage},
+			[]any{"failed", `failed to setup alloc: pre-run hook "workload_identity" failed: identity rejected: identity not found`})
+		wantEqual(t, "starts", h.drivers.recordedCalls("StartTask"), "[]")
+	})
+}
+
+// A restored allocation has its tokens, and must not wait for the servers.
+func TestAllocTokensAreIssuedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		issuer := &remoteIssuer{}
+		a := startAgent(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) { c.Identities = issuer })
+		time.Sleep(time.Second)
+		a.die()
+		a.startNextAgent(nil)
+		time.Sleep(time.Second)
+		wantEqual(t, "allocations", issuer.allocs, []string{a.config.Alloc.ID})
+	})
+}
+
 func TestPrerunIsCutShort(t *testing.T) {
 	for _, c := range []struct {
 		name  string

@@ -1,0 +1,377 @@
+package workload
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
+	"github.com/nomad-lite/nomad-lite/runtime/cluster/servers"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/hostservice"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
+)
+
+const (
+	maxReadBlock = 5 * time.Minute // servers block no longer
+	// watchLinger is how long a subject is watched after its last reader: a reader that waits for changes reads again at
+	// once, and must not miss the watch that others share.
+	watchLinger       = 10 * time.Second
+	minReadRetryDelay = time.Second
+	maxReadRetryDelay = time.Minute
+	staleServerDelay  = time.Second
+	// maxUnchangedReads is the number of answers without a new index, in immediate succession, after which the index starts
+	// at zero: the servers may have restored a snapshot with a lower index.
+	maxUnchangedReads = 5
+)
+
+// DataConfig configures Data. It has no token of the node: each call has that of a task.
+type DataConfig struct {
+	Region string
+	Pool   serverPool
+	// Registered is closed when the servers have accepted a registration of the node.
+	Registered <-chan struct{}
+	Store      *store.Store
+	Logger     hclog.Logger
+}
+
+// Data reads the variables and services of a cluster for workloads. Readers of the same subject share one blocking call to
+// the servers. While no server can be reached, they get the last values. Its methods may be called concurrently.
+type Data struct {
+	config DataConfig
+
+	mu      sync.Mutex
+	closed  bool
+	watches map[subject]*watch
+	polling sync.WaitGroup
+}
+
+var _ hostservice.WorkloadData = (*Data)(nil)
+
+// NewData returns a Data. The caller must call Close.
+func NewData(c DataConfig) *Data { return &Data{config: c, watches: make(map[subject]*watch)} }
+
+// kind is what a subject is.
+type kind string
+
+const (
+	variable      kind = "variable"
+	variablePaths kind = "variables with the prefix"
+	service       kind = "service"
+	serviceNames  kind = "names of services"
+)
+
+// subject is what is watched with the token of a task. name is the path, the prefix or the name of a service.
+type subject struct {
+	kind                           kind
+	namespace, name, allocID, task string
+}
+
+// watch has the last value of a subject, and the goroutine that keeps it current.
+type watch struct {
+	cancel  context.CancelFunc
+	readers int         // contexts of readers that have not ended
+	linger  *time.Timer // cancels the watch that has no readers; nil while it has some
+
+	known   bool // value is that of a server
+	value   any  // as fetch returns it; not changed in place
+	index   uint64
+	err     error         // set instead of known if the servers have answered the first call with an error; then the watch has ended
+	changed chan struct{} // closed and replaced when one of the fields since known changes
+}
+
+// Close ends all watches and blocks until their goroutines have returned. Calls of the other methods block from then on
+// until their context ends, because the readers continue with the next agent.
+func (d *Data) Close() {
+	d.mu.Lock()
+	d.closed = true
+	for s, w := range d.watches {
+		d.endLocked(s, w)
+	}
+	d.mu.Unlock()
+	d.polling.Wait()
+}
+
+// Variable implements hostservice.WorkloadData.
+func (d *Data) Variable(ctx context.Context, ws store.WatchSet, w identity.Workload, path string) (map[string]string, uint64, error) {
+	return read[map[string]string](ctx, d, ws, newSubject(variable, w, path))
+}
+
+// Variables implements hostservice.WorkloadData.
+func (d *Data) Variables(ctx context.Context, ws store.WatchSet, w identity.Workload, prefix string) ([]string, uint64, error) {
+	return read[[]string](ctx, d, ws, newSubject(variablePaths, w, prefix))
+}
+
+// Services implements hostservice.WorkloadData. With an empty name it returns one entry for each service, which has only
+// the name and the tags of all instances: the servers have no other list of all services.
+func (d *Data) Services(ctx context.Context, ws store.WatchSet, w identity.Workload, name string) ([]hook.Service, uint64, error) {
+	k := service
+	if name == "" {
+		k = serviceNames
+	}
+	return read[[]hook.Service](ctx, d, ws, newSubject(k, w, name))
+}
+
+func newSubject(k kind, w identity.Workload, name string) subject {
+	return subject{kind: k, namespace: cmp.Or(w.Namespace, "default"), name: name, allocID: w.AllocID, task: w.Task}
+}
+
+// read returns the value of a subject. It watches the subject until ctx ends, and adds to ws a channel that is closed when
+// the value changes. It blocks until a server has sent the value, or until ctx ends.
+func read[T any](ctx context.Context, d *Data, ws store.WatchSet, s subject) (value T, index uint64, err error) {
+	w := d.startReading(s)
+	if w == nil {
+		<-ctx.Done()
+		return value, 0, context.Cause(ctx)
+	}
+	context.AfterFunc(ctx, func() { d.stopReading(s, w) })
+	for {
+		d.mu.Lock()
+		known, current, index, err, changed := w.known, w.value, w.index, w.err, w.changed
+		d.mu.Unlock()
+		if err != nil {
+			return value, 0, err
+		}
+		if known {
+			ws.Add(changed)
+			value, _ = current.(T)
+			return value, index, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return value, 0, context.Cause(ctx)
+		}
+	}
+}
+
+// startReading returns the watch of a subject, and starts it if there is none. It returns nil after Close.
+func (d *Data) startReading(s subject) *watch {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil
+	}
+	w := d.watches[s]
+	if w == nil {
+		pollCtx, cancel := context.WithCancel(context.Background()) // not ctx, because other readers share the watch
+		w = &watch{cancel: cancel, changed: make(chan struct{})}
+		d.watches[s] = w
+		d.polling.Go(func() { d.poll(pollCtx, s, w) })
+	}
+	w.readers++
+	if w.linger != nil {
+		w.linger.Stop()
+		w.linger = nil
+	}
+	return w
+}
+
+// stopReading ends the watch of a subject when it has had no readers for a while.
+func (d *Data) stopReading(s subject, w *watch) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	w.readers--
+	if w.readers > 0 || d.watches[s] != w {
+		return
+	}
+	w.linger = time.AfterFunc(watchLinger, func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if w.readers == 0 && d.watches[s] == w {
+			d.endLocked(s, w)
+		}
+	})
+}
+
+// endLocked ends a watch.
+func (d *Data) endLocked(s subject, w *watch) {
+	w.cancel()
+	if w.linger != nil {
+		w.linger.Stop()
+	}
+	delete(d.watches, s)
+}
+
+// poll keeps the value of a watch current until ctx ends, or until the servers answer the first call with an error.
+func (d *Data) poll(ctx context.Context, s subject, w *watch) {
+	defer w.cancel()
+	select {
+	case <-d.config.Registered:
+	case <-ctx.Done():
+		return
+	}
+	index, unchanged, retryDelay := uint64(0), 0, time.Duration(0)
+	for ctx.Err() == nil {
+		start := time.Now()
+		fetched, err := d.fetch(ctx, s, index)
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			if !d.keepWatchingAfterError(s, w, err, retryDelay == 0) {
+				return
+			}
+			retryDelay = min(max(2*retryDelay, minReadRetryDelay), maxReadRetryDelay)
+			wait := sleep // after an answer, a success of other calls is no reason to call again
+			if servers.IsUnreachable(err) {
+				wait = d.config.Pool.WaitRetry
+			}
+			if wait(ctx, retryDelay/2+rand.N(retryDelay/2)) != nil {
+				return
+			}
+			continue
+		}
+		retryDelay = 0
+		if index > 0 && fetched.pollIndex <= index { // the time is over, or a server is behind
+			if unchanged++; unchanged >= maxUnchangedReads {
+				index, unchanged = 0, 0
+			}
+			if time.Since(start) < staleServerDelay && sleep(ctx, staleServerDelay) != nil {
+				return
+			}
+			continue
+		}
+		index, unchanged = max(fetched.pollIndex, 1), 0
+		d.setValue(w, fetched)
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// setValue stores an answer of a server. Readers wait for a higher index, so that a changed value gets one even if the
+// servers have restored an earlier state.
+func (d *Data) setValue(w *watch, f fetched) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case w.known && reflect.DeepEqual(w.value, f.value):
+		return
+	case w.known:
+		w.index = max(f.valueIndex, w.index+1)
+	default:
+		w.known, w.index = true, max(f.valueIndex, 1)
+	}
+	w.value = f.value
+	close(w.changed)
+	w.changed = make(chan struct{})
+}
+
+// keepWatchingAfterError reports whether the watch continues: a known value stays, and servers that cannot be reached are
+// called again. Otherwise it ends the watch, and its readers get the error. The first of several errors is logged.
+func (d *Data) keepWatchingAfterError(s subject, w *watch, err error, isFirst bool) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	unreachable := servers.IsUnreachable(err) && !isTokenError(err)
+	logger := d.config.Logger.With("kind", string(s.kind), "name", s.name, "alloc_id", s.allocID, "task", s.task)
+	switch {
+	case w.known && !unreachable && isFirst:
+		logger.Warn("not read from the servers, the last value stays in use", "error", err)
+	case !w.known && unreachable && isFirst:
+		logger.Warn("not read from the servers, the readers wait", "error", err)
+	}
+	if w.known || unreachable {
+		return true
+	}
+	w.err = fmt.Errorf("read %s %q from the servers: %w", s.kind, s.name, err)
+	close(w.changed)
+	if d.watches[s] == w {
+		d.endLocked(s, w)
+	}
+	return false
+}
+
+// fetched is an answer of a server.
+type fetched struct {
+	value      any
+	valueIndex uint64 // last change of the value
+	pollIndex  uint64 // a call with this index blocks until there may be another value
+}
+
+// fetch reads a subject from the servers. With an index other than zero it blocks until the servers have a higher index.
+func (d *Data) fetch(ctx context.Context, s subject, index uint64) (fetched, error) {
+	token, err := readTaskToken(d.config.Store.Snapshot().Reader, s.allocID, s.task)
+	if err != nil {
+		return fetched{}, tokenError{err}
+	}
+	options := protocol.ReadOptions{
+		Region: d.config.Region, Namespace: s.namespace, AuthToken: token.jwt, MinQueryIndex: index,
+		// A server that is behind may not know the allocation yet, and reject its token.
+		AllowStale: index > 0,
+	}
+	block := time.Duration(0)
+	if index > 0 {
+		block, options.MaxQueryTime = maxReadBlock, maxReadBlock
+	}
+	call := func(method string, request, response any) error {
+		return d.config.Pool.CallBlocking(ctx, block, method, request, response)
+	}
+	switch s.kind {
+	case variable:
+		var r protocol.ReadVariableResponse
+		if err := call(protocol.MethodReadVariable, &protocol.ReadVariableRequest{Path: s.name, ReadOptions: options}, &r); err != nil {
+			return fetched{}, err
+		}
+		if r.Data == nil {
+			return fetched{map[string]string(nil), r.Index, r.Index}, nil
+		}
+		items := map[string]string(r.Data.Items)
+		if items == nil {
+			items = make(map[string]string) // nil means that the variable does not exist
+		}
+		return fetched{items, r.Data.ModifyIndex, r.Index}, nil
+	case variablePaths:
+		options.Prefix = s.name
+		var r protocol.ListVariablesResponse
+		if err := call(protocol.MethodListVariables, &protocol.ListVariablesRequest{ReadOptions: options}, &r); err != nil {
+			return fetched{}, err
+		}
+		var paths []string
+		for _, v := range r.Data {
+			paths = append(paths, v.Path)
+		}
+		slices.Sort(paths)
+		return fetched{paths, r.Index, r.Index}, nil
+	case service:
+		var r protocol.GetServiceResponse
+		if err := call(protocol.MethodGetService, &protocol.GetServiceRequest{ServiceName: s.name, ReadOptions: options}, &r); err != nil {
+			return fetched{}, err
+		}
+		return fetched{hostservice.NewHookServices(r.Services), r.Index, r.Index}, nil
+	default:
+		var r protocol.ListServicesResponse
+		if err := call(protocol.MethodListServices, &protocol.ListServicesRequest{ReadOptions: options}, &r); err != nil {
+			return fetched{}, err
+		}
+		return fetched{servicesOfList(&r), r.Index, r.Index}, nil
+	}
+}
+
+// servicesOfList returns one entry for each service of a list, by name.
+func servicesOfList(r *protocol.ListServicesResponse) []hook.Service {
+	var list []hook.Service
+	for _, namespace := range r.Services {
+		for _, s := range namespace.Services {
+			list = append(list, hook.Service{Name: s.ServiceName, Tags: s.Tags})
+		}
+	}
+	slices.SortFunc(list, func(a, b hook.Service) int { return cmp.Compare(a.Name, b.Name) })
+	return list
+}

@@ -1,0 +1,78 @@
+package workload
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
+)
+
+// taskToken is the token of the default identity of a task. Only readTaskToken makes one, so that no other token, such as
+// that of the node, can be in a call that needs it.
+type taskToken struct{ jwt string }
+
+// readTaskToken returns the token of a task, or of the first task of the allocation that has one if task is empty. It is an
+// error if there is none, or if the token is not that of the allocation: a server of Nomad 2.0 with access control
+// crashes when it gets the token of a node for a variable.
+func readTaskToken(r store.Reader, allocID, task string) (taskToken, error) {
+	var record state.ClusterAlloc
+	if _, err := r.ReadAgentRecord(state.ClusterAllocPrefix+allocID, &record); err != nil {
+		return taskToken{}, fmt.Errorf("read the identities of allocation %s: %w", allocID, err)
+	}
+	tasks := []string{task}
+	if a := r.Allocation(nil, allocID); task == "" && a != nil {
+		for _, t := range a.GetTaskGroup().Tasks {
+			tasks = append(tasks, t.Name)
+		}
+	}
+	for _, name := range tasks {
+		jwt := record.IdentityByTask[name]
+		if jwt == "" {
+			continue
+		}
+		if bearer, err := allocOfToken(jwt); err != nil {
+			return taskToken{}, fmt.Errorf("default identity of task %q of allocation %s: %w", name, allocID, err)
+		} else if bearer != allocID {
+			return taskToken{}, fmt.Errorf("default identity of task %q of allocation %s: it is for the allocation %q", name, allocID, bearer)
+		}
+		return taskToken{jwt}, nil
+	}
+	if task == "" {
+		return taskToken{}, fmt.Errorf("the servers have signed no default identity for a task of allocation %s", allocID)
+	}
+	return taskToken{}, fmt.Errorf("the servers have signed no default identity for task %q of allocation %s", task, allocID)
+}
+
+// allocOfToken returns the allocation to which the claims of a token belong, empty if the token is not that of a task. It
+// does not verify the token.
+func allocOfToken(jwt string) (allocID string, err error) {
+	parts := strings.Split(jwt, ".")
+	if len(parts) != 3 {
+		return "", fmt.Errorf("it is no token with claims")
+	}
+	text, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil {
+		return "", fmt.Errorf("decode its claims: %w", err)
+	}
+	var claims struct {
+		AllocID string `json:"nomad_allocation_id"`
+	}
+	if err := json.Unmarshal(text, &claims); err != nil {
+		return "", fmt.Errorf("decode its claims: %w", err)
+	}
+	return claims.AllocID, nil
+}
+
+// tokenError is the error of a read that was not sent to the servers, because there is no token for it.
+type tokenError struct{ error }
+
+func (e tokenError) Unwrap() error { return e.error }
+
+func isTokenError(err error) bool {
+	var e tokenError
+	return errors.As(err, &e)
+}

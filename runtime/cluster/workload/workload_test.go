@@ -1,0 +1,121 @@
+package workload
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
+)
+
+const (
+	nodeToken = "secret of the node"
+	allocID   = "9a30b60a-07ff-f6ce-ec36-533c48a52b97"
+)
+
+var errUnreachable = errors.New("connection reset")
+
+// fakePool answers calls with a function of the test.
+type fakePool struct {
+	answer func(ctx context.Context, method string, request, response any) error
+
+	mu    sync.Mutex
+	calls []string // methods
+}
+
+func (f *fakePool) CallBlocking(ctx context.Context, _ time.Duration, method string, request, response any) error {
+	f.mu.Lock()
+	f.calls = append(f.calls, method)
+	f.mu.Unlock()
+	return f.answer(ctx, method, request, response)
+}
+
+func (f *fakePool) WaitRetry(ctx context.Context, max time.Duration) error { return sleep(ctx, max) }
+
+func (f *fakePool) callCount() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.calls)
+}
+
+// fakeJWT returns a token with claims, which is not signed.
+func fakeJWT(claims string) string {
+	return "e30." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".c2ln"
+}
+
+// taskJWT returns the default identity of a task of the allocation of the tests.
+func taskJWT(task string) string {
+	return fakeJWT(fmt.Sprintf(`{"nomad_allocation_id":%q,"nomad_task":%q}`, allocID, task))
+}
+
+// newStore returns a store with an allocation of two tasks, "t" and "u", that has the given record.
+func newStore(t testing.TB, record state.ClusterAlloc) *store.Store {
+	t.Helper()
+	s, err := store.Open(t.Context(), store.Config{
+		StateFilePath: filepath.Join(t.TempDir(), "state.db"), TemporaryKeys: true, Logger: hclog.NewNullLogger(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	job, group := "web", "g"
+	_, err = s.Update(t.Context(), func(tx *store.Txn) error {
+		tx.PutScheduledAllocation(&api.Allocation{
+			ID: allocID, Namespace: "prod", JobID: job, TaskGroup: group, NodeID: "node", ClientStatus: "running",
+			Job: &api.Job{ID: &job, TaskGroups: []*api.TaskGroup{{Name: &group, Tasks: []*api.Task{{Name: "t"}, {Name: "u"}}}}},
+		})
+		tx.PutAgentRecord(state.ClusterAllocPrefix+allocID, record)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func signedTasks() state.ClusterAlloc {
+	return state.ClusterAlloc{CreateIndex: 14, IdentityByTask: map[string]string{"t": taskJWT("t"), "u": taskJWT("u")}}
+}
+
+// newData returns a Data of a registered node, which is closed at the end of the test.
+func newData(t testing.TB, pool serverPool, s *store.Store) *Data {
+	registered := make(chan struct{})
+	close(registered)
+	d := NewData(DataConfig{Region: "global", Pool: pool, Registered: registered, Store: s, Logger: hclog.NewNullLogger()})
+	t.Cleanup(d.Close)
+	return d
+}
+
+func workloadOf(task string) identity.Workload {
+	return identity.Workload{Namespace: "prod", JobID: "web", Group: "g", AllocID: allocID, Task: task}
+}
+
+// tokenOf returns the token of a request.
+func tokenOf(request any) string {
+	switch r := request.(type) {
+	case *protocol.ReadVariableRequest:
+		return r.AuthToken
+	case *protocol.ListVariablesRequest:
+		return r.AuthToken
+	case *protocol.GetServiceRequest:
+		return r.AuthToken
+	case *protocol.ListServicesRequest:
+		return r.AuthToken
+	}
+	panic(fmt.Sprintf("unexpected request %T", request))
+}
