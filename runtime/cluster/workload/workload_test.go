@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -62,9 +61,7 @@ func taskJWT(task string) string {
 // newStore returns a store with an allocation of two tasks, "t" and "u", that has the given record.
 func newStore(t testing.TB, record state.ClusterAlloc) *store.Store {
 	t.Helper()
-	s, err := store.Open(t.Context(), store.Config{
-		StateFilePath: filepath.Join(t.TempDir(), "state.db"), TemporaryKeys: true, Logger: hclog.NewNullLogger(),
-	})
+	s, err := store.OpenMemory(store.Config{Logger: hclog.NewNullLogger()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,9 @@ const (
 	PendingRemovalPrefix    = "remains/"          // an allocation that is deleted and still on the disk
 	ClusterAllocPrefix      = "cluster_alloc/"    // indexes and tokens of an allocation that servers have assigned
 	ClusterReportedPrefix   = "cluster_reported/" // index of an allocation when the servers accepted its status
-	UnknownAllocPrefix      = "unknown_alloc/"    // an unknown allocation: its directory exists, and the state that had its records was lost
+	// ClusterServiceRemovalPrefix is the prefix of the removed service registrations that servers may still have.
+	ClusterServiceRemovalPrefix = "cluster_service_removal/"
+	UnknownAllocPrefix          = "unknown_alloc/" // an unknown allocation: its directory exists, and the state that had its records was lost
 )
 
 // AgentRecordKind defines one record of the agent, or all its records with one prefix.
@@ -57,6 +59,7 @@ var AgentRecordKinds = []AgentRecordKind{
 	newSealedAgentRecordKind[ClusterMembership](ClusterMembershipName),
 	newSealedAgentRecordKind[ClusterAlloc](ClusterAllocPrefix),
 	newAgentRecordKind[uint64](ClusterReportedPrefix),
+	newAgentRecordKind[ClusterServiceRemoval](ClusterServiceRemovalPrefix),
 	newAgentRecordKind[bool](UnknownAllocPrefix),
 }
 

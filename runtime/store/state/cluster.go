@@ -41,3 +41,11 @@ type ClusterAlloc struct {
 	// IdentityByTask is the default workload identity of each task, which the servers have signed.
 	IdentityByTask map[string]string `store:"identity_by_task,secret"`
 }
+
+// ClusterServiceRemoval is a service registration that a node of a Nomad cluster has removed, and that servers may still
+// have. Its id is in the name of the record.
+type ClusterServiceRemoval struct {
+	Namespace   string `store:"namespace"`
+	ServiceName string `store:"service_name"`
+	AllocID     string `store:"alloc_id"`
+}

@@ -1,0 +1,314 @@
+package registrations
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/cluster/protocol"
+	"github.com/nomad-lite/nomad-lite/runtime/cluster/servers"
+	"github.com/nomad-lite/nomad-lite/runtime/node/services"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/store/state"
+)
+
+const (
+	// upsertBatch limits the registrations of one call.
+	upsertBatch   = 200
+	minRetryDelay = time.Second
+	// maxUnreachableDelay limits the pause while no server can be reached, maxRefusedDelay while the servers refuse a call.
+	maxUnreachableDelay = 5 * time.Second
+	maxRefusedDelay     = time.Minute
+)
+
+// serverPool is the part of servers.Pool that Registrations need.
+type serverPool interface {
+	Call(ctx context.Context, method string, request, response any) error
+}
+
+// member is the part of membership.Member that Registrations need.
+type member interface {
+	Registered() <-chan struct{}
+	Token() string
+	Beat()
+}
+
+// Config configures Registrations.
+type Config struct {
+	Region string
+	NodeID string
+	Pool   serverPool
+	Member member
+	Store  *store.Store
+	// OnRefused is called when the servers refuse to register a service, once for each reason. It must return soon, and may
+	// be nil.
+	OnRefused func(service *api.ServiceRegistration, reason error)
+	Logger    hclog.Logger
+}
+
+// Registrations are the service registrations of this node. The methods may be called concurrently.
+type Registrations struct {
+	config Config
+	resend chan struct{} // receives a value when the servers may have lost registrations; capacity 1
+}
+
+var _ services.Registry = (*Registrations)(nil)
+
+// New returns the registrations that the store has.
+func New(c Config) *Registrations {
+	return &Registrations{config: c, resend: make(chan struct{}, 1)}
+}
+
+// ServicesByAllocation implements services.Registry.
+func (r *Registrations) ServicesByAllocation(allocID string) []*api.ServiceRegistration {
+	return r.config.Store.ServicesByAllocation(allocID)
+}
+
+// PutAndRemoveServices implements services.Registry. It returns when the change is stored; it does not wait for servers.
+func (r *Registrations) PutAndRemoveServices(put, remove []*api.ServiceRegistration) error {
+	_, err := r.config.Store.Update(context.Background(), func(tx *store.Txn) error {
+		for _, s := range put {
+			tx.PutService(s)
+			tx.DeleteAgentRecord(state.ClusterServiceRemovalPrefix + s.ID)
+		}
+		for _, s := range remove {
+			tx.DeleteService(s.Namespace, s.ID)
+			tx.PutAgentRecord(state.ClusterServiceRemovalPrefix+s.ID, state.ClusterServiceRemoval{Namespace: s.Namespace, ServiceName: s.ServiceName, AllocID: s.AllocID})
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("store services: %w", err)
+	}
+	return nil
+}
+
+// Resend makes Run send all registrations again, because the servers have removed those of a node whose heartbeats they have
+// missed. It does not block.
+func (r *Registrations) Resend() {
+	select {
+	case r.resend <- struct{}{}:
+	default:
+	}
+}
+
+// Run makes the registrations of the servers equal to those of the store, until ctx ends. It sends all registrations of
+// the store once, because it is unknown which of them an earlier agent has sent. It must be called once.
+func (r *Registrations) Run(ctx context.Context) {
+	select {
+	case <-r.config.Member.Registered():
+	case <-ctx.Done():
+		return
+	}
+	s := newSync(r.config)
+	for ctx.Err() == nil {
+		changes := store.NewWatchSet()
+		err := s.send(ctx, r.config.Store.Snapshot(), changes)
+		if err != nil && ctx.Err() == nil && s.delay == 0 && !errors.Is(err, errRemovalDenied) {
+			r.config.Logger.Warn("the servers do not have all services of this node yet", "error", err)
+		}
+		if ctx.Err() == nil && r.waitForWork(ctx, changes, s.retryDelay(err)) {
+			s.forget()
+		}
+	}
+}
+
+// waitForWork blocks until the store has changed, the time to repeat a failed call has come, or ctx ends. It reports
+// whether the servers may have lost registrations. With a delay of 0 there is nothing to repeat.
+func (r *Registrations) waitForWork(ctx context.Context, changes store.WatchSet, delay time.Duration) (mustResend bool) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var retry <-chan time.Time
+	if delay > 0 {
+		timer := time.NewTimer(delay)
+		defer timer.Stop()
+		retry = timer.C
+	}
+	select {
+	case <-changes.WatchCh(ctx): // also when ctx ends
+		return false
+	case <-retry:
+		return false
+	case <-r.resend:
+		return true
+	}
+}
+
+// syncer sends changes to the servers. Its methods are called by one goroutine.
+type syncer struct {
+	config Config
+	// accepted has the registrations that the servers have accepted from this agent, by id.
+	accepted map[string]*api.ServiceRegistration
+	refused  map[string]string // last reason why the servers have refused a registration, by id
+	denied   map[string]bool   // ids whose removal the servers have denied once
+	delay    time.Duration     // of the last retry; zero after a success
+}
+
+func newSync(c Config) *syncer {
+	return &syncer{config: c, accepted: make(map[string]*api.ServiceRegistration), refused: make(map[string]string), denied: make(map[string]bool)}
+}
+
+// forget makes the next send send all registrations.
+func (s *syncer) forget() { clear(s.accepted) }
+
+// retryDelay returns the time after which send must be repeated that has returned err, 0 if it has returned none.
+func (s *syncer) retryDelay(err error) time.Duration {
+	if err == nil {
+		s.delay = 0
+		return 0
+	}
+	limit := maxRefusedDelay
+	if servers.IsUnreachable(err) {
+		limit = maxUnreachableDelay
+	}
+	s.delay = min(max(2*s.delay, minRetryDelay), limit)
+	return s.delay/2 + rand.N(s.delay/2)
+}
+
+// send sends to the servers what they do not have as the store has it, and adds a channel to changes that is closed when the
+// store changes.
+func (s *syncer) send(ctx context.Context, snapshot *store.Snapshot, changes store.WatchSet) error {
+	wanted := make(map[string]*api.ServiceRegistration)
+	for _, service := range snapshot.Services(changes, store.AnyNamespace) {
+		if service.NodeID == s.config.NodeID {
+			wanted[service.ID] = withoutIndexes(service)
+		}
+	}
+	var changed []*api.ServiceRegistration
+	for id, service := range wanted {
+		if !reflect.DeepEqual(s.accepted[id], service) {
+			changed = append(changed, service)
+		}
+	}
+	slices.SortFunc(changed, func(a, b *api.ServiceRegistration) int { return strings.Compare(a.ID, b.ID) })
+	var errs []error
+	for batch := range slices.Chunk(changed, upsertBatch) {
+		errs = append(errs, s.upsert(ctx, batch))
+	}
+	removals, err := s.removals(snapshot, wanted)
+	return errors.Join(append(errs, err, s.remove(ctx, removals))...)
+}
+
+// withoutIndexes returns a registration with the indexes of the store left out, which mean nothing to the servers.
+func withoutIndexes(r *api.ServiceRegistration) *api.ServiceRegistration {
+	c := *r
+	c.CreateIndex, c.ModifyIndex = 0, 0
+	return &c
+}
+
+// upsert registers services. If the servers refuse the call, it registers each service alone, so that one that is refused
+// does not stop the others.
+func (s *syncer) upsert(ctx context.Context, batch []*api.ServiceRegistration) error {
+	request := protocol.UpsertServicesRequest{Services: batch, WriteOptions: protocol.WriteOptions{Region: s.config.Region, AuthToken: s.config.Member.Token()}}
+	err := s.config.Pool.Call(ctx, protocol.MethodUpsertServices, &request, &protocol.WriteMeta{})
+	switch {
+	case err == nil:
+		for _, service := range batch {
+			s.accepted[service.ID] = service
+			delete(s.refused, service.ID)
+		}
+		return nil
+	case servers.IsUnreachable(err):
+		return fmt.Errorf("register services: %w", err)
+	case len(batch) > 1:
+		var errs []error
+		for _, service := range batch {
+			errs = append(errs, s.upsert(ctx, []*api.ServiceRegistration{service}))
+		}
+		return errors.Join(errs...)
+	}
+	if servers.IsPermissionDenied(err) {
+		s.config.Member.Beat() // the servers renew an identity of the node that has expired
+	}
+	service := batch[0]
+	if s.refused[service.ID] != err.Error() {
+		s.refused[service.ID] = err.Error()
+		s.config.Logger.Error("the servers refuse to register a service", "service", service.ServiceName, "alloc_id", service.AllocID, "error", err)
+		if s.config.OnRefused != nil {
+			s.config.OnRefused(service, err)
+		}
+	}
+	return fmt.Errorf("register service %q of allocation %s: %w", service.ServiceName, service.AllocID, err)
+}
+
+// removals returns the registrations that the servers may have and the store no longer has, by id.
+func (s *syncer) removals(snapshot *store.Snapshot, wanted map[string]*api.ServiceRegistration) (map[string]state.ClusterServiceRemoval, error) {
+	removals, errs := make(map[string]state.ClusterServiceRemoval), []error(nil)
+	for id, service := range s.accepted {
+		if wanted[id] == nil {
+			removals[id] = state.ClusterServiceRemoval{Namespace: service.Namespace, ServiceName: service.ServiceName, AllocID: service.AllocID}
+		}
+	}
+	for _, name := range snapshot.AgentRecordNames(state.ClusterServiceRemovalPrefix) {
+		var record state.ClusterServiceRemoval
+		if _, err := snapshot.ReadAgentRecord(name, &record); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		removals[strings.TrimPrefix(name, state.ClusterServiceRemovalPrefix)] = record
+	}
+	return removals, errors.Join(errs...)
+}
+
+// remove removes registrations from the servers, and then the stored records of these removals.
+func (s *syncer) remove(ctx context.Context, removals map[string]state.ClusterServiceRemoval) error {
+	var done []string
+	var errs []error
+	for id, removal := range removals {
+		if err := s.removeOne(ctx, id, removal); err != nil {
+			errs = append(errs, fmt.Errorf("remove service %q of allocation %s: %w", removal.ServiceName, removal.AllocID, err))
+			if servers.IsUnreachable(err) {
+				break
+			}
+			continue
+		}
+		delete(s.accepted, id)
+		delete(s.refused, id)
+		delete(s.denied, id)
+		done = append(done, id)
+	}
+	if len(done) > 0 {
+		_, err := s.config.Store.Update(ctx, func(tx *store.Txn) error {
+			for _, id := range done {
+				tx.DeleteAgentRecord(state.ClusterServiceRemovalPrefix + id)
+			}
+			return nil
+		})
+		if err != nil {
+			errs = append(errs, fmt.Errorf("store that services were removed from the servers: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// removeOne removes a registration from the servers. It is no error if they do not have it: they remove the registrations
+// of an allocation that has ended themselves.
+func (s *syncer) removeOne(ctx context.Context, id string, removal state.ClusterServiceRemoval) error {
+	request := protocol.DeleteServiceRequest{ID: id, WriteOptions: protocol.WriteOptions{
+		Region: s.config.Region, Namespace: removal.Namespace, AuthToken: s.config.Member.Token(),
+	}}
+	err := s.config.Pool.Call(ctx, protocol.MethodDeleteService, &request, &protocol.WriteMeta{})
+	switch {
+	case err == nil, servers.IsServiceNotFound(err):
+		return nil
+	case servers.IsPermissionDenied(err) && s.denied[id]:
+		return nil // servers with access control deny the removal of what they do not have
+	case servers.IsPermissionDenied(err):
+		s.denied[id] = true
+		s.config.Member.Beat() // the identity of the node may have expired; the heartbeat renews it
+		return fmt.Errorf("%w: %w", errRemovalDenied, err)
+	}
+	return err
+}
+
+// errRemovalDenied means that the servers have denied a removal for the first time, which is normal at the end of an
+// allocation.
+var errRemovalDenied = errors.New("removal denied once")
