@@ -376,10 +376,10 @@ func (a *Agent) nodeRunnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 			LogCollector:     a.helperProcesses.logCollector,
 			AllocDirRoot:     a.dataDirectory.allocDirRoot(),
 			Store:            a.store,
-			Services:         a.store,
+			Services:         a.serviceRegistry(),
 			CheckResults:     a.store,
 			HookFactory:      a.plugins.hookPlugins,
-			Identities:       a.identities,
+			Identities:       a.tokenIssuer(),
 			TaskAPI:          a.taskAPI,
 			Host: allocrunner.HostResources{
 				NewCgroupManager: newCgroupManagerSelector(openCgroups(a.host, a.logger), a.plugins.supervisor.Plugins),
@@ -422,9 +422,6 @@ func newAllocTraceFunc(e *otlp.TraceExporter) func(*api.Allocation) timeline.Tra
 	}
 	return func(alloc *api.Allocation) timeline.Trace { return e.NewAllocTrace(alloc) }
 }
-
-// workloadData returns the variables and services that the workloads of this agent use.
-func (a *Agent) workloadData() hostservice.WorkloadData { return hostservice.StoreData{Store: a.store} }
 
 // newVariableReader returns a function that reads a variable once.
 func newVariableReader(data hostservice.WorkloadData) runnerhooks.VariableReader {

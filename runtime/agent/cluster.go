@@ -16,11 +16,16 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/access"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/membership"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/nodeapi"
+	"github.com/nomad-lite/nomad-lite/runtime/cluster/registrations"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/replica"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/servers"
 	"github.com/nomad-lite/nomad-lite/runtime/cluster/wire"
+	"github.com/nomad-lite/nomad-lite/runtime/cluster/workload"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner/taskexec"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/hostservice"
+	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
+	"github.com/nomad-lite/nomad-lite/runtime/node/services"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
@@ -41,13 +46,16 @@ type ClusterConfig struct {
 
 // clusterNode is the part of an agent that makes it a node of a cluster.
 type clusterNode struct {
-	region  string
-	pool    *servers.Pool
-	member  *membership.Member
-	replica *replica.Replica
-	tls     *wire.TLSFiles
-	config  atomic.Pointer[tls.Config] // of new connections; nil without TLS
-	methods wire.Methods               // that servers call; set before run
+	region        string
+	pool          *servers.Pool
+	member        *membership.Member
+	replica       *replica.Replica
+	registrations *registrations.Registrations
+	identities    *workload.Identities
+	data          *workload.Data
+	tls           *wire.TLSFiles
+	config        atomic.Pointer[tls.Config] // of new connections; nil without TLS
+	methods       wire.Methods               // that servers call; set before run
 }
 
 // openCluster creates the part for a cluster. The node must be created afterwards.
@@ -76,8 +84,11 @@ func (a *Agent) openCluster(ctx context.Context, nodeID, region string) (err err
 	}, addrs)
 	n.member, err = membership.New(ctx, membership.Config{
 		Region: region, NodeID: nodeID, IntroductionToken: c.IntroductionToken, Pool: n.pool, Store: a.store,
-		ReportStates: func() { n.replica.ReportStates() },
-		Logger:       logger,
+		ReportStates: func() {
+			n.replica.ReportStates()
+			n.registrations.Resend()
+		},
+		Logger: logger,
 	})
 	if err != nil {
 		return err
@@ -87,6 +98,15 @@ func (a *Agent) openCluster(ctx context.Context, nodeID, region string) (err err
 		OnAllocsChanged: a.allocSync.NotifyAllocsChanged,
 		OnReconnected:   a.emitReconnected,
 		Logger:          logger,
+	})
+	n.registrations = registrations.New(registrations.Config{
+		Region: region, NodeID: nodeID, Pool: n.pool, Member: n.member, Store: a.store, OnRefused: a.emitServiceRefused, Logger: logger,
+	})
+	n.identities = workload.NewIdentities(workload.IdentitiesConfig{
+		Region: region, Pool: n.pool, NodeToken: n.member.Token, Store: a.store, Records: a.identities, Logger: logger,
+	})
+	n.data = workload.NewData(workload.DataConfig{
+		Region: region, Pool: n.pool, Registered: n.member.Registered(), Store: a.store, Logger: logger,
 	})
 	a.cluster = n
 	return nil
@@ -152,7 +172,40 @@ func (n *clusterNode) run(ctx context.Context) {
 	running.Go(func() { n.pool.Run(ctx, n.methods) })
 	running.Go(func() { n.member.Run(ctx) })
 	running.Go(func() { n.replica.Run(ctx) })
+	running.Go(func() { n.registrations.Run(ctx) })
 	running.Wait()
+	n.data.Close()
+}
+
+// serviceRegistry returns the registry in which allocations register their services.
+func (a *Agent) serviceRegistry() services.Registry {
+	if a.cluster != nil {
+		return a.cluster.registrations
+	}
+	return a.store
+}
+
+// tokenIssuer returns the issuer of the tokens that tasks get.
+func (a *Agent) tokenIssuer() runnerhooks.TokenIssuer {
+	if a.cluster != nil {
+		return a.cluster.identities
+	}
+	return a.identities
+}
+
+// workloadData returns the variables and services that the workloads of this agent use.
+func (a *Agent) workloadData() hostservice.WorkloadData {
+	if a.cluster != nil {
+		return a.cluster.data
+	}
+	return hostservice.StoreData{Store: a.store}
+}
+
+// emitServiceRefused adds an event to the tasks of an allocation whose service the servers do not register.
+func (a *Agent) emitServiceRefused(service *api.ServiceRegistration, reason error) {
+	if runner := a.Alloc(service.AllocID); runner != nil {
+		runner.EmitEvent("", model.EventHookFailed("services", fmt.Sprintf("the servers refuse to register service %q: %v", service.ServiceName, reason)))
+	}
 }
 
 // emitReconnected adds an event to the tasks of an allocation that servers had given up.
