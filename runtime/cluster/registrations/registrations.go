@@ -38,6 +38,7 @@ type serverPool interface {
 type member interface {
 	Registered() <-chan struct{}
 	Token() string
+	LastContact() time.Time
 	Beat()
 }
 
@@ -112,7 +113,7 @@ func (r *Registrations) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		changes := store.NewWatchSet()
 		err := s.send(ctx, r.config.Store.Snapshot(), changes)
-		if err != nil && ctx.Err() == nil && s.delay == 0 && !errors.Is(err, errRemovalDenied) {
+		if err != nil && ctx.Err() == nil && s.delay == 0 && !errors.Is(err, errDeniedOnce) {
 			r.config.Logger.Warn("the servers do not have all services of this node yet", "error", err)
 		}
 		if ctx.Err() == nil && r.waitForWork(ctx, changes, s.retryDelay(err)) {
@@ -145,15 +146,22 @@ func (r *Registrations) waitForWork(ctx context.Context, changes store.WatchSet,
 // syncer sends changes to the servers. Its methods are called by one goroutine.
 type syncer struct {
 	config Config
-	// accepted has the registrations that the servers have accepted from this agent, by id.
-	accepted map[string]*api.ServiceRegistration
+	// sent has the registrations that were sent last, by id, and accepted those of them that the servers have for certain.
+	sent     map[string]*api.ServiceRegistration
+	accepted map[string]bool
+	// removing has the registrations that the servers may have and must not have, by id.
+	removing map[string]state.ClusterServiceRemoval
 	refused  map[string]string // last reason why the servers have refused a registration, by id
-	denied   map[string]bool   // ids whose removal the servers have denied once
-	delay    time.Duration     // of the last retry; zero after a success
+	// denied has the time of the first denial of a call, by id of the registration.
+	denied map[string]time.Time
+	delay  time.Duration // of the last retry; zero after a success
 }
 
 func newSync(c Config) *syncer {
-	return &syncer{config: c, accepted: make(map[string]*api.ServiceRegistration), refused: make(map[string]string), denied: make(map[string]bool)}
+	return &syncer{
+		config: c, sent: make(map[string]*api.ServiceRegistration), accepted: make(map[string]bool), removing: make(map[string]state.ClusterServiceRemoval),
+		refused: make(map[string]string), denied: make(map[string]time.Time),
+	}
 }
 
 // forget makes the next send send all registrations.
@@ -184,17 +192,20 @@ func (s *syncer) send(ctx context.Context, snapshot *store.Snapshot, changes sto
 	}
 	var changed []*api.ServiceRegistration
 	for id, service := range wanted {
-		if !reflect.DeepEqual(s.accepted[id], service) {
+		if !s.accepted[id] || !reflect.DeepEqual(s.sent[id], service) {
 			changed = append(changed, service)
 		}
 	}
 	slices.SortFunc(changed, func(a, b *api.ServiceRegistration) int { return strings.Compare(a.ID, b.ID) })
+	for id := range wanted {
+		delete(s.removing, id)
+	}
 	var errs []error
 	for batch := range slices.Chunk(changed, upsertBatch) {
 		errs = append(errs, s.upsert(ctx, batch))
 	}
-	removals, err := s.removals(snapshot, wanted)
-	return errors.Join(append(errs, err, s.remove(ctx, removals))...)
+	err := s.noteRemovals(snapshot, wanted)
+	return errors.Join(append(errs, err, s.remove(ctx))...)
 }
 
 // withoutIndexes returns a registration with the indexes of the store left out, which mean nothing to the servers.
@@ -208,12 +219,17 @@ func withoutIndexes(r *api.ServiceRegistration) *api.ServiceRegistration {
 // does not stop the others.
 func (s *syncer) upsert(ctx context.Context, batch []*api.ServiceRegistration) error {
 	request := protocol.UpsertServicesRequest{Services: batch, WriteOptions: protocol.WriteOptions{Region: s.config.Region, AuthToken: s.config.Member.Token()}}
+	for _, service := range batch {
+		s.sent[service.ID] = service
+		delete(s.accepted, service.ID)
+	}
 	err := s.config.Pool.Call(ctx, protocol.MethodUpsertServices, &request, &protocol.WriteMeta{})
 	switch {
 	case err == nil:
 		for _, service := range batch {
-			s.accepted[service.ID] = service
+			s.accepted[service.ID] = true
 			delete(s.refused, service.ID)
+			delete(s.denied, service.ID)
 		}
 		return nil
 	case servers.IsUnreachable(err):
@@ -225,10 +241,10 @@ func (s *syncer) upsert(ctx context.Context, batch []*api.ServiceRegistration) e
 		}
 		return errors.Join(errs...)
 	}
-	if servers.IsPermissionDenied(err) {
-		s.config.Member.Beat() // the servers renew an identity of the node that has expired
-	}
 	service := batch[0]
+	if servers.IsPermissionDenied(err) && !s.isDeniedAgain(service.ID) {
+		return fmt.Errorf("%w: %w", errDeniedOnce, err)
+	}
 	if s.refused[service.ID] != err.Error() {
 		s.refused[service.ID] = err.Error()
 		s.config.Logger.Error("the servers refuse to register a service", "service", service.ServiceName, "alloc_id", service.AllocID, "error", err)
@@ -239,30 +255,35 @@ func (s *syncer) upsert(ctx context.Context, batch []*api.ServiceRegistration) e
 	return fmt.Errorf("register service %q of allocation %s: %w", service.ServiceName, service.AllocID, err)
 }
 
-// removals returns the registrations that the servers may have and the store no longer has, by id.
-func (s *syncer) removals(snapshot *store.Snapshot, wanted map[string]*api.ServiceRegistration) (map[string]state.ClusterServiceRemoval, error) {
-	removals, errs := make(map[string]state.ClusterServiceRemoval), []error(nil)
-	for id, service := range s.accepted {
-		if wanted[id] == nil {
-			removals[id] = state.ClusterServiceRemoval{Namespace: service.Namespace, ServiceName: service.ServiceName, AllocID: service.AllocID}
-		}
-	}
+// noteRemovals adds to removing what the servers may have and the store no longer has. From then on it does not count as
+// accepted: if the answer of a removal is lost, and the service is registered again, the servers must get it again.
+func (s *syncer) noteRemovals(snapshot *store.Snapshot, wanted map[string]*api.ServiceRegistration) error {
+	var errs []error
 	for _, name := range snapshot.AgentRecordNames(state.ClusterServiceRemovalPrefix) {
 		var record state.ClusterServiceRemoval
 		if _, err := snapshot.ReadAgentRecord(name, &record); err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		removals[strings.TrimPrefix(name, state.ClusterServiceRemovalPrefix)] = record
+		s.removing[strings.TrimPrefix(name, state.ClusterServiceRemovalPrefix)] = record
 	}
-	return removals, errors.Join(errs...)
+	for id, service := range s.sent {
+		if wanted[id] == nil {
+			s.removing[id] = state.ClusterServiceRemoval{Namespace: service.Namespace, ServiceName: service.ServiceName, AllocID: service.AllocID}
+		}
+	}
+	for id := range s.removing {
+		delete(s.sent, id)
+		delete(s.accepted, id)
+	}
+	return errors.Join(errs...)
 }
 
 // remove removes registrations from the servers, and then the stored records of these removals.
-func (s *syncer) remove(ctx context.Context, removals map[string]state.ClusterServiceRemoval) error {
+func (s *syncer) remove(ctx context.Context) error {
 	var done []string
 	var errs []error
-	for id, removal := range removals {
+	for id, removal := range s.removing {
 		if err := s.removeOne(ctx, id, removal); err != nil {
 			errs = append(errs, fmt.Errorf("remove service %q of allocation %s: %w", removal.ServiceName, removal.AllocID, err))
 			if servers.IsUnreachable(err) {
@@ -270,7 +291,7 @@ func (s *syncer) remove(ctx context.Context, removals map[string]state.ClusterSe
 			}
 			continue
 		}
-		delete(s.accepted, id)
+		delete(s.removing, id)
 		delete(s.refused, id)
 		delete(s.denied, id)
 		done = append(done, id)
@@ -299,16 +320,29 @@ func (s *syncer) removeOne(ctx context.Context, id string, removal state.Cluster
 	switch {
 	case err == nil, servers.IsServiceNotFound(err):
 		return nil
-	case servers.IsPermissionDenied(err) && s.denied[id]:
+	case servers.IsPermissionDenied(err) && s.isDeniedAgain(id):
 		return nil // servers with access control deny the removal of what they do not have
 	case servers.IsPermissionDenied(err):
-		s.denied[id] = true
-		s.config.Member.Beat() // the identity of the node may have expired; the heartbeat renews it
-		return fmt.Errorf("%w: %w", errRemovalDenied, err)
+		return fmt.Errorf("%w: %w", errDeniedOnce, err)
 	}
 	return err
 }
 
-// errRemovalDenied means that the servers have denied a removal for the first time, which is normal at the end of an
-// allocation.
-var errRemovalDenied = errors.New("removal denied once")
+// errDeniedOnce means that a denial of the servers may not be their last word: the identity of the node may have expired, and a
+// server that has just started may have no keys yet.
+var errDeniedOnce = errors.New("denied once")
+
+// isDeniedAgain notes that the servers have denied a call for a registration, and reports whether they have denied it before
+// the last heartbeat that they have accepted, with which they renew the identity of the node.
+func (s *syncer) isDeniedAgain(id string) bool {
+	first, known := s.denied[id]
+	if !known {
+		first = time.Now()
+		s.denied[id] = first
+	}
+	if known && !s.config.Member.LastContact().Before(first) {
+		return true
+	}
+	s.config.Member.Beat()
+	return false
+}

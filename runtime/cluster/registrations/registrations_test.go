@@ -35,7 +35,7 @@ type fakeServers struct {
 	refused       map[string]bool // names of services
 	upserts       [][]string      // ids of each call
 	deletes       []string
-	beats         int
+	lastBeat      time.Time
 }
 
 func newFakeServers() *fakeServers {
@@ -54,8 +54,13 @@ func (f *fakeServers) Token() string               { return "jwt" }
 func (f *fakeServers) Beat() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.beats++
-	f.tokenExpired = false
+	f.lastBeat, f.tokenExpired = time.Now(), false
+}
+
+func (f *fakeServers) LastContact() time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.lastBeat
 }
 
 func (f *fakeServers) Call(ctx context.Context, method string, request, _ any) error {
@@ -314,8 +319,13 @@ func TestDeniedRemoval(t *testing.T) {
 			f.accessControl = true
 			n := startNode(t, f)
 			a := service("a", "web")
+			f.do(func() { f.tokenExpired = expired })
 			n.change([]*api.ServiceRegistration{a}, nil)
-			time.Sleep(time.Second)
+			time.Sleep(10 * time.Second)
+			n.checkServers(a)
+			if len(n.refused) > 0 {
+				t.Errorf("reports %q of a denial that a heartbeat has ended", n.refused)
+			}
 			if expired {
 				f.do(func() { f.tokenExpired = true })
 			} else {
@@ -332,9 +342,27 @@ func TestDeniedRemoval(t *testing.T) {
 	}
 }
 
+// The servers have removed a service, their answer is lost, and the service is registered again as it was.
+func TestServiceIsRegisteredAgainAfterLostAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeServers()
+		n := startNode(t, f)
+		a := service("a", "web")
+		n.change([]*api.ServiceRegistration{a}, nil)
+		time.Sleep(time.Second)
+		f.do(func() { f.answerLost = true })
+		n.change(nil, []*api.ServiceRegistration{a})
+		time.Sleep(2 * time.Millisecond)
+		n.checkServers()
+		n.change([]*api.ServiceRegistration{service("a", "web")}, nil)
+		time.Sleep(time.Minute)
+		n.checkServers(a)
+	})
+}
+
 // Whatever fails in between, the servers have in the end what the store has.
 func TestServersFollowStore(t *testing.T) {
-	for seed := range uint64(30) {
+	for seed := range uint64(40) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				random := rand.New(rand.NewPCG(seed, 0))
@@ -342,14 +370,16 @@ func TestServersFollowStore(t *testing.T) {
 				f.accessControl = random.IntN(2) == 0
 				n := startNode(t, f)
 				have := make(map[string]*api.ServiceRegistration)
-				for range 200 {
+				for range 400 {
 					switch random.IntN(12) {
 					case 0:
 						f.do(func() { f.isDown = !f.isDown })
 					case 1:
 						f.do(func() { f.answerLost = true })
 					case 2:
-						f.do(func() { f.tokenExpired = true })
+						if time.Since(f.LastContact()) > time.Minute {
+							f.do(func() { f.tokenExpired = true })
+						}
 					case 3:
 						n.stop()
 						n.startAgent()
@@ -368,7 +398,7 @@ func TestServersFollowStore(t *testing.T) {
 					}
 					time.Sleep(time.Duration(random.IntN(2000)) * time.Millisecond)
 				}
-				f.do(func() { f.isDown, f.answerLost = false, false })
+				f.do(func() { f.isDown, f.answerLost, f.tokenExpired = false, false, false })
 				time.Sleep(10 * time.Minute)
 				n.checkServers(slices.Collect(maps.Values(have))...)
 				n.checkNothingLeft()

@@ -201,7 +201,7 @@ func (d *Data) endLocked(s subject, w *watch) {
 	delete(d.watches, s)
 }
 
-// poll keeps the value of a watch current until ctx ends, or until the servers answer the first call with an error.
+// poll keeps the value of a watch current until ctx ends, or until the servers refuse the first read.
 func (d *Data) poll(ctx context.Context, s subject, w *watch) {
 	defer w.cancel()
 	select {
@@ -209,7 +209,7 @@ func (d *Data) poll(ctx context.Context, s subject, w *watch) {
 	case <-ctx.Done():
 		return
 	}
-	index, unchanged, retryDelay := uint64(0), 0, time.Duration(0)
+	index, unchanged, retryDelay, denied := uint64(0), 0, time.Duration(0), false
 	for ctx.Err() == nil {
 		start := time.Now()
 		fetched, err := d.fetch(ctx, s, index)
@@ -217,7 +217,10 @@ func (d *Data) poll(ctx context.Context, s subject, w *watch) {
 			return
 		}
 		if err != nil {
-			if !d.keepWatchingAfterError(s, w, err, retryDelay == 0) {
+			// A server that has just started may have no keys yet, and deny what it allows a moment later.
+			mayBeTemporary := servers.IsPermissionDenied(err) && !denied
+			denied = denied || mayBeTemporary
+			if !mayBeTemporary && !d.keepWatchingAfterError(s, w, err, retryDelay == 0) {
 				return
 			}
 			retryDelay = min(max(2*retryDelay, minReadRetryDelay), maxReadRetryDelay)

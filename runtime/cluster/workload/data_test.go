@@ -292,6 +292,12 @@ func TestRefusedFirstReadIsRepeatedByNextReader(t *testing.T) {
 		if items, _, err := readOnce(t, d, "t", "p"); err != nil || items["k"] != "one" {
 			t.Errorf("items %v, error %v", items, err)
 		}
+		// One denial can be an accident.
+		v.set(20, nil, wire.ServerError("Permission denied"))
+		time.AfterFunc(100*time.Millisecond, func() { v.set(20, map[string]string{"k": "one"}, nil) })
+		if items, _, err := readOnce(t, d, "t", "other"); err != nil || items["k"] != "one" {
+			t.Errorf("items %v, error %v after one denial", items, err)
+		}
 	})
 }
 

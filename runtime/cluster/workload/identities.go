@@ -23,6 +23,7 @@ const (
 	signBlock = time.Minute
 	// minRenewalDelay is the least time from the signature of a token to its renewal.
 	minRenewalDelay = 10 * time.Second
+	maxSignDenials  = 3
 	// maxSignRetryDelay limits the pause between tries while no server can be reached.
 	maxSignRetryDelay = 10 * time.Second
 )
@@ -103,16 +104,7 @@ func (i *Identities) IssueAllocTokens(ctx context.Context, alloc *api.Allocation
 	if len(wanted) == 0 {
 		return nil
 	}
-	signed, err := i.sign(ctx, alloc.ID, wanted)
-	for warned := false; errors.Is(err, runnerhooks.ErrIssuerUnreachable); signed, err = i.sign(ctx, alloc.ID, wanted) {
-		if !warned {
-			i.config.Logger.Warn("an allocation waits for its identities", "alloc_id", alloc.ID, "error", err)
-			warned = true
-		}
-		if err := i.config.Pool.WaitRetry(ctx, maxSignRetryDelay); err != nil {
-			return err
-		}
-	}
+	signed, err := i.signWithRetry(ctx, alloc.ID, wanted)
 	if err != nil {
 		return err
 	}
@@ -129,6 +121,27 @@ func (i *Identities) IssueAllocTokens(ctx context.Context, alloc *api.Allocation
 		}
 	}
 	return nil
+}
+
+// signWithRetry is sign that waits until a server can be reached.
+func (i *Identities) signWithRetry(ctx context.Context, allocID string, wanted []namedIdentity) (map[namedIdentity]*state.IdentityToken, error) {
+	warned, denials := false, 0
+	for {
+		signed, err := i.sign(ctx, allocID, wanted)
+		if servers.IsPermissionDenied(err) {
+			denials++ // the identity of the node may have expired; the next heartbeat renews it
+		}
+		if !errors.Is(err, runnerhooks.ErrIssuerUnreachable) && (!servers.IsPermissionDenied(err) || denials >= maxSignDenials) {
+			return signed, err
+		}
+		if !warned {
+			i.config.Logger.Warn("an allocation waits for its identities", "alloc_id", allocID, "error", err)
+			warned = true
+		}
+		if err := i.config.Pool.WaitRetry(ctx, maxSignRetryDelay); err != nil {
+			return nil, err
+		}
+	}
 }
 
 // namedIdentity is an identity of an allocation.

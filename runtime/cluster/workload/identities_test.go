@@ -166,6 +166,11 @@ func TestAllocWaitsForServersToSign(t *testing.T) {
 		if err := i.IssueAllocTokens(t.Context(), allocWithIdentities()); err != nil {
 			t.Error(err)
 		}
+		s.setErr(wire.ServerError("Permission denied")) // until a heartbeat has renewed the identity of the node
+		time.AfterFunc(time.Second, func() { s.setErr(nil) })
+		if err := i.IssueAllocTokens(t.Context(), allocWithIdentities()); err != nil {
+			t.Error(err)
+		}
 		s.setErr(wire.ServerError("No cluster leader"))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
