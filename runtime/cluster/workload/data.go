@@ -293,7 +293,10 @@ func (d *Data) keepWatchingAfterError(s subject, w *watch, err error, isFirst bo
 	if w.known || unreachable {
 		return true
 	}
-	w.err = fmt.Errorf("read %s %q from the servers: %w", s.kind, s.name, err)
+	w.err = fmt.Errorf("read %s %q with the identity of the task: %w", s.kind, s.name, err)
+	if servers.IsPermissionDenied(err) {
+		w.err = fmt.Errorf("%w: no policy of the job allows it", w.err)
+	}
 	close(w.changed)
 	if d.watches[s] == w {
 		d.endLocked(s, w)
