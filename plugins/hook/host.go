@@ -94,7 +94,8 @@ type Host interface {
 	// Variables lists the paths of variables with a prefix.
 	Variables(ctx context.Context, s Scope, req VariablesRequest) (VariablesResponse, error)
 
-	// Services lists the instances of a service in the namespace of the job.
+	// Services lists the instances of a service in the namespace of the job. On a node of a Nomad cluster, an empty name lists
+	// each service once, with no more than its name and the tags of its instances.
 	Services(ctx context.Context, s Scope, req ServicesRequest) (ServicesResponse, error)
 }
 

@@ -115,6 +115,13 @@ func (f *fakeServers) execute(request any) error {
 	return nil
 }
 
+// calls returns the ids of each call that the servers have executed.
+func (f *fakeServers) calls() (upserts [][]string, deletes []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.upserts), slices.Clone(f.deletes)
+}
+
 // do changes the servers.
 func (f *fakeServers) do(change func()) {
 	f.mu.Lock()
@@ -127,7 +134,7 @@ type node struct {
 	t       *testing.T
 	servers *fakeServers
 	store   *store.Store
-	refused []string // reports of OnRefused
+	refused []string // reports of OnRefused; guarded by servers.mu
 
 	*Registrations
 	stop func() // ends the agent
@@ -155,7 +162,7 @@ func (n *node) startAgent() {
 	n.Registrations = New(Config{
 		Region: "global", NodeID: nodeID, Pool: n.servers, Member: n.servers, Store: n.store, Logger: hclog.NewNullLogger(),
 		OnRefused: func(s *api.ServiceRegistration, reason error) {
-			n.refused = append(n.refused, s.AllocID+" "+s.ServiceName+": "+reason.Error())
+			n.servers.do(func() { n.refused = append(n.refused, s.AllocID+" "+s.ServiceName+": "+reason.Error()) })
 		},
 	})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -163,6 +170,12 @@ func (n *node) startAgent() {
 	r := n.Registrations
 	running.Go(func() { r.Run(ctx) })
 	n.stop = func() { cancel(); running.Wait() }
+}
+
+func (n *node) reports() []string {
+	n.servers.mu.Lock()
+	defer n.servers.mu.Unlock()
+	return slices.Clone(n.refused)
 }
 
 func service(alloc, name string, tags ...string) *api.ServiceRegistration {
@@ -213,8 +226,8 @@ func TestServersGetChanges(t *testing.T) {
 		n.change([]*api.ServiceRegistration{a, b}, nil)
 		time.Sleep(100 * time.Millisecond)
 		n.checkServers(a, b)
-		if want := [][]string{{a.ID, b.ID}}; !reflect.DeepEqual(f.upserts, want) {
-			t.Errorf("calls %v, want %v", f.upserts, want)
+		if upserts, _ := f.calls(); !reflect.DeepEqual(upserts, [][]string{{a.ID, b.ID}}) {
+			t.Errorf("calls %v, want one for both services", upserts)
 		}
 		changed := service("b", "db", "y")
 		n.change([]*api.ServiceRegistration{changed}, []*api.ServiceRegistration{a})
@@ -222,8 +235,8 @@ func TestServersGetChanges(t *testing.T) {
 		n.checkServers(changed)
 		n.checkNothingLeft()
 		time.Sleep(24 * time.Hour)
-		if len(f.upserts) != 2 || len(f.deletes) != 1 {
-			t.Errorf("%d and %d calls without further changes", len(f.upserts), len(f.deletes))
+		if upserts, deletes := f.calls(); len(upserts) != 2 || len(deletes) != 1 {
+			t.Errorf("%d and %d calls without further changes", len(upserts), len(deletes))
 		}
 		// The removal of the records of an allocation that has ended removes its services.
 		if _, err := n.store.Update(t.Context(), func(tx *store.Txn) error { tx.DeleteRunnerRecordsAndServices("b"); return nil }); err != nil {
@@ -299,11 +312,11 @@ func TestRefusedServiceStopsNoOther(t *testing.T) {
 		time.Sleep(100 * time.Millisecond) // less than the pause after a refusal
 		n.checkServers(c)
 		time.Sleep(time.Hour)
-		if want := []string{"b bad: rpc error: service refused"}; !slices.Equal(n.refused, want) {
-			t.Errorf("reports %q, want %q", n.refused, want)
+		if want := []string{"b bad: rpc error: service refused"}; !slices.Equal(n.reports(), want) {
+			t.Errorf("reports %q, want %q", n.reports(), want)
 		}
-		if len(f.upserts) > 200 {
-			t.Errorf("%d calls in an hour", len(f.upserts))
+		if upserts, _ := f.calls(); len(upserts) > 200 {
+			t.Errorf("%d calls in an hour", len(upserts))
 		}
 		f.do(func() { f.refused["bad"] = false })
 		time.Sleep(2 * maxRefusedDelay)
@@ -323,8 +336,8 @@ func TestDeniedRemoval(t *testing.T) {
 			n.change([]*api.ServiceRegistration{a}, nil)
 			time.Sleep(10 * time.Second)
 			n.checkServers(a)
-			if len(n.refused) > 0 {
-				t.Errorf("reports %q of a denial that a heartbeat has ended", n.refused)
+			if reports := n.reports(); len(reports) > 0 {
+				t.Errorf("reports %q of a denial that a heartbeat has ended", reports)
 			}
 			if expired {
 				f.do(func() { f.tokenExpired = true })
@@ -335,8 +348,8 @@ func TestDeniedRemoval(t *testing.T) {
 			time.Sleep(time.Minute)
 			n.checkServers()
 			n.checkNothingLeft()
-			if n := len(f.deletes); n > 2 {
-				t.Errorf("%d calls", n)
+			if _, deletes := f.calls(); len(deletes) > 2 {
+				t.Errorf("%d calls", len(deletes))
 			}
 		})
 	}

@@ -203,6 +203,8 @@ func TestReadersShareOneCall(t *testing.T) {
 			}
 		}
 		time.Sleep(watchLinger + time.Second)
+		d.mu.Lock()
+		defer d.mu.Unlock()
 		if n := v.blockedCalls(); n != 0 || len(d.watches) > 0 {
 			t.Errorf("%d blocking calls and %d watches without readers", n, len(d.watches))
 		}
