@@ -368,6 +368,10 @@ func (a *Agent) nodeRunnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 		limits.FileOperationLimiter = descriptors.NewLimiter(limit)
 	}
 	withoutDriver := taskEnderWithoutDriver{a.helperProcesses.keeper, a.config.DecodeTaskProcess}
+	var newStartsAllowed <-chan struct{}
+	if a.cluster != nil {
+		newStartsAllowed = a.cluster.replica.Pulled()
+	}
 	return noderunner.Config{
 		Source: a.allocSync,
 		AllocRunnerTemplate: allocrunner.Config{
@@ -393,6 +397,7 @@ func (a *Agent) nodeRunnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 			NewTrace:                  newAllocTraceFunc(a.traceExporter),
 			EarlierRecords:            localnode.TaskRecordReader{Store: a.store},
 			RebootedSinceEarlierAgent: a.orphanCleaner.Rebooted,
+			NewStartsAllowed:          newStartsAllowed,
 			EndTaskWithoutDriver:      withoutDriver.endTask,
 			AwaitExitWithoutDriver:    withoutDriver.awaitExitWithoutDriver,
 			Logger:                    a.logger,

@@ -114,6 +114,11 @@ func EventWaitingForDriver(cause string) *api.TaskEvent {
 	return EventDriverMessage("waiting for the driver's plugin: "+cause, nil, time.Time{})
 }
 
+// EventWaitingForServers reports that the task starts after the servers of the cluster have confirmed its allocation.
+func EventWaitingForServers() *api.TaskEvent {
+	return EventDriverMessage("waiting for the servers of the cluster: they may have moved the allocation to another node", nil, time.Time{})
+}
+
 // EventStartTaskNotAnswered reports that the driver has not answered the call that starts the task.
 func EventStartTaskNotAnswered(driver string, waited time.Duration) *api.TaskEvent {
 	return EventDriverMessage(fmt.Sprintf("driver %q has not answered StartTask for %s", driver, waited), nil, time.Time{})

@@ -446,6 +446,40 @@ func TestUnknownEndAtRestorePassesThroughTheRestartPolicy(t *testing.T) {
 	}
 }
 
+// A task that cannot be recovered waits until new starts are allowed, and a recovered one does not wait for its restart.
+func TestNewStartsWaitUntilAllowed(t *testing.T) {
+	text := jobTextFromParts("service", `
+		restart {
+			attempts = 3
+			delay    = "1s"
+		}`, endlessTaskText, `
+		task "other" {
+			driver = "fake"
+		}`, poststopTask)
+	synctest.Test(t, func(t *testing.T) {
+		allowed := make(chan struct{})
+		a := runAndRestartAgent(t, parseJob(t, text), 5*time.Second, removeWebProcess, func(c *Config) { c.NewStartsAllowed = allowed })
+		a.advance(time.Hour)
+		wantEqual(t, "starts of the lost task", a.startCount("web"), "1")
+		wantEqual(t, "starts of the recovered task", a.startCount("other"), "1")
+		wantEqual(t, "events", slices.Contains(a.taskEventTypes("web"), "Driver"), "true")
+		a.exitTask("other", driver.ExitResult{ExitCode: 1})
+		a.advance(time.Minute)
+		wantEqual(t, "starts of the task that has failed", a.startCount("other"), "2")
+		close(allowed)
+		a.advance(time.Minute)
+		wantEqual(t, "starts of the lost task", a.startCount("web"), "2")
+	})
+	synctest.Test(t, func(t *testing.T) {
+		a := runAndRestartAgent(t, parseJob(t, text), 5*time.Second, removeWebProcess, func(c *Config) { c.NewStartsAllowed = make(chan struct{}) })
+		a.advance(time.Hour)
+		a.Stop()
+		a.advance(time.Minute)
+		wantEqual(t, "status", a.lastUpdate().ClientStatus, "complete")
+		wantEqual(t, "starts", []int{a.startCount("web"), a.startCount("after")}, "[1 1]")
+	})
+}
+
 // RS-067.
 func TestRestoreDoesNotRerunCompletedTasks(t *testing.T) {
 	t.Run("complete allocation", func(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/failpoint"
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner/taskdriver"
@@ -226,10 +227,34 @@ func (t *taskRun) awaitStartGate() tasksteps.Result {
 	var err error
 	t.ender.retryDestroyWhileWaiting(t.killCtx, func() { err = t.startGate.Wait(t.killCtx) })
 	span.End("", err)
+	if err == nil {
+		err = t.awaitNewStartsAllowed()
+	}
 	if err != nil {
 		return t.shutdownOr(tasksteps.Killed)
 	}
 	return tasksteps.Done
+}
+
+// awaitNewStartsAllowed blocks until Config.NewStartsAllowed is closed. A task that this agent has started or taken over
+// does not wait: it runs nowhere else, and its restarts are the restart policy's. Nor does a poststop task, which ends what
+// has run here.
+func (t *taskRun) awaitNewStartsAllowed() error {
+	if t.newStartsAllowed == nil || t.process != nil || t.Task().Stage() == lifecycle.PoststopTask || wait.IsClosed(t.newStartsAllowed) {
+		return nil
+	}
+	t.records.emitEvent(model.EventWaitingForServers())
+	span := t.driver.Timeline.StartWaitSpan("servers")
+	var err error
+	t.ender.retryDestroyWhileWaiting(t.killCtx, func() {
+		select {
+		case <-t.newStartsAllowed:
+		case <-t.killCtx.Done():
+			err = context.Cause(t.killCtx)
+		}
+	})
+	span.End("", err)
+	return err
 }
 
 // startWatch starts the time span of the process, and watches the process until endWatch is called.

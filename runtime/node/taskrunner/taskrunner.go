@@ -48,6 +48,7 @@ type Config struct {
 	TaskDir                hook.TaskDir
 	Env                    *taskenv.Builder
 	StartGate              StartGate
+	NewStartsAllowed       <-chan struct{}                                  // until it is closed, a task without a process of an earlier agent is not started, unless it is a poststop task; nil means no wait
 	DispenseDriver         func(ctx context.Context) (driver.Driver, error) // returns the driver of the task; may block while the plugin starts
 	Store                  TaskRecordStore
 	OnTaskStateChange      func() // called after each change of the task's state; must not block
@@ -70,15 +71,16 @@ type StartGate interface {
 // agent, RecoverTaskOfEarlierAgent. Run is called once. These methods and ResetToNewTask are called only before Run;
 // all other methods may be called concurrently, before, during and after Run.
 type Runner struct {
-	startGate    StartGate
-	records      *taskRecords
-	requests     *taskRequests
-	driver       *taskdriver.Access
-	hooks        *taskHooks
-	ender        *processEnder
-	logger       hclog.Logger
-	capabilities atomic.Pointer[driver.Capabilities] // capabilities of the driver; nil until known
-	transitions  recentTransitions                   // guarded by the mutex mu of the records
+	startGate        StartGate
+	newStartsAllowed <-chan struct{} // see Config; nil means no wait
+	records          *taskRecords
+	requests         *taskRequests
+	driver           *taskdriver.Access
+	hooks            *taskHooks
+	ender            *processEnder
+	logger           hclog.Logger
+	capabilities     atomic.Pointer[driver.Capabilities] // capabilities of the driver; nil until known
+	transitions      recentTransitions                   // guarded by the mutex mu of the records
 
 	// These fields belong to the goroutine of Run and, before Run, to the callers that prepare it.
 	firstStep               tasksteps.Step              // first step of Run
@@ -98,6 +100,7 @@ func New(c Config) *Runner {
 	alloc := c.Alloc // the rest of the configuration is not kept
 	r := &Runner{
 		startGate:          c.StartGate,
+		newStartsAllowed:   c.NewStartsAllowed,
 		restartTracker:     restart.NewTracker(c.Task.RestartPolicy, time.Now(), rand.Int64N),
 		firstStep:          tasksteps.First(c.RestoredTask != nil),
 		logger:             c.Logger.Named("taskrunner").With("task", c.Task.Name),
