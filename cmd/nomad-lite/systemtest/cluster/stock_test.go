@@ -1,0 +1,332 @@
+package cluster
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
+	"github.com/nomad-lite/nomad-lite/internal/slowtest"
+)
+
+// unpackStock unpacks the stock agent, once.
+var unpackStock = sync.OnceValues(func() (program string, err error) {
+	dir, err := os.MkdirTemp("", "nomad-lite-stock")
+	if err != nil {
+		return "", err
+	}
+	stockProgramDir = dir
+	program = filepath.Join(dir, "bin", "nomad") // UnpackThirdPartyProgram writes beside the directory first
+	if err := os.Mkdir(filepath.Dir(program), 0o755); err != nil {
+		return "", err
+	}
+	return program, systemtest.UnpackThirdPartyProgram("nomad", program)
+})
+
+// stockProgramDir is the directory of unpackStock, empty before the first call.
+var stockProgramDir string
+
+// stockProgram returns the path of the stock agent. It skips the test if the machine does not have it, or if slow tests are not
+// enabled.
+func stockProgram(t testing.TB) string {
+	t.Helper()
+	slowtest.Skip(t, "starts stock servers, for a minute")
+	if _, err := systemtest.FindThirdPartyProgramArchive("nomad"); err != nil {
+		t.Skipf("no stock agent: set NOMAD_LITE_PEERS to the folder that contains it: %v", err)
+	}
+	program, err := unpackStock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return program
+}
+
+// freePorts returns n ports that no process listens on.
+func freePorts(t testing.TB, n int) (ports []int) {
+	t.Helper()
+	for range n {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer listener.Close()
+		ports = append(ports, listener.Addr().(*net.TCPAddr).Port)
+	}
+	return ports
+}
+
+// stockAgent is a stock agent, a server or a client, that a test stops and starts.
+type stockAgent struct {
+	t         testing.TB
+	dir, name string
+	ports     []int // HTTP, RPC and Serf
+	process   *exec.Cmd
+	*api.Client
+}
+
+const stockConfig = `
+name                 = %q
+data_dir             = %q
+bind_addr            = "127.0.0.1"
+disable_update_check = true
+ports {
+  http = %d
+  rpc  = %d
+  serf = %d
+}
+advertise {
+  http = "127.0.0.1"
+  rpc  = "127.0.0.1"
+  serf = "127.0.0.1"
+}
+%s
+`
+
+// newStockAgent returns a stock agent that is not started.
+func newStockAgent(t testing.TB, name string, ports []int, config string) *stockAgent {
+	t.Helper()
+	s := &stockAgent{t: t, dir: t.TempDir(), name: name, ports: ports}
+	text := fmt.Sprintf(stockConfig, name, filepath.Join(s.dir, "data"), ports[0], ports[1], ports[2], config)
+	if err := os.WriteFile(filepath.Join(s.dir, "agent.hcl"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if s.Client, err = api.NewClient(&api.Config{Address: fmt.Sprintf("http://127.0.0.1:%d", ports[0])}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		s.Client.Close()
+		s.kill()
+		if t.Failed() {
+			log, _ := os.ReadFile(filepath.Join(s.dir, "log")) // helps to find the fault
+			lines := strings.Split(string(log), "\n")
+			t.Logf("log of %s:\n%s", name, strings.Join(lines[max(0, len(lines)-40):], "\n"))
+		}
+	})
+	return s
+}
+
+// start starts the agent and does not wait for it.
+func (s *stockAgent) start() {
+	s.t.Helper()
+	log, err := os.OpenFile(filepath.Join(s.dir, "log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer log.Close()
+	s.process = exec.Command(stockProgram(s.t), "agent", "-config", filepath.Join(s.dir, "agent.hcl"))
+	s.process.Stdout, s.process.Stderr = log, log
+	s.process.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	s.process.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
+		return strings.HasPrefix(v, "AWS_CA_BUNDLE=") || strings.HasPrefix(v, "NOMAD_")
+	})
+	if err := s.process.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// kill kills the agent. It does nothing if the agent does not run.
+func (s *stockAgent) kill() {
+	if s.process == nil {
+		return
+	}
+	_ = s.process.Process.Kill()
+	_ = s.process.Wait()
+	s.process = nil
+}
+
+// killHelpers kills the processes of a stock client that outlive it: executors and log collectors.
+func (s *stockAgent) killHelpers() {
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		arguments, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+		environ, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "environ"))
+		if bytes.Contains(arguments, []byte(s.dir)) || bytes.Contains(environ, []byte(s.dir)) {
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+	}
+}
+
+func (s *stockAgent) rpcAddr() string { return fmt.Sprintf("127.0.0.1:%d", s.ports[1]) }
+
+// cluster is a number of stock servers.
+type cluster struct {
+	t       testing.TB
+	servers []*stockAgent
+	token   string // management token; empty without access control
+}
+
+// serverOptions changes the servers of a cluster.
+type serverOptions struct {
+	count  int    // of servers; 0 means 1
+	server string // lines of the block server
+	config string // further blocks
+	access bool   // the servers control access
+}
+
+// Nodes that miss heartbeats are found within this time after the last heartbeat, by fastHeartbeats: the time to live is one to two
+// seconds.
+const missedHeartbeatTime = 6 * time.Second
+
+const fastHeartbeats = `
+  min_heartbeat_ttl      = "1s"
+  heartbeat_grace        = "4s"
+  failover_heartbeat_ttl = "20s"
+`
+
+// startCluster starts servers, and waits until they can sign and encrypt.
+func startCluster(t testing.TB, o serverOptions) *cluster {
+	t.Helper()
+	stockProgram(t)
+	count := max(1, o.count)
+	c := &cluster{t: t}
+	ports := freePorts(t, 3*count)
+	var join []string
+	for i := range count {
+		join = append(join, fmt.Sprintf("%q", fmt.Sprintf("127.0.0.1:%d", ports[3*i+2])))
+	}
+	for i := range count {
+		config := fmt.Sprintf("server {\n  enabled = true\n  bootstrap_expect = %d\n%s%s\n  server_join {\n    retry_join = [%s]\n    retry_interval = \"1s\"\n  }\n}\nacl {\n  enabled = %t\n}\n%s",
+			count, fastHeartbeats, o.server, strings.Join(join, ", "), o.access, o.config)
+		c.servers = append(c.servers, newStockAgent(t, fmt.Sprintf("server-%d", i), ports[3*i:3*i+3], config))
+		c.servers[i].start()
+	}
+	c.awaitLeader()
+	if o.access {
+		c.eventually("the servers have a management token", func() error {
+			token, _, err := c.api().ACLTokens().Bootstrap(nil)
+			if err == nil {
+				c.token = token.SecretID
+				for _, s := range c.servers {
+					s.SetSecretID(c.token)
+				}
+			}
+			return err
+		})
+	}
+	// The servers encrypt variables and sign identities only after they have made their keys, and say so nowhere else.
+	c.eventually("the servers have keys", func() error {
+		_, _, err := c.api().Variables().Create(&api.Variable{Path: "ready", Items: api.VariableItems{"ready": "true"}}, nil)
+		return err
+	})
+	return c
+}
+
+// api returns the API of a running server.
+func (c *cluster) api() *api.Client {
+	for _, s := range c.servers {
+		if s.process != nil {
+			return s.Client
+		}
+	}
+	c.t.Fatal("no server runs")
+	return nil
+}
+
+// leader returns the server that is the leader, nil if there is none.
+func (c *cluster) leader() *stockAgent {
+	address, err := c.api().Status().Leader()
+	if err != nil {
+		return nil
+	}
+	for _, s := range c.servers {
+		if s.process != nil && s.rpcAddr() == address {
+			return s
+		}
+	}
+	return nil
+}
+
+func (c *cluster) awaitLeader() {
+	c.t.Helper()
+	c.eventually("the servers have a leader", func() error {
+		if c.leader() == nil {
+			return errors.New("no leader")
+		}
+		_, _, err := c.api().Nodes().List(&api.QueryOptions{AllowStale: false})
+		if c.token == "" && err != nil && strings.Contains(err.Error(), "Permission denied") {
+			err = nil // the servers have a leader, and no token yet
+		}
+		return err
+	})
+}
+
+// rpcAddrs returns the addresses of the servers as a list of HCL.
+func (c *cluster) rpcAddrs() string {
+	var list []string
+	for _, s := range c.servers {
+		list = append(list, fmt.Sprintf("%q", s.rpcAddr()))
+	}
+	return "[" + strings.Join(list, ", ") + "]"
+}
+
+// eventually calls f until it returns nil, and fails the test after systemtest.WaitTimeout.
+func (c *cluster) eventually(description string, f func() error) {
+	c.t.Helper()
+	for began := time.Now(); ; time.Sleep(100 * time.Millisecond) {
+		err := f()
+		if err == nil {
+			return
+		}
+		if time.Since(began) > systemtest.WaitTimeout {
+			c.t.Fatalf("%s: not within %v: %v", description, systemtest.WaitTimeout, err)
+		}
+	}
+}
+
+// check fails the test if a call of the API of servers fails.
+func (c *cluster) check(err error) {
+	c.t.Helper()
+	if err != nil {
+		c.t.Fatalf("API of the servers: %v", err)
+	}
+}
+
+// must returns the result of a call of the API of servers, and fails the test if the call fails.
+func must[T any](c *cluster, v T, _ any, err error) T {
+	c.t.Helper()
+	c.check(err)
+	return v
+}
+
+// startStockClient starts a stock client whose tasks the test can start with raw_exec.
+func (c *cluster) startStockClient(name string) *stockAgent {
+	c.t.Helper()
+	s := newStockAgent(c.t, name, freePorts(c.t, 3), fmt.Sprintf(`
+client {
+  enabled = true
+  servers = %s
+  options = {
+    "fingerprint.denylist" = "env_aws,env_gce,env_azure,env_digitalocean"
+    "driver.denylist"      = "docker,java,qemu,exec"
+  }
+}
+plugin "raw_exec" {
+  config {
+    enabled = true
+  }
+}
+`, c.rpcAddrs()))
+	c.t.Cleanup(s.killHelpers)
+	c.t.Cleanup(s.kill)
+	s.start()
+	return s
+}
