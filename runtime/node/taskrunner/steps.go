@@ -243,6 +243,7 @@ func (t *taskRun) awaitNewStartsAllowed() error {
 	if t.newStartsAllowed == nil || t.process != nil || t.Task().Stage() == lifecycle.PoststopTask || wait.IsClosed(t.newStartsAllowed) {
 		return nil
 	}
+	t.logger.Info("task waits for the servers of the cluster")
 	t.records.emitEvent(model.EventWaitingForServers())
 	span := t.driver.Timeline.StartWaitSpan("servers")
 	var err error

@@ -117,7 +117,7 @@ func TestLostTasksAreNotStartedTwice(t *testing.T) {
 	first.start()
 	c.eventually("the tasks wait for the servers", func() error {
 		log, err := os.ReadFile(first.logFile())
-		if err == nil && strings.Count(string(log), "waiting for the servers of the cluster") == 0 {
+		if err == nil && strings.Count(string(log), "task waits for the servers of the cluster") == 0 {
 			err = fmt.Errorf("the log is\n%s", lastLines(string(log), 20))
 		}
 		return err

@@ -21,6 +21,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 	"github.com/nomad-lite/nomad-lite/internal/slowtest"
+	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 )
 
 // unpackStock unpacks the stock agent, once.
@@ -325,8 +326,13 @@ plugin "raw_exec" {
   }
 }
 `, c.rpcAddrs()))
-	c.t.Cleanup(s.killHelpers)
-	c.t.Cleanup(s.kill)
+	c.t.Cleanup(func() {
+		s.kill()
+		s.killHelpers()
+		if err := allocdir.UnmountAndRemoveOwnDir(filepath.Join(s.dir, "data")); err != nil { // the client has mounts in the directories of tasks
+			c.t.Error(err)
+		}
+	})
 	s.start()
 	return s
 }
