@@ -106,6 +106,18 @@ func (n *node) start() {
 	})
 }
 
+// awaitLog waits until the log of the agents has a text.
+func (n *node) awaitLog(text string) {
+	n.t.Helper()
+	n.cluster.eventually(fmt.Sprintf("the log of %s has %q", n.name, text), func() error {
+		log, err := os.ReadFile(n.logFile())
+		if err == nil && !strings.Contains(string(log), text) {
+			err = fmt.Errorf("the log is\n%s", lastLines(string(log), 20))
+		}
+		return err
+	})
+}
+
 func lastLines(text string, n int) string {
 	lines := strings.Split(text, "\n")
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")

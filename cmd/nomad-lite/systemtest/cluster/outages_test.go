@@ -2,8 +2,6 @@ package cluster
 
 import (
 	"fmt"
-	"os"
-	"strings"
 	"testing"
 	"time"
 
@@ -115,13 +113,7 @@ func TestLostTasksAreNotStartedTwice(t *testing.T) {
 	server := c.servers[0]
 	server.kill()
 	first.start()
-	c.eventually("the tasks wait for the servers", func() error {
-		log, err := os.ReadFile(first.logFile())
-		if err == nil && strings.Count(string(log), "task waits for the servers of the cluster") == 0 {
-			err = fmt.Errorf("the log is\n%s", lastLines(string(log), 20))
-		}
-		return err
-	})
+	first.awaitLog("task waits for the servers of the cluster")
 	server.start()
 	c.awaitLeader()
 	first.awaitStatus("ready")

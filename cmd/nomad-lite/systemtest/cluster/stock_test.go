@@ -301,13 +301,6 @@ func (c *cluster) check(err error) {
 	}
 }
 
-// must returns the result of a call of the API of servers, and fails the test if the call fails.
-func must[T any](c *cluster, v T, _ any, err error) T {
-	c.t.Helper()
-	c.check(err)
-	return v
-}
-
 // startStockClient starts a stock client whose tasks the test can start with raw_exec.
 func (c *cluster) startStockClient(name string) *stockAgent {
 	c.t.Helper()

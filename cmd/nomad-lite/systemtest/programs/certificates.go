@@ -15,8 +15,8 @@ import (
 )
 
 // createCAAndCertificates is the program "mint CA NAME..." of the scripts. It creates a certificate authority and
-// certificates that the authority signs, for this machine and for clients: NAME.pem and NAME.key in the working
-// directory.
+// certificates that the authority signs, for this machine, for the DNS name NAME and for clients: NAME.pem and NAME.key in
+// the working directory.
 func createCAAndCertificates() {
 	authority, key, err := createCertificateFiles(os.Args[1], nil, nil)
 	for _, name := range os.Args[2:] {
@@ -39,7 +39,7 @@ func createCertificateFiles(name string, parent *x509.Certificate, parentKey *ec
 	c := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"localhost"},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"localhost", name},
 		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 		BasicConstraintsValid: true, IsCA: parent == nil,
 	}
