@@ -1,4 +1,4 @@
-.PHONY: check quick release test-slow govulncheck generate promises check-promises state-fixture test-vm test-vm-short test-faults test-starts test-kills test-kills-user test-accounts test-hostile-jobs test-scale test-defects test-lives test-planted simulate test-behaviour test-upgrade screenshots bench bench-all
+.PHONY: check quick release test-slow govulncheck generate promises check-promises state-fixture test-vm test-vm-short test-faults test-starts test-kills test-kills-user test-accounts test-hostile-jobs test-scale test-defects test-lives test-planted simulate test-behaviour test-cluster test-upgrade screenshots bench bench-all
 
 check: ## what CI runs
 	bash .ci/run
@@ -82,6 +82,11 @@ simulate: ## a long run of random jobs and faults under virtual time: plans alon
 
 test-behaviour: ## scenarios that were played on Nomad, from ../shared; less than a minute, needs root
 	NOMAD_LITE_BEHAVIOUR=1 go test -count=1 -run '^TestBehaviourMatchesNomad$$' ./cmd/nomad-lite/systemtest/jobs
+
+test-cluster: ## a node of a stock cluster, from ../shared: the scenarios of test-behaviour, 200 tasks that survive outages of ten minutes, then a long run of random faults; needs root
+	NOMAD_LITE_SLOW=1 NOMAD_LITE_BEHAVIOUR=1 go test -count=1 -v -timeout=60m -run '^TestBehaviourMatchesNomadInCluster$$' ./cmd/nomad-lite/systemtest/cluster
+	NOMAD_LITE_SLOW=1 go test -count=1 -v -timeout=60m -run '^TestTasksSurviveOutages$$' ./cmd/nomad-lite/systemtest/cluster -duration 1s $(if $(APPEND),-append $(CURDIR)/docs/endurance.md)
+	NOMAD_LITE_SLOW=1 $(LONG) '^TestRandomFaultsInCluster$$' ./cmd/nomad-lite/systemtest/cluster $(PART)
 
 test-upgrade: ## the program of the last release is replaced by a release of HEAD and back, under 100 tasks of all kinds; containers need dockerd, podman and busybox-static, Java a JDK, a third-party driver ../shared; minutes; a user other than root runs the kinds that this user can run
 	NOMAD_LITE_UPGRADE=1 go test -v -count=1 -timeout=30m -run '^TestUpgrade(Podman)?$$' ./cmd/nomad-lite/systemtest/upgrade

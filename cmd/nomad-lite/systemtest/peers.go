@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"testing"
 )
 
 // FindThirdPartyProgramArchive returns the path of a compressed program of another project, which is no part of the
@@ -39,4 +40,22 @@ func UnpackThirdPartyProgram(name, path string) error {
 		return err
 	}
 	return os.Rename(unpacked, path)
+}
+
+// SharedDirOrSkip returns the absolute path of a directory with samples of Nomad, which are not part of this
+// repository. It skips the test if there is no such directory.
+func SharedDirOrSkip(t testing.TB, names ...string) string {
+	t.Helper()
+	shared := os.Getenv("NOMAD_LITE_SHARED")
+	if shared == "" {
+		shared = filepath.Join(RepositoryDir(), "..", "shared")
+	}
+	dir, err := filepath.Abs(filepath.Join(append([]string{shared}, names...)...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(dir); err != nil {
+		t.Skipf("nothing at %s: set NOMAD_LITE_SHARED to the directory that holds %s", dir, filepath.Join(names...))
+	}
+	return dir
 }

@@ -84,6 +84,9 @@ func (r run) alive() bool {
 	return len(fields) > 19 && fields[19] == r.startTime && fields[0] != "Z"
 }
 
+// countsFile returns the path of the file with the numbers that the task of an allocation has printed.
+func (l *ledger) countsFile(allocID string) string { return filepath.Join(l.dir, "counts."+allocID) }
+
 // runs returns all runs, in the order of their starts.
 func (l *ledger) runs() (runs []run) {
 	l.t.Helper()
@@ -203,7 +206,7 @@ func (n *node) checkUntouched(l *ledger, when string, before map[string]*api.All
 	l.checkOnce()
 	sizes := map[string]int64{}
 	for id := range before {
-		sizes[id] = fileSize(filepath.Join(l.dir, "counts."+id))
+		sizes[id] = fileSize(l.countsFile(id))
 	}
 	for id, was := range before {
 		a, _, err := n.cluster.api().Allocations().Info(id, nil)
@@ -236,7 +239,7 @@ func fileSize(path string) int64 {
 // checkLog checks that the task of an allocation counts on, and that its log has all numbers.
 func (n *node) checkLog(l *ledger, when, id string, size int64) {
 	n.t.Helper()
-	counts := filepath.Join(l.dir, "counts."+id)
+	counts := l.countsFile(id)
 	n.cluster.eventually("the task of "+id+" counts on", func() error {
 		if now := fileSize(counts); now <= size {
 			return fmt.Errorf("%d bytes", now)

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/jobfile"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 	"github.com/nomad-lite/nomad-lite/internal/slowtest"
 )
 
@@ -35,7 +36,7 @@ var corpusRefusals = []refusalReason{
 // refused file.
 func TestCorpusIsAccepted(t *testing.T) {
 	slowtest.Skip(t, "starts a process for each of hundreds of job files")
-	files, err := filepath.Glob(filepath.Join(sharedDir(t, "corpus", "jobspecs"), "*.nomad.hcl"))
+	files, err := filepath.Glob(filepath.Join(systemtest.SharedDirOrSkip(t, "corpus", "jobspecs"), "*.nomad.hcl"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no job files: %v", err)
 	}

@@ -43,7 +43,7 @@ func TestCorpusRuns(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, for namespaces")
 	}
-	files, err := filepath.Glob(filepath.Join(sharedDir(t, "corpus", "jobspecs"), "*.nomad.hcl"))
+	files, err := filepath.Glob(filepath.Join(systemtest.SharedDirOrSkip(t, "corpus", "jobspecs"), "*.nomad.hcl"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no job files: %v", err)
 	}
