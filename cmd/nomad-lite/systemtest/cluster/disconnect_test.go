@@ -173,6 +173,9 @@ func TestPurgeOfJob(t *testing.T) {
 	n.start()
 	awaitGone()
 	n.checkUntouched(l, "after the purges", kept)
+	for id := range kept {
+		n.checkReachable("after the purges", id)
+	}
 }
 
 // TestAgentWithoutServers restarts the agent while servers are away: it restores its tasks, and reports what has happened when the

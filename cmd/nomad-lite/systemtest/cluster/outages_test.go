@@ -43,6 +43,10 @@ func testOutages(t *testing.T, tasks int, outage time.Duration) {
 		t.Helper()
 		n.awaitStatus("ready")
 		n.checkUntouched(l, when, before)
+		for id := range before {
+			n.checkReachable(when, id)
+			break
+		}
 		t.Logf("%s: checked", when)
 	}
 	check("at the start")
@@ -59,10 +63,10 @@ func testOutages(t *testing.T, tasks int, outage time.Duration) {
 	n.killAndRestart()
 	check("the agent was killed")
 
-	if n.killAll(func(kind string) bool { return kind == "plugin" }) == 0 {
-		t.Error("there is no plugin to kill")
+	if killed := n.killAll(func(kind string) bool { return kind == "plugin" || kind == "log-collector" }); killed < 2 {
+		t.Errorf("%d processes were killed", killed)
 	}
-	check("the plugins were killed")
+	check("the plugins and the log collector were killed")
 
 	for _, s := range c.servers {
 		s.kill()

@@ -1,8 +1,10 @@
 package cluster
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -179,7 +181,11 @@ func (c *cluster) awaitRunning(l *ledger, jobID string, count int) map[string]*a
 			_, isAlive := alive[a.ID]
 			if a.DesiredStatus == api.AllocDesiredStatusRun && a.ClientStatus == api.AllocClientStatusRunning && isAlive {
 				running[a.ID] = a
-			} else if a.DesiredStatus == api.AllocDesiredStatusRun || isAlive || a.ClientStatus == api.AllocClientStatusRunning {
+				continue
+			}
+			// An allocation that the node has stopped because of stop_on_client_after is desired to run for ever.
+			ended := a.ClientStatus == api.AllocClientStatusComplete || a.ClientStatus == api.AllocClientStatusFailed || a.ClientStatus == api.AllocClientStatusLost
+			if isAlive || !ended && (a.DesiredStatus == api.AllocDesiredStatusRun || a.ClientStatus == api.AllocClientStatusRunning) {
 				others = append(others, fmt.Sprintf("%s on %s desired %s is %s, alive %t: %s", a.ID, a.NodeName, a.DesiredStatus, a.ClientStatus, isAlive, eventsOf(a)))
 			}
 		}
@@ -264,5 +270,36 @@ func (n *node) checkLog(l *ledger, when, id string, size int64) {
 			n.t.Errorf("%s: line %d of the log of %s is %q", when, i+1, id, line)
 			return
 		}
+	}
+}
+
+// checkReachable checks that each running server reaches the tasks of the node: a command, the statistics and the log of one
+// allocation.
+func (n *node) checkReachable(when, allocID string) {
+	n.t.Helper()
+	alloc := &api.Allocation{ID: allocID} // without the id of the node, so that the client does not connect to the node
+	for _, s := range n.cluster.servers {
+		if s.process == nil {
+			continue
+		}
+		n.cluster.eventually(fmt.Sprintf("%s: %s reaches allocation %s", when, s.name, allocID), func() error {
+			var out bytes.Buffer
+			code, err := s.Allocations().Exec(n.t.Context(), alloc, "t", false, []string{"/bin/sh", "-c", "cat; exit 4"}, strings.NewReader("ran"), &out, &out, nil, nil)
+			if err != nil || code != 4 || out.String() != "ran" {
+				return fmt.Errorf("exec: %d, %w, %q", code, err, out.String())
+			}
+			if _, err := s.Allocations().Stats(alloc, nil); err != nil {
+				return fmt.Errorf("stats: %w", err)
+			}
+			log, err := s.AllocFS().Cat(alloc, "alloc/logs/t.stdout.0", nil)
+			if err != nil {
+				return fmt.Errorf("cat: %w", err)
+			}
+			defer log.Close()
+			if text, err := io.ReadAll(log); err != nil || !strings.HasPrefix(string(text), "1\n") {
+				return fmt.Errorf("cat: %q, %w", text, err)
+			}
+			return nil
+		})
 	}
 }
