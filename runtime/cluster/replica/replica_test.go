@@ -468,8 +468,9 @@ func TestStopOnClientAfter(t *testing.T) {
 		if n.runner.running[stops] || n.runner.starts[stops] != 1 {
 			t.Error("the allocation was started again after the node had stopped it")
 		}
-		if got := servers.status[stops].ClientStatus; got != api.AllocClientStatusComplete {
-			t.Errorf("the servers have been told %s", got)
+		// The servers do not replace a complete allocation.
+		if got := servers.status[stops]; got.ClientStatus != api.AllocClientStatusFailed || got.ClientDescription != stoppedByNode {
+			t.Errorf("the servers have been told %s, %s", got.ClientStatus, got.ClientDescription)
 		}
 	})
 }

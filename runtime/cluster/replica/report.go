@@ -39,6 +39,12 @@ func (r *Replica) ApplyAllocReports(ctx context.Context, reports ...scheduler.Al
 			if old == nil {
 				continue
 			}
+			record := r.clusterAlloc(tx.Reader, report.AllocID)
+			if record.StoppedByNode && report.ClientStatus == api.AllocClientStatusComplete {
+				// Servers that have not missed a heartbeat replace a failed allocation, and take a complete one for one that has
+				// done its work.
+				report.ClientStatus, report.ClientDescription = api.AllocClientStatusFailed, stoppedByNode
+			}
 			next := report.ApplyTo(old, now, tx.Index())
 			if next == nil {
 				continue
@@ -49,7 +55,7 @@ func (r *Replica) ApplyAllocReports(ctx context.Context, reports ...scheduler.Al
 				continue
 			}
 			tx.MarkAllocationEnded(next.ID)
-			if r.clusterAlloc(tx.Reader, next.ID).RemovedByServers {
+			if record.RemovedByServers {
 				r.deleteAlloc(tx, next.ID)
 			}
 			deleted = true

@@ -1,7 +1,10 @@
 package cluster
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"testing"
@@ -99,7 +102,7 @@ func TestStopOnClientAfter(t *testing.T) {
 	for id := range short {
 		c.eventually("the servers know the end", func() error {
 			a, _, err := c.api().Allocations().Info(id, nil)
-			if err == nil && a.ClientStatus != "complete" {
+			if err == nil && a.ClientStatus != "failed" {
 				err = fmt.Errorf("the allocation is %s", a.ClientStatus)
 			}
 			return err
@@ -215,4 +218,84 @@ func TestAgentWithoutServers(t *testing.T) {
 		return err
 	})
 	n.checkUntouched(l, "after the outage", steady)
+}
+
+// TestServersRestoreSnapshot lets servers go back to an earlier state, with lower indexes than the node has seen. The node must end
+// what they do not have, report again what they have forgotten, and take their next changes.
+func TestServersRestoreSnapshot(t *testing.T) {
+	c := startCluster(t, serverOptions{})
+	n := c.startNode(t, "lite")
+	l := newLedger(t)
+	kept, ending := l.newJob("kept", 1), l.newJob("ending", 1, func(g *api.TaskGroup) {
+		g.Tasks[0].SetConfig("args", []string{"-c", "while [ ! -e $LEDGER/end ]; do sleep 0.2; done"})
+		g.Update = nil
+	})
+	ending.Type = new("batch")
+	c.register(kept)
+	c.register(ending)
+	awaitEnding := func(status string) {
+		t.Helper()
+		c.eventually("the batch job is "+status, func() error {
+			list, err := c.allocs("ending")
+			if err == nil && (len(list) != 1 || list[0].ClientStatus != status) {
+				err = fmt.Errorf("%d allocations: %s", len(list), eventsOf(list[0]))
+			}
+			return err
+		})
+	}
+	before := c.awaitRunning(l, "kept", 1)
+	awaitEnding("running")
+	snapshot, err := c.api().Operator().Snapshot(nil)
+	c.check(err)
+	saved, err := io.ReadAll(snapshot)
+	c.check(errors.Join(err, snapshot.Close()))
+
+	for priority := range 10 { // updates in place, each of which gives the allocation a higher index
+		kept.Priority = new(60 + priority)
+		c.register(kept)
+	}
+	c.eventually("the allocation has the last priority", func() error {
+		for id := range before {
+			a, _, err := c.api().Allocations().Info(id, nil)
+			if err == nil && *a.Job.Priority != *kept.Priority {
+				err = fmt.Errorf("priority %d", *a.Job.Priority)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err := os.WriteFile(filepath.Join(l.dir, "end"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	awaitEnding("complete")
+	c.register(l.newJob("later", 1))
+	later := c.awaitRunning(l, "later", 1)
+
+	_, err = c.api().Operator().SnapshotRestore(bytes.NewReader(saved), nil)
+	c.check(err)
+	n.awaitStatus("ready")
+	c.register(l.newJob("next", 1)) // the restore alone does not end the long poll of the node
+	c.awaitRunning(l, "next", 1)
+	c.eventually("the allocation that the servers do not have any more has ended", func() error {
+		for id := range later {
+			if runs := l.runsOf(id); !runs[0].ended {
+				return fmt.Errorf("%+v", runs)
+			}
+		}
+		return nil
+	})
+	awaitEnding("complete")
+	n.checkUntouched(l, "after the restore", before)
+	_, _, err = c.api().Jobs().Deregister("kept", false, nil)
+	c.check(err)
+	c.eventually("the kept allocation is stopped", func() error {
+		for id := range before {
+			if runs := l.runsOf(id); !runs[0].ended {
+				return fmt.Errorf("%+v", runs)
+			}
+		}
+		return nil
+	})
 }
