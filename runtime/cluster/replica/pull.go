@@ -34,13 +34,14 @@ var errIncomplete = errors.New("the server's list of allocations and its allocat
 
 // pullAllocs keeps the allocations of the store equal to those that the servers assign.
 func (r *Replica) pullAllocs(ctx context.Context) {
-	index, unchanged, first := uint64(0), 0, true
+	index, newest, unchanged, first := uint64(0), uint64(0), 0, true
 	for ctx.Err() == nil {
 		start := time.Now()
 		list, err := r.listAllocs(ctx, index)
 		if err == nil && list.Index <= index {
-			// The time is over, or a server is behind.
-			if unchanged++; unchanged >= maxUnchangedPolls {
+			// The time is over, or a server is behind. A lower index can also mean that the servers have restored a snapshot: a list
+			// that is not stale shows it.
+			if unchanged++; list.Index < index || unchanged >= maxUnchangedPolls {
 				index, unchanged = 0, 0
 			}
 			if time.Since(start) < staleServerDelay && wait.Sleep(ctx, staleServerDelay) != nil {
@@ -49,6 +50,10 @@ func (r *Replica) pullAllocs(ctx context.Context) {
 			continue
 		}
 		unchanged = 0
+		if err == nil && list.Index < newest {
+			r.config.Logger.Warn("the servers have gone back to an earlier state", "index", list.Index, "earlier_index", newest)
+			r.resendStates = true
+		}
 		if err == nil {
 			err = r.confirmEmptyList(ctx, list)
 		}
@@ -57,7 +62,7 @@ func (r *Replica) pullAllocs(ctx context.Context) {
 		}
 		switch {
 		case err == nil:
-			index = list.Index
+			index, newest = list.Index, list.Index
 			if first {
 				first = false
 				close(r.pulled)
@@ -113,7 +118,15 @@ func (r *Replica) applyList(ctx context.Context, list *protocol.GetClientAllocsR
 	snapshot := r.config.Store.Snapshot()
 	var wanted []string
 	for id, index := range list.Allocs {
-		if snapshot.Allocation(nil, id) == nil || index > r.clusterAlloc(snapshot.Reader, id).ModifyIndex {
+		if snapshot.Allocation(nil, id) == nil {
+			wanted = append(wanted, id)
+			continue
+		}
+		switch known := r.clusterAlloc(snapshot.Reader, id).ModifyIndex; {
+		case index < known: // the servers have restored a snapshot: their next change can have a lower index, too
+			r.resendStates = true
+			fallthrough
+		case index > known:
 			wanted = append(wanted, id)
 		}
 	}
@@ -157,6 +170,10 @@ func (r *Replica) applyList(ctx context.Context, list *protocol.GetClientAllocsR
 	for _, id := range reconnected {
 		r.config.OnReconnected(id)
 		r.markUnsent(time.Now(), id)
+	}
+	if r.resendStates {
+		r.resendStates = false
+		r.markUnsent(time.Now(), slices.Collect(maps.Keys(list.Allocs))...)
 	}
 	return nil
 }

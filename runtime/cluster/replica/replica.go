@@ -49,6 +49,10 @@ type Replica struct {
 	pulled    chan struct{} // closed when the allocations of the servers were stored for the first time by this agent
 	wake      chan struct{} // receives a value when there are states to send; capacity 1
 
+	// resendStates means that the servers may have lost states that they had accepted, so that all are sent again after the next
+	// list. It belongs to pullAllocs.
+	resendStates bool
+
 	mu sync.Mutex
 	// unsent maps the allocations whose states must be sent to the time at which they must be sent at the latest.
 	unsent map[string]time.Time

@@ -475,6 +475,69 @@ func TestStopOnClientAfter(t *testing.T) {
 	})
 }
 
+// snapshot returns a function that makes the servers go back to their present state.
+func (f *fakeServers) snapshot() (restore func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	index, allocs, status := f.index, maps.Clone(f.allocs), maps.Clone(f.status)
+	return func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.index, f.allocs, f.status = index, maps.Clone(allocs), maps.Clone(status) // which ends no call that blocks
+	}
+}
+
+func TestServersGoBackToAnEarlierState(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		restore func(n *testNode, restore func())
+	}{
+		{"while the node is connected", func(_ *testNode, restore func()) { restore() }},
+		{"while no agent runs", func(n *testNode, restore func()) {
+			n.stop()
+			restore()
+			n.startAgent()
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				servers := newFakeServers(nil)
+				n := newTestNode(t, servers)
+				kept, ends := servers.place(newJob("kept")), servers.place(newJob("ends"))
+				n.settle()
+				restore := servers.snapshot()
+				for range 100 {
+					servers.edit(kept, func(a *protocol.Allocation) { a.DesiredDescription = "changed" })
+				}
+				later := servers.place(newJob("later"))
+				if _, err := n.replica.ApplyAllocReports(t.Context(), scheduler.AllocReport{
+					AllocID: ends, ClientStatus: api.AllocClientStatusComplete, TaskStates: map[string]*api.TaskState{"t": {State: "dead"}}, TasksAndHooksEnded: true,
+				}); err != nil {
+					t.Fatal(err)
+				}
+				n.settle()
+				test.restore(n, restore)
+				time.Sleep(maxPollBlock + 10*time.Second)
+				synctest.Wait()
+				n.runner.step(t, n.replica)
+				if n.runner.running[later] {
+					t.Error("an allocation runs that the servers do not have any more")
+				}
+				if got := servers.status[ends].ClientStatus; got != api.AllocClientStatusComplete {
+					t.Errorf("the servers have been told %s", got)
+				}
+				servers.edit(kept, func(a *protocol.Allocation) { a.DesiredStatus = api.AllocDesiredStatusStop })
+				time.Sleep(10 * time.Second)
+				synctest.Wait()
+				n.runner.step(t, n.replica)
+				if n.runner.running[kept] {
+					t.Error("the node ignores a change whose index is lower than earlier ones")
+				}
+			})
+		})
+	}
+}
+
 func TestAllocationThatIsStoppedBeforeItIsKnownIsNotRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		servers := newFakeServers(nil)
