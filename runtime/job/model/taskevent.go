@@ -191,6 +191,11 @@ func EventAllocDirCheckFailed(cause string) *api.TaskEvent {
 	return EventHookMessage("", "the agent could not check the allocation directory, the task stays as it is: "+cause, nil)
 }
 
+// EventDiskNotMigrated reports that the task starts without the data of the allocation that its allocation replaces.
+func EventDiskNotMigrated(cause string) *api.TaskEvent {
+	return EventHookMessage("", "the task starts without the data of the previous allocation: "+cause, nil)
+}
+
 // EventTerminated reports the end of the task's process.
 func EventTerminated(exitCode, signal int, oomKilled bool, message string) *api.TaskEvent {
 	details := exitCode0Details

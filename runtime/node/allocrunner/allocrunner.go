@@ -74,9 +74,12 @@ type Config struct {
 	NewStartsAllowed <-chan struct{}
 
 	// AllocDone returns a channel that is closed when no task or hook of the given allocation runs on this
-	// node. The channel is closed already if the allocation is unknown. An allocation waits for the channel of
-	// the allocation that it replaces. AllocDone may be nil.
+	// node. The channel is closed already if the allocation is unknown. An allocation waits for the channels of
+	// the allocation that it replaces and of those that were preempted for it. AllocDone may be nil.
 	AllocDone func(allocID string) <-chan struct{}
+	// FindRemotePrevious returns the allocation that an allocation replaces if it ran on another node and its data must be
+	// fetched from there, and nil otherwise. It must not block. It may be nil: then all allocations have run on this node.
+	FindRemotePrevious func(*api.Allocation) runnerhooks.PreviousAlloc
 }
 
 // HostResources are the resources of the host that tasks get besides their directories. A nil field means

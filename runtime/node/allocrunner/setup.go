@@ -245,18 +245,8 @@ func newAllocHooks(r *Runner) (list []runnerhooks.OrderedHook) {
 	}
 	add(runnerhooks.OrderFirst, runnerhooks.NewAllocDirHook(r.dir))
 	add(runnerhooks.OrderFirst, runnerhooks.NewMaxRunDurationHook(func() time.Time { return maxRunDeadline(r.Alloc()) }, r.tasks.completeForMaxRunDuration))
-	if id := c.Alloc.PreviousAllocation; id != "" && !r.startedByEarlierAgent { // otherwise an earlier agent has called these hooks
-		if c.AllocDone != nil {
-			add(runnerhooks.OrderFirst, runnerhooks.NewPreviousAllocWaitHook(func() <-chan struct{} { return c.AllocDone(id) }))
-		}
-		if disk := c.Alloc.GetTaskGroup().EphemeralDisk; disk != nil && (pointer.Value(disk.Sticky) || pointer.Value(disk.Migrate)) {
-			previousDir, err := allocdir.New(c.AllocDirRoot, id)
-			if err != nil {
-				r.logger.Error("data of the allocation before is left behind", "error", err)
-			} else {
-				add(runnerhooks.OrderFirst, runnerhooks.NewDiskMigrationHook(r.dir, previousDir, taskNames(c.Alloc), r.logger))
-			}
-		}
+	if !r.startedByEarlierAgent { // otherwise an earlier agent has called these hooks
+		r.addPreviousAllocHooks(add)
 	}
 	if issuer, ok := c.Identities.(runnerhooks.AllocTokenIssuer); ok && !r.startedByEarlierAgent {
 		add(runnerhooks.OrderFirst, runnerhooks.NewAllocIdentityHook(issuer, c.Alloc))
@@ -280,6 +270,55 @@ func newAllocHooks(r *Runner) (list []runnerhooks.OrderedHook) {
 	add(runnerhooks.OrderLast, runnerhooks.NewChecksHook(r.tasks.services))
 	add(runnerhooks.OrderLast, health.WatchRestartHook())
 	return list
+}
+
+// addPreviousAllocHooks adds the hooks that wait for the allocations that the allocation replaces, and move their data.
+func (r *Runner) addPreviousAllocHooks(add func(order int, h runnerhooks.Hook)) {
+	c := &r.config
+	var awaited []runnerhooks.PreviousAlloc
+	for _, id := range c.Alloc.PreemptedAllocations {
+		if c.AllocDone != nil {
+			awaited = append(awaited, &runnerhooks.LocalPreviousAlloc{Ended: func() <-chan struct{} { return c.AllocDone(id) }})
+		}
+	}
+	previous := r.findPreviousAlloc()
+	if previous != nil {
+		awaited = append(awaited, previous)
+	}
+	if len(awaited) > 0 {
+		add(runnerhooks.OrderFirst, runnerhooks.NewPreviousAllocWaitHook(awaited...))
+	}
+	if disk := c.Alloc.GetTaskGroup().EphemeralDisk; previous != nil && disk != nil && (pointer.Value(disk.Sticky) || pointer.Value(disk.Migrate)) {
+		add(runnerhooks.OrderFirst, runnerhooks.NewDiskMigrationHook(r.dir, previous, taskNames(c.Alloc), r.tasks.emitEvent, r.logger))
+	}
+}
+
+// findPreviousAlloc returns the allocation that the allocation replaces, or nil if there is none.
+func (r *Runner) findPreviousAlloc() runnerhooks.PreviousAlloc {
+	c := &r.config
+	id := c.Alloc.PreviousAllocation
+	if id == "" {
+		return nil
+	}
+	if c.FindRemotePrevious != nil {
+		if remote := c.FindRemotePrevious(c.Alloc); remote != nil {
+			return remote
+		}
+	}
+	dir, err := allocdir.New(c.AllocDirRoot, id)
+	if err != nil {
+		r.logger.Error("data of the previous allocation not moved", "error", err)
+		return nil
+	}
+	ended := func() <-chan struct{} {
+		if c.AllocDone != nil {
+			return c.AllocDone(id)
+		}
+		none := make(chan struct{})
+		close(none)
+		return none
+	}
+	return &runnerhooks.LocalPreviousAlloc{Ended: ended, Dir: dir}
 }
 
 // taskNames returns the names of the tasks of an allocation.
